@@ -1,0 +1,229 @@
+package skel
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/trace"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/pkg/undo"
+)
+
+// A Request is one call of a plugin, checked as far as the specification goes.
+type Request struct {
+	Command     string
+	ContainerID string
+	NetNS       string // CNI_NETNS, verbatim; may be empty in DEL, GC and STATUS
+	IfName      string
+	Path        string // CNI_PATH
+	Stdin       []byte // the configuration, verbatim, for delegates
+	Conf        types.Conf
+	Version     types.Version
+
+	// Undo holds the inverse of all that this ADD did. skel runs it when the ADD
+	// fails, in whatever way.
+	Undo undo.Stack
+	// Node is the namespace the plugin runs in. skel closes it.
+	Node *ns.Handle
+	// Pod is the container's namespace: never nil in ADD and CHECK of an interface
+	// or chained plugin, nil in DEL when it is gone. skel closes it.
+	Pod *ns.Handle
+	// Trace is the tracer that every step passes through.
+	Trace *trace.Tracer
+
+	plugin  Plugin
+	env     Env
+	logFile io.Closer
+	prev    *types.Result
+}
+
+func newRequest(p Plugin, env Env) *Request {
+	r := &Request{plugin: p, env: env}
+	r.Command = r.getenv("CNI_COMMAND")
+	r.ContainerID = r.getenv("CNI_CONTAINERID")
+	r.NetNS = r.getenv("CNI_NETNS")
+	r.IfName = r.getenv("CNI_IFNAME")
+	r.Path = r.getenv("CNI_PATH")
+	r.Trace = &trace.Tracer{Who: p.Name + " " + r.Command, Before: env.Before, After: env.After}
+	return r
+}
+
+// getenv finds the last setting of key, as a shell would.
+func (r *Request) getenv(key string) string {
+	for i := len(r.env.Environ) - 1; i >= 0; i-- {
+		if k, v, ok := strings.Cut(r.env.Environ[i], "="); ok && k == key {
+			return v
+		}
+	}
+	return ""
+}
+
+// Environ is the environment of this call, for delegates.
+func (r *Request) Environ() []string { return r.env.Environ }
+
+// Stderr is where the messages of a delegate go.
+func (r *Request) Stderr() io.Writer { return r.env.Stderr }
+
+// Attachment is the identity under which this call owns things on the node.
+func (r *Request) Attachment() types.Attachment {
+	return types.Attachment{Network: r.Conf.Name, ContainerID: r.ContainerID, IfName: r.IfName}
+}
+
+// Valid is the set of attachments of this network that GC is to keep.
+func (r *Request) Valid() types.Set {
+	set := types.Set{}
+	for _, v := range r.Conf.Valid {
+		set[types.Attachment{Network: r.Conf.Name, ContainerID: v.ContainerID, IfName: v.IfName}] = true
+	}
+	return set
+}
+
+// Args is CNI_ARGS. DEL must finish whatever was passed to it, so there a malformed
+// text counts as none.
+func (r *Request) Args() (types.Args, error) {
+	args, err := types.ParseArgs(r.getenv("CNI_ARGS"))
+	if err != nil && r.Command == "DEL" {
+		return types.Args{}, nil
+	}
+	return args, err
+}
+
+// Prev is the result of the plugin before this one in the chain, in the newest
+// form; nil when there is none. It is decoded once. Errors have CodeDecode.
+func (r *Request) Prev() (*types.Result, error) {
+	raw := string(r.Conf.PrevResult)
+	if r.prev != nil || raw == "" || raw == "null" {
+		return r.prev, nil
+	}
+	prev, err := types.ParseResult(r.Version, r.Conf.PrevResult)
+	if err != nil {
+		return nil, types.Errorf(types.CodeDecode, "prevResult: %w", err)
+	}
+	r.prev = prev
+	return prev, nil
+}
+
+// MustPrev is Prev for calls that make no sense without one: CHECK, and ADD of a
+// chained plugin.
+func (r *Request) MustPrev() (*types.Result, error) {
+	prev, err := r.Prev()
+	if err == nil && prev == nil {
+		return nil, types.Errorf(types.CodeConfig, "%s of %s needs a prevResult: must be called as chained plugin, after the one that made the interface", r.Command, r.plugin.Name)
+	}
+	return prev, err
+}
+
+// Decode reads the plugin's own keys into conf, a pointer to a struct with json
+// tags. On ADD it names unknown keys that are nearly known ones on stderr; with
+// "strict": true in the configuration any unknown key is an error.
+func (r *Request) Decode(conf any) error {
+	if err := types.Decode(r.Stdin, conf); err != nil {
+		return err
+	}
+	if r.Command != "ADD" && !r.Conf.Strict || r.Command == "DEL" {
+		return nil
+	}
+	var refused []error
+	for _, key := range types.Unknown(r.Stdin, conf, sharedKeys...) {
+		nested := strings.ContainsAny(key.Path, ".[")
+		switch {
+		case r.plugin.IPAM && !nested: // the interface plugin's business
+		case r.Conf.Strict:
+			refused = append(refused, errors.New(key.String()))
+		case key.Likely != "":
+			r.Warn("%s", key)
+		}
+	}
+	if len(refused) > 0 {
+		return types.Errorf(types.CodeUnsupported, "strict configuration: %w", errors.Join(refused...))
+	}
+	return nil
+}
+
+// sharedKeys are the top-level keys that belong to the specification, to libcni or
+// to skel.
+var sharedKeys = []string{
+	"cniVersion", "cniVersions", "name", "type", "capabilities", "ipam", "dns", "args", "runtimeConfig",
+	"prevResult", "strict", "disableCheck", "disableGC", "cni.dev/valid-attachments", "cni.dev/attachments",
+}
+
+// Warn tells a person of something that is no error: a line on stderr.
+func (r *Request) Warn(format string, args ...any) {
+	fmt.Fprintf(r.env.Stderr, "%s: warning: %s\n", r.plugin.Name, fmt.Sprintf(format, args...))
+}
+
+// openLog sets the tracer up as CNI_LOG_LEVEL and CNI_LOG_FILE ask.
+func (r *Request) openLog() error {
+	if strings.EqualFold(r.getenv("CNI_LOG_LEVEL"), "debug") {
+		r.Trace.Text = r.env.Stderr
+	}
+	path := r.getenv("CNI_LOG_FILE")
+	if path == "" {
+		return nil
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		r.Warn("CNI_LOG_FILE: %v", err)
+		return nil
+	}
+	r.Trace.JSON, r.logFile = f, f
+	return nil
+}
+
+// openNamespaces opens node and pod and refuses a pod that is the node: every step
+// in it would be taken on the host. It comes before anything is done.
+func (r *Request) openNamespaces(v verb) error {
+	node, err := r.openNode()
+	if err != nil {
+		return types.Errorf(types.CodeInternal, "open own namespace: %w", err)
+	}
+	r.Node = node
+	if v.netns == netnsNone || r.NetNS == "" {
+		return nil
+	}
+	pod, err := ns.Open(r.NetNS, r.Trace)
+	switch {
+	case err == nil:
+		r.Pod = pod
+	case r.plugin.IPAM, v.netns == netnsOptional && gone(err):
+		return nil
+	default:
+		return types.Errorf(types.CodeNamespace, "container namespace: %w", err)
+	}
+	if pod.Same(node) && !r.overridden() {
+		return types.Errorf(types.CodeNamespace,
+			"CNI_NETNS %s is the namespace that the plugin itself runs in; set CNI_NETNS_OVERRIDE=1 if that is meant", r.NetNS)
+	}
+	return nil
+}
+
+// gone: no namespace there any more, be it nothing or the plain file that an
+// unmounted namespace leaves.
+func gone(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, ns.ErrNotNamespace)
+}
+
+func (r *Request) openNode() (*ns.Handle, error) {
+	if r.env.Node != "" {
+		return ns.Open(r.env.Node, r.Trace)
+	}
+	return ns.Self(r.Trace)
+}
+
+func (r *Request) overridden() bool {
+	v := r.getenv("CNI_NETNS_OVERRIDE")
+	return v == "1" || strings.EqualFold(v, "true")
+}
+
+func (r *Request) close() error {
+	err := errors.Join(r.Pod.Close(), r.Node.Close())
+	if r.logFile != nil {
+		err = errors.Join(err, r.logFile.Close())
+	}
+	return err
+}

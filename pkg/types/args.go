@@ -1,0 +1,60 @@
+package types
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Args is the content of CNI_ARGS.
+type Args map[string]string
+
+// The keys of CNI_ARGS that some plugin of the bundle reads (CONVENTIONS.md, and
+// what the reference plugins take).
+const (
+	ArgIP            = "IP"
+	ArgGateway       = "GATEWAY"
+	ArgMAC           = "MAC"
+	argIgnoreUnknown = "IgnoreUnknown"
+)
+
+// ParseArgs reads "K=V;K=V". Keys match exactly. An unknown key is an error unless
+// IgnoreUnknown is 1 or true. Errors have CodeEnvironment.
+func ParseArgs(s string) (Args, error) {
+	args := Args{}
+	for pair := range strings.SplitSeq(s, ";") {
+		if pair == "" {
+			continue
+		}
+		key, value, ok := strings.Cut(pair, "=")
+		if !ok || key == "" {
+			return nil, Errorf(CodeEnvironment, "CNI_ARGS: %q is not KEY=VALUE", pair)
+		}
+		args[key] = value
+	}
+	ignore, err := parseIgnore(args[argIgnoreUnknown])
+	if err != nil || ignore {
+		return args, err
+	}
+	var unknown []string
+	for key := range args {
+		if !slices.Contains([]string{ArgIP, ArgGateway, ArgMAC, argIgnoreUnknown}, key) {
+			unknown = append(unknown, key+"="+args[key])
+		}
+	}
+	if len(unknown) > 0 {
+		slices.Sort(unknown)
+		return nil, Errorf(CodeEnvironment, "%s; add IgnoreUnknown=1 to accept them", fmt.Sprintf("ARGS: unknown args %q", unknown))
+	}
+	return args, nil
+}
+
+func parseIgnore(s string) (bool, error) {
+	switch strings.ToLower(s) {
+	case "", "0", "false":
+		return false, nil
+	case "1", "true":
+		return true, nil
+	}
+	return false, Errorf(CodeEnvironment, "CNI_ARGS: IgnoreUnknown wants 1, 0, true or false, has %q", s)
+}

@@ -1,0 +1,61 @@
+package types
+
+import (
+	"errors"
+	"net/netip"
+)
+
+// The form of 0.1.0 and 0.2.0: one address a family, no interfaces.
+type result020 struct {
+	CNIVersion string `json:"cniVersion"`
+	IP4        *ip020 `json:"ip4,omitempty"`
+	IP6        *ip020 `json:"ip6,omitempty"`
+	DNS        DNS    `json:"dns"`
+}
+
+type ip020 struct {
+	IP      netip.Prefix `json:"ip"`
+	Gateway netip.Addr   `json:"gateway,omitzero"`
+	Routes  []Route      `json:"routes,omitempty"`
+}
+
+// ErrNoAddress says that a result without an address has no form before 0.3.0.
+var ErrNoAddress = errors.New("cannot convert: no valid IP addresses; a network without addresses needs cniVersion 0.3.0 or later")
+
+func to020(r *Result, v Version) (*result020, error) {
+	w := &result020{CNIVersion: v.String(), DNS: r.DNS}
+	for _, ip := range r.IPs {
+		side := &w.IP6
+		if ip.Address.Addr().Is4() {
+			side = &w.IP4
+		}
+		if *side == nil {
+			*side = &ip020{IP: ip.Address, Gateway: ip.Gateway}
+		}
+	}
+	if w.IP4 == nil && w.IP6 == nil {
+		return nil, ErrNoAddress
+	}
+	for _, route := range plain(r.Routes, false) {
+		side := w.IP6
+		if route.Dst.Addr().Is4() {
+			side = w.IP4
+		}
+		if side != nil {
+			side.Routes = append(side.Routes, route)
+		}
+	}
+	return w, nil
+}
+
+func from020(w *result020) *Result {
+	r := &Result{DNS: w.DNS}
+	for _, side := range []*ip020{w.IP4, w.IP6} {
+		if side == nil {
+			continue
+		}
+		r.IPs = append(r.IPs, IP{Interface: NoInterface, Address: side.IP, Gateway: side.Gateway})
+		r.Routes = append(r.Routes, side.Routes...)
+	}
+	return r
+}

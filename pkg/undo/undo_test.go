@@ -1,0 +1,42 @@
+package undo
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func TestRollbackRunsNewestFirstPastFailures(t *testing.T) {
+	var ran []string
+	boom := errors.New("boom")
+	var s Stack
+	for _, name := range []string{"a", "b", "c"} {
+		s.Push("undo "+name, func() error {
+			ran = append(ran, name)
+			if name == "b" {
+				return boom
+			}
+			return nil
+		})
+	}
+	err := s.Rollback()
+	if want := []string{"c", "b", "a"}; !reflect.DeepEqual(ran, want) {
+		t.Errorf("ran %v, want %v", ran, want)
+	}
+	if !errors.Is(err, boom) || !strings.Contains(err.Error(), "undo b: boom") {
+		t.Errorf("error %v does not name the failed step", err)
+	}
+	if s.Len() != 0 {
+		t.Errorf("%d steps left after a rollback", s.Len())
+	}
+}
+
+func TestCommitKeepsWhatWasDone(t *testing.T) {
+	var s Stack
+	s.Push("undo", func() error { t.Error("ran after a commit"); return nil })
+	s.Commit()
+	if err := s.Rollback(); err != nil {
+		t.Error(err)
+	}
+}
