@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"sync"
 
 	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/trace"
@@ -43,6 +44,7 @@ type Request struct {
 }
 
 func newRequest(p Plugin, env Env) *Request {
+	env.Stderr = &lines{to: env.Stderr}
 	r := &Request{plugin: p, env: env}
 	r.Command = r.getenv("CNI_COMMAND")
 	r.ContainerID = r.getenv("CNI_CONTAINERID")
@@ -66,7 +68,7 @@ func (r *Request) getenv(key string) string {
 // Environ is the environment of this call, for delegates.
 func (r *Request) Environ() []string { return r.env.Environ }
 
-// Stderr is where the messages of a delegate go.
+// Stderr is where the messages of a delegate go. It is safe for concurrent use.
 func (r *Request) Stderr() io.Writer { return r.env.Stderr }
 
 // Attachment is the identity under which this call owns things on the node.
@@ -155,6 +157,19 @@ var sharedKeys = []string{
 // Warn tells a person of something that is no error: a line on stderr.
 func (r *Request) Warn(format string, args ...any) {
 	fmt.Fprintf(r.env.Stderr, "%s: warning: %s\n", r.plugin.Name, fmt.Sprintf(format, args...))
+}
+
+// lines keeps what is written at the same time apart: warnings, the steps of the
+// trace, what a delegate says while it runs beside.
+type lines struct {
+	mu sync.Mutex
+	to io.Writer
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.to.Write(b)
 }
 
 // openLog sets the tracer up as CNI_LOG_LEVEL and CNI_LOG_FILE ask.

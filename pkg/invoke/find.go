@@ -1,0 +1,34 @@
+package invoke
+
+import (
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// Find gives the file of a plugin: the first regular file of that name in the
+// folders of path, a CNI_PATH. Symbolic links are followed. The error has
+// CodeConfig and, when there is no such file, matches fs.ErrNotExist.
+func Find(name, path string) (string, error) {
+	switch {
+	case name == "":
+		return "", types.Errorf(types.CodeConfig, "no plugin name provided")
+	case name == "." || name == ".." || strings.ContainsAny(name, "/\\\x00"):
+		return "", types.Errorf(types.CodeConfig, "invalid plugin name %q: want the name of a file in CNI_PATH, without a folder", name)
+	}
+	var folders []string
+	for folder := range strings.SplitSeq(path, ":") {
+		if folder == "" {
+			continue
+		}
+		// Not path.Join: it would make "x" of "./x", which exec looks up in PATH.
+		file := folder + "/" + name
+		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() {
+			return file, nil
+		}
+		folders = append(folders, folder)
+	}
+	return "", types.Errorf(types.CodeConfig, "failed to find plugin %q in path %s: %w", name, folders, fs.ErrNotExist)
+}

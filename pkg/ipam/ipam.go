@@ -1,0 +1,186 @@
+// Package ipam asks the IPAM plugin of a network for addresses and gives them back
+// (SPEC 1.1.0, section 4).
+//
+// The IPAM plugin is a process of its own, so an interface plugin starts it (Start),
+// makes its links, and takes the answer when it needs it (Wait). Two laws keep that
+// safe. The caller has found the interface name free in the container before it
+// calls Start: a repeated ADD of a live attachment must fail before it asks for an
+// address. And an address is given back only if this very ADD got it: an IPAM ADD
+// that failed cleans up after itself, and a DEL after it would free the address of
+// the live attachment.
+//
+// A network without an ipam.type has no addresses: Del, Check, GC and Status have
+// nothing to do then, and Add and Start are not for it.
+package ipam
+
+import (
+	"errors"
+	"io/fs"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/plumb-cni/plumb/pkg/invoke"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"golang.org/x/sys/unix"
+)
+
+// A Lease is what the IPAM plugin gave: at least one IP. The IPs belong to no
+// interface yet (types.NoInterface).
+type Lease struct {
+	IPs    []types.IP
+	Routes []types.Route
+	DNS    types.DNS
+}
+
+// Families lists the address families of the IPs: unix.AF_INET, unix.AF_INET6 or
+// both, in this order.
+func (l *Lease) Families() []int {
+	var v4, v6 bool
+	for _, ip := range l.IPs {
+		v4 = v4 || ip.Address.Addr().Is4()
+		v6 = v6 || ip.Address.Addr().Is6()
+	}
+	var families []int
+	if v4 {
+		families = append(families, unix.AF_INET)
+	}
+	if v6 {
+		families = append(families, unix.AF_INET6)
+	}
+	return families
+}
+
+// Gateways lists the gateways of the IPs, each once, in order, with the prefix
+// length of its IP: what a bridge is given that is the gateway.
+func (l *Lease) Gateways() []netip.Prefix {
+	var gateways []netip.Prefix
+	for _, ip := range l.IPs {
+		gw := netip.PrefixFrom(ip.Gateway, ip.Address.Bits())
+		if gw.IsValid() && !slices.Contains(gateways, gw) {
+			gateways = append(gateways, gw)
+		}
+	}
+	return gateways
+}
+
+// A Pending is an IPAM ADD at work.
+type Pending struct {
+	r    *skel.Request
+	call *invoke.Call
+	out  []byte
+	err  error
+}
+
+// Start begins the IPAM ADD. Should the caller fail, with or without having called
+// Wait, the undo awaits the ADD and gives the address back if it was got. It is
+// pushed here, not in Wait: so the address is free only after the links that were
+// made in between are gone.
+func Start(r *skel.Request) (*Pending, error) {
+	call, err := invoke.Start(r, "ADD", r.Conf.IPAM.Type)
+	if err != nil {
+		return nil, blame(r, err)
+	}
+	p := &Pending{r: r, call: call}
+	r.Undo.Push("IPAM DEL", p.undo)
+	return p, nil
+}
+
+// Wait gives the answer. It may be called again and gives the same.
+func (p *Pending) Wait() (*Lease, error) {
+	if err := p.await(); err != nil {
+		return nil, blame(p.r, err)
+	}
+	result, err := types.ParseResult(p.r.Version, p.out)
+	if err != nil {
+		return nil, blame(p.r, types.Coded(types.CodeDecode, err))
+	}
+	if len(result.IPs) == 0 {
+		return nil, &types.Error{
+			Code:    types.CodeConfig,
+			Msg:     "IPAM plugin returned missing IP config",
+			Details: "the answer of " + p.r.Conf.IPAM.Type + " has no ips",
+		}
+	}
+	for i := range result.IPs {
+		result.IPs[i].Interface = types.NoInterface
+	}
+	return &Lease{IPs: result.IPs, Routes: result.Routes, DNS: result.DNS}, nil
+}
+
+func (p *Pending) await() error {
+	if p.call != nil {
+		p.out, p.err = p.call.Wait()
+		p.call = nil
+	}
+	return p.err
+}
+
+// undo gives back what the ADD got. The failure of the ADD is told by Wait; here it
+// only means that there is nothing to give back.
+func (p *Pending) undo() error {
+	if p.await() != nil {
+		return nil
+	}
+	return Del(p.r)
+}
+
+// Add is Start and Wait.
+func Add(r *skel.Request) (*Lease, error) {
+	p, err := Start(r)
+	if err != nil {
+		return nil, err
+	}
+	return p.Wait()
+}
+
+// Del gives the address back. An IPAM plugin that is missing from CNI_PATH is an
+// error: the address would never be free again.
+func Del(r *skel.Request) error { return run(r, "DEL") }
+
+// Check asks whether the address is still reserved.
+func Check(r *skel.Request) error { return run(r, "CHECK") }
+
+// GC passes the call on. A plugin of before 1.1.0, which knows no GC, has nothing to
+// collect as far as anybody can tell.
+func GC(r *skel.Request) error { return ifKnown(run(r, "GC")) }
+
+// Status passes the call on. A plugin that is missing makes ADD impossible
+// (CodeNotAvailable); one that knows no STATUS has nothing to say.
+func Status(r *skel.Request) error {
+	err := ifKnown(run(r, "STATUS"))
+	if errors.Is(err, fs.ErrNotExist) {
+		missing := *types.AsError(err)
+		missing.Code = types.CodeNotAvailable
+		return &missing
+	}
+	return err
+}
+
+func run(r *skel.Request, verb string) error {
+	if r.Conf.IPAM.Type == "" {
+		return nil
+	}
+	_, err := invoke.Run(r, verb, r.Conf.IPAM.Type)
+	return blame(r, err)
+}
+
+// ifKnown drops the answer of a plugin that does not know the verb.
+func ifKnown(err error) error {
+	var answer *types.Error
+	if errors.As(err, &answer) && answer.Code == types.CodeEnvironment && strings.Contains(answer.Msg, "unknown CNI_COMMAND") {
+		return nil
+	}
+	return err
+}
+
+// blame names the plugin in the error, whose code and details stay as they are.
+func blame(r *skel.Request, err error) error {
+	if err == nil {
+		return nil
+	}
+	named := *types.AsError(err)
+	named.Msg = `IPAM plugin "` + r.Conf.IPAM.Type + `": ` + named.Msg
+	return &named
+}
