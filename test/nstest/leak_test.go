@@ -1,0 +1,54 @@
+package nstest
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestInventorySeesLeaks: what LeakCheck compares does notice each kind of leak.
+func TestInventorySeesLeaks(t *testing.T) {
+	n := New(t)
+	stop := make(chan struct{})
+	defer close(stop)
+	for _, leak := range []struct {
+		want string
+		make func() error
+	}{
+		{"fd ", func() error {
+			f, err := os.Open("/dev/null")
+			if err == nil {
+				t.Cleanup(func() { _ = f.Close() })
+			}
+			return err
+		}},
+		{"goroutine ", func() error { go func() { <-stop }(); return nil }},
+		{"child process ", func() error {
+			cmd := exec.Command("sleep", "60")
+			t.Cleanup(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
+			return cmd.Start()
+		}},
+		{"thread in net:", func() error {
+			in := make(chan error)
+			go func() {
+				_ = n.Do(func() error {
+					in <- unix.Setns(n.FD(), unix.CLONE_NEWNET)
+					<-stop
+					return nil
+				})
+			}()
+			return <-in
+		}},
+	} {
+		before := inventory()
+		if err := leak.make(); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(missingIn(before, inventory()), "\n"); !strings.Contains(got, leak.want) {
+			t.Errorf("%s: not noticed: %q", leak.want, got)
+		}
+	}
+}

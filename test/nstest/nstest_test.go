@@ -1,0 +1,112 @@
+package nstest
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+func TestNewIsAnotherNamespaceWithAPath(t *testing.T) {
+	LeakCheck(t)
+	home, err := os.Readlink("/proc/thread-self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := New(t)
+	var inside string
+	if err := n.Do(func() (err error) {
+		inside, err = os.Readlink("/proc/thread-self/ns/net")
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if inside == home {
+		t.Fatal("Do ran in the test's own namespace")
+	}
+	if got := strings.TrimSpace(n.Must(t, "readlink", "/proc/self/ns/net")); got != inside {
+		t.Errorf("Exec ran in %s, Do in %s", got, inside)
+	}
+	if got := n.Must(t, "nsenter", "--net="+n.Path(), "ip", "-o", "link"); strings.Count(got, "\n") != 1 {
+		t.Errorf("a fresh namespace has links %q", got)
+	}
+	n.Remove(t)
+	if st, err := os.Stat(n.Path()); err != nil || !st.Mode().IsRegular() {
+		t.Errorf("after Remove, the path is %v, %v", st, err)
+	}
+}
+
+func TestTrafficBetweenNamespaces(t *testing.T) {
+	LeakCheck(t)
+	s := NewSite(t)
+	for _, addr := range []struct{ listen, peer string }{
+		{OutsideV4 + ":0", NodeV4}, {"[" + OutsideV6 + "]:0", NodeV6},
+	} {
+		tcp := ServeTCP(t, s.Outside, addr.listen)
+		MustDial(t, s.Node, tcp.String(), addr.peer)
+		udp := ServeUDP(t, s.Outside, addr.listen)
+		reply, err := DialUDP(s.Node, udp.String())
+		if want := "peer=" + addr.peer + " local=" + udp.Addr().String(); err != nil || reply != want {
+			t.Errorf("udp: %q, %v; want %q", reply, err, want)
+		}
+	}
+	if _, err := Dial(s.Node, OutsideV4+":9"); err == nil {
+		t.Error("nobody listens there, and somebody answered")
+	}
+}
+
+func TestSnapshotSeesWhatPluginsTouch(t *testing.T) {
+	LeakCheck(t)
+	n := NewNode(t)
+	n.Batch(t, "link add br0 type bridge", "link add v0 type veth peer name v1", "link set br0 up")
+	state := func() string { return Snapshot(t, n) }
+	for _, change := range []string{
+		"ip link set v0 alias x", "ip link set v0 mtu 1400", "ip link set v0 master br0", "ip link set v0 up",
+		"bridge link set dev v0 hairpin on", "bridge link set dev v0 isolated on",
+		"ip link set v0 address 02:00:00:00:00:01", "ip link set br0 promisc on",
+		"ip addr add 10.0.0.1/24 dev br0", "ip addr add 2001:db8::1/64 dev br0 nodad",
+		"ip route add 10.9.0.0/16 via 10.0.0.2", "ip -6 route add 2001:db8:9::/48 via 2001:db8::2 table 7",
+		"ip rule add from 10.0.0.5 table 9", "ip -6 rule add from 2001:db8::5 table 9",
+		"ip neigh add 10.0.0.7 lladdr 02:00:00:00:00:07 dev br0",
+		"bridge fdb add 02:00:00:00:00:09 dev v0 master static",
+		"tc qdisc add dev v0 root tbf rate 1mbit burst 32k latency 50ms", "tc qdisc add dev v1 clsact",
+		"tc filter add dev v1 egress protocol ip u32 match ip dst 10.0.0.1/32 action mirred egress redirect dev v0",
+		"nft add table inet x", "nft 'add map inet x m { type ipv4_addr : ipv4_addr; }'",
+		`nft 'add element inet x m { 10.0.0.1 comment "a, b" : 10.0.0.2 }'`,
+		"iptables-nft -t nat -N CNI-x", "ip6tables-nft -t nat -N CNI-x", "iptables-legacy -t nat -N CNI-x",
+		"sysctl -qw net.ipv4.ip_forward=1", "sysctl -qw net.ipv6.conf.v0.accept_ra=0", "ip link del v0",
+	} {
+		before := Steady(state)
+		n.Must(t, "sh", "-c", change)
+		if Compare(before, Steady(state)) == "" {
+			t.Errorf("not seen: %s", change)
+		}
+	}
+}
+
+func TestSnapshotIsSteady(t *testing.T) {
+	s := NewSite(t)
+	s.Node.Batch(t, "link add br0 type bridge", "link set br0 up")
+	state := func() string { return Snapshot(t, s.Node, s.Outside) }
+	before := Steady(state)
+	tcp := ServeTCP(t, s.Outside, OutsideV4+":0")
+	for range 5 {
+		MustDial(t, s.Node, tcp.String(), NodeV4)
+	}
+	if diff := Settled(before, state); diff != "" {
+		t.Errorf("traffic changed the snapshot:\n%s", diff)
+	}
+}
+
+func TestSnapshotDir(t *testing.T) {
+	dir := t.TempDir()
+	if got := SnapshotDir(t, dir+"/none"); got != "" {
+		t.Errorf("a missing folder is %q", got)
+	}
+	before := SnapshotDir(t, dir)
+	if err := os.WriteFile(dir+"/a", []byte("x\r\ny"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := Compare(before, SnapshotDir(t, dir)), `+ -rw------- a "x\r\ny"`; got != want {
+		t.Errorf("difference %q, want %q", got, want)
+	}
+}

@@ -1,0 +1,387 @@
+package nstest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sort"
+	"strings"
+	"time"
+)
+
+// Snapshot is the state of the namespaces as sorted lines of text, made to be
+// compared for equality: links with all their settings, addresses, routes, rules,
+// permanent neighbours and forwarding entries, VLANs, qdiscs, filters, the nftables
+// ruleset, iptables of both kinds, and the settings of each interface under
+// /proc/sys/net. Left out is what moves by itself: counters, timers, lifetimes,
+// learned entries.
+func Snapshot(tb TB, namespaces ...*NS) string {
+	tb.Helper()
+	var all []string
+	for _, n := range namespaces {
+		lines, err := n.snapshot()
+		if err != nil {
+			tb.Fatalf("snapshot of %s: %v", n.name, err)
+		}
+		for _, line := range lines {
+			all = append(all, n.name+": "+line)
+		}
+	}
+	return strings.Join(all, "\n")
+}
+
+func (n *NS) snapshot() ([]string, error) {
+	var all []string
+	for _, part := range []func() ([]string, error){n.iproute, n.ip6rules, n.bridge, n.shaping, n.nft, n.iptables, n.sysctls} {
+		lines, err := part()
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, lines...)
+	}
+	return all, nil
+}
+
+// Compare gives the lines that two snapshots do not share, those that went with a
+// "-" and those that came with a "+"; empty when they are equal.
+func Compare(before, after string) string {
+	if before == after {
+		return ""
+	}
+	count := map[string]int{}
+	for line := range strings.SplitSeq(before, "\n") {
+		count[line]--
+	}
+	for line := range strings.SplitSeq(after, "\n") {
+		count[line]++
+	}
+	var diff []string
+	for line, n := range count {
+		for ; n < 0; n++ {
+			diff = append(diff, "- "+line)
+		}
+		for ; n > 0; n-- {
+			diff = append(diff, "+ "+line)
+		}
+	}
+	sort.Slice(diff, func(i, j int) bool { return diff[i][2:]+diff[i][:1] < diff[j][2:]+diff[j][:1] })
+	if len(diff) == 0 {
+		return "the same lines in another order"
+	}
+	return strings.Join(diff, "\n")
+}
+
+// Settled takes a state until it equals want, for as long as the kernel may work on
+// after the call that asked it (link watch, duplicate address detection), and gives
+// the difference that remained; empty: it is as wanted.
+func Settled(want string, state func() string) string {
+	deadline := time.Now().Add(patience)
+	for {
+		diff := Compare(want, state())
+		if diff == "" || time.Now().After(deadline) {
+			return diff
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// Steady takes a state until it is the same twice.
+func Steady(state func() string) string {
+	last := state()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		time.Sleep(20 * time.Millisecond)
+		now := state()
+		if now == last {
+			break
+		}
+		last = now
+	}
+	return last
+}
+
+// SnapshotDir is a folder with all below it as lines: mode, path and content. A
+// folder that does not exist is empty.
+func SnapshotDir(tb TB, dir string) string {
+	tb.Helper()
+	var lines []string
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		content := ""
+		if info.Mode().IsRegular() {
+			b, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			content = fmt.Sprintf(" %q", b)
+		}
+		name, err := filepath.Rel(dir, path)
+		lines = append(lines, fmt.Sprintf("%s %s%s", info.Mode(), name, content))
+		return err
+	})
+	if err != nil {
+		tb.Fatalf("snapshot of %s: %v", dir, err)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// iproute is links, addresses, routes of both families, IPv4 rules and permanent
+// neighbours.
+func (n *NS) iproute() ([]string, error) {
+	return n.objects("addr show\nroute show table all\nrule show\nneigh show nud permanent\n",
+		"link", "ip", "-d", "-j", "-batch", "-")
+}
+
+func (n *NS) ip6rules() ([]string, error) {
+	return n.objects("", "rule6", "ip", "-6", "-j", "rule", "show")
+}
+
+// bridge is VLANs and the forwarding entries that do not come and go by themselves:
+// an interface's multicast memberships follow its addresses.
+func (n *NS) bridge() ([]string, error) {
+	lines, err := n.objects("vlan show\nfdb show\n", "bridge", "bridge", "-j", "-batch", "-")
+	return slices.DeleteFunc(lines, func(line string) bool {
+		fdb := strings.Contains(line, " mac=")
+		return fdb && (strings.HasSuffix(line, "state=") || strings.Contains(line, "flags=[self]"))
+	}), err
+}
+
+// shaping is qdiscs, and the filters of those that can have some.
+func (n *NS) shaping() ([]string, error) {
+	lines, err := n.objects("", "qdisc", "tc", "-j", "qdisc", "show")
+	if err != nil {
+		return nil, err
+	}
+	for _, line := range slices.Clone(lines) {
+		kind, dev, handle := field(line, "kind"), field(line, "dev"), field(line, "handle")
+		if kind == "noqueue" || kind == "pfifo_fast" || kind == "mq" {
+			continue
+		}
+		parents := [][]string{{"parent", handle}}
+		if kind == "clsact" {
+			parents = [][]string{{"ingress"}, {"egress"}}
+		}
+		for _, parent := range parents {
+			args := append([]string{"-j", "-d", "filter", "show", "dev", dev}, parent...)
+			filters, err := n.objects("", "filter "+dev, "tc", args...)
+			if err != nil {
+				return nil, err
+			}
+			lines = append(lines, filters...)
+		}
+	}
+	return lines, nil
+}
+
+// nft is the ruleset; the elements of a set are sorted, for their order is that of a
+// hash table.
+func (n *NS) nft() ([]string, error) {
+	out, err := n.Exec("nft", "-s", "list", "ruleset")
+	if err != nil {
+		return nil, err
+	}
+	var lines, elements []string
+	inside := false
+	for line := range strings.Lines(out) {
+		line = strings.TrimSpace(line)
+		rest, opens := strings.CutPrefix(line, "elements = {")
+		if !inside && !opens {
+			lines = append(lines, "nft "+line)
+			continue
+		}
+		if opens {
+			inside, line, elements = true, rest, nil
+		}
+		line, closes := strings.CutSuffix(line, "}")
+		elements = append(elements, outsideQuotes(line, ',')...)
+		if closes {
+			inside = false
+			slices.Sort(elements)
+			for _, e := range slices.DeleteFunc(elements, func(e string) bool { return e == "" }) {
+				lines = append(lines, "nft element "+e)
+			}
+		}
+	}
+	return lines, nil
+}
+
+// outsideQuotes splits at a separator that is not within a "comment".
+func outsideQuotes(s string, sep rune) []string {
+	quoted := false
+	parts := strings.FieldsFunc(s, func(r rune) bool {
+		if r == '"' {
+			quoted = !quoted
+		}
+		return r == sep && !quoted
+	})
+	for i := range parts {
+		parts[i] = strings.TrimSpace(parts[i])
+	}
+	return parts
+}
+
+// iptables is the tables of the nft kind, and of the legacy kind where the namespace
+// has any: asking for one that is not there would make it.
+func (n *NS) iptables() ([]string, error) {
+	programs := []string{"iptables-nft-save", "ip6tables-nft-save"}
+	for _, legacy := range []struct{ names, program string }{
+		{"/proc/thread-self/net/ip_tables_names", "iptables-legacy-save"},
+		{"/proc/thread-self/net/ip6_tables_names", "ip6tables-legacy-save"},
+	} {
+		var names []byte
+		if err := n.Do(func() (err error) { names, err = os.ReadFile(legacy.names); return err }); err == nil && len(names) > 0 {
+			programs = append(programs, legacy.program)
+		}
+	}
+	var lines []string
+	for _, program := range programs {
+		out, err := n.Exec(program)
+		if errors.Is(err, exec.ErrNotFound) {
+			return nil, fmt.Errorf("%s (Debian package iptables) is needed: %w", program, err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		for line := range strings.Lines(out) {
+			line, _, _ = strings.Cut(strings.TrimSpace(line), " [") // counters
+			if !strings.HasPrefix(line, "#") {
+				lines = append(lines, strings.TrimSuffix(program, "-save")+" "+line)
+			}
+		}
+	}
+	return lines, nil
+}
+
+// sysctls are the settings that plugins of the field touch, those of each interface
+// among them.
+func (n *NS) sysctls() ([]string, error) {
+	var lines []string
+	err := n.Do(func() error {
+		for _, top := range []string{"ipv4/conf", "ipv6/conf", "ipv4/neigh", "ipv6/neigh", "bridge", "ipv4/ip_forward"} {
+			err := filepath.WalkDir("/proc/sys/net/"+top, func(path string, d fs.DirEntry, err error) error {
+				if err != nil || d.IsDir() {
+					return ignoreGone(err)
+				}
+				if value, err := os.ReadFile(path); err == nil { // stable_secret: EIO until set
+					lines = append(lines, "sysctl "+strings.TrimPrefix(path, "/proc/sys/")+" "+strings.TrimSpace(string(value)))
+				}
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return lines, err
+}
+
+func ignoreGone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// objects runs a program of iproute2 that prints arrays of objects, and gives each
+// object as a line, a link as a line a property.
+func (n *NS) objects(stdin, what, name string, args ...string) ([]string, error) {
+	out, err := n.ExecInput(stdin, name, args...)
+	if err != nil {
+		return nil, err
+	}
+	var lines []string
+	dec := json.NewDecoder(bytes.NewReader([]byte(out)))
+	dec.UseNumber()
+	for {
+		var array []map[string]any
+		err := dec.Decode(&array)
+		if errors.Is(err, io.EOF) {
+			return lines, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s %s: %w", name, strings.Join(args, " "), err)
+		}
+		for _, object := range array {
+			if len(object) == 0 { // ip prints one for each address that a filter hid
+				continue
+			}
+			lines = append(lines, describe(what, object)...)
+		}
+	}
+}
+
+func describe(what string, object map[string]any) []string {
+	properties := flatten("", object)
+	if _, isLink := object["ifindex"]; !isLink {
+		return []string{what + " " + strings.Join(properties, " ")}
+	}
+	head := fmt.Sprintf("link %v ", object["ifname"])
+	for i := range properties {
+		properties[i] = head + properties[i]
+	}
+	return properties
+}
+
+// moving are the properties that change by themselves.
+var moving = []string{
+	"valid_life_time", "preferred_life_time", "tentative", "expires", "refcnt", "used",
+	"bytes", "packets", "drops", "overlimits", "requeues", "backlog", "qlen", "rule_hit", "success", "stats",
+	"installed", "last_used", "first_used", "age",
+}
+
+// flatten gives "key.key=value", sorted by key. An address in a list is one property.
+func flatten(prefix string, v any) []string {
+	switch v := v.(type) {
+	case map[string]any:
+		var all []string
+		for key, value := range v {
+			if slices.Contains(moving, key) || strings.HasSuffix(key, "_timer") {
+				continue
+			}
+			all = append(all, flatten(strings.TrimPrefix(prefix+"."+key, "."), value)...)
+		}
+		slices.Sort(all)
+		return all
+	case []any:
+		var all []string
+		plain := []string{}
+		for _, item := range v {
+			if _, object := item.(map[string]any); object {
+				all = append(all, prefix+"={"+strings.Join(flatten("", item), " ")+"}")
+				continue
+			}
+			plain = append(plain, fmt.Sprint(item))
+		}
+		if len(plain) > 0 {
+			all = append(all, prefix+"=["+strings.Join(plain, " ")+"]")
+		}
+		return all
+	}
+	return []string{fmt.Sprintf("%s=%v", prefix, v)}
+}
+
+// field finds key in a line of describe.
+func field(line, key string) string {
+	for word := range strings.FieldsSeq(line) {
+		if value, ok := strings.CutPrefix(word, key+"="); ok {
+			return value
+		}
+	}
+	return ""
+}
