@@ -1,0 +1,113 @@
+package nstest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// toy is a plugin of two steps: a veth pair between node and pod, and an alias that
+// says whose it is. forget leaves out what a careless author forgets.
+func toy(forget string) skel.Plugin {
+	run := func(h *ns.Handle, step string, args ...string) error {
+		return h.Step(step, func() error {
+			n := &NS{path: h.Path(), fd: h.FD()}
+			_, err := n.Exec("ip", args...)
+			return err
+		})
+	}
+	add := func(r *skel.Request) (*types.Result, error) {
+		name := "t" + r.ContainerID
+		if err := run(r.Node, "add veth", "link", "add", name, "type", "veth", "peer", "name", r.IfName, "netns", r.NetNS); err != nil {
+			return nil, err
+		}
+		if forget != "undo" {
+			r.Undo.Push("delete veth", func() error { return run(r.Node, "delete veth", "link", "del", name) })
+		}
+		err := run(r.Node, "set alias", "link", "set", name, "alias", r.ContainerID)
+		if forget == "error" {
+			err = nil
+		}
+		return &types.Result{}, err
+	}
+	del := func(r *skel.Request) error {
+		name := "t" + r.ContainerID
+		n := &NS{path: r.Node.Path(), fd: r.Node.FD()}
+		if _, err := n.Exec("ip", "link", "show", name); err != nil || forget == "del" {
+			return nil
+		}
+		return run(r.Node, "delete veth", "link", "del", name)
+	}
+	return skel.Plugin{Name: "toy", Add: add, Del: del}
+}
+
+const toyConfig = `{"cniVersion": "1.1.0", "name": "n", "type": "toy"}`
+
+// verdict collects what a sweep says instead of failing.
+type verdict struct {
+	*testing.T
+	errors []string
+}
+
+func (v *verdict) Errorf(format string, args ...any) {
+	v.errors = append(v.errors, fmt.Sprintf(format, args...))
+}
+
+func TestFaultSweepBites(t *testing.T) {
+	LeakCheck(t)
+	for forget, want := range map[string]string{
+		"":      "",
+		"undo":  "ADD, step refused: step 2 (set alias): not as before:\n+ node: link tswept ",
+		"error": "ADD, step refused: step 2 (set alias): succeeded all the same",
+		"del":   "ADD, outcome lost: step 1 (add veth): not as before:\n+ node: link tswept ",
+	} {
+		v := &verdict{T: t}
+		FaultSweep(v, Sweep{Plugin: toy(forget), Config: toyConfig})
+		got := strings.Join(v.errors, "\n")
+		if want == "" && got != "" || !strings.Contains(got, want) {
+			t.Errorf("forgetting %q: the sweep says %q, want %q", forget, got, want)
+		}
+	}
+}
+
+func TestRunParsesResultsAndErrors(t *testing.T) {
+	node, pod := Pair(t)
+	c := Call{Command: "ADD", Node: node, Pod: pod, Config: toyConfig}
+	Run(toy(""), c).Result(t)
+	if f := Run(toy(""), Call{Command: "ADD", Node: node, Config: toyConfig}).Failure(t); f.Code != types.CodeEnvironment {
+		t.Errorf("without a netns: %s", f)
+	}
+	c.Env = []string{"CNI_IFNAME="}
+	if f := Run(toy(""), c).Failure(t); !strings.Contains(f.Msg, "CNI_IFNAME") {
+		t.Errorf("without an interface name: %s", f)
+	}
+}
+
+func TestExecRunsOnTheNode(t *testing.T) {
+	LeakCheck(t)
+	node, pod := Pair(t)
+	script := t.TempDir() + "/plugin"
+	if err := os.WriteFile(script, []byte("#!/bin/sh\ncat; readlink /proc/self/ns/net; echo $CNI_NETNS >&2; exit 3\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	home := node.Must(t, "readlink", "/proc/self/ns/net")
+	got := Exec(t, script, Call{Command: "ADD", Node: node, Pod: pod, Config: "config\n"})
+	if want := (Reply{"config\n" + home, pod.Path() + "\n", 3}); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+func TestNeedTellsLackFromFailure(t *testing.T) {
+	if !lacking(fmt.Errorf("add vlan: %w", os.ErrNotExist)) || !lacking(errors.New("RTNETLINK answers: Operation not supported")) {
+		t.Error("a lacking feature is not seen")
+	}
+	if lacking(os.ErrPermission) {
+		t.Error("EPERM is no lack of the kernel's")
+	}
+}

@@ -1,0 +1,227 @@
+package nstest
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// A Call is one call of a plugin. Empty fields have the values that most tests want;
+// Env can take any of them away ("CNI_IFNAME=").
+type Call struct {
+	Command     string
+	ContainerID string // empty: "test"
+	IfName      string // empty: "eth0"
+	Args        string // CNI_ARGS
+	Path        string // CNI_PATH; empty: a folder that does not exist
+	Pod         *NS    // CNI_NETNS
+	NetNS       string // CNI_NETNS where Pod is nil
+	Config      string // stdin
+	Env         []string
+	Node        *NS // the plugin runs here; nil: where the test runs
+	// Before and After are trace.Tracer's; calls in process only.
+	Before, After func(step string) error
+}
+
+// With is the call under another command.
+func (c Call) With(command string) Call {
+	c.Command = command
+	return c
+}
+
+// environ is the environment of the call; nothing of the test's own gets in but PATH.
+func (c Call) environ() []string {
+	or := func(value, otherwise string) string {
+		if value == "" {
+			return otherwise
+		}
+		return value
+	}
+	if c.Pod != nil {
+		c.NetNS = c.Pod.Path()
+	}
+	return append([]string{
+		"PATH=" + os.Getenv("PATH"),
+		"CNI_COMMAND=" + c.Command,
+		"CNI_CONTAINERID=" + or(c.ContainerID, "test"),
+		"CNI_IFNAME=" + or(c.IfName, "eth0"),
+		"CNI_NETNS=" + c.NetNS,
+		"CNI_ARGS=" + c.Args,
+		"CNI_PATH=" + or(c.Path, "/nonexistent"),
+	}, c.Env...)
+}
+
+// A Reply is what a call of a plugin gave.
+type Reply struct {
+	Stdout, Stderr string
+	Exit           int
+}
+
+// Run calls the plugin in this process.
+func Run(p skel.Plugin, c Call) Reply {
+	var stdout, stderr bytes.Buffer
+	env := skel.Env{
+		Environ: c.environ(), Stdin: strings.NewReader(c.Config), Stdout: &stdout, Stderr: &stderr,
+		Before: c.Before, After: c.After,
+	}
+	if c.Node != nil {
+		env.Node = c.Node.Path()
+	}
+	exit := skel.Run(p, env)
+	return Reply{stdout.String(), stderr.String(), exit}
+}
+
+// Exec calls the executable at path as a runtime on the node does.
+func Exec(tb TB, path string, c Call) Reply {
+	tb.Helper()
+	var stdout, stderr bytes.Buffer
+	cmd := exec.Command(path)
+	cmd.Env = c.environ()
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(c.Config), &stdout, &stderr
+	start := cmd.Start
+	if c.Node != nil {
+		start = func() error { return c.Node.Start(cmd) }
+	}
+	if err := start(); err != nil {
+		tb.Fatalf("start %s: %v", path, err)
+	}
+	var status *exec.ExitError
+	if err := cmd.Wait(); err != nil && !errors.As(err, &status) {
+		tb.Fatalf("run %s: %v", path, err)
+	}
+	return Reply{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
+}
+
+// OK fails the test unless the call succeeded.
+func (r Reply) OK(tb TB) Reply {
+	tb.Helper()
+	if r.Exit != 0 {
+		tb.Fatalf("exit %d\nstdout: %s\nstderr: %s", r.Exit, r.Stdout, r.Stderr)
+	}
+	return r
+}
+
+// Result is the result of an ADD that has to have succeeded.
+func (r Reply) Result(tb TB) *types.Result {
+	tb.Helper()
+	result, err := types.ParseResult(types.Newest, []byte(r.OK(tb).Stdout))
+	if err != nil {
+		tb.Fatalf("%v\nstdout: %s", err, r.Stdout)
+	}
+	return result
+}
+
+// A Failure is the error that a plugin put on stdout.
+type Failure struct {
+	CNIVersion string `json:"cniVersion"`
+	Code       uint   `json:"code"`
+	Msg        string `json:"msg"`
+	Details    string `json:"details"`
+}
+
+func (f Failure) String() string { return fmt.Sprintf("code %d: %s; %s", f.Code, f.Msg, f.Details) }
+
+// Failure is the error of a call that has to have failed in the form of the
+// specification: one JSON document with version, code and text.
+func (r Reply) Failure(tb TB) Failure {
+	tb.Helper()
+	if r.Exit == 0 {
+		tb.Fatalf("succeeded, and was to fail\nstdout: %s\nstderr: %s", r.Stdout, r.Stderr)
+	}
+	var f Failure
+	dec := json.NewDecoder(strings.NewReader(r.Stdout))
+	if err := dec.Decode(&f); err != nil {
+		tb.Fatalf("no error on stdout: %v\nstdout: %s\nstderr: %s", err, r.Stdout, r.Stderr)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		tb.Fatalf("more than one document on stdout: %s", r.Stdout)
+	}
+	if f.CNIVersion == "" || f.Code == 0 || f.Msg == "" {
+		tb.Fatalf("an error without cniVersion, code or msg: %s", r.Stdout)
+	}
+	return f
+}
+
+// builds are the executables of this test process, made once.
+var builds struct {
+	sync.Mutex
+	dir   string
+	built map[string]bool
+}
+
+// Build gives a folder with the executables of the plugins: a CNI_PATH. They are
+// built once a test process, or not at all where the environment has PLUMB_BIN, a
+// folder that has them (scripts/test.sh sets it).
+func Build(tb TB, plugins ...string) string {
+	tb.Helper()
+	if dir := os.Getenv("PLUMB_BIN"); dir != "" {
+		for _, p := range plugins {
+			if _, err := os.Stat(filepath.Join(dir, p)); err != nil {
+				tb.Fatalf("PLUMB_BIN: %v", err)
+			}
+		}
+		return dir
+	}
+	builds.Lock()
+	defer builds.Unlock()
+	if builds.dir == "" {
+		builds.dir, builds.built = buildDir(tb), map[string]bool{}
+	}
+	for _, p := range plugins {
+		if builds.built[p] {
+			continue
+		}
+		cmd := exec.Command("go", "build", "-trimpath", "-o", builds.dir+"/", "./plugins/"+p)
+		cmd.Dir, cmd.Env = Root(tb), append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			tb.Fatalf("build %s: %v\n%s", p, err, out)
+		}
+		builds.built[p] = true
+	}
+	return builds.dir
+}
+
+// buildDir makes the folder of this process. No test is the last one to know, so it
+// is the next process that removes it.
+func buildDir(tb TB) string {
+	tb.Helper()
+	prefix := filepath.Join(os.TempDir(), "plumb-bin-")
+	old, _ := filepath.Glob(prefix + "*")
+	for _, dir := range old {
+		pid, err := strconv.Atoi(strings.TrimPrefix(dir, prefix))
+		if err == nil && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
+			_ = os.RemoveAll(dir)
+		}
+	}
+	dir := prefix + strconv.Itoa(os.Getpid())
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		tb.Fatalf("%v", err)
+	}
+	return dir
+}
+
+// Root is the top folder of the module.
+func Root(tb TB) string {
+	tb.Helper()
+	dir, err := os.Getwd()
+	for err == nil && dir != "/" {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+		dir = filepath.Dir(dir)
+	}
+	tb.Fatalf("no go.mod above the working directory (%v)", err)
+	return ""
+}
