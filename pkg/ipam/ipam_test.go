@@ -2,12 +2,18 @@ package ipam
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
 	"os"
+	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
+	"golang.org/x/sys/unix"
 )
 
 const lease = `{"cniVersion":"1.1.0","ips":[{"address":"10.1.2.3/24","gateway":"10.1.2.1","interface":4},
@@ -18,7 +24,6 @@ const lease = `{"cniVersion":"1.1.0","ips":[{"address":"10.1.2.3/24","gateway":"
 type stand struct {
 	dir    string
 	stderr bytes.Buffer
-	stdout bytes.Buffer
 }
 
 // newStand writes the plugin: a shell script, after whose first line, which logs the
@@ -42,30 +47,235 @@ func (s *stand) log(t *testing.T) string {
 	return strings.Join(strings.Fields(string(b)), " ")
 }
 
-// call runs f as the ADD of a plugin whose ipam.type is kind.
-func (s *stand) call(kind string, f func(r *skel.Request) error) int {
+// call runs f as the ADD of a plugin whose ipam.type is kind, and gives the error
+// that was printed, if any.
+func (s *stand) call(t *testing.T, kind string, f func(r *skel.Request) error) *types.Error {
+	t.Helper()
 	add := func(r *skel.Request) (*types.Result, error) { return &types.Result{}, f(r) }
-	return skel.Run(skel.Plugin{Name: "test", IPAM: true, Add: add}, skel.Env{
-		Environ: []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_NETNS=/nowhere", "CNI_IFNAME=eth0", "CNI_PATH=" + s.dir},
-		Stdin:   strings.NewReader(`{"cniVersion":"1.1.0","name":"net","ipam":{"type":"` + kind + `"}}`),
-		Stdout:  &s.stdout,
-		Stderr:  &s.stderr,
+	var stdout bytes.Buffer
+	code := skel.Run(skel.Plugin{Name: "test", IPAM: true, Add: add}, skel.Env{
+		Environ: []string{
+			"CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_NETNS=/nowhere", "CNI_IFNAME=eth0",
+			"CNI_PATH=" + s.dir, "DIR=" + s.dir, "PATH=/bin:/usr/bin",
+		},
+		Stdin:  strings.NewReader(`{"cniVersion":"1.0.0","name":"net","ipam":{"type":"` + kind + `"}}`),
+		Stdout: &stdout,
+		Stderr: &s.stderr,
 	})
+	if code == 0 {
+		return nil
+	}
+	var answer types.Error
+	if err := json.Unmarshal(stdout.Bytes(), &answer); err != nil {
+		t.Fatalf("%v: %s", err, stdout.String())
+	}
+	return &answer
 }
 
-func TestAddSucceeds(t *testing.T) {
-	s := newStand(t, "cat <<EOF\n"+lease+"\nEOF")
-	code := s.call("stand", func(r *skel.Request) error {
+// answers makes the stand-in print text as its answer to ADD.
+func answers(text string) string { return "[ $CNI_COMMAND = ADD ] && cat <<'.'\n" + text + "\n.\ntrue" }
+
+func TestLease(t *testing.T) {
+	s := newStand(t, answers(lease))
+	err := s.call(t, "stand", func(r *skel.Request) error {
 		l, err := Add(r)
 		if err != nil {
 			return err
 		}
-		if len(l.IPs) != 2 || l.IPs[0].Interface != types.NoInterface || l.Routes[0].MTU != 1400 || l.DNS.Domain != "x" {
-			t.Errorf("lease %+v", l)
+		want := &Lease{
+			IPs: []types.IP{
+				{Interface: types.NoInterface, Address: netip.MustParsePrefix("10.1.2.3/24"), Gateway: netip.MustParseAddr("10.1.2.1")},
+				{Interface: types.NoInterface, Address: netip.MustParsePrefix("fd00::3/64"), Gateway: netip.MustParseAddr("fd00::1")},
+			},
+			Routes: []types.Route{{Dst: netip.MustParsePrefix("0.0.0.0/0"), MTU: 1400}},
+			DNS:    types.DNS{Domain: "x"},
+		}
+		if !reflect.DeepEqual(l, want) {
+			t.Errorf("lease %+v, want %+v", l, want)
 		}
 		return nil
 	})
-	if log := s.log(t); code != 0 || log != "ADD" {
-		t.Errorf("exit %d, calls %q, stdout %s", code, log, s.stdout.String())
+	if log := s.log(t); err != nil || log != "ADD" {
+		t.Errorf("calls %q, %v", log, err)
 	}
+}
+
+func TestLeaseOfAnotherVersion(t *testing.T) {
+	for version, text := range map[string]string{
+		"0.2.0":               `{"cniVersion":"0.2.0","ip4":{"ip":"10.1.2.3/24"}}`,
+		"0.3.1":               `{"cniVersion":"0.3.1","ips":[{"version":"4","address":"10.1.2.3/24"}]}`,
+		"the configuration's": `{"ips":[{"address":"10.1.2.3/24"}]}`,
+	} {
+		s := newStand(t, answers(text))
+		err := s.call(t, "stand", func(r *skel.Request) error {
+			l, err := Add(r)
+			if err == nil && (len(l.IPs) != 1 || l.IPs[0].Address.String() != "10.1.2.3/24") {
+				t.Errorf("%s: %+v", version, l)
+			}
+			return err
+		})
+		if err != nil {
+			t.Errorf("%s: %v", version, err)
+		}
+	}
+}
+
+func TestFamiliesAndGateways(t *testing.T) {
+	ip := func(address, gateway string) types.IP {
+		gw, _ := netip.ParseAddr(gateway)
+		return types.IP{Address: netip.MustParsePrefix(address), Gateway: gw}
+	}
+	for _, tc := range []struct {
+		ips      []types.IP
+		families []int
+		gateways string
+	}{
+		{nil, nil, "[]"},
+		{[]types.IP{ip("10.0.0.2/24", "")}, []int{unix.AF_INET}, "[]"},
+		{[]types.IP{ip("fd00::2/64", "fd00::1"), ip("10.0.0.2/24", "10.0.0.1")}, []int{unix.AF_INET, unix.AF_INET6}, "[fd00::1/64 10.0.0.1/24]"},
+		{[]types.IP{ip("fd00::2/64", "fd00::1"), ip("fd00::3/64", "fd00::1")}, []int{unix.AF_INET6}, "[fd00::1/64]"},
+	} {
+		l := Lease{IPs: tc.ips}
+		if got := l.Families(); !reflect.DeepEqual(got, tc.families) {
+			t.Errorf("%v: families %v, want %v", tc.ips, got, tc.families)
+		}
+		if got := fmt.Sprint(l.Gateways()); got != tc.gateways {
+			t.Errorf("%v: gateways %s, want %s", tc.ips, got, tc.gateways)
+		}
+	}
+}
+
+// TestWhatIsGivenBack: an ADD that fails after Start gives back what this ADD got,
+// and nothing else.
+func TestWhatIsGivenBack(t *testing.T) {
+	stop := errors.New("something else")
+	addFails := func(r *skel.Request) error { _, err := Add(r); return err }
+	const fails = `echo '{"code":11,"msg":"full"}'; exit 1`
+	slow := func(body string) string { return "sleep 0.05; echo end >> $DIR/log\n" + body }
+	for _, tc := range []struct {
+		why, script string
+		add         func(r *skel.Request) error
+		calls, msg  string
+		code        uint
+	}{
+		{"failed later", answers(lease), func(r *skel.Request) error {
+			return errors.Join(addFails(r), stop)
+		}, "ADD DEL", "something else", 999},
+		{"panicked later", answers(lease), func(r *skel.Request) error {
+			_, _ = Add(r)
+			panic("ouch")
+		}, "ADD DEL", "panic: ouch", 999},
+		{"failed before the answer", slow(answers(lease)), func(r *skel.Request) error {
+			_, err := Start(r)
+			return errors.Join(err, stop)
+		}, "ADD end DEL end", "something else", 999},
+		{"failed before the answer, which is an error", slow(fails), func(r *skel.Request) error {
+			_, err := Start(r)
+			return errors.Join(err, stop)
+		}, "ADD end", "something else", 999},
+		{"asked twice", answers(lease), func(r *skel.Request) error {
+			p, err := Start(r)
+			_, err1 := p.Wait()
+			_, err2 := p.Wait()
+			return errors.Join(err, err1, err2, stop)
+		}, "ADD DEL", "something else", 999},
+		{"ADD failed", fails, addFails, "ADD", `IPAM plugin "stand": full`, 11},
+		{"ADD without an address", answers(`{"cniVersion":"1.0.0"}`), addFails, "ADD DEL", "IPAM plugin returned missing IP config", 7},
+		{"ADD answers null", answers(`null`), addFails, "ADD DEL", "IPAM plugin returned missing IP config", 7},
+		{"ADD answers nothing", "", addFails, "ADD DEL", `IPAM plugin "stand": decode result: unexpected end of JSON input`, 6},
+		{"ADD answers with a broken address", answers(`{"ips":[{"address":""}]}`), addFails, "ADD DEL",
+			`IPAM plugin "stand": decode result of version 1.0.0: an IP without an address`, 6},
+	} {
+		s := newStand(t, tc.script)
+		err := s.call(t, "stand", tc.add)
+		if err == nil || err.Code != tc.code || err.Msg != tc.msg {
+			t.Errorf("%s: error %+v, want %d %q", tc.why, err, tc.code, tc.msg)
+		}
+		if log := s.log(t); log != tc.calls {
+			t.Errorf("%s: calls %q, want %q", tc.why, log, tc.calls)
+		}
+	}
+}
+
+// TestAddressIsFreedAfterTheLinks: while the link lives, nobody else may get its
+// address.
+func TestAddressIsFreedAfterTheLinks(t *testing.T) {
+	s := newStand(t, answers(lease))
+	_ = s.call(t, "stand", func(r *skel.Request) error {
+		p, err := Start(r)
+		if err != nil {
+			return err
+		}
+		r.Undo.Push("delete link", func() error { return appendTo(s.dir+"/log", "link\n") })
+		_, err = p.Wait()
+		return errors.Join(err, errors.New("stop"))
+	})
+	if log := s.log(t); log != "ADD link DEL" {
+		t.Errorf("calls %q", log)
+	}
+}
+
+func TestFailureToGiveBackIsTold(t *testing.T) {
+	s := newStand(t, `[ $CNI_COMMAND = DEL ] && echo '{"code":5,"msg":"disk"}' && exit 1`+"\n"+answers(lease))
+	err := s.call(t, "stand", func(r *skel.Request) error {
+		_, err := Add(r)
+		return errors.Join(err, errors.New("stop"))
+	})
+	if err == nil || err.Msg != "stop" || err.Details != `could not undo: IPAM DEL: IPAM plugin "stand": disk` {
+		t.Errorf("%+v", err)
+	}
+}
+
+func TestOtherVerbs(t *testing.T) {
+	const old = `{"code":4,"msg":"unknown CNI_COMMAND: X"}`
+	type answer struct {
+		code uint
+		msg  string
+	}
+	all := []string{"DEL", "CHECK", "GC", "STATUS"}
+	do := map[string]func(*skel.Request) error{"DEL": Del, "CHECK": Check, "GC": GC, "STATUS": Status}
+	for _, tc := range []struct {
+		why, kind, script string
+		calls             bool
+		want              map[string]answer
+	}{
+		{"well", "stand", "true", true, nil},
+		{"no ipam", "", "true", false, nil},
+		{"missing", "gone", "true", false, map[string]answer{
+			"DEL": {7, "failed to find"}, "CHECK": {7, "failed to find"}, "GC": {7, "failed to find"}, "STATUS": {50, "failed to find"},
+		}},
+		{"fails", "stand", `echo '{"code":50,"msg":"full"}'; exit 1`, true, map[string]answer{
+			"DEL": {50, "full"}, "CHECK": {50, "full"}, "GC": {50, "full"}, "STATUS": {50, "full"},
+		}},
+		{"knows no such verb", "stand", `echo '` + old + `'; exit 1`, true, map[string]answer{
+			"DEL": {4, "unknown CNI_COMMAND"}, "CHECK": {4, "unknown CNI_COMMAND"},
+		}},
+		{"dislikes its environment", "stand", `echo '{"code":4,"msg":"HOME"}'; exit 1`, true, map[string]answer{
+			"DEL": {4, "HOME"}, "CHECK": {4, "HOME"}, "GC": {4, "HOME"}, "STATUS": {4, "HOME"},
+		}},
+	} {
+		for _, verb := range all {
+			s := newStand(t, tc.script)
+			err := s.call(t, tc.kind, do[verb])
+			want, fails := tc.want[verb]
+			switch {
+			case fails != (err != nil):
+				t.Errorf("%s %s: %v", tc.why, verb, err)
+			case fails && (err.Code != want.code || !strings.HasPrefix(err.Msg, `IPAM plugin "`+tc.kind+`": `+want.msg)):
+				t.Errorf("%s %s: %+v, want %+v", tc.why, verb, err, want)
+			}
+			if log := s.log(t); tc.calls != (log == verb) {
+				t.Errorf("%s %s: calls %q", tc.why, verb, log)
+			}
+		}
+	}
+}
+
+func appendTo(path, text string) error {
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Close())
 }

@@ -1,0 +1,385 @@
+package invoke
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+const conf = `{"cniVersion":"1.1.0", "name":"net",  "unknown":["kept","verbatim"]}` + "\n"
+
+// A bench is the world of one call: a CNI_PATH of its own and what was printed.
+type bench struct {
+	dir    string
+	env    []string
+	before func(string) error
+	after  func(string) error
+	stdout bytes.Buffer
+	stderr bytes.Buffer
+}
+
+// newBench puts a shell script in CNI_PATH as the plugin "stand".
+func newBench(t *testing.T, script string) *bench {
+	t.Helper()
+	b := &bench{dir: t.TempDir()}
+	b.write(t, "stand", "#!/bin/sh\n"+script+"\n", 0o755)
+	return b
+}
+
+func (b *bench) write(t *testing.T, name, text string, mode os.FileMode) {
+	t.Helper()
+	if err := os.WriteFile(b.dir+"/"+name, []byte(text), mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (b *bench) read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(b.dir + "/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// in calls f with a request, as the ADD of a plugin.
+func (b *bench) in(f func(r *skel.Request)) {
+	add := func(r *skel.Request) (*types.Result, error) { f(r); return &types.Result{}, nil }
+	skel.Run(skel.Plugin{Name: "caller", IPAM: true, Add: add}, skel.Env{
+		Environ: append([]string{
+			"CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_NETNS=/nowhere", "CNI_IFNAME=eth0",
+			"CNI_ARGS=IgnoreUnknown=1", "DIR=" + b.dir, "CNI_PATH=" + b.dir, "PATH=/bin:/usr/bin",
+		}, b.env...),
+		Stdin: strings.NewReader(conf), Stdout: &b.stdout, Stderr: &b.stderr,
+		Before: b.before, After: b.after,
+	})
+}
+
+// quick is a runner for tests of what goes wrong.
+func quick() runner {
+	return runner{limit: 10 * time.Second, pause: time.Millisecond, linger: 20 * time.Millisecond}
+}
+
+func (u runner) run(r *skel.Request, verb string) ([]byte, error) {
+	c, err := u.start(r, verb, "stand")
+	if err != nil {
+		return nil, err
+	}
+	return c.Wait()
+}
+
+func TestFind(t *testing.T) {
+	first, second := t.TempDir(), t.TempDir()
+	for _, file := range []string{second + "/a", first + "/b", second + "/b", second + "/dir"} {
+		if err := os.WriteFile(file, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.Mkdir(first+"/dir", 0o755), os.Symlink(second+"/a", first+"/link"), os.Symlink("nowhere", first+"/a")); err != nil {
+		t.Fatal(err)
+	}
+	path := first + "::" + second + ":"
+	missing := "[" + first + " " + second + "]"
+	for _, tc := range []struct{ why, name, path, want, err string }{
+		{"in the second folder; a dangling link is none", "a", path, second + "/a", ""},
+		{"the first folder wins", "b", path, first + "/b", ""},
+		{"a folder is no plugin", "dir", path, second + "/dir", ""},
+		{"a link is followed", "link", path, first + "/link", ""},
+		{"missing", "c", path, "", `failed to find plugin "c" in path ` + missing},
+		{"no path", "c", "", "", `failed to find plugin "c" in path []`},
+		{"no name", "", path, "", "no plugin name provided"},
+		{"separator", "x/a", path, "", "invalid plugin name"},
+		{"leaves the folder", "../b", path, "", "invalid plugin name"},
+		{"the other separator", `x\a`, path, "", "invalid plugin name"},
+		{"dot", ".", path, "", "invalid plugin name"},
+		{"dots", "..", path, "", "invalid plugin name"},
+		{"nul", "a\x00", path, "", "invalid plugin name"},
+	} {
+		got, err := Find(tc.name, tc.path)
+		if tc.err == "" {
+			if got != tc.want || err != nil {
+				t.Errorf("%s: %q, %v, want %q", tc.why, got, err, tc.want)
+			}
+			continue
+		}
+		if err == nil || !strings.HasPrefix(err.Error(), tc.err) || types.AsError(err).Code != types.CodeConfig {
+			t.Errorf("%s: %q, %v, want the error %q", tc.why, got, err, tc.err)
+		}
+		if missing := strings.HasPrefix(tc.err, "failed"); errors.Is(err, fs.ErrNotExist) != missing {
+			t.Errorf("%s: %v is ErrNotExist: %t", tc.why, err, !missing)
+		}
+	}
+}
+
+func TestRelativeFolderIsNotLookedUpInPATH(t *testing.T) {
+	b := newBench(t, "echo here")
+	t.Chdir(b.dir)
+	b.env = []string{"CNI_PATH=."}
+	b.in(func(r *skel.Request) {
+		if out, err := Run(r, "ADD", "stand"); string(out) != "here\n" {
+			t.Errorf("%q, %v", out, err)
+		}
+	})
+}
+
+func TestDelegateSeesTheCallOfItsCaller(t *testing.T) {
+	b := newBench(t, `env > $DIR/env; cat > $DIR/stdin; echo "told <you>" >&2; echo answer`)
+	b.env = []string{"CNI_COMMAND=CHECK", "CNI_COMMAND=ADD"} // the last one counts
+	b.in(func(r *skel.Request) {
+		out, err := Run(r, "DEL", "stand")
+		if string(out) != "answer\n" || err != nil {
+			t.Errorf("%q, %v", out, err)
+		}
+	})
+	env := strings.Fields(b.read(t, "env"))
+	for _, want := range []string{
+		"CNI_COMMAND=DEL", "CNI_CONTAINERID=c1", "CNI_NETNS=/nowhere", "CNI_IFNAME=eth0", "CNI_ARGS=IgnoreUnknown=1", "CNI_PATH=" + b.dir,
+	} {
+		if n := strings.Count(" "+strings.Join(env, " ")+" ", " "+want+" "); n != 1 {
+			t.Errorf("%s is %d times in the environment %v", want, n, env)
+		}
+	}
+	if got := b.read(t, "stdin"); got != conf {
+		t.Errorf("stdin %q, want %q", got, conf)
+	}
+	if !strings.Contains(b.stderr.String(), "told <you>\n") {
+		t.Errorf("stderr %q", b.stderr.String())
+	}
+}
+
+// TestDelegateThatReadsNothing: an EPIPE on its stdin is not our failure. The
+// configuration is larger than a pipe.
+func TestDelegateThatReadsNothing(t *testing.T) {
+	b := newBench(t, "echo answer")
+	b.in(func(r *skel.Request) {
+		r.Stdin = bytes.Repeat([]byte(" "), 1<<20)
+		if out, err := Run(r, "ADD", "stand"); string(out) != "answer\n" || err != nil {
+			t.Errorf("%q, %v", out, err)
+		}
+	})
+}
+
+func TestFailures(t *testing.T) {
+	for _, tc := range []struct {
+		why, script  string
+		code         uint
+		msg, details string
+	}{
+		{"its own code", `echo '{"cniVersion":"1.1.0","code":11,"msg":"no address","details":"pool <a>"}'; exit 1`, 11, "no address", "pool <a>"},
+		{"a code of its own kind", `echo '{"code":123,"msg":"m"}'; exit 7`, 123, "m", ""},
+		{"no code", `echo '{"msg":"m"}'; exit 1`, 999, "m", ""},
+		{"code 0", `echo '{"code":0,"msg":"m"}'; exit 1`, 999, "m", ""},
+		{"nothing", `exit 3`, 999, "exit status 3 without an error result", ""},
+		{"words only", `echo 'it hurts' >&2; exit 3`, 999, "exit status 3 without an error result; its last words: it hurts", ""},
+		{"no JSON", `echo panic; echo why >&2; exit 2`, 999, "exit status 2 without an error result; its last words: why", ""},
+		{"JSON, but no error", `echo '{}'; exit 1`, 999, "exit status 1 without an error result", ""},
+		{"null", `echo null; exit 1`, 999, "exit status 1 without an error result", ""},
+		{"a code that is none", `echo '{"code":-1,"msg":"m"}'; exit 1`, 999, "exit status 1 without an error result", ""},
+		{"a signal", `kill -9 $$`, 999, "signal: killed without an error result", ""},
+	} {
+		b := newBench(t, tc.script)
+		b.in(func(r *skel.Request) {
+			out, err := Run(r, "ADD", "stand")
+			if err == nil {
+				t.Errorf("%s: no error, out %q", tc.why, out)
+				return
+			}
+			got := types.AsError(err)
+			if got.Code != tc.code || got.Msg != tc.msg || got.Details != tc.details {
+				t.Errorf("%s: %d, %q, %q", tc.why, got.Code, got.Msg, got.Details)
+			}
+		})
+	}
+}
+
+func TestLastWordsAreBounded(t *testing.T) {
+	b := newBench(t, `i=0; while [ $i -lt 300 ]; do echo "line $i ääääääää" >&2; i=$((i+1)); done; exit 1`)
+	b.in(func(r *skel.Request) {
+		_, err := Run(r, "ADD", "stand")
+		if msg := err.Error(); len(msg) > tailSize+100 || !strings.HasSuffix(msg, "line 299 ääääääää") {
+			t.Errorf("%d bytes: %q", len(msg), msg)
+		}
+	})
+	if !strings.Contains(b.stderr.String(), "line 0 ") {
+		t.Error("the beginning was not passed through")
+	}
+}
+
+func TestFileThatCannotBeStarted(t *testing.T) {
+	for why, tc := range map[string]struct {
+		text string
+		mode os.FileMode
+		want error
+	}{
+		"not executable":      {"#!/bin/sh\n", 0o644, syscall.EACCES},
+		"another machine's":   {"\x7fELF nonsense", 0o755, syscall.ENOEXEC},
+		"interpreter missing": {"#!/nowhere/sh\n", 0o755, syscall.ENOENT},
+	} {
+		b := newBench(t, "")
+		if err := os.Remove(b.dir + "/stand"); err != nil {
+			t.Fatal(err)
+		}
+		b.write(t, "stand", tc.text, tc.mode)
+		b.in(func(r *skel.Request) {
+			if c, err := Start(r, "ADD", "stand"); c != nil || !errors.Is(err, tc.want) {
+				t.Errorf("%s: %v", why, err)
+			}
+		})
+	}
+}
+
+func TestDeadlineKills(t *testing.T) {
+	b := newBench(t, `echo $$ > $DIR/pid; exec sleep 60`)
+	u := quick()
+	u.limit = 200 * time.Millisecond
+	b.in(func(r *skel.Request) {
+		_, err := u.run(r, "ADD")
+		if !errors.Is(err, context.DeadlineExceeded) || types.AsError(err).Code != types.CodeTryAgain {
+			t.Errorf("%v", err)
+		}
+	})
+	pid, err := strconv.Atoi(strings.TrimSpace(b.read(t, "pid")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("the delegate is still there: %v", err)
+	}
+}
+
+// TestHeirOfStdout: the delegate has answered, but a process that it left behind
+// keeps its stdout open.
+func TestHeirOfStdout(t *testing.T) {
+	b := newBench(t, `echo answer; sleep 60 & echo $! > $DIR/pid`)
+	b.in(func(r *skel.Request) {
+		if out, err := quick().run(r, "ADD"); string(out) != "answer\n" || err != nil {
+			t.Errorf("%q, %v", out, err)
+		}
+	})
+	pid, err := strconv.Atoi(strings.TrimSpace(b.read(t, "pid")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Error(err)
+	}
+}
+
+// busy holds the plugin open for writing, as an update in place does. Linux 6.11 and
+// 6.12 let such a file be executed.
+func (b *bench) busy(t *testing.T) *os.File {
+	t.Helper()
+	f, err := os.OpenFile(b.dir+"/stand", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	p, err := os.StartProcess(b.dir+"/stand", []string{"stand"}, &os.ProcAttr{})
+	if err == nil {
+		_, _ = p.Wait()
+		t.Skip("this kernel executes a file that is open for writing")
+	}
+	return f
+}
+
+func TestBusyFileIsTriedAgain(t *testing.T) {
+	b := newBench(t, "echo answer")
+	f := b.busy(t)
+	u := quick()
+	u.pause = 10 * time.Millisecond
+	b.in(func(r *skel.Request) {
+		released := make(chan error)
+		time.AfterFunc(u.pause, func() { released <- f.Close() })
+		if out, err := u.run(r, "ADD"); string(out) != "answer\n" || err != nil {
+			t.Errorf("%q, %v", out, err)
+		}
+		if err := <-released; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestBusyFileIsNoSuccess(t *testing.T) {
+	b := newBench(t, "echo answer")
+	b.busy(t)
+	b.in(func(r *skel.Request) {
+		out, err := quick().run(r, "ADD")
+		if !errors.Is(err, syscall.ETXTBSY) || types.AsError(err).Code != types.CodeTryAgain || out != nil {
+			t.Errorf("%q, %v", out, err)
+		}
+	})
+}
+
+func TestStepMayBeRefused(t *testing.T) {
+	boom := errors.New("boom")
+	b := newBench(t, "echo ran > $DIR/ran")
+	b.before = func(step string) error {
+		if step == "run stand ADD" {
+			return boom
+		}
+		return nil
+	}
+	b.in(func(r *skel.Request) {
+		if _, err := Start(r, "ADD", "stand"); err != boom {
+			t.Errorf("%v", err)
+		}
+	})
+	if _, err := os.Stat(b.dir + "/ran"); err == nil {
+		t.Error("a refused step was done")
+	}
+}
+
+func TestOutcomeMayBeReplaced(t *testing.T) {
+	boom := errors.New("boom")
+	b := newBench(t, "echo ran > $DIR/ran")
+	b.after = func(string) error { return boom }
+	b.in(func(r *skel.Request) {
+		if _, err := Run(r, "ADD", "stand"); err != boom {
+			t.Errorf("%v", err)
+		}
+	})
+	b.read(t, "ran")
+}
+
+func TestNothingIsLeft(t *testing.T) {
+	b := newBench(t, "cat; echo x >&2")
+	count := func() (fds, goroutines int) {
+		list, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list), runtime.NumGoroutine()
+	}
+	b.in(func(r *skel.Request) {
+		use := func() {
+			_, _ = Run(r, "ADD", "stand")
+			_, _ = Run(r, "ADD", "missing")
+		}
+		use() // what the runtime opens once: the poller
+		fds, goroutines := count()
+		for range 20 {
+			use()
+		}
+		for deadline := time.Now().Add(5 * time.Second); ; runtime.Gosched() {
+			f, g := count()
+			if f <= fds && g <= goroutines {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Errorf("%d descriptors, %d goroutines; at the start %d, %d", f, g, fds, goroutines)
+				return
+			}
+		}
+	})
+}
