@@ -78,11 +78,15 @@ func Compare(before, after string) string {
 	return strings.Join(diff, "\n")
 }
 
+// settling is how long a state may move after a call: the kernel's link watch and
+// the timers of duplicate address detection run in tenths of a second.
+const settling = time.Second
+
 // Settled takes a state until it equals want, for as long as the kernel may work on
 // after the call that asked it (link watch, duplicate address detection), and gives
 // the difference that remained; empty: it is as wanted.
 func Settled(want string, state func() string) string {
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(settling)
 	for {
 		diff := Compare(want, state())
 		if diff == "" || time.Now().After(deadline) {
@@ -95,7 +99,7 @@ func Settled(want string, state func() string) string {
 // Steady takes a state until it is the same twice.
 func Steady(state func() string) string {
 	last := state()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(settling); time.Now().Before(deadline); {
 		time.Sleep(20 * time.Millisecond)
 		now := state()
 		if now == last {
