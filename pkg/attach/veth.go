@@ -1,0 +1,199 @@
+package attach
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/sysctl"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/pkg/undo"
+)
+
+// The host end of an attachment's veth pair is found without prevResult and without
+// the container: its name is "veth" and 8 hex digits, as with the reference plugins,
+// but the digits are a hash of the attachment, and its alias names the attachment
+// for people and as proof. Two attachments whose digits are equal differ in the
+// alias; the later one takes the next name of its row.
+const (
+	hostPrefix = "veth"
+	hostNames  = 4 // names in a row
+	aliasMark  = "plumb:"
+	aliasPart  = 110 // bytes of a part of an alias; the kernel allows 255 in all
+)
+
+func hostName(owner types.Attachment, i int) string {
+	sum := sha256.Sum256([]byte(owner.String()))
+	return hostPrefix + hex.EncodeToString(sum[4*i:4*i+4])
+}
+
+// Alias is what `ip link` shows beside a link of the attachment.
+func Alias(a types.Attachment) string {
+	return aliasOfNetwork(a.Network) + fit(a.ContainerID) + "/" + a.IfName
+}
+
+func aliasOfNetwork(network string) string { return aliasMark + fit(network) + "/" }
+
+// fit puts a hash in the place of a name that is too long.
+func fit(s string) string {
+	if len(s) <= aliasPart {
+		return s
+	}
+	sum := sha256.Sum256([]byte(s))
+	return "#" + hex.EncodeToString(sum[:16])
+}
+
+// Pair describes a container's veth pair.
+type Pair struct {
+	Node, Pod *nl.Conn
+	Owner     types.Attachment
+	MAC       types.MAC // of the container's end; zero: random
+	MTU       int       // of both ends, in bytes; zero: the kernel's default
+}
+
+// EnsureFree fails with a text for people when the container has an interface of
+// that name. It comes before IPAM is asked.
+func EnsureFree(pod *nl.Conn, ifName string) error {
+	_, err := pod.Link(ifName)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	}
+	return types.Errorf(types.CodeConfig, "interface %q already exists in container %s: it has this attachment already, or CNI_IFNAME is to be another", ifName, pod.NS().Path())
+}
+
+// AddVeth makes the pair and pushes its removal. The host end is down yet: the
+// caller makes it a port, or gives it addresses, and sets it up.
+func AddVeth(u *undo.Stack, p Pair) (host, pod nl.Link, err error) {
+	for i := range hostNames {
+		host, pod, err = p.Node.AddVeth(u, nl.Veth{
+			Name: hostName(p.Owner, i), Peer: p.Owner.IfName, PeerIn: p.Pod, PeerMAC: p.MAC, MTU: p.MTU,
+		})
+		if !errors.Is(err, fs.ErrExist) {
+			break
+		}
+		if err := p.taken(hostName(p.Owner, i)); err != nil {
+			return nl.Link{}, nl.Link{}, err
+		}
+	}
+	if err != nil {
+		return nl.Link{}, nl.Link{}, err
+	}
+	// Before the link comes up there is no moment in which a router advertisement
+	// of the container could be taken.
+	if err := sysctl.Set(p.Node.NS(), HostSysctls(host.Name)...); err != nil {
+		return nl.Link{}, nl.Link{}, err
+	}
+	host.Alias = Alias(p.Owner)
+	return host, pod, p.Node.Apply(host.SetAlias(host.Alias))
+}
+
+// HostSysctls is what the host end of a pair must have.
+func HostSysctls(name string) []sysctl.Setting {
+	return []sysctl.Setting{{Key: sysctl.IPv6(name, "accept_ra"), Value: "0", Optional: true}}
+}
+
+// taken explains why the kernel would not make a pair: nil when another attachment
+// has the name, so that the next of the row is to be tried.
+func (p Pair) taken(name string) error {
+	l, err := p.Node.Link(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return EnsureFree(p.Pod, p.Owner.IfName)
+	case err != nil:
+		return err
+	case l.Alias == "", l.Alias == Alias(p.Owner):
+		return types.Errorf(types.CodeConfig, "host interface %s already serves %s: an earlier ADD was not followed by a DEL", name, p.Owner)
+	}
+	return nil
+}
+
+// HostEnd finds the host end of the attachment's pair: by the names that the
+// attachment has, else among the interfaces of prev (which may be nil), where the
+// reference plugins noted it. The error matches fs.ErrNotExist.
+func HostEnd(node *nl.Conn, owner types.Attachment, prev *types.Result) (nl.Link, error) {
+	var names []string
+	for i := range hostNames {
+		names = append(names, hostName(owner, i))
+	}
+	if prev != nil {
+		for _, in := range prev.Interfaces {
+			if in.Sandbox == "" && strings.HasPrefix(in.Name, hostPrefix) {
+				names = append(names, in.Name)
+			}
+		}
+	}
+	for _, name := range names {
+		l, err := node.Link(name)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nl.Link{}, err
+		}
+		if err == nil && l.Kind == "veth" && (l.Alias == "" || l.Alias == Alias(owner)) {
+			return l, nil
+		}
+	}
+	return nl.Link{}, fmt.Errorf("find host end of %s: %w", owner, fs.ErrNotExist)
+}
+
+// Ours reports whether plumb made the pair of that host end.
+func Ours(host nl.Link) bool { return strings.HasPrefix(host.Alias, aliasMark) }
+
+// DelVeth removes the attachment's pair, from whichever end it is found. pod and
+// prev may be nil. An interface of the container that serves another attachment is
+// left alone: the namespace at that path is a newcomer's then.
+func DelVeth(node, pod *nl.Conn, owner types.Attachment, prev *types.Result) error {
+	host, err := HostEnd(node, owner, prev)
+	if err == nil {
+		return nl.Gone(node.Apply(host.Del()))
+	}
+	if !errors.Is(err, fs.ErrNotExist) || pod == nil {
+		return ignoreNotExist(err)
+	}
+	l, err := pod.Link(owner.IfName)
+	if err != nil {
+		return ignoreNotExist(err)
+	}
+	if l.Kind != "veth" || servesAnother(node, l) {
+		return nil
+	}
+	return nl.Gone(pod.Apply(l.Del()))
+}
+
+// servesAnother reports whether the host end of a container's interface names an
+// attachment. It is not the one that is asked for: that was not found by name.
+func servesAnother(node *nl.Conn, pod nl.Link) bool {
+	host, err := node.LinkByIndex(pod.Peer)
+	return err == nil && host.Kind == "veth" && Ours(host) && host.Peer == pod.Index
+}
+
+func ignoreNotExist(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// GCVeths removes the pairs of the network whose attachment is not to be kept.
+func GCVeths(node *nl.Conn, network string, keep types.Set) error {
+	links, err := node.LinksOfKind("veth")
+	if err != nil {
+		return err
+	}
+	kept := map[string]bool{}
+	for a := range keep {
+		kept[Alias(a)] = true
+	}
+	var errs []error
+	for _, l := range links {
+		if strings.HasPrefix(l.Alias, aliasOfNetwork(network)) && !kept[l.Alias] {
+			errs = append(errs, nl.Gone(node.Apply(l.Del())))
+		}
+	}
+	return errors.Join(errs...)
+}

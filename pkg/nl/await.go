@@ -1,0 +1,105 @@
+package nl
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// ErrDuplicate says that another host on the segment answers for an address.
+var ErrDuplicate = errors.New("the address is in use on the segment (duplicate address detection)")
+
+// awaitStep is how long one event is awaited before the state is read again: a
+// notification can be lost when the socket's buffer is full.
+const awaitStep = time.Second
+
+// groups of rtnetlink notifications, as the bits of the socket's address.
+func group(n uint) uint32 { return 1 << (n - 1) }
+
+// AwaitRunning waits until the link is operationally up; for a bridge port that is
+// when the bridge forwards to it.
+func (c *Conn) AwaitRunning(l Link, within time.Duration) error {
+	state := "unknown"
+	return c.await("await link "+l.Name+" running", group(unix.RTNLGRP_LINK), within, func() (bool, error) {
+		now, err := c.LinkByIndex(l.Index)
+		state = operState(now.operstate)
+		return now.Running, err
+	}, func() string { return "its state is " + state })
+}
+
+// AwaitUsable waits until duplicate address detection is done with the link's
+// addresses. A duplicate is an error that matches ErrDuplicate and names it.
+func (c *Conn) AwaitUsable(l Link, within time.Duration) error {
+	var waiting netip.Prefix
+	return c.await("await addresses of "+l.Name, group(unix.RTNLGRP_IPV6_IFADDR), within, func() (bool, error) {
+		addrs, err := c.Addrs(l)
+		if err != nil {
+			return false, err
+		}
+		done := true
+		for _, a := range addrs {
+			if a.Duplicate {
+				return false, fmt.Errorf("%s: %w", a.Prefix, ErrDuplicate)
+			}
+			if a.Tentative && !a.Optimistic {
+				waiting, done = a.Prefix, false
+			}
+		}
+		return done, nil
+	}, func() string { return waiting.String() + " is still tentative" })
+}
+
+// await reads the state, and again after each notification of the groups, until
+// done says so or the time is over.
+func (c *Conn) await(step string, groups uint32, within time.Duration, done func() (bool, error), state func() string) error {
+	if ok, err := done(); ok || err != nil {
+		return wrap(step, err)
+	}
+	events, err := dial(c.h, groups)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = events.Close() }()
+	deadline := time.Now().Add(within)
+	for {
+		// The state is read after the groups were joined, so no change is missed.
+		if ok, err := done(); ok || err != nil {
+			return wrap(step, err)
+		}
+		left := time.Until(deadline)
+		if left <= 0 {
+			return &Error{Step: step, Err: fmt.Errorf("not within %s: %s: %w", within, state(), os.ErrDeadlineExceeded)}
+		}
+		if err := c.h.Step(step, func() error { return nextEvent(events, min(left, awaitStep)) }); err != nil {
+			return wrap(step, err)
+		}
+	}
+}
+
+// nextEvent waits for any notification. Running out of time or of buffer is no
+// error: the caller reads the state again.
+func nextEvent(events *netlink.Conn, within time.Duration) error {
+	if err := events.SetReadDeadline(time.Now().Add(within)); err != nil {
+		return err
+	}
+	_, err := events.Receive()
+	var op *netlink.OpError
+	if errors.As(err, &op) && op.Timeout() || errors.Is(err, unix.ENOBUFS) {
+		return nil
+	}
+	return err
+}
+
+// operState names the states of RFC 2863 as `ip link` does.
+func operState(s uint8) string {
+	names := [...]string{"UNKNOWN", "NOTPRESENT", "DOWN", "LOWERLAYERDOWN", "TESTING", "DORMANT", "UP"}
+	if int(s) < len(names) {
+		return names[s]
+	}
+	return fmt.Sprint(s)
+}

@@ -1,0 +1,280 @@
+// Package nl speaks rtnetlink: links, addresses, routes, bridge ports and their
+// VLANs, in domain verbs and value types.
+//
+// It is written on mdlayher/netlink, which carries the messages, because the cost of
+// an ADD is its round trips: a veth pair is made with both ends in place by one
+// request whose echo tells both indexes, and what an interface needs (up,
+// addresses, routes) goes to the kernel in one write. Requests ask for one object,
+// or are filtered by the kernel; nothing dumps the node's links to find its own.
+package nl
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"github.com/mdlayher/netlink"
+	"github.com/plumb-cni/plumb/pkg/ns"
+	"golang.org/x/sys/unix"
+)
+
+// A Conn is a netlink connection to one namespace. It is not safe for concurrent
+// use. It is closed with the ns.Handle that it was opened from.
+type Conn struct {
+	h *ns.Handle
+	c *netlink.Conn
+}
+
+// receiveBuffer holds the largest datagram that the kernel sends: 32 KiB in a dump.
+const receiveBuffer = 64 << 10
+
+// Open connects to the namespace.
+func Open(h *ns.Handle) (*Conn, error) {
+	c, err := dial(h, 0)
+	if err != nil {
+		return nil, err
+	}
+	h.Keep(c.Close)
+	return &Conn{h: h, c: c}, nil
+}
+
+// OpenBoth connects to node and pod. A nil pod gives a nil Conn.
+func OpenBoth(nodeNS, podNS *ns.Handle) (node, pod *Conn, err error) {
+	if node, err = Open(nodeNS); err != nil || podNS == nil {
+		return node, nil, err
+	}
+	pod, err = Open(podNS)
+	return node, pod, err
+}
+
+func dial(h *ns.Handle, groups uint32) (*netlink.Conn, error) {
+	config := &netlink.Config{Groups: groups, MessageBufferSize: receiveBuffer}
+	if !h.Self() {
+		config.NetNS = h.FD()
+	}
+	var c *netlink.Conn
+	err := h.Step("open netlink socket", func() (err error) {
+		c, err = netlink.Dial(unix.NETLINK_ROUTE, config)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open netlink socket in %s: %w", h.Path(), err)
+	}
+	// Both are refinements: the kernel's own words in errors (4.12), and dumps
+	// filtered in the kernel (4.20). Filters are applied here as well.
+	_ = c.SetOption(netlink.ExtendedAcknowledge, true)
+	_ = c.SetOption(netlink.GetStrictCheck, true)
+	return c, nil
+}
+
+// NS is the namespace that the connection is bound to.
+func (c *Conn) NS() *ns.Handle { return c.h }
+
+// An Error is a refused request: what was asked, and why not. It matches
+// fs.ErrNotExist when the object is not there and fs.ErrExist when it is there
+// already; errors.Is also finds the errno.
+type Error struct {
+	Step string
+	Err  error
+	Hint string // the kernel's own words, if it had any
+	// Refused: the kernel answered, and its answer was no. Otherwise it is not known
+	// whether the request was carried out (the answer was lost).
+	Refused bool
+}
+
+func (e *Error) Error() string {
+	s := e.Step + ": " + e.Err.Error()
+	if e.Hint != "" {
+		s += " (" + e.Hint + ")"
+	}
+	return s
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// Is matches the two sentinels that callers act on.
+func (e *Error) Is(target error) bool {
+	switch target {
+	case fs.ErrNotExist:
+		return errors.Is(e.Err, unix.ENODEV) || errors.Is(e.Err, unix.ESRCH) ||
+			errors.Is(e.Err, unix.ENOENT) || errors.Is(e.Err, unix.EADDRNOTAVAIL)
+	case fs.ErrExist:
+		return errors.Is(e.Err, unix.EEXIST)
+	}
+	return false
+}
+
+// wrap names the step in an error of the connection or of a test's hook.
+func wrap(step string, err error) error {
+	if err == nil {
+		return nil
+	}
+	var op *netlink.OpError
+	if errors.As(err, &op) {
+		return &Error{Step: step, Err: op.Err, Hint: op.Message, Refused: op.Sequence != 0}
+	}
+	return &Error{Step: step, Err: err}
+}
+
+// A Change is one request that alters something, described but not sent.
+type Change struct {
+	step  string
+	kind  netlink.HeaderType
+	flags netlink.HeaderFlags
+	body  []byte
+	err   error // the change could not be described
+}
+
+func change(step string, kind uint16, flags netlink.HeaderFlags, body []byte, err error) Change {
+	return Change{step: step, kind: netlink.HeaderType(kind), flags: flags, body: body, err: err}
+}
+
+func (ch Change) message() netlink.Message {
+	return netlink.Message{
+		Header: netlink.Header{Type: ch.kind, Flags: netlink.Request | netlink.Acknowledge | ch.flags},
+		Data:   ch.body,
+	}
+}
+
+// Apply sends the changes in one write and awaits the kernel's word on each. It
+// reports the first that was refused. The kernel goes on with later changes after a
+// refused one, so a batch holds only what one undo takes away together.
+func (c *Conn) Apply(changes ...Change) error {
+	var msgs []netlink.Message
+	var ends []func(error) error
+	var refused error
+	for _, ch := range changes {
+		end, err := c.h.Trace().Start(ch.step)
+		if refused = wrap(ch.step, errors.Join(ch.err, err)); refused != nil {
+			break
+		}
+		msgs, ends = append(msgs, ch.message()), append(ends, end)
+	}
+	_, results := c.exchange(msgs)
+	var first error
+	for i, end := range ends {
+		if err := wrap(changes[i].step, end(results[i])); err != nil && first == nil {
+			first = err
+		}
+	}
+	if first != nil {
+		return first
+	}
+	return refused
+}
+
+// exchange sends messages that ask for an acknowledgement and collects what comes
+// before the acknowledgements (echoes), and one result a message.
+func (c *Conn) exchange(msgs []netlink.Message) (echoes []netlink.Message, results []error) {
+	results = make([]error, len(msgs))
+	if len(msgs) == 0 {
+		return nil, results
+	}
+	sent, err := c.c.SendMessages(msgs)
+	if err != nil {
+		for i := range results {
+			results[i] = err
+		}
+		return nil, results
+	}
+	bySequence := make(map[uint32]int, len(sent))
+	for i, m := range sent {
+		bySequence[m.Header.Sequence] = i
+	}
+	for len(bySequence) > 0 {
+		replies, err := c.c.Receive()
+		var op *netlink.OpError
+		if err != nil {
+			if !errors.As(err, &op) || op.Sequence == 0 {
+				for _, i := range bySequence {
+					results[i] = err
+				}
+				return echoes, results
+			}
+			if i, ok := bySequence[op.Sequence]; ok {
+				results[i] = err
+				delete(bySequence, op.Sequence)
+			}
+			continue
+		}
+		for _, m := range replies {
+			if m.Header.Type == netlink.Error {
+				delete(bySequence, m.Header.Sequence)
+			} else {
+				echoes = append(echoes, m)
+			}
+		}
+	}
+	return echoes, results
+}
+
+// applyEcho is Apply of one change, and what the kernel says it made of it: the
+// message that it also broadcasts. Links are echoed since kernel 6.2 (commit
+// d88e136cab37); an older one sends none.
+func (c *Conn) applyEcho(ch Change) ([]netlink.Message, error) {
+	ch.flags |= netlink.Echo
+	var echoes []netlink.Message
+	err := c.h.Step(ch.step, func() error {
+		if ch.err != nil {
+			return ch.err
+		}
+		var results []error
+		echoes, results = c.exchange([]netlink.Message{ch.message()})
+		return results[0]
+	})
+	return echoes, wrap(ch.step, err)
+}
+
+// get asks for one object.
+func (c *Conn) get(step string, kind uint16, body []byte) (netlink.Message, error) {
+	var reply netlink.Message
+	err := c.h.Step(step, func() error {
+		msgs, err := c.c.Execute(netlink.Message{
+			Header: netlink.Header{Type: netlink.HeaderType(kind), Flags: netlink.Request},
+			Data:   body,
+		})
+		if err == nil && len(msgs) != 1 {
+			err = fmt.Errorf("want one answer, have %d", len(msgs))
+		}
+		if err == nil {
+			reply = msgs[0]
+		}
+		return err
+	})
+	return reply, wrap(step, err)
+}
+
+// dumpTries bounds how often a dump is repeated that the kernel says was not
+// consistent (NLM_F_DUMP_INTR: something changed between its parts).
+const dumpTries = 16
+
+// errInterrupted says that a dump never came out consistent.
+var errInterrupted = errors.New("the list changed each time while the kernel sent it; try again")
+
+// dump asks for a list.
+func (c *Conn) dump(step string, kind uint16, body []byte) ([]netlink.Message, error) {
+	var list []netlink.Message
+	err := c.h.Step(step, func() error {
+		for range dumpTries {
+			msgs, err := c.c.Execute(netlink.Message{
+				Header: netlink.Header{Type: netlink.HeaderType(kind), Flags: netlink.Request | netlink.Dump},
+				Data:   body,
+			})
+			if err != nil || !interrupted(msgs) {
+				list = msgs
+				return err
+			}
+		}
+		return errInterrupted
+	})
+	return list, wrap(step, err)
+}
+
+func interrupted(msgs []netlink.Message) bool {
+	for _, m := range msgs {
+		if m.Header.Flags&netlink.DumpInterrupted != 0 {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,246 @@
+package nl_test
+
+import (
+	"errors"
+	"io/fs"
+	"net/netip"
+	"os"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"golang.org/x/sys/unix"
+
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/trace"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/pkg/undo"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// connect opens a connection into a namespace of the test, under a tracer that may
+// refuse steps.
+func connect(n *nstest.NS, t *trace.Tracer) *nl.Conn {
+	GinkgoHelper()
+	h, err := ns.Open(n.Path(), t)
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(func() { Expect(h.Close()).To(Succeed()) })
+	c, err := nl.Open(h)
+	Expect(err).NotTo(HaveOccurred())
+	return c
+}
+
+func prefixes(addrs []nl.Addr) []string {
+	var out []string
+	for _, a := range addrs {
+		if !a.Prefix.Addr().IsLinkLocalUnicast() {
+			out = append(out, a.Prefix.String())
+		}
+	}
+	return out
+}
+
+var _ = Describe("rtnetlink", func() {
+	var nodeNS, podNS *nstest.NS
+	var node, pod *nl.Conn
+	var tracer *trace.Tracer
+	var u undo.Stack
+
+	BeforeEach(func() {
+		nodeNS, podNS = nstest.Pair(GinkgoTB())
+		tracer = &trace.Tracer{}
+		node, pod = connect(nodeNS, tracer), connect(podNS, tracer)
+		u = undo.Stack{}
+	})
+
+	pair := func() (near, far nl.Link) {
+		GinkgoHelper()
+		near, far, err := node.AddVeth(&u, nl.Veth{Name: "veth0", Peer: "eth0", PeerIn: pod, MTU: 1400})
+		Expect(err).NotTo(HaveOccurred())
+		return near, far
+	}
+
+	It("makes a veth pair with each end in its namespace, and undoes it", func() {
+		near, far := pair()
+		found, err := pod.Link("eth0")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(found.Index).To(Equal(far.Index))
+		Expect(found.MAC).To(Equal(far.MAC))
+		Expect(found.MTU).To(Equal(1400))
+		Expect(found.Kind).To(Equal("veth"))
+		Expect(found.Peer).To(Equal(near.Index))
+		Expect(found.TxQueue).To(Equal(1000))
+		here, err := node.LinkByIndex(near.Index)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(here.Name).To(Equal("veth0"))
+		Expect(here.MAC).To(Equal(near.MAC))
+
+		Expect(u.Rollback()).To(Succeed())
+		_, err = node.Link("veth0")
+		Expect(err).To(MatchError(fs.ErrNotExist))
+		_, err = pod.Link("eth0")
+		Expect(err).To(MatchError(fs.ErrNotExist))
+	})
+
+	It("refuses a name that is taken and leaves its owner alone", func() {
+		pair()
+		var second undo.Stack
+		_, _, err := node.AddVeth(&second, nl.Veth{Name: "veth1", Peer: "eth0", PeerIn: pod})
+		Expect(err).To(MatchError(fs.ErrExist))
+		_, _, err = node.AddVeth(&second, nl.Veth{Name: "veth0", Peer: "eth1", PeerIn: pod})
+		Expect(err).To(MatchError(fs.ErrExist))
+		Expect(second.Len()).To(BeZero())
+		_, err = pod.Link("eth0")
+		Expect(err).NotTo(HaveOccurred())
+	})
+
+	It("undoes a link whose making was not acknowledged", func() {
+		lost := errors.New("lost")
+		tracer.After = func(step string) error {
+			if step == "add link veth0" {
+				return lost
+			}
+			return nil
+		}
+		_, _, err := node.AddVeth(&u, nl.Veth{Name: "veth0", Peer: "eth0", PeerIn: pod})
+		Expect(err).To(MatchError(lost))
+		Expect(u.Rollback()).To(Succeed())
+		_, err = node.Link("veth0")
+		Expect(err).To(MatchError(fs.ErrNotExist))
+	})
+
+	It("brings an interface up with addresses and routes in one write", func() {
+		near, far := pair()
+		Expect(node.Apply(near.SetUp())).To(Succeed())
+		Expect(pod.Apply(
+			far.AddAddr(nl.Addr{Prefix: netip.MustParsePrefix("10.1.2.3/24"), NoPrefixRoute: true}),
+			far.AddAddr(nl.Addr{Prefix: netip.MustParsePrefix("fd00::3/64"), NoDAD: true}),
+			far.SetUp(),
+			far.AddRoute(nl.Route{Dst: netip.MustParsePrefix("10.1.2.1/32"), Scope: nl.ScopeLink, Src: netip.MustParseAddr("10.1.2.3")}),
+			far.AddRoute(nl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), GW: netip.MustParseAddr("10.1.2.1"), MTU: 1300, AdvMSS: 1200, Priority: 7}),
+			far.AddRoute(nl.Route{Dst: netip.MustParsePrefix("2001:db8::/32"), GW: netip.MustParseAddr("fd00::1"), Table: 100}),
+		)).To(Succeed())
+		addrs, err := pod.Addrs(far)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(prefixes(addrs)).To(Equal([]string{"10.1.2.3/24", "fd00::3/64"}))
+		Expect(podNS.Must(GinkgoTB(), "ip", "-4", "addr", "show", "eth0")).To(ContainSubstring("brd 10.1.2.255"))
+		text := podNS.Must(GinkgoTB(), "ip", "route")
+		Expect(text).To(ContainSubstring("default via 10.1.2.1 dev eth0 metric 7 mtu 1300 advmss 1200"))
+		Expect(text).To(ContainSubstring("10.1.2.1 dev eth0 scope link src 10.1.2.3"))
+		Expect(text).NotTo(ContainSubstring("10.1.2.0/24"))
+		routes, err := pod.Routes(far)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(routes).To(ContainElements(
+			nl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), GW: netip.MustParseAddr("10.1.2.1"), MTU: 1300, AdvMSS: 1200, Priority: 7, Table: 254},
+			HaveField("Table", 100),
+		))
+		index, err := pod.DefaultDevice()
+		Expect(err).NotTo(HaveOccurred())
+		Expect(index).To(Equal(far.Index))
+	})
+
+	It("reports the first refused change of a batch, in the kernel's words", func() {
+		_, far := pair()
+		err := pod.Apply(
+			far.SetUp(),
+			far.AddRoute(nl.Route{Dst: netip.MustParsePrefix("10.9.0.0/16"), GW: netip.MustParseAddr("10.1.2.1")}),
+			far.AddAddr(nl.Addr{Prefix: netip.MustParsePrefix("10.1.2.3/24")}),
+		)
+		Expect(err).To(MatchError(ContainSubstring("add route 10.9.0.0/16 via 10.1.2.1 to eth0: network is unreachable (Nexthop has invalid gateway)")))
+		Expect(errors.Is(err, unix.ENETUNREACH)).To(BeTrue())
+	})
+
+	It("sends nothing that a test refuses, and nothing after it", func() {
+		_, far := pair()
+		tracer.Before = func(step string) error {
+			if step == "set link eth0 mtu 1300" {
+				return unix.ENOBUFS
+			}
+			return nil
+		}
+		err := pod.Apply(far.SetUp(), far.SetMTU(1300), far.AddAddr(nl.Addr{Prefix: netip.MustParsePrefix("10.1.2.3/24")}))
+		Expect(err).To(MatchError(unix.ENOBUFS))
+		now, err := pod.Link("eth0")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(now.Up).To(BeTrue())
+		Expect(now.MTU).To(Equal(1400))
+		addrs, err := pod.Addrs(far)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(prefixes(addrs)).To(BeEmpty())
+	})
+
+	It("matches what is there already and what is not", func() {
+		_, far := pair()
+		a := nl.Addr{Prefix: netip.MustParsePrefix("10.1.2.3/24")}
+		Expect(pod.Apply(far.AddAddr(a))).To(Succeed())
+		Expect(pod.Apply(far.AddAddr(a))).To(MatchError(fs.ErrExist))
+		Expect(pod.Apply(far.DelAddr(a.Prefix))).To(Succeed())
+		Expect(pod.Apply(far.DelAddr(a.Prefix))).To(MatchError(fs.ErrNotExist))
+		Expect(nl.Gone(pod.Apply(far.DelAddr(a.Prefix)))).To(Succeed())
+		Expect(node.DelLink("nope")).To(Succeed())
+	})
+
+	It("makes a bridge with an address that its ports do not change", func() {
+		mac := nl.RandomMAC()
+		br, made, err := node.EnsureBridge(nl.BridgeSpec{Name: "br0", MAC: mac, MTU: 1450})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(made).To(BeTrue())
+		Expect(br.Kind).To(Equal("bridge"))
+		_, made, err = node.EnsureBridge(nl.BridgeSpec{Name: "br0", MAC: nl.RandomMAC()})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(made).To(BeFalse())
+		near, far := pair()
+		Expect(node.Apply(
+			near.SetAlias("net/cid/eth0"), near.SetMaster(br), near.SetPort(nl.Port{Hairpin: true, Isolated: true}), near.SetUp(), br.SetUp(),
+		)).To(Succeed())
+		now, err := node.Link("br0")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(now.MAC).To(Equal(mac))
+		port, err := node.Link("veth0")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(port.Port).To(Equal(nl.Port{Hairpin: true, Isolated: true}))
+		Expect(port.Master).To(Equal(br.Index))
+		Expect(port.Alias).To(Equal("net/cid/eth0"))
+		Expect(port.Running).To(BeFalse())
+
+		err = node.AwaitRunning(near, 50*time.Millisecond)
+		Expect(err).To(MatchError(os.ErrDeadlineExceeded))
+		Expect(err).To(MatchError(ContainSubstring("its state is ")))
+		Expect(pod.Apply(far.SetUp())).To(Succeed())
+		Expect(node.AwaitRunning(near, 5*time.Second)).To(Succeed())
+		links, err := node.LinksOfKind("veth")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(links).To(ConsistOf(HaveField("Name", "veth0")))
+	})
+
+	It("makes a macvlan in another namespace, and undoes it", func() {
+		near, _ := pair()
+		other := connect(nstest.New(GinkgoTB()), tracer)
+		mac, err := types.ParseMAC("02:00:00:00:00:07")
+		Expect(err).NotTo(HaveOccurred())
+		l, err := node.AddMacvlan(&u, nl.Macvlan{Name: "mv0", In: other, Parent: near, Mode: nl.MacvlanPrivate, MAC: mac, QueueLen: 2000})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(l.MAC).To(Equal(mac))
+		Expect(l.Kind).To(Equal("macvlan"))
+		Expect(l.Macvlan.Mode).To(Equal(nl.MacvlanPrivate))
+		Expect(l.Macvlan.QueueLen).To(Equal(2000))
+		Expect(u.Rollback()).To(Succeed())
+		_, err = other.Link("mv0")
+		Expect(err).To(MatchError(fs.ErrNotExist))
+	})
+
+	It("awaits duplicate address detection by event, and names a duplicate", func() {
+		near, far := pair()
+		Expect(node.Apply(near.AddAddr(nl.Addr{Prefix: netip.MustParsePrefix("fd00::9/64"), NoDAD: true}), near.SetUp())).To(Succeed())
+		Expect(pod.Apply(far.AddAddr(nl.Addr{Prefix: netip.MustParsePrefix("fd00::3/64")}), far.SetUp())).To(Succeed())
+		Expect(pod.AwaitUsable(far, 5*time.Second)).To(Succeed())
+		addrs, err := pod.Addrs(far)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(addrs).To(HaveEach(HaveField("Tentative", false)))
+		Expect(pod.Apply(far.AddAddr(nl.Addr{Prefix: netip.MustParsePrefix("fd00::9/64")}))).To(Succeed())
+		err = pod.AwaitUsable(far, 5*time.Second)
+		Expect(err).To(MatchError(nl.ErrDuplicate))
+		Expect(err).To(MatchError(ContainSubstring("fd00::9/64")))
+	})
+})

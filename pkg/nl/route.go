@@ -1,0 +1,262 @@
+package nl
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// A Route is a unicast route through one link. MTU and AdvMSS in bytes.
+type Route struct {
+	Dst      netip.Prefix
+	GW       netip.Addr // zero: on the link
+	Src      netip.Addr // preferred source; zero: the kernel's choice
+	Priority int        // metric; zero: the kernel's default (IPv4 0, IPv6 1024)
+	Table    int        // zero: main
+	Scope    int        // rtnetlink's number; IPv4 only
+	MTU      int
+	AdvMSS   int
+	// OnLink: the gateway is taken to be on the link whatever the routes say.
+	OnLink bool
+}
+
+// Scopes of rtnetlink.
+const (
+	ScopeGlobal = unix.RT_SCOPE_UNIVERSE
+	ScopeLink   = unix.RT_SCOPE_LINK
+	ScopeHost   = unix.RT_SCOPE_HOST
+)
+
+func (r Route) String() string {
+	s := r.Dst.String()
+	if r.GW.IsValid() {
+		s += " via " + r.GW.String()
+	}
+	if r.Table != 0 && r.Table != unix.RT_TABLE_MAIN {
+		s += fmt.Sprintf(" table %d", r.Table)
+	}
+	if r.Priority != 0 {
+		s += fmt.Sprintf(" metric %d", r.Priority)
+	}
+	return s
+}
+
+// Same reports whether the kernel would take the two for one route.
+func (r Route) Same(o Route) bool {
+	return r.Dst == o.Dst && r.GW == o.GW && r.table() == o.table() && r.metric() == o.metric()
+}
+
+// Matches reports whether have is the wanted route r. What r does not say (metric,
+// MTU, AdvMSS) is not compared.
+func (r Route) Matches(have Route) bool {
+	return r.Dst == have.Dst && r.GW == have.GW && r.table() == have.table() &&
+		(r.Priority == 0 || r.Priority == have.Priority) &&
+		(r.MTU == 0 || r.MTU == have.MTU) && (r.AdvMSS == 0 || r.AdvMSS == have.AdvMSS)
+}
+
+func (r Route) table() int {
+	if r.Table == 0 {
+		return unix.RT_TABLE_MAIN
+	}
+	return r.Table
+}
+
+// metric is what the kernel makes of an unsaid one (IP6_RT_PRIO_USER).
+func (r Route) metric() int {
+	if r.Priority == 0 && r.Dst.Addr().Is6() {
+		return 1024
+	}
+	return r.Priority
+}
+
+// AddRoute adds a route through the link. As with the reference plugins an IPv4
+// route of the same destination and metric through another gateway stands behind
+// the new one, and an IPv6 one shares the load with it; the same route again is an
+// error that matches fs.ErrExist.
+func (l Link) AddRoute(r Route) Change {
+	body, err := l.route(r)
+	return change(fmt.Sprintf("add route %s to %s", r, l.Name), unix.RTM_NEWROUTE, netlink.Create, body, err)
+}
+
+// ReplaceRoute adds a route through the link, or puts it in the place of the one of
+// the same destination and metric.
+func (l Link) ReplaceRoute(r Route) Change {
+	body, err := l.route(r)
+	return change(fmt.Sprintf("replace route %s on %s", r, l.Name), unix.RTM_NEWROUTE, netlink.Create|netlink.Replace, body, err)
+}
+
+// DelRoute removes a route.
+func (l Link) DelRoute(r Route) Change {
+	body, err := l.route(r)
+	return change(fmt.Sprintf("delete route %s from %s", r, l.Name), unix.RTM_DELROUTE, 0, body, err)
+}
+
+func (l Link) route(r Route) ([]byte, error) {
+	header := make([]byte, unix.SizeofRtMsg)
+	header[0] = family(r.Dst.Addr())
+	header[1] = byte(r.Dst.Bits())
+	header[4] = unix.RT_TABLE_UNSPEC
+	header[5] = unix.RTPROT_BOOT
+	header[6] = byte(r.Scope)
+	header[7] = unix.RTN_UNICAST
+	if r.OnLink {
+		binary.NativeEndian.PutUint32(header[8:], unix.RTNH_F_ONLINK)
+	}
+	return linkBody(header, func(ae *netlink.AttributeEncoder) {
+		ae.Bytes(unix.RTA_DST, r.Dst.Masked().Addr().AsSlice())
+		ae.Uint32(unix.RTA_OIF, uint32(l.Index))
+		ae.Uint32(unix.RTA_TABLE, uint32(r.table()))
+		if r.GW.IsValid() {
+			ae.Bytes(unix.RTA_GATEWAY, r.GW.AsSlice())
+		}
+		if r.Src.IsValid() {
+			ae.Bytes(unix.RTA_PREFSRC, r.Src.AsSlice())
+		}
+		if r.Priority != 0 {
+			ae.Uint32(unix.RTA_PRIORITY, uint32(r.Priority))
+		}
+		if r.MTU != 0 || r.AdvMSS != 0 {
+			nest(ae, unix.RTA_METRICS, r.metrics)
+		}
+	})
+}
+
+func (r Route) metrics(ae *netlink.AttributeEncoder) {
+	if r.MTU != 0 {
+		ae.Uint32(unix.RTAX_MTU, uint32(r.MTU))
+	}
+	if r.AdvMSS != 0 {
+		ae.Uint32(unix.RTAX_ADVMSS, uint32(r.AdvMSS))
+	}
+}
+
+// Routes lists the unicast routes through a link, of all tables but local's,
+// IPv4 first.
+func (c *Conn) Routes(l Link) ([]Route, error) {
+	return c.routes("list routes of "+l.Name, l.Index)
+}
+
+// DefaultDevice finds the index of the first link that a default route of the main
+// table goes through; zero: there is none.
+func (c *Conn) DefaultDevice() (int, error) {
+	for _, fam := range []byte{unix.AF_INET, unix.AF_INET6} {
+		msgs, err := c.dump("list default routes", unix.RTM_GETROUTE, routeRequest(fam, 0))
+		if err != nil {
+			return 0, err
+		}
+		for _, m := range msgs {
+			r, index, err := decodeRoute(m.Data)
+			if err == nil && r.Dst.Bits() == 0 && r.Table == unix.RT_TABLE_MAIN && index != 0 {
+				return index, nil
+			}
+		}
+	}
+	return 0, nil
+}
+
+func (c *Conn) routes(step string, index int) ([]Route, error) {
+	var routes []Route
+	for _, fam := range []byte{unix.AF_INET, unix.AF_INET6} {
+		msgs, err := c.dump(step, unix.RTM_GETROUTE, routeRequest(fam, index))
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range msgs {
+			r, oif, err := decodeRoute(m.Data)
+			if err != nil {
+				return nil, wrap(step, err)
+			}
+			if oif == index && r.Table != unix.RT_TABLE_LOCAL && m.Data[7] == unix.RTN_UNICAST {
+				routes = append(routes, r)
+			}
+		}
+	}
+	return routes, nil
+}
+
+// routeRequest asks for the routes of a family, through one link if index is not zero.
+func routeRequest(fam byte, index int) []byte {
+	header := make([]byte, unix.SizeofRtMsg)
+	header[0] = fam
+	body, _ := linkBody(header, func(ae *netlink.AttributeEncoder) {
+		if index != 0 {
+			ae.Uint32(unix.RTA_OIF, uint32(index))
+		}
+	})
+	return body
+}
+
+func decodeRoute(b []byte) (r Route, oif int, err error) {
+	if len(b) < unix.SizeofRtMsg {
+		return Route{}, 0, fmt.Errorf("route message of %d bytes", len(b))
+	}
+	r = Route{Table: int(b[4]), Scope: int(b[6])}
+	r.OnLink = binary.NativeEndian.Uint32(b[8:])&unix.RTNH_F_ONLINK != 0
+	dst := netip.IPv6Unspecified()
+	if b[0] == unix.AF_INET {
+		dst = netip.IPv4Unspecified()
+	}
+	ad, err := netlink.NewAttributeDecoder(b[unix.SizeofRtMsg:])
+	if err != nil {
+		return Route{}, 0, err
+	}
+	for ad.Next() {
+		switch ad.Type() {
+		case unix.RTA_DST:
+			dst, _ = netip.AddrFromSlice(ad.Bytes())
+		case unix.RTA_OIF:
+			oif = int(ad.Uint32())
+		case unix.RTA_MULTIPATH:
+			oif = r.firstHop(ad.Bytes())
+		default:
+			r.attribute(ad)
+		}
+	}
+	r.Dst = netip.PrefixFrom(dst, int(b[1]))
+	return r, oif, ad.Err()
+}
+
+func (r *Route) attribute(ad *netlink.AttributeDecoder) {
+	switch ad.Type() {
+	case unix.RTA_TABLE:
+		r.Table = int(ad.Uint32())
+	case unix.RTA_GATEWAY:
+		r.GW, _ = netip.AddrFromSlice(ad.Bytes())
+	case unix.RTA_PREFSRC:
+		r.Src, _ = netip.AddrFromSlice(ad.Bytes())
+	case unix.RTA_PRIORITY:
+		r.Priority = int(ad.Uint32())
+	case unix.RTA_METRICS:
+		ad.Nested(func(ad *netlink.AttributeDecoder) error {
+			for ad.Next() {
+				switch ad.Type() {
+				case unix.RTAX_MTU:
+					r.MTU = int(ad.Uint32())
+				case unix.RTAX_ADVMSS:
+					r.AdvMSS = int(ad.Uint32())
+				}
+			}
+			return nil
+		})
+	}
+}
+
+// firstHop reads the first next hop of a multipath route: struct rtnexthop, then its
+// attributes.
+func (r *Route) firstHop(b []byte) (oif int) {
+	if len(b) < unix.SizeofRtNexthop {
+		return 0
+	}
+	length := min(int(binary.NativeEndian.Uint16(b)), len(b))
+	if ad, err := netlink.NewAttributeDecoder(b[unix.SizeofRtNexthop:max(length, unix.SizeofRtNexthop)]); err == nil {
+		for ad.Next() {
+			if ad.Type() == unix.RTA_GATEWAY {
+				r.GW, _ = netip.AddrFromSlice(ad.Bytes())
+			}
+		}
+	}
+	return int(binary.NativeEndian.Uint32(b[4:]))
+}
