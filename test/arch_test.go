@@ -1,0 +1,590 @@
+// Package test holds the shape of the project as tests: what CONTRIBUTING.md says
+// of layers, doors, sizes and names. Every exception stands here by name, with its
+// reason beside it.
+package test
+
+import (
+	"cmp"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+const module = "github.com/plumb-cni/plumb/"
+
+// layers are the packages under pkg/ in order: each may import those before it.
+var layers = []string{
+	"undo", "trace", "types", "ns", "nl", "sysctl", "nft", "iptables", "masq", "attach", "skel", "invoke", "ipam",
+}
+
+// doors are the imports and symbols that only the packages named may use: one door
+// a kernel facility, one place that knows the process's environment.
+var doors = map[string][]string{
+	"github.com/mdlayher/netlink":        {"pkg/nl", "pkg/nft"},
+	"github.com/google/nftables":         {"pkg/nft"},
+	"os/exec":                            {"pkg/invoke", "pkg/iptables"},
+	"golang.org/x/sys/unix.Setns":        {"pkg/ns"},
+	"syscall.Setns":                      nil,
+	"os.Getenv":                          nil,
+	"os.LookupEnv":                       nil,
+	"os.Environ":                         {"pkg/skel"},
+	"os.Stdin":                           {"pkg/skel"},
+	"os.Stdout":                          {"pkg/skel"},
+	"os.Stderr":                          {"pkg/skel"},
+	"os.Args":                            nil,
+	"os.Exit":                            {"pkg/skel"},
+	"fmt.Print":                          nil,
+	"fmt.Printf":                         nil,
+	"fmt.Println":                        nil,
+	"time.Sleep":                         nil, // await the event instead
+	"github.com/onsi/ginkgo/v2":          nil, // tests only, as the next two
+	"github.com/onsi/gomega":             nil,
+	"github.com/containernetworking/cni": nil,
+	"regexp":                             nil, // each of these costs more at start than a step
+	"net/http":                           nil,
+	"text/template":                      nil,
+	"log":                                nil,
+	"flag":                               nil,
+	"testing":                            nil,
+}
+
+// doorExceptions are the uses that the doors do not cover: "file: what" and why.
+var doorExceptions = map[string]string{
+	"pkg/invoke/invoke.go: time.Sleep": "nothing tells when an executable is no longer open for writing (ETXTBSY)",
+}
+
+// knownTexts are error texts that differ from our way because people and runtimes
+// know them from elsewhere.
+var knownTexts = map[string]string{
+	"failed to find plugin %q in path %s: %w": "libcni's own; what operators search for",
+}
+
+// dependencies are the modules that an executable may consist of, each for a reason.
+var dependencies = map[string]string{
+	"golang.org/x/sys":            "system calls and their constants",
+	"github.com/mdlayher/netlink": "netlink sockets",
+	"github.com/mdlayher/socket":  "what mdlayher/netlink stands on",
+	"golang.org/x/net":            "the same: its socket filters (bpf)",
+	"golang.org/x/sync":           "the same",
+	"github.com/google/nftables":  "nftables over netlink",
+}
+
+// startCost are the packages that no executable may contain, by whatever way: their
+// start-up or size is felt in a process that lives some milliseconds.
+var startCost = []string{"regexp", "net/http", "text/template", "html/template", "crypto/tls", "testing", "log", "go/ast"}
+
+// mutable are the package-level variables that are neither tables nor sentinels.
+var mutable = map[string]string{
+	"pkg/skel.version": "set by the linker",
+}
+
+const (
+	maxLines  = 60
+	p95Lines  = 40
+	maxParams = 4
+)
+
+// A source is one shipped Go file, no test.
+type source struct {
+	pkg  string // "pkg/nl", "plugins/bridge"
+	path string
+	set  *token.FileSet
+	file *ast.File
+}
+
+func (s source) at(n ast.Node) string {
+	return fmt.Sprintf("%s:%d", s.path, s.set.Position(n.Pos()).Line)
+}
+
+// shipped parses all Go files under pkg/ and plugins/.
+func shipped(t *testing.T) []source {
+	t.Helper()
+	var all []source
+	for _, pattern := range []string{"pkg/*/*.go", "plugins/*/*.go"} {
+		files, _ := filepath.Glob(filepath.Join("..", pattern))
+		for _, f := range files {
+			if strings.HasSuffix(f, "_test.go") {
+				continue
+			}
+			text, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, parse(t, strings.TrimPrefix(f, "../"), string(text)))
+		}
+	}
+	if len(all) == 0 {
+		t.Fatal("found no source")
+	}
+	return all
+}
+
+func parse(t *testing.T, name, text string) source {
+	t.Helper()
+	set := token.NewFileSet()
+	f, err := parser.ParseFile(set, name, text, parser.ParseComments)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return source{pkg: path.Dir(name), path: name, set: set, file: f}
+}
+
+// checks are the rules that hold for each file by itself.
+var checks = map[string]func(source) []string{
+	"layers":            checkLayers,
+	"doors":             checkDoors,
+	"proc/sys":          checkProcSys,
+	"no init":           checkInit,
+	"package variables": checkVars,
+	"functions":         checkFuncs,
+	"errors":            checkErrors,
+	"main":              checkMain,
+}
+
+func TestArchitecture(t *testing.T) {
+	all := shipped(t)
+	for name, check := range checks {
+		t.Run(name, func(t *testing.T) {
+			for _, s := range all {
+				for _, violation := range check(s) {
+					t.Error(violation)
+				}
+			}
+		})
+	}
+}
+
+// imports gives the local name of each import of the file.
+func imports(s source) map[string]string {
+	names := map[string]string{}
+	for _, spec := range s.file.Imports {
+		p, _ := strconv.Unquote(spec.Path.Value)
+		name := path.Base(p)
+		if strings.HasPrefix(name, "v") && len(name) == 2 {
+			name = path.Base(path.Dir(p))
+		}
+		if spec.Name != nil {
+			name = spec.Name.Name
+		}
+		names[name] = p
+	}
+	return names
+}
+
+func checkLayers(s source) (bad []string) {
+	own := slices.Index(layers, strings.TrimPrefix(s.pkg, "pkg/"))
+	if strings.HasPrefix(s.pkg, "pkg/") && own < 0 {
+		return []string{s.path + ": a package that has no place in the layers"}
+	}
+	for _, p := range imports(s) {
+		local, ours := strings.CutPrefix(p, module)
+		layer := slices.Index(layers, strings.TrimPrefix(local, "pkg/"))
+		switch {
+		case ours && layer < 0:
+			bad = append(bad, fmt.Sprintf("%s imports %s: only packages under pkg/ are shared", s.path, local))
+		case ours && own >= 0 && layer >= own:
+			bad = append(bad, fmt.Sprintf("%s imports %s, which is not below it", s.path, local))
+		case !ours && own < 0 && strings.Contains(p, "."):
+			bad = append(bad, fmt.Sprintf("%s imports %s: plugins stand on pkg/ and the standard library", s.path, p))
+		}
+	}
+	return bad
+}
+
+func checkDoors(s source) (bad []string) {
+	names := imports(s)
+	use := func(what string, n ast.Node) {
+		for door, allowed := range doors {
+			sub, isSub := strings.CutPrefix(what, door)
+			if !isSub || sub != "" && sub[0] != '/' || slices.Contains(allowed, s.pkg) || doorExceptions[s.path+": "+door] != "" {
+				continue
+			}
+			bad = append(bad, fmt.Sprintf("%s uses %s: the door is %v", s.at(n), what, allowed))
+		}
+	}
+	for _, spec := range s.file.Imports {
+		p, _ := strconv.Unquote(spec.Path.Value)
+		use(p, spec)
+	}
+	ast.Inspect(s.file, func(n ast.Node) bool {
+		if sel, ok := n.(*ast.SelectorExpr); ok {
+			if x, ok := sel.X.(*ast.Ident); ok && names[x.Name] != "" {
+				use(names[x.Name]+"."+sel.Sel.Name, sel)
+			}
+		}
+		return true
+	})
+	return bad
+}
+
+func checkProcSys(s source) (bad []string) {
+	if s.pkg == "pkg/sysctl" {
+		return nil
+	}
+	ast.Inspect(s.file, func(n ast.Node) bool {
+		lit, ok := n.(*ast.BasicLit)
+		if ok && lit.Kind == token.STRING && strings.Contains(lit.Value, "/proc/sys/") && doorExceptions[s.path+": /proc/sys"] == "" {
+			bad = append(bad, s.at(lit)+" names /proc/sys: the door is pkg/sysctl")
+		}
+		return true
+	})
+	return bad
+}
+
+func checkInit(s source) (bad []string) {
+	for _, d := range s.file.Decls {
+		if f, ok := d.(*ast.FuncDecl); ok && f.Recv == nil && f.Name.Name == "init" {
+			bad = append(bad, s.at(f)+" is an init function")
+		}
+	}
+	for _, spec := range s.file.Imports {
+		if spec.Name != nil && (spec.Name.Name == "_" || spec.Name.Name == ".") {
+			bad = append(bad, s.at(spec)+": an import for its side effects, or without a name")
+		}
+	}
+	return bad
+}
+
+// checkVars: what stands at package level is a table or a sentinel, and nobody
+// writes to it.
+func checkVars(s source) (bad []string) {
+	tables := map[string]bool{}
+	for _, d := range s.file.Decls {
+		decl, ok := d.(*ast.GenDecl)
+		if !ok || decl.Tok != token.VAR {
+			continue
+		}
+		for _, spec := range decl.Specs {
+			v := spec.(*ast.ValueSpec)
+			for i, name := range v.Names {
+				tables[name.Name] = true
+				constant := i < len(v.Values) && isTable(v.Values[i])
+				if !constant && name.Name != "_" && mutable[s.pkg+"."+name.Name] == "" {
+					bad = append(bad, fmt.Sprintf("%s: %s is a variable at package level, neither a table nor an error", s.at(name), name.Name))
+				}
+			}
+		}
+	}
+	ast.Inspect(s.file, func(n ast.Node) bool {
+		for _, target := range written(n) {
+			id := root(target)
+			if id != nil && tables[id.Name] && (id.Obj == nil || id.Obj.Pos() == 0 || isPackageLevel(s, id)) {
+				bad = append(bad, fmt.Sprintf("%s writes to %s, a table at package level", s.at(n), id.Name))
+			}
+		}
+		return true
+	})
+	return bad
+}
+
+// isTable: a composite literal, or errors.New.
+func isTable(e ast.Expr) bool {
+	switch e := e.(type) {
+	case *ast.CompositeLit:
+		return true
+	case *ast.CallExpr:
+		sel, ok := e.Fun.(*ast.SelectorExpr)
+		if !ok {
+			return false
+		}
+		x, ok := sel.X.(*ast.Ident)
+		return ok && (x.Name+"."+sel.Sel.Name == "errors.New" || x.Name == "netip" && strings.HasPrefix(sel.Sel.Name, "Must"))
+	}
+	return false
+}
+
+// written lists what a statement assigns to, deletes from or takes the address of.
+func written(n ast.Node) []ast.Expr {
+	switch n := n.(type) {
+	case *ast.AssignStmt:
+		if n.Tok != token.DEFINE {
+			return n.Lhs
+		}
+	case *ast.IncDecStmt:
+		return []ast.Expr{n.X}
+	case *ast.UnaryExpr:
+		if n.Op == token.AND {
+			return []ast.Expr{n.X}
+		}
+	case *ast.CallExpr:
+		if f, ok := n.Fun.(*ast.Ident); ok && (f.Name == "delete" || f.Name == "clear") && len(n.Args) > 0 {
+			return n.Args[:1]
+		}
+	}
+	return nil
+}
+
+func root(e ast.Expr) *ast.Ident {
+	for {
+		switch x := e.(type) {
+		case *ast.Ident:
+			return x
+		case *ast.IndexExpr:
+			e = x.X
+		case *ast.SelectorExpr:
+			e = x.X
+		case *ast.StarExpr:
+			e = x.X
+		case *ast.ParenExpr:
+			e = x.X
+		default:
+			return nil
+		}
+	}
+}
+
+func isPackageLevel(s source, id *ast.Ident) bool {
+	spec, ok := id.Obj.Decl.(*ast.ValueSpec)
+	if !ok {
+		return false
+	}
+	for _, d := range s.file.Decls {
+		if decl, ok := d.(*ast.GenDecl); ok && slices.Contains(decl.Specs, ast.Spec(spec)) {
+			return true
+		}
+	}
+	return false
+}
+
+func checkFuncs(s source) (bad []string) {
+	for _, d := range s.file.Decls {
+		f, ok := d.(*ast.FuncDecl)
+		if !ok {
+			continue
+		}
+		if n := lines(s, f); n > maxLines {
+			bad = append(bad, fmt.Sprintf("%s: %s has %d lines, at most %d", s.at(f), f.Name.Name, n, maxLines))
+		}
+		params := 0
+		for _, field := range f.Type.Params.List {
+			params += max(1, len(field.Names))
+			if id, ok := field.Type.(*ast.Ident); ok && id.Name == "bool" && f.Name.IsExported() {
+				bad = append(bad, fmt.Sprintf("%s: %s takes a bool, which says nothing at the call", s.at(f), f.Name.Name))
+			}
+		}
+		if params > maxParams {
+			bad = append(bad, fmt.Sprintf("%s: %s has %d parameters, at most %d", s.at(f), f.Name.Name, params, maxParams))
+		}
+	}
+	return bad
+}
+
+func lines(s source, n ast.Node) int {
+	return s.set.Position(n.End()).Line - s.set.Position(n.Pos()).Line + 1
+}
+
+func TestFunctionsAreParagraphs(t *testing.T) {
+	type fn struct {
+		name string
+		n    int
+	}
+	var all []fn
+	for _, s := range shipped(t) {
+		for _, d := range s.file.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok {
+				all = append(all, fn{s.at(f) + " " + f.Name.Name, lines(s, f)})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b fn) int { return cmp.Compare(a.n, b.n) })
+	p95 := all[len(all)*95/100]
+	t.Logf("%d functions, median %d lines, p95 %d, longest %d: %s", len(all), all[len(all)/2].n, p95.n, all[len(all)-1].n, all[len(all)-1].name)
+	if p95.n > p95Lines {
+		t.Errorf("the 95th percentile of function lengths is %d lines (%s), at most %d", p95.n, p95.name, p95Lines)
+	}
+}
+
+// checkErrors: a cause is wrapped, and the text is "verb object: cause".
+func checkErrors(s source) (bad []string) {
+	ast.Inspect(s.file, func(n ast.Node) bool {
+		call, ok := n.(*ast.CallExpr)
+		if !ok {
+			return true
+		}
+		format, args := errorFormat(call)
+		if format == "" || knownTexts[format] != "" {
+			return true
+		}
+		lower := strings.ToLower(format)
+		if strings.HasPrefix(lower, "failed to") || strings.HasPrefix(lower, "could not") || strings.HasPrefix(lower, "unable to") {
+			bad = append(bad, fmt.Sprintf("%s: %q: say the verb and the object", s.at(call), format))
+		}
+		if r := []rune(format); len(r) > 1 && unicode.IsUpper(r[0]) && unicode.IsLower(r[1]) {
+			bad = append(bad, fmt.Sprintf("%s: %q begins with a capital", s.at(call), format))
+		}
+		for i, verb := range verbs(format) {
+			if i < len(args) && (verb == 'v' || verb == 's') && isError(args[i]) {
+				bad = append(bad, fmt.Sprintf("%s: %q hides an error from errors.Is: %%w", s.at(call), format))
+			}
+		}
+		return true
+	})
+	return bad
+}
+
+// errorFormat gives the text of fmt.Errorf, errors.New and types.Errorf, and what
+// is formatted into it.
+func errorFormat(call *ast.CallExpr) (string, []ast.Expr) {
+	name, pos := "", 0
+	switch f := call.Fun.(type) {
+	case *ast.SelectorExpr:
+		name = f.Sel.Name
+		if x, ok := f.X.(*ast.Ident); ok && x.Name == "types" {
+			pos = 1
+		} else if ok && x.Name == "errors" && name == "New" {
+			name = "Errorf"
+		}
+	case *ast.Ident: // within pkg/types
+		name, pos = f.Name, 1
+	}
+	if name != "Errorf" || len(call.Args) <= pos {
+		return "", nil
+	}
+	lit, ok := call.Args[pos].(*ast.BasicLit)
+	if !ok || lit.Kind != token.STRING {
+		return "", nil
+	}
+	text, _ := strconv.Unquote(lit.Value)
+	return text, call.Args[pos+1:]
+}
+
+// verbs lists the verbs of a format, one an argument.
+func verbs(format string) []rune {
+	var all []rune
+	inside := false
+	for _, r := range format {
+		switch {
+		case r == '%':
+			inside = !inside
+		case inside && unicode.IsLetter(r):
+			all = append(all, r)
+			inside = false
+		}
+	}
+	return all
+}
+
+// isError guesses by the name, which is err or ends so, or by a call of Error.
+func isError(e ast.Expr) bool {
+	switch e := e.(type) {
+	case *ast.Ident:
+		return strings.HasSuffix(strings.ToLower(e.Name), "err")
+	case *ast.CallExpr:
+		sel, ok := e.Fun.(*ast.SelectorExpr)
+		return ok && sel.Sel.Name == "Error" && len(e.Args) == 0
+	}
+	return false
+}
+
+// checkMain: main is one line, and that is all that a plugin's main does.
+func checkMain(s source) (bad []string) {
+	for _, d := range s.file.Decls {
+		f, ok := d.(*ast.FuncDecl)
+		if !ok || f.Name.Name != "main" || f.Recv != nil {
+			continue
+		}
+		if path.Base(s.path) != "main.go" || lines(s, f) != 1 || len(f.Body.List) != 1 {
+			bad = append(bad, s.at(f)+": main is one line, in main.go: func main() { skel.Main(plugin()) }")
+		}
+	}
+	return bad
+}
+
+func TestEveryPackageSaysWhatItIs(t *testing.T) {
+	doc := map[string]string{}
+	for _, s := range shipped(t) {
+		doc[s.pkg] += s.file.Doc.Text()
+	}
+	for pkg, text := range doc {
+		name := path.Base(pkg)
+		if !strings.HasPrefix(text, "Package "+name+" ") && (strings.HasPrefix(pkg, "pkg/") || !strings.HasPrefix(text, name+" ")) {
+			t.Errorf("%s has no package comment that begins with its name: %q", pkg, text)
+		}
+	}
+}
+
+// TestExecutablesConsistOf: what is linked in, by whatever way.
+func TestExecutablesConsistOf(t *testing.T) {
+	out, err := goList("-deps", "-f", "{{.ImportPath}} {{with .Module}}{{.Path}}{{end}}", "./pkg/...", "./plugins/...")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(out) {
+		pkg, mod, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if mod != "" && mod+"/" != module && dependencies[mod] == "" {
+			t.Errorf("%s of %s is linked in, and no reason is given for it", pkg, mod)
+		}
+		if slices.Contains(startCost, pkg) {
+			t.Errorf("%s is linked in: it costs at start", pkg)
+		}
+	}
+}
+
+func goList(args ...string) (string, error) {
+	cmd := exec.Command("go", append([]string{"list"}, args...)...)
+	cmd.Dir = ".."
+	var errOut strings.Builder
+	cmd.Stderr = &errOut
+	out, err := cmd.Output()
+	if err != nil {
+		return "", fmt.Errorf("go list: %w\n%s", err, errOut.String())
+	}
+	return string(out), nil
+}
+
+// TestChecksBite: each rule finds the breach of it.
+func TestChecksBite(t *testing.T) {
+	for _, c := range []struct{ check, name, text, want string }{
+		{"layers", "pkg/ns/x.go", `import "github.com/plumb-cni/plumb/pkg/nl"`, "not below it"},
+		{"layers", "pkg/ns/x.go", `import "github.com/plumb-cni/plumb/pkg/ns"`, "not below it"},
+		{"layers", "pkg/ns/x.go", `import "github.com/plumb-cni/plumb/pkg/trace"`, ""},
+		{"layers", "pkg/util/x.go", ``, "no place in the layers"},
+		{"layers", "plugins/a/x.go", `import "github.com/plumb-cni/plumb/plugins/b"`, "only packages under pkg/"},
+		{"layers", "plugins/a/x.go", `import "golang.org/x/sys/unix"`, "plugins stand on"},
+		{"doors", "pkg/attach/x.go", `import "github.com/mdlayher/netlink/nlenc"`, "the door is [pkg/nl pkg/nft]"},
+		{"doors", "pkg/nl/x.go", `import "github.com/mdlayher/netlink"`, ""},
+		{"doors", "plugins/a/x.go", `import "os/exec"`, "the door is"},
+		{"doors", "pkg/nl/x.go", "import \"golang.org/x/sys/unix\"\nfunc f() { unix.Setns(0, 0) }", "the door is [pkg/ns]"},
+		{"doors", "pkg/nl/x.go", "import \"fmt\"\nfunc f() { fmt.Println() }", "fmt.Println"},
+		{"doors", "pkg/nl/x.go", "import \"fmt\"\nfunc f() { fmt.Sprint() }", ""},
+		{"doors", "pkg/nl/x.go", "import q \"os\"\nvar x = q.Getenv(\"A\")", "os.Getenv"},
+		{"proc/sys", "pkg/nl/x.go", "const f = \"/proc/sys/net\"", "pkg/sysctl"},
+		{"proc/sys", "pkg/sysctl/x.go", "const f = \"/proc/sys/net\"", ""},
+		{"no init", "pkg/nl/x.go", "func init() {}", "init function"},
+		{"no init", "pkg/nl/x.go", "import _ \"embed\"", "side effects"},
+		{"package variables", "pkg/nl/x.go", "var x int", "x is a variable"},
+		{"package variables", "pkg/nl/x.go", "var x = f()", "x is a variable"},
+		{"package variables", "pkg/nl/x.go", "var x = map[int]int{1: 2}\nvar e = errors.New(\"a\")", ""},
+		{"package variables", "pkg/nl/x.go", "var x = map[int]int{1: 2}\nfunc f() { x[2] = 3 }", "writes to x"},
+		{"package variables", "pkg/nl/x.go", "var x = []int{1}\nfunc f() { x := 1; x = 2 }", ""},
+		{"package variables", "pkg/nl/x.go", "var x = map[int]int{}\nfunc f() { delete(x, 1) }", "writes to x"},
+		{"functions", "pkg/nl/x.go", "func f(a, b, c, d, e int) {}", "5 parameters"},
+		{"functions", "pkg/nl/x.go", "func F(a bool) {}", "takes a bool"},
+		{"functions", "pkg/nl/x.go", "func f() {" + strings.Repeat("\n", 60) + "}", "61 lines"},
+		{"functions", "pkg/nl/x.go", "func f() {" + strings.Repeat("\n", 59) + "}", ""},
+		{"errors", "pkg/nl/x.go", "func f() { fmt.Errorf(\"read %s: %v\", name, err) }", "errors.Is"},
+		{"errors", "pkg/nl/x.go", "func f() { types.Errorf(7, \"read: %s\", err.Error()) }", "errors.Is"},
+		{"errors", "pkg/nl/x.go", "func f() { fmt.Errorf(\"read %v: %w\", name, err) }", ""},
+		{"errors", "pkg/nl/x.go", "func f() { errors.New(\"failed to read\") }", "say the verb"},
+		{"errors", "pkg/nl/x.go", "func f() { fmt.Errorf(\"Read it\") }", "capital"},
+		{"errors", "pkg/nl/x.go", "func f() { fmt.Errorf(\"CNI_NETNS is\") }", ""},
+		{"main", "plugins/a/main.go", "func main() { skel.Main(plugin()) }", ""},
+		{"main", "plugins/a/main.go", "func main() {\n}", "one line"},
+	} {
+		s := parse(t, c.name, "package x\n"+c.text)
+		got := strings.Join(checks[c.check](s), "\n")
+		if c.want == "" && got != "" || !strings.Contains(got, c.want) {
+			t.Errorf("%s of %q in %s: %q, want %q", c.check, c.text, c.name, got, c.want)
+		}
+	}
+}
