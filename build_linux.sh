@@ -1,0 +1,41 @@
+#!/bin/sh
+# build_linux.sh builds every plugin into bin/ (or the folder given): one static
+# executable each, for the architecture in GOARCH, else this machine's.
+#
+#   ./build_linux.sh
+#   GOARCH=arm64 ./build_linux.sh release/arm64
+#   VERSION=v2.1.0 ./build_linux.sh
+set -eu
+
+cd "$(dirname "$0")"
+bin=${1:-bin}
+
+command -v go >/dev/null || {
+	echo "build_linux.sh: no Go in PATH; Go $(sed -n 's/^go //p' go.mod) or later is needed: https://go.dev/dl" >&2
+	exit 1
+}
+
+# The version is that of the tag, with the commit for what came after it. It begins
+# with v2 whatever happens: runtimes read it, and take less than 1.9.1 for old.
+if [ -z "${VERSION:-}" ]; then
+	VERSION=$(git describe --tags --match 'v2.*' --dirty 2>/dev/null) || VERSION=v2.0.0-dev
+fi
+case $VERSION in
+v2.*) ;;
+*)
+	echo "build_linux.sh: VERSION is $VERSION; it has to begin with v2." >&2
+	exit 1
+	;;
+esac
+
+mkdir -p "$bin"
+export CGO_ENABLED=0 GOOS=linux
+go build -trimpath -buildvcs=false \
+	-ldflags "-s -w -X github.com/plumb-cni/plumb/pkg/skel.version=$VERSION" \
+	-o "$bin/" ./plugins/...
+
+echo "plumb $VERSION for linux/$(go env GOARCH) in $bin:"
+for plugin in plugins/*/; do
+	plugin=$(basename "$plugin")
+	[ -f "$bin/$plugin" ] && printf '  %-12s %5d KiB\n' "$plugin" $(($(stat -c %s "$bin/$plugin") / 1024))
+done

@@ -1,0 +1,229 @@
+#!/bin/bash
+# quickstart.sh shows plumb at work in one go: it builds the plugins, makes network
+# namespaces of its own that stand for a node, two containers and a host outside,
+# attaches the containers to a bridge by the real cnitool, shows who reaches whom, and
+# removes everything again.
+#
+#   scripts/quickstart.sh           the show
+#   scripts/quickstart.sh --keep    the same, and leave it standing to play with
+#   scripts/quickstart.sh --clean   remove what --keep left
+#
+# The machine's own network namespace, /var/lib/cni, /etc/cni and /opt/cni are not
+# touched: all state is in /run/plumb-quickstart.
+set -euo pipefail
+
+top=$(cd "$(dirname "$0")/.." && pwd)
+state=/run/plumb-quickstart
+node=plumb-node outside=plumb-outside
+containers=(red blue)
+
+usage() { sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; }
+bold='' plain=''
+[ ! -t 1 ] || bold=$'\033[1m' plain=$'\033[0m'
+step() { printf '\n%s==> %s%s\n' "$bold" "$*" "$plain"; }
+say() { printf '    %s\n' "$*"; }
+indent() { sed 's/^/    /'; }
+die() {
+	printf 'quickstart.sh: %s\n' "$*" >&2
+	exit 1
+}
+
+# need COMMAND PACKAGE: installs the package where the command is missing.
+need() {
+	command -v "$1" >/dev/null && return
+	[ -e /etc/debian_version ] || die "$1 is needed and not installed"
+	say "$1 is missing: installing the Debian package $2"
+	{ apt-get update && apt-get install -y --no-install-recommends "$2"; } >"$state/apt.log" 2>&1 || {
+		tail -n 5 "$state/apt.log" >&2
+		die "cannot install $2"
+	}
+}
+
+# cnitool COMMAND CONTAINER runs it on the node. Its cache is fixed at /var/lib/cni: it
+# gets a /var/lib of its own, in a mount namespace of its own.
+# shellcheck disable=SC2016 # what is in single quotes is for the inner shell
+cnitool() {
+	nsenter --net="/run/netns/$node" unshare --mount sh -c '
+		state=$1 && shift
+		mount --bind "$state/var-lib" /var/lib
+		NETCONFPATH=$state/conf CNI_PATH=$state/bin exec "$state/cnitool" "$@"' \
+		sh "$state" "$1" demo "/run/netns/plumb-$2"
+}
+
+# on NAMESPACE COMMAND…
+on() { nsenter --net="/run/netns/$1" "${@:2}"; }
+
+addresses() { ip -n "$1" -brief address show dev "$2" scope global | tr -s ' ' | cut -d' ' -f3-; }
+address() { addresses "$1" "$2" | tr ' ' '\n' | grep -m1 "$3" | cut -d/ -f1; }
+
+build() {
+	step "Building the plugins, and the cnitool that go.mod names"
+	command -v go >/dev/null || PATH=$PATH:/usr/local/go/bin # not in the PATH that sudo gives
+	command -v go >/dev/null || die "no Go in PATH (https://go.dev/dl)"
+	"$top/build_linux.sh" "$state/bin" | indent
+	(cd "$top" && go build -o "$state/cnitool" github.com/containernetworking/cni/cnitool)
+}
+
+make_namespaces() {
+	step "Making a node, two containers and a host outside: network namespaces"
+	for ns in "$node" "$outside" "${containers[@]/#/plumb-}"; do
+		ip netns add "$ns"
+	done
+	ip -n "$node" link set lo up
+	ip -n "$node" link add uplink0 type veth peer name uplink0 netns "$outside"
+	local end
+	for end in "$node 1" "$outside 2"; do
+		set -- "${end% *}" "${end#* }"
+		ip -n "$1" address add "198.18.0.$2/24" dev uplink0
+		ip -n "$1" address add "2001:db8:18::$2/64" dev uplink0 nodad
+		ip -n "$1" link set uplink0 up
+	done
+	say "node 198.18.0.1 2001:db8:18::1 -- uplink0 -- outside 198.18.0.2 2001:db8:18::2"
+	say "The host outside has no route to the containers."
+}
+
+write_network() {
+	step "The network: $state/conf/demo.conflist"
+	cat >"$state/conf/demo.conflist" <<-JSON
+		{
+		  "cniVersion": "1.1.0",
+		  "name": "demo",
+		  "plugins": [
+		    {
+		      "type": "bridge",
+		      "bridge": "cni0",
+		      "isGateway": true,
+		      "ipMasq": true,
+		      "ipam": {
+		        "type": "host-local",
+		        "dataDir": "$state/leases",
+		        "ranges": [[{"subnet": "10.22.0.0/24"}], [{"subnet": "fd00:22::/64"}]],
+		        "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]
+		      }
+		    }
+		  ]
+		}
+	JSON
+	indent <"$state/conf/demo.conflist"
+}
+
+attach() {
+	step "cnitool add demo: attach $1"
+	cnitool add "$1" >"$state/$1.json" || {
+		indent <"$state/$1.json" >&2
+		die "attaching $1 failed"
+	}
+	say "$1 got $(addresses "plumb-$1" eth0). In ip's terms:"
+	{
+		ip -n "plumb-$1" -brief address show dev eth0
+		ip -n "plumb-$1" route show
+		ip -n "plumb-$1" -6 route show default
+	} | indent
+	cnitool check "$1" || die "CHECK of $1 failed"
+	say "CHECK finds it as it should be. The result as JSON: $state/$1.json"
+}
+
+show_node() {
+	step "What that made on the node"
+	{
+		ip -n "$node" -brief link show master cni0
+		ip -n "$node" -brief address show dev cni0
+		ip -n "$node" link show master cni0 | sed -n 's/^ *alias /alias: /p'
+	} | indent
+}
+
+# reach FROM TO ADDRESS
+reach() {
+	local took
+	took=$(on "plumb-$1" ping -n -c 1 -W 3 "$3" | sed -n 's/.*time=//p') || true
+	printf '    %-5s -> %-8s %-16s %s\n' "$1" "$2" "$3" "${took:-NO ANSWER}"
+	[ -n "$took" ] || failed=1
+}
+
+show_reach() {
+	step "Who reaches whom (ping, one packet each)"
+	failed=''
+	local family
+	for family in '\.' ':'; do
+		reach red blue "$(address plumb-blue eth0 "$family")"
+		reach blue red "$(address plumb-red eth0 "$family")"
+		reach red gateway "$(address "$node" cni0 "$family")"
+		reach red outside "$(address "$outside" uplink0 "$family")"
+	done
+	[ -z "$failed" ] || die "not all were reached"
+	say "outside answers because the node masquerades: it sees 198.18.0.1 and 2001:db8:18::1."
+}
+
+detach() {
+	step "cnitool del demo: detach both"
+	local c
+	for c in "${containers[@]}"; do
+		cnitool del "$c" || die "detaching $c failed"
+	done
+	local left
+	left=$(ip -n "$node" -brief link show master cni0)
+	[ -z "$left" ] || die "left on the node: $left"
+	say "No port is left on cni0, and these leases: $(find "$state/leases" -name '*[.:]*' ! -name 'last_*' | wc -l)"
+}
+
+explain() {
+	cat <<-TEXT
+
+		It is left standing. The network namespaces are ${containers[*]/#/plumb-}, $node and $outside:
+
+		    ip netns exec plumb-red ip address
+		    ip netns exec plumb-red ping $(address plumb-blue eth0 '\.')
+		    ip netns exec $node nft list ruleset
+		    ip netns exec $node ip -d link show master cni0
+		    CNI_LOG_LEVEL=debug scripts/exec-plugin.sh --bin $state/bin --node $node …
+
+		scripts/quickstart.sh --clean removes all of it.
+	TEXT
+}
+
+# clean removes what is there, however far it had come.
+clean() {
+	local ns
+	for ns in "${containers[@]/#/plumb-}" "$node" "$outside"; do
+		[ ! -e "/run/netns/$ns" ] || ip netns delete "$ns"
+	done
+	rm -rf "$state"
+}
+
+keep=''
+case ${1:-} in
+'') ;;
+--keep) keep=1 ;;
+--clean) ;;
+-h | --help) usage && exit ;;
+*) die "unknown argument $1; there are --keep, --clean and --help" ;;
+esac
+[ "$(id -u)" = 0 ] || die "making network namespaces takes root: sudo $0 $*"
+if [ "${1:-}" = --clean ]; then
+	clean
+	echo "Nothing of the quickstart is left."
+	exit
+fi
+[ ! -e "$state" ] || die "one is standing already; scripts/quickstart.sh --clean removes it"
+
+[ -n "$keep" ] || trap 'clean && echo && echo "All that was made is removed again."' EXIT
+mkdir -p "$state/conf" "$state/var-lib/cni" "$state/bin"
+need ip iproute2
+need ping iputils-ping
+build
+make_namespaces
+write_network
+step "cnitool status demo: can the network serve?"
+cnitool status red || die "STATUS says no"
+say "yes"
+for c in "${containers[@]}"; do
+	attach "$c"
+done
+show_node
+show_reach
+if [ -n "$keep" ]; then
+	explain
+else
+	detach
+fi
+printf '\n%splumb works here.%s\n' "$bold" "$plain"

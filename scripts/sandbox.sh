@@ -1,0 +1,17 @@
+#!/bin/sh
+# sandbox.sh runs a command in a network and a mount namespace of its own, so that
+# whatever it does to the network or mounts is gone with it. Without root it also gets
+# a user namespace in which it is root.
+#
+#   scripts/sandbox.sh COMMAND…
+#   go test -exec "$PWD/scripts/sandbox.sh" ./pkg/nl
+set -eu
+
+[ $# -ge 1 ] || {
+	echo "usage: scripts/sandbox.sh COMMAND…" >&2
+	exit 2
+}
+user=''
+[ "$(id -u)" = 0 ] || user=--map-root-user
+# shellcheck disable=SC2016 # for the inner shell
+exec unshare $user --mount --net sh -c 'ip link set lo up && exec "$@"' sh "$@"

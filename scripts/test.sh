@@ -1,0 +1,103 @@
+#!/bin/bash
+# test.sh runs everything that has to be right before a commit: the checks of the
+# text, and all tests.
+#
+#   scripts/test.sh                        all of it
+#   scripts/test.sh ./pkg/nl -run Veth     only go test, with these arguments
+#
+# It installs the Debian packages that the tests need where they are missing (as
+# root). Tests make network namespaces; each test binary runs in network and mount
+# namespaces of its own besides (scripts/sandbox.sh), so that nothing of this machine's
+# is touched. A test skips what this kernel cannot do; with CNI_TEST_REQUIRE=all that is
+# a failure.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# What the tests run, and the package that has it. The race detector needs a C compiler.
+needed=(
+	ip:iproute2 nft:nftables iptables:iptables ping:iputils-ping shellcheck:shellcheck
+	gcc:gcc git:git
+)
+
+# The packages in which several goroutines meet, and which are quick enough.
+raced=(./pkg/undo ./pkg/trace ./pkg/types ./pkg/ns ./pkg/skel ./pkg/invoke ./pkg/ipam ./plugins/...)
+
+bold='' plain=''
+[ ! -t 1 ] || bold=$'\033[1m' plain=$'\033[0m'
+
+install_missing() {
+	local missing=() pair
+	for pair in "${needed[@]}"; do
+		command -v "${pair%%:*}" >/dev/null || missing+=("${pair#*:}")
+	done
+	[ ${#missing[@]} -gt 0 ] || return 0
+	echo "installing: ${missing[*]}"
+	if [ "$(id -u)" != 0 ] || [ ! -e /etc/debian_version ]; then
+		echo "test.sh: these have to be installed first: ${missing[*]}" >&2
+		return 1
+	fi
+	local log=$work/apt.log
+	{ apt-get update && apt-get install -y --no-install-recommends "${missing[@]}" libc6-dev; } >"$log" 2>&1 || {
+		tail -n 5 "$log" >&2
+		return 1
+	}
+}
+
+build() {
+	PLUMB_BIN=$work/bin
+	export PLUMB_BIN
+	./build_linux.sh "$PLUMB_BIN"
+}
+
+tests() { go test -count=1 -timeout 20m -exec "$PWD/scripts/sandbox.sh" "$@"; }
+
+# silent runs a command that is to print nothing.
+silent() {
+	local out
+	out=$("$@" 2>&1) && [ -z "$out" ] && return
+	echo "$out"
+	return 1
+}
+
+format() { silent gofmt -l pkg plugins test; }
+
+failed=()
+# run NAME COMMAND…
+run() {
+	local name=$1 begin=$SECONDS
+	shift
+	printf '%s==> %s%s\n' "$bold" "$name" "$plain"
+	if "$@"; then
+		echo "ok $name ($((SECONDS - begin)) s)"
+	else
+		echo "FAILED $name"
+		failed+=("$name")
+	fi
+}
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+run "what the tests need" install_missing
+run "build" build
+if [ ${#failed[@]} -gt 0 ]; then
+	echo "test.sh: without these there is nothing to test"
+	exit 1
+fi
+if [ $# -gt 0 ]; then
+	run "go test $*" tests "$@"
+else
+	run "gofmt" format
+	run "go vet" go vet ./...
+	run "staticcheck" go tool staticcheck -checks all ./...
+	run "go mod tidy" silent go mod tidy -diff
+	run "shellcheck" shellcheck -x build_linux.sh scripts/*.sh .ci/run
+	run "go test" tests ./...
+	run "go test -race" tests -race "${raced[@]}"
+fi
+
+if [ ${#failed[@]} -gt 0 ]; then
+	printf '%sFAILED: %s%s (%d s)\n' "$bold" "$(printf '%s, ' "${failed[@]}" | sed 's/, $//')" "$plain" "$SECONDS"
+	exit 1
+fi
+printf '%sall passed%s (%d s)\n' "$bold" "$plain" "$SECONDS"
