@@ -182,7 +182,7 @@ func TestWhatIsGivenBack(t *testing.T) {
 		{"ADD failed", fails, addFails, "ADD", `IPAM plugin "stand": full`, 11},
 		{"ADD without an address", answers(`{"cniVersion":"1.0.0"}`), addFails, "ADD DEL", "IPAM plugin returned missing IP config", 7},
 		{"ADD answers null", answers(`null`), addFails, "ADD DEL", "IPAM plugin returned missing IP config", 7},
-		{"ADD answers nothing", "", addFails, "ADD DEL", `IPAM plugin "stand": decode result: unexpected end of JSON input`, 6},
+		{"ADD answers nothing", "", addFails, "ADD DEL", `IPAM plugin "stand": decode result: byte 0: unexpected end of JSON input`, 6},
 		{"ADD answers with a broken address", answers(`{"ips":[{"address":""}]}`), addFails, "ADD DEL",
 			`IPAM plugin "stand": decode result of version 1.0.0: an IP without an address`, 6},
 	} {

@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"os"
 	"runtime"
+	"runtime/debug"
 
 	"github.com/plumb-cni/plumb/pkg/trace"
 	"golang.org/x/sys/unix"
@@ -62,18 +63,22 @@ func Self(t *trace.Tracer) (*Handle, error) {
 	return h, nil
 }
 
-// identify refuses what is no network namespace (ioctl NS_GET_NSTYPE, kernel
-// 4.11) and notes what makes two handles the same namespace.
+// identify refuses what is no network namespace (file system nsfs, kernel 3.19;
+// ioctl NS_GET_NSTYPE, kernel 4.11) and notes what makes two handles the same
+// namespace.
 func (h *Handle) identify() error {
 	var fst unix.Statfs_t
 	if err := unix.Fstatfs(h.FD(), &fst); err != nil {
 		return fmt.Errorf("stat netns %s: %w", h.path, err)
 	}
-	if fst.Type != unix.NSFS_MAGIC && fst.Type != unix.PROC_SUPER_MAGIC {
+	if fst.Type != unix.NSFS_MAGIC {
 		return fmt.Errorf("%s: %w", h.path, ErrNotNamespace)
 	}
 	kind, err := unix.IoctlRetInt(h.FD(), unix.NS_GET_NSTYPE)
-	if err == nil && kind != unix.CLONE_NEWNET || errors.Is(err, unix.ENOTTY) {
+	if err != nil {
+		return fmt.Errorf("kind of namespace %s: %w", h.path, err)
+	}
+	if kind != unix.CLONE_NEWNET {
 		return fmt.Errorf("%s: %w", h.path, ErrNotNamespace)
 	}
 	var st unix.Stat_t
@@ -120,17 +125,30 @@ func (h *Handle) Close() error {
 }
 
 // Do runs f on a thread that is in the namespace. A thread that cannot be brought
-// back is ended with its goroutine and never reused.
+// back, or whose f panics, is ended with its goroutine and never reused; the panic
+// goes on in the caller.
 func (h *Handle) Do(f func() error) error {
 	if h.self {
 		return f()
 	}
-	done := make(chan error, 1)
+	err := errors.New("the function ended its goroutine") // runtime.Goexit
+	var panicked any
+	done := make(chan struct{})
 	go func() {
+		defer close(done)
+		defer func() {
+			if p := recover(); p != nil {
+				panicked = fmt.Sprintf("%v\n%s", p, debug.Stack())
+			}
+		}()
 		runtime.LockOSThread()
-		done <- h.enter(f)
+		err = h.enter(f)
 	}()
-	return <-done
+	<-done
+	if panicked != nil {
+		panic(panicked)
+	}
+	return err
 }
 
 // enter runs on a locked thread; leaving without UnlockOSThread ends the thread.

@@ -96,13 +96,19 @@ func (r *Request) Args() (types.Args, error) {
 }
 
 // Prev is the result of the plugin before this one in the chain, in the newest
-// form; nil when there is none. It is decoded once. Errors have CodeDecode.
+// form; nil when there is none. It is decoded once. Errors have CodeDecode. DEL must
+// finish whatever was passed to it, so there one that cannot be read counts as none.
 func (r *Request) Prev() (*types.Result, error) {
 	raw := string(r.Conf.PrevResult)
 	if r.prev != nil || raw == "" || raw == "null" {
 		return r.prev, nil
 	}
 	prev, err := types.ParseResult(r.Version, r.Conf.PrevResult)
+	if err != nil && r.Command == "DEL" {
+		r.Warn("prevResult: %v", err)
+		r.Conf.PrevResult = nil
+		return nil, nil
+	}
 	if err != nil {
 		return nil, types.Errorf(types.CodeDecode, "prevResult: %w", err)
 	}
@@ -122,7 +128,8 @@ func (r *Request) MustPrev() (*types.Result, error) {
 
 // Decode reads the plugin's own keys into conf, a pointer to a struct with json
 // tags. On ADD it names unknown keys that are nearly known ones on stderr; with
-// "strict": true in the configuration any unknown key is an error.
+// "strict": true in the configuration any unknown key is an error, but in DEL, which
+// must finish.
 func (r *Request) Decode(conf any) error {
 	if err := types.Decode(r.Stdin, conf); err != nil {
 		return err
@@ -132,9 +139,8 @@ func (r *Request) Decode(conf any) error {
 	}
 	var refused []error
 	for _, key := range types.Unknown(r.Stdin, conf, sharedKeys...) {
-		nested := strings.ContainsAny(key.Path, ".[")
 		switch {
-		case r.plugin.IPAM && !nested: // the interface plugin's business
+		case !r.judges(key):
 		case r.Conf.Strict:
 			refused = append(refused, errors.New(key.String()))
 		case key.Likely != "":
@@ -145,6 +151,23 @@ func (r *Request) Decode(conf any) error {
 		return types.Errorf(types.CodeUnsupported, "strict configuration: %w", errors.Join(refused...))
 	}
 	return nil
+}
+
+// judges: is an unknown key this plugin's business? An IPAM plugin reads within the
+// configuration of an interface plugin, and either passes over what is the other's.
+// What runtimes pass (args, runtimeConfig, prevResult) is for all plugins.
+func (r *Request) judges(key types.UnknownKey) bool {
+	if !key.Nested {
+		return !r.plugin.IPAM
+	}
+	top, _, _ := strings.Cut(strings.ToLower(key.Path), ".")
+	switch top {
+	case "args", "runtimeconfig", "prevresult":
+		return false
+	case "ipam":
+		return r.plugin.IPAM
+	}
+	return !r.plugin.IPAM
 }
 
 // sharedKeys are the top-level keys that belong to the specification, to libcni or
@@ -173,21 +196,20 @@ func (l *lines) Write(b []byte) (int, error) {
 }
 
 // openLog sets the tracer up as CNI_LOG_LEVEL and CNI_LOG_FILE ask.
-func (r *Request) openLog() error {
+func (r *Request) openLog() {
 	if strings.EqualFold(r.getenv("CNI_LOG_LEVEL"), "debug") {
 		r.Trace.Text = r.env.Stderr
 	}
 	path := r.getenv("CNI_LOG_FILE")
 	if path == "" {
-		return nil
+		return
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
 		r.Warn("CNI_LOG_FILE: %v", err)
-		return nil
+		return
 	}
 	r.Trace.JSON, r.logFile = f, f
-	return nil
 }
 
 // openNamespaces opens node and pod and refuses a pod that is the node: every step
@@ -203,18 +225,27 @@ func (r *Request) openNamespaces(v verb) error {
 	}
 	pod, err := ns.Open(r.NetNS, r.Trace)
 	switch {
+	case err == nil && pod.Same(node) && !r.overridden():
+		return r.refuseOwn(v, pod.Close())
 	case err == nil:
 		r.Pod = pod
+		return nil
 	case r.plugin.IPAM, v.netns == netnsOptional && gone(err):
 		return nil
-	default:
-		return types.Errorf(types.CodeNamespace, "container namespace: %w", err)
 	}
-	if pod.Same(node) && !r.overridden() {
-		return types.Errorf(types.CodeNamespace,
-			"CNI_NETNS %s is the namespace that the plugin itself runs in; set CNI_NETNS_OVERRIDE=1 if that is meant", r.NetNS)
+	return types.Errorf(types.CodeNamespace, "container namespace: %w", err)
+}
+
+// refuseOwn answers a CNI_NETNS that is the node's. In DEL it is a container that is
+// gone: /proc/<pid>/ns/net of a pid that the host has used again, say. Nothing may be
+// deleted there, but what the node keeps for the container must be.
+func (r *Request) refuseOwn(v verb, closed error) error {
+	if v.netns == netnsOptional {
+		r.Warn("CNI_NETNS %s is the namespace that the plugin itself runs in; taken for gone", r.NetNS)
+		return closed
 	}
-	return nil
+	return types.Errorf(types.CodeNamespace,
+		"CNI_NETNS %s is the namespace that the plugin itself runs in; set CNI_NETNS_OVERRIDE=1 if that is meant", r.NetNS)
 }
 
 // gone: no namespace there any more, be it nothing or the plain file that an

@@ -11,8 +11,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"runtime/debug"
 	"strings"
+	"syscall"
 
 	"github.com/plumb-cni/plumb/pkg/types"
 )
@@ -51,6 +53,10 @@ func Main(p Plugin) {
 	// limit brings the collector back for a run that would grow past 64 MiB.
 	debug.SetGCPercent(-1)
 	debug.SetMemoryLimit(64 << 20)
+	// A runtime that has gone away must not end an ADD by SIGPIPE: the write of the
+	// result is to fail, so that the ADD is undone. Not signal.Ignore, which
+	// delegates would inherit.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	os.Exit(Run(p, Env{Environ: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}))
 }
 
@@ -85,13 +91,17 @@ func (r *Request) printError(err error) {
 	if r.Version != 0 {
 		v = r.Version.String()
 	}
-	body, _ := json.MarshalIndent(struct {
+	var body bytes.Buffer
+	enc := json.NewEncoder(&body)
+	enc.SetEscapeHTML(false) // people read it: "<" is "<"
+	enc.SetIndent("", "    ")
+	_ = enc.Encode(struct { // cannot fail: texts and a number
 		CNIVersion string `json:"cniVersion"`
 		Code       uint   `json:"code"`
 		Msg        string `json:"msg"`
 		Details    string `json:"details,omitempty"`
-	}{v, coded.Code, coded.Msg, coded.Details}, "", "    ")
-	if _, werr := r.env.Stdout.Write(append(body, '\n')); werr != nil {
+	}{v, coded.Code, coded.Msg, coded.Details})
+	if _, werr := r.env.Stdout.Write(body.Bytes()); werr != nil {
 		fmt.Fprintf(r.env.Stderr, "%s: %v (and stdout cannot be written: %v)\n", r.plugin.Name, err, werr)
 	}
 }
@@ -108,6 +118,9 @@ func (r *Request) readStdin() error {
 	}
 	if err := types.Decode(r.Stdin, &r.Conf); err != nil {
 		return err
+	}
+	if r.Conf.Valid == nil {
+		r.Conf.Valid = r.Conf.ValidOld
 	}
 	if r.Conf.Name == "" {
 		return types.Errorf(types.CodeConfig, "missing network name: the configuration needs a \"name\"")
@@ -156,9 +169,7 @@ func (r *Request) serve() (err error) {
 		return err
 	}
 	defer func() { err = r.finish(recover(), err) }()
-	if err := r.openLog(); err != nil {
-		return err
-	}
+	r.openLog()
 	if err := r.openNamespaces(verb); err != nil {
 		return err
 	}
@@ -227,6 +238,16 @@ func add(r *Request) error {
 		return types.Coded(code, err)
 	}
 	return r.write(b)
+}
+
+// gc calls the handler only with a list of what lives on: without one (cnitool gc),
+// everything would have to be taken for garbage.
+func gc(r *Request) error {
+	if r.Conf.Valid == nil {
+		r.Warn("GC without cni.dev/valid-attachments: nothing is collected")
+		return nil
+	}
+	return quiet(func(p Plugin) func(*Request) error { return p.GC })(r)
 }
 
 // quiet calls a handler that has no result.

@@ -44,7 +44,7 @@ var verbs = map[string]verb{
 	"GC": {
 		needs: []string{"CNI_PATH"},
 		since: types.V110,
-		call:  quiet(func(p Plugin) func(*Request) error { return p.GC }),
+		call:  gc,
 	},
 	"STATUS": {
 		needs: []string{"CNI_PATH"},
@@ -97,8 +97,8 @@ func badIfName(s string) string {
 		return "longer than 15 bytes"
 	case s == "." || s == "..":
 		return "a dot is no name"
-	case strings.ContainsAny(s, "/:"):
-		return "'/' and ':' are not allowed"
+	case strings.ContainsAny(s, "/:%"): // the kernel would put a number in place of %d
+		return "'/', ':' and '%' are not allowed"
 	case strings.ContainsFunc(s, unicode.IsSpace):
 		return "white space is not allowed"
 	}

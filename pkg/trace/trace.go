@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"time"
 )
@@ -84,7 +85,7 @@ func (t *Tracer) end(step string, begin time.Time, err error) error {
 	if t.Text != nil {
 		outcome := ""
 		if err != nil {
-			outcome = ": " + err.Error()
+			outcome = ": " + strings.ReplaceAll(err.Error(), "\n", "; ") // errors.Join breaks lines
 		}
 		fmt.Fprintf(t.Text, "%s %9.3fms %9.3fms %s%s\n", t.Who, ms(at), ms(took), step, outcome)
 	}

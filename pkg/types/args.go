@@ -1,7 +1,6 @@
 package types
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 )
@@ -33,8 +32,11 @@ func ParseArgs(s string) (Args, error) {
 		args[key] = value
 	}
 	ignore, err := parseIgnore(args[argIgnoreUnknown])
-	if err != nil || ignore {
-		return args, err
+	if err != nil {
+		return nil, err
+	}
+	if ignore {
+		return args, nil
 	}
 	var unknown []string
 	for key := range args {
@@ -44,7 +46,7 @@ func ParseArgs(s string) (Args, error) {
 	}
 	if len(unknown) > 0 {
 		slices.Sort(unknown)
-		return nil, Errorf(CodeEnvironment, "%s; add IgnoreUnknown=1 to accept them", fmt.Sprintf("ARGS: unknown args %q", unknown))
+		return nil, Errorf(CodeEnvironment, "ARGS: unknown args %q; add IgnoreUnknown=1 to accept them", unknown)
 	}
 	return args, nil
 }

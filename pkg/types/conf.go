@@ -1,6 +1,8 @@
 package types
 
 import (
+	"bytes"
+	"encoding"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,8 +21,11 @@ type Conf struct {
 	DNS        DNS             `json:"dns"`
 	PrevResult json.RawMessage `json:"prevResult"`
 	Strict     bool            `json:"strict"`
-	// Valid lists the attachments of this network that live on (GC only).
-	Valid []ValidAttachment `json:"cni.dev/valid-attachments"`
+	// Valid lists the attachments of this network that live on (GC only). Runtimes
+	// with libcni 1.1.0 say it under ValidOld, which is what the specification
+	// called it at first (containernetworking/cni issue 1101).
+	Valid    ValidAttachments `json:"cni.dev/valid-attachments"`
+	ValidOld ValidAttachments `json:"cni.dev/attachments"`
 }
 
 // IPAM is what an interface plugin knows of its IPAM configuration.
@@ -32,6 +37,20 @@ type IPAM struct {
 type ValidAttachment struct {
 	ContainerID string `json:"containerID"`
 	IfName      string `json:"ifname"`
+}
+
+// ValidAttachments is nil when the configuration says nothing, and empty when it
+// says that nothing lives on.
+type ValidAttachments []ValidAttachment
+
+// UnmarshalJSON takes null for an empty list: libcni writes it for one.
+func (v *ValidAttachments) UnmarshalJSON(data []byte) error {
+	list := []ValidAttachment{}
+	if err := json.Unmarshal(data, &list); err != nil {
+		return err
+	}
+	*v = append(ValidAttachments{}, list...)
+	return nil
 }
 
 // An Attachment is one interface of one container in one network: the identity
@@ -60,32 +79,58 @@ type Set map[Attachment]bool
 // shape, has CodeDecode; a value that its type refuses has CodeConfig. The text
 // names the key.
 func Decode(data []byte, conf any) error {
-	err := json.Unmarshal(data, conf)
-	if err == nil && string(trimSpace(data)) == "null" {
-		return Errorf(CodeDecode, "decode configuration: want a JSON object, have null")
+	if string(bytes.TrimSpace(data)) == "null" {
+		return Errorf(CodeDecode, "decode configuration: want an object, have null")
 	}
-	if err == nil {
+	err := json.Unmarshal(data, conf)
+	var shape *json.UnmarshalTypeError
+	var syntax *json.SyntaxError
+	switch {
+	case err == nil:
 		return nil
+	case errors.As(err, &shape), errors.As(err, &syntax):
+		return Errorf(CodeDecode, "decode configuration: %w", explain(err, data, conf))
+	}
+	return Errorf(CodeConfig, "invalid configuration: %w", explain(err, data, conf))
+}
+
+// explain says in JSON's words, and with the key, what json.Unmarshal of data into
+// out disliked.
+func explain(err error, data []byte, out any) error {
+	key := culprit("", data, reflect.TypeOf(out))
+	if key != "" {
+		key = fmt.Sprintf("key %q: ", key)
 	}
 	var shape *json.UnmarshalTypeError
 	var syntax *json.SyntaxError
 	switch {
-	case errors.As(err, &shape) && shape.Field != "":
-		return Errorf(CodeDecode, "decode configuration: key %q wants %s, has %s", shape.Field, kindName(shape.Type), shape.Value)
 	case errors.As(err, &shape):
-		return Errorf(CodeDecode, "decode configuration: want a JSON object, have %s", shape.Value)
+		return fmt.Errorf("%swant %s, have %s", key, kindName(shape.Type), shape.Value)
 	case errors.As(err, &syntax):
-		return Errorf(CodeDecode, "decode configuration: byte %d: %w", syntax.Offset, err)
-	case strings.Contains(err.Error(), "unexpected end of JSON input"):
-		return Errorf(CodeDecode, "decode configuration: %w", err)
+		return fmt.Errorf("byte %d: %w", syntax.Offset, err)
 	}
-	return Errorf(CodeConfig, "invalid configuration: %w", err)
+	return fmt.Errorf("%s%w", key, err)
 }
 
-func trimSpace(data []byte) []byte { return []byte(strings.TrimSpace(string(data))) }
+// culprit is the path of the value in data that a variable of type t refuses; empty:
+// data itself.
+func culprit(path string, data json.RawMessage, t reflect.Type) string {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	for _, p := range parts(path, data, t) {
+		if json.Unmarshal(p.data, reflect.New(p.t).Interface()) != nil {
+			return culprit(p.path, p.data, p.t)
+		}
+	}
+	return path
+}
 
 // kindName says in JSON's words what a Go type takes.
 func kindName(t reflect.Type) string {
+	if reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {
+		return "a string"
+	}
 	switch t.Kind() {
 	case reflect.Bool:
 		return "true or false"
@@ -104,6 +149,7 @@ type UnknownKey struct {
 	Path   string // "ipam.rangeStrat"
 	Value  string // as written
 	Likely string // the known key that was probably meant; empty: none is near
+	Nested bool   // not at the top of the configuration
 }
 
 func (u UnknownKey) String() string {
@@ -127,55 +173,97 @@ func unknown(path string, data json.RawMessage, t reflect.Type, shared []string)
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	switch t.Kind() {
-	case reflect.Slice:
-		return unknownInList(path, data, t.Elem())
-	case reflect.Struct:
-		return unknownInObject(path, data, t, shared)
-	}
-	return nil
-}
-
-func unknownInList(path string, data json.RawMessage, element reflect.Type) []UnknownKey {
-	var items []json.RawMessage
-	if json.Unmarshal(data, &items) != nil {
-		return nil
-	}
 	var found []UnknownKey
-	for i, item := range items {
-		found = append(found, unknown(fmt.Sprintf("%s[%d]", path, i), item, element, nil)...)
+	for _, p := range parts(path, data, t) {
+		found = append(found, unknown(p.path, p.data, p.t, nil)...)
 	}
-	return found
-}
-
-func unknownInObject(path string, data json.RawMessage, t reflect.Type, shared []string) []UnknownKey {
+	fields := fieldsOf(t)
 	var object map[string]json.RawMessage
-	if json.Unmarshal(data, &object) != nil {
-		return nil
+	if len(fields) == 0 || json.Unmarshal(data, &object) != nil {
+		return found
 	}
 	known := slices.Clone(shared)
-	fields := map[string]reflect.Type{}
-	for i := range t.NumField() {
-		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
-		if name == "" || name == "-" {
-			continue
-		}
-		known = append(known, name)
-		fields[strings.ToLower(name)] = t.Field(i).Type
+	for _, f := range fields {
+		known = append(known, f.name)
 	}
-	if len(fields) == 0 {
-		return nil
-	}
-	var found []UnknownKey
 	for key, value := range object {
-		full := strings.TrimPrefix(path+"."+key, ".")
-		if field, ok := fields[strings.ToLower(key)]; ok {
-			found = append(found, unknown(full, value, field, nil)...)
-		} else if !slices.ContainsFunc(known, func(k string) bool { return strings.EqualFold(k, key) }) {
-			found = append(found, UnknownKey{Path: full, Value: string(value), Likely: nearest(key, known)})
+		if !slices.ContainsFunc(known, func(k string) bool { return strings.EqualFold(k, key) }) {
+			found = append(found, UnknownKey{Path: join(path, key), Value: string(value), Likely: nearest(key, known), Nested: path != ""})
 		}
 	}
 	return found
+}
+
+// A part is a value within a JSON object or list, and the Go type that takes it.
+type part struct {
+	path string
+	data json.RawMessage
+	t    reflect.Type
+}
+
+// parts lists the values within data that a variable of type t has room for.
+func parts(path string, data json.RawMessage, t reflect.Type) []part {
+	var found []part
+	switch t.Kind() {
+	case reflect.Slice:
+		var items []json.RawMessage
+		if t.Elem().Kind() == reflect.Uint8 || json.Unmarshal(data, &items) != nil {
+			return nil
+		}
+		for i, item := range items {
+			found = append(found, part{fmt.Sprintf("%s[%d]", path, i), item, t.Elem()})
+		}
+	case reflect.Struct:
+		var object map[string]json.RawMessage
+		fields := fieldsOf(t)
+		if len(fields) == 0 || json.Unmarshal(data, &object) != nil {
+			return nil
+		}
+		for key, value := range object {
+			if i := slices.IndexFunc(fields, func(f field) bool { return strings.EqualFold(f.name, key) }); i >= 0 {
+				found = append(found, part{join(path, key), value, fields[i].t})
+			}
+		}
+	}
+	return found
+}
+
+func join(path, key string) string {
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+type field struct {
+	name string
+	t    reflect.Type
+}
+
+// fieldsOf lists the fields of a struct that encoding/json fills by name, those of
+// embedded structs among them.
+func fieldsOf(t reflect.Type) []field {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct {
+		return nil
+	}
+	var fields []field
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case name == "-":
+		case f.Anonymous && name == "":
+			fields = append(fields, fieldsOf(f.Type)...)
+		case name != "":
+			fields = append(fields, field{name, f.Type})
+		case f.IsExported():
+			fields = append(fields, field{f.Name, f.Type})
+		}
+	}
+	return fields
 }
 
 // nearest is the known key within two edits of key, or one for short keys.

@@ -9,6 +9,7 @@ package types
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -69,6 +70,14 @@ type DNS struct {
 // overrides what an IPAM plugin found.
 func (d DNS) IsZero() bool {
 	return d.Nameservers == nil && d.Domain == "" && d.Search == nil && d.Options == nil
+}
+
+// printed is d as it is printed: an empty list has nothing to override any more.
+func (d DNS) printed() DNS {
+	if len(d.Nameservers) == 0 && d.Domain == "" && len(d.Search) == 0 && len(d.Options) == 0 {
+		return DNS{}
+	}
+	return d
 }
 
 // Container finds the interface of that name in the container.
@@ -163,7 +172,7 @@ func ParseResult(v Version, data []byte) (*Result, error) {
 		CNIVersion string `json:"cniVersion"`
 	}
 	if err := json.Unmarshal(data, &head); err != nil {
-		return nil, fmt.Errorf("decode result: %w", err)
+		return nil, fmt.Errorf("decode result: %w", explain(err, data, &head))
 	}
 	if head.CNIVersion != "" {
 		own, err := ParseVersion(head.CNIVersion)
@@ -193,7 +202,7 @@ func parse(v Version, data []byte) (*Result, error) {
 func decode[Wire any](data []byte, from func(*Wire) *Result) (*Result, error) {
 	var wire Wire
 	if err := json.Unmarshal(data, &wire); err != nil {
-		return nil, err
+		return nil, explain(err, data, &wire)
 	}
 	r := from(&wire)
 	for i := range r.IPs {
@@ -211,12 +220,19 @@ func decode[Wire any](data []byte, from func(*Wire) *Result) (*Result, error) {
 
 // clean brings an address from outside into the one form that is used inside.
 // netip takes an empty text for a zero prefix and keeps IPv4-mapped IPv6 as such.
+// Where there are no interfaces (an IPAM plugin's answer) an index means nothing.
 func (ip *IP) clean(interfaces int) error {
 	ip.Address, ip.Gateway = unmap(ip.Address), ip.Gateway.Unmap()
-	if !ip.Address.IsValid() {
-		return fmt.Errorf("an IP without an address")
-	}
-	if ip.Interface < NoInterface || interfaces > 0 && ip.Interface >= interfaces {
+	switch {
+	case !ip.Address.IsValid():
+		return errors.New("an IP without an address")
+	case ip.Address.Addr().Is4In6():
+		return fmt.Errorf("IP %s is IPv4 in IPv6 with the prefix length of neither", ip.Address)
+	case ip.Gateway.Zone() != "":
+		return fmt.Errorf("IP %s has a gateway with a zone: %s", ip.Address, ip.Gateway)
+	case interfaces == 0:
+		ip.Interface = NoInterface
+	case ip.Interface < NoInterface || ip.Interface >= interfaces:
 		return fmt.Errorf("IP %s names interface %d of %d", ip.Address, ip.Interface, interfaces)
 	}
 	return nil
@@ -226,7 +242,10 @@ func (ip *IP) clean(interfaces int) error {
 // inside: destination masked, no IPv4-mapped IPv6, gateway of the same family.
 func (r *Route) Clean() error {
 	if r.Dst = unmap(r.Dst).Masked(); !r.Dst.IsValid() {
-		return fmt.Errorf("a route without a destination (dst)")
+		return errors.New("a route without a destination (dst)")
+	}
+	if r.GW.Zone() != "" {
+		return fmt.Errorf("route %s has a gateway with a zone: %s", r.Dst, r.GW)
 	}
 	if r.GW = r.GW.Unmap(); r.GW.IsValid() && r.GW.Is4() != r.Dst.Addr().Is4() {
 		return fmt.Errorf("route %s has a gateway of the other family: %s", r.Dst, r.GW)
@@ -260,4 +279,24 @@ func plain(routes []Route, attributes bool) []Route {
 		out = append(out, Route{Dst: r.Dst, GW: r.GW})
 	}
 	return out
+}
+
+// FirstMAC reads the first text that is not empty: callers list the places where a
+// MAC can be asked for, the strongest first. All empty: the zero MAC. An address
+// that no interface can have (multicast, all zero) is an error.
+func FirstMAC(texts ...string) (MAC, error) {
+	for _, text := range texts {
+		if text == "" {
+			continue
+		}
+		mac, err := ParseMAC(text)
+		switch {
+		case err != nil:
+			return "", err
+		case len(mac) != 6, mac[0]&1 != 0, mac == MAC(make([]byte, 6)):
+			return "", fmt.Errorf("invalid MAC address %q: an interface needs a unicast address of 6 bytes", text)
+		}
+		return mac, nil
+	}
+	return "", nil
 }

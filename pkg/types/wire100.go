@@ -28,7 +28,7 @@ type ip100 struct {
 }
 
 func to100(r *Result, v Version, routeAttributes bool) *result100 {
-	w := &result100{CNIVersion: v.String(), Routes: plain(r.Routes, routeAttributes), DNS: r.DNS}
+	w := &result100{CNIVersion: v.String(), Routes: plain(r.Routes, routeAttributes), DNS: r.DNS.printed()}
 	for _, in := range r.Interfaces {
 		if v < V110 {
 			in.MTU, in.SocketPath, in.PciID = 0, "", ""

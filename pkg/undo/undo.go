@@ -28,17 +28,26 @@ func (s *Stack) Push(what string, undo func() error) {
 	s.steps = append(s.steps, step{what, undo})
 }
 
-// Rollback runs the inverses, newest first. A failed one does not stop the rest;
-// all failures are joined. The stack is empty afterwards.
+// Rollback runs the inverses, newest first. One that fails or panics does not stop
+// the rest; all failures are joined. The stack is empty afterwards.
 func (s *Stack) Rollback() error {
 	var errs []error
 	for i := len(s.steps) - 1; i >= 0; i-- {
-		if err := s.steps[i].undo(); err != nil {
+		if err := s.steps[i].run(); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", s.steps[i].what, err))
 		}
 	}
 	s.steps = nil
 	return errors.Join(errs...)
+}
+
+func (s step) run() (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	return s.undo()
 }
 
 // Commit forgets the inverses: what was done stays.

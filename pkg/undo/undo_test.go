@@ -32,6 +32,16 @@ func TestRollbackRunsNewestFirstPastFailures(t *testing.T) {
 	}
 }
 
+func TestPanicDoesNotStopARollback(t *testing.T) {
+	ran := false
+	var s Stack
+	s.Push("undo a", func() error { ran = true; return nil })
+	s.Push("undo b", func() error { panic("ouch") })
+	if err := s.Rollback(); !ran || err == nil || err.Error() != "undo b: panic: ouch" {
+		t.Errorf("ran %t, error %v", ran, err)
+	}
+}
+
 func TestCommitKeepsWhatWasDone(t *testing.T) {
 	var s Stack
 	s.Push("undo", func() error { t.Error("ran after a commit"); return nil })

@@ -1,0 +1,244 @@
+package types
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+// pluginConf has the kinds of fields that plugins' configurations have.
+type pluginConf struct {
+	Conf
+	Bridge    string `json:"bridge"`
+	IsGateway bool   `json:"isGateway"`
+	MTU       int    `json:"mtu"`
+	VLANTrunk []struct {
+		MinID int `json:"minID"`
+	} `json:"vlanTrunk"`
+	Nested *struct {
+		Subnet netip.Prefix `json:"subnet"`
+		MAC    MAC          `json:"mac"`
+	} `json:"nested"`
+	Ranges [][]struct {
+		Subnet netip.Prefix `json:"subnet"`
+	} `json:"ranges"`
+	Sysctl   map[string]string `json:"sysctl"`
+	Raw      json.RawMessage   `json:"raw"`
+	Untagged string
+	Hidden   string `json:"-"`
+}
+
+func TestDecode(t *testing.T) {
+	var conf pluginConf
+	text := ` {"CNIVersion":"1.1.0","NAME":"n","isgateway":true,"nested":{"SUBNET":"10.0.0.0/8","mac":null},"ranges":[[{"subnet":"fd00::/8"}]],
+		"mtu":null,"bridge":null,"prevResult":null,"cni.dev/valid-attachments":[{"containerID":"c","ifname":"i"}],"unknown":{}} `
+	if err := Decode([]byte(text), &conf); err != nil {
+		t.Fatal(err)
+	}
+	if conf.Name != "n" || !conf.IsGateway || conf.Nested.Subnet != prefix("10.0.0.0/8") || conf.Ranges[0][0].Subnet != prefix("fd00::/8") || len(conf.Valid) != 1 {
+		t.Errorf("%+v", conf)
+	}
+}
+
+func TestDecodeNamesWhatIsWrong(t *testing.T) {
+	for _, tc := range []struct {
+		text string
+		code uint
+		want string
+	}{
+		{``, CodeDecode, `decode configuration: byte 0: unexpected end of JSON input`},
+		{`{"a":`, CodeDecode, `decode configuration: byte 5: unexpected end of JSON input`},
+		{`{a}`, CodeDecode, `decode configuration: byte 2: invalid character 'a' looking for beginning of object key string`},
+		{`{} {}`, CodeDecode, `decode configuration: byte 4: invalid character '{' after top-level value`},
+		{` null `, CodeDecode, `decode configuration: want an object, have null`},
+		{`[]`, CodeDecode, `decode configuration: want an object, have array`},
+		{`"x"`, CodeDecode, `decode configuration: want an object, have string`},
+		{`{"mtu":"x"}`, CodeDecode, `decode configuration: key "mtu": want a number (int), have string`},
+		{`{"mtu":1.5}`, CodeDecode, `decode configuration: key "mtu": want a number (int), have number 1.5`},
+		{`{"isGateway":"true"}`, CodeDecode, `decode configuration: key "isGateway": want true or false, have string`},
+		{`{"bridge":1}`, CodeDecode, `decode configuration: key "bridge": want a string, have number`},
+		{`{"ipam":"host-local"}`, CodeDecode, `decode configuration: key "ipam": want an object, have string`},
+		{`{"vlanTrunk":{}}`, CodeDecode, `decode configuration: key "vlanTrunk": want a list, have object`},
+		{`{"vlanTrunk":[{},{"minID":[]}]}`, CodeDecode, `decode configuration: key "vlanTrunk[1].minID": want a number (int), have array`},
+		{`{"sysctl":[]}`, CodeDecode, `decode configuration: key "sysctl": want an object, have array`},
+		{`{"nested":{"subnet":1}}`, CodeDecode, `decode configuration: key "nested.subnet": want a string, have number`},
+		{`{"nested":{"Subnet":"10.0.0.0"}}`, CodeConfig, `invalid configuration: key "nested.Subnet": netip.ParsePrefix("10.0.0.0"): no '/'`},
+		{`{"nested":{"mac":"zz"}}`, CodeConfig, `invalid configuration: key "nested.mac": invalid MAC address "zz"`},
+		{`{"ranges":[[{}],[{},{"subnet":"x"}]]}`, CodeConfig, `invalid configuration: key "ranges[1][1].subnet": netip.ParsePrefix("x"): no '/'`},
+		{`{"cni.dev/valid-attachments":[{"containerID":1}]}`, CodeDecode, `decode configuration: key "cni.dev/valid-attachments[0].containerID": want a string, have number`},
+	} {
+		err := Decode([]byte(tc.text), &pluginConf{})
+		if err == nil || err.Error() != tc.want || AsError(err).Code != tc.code {
+			t.Errorf("%s: %v, want %d %q", tc.text, err, tc.code, tc.want)
+		}
+	}
+}
+
+func TestValidAttachments(t *testing.T) {
+	for text, want := range map[string]string{
+		`{}`:                                 "nil",
+		`{"cni.dev/valid-attachments":null}`: "[]",
+		`{"cni.dev/valid-attachments":[]}`:   "[]",
+		`{"cni.dev/valid-attachments":[{"containerID":"c","ifname":"i"}]}`: "[{c i}]",
+		`{"CNI.DEV/valid-attachments":[{"CONTAINERID":"c","ifName":"i"}]}`: "[{c i}]",
+	} {
+		var conf Conf
+		err := Decode([]byte(text), &conf)
+		got := fmt.Sprint(conf.Valid)
+		if conf.Valid == nil {
+			got = "nil"
+		}
+		if err != nil || got != want {
+			t.Errorf("%s: %s, %v, want %s", text, got, err, want)
+		}
+	}
+}
+
+func TestUnknown(t *testing.T) {
+	for _, tc := range []struct{ text, want string }{
+		{`{"bridge":"b","BRIDGE":"b","untagged":"x","ipam":{"type":"t"},"sysctl":{"any.thing":"1"},"raw":{"a":[1]}}`, ""},
+		{`{"isGatway":true}`, `unknown key "isGatway" with value true; did you mean "isGateway"?`},
+		{`{"ISGATWAY":true}`, `unknown key "ISGATWAY" with value true; did you mean "isGateway"?`},
+		{`{"mut":1}`, `unknown key "mut" with value 1`}, // two edits are too far for three letters
+		{`{"mtuu":1}`, `unknown key "mtuu" with value 1; did you mean "mtu"?`},
+		{`{"com.example/x":{"y":1}}`, `unknown key "com.example/x" with value {"y":1}`},
+		{`{"Hidden":"x"}`, `unknown key "Hidden" with value "x"`},
+		{`{"-":"x"}`, `unknown key "-" with value "x"`},
+		{`{"shard":1}`, `unknown key "shard" with value 1; did you mean "shared"?`},
+		{`{"shared":{"deep":1}}`, ""},
+		{`{"dns":{"nameserver":[]},"nested":{"subnt":1}}`,
+			`unknown key "dns.nameserver" with value []; did you mean "nameservers"?` + "\n" + `unknown key "nested.subnt" with value 1; did you mean "subnet"?`},
+		{`{"vlanTrunk":[{"minID":1},{"minld":1}]}`, `unknown key "vlanTrunk[1].minld" with value 1; did you mean "minID"?`},
+		{`{"ranges":[[{"gw":1}]]}`, `unknown key "ranges[0][0].gw" with value 1`},
+		{`{"nested":null,"vlanTrunk":null,"ranges":[null]}`, ""},
+		{`{"nested":5,"vlanTrunk":{}}`, ""}, // Decode's business
+		{`[]`, ""}, {`null`, ""}, {`{`, ""},
+	} {
+		var lines []string
+		for _, key := range Unknown([]byte(tc.text), &pluginConf{}, "shared") {
+			lines = append(lines, key.String())
+			if nested := strings.ContainsAny(key.Path, "[") || strings.HasPrefix(key.Path, "dns.") || strings.HasPrefix(key.Path, "nested."); key.Nested != nested {
+				t.Errorf("%s: nested %t", key.Path, key.Nested)
+			}
+		}
+		if got := strings.Join(lines, "\n"); got != tc.want {
+			t.Errorf("%s:\n%s\nwant\n%s", tc.text, got, tc.want)
+		}
+	}
+}
+
+func TestAttachmentText(t *testing.T) {
+	a := Attachment{Network: "n", ContainerID: "c", IfName: "i"}
+	if got, ok := ParseAttachment(a.String()); got != a || !ok {
+		t.Errorf("%v, %t", got, ok)
+	}
+	for _, bad := range []string{"", "n/c", "n/c/i/x", "n//i", "/c/i", "n/c/"} {
+		if a, ok := ParseAttachment(bad); ok {
+			t.Errorf("%q: %v", bad, a)
+		}
+	}
+}
+
+func TestParseArgs(t *testing.T) {
+	for _, tc := range []struct{ text, want, err string }{
+		{"", "map[]", ""},
+		{";;", "map[]", ""},
+		{"IP=10.0.0.1;GATEWAY=10.0.0.254;MAC=02:00:00:00:00:01;", "map[GATEWAY:10.0.0.254 IP:10.0.0.1 MAC:02:00:00:00:00:01]", ""},
+		{"IP=1;IP=2", "map[IP:2]", ""},
+		{"IP=", "map[IP:]", ""},
+		{"IgnoreUnknown=1;K8S_POD_NAME=a=b", "map[IgnoreUnknown:1 K8S_POD_NAME:a=b]", ""},
+		{"K8S_POD_NAME=a;IgnoreUnknown=TRUE", "map[IgnoreUnknown:TRUE K8S_POD_NAME:a]", ""},
+		{"ip=1", "", `ARGS: unknown args ["ip=1"]; add IgnoreUnknown=1 to accept them`},
+		{"Z=1;A=2;IgnoreUnknown=0", "", `ARGS: unknown args ["A=2" "Z=1"]; add IgnoreUnknown=1 to accept them`},
+		{"IgnoreUnknown=yes", "", `CNI_ARGS: IgnoreUnknown wants 1, 0, true or false, has "yes"`},
+		{"ignoreunknown=1", "", `ARGS: unknown args ["ignoreunknown=1"]; add IgnoreUnknown=1 to accept them`},
+		{"IP", "", `CNI_ARGS: "IP" is not KEY=VALUE`},
+		{"=1", "", `CNI_ARGS: "=1" is not KEY=VALUE`},
+	} {
+		args, err := ParseArgs(tc.text)
+		switch {
+		case tc.err == "" && (err != nil || fmt.Sprint(map[string]string(args)) != tc.want):
+			t.Errorf("%q: %v, %v, want %s", tc.text, args, err, tc.want)
+		case tc.err != "" && (err == nil || err.Error() != tc.err || AsError(err).Code != CodeEnvironment || args != nil):
+			t.Errorf("%q: %v, %v, want %q", tc.text, args, err, tc.err)
+		}
+	}
+}
+
+func TestVersions(t *testing.T) {
+	for text, want := range map[string]Version{"": V010, "0.1.0": V010, "0.2.0": V020, "0.3.0": V030, "0.3.1": V031, "0.4.0": V040, "1.0.0": V100, "1.1.0": V110} {
+		if got, err := ParseVersion(text); got != want || err != nil {
+			t.Errorf("%q: %v, %v", text, got, err)
+		}
+	}
+	for _, bad := range []string{"1.0", "1", "1.2.0", "v1.0.0", "1.0.0 ", "0.3.2", "Version(0)"} {
+		if got, err := ParseVersion(bad); err == nil {
+			t.Errorf("%q: %v", bad, got)
+		}
+	}
+	if got := strings.Join(VersionsSince(V040), " "); got != "0.4.0 1.0.0 1.1.0" {
+		t.Error(got)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	cause := errors.New("cause")
+	coded := Errorf(CodeIO, "read x: %w", cause)
+	for _, tc := range []struct {
+		why  string
+		err  error
+		code uint
+		text string
+	}{
+		{"plain", cause, CodeInternal, "cause"},
+		{"coded", coded, CodeIO, "read x: cause"},
+		{"wrapped", fmt.Errorf("more: %w", coded), CodeIO, "more: read x: cause"},
+		{"joined", errors.Join(errors.New("first"), coded), CodeIO, "first\nread x: cause"},
+		{"given a code", Coded(CodeConfig, cause), CodeConfig, "cause"},
+		{"keeps its code", Coded(CodeConfig, fmt.Errorf("more: %w", coded)), CodeIO, "more: read x: cause"},
+	} {
+		got := AsError(tc.err)
+		if got.Code != tc.code || got.Msg != tc.text || !errors.Is(got, cause) || !errors.Is(tc.err, cause) {
+			t.Errorf("%s: %d %q, Is %t", tc.why, got.Code, got.Msg, errors.Is(got, cause))
+		}
+	}
+	if Coded(CodeConfig, nil) != nil {
+		t.Error("no error got a code")
+	}
+	detailed := &Error{Code: 7, Msg: "m", Details: "d"}
+	if AsError(detailed) != detailed || detailed.Error() != "m; d" {
+		t.Errorf("%v", detailed)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(`{"name":"n","isGatway":1,"ranges":[[{"subnet":"10.0.0.0/8"}]],"nested":{"x":1}}`))
+	f.Add([]byte(`{"vlanTrunk":[{"minID":"x"}],"cni.dev/valid-attachments":null}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var conf pluginConf
+		if err := Decode(data, &conf); err != nil && err.Error() == "" {
+			t.Error("an error without a text")
+		}
+		for _, key := range Unknown(data, &conf, "shared") {
+			_ = key.String()
+		}
+	})
+}
+
+func FuzzParseArgs(f *testing.F) {
+	f.Add("IgnoreUnknown=1;IP=10.0.0.1;A=b=c;")
+	f.Fuzz(func(t *testing.T, text string) {
+		args, err := ParseArgs(text)
+		if (err == nil) == (args == nil) {
+			t.Errorf("%v, %v", args, err)
+		}
+		for key := range args {
+			if key == "" || strings.ContainsAny(key, "=;") {
+				t.Errorf("key %q", key)
+			}
+		}
+	})
+}

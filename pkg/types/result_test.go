@@ -1,0 +1,412 @@
+package types
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write testdata/*.golden anew")
+
+func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
+
+func mac(t testing.TB, s string) MAC {
+	t.Helper()
+	m, err := ParseMAC(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// shapes are the results that have a golden in every version.
+func shapes(t testing.TB) map[string]*Result {
+	node := Interface{Name: "veth0a1b2c3d", MAC: mac(t, "02:00:00:00:00:01")}
+	pod := Interface{Name: "eth0", MAC: mac(t, "02:00:00:00:00:02"), Sandbox: "/run/netns/pod"}
+	rich := pod
+	rich.MTU, rich.SocketPath, rich.PciID = 1400, "/run/s", "0000:00:1f.6"
+	return map[string]*Result{
+		"empty": {},
+		"l2":    {Interfaces: []Interface{node, pod}},
+		"v4": {
+			Interfaces: []Interface{node, pod},
+			IPs:        []IP{{Interface: 1, Address: prefix("10.1.2.3/24"), Gateway: addr("10.1.2.1")}},
+			Routes:     []Route{{Dst: prefix("0.0.0.0/0")}},
+		},
+		"lease": {
+			IPs:    []IP{{Interface: NoInterface, Address: prefix("10.1.2.3/24"), Gateway: addr("10.1.2.1")}},
+			Routes: []Route{{Dst: prefix("0.0.0.0/0"), GW: addr("10.1.2.1"), MTU: 1400, Table: 7}},
+			DNS:    DNS{Nameservers: []string{"10.0.0.53"}},
+		},
+		"dual": {
+			Interfaces: []Interface{{Name: "lo", MAC: "\x00\x00\x00\x00\x00\x00", Sandbox: "/run/netns/pod"}, rich},
+			IPs: []IP{
+				{Interface: 0, Address: prefix("127.0.0.1/8")},
+				{Interface: 1, Address: prefix("fd00::3/64"), Gateway: addr("fd00::1")},
+				{Interface: 1, Address: prefix("10.1.2.3/24")},
+			},
+			Routes: []Route{
+				{Dst: prefix("10.9.0.0/16"), GW: addr("10.1.2.9"), MTU: 1300, AdvMSS: 1260, Priority: 5, Table: 100, Scope: 253},
+				{Dst: prefix("::/0"), GW: addr("fd00::1")},
+			},
+			DNS: DNS{Nameservers: []string{"10.0.0.53", "fd00::53"}, Domain: "x.test", Search: []string{"a", "b"}, Options: []string{"ndots:5"}},
+		},
+	}
+}
+
+func allVersions() []Version { return []Version{V010, V020, V030, V031, V040, V100, V110} }
+
+func TestGolden(t *testing.T) {
+	for shape, r := range shapes(t) {
+		for _, v := range allVersions() {
+			name := filepath.Join("testdata", shape+"-"+v.String()+".golden")
+			got, err := r.Marshal(v)
+			if err != nil {
+				got = []byte("error: " + err.Error() + "\n")
+			}
+			if *update {
+				if err := os.WriteFile(name, got, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(got, want) {
+				t.Errorf("%s: got\n%swant\n%s", name, got, want)
+			}
+		}
+	}
+}
+
+// sayable is what of r the form of version v has a place for.
+func sayable(r *Result, v Version, routeAttributes bool) *Result {
+	out := &Result{IPs: slices.Clone(r.IPs), DNS: r.DNS}
+	for _, in := range r.Interfaces {
+		if v < V110 {
+			in.MTU, in.SocketPath, in.PciID = 0, "", ""
+		}
+		out.Interfaces = append(out.Interfaces, in)
+	}
+	for _, route := range r.Routes {
+		if !routeAttributes || v <= V020 {
+			route = Route{Dst: route.Dst, GW: route.GW}
+		}
+		out.Routes = append(out.Routes, route)
+	}
+	if v > V020 {
+		return out
+	}
+	out.Interfaces = nil
+	seen := map[bool]bool{}
+	out.IPs = slices.DeleteFunc(out.IPs, func(ip IP) bool {
+		is4 := ip.Address.Addr().Is4()
+		defer func() { seen[is4] = true }()
+		return seen[is4]
+	})
+	for i := range out.IPs {
+		out.IPs[i].Interface = NoInterface
+	}
+	family := func(is4 bool) int {
+		if is4 {
+			return 4
+		}
+		return 6
+	}
+	slices.SortStableFunc(out.IPs, func(a, b IP) int { return family(a.Address.Addr().Is4()) - family(b.Address.Addr().Is4()) })
+	out.Routes = slices.DeleteFunc(out.Routes, func(r Route) bool { return !seen[r.Dst.Addr().Is4()] })
+	slices.SortStableFunc(out.Routes, func(a, b Route) int { return family(a.Dst.Addr().Is4()) - family(b.Dst.Addr().Is4()) })
+	return out
+}
+
+func TestThereAndBack(t *testing.T) {
+	for shape, r := range shapes(t) {
+		for _, v := range allVersions() {
+			for form, marshal := range map[string]func(Version) ([]byte, error){"result": r.Marshal, "lease": r.MarshalLease} {
+				text, err := marshal(v)
+				if errors.Is(err, ErrNoAddress) && v <= V020 && len(r.IPs) == 0 {
+					continue
+				}
+				if err != nil {
+					t.Errorf("%s %s: %v", shape, v, err)
+					continue
+				}
+				got, err := ParseResult(Newest, text) // its own cniVersion decides
+				want := sayable(r, v, form == "lease" || v >= V110)
+				if err != nil || !same(got, want) {
+					t.Errorf("%s %s as %s: %v\ngot  %+v\nwant %+v", shape, v, form, err, got, want)
+				}
+			}
+		}
+	}
+}
+
+// same compares results; an empty list is as good as none.
+func same(a, b *Result) bool {
+	return slices.Equal(a.Interfaces, b.Interfaces) && slices.Equal(a.IPs, b.IPs) && slices.Equal(a.Routes, b.Routes) &&
+		reflect.DeepEqual(a.DNS, b.DNS)
+}
+
+// TestYoungerKeysNeverAppear walks the keys of what is printed.
+func TestYoungerKeysNeverAppear(t *testing.T) {
+	youngerThan := map[string]Version{ // key → first version that has it
+		"interfaces": V030, "ips": V030, "sandbox": V030, "mac": V030, "name": V030, "interface": V030,
+		"interfaces.mtu": V110, "socketPath": V110, "pciID": V110,
+		"routes.mtu": V110, "advmss": V110, "priority": V110, "table": V110, "scope": V110,
+	}
+	gone := map[string]Version{"ip4": V030, "ip6": V030, "ips.version": V100} // key → first version without it
+	for shape, r := range shapes(t) {
+		for _, v := range allVersions() {
+			text, err := r.Marshal(v)
+			if err != nil {
+				continue
+			}
+			var tree any
+			if err := json.Unmarshal(text, &tree); err != nil {
+				t.Fatal(err)
+			}
+			walk("", tree, func(parent, key string) {
+				for _, k := range []string{key, parent + "." + key} {
+					if first, ok := youngerThan[k]; ok && v < first {
+						t.Errorf("%s in %s: key %s is of %s", shape, v, k, first)
+					}
+					if first, ok := gone[k]; ok && v >= first {
+						t.Errorf("%s in %s: key %s is gone since %s", shape, v, k, first)
+					}
+				}
+			})
+		}
+	}
+}
+
+func walk(parent string, tree any, visit func(parent, key string)) {
+	switch node := tree.(type) {
+	case map[string]any:
+		for key, value := range node {
+			visit(parent, key)
+			walk(key, value, visit)
+		}
+	case []any:
+		for _, item := range node {
+			walk(parent, item, visit)
+		}
+	}
+}
+
+func TestParseResultOfAnyVersion(t *testing.T) {
+	want := &Result{
+		IPs:    []IP{{Interface: NoInterface, Address: prefix("10.1.2.3/24"), Gateway: addr("10.1.2.1")}},
+		Routes: []Route{{Dst: prefix("0.0.0.0/0")}},
+	}
+	const ips = `"ips":[{"version":"4","address":"10.1.2.3/24","gateway":"10.1.2.1"}],"routes":[{"dst":"0.0.0.0/0"}]`
+	const ip4 = `"ip4":{"ip":"10.1.2.3/24","gateway":"10.1.2.1","routes":[{"dst":"0.0.0.0/0"}]}`
+	for _, tc := range []struct {
+		conf Version
+		text string
+	}{
+		{V110, `{"cniVersion":"0.1.0",` + ip4 + `}`},
+		{V110, `{"cniVersion":"0.2.0",` + ip4 + `,"dns":{}}`},
+		{V010, `{"cniVersion":"0.3.1",` + ips + `}`},
+		{V020, `{"cniVersion":"1.0.0",` + ips + `}`},
+		{V040, `{"cniVersion":"1.1.0",` + ips + `}`},
+		{V010, `{` + ip4 + `}`},
+		{V020, `{"cniVersion":"",` + ip4 + `}`},
+		{V030, `{` + ips + `}`},
+		{V100, `{` + ips + `}`},
+		{V110, `{"cniVersion":null,` + ips + `,"unknown":[1]}`},
+		{V110, `{"CNIVERSION":"1.1.0","IPs":[{"ADDRESS":"10.1.2.3/24","Gateway":"10.1.2.1"}],"Routes":[{"DST":"0.0.0.0/0"}]}`},
+	} {
+		got, err := ParseResult(tc.conf, []byte(tc.text))
+		if err != nil || !same(got, want) {
+			t.Errorf("%s under %s: %v, %+v", tc.text, tc.conf, err, got)
+		}
+	}
+}
+
+// TestParseResultShapes: what is missing or null counts as not said where the
+// specification lets it be missing, and is named where not.
+func TestParseResultShapes(t *testing.T) {
+	for _, tc := range []struct {
+		v         Version
+		text, err string // err empty: fine
+	}{
+		{V110, `null`, ""},
+		{V110, `{}`, ""},
+		{V110, `{"ips":null,"routes":null,"interfaces":null,"dns":null}`, ""},
+		{V020, `{"ip4":null,"ip6":null,"dns":null}`, ""},
+		{V110, `{"interfaces":[null]}`, ""},
+		{V110, `{"interfaces":[{"name":null,"mac":null,"mtu":null}]}`, ""},
+		{V110, `{"ips":[{"address":"10.0.0.1/8","gateway":null,"interface":null}]}`, ""},
+		{V110, `{"ips":[{"address":"10.0.0.1/8","gateway":""}]}`, ""},
+		{V110, `{"ips":[{"address":"10.0.0.1/8","interface":4}]}`, ""}, // of no interfaces
+		{V110, `{"routes":[{"dst":"10.0.0.1/8","gw":""}]}`, ""},
+		{V110, ``, `decode result: byte 0: unexpected end of JSON input`},
+		{V110, `[]`, `decode result: want an object, have array`},
+		{V110, `"x"`, `decode result: want an object, have string`},
+		{V110, `{"cniVersion":1}`, `decode result: key "cniVersion": want a string, have number`},
+		{V110, `{"cniVersion":"1.2.0"}`, `decode result: unknown CNI version "1.2.0"`},
+		{V110, `{"cniVersion":"1.0"}`, `decode result: unknown CNI version "1.0"`},
+		{V110, `{"ips":[null]}`, "an IP without an address"},
+		{V040, `{"ips":[null]}`, "an IP without an address"},
+		{V110, `{"ips":[{}]}`, "an IP without an address"},
+		{V110, `{"ips":[{"address":null}]}`, "an IP without an address"},
+		{V110, `{"ips":[{"address":""}]}`, "an IP without an address"},
+		{V020, `{"ip4":{}}`, "an IP without an address"},
+		{V110, `{"routes":[null]}`, "a route without a destination (dst)"},
+		{V110, `{"routes":[{"gw":"10.0.0.1"}]}`, "a route without a destination (dst)"},
+		{V110, `{"ips":{}}`, `key "ips": want a list, have object`},
+		{V110, `{"ips":[{"address":"10.0.0.1/8"},{"address":7}]}`, `key "ips[1].address": want a string, have number`},
+		{V110, `{"ips":[{"address":"10.0.0.1"}]}`, `key "ips[0].address": netip.ParsePrefix("10.0.0.1"): no '/'`},
+		{V110, `{"ips":[{"address":"10.0.0.1/8","interface":"0"}]}`, `key "ips[0].interface": want a number (int), have string`},
+		{V110, `{"interfaces":[{"name":"a"}],"ips":[{"address":"10.0.0.1/8","interface":1}]}`, "IP 10.0.0.1/8 names interface 1 of 1"},
+		{V110, `{"interfaces":[{"name":"a"}],"ips":[{"address":"10.0.0.1/8","interface":-2}]}`, "IP 10.0.0.1/8 names interface -2 of 1"},
+		{V110, `{"interfaces":[{"name":"a","mac":"zz"}]}`, `key "interfaces[0].mac": invalid MAC address "zz"`},
+		{V110, `{"ips":[{"address":"10.0.0.1/8","gateway":"fe80::1%eth0"}]}`, "IP 10.0.0.1/8 has a gateway with a zone: fe80::1%eth0"},
+		{V110, `{"routes":[{"dst":"fd00::/8","gw":"fe80::1%eth0"}]}`, "route fd00::/8 has a gateway with a zone: fe80::1%eth0"},
+		{V110, `{"routes":[{"dst":"10.0.0.0/8","gw":"fe80::1"}]}`, "route 10.0.0.0/8 has a gateway of the other family: fe80::1"},
+		{V110, `{"routes":[{"dst":"10.0.0.0/8","mtu":-1}]}`, "route 10.0.0.0/8: mtu -1 is out of range"},
+		{V110, `{"routes":[{"dst":"10.0.0.0/8","table":4294967296}]}`, "route 10.0.0.0/8: table 4294967296 is out of range"},
+		{V110, `{"routes":[{"dst":"10.0.0.0/8","scope":256}]}`, "route 10.0.0.0/8: scope 256 is not between 0 and 255"},
+	} {
+		_, err := ParseResult(tc.v, []byte(tc.text))
+		switch {
+		case tc.err == "" && err != nil:
+			t.Errorf("%s: %v", tc.text, err)
+		case tc.err != "" && (err == nil || !strings.HasSuffix(err.Error(), tc.err)):
+			t.Errorf("%s: error %v, want %q", tc.text, err, tc.err)
+		}
+	}
+}
+
+// TestAddressForms: where netip and the reference's net.IP read a text differently,
+// one form is used inside.
+func TestAddressForms(t *testing.T) {
+	for _, tc := range []struct{ address, gateway, want string }{ // want empty: refused
+		{"10.0.0.5/24", "10.0.0.1", "10.0.0.5/24 10.0.0.1"}, // the host part stays
+		{"::ffff:10.0.0.1/120", "::ffff:10.0.0.9", "10.0.0.1/24 10.0.0.9"},
+		{"::ffff:10.0.0.1/96", "", "10.0.0.1/0 invalid IP"},
+		{"::ffff:10.0.0.1/64", "", ""},
+		{"FD00:0:0::0005/64", "FD00::1", "fd00::5/64 fd00::1"},
+		{"10.0.0.1/08", "", ""},
+		{"010.0.0.1/8", "", ""},
+		{"10.0.0.1/33", "", ""},
+		{"10.0.0.1/-1", "", ""},
+		{"fe80::1%eth0/64", "", ""},
+		{" 10.0.0.1/8", "", ""},
+		{"10.0.0.1/8", "10.0.0.256", ""},
+		{"10.0.0.1/8", "10.0.0.2/8", ""},
+	} {
+		for _, text := range []string{
+			fmt.Sprintf(`{"cniVersion":"1.1.0","ips":[{"address":%q,"gateway":%q}]}`, tc.address, tc.gateway),
+			fmt.Sprintf(`{"cniVersion":"0.2.0","ip4":{"ip":%q,"gateway":%q}}`, tc.address, tc.gateway),
+		} {
+			r, err := ParseResult(Newest, []byte(text))
+			if tc.want == "" {
+				if err == nil {
+					t.Errorf("%s: accepted as %v", text, r.IPs)
+				}
+				continue
+			}
+			if err != nil {
+				t.Errorf("%s: %v", text, err)
+			} else if got := fmt.Sprint(r.IPs[0].Address, " ", r.IPs[0].Gateway); got != tc.want {
+				t.Errorf("%s: %s, want %s", text, got, tc.want)
+			}
+		}
+	}
+}
+
+func TestRouteClean(t *testing.T) {
+	r := Route{Dst: prefix("::ffff:10.1.2.3/120"), GW: addr("::ffff:10.0.0.1")}
+	if err := r.Clean(); err != nil || r.Dst != prefix("10.1.2.0/24") || r.GW != addr("10.0.0.1") {
+		t.Errorf("%v, %v", r, err)
+	}
+}
+
+func TestContainerAndOf(t *testing.T) {
+	r := shapes(t)["dual"]
+	r.Interfaces = append([]Interface{{Name: "eth0"}}, r.Interfaces...) // the same name on the node
+	i, ok := r.Container("eth0")
+	if i != 2 || !ok {
+		t.Errorf("%d, %t", i, ok)
+	}
+	if i, ok := r.Container("eth1"); i != NoInterface || ok {
+		t.Errorf("%d, %t", i, ok)
+	}
+	r.IPs[0].Interface = NoInterface
+	if ips := r.Of(1); len(ips) != 3 {
+		t.Errorf("%v", ips)
+	}
+	if ips := r.Of(2); len(ips) != 1 || ips[0] != r.IPs[0] {
+		t.Errorf("%v", ips)
+	}
+}
+
+func TestMAC(t *testing.T) {
+	var m MAC
+	for text, want := range map[string]string{`"02-00-00-AA-00-01"`: "02:00:00:aa:00:01", `""`: "", `null`: "", `"0200.00aa.0001"`: "02:00:00:aa:00:01"} {
+		m = ""
+		if err := json.Unmarshal([]byte(text), &m); err != nil || m.String() != want {
+			t.Errorf("%s: %q, %v", text, m, err)
+		}
+	}
+	if got := mac(t, "02:00:00:00:00:01"); got != mac(t, "02-00-00-00-00-01") || len(got.Bytes()) != 6 {
+		t.Errorf("%v", got)
+	}
+}
+
+// TestCostOfPrinting guards against a form that is encoded twice.
+func TestCostOfPrinting(t *testing.T) {
+	r := shapes(t)["dual"]
+	for _, v := range allVersions() {
+		if n := testing.AllocsPerRun(100, func() { _, _ = r.Marshal(v) }); n > 30 {
+			t.Errorf("%s: %v allocations", v, n)
+		} else {
+			t.Logf("%s: %v allocations", v, n)
+		}
+	}
+}
+
+func FuzzParseResult(f *testing.F) {
+	for _, r := range shapes(f) {
+		for _, v := range allVersions() {
+			if text, err := r.Marshal(v); err == nil {
+				f.Add(int(v), text)
+			}
+		}
+	}
+	f.Add(int(V110), []byte(`{"interfaces":[null],"ips":[{"address":"::ffff:1.2.3.4/120"}],"routes":[{"dst":"::ffff:1.2.3.4/97"}]}`))
+	f.Fuzz(func(t *testing.T, n int, data []byte) {
+		v := Version(n)
+		if v < V010 || v > Newest {
+			return
+		}
+		first, err := ParseResult(v, data)
+		if err != nil {
+			return
+		}
+		text, err := first.MarshalLease(V110)
+		if err != nil {
+			t.Fatalf("read, but not written: %v", err)
+		}
+		second, err := ParseResult(V010, text)
+		if err != nil {
+			t.Fatalf("written, but not read: %v\n%s", err, text)
+		}
+		again, err := second.MarshalLease(V110)
+		if err != nil || !bytes.Equal(again, text) {
+			t.Fatalf("%v\n%s\nis not\n%s", err, again, text)
+		}
+	})
+}
