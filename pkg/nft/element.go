@@ -1,0 +1,154 @@
+package nft
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/mdlayher/netlink"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"golang.org/x/sys/unix"
+)
+
+// An Element is one element of a set or map.
+type Element struct {
+	Key     Key
+	Data    Key    // what a map gives for the key; empty in a set and in a verdict map
+	Jump    string // in a verdict map: the chain to jump to
+	Comment string // who owns it; at most MaxComment bytes
+}
+
+// A Key is a value in the form that the kernel compares, usable as the key of a Go
+// map.
+type Key string
+
+// AddrKey is an ipv4_addr or ipv6_addr.
+func AddrKey(a netip.Addr) Key { return Key(a.Unmap().AsSlice()) }
+
+// Addr is the address that AddrKey made a key of.
+func (k Key) Addr() netip.Addr {
+	a, _ := netip.AddrFromSlice([]byte(k))
+	return a
+}
+
+// MACKey is an ether_addr.
+func MACKey(m types.MAC) Key { return Key(m.Bytes()) }
+
+// IfNameKey is an ifname.
+func IfNameKey(name string) Key {
+	var b [unix.IFNAMSIZ]byte
+	copy(b[:unix.IFNAMSIZ-1], name)
+	return Key(b[:])
+}
+
+// ProtoKey is an inet_proto.
+func ProtoKey(proto uint8) Key { return Key([]byte{proto}) }
+
+// PortKey is an inet_service.
+func PortKey(port uint16) Key { return Key([]byte{byte(port >> 8), byte(port)}) }
+
+// Concat is a concatenation, "a . b" in nft.
+func Concat(parts ...Key) Key {
+	var b []byte
+	for _, p := range parts {
+		b = append(b, p...)
+		for len(b)%4 != 0 {
+			b = append(b, 0)
+		}
+	}
+	return Key(b)
+}
+
+func (e Element) encode(ae *netlink.AttributeEncoder) {
+	nested(ae, unix.NFTA_SET_ELEM_KEY, func(ae *netlink.AttributeEncoder) {
+		ae.Bytes(unix.NFTA_DATA_VALUE, []byte(e.Key))
+	})
+	switch {
+	case e.Jump != "":
+		nested(ae, unix.NFTA_SET_ELEM_DATA, func(ae *netlink.AttributeEncoder) {
+			nested(ae, unix.NFTA_DATA_VERDICT, func(ae *netlink.AttributeEncoder) {
+				ae.Int32(unix.NFTA_VERDICT_CODE, unix.NFT_JUMP)
+				ae.String(unix.NFTA_VERDICT_CHAIN, e.Jump)
+			})
+		})
+	case e.Data != "":
+		nested(ae, unix.NFTA_SET_ELEM_DATA, func(ae *netlink.AttributeEncoder) {
+			ae.Bytes(unix.NFTA_DATA_VALUE, []byte(e.Data))
+		})
+	}
+	if e.Comment != "" {
+		ae.Bytes(unix.NFTA_SET_ELEM_USERDATA, commentData(e.Comment))
+	}
+}
+
+func (e *Element) decode(ad *netlink.AttributeDecoder) {
+	switch ad.Type() {
+	case unix.NFTA_SET_ELEM_KEY:
+		inside(ad, func(ad *netlink.AttributeDecoder) { e.Key = Key(ad.Bytes()) })
+	case unix.NFTA_SET_ELEM_DATA:
+		inside(ad, func(ad *netlink.AttributeDecoder) {
+			switch ad.Type() {
+			case unix.NFTA_DATA_VALUE:
+				e.Data = Key(ad.Bytes())
+			case unix.NFTA_DATA_VERDICT:
+				inside(ad, func(ad *netlink.AttributeDecoder) {
+					if ad.Type() == unix.NFTA_VERDICT_CHAIN {
+						e.Jump = ad.String()
+					}
+				})
+			}
+		})
+	case unix.NFTA_SET_ELEM_USERDATA:
+		e.Comment = commentOf(ad.Bytes())
+	}
+}
+
+// Element reads the element of that key; its cost does not depend on how many
+// others there are. A missing one, or a missing set or table, is fs.ErrNotExist.
+func (c *Conn) Element(t Table, set string, k Key) (Element, error) {
+	found, err := c.elements(t, set, "nft get element of "+set+" of "+t.String(), func() ([]netlink.Message, error) {
+		return c.execute(request(unix.NFT_MSG_GETSETELEM, t.Family, 0, address{t, set, Element{Key: k}}.encode))
+	})
+	if err == nil && len(found) != 1 {
+		err = fmt.Errorf("asked for one element, got %d", len(found))
+	}
+	if err != nil {
+		return Element{}, fmt.Errorf("get element of %s of table %s: %w", set, t, err)
+	}
+	return found[0], nil
+}
+
+// Elements lists a set or map. A missing set or table is fs.ErrNotExist.
+func (c *Conn) Elements(t Table, set string) ([]Element, error) {
+	found, err := c.elements(t, set, "nft list "+set+" of "+t.String(), func() ([]netlink.Message, error) {
+		return c.dump(request(unix.NFT_MSG_GETSETELEM, t.Family, netlink.Dump, func(ae *netlink.AttributeEncoder) {
+			ae.String(unix.NFTA_SET_ELEM_LIST_TABLE, t.Name)
+			ae.String(unix.NFTA_SET_ELEM_LIST_SET, set)
+		}))
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list %s of table %s: %w", set, t, err)
+	}
+	return found, nil
+}
+
+func (c *Conn) elements(t Table, set, step string, ask func() ([]netlink.Message, error)) ([]Element, error) {
+	var found []Element
+	err := c.h.Step(step, func() error {
+		answers, err := ask()
+		for _, m := range answers {
+			err = errors.Join(err, decode(body(m), func(ad *netlink.AttributeDecoder) {
+				if ad.Type() != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
+					return
+				}
+				inside(ad, func(ad *netlink.AttributeDecoder) {
+					var e Element
+					inside(ad, e.decode)
+					found = append(found, e)
+				})
+			}))
+		}
+		return err
+	})
+	return found, err
+}

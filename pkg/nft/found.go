@@ -1,0 +1,161 @@
+package nft
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Found is what can be told of a rule that somebody made: with nft, or with an
+// iptables that speaks to nf_tables.
+type Found struct {
+	Chain   string
+	Comment string       // nft's comment, or that of iptables' match of this name
+	Jump    string       // the chain it jumps or goes to
+	Saddr   netip.Prefix // the source it wants, where it wants one
+
+	handle uint64
+}
+
+// Rules lists the rules of a chain; with chain "" those of the table. A missing
+// table or chain has none.
+func (c *Conn) Rules(t Table, chain string) ([]Found, error) {
+	what := "list rules of " + t.String()
+	if chain != "" {
+		what += " " + chain
+	}
+	var found []Found
+	err := c.h.Step("nft "+what, func() error {
+		answers, err := c.dump(request(unix.NFT_MSG_GETRULE, t.Family, netlink.Dump, func(ae *netlink.AttributeEncoder) {
+			ae.String(unix.NFTA_RULE_TABLE, t.Name)
+			if chain != "" {
+				ae.String(unix.NFTA_RULE_CHAIN, chain)
+			}
+		}))
+		for _, m := range answers {
+			r := reader{family: t.Family}
+			err = errors.Join(err, decode(body(m), r.attribute))
+			found = append(found, r.Found)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	return found, nil
+}
+
+// A reader makes a Found of a rule's attributes.
+type reader struct {
+	Found
+	family Family
+	loaded bool // the last expression put the source address into a register
+	mask   []byte
+}
+
+func (r *reader) attribute(ad *netlink.AttributeDecoder) {
+	switch ad.Type() {
+	case unix.NFTA_RULE_CHAIN:
+		r.Chain = ad.String()
+	case unix.NFTA_RULE_HANDLE:
+		r.handle = ad.Uint64()
+	case unix.NFTA_RULE_USERDATA:
+		if text := commentOf(ad.Bytes()); text != "" {
+			r.Comment = text
+		}
+	case unix.NFTA_RULE_EXPRESSIONS:
+		inside(ad, func(ad *netlink.AttributeDecoder) {
+			var name string
+			inside(ad, func(ad *netlink.AttributeDecoder) {
+				switch ad.Type() {
+				case unix.NFTA_EXPR_NAME:
+					name = ad.String()
+				case unix.NFTA_EXPR_DATA:
+					ad.Do(func(b []byte) error { return r.expression(name, b) })
+				}
+			})
+		})
+	}
+}
+
+// expression notes what one expression of the rule says; those that say nothing of
+// interest are passed over.
+func (r *reader) expression(name string, b []byte) error {
+	fam := byte(r.family)
+	switch name {
+	case "immediate":
+		var e expr.Verdict
+		err := expr.Unmarshal(fam, b, &e)
+		if e.Chain != "" {
+			r.Jump = e.Chain
+		}
+		return err
+	case "match":
+		return r.comment(b)
+	case "payload":
+		var e expr.Payload
+		err := expr.Unmarshal(fam, b, &e)
+		r.loaded = e.Base == expr.PayloadBaseNetworkHeader && (e.Offset == 12 && e.Len <= 4 || e.Offset == 8 && e.Len > 4)
+		r.mask = nil
+		return err
+	case "bitwise":
+		var e expr.Bitwise
+		err := expr.Unmarshal(fam, b, &e)
+		r.mask = e.Mask
+		return err
+	case "cmp":
+		var e expr.Cmp
+		err := expr.Unmarshal(fam, b, &e)
+		if r.loaded && e.Op == expr.CmpOpEq {
+			r.Saddr = prefix(e.Data, r.mask)
+		}
+		r.loaded = false
+		return err
+	}
+	return nil
+}
+
+// comment reads the comment match of iptables (struct xt_comment_info: the text
+// alone).
+func (r *reader) comment(b []byte) error {
+	var name string
+	var info []byte
+	err := decode(b, func(ad *netlink.AttributeDecoder) {
+		switch ad.Type() {
+		case unix.NFTA_MATCH_NAME:
+			name = ad.String()
+		case unix.NFTA_MATCH_INFO:
+			info = ad.Bytes()
+		}
+	})
+	if name == "comment" {
+		r.Comment = cString(info)
+	}
+	return err
+}
+
+// prefix reads what a source address is compared with. iptables and nft load only
+// the leading bytes of a prefix that ends on a byte.
+func prefix(value, mask []byte) netip.Prefix {
+	bits := 8 * len(value)
+	if mask != nil {
+		bits = 0
+		for _, b := range mask {
+			for ; b != 0; b <<= 1 {
+				bits++
+			}
+		}
+	}
+	size := 4
+	if len(value) > 4 {
+		size = 16
+	}
+	full := make([]byte, size)
+	copy(full, value)
+	a, _ := netip.AddrFromSlice(full)
+	return netip.PrefixFrom(a, bits)
+}

@@ -1,0 +1,313 @@
+package nft
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// A Family is the kind of packets that a table sees.
+type Family byte
+
+// The families, by their numbers in the kernel.
+const (
+	Inet   Family = unix.NFPROTO_INET
+	IPv4   Family = unix.NFPROTO_IPV4
+	IPv6   Family = unix.NFPROTO_IPV6
+	Bridge Family = unix.NFPROTO_BRIDGE
+)
+
+func (f Family) String() string {
+	switch f {
+	case Inet:
+		return "inet"
+	case IPv4:
+		return "ip"
+	case IPv6:
+		return "ip6"
+	case Bridge:
+		return "bridge"
+	}
+	return "family " + strconv.Itoa(int(f))
+}
+
+// A Table is the name of a table.
+type Table struct {
+	Family Family
+	Name   string
+}
+
+func (t Table) String() string { return t.Family.String() + " " + t.Name }
+
+// A Layout is what a table consists of, elements apart.
+type Layout struct {
+	Table Table
+	// Version is in the comment of each rule. A chain with rules of an older version
+	// is rewritten; one with rules of a newer version is left as it is, so that the
+	// executables of two releases can share a node. A later version may add sets and
+	// chains and change rules; a set whose types must change gets a new name.
+	Version int
+	Sets    []Set
+	Chains  []Chain // in an order in which each jumps only to those before it
+}
+
+// With is the layout with more chains in it.
+func (l Layout) With(chains ...Chain) Layout {
+	l.Chains = append(l.Chains[:len(l.Chains):len(l.Chains)], chains...)
+	return l
+}
+
+// A Set is a set or, with Data, a map. Several types are a concatenation.
+type Set struct {
+	Name string
+	Key  []Type
+	Data []Type
+}
+
+func (s Set) isMap() bool { return len(s.Data) > 0 }
+
+// A Type is the type of a key or of data, by its number in nft (datatype.h).
+type Type uint32
+
+// The types in use.
+const (
+	Verdict     Type = 1
+	IPv4Addr    Type = 7
+	IPv6Addr    Type = 8
+	EtherAddr   Type = 9
+	InetProto   Type = 12
+	InetService Type = 13
+	IfName      Type = 41
+)
+
+// size is the length of a value in bytes.
+func (t Type) size() uint32 {
+	switch t {
+	case IPv6Addr, IfName:
+		return 16
+	case EtherAddr:
+		return 6
+	case InetService:
+		return 2
+	case InetProto:
+		return 1
+	}
+	return 4
+}
+
+// magic is the number by which nft knows the type of a concatenation: six bits
+// each. A verdict is none of nft's types to the kernel, but one of its own.
+func magic(types []Type) uint32 {
+	if len(types) == 1 && types[0] == Verdict {
+		return unix.NFT_DATA_VERDICT
+	}
+	var n uint32
+	for _, t := range types {
+		n = n<<6 | uint32(t)
+	}
+	return n
+}
+
+// length is the number of bytes of a value; in a concatenation each part is padded
+// to a register of four.
+func length(types []Type) uint32 {
+	if len(types) == 1 {
+		return types[0].size()
+	}
+	var n uint32
+	for _, t := range types {
+		n += (t.size() + 3) &^ 3
+	}
+	return n
+}
+
+// A Chain is a list of rules. The zero Hook makes one that only sees what jumps
+// to it.
+type Chain struct {
+	Name  string
+	Hook  Hook
+	Rules []Rule
+}
+
+// A Hook is where packets enter a chain. Packets that no rule decides are accepted.
+type Hook struct {
+	Type     HookType
+	At       HookPoint
+	Priority int32
+}
+
+// A HookType is the kind of a base chain.
+type HookType string
+
+// The types of base chains.
+const (
+	NAT    HookType = "nat"
+	Filter HookType = "filter"
+)
+
+// A HookPoint is a place on the way of a packet.
+type HookPoint uint32
+
+// The hook points: the numbers are the same in the inet and bridge families.
+const (
+	Prerouting  HookPoint = unix.NF_INET_PRE_ROUTING
+	Output      HookPoint = unix.NF_INET_LOCAL_OUT
+	Postrouting HookPoint = unix.NF_INET_POST_ROUTING
+)
+
+const versionPrefix = "plumb layout "
+
+func (l Layout) comment() string { return versionPrefix + strconv.Itoa(l.Version) }
+
+// whole reports whether the rules of a chain are those of the layout, or of a newer
+// one. Rules that somebody added are no damage.
+func (l Layout) whole(ch Chain, rules []Found) bool {
+	count := 0
+	for _, r := range rules {
+		text, ours := strings.CutPrefix(r.Comment, versionPrefix)
+		version, err := strconv.Atoi(text)
+		switch {
+		case !ours || err != nil:
+		case version > l.Version:
+			return true
+		case version == l.Version:
+			count++
+		}
+	}
+	return count == len(ch.Rules)
+}
+
+// Ensure makes the table as l describes it: whole, in one transaction that fails if
+// somebody else made it first; or it brings right what is damaged or older, and
+// keeps the elements. It reads the rules of the layout's own chains, which are a
+// handful whatever the number of elements. It is safe to run at once with others.
+//
+// A kernel that lacks what the layout needs is ErrUnavailable.
+func (c *Conn) Ensure(l Layout) error {
+	const attempts = 20
+	var err error
+	for range attempts {
+		damaged, rerr := c.Damaged(l)
+		if rerr != nil || len(damaged) == 0 {
+			return rerr
+		}
+		err = c.repair(l, damaged)
+		if !errors.Is(err, fs.ErrExist) && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return err
+}
+
+// Damaged lists the chains of the layout that are missing, incomplete or older.
+func (c *Conn) Damaged(l Layout) ([]Chain, error) {
+	var damaged []Chain
+	for _, ch := range l.Chains {
+		rules, err := c.Rules(l.Table, ch.Name)
+		if err != nil {
+			return nil, err
+		}
+		if !l.whole(ch, rules) {
+			damaged = append(damaged, ch)
+		}
+	}
+	return damaged, nil
+}
+
+// repair makes the table, or those of its chains that are damaged. A table that
+// came or went meanwhile is fs.ErrExist or fs.ErrNotExist.
+func (c *Conn) repair(l Layout, damaged []Chain) error {
+	err := c.table(l.Table)
+	fresh := errors.Is(err, fs.ErrNotExist)
+	if err != nil && !fresh {
+		return err
+	}
+	var tx Tx
+	what := "nft repair table " + l.Table.String()
+	if fresh {
+		what = "nft make table " + l.Table.String()
+		tx.addTable(l.Table)
+	}
+	for _, s := range l.Sets {
+		tx.addSet(l.Table, s)
+	}
+	for _, ch := range damaged {
+		tx.addChain(l.Table, ch)
+		if !fresh {
+			tx.Flush(l.Table, ch.Name)
+		}
+		for _, r := range ch.Rules {
+			tx.addRule(l.Table, ch.Name, r, l.comment())
+		}
+	}
+	err = c.Commit(what, &tx)
+	// In a batch that makes all that it refers to, nothing can be missing but the
+	// kernel's modules: chain types and expressions are ENOENT, families EAFNOSUPPORT.
+	lacking := fresh && errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT)
+	if lacking {
+		return fmt.Errorf("%w: %w", ErrUnavailable, hide{err})
+	}
+	return err
+}
+
+// hide keeps the text of an error but not what it matches: that a module of the
+// kernel does not exist is not what a caller means by fs.ErrNotExist.
+type hide struct{ error }
+
+// table is nil if the table exists.
+func (c *Conn) table(t Table) error {
+	return c.get("table "+t.String(), t, unix.NFT_MSG_GETTABLE, func(ae *netlink.AttributeEncoder) {
+		ae.String(unix.NFTA_TABLE_NAME, t.Name)
+	})
+}
+
+// HasChain is nil if the chain exists, and else fs.ErrNotExist.
+func (c *Conn) HasChain(t Table, chain string) error {
+	return c.get("chain "+chain+" of table "+t.String(), t, unix.NFT_MSG_GETCHAIN, func(ae *netlink.AttributeEncoder) {
+		ae.String(unix.NFTA_CHAIN_TABLE, t.Name)
+		ae.String(unix.NFTA_CHAIN_NAME, chain)
+	})
+}
+
+func (c *Conn) get(what string, t Table, kind int, encode func(*netlink.AttributeEncoder)) error {
+	err := c.h.Step("nft get "+what, func() error {
+		_, err := c.execute(request(kind, t.Family, 0, encode))
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("get %s: %w", what, err)
+	}
+	return nil
+}
+
+// Chains lists the names of the table's chains that have the prefix.
+func (c *Conn) Chains(t Table, prefix string) ([]string, error) {
+	var names []string
+	err := c.h.Step("nft list chains of "+t.String(), func() error {
+		answers, err := c.dump(request(unix.NFT_MSG_GETCHAIN, t.Family, netlink.Dump, nil))
+		for _, m := range answers {
+			var table, name string
+			err = errors.Join(err, decode(body(m), func(ad *netlink.AttributeDecoder) {
+				switch ad.Type() {
+				case unix.NFTA_CHAIN_TABLE:
+					table = ad.String()
+				case unix.NFTA_CHAIN_NAME:
+					name = ad.String()
+				}
+			}))
+			if table == t.Name && strings.HasPrefix(name, prefix) {
+				names = append(names, name)
+			}
+		}
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list chains of table %s: %w", t, err)
+	}
+	return names, nil
+}

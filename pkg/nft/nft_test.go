@@ -1,0 +1,299 @@
+package nft_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/pkg/nft"
+	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/trace"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// connect opens a connection into a namespace of the test.
+func connect(n *nstest.NS, t *trace.Tracer) *nft.Conn {
+	GinkgoHelper()
+	h, err := ns.Open(n.Path(), t)
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(func() { Expect(h.Close()).To(Succeed()) })
+	c, err := nft.Open(h)
+	Expect(err).NotTo(HaveOccurred())
+	return c
+}
+
+var (
+	table  = nft.Plumb().Table
+	subnet = netip.MustParsePrefix("10.88.0.0/16")
+	addr   = netip.MustParseAddr("10.88.0.2")
+	owner  = types.Attachment{Network: "net1", ContainerID: "cid1", IfName: "eth0"}
+)
+
+// element is a masquerade element of net1.
+func element(a netip.Addr, o types.Attachment) nft.Element {
+	return nft.Element{Key: nft.AddrKey(a), Jump: nft.MasqChain("net1", subnet).Name, Comment: nft.Owner(o)}
+}
+
+func add(c *nft.Conn, elements ...nft.Element) error {
+	var tx nft.Tx
+	for _, e := range elements {
+		tx.AddElement(table, nft.MasqSet(nft.IPv4), e)
+	}
+	return c.Commit("add", &tx)
+}
+
+func del(c *nft.Conn, elements ...nft.Element) error {
+	var tx nft.Tx
+	for _, e := range elements {
+		tx.DelElement(table, nft.MasqSet(nft.IPv4), e.Key)
+	}
+	return c.Commit("delete", &tx)
+}
+
+var _ = Describe("nf_tables", func() {
+	var node *nstest.NS
+	var c *nft.Conn
+	layout := nft.Plumb().With(nft.MasqChain("net1", subnet), nft.MasqChain("net1", netip.MustParsePrefix("fd00:9::/64")))
+
+	BeforeEach(func() {
+		node = nstest.NewNode(GinkgoTB())
+		c = connect(node, nil)
+	})
+
+	ruleset := func() string {
+		GinkgoHelper()
+		return node.Must(GinkgoTB(), "nft", "list", "ruleset")
+	}
+
+	It("makes the table whole, once, and as nft would read it back", func() {
+		Expect(c.Ensure(layout)).To(Succeed())
+		Expect(add(c, element(addr, owner))).To(Succeed())
+		before := ruleset()
+		expectGolden("plumb", before)
+		Expect(c.Ensure(layout)).To(Succeed())
+		Expect(ruleset()).To(Equal(before), "an Ensure of what is whole changes nothing")
+
+		_, err := nstest.NewNode(GinkgoTB()).ExecInput(before, "nft", "-f", "-")
+		Expect(err).NotTo(HaveOccurred(), "a saved ruleset can be loaded")
+	})
+
+	It("reads an element by its key and a set as a whole", func() {
+		Expect(c.Ensure(layout)).To(Succeed())
+		want := element(addr, owner)
+		Expect(add(c, want)).To(Succeed())
+		got, err := c.Element(table, "masq4", want.Key)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(got).To(Equal(want))
+		all, err := c.Elements(table, "masq4")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(all).To(Equal([]nft.Element{want}))
+		Expect(del(c, want)).To(Succeed())
+		_, err = c.Element(table, "masq4", want.Key)
+		Expect(err).To(MatchError(fs.ErrNotExist))
+		Expect(c.Elements(table, "masq4")).To(BeEmpty())
+	})
+
+	It("answers with fs.ErrNotExist and fs.ErrExist, and names the change", func() {
+		Expect(add(c, element(addr, owner))).To(And(MatchError(fs.ErrNotExist), MatchError(ContainSubstring("masq4 of table inet plumb"))))
+		_, err := c.Elements(table, "masq4")
+		Expect(err).To(MatchError(fs.ErrNotExist))
+		Expect(c.HasChain(table, "postrouting")).To(MatchError(fs.ErrNotExist))
+		Expect(c.Rules(table, "postrouting")).To(BeEmpty())
+		Expect(c.Ensure(layout)).To(Succeed())
+		Expect(c.HasChain(table, "postrouting")).To(Succeed())
+		Expect(add(c, element(addr, owner))).To(Succeed())
+		Expect(add(c, element(addr, owner))).To(MatchError(fs.ErrExist))
+		Expect(del(c, element(addr.Next(), owner))).To(MatchError(fs.ErrNotExist))
+	})
+
+	It("makes all changes of a transaction or none, and goes on after a refusal", func() {
+		Expect(c.Ensure(layout)).To(Succeed())
+		before := ruleset()
+		lost := element(addr.Next(), owner)
+		lost.Jump = "nowhere"
+		Expect(add(c, element(addr, owner), lost)).To(MatchError(fs.ErrNotExist))
+		Expect(ruleset()).To(Equal(before))
+		Expect(add(c, element(addr, owner))).To(Succeed())
+	})
+
+	It("commits atomically: what was read is what is changed", func() {
+		Expect(c.Ensure(layout)).To(Succeed())
+		rival, tries := connect(node, nil), 0
+		err := c.Atomically("test", func(tx *nft.Tx) error {
+			if tries++; tries == 1 {
+				Expect(add(rival, element(addr.Next(), owner))).To(Succeed())
+			}
+			tx.AddElement(table, "masq4", element(addr, owner))
+			return nil
+		})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(tries).To(Equal(2))
+
+		err = c.Atomically("test", func(tx *nft.Tx) error {
+			Expect(del(rival, element(addr, owner))).To(Succeed())
+			Expect(add(rival, element(addr, owner))).To(Succeed())
+			tx.DelElement(table, "masq4", nft.AddrKey(addr))
+			return nil
+		})
+		var coded *types.Error
+		Expect(errors.As(err, &coded)).To(BeTrue())
+		Expect(coded.Code).To(BeEquivalentTo(types.CodeTryAgain))
+	})
+
+	It("is made once by 60 that come first at once", func() {
+		var wg sync.WaitGroup
+		errs := make([]error, 60)
+		for i := range errs {
+			own := connect(node, nil)
+			wg.Go(func() {
+				err := own.Ensure(layout)
+				a := netip.AddrFrom4([4]byte{10, 88, 1, byte(i)})
+				errs[i] = errors.Join(err, add(own, element(a, owner)))
+			})
+		}
+		wg.Wait()
+		Expect(errors.Join(errs...)).To(Succeed())
+		Expect(c.Elements(table, "masq4")).To(HaveLen(60))
+		for _, ch := range layout.Chains {
+			Expect(c.Rules(table, ch.Name)).To(HaveLen(len(ch.Rules)))
+		}
+	})
+
+	DescribeTable("repairs and keeps the elements", func(damage ...string) {
+		Expect(c.Ensure(layout)).To(Succeed())
+		Expect(add(c, element(addr, owner))).To(Succeed())
+		before := ruleset()
+		for _, line := range damage {
+			node.Must(GinkgoTB(), "nft", line)
+		}
+		Expect(ruleset()).NotTo(Equal(before))
+		damaged, err := c.Damaged(layout)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(damaged).NotTo(BeEmpty())
+		Expect(c.Ensure(layout)).To(Succeed())
+		Expect(sorted(ruleset())).To(Equal(sorted(before)))
+	},
+		Entry("a base chain without its rules", "flush chain inet plumb postrouting"),
+		Entry("a missing base chain", "flush chain inet plumb postrouting", "delete chain inet plumb postrouting"),
+		Entry("a network's chain without its rules", "flush chain inet plumb masq/net1/10.88.0.0/16"),
+		Entry("a table without rules", "flush table inet plumb"),
+		Entry("an older layout", "flush chain inet plumb postrouting",
+			`add rule inet plumb postrouting ip saddr vmap @masq4 comment "plumb layout 0"`),
+	)
+
+	It("leaves a newer layout, and rules of others, as they are", func() {
+		Expect(c.Ensure(layout)).To(Succeed())
+		node.Must(GinkgoTB(), "nft", "add rule inet plumb masq/net1/10.88.0.0/16 counter")
+		before := ruleset()
+		Expect(c.Ensure(layout)).To(Succeed())
+		Expect(ruleset()).To(Equal(before))
+		node.Must(GinkgoTB(), "nft", "flush chain inet plumb postrouting")
+		node.Must(GinkgoTB(), "nft", `add rule inet plumb postrouting ip saddr vmap @masq4 comment "plumb layout 99"`)
+		before = ruleset()
+		Expect(c.Ensure(layout)).To(Succeed())
+		Expect(ruleset()).To(Equal(before))
+	})
+
+	It("upgrades a layout in place: more sets, chains and rules, the elements kept", func() {
+		Expect(c.Ensure(layout)).To(Succeed())
+		Expect(add(c, element(addr, owner))).To(Succeed())
+		next := hostports(layout)
+		Expect(c.Ensure(next)).To(Succeed())
+		expectGolden("upgraded", ruleset())
+		var tx nft.Tx
+		tx.AddElement(table, "hostport4", nft.Element{
+			Key:     nft.Concat(nft.ProtoKey(syscall.IPPROTO_TCP), nft.PortKey(8080)),
+			Data:    nft.Concat(nft.AddrKey(addr), nft.PortKey(80)),
+			Comment: nft.Owner(owner),
+		})
+		Expect(c.Commit("add", &tx)).To(Succeed())
+		expectGolden("hostport", ruleset())
+	})
+
+	It("says what it does to the tracer, and does nothing that is refused", func() {
+		var steps []string
+		refused := errors.New("refused")
+		traced := connect(node, &trace.Tracer{Before: func(step string) error {
+			steps = append(steps, step)
+			if strings.HasPrefix(step, "nft make") {
+				return refused
+			}
+			return nil
+		}})
+		Expect(traced.Ensure(layout)).To(MatchError(refused))
+		Expect(ruleset()).To(BeEmpty())
+		Expect(steps).To(HaveExactElements("open nftables", HavePrefix("nft list rules of inet plumb "), HavePrefix("nft list rules of inet plumb "),
+			HavePrefix("nft list rules of inet plumb "), "nft get table inet plumb", "nft make table inet plumb"))
+	})
+
+	It("marks elements with owners of any length, for nft to print and load", func() {
+		Expect(c.Ensure(layout)).To(Succeed())
+		long := types.Attachment{Network: strings.Repeat("n", 200), ContainerID: strings.Repeat("c", 200), IfName: strings.Repeat("i", 15)}
+		Expect(nft.Owner(long)).To(HaveLen(nft.MaxComment))
+		Expect(add(c, element(addr, long))).To(Succeed())
+		Expect(ruleset()).To(ContainSubstring(`comment "` + nft.Owner(long) + `"`))
+		_, err := nstest.NewNode(GinkgoTB()).ExecInput(ruleset(), "nft", "-f", "-")
+		Expect(err).NotTo(HaveOccurred())
+	})
+
+	It("deletes thousands of elements in one transaction", func() {
+		Expect(c.Ensure(layout)).To(Succeed())
+		many := fill(c, 5000)
+		Expect(c.Elements(table, "masq4")).To(HaveLen(5000))
+		Expect(del(c, many...)).To(Succeed())
+		Expect(c.Elements(table, "masq4")).To(BeEmpty())
+	})
+})
+
+// hostports is a later layout: what port maps will want of a table.
+func hostports(l nft.Layout) nft.Layout {
+	l.Version++
+	l.Sets = append(l.Sets,
+		nft.Set{Name: "hostport4", Key: []nft.Type{nft.InetProto, nft.InetService}, Data: []nft.Type{nft.IPv4Addr, nft.InetService}},
+		nft.Set{Name: "hostport4ip", Key: []nft.Type{nft.IPv4Addr, nft.InetProto, nft.InetService}, Data: []nft.Type{nft.IPv4Addr, nft.InetService}},
+		nft.Set{Name: "hostport6ip", Key: []nft.Type{nft.IPv6Addr, nft.InetProto, nft.InetService}, Data: []nft.Type{nft.IPv6Addr, nft.InetService}},
+		nft.Set{Name: "hairpin4", Key: []nft.Type{nft.IPv4Addr, nft.IPv4Addr}})
+	base := l.Chains[0]
+	base.Rules = append([]nft.Rule{{nft.In("hairpin4", nft.Saddr(nft.IPv4), nft.Daddr(nft.IPv4)), nft.Masquerade()}}, base.Rules...)
+	l.Chains = append([]nft.Chain{base, {
+		Name: "prerouting",
+		Hook: nft.Hook{Type: nft.NAT, At: nft.Prerouting, Priority: -99},
+		Rules: []nft.Rule{
+			{nft.ToLocal(), nft.DNATMap(nft.IPv4, "hostport4ip", nft.Daddr(nft.IPv4), nft.L4Proto(), nft.Dport())},
+			{nft.ToLocal(), nft.DNATMap(nft.IPv4, "hostport4", nft.L4Proto(), nft.Dport())},
+			{nft.ToLocal(), nft.DNATMap(nft.IPv6, "hostport6ip", nft.Daddr(nft.IPv6), nft.L4Proto(), nft.Dport())},
+		},
+	}}, l.Chains[1:]...)
+	return l
+}
+
+// fill adds n elements, and gives them.
+func fill(c *nft.Conn, n int) []nft.Element {
+	GinkgoHelper()
+	var all []nft.Element
+	for i := range n {
+		a := netip.AddrFrom4([4]byte{10, 88, byte(i >> 8), byte(i)})
+		all = append(all, element(a, types.Attachment{Network: "net1", ContainerID: fmt.Sprintf("%064x", i), IfName: "eth0"}))
+	}
+	Expect(add(c, all...)).To(Succeed())
+	return all
+}
+
+// sorted is a ruleset as its blocks, without their order.
+func sorted(ruleset string) []string {
+	blocks := strings.Split(strings.TrimSuffix(ruleset, "}\n"), "\n\n")
+	for i := range blocks {
+		blocks[i] = strings.TrimSpace(blocks[i])
+	}
+	slices.Sort(blocks)
+	return blocks
+}

@@ -1,0 +1,62 @@
+package nft
+
+import (
+	"net/netip"
+	"strings"
+)
+
+// Plumb is the table of this bundle for masquerade and port maps. Its layout is
+// one, whichever plugin comes first to make it.
+func Plumb() Layout {
+	return Layout{
+		Table:   Table{Inet, "plumb"},
+		Version: 1,
+		Sets: []Set{
+			{Name: MasqSet(IPv4), Key: []Type{IPv4Addr}, Data: []Type{Verdict}},
+			{Name: MasqSet(IPv6), Key: []Type{IPv6Addr}, Data: []Type{Verdict}},
+		},
+		Chains: []Chain{{
+			Name: "postrouting",
+			Hook: Hook{NAT, Postrouting, srcNAT},
+			Rules: []Rule{
+				{VMap(MasqSet(IPv4), Saddr(IPv4))},
+				{VMap(MasqSet(IPv6), Saddr(IPv6))},
+			},
+		}},
+	}
+}
+
+// srcNAT is NF_IP_PRI_NAT_SRC of linux/netfilter_ipv4.h, "srcnat" in nft.
+const srcNAT = 100
+
+// MasqSet is the map from an address whose packets are masqueraded to the chain of
+// its network.
+func MasqSet(f Family) string {
+	if f == IPv6 {
+		return "masq6"
+	}
+	return "masq4"
+}
+
+// MasqChain is the chain that decides what of the packets from a subnet of a network
+// is masqueraded: not what stays in the subnet, and no multicast. The name says all
+// that is in it, so it is shared by all attachments and whoever comes first makes it.
+func MasqChain(network string, subnet netip.Prefix) Chain {
+	subnet = subnet.Masked()
+	multicast := netip.MustParsePrefix("224.0.0.0/4")
+	if subnet.Addr().Is6() {
+		multicast = netip.MustParsePrefix("ff00::/8")
+	}
+	return Chain{
+		// A name that can stand in a script of nft must not have colons.
+		Name: MasqChainPrefix(network) + strings.ReplaceAll(subnet.String(), ":", "_"),
+		Rules: []Rule{
+			{DaddrIn(subnet), Return()},
+			{DaddrIn(multicast), Return()},
+			{Masquerade()},
+		},
+	}
+}
+
+// MasqChainPrefix is what the names of the network's chains begin with.
+func MasqChainPrefix(network string) string { return "masq/" + NetworkPrefix(network) }

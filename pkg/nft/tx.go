@@ -1,0 +1,295 @@
+package nft
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/google/nftables/expr"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// nfnlBatchGenID is NFNL_BATCH_GENID of linux/netfilter/nfnetlink.h: a batch with
+// it is refused with ERESTART when the ruleset is of another generation (kernel
+// 4.11).
+const nfnlBatchGenID = 1
+
+// A Tx is a list of changes of which the kernel makes all or none. The zero Tx is
+// ready.
+type Tx struct {
+	ops        []op
+	generation uint32 // zero: any
+	err        error
+}
+
+// An op is one change and its name for people.
+type op struct {
+	what string
+	msg  netlink.Message
+}
+
+func (t *Tx) add(what string, kind int, f Family, flags netlink.HeaderFlags, encode func(*netlink.AttributeEncoder)) {
+	m, err := request(kind, f, flags, encode)
+	if err != nil {
+		t.err = errors.Join(t.err, fmt.Errorf("%s: %w", what, err))
+	}
+	t.ops = append(t.ops, op{what, m})
+}
+
+// Commit makes the changes of tx, all or none. what names the whole for people;
+// the error names each change that the kernel refused.
+func (c *Conn) Commit(what string, tx *Tx) error {
+	if tx.err != nil {
+		return fmt.Errorf("%s: %w", what, tx.err)
+	}
+	if err := c.h.Step(what, func() error { return c.commit(tx) }); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
+// commit sends the batch and then a request that has exactly one answer. nf_tables
+// does its work within sendmsg, so all that the batch had to say, one error a
+// refused change and nothing on success, is queued before that answer.
+func (c *Conn) commit(tx *Tx) error {
+	batch, err := tx.batch()
+	if err != nil {
+		return err
+	}
+	if err := c.makeRoom(batch); err != nil {
+		return err
+	}
+	sent, err := c.nl.SendMessages(batch)
+	if err != nil {
+		return errno(err)
+	}
+	fence, err := request(unix.NFT_MSG_GETGEN, 0, 0, nil)
+	if err != nil {
+		return err
+	}
+	if fence, err = c.nl.Send(fence); err != nil {
+		return errno(err)
+	}
+	var errs []error
+	for {
+		_, err := c.nl.Receive()
+		if err == nil {
+			return errors.Join(errs...)
+		}
+		var refused *netlink.OpError
+		if !errors.As(err, &refused) || refused.Sequence == 0 || refused.Sequence == fence.Header.Sequence {
+			return errors.Join(append(errs, errno(err))...)
+		}
+		errs = append(errs, tx.refusal(refused, sent))
+	}
+}
+
+// batch is the messages with what stands around them.
+func (t *Tx) batch() ([]netlink.Message, error) {
+	bound, err := attributes(func(ae *netlink.AttributeEncoder) {
+		if t.generation != 0 {
+			ae.Uint32(nfnlBatchGenID, t.generation)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	edge := func(kind int, attributes []byte) netlink.Message {
+		return netlink.Message{
+			Header: netlink.Header{Type: netlink.HeaderType(kind), Flags: netlink.Request},
+			Data:   append(nfgenmsg(0, unix.NFNL_SUBSYS_NFTABLES), attributes...),
+		}
+	}
+	batch := make([]netlink.Message, 0, len(t.ops)+2)
+	batch = append(batch, edge(unix.NFNL_MSG_BATCH_BEGIN, bound))
+	for _, op := range t.ops {
+		batch = append(batch, op.msg)
+	}
+	return append(batch, edge(unix.NFNL_MSG_BATCH_END, nil)), nil
+}
+
+// makeRoom lets a batch through that is larger than the socket's usual buffer (the
+// GC of a node with thousands of dead containers).
+func (c *Conn) makeRoom(batch []netlink.Message) error {
+	const usual = 96 << 10
+	size := 0
+	for _, m := range batch {
+		size += unix.NLMSG_HDRLEN + len(m.Data) + unix.NLMSG_ALIGNTO
+	}
+	if size < usual {
+		return nil
+	}
+	return errno(c.nl.SetWriteBuffer(2 * size))
+}
+
+// refusal names the change that an error of the kernel is about.
+func (t *Tx) refusal(refused *netlink.OpError, sent []netlink.Message) error {
+	for i, m := range sent[1 : len(sent)-1] {
+		if m.Header.Sequence == refused.Sequence {
+			return fmt.Errorf("%s: %w", t.ops[i].what, refused.Err)
+		}
+	}
+	return refused.Err // the batch as a whole
+}
+
+// addTable adds a table that must not exist.
+func (t *Tx) addTable(tab Table) {
+	t.add("add table "+tab.String(), unix.NFT_MSG_NEWTABLE, tab.Family, netlink.Create|netlink.Excl,
+		func(ae *netlink.AttributeEncoder) { ae.String(unix.NFTA_TABLE_NAME, tab.Name) })
+}
+
+// addSet adds a set or map; one of the same name and types may exist.
+func (t *Tx) addSet(tab Table, s Set) {
+	id := uint32(len(t.ops) + 1) // any number that is unique in the batch
+	t.add("add set "+s.Name+" to table "+tab.String(), unix.NFT_MSG_NEWSET, tab.Family, netlink.Create,
+		func(ae *netlink.AttributeEncoder) {
+			ae.String(unix.NFTA_SET_TABLE, tab.Name)
+			ae.String(unix.NFTA_SET_NAME, s.Name)
+			ae.Uint32(unix.NFTA_SET_ID, id)
+			ae.Uint32(unix.NFTA_SET_KEY_TYPE, magic(s.Key))
+			ae.Uint32(unix.NFTA_SET_KEY_LEN, length(s.Key))
+			if s.isMap() {
+				ae.Uint32(unix.NFTA_SET_FLAGS, unix.NFT_SET_MAP)
+				ae.Uint32(unix.NFTA_SET_DATA_TYPE, magic(s.Data))
+				ae.Uint32(unix.NFTA_SET_DATA_LEN, length(s.Data))
+			}
+		})
+}
+
+// addChain adds a chain; the same one may exist.
+func (t *Tx) addChain(tab Table, ch Chain) {
+	t.add("add chain "+ch.Name+" to table "+tab.String(), unix.NFT_MSG_NEWCHAIN, tab.Family, netlink.Create,
+		func(ae *netlink.AttributeEncoder) {
+			ae.String(unix.NFTA_CHAIN_TABLE, tab.Name)
+			ae.String(unix.NFTA_CHAIN_NAME, ch.Name)
+			if ch.Hook == (Hook{}) {
+				return
+			}
+			nested(ae, unix.NFTA_CHAIN_HOOK, func(ae *netlink.AttributeEncoder) {
+				ae.Uint32(unix.NFTA_HOOK_HOOKNUM, uint32(ch.Hook.At))
+				ae.Uint32(unix.NFTA_HOOK_PRIORITY, uint32(ch.Hook.Priority))
+			})
+			ae.Uint32(unix.NFTA_CHAIN_POLICY, policyAccept)
+			ae.String(unix.NFTA_CHAIN_TYPE, string(ch.Hook.Type))
+		})
+}
+
+// policyAccept is NF_ACCEPT of linux/netfilter.h.
+const policyAccept = 1
+
+// addRule appends a rule to a chain.
+func (t *Tx) addRule(tab Table, chain string, r Rule, comment string) {
+	t.add("add rule to chain "+chain+" of table "+tab.String(), unix.NFT_MSG_NEWRULE, tab.Family, netlink.Create|netlink.Append,
+		func(ae *netlink.AttributeEncoder) {
+			ae.String(unix.NFTA_RULE_TABLE, tab.Name)
+			ae.String(unix.NFTA_RULE_CHAIN, chain)
+			ae.Nested(unix.NFTA_RULE_EXPRESSIONS, func(ae *netlink.AttributeEncoder) error {
+				for _, e := range r.expressions(tab.Family) {
+					b, err := expr.Marshal(byte(tab.Family), e)
+					if err != nil {
+						return err
+					}
+					ae.Bytes(unix.NLA_F_NESTED|unix.NFTA_LIST_ELEM, b)
+				}
+				return nil
+			})
+			ae.Bytes(unix.NFTA_RULE_USERDATA, commentData(comment))
+		})
+}
+
+// Flush deletes the rules of a chain.
+func (t *Tx) Flush(tab Table, chain string) {
+	t.add("flush chain "+chain+" of table "+tab.String(), unix.NFT_MSG_DELRULE, tab.Family, 0,
+		func(ae *netlink.AttributeEncoder) {
+			ae.String(unix.NFTA_RULE_TABLE, tab.Name)
+			ae.String(unix.NFTA_RULE_CHAIN, chain)
+		})
+}
+
+// DelRule deletes a rule that Conn.Rules gave.
+func (t *Tx) DelRule(tab Table, r Found) {
+	t.add("delete rule from chain "+r.Chain+" of table "+tab.String(), unix.NFT_MSG_DELRULE, tab.Family, 0,
+		func(ae *netlink.AttributeEncoder) {
+			ae.String(unix.NFTA_RULE_TABLE, tab.Name)
+			ae.String(unix.NFTA_RULE_CHAIN, r.Chain)
+			ae.Uint64(unix.NFTA_RULE_HANDLE, r.handle)
+		})
+}
+
+// DelChain deletes a chain with its rules. The kernel refuses with EBUSY while
+// something jumps to it.
+func (t *Tx) DelChain(tab Table, chain string) {
+	t.add("delete chain "+chain+" of table "+tab.String(), unix.NFT_MSG_DELCHAIN, tab.Family, 0,
+		func(ae *netlink.AttributeEncoder) {
+			ae.String(unix.NFTA_CHAIN_TABLE, tab.Name)
+			ae.String(unix.NFTA_CHAIN_NAME, chain)
+		})
+}
+
+// AddElement adds an element that must not exist: one of the same key is
+// fs.ErrExist; a missing set, or a missing chain to jump to, is fs.ErrNotExist.
+func (t *Tx) AddElement(tab Table, set string, e Element) {
+	t.element("add element to "+set+" of table "+tab.String(), unix.NFT_MSG_NEWSETELEM, netlink.Create|netlink.Excl, address{tab, set, e})
+}
+
+// DelElement deletes the element of that key, whoever owns it.
+func (t *Tx) DelElement(tab Table, set string, k Key) {
+	t.element("delete element from "+set+" of table "+tab.String(), unix.NFT_MSG_DELSETELEM, 0, address{tab, set, Element{Key: k}})
+}
+
+// An address is an element and where it belongs.
+type address struct {
+	tab Table
+	set string
+	e   Element
+}
+
+func (t *Tx) element(what string, kind int, flags netlink.HeaderFlags, a address) {
+	t.add(what, kind, a.tab.Family, flags, a.encode)
+}
+
+func (a address) encode(ae *netlink.AttributeEncoder) {
+	ae.String(unix.NFTA_SET_ELEM_LIST_TABLE, a.tab.Name)
+	ae.String(unix.NFTA_SET_ELEM_LIST_SET, a.set)
+	nested(ae, unix.NFTA_SET_ELEM_LIST_ELEMENTS, func(ae *netlink.AttributeEncoder) {
+		nested(ae, unix.NFTA_LIST_ELEM, a.e.encode)
+	})
+}
+
+// commentData is a comment in the form of libnftnl: type, length, text, NUL.
+func commentData(s string) []byte {
+	return append([]byte{commentType, byte(len(s) + 1)}, s+"\x00"...)
+}
+
+// commentType is NFTNL_UDATA_RULE_COMMENT and NFTNL_UDATA_SET_ELEM_COMMENT of
+// libnftnl/udata.h.
+const commentType = 0
+
+// commentOf finds the comment in userdata.
+func commentOf(data []byte) string {
+	for len(data) >= 2 {
+		end := 2 + int(data[1])
+		if end > len(data) {
+			return ""
+		}
+		if data[0] == commentType {
+			return cString(data[2:end])
+		}
+		data = data[end:]
+	}
+	return ""
+}
+
+// cString is the text before the first NUL.
+func cString(b []byte) string {
+	for i, ch := range b {
+		if ch == 0 {
+			return string(b[:i])
+		}
+	}
+	return string(b)
+}
+
+// nativeUint32 is how the kernel keeps numbers that never were on the wire.
+func nativeUint32(n uint32) []byte { return binary.NativeEndian.AppendUint32(nil, n) }
