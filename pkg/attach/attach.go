@@ -67,6 +67,9 @@ func podSysctls(ifName string, segment Segment, ips []types.IP) []sysctl.Setting
 	if segment == Owned {
 		settings = append(settings, sysctl.Setting{Key: sysctl.IPv6(ifName, "accept_dad"), Value: "0", Optional: true})
 	}
+	if segment != Owned {
+		settings = append(settings, sysctl.Setting{Key: sysctl.IPv6(ifName, "accept_dad"), Value: "1", Optional: true})
+	}
 	if segment == SharedOptimistic {
 		settings = append(settings, sysctl.Setting{Key: sysctl.IPv6(ifName, "optimistic_dad"), Value: "1", Optional: true})
 	}

@@ -150,7 +150,7 @@ func Ours(host nl.Link) bool { return strings.HasPrefix(host.Alias, aliasMark) }
 func DelVeth(node, pod *nl.Conn, owner types.Attachment, prev *types.Result) error {
 	host, err := HostEnd(node, owner, prev)
 	if err == nil {
-		return nl.Gone(node.Apply(host.Del()))
+		return node.Apply(host.Del())
 	}
 	if !errors.Is(err, fs.ErrNotExist) || pod == nil {
 		return ignoreNotExist(err)
@@ -162,7 +162,7 @@ func DelVeth(node, pod *nl.Conn, owner types.Attachment, prev *types.Result) err
 	if l.Kind != "veth" || servesAnother(node, l) {
 		return nil
 	}
-	return nl.Gone(pod.Apply(l.Del()))
+	return pod.Apply(l.Del())
 }
 
 // servesAnother reports whether the host end of a container's interface names an
@@ -192,7 +192,7 @@ func GCVeths(node *nl.Conn, network string, keep types.Set) error {
 	var errs []error
 	for _, l := range links {
 		if strings.HasPrefix(l.Alias, aliasOfNetwork(network)) && !kept[l.Alias] {
-			errs = append(errs, nl.Gone(node.Apply(l.Del())))
+			errs = append(errs, node.Apply(l.Del()))
 		}
 	}
 	return errors.Join(errs...)

@@ -104,13 +104,21 @@ func (e *Error) Is(target error) bool {
 	return false
 }
 
+// Unsupported reports whether the kernel lacks what was asked for.
+func Unsupported(err error) bool {
+	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT)
+}
+
 // wrap names the step in an error of the connection or of a test's hook.
 func wrap(step string, err error) error {
-	if err == nil {
-		return nil
-	}
 	var op *netlink.OpError
-	if errors.As(err, &op) {
+	var done *Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &done):
+		return err
+	case errors.As(err, &op):
 		return &Error{Step: step, Err: op.Err, Hint: op.Message, Refused: op.Sequence != 0}
 	}
 	return &Error{Step: step, Err: err}
@@ -123,6 +131,29 @@ type Change struct {
 	flags netlink.HeaderFlags
 	body  []byte
 	err   error // the change could not be described
+	fine  error // a refusal that matches this is as good as success; nil: none is
+}
+
+// IfAbsent makes it no error that the object is there already: somebody else was
+// first with what is shared.
+func (ch Change) IfAbsent() Change {
+	ch.fine = fs.ErrExist
+	return ch
+}
+
+// IfPresent makes it no error that the object is gone already.
+func (ch Change) IfPresent() Change {
+	ch.fine = fs.ErrNotExist
+	return ch
+}
+
+// outcome names the change in its error, unless that is as good as success.
+func (ch Change) outcome(err error) error {
+	err = wrap(ch.step, err)
+	if ch.fine != nil && errors.Is(err, ch.fine) {
+		return nil
+	}
+	return err
 }
 
 func change(step string, kind uint16, flags netlink.HeaderFlags, body []byte, err error) Change {
@@ -153,8 +184,8 @@ func (c *Conn) Apply(changes ...Change) error {
 	_, results := c.exchange(msgs)
 	var first error
 	for i, end := range ends {
-		if err := wrap(changes[i].step, end(results[i])); err != nil && first == nil {
-			first = err
+		if err := end(changes[i].outcome(results[i])); err != nil && first == nil {
+			first = wrap(changes[i].step, err)
 		}
 	}
 	if first != nil {

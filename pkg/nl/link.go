@@ -121,10 +121,23 @@ func (c *Conn) oneLink(step string, body []byte) (Link, error) {
 
 // LinksOfKind lists the links of one kind; the kernel does the choosing.
 func (c *Conn) LinksOfKind(kind string) ([]Link, error) {
-	step := "list links of kind " + kind
+	return c.links("list links of kind "+kind, func(l Link) bool { return l.Kind == kind }, func(ae *netlink.AttributeEncoder) {
+		nest(ae, unix.IFLA_LINKINFO, func(ae *netlink.AttributeEncoder) { ae.String(unix.IFLA_INFO_KIND, kind) })
+	})
+}
+
+// Ports lists the ports of a bridge; the kernel does the choosing.
+func (c *Conn) Ports(bridge Link) ([]Link, error) {
+	return c.links("list ports of "+bridge.Name, func(l Link) bool { return l.Master == bridge.Index }, func(ae *netlink.AttributeEncoder) {
+		ae.Uint32(unix.IFLA_MASTER, uint32(bridge.Index))
+	})
+}
+
+// links dumps the links that pass the filter, which an old kernel may ignore.
+func (c *Conn) links(step string, wanted func(Link) bool, filter func(*netlink.AttributeEncoder)) ([]Link, error) {
 	body, err := linkBody(linkHeader(0, 0, 0), func(ae *netlink.AttributeEncoder) {
 		ae.Uint32(unix.IFLA_EXT_MASK, extSkipStat)
-		nest(ae, unix.IFLA_LINKINFO, func(ae *netlink.AttributeEncoder) { ae.String(unix.IFLA_INFO_KIND, kind) })
+		filter(ae)
 	})
 	if err != nil {
 		return nil, wrap(step, err)
@@ -139,7 +152,7 @@ func (c *Conn) LinksOfKind(kind string) ([]Link, error) {
 		if err != nil {
 			return nil, wrap(step, err)
 		}
-		if l.Kind == kind {
+		if wanted(l) {
 			links = append(links, l)
 		}
 	}
@@ -360,17 +373,8 @@ func (l Link) SetVLANFiltering() Change {
 	return change("set bridge "+l.Name+" vlan_filtering on", unix.RTM_NEWLINK, 0, body, err)
 }
 
-// Del deletes the link. A veth takes its other end with it.
+// Del deletes the link, if it is still there. A veth takes its other end with it.
 func (l Link) Del() Change {
 	body, err := linkBody(linkHeader(l.Index, 0, 0), none)
-	return change("delete link "+l.Name, unix.RTM_DELLINK, 0, body, err)
-}
-
-// Gone is err, unless err says that the object is not there: then it is nil, for
-// what was to be removed.
-func Gone(err error) error {
-	if e, ok := err.(*Error); ok && e.Is(fs.ErrNotExist) {
-		return nil
-	}
-	return err
+	return change("delete link "+l.Name, unix.RTM_DELLINK, 0, body, err).IfPresent()
 }

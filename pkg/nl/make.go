@@ -233,7 +233,7 @@ func (c *Conn) pushDelete(u *undo.Stack, name string) {
 // DelLink deletes a link by name. One that is not there is no error.
 func (c *Conn) DelLink(name string) error {
 	body, err := linkBody(linkHeader(0, 0, 0), func(ae *netlink.AttributeEncoder) { ae.String(unix.IFLA_IFNAME, name) })
-	return Gone(c.Apply(change("delete link "+name, unix.RTM_DELLINK, 0, body, err)))
+	return c.Apply(change("delete link "+name, unix.RTM_DELLINK, 0, body, err).IfPresent())
 }
 
 func linkKind(ae *netlink.AttributeEncoder, kind string, data func(*netlink.AttributeEncoder)) {

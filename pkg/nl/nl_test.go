@@ -177,7 +177,8 @@ var _ = Describe("rtnetlink", func() {
 		Expect(pod.Apply(far.AddAddr(a))).To(MatchError(fs.ErrExist))
 		Expect(pod.Apply(far.DelAddr(a.Prefix))).To(Succeed())
 		Expect(pod.Apply(far.DelAddr(a.Prefix))).To(MatchError(fs.ErrNotExist))
-		Expect(nl.Gone(pod.Apply(far.DelAddr(a.Prefix)))).To(Succeed())
+		Expect(pod.Apply(far.DelAddr(a.Prefix).IfPresent())).To(Succeed())
+		Expect(pod.Apply(far.AddAddr(a).IfAbsent(), far.AddAddr(a).IfAbsent())).To(Succeed())
 		Expect(node.DelLink("nope")).To(Succeed())
 	})
 

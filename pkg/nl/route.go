@@ -157,6 +157,28 @@ func (c *Conn) DefaultDevice() (int, error) {
 	return 0, nil
 }
 
+// AdvertisedUplinks lists the links with an IPv6 default route that a router
+// advertised.
+func (c *Conn) AdvertisedUplinks() ([]Link, error) {
+	msgs, err := c.dump("list advertised default routes", unix.RTM_GETROUTE, routeRequest(unix.AF_INET6, 0))
+	if err != nil {
+		return nil, err
+	}
+	var links []Link
+	for _, m := range msgs {
+		r, index, err := decodeRoute(m.Data)
+		if err != nil || r.Dst.Bits() != 0 || m.Data[5] != unix.RTPROT_RA {
+			continue
+		}
+		l, err := c.LinkByIndex(index)
+		if err != nil {
+			return nil, err
+		}
+		links = append(links, l)
+	}
+	return links, nil
+}
+
 func (c *Conn) routes(step string, index int) ([]Route, error) {
 	var routes []Route
 	for _, fam := range []byte{unix.AF_INET, unix.AF_INET6} {

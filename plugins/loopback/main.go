@@ -1,0 +1,106 @@
+// loopback sets a container's lo up. See README.md.
+package main
+
+import (
+	"fmt"
+	"net/netip"
+
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+func main() { skel.Main(plugin()) }
+
+func plugin() skel.Plugin {
+	return skel.Plugin{Name: "loopback", Add: add, Del: del, Check: check}
+}
+
+// CNI_IFNAME is not looked at: there is one loopback.
+const lo = "lo"
+
+// codeDown is the code of a CHECK that found lo down.
+const codeDown = 100
+
+func add(r *skel.Request) (*types.Result, error) {
+	prev, err := r.Prev()
+	if err != nil {
+		return nil, err
+	}
+	pod, link, err := open(r)
+	if err != nil {
+		return nil, err
+	}
+	if !link.Up {
+		r.Undo.Push("set lo down", func() error { return pod.Apply(link.SetDown()) })
+	}
+	if err := pod.Apply(link.SetUp()); err != nil {
+		return nil, err
+	}
+	addrs, err := pod.Addrs(link)
+	if err != nil {
+		return nil, err
+	}
+	result, err := describe(r, link, addrs)
+	if prev != nil {
+		result = prev
+	}
+	return result, err
+}
+
+func open(r *skel.Request) (*nl.Conn, nl.Link, error) {
+	if err := r.Decode(&struct{}{}); err != nil {
+		return nil, nl.Link{}, err
+	}
+	pod, err := nl.Open(r.Pod)
+	if err != nil {
+		return nil, nl.Link{}, err
+	}
+	link, err := pod.Link(lo)
+	return pod, link, err
+}
+
+// describe lists lo with its first address of each family. An address on lo that is
+// no loopback address would make the container answer for somebody else.
+func describe(r *skel.Request, link nl.Link, addrs []nl.Addr) (*types.Result, error) {
+	result := &types.Result{Interfaces: []types.Interface{{Name: lo, MAC: link.MAC, MTU: link.MTU, Sandbox: r.NetNS}}}
+	for _, v4 := range []bool{true, false} {
+		first := netip.Prefix{}
+		for _, a := range addrs {
+			switch {
+			case !a.Prefix.Addr().IsLoopback():
+				return nil, types.Errorf(types.CodeConfig, "lo has %s, which is no loopback address: remove it", a.Prefix)
+			case a.Prefix.Addr().Is4() == v4 && !first.IsValid():
+				first = a.Prefix
+			}
+		}
+		if first.IsValid() {
+			result.IPs = append(result.IPs, types.IP{Address: first})
+		}
+	}
+	return result, nil
+}
+
+// del sets lo down, as the reference plugin does. A container that is gone has none.
+func del(r *skel.Request) error {
+	if r.Pod == nil {
+		return nil
+	}
+	pod, err := nl.Open(r.Pod)
+	if err != nil {
+		return err
+	}
+	link, err := pod.Link(lo)
+	if err != nil {
+		return err
+	}
+	return pod.Apply(link.SetDown())
+}
+
+func check(r *skel.Request) error {
+	_, link, err := open(r)
+	if err == nil && !link.Up {
+		err = fmt.Errorf("interface lo is down")
+	}
+	return types.Coded(codeDown, err)
+}
