@@ -1,0 +1,345 @@
+package test
+
+import (
+	"encoding/json"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// headings are those of every plugin's page, in this order, and no others of their
+// level.
+var headings = []string{"What it does", "Example", "Keys", "What it leaves on the node", "Errors", "Requirements"}
+
+// plugins are the folders under plugins/.
+func plugins(t *testing.T) []string {
+	t.Helper()
+	dirs, err := filepath.Glob("../plugins/*/main.go")
+	if err != nil || len(dirs) == 0 {
+		t.Fatalf("no plugins: %v", err)
+	}
+	var names []string
+	for _, d := range dirs {
+		names = append(names, filepath.Base(filepath.Dir(d)))
+	}
+	return names
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("..", path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func TestPluginPages(t *testing.T) {
+	all := plugins(t)
+	for _, p := range all {
+		t.Run(p, func(t *testing.T) {
+			page := read(t, "plugins/"+p+"/README.md")
+			if !strings.HasPrefix(page, "# "+p+"\n") {
+				t.Errorf("the page does not begin with %q", "# "+p)
+			}
+			if got := sections(page); !slices.Equal(got, headings) {
+				t.Errorf("headings %q, want %q", got, headings)
+			}
+			for _, problem := range slices.Concat(checkBlocks(page, all), checkKeys(t, p, page)) {
+				t.Error(problem)
+			}
+			if !callsExamples(p) {
+				t.Errorf("no test of plugins/%s calls nstest.Examples, which holds the page's configurations against the plugin's parser", p)
+			}
+		})
+	}
+}
+
+// sections are the headings of the second level, but for what is in code.
+func sections(page string) []string {
+	var got []string
+	for _, line := range prose(page) {
+		if h, ok := strings.CutPrefix(line, "## "); ok {
+			got = append(got, h)
+		}
+	}
+	return got
+}
+
+// prose is the lines of a page outside fenced code.
+func prose(page string) []string {
+	var lines []string
+	code := false
+	for line := range strings.SplitSeq(page, "\n") {
+		if strings.HasPrefix(strings.TrimSpace(line), "```") {
+			code = !code
+			continue
+		}
+		if !code {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// checkBlocks: ```json is a configuration, valid and of plugins that exist.
+func checkBlocks(page string, plugins []string) (bad []string) {
+	blocks := nstest.JSONBlocks(page)
+	if len(blocks) == 0 {
+		bad = append(bad, "no ```json block")
+	}
+	for i, block := range blocks {
+		var conf struct {
+			Type    string
+			IPAM    struct{ Type string }
+			Plugins []struct {
+				Type string
+				IPAM struct{ Type string }
+			}
+		}
+		if err := json.Unmarshal([]byte(block), &conf); err != nil {
+			bad = append(bad, fmt.Sprintf("JSON block %d: %v", i+1, err))
+			continue
+		}
+		named := []string{conf.Type, conf.IPAM.Type}
+		for _, p := range conf.Plugins {
+			named = append(named, p.Type, p.IPAM.Type)
+		}
+		named = slices.DeleteFunc(named, func(n string) bool { return n == "" })
+		if len(named) == 0 {
+			bad = append(bad, fmt.Sprintf("JSON block %d names no plugin: what is no configuration is no ```json", i+1))
+		}
+		for _, n := range named {
+			if !slices.Contains(plugins, n) {
+				bad = append(bad, fmt.Sprintf("JSON block %d names plugin %q, which does not exist", i+1, n))
+			}
+		}
+	}
+	return bad
+}
+
+// checkKeys compares the table under "Keys" with the json tags of config.go, and of
+// what every configuration has in common.
+func checkKeys(t *testing.T, plugin, page string) (bad []string) {
+	t.Helper()
+	var tags map[string]bool
+	if text, err := os.ReadFile("../plugins/" + plugin + "/config.go"); err == nil {
+		tags = jsonTags(t, string(text))
+	}
+	shared := jsonTags(t, read(t, "pkg/types/conf.go"))
+	shared["args"], shared["cni"], shared["runtimeConfig"] = true, true, true
+	mentioned := map[string]bool{}
+	for _, key := range tableKeys(page) {
+		path := strings.Split(strings.NewReplacer("[]", "", "[", "", "]", "").Replace(key), ".")
+		for _, part := range path {
+			mentioned[part] = true
+		}
+		if last := path[len(path)-1]; !tags[last] && !shared[last] {
+			bad = append(bad, fmt.Sprintf("the table has key %q, which config.go does not read", key))
+		}
+	}
+	for _, tag := range slices.Sorted(maps.Keys(tags)) {
+		if !mentioned[tag] && !shared[tag] {
+			bad = append(bad, fmt.Sprintf("config.go reads key %q, which the table does not have", tag))
+		}
+	}
+	return bad
+}
+
+// tableKeys are what stands in backquotes in the first column under "Keys".
+func tableKeys(page string) []string {
+	_, rest, _ := strings.Cut(page, "\n## Keys\n")
+	section, _, _ := strings.Cut(rest, "\n## ")
+	quoted := regexp.MustCompile("`([^`]+)`")
+	var keys []string
+	for line := range strings.SplitSeq(section, "\n") {
+		if cells := strings.Split(line, "|"); len(cells) > 2 && strings.TrimSpace(cells[0]) == "" {
+			for _, m := range quoted.FindAllStringSubmatch(cells[1], -1) {
+				keys = append(keys, m[1])
+			}
+		}
+	}
+	return keys
+}
+
+func jsonTags(t *testing.T, text string) map[string]bool {
+	t.Helper()
+	f, err := parser.ParseFile(token.NewFileSet(), "config.go", text, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tags := map[string]bool{}
+	ast.Inspect(f, func(n ast.Node) bool {
+		if field, ok := n.(*ast.Field); ok && field.Tag != nil {
+			tag, _ := strconv.Unquote(field.Tag.Value)
+			name, _, _ := strings.Cut(reflect.StructTag(tag).Get("json"), ",")
+			if name != "" && name != "-" {
+				tags[name] = true
+			}
+		}
+		return true
+	})
+	return tags
+}
+
+func callsExamples(plugin string) bool {
+	tests, _ := filepath.Glob("../plugins/" + plugin + "/*_test.go")
+	return slices.ContainsFunc(tests, func(path string) bool {
+		text, err := os.ReadFile(path)
+		return err == nil && strings.Contains(string(text), "nstest.Examples(")
+	})
+}
+
+// TestFrontPage: the README has the two commands and every plugin.
+func TestFrontPage(t *testing.T) {
+	page := read(t, "README.md")
+	for _, want := range []string{"scripts/quickstart.sh", "scripts/test.sh", "./build_linux.sh", "/opt/cni/bin", "CONTRIBUTING.md"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("README.md does not mention %s", want)
+		}
+	}
+	for _, p := range plugins(t) {
+		if !strings.Contains(page, "](plugins/"+p+"/README.md)") {
+			t.Errorf("README.md has no link to plugins/%s/README.md", p)
+		}
+	}
+	if ci := read(t, ".ci/run"); !strings.Contains(ci, "scripts/test.sh") {
+		t.Error(".ci/run does not run the README's test command")
+	}
+}
+
+// TestLinks: what a page of ours links to within the repository is there, and so is
+// the heading.
+func TestLinks(t *testing.T) {
+	var pages []string
+	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
+		if d != nil && d.IsDir() && (d.Name() == ".git" || d.Name() == "bin" || d.Name() == "release") {
+			return filepath.SkipDir
+		}
+		if strings.HasSuffix(path, ".md") {
+			pages = append(pages, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, target := range links(string(text)) {
+			if problem := resolve(page, target); problem != "" {
+				t.Errorf("%s links to %s: %s", strings.TrimPrefix(page, "../"), target, problem)
+			}
+		}
+	}
+}
+
+// links are the targets of a page's links into the repository.
+func links(page string) []string {
+	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	var targets []string
+	for _, line := range prose(page) {
+		for _, m := range link.FindAllStringSubmatch(line, -1) {
+			if !strings.Contains(m[1], "://") && !strings.HasPrefix(m[1], "mailto:") {
+				targets = append(targets, m[1])
+			}
+		}
+	}
+	return targets
+}
+
+// resolve says what is wrong with a link; empty: nothing.
+func resolve(page, target string) string {
+	file, anchor, hasAnchor := strings.Cut(target, "#")
+	to := page
+	if file != "" {
+		to = filepath.Join(filepath.Dir(page), file)
+	}
+	info, err := os.Stat(to)
+	if err != nil {
+		return "no such file"
+	}
+	if !hasAnchor || info.IsDir() {
+		return ""
+	}
+	if line, ok := strings.CutPrefix(anchor, "L"); ok {
+		return "a line number (" + line + ") does not stay true"
+	}
+	text, err := os.ReadFile(to)
+	if err != nil {
+		return err.Error()
+	}
+	for _, line := range prose(string(text)) {
+		if strings.HasPrefix(line, "#") && slug(strings.TrimLeft(line, "# ")) == anchor {
+			return ""
+		}
+	}
+	return "no such heading"
+}
+
+// slug is the anchor that GitHub gives a heading.
+func slug(heading string) string {
+	var b strings.Builder
+	for _, r := range strings.ToLower(heading) {
+		switch {
+		case r == ' ':
+			b.WriteByte('-')
+		case r == '-' || r == '_' || r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r > 127:
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+// TestDocChecksBite: each check finds the breach of it.
+func TestDocChecksBite(t *testing.T) {
+	const keys = "\n## Keys\n\n| key | type |\n|---|---|\n"
+	for _, c := range []struct {
+		name string
+		got  []string
+		want string
+	}{
+		{"no block", checkBlocks("# x\n", []string{"a"}), "no ```json block"},
+		{"not JSON", checkBlocks("```json\n{\n```\n", []string{"a"}), "unexpected end"},
+		{"no such plugin", checkBlocks("```json\n{\"type\": \"b\"}\n```\n", []string{"a"}), `plugin "b"`},
+		{"no such IPAM plugin", checkBlocks("```json\n{\"plugins\": [{\"type\": \"a\", \"ipam\": {\"type\": \"b\"}}]}\n```\n", []string{"a"}), `plugin "b"`},
+		{"no configuration", checkBlocks("```json\n{}\n```\n", []string{"a"}), "names no plugin"},
+		{"good", checkBlocks("```json\n{\"type\": \"a\"}\n```\n", []string{"a"}), ""},
+		{"a key too many", checkKeys(t, "bridge", keys+"| `nosuch` | string |\n"), `key "nosuch", which config.go does not read`},
+		{"a key too few", checkKeys(t, "bridge", keys+"| `bridge` | string |\n"), `key "isGateway", which the table does not have`},
+		{"headings", sections("## A\n```\n## B\n```\n## C\n"), "A\nC"},
+		{"links", links("[a](b.md) [c](https://x.y) `x`\n```\n[d](e)\n```\n"), "b.md"},
+	} {
+		got := strings.Join(c.got, "\n")
+		if c.want == "" && got != "" || !strings.Contains(got, c.want) {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+	page := filepath.Join(t.TempDir(), "page.md")
+	if err := os.WriteFile(page, []byte("## How it is built\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for target, want := range map[string]string{
+		"none.md": "no such file", "#how-it-is-built": "", "page.md#no": "no such heading", "page.md#L3": "a line number (3) does not stay true",
+	} {
+		if got := resolve(page, target); got != want {
+			t.Errorf("link %s: %q, want %q", target, got, want)
+		}
+	}
+}

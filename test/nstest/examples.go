@@ -1,0 +1,96 @@
+package nstest
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// JSONBlocks gives the ```json blocks of a Markdown text.
+func JSONBlocks(markdown string) []string {
+	var blocks []string
+	var block strings.Builder
+	inside := false
+	for line := range strings.Lines(markdown) {
+		fence := strings.TrimSpace(line)
+		switch {
+		case !inside && fence == "```json":
+			inside = true
+			block.Reset()
+		case inside && fence == "```":
+			inside = false
+			blocks = append(blocks, block.String())
+		case inside:
+			block.WriteString(line)
+		}
+	}
+	return blocks
+}
+
+// Examples checks that the plugin's own parser takes each ```json block of the README
+// beside the test that is about the plugin, strictly: an unknown key fails. Of a list,
+// the plugin's entry is taken, made a configuration as libcni makes it. Every plugin
+// has a test that calls Examples; test/docs_test.go sees to it.
+func Examples(tb TB, p skel.Plugin, parse func(*skel.Request) error) {
+	tb.Helper()
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		tb.Fatalf("%v", err)
+	}
+	p.Add = func(r *skel.Request) (*types.Result, error) { return &types.Result{}, parse(r) }
+	node, pod := Pair(tb)
+	found := 0
+	for i, block := range JSONBlocks(string(readme)) {
+		confs, err := configurations(block, p.Name)
+		if err != nil {
+			tb.Fatalf("README.md: JSON block %d: %v", i+1, err)
+		}
+		for _, conf := range confs {
+			found++
+			if r := Run(p, Call{Command: "ADD", Node: node, Pod: pod, Config: conf}); r.Exit != 0 {
+				tb.Errorf("README.md: JSON block %d is refused: %s\n%s", i+1, r.Stdout, conf)
+			}
+		}
+	}
+	if found == 0 {
+		tb.Errorf("README.md has no ```json block with a configuration of %s", p.Name)
+	}
+}
+
+// configurations are those in block that are for the plugin: as plugin or as IPAM
+// plugin, alone or in a list.
+func configurations(block, plugin string) ([]string, error) {
+	var top map[string]any
+	if err := json.Unmarshal([]byte(block), &top); err != nil {
+		return nil, err
+	}
+	entries := []any{top}
+	if list, ok := top["plugins"].([]any); ok {
+		entries = list
+	}
+	var all []string
+	for _, entry := range entries {
+		conf, ok := entry.(map[string]any)
+		if !ok {
+			return nil, fmt.Errorf("an entry that is no object: %v", entry)
+		}
+		ipam, _ := conf["ipam"].(map[string]any)
+		if conf["type"] != plugin && ipam["type"] != plugin {
+			continue
+		}
+		conf["name"], conf["cniVersion"], conf["strict"] = top["name"], "1.1.0", true
+		if v, ok := top["cniVersion"]; ok {
+			conf["cniVersion"] = v
+		}
+		b, err := json.Marshal(conf)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, string(b))
+	}
+	return all, nil
+}
