@@ -1,0 +1,108 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// BenchmarkPool runs the built plugin, as a runtime does, with an empty pool and
+// with 60000 reservations of others. The two of a name should be within 1.5 of each
+// other:
+//
+//	go test ./plugins/host-local -run '^$' -bench Pool -benchtime 100x
+func BenchmarkPool(b *testing.B) {
+	bin := filepath.Join(b.TempDir(), "host-local")
+	if out, err := exec.Command("go", "build", "-o", bin, ".").CombinedOutput(); err != nil {
+		b.Fatalf("build: %v\n%s", err, out)
+	}
+	for _, n := range []int{0, 60000} {
+		p := benchPool{bin: bin, dir: b.TempDir(), subnet: "10.0.0.0/15"}
+		p.fill(b, n)
+		b.Run(fmt.Sprintf("ADD/%d", n), func(b *testing.B) { p.cycle(b, "ADD") })
+		b.Run(fmt.Sprintf("CHECK/%d", n), func(b *testing.B) { p.cycle(b, "CHECK") })
+		b.Run(fmt.Sprintf("DEL/%d", n), func(b *testing.B) { p.cycle(b, "DEL") })
+		b.Run(fmt.Sprintf("DEL-unknown/%d", n), func(b *testing.B) { p.repeat(b, "DEL", "nobody", nil) })
+		b.Run(fmt.Sprintf("STATUS/%d", n), func(b *testing.B) { p.repeat(b, "STATUS", "", nil) })
+		b.Run(fmt.Sprintf("ADD-cursor-before/%d", n), func(b *testing.B) {
+			p.repeat(b, "ADD", "c", func() { p.run(b, "DEL", "c"); p.cursor(b, "10.0.0.1") })
+		})
+		// The last free address behind 60000 taken ones.
+		last := benchPool{bin: bin, dir: p.dir, subnet: fmt.Sprintf("10.0.0.0/15\", \"rangeEnd\": \"%s", address(n))}
+		b.Run(fmt.Sprintf("ADD-last-free/%d", n), func(b *testing.B) {
+			last.repeat(b, "ADD", "c", func() { p.run(b, "DEL", "c"); p.cursor(b, "10.0.0.1") })
+		})
+	}
+}
+
+// address is the n-th address that a pool of 10.0.0.0/15 gives.
+func address(n int) string {
+	n += 2
+	return fmt.Sprintf("10.%d.%d.%d", n>>16, n>>8&255, n&255)
+}
+
+type benchPool struct{ bin, dir, subnet string }
+
+// fill writes n reservations as the reference does, and has the plugin find them.
+func (p benchPool) fill(b *testing.B, n int) {
+	dir := filepath.Join(p.dir, "net")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		b.Fatal(err)
+	}
+	for i := range n {
+		if err := os.WriteFile(filepath.Join(dir, address(i)), fmt.Appendf(nil, "container-%064d\r\neth0", i), 0o600); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if n > 0 {
+		p.cursor(b, address(n-1))
+	}
+	p.run(b, "STATUS", "")
+}
+
+func (p benchPool) cursor(b *testing.B, ip string) {
+	if err := os.WriteFile(filepath.Join(p.dir, "net", "last_reserved_ip.0"), []byte(ip), 0o600); err != nil {
+		b.Fatal(err)
+	}
+}
+
+func (p benchPool) run(b *testing.B, command, id string) {
+	cmd := exec.Command(p.bin)
+	cmd.Env = []string{
+		"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + id, "CNI_IFNAME=eth0", "CNI_NETNS=/dev/null", "CNI_PATH=/nowhere",
+	}
+	cmd.Stdin = bytes.NewBufferString(fmt.Sprintf(
+		`{"cniVersion": "1.1.0", "name": "net", "type": "bridge", "ipam": {"type": "host-local", "subnet": "%s", "dataDir": "%s"}}`, p.subnet, p.dir))
+	if out, err := cmd.Output(); err != nil {
+		b.Fatalf("%s: %v\n%s", command, err, out)
+	}
+}
+
+// cycle measures one command of ADD, CHECK, DEL of a new container each time.
+func (p benchPool) cycle(b *testing.B, command string) {
+	b.StopTimer()
+	for i := range b.N {
+		for _, c := range []string{"ADD", "CHECK", "DEL"} {
+			if c == command {
+				b.StartTimer()
+			}
+			p.run(b, c, fmt.Sprintf("c%d", i))
+			b.StopTimer()
+		}
+	}
+}
+
+// repeat measures a command that prepare, if any, makes ready.
+func (p benchPool) repeat(b *testing.B, command, id string, prepare func()) {
+	for b.Loop() {
+		if prepare != nil {
+			b.StopTimer()
+			prepare()
+			b.StartTimer()
+		}
+		p.run(b, command, id)
+	}
+}

@@ -1,0 +1,43 @@
+package main
+
+import (
+	"os"
+	"strings"
+
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// readResolvConf reads the resolver configuration at path; an empty path has none.
+func readResolvConf(path string) (types.DNS, error) {
+	if path == "" {
+		return types.DNS{}, nil
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return types.DNS{}, types.Errorf(types.CodeIO, "read resolvConf: %w", err)
+	}
+	return parseResolvConf(string(text)), nil
+}
+
+// parseResolvConf reads the format of resolv.conf(5) as the reference does: the
+// last domain counts, search and options add up, what is not known is skipped.
+func parseResolvConf(text string) types.DNS {
+	var dns types.DNS
+	for line := range strings.Lines(text) {
+		field := strings.Fields(line)
+		if len(field) < 2 || field[0][0] == '#' || field[0][0] == ';' {
+			continue
+		}
+		switch field[0] {
+		case "nameserver":
+			dns.Nameservers = append(dns.Nameservers, field[1])
+		case "domain":
+			dns.Domain = field[1]
+		case "search":
+			dns.Search = append(dns.Search, field[1:]...)
+		case "options":
+			dns.Options = append(dns.Options, field[1:]...)
+		}
+	}
+	return dns
+}

@@ -1,0 +1,373 @@
+package main
+
+import (
+	"errors"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/trace"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/pkg/undo"
+	"golang.org/x/sys/unix"
+)
+
+// A store is the reservations of one network: a file an address, of the same form
+// and under the same lock as those of the reference plugin, so that both may work
+// on one folder in turns. What is ours alone, the index and the times of releases,
+// is in another folder: the reference reads every file of this one. The name of
+// that folder begins with a dot, which no network's name does.
+type store struct {
+	host     host
+	dir      string // <dataDir>/<network>
+	side     string // <dataDir>/.plumb/<network>
+	cooldown time.Duration
+	trace    *trace.Tracer
+}
+
+func (h host) store(r *skel.Request, p place) store {
+	return store{
+		host: h, cooldown: p.cooldown, trace: r.Trace,
+		dir:  filepath.Join(p.dataDir, r.Conf.Name),
+		side: filepath.Join(p.dataDir, ".plumb", r.Conf.Name),
+	}
+}
+
+func (s store) releases() string { return filepath.Join(s.side, "releases") }
+
+// create makes the folder. It is shared, and stays.
+func (s store) create() error {
+	if _, err := os.Stat(s.dir); err == nil {
+		return nil
+	}
+	err := s.trace.Do("make folder "+s.dir, func() error { return os.MkdirAll(s.dir, 0o755) })
+	return types.Coded(types.CodeIO, err)
+}
+
+// locked runs f with the store locked. Without a folder the error matches
+// fs.ErrNotExist and f is not run. Nothing slow belongs into f.
+func (s store) locked(f func(*session) error) (err error) {
+	se, err := s.open()
+	if err != nil {
+		return types.Coded(types.CodeIO, err)
+	}
+	defer se.close()
+	if err := se.openIndex(); err != nil {
+		return types.Coded(types.CodeIO, err)
+	}
+	return types.Coded(types.CodeIO, f(se))
+}
+
+// A session is a store that is locked.
+type session struct {
+	store
+	fd      int // the folder
+	lock    int // the lock file; -1: the folder is read-only, and nothing can change
+	boot    string
+	index   *index
+	walked  bool // in this session, so that the index is beyond doubt
+	changed bool // something of folder or index
+}
+
+// open takes the lock of the folder that is at s.dir once the lock is got: while
+// this process waited, the folder may have been removed and made again.
+func (s store) open() (*session, error) {
+	for {
+		se := &session{store: s, fd: -1, lock: -1}
+		if err := se.openFolder(); err != nil {
+			se.close()
+			return nil, err
+		}
+		var ours, now unix.Stat_t
+		if err := unix.Fstat(se.fd, &ours); err != nil {
+			se.close()
+			return nil, &fs.PathError{Op: "stat", Path: s.dir, Err: err}
+		}
+		if err := unix.Stat(s.dir, &now); err == nil && ours.Ino == now.Ino && ours.Dev == now.Dev && se.lockCurrent() {
+			return se, nil
+		}
+		se.close()
+	}
+}
+
+func (se *session) openFolder() error {
+	fd, err := unix.Open(se.dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: se.dir, Err: err}
+	}
+	se.fd = fd
+	path := filepath.Join(se.dir, "lock")
+	lock, err := unix.Openat(fd, "lock", unix.O_RDONLY|unix.O_CREAT|unix.O_CLOEXEC, 0o750)
+	if errors.Is(err, unix.EROFS) {
+		return nil
+	}
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	se.lock = lock
+	return se.trace.Do("lock "+se.dir, func() error { return acquire(lock, path, se.host.wait) })
+}
+
+// lockCurrent reports whether the lock file is still the one in the folder.
+func (se *session) lockCurrent() bool {
+	if se.lock < 0 {
+		return true
+	}
+	var ours, now unix.Stat_t
+	return unix.Fstat(se.lock, &ours) == nil && unix.Fstatat(se.fd, "lock", &now, 0) == nil && ours.Ino == now.Ino
+}
+
+// close keeps the index and lets the lock go.
+func (se *session) close() {
+	if se.index != nil && se.changed && se.lock >= 0 {
+		se.saveIndex()
+	}
+	se.index.close()
+	for _, fd := range []int{se.lock, se.fd} {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}
+}
+
+// A holding is what a reservation file says.
+type holding struct {
+	entry
+	owner owner
+	torn  bool // what a crash left: nobody's
+}
+
+// read reads the reservation of ip. The error matches fs.ErrNotExist when there is
+// none. Something that is no file takes the address, too, but has no owner.
+func (se *session) read(ip netip.Addr) (holding, error) {
+	h := holding{entry: entry{addr: ip}}
+	fd, err := unix.Openat(se.fd, ip.String(), unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if errors.Is(err, unix.ENOENT) {
+		return h, err
+	}
+	if err != nil {
+		return h, nil
+	}
+	defer func() { _ = unix.Close(fd) }()
+	var content [4096]byte
+	n, err := unix.Read(fd, content[:])
+	var st unix.Stat_t
+	if err != nil || unix.Fstat(fd, &st) != nil {
+		return h, nil
+	}
+	h.ino, h.mtime = st.Ino, st.Mtim.Nano()
+	who, ok := parseOwner(content[:n])
+	if !ok {
+		h.torn = true
+		return h, nil
+	}
+	h.owner = who
+	h.entry.owner = who.hash()
+	return h, nil
+}
+
+// held lists the addresses of an owner. It trusts the index to know where to look,
+// and the files for what is there.
+func (se *session) held(o owner) ([]netip.Addr, error) {
+	found, err := se.index.of(o.hash())
+	var held []netip.Addr
+	for _, ip := range found {
+		h, rerr := se.read(ip)
+		if rerr != nil || h.owner != o {
+			err = errDamaged
+			continue
+		}
+		held = append(held, ip)
+	}
+	if err == nil || se.walked {
+		return held, nil
+	}
+	if err := se.rebuild(); err != nil {
+		return nil, err
+	}
+	return se.held(o)
+}
+
+// ErrTaken says whose an address is.
+type errTaken struct{ holding }
+
+func (e *errTaken) Error() string {
+	who := e.owner.containerID
+	if who == "" {
+		who = "nobody that can be made out"
+	}
+	return e.addr.String() + " is allocated to " + who
+}
+
+func (e *errTaken) Is(target error) bool { return target == fs.ErrExist }
+
+// reserve writes the reservation of ip. An address that is taken is an *errTaken.
+func (se *session) reserve(u *undo.Stack, ip netip.Addr, o owner) error {
+	err := se.trace.Do("reserve "+ip.String(), func() error { return se.write(ip, o) })
+	if err != nil {
+		return err
+	}
+	s := se.store
+	s.cooldown = 0 // nobody has used it
+	u.Push("release "+ip.String(), func() error {
+		return s.locked(func(se *session) error { return se.release(ip, o) })
+	})
+	return nil
+}
+
+func (se *session) write(ip netip.Addr, o owner) error {
+	err := se.link(ip.String(), []byte(o.text()))
+	if errors.Is(err, fs.ErrExist) {
+		h, rerr := se.read(ip)
+		if rerr == nil && !h.torn {
+			return &errTaken{h}
+		}
+		// Under the lock no honest writer is between making a file and writing it.
+		se.changed = true
+		if err := unix.Unlinkat(se.fd, ip.String(), 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return &fs.PathError{Op: "reclaim", Path: se.path(ip), Err: err}
+		}
+		err = se.link(ip.String(), []byte(o.text()))
+	}
+	if err != nil {
+		return &fs.PathError{Op: "reserve", Path: se.path(ip), Err: err}
+	}
+	se.changed = true
+	h, err := se.read(ip)
+	if err != nil {
+		return &fs.PathError{Op: "reserve", Path: se.path(ip), Err: err}
+	}
+	se.index.add(h.entry)
+	return nil
+}
+
+func (se *session) path(ip netip.Addr) string { return filepath.Join(se.dir, ip.String()) }
+
+// link makes the file name, whole or not at all: it gets its name when it has its
+// content. Filesystems without nameless files (O_TMPFILE: overlayfs before 6.1,
+// NFS) or a system without /proc take a file of our own folder.
+func (se *session) link(name string, content []byte) error {
+	fd, err := unix.Openat(se.fd, ".", unix.O_WRONLY|unix.O_TMPFILE|unix.O_CLOEXEC, 0o600)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EINVAL) {
+		return se.linkNamed(name, content)
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if err := writeAll(fd, content); err != nil {
+		return err
+	}
+	err = unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+itoa(fd), se.fd, name, unix.AT_SYMLINK_FOLLOW)
+	if errors.Is(err, fs.ErrNotExist) {
+		return se.linkNamed(name, content)
+	}
+	return err
+}
+
+// linkNamed is link by way of a file in our own folder, and where there are no hard
+// links either, the way of the reference: create, then write.
+func (se *session) linkNamed(name string, content []byte) error {
+	if err := os.MkdirAll(se.side, 0o700); err != nil {
+		return err
+	}
+	path := filepath.Join(se.side, "new")
+	// What a crash left may be a second name of a live reservation: never written to.
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		return err
+	}
+	err := unix.Linkat(unix.AT_FDCWD, path, se.fd, name, 0)
+	_ = os.Remove(path)
+	if err == nil || errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	fd, err := unix.Openat(se.fd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if err := writeAll(fd, content); err != nil {
+		return errors.Join(err, unix.Unlinkat(se.fd, name, 0))
+	}
+	return nil
+}
+
+// writeAll writes what is smaller than a page, in one go or not.
+func writeAll(fd int, content []byte) error {
+	n, err := unix.Write(fd, content)
+	if err == nil && n < len(content) {
+		return unix.ENOSPC
+	}
+	return err
+}
+
+// release removes the reservation of ip if it is that of o. One that is gone or
+// another's is left as it is.
+func (se *session) release(ip netip.Addr, o owner) error {
+	h, err := se.read(ip)
+	if errors.Is(err, fs.ErrNotExist) || h.owner != o {
+		return nil
+	}
+	return se.unlink(h)
+}
+
+// unlink removes a reservation that was just read.
+func (se *session) unlink(h holding) error {
+	return se.trace.Do("release "+h.addr.String(), func() error {
+		if err := se.noteRelease(h.addr); err != nil && !errors.Is(err, unix.EROFS) {
+			return &fs.PathError{Op: "note release", Path: se.path(h.addr), Err: err}
+		}
+		err := unix.Unlinkat(se.fd, h.addr.String(), 0)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return &fs.PathError{Op: "release", Path: se.path(h.addr), Err: err}
+		}
+		se.changed = true
+		if se.index != nil {
+			se.index.remove(h.entry.owner, h.addr)
+		}
+		return nil
+	})
+}
+
+// cursor is the address that set n gave out last; invalid: not known.
+func (se *session) cursor(n int) netip.Addr {
+	text, err := os.ReadFile(se.cursorPath(n))
+	if err != nil {
+		return netip.Addr{}
+	}
+	ip, err := netip.ParseAddr(strings.TrimSpace(string(text)))
+	if err != nil {
+		return netip.Addr{}
+	}
+	return ip.Unmap()
+}
+
+func (se *session) cursorPath(n int) string {
+	return filepath.Join(se.dir, "last_reserved_ip."+itoa(n))
+}
+
+// setCursor writes what set n gave out last. The text is written over the old one
+// and then cut, so that there always is one. What a crash leaves may be another
+// address; all that follows is where the next search begins.
+func (se *session) setCursor(n int, ip netip.Addr) error {
+	return se.trace.Do("advance last_reserved_ip."+itoa(n), func() error {
+		se.changed = true
+		f, err := os.OpenFile(se.cursorPath(n), os.O_WRONLY|os.O_CREATE, 0o600)
+		if err != nil {
+			return err
+		}
+		text := ip.String()
+		_, err = f.WriteString(text)
+		if err == nil {
+			err = f.Truncate(int64(len(text)))
+		}
+		return errors.Join(err, f.Close())
+	})
+}

@@ -1,0 +1,387 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"golang.org/x/sys/unix"
+)
+
+// The codes of this plugin; the README explains them.
+const (
+	codeNotReserved = 100 // CHECK: the reservations are not those of the result
+	codeDuplicate   = 101 // ADD: the attachment holds an address already
+)
+
+func ownerOf(r *skel.Request) owner { return owner{r.ContainerID, r.IfName} }
+
+func (h host) add(r *skel.Request) (*types.Result, error) {
+	conf, err := parse(r)
+	if err != nil {
+		return nil, err
+	}
+	dns, err := readResolvConf(conf.resolvConf)
+	if err != nil {
+		return nil, err
+	}
+	wanted, err := conf.assign()
+	if err != nil {
+		return nil, err
+	}
+	st := h.store(r, conf.place)
+	if err := st.create(); err != nil {
+		return nil, err
+	}
+	var ips []types.IP
+	err = st.locked(func(se *session) error {
+		ips, err = se.allocate(r, conf.sets, wanted)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &types.Result{IPs: ips, Routes: conf.routes, DNS: dns}, nil
+}
+
+// assign gives each requested address to the set that it is in; invalid: the set
+// may choose. All requests must find a set before anything is reserved.
+func (c *config) assign() ([]netip.Addr, error) {
+	wanted := make([]netip.Addr, len(c.sets))
+	var left []string
+	for _, ip := range c.requested {
+		n := slices.IndexFunc(c.sets, func(s rangeSet) bool { return s.find(ip) >= 0 })
+		if n < 0 || wanted[n].IsValid() {
+			left = append(left, ip.String())
+			continue
+		}
+		wanted[n] = ip
+		in := c.sets[n][c.sets[n].find(ip)]
+		if ip == in.gateway {
+			return nil, types.Errorf(types.CodeConfig, "failed to allocate for range %d: requested ip %s is subnet's gateway", n, ip)
+		}
+		if in.bars(ip) {
+			return nil, types.Errorf(types.CodeConfig, "failed to allocate for range %d: requested IP address %s is one that \"exclude\" keeps back", n, ip)
+		}
+	}
+	if len(left) > 0 {
+		return nil, types.Errorf(types.CodeConfig, "failed to allocate all requested IPs: %s", strings.Join(left, " "))
+	}
+	return wanted, nil
+}
+
+// allocate takes an address of each set. The cursors are written when all are
+// taken: a failed ADD leaves them where they were.
+func (se *session) allocate(r *skel.Request, sets []rangeSet, wanted []netip.Addr) ([]types.IP, error) {
+	if err := se.checkDuplicate(ownerOf(r), sets); err != nil {
+		return nil, err
+	}
+	var ips []types.IP
+	for n, set := range sets {
+		ip, err := se.take(r, turn{set: set, last: se.cursor(n), wanted: wanted[n]})
+		if err != nil {
+			return nil, fmt.Errorf("failed to allocate for range %d: %w", n, err)
+		}
+		in := set[set.find(ip)]
+		ips = append(ips, types.IP{Interface: types.NoInterface, Address: netip.PrefixFrom(ip, in.subnet.Bits()), Gateway: in.gateway})
+	}
+	for n, ip := range ips {
+		if err := se.setCursor(n, ip.Address.Addr()); err != nil {
+			return nil, err
+		}
+	}
+	return ips, nil
+}
+
+// checkDuplicate refuses an attachment that holds an address of this network, in
+// these ranges or not: it lives, and DEL comes first. A legacy reservation may be
+// of another interface, so only one in these ranges counts.
+func (se *session) checkDuplicate(o owner, sets []rangeSet) error {
+	exact, err := se.held(o)
+	if err != nil {
+		return err
+	}
+	old, err := se.held(o.legacy())
+	if err != nil {
+		return err
+	}
+	in := func(ip netip.Addr) int {
+		return slices.IndexFunc(sets, func(s rangeSet) bool { return s.find(ip) >= 0 })
+	}
+	old = slices.DeleteFunc(old, func(ip netip.Addr) bool { return in(ip) < 0 })
+	for _, ip := range append(exact, old...) {
+		return types.Errorf(codeDuplicate, "failed to allocate for range %d: %s has been allocated to %s, duplicate allocation is not allowed",
+			max(in(ip), 0), ip, o.containerID)
+	}
+	return nil
+}
+
+// A turn is what decides which address of a set is next.
+type turn struct {
+	set    rangeSet
+	last   netip.Addr // given out before; invalid: not known
+	wanted netip.Addr // invalid: any
+}
+
+// take reserves one address of the set.
+func (se *session) take(r *skel.Request, t turn) (netip.Addr, error) {
+	for {
+		ip, err := t.wanted, error(nil)
+		if !ip.IsValid() {
+			ip, err = se.next(t)
+		}
+		if err != nil {
+			return ip, err
+		}
+		err = se.reserve(&r.Undo, ip, ownerOf(r))
+		var taken *errTaken
+		switch {
+		case !errors.As(err, &taken):
+			return ip, err
+		case t.wanted.IsValid():
+			return ip, types.Errorf(types.CodeTryAgain, "requested IP address %s is not available in range set %s: %w", ip, t.set, err)
+		case se.walked:
+			return ip, err
+		}
+		if err := se.rebuild(); err != nil { // the index had it free
+			return ip, err
+		}
+	}
+}
+
+const (
+	// smallPool is a number of reservations that are read in no time.
+	smallPool = 512
+	// walkAgain is how long the index alone may say that a large pool is exhausted.
+	walkAgain = 30 * time.Second
+)
+
+// next finds the address whose turn it is. A pool that seems exhausted is looked at
+// more closely, at times: somebody may have emptied or removed a file by hand in
+// ways that the proof cannot see.
+func (se *session) next(t turn) (netip.Addr, error) {
+	cooling := se.cooling()
+	ip, found, err := se.free(t, cooling)
+	if !found && !se.walked && (err != nil || se.worthWalk()) {
+		if err := se.rebuild(); err != nil {
+			return ip, err
+		}
+		ip, found, err = se.free(t, cooling)
+	}
+	if err != nil || found {
+		return ip, err
+	}
+	return ip, types.Errorf(types.CodeTryAgain, "no IP addresses available in range set: %s%s", t.set, se.waiting(t.set, cooling))
+}
+
+func (se *session) worthWalk() bool {
+	since := se.host.now() - time.Duration(se.index.head.Walked)
+	return se.index.head.Owners <= smallPool/entryFill || since > walkAgain || since < 0
+}
+
+func (se *session) free(t turn, cooling map[netip.Addr]time.Duration) (netip.Addr, bool, error) {
+	for r := range t.set.spans(t.last) {
+		for r.from.IsValid() && !r.to.Less(r.from) {
+			ip, found, err := se.index.free(r)
+			if err != nil {
+				return ip, false, err
+			}
+			if !found {
+				break
+			}
+			if _, cools := cooling[ip]; !cools {
+				return ip, true, nil
+			}
+			r.from = ip.Next()
+		}
+	}
+	return netip.Addr{}, false, nil
+}
+
+// waiting says how many addresses of the set will be there soon.
+func (se *session) waiting(set rangeSet, cooling map[netip.Addr]time.Duration) string {
+	n, first := 0, time.Duration(0)
+	for ip, at := range cooling {
+		if set.find(ip) < 0 {
+			continue
+		}
+		if left := at + se.cooldown - se.host.now(); n == 0 || left < first {
+			first = left
+		}
+		n++
+	}
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (%d released ones cool down; the first is ready in %s)", n, first.Round(time.Second))
+}
+
+// del releases what this attachment holds. It needs nothing of the configuration
+// but where to look.
+func (h host) del(r *skel.Request) error {
+	p, err := parsePlace(r)
+	if err != nil {
+		return err
+	}
+	err = h.store(r, p).locked(func(se *session) error { return se.releaseAll(ownerOf(r)) })
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// releaseAll releases all reservations of an owner, or when there are none the
+// legacy ones of the same container.
+func (se *session) releaseAll(o owner) error {
+	held, err := se.held(o)
+	if err == nil && len(held) == 0 {
+		o = o.legacy()
+		held, err = se.held(o)
+	}
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, ip := range held {
+		errs = append(errs, se.release(ip, o))
+	}
+	return errors.Join(errs...)
+}
+
+// check compares the reservations with the result of the ADD, as far as it lies in
+// the ranges: they may have been changed since.
+func (h host) check(r *skel.Request) error {
+	conf, err := parse(r)
+	if err != nil {
+		return err
+	}
+	prev, err := r.Prev()
+	if err != nil {
+		return err
+	}
+	var held []netip.Addr
+	st := h.store(r, conf.place)
+	err = st.locked(func(se *session) error {
+		held, err = se.held(ownerOf(r))
+		if err == nil && len(held) == 0 {
+			held, err = se.held(ownerOf(r).legacy())
+		}
+		return err
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return conf.compare(r, held, prev)
+}
+
+func (c *config) compare(r *skel.Request, held []netip.Addr, prev *types.Result) error {
+	ours := func(ip netip.Addr) bool {
+		return slices.ContainsFunc(c.sets, func(s rangeSet) bool { return s.find(ip) >= 0 })
+	}
+	if len(held) == 0 {
+		return types.Errorf(codeNotReserved, "no address is reserved for %s in %s", r.Attachment(), c.dataDir)
+	}
+	if prev == nil {
+		return nil
+	}
+	var want []netip.Addr
+	for _, ip := range prev.IPs {
+		if ours(ip.Address.Addr()) {
+			want = append(want, ip.Address.Addr())
+		}
+	}
+	var errs []error
+	for _, ip := range want {
+		if !slices.Contains(held, ip) {
+			errs = append(errs, fmt.Errorf("address %s is not reserved for %s in %s", ip, r.Attachment(), c.dataDir))
+		}
+	}
+	for _, ip := range held {
+		if len(want) > 0 && ours(ip) && !slices.Contains(want, ip) {
+			errs = append(errs, fmt.Errorf("address %s is reserved for %s but not in its result", ip, r.Attachment()))
+		}
+	}
+	return types.Coded(codeNotReserved, errors.Join(errs...))
+}
+
+// statusWait is shorter than the interval of those who ask.
+const statusWait = 2 * time.Second
+
+// status says whether an ADD would find an address and could keep it.
+func (h host) status(r *skel.Request) error {
+	conf, err := parse(r)
+	if err != nil {
+		return err
+	}
+	h.wait = min(h.wait, statusWait)
+	st := h.store(r, conf.place)
+	if err := writable(st.dir); err != nil {
+		return types.Errorf(types.CodeNotAvailable, "%w", err)
+	}
+	err = st.locked(func(se *session) error { return se.exhausted(conf.sets) })
+	if errors.Is(err, fs.ErrNotExist) {
+		se := &session{store: st, index: newIndex(nil), walked: true}
+		err = se.exhausted(conf.sets)
+	}
+	if err != nil {
+		return types.Errorf(types.CodeNotAvailable, "%w", err)
+	}
+	return nil
+}
+
+// exhausted names the sets that have no address to give.
+func (se *session) exhausted(sets []rangeSet) error {
+	var errs []error
+	for n, set := range sets {
+		if _, err := se.next(turn{set: set, last: se.cursor(n)}); err != nil {
+			errs = append(errs, fmt.Errorf("range set %d: %w", n, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// writable reports why no reservation can be kept in dir, which need not be there
+// yet.
+func writable(dir string) error {
+	for unix.Access(dir, unix.F_OK) != nil && dir != "/" {
+		dir = filepath.Dir(dir)
+	}
+	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
+		return &fs.PathError{Op: "write to", Path: dir, Err: err}
+	}
+	var st unix.Statfs_t
+	if unix.Statfs(dir, &st) == nil && (st.Bavail == 0 || st.Files > 0 && st.Ffree == 0) {
+		return &fs.PathError{Op: "write to", Path: dir, Err: unix.ENOSPC}
+	}
+	return nil
+}
+
+// gc releases what belongs to no attachment that lives on. A legacy reservation
+// stays as long as any interface of its container does; what is torn or empty is
+// nobody's; a thing that is no file is left alone.
+func (h host) gc(r *skel.Request) error {
+	p, err := parsePlace(r)
+	if err != nil {
+		return err
+	}
+	valid := map[owner]bool{}
+	for a := range r.Valid() {
+		o := owner{a.ContainerID, a.IfName}
+		valid[o], valid[o.legacy()] = true, true
+	}
+	err = h.store(r, p).locked(func(se *session) error {
+		failed, err := se.walk(func(f holding) bool { return valid[f.owner] || f.entry.owner == 0 && !f.torn })
+		return errors.Join(failed, err)
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
