@@ -53,7 +53,7 @@ cnitool() {
 # on NAMESPACE COMMAND…
 on() { nsenter --net="/run/netns/$1" "${@:2}"; }
 
-addresses() { ip -n "$1" -brief address show dev "$2" scope global | tr -s ' ' | cut -d' ' -f3-; }
+addresses() { ip -n "$1" -brief address show dev "$2" scope global | tr -s ' ' | cut -d' ' -f3- | sed 's/ *$//'; }
 address() { addresses "$1" "$2" | tr ' ' '\n' | grep -m1 "$3" | cut -d/ -f1; }
 
 build() {
@@ -160,10 +160,11 @@ detach() {
 	for c in "${containers[@]}"; do
 		cnitool del "$c" || die "detaching $c failed"
 	done
-	local left
-	left=$(ip -n "$node" -brief link show master cni0)
-	[ -z "$left" ] || die "left on the node: $left"
-	say "No port is left on cni0, and these leases: $(find "$state/leases" -name '*[.:]*' ! -name 'last_*' | wc -l)"
+	local ports leases
+	ports=$(ip -n "$node" -brief link show master cni0 | wc -l)
+	leases=$(find "$state/leases" -name '*[.:]*' ! -name '*_*' | wc -l)
+	[ "$ports$leases" = 00 ] || die "left: $ports ports on cni0, $leases leases"
+	say "Nothing is left: no port on cni0, no lease."
 }
 
 explain() {

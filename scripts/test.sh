@@ -23,7 +23,11 @@ needed=(
 raced=(./pkg/undo ./pkg/trace ./pkg/types ./pkg/ns ./pkg/skel ./pkg/invoke ./pkg/ipam ./plugins/...)
 
 bold='' plain=''
-[ ! -t 1 ] || bold=$'\033[1m' plain=$'\033[0m'
+if [ -t 1 ]; then
+	bold=$'\033[1m' plain=$'\033[0m'
+else
+	export GINKGO_NO_COLOR=1
+fi
 
 install_missing() {
 	local missing=() pair
