@@ -125,8 +125,8 @@ func (h *Handle) Close() error {
 }
 
 // Do runs f on a thread that is in the namespace. A thread that cannot be brought
-// back, or whose f panics, is ended with its goroutine and never reused; the panic
-// goes on in the caller.
+// back is ended with its goroutine and never reused. A panic of f goes on in the
+// caller.
 func (h *Handle) Do(f func() error) error {
 	if h.self {
 		return f()
@@ -161,9 +161,10 @@ func (h *Handle) enter(f func() error) error {
 	if err := unix.Setns(h.FD(), unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("enter netns %s: %w", h.path, err)
 	}
-	result := f()
-	if unix.Setns(home, unix.CLONE_NEWNET) == nil {
-		runtime.UnlockOSThread()
-	}
-	return result
+	defer func() {
+		if unix.Setns(home, unix.CLONE_NEWNET) == nil {
+			runtime.UnlockOSThread()
+		}
+	}()
+	return f()
 }

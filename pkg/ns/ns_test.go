@@ -1,0 +1,242 @@
+package ns
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/plumb-cni/plumb/pkg/trace"
+	"golang.org/x/sys/unix"
+)
+
+// newNS makes a network namespace that lives as long as the test, and gives its path.
+func newNS(t *testing.T) string {
+	t.Helper()
+	var file *os.File
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		home, err := os.Open("/proc/thread-self/ns/net")
+		if err == nil {
+			err = unix.Unshare(unix.CLONE_NEWNET)
+		}
+		if err == nil {
+			file, err = os.Open("/proc/thread-self/ns/net")
+		}
+		// Home, rather than ended: it may be the main thread, which would stay there.
+		if errors.Join(err, unix.Setns(int(home.Fd()), unix.CLONE_NEWNET), home.Close()) == nil {
+			runtime.UnlockOSThread()
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = file.Close() })
+	return fmt.Sprintf("/proc/self/fd/%d", file.Fd())
+}
+
+func open(t *testing.T, path string) *Handle {
+	t.Helper()
+	h, err := Open(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = h.Close() })
+	return h
+}
+
+// here is the namespace of the calling thread.
+func here(t *testing.T) uint64 {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/thread-self/ns/net", &st); err != nil {
+		t.Fatal(err)
+	}
+	return st.Ino
+}
+
+func TestOpenRefusesWhatIsNone(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]error{
+		dir + "/nowhere":    fs.ErrNotExist,
+		file + "/x":         fs.ErrNotExist,
+		"":                  fs.ErrNotExist,
+		file:                ErrNotNamespace,
+		dir:                 ErrNotNamespace,
+		"/proc/self/status": ErrNotNamespace,
+		"/proc/self/ns/mnt": ErrNotNamespace,
+		"/proc/self/ns/uts": ErrNotNamespace,
+		"/dev/null":         ErrNotNamespace,
+	} {
+		h, err := Open(path, nil)
+		if h != nil || !errors.Is(err, want) || !strings.Contains(err.Error(), path) {
+			t.Errorf("%q: %v, %v", path, h, err)
+		}
+	}
+}
+
+func TestSame(t *testing.T) {
+	a := newNS(t)
+	self, err := Self(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = self.Close() }()
+	one, two, other := open(t, a), open(t, a), open(t, newNS(t))
+	if !one.Same(two) || one.Same(other) || one.Same(self) {
+		t.Error("namespaces are told apart by something else than what they are")
+	}
+	if again := open(t, "/proc/self/ns/net"); !again.Same(self) || again.Self() || !self.Self() {
+		t.Error("the own namespace by path is the same, but not known as the own")
+	}
+	if one.Path() != a || one.FD() < 3 {
+		t.Errorf("%q, %d", one.Path(), one.FD())
+	}
+}
+
+// TestDo: f sees the other namespace, also its /proc/sys/net, and no thread that
+// anybody else runs on ever does.
+func TestDo(t *testing.T) {
+	h := open(t, newNS(t))
+	home := here(t)
+	var seen uint64
+	boom := errors.New("boom")
+	err := h.Do(func() error {
+		seen = here(t)
+		text, err := os.ReadFile("/proc/thread-self/net/dev")
+		if n := strings.Count(string(text), ":"); err != nil || n != 1 {
+			t.Errorf("%d devices, %v: not only lo", n, err)
+		}
+		return boom
+	})
+	if err != boom || seen != h.ino || seen == home || here(t) != home {
+		t.Errorf("%v; in %d, want %d; back in %d, want %d", err, seen, h.ino, here(t), home)
+	}
+	var all sync.WaitGroup
+	for range 50 {
+		all.Go(func() {
+			if err := h.Do(func() error { return nil }); err != nil {
+				t.Error(err)
+			}
+		})
+		all.Go(func() {
+			if here(t) != home {
+				t.Error("a goroutine woke up in the other namespace")
+			}
+		})
+	}
+	all.Wait()
+	allThreadsAreHome(t, home)
+}
+
+func allThreadsAreHome(t *testing.T, home uint64) {
+	t.Helper()
+	threads, err := filepath.Glob("/proc/self/task/*/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range threads {
+		var st unix.Stat_t
+		if err := unix.Stat(path, &st); err == nil && st.Ino != home { // it may have ended since
+			t.Errorf("%s is in another namespace", path)
+		}
+	}
+}
+
+func TestDoInTheOwn(t *testing.T) {
+	self, err := Self(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = self.Close() }()
+	home, seen := here(t), uint64(0)
+	if err := self.Do(func() error { seen = here(t); return nil }); err != nil || seen != home {
+		t.Errorf("%v; in %d, want %d", err, seen, home)
+	}
+}
+
+func TestPanicInDoReachesItsCaller(t *testing.T) {
+	h := open(t, newNS(t))
+	home := here(t)
+	defer func() {
+		allThreadsAreHome(t, home)
+		text, _ := recover().(string)
+		if !strings.HasPrefix(text, "ouch\n") || !strings.Contains(text, "ns_test.go") {
+			t.Errorf("recovered %q", text)
+		}
+	}()
+	_ = h.Do(func() error { panic("ouch") })
+	t.Error("the panic was lost")
+}
+
+func TestGoexitInDoIsNoSuccess(t *testing.T) {
+	h := open(t, newNS(t))
+	home := here(t)
+	if err := h.Do(func() error { runtime.Goexit(); return nil }); err == nil {
+		t.Error("no error")
+	}
+	allThreadsAreHome(t, home)
+}
+
+func TestDoInAClosedNamespace(t *testing.T) {
+	h := open(t, newNS(t))
+	if err := h.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Do(func() error { t.Error("ran"); return nil }); err == nil {
+		t.Error("no error")
+	}
+}
+
+func TestCloseClosesWhatIsKept(t *testing.T) {
+	h := open(t, newNS(t))
+	var closed []string
+	boom := errors.New("boom")
+	h.Keep(func() error { closed = append(closed, "a"); return nil })
+	h.Keep(func() error { closed = append(closed, "b"); return boom })
+	fd := h.FD()
+	if err := h.Close(); !errors.Is(err, boom) {
+		t.Error(err)
+	}
+	if got := strings.Join(closed, " "); got != "b a" {
+		t.Errorf("closed %q", got)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != unix.EBADF {
+		t.Errorf("the descriptor is open: %v", err)
+	}
+	var none *Handle
+	if err := none.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestHandleIsNotInherited(t *testing.T) {
+	h := open(t, newNS(t))
+	if flags, err := unix.FcntlInt(uintptr(h.FD()), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
+		t.Errorf("%#x, %v", flags, err)
+	}
+}
+
+func TestStepsPassTheTracer(t *testing.T) {
+	boom := errors.New("boom")
+	tr := &trace.Tracer{Before: func(string) error { return boom }}
+	h, err := Open(newNS(t), tr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = h.Close() }()
+	if err := h.Step("step", func() error { t.Error("was done"); return nil }); err != boom || h.Trace() != tr {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,809 @@
+package skel_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"golang.org/x/sys/unix"
+)
+
+// TestMain lets the test binary stand for a plugin (see TestReaderThatWentAway).
+func TestMain(m *testing.M) {
+	if file := os.Getenv("SKEL_TEST_PLUGIN"); file != "" {
+		skel.Main(skel.Plugin{Name: "test", IPAM: true, Add: func(r *skel.Request) (*types.Result, error) {
+			_, err := io.ReadAll(os.NewFile(3, "gate")) // until the reader is gone
+			r.Undo.Push("write", func() error { return os.WriteFile(file, []byte("undone"), 0o600) })
+			return &types.Result{}, err
+		}})
+	}
+	os.Exit(m.Run())
+}
+
+// newNS makes a network namespace that lives as long as the test, and gives its path.
+func newNS(t *testing.T) string {
+	t.Helper()
+	var file *os.File
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		home, err := os.Open("/proc/thread-self/ns/net")
+		if err == nil {
+			err = unix.Unshare(unix.CLONE_NEWNET)
+		}
+		if err == nil {
+			file, err = os.Open("/proc/thread-self/ns/net")
+		}
+		// Home, rather than ended: it may be the main thread, which would stay there.
+		if errors.Join(err, unix.Setns(int(home.Fd()), unix.CLONE_NEWNET), home.Close()) == nil {
+			runtime.UnlockOSThread()
+		}
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = file.Close() })
+	return fmt.Sprintf("/proc/self/fd/%d", file.Fd())
+}
+
+// A call is one run of a plugin; the fields that are empty have what every test
+// needs.
+type call struct {
+	env   []string // on top of a complete ADD
+	conf  string
+	stdin io.Reader // in place of conf
+	out   io.Writer // in place of the buffer
+}
+
+type outcome struct {
+	code           int
+	stdout, stderr string
+	err            *failure // when code is not 0
+}
+
+type failure struct {
+	CNIVersion string
+	Code       uint
+	Msg        string
+	Details    string
+}
+
+const (
+	plain = `{"cniVersion":"1.1.0","name":"net","type":"test"}`
+	gone  = "/run/plumb-test-nowhere"
+)
+
+func run(t *testing.T, p skel.Plugin, c call) outcome {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	if c.conf == "" {
+		c.conf = plain
+	}
+	if c.stdin == nil {
+		c.stdin = strings.NewReader(c.conf)
+	}
+	if c.out == nil {
+		c.out = &stdout
+	}
+	env := []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_NETNS=" + gone, "CNI_IFNAME=eth0", "CNI_PATH=/bin"}
+	code := skel.Run(p, skel.Env{Environ: append(env, c.env...), Stdin: c.stdin, Stdout: c.out, Stderr: &stderr})
+	o := outcome{code: code, stdout: stdout.String(), stderr: stderr.String()}
+	if code != 0 && c.out == io.Writer(&stdout) {
+		o.err = new(failure)
+		dec := json.NewDecoder(strings.NewReader(o.stdout))
+		dec.DisallowUnknownFields()
+		if err := dec.Decode(o.err); err != nil || dec.More() {
+			t.Errorf("stdout is not one error object (%v): %q", err, o.stdout)
+		}
+	}
+	return o
+}
+
+// plugin counts its calls; it is an IPAM plugin, so that it needs no namespace.
+func plugin(calls *[]string) skel.Plugin {
+	note := func(verb string) func(*skel.Request) error {
+		return func(r *skel.Request) error {
+			if r.Command != verb {
+				return fmt.Errorf("%s called for %s", verb, r.Command)
+			}
+			*calls = append(*calls, verb)
+			return nil
+		}
+	}
+	add := func(r *skel.Request) (*types.Result, error) { return &types.Result{}, note("ADD")(r) }
+	return skel.Plugin{
+		Name: "test", IPAM: true,
+		Add: add, Del: note("DEL"), Check: note("CHECK"), Status: note("STATUS"), GC: note("GC"),
+	}
+}
+
+// adds is a plugin with an ADD only.
+func adds(add func(r *skel.Request) (*types.Result, error)) skel.Plugin {
+	return skel.Plugin{Name: "test", IPAM: true, Add: add}
+}
+
+func TestVerbs(t *testing.T) {
+	all := "CNI_CONTAINERID,CNI_NETNS,CNI_IFNAME,CNI_PATH"
+	for _, tc := range []struct{ verb, needs, since string }{
+		{"ADD", all, "0.1.0"},
+		{"CHECK", all, "0.4.0"},
+		{"DEL", "CNI_CONTAINERID,CNI_IFNAME,CNI_PATH", "0.1.0"},
+		{"GC", "CNI_PATH", "1.1.0"},
+		{"STATUS", "CNI_PATH", "1.1.0"},
+	} {
+		needs := strings.Split(tc.needs, ",")
+		var calls []string
+		p := plugin(&calls)
+		verb := "CNI_COMMAND=" + tc.verb
+		conf := `{"cniVersion":"1.1.0","name":"net","cni.dev/valid-attachments":[]}`
+
+		exact := []string{verb} // only what the verb needs is set
+		for _, key := range strings.Split(all, ",") {
+			if !slices.Contains(needs, key) {
+				exact = append(exact, key+"=")
+			}
+		}
+		if o := run(t, p, call{env: exact, conf: conf}); o.code != 0 || !slices.Equal(calls, []string{tc.verb}) {
+			t.Errorf("%s: %+v, calls %v", tc.verb, o, calls)
+		} else if printed := o.stdout != ""; printed != (tc.verb == "ADD") {
+			t.Errorf("%s printed %q", tc.verb, o.stdout)
+		}
+
+		bare := []string{verb, "CNI_CONTAINERID=", "CNI_NETNS=", "CNI_IFNAME=", "CNI_PATH="}
+		o := run(t, p, call{env: bare})
+		if want := "required env variables [" + tc.needs + "] missing"; o.err == nil || o.err.Code != 4 || o.err.Msg != want {
+			t.Errorf("%s without environment: %s", tc.verb, o.stdout)
+		}
+
+		for _, v := range types.VersionsSince(types.V010) {
+			calls = nil
+			o := run(t, p, call{env: []string{verb}, conf: strings.Replace(conf, "1.1.0", v, 1)})
+			allowed, _ := types.ParseVersion(tc.since)
+			asked, _ := types.ParseVersion(v)
+			switch {
+			case asked >= allowed && tc.verb == "ADD" && asked <= types.V020: // no form without an address
+			case asked >= allowed && (o.code != 0 || len(calls) != 1):
+				t.Errorf("%s under %s: %s", tc.verb, v, o.stdout)
+			case asked < allowed && (o.err == nil || o.err.Code != 1 || o.err.Msg != "config version does not allow "+tc.verb || calls != nil):
+				t.Errorf("%s under %s: %s, calls %v", tc.verb, v, o.stdout, calls)
+			}
+		}
+
+		if o := run(t, skel.Plugin{Name: "test", IPAM: true}, call{env: []string{verb}, conf: conf}); (o.code == 0) == (tc.verb == "ADD") {
+			t.Errorf("%s without a handler: %+v", tc.verb, o)
+		}
+	}
+}
+
+func TestUnknownCommand(t *testing.T) {
+	for _, verb := range []string{"add", "UPDATE", " "} {
+		o := run(t, plugin(new([]string)), call{env: []string{"CNI_COMMAND=" + verb}})
+		if o.err == nil || o.err.Code != 4 || o.err.Msg != "unknown CNI_COMMAND: "+verb {
+			t.Errorf("%q: %s", verb, o.stdout)
+		}
+	}
+}
+
+func TestBanner(t *testing.T) {
+	p := plugin(new([]string))
+	p.Name, p.Since = "bridge", types.V031
+	o := run(t, p, call{env: []string{"CNI_COMMAND="}, stdin: unreadable{t}})
+	want := "CNI bridge plugin v2.0.0-dev\nCNI protocol versions supported: 0.3.1, 0.4.0, 1.0.0, 1.1.0\n"
+	if o.code != 0 || o.stdout != "" || o.stderr != want {
+		t.Errorf("%+v", o)
+	}
+}
+
+// unreadable fails the test when it is read.
+type unreadable struct{ t *testing.T }
+
+func (u unreadable) Read([]byte) (int, error) {
+	u.t.Error("stdin was read")
+	return 0, io.EOF
+}
+
+func TestVersionDoesNotReadStdin(t *testing.T) {
+	p := plugin(new([]string))
+	p.Since = types.V030
+	o := run(t, p, call{
+		env:   []string{"CNI_COMMAND=VERSION", "CNI_CONTAINERID=", "CNI_NETNS=", "CNI_IFNAME=", "CNI_PATH="},
+		stdin: unreadable{t},
+	})
+	want := `{"cniVersion":"1.1.0","supportedVersions":["0.3.0","0.3.1","0.4.0","1.0.0","1.1.0"]}` + "\n"
+	if o.code != 0 || o.stdout != want {
+		t.Errorf("%+v", o)
+	}
+}
+
+func TestMalformedEnvironment(t *testing.T) {
+	for _, tc := range []struct{ env, msg, details string }{
+		{"CNI_CONTAINERID=-c", "invalid characters in containerID", "-c"},
+		{"CNI_CONTAINERID=../c", "invalid characters in containerID", "../c"},
+		{"CNI_CONTAINERID=c/d", "invalid characters in containerID", "c/d"},
+		{"CNI_CONTAINERID=cö", "invalid characters in containerID", "cö"},
+		{"CNI_CONTAINERID=c\n", "invalid characters in containerID", "c\n"},
+		{"CNI_IFNAME=0123456789abcdef", "invalid interface name: longer than 15 bytes", "0123456789abcdef"},
+		{"CNI_IFNAME=öööööööö", "invalid interface name: longer than 15 bytes", "öööööööö"},
+		{"CNI_IFNAME=.", "invalid interface name: a dot is no name", "."},
+		{"CNI_IFNAME=..", "invalid interface name: a dot is no name", ".."},
+		{"CNI_IFNAME=a/b", "invalid interface name: '/', ':' and '%' are not allowed", "a/b"},
+		{"CNI_IFNAME=a:b", "invalid interface name: '/', ':' and '%' are not allowed", "a:b"},
+		{"CNI_IFNAME=eth%d", "invalid interface name: '/', ':' and '%' are not allowed", "eth%d"},
+		{"CNI_IFNAME=a b", "invalid interface name: white space is not allowed", "a b"},
+		{"CNI_IFNAME=a\u00a0b", "invalid interface name: white space is not allowed", "a\u00a0b"},
+	} {
+		var calls []string
+		for _, verb := range []string{"ADD", "CHECK", "DEL"} {
+			o := run(t, plugin(&calls), call{env: []string{tc.env, "CNI_COMMAND=" + verb}})
+			if o.err == nil || o.err.Code != 4 || o.err.Msg != tc.msg || o.err.Details != tc.details {
+				t.Errorf("%s %q: %s", verb, tc.env, o.stdout)
+			}
+		}
+		if o := run(t, plugin(&calls), call{env: []string{tc.env, "CNI_COMMAND=STATUS"}}); o.code != 0 {
+			t.Errorf("STATUS, which does not need it, %q: %s", tc.env, o.stdout)
+		}
+	}
+	// Malformed comes before missing.
+	o := run(t, plugin(new([]string)), call{env: []string{"CNI_CONTAINERID=-", "CNI_PATH="}})
+	if o.err == nil || o.err.Msg != "invalid characters in containerID" {
+		t.Errorf("%s", o.stdout)
+	}
+	for _, good := range []string{"CNI_CONTAINERID=9.-_Z", "CNI_IFNAME=0123456789abcde", "CNI_IFNAME=a.b-c@d"} {
+		if o := run(t, plugin(new([]string)), call{env: []string{good}}); o.code != 0 {
+			t.Errorf("%q: %s", good, o.stdout)
+		}
+	}
+}
+
+func TestConfiguration(t *testing.T) {
+	for _, tc := range []struct {
+		conf         string
+		code         uint
+		msg, details string
+	}{
+		{" \n", 6, `decode configuration: stdin is empty; the network configuration is expected there as JSON`, ""},
+		{"null", 6, `decode configuration: want an object, have null`, ""},
+		{"[]", 6, `decode configuration: want an object, have array`, ""},
+		{"garbage", 6, `decode configuration: byte 1: invalid character 'g' looking for beginning of value`, ""},
+		{`{"name":"net"`, 6, `decode configuration: byte 13: unexpected end of JSON input`, ""},
+		{`{"cniVersion":1.1,"name":"net"}`, 6, `decode configuration: key "cniVersion": want a string, have number`, ""},
+		{`{"cniVersion":"1.1.0","name":7}`, 6, `decode configuration: key "name": want a string, have number`, ""},
+		{`{"cniVersion":"1.1.0"}`, 7, `missing network name: the configuration needs a "name"`, ""},
+		{`{"cniVersion":"1.1.0","name":""}`, 7, `missing network name: the configuration needs a "name"`, ""},
+		{`{"cniVersion":"1.1.0","name":"a/b"}`, 7, `invalid characters in network name`, "a/b"},
+		{`{"cniVersion":"1.1.0","name":"-a"}`, 7, `invalid characters in network name`, "-a"},
+		{`{"cniVersion":"1.1.0","name":".."}`, 7, `invalid characters in network name`, ".."},
+		{`{"cniVersion":"1.0","name":"net"}`, 1, "incompatible CNI versions",
+			`config is "1.0", plugin supports ["0.3.0" "0.3.1" "0.4.0" "1.0.0" "1.1.0"]`},
+		{`{"cniVersion":"1.2.0","name":"net"}`, 1, "incompatible CNI versions",
+			`config is "1.2.0", plugin supports ["0.3.0" "0.3.1" "0.4.0" "1.0.0" "1.1.0"]`},
+		{`{"name":"net"}`, 1, "incompatible CNI versions",
+			`config is "", plugin supports ["0.3.0" "0.3.1" "0.4.0" "1.0.0" "1.1.0"]`},
+		{`{"cniVersion":"0.2.0","name":"net"}`, 1, "incompatible CNI versions",
+			`config is "0.2.0", plugin supports ["0.3.0" "0.3.1" "0.4.0" "1.0.0" "1.1.0"]`},
+	} {
+		var calls []string
+		p := plugin(&calls)
+		p.Since = types.V030
+		o := run(t, p, call{conf: tc.conf})
+		if o.err == nil || o.err.Code != tc.code || o.err.Msg != tc.msg || o.err.Details != tc.details || calls != nil {
+			t.Errorf("%s: %s, calls %v", tc.conf, o.stdout, calls)
+		}
+	}
+	for _, good := range []string{`{"CNIVERSION":"1.1.0","NAME":"9.-_Z","unknown":[]}`, "\n" + plain + "\n"} {
+		if o := run(t, plugin(new([]string)), call{conf: good}); o.code != 0 {
+			t.Errorf("%s: %s", good, o.stdout)
+		}
+	}
+}
+
+func TestStdinThatCannotBeRead(t *testing.T) {
+	o := run(t, plugin(new([]string)), call{stdin: broken{}})
+	if o.err == nil || o.err.Code != 5 || o.err.Msg != "read configuration from stdin: broken" {
+		t.Errorf("%s", o.stdout)
+	}
+}
+
+type broken struct{}
+
+func (broken) Read([]byte) (int, error)  { return 0, errors.New("broken") }
+func (broken) Write([]byte) (int, error) { return 0, errors.New("broken") }
+
+func TestFormOfAnError(t *testing.T) {
+	for _, tc := range []struct {
+		err        error
+		conf, want string
+	}{
+		{errors.New(`<a> & "b"`), plain,
+			"{\n    \"cniVersion\": \"1.1.0\",\n    \"code\": 999,\n    \"msg\": \"<a> & \\\"b\\\"\"\n}\n"},
+		{fmt.Errorf("more: %w", &types.Error{Code: 11, Msg: "m", Details: "d"}), `{"cniVersion":"0.3.1","name":"net"}`,
+			"{\n    \"cniVersion\": \"0.3.1\",\n    \"code\": 11,\n    \"msg\": \"more: m; d\"\n}\n"},
+		{&types.Error{Code: 100, Msg: "m", Details: "d"}, `{"name":"net"}`,
+			"{\n    \"cniVersion\": \"0.1.0\",\n    \"code\": 100,\n    \"msg\": \"m\",\n    \"details\": \"d\"\n}\n"},
+	} {
+		o := run(t, adds(func(*skel.Request) (*types.Result, error) { return nil, tc.err }), call{conf: tc.conf})
+		if o.code != 1 || o.stdout != tc.want {
+			t.Errorf("%d, %s, want %s", o.code, o.stdout, tc.want)
+		}
+	}
+}
+
+func TestWhateverStopsAnAddIsUndone(t *testing.T) {
+	lease := &types.Result{}
+	for _, tc := range []struct {
+		why  string
+		add  func() (*types.Result, error)
+		conf string
+		out  io.Writer
+		code uint
+		msg  string
+	}{
+		{"an error", func() (*types.Result, error) { return nil, errors.New("boom") }, plain, nil, 999, "boom"},
+		{"a panic", func() (*types.Result, error) { panic("boom") }, plain, nil, 999, "panic: boom"},
+		{"a nil pointer", func() (*types.Result, error) { return lease, *(*error)(nil) }, plain, nil, 999,
+			"panic: runtime error: invalid memory address or nil pointer dereference"},
+		{"no result", func() (*types.Result, error) { return nil, nil }, plain, nil, 999,
+			"panic: runtime error: invalid memory address or nil pointer dereference"},
+		{"no form in that version", func() (*types.Result, error) { return lease, nil }, `{"name":"net"}`, nil, 7, types.ErrNoAddress.Error()},
+		{"stdout cannot be written", func() (*types.Result, error) { return lease, nil }, plain, broken{}, 0, ""},
+	} {
+		var undone []string
+		o := run(t, adds(func(r *skel.Request) (*types.Result, error) {
+			r.Undo.Push("a", func() error { undone = append(undone, "a"); return nil })
+			r.Undo.Push("b", func() error { undone = append(undone, "b"); return nil })
+			return tc.add()
+		}), call{conf: tc.conf, out: tc.out})
+		if o.code != 1 || !slices.Equal(undone, []string{"b", "a"}) {
+			t.Errorf("%s: exit %d, undone %v", tc.why, o.code, undone)
+		}
+		if tc.out == nil && (o.err.Code != tc.code || o.err.Msg != tc.msg) {
+			t.Errorf("%s: %s", tc.why, o.stdout)
+		}
+		if strings.HasPrefix(tc.msg, "panic") && !strings.Contains(o.err.Details, "goroutine ") {
+			t.Errorf("%s: no stack in the details: %s", tc.why, o.err.Details)
+		}
+		if tc.out != nil && !strings.Contains(o.stderr, "test: write result to stdout: broken") {
+			t.Errorf("%s: stderr %q", tc.why, o.stderr)
+		}
+	}
+}
+
+func TestPanicInAnotherNamespace(t *testing.T) {
+	undone := false
+	o := run(t, adds(func(r *skel.Request) (*types.Result, error) {
+		r.Undo.Push("a", func() error { undone = true; return nil })
+		return nil, r.Pod.Do(func() error { panic("boom") })
+	}), call{env: []string{"CNI_NETNS=" + newNS(t)}})
+	if o.err == nil || o.err.Msg != "panic: boom" || strings.Count(o.err.Details, "goroutine ") < 2 || !undone {
+		t.Errorf("%+v, undone %t", o, undone)
+	}
+}
+
+func TestFailureToUndoIsTold(t *testing.T) {
+	o := run(t, adds(func(r *skel.Request) (*types.Result, error) {
+		r.Undo.Push("delete a", func() error { return errors.New("busy") })
+		return nil, &types.Error{Code: 11, Msg: "m", Details: "d"}
+	}), call{})
+	if o.err == nil || o.err.Code != 11 || o.err.Msg != "m" || o.err.Details != "d; could not undo: delete a: busy" {
+		t.Errorf("%s", o.stdout)
+	}
+}
+
+func TestWhatSucceededStays(t *testing.T) {
+	o := run(t, adds(func(r *skel.Request) (*types.Result, error) {
+		r.Undo.Push("a", func() error { t.Error("undone"); return nil })
+		return &types.Result{Routes: []types.Route{{MTU: 1}}}, nil
+	}), call{conf: `{"cniVersion":"1.0.0","name":"net"}`})
+	if o.code != 0 || !strings.Contains(o.stdout, `"mtu": 1`) { // the answer of an IPAM plugin keeps it
+		t.Errorf("%+v", o)
+	}
+}
+
+// TestReaderThatWentAway: a runtime that died must not end an ADD by SIGPIPE before
+// it is undone.
+func TestReaderThatWentAway(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "undone")
+	gateOut, gateIn, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, in, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = []string{"SKEL_TEST_PLUGIN=" + file, "CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_NETNS=" + gone, "CNI_IFNAME=eth0", "CNI_PATH=/bin"}
+	cmd.Stdin, cmd.Stdout, cmd.ExtraFiles = strings.NewReader(plain), in, []*os.File{gateOut}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(in.Close(), out.Close(), gateOut.Close(), gateIn.Close()); err != nil {
+		t.Error(err)
+	}
+	err = cmd.Wait()
+	if text, rerr := os.ReadFile(file); string(text) != "undone" {
+		t.Errorf("%v (the plugin: %v)", rerr, err)
+	}
+}
+
+// chained is a plugin that needs a namespace.
+func chained(seen *skel.Request) skel.Plugin {
+	note := func(r *skel.Request) error { *seen = *r; return nil }
+	return skel.Plugin{
+		Name: "test",
+		Add:  func(r *skel.Request) (*types.Result, error) { return &types.Result{}, note(r) },
+		Del:  note, Check: note, GC: note, Status: note,
+	}
+}
+
+func TestNamespaces(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const self = "/proc/self/ns/net"
+	pod := newNS(t)
+	type want struct {
+		code uint // 0: the handler is called
+		pod  bool // with a pod
+	}
+	for _, tc := range []struct {
+		why, netns, env string
+		ipam            bool
+		add, del        want // ADD and CHECK; DEL
+	}{
+		{why: "a pod", netns: pod, add: want{pod: true}, del: want{pod: true}},
+		{why: "none", netns: "", add: want{code: 4}, del: want{}},
+		{why: "missing", netns: gone, add: want{code: 8}, del: want{}},
+		{why: "beneath a file", netns: file + "/x", add: want{code: 8}, del: want{}},
+		{why: "a plain file", netns: file, add: want{code: 8}, del: want{}},
+		{why: "a file of proc", netns: "/proc/self/status", add: want{code: 8}, del: want{}},
+		{why: "another kind", netns: "/proc/self/ns/uts", add: want{code: 8}, del: want{}},
+		{why: "a loop", netns: "", add: want{code: 8}, del: want{code: 8}},
+		{why: "its own", netns: self, add: want{code: 8}, del: want{}},
+		{why: "its own, not meant", netns: self, env: "CNI_NETNS_OVERRIDE=0", add: want{code: 8}, del: want{}},
+		{why: "its own, meant", netns: self, env: "CNI_NETNS_OVERRIDE=1", add: want{pod: true}, del: want{pod: true}},
+		{why: "its own, truly meant", netns: self, env: "CNI_NETNS_OVERRIDE=True", add: want{pod: true}, del: want{pod: true}},
+		{why: "IPAM, missing", netns: gone, ipam: true, add: want{}, del: want{}},
+		{why: "IPAM, a plain file", netns: file, ipam: true, add: want{}, del: want{}},
+		{why: "IPAM, a pod", netns: pod, ipam: true, add: want{pod: true}, del: want{pod: true}},
+		{why: "IPAM, its own", netns: self, ipam: true, add: want{code: 8}, del: want{}},
+	} {
+		if tc.why == "a loop" {
+			tc.netns = file + ".loop"
+			if err := os.Symlink(tc.netns, tc.netns); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for verb, want := range map[string]want{"ADD": tc.add, "CHECK": tc.add, "DEL": tc.del} {
+			var r skel.Request
+			p := chained(&r)
+			p.IPAM = tc.ipam
+			o := run(t, p, call{env: []string{"CNI_COMMAND=" + verb, "CNI_NETNS=" + tc.netns, tc.env}})
+			switch {
+			case want.code != 0 && (o.err == nil || o.err.Code != want.code || r.Command != ""):
+				t.Errorf("%s, %s: exit %d, %s; handler called: %t", verb, tc.why, o.code, o.stdout, r.Command != "")
+			case want.code == 0 && (o.code != 0 || (r.Pod != nil) != want.pod || r.Node == nil || !r.Node.Self()):
+				t.Errorf("%s, %s: %s; pod %v, node %v", verb, tc.why, o.stdout, r.Pod, r.Node)
+			}
+			warned := strings.Contains(o.stderr, "taken for gone")
+			if own := strings.Contains(tc.why, "its own") && want.code == 0 && !want.pod; warned != own {
+				t.Errorf("%s, %s: stderr %q", verb, tc.why, o.stderr)
+			}
+		}
+	}
+	for _, verb := range []string{"GC", "STATUS"} { // about the node, whatever CNI_NETNS says
+		var r skel.Request
+		o := run(t, chained(&r), call{env: []string{"CNI_COMMAND=" + verb, "CNI_NETNS=" + self}, conf: `{"cniVersion":"1.1.0","name":"net","cni.dev/valid-attachments":[]}`})
+		if o.code != 0 || r.Command != verb || r.Pod != nil {
+			t.Errorf("%s: %+v, pod %v", verb, o, r.Pod)
+		}
+	}
+}
+
+// TestNodeOfTests: Env.Node stands for the node, also where CNI_NETNS is compared.
+func TestNodeOfTests(t *testing.T) {
+	node := newNS(t)
+	var seen skel.Request
+	add := func(r *skel.Request) (*types.Result, error) {
+		seen = *r
+		return &types.Result{}, nil
+	}
+	var stdout, stderr bytes.Buffer
+	for netns, want := range map[string]int{node: 1, newNS(t): 0} {
+		code := skel.Run(skel.Plugin{Name: "test", Add: add}, skel.Env{
+			Environ: []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_NETNS=" + netns, "CNI_IFNAME=eth0", "CNI_PATH=/bin"},
+			Stdin:   strings.NewReader(plain), Stdout: &stdout, Stderr: &stderr, Node: node,
+		})
+		if code != want {
+			t.Errorf("%s on %s: exit %d, %s", netns, node, code, stdout.String())
+		}
+	}
+	if seen.Node == nil || seen.Node.Self() || seen.Node.Path() != node {
+		t.Errorf("node %v", seen.Node)
+	}
+}
+
+func TestPrev(t *testing.T) {
+	const ips = `"ips":[{"version":"4","address":"10.1.2.3/24"}]`
+	for _, tc := range []struct {
+		verb, prev string
+		code       uint // of Prev
+		must       uint // of MustPrev
+	}{
+		{"ADD", `"prevResult":{"cniVersion":"0.3.1",` + ips + `}`, 0, 0},
+		{"ADD", `"PrevResult":{` + ips + `}`, 0, 0},
+		{"ADD", `"prevResult":null`, 0, 7},
+		{"ADD", `"x":1`, 0, 7},
+		{"ADD", `"prevResult":{"ips":[null]}`, 6, 6},
+		{"ADD", `"prevResult":[]`, 6, 6},
+		{"CHECK", `"prevResult":{"cniVersion":"9"}`, 6, 6},
+		{"DEL", `"prevResult":{` + ips + `}`, 0, 0},
+		{"DEL", `"prevResult":{"ips":[null]}`, 0, 7},
+		{"DEL", `"prevResult":"x"`, 0, 7},
+	} {
+		called := false
+		look := func(r *skel.Request) error {
+			called = true
+			for range 2 {
+				prev, err := r.Prev()
+				if code(err) != tc.code || (prev != nil) != (tc.must == 0) {
+					t.Errorf("%s %s: %v, %v", tc.verb, tc.prev, prev, err)
+				}
+				if prev != nil && (len(prev.IPs) != 1 || prev.IPs[0].Address.String() != "10.1.2.3/24") {
+					t.Errorf("%s %s: %+v", tc.verb, tc.prev, prev)
+				}
+			}
+			if prev, err := r.MustPrev(); code(err) != tc.must || (prev != nil) != (tc.must == 0) {
+				t.Errorf("%s %s: %v, %v", tc.verb, tc.prev, prev, err)
+			}
+			return nil
+		}
+		p := skel.Plugin{Name: "test", IPAM: true, Check: look, Del: look, Add: func(r *skel.Request) (*types.Result, error) {
+			return &types.Result{}, look(r)
+		}}
+		o := run(t, p, call{env: []string{"CNI_COMMAND=" + tc.verb}, conf: `{"cniVersion":"1.1.0","name":"net",` + tc.prev + `}`})
+		if o.code != 0 || !called {
+			t.Errorf("%s %s: %+v", tc.verb, tc.prev, o)
+		}
+		if warned := strings.Contains(o.stderr, "warning: prevResult: "); warned != (tc.verb == "DEL" && tc.must != 0) {
+			t.Errorf("%s %s: stderr %q", tc.verb, tc.prev, o.stderr)
+		}
+	}
+}
+
+// code is 0 for no error.
+func code(err error) uint {
+	if err == nil {
+		return 0
+	}
+	return types.AsError(err).Code
+}
+
+func TestMustPrevSaysWhatToDo(t *testing.T) {
+	o := run(t, adds(func(r *skel.Request) (*types.Result, error) { return r.MustPrev() }), call{})
+	if o.err == nil || !strings.Contains(o.err.Msg, "must be called as chained plugin") {
+		t.Errorf("%s", o.stdout)
+	}
+}
+
+func TestGCKeepsWhatIsValid(t *testing.T) {
+	for _, tc := range []struct {
+		keys  string
+		calls bool
+		want  types.Set
+	}{
+		{`"cni.dev/valid-attachments":[{"containerID":"c","ifname":"i"},{"containerID":"d","ifname":"i"}]`, true,
+			types.Set{{Network: "net", ContainerID: "c", IfName: "i"}: true, {Network: "net", ContainerID: "d", IfName: "i"}: true}},
+		{`"cni.dev/valid-attachments":[]`, true, types.Set{}},
+		{`"cni.dev/valid-attachments":null`, true, types.Set{}},
+		{`"cni.dev/attachments":[{"containerID":"c","ifname":"i"}]`, true, types.Set{{Network: "net", ContainerID: "c", IfName: "i"}: true}},
+		{`"cni.dev/attachments":null,"cni.dev/valid-attachments":[{"containerID":"c","ifname":"i"}]`, true,
+			types.Set{{Network: "net", ContainerID: "c", IfName: "i"}: true}},
+		{`"x":1`, false, nil},
+	} {
+		called := false
+		p := skel.Plugin{Name: "test", GC: func(r *skel.Request) error {
+			called = true
+			if got := r.Valid(); fmt.Sprint(got) != fmt.Sprint(tc.want) {
+				t.Errorf("%s: %v", tc.keys, got)
+			}
+			return nil
+		}}
+		o := run(t, p, call{env: []string{"CNI_COMMAND=GC"}, conf: `{"cniVersion":"1.1.0","name":"net",` + tc.keys + `}`})
+		if o.code != 0 || called != tc.calls || strings.Contains(o.stderr, "nothing is collected") == tc.calls {
+			t.Errorf("%s: %+v, called %t", tc.keys, o, called)
+		}
+	}
+}
+
+func TestArgs(t *testing.T) {
+	for _, tc := range []struct {
+		verb, args, want string
+		code             uint
+	}{
+		{"ADD", "IP=10.0.0.1", "map[IP:10.0.0.1]", 0},
+		{"ADD", "", "map[]", 0},
+		{"ADD", "K8S=1", "map[]", 4},
+		{"CHECK", "K8S", "map[]", 4},
+		{"DEL", "K8S", "map[]", 0},
+	} {
+		look := func(r *skel.Request) error {
+			args, err := r.Args()
+			if fmt.Sprint(args) != tc.want || code(err) != tc.code {
+				t.Errorf("%s %s: %v, %v", tc.verb, tc.args, args, err)
+			}
+			return nil
+		}
+		p := skel.Plugin{Name: "test", IPAM: true, Del: look, Check: look, Add: func(r *skel.Request) (*types.Result, error) {
+			return &types.Result{}, look(r)
+		}}
+		if o := run(t, p, call{env: []string{"CNI_COMMAND=" + tc.verb, "CNI_ARGS=" + tc.args}}); o.code != 0 {
+			t.Errorf("%s %s: %s", tc.verb, tc.args, o.stdout)
+		}
+	}
+}
+
+func TestAttachmentAndEnvironment(t *testing.T) {
+	env := []string{"CNI_IFNAME=eth1", "CNI_IFNAME=eth2", "OTHER=x=y"}
+	o := run(t, adds(func(r *skel.Request) (*types.Result, error) {
+		if a := r.Attachment().String(); a != "net/c1/eth2" { // the last setting counts
+			t.Error(a)
+		}
+		if string(r.Stdin) != plain || r.Path != "/bin" || r.NetNS != gone || !slices.Contains(r.Environ(), "OTHER=x=y") {
+			t.Errorf("%+v", r)
+		}
+		return &types.Result{}, nil
+	}), call{env: env})
+	if o.code != 0 {
+		t.Error(o.stdout)
+	}
+}
+
+func TestUnknownKeys(t *testing.T) {
+	type conf struct {
+		types.Conf
+		IsGateway     bool `json:"isGateway"`
+		RuntimeConfig struct {
+			MAC string `json:"mac"`
+		} `json:"runtimeConfig"`
+		Args struct {
+			CNI struct {
+				MAC string `json:"mac"`
+			} `json:"cni"`
+		} `json:"args"`
+	}
+	type ipamConf struct {
+		IPAM struct {
+			Type   string `json:"type"`
+			Subnet string `json:"subnet"`
+		} `json:"ipam"`
+	}
+	for _, tc := range []struct {
+		why, verb, keys string
+		ipam            bool
+		refused, warned string // in the error; on stderr
+	}{
+		{why: "a near miss", keys: `"isGatway":true`, warned: `unknown key "isGatway" with value true; did you mean "isGateway"?`},
+		{why: "far from all", keys: `"com.example":true`},
+		{why: "in another verb", verb: "CHECK", keys: `"isGatway":true`},
+		{why: "strict", keys: `"strict":true,"isGatway":true,"com.example":{"a":1}`,
+			refused: "strict configuration: unknown key \"com.example\" with value {\"a\":1}\nunknown key \"isGatway\" with value true; did you mean \"isGateway\"?"},
+		{why: "strict in another verb", verb: "CHECK", keys: `"strict":true,"foo":1`, refused: `strict configuration: unknown key "foo" with value 1`},
+		{why: "strict, but DEL must finish", verb: "DEL", keys: `"strict":true,"foo":1`},
+		{why: "strict, and all known", keys: `"strict":true,"CAPABILITIES":{},"isgateway":true,"dns":{"search":[]},"prevResult":{"x":1},"cni.dev/attachments":[]`},
+		{why: "strict in what is shared", keys: `"strict":true,"dns":{"foo":1}`, refused: `strict configuration: unknown key "dns.foo" with value 1`},
+		{why: "what runtimes pass is for all", keys: `"strict":true,"RuntimeConfig":{"ips":[]},"args":{"cni":{"ips":[],"mca":1},"labels":{}}`},
+		{why: "the IPAM plugin's keys", keys: `"strict":true,"ipam":{"type":"t","subnt":"x"}`},
+		{why: "IPAM: its keys", ipam: true, keys: `"strict":true,"ipam":{"type":"t","subnt":"x"}`,
+			refused: `strict configuration: unknown key "ipam.subnt" with value "x"; did you mean "subnet"?`},
+		{why: "IPAM: a near miss", ipam: true, keys: `"ipam":{"type":"t","subnt":"x"}`, warned: `unknown key "ipam.subnt" with value "x"; did you mean "subnet"?`},
+		{why: "IPAM: the interface plugin's keys", ipam: true, keys: `"strict":true,"bridge":"b","com.example":1`},
+	} {
+		decode := func(r *skel.Request) error {
+			if tc.ipam {
+				return r.Decode(&ipamConf{})
+			}
+			return r.Decode(&conf{})
+		}
+		var netns string
+		if !tc.ipam {
+			netns = newNS(t)
+		}
+		p := skel.Plugin{Name: "test", IPAM: tc.ipam, Del: decode, Check: decode, Add: func(r *skel.Request) (*types.Result, error) {
+			return &types.Result{}, decode(r)
+		}}
+		env := []string{"CNI_COMMAND=ADD"}
+		if tc.verb != "" {
+			env[0] = "CNI_COMMAND=" + tc.verb
+		}
+		if netns != "" {
+			env = append(env, "CNI_NETNS="+netns)
+		}
+		o := run(t, p, call{env: env, conf: `{"cniVersion":"1.1.0","name":"net","type":"test",` + tc.keys + `}`})
+		switch {
+		case tc.refused == "" && o.code != 0:
+			t.Errorf("%s: %s", tc.why, o.stdout)
+		case tc.refused != "" && (o.err == nil || o.err.Code != 2 || o.err.Msg != tc.refused):
+			t.Errorf("%s: %s", tc.why, o.stdout)
+		}
+		want := ""
+		if tc.warned != "" {
+			want = "test: warning: " + tc.warned + "\n"
+		}
+		if o.stderr != want {
+			t.Errorf("%s: stderr %q, want %q", tc.why, o.stderr, want)
+		}
+	}
+}
+
+func TestLogs(t *testing.T) {
+	steps := adds(func(r *skel.Request) (*types.Result, error) {
+		return &types.Result{}, r.Trace.Do("add link x", func() error { return nil })
+	})
+	if o := run(t, steps, call{}); o.stderr != "" {
+		t.Errorf("said unasked: %q", o.stderr)
+	}
+	file := filepath.Join(t.TempDir(), "log")
+	for range 2 { // it is appended to
+		o := run(t, steps, call{env: []string{"CNI_LOG_LEVEL=Debug", "CNI_LOG_FILE=" + file}})
+		if o.code != 0 || !strings.HasPrefix(o.stderr, "test ADD ") || !strings.HasSuffix(o.stderr, "ms add link x\n") {
+			t.Errorf("%+v", o)
+		}
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dec := json.NewDecoder(bytes.NewReader(text))
+	for range 2 {
+		var line struct{ Plugin, Step string }
+		if err := dec.Decode(&line); err != nil || line.Plugin != "test ADD" || line.Step != "add link x" {
+			t.Errorf("%v: %s", err, text)
+		}
+	}
+	o := run(t, steps, call{env: []string{"CNI_LOG_FILE=" + file + "/x"}})
+	if o.code != 0 || !strings.HasPrefix(o.stderr, "test: warning: CNI_LOG_FILE: ") {
+		t.Errorf("%+v", o)
+	}
+}
+
+func TestNoDescriptorIsLeft(t *testing.T) {
+	pod := newNS(t)
+	log := filepath.Join(t.TempDir(), "log")
+	count := func() int {
+		list, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(list)
+	}
+	var seen skel.Request
+	once := func() {
+		for _, netns := range []string{pod, gone, "/proc/self/ns/net", "/proc/self/ns/uts"} {
+			for _, verb := range []string{"ADD", "DEL"} {
+				run(t, chained(&seen), call{env: []string{"CNI_COMMAND=" + verb, "CNI_NETNS=" + netns, "CNI_LOG_FILE=" + log}})
+			}
+		}
+	}
+	once()
+	before := count()
+	for range 25 {
+		once()
+	}
+	if after := count(); after > before {
+		t.Errorf("%d descriptors, %d before", after, before)
+	}
+}
