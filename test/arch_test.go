@@ -92,7 +92,7 @@ var dependencies = map[string]string{
 
 // startCost are the packages that no executable may contain, by whatever way: their
 // start-up or size is felt in a process that lives some milliseconds.
-var startCost = []string{"regexp", "net/http", "text/template", "html/template", "crypto/tls", "testing", "log", "go/ast"}
+var startCost = []string{"regexp", "net/http", "text/template", "html/template", "crypto/tls", "testing", "go/ast"}
 
 // mutable are the package-level variables that are neither tables nor sentinels.
 var mutable = map[string]string{

@@ -145,10 +145,14 @@ func SnapshotDir(tb TB, dir string) string {
 }
 
 // iproute is links, addresses, routes of both families, IPv4 rules and permanent
-// neighbours.
+// neighbours. Local routes of link-local addresses are left out: the kernel makes
+// them by itself, a second or two after a link came up (RFC 4862, 5.3 and 5.4).
 func (n *NS) iproute() ([]string, error) {
-	return n.objects("addr show\nroute show table all\nrule show\nneigh show nud permanent\n",
+	lines, err := n.objects("addr show\nroute show table all\nrule show\nneigh show nud permanent\n",
 		"link", "ip", "-d", "-j", "-batch", "-")
+	return slices.DeleteFunc(lines, func(line string) bool {
+		return field(line, "table") == "local" && strings.HasPrefix(field(line, "dst"), "fe80::")
+	}), err
 }
 
 func (n *NS) ip6rules() ([]string, error) {
