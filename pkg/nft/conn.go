@@ -66,7 +66,7 @@ func (c *Conn) dial() error {
 	c.nl = nl
 	// A netfilter socket without nf_tables behind it answers EINVAL (no such
 	// subsystem, even after an attempt to load the module).
-	_, err = c.execute(request(unix.NFT_MSG_GETGEN, 0, 0, nil))
+	_, err = c.execute(request(verb{unix.NFT_MSG_GETGEN, 0}, 0, nil))
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) {
 		return ErrUnavailable
 	}
@@ -74,12 +74,12 @@ func (c *Conn) dial() error {
 }
 
 // request makes a message. encode adds its attributes; nil: none.
-func request(kind int, f Family, flags netlink.HeaderFlags, encode func(*netlink.AttributeEncoder)) (netlink.Message, error) {
+func request(v verb, f Family, encode func(*netlink.AttributeEncoder)) (netlink.Message, error) {
 	attributes, err := attributes(encode)
 	return netlink.Message{
 		Header: netlink.Header{
-			Type:  netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind),
-			Flags: netlink.Request | flags,
+			Type:  netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | v.kind),
+			Flags: netlink.Request | v.flags,
 		},
 		Data: append(nfgenmsg(f, 0), attributes...),
 	}, err
@@ -157,7 +157,7 @@ func body(m netlink.Message) []byte { return m.Data[min(len(m.Data), 4):] }
 // generation is the number of the ruleset as it stands; every commit changes it.
 func (c *Conn) generation() (gen uint32, err error) {
 	err = c.h.Step("nft get generation", func() error {
-		answers, err := c.execute(request(unix.NFT_MSG_GETGEN, 0, 0, nil))
+		answers, err := c.execute(request(verb{unix.NFT_MSG_GETGEN, 0}, 0, nil))
 		for _, m := range answers {
 			err = errors.Join(err, decode(body(m), func(ad *netlink.AttributeDecoder) {
 				if ad.Type() == unix.NFTA_GEN_ID {

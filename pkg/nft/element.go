@@ -107,7 +107,7 @@ func (e *Element) decode(ad *netlink.AttributeDecoder) {
 // others there are. A missing one, or a missing set or table, is fs.ErrNotExist.
 func (c *Conn) Element(t Table, set string, k Key) (Element, error) {
 	found, err := c.elements(t, set, "nft get element of "+set+" of "+t.String(), func() ([]netlink.Message, error) {
-		return c.execute(request(unix.NFT_MSG_GETSETELEM, t.Family, 0, address{t, set, Element{Key: k}}.encode))
+		return c.execute(request(verb{unix.NFT_MSG_GETSETELEM, 0}, t.Family, address{t, set, Element{Key: k}}.encode))
 	})
 	if err == nil && len(found) != 1 {
 		err = fmt.Errorf("asked for one element, got %d", len(found))
@@ -121,7 +121,7 @@ func (c *Conn) Element(t Table, set string, k Key) (Element, error) {
 // Elements lists a set or map. A missing set or table is fs.ErrNotExist.
 func (c *Conn) Elements(t Table, set string) ([]Element, error) {
 	found, err := c.elements(t, set, "nft list "+set+" of "+t.String(), func() ([]netlink.Message, error) {
-		return c.dump(request(unix.NFT_MSG_GETSETELEM, t.Family, netlink.Dump, func(ae *netlink.AttributeEncoder) {
+		return c.dump(request(verb{unix.NFT_MSG_GETSETELEM, netlink.Dump}, t.Family, func(ae *netlink.AttributeEncoder) {
 			ae.String(unix.NFTA_SET_ELEM_LIST_TABLE, t.Name)
 			ae.String(unix.NFTA_SET_ELEM_LIST_SET, set)
 		}))

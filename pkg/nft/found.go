@@ -3,6 +3,7 @@ package nft
 import (
 	"errors"
 	"fmt"
+	mathbits "math/bits"
 	"net/netip"
 
 	"github.com/google/nftables/expr"
@@ -30,7 +31,7 @@ func (c *Conn) Rules(t Table, chain string) ([]Found, error) {
 	}
 	var found []Found
 	err := c.h.Step("nft "+what, func() error {
-		answers, err := c.dump(request(unix.NFT_MSG_GETRULE, t.Family, netlink.Dump, func(ae *netlink.AttributeEncoder) {
+		answers, err := c.dump(request(verb{unix.NFT_MSG_GETRULE, netlink.Dump}, t.Family, func(ae *netlink.AttributeEncoder) {
 			ae.String(unix.NFTA_RULE_TABLE, t.Name)
 			if chain != "" {
 				ae.String(unix.NFTA_RULE_CHAIN, chain)
@@ -53,7 +54,8 @@ func (c *Conn) Rules(t Table, chain string) ([]Found, error) {
 type reader struct {
 	Found
 	family Family
-	loaded bool // the last expression put the source address into a register
+	loaded bool // the source address is in the register
+	size   int  // of the address, in bytes
 	mask   []byte
 }
 
@@ -99,7 +101,14 @@ func (r *reader) expression(name string, b []byte) error {
 	case "payload":
 		var e expr.Payload
 		err := expr.Unmarshal(fam, b, &e)
-		r.loaded = e.Base == expr.PayloadBaseNetworkHeader && (e.Offset == 12 && e.Len <= 4 || e.Offset == 8 && e.Len > 4)
+		v6 := e.Offset == 8 && (r.family == IPv6 || e.Len > 4)
+		v4 := e.Offset == 12 && r.family != IPv6
+		r.loaded = e.Base == expr.PayloadBaseNetworkHeader && (v4 || v6)
+		if v6 {
+			r.size = 16
+		} else {
+			r.size = 4
+		}
 		r.mask = nil
 		return err
 	case "bitwise":
@@ -111,7 +120,7 @@ func (r *reader) expression(name string, b []byte) error {
 		var e expr.Cmp
 		err := expr.Unmarshal(fam, b, &e)
 		if r.loaded && e.Op == expr.CmpOpEq {
-			r.Saddr = prefix(e.Data, r.mask)
+			r.Saddr = prefix(r.size, e.Data, r.mask)
 		}
 		r.loaded = false
 		return err
@@ -140,19 +149,13 @@ func (r *reader) comment(b []byte) error {
 
 // prefix reads what a source address is compared with. iptables and nft load only
 // the leading bytes of a prefix that ends on a byte.
-func prefix(value, mask []byte) netip.Prefix {
+func prefix(size int, value, mask []byte) netip.Prefix {
 	bits := 8 * len(value)
 	if mask != nil {
 		bits = 0
 		for _, b := range mask {
-			for ; b != 0; b <<= 1 {
-				bits++
-			}
+			bits += mathbits.OnesCount8(b)
 		}
-	}
-	size := 4
-	if len(value) > 4 {
-		size = 16
 	}
 	full := make([]byte, size)
 	copy(full, value)

@@ -219,37 +219,56 @@ func (c *Conn) Damaged(l Layout) ([]Chain, error) {
 	return damaged, nil
 }
 
+// Can is nil if the kernel has all that the layout needs, and else ErrUnavailable. A
+// layout that does not stand is proposed to the kernel, but nothing is made.
+func (c *Conn) Can(l Layout) error {
+	damaged, err := c.Damaged(l)
+	if err != nil || len(damaged) == 0 {
+		return err
+	}
+	l.Table.Name += "-status" // one that nobody has, so that all of it is proposed
+	tx := &Tx{dry: true}
+	tx.addTable(l.Table)
+	tx.addLayout(l, l.Chains)
+	return lacking(c.Commit("nft propose table "+l.Table.String(), tx))
+}
+
 // repair makes the table, or those of its chains that are damaged. A table that
 // came or went meanwhile is fs.ErrExist or fs.ErrNotExist.
 func (c *Conn) repair(l Layout, damaged []Chain) error {
+	var tx Tx
 	err := c.table(l.Table)
-	fresh := errors.Is(err, fs.ErrNotExist)
-	if err != nil && !fresh {
+	if errors.Is(err, fs.ErrNotExist) {
+		tx.addTable(l.Table)
+		tx.addLayout(l, damaged)
+		return lacking(c.Commit("nft make table "+l.Table.String(), &tx))
+	}
+	if err != nil {
 		return err
 	}
-	var tx Tx
-	what := "nft repair table " + l.Table.String()
-	if fresh {
-		what = "nft make table " + l.Table.String()
-		tx.addTable(l.Table)
-	}
+	tx.addLayout(l, damaged)
+	return c.Commit("nft repair table "+l.Table.String(), &tx)
+}
+
+// addLayout adds the sets that are not there, and rewrites the chains.
+func (t *Tx) addLayout(l Layout, chains []Chain) {
 	for _, s := range l.Sets {
-		tx.addSet(l.Table, s)
+		t.addSet(l.Table, s)
 	}
-	for _, ch := range damaged {
-		tx.addChain(l.Table, ch)
-		if !fresh {
-			tx.Flush(l.Table, ch.Name)
-		}
+	for _, ch := range chains {
+		t.addChain(l.Table, ch)
+		t.Flush(l.Table, ch.Name)
 		for _, r := range ch.Rules {
-			tx.addRule(l.Table, ch.Name, r, l.comment())
+			t.addRule(l.Table, ch.Name, r, l.comment())
 		}
 	}
-	err = c.Commit(what, &tx)
-	// In a batch that makes all that it refers to, nothing can be missing but the
-	// kernel's modules: chain types and expressions are ENOENT, families EAFNOSUPPORT.
-	lacking := fresh && errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT)
-	if lacking {
+}
+
+// lacking makes ErrUnavailable of what a kernel without some module says to a batch
+// that makes all that it refers to: ENOENT for chain types and expressions,
+// EOPNOTSUPP and EAFNOSUPPORT for families.
+func lacking(err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT) {
 		return fmt.Errorf("%w: %w", ErrUnavailable, hide{err})
 	}
 	return err
@@ -276,7 +295,7 @@ func (c *Conn) HasChain(t Table, chain string) error {
 
 func (c *Conn) get(what string, t Table, kind int, encode func(*netlink.AttributeEncoder)) error {
 	err := c.h.Step("nft get "+what, func() error {
-		_, err := c.execute(request(kind, t.Family, 0, encode))
+		_, err := c.execute(request(verb{kind, 0}, t.Family, encode))
 		return err
 	})
 	if err != nil {
@@ -289,7 +308,7 @@ func (c *Conn) get(what string, t Table, kind int, encode func(*netlink.Attribut
 func (c *Conn) Chains(t Table, prefix string) ([]string, error) {
 	var names []string
 	err := c.h.Step("nft list chains of "+t.String(), func() error {
-		answers, err := c.dump(request(unix.NFT_MSG_GETCHAIN, t.Family, netlink.Dump, nil))
+		answers, err := c.dump(request(verb{unix.NFT_MSG_GETCHAIN, netlink.Dump}, t.Family, nil))
 		for _, m := range answers {
 			var table, name string
 			err = errors.Join(err, decode(body(m), func(ad *netlink.AttributeDecoder) {

@@ -20,6 +20,7 @@ const nfnlBatchGenID = 1
 type Tx struct {
 	ops        []op
 	generation uint32 // zero: any
+	dry        bool   // the kernel is to check the changes and not to make them
 	err        error
 }
 
@@ -29,8 +30,14 @@ type op struct {
 	msg  netlink.Message
 }
 
-func (t *Tx) add(what string, kind int, f Family, flags netlink.HeaderFlags, encode func(*netlink.AttributeEncoder)) {
-	m, err := request(kind, f, flags, encode)
+// A verb is the type of a message and its flags.
+type verb struct {
+	kind  int
+	flags netlink.HeaderFlags
+}
+
+func (t *Tx) add(what string, v verb, f Family, encode func(*netlink.AttributeEncoder)) {
+	m, err := request(v, f, encode)
 	if err != nil {
 		t.err = errors.Join(t.err, fmt.Errorf("%s: %w", what, err))
 	}
@@ -64,7 +71,7 @@ func (c *Conn) commit(tx *Tx) error {
 	if err != nil {
 		return errno(err)
 	}
-	fence, err := request(unix.NFT_MSG_GETGEN, 0, 0, nil)
+	fence, err := request(verb{unix.NFT_MSG_GETGEN, 0}, 0, nil)
 	if err != nil {
 		return err
 	}
@@ -106,6 +113,9 @@ func (t *Tx) batch() ([]netlink.Message, error) {
 	for _, op := range t.ops {
 		batch = append(batch, op.msg)
 	}
+	if t.dry { // the kernel undoes a batch that does not end
+		return batch, nil
+	}
 	return append(batch, edge(unix.NFNL_MSG_BATCH_END, nil)), nil
 }
 
@@ -125,9 +135,9 @@ func (c *Conn) makeRoom(batch []netlink.Message) error {
 
 // refusal names the change that an error of the kernel is about.
 func (t *Tx) refusal(refused *netlink.OpError, sent []netlink.Message) error {
-	for i, m := range sent[1 : len(sent)-1] {
-		if m.Header.Sequence == refused.Sequence {
-			return fmt.Errorf("%s: %w", t.ops[i].what, refused.Err)
+	for i, op := range t.ops {
+		if sent[i+1].Header.Sequence == refused.Sequence {
+			return fmt.Errorf("%s: %w", op.what, refused.Err)
 		}
 	}
 	return refused.Err // the batch as a whole
@@ -135,14 +145,14 @@ func (t *Tx) refusal(refused *netlink.OpError, sent []netlink.Message) error {
 
 // addTable adds a table that must not exist.
 func (t *Tx) addTable(tab Table) {
-	t.add("add table "+tab.String(), unix.NFT_MSG_NEWTABLE, tab.Family, netlink.Create|netlink.Excl,
+	t.add("add table "+tab.String(), verb{unix.NFT_MSG_NEWTABLE, netlink.Create | netlink.Excl}, tab.Family,
 		func(ae *netlink.AttributeEncoder) { ae.String(unix.NFTA_TABLE_NAME, tab.Name) })
 }
 
 // addSet adds a set or map; one of the same name and types may exist.
 func (t *Tx) addSet(tab Table, s Set) {
 	id := uint32(len(t.ops) + 1) // any number that is unique in the batch
-	t.add("add set "+s.Name+" to table "+tab.String(), unix.NFT_MSG_NEWSET, tab.Family, netlink.Create,
+	t.add("add set "+s.Name+" to table "+tab.String(), verb{unix.NFT_MSG_NEWSET, netlink.Create}, tab.Family,
 		func(ae *netlink.AttributeEncoder) {
 			ae.String(unix.NFTA_SET_TABLE, tab.Name)
 			ae.String(unix.NFTA_SET_NAME, s.Name)
@@ -159,7 +169,7 @@ func (t *Tx) addSet(tab Table, s Set) {
 
 // addChain adds a chain; the same one may exist.
 func (t *Tx) addChain(tab Table, ch Chain) {
-	t.add("add chain "+ch.Name+" to table "+tab.String(), unix.NFT_MSG_NEWCHAIN, tab.Family, netlink.Create,
+	t.add("add chain "+ch.Name+" to table "+tab.String(), verb{unix.NFT_MSG_NEWCHAIN, netlink.Create}, tab.Family,
 		func(ae *netlink.AttributeEncoder) {
 			ae.String(unix.NFTA_CHAIN_TABLE, tab.Name)
 			ae.String(unix.NFTA_CHAIN_NAME, ch.Name)
@@ -180,7 +190,7 @@ const policyAccept = 1
 
 // addRule appends a rule to a chain.
 func (t *Tx) addRule(tab Table, chain string, r Rule, comment string) {
-	t.add("add rule to chain "+chain+" of table "+tab.String(), unix.NFT_MSG_NEWRULE, tab.Family, netlink.Create|netlink.Append,
+	t.add("add rule to chain "+chain+" of table "+tab.String(), verb{unix.NFT_MSG_NEWRULE, netlink.Create | netlink.Append}, tab.Family,
 		func(ae *netlink.AttributeEncoder) {
 			ae.String(unix.NFTA_RULE_TABLE, tab.Name)
 			ae.String(unix.NFTA_RULE_CHAIN, chain)
@@ -200,7 +210,7 @@ func (t *Tx) addRule(tab Table, chain string, r Rule, comment string) {
 
 // Flush deletes the rules of a chain.
 func (t *Tx) Flush(tab Table, chain string) {
-	t.add("flush chain "+chain+" of table "+tab.String(), unix.NFT_MSG_DELRULE, tab.Family, 0,
+	t.add("flush chain "+chain+" of table "+tab.String(), verb{unix.NFT_MSG_DELRULE, 0}, tab.Family,
 		func(ae *netlink.AttributeEncoder) {
 			ae.String(unix.NFTA_RULE_TABLE, tab.Name)
 			ae.String(unix.NFTA_RULE_CHAIN, chain)
@@ -209,7 +219,7 @@ func (t *Tx) Flush(tab Table, chain string) {
 
 // DelRule deletes a rule that Conn.Rules gave.
 func (t *Tx) DelRule(tab Table, r Found) {
-	t.add("delete rule from chain "+r.Chain+" of table "+tab.String(), unix.NFT_MSG_DELRULE, tab.Family, 0,
+	t.add("delete rule from chain "+r.Chain+" of table "+tab.String(), verb{unix.NFT_MSG_DELRULE, 0}, tab.Family,
 		func(ae *netlink.AttributeEncoder) {
 			ae.String(unix.NFTA_RULE_TABLE, tab.Name)
 			ae.String(unix.NFTA_RULE_CHAIN, r.Chain)
@@ -220,7 +230,7 @@ func (t *Tx) DelRule(tab Table, r Found) {
 // DelChain deletes a chain with its rules. The kernel refuses with EBUSY while
 // something jumps to it.
 func (t *Tx) DelChain(tab Table, chain string) {
-	t.add("delete chain "+chain+" of table "+tab.String(), unix.NFT_MSG_DELCHAIN, tab.Family, 0,
+	t.add("delete chain "+chain+" of table "+tab.String(), verb{unix.NFT_MSG_DELCHAIN, 0}, tab.Family,
 		func(ae *netlink.AttributeEncoder) {
 			ae.String(unix.NFTA_CHAIN_TABLE, tab.Name)
 			ae.String(unix.NFTA_CHAIN_NAME, chain)
@@ -230,12 +240,12 @@ func (t *Tx) DelChain(tab Table, chain string) {
 // AddElement adds an element that must not exist: one of the same key is
 // fs.ErrExist; a missing set, or a missing chain to jump to, is fs.ErrNotExist.
 func (t *Tx) AddElement(tab Table, set string, e Element) {
-	t.element("add element to "+set+" of table "+tab.String(), unix.NFT_MSG_NEWSETELEM, netlink.Create|netlink.Excl, address{tab, set, e})
+	t.element("add element to "+set+" of table "+tab.String(), verb{unix.NFT_MSG_NEWSETELEM, netlink.Create | netlink.Excl}, address{tab, set, e})
 }
 
 // DelElement deletes the element of that key, whoever owns it.
 func (t *Tx) DelElement(tab Table, set string, k Key) {
-	t.element("delete element from "+set+" of table "+tab.String(), unix.NFT_MSG_DELSETELEM, 0, address{tab, set, Element{Key: k}})
+	t.element("delete element from "+set+" of table "+tab.String(), verb{unix.NFT_MSG_DELSETELEM, 0}, address{tab, set, Element{Key: k}})
 }
 
 // An address is an element and where it belongs.
@@ -245,9 +255,7 @@ type address struct {
 	e   Element
 }
 
-func (t *Tx) element(what string, kind int, flags netlink.HeaderFlags, a address) {
-	t.add(what, kind, a.tab.Family, flags, a.encode)
-}
+func (t *Tx) element(what string, v verb, a address) { t.add(what, v, a.tab.Family, a.encode) }
 
 func (a address) encode(ae *netlink.AttributeEncoder) {
 	ae.String(unix.NFTA_SET_ELEM_LIST_TABLE, a.tab.Name)

@@ -1,0 +1,110 @@
+package iptables
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
+	"golang.org/x/sys/unix"
+)
+
+func tool(t *testing.T, v Variant) Tool {
+	t.Helper()
+	h, err := ns.Open(nstest.New(t).Path(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = h.Close() })
+	return Tool{Node: h, Family: V4, Variant: v}
+}
+
+func TestRestoreIsAllOrNothing(t *testing.T) {
+	for _, v := range []Variant{Default, Legacy, "-nft"} {
+		t.Run(string("iptables"+v), func(t *testing.T) {
+			p := tool(t, v)
+			if err := p.Restore("add", "*nat\n-N A\n-A A -s 192.0.2.1 -m comment --comment "+Quote(`a "b" \c`)+" -j RETURN\nCOMMIT\n"); err != nil {
+				t.Fatal(err)
+			}
+			err := p.Restore("add", "*nat\n-N B\n-N A\nCOMMIT\n")
+			if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), ": add: ") {
+				t.Errorf("a chain that exists: %v, want ErrRefused", err)
+			}
+			saved, err := p.Save("nat")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if strings.Contains(saved, ":B") {
+				t.Errorf("half of a refused script was done:\n%s", saved)
+			}
+			i := strings.Index(saved, "-A A")
+			got := Words(strings.SplitN(saved[i:], "\n", 2)[0])
+			want := []string{"-A", "A", "-s", "192.0.2.1/32", "-m", "comment", "--comment", `a "b" \c`, "-j", "RETURN"}
+			if !slices.Equal(got, want) {
+				t.Errorf("words %q, want %q", got, want)
+			}
+			if used, err := InUse(p.Node, V4, "nat"); err != nil || used != (v == Legacy) {
+				t.Errorf("older tables in use: %v, %v", used, err)
+			}
+		})
+	}
+}
+
+func TestALockThatIsNotGotIsTryAgain(t *testing.T) {
+	lock := filepath.Join(t.TempDir(), "lock")
+	t.Setenv("XTABLES_LOCKFILE", lock)
+	f, err := os.Create(lock)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	p := tool(t, Legacy)
+	p.Wait = time.Second
+	expectCode(t, p.Restore("add", "*nat\n-N A\nCOMMIT\n"), types.CodeTryAgain)
+}
+
+func TestAMissingProgramIsNamed(t *testing.T) {
+	p := tool(t, "-nonesuch")
+	for _, err := range []error{p.Find(), p.Restore("add", "")} {
+		expectCode(t, err, types.CodeConfig)
+		if err != nil && !strings.Contains(err.Error(), "iptables-nonesuch-restore: install iptables") {
+			t.Errorf("the error does not say what to do: %v", err)
+		}
+	}
+}
+
+func TestProgramsAreFoundWithoutPath(t *testing.T) {
+	t.Setenv("PATH", "")
+	if err := tool(t, Default).Find(); err != nil {
+		t.Error(err)
+	}
+}
+
+func expectCode(t *testing.T, err error, code uint) {
+	t.Helper()
+	var coded *types.Error
+	if !errors.As(err, &coded) || coded.Code != code {
+		t.Errorf("error %v, want one with code %d", err, code)
+	}
+}
+
+func FuzzQuote(f *testing.F) {
+	f.Add(`name: "net1" id: "cid1"`)
+	f.Add(`\`)
+	f.Fuzz(func(t *testing.T, s string) {
+		if !strings.ContainsAny(s, "\n\x00") && strings.ToValidUTF8(s, "") == s {
+			if got := Words("-a " + Quote(s) + " b"); !slices.Equal(got, []string{"-a", s, "b"}) {
+				t.Errorf("Words(Quote(%q)) = %q", s, got)
+			}
+		}
+	})
+}

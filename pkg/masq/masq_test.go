@@ -1,0 +1,376 @@
+package masq_test
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/pkg/masq"
+	"github.com/plumb-cni/plumb/pkg/nft"
+	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/trace"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/pkg/undo"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// open opens a namespace of the test, under a tracer that may refuse steps.
+func open(n *nstest.NS, t *trace.Tracer) *ns.Handle {
+	GinkgoHelper()
+	h, err := ns.Open(n.Path(), t)
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(func() { Expect(h.Close()).To(Succeed()) })
+	return h
+}
+
+func prefixes(texts ...string) []netip.Prefix {
+	var ips []netip.Prefix
+	for _, s := range texts {
+		ips = append(ips, netip.MustParsePrefix(s))
+	}
+	return ips
+}
+
+// The reference's hashes for net1 and cid1 (a test vector of its own).
+const refChain = "CNI-e8f6f419596f7f47b3468487"
+
+// iptables rules as the reference makes them, for -nft and -legacy.
+func referenceIPTables(interfaces ...string) string {
+	const text = `-m comment --comment "name: \"net1\" id: \"cid1\""`
+	var b strings.Builder
+	fmt.Fprintf(&b, "*nat\n-N %s\n", refChain)
+	for _, ip := range interfaces {
+		p := netip.MustParsePrefix(ip)
+		fmt.Fprintf(&b, "-A POSTROUTING -s %s %s -j %s\n", p.Addr(), text, refChain)
+		fmt.Fprintf(&b, "-A %s -d %s %s -j ACCEPT\n-A %s ! -d 224.0.0.0/4 %s -j MASQUERADE\n", refChain, p.Masked(), text, refChain, text)
+	}
+	return b.String() + "COMMIT\n"
+}
+
+// The reference's nftables rules for net1/cid1/eth0, net1/cid2/eth0 and net2/cid1/eth0.
+const referenceNFT = `
+table inet cni_plugins_masquerade {
+	comment "Masquerading for plugins from github.com/containernetworking/plugins"
+	chain masq_checks {
+		ip saddr 10.88.0.2 ip daddr != 10.88.0.0/16 masquerade comment "8e48f37d5de60467-0b65a318f52e521b, net: net1, if: eth0, id: cid1"
+		ip6 saddr fd00:9::2 ip6 daddr != fd00:9::/64 masquerade comment "8e48f37d5de60467-0b65a318f52e521b, net: net1, if: eth0, id: cid1"
+		ip saddr 10.88.0.3 ip daddr != 10.88.0.0/16 masquerade comment "8e48f37d5de60467-2222222222222222, net: net1, if: eth0, id: cid2"
+		ip saddr 10.99.0.3 ip daddr != 10.99.0.0/16 masquerade comment "3333333333333333-0b65a318f52e521b, net: net2, if: eth0, id: cid1"
+	}
+	chain postrouting {
+		type nat hook postrouting priority srcnat;
+		ip daddr 224.0.0.0/4 return
+		ip6 daddr ff00::/8 return
+		goto masq_checks
+	}
+}
+`
+
+var _ = Describe("masquerade", func() {
+	var node *nstest.NS
+	var m masq.Masq
+	var u undo.Stack
+	dual := prefixes("10.88.0.2/16", "fd00:9::2/64")
+
+	BeforeEach(func() {
+		node = nstest.NewNode(GinkgoTB())
+		u = undo.Stack{}
+		m = masq.Masq{Node: open(node, nil), Owner: types.Attachment{Network: "net1", ContainerID: "cid1", IfName: "eth0"}}
+	})
+
+	// of is m for another attachment.
+	of := func(network, id, ifName string) masq.Masq {
+		o := m
+		o.Owner = types.Attachment{Network: network, ContainerID: id, IfName: ifName}
+		return o
+	}
+	ruleset := func() string {
+		GinkgoHelper()
+		return node.Must(GinkgoTB(), "nft", "list", "ruleset")
+	}
+	// saved is a nat table without counters, dates and the order of what is parallel.
+	saved := func(program string) string {
+		GinkgoHelper()
+		var lines []string
+		for line := range strings.Lines(node.Must(GinkgoTB(), program, "-t", "nat")) {
+			if strings.HasPrefix(line, "-") || strings.HasPrefix(line, ":CNI") {
+				lines = append(lines, line)
+			}
+		}
+		return strings.Join(lines, "")
+	}
+	load := func(program, rules string) {
+		GinkgoHelper()
+		args := []string{"--noflush"}
+		if program == "nft" {
+			args = []string{"-f", "-"}
+		}
+		_, err := node.ExecInput(rules, program, args...)
+		Expect(err).NotTo(HaveOccurred())
+	}
+
+	Context("by nftables", func() {
+		It("adds an element an address, and deletes them", func() {
+			Expect(masq.Add(&u, m, dual)).To(Succeed())
+			expectGolden("nftables", ruleset())
+			Expect(masq.Check(m, dual)).To(Succeed())
+			Expect(masq.Del(m, dual)).To(Succeed())
+			expectGolden("nftables-cleaned", ruleset())
+			Expect(masq.Check(m, dual)).To(MatchError(And(ContainSubstring("10.88.0.2 is missing"), ContainSubstring("fd00:9::2 is missing"))))
+			Expect(masq.Del(m, dual)).To(Succeed(), "gone already")
+			Expect(masq.Del(m, nil)).To(Succeed(), "gone already")
+		})
+
+		It("deletes by the owner when no addresses are known, or the wrong ones", func() {
+			Expect(masq.Add(&u, m, dual)).To(Succeed())
+			Expect(masq.Add(&u, of("net1", "cid2", "eth0"), prefixes("10.88.0.3/16"))).To(Succeed())
+			Expect(masq.Del(m, nil)).To(Succeed())
+			Expect(ruleset()).To(And(Not(ContainSubstring("cid1")), ContainSubstring("net1/cid2/eth0")))
+			Expect(masq.Del(of("net1", "cid2", "eth0"), prefixes("10.88.0.77/16"))).To(Succeed())
+			expectGolden("nftables-cleaned", ruleset())
+		})
+
+		It("leaves alone what others own, be it the same container", func() {
+			Expect(masq.Add(&u, of("net1", "cid1", "eth1"), prefixes("10.88.0.2/16"))).To(Succeed())
+			Expect(masq.Del(m, prefixes("10.88.0.2/16"))).To(Succeed())
+			Expect(ruleset()).To(ContainSubstring("net1/cid1/eth1"))
+			Expect(masq.Check(m, prefixes("10.88.0.2/16"))).To(MatchError(ContainSubstring(`belongs to "net1/cid1/eth1"`)))
+		})
+
+		It("takes an address over from a dead owner, whose DEL then leaves it", func() {
+			dead := of("net2", "cid0", "eth0")
+			Expect(masq.Add(&u, dead, prefixes("10.88.0.2/24"))).To(Succeed())
+			Expect(masq.Add(&u, m, dual)).To(Succeed())
+			Expect(masq.Check(m, dual)).To(Succeed())
+			Expect(masq.Del(dead, prefixes("10.88.0.2/24"))).To(Succeed())
+			Expect(masq.Check(m, dual)).To(Succeed())
+		})
+
+		It("is the same after a repeated Add", func() {
+			Expect(masq.Add(&u, m, dual)).To(Succeed())
+			before := ruleset()
+			Expect(masq.Add(&u, m, dual)).To(Succeed())
+			Expect(ruleset()).To(Equal(before))
+		})
+
+		It("is undone with the rest of the ADD", func() {
+			Expect(masq.Add(&u, of("net1", "cid2", "eth0"), prefixes("10.88.0.3/16"))).To(Succeed())
+			u.Commit()
+			before := ruleset()
+			Expect(masq.Add(&u, m, prefixes("10.88.0.2/16"))).To(Succeed())
+			Expect(u.Rollback()).To(Succeed())
+			Expect(ruleset()).To(Equal(before))
+		})
+
+		It("serves 60 first ADDs, and then 60 DELs, at once", func() {
+			all := func(f func(masq.Masq, []netip.Prefix) error) error {
+				var wg sync.WaitGroup
+				errs := make([]error, 60)
+				for i := range errs {
+					own := of("net1", fmt.Sprintf("cid%d", i), "eth0")
+					own.Node = open(node, nil)
+					wg.Go(func() {
+						errs[i] = f(own, prefixes(fmt.Sprintf("10.88.1.%d/16", i), fmt.Sprintf("fd00:9::1:%x/64", i)))
+					})
+				}
+				wg.Wait()
+				return errors.Join(errs...)
+			}
+			Expect(all(func(m masq.Masq, ips []netip.Prefix) error { return masq.Add(new(undo.Stack), m, ips) })).To(Succeed())
+			Expect(all(masq.Check)).To(Succeed())
+			Expect(all(masq.Del)).To(Succeed())
+			expectGolden("nftables-cleaned", ruleset())
+		})
+
+		It("repairs a damaged table, and Check names the damage", func() {
+			Expect(masq.Add(&u, m, dual)).To(Succeed())
+			node.Must(GinkgoTB(), "nft", "flush chain inet plumb masq/net1/10.88.0.0/16")
+			Expect(masq.Check(m, dual)).To(MatchError(ContainSubstring("chain masq/net1/10.88.0.0/16 of table inet plumb is gone or lacks rules")))
+			Expect(masq.Add(&u, of("net1", "cid2", "eth0"), prefixes("10.88.0.3/16"))).To(Succeed())
+			Expect(masq.Check(m, dual)).To(Succeed())
+		})
+
+		It("collects what is not to be kept, of its network only, and chains that nobody uses", func() {
+			stale, other := of("net1", "cid2", "eth0"), of("net10", "cid3", "eth0")
+			Expect(masq.Add(&u, m, dual[:1])).To(Succeed())
+			Expect(masq.Add(&u, stale, prefixes("10.88.0.3/16", "10.77.0.3/16"))).To(Succeed())
+			Expect(masq.Add(&u, other, dual[1:])).To(Succeed())
+			Expect(masq.GC(m.Node, "net1", types.Set{m.Owner: true})).To(Succeed())
+			expectGolden("nftables-gc", ruleset())
+			Expect(masq.GC(m.Node, "net1", types.Set{})).To(Succeed())
+			Expect(masq.GC(m.Node, "net10", types.Set{})).To(Succeed())
+			Expect(ruleset()).NotTo(Or(ContainSubstring("chain masq/"), ContainSubstring("elements")))
+		})
+	})
+
+	Context("where the reference was before", func() {
+		BeforeEach(func() {
+			load("nft", referenceNFT)
+			load("iptables-nft-restore", referenceIPTables("10.88.0.2/16"))
+			load("iptables-legacy-restore", referenceIPTables("10.88.0.2/16"))
+		})
+
+		It("accepts its rules in a CHECK", func() {
+			Expect(masq.Check(m, dual)).To(Succeed())
+			node.Must(GinkgoTB(), "nft", "delete table inet cni_plugins_masquerade")
+			Expect(masq.Check(m, dual[:1])).To(Succeed())
+			node.Must(GinkgoTB(), "nft", "delete table ip nat")
+			Expect(masq.Check(m, dual[:1])).To(Succeed())
+			node.Must(GinkgoTB(), "iptables-legacy", "-t", "nat", "-F")
+			Expect(masq.Check(m, dual[:1])).NotTo(Succeed())
+		})
+
+		DescribeTable("deletes its rules, those of this attachment only", func(ips []netip.Prefix) {
+			Expect(masq.Del(m, ips)).To(Succeed())
+			expectGolden("reference-cleaned", ruleset())
+			Expect(saved("iptables-nft-save")).To(BeEmpty())
+			Expect(saved("iptables-legacy-save")).To(BeEmpty())
+		},
+			Entry("by the addresses", dual),
+			Entry("by the owner alone", nil),
+		)
+
+		It("collects its rules", func() {
+			keep := types.Set{{Network: "net1", ContainerID: "cid1", IfName: "eth0"}: true}
+			Expect(masq.GC(m.Node, "net1", keep)).To(Succeed())
+			Expect(masq.Check(m, dual)).To(Succeed())
+			Expect(ruleset()).NotTo(ContainSubstring("cid2"))
+			Expect(saved("iptables-nft-save")).To(ContainSubstring(refChain))
+			Expect(saved("iptables-legacy-save")).To(ContainSubstring(refChain))
+			Expect(masq.GC(m.Node, "net1", types.Set{})).To(Succeed())
+			Expect(ruleset()).To(And(Not(ContainSubstring("net1")), ContainSubstring("net2")))
+			Expect(saved("iptables-nft-save")).To(BeEmpty())
+			Expect(saved("iptables-legacy-save")).To(BeEmpty())
+		})
+	})
+
+	Context("by iptables", func() {
+		BeforeEach(func() { m.Backend = masq.IPTables })
+
+		It("keeps the reference's names and comments, with each ACCEPT before MASQUERADE", func() {
+			Expect(masq.Add(&u, m, append(prefixes("10.88.0.2/16", "10.77.0.2/16"), dual[1]))).To(Succeed())
+			expectGolden("iptables", saved("iptables-save")+saved("ip6tables-save"))
+			Expect(masq.Check(m, dual)).To(Succeed())
+			Expect(masq.Del(m, nil)).To(Succeed())
+			Expect(saved("iptables-save") + saved("ip6tables-save")).To(BeEmpty())
+		})
+
+		It("can be deleted by the reference", func() {
+			Expect(masq.Add(&u, m, dual[:1])).To(Succeed())
+			node.Must(GinkgoTB(), "iptables", "-t", "nat", "-D", "POSTROUTING", "-s", "10.88.0.2", "-j", refChain,
+				"-m", "comment", "--comment", `name: "net1" id: "cid1"`)
+			node.Must(GinkgoTB(), "iptables", "-t", "nat", "-F", refChain)
+			node.Must(GinkgoTB(), "iptables", "-t", "nat", "-X", refChain)
+			Expect(saved("iptables-save")).To(BeEmpty())
+		})
+
+		DescribeTable("lets two interfaces of a container share the chain", func(first, second []netip.Prefix) {
+			sister := of("net1", "cid1", "eth1")
+			Expect(masq.Add(&u, m, prefixes("10.88.0.2/16"))).To(Succeed())
+			Expect(masq.Add(&u, sister, prefixes("10.77.0.2/16"))).To(Succeed())
+			expectGolden("iptables-shared", saved("iptables-save"))
+			Expect(masq.Del(m, first)).To(Succeed())
+			expectGolden("iptables-sister", saved("iptables-save"))
+			Expect(masq.Check(sister, prefixes("10.77.0.2/16"))).To(Succeed())
+			Expect(masq.Check(m, prefixes("10.88.0.2/16"))).NotTo(Succeed())
+			Expect(masq.Del(sister, second)).To(Succeed())
+			Expect(saved("iptables-save")).To(BeEmpty())
+		},
+			Entry("deleted by address", prefixes("10.88.0.2/16"), prefixes("10.77.0.2/16")),
+			Entry("deleted by the owner alone", nil, nil),
+		)
+
+		It("adds a second interface beside one of the reference", func() {
+			load("iptables-restore", referenceIPTables("10.88.0.2/16"))
+			sister := of("net1", "cid1", "eth1")
+			Expect(masq.Add(&u, sister, prefixes("10.77.0.2/16"))).To(Succeed())
+			Expect(masq.Add(&u, sister, prefixes("10.77.0.2/16"))).To(Succeed(), "and again")
+			Expect(masq.Del(sister, nil)).To(Succeed())
+			Expect(masq.Check(m, prefixes("10.88.0.2/16"))).NotTo(Succeed(), "nobody knows whose it is without addresses")
+		})
+
+		It("is undone with the rest of the ADD", func() {
+			Expect(masq.Add(&u, m, dual)).To(Succeed())
+			Expect(u.Rollback()).To(Succeed())
+			Expect(saved("iptables-save") + saved("ip6tables-save")).To(BeEmpty())
+		})
+
+		It("is what a node without nf_tables gets, and a network that insists gets an error", func() {
+			m.Backend = ""
+			m.Node = open(node, &trace.Tracer{Before: func(step string) error {
+				if step == "open nftables" {
+					return nft.ErrUnavailable
+				}
+				return nil
+			}})
+			Expect(masq.Add(&u, m, dual)).To(Succeed())
+			Expect(saved("iptables-save")).To(ContainSubstring(refChain))
+			Expect(masq.Status(m.Node, "")).To(Succeed())
+			m.Backend = masq.NFTables
+			Expect(masq.Add(&u, m, dual)).To(HaveField("Code", BeEquivalentTo(types.CodeConfig)))
+			Expect(masq.Status(m.Node, masq.NFTables)).To(HaveField("Code", BeEquivalentTo(types.CodeNotAvailable)))
+		})
+	})
+
+	It("starts no program and needs none, by nftables", func() {
+		GinkgoT().Setenv("PATH", "")
+		var steps []string
+		m.Node = open(node, &trace.Tracer{Before: func(step string) error { steps = append(steps, step); return nil }})
+		Expect(masq.Status(m.Node, "")).To(Succeed())
+		Expect(masq.Add(&u, m, dual)).To(Succeed())
+		Expect(masq.Check(m, dual)).To(Succeed())
+		Expect(masq.Del(m, dual)).To(Succeed())
+		Expect(masq.GC(m.Node, "net1", nil)).To(Succeed())
+		Expect(steps).NotTo(ContainElement(ContainSubstring("tables-")))
+	})
+
+	It("says in STATUS what the kernel can do, and makes nothing", func() {
+		Expect(masq.Status(m.Node, "")).To(Succeed())
+		Expect(masq.Status(m.Node, masq.IPTables)).To(Succeed())
+		Expect(ruleset()).To(BeEmpty())
+	})
+
+	It("refuses a backend that is none", func() {
+		Expect(masq.ValidBackend("ipMasqBackend", "ebpf")).To(And(HaveField("Code", BeEquivalentTo(types.CodeConfig)), MatchError(ContainSubstring("ipMasqBackend"))))
+		m.Backend = "ebpf"
+		Expect(masq.Add(&u, m, dual)).To(HaveField("Code", BeEquivalentTo(types.CodeConfig)))
+		Expect(masq.Status(m.Node, "ebpf")).To(HaveOccurred())
+	})
+})
+
+var _ = DescribeTable("traffic to the outside", func(backend string) {
+	site := nstest.NewSite(GinkgoTB())
+	m := masq.Masq{Node: open(site.Node, nil), Owner: types.Attachment{Network: "net1", ContainerID: "cid1", IfName: "eth0"}, Backend: backend}
+	pods := []*nstest.NS{nstest.New(GinkgoTB()), nstest.New(GinkgoTB())}
+	site.Node.SetSysctl(GinkgoTB(), "net/ipv4/ip_forward", "1")
+	site.Node.SetSysctl(GinkgoTB(), "net/ipv6/conf/all/forwarding", "1")
+	site.Node.Batch(GinkgoTB(), "link add br0 type bridge", "link set br0 up", "addr add 10.88.0.1/16 dev br0", "addr add fd00:9::1/64 dev br0 nodad")
+	for i, pod := range pods {
+		v4, v6 := fmt.Sprintf("10.88.0.%d/16", i+2), fmt.Sprintf("fd00:9::%d/64", i+2)
+		nstest.Join(GinkgoTB(), nstest.End{In: site.Node, Name: fmt.Sprintf("veth%d", i)}, nstest.End{In: pod, Name: "eth0", Addrs: []string{v4, v6}})
+		site.Node.Batch(GinkgoTB(), fmt.Sprintf("link set veth%d master br0", i))
+		pod.Batch(GinkgoTB(), "link set lo up", "route add default via 10.88.0.1", "route add default via fd00:9::1")
+	}
+	var u undo.Stack
+	ips := prefixes("10.88.0.2/16", "fd00:9::2/64")
+	out4 := nstest.ServeTCP(GinkgoTB(), site.Outside, nstest.OutsideV4+":0").String()
+	out6 := nstest.ServeTCP(GinkgoTB(), site.Outside, "["+nstest.OutsideV6+"]:0").String()
+	near := nstest.ServeTCP(GinkgoTB(), pods[1], "10.88.0.3:0").String()
+
+	Expect(masq.Add(&u, m, ips)).To(Succeed())
+	nstest.MustDial(GinkgoTB(), pods[0], out4, nstest.NodeV4)
+	nstest.MustDial(GinkgoTB(), pods[0], out6, nstest.NodeV6)
+	nstest.MustDial(GinkgoTB(), pods[0], near, "10.88.0.2")
+
+	Expect(masq.Del(m, ips)).To(Succeed())
+	_, err := nstest.Dial(pods[0], out4)
+	Expect(err).To(HaveOccurred(), "the outside host knows no route to the pod")
+},
+	Entry("nftables", masq.NFTables),
+	Entry("iptables", masq.IPTables),
+)
