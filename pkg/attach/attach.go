@@ -92,7 +92,7 @@ func Routes(ips []types.IP, routes []types.Route) []nl.Route {
 	for _, r := range routes {
 		gw := r.GW
 		if !gw.IsValid() {
-			gw = FirstGateway(ips, r.Dst.Addr().Is4())
+			gw = FirstGateway(ips, r.Dst)
 		}
 		route := nl.Route{
 			Dst: r.Dst, GW: gw, MTU: r.MTU, AdvMSS: r.AdvMSS,
@@ -108,10 +108,10 @@ func Routes(ips []types.IP, routes []types.Route) []nl.Route {
 	return out
 }
 
-// FirstGateway is the first gateway of a family; zero: there is none.
-func FirstGateway(ips []types.IP, v4 bool) netip.Addr {
+// FirstGateway is the first gateway of the destination's family; zero: there is none.
+func FirstGateway(ips []types.IP, dst netip.Prefix) netip.Addr {
 	for _, ip := range ips {
-		if ip.Gateway.IsValid() && ip.Gateway.Is4() == v4 {
+		if ip.Gateway.IsValid() && ip.Gateway.Is4() == dst.Addr().Is4() {
 			return ip.Gateway
 		}
 	}

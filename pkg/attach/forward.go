@@ -13,7 +13,10 @@ import (
 func EnsureForwarding(node *nl.Conn, ips []types.IP) error {
 	for _, s := range forwarding(ips) {
 		now, err := sysctl.Get(node.NS(), s.Key)
-		if err == nil && now == s.Value {
+		if err != nil {
+			return explainIPv6(err)
+		}
+		if now == s.Value {
 			continue
 		}
 		if s.Key == forwarding6 {

@@ -72,7 +72,7 @@ func (l Link) AddAddr(a Addr) Change {
 		}
 		ae.Uint32(unix.IFA_FLAGS, flags)
 	})
-	return change(fmt.Sprintf("add address %s to %s", a.Prefix, l.Name), unix.RTM_NEWADDR, netlink.Create|netlink.Excl, body, err)
+	return change(fmt.Sprintf("add address %s to %s", a.Prefix, l.Name), unix.RTM_NEWADDR, body, err).with(netlink.Create | netlink.Excl)
 }
 
 // DelAddr removes an address.
@@ -81,7 +81,7 @@ func (l Link) DelAddr(p netip.Prefix) Change {
 		ae.Bytes(unix.IFA_LOCAL, p.Addr().AsSlice())
 		ae.Bytes(unix.IFA_ADDRESS, p.Addr().AsSlice())
 	})
-	return change(fmt.Sprintf("delete address %s from %s", p, l.Name), unix.RTM_DELADDR, 0, body, err)
+	return change(fmt.Sprintf("delete address %s from %s", p, l.Name), unix.RTM_DELADDR, body, err)
 }
 
 // broadcast is the directed broadcast address of an IPv4 network that has one.

@@ -25,42 +25,64 @@ func group(n uint) uint32 { return 1 << (n - 1) }
 // when the bridge forwards to it.
 func (c *Conn) AwaitRunning(l Link, within time.Duration) error {
 	state := "unknown"
-	return c.await("await link "+l.Name+" running", group(unix.RTNLGRP_LINK), within, func() (bool, error) {
-		now, err := c.LinkByIndex(l.Index)
-		state = operState(now.operstate)
-		return now.Running, err
-	}, func() string { return "its state is " + state })
+	return c.await(within, awaited{
+		step:   "await link " + l.Name + " running",
+		groups: group(unix.RTNLGRP_LINK),
+		done: func() (bool, error) {
+			now, err := c.LinkByIndex(l.Index)
+			state = operState(now.operstate)
+			return now.Running, err
+		},
+		state: func() string { return "its state is " + state },
+	})
 }
 
 // AwaitUsable waits until duplicate address detection is done with the link's
 // addresses. A duplicate is an error that matches ErrDuplicate and names it.
 func (c *Conn) AwaitUsable(l Link, within time.Duration) error {
 	var waiting netip.Prefix
-	return c.await("await addresses of "+l.Name, group(unix.RTNLGRP_IPV6_IFADDR), within, func() (bool, error) {
-		addrs, err := c.Addrs(l)
-		if err != nil {
-			return false, err
-		}
-		done := true
-		for _, a := range addrs {
-			if a.Duplicate {
-				return false, fmt.Errorf("%s: %w", a.Prefix, ErrDuplicate)
+	return c.await(within, awaited{
+		step:   "await addresses of " + l.Name,
+		groups: group(unix.RTNLGRP_IPV6_IFADDR),
+		done: func() (done bool, err error) {
+			addrs, err := c.Addrs(l)
+			if err == nil {
+				waiting, err = tentative(addrs)
 			}
-			if a.Tentative && !a.Optimistic {
-				waiting, done = a.Prefix, false
-			}
-		}
-		return done, nil
-	}, func() string { return waiting.String() + " is still tentative" })
+			return !waiting.IsValid(), err
+		},
+		state: func() string { return waiting.String() + " is still tentative" },
+	})
 }
 
-// await reads the state, and again after each notification of the groups, until
-// done says so or the time is over.
-func (c *Conn) await(step string, groups uint32, within time.Duration, done func() (bool, error), state func() string) error {
-	if ok, err := done(); ok || err != nil {
-		return wrap(step, err)
+// tentative gives an address that is not usable yet; zero: all are.
+func tentative(addrs []Addr) (waiting netip.Prefix, err error) {
+	for _, a := range addrs {
+		if a.Duplicate {
+			return a.Prefix, fmt.Errorf("%s: %w", a.Prefix, ErrDuplicate)
+		}
+		if a.Tentative && !a.Optimistic {
+			waiting = a.Prefix
+		}
 	}
-	events, err := dial(c.h, groups)
+	return waiting, nil
+}
+
+// awaited is a state of the kernel's that comes with notifications of the groups.
+type awaited struct {
+	step   string
+	groups uint32
+	done   func() (bool, error)
+	state  func() string // for people, when it does not come
+}
+
+// await reads the state, and again after each notification, until it has come or the
+// time is over.
+func (c *Conn) await(within time.Duration, a awaited) error {
+	if ok, err := a.done(); ok || err != nil {
+		return wrap(a.step, err)
+	}
+	events, err := dial(c.h, a.groups)
 	if err != nil {
 		return err
 	}
@@ -68,15 +90,15 @@ func (c *Conn) await(step string, groups uint32, within time.Duration, done func
 	deadline := time.Now().Add(within)
 	for {
 		// The state is read after the groups were joined, so no change is missed.
-		if ok, err := done(); ok || err != nil {
-			return wrap(step, err)
+		if ok, err := a.done(); ok || err != nil {
+			return wrap(a.step, err)
 		}
 		left := time.Until(deadline)
 		if left <= 0 {
-			return &Error{Step: step, Err: fmt.Errorf("not within %s: %s: %w", within, state(), os.ErrDeadlineExceeded)}
+			return &Error{Step: a.step, Err: fmt.Errorf("not within %s: %s: %w", within, a.state(), os.ErrDeadlineExceeded)}
 		}
-		if err := c.h.Step(step, func() error { return nextEvent(events, min(left, awaitStep)) }); err != nil {
-			return wrap(step, err)
+		if err := c.h.Step(a.step, func() error { return nextEvent(events, min(left, awaitStep)) }); err != nil {
+			return wrap(a.step, err)
 		}
 	}
 }

@@ -156,8 +156,13 @@ func (ch Change) outcome(err error) error {
 	return err
 }
 
-func change(step string, kind uint16, flags netlink.HeaderFlags, body []byte, err error) Change {
-	return Change{step: step, kind: netlink.HeaderType(kind), flags: flags, body: body, err: err}
+func change(step string, kind uint16, body []byte, err error) Change {
+	return Change{step: step, kind: netlink.HeaderType(kind), body: body, err: err}
+}
+
+func (ch Change) with(flags netlink.HeaderFlags) Change {
+	ch.flags |= flags
+	return ch
 }
 
 func (ch Change) message() netlink.Message {

@@ -254,62 +254,62 @@ func (p *Port) decode(ad *netlink.AttributeDecoder) error {
 	return nil
 }
 
-// setLink is a change of an existing link: flags under mask, and attributes.
-func setLink(step string, index int, flags, mask uint32, fill func(*netlink.AttributeEncoder)) Change {
-	body, err := linkBody(linkHeader(index, flags, mask), fill)
-	return change(step, unix.RTM_SETLINK, 0, body, err)
+// setLink is a change of an existing link: of flags in the header, and attributes.
+func setLink(step string, header []byte, fill func(*netlink.AttributeEncoder)) Change {
+	body, err := linkBody(header, fill)
+	return change(step, unix.RTM_SETLINK, body, err)
 }
 
 func none(*netlink.AttributeEncoder) {}
 
 // Up sets the link administratively up.
 func (l Link) SetUp() Change {
-	return setLink("set link "+l.Name+" up", l.Index, unix.IFF_UP, unix.IFF_UP, none)
+	return setLink("set link "+l.Name+" up", linkHeader(l.Index, unix.IFF_UP, unix.IFF_UP), none)
 }
 
 // SetDown sets the link administratively down.
 func (l Link) SetDown() Change {
-	return setLink("set link "+l.Name+" down", l.Index, 0, unix.IFF_UP, none)
+	return setLink("set link "+l.Name+" down", linkHeader(l.Index, 0, unix.IFF_UP), none)
 }
 
 // SetMTU sets the MTU in bytes.
 func (l Link) SetMTU(mtu int) Change {
-	return setLink(fmt.Sprintf("set link %s mtu %d", l.Name, mtu), l.Index, 0, 0, func(ae *netlink.AttributeEncoder) {
+	return setLink(fmt.Sprintf("set link %s mtu %d", l.Name, mtu), linkHeader(l.Index, 0, 0), func(ae *netlink.AttributeEncoder) {
 		ae.Uint32(unix.IFLA_MTU, uint32(mtu))
 	})
 }
 
 // SetMAC sets the hardware address.
 func (l Link) SetMAC(mac types.MAC) Change {
-	return setLink("set link "+l.Name+" address "+mac.String(), l.Index, 0, 0, func(ae *netlink.AttributeEncoder) {
+	return setLink("set link "+l.Name+" address "+mac.String(), linkHeader(l.Index, 0, 0), func(ae *netlink.AttributeEncoder) {
 		ae.Bytes(unix.IFLA_ADDRESS, mac.Bytes())
 	})
 }
 
 // SetTxQueue sets the length of the transmit queue, in packets.
 func (l Link) SetTxQueue(n int) Change {
-	return setLink(fmt.Sprintf("set link %s txqueuelen %d", l.Name, n), l.Index, 0, 0, func(ae *netlink.AttributeEncoder) {
+	return setLink(fmt.Sprintf("set link %s txqueuelen %d", l.Name, n), linkHeader(l.Index, 0, 0), func(ae *netlink.AttributeEncoder) {
 		ae.Uint32(unix.IFLA_TXQLEN, uint32(n))
 	})
 }
 
 // SetAlias sets the text that `ip link` shows beside the link; at most 255 bytes.
 func (l Link) SetAlias(alias string) Change {
-	return setLink("set link "+l.Name+" alias", l.Index, 0, 0, func(ae *netlink.AttributeEncoder) {
+	return setLink("set link "+l.Name+" alias", linkHeader(l.Index, 0, 0), func(ae *netlink.AttributeEncoder) {
 		ae.Bytes(unix.IFLA_IFALIAS, []byte(alias))
 	})
 }
 
 // SetMaster makes the link a port of the link with that index.
 func (l Link) SetMaster(master Link) Change {
-	return setLink("set link "+l.Name+" master "+master.Name, l.Index, 0, 0, func(ae *netlink.AttributeEncoder) {
+	return setLink("set link "+l.Name+" master "+master.Name, linkHeader(l.Index, 0, 0), func(ae *netlink.AttributeEncoder) {
 		ae.Uint32(unix.IFLA_MASTER, uint32(master.Index))
 	})
 }
 
 // ClearMaster takes the link out of its bridge.
 func (l Link) ClearMaster() Change {
-	return setLink("set link "+l.Name+" nomaster", l.Index, 0, 0, func(ae *netlink.AttributeEncoder) {
+	return setLink("set link "+l.Name+" nomaster", linkHeader(l.Index, 0, 0), func(ae *netlink.AttributeEncoder) {
 		ae.Uint32(unix.IFLA_MASTER, 0)
 	})
 }
@@ -332,12 +332,12 @@ func (f Flag) String() string {
 
 // SetFlag turns a flag on.
 func (l Link) SetFlag(f Flag) Change {
-	return setLink("set link "+l.Name+" "+f.String()+" on", l.Index, uint32(f), uint32(f), none)
+	return setLink("set link "+l.Name+" "+f.String()+" on", linkHeader(l.Index, uint32(f), uint32(f)), none)
 }
 
 // ClearFlag turns a flag off.
 func (l Link) ClearFlag(f Flag) Change {
-	return setLink("set link "+l.Name+" "+f.String()+" off", l.Index, 0, uint32(f), none)
+	return setLink("set link "+l.Name+" "+f.String()+" off", linkHeader(l.Index, 0, uint32(f)), none)
 }
 
 // SetPort sets the flags of a bridge port.
@@ -352,7 +352,7 @@ func (l Link) SetPort(p Port) Change {
 			})
 		})
 	})
-	return change(step, unix.RTM_NEWLINK, 0, body, err)
+	return change(step, unix.RTM_NEWLINK, body, err)
 }
 
 func bit(b bool) uint8 {
@@ -370,11 +370,11 @@ func (l Link) SetVLANFiltering() Change {
 			nest(ae, unix.IFLA_INFO_DATA, func(ae *netlink.AttributeEncoder) { ae.Uint8(iflaBrVLANFiltering, 1) })
 		})
 	})
-	return change("set bridge "+l.Name+" vlan_filtering on", unix.RTM_NEWLINK, 0, body, err)
+	return change("set bridge "+l.Name+" vlan_filtering on", unix.RTM_NEWLINK, body, err)
 }
 
 // Del deletes the link, if it is still there. A veth takes its other end with it.
 func (l Link) Del() Change {
 	body, err := linkBody(linkHeader(l.Index, 0, 0), none)
-	return change("delete link "+l.Name, unix.RTM_DELLINK, 0, body, err).IfPresent()
+	return change("delete link "+l.Name, unix.RTM_DELLINK, body, err).IfPresent()
 }

@@ -164,7 +164,7 @@ func (c *Conn) AddMacvlan(u *undo.Stack, m Macvlan) (Link, error) {
 			}
 		})
 	})
-	if err := c.Apply(change(step, unix.RTM_NEWLINK, netlink.Create|netlink.Excl, body, err)); err != nil {
+	if err := c.Apply(change(step, unix.RTM_NEWLINK, body, err).with(netlink.Create | netlink.Excl)); err != nil {
 		m.In.pushDeleteUnlessRefused(u, m.Name, err)
 		return Link{}, err
 	}
@@ -202,7 +202,7 @@ func (c *Conn) add(u *undo.Stack, name string, fill func(*netlink.AttributeEncod
 		ae.String(unix.IFLA_IFNAME, name)
 		fill(ae)
 	})
-	echoes, err := c.applyEcho(change(step, unix.RTM_NEWLINK, netlink.Create|netlink.Excl, body, err))
+	echoes, err := c.applyEcho(change(step, unix.RTM_NEWLINK, body, err).with(netlink.Create | netlink.Excl))
 	if err != nil {
 		c.pushDeleteUnlessRefused(u, name, err)
 		return Link{}, err
@@ -233,7 +233,7 @@ func (c *Conn) pushDelete(u *undo.Stack, name string) {
 // DelLink deletes a link by name. One that is not there is no error.
 func (c *Conn) DelLink(name string) error {
 	body, err := linkBody(linkHeader(0, 0, 0), func(ae *netlink.AttributeEncoder) { ae.String(unix.IFLA_IFNAME, name) })
-	return c.Apply(change("delete link "+name, unix.RTM_DELLINK, 0, body, err).IfPresent())
+	return c.Apply(change("delete link "+name, unix.RTM_DELLINK, body, err).IfPresent())
 }
 
 func linkKind(ae *netlink.AttributeEncoder, kind string, data func(*netlink.AttributeEncoder)) {

@@ -49,10 +49,11 @@ func (r Route) Same(o Route) bool {
 	return r.Dst == o.Dst && r.GW == o.GW && r.table() == o.table() && r.metric() == o.metric()
 }
 
-// Matches reports whether have is the wanted route r. What r does not say (metric,
-// MTU, AdvMSS) is not compared.
+// Matches reports whether have is the wanted route r. What r does not say (table,
+// metric, MTU, AdvMSS) is not compared: a result of before 1.1.0 cannot say it.
 func (r Route) Matches(have Route) bool {
-	return r.Dst == have.Dst && r.GW == have.GW && r.table() == have.table() &&
+	return r.Dst == have.Dst && r.GW == have.GW &&
+		(r.Table == 0 || r.table() == have.table()) &&
 		(r.Priority == 0 || r.Priority == have.Priority) &&
 		(r.MTU == 0 || r.MTU == have.MTU) && (r.AdvMSS == 0 || r.AdvMSS == have.AdvMSS)
 }
@@ -78,20 +79,20 @@ func (r Route) metric() int {
 // error that matches fs.ErrExist.
 func (l Link) AddRoute(r Route) Change {
 	body, err := l.route(r)
-	return change(fmt.Sprintf("add route %s to %s", r, l.Name), unix.RTM_NEWROUTE, netlink.Create, body, err)
+	return change(fmt.Sprintf("add route %s to %s", r, l.Name), unix.RTM_NEWROUTE, body, err).with(netlink.Create)
 }
 
 // ReplaceRoute adds a route through the link, or puts it in the place of the one of
 // the same destination and metric.
 func (l Link) ReplaceRoute(r Route) Change {
 	body, err := l.route(r)
-	return change(fmt.Sprintf("replace route %s on %s", r, l.Name), unix.RTM_NEWROUTE, netlink.Create|netlink.Replace, body, err)
+	return change(fmt.Sprintf("replace route %s on %s", r, l.Name), unix.RTM_NEWROUTE, body, err).with(netlink.Create | netlink.Replace)
 }
 
 // DelRoute removes a route.
 func (l Link) DelRoute(r Route) Change {
 	body, err := l.route(r)
-	return change(fmt.Sprintf("delete route %s from %s", r, l.Name), unix.RTM_DELROUTE, 0, body, err)
+	return change(fmt.Sprintf("delete route %s from %s", r, l.Name), unix.RTM_DELROUTE, body, err)
 }
 
 func (l Link) route(r Route) ([]byte, error) {

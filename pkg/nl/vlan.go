@@ -55,7 +55,7 @@ func (l Link) vlans(step string, kind uint16, vlans []VLAN) Change {
 			}
 		})
 	})
-	return change(step, kind, 0, body, err)
+	return change(step, kind, body, err)
 }
 
 // encode is struct bridge_vlan_info.
