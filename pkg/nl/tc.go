@@ -178,7 +178,7 @@ func (c *Conn) AddQdisc(u *undo.Stack, l Link, q Qdisc) error {
 		ae.String(unix.TCA_KIND, q.Kind)
 		q.options(ae)
 	})
-	err = c.Apply(change(step, unix.RTM_NEWQDISC, netlink.Create|netlink.Excl, body, err))
+	err = c.Apply(change(step, unix.RTM_NEWQDISC, body, err).with(netlink.Create|netlink.Excl))
 	var refused *Error
 	if err == nil || errors.As(err, &refused) && !refused.Refused { // not known to have been refused: it may be there
 		u.Push("delete qdisc "+q.Kind+" of "+l.Name, func() error { return c.DelQdisc(l, q) })
@@ -220,7 +220,7 @@ func (c *Conn) DelQdisc(l Link, q Qdisc) error {
 	}
 	step := fmt.Sprintf("delete qdisc %s %s of %s", q.Kind, q.Handle, l.Name)
 	body := tcHeader(l.Index, q.Handle, q.Parent, 0)
-	return c.Apply(change(step, unix.RTM_DELQDISC, 0, body, nil).IfPresent())
+	return c.Apply(change(step, unix.RTM_DELQDISC, body, nil).IfPresent())
 }
 
 // Qdisc gives what is attached to a place of the link; the zero Qdisc: nothing. The
@@ -346,7 +346,7 @@ func (l Link) AddClass(cl Class) Change {
 			}
 		})
 	})
-	return change(fmt.Sprintf("add class %s to %s", cl.ID, l.Name), unix.RTM_NEWTCLASS, netlink.Create|netlink.Excl, body, err)
+	return change(fmt.Sprintf("add class %s to %s", cl.ID, l.Name), unix.RTM_NEWTCLASS, body, err).with(netlink.Create|netlink.Excl)
 }
 
 // Classes lists the classes of the link's HTB.
@@ -413,7 +413,7 @@ func (l Link) AddFilter(f Filter) Change {
 			}
 		})
 	})
-	return change("add "+f.String()+" to "+l.Name, unix.RTM_NEWTFILTER, netlink.Create|netlink.Excl, body, err)
+	return change("add "+f.String()+" to "+l.Name, unix.RTM_NEWTFILTER, body, err).with(netlink.Create|netlink.Excl)
 }
 
 // selector is struct tc_u32_sel with its keys. A filter without keys has the key
