@@ -58,12 +58,9 @@ type TBF struct {
 	Limit  uint32 // bytes that may wait
 }
 
-// TicksPerMicrosecond is 15.625 as a fraction: a tick of the kernel's schedulers is
-// 64 ns (PSCHED_SHIFT, since kernel 2.6.31; /proc/net/psched tells it).
-const (
-	TickNanoseconds    = 64
-	ticksPer8Microsecs = 125
-)
+// TickNanoseconds is a tick of the kernel's schedulers (PSCHED_SHIFT, since kernel
+// 2.6.31; /proc/net/psched tells it).
+const TickNanoseconds = 64
 
 // HTB is a hierarchical token bucket, tc-htb(8).
 type HTB struct {
@@ -127,13 +124,10 @@ const (
 	actOptions    = 2
 	mirredParms   = 2
 
-	sizeofTcmsg    = 20
-	sizeofTBF      = 36 // struct tc_tbf_qopt
-	sizeofHTBGlob  = 20 // struct tc_htb_glob
-	sizeofHTBClass = 44 // struct tc_htb_opt
-	sizeofU32Sel   = 16 // struct tc_u32_sel
-	sizeofU32Key   = 16
-	sizeofMirred   = 28 // struct tc_mirred
+	sizeofTcmsg  = 20
+	sizeofU32Sel = 16 // struct tc_u32_sel
+	sizeofU32Key = 16
+	sizeofMirred = 28 // struct tc_mirred
 
 	htbVersion     = 3
 	rateToQuantum  = 10
@@ -178,7 +172,7 @@ func (c *Conn) AddQdisc(u *undo.Stack, l Link, q Qdisc) error {
 		ae.String(unix.TCA_KIND, q.Kind)
 		q.options(ae)
 	})
-	err = c.Apply(change(step, unix.RTM_NEWQDISC, body, err).with(netlink.Create|netlink.Excl))
+	err = c.Apply(change(step, unix.RTM_NEWQDISC, body, err).with(netlink.Create | netlink.Excl))
 	var refused *Error
 	if err == nil || errors.As(err, &refused) && !refused.Refused { // not known to have been refused: it may be there
 		u.Push("delete qdisc "+q.Kind+" of "+l.Name, func() error { return c.DelQdisc(l, q) })
@@ -346,7 +340,7 @@ func (l Link) AddClass(cl Class) Change {
 			}
 		})
 	})
-	return change(fmt.Sprintf("add class %s to %s", cl.ID, l.Name), unix.RTM_NEWTCLASS, body, err).with(netlink.Create|netlink.Excl)
+	return change(fmt.Sprintf("add class %s to %s", cl.ID, l.Name), unix.RTM_NEWTCLASS, body, err).with(netlink.Create | netlink.Excl)
 }
 
 // Classes lists the classes of the link's HTB.
@@ -413,7 +407,7 @@ func (l Link) AddFilter(f Filter) Change {
 			}
 		})
 	})
-	return change("add "+f.String()+" to "+l.Name, unix.RTM_NEWTFILTER, body, err).with(netlink.Create|netlink.Excl)
+	return change("add "+f.String()+" to "+l.Name, unix.RTM_NEWTFILTER, body, err).with(netlink.Create | netlink.Excl)
 }
 
 // selector is struct tc_u32_sel with its keys. A filter without keys has the key
