@@ -32,12 +32,12 @@ type place struct {
 	cooldown time.Duration
 }
 
-// rawConf is the configuration as written. runtimeConfig and args are shared with
-// other plugins, so their unknown keys are nobody's mistake.
+// rawConf is the configuration as written. Elements of lists are pointers, so that
+// a null is seen and refused.
 type rawConf struct {
-	IPAM          *rawIPAM        `json:"ipam"`
-	RuntimeConfig json.RawMessage `json:"runtimeConfig"`
-	Args          json.RawMessage `json:"args"`
+	IPAM          *rawIPAM   `json:"ipam"`
+	RuntimeConfig rawRuntime `json:"runtimeConfig"`
+	Args          rawArgs    `json:"args"`
 }
 
 type rawIPAM struct {
@@ -87,8 +87,6 @@ type rawArgs struct {
 // An input is all that a config is made of.
 type input struct {
 	raw     rawConf
-	runtime rawRuntime
-	args    rawArgs
 	argIP   string // IP of CNI_ARGS
 	hasIP   bool
 	version types.Version
@@ -107,24 +105,7 @@ func parse(r *skel.Request) (*config, error) {
 		return nil, err
 	}
 	in.argIP, in.hasIP = args[types.ArgIP]
-	if err := in.decodeShared(); err != nil {
-		return nil, err
-	}
 	return in.config()
-}
-
-// decodeShared reads the keys that other plugins have a part in.
-func (in *input) decodeShared() error {
-	var errs []error
-	for _, part := range []struct {
-		data json.RawMessage
-		to   any
-	}{{in.raw.RuntimeConfig, &in.runtime}, {in.raw.Args, &in.args}} {
-		if text := string(part.data); text != "" && text != "null" {
-			errs = append(errs, types.Decode(part.data, part.to))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // parsePlace reads what DEL and GC need. A cooldown that makes no sense is none.
@@ -215,7 +196,7 @@ func (p *problems) addr(key, s string, empty netip.Addr) netip.Addr {
 // numbers of last_reserved_ip files stand for.
 func (in *input) rangeSets(errs *problems) []rangeSet {
 	raw := in.raw.IPAM
-	all := slices.Clone(in.runtime.IPRanges)
+	all := slices.Clone(in.raw.RuntimeConfig.IPRanges)
 	if raw.Subnet != "" {
 		all = append(all, []*rawRange{{raw.Subnet, raw.RangeStart, raw.RangeEnd, raw.Gateway}})
 	}
@@ -437,7 +418,7 @@ func (in *input) requests(errs *problems) []netip.Addr {
 	for _, list := range []struct {
 		where string
 		ips   []*string
-	}{{"args.cni.ips", in.args.CNI.IPs}, {"runtimeConfig.ips", in.runtime.IPs}} {
+	}{{"args.cni.ips", in.raw.Args.CNI.IPs}, {"runtimeConfig.ips", in.raw.RuntimeConfig.IPs}} {
 		for i, s := range list.ips {
 			if s == nil {
 				errs.addf("%s[%d] is null", list.where, i)

@@ -53,5 +53,5 @@ func validIfName(s string) bool {
 // write is a reservation: lock and last_reserved_ip.N are not.
 func parseName(name string) (netip.Addr, bool) {
 	ip, err := netip.ParseAddr(name)
-	return ip, err == nil && !ip.Is4In6() && ip.String() == name
+	return ip, err == nil && !ip.Is4In6() && ip.Zone() == "" && ip.String() == name
 }

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+)
+
+func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
+
+func set(t testing.TB, exclude []string, ranges ...run) rangeSet {
+	t.Helper()
+	var barred []run
+	for _, e := range exclude {
+		barred = append(barred, whole(netip.MustParsePrefix(e)))
+	}
+	var s rangeSet
+	for _, r := range ranges {
+		one := ipRange{run: r, gateway: r.from}
+		one.bar(barred)
+		s = append(s, one)
+	}
+	return s
+}
+
+func TestSpans(t *testing.T) {
+	two := []run{{ip("10.0.0.1"), ip("10.0.0.9")}, {ip("10.0.1.1"), ip("10.0.1.3")}}
+	for _, c := range []struct {
+		name    string
+		exclude []string
+		ranges  []run
+		last    string
+		want    string
+	}{
+		{"from the start", nil, two, "", "[10.0.0.2-10.0.0.9 10.0.1.2-10.0.1.3]"},
+		{"after last", nil, two, "10.0.0.4", "[10.0.0.5-10.0.0.9 10.0.1.2-10.0.1.3 10.0.0.2-10.0.0.4]"},
+		{"after the last of a range", nil, two, "10.0.0.9", "[10.0.1.2-10.0.1.3 10.0.0.2-10.0.0.9]"},
+		{"after the last of all", nil, two, "10.0.1.3", "[10.0.0.2-10.0.0.9 10.0.1.2-10.0.1.3]"},
+		{"last is elsewhere", nil, two, "10.9.9.9", "[10.0.0.2-10.0.0.9 10.0.1.2-10.0.1.3]"},
+		{"last is of the other family", nil, two, "fd00::1", "[10.0.0.2-10.0.0.9 10.0.1.2-10.0.1.3]"},
+		{"last is the gateway", nil, two, "10.0.1.1", "[10.0.1.2-10.0.1.3 10.0.0.2-10.0.0.9]"},
+		{"excluded", []string{"10.0.0.4/32", "10.0.0.6/31", "10.0.0.7/32"}, two[:1], "10.0.0.6", "[10.0.0.8-10.0.0.9 10.0.0.2-10.0.0.3 10.0.0.5-10.0.0.5]"},
+		{"all excluded", []string{"10.0.0.0/8"}, two, "10.0.0.4", "[]"},
+		{"excluded begins before", []string{"10.0.0.0/30"}, two[:1], "", "[10.0.0.4-10.0.0.9]"},
+		{"the end of IPv4", nil, []run{{ip("255.255.255.253"), ip("255.255.255.255")}}, "255.255.255.255", "[255.255.255.254-255.255.255.255]"},
+		{"the end of IPv6", nil, []run{{ip("ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffd"), ip("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")}},
+			"ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]"},
+		{"no range", nil, nil, "10.0.0.1", "[]"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			last, _ := netip.ParseAddr(c.last)
+			if got := fmt.Sprint(slices.Collect(set(t, c.exclude, c.ranges...).spans(last))); got != c.want {
+				t.Errorf("got %s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+// FuzzSpans: each address that is not barred comes once, after last first.
+func FuzzSpans(f *testing.F) {
+	f.Add(uint64(1), byte(3))
+	f.Add(uint64(2), byte(250))
+	f.Fuzz(func(t *testing.T, seed uint64, lastByte byte) {
+		r := rand.New(rand.NewPCG(seed, 0))
+		base := netip.MustParsePrefix("10.0.0.0/16").Addr().As4()
+		at := func(b2, b3 int) netip.Addr { a := base; a[2], a[3] = byte(b2), byte(b3); return netip.AddrFrom4(a) }
+		var ranges []run
+		for i := range 1 + r.IntN(4) {
+			from := r.IntN(256)
+			ranges = append(ranges, run{at(i, from), at(i, from+r.IntN(256-from))})
+		}
+		var exclude []string
+		for range r.IntN(5) {
+			exclude = append(exclude, netip.PrefixFrom(at(r.IntN(4), r.IntN(256)), 24+r.IntN(9)).Masked().String())
+		}
+		s := set(t, exclude, ranges...)
+		last := at(r.IntN(4), int(lastByte))
+		want := map[netip.Addr]bool{}
+		for _, one := range s {
+			for a := one.from; !one.to.Less(a); a = a.Next() {
+				if !one.bars(a) {
+					want[a] = true
+				}
+			}
+		}
+		var order []netip.Addr
+		for span := range s.spans(last) {
+			for a := span.from; !span.to.Less(a); a = a.Next() {
+				if !want[a] {
+					t.Fatalf("%s came twice, or is barred", a)
+				}
+				delete(want, a)
+				order = append(order, a)
+			}
+		}
+		if len(want) > 0 {
+			t.Fatalf("never came: %v", want)
+		}
+		if i := slices.Index(order, last); i >= 0 && i != len(order)-1 {
+			t.Fatalf("last %s came as number %d of %d", last, i, len(order))
+		}
+	})
+}
+
+func TestParseOwner(t *testing.T) {
+	for _, c := range []struct {
+		content string
+		want    owner
+		ok      bool
+	}{
+		{"c1\r\neth0", owner{"c1", "eth0"}, true},
+		{"c1", owner{"c1", ""}, true},
+		{"c1\n", owner{"c1", ""}, true},
+		{" c1\r\neth0\n", owner{"c1", "eth0"}, true},
+		{"c1\r\n", owner{"c1", ""}, true},
+		{"", owner{}, false},
+		{"\r\n", owner{}, false},
+		{"\r\neth0", owner{"eth0", ""}, true},
+		{"\x00\x00\x00\x00", owner{}, false},
+		{"c1\r\neth0\x00\x00", owner{}, false},
+		{"c1\neth0", owner{}, false},
+		{"c1\r\neth0\r\nmore", owner{}, false},
+		{"-c1\r\neth0", owner{}, false},
+		{"../c1", owner{}, false},
+		{"c1\r\nan interface", owner{}, false},
+	} {
+		if got, ok := parseOwner([]byte(c.content)); got != c.want || ok != c.ok {
+			t.Errorf("%q: got %v %v", c.content, got, ok)
+		}
+	}
+}
+
+// FuzzParseOwner: what is read is what would be written.
+func FuzzParseOwner(f *testing.F) {
+	f.Add([]byte("c1\r\neth0"))
+	f.Add([]byte("\x00"))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		o, ok := parseOwner(content)
+		if !ok {
+			return
+		}
+		if again, ok := parseOwner([]byte(o.text())); !ok || again != o {
+			t.Errorf("%q: %v, then %v", content, o, again)
+		}
+	})
+}
+
+func TestParseName(t *testing.T) {
+	for _, name := range []string{"10.1.2.3", "fd00::2"} {
+		if _, ok := parseName(name); !ok {
+			t.Errorf("%s is a reservation", name)
+		}
+	}
+	for _, name := range []string{"lock", "last_reserved_ip.0", "10.1.2", "10.1.2.3.new", "fd00:0::2", "FD00::2", "::ffff:10.1.2.3", "fe80::1%eth0"} {
+		if _, ok := parseName(name); ok {
+			t.Errorf("%s is no reservation", name)
+		}
+	}
+}

@@ -1,0 +1,422 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+var _ = Describe("ADD", func() {
+	var b *bed
+	BeforeEach(func() { b = newBed() })
+
+	It("gives one address after the other, and released ones last", func() {
+		Expect(b.add("c1", try{})).To(Equal("10.1.2.2/24"))
+		Expect(b.add("c2", try{})).To(Equal("10.1.2.3/24"))
+		b.ok("DEL", "c1", try{})
+		Expect(b.add("c3", try{})).To(Equal("10.1.2.4/24"))
+
+		small := try{network: "small", ipam: `"subnet": "10.1.2.0/24", "rangeStart": "10.1.2.2", "rangeEnd": "10.1.2.4"`}
+		for _, want := range []string{"10.1.2.2/24", "10.1.2.3/24", "10.1.2.4/24"} {
+			Expect(b.add("c"+want[7:8], small)).To(Equal(want))
+		}
+		b.ok("DEL", "c3", small)
+		Expect(b.add("c5", small)).To(Equal("10.1.2.3/24"))
+	})
+
+	DescribeTable("knows the size of its pool", func(ipam, want string) {
+		for i, ip := range strings.Fields(want) {
+			Expect(b.add(fmt.Sprint("c", i), try{ipam: ipam})).To(Equal(ip))
+		}
+		Expect(b.fails("ADD", "more", try{ipam: ipam}).Code).To(Equal(uint(types.CodeTryAgain)))
+	},
+		Entry("/30", `"subnet": "10.1.2.0/30"`, "10.1.2.2/30"),
+		Entry("/126", `"subnet": "fd00::/126"`, "fd00::2/126 fd00::3/126"),
+		Entry("gateway inside", `"subnet": "10.1.2.0/29", "rangeStart": "10.1.2.3", "rangeEnd": "10.1.2.5", "gateway": "10.1.2.4"`, "10.1.2.3/29 10.1.2.5/29"),
+		Entry("two ranges", `"ranges": [[{"subnet": "10.1.2.0/30"}, {"subnet": "10.1.4.0/28", "rangeStart": "10.1.4.9", "rangeEnd": "10.1.4.10"}]]`,
+			"10.1.2.2/30 10.1.4.9/28 10.1.4.10/28"),
+		Entry("network and broadcast, when asked for", `"subnet": "10.1.2.0/30", "rangeStart": "10.1.2.0", "rangeEnd": "10.1.2.3"`, "10.1.2.0/30 10.1.2.2/30 10.1.2.3/30"),
+		Entry("exclude", `"subnet": "10.1.2.0/28", "exclude": ["10.1.2.2", "10.1.2.4/30", "10.1.2.8/29"]`, "10.1.2.3/28"),
+		Entry("the last of IPv4", `"subnet": "255.255.255.252/30", "rangeEnd": "255.255.255.255"`, "255.255.255.254/30 255.255.255.255/30"),
+	)
+
+	It("takes one of each set: the runtime's, the single form, ranges", func() {
+		Expect(b.add("c1", try{
+			ipam: `"subnet": "10.2.0.0/24", "ranges": [[{"subnet": "10.3.0.0/24"}], [{"subnet": "fd00::/64"}]]`,
+			more: `"runtimeConfig": {"ipRanges": [[{"subnet": "10.9.0.0/24"}]]}`,
+		})).To(Equal("10.9.0.2/24 10.2.0.2/24 10.3.0.2/24 fd00::2/64"))
+		for n, want := range []string{"10.9.0.2", "10.2.0.2", "10.3.0.2", "fd00::2"} {
+			Expect(os.ReadFile(b.net(fmt.Sprint("last_reserved_ip.", n)))).To(BeEquivalentTo(want))
+		}
+	})
+
+	It("writes the reference's files", func() {
+		b.add("c1", try{})
+		Expect(nstest.SnapshotDir(GinkgoTB(), filepath.Join(b.dataDir, "net"))).To(Equal(`drwxr-xr-x .
+-rw------- 10.1.2.2 "c1\r\neth0"
+-rw------- last_reserved_ip.0 "10.1.2.2"
+-rwxr-x--- lock ""`))
+	})
+
+	DescribeTable("answers in the form of the version", func(version, want string) {
+		dns := filepath.Join(GinkgoT().TempDir(), "resolv.conf")
+		Expect(os.WriteFile(dns, []byte("nameserver 10.0.0.53\nsearch example.org\n"), 0o600)).To(Succeed())
+		r := b.run("ADD", "c1", try{version: version, ipam: fmt.Sprintf(
+			`"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]], "routes": [{"dst": "0.0.0.0/0", "mtu": 1400}, {"dst": "fd01::/16", "gw": "fd00::9"}], "resolvConf": %q`, dns)}).OK(GinkgoTB())
+		Expect(strings.Join(strings.Fields(r.Stdout), " ")).To(Equal(want))
+	},
+		Entry(nil, "0.2.0", `{ "cniVersion": "0.2.0", "ip4": { "ip": "10.1.2.2/24", "gateway": "10.1.2.1", "routes": [ { "dst": "0.0.0.0/0" } ] }, `+
+			`"ip6": { "ip": "fd00::2/64", "gateway": "fd00::1", "routes": [ { "dst": "fd01::/16", "gw": "fd00::9" } ] }, `+
+			`"dns": { "nameservers": [ "10.0.0.53" ], "search": [ "example.org" ] } }`),
+		Entry(nil, "0.3.1", `{ "cniVersion": "0.3.1", "ips": [ { "version": "4", "address": "10.1.2.2/24", "gateway": "10.1.2.1" }, `+
+			`{ "version": "6", "address": "fd00::2/64", "gateway": "fd00::1" } ], "routes": [ { "dst": "0.0.0.0/0", "mtu": 1400 }, { "dst": "fd01::/16", "gw": "fd00::9" } ], `+
+			`"dns": { "nameservers": [ "10.0.0.53" ], "search": [ "example.org" ] } }`),
+		Entry(nil, "1.1.0", `{ "cniVersion": "1.1.0", "ips": [ { "address": "10.1.2.2/24", "gateway": "10.1.2.1" }, `+
+			`{ "address": "fd00::2/64", "gateway": "fd00::1" } ], "routes": [ { "dst": "0.0.0.0/0", "mtu": 1400 }, { "dst": "fd01::/16", "gw": "fd00::9" } ], `+
+			`"dns": { "nameservers": [ "10.0.0.53" ], "search": [ "example.org" ] } }`),
+	)
+
+	DescribeTable("gives what is asked for", func(t try, want string) {
+		Expect(b.add("c1", t)).To(Equal(want))
+	},
+		Entry("CNI_ARGS", try{args: "IP=10.1.2.77"}, "10.1.2.77/24"),
+		Entry("with others' arguments", try{args: "IgnoreUnknown=1;K8S_POD_NAME=a;IP=10.1.2.77/16"}, "10.1.2.77/24"),
+		Entry("args", try{more: `"args": {"cni": {"ips": ["10.1.2.78"]}}`}, "10.1.2.78/24"),
+		Entry("runtimeConfig", try{more: `"RuntimeConfig": {"IPs": ["10.1.2.79/24"]}`}, "10.1.2.79/24"),
+		Entry("the same thrice", try{args: "IP=10.1.2.7", more: `"args": {"cni": {"ips": ["10.1.2.7"]}}, "runtimeConfig": {"ips": ["10.1.2.7/24"]}`}, "10.1.2.7/24"),
+		Entry("of one set of two", try{ipam: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]`, args: "IP=fd00::77"}, "10.1.2.2/24 fd00::77/64"),
+		Entry("of both", try{ipam: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]`,
+			more: `"runtimeConfig": {"ips": ["fd00::77", "10.1.2.9"]}`}, "10.1.2.9/24 fd00::77/64"),
+	)
+
+	DescribeTable("refuses what cannot be given, and takes nothing else for it", func(t try, code uint, want string) {
+		b.put("10.1.2.9", "other\r\neth0")
+		before := b.reserved()
+		f := b.fails("ADD", "c1", t)
+		Expect(f.Msg).To(ContainSubstring(want))
+		Expect(f.Code).To(Equal(code))
+		Expect(b.reserved()).To(Equal(before))
+		Expect(b.net("last_reserved_ip.0")).NotTo(BeAnExistingFile())
+	},
+		Entry("the gateway", try{args: "IP=10.1.2.1"}, uint(7), "failed to allocate for range 0: requested ip 10.1.2.1 is subnet's gateway"),
+		Entry("taken", try{args: "IP=10.1.2.9"}, uint(11),
+			"failed to allocate for range 0: requested IP address 10.1.2.9 is not available in range set 10.1.2.1-10.1.2.254: 10.1.2.9 is allocated to other"),
+		Entry("taken in the second set", try{ipam: `"ranges": [[{"subnet": "10.1.3.0/24"}], [{"subnet": "10.1.2.0/24"}]]`, args: "IP=10.1.2.9"}, uint(11),
+			"failed to allocate for range 1: requested IP address 10.1.2.9 is not available"),
+		Entry("excluded", try{ipam: subnet + `, "exclude": ["10.1.2.8/30"]`, args: "IP=10.1.2.10"}, uint(7), "10.1.2.10"),
+		Entry("out of range", try{args: "IP=10.1.9.9"}, uint(7), "failed to allocate all requested IPs: 10.1.9.9"),
+		Entry("two of one set", try{more: `"runtimeConfig": {"ips": ["10.1.2.5", "10.1.2.6", "10.7.7.7"]}`}, uint(7), "failed to allocate all requested IPs: 10.1.2.6 10.7.7.7"),
+		Entry("no address", try{args: "IP=x"}, uint(7), "CNI_ARGS: IP: invalid IP address: x"),
+		Entry("unknown arguments", try{args: "K8S_POD_NAME=a"}, uint(4), "unknown args"),
+		Entry("null", try{more: `"runtimeConfig": {"ips": [null]}`}, uint(7), "runtimeConfig.ips[0] is null"),
+	)
+
+	DescribeTable("fails for an attachment that lives, and leaves it alone", func(again try) {
+		two := try{ipam: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]`}
+		b.add("c1", two)
+		before := b.reserved()
+		f := b.fails("ADD", "c1", again)
+		Expect(f.Code).To(Equal(uint(codeDuplicate)))
+		Expect(f.Msg).To(MatchRegexp("^failed to allocate for range 0: (10.1.2.2|fd00::2) has been allocated to c1, duplicate allocation is not allowed$"))
+		Expect(b.reserved()).To(Equal(before))
+	},
+		Entry("as before", try{}),
+		Entry("with a request in the first set", try{ipam: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]`, args: "IP=10.1.2.50"}),
+		Entry("in other ranges", try{ipam: `"subnet": "10.99.0.0/16"`}),
+	)
+
+	It("gives another interface of the same container its own", func() {
+		b.add("c1", try{})
+		Expect(b.add("c1", try{ifName: "eth1"})).To(Equal("10.1.2.3/24"))
+		Expect(b.add("c1", try{network: "other"})).To(Equal("10.1.2.2/24"))
+	})
+
+	It("fails for a container with a legacy reservation in the range", func() {
+		b.put("10.1.2.40", "c1")
+		Expect(b.fails("ADD", "c1", try{}).Msg).To(ContainSubstring("10.1.2.40 has been allocated to c1, duplicate"))
+		Expect(b.add("c1", try{ipam: `"subnet": "10.9.0.0/24"`})).To(Equal("10.9.0.2/24"))
+	})
+
+	It("gives back what it took when a later set is exhausted", func() {
+		two := try{ipam: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.3.0/30"}]]`}
+		b.add("c1", two)
+		before := nstest.SnapshotDir(GinkgoTB(), b.net(""))
+		f := b.fails("ADD", "c2", two)
+		Expect(f.Code).To(Equal(uint(types.CodeTryAgain)))
+		Expect(f.Msg).To(Equal("failed to allocate for range 1: no IP addresses available in range set: 10.1.3.1-10.1.3.2"))
+		Expect(nstest.SnapshotDir(GinkgoTB(), b.net(""))).To(Equal(before))
+	})
+
+	DescribeTable("takes an address back from a file without an owner", func(content string) {
+		for i := range 254 - 1 {
+			b.put(fmt.Sprint("10.1.2.", 2+i), fmt.Sprint("c", i, "\r\neth0"))
+		}
+		Expect(b.fails("ADD", "new", try{}).Code).To(Equal(uint(types.CodeTryAgain)))
+		b.put("10.1.2.200", content)
+		Expect(b.add("new", try{})).To(Equal("10.1.2.200/24"))
+		Expect(os.ReadFile(b.net("10.1.2.200"))).To(BeEquivalentTo("new\r\neth0"))
+	},
+		Entry("empty", ""), Entry("zeros", "\x00\x00\x00\x00"), Entry("white space", "\r\n"), Entry("torn", "c1\r\neth0\x00\x00"),
+	)
+
+	It("passes over what is no file", func() {
+		Expect(os.MkdirAll(b.net("10.1.2.2"), 0o755)).To(Succeed())
+		Expect(os.Symlink("/nowhere", b.net("10.1.2.3"))).To(Succeed())
+		Expect(b.add("c1", try{})).To(Equal("10.1.2.4/24"))
+		Expect(b.fails("ADD", "c2", try{args: "IP=10.1.2.2"}).Msg).To(ContainSubstring("allocated to nobody that can be made out"))
+	})
+
+	It("begins anew with a cursor that says nothing", func() {
+		for _, text := range []string{"", "x", "10.7.7.7"} {
+			b.put("last_reserved_ip.0", text)
+			Expect(b.add("c1", try{})).To(Equal("10.1.2.2/24"))
+			b.ok("DEL", "c1", try{})
+		}
+	})
+
+	It("fails in one piece when resolvConf is not there", func() {
+		f := b.fails("ADD", "c1", try{ipam: subnet + `, "resolvConf": "/nowhere"`})
+		Expect(f.Code).To(Equal(uint(types.CodeIO)))
+		Expect(b.dataDir).NotTo(BeADirectory())
+	})
+})
+
+var _ = Describe("DEL", func() {
+	var b *bed
+	BeforeEach(func() { b = newBed() })
+
+	It("releases what the interface holds, in all sets, and nothing else", func() {
+		two := try{ipam: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]`}
+		b.add("c1", two)
+		b.add("c2", two)
+		two.ifName = "eth1"
+		b.add("c1", two)
+		b.ok("DEL", "c1", try{})
+		Expect(b.reserved()).To(Equal([]string{"10.1.2.3 c2/eth0", "10.1.2.4 c1/eth1", "fd00::3 c2/eth0", "fd00::4 c1/eth1"}))
+		b.ok("DEL", "c1", try{})
+	})
+
+	It("succeeds for what is not known, and makes no folder", func() {
+		b.ok("DEL", "c1", try{})
+		Expect(b.dataDir).NotTo(BeADirectory())
+		b.add("c2", try{})
+		b.ok("DEL", "c1", try{})
+		Expect(b.reserved()).To(Equal([]string{"10.1.2.2 c2/eth0"}))
+	})
+
+	DescribeTable("finishes whatever the configuration", func(t try) {
+		b.add("c1", try{})
+		b.ok("DEL", "c1", t)
+		Expect(b.reserved()).To(BeEmpty())
+	},
+		Entry("no ranges", try{ipam: `"ranges": []`}),
+		Entry("ranges of another shape", try{ipam: `"ranges": "none", "cooldown": "long", "routes": 7`}),
+		Entry("null", try{ipam: `"ranges": [[null]]`, more: `"runtimeConfig": {"ips": [null]}`}),
+		Entry("arguments", try{args: "nonsense"}),
+		Entry("strict", try{ipam: subnet + `, "isGateway": true`, more: `"strict": true`}),
+	)
+
+	DescribeTable("releases what was written by hand", func(content string) {
+		b.add("c2", try{})
+		b.put("10.1.2.40", content)
+		b.ok("DEL", "c1", try{})
+		Expect(b.reserved()).To(Equal([]string{"10.1.2.2 c2/eth0"}))
+	},
+		Entry("as the reference", "c1\r\neth0"),
+		Entry("with a line's end", "c1\r\neth0\n"),
+		Entry("legacy", "c1"),
+	)
+
+	It("releases legacy reservations only when there is no other", func() {
+		b.put("10.1.2.40", "c1")
+		b.put("10.1.2.41", "c1\r\neth0")
+		b.put("10.1.2.42", "c1\r\neth1")
+		b.ok("DEL", "c1", try{})
+		Expect(b.reserved()).To(Equal([]string{"10.1.2.40 c1", "10.1.2.42 c1/eth1"}))
+		b.ok("DEL", "c1", try{})
+		Expect(b.reserved()).To(Equal([]string{"10.1.2.42 c1/eth1"}))
+	})
+
+	It("sees a file that was changed in place", func() {
+		b.add("c1", try{})
+		b.put("10.1.2.2", "other\r\neth0")
+		b.ok("DEL", "c1", try{})
+		Expect(b.reserved()).To(Equal([]string{"10.1.2.2 other/eth0"}))
+		b.ok("DEL", "other", try{})
+		Expect(b.reserved()).To(BeEmpty())
+	})
+})
+
+var _ = Describe("CHECK", func() {
+	var b *bed
+	BeforeEach(func() { b = newBed() })
+
+	prev := func(ips ...string) string {
+		var list []string
+		for _, ip := range ips {
+			list = append(list, fmt.Sprintf(`{"address": %q}`, ip))
+		}
+		return fmt.Sprintf(`"prevResult": {"cniVersion": "1.1.0", "ips": [%s]}`, strings.Join(list, ", "))
+	}
+
+	It("is content with what ADD made", func() {
+		b.add("c1", try{})
+		b.ok("CHECK", "c1", try{})
+		b.ok("CHECK", "c1", try{more: prev("10.1.2.2/24")})
+		b.ok("CHECK", "c1", try{more: prev("10.1.2.2/24", "192.168.0.7/24")})
+		b.put("10.1.2.40", "old")
+		b.ok("CHECK", "old", try{more: prev("10.1.2.40/24")})
+	})
+
+	DescribeTable("says what is wrong", func(id, more, want string) {
+		b.add("c1", try{})
+		b.put("10.1.2.9", "c2\r\neth0")
+		b.put("10.1.2.10", "c2\r\neth0")
+		f := b.fails("CHECK", id, try{more: more})
+		Expect(f.Code).To(Equal(uint(codeNotReserved)))
+		Expect(f.Msg).To(ContainSubstring(want))
+	},
+		Entry("nothing held", "c3", "", "no address is reserved for net/c3/eth0"),
+		Entry("another address", "c1", prev("10.1.2.9/24"), "address 10.1.2.9 is not reserved for net/c1/eth0"),
+		Entry("one too many", "c2", prev("10.1.2.9/24"), "address 10.1.2.10 is reserved for net/c2/eth0 but not in its result"),
+	)
+
+	It("fails without a folder, and makes none", func() {
+		Expect(b.fails("CHECK", "c1", try{}).Code).To(Equal(uint(codeNotReserved)))
+		Expect(b.dataDir).NotTo(BeADirectory())
+	})
+})
+
+var _ = Describe("GC", func() {
+	var b *bed
+	BeforeEach(func() { b = newBed() })
+
+	DescribeTable("keeps what lives on, and only that", func(valid string, want ...string) {
+		b.add("c1", try{})
+		b.add("c1", try{ifName: "eth1"})
+		b.add("c2", try{})
+		b.add("c2", try{network: "other"})
+		b.put("10.1.2.40", "c1")
+		b.put("10.1.2.41", "c3")
+		b.put("10.1.2.42", "")
+		b.put("notes", "c9")
+		b.ok("GC", "", try{more: `"cni.dev/valid-attachments": ` + valid, ipam: `"ranges": "broken"`})
+		Expect(b.reserved()).To(HaveExactElements(want))
+		for _, name := range []string{"lock", "last_reserved_ip.0", "notes", "../other/10.1.2.2"} {
+			Expect(b.net(name)).To(BeAnExistingFile())
+		}
+		Expect(b.add("new", try{})).To(Equal("10.1.2.5/24"))
+		b.ok("DEL", "c1", try{})
+	},
+		Entry("some", `[{"containerID": "c1", "ifname": "eth0"}]`, "10.1.2.2 c1/eth0", "10.1.2.40 c1"),
+		Entry("by another interface", `[{"containerID": "c1", "ifname": "eth7"}, {"containerID": "c2", "ifname": "eth0"}]`, "10.1.2.4 c2/eth0", "10.1.2.40 c1"),
+		Entry("none", `[]`),
+	)
+
+	It("has nothing to do without a folder", func() {
+		b.ok("GC", "", try{more: `"cni.dev/valid-attachments": []`})
+		Expect(b.dataDir).NotTo(BeADirectory())
+	})
+})
+
+var _ = Describe("STATUS", func() {
+	var b *bed
+	BeforeEach(func() { b = newBed() })
+
+	It("is good before the first ADD, and makes nothing", func() {
+		b.ok("STATUS", "", try{})
+		Expect(b.dataDir).NotTo(BeADirectory())
+	})
+
+	It("is good without ranges: the runtime may bring them", func() {
+		b.ok("STATUS", "", try{ipam: `"routes": []`})
+	})
+
+	It("names each set that is exhausted", func() {
+		t := try{ipam: `"ranges": [[{"subnet": "10.1.2.0/30"}], [{"subnet": "10.1.3.0/24"}]]`}
+		b.add("c1", t)
+		f := b.fails("STATUS", "", t)
+		Expect(f.Code).To(Equal(uint(types.CodeNotAvailable)))
+		Expect(f.Msg).To(Equal("range set 0: no IP addresses available in range set: 10.1.2.1-10.1.2.2"))
+		b.ok("DEL", "c1", t)
+		b.ok("STATUS", "", t)
+	})
+
+	It("sees a pool that is excluded as a whole", func() {
+		Expect(b.fails("STATUS", "", try{ipam: subnet + `, "exclude": ["10.1.0.0/16"]`}).Code).To(Equal(uint(types.CodeNotAvailable)))
+	})
+})
+
+var _ = Describe("cooldown", func() {
+	var b *bed
+	BeforeEach(func() { b = newBed() })
+	cool := try{ipam: `"subnet": "10.1.2.0/29", "rangeEnd": "10.1.2.3", "cooldown": 30`}
+
+	It("keeps a released address back", func() {
+		b.add("c1", cool)
+		b.add("c2", cool)
+		b.ok("DEL", "c1", cool)
+		b.clock += 10 * time.Second
+		b.ok("DEL", "c2", cool)
+		f := b.fails("ADD", "c3", cool)
+		Expect(f.Code).To(Equal(uint(types.CodeTryAgain)))
+		Expect(f.Msg).To(Equal("failed to allocate for range 0: no IP addresses available in range set: 10.1.2.1-10.1.2.3 (2 released ones cool down; the first is ready in 20s)"))
+		Expect(b.fails("STATUS", "", cool).Code).To(Equal(uint(types.CodeNotAvailable)))
+		b.clock += 20 * time.Second
+		Expect(b.add("c3", cool)).To(Equal("10.1.2.2/29"))
+		b.fails("ADD", "c4", cool)
+		b.clock += 10 * time.Second
+		Expect(b.add("c4", cool)).To(Equal("10.1.2.3/29"))
+	})
+
+	It("does not bind one who asks for the address, nor one without cooldown", func() {
+		b.add("c1", cool)
+		b.add("c2", cool)
+		b.ok("DEL", "c1", cool)
+		b.ok("DEL", "c2", cool)
+		asks := cool
+		asks.args = "IP=10.1.2.3"
+		Expect(b.add("c3", asks)).To(Equal("10.1.2.3/29"))
+		Expect(b.add("c4", try{ipam: `"subnet": "10.1.2.0/29", "rangeEnd": "10.1.2.3"`})).To(Equal("10.1.2.2/29"))
+	})
+
+	It("ends with the boot", func() {
+		b.add("c1", cool)
+		b.add("c2", cool)
+		b.ok("DEL", "c1", cool)
+		b.boot("another")
+		b.clock = time.Second
+		Expect(b.add("c3", cool)).To(Equal("10.1.2.2/29"))
+	})
+
+	It("is not started by an ADD that failed", func() {
+		two := try{ipam: `"ranges": [[{"subnet": "10.1.2.0/30"}], [{"subnet": "10.1.3.0/30"}]], "cooldown": 30`}
+		b.put("10.1.3.2", "other\r\neth0")
+		b.fails("ADD", "c1", two)
+		b.ok("DEL", "other", try{})
+		Expect(b.add("c1", two)).To(Equal("10.1.2.2/30 10.1.3.2/30"))
+	})
+
+	It("does not let its file grow without end", func() {
+		t := try{ipam: `"subnet": "10.1.0.0/16", "cooldown": 1`}
+		for i := range 40 {
+			path := filepath.Join(b.dataDir, ".plumb", "net", "releases")
+			if text, err := os.ReadFile(path); err == nil && i == 20 {
+				Expect(os.WriteFile(path, append(text, make([]byte, releaseSize*4000)...), 0o600)).To(Succeed())
+			}
+			b.add("c1", t)
+			b.ok("DEL", "c1", t)
+			b.clock += time.Second
+		}
+		info, err := os.Stat(filepath.Join(b.dataDir, ".plumb", "net", "releases"))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(info.Size()).To(BeNumerically("<", releaseSize*30))
+	})
+})
