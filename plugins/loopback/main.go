@@ -2,7 +2,6 @@
 package main
 
 import (
-	"fmt"
 	"net/netip"
 
 	"github.com/plumb-cni/plumb/pkg/nl"
@@ -31,7 +30,7 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !link.Up {
+	if !link.Up { // pushed before the deed, whose answer may be lost; to set down what is down changes nothing
 		r.Undo.Push("set lo down", func() error { return pod.Apply(link.SetDown()) })
 	}
 	if err := pod.Apply(link.SetUp()); err != nil {
@@ -48,8 +47,11 @@ func add(r *skel.Request) (*types.Result, error) {
 	return result, err
 }
 
+// parse finds what is wrong with a configuration that has no keys but the common ones.
+func parse(r *skel.Request) error { return r.Decode(&types.Conf{}) }
+
 func open(r *skel.Request) (*nl.Conn, nl.Link, error) {
-	if err := r.Decode(&struct{}{}); err != nil {
+	if err := parse(r); err != nil {
 		return nil, nl.Link{}, err
 	}
 	pod, err := nl.Open(r.Pod)
@@ -100,7 +102,7 @@ func del(r *skel.Request) error {
 func check(r *skel.Request) error {
 	_, link, err := open(r)
 	if err == nil && !link.Up {
-		err = fmt.Errorf("interface lo is down")
+		return types.Errorf(codeDown, "interface lo is down")
 	}
-	return types.Coded(codeDown, err)
+	return err
 }

@@ -1,0 +1,234 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+func TestReadme(t *testing.T) {
+	nstest.Examples(t, plugin(), parse)
+}
+
+func TestFaults(t *testing.T) {
+	nstest.LeakCheck(t)
+	nstest.FaultSweep(t, nstest.Sweep{Plugin: plugin(), Config: config("1.1.0"), Prepare: func(_, pod *nstest.NS) { worn(t, pod) }})
+}
+
+// worn makes lo one that was up before: 127.0.0.1 with its routes comes when it is
+// set up for the first time, and stays when it is set down.
+func worn(tb nstest.TB, pod *nstest.NS) {
+	pod.Batch(tb, "link set lo up", "link set lo down")
+}
+
+// containerd is, to the letter, what containerd sends for each sandbox.
+const containerd = `{"cniVersion":"0.3.1","name":"cni-loopback","type":"loopback"}`
+
+func config(version string) string {
+	return fmt.Sprintf(`{"cniVersion": %q, "name": "lo-net", "type": "loopback"}`, version)
+}
+
+// The results of an ADD, one a wire form; SANDBOX stands for CNI_NETNS.
+const (
+	shape020 = `{"cniVersion": "0.2.0", "ip4": {"ip": "127.0.0.1/8"}, "ip6": {"ip": "::1/128"}, "dns": {}}`
+	shape031 = `{"cniVersion": "0.3.1",
+		"interfaces": [{"name": "lo", "mac": "00:00:00:00:00:00", "sandbox": "SANDBOX"}],
+		"ips": [{"version": "4", "interface": 0, "address": "127.0.0.1/8"}, {"version": "6", "interface": 0, "address": "::1/128"}],
+		"dns": {}}`
+	shape100 = `{"cniVersion": "1.0.0",
+		"interfaces": [{"name": "lo", "mac": "00:00:00:00:00:00", "sandbox": "SANDBOX"}],
+		"ips": [{"interface": 0, "address": "127.0.0.1/8"}, {"interface": 0, "address": "::1/128"}]}`
+	shape110 = `{"cniVersion": "1.1.0",
+		"interfaces": [{"name": "lo", "mac": "00:00:00:00:00:00", "mtu": 65536, "sandbox": "SANDBOX"}],
+		"ips": [{"interface": 0, "address": "127.0.0.1/8"}, {"interface": 0, "address": "::1/128"}]}`
+)
+
+var _ = Describe("loopback", func() {
+	var node, pod *nstest.NS
+	var call nstest.Call
+
+	BeforeEach(func() {
+		nstest.LeakCheck(GinkgoTB())
+		node, pod = nstest.Pair(GinkgoTB())
+		call = nstest.Call{Node: node, Pod: pod, IfName: "lo", Config: config("1.1.0")}
+	})
+
+	run := func(command string) nstest.Reply { return nstest.Run(plugin(), call.With(command)) }
+	isUp := func() bool {
+		GinkgoHelper()
+		return strings.Contains(pod.Must(GinkgoTB(), "ip", "link", "show", "lo"), ",UP,")
+	}
+
+	DescribeTable("ADD gives the result in the form of the version asked for",
+		func(version, shape, stamp string) {
+			call.Config = config(version)
+			reply := run("ADD").OK(GinkgoTB())
+			want := strings.Replace(shape, "SANDBOX", pod.Path(), 1)
+			if stamp != "" {
+				want = strings.Replace(want, stamp, version, 1)
+			}
+			Expect(reply.Stdout).To(MatchJSON(want))
+			Expect(reply.Stderr).To(BeEmpty())
+			Expect(isUp()).To(BeTrue())
+		},
+		Entry("0.1.0", "0.1.0", shape020, "0.2.0"),
+		Entry("0.2.0", "0.2.0", shape020, ""),
+		Entry("0.3.0", "0.3.0", shape031, "0.3.1"),
+		Entry("0.3.1, which the reference plugin gets wrong", "0.3.1", shape031, ""),
+		Entry("0.4.0", "0.4.0", shape031, "0.3.1"),
+		Entry("1.0.0", "1.0.0", shape100, ""),
+		Entry("1.1.0", "1.1.0", shape110, ""),
+	)
+
+	It("serves what containerd sends: ADD, then DEL twice, the second without a namespace", func() {
+		call.Config = containerd
+		call.Args = "K8S_POD_NAMESPACE=default;K8S_POD_NAME=p;K8S_POD_INFRA_CONTAINER_ID=test;K8S_POD_UID=u;IgnoreUnknown=1"
+		Expect(run("ADD").OK(GinkgoTB()).Stdout).To(MatchJSON(strings.Replace(shape031, "SANDBOX", pod.Path(), 1)))
+		run("DEL").OK(GinkgoTB())
+		Expect(isUp()).To(BeFalse())
+		call.Pod = nil
+		Expect(run("DEL").OK(GinkgoTB())).To(Equal(nstest.Reply{}))
+	})
+
+	It("means lo, whatever CNI_IFNAME says", func() {
+		call.IfName = "eth7"
+		result := run("ADD").Result(GinkgoTB())
+		Expect(result.Interfaces[0].Name).To(Equal("lo"))
+	})
+
+	It("leaves out a family that the container does not have", func() {
+		pod.SetSysctl(GinkgoTB(), "net/ipv6/conf/lo/disable_ipv6", "1")
+		result := run("ADD").Result(GinkgoTB())
+		Expect(result.IPs).To(HaveLen(1))
+		Expect(result.IPs[0].Address.String()).To(Equal("127.0.0.1/8"))
+	})
+
+	It("lists the first address of each family, and may be called again", func() {
+		run("ADD").OK(GinkgoTB())
+		pod.Must(GinkgoTB(), "ip", "addr", "add", "127.0.0.53/8", "dev", "lo")
+		first := run("ADD").OK(GinkgoTB())
+		Expect(first.Stdout).To(MatchJSON(strings.Replace(shape110, "SANDBOX", pod.Path(), 1)))
+	})
+
+	It("hands on the result of the plugin before it", func() {
+		prev := `{"cniVersion": "1.0.0", "interfaces": [{"name": "eth0", "sandbox": "/x"}],
+			"ips": [{"interface": 0, "address": "10.1.0.2/24", "gateway": "10.1.0.1"}], "routes": [{"dst": "0.0.0.0/0"}], "dns": {"domain": "d"}}`
+		call.Config = `{"cniVersion": "1.0.0", "name": "n", "type": "loopback", "prevResult": ` + prev + `}`
+		Expect(run("ADD").OK(GinkgoTB()).Stdout).To(MatchJSON(prev))
+		Expect(isUp()).To(BeTrue())
+	})
+
+	It("refuses a lo that answers for somebody else, and leaves it as it was", func() {
+		worn(GinkgoTB(), pod)
+		pod.Must(GinkgoTB(), "ip", "addr", "add", "192.0.2.1/32", "dev", "lo")
+		before := nstest.Snapshot(GinkgoTB(), node, pod)
+		f := run("ADD").Failure(GinkgoTB())
+		Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
+		Expect(f.Msg).To(ContainSubstring("lo has 192.0.2.1/32"))
+		Expect(nstest.Settled(before, func() string { return nstest.Snapshot(GinkgoTB(), node, pod) })).To(BeEmpty())
+	})
+
+	It("leaves a lo up that was up, when the ADD fails", func() {
+		pod.Must(GinkgoTB(), "ip", "link", "set", "lo", "up")
+		call.Before = func(step string) error {
+			if strings.HasPrefix(step, "list addresses") {
+				return os.ErrPermission
+			}
+			return nil
+		}
+		run("ADD").Failure(GinkgoTB())
+		Expect(isUp()).To(BeTrue())
+	})
+
+	It("undoes an ADD whose result cannot be written", func() {
+		worn(GinkgoTB(), pod)
+		before := nstest.Snapshot(GinkgoTB(), node, pod)
+		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+		Expect(err).NotTo(HaveOccurred())
+		defer func() { _ = full.Close() }()
+		exit := skel.Run(plugin(), skel.Env{
+			Environ: []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=c", "CNI_IFNAME=lo", "CNI_PATH=/x", "CNI_NETNS=" + pod.Path()},
+			Node:    node.Path(), Stdin: strings.NewReader(call.Config), Stdout: full, Stderr: GinkgoWriter,
+		})
+		Expect(exit).To(Equal(1))
+		Expect(nstest.Settled(before, func() string { return nstest.Snapshot(GinkgoTB(), node, pod) })).To(BeEmpty())
+	})
+
+	Describe("DEL", func() {
+		It("sets lo down, and again", func() {
+			run("ADD").OK(GinkgoTB())
+			run("DEL").OK(GinkgoTB())
+			Expect(isUp()).To(BeFalse())
+			Expect(run("DEL").OK(GinkgoTB())).To(Equal(nstest.Reply{}))
+		})
+
+		DescribeTable("is done when the container is gone",
+			func(netns func() string) {
+				call.Pod, call.NetNS = nil, netns()
+				Expect(run("DEL").OK(GinkgoTB()).Stdout).To(BeEmpty())
+			},
+			Entry("no CNI_NETNS", func() string { return "" }),
+			Entry("a path without anything", func() string { return filepath.Join(GinkgoTB().TempDir(), "gone") }),
+			Entry("the plain file that an unmounted namespace leaves", func() string {
+				gone := nstest.New(GinkgoTB())
+				gone.Remove(GinkgoTB())
+				return gone.Path()
+			}),
+			Entry("the node's own namespace, by a pid that is another's now", func() string { return node.Path() }),
+		)
+
+		It("leaves the node's own lo up", func() {
+			call.Pod, call.NetNS = nil, node.Path()
+			run("DEL").OK(GinkgoTB())
+			Expect(node.Must(GinkgoTB(), "ip", "link", "show", "lo")).To(ContainSubstring(",UP,"))
+		})
+	})
+
+	Describe("CHECK", func() {
+		It("passes after ADD, with prevResult or without", func() {
+			result := run("ADD").OK(GinkgoTB()).Stdout
+			Expect(run("CHECK").OK(GinkgoTB())).To(Equal(nstest.Reply{}))
+			call.Config = `{"cniVersion": "1.1.0", "name": "n", "type": "loopback", "prevResult": ` + result + `}`
+			run("CHECK").OK(GinkgoTB())
+		})
+
+		It("fails when lo is down", func() {
+			run("ADD").OK(GinkgoTB())
+			pod.Must(GinkgoTB(), "ip", "link", "set", "lo", "down")
+			f := run("CHECK").Failure(GinkgoTB())
+			Expect(f.Code).To(BeEquivalentTo(codeDown))
+			Expect(f.Msg).To(Equal("interface lo is down"))
+		})
+	})
+
+	DescribeTable("bad input is refused with its code, and nothing is touched",
+		func(code int, change func()) {
+			before := nstest.Snapshot(GinkgoTB(), node, pod)
+			change()
+			Expect(run("ADD").Failure(GinkgoTB()).Code).To(BeEquivalentTo(code))
+			Expect(nstest.Compare(before, nstest.Snapshot(GinkgoTB(), node, pod))).To(BeEmpty())
+		},
+		Entry("no JSON", types.CodeDecode, func() { call.Config = `{"cniVersion"` }),
+		Entry("nothing", types.CodeDecode, func() { call.Config = "" }),
+		Entry("null", types.CodeDecode, func() { call.Config = "null" }),
+		Entry("an unknown version", types.CodeVersion, func() { call.Config = config("9.9.9") }),
+		Entry("a prevResult that is none", types.CodeDecode, func() {
+			call.Config = `{"cniVersion": "1.0.0", "name": "n", "prevResult": {"ips": [{"address": "no"}]}}`
+		}),
+		Entry("a strict configuration with a key too many", types.CodeUnsupported, func() {
+			call.Config = `{"cniVersion": "1.1.0", "name": "n", "strict": true, "mtu": 5}`
+		}),
+		Entry("a namespace that is missing", types.CodeNamespace, func() { call.Pod, call.NetNS = nil, "/nonexistent/ns" }),
+		Entry("a namespace that is a plain file", types.CodeNamespace, func() { call.Pod, call.NetNS = nil, "/etc/passwd" }),
+		Entry("the node's own namespace", types.CodeNamespace, func() { call.Pod, call.NetNS = nil, node.Path() }),
+	)
+})
