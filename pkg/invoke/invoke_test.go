@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"runtime"
@@ -54,9 +55,10 @@ func (b *bench) read(t *testing.T, name string) string {
 }
 
 // in calls f with a request, as the ADD of a plugin.
-func (b *bench) in(f func(r *skel.Request)) {
+func (b *bench) in(t *testing.T, f func(r *skel.Request)) {
+	t.Helper()
 	add := func(r *skel.Request) (*types.Result, error) { f(r); return &types.Result{}, nil }
-	skel.Run(skel.Plugin{Name: "caller", IPAM: true, Add: add}, skel.Env{
+	code := skel.Run(skel.Plugin{Name: "caller", IPAM: true, Add: add}, skel.Env{
 		Environ: append([]string{
 			"CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_NETNS=/nowhere", "CNI_IFNAME=eth0",
 			"CNI_ARGS=IgnoreUnknown=1", "DIR=" + b.dir, "CNI_PATH=" + b.dir, "PATH=/bin:/usr/bin",
@@ -64,6 +66,9 @@ func (b *bench) in(f func(r *skel.Request)) {
 		Stdin: strings.NewReader(conf), Stdout: &b.stdout, Stderr: &b.stderr,
 		Before: b.before, After: b.after,
 	})
+	if code != 0 {
+		t.Errorf("exit %d: %s", code, b.stdout.String()) // a panic of f
+	}
 }
 
 // quick is a runner for tests of what goes wrong.
@@ -126,7 +131,7 @@ func TestRelativeFolderIsNotLookedUpInPATH(t *testing.T) {
 	b := newBench(t, "echo here")
 	t.Chdir(b.dir)
 	b.env = []string{"CNI_PATH=."}
-	b.in(func(r *skel.Request) {
+	b.in(t, func(r *skel.Request) {
 		if out, err := Run(r, "ADD", "stand"); string(out) != "here\n" {
 			t.Errorf("%q, %v", out, err)
 		}
@@ -136,7 +141,7 @@ func TestRelativeFolderIsNotLookedUpInPATH(t *testing.T) {
 func TestDelegateSeesTheCallOfItsCaller(t *testing.T) {
 	b := newBench(t, `env > $DIR/env; cat > $DIR/stdin; echo "told <you>" >&2; echo answer`)
 	b.env = []string{"CNI_COMMAND=CHECK", "CNI_COMMAND=ADD"} // the last one counts
-	b.in(func(r *skel.Request) {
+	b.in(t, func(r *skel.Request) {
 		out, err := Run(r, "DEL", "stand")
 		if string(out) != "answer\n" || err != nil {
 			t.Errorf("%q, %v", out, err)
@@ -162,7 +167,7 @@ func TestDelegateSeesTheCallOfItsCaller(t *testing.T) {
 // configuration is larger than a pipe.
 func TestDelegateThatReadsNothing(t *testing.T) {
 	b := newBench(t, "echo answer")
-	b.in(func(r *skel.Request) {
+	b.in(t, func(r *skel.Request) {
 		r.Stdin = bytes.Repeat([]byte(" "), 1<<20)
 		if out, err := Run(r, "ADD", "stand"); string(out) != "answer\n" || err != nil {
 			t.Errorf("%q, %v", out, err)
@@ -189,7 +194,7 @@ func TestFailures(t *testing.T) {
 		{"a signal", `kill -9 $$`, 999, "signal: killed without an error result", ""},
 	} {
 		b := newBench(t, tc.script)
-		b.in(func(r *skel.Request) {
+		b.in(t, func(r *skel.Request) {
 			out, err := Run(r, "ADD", "stand")
 			if err == nil {
 				t.Errorf("%s: no error, out %q", tc.why, out)
@@ -205,7 +210,7 @@ func TestFailures(t *testing.T) {
 
 func TestLastWordsAreBounded(t *testing.T) {
 	b := newBench(t, `i=0; while [ $i -lt 300 ]; do echo "line $i ääääääää" >&2; i=$((i+1)); done; exit 1`)
-	b.in(func(r *skel.Request) {
+	b.in(t, func(r *skel.Request) {
 		_, err := Run(r, "ADD", "stand")
 		if msg := err.Error(); len(msg) > tailSize+100 || !strings.HasSuffix(msg, "line 299 ääääääää") {
 			t.Errorf("%d bytes: %q", len(msg), msg)
@@ -231,7 +236,7 @@ func TestFileThatCannotBeStarted(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.write(t, "stand", tc.text, tc.mode)
-		b.in(func(r *skel.Request) {
+		b.in(t, func(r *skel.Request) {
 			if c, err := Start(r, "ADD", "stand"); c != nil || !errors.Is(err, tc.want) {
 				t.Errorf("%s: %v", why, err)
 			}
@@ -243,7 +248,7 @@ func TestDeadlineKills(t *testing.T) {
 	b := newBench(t, `echo $$ > $DIR/pid; exec sleep 60`)
 	u := quick()
 	u.limit = 200 * time.Millisecond
-	b.in(func(r *skel.Request) {
+	b.in(t, func(r *skel.Request) {
 		_, err := u.run(r, "ADD")
 		if !errors.Is(err, context.DeadlineExceeded) || types.AsError(err).Code != types.CodeTryAgain {
 			t.Errorf("%v", err)
@@ -261,8 +266,8 @@ func TestDeadlineKills(t *testing.T) {
 // TestHeirOfStdout: the delegate has answered, but a process that it left behind
 // keeps its stdout open.
 func TestHeirOfStdout(t *testing.T) {
-	b := newBench(t, `echo answer; sleep 60 & echo $! > $DIR/pid`)
-	b.in(func(r *skel.Request) {
+	b := newBench(t, `echo answer; sleep 20 & echo $! > $DIR/pid`)
+	b.in(t, func(r *skel.Request) {
 		if out, err := quick().run(r, "ADD"); string(out) != "answer\n" || err != nil {
 			t.Errorf("%q, %v", out, err)
 		}
@@ -270,6 +275,10 @@ func TestHeirOfStdout(t *testing.T) {
 	pid, err := strconv.Atoi(strings.TrimSpace(b.read(t, "pid")))
 	if err != nil {
 		t.Fatal(err)
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil || !strings.Contains(string(stat), ") S ") {
+		t.Errorf("was waited for: %s, %v", stat, err)
 	}
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Error(err)
@@ -298,7 +307,7 @@ func TestBusyFileIsTriedAgain(t *testing.T) {
 	f := b.busy(t)
 	u := quick()
 	u.pause = 10 * time.Millisecond
-	b.in(func(r *skel.Request) {
+	b.in(t, func(r *skel.Request) {
 		released := make(chan error)
 		time.AfterFunc(u.pause, func() { released <- f.Close() })
 		if out, err := u.run(r, "ADD"); string(out) != "answer\n" || err != nil {
@@ -313,7 +322,7 @@ func TestBusyFileIsTriedAgain(t *testing.T) {
 func TestBusyFileIsNoSuccess(t *testing.T) {
 	b := newBench(t, "echo answer")
 	b.busy(t)
-	b.in(func(r *skel.Request) {
+	b.in(t, func(r *skel.Request) {
 		out, err := quick().run(r, "ADD")
 		if !errors.Is(err, syscall.ETXTBSY) || types.AsError(err).Code != types.CodeTryAgain || out != nil {
 			t.Errorf("%q, %v", out, err)
@@ -330,7 +339,7 @@ func TestStepMayBeRefused(t *testing.T) {
 		}
 		return nil
 	}
-	b.in(func(r *skel.Request) {
+	b.in(t, func(r *skel.Request) {
 		if _, err := Start(r, "ADD", "stand"); err != boom {
 			t.Errorf("%v", err)
 		}
@@ -344,7 +353,7 @@ func TestOutcomeMayBeReplaced(t *testing.T) {
 	boom := errors.New("boom")
 	b := newBench(t, "echo ran > $DIR/ran")
 	b.after = func(string) error { return boom }
-	b.in(func(r *skel.Request) {
+	b.in(t, func(r *skel.Request) {
 		if _, err := Run(r, "ADD", "stand"); err != boom {
 			t.Errorf("%v", err)
 		}
@@ -361,7 +370,7 @@ func TestNothingIsLeft(t *testing.T) {
 		}
 		return len(list), runtime.NumGoroutine()
 	}
-	b.in(func(r *skel.Request) {
+	b.in(t, func(r *skel.Request) {
 		use := func() {
 			_, _ = Run(r, "ADD", "stand")
 			_, _ = Run(r, "ADD", "missing")

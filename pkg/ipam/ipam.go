@@ -169,7 +169,7 @@ func run(r *skel.Request, verb string) error {
 // ifKnown drops the answer of a plugin that does not know the verb.
 func ifKnown(err error) error {
 	var answer *types.Error
-	if errors.As(err, &answer) && answer.Code == types.CodeEnvironment && strings.Contains(answer.Msg, "unknown CNI_COMMAND") {
+	if errors.As(err, &answer) && strings.Contains(answer.Msg, "unknown CNI_COMMAND") {
 		return nil
 	}
 	return err

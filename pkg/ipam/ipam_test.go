@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const lease = `{"cniVersion":"1.1.0","ips":[{"address":"10.1.2.3/24","gateway":"10.1.2.1","interface":4},
+const lease = `{"cniVersion":"1.1.0","interfaces":[{"name":"x"}],"ips":[{"address":"10.1.2.3/24","gateway":"10.1.2.1","interface":0},
 	{"address":"fd00::3/64","gateway":"fd00::1"}],"routes":[{"dst":"0.0.0.0/0","mtu":1400}],"dns":{"domain":"x"}}`
 
 // A stand is a folder with the stand-in IPAM plugin "stand", which keeps a log of

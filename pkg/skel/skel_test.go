@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/plumb-cni/plumb/pkg/skel"
@@ -777,6 +778,22 @@ func TestLogs(t *testing.T) {
 	o := run(t, steps, call{env: []string{"CNI_LOG_FILE=" + file + "/x"}})
 	if o.code != 0 || !strings.HasPrefix(o.stderr, "test: warning: CNI_LOG_FILE: ") {
 		t.Errorf("%+v", o)
+	}
+}
+
+// TestStderrIsShared is for the race detector.
+func TestStderrIsShared(t *testing.T) {
+	o := run(t, adds(func(r *skel.Request) (*types.Result, error) {
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() { r.Warn("one") })
+			all.Go(func() { _, _ = r.Stderr().Write([]byte("test: warning: other\n")) })
+		}
+		all.Wait()
+		return &types.Result{}, nil
+	}), call{})
+	if n := strings.Count(o.stderr, "\n"); n != 40 {
+		t.Errorf("%d lines of 40", n)
 	}
 }
 

@@ -45,7 +45,7 @@ type ValidAttachments []ValidAttachment
 
 // UnmarshalJSON takes null for an empty list: libcni writes it for one.
 func (v *ValidAttachments) UnmarshalJSON(data []byte) error {
-	list := []ValidAttachment{}
+	var list []ValidAttachment
 	if err := json.Unmarshal(data, &list); err != nil {
 		return err
 	}

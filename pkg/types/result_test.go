@@ -332,6 +332,10 @@ func TestRouteClean(t *testing.T) {
 	if err := r.Clean(); err != nil || r.Dst != prefix("10.1.2.0/24") || r.GW != addr("10.0.0.1") {
 		t.Errorf("%v, %v", r, err)
 	}
+	r = Route{Dst: prefix("::ffff:10.1.2.3/64")} // not IPv4 any more
+	if err := r.Clean(); err != nil || r.Dst != prefix("::/64") {
+		t.Errorf("%v, %v", r, err)
+	}
 }
 
 func TestContainerAndOf(t *testing.T) {
