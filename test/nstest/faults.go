@@ -49,6 +49,7 @@ func FaultSweep(tb TB, s Sweep) {
 			if err := m.run(b, f); err != nil {
 				tb.Errorf("%s: step %d (%s): %v", m.name, k, f.step, err)
 				violations++
+				b.retire()
 				b = newBed(tb, s)
 			}
 			if f.step == "" {
@@ -56,6 +57,7 @@ func FaultSweep(tb TB, s Sweep) {
 				break
 			}
 		}
+		b.retire()
 	}
 }
 
@@ -89,6 +91,7 @@ type bed struct {
 	sweep  Sweep
 	call   Call
 	before string
+	warm   Call
 }
 
 func newBed(tb TB, s Sweep) *bed {
@@ -104,8 +107,14 @@ func newBed(tb TB, s Sweep) *bed {
 	warm.ContainerID, warm.Pod, warm.Args = "warm", New(tb), ""
 	Run(s.Plugin, warm.With("ADD")).OK(tb)
 	b.before = Steady(b.state)
-	tb.Cleanup(func() { Run(s.Plugin, warm.With("DEL")) })
+	b.warm = warm
 	return b
+}
+
+// retire takes the warming container's attachment back: folders outlive the bed.
+func (b *bed) retire() {
+	b.tb.Helper()
+	Run(b.sweep.Plugin, b.warm.With("DEL")).OK(b.tb)
 }
 
 func (b *bed) state() string {
