@@ -1,0 +1,366 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+var _ = Describe("the index", func() {
+	var b *bed
+	BeforeEach(func() { b = newBed() })
+	index := func() string { return filepath.Join(b.dataDir, ".plumb", "net", "index") }
+
+	It("spares every verb the reading of the pool", func() {
+		b.add("c1", try{})
+		for i := range 300 {
+			b.put(fmt.Sprintf("10.1.%d.%d", 3+i/250, 2+i%250), fmt.Sprint("x", i, "\r\neth0"))
+		}
+		b.ok("STATUS", "", try{})
+		Expect(b.walked()).To(BeTrue())
+		for _, c := range []string{"STATUS", "ADD", "CHECK", "DEL", "DEL"} {
+			b.ok(c, "c2", try{})
+			Expect(b.walked()).To(BeFalse(), c)
+		}
+	})
+
+	It("finds the last free address of a large pool, and says when there is none, without reading it", func() {
+		t := try{ipam: `"subnet": "10.1.0.0/16", "rangeEnd": "10.1.15.255"`}
+		for i := 2; i < 4096; i++ {
+			if i != 3000 {
+				b.put(fmt.Sprintf("10.1.%d.%d", i>>8, i&255), fmt.Sprint("x", i, "\r\neth0"))
+			}
+		}
+		b.put("last_reserved_ip.0", "10.1.11.184")
+		b.ok("STATUS", "", t)
+		Expect(b.add("c1", t)).To(Equal("10.1.11.184/16"))
+		Expect(b.walked()).To(BeFalse())
+		for _, c := range []string{"ADD", "STATUS"} {
+			b.fails(c, "c2", t)
+			Expect(b.walked()).To(BeFalse(), c)
+		}
+	})
+
+	It("looks again at an exhausted large pool after a while", func() {
+		t := try{ipam: `"subnet": "10.1.0.0/16", "rangeEnd": "10.1.3.255"`}
+		for i := 2; i < 1024; i++ {
+			b.put(fmt.Sprintf("10.1.%d.%d", i>>8, i&255), fmt.Sprint("x", i, "\r\neth0"))
+		}
+		b.fails("STATUS", "", t)
+		b.put("10.1.2.2", "") // in place: the folder does not change
+		b.fails("ADD", "c1", t)
+		b.clock += walkAgain + time.Second
+		Expect(b.add("c1", t)).To(Equal("10.1.2.2/16"))
+	})
+
+	It("is not fooled by a change within the same tick of the clock", func() {
+		for i := range 400 {
+			mine, theirs := fmt.Sprint("mine", i), fmt.Sprint("theirs", i)
+			b.add(mine, try{})
+			b.referenceAdd(fmt.Sprint("10.1.2.", 100+i%100), theirs)
+			b.ok("DEL", theirs, try{})
+			Expect(b.reserved()).To(HaveLen(1), "the reference's reservation was not seen")
+			b.likeReference(func() {
+				Expect(os.Remove(b.net(strings.Fields(b.reserved()[0])[0]))).To(Succeed())
+			})
+			Expect(b.add(mine, try{})).NotTo(BeEmpty()) // not a duplicate: it is gone
+			b.ok("DEL", mine, try{})
+		}
+	})
+
+	It("is not fooled by a folder with its old times", func() {
+		b.add("c1", try{})
+		info, err := os.Stat(b.net(""))
+		Expect(err).NotTo(HaveOccurred())
+		b.put("10.1.2.50", "c2\r\neth0")
+		Expect(os.Chtimes(b.net(""), info.ModTime(), info.ModTime())).To(Succeed())
+		b.ok("DEL", "c2", try{})
+		Expect(b.reserved()).To(Equal([]string{"10.1.2.2 c1/eth0"}))
+	})
+
+	DescribeTable("is made anew when it is not right", func(spoil func(before []byte)) {
+		b.add("c0", try{})
+		before, err := os.ReadFile(index())
+		Expect(err).NotTo(HaveOccurred())
+		b.add("c1", try{})
+		b.ok("DEL", "c0", try{})
+		spoil(before)
+		b.ok("CHECK", "c1", try{})
+		Expect(b.fails("ADD", "c1", try{}).Code).To(Equal(uint(codeDuplicate)))
+		Expect(b.add("c2", try{})).To(Equal("10.1.2.4/24"))
+		Expect(b.add("c3", try{args: "IP=10.1.2.2"})).To(Equal("10.1.2.2/24"))
+		for _, id := range []string{"c1", "c2", "c3"} {
+			b.ok("DEL", id, try{})
+		}
+		Expect(b.reserved()).To(BeEmpty())
+	},
+		Entry("gone", func([]byte) { Expect(os.RemoveAll(filepath.Dir(index()))).To(Succeed()) }),
+		Entry("of another time", func(before []byte) { Expect(os.WriteFile(index(), before, 0o600)).To(Succeed()) }),
+		Entry("cut", func([]byte) { Expect(os.Truncate(index(), pageSize+100)).To(Succeed()) }),
+		Entry("empty", func([]byte) { Expect(os.Truncate(index(), 0)).To(Succeed()) }),
+		Entry("noise", func([]byte) {
+			Expect(os.WriteFile(index(), []byte(strings.Repeat("noise", 3000)), 0o600)).To(Succeed())
+		}),
+		Entry("zeros in a page", func([]byte) {
+			f, err := os.OpenFile(index(), os.O_WRONLY, 0)
+			Expect(err).NotTo(HaveOccurred())
+			_, err = f.WriteAt(make([]byte, pageSize), pageSize)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(f.Close()).To(Succeed())
+		}),
+		Entry("pages that changed places", func([]byte) {
+			all, err := os.ReadFile(index())
+			Expect(err).NotTo(HaveOccurred())
+			one, two := slices.Clone(all[pageSize:2*pageSize]), slices.Clone(all[2*pageSize:3*pageSize])
+			copy(all[pageSize:], two)
+			copy(all[2*pageSize:], one)
+			Expect(os.WriteFile(index(), all, 0o600)).To(Succeed())
+		}),
+		Entry("a folder", func([]byte) {
+			Expect(os.Remove(index())).To(Succeed())
+			Expect(os.MkdirAll(filepath.Join(index(), "x"), 0o700)).To(Succeed())
+		}),
+	)
+
+	It("survives the removal of the network's folder", func() {
+		b.add("c1", try{})
+		Expect(os.RemoveAll(b.net(""))).To(Succeed())
+		b.ok("DEL", "c1", try{})
+		Expect(b.add("c1", try{})).To(Equal("10.1.2.2/24"))
+	})
+})
+
+var _ = Describe("a reboot", func() {
+	var b *bed
+	BeforeEach(func() { b = newBed() })
+
+	It("makes stale what the index knows, at the first call of any kind", func() {
+		for n, c := range []string{"ADD", "DEL", "STATUS"} {
+			b.add("c1", try{})
+			b.put("10.1.2.99", "theirs\r\neth0")
+			b.put("10.1.2.98", "legacy")
+			b.ok("STATUS", "", try{})
+			b.boot(fmt.Sprint("boot-", n))
+			b.ok(c, "new", try{})
+			b.ok("DEL", "new", try{})
+			Expect(b.reserved()).To(BeEmpty(), c)
+		}
+	})
+
+	It("keeps what others made since, even for the same owner at the same address", func() {
+		b.add("c1", try{})
+		b.add("c2", try{})
+		b.boot("next")
+		b.likeReference(func() { Expect(os.Remove(b.net("10.1.2.2"))).To(Succeed()) })
+		b.referenceAdd("10.1.2.2", "c1")
+		b.referenceAdd("10.1.2.9", "c9")
+		b.ok("STATUS", "", try{})
+		Expect(b.reserved()).To(Equal([]string{"10.1.2.2 c1/eth0", "10.1.2.9 c9/eth0"}))
+		b.boot("and another")
+		b.ok("STATUS", "", try{})
+		Expect(b.reserved()).To(BeEmpty())
+	})
+
+	It("keeps all when the index is gone, damaged, or the boot is not known", func() {
+		b.add("c1", try{})
+		Expect(os.RemoveAll(filepath.Join(b.dataDir, ".plumb"))).To(Succeed())
+		b.boot("next")
+		b.ok("STATUS", "", try{})
+		Expect(b.reserved()).To(HaveLen(1))
+
+		Expect(os.Remove(b.bootID)).To(Succeed())
+		b.ok("STATUS", "", try{})
+		Expect(b.reserved()).To(HaveLen(1))
+		b.boot("after")
+		b.ok("STATUS", "", try{})
+		Expect(b.reserved()).To(HaveLen(1))
+	})
+
+	It("does not take the same boot for another", func() {
+		b.add("c1", try{})
+		b.referenceAdd("10.1.2.9", "c9")
+		b.ok("STATUS", "", try{})
+		Expect(b.reserved()).To(HaveLen(2))
+	})
+})
+
+var _ = Describe("the lock", func() {
+	It("is not waited for without end, and its holder is named", func() {
+		b := newBed()
+		b.wait = 50 * time.Millisecond
+		b.add("c1", try{})
+		holder := exec.Command("flock", b.net("lock"), "sh", "-c", "echo held; read line")
+		in, err := holder.StdinPipe()
+		Expect(err).NotTo(HaveOccurred())
+		out, err := holder.StdoutPipe()
+		Expect(err).NotTo(HaveOccurred())
+		Expect(holder.Start()).To(Succeed())
+		DeferCleanup(func() { _ = in.Close(); _ = holder.Wait() })
+		_, err = out.Read(make([]byte, 5))
+		Expect(err).NotTo(HaveOccurred())
+
+		for _, c := range []string{"ADD", "DEL", "CHECK"} {
+			f := b.fails(c, "c1", try{})
+			Expect(f.Code).To(Equal(uint(types.CodeTryAgain)))
+			Expect(f.Msg).To(ContainSubstring("lock %s: held by process %d (flock) for over 50ms", b.net("lock"), holder.Process.Pid))
+		}
+		Expect(b.fails("STATUS", "", try{}).Code).To(Equal(uint(types.CodeNotAvailable)))
+	})
+
+	It("is that of the folder which is there when it is got", func() {
+		b := newBed()
+		b.add("c1", try{})
+		waiting := make(chan struct{})
+		done := make(chan nstest.Reply)
+		b.likeReference(func() {
+			go func() {
+				defer GinkgoRecover()
+				c := b.call("c2", try{}).With("ADD")
+				c.Before = func(step string) error {
+					if strings.HasPrefix(step, "lock") {
+						select {
+						case <-waiting:
+						default:
+							close(waiting)
+						}
+					}
+					return nil
+				}
+				done <- nstest.Run(b.plugin(), c)
+			}()
+			<-waiting
+			Expect(os.Rename(b.net(""), b.net("../old"))).To(Succeed())
+			Expect(os.Mkdir(b.net(""), 0o755)).To(Succeed())
+		})
+		(<-done).OK(GinkgoTB())
+		Expect(b.reserved()).To(Equal([]string{"10.1.2.2 c2/eth0"}))
+	})
+})
+
+var _ = Describe("a folder that is read-only", func() {
+	It("lets DEL of the unknown finish, and says so of the known", func() {
+		b := newBed()
+		b.add("c1", try{})
+		bin := filepath.Join(nstest.Build(GinkgoTB(), "host-local"), "host-local")
+		call := func(command, id string) nstest.Reply {
+			script := filepath.Join(GinkgoT().TempDir(), "in-a-read-only-folder")
+			Expect(os.WriteFile(script, fmt.Appendf(nil, "#!/bin/sh\nexec unshare -m sh -c 'mount --bind %s %s && mount -o remount,ro,bind %s && exec %s'\n",
+				b.dataDir, b.dataDir, b.dataDir, bin), 0o700)).To(Succeed())
+			return nstest.Exec(GinkgoTB(), script, b.call(id, try{}).With(command))
+		}
+		call("DEL", "c2").OK(GinkgoTB())
+		f := call("DEL", "c1").Failure(GinkgoTB())
+		Expect(f.Code).To(Equal(uint(types.CodeIO)))
+		Expect(f.Msg).To(ContainSubstring("read-only file system"))
+		Expect(call("STATUS", "").Failure(GinkgoTB()).Code).To(Equal(uint(types.CodeNotAvailable)))
+		Expect(call("ADD", "c3").Failure(GinkgoTB()).Code).To(Equal(uint(types.CodeIO)))
+		Expect(os.Remove(b.net("lock"))).To(Succeed())
+		call("DEL", "c2").OK(GinkgoTB())
+		Expect(call("DEL", "c1").Failure(GinkgoTB()).Code).To(Equal(uint(types.CodeIO)))
+		Expect(b.reserved()).To(HaveLen(1))
+	})
+})
+
+var _ = Describe("many at a time", func() {
+	It("gives no address twice and loses none", func() {
+		b := newBed()
+		bin := filepath.Join(nstest.Build(GinkgoTB(), "host-local"), "host-local")
+		all := func(command string, each func(i int, r nstest.Reply)) {
+			var wg sync.WaitGroup
+			turns := make(chan struct{}, 32)
+			for i := range 200 {
+				wg.Go(func() {
+					defer GinkgoRecover()
+					turns <- struct{}{}
+					defer func() { <-turns }()
+					each(i, nstest.Exec(GinkgoTB(), bin, b.call(fmt.Sprint("c", i), try{}).With(command)))
+				})
+			}
+			wg.Wait()
+		}
+		given := make([]string, 200)
+		all("ADD", func(i int, r nstest.Reply) { given[i] = r.Result(GinkgoTB()).IPs[0].Address.String() })
+		slices.Sort(given)
+		Expect(slices.Compact(given)).To(HaveLen(200))
+		Expect(b.reserved()).To(HaveLen(200))
+		all("DEL", func(_ int, r nstest.Reply) { r.OK(GinkgoTB()) })
+		Expect(b.reserved()).To(BeEmpty())
+	})
+})
+
+var _ = Describe("a crash", func() {
+	It("at any instruction leaves nothing that the next calls do not repair", func() {
+		b := newBed()
+		bin := filepath.Join(nstest.Build(GinkgoTB(), "host-local"), "host-local")
+		r := rand.New(rand.NewPCG(5, 6))
+		cool := try{ipam: subnet + `, "cooldown": 1`}
+		for i := range 300 {
+			id := fmt.Sprint("c", i%20)
+			// A runtime follows a failed ADD with a DEL, which may be killed as well.
+			for _, c := range []string{"ADD", "DEL", "GC"} {
+				if r.IntN(2) == 0 {
+					continue
+				}
+				cmd := exec.Command(bin)
+				call := b.call(id, cool).With(c)
+				if c == "GC" {
+					call.Config = b.config(try{more: `"cni.dev/valid-attachments": [{"containerID": "c1", "ifname": "eth0"}]`})
+				}
+				cmd.Env = environ(call)
+				cmd.Stdin = strings.NewReader(call.Config)
+				Expect(cmd.Start()).To(Succeed())
+				timer := time.AfterFunc(time.Duration(r.IntN(3500))*time.Microsecond, func() { _ = cmd.Process.Kill() })
+				_ = cmd.Wait()
+				timer.Stop()
+			}
+			if i%10 != 9 {
+				continue
+			}
+			// An address is in the hands of one, and its DEL frees it.
+			b.clock += time.Minute
+			b.add("witness", try{})
+			for _, line := range b.reserved() {
+				Expect(line).To(MatchRegexp(`^10\.1\.2\.\d+ (c\d+|witness)/eth0$`))
+			}
+			b.ok("DEL", "witness", try{})
+			for n := range 20 {
+				b.ok("DEL", fmt.Sprint("c", n), try{})
+			}
+			Expect(b.reserved()).To(BeEmpty())
+		}
+	})
+})
+
+// environ is what nstest.Exec would give the call.
+func environ(c nstest.Call) []string {
+	return []string{
+		"CNI_COMMAND=" + c.Command, "CNI_CONTAINERID=" + c.ContainerID, "CNI_IFNAME=eth0",
+		"CNI_NETNS=" + c.NetNS, "CNI_PATH=/nonexistent",
+	}
+}
+
+var _ = Describe("a step that fails", func() {
+	It("leaves nothing", func() {
+		b := newBed()
+		nstest.FaultSweep(GinkgoTB(), nstest.Sweep{
+			Plugin: b.plugin(),
+			Config: b.config(try{ipam: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]`}),
+			Dirs:   []string{b.net("")},
+			// A bed of the sweep is a fresh node.
+			Prepare: func(_, _ *nstest.NS) { Expect(os.RemoveAll(b.dataDir)).To(Succeed()) },
+			// Where the next search begins belongs to the network.
+			Ignore: func(line string) bool { return strings.Contains(line, "last_reserved_ip.") },
+		})
+	})
+})
