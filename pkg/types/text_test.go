@@ -1,0 +1,66 @@
+package types
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+func TestParseCIDR(t *testing.T) {
+	for text, want := range map[string]string{
+		"10.0.0.5/24":            "10.0.0.5/24",
+		"::ffff:10.0.0.5/120":    "10.0.0.5/24",
+		"fd00:0::5/64":           "fd00::5/64",
+		"::ffff:10.0.0.5/64":     "",
+		"10.0.0.5":               "",
+		"10.0.0.5/08":            "",
+		"10.0.0.5/33":            "",
+		"fe80::1%eth0/64":        "",
+		"10.0.0.5/24 10.0.0.6/8": "",
+		"":                       "",
+	} {
+		p, err := ParseCIDR(text)
+		if want == "" {
+			if err == nil {
+				t.Errorf("%q: have %s, want an error", text, p)
+			}
+			continue
+		}
+		if err != nil || p.String() != want {
+			t.Errorf("%q: have %s, %v, want %s", text, p, err, want)
+		}
+	}
+}
+
+func TestParseAddr(t *testing.T) {
+	for text, want := range map[string]string{
+		"10.0.0.1": "10.0.0.1", "::ffff:10.0.0.1": "10.0.0.1", "fd00:0::1": "fd00::1",
+		"fe80::1%eth0": "", "10.0.0.1/24": "", "010.0.0.1": "", "": "",
+	} {
+		ip, err := ParseAddr(text)
+		if want == "" && err == nil || want != "" && (err != nil || ip.String() != want) {
+			t.Errorf("%q: have %s, %v, want %q", text, ip, err, want)
+		}
+	}
+}
+
+func TestRouteText(t *testing.T) {
+	have, err := RouteText{Dst: "10.9.0.7/16", GW: "::ffff:10.0.0.1", MTU: 1400, AdvMSS: 1200, Priority: 7, Table: 9, Scope: 253}.Route()
+	want := Route{
+		Dst: netip.MustParsePrefix("10.9.0.0/16"), GW: netip.MustParseAddr("10.0.0.1"),
+		MTU: 1400, AdvMSS: 1200, Priority: 7, Table: 9, Scope: 253,
+	}
+	if err != nil || have != want {
+		t.Errorf("have %+v, %v, want %+v", have, err, want)
+	}
+	for want, text := range map[string]RouteText{
+		`dst: invalid CIDR address: ""`:     {},
+		`gw: invalid IP address: "x"`:       {Dst: "10.0.0.0/8", GW: "x"},
+		"has a gateway of the other family": {Dst: "10.0.0.0/8", GW: "fd00::1"},
+		"scope 256":                         {Dst: "10.0.0.0/8", Scope: 256},
+	} {
+		if _, err := text.Route(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: have %v, want %s", text, err, want)
+		}
+	}
+}

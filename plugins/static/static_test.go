@@ -1,0 +1,228 @@
+package main
+
+import (
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+const (
+	two    = `,"addresses":[{"address":"10.10.0.5/24","gateway":"10.10.0.254"},{"address":"3ffe:ffff:0:1ff::1/64","gateway":"3ffe:ffff:0::1"}]`
+	routes = `,"routes":[{"dst":"0.0.0.0/0"},{"dst":"192.168.0.7/16","gw":"10.10.5.1","mtu":1400,"advmss":1200,"priority":7,"table":9,"scope":0},{"dst":"3ffe:ffff:0:1ff::/64"}]`
+	dns    = `,"dns":{"nameservers":["10.10.0.1"],"domain":"example.org","search":["a.example.org"],"options":["ndots:2"]}`
+)
+
+// answer is "address gateway" of each IP of an ADD.
+func answer(c nstest.Call) string {
+	GinkgoHelper()
+	var ips []string
+	for _, ip := range run(c, "ADD").Result(GinkgoTB()).IPs {
+		Expect(ip.Interface).To(Equal(types.NoInterface))
+		ips = append(ips, strings.TrimSpace(fmt.Sprint(ip.Address, " ", orNone(ip.Gateway.IsValid(), ip.Gateway))))
+	}
+	return strings.Join(ips, ", ")
+}
+
+func orNone(valid bool, v any) any {
+	if valid {
+		return v
+	}
+	return "-"
+}
+
+var _ = Describe("static", func() {
+	BeforeEach(func() { nstest.LeakCheck(GinkgoTB()) })
+
+	DescribeTable("gives all that the configuration says, in the form of each version",
+		func(version string) {
+			expectGolden("add-"+version, run(call(conf(version, two+routes+dns, ""), ""), "ADD").OK(GinkgoTB()).Stdout)
+		},
+		EntryDescription("%s"),
+		Entry(nil, "0.1.0"), Entry(nil, "0.2.0"), Entry(nil, "0.3.0"), Entry(nil, "0.3.1"),
+		Entry(nil, "0.4.0"), Entry(nil, "1.0.0"), Entry(nil, "1.1.0"),
+	)
+
+	DescribeTable("takes addresses from each source",
+		func(ipam, rest, args, want string) {
+			Expect(answer(call(conf("1.1.0", ipam, rest), args))).To(Equal(want))
+		},
+		Entry("the configuration's", two, "", "", "10.10.0.5/24 10.10.0.254, 3ffe:ffff:0:1ff::1/64 3ffe:ffff::1"),
+		Entry("a gateway outside the subnet, as ptp may have", `,"addresses":[{"address":"10.0.0.5/32","gateway":"169.254.1.1"}]`, "", "",
+			"10.0.0.5/32 169.254.1.1"),
+		Entry("the old key version", `,"addresses":[{"version":"4","address":"10.0.0.5/24"},{"version":6,"address":"fd00::5/64"}]`, "", "",
+			"10.0.0.5/24 -, fd00::5/64 -"),
+		Entry("keys in any case", `,"Addresses":[{"ADDRESS":"10.0.0.5/24","Gateway":""}]`, "", "", "10.0.0.5/24 -"),
+		Entry("IPv4 written as IPv6", `,"addresses":[{"address":"::ffff:10.0.0.5/120","gateway":"::ffff:10.0.0.1"}]`, "", "", "10.0.0.5/24 10.0.0.1"),
+		Entry("CNI_ARGS behind the configuration's", `,"addresses":[{"address":"10.0.0.5/24"}]`, "", "IP=10.1.0.5/24,fd00::5/64",
+			"10.0.0.5/24 -, 10.1.0.5/24 -, fd00::5/64 -"),
+		Entry("the same address twice: once", `,"addresses":[{"address":"10.0.0.5/24","gateway":"10.0.0.1"}]`, "", "IP=10.0.0.5/24",
+			"10.0.0.5/24 10.0.0.1"),
+		Entry("GATEWAY for each address whose subnet has it", "", "", "IP=10.1.0.5/24,10.2.0.5/24,10.1.0.6/24;GATEWAY=10.1.0.1,10.2.0.1",
+			"10.1.0.5/24 10.1.0.1, 10.2.0.5/24 10.2.0.1, 10.1.0.6/24 10.1.0.1"),
+		Entry("GATEWAY leaves a configured gateway alone", `,"addresses":[{"address":"10.0.0.5/24","gateway":"10.0.0.1"},{"address":"10.0.0.6/24"}]`, "",
+			"IP=10.0.0.7/24;GATEWAY=10.0.0.254", "10.0.0.5/24 10.0.0.1, 10.0.0.6/24 10.0.0.254, 10.0.0.7/24 10.0.0.254"),
+		Entry("empty CNI_ARGS", two, "", "IP=;GATEWAY=;IgnoreUnknown=1;K8S_POD_NAME=x", "10.10.0.5/24 10.10.0.254, 3ffe:ffff:0:1ff::1/64 3ffe:ffff::1"),
+		Entry("args.cni.ips instead of all others", two, `,"args":{"cni":{"ips":["10.2.0.5/24"],"labels":[{"key":"a"}]}}`, "IP=10.1.0.5/24", "10.2.0.5/24 -"),
+		Entry("runtimeConfig.ips instead of all others", two,
+			`,"args":{"cni":{"ips":["10.2.0.5/24"]}},"runtimeConfig":{"ips":["10.3.0.5/24","fd00:3::5/64"]}`, "IP=10.1.0.5/24",
+			"10.3.0.5/24 -, fd00:3::5/64 -"),
+		Entry("empty lists of ips", two, `,"args":{"cni":{"ips":[]}},"runtimeConfig":{"ips":null}`, "", "10.10.0.5/24 10.10.0.254, 3ffe:ffff:0:1ff::1/64 3ffe:ffff::1"),
+		Entry("null for everything", `,"addresses":null,"routes":null,"dns":null`, `,"args":null,"runtimeConfig":null`, "IP=10.0.0.5/24", "10.0.0.5/24 -"),
+	)
+
+	It("succeeds without any address, and says so to people", func() {
+		r := run(call(conf("1.0.0", "", ""), ""), "ADD").OK(GinkgoTB())
+		Expect(r.Stdout).To(MatchJSON(`{"cniVersion":"1.0.0"}`))
+		Expect(r.Stderr).To(ContainSubstring("static: warning: no address"))
+		f := run(call(conf("0.2.0", "", ""), ""), "ADD").Failure(GinkgoTB())
+		Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
+		Expect(f.Msg).To(ContainSubstring("cannot convert: no valid IP addresses"))
+	})
+
+	It("says when a gateway of CNI_ARGS fits no address", func() {
+		r := run(call(conf("1.0.0", two, ""), "GATEWAY=10.77.0.1"), "ADD").OK(GinkgoTB())
+		Expect(r.Stderr).To(ContainSubstring("GATEWAY 10.77.0.1 is not used"))
+	})
+
+	DescribeTable("refuses what cannot work",
+		func(c nstest.Call, code int, texts ...string) {
+			f := run(c, "ADD").Failure(GinkgoTB())
+			Expect(f.Code).To(BeEquivalentTo(code), f.String())
+			for _, text := range texts {
+				Expect(f.Msg).To(ContainSubstring(text))
+			}
+		},
+		Entry("no ipam", call(`{"cniVersion":"1.0.0","name":"n","type":"x"}`, ""), types.CodeConfig, "IPAM config missing 'ipam' key"),
+		Entry("ipam null", call(`{"cniVersion":"1.0.0","name":"n","type":"x","ipam":null}`, ""), types.CodeConfig, "IPAM config missing 'ipam' key"),
+		Entry("an address without a prefix length", call(conf("1.0.0", `,"addresses":[{"address":"10.0.0.5"}]`, ""), ""), types.CodeConfig,
+			"the 'address' field is expected to be in CIDR notation, got: '10.0.0.5'"),
+		Entry("no address in an entry", call(conf("1.0.0", `,"addresses":[{}]`, ""), ""), types.CodeConfig,
+			"the 'address' field is expected to be in CIDR notation, got: ''"),
+		Entry("null in addresses and routes", call(conf("1.0.0", `,"addresses":[null],"routes":[null]`, ""), ""), types.CodeConfig,
+			"the 'address' field is expected to be in CIDR notation, got: ''", `routes[0]: dst: invalid CIDR address: ""`),
+		Entry("no CIDR in CNI_ARGS", call(conf("1.0.0", "", ""), "IP=10.0.0.5/24,10.0.0.6"), types.CodeConfig,
+			"the 'ip' field is expected to be in CIDR notation, got: '10.0.0.6'"),
+		Entry("no CIDR in args", call(conf("1.0.0", "", `,"args":{"cni":{"ips":["10.0.0.5"]}}`), ""), types.CodeConfig,
+			"an entry in the 'ips' field is NOT in CIDR notation, got: '10.0.0.5'"),
+		Entry("no CIDR in runtimeConfig", call(conf("1.0.0", "", `,"runtimeConfig":{"ips":["x"]}`), ""), types.CodeConfig,
+			"an entry in the 'ips' field is NOT in CIDR notation, got: 'x'"),
+		Entry("null in ips (H6.3)", call(conf("1.0.0", "", `,"runtimeConfig":{"ips":[null]}`), ""), types.CodeConfig,
+			"an entry in the 'ips' field is NOT in CIDR notation, got: ''"),
+		Entry("bad gateways", call(conf("1.0.0", `,"addresses":[{"address":"10.0.0.5/24","gateway":"x"}]`, ""), "GATEWAY=10.0.0.256"), types.CodeConfig,
+			"invalid gateway address: x", "invalid gateway address: 10.0.0.256"),
+		Entry("a gateway with a zone", call(conf("1.0.0", `,"addresses":[{"address":"fd00::5/64","gateway":"fe80::1%eth0"}]`, ""), ""), types.CodeConfig,
+			"invalid gateway address: fe80::1%eth0"),
+		Entry("a gateway of the other family", call(conf("1.0.0", `,"addresses":[{"address":"10.0.0.5/24","gateway":"fd00::1"}]`, ""), ""), types.CodeConfig,
+			"address 10.0.0.5/24 has a gateway of the other family: fd00::1"),
+		Entry("addresses that no interface has", call(conf("1.0.0", `,"addresses":[{"address":"0.0.0.0/0"},{"address":"ff02::1/64"}]`, ""), ""), types.CodeConfig,
+			"address 0.0.0.0/0 is none", "address ff02::1/64 is none"),
+		Entry("two of a family before 0.3.0", call(conf("0.2.0", `,"addresses":[{"address":"10.0.0.5/24"},{"address":"10.0.0.6/24"}]`, ""), ""), types.CodeConfig,
+			"CNI version 0.2.0 does not support more than 1 address per family"),
+		Entry("bad routes, all of them", call(conf("1.0.0", `,"routes":[{"dst":"x"},{"dst":"10.0.0.0/8","gw":"y"},{"dst":"10.0.0.0/8","gw":"fd00::1"},{"dst":"10.0.0.0/8","mtu":-1}]`, ""), ""), types.CodeConfig,
+			`routes[0]: dst: invalid CIDR address: "x"`, `routes[1]: gw: invalid IP address: "y"`, "routes[2]: route 10.0.0.0/8 has a gateway of the other family", "routes[3]"),
+		Entry("problems in every part at once", call(conf("1.0.0", `,"addresses":[{"address":"a"},{"address":"b"}],"routes":[{"dst":"c"}]`, ""), "IP=d;GATEWAY=e"), types.CodeConfig,
+			"'a'", "'b'", `"c"`, "'d'", "invalid gateway address: e"),
+		Entry("a value of the wrong shape", call(conf("1.0.0", `,"addresses":{}`, ""), ""), types.CodeDecode, `key "ipam.addresses": want a list`),
+		Entry("an unknown argument", call(conf("1.0.0", two, ""), "X=1"), types.CodeEnvironment, "unknown args"),
+		Entry("an unknown key, strictly", call(conf("1.0.0", `,"adresses":[]`, `,"strict":true`), ""), types.CodeUnsupported, `"ipam.adresses"`, `did you mean "addresses"?`),
+	)
+
+	Describe("CHECK", func() {
+		result := func(ips string) string { return `{"cniVersion":"1.0.0","ips":[` + ips + `]}` }
+		const (
+			v4 = `{"address":"10.10.0.5/24","gateway":"10.10.0.254"}`
+			v6 = `{"address":"3ffe:ffff:0:1ff::1/64","gateway":"3ffe:ffff::1"}`
+		)
+		DescribeTable("compares the addresses with the result",
+			func(ipam, prev string, texts ...string) {
+				r := run(call(withPrev(conf("1.0.0", ipam, ""), prev), ""), "CHECK")
+				if len(texts) == 0 {
+					r.OK(GinkgoTB())
+					return
+				}
+				f := r.Failure(GinkgoTB())
+				Expect(f.Code).To(BeEquivalentTo(codeChanged))
+				for _, text := range texts {
+					Expect(f.Msg).To(ContainSubstring(text))
+				}
+			},
+			Entry("all there", two, result(v4+","+v6)),
+			Entry("another plugin's beside them", two, result(v4+","+v6+`,{"address":"10.99.0.1/24"}`)),
+			Entry("one missing (H5.11)", two, result(v4), "prevResult has no address 3ffe:ffff:0:1ff::1/64"),
+			Entry("all missing", two, result(""), "prevResult has no address 10.10.0.5/24", "prevResult has no address 3ffe:ffff:0:1ff::1/64"),
+			Entry("another prefix length", two, result(`{"address":"10.10.0.5/25","gateway":"10.10.0.254"},`+v6), "no address 10.10.0.5/24"),
+			Entry("another gateway", two, result(`{"address":"10.10.0.5/24","gateway":"10.10.0.1"},`+v6), "10.10.0.5/24 with gateway 10.10.0.1, not 10.10.0.254"),
+			Entry("no gateway any more", two, result(`{"address":"10.10.0.5/24"},`+v6), "10.10.0.5/24 without a gateway, not with 10.10.0.254"),
+			Entry("a gateway that bridge added", `,"addresses":[{"address":"10.10.0.5/24"}]`, result(v4)),
+		)
+		It("needs a prevResult, and a version that has CHECK", func() {
+			Expect(run(call(conf("1.0.0", two, ""), ""), "CHECK").Failure(GinkgoTB()).Code).To(BeEquivalentTo(types.CodeConfig))
+			Expect(run(call(conf("0.3.1", two, ""), ""), "CHECK").Failure(GinkgoTB()).Code).To(BeEquivalentTo(types.CodeVersion))
+		})
+	})
+
+	DescribeTable("DEL succeeds, whatever it is told",
+		func(c nstest.Call) {
+			run(c, "DEL").OK(GinkgoTB())
+			run(c, "DEL").OK(GinkgoTB())
+		},
+		Entry("what ADD was told", call(conf("1.0.0", two, ""), "")),
+		Entry("no netns", nstest.Call{Config: conf("1.0.0", two, "")}),
+		Entry("nonsense", call(conf("1.0.0", `,"addresses":"x","routes":7`, `,"prevResult":"x"`), "X=1;;=")),
+	)
+
+	It("has nothing to collect", func() {
+		run(call(conf("1.1.0", two, `,"cni.dev/valid-attachments":[]`), ""), "GC").OK(GinkgoTB())
+	})
+
+	DescribeTable("STATUS says whether ADD could succeed",
+		func(ipam string, code int) {
+			r := run(call(conf("1.1.0", ipam, ""), ""), "STATUS")
+			if code == 0 {
+				r.OK(GinkgoTB())
+				return
+			}
+			Expect(r.Failure(GinkgoTB()).Code).To(BeEquivalentTo(code))
+		},
+		Entry("yes", two, 0),
+		Entry("yes: the runtime may bring the addresses", "", 0),
+		Entry("no", `,"addresses":[{"address":"x"}]`, types.CodeNotAvailable),
+	)
+})
+
+// TestLean: an IPAM plugin that keeps nothing opens no socket.
+func TestLean(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", ".").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for dep := range strings.FieldsSeq(string(out)) {
+		if strings.Contains(dep, "netlink") || strings.HasSuffix(dep, "pkg/nl") {
+			t.Errorf("static depends on %s", dep)
+		}
+	}
+}
+
+// FuzzAddress: what a person writes gives addresses or an error, never a panic, and
+// an address that was taken is taken again as it is printed.
+func FuzzAddress(f *testing.F) {
+	for _, s := range []string{"10.0.0.5/24", "::ffff:10.0.0.5/120", "fd00::/0", " 10.0.0.5/32", "10.0.0.5/024", "fe80::1%eth0/64", "", "/"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		p, err := parseAddress(s, "want CIDR")
+		if err != nil {
+			return
+		}
+		if again, err := parseAddress(p.String(), "want CIDR"); err != nil || again != p {
+			t.Errorf("%q gave %s, which gives %s, %v", s, p, again, err)
+		}
+	})
+}
