@@ -4,7 +4,7 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -177,8 +177,7 @@ func (c *cluster) reserved() []string {
 // code is the error code that the plugin gave libcni.
 func code(err error) uint {
 	var e *cnitypes.Error
-	b, _ := json.Marshal(err)
-	if json.Unmarshal(b, &e) != nil || e == nil {
+	if !errors.As(err, &e) {
 		return 0
 	}
 	return e.Code

@@ -374,7 +374,9 @@ func flatten(prefix string, v any) []string {
 				all = append(all, prefix+"={"+strings.Join(flatten("", item), " ")+"}")
 				continue
 			}
-			plain = append(plain, fmt.Sprint(item))
+			if item != "linkdown" { // a route's flag that follows the carrier, late
+				plain = append(plain, fmt.Sprint(item))
+			}
 		}
 		if len(plain) > 0 {
 			all = append(all, prefix+"=["+strings.Join(plain, " ")+"]")
