@@ -118,6 +118,25 @@ func FirstGateway(ips []types.IP, dst netip.Prefix) netip.Addr {
 	return netip.Addr{}
 }
 
+// IPsOf lists the IPs of the container's interface, as far as prev tells, which may
+// be nil.
+func IPsOf(prev *types.Result, ifName string) []types.IP {
+	if prev == nil {
+		return nil
+	}
+	index, _ := prev.Container(ifName)
+	return prev.Of(index)
+}
+
+// Prefixes lists the addresses of IPs.
+func Prefixes(ips []types.IP) []netip.Prefix {
+	out := make([]netip.Prefix, 0, len(ips))
+	for _, ip := range ips {
+		out = append(out, ip.Address)
+	}
+	return out
+}
+
 // Apply brings the interface into the state. Addresses are there before it comes
 // up, so that it announces them; routes need it up.
 func Apply(c *nl.Conn, l nl.Link, s Spec) error {

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/ipam"
+	"github.com/plumb-cni/plumb/pkg/masq"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// carrierDeadline is how long ADD waits for the kernel, which tells when the two
+// ends of the pair see each other.
+const carrierDeadline = 10 * time.Second
+
+// podIndex is the container's interface in the result: host end, container.
+const podIndex = 1
+
+// An attachment is one ADD at work.
+type attachment struct {
+	r         *skel.Request
+	conf      *config
+	node, pod *nl.Conn
+	host, eth nl.Link // the two ends of the pair
+}
+
+// add makes the pair while the IPAM plugin works, and gives each end its part of the
+// lease.
+func add(r *skel.Request) (*types.Result, error) {
+	conf, err := parse(r)
+	if err != nil {
+		return nil, err
+	}
+	node, pod, err := nl.OpenBoth(r.Node, r.Pod)
+	if err != nil {
+		return nil, err
+	}
+	if err := attach.EnsureFree(pod, r.IfName); err != nil {
+		return nil, err
+	}
+	pending, err := ipam.Start(r)
+	if err != nil {
+		return nil, err
+	}
+	a := &attachment{r: r, conf: conf, node: node, pod: pod}
+	a.host, a.eth, err = attach.AddVeth(&r.Undo, attach.Pair{Node: node, Pod: pod, Owner: r.Attachment(), MTU: conf.mtu})
+	if err != nil {
+		return nil, err
+	}
+	lease, err := pending.Wait()
+	if err != nil {
+		return nil, err
+	}
+	result := a.result(lease)
+	if result.IPs, err = complete(lease.IPs, conf.mtu); err != nil {
+		return nil, err
+	}
+	return result, a.connect(result)
+}
+
+func (a *attachment) result(lease *ipam.Lease) *types.Result {
+	result := &types.Result{
+		Interfaces: []types.Interface{
+			{Name: a.host.Name, MAC: a.host.MAC, MTU: a.host.MTU},
+			{Name: a.eth.Name, MAC: a.eth.MAC, MTU: a.eth.MTU, Sandbox: a.r.NetNS},
+		},
+		Routes: lease.Routes,
+		DNS:    a.r.Conf.DNS,
+	}
+	if result.DNS.IsZero() {
+		result.DNS = lease.DNS
+	}
+	return result
+}
+
+// connect puts the lease to use on both ends. No neighbour is to be told of the
+// addresses: the segment is as new as they are.
+func (a *attachment) connect(result *types.Result) error {
+	if err := attach.Apply(a.pod, a.eth, podSide(a.eth.Name, result.IPs, result.Routes)); err != nil {
+		return err
+	}
+	if err := attach.Apply(a.node, a.host, nodeSide(a.host.Name, result.IPs)); err != nil {
+		return err
+	}
+	if err := attach.EnsureForwarding(a.node, result.IPs); err != nil {
+		return err
+	}
+	if a.conf.masquerade {
+		if err := masq.Add(&a.r.Undo, a.conf.masq(a.r), attach.Prefixes(result.IPs)); err != nil {
+			return err
+		}
+	}
+	if err := a.node.AwaitRunning(a.host, carrierDeadline); err != nil {
+		return err
+	}
+	return a.pod.AwaitRunning(a.eth, carrierDeadline)
+}

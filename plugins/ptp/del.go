@@ -1,0 +1,58 @@
+package main
+
+import (
+	"errors"
+
+	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/ipam"
+	"github.com/plumb-cni/plumb/pkg/masq"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// del removes what ADD made, by the identity of the attachment: with or without the
+// container, with or without prevResult, whatever the configuration says by now.
+// Every step is tried. The rules go first and their socket is closed last, so that
+// one grace period of the kernel serves them and the link. The address is given back
+// only when nothing answers for it any more.
+func del(r *skel.Request) error {
+	node, pod, err := nl.OpenBoth(r.Node, r.Pod)
+	if err != nil {
+		return err
+	}
+	prev, _ := r.Prev() // one that cannot be read is as good as none
+	ips := attach.Prefixes(attach.IPsOf(prev, r.IfName))
+	rules := masq.Del(masq.Masq{Node: r.Node, Owner: r.Attachment()}, ips)
+	if err := attach.DelVeth(node, pod, r.Attachment(), prev); err != nil {
+		return errors.Join(rules, err) // something may still answer for the address
+	}
+	return errors.Join(rules, attach.ForgetFlows(r.Node, ips), ipam.Del(r))
+}
+
+func gc(r *skel.Request) error {
+	node, err := nl.Open(r.Node)
+	if err != nil {
+		return err
+	}
+	keep := r.Valid()
+	return errors.Join(
+		masq.GC(r.Node, r.Conf.Name, keep),
+		attach.GCVeths(node, r.Conf.Name, keep),
+		ipam.GC(r),
+	)
+}
+
+// status says whether an ADD could succeed now.
+func status(r *skel.Request) error {
+	conf, err := parse(r)
+	if err != nil {
+		return types.NotAvailable(err)
+	}
+	if conf.masquerade {
+		if err := masq.Status(r.Node, conf.masqBackend); err != nil {
+			return err
+		}
+	}
+	return ipam.Status(r)
+}

@@ -1,0 +1,14 @@
+// ptp connects a container to the node by a veth pair that it shares with nobody:
+// the node is the container's gateway, and routes to each of its addresses. See
+// README.md.
+package main
+
+import (
+	"github.com/plumb-cni/plumb/pkg/skel"
+)
+
+func main() { skel.Main(plugin()) }
+
+func plugin() skel.Plugin {
+	return skel.Plugin{Name: "ptp", Add: add, Del: del, Check: check, Status: status, GC: gc}
+}

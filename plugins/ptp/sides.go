@@ -1,0 +1,120 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/sysctl"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// What is here is pure: from a lease to the state of the two ends of the pair, for
+// ADD to make and CHECK to compare.
+
+// complete gives the IPs to the container's interface, and those without a gateway
+// the first one of their family. It reports all that cannot work at once.
+func complete(ips []types.IP, mtu int) ([]types.IP, error) {
+	var errs []error
+	refuse := func(wrong bool, format string, args ...any) {
+		if wrong {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	out := slices.Clone(ips)
+	for i := range out {
+		ip := &out[i]
+		ip.Interface = podIndex
+		addr := ip.Address.Addr()
+		if !ip.Gateway.IsValid() {
+			ip.Gateway = attach.FirstGateway(ips, ip.Address)
+		}
+		refuse(!ip.Gateway.IsValid(), "address %s has no gateway: ptp needs one of its family, which it puts on the node's end; set \"gateway\" in ipam, 169.254.1.1 or fe80::1 if the network has none", ip.Address)
+		refuse(ip.Gateway.IsValid() && ip.Gateway.Is4() != addr.Is4(), "address %s has the gateway %s of the other family", ip.Address, ip.Gateway)
+		refuse(ip.Gateway == addr, "address %s is its own gateway: the gateway is on the node's end, and needs an address of its own", ip.Address)
+		refuse(addr.Is6() && mtu != 0 && mtu < minMTUv6, "mtu %d is too small for the address %s: IPv6 needs %d (RFC 8200)", mtu, ip.Address, minMTUv6)
+	}
+	return out, types.Coded(types.CodeConfig, errors.Join(errs...))
+}
+
+// podSide is the container's end: its addresses without the kernel's routes to their
+// networks, for only the node is on the link, and routes to everybody by way of it.
+func podSide(eth string, ips []types.IP, routes []types.Route) attach.Spec {
+	s := attach.PodSpec(eth, attach.Owned, ips, nil)
+	for i := range s.Addrs {
+		s.Addrs[i].NoPrefixRoute = true
+	}
+	s.Routes = podRoutes(ips, routes)
+	return s
+}
+
+// podRoutes are the routes to the gateways, then to the networks of the addresses
+// through them, then those of the result. The order matters: the kernel takes a
+// gateway only when it can reach it.
+func podRoutes(ips []types.IP, routes []types.Route) []nl.Route {
+	var out []nl.Route
+	for _, ip := range ips {
+		route := nl.Route{Dst: single(ip.Gateway), Src: ip.Address.Addr()}
+		if ip.Address.Addr().Is4() {
+			route.Scope = nl.ScopeLink
+		}
+		out = addNew(out, route)
+	}
+	for _, ip := range ips {
+		if !ip.Address.IsSingleIP() {
+			out = addNew(out, nl.Route{Dst: ip.Address.Masked(), GW: ip.Gateway, Src: ip.Address.Addr()})
+		}
+	}
+	for _, route := range attach.Routes(ips, routes) {
+		known := slices.ContainsFunc(ips, func(ip types.IP) bool { return ip.Gateway == route.GW })
+		// Other gateways are behind the node's proxy ARP, if anywhere. In a table of
+		// its own a gateway is looked up in that table first, in vain.
+		route.OnLink = route.GW.IsValid() && (!known || route.Table != 0)
+		if !slices.ContainsFunc(out, route.Same) {
+			out = append(out, route)
+		}
+	}
+	return out
+}
+
+// addNew adds the route unless there is one to the destination: two of a network's
+// addresses need one way there, and all ways end at the node.
+func addNew(routes []nl.Route, route nl.Route) []nl.Route {
+	if slices.ContainsFunc(routes, func(r nl.Route) bool { return r.Dst == route.Dst }) {
+		return routes
+	}
+	return append(routes, route)
+}
+
+// nodeSide is the node's end: the gateways, and a route to each address. Scope host
+// is the reference plugin's, by which others may look for the route.
+func nodeSide(host string, ips []types.IP) attach.Spec {
+	var s attach.Spec
+	for _, ip := range ips {
+		v6 := ip.Address.Addr().Is6()
+		gateway := nl.Addr{Prefix: single(ip.Gateway), NoDAD: v6, NoPrefixRoute: true}
+		if !slices.Contains(s.Addrs, gateway) {
+			s.Addrs = append(s.Addrs, gateway)
+		}
+		route := nl.Route{Dst: single(ip.Address.Addr()), Scope: nl.ScopeHost}
+		if v6 {
+			route.Scope = nl.ScopeGlobal
+		}
+		s.Routes = append(s.Routes, route)
+		if v6 && s.Sysctls == nil {
+			// Without accept_dad=0 the link-local address, from which the node asks for
+			// the container's hardware address, would be of no use at first.
+			s.Sysctls = []sysctl.Setting{
+				{Key: sysctl.IPv6(host, "disable_ipv6"), Value: "0"},
+				{Key: sysctl.IPv6(host, "accept_dad"), Value: "0"},
+			}
+		}
+	}
+	return s
+}
+
+// single is the prefix of one address.
+func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
