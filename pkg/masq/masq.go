@@ -6,6 +6,8 @@
 //
 //	map masq4 { 10.88.0.2 comment "net1/cid1/eth0" : jump masq/net1/10.88.0.0/16 }
 //
+// and one that leads from the owner to the address, for a DEL that does not know it.
+//
 // The iptables backend, for who asks for it and for kernels without nf_tables, keeps
 // the chain names and comments of the reference plugins. Either takes over from the
 // other and from the reference: Del and GC remove, and Check accepts, what any of
@@ -24,28 +26,32 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// The backends that a configuration can ask for. None is NFTables where the kernel
+// A Backend is what keeps the rules.
+type Backend string
+
+// The backends that a configuration can ask for. Default is NFTables where the kernel
 // has nf_tables, else IPTables.
 const (
-	NFTables = "nftables"
-	IPTables = "iptables"
+	Default  Backend = ""
+	NFTables Backend = "nftables"
+	IPTables Backend = "iptables"
 )
 
-// ValidBackend refuses a backend that is none, with types.CodeConfig. key is what
-// the configuration calls it: "ipMasqBackend".
-func ValidBackend(key, backend string) error {
-	switch backend {
-	case "", NFTables, IPTables:
-		return nil
+// ParseBackend reads the value of a configuration's key. Errors have types.CodeConfig.
+func ParseBackend(s string) (Backend, error) {
+	b := Backend(s)
+	switch b {
+	case Default, NFTables, IPTables:
+		return b, nil
 	}
-	return types.Errorf(types.CodeConfig, "%s is %q: must be %q or %q, or left out", key, backend, NFTables, IPTables)
+	return "", types.Errorf(types.CodeConfig, "unknown backend %q: must be %q or %q, or left out", s, NFTables, IPTables)
 }
 
 // Masq is whose packets are masqueraded, where and how.
 type Masq struct {
 	Node    *ns.Handle
 	Owner   types.Attachment
-	Backend string // one that ValidBackend takes
+	Backend Backend
 }
 
 func (m Masq) String() string { return "masquerade of " + m.Owner.String() }
@@ -67,8 +73,8 @@ func Add(u *undo.Stack, m Masq, ips []netip.Prefix) error {
 // open connects to nf_tables if that is the backend; nil without an error is
 // iptables.
 func (m Masq) open() (*nft.Conn, error) {
-	if err := ValidBackend("masquerade backend", m.Backend); err != nil || m.Backend == IPTables {
-		return nil, err
+	if m.Backend == IPTables {
+		return nil, nil
 	}
 	c, err := nft.Open(m.Node)
 	if !errors.Is(err, nft.ErrUnavailable) {
@@ -103,9 +109,6 @@ func Del(m Masq, ips []netip.Prefix) error {
 
 // Check says what is missing.
 func Check(m Masq, ips []netip.Prefix) error {
-	if err := ValidBackend("masquerade backend", m.Backend); err != nil {
-		return err
-	}
 	c, err := m.any()
 	if err != nil {
 		return err
@@ -139,7 +142,7 @@ func GC(node *ns.Handle, network string, keep types.Set) error {
 
 // Status says whether the backend can do its work, with types.CodeNotAvailable. It
 // changes nothing and runs no program.
-func Status(node *ns.Handle, backend string) error {
+func Status(node *ns.Handle, backend Backend) error {
 	m := Masq{Node: node, Backend: backend}
 	c, err := m.open()
 	switch {

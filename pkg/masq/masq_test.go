@@ -336,14 +336,14 @@ var _ = Describe("masquerade", func() {
 	})
 
 	It("refuses a backend that is none", func() {
-		Expect(masq.ValidBackend("ipMasqBackend", "ebpf")).To(And(HaveField("Code", BeEquivalentTo(types.CodeConfig)), MatchError(ContainSubstring("ipMasqBackend"))))
-		m.Backend = "ebpf"
-		Expect(masq.Add(&u, m, dual)).To(HaveField("Code", BeEquivalentTo(types.CodeConfig)))
-		Expect(masq.Status(m.Node, "ebpf")).To(HaveOccurred())
+		_, err := masq.ParseBackend("ebpf")
+		Expect(err).To(And(HaveField("Code", BeEquivalentTo(types.CodeConfig)), MatchError(ContainSubstring(`"ebpf"`))))
+		Expect(masq.ParseBackend("")).To(Equal(masq.Default))
+		Expect(masq.ParseBackend("iptables")).To(Equal(masq.IPTables))
 	})
 })
 
-var _ = DescribeTable("traffic to the outside", func(backend string) {
+var _ = DescribeTable("traffic to the outside", func(backend masq.Backend) {
 	site := nstest.NewSite(GinkgoTB())
 	m := masq.Masq{Node: open(site.Node, nil), Owner: types.Attachment{Network: "net1", ContainerID: "cid1", IfName: "eth0"}, Backend: backend}
 	pods := []*nstest.NS{nstest.New(GinkgoTB()), nstest.New(GinkgoTB())}

@@ -28,6 +28,26 @@ func (m Masq) element(ip netip.Prefix) nft.Element {
 	}
 }
 
+// An entry is an element and the map it is in.
+type entry struct {
+	set string
+	nft.Element
+}
+
+// entries is all that the addresses need: each its element, and one that leads to it
+// from the owner.
+func (m Masq) entries(ips []netip.Prefix) []entry {
+	var all []entry
+	count := map[nft.Family]int{}
+	for _, ip := range ips {
+		f, e := family(ip.Addr()), m.element(ip)
+		from := nft.Element{Key: nft.OwnerKey(m.Owner, count[f]), Data: e.Key, Comment: e.Comment}
+		all = append(all, entry{nft.MasqSet(f), e}, entry{nft.MasqOwners(f), from})
+		count[f]++
+	}
+	return all
+}
+
 // layout is the table with the chains of the addresses' subnets.
 func (m Masq) layout(ips []netip.Prefix) nft.Layout {
 	l := nft.Plumb()
@@ -64,31 +84,30 @@ func addNFT(u *undo.Stack, c *nft.Conn, m Masq, ips []netip.Prefix) error {
 
 func addElements(c *nft.Conn, what string, m Masq, ips []netip.Prefix) error {
 	var tx nft.Tx
-	for _, ip := range ips {
-		tx.AddElement(table(), nft.MasqSet(family(ip.Addr())), m.element(ip))
+	for _, e := range m.entries(ips) {
+		tx.AddElement(table(), e.set, e.Element)
 	}
 	err := c.Commit(what, &tx)
 	if errors.Is(err, fs.ErrExist) && !errors.Is(err, fs.ErrNotExist) {
-		return replaceElements(c, what, m, ips)
+		return replaceElements(c, what, m.entries(ips))
 	}
 	return err
 }
 
 // replaceElements puts the elements in the place of those of former owners.
-func replaceElements(c *nft.Conn, what string, m Masq, ips []netip.Prefix) error {
+func replaceElements(c *nft.Conn, what string, entries []entry) error {
 	return c.Atomically(what, func(tx *nft.Tx) error {
-		for _, ip := range ips {
-			set, want := nft.MasqSet(family(ip.Addr())), m.element(ip)
-			have, err := c.Element(table(), set, want.Key)
+		for _, want := range entries {
+			have, err := c.Element(table(), want.set, want.Key)
 			switch {
-			case err == nil && have == want:
+			case err == nil && have == want.Element:
 				continue
 			case err == nil:
-				tx.DelElement(table(), set, want.Key)
+				tx.DelElement(table(), want.set, want.Key)
 			case !errors.Is(err, fs.ErrNotExist):
 				return err
 			}
-			tx.AddElement(table(), set, want)
+			tx.AddElement(table(), want.set, want.Element)
 		}
 		return nil
 	})
@@ -109,24 +128,37 @@ func delNFT(c *nft.Conn, m Masq, ips []netip.Prefix) error {
 	})
 }
 
-// delElements looks under the addresses first; only when there are none, or one is
-// not there, under all of them.
+// delElements looks for the owner's list of addresses, and under the addresses that
+// are known.
 func delElements(c *nft.Conn, tx *nft.Tx, m Masq, ips []netip.Prefix) error {
 	owner := nft.Owner(m.Owner)
-	own := map[nft.Key]bool{}
+	keys := map[nft.Key]bool{}
 	for _, ip := range ips {
-		e, err := c.Element(table(), nft.MasqSet(family(ip.Addr())), nft.AddrKey(ip.Addr()))
+		keys[nft.AddrKey(ip.Addr())] = true
+	}
+	for _, f := range families() {
+		for n := 0; ; n++ {
+			e, err := c.Element(table(), nft.MasqOwners(f), nft.OwnerKey(m.Owner, n))
+			if errors.Is(err, fs.ErrNotExist) {
+				break
+			}
+			if err != nil {
+				return err
+			}
+			if e.Comment == owner {
+				tx.DelElement(table(), nft.MasqOwners(f), e.Key)
+				keys[e.Data] = true
+			}
+		}
+	}
+	for key := range keys {
+		set := nft.MasqSet(family(key.Addr()))
+		e, err := c.Element(table(), set, key)
 		if err == nil && e.Comment == owner {
-			own[e.Key] = true
+			tx.DelElement(table(), set, key)
 		} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-	}
-	if len(own) < len(ips) || len(ips) == 0 {
-		return delWhere(c, tx, func(comment string) bool { return comment == owner })
-	}
-	for key := range own {
-		tx.DelElement(table(), nft.MasqSet(family(key.Addr())), key)
 	}
 	return nil
 }
@@ -134,13 +166,15 @@ func delElements(c *nft.Conn, tx *nft.Tx, m Masq, ips []netip.Prefix) error {
 // delWhere deletes the elements whose comment says so.
 func delWhere(c *nft.Conn, tx *nft.Tx, stale func(comment string) bool) error {
 	for _, f := range families() {
-		elements, err := c.Elements(table(), nft.MasqSet(f))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		for _, e := range elements {
-			if stale(e.Comment) {
-				tx.DelElement(table(), nft.MasqSet(f), e.Key)
+		for _, set := range []string{nft.MasqSet(f), nft.MasqOwners(f)} {
+			elements, err := c.Elements(table(), set)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			for _, e := range elements {
+				if stale(e.Comment) {
+					tx.DelElement(table(), set, e.Key)
+				}
 			}
 		}
 	}
@@ -192,15 +226,19 @@ func gcNFT(c *nft.Conn, network string, keep types.Set) error {
 	})
 }
 
-// gcChains removes the network's chains that no element jumps to. The kernel knows
-// which: it refuses to delete the others.
+// gcChains removes the network's chains that no element jumps to. An ADD may come
+// first: then the kernel refuses.
 func gcChains(c *nft.Conn, network string) error {
-	names, err := c.Chains(table(), nft.MasqChainPrefix(network))
+	chains, err := c.Chains(table(), nft.MasqChainPrefix(network))
 	errs := []error{err}
-	for _, name := range names {
+	for _, ch := range chains {
+		rules, err := c.Rules(table(), ch.Chain)
+		if errs = append(errs, err); ch.Count > len(rules) {
+			continue
+		}
 		var tx nft.Tx
-		tx.DelChain(table(), name)
-		err := c.Commit("nft delete chain "+name, &tx)
+		tx.DelChain(table(), ch.Chain)
+		err = c.Commit("nft delete chain "+ch.Chain, &tx)
 		if !errors.Is(err, unix.EBUSY) && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, err)
 		}

@@ -304,23 +304,33 @@ func (c *Conn) get(what string, t Table, kind int, encode func(*netlink.Attribut
 	return nil
 }
 
-// Chains lists the names of the table's chains that have the prefix.
-func (c *Conn) Chains(t Table, prefix string) ([]string, error) {
-	var names []string
+// A Use is a chain and how much there is that needs it: its rules, and what jumps to
+// it.
+type Use struct {
+	Chain string
+	Count int
+}
+
+// Chains lists the table's chains whose names have the prefix.
+func (c *Conn) Chains(t Table, prefix string) ([]Use, error) {
+	var uses []Use
 	err := c.h.Step("nft list chains of "+t.String(), func() error {
 		answers, err := c.dump(request(verb{unix.NFT_MSG_GETCHAIN, netlink.Dump}, t.Family, nil))
 		for _, m := range answers {
-			var table, name string
+			var table string
+			var use Use
 			err = errors.Join(err, decode(body(m), func(ad *netlink.AttributeDecoder) {
 				switch ad.Type() {
 				case unix.NFTA_CHAIN_TABLE:
 					table = ad.String()
 				case unix.NFTA_CHAIN_NAME:
-					name = ad.String()
+					use.Chain = ad.String()
+				case unix.NFTA_CHAIN_USE:
+					use.Count = int(ad.Uint32())
 				}
 			}))
-			if table == t.Name && strings.HasPrefix(name, prefix) {
-				names = append(names, name)
+			if table == t.Name && strings.HasPrefix(use.Chain, prefix) {
+				uses = append(uses, use)
 			}
 		}
 		return err
@@ -328,5 +338,5 @@ func (c *Conn) Chains(t Table, prefix string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list chains of table %s: %w", t, err)
 	}
-	return names, nil
+	return uses, nil
 }

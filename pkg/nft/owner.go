@@ -3,6 +3,7 @@ package nft
 import (
 	"crypto/sha512"
 	"encoding/hex"
+	"strconv"
 	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -30,6 +31,16 @@ func Owner(a types.Attachment) string {
 
 // NetworkPrefix is what the comments of all owners in the network begin with.
 func NetworkPrefix(network string) string { return fit(network, maxNetwork) + "/" }
+
+// OwnerKey is the n-th key under which the owner's elements are listed in a map from
+// owners to what they have: so that a DEL that knows nothing but the owner finds its
+// elements among thousands without reading them all. The key is an ifname, the one
+// type of nft's that holds a text; it is a hash, so the element's comment has the
+// last word.
+func OwnerKey(a types.Attachment, n int) Key {
+	sum := sha512.Sum512([]byte(Owner(a) + "/" + strconv.Itoa(n)))
+	return IfNameKey(hex.EncodeToString(sum[:8]))
+}
 
 // fit gives s itself, or a text of at most limit bytes that stands for it.
 func fit(s string, limit int) string {

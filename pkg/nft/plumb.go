@@ -14,6 +14,8 @@ func Plumb() Layout {
 		Sets: []Set{
 			{Name: MasqSet(IPv4), Key: []Type{IPv4Addr}, Data: []Type{Verdict}},
 			{Name: MasqSet(IPv6), Key: []Type{IPv6Addr}, Data: []Type{Verdict}},
+			{Name: MasqOwners(IPv4), Key: []Type{IfName}, Data: []Type{IPv4Addr}},
+			{Name: MasqOwners(IPv6), Key: []Type{IfName}, Data: []Type{IPv6Addr}},
 		},
 		Chains: []Chain{{
 			Name: "postrouting",
@@ -36,6 +38,14 @@ func MasqSet(f Family) string {
 		return "masq6"
 	}
 	return "masq4"
+}
+
+// MasqOwners is the map from the OwnerKeys of an attachment to its keys in MasqSet.
+func MasqOwners(f Family) string {
+	if f == IPv6 {
+		return "masqowner6"
+	}
+	return "masqowner4"
 }
 
 // MasqChain is the chain that decides what of the packets from a subnet of a network

@@ -164,8 +164,15 @@ func (t *Tx) addSet(tab Table, s Set) {
 				ae.Uint32(unix.NFTA_SET_DATA_TYPE, magic(s.Data))
 				ae.Uint32(unix.NFTA_SET_DATA_LEN, length(s.Data))
 			}
+			if len(s.Key) == 1 && s.Key[0] == IfName {
+				ae.Bytes(unix.NFTA_SET_USERDATA, textKey())
+			}
 		})
 }
+
+// textKey tells nft to print keys as texts: the byte order of the key
+// (NFTNL_UDATA_SET_KEYBYTEORDER of libnftnl/udata.h) is the host's (1).
+func textKey() []byte { return append([]byte{0, 4}, nativeUint32(1)...) }
 
 // addChain adds a chain; the same one may exist.
 func (t *Tx) addChain(tab Table, ch Chain) {
