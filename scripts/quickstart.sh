@@ -128,7 +128,7 @@ show_node() {
 	{
 		ip -n "$node" -brief link show master cni0
 		ip -n "$node" -brief address show dev cni0
-		ip -n "$node" link show master cni0 | sed -n 's/^ *alias /alias: /p'
+		ip -n "$node" link show master cni0 | awk '/^[0-9]/ { sub(/@.*/, "", $2); name = $2 } /^ *alias/ { print name " is of " $2 }'
 	} | indent
 }
 
@@ -162,7 +162,7 @@ detach() {
 	done
 	local ports leases
 	ports=$(ip -n "$node" -brief link show master cni0 | wc -l)
-	leases=$(find "$state/leases" -name '*[.:]*' ! -name '*_*' | wc -l)
+	leases=$(find "$state/leases" -name '[0-9a-f]*[.:]*' | wc -l) # files named as addresses
 	[ "$ports$leases" = 00 ] || die "left: $ports ports on cni0, $leases leases"
 	say "Nothing is left: no port on cni0, no lease."
 }
@@ -176,7 +176,7 @@ explain() {
 		    ip netns exec plumb-red ping $(address plumb-blue eth0 '\.')
 		    ip netns exec $node nft list ruleset
 		    ip netns exec $node ip -d link show master cni0
-		    CNI_LOG_LEVEL=debug scripts/exec-plugin.sh --bin $state/bin --node $node …
+		    scripts/exec-plugin.sh --help        # one plugin by hand: --bin $state/bin --node $node
 
 		scripts/quickstart.sh --clean removes all of it.
 	TEXT
