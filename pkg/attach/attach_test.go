@@ -1,0 +1,242 @@
+package attach_test
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/sysctl"
+	"github.com/plumb-cni/plumb/pkg/trace"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/pkg/undo"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
+func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
+
+func lease() []types.IP {
+	return []types.IP{
+		{Address: prefix("10.9.0.2/24"), Gateway: addr("10.9.0.1")},
+		{Address: prefix("fd00::2/64"), Gateway: addr("fd00::1")},
+	}
+}
+
+func TestRoutesTakeTheGatewayOfTheirFamilyAndStandOnce(t *testing.T) {
+	got := attach.Routes(lease(), []types.Route{
+		{Dst: prefix("0.0.0.0/0")},
+		{Dst: prefix("0.0.0.0/0"), GW: addr("10.9.0.1")},
+		{Dst: prefix("::/0")},
+		{Dst: prefix("::/0"), GW: addr("fd00::1"), Priority: 1024},
+		{Dst: prefix("10.7.0.0/16"), GW: addr("10.9.0.7"), MTU: 1300, AdvMSS: 1200, Priority: 5, Table: 100},
+	})
+	want := []string{
+		"0.0.0.0/0 via 10.9.0.1", "::/0 via fd00::1", "10.7.0.0/16 via 10.9.0.7 table 100 metric 5",
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("have %v, want %v", got, want)
+	}
+	if got[2].MTU != 1300 || got[2].AdvMSS != 1200 {
+		t.Errorf("metrics lost: %+v", got[2])
+	}
+}
+
+func TestRoutesWithoutGatewayAreOnTheLink(t *testing.T) {
+	ips := []types.IP{{Address: prefix("10.9.0.2/24")}}
+	got := attach.Routes(ips, []types.Route{{Dst: prefix("10.8.0.0/16")}, {Dst: prefix("fd01::/64")}})
+	if got[0].Scope != nl.ScopeLink || got[0].GW.IsValid() || got[1].Scope != nl.ScopeGlobal {
+		t.Errorf("have %+v", got)
+	}
+}
+
+func TestPodSpecKnowsTheSegment(t *testing.T) {
+	for _, c := range []struct {
+		segment           attach.Segment
+		noDAD, optimistic bool
+		acceptDAD         string
+	}{
+		{attach.Owned, true, false, "0"},
+		{attach.Shared, false, false, "1"},
+		{attach.SharedOptimistic, false, true, "1"},
+	} {
+		s := attach.PodSpec("eth0", c.segment, lease(), nil)
+		if a := s.Addrs[1]; a.NoDAD != c.noDAD || a.Optimistic != c.optimistic {
+			t.Errorf("segment %d: address %+v", c.segment, a)
+		}
+		if a := s.Addrs[0]; a.NoDAD || a.Optimistic {
+			t.Errorf("segment %d: IPv4 address %+v", c.segment, a)
+		}
+		for _, set := range s.Sysctls {
+			if set.Key == sysctl.IPv6("eth0", "accept_dad") && set.Value != c.acceptDAD {
+				t.Errorf("segment %d: accept_dad %s", c.segment, set.Value)
+			}
+		}
+	}
+	only4 := attach.PodSpec("eth0", attach.Owned, lease()[:1], nil)
+	for _, set := range only4.Sysctls {
+		if strings.HasSuffix(set.Key, "disable_ipv6") {
+			t.Error("IPv6 is turned on for a container that has no IPv6 address")
+		}
+	}
+}
+
+func TestAliasFitsWhateverTheNames(t *testing.T) {
+	long := types.Attachment{Network: strings.Repeat("n", 200), ContainerID: strings.Repeat("c", 300), IfName: "eth0123456789ab"}
+	other := long
+	other.ContainerID += "x"
+	if a := attach.Alias(long); len(a) > 255 || a == attach.Alias(other) {
+		t.Errorf("%d bytes: %s", len(a), a)
+	}
+	short := types.Attachment{Network: "net1", ContainerID: "cid", IfName: "eth0"}
+	if a := attach.Alias(short); a != "plumb:net1/cid/eth0" {
+		t.Error(a)
+	}
+}
+
+// A world is a node with a pod, and connections to both.
+type world struct {
+	nodeNS, podNS *nstest.NS
+	node, pod     *nl.Conn
+}
+
+func newWorld(t *testing.T) world {
+	t.Helper()
+	w := world{}
+	w.nodeNS, w.podNS = nstest.Pair(t)
+	w.node, w.pod = connect(t, w.nodeNS), connect(t, w.podNS)
+	return w
+}
+
+func connect(t *testing.T, n *nstest.NS) *nl.Conn {
+	t.Helper()
+	h, err := ns.Open(n.Path(), &trace.Tracer{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = h.Close() })
+	c, err := nl.Open(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func attachment(id string) types.Attachment {
+	return types.Attachment{Network: "net1", ContainerID: id, IfName: "eth0"}
+}
+
+func (w world) add(t *testing.T, id string) nl.Link {
+	t.Helper()
+	var u undo.Stack
+	host, _, err := attach.AddVeth(&u, attach.Pair{Node: w.node, Pod: w.pod, Owner: attachment(id)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return host
+}
+
+func TestPairIsFoundByItsAttachment(t *testing.T) {
+	w := newWorld(t)
+	host := w.add(t, "one")
+	found, err := attach.HostEnd(w.node, attachment("one"), nil)
+	if err != nil || found.Index != host.Index || !attach.Ours(found) {
+		t.Errorf("have %+v, %v", found, err)
+	}
+	if got := w.nodeNS.Sysctl(t, sysctl.IPv6(host.Name, "accept_ra")); got != "0" {
+		t.Errorf("accept_ra is %s", got)
+	}
+	if found.Up {
+		t.Error("the host end is up before its caller said so")
+	}
+	if _, err := attach.HostEnd(w.node, attachment("two"), nil); err == nil {
+		t.Error("found a pair that does not exist")
+	}
+}
+
+func TestNameOfAnotherAttachmentIsPassedOver(t *testing.T) {
+	w := newWorld(t)
+	first := w.add(t, "one").Name
+	w.podNS.Must(t, "ip", "link", "del", "eth0")
+	// Somebody else's attachment has the very name that "one" would have.
+	w.nodeNS.Must(t, "ip", "link", "add", first, "type", "veth", "peer", "name", "x0")
+	w.nodeNS.Must(t, "ip", "link", "set", first, "alias", attach.Alias(attachment("other")))
+	second := w.add(t, "one").Name
+	if second == first {
+		t.Fatalf("both are %s", first)
+	}
+	found, err := attach.HostEnd(w.node, attachment("one"), nil)
+	if err != nil || found.Name != second {
+		t.Errorf("have %s, %v", found.Name, err)
+	}
+	if err := attach.DelVeth(w.node, nil, attachment("one"), nil); err != nil {
+		t.Fatal(err)
+	}
+	if links := w.nodeNS.Must(t, "ip", "-br", "link"); !strings.Contains(links, first) || strings.Contains(links, second) {
+		t.Errorf("left:\n%s", links)
+	}
+}
+
+func TestDelRemovesAPairThatWasHalfMade(t *testing.T) {
+	w := newWorld(t)
+	host := w.add(t, "one")
+	// A plugin that was killed before it could say whom the pair serves.
+	w.nodeNS.Must(t, "ip", "link", "set", host.Name, "alias", "")
+	if err := attach.DelVeth(w.node, nil, attachment("one"), nil); err != nil {
+		t.Fatal(err)
+	}
+	if links := w.podNS.Must(t, "ip", "-br", "link"); strings.Contains(links, "eth0") {
+		t.Errorf("left:\n%s", links)
+	}
+}
+
+func TestGCKeepsOtherNetworks(t *testing.T) {
+	w := newWorld(t)
+	keep := w.add(t, "keep").Name
+	others := world{nodeNS: w.nodeNS, podNS: nstest.New(t), node: w.node}
+	others.pod = connect(t, others.podNS)
+	drop := others.add(t, "drop").Name
+	w.nodeNS.Must(t, "ip", "link", "add", "vethfeedf00d", "type", "veth", "peer", "name", "x0")
+	w.nodeNS.Must(t, "ip", "link", "set", "vethfeedf00d", "alias", "plumb:net12/drop/eth0")
+	if err := attach.GCVeths(w.node, "net1", types.Set{attachment("keep"): true}); err != nil {
+		t.Fatal(err)
+	}
+	links := w.nodeNS.Must(t, "ip", "-br", "link")
+	if !strings.Contains(links, keep) || !strings.Contains(links, "vethfeedf00d") || strings.Contains(links, drop) {
+		t.Errorf("left:\n%s", links)
+	}
+}
+
+func TestFlowsOfAnAddressAreForgotten(t *testing.T) {
+	site := nstest.NewSite(t)
+	// A rule that asks for the state makes the kernel track.
+	site.Node.Must(t, "nft", "add table ip t; add chain ip t c { type filter hook output priority 0; }; add rule ip t c ct state new counter")
+	nstest.ServeUDP(t, site.Outside, nstest.OutsideV4+":5353")
+	if _, err := nstest.DialUDP(site.Node, nstest.OutsideV4+":5353"); err != nil {
+		t.Fatal(err)
+	}
+	count := func() string { return site.Node.Sysctl(t, "net/netfilter/nf_conntrack_count") }
+	if count() == "0" {
+		t.Fatal("nothing is tracked: the test would prove nothing")
+	}
+	h, err := ns.Open(site.Node.Path(), &trace.Tracer{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = h.Close() }()
+	if err := attach.ForgetFlows(h, []netip.Prefix{prefix("198.18.0.77/32")}); err != nil {
+		t.Fatal(err)
+	}
+	if count() == "0" {
+		t.Error("the flows of another address are gone")
+	}
+	if err := attach.ForgetFlows(h, []netip.Prefix{prefix(nstest.OutsideV4 + "/32")}); err != nil {
+		t.Fatal(err)
+	}
+	if got := count(); got != "0" {
+		t.Errorf("%s flows are left", got)
+	}
+}
