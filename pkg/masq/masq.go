@@ -37,14 +37,14 @@ const (
 	IPTables Backend = "iptables"
 )
 
-// ParseBackend reads the value of a configuration's key. Errors have types.CodeConfig.
+// ParseBackend reads the value of the key ipMasqBackend. Errors have types.CodeConfig.
 func ParseBackend(s string) (Backend, error) {
 	b := Backend(s)
 	switch b {
 	case Default, NFTables, IPTables:
 		return b, nil
 	}
-	return "", types.Errorf(types.CodeConfig, "unknown backend %q: must be %q or %q, or left out", s, NFTables, IPTables)
+	return "", types.Errorf(types.CodeConfig, "unknown ipMasqBackend %q: must be %q or %q, or left out", s, NFTables, IPTables)
 }
 
 // Masq is whose packets are masqueraded, where and how.

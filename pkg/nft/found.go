@@ -18,6 +18,7 @@ type Found struct {
 	Comment string       // nft's comment, or that of iptables' match of this name
 	Jump    string       // the chain it jumps or goes to
 	Saddr   netip.Prefix // the source it wants, where it wants one
+	Iif     string       // the interface that packets come in by, where it wants one
 
 	handle uint64
 }
@@ -54,10 +55,19 @@ func (c *Conn) Rules(t Table, chain string) ([]Found, error) {
 type reader struct {
 	Found
 	family Family
-	loaded bool // the source address is in the register
-	size   int  // of the address, in bytes
+	loaded content // what is in the register
+	size   int     // of the source address, in bytes
 	mask   []byte
 }
+
+// content is what a rule has put into a register.
+type content int
+
+const (
+	other content = iota
+	saddr
+	iif
+)
 
 func (r *reader) attribute(ad *netlink.AttributeDecoder) {
 	switch ad.Type() {
@@ -103,13 +113,20 @@ func (r *reader) expression(name string, b []byte) error {
 		err := expr.Unmarshal(fam, b, &e)
 		v6 := e.Offset == 8 && (r.family == IPv6 || e.Len > 4)
 		v4 := e.Offset == 12 && r.family != IPv6
-		r.loaded = e.Base == expr.PayloadBaseNetworkHeader && (v4 || v6)
+		r.loaded, r.size, r.mask = other, 4, nil
+		if e.Base == expr.PayloadBaseNetworkHeader && (v4 || v6) {
+			r.loaded = saddr
+		}
 		if v6 {
 			r.size = 16
-		} else {
-			r.size = 4
 		}
-		r.mask = nil
+		return err
+	case "meta":
+		var e expr.Meta
+		err := expr.Unmarshal(fam, b, &e)
+		if r.loaded = other; e.Key == expr.MetaKeyIIFNAME {
+			r.loaded = iif
+		}
 		return err
 	case "bitwise":
 		var e expr.Bitwise
@@ -119,13 +136,22 @@ func (r *reader) expression(name string, b []byte) error {
 	case "cmp":
 		var e expr.Cmp
 		err := expr.Unmarshal(fam, b, &e)
-		if r.loaded && e.Op == expr.CmpOpEq {
-			r.Saddr = prefix(r.size, e.Data, r.mask)
-		}
-		r.loaded = false
+		r.compare(e)
 		return err
 	}
 	return nil
+}
+
+// compare notes what the register is to be equal to.
+func (r *reader) compare(e expr.Cmp) {
+	switch {
+	case e.Op != expr.CmpOpEq:
+	case r.loaded == saddr:
+		r.Saddr = prefix(r.size, e.Data, r.mask)
+	case r.loaded == iif:
+		r.Iif = cString(e.Data)
+	}
+	r.loaded = other
 }
 
 // comment reads the comment match of iptables (struct xt_comment_info: the text

@@ -1,0 +1,184 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/trace"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/pkg/undo"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// The reference's rules for cid1/eth0 behind veth1.
+const referenceSpoofRules = `
+table bridge nat {
+	chain PREROUTING {
+		type filter hook prerouting priority -300; policy accept;
+	}
+	chain cni-br-iface-cid1-eth0-mac {
+		ether saddr 02:00:00:00:00:01 return comment "macspoofchk-cid1-eth0"
+		drop comment "macspoofchk-cid1-eth0"
+	}
+	chain cni-br-iface-cid1-eth0 {
+		jump cni-br-iface-cid1-eth0-mac comment "macspoofchk-cid1-eth0"
+	}
+}
+add rule bridge nat PREROUTING iifname "veth1" jump cni-br-iface-cid1-eth0 comment "macspoofchk-cid1-eth0"
+`
+
+var _ = Describe("macspoofchk", func() {
+	var node *nstest.NS
+	var u undo.Stack
+
+	BeforeEach(func() {
+		node = nstest.NewNode(GinkgoTB())
+		u = undo.Stack{}
+	})
+
+	handle := func(t *trace.Tracer) *ns.Handle {
+		GinkgoHelper()
+		h, err := ns.Open(node.Path(), t)
+		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(func() { Expect(h.Close()).To(Succeed()) })
+		return h
+	}
+	// of is the check of a container behind veth<n>.
+	of := func(n int) macSpoofCheck {
+		mac, err := types.ParseMAC(fmt.Sprintf("02:00:00:00:00:%02x", n))
+		Expect(err).NotTo(HaveOccurred())
+		return macSpoofCheck{
+			node: handle(nil), port: fmt.Sprintf("veth%d", n), mac: mac,
+			owner: types.Attachment{Network: "net1", ContainerID: fmt.Sprintf("cid%d", n), IfName: "eth0"},
+		}
+	}
+	ruleset := func() string {
+		GinkgoHelper()
+		return node.Must(GinkgoTB(), "nft", "list", "ruleset")
+	}
+	golden := func(name string) string {
+		GinkgoHelper()
+		path := filepath.Join("testdata", name+".golden")
+		if *update {
+			Expect(os.MkdirAll("testdata", 0o755)).To(Succeed())
+			Expect(os.WriteFile(path, []byte(ruleset()), 0o644)).To(Succeed())
+		}
+		want, err := os.ReadFile(path)
+		Expect(err).NotTo(HaveOccurred())
+		return string(want)
+	}
+
+	It("adds elements, and deletes them by the owner alone", func() {
+		s := of(1)
+		Expect(addMACSpoofCheck(&u, s)).To(Succeed())
+		Expect(ruleset()).To(Equal(golden("macspoof")))
+		Expect(checkMACSpoofCheck(s)).To(Succeed())
+		Expect(delMACSpoofCheck(s.node, s.owner)).To(Succeed())
+		Expect(ruleset()).To(Equal(golden("macspoof-cleaned")))
+		Expect(checkMACSpoofCheck(s)).To(MatchError(ContainSubstring("no element for veth1")))
+		Expect(delMACSpoofCheck(s.node, s.owner)).To(Succeed(), "gone already")
+	})
+
+	It("drops foreign hardware addresses of checked ports, and nothing else", func() {
+		site := nstest.NewSite(GinkgoTB())
+		node = site.Node
+		node.Batch(GinkgoTB(), "link add br0 type bridge", "link set br0 up", "addr add 10.9.0.254/24 dev br0")
+		server := nstest.ServeTCP(GinkgoTB(), node, "10.9.0.254:0").String()
+		pods := map[int]*nstest.NS{}
+		for n := 1; n <= 2; n++ {
+			pods[n] = nstest.New(GinkgoTB())
+			nstest.Join(GinkgoTB(), nstest.End{In: node, Name: fmt.Sprintf("veth%d", n)},
+				nstest.End{In: pods[n], Name: "eth0", Addrs: []string{fmt.Sprintf("10.9.0.%d/24", n)}})
+			node.Batch(GinkgoTB(), fmt.Sprintf("link set veth%d master br0", n))
+			pods[n].Batch(GinkgoTB(), fmt.Sprintf("link set eth0 address 02:00:00:00:00:%02x", n))
+		}
+		Expect(addMACSpoofCheck(&u, of(1))).To(Succeed())
+		nstest.MustDial(GinkgoTB(), pods[1], server, "")
+		for n := range pods {
+			pods[n].Batch(GinkgoTB(), fmt.Sprintf("link set eth0 address 02:00:00:00:01:%02x", n))
+		}
+		_, err := nstest.Dial(pods[1], server)
+		Expect(err).To(HaveOccurred())
+		nstest.MustDial(GinkgoTB(), pods[2], server, "")
+		Expect(u.Rollback()).To(Succeed())
+		nstest.MustDial(GinkgoTB(), pods[1], server, "")
+	})
+
+	It("follows an attachment to another port, and a port to another attachment", func() {
+		first, second := of(1), of(2)
+		Expect(addMACSpoofCheck(&u, first)).To(Succeed())
+		moved := first
+		moved.port = "veth9"
+		Expect(addMACSpoofCheck(&u, moved)).To(Succeed())
+		Expect(checkMACSpoofCheck(moved)).To(Succeed())
+		Expect(ruleset()).NotTo(ContainSubstring("veth1"))
+		second.port = "veth9"
+		Expect(addMACSpoofCheck(&u, second)).To(Succeed())
+		Expect(checkMACSpoofCheck(second)).To(Succeed())
+		Expect(checkMACSpoofCheck(moved)).To(MatchError(ContainSubstring(`belongs to "net1/cid2/eth0"`)))
+		Expect(delMACSpoofCheck(moved.node, moved.owner)).To(Succeed())
+		Expect(checkMACSpoofCheck(second)).To(Succeed())
+	})
+
+	It("repairs a damaged table, and CHECK names the damage", func() {
+		s := of(1)
+		Expect(addMACSpoofCheck(&u, s)).To(Succeed())
+		node.Must(GinkgoTB(), "nft", "flush chain bridge plumb prerouting")
+		Expect(checkMACSpoofCheck(s)).To(MatchError(ContainSubstring("chain prerouting of table bridge plumb is gone or lacks its rule")))
+		Expect(addMACSpoofCheck(&u, of(2))).To(Succeed())
+		Expect(checkMACSpoofCheck(s)).To(Succeed())
+	})
+
+	It("serves 60 first ADDs at once", func() {
+		var wg sync.WaitGroup
+		errs := make([]error, 60)
+		for n := range errs {
+			s := of(n)
+			wg.Go(func() { errs[n] = addMACSpoofCheck(new(undo.Stack), s) })
+		}
+		wg.Wait()
+		Expect(errors.Join(errs...)).To(Succeed())
+		Expect(gcMACSpoofChecks(handle(nil), "net1", types.Set{})).To(Succeed())
+		Expect(ruleset()).To(Equal(golden("macspoof-cleaned")))
+	})
+
+	It("takes over from the reference", func() {
+		s := of(1)
+		_, err := node.ExecInput(referenceSpoofRules, "nft", "-f", "-")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(checkMACSpoofCheck(s)).To(Succeed(), "the reference's check counts")
+		Expect(delMACSpoofCheck(s.node, types.Attachment{Network: "net1", ContainerID: "cid1", IfName: "eth1"})).To(Succeed())
+		Expect(ruleset()).To(ContainSubstring("cni-br-iface-cid1-eth0"))
+		Expect(delMACSpoofCheck(s.node, s.owner)).To(Succeed())
+		Expect(ruleset()).NotTo(ContainSubstring("cid1"))
+	})
+
+	It("collects what is not to be kept, and what the reference left behind a vanished port", func() {
+		kept, stale, other := of(1), of(2), of(3)
+		other.owner.Network = "net10"
+		for _, s := range []macSpoofCheck{kept, stale, other} {
+			Expect(addMACSpoofCheck(&u, s)).To(Succeed())
+		}
+		_, err := node.ExecInput(referenceSpoofRules, "nft", "-f", "-")
+		Expect(err).NotTo(HaveOccurred())
+		node.Batch(GinkgoTB(), "link add veth1 type bridge")
+		gc := func() { Expect(gcMACSpoofChecks(handle(nil), "net1", types.Set{kept.owner: true})).To(Succeed()) }
+		gc()
+		Expect(ruleset()).To(ContainSubstring("cni-br-iface-cid1-eth0"), "its port is there")
+		node.Batch(GinkgoTB(), "link del veth1")
+		gc()
+		Expect(ruleset()).To(And(Not(ContainSubstring("cni-br-iface")), Not(ContainSubstring("cid2"))))
+		Expect(checkMACSpoofCheck(kept)).To(Succeed())
+		Expect(checkMACSpoofCheck(other)).To(Succeed())
+	})
+})
