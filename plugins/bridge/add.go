@@ -1,0 +1,227 @@
+package main
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/ipam"
+	"github.com/plumb-cni/plumb/pkg/masq"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// How long ADD waits for the kernel, which tells when it is done.
+const (
+	portDeadline = 10 * time.Second
+	dadDeadline  = 10 * time.Second
+)
+
+// podIndex is the container's interface in the result: bridge, host end, container.
+const podIndex = 2
+
+func add(r *skel.Request) (*types.Result, error) {
+	conf, err := parse(r)
+	if err != nil {
+		return nil, err
+	}
+	node, pod, err := nl.OpenBoth(r.Node, r.Pod)
+	if err != nil {
+		return nil, err
+	}
+	prev, err := r.Prev()
+	if err != nil {
+		return nil, err
+	}
+	a := &attachment{r: r, conf: conf, node: node, pod: pod}
+	if prev != nil {
+		return a.chain(prev)
+	}
+	return a.create()
+}
+
+// An attachment is one ADD at work.
+type attachment struct {
+	r         *skel.Request
+	conf      *config
+	node, pod *nl.Conn
+	bridge    nl.Link
+	host, eth nl.Link // the two ends of the pair
+}
+
+// create makes the pair, and runs IPAM beside it.
+func (a *attachment) create() (*types.Result, error) {
+	if err := attach.EnsureFree(a.pod, a.r.IfName); err != nil {
+		return nil, err
+	}
+	pending, err := a.startIPAM()
+	if err != nil {
+		return nil, err
+	}
+	if a.bridge, err = ensureBridge(a.node, a.conf); err != nil {
+		return nil, err
+	}
+	a.host, a.eth, err = attach.AddVeth(&a.r.Undo, attach.Pair{
+		Node: a.node, Pod: a.pod, Owner: a.r.Attachment(), MAC: a.conf.mac, MTU: a.conf.mtu,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := plug(a.node, a.host, a.bridge, a.conf); err != nil {
+		return nil, err
+	}
+	if a.conf.macSpoofCheck {
+		if err := addMACSpoofCheck(&a.r.Undo, a.spoofCheck(a.eth.MAC)); err != nil {
+			return nil, err
+		}
+	}
+	result := a.result()
+	if pending != nil {
+		err = a.layer3(pending, result)
+	} else if !a.conf.podDown {
+		err = a.pod.Apply(a.eth.SetUp())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return result, a.settle()
+}
+
+func (a *attachment) startIPAM() (*ipam.Pending, error) {
+	if a.r.Conf.IPAM.Type == "" {
+		return nil, nil
+	}
+	return ipam.Start(a.r)
+}
+
+// result lists what has been made so far: the bridge, the host end, the container's.
+func (a *attachment) result() *types.Result {
+	return &types.Result{
+		Interfaces: []types.Interface{
+			{Name: a.bridge.Name, MAC: a.bridge.MAC, MTU: a.bridge.MTU},
+			{Name: a.host.Name, MAC: a.host.MAC, MTU: a.host.MTU},
+			{Name: a.eth.Name, MAC: a.eth.MAC, MTU: a.eth.MTU, Sandbox: a.r.NetNS},
+		},
+		DNS: a.r.Conf.DNS,
+	}
+}
+
+// layer3 takes the lease and puts it to use.
+func (a *attachment) layer3(pending *ipam.Pending, result *types.Result) error {
+	lease, err := pending.Wait()
+	if err != nil {
+		return err
+	}
+	result.IPs = withGateways(lease.IPs, a.conf, podIndex)
+	result.Routes = withDefaults(result.IPs, lease.Routes, a.conf)
+	if result.DNS.IsZero() {
+		result.DNS = lease.DNS
+	}
+	if err := attach.Apply(a.pod, a.eth, attach.PodSpec(a.eth.Name, a.conf.segment(), result.IPs, result.Routes)); err != nil {
+		return err
+	}
+	return a.serve(result)
+}
+
+// serve does on the node what the container's addresses need: gateway, forwarding,
+// masquerade.
+func (a *attachment) serve(result *types.Result) error {
+	if a.conf.isGateway {
+		dev, err := a.ensureGateway(gatewaysOf(result.IPs))
+		if err != nil {
+			return err
+		}
+		if dev.Index != a.bridge.Index {
+			result.Interfaces = append(result.Interfaces, types.Interface{Name: dev.Name, MAC: dev.MAC, MTU: dev.MTU})
+		}
+		if err := attach.EnsureForwarding(a.node, result.IPs); err != nil {
+			return err
+		}
+	}
+	if !a.conf.masquerade {
+		return nil
+	}
+	return masq.Add(&a.r.Undo, a.masquerade(), prefixes(result.IPs))
+}
+
+func (a *attachment) masquerade() masq.Masq {
+	return masq.Masq{Node: a.r.Node, Owner: a.r.Attachment(), Backend: a.conf.masqBackend}
+}
+
+// settle waits until the port forwards, and tells the segment of the addresses.
+func (a *attachment) settle() error {
+	if a.conf.podDown {
+		return nil
+	}
+	if err := a.node.AwaitRunning(a.host, portDeadline); err != nil {
+		return err
+	}
+	if a.conf.awaitDAD {
+		if err := a.pod.AwaitUsable(a.eth, dadDeadline); err != nil {
+			return err
+		}
+	}
+	return attach.Announce(a.pod, a.eth)
+}
+
+// withGateways gives the IPs to the interface, and to those without a gateway the
+// first address of their network where the bridge is to be the gateway.
+func withGateways(ips []types.IP, conf *config, index int) []types.IP {
+	out := make([]types.IP, 0, len(ips))
+	for _, ip := range ips {
+		ip.Interface = index
+		if conf.isGateway && !ip.Gateway.IsValid() {
+			ip.Gateway = ip.Address.Masked().Addr().Next()
+		}
+		out = append(out, ip)
+	}
+	return out
+}
+
+// withDefaults adds the default routes that isDefaultGateway asks for. A default
+// route that the IPAM plugin gave is that route already.
+func withDefaults(ips []types.IP, routes []types.Route, conf *config) []types.Route {
+	if !conf.isDefaultGateway {
+		return routes
+	}
+	for _, dst := range []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)} {
+		gw := attach.FirstGateway(ips, dst)
+		if gw.IsValid() && !hasDefault(routes, dst) {
+			routes = append(routes, types.Route{Dst: dst, GW: gw})
+		}
+	}
+	return routes
+}
+
+func hasDefault(routes []types.Route, dst netip.Prefix) bool {
+	for _, route := range routes {
+		if route.Dst == dst && route.Table == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// gatewaysOf lists the gateways, each once, with the prefix length of their IP.
+func gatewaysOf(ips []types.IP) []netip.Prefix {
+	lease := ipam.Lease{IPs: ips}
+	return lease.Gateways()
+}
+
+func prefixes(ips []types.IP) []netip.Prefix {
+	out := make([]netip.Prefix, 0, len(ips))
+	for _, ip := range ips {
+		out = append(out, ip.Address)
+	}
+	return out
+}
+
+// segment says whether anybody but the IPAM plugin hands out addresses on the
+// bridge; enabledad says so.
+func (c *config) segment() attach.Segment {
+	if c.awaitDAD {
+		return attach.Shared
+	}
+	return attach.Owned
+}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/ipam"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// chain puts an interface on the bridge that an earlier plugin made: the host side
+// of its result, a tap device say (CONVENTIONS.md, "Chained Plugins"). The
+// container's side is that plugin's; it gets addresses only if this configuration
+// has an IPAM plugin.
+func (a *attachment) chain(prev *types.Result) (*types.Result, error) {
+	hostIndex, err := hostSide(prev, a.conf.bridge)
+	if err != nil {
+		return nil, err
+	}
+	if a.host, err = a.node.Link(prev.Interfaces[hostIndex].Name); err != nil {
+		return nil, err
+	}
+	if a.bridge, err = ensureBridge(a.node, a.conf); err != nil {
+		return nil, err
+	}
+	if a.host.Master != 0 && a.host.Master != a.bridge.Index {
+		return nil, types.Errorf(types.CodeConfig, "interface %q has a master already: it cannot be a port of %s too", a.host.Name, a.bridge.Name)
+	}
+	pending, err := a.startIPAM()
+	if err != nil {
+		return nil, err
+	}
+	if a.host.Master == 0 {
+		a.r.Undo.Push("take "+a.host.Name+" out of "+a.bridge.Name, func() error { return a.node.Apply(a.host.ClearMaster().IfPresent()) })
+	}
+	if err := plug(a.node, a.host, a.bridge, a.conf); err != nil {
+		return nil, err
+	}
+	result := *prev
+	result.Interfaces = append(slices.Clone(prev.Interfaces), types.Interface{Name: a.bridge.Name, MAC: a.bridge.MAC, MTU: a.bridge.MTU})
+	if err := a.chainLayer3(pending, &result); err != nil {
+		return nil, err
+	}
+	return &result, a.node.AwaitRunning(a.host, portDeadline)
+}
+
+// chainLayer3 gives the container's interface what IPAM says, or takes the
+// addresses of the earlier plugin as they are.
+func (a *attachment) chainLayer3(pending *ipam.Pending, result *types.Result) error {
+	index, inPod := result.Container(a.r.IfName)
+	if pending != nil {
+		lease, err := pending.Wait()
+		if err != nil {
+			return err
+		}
+		ips := withGateways(lease.IPs, a.conf, index)
+		routes := withDefaults(ips, lease.Routes, a.conf)
+		if inPod {
+			if a.eth, err = a.pod.Link(a.r.IfName); err != nil {
+				return err
+			}
+			spec := attach.PodSpec(a.eth.Name, a.conf.segment(), ips, routes)
+			if err := attach.Apply(a.pod, a.eth, spec); err != nil {
+				return err
+			}
+		}
+		result.IPs, result.Routes = append(slices.Clone(result.IPs), ips...), append(slices.Clone(result.Routes), routes...)
+		if result.DNS.IsZero() {
+			result.DNS = lease.DNS
+		}
+	}
+	if inPod && a.conf.macSpoofCheck {
+		if err := addMACSpoofCheck(&a.r.Undo, a.spoofCheck(result.Interfaces[index].MAC)); err != nil {
+			return err
+		}
+	}
+	return a.serve(result)
+}
+
+// hostSide finds the interface of the result that is on the node and no bridge of ours.
+func hostSide(prev *types.Result, bridge string) (int, error) {
+	for i, in := range prev.Interfaces {
+		if in.Sandbox == "" && in.Name != bridge {
+			return i, nil
+		}
+	}
+	return 0, types.Errorf(types.CodeConfig, "prevResult has no interface on the node that could be a port of bridge %s", bridge)
+}
+
+// unplug takes what chain plugged out of the bridge. The interface itself belongs to
+// the plugin that made it; a veth that HostEnd would find is gone by now.
+func unplug(node *nl.Conn, prev *types.Result, bridge string) error {
+	if prev == nil {
+		return nil
+	}
+	br, err := node.Link(bridge)
+	if err != nil {
+		return ignoreNotExist(err)
+	}
+	var errs []error
+	for _, in := range prev.Interfaces {
+		if in.Sandbox != "" || in.Name == bridge {
+			continue
+		}
+		l, err := node.Link(in.Name)
+		if err == nil && l.Master == br.Index && l.Kind != "veth" {
+			err = node.Apply(l.ClearMaster().IfPresent())
+		}
+		errs = append(errs, ignoreNotExist(err))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/ipam"
+	"github.com/plumb-cni/plumb/pkg/masq"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/sysctl"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// check compares what ADD made with what is there, and names every difference. What
+// a later plugin of the chain may change (MAC, MTU, the container's sysctls) is not
+// compared; what only plumb makes is looked for only where plumb made the pair.
+func check(r *skel.Request) error {
+	conf, err := parse(r)
+	if err != nil {
+		return err
+	}
+	prev, err := r.MustPrev()
+	if err != nil {
+		return err
+	}
+	node, pod, err := nl.OpenBoth(r.Node, r.Pod)
+	if err != nil {
+		return err
+	}
+	c := &checker{r: r, conf: conf, node: node, pod: pod, prev: prev}
+	return types.Coded(codeChanged, errors.Join(ipam.Check(r), c.container(), c.bridge()))
+}
+
+// codeChanged is the code of a CHECK that found a difference.
+const codeChanged = 100
+
+type checker struct {
+	r         *skel.Request
+	conf      *config
+	node, pod *nl.Conn
+	prev      *types.Result
+}
+
+func (c *checker) ips() []types.IP {
+	index, _ := c.prev.Container(c.r.IfName)
+	return c.prev.Of(index)
+}
+
+func (c *checker) container() error {
+	if c.conf.podDown {
+		_, err := c.pod.Link(c.r.IfName)
+		return err
+	}
+	spec, err := attach.FromResult(c.prev, c.r.IfName, c.r.NetNS)
+	if err != nil {
+		return err
+	}
+	return attach.Diff(c.pod, c.r.IfName, spec)
+}
+
+// bridge looks at the node's side: the bridge, the port, and what serves the addresses.
+func (c *checker) bridge() error {
+	br, err := c.node.Link(c.conf.bridge)
+	if err != nil {
+		return err
+	}
+	if br.Kind != "bridge" {
+		return fmt.Errorf("interface %s is of kind %q, not a bridge", br.Name, br.Kind)
+	}
+	var errs []error
+	if !br.Up {
+		errs = append(errs, fmt.Errorf("bridge %s is down", br.Name))
+	}
+	if c.conf.promisc && !br.Promisc {
+		errs = append(errs, fmt.Errorf("bridge %s is not in promiscuous mode", br.Name))
+	}
+	host, err := c.host()
+	if err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	errs = append(errs, c.port(host, br), c.gateway(br))
+	if attach.Ours(host) {
+		errs = append(errs, c.rules(host))
+	}
+	return errors.Join(errs...)
+}
+
+// host is the port: the host end of our pair, or what an earlier plugin made.
+func (c *checker) host() (nl.Link, error) {
+	host, err := attach.HostEnd(c.node, c.r.Attachment(), c.prev)
+	if err == nil {
+		return host, nil
+	}
+	i, missing := hostSide(c.prev, c.conf.bridge)
+	if missing != nil {
+		return nl.Link{}, err
+	}
+	return c.node.Link(c.prev.Interfaces[i].Name)
+}
+
+func (c *checker) port(host, br nl.Link) error {
+	var errs []error
+	if host.Master != br.Index {
+		return fmt.Errorf("interface %s is no port of bridge %s", host.Name, br.Name)
+	}
+	if !host.Up {
+		errs = append(errs, fmt.Errorf("port %s is down", host.Name))
+	}
+	if host.Port.Hairpin != c.conf.port.Hairpin {
+		errs = append(errs, fmt.Errorf("port %s has hairpin %t, not %t", host.Name, host.Port.Hairpin, c.conf.port.Hairpin))
+	}
+	if host.Port.Isolated != c.conf.port.Isolated {
+		errs = append(errs, fmt.Errorf("port %s has isolated %t, not %t", host.Name, host.Port.Isolated, c.conf.port.Isolated))
+	}
+	return errors.Join(append(errs, c.vlans(host))...)
+}
+
+func (c *checker) vlans(host nl.Link) error {
+	want := vlansOf(c.conf)
+	if len(want) == 0 {
+		return nil
+	}
+	have, err := c.node.VLANs(host)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, v := range want {
+		if !slices.Contains(have, v) {
+			errs = append(errs, fmt.Errorf("port %s is not in %s", host.Name, v))
+		}
+	}
+	for _, v := range have {
+		extra := !slices.ContainsFunc(want, func(w nl.VLAN) bool { return w.ID == v.ID })
+		if extra && !c.conf.keepDefaultVLAN {
+			errs = append(errs, fmt.Errorf("port %s is in %s", host.Name, v))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c *checker) gateway(br nl.Link) error {
+	if !c.conf.isGateway {
+		return nil
+	}
+	dev := br
+	if c.conf.vlan != 0 {
+		var err error
+		if dev, err = c.node.Link(c.conf.gatewayDevice()); err != nil {
+			return err
+		}
+	}
+	have, err := c.node.Addrs(dev)
+	if err != nil {
+		return err
+	}
+	errs := []error{attach.DiffForwarding(c.node, c.ips())}
+	for _, gw := range gatewaysOf(c.ips()) {
+		if !holds(have, gw) {
+			errs = append(errs, fmt.Errorf("interface %s has no gateway address %s", dev.Name, gw))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// rules looks for what plumb alone leaves on the node for the attachment.
+func (c *checker) rules(host nl.Link) error {
+	errs := []error{sysctl.Diff(c.r.Node, attach.HostSysctls(host.Name)...)}
+	if c.conf.masquerade {
+		owner := masq.Masq{Node: c.r.Node, Owner: c.r.Attachment(), Backend: c.conf.masqBackend}
+		errs = append(errs, masq.Check(owner, prefixes(c.ips())))
+	}
+	if c.conf.macSpoofCheck {
+		index, _ := c.prev.Container(c.r.IfName)
+		errs = append(errs, checkMACSpoofCheck(macSpoofCheck{
+			node: c.r.Node, owner: c.r.Attachment(), port: host.Name, mac: c.prev.Interfaces[index].MAC,
+		}))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/plumb-cni/plumb/pkg/masq"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// rawConfig is the configuration as a person writes it. README.md explains each key.
+type rawConfig struct {
+	Bridge                    string     `json:"bridge"`
+	IsGateway                 bool       `json:"isGateway"`
+	IsDefaultGateway          bool       `json:"isDefaultGateway"`
+	ForceAddress              bool       `json:"forceAddress"`
+	IPMasq                    bool       `json:"ipMasq"`
+	IPMasqBackend             string     `json:"ipMasqBackend"`
+	MTU                       int        `json:"mtu"`
+	HairpinMode               bool       `json:"hairpinMode"`
+	PromiscMode               bool       `json:"promiscMode"`
+	VLAN                      int        `json:"vlan"`
+	VLANTrunk                 []rawTrunk `json:"vlanTrunk"`
+	PreserveDefaultVLAN       bool       `json:"preserveDefaultVlan"`
+	MACSpoofCheck             bool       `json:"macspoofchk"`
+	EnableDAD                 bool       `json:"enabledad"`
+	DisableContainerInterface bool       `json:"disableContainerInterface"`
+	PortIsolation             bool       `json:"portIsolation"`
+	MAC                       string     `json:"mac"`
+	RuntimeConfig             struct {
+		MAC string `json:"mac"`
+	} `json:"runtimeConfig"`
+	Args struct {
+		CNI struct {
+			MAC string `json:"mac"`
+		} `json:"cni"`
+	} `json:"args"`
+}
+
+// rawTrunk is one VLAN, or a range of them; nil: not given.
+type rawTrunk struct {
+	MinID *int `json:"minID"`
+	MaxID *int `json:"maxID"`
+	ID    *int `json:"id"`
+}
+
+// config is what ADD and CHECK work with: everything checked, every default set.
+type config struct {
+	bridge           string
+	isGateway        bool
+	isDefaultGateway bool
+	forceAddress     bool
+	masquerade       bool
+	masqBackend      masq.Backend
+	mtu              int // bytes; zero: the kernel's default
+	port             nl.Port
+	promisc          bool
+	vlan             int   // zero: none
+	trunk            []int // sorted, each once
+	filtering        bool  // the bridge has to tell VLANs apart
+	keepDefaultVLAN  bool
+	macSpoofCheck    bool
+	awaitDAD         bool
+	podDown          bool // the container's end stays down
+	mac              types.MAC
+}
+
+const (
+	defaultBridge = "cni0"
+	maxVLAN       = 4094
+	minMTU        = 68 // RFC 791
+	maxMTU        = 65535
+	maxIfName     = 15
+)
+
+func parse(r *skel.Request) (*config, error) {
+	raw := rawConfig{Bridge: defaultBridge}
+	if err := r.Decode(&raw); err != nil {
+		return nil, err
+	}
+	args, err := r.Args()
+	if err != nil {
+		return nil, err
+	}
+	conf, err := raw.config(r, args)
+	return conf, types.Coded(types.CodeConfig, err)
+}
+
+// config checks everything and reports all problems at once.
+func (raw *rawConfig) config(r *skel.Request, args types.Args) (*config, error) {
+	mac, macErr := types.FirstMAC(raw.RuntimeConfig.MAC, raw.Args.CNI.MAC, args[types.ArgMAC], raw.MAC)
+	trunk, trunkErr := trunkIDs(raw.VLANTrunk)
+	backend, backendErr := masq.ParseBackend(raw.IPMasqBackend)
+	conf := &config{
+		bridge:           raw.Bridge,
+		isGateway:        raw.IsGateway || raw.IsDefaultGateway,
+		isDefaultGateway: raw.IsDefaultGateway,
+		forceAddress:     raw.ForceAddress,
+		masquerade:       raw.IPMasq,
+		masqBackend:      backend,
+		mtu:              raw.MTU,
+		port:             nl.Port{Hairpin: raw.HairpinMode, Isolated: raw.PortIsolation},
+		promisc:          raw.PromiscMode,
+		vlan:             raw.VLAN,
+		trunk:            trunk,
+		filtering:        raw.VLAN != 0 || raw.VLANTrunk != nil,
+		keepDefaultVLAN:  raw.PreserveDefaultVLAN,
+		macSpoofCheck:    raw.MACSpoofCheck,
+		awaitDAD:         raw.EnableDAD,
+		podDown:          raw.DisableContainerInterface,
+		mac:              mac,
+	}
+	return conf, errors.Join(macErr, trunkErr, backendErr, conf.validate(r.Conf.IPAM.Type != "", r.Version))
+}
+
+// validate says what cannot work, whatever the node looks like.
+func (c *config) validate(hasIPAM bool, v types.Version) error {
+	var errs []error
+	refuse := func(wrong bool, format string, args ...any) {
+		if wrong {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	refuse(c.bridge == "" || len(c.bridge) > maxIfName, "bridge %q is no interface name: it needs 1 to %d bytes", c.bridge, maxIfName)
+	refuse(c.mtu != 0 && (c.mtu < minMTU || c.mtu > maxMTU), "mtu %d is not between %d and %d", c.mtu, minMTU, maxMTU)
+	refuse(c.vlan < 0 || c.vlan > maxVLAN, "invalid VLAN ID %d (must be between 0 and %d)", c.vlan, maxVLAN)
+	refuse(c.port.Hairpin && c.promisc, "cannot set hairpin mode and promiscuous mode at the same time")
+	refuse(c.podDown && hasIPAM, "cannot use IPAM when disableContainerInterface is set to true")
+	refuse(c.vlan != 0 && c.isGateway && len(c.gatewayDevice()) > maxIfName,
+		"the gateway's interface %q is longer than %d bytes: use a shorter bridge name", c.gatewayDevice(), maxIfName)
+	refuse(!hasIPAM && v < types.V030, "%w", types.ErrNoAddress)
+	return errors.Join(errs...)
+}
+
+// gatewayDevice is the interface that carries the gateway addresses.
+func (c *config) gatewayDevice() string {
+	if c.vlan == 0 {
+		return c.bridge
+	}
+	return fmt.Sprintf("%s.%d", c.bridge, c.vlan)
+}
+
+// trunkIDs is the sorted union of the items.
+func trunkIDs(items []rawTrunk) ([]int, error) {
+	var ids []int
+	var errs []error
+	for _, item := range items {
+		more, err := item.ids()
+		errs = append(errs, err)
+		ids = append(ids, more...)
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids), errors.Join(errs...)
+}
+
+func (t rawTrunk) ids() ([]int, error) {
+	valid := func(id *int) bool { return *id >= 1 && *id <= maxVLAN }
+	switch {
+	case t.MinID == nil && t.MaxID != nil:
+		return nil, errors.New("minID and maxID should be configured simultaneously, minID is missing")
+	case t.MinID != nil && t.MaxID == nil:
+		return nil, errors.New("minID and maxID should be configured simultaneously, maxID is missing")
+	case t.MinID != nil && !valid(t.MinID):
+		return nil, fmt.Errorf("incorrect trunk minID parameter: %d is not between 1 and %d", *t.MinID, maxVLAN)
+	case t.MaxID != nil && !valid(t.MaxID):
+		return nil, fmt.Errorf("incorrect trunk maxID parameter: %d is not between 1 and %d", *t.MaxID, maxVLAN)
+	case t.MinID != nil && *t.MinID > *t.MaxID:
+		return nil, fmt.Errorf("minID is greater than maxID in trunk parameter: %d and %d", *t.MinID, *t.MaxID)
+	case t.ID != nil && !valid(t.ID):
+		return nil, fmt.Errorf("incorrect trunk id parameter: %d is not between 1 and %d", *t.ID, maxVLAN)
+	}
+	var ids []int
+	if t.MinID != nil {
+		for id := *t.MinID; id <= *t.MaxID; id++ {
+			ids = append(ids, id)
+		}
+	}
+	if t.ID != nil {
+		ids = append(ids, *t.ID)
+	}
+	return ids, nil
+}

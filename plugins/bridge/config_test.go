@@ -1,0 +1,113 @@
+package main
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// parsed runs parse on a configuration as skel gives it to ADD.
+func parsed(t *testing.T, conf string) (*config, error) {
+	t.Helper()
+	r := &skel.Request{Command: "CHECK", Stdin: []byte(conf), Version: types.Newest}
+	if err := types.Decode(r.Stdin, &r.Conf); err != nil {
+		return nil, err
+	}
+	return parse(r)
+}
+
+func TestDefaults(t *testing.T) {
+	got, err := parsed(t, `{"name":"n","type":"bridge","isDefaultGateway":true}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := config{bridge: "cni0", isGateway: true, isDefaultGateway: true}
+	if !reflect.DeepEqual(*got, want) {
+		t.Errorf("have %+v, want %+v", *got, want)
+	}
+}
+
+func TestRefusedConfigurations(t *testing.T) {
+	for _, c := range []struct {
+		keys string
+		want string // in the text of the error
+		code uint
+	}{
+		{`"hairpinMode":true,"promiscMode":true`, "cannot set hairpin mode and promiscuous mode at the same time", types.CodeConfig},
+		{`"vlan":4095`, "invalid VLAN ID 4095 (must be between 0 and 4094)", types.CodeConfig},
+		{`"vlan":-1`, "invalid VLAN ID -1", types.CodeConfig},
+		{`"mtu":67`, "mtu 67 is not between 68 and 65535", types.CodeConfig},
+		{`"mtu":-5`, "mtu -5", types.CodeConfig},
+		{`"bridge":""`, "is no interface name", types.CodeConfig},
+		{`"bridge":"a-name-of-16-byte"`, "is no interface name", types.CodeConfig},
+		{`"bridge":"bridge-names","vlan":100,"isGateway":true`, `"bridge-names.100" is longer than 15 bytes`, types.CodeConfig},
+		{`"disableContainerInterface":true,"ipam":{"type":"host-local"}`, "cannot use IPAM when disableContainerInterface is set to true", types.CodeConfig},
+		{`"mac":"nonsense"`, `invalid MAC address "nonsense"`, types.CodeConfig},
+		{`"mac":"01:00:5e:00:00:01"`, "unicast", types.CodeConfig},
+		{`"ipMasq":true,"ipMasqBackend":"ebtables"`, "ebtables", types.CodeConfig},
+		{`"vlanTrunk":[{"minID":0,"maxID":5}]`, "incorrect trunk minID parameter", types.CodeConfig},
+		{`"vlanTrunk":[{"minID":1,"maxID":4095}]`, "incorrect trunk maxID parameter", types.CodeConfig},
+		{`"vlanTrunk":[{"minID":9,"maxID":5}]`, "minID is greater than maxID in trunk parameter", types.CodeConfig},
+		{`"vlanTrunk":[{"maxID":5}]`, "minID and maxID should be configured simultaneously, minID is missing", types.CodeConfig},
+		{`"vlanTrunk":[{"minID":5}]`, "minID and maxID should be configured simultaneously, maxID is missing", types.CodeConfig},
+		{`"vlanTrunk":[{"id":4095}]`, "incorrect trunk id parameter", types.CodeConfig},
+		{`"vlanTrunk":[null,{"id":0}]`, "incorrect trunk id parameter", types.CodeConfig},
+		{`"vlanTrunk":5`, `key "vlanTrunk": want a list`, types.CodeDecode},
+		{`"mtu":"1500"`, `key "mtu": want a number`, types.CodeDecode},
+		{`"isGateway":"yes"`, `key "isGateway": want true or false`, types.CodeDecode},
+		{`"mtu":1,"vlan":5000,"mac":"x"`, "mtu 1 is not between", types.CodeConfig},
+		{`"mtu":1,"vlan":5000,"mac":"x"`, "invalid VLAN ID 5000", types.CodeConfig},
+		{`"mtu":1,"vlan":5000,"mac":"x"`, `invalid MAC address "x"`, types.CodeConfig},
+	} {
+		_, err := parsed(t, `{"name":"n","type":"bridge",`+c.keys+`}`)
+		var coded *types.Error
+		if !errors.As(err, &coded) || coded.Code != c.code || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: have %v, want code %d and %q", c.keys, err, c.code, c.want)
+		}
+	}
+}
+
+func TestTrunkIsTheSortedUnion(t *testing.T) {
+	got, err := parsed(t, `{"name":"n","type":"bridge","vlanTrunk":[{"id":200},{"minID":5,"maxID":7,"id":6},{}]}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []int{5, 6, 7, 200}; !reflect.DeepEqual(got.trunk, want) {
+		t.Errorf("have %v, want %v", got.trunk, want)
+	}
+	if !got.filtering {
+		t.Error("a trunk needs a bridge that tells VLANs apart")
+	}
+}
+
+func TestMACPrecedence(t *testing.T) {
+	for _, c := range []struct{ conf, want string }{
+		{`"mac":"02:00:00:00:00:01"`, "02:00:00:00:00:01"},
+		{`"mac":"02:00:00:00:00:01","args":{"cni":{"mac":"02:00:00:00:00:03"}}`, "02:00:00:00:00:03"},
+		{`"mac":"02:00:00:00:00:01","args":{"cni":{"mac":"02:00:00:00:00:03"}},"runtimeConfig":{"Mac":"02:00:00:00:00:04"}`, "02:00:00:00:00:04"},
+	} {
+		got, err := parsed(t, `{"name":"n","type":"bridge",`+c.conf+`}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.mac.String() != c.want {
+			t.Errorf("%s: have %s, want %s", c.conf, got.mac, c.want)
+		}
+	}
+}
+
+func FuzzConfig(f *testing.F) {
+	f.Add(`{"name":"n","type":"bridge","vlanTrunk":[{"minID":5,"maxID":7}]}`)
+	f.Add(`{"name":"n","vlanTrunk":[null],"runtimeConfig":null,"args":{"cni":null}}`)
+	f.Add(`{"name":"n","mtu":1e3,"ipam":{"type":5}}`)
+	f.Fuzz(func(t *testing.T, conf string) {
+		got, err := parsed(t, conf)
+		if err == nil && (got.vlan < 0 || got.vlan > maxVLAN || len(got.trunk) > maxVLAN) {
+			t.Errorf("%s: accepted as %+v", conf, got)
+		}
+	})
+}

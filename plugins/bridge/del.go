@@ -1,0 +1,109 @@
+package main
+
+import (
+	"errors"
+	"io/fs"
+	"net/netip"
+
+	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/ipam"
+	"github.com/plumb-cni/plumb/pkg/masq"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// del removes what ADD made, by the identity of the attachment: with or without the
+// container, with or without prevResult, whatever the configuration says by now.
+// Every step is tried. The rules go first and their socket is closed last, so that
+// one grace period of the kernel serves them and the link. The address is given back
+// only when nothing answers for it any more.
+func del(r *skel.Request) error {
+	node, pod, err := nl.OpenBoth(r.Node, r.Pod)
+	if err != nil {
+		return err
+	}
+	prev, _ := r.Prev() // one that cannot be read is as good as none
+	ips := prevIPs(prev, r.IfName)
+	rules := errors.Join(
+		masq.Del(masq.Masq{Node: r.Node, Owner: r.Attachment()}, ips),
+		delMACSpoofCheck(r.Node, r.Attachment()),
+	)
+	links := errors.Join(
+		unplug(node, prev, bridgeName(r)),
+		attach.DelVeth(node, pod, r.Attachment(), prev),
+	)
+	if links != nil { // something may still answer for the address
+		return errors.Join(rules, links)
+	}
+	return errors.Join(rules, attach.ForgetFlows(r.Node, ips), ipam.Del(r))
+}
+
+// bridgeName reads no more of the configuration than DEL needs.
+func bridgeName(r *skel.Request) string {
+	raw := struct {
+		Bridge string `json:"bridge"`
+	}{defaultBridge}
+	_ = types.Decode(r.Stdin, &raw)
+	return raw.Bridge
+}
+
+// prevIPs are the addresses of the container's interface, as far as prev tells.
+func prevIPs(prev *types.Result, ifName string) []netip.Prefix {
+	if prev == nil {
+		return nil
+	}
+	index, _ := prev.Container(ifName)
+	return prefixes(prev.Of(index))
+}
+
+func gc(r *skel.Request) error {
+	node, err := nl.Open(r.Node)
+	if err != nil {
+		return err
+	}
+	keep := r.Valid()
+	return errors.Join(
+		masq.GC(r.Node, r.Conf.Name, keep),
+		gcMACSpoofChecks(r.Node, r.Conf.Name, keep),
+		attach.GCVeths(node, r.Conf.Name, keep),
+		ipam.GC(r),
+	)
+}
+
+// status says whether an ADD could succeed now.
+func status(r *skel.Request) error {
+	conf, err := parse(r)
+	if err != nil {
+		return notAvailable(err)
+	}
+	node, err := nl.Open(r.Node)
+	if err != nil {
+		return notAvailable(err)
+	}
+	br, err := node.Link(conf.bridge)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return notAvailable(err)
+	case br.Kind != "bridge":
+		return types.Errorf(types.CodeNotAvailable, "interface %q exists and is no bridge; give another name by the key \"bridge\"", conf.bridge)
+	}
+	if conf.masquerade {
+		if err := masq.Status(r.Node, conf.masqBackend); err != nil {
+			return notAvailable(err)
+		}
+	}
+	return ipam.Status(r)
+}
+
+func notAvailable(err error) error {
+	return types.Errorf(types.CodeNotAvailable, "%w", err)
+}
+
+func ignoreNotExist(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
