@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
+	"golang.org/x/sys/unix"
 )
 
 var _ = Describe("the index", func() {
@@ -64,20 +66,28 @@ var _ = Describe("the index", func() {
 		Expect(b.add("c1", t)).To(Equal("10.1.2.2/16"))
 	})
 
-	It("is not fooled by a change within the same tick of the clock", func() {
-		for i := range 400 {
-			mine, theirs := fmt.Sprint("mine", i), fmt.Sprint("theirs", i)
-			b.add(mine, try{})
-			b.referenceAdd(fmt.Sprint("10.1.2.", 100+i%100), theirs)
-			b.ok("DEL", theirs, try{})
-			Expect(b.reserved()).To(HaveLen(1), "the reference's reservation was not seen")
-			b.likeReference(func() {
-				Expect(os.Remove(b.net(strings.Fields(b.reserved()[0])[0]))).To(Succeed())
-			})
-			Expect(b.add(mine, try{})).NotTo(BeEmpty()) // not a duplicate: it is gone
-			b.ok("DEL", mine, try{})
-		}
-	})
+	// ramfs has no multigrain timestamps, so that its times are those of the clock's
+	// ticks on every kernel.
+	DescribeTable("is not fooled by a change within the same tick of the clock", func(on func(dir string, f func())) {
+		Expect(os.MkdirAll(b.dataDir, 0o755)).To(Succeed())
+		on(b.dataDir, func() {
+			for i := range 400 {
+				mine, theirs := fmt.Sprint("mine", i), fmt.Sprint("theirs", i)
+				b.add(mine, try{})
+				b.referenceAdd(fmt.Sprint("10.1.2.", 100+i%100), theirs)
+				b.ok("DEL", theirs, try{})
+				Expect(b.reserved()).To(HaveLen(1), "the reference's reservation was not seen")
+				b.likeReference(func() {
+					Expect(os.Remove(b.net(strings.Fields(b.reserved()[0])[0]))).To(Succeed())
+				})
+				Expect(b.add(mine, try{})).NotTo(BeEmpty()) // not a duplicate: it is gone
+				b.ok("DEL", mine, try{})
+			}
+		})
+	},
+		Entry("here", func(_ string, f func()) { f() }),
+		Entry("on ramfs", onRamfs),
+	)
 
 	It("is not fooled by a folder with its old times", func() {
 		b.add("c1", try{})
@@ -140,6 +150,21 @@ var _ = Describe("the index", func() {
 		Expect(b.add("c1", try{})).To(Equal("10.1.2.2/24"))
 	})
 })
+
+// onRamfs runs f on a thread for which dir is a ramfs. The thread ends with f.
+func onRamfs(dir string, f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer GinkgoRecover()
+		runtime.LockOSThread()
+		Expect(unix.Unshare(unix.CLONE_NEWNS)).To(Succeed())
+		Expect(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")).To(Succeed())
+		Expect(unix.Mount("ramfs", dir, "ramfs", 0, "mode=0755")).To(Succeed())
+		f()
+	}()
+	<-done
+}
 
 var _ = Describe("a reboot", func() {
 	var b *bed

@@ -154,6 +154,24 @@ var _ = Describe("ADD", func() {
 		Expect(nstest.SnapshotDir(GinkgoTB(), b.net(""))).To(Equal(before))
 	})
 
+	It("does not give back what became another's meanwhile", func() {
+		two := try{ipam: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.3.0/30"}]]`}
+		b.add("c1", two)
+		locks := 0
+		c := b.call("c2", two).With("ADD")
+		c.Before = func(step string) error {
+			if strings.HasPrefix(step, "lock ") {
+				if locks++; locks == 2 {
+					b.put("10.1.2.3", "other\r\neth0")
+				}
+			}
+			return nil
+		}
+		nstest.Run(b.plugin(), c).Failure(GinkgoTB())
+		Expect(locks).To(Equal(2))
+		Expect(b.reserved()).To(ContainElement("10.1.2.3 other/eth0"))
+	})
+
 	DescribeTable("takes an address back from a file without an owner", func(content string) {
 		for i := range 254 - 1 {
 			b.put(fmt.Sprint("10.1.2.", 2+i), fmt.Sprint("c", i, "\r\neth0"))
@@ -392,7 +410,7 @@ var _ = Describe("cooldown", func() {
 		b.add("c2", cool)
 		b.ok("DEL", "c1", cool)
 		b.boot("another")
-		b.clock = time.Second
+		b.clock += 5 * time.Second
 		Expect(b.add("c3", cool)).To(Equal("10.1.2.2/29"))
 	})
 
