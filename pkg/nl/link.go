@@ -20,6 +20,7 @@ type Link struct {
 	Alias     string
 	Up        bool // administratively up
 	Running   bool // operationally up
+	Carrier   bool // up, and the cable is plugged in (IFF_LOWER_UP)
 	Promisc   bool // somebody asked for it by flag; packet sockets do not count
 	AllMulti  bool
 	TxQueue   int
@@ -29,6 +30,7 @@ type Link struct {
 	Bridge    Bridge
 	Macvlan   MacvlanInfo
 	operstate uint8
+	peerNS    int // the peer's namespace: 1 + its nsid in the link's own; zero: the same
 }
 
 // A Port is the state of a link as a port of a bridge.
@@ -110,6 +112,49 @@ func (c *Conn) LinkByIndex(index int) (Link, error) {
 	return c.oneLink(step, body)
 }
 
+// VethPeer finds the other end of a veth pair of which l is an end here. The error
+// matches fs.ErrNotExist when it is not in that namespace.
+func (c *Conn) VethPeer(l Link, there *Conn) (Link, error) {
+	nsid, err := c.nsid(there)
+	if err != nil {
+		return Link{}, err
+	}
+	if l.Kind != "veth" || l.peerNS != 1+nsid {
+		return Link{}, &Error{Step: "find the other end of " + l.Name, Err: unix.ENODEV}
+	}
+	return there.LinkByIndex(l.Peer)
+}
+
+// nsid is the number that the kernel has here for another namespace; -1: none, or it
+// is this one. It gives one to each that a link reaches into.
+func (c *Conn) nsid(there *Conn) (int, error) {
+	step := "find nsid of " + there.h.Path()
+	body, err := linkBody(make([]byte, 4), func(ae *netlink.AttributeEncoder) { // struct rtgenmsg
+		ae.Uint32(unix.NETNSA_FD, uint32(there.h.FD()))
+	})
+	if err != nil {
+		return 0, wrap(step, err)
+	}
+	m, err := c.get(step, unix.RTM_GETNSID, body)
+	if err != nil {
+		return 0, err
+	}
+	if len(m.Data) < 4 {
+		return 0, wrap(step, fmt.Errorf("nsid message of %d bytes", len(m.Data)))
+	}
+	ad, err := netlink.NewAttributeDecoder(m.Data[4:])
+	if err != nil {
+		return 0, wrap(step, err)
+	}
+	nsid := unix.NETNSA_NSID_NOT_ASSIGNED
+	for ad.Next() {
+		if ad.Type() == unix.NETNSA_NSID {
+			nsid = int(ad.Int32())
+		}
+	}
+	return nsid, wrap(step, ad.Err())
+}
+
 func (c *Conn) oneLink(step string, body []byte) (Link, error) {
 	m, err := c.get(step, unix.RTM_GETLINK, body)
 	if err != nil {
@@ -168,6 +213,7 @@ func decodeLink(b []byte) (Link, error) {
 	l := Link{
 		Index:    int(int32(binary.NativeEndian.Uint32(b[4:]))),
 		Up:       flags&unix.IFF_UP != 0,
+		Carrier:  flags&unix.IFF_LOWER_UP != 0,
 		Promisc:  flags&unix.IFF_PROMISC != 0,
 		AllMulti: flags&unix.IFF_ALLMULTI != 0,
 	}
@@ -198,6 +244,8 @@ func (l *Link) attribute(ad *netlink.AttributeDecoder) {
 		l.Master = int(ad.Uint32())
 	case unix.IFLA_LINK:
 		l.Peer = int(ad.Uint32())
+	case unix.IFLA_LINK_NETNSID:
+		l.peerNS = 1 + int(ad.Int32())
 	case unix.IFLA_OPERSTATE:
 		l.operstate = ad.Uint8()
 	case unix.IFLA_LINKINFO:

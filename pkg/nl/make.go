@@ -186,7 +186,8 @@ func (m *MacvlanInfo) decode(ad *netlink.AttributeDecoder) error {
 	return nil
 }
 
-// AddIFB makes an intermediate functional block device, up, and pushes its removal.
+// AddIFB makes an intermediate functional block device, down yet, and pushes its
+// removal. The error matches fs.ErrExist when the name is taken.
 func (c *Conn) AddIFB(u *undo.Stack, name string, mtuBytes int) (Link, error) {
 	return c.add(u, name, func(ae *netlink.AttributeEncoder) {
 		mtu(ae, mtuBytes)

@@ -221,27 +221,19 @@ func (c *Conn) DelQdisc(l Link, q Qdisc) error {
 // error matches fs.ErrNotExist when there is no such link.
 func (c *Conn) Qdisc(l Link, parent Handle) (Qdisc, error) {
 	step := fmt.Sprintf("find qdisc of %s %s", l.Name, parent)
-	var found Qdisc
-	err := c.h.Step(step, func() error {
-		// Kernels before 6.6 answer only who asks for an echo (commit fb2cf9ca3a1e
-		// and its neighbours made the answer a unicast).
-		msgs, err := c.c.Execute(netlink.Message{
-			Header: netlink.Header{Type: unix.RTM_GETQDISC, Flags: netlink.Request | netlink.Echo},
-			Data:   tcHeader(l.Index, 0, parent, 0),
-		})
-		// ENOENT: nothing was ever there. EINVAL: what the kernel keeps to itself, as
-		// on a link that is down.
-		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
-			return nil
+	// Older kernels answer only who asks for an echo. Where there is no more than a
+	// default of the kernel, the acknowledgement may be all that comes.
+	echoes, err := c.applyEcho(change(step, unix.RTM_GETQDISC, tcHeader(l.Index, 0, parent, 0), nil))
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) { // EINVAL: the same, at the root of a link that is down
+		return Qdisc{}, nil
+	}
+	for _, m := range echoes {
+		if m.Header.Type == unix.RTM_NEWQDISC {
+			q, err := decodeQdisc(m.Data)
+			return q, wrap(step, err)
 		}
-		for _, m := range msgs {
-			if m.Header.Type == unix.RTM_NEWQDISC {
-				found, err = decodeQdisc(m.Data)
-			}
-		}
-		return err
-	})
-	return found, wrap(step, err)
+	}
+	return Qdisc{}, err
 }
 
 // decodeQdisc reads an RTM_NEWQDISC. A default of the kernel has no handle.
