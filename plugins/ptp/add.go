@@ -54,7 +54,7 @@ func add(r *skel.Request) (*types.Result, error) {
 		return nil, err
 	}
 	result := a.result(lease)
-	if result.IPs, err = complete(lease.IPs, conf.mtu); err != nil {
+	if result.IPs, err = complete(lease, conf.mtu); err != nil {
 		return nil, err
 	}
 	return result, a.connect(result)

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/ipam"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/sysctl"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -15,29 +16,43 @@ import (
 // What is here is pure: from a lease to the state of the two ends of the pair, for
 // ADD to make and CHECK to compare.
 
-// complete gives the IPs to the container's interface, and those without a gateway
-// the first one of their family. It reports all that cannot work at once.
-func complete(ips []types.IP, mtu int) ([]types.IP, error) {
+// complete gives the IPs of the lease to the container's interface, each with a
+// gateway. It reports all that cannot work at once.
+func complete(lease *ipam.Lease, mtu int) ([]types.IP, error) {
 	var errs []error
 	refuse := func(wrong bool, format string, args ...any) {
 		if wrong {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	out := slices.Clone(ips)
-	for i := range out {
-		ip := &out[i]
-		ip.Interface = podIndex
-		addr := ip.Address.Addr()
-		if !ip.Gateway.IsValid() {
-			ip.Gateway = attach.FirstGateway(ips, ip.Address)
-		}
-		refuse(!ip.Gateway.IsValid(), "address %s has no gateway: ptp needs one of its family, which it puts on the node's end; set \"gateway\" in ipam, 169.254.1.1 or fe80::1 if the network has none", ip.Address)
-		refuse(ip.Gateway.IsValid() && ip.Gateway.Is4() != addr.Is4(), "address %s has the gateway %s of the other family", ip.Address, ip.Gateway)
-		refuse(ip.Gateway == addr, "address %s is its own gateway: the gateway is on the node's end, and needs an address of its own", ip.Address)
-		refuse(addr.Is6() && mtu != 0 && mtu < minMTUv6, "mtu %d is too small for the address %s: IPv6 needs %d (RFC 8200)", mtu, ip.Address, minMTUv6)
+	ips := slices.Clone(lease.IPs)
+	for i := range ips {
+		ip := &ips[i]
+		ip.Interface, ip.Gateway = podIndex, gatewayOf(*ip, lease)
+		addr, gw := ip.Address.Addr(), ip.Gateway
+		refuse(!gw.IsValid(), "address %s has no gateway: ptp needs one, for the node's end; set \"gateway\" in \"ipam\", or \"gw\" of a route (169.254.1.1 and fe80::1 are good for any network)", ip.Address)
+		refuse(gw.IsValid() && gw.Is4() != addr.Is4(), "address %s has the gateway %s of the other family", ip.Address, gw)
+		refuse(gw == addr, "address %s is its own gateway: the gateway is the node's end, and needs an address of its own", ip.Address)
+		refuse(addr.Is6() && mtu != 0 && mtu < minMTUv6, "mtu %d is too small for address %s: IPv6 needs %d (RFC 8200)", mtu, ip.Address, minMTUv6)
 	}
-	return out, types.Coded(types.CodeConfig, errors.Join(errs...))
+	return ips, types.Coded(types.CodeConfig, errors.Join(errs...))
+}
+
+// gatewayOf is the gateway of an IP: its own, else the first of its family among the
+// IPs, else among the routes. Addresses that the runtime asks for have none.
+func gatewayOf(ip types.IP, lease *ipam.Lease) netip.Addr {
+	if ip.Gateway.IsValid() {
+		return ip.Gateway
+	}
+	if gw := attach.FirstGateway(lease.IPs, ip.Address); gw.IsValid() {
+		return gw
+	}
+	for _, route := range lease.Routes {
+		if route.GW.IsValid() && route.GW.Is4() == ip.Address.Addr().Is4() {
+			return route.GW
+		}
+	}
+	return netip.Addr{}
 }
 
 // podSide is the container's end: its addresses without the kernel's routes to their
