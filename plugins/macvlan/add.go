@@ -1,0 +1,156 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/ipam"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/sysctl"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+const (
+	kind = "macvlan"
+	// dadDeadline is how long ADD waits for duplicate address detection, which takes
+	// one to two seconds (RFC 4862, 5.4). The kernel tells when it is done.
+	dadDeadline = 10 * time.Second
+)
+
+func add(r *skel.Request) (*types.Result, error) {
+	conf, err := parse(r)
+	if err != nil {
+		return nil, err
+	}
+	where, pod, err := open(r, conf)
+	if err != nil {
+		return nil, err
+	}
+	master, err := findMaster(where, conf)
+	if err != nil {
+		return nil, err
+	}
+	if err := attach.EnsureFree(pod, r.IfName); err != nil {
+		return nil, err
+	}
+	a := &attachment{r: r, conf: conf, pod: pod, master: master}
+	if err := a.create(where); err != nil {
+		return nil, err
+	}
+	result := &types.Result{
+		Interfaces: []types.Interface{{Name: a.eth.Name, MAC: a.eth.MAC, MTU: a.eth.MTU, Sandbox: r.NetNS}},
+		DNS:        r.Conf.DNS,
+	}
+	if r.Conf.IPAM.Type == "" {
+		return result, a.explainUp(pod.Apply(a.eth.SetUp()))
+	}
+	return result, a.layer3(result)
+}
+
+// open connects to the container, and to where the master is.
+func open(r *skel.Request, conf *config) (where, pod *nl.Conn, err error) {
+	if conf.inContainer {
+		pod, err = nl.Open(r.Pod)
+		return pod, pod, err
+	}
+	return nl.OpenBoth(r.Node, r.Pod)
+}
+
+// An attachment is one ADD at work.
+type attachment struct {
+	r      *skel.Request
+	conf   *config
+	pod    *nl.Conn
+	master nl.Link
+	eth    nl.Link
+}
+
+// create makes the link in the container, under its final name, and notes whose it is.
+func (a *attachment) create(where *nl.Conn) error {
+	var err error
+	a.eth, err = where.AddMacvlan(&a.r.Undo, nl.Macvlan{
+		Name: a.r.IfName, In: a.pod, Parent: a.master,
+		Mode: a.conf.mode, MAC: a.conf.mac, MTU: a.conf.mtu, QueueLen: a.conf.queueLen,
+	})
+	if err != nil {
+		return refusal(err, a.master, a.conf.mode)
+	}
+	changes := []nl.Change{a.eth.SetAlias(attach.Alias(a.r.Attachment()))}
+	// In mode passthru the kernel gives the link the master's address, whatever it
+	// was asked for. Set afterwards, it becomes the master's too, until the link is
+	// gone.
+	if a.conf.mac != "" && a.eth.MAC != a.conf.mac {
+		a.eth.MAC = a.conf.mac
+		changes = append(changes, a.eth.SetMAC(a.conf.mac))
+	}
+	return a.pod.Apply(changes...)
+}
+
+// layer3 gets the lease and puts it to use. The link is there before IPAM is asked,
+// for an IPAM plugin that works over it: a DHCP client. It may also set the link up,
+// so what has to hold by then is written first.
+func (a *attachment) layer3(result *types.Result) error {
+	if err := sysctl.Set(a.r.Pod, attach.PodSpec(a.eth.Name, a.conf.segment, nil, nil).Sysctls...); err != nil {
+		return err
+	}
+	lease, err := ipam.Add(a.r)
+	if err != nil {
+		return err
+	}
+	if !leasedOverLink(a.r) {
+		// An ADD that is undone removes the link before the address is free, too.
+		a.r.Undo.Push("delete link "+a.eth.Name, func() error { return a.pod.Apply(a.eth.Del()) })
+	}
+	result.Routes = lease.Routes
+	for _, ip := range lease.IPs {
+		ip.Interface = 0
+		result.IPs = append(result.IPs, ip)
+	}
+	if result.DNS.IsZero() {
+		result.DNS = lease.DNS
+	}
+	spec := attach.PodSpec(a.eth.Name, a.conf.segment, result.IPs, result.Routes)
+	if err := a.explainUp(attach.Apply(a.pod, a.eth, spec)); err != nil {
+		return err
+	}
+	if err := a.awaitUsable(result.IPs); err != nil {
+		return err
+	}
+	return attach.Announce(a.pod, a.eth)
+}
+
+// explainUp says why the kernel would not set the link up: it looks for another of
+// the same MAC on the master only then (macvlan_open).
+func (a *attachment) explainUp(err error) error {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return types.Errorf(types.CodeConfig, "the MAC address %s is that of master %s, or of another macvlan on it: %w", a.eth.MAC, a.master.Name, err)
+	}
+	return err
+}
+
+// awaitUsable waits until the segment had its time to object to the IPv6 addresses.
+// A master without carrier has nobody who could: the kernel asks when it has one, and
+// an ADD that waited for that would wait for a person.
+func (a *attachment) awaitUsable(ips []types.IP) error {
+	if !a.master.Carrier {
+		a.r.Warn("master %s is down or has no carrier: the container reaches nobody until it has one, and only then its IPv6 addresses are looked for on the segment", a.master.Name)
+		return nil
+	}
+	has6 := slices.ContainsFunc(ips, func(ip types.IP) bool { return ip.Address.Addr().Is6() })
+	if !has6 || a.conf.segment != attach.Shared {
+		return nil
+	}
+	err := a.pod.AwaitUsable(a.eth, dadDeadline)
+	switch {
+	case errors.Is(err, nl.ErrDuplicate):
+		return types.Errorf(codeDuplicate, "%w; give the other host or this container another address", err)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return types.Errorf(types.CodeTryAgain, "%w", err)
+	}
+	return err
+}

@@ -1,0 +1,356 @@
+package main
+
+import (
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+var _ = Describe("ADD", func() {
+	var b *bed
+	BeforeEach(func() {
+		b = newBed()
+		nstest.LeakCheck(GinkgoTB())
+	})
+
+	It("puts a static address on the segment, dual stack, usable at once", func() {
+		pod := slowPod()
+		result := added(b.call("one", pod, conf("1.1.0", onUplink+`,"mtu":1400,"bcqueuelen":2000`, staticDual)))
+
+		By("reaching the neighbour, and being reached")
+		Expect(in(pod, "ip -6 address show dev eth0 tentative")).To(BeEmpty())
+		for _, c := range []struct{ pod, outside string }{{pod4, nstest.OutsideV4}, {"[" + pod6 + "]", "[" + nstest.OutsideV6 + "]"}} {
+			nstest.ServeTCP(GinkgoTB(), pod, c.pod+":80")
+			nstest.ServeTCP(GinkgoTB(), b.outside, c.outside+":80")
+			nstest.MustDial(GinkgoTB(), pod, c.outside+":80", strings.Trim(c.pod, "[]"))
+			nstest.MustDial(GinkgoTB(), b.outside, c.pod+":80", strings.Trim(c.outside, "[]"))
+		}
+
+		By("describing what it made")
+		Expect(result.Interfaces).To(HaveLen(1))
+		Expect(result.Interfaces[0]).To(And(HaveField("Name", "eth0"), HaveField("MTU", 1400), HaveField("Sandbox", pod.Path())))
+		Expect(result.IPs).To(HaveEach(HaveField("Interface", 0)))
+		Expect(in(pod, "ip -d link show eth0")).To(And(
+			ContainSubstring("macvlan mode bridge bcqueuelen 2000"), ContainSubstring("mtu 1400"),
+			ContainSubstring("alias plumb:net1/one/eth0"), ContainSubstring(result.Interfaces[0].MAC.String())))
+
+		By("programming routes and sysctls as the reference does (I.7)")
+		Expect(in(pod, "ip -4 route")).To(Equal("default via 198.18.0.2 dev eth0 \n198.18.0.0/24 dev eth0 proto kernel scope link src 198.18.0.50 \n"))
+		Expect(in(pod, "ip -6 route show default")).To(ContainSubstring("default via 2001:db8:18::2 dev eth0 metric 1024"))
+		for key, want := range map[string]string{
+			"net/ipv4/conf/eth0/arp_notify": "1", "net/ipv6/conf/eth0/ndisc_notify": "1", "net/ipv6/conf/eth0/accept_ra": "0",
+			"net/ipv6/conf/eth0/accept_dad": "1", "net/ipv6/conf/eth0/keep_addr_on_down": "1", "net/ipv6/conf/eth0/disable_ipv6": "0",
+		} {
+			Expect(pod.Sysctl(GinkgoTB(), key)).To(Equal(want), key)
+		}
+	})
+
+	DescribeTable("describes it in the form of each version",
+		func(version string) {
+			pod := newPod()
+			reply := run(b.call("one", pod, conf(version, onUplink+`,"mac":"02:00:00:00:00:01"`, staticDual)), "ADD").OK(GinkgoTB())
+			expectGolden("add-"+version, strings.ReplaceAll(reply.Stdout, pod.Path(), "SANDBOX"))
+		},
+		EntryDescription("%s"),
+		Entry(nil, "0.1.0"), Entry(nil, "0.2.0"), Entry(nil, "0.3.0"), Entry(nil, "0.3.1"),
+		Entry(nil, "0.4.0"), Entry(nil, "1.0.0"), Entry(nil, "1.1.0"),
+	)
+
+	It("connects two pods on one master with each other", func() {
+		one, two := newPod(), newPod()
+		config := conf("1.0.0", onUplink, b.hostLocal(hostLocalAll))
+		ips := added(b.call("one", one, config)).IPs
+		added(b.call("two", two, config))
+		Expect(b.reservations()).To(HaveLen(4))
+		for _, ip := range ips {
+			addr := ip.Address.Addr().String() + ":80"
+			if ip.Address.Addr().Is6() {
+				addr = "[" + ip.Address.Addr().String() + "]:80"
+			}
+			nstest.ServeTCP(GinkgoTB(), one, addr)
+			nstest.MustDial(GinkgoTB(), two, addr, "")
+		}
+	})
+
+	It("tells the segment of an address that has moved", func() {
+		one, two := newPod(), newPod()
+		config := conf("1.0.0", onUplink, staticDual)
+		first := added(b.call("one", one, config)).Interfaces[0].MAC
+		for _, addr := range []string{pod4 + ":80", "[" + pod6 + "]:80"} {
+			nstest.ServeTCP(GinkgoTB(), one, addr)
+			nstest.MustDial(GinkgoTB(), b.outside, addr, "")
+		}
+		Expect(in(b.outside, "ip neigh show")).To(ContainSubstring(first.String()))
+		run(b.call("one", one, config), "DEL").OK(GinkgoTB())
+		second := added(b.call("two", two, config)).Interfaces[0].MAC
+		for _, addr := range []string{pod4, pod6} {
+			Eventually(func() string { return in(b.outside, "ip neigh show "+addr) }).Should(ContainSubstring(second.String()), addr)
+		}
+	})
+
+	DescribeTable("takes each mode",
+		func(mode, want string) {
+			pod := newPod()
+			added(b.call("one", pod, conf("1.0.0", onUplink+`,"mode":"`+mode+`"`, static4)))
+			Expect(in(pod, "ip -d link show eth0")).To(ContainSubstring("macvlan mode " + want))
+		},
+		EntryDescription("%q"),
+		Entry(nil, "", "bridge"), Entry(nil, "bridge", "bridge"), Entry(nil, "private", "private"),
+		Entry(nil, "vepa", "vepa"), Entry(nil, "passthru", "passthru"),
+	)
+
+	It("keeps a passthru master to one container, with the MAC asked for", func() {
+		was := macOf(b.node, "uplink0")
+		one, two := newPod(), newPod()
+		config := conf("1.1.0", onUplink+`,"mode":"passthru","mac":"02:00:00:00:00:77"`, static4)
+		Expect(added(b.call("one", one, config)).Interfaces[0].MAC.String()).To(Equal("02:00:00:00:00:77"))
+		Expect(in(one, "ip link show eth0")).To(ContainSubstring("02:00:00:00:00:77"))
+		nstest.ServeTCP(GinkgoTB(), one, pod4+":80")
+		nstest.MustDial(GinkgoTB(), b.outside, pod4+":80", "")
+		refused(b.call("two", two, config), types.CodeConfig, "mode passthru needs master uplink0 for itself, and another macvlan is on it")
+		refused(b.call("two", two, conf("1.1.0", onUplink, static4)), types.CodeConfig, "one of mode passthru may have it for itself")
+		run(b.call("one", one, config), "DEL").OK(GinkgoTB())
+		Expect(macOf(b.node, "uplink0")).To(Equal(was))
+		added(b.call("two", two, config))
+	})
+
+	Describe("the master", func() {
+		on := func(pod *nstest.NS, master string) {
+			GinkgoHelper()
+			index, _, _ := strings.Cut(in(b.node, "ip -o link show "+master), ":")
+			Expect(in(pod, "ip link show eth0")).To(ContainSubstring("eth0@if" + index))
+		}
+		It("is the device of the default route where none is named", func() {
+			pod := newPod()
+			added(b.call("one", pod, conf("1.0.0", "", static4)))
+			on(pod, "uplink0")
+		})
+		It("is that of an IPv6 default route where there is no other", func() {
+			in(b.node, "ip -4 route del default")
+			pod := newPod()
+			added(b.call("one", pod, conf("1.0.0", `"master":""`, static4)))
+			on(pod, "uplink0")
+		})
+		It("may be a macvlan itself", func() {
+			b.node.Batch(GinkgoTB(), "link add mv0 link uplink0 type macvlan mode bridge", "link set mv0 up")
+			pod := newPod()
+			c := b.call("one", pod, conf("1.0.0", `"master":"mv0"`, static4))
+			reply := run(c, "ADD").OK(GinkgoTB())
+			on(pod, "uplink0")
+			c.Config = withPrev(c.Config, reply)
+			run(c, "CHECK").OK(GinkgoTB())
+		})
+		It("may be in the container", func() {
+			pod := newPod()
+			nstest.Join(GinkgoTB(), nstest.End{In: pod, Name: "net0"}, nstest.End{In: b.outside, Name: "peer0", Addrs: []string{"203.0.113.2/24", "2001:db8:113::2/64"}})
+			c := b.call("one", pod, conf("1.0.0", `"master":"net0","linkInContainer":true`,
+				`{"type":"static","addresses":[{"address":"203.0.113.50/24"},{"address":"2001:db8:113::50/64"}]}`))
+			reply := run(c, "ADD").OK(GinkgoTB())
+			for _, addr := range []string{"203.0.113.50:80", "[2001:db8:113::50]:80"} {
+				nstest.ServeTCP(GinkgoTB(), pod, addr)
+				nstest.MustDial(GinkgoTB(), b.outside, addr, "")
+			}
+			c.Config = withPrev(c.Config, reply)
+			run(c, "CHECK").OK(GinkgoTB())
+			run(c, "DEL").OK(GinkgoTB())
+			Expect(in(pod, "ip -br link")).To(And(ContainSubstring("net0"), Not(ContainSubstring("eth0"))))
+		})
+		It("may be in the container and found by its default route", func() {
+			pod := newPod()
+			nstest.Join(GinkgoTB(), nstest.End{In: pod, Name: "net0", Addrs: []string{"203.0.113.1/24"}}, nstest.End{In: b.outside, Name: "peer0", Addrs: []string{"203.0.113.2/24"}})
+			c := b.call("one", pod, conf("1.0.0", `"linkInContainer":true`, noIPAM))
+			Expect(run(c, "ADD").Failure(GinkgoTB()).Msg).To(ContainSubstring("no default route interface found in " + pod.Path()))
+			in(pod, "ip route add default via 203.0.113.2")
+			added(c)
+			Expect(in(pod, "ip link show eth0")).To(ContainSubstring("eth0@net0"))
+		})
+		It("is missed in words", func() {
+			pod := newPod()
+			refused(b.call("one", pod, conf("1.0.0", `"master":"nope0"`, static4)), types.CodeConfig, "master: find link nope0")
+			in(b.node, "ip -4 route del default")
+			in(b.node, "ip -6 route del default")
+			refused(b.call("one", pod, conf("1.0.0", "", static4)), types.CodeConfig, "no default route interface found", `by the key "master"`)
+		})
+		It("is not taken from a bridge", func() {
+			b.node.Batch(GinkgoTB(), "link add br0 type bridge", "link set uplink0 master br0")
+			refused(b.call("one", newPod(), conf("1.0.0", onUplink, static4)), types.CodeConfig, "master uplink0 is a port already")
+		})
+		It("bounds the MTU", func() {
+			refused(b.call("one", newPod(), conf("1.0.0", onUplink+`,"mtu":1501`, static4)), types.CodeConfig, "invalid MTU 1501, must be [0, master MTU(1500)]")
+			pod := newPod()
+			added(b.call("one", pod, conf("1.0.0", onUplink+`,"mtu":1500`, static4)))
+			Expect(in(pod, "ip link show eth0")).To(ContainSubstring("mtu 1500"))
+		})
+		It("that is down is no reason to wait: the container is told, and served when it is up (H1.1)", func() {
+			in(b.node, "ip link set uplink0 down")
+			pod := slowPod()
+			reply := run(b.call("one", pod, conf("1.0.0", onUplink, staticDual)), "ADD").OK(GinkgoTB())
+			Expect(reply.Stderr).To(ContainSubstring("master uplink0 is down or has no carrier"))
+			Expect(in(pod, "ip -6 address show dev eth0 tentative")).To(ContainSubstring(pod6))
+			in(b.node, "ip link set uplink0 up")
+			b.node.Batch(GinkgoTB(), "address replace "+nstest.NodeV6+"/64 dev uplink0 nodad")
+			nstest.ServeTCP(GinkgoTB(), pod, pod4+":80")
+			Eventually(func() error { _, err := nstest.Dial(b.outside, pod4+":80"); return err }).Should(Succeed())
+			Eventually(func() string { return in(pod, "ip -6 address show dev eth0 tentative") }, "5s").Should(BeEmpty())
+		})
+	})
+
+	DescribeTable("takes the MAC of the strongest place",
+		func(keys, args, want string) {
+			pod := newPod()
+			c := b.call("one", pod, conf("1.0.0", onUplink+keys, static4))
+			c.Args = args
+			Expect(added(c).Interfaces[0].MAC.String()).To(Equal(want))
+			Expect(in(pod, "ip link show eth0")).To(ContainSubstring(want))
+		},
+		Entry("the configuration", `,"mac":"02:00:00:00:00:01"`, "", "02:00:00:00:00:01"),
+		Entry("CNI_ARGS", `,"mac":"02:00:00:00:00:01"`, "MAC=02:00:00:00:00:02", "02:00:00:00:00:02"),
+		Entry("args", `,"mac":"02:00:00:00:00:01","args":{"cni":{"mac":"02:00:00:00:00:03"}}`, "MAC=02:00:00:00:00:02", "02:00:00:00:00:03"),
+		Entry("runtimeConfig", `,"mac":"02:00:00:00:00:01","args":{"cni":{"mac":"02:00:00:00:00:03"}},"runtimeConfig":{"Mac":"02-00-00-00-00-04"}`,
+			"MAC=02:00:00:00:00:02", "02:00:00:00:00:04"),
+	)
+
+	It("names a MAC that is taken on the master", func() {
+		keys := onUplink + `,"mac":"02:00:00:00:00:01"`
+		added(b.call("one", newPod(), conf("1.0.0", keys, static4)))
+		for _, ipam := range []string{static6, noIPAM} {
+			refused(b.call("two", newPod(), conf("1.0.0", keys, ipam)), types.CodeConfig, "the MAC address 02:00:00:00:00:01 is that of master uplink0, or of another macvlan on it")
+		}
+		refused(b.call("two", newPod(), conf("1.0.0", onUplink+`,"mac":"`+macOf(b.node, "uplink0")+`"`, noIPAM)), types.CodeConfig, "is that of master uplink0")
+	})
+
+	Describe("duplicate address detection", func() {
+		taken := `{"type":"static","addresses":[{"address":"198.18.0.50/24"},{"address":"` + nstest.OutsideV6 + `/64"}]}`
+		It("finds an address that a neighbour has, and leaves nothing", func() {
+			refused(b.call("one", slowPod(), conf("1.0.0", onUplink, taken)), codeDuplicate, nstest.OutsideV6+"/64: the address is in use on the segment")
+		})
+		It("finds one that another container of the node has", func() {
+			config := conf("1.0.0", onUplink, static6)
+			added(b.call("one", newPod(), config))
+			refused(b.call("two", slowPod(), config), codeDuplicate, pod6)
+		})
+		It("gives the lease of a duplicate back", func() {
+			b.outside.Batch(GinkgoTB(), "address add 2001:db8:18::100/64 dev uplink0 nodad")
+			c := b.call("one", slowPod(), conf("1.0.0", onUplink, b.hostLocal(hostLocalAll)))
+			refused(c, codeDuplicate, "2001:db8:18::100/64")
+			Expect(b.reservations()).To(BeEmpty())
+			Expect(added(c).IPs[1].Address.String()).To(Equal("2001:db8:18::101/64")) // the next ADD goes on
+		})
+		It("is not awaited with optimisticDAD, and the address is usable meanwhile", func() {
+			pod := slowPod()
+			added(b.call("one", pod, conf("1.0.0", onUplink+`,"optimisticDAD":true`, staticDual)))
+			Expect(in(pod, "ip -6 address show dev eth0 tentative")).To(ContainSubstring("optimistic"))
+			nstest.ServeTCP(GinkgoTB(), pod, "["+pod6+"]:80")
+			nstest.MustDial(GinkgoTB(), b.outside, "["+pod6+"]:80", "")
+		})
+		It("is awaited for no IPv4 address", func() {
+			pod := slowPod()
+			added(b.call("one", pod, conf("1.0.0", onUplink, static4)))
+			Expect(in(pod, "ip -6 address show dev eth0 tentative")).To(ContainSubstring("fe80"))
+		})
+	})
+
+	It("makes a plain layer 2 link without IPAM, which configures itself", func() {
+		pod := newPod()
+		result := added(b.call("one", pod, conf("0.3.1", onUplink+`,"dns":{"nameservers":["192.0.2.1"]}`, noIPAM)))
+		Expect(result.IPs).To(BeEmpty())
+		Expect(result.DNS.Nameservers).To(Equal([]string{"192.0.2.1"}))
+		Expect(in(pod, "ip link show eth0")).To(ContainSubstring("UP,LOWER_UP"))
+		Expect(pod.Sysctl(GinkgoTB(), "net/ipv6/conf/eth0/accept_ra")).To(Equal("1"))
+	})
+
+	It("keeps the DNS of IPAM unless the configuration has its own (H5.4)", func() {
+		Expect(added(b.call("one", newPod(), conf("1.0.0", onUplink, staticDual))).DNS.Nameservers).To(Equal([]string{"198.18.0.53"}))
+		Expect(added(b.call("two", newPod(), conf("1.0.0", onUplink+`,"dns":{"nameservers":["192.0.2.1"]}`, staticDual))).DNS.Nameservers).
+			To(Equal([]string{"192.0.2.1"}))
+	})
+
+	It("programs routes with all they say (H5.1)", func() {
+		pod := newPod()
+		added(b.call("one", pod, conf("1.0.0", onUplink, strings.TrimSuffix(static4, "}")+
+			`,"routes":[{"dst":"192.0.2.0/24","gw":"198.18.0.2","mtu":1300,"advmss":1200,"priority":77,"table":9}]}`)))
+		Expect(in(pod, "ip route show table 9")).To(And(ContainSubstring("192.0.2.0/24 via 198.18.0.2"), ContainSubstring("metric 77"),
+			ContainSubstring("mtu 1300"), ContainSubstring("advmss 1200")))
+	})
+
+	Describe("IPAM of another kind", func() {
+		It("may be one that needs the link and acts on it: dhcp", func() {
+			dir, log := script("dhcp", `
+				[ $CNI_COMMAND = ADD ] || exit 0
+				cat /proc/sys/net/ipv6/conf/$CNI_IFNAME/accept_ra >>$LOG
+				nsenter --net=$CNI_NETNS ip link set $CNI_IFNAME up || exit 1
+				echo '{"cniVersion":"1.0.0","ips":[{"address":"198.18.0.60/24","gateway":"198.18.0.2"}],"routes":[{"dst":"0.0.0.0/0"}]}'`)
+			pod := newPod()
+			c := b.call("one", pod, conf("1.0.0", onUplink, `{"type":"dhcp"}`))
+			c.Path = dir
+			added(c)
+			nstest.ServeTCP(GinkgoTB(), pod, "198.18.0.60:80")
+			nstest.MustDial(GinkgoTB(), b.outside, "198.18.0.60:80", "")
+			By("giving the lease back over the link")
+			run(c, "DEL").OK(GinkgoTB())
+			Expect(readFile(log)).To(And(HavePrefix("ADD: link\n"), HaveSuffix("DEL: link\n")))
+			Expect(in(pod, "ip -br link")).NotTo(ContainSubstring("eth0"))
+		})
+		It("leaves nothing in the container when it fails (H2.1)", func() {
+			dir, log := script("broken", `[ $CNI_COMMAND = ADD ] || exit 0
+				echo '{"cniVersion":"1.0.0","code":11,"msg":"no address today"}'; exit 1`)
+			c := b.call("one", newPod(), conf("1.0.0", onUplink, `{"type":"broken"}`))
+			c.Path = dir
+			refused(c, types.CodeTryAgain, `IPAM plugin "broken": no address today`)
+			refused(c, types.CodeTryAgain, "no address today") // and not "file exists"
+			Expect(readFile(log)).To(Equal("ADD: link\nADD: link\n"))
+		})
+		It("gets its addresses back after the link is gone when the ADD fails later (H3.3)", func() {
+			dir, log := script("odd", `[ $CNI_COMMAND = ADD ] || exit 0
+				echo '{"cniVersion":"1.0.0","ips":[{"address":"198.18.0.60/24"}],"routes":[{"dst":"0.0.0.0/0","gw":"192.0.2.1"}]}'`)
+			c := b.call("one", newPod(), conf("1.0.0", onUplink, `{"type":"odd"}`))
+			c.Path = dir
+			refused(c, types.CodeInternal, "add route 0.0.0.0/0 via 192.0.2.1 to eth0")
+			Expect(readFile(log)).To(Equal("ADD: link\nDEL: no link\n"))
+		})
+		It("is missed in words (H7.1)", func() {
+			refused(b.call("one", newPod(), conf("1.0.0", onUplink, `{"type":"nope"}`)), types.CodeConfig, `failed to find plugin "nope"`)
+		})
+		It("that gives no address is an error", func() {
+			refused(b.call("one", newPod(), conf("1.0.0", onUplink, `{"type":"static"}`)), types.CodeConfig, "returned missing IP config")
+		})
+	})
+
+	It("refuses a name that the container has, and leaves the live attachment alone", func() {
+		pod := newPod()
+		c := b.call("one", pod, conf("1.0.0", onUplink, b.hostLocal(hostLocalAll)))
+		added(c)
+		before := nstest.Snapshot(GinkgoTB(), pod) + strings.Join(b.reservations(), " ")
+		f := run(c, "ADD").Failure(GinkgoTB())
+		Expect(f.Msg).To(ContainSubstring(`interface "eth0" already exists`))
+		Expect(nstest.Snapshot(GinkgoTB(), pod) + strings.Join(b.reservations(), " ")).To(Equal(before))
+	})
+
+	DescribeTable("refuses what cannot work",
+		func(config, args string, code int, texts ...string) {
+			c := b.call("one", newPod(), config)
+			c.Args = args
+			refused(c, code, texts...)
+		},
+		Entry("a mode", conf("1.0.0", `"mode":"trunk"`, static4), "", types.CodeConfig, `unknown macvlan mode: "trunk"`, "want bridge, private, vepa or passthru"),
+		Entry("an MTU below zero", conf("1.0.0", `"mtu":-1`, static4), "", types.CodeConfig, "mtu -1 is below 68"),
+		Entry("an MTU of no use", conf("1.0.0", `"mtu":67`, static4), "", types.CodeConfig, "mtu 67 is below 68"),
+		Entry("a MAC (before anything is made)", conf("1.0.0", `"mac":"02:00:00:00:00"`, static4), "", types.CodeConfig, `invalid MAC address "02:00:00:00:00"`),
+		Entry("a multicast MAC", conf("1.0.0", "", static4), "MAC=01:00:00:00:00:01", types.CodeConfig, "unicast"),
+		Entry("a queue", conf("1.0.0", `"bcqueuelen":-1`, static4), "", types.CodeConfig, "bcqueuelen -1"),
+		Entry("a long queue", conf("1.0.0", `"bcqueuelen":4294967296`, static4), "", types.CodeConfig, "bcqueuelen 4294967296"),
+		Entry("the loopback", conf("1.0.0", `"master":"lo"`, static4), "", types.CodeConfig, "master lo is the loopback"),
+		Entry("a long name", conf("1.0.0", `"master":"a-very-long-master"`, static4), "", types.CodeConfig, "no interface name"),
+		Entry("several at once", conf("1.0.0", `"mode":"x","mtu":-1,"mac":"y","bcqueuelen":-1`, static4), "", types.CodeConfig, `"x"`, "mtu -1", `"y"`, "bcqueuelen -1"),
+		Entry("layer 2 before 0.3.0", conf("0.2.0", onUplink, noIPAM), "", types.CodeConfig, "cannot convert: no valid IP addresses"),
+		Entry("a value of the wrong shape", conf("1.0.0", `"mtu":"1400"`, static4), "", types.CodeDecode, `key "mtu": want a number`),
+		Entry("unknown CNI_ARGS", conf("1.0.0", onUplink, static4), "X=1", types.CodeEnvironment, "unknown args"),
+		Entry("an unknown key, strictly", conf("1.0.0", onUplink+`,"strict":true,"mod":"vepa"`, static4), "", types.CodeUnsupported, `"mod"`),
+		Entry("a broken prevResult is not looked at by ADD, but a broken IPAM is", conf("1.0.0", onUplink, `{"type":"static","addresses":[{"address":"x"}]}`), "", types.CodeConfig,
+			`IPAM plugin "static": the 'address' field is expected to be in CIDR notation, got: 'x'`),
+	)
+})

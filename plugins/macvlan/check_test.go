@@ -1,0 +1,106 @@
+package main
+
+import (
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+var _ = Describe("CHECK", func() {
+	var b *bed
+	BeforeEach(func() {
+		b = newBed()
+		nstest.LeakCheck(GinkgoTB())
+	})
+
+	const odd = `{"type":"static","addresses":[{"address":"198.18.0.50/32"},{"address":"2001:db8:18::50/128"}],
+		"routes":[{"dst":"198.18.0.2/32","scope":253},{"dst":"192.0.2.0/24","table":9,"scope":253},{"dst":"2001:db8:99::/64","table":9}]}`
+
+	// attached is a call for a container that was attached, with its result.
+	attached := func(version, keys, ipam string) nstest.Call {
+		GinkgoHelper()
+		c := b.call("one", newPod(), conf(version, keys, ipam))
+		c.Config = withPrev(c.Config, run(c, "ADD").OK(GinkgoTB()))
+		return c
+	}
+
+	DescribeTable("is content with what ADD made",
+		func(keys, ipam string, later ...string) {
+			for _, version := range []string{"0.4.0", "1.0.0", "1.1.0"} {
+				c := attached(version, keys, ipam)
+				c.Pod.Batch(GinkgoTB(), later...)
+				run(c, "CHECK").OK(GinkgoTB())
+				run(c, "DEL").OK(GinkgoTB())
+			}
+		},
+		Entry("dual stack", onUplink, staticDual),
+		Entry("by the default route", `"mode":"vepa"`, staticDual),
+		Entry("layer 2", onUplink, noIPAM),
+		Entry("/32, /128 and tables (H5.11)", onUplink, odd),
+		Entry("with a MAC and an MTU of a later plugin", onUplink+`,"mac":"02:00:00:00:00:01","mtu":1400`, staticDual,
+			"link set eth0 address 02:00:00:00:00:99 mtu 1300"),
+		Entry("with an address of somebody else", onUplink, staticDual, "address add 192.0.2.9/24 dev eth0"),
+	)
+
+	It("is content with a default route that has moved on the node", func() {
+		c := attached("1.0.0", "", staticDual)
+		nstest.Join(GinkgoTB(), nstest.End{In: b.node, Name: "uplink1", Addrs: []string{"203.0.113.1/24"}}, nstest.End{In: b.outside, Name: "uplink1"})
+		in(b.node, "ip route replace default via 203.0.113.2")
+		run(c, "CHECK").OK(GinkgoTB())
+	})
+
+	DescribeTable("names every difference",
+		func(change []string, texts ...string) {
+			c := attached("1.0.0", onUplink, staticDual)
+			c.Pod.Batch(GinkgoTB(), change...)
+			f := run(c, "CHECK").Failure(GinkgoTB())
+			Expect(f.Code).To(BeEquivalentTo(codeChanged), f.String())
+			for _, text := range texts {
+				Expect(f.Msg).To(ContainSubstring(text))
+			}
+		},
+		Entry("no link", []string{"link del eth0"}, "find link eth0"),
+		Entry("down", []string{"link set eth0 down"}, "eth0 is down"),
+		Entry("another kind", []string{"link del eth0", "link add eth0 type veth peer name eth1"}, `of kind "veth", not "macvlan"`),
+		Entry("another mode", []string{"link set eth0 type macvlan mode private"}, "eth0 has mode private, not bridge"),
+		Entry("addresses gone", []string{"address del 198.18.0.50/24 dev eth0", "address del 2001:db8:18::50/64 dev eth0"},
+			"no address 198.18.0.50/24", "no address 2001:db8:18::50/64"),
+		Entry("another default gateway (H5.11)", []string{"route replace default via 198.18.0.3"}, "no route 0.0.0.0/0 via 198.18.0.2"),
+		Entry("no IPv6 default route", []string{"route del default via 2001:db8:18::2"}, "no route ::/0 via 2001:db8:18::2"),
+	)
+
+	It("compares the master with the one that is named", func() {
+		c := attached("1.0.0", onUplink, staticDual)
+		nstest.Join(GinkgoTB(), nstest.End{In: b.node, Name: "uplink1"}, nstest.End{In: b.outside, Name: "uplink1"})
+		b.node.Batch(GinkgoTB(), "link set uplink0 name old0", "link set uplink1 name uplink0")
+		f := run(c, "CHECK").Failure(GinkgoTB())
+		Expect(f.Msg).To(ContainSubstring("not on master uplink0"))
+		in(b.node, "ip link set uplink0 name new0")
+		Expect(run(c, "CHECK").Failure(GinkgoTB()).Msg).To(ContainSubstring("master: find link uplink0"))
+	})
+
+	It("names an address that turned out to be taken after an ADD with optimisticDAD", func() {
+		c := b.call("one", slowPod(), conf("1.0.0", onUplink+`,"optimisticDAD":true`,
+			`{"type":"static","addresses":[{"address":"`+nstest.OutsideV6+`/64"}]}`))
+		c.Config = withPrev(c.Config, run(c, "ADD").OK(GinkgoTB()))
+		Eventually(func() string { return run(c, "CHECK").Stdout }, "5s").Should(ContainSubstring("address " + nstest.OutsideV6 + "/64 of interface eth0: the address is in use on the segment"))
+	})
+
+	It("passes on what IPAM says", func() {
+		c := attached("1.0.0", onUplink, b.hostLocal(hostLocal4))
+		run(c, "CHECK").OK(GinkgoTB())
+		other := b.call("one", c.Pod, conf("1.0.0", onUplink, b.hostLocal(hostLocal4)))
+		Expect(nstest.Exec(GinkgoTB(), b.path+"/host-local", other.With("DEL")).Exit).To(BeZero())
+		Expect(run(c, "CHECK").Failure(GinkgoTB()).Msg).To(ContainSubstring(`IPAM plugin "host-local"`))
+	})
+
+	It("needs a prevResult that has the interface", func() {
+		c := b.call("one", newPod(), conf("1.0.0", onUplink, static4))
+		added(c)
+		Expect(run(c, "CHECK").Failure(GinkgoTB()).Code).To(BeEquivalentTo(types.CodeConfig))
+		c.Config = withPrev(c.Config, nstest.Reply{Stdout: `{"cniVersion":"1.0.0","interfaces":[{"name":"eth1","sandbox":"x"}],"ips":[{"address":"198.18.0.50/24"}]}`})
+		Expect(run(c, "CHECK").Failure(GinkgoTB()).Msg).To(ContainSubstring(`prevResult has no interface "eth0"`))
+	})
+})

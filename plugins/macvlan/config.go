@@ -1,0 +1,92 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// rawConfig is the configuration as a person writes it. README.md explains each key.
+type rawConfig struct {
+	Master          string `json:"master"`
+	Mode            string `json:"mode"`
+	MTU             int    `json:"mtu"`
+	MAC             string `json:"mac"`
+	LinkInContainer bool   `json:"linkInContainer"`
+	BCQueueLen      int64  `json:"bcqueuelen"`
+	OptimisticDAD   bool   `json:"optimisticDAD"`
+	RuntimeConfig   struct {
+		MAC string `json:"mac"`
+	} `json:"runtimeConfig"`
+	Args struct {
+		CNI struct {
+			MAC string `json:"mac"`
+		} `json:"cni"`
+	} `json:"args"`
+}
+
+// config is what ADD, CHECK and STATUS work with: everything checked, every default
+// set that does not depend on the node.
+type config struct {
+	master      string // empty: the device of the first default route
+	inContainer bool   // the master is in the container
+	mode        nl.MacvlanMode
+	mtu         int       // bytes; zero: the master's
+	mac         types.MAC // zero: the kernel's choice
+	queueLen    int       // packets; zero: the kernel's default
+	segment     attach.Segment
+}
+
+const (
+	minMTU      = 68 // RFC 791
+	maxQueueLen = 1<<32 - 1
+	maxIfName   = 15
+)
+
+func parse(r *skel.Request) (*config, error) {
+	var raw rawConfig
+	if err := r.Decode(&raw); err != nil {
+		return nil, err
+	}
+	args, err := r.Args()
+	if err != nil {
+		return nil, err
+	}
+	conf, err := raw.config(r, args)
+	return conf, types.Coded(types.CodeConfig, err)
+}
+
+// config checks everything and reports all problems at once.
+func (raw *rawConfig) config(r *skel.Request, args types.Args) (*config, error) {
+	mac, macErr := types.FirstMAC(raw.RuntimeConfig.MAC, raw.Args.CNI.MAC, args[types.ArgMAC], raw.MAC)
+	mode, known := nl.ParseMacvlanMode(raw.Mode)
+	conf := &config{
+		master:      raw.Master,
+		inContainer: raw.LinkInContainer,
+		mode:        mode,
+		mtu:         raw.MTU,
+		mac:         mac,
+		queueLen:    int(raw.BCQueueLen),
+		segment:     attach.Shared,
+	}
+	if raw.OptimisticDAD {
+		conf.segment = attach.SharedOptimistic
+	}
+	errs := []error{macErr}
+	refuse := func(wrong bool, format string, args ...any) {
+		if wrong {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	refuse(!known, "unknown macvlan mode: %q; want bridge, private, vepa or passthru", raw.Mode)
+	refuse(len(raw.Master) > maxIfName, "master %q is no interface name: it has more than %d bytes", raw.Master, maxIfName)
+	refuse(raw.Master == "lo", "master lo is the loopback: nothing is on its segment")
+	refuse(raw.MTU != 0 && raw.MTU < minMTU, "mtu %d is below %d; 0 takes the master's", raw.MTU, minMTU)
+	refuse(raw.BCQueueLen < 0 || raw.BCQueueLen > maxQueueLen, "bcqueuelen %d is not between 0 and %d", raw.BCQueueLen, maxQueueLen)
+	refuse(r.Conf.IPAM.Type == "" && r.Version < types.V030, "%w", types.ErrNoAddress)
+	return conf, errors.Join(errs...)
+}

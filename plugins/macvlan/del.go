@@ -1,0 +1,75 @@
+package main
+
+import (
+	"errors"
+	"io/fs"
+
+	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/ipam"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// del removes the link, and gives the address back when nothing answers for it any
+// more. It needs no master: the configuration may have changed, the master be gone.
+func del(r *skel.Request) error {
+	if leasedOverLink(r) {
+		return errors.Join(ipam.Del(r), delLink(r))
+	}
+	if err := delLink(r); err != nil {
+		return err
+	}
+	return ipam.Del(r)
+}
+
+// leasedOverLink: a DHCP client gives the address back to the server over the link
+// itself. The server asks the segment before it leases an address again (RFC 2131,
+// section 2.2).
+func leasedOverLink(r *skel.Request) bool { return r.Conf.IPAM.Type == "dhcp" }
+
+// delLink removes the attachment's link. Where the container is gone, so is the link.
+// One of another kind, or of another attachment, belongs to a newcomer at the same
+// path; one without an alias was made by the reference plugin, or by an ADD that was
+// killed.
+func delLink(r *skel.Request) error {
+	if r.Pod == nil {
+		return nil
+	}
+	pod, err := nl.Open(r.Pod)
+	if err != nil {
+		return err
+	}
+	eth, err := pod.Link(r.IfName)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case eth.Kind != kind, eth.Alias != "" && eth.Alias != attach.Alias(r.Attachment()):
+		return nil
+	}
+	return pod.Apply(eth.Del())
+}
+
+// status says whether an ADD could succeed now. A master in the container is there
+// only when the container is.
+func status(r *skel.Request) error {
+	conf, err := parse(r)
+	if err == nil && !conf.inContainer {
+		err = masterStatus(r, conf)
+	}
+	if err != nil {
+		return types.Errorf(types.CodeNotAvailable, "%w", err)
+	}
+	return ipam.Status(r)
+}
+
+func masterStatus(r *skel.Request, conf *config) error {
+	node, err := nl.Open(r.Node)
+	if err != nil {
+		return err
+	}
+	_, err = findMaster(node, conf)
+	return err
+}

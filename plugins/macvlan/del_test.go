@@ -1,0 +1,227 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+var _ = Describe("DEL", func() {
+	var b *bed
+	BeforeEach(func() {
+		b = newBed()
+		nstest.LeakCheck(GinkgoTB())
+	})
+
+	It("leaves node, container and leases as they were, and may be called again", func() {
+		pod := newPod()
+		before := nstest.Steady(func() string { return nstest.Snapshot(GinkgoTB(), b.node, pod) })
+		c := b.call("one", pod, conf("1.0.0", onUplink, b.hostLocal(hostLocalAll)))
+		c.Config = withPrev(c.Config, run(c, "ADD").OK(GinkgoTB()))
+		run(c, "DEL").OK(GinkgoTB())
+		Expect(nstest.Settled(before, func() string { return nstest.Snapshot(GinkgoTB(), b.node, pod) })).To(BeEmpty())
+		Expect(b.reservations()).To(BeEmpty())
+		run(c, "DEL").OK(GinkgoTB())
+	})
+
+	DescribeTable("finishes whatever has become of the rest",
+		func(change func(b *bed, c *nstest.Call)) {
+			c := b.call("one", newPod(), conf("1.0.0", onUplink, b.hostLocal(hostLocalAll)))
+			added(c)
+			pod := c.Pod
+			change(b, &c)
+			run(c, "DEL").OK(GinkgoTB())
+			Expect(b.reservations()).To(BeEmpty())
+			if c.Pod != nil && pod.FD() >= 0 {
+				Expect(in(pod, "ip -br link")).NotTo(ContainSubstring("eth0"))
+			}
+			run(c, "DEL").OK(GinkgoTB())
+		},
+		Entry("no CNI_NETNS, as containerd's second DEL", func(_ *bed, c *nstest.Call) { c.Pod = nil }),
+		Entry("nothing at CNI_NETNS", func(_ *bed, c *nstest.Call) { c.Pod, c.NetNS = nil, "/run/netns/none" }),
+		Entry("a plain file at CNI_NETNS (H2.11)", func(_ *bed, c *nstest.Call) { c.Pod.Remove(GinkgoTB()) }),
+		Entry("the link is gone", func(_ *bed, c *nstest.Call) { in(c.Pod, "ip link del eth0") }),
+		Entry("the master is gone", func(b *bed, _ *nstest.Call) { in(b.node, "ip link del uplink0") }),
+		Entry("a configuration that ADD would refuse", func(b *bed, c *nstest.Call) {
+			c.Config = conf("1.0.0", `"master":"nope0","mode":"x","mtu":-5,"mac":"y"`, b.hostLocal(hostLocalAll))
+		}),
+		Entry("malformed CNI_ARGS (H7.7)", func(_ *bed, c *nstest.Call) { c.Args = "X=1;;Y" }),
+		Entry("a prevResult that cannot be read", func(_ *bed, c *nstest.Call) {
+			c.Config = withPrev(c.Config, nstest.Reply{Stdout: `{"cniVersion":"9.9.9"}`})
+		}),
+		Entry("a link without an alias, as the reference makes", func(_ *bed, c *nstest.Call) {
+			c.Pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "alias", "")
+		}),
+	)
+
+	It("gives the address back after the link is gone (H3.3)", func() {
+		dir, log := script("rec", `[ $CNI_COMMAND = ADD ] || exit 0
+			echo '{"cniVersion":"1.0.0","ips":[{"address":"198.18.0.60/24"}]}'`)
+		c := b.call("one", newPod(), conf("1.0.0", onUplink, `{"type":"rec"}`))
+		c.Path = dir
+		added(c)
+		run(c, "DEL").OK(GinkgoTB())
+		Expect(readFile(log)).To(Equal("ADD: link\nDEL: no link\n"))
+	})
+
+	DescribeTable("does not touch a newcomer at the same path",
+		func(lines ...string) {
+			c := b.call("one", newPod(), conf("1.0.0", onUplink, b.hostLocal(hostLocalAll)))
+			added(c)
+			in(c.Pod, "ip link del eth0")
+			if len(lines) > 0 {
+				c.Pod.Batch(GinkgoTB(), lines...)
+			} else {
+				other := c
+				other.ContainerID = "two"
+				other.Config = conf("1.0.0", onUplink, static4)
+				added(other)
+			}
+			before := nstest.Snapshot(GinkgoTB(), c.Pod)
+			run(c, "DEL").OK(GinkgoTB())
+			Expect(nstest.Snapshot(GinkgoTB(), c.Pod)).To(Equal(before))
+			Expect(b.reservations()).To(BeEmpty())
+		},
+		Entry("another container's macvlan"),
+		Entry("a link of another kind", "link add eth0 type veth peer name eth1"),
+	)
+
+	It("keeps the address while the link cannot be removed", func() {
+		c := b.call("one", newPod(), conf("1.0.0", onUplink, b.hostLocal(hostLocalAll)))
+		added(c)
+		c.Before = func(step string) error {
+			if strings.HasPrefix(step, "delete link") {
+				return fmt.Errorf("not now")
+			}
+			return nil
+		}
+		Expect(run(c, "DEL").Failure(GinkgoTB()).Msg).To(ContainSubstring("not now"))
+		Expect(b.reservations()).To(HaveLen(2))
+	})
+})
+
+var _ = Describe("GC and STATUS", func() {
+	var b *bed
+	BeforeEach(func() {
+		b = newBed()
+		nstest.LeakCheck(GinkgoTB())
+	})
+
+	It("has IPAM free what no living attachment has", func() {
+		for _, id := range []string{"one", "two"} {
+			added(b.call(id, newPod(), conf("1.1.0", onUplink, b.hostLocal(hostLocal4))))
+		}
+		Expect(b.reservations()).To(HaveLen(2))
+		c := b.call("", nil, conf("1.1.0", onUplink+`,"cni.dev/valid-attachments":[{"containerID":"two","ifname":"eth0"}]`, b.hostLocal(hostLocal4)))
+		run(c, "GC").OK(GinkgoTB())
+		Expect(b.reservations()).To(Equal([]string{"198.18.0.101"}))
+		run(b.call("", nil, conf("1.1.0", onUplink+`,"cni.dev/valid-attachments":[]`, noIPAM)), "GC").OK(GinkgoTB())
+	})
+
+	DescribeTable("STATUS says whether ADD could succeed",
+		func(config func(b *bed) string, code int, texts ...string) {
+			r := run(b.call("", nil, config(b)), "STATUS")
+			if code == 0 {
+				r.OK(GinkgoTB())
+				return
+			}
+			f := r.Failure(GinkgoTB())
+			Expect(f.Code).To(BeEquivalentTo(code), f.String())
+			for _, text := range texts {
+				Expect(f.String()).To(ContainSubstring(text))
+			}
+		},
+		Entry("yes", func(b *bed) string { return conf("1.1.0", onUplink, b.hostLocal(hostLocal4)) }, 0),
+		Entry("yes, by the default route, layer 2", func(*bed) string { return conf("1.1.0", "", noIPAM) }, 0),
+		Entry("yes: a master in the container cannot be missed yet", func(*bed) string { return conf("1.1.0", `"master":"net0","linkInContainer":true`, noIPAM) }, 0),
+		Entry("no: the master is missing", func(*bed) string { return conf("1.1.0", `"master":"nope0"`, static4) }, types.CodeNotAvailable, "find link nope0"),
+		Entry("no: there is no default route", func(b *bed) string {
+			in(b.node, "ip -4 route del default")
+			in(b.node, "ip -6 route del default")
+			return conf("1.1.0", "", static4)
+		}, types.CodeNotAvailable, "no default route interface found"),
+		Entry("no: the MTU is too large", func(*bed) string { return conf("1.1.0", onUplink+`,"mtu":9000`, static4) }, types.CodeNotAvailable, "invalid MTU 9000"),
+		Entry("no: the configuration is wrong", func(*bed) string { return conf("1.1.0", onUplink+`,"mode":"x"`, static4) }, types.CodeNotAvailable, "unknown macvlan mode"),
+		Entry("no: IPAM is missing", func(*bed) string { return conf("1.1.0", onUplink, `{"type":"nope"}`) }, types.CodeNotAvailable, `failed to find plugin "nope"`),
+		Entry("no: IPAM says so", func(*bed) string {
+			return conf("1.1.0", onUplink, `{"type":"static","addresses":[{"address":"x"}]}`)
+		}, types.CodeNotAvailable, `IPAM plugin "static"`),
+	)
+})
+
+var _ = Describe("many at once", func() {
+	It("attaches 32 containers side by side, six times, and leaves nothing", func() {
+		b := newBed()
+		nstest.LeakCheck(GinkgoTB())
+		config := conf("1.1.0", onUplink+`,"optimisticDAD":true`, b.hostLocal(hostLocalAll))
+		pods := make([]*nstest.NS, 32)
+		for i := range pods {
+			pods[i] = newPod()
+		}
+		before := nstest.Steady(func() string { return nstest.Snapshot(GinkgoTB(), b.node) })
+		each := func(command string) []nstest.Reply {
+			replies := make([]nstest.Reply, len(pods))
+			var all sync.WaitGroup
+			for i, pod := range pods {
+				all.Go(func() { replies[i] = run(b.call(fmt.Sprint("c", i), pod, config), command) })
+			}
+			all.Wait()
+			return replies
+		}
+		for round := range 6 {
+			given := map[string]bool{}
+			for _, r := range each("ADD") {
+				for _, ip := range r.Result(GinkgoTB()).IPs {
+					given[ip.Address.String()] = true
+				}
+			}
+			Expect(given).To(HaveLen(2*len(pods)), "round %d", round)
+			for _, r := range each("DEL") {
+				r.OK(GinkgoTB())
+			}
+			Expect(b.reservations()).To(BeEmpty())
+			for _, pod := range pods {
+				Expect(in(pod, "ip -br link")).NotTo(ContainSubstring("eth0"))
+			}
+		}
+		Expect(nstest.Settled(before, func() string { return nstest.Snapshot(GinkgoTB(), b.node) })).To(BeEmpty())
+	})
+})
+
+// TestFaults refuses each step in turn. DAD is over at once in the swept container;
+// what it waits for is a step like others.
+func TestFaults(t *testing.T) {
+	leases := t.TempDir()
+	b := &bed{leases: leases}
+	for name, config := range map[string]string{
+		"dual stack":  conf("1.1.0", onUplink, b.hostLocal(hostLocalAll)),
+		"optimistic":  conf("1.1.0", onUplink+`,"mtu":1400,"optimisticDAD":true`, b.hostLocal(hostLocalAll)),
+		"default":     conf("0.4.0", "", b.hostLocal(hostLocal4)),
+		"layer 2":     conf("1.1.0", onUplink, noIPAM),
+		"static IPv4": conf("0.2.0", onUplink, static4),
+	} {
+		t.Run(name, func(t *testing.T) {
+			nstest.LeakCheck(t)
+			nstest.FaultSweep(t, nstest.Sweep{
+				Plugin: plugin(), Config: config, Path: nstest.Build(t, "host-local", "static"), Dirs: []string{leases},
+				Prepare: func(node, pod *nstest.NS) {
+					outside := nstest.NewNode(t).Named("outside")
+					nstest.Join(t, nstest.End{In: node, Name: "uplink0", Addrs: []string{"198.18.0.1/24"}}, nstest.End{In: outside, Name: "uplink0", Addrs: []string{"198.18.0.2/24"}})
+					node.Batch(t, "route add default via 198.18.0.2")
+					hurry(t, pod)
+				},
+				// host-local's cursor and index move with what was tried.
+				Ignore: func(line string) bool {
+					return strings.Contains(line, "last_reserved_ip") || strings.Contains(line, " .")
+				},
+			})
+		})
+	}
+}

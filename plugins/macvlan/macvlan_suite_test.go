@@ -1,0 +1,179 @@
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+func TestMacvlan(t *testing.T) {
+	RegisterFailHandler(Fail)
+	RunSpecs(t, "plugins/macvlan")
+}
+
+func TestREADMEExamples(t *testing.T) {
+	nstest.Examples(t, plugin(), func(r *skel.Request) error { _, err := parse(r); return err })
+}
+
+// A bed is a node whose uplink is the master, and a neighbour on the uplink's segment.
+type bed struct {
+	node    *nstest.NS
+	outside *nstest.NS
+	path    string // CNI_PATH with the real host-local and static
+	leases  string // dataDir
+}
+
+func newBed() *bed {
+	site := nstest.NewSite(GinkgoTB())
+	return &bed{
+		node: site.Node, outside: site.Outside,
+		path: nstest.Build(GinkgoTB(), "host-local", "static"), leases: GinkgoTB().TempDir(),
+	}
+}
+
+// The addresses that tests give containers are on the segment of nstest.Site.
+const (
+	pod4, pod6   = "198.18.0.50", "2001:db8:18::50"
+	static4      = `{"type":"static","addresses":[{"address":"198.18.0.50/24"}]}`
+	static6      = `{"type":"static","addresses":[{"address":"2001:db8:18::50/64"}]}`
+	staticDual   = `{"type":"static","addresses":[{"address":"198.18.0.50/24","gateway":"198.18.0.2"},{"address":"2001:db8:18::50/64","gateway":"2001:db8:18::2"}],"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}],"dns":{"nameservers":["198.18.0.53"]}}`
+	onUplink     = `"master":"uplink0"`
+	noIPAM       = ""
+	hostLocal4   = `[{"subnet":"198.18.0.0/24","rangeStart":"198.18.0.100"}]`
+	hostLocal6   = `[{"subnet":"2001:db8:18::/64","rangeStart":"2001:db8:18::100"}]`
+	hostLocalAll = hostLocal4 + "," + hostLocal6
+)
+
+// hostLocal is an IPAM configuration for those ranges.
+func (b *bed) hostLocal(ranges string) string {
+	return fmt.Sprintf(`{"type":"host-local","dataDir":%q,"ranges":[%s]}`, b.leases, ranges)
+}
+
+// conf writes a configuration: keys is JSON text, or nothing; so is ipam.
+func conf(version, keys, ipam string) string {
+	if keys != "" {
+		keys = "," + keys
+	}
+	if ipam != "" {
+		ipam = `,"ipam":` + ipam
+	}
+	return fmt.Sprintf(`{"cniVersion":%q,"name":"net1","type":"macvlan"%s%s}`, version, keys, ipam)
+}
+
+// call is a call for a pod of that container ID.
+func (b *bed) call(id string, pod *nstest.NS, conf string) nstest.Call {
+	return nstest.Call{ContainerID: id, Node: b.node, Pod: pod, Path: b.path, Config: conf}
+}
+
+func run(c nstest.Call, command string) nstest.Reply { return nstest.Run(plugin(), c.With(command)) }
+
+// added runs an ADD that has to succeed.
+func added(c nstest.Call) *types.Result {
+	GinkgoHelper()
+	return run(c, "ADD").Result(GinkgoTB())
+}
+
+// refused runs an ADD that has to fail with that code, say those texts, and leave the
+// container as it was.
+func refused(c nstest.Call, code int, texts ...string) {
+	GinkgoHelper()
+	before := nstest.Snapshot(GinkgoTB(), c.Pod)
+	f := run(c, "ADD").Failure(GinkgoTB())
+	Expect(f.Code).To(BeEquivalentTo(code), f.String())
+	for _, text := range texts {
+		Expect(f.String()).To(ContainSubstring(text))
+	}
+	Expect(nstest.Settled(before, func() string { return nstest.Snapshot(GinkgoTB(), c.Pod) })).To(BeEmpty())
+}
+
+// withPrev puts the result of an ADD into the configuration of a later call.
+func withPrev(conf string, reply nstest.Reply) string {
+	return strings.TrimSuffix(conf, "}") + `,"prevResult":` + reply.Stdout + "}"
+}
+
+// newPod is a container in which duplicate address detection is over as soon as it
+// has begun.
+func newPod() *nstest.NS {
+	pod := slowPod()
+	hurry(GinkgoTB(), pod)
+	return pod
+}
+
+// slowPod is a container as the kernel makes it.
+func slowPod() *nstest.NS { return nstest.New(GinkgoTB()).Named("pod") }
+
+func hurry(tb nstest.TB, pod *nstest.NS) {
+	pod.SetSysctl(tb, "net/ipv6/conf/default/dad_transmits", "0")
+	pod.SetSysctl(tb, "net/ipv6/conf/default/router_solicitation_delay", "0")
+}
+
+// in runs a program in a namespace and gives what it printed.
+func in(n *nstest.NS, line string) string {
+	GinkgoHelper()
+	words := strings.Fields(line)
+	return n.Must(GinkgoTB(), words[0], words[1:]...)
+}
+
+func macOf(n *nstest.NS, link string) string {
+	GinkgoHelper()
+	_, rest, _ := strings.Cut(in(n, "ip -o link show "+link), "link/ether ")
+	mac, _, _ := strings.Cut(rest, " ")
+	return mac
+}
+
+// reservations are the addresses that host-local has given out.
+func (b *bed) reservations() []string {
+	GinkgoHelper()
+	files, err := filepath.Glob(filepath.Join(b.leases, "net1", "*[.:]*[0-9a-f]"))
+	Expect(err).NotTo(HaveOccurred())
+	var ips []string
+	for _, f := range files {
+		if name := filepath.Base(f); !strings.HasPrefix(name, "last_reserved_ip") && !strings.HasPrefix(name, ".") {
+			ips = append(ips, name)
+		}
+	}
+	return ips
+}
+
+// script writes an IPAM plugin that is a shell script. It finds the calls before it
+// in the file $LOG, and "link" or "no link" there for the state of CNI_IFNAME.
+func script(name, body string) (dir, log string) {
+	GinkgoHelper()
+	dir = GinkgoTB().TempDir()
+	log = filepath.Join(dir, "log")
+	text := "#!/bin/sh\nLOG=" + log + "\n" +
+		"nsenter --net=$CNI_NETNS ip link show $CNI_IFNAME >/dev/null 2>&1 && state=link || state='no link'\n" +
+		"echo $CNI_COMMAND: $state >>$LOG\n" + body
+	Expect(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755)).To(Succeed())
+	return dir, log
+}
+
+func readFile(path string) string {
+	GinkgoHelper()
+	b, err := os.ReadFile(path)
+	Expect(err).NotTo(HaveOccurred())
+	return string(b)
+}
+
+// expectGolden compares got with testdata/<name>.golden.
+func expectGolden(name, got string) {
+	GinkgoHelper()
+	path := filepath.Join("testdata", name+".golden")
+	if *update {
+		Expect(os.MkdirAll("testdata", 0o755)).To(Succeed())
+		Expect(os.WriteFile(path, []byte(got), 0o644)).To(Succeed())
+	}
+	Expect(got).To(Equal(readFile(path)))
+}
