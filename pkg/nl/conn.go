@@ -70,6 +70,19 @@ func dial(h *ns.Handle, groups uint32) (*netlink.Conn, error) {
 // NS is the namespace that the connection is bound to.
 func (c *Conn) NS() *ns.Handle { return c.h }
 
+// Cookie is the number of the namespace, which no other has had or will have until
+// the machine is started anew (its inode is used again). Zero: the kernel does not
+// tell (before 5.14).
+func (c *Conn) Cookie() uint64 {
+	var cookie uint64
+	if raw, err := c.c.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) {
+			cookie, _ = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+		})
+	}
+	return cookie
+}
+
 // An Error is a refused request: what was asked, and why not. It matches
 // fs.ErrNotExist when the object is not there and fs.ErrExist when it is there
 // already; errors.Is also finds the errno.

@@ -113,8 +113,12 @@ func (s Setting) write() error {
 	return fmt.Errorf("write sysctl %s = %q: %w", s.Key, s.Value, err)
 }
 
-// writeFile writes without creating or truncating: one write is one setting.
+// writeFile writes without creating or truncating: one write is one setting. A write
+// of nothing would be none; a line without text empties a list.
 func writeFile(file, value string) error {
+	if value == "" {
+		value = "\n"
+	}
 	f, err := os.OpenFile(file, os.O_WRONLY, 0)
 	if err != nil {
 		return err

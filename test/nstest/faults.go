@@ -18,6 +18,9 @@ type Sweep struct {
 	Dirs   []string // folders that have to be as before as well
 	// Prepare readies a fresh node and pod before anything is called; nil: not needed.
 	Prepare func(node, pod *NS)
+	// PreparePod gives each container that is served, be it the one before, what a
+	// chained plugin finds there; nil: nothing.
+	PreparePod func(pod *NS)
 	// Survives lists how the steps begin that an ADD may do without ("announce "):
 	// they may be refused and the ADD succeed. Each needs its reason at the caller.
 	Survives []string
@@ -105,6 +108,10 @@ func newBed(tb TB, s Sweep) *bed {
 	}}
 	warm := b.call
 	warm.ContainerID, warm.Pod, warm.Args = "warm", New(tb), ""
+	if s.PreparePod != nil {
+		s.PreparePod(pod)
+		s.PreparePod(warm.Pod)
+	}
 	Run(s.Plugin, warm.With("ADD")).OK(tb)
 	b.before = Steady(b.state)
 	b.warm = warm

@@ -1,0 +1,250 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+func TestReadme(t *testing.T) {
+	nstest.Examples(t, plugin(), func(r *skel.Request) error { _, err := parse(r); return err })
+}
+
+func TestPathsOf(t *testing.T) {
+	for _, tc := range []struct{ key, ifName, want string }{
+		{"net.ipv4.ip_forward", "eth0", "net/ipv4/ip_forward"},
+		{"net/ipv4/ip_forward", "eth0", "net/ipv4/ip_forward"},
+		{"net.ipv4.conf.IFNAME.arp_notify", "eth0", "net/ipv4/conf/eth0/arp_notify"},
+		{"net/ipv4/conf/IFNAME/arp_notify", "eth0", "net/ipv4/conf/eth0/arp_notify"},
+		{"net.ipv4.conf.IFNAME.arp_notify", "eth0.100", "net/ipv4/conf/eth0.100/arp_notify"},
+		{"net/ipv4/conf/IFNAME/arp_notify", "eth0.100", "net/ipv4/conf/eth0.100/arp_notify"},
+		{"net.ipv4.conf.IFNAME.arp_notify", "", "net/ipv4/conf/IFNAME/arp_notify"}, // STATUS
+		{"net/ipv4/conf/IFNAME/IFNAME", "eth0", "net/ipv4/conf/eth0/IFNAME"},       // the first, as the reference
+		// Both separators: the meaning of sysctl(8), then that of the reference.
+		{"net/ipv4/conf/eth0.100/arp_notify", "x", "net/ipv4/conf/eth0.100/arp_notify net/ipv4/conf/eth0/100/arp_notify"},
+		{"net.ipv4.conf.eth0/100.arp_notify", "x", "net/ipv4/conf/eth0.100/arp_notify net/ipv4/conf/eth0/100/arp_notify"},
+		{"net.ipv4/conf/eth0/arp_notify", "x", "net/ipv4.conf.eth0.arp_notify net/ipv4/conf/eth0/arp_notify"},
+		{"net//ipv4/./ip_forward", "x", "net/ipv4/ip_forward net/ipv4/ip_forward"},
+		// Nothing outside of net., whatever it would lead to.
+		{"kernel.shmmax", "x", ""}, {"kernel/shmmax", "x", ""}, {"", "x", ""}, {"net", "x", ""}, {"net.", "x", ""},
+		{"netx.y", "x", ""}, {".net.x", "x", ""}, {"/net/x", "x", ""}, {"/proc/sys/net/x", "x", ""},
+		{"net/../kernel/shmmax", "x", ""}, {"net/ipv4/../../kernel/shmmax", "x", ""}, {"../net/x", "x", ""},
+		{"net/ipv4/../ipv4/ip_forward", "x", ""}, {"net.ipv4.//.kernel", "x", ""}, {"net/ipv4/..", "x", ""},
+		{"net/ipv4/ip_forward\x00", "x", ""}, {"net/..", "x", ""}, {"IFNAME/x", "eth0", ""},
+	} {
+		got, err := pathsOf(tc.key, tc.ifName)
+		want := slices.Compact(strings.Fields(tc.want))
+		if !slices.Equal(got, want) || (err != nil) != (tc.want == "") {
+			t.Errorf("%q for %q: %q, %v, want %q", tc.key, tc.ifName, got, err, want)
+		}
+		if err != nil && !strings.Contains(err.Error(), "invalid net sysctl key") {
+			t.Errorf("%q: %v", tc.key, err)
+		}
+	}
+}
+
+func FuzzPathsOf(f *testing.F) {
+	for _, key := range []string{"net.ipv4.conf.IFNAME.x", "net/../kernel", "net.//.x", "net/./..", "IFNAME"} {
+		f.Add(key, "eth0.1")
+	}
+	f.Fuzz(func(t *testing.T, key, ifName string) {
+		if strings.Contains(ifName, "/") || ifName == ".." || ifName == "." { // skel's business
+			return
+		}
+		paths, err := pathsOf(key, ifName)
+		if (err == nil) != (len(paths) > 0) {
+			t.Errorf("%q: %q, %v", key, paths, err)
+		}
+		for _, p := range paths {
+			if file := filepath.Join("/proc/sys", p); !strings.HasPrefix(file, "/proc/sys/net/") || file != "/proc/sys/"+p {
+				t.Errorf("%q leads to %s", key, file)
+			}
+		}
+	})
+}
+
+// decode runs parse as an ADD does.
+func decode(t *testing.T, text, args string) (*config, error) {
+	t.Helper()
+	var conf *config
+	var err error
+	p := skel.Plugin{Name: "tuning", Add: func(r *skel.Request) (*types.Result, error) {
+		conf, err = parse(r)
+		return &types.Result{}, nil
+	}}
+	node, pod := nstest.Pair(t)
+	nstest.Run(p, nstest.Call{Command: "ADD", Node: node, Pod: pod, Args: args, Config: text}).OK(t)
+	return conf, err
+}
+
+// describe is what a configuration asks for, as text.
+func describe(c *config) string {
+	var all []string
+	for _, a := range c.sysctls {
+		all = append(all, strings.Join(a.paths, "|")+"="+a.value)
+	}
+	b, _ := json.Marshal(c.link)
+	return strings.Join(append(all, string(b), c.dataDir), " ")
+}
+
+func TestParse(t *testing.T) {
+	const head = `{"cniVersion": "1.1.0", "name": "n", "type": "tuning"`
+	for _, tc := range []struct{ name, body, args, want string }{
+		{"nothing", ``, "", `{} /run/cni/tuning`},
+		{"what asks for nothing", `, "sysctl": {}, "mac": "", "promisc": false, "mtu": 0, "allmulti": null, "txQLen": null, "args": null`, "", `{} /run/cni/tuning`},
+		{"all", `, "sysctl": {"net.b": "2", "net/a": "1"}, "mac": "C2:B0:57:49:47:F1", "promisc": true, "mtu": 1454, "allmulti": true, "txQLen": 20000, "dataDir": "/d"`, "",
+			`net/a=1 net/b=2 {"mac":"c2:b0:57:49:47:f1","promisc":true,"mtu":1454,"allmulti":true,"txQLen":20000} /d`},
+		{"false and zero where they say something", `, "allmulti": false, "txQLen": 0`, "", `{"allmulti":false,"txQLen":0} /run/cni/tuning`},
+		{"keys in any case", `, "SYSCTL": {"net.a": "1"}, "MTU": 1400, "AllMulti": false, "RuntimeConfig": {"Mac": "02:00:00:00:00:01"}`, "",
+			`net/a=1 {"mac":"02:00:00:00:00:01","mtu":1400,"allmulti":false} /run/cni/tuning`},
+		{"args.cni.sysctl without sysctl, at which the reference crashes", `, "args": {"cni": {"sysctl": {"net.a": "1"}}}`, "", `net/a=1 {} /run/cni/tuning`},
+		{"args.cni over all", `, "sysctl": {"net.a": "1", "net.b": "2"}, "promisc": true, "mtu": 1400, "allmulti": true, "txQLen": 5,
+			"args": {"cni": {"sysctl": {"net/b": "3"}, "promisc": false, "mtu": 1300, "allmulti": false, "txQLen": 6}}`, "",
+			`net/a=1 net/b=3 {"mtu":1300,"allmulti":false,"txQLen":6} /run/cni/tuning`},
+		{"mac: runtimeConfig first", `, "mac": "02:00:00:00:00:04", "args": {"cni": {"mac": "02:00:00:00:00:02"}}, "runtimeConfig": {"mac": "02:00:00:00:00:01"}`,
+			"MAC=02:00:00:00:00:03", `{"mac":"02:00:00:00:00:01"} /run/cni/tuning`},
+		{"mac: then args.cni", `, "mac": "02:00:00:00:00:04", "args": {"cni": {"mac": "02:00:00:00:00:02"}}`, "MAC=02:00:00:00:00:03", `{"mac":"02:00:00:00:00:02"} /run/cni/tuning`},
+		{"mac: then CNI_ARGS", `, "mac": "02:00:00:00:00:04"`, "IgnoreUnknown=1;K8S_POD_NAME=p;MAC=02:00:00:00:00:03", `{"mac":"02:00:00:00:00:03"} /run/cni/tuning`},
+		{"mac: then the configuration", `, "mac": "02:00:00:00:00:04"`, "", `{"mac":"02:00:00:00:00:04"} /run/cni/tuning`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			conf, err := decode(t, head+tc.body+"}", tc.args)
+			if err != nil || describe(conf) != tc.want {
+				t.Errorf("%v, %v, want %s", describe(conf), err, tc.want)
+			}
+		})
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	const head = `{"cniVersion": "1.1.0", "name": "n", "type": "tuning"`
+	for _, tc := range []struct {
+		body, args string
+		code       uint
+		want       string
+	}{
+		{`, "sysctl": {"net.a": "1", "net.a": "2"}`, "", types.CodeConfig, "duplicated sysctl keys are not allowed"},
+		{`, "sysctl": {"net.a": "1", "net.b": "2", "net.a": "1"}`, "", types.CodeConfig, "duplicated sysctl keys are not allowed"},
+		{`, "args": {"cni": {"sysctl": {"net.a": "1", "net.a": "1"}}}`, "", types.CodeConfig, "duplicated sysctl keys are not allowed"},
+		{`, "sysctl": {"net.a": "1", "net/a": "2"}`, "", types.CodeConfig, `duplicated sysctl keys are not allowed: "net.a" and "net/a" are the same`},
+		{`, "sysctl": {"net.ipv4.conf.IFNAME.x": "1", "net.ipv4.conf.eth0.x": "2"}`, "", types.CodeConfig, "duplicated sysctl keys"},
+		{`, "sysctl": {"net.a.b": "1", "net.a/b": "2"}`, "", types.CodeConfig, "duplicated sysctl keys"},
+		{`, "sysctl": {"kernel.shmmax": "1", "net/../vm/x": "2"}, "mtu": 67, "txQLen": -1, "dataDir": "d", "mac": "no"`, "", types.CodeConfig,
+			"invalid MAC address \"no\"\n" +
+				"invalid net sysctl key: \"kernel.shmmax\": only what is below net. can be set\n" +
+				"invalid net sysctl key: \"net/../vm/x\": only what is below net. can be set\n" +
+				"mtu 67 is not between 68 and 65536\ntxQLen -1 is not between 0 and 2147483647\ndataDir \"d\" is no absolute path"},
+		{`, "mtu": -5`, "", types.CodeConfig, "mtu -5"}, {`, "mtu": 65537`, "", types.CodeConfig, "mtu 65537"},
+		{`, "txQLen": 4294967296`, "", types.CodeConfig, "txQLen 4294967296"},
+		{`, "mac": "ff:ff:ff:ff:ff:ff"`, "", types.CodeConfig, "unicast"},
+		{``, "MAC=nonsense", types.CodeConfig, `invalid MAC address "nonsense"`},
+		{``, "FOO=1", types.CodeEnvironment, "unknown args"},
+		{`, "sysctl": {"net.a": null}`, "", types.CodeConfig, `sysctl "net.a": want a string, have null`},
+		{`, "sysctl": {"net.a": 1}`, "", types.CodeDecode, "want a string, have number"},
+		{`, "sysctl": ["net.a"]`, "", types.CodeDecode, `key "sysctl"`},
+		{`, "mtu": "1400"`, "", types.CodeDecode, `key "mtu"`},
+		{`, "promisc": "yes"`, "", types.CodeDecode, `key "promisc"`},
+		{`, "args": {"cni": {"mtu": []}}`, "", types.CodeDecode, `key "args.cni.mtu"`},
+	} {
+		t.Run(tc.body+tc.args, func(t *testing.T) {
+			_, err := decode(t, head+tc.body+"}", tc.args)
+			if err == nil || types.AsError(err).Code != tc.code || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%v, want code %d: %s", err, tc.code, tc.want)
+			}
+		})
+	}
+}
+
+// TestOrder: every ADD writes in one order, "all" before an interface.
+func TestOrder(t *testing.T) {
+	object := rawSysctls{}
+	for i := range 20 {
+		object[fmt.Sprintf("net.ipv4.conf.%c.x", 'a'+i)] = "1"
+	}
+	object["net/ipv4/conf/all/x"] = "1"
+	for range 20 {
+		got, err := assignments(object, nil, "eth0")
+		if err != nil || !slices.IsSortedFunc(got, func(a, b assignment) int { return strings.Compare(a.paths[0], b.paths[0]) }) {
+			t.Fatal(got, err)
+		}
+	}
+}
+
+func TestAllowlist(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "allowlist.conf")
+	keys := func(written ...string) (all []assignment) {
+		for _, w := range written {
+			all = append(all, assignment{written: w})
+		}
+		return all
+	}
+	for _, tc := range []struct{ text, keys, want string }{
+		{"^net.ipv4.conf.IFNAME.arp_notify$", "net.ipv4.conf.IFNAME.arp_notify", ""},
+		{"^net.ipv4.conf.IFNAME.arp_notify$", "net/ipv4/conf/IFNAME/arp_notify", ""}, // a dot matches a slash
+		{"^net.ipv4.conf.IFNAME.arp_notify$", "net.ipv4.conf.eth0.arp_notify", "net.ipv4.conf.eth0.arp_notify"},
+		{"conf", "net.ipv4.conf.IFNAME.arp_notify net.x.conf", ""}, // not anchored
+		{"\n  \n\r\n^net.a$\r\n\n^net.b$", "net.a net.b", ""},
+		{"^net.a$\n^net.b$\n", "net.a net.c net.d", "net.c net.d"},
+		{"^net\\.(a|b)", "net.bc", ""},
+		{"", "net.a", "net.a"}, {"\n\n", "net.a", "net.a"},
+		{" ^net.a$", "net.a", "net.a"}, // nothing is trimmed
+	} {
+		if err := os.WriteFile(path, []byte(tc.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		list, err := readAllowlist(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var refused []string
+		if err := list.check(keys(strings.Fields(tc.keys)...)); err != nil {
+			for line := range strings.Lines(err.Error()) {
+				refused = append(refused, strings.Split(line, `"`)[1])
+			}
+			if types.AsError(err).Code != types.CodeConfig || !strings.Contains(err.Error(), path) {
+				t.Errorf("%q: %v", tc.text, err)
+			}
+		}
+		if got := strings.Join(refused, " "); got != tc.want {
+			t.Errorf("%q of %s: refuses %q, want %q", tc.text, tc.keys, got, tc.want)
+		}
+	}
+
+	if err := os.WriteFile(path, []byte("net.a\nnet.(\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readAllowlist(path); err == nil || types.AsError(err).Code != types.CodeConfig || !strings.Contains(err.Error(), path+", line 2: ") {
+		t.Errorf("a line that is no expression: %v", err)
+	}
+	if _, err := readAllowlist(filepath.Dir(path)); err == nil || types.AsError(err).Code != types.CodeIO {
+		t.Errorf("a folder: %v", err)
+	}
+	list, err := readAllowlist(filepath.Join(path + ".none"))
+	if err != nil || list.check(keys("net.anything")) != nil {
+		t.Errorf("no file: %v", err)
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	f.Add([]byte(`{"mac": "02:00:00:00:00:01", "promisc": false, "mtu": 1500, "allmulti": false, "txQLen": 1000}`))
+	f.Add([]byte(`{"sysctl": {"net/x": "1"}, "network": "n", "netns": 5}`))
+	f.Add([]byte(`{"mtu": `))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		path := filepath.Join(t.TempDir(), "f")
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if state, err := read(path); (state == nil) == (err == nil) || err != nil && !errors.Is(err, errTorn) {
+			t.Errorf("%q: %v, %v", text, state, err)
+		}
+	})
+}

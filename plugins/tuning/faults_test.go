@@ -1,0 +1,106 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+func sweptConfig(dir string) string {
+	return fmt.Sprintf(`{"cniVersion": "1.1.0", "name": "net", "type": "tuning", "dataDir": %q, %s,
+		"prevResult": {"interfaces": [{"name": "eth0", "sandbox": "/x"}]}}`, dir, everything)
+}
+
+func TestFaults(t *testing.T) {
+	nstest.LeakCheck(t)
+	dir := t.TempDir()
+	nstest.FaultSweep(t, nstest.Sweep{
+		Plugin: plugin(), Config: sweptConfig(dir), Dirs: []string{dir}, PreparePod: withEth0(t),
+	})
+}
+
+// TestKilled ends an ADD by SIGKILL before and after each of its steps. DEL then puts
+// everything back; without the namespace, DEL and GC leave no file.
+func TestKilled(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, when := range []string{"BEFORE", "AFTER"} {
+		killed := 0
+		for step := 1; killed == step-1; step++ {
+			node, pod := nstest.Pair(t)
+			withEth0(t)(pod)
+			dir := t.TempDir()
+			call := nstest.Call{Node: node, Pod: pod, Config: sweptConfig(dir)}
+			before := nstest.Steady(func() string { return nstest.Snapshot(t, node, pod) })
+			add := call.With("ADD")
+			add.Env = []string{fmt.Sprintf("TUNING_TEST_KILL_%s=%d", when, step)}
+			if nstest.Exec(t, self, add).Exit != 0 {
+				killed++
+			}
+			left, _ := filepath.Glob(dir + "/*")
+			nstest.Run(plugin(), call.With("DEL")).OK(t)
+			if diff := nstest.Settled(before, func() string { return nstest.Snapshot(t, node, pod) }); diff != "" {
+				t.Errorf("killed %s step %d: not as before:\n%s", when, step, diff)
+			}
+			wantEmpty(t, dir)
+			for _, file := range left { // what the other two ways find
+				plant(t, file, `{"network": "net"}`)
+			}
+			collected := call.With("GC")
+			collected.Config = strings.Replace(call.Config, "{", `{"cni.dev/valid-attachments": [], `, 1)
+			nstest.Run(plugin(), collected).OK(t)
+			wantEmpty(t, dir)
+		}
+		t.Logf("killed %s: %d steps", when, killed)
+		if killed < 8 {
+			t.Errorf("killed %s: only %d steps were reached", when, killed)
+		}
+	}
+}
+
+// TestKilledWhileWriting: the file has no name yet.
+func TestKilledWhileWriting(t *testing.T) {
+	node, pod := nstest.Pair(t)
+	withEth0(t)(pod)
+	dir := t.TempDir()
+	call := nstest.Call{Node: node, Pod: pod, Config: sweptConfig(dir)}
+	half := filepath.Join(dir, ".net~test~eth0")
+	plant(t, half, `{"ma`)
+	nstest.Run(plugin(), call.With("ADD")).OK(t)
+	plant(t, half, `{"ma`)
+	nstest.Run(plugin(), call.With("DEL")).OK(t)
+	wantEmpty(t, dir)
+}
+
+func plant(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantEmpty(t *testing.T, dir string) {
+	t.Helper()
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+		t.Errorf("%s: %v, %v", dir, entries, err)
+	}
+}
+
+// promiscuous is PACKET_ADD_MEMBERSHIP of PACKET_MR_PROMISC, what tcpdump does.
+func promiscuous(fd int, ifName string) error {
+	in, err := net.InterfaceByName(ifName)
+	if err != nil {
+		return err
+	}
+	return unix.SetsockoptPacketMreq(fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP,
+		&unix.PacketMreq{Ifindex: int32(in.Index), Type: unix.PACKET_MR_PROMISC})
+}

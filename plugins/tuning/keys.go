@@ -1,0 +1,82 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+)
+
+// An assignment is an entry of "sysctl".
+type assignment struct {
+	written string   // the key as it was written
+	paths   []string // what it may mean: paths below /proc/sys, the likelier first; never empty
+	value   string
+}
+
+// assignments are the entries of the configuration, and those of args.cni, which
+// replace entries for the same setting; sorted, so that every ADD writes them in one
+// order ("all" comes before an interface, which it would overwrite).
+func assignments(below, above rawSysctls, ifName string) ([]assignment, error) {
+	base, err := entries(below, ifName)
+	over, aboveErr := entries(above, ifName)
+	base = slices.DeleteFunc(base, func(a assignment) bool { return slices.ContainsFunc(over, a.same) })
+	all := append(base, over...)
+	slices.SortFunc(all, func(a, b assignment) int { return strings.Compare(a.paths[0], b.paths[0]) })
+	return all, errors.Join(err, aboveErr)
+}
+
+// entries reads one object. Two spellings of one key are a duplicate as well.
+func entries(object rawSysctls, ifName string) ([]assignment, error) {
+	var all []assignment
+	var errs []error
+	for key, value := range object {
+		paths, err := pathsOf(key, ifName)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		a := assignment{key, paths, value}
+		if i := slices.IndexFunc(all, a.same); i >= 0 {
+			errs = append(errs, fmt.Errorf("duplicated sysctl keys are not allowed: %q and %q are the same", min(key, all[i].written), max(key, all[i].written)))
+		}
+		all = append(all, a)
+	}
+	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	return all, errors.Join(errs...)
+}
+
+// same: the two may mean one setting.
+func (a assignment) same(b assignment) bool {
+	return slices.ContainsFunc(a.paths, func(p string) bool { return slices.Contains(b.paths, p) })
+}
+
+// interfaceName stands in keys for the name of the container's interface.
+const interfaceName = "IFNAME"
+
+// pathsOf gives the paths that a key may mean. The separator that comes first is the
+// separator, as in sysctl(8): after a dot, a slash is a dot within a name
+// (net.ipv4.conf.eth0/100.arp_notify), after a slash a dot is one. The reference
+// plugin takes every dot for a separator, so that is the second meaning. An empty
+// ifName leaves IFNAME as it is.
+func pathsOf(key, ifName string) ([]string, error) {
+	meanings := []string{key, strings.ReplaceAll(key, ".", "/")}
+	if i := strings.IndexAny(key, "./"); i >= 0 && key[i] == '.' {
+		meanings[0] = strings.NewReplacer(".", "/", "/", ".").Replace(key)
+	}
+	var paths []string
+	for _, p := range meanings {
+		if ifName != "" {
+			p = strings.Replace(p, interfaceName, ifName, 1)
+		}
+		clean := path.Clean(p)
+		if !strings.HasPrefix(clean, "net/") || slices.Contains(strings.Split(p, "/"), "..") || strings.ContainsRune(p, 0) {
+			return nil, fmt.Errorf("invalid net sysctl key: %q: only what is below net. can be set", key)
+		}
+		if !slices.Contains(paths, clean) {
+			paths = append(paths, clean)
+		}
+	}
+	return paths, nil
+}

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/trace"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// saved is what was before the ADD, for DEL to put back. The reference plugin reads
+// and writes the settings of the interface alone, in a file of the same name and
+// form, and passes over the other keys: each can put back what the other saved.
+type saved struct {
+	settings
+	Sysctl  map[string]string `json:"sysctl,omitempty"` // path below /proc/sys: value
+	Network string            `json:"network,omitempty"`
+	NetNS   uint64            `json:"netns,omitempty"` // cookie of the namespace; zero: not known
+}
+
+// override takes over what an earlier ADD saved: that was the original.
+func (s *saved) override(older *saved) {
+	s.settings.override(older.settings)
+	for key, value := range older.Sysctl {
+		s.Sysctl[key] = value
+	}
+}
+
+// isOf reports whether it was saved in the namespace with that cookie. In another one
+// that has come to the same path it is nobody's original.
+func (s *saved) isOf(netns uint64) bool { return s.NetNS == 0 || netns == 0 || s.NetNS == netns }
+
+// errTorn says that a file is none that holds a saved state: a crash of the reference
+// plugin cut it off, or it is a link to elsewhere.
+var errTorn = errors.New("no saved state can be read from it")
+
+// A store is the file that holds the saved state of one attachment.
+type store struct {
+	dir   string
+	owner types.Attachment
+	trace *trace.Tracer
+}
+
+func storeOf(r *skel.Request, dir string) store {
+	return store{dir: dir, owner: r.Attachment(), trace: r.Trace}
+}
+
+// nameOf is the reference plugin's name for the file. It does not say the network: an
+// interface of a container is in one.
+func nameOf(a types.Attachment) string { return a.ContainerID + "_" + a.IfName + ".json" }
+
+func (s store) path() string { return filepath.Join(s.dir, nameOf(s.owner)) }
+
+// temp is where the file is written before it gets its name. It says whose it is, so
+// that DEL and GC find what a killed ADD left. No part can have a '~' but the last.
+func (s store) temp() string {
+	return filepath.Join(s.dir, "."+s.owner.Network+"~"+s.owner.ContainerID+"~"+s.owner.IfName)
+}
+
+// ownerOfTemp reads what temp wrote.
+func ownerOfTemp(name string) (types.Attachment, bool) {
+	part := strings.SplitN(strings.TrimPrefix(name, "."), "~", 3)
+	if !strings.HasPrefix(name, ".") || len(part) != 3 {
+		return types.Attachment{}, false
+	}
+	return types.Attachment{Network: part[0], ContainerID: part[1], IfName: part[2]}, true
+}
+
+// load reads the file. The error matches fs.ErrNotExist when there is none, and
+// errTorn when there is something else.
+func (s store) load() (state *saved, err error) {
+	err = s.trace.Do("read saved state "+s.path(), func() error {
+		state, err = read(s.path())
+		return err
+	})
+	return state, err
+}
+
+func read(path string) (*saved, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	switch {
+	case errors.Is(err, syscall.ELOOP):
+		return nil, fmt.Errorf("%s: %w: it is a symbolic link", path, errTorn)
+	case errors.Is(err, syscall.ENOTDIR):
+		return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
+	case err != nil:
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	if info, err := f.Stat(); err == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: %w: it is no regular file", path, errTorn)
+	}
+	text, err := io.ReadAll(f)
+	if err != nil {
+		return nil, err
+	}
+	state := &saved{}
+	if err := json.Unmarshal(text, state); err != nil {
+		return nil, fmt.Errorf("%s: %w: %w", path, errTorn, err)
+	}
+	return state, nil
+}
+
+// save writes the file, whole or not at all, over what is there: never into it or
+// through a link.
+func (s store) save(state *saved) error {
+	text, err := json.MarshalIndent(state, "", " ")
+	if err != nil {
+		return fmt.Errorf("encode saved state: %w", err)
+	}
+	return types.Coded(types.CodeIO, s.trace.Do("save state "+s.path(), func() error {
+		if err := os.MkdirAll(s.dir, 0o700); err != nil {
+			return err
+		}
+		if err := os.Remove(s.temp()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		err := writeNew(s.temp(), text)
+		if err == nil {
+			err = os.Rename(s.temp(), s.path())
+		}
+		if err != nil {
+			_ = os.Remove(s.temp())
+		}
+		return err
+	}))
+}
+
+// writeNew writes a file that must not be there.
+func writeNew(path string, content []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	return errors.Join(err, f.Close())
+}
+
+// remove removes the file, and what a killed ADD left of it.
+func (s store) remove() error {
+	return errors.Join(remove(s.trace, s.path()), remove(s.trace, s.temp()))
+}
+
+// remove asks first: a folder that is read-only has nothing to refuse.
+func remove(t *trace.Tracer, path string) error {
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		return nil
+	}
+	return types.Coded(types.CodeIO, t.Do("remove saved state "+path, func() error {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}))
+}
+
+// gc removes the saved states of this network's attachments that live no more. What
+// they were put back on is gone. A file of the reference plugin does not say its
+// network; DEL removes it.
+func gc(r *skel.Request) error {
+	dir, valid := dataDir(r), r.Valid()
+	files, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	errs := []error{types.Coded(types.CodeIO, err)}
+	keep := map[string]bool{}
+	for a := range valid {
+		keep[nameOf(a)] = true
+	}
+	for _, f := range files {
+		path := filepath.Join(dir, f.Name())
+		if owner, ok := ownerOfTemp(f.Name()); ok {
+			if owner.Network == r.Conf.Name && !valid[owner] {
+				errs = append(errs, remove(r.Trace, path))
+			}
+			continue
+		}
+		if keep[f.Name()] || !strings.HasSuffix(f.Name(), ".json") {
+			continue
+		}
+		if state, err := read(path); err == nil && state.Network == r.Conf.Name {
+			errs = append(errs, remove(r.Trace, path))
+		}
+	}
+	return errors.Join(errs...)
+}

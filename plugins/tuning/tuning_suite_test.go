@@ -1,0 +1,48 @@
+package main
+
+import (
+	"flag"
+	"os"
+	"strconv"
+	"syscall"
+	"testing"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/pkg/skel"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+func TestTuning(t *testing.T) {
+	RegisterFailHandler(Fail)
+	RunSpecs(t, "plugins/tuning")
+}
+
+// TestMain is the plugin itself where the environment says so: one that is killed at
+// the step of that number, just before it or just after.
+func TestMain(m *testing.M) {
+	before, after := os.Getenv("TUNING_TEST_KILL_BEFORE"), os.Getenv("TUNING_TEST_KILL_AFTER")
+	if before == "" && after == "" {
+		os.Exit(m.Run())
+	}
+	os.Exit(skel.Run(plugin(), skel.Env{
+		Environ: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr,
+		Before: killAt(before), After: killAt(after),
+	}))
+}
+
+func killAt(step string) func(string) error {
+	left, err := strconv.Atoi(step)
+	if err != nil {
+		return nil
+	}
+	return func(string) error {
+		if left--; left == 0 {
+			_ = syscall.Kill(syscall.Getpid(), syscall.SIGKILL)
+			select {} // the signal comes
+		}
+		return nil
+	}
+}

@@ -1,0 +1,654 @@
+package main
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// prevResult is what the chain has made so far. An interface of the same name is on
+// the node, and is another one.
+const prevResult = `{"cniVersion": "1.1.0", "interfaces": [
+	{"name": "eth0", "mac": "02:00:00:00:00:aa", "mtu": 9000},
+	{"name": "eth0", "mac": "02:00:00:00:00:01", "mtu": 1500, "sandbox": "SANDBOX"},
+	{"name": "eth1", "mac": "02:00:00:00:00:bb", "sandbox": "SANDBOX"}],
+	"ips": [{"interface": 1, "address": "10.1.0.2/24"}], "routes": [{"dst": "0.0.0.0/0"}], "dns": {"domain": "d"}}`
+
+// everything turns every knob, and sets sysctls in three spellings.
+const everything = `"mac": "C2:B0:57:49:47:F1", "mtu": 1454, "promisc": true, "allmulti": true, "txQLen": 20000,
+	"sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1", "net/ipv4/conf/IFNAME/arp_announce": "2", "net.ipv4.ping_group_range": "0 2147483647"}`
+
+// withEth0 gives a pod an interface, as the first plugin of a chain does.
+func withEth0(tb nstest.TB) func(*nstest.NS) {
+	return func(pod *nstest.NS) {
+		pod.Batch(tb, "link add eth0 address 02:00:00:00:00:01 type veth peer name far", "link set eth0 up", "link set far up")
+	}
+}
+
+var _ = Describe("tuning", func() {
+	var node, pod *nstest.NS
+	var call nstest.Call
+	var dir, allow string
+	var state func() string
+
+	BeforeEach(func() {
+		nstest.LeakCheck(GinkgoTB())
+		node, pod = nstest.Pair(GinkgoTB())
+		withEth0(GinkgoTB())(pod)
+		dir, allow = filepath.Join(GinkgoTB().TempDir(), "state"), filepath.Join(GinkgoTB().TempDir(), "allowlist.conf")
+		call = nstest.Call{Node: node, Pod: pod}
+		state = func() string { // without the folder itself, which is shared and stays
+			files := strings.TrimPrefix(nstest.SnapshotDir(GinkgoTB(), dir), "drwx------ .")
+			return nstest.Snapshot(GinkgoTB(), node, pod) + files
+		}
+	})
+
+	// conf is a configuration of version 1.1.0 with those keys, without prevResult.
+	conf := func(keys string) string {
+		return strings.ReplaceAll(fmt.Sprintf(`{"cniVersion": "1.1.0", "name": "net", "type": "tuning", "dataDir": %q, %s}`, dir, keys), ", }", "}")
+	}
+	withPrev := func(config string) string {
+		return strings.TrimSuffix(config, "}") + `, "prevResult": ` + strings.ReplaceAll(prevResult, "SANDBOX", pod.Path()) + "}"
+	}
+	run := func(command, keys string) nstest.Reply {
+		GinkgoHelper()
+		c := call.With(command)
+		c.Config = withPrev(conf(keys))
+		return nstest.Run(host{allowlist: allow}.plugin(), c)
+	}
+	file := func() string { return filepath.Join(dir, "test_eth0.json") }
+	link := func() string {
+		GinkgoHelper()
+		return pod.Must(GinkgoTB(), "ip", "-d", "link", "show", "eth0")
+	}
+	get := func(key string) string { return pod.Sysctl(GinkgoTB(), key) }
+
+	Describe("ADD", func() {
+		It("turns every knob, and DEL turns it back", func() {
+			before := nstest.Steady(state)
+			run("ADD", everything).OK(GinkgoTB())
+			Expect(link()).To(And(ContainSubstring("c2:b0:57:49:47:f1"), ContainSubstring("mtu 1454"), ContainSubstring("PROMISC"),
+				ContainSubstring("ALLMULTI"), ContainSubstring("qlen 20000")))
+			Expect(get("net/ipv4/conf/eth0/arp_notify")).To(Equal("1"))
+			Expect(get("net/ipv4/conf/eth0/arp_announce")).To(Equal("2"))
+			Expect(get("net/ipv4/ping_group_range")).To(Equal("0\t2147483647"))
+			run("CHECK", everything).OK(GinkgoTB())
+
+			Expect(run("DEL", everything).OK(GinkgoTB())).To(Equal(nstest.Reply{}))
+			Expect(get("net/ipv4/ping_group_range")).To(Equal("1\t0"))
+			Expect(nstest.Settled(before, state)).To(BeEmpty())
+			run("DEL", everything).OK(GinkgoTB())
+		})
+
+		It("saves what the reference plugin saves, to the byte, and ours after it", func() {
+			run("ADD", everything).OK(GinkgoTB())
+			text, err := os.ReadFile(file())
+			Expect(err).NotTo(HaveOccurred())
+			cookie := regexp.MustCompile(`"netns": \d+`)
+			expectGolden("saved.json", cookie.ReplaceAllString(string(text), `"netns": COOKIE`))
+			// What the reference plugin wrote of the same, observed.
+			Expect(string(text)).To(HavePrefix("{\n \"mac\": \"02:00:00:00:00:01\",\n \"promisc\": false,\n \"mtu\": 1500,\n \"allmulti\": false,\n \"txQLen\": 1000,\n"))
+			info, err := os.Stat(file())
+			Expect(err).NotTo(HaveOccurred())
+			Expect(info.Mode()).To(Equal(fs.FileMode(0o600)))
+			info, err = os.Stat(dir)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(info.Mode().Perm()).To(Equal(fs.FileMode(0o700)))
+		})
+
+		It("saves only what it changes", func() {
+			run("ADD", `"mtu": 1400`).OK(GinkgoTB())
+			Expect(os.ReadFile(file())).To(MatchRegexp("^\\{\n \"mtu\": 1500,\n \"network\": \"net\",\n \"netns\": \\d+\n\\}$"))
+		})
+
+		It("says what it set, of the container's interface alone", func() {
+			result := run("ADD", everything).Result(GinkgoTB())
+			Expect(result.Interfaces[1].MAC.String()).To(Equal("c2:b0:57:49:47:f1"))
+			Expect(result.Interfaces[1].MTU).To(Equal(1454))
+			Expect(result.Interfaces[0].MAC.String()).To(Equal("02:00:00:00:00:aa"))
+			Expect(result.Interfaces[0].MTU).To(Equal(9000))
+			Expect(result.Interfaces[2].MAC.String()).To(Equal("02:00:00:00:00:bb"))
+			Expect(result.IPs).To(HaveLen(1))
+			Expect(result.Routes).To(HaveLen(1))
+			Expect(result.DNS.Domain).To(Equal("d"))
+		})
+
+		It("does nothing at all when nothing is asked for", func() {
+			before := nstest.Steady(state)
+			var steps []string
+			call.Before = func(step string) error { steps = append(steps, step); return nil }
+			Expect(run("ADD", "").OK(GinkgoTB()).Stdout).To(MatchJSON(strings.ReplaceAll(prevResult, "SANDBOX", pod.Path())))
+			run("CHECK", "").OK(GinkgoTB())
+			Expect(steps).To(BeEmpty())
+			Expect(nstest.Compare(before, state())).To(BeEmpty())
+		})
+
+		It("needs no interface for sysctls alone, and no sysctl for the interface", func() {
+			call.IfName = "none"
+			run("ADD", `"sysctl": {"net.ipv4.ip_forward": "1"}`).OK(GinkgoTB())
+			Expect(get("net/ipv4/ip_forward")).To(Equal("1"))
+			run("DEL", "").OK(GinkgoTB())
+			Expect(get("net/ipv4/ip_forward")).To(Equal("0"))
+		})
+
+		It("sets sysctls in the container and not on the node", func() {
+			before := nstest.Snapshot(GinkgoTB(), node)
+			run("ADD", `"sysctl": {"net.ipv4.ip_forward": "1", "net.ipv4.conf.all.arp_notify": "1"}`).OK(GinkgoTB())
+			Expect(nstest.Compare(before, nstest.Snapshot(GinkgoTB(), node))).To(BeEmpty())
+		})
+
+		DescribeTable("finds the sysctl of an interface with a dot in its name",
+			func(ifName, key string) {
+				pod.Must(GinkgoTB(), "ip", "link", "add", "eth0.100", "type", "veth", "peer", "name", "far.100")
+				call.IfName = ifName
+				run("ADD", fmt.Sprintf(`"sysctl": {%q: "1"}`, key)).OK(GinkgoTB())
+				Expect(get("net/ipv4/conf/eth0.100/arp_notify")).To(Equal("1"))
+				run("CHECK", fmt.Sprintf(`"sysctl": {%q: "1"}`, key)).OK(GinkgoTB())
+				run("DEL", "").OK(GinkgoTB())
+				Expect(get("net/ipv4/conf/eth0.100/arp_notify")).To(Equal("0"))
+			},
+			Entry(nil, "eth0.100", "net.ipv4.conf.IFNAME.arp_notify"),
+			Entry(nil, "eth0.100", "net/ipv4/conf/IFNAME/arp_notify"),
+			Entry(nil, "eth0", "net/ipv4/conf/eth0.100/arp_notify"),
+			Entry(nil, "eth0", "net.ipv4.conf.eth0/100.arp_notify"),
+			Entry("dots and slashes as the reference takes them", "eth0.100", "net.ipv4/conf/IFNAME/arp_notify"),
+		)
+
+		It("writes an interface's sysctl after that of all, which would overwrite it", func() {
+			keys := `"sysctl": {"net.ipv4.conf.eth0.forwarding": "0", "net.ipv4.conf.all.forwarding": "1"}`
+			before := nstest.Steady(state)
+			run("ADD", keys).OK(GinkgoTB())
+			Expect(get("net/ipv4/conf/eth0/forwarding")).To(Equal("0"))
+			Expect(get("net/ipv4/conf/far/forwarding")).To(Equal("1"))
+			run("DEL", keys).OK(GinkgoTB())
+			Expect(nstest.Settled(before, state)).To(BeEmpty())
+		})
+
+		It("sets what has no value to read, and empties what was empty", func() {
+			keys := `"sysctl": {"net.ipv4.route.flush": "1", "net.ipv6.conf.IFNAME.stable_secret": "fd00::1", "net.ipv4.ip_local_reserved_ports": "8080,9000-9010"}`
+			run("ADD", keys).OK(GinkgoTB())
+			Expect(get("net/ipv4/ip_local_reserved_ports")).To(Equal("8080,9000-9010"))
+			run("CHECK", strings.Replace(keys, "fd00::1", "fd00:0000:0000:0000:0000:0000:0000:0001", 1)).OK(GinkgoTB())
+			run("DEL", keys).OK(GinkgoTB())
+			Expect(get("net/ipv4/ip_local_reserved_ports")).To(BeEmpty())
+		})
+
+		It("brings IPv6's sysctls back, which a small MTU takes away", func() {
+			pod.SetSysctl(GinkgoTB(), "net/ipv6/conf/eth0/accept_ra", "0")
+			keys := `"mtu": 1000, "sysctl": {"net.ipv6.conf.IFNAME.accept_ra": "2"}`
+			run("ADD", keys).OK(GinkgoTB())
+			run("DEL", keys).OK(GinkgoTB())
+			Expect(get("net/ipv6/conf/eth0/accept_ra")).To(Equal("0"))
+			Expect(link()).To(ContainSubstring("mtu 1500"))
+		})
+
+		It("turns off what is on, where that is asked for", func() {
+			pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "allmulticast", "on", "promisc", "on")
+			run("ADD", `"allmulti": false, "promisc": false`).OK(GinkgoTB())
+			Expect(link()).To(And(Not(ContainSubstring("ALLMULTI")), ContainSubstring("PROMISC")), "promisc false is no wish")
+			run("DEL", "").OK(GinkgoTB())
+			Expect(link()).To(ContainSubstring("ALLMULTI"))
+		})
+
+		It("keeps the originals when it comes twice, as twice in a chain", func() {
+			before := nstest.Steady(state)
+			run("ADD", `"mtu": 1400, "sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1"}`).OK(GinkgoTB())
+			run("ADD", `"mtu": 1300, "txQLen": 5, "sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "0", "net.ipv4.ip_forward": "1"}`).OK(GinkgoTB())
+			Expect(link()).To(ContainSubstring("mtu 1300"))
+			run("DEL", "").OK(GinkgoTB())
+			Expect(nstest.Settled(before, state)).To(BeEmpty())
+			run("DEL", "").OK(GinkgoTB())
+		})
+
+		It("leaves a repeated ADD that fails where the first had brought it", func() {
+			run("ADD", `"mtu": 1400`).OK(GinkgoTB())
+			before := nstest.Steady(state)
+			run("ADD", `"mtu": 1300, "txQLen": 5, "sysctl": {"net.ipv4.ip_forward": "nonsense"}`).Failure(GinkgoTB())
+			Expect(nstest.Settled(before, state)).To(BeEmpty())
+		})
+
+		It("does not take the saved state of another namespace for its own", func() {
+			run("ADD", `"mac": "02:00:00:00:00:02"`).OK(GinkgoTB())
+			pod = nstest.New(GinkgoTB()) // the container is started anew, and nobody called DEL
+			withEth0(GinkgoTB())(pod)
+			pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "address", "02:00:00:00:00:77")
+			call.Pod = pod
+			run("ADD", `"mac": "02:00:00:00:00:02"`).OK(GinkgoTB())
+			run("DEL", "").OK(GinkgoTB())
+			Expect(link()).To(ContainSubstring("02:00:00:00:00:77"))
+		})
+
+		DescribeTable("asks the allowlist",
+			func(lines, keys string, allowed bool) {
+				Expect(os.WriteFile(allow, []byte(lines), 0o600)).To(Succeed())
+				before := nstest.Steady(state)
+				reply := run("ADD", keys)
+				if allowed {
+					reply.OK(GinkgoTB())
+					return
+				}
+				f := reply.Failure(GinkgoTB())
+				Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
+				Expect(f.Msg).To(ContainSubstring(allow))
+				Expect(nstest.Compare(before, state())).To(BeEmpty())
+			},
+			Entry("a key that it has", "^net.ipv4.ip_forward$\n", `"sysctl": {"net.ipv4.ip_forward": "1"}`, true),
+			Entry("a key that it has not", "^net.ipv4.ip_forward$\n", `"sysctl": {"net.ipv4.conf.all.arp_notify": "1"}`, false),
+			Entry("a key from args.cni", "^net.ipv4.ip_forward$\n", `"args": {"cni": {"sysctl": {"net.ipv4.conf.all.arp_notify": "1"}}}`, false),
+			Entry("an expression that is none", "(\n", `"sysctl": {"net.ipv4.ip_forward": "1"}`, false),
+			Entry("no sysctls: it is not read", "(\n", `"mtu": 1400`, true),
+		)
+
+		DescribeTable("refuses what cannot work, with its code, and touches nothing",
+			func(code int, keys string, want string) {
+				before := nstest.Steady(state)
+				f := run("ADD", keys).Failure(GinkgoTB())
+				Expect(f.Code).To(BeEquivalentTo(code))
+				Expect(f.Msg).To(ContainSubstring(want))
+				Expect(nstest.Settled(before, state)).To(BeEmpty())
+			},
+			Entry("a sysctl that there is not", types.CodeConfig, `"sysctl": {"net.ipv4.conf.nosuch.arp_notify": "1"}`, `sysctl "net.ipv4.conf.nosuch.arp_notify" is not there in the container`),
+			Entry("a sysctl outside of net.", types.CodeConfig, `"sysctl": {"kernel.shmmax": "1"}`, "invalid net sysctl key"),
+			Entry("a value that the kernel refuses, after others", types.CodeConfig, everything[:len(everything)-1]+`, "net.ipv4.ip_forward": "nonsense"}`, "invalid argument"),
+			Entry("an MTU that the device cannot have, after all else", types.CodeConfig, strings.Replace(everything, "1454", "65536", 1), "mtu"),
+			Entry("a dataDir that is a file", types.CodeIO, `"mtu": 1400, "dataDir": "/etc/passwd"`, "/etc/passwd"),
+		)
+
+		It("needs a prevResult", func() {
+			c := call.With("ADD")
+			c.Config = conf(`"mtu": 1400`)
+			f := nstest.Run(plugin(), c).Failure(GinkgoTB())
+			Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
+			Expect(f.Msg).To(ContainSubstring("must be called as chained plugin"))
+		})
+
+		It("needs the interface", func() {
+			call.IfName = "eth9"
+			Expect(run("ADD", `"mtu": 1400`).Failure(GinkgoTB()).Msg).To(ContainSubstring("find link eth9"))
+		})
+
+		It("leaves nothing when nothing can be saved", func() {
+			Expect(os.Mkdir(dir, 0o700)).To(Succeed())
+			Expect(syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=4k,nr_inodes=1")).To(Succeed()) // no inode is free
+			DeferCleanup(func() { Expect(syscall.Unmount(dir, 0)).To(Succeed()) })
+			before := nstest.Steady(state)
+			f := run("ADD", everything).Failure(GinkgoTB())
+			Expect(f.Code).To(BeEquivalentTo(types.CodeIO))
+			Expect(f.Msg).To(ContainSubstring("no space left"))
+			Expect(nstest.Compare(before, state())).To(BeEmpty())
+		})
+
+		It("is undone when its result cannot be written", func() {
+			run("ADD", `"mtu": 1400`).OK(GinkgoTB())
+			run("DEL", "").OK(GinkgoTB()) // the folder is there
+			before := nstest.Steady(state)
+			full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+			Expect(err).NotTo(HaveOccurred())
+			defer func() { _ = full.Close() }()
+			exit := skel.Run(plugin(), skel.Env{
+				Environ: []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=test", "CNI_IFNAME=eth0", "CNI_PATH=/x", "CNI_NETNS=" + pod.Path()},
+				Node:    node.Path(), Stdin: strings.NewReader(withPrev(conf(everything))), Stdout: full, Stderr: GinkgoWriter,
+			})
+			Expect(exit).To(Equal(1))
+			Expect(nstest.Settled(before, state)).To(BeEmpty())
+		})
+	})
+
+	DescribeTable("results keep the form of every version",
+		func(version string) {
+			prev := fmt.Sprintf(`{"cniVersion": %q, "interfaces": [{"name": "eth0", "mac": "02:00:00:00:00:01", "sandbox": %q}],
+				"ips": [{"version": "4", "interface": 0, "address": "10.1.0.2/24"}]}`, version, pod.Path())
+			mac := true
+			if version < "0.3.0" {
+				prev, mac = fmt.Sprintf(`{"cniVersion": %q, "ip4": {"ip": "10.1.0.2/24"}}`, version), false
+			}
+			call.Config = fmt.Sprintf(`{"cniVersion": %q, "name": "net", "type": "tuning", "dataDir": %q, %s, "prevResult": %s}`, version, dir, everything, prev)
+			reply := nstest.Run(plugin(), call.With("ADD")).OK(GinkgoTB())
+			Expect(reply.Stdout).To(ContainSubstring("10.1.0.2/24"))
+			Expect(strings.Contains(reply.Stdout, "c2:b0:57:49:47:f1")).To(Equal(mac))
+			Expect(strings.Contains(reply.Stdout, `"mtu": 1454`)).To(Equal(version == "1.1.0"))
+			nstest.Run(plugin(), call.With("DEL")).OK(GinkgoTB())
+			Expect(link()).To(ContainSubstring("mtu 1500"))
+		},
+		Entry(nil, "0.1.0"), Entry(nil, "0.2.0"), Entry(nil, "0.3.0"), Entry(nil, "0.3.1"), Entry(nil, "0.4.0"), Entry(nil, "1.0.0"), Entry(nil, "1.1.0"),
+	)
+
+	Describe("DEL", func() {
+		It("puts back what the reference plugin saved", func() {
+			Expect(os.Mkdir(dir, 0o600)).To(Succeed())
+			Expect(os.WriteFile(file(), []byte("{\n \"mac\": \"02:00:00:00:00:01\",\n \"promisc\": false,\n \"mtu\": 1500,\n \"allmulti\": false,\n \"txQLen\": 1000\n}"), 0o600)).To(Succeed())
+			pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "mtu", "1454", "promisc", "on", "allmulticast", "on", "txqueuelen", "9", "address", "02:00:00:00:00:99")
+			run("DEL", everything).OK(GinkgoTB())
+			Expect(link()).To(And(ContainSubstring("02:00:00:00:00:01"), ContainSubstring("mtu 1500"), ContainSubstring("qlen 1000"),
+				Not(ContainSubstring("PROMISC")), Not(ContainSubstring("ALLMULTI"))))
+			Expect(file()).NotTo(BeAnExistingFile())
+		})
+
+		DescribeTable("removes the saved state when the container is gone",
+			func(netns func() string) {
+				run("ADD", everything).OK(GinkgoTB())
+				call.NetNS = netns()
+				call.Pod = nil
+				c := call.With("DEL")
+				c.Config = conf("") // no prevResult either
+				nstest.Run(plugin(), c).OK(GinkgoTB())
+				Expect(file()).NotTo(BeAnExistingFile())
+			},
+			Entry("no CNI_NETNS, as containerd's second DEL", func() string { return "" }),
+			Entry("a path without anything", func() string { return "/nonexistent/ns" }),
+			Entry("a plain file", func() string { pod.Remove(GinkgoTB()); return pod.Path() }),
+			Entry("the node's own namespace", func() string { return node.Path() }),
+		)
+
+		It("puts sysctls back when the interface is gone", func() {
+			run("ADD", everything).OK(GinkgoTB())
+			pod.Must(GinkgoTB(), "ip", "link", "del", "eth0")
+			run("DEL", everything).OK(GinkgoTB())
+			Expect(get("net/ipv4/ping_group_range")).To(Equal("1\t0"))
+			Expect(file()).NotTo(BeAnExistingFile())
+		})
+
+		It("touches nothing in another namespace that has come to the same path", func() {
+			run("ADD", everything).OK(GinkgoTB())
+			newcomer := nstest.New(GinkgoTB())
+			withEth0(GinkgoTB())(newcomer)
+			newcomer.Must(GinkgoTB(), "ip", "link", "set", "eth0", "mtu", "1234")
+			call.Pod = newcomer
+			before := nstest.Snapshot(GinkgoTB(), newcomer)
+			run("DEL", everything).OK(GinkgoTB())
+			Expect(nstest.Compare(before, nstest.Snapshot(GinkgoTB(), newcomer))).To(BeEmpty())
+			Expect(file()).NotTo(BeAnExistingFile())
+		})
+
+		It("reports what it could not put back, tries the rest, and keeps the file", func() {
+			run("ADD", everything).OK(GinkgoTB())
+			call.Before = func(step string) error {
+				if strings.Contains(step, "mtu") || strings.Contains(step, "arp_announce") {
+					return syscall.EBUSY
+				}
+				return nil
+			}
+			f := run("DEL", everything).Failure(GinkgoTB())
+			Expect(f.Msg).To(And(ContainSubstring("set link eth0 mtu 1500"), HaveSuffix("\ndevice or resource busy")))
+			Expect(link()).To(And(ContainSubstring("02:00:00:00:00:01"), ContainSubstring("mtu 1454")))
+			Expect(get("net/ipv4/ping_group_range")).To(Equal("1\t0"))
+			call.Before = nil
+			run("DEL", everything).OK(GinkgoTB())
+			Expect(link()).To(ContainSubstring("mtu 1500"))
+		})
+
+		It("finishes whatever is in the configuration, in CNI_ARGS and in prevResult", func() {
+			run("ADD", everything).OK(GinkgoTB())
+			call.Args = "nonsense"
+			c := call.With("DEL")
+			c.Config = strings.TrimSuffix(conf(`"mtu": "many", "sysctl": {"kernel.x": 5}, "mac": "no", "strict": true, "foo": 1`), "}") + `, "prevResult": 5}`
+			nstest.Run(plugin(), c).OK(GinkgoTB())
+			Expect(link()).To(ContainSubstring("mtu 1500"))
+			Expect(file()).NotTo(BeAnExistingFile())
+		})
+
+		DescribeTable("warns of what is no saved state, and removes it",
+			func(plant func()) {
+				Expect(os.Mkdir(dir, 0o700)).To(Succeed())
+				plant()
+				before := nstest.Snapshot(GinkgoTB(), pod)
+				Expect(run("DEL", everything).OK(GinkgoTB()).Stderr).To(ContainSubstring("nothing is put back"))
+				Expect(nstest.Compare(before, nstest.Snapshot(GinkgoTB(), pod))).To(BeEmpty())
+				Expect(os.ReadDir(dir)).To(BeEmpty())
+			},
+			Entry("a torn file", func() { Expect(os.WriteFile(file(), []byte("{\n \"mtu\": 15"), 0o600)).To(Succeed()) }),
+			Entry("an empty file", func() { Expect(os.WriteFile(file(), nil, 0o600)).To(Succeed()) }),
+			Entry("a link to elsewhere", func() { Expect(os.Symlink("/etc/passwd", file())).To(Succeed()) }),
+			Entry("a pipe", func() { Expect(syscall.Mkfifo(file(), 0o600)).To(Succeed()) }),
+		)
+
+		It("has nothing to complain of in a folder that is read-only and empty", func() {
+			Expect(os.Mkdir(dir, 0o700)).To(Succeed())
+			Expect(syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_RDONLY, "")).To(Succeed())
+			DeferCleanup(func() { Expect(syscall.Unmount(dir, 0)).To(Succeed()) })
+			run("DEL", everything).OK(GinkgoTB())
+		})
+	})
+
+	It("writes through no link that was planted in its folder", func() {
+		Expect(os.Mkdir(dir, 0o777)).To(Succeed())
+		victim := filepath.Join(GinkgoTB().TempDir(), "victim")
+		Expect(os.WriteFile(victim, []byte("precious"), 0o600)).To(Succeed())
+		Expect(os.Symlink(victim, file())).To(Succeed())
+		Expect(os.Symlink(victim, filepath.Join(dir, ".net~test~eth0"))).To(Succeed())
+		run("ADD", everything).OK(GinkgoTB())
+		Expect(os.ReadFile(victim)).To(BeEquivalentTo("precious"))
+		info, err := os.Lstat(file())
+		Expect(err).NotTo(HaveOccurred())
+		Expect(info.Mode().IsRegular()).To(BeTrue())
+		run("DEL", everything).OK(GinkgoTB())
+		Expect(os.ReadDir(dir)).To(BeEmpty())
+		Expect(os.ReadFile(victim)).To(BeEquivalentTo("precious"))
+	})
+
+	Describe("CHECK", func() {
+		DescribeTable("fails when one thing was changed, and names it",
+			func(change func(), want string) {
+				run("ADD", everything).OK(GinkgoTB())
+				run("CHECK", everything).OK(GinkgoTB())
+				change()
+				f := run("CHECK", everything).Failure(GinkgoTB())
+				Expect(f.Code).To(BeEquivalentTo(codeChanged))
+				Expect(f.Msg).To(ContainSubstring(want))
+				Expect(strings.Count(f.Msg, "\n")).To(BeZero(), "it names nothing else")
+			},
+			Entry("mac", func() { pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "address", "02:00:00:00:00:09") },
+				"mac of interface eth0 is 02:00:00:00:00:09, not c2:b0:57:49:47:f1"),
+			Entry("mtu", func() { pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "mtu", "1500") }, "mtu of interface eth0 is 1500, not 1454"),
+			Entry("promisc", func() { pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "promisc", "off") }, "promisc of interface eth0 is false, not true"),
+			Entry("allmulti", func() { pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "allmulticast", "off") }, "allmulti of interface eth0 is false, not true"),
+			Entry("txQLen", func() { pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "txqueuelen", "7") }, "txQLen of interface eth0 is 7, not 20000"),
+			Entry("a sysctl", func() { pod.SetSysctl(GinkgoTB(), "net/ipv4/conf/eth0/arp_notify", "0") }, `sysctl net/ipv4/conf/eth0/arp_notify is "0", not "1"`),
+			Entry("a list", func() { pod.SetSysctl(GinkgoTB(), "net/ipv4/ping_group_range", "0 5") }, `sysctl net/ipv4/ping_group_range is "0\t5"`),
+			Entry("the saved state", func() { Expect(os.Remove(file())).To(Succeed()) }, "state/test_eth0.json: no such file"),
+			Entry("the saved state torn", func() { Expect(os.Truncate(file(), 9)).To(Succeed()) }, "state/test_eth0.json: no saved state can be read from it"),
+		)
+
+		It("fails when the interface is gone", func() {
+			run("ADD", `"mtu": 1400`).OK(GinkgoTB())
+			pod.Must(GinkgoTB(), "ip", "link", "del", "eth0")
+			Expect(run("CHECK", `"mtu": 1400`).Failure(GinkgoTB()).Msg).To(ContainSubstring("find link eth0"))
+		})
+
+		It("fails when a sysctl is gone", func() {
+			keys := `"sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1"}`
+			run("ADD", keys).OK(GinkgoTB())
+			pod.Must(GinkgoTB(), "ip", "link", "del", "eth0")
+			f := run("CHECK", keys).Failure(GinkgoTB())
+			Expect(f.Code).To(BeEquivalentTo(codeChanged))
+			Expect(f.Msg).To(ContainSubstring("net.ipv4.conf.IFNAME.arp_notify"))
+		})
+
+		It("does not look at what is not configured, nor at white space and case", func() {
+			run("ADD", everything).OK(GinkgoTB())
+			pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "txqueuelen", "7", "mtu", "1333")
+			run("CHECK", `"mac": "c2:B0:57:49:47:f1", "sysctl": {"net.ipv4.ping_group_range": " 0   2147483647\n"}`).OK(GinkgoTB())
+		})
+
+		It("asks for the promiscuous flag, not for who else listens", func() {
+			run("ADD", `"mtu": 1400`).OK(GinkgoTB())
+			run("ADD", `"mtu": 1400, "promisc": true`).OK(GinkgoTB())
+			tcpdump := func(listens bool) {
+				GinkgoHelper()
+				want := ContainSubstring("promiscuity 1 ")
+				if listens {
+					want = ContainSubstring("promiscuity 2 ")
+				}
+				Expect(link()).To(want)
+			}
+			tcpdump(false)
+			stop := listen(pod, "eth0")
+			tcpdump(true)
+			run("CHECK", `"mtu": 1400, "promisc": true`).OK(GinkgoTB())
+			pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "promisc", "off")
+			run("CHECK", `"mtu": 1400, "promisc": true`).Failure(GinkgoTB())
+			run("CHECK", `"mtu": 1400`).OK(GinkgoTB())
+			stop()
+		})
+
+		It("passes for a container that the reference plugin has served, which saves no sysctls", func() {
+			pod.SetSysctl(GinkgoTB(), "net/ipv4/conf/eth0/arp_notify", "1")
+			keys := `"sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1"}`
+			Expect(run("CHECK", keys).OK(GinkgoTB()).Stderr).To(ContainSubstring("DEL will not put the sysctls back"))
+		})
+
+		It("needs a prevResult", func() {
+			c := call.With("CHECK")
+			c.Config = conf(`"mtu": 1400`)
+			Expect(nstest.Run(plugin(), c).Failure(GinkgoTB()).Code).To(BeEquivalentTo(types.CodeConfig))
+		})
+	})
+
+	Describe("GC", func() {
+		gc := func(network, valid string) nstest.Reply {
+			GinkgoHelper()
+			return nstest.Run(plugin(), nstest.Call{Command: "GC", Node: node, Config: fmt.Sprintf(
+				`{"cniVersion": "1.1.0", "name": %q, "type": "tuning", "dataDir": %q, "cni.dev/valid-attachments": %s}`, network, dir, valid)}).OK(GinkgoTB())
+		}
+		names := func() []string {
+			GinkgoHelper()
+			entries, err := os.ReadDir(dir)
+			Expect(err).NotTo(HaveOccurred())
+			var all []string
+			for _, e := range entries {
+				all = append(all, e.Name())
+			}
+			return all
+		}
+
+		It("removes what is of this network and lives no more", func() {
+			for _, id := range []string{"alive", "dead", "torn"} {
+				call.ContainerID = id
+				run("ADD", `"mtu": 1400`).OK(GinkgoTB())
+			}
+			Expect(os.WriteFile(filepath.Join(dir, "torn_eth0.json"), []byte("{"), 0o600)).To(Succeed())
+			for name, text := range map[string]string{
+				"other_eth0.json": `{"mtu": 1500, "network": "net2"}`, "reference_eth0.json": `{"mtu": 1500}`, "README": "hello",
+				".net~dead~eth0": "{", ".net~alive~eth0": "{", ".net2~dead~eth0": "{", ".other": "",
+			} {
+				Expect(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600)).To(Succeed())
+			}
+			gc("net", `[{"containerID": "alive", "ifname": "eth0"}]`)
+			Expect(names()).To(ConsistOf("alive_eth0.json", "other_eth0.json", "reference_eth0.json", "torn_eth0.json", "README",
+				".net~alive~eth0", ".net2~dead~eth0", ".other"))
+			gc("net", `null`)
+			Expect(names()).NotTo(ContainElement("alive_eth0.json"))
+			gc("net2", `[]`)
+			Expect(names()).To(ConsistOf("reference_eth0.json", "torn_eth0.json", "README", ".other"))
+		})
+
+		It("has nothing to do where nothing was saved", func() { gc("net", `[]`) })
+	})
+
+	Describe("STATUS", func() {
+		status := func(keys string) nstest.Reply {
+			c := call.With("STATUS")
+			c.Pod, c.Config, c.Env = nil, conf(keys), []string{"CNI_IFNAME=", "CNI_CONTAINERID="}
+			return nstest.Run(host{allowlist: allow}.plugin(), c)
+		}
+
+		It("is fine, with and without a folder and an allowlist, and changes nothing", func() {
+			Expect(status(everything).OK(GinkgoTB())).To(Equal(nstest.Reply{}))
+			Expect(dir).NotTo(BeADirectory())
+			Expect(os.Mkdir(dir, 0o700)).To(Succeed())
+			Expect(os.WriteFile(allow, []byte("^net.ipv4.(conf.IFNAME.|ping)"), 0o600)).To(Succeed())
+			status(everything).OK(GinkgoTB())
+		})
+
+		DescribeTable("says why an ADD would fail",
+			func(break_ func(), keys, want string) {
+				break_()
+				f := status(keys).Failure(GinkgoTB())
+				Expect(f.Code).To(BeEquivalentTo(types.CodeNotAvailable))
+				Expect(f.Msg).To(ContainSubstring(want))
+			},
+			Entry("the allowlist is broken", func() { Expect(os.WriteFile(allow, []byte("net.(\n"), 0o600)).To(Succeed()) }, "", "line 1"),
+			Entry("the allowlist cannot be read", func() { Expect(os.Mkdir(allow, 0o700)).To(Succeed()) }, "", "is a directory"),
+			Entry("the allowlist does not allow it", func() { Expect(os.WriteFile(allow, []byte("nothing\n"), 0o600)).To(Succeed()) }, everything, "is not allowed"),
+			Entry("dataDir is a file", func() { Expect(os.WriteFile(dir, nil, 0o600)).To(Succeed()) }, "", "not a directory"),
+			Entry("dataDir is below a file", func() {}, `"dataDir": "/etc/passwd/x"`, "not a directory"),
+			Entry("the configuration cannot work", func() {}, `"mtu": 1`, "mtu 1 is not between"),
+		)
+
+		It("says so when dataDir is read-only", func() {
+			Expect(os.Mkdir(dir, 0o700)).To(Succeed())
+			Expect(syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_RDONLY, "")).To(Succeed())
+			DeferCleanup(func() { Expect(syscall.Unmount(dir, 0)).To(Succeed()) })
+			Expect(status("").Failure(GinkgoTB()).Msg).To(ContainSubstring("read-only file system"))
+		})
+	})
+
+	It("serves many containers at a time from one folder", func() {
+		const n = 24
+		pods := make([]*nstest.NS, n)
+		for i := range pods {
+			pods[i] = nstest.New(GinkgoTB()).Named(fmt.Sprint("pod", i))
+			withEth0(GinkgoTB())(pods[i])
+		}
+		all := func() string { return nstest.Snapshot(GinkgoTB(), append(pods, node)...) }
+		before := nstest.Steady(all)
+		each := func(command string) {
+			var wg sync.WaitGroup
+			replies := make([]nstest.Reply, n)
+			for i := range pods {
+				c := call.With(command)
+				c.Pod, c.ContainerID, c.Config = pods[i], fmt.Sprint("c", i), withPrev(conf(everything))
+				wg.Go(func() { replies[i] = nstest.Run(plugin(), c) })
+			}
+			wg.Wait()
+			for _, r := range replies {
+				r.OK(GinkgoTB())
+			}
+		}
+		each("ADD")
+		Expect(os.ReadDir(dir)).To(HaveLen(n))
+		each("CHECK")
+		each("DEL")
+		Expect(os.ReadDir(dir)).To(BeEmpty())
+		Expect(nstest.Settled(before, all)).To(BeEmpty())
+	})
+})
+
+// listen makes the interface promiscuous as tcpdump does, by a packet socket, until
+// stop is called.
+func listen(pod *nstest.NS, ifName string) (stop func()) {
+	GinkgoHelper()
+	var fd int
+	Expect(pod.Do(func() (err error) {
+		if fd, err = syscall.Socket(syscall.AF_PACKET, syscall.SOCK_RAW|syscall.SOCK_CLOEXEC, 0); err != nil {
+			return err
+		}
+		return promiscuous(fd, ifName)
+	})).To(Succeed())
+	return func() { Expect(syscall.Close(fd)).To(Succeed()) }
+}
+
+// expectGolden compares got with testdata/<name>.golden.
+func expectGolden(name, got string) {
+	GinkgoHelper()
+	path := filepath.Join("testdata", name+".golden")
+	if *update {
+		Expect(os.MkdirAll("testdata", 0o755)).To(Succeed())
+		Expect(os.WriteFile(path, []byte(got), 0o644)).To(Succeed())
+	}
+	want, err := os.ReadFile(path)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(got).To(Equal(string(want)))
+}

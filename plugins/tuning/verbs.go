@@ -1,0 +1,369 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/sysctl"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/pkg/undo"
+)
+
+// codeChanged is the code of a CHECK that found a difference.
+const codeChanged = 100
+
+func (h host) add(r *skel.Request) (*types.Result, error) {
+	conf, err := parse(r)
+	if err != nil {
+		return nil, err
+	}
+	prev, err := r.MustPrev()
+	if err != nil {
+		return nil, err
+	}
+	if conf.idle() {
+		return prev, nil
+	}
+	if err := h.allows(conf); err != nil {
+		return nil, err
+	}
+	t, err := aim(r, conf)
+	if err != nil {
+		return nil, refused(err)
+	}
+	if err := t.tune(&r.Undo); err != nil {
+		return nil, err
+	}
+	return t.result(prev), nil
+}
+
+// allows reads the allowlist only where it has something to say.
+func (h host) allows(conf *config) error {
+	if len(conf.sysctls) == 0 {
+		return nil
+	}
+	list, err := readAllowlist(h.allowlist)
+	if err != nil {
+		return err
+	}
+	return list.check(conf.sysctls)
+}
+
+// A target is a container's interface that is to be as the configuration says.
+type target struct {
+	r       *skel.Request
+	conf    *config
+	store   store
+	pod     *nl.Conn
+	link    nl.Link // zero: only sysctls are asked for
+	sysctls []entry
+}
+
+// An entry is a sysctl that was found in the container.
+type entry struct {
+	sysctl.Setting
+	now    string
+	opaque bool // it can be written but has no value to read
+}
+
+// aim looks at what there is.
+func aim(r *skel.Request, conf *config) (*target, error) {
+	pod, err := nl.Open(r.Pod)
+	if err != nil {
+		return nil, err
+	}
+	t := &target{r: r, conf: conf, store: storeOf(r, conf.dataDir), pod: pod}
+	if len(conf.link.knobs()) > 0 {
+		if t.link, err = pod.Link(r.IfName); err != nil {
+			return nil, err
+		}
+	}
+	var errs []error
+	for _, a := range conf.sysctls {
+		e, err := t.find(a)
+		t.sysctls, errs = append(t.sysctls, e), append(errs, err)
+	}
+	return t, errors.Join(errs...)
+}
+
+// find reads the first of the paths that there is in the container.
+func (t *target) find(a assignment) (entry, error) {
+	var err error
+	for _, path := range a.paths {
+		e := entry{Setting: sysctl.Setting{Key: path, Value: a.value}}
+		e.now, err = sysctl.Get(t.r.Pod, path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		e.opaque = isOpaque(err)
+		if e.opaque {
+			err = nil
+		}
+		return e, err
+	}
+	return entry{}, fmt.Errorf("sysctl %q is not there in the container: %w", a.written, err)
+}
+
+// isOpaque tells what the kernel says of settings that have no value: a trigger
+// (net.ipv4.route.flush), or one that was never set (stable_secret).
+func isOpaque(err error) bool {
+	return errors.Is(err, syscall.EIO) || errors.Is(err, syscall.EINVAL) || errors.Is(err, fs.ErrPermission)
+}
+
+// tune saves what there is before it changes the first thing, so that DEL can put
+// back what a killed ADD did. The undo is pushed before the changes as well: one whose
+// answer was lost may have been made, and to put back what was not changed does
+// nothing. Should it fail, the saved state stays, for DEL to try.
+func (t *target) tune(u *undo.Stack) error {
+	before := t.before()
+	older, err := t.older()
+	if err != nil {
+		return err
+	}
+	original := t.before()
+	if older != nil {
+		original.override(older)
+	}
+	if err := t.store.save(original); err != nil {
+		return err
+	}
+	u.Push("put back the settings of "+t.r.IfName, func() error {
+		if err := putBack(t.r, t.pod, before); err != nil {
+			return err
+		}
+		if older != nil {
+			return t.store.save(older)
+		}
+		return t.store.remove()
+	})
+	if err := sysctl.Set(t.r.Pod, t.assignments()...); err != nil {
+		return refused(err)
+	}
+	return refused(t.pod.Apply(t.conf.link.changes(t.link)...))
+}
+
+// refused gives what is not there in the container, and what the kernel does not take
+// for a value, the code of a configuration that cannot work.
+func refused(err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ERANGE) {
+		return types.Coded(types.CodeConfig, err)
+	}
+	return err
+}
+
+// before is the state now of all that is to be changed.
+func (t *target) before() *saved {
+	s := &saved{settings: t.conf.link.of(t.link), Sysctl: map[string]string{}, Network: t.r.Conf.Name, NetNS: t.pod.Cookie()}
+	for _, e := range t.sysctls {
+		if !e.opaque {
+			s.Sysctl[e.Key] = e.now
+		}
+	}
+	return s
+}
+
+// older is what an earlier ADD of this attachment saved; nil: there was none. Twice
+// in a chain, say: what the second finds is not the original.
+func (t *target) older() (*saved, error) {
+	state, err := t.store.load()
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case errors.Is(err, errTorn):
+		t.r.Warn("%v; it is written anew", err)
+		return nil, nil
+	case err != nil:
+		return nil, types.Coded(types.CodeIO, err)
+	case !state.isOf(t.pod.Cookie()):
+		return nil, nil
+	}
+	return state, nil
+}
+
+func (t *target) assignments() []sysctl.Setting {
+	all := make([]sysctl.Setting, 0, len(t.sysctls))
+	for _, e := range t.sysctls {
+		all = append(all, e.Setting)
+	}
+	return all
+}
+
+// result is the result of the chain so far, in which the container's interface has
+// the MAC and the MTU that it was given. An interface of the same name on the node is
+// another one.
+func (t *target) result(prev *types.Result) *types.Result {
+	result := *prev
+	result.Interfaces = slices.Clone(prev.Interfaces)
+	for i := range result.Interfaces {
+		in := &result.Interfaces[i]
+		if in.Name != t.r.IfName || in.Sandbox != t.r.NetNS {
+			continue
+		}
+		if mac := t.conf.link.MAC; mac != nil {
+			in.MAC = *mac
+		}
+		if mtu := t.conf.link.MTU; mtu != nil {
+			in.MTU = *mtu
+		}
+	}
+	return &result
+}
+
+// del puts back what was saved, if the container is still there, and removes the
+// file. The configuration may say anything by now.
+func del(r *skel.Request) error {
+	st := storeOf(r, dataDir(r))
+	state, err := st.load()
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, errTorn):
+		r.Warn("%v; nothing is put back", err)
+	case err != nil:
+		return types.Coded(types.CodeIO, err)
+	case r.Pod != nil:
+		if err := restore(r, state); err != nil {
+			return err
+		}
+	}
+	return st.remove()
+}
+
+func restore(r *skel.Request, state *saved) error {
+	pod, err := nl.Open(r.Pod)
+	if err != nil || !state.isOf(pod.Cookie()) {
+		return err
+	}
+	return putBack(r, pod, state)
+}
+
+// putBack tries everything. An interface or a sysctl that is gone needs nothing; one
+// that is right already is not touched. The sysctls come last, in the order of ADD:
+// some are there only under the MTU of before.
+func putBack(r *skel.Request, pod *nl.Conn, state *saved) error {
+	errs := []error{putBackLink(r, pod, &state.settings)}
+	for _, key := range slices.Sorted(maps.Keys(state.Sysctl)) {
+		err := sysctl.Ensure(r.Pod, sysctl.Setting{Key: key, Value: state.Sysctl[key]})
+		if !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func putBackLink(r *skel.Request, pod *nl.Conn, s *settings) error {
+	if len(s.knobs()) == 0 {
+		return nil
+	}
+	link, err := pod.Link(r.IfName)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, ch := range s.changes(link) {
+		errs = append(errs, pod.Apply(ch.IfPresent()))
+	}
+	return errors.Join(errs...)
+}
+
+// check compares what is configured, and nothing else, with what is there.
+func check(r *skel.Request) error {
+	conf, err := parse(r)
+	if err != nil {
+		return err
+	}
+	if _, err := r.MustPrev(); err != nil {
+		return err
+	}
+	if conf.idle() {
+		return nil
+	}
+	t, err := aim(r, conf)
+	if err != nil {
+		return types.Coded(codeChanged, err)
+	}
+	errs := []error{conf.link.diff(t.link)}
+	for _, e := range t.sysctls {
+		errs = append(errs, e.diff())
+	}
+	return types.Coded(codeChanged, errors.Join(append(errs, t.checkSaved())...))
+}
+
+// diff compares without regard to white space: the kernel prints lists with tabs.
+func (e entry) diff() error {
+	if e.opaque || slices.Equal(strings.Fields(e.now), strings.Fields(e.Value)) {
+		return nil
+	}
+	return fmt.Errorf("sysctl %s is %q, not %q", e.Key, e.now, e.Value)
+}
+
+// checkSaved: without the saved state DEL cannot put anything back. The reference
+// plugin saves nothing for sysctls alone, and a container that it has served must not
+// fail.
+func (t *target) checkSaved() error {
+	_, err := t.store.load()
+	if errors.Is(err, fs.ErrNotExist) && len(t.conf.link.knobs()) == 0 {
+		t.r.Warn("saved state %s is not there: DEL will not put the sysctls back", t.store.path())
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("saved state, from which DEL puts back: %w", err)
+	}
+	return nil
+}
+
+// status says whether an ADD could be allowed what is configured, and could save what
+// was before.
+func (h host) status(r *skel.Request) error {
+	conf, err := parse(r)
+	if err != nil {
+		return notAvailable(err)
+	}
+	list, err := readAllowlist(h.allowlist)
+	if err != nil {
+		return notAvailable(err)
+	}
+	if err := list.check(conf.sysctls); err != nil {
+		return notAvailable(err)
+	}
+	return notAvailable(writable(conf.dataDir))
+}
+
+func notAvailable(err error) error {
+	if err == nil {
+		return nil
+	}
+	return types.Errorf(types.CodeNotAvailable, "%w", err)
+}
+
+// writable reports why nothing can be saved in dir, which need not be there yet.
+func writable(dir string) error {
+	info, err := os.Stat(dir)
+	for ; errors.Is(err, fs.ErrNotExist); info, err = os.Stat(dir) {
+		dir = filepath.Dir(dir)
+	}
+	const writeAndSearch = 2 | 1 // W_OK|X_OK
+	switch {
+	case err != nil:
+		return err
+	case !info.IsDir():
+		err = syscall.ENOTDIR
+	default:
+		err = syscall.Access(dir, writeAndSearch)
+	}
+	if err != nil {
+		return &fs.PathError{Op: "save state in", Path: dir, Err: err}
+	}
+	return nil
+}
