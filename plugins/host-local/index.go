@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/binary"
 	"errors"
@@ -493,14 +494,16 @@ func (x *index) writeNew(path string) error {
 	if err != nil {
 		return err
 	}
-	all := make([]byte, pageSize, (len(x.pages)+1)*pageSize)
+	// A bufio.Writer keeps its first error for Flush.
+	w := bufio.NewWriterSize(f, 16*pageSize)
+	_, _ = w.Write(make([]byte, pageSize))
 	for n := range uint32(len(x.pages)) {
 		p := x.pages[n+1]
 		p.seal(n + 1)
 		p.dirty = false
-		all = append(all, p.data[:]...)
+		_, _ = w.Write(p.data[:])
 	}
-	if _, err := f.Write(all); err != nil {
+	if err := w.Flush(); err != nil {
 		return errors.Join(err, f.Close())
 	}
 	if err := os.Rename(path+".new", path); err != nil {

@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // saved writes the index and opens it again.
@@ -149,5 +151,16 @@ func TestIndexDamage(t *testing.T) {
 			t.Errorf("cut to %d bytes and nobody saw it", size)
 		}
 		x.close()
+	}
+}
+
+func TestLocalType(t *testing.T) {
+	for magic, want := range map[uint32]bool{
+		unix.EXT4_SUPER_MAGIC: true, unix.TMPFS_MAGIC: true, unix.OVERLAYFS_SUPER_MAGIC: true,
+		unix.NFS_SUPER_MAGIC: false, unix.FUSE_SUPER_MAGIC: false, unix.V9FS_MAGIC: false, unix.SMB2_SUPER_MAGIC: false, unix.CEPH_SUPER_MAGIC: false,
+	} {
+		if got := localType(magic); got != want {
+			t.Errorf("%x: %v", magic, got)
+		}
 	}
 }

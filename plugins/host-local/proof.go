@@ -26,9 +26,10 @@ import (
 // before its index is written. The change time, which no program can choose, tells
 // a folder whose times were restored from a backup.
 //
-// What is written into a file without making or removing one goes unseen. The
-// plugins do that under the lock only, to a file they have just made; and no file
-// is ever removed or passed over for another on the word of the index alone.
+// What is written into a file without making or removing one goes unseen, and so
+// does what somebody does by hand, without the lock, in the moment before a stamp.
+// The plugins do neither. No file is removed, and no address given, on the word of
+// the index alone; and a pool that it says is exhausted is read again at times.
 type proof struct {
 	Dev, Ino     uint64
 	Mtime, Ctime int64
@@ -64,11 +65,13 @@ func (se *session) stamp() (proof, error) {
 // earlier boot, and times may be seen late: no index there.
 func (se *session) local() bool {
 	var st unix.Statfs_t
-	if unix.Fstatfs(se.fd, &st) != nil {
-		return false
-	}
+	return unix.Fstatfs(se.fd, &st) == nil && localType(uint32(st.Type))
+}
+
+// localType knows filesystems by their magic number (statfs(2)).
+func localType(magic uint32) bool {
 	const zfs, bcachefs = 0x2fc12fc1, 0xca451a4e
-	switch uint32(st.Type) {
+	switch magic {
 	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC, unix.F2FS_SUPER_MAGIC,
 		unix.OVERLAYFS_SUPER_MAGIC, unix.RAMFS_MAGIC, zfs, bcachefs:
 		return true

@@ -192,7 +192,7 @@ func (se *session) held(o owner) ([]netip.Addr, error) {
 	return se.held(o)
 }
 
-// ErrTaken says whose an address is.
+// errTaken says whose an address is.
 type errTaken struct{ holding }
 
 func (e *errTaken) Error() string {

@@ -151,6 +151,36 @@ var _ = Describe("the index", func() {
 	})
 })
 
+var _ = Describe("a filesystem without nameless files", func() {
+	var b *bed
+	link := func(name, content string) error {
+		st := store{dir: b.net(""), side: filepath.Join(b.dataDir, ".plumb", "net"), host: host{bootID: b.bootID, wait: b.wait, now: func() time.Duration { return 0 }}}
+		return st.locked(func(se *session) error { return se.linkNamed(name, []byte(content)) })
+	}
+	BeforeEach(func() {
+		b = newBed()
+		b.add("c0", try{})
+	})
+
+	It("has whole reservations all the same", func() {
+		Expect(link("10.1.2.7", "c1\r\neth0")).To(Succeed())
+		Expect(link("10.1.2.7", "c2\r\neth0")).To(MatchError(os.ErrExist))
+		// Killed between link and unlink: what is left is a second name of c1's.
+		Expect(os.Link(b.net("10.1.2.7"), b.net("../.plumb/net/new"))).To(Succeed())
+		Expect(link("10.1.2.8", "c3\r\neth0")).To(Succeed())
+		Expect(b.reserved()).To(Equal([]string{"10.1.2.2 c0/eth0", "10.1.2.7 c1/eth0", "10.1.2.8 c3/eth0"}))
+		Expect(b.net("../.plumb/net/new")).NotTo(BeAnExistingFile())
+	})
+
+	It("may have no links either", func() {
+		onRamfs(filepath.Join(b.dataDir, ".plumb"), func() {
+			Expect(link("10.1.2.7", "c1\r\neth0")).To(Succeed())
+			Expect(link("10.1.2.7", "c2\r\neth0")).To(MatchError(os.ErrExist))
+		})
+		Expect(b.reserved()).To(Equal([]string{"10.1.2.2 c0/eth0", "10.1.2.7 c1/eth0"}))
+	})
+})
+
 // onRamfs runs f on a thread for which dir is a ramfs. The thread ends with f.
 func onRamfs(dir string, f func()) {
 	done := make(chan struct{})
