@@ -317,6 +317,42 @@ var _ = Describe("masquerade", func() {
 		})
 	})
 
+	// A plugin killed between two steps is one whose later steps are refused and whose
+	// undo never runs.
+	DescribeTable("leaves nothing that Del does not find, wherever it is killed", func(backend masq.Backend, lost bool) {
+		m.Backend = backend
+		Expect(masq.Add(&u, of("net1", "warm", "eth0"), append(prefixes("10.88.0.9/16"), netip.MustParsePrefix("fd00:9::9/64")))).To(Succeed())
+		state := func() string { return ruleset() + saved("iptables-save") + saved("ip6tables-save") }
+		before := state()
+		for k := 1; ; k++ {
+			steps := 0
+			strike := func(string) error {
+				if steps++; steps >= k {
+					return errors.New("killed")
+				}
+				return nil
+			}
+			killed := m
+			killed.Node = open(node, &trace.Tracer{Before: strike})
+			if lost {
+				killed.Node = open(node, &trace.Tracer{After: strike})
+			}
+			err := masq.Add(new(undo.Stack), killed, dual)
+			Expect(masq.Del(m, nil)).To(Succeed())
+			Expect(state()).To(Equal(before), "killed at step %d", k)
+			if err == nil {
+				Expect(k).To(BeNumerically(">", 2))
+				break
+			}
+			Expect(err).To(MatchError(ContainSubstring("killed")))
+		}
+	},
+		Entry("nftables, a step refused", masq.NFTables, false),
+		Entry("nftables, a step done and its outcome lost", masq.NFTables, true),
+		Entry("iptables, a step refused", masq.IPTables, false),
+		Entry("iptables, a step done and its outcome lost", masq.IPTables, true),
+	)
+
 	It("starts no program and needs none, by nftables", func() {
 		GinkgoT().Setenv("PATH", "")
 		var steps []string

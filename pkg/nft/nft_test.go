@@ -168,6 +168,18 @@ var _ = Describe("nf_tables", func() {
 		}
 	})
 
+	It("leaves the making to who came first", func() {
+		var steps []string
+		second := connect(node, &trace.Tracer{Before: func(step string) error {
+			if steps = append(steps, step); step == "nft make table inet plumb" {
+				Expect(c.Ensure(layout)).To(Succeed())
+			}
+			return nil
+		}})
+		Expect(second.Ensure(layout)).To(Succeed())
+		Expect(steps[len(steps)-1]).To(HavePrefix("nft list rules"), "refused, it looked again and found all there")
+	})
+
 	DescribeTable("repairs and keeps the elements", func(damage ...string) {
 		Expect(c.Ensure(layout)).To(Succeed())
 		Expect(add(c, element(addr, owner))).To(Succeed())
