@@ -149,6 +149,9 @@ func TestPairIsFoundByItsAttachment(t *testing.T) {
 	if got := w.nodeNS.Sysctl(t, sysctl.IPv6(host.Name, "accept_ra")); got != "0" {
 		t.Errorf("accept_ra is %s", got)
 	}
+	if found.Group != 0 {
+		t.Error("the pair is marked as half-made for good")
+	}
 	if found.Up {
 		t.Error("the host end is up before its caller said so")
 	}
@@ -201,11 +204,20 @@ func TestGCKeepsOtherNetworks(t *testing.T) {
 	drop := others.add(t, "drop").Name
 	w.nodeNS.Must(t, "ip", "link", "add", "vethfeedf00d", "type", "veth", "peer", "name", "x0")
 	w.nodeNS.Must(t, "ip", "link", "set", "vethfeedf00d", "alias", "plumb:net12/drop/eth0")
+	// Plugins that were killed before they could say whom the pair serves.
+	for name, network := range map[string]string{"vethaaaaaaaa": "net1", "vethbbbbbbbb": "net12"} {
+		var u undo.Stack
+		v := nl.Veth{Name: name, Peer: "p" + network, PeerIn: w.pod, Group: attach.Group(network)}
+		if _, _, err := w.node.AddVeth(&u, v); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := attach.GCVeths(w.node, "net1", types.Set{attachment("keep"): true}); err != nil {
 		t.Fatal(err)
 	}
 	links := w.nodeNS.Must(t, "ip", "-br", "link")
-	if !strings.Contains(links, keep) || !strings.Contains(links, "vethfeedf00d") || strings.Contains(links, drop) {
+	if !strings.Contains(links, keep) || !strings.Contains(links, "vethfeedf00d") || !strings.Contains(links, "vethbbbbbbbb") ||
+		strings.Contains(links, drop) || strings.Contains(links, "vethaaaaaaaa") {
 		t.Errorf("left:\n%s", links)
 	}
 }

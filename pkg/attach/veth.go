@@ -2,6 +2,7 @@ package attach
 
 import (
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -34,6 +35,14 @@ func hostName(owner types.Attachment, i int) string {
 // Alias is what `ip link` shows beside a link of the attachment.
 func Alias(a types.Attachment) string {
 	return aliasOfNetwork(a.Network) + fit(a.ContainerID) + "/" + a.IfName
+}
+
+// Group marks a link that is being made for the network and has no alias yet: what a
+// plugin leaves that is killed at that moment, and GC then collects. SPEC 1.1.0 (GC)
+// has the runtime keep GC apart from ADD, so no such link is of a living plugin.
+func Group(network string) uint32 {
+	sum := sha256.Sum256([]byte(aliasOfNetwork(network)))
+	return binary.BigEndian.Uint32(sum[:]) | 1<<31
 }
 
 func aliasOfNetwork(network string) string { return aliasMark + fit(network) + "/" }
@@ -74,6 +83,7 @@ func AddVeth(u *undo.Stack, p Pair) (host, pod nl.Link, err error) {
 	for i := range hostNames {
 		host, pod, err = p.Node.AddVeth(u, nl.Veth{
 			Name: hostName(p.Owner, i), Peer: p.Owner.IfName, PeerIn: p.Pod, PeerMAC: p.MAC, MTU: p.MTU,
+			Group: Group(p.Owner.Network),
 		})
 		if !errors.Is(err, fs.ErrExist) {
 			break
@@ -191,7 +201,8 @@ func GCVeths(node *nl.Conn, network string, keep types.Set) error {
 	}
 	var errs []error
 	for _, l := range links {
-		if strings.HasPrefix(l.Alias, aliasOfNetwork(network)) && !kept[l.Alias] {
+		halfMade := l.Alias == "" && l.Group == Group(network)
+		if halfMade || strings.HasPrefix(l.Alias, aliasOfNetwork(network)) && !kept[l.Alias] {
 			errs = append(errs, node.Apply(l.Del()))
 		}
 	}

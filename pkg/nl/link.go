@@ -18,6 +18,7 @@ type Link struct {
 	MAC       types.MAC
 	MTU       int
 	Alias     string
+	Group     uint32 // a number that tools can choose links by
 	Up        bool // administratively up
 	Running   bool // operationally up
 	Carrier   bool // up, and the cable is plugged in (IFF_LOWER_UP)
@@ -238,6 +239,8 @@ func (l *Link) attribute(ad *netlink.AttributeDecoder) {
 		l.MTU = int(ad.Uint32())
 	case unix.IFLA_IFALIAS:
 		l.Alias = ad.String()
+	case unix.IFLA_GROUP:
+		l.Group = ad.Uint32()
 	case unix.IFLA_TXQLEN:
 		l.TxQueue = int(ad.Uint32())
 	case unix.IFLA_MASTER:
@@ -341,10 +344,12 @@ func (l Link) SetTxQueue(n int) Change {
 	})
 }
 
-// SetAlias sets the text that `ip link` shows beside the link; at most 255 bytes.
+// SetAlias sets the text that `ip link` shows beside the link, at most 255 bytes, and
+// takes the link out of the group it was made in.
 func (l Link) SetAlias(alias string) Change {
 	return setLink("set link "+l.Name+" alias", linkHeader(l.Index, 0, 0), func(ae *netlink.AttributeEncoder) {
 		ae.Bytes(unix.IFLA_IFALIAS, []byte(alias))
+		ae.Uint32(unix.IFLA_GROUP, 0)
 	})
 }
 

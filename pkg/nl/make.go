@@ -27,6 +27,9 @@ type Veth struct {
 	PeerIn  *Conn     // its namespace
 	PeerMAC types.MAC // of the other end; zero: random
 	MTU     int       // of both ends, in bytes; zero: the kernel's default
+	// Group of the end in the connection's namespace. An alias cannot be given to a
+	// link that is being made, a group can: it tells until SetAlias whose the link is.
+	Group uint32
 }
 
 // AddVeth makes a veth pair, each end in its namespace under its final name, in one
@@ -38,6 +41,7 @@ func (c *Conn) AddVeth(u *undo.Stack, v Veth) (near, far Link, err error) {
 	}
 	near, err = c.add(u, v.Name, func(ae *netlink.AttributeEncoder) {
 		mtu(ae, v.MTU)
+		ae.Uint32(unix.IFLA_GROUP, v.Group)
 		linkKind(ae, "veth", func(ae *netlink.AttributeEncoder) {
 			ae.Do(vethInfoPeer, func() ([]byte, error) { return v.peer() })
 		})
