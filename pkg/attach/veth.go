@@ -191,7 +191,19 @@ func ignoreNotExist(err error) error {
 
 // GCVeths removes the pairs of the network whose attachment is not to be kept.
 func GCVeths(node *nl.Conn, network string, keep types.Set) error {
-	links, err := node.LinksOfKind("veth")
+	return GC{Node: node, Kind: "veth", Network: network}.Run(keep)
+}
+
+// A GC names the links of a network on the node that have the alias of an attachment.
+type GC struct {
+	Node    *nl.Conn
+	Kind    string // "veth", "ifb"
+	Network string
+}
+
+// Run removes those whose attachment is not to be kept.
+func (g GC) Run(keep types.Set) error {
+	links, err := g.Node.LinksOfKind(g.Kind)
 	if err != nil {
 		return err
 	}
@@ -201,9 +213,9 @@ func GCVeths(node *nl.Conn, network string, keep types.Set) error {
 	}
 	var errs []error
 	for _, l := range links {
-		halfMade := l.Alias == "" && l.Group == Group(network)
-		if halfMade || strings.HasPrefix(l.Alias, aliasOfNetwork(network)) && !kept[l.Alias] {
-			errs = append(errs, node.Apply(l.Del()))
+		halfMade := l.Alias == "" && l.Group == Group(g.Network)
+		if halfMade || strings.HasPrefix(l.Alias, aliasOfNetwork(g.Network)) && !kept[l.Alias] {
+			errs = append(errs, g.Node.Apply(l.Del()))
 		}
 	}
 	return errors.Join(errs...)

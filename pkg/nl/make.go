@@ -190,11 +190,19 @@ func (m *MacvlanInfo) decode(ad *netlink.AttributeDecoder) error {
 	return nil
 }
 
+// IFB describes an intermediate functional block device.
+type IFB struct {
+	Name  string
+	MTU   int    // in bytes; zero: the kernel's default
+	Group uint32 // as Veth.Group
+}
+
 // AddIFB makes an intermediate functional block device, down yet, and pushes its
 // removal. The error matches fs.ErrExist when the name is taken.
-func (c *Conn) AddIFB(u *undo.Stack, name string, mtuBytes int) (Link, error) {
-	return c.add(u, name, func(ae *netlink.AttributeEncoder) {
-		mtu(ae, mtuBytes)
+func (c *Conn) AddIFB(u *undo.Stack, i IFB) (Link, error) {
+	return c.add(u, i.Name, func(ae *netlink.AttributeEncoder) {
+		mtu(ae, i.MTU)
+		ae.Uint32(unix.IFLA_GROUP, i.Group)
 		linkKind(ae, "ifb", none)
 	})
 }

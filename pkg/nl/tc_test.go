@@ -33,8 +33,9 @@ var _ = Describe("traffic control", func() {
 		var err error
 		near, far, err = node.AddVeth(&u, nl.Veth{Name: "veth0", Peer: "eth0", PeerIn: pod})
 		Expect(err).NotTo(HaveOccurred())
-		ifb, err = node.AddIFB(&u, "ifb7", 1400)
+		ifb, err = node.AddIFB(&u, nl.IFB{Name: "ifb7", MTU: 1400, Group: 7})
 		nstest.Need(GinkgoTB(), "ifb", err)
+		Expect(ifb).To(And(HaveField("Kind", "ifb"), HaveField("MTU", 1400), HaveField("Group", uint32(7)), HaveField("Up", false)))
 		Expect(node.Apply(near.SetUp(), ifb.SetUp())).To(Succeed())
 		Expect(pod.Apply(far.SetUp())).To(Succeed())
 	})

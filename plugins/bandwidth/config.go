@@ -1,0 +1,162 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// rawConfig is the configuration as a person writes it. README.md explains each key.
+type rawConfig struct {
+	rawLimits
+	Latency       *int `json:"latency"`
+	RuntimeConfig struct {
+		Bandwidth rawLimits `json:"bandwidth"`
+	} `json:"runtimeConfig"`
+}
+
+// rawLimits are what a configuration and a runtime can say alike. Ingress is what the
+// container receives.
+type rawLimits struct {
+	IngressRate     uint64   `json:"ingressRate"`
+	IngressBurst    uint64   `json:"ingressBurst"`
+	EgressRate      uint64   `json:"egressRate"`
+	EgressBurst     uint64   `json:"egressBurst"`
+	UnshapedSubnets []string `json:"unshapedSubnets"`
+	ShapedSubnets   []string `json:"shapedSubnets"`
+}
+
+// config is what ADD and CHECK work with: everything checked, every default set.
+type config struct {
+	ingress, egress limit
+	latency         time.Duration
+	traffic         traffic
+}
+
+// A limit is a rate in bits a second, zero: none, and a burst in bits.
+type limit struct{ rate, burst uint64 }
+
+// traffic says what is shaped, by the address of the other side.
+type traffic struct {
+	scope   scope
+	subnets []netip.Prefix
+}
+
+type scope int
+
+const (
+	everything scope = iota
+	allBut           // all but the subnets
+	only             // only the subnets
+)
+
+const (
+	defaultLatency = 25 * time.Millisecond
+	maxLatency     = 60_000    // ms
+	leastRate      = 8         // bit/s: the kernel counts bytes
+	maxBurst       = 1<<32 - 1 // bytes, as with the reference plugin
+)
+
+// limits reports whether there is anything to do.
+func (c *config) limits() bool { return c.ingress.rate != 0 || c.egress.rate != 0 }
+
+func parse(r *skel.Request) (*config, error) {
+	var raw rawConfig
+	if err := r.Decode(&raw); err != nil {
+		return nil, err
+	}
+	conf, err := raw.config()
+	return conf, types.Coded(types.CodeConfig, err)
+}
+
+// config checks everything and reports all problems at once.
+func (raw *rawConfig) config() (*config, error) {
+	chosen := raw.chosen()
+	traffic, trafficErr := chosen.traffic()
+	latency, latencyErr := raw.latency()
+	conf := &config{
+		ingress: limit{chosen.IngressRate, chosen.IngressBurst},
+		egress:  limit{chosen.EgressRate, chosen.EgressBurst},
+		latency: latency,
+		traffic: traffic,
+	}
+	return conf, errors.Join(conf.ingress.validate("ingress"), conf.egress.validate("egress"), trafficErr, latencyErr)
+}
+
+// chosen are the limits that count: those of the configuration, all four, as soon as
+// one of them is not zero, else the runtime's. A zero is no limit and so nothing that
+// could stand before the runtime's. Subnets of the configuration serve the runtime's
+// limits as well, unless the runtime names its own.
+func (raw *rawConfig) chosen() rawLimits {
+	own, runtime := raw.rawLimits, raw.RuntimeConfig.Bandwidth
+	if own.IngressRate|own.IngressBurst|own.EgressRate|own.EgressBurst != 0 {
+		return own
+	}
+	if runtime.UnshapedSubnets == nil && runtime.ShapedSubnets == nil {
+		runtime.UnshapedSubnets, runtime.ShapedSubnets = own.UnshapedSubnets, own.ShapedSubnets
+	}
+	return runtime
+}
+
+// validate says what cannot work, in words that people know from the reference plugin.
+func (l limit) validate(direction string) error {
+	switch {
+	case l.rate == 0 && l.burst == 0:
+		return nil
+	case l.burst == 0:
+		return fmt.Errorf("%s: if rate is set, burst must also be set", direction)
+	case l.rate == 0:
+		return fmt.Errorf("%s: if burst is set, rate must also be set", direction)
+	}
+	var errs []error
+	if l.rate < leastRate {
+		errs = append(errs, fmt.Errorf("%sRate %d is too low: the least is %d bit/s", direction, l.rate, leastRate))
+	}
+	if l.burst/8 >= maxBurst {
+		errs = append(errs, fmt.Errorf("%sBurst %d: burst cannot be more than 4GB", direction, l.burst))
+	}
+	return errors.Join(errs...)
+}
+
+func (raw *rawLimits) traffic() (traffic, error) {
+	switch {
+	case len(raw.UnshapedSubnets) > 0 && len(raw.ShapedSubnets) > 0:
+		return traffic{}, errors.New("unshapedSubnets and shapedSubnets exclude each other: give one of them")
+	case len(raw.UnshapedSubnets) > 0:
+		return parseSubnets(allBut, "unshapedSubnets", raw.UnshapedSubnets)
+	case len(raw.ShapedSubnets) > 0:
+		return parseSubnets(only, "shapedSubnets", raw.ShapedSubnets)
+	}
+	return traffic{}, nil
+}
+
+func parseSubnets(s scope, key string, texts []string) (traffic, error) {
+	t := traffic{scope: s}
+	var errs []error
+	for _, text := range texts {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %q is no subnet like 10.0.0.0/8 or fd00::/8", key, text))
+			continue
+		}
+		if p.Addr().Is4In6() && p.Bits() >= 96 {
+			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+		}
+		t.subnets = append(t.subnets, p.Masked())
+	}
+	return t, errors.Join(errs...)
+}
+
+func (raw *rawConfig) latency() (time.Duration, error) {
+	if raw.Latency == nil {
+		return defaultLatency, nil
+	}
+	if ms := *raw.Latency; ms < 1 || ms > maxLatency {
+		return 0, fmt.Errorf("latency %d is not between 1 and %d milliseconds", ms, maxLatency)
+	}
+	return time.Duration(*raw.Latency) * time.Millisecond, nil
+}

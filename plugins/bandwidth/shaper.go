@@ -1,0 +1,258 @@
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/pkg/undo"
+	"golang.org/x/sys/unix"
+)
+
+// A shaper limits what a device sends. Without subnets it is the reference plugin's
+// token bucket filter, number for number. With subnets it is an HTB with one class,
+// and filters that put packets into it or past it.
+type shaper struct {
+	dev     nl.Link
+	rate    uint64 // bytes a second
+	burst   uint64 // bytes, as asked for
+	latency time.Duration
+	traffic traffic
+	remote  side // where a packet that dev sends has the other side's address
+}
+
+// A side is one of the addresses of a packet.
+type side int
+
+const (
+	source side = iota
+	destination
+)
+
+const (
+	rootHandle nl.Handle = 0x10000 // 1:
+	leafHandle nl.Handle = 0x300000
+	leafClass            = 0x30
+	kindTBF              = "tbf"
+	kindHTB              = "htb"
+	directQLen           = 1000     // packets; those past the class wait for nobody
+	framing              = 14 + 4   // Ethernet header and one VLAN tag
+	gsoMax               = 64 << 10 // what TCP gives to a device at once, kernel default
+)
+
+// Priorities of filters, one a protocol. Those of subnets are the ones that the
+// reference plugin had in its versions 1.5.
+const (
+	redirectPriority = 1
+	ipv6Priority     = 15
+	ipv4Priority     = 16
+)
+
+// Runtimes that have a rate and no burst to pass say "any": kubelet 2³¹−1,
+// containerd 2³²−1, CRI-O 8·(2³²−1)−1 bits. Taken at its word that lets hundreds of
+// megabytes through before a limit is felt (kubernetes issue 90838). From this burst
+// on, it is what passes in defaultBurst at the rate, or the ten segments that a TCP
+// connection begins with (RFC 6928).
+const (
+	anyBurst      = (1<<31 - 1) / 8 // bytes
+	defaultBurst  = 50 * time.Millisecond
+	initialWindow = 10
+)
+
+func (s shaper) frame() uint64 { return uint64(s.dev.MTU) + framing }
+
+// bucket is how much may be sent at once, in bytes: at least a frame, for what is
+// larger than the bucket is never sent at all.
+func (s shaper) bucket() uint64 {
+	burst := s.burst
+	if burst >= anyBurst {
+		burst = min(burst, max(bytesIn(defaultBurst, s.rate), initialWindow*uint64(s.dev.MTU)))
+	}
+	return max(burst, s.frame())
+}
+
+// bytesIn is what passes in d at a rate in bytes a second.
+func bytesIn(d time.Duration, rate uint64) uint64 {
+	return rate/1000*uint64(d.Milliseconds()) + rate%1000*uint64(d.Milliseconds())/1000
+}
+
+// ticks is how long n bytes take at a rate: whole microseconds, as the reference
+// plugin and tc count, in the kernel's ticks.
+func ticks(n, rate uint64) uint64 { return n * 1_000_000 / rate * 1000 / nl.TickNanoseconds }
+
+// enough is the least number of ticks in which n bytes pass.
+func enough(n, rate uint64) uint64 { return n*1_000_000_000/rate/nl.TickNanoseconds + 1 }
+
+const (
+	maxTicks  = 1<<32 - 1 // 274 s
+	max32bits = 1<<32 - 1
+)
+
+func (s shaper) buffer() uint32 {
+	return uint32(min(max(ticks(s.bucket(), s.rate), enough(s.frame(), s.rate)), maxTicks))
+}
+
+// limit is how much may wait: the burst, and what is sent in the latency.
+func (s shaper) limit() uint32 {
+	return uint32(min(bytesIn(s.latency, s.rate)+s.bucket(), max32bits))
+}
+
+// possible refuses a rate at which a frame takes longer than the kernel can count.
+func (s shaper) possible() error {
+	if enough(s.frame(), s.rate) <= maxTicks {
+		return nil
+	}
+	least := s.frame()*1_000_000_000/nl.TickNanoseconds/maxTicks + 1
+	return types.Errorf(types.CodeConfig, "a frame of %d bytes does not pass interface %s at %d bit/s: the least rate for its MTU is %d bit/s",
+		s.frame(), s.dev.Name, s.rate*8, least*8)
+}
+
+// qdisc is what stands at the root of the device.
+func (s shaper) qdisc() nl.Qdisc {
+	q := nl.Qdisc{Kind: kindTBF, Handle: rootHandle, Parent: nl.Root}
+	if s.traffic.scope == everything {
+		q.TBF = nl.TBF{Rate: s.rate, Buffer: s.buffer(), Limit: s.limit()}
+		return q
+	}
+	q.Kind, q.HTB = kindHTB, nl.HTB{Direct: directQLen}
+	if s.traffic.scope == allBut {
+		q.HTB.Default = leafClass
+	}
+	return q
+}
+
+// asReference is the token bucket filter that the reference plugin makes of the same
+// configuration: the burst as it stands, and 32-bit numbers that run over.
+func (s shaper) asReference() nl.Qdisc {
+	q := nl.Qdisc{Kind: kindTBF, Handle: rootHandle, Parent: nl.Root}
+	q.TBF = nl.TBF{
+		Rate:   s.rate,
+		Buffer: uint32(ticks(s.burst, s.rate)),
+		Limit:  uint32(bytesIn(defaultLatency, s.rate) + s.burst),
+	}
+	return q
+}
+
+// class, leaf and filters stand below the root where there are subnets.
+func (s shaper) class() nl.Class {
+	return nl.Class{ID: rootHandle.Class(leafClass), Parent: nl.Root, Rate: s.rate, Buffer: s.buffer(), Quantum: uint32(s.frame())}
+}
+
+// leaf bounds the class's queue. Unlike a token bucket filter, an HTB does not cut up
+// what TCP gives it in one piece: one such piece has to fit in.
+func (s shaper) leaf() nl.Qdisc {
+	return nl.Qdisc{Kind: "bfifo", Handle: leafHandle, Parent: rootHandle.Class(leafClass), Limit: max(s.limit(), gsoMax+framing)}
+}
+
+// filters send what a subnet matches into the class, or straight out (1:0).
+func (s shaper) filters() []nl.Filter {
+	to := rootHandle.Class(leafClass)
+	if s.traffic.scope == allBut {
+		to = rootHandle
+	}
+	var filters []nl.Filter
+	for _, p := range s.traffic.subnets {
+		f := nl.Filter{Parent: rootHandle, Priority: ipv6Priority, Protocol: unix.ETH_P_IPV6, Class: to, Keys: keys(p, s.remote)}
+		if p.Addr().Is4() {
+			f.Priority, f.Protocol = ipv4Priority, unix.ETH_P_IP
+		}
+		filters = append(filters, f)
+	}
+	return filters
+}
+
+// keys match an address of a packet against a subnet, 32 bits each.
+func keys(p netip.Prefix, s side) []nl.Key {
+	addr := p.Addr().AsSlice()
+	offset := map[int][2]int32{4: {12, 16}, 16: {8, 24}}[len(addr)][s] // RFC 791, RFC 8200
+	var all []nl.Key
+	for i := 0; i < len(addr) && 8*i < p.Bits(); i += 4 {
+		mask := ^uint32(0) << (32 - min(32, p.Bits()-8*i))
+		all = append(all, nl.Key{Value: binary.BigEndian.Uint32(addr[i:]) & mask, Mask: mask, Offset: offset + int32(i)})
+	}
+	return all
+}
+
+// apply makes the device shape.
+func (s shaper) apply(c *nl.Conn, u *undo.Stack) error {
+	if err := addQdisc(c, u, s.dev, s.qdisc()); err != nil || s.traffic.scope == everything {
+		return err
+	}
+	if err := c.Apply(s.dev.AddClass(s.class())); err != nil {
+		return err
+	}
+	if err := c.AddQdisc(u, s.dev, s.leaf()); err != nil {
+		return err
+	}
+	var changes []nl.Change
+	for _, f := range s.filters() {
+		changes = append(changes, s.dev.AddFilter(f))
+	}
+	return c.Apply(changes...)
+}
+
+// diff is nil, or says in what the device differs. What the reference plugin made of
+// the same configuration is as good.
+func (s shaper) diff(c *nl.Conn) error {
+	have, err := c.Qdisc(s.dev, nl.Root)
+	if err != nil {
+		return err
+	}
+	want := s.qdisc()
+	if have != want && (want.Kind != kindTBF || have != s.asReference()) {
+		return fmt.Errorf("interface %s: want %s, have %s", s.dev.Name, describe(want), describe(have))
+	}
+	if want.Kind == kindTBF {
+		return nil
+	}
+	return errors.Join(s.diffClass(c), s.diffFilters(c))
+}
+
+func (s shaper) diffClass(c *nl.Conn) error {
+	classes, err := c.Classes(s.dev)
+	if err != nil {
+		return err
+	}
+	leaf, err := c.Qdisc(s.dev, s.class().ID)
+	switch {
+	case err != nil:
+		return err
+	case !slices.Contains(classes, s.class()):
+		return fmt.Errorf("interface %s has no class %s of %d bytes a second", s.dev.Name, s.class().ID, s.rate)
+	case leaf != s.leaf():
+		return fmt.Errorf("interface %s: want %s, have %s", s.dev.Name, describe(s.leaf()), describe(leaf))
+	}
+	return nil
+}
+
+func (s shaper) diffFilters(c *nl.Conn) error {
+	have, err := c.Filters(s.dev, rootHandle)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, want := range s.filters() {
+		if !slices.ContainsFunc(have, want.Same) {
+			errs = append(errs, fmt.Errorf("interface %s has no %s", s.dev.Name, want))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// describe says what a qdisc is in the units of the kernel.
+func describe(q nl.Qdisc) string {
+	switch q.Kind {
+	case "":
+		return "no qdisc"
+	case kindTBF:
+		return fmt.Sprintf("tbf %s at %s with rate %d byte/s, burst %d ticks, limit %d bytes", q.Handle, q.Parent, q.TBF.Rate, q.TBF.Buffer, q.TBF.Limit)
+	case kindHTB:
+		return fmt.Sprintf("htb %s at %s with default class %x", q.Handle, q.Parent, q.HTB.Default)
+	}
+	return fmt.Sprintf("%s %s at %s with limit %d", q.Kind, q.Handle, q.Parent, q.Limit)
+}
