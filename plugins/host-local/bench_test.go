@@ -19,22 +19,28 @@ func BenchmarkPool(b *testing.B) {
 	if out, err := exec.Command("go", "build", "-o", bin, ".").CombinedOutput(); err != nil {
 		b.Fatalf("build: %v\n%s", err, out)
 	}
-	for _, n := range []int{0, 60000} {
-		p := benchPool{bin: bin, dir: b.TempDir(), subnet: "10.0.0.0/15"}
-		p.fill(b, n)
-		b.Run(fmt.Sprintf("ADD/%d", n), func(b *testing.B) { p.cycle(b, "ADD") })
-		b.Run(fmt.Sprintf("CHECK/%d", n), func(b *testing.B) { p.cycle(b, "CHECK") })
-		b.Run(fmt.Sprintf("DEL/%d", n), func(b *testing.B) { p.cycle(b, "DEL") })
-		b.Run(fmt.Sprintf("DEL-unknown/%d", n), func(b *testing.B) { p.repeat(b, "DEL", "nobody", nil) })
-		b.Run(fmt.Sprintf("STATUS/%d", n), func(b *testing.B) { p.repeat(b, "STATUS", "", nil) })
-		b.Run(fmt.Sprintf("ADD-cursor-before/%d", n), func(b *testing.B) {
-			p.repeat(b, "ADD", "c", func() { p.run(b, "DEL", "c"); p.cursor(b, "10.0.0.1") })
-		})
-		// The last free address behind 60000 taken ones.
-		last := benchPool{bin: bin, dir: p.dir, subnet: fmt.Sprintf("10.0.0.0/15\", \"rangeEnd\": \"%s", address(n))}
-		b.Run(fmt.Sprintf("ADD-last-free/%d", n), func(b *testing.B) {
-			last.repeat(b, "ADD", "c", func() { p.run(b, "DEL", "c"); p.cursor(b, "10.0.0.1") })
-		})
+	empty, full := benchPool{bin: bin, dir: b.TempDir()}, benchPool{bin: bin, dir: b.TempDir(), n: 60000}
+	for _, p := range []benchPool{empty, full} {
+		p.fill(b)
+	}
+	for _, bench := range []struct {
+		name string
+		run  func(benchPool, *testing.B)
+	}{
+		{"ADD", func(p benchPool, b *testing.B) { p.cycle(b, "ADD") }},
+		{"CHECK", func(p benchPool, b *testing.B) { p.cycle(b, "CHECK") }},
+		{"DEL", func(p benchPool, b *testing.B) { p.cycle(b, "DEL") }},
+		{"DEL-unknown", func(p benchPool, b *testing.B) { p.repeat(b, "DEL", "nobody", nil) }},
+		{"STATUS", func(p benchPool, b *testing.B) { p.repeat(b, "STATUS", "", nil) }},
+		{"ADD-cursor-before", benchPool.behind},
+		{"ADD-last-free", func(p benchPool, b *testing.B) {
+			p.end = address(p.n)
+			p.behind(b)
+		}},
+	} {
+		for _, p := range []benchPool{empty, full} {
+			b.Run(fmt.Sprintf("%s/%d", bench.name, p.n), func(b *testing.B) { bench.run(p, b) })
+		}
 	}
 }
 
@@ -44,21 +50,26 @@ func address(n int) string {
 	return fmt.Sprintf("10.%d.%d.%d", n>>16, n>>8&255, n&255)
 }
 
-type benchPool struct{ bin, dir, subnet string }
+// A benchPool is a data folder with n reservations of others.
+type benchPool struct {
+	bin, dir string
+	n        int
+	end      string // rangeEnd; empty: that of the subnet
+}
 
-// fill writes n reservations as the reference does, and has the plugin find them.
-func (p benchPool) fill(b *testing.B, n int) {
+// fill writes the reservations as the reference does, and has the plugin find them.
+func (p benchPool) fill(b *testing.B) {
 	dir := filepath.Join(p.dir, "net")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		b.Fatal(err)
 	}
-	for i := range n {
+	for i := range p.n {
 		if err := os.WriteFile(filepath.Join(dir, address(i)), fmt.Appendf(nil, "container-%064d\r\neth0", i), 0o600); err != nil {
 			b.Fatal(err)
 		}
 	}
-	if n > 0 {
-		p.cursor(b, address(n-1))
+	if p.n > 0 {
+		p.cursor(b, address(p.n-1))
 	}
 	p.run(b, "STATUS", "")
 }
@@ -75,7 +86,7 @@ func (p benchPool) run(b *testing.B, command, id string) {
 		"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + id, "CNI_IFNAME=eth0", "CNI_NETNS=/dev/null", "CNI_PATH=/nowhere",
 	}
 	cmd.Stdin = bytes.NewBufferString(fmt.Sprintf(
-		`{"cniVersion": "1.1.0", "name": "net", "type": "bridge", "ipam": {"type": "host-local", "subnet": "%s", "dataDir": "%s"}}`, p.subnet, p.dir))
+		`{"cniVersion": "1.1.0", "name": "net", "type": "bridge", "ipam": {"type": "host-local", "subnet": "10.0.0.0/15", "rangeEnd": "%s", "dataDir": "%s"}}`, p.end, p.dir))
 	if out, err := cmd.Output(); err != nil {
 		b.Fatalf("%s: %v\n%s", command, err, out)
 	}
@@ -93,6 +104,11 @@ func (p benchPool) cycle(b *testing.B, command string) {
 			b.StopTimer()
 		}
 	}
+}
+
+// behind measures an ADD whose search begins before all that is taken.
+func (p benchPool) behind(b *testing.B) {
+	p.repeat(b, "ADD", "c", func() { p.run(b, "DEL", "c"); p.cursor(b, "10.0.0.1") })
 }
 
 // repeat measures a command that prepare, if any, makes ready.
