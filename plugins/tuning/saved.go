@@ -23,12 +23,16 @@ type saved struct {
 	settings
 	Sysctl  map[string]string `json:"sysctl,omitempty"` // path below /proc/sys: value
 	Network string            `json:"network,omitempty"`
-	NetNS   uint64            `json:"netns,omitempty"` // cookie of the namespace; zero: not known
+	NetNS   uint64            `json:"netns,omitempty"`   // cookie of the namespace; zero: not known
+	IfIndex int               `json:"ifindex,omitempty"` // of the interface; zero: not known
 }
 
 // override takes over what an earlier ADD saved: that was the original.
 func (s *saved) override(older *saved) {
-	s.settings.override(older.settings)
+	if older.isOfLink(s.IfIndex) {
+		s.settings.override(older.settings)
+		s.IfIndex = max(s.IfIndex, older.IfIndex)
+	}
 	for key, value := range older.Sysctl {
 		s.Sysctl[key] = value
 	}
@@ -37,6 +41,20 @@ func (s *saved) override(older *saved) {
 // isOf reports whether it was saved in the namespace with that cookie. In another one
 // that has come to the same path it is nobody's original.
 func (s *saved) isOf(netns uint64) bool { return s.NetNS == 0 || netns == 0 || s.NetNS == netns }
+
+// isOfLink reports the same of the interface with that index.
+func (s *saved) isOfLink(index int) bool { return s.IfIndex == 0 || index == 0 || s.IfIndex == index }
+
+// valid reports whether the sysctls are those that an ADD may have saved: DEL is not
+// to write elsewhere for whoever can write to dataDir.
+func (s *saved) valid() error {
+	for key := range s.Sysctl {
+		if paths, err := pathsOf(key, ""); err != nil || paths[0] != key {
+			return fmt.Errorf("%w: invalid net sysctl key %q", errTorn, key)
+		}
+	}
+	return nil
+}
 
 // errTorn says that a file is none that holds a saved state: a crash of the reference
 // plugin cut it off, or it is a link to elsewhere.
@@ -105,6 +123,9 @@ func read(path string) (*saved, error) {
 	state := &saved{}
 	if err := json.Unmarshal(text, state); err != nil {
 		return nil, fmt.Errorf("%s: %w: %w", path, errTorn, err)
+	}
+	if err := state.valid(); err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return state, nil
 }

@@ -96,8 +96,8 @@ var _ = Describe("tuning", func() {
 			run("ADD", everything).OK(GinkgoTB())
 			text, err := os.ReadFile(file())
 			Expect(err).NotTo(HaveOccurred())
-			cookie := regexp.MustCompile(`"netns": \d+`)
-			expectGolden("saved.json", cookie.ReplaceAllString(string(text), `"netns": COOKIE`))
+			numbers := regexp.MustCompile(`"(netns|ifindex)": \d+`)
+			expectGolden("saved.json", numbers.ReplaceAllString(string(text), `"$1": NUMBER`))
 			// What the reference plugin wrote of the same, observed.
 			Expect(string(text)).To(HavePrefix("{\n \"mac\": \"02:00:00:00:00:01\",\n \"promisc\": false,\n \"mtu\": 1500,\n \"allmulti\": false,\n \"txQLen\": 1000,\n"))
 			info, err := os.Stat(file())
@@ -110,7 +110,7 @@ var _ = Describe("tuning", func() {
 
 		It("saves only what it changes", func() {
 			run("ADD", `"mtu": 1400`).OK(GinkgoTB())
-			Expect(os.ReadFile(file())).To(MatchRegexp("^\\{\n \"mtu\": 1500,\n \"network\": \"net\",\n \"netns\": \\d+\n\\}$"))
+			Expect(os.ReadFile(file())).To(MatchRegexp("^\\{\n \"mtu\": 1500,\n \"network\": \"net\",\n \"netns\": \\d+,\n \"ifindex\": \\d+\n\\}$"))
 		})
 
 		It("says what it set, of the container's interface alone", func() {
@@ -389,6 +389,28 @@ var _ = Describe("tuning", func() {
 			Expect(link()).To(ContainSubstring("mtu 1500"))
 		})
 
+		It("touches nothing of an interface that has only the name of the one it set", func() {
+			run("ADD", everything).OK(GinkgoTB())
+			pod.Batch(GinkgoTB(), "link set eth0 down", "link set eth0 name old", "link add eth0 type bridge")
+			before := link()
+			run("DEL", everything).OK(GinkgoTB())
+			Expect(link()).To(Equal(before))
+			Expect(get("net/ipv4/ping_group_range")).To(Equal("1\t0"))
+			Expect(file()).NotTo(BeAnExistingFile())
+		})
+
+		It("ends, with a warning, when the container has made it impossible", func() {
+			pod.Batch(GinkgoTB(), "link add base type veth peer name far2", "link set base up",
+				"link add eth5 link base address 02:00:00:00:00:05 type macvlan", "link set eth5 up")
+			call.IfName = "eth5"
+			run("ADD", `"mac": "02:00:00:00:00:06", "allmulti": true`).OK(GinkgoTB())
+			pod.Batch(GinkgoTB(), "link add thief link base address 02:00:00:00:00:05 type macvlan", "link set thief up")
+			reply := run("DEL", "").OK(GinkgoTB())
+			Expect(reply.Stderr).To(ContainSubstring("address already in use"))
+			Expect(pod.Must(GinkgoTB(), "ip", "link", "show", "eth5")).NotTo(ContainSubstring("ALLMULTI"))
+			Expect(os.ReadDir(dir)).To(BeEmpty())
+		})
+
 		It("finishes whatever is in the configuration, in CNI_ARGS and in prevResult", func() {
 			run("ADD", everything).OK(GinkgoTB())
 			call.Args = "nonsense"
@@ -411,6 +433,12 @@ var _ = Describe("tuning", func() {
 			Entry("a torn file", func() { Expect(os.WriteFile(file(), []byte("{\n \"mtu\": 15"), 0o600)).To(Succeed()) }),
 			Entry("an empty file", func() { Expect(os.WriteFile(file(), nil, 0o600)).To(Succeed()) }),
 			Entry("a link to elsewhere", func() { Expect(os.Symlink("/etc/passwd", file())).To(Succeed()) }),
+			Entry("one that leads elsewhere", func() {
+				Expect(os.WriteFile(file(), []byte(`{"mtu": 1400, "sysctl": {"kernel/core_pattern": "|/x"}}`), 0o600)).To(Succeed())
+			}),
+			Entry("one that leads out", func() {
+				Expect(os.WriteFile(file(), []byte(`{"sysctl": {"net/../kernel/core_pattern": "|/x"}}`), 0o600)).To(Succeed())
+			}),
 			Entry("a pipe", func() { Expect(syscall.Mkfifo(file(), 0o600)).To(Succeed()) }),
 		)
 

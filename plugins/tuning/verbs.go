@@ -162,7 +162,10 @@ func refused(err error) error {
 
 // before is the state now of all that is to be changed.
 func (t *target) before() *saved {
-	s := &saved{settings: t.conf.link.of(t.link), Sysctl: map[string]string{}, Network: t.r.Conf.Name, NetNS: t.pod.Cookie()}
+	s := &saved{
+		settings: t.conf.link.of(t.link), Sysctl: map[string]string{},
+		Network: t.r.Conf.Name, NetNS: t.pod.Cookie(), IfIndex: t.link.Index,
+	}
 	for _, e := range t.sysctls {
 		if !e.opaque {
 			s.Sysctl[e.Key] = e.now
@@ -245,36 +248,52 @@ func restore(r *skel.Request, state *saved) error {
 	return putBack(r, pod, state)
 }
 
-// putBack tries everything. An interface or a sysctl that is gone needs nothing; one
-// that is right already is not touched. The sysctls come last, in the order of ADD:
-// some are there only under the MTU of before.
+// putBack tries everything. An interface or a sysctl that is gone needs nothing, and so
+// does one that is right already. The sysctls come last, in the order of ADD: some are
+// there only under the MTU of before.
 func putBack(r *skel.Request, pod *nl.Conn, state *saved) error {
-	errs := []error{putBackLink(r, pod, &state.settings)}
+	errs := putBackLink(r, pod, state)
 	for _, key := range slices.Sorted(maps.Keys(state.Sysctl)) {
-		err := sysctl.Ensure(r.Pod, sysctl.Setting{Key: key, Value: state.Sysctl[key]})
-		if !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
+		errs = append(errs, sysctl.Ensure(r.Pod, sysctl.Setting{Key: key, Value: state.Sysctl[key]}))
+	}
+	for i, err := range errs {
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			errs[i] = nil
+		case hopeless(err):
+			r.Warn("put back: %v", err)
+			errs[i] = nil
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func putBackLink(r *skel.Request, pod *nl.Conn, s *settings) error {
-	if len(s.knobs()) == 0 {
+// hopeless: the kernel will not take it the next time either, because the container
+// has made something else of its interface. It must not keep DEL from ending so.
+func hopeless(err error) bool {
+	for _, errno := range []error{syscall.EINVAL, syscall.ERANGE, syscall.EOPNOTSUPP, syscall.EADDRINUSE} {
+		if errors.Is(err, errno) {
+			return true
+		}
+	}
+	return false
+}
+
+// putBackLink passes over an interface that has only the name of the one that was
+// saved.
+func putBackLink(r *skel.Request, pod *nl.Conn, state *saved) []error {
+	if len(state.knobs()) == 0 {
 		return nil
 	}
 	link, err := pod.Link(r.IfName)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
+	if err != nil || !state.isOfLink(link.Index) {
+		return []error{err}
 	}
 	var errs []error
-	for _, ch := range s.changes(link) {
-		errs = append(errs, pod.Apply(ch.IfPresent()))
+	for _, ch := range state.changes(link) {
+		errs = append(errs, pod.Apply(ch))
 	}
-	return errors.Join(errs...)
+	return errs
 }
 
 // check compares what is configured, and nothing else, with what is there.
