@@ -53,7 +53,7 @@ build() {
 	./build_linux.sh "$PLUMB_BIN"
 }
 
-tests() { go test -count=1 -timeout 20m -exec "$PWD/scripts/sandbox.sh" "$@"; }
+tests() { go test -count=1 -timeout 5m -exec "$PWD/scripts/sandbox.sh" "$@"; }
 
 # silent runs a command that is to print nothing.
 silent() {

@@ -19,10 +19,10 @@ type Link struct {
 	MTU       int
 	Alias     string
 	Group     uint32 // a number that tools can choose links by
-	Up        bool // administratively up
-	Running   bool // operationally up
-	Carrier   bool // up, and the cable is plugged in (IFF_LOWER_UP)
-	Promisc   bool // somebody asked for it by flag; packet sockets do not count
+	Up        bool   // administratively up
+	Running   bool   // operationally up
+	Carrier   bool   // up, and the cable is plugged in (IFF_LOWER_UP)
+	Promisc   bool   // somebody asked for it by flag; packet sockets do not count
 	AllMulti  bool
 	TxQueue   int
 	Master    int // index; zero: none
@@ -313,7 +313,7 @@ func setLink(step string, header []byte, fill func(*netlink.AttributeEncoder)) C
 
 func none(*netlink.AttributeEncoder) {}
 
-// Up sets the link administratively up.
+// SetUp sets the link administratively up.
 func (l Link) SetUp() Change {
 	return setLink("set link "+l.Name+" up", linkHeader(l.Index, unix.IFF_UP, unix.IFF_UP), none)
 }

@@ -62,8 +62,8 @@ func (v Veth) peer() ([]byte, error) {
 	})
 }
 
-// A Bridge as it is to be made: BridgeSpec.MAC pins the address, so that it does not
-// follow the ports' (the kernel takes the lowest of theirs otherwise).
+// A BridgeSpec is a bridge as it is to be made. MAC pins its address, so that it does
+// not follow the ports' (the kernel takes the lowest of theirs otherwise).
 type BridgeSpec struct {
 	Name          string
 	MAC           types.MAC

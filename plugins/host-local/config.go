@@ -323,9 +323,11 @@ func parseSubnet(s string) (netip.Prefix, error) {
 		return p, fmt.Errorf("invalid CIDR address: %s (subnet)", s)
 	}
 	if p = unmap(p); p.Masked() != p {
+		//lint:ignore ST1005 the reference's text, which tests of the field look for
 		return p, fmt.Errorf("Network has host bits set. For a subnet mask of length %d the network address is %s", p.Bits(), p.Masked().Addr())
 	}
 	if p.Addr().BitLen()-p.Bits() < 2 {
+		//lint:ignore ST1005 as above
 		return p, fmt.Errorf("Network %s too small to allocate from", p)
 	}
 	return p, nil
