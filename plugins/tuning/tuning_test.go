@@ -9,32 +9,61 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// prevResult is what the chain has made so far. An interface of the same name is on
-// the node, and is another one.
+// prevResult is what the chain has made so far. Interfaces of the same name are on the
+// node and in another container.
 const prevResult = `{"cniVersion": "1.1.0", "interfaces": [
 	{"name": "eth0", "mac": "02:00:00:00:00:aa", "mtu": 9000},
 	{"name": "eth0", "mac": "02:00:00:00:00:01", "mtu": 1500, "sandbox": "SANDBOX"},
-	{"name": "eth1", "mac": "02:00:00:00:00:bb", "sandbox": "SANDBOX"}],
+	{"name": "eth1", "mac": "02:00:00:00:00:bb", "sandbox": "SANDBOX"},
+	{"name": "eth0", "mac": "02:00:00:00:00:cc", "mtu": 8000, "sandbox": "/another"}],
 	"ips": [{"interface": 1, "address": "10.1.0.2/24"}], "routes": [{"dst": "0.0.0.0/0"}], "dns": {"domain": "d"}}`
 
 // everything turns every knob, and sets sysctls in three spellings.
 const everything = `"mac": "C2:B0:57:49:47:F1", "mtu": 1454, "promisc": true, "allmulti": true, "txQLen": 20000,
 	"sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1", "net/ipv4/conf/IFNAME/arp_announce": "2", "net.ipv4.ping_group_range": "0 2147483647"}`
 
-// withEth0 gives a pod an interface, as the first plugin of a chain does.
+// withEth0 gives a pod an interface that has its carrier, as the first plugin of a
+// chain does. It has no address that would come and go by itself.
 func withEth0(tb nstest.TB) func(*nstest.NS) {
 	return func(pod *nstest.NS) {
-		pod.Batch(tb, "link add eth0 address 02:00:00:00:00:01 type veth peer name far", "link set eth0 up", "link set far up")
+		tb.Helper()
+		pod.Batch(tb, "link add eth0 address 02:00:00:00:00:01 type veth peer name far",
+			"link set eth0 addrgenmode none", "link set far addrgenmode none", "link set eth0 up", "link set far up")
+		if err := awaitCarrier(pod, "eth0", "far"); err != nil {
+			tb.Fatalf("%v", err)
+		}
 	}
+}
+
+func awaitCarrier(pod *nstest.NS, names ...string) error {
+	h, err := ns.Open(pod.Path(), nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = h.Close() }()
+	c, err := nl.Open(h)
+	for _, name := range names {
+		if err != nil {
+			return err
+		}
+		var l nl.Link
+		if l, err = c.Link(name); err == nil {
+			err = c.AwaitRunning(l, 10*time.Second)
+		}
+	}
+	return err
 }
 
 var _ = Describe("tuning", func() {
@@ -120,6 +149,8 @@ var _ = Describe("tuning", func() {
 			Expect(result.Interfaces[0].MAC.String()).To(Equal("02:00:00:00:00:aa"))
 			Expect(result.Interfaces[0].MTU).To(Equal(9000))
 			Expect(result.Interfaces[2].MAC.String()).To(Equal("02:00:00:00:00:bb"))
+			Expect(result.Interfaces[3].MAC.String()).To(Equal("02:00:00:00:00:cc"))
+			Expect(result.Interfaces[3].MTU).To(Equal(8000))
 			Expect(result.IPs).To(HaveLen(1))
 			Expect(result.Routes).To(HaveLen(1))
 			Expect(result.DNS.Domain).To(Equal("d"))
@@ -281,8 +312,9 @@ var _ = Describe("tuning", func() {
 
 		It("leaves nothing when nothing can be saved", func() {
 			Expect(os.Mkdir(dir, 0o700)).To(Succeed())
-			Expect(syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=4k,nr_inodes=1")).To(Succeed()) // no inode is free
+			Expect(syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=4k")).To(Succeed())
 			DeferCleanup(func() { Expect(syscall.Unmount(dir, 0)).To(Succeed()) })
+			Expect(os.WriteFile(filepath.Join(dir, "full"), make([]byte, 4096), 0o600)).To(Succeed()) // a file can be made, and not be written
 			before := nstest.Steady(state)
 			f := run("ADD", everything).Failure(GinkgoTB())
 			Expect(f.Code).To(BeEquivalentTo(types.CodeIO))
@@ -439,6 +471,7 @@ var _ = Describe("tuning", func() {
 			Entry("one that leads out", func() {
 				Expect(os.WriteFile(file(), []byte(`{"sysctl": {"net/../kernel/core_pattern": "|/x"}}`), 0o600)).To(Succeed())
 			}),
+			Entry("an empty folder", func() { Expect(os.Mkdir(file(), 0o700)).To(Succeed()) }),
 			Entry("a pipe", func() { Expect(syscall.Mkfifo(file(), 0o600)).To(Succeed()) }),
 		)
 

@@ -26,12 +26,9 @@ func (h host) add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	prev, err := r.MustPrev()
-	if err != nil {
-		return nil, err
-	}
-	if conf.idle() {
-		return prev, nil
+	result, err := r.MustPrev()
+	if err != nil || conf.idle() {
+		return result, err
 	}
 	if err := h.allows(conf); err != nil {
 		return nil, err
@@ -43,7 +40,8 @@ func (h host) add(r *skel.Request) (*types.Result, error) {
 	if err := t.tune(&r.Undo); err != nil {
 		return nil, err
 	}
-	return t.result(prev), nil
+	t.say(result)
+	return result, nil
 }
 
 // allows reads the allowlist only where it has something to say.
@@ -200,12 +198,10 @@ func (t *target) assignments() []sysctl.Setting {
 	return all
 }
 
-// result is the result of the chain so far, in which the container's interface has
-// the MAC and the MTU that it was given. An interface of the same name on the node is
-// another one.
-func (t *target) result(prev *types.Result) *types.Result {
-	result := *prev
-	result.Interfaces = slices.Clone(prev.Interfaces)
+// say puts the MAC and the MTU that the container's interface was given into the
+// result of the chain so far. An interface of the same name on the node, or in another
+// container, is another one.
+func (t *target) say(result *types.Result) {
 	for i := range result.Interfaces {
 		in := &result.Interfaces[i]
 		if in.Name != t.r.IfName || in.Sandbox != t.r.NetNS {
@@ -218,7 +214,6 @@ func (t *target) result(prev *types.Result) *types.Result {
 			in.MTU = *mtu
 		}
 	}
-	return &result
 }
 
 // del puts back what was saved, if the container is still there, and removes the
