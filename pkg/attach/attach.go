@@ -68,7 +68,12 @@ func podSysctls(ifName string, segment Segment, ips []types.IP) []sysctl.Setting
 		settings = append(settings, sysctl.Setting{Key: sysctl.IPv6(ifName, "accept_dad"), Value: "0", Optional: true})
 	}
 	if segment != Owned {
-		settings = append(settings, sysctl.Setting{Key: sysctl.IPv6(ifName, "accept_dad"), Value: "1", Optional: true})
+		settings = append(settings,
+			sysctl.Setting{Key: sysctl.IPv6(ifName, "accept_dad"), Value: "1", Optional: true},
+			// The kernel puts off the look for duplicates, too, by up to this time, which
+			// spreads the hosts of a segment that boot together (addrconf_dad_kick).
+			// Somebody waits for a container, and routers are not asked for.
+			sysctl.Setting{Key: sysctl.IPv6(ifName, "router_solicitation_delay"), Value: "0", Optional: true})
 	}
 	if segment == SharedOptimistic {
 		settings = append(settings, sysctl.Setting{Key: sysctl.IPv6(ifName, "optimistic_dad"), Value: "1", Optional: true})

@@ -17,8 +17,8 @@ import (
 
 const (
 	kind = "macvlan"
-	// dadDeadline is how long ADD waits for duplicate address detection, which takes
-	// one to two seconds (RFC 4862, 5.4). The kernel tells when it is done.
+	// dadDeadline is how long ADD waits for duplicate address detection, which takes a
+	// second for each of dad_transmits. The kernel tells when it is done.
 	dadDeadline = 10 * time.Second
 )
 

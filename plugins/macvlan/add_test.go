@@ -43,7 +43,7 @@ var _ = Describe("ADD", func() {
 		Expect(in(pod, "ip -6 route show default")).To(ContainSubstring("default via 2001:db8:18::2 dev eth0 metric 1024"))
 		for key, want := range map[string]string{
 			"net/ipv4/conf/eth0/arp_notify": "1", "net/ipv6/conf/eth0/ndisc_notify": "1", "net/ipv6/conf/eth0/accept_ra": "0",
-			"net/ipv6/conf/eth0/accept_dad": "1", "net/ipv6/conf/eth0/keep_addr_on_down": "1", "net/ipv6/conf/eth0/disable_ipv6": "0",
+			"net/ipv6/conf/eth0/accept_dad": "1", "net/ipv6/conf/eth0/router_solicitation_delay": "0", "net/ipv6/conf/eth0/keep_addr_on_down": "1", "net/ipv6/conf/eth0/disable_ipv6": "0",
 		} {
 			Expect(pod.Sysctl(GinkgoTB(), key)).To(Equal(want), key)
 		}
@@ -281,18 +281,21 @@ var _ = Describe("ADD", func() {
 		It("may be one that needs the link and acts on it: dhcp", func() {
 			dir, log := script("dhcp", `
 				[ $CNI_COMMAND = ADD ] || exit 0
-				cat /proc/sys/net/ipv6/conf/$CNI_IFNAME/accept_ra >>$LOG
+				nsenter --net=$CNI_NETNS cat /proc/sys/net/ipv6/conf/$CNI_IFNAME/accept_ra >>$LOG
 				nsenter --net=$CNI_NETNS ip link set $CNI_IFNAME up || exit 1
 				echo '{"cniVersion":"1.0.0","ips":[{"address":"198.18.0.60/24","gateway":"198.18.0.2"}],"routes":[{"dst":"0.0.0.0/0"}]}'`)
 			pod := newPod()
 			c := b.call("one", pod, conf("1.0.0", onUplink, `{"type":"dhcp"}`))
 			c.Path = dir
-			added(c)
+			b.outside.Batch(GinkgoTB(), "neigh add 198.18.0.60 lladdr 02:00:00:00:00:ee dev uplink0 nud reachable")
+			mac := added(c).Interfaces[0].MAC
+			By("telling the segment, although the link was up before it had the address")
+			Eventually(func() string { return in(b.outside, "ip neigh show 198.18.0.60") }).Should(ContainSubstring(mac.String()))
 			nstest.ServeTCP(GinkgoTB(), pod, "198.18.0.60:80")
 			nstest.MustDial(GinkgoTB(), b.outside, "198.18.0.60:80", "")
 			By("giving the lease back over the link")
 			run(c, "DEL").OK(GinkgoTB())
-			Expect(readFile(log)).To(And(HavePrefix("ADD: link\n"), HaveSuffix("DEL: link\n")))
+			Expect(readFile(log)).To(And(HavePrefix("ADD: link\n0\n"), HaveSuffix("DEL: link\n")))
 			Expect(in(pod, "ip -br link")).NotTo(ContainSubstring("eth0"))
 		})
 		It("leaves nothing in the container when it fails (H2.1)", func() {
@@ -303,6 +306,12 @@ var _ = Describe("ADD", func() {
 			refused(c, types.CodeTryAgain, `IPAM plugin "broken": no address today`)
 			refused(c, types.CodeTryAgain, "no address today") // and not "file exists"
 			Expect(readFile(log)).To(Equal("ADD: link\nADD: link\n"))
+		})
+		It("leaves nothing beside a master in the container either", func() {
+			pod := newPod()
+			nstest.Join(GinkgoTB(), nstest.End{In: pod, Name: "net0"}, nstest.End{In: b.outside, Name: "peer0"})
+			Eventually(func() string { return in(pod, "ip link show net0") }).Should(ContainSubstring("state UP"))
+			refused(b.call("one", pod, conf("1.0.0", `"master":"net0","linkInContainer":true`, `{"type":"nope"}`)), types.CodeConfig, `"nope"`)
 		})
 		It("gets its addresses back after the link is gone when the ADD fails later (H3.3)", func() {
 			dir, log := script("odd", `[ $CNI_COMMAND = ADD ] || exit 0

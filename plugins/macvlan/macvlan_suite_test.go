@@ -89,7 +89,7 @@ func added(c nstest.Call) *types.Result {
 // container as it was.
 func refused(c nstest.Call, code int, texts ...string) {
 	GinkgoHelper()
-	before := nstest.Snapshot(GinkgoTB(), c.Pod)
+	before := nstest.Steady(func() string { return nstest.Snapshot(GinkgoTB(), c.Pod) })
 	f := run(c, "ADD").Failure(GinkgoTB())
 	Expect(f.Code).To(BeEquivalentTo(code), f.String())
 	for _, text := range texts {
