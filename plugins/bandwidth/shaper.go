@@ -76,8 +76,10 @@ func (s shaper) bucket() uint64 {
 	return max(burst, s.frame())
 }
 
-// bytesIn is what passes in d at a rate in bytes a second.
+// bytesIn is what passes in d at a rate in bytes a second, which counts up to 2⁴⁸: it
+// is 32 bits of the product that matter.
 func bytesIn(d time.Duration, rate uint64) uint64 {
+	rate = min(rate, 1<<48)
 	return rate/1000*uint64(d.Milliseconds()) + rate%1000*uint64(d.Milliseconds())/1000
 }
 

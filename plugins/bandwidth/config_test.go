@@ -1,0 +1,181 @@
+package main
+
+import (
+	"encoding/json"
+	"math"
+	"net/netip"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+func TestReadme(t *testing.T) {
+	nstest.Examples(t, plugin(), func(r *skel.Request) error {
+		_, err := parse(r)
+		return err
+	})
+}
+
+func decode(t *testing.T, text string) (*config, error) {
+	t.Helper()
+	var raw rawConfig
+	if err := json.Unmarshal([]byte(text), &raw); err != nil {
+		t.Fatal(err)
+	}
+	return raw.config()
+}
+
+func TestLimitsAreTheConfigurationsOrTheRuntimes(t *testing.T) {
+	both := &config{ingress: limit{8000, 800}, egress: limit{16000, 1600}, latency: defaultLatency}
+	in := &config{ingress: limit{8000, 800}, latency: defaultLatency}
+	const runtime = `"runtimeConfig": {"bandwidth": {"ingressRate": 8000, "ingressBurst": 800, "egressRate": 16000, "egressBurst": 1600}}`
+	for _, c := range []struct {
+		name, text string
+		want       *config
+	}{
+		{"nothing", `{}`, &config{latency: defaultLatency}},
+		{"null", `{"ingressRate": null, "runtimeConfig": null}`, &config{latency: defaultLatency}},
+		{"own", `{"ingressRate": 8000, "ingressBurst": 800, "egressRate": 16000, "egressBurst": 1600}`, both},
+		{"the runtime's", `{` + runtime + `}`, both},
+		{"containerd's spelling", `{"runtimeConfig": {"bandwidth": {"IngressRate": 8000, "IngressBurst": 800, "EgressRate": 16000, "EgressBurst": 1600}}}`, both},
+		{"own before the runtime's, all four", `{"ingressRate": 8000, "ingressBurst": 800, ` + runtime + `}`, in},
+		{"zeros are no limits", `{"ingressRate": 0, "ingressBurst": 0, "egressRate": 0, "egressBurst": 0, ` + runtime + `}`, both},
+		{"latency", `{"latency": 100}`, &config{latency: 100 * time.Millisecond}},
+		{"own subnets for the runtime's limits", `{"unshapedSubnets": ["10.1.2.3/8"], ` + runtime + `}`, &config{
+			ingress: both.ingress, egress: both.egress, latency: defaultLatency,
+			traffic: traffic{allBut, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
+		}},
+		{"the runtime's subnets", `{"unshapedSubnets": ["10.1.2.3/8"], "runtimeConfig": {"bandwidth": {"shapedSubnets": ["fd00::/8", "::ffff:10.0.0.0/104"]}}}`, &config{
+			latency: defaultLatency,
+			traffic: traffic{only, []netip.Prefix{netip.MustParsePrefix("fd00::/8"), netip.MustParsePrefix("10.0.0.0/8")}},
+		}},
+	} {
+		if got, err := decode(t, c.text); err != nil || !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: %+v, %v; want %+v", c.name, got, err, c.want)
+		}
+	}
+}
+
+func TestAllProblemsAreToldAtOnce(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{`{"ingressRate": 8}`, "ingress: if rate is set, burst must also be set"},
+		{`{"egressBurst": 8}`, "egress: if burst is set, rate must also be set"},
+		{`{"ingressRate": 7, "ingressBurst": 8}`, "ingressRate 7 is too low: the least is 8 bit/s"},
+		{`{"egressRate": 8, "egressBurst": 34359738360}`, "egressBurst 34359738360: burst cannot be more than 4GB"},
+		{`{"latency": 0}`, "latency 0 is not between 1 and 60000 milliseconds"},
+		{`{"latency": 60001}`, "latency 60001 is not between"},
+		{`{"unshapedSubnets": ["10.0.0.0/8"], "shapedSubnets": ["10.0.0.0/8"]}`, "exclude each other"},
+		{`{"unshapedSubnets": ["10.0.0.0", "", "::/129"]}`, `unshapedSubnets: "10.0.0.0" is no subnet like 10.0.0.0/8 or fd00::/8` + "\n" +
+			`unshapedSubnets: "" is no subnet like 10.0.0.0/8 or fd00::/8` + "\n" + `unshapedSubnets: "::/129" is no subnet`},
+		{`{"ingressRate": 1, "ingressBurst": 99999999999, "egressRate": 9, "shapedSubnets": ["x"], "latency": -1}`,
+			"ingressRate 1 is too low: the least is 8 bit/s\ningressBurst 99999999999: burst cannot be more than 4GB\n" +
+				"egress: if rate is set, burst must also be set\nshapedSubnets: \"x\" is no subnet like 10.0.0.0/8 or fd00::/8\n" +
+				"latency -1 is not between 1 and 60000 milliseconds"},
+	} {
+		if _, err := decode(t, c.text); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s:\n%v\nwant\n%s", c.text, err, c.want)
+		}
+	}
+	// What CRI-O passes is the most that is taken.
+	if _, err := decode(t, `{"egressRate": 8, "egressBurst": 34359738359}`); err != nil {
+		t.Error(err)
+	}
+}
+
+func of(rate, burst uint64) shaper {
+	return shaper{dev: nl.Link{Name: "veth0", MTU: 1500}, rate: rate / 8, burst: burst / 8, latency: defaultLatency}
+}
+
+const (
+	kubelet    = math.MaxInt32
+	containerd = math.MaxUint32
+	crio       = 8*math.MaxUint32 - 1
+)
+
+func TestBucketStillLimits(t *testing.T) {
+	const kbit, mbit, gbit = 1e3, 1e6, 1e9
+	for _, c := range []struct {
+		rate, burst, want uint64 // bit/s, bit, byte
+	}{
+		{mbit, 800 * kbit, 100_000},
+		{123, 456, 1518},                     // less than a frame lets nothing pass
+		{10 * mbit, 2000 * mbit, 250e6},      // somebody's own choice
+		{10 * mbit, kubelet, 62_500},         // 50 ms
+		{10 * mbit, containerd, 62_500},      //
+		{10 * mbit, crio, 62_500},            //
+		{mbit, containerd, 15_000},           // ten segments
+		{kbit, containerd, 15_000},           //
+		{100 * gbit, kubelet, 268_435_455},   // never more than asked for
+		{100 * gbit, containerd, 536870911},  //
+		{400 * gbit, crio, 2_500_000_000},    //
+		{10 * gbit, 10 * gbit, 62_500_000},   //
+		{10 * gbit, kubelet - 8, 268435454},  //
+		{10 * gbit, kubelet + 8, 62_500_000}, //
+	} {
+		s := of(c.rate, c.burst)
+		if got := s.bucket(); got != c.want {
+			t.Errorf("rate %d burst %d: a bucket of %d bytes, want %d", c.rate, c.burst, got, c.want)
+		}
+	}
+}
+
+// TestNumbersFit: whatever the numbers, what the kernel is told lets a frame pass, is
+// no more than was asked for, and runs over nowhere.
+func TestNumbersFit(t *testing.T) {
+	rates := []uint64{48, 64, 1e3, 56e3, 1e6, 10e6, 1e9, 10e9, 34_359_738_368, 100e9, 400e9, 1e15, math.MaxUint64}
+	bursts := []uint64{8, 12_000, 1e6, kubelet, containerd, crio}
+	for _, rate := range rates {
+		for _, burst := range bursts {
+			s := of(rate, burst)
+			if err := s.possible(); err != nil {
+				t.Errorf("rate %d: %v", rate, err)
+			}
+			ns := float64(s.buffer()) * nl.TickNanoseconds
+			passes := ns * float64(s.rate) / 1e9
+			if passes < float64(s.frame()) {
+				t.Errorf("rate %d burst %d: %d ticks pass %.0f bytes, less than a frame", rate, burst, s.buffer(), passes)
+			}
+			// A tick more than a frame needs is the least that can be told.
+			if most := float64(max(s.burst, s.frame())) + 2*nl.TickNanoseconds*float64(s.rate)/1e9; passes > most {
+				t.Errorf("rate %d burst %d: %d ticks pass %.0f bytes, asked for %.0f", rate, burst, s.buffer(), passes, most)
+			}
+			s.latency = maxLatency * time.Millisecond
+			if uint64(s.limit()) < min(min(s.rate, 1<<40)*60, max32bits) {
+				t.Errorf("rate %d burst %d: a queue of %d bytes, a minute's worth is wanted", rate, burst, s.limit())
+			}
+			s.latency = time.Millisecond
+			if uint64(s.limit()) < s.frame() {
+				t.Errorf("rate %d burst %d: a queue of %d bytes", rate, burst, s.limit())
+			}
+		}
+	}
+	if err := of(40, 8).possible(); err == nil || !strings.Contains(err.Error(), "the least rate for its MTU is 48 bit/s") {
+		t.Errorf("40 bit/s: %v", err)
+	}
+}
+
+func TestKeysMatchTheOtherSide(t *testing.T) {
+	for _, c := range []struct {
+		subnet string
+		side   side
+		want   []nl.Key
+	}{
+		{"0.0.0.0/0", source, nil},
+		{"10.0.0.0/8", source, []nl.Key{{Value: 0x0a000000, Mask: 0xff000000, Offset: 12}}},
+		{"10.1.2.3/32", destination, []nl.Key{{Value: 0x0a010203, Mask: 0xffffffff, Offset: 16}}},
+		{"::/0", source, nil},
+		{"fd00::/8", source, []nl.Key{{Value: 0xfd000000, Mask: 0xff000000, Offset: 8}}},
+		{"fd00:1::/32", destination, []nl.Key{{Value: 0xfd000001, Mask: 0xffffffff, Offset: 24}}},
+		{"2001:db8:0:7::/63", destination, []nl.Key{{Value: 0x20010db8, Mask: 0xffffffff, Offset: 24}, {Value: 0x6, Mask: 0xfffffffe, Offset: 28}}},
+		{"::1/128", source, []nl.Key{{Mask: 0xffffffff, Offset: 8}, {Mask: 0xffffffff, Offset: 12}, {Mask: 0xffffffff, Offset: 16}, {Value: 1, Mask: 0xffffffff, Offset: 20}}},
+	} {
+		if got := keys(netip.MustParsePrefix(c.subnet), c.side); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: %+v, want %+v", c.subnet, got, c.want)
+		}
+	}
+}
