@@ -35,9 +35,9 @@ func TestPathsOf(t *testing.T) {
 		{"net.ipv4/conf/eth0/arp_notify", "x", "net/ipv4.conf.eth0.arp_notify net/ipv4/conf/eth0/arp_notify"},
 		{"net//ipv4/./ip_forward", "x", "net/ipv4/ip_forward net/ipv4/ip_forward"},
 		// Nothing outside of net., whatever it would lead to.
-		{"kernel.shmmax", "x", ""}, {"kernel/shmmax", "x", ""}, {"", "x", ""}, {"net", "x", ""}, {"net.", "x", ""},
+		{"kernel.nosuch", "x", ""}, {"kernel/nosuch", "x", ""}, {"", "x", ""}, {"net", "x", ""}, {"net.", "x", ""},
 		{"netx.y", "x", ""}, {".net.x", "x", ""}, {"/net/x", "x", ""}, {"/proc/sys/net/x", "x", ""},
-		{"net/../kernel/shmmax", "x", ""}, {"net/ipv4/../../kernel/shmmax", "x", ""}, {"../net/x", "x", ""},
+		{"net/../kernel/nosuch", "x", ""}, {"net/ipv4/../../kernel/nosuch", "x", ""}, {"../net/x", "x", ""},
 		{"net/ipv4/../ipv4/ip_forward", "x", ""}, {"net.ipv4.//.kernel", "x", ""}, {"net/ipv4/..", "x", ""},
 		{"net/ipv4/ip_forward\x00", "x", ""}, {"net/..", "x", ""}, {"IFNAME/x", "eth0", ""},
 	} {
@@ -138,9 +138,9 @@ func TestParseRefuses(t *testing.T) {
 		{`, "sysctl": {"net.a": "1", "net/a": "2"}`, "", types.CodeConfig, `duplicated sysctl keys are not allowed: "net.a" and "net/a" are the same`},
 		{`, "sysctl": {"net.ipv4.conf.IFNAME.x": "1", "net.ipv4.conf.eth0.x": "2"}`, "", types.CodeConfig, "duplicated sysctl keys"},
 		{`, "sysctl": {"net.a.b": "1", "net.a/b": "2"}`, "", types.CodeConfig, "duplicated sysctl keys"},
-		{`, "sysctl": {"kernel.shmmax": "1", "net/../vm/x": "2"}, "mtu": 67, "txQLen": -1, "dataDir": "d", "mac": "no"`, "", types.CodeConfig,
+		{`, "sysctl": {"kernel.nosuch": "1", "net/../vm/x": "2"}, "mtu": 67, "txQLen": -1, "dataDir": "d", "mac": "no"`, "", types.CodeConfig,
 			"invalid MAC address \"no\"\n" +
-				"invalid net sysctl key: \"kernel.shmmax\": only what is below net. can be set\n" +
+				"invalid net sysctl key: \"kernel.nosuch\": only what is below net. can be set\n" +
 				"invalid net sysctl key: \"net/../vm/x\": only what is below net. can be set\n" +
 				"mtu 67 is not between 68 and 65536\ntxQLen -1 is not between 0 and 2147483647\ndataDir \"d\" is no absolute path"},
 		{`, "mtu": -5`, "", types.CodeConfig, "mtu -5"}, {`, "mtu": 65537`, "", types.CodeConfig, "mtu 65537"},

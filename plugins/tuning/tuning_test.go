@@ -291,7 +291,7 @@ var _ = Describe("tuning", func() {
 				Expect(nstest.Settled(before, state)).To(BeEmpty())
 			},
 			Entry("a sysctl that there is not", types.CodeConfig, `"sysctl": {"net.ipv4.conf.nosuch.arp_notify": "1"}`, `sysctl "net.ipv4.conf.nosuch.arp_notify" is not there in the container`),
-			Entry("a sysctl outside of net.", types.CodeConfig, `"sysctl": {"kernel.shmmax": "1"}`, "invalid net sysctl key"),
+			Entry("a sysctl outside of net.", types.CodeConfig, `"sysctl": {"kernel.nosuch": "1"}`, "invalid net sysctl key"),
 			Entry("a value that the kernel refuses, after others", types.CodeConfig, everything[:len(everything)-1]+`, "net.ipv4.ip_forward": "nonsense"}`, "invalid argument"),
 			Entry("an MTU that the device cannot have, after all else", types.CodeConfig, strings.Replace(everything, "1454", "65536", 1), "mtu"),
 			Entry("a dataDir that is a file", types.CodeIO, `"mtu": 1400, "dataDir": "/etc/passwd"`, "/etc/passwd"),
@@ -465,11 +465,15 @@ var _ = Describe("tuning", func() {
 			Entry("a torn file", func() { Expect(os.WriteFile(file(), []byte("{\n \"mtu\": 15"), 0o600)).To(Succeed()) }),
 			Entry("an empty file", func() { Expect(os.WriteFile(file(), nil, 0o600)).To(Succeed()) }),
 			Entry("a link to elsewhere", func() { Expect(os.Symlink("/etc/passwd", file())).To(Succeed()) }),
+			// No such keys are there: a check that is broken must not reach the machine's.
 			Entry("one that leads elsewhere", func() {
-				Expect(os.WriteFile(file(), []byte(`{"mtu": 1400, "sysctl": {"kernel/core_pattern": "|/x"}}`), 0o600)).To(Succeed())
+				Expect(os.WriteFile(file(), []byte(`{"mtu": 1400, "sysctl": {"kernel/nosuch": "1"}}`), 0o600)).To(Succeed())
 			}),
 			Entry("one that leads out", func() {
-				Expect(os.WriteFile(file(), []byte(`{"sysctl": {"net/../kernel/core_pattern": "|/x"}}`), 0o600)).To(Succeed())
+				Expect(os.WriteFile(file(), []byte(`{"sysctl": {"net/../kernel/nosuch": "1"}}`), 0o600)).To(Succeed())
+			}),
+			Entry("one that leads out by another spelling", func() {
+				Expect(os.WriteFile(file(), []byte(`{"sysctl": {"net./../kernel/nosuch": "1"}}`), 0o600)).To(Succeed())
 			}),
 			Entry("an empty folder", func() { Expect(os.Mkdir(file(), 0o700)).To(Succeed()) }),
 			Entry("a pipe", func() { Expect(syscall.Mkfifo(file(), 0o600)).To(Succeed()) }),
