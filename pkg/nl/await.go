@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/mdlayher/netlink"
@@ -66,6 +67,29 @@ func tentative(addrs []Addr) (waiting netip.Prefix, err error) {
 		}
 	}
 	return waiting, nil
+}
+
+// AwaitDelivery waits until the kernel takes what is sent to the link's addresses for
+// itself. It does at once for IPv4. For IPv6 a worker of the kernel puts an address in
+// the routing table, and joins the group in which neighbours ask for it, some time
+// after the request for the address was answered (addrconf_dad_work), also where
+// duplicates are not looked for.
+func (c *Conn) AwaitDelivery(l Link, addrs []netip.Addr, within time.Duration) error {
+	waiting := slices.DeleteFunc(slices.Clone(addrs), netip.Addr.Is4)
+	return c.await(within, awaited{
+		step:   "await delivery to " + l.Name,
+		groups: group(unix.RTNLGRP_IPV6_ROUTE),
+		done: func() (bool, error) {
+			for len(waiting) > 0 {
+				if ok, err := c.delivers(l, waiting[0]); !ok || err != nil {
+					return false, err
+				}
+				waiting = waiting[1:]
+			}
+			return true, nil
+		},
+		state: func() string { return waiting[0].String() + " is not in the routing table" },
+	})
 }
 
 // awaited is a state of the kernel's that comes with notifications of the groups.

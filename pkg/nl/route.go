@@ -2,6 +2,7 @@ package nl
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -156,6 +157,26 @@ func (c *Conn) DefaultDevice() (int, error) {
 		}
 	}
 	return 0, nil
+}
+
+// delivers reports whether packets for an address of the link are taken for the
+// namespace's own.
+func (c *Conn) delivers(l Link, a netip.Addr) (bool, error) {
+	step := "find route to " + a.String()
+	header := make([]byte, unix.SizeofRtMsg)
+	header[0], header[1] = family(a), byte(a.BitLen())
+	body, err := linkBody(header, func(ae *netlink.AttributeEncoder) {
+		ae.Bytes(unix.RTA_DST, a.AsSlice())
+		ae.Uint32(unix.RTA_OIF, uint32(l.Index))
+	})
+	if err != nil {
+		return false, wrap(step, err)
+	}
+	m, err := c.get(step, unix.RTM_GETROUTE, body)
+	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
+		return false, nil
+	}
+	return err == nil && len(m.Data) >= unix.SizeofRtMsg && m.Data[7] == unix.RTN_LOCAL, err
 }
 
 // AdvertisedUplinks lists the links with an IPv6 default route that a router

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
@@ -11,9 +12,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// carrierDeadline is how long ADD waits for the kernel, which tells when the two
-// ends of the pair see each other.
-const carrierDeadline = 10 * time.Second
+// kernelDeadline is how long ADD waits for the kernel, which tells when it is done.
+const kernelDeadline = 10 * time.Second
 
 // podIndex is the container's interface in the result: host end, container.
 const podIndex = 1
@@ -75,8 +75,7 @@ func (a *attachment) result(lease *ipam.Lease) *types.Result {
 	return result
 }
 
-// connect puts the lease to use on both ends. No neighbour is to be told of the
-// addresses: the segment is as new as they are.
+// connect puts the lease to use on both ends.
 func (a *attachment) connect(result *types.Result) error {
 	if err := attach.Apply(a.pod, a.eth, podSide(a.eth.Name, result.IPs, result.Routes)); err != nil {
 		return err
@@ -92,8 +91,36 @@ func (a *attachment) connect(result *types.Result) error {
 			return err
 		}
 	}
-	if err := a.node.AwaitRunning(a.host, carrierDeadline); err != nil {
-		return err
+	return a.introduce(result.IPs)
+}
+
+// introduce waits until the ends see each other and take packets for their addresses,
+// and tells each of the other's, so that the first packet need not be preceded by a
+// question: to ask for the container the node's end would need its link-local address,
+// which comes later still.
+func (a *attachment) introduce(ips []types.IP) error {
+	var addrs, gateways []netip.Addr
+	var atPod, atNode []nl.Change
+	for _, ip := range ips {
+		addrs, gateways = append(addrs, ip.Address.Addr()), append(gateways, ip.Gateway)
+		atPod = append(atPod, a.eth.Know(ip.Gateway, a.host.MAC))
+		atNode = append(atNode, a.host.Know(ip.Address.Addr(), a.eth.MAC))
 	}
-	return a.pod.AwaitRunning(a.eth, carrierDeadline)
+	for _, end := range []struct {
+		c     *nl.Conn
+		l     nl.Link
+		addrs []netip.Addr
+		knows []nl.Change
+	}{{a.node, a.host, gateways, atNode}, {a.pod, a.eth, addrs, atPod}} {
+		if err := end.c.AwaitRunning(end.l, kernelDeadline); err != nil {
+			return err
+		}
+		if err := end.c.AwaitDelivery(end.l, end.addrs, kernelDeadline); err != nil {
+			return err
+		}
+		if err := end.c.Apply(end.knows...); err != nil {
+			return err
+		}
+	}
+	return nil
 }

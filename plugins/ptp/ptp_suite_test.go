@@ -38,9 +38,6 @@ type bed struct {
 
 func newBed() *bed {
 	site := nstest.NewSite(GinkgoTB())
-	for _, n := range []*nstest.NS{site.Node, site.Outside} { // so that snapshots do not see it come up
-		Eventually(func() string { return in(n, "ip -6 addr show dev "+nstest.Uplink+" scope link") }).ShouldNot(BeEmpty())
-	}
 	return &bed{
 		node: site.Node, outside: site.Outside,
 		path: nstest.Build(GinkgoTB(), "host-local", "static"), leases: GinkgoTB().TempDir(),
@@ -120,6 +117,23 @@ func in(n *nstest.NS, line string) string {
 	GinkgoHelper()
 	words := strings.Fields(line)
 	return n.Must(GinkgoTB(), words[0], words[1:]...)
+}
+
+// sentAgain is how many TCP segments the namespace had to send a second time.
+func sentAgain(n *nstest.NS) string {
+	GinkgoHelper()
+	var names []string
+	for line := range strings.Lines(in(n, "cat /proc/net/snmp")) {
+		words := strings.Fields(line)
+		if words[0] != "Tcp:" {
+			continue
+		}
+		if names != nil {
+			return words[slices.Index(names, "RetransSegs")]
+		}
+		names = words
+	}
+	return "no counters"
 }
 
 // standIn makes an IPAM plugin "stand-in" in a folder of its own, which it gives, of

@@ -3,8 +3,10 @@ package main
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 
@@ -47,6 +49,47 @@ var _ = Describe("ptp", func() {
 			nstest.MustDial(GinkgoTB(), b.node, "[fd00:1::2]:80", "fd00:1::1")
 		})
 
+		It("has the first packet pass, each way and in each family", func() {
+			conf := b.conf("1.1.0", "", v4range, v6range)
+			for i := range 12 {
+				one, two := newPod(), newPod()
+				var addrs []string
+				for _, ip := range addOK(b.call(fmt.Sprint("one", i), one, conf)).IPs {
+					addrs = append(addrs, netip.AddrPortFrom(ip.Address.Addr(), 80).String())
+					nstest.ServeTCP(GinkgoTB(), one, addrs[len(addrs)-1])
+				}
+				from, to := two, addrs
+				if i%2 == 1 { // the newer one is called
+					from, to = one, nil
+				}
+				for _, ip := range addOK(b.call(fmt.Sprint("two", i), two, conf)).IPs {
+					if i%2 == 1 {
+						to = append(to, netip.AddrPortFrom(ip.Address.Addr(), 80).String())
+						nstest.ServeTCP(GinkgoTB(), two, to[len(to)-1])
+					}
+				}
+				slices.Reverse(to) // IPv6 first, while the kernel may still be at work
+				for _, addr := range to {
+					nstest.MustDial(GinkgoTB(), from, addr, "")
+				}
+				Expect(sentAgain(one)).To(Equal("0"))
+				Expect(sentAgain(two)).To(Equal("0"))
+			}
+		})
+
+		It("finds a container at once whose MAC a later plugin changed", func() {
+			pod := newPod()
+			addOK(b.call("one", pod, b.conf("1.1.0", "", v4range, v6range)))
+			for _, addr := range []string{"10.1.2.2:80", "[fd00:1::2]:80"} {
+				nstest.ServeTCP(GinkgoTB(), pod, addr)
+			}
+			in(pod, "ip link set eth0 address 02:00:00:00:00:99")
+			for _, addr := range []string{"10.1.2.2:80", "[fd00:1::2]:80"} {
+				nstest.MustDial(GinkgoTB(), b.node, addr, "")
+			}
+			Expect(sentAgain(b.node)).To(Equal("0"))
+		})
+
 		It("tells what it made", func() {
 			conf := strings.TrimSuffix(b.conf("1.1.0", `"mtu":1400,`, v4range, v6range), "}") + `,"dns":{"nameservers":["10.1.2.1"],"search":["a.example"]}}`
 			pod := newPod()
@@ -74,7 +117,8 @@ var _ = Describe("ptp", func() {
 
 		It("sets what each end has to have, and has no router advertisement change it", func() {
 			pod := newPod()
-			host := addOK(b.call("one", pod, b.conf("1.1.0", "", v4range, v6range))).Interfaces[0].Name
+			result := addOK(b.call("one", pod, b.conf("1.1.0", "", v4range, v6range)))
+			host := result.Interfaces[0].Name
 			for key, want := range map[string]string{
 				"net/ipv6/conf/eth0/accept_ra": "0", "net/ipv6/conf/eth0/accept_dad": "0",
 				"net/ipv6/conf/eth0/keep_addr_on_down": "1", "net/ipv6/conf/eth0/disable_ipv6": "0", "net/ipv6/conf/lo/disable_ipv6": "0",
@@ -86,6 +130,13 @@ var _ = Describe("ptp", func() {
 				"net/ipv6/conf/" + host + "/accept_ra": "0", "net/ipv6/conf/" + host + "/accept_dad": "0",
 			} {
 				Expect(b.node.Sysctl(GinkgoTB(), key)).To(Equal(want), key)
+			}
+			By("telling each end of the other")
+			for _, gw := range []string{"10.1.2.1", "fd00:1::1"} {
+				Expect(in(pod, "ip neigh show "+gw)).To(ContainSubstring("dev eth0 lladdr " + result.Interfaces[0].MAC.String()))
+			}
+			for _, ip := range []string{"10.1.2.2", "fd00:1::2"} {
+				Expect(in(b.node, "ip neigh show "+ip)).To(ContainSubstring("dev " + host + " lladdr " + result.Interfaces[1].MAC.String()))
 			}
 		})
 

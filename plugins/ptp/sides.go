@@ -85,9 +85,8 @@ func podRoutes(ips []types.IP, routes []types.Route) []nl.Route {
 	}
 	for _, route := range attach.Routes(ips, routes) {
 		known := slices.ContainsFunc(ips, func(ip types.IP) bool { return ip.Gateway == route.GW })
-		// Other gateways are behind the node's proxy ARP, if anywhere. In a table of
-		// its own a gateway is looked up in that table first, in vain.
-		route.OnLink = route.GW.IsValid() && (!known || route.Table != 0)
+		// Other gateways are behind the node's proxy ARP, if anywhere.
+		route.OnLink = route.GW.IsValid() && !known
 		if !slices.ContainsFunc(out, route.Same) {
 			out = append(out, route)
 		}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -165,20 +166,40 @@ type End struct {
 }
 
 // Join connects two namespaces by a veth pair, both ends up and addressed; the
-// addresses are usable at once (nodad).
+// addresses are usable when it returns, the link-local ones too.
 func Join(tb TB, a, b End) {
 	tb.Helper()
 	a.In.Must(tb, "ip", "link", "add", a.Name, "type", "veth", "peer", "name", b.Name, "netns", b.In.Path())
 	for _, e := range []End{a, b} {
 		e.In.SetSysctl(tb, "net/ipv6/conf/"+e.Name+"/accept_ra", "0")
+		e.In.SetSysctl(tb, "net/ipv6/conf/"+e.Name+"/accept_dad", "0")
 		lines := []string{"link set " + e.Name + " up"}
 		for _, addr := range e.Addrs {
-			nodad := ""
-			if strings.Contains(addr, ":") {
-				nodad = " nodad"
-			}
-			lines = append(lines, "addr add "+addr+" dev "+e.Name+nodad)
+			lines = append(lines, "addr add "+addr+" dev "+e.Name)
 		}
 		e.In.Batch(tb, lines...)
+	}
+	a.settle(tb)
+	b.settle(tb)
+}
+
+// settle waits for the kernel's worker that makes IPv6 addresses known to its own
+// routing, some time after they are there, without duplicate detection too
+// (addrconf_dad_work).
+func (e End) settle(tb TB) {
+	tb.Helper()
+	wanted := []string{"local fe80:"}
+	for _, addr := range e.Addrs {
+		if ip, _, _ := strings.Cut(addr, "/"); strings.Contains(ip, ":") {
+			wanted = append(wanted, "local "+ip+" ")
+		}
+	}
+	deadline := time.Now().Add(patience)
+	for len(wanted) > 0 {
+		routes := e.In.Must(tb, "ip", "-6", "route", "show", "table", "local", "dev", e.Name)
+		wanted = slices.DeleteFunc(wanted, func(w string) bool { return strings.Contains(routes, w) })
+		if time.Now().After(deadline) {
+			tb.Fatalf("%s in %s never had %q", e.Name, e.In.name, wanted)
+		}
 	}
 }
