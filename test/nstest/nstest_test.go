@@ -110,3 +110,26 @@ func TestSnapshotDir(t *testing.T) {
 		t.Errorf("difference %q, want %q", got, want)
 	}
 }
+
+// TestSnapshotWaitsForTheKernel: what a call has set off is part of the snapshot that
+// follows it. A carrier that comes and goes is told late, from the second time on.
+func TestSnapshotWaitsForTheKernel(t *testing.T) {
+	n := NewNode(t)
+	n.Batch(t, "link add v0 type veth peer name v1", "link set v1 up")
+	for range 4 {
+		n.Batch(t, "link set v0 up", "addr add 2001:db8::1/64 dev v0 nodad")
+		up := Snapshot(t, n)
+		for _, want := range []string{"link v1 operstate=UP", "route dev=v0 dst=2001:db8::1 "} {
+			if !strings.Contains(up, want) {
+				t.Errorf("no %q in\n%s", want, up)
+			}
+		}
+		if diff := Compare(up, Steady(func() string { return Snapshot(t, n) })); diff != "" {
+			t.Errorf("not steady after all:\n%s", diff)
+		}
+		n.Batch(t, "link set v0 down")
+		if down := Snapshot(t, n); !strings.Contains(down, "link v1 operstate=LOWERLAYERDOWN") {
+			t.Errorf("v1 is not down in\n%s", down)
+		}
+	}
+}

@@ -38,8 +38,11 @@ func Snapshot(tb TB, namespaces ...*NS) string {
 }
 
 func (n *NS) snapshot() ([]string, error) {
-	var all []string
-	for _, part := range []func() ([]string, error){n.iproute, n.ip6rules, n.bridge, n.shaping, n.nft, n.iptables, n.sysctls} {
+	all, err := n.atRest()
+	if err != nil {
+		return nil, err
+	}
+	for _, part := range []func() ([]string, error){n.ip6rules, n.bridge, n.shaping, n.nft, n.iptables, n.sysctls} {
 		lines, err := part()
 		if err != nil {
 			return nil, err
@@ -78,13 +81,13 @@ func Compare(before, after string) string {
 	return strings.Join(diff, "\n")
 }
 
-// settling is how long a state may move after a call: the kernel's link watch and
-// the timers of duplicate address detection run in tenths of a second.
+// settling is how long a state may go on to change after a call, beyond what Snapshot
+// waits for by itself.
 const settling = time.Second
 
 // Settled takes a state until it equals want, for as long as the kernel may work on
-// after the call that asked it (link watch, duplicate address detection), and gives
-// the difference that remained; empty: it is as wanted.
+// after the call that asked it, and gives the difference that remained; empty: it is
+// as wanted.
 func Settled(want string, state func() string) string {
 	deadline := time.Now().Add(settling)
 	for {
@@ -144,14 +147,66 @@ func SnapshotDir(tb TB, dir string) string {
 	return strings.Join(lines, "\n")
 }
 
+// atRest is iproute once the kernel has finished what a call has begun: it tells of a
+// carrier up to a second later (net/core/link_watch.c), and works on addresses of
+// IPv6 in a queue.
+func (n *NS) atRest() ([]string, error) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		lines, err := n.iproute()
+		if err != nil || !underWay(lines) || time.Now().After(deadline) {
+			return lines, err
+		}
+	}
+}
+
+// underWay: a link that is up whose carrier and operational state differ, or a global
+// address of IPv6, on a link that runs, without its local route.
+func underWay(lines []string) bool {
+	running := map[string]bool{}
+	for _, line := range lines {
+		if dev, flags, ok := property(line, "flags=["); ok && hasWord(flags, "UP") {
+			running[dev] = !hasWord(flags, "NO-CARRIER")
+			if running[dev] != hasWord(flags, "LOWER_UP") {
+				return true
+			}
+		}
+	}
+	for _, line := range lines {
+		dev, addr, ok := property(line, "addr_info={")
+		if !ok || !running[dev] || field(addr, "family") != "inet6" || strings.Contains(addr, "scope=link") || strings.Contains(addr, "dadfailed") {
+			continue
+		}
+		if !slices.ContainsFunc(lines, func(l string) bool {
+			return field(l, "type") == "local" && field(l, "dst") == field(addr, "local") && strings.HasPrefix(l, "route ")
+		}) {
+			return true
+		}
+	}
+	return false
+}
+
+// property cuts "link DEV KEYvalue]".
+func property(line, key string) (dev, value string, ok bool) {
+	rest, ok := strings.CutPrefix(line, "link ")
+	if !ok {
+		return "", "", false
+	}
+	dev, rest, _ = strings.Cut(rest, " ")
+	value, ok = strings.CutPrefix(rest, key)
+	return dev, strings.TrimRight(value, "]}"), ok
+}
+
+func hasWord(s, word string) bool { return slices.Contains(strings.Fields(s), word) }
+
 // iproute is links, addresses, routes of both families, IPv4 rules and permanent
-// neighbours. Local routes of link-local addresses are left out: the kernel makes
-// them by itself, a second or two after a link came up (RFC 4862, 5.3 and 5.4).
+// neighbours. The local routes of link-local addresses come when the detection of
+// duplicates ends, whenever that is; the addresses are there.
 func (n *NS) iproute() ([]string, error) {
 	lines, err := n.objects("addr show\nroute show table all\nrule show\nneigh show nud permanent\n",
-		"link", "ip", "-d", "-j", "-batch", "-")
+		"", "ip", "-d", "-j", "-batch", "-")
 	return slices.DeleteFunc(lines, func(line string) bool {
-		return field(line, "table") == "local" && strings.HasPrefix(field(line, "dst"), "fe80::")
+		kind := field(line, "type")
+		return strings.HasPrefix(field(line, "dst"), "fe80::") && (kind == "local" || kind == "anycast")
 	}), err
 }
 
@@ -334,9 +389,19 @@ func (n *NS) objects(stdin, what, name string, args ...string) ([]string, error)
 	}
 }
 
+// describe puts what before an object, or where that is empty what it shows to be.
 func describe(what string, object map[string]any) []string {
 	properties := flatten("", object)
-	if _, isLink := object["ifindex"]; !isLink {
+	has := func(key string) bool { _, ok := object[key]; return ok }
+	switch {
+	case what == "" && has("lladdr"):
+		what = "neigh"
+	case what == "" && has("type"):
+		what = "route"
+	case what == "":
+		what = "rule"
+	}
+	if !has("ifindex") {
 		return []string{what + " " + strings.Join(properties, " ")}
 	}
 	head := fmt.Sprintf("link %v ", object["ifname"])
