@@ -32,7 +32,7 @@ var layers = []string{
 var doors = map[string][]string{
 	"github.com/mdlayher/netlink":        {"pkg/nl", "pkg/nft"},
 	"github.com/google/nftables":         {"pkg/nft"},
-	"os/exec":                            {"pkg/invoke", "pkg/iptables"},
+	"os/exec":                            {"pkg/invoke", "pkg/iptables", "pkg/nft"},
 	"golang.org/x/sys/unix.Setns":        {"pkg/ns"},
 	"syscall.Setns":                      nil,
 	"os.Getenv":                          nil,
@@ -75,6 +75,8 @@ var knownTexts = []string{
 	"failed to allocate all requested IPs: ",
 	"Network has host bits set. For a subnet mask of ",
 	"Network %s too small to allocate from",
+	"Invalid host port number: ", // portmap, as the next one
+	"Invalid container port number: ",
 }
 
 func known(text string) bool {

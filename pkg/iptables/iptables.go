@@ -187,6 +187,33 @@ func InUse(node *ns.Handle, f Family, table string) (bool, error) {
 	return slices.Contains(strings.Fields(string(names)), table), nil
 }
 
+// EachLegacy calls visit for each family with what the table in its older form has,
+// and with the programs for it. Only where the namespace has that table is a program
+// run. A node without the programs has no rules of ours there.
+func EachLegacy(node *ns.Handle, table string, visit func(t Tool, saved string) error) error {
+	var errs []error
+	for _, f := range []Family{V4, V6} {
+		used, err := InUse(node, f, table)
+		errs = append(errs, err)
+		if !used {
+			continue
+		}
+		tool := Tool{Node: node, Family: f, Variant: Legacy}
+		if tool.Find() != nil { // before 1.8 there was one iptables, which is this
+			tool.Variant = Default
+		}
+		if tool.Find() != nil {
+			continue
+		}
+		saved, err := tool.Save(table)
+		if err == nil {
+			err = visit(tool, saved)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
 // Quote puts a text into the form of a word of a script.
 func Quote(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`

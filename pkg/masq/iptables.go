@@ -168,31 +168,9 @@ func parsePrefix(s string) netip.Prefix {
 	return p
 }
 
-// legacy lists the tables before nf_tables that the namespace has, with their rules. Only
-// when it has any is a program run. A node without the program has no rules of ours
-// there.
+// legacy lists the tables before nf_tables that the namespace has, with their rules.
 func legacy(node *ns.Handle, visit func(iptables.Tool, []rule) error) error {
-	var errs []error
-	for _, f := range families() {
-		used, err := iptables.InUse(node, program(f), natTable)
-		errs = append(errs, err)
-		if !used {
-			continue
-		}
-		tool := iptables.Tool{Node: node, Family: program(f), Variant: iptables.Legacy}
-		if tool.Find() != nil { // before 1.8 there was one iptables, which is this
-			tool.Variant = iptables.Default
-		}
-		if tool.Find() != nil {
-			continue
-		}
-		saved, err := tool.Save(natTable)
-		if err == nil {
-			err = visit(tool, parse(saved))
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
+	return iptables.EachLegacy(node, natTable, func(tool iptables.Tool, saved string) error { return visit(tool, parse(saved)) })
 }
 
 // delLegacy is delXTables for the older tables.

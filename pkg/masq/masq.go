@@ -135,7 +135,7 @@ func GC(node *ns.Handle, network string, keep types.Set) error {
 	m := Masq{Node: node, Owner: types.Attachment{Network: network}}
 	c, err := m.any()
 	if c != nil {
-		err = errors.Join(gcNFT(c, network, keep), gcChains(c, network))
+		err = errors.Join(gcNFT(c, network, keep), c.DelUnused(table(), nft.MasqChainPrefix(network)))
 	}
 	return errors.Join(err, gcLegacy(m, keep))
 }

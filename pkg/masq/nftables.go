@@ -10,7 +10,6 @@ import (
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/pkg/undo"
-	"golang.org/x/sys/unix"
 )
 
 // families are those that a node may have masquerade rules for.
@@ -224,24 +223,4 @@ func gcNFT(c *nft.Conn, network string, keep types.Set) error {
 		}
 		return gcXTables(c, tx, network, keep)
 	})
-}
-
-// gcChains removes the network's chains that no element jumps to. An ADD may come
-// first: then the kernel refuses.
-func gcChains(c *nft.Conn, network string) error {
-	chains, err := c.Chains(table(), nft.MasqChainPrefix(network))
-	errs := []error{err}
-	for _, ch := range chains {
-		rules, err := c.Rules(table(), ch.Chain)
-		if errs = append(errs, err); ch.Count > len(rules) {
-			continue
-		}
-		var tx nft.Tx
-		tx.DelChain(table(), ch.Chain)
-		err = c.Commit("nft delete chain "+ch.Chain, &tx)
-		if !errors.Is(err, unix.EBUSY) && !errors.Is(err, fs.ErrNotExist) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
 }

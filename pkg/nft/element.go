@@ -3,7 +3,9 @@ package nft
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
+	"slices"
 
 	"github.com/mdlayher/netlink"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -118,6 +120,79 @@ func (c *Conn) Element(t Table, set string, k Key) (Element, error) {
 	return found[0], nil
 }
 
+// A Ref is where an element is, if it is.
+type Ref struct {
+	Set string
+	Key Key
+}
+
+// Lookup reads those of the elements that exist. Its cost does not depend on how many
+// others there are. A missing set or table has none.
+func (c *Conn) Lookup(t Table, refs []Ref) (map[Ref]Element, error) {
+	found := map[Ref]Element{}
+	if len(refs) == 0 {
+		return found, nil
+	}
+	err := c.h.Step("nft get elements of "+t.String(), func() error {
+		const together = 32 // answers of so many requests fit into the socket's usual buffer
+		for part := range slices.Chunk(refs, together) {
+			if err := c.lookup(t, part, found); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("get elements of table %s: %w", t, err)
+	}
+	return found, nil
+}
+
+// lookup sends the requests in one write. Each has exactly one answer: the element,
+// or that there is none.
+func (c *Conn) lookup(t Table, refs []Ref, found map[Ref]Element) error {
+	batch := make([]netlink.Message, len(refs))
+	for i, ref := range refs {
+		var err error
+		batch[i], err = request(verb{unix.NFT_MSG_GETSETELEM, 0}, t.Family, address{t, ref.Set, Element{Key: ref.Key}}.encode)
+		if err != nil {
+			return err
+		}
+	}
+	sent, err := c.nl.SendMessages(batch)
+	if err != nil {
+		return errno(err)
+	}
+	asked := map[uint32]Ref{}
+	for i, m := range sent {
+		asked[m.Header.Sequence] = refs[i]
+	}
+	var errs []error
+	for len(asked) > 0 {
+		answers, err := c.nl.Receive()
+		var refused *netlink.OpError
+		switch {
+		case err != nil && (!errors.As(err, &refused) || refused.Sequence == 0):
+			return errno(err)
+		case err != nil:
+			delete(asked, refused.Sequence)
+			if !errors.Is(refused.Err, fs.ErrNotExist) {
+				errs = append(errs, refused.Err)
+			}
+			continue
+		}
+		for _, m := range answers {
+			elements, err := elementsIn(m)
+			if ref, ok := asked[m.Header.Sequence]; ok && len(elements) == 1 {
+				found[ref] = elements[0]
+			}
+			delete(asked, m.Header.Sequence)
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // Elements lists a set or map. A missing set or table is fs.ErrNotExist.
 func (c *Conn) Elements(t Table, set string) ([]Element, error) {
 	found, err := c.elements(t, set, "nft list "+set+" of "+t.String(), func() ([]netlink.Message, error) {
@@ -137,18 +212,25 @@ func (c *Conn) elements(t Table, set, step string, ask func() ([]netlink.Message
 	err := c.h.Step(step, func() error {
 		answers, err := ask()
 		for _, m := range answers {
-			err = errors.Join(err, decode(body(m), func(ad *netlink.AttributeDecoder) {
-				if ad.Type() != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
-					return
-				}
-				inside(ad, func(ad *netlink.AttributeDecoder) {
-					var e Element
-					inside(ad, e.decode)
-					found = append(found, e)
-				})
-			}))
+			elements, derr := elementsIn(m)
+			found, err = append(found, elements...), errors.Join(err, derr)
 		}
 		return err
+	})
+	return found, err
+}
+
+// elementsIn reads the elements that an answer lists.
+func elementsIn(m netlink.Message) (found []Element, err error) {
+	err = decode(body(m), func(ad *netlink.AttributeDecoder) {
+		if ad.Type() != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
+			return
+		}
+		inside(ad, func(ad *netlink.AttributeDecoder) {
+			var e Element
+			inside(ad, e.decode)
+			found = append(found, e)
+		})
 	})
 	return found, err
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	mathbits "math/bits"
 	"net/netip"
+	"slices"
 
 	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
@@ -20,7 +21,19 @@ type Found struct {
 	Saddr   netip.Prefix // the source it wants, where it wants one
 	Iif     string       // the interface that packets come in by, where it wants one
 
-	handle uint64
+	handle  uint64
+	matches string   // all that it wants of a packet, in the kernel's form
+	values  []string // what it compares with, and where it translates to
+}
+
+// SameMatches reports whether both rules want the same of a packet, whatever they do
+// with it and whatever their comments say.
+func (r Found) SameMatches(o Found) bool { return r.matches == o.matches }
+
+// Mentions reports whether the rule compares something with the address, or
+// translates to it.
+func (r Found) Mentions(a netip.Addr) bool {
+	return slices.Contains(r.values, string(a.Unmap().AsSlice()))
 }
 
 // Rules lists the rules of a chain; with chain "" those of the table. A missing
@@ -100,14 +113,16 @@ func (r *reader) expression(name string, b []byte) error {
 	fam := byte(r.family)
 	switch name {
 	case "immediate":
-		var e expr.Verdict
-		err := expr.Unmarshal(fam, b, &e)
-		if e.Chain != "" {
-			r.Jump = e.Chain
-		}
-		return err
+		return r.immediate(b)
+	case "target":
+		return r.target(b)
+	case "counter":
+		return nil
 	case "match":
-		return r.comment(b)
+		return r.match(b)
+	}
+	r.matches += name + string(b)
+	switch name {
 	case "payload":
 		var e expr.Payload
 		err := expr.Unmarshal(fam, b, &e)
@@ -144,6 +159,7 @@ func (r *reader) expression(name string, b []byte) error {
 
 // compare notes what the register is to be equal to.
 func (r *reader) compare(e expr.Cmp) {
+	r.values = append(r.values, string(e.Data))
 	switch {
 	case e.Op != expr.CmpOpEq:
 	case r.loaded == saddr:
@@ -154,9 +170,49 @@ func (r *reader) compare(e expr.Cmp) {
 	r.loaded = other
 }
 
-// comment reads the comment match of iptables (struct xt_comment_info: the text
-// alone).
-func (r *reader) comment(b []byte) error {
+// immediate reads a verdict, or a value that a later expression uses.
+func (r *reader) immediate(b []byte) error {
+	return decode(b, func(ad *netlink.AttributeDecoder) {
+		if ad.Type() != unix.NFTA_IMMEDIATE_DATA {
+			return
+		}
+		inside(ad, func(ad *netlink.AttributeDecoder) {
+			switch ad.Type() {
+			case unix.NFTA_DATA_VALUE:
+				r.values = append(r.values, string(ad.Bytes()))
+			case unix.NFTA_DATA_VERDICT:
+				inside(ad, func(ad *netlink.AttributeDecoder) {
+					if ad.Type() == unix.NFTA_VERDICT_CHAIN {
+						r.Jump = ad.String()
+					}
+				})
+			}
+		})
+	})
+}
+
+// target reads where iptables' DNAT sends packets: struct nf_nat_range2 begins with
+// flags of four bytes and an address with room for IPv6.
+func (r *reader) target(b []byte) error {
+	var name string
+	var info []byte
+	err := decode(b, func(ad *netlink.AttributeDecoder) {
+		switch ad.Type() {
+		case unix.NFTA_TARGET_NAME:
+			name = ad.String()
+		case unix.NFTA_TARGET_INFO:
+			info = ad.Bytes()
+		}
+	})
+	if name == "DNAT" && len(info) >= 20 {
+		r.values = append(r.values, string(info[4:8]), string(info[4:20]))
+	}
+	return err
+}
+
+// match reads a match of iptables. Its comment (struct xt_comment_info: the text
+// alone) asks nothing of a packet.
+func (r *reader) match(b []byte) error {
 	var name string
 	var info []byte
 	err := decode(b, func(ad *netlink.AttributeDecoder) {
@@ -169,6 +225,8 @@ func (r *reader) comment(b []byte) error {
 	})
 	if name == "comment" {
 		r.Comment = cString(info)
+	} else {
+		r.matches += name + string(info)
 	}
 	return err
 }

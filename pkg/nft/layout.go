@@ -340,3 +340,23 @@ func (c *Conn) Chains(t Table, prefix string) ([]Use, error) {
 	}
 	return uses, nil
 }
+
+// DelUnused removes the chains whose names have the prefix that nothing jumps to any
+// more. Somebody may come first who needs one: then the kernel refuses, and it stays.
+func (c *Conn) DelUnused(t Table, prefix string) error {
+	chains, err := c.Chains(t, prefix)
+	errs := []error{err}
+	for _, ch := range chains {
+		rules, err := c.Rules(t, ch.Chain)
+		if errs = append(errs, err); ch.Count > len(rules) {
+			continue
+		}
+		var tx Tx
+		tx.DelChain(t, ch.Chain)
+		err = c.Commit("nft delete chain "+ch.Chain, &tx)
+		if !errors.Is(err, unix.EBUSY) && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -149,22 +149,27 @@ func DNATMap(f Family, set string, fields ...Field) Part {
 }
 
 // DaddrIn matches packets to the prefix.
-func DaddrIn(p netip.Prefix) Part {
+func DaddrIn(p netip.Prefix) Part { return in(p, Daddr) }
+
+// SaddrIn matches packets from the prefix.
+func SaddrIn(p netip.Prefix) Part { return in(p, Saddr) }
+
+func in(p netip.Prefix, field func(Family) Field) Part {
 	p = p.Masked()
 	f, size := IPv4, 4
 	if p.Addr().Is6() {
 		f, size = IPv6, 16
 	}
-	part := load([]Field{Daddr(f)})
+	part := load([]Field{field(f)})
 	if p.Bits() < 8*size {
-		part.steps = append(part.steps, &expr.Bitwise{
-			SourceRegister: unix.NFT_REG_1, DestRegister: unix.NFT_REG_1, Len: uint32(size),
-			Mask: mask(p.Bits(), size), Xor: make([]byte, size),
-		})
+		part.steps = append(part.steps, bitwise(mask(p.Bits(), size), make([]byte, size)))
 	}
 	part.steps = append(part.steps, &expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: p.Addr().AsSlice()})
 	return part
 }
+
+// Only matches the packets of one family.
+func Only(f Family) Part { return Part{of: f} }
 
 func mask(bits, size int) []byte {
 	m := make([]byte, size)
@@ -182,6 +187,60 @@ func ToLocal() Part {
 	}}
 }
 
+// IifKindNot matches packets that came in by a virtual interface of another kind
+// ("veth", "bridge"; kernel 5.1, commit 0fb4d21956f4). Neither lo nor the device of
+// a network card has a kind.
+func IifKindNot(kind string) Part {
+	return Part{steps: []expr.Any{
+		&expr.Meta{Key: metaIifKind, Register: unix.NFT_REG_1},
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: unix.NFT_REG_1, Data: []byte(IfNameKey(kind))},
+	}}
+}
+
+// metaIifKind is NFT_META_IIFKIND of linux/netfilter/nf_tables.h.
+const metaIifKind expr.MetaKey = 26
+
+// Mark sets one bit of the packet's mark.
+func Mark(bit int) Part {
+	flag := nativeUint32(1 << bit)
+	others := make([]byte, len(flag))
+	for i := range flag {
+		others[i] = ^flag[i]
+	}
+	return Part{steps: []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyMARK, Register: unix.NFT_REG_1},
+		bitwise(others, flag),
+		&expr.Meta{Key: expr.MetaKeyMARK, Register: unix.NFT_REG_1, SourceRegister: true},
+	}}
+}
+
+// Marked matches packets with that bit in the mark.
+func Marked(bit int) Part {
+	flag := nativeUint32(1 << bit)
+	return Part{steps: []expr.Any{
+		&expr.Meta{Key: expr.MetaKeyMARK, Register: unix.NFT_REG_1},
+		bitwise(flag, make([]byte, len(flag))),
+		&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: flag},
+	}}
+}
+
+// Translated matches packets of connections whose destination was translated.
+func Translated() Part {
+	return Part{steps: []expr.Any{
+		&expr.Ct{Key: expr.CtKeySTATUS, Register: unix.NFT_REG_1},
+		bitwise(nativeUint32(ipsDstNAT), nativeUint32(0)),
+		&expr.Cmp{Op: expr.CmpOpNeq, Register: unix.NFT_REG_1, Data: nativeUint32(0)},
+	}}
+}
+
+// ipsDstNAT is IPS_DST_NAT of linux/netfilter/nf_conntrack_common.h.
+const ipsDstNAT = 1 << 5
+
+// bitwise changes the number in the register: first and, then exclusive or.
+func bitwise(and, xor []byte) *expr.Bitwise {
+	return &expr.Bitwise{SourceRegister: unix.NFT_REG_1, DestRegister: unix.NFT_REG_1, Len: uint32(len(and)), Mask: and, Xor: xor}
+}
+
 // Masquerade gives the packet the address of the interface it leaves by.
 func Masquerade() Part { return Part{steps: []expr.Any{&expr.Masq{}}} }
 
@@ -190,5 +249,10 @@ func Return() Part { return verdict(expr.VerdictReturn) }
 
 // Drop ends the packet.
 func Drop() Part { return verdict(expr.VerdictDrop) }
+
+// Jump goes through another chain, and comes back.
+func Jump(chain string) Part {
+	return Part{steps: []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: chain}}}
+}
 
 func verdict(kind expr.VerdictKind) Part { return Part{steps: []expr.Any{&expr.Verdict{Kind: kind}}} }
