@@ -1,0 +1,99 @@
+package main
+
+import (
+	"errors"
+
+	xt "github.com/plumb-cni/plumb/pkg/iptables"
+	"github.com/plumb-cni/plumb/pkg/nft"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// del removes what ADD made, by the identity of the attachment: with or without
+// mappings in the call, with or without prevResult, whatever the backend was. What it
+// is told are hints.
+func del(r *skel.Request) error {
+	conf, err := parse(r)
+	if err != nil {
+		conf = &config{}
+	}
+	p := &portMap{r: r, conf: conf}
+	if prev, _ := r.Prev(); prev != nil {
+		p.ips = addresses(prev, r.IfName)
+	}
+	gone, err := p.delRules()
+	return errors.Join(err, p.forgetTranslated(gone))
+}
+
+// anyNFT connects to nf_tables, to find what is there; nil without an error where the
+// kernel has none.
+func (p *portMap) anyNFT() (*nft.Conn, error) {
+	c, err := nft.Open(p.r.Node)
+	if errors.Is(err, nft.ErrUnavailable) {
+		return nil, nil
+	}
+	return c, err
+}
+
+// delRules removes all rules of the attachment, in one transaction where they are in
+// nf_tables. It gives the mappings that there were in elements.
+func (p *portMap) delRules() (gone []flowEnd, err error) {
+	c, err := p.anyNFT()
+	if c != nil {
+		err = c.Atomically("nft delete "+p.String(), func(tx *nft.Tx) (err error) {
+			if gone, err = p.delElements(c, tx); err != nil {
+				return err
+			}
+			if err := p.delReference(c, tx); err != nil {
+				return err
+			}
+			return delXTables(c, tx, p.owner(), p.ips)
+		})
+	}
+	return gone, errors.Join(err, delLegacy(p))
+}
+
+// gc removes the rules of the network's attachments that are not to be kept.
+func gc(r *skel.Request) error {
+	p, keep, network := &portMap{r: r, conf: &config{}}, r.Valid(), r.Conf.Name
+	c, err := p.anyNFT()
+	if c != nil {
+		err = c.Atomically("nft delete stale port maps of network "+network, func(tx *nft.Tx) error {
+			if err := gcElements(c, tx, network, keep); err != nil {
+				return err
+			}
+			return gcXTables(c, tx, network, keep)
+		})
+		err = errors.Join(err, gcChains(c, network))
+	}
+	return errors.Join(err, gcLegacy(p, network, keep))
+}
+
+// status says whether an ADD with mappings could succeed now.
+func status(r *skel.Request) error {
+	conf, err := parse(r)
+	if err == nil {
+		err = (&portMap{r: r, conf: conf}).canAdd()
+	}
+	if err != nil {
+		return types.NotAvailable(err)
+	}
+	return nil
+}
+
+// canAdd changes nothing and runs no program.
+func (p *portMap) canAdd() error {
+	if p.conf.backend != iptables {
+		c, err := nft.Open(p.r.Node)
+		if err == nil {
+			err = c.Can(p.layout())
+		}
+		if err == nil && len(p.conf.tokens) > 0 {
+			_, err = nft.Program()
+		}
+		if p.conf.backend == nftables || !errors.Is(err, nft.ErrUnavailable) {
+			return err
+		}
+	}
+	return xt.Tool{Node: p.r.Node, Family: xt.V4}.Find()
+}

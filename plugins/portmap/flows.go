@@ -1,0 +1,63 @@
+package main
+
+import (
+	"net/netip"
+
+	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/nl"
+)
+
+// The kernel translates by the rules only the first packet of a connection. A peer
+// that sends UDP (or SCTP) on and on from one port would stay with what was right
+// when it began. So the connections of exactly the mapping are forgotten.
+
+// tracked reports whether connections of the protocol outlive a change of the rules
+// unnoticed: TCP peers begin anew.
+func (p protocol) tracked() bool { return p == udp || p == sctp }
+
+// forgetStale is for ADD: connections to the host port, at whichever address of the
+// node, that go to a former holder or to nobody.
+func (p *portMap) forgetStale() error {
+	var flows []nl.Flow
+	for _, s := range p.slots() {
+		if !s.proto.tracked() {
+			continue
+		}
+		addrs, err := p.local(s)
+		if err != nil {
+			return err
+		}
+		for _, a := range addrs {
+			flows = append(flows, nl.Flow{Proto: uint8(s.proto), OrigDst: a, OrigPort: s.port})
+		}
+	}
+	return attach.Forget(p.r.Node, flows...)
+}
+
+// local lists the addresses of the node that the slot is for.
+func (p *portMap) local(s slot) ([]netip.Addr, error) {
+	if !s.hostIP.IsUnspecified() {
+		return []netip.Addr{s.hostIP}, nil
+	}
+	node, err := nl.Open(p.r.Node)
+	if err != nil {
+		return nil, err
+	}
+	return node.LocalAddrs(s.hostIP)
+}
+
+// forgetTranslated is for DEL: connections through the mappings to this container.
+func (p *portMap) forgetTranslated(gone []flowEnd) error {
+	var flows []nl.Flow
+	for _, e := range gone {
+		if !e.proto.tracked() {
+			continue
+		}
+		flow := nl.Flow{Proto: uint8(e.proto), OrigPort: e.slot.port, ReplySrc: e.to, ReplyPort: e.port}
+		if !e.hostIP.IsUnspecified() {
+			flow.OrigDst = e.hostIP
+		}
+		flows = append(flows, flow)
+	}
+	return attach.Forget(p.r.Node, flows...)
+}

@@ -1,0 +1,257 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	xt "github.com/plumb-cni/plumb/pkg/iptables"
+	"github.com/plumb-cni/plumb/pkg/nft"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// lockWait is how long ADD waits for others who change the tables.
+const lockWait = 10 * time.Second
+
+// tool is the family's programs.
+func (p *portMap) tool(f nft.Family) xt.Tool {
+	if f == nft.IPv6 {
+		return xt.Tool{Node: p.r.Node, Family: xt.V6}
+	}
+	return xt.Tool{Node: p.r.Node, Family: xt.V4}
+}
+
+// addIPTables runs iptables-save and iptables-restore once a family.
+func (p *portMap) addIPTables() error {
+	for _, ip := range p.ips {
+		tool := p.tool(familyOf(ip.Addr()))
+		if err := tool.Find(); err != nil {
+			return fmt.Errorf("port map: %w", err)
+		}
+		err := xt.Exclusive(p.r.Node, lockWait, func() error { return p.addFamily(tool, ip) })
+		if err != nil {
+			return fmt.Errorf("port map: %w", err)
+		}
+		p.r.Undo.Push("delete "+p.String(), func() error {
+			_, err := p.delRules()
+			return err
+		})
+	}
+	return nil
+}
+
+// addFamily adds what the table lacks. Programs that do not know our lock may come
+// between: then once more.
+func (p *portMap) addFamily(tool xt.Tool, ip netip.Prefix) error {
+	const attempts = 5
+	var err error
+	for range attempts {
+		saved, serr := tool.Save(natTable)
+		if serr != nil {
+			return serr
+		}
+		rules := xt.Parse(saved)
+		script := xt.Script(natTable, p.additions(rules, ip)...)
+		err = tool.Restore("add "+p.String(), p.guard(ip)+script)
+		if errors.Is(err, xt.ErrRefused) && p.guard(ip) != "" {
+			err = errors.Join(p.addGuard(tool), tool.Restore("add "+p.String(), script))
+		}
+		if !errors.Is(err, xt.ErrRefused) {
+			p.warnOfFormer(rules, ip)
+			return err
+		}
+	}
+	return types.Coded(types.CodeConfig, err)
+}
+
+// The guard of route_localnet (CVE-2020-8558): no packet from the interface is for
+// 127/8. All pairs of containers share one.
+const guardComment = "CNI portfwd localhost only from this host"
+
+func (p *portMap) guardRule() string {
+	dev := p.device
+	switch {
+	case dev == "":
+		return ""
+	case strings.HasPrefix(dev, "veth"):
+		dev = "veth+"
+	}
+	return fmt.Sprintf("PREROUTING -d 127.0.0.0/8 -i %s -m comment --comment %s -j DROP", dev, xt.Quote(guardComment))
+}
+
+// guard is the script that fails when the guard is missing; empty: none is needed.
+func (p *portMap) guard(ip netip.Prefix) string {
+	rule := p.guardRule()
+	if rule == "" || ip.Addr().Is6() {
+		return ""
+	}
+	return xt.Script("raw", "-C "+rule)
+}
+
+func (p *portMap) addGuard(tool xt.Tool) error {
+	err := tool.Restore("look for the guard of localhost", xt.Script("raw", "-C "+p.guardRule()))
+	if errors.Is(err, xt.ErrRefused) {
+		return tool.Restore("add the guard of localhost", xt.Script("raw", "-A "+p.guardRule()))
+	}
+	return err
+}
+
+// additions are the lines that the table lacks: what all share, each rule once, and
+// what is the attachment's. The entries stand before those of others: the newest
+// holder of a port has it.
+func (p *portMap) additions(have []xt.Rule, ip netip.Prefix) []string {
+	name := chainName(p.owner().Network, p.owner().ContainerID)
+	lines := p.sharedAdditions(have)
+	own, _ := staleRules(textRules(have), p.owner(), p.ips)
+	for _, r := range own {
+		lines = append(lines, r.text.Deletion())
+	}
+	if !hasChain(have, name) {
+		lines = append(lines, "-N "+name)
+	}
+	lines = append(lines, p.ownRules(ip)...)
+	for _, e := range p.portEntries(familyOf(ip.Addr())) {
+		lines = append(lines,
+			fmt.Sprintf("-A %s %s", name, e.rule(markComment(p.owner()))),
+			fmt.Sprintf("-I %s 1 %s -j %s", dnatChain, e.rule(entryComment(p.owner().Network, p.owner().ContainerID)), name))
+	}
+	return lines
+}
+
+// sharedAdditions also takes away what a race of others has made twice.
+func (p *portMap) sharedAdditions(have []xt.Rule) []string {
+	var lines []string
+	for _, name := range p.sharedChains() {
+		if !hasChain(have, name) {
+			lines = append(lines, "-N "+name)
+		}
+	}
+	for _, rule := range p.sharedRules() {
+		line := "-A " + rule.chain + " " + rule.spec
+		count := 0
+		for _, r := range have {
+			if r.Line == line {
+				count++
+			}
+		}
+		for ; count > 1; count-- {
+			lines = append(lines, "-D"+strings.TrimPrefix(line, "-A"))
+		}
+		switch {
+		case count == 1:
+		case rule.first:
+			lines = append(lines, "-I "+rule.chain+" 1 "+rule.spec)
+		default:
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+func hasChain(rules []xt.Rule, name string) bool {
+	return slices.ContainsFunc(rules, func(r xt.Rule) bool { return r.Chain == name })
+}
+
+// warnOfFormer names the containers whose entries are behind ours now.
+func (p *portMap) warnOfFormer(rules []xt.Rule, ip netip.Prefix) {
+	for _, m := range p.conf.forFamily(familyOf(ip.Addr())) {
+		if holder := p.rival(rules, m); holder != "" {
+			p.r.Warn("%s was held by %s, and is taken over", m.text(), holder)
+		}
+	}
+}
+
+// rival is the comment of the first entry of another container that has the mapping's
+// port; empty: none. Where both name addresses of the node, and other ones, it is
+// no rival.
+func (p *portMap) rival(rules []xt.Rule, m mapping) string {
+	name := chainName(p.owner().Network, p.owner().ContainerID)
+	for _, r := range rules {
+		if r.Chain == dnatChain && r.Jump == name && hasPort(r, m) {
+			return "" // ours comes first
+		}
+		if r.Chain == dnatChain && r.Jump != name && hasPort(r, m) && reaches(rules, r.Jump, m) {
+			return strings.TrimPrefix(r.Comment, "dnat ")
+		}
+	}
+	return ""
+}
+
+// hasPort reports whether an entry is for the port of the mapping.
+func hasPort(r xt.Rule, m mapping) bool {
+	words := strings.Fields(r.Matches)
+	i, k := slices.Index(words, "--dports"), slices.Index(words, "-p")
+	if i < 0 || k < 0 || i+1 >= len(words) || k+1 >= len(words) || words[k+1] != m.proto.String() {
+		return false
+	}
+	return slices.Contains(strings.Split(words[i+1], ","), strconv.Itoa(int(m.hostPort)))
+}
+
+// reaches reports whether a packet of the mapping is translated by the chain.
+func reaches(rules []xt.Rule, chain string, m mapping) bool {
+	for _, r := range rules {
+		words := strings.Fields(r.Matches)
+		i, d := slices.Index(words, "--dport"), slices.Index(words, "-d")
+		if r.Chain != chain || r.Jump != "DNAT" || i < 0 || i+1 >= len(words) || words[i+1] != strconv.Itoa(int(m.hostPort)) {
+			continue
+		}
+		if d < 0 || m.everywhere() || words[d+1] == netip.PrefixFrom(m.hostIP, m.hostIP.BitLen()).String() {
+			return true
+		}
+	}
+	return false
+}
+
+// checkIPTables names what is missing, and who has a port instead.
+func (p *portMap) checkIPTables() error {
+	var errs []error
+	for _, ip := range p.ips {
+		tool := p.tool(familyOf(ip.Addr()))
+		missing := p.checkTables(tool, ip)
+		if missing == nil {
+			continue
+		}
+		// They may be in the older tables, which a look at would make if there were none.
+		tool.Variant = xt.Legacy
+		used, err := xt.InUse(p.r.Node, tool.Family, natTable)
+		if !used || err != nil || tool.Find() != nil || p.checkTables(tool, ip) != nil {
+			errs = append(errs, missing)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (p *portMap) checkTables(tool xt.Tool, ip netip.Prefix) error {
+	saved, err := tool.Save(natTable)
+	if err != nil {
+		return err
+	}
+	rules := xt.Parse(saved)
+	lines := map[string]bool{}
+	for _, r := range rules {
+		lines[r.Line] = true
+	}
+	var errs []error
+	want := p.ownRules(ip)
+	for _, rule := range p.sharedRules() {
+		want = append(want, "-A "+rule.chain+" "+rule.spec)
+	}
+	for _, line := range want {
+		if !lines[line] {
+			errs = append(errs, fmt.Errorf("table %s of %s has no rule %s", natTable, tool.Family, line))
+		}
+	}
+	name := chainName(p.owner().Network, p.owner().ContainerID)
+	for _, m := range p.conf.forFamily(familyOf(ip.Addr())) {
+		if holder := p.rival(rules, m); holder != "" {
+			errs = append(errs, fmt.Errorf("%s belongs to %s now", m.text(), holder))
+		} else if !slices.ContainsFunc(rules, func(r xt.Rule) bool { return r.Chain == dnatChain && r.Jump == name && hasPort(r, m) }) {
+			errs = append(errs, fmt.Errorf("chain %s of %s leads %s nowhere", dnatChain, tool.Family, m.text()))
+		}
+	}
+	return errors.Join(errs...)
+}

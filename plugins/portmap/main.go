@@ -1,0 +1,14 @@
+// portmap forwards ports of the node to a container. It is called after the plugin
+// that made the interface. See README.md.
+package main
+
+import (
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+func main() { skel.Main(plugin()) }
+
+func plugin() skel.Plugin {
+	return skel.Plugin{Name: "portmap", Since: types.V030, Add: add, Del: del, Check: check, Status: status, GC: gc}
+}
