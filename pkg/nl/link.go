@@ -49,7 +49,7 @@ type Bridge struct {
 // MacvlanInfo is the state of a link as a macvlan.
 type MacvlanInfo struct {
 	Mode       MacvlanMode
-	QueueLen   int // broadcast queue, in packets
+	QueueLen   uint32 // broadcast queue, in packets
 	QueueInUse int
 }
 

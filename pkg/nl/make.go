@@ -141,7 +141,7 @@ type Macvlan struct {
 	Mode     MacvlanMode
 	MAC      types.MAC // zero: the kernel's choice
 	MTU      int       // in bytes; zero: the parent's
-	QueueLen int       // broadcast queue in packets; zero: the kernel's default
+	QueueLen uint32    // broadcast queue in packets; zero: the kernel's default
 }
 
 const (
@@ -164,7 +164,7 @@ func (c *Conn) AddMacvlan(u *undo.Stack, m Macvlan) (Link, error) {
 		linkKind(ae, "macvlan", func(ae *netlink.AttributeEncoder) {
 			ae.Uint32(unix.IFLA_MACVLAN_MODE, uint32(m.Mode))
 			if m.QueueLen != 0 {
-				ae.Uint32(iflaMacvlanBCQueueLen, uint32(m.QueueLen))
+				ae.Uint32(iflaMacvlanBCQueueLen, m.QueueLen)
 			}
 		})
 	})
@@ -182,7 +182,7 @@ func (m *MacvlanInfo) decode(ad *netlink.AttributeDecoder) error {
 		case unix.IFLA_MACVLAN_MODE:
 			m.Mode = MacvlanMode(ad.Uint32())
 		case iflaMacvlanBCQueueLen:
-			m.QueueLen = int(ad.Uint32())
+			m.QueueLen = ad.Uint32()
 		case iflaMacvlanBCQueueLenUsed:
 			m.QueueInUse = int(ad.Uint32())
 		}

@@ -225,7 +225,7 @@ var _ = Describe("rtnetlink", func() {
 		Expect(l.MAC).To(Equal(mac))
 		Expect(l.Kind).To(Equal("macvlan"))
 		Expect(l.Macvlan.Mode).To(Equal(nl.MacvlanPrivate))
-		Expect(l.Macvlan.QueueLen).To(Equal(2000))
+		Expect(l.Macvlan.QueueLen).To(BeEquivalentTo(2000))
 		Expect(u.Rollback()).To(Succeed())
 		_, err = other.Link("mv0")
 		Expect(err).To(MatchError(fs.ErrNotExist))

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/nl"
@@ -37,13 +38,13 @@ type config struct {
 	mode        nl.MacvlanMode
 	mtu         int       // bytes; zero: the master's
 	mac         types.MAC // zero: the kernel's choice
-	queueLen    int       // packets; zero: the kernel's default
+	queueLen    uint32    // packets; zero: the kernel's default
 	segment     attach.Segment
 }
 
 const (
 	minMTU      = 68 // RFC 791
-	maxQueueLen = 1<<32 - 1
+	maxQueueLen = int64(math.MaxUint32)
 	maxIfName   = 15
 )
 
@@ -70,7 +71,7 @@ func (raw *rawConfig) config(r *skel.Request, args types.Args) (*config, error) 
 		mode:        mode,
 		mtu:         raw.MTU,
 		mac:         mac,
-		queueLen:    int(raw.BCQueueLen),
+		queueLen:    uint32(raw.BCQueueLen),
 		segment:     attach.Shared,
 	}
 	if raw.OptimisticDAD {
