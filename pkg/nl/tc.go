@@ -82,11 +82,18 @@ type Class struct {
 type Filter struct {
 	Parent   Handle // the qdisc's
 	Priority uint16 // one a protocol
-	Protocol uint16 // unix.ETH_P_…
+	Protocol uint16 // ProtocolAll, …
 	Class    Handle
 	Keys     []Key
 	Redirect int // index of the link that sends what matches, instead; zero: none
 }
+
+// Protocols of filters: the EtherTypes, and any.
+const (
+	ProtocolAll  = unix.ETH_P_ALL
+	ProtocolIPv4 = unix.ETH_P_IP
+	ProtocolIPv6 = unix.ETH_P_IPV6
+)
 
 // Same compares filters.
 func (f Filter) Same(g Filter) bool {

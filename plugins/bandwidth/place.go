@@ -14,7 +14,6 @@ import (
 	"github.com/plumb-cni/plumb/pkg/sysctl"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/pkg/undo"
-	"golang.org/x/sys/unix"
 )
 
 // A place is where an attachment is shaped: on the host end of its veth pair, which
@@ -135,7 +134,7 @@ func ingressQdisc() nl.Qdisc {
 
 func redirect(to nl.Link) nl.Filter {
 	return nl.Filter{
-		Parent: nl.IngressHandle, Priority: redirectPriority, Protocol: unix.ETH_P_ALL,
+		Parent: nl.IngressHandle, Priority: redirectPriority, Protocol: nl.ProtocolAll,
 		Class: rootHandle.Class(1), Redirect: to.Index,
 	}
 }

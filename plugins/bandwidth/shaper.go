@@ -11,7 +11,6 @@ import (
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/pkg/undo"
-	"golang.org/x/sys/unix"
 )
 
 // A shaper limits what a device sends. Without subnets it is the reference plugin's
@@ -159,9 +158,9 @@ func (s shaper) filters() []nl.Filter {
 	}
 	var filters []nl.Filter
 	for _, p := range s.traffic.subnets {
-		f := nl.Filter{Parent: rootHandle, Priority: ipv6Priority, Protocol: unix.ETH_P_IPV6, Class: to, Keys: keys(p, s.remote)}
+		f := nl.Filter{Parent: rootHandle, Priority: ipv6Priority, Protocol: nl.ProtocolIPv6, Class: to, Keys: keys(p, s.remote)}
 		if p.Addr().Is4() {
-			f.Priority, f.Protocol = ipv4Priority, unix.ETH_P_IP
+			f.Priority, f.Protocol = ipv4Priority, nl.ProtocolIPv4
 		}
 		filters = append(filters, f)
 	}
