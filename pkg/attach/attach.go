@@ -39,11 +39,11 @@ const (
 	SharedOptimistic
 )
 
-// PodSpec describes the container's interface for what an IPAM plugin gave. Routes
-// without a gateway go through the first gateway of their family, as with the
-// reference plugins; the same route twice is one route.
+// PodSpec describes the container's interface, beyond its Baseline, for what an IPAM
+// plugin gave. Routes without a gateway go through the first gateway of their family,
+// as with the reference plugins; the same route twice is one route.
 func PodSpec(ifName string, segment Segment, ips []types.IP, routes []types.Route) Spec {
-	s := Spec{Sysctls: podSysctls(ifName, segment, ips)}
+	s := Spec{Sysctls: forIPv6(ifName, ips)}
 	for _, ip := range ips {
 		a := nl.Addr{Prefix: ip.Address}
 		if ip.Address.Addr().Is6() {
@@ -55,37 +55,49 @@ func PodSpec(ifName string, segment Segment, ips []types.IP, routes []types.Rout
 	return s
 }
 
-// podSysctls: the container never configures itself by router advertisements
-// (CVE-2020-10749 and its cousins), keeps IPv6 addresses when the link goes down,
-// and tells its neighbours of its addresses when it comes up.
-func podSysctls(ifName string, segment Segment, ips []types.IP) []sysctl.Setting {
-	settings := []sysctl.Setting{
-		{Key: sysctl.IPv4(ifName, "arp_notify"), Value: "1"},
-		{Key: sysctl.IPv6(ifName, "accept_ra"), Value: "0", Optional: true},
-		{Key: sysctl.IPv6(ifName, "ndisc_notify"), Value: "1", Optional: true},
+// Prepare writes what has to hold before the interface comes up, whatever its
+// addresses will be. It comes as soon as the link is made, so that it is done while
+// the IPAM plugin works.
+func Prepare(pod *nl.Conn, ifName string, segment Segment) error {
+	return sysctl.Set(pod.NS(), Baseline(ifName, segment)...)
+}
+
+// Baseline is what Prepare writes: the container never configures itself by router
+// advertisements (CVE-2020-10749 and its cousins), and tells its neighbours of its
+// addresses when it comes up.
+func Baseline(ifName string, segment Segment) []sysctl.Setting {
+	settings := []sysctl.Setting{{Key: sysctl.IPv4(ifName, "arp_notify"), Value: "1"}}
+	add := func(name, value string) {
+		settings = append(settings, sysctl.Setting{Key: sysctl.IPv6(ifName, name), Value: value, Optional: true})
 	}
+	add("accept_ra", "0")
+	add("ndisc_notify", "1")
 	if segment == Owned {
-		settings = append(settings, sysctl.Setting{Key: sysctl.IPv6(ifName, "accept_dad"), Value: "0", Optional: true})
-	}
-	if segment != Owned {
-		settings = append(settings,
-			sysctl.Setting{Key: sysctl.IPv6(ifName, "accept_dad"), Value: "1", Optional: true},
-			// The kernel puts off the look for duplicates, too, by up to this time, which
-			// spreads the hosts of a segment that boot together (addrconf_dad_kick).
-			// Somebody waits for a container, and routers are not asked for.
-			sysctl.Setting{Key: sysctl.IPv6(ifName, "router_solicitation_delay"), Value: "0", Optional: true})
-	}
-	if segment == SharedOptimistic {
-		settings = append(settings, sysctl.Setting{Key: sysctl.IPv6(ifName, "optimistic_dad"), Value: "1", Optional: true})
-	}
-	if !slices.ContainsFunc(ips, is6) {
+		add("accept_dad", "0")
 		return settings
 	}
-	return append(settings,
-		sysctl.Setting{Key: sysctl.IPv6("lo", "disable_ipv6"), Value: "0"},
-		sysctl.Setting{Key: sysctl.IPv6(ifName, "disable_ipv6"), Value: "0"},
-		sysctl.Setting{Key: sysctl.IPv6(ifName, "keep_addr_on_down"), Value: "1"},
-	)
+	add("accept_dad", "1")
+	// The kernel puts off the look for duplicates, too, by up to this time, which
+	// spreads the hosts of a segment that boot together (addrconf_dad_kick). Somebody
+	// waits for a container, and routers are not asked for.
+	add("router_solicitation_delay", "0")
+	if segment == SharedOptimistic {
+		add("optimistic_dad", "1")
+	}
+	return settings
+}
+
+// forIPv6 turns IPv6 on for an interface that gets an address of it, whatever the
+// namespace's default, and has it keep its addresses when it goes down.
+func forIPv6(ifName string, ips []types.IP) []sysctl.Setting {
+	if !slices.ContainsFunc(ips, is6) {
+		return nil
+	}
+	return []sysctl.Setting{
+		{Key: sysctl.IPv6("lo", "disable_ipv6"), Value: "0"},
+		{Key: sysctl.IPv6(ifName, "disable_ipv6"), Value: "0"},
+		{Key: sysctl.IPv6(ifName, "keep_addr_on_down"), Value: "1"},
+	}
 }
 
 func is6(ip types.IP) bool { return ip.Address.Addr().Is6() }

@@ -3,6 +3,7 @@ package attach_test
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -70,17 +71,16 @@ func TestPodSpecKnowsTheSegment(t *testing.T) {
 		if a := s.Addrs[0]; a.NoDAD || a.Optimistic {
 			t.Errorf("segment %d: IPv4 address %+v", c.segment, a)
 		}
-		for _, set := range s.Sysctls {
-			if set.Key == sysctl.IPv6("eth0", "accept_dad") && set.Value != c.acceptDAD {
-				t.Errorf("segment %d: accept_dad %s", c.segment, set.Value)
+		baseline := attach.Baseline("eth0", c.segment)
+		for key, value := range map[string]string{"accept_dad": c.acceptDAD, "accept_ra": "0", "ndisc_notify": "1"} {
+			if want := (sysctl.Setting{Key: sysctl.IPv6("eth0", key), Value: value, Optional: true}); !slices.Contains(baseline, want) {
+				t.Errorf("segment %d: no %+v in %+v", c.segment, want, baseline)
 			}
 		}
 	}
 	only4 := attach.PodSpec("eth0", attach.Owned, lease()[:1], nil)
-	for _, set := range only4.Sysctls {
-		if strings.HasSuffix(set.Key, "disable_ipv6") {
-			t.Error("IPv6 is turned on for a container that has no IPv6 address")
-		}
+	if len(only4.Sysctls) != 0 {
+		t.Errorf("a container without an IPv6 address gets %+v", only4.Sysctls)
 	}
 }
 

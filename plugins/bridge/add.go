@@ -109,6 +109,9 @@ func (a *attachment) result() *types.Result {
 
 // layer3 takes the lease and puts it to use.
 func (a *attachment) layer3(pending *ipam.Pending, result *types.Result) error {
+	if err := attach.Prepare(a.pod, a.eth.Name, a.conf.segment()); err != nil {
+		return err
+	}
 	lease, err := pending.Wait()
 	if err != nil {
 		return err

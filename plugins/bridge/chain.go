@@ -61,6 +61,9 @@ func (a *attachment) chainLayer3(pending *ipam.Pending, result *types.Result) er
 			if a.eth, err = a.pod.Link(a.r.IfName); err != nil {
 				return err
 			}
+			if err := attach.Prepare(a.pod, a.eth.Name, a.conf.segment()); err != nil {
+				return err
+			}
 			spec := attach.PodSpec(a.eth.Name, a.conf.segment(), ips, routes)
 			if err := attach.Apply(a.pod, a.eth, spec); err != nil {
 				return err

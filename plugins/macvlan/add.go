@@ -11,7 +11,6 @@ import (
 	"github.com/plumb-cni/plumb/pkg/ipam"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/sysctl"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
@@ -95,7 +94,7 @@ func (a *attachment) create(where *nl.Conn) error {
 // for an IPAM plugin that works over it: a DHCP client. It may also set the link up,
 // so what has to hold by then is written first.
 func (a *attachment) layer3(result *types.Result) error {
-	if err := sysctl.Set(a.r.Pod, attach.PodSpec(a.eth.Name, a.conf.segment, nil, nil).Sysctls...); err != nil {
+	if err := attach.Prepare(a.pod, a.eth.Name, a.conf.segment); err != nil {
 		return err
 	}
 	lease, err := ipam.Add(a.r)

@@ -49,6 +49,9 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := attach.Prepare(pod, r.IfName, attach.Owned); err != nil {
+		return nil, err
+	}
 	lease, err := pending.Wait()
 	if err != nil {
 		return nil, err
