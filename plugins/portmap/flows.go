@@ -2,6 +2,7 @@ package main
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/nl"
@@ -46,8 +47,18 @@ func (p *portMap) local(s slot) ([]netip.Addr, error) {
 	return node.LocalAddrs(s.hostIP)
 }
 
-// forgetTranslated is for DEL: connections through the mappings to this container.
+// forgetTranslated is for DEL: connections to this container through the mappings that
+// it had, and through those that the call names, which may have been in rules.
 func (p *portMap) forgetTranslated(gone []flowEnd) error {
+	for _, ip := range p.ips {
+		f := familyOf(ip.Addr())
+		for _, m := range p.conf.forFamily(f) {
+			end := flowEnd{m.slot(f), ip.Addr(), m.containerPort}
+			if !slices.Contains(gone, end) {
+				gone = append(gone, end)
+			}
+		}
+	}
 	var flows []nl.Flow
 	for _, e := range gone {
 		if !e.proto.tracked() {
