@@ -56,7 +56,12 @@ func Coded(code uint, err error) error {
 }
 
 // NotAvailable is err as the answer of STATUS, whatever code it has for ADD.
-func NotAvailable(err error) error { return Errorf(CodeNotAvailable, "%w", err) }
+func NotAvailable(err error) error {
+	if err == nil {
+		return nil
+	}
+	return Errorf(CodeNotAvailable, "%w", err)
+}
 
 // AsError is err in the form for the runtime: with its own code where one is
 // wrapped in it, else with CodeInternal. The text is that of err as a whole.

@@ -145,7 +145,7 @@ func (a *attachment) serve(result *types.Result) error {
 	if !a.conf.masquerade {
 		return nil
 	}
-	return masq.Add(&a.r.Undo, a.masquerade(), prefixes(result.IPs))
+	return masq.Add(&a.r.Undo, a.masquerade(), attach.Prefixes(result.IPs))
 }
 
 func (a *attachment) masquerade() masq.Masq {
@@ -210,14 +210,6 @@ func hasDefault(routes []types.Route, dst netip.Prefix) bool {
 func gatewaysOf(ips []types.IP) []netip.Prefix {
 	lease := ipam.Lease{IPs: ips}
 	return lease.Gateways()
-}
-
-func prefixes(ips []types.IP) []netip.Prefix {
-	out := make([]netip.Prefix, 0, len(ips))
-	for _, ip := range ips {
-		out = append(out, ip.Address)
-	}
-	return out
 }
 
 // segment says whether anybody but the IPAM plugin hands out addresses on the

@@ -45,8 +45,7 @@ type checker struct {
 }
 
 func (c *checker) ips() []types.IP {
-	index, _ := c.prev.Container(c.r.IfName)
-	return c.prev.Of(index)
+	return attach.IPsOf(c.prev, c.r.IfName)
 }
 
 func (c *checker) container() error {
@@ -171,7 +170,7 @@ func (c *checker) rules(host nl.Link) error {
 	errs := []error{sysctl.Diff(c.r.Node, attach.HostSysctls(host.Name)...)}
 	if c.conf.masquerade {
 		owner := masq.Masq{Node: c.r.Node, Owner: c.r.Attachment(), Backend: c.conf.masqBackend}
-		errs = append(errs, masq.Check(owner, prefixes(c.ips())))
+		errs = append(errs, masq.Check(owner, attach.Prefixes(c.ips())))
 	}
 	if c.conf.macSpoofCheck {
 		index, _ := c.prev.Container(c.r.IfName)

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"io/fs"
-	"net/netip"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/ipam"
@@ -24,7 +23,7 @@ func del(r *skel.Request) error {
 		return err
 	}
 	prev, _ := r.Prev() // one that cannot be read is as good as none
-	ips := prevIPs(prev, r.IfName)
+	ips := attach.Prefixes(attach.IPsOf(prev, r.IfName))
 	rules := errors.Join(
 		masq.Del(masq.Masq{Node: r.Node, Owner: r.Attachment()}, ips),
 		delMACSpoofCheck(r.Node, r.Attachment()),
@@ -48,15 +47,6 @@ func bridgeName(r *skel.Request) string {
 	return raw.Bridge
 }
 
-// prevIPs are the addresses of the container's interface, as far as prev tells.
-func prevIPs(prev *types.Result, ifName string) []netip.Prefix {
-	if prev == nil {
-		return nil
-	}
-	index, _ := prev.Container(ifName)
-	return prefixes(prev.Of(index))
-}
-
 func gc(r *skel.Request) error {
 	node, err := nl.Open(r.Node)
 	if err != nil {
@@ -75,30 +65,26 @@ func gc(r *skel.Request) error {
 func status(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {
-		return notAvailable(err)
+		return types.NotAvailable(err)
 	}
 	node, err := nl.Open(r.Node)
 	if err != nil {
-		return notAvailable(err)
+		return types.NotAvailable(err)
 	}
 	br, err := node.Link(conf.bridge)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
-		return notAvailable(err)
+		return types.NotAvailable(err)
 	case br.Kind != "bridge":
 		return types.Errorf(types.CodeNotAvailable, "interface %q exists and is no bridge; give another name by the key \"bridge\"", conf.bridge)
 	}
 	if conf.masquerade {
 		if err := masq.Status(r.Node, conf.masqBackend); err != nil {
-			return notAvailable(err)
+			return types.NotAvailable(err)
 		}
 	}
 	return ipam.Status(r)
-}
-
-func notAvailable(err error) error {
-	return types.Errorf(types.CodeNotAvailable, "%w", err)
 }
 
 func ignoreNotExist(err error) error {

@@ -342,23 +342,16 @@ func (t *target) checkSaved() error {
 func (h host) status(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {
-		return notAvailable(err)
+		return types.NotAvailable(err)
 	}
 	list, err := readAllowlist(h.allowlist)
 	if err != nil {
-		return notAvailable(err)
+		return types.NotAvailable(err)
 	}
 	if err := list.check(conf.sysctls); err != nil {
-		return notAvailable(err)
+		return types.NotAvailable(err)
 	}
-	return notAvailable(writable(conf.dataDir))
-}
-
-func notAvailable(err error) error {
-	if err == nil {
-		return nil
-	}
-	return types.Errorf(types.CodeNotAvailable, "%w", err)
+	return types.NotAvailable(writable(conf.dataDir))
 }
 
 // writable reports why nothing can be saved in dir, which need not be there yet.
