@@ -1,0 +1,272 @@
+package runtimes
+
+import (
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// network is that of containerd's pods.
+const network = `{
+	"cniVersion": "1.0.0",
+	"name": "pods",
+	"plugins": [{
+		"type": "bridge",
+		"bridge": "cni0",
+		"isDefaultGateway": true,
+		"ipMasq": true,
+		"hairpinMode": true,
+		"ipam": {"type": "host-local", "ranges": [[{"subnet": "10.88.0.0/24"}], [{"subnet": "fd00:88::/64"}]]}
+	}, {
+		"type": "portmap",
+		"snat": true,
+		"capabilities": {"portMappings": true}
+	}, {
+		"type": "bandwidth",
+		"capabilities": {"bandwidth": true}
+	}, {
+		"type": "tuning",
+		"sysctl": {"net.core.somaxconn": "500"},
+		"mtu": 1400
+	}]
+}`
+
+// Addresses of the bridge.
+const (
+	gatewayV4 = "10.88.0.1"
+	gatewayV6 = "fd00:88::1"
+)
+
+// web is the request for a pod with something for each plugin of the network.
+func web(name string, port int32) *cri.PodSandboxConfig {
+	config := sandbox(name)
+	config.PortMappings = []*cri.PortMapping{{HostPort: port, ContainerPort: 80}}
+	config.Annotations = map[string]string{
+		"kubernetes.io/ingress-bandwidth": "10M", "kubernetes.io/egress-bandwidth": "8M",
+	}
+	return config
+}
+
+var _ = Describe("containerd", func() {
+	It("runs pods that reach and are reached, and removes them without a trace", func() {
+		c := newContainerd(newNode(), network)
+		stays := c.running(web("stays", 8079)) // what the node shares stands from here on
+		client := stays.container()
+		before := nstest.Steady(c.state)
+
+		p := c.running(web("web", 8080))
+		server := p.container("serve", ":80")
+		Eventually(func() error { _, err := nstest.Dial(c.Node, p.v4+":80"); return err }).Should(Succeed())
+		Expect(c.in(server, "read", "/proc/sys/net/core/somaxconn")).To(Equal("500\n"))
+		Expect(c.in(server, "read", "/sys/class/net/eth0/mtu")).To(Equal("1400\n"))
+		shaping := c.Node.Must(GinkgoTB(), "tc", "qdisc", "show")
+		Expect(shaping).To(And(ContainSubstring("rate 10Mbit"), ContainSubstring("rate 8Mbit")))
+
+		reachable(c, p, client)
+		reaches(c, p, server)
+
+		Expect(p.stop()).To(Succeed())
+		Expect(nstest.Settled(before, c.state)).To(BeEmpty(), "after StopPodSandbox")
+		Expect(p.remove()).To(Succeed())
+		Expect(nstest.Settled(before, c.state)).To(BeEmpty(), "after RemovePodSandbox")
+	})
+
+	It("calls the plugins as they expect it", func() {
+		c := newContainerd(newNode().relayed(), network)
+		p := c.running(web("web", 8080))
+		Expect(p.stop()).To(Succeed())
+		Expect(p.remove()).To(Succeed())
+
+		lo := c.calls("loopback", p.id)
+		Expect(lo[0]).To(And(HaveField("Command", "ADD"), HaveField("IfName", "lo"), HaveField("Stdin", ContainSubstring(`"cniVersion":"0.3.1"`))))
+		for _, plugin := range []string{"bridge", "host-local", "portmap", "bandwidth", "tuning"} {
+			seen := c.calls(plugin, p.id)
+			Expect(seen).To(HaveLen(3), plugin)
+			Expect(seen[0]).To(And(HaveField("Command", "ADD"), HaveField("IfName", "eth0"), HaveField("NetNS", HavePrefix("/var/run/netns/cni-"))))
+			Expect(seen[1]).To(And(HaveField("Command", "DEL"), HaveField("NetNS", seen[0].NetNS), HaveField("Stdin", ContainSubstring(`"prevResult"`))))
+			Expect(seen[2]).To(And(HaveField("Command", "DEL"), HaveField("NetNS", ""), HaveField("Stdin", Not(ContainSubstring(`"prevResult"`)))))
+		}
+		Expect(c.calls("portmap", p.id)[0].Stdin).To(ContainSubstring(`"HostPort":8080`))
+		Expect(c.calls("bandwidth", p.id)[0].Stdin).To(ContainSubstring(`"IngressBurst":4294967295`))
+	})
+
+	It("runs 20 pods at once, and removes them at once", func() {
+		c := newContainerd(newNode(), network)
+		c.running(web("stays", 8079))
+		before := nstest.Steady(c.state)
+
+		all := make([]*pod, 20)
+		Expect(atOnce(len(all), func(i int) (err error) {
+			all[i], err = c.run(web(fmt.Sprintf("web%d", i), int32(8080+i)))
+			return err
+		})).To(BeEmpty())
+		owner := map[string]string{}
+		for _, p := range all {
+			for _, addr := range []string{p.v4, p.v6} {
+				Expect(owner).NotTo(HaveKey(addr), "given to %s too", p.id)
+				owner[addr] = p.id
+			}
+		}
+		Expect(leases("pods")).To(HaveLen(2 * 21))
+
+		Expect(atOnce(len(all), func(i int) error { return all[i].stop() })).To(BeEmpty())
+		Expect(nstest.Settled(before, c.state)).To(BeEmpty(), "after StopPodSandbox")
+		Expect(atOnce(len(all), func(i int) error { return all[i].remove() })).To(BeEmpty())
+		Expect(nstest.Settled(before, c.state)).To(BeEmpty(), "after RemovePodSandbox")
+	})
+
+	// The kubelet removes a sandbox that was not made to the end. containerd calls DEL
+	// for it without a result of the ADD, which libcni keeps only when the chain is
+	// through.
+	DescribeTable("is killed while a pod is made, and leaves nothing of it",
+		func(point string, plugins fate) {
+			c := newContainerd(newNode().relayed(), network)
+			c.running(web("stays", 8079))
+			before := nstest.Steady(c.state)
+
+			c.killedAt(point, plugins)
+			c.start()
+			Expect(c.pods()).To(HaveLen(2), "the pods that containerd knows")
+			for _, p := range c.pods() {
+				if p.name == "web" {
+					Expect(p.stop()).To(Succeed())
+					Expect(p.remove()).To(Succeed())
+				}
+			}
+			Expect(nstest.Settled(before, c.state)).To(BeEmpty())
+			c.running(web("web", 8080))
+		},
+		EntryDescription("%s, and the plugins %s"),
+		Entry(nil, "before-bridge", areKilled),
+		Entry(nil, "before-host-local", areKilled), // the bridge plugin runs
+		Entry(nil, "after-host-local", areKilled),
+		Entry(nil, "after-host-local", goOn),
+		Entry(nil, "after-bridge", areKilled),
+		Entry(nil, "after-bridge", goOn),
+		Entry(nil, "after-portmap", areKilled),
+		Entry(nil, "before-tuning", areKilled),
+		Entry(nil, "after-tuning", areKilled),
+		Entry(nil, "after-tuning", goOn),
+	)
+})
+
+// A fate is what happens to the plugins of a daemon that is killed.
+type fate string
+
+const (
+	areKilled fate = "are killed"
+	goOn      fate = "go on" // as systemd leaves them: KillMode=process
+)
+
+// killedAt kills the daemon when the ADD of a pod has come to the point.
+func (c *containerd) killedAt(point string, plugins fate) {
+	GinkgoHelper()
+	fifo, leave := filepath.Join(c.bin, point), filepath.Join(c.bin, "go")
+	Expect(syscall.Mkfifo(fifo, 0o600)).To(Succeed())
+	Expect(syscall.Mkfifo(leave, 0o600)).To(Succeed())
+	failed := make(chan error, 1)
+	go func() {
+		_, err := c.run(web("web", 8080))
+		failed <- err
+	}()
+	stopped, err := os.ReadFile(fifo)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(os.Remove(fifo)).To(Succeed())
+
+	started := descendants(c.daemon.Process.Pid)
+	Expect(started).To(ContainElement(strings.TrimSpace(string(stopped))))
+	c.kill()
+	Expect(<-failed).To(HaveOccurred())
+	if plugins == goOn {
+		Expect(os.WriteFile(leave, nil, 0o600)).To(Succeed())
+	}
+	for _, pid := range started {
+		if plugins == areKilled {
+			Expect(signal(pid, syscall.SIGKILL)).To(Or(Succeed(), MatchError(syscall.ESRCH)))
+		}
+		Eventually(signal).WithArguments(pid, syscall.Signal(0)).Should(MatchError(syscall.ESRCH))
+	}
+}
+
+func signal(pid string, s syscall.Signal) error {
+	n, err := strconv.Atoi(pid)
+	if err != nil {
+		return err
+	}
+	return syscall.Kill(n, s)
+}
+
+// descendants are the PIDs of what the process has started.
+func descendants(pid int) []string {
+	GinkgoHelper()
+	var all []string
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	Expect(err).NotTo(HaveOccurred())
+	for _, t := range tasks {
+		text, err := os.ReadFile(t)
+		Expect(err).To(Or(Not(HaveOccurred()), MatchError(fs.ErrNotExist)))
+		for child := range strings.FieldsSeq(string(text)) {
+			n, err := strconv.Atoi(child)
+			Expect(err).NotTo(HaveOccurred())
+			all = append(append(all, child), descendants(n)...)
+		}
+	}
+	return all
+}
+
+// atOnce does f with 0 to n-1 at the same time, and gives what failed.
+func atOnce(n int, f func(i int) error) []error {
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	var failed []error
+	for i := range n {
+		all.Go(func() {
+			if err := f(i); err != nil {
+				mu.Lock()
+				failed = append(failed, err)
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	return failed
+}
+
+// reachable: the pod's host port from all sides, and what its server sees of the client.
+func reachable(c *containerd, p *pod, client string) {
+	GinkgoHelper()
+	nstest.MustDial(GinkgoTB(), c.Outside, net.JoinHostPort(nstest.NodeV4, "8080"), nstest.OutsideV4)
+	nstest.MustDial(GinkgoTB(), c.Outside, net.JoinHostPort(nstest.NodeV6, "8080"), nstest.OutsideV6)
+	nstest.MustDial(GinkgoTB(), c.Node, "127.0.0.1:8080", gatewayV4)
+	for _, at := range []string{p.v4, p.v6} {
+		Expect(c.in(client, "dial", net.JoinHostPort(at, "80"))).To(HaveSuffix("local=" + at))
+	}
+	for _, at := range []string{nstest.NodeV4, nstest.NodeV6} {
+		Expect(c.in(client, "dial", net.JoinHostPort(at, "8080"))).To(HavePrefix("peer="), "the host port from another pod")
+	}
+}
+
+// reaches: its own host port (hairpin), and the host outside, which has no route to the
+// pod and sees the node.
+func reaches(c *containerd, p *pod, server string) {
+	GinkgoHelper()
+	for _, f := range []struct{ node, outside, gateway string }{
+		{nstest.NodeV4, nstest.OutsideV4, gatewayV4}, {nstest.NodeV6, nstest.OutsideV6, gatewayV6},
+	} {
+		Expect(c.in(server, "dial", net.JoinHostPort(f.node, "8080"))).To(HavePrefix("peer="+f.gateway+" "), "hairpin")
+		there := nstest.ServeTCP(GinkgoTB(), c.Outside, net.JoinHostPort(f.outside, "0"))
+		Expect(c.in(server, "dial", there.String())).To(HavePrefix("peer=" + f.node + " "))
+	}
+}
