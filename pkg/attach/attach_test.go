@@ -139,6 +139,17 @@ func (w world) add(t *testing.T, id string) nl.Link {
 	return host
 }
 
+func (w world) del(t *testing.T, id string) {
+	t.Helper()
+	finish, err := attach.DelVeth(w.node, nil, attachment(id), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := finish(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestPairIsFoundByItsAttachment(t *testing.T) {
 	w := newWorld(t)
 	host := w.add(t, "one")
@@ -175,9 +186,7 @@ func TestNameOfAnotherAttachmentIsPassedOver(t *testing.T) {
 	if err != nil || found.Name != second {
 		t.Errorf("have %s, %v", found.Name, err)
 	}
-	if err := attach.DelVeth(w.node, nil, attachment("one"), nil); err != nil {
-		t.Fatal(err)
-	}
+	w.del(t, "one")
 	if links := w.nodeNS.Must(t, "ip", "-br", "link"); !strings.Contains(links, first) || strings.Contains(links, second) {
 		t.Errorf("left:\n%s", links)
 	}
@@ -188,9 +197,7 @@ func TestDelRemovesAPairThatWasHalfMade(t *testing.T) {
 	host := w.add(t, "one")
 	// A plugin that was killed before it could say whom the pair serves.
 	w.nodeNS.Must(t, "ip", "link", "set", host.Name, "alias", "")
-	if err := attach.DelVeth(w.node, nil, attachment("one"), nil); err != nil {
-		t.Fatal(err)
-	}
+	w.del(t, "one")
 	if links := w.podNS.Must(t, "ip", "-br", "link"); strings.Contains(links, "eth0") {
 		t.Errorf("left:\n%s", links)
 	}

@@ -154,32 +154,35 @@ func HostEnd(node *nl.Conn, owner types.Attachment, prev *types.Result) (nl.Link
 // Ours reports whether plumb made the pair of that host end.
 func Ours(host nl.Link) bool { return strings.HasPrefix(host.Alias, aliasMark) }
 
-// DelVeth removes the attachment's pair, from whichever end it is found. pod and
-// prev may be nil. An interface of the container that serves another attachment is
-// left alone: the namespace at that path is a newcomer's then.
-func DelVeth(node, pod *nl.Conn, owner types.Attachment, prev *types.Result) error {
+// DelVeth removes the attachment's pair, from whichever end it is found, and returns
+// when nothing answers for the container any more; finish waits until the kernel has
+// cleaned up behind it (nl.DelAside) and is called before the connections are used
+// again. pod and prev may be nil. An interface of the container that serves another
+// attachment is left alone: the namespace at that path is a newcomer's then.
+func DelVeth(node, pod *nl.Conn, owner types.Attachment, prev *types.Result) (finish func() error, err error) {
 	host, err := HostEnd(node, owner, prev)
 	if err == nil {
-		return node.Apply(host.Del())
+		return node.DelAside(host)
 	}
+	nothing := func() error { return nil }
 	if !errors.Is(err, fs.ErrNotExist) || pod == nil {
-		return ignoreNotExist(err)
+		return nothing, ignoreNotExist(err)
 	}
 	l, err := pod.Link(owner.IfName)
 	if err != nil {
-		return ignoreNotExist(err)
+		return nothing, ignoreNotExist(err)
 	}
-	if l.Kind != "veth" || servesAnother(node, l) {
-		return nil
+	if l.Kind != "veth" || servesAnother(node, pod, l) {
+		return nothing, nil
 	}
-	return pod.Apply(l.Del())
+	return pod.DelAside(l)
 }
 
 // servesAnother reports whether the host end of a container's interface names an
 // attachment. It is not the one that is asked for: that was not found by name.
-func servesAnother(node *nl.Conn, pod nl.Link) bool {
-	host, err := node.LinkByIndex(pod.Peer)
-	return err == nil && host.Kind == "veth" && Ours(host) && host.Peer == pod.Index
+func servesAnother(node, pod *nl.Conn, l nl.Link) bool {
+	host, err := pod.VethPeer(l, node)
+	return err == nil && Ours(host)
 }
 
 func ignoreNotExist(err error) error {

@@ -56,6 +56,47 @@ func (c *Conn) AwaitUsable(l Link, within time.Duration) error {
 	})
 }
 
+// DelAside deletes a link and returns as soon as nobody sees it any more. The kernel
+// goes on to wait for a grace period, some ten milliseconds (netdev_run_todo), without
+// a lock that anybody needs; finish, never nil, waits for that and gives its outcome.
+// Until then the connection is in use.
+func (c *Conn) DelAside(l Link) (finish func() error, err error) {
+	done := func() error { return nil }
+	events, err := dial(c.h, group(unix.RTNLGRP_LINK))
+	if err != nil {
+		return done, err
+	}
+	answer, gone := make(chan error, 1), make(chan struct{})
+	go func() { answer <- c.Apply(l.Del()) }()
+	go func() {
+		if sawDeleted(events, l.Index) {
+			close(gone)
+		}
+	}()
+	select {
+	case err := <-answer:
+		return done, errors.Join(err, events.Close())
+	case <-gone:
+		return func() error { return errors.Join(<-answer, events.Close()) }, nil
+	}
+}
+
+// sawDeleted reads notifications until one says that the link is gone (true) or the
+// socket is closed.
+func sawDeleted(events *netlink.Conn, index int) bool {
+	for {
+		msgs, err := events.Receive()
+		if err != nil && !errors.Is(err, unix.ENOBUFS) {
+			return false
+		}
+		for _, m := range msgs {
+			if l, err := decodeLink(m.Data); m.Header.Type == unix.RTM_DELLINK && err == nil && l.Index == index {
+				return true
+			}
+		}
+	}
+}
+
 // tentative gives an address that is not usable yet; zero: all are.
 func tentative(addrs []Addr) (waiting netip.Prefix, err error) {
 	for _, a := range addrs {

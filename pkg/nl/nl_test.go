@@ -83,6 +83,29 @@ var _ = Describe("rtnetlink", func() {
 		Expect(err).To(MatchError(fs.ErrNotExist))
 	})
 
+	It("deletes a link aside: it is gone at once, and cleaned up behind", func() {
+		near, _ := pair()
+		finish, err := node.DelAside(near)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(nodeNS.Must(GinkgoTB(), "ip", "-br", "link")).NotTo(ContainSubstring("veth0"))
+		Expect(podNS.Must(GinkgoTB(), "ip", "-br", "link")).NotTo(ContainSubstring("eth0"))
+		Expect(finish()).To(Succeed())
+		_, err = node.Link("veth0")
+		Expect(err).To(MatchError(fs.ErrNotExist))
+		By("telling when it could not")
+		tracer.Before = func(step string) error {
+			if step == "delete link veth0" {
+				return unix.EBUSY
+			}
+			return nil
+		}
+		near, _ = pair()
+		finish, err = node.DelAside(near)
+		Expect(err).To(MatchError(unix.EBUSY))
+		Expect(finish()).To(Succeed())
+		tracer.Before = nil
+	})
+
 	It("refuses a name that is taken and leaves its owner alone", func() {
 		pair()
 		var second undo.Stack

@@ -28,14 +28,12 @@ func del(r *skel.Request) error {
 		masq.Del(masq.Masq{Node: r.Node, Owner: r.Attachment()}, ips),
 		delMACSpoofCheck(r.Node, r.Attachment()),
 	)
-	links := errors.Join(
-		unplug(node, prev, bridgeName(r)),
-		attach.DelVeth(node, pod, r.Attachment(), prev),
-	)
-	if links != nil { // something may still answer for the address
-		return errors.Join(rules, links)
+	unplugged := unplug(node, prev, bridgeName(r))
+	finish, err := attach.DelVeth(node, pod, r.Attachment(), prev)
+	if err := errors.Join(unplugged, err); err != nil {
+		return errors.Join(rules, err, finish()) // something may still answer for the address
 	}
-	return errors.Join(rules, attach.ForgetFlows(r.Node, ips), ipam.Del(r))
+	return errors.Join(rules, attach.ForgetFlows(r.Node, ips), ipam.Del(r), finish())
 }
 
 // bridgeName reads no more of the configuration than DEL needs.

@@ -24,10 +24,11 @@ func del(r *skel.Request) error {
 	prev, _ := r.Prev() // one that cannot be read is as good as none
 	ips := attach.Prefixes(attach.IPsOf(prev, r.IfName))
 	rules := masq.Del(masq.Masq{Node: r.Node, Owner: r.Attachment()}, ips)
-	if err := attach.DelVeth(node, pod, r.Attachment(), prev); err != nil {
-		return errors.Join(rules, err) // something may still answer for the address
+	finish, err := attach.DelVeth(node, pod, r.Attachment(), prev)
+	if err != nil {
+		return errors.Join(rules, err, finish()) // something may still answer for the address
 	}
-	return errors.Join(rules, attach.ForgetFlows(r.Node, ips), ipam.Del(r))
+	return errors.Join(rules, attach.ForgetFlows(r.Node, ips), ipam.Del(r), finish())
 }
 
 func gc(r *skel.Request) error {
