@@ -91,7 +91,7 @@ func (n *node) calls(plugin, container string) []call {
 // what libcni has cached, and the namespaces.
 func (n *node) state() string {
 	all := []string{nstest.Snapshot(GinkgoTB(), n.Node)}
-	for _, dir := range []string{leaseDir + "/*", resultsDir, runDir, runDir + "/*", "/run/netns"} {
+	for _, dir := range []string{leaseDir + "/*", resultsDir, runDir + "/*", "/run/netns"} {
 		files, err := filepath.Glob(dir + "/*")
 		Expect(err).NotTo(HaveOccurred())
 		for _, f := range files {

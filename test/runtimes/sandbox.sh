@@ -1,8 +1,8 @@
 #!/bin/sh
 # sandbox.sh runs a command as scripts/sandbox.sh does, for real runtimes: in a PID
 # namespace besides, so that no daemon, shim or container outlives it, and with empty
-# /run and /var/lib of its own, where runtimes and plugins keep what they cannot be
-# told to keep elsewhere. It needs root.
+# /run, /var/lib and /dev/shm of its own, where runtimes and plugins keep what they
+# cannot be told to keep elsewhere. It needs root.
 #
 #   go test -exec "$PWD/sandbox.sh" .
 #
@@ -19,7 +19,8 @@ export PLUMB_CGROUP
 
 # shellcheck disable=SC2016 # for the inner shell, which buries the orphans: no exec
 "$(dirname "$0")/../../scripts/sandbox.sh" unshare --pid --fork --kill-child --mount-proc sh -c '
-	mount -t tmpfs tmpfs /run && mount -t tmpfs tmpfs /var/lib && mkdir /run/tmp /run/netns || exit
+	for dir in /run /var/lib /dev/shm; do mount -t tmpfs tmpfs $dir || exit; done
+	mkdir /run/tmp /run/netns
 	export TMPDIR=/run/tmp && : >/run/plumb-sandbox
 	"$@"
 	exit $?' sh "$@" &
