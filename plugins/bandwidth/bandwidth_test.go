@@ -176,6 +176,30 @@ var _ = Describe("bandwidth", func() {
 		Expect(w.node.Must(GinkgoTB(), "ip", "-br", "link")).NotTo(ContainSubstring("bwp"))
 	})
 
+	It("leaves an ifb without an alias to the interface that it serves", func() {
+		w = ptp()
+		w.node.Must(GinkgoTB(), "ip", "link", "add", ifbX, "type", "ifb") // the reference plugin's, for the container's eth1
+		w.run("ADD", i5).OK(GinkgoTB())
+		w.run("CHECK", i5).OK(GinkgoTB())
+		w.run("DEL", i5).OK(GinkgoTB())
+		Expect(w.node.Must(GinkgoTB(), "ip", "-br", "link")).To(And(ContainSubstring(ifbX), Not(ContainSubstring(ifbNames(types.Attachment{Network: network, ContainerID: cid, IfName: "eth0"})[1]))))
+	})
+
+	It("marks an ifb that is being made, so that GC finds it", func() {
+		w = ptp()
+		made := ""
+		c := w.call.With("ADD")
+		c.Config = w.config(i5)
+		c.Before = func(step string) error {
+			if step == "set link "+ifbX+" alias" {
+				made = w.node.Must(GinkgoTB(), "ip", "-o", "link", "show", ifbX)
+			}
+			return nil
+		}
+		nstest.Run(plugin(), c).OK(GinkgoTB())
+		Expect(made).To(ContainSubstring(fmt.Sprint("group ", int32(attach.Group(network)))))
+	})
+
 	DescribeTable("DEL needs neither container, prevResult nor limits", func(change func(c *nstest.Call)) {
 		w = ptp()
 		w.run("ADD", i5).OK(GinkgoTB())

@@ -98,12 +98,7 @@ func (p place) addIFB(u *undo.Stack) (nl.Link, error) {
 		if !errors.Is(err, fs.ErrExist) {
 			break
 		}
-		if l, _ := p.conn.Link(name); l.Alias == attach.Alias(p.owner) {
-			return nl.Link{}, shapedAlready(name, err)
-		}
-	}
-	if errors.Is(err, fs.ErrExist) {
-		return nl.Link{}, shapedAlready(ifbNames(p.owner)[1], err)
+		err = shapedAlready(name, err)
 	}
 	if err != nil {
 		return nl.Link{}, err
