@@ -67,7 +67,8 @@ const patience = 10 * time.Second
 //
 // What the script cannot do in the tables as they are (a chain that exists, a rule
 // that does not) is ErrRefused. A missing program has types.CodeConfig, a lock that
-// is not got in time types.CodeTryAgain.
+// is not got in time types.CodeTryAgain, what the program does not understand
+// types.CodeConfig.
 func (t Tool) Restore(what, script string) error {
 	program, err := t.program("restore")
 	if err != nil {
@@ -141,8 +142,9 @@ func (t Tool) run(what, stdin, program string, args ...string) (string, error) {
 
 // Exit statuses of the iptables programs (include/xtables.h: xtables_exittype).
 const (
-	otherProblem    = 1
-	resourceProblem = 4
+	otherProblem     = 1
+	parameterProblem = 2
+	resourceProblem  = 4
 )
 
 // explain makes an error of an exit status and of what the program wrote.
@@ -157,6 +159,8 @@ func explain(step, wrote string, err error) error {
 	switch exit.ExitCode() {
 	case otherProblem:
 		return fmt.Errorf("%s: %w: %w", step, ErrRefused, err)
+	case parameterProblem: // a chain, a match or an option that there is not
+		return types.Errorf(types.CodeConfig, "%s: %w", step, err)
 	case resourceProblem:
 		return types.Errorf(types.CodeTryAgain, "%s: the tables are busy (another program holds the lock); try again: %w", step, err)
 	}

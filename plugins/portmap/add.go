@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/nft"
@@ -87,10 +88,9 @@ func (p *portMap) addRules() error {
 // same call is for the same packets.
 func (p *portMap) warnOfDuplicates() {
 	for i, m := range p.conf.mappings {
-		for _, first := range p.conf.mappings[:i] {
-			if m != first && m.collides(first) {
-				p.r.Warn("host port %d/%s is mapped twice; it leads to container port %d, not %d", m.hostPort, m.proto, first.containerPort, m.containerPort)
-			}
+		k := slices.IndexFunc(p.conf.mappings[:i], m.collides)
+		if k >= 0 && m.containerPort != p.conf.mappings[k].containerPort {
+			p.r.Warn("%s is mapped twice; it leads to container port %d, not %d", m.text(), p.conf.mappings[k].containerPort, m.containerPort)
 		}
 	}
 }

@@ -118,7 +118,7 @@ func (p *portMap) markTarget() string { return "MARK --set-xmark " + p.markBits(
 func (p *portMap) marker() string {
 	switch {
 	case p.conf.setMark != "":
-		return xt.Quote(p.conf.setMark)
+		return p.conf.setMark
 	case p.conf.markBit != nft.DefaultMarkBit:
 		return p.markTarget()
 	}

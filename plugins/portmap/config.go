@@ -127,7 +127,7 @@ func (raw *rawConfig) config() (*config, error) {
 		refuse(conf.markBit < 0 || conf.markBit > 31, "markMasqBit %d is not between 0 and 31", conf.markBit)
 		refuse(conf.setMark != "", "markMasqBit and externalSetMarkChain exclude each other: the chain sets the bit that its owner masquerades")
 	}
-	refuse(unclean(conf.setMark) || strings.ContainsRune(conf.setMark, ' ') || language([]string{conf.setMark}) == iptables,
+	refuse(unclean(conf.setMark) || strings.ContainsAny(conf.setMark, ` "'\`) || language([]string{conf.setMark}) == iptables,
 		"externalSetMarkChain %q is no name of a chain", conf.setMark)
 	for f, tokens := range map[nft.Family][]string{nft.IPv4: raw.ConditionsV4, nft.IPv6: raw.ConditionsV6} {
 		if language(tokens) != "" {

@@ -113,13 +113,33 @@ func (p *portMap) additions(have []xt.Rule, ip netip.Prefix) []string {
 	if !hasChain(have, name) {
 		lines = append(lines, "-N "+name)
 	}
-	lines = append(lines, p.ownRules(ip)...)
-	for _, e := range p.portEntries(familyOf(ip.Addr())) {
-		lines = append(lines,
-			fmt.Sprintf("-A %s %s", name, e.rule(markComment(p.owner()))),
-			fmt.Sprintf("-I %s 1 %s -j %s", dnatChain, e.rule(entryComment(p.owner().Network, p.owner().ContainerID)), name))
+	entries := p.portEntries(familyOf(ip.Addr()))
+	block := p.ownRules(ip)
+	for _, e := range entries {
+		block = append(block, fmt.Sprintf("-A %s %s", name, e.rule(markComment(p.owner()))))
+	}
+	if endsUnmarked(have, name) { // with rules of the reference: they are to stay apart
+		for i, line := range block {
+			block[i] = fmt.Sprintf("-I %s %d%s", name, i+1, strings.TrimPrefix(line, "-A "+name))
+		}
+	}
+	lines = append(lines, block...)
+	for _, e := range entries {
+		lines = append(lines, fmt.Sprintf("-I %s 1 %s -j %s", dnatChain, e.rule(entryComment(p.owner().Network, p.owner().ContainerID)), name))
 	}
 	return lines
+}
+
+// endsUnmarked reports whether nothing tells whose the last rules of the chain are.
+func endsUnmarked(rules []xt.Rule, chain string) bool {
+	unmarked := false
+	for _, r := range rules {
+		if r.Chain == chain && r.Line != "" {
+			_, marked := markedIf(r.Comment)
+			unmarked = !marked
+		}
+	}
+	return unmarked
 }
 
 // sharedAdditions also takes away what a race of others has made twice.

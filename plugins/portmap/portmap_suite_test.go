@@ -156,7 +156,7 @@ func (b *bed) saved(programs ...string) string {
 	for _, program := range programs {
 		for line := range strings.Lines(b.node.Must(GinkgoTB(), program, "-t", "nat")) {
 			if strings.HasPrefix(line, "-") || strings.HasPrefix(line, ":CNI") {
-				line, _, _ = strings.Cut(line, " [")
+				line, _, _ = strings.Cut(line, " - [") // counters
 				lines = append(lines, strings.TrimSpace(line)+"\n")
 			}
 		}

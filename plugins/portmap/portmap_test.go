@@ -1,0 +1,416 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/pkg/nft"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// kept writes the configuration of a GC.
+func kept(network string, attachments ...string) string {
+	return fmt.Sprintf(`{"cniVersion":"1.1.0","name":%q,"type":"portmap","cni.dev/valid-attachments":[%s]}`, network, strings.Join(attachments, ","))
+}
+
+func attachment(id, ifName string) string {
+	return fmt.Sprintf(`{"containerID":%q,"ifname":%q}`, id, ifName)
+}
+
+// bare is a configuration without runtimeConfig and without prevResult.
+func bare(network string) string {
+	return fmt.Sprintf(`{"cniVersion":"1.1.0","name":%q,"type":"portmap"}`, network)
+}
+
+var _ = Describe("portmap", func() {
+	var b *bed
+	BeforeEach(func() {
+		b = newBed()
+		nstest.LeakCheck(GinkgoTB())
+	})
+	all := []string{mapped(8080, 80, overTCP), mapped(8081, 81, overUDP), mapped(8082, 82, `"protocol":"sctp"`), mapped(8083, 83, overTCP+`,"hostIP":"127.0.0.1"`)}
+
+	DescribeTable("keeps what each parameter set needs, in a form for people", func(golden, keys string, mappings ...string) {
+		c := b.call("one", conf(keys, mappings...))
+		ok(c, "ADD")
+		ok(c, "CHECK")
+		got := b.ruleset()
+		if strings.HasPrefix(golden, iptables) {
+			got = b.saved()
+		}
+		expectGolden(golden, got)
+		if !strings.HasPrefix(golden, iptables) {
+			_, err := nstest.NewNode(GinkgoTB()).ExecInput(got, "nft", "-f", "-")
+			Expect(err).NotTo(HaveOccurred(), "a saved ruleset can be loaded")
+		}
+		ok(c, "DEL")
+		ok(c, "DEL")
+		Expect(failure(c, "CHECK").Code).To(BeEquivalentTo(codeChanged))
+		Expect(b.elements()).To(BeEmpty())
+		Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
+	},
+		Entry(nil, "nftables", "", all[0], all[1], all[2], all[3]),
+		Entry(nil, "nftables-snat-false", `"snat":false,"masqAll":true,`, all[0]),
+		Entry(nil, "nftables-masqAll", `"masqAll":true,`, all[0]),
+		Entry(nil, "nftables-markMasqBit", `"markMasqBit":0,`, all[0]),
+		Entry(nil, "nftables-conditions", `"conditionsV4":["ip saddr !=","198.18.0.2"],"conditionsV6":["iifname \"uplink0\""],`, all[0], all[3]),
+		Entry(nil, "nftables-conditions-snat-false", `"snat":false,"conditionsV4":["ip saddr != 198.18.0.2"],`, all[0]),
+		Entry(nil, "iptables", `"backend":"iptables",`, all[0], all[1], all[2], all[3]),
+		Entry(nil, "iptables-snat-false", `"backend":"iptables","snat":false,`, all[0]),
+		Entry(nil, "iptables-masqAll", `"backend":"iptables","masqAll":true,`, all[0]),
+		Entry(nil, "iptables-markMasqBit", `"backend":"iptables","markMasqBit":0,`, all[0]),
+		Entry(nil, "iptables-conditions", `"conditionsV4":["!","-s","198.18.0.2/32"],"conditionsV6":["-i","uplink0"],`, all[0]),
+	)
+
+	It("marks by a chain of others", func() {
+		c := b.call("one", conf(`"externalSetMarkChain":"KUBE-MARK-MASQ",`, all[0]))
+		Expect(failure(c, "ADD")).To(And(HaveField("Code", BeEquivalentTo(types.CodeConfig)), HaveField("Msg", ContainSubstring("KUBE-MARK-MASQ"))))
+		Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
+		b.load("iptables-restore", "*nat\n-N KUBE-MARK-MASQ\nCOMMIT\n")
+		b.load("ip6tables-restore", "*nat\n-N KUBE-MARK-MASQ\nCOMMIT\n")
+		ok(c, "ADD")
+		ok(c, "CHECK")
+		expectGolden("iptables-externalSetMarkChain", b.saved())
+		ok(c, "DEL")
+	})
+
+	DescribeTable("leaves on the node what the node shares", func(backend string) {
+		c := b.call("one", conf(withBackend(backend), all...))
+		ok(c, "ADD")
+		ok(c, "DEL")
+		ok(b.call("gc", kept("net1")), "GC")
+		expectGolden(backend+"-cleaned", map[string]func() string{nftables: b.ruleset, iptables: func() string { return b.saved() }}[backend]())
+	}, backends())
+
+	It("hands prevResult on in the form of each version", func() {
+		for _, version := range []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
+			reply := ok(b.call("one", strings.Replace(conf("", all...), "1.1.0", version, 1)), "ADD")
+			Expect(reply.Stdout).To(ContainSubstring(fmt.Sprintf(`"cniVersion": %q`, version)))
+			Expect(reply.Result(GinkgoTB()).IPs).To(HaveLen(2))
+		}
+		Expect(failure(b.call("one", strings.Replace(conf("", all...), "1.1.0", "0.2.0", 1)), "ADD").Code).To(BeEquivalentTo(types.CodeVersion))
+	})
+
+	It("does nothing without mappings: no lock, no socket, no program", func() {
+		c := b.call("one", conf(""))
+		var steps []string
+		c.Before = func(step string) error { steps = append(steps, step); return nil }
+		Expect(ok(c, "ADD").Result(GinkgoTB()).IPs).To(HaveLen(2))
+		ok(c, "CHECK")
+		Expect(steps).To(BeEmpty())
+		Expect(b.ruleset()).To(BeEmpty())
+	})
+
+	It("needs to be in a chain", func() {
+		Expect(failure(b.call("one", bare("net1")), "ADD").Msg).To(ContainSubstring("must be called as chained plugin"))
+	})
+
+	DescribeTable("refuses what cannot work, before it does anything", func(config string, code int, texts ...string) {
+		var steps []string
+		c := b.call("one", config)
+		c.Before = func(step string) error { steps = append(steps, step); return nil }
+		got := failure(c, "ADD")
+		Expect(got.Code).To(BeEquivalentTo(code))
+		for _, text := range texts {
+			Expect(got.String()).To(ContainSubstring(text))
+		}
+		Expect(steps).To(BeEmpty())
+		ok(c, "DEL")
+		if code == types.CodeConfig {
+			Expect(failure(b.call("", config), "STATUS").Code).To(BeEquivalentTo(types.CodeNotAvailable))
+		}
+	},
+		Entry(nil, conf("", mapped(0, 80, overTCP)), 7, "Invalid host port number: 0", "portMappings[0]"),
+		Entry(nil, conf("", mapped(80, 0, overTCP)), 7, "Invalid container port number: 0"),
+		Entry(nil, conf("", mapped(-1, 65536, overTCP)), 7, "Invalid host port number: -1", "Invalid container port number: 65536"),
+		Entry(nil, conf("", all[0], mapped(65536, 80, overUDP), mapped(1, 2, `"protocol":"icmp"`)), 7, "portMappings[1]", "65536", "portMappings[2]", `"icmp"`),
+		Entry(nil, conf("", mapped(1, 2, `"protocol":""`)), 7, `protocol "" is none of tcp, udp, sctp`),
+		Entry(nil, conf("", mapped(1, 2, overTCP+`,"hostIP":"nowhere"`)), 7, "portMappings[0]", `"nowhere"`),
+		Entry(nil, conf("", mapped(1, 2, overTCP+`,"hostIP":"fe80::1%eth0"`)), 7, "fe80::1%eth0"),
+		Entry(nil, conf("", all[0], "null"), 7, "portMappings[1] is null"),
+		Entry(nil, conf("", `{"hostPort":"80","containerPort":80,"protocol":"tcp"}`), 6, "runtimeConfig.portMappings[0].hostPort"),
+		Entry(nil, conf(`"backend":"ebpf",`, all[0]), 7, `"ebpf"`),
+		Entry(nil, conf(`"markMasqBit":32,`, all[0]), 7, "markMasqBit 32"),
+		Entry(nil, conf(`"markMasqBit":-1,`, all[0]), 7, "markMasqBit -1"),
+		Entry(nil, conf(`"markMasqBit":1,"externalSetMarkChain":"X",`, all[0]), 7, "exclude each other"),
+		Entry(nil, conf(`"externalSetMarkChain":"X\n-F",`, all[0]), 7, "externalSetMarkChain"),
+		Entry(nil, conf(`"backend":"nftables","conditionsV4":["-s","x"],"externalSetMarkChain":"X",`, all[0]), 7,
+			"nftables backend was requested but configuration contains iptables-specific options [conditionsV4 externalSetMarkChain]"),
+		Entry(nil, conf(`"backend":"iptables","conditionsV4":["ip","saddr","x"],"conditionsV6":["a"],`, all[0]), 7,
+			"iptables backend was requested but configuration contains nftables-specific options [conditionsV4 conditionsV6]"),
+		Entry(nil, conf(`"conditionsV4":["ip","saddr","x"],"conditionsV6":["!","-s","::"],`, all[0]), 7, "[conditionsV4]", "[conditionsV6]"),
+		Entry(nil, conf(`"conditionsV4":["ip saddr 1.2.3.4; drop"],`, all[0]), 7, "no part of a condition"),
+		Entry(nil, conf(`"conditionsV4":["-s","1.2.3.4\n-F"],`, all[0]), 7, "no part of a condition"),
+	)
+
+	It("reads keys and protocols in any case, and empty conditions as none", func() {
+		config := strings.NewReplacer("runtimeConfig", "RuntimeConfig", "portMappings", "PortMappings", "hostPort", "HostPort",
+			"containerPort", "ContainerPort", "protocol", "Protocol").Replace(conf(`"conditionsV4":[],"conditionsV6":[""],`, mapped(8080, 80, `"protocol":"TCP"`), mapped(8080, 80, `"protocol":"Udp"`)))
+		ok(b.call("one", config), "ADD")
+		Expect(b.elements()).To(And(ContainSubstring("tcp . 8080"), ContainSubstring("udp . 8080")))
+	})
+
+	It("says what nft dislikes of a condition, and leaves nothing", func() {
+		got := failure(b.call("one", conf(`"conditionsV4":["nonsense"],`, all[0])), "ADD")
+		Expect(got).To(And(HaveField("Code", BeEquivalentTo(types.CodeConfig)), HaveField("Msg", And(ContainSubstring("conditionsV4"), ContainSubstring("nonsense")))))
+		Expect(b.elements()).To(BeEmpty())
+	})
+
+	It("names a port that is mapped twice", func() {
+		reply := ok(b.call("one", conf("", mapped(8080, 80, overTCP), mapped(8080, 81, overTCP), mapped(8080, 80, overTCP))), "ADD")
+		Expect(reply.Stderr).To(Equal("portmap: warning: host port 8080/tcp is mapped twice; it leads to container port 80, not 81\n"))
+		Expect(b.elements()).To(ContainSubstring("tcp . 8080 comment \"net1/one/eth0\" : 10.9.0.2 . 80"))
+	})
+
+	DescribeTable("takes a port over, and says from whom", func(backend string) {
+		former := b.call("former", conf(withBackend(backend), all[0], all[1]))
+		newer := b.call("newer", confFor(withBackend(backend)+`"name":"net2",`, []string{peer4 + "/24"}, all[0]))
+		ok(former, "ADD")
+		Expect(ok(newer, "ADD").Stderr).To(And(ContainSubstring("host port 8080/tcp"), ContainSubstring("former"), Not(ContainSubstring("8081"))))
+		nstest.ServeTCP(GinkgoTB(), b.pods[0], pod4+":80")
+		nstest.ServeTCP(GinkgoTB(), b.pods[1], peer4+":80")
+		reply, err := nstest.Dial(b.outside, nstest.NodeV4+":8080")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(reply).To(HaveSuffix("local=" + peer4))
+		ok(newer, "CHECK")
+		got := failure(former, "CHECK")
+		Expect(got.Msg).To(And(ContainSubstring("host port 8080/tcp"), ContainSubstring("newer"), Not(ContainSubstring("8081"))))
+		ok(former, "DEL")
+		ok(newer, "CHECK")
+		reply, err = nstest.Dial(b.outside, nstest.NodeV4+":8080")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(reply).To(HaveSuffix("local=" + peer4))
+		ok(newer, "DEL")
+		Expect(b.elements()).To(BeEmpty())
+		Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
+	}, backends())
+
+	It("gives a port back that an ADD took over and then failed", func() {
+		ok(b.call("former", conf("", all[0])), "ADD")
+		before := b.elements()
+		c := b.call("newer", conf(`"snat":true,"masqAll":true,`, all[0], all[1]))
+		c.Before = func(step string) error {
+			if strings.HasPrefix(step, "ensure sysctls") {
+				return errors.New("refused")
+			}
+			return nil
+		}
+		Expect(failure(c, "ADD").Msg).To(ContainSubstring("refused"))
+		Expect(b.elements()).To(Equal(before))
+	})
+
+	DescribeTable("tells networks and interfaces of one container apart (H5.7)", func(backend string) {
+		keys := withBackend(backend)
+		eth0 := b.call("one", confFor(keys+`"name":"net1",`, []string{pod4 + "/24"}, all[0], all[1]))
+		eth1 := b.call("one", strings.ReplaceAll(confFor(keys+`"name":"net1",`, []string{peer4 + "/24"}, mapped(9080, 80, overTCP)), `"interface":1`, `"interface":2`))
+		eth1.IfName = "eth1"
+		other := b.call("one", confFor(keys+`"name":"net2",`, []string{"10.9.0.4/24"}, mapped(9180, 80, overTCP)))
+		calls := []nstest.Call{eth0, eth1, other}
+		for i, gone := range calls {
+			for _, how := range []string{"by the mappings", "by the attachment alone"} {
+				for _, c := range calls {
+					ok(c, "ADD")
+				}
+				del := gone
+				if how == "by the attachment alone" {
+					del.Config = bare([]string{"net1", "net1", "net2"}[i])
+				}
+				ok(del, "DEL")
+				for k, c := range calls {
+					Expect(run(c, "CHECK").Exit == 0).To(Equal(k != i), "%d of %d, %s", k, i, how)
+				}
+				for _, c := range calls {
+					ok(c, "DEL")
+				}
+				Expect(b.elements()).To(BeEmpty())
+				Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
+			}
+		}
+	}, backends())
+
+	DescribeTable("is the same after a repeated ADD", func(backend string) {
+		c := b.call("one", conf(withBackend(backend), all...))
+		ok(c, "ADD")
+		before := b.elements() + b.saved()
+		Expect(ok(c, "ADD").Stderr).To(BeEmpty())
+		Expect(b.elements() + b.saved()).To(Equal(before))
+	}, backends())
+
+	DescribeTable("collects what is not to be kept, of its network only", func(backend string) {
+		add := func(id, ifName, network string, port int) nstest.Call {
+			c := b.call(id, strings.ReplaceAll(confFor(withBackend(backend)+fmt.Sprintf(`"name":%q,`, network), []string{fmt.Sprintf("10.9.0.%d/24", port-9000)},
+				mapped(port, 80, overTCP)), `"interface":1`, map[string]string{"eth0": `"interface":1`, "eth1": `"interface":2`}[ifName]))
+			c.IfName = ifName
+			ok(c, "ADD")
+			return c
+		}
+		keep, stale, sister := add("keep", "eth0", "net1", 9010), add("stale", "eth0", "net1", 9011), add("keep", "eth1", "net1", 9012)
+		other := add("other", "eth0", "net10", 9013)
+		ok(b.call("", kept("net1", attachment("keep", "eth0"))), "GC")
+		ok(keep, "CHECK")
+		ok(other, "CHECK")
+		Expect(failure(stale, "CHECK").Code).To(BeEquivalentTo(codeChanged))
+		Expect(failure(sister, "CHECK").Code).To(BeEquivalentTo(codeChanged))
+		ok(b.call("", kept("net1")), "GC")
+		ok(b.call("", kept("net10")), "GC")
+		Expect(b.elements()).To(BeEmpty())
+		Expect(b.ruleset()).NotTo(ContainSubstring("snat/"))
+		Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
+	}, backends())
+
+	DescribeTable("CHECK names what is missing", func(backend, damage, want string) {
+		c := b.call("one", conf(withBackend(backend), all[0]))
+		ok(c, "ADD")
+		ok(c, "CHECK")
+		words := strings.Fields(damage)
+		b.node.Must(GinkgoTB(), words[0], words[1:]...)
+		Expect(failure(c, "CHECK")).To(And(HaveField("Code", BeEquivalentTo(codeChanged)), HaveField("Msg", ContainSubstring(want))))
+		ok(c, "ADD")
+		ok(c, "CHECK")
+	},
+		Entry(nil, nftables, "nft delete element inet plumb hostport4 {tcp . 8080}", "map hostport4 of table inet plumb has no element for host port 8080/tcp of IP version 4"),
+		Entry(nil, nftables, "nft delete element inet plumb policy6 {tcp . 8080}", "map policy6 of table inet plumb has no element for host port 8080/tcp of IP version 6"),
+		Entry(nil, nftables, "nft flush map inet plumb hostportowner4", "no element for its list of ports"),
+		Entry(nil, nftables, "nft flush chain inet plumb hostports", "chain hostports of table inet plumb is gone or lacks rules"),
+		Entry(nil, nftables, "nft flush chain inet plumb snat/net1/10.9.0.0/24", "chain snat/net1/10.9.0.0/24"),
+		Entry(nil, nftables, "sysctl -w net.ipv4.conf.cni0.route_localnet=0", "route_localnet"),
+		Entry(nil, iptables, "iptables -t nat -F PREROUTING", "has no rule -A PREROUTING"),
+		Entry(nil, iptables, "iptables -t nat -F CNI-HOSTPORT-DNAT", "leads host port 8080/tcp nowhere"),
+		Entry(nil, iptables, "ip6tables -t nat -F CNI-HOSTPORT-MASQ", "has no rule -A CNI-HOSTPORT-MASQ"),
+	)
+
+	It("stays with a container whose backend was changed meanwhile", func() {
+		by := map[string]nstest.Call{}
+		for _, backend := range []string{nftables, iptables} {
+			by[backend] = b.call("one", conf(withBackend(backend), all...))
+		}
+		for _, pair := range [][2]string{{nftables, iptables}, {iptables, nftables}} {
+			ok(by[pair[0]], "ADD")
+			ok(by[pair[1]], "CHECK")
+			ok(by[pair[1]], "DEL")
+			Expect(b.elements()).To(BeEmpty())
+			Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
+		}
+	})
+
+	DescribeTable("serves 60 at once, and keeps each shared object once (H3.1)", func(backend string) {
+		calls := make([]nstest.Call, 60)
+		for i := range calls {
+			calls[i] = b.call(fmt.Sprint("cid", i), confFor(withBackend(backend)+`"name":"net1",`,
+				[]string{fmt.Sprintf("10.9.1.%d/16", i), fmt.Sprintf("fd00:9::1:%x/64", i)}, mapped(10000+i, 80, overTCP), mapped(20000+i, 80, overUDP)))
+		}
+		each := func(command string) {
+			GinkgoHelper()
+			var wg sync.WaitGroup
+			errs := make([]error, len(calls))
+			for i, c := range calls {
+				wg.Go(func() {
+					if r := run(c, command); r.Exit != 0 {
+						errs[i] = errors.New(r.Stdout)
+					}
+				})
+			}
+			wg.Wait()
+			Expect(errors.Join(errs...)).To(Succeed())
+		}
+		each("ADD")
+		each("CHECK")
+		each("DEL")
+		ok(b.call("", kept("net1")), "GC")
+		expectGolden(backend+"-cleaned", map[string]func() string{nftables: b.ruleset, iptables: func() string { return b.saved() }}[backend]())
+	}, backends())
+
+	It("starts no program and needs none, by nftables", func() {
+		GinkgoT().Setenv("PATH", "")
+		c := b.call("one", conf("", all...))
+		var steps []string
+		c.Before = func(step string) error { steps = append(steps, step); return nil }
+		for _, command := range []string{"STATUS", "ADD", "CHECK", "DEL"} {
+			ok(c, command)
+		}
+		Expect(steps).NotTo(ContainElement(Or(ContainSubstring("tables-"), HavePrefix("run nft"))))
+	})
+
+	It("says in STATUS what the kernel can do, and makes nothing", func() {
+		for _, keys := range []string{"", `"backend":"nftables",`, `"backend":"iptables",`, `"conditionsV4":["ip","saddr","x"],`} {
+			ok(b.call("", conf(keys)), "STATUS")
+		}
+		Expect(b.ruleset()).To(BeEmpty())
+		c := b.call("", conf(`"backend":"nftables",`))
+		c.Before = func(step string) error {
+			if step == "open nftables" {
+				return nft.ErrUnavailable
+			}
+			return nil
+		}
+		Expect(failure(c, "STATUS").Code).To(BeEquivalentTo(types.CodeNotAvailable))
+	})
+
+	It("falls back to iptables on a kernel without nf_tables, unless told not to", func() {
+		lacking := func(step string) error {
+			if step == "open nftables" {
+				return nft.ErrUnavailable
+			}
+			return nil
+		}
+		c := b.call("one", conf("", all...))
+		c.Before = lacking
+		ok(c, "ADD")
+		Expect(b.saved()).To(ContainSubstring("CNI-DN-"))
+		ok(c, "CHECK")
+		c.Before = nil
+		ok(c, "DEL")
+		Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
+		c = b.call("one", conf(`"backend":"nftables",`, all...))
+		c.Before = lacking
+		Expect(failure(c, "ADD").Code).To(BeEquivalentTo(types.CodeConfig))
+	})
+
+	It("says which program is missing", func() {
+		bin := nstest.Build(GinkgoTB(), "portmap")
+		empty := GinkgoT().TempDir()
+		c := b.call("one", conf(`"backend":"iptables",`, all...)).With("ADD")
+		c.Env = []string{"PATH=" + empty}
+		for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin"} {
+			if _, err := os.Stat(dir + "/iptables-restore"); err == nil {
+				c.Before = nil // found beside PATH: that is meant
+				nstest.Exec(GinkgoTB(), bin+"/portmap", c).OK(GinkgoTB())
+				return
+			}
+		}
+		Expect(nstest.Exec(GinkgoTB(), bin+"/portmap", c).Failure(GinkgoTB()).Msg).To(ContainSubstring("iptables-restore"))
+	})
+})
+
+var _ = DescribeTable("the fault sweep", func(keys string) {
+	p := plugin()
+	// The container that came before has ports of its own.
+	swept := p.Add
+	p.Add = func(r *skel.Request) (*types.Result, error) {
+		if r.ContainerID == "warm" {
+			r.Stdin = []byte(strings.ReplaceAll(string(r.Stdin), `"hostPort":8`, `"hostPort":18`))
+		}
+		return swept(r)
+	}
+	nstest.FaultSweep(GinkgoTB(), nstest.Sweep{
+		Plugin: p,
+		Config: conf(keys, mapped(8080, 80, overTCP), mapped(8081, 81, overUDP)),
+		Prepare: func(node, _ *nstest.NS) {
+			addBridge(GinkgoTB(), node)
+		},
+		// Nothing may be tracked: then there is nothing to forget.
+		Survives: []string{"read sysctl net/netfilter/nf_conntrack_count"},
+	})
+},
+	Entry(nil, ""),
+	Entry(nil, `"masqAll":true,"conditionsV4":["ip","saddr","!=","192.0.2.1"],`),
+	Entry(nil, `"backend":"iptables",`),
+)

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// The reference's rules for net1/cid1 with tcp 8080 → 80, in iptables and in nftables.
+const refChain = "CNI-DN-e8f6f419596f7f47b3468"
+
+func referenceIPTables(subnet, to string) string {
+	return fmt.Sprintf(`*nat
+-N CNI-HOSTPORT-DNAT
+-N CNI-HOSTPORT-SETMARK
+-N CNI-HOSTPORT-MASQ
+-N %[1]s
+-A PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT
+-A OUTPUT -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT
+-A POSTROUTING -m comment --comment "CNI portfwd requiring masquerade" -j CNI-HOSTPORT-MASQ
+-A CNI-HOSTPORT-SETMARK -m comment --comment "CNI portfwd masquerade mark" -j MARK --set-xmark 0x2000/0x2000
+-A CNI-HOSTPORT-MASQ -m mark --mark 0x2000/0x2000 -j MASQUERADE
+-A %[1]s -p tcp --dport 8080 -s %[2]s -j CNI-HOSTPORT-SETMARK
+-A %[1]s -p tcp --dport 8080 -s 127.0.0.1 -j CNI-HOSTPORT-SETMARK
+-A %[1]s -p tcp --dport 8080 -j DNAT --to-destination %[3]s
+-A CNI-HOSTPORT-DNAT -p tcp -m comment --comment "dnat name: \"net1\" id: \"cid1\"" -m multiport --destination-ports 8080 -j %[1]s
+COMMIT
+`, refChain, subnet, to)
+}
+
+const referenceNFT = `
+table ip cni_hostport {
+	comment "CNI portmap plugin"
+	chain hostports {
+		tcp dport 8080 dnat to 10.9.0.2:80 comment "cid1"
+		tcp dport 9180 dnat to 10.77.0.2:80 comment "cid1"
+		tcp dport 9080 dnat to 10.9.0.3:80 comment "cid2"
+	}
+	chain hostip_hostports { }
+	chain hostports_all {
+		jump hostip_hostports
+		jump hostports
+	}
+	chain prerouting {
+		type nat hook prerouting priority dstnat;
+		fib daddr type local jump hostports_all
+	}
+	chain masquerading {
+		type nat hook postrouting priority srcnat;
+		ip saddr 10.9.0.2 ip daddr 10.9.0.2 masquerade comment "cid1"
+		ip saddr 127.0.0.1 ip daddr 10.9.0.2 masquerade comment "cid1"
+		ip saddr 10.77.0.2 ip daddr 10.77.0.2 masquerade comment "cid1"
+	}
+}
+`
+
+var _ = Describe("beside the reference", func() {
+	var b *bed
+	var c nstest.Call
+	v4only := func(keys string) string {
+		return confFor(keys+`"name":"net1",`, []string{pod4 + "/24"}, mapped(8080, 80, overTCP))
+	}
+	BeforeEach(func() {
+		b = newBed()
+		c = b.call("cid1", v4only(""))
+		b.node.SetSysctl(GinkgoTB(), "net/ipv4/conf/cni0/route_localnet", "1") // it left that too
+	})
+
+	for _, program := range []string{"iptables-nft", "iptables-legacy"} {
+		It("accepts and removes what it has by "+program, func() {
+			b.load(program+"-restore", referenceIPTables("10.9.0.0/24", pod4+":80"))
+			ok(c, "CHECK")
+			for _, config := range []string{v4only(""), bare("net1")} {
+				c.Config = config
+				ok(c, "DEL")
+				Expect(b.saved(program + "-save")).NotTo(Or(ContainSubstring(refChain), ContainSubstring("dnat name")))
+				Expect(b.saved(program + "-save")).To(ContainSubstring("-A PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT"))
+				b.node.Must(GinkgoTB(), program, "-t", "nat", "-F")
+				b.node.Must(GinkgoTB(), program, "-t", "nat", "-X")
+				b.load(program+"-restore", referenceIPTables("10.9.0.0/24", pod4+":80"))
+			}
+			By("but not what it has for another interface of the container")
+			c.Config = strings.ReplaceAll(v4only(""), pod4, peer4)
+			ok(c, "DEL")
+			Expect(b.saved(program + "-save")).To(ContainSubstring(refChain))
+			By("and collects it")
+			ok(b.call("", kept("net1", attachment("cid1", "eth0"))), "GC")
+			Expect(b.saved(program + "-save")).To(ContainSubstring(refChain))
+			ok(b.call("", kept("net1")), "GC")
+			Expect(b.saved(program + "-save")).NotTo(ContainSubstring(refChain))
+		})
+	}
+
+	It("starts no program to remove what is in nf_tables", func() {
+		b.load("iptables-nft-restore", referenceIPTables("10.9.0.0/24", pod4+":80"))
+		var steps []string
+		c.Before = func(step string) error { steps = append(steps, step); return nil }
+		ok(c, "DEL")
+		Expect(b.saved()).NotTo(ContainSubstring(refChain))
+		Expect(steps).NotTo(ContainElement(ContainSubstring("tables-")))
+	})
+
+	It("accepts and removes its nftables rules, those of this network only", func() {
+		b.load("nft", referenceNFT)
+		ok(c, "CHECK")
+		ok(c, "DEL")
+		Expect(b.ruleset()).To(And(ContainSubstring("10.77.0.2"), ContainSubstring("cid2"), Not(ContainSubstring(pod4+" "))))
+		Expect(failure(c, "CHECK").Code).To(BeEquivalentTo(codeChanged))
+		c.Config = bare("net1")
+		ok(c, "DEL")
+		Expect(b.ruleset()).To(And(Not(ContainSubstring("cid1")), ContainSubstring("cid2")))
+	})
+
+	It("adds an interface to a container of the reference", func() {
+		b.load("iptables-restore", referenceIPTables("10.9.0.0/24", pod4+":80"))
+		sister := b.call("cid1", strings.ReplaceAll(confFor(`"backend":"iptables","name":"net1",`, []string{peer4 + "/24"}, mapped(9080, 80, overTCP)), `"interface":1`, `"interface":2`))
+		sister.IfName = "eth1"
+		ok(sister, "ADD")
+		ok(sister, "CHECK")
+		ok(c, "CHECK")
+		ok(sister, "DEL")
+		ok(c, "CHECK")
+		ok(c, "DEL")
+		Expect(b.saved()).NotTo(ContainSubstring(refChain))
+	})
+
+	Context("in person", func() {
+		const path = "/usr/lib/cni/portmap" // Debian's containernetworking-plugins
+		reference := func(command, config string) nstest.Reply {
+			GinkgoHelper()
+			if _, err := os.Stat(path); err != nil {
+				Skip("the reference plugin is not installed")
+			}
+			call := b.call("cid1", strings.ReplaceAll(config, `"cniVersion":"1.1.0"`, `"cniVersion":"1.0.0"`))
+			return nstest.Exec(GinkgoTB(), path, call.With(command))
+		}
+
+		It("deletes what we made", func() {
+			ok(b.call("cid1", v4only(`"backend":"iptables",`)), "ADD")
+			reference("DEL", v4only("")).OK(GinkgoTB())
+			Expect(b.saved()).NotTo(ContainSubstring(refChain))
+			Expect(b.saved("iptables-save")).To(ContainSubstring("-A PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT"))
+		})
+
+		It("checks what we made", func() {
+			dual := conf(`"backend":"iptables",`, mapped(8080, 80, overTCP), mapped(8081, 80, overUDP))
+			ok(b.call("cid1", dual), "ADD")
+			// Version 1.1.1 looks for IPv4 addresses in ip6tables, once ip is found right.
+			Expect(reference("CHECK", dual).Stdout).To(Or(BeEmpty(), ContainSubstring("could not check ipv6")))
+			b.node.Must(GinkgoTB(), "iptables", "-t", "nat", "-F", refChain)
+			Expect(reference("CHECK", dual).Stdout).To(ContainSubstring("could not check ipv4"))
+		})
+
+		It("is checked, and deleted, by us", func() {
+			dual := conf(`"backend":"iptables","conditionsV4":["!","-s","192.0.2.0/24"],`, mapped(8080, 80, overTCP), mapped(8081, 80, overUDP+`,"hostIP":"127.0.0.1"`))
+			reference("ADD", dual).OK(GinkgoTB())
+			ok(b.call("cid1", dual), "CHECK")
+			before := b.saved()
+			ok(b.call("cid1", dual), "DEL")
+			Expect(b.saved()).NotTo(ContainSubstring(refChain))
+			By("and we make the same, and one rule more for each entry")
+			ok(b.call("cid1", dual), "ADD")
+			var same []string
+			for line := range strings.Lines(b.saved()) {
+				if !strings.Contains(line, " if: ") && !strings.Contains(line, `if: \"`) {
+					same = append(same, line)
+				}
+			}
+			Expect(same).To(ConsistOf(strings.SplitAfter(strings.TrimSuffix(before, "\n")+"\n", "\n")[:len(same)]))
+		})
+	})
+})
