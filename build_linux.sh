@@ -15,18 +15,7 @@ command -v go >/dev/null || {
 	exit 1
 }
 
-# The version is that of the tag, with the commit for what came after it. It begins
-# with v2 whatever happens: runtimes read it, and take less than 1.9.1 for old.
-if [ -z "${VERSION:-}" ]; then
-	VERSION=$(git describe --tags --match 'v2.*' --dirty 2>/dev/null) || VERSION=v2.0.0-dev
-fi
-case $VERSION in
-v2.*) ;;
-*)
-	echo "build_linux.sh: VERSION is $VERSION; it has to begin with v2." >&2
-	exit 1
-	;;
-esac
+VERSION=$(scripts/version.sh)
 
 mkdir -p "$bin"
 export CGO_ENABLED=0 GOOS=linux

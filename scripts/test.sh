@@ -16,7 +16,7 @@ cd "$(dirname "$0")/.."
 # What the tests run, and the package that has it. The race detector needs a C compiler.
 needed=(
 	ip:iproute2 nft:nftables iptables:iptables ping:iputils-ping shellcheck:shellcheck
-	gcc:gcc git:git
+	gcc:gcc git:git /usr/lib/cni/bridge:containernetworking-plugins
 )
 
 bold='' plain=''
@@ -61,7 +61,7 @@ silent() {
 	return 1
 }
 
-format() { silent gofmt -l pkg plugins test; }
+format() { silent gofmt -l pkg plugins scripts test; }
 
 failed=()
 # run NAME COMMAND…

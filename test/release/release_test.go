@@ -1,0 +1,357 @@
+// Package release tests what leaves the project, and how it gets onto a node: the
+// files that scripts/release.sh makes, and scripts/install.sh on a folder in use.
+package release
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"debug/buildinfo"
+	"debug/elf"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+const (
+	version = "v2.99.0-test"
+	epoch   = 1700000000
+)
+
+// machines are the architectures that the test packs: the one of most nodes, and a
+// 32-bit one, for which a constant may be too large.
+var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm": elf.EM_ARM}
+
+func archiveName(arch string) string { return "cni-plugins-linux-" + arch + "-" + version + ".tgz" }
+
+const billName = "cni-plugins-linux-" + version + ".spdx.json"
+
+// checkout copies what a release is made of to a folder without a git history.
+func checkout(t *testing.T, dir string) {
+	t.Helper()
+	root := nstest.Root(t)
+	for _, part := range []string{"go.mod", "go.sum", "README.md", "LICENSE", "build_linux.sh", "pkg", "plugins", "scripts"} {
+		if info, err := os.Stat(filepath.Join(root, part)); err != nil {
+			t.Fatal(err)
+		} else if info.IsDir() {
+			err = os.CopyFS(filepath.Join(dir, part), os.DirFS(filepath.Join(root, part)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		run(t, dir, nil, "cp", filepath.Join(root, part), dir)
+	}
+}
+
+// run runs a program in dir and gives what it wrote on stdout.
+func run(t *testing.T, dir string, environ []string, name string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Dir = dir
+	if environ != nil {
+		cmd.Env = append(os.Environ(), environ...)
+	}
+	out, err := cmd.Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			t.Fatalf("%v: %v\n%s%s", cmd.Args, err, out, exit.Stderr)
+		}
+		t.Fatalf("%v: %v", cmd.Args, err)
+	}
+	return string(out)
+}
+
+// release makes one from the checkout.
+func release(t *testing.T, checkout, out string, environ ...string) {
+	t.Helper()
+	environ = append(environ, "VERSION="+version, fmt.Sprintf("SOURCE_DATE_EPOCH=%d", epoch))
+	run(t, checkout, environ, "sh", "-c", `umask "$UMASK" && exec scripts/release.sh --out "$0" amd64 arm`, out)
+}
+
+func TestRelease(t *testing.T) {
+	here, there, out, again := t.TempDir(), filepath.Join(t.TempDir(), "another", "place"), t.TempDir(), t.TempDir()
+	checkout(t, here)
+	if err := os.MkdirAll(there, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.CopyFS(there, os.DirFS(here)); err != nil {
+		t.Fatal(err)
+	}
+	release(t, here, out, "UMASK=022")
+	t.Run("has its files and no others", func(t *testing.T) { checkNames(t, out) })
+	t.Run("has checksums", func(t *testing.T) { checkSums(t, out) })
+	for arch, machine := range machines {
+		t.Run("has an archive for "+arch, func(t *testing.T) {
+			checkArchive(t, filepath.Join(out, archiveName(arch)))
+			checkExecutables(t, filepath.Join(out, archiveName(arch)), machine)
+		})
+	}
+	t.Run("unpacks over a folder in use", func(t *testing.T) { checkUnpack(t, filepath.Join(out, archiveName("amd64"))) })
+	t.Run("lists what is linked", func(t *testing.T) { checkBill(t, out) })
+	t.Run("is never replaced", func(t *testing.T) { checkKept(t, here, out) })
+	t.Run("is the same to the byte elsewhere", func(t *testing.T) {
+		release(t, there, again, "UMASK=077", "TZ=Asia/Tokyo", "LC_ALL=C.UTF-8", "GOAMD64=v3", "GOARM=7", "GOFLAGS=-ldflags=-w")
+		if diff := nstest.Compare(digests(t, out), digests(t, again)); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+func digests(t *testing.T, dir string) string {
+	t.Helper()
+	return run(t, dir, nil, "sh", "-c", "stat -c '%a %n' * && sha256sum *")
+}
+
+func checkNames(t *testing.T, out string) {
+	var want []string
+	for arch := range machines {
+		name := archiveName(arch)
+		want = append(want, name, name+".sha256", name+".sha512")
+	}
+	want = append(want, billName)
+	slices.Sort(want)
+	entries, err := os.ReadDir(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range entries {
+		got = append(got, e.Name())
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// checkSums: the programs that people use find them good, and a broken archive bad.
+func checkSums(t *testing.T, out string) {
+	for arch := range machines {
+		for _, sum := range []string{"sha256", "sha512"} {
+			run(t, out, nil, sum+"sum", "--check", "--strict", archiveName(arch)+"."+sum)
+		}
+	}
+}
+
+// members reads an archive.
+func members(t *testing.T, path string, visit func(*tar.Header, io.Reader)) {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !z.ModTime.IsZero() || z.Name != "" {
+		t.Errorf("gzip notes %q of %v", z.Name, z.ModTime)
+	}
+	for archive := tar.NewReader(z); ; {
+		h, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		visit(h, archive)
+	}
+}
+
+// checkArchive: flat, "./name", root's, and no entry for the folder itself.
+func checkArchive(t *testing.T, path string) {
+	var names []string
+	members(t, path, func(h *tar.Header, _ io.Reader) {
+		names = append(names, h.Name)
+		mode := fs.FileMode(0o755)
+		if h.Name == "./README.md" || h.Name == "./LICENSE" {
+			mode = 0o644
+		}
+		if h.Typeflag != tar.TypeReg || h.Uid != 0 || h.Gid != 0 || h.Uname != "" || h.Gname != "" || h.FileInfo().Mode() != mode {
+			t.Errorf("%s: type %q, %d:%d %q:%q, %v; want a file, 0:0, %v", h.Name, h.Typeflag, h.Uid, h.Gid, h.Uname, h.Gname, h.FileInfo().Mode(), mode)
+		}
+		if h.ModTime.Unix() != epoch {
+			t.Errorf("%s is of %v", h.Name, h.ModTime)
+		}
+	})
+	want := []string{"./LICENSE", "./README.md"}
+	sources, _ := filepath.Glob(filepath.Join(nstest.Root(t), "plugins/*/main.go"))
+	for _, main := range sources {
+		want = append(want, "./"+filepath.Base(filepath.Dir(main)))
+	}
+	slices.Sort(want)
+	if !slices.Equal(names, want) {
+		t.Errorf("%q, want %q", names, want)
+	}
+}
+
+// checkExecutables: each is for the machine, needs no loader, and knows its version.
+func checkExecutables(t *testing.T, path string, machine elf.Machine) {
+	dir := t.TempDir()
+	unpack(t, path, dir)
+	files, _ := filepath.Glob(dir + "/*")
+	for _, file := range files {
+		if strings.Contains(file, "README.md") || strings.Contains(file, "LICENSE") {
+			continue
+		}
+		e, err := elf.Open(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dynamic := slices.ContainsFunc(e.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP || p.Type == elf.PT_DYNAMIC })
+		if e.Machine != machine || dynamic {
+			t.Errorf("%s: for %v, dynamic %v; want %v, static", file, e.Machine, dynamic, machine)
+		}
+		_ = e.Close()
+		if content, err := os.ReadFile(file); err != nil || !strings.Contains(string(content), version) {
+			t.Errorf("%s does not know version %s (%v)", file, version, err)
+		}
+	}
+}
+
+func unpack(t *testing.T, path, dir string) {
+	t.Helper()
+	run(t, dir, nil, "tar", "--extract", "--gzip", "--file", path)
+}
+
+// checkUnpack: the folder's own owner and mode stay (with the "./" entry of other
+// releases they do not: containernetworking/plugins#1053), files are replaced, others
+// are left alone, and a single "./loopback" can be asked for.
+func checkUnpack(t *testing.T, path string) {
+	dir := t.TempDir()
+	for name, content := range map[string]string{"bridge": "old", "other": "mine"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(os.Chown(dir, 12345, 23456), os.Chmod(dir, 0o711)); err != nil {
+		t.Fatal(err)
+	}
+	unpack(t, path, dir)
+	run(t, dir, nil, "tar", "--extract", "--gzip", "--file", path, "./loopback")
+	var got syscall.Stat_t
+	if err := syscall.Stat(dir, &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Uid != 12345 || got.Gid != 23456 || got.Mode&0o7777 != 0o711 {
+		t.Errorf("the folder is %d:%d %o now, was 12345:23456 711", got.Uid, got.Gid, got.Mode&0o7777)
+	}
+	if other, err := os.ReadFile(filepath.Join(dir, "other")); err != nil || string(other) != "mine" {
+		t.Errorf("a file of somebody else: %q, %v", other, err)
+	}
+	if bridge, err := os.ReadFile(filepath.Join(dir, "bridge")); err != nil || !strings.HasPrefix(string(bridge), elf.ELFMAG) {
+		t.Errorf("bridge was not replaced (%v)", err)
+	}
+}
+
+// bill is what the test reads of an SPDX document.
+type bill struct {
+	SPDXVersion       string
+	DocumentNamespace string
+	CreationInfo      struct{ Created string }
+	Packages          []struct {
+		SPDXID, Name, VersionInfo, LicenseDeclared, Comment string
+		Checksums                                           []struct{ Algorithm, ChecksumValue string }
+	}
+	Relationships []struct{ SPDXElementID, RelationshipType, RelatedSPDXElement string }
+}
+
+// checkBill: each module that an executable was linked with, in its version and with
+// go.sum's checksum, and each archive with its own.
+func checkBill(t *testing.T, out string) {
+	var b bill
+	text, err := os.ReadFile(filepath.Join(out, billName))
+	if err == nil {
+		err = json.Unmarshal(text, &b)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.SPDXVersion != "SPDX-2.3" || b.CreationInfo.Created != "2023-11-14T22:13:20Z" || b.DocumentNamespace == "" {
+		t.Errorf("the document is %q of %q, %q", b.SPDXVersion, b.CreationInfo.Created, b.DocumentNamespace)
+	}
+	ids, listed := map[string]bool{"SPDXRef-DOCUMENT": true}, map[string]bool{}
+	for _, p := range b.Packages {
+		if ids[p.SPDXID] {
+			t.Errorf("%s stands twice", p.SPDXID)
+		}
+		ids[p.SPDXID], listed[p.Name+" "+p.VersionInfo+" "+p.Comment] = true, true
+		if p.LicenseDeclared == "NOASSERTION" {
+			t.Errorf("%s has no known licence", p.Name)
+		}
+		for _, sum := range p.Checksums {
+			program := strings.ToLower(sum.Algorithm) + "sum"
+			if got := run(t, out, nil, program, p.Name); !strings.HasPrefix(got, sum.ChecksumValue+" ") {
+				t.Errorf("%s %s, want %s", program, got, sum.ChecksumValue)
+			}
+		}
+	}
+	for _, r := range b.Relationships {
+		if !ids[r.SPDXElementID] || !ids[r.RelatedSPDXElement] {
+			t.Errorf("%v is about something that is not there", r)
+		}
+	}
+	for arch := range machines {
+		checkListed(t, filepath.Join(out, archiveName(arch)), listed)
+	}
+}
+
+func checkListed(t *testing.T, archive string, listed map[string]bool) {
+	dir := t.TempDir()
+	unpack(t, archive, dir)
+	sums, err := os.ReadFile(filepath.Join(nstest.Root(t), "go.sum"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	modules := map[string]bool{}
+	files, _ := filepath.Glob(dir + "/*")
+	for _, file := range files {
+		info, err := buildinfo.ReadFile(file)
+		if err != nil {
+			continue // a text; checkExecutables looks at the others
+		}
+		for _, m := range info.Deps {
+			if !strings.Contains(string(sums), m.Path+" "+m.Version+" "+m.Sum+"\n") {
+				t.Errorf("%s is linked with %s %s, which go.sum does not name", file, m.Path, m.Version)
+			}
+			modules[m.Path+" "+m.Version+" go.sum: "+m.Sum] = true
+		}
+		modules["Go standard library "+strings.TrimPrefix(info.GoVersion, "go")+" "] = true
+	}
+	if len(modules) < 2 {
+		t.Errorf("found only %v in %s", modules, archive)
+	}
+	for m := range modules {
+		if !listed[m] {
+			t.Errorf("the bill misses %s", m)
+		}
+	}
+	if !listed[filepath.Base(archive)+" "+version+" "] {
+		t.Errorf("the bill misses %s", archive)
+	}
+}
+
+func checkKept(t *testing.T, checkout, out string) {
+	before := digests(t, out)
+	cmd := exec.Command(filepath.Join(checkout, "scripts/release.sh"), "--out", out, "amd64")
+	cmd.Env = append(os.Environ(), "VERSION="+version, fmt.Sprintf("SOURCE_DATE_EPOCH=%d", epoch+1))
+	if said, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(said), "not replaced") {
+		t.Errorf("the second release of one version: %v\n%s", err, said)
+	}
+	if diff := nstest.Compare(before, digests(t, out)); diff != "" {
+		t.Error(diff)
+	}
+}
