@@ -72,11 +72,7 @@ func podSide(eth string, ips []types.IP, routes []types.Route) attach.Spec {
 func podRoutes(ips []types.IP, routes []types.Route) []nl.Route {
 	var out []nl.Route
 	for _, ip := range ips {
-		route := nl.Route{Dst: single(ip.Gateway), Src: ip.Address.Addr()}
-		if ip.Address.Addr().Is4() {
-			route.Scope = nl.ScopeLink
-		}
-		out = addNew(out, route)
+		out = addNew(out, nl.Route{Dst: single(ip.Gateway), Src: ip.Address.Addr(), Scope: nl.ScopeLink})
 	}
 	for _, ip := range ips {
 		if !ip.Address.IsSingleIP() {
@@ -113,11 +109,7 @@ func nodeSide(host string, ips []types.IP) attach.Spec {
 		if !slices.Contains(s.Addrs, gateway) {
 			s.Addrs = append(s.Addrs, gateway)
 		}
-		route := nl.Route{Dst: single(ip.Address.Addr()), Scope: nl.ScopeHost}
-		if v6 {
-			route.Scope = nl.ScopeGlobal
-		}
-		s.Routes = append(s.Routes, route)
+		s.Routes = append(s.Routes, nl.Route{Dst: single(ip.Address.Addr()), Scope: nl.ScopeHost})
 		if v6 && s.Sysctls == nil {
 			// Without accept_dad=0 the link-local address, from which the node asks for
 			// the container's hardware address, would be of no use at first.
