@@ -111,3 +111,15 @@ func TestNeedTellsLackFromFailure(t *testing.T) {
 		t.Error("EPERM is no lack of the kernel's")
 	}
 }
+
+func TestNeedNotesTheAnswer(t *testing.T) {
+	file := t.TempDir() + "/needs"
+	t.Setenv("CNI_TEST_NEEDS", file)
+	t.Setenv("CNI_TEST_REQUIRE", "")
+	Need(t, "air", nil)
+	t.Run("skipped", func(t *testing.T) { Need(t, "ether", os.ErrNotExist) })
+	want := "has test/nstest: TestNeedNotesTheAnswer: air\nlacks test/nstest: TestNeedNotesTheAnswer/skipped: ether\n"
+	if got, err := os.ReadFile(file); err != nil || string(got) != want {
+		t.Errorf("noted %q, %v; want %q", got, err, want)
+	}
+}

@@ -240,19 +240,50 @@ var missing = []error{
 	syscall.ENOSYS, os.ErrNotExist,
 }
 
+// Kernel labels a spec that asks by Need for what a kernel may lack: test/vm/run.sh
+// runs those on a kernel that has it.
+const Kernel = "kernel"
+
 // Need ends the test unless err is nil: it skips where err says that the kernel
 // lacks the feature, and fails on any other error, and on that one too when the
-// environment has CNI_TEST_REQUIRE=all.
+// environment has CNI_TEST_REQUIRE=all. The file that CNI_TEST_NEEDS names, if any,
+// gets the answer as a line: of what one kernel lacks, another can be asked.
 func Need(tb TB, feature string, err error) {
 	tb.Helper()
 	switch {
 	case err == nil:
+		answer(tb, "has", feature)
 	case !lacking(err):
 		tb.Fatalf("%s: %v", feature, err)
 	case os.Getenv("CNI_TEST_REQUIRE") == "all":
 		tb.Fatalf("CNI_TEST_REQUIRE=all, and this kernel has no %s: %v", feature, err)
 	default:
+		answer(tb, "lacks", feature)
 		tb.Skipf("this kernel has no %s: %v", feature, err)
+	}
+}
+
+// answer notes what the kernel said: "lacks plugins/bridge: <test>: <feature>".
+func answer(tb TB, verb, feature string) {
+	tb.Helper()
+	file := os.Getenv("CNI_TEST_NEEDS")
+	if file == "" {
+		return
+	}
+	dir, err := os.Getwd()
+	if err == nil {
+		dir, err = filepath.Rel(Root(tb), dir)
+	}
+	var f *os.File
+	if err == nil {
+		f, err = os.OpenFile(file, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	}
+	if err == nil {
+		_, err = fmt.Fprintf(f, "%s %s: %s: %s\n", verb, dir, tb.Name(), feature)
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		tb.Fatalf("CNI_TEST_NEEDS: %v", err)
 	}
 }
 
