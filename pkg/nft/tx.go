@@ -120,12 +120,23 @@ func (t *Tx) batch() ([]netlink.Message, error) {
 }
 
 // makeRoom lets a batch through that is larger than the socket's usual buffer (the
-// GC of a node with thousands of dead containers).
+// GC of a node with thousands of dead containers), and what the kernel has to say to
+// one of many changes (a hundred ports that another container has).
 func (c *Conn) makeRoom(batch []netlink.Message) error {
-	const usual = 96 << 10
+	const (
+		usual   = 96 << 10
+		answers = 64       // that fit into the usual buffer
+		answer  = 4 << 10  // more than one takes
+		most    = 64 << 20 // a limit, not what is taken
+	)
 	size := 0
 	for _, m := range batch {
 		size += unix.NLMSG_HDRLEN + len(m.Data) + unix.NLMSG_ALIGNTO
+	}
+	if len(batch) > answers {
+		if err := c.nl.SetReadBuffer(min(len(batch)*answer, most)); err != nil {
+			return errno(err)
+		}
 	}
 	if size < usual {
 		return nil

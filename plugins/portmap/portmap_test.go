@@ -207,6 +207,32 @@ var _ = Describe("portmap", func() {
 		Expect(b.elements()).To(Equal(before))
 	})
 
+	It("needs one transaction for a hundred mappings, and takes a hundred over", func() {
+		var many []string
+		for i := range 100 {
+			many = append(many, mapped(20000+i, 80, overTCP))
+		}
+		var commits []string
+		c := b.call("one", conf("", many...))
+		ok(b.call("first", conf("", all[0])), "ADD") // makes the table
+		c.Before = func(step string) error {
+			if strings.HasPrefix(step, "nft ") && !strings.HasPrefix(step, "nft list") && !strings.HasPrefix(step, "nft get") {
+				commits = append(commits, step)
+			}
+			return nil
+		}
+		ok(c, "ADD")
+		Expect(commits).To(HaveLen(1))
+		Expect(ok(c, "ADD").Stderr).To(BeEmpty())
+		newer := b.call("two", confFor(`"name":"net1",`, []string{peer4 + "/24", peer6 + "/64"}, many...))
+		Expect(strings.Count(ok(newer, "ADD").Stderr, "is taken over")).To(Equal(200))
+		ok(newer, "CHECK")
+		ok(c, "DEL")
+		ok(newer, "CHECK")
+		ok(newer, "DEL")
+		Expect(b.elements()).NotTo(Or(ContainSubstring("/one/"), ContainSubstring("/two/")))
+	})
+
 	DescribeTable("tells networks and interfaces of one container apart (H5.7)", func(backend string) {
 		keys := withBackend(backend)
 		eth0 := b.call("one", confFor(keys+`"name":"net1",`, []string{pod4 + "/24"}, all[0], all[1]))

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/plumb-cni/plumb/pkg/nft"
+	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// BenchmarkNFTables gives the cost of each verb beside other containers' mappings: a
+// whole call in process, but for the close of the socket, which waits for the kernel.
+func BenchmarkNFTables(b *testing.B) {
+	for _, others := range []int{0, 5000} {
+		for _, mappings := range []int{1, 10, 100} {
+			benchmark(b, "", others, mappings)
+		}
+	}
+}
+
+// BenchmarkIPTables is the same by programs.
+func BenchmarkIPTables(b *testing.B) { benchmark(b, withBackend(iptables), 0, 1) }
+
+func benchmark(b *testing.B, keys string, others, mappings int) {
+	node, pod := nstest.Pair(b)
+	addBridge(b, node)
+	if others > 0 {
+		if err := fill(node, others); err != nil {
+			b.Fatal(err)
+		}
+	}
+	var ports []string
+	for i := range mappings {
+		ports = append(ports, mapped(30000+i, 80, overTCP))
+	}
+	c := nstest.Call{Node: node, Pod: pod, Config: confFor(keys+`"name":"net1",`, []string{pod4 + "/24"}, ports...)}
+	blind := c
+	blind.Config = bare("net1")
+	run := func(name string, before, measured nstest.Call) {
+		b.Run(fmt.Sprintf("%s/mappings=%d/others=%d", name, mappings, others), func(b *testing.B) {
+			for b.Loop() {
+				b.StopTimer()
+				nstest.Run(plugin(), before).OK(b)
+				b.StartTimer()
+				nstest.Run(plugin(), measured).OK(b)
+			}
+		})
+	}
+	add, del := c.With("ADD"), c.With("DEL")
+	run("ADD", del, add)
+	run("CHECK", add, c.With("CHECK"))
+	run("DEL", add, del)
+	run("DEL-by-attachment", add, blind.With("DEL"))
+	run("DEL-of-nothing", del, blind.With("DEL"))
+}
+
+// fill adds one mapping of each of n other containers.
+func fill(node *nstest.NS, n int) error {
+	h, err := ns.Open(node.Path(), nil)
+	if err != nil {
+		return err
+	}
+	c, err := nft.Open(h)
+	if err == nil {
+		err = c.Ensure(nft.PortMaps().With(nft.SNATChain("net1", netip.MustParsePrefix("10.9.0.0/24"), nft.DefaultMarkBit)))
+	}
+	for at := 0; err == nil && at < n; {
+		var tx nft.Tx
+		for end := min(at+500, n); at < end; at++ {
+			owner := types.Attachment{Network: "net1", ContainerID: fmt.Sprintf("%064x", at), IfName: "eth0"}
+			to, comment := netip.MustParseAddr(pod4), nft.Owner(owner)
+			s := slot{nft.IPv4, netip.IPv4Unspecified(), tcp, uint16(10000 + at)}
+			tx.AddElement(table(), s.target().Set, nft.Element{Key: s.key(), Data: nft.Concat(nft.AddrKey(to), nft.PortKey(80)), Comment: comment})
+			tx.AddElement(table(), s.policy().Set, nft.Element{Key: s.key(), Jump: "snat/net1/10.9.0.0/24", Comment: comment})
+			tx.AddElement(table(), nft.HostportOwners(nft.IPv4), nft.Element{Key: nft.OwnerKey(owner, 0), Data: s.listed(to), Comment: comment})
+		}
+		err = c.Commit("fill", &tx)
+	}
+	return errors.Join(err, h.Close())
+}
