@@ -85,7 +85,7 @@ func (a *attachment) create() (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	return result, a.settle()
+	return result, a.settle(result.IPs)
 }
 
 func (a *attachment) startIPAM() (*ipam.Pending, error) {
@@ -152,8 +152,9 @@ func (a *attachment) masquerade() masq.Masq {
 	return masq.Masq{Node: a.r.Node, Owner: a.r.Attachment(), Backend: a.conf.masqBackend}
 }
 
-// settle waits until the port forwards, and tells the segment of the addresses.
-func (a *attachment) settle() error {
+// settle waits until the port forwards and the container takes packets for its
+// addresses, and tells the segment of them.
+func (a *attachment) settle(ips []types.IP) error {
 	if a.conf.podDown {
 		return nil
 	}
@@ -165,7 +166,18 @@ func (a *attachment) settle() error {
 			return err
 		}
 	}
+	if err := a.pod.AwaitDelivery(a.eth, addresses(attach.Prefixes(ips)), portDeadline); err != nil {
+		return err
+	}
 	return attach.Announce(a.pod, a.eth)
+}
+
+func addresses(prefixes []netip.Prefix) []netip.Addr {
+	out := make([]netip.Addr, 0, len(prefixes))
+	for _, p := range prefixes {
+		out = append(out, p.Addr())
+	}
+	return out
 }
 
 // withGateways gives the IPs to the interface, and to those without a gateway the

@@ -165,7 +165,10 @@ func (a *attachment) ensureGateway(gateways []netip.Prefix) (nl.Link, error) {
 	}
 	// Setting the MAC, be it to what it was before our port came, stops the kernel
 	// from following the ports.
-	return dev, a.node.Apply(append(changes, dev.SetMAC(dev.MAC))...)
+	if err := a.node.Apply(append(changes, dev.SetMAC(dev.MAC))...); err != nil {
+		return nl.Link{}, err
+	}
+	return dev, a.node.AwaitDelivery(dev, addresses(gateways), portDeadline)
 }
 
 func holds(have []nl.Addr, p netip.Prefix) bool {

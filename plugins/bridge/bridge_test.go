@@ -547,21 +547,24 @@ var _ = Describe("bridge", func() {
 })
 
 var _ = Describe("fault sweep", func() {
-	DescribeTable("leaves nothing, whichever step fails", func(keys string, ranges ...string) {
-		path, leases := nstest.Build(GinkgoTB(), "host-local"), GinkgoTB().TempDir()
-		b := &bed{leases: leases}
-		nstest.FaultSweep(GinkgoTB(), nstest.Sweep{
-			Plugin: plugin(), Config: b.conf("1.1.0", keys, ranges...), Path: path, Dirs: []string{leases},
-			Ignore: func(line string) bool {
-				return strings.Contains(line, "last_reserved_ip") || strings.Contains(line, ".plumb")
-			},
-		})
-	},
+	DescribeTable("leaves nothing, whichever step fails", sweep,
 		Entry("layer 2", `"hairpinMode":true,`),
 		Entry("dual stack with gateway", gatewayed, v4range, v6range),
 		Entry("masquerade and spoof check", gatewayed+`"ipMasq":true,"macspoofchk":true,`, v4range),
 	)
 })
+
+// sweep refuses each step under the configuration in turn.
+func sweep(keys string, ranges ...string) {
+	path, leases := nstest.Build(GinkgoTB(), "host-local"), GinkgoTB().TempDir()
+	b := &bed{leases: leases}
+	nstest.FaultSweep(GinkgoTB(), nstest.Sweep{
+		Plugin: plugin(), Config: b.conf("1.1.0", keys, ranges...), Path: path, Dirs: []string{leases},
+		Ignore: func(line string) bool {
+			return strings.Contains(line, "last_reserved_ip") || strings.Contains(line, ".plumb")
+		},
+	})
+}
 
 // taken is the state of the namespaces once it no longer moves.
 func taken(namespaces ...*nstest.NS) string {
