@@ -26,6 +26,32 @@ func TestREADMEExamples(t *testing.T) {
 	nstest.Examples(t, plugin(), func(r *skel.Request) error { _, err := parse(r); return err })
 }
 
+// TestREADMERules: each listing in the page is what its golden says, with lines left
+// out.
+func TestREADMERules(t *testing.T) {
+	page, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := strings.Split(string(page), "```text\n")[1:]
+	for i, golden := range []string{"nftables-example", "iptables-example"} {
+		rules, err := os.ReadFile("testdata/" + golden + ".golden")
+		if err != nil {
+			t.Fatal(err)
+		}
+		rest := string(rules)
+		listing, _, _ := strings.Cut(blocks[i], "```")
+		for line := range strings.Lines(listing) {
+			_, after, found := strings.Cut(rest, line)
+			if !found {
+				t.Errorf("%s has no line, in this order, that says %s", golden, line)
+				break
+			}
+			rest = after
+		}
+	}
+}
+
 // expectGolden compares got with testdata/<name>.golden.
 func expectGolden(name, got string) {
 	GinkgoHelper()

@@ -38,8 +38,12 @@ var _ = Describe("portmap", func() {
 	})
 	all := []string{mapped(8080, 80, overTCP), mapped(8081, 81, overUDP), mapped(8082, 82, `"protocol":"sctp"`), mapped(8083, 83, overTCP+`,"hostIP":"127.0.0.1"`)}
 
+	const v4only = "IPv4:" // not part of the keys
 	DescribeTable("keeps what each parameter set needs, in a form for people", func(golden, keys string, mappings ...string) {
 		c := b.call("one", conf(keys, mappings...))
+		if rest, found := strings.CutPrefix(keys, v4only); found {
+			c.Config = confFor(rest+`"name":"net1",`, []string{pod4 + "/24"}, mappings...)
+		}
 		ok(c, "ADD")
 		ok(c, "CHECK")
 		got := b.ruleset()
@@ -58,6 +62,8 @@ var _ = Describe("portmap", func() {
 		Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
 	},
 		Entry(nil, "nftables", "", all[0], all[1], all[2], all[3]),
+		Entry(nil, "nftables-example", v4only, all[0]),
+		Entry(nil, "iptables-example", v4only+`"backend":"iptables",`, all[0]),
 		Entry(nil, "nftables-snat-false", `"snat":false,"masqAll":true,`, all[0]),
 		Entry(nil, "nftables-masqAll", `"masqAll":true,`, all[0]),
 		Entry(nil, "nftables-markMasqBit", `"markMasqBit":0,`, all[0]),
