@@ -93,8 +93,9 @@ else
 	run "go vet" go vet ./...
 	run "staticcheck" go tool staticcheck -checks all ./...
 	run "go mod tidy" silent go mod tidy -diff
-	run "shellcheck" shellcheck -x build_linux.sh scripts/*.sh .ci/run
+	run "shellcheck" shellcheck -x build_linux.sh scripts/*.sh .ci/run test/runtimes/*.sh test/runtimes/testdata/*.sh
 	run "go test -race" tests ./...
+	run "runtimes" test/runtimes/run.sh
 fi
 
 if [ ${#failed[@]} -gt 0 ]; then

@@ -181,12 +181,21 @@ func (c *containerd) killedAt(point string, plugins fate) {
 		_, err := c.run(web("web", 8080))
 		failed <- err
 	}()
-	stopped, err := os.ReadFile(fifo)
-	Expect(err).NotTo(HaveOccurred())
+	stopped := make(chan string, 1)
+	go func() {
+		pid, _ := os.ReadFile(fifo)
+		stopped <- strings.TrimSpace(string(pid))
+	}()
+	var plugin string
+	select {
+	case plugin = <-stopped:
+	case err := <-failed:
+		Fail(fmt.Sprintf("the pod was made, or not (%v), without coming to %s", err, point))
+	}
 	Expect(os.Remove(fifo)).To(Succeed())
 
 	started := descendants(c.daemon.Process.Pid)
-	Expect(started).To(ContainElement(strings.TrimSpace(string(stopped))))
+	Expect(started).To(ContainElement(plugin))
 	c.kill()
 	Expect(<-failed).To(HaveOccurred())
 	if plugins == goOn {

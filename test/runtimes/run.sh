@@ -11,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")"
 
 ../../scripts/need.sh containerd:containerd runc:runc podman:podman conmon:conmon \
-	ip:iproute2 nft:nftables iptables:iptables
+	/usr/lib/cni/firewall:containernetworking-plugins ip:iproute2 nft:nftables iptables:iptables
 if [ -z "${PLUMB_BIN:-}" ]; then
 	PLUMB_BIN=$(mktemp -d)
 	export PLUMB_BIN

@@ -24,7 +24,7 @@ export PLUMB_CGROUP
 	export TMPDIR=/run/tmp && : >/run/plumb-sandbox
 	"$@"
 	exit $?' sh "$@" &
-trap 'kill -KILL $!' INT TERM QUIT HUP
+trap 'kill -KILL $! || :' INT TERM QUIT HUP
 status=0
 wait $! || status=$?
 # Emptied by now: the end of a PID namespace is the end of all in it.
