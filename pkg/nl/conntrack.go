@@ -1,10 +1,11 @@
 package nl
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
+	"slices"
 
 	"github.com/mdlayher/netlink"
 	"github.com/plumb-cni/plumb/pkg/ns"
@@ -40,9 +41,12 @@ func (f Flow) String() string {
 
 // Attributes and flags of linux/netfilter/nfnetlink_conntrack.h.
 const (
+	ctGet            = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1 // IPCTNL_MSG_CT_GET
 	ctDelete         = unix.NFNL_SUBSYS_CTNETLINK<<8 | 2 // IPCTNL_MSG_CT_DELETE
+	nfgenmsgLen      = 4
 	ctaTupleOrig     = 1
 	ctaTupleReply    = 2
+	ctaID            = 12
 	ctaFilter        = 25
 	ctaFilterOrig    = 1
 	ctaFilterReply   = 2
@@ -62,52 +66,161 @@ const (
 	filterProtoDport = 1 << 5
 )
 
-// FlushFlows makes the kernel forget the connections, each flow by a filter in the
-// kernel (CTA_FILTER, kernel 5.8, commit cb8aa9a3affb): nothing is dumped. Nothing to
-// forget is no error, and neither is a kernel without connection tracking.
+// FlushFlows makes the kernel forget the connections. Where a filter in the kernel can
+// be relied on, nothing is listed (exactly); other flows are looked for in one list a
+// family. Nothing to forget is no error, and neither is a kernel without connection
+// tracking.
 func FlushFlows(h *ns.Handle, flows ...Flow) error {
 	if len(flows) == 0 {
 		return nil
 	}
-	config := &netlink.Config{}
+	config := &netlink.Config{MessageBufferSize: receiveBuffer}
 	if !h.Self() {
 		config.NetNS = h.FD()
 	}
-	var errs []error
-	err := h.Step("open conntrack socket", func() error {
-		c, err := netlink.Dial(unix.NETLINK_NETFILTER, config)
-		if err != nil {
-			return err
-		}
-		for _, f := range flows {
-			step := "flush conntrack " + f.String()
-			errs = append(errs, wrap(step, h.Step(step, func() error { return f.flush(c) })))
-		}
-		return c.Close()
+	var c *netlink.Conn
+	err := h.Step("open conntrack socket", func() (err error) {
+		c, err = netlink.Dial(unix.NETLINK_NETFILTER, config)
+		return err
 	})
-	return errors.Join(append(errs, wrap("open conntrack socket", err))...)
+	if err != nil {
+		return wrap("open conntrack socket", err)
+	}
+	var errs []error
+	listed := map[byte][]Flow{}
+	for _, f := range flows {
+		flushed := false
+		if f.exactly() {
+			step := "flush conntrack " + f.String()
+			errs = append(errs, wrap(step, h.Step(step, func() (err error) {
+				flushed, err = f.flush(c)
+				return err
+			})))
+		}
+		if !flushed {
+			for _, fam := range f.families() {
+				listed[fam] = append(listed[fam], f)
+			}
+		}
+	}
+	for fam, flows := range listed {
+		const step = "list conntrack and delete"
+		errs = append(errs, wrap(step, h.Step(step, func() error { return flushListed(c, fam, flows) })))
+	}
+	return errors.Join(append(errs, c.Close())...)
 }
 
-func (f Flow) flush(c *netlink.Conn) error {
+// exactly reports whether the filter of every kernel that has one does what it is
+// asked. It does not for IPv6: there it takes the addresses that differ (in
+// ctnetlink_filter_match_tuple, since cb8aa9a3affb, kernel 5.8; still in 6.18). It needs an
+// address, and knows ports of TCP and UDP only.
+func (f Flow) exactly() bool {
+	families := f.families()
+	return len(families) == 1 && families[0] == unix.AF_INET &&
+		(f.Proto == 0 || f.Proto == unix.IPPROTO_TCP || f.Proto == unix.IPPROTO_UDP)
+}
+
+// families are those that connections of the flow can be of.
+func (f Flow) families() []byte {
+	for _, a := range []netip.Addr{f.OrigSrc, f.OrigDst, f.ReplySrc} {
+		if a.IsValid() {
+			return []byte{family(a)}
+		}
+	}
+	return []byte{unix.AF_INET, unix.AF_INET6}
+}
+
+// flush deletes by a filter in the kernel (CTA_FILTER in a deletion, kernel 6.11). To an
+// older one the filter's tuples are those of one connection, and not even whole.
+func (f Flow) flush(c *netlink.Conn) (flushed bool, err error) {
 	body, err := f.request()
 	if err != nil {
-		return err
+		return true, err
 	}
-	_, err = c.Execute(netlink.Message{
+	err = deleteFlow(c, body)
+	switch {
+	case errors.Is(err, unix.EPROTONOSUPPORT):
+		return true, nil
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOENT):
+		return false, nil
+	}
+	return true, err
+}
+
+func deleteFlow(c *netlink.Conn, body []byte) error {
+	_, err := c.Execute(netlink.Message{
 		Header: netlink.Header{Type: ctDelete, Flags: netlink.Request | netlink.Acknowledge},
 		Data:   body,
 	})
-	if e, ok := wrap("", err).(*Error); ok && (e.Is(fs.ErrNotExist) || errors.Is(err, unix.EPROTONOSUPPORT)) {
-		return nil
-	}
 	return err
 }
 
-func (f Flow) request() ([]byte, error) {
-	fam := family(f.OrigSrc)
-	for _, a := range []netip.Addr{f.OrigDst, f.ReplySrc} {
-		fam = max(fam, family(a))
+// flushListed deletes the connections of the flows from a list of all of the family.
+func flushListed(c *netlink.Conn, fam byte, flows []Flow) error {
+	msgs, err := c.Execute(netlink.Message{
+		Header: netlink.Header{Type: ctGet, Flags: netlink.Request | netlink.Dump},
+		Data:   []byte{fam, unix.NFNETLINK_V0, 0, 0},
+	})
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
+		return nil
 	}
+	errs := []error{err}
+	for _, m := range msgs {
+		if len(m.Data) < nfgenmsgLen {
+			continue
+		}
+		body, err := deletion(m.Data, flows)
+		if err == nil && body != nil {
+			err = deleteFlow(c, body)
+		}
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// deletion makes a request of a listed connection that names it alone; nil: it is none
+// of the flows'.
+func deletion(listed []byte, flows []Flow) ([]byte, error) {
+	ad, err := netlink.NewAttributeDecoder(listed[nfgenmsgLen:])
+	if err != nil {
+		return nil, err
+	}
+	var orig, reply tuple
+	var raw, id []byte
+	for ad.Next() {
+		switch ad.Type() {
+		case ctaTupleOrig:
+			raw = ad.Bytes()
+			ad.Nested(orig.decode)
+		case ctaTupleReply:
+			ad.Nested(reply.decode)
+		case ctaID:
+			id = ad.Bytes()
+		}
+	}
+	have := Flow{Proto: orig.proto, OrigSrc: orig.src, OrigDst: orig.dst, OrigPort: orig.dport, ReplySrc: reply.src, ReplyPort: reply.sport}
+	wanted := slices.ContainsFunc(flows, func(f Flow) bool { return f.matches(have) })
+	if err := ad.Err(); err != nil || !wanted {
+		return nil, err
+	}
+	return linkBody(listed[:nfgenmsgLen:nfgenmsgLen], func(ae *netlink.AttributeEncoder) {
+		ae.Bytes(ctaTupleOrig|unix.NLA_F_NESTED, raw)
+		ae.Bytes(ctaID, id)
+	})
+}
+
+// matches reports whether a connection is one of the flow.
+func (f Flow) matches(c Flow) bool {
+	return (f.Proto == 0 || f.Proto == c.Proto) &&
+		(!f.OrigSrc.IsValid() || f.OrigSrc == c.OrigSrc) && (!f.OrigDst.IsValid() || f.OrigDst == c.OrigDst) &&
+		(!f.ReplySrc.IsValid() || f.ReplySrc == c.ReplySrc) &&
+		(f.OrigPort == 0 || f.OrigPort == c.OrigPort) && (f.ReplyPort == 0 || f.ReplyPort == c.ReplyPort)
+}
+
+func (f Flow) request() ([]byte, error) {
+	fam := f.families()[0]
 	orig, reply := uint32(0), uint32(0)
 	return linkBody([]byte{fam, unix.NFNETLINK_V0, 0, 0}, func(ae *netlink.AttributeEncoder) {
 		nest(ae, ctaTupleOrig, func(ae *netlink.AttributeEncoder) {
@@ -155,6 +268,43 @@ func (t tuple) encode(ae *netlink.AttributeEncoder) (flags uint32) {
 		}
 	})
 	return flags
+}
+
+func (t *tuple) decode(ad *netlink.AttributeDecoder) error {
+	for ad.Next() {
+		switch ad.Type() {
+		case ctaTupleIP:
+			ad.Nested(func(ad *netlink.AttributeDecoder) error {
+				for ad.Next() {
+					switch ad.Type() {
+					case ctaIPv4Src, ctaIPv6Src:
+						t.src, _ = netip.AddrFromSlice(ad.Bytes())
+					case ctaIPv4Dst, ctaIPv6Dst:
+						t.dst, _ = netip.AddrFromSlice(ad.Bytes())
+					}
+				}
+				return nil
+			})
+		case ctaTupleProto:
+			ad.Nested(t.decodeProto)
+		}
+	}
+	return nil
+}
+
+func (t *tuple) decodeProto(ad *netlink.AttributeDecoder) error {
+	ad.ByteOrder = binary.BigEndian
+	for ad.Next() {
+		switch ad.Type() {
+		case ctaProtoNum:
+			t.proto = ad.Uint8()
+		case ctaProtoSrcPort:
+			t.sport = ad.Uint16()
+		case ctaProtoDstPort:
+			t.dport = ad.Uint16()
+		}
+	}
+	return nil
 }
 
 func address(ae *netlink.AttributeEncoder, a netip.Addr, kinds [2]uint16, flag uint32) uint32 {
