@@ -135,6 +135,7 @@ func (c *containerd) end() {
 	}
 	_ = c.daemon.Process.Signal(syscall.SIGTERM)
 	_, _ = c.daemon.Process.Wait()
+	c.quiet()
 }
 
 // A pod is a sandbox of the daemon, with what was asked for it.

@@ -69,7 +69,10 @@ func newPodman(n *node) *podman {
 	n.write("net.d/two.conflist", fmt.Sprintf(bridged, "two", 92))
 	n.write("containers.conf", fmt.Sprintf(podmanConfig, n.bin, debianPlugins, networks))
 	p := &podman{n}
-	DeferCleanup(func() { p.do("rm", "--all", "--force", "--time", "0") })
+	DeferCleanup(func() {
+		p.do("rm", "--all", "--force", "--time", "0")
+		p.quiet()
+	})
 	p.do("load", "--input", imageTar(n.dir))
 	return p
 }

@@ -10,6 +10,7 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 
+[ -t 1 ] || export GINKGO_NO_COLOR=1
 ../../scripts/need.sh containerd:containerd runc:runc podman:podman conmon:conmon \
 	/usr/lib/cni/firewall:containernetworking-plugins ip:iproute2 nft:nftables iptables:iptables
 if [ -z "${PLUMB_BIN:-}" ]; then

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -101,6 +102,22 @@ func (n *node) state() string {
 		}
 	}
 	return strings.Join(all, "\n")
+}
+
+// quiet returns when no process works on the runtime's files any more: runtimes leave
+// some, which clean up, behind a removal.
+func (n *node) quiet() {
+	GinkgoHelper()
+	Eventually(func() (all []string) {
+		files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+		Expect(err).NotTo(HaveOccurred())
+		for _, f := range files {
+			if line, _ := os.ReadFile(f); strings.Contains(string(line), n.dir) {
+				all = append(all, strings.ReplaceAll(string(line), "\x00", " "))
+			}
+		}
+		return all
+	}).WithTimeout(10 * time.Second).Should(BeEmpty())
 }
 
 // leases are the addresses that host-local has given out in the network.
