@@ -32,7 +32,7 @@ var layers = []string{
 var doors = map[string][]string{
 	"github.com/mdlayher/netlink":        {"pkg/nl", "pkg/nft"},
 	"github.com/google/nftables":         {"pkg/nft"},
-	"os/exec":                            {"pkg/invoke", "pkg/iptables", "pkg/nft"},
+	"os/exec":                            {"pkg/iptables", "pkg/nft"},
 	"golang.org/x/sys/unix.Setns":        {"pkg/ns"},
 	"syscall.Setns":                      nil,
 	"os.Getenv":                          nil,

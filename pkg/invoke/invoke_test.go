@@ -2,7 +2,6 @@ package invoke
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -73,7 +72,7 @@ func (b *bench) in(t *testing.T, f func(r *skel.Request)) {
 
 // quick is a runner for tests of what goes wrong.
 func quick() runner {
-	return runner{limit: 10 * time.Second, pause: time.Millisecond, linger: 20 * time.Millisecond}
+	return runner{limit: 10 * time.Second, pause: time.Millisecond}
 }
 
 func (u runner) run(r *skel.Request, verb string) ([]byte, error) {
@@ -250,7 +249,7 @@ func TestDeadlineKills(t *testing.T) {
 	u.limit = 200 * time.Millisecond
 	b.in(t, func(r *skel.Request) {
 		_, err := u.run(r, "ADD")
-		if !errors.Is(err, context.DeadlineExceeded) || types.AsError(err).Code != types.CodeTryAgain {
+		if !errors.Is(err, os.ErrDeadlineExceeded) || types.AsError(err).Code != types.CodeTryAgain {
 			t.Errorf("%v", err)
 		}
 	})
@@ -277,7 +276,7 @@ func TestHeirOfStdout(t *testing.T) {
 		t.Fatal(err)
 	}
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil || !strings.Contains(string(stat), ") S ") {
+	if err != nil || strings.Contains(string(stat), ") Z ") {
 		t.Errorf("was waited for: %s, %v", stat, err)
 	}
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
