@@ -126,7 +126,7 @@ func (t Tool) run(what, stdin, program string, args ...string) (string, error) {
 	err := t.Node.Step(step, func() error {
 		return t.Node.Do(func() error {
 			cmd := exec.CommandContext(ctx, program, args...)
-			cmd.WaitDelay = time.Second
+			cmd.WaitDelay = patience // for what it wrote, on a busy node
 			cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &errOut
 			return cmd.Run()
 		})

@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -107,4 +108,55 @@ func FuzzQuote(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestExclusive(t *testing.T) {
+	p := tool(t, Default)
+	other, err := ns.Open(p.Node.Path(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Close() }()
+	err = Exclusive(p.Node, time.Minute, func() error {
+		err := Exclusive(other, time.Millisecond, func() error { t.Error("both at once"); return nil })
+		var coded *types.Error
+		if !errors.As(err, &coded) || coded.Code != types.CodeTryAgain {
+			t.Errorf("%v, want code %d", err, types.CodeTryAgain)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	third, err := ns.Open(p.Node.Path(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = third.Close() }()
+	// The waiter above still waits: it may come first, and then lets go when it closes.
+	if err := other.Close(); err != nil {
+		t.Error(err)
+	}
+	ran := false
+	if err := Exclusive(third, time.Minute, func() error { ran = true; return nil }); err != nil || !ran {
+		t.Errorf("%v, ran: %t", err, ran)
+	}
+}
+
+func TestParse(t *testing.T) {
+	rules := Parse("*nat\n:A - [0:0]\n-A A -s 192.0.2.1/32 -p tcp -m comment --comment \"a \\\"b\\\"\" -m multiport --dports 80,81 -j DNAT --to-destination 10.0.0.1:80\n" +
+		"-A A -s 192.0.2.1/32 -p tcp -m multiport --dports 80,81\nCOMMIT\n")
+	if len(rules) != 3 || rules[0] != (Rule{Chain: "A"}) {
+		t.Fatalf("%+v", rules)
+	}
+	r := rules[1]
+	if r.Chain != "A" || r.Comment != `a "b"` || r.Jump != "DNAT" || r.Matches != rules[2].Matches || rules[2].Jump != "" {
+		t.Errorf("%+v", rules)
+	}
+	if !r.Mentions(netip.MustParseAddr("10.0.0.1")) || r.Mentions(netip.MustParseAddr("10.0.0.11")) || r.Mentions(netip.MustParseAddr("fd00::1")) {
+		t.Error("the target's address is not told from others")
+	}
+	if want := "-D A -s 192.0.2.1/32 -p tcp -m multiport --dports 80,81"; rules[2].Deletion() != want {
+		t.Errorf("%s, want %s", rules[2].Deletion(), want)
+	}
 }

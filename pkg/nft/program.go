@@ -93,7 +93,7 @@ func run(h *ns.Handle, script string) error {
 	err = h.Step("run nft", func() error {
 		return h.Do(func() error {
 			cmd := exec.CommandContext(ctx, path, "-f", "-")
-			cmd.WaitDelay = time.Second
+			cmd.WaitDelay = programDeadline
 			cmd.Stdin, cmd.Stderr = strings.NewReader(script), &errOut
 			return cmd.Run()
 		})

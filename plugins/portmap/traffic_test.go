@@ -204,11 +204,20 @@ var _ = Describe("traffic", func() {
 		two := b.call("two", confFor(withBackend(backend)+`"name":"net1",`, []string{peer4 + "/24"}, both...))
 
 		// The kernel tracks connections where some rule needs it.
-		ok(b.call("zero", confFor(withBackend(backend)+`"name":"net0",`, []string{pod4 + "/24"}, mapped(9999, 80, overTCP))), "ADD")
+		ok(b.call("zero", confFor(withBackend(backend)+`"name":"net0",`, []string{pod4 + "/24", pod6 + "/64"}, mapped(9999, 80, overTCP))), "ADD")
 		talk := b.talk(b.outside, nstest.NodeV4+":8080")
 		passing := b.talk(b.pods[1], nstest.OutsideV4+":8080")
 		unrelated := b.talk(b.outside, peer4+":80") // the container's port is another one's host port
+		talk6 := b.talk(b.outside, "["+nstest.NodeV6+"]:8080")
+		unrelated6 := b.talk(b.pods[1], "["+nstest.OutsideV6+"]:8080")
+		nstest.ServeUDP(GinkgoTB(), b.outside, "["+nstest.OutsideV6+"]:8080")
+		b.outside.Batch(GinkgoTB(), "route add fd00:9::/64 via "+nstest.NodeV6)
+		for _, addr := range []string{"[" + pod6 + "]:80", "[" + peer6 + "]:80"} { // until all addresses of the links are usable
+			_, _ = nstest.Dial(b.node, addr)
+		}
 		Expect(talk()).To(BeEmpty(), "nobody listens yet")
+		Expect(talk6()).To(BeEmpty())
+		Expect(unrelated6()).NotTo(BeEmpty())
 		Expect(passing()).NotTo(BeEmpty())
 		Expect(unrelated()).NotTo(BeEmpty())
 		flows := b.flows("dst=" + nstest.OutsideV4)
@@ -216,12 +225,17 @@ var _ = Describe("traffic", func() {
 
 		ok(one, "ADD")
 		Expect(talk()).To(HaveSuffix("local=" + pod4))
+		Expect(talk6()).To(HaveSuffix("local=" + pod6))
+		Expect(b.flows("dst=" + nstest.OutsideV6)).To(HaveLen(1))
 		ok(two, "ADD")
 		Expect(talk()).To(HaveSuffix("local="+peer4), "a port that changes hands")
 		ok(two, "DEL")
 		Expect(b.flows("dst=" + nstest.NodeV4)).To(BeEmpty())
 		Expect(b.flows("dst=" + nstest.OutsideV4)).To(Equal(flows))
 		Expect(b.flows("dst=" + peer4)).NotTo(BeEmpty())
+		ok(one, "DEL")
+		Expect(b.flows("dst=" + nstest.NodeV6)).To(BeEmpty())
+		Expect(b.flows("dst=" + nstest.OutsideV6)).To(HaveLen(1))
 	}, backends())
 
 	It("comes to a container behind a pair of its own, from 127.0.0.1 and from itself", func() {
@@ -265,8 +279,7 @@ func (b *bed) talk(from *nstest.NS, addr string) func() string {
 // with this destination.
 func (b *bed) flows(word string) []string {
 	GinkgoHelper()
-	out, err := b.node.Exec("conntrack", "-L", "-p", "udp")
-	nstest.Need(GinkgoTB(), "conntrack", err)
+	out := b.node.Must(GinkgoTB(), "conntrack", "-L", "-p", "udp", "-f", "ipv4") + b.node.Must(GinkgoTB(), "conntrack", "-L", "-p", "udp", "-f", "ipv6")
 	var lines []string
 	for line := range strings.Lines(out) {
 		words := strings.Fields(line)
