@@ -8,6 +8,7 @@ import (
 
 	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/nft"
+	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
@@ -20,6 +21,16 @@ type portMap struct {
 	// device is the interface that packets of the node's 127/8 take to the container;
 	// empty: none, or not looked for.
 	device string
+	links  *nl.Conn // see node
+}
+
+// node connects to rtnetlink of the node, once.
+func (p *portMap) node() (*nl.Conn, error) {
+	var err error
+	if p.links == nil {
+		p.links, err = nl.Open(p.r.Node)
+	}
+	return p.links, err
 }
 
 func (p *portMap) owner() types.Attachment { return p.r.Attachment() }

@@ -40,7 +40,7 @@ func (p *portMap) local(s slot) ([]netip.Addr, error) {
 	if !s.hostIP.IsUnspecified() {
 		return []netip.Addr{s.hostIP}, nil
 	}
-	node, err := nl.Open(p.r.Node)
+	node, err := p.node()
 	if err != nil {
 		return nil, err
 	}

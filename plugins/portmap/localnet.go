@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io/fs"
 
-	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/sysctl"
 )
 
@@ -33,7 +32,7 @@ func (p *portMap) findLocalnet() error {
 	if !p.wantsLocalnet() || p.device != "" {
 		return nil
 	}
-	node, err := nl.Open(p.r.Node)
+	node, err := p.node()
 	if err != nil {
 		return err
 	}
