@@ -111,9 +111,21 @@ func (c *cluster) add(p *pod) error {
 	if err != nil {
 		return fmt.Errorf("add %s: %w", p.rt.ContainerID, err)
 	}
-	r, err := current.NewResultFromResult(result)
+	ips, err := p.read(result)
 	if err != nil {
 		return err
+	}
+	if !p.v4.IsValid() || !p.v6.IsValid() {
+		return fmt.Errorf("add %s: not both families: %v", p.rt.ContainerID, ips)
+	}
+	return nil
+}
+
+// read takes the pod's addresses from the result.
+func (p *pod) read(result cnitypes.Result) ([]*current.IPConfig, error) {
+	r, err := current.NewResultFromResult(result)
+	if err != nil {
+		return nil, err
 	}
 	for _, ip := range r.IPs {
 		addr, _ := netip.AddrFromSlice(ip.Address.IP)
@@ -123,10 +135,7 @@ func (c *cluster) add(p *pod) error {
 			p.v6 = addr
 		}
 	}
-	if !p.v4.IsValid() || !p.v6.IsValid() {
-		return fmt.Errorf("add %s: not both families: %v", p.rt.ContainerID, r.IPs)
-	}
-	return nil
+	return r.IPs, nil
 }
 
 func (c *cluster) attached(id string) *pod {
