@@ -74,7 +74,9 @@ func (u runner) start(r *skel.Request, verb, plugin string) (*Call, error) {
 		return nil, err
 	}
 	c := &Call{exited: -1, stdout: stream{fd: -1}, stderr: stream{fd: -1}, to: r.Stderr(), end: end}
-	env := append(slices.Clone(r.Environ()), "CNI_COMMAND="+verb) // the last one counts
+	// Twice in an environment, the first one counts for a Go program, the last one for bash.
+	env := slices.DeleteFunc(slices.Clone(r.Environ()), func(v string) bool { return strings.HasPrefix(v, "CNI_COMMAND=") })
+	env = append(env, "CNI_COMMAND="+verb)
 	if err := u.launch(c, file, env, r.Stdin); err != nil {
 		c.close()
 		return nil, end(err)

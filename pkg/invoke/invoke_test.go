@@ -138,7 +138,8 @@ func TestRelativeFolderIsNotLookedUpInPATH(t *testing.T) {
 }
 
 func TestDelegateSeesTheCallOfItsCaller(t *testing.T) {
-	b := newBench(t, `env > $DIR/env; cat > $DIR/stdin; echo "told <you>" >&2; echo answer`)
+	// As it was given: env tells what the shell makes of it.
+	b := newBench(t, `tr '\0' '\n' < /proc/$$/environ > $DIR/env; cat > $DIR/stdin; echo "told <you>" >&2; echo answer`)
 	b.env = []string{"CNI_COMMAND=CHECK", "CNI_COMMAND=ADD"} // the last one counts
 	b.in(t, func(r *skel.Request) {
 		out, err := Run(r, "DEL", "stand")
@@ -153,6 +154,9 @@ func TestDelegateSeesTheCallOfItsCaller(t *testing.T) {
 		if n := strings.Count(" "+strings.Join(env, " ")+" ", " "+want+" "); n != 1 {
 			t.Errorf("%s is %d times in the environment %v", want, n, env)
 		}
+	}
+	if n := strings.Count(" "+strings.Join(env, " "), " CNI_COMMAND="); n != 1 {
+		t.Errorf("CNI_COMMAND is %d times in the environment %v", n, env)
 	}
 	if got := b.read(t, "stdin"); got != conf {
 		t.Errorf("stdin %q, want %q", got, conf)
