@@ -85,7 +85,7 @@ func (h *Handle) identify() error {
 	if err := unix.Fstat(h.FD(), &st); err != nil {
 		return fmt.Errorf("stat netns %s: %w", h.path, err)
 	}
-	h.dev, h.ino = st.Dev, st.Ino
+	h.dev, h.ino = uint64(st.Dev), st.Ino // 32 bits on MIPS
 	return nil
 }
 
