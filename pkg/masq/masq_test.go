@@ -117,10 +117,10 @@ var _ = Describe("masquerade", func() {
 	Context("by nftables", func() {
 		It("adds an element an address, and deletes them", func() {
 			Expect(masq.Add(&u, m, dual)).To(Succeed())
-			expectGolden("nftables", ruleset())
+			nstest.Golden(GinkgoTB(), "nftables", ruleset())
 			Expect(masq.Check(m, dual)).To(Succeed())
 			Expect(masq.Del(m, dual)).To(Succeed())
-			expectGolden("nftables-cleaned", ruleset())
+			nstest.Golden(GinkgoTB(), "nftables-cleaned", ruleset())
 			Expect(masq.Check(m, dual)).To(MatchError(And(ContainSubstring("10.88.0.2 is missing"), ContainSubstring("fd00:9::2 is missing"))))
 			Expect(masq.Del(m, dual)).To(Succeed(), "gone already")
 			Expect(masq.Del(m, nil)).To(Succeed(), "gone already")
@@ -132,7 +132,7 @@ var _ = Describe("masquerade", func() {
 			Expect(masq.Del(m, nil)).To(Succeed())
 			Expect(ruleset()).To(And(Not(ContainSubstring("cid1")), ContainSubstring("net1/cid2/eth0")))
 			Expect(masq.Del(of("net1", "cid2", "eth0"), prefixes("10.88.0.77/16"))).To(Succeed())
-			expectGolden("nftables-cleaned", ruleset())
+			nstest.Golden(GinkgoTB(), "nftables-cleaned", ruleset())
 		})
 
 		It("leaves alone what others own, be it the same container", func() {
@@ -184,7 +184,7 @@ var _ = Describe("masquerade", func() {
 			Expect(all(func(m masq.Masq, ips []netip.Prefix) error { return masq.Add(new(undo.Stack), m, ips) })).To(Succeed())
 			Expect(all(masq.Check)).To(Succeed())
 			Expect(all(masq.Del)).To(Succeed())
-			expectGolden("nftables-cleaned", ruleset())
+			nstest.Golden(GinkgoTB(), "nftables-cleaned", ruleset())
 		})
 
 		It("repairs a damaged table, and Check names the damage", func() {
@@ -201,7 +201,7 @@ var _ = Describe("masquerade", func() {
 			Expect(masq.Add(&u, stale, prefixes("10.88.0.3/16", "10.77.0.3/16"))).To(Succeed())
 			Expect(masq.Add(&u, other, dual[1:])).To(Succeed())
 			Expect(masq.GC(m.Node, "net1", types.Set{m.Owner: true})).To(Succeed())
-			expectGolden("nftables-gc", ruleset())
+			nstest.Golden(GinkgoTB(), "nftables-gc", ruleset())
 			Expect(masq.GC(m.Node, "net1", types.Set{})).To(Succeed())
 			Expect(masq.GC(m.Node, "net10", types.Set{})).To(Succeed())
 			Expect(ruleset()).NotTo(Or(ContainSubstring("chain masq/"), ContainSubstring("elements")))
@@ -227,7 +227,7 @@ var _ = Describe("masquerade", func() {
 
 		DescribeTable("deletes its rules, those of this attachment only", func(ips []netip.Prefix) {
 			Expect(masq.Del(m, ips)).To(Succeed())
-			expectGolden("reference-cleaned", ruleset())
+			nstest.Golden(GinkgoTB(), "reference-cleaned", ruleset())
 			Expect(saved("iptables-nft-save")).To(BeEmpty())
 			Expect(saved("iptables-legacy-save")).To(BeEmpty())
 		},
@@ -254,7 +254,7 @@ var _ = Describe("masquerade", func() {
 
 		It("keeps the reference's names and comments, with each ACCEPT before MASQUERADE", func() {
 			Expect(masq.Add(&u, m, append(prefixes("10.88.0.2/16", "10.77.0.2/16"), dual[1]))).To(Succeed())
-			expectGolden("iptables", saved("iptables-save")+saved("ip6tables-save"))
+			nstest.Golden(GinkgoTB(), "iptables", saved("iptables-save")+saved("ip6tables-save"))
 			Expect(masq.Check(m, dual)).To(Succeed())
 			Expect(masq.Del(m, nil)).To(Succeed())
 			Expect(saved("iptables-save") + saved("ip6tables-save")).To(BeEmpty())
@@ -273,9 +273,9 @@ var _ = Describe("masquerade", func() {
 			sister := of("net1", "cid1", "eth1")
 			Expect(masq.Add(&u, m, prefixes("10.88.0.2/16"))).To(Succeed())
 			Expect(masq.Add(&u, sister, prefixes("10.77.0.2/16"))).To(Succeed())
-			expectGolden("iptables-shared", saved("iptables-save"))
+			nstest.Golden(GinkgoTB(), "iptables-shared", saved("iptables-save"))
 			Expect(masq.Del(m, first)).To(Succeed())
-			expectGolden("iptables-sister", saved("iptables-save"))
+			nstest.Golden(GinkgoTB(), "iptables-sister", saved("iptables-save"))
 			Expect(masq.Check(sister, prefixes("10.77.0.2/16"))).To(Succeed())
 			Expect(masq.Check(m, prefixes("10.88.0.2/16"))).NotTo(Succeed())
 			Expect(masq.Del(sister, second)).To(Succeed())

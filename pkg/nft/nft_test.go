@@ -78,7 +78,7 @@ var _ = Describe("nf_tables", func() {
 		Expect(c.Ensure(layout)).To(Succeed())
 		Expect(add(c, element(addr, owner))).To(Succeed())
 		before := ruleset()
-		expectGolden("plumb", before)
+		nstest.Golden(GinkgoTB(), "plumb", before)
 		Expect(c.Ensure(layout)).To(Succeed())
 		Expect(ruleset()).To(Equal(before), "an Ensure of what is whole changes nothing")
 
@@ -220,7 +220,7 @@ var _ = Describe("nf_tables", func() {
 		Expect(add(c, element(addr, owner))).To(Succeed())
 		next := hostports(layout)
 		Expect(c.Ensure(next)).To(Succeed())
-		expectGolden("upgraded", ruleset())
+		nstest.Golden(GinkgoTB(), "upgraded", ruleset())
 		var tx nft.Tx
 		tx.AddElement(table, "hostport4", nft.Element{
 			Key:     nft.Concat(nft.ProtoKey(syscall.IPPROTO_TCP), nft.PortKey(8080)),
@@ -228,7 +228,7 @@ var _ = Describe("nf_tables", func() {
 			Comment: nft.Owner(owner),
 		})
 		Expect(c.Commit("add", &tx)).To(Succeed())
-		expectGolden("hostport", ruleset())
+		nstest.Golden(GinkgoTB(), "hostport", ruleset())
 	})
 
 	It("says what it does to the tracer, and does nothing that is refused", func() {

@@ -2,10 +2,7 @@ package main
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -16,24 +13,9 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-var update = flag.Bool("update", false, "rewrite the golden files")
-
 func TestBandwidth(t *testing.T) {
 	RegisterFailHandler(Fail)
 	RunSpecs(t, "plugins/bandwidth")
-}
-
-// expectGolden compares got with testdata/<name>.golden.
-func expectGolden(name, got string) {
-	GinkgoHelper()
-	path := filepath.Join("testdata", name+".golden")
-	if *update {
-		Expect(os.MkdirAll("testdata", 0o755)).To(Succeed())
-		Expect(os.WriteFile(path, []byte(got), 0o644)).To(Succeed())
-	}
-	want, err := os.ReadFile(path)
-	Expect(err).NotTo(HaveOccurred())
-	Expect(got).To(Equal(string(want)))
 }
 
 const (

@@ -36,10 +36,10 @@ var _ = Describe("bandwidth", func() {
 		shaped := func() string { return "on the node:\n" + tcText(w.call.Node) + "in the container:\n" + tcText(w.pod) }
 		before := nstest.Steady(func() string { return nstest.Snapshot(GinkgoTB(), w.call.Node, w.pod) })
 		w.run("ADD", keys).OK(GinkgoTB())
-		expectGolden(golden, shaped())
+		nstest.Golden(GinkgoTB(), golden, shaped())
 		w.run("CHECK", keys).OK(GinkgoTB())
 		w.run("DEL", keys).OK(GinkgoTB())
-		expectGolden("cleaned", shaped())
+		nstest.Golden(GinkgoTB(), "cleaned", shaped())
 		Expect(nstest.Settled(before, func() string { return nstest.Snapshot(GinkgoTB(), w.call.Node, w.pod) })).To(BeEmpty())
 		w.run("DEL", keys).OK(GinkgoTB())
 		w.run("ADD", keys).OK(GinkgoTB()) // on the same interface again

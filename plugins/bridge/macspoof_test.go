@@ -2,10 +2,7 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"sync"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -17,8 +14,6 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // The reference's rules for cid1/eth0 behind veth1.
 const referenceSpoofRules = `
@@ -66,25 +61,13 @@ var _ = Describe("macspoofchk", func() {
 		GinkgoHelper()
 		return node.Must(GinkgoTB(), "nft", "list", "ruleset")
 	}
-	golden := func(name string) string {
-		GinkgoHelper()
-		path := filepath.Join("testdata", name+".golden")
-		if *update {
-			Expect(os.MkdirAll("testdata", 0o755)).To(Succeed())
-			Expect(os.WriteFile(path, []byte(ruleset()), 0o644)).To(Succeed())
-		}
-		want, err := os.ReadFile(path)
-		Expect(err).NotTo(HaveOccurred())
-		return string(want)
-	}
-
 	It("adds elements, and deletes them by the owner alone", func() {
 		s := of(1)
 		Expect(addMACSpoofCheck(&u, s)).To(Succeed())
-		Expect(ruleset()).To(Equal(golden("macspoof")))
+		nstest.Golden(GinkgoTB(), "macspoof", ruleset())
 		Expect(checkMACSpoofCheck(s)).To(Succeed())
 		Expect(delMACSpoofCheck(s.node, s.owner)).To(Succeed())
-		Expect(ruleset()).To(Equal(golden("macspoof-cleaned")))
+		nstest.Golden(GinkgoTB(), "macspoof-cleaned", ruleset())
 		Expect(checkMACSpoofCheck(s)).To(MatchError(ContainSubstring("no element for veth1")))
 		Expect(delMACSpoofCheck(s.node, s.owner)).To(Succeed(), "gone already")
 	})
@@ -149,7 +132,7 @@ var _ = Describe("macspoofchk", func() {
 		wg.Wait()
 		Expect(errors.Join(errs...)).To(Succeed())
 		Expect(gcMACSpoofChecks(handle(nil), "net1", types.Set{})).To(Succeed())
-		Expect(ruleset()).To(Equal(golden("macspoof-cleaned")))
+		nstest.Golden(GinkgoTB(), "macspoof-cleaned", ruleset())
 	})
 
 	It("takes over from the reference", func() {

@@ -53,7 +53,7 @@ var _ = Describe("ADD", func() {
 		func(version string) {
 			pod := newPod()
 			reply := run(b.call("one", pod, conf(version, onUplink+`,"mac":"02:00:00:00:00:01"`, staticDual)), "ADD").OK(GinkgoTB())
-			expectGolden("add-"+version, strings.ReplaceAll(reply.Stdout, pod.Path(), "SANDBOX"))
+			nstest.Golden(GinkgoTB(), "add-"+version, strings.ReplaceAll(reply.Stdout, pod.Path(), "SANDBOX"))
 		},
 		EntryDescription("%s"),
 		Entry(nil, "0.1.0"), Entry(nil, "0.2.0"), Entry(nil, "0.3.0"), Entry(nil, "0.3.1"),

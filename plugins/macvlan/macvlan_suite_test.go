@@ -1,7 +1,6 @@
 package main
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,8 +14,6 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 func TestMacvlan(t *testing.T) {
 	RegisterFailHandler(Fail)
@@ -165,15 +162,4 @@ func readFile(path string) string {
 	b, err := os.ReadFile(path)
 	Expect(err).NotTo(HaveOccurred())
 	return string(b)
-}
-
-// expectGolden compares got with testdata/<name>.golden.
-func expectGolden(name, got string) {
-	GinkgoHelper()
-	path := filepath.Join("testdata", name+".golden")
-	if *update {
-		Expect(os.MkdirAll("testdata", 0o755)).To(Succeed())
-		Expect(os.WriteFile(path, []byte(got), 0o644)).To(Succeed())
-	}
-	Expect(got).To(Equal(readFile(path)))
 }

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"flag"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -14,8 +12,6 @@ import (
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 func TestPortmap(t *testing.T) {
 	RegisterFailHandler(Fail)
@@ -50,19 +46,6 @@ func TestREADMERules(t *testing.T) {
 			rest = after
 		}
 	}
-}
-
-// expectGolden compares got with testdata/<name>.golden.
-func expectGolden(name, got string) {
-	GinkgoHelper()
-	path := filepath.Join("testdata", name+".golden")
-	if *update {
-		Expect(os.MkdirAll("testdata", 0o755)).To(Succeed())
-		Expect(os.WriteFile(path, []byte(got), 0o644)).To(Succeed())
-	}
-	want, err := os.ReadFile(path)
-	Expect(err).NotTo(HaveOccurred())
-	Expect(got).To(Equal(string(want)))
 }
 
 // A bed is a node with a bridge and two pods on it, and a host outside.

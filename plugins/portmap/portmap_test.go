@@ -50,7 +50,7 @@ var _ = Describe("portmap", func() {
 		if strings.HasPrefix(golden, iptables) {
 			got = b.saved()
 		}
-		expectGolden(golden, got)
+		nstest.Golden(GinkgoTB(), golden, got)
 		if !strings.HasPrefix(golden, iptables) {
 			_, err := nstest.NewNode(GinkgoTB()).ExecInput(got, "nft", "-f", "-")
 			Expect(err).NotTo(HaveOccurred(), "a saved ruleset can be loaded")
@@ -84,7 +84,7 @@ var _ = Describe("portmap", func() {
 		b.load("ip6tables-restore", "*nat\n-N KUBE-MARK-MASQ\nCOMMIT\n")
 		ok(c, "ADD")
 		ok(c, "CHECK")
-		expectGolden("iptables-externalSetMarkChain", b.saved())
+		nstest.Golden(GinkgoTB(), "iptables-externalSetMarkChain", b.saved())
 		ok(c, "DEL")
 	})
 
@@ -93,7 +93,7 @@ var _ = Describe("portmap", func() {
 		ok(c, "ADD")
 		ok(c, "DEL")
 		ok(b.call("gc", kept("net1")), "GC")
-		expectGolden(backend+"-cleaned", map[string]func() string{nftables: b.ruleset, iptables: func() string { return b.saved() }}[backend]())
+		nstest.Golden(GinkgoTB(), backend+"-cleaned", map[string]func() string{nftables: b.ruleset, iptables: func() string { return b.saved() }}[backend]())
 	}, backends())
 
 	It("hands prevResult on in the form of each version", func() {
@@ -364,7 +364,7 @@ var _ = Describe("portmap", func() {
 		}
 		each("DEL")
 		ok(b.call("", kept("net1")), "GC")
-		expectGolden(backend+"-cleaned", map[string]func() string{nftables: b.ruleset, iptables: func() string { return b.saved() }}[backend]())
+		nstest.Golden(GinkgoTB(), backend+"-cleaned", map[string]func() string{nftables: b.ruleset, iptables: func() string { return b.saved() }}[backend]())
 	}, backends())
 
 	It("starts no program and needs none, by nftables", func() {

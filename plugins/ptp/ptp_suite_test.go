@@ -1,7 +1,6 @@
 package main
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -16,8 +15,6 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 func TestPTP(t *testing.T) {
 	RegisterFailHandler(Fail)
@@ -152,17 +149,4 @@ func calls(dir string) string {
 	b, err := os.ReadFile(filepath.Join(dir, "calls"))
 	Expect(err).NotTo(HaveOccurred())
 	return strings.Join(strings.Fields(string(b)), " ")
-}
-
-// expectGolden compares got with testdata/<name>.golden.
-func expectGolden(name, got string) {
-	GinkgoHelper()
-	path := filepath.Join("testdata", name+".golden")
-	if *update {
-		Expect(os.MkdirAll("testdata", 0o755)).To(Succeed())
-		Expect(os.WriteFile(path, []byte(got), 0o644)).To(Succeed())
-	}
-	want, err := os.ReadFile(path)
-	Expect(err).NotTo(HaveOccurred())
-	Expect(got).To(Equal(string(want)))
 }

@@ -183,7 +183,7 @@ var _ = Describe("ptp", func() {
 			pod := newPod()
 			c := b.call("one", pod, conf())
 			reply := run(c, "ADD").OK(GinkgoTB())
-			expectGolden(name, state(pod, reply.Result(GinkgoTB()).Interfaces[0].Name))
+			nstest.Golden(GinkgoTB(), name, state(pod, reply.Result(GinkgoTB()).Interfaces[0].Name))
 			c.Config = withPrev(c.Config, reply)
 			run(c, "CHECK").OK(GinkgoTB())
 		},

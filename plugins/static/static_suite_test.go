@@ -1,10 +1,7 @@
 package main
 
 import (
-	"flag"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -14,8 +11,6 @@ import (
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 func TestStatic(t *testing.T) {
 	RegisterFailHandler(Fail)
@@ -42,17 +37,4 @@ func run(c nstest.Call, command string) nstest.Reply { return nstest.Run(plugin(
 // withPrev puts a result into a configuration.
 func withPrev(conf, result string) string {
 	return strings.TrimSuffix(conf, "}") + `,"prevResult":` + result + "}"
-}
-
-// expectGolden compares got with testdata/<name>.golden.
-func expectGolden(name, got string) {
-	GinkgoHelper()
-	path := filepath.Join("testdata", name+".golden")
-	if *update {
-		Expect(os.MkdirAll("testdata", 0o755)).To(Succeed())
-		Expect(os.WriteFile(path, []byte(got), 0o644)).To(Succeed())
-	}
-	want, err := os.ReadFile(path)
-	Expect(err).NotTo(HaveOccurred())
-	Expect(got).To(Equal(string(want)))
 }

@@ -42,7 +42,7 @@ var _ = Describe("static", func() {
 
 	DescribeTable("gives all that the configuration says, in the form of each version",
 		func(version string) {
-			expectGolden("add-"+version, run(call(conf(version, two+routes+dns, ""), ""), "ADD").OK(GinkgoTB()).Stdout)
+			nstest.Golden(GinkgoTB(), "add-"+version, run(call(conf(version, two+routes+dns, ""), ""), "ADD").OK(GinkgoTB()).Stdout)
 		},
 		EntryDescription("%s"),
 		Entry(nil, "0.1.0"), Entry(nil, "0.2.0"), Entry(nil, "0.3.0"), Entry(nil, "0.3.1"),

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"flag"
 	"os"
 	"strconv"
 	"syscall"
@@ -12,8 +11,6 @@ import (
 
 	"github.com/plumb-cni/plumb/pkg/skel"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 func TestTuning(t *testing.T) {
 	RegisterFailHandler(Fail)

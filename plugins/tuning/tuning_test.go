@@ -126,7 +126,7 @@ var _ = Describe("tuning", func() {
 			text, err := os.ReadFile(file())
 			Expect(err).NotTo(HaveOccurred())
 			numbers := regexp.MustCompile(`"(netns|ifindex)": \d+`)
-			expectGolden("saved.json", numbers.ReplaceAllString(string(text), `"$1": NUMBER`))
+			nstest.Golden(GinkgoTB(), "saved.json", numbers.ReplaceAllString(string(text), `"$1": NUMBER`))
 			// What the reference plugin wrote of the same, observed.
 			Expect(string(text)).To(HavePrefix("{\n \"mac\": \"02:00:00:00:00:01\",\n \"promisc\": false,\n \"mtu\": 1500,\n \"allmulti\": false,\n \"txQLen\": 1000,\n"))
 			info, err := os.Stat(file())
@@ -703,17 +703,4 @@ func listen(pod *nstest.NS, ifName string) (stop func()) {
 		return promiscuous(fd, ifName)
 	})).To(Succeed())
 	return func() { Expect(syscall.Close(fd)).To(Succeed()) }
-}
-
-// expectGolden compares got with testdata/<name>.golden.
-func expectGolden(name, got string) {
-	GinkgoHelper()
-	path := filepath.Join("testdata", name+".golden")
-	if *update {
-		Expect(os.MkdirAll("testdata", 0o755)).To(Succeed())
-		Expect(os.WriteFile(path, []byte(got), 0o644)).To(Succeed())
-	}
-	want, err := os.ReadFile(path)
-	Expect(err).NotTo(HaveOccurred())
-	Expect(got).To(Equal(string(want)))
 }
