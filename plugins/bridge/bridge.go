@@ -30,7 +30,11 @@ func ensureBridge(node *nl.Conn, conf *config) (nl.Link, error) {
 	if br.Kind != "bridge" {
 		return nl.Link{}, types.Errorf(types.CodeConfig, "interface %q exists and is no bridge; give another name by the key \"bridge\"", conf.bridge)
 	}
-	if err := sysctl.Ensure(node.NS(), attach.HostSysctls(br.Name)...); err != nil {
+	settings := attach.HostSysctls(br.Name)
+	if made && !conf.awaitDAD {
+		settings = append(settings, noDAD(br.Name))
+	}
+	if err := sysctl.Ensure(node.NS(), settings...); err != nil {
 		return nl.Link{}, err
 	}
 	if !made {
@@ -46,6 +50,13 @@ func ensureBridge(node *nl.Conn, conf *config) (nl.Link, error) {
 		changes = append(changes, br.SetUp())
 	}
 	return br, node.Apply(changes...)
+}
+
+// noDAD makes the link-local address of an interface of ours usable at once: the node
+// asks for its neighbours from it, and a container that is sent to before it sends
+// would be found a second or two late.
+func noDAD(name string) sysctl.Setting {
+	return sysctl.Setting{Key: sysctl.IPv6(name, "accept_dad"), Value: "0", Optional: true}
 }
 
 // lacksVLANs explains the error of a kernel that knows no VLAN filtering.
@@ -74,12 +85,10 @@ func mend(node *nl.Conn, br nl.Link, conf *config) (nl.Link, error) {
 	if err != nil {
 		return nl.Link{}, err
 	}
-	if filter && len(ports) > 0 {
-		return nl.Link{}, types.Errorf(types.CodeConfig,
-			"bridge %s does not filter VLANs and has %d ports in use: run \"ip link set %s type bridge vlan_filtering 1\", or use another bridge for vlan and vlanTrunk",
-			br.Name, len(ports), br.Name)
-	}
 	if filter {
+		if err := mayFilter(br, ports); err != nil {
+			return nl.Link{}, err
+		}
 		changes = append(changes, br.SetVLANFiltering())
 	}
 	if resize && len(ports) == 0 {
@@ -87,6 +96,17 @@ func mend(node *nl.Conn, br nl.Link, conf *config) (nl.Link, error) {
 		br.MTU = conf.mtu
 	}
 	return br, lacksVLANs(node.Apply(changes...), conf)
+}
+
+// mayFilter refuses to turn on the filtering of a bridge that is in use: its ports
+// would be in VLANs that nobody chose.
+func mayFilter(br nl.Link, ports []nl.Link) error {
+	if len(ports) == 0 {
+		return nil
+	}
+	return types.Errorf(types.CodeConfig,
+		"bridge %s does not filter VLANs and has %d ports in use: run \"ip link set %s type bridge vlan_filtering 1\", or use another bridge for vlan and vlanTrunk",
+		br.Name, len(ports), br.Name)
 }
 
 const zeroMAC = types.MAC("\x00\x00\x00\x00\x00\x00")
@@ -234,24 +254,36 @@ func (a *attachment) gatewayDevice() (nl.Link, error) {
 	if dev.Kind != "veth" {
 		return nl.Link{}, types.Errorf(types.CodeConfig, "interface %q exists and is not the gateway's of VLAN %d", name, a.conf.vlan)
 	}
-	port, err := a.node.LinkByIndex(dev.Peer)
-	if err != nil || port.Master == a.bridge.Index && port.Up && dev.Up {
+	port, err := a.node.VethPeer(dev, a.node)
+	if err != nil || port.Master == a.bridge.Index && port.Running && dev.Up {
 		return dev, err
 	}
 	return dev, a.finishVLANDevice(dev, port)
 }
 
-// finishVLANDevice makes the far end a port, also after somebody was stopped between
-// making the pair and this.
+// finishVLANDevice makes the far end a port and waits until it forwards, also after
+// somebody was stopped between making the pair and this, and beside another ADD that
+// is at it.
 func (a *attachment) finishVLANDevice(dev, port nl.Link) error {
-	if err := sysctl.Set(a.node.NS(), append(attach.HostSysctls(dev.Name), attach.HostSysctls(port.Name)...)...); err != nil {
+	settings := append(attach.HostSysctls(dev.Name), attach.HostSysctls(port.Name)...)
+	if !a.conf.awaitDAD {
+		settings = append(settings, noDAD(dev.Name))
+	}
+	if err := sysctl.Set(a.node.NS(), settings...); err != nil {
 		return err
 	}
-	vlan := config{vlan: a.conf.vlan, keepDefaultVLAN: a.conf.keepDefaultVLAN}
-	if err := plug(a.node, port, a.bridge, &vlan); err != nil {
+	if err := plug(a.node, port, a.bridge, a.conf.gatewayPort()); err != nil {
 		return err
 	}
-	return a.node.Apply(dev.SetUp())
+	if err := a.node.Apply(dev.SetUp()); err != nil {
+		return err
+	}
+	return a.node.AwaitRunning(port, portDeadline)
+}
+
+// gatewayPort is how the far end is plugged in.
+func (c *config) gatewayPort() *config {
+	return &config{vlan: c.vlan, keepDefaultVLAN: c.keepDefaultVLAN}
 }
 
 // vlanPortName names the far end of the gateway's pair, the same each time.

@@ -69,13 +69,14 @@ var _ = Describe("bridge", func() {
 			}
 			for key, want := range map[string]string{
 				"net/ipv4/ip_forward": "1", "net/ipv6/conf/all/forwarding": "1", "net/ipv6/conf/cni0/accept_ra": "0",
+				"net/ipv6/conf/cni0/accept_dad":                             "0",
 				"net/ipv6/conf/" + result.Interfaces[1].Name + "/accept_ra": "0",
 			} {
 				Expect(b.node.Sysctl(GinkgoTB(), key)).To(Equal(want), key)
 			}
 			By("leaving no address tentative, the gateway's neither (H3.9)")
 			Expect(in(one, "ip -6 addr show scope global tentative")).To(BeEmpty())
-			Expect(in(b.node, "ip -6 addr show dev cni0 scope global tentative")).To(BeEmpty())
+			Expect(in(b.node, "ip -6 addr show dev cni0 tentative")).To(BeEmpty())
 		})
 
 		DescribeTable("answers in the form of every version", func(version string) {
