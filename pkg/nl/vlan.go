@@ -3,6 +3,8 @@ package nl
 import (
 	"encoding/binary"
 	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -15,8 +17,10 @@ type VLAN struct {
 	Untagged bool // frames go out without a tag
 }
 
-func (v VLAN) String() string {
-	s := fmt.Sprintf("vlan %d", v.ID)
+func (v VLAN) String() string { return v.text(strconv.Itoa(v.ID)) }
+
+func (v VLAN) text(ids string) string {
+	s := "vlan " + ids
 	if v.PVID {
 		s += " pvid"
 	}
@@ -28,16 +32,20 @@ func (v VLAN) String() string {
 
 const (
 	// Flags of struct bridge_vlan_info (linux/if_bridge.h).
-	vlanPVID     = 1 << 1
-	vlanUntagged = 1 << 2
+	vlanPVID       = 1 << 1
+	vlanUntagged   = 1 << 2
+	vlanRangeBegin = 1 << 3
+	vlanRangeEnd   = 1 << 4
 	// Attributes of IFLA_AF_SPEC for AF_BRIDGE.
 	iflaBridgeVLANInfo = 2
-	extBridgeVLAN      = 1 << 1 // RTEXT_FILTER_BRVLAN
+	// RTEXT_FILTER_BRVLAN_COMPRESSED: in ranges. One by one, the VLANs of a port that
+	// is in all of them do not fit into a message of a dump.
+	extBridgeVLANRanges = 1 << 2
 )
 
 // AddVLANs puts a bridge port in VLANs.
 func (l Link) AddVLANs(vlans ...VLAN) Change {
-	return l.vlans("add port "+l.Name+" to "+fmt.Sprint(vlans), unix.RTM_SETLINK, vlans)
+	return l.vlans("add port "+l.Name+" to "+vlanText(vlans), unix.RTM_SETLINK, vlans)
 }
 
 // DelVLAN takes a bridge port out of a VLAN.
@@ -50,17 +58,60 @@ func (l Link) vlans(step string, kind uint16, vlans []VLAN) Change {
 	header[0] = unix.AF_BRIDGE
 	body, err := linkBody(header, func(ae *netlink.AttributeEncoder) {
 		nest(ae, unix.IFLA_AF_SPEC, func(ae *netlink.AttributeEncoder) {
-			for _, v := range vlans {
-				ae.Bytes(iflaBridgeVLANInfo, v.encode())
+			for _, r := range vlanRanges(vlans) {
+				r.encode(ae)
 			}
 		})
 	})
 	return change(step, kind, body, err)
 }
 
-// encode is struct bridge_vlan_info.
-func (v VLAN) encode() []byte {
-	var flags uint16
+// A vlanRange is a VLAN, or several with consecutive numbers and the same flags.
+type vlanRange struct {
+	VLAN     // the first
+	last int // number of the last
+}
+
+// vlanRanges joins neighbours. A PVID stands alone: the kernel takes none in a range.
+func vlanRanges(vlans []VLAN) []vlanRange {
+	var ranges []vlanRange
+	for _, v := range vlans {
+		if n := len(ranges); n > 0 && !v.PVID {
+			r := &ranges[n-1]
+			if v.ID == r.last+1 && v.Untagged == r.Untagged && !r.PVID {
+				r.last = v.ID
+				continue
+			}
+		}
+		ranges = append(ranges, vlanRange{VLAN: v, last: v.ID})
+	}
+	return ranges
+}
+
+// vlanText names VLANs for people: "vlan 100 pvid untagged, vlan 300-310".
+func vlanText(vlans []VLAN) string {
+	var text []string
+	for _, r := range vlanRanges(vlans) {
+		ids := strconv.Itoa(r.ID)
+		if r.last != r.ID {
+			ids += "-" + strconv.Itoa(r.last)
+		}
+		text = append(text, r.text(ids))
+	}
+	return strings.Join(text, ", ")
+}
+
+func (r vlanRange) encode(ae *netlink.AttributeEncoder) {
+	if r.last == r.ID {
+		ae.Bytes(iflaBridgeVLANInfo, r.info(r.ID, 0))
+		return
+	}
+	ae.Bytes(iflaBridgeVLANInfo, r.info(r.ID, vlanRangeBegin))
+	ae.Bytes(iflaBridgeVLANInfo, r.info(r.last, vlanRangeEnd))
+}
+
+// info is struct bridge_vlan_info, for the VLAN of that number.
+func (v VLAN) info(id int, flags uint16) []byte {
 	if v.PVID {
 		flags |= vlanPVID
 	}
@@ -68,7 +119,7 @@ func (v VLAN) encode() []byte {
 		flags |= vlanUntagged
 	}
 	b := binary.NativeEndian.AppendUint16(nil, flags)
-	return binary.NativeEndian.AppendUint16(b, uint16(v.ID))
+	return binary.NativeEndian.AppendUint16(b, uint16(id))
 }
 
 // VLANs lists the VLANs of a bridge port. The kernel has no narrower question than
@@ -77,7 +128,7 @@ func (c *Conn) VLANs(l Link) ([]VLAN, error) {
 	step := "list VLANs of port " + l.Name
 	header := linkHeader(0, 0, 0)
 	header[0] = unix.AF_BRIDGE
-	body, err := linkBody(header, func(ae *netlink.AttributeEncoder) { ae.Uint32(unix.IFLA_EXT_MASK, extBridgeVLAN) })
+	body, err := linkBody(header, func(ae *netlink.AttributeEncoder) { ae.Uint32(unix.IFLA_EXT_MASK, extBridgeVLANRanges) })
 	if err != nil {
 		return nil, wrap(step, err)
 	}
@@ -110,14 +161,21 @@ func decodeVLANs(attrs []byte) ([]VLAN, error) {
 			continue
 		}
 		ad.Nested(func(ad *netlink.AttributeDecoder) error {
+			first := 0
 			for ad.Next() {
-				if b := ad.Bytes(); ad.Type() == iflaBridgeVLANInfo && len(b) == 4 {
-					flags := binary.NativeEndian.Uint16(b)
-					vlans = append(vlans, VLAN{
-						ID:       int(binary.NativeEndian.Uint16(b[2:])),
-						PVID:     flags&vlanPVID != 0,
-						Untagged: flags&vlanUntagged != 0,
-					})
+				b := ad.Bytes()
+				if ad.Type() != iflaBridgeVLANInfo || len(b) != 4 {
+					continue
+				}
+				flags, id := binary.NativeEndian.Uint16(b), int(binary.NativeEndian.Uint16(b[2:]))
+				if flags&vlanRangeEnd == 0 {
+					first = id
+				}
+				if flags&vlanRangeBegin != 0 {
+					continue
+				}
+				for ; first <= id; first++ {
+					vlans = append(vlans, VLAN{ID: first, PVID: flags&vlanPVID != 0, Untagged: flags&vlanUntagged != 0})
 				}
 			}
 			return nil

@@ -76,6 +76,9 @@ func (c *checker) bridge() error {
 	if c.conf.promisc && !br.Promisc {
 		errs = append(errs, fmt.Errorf("bridge %s is not in promiscuous mode", br.Name))
 	}
+	if c.conf.filtering && !br.Bridge.VLANFiltering {
+		errs = append(errs, fmt.Errorf("bridge %s does not filter VLANs", br.Name))
+	}
 	host, err := c.host()
 	if err != nil {
 		return errors.Join(append(errs, err)...)
@@ -114,10 +117,11 @@ func (c *checker) port(host, br nl.Link) error {
 	if host.Port.Isolated != c.conf.port.Isolated {
 		errs = append(errs, fmt.Errorf("port %s has isolated %t, not %t", host.Name, host.Port.Isolated, c.conf.port.Isolated))
 	}
-	return errors.Join(append(errs, c.vlans(host))...)
+	return errors.Join(append(errs, c.vlans(host, br))...)
 }
 
-func (c *checker) vlans(host nl.Link) error {
+// vlans compares the VLANs of the container's port.
+func (c *checker) vlans(host, br nl.Link) error {
 	want := vlansOf(c.conf)
 	if len(want) == 0 {
 		return nil
@@ -126,16 +130,22 @@ func (c *checker) vlans(host nl.Link) error {
 	if err != nil {
 		return err
 	}
+	errs := []error{missingVLANs(host, want, have)}
+	for _, v := range have {
+		wanted := slices.ContainsFunc(want, func(w nl.VLAN) bool { return w.ID == v.ID })
+		kept := c.conf.keepDefaultVLAN && v.ID == br.Bridge.DefaultPVID
+		if !wanted && !kept {
+			errs = append(errs, fmt.Errorf("port %s is in %s", host.Name, v))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func missingVLANs(port nl.Link, want, have []nl.VLAN) error {
 	var errs []error
 	for _, v := range want {
 		if !slices.Contains(have, v) {
-			errs = append(errs, fmt.Errorf("port %s is not in %s", host.Name, v))
-		}
-	}
-	for _, v := range have {
-		extra := !slices.ContainsFunc(want, func(w nl.VLAN) bool { return w.ID == v.ID })
-		if extra && !c.conf.keepDefaultVLAN {
-			errs = append(errs, fmt.Errorf("port %s is in %s", host.Name, v))
+			errs = append(errs, fmt.Errorf("port %s is not in %s", port.Name, v))
 		}
 	}
 	return errors.Join(errs...)
@@ -156,13 +166,36 @@ func (c *checker) gateway(br nl.Link) error {
 	if err != nil {
 		return err
 	}
-	errs := []error{attach.DiffForwarding(c.node, c.ips())}
+	errs := []error{c.gatewayPort(dev, br), attach.DiffForwarding(c.node, c.ips())}
 	for _, gw := range gatewaysOf(c.ips()) {
 		if !holds(have, gw) {
 			errs = append(errs, fmt.Errorf("interface %s has no gateway address %s", dev.Name, gw))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// gatewayPort looks at how the gateway of a VLAN is plugged in. The port is shared:
+// another network may have left it more VLANs.
+func (c *checker) gatewayPort(dev, br nl.Link) error {
+	if c.conf.vlan == 0 {
+		return nil
+	}
+	port, err := c.node.VethPeer(dev, c.node)
+	if err != nil {
+		return err
+	}
+	if port.Master != br.Index {
+		return fmt.Errorf("interface %s is no port of bridge %s", port.Name, br.Name)
+	}
+	var errs []error
+	for _, l := range []nl.Link{dev, port} {
+		if !l.Up {
+			errs = append(errs, fmt.Errorf("interface %s is down", l.Name))
+		}
+	}
+	have, err := c.node.VLANs(port)
+	return errors.Join(append(errs, err, missingVLANs(port, vlansOf(c.conf.gatewayPort()), have))...)
 }
 
 // rules looks for what plumb alone leaves on the node for the attachment.

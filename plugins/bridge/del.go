@@ -77,6 +77,12 @@ func status(r *skel.Request) error {
 	case br.Kind != "bridge":
 		return types.Errorf(types.CodeNotAvailable, "interface %q exists and is no bridge; give another name by the key \"bridge\"", conf.bridge)
 	}
+	if err == nil && conf.filtering && !br.Bridge.VLANFiltering {
+		ports, err := node.Ports(br)
+		if err := errors.Join(err, mayFilter(br, ports)); err != nil {
+			return types.NotAvailable(err)
+		}
+	}
 	if conf.masquerade {
 		if err := masq.Status(r.Node, conf.masqBackend); err != nil {
 			return types.NotAvailable(err)

@@ -183,7 +183,10 @@ func (b *bed) addRefused(f *fault) error {
 	if r.Exit == 0 {
 		return b.del()
 	}
-	return b.asBefore()
+	if err := b.asBefore(); err != nil {
+		return fmt.Errorf("%w\nthe plugin said: %s%s", err, r.Stdout, r.Stderr)
+	}
+	return nil
 }
 
 func (b *bed) addLost(f *fault) error {
