@@ -61,6 +61,11 @@ silent() {
 	return 1
 }
 
+# bench runs a part of the short form: that it works, whatever the figures are.
+bench() {
+	scripts/bench.sh --quick -n 3 --only start/bridge,loopback,tuning,host-local/0,host-local/1000,bridge/v4,ptp/v4,macvlan/v4,bandwidth,portmap/1,chain,burst/bridge/x8
+}
+
 format() { silent gofmt -l pkg plugins scripts test; }
 
 failed=()
@@ -96,6 +101,7 @@ else
 	run "shellcheck" shellcheck -x build_linux.sh scripts/*.sh .ci/run test/runtimes/*.sh test/runtimes/testdata/*.sh
 	run "go test -race" tests ./...
 	run "runtimes" test/runtimes/run.sh
+	run "bench" bench
 fi
 
 if [ ${#failed[@]} -gt 0 ]; then

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// A bed is what a scenario runs on: it stands in for a test towards nstest, and what
+// is made through it is removed when the scenario ends.
+type bed struct {
+	root     string
+	temps    int
+	cleanups []func()
+	errs     []error
+}
+
+// A failure is what Fatalf panics with; guard makes it an error again.
+type failure struct{ error }
+
+func (b *bed) Helper()                   {}
+func (b *bed) Name() string              { return "bench" }
+func (b *bed) Cleanup(f func())          { b.cleanups = append(b.cleanups, f) }
+func (b *bed) Logf(string, ...any)       {}
+func (b *bed) Failed() bool              { return len(b.errs) > 0 }
+func (b *bed) Errorf(f string, a ...any) { b.errs = append(b.errs, fmt.Errorf(f, a...)) }
+func (b *bed) Fatalf(f string, a ...any) { panic(failure{fmt.Errorf(f, a...)}) }
+func (b *bed) Skipf(f string, a ...any)  { b.Fatalf(f, a...) }
+
+// TempDir makes a folder that is gone with the bed.
+func (b *bed) TempDir() string {
+	b.temps++
+	dir := filepath.Join(b.root, fmt.Sprint(b.temps))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		b.Fatalf("%w", err)
+	}
+	return dir
+}
+
+func (b *bed) must(err error) {
+	if err != nil {
+		b.Fatalf("%w", err)
+	}
+}
+
+// withBed runs f on a bed of its own and removes all that was made.
+func withBed(f func(*bed) error) (err error) {
+	root, err := os.MkdirTemp("", "plumb-bench-")
+	if err != nil {
+		return err
+	}
+	b := &bed{root: root}
+	err = guard(func() error { return f(b) })
+	for _, cleanup := range slices.Backward(b.cleanups) {
+		cleanup()
+	}
+	return errors.Join(append(b.errs, err, os.RemoveAll(root))...)
+}
+
+func guard(f func() error) (err error) {
+	defer func() {
+		switch r := recover().(type) {
+		case nil:
+		case failure:
+			err = r.error
+		default:
+			panic(r)
+		}
+	}()
+	return f()
+}
+
+// A side is one of those compared in a scenario: a set of executables, with a node, a
+// container and a folder for state of its own.
+type side struct {
+	*bed
+	role
+	bin  string // the folder of the executables
+	node *nstest.NS
+	pods []*nstest.NS
+	dir  string
+}
+
+// A role says what is different about a side.
+type role struct {
+	name      string
+	reference bool
+	fill      int    // reservations or mappings that are there before
+	backend   string // ipMasqBackend, backend: what of the two the plugin is told
+}
+
+func newSide(b *bed, r role, bins bins) *side {
+	s := &side{bed: b, role: r, bin: bins.plumb, dir: b.TempDir(), node: nstest.NewNode(b)}
+	if r.reference {
+		s.bin = bins.reference
+	}
+	s.pods = append(s.pods, nstest.New(b))
+	return s
+}
+
+// bins are the folders of the executables.
+type bins struct{ plumb, reference string }

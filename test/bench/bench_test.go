@@ -1,0 +1,186 @@
+package main
+
+import (
+	"encoding/xml"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+func TestSummaryOf(t *testing.T) {
+	var samples []sample
+	for i := range 200 { // 1 … 200 ms, not in order
+		d := time.Duration((i*77)%200+1) * time.Millisecond
+		samples = append(samples, sample{d, d / 2})
+	}
+	s := summarize(samples)
+	if s.N != 200 || s.Median != 100.5 || s.P99 != 198 || s.Min != 1 || s.Max != 200 || s.CPU != 50.25 {
+		t.Errorf("%+v", s)
+	}
+	if s.Quartile.Lower != 50 || s.Quartile.Upper != 150 {
+		t.Errorf("quartiles %+v", s.Quartile)
+	}
+	if s := summarize(samples[:1]); s.Median != 1 || s.P99 != 1 {
+		t.Errorf("of one: %+v", s)
+	}
+	if s := summarize(nil); s.N != 0 || s.Median != 0 {
+		t.Errorf("of none: %+v", s)
+	}
+}
+
+// TestOrderFavoursNobody: each has each place as often as the others.
+func TestOrderFavoursNobody(t *testing.T) {
+	if a, b := order(2, 0), order(2, 1); !slices.Equal(a, []int{0, 1}) || !slices.Equal(b, []int{1, 0}) {
+		t.Errorf("of two: %v, %v", a, b)
+	}
+	for sides := 1; sides <= 4; sides++ {
+		seen := map[[2]int]int{}
+		for i := range 4 * sides {
+			for place, side := range order(sides, i) {
+				seen[[2]int{place, side}]++
+			}
+		}
+		for where, n := range seen {
+			if n != 4 {
+				t.Errorf("%d sides: place %d has side %d %d times in %d", sides, where[0], where[1], n, 4*sides)
+			}
+		}
+	}
+}
+
+func TestScenariosAreChosenBy(t *testing.T) {
+	names := func(only string, quick bool) (string, error) {
+		list, err := options{only: only, quick: quick}.chosen()
+		var all []string
+		for _, sc := range list {
+			all = append(all, sc.name)
+		}
+		return strings.Join(all, " "), err
+	}
+	for _, c := range []struct {
+		only  string
+		quick bool
+		want  string
+	}{
+		{"ptp", false, "ptp/v4 ptp/dual"},
+		{"ptp", true, "ptp/v4"},
+		{"portmap/1", true, "portmap/1"},
+		{"ptp/dual,loopback", true, "loopback ptp/dual"},
+	} {
+		if got, err := names(c.only, c.quick); err != nil || got != c.want {
+			t.Errorf("--only %s: %q, %v; want %q", c.only, got, err, c.want)
+		}
+	}
+	if _, err := names("loopback,bridg", false); err == nil || !strings.Contains(err.Error(), "bridg") {
+		t.Errorf("of a scenario that is none: %v", err)
+	}
+	seen := map[string]bool{}
+	for _, sc := range scenarios() {
+		if seen[sc.name] {
+			t.Errorf("two scenarios are named %s", sc.name)
+		}
+		seen[sc.name] = true
+	}
+}
+
+func TestRulesAreCopied(t *testing.T) {
+	const saved = `*nat
+:PREROUTING ACCEPT [0:0]
+:CNI-DN-0123456789abcdef - [0:0]
+:CNI-HOSTPORT-DNAT - [0:0]
+-A CNI-HOSTPORT-DNAT -p tcp -m comment --comment "id: \"foreign-0\"" -m multiport --dports 40000 -j CNI-DN-0123456789abcdef
+-A CNI-DN-0123456789abcdef -p tcp -m tcp --dport 40000 -j DNAT --to-destination 10.88.0.2:80
+COMMIT
+`
+	const want = `*nat
+:CNI-DN-foreign00001 - [0:0]
+-A CNI-HOSTPORT-DNAT -p tcp -m comment --comment "id: \"foreign-1\"" -m multiport --dports 40001 -j CNI-DN-foreign00001
+-A CNI-DN-foreign00001 -p tcp -m tcp --dport 40001 -j DNAT --to-destination 10.88.0.2:80
+COMMIT
+`
+	if got := copies(saved, 2); got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+}
+
+// TestFiguresInTheTable: what each kind of row says.
+func TestFiguresInTheTable(t *testing.T) {
+	ours := summarize([]sample{{2 * time.Millisecond, time.Millisecond}})
+	theirs := summarize([]sample{{8 * time.Millisecond, 4 * time.Millisecond}})
+	o := &outcome{Scenario: "toy", Verbs: []verbOutcome{
+		{Verb: "VERSION", Sides: map[string]summary{plumb: ours, reference: theirs}},
+		{Verb: "ADD", Aim: aim{Median: 0.5}, Sides: map[string]summary{plumb: ours, reference: theirs}},
+		{Verb: "CHECK", Aim: aim{Above: 4}, Sides: map[string]summary{plumb: theirs, reference: {Reason: "no | chain"}}},
+		{Verb: "DEL", Aim: aim{Own: 1.3}, Sides: map[string]summary{plumb: ours, reference: theirs, empty: ours}},
+	}}
+	var b strings.Builder
+	o.rows(&b)
+	for _, want := range []string{
+		"| toy | ADD | 2.00 ± 0.00 / 2.00 / 2.00 (1.00) | 8.00 ± 0.00 / 8.00 / 8.00 (4.00) | 0.25 (0.25) | ≤ 0.5 |",
+		`| fails: no \| chain |  | ≤ VERSION + 4 ms: +6.00 |`,
+		"| toy (second: plumb with none) | DEL | 2.00 ± 0.00 / 2.00 / 2.00 (1.00) | 2.00 ± 0.00 / 2.00 / 2.00 (1.00) | 1.00 (1.00) | ≤ 1.3 × with none |",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, b.String())
+		}
+	}
+}
+
+func TestPlotsAreXML(t *testing.T) {
+	r := &report{}
+	for _, name := range []string{"host-local/0", "host-local/60000", "host-local/60000/full-pool", "portmap/1", "portmap/1/foreign-5000"} {
+		r.Scenarios = append(r.Scenarios, &outcome{Scenario: name, Verbs: []verbOutcome{
+			{Verb: "ADD", Sides: map[string]summary{plumb: {N: 1, Median: 2}, reference: {N: 1, Median: 600}}},
+		}})
+	}
+	dir := t.TempDir()
+	if err := r.plots(dir); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"host-local.svg", "portmap.svg"} {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, circles := xml.NewDecoder(strings.NewReader(string(text))), 0
+		for {
+			token, err := d.Token()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if e, ok := token.(xml.StartElement); ok && e.Name.Local == "circle" {
+				circles++
+			}
+		}
+		if circles != 4 {
+			t.Errorf("%s has %d points, want 4", name, circles)
+		}
+	}
+}
+
+// TestPeakIsThatOfThePlugin: not of this process, which is larger.
+func TestPeakIsThatOfThePlugin(t *testing.T) {
+	ballast := make([]byte, 64<<20)
+	for i := range ballast {
+		ballast[i] = byte(i)
+	}
+	b := &bed{root: t.TempDir()}
+	s := &side{bed: b, bin: "/bin", node: nstest.NewNode(t)}
+	kib, out, err := peak(s, call{plugin: "cat", stdin: []byte("hello")})
+	if err != nil || string(out) != "hello" || kib < 100 || kib > 32<<10 {
+		t.Errorf("%d KiB, %q, %v (ballast %d)", kib, out, err, ballast[1])
+	}
+	if _, _, err := peak(s, call{plugin: "false"}); err == nil {
+		t.Error("a failure is not seen")
+	}
+}

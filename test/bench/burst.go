@@ -1,0 +1,73 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// bursts adds many containers, some at a time, and deletes them, one side after the
+// other. A sample is the time of all; its processor time is that of one container.
+func (r *runner) bursts() error {
+	for _, s := range r.sides {
+		for len(s.pods) < r.containers {
+			s.pods = append(s.pods, nstest.New(s.bed))
+		}
+	}
+	for i := range max(1, r.iterations/20) {
+		for _, k := range order(len(r.sides), i) {
+			s := r.sides[k]
+			all := make([]*attachment, r.containers)
+			for n := range all {
+				all[n] = r.attach(s, n, fmt.Sprintf("container-%d", n))
+			}
+			for _, v := range r.verbs {
+				total, err := together(all, v.name, r.burst)
+				key := v.name + "/" + s.name
+				switch {
+				case err != nil && s.reference:
+					r.reasons[key] = err.Error()
+				case err != nil:
+					return fmt.Errorf("%s: %w", s.name, err)
+				default:
+					r.samples[key] = append(r.samples[key], total)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// together does a verb for all, so many at a time.
+func together(all []*attachment, verb string, atATime int) (sample, error) {
+	work := make(chan *attachment)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	var cpu time.Duration
+	var errs []error
+	begin := time.Now()
+	for range atATime {
+		wg.Go(func() {
+			for a := range work {
+				took, err := a.do(verb, execute)
+				mu.Lock()
+				cpu += took.cpu
+				errs = append(errs, err)
+				mu.Unlock()
+			}
+		})
+	}
+	for _, a := range all {
+		work <- a
+	}
+	close(work)
+	wg.Wait()
+	total := sample{time.Since(begin), cpu / time.Duration(len(all))}
+	if err := errors.Join(errs...); err != nil {
+		return total, fmt.Errorf("%d containers, %d at a time: %w", len(all), atATime, err)
+	}
+	return total, nil
+}

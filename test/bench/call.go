@@ -1,0 +1,214 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// A sample is what one call took. A sample of a chain is the sum over its plugins.
+type sample struct{ wall, cpu time.Duration }
+
+func (s sample) plus(t sample) sample { return sample{s.wall + t.wall, s.cpu + t.cpu} }
+
+// conf is a plugin's configuration.
+type conf map[string]any
+
+// cniVersion is one that both sides know.
+const (
+	cniVersion = "1.0.0"
+	network    = "bench"
+	ifName     = "eth0"
+)
+
+// stdin is the configuration as a runtime passes it.
+func (c conf) stdin(prev json.RawMessage) []byte {
+	all := maps.Clone(c)
+	all["cniVersion"], all["name"] = cniVersion, network
+	if len(prev) > 0 {
+		all["prevResult"] = prev
+	}
+	b, err := json.Marshal(all)
+	if err != nil {
+		panic(err) // of maps, strings and numbers
+	}
+	return b
+}
+
+// An attachment is one container at a side, with the chain of plugins that serve it.
+type attachment struct {
+	*side
+	chain []conf
+	id    string
+	pod   string // CNI_NETNS
+	ifn   string
+	base  json.RawMessage // what the first plugin of the chain gets as prevResult
+	prev  json.RawMessage // the chain's result
+}
+
+// A call is one start of one plugin.
+type call struct {
+	plugin, command string
+	environ         []string
+	stdin           []byte
+}
+
+func (a *attachment) call(c conf, command string) call {
+	plugin, _ := c["type"].(string)
+	if plugin == "" {
+		plugin, _ = c["ipam"].(conf)["type"].(string)
+	}
+	prev := a.prev
+	if command == "ADD" && prev == nil {
+		prev = a.base
+	}
+	return call{plugin, command, []string{
+		"PATH=" + os.Getenv("PATH"), "CNI_PATH=" + a.bin, "CNI_COMMAND=" + command,
+		"CNI_CONTAINERID=" + a.id, "CNI_NETNS=" + a.pod, "CNI_IFNAME=" + a.ifn,
+	}, c.stdin(prev)}
+}
+
+// do runs a verb over the chain, as a runtime does, by way of f.
+func (a *attachment) do(command string, f func(*side, call) (sample, []byte, error)) (total sample, err error) {
+	chain := slices.Clone(a.chain)
+	switch command {
+	case "ADD":
+		a.prev = nil
+	case "DEL":
+		slices.Reverse(chain)
+	}
+	var errs []error
+	for _, c := range chain {
+		took, out, err := f(a.side, a.call(c, command))
+		total = total.plus(took)
+		errs = append(errs, err)
+		if command != "DEL" && err != nil {
+			break
+		}
+		if command == "ADD" && len(out) > 0 {
+			a.prev = out
+		}
+	}
+	return total, errors.Join(errs...)
+}
+
+// execute starts a plugin from a thread on the node, as a runtime does: the time is
+// from the fork to the exit, what is written and read included; the processor time is
+// that of the process and of all that it waited for.
+func execute(s *side, c call) (took sample, out []byte, err error) {
+	var stdout, stderr bytes.Buffer
+	path := filepath.Join(s.bin, c.plugin)
+	err = s.node.Do(func() error {
+		cmd := exec.Command(path)
+		cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = c.environ, bytes.NewReader(c.stdin), &stdout, &stderr
+		begin := time.Now()
+		err := cmd.Run()
+		took.wall = time.Since(begin)
+		if cmd.ProcessState != nil {
+			took.cpu = cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+		}
+		return err
+	})
+	if err != nil {
+		err = c.explain(err, stdout.Bytes(), stderr.String())
+	}
+	return took, stdout.Bytes(), err
+}
+
+// explain gives the error what the plugin said.
+func (c call) explain(err error, stdout []byte, stderr string) error {
+	var said struct{ Msg, Details string }
+	if json.Unmarshal(stdout, &said) != nil || said.Msg == "" {
+		said.Msg = strings.TrimSpace(string(stdout) + stderr)
+	}
+	return fmt.Errorf("%s %s: %w: %s", c.plugin, c.command, err, strings.TrimSpace(said.Msg+" "+said.Details))
+}
+
+// peak gives the most memory that the plugin's process had resident, in KiB. The
+// maximum in rusage does not tell: it has in it what the process was before its execve,
+// a copy of this one (mm: setmax_mm_hiwater_rss in exec_mmap). So the process is
+// stopped at its exit, and its status is read.
+func peak(s *side, c call) (kib int, out []byte, err error) {
+	dir := s.TempDir()
+	in, result := filepath.Join(dir, "in"), filepath.Join(dir, "out")
+	if err := errors.Join(os.WriteFile(in, c.stdin, 0o600), os.WriteFile(result, nil, 0o600)); err != nil {
+		return 0, nil, err
+	}
+	err = s.node.Do(func() (err error) {
+		kib, err = trace(filepath.Join(s.bin, c.plugin), c.environ, in, result)
+		return err
+	})
+	out, readErr := os.ReadFile(result)
+	if err != nil {
+		err = c.explain(err, out, "")
+	}
+	return kib, out, errors.Join(err, readErr)
+}
+
+func trace(path string, environ []string, in, out string) (kib int, err error) {
+	stdin, err := os.Open(in)
+	if err != nil {
+		return 0, err
+	}
+	defer stdin.Close()
+	stdout, err := os.OpenFile(out, os.O_WRONLY, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer stdout.Close()
+	pid, err := syscall.ForkExec(path, []string{path}, &syscall.ProcAttr{
+		Env: environ, Files: []uintptr{stdin.Fd(), stdout.Fd(), stdout.Fd()},
+		Sys: &syscall.SysProcAttr{Ptrace: true},
+	})
+	if err != nil {
+		return 0, err
+	}
+	const exitKill = 0x100000 // PTRACE_O_EXITKILL
+	for first := true; ; first = false {
+		var status syscall.WaitStatus
+		if _, err := syscall.Wait4(pid, &status, 0, nil); err != nil {
+			return kib, err
+		}
+		if !status.Stopped() {
+			if status.ExitStatus() != 0 {
+				err = fmt.Errorf("exit status %d", status.ExitStatus())
+			}
+			return kib, err
+		}
+		signal := 0
+		switch {
+		case first:
+			err = syscall.PtraceSetOptions(pid, syscall.PTRACE_O_TRACEEXIT|exitKill)
+		case status.TrapCause() == syscall.PTRACE_EVENT_EXIT:
+			kib, err = highWater(pid)
+		case status.StopSignal() != syscall.SIGTRAP:
+			signal = int(status.StopSignal())
+		}
+		if err = errors.Join(err, syscall.PtraceCont(pid, signal)); err != nil {
+			return kib, errors.Join(err, syscall.Kill(pid, syscall.SIGKILL))
+		}
+	}
+}
+
+func highWater(pid int) (int, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(status)) {
+		if value, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+			return strconv.Atoi(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")))
+		}
+	}
+	return 0, errors.New("no VmHWM in the status of an exiting process")
+}

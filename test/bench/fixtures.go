@@ -1,0 +1,201 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// A family says which addresses a container gets.
+type family int
+
+const (
+	v4 family = iota
+	dualStack
+)
+
+func ipam(s *side, f family) conf {
+	ranges := [][]conf{{{"subnet": "10.88.0.0/16"}}}
+	routes := []conf{{"dst": "0.0.0.0/0"}}
+	if f == dualStack {
+		ranges = append(ranges, []conf{{"subnet": "fd00:88::/64"}})
+		routes = append(routes, conf{"dst": "::/0"})
+	}
+	return conf{"type": "host-local", "dataDir": s.dir, "ranges": ranges, "routes": routes}
+}
+
+func bridge(s *side, f family) conf {
+	return conf{"type": "bridge", "bridge": "cni0", "isGateway": true, "ipam": ipam(s, f)}
+}
+
+// masq is the configuration with masquerade; the reference has what it has.
+func (c conf) masq(s *side) conf {
+	c["ipMasq"] = true
+	if s.backend != "" {
+		c["ipMasqBackend"] = s.backend
+	}
+	return c
+}
+
+func tuning(s *side) conf {
+	return conf{"type": "tuning", "dataDir": s.dir, "sysctl": conf{
+		"net.core.somaxconn": "500", "net.ipv4.tcp_keepalive_time": "600", "net.ipv4.ip_local_port_range": "20000\t60000",
+	}}
+}
+
+func bandwidth(*side) conf {
+	const rate, burst = 100_000_000, 10_000_000
+	return conf{"type": "bandwidth", "runtimeConfig": conf{"bandwidth": conf{
+		"ingressRate": rate, "ingressBurst": burst, "egressRate": rate, "egressBurst": burst,
+	}}}
+}
+
+// portmap maps n host ports, from the first on. Foreign ones are above 40000.
+func portmap(first, n int) conf {
+	mappings := make([]conf, n)
+	for i := range mappings {
+		mappings[i] = conf{"hostPort": firstPort + first + i, "containerPort": 80, "protocol": "tcp"}
+	}
+	return conf{"type": "portmap", "runtimeConfig": conf{"portMappings": mappings}}
+}
+
+const (
+	firstPort    = 20000
+	firstForeign = 40000
+)
+
+// veth gives the container an eth0 whose other end is host0, both new.
+func veth(s *side) {
+	_, _ = s.node.Exec("ip", "link", "delete", "host0")
+	s.node.Batch(s.bed,
+		"link add host0 type veth peer name eth0 netns "+s.pods[0].Path(),
+		"address add 10.88.0.1/16 dev host0", "link set host0 up")
+	s.pods[0].Batch(s.bed, "address add 10.88.0.2/16 dev eth0", "link set eth0 up", "route add default via 10.88.0.1")
+	s.node.SetSysctl(s.bed, "net/ipv4/ip_forward", "1")
+}
+
+// attached is the result of the plugin that would have made what veth made.
+func attached(s *side) json.RawMessage {
+	return fmt.Appendf(nil, `{"cniVersion": %q, "interfaces": [{"name": "host0", "mac": %q}, {"name": "eth0", "mac": %q, "sandbox": %q}],
+		"ips": [{"address": "10.88.0.2/16", "gateway": "10.88.0.1", "interface": 1}], "routes": [{"dst": "0.0.0.0/0"}], "dns": {}}`,
+		cniVersion, s.mac(s.node.Exec, "host0"), s.mac(s.pods[0].Exec, "eth0"), s.pods[0].Path())
+}
+
+func (s *side) mac(run func(string, ...string) (string, error), link string) string {
+	out, err := run("ip", "-json", "link", "show", "dev", link)
+	s.must(err)
+	var links []struct{ Address string }
+	s.must(json.Unmarshal([]byte(out), &links))
+	return links[0].Address
+}
+
+// uplink gives the node what macvlan has for its master. Not every kernel has dummy.
+func uplink(s *side) {
+	s.node.Batch(s.bed, "link add up0 type veth peer name up1", "link set up1 up", "link set up0 up")
+}
+
+// The addresses of host-local alone. The first is the one after the gateway's.
+const pool = "10.64.0.0/10"
+
+func nth(i int) netip.Addr {
+	return netip.AddrFrom4([4]byte{10, 64 + byte((i+2)>>16), byte((i + 2) >> 8), byte(i + 2)})
+}
+
+// ipamOnly is a configuration of host-local alone, whose range has so many addresses
+// (0: millions).
+func ipamOnly(s *side, addresses int) conf {
+	r := conf{"subnet": pool}
+	if addresses > 0 {
+		r["rangeStart"], r["rangeEnd"] = nth(0).String(), nth(addresses-1).String()
+	}
+	return conf{"ipam": conf{"type": "host-local", "dataDir": s.dir, "ranges": [][]conf{{r}}}}
+}
+
+// reserve writes the reservations of others, as both sides write them.
+func reserve(s *side) {
+	dir := filepath.Join(s.dir, network)
+	s.must(os.MkdirAll(dir, 0o755))
+	for i := range s.fill {
+		s.must(os.WriteFile(filepath.Join(dir, nth(i).String()), fmt.Appendf(nil, "%064x\r\neth0", i), 0o600))
+	}
+	if s.fill > 0 {
+		s.setCursor(nth(s.fill - 1))
+	}
+}
+
+// rewind sets the cursor before the first of the reservations.
+func rewind(s *side) {
+	if s.fill > 0 {
+		s.setCursor(nth(-1))
+	}
+}
+
+func (s *side) setCursor(addr netip.Addr) {
+	s.must(os.WriteFile(filepath.Join(s.dir, network, "last_reserved_ip.0"), []byte(addr.String()), 0o600))
+}
+
+// mapForeign makes one mapping of each of so many other containers. It lets the plugin
+// map the first. Of the reference's, which take long, the others are copies of the
+// first by iptables-restore, under names and ports of their own.
+func mapForeign(s *side) {
+	if s.fill == 0 {
+		return
+	}
+	base := attached(s)
+	add := func(i int) {
+		c := portmap(firstForeign-firstPort+i, 1)
+		a := &attachment{
+			side: s, chain: []conf{c}, id: fmt.Sprintf("foreign-%d", i),
+			pod: s.pods[0].Path(), ifn: ifName, base: base,
+		}
+		_, err := a.do("ADD", execute)
+		s.must(err)
+	}
+	if !s.reference {
+		for i := range s.fill {
+			add(i)
+		}
+		return
+	}
+	add(0)
+	out, err := s.node.Exec("iptables-save", "-t", "nat")
+	s.must(err)
+	_, err = s.node.ExecInput(copies(out, s.fill), "iptables-restore", "--noflush")
+	s.must(err)
+}
+
+// copies gives n-1 copies of the rules of the container that has the first foreign port.
+func copies(saved string, n int) string {
+	port := fmt.Sprint(firstForeign)
+	var chain string
+	for line := range strings.Lines(saved) {
+		if fields := strings.Fields(line); strings.Contains(line, "--dports "+port) {
+			chain = fields[len(fields)-1]
+		}
+	}
+	var named, rules []string
+	for line := range strings.Lines(saved) {
+		switch {
+		case chain == "" || !strings.Contains(line, chain):
+		case line[0] == ':':
+			named = append(named, line)
+		default:
+			rules = append(rules, line)
+		}
+	}
+	var text strings.Builder
+	text.WriteString("*nat\n")
+	for _, lines := range [][]string{named, rules} {
+		for i := 1; i < n; i++ {
+			own := strings.NewReplacer(chain, fmt.Sprintf("CNI-DN-foreign%05d", i), port, fmt.Sprint(firstForeign+i), "foreign-0", fmt.Sprint("foreign-", i))
+			for _, line := range lines {
+				text.WriteString(own.Replace(line))
+			}
+		}
+	}
+	text.WriteString("COMMIT\n")
+	return text.String()
+}

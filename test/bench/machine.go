@@ -1,0 +1,151 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A machine is what has to be known of where figures were taken.
+type machine struct {
+	CPU          string   `json:"cpu"`
+	CPUs         int      `json:"cpus"`
+	MemoryMiB    uint64   `json:"memoryMiB"`
+	Kernel       string   `json:"kernel"`
+	Distribution string   `json:"distribution"`
+	State        string   `json:"stateOn"` // file system of dataDir
+	Plumb        string   `json:"plumb"`
+	Reference    string   `json:"reference"`
+	Programs     []string `json:"programs"`
+	Load         string   `json:"load"` // when it began
+}
+
+func thisMachine(b bins) machine {
+	var info unix.Sysinfo_t
+	var uts unix.Utsname
+	_, _ = unix.Sysinfo(&info), unix.Uname(&uts)
+	m := machine{
+		CPU: field("/proc/cpuinfo", "model name"), CPUs: runtime.NumCPU(),
+		MemoryMiB:    info.Totalram * uint64(info.Unit) >> 20,
+		Kernel:       unix.ByteSliceToString(uts.Release[:]) + " " + unix.ByteSliceToString(uts.Machine[:]),
+		Distribution: strings.Trim(field("/etc/os-release", "PRETTY_NAME"), `"`),
+		State:        fileSystem(os.TempDir()),
+		Plumb:        about(filepath.Join(b.plumb, "bridge")), Reference: about(filepath.Join(b.reference, "bridge")),
+	}
+	if owner := firstLine("dpkg-query", "-S", filepath.Join(b.reference, "bridge")); owner != "" {
+		pkg, _, _ := strings.Cut(owner, ":")
+		m.Reference = firstLine("dpkg-query", "-W", "-f", "${Package} ${Version}", pkg)
+	}
+	m.Programs = []string{firstLine("iptables", "--version"), firstLine("nft", "--version")}
+	load, _ := os.ReadFile("/proc/loadavg")
+	m.Load = strings.Join(strings.Fields(string(load))[:3], " ")
+	return m
+}
+
+// field is the value after the first "key:" or "key=" of a file.
+func field(path, key string) string {
+	text, _ := os.ReadFile(path)
+	for line := range strings.Lines(string(text)) {
+		if rest, ok := strings.CutPrefix(line, key); ok {
+			return strings.TrimSpace(strings.TrimLeft(rest, " \t:="))
+		}
+	}
+	return ""
+}
+
+func fileSystem(dir string) string {
+	var s unix.Statfs_t
+	if err := unix.Statfs(dir, &s); err != nil {
+		return err.Error()
+	}
+	names := map[int64]string{
+		unix.EXT4_SUPER_MAGIC: "ext4", unix.TMPFS_MAGIC: "tmpfs", unix.XFS_SUPER_MAGIC: "xfs",
+		unix.BTRFS_SUPER_MAGIC: "btrfs", unix.OVERLAYFS_SUPER_MAGIC: "overlay",
+	}
+	if name := names[s.Type]; name != "" {
+		return name
+	}
+	return fmt.Sprintf("%#x", s.Type)
+}
+
+// about is what a plugin says of itself when it is called without CNI variables.
+func about(path string) string {
+	cmd := exec.Command(path)
+	cmd.Env = []string{}
+	out, _ := cmd.CombinedOutput()
+	line, _, _ := strings.Cut(string(out), "\n")
+	return line
+}
+
+func firstLine(name string, args ...string) string {
+	out, err := exec.CommandContext(context.Background(), name, args...).Output()
+	if err != nil {
+		return ""
+	}
+	line, _, _ := strings.Cut(string(out), "\n")
+	return strings.TrimSpace(line)
+}
+
+// sizes are those of the executables of a folder, in bytes.
+func sizes(dir string, names []string) map[string]int64 {
+	all := map[string]int64{}
+	for _, name := range names {
+		if info, err := os.Stat(filepath.Join(dir, name)); err == nil {
+			all[name] = info.Size()
+		}
+	}
+	return all
+}
+
+// executables are those of plumb.
+func executables(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		if !e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	if len(names) == 0 {
+		return nil, errors.New("no executables in " + dir)
+	}
+	return names, nil
+}
+
+// A usage is what others than this process and its children have had of the
+// processors up to a time.
+type usage struct {
+	at     time.Time
+	others time.Duration
+}
+
+func startUsage() usage {
+	stat, _ := os.ReadFile("/proc/stat")
+	var user, nice, system, idle, wait, irq, soft, steal int64
+	_, _ = fmt.Sscanf(string(stat), "cpu %d %d %d %d %d %d %d %d", &user, &nice, &system, &idle, &wait, &irq, &soft, &steal)
+	u := usage{time.Now(), time.Duration(user+nice+system+irq+soft+steal) * 10 * time.Millisecond} // USER_HZ is 100
+	for _, who := range []int{unix.RUSAGE_SELF, unix.RUSAGE_CHILDREN} {
+		var r unix.Rusage
+		if unix.Getrusage(who, &r) == nil {
+			u.others -= time.Duration(r.Utime.Nano() + r.Stime.Nano())
+		}
+	}
+	return u
+}
+
+// since is the part of all processors that others have had since.
+func (u usage) since() float64 {
+	now := startUsage()
+	return max(0, float64(now.others-u.others)/float64(now.at.Sub(u.at))/float64(runtime.NumCPU()))
+}

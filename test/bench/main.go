@@ -1,0 +1,162 @@
+// bench measures the plugins beside the reference plugins, in one interleaved run, in
+// namespaces of its own. scripts/bench.sh builds and starts it.
+package main
+
+import (
+	"cmp"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"time"
+)
+
+const warmups = 3
+
+// options are the command line.
+type options struct {
+	bins
+	only, json, plot string
+	quick, list      bool
+	iterations       int
+	command          string
+}
+
+func main() {
+	if err := run(os.Stdout, os.Stderr, os.Args[1:]); err != nil && !errors.Is(err, flag.ErrHelp) {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func parse(stderr io.Writer, args []string) (o options, err error) {
+	f := flag.NewFlagSet("bench.sh", flag.ContinueOnError)
+	f.SetOutput(stderr)
+	f.StringVar(&o.plumb, "plumb", "", "`folder` of plumb's executables")
+	f.StringVar(&o.reference, "peer", "/usr/lib/cni", "`folder` of the executables to compare with")
+	f.StringVar(&o.only, "only", "", "`names` of scenarios, or of what is above them (bridge, host-local/1000), separated by commas")
+	f.BoolVar(&o.list, "list", false, "print the scenarios' names, and do nothing")
+	f.BoolVar(&o.quick, "quick", false, "the short form: few iterations, and none of the long scenarios that --only does not name")
+	f.StringVar(&o.json, "json", "", "`file` for the figures")
+	f.StringVar(&o.plot, "plot", "", "`folder` for plots (SVG) of cost against fill")
+	f.IntVar(&o.iterations, "n", 0, "how many `iterations` (100; with --quick 10)")
+	f.StringVar(&o.command, "as", strings.Join(os.Args, " "), "`command` to name in the report")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	if f.NArg() > 0 {
+		return o, fmt.Errorf("unknown argument %q (--help tells more)", f.Arg(0))
+	}
+	if o.iterations == 0 {
+		o.iterations = map[bool]int{false: 100, true: 10}[o.quick]
+	}
+	if o.iterations < 1 {
+		return o, errors.New("-n has to be 1 or more")
+	}
+	return o, nil
+}
+
+// chosen are the scenarios that the options name.
+func (o options) chosen() (all []scenario, err error) {
+	names := strings.FieldsFunc(o.only, func(r rune) bool { return r == ',' })
+	used := map[string]bool{}
+	for _, sc := range scenarios() {
+		named := slices.IndexFunc(names, func(n string) bool { return sc.name == n || strings.HasPrefix(sc.name, n+"/") })
+		if named >= 0 {
+			used[names[named]] = true
+		}
+		if (named >= 0 || len(names) == 0) && (!o.quick || !sc.long || slices.Contains(names, sc.name)) {
+			all = append(all, sc)
+		}
+	}
+	for _, n := range names {
+		if !used[n] {
+			return nil, fmt.Errorf("no scenario is %q or below it (--list tells which there are)", n)
+		}
+	}
+	return all, nil
+}
+
+func run(stdout, stderr io.Writer, args []string) error {
+	o, err := parse(stderr, args)
+	if err != nil {
+		return err
+	}
+	list, err := o.chosen()
+	if err != nil {
+		return err
+	}
+	if o.list {
+		for _, sc := range list {
+			fmt.Fprintln(stdout, sc.name)
+		}
+		return nil
+	}
+	names, err := executables(o.plumb)
+	if err != nil {
+		return err
+	}
+	if _, err := os.Stat(o.reference); err != nil {
+		return err
+	}
+	r := &report{
+		Date: time.Now().Format("2006-01-02 15:04 MST"), Command: o.command, Iterations: o.iterations, Quick: o.quick,
+		Machine: thisMachine(o.bins), Memory: map[string]map[string]*memory{},
+		Sizes: map[string]map[string]int64{plumb: sizes(o.plumb, names), reference: sizes(o.reference, names)},
+	}
+	r.head(stdout)
+	failed := r.measure(stdout, o, list)
+	r.executables(stdout, names)
+	if o.json != "" {
+		err = r.write(o.json)
+	}
+	if o.plot != "" {
+		err = errors.Join(err, r.plots(o.plot))
+	}
+	return errors.Join(err, failed)
+}
+
+// measure runs the scenarios, and prints each as it is done. An interrupt ends it after
+// the scenario that is running: namespaces are removed, and what there is is reported.
+func (r *report) measure(stdout io.Writer, o options, list []scenario) error {
+	interrupted := make(chan os.Signal, 1)
+	signal.Notify(interrupted, os.Interrupt)
+	defer signal.Stop(interrupted)
+	b := &bench{bins: o.bins, iterations: o.iterations, containers: 200, memory: r.Memory}
+	if o.quick {
+		b.limit, b.containers = 2*time.Second, 20
+	}
+	var errs []error
+	family := ""
+	for _, sc := range list {
+		select {
+		case <-interrupted:
+			return errors.Join(append(errs, errors.New("interrupted"))...)
+		default:
+		}
+		if f, _, _ := strings.Cut(sc.name, "/"); f != family {
+			family = f
+			fmt.Fprintf(stdout, "\n## %s\n%s", cmp.Or(titles[f], f), columns)
+		}
+		done := b.run(sc)
+		r.Scenarios = append(r.Scenarios, done)
+		done.rows(stdout)
+		if done.Error != "" {
+			errs = append(errs, fmt.Errorf("%s: %s", sc.name, done.Error))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// titles are the headings of families whose name does not say it.
+var titles = map[string]string{
+	"start":      "start of a process",
+	"host-local": "host-local alone, by reservations of others",
+	"portmap":    "portmap, by its mappings and those of others",
+	"chain":      "the whole chain: bridge with masquerade, portmap, bandwidth, tuning",
+	"burst":      "many containers, some at a time: time of all together, and CPU of each",
+}

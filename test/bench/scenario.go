@@ -1,0 +1,238 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"time"
+)
+
+// A scenario is one thing that is done by each side, over and over.
+type scenario struct {
+	name  string
+	roles []role // nil: plumb and the reference
+	verbs []verb
+	// chain gives the configurations for the i-th container of a side.
+	chain func(s *side, i int) []conf
+	// prepare readies a side, before ADD readies it for the next iteration; neither is timed.
+	prepare, before func(*side)
+	base            func(*side) json.RawMessage // what a chained plugin gets as prevResult
+	ifn             string                      // CNI_IFNAME; empty: eth0
+	burst           int                         // > 0: many containers, so many at a time
+	long            bool                        // left out by --quick
+}
+
+// A verb is what is timed of a scenario, and what is aimed at. The aims are told
+// beside the figures, and judge nothing.
+type verb struct {
+	name    string // as in the table
+	command string // CNI_COMMAND; empty: the name
+	unknown bool   // of a container that was never added
+	fails   bool   // a call that fails is the right answer
+	aim     aim
+}
+
+// An aim is a budget; zero is none.
+type aim struct {
+	Median float64 `json:"median,omitempty"` // of the reference's median
+	P99    float64 `json:"p99,omitempty"`    // of the reference's p99
+	Own    float64 `json:"own,omitempty"`    // of plumb's own median on an empty node
+	Above  float64 `json:"above,omitempty"`  // milliseconds more than VERSION
+}
+
+// The sides. Which come after these two is a scenario's own.
+var both = []role{{name: plumb}, {name: reference, reference: true}}
+
+const (
+	plumb     = "plumb"
+	reference = "reference"
+	empty     = "plumb, empty" // what cost at a fill is compared with
+)
+
+// A bench runs scenarios.
+type bench struct {
+	bins
+	iterations, warmups int
+	limit               time.Duration // a scenario begins no iteration later; 0: none
+	containers          int           // of a burst
+	memory              map[string]map[string]*memory
+}
+
+// memory is the most that an executable took, and where.
+type memory struct {
+	KiB   int    `json:"kib"`
+	Where string `json:"where"`
+}
+
+// An outcome is what one scenario gave.
+type outcome struct {
+	Scenario string              `json:"scenario"`
+	Verbs    []verbOutcome       `json:"verbs"`
+	Others   float64             `json:"othersCPU"` // part of all processors that others used
+	Error    string              `json:"error,omitempty"`
+	samples  map[string][]sample // by verb and side
+	reasons  map[string]string
+}
+
+type verbOutcome struct {
+	Verb  string             `json:"verb"`
+	Aim   aim                `json:"budget"`
+	Sides map[string]summary `json:"sides"`
+	Ratio map[string]float64 `json:"ratios,omitempty"` // of medians, by what is compared
+}
+
+func (b *bench) run(sc scenario) *outcome {
+	o := &outcome{Scenario: sc.name, samples: map[string][]sample{}, reasons: map[string]string{}}
+	if sc.roles == nil {
+		sc.roles = both
+	}
+	usage := startUsage()
+	err := withBed(func(bed *bed) error {
+		r := runner{bench: b, scenario: sc, outcome: o}
+		for _, role := range sc.roles {
+			s := newSide(bed, role, b.bins)
+			if sc.prepare != nil {
+				sc.prepare(s)
+			}
+			r.sides = append(r.sides, s)
+		}
+		if sc.burst > 0 {
+			return r.bursts()
+		}
+		return r.turns()
+	})
+	if err != nil {
+		o.Error = err.Error()
+	}
+	o.Others = usage.since()
+	o.Verbs = o.summarize(sc)
+	return o
+}
+
+// A runner is a scenario on its sides.
+type runner struct {
+	*bench
+	scenario
+	*outcome
+	sides []*side
+}
+
+// turns lets the sides do each verb in turn, and then once more for their memory.
+func (r *runner) turns() error {
+	begin := time.Now()
+	for i := range r.iterations + r.warmups {
+		if r.limit > 0 && i > r.warmups+1 && time.Since(begin) > r.limit {
+			break
+		}
+		timed := func(_ string, s *side, c call) (sample, []byte, error) { return execute(s, c) }
+		if err := r.iteration(i, i >= r.warmups, timed); err != nil {
+			return err
+		}
+	}
+	return r.iteration(r.iterations+r.warmups, false, func(verb string, s *side, c call) (sample, []byte, error) {
+		kib, out, err := peak(s, c)
+		r.remember(s, c, kib, verb)
+		return sample{}, out, err
+	})
+}
+
+// iteration does each verb of the scenario once at each side.
+func (r *runner) iteration(i int, keep bool, by func(string, *side, call) (sample, []byte, error)) error {
+	at := map[*side]*attachment{}
+	for _, s := range r.sides {
+		if r.before != nil {
+			r.before(s)
+		}
+		at[s] = r.attach(s, 0, fmt.Sprintf("container-%d", i))
+	}
+	runtime.GC() // ours, not while theirs is timed
+	for _, v := range r.verbs {
+		for _, k := range order(len(r.sides), i) {
+			s := r.sides[k]
+			key := v.name + "/" + s.name
+			if r.reasons[key] != "" {
+				continue
+			}
+			a := *at[s]
+			if v.unknown {
+				a.id, a.prev = "unknown", nil
+			}
+			took, err := a.do(v.calls(), func(s *side, c call) (sample, []byte, error) { return by(v.name, s, c) })
+			at[s].prev = a.prev
+			switch {
+			case v.fails && err == nil:
+				return fmt.Errorf("%s: %s: this ought to have failed", s.name, v.name)
+			case !v.fails && err != nil && s.reference:
+				r.reasons[key] = err.Error()
+			case !v.fails && err != nil:
+				return fmt.Errorf("%s: %w", s.name, err)
+			case keep:
+				r.samples[key] = append(r.samples[key], took)
+			}
+		}
+	}
+	return nil
+}
+
+func (v verb) calls() string {
+	if v.command != "" {
+		return v.command
+	}
+	return v.name
+}
+
+func (r *runner) attach(s *side, i int, id string) *attachment {
+	a := &attachment{side: s, chain: r.chain(s, i), id: id, pod: s.pods[i].Path(), ifn: ifName}
+	if r.ifn != "" {
+		a.ifn = r.ifn
+	}
+	if r.base != nil {
+		a.base = r.base(s)
+	}
+	return a
+}
+
+func (r *runner) remember(s *side, c call, kib int, verb string) {
+	set := plumb
+	if s.reference {
+		set = reference
+	}
+	if r.memory[set] == nil {
+		r.memory[set] = map[string]*memory{}
+	}
+	if m := r.memory[set][c.plugin]; m == nil || kib > m.KiB {
+		r.memory[set][c.plugin] = &memory{kib, r.name + " " + verb}
+	}
+}
+
+func (o *outcome) summarize(sc scenario) []verbOutcome {
+	var all []verbOutcome
+	for _, v := range sc.verbs {
+		vo := verbOutcome{Verb: v.name, Aim: v.aim, Sides: map[string]summary{}, Ratio: map[string]float64{}}
+		for _, role := range sc.roles {
+			s := summarize(o.samples[v.name+"/"+role.name])
+			s.Reason = o.reasons[v.name+"/"+role.name]
+			vo.Sides[role.name] = s
+		}
+		for _, p := range pairs(vo.Sides) {
+			if a, b := vo.Sides[p[0]], vo.Sides[p[1]]; a.N > 0 && b.N > 0 {
+				vo.Ratio[p[0]+" / "+p[1]] = a.Median / b.Median
+			}
+		}
+		all = append(all, vo)
+	}
+	return all
+}
+
+// pairs are the sides to compare: plumb with the reference, and with itself on an empty
+// node; what else there is with the reference.
+func pairs(sides map[string]summary) [][2]string {
+	all := [][2]string{{plumb, reference}}
+	if _, ok := sides[empty]; ok {
+		all = append(all, [2]string{plumb, empty})
+	}
+	if _, ok := sides[withIPTables]; ok {
+		all = append(all, [2]string{withIPTables, reference})
+	}
+	return all
+}

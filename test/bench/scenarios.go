@@ -1,0 +1,185 @@
+package main
+
+import "fmt"
+
+const withIPTables = "plumb, iptables"
+
+// least are the budgets of what hardly does more than start.
+var least = aim{Median: 0.85}
+
+// scenarios are all there are, in the order of the report.
+func scenarios() []scenario {
+	var all []scenario
+	all = append(all, starts()...)
+	all = append(all, small()...)
+	all = append(all, hostLocal()...)
+	all = append(all, bridges()...)
+	all = append(all, interfaces()...)
+	all = append(all, portmaps()...)
+	return append(all, chains()...)
+}
+
+func verbs(add, check, del aim) []verb {
+	return []verb{{name: "ADD", aim: add}, {name: "CHECK", aim: check}, {name: "DEL", aim: del}}
+}
+
+// one is a chain of one plugin, the same for all sides and containers.
+func one(c func(*side) conf) func(*side, int) []conf {
+	return func(s *side, _ int) []conf { return []conf{c(s)} }
+}
+
+func starts() (all []scenario) {
+	for _, plugin := range []string{"bridge", "host-local", "loopback", "macvlan", "ptp", "static", "portmap", "bandwidth", "tuning"} {
+		all = append(all, scenario{
+			name:  "start/" + plugin,
+			verbs: []verb{{name: "VERSION", aim: least}},
+			chain: one(func(*side) conf { return conf{"type": plugin} }),
+		})
+	}
+	return all
+}
+
+func small() []scenario {
+	return []scenario{
+		{
+			name: "loopback", verbs: verbs(least, least, least), ifn: "lo",
+			chain: one(func(*side) conf { return conf{"type": "loopback"} }),
+		},
+		{
+			name: "tuning", verbs: verbs(least, least, least), chain: one(tuning),
+			prepare: veth, base: attached,
+		},
+	}
+}
+
+// hostLocal calls the IPAM plugin alone, with so many reservations of others there.
+func hostLocal() []scenario {
+	withUnknown := func(a aim) []verb {
+		return append(verbs(a, a, a), verb{name: "DEL, unknown", command: "DEL", unknown: true, aim: a})
+	}
+	free := one(func(s *side) conf { return ipamOnly(s, 0) })
+	all := []scenario{{name: "host-local/0", verbs: withUnknown(least), chain: free}}
+	flat := aim{Own: 1.5}
+	addDel := []verb{{name: "ADD", aim: flat}, {name: "DEL", aim: flat}}
+	for _, n := range []int{1000, 10000, 60000} {
+		sides := []role{{name: plumb, fill: n}, {name: reference, reference: true, fill: n}, {name: empty}}
+		name, long := fmt.Sprintf("host-local/%d", n), n > 1000
+		all = append(all,
+			scenario{name: name, verbs: withUnknown(flat), roles: sides, chain: free, prepare: reserve, long: long},
+			scenario{
+				name: name + "/cursor-before", verbs: addDel, roles: sides, chain: free,
+				prepare: reserve, before: rewind, long: long,
+			},
+			// The cursor is at the free address, from the second time on: all others are before it.
+			scenario{
+				name: name + "/last-free", verbs: addDel, roles: sides, prepare: reserve, long: long,
+				chain: one(func(s *side) conf { return ipamOnly(s, s.fill+1) }),
+			},
+			scenario{
+				name: name + "/full-pool", verbs: []verb{{name: "ADD", fails: true}}, roles: sides[:2], prepare: reserve, long: long,
+				chain: one(func(s *side) conf { return ipamOnly(s, s.fill) }),
+			})
+	}
+	return all
+}
+
+func bridges() []scenario {
+	masqSides := []role{{name: plumb, backend: "nftables"}, both[1], {name: withIPTables, backend: "iptables"}}
+	dual := verbs(aim{P99: 0.25}, aim{Median: 0.80}, aim{Median: 0.90})
+	return []scenario{
+		{
+			name: "bridge/v4", verbs: verbs(aim{Median: 0.60}, aim{Median: 0.80}, aim{Median: 0.90}),
+			chain: one(func(s *side) conf { return bridge(s, v4) }),
+		},
+		{name: "bridge/dual", verbs: dual, chain: one(func(s *side) conf { return bridge(s, dualStack) })},
+		{
+			name: "bridge/L2", verbs: verbs(aim{}, aim{}, aim{}),
+			chain: one(func(*side) conf { return conf{"type": "bridge", "bridge": "cni0"} }),
+		},
+		{
+			name: "bridge/v4/masq", verbs: verbs(aim{Median: 0.35}, aim{}, aim{Median: 0.40}), roles: masqSides,
+			chain: one(func(s *side) conf { return bridge(s, v4).masq(s) }),
+		},
+		{
+			name: "bridge/dual/masq", verbs: verbs(aim{}, aim{}, aim{}), roles: masqSides,
+			chain: one(func(s *side) conf { return bridge(s, dualStack).masq(s) }),
+		},
+	}
+}
+
+func interfaces() []scenario {
+	ptp := func(f family) func(*side, int) []conf {
+		return one(func(s *side) conf { return conf{"type": "ptp", "ipam": ipam(s, f)} })
+	}
+	macvlan := func(f family) func(*side, int) []conf {
+		return one(func(s *side) conf {
+			c := conf{"type": "macvlan", "master": "up0", "mode": "bridge", "ipam": ipam(s, f)}
+			if f == dualStack && !s.reference {
+				c["optimisticDAD"] = true // the reference has no such key, and waits
+			}
+			return c
+		})
+	}
+	return []scenario{
+		{name: "ptp/v4", verbs: verbs(aim{Median: 0.60}, aim{Median: 0.80}, aim{Median: 0.90}), chain: ptp(v4)},
+		{name: "ptp/dual", verbs: verbs(aim{Median: 0.01}, aim{Median: 0.80}, aim{Median: 0.90}), chain: ptp(dualStack), long: true},
+		{name: "macvlan/v4", verbs: verbs(aim{Median: 0.65}, aim{Median: 0.80}, aim{Median: 1}), chain: macvlan(v4), prepare: uplink},
+		{name: "macvlan/dual", verbs: verbs(aim{}, aim{}, aim{}), chain: macvlan(dualStack), prepare: uplink, long: true},
+		{
+			name: "bandwidth", verbs: verbs(aim{Median: 0.80}, aim{Median: 0.85}, aim{Median: 1}),
+			chain: one(bandwidth), before: veth, base: attached,
+		},
+	}
+}
+
+func portmaps() (all []scenario) {
+	for _, n := range []int{1, 10, 100} {
+		add := map[int]float64{1: 0.12, 10: 0.04, 100: 0.005}[n]
+		all = append(all, scenario{
+			name:  fmt.Sprintf("portmap/%d", n),
+			verbs: append([]verb{{name: "VERSION"}}, verbs(aim{Median: add}, aim{Above: 4}, aim{Median: 0.20})...),
+			chain: one(func(*side) conf { return portmap(0, n) }), prepare: veth, base: attached, long: n == 100,
+		})
+	}
+	flat := aim{Own: 1.3}
+	for _, n := range []int{1000, 5000} {
+		all = append(all, scenario{
+			name: fmt.Sprintf("portmap/1/foreign-%d", n), verbs: verbs(flat, flat, flat),
+			roles: []role{{name: plumb, fill: n}, {name: reference, reference: true, fill: n}, {name: empty}},
+			chain: one(func(*side) conf { return portmap(0, 1) }),
+			prepare: func(s *side) {
+				veth(s)
+				mapForeign(s)
+			},
+			base: attached, long: true,
+		})
+	}
+	return all
+}
+
+// chains are what a node's network really is, and many containers at once.
+func chains() []scenario {
+	whole := func(s *side, i int) []conf {
+		c := bridge(s, v4).masq(s)
+		c["hairpinMode"] = true
+		return []conf{c, portmap(2*i, 2), bandwidth(s), tuning(s)}
+	}
+	all := []scenario{{name: "chain", verbs: verbs(aim{Median: 0.20}, aim{}, aim{Median: 0.33}), chain: whole}}
+	for _, atATime := range []int{1, 8, 32} {
+		all = append(all, scenario{
+			name: fmt.Sprintf("burst/bridge/x%d", atATime), burst: atATime, verbs: []verb{{name: "ADD"}, {name: "DEL"}},
+			chain: one(func(s *side) conf { return bridge(s, v4) }), long: atATime != 8,
+		})
+	}
+	for _, atATime := range []int{1, 8, 32} {
+		var add, del aim
+		if atATime == 32 {
+			add, del = aim{Median: 0.12}, aim{Median: 0.25}
+		}
+		all = append(all, scenario{
+			name: fmt.Sprintf("burst/chain/x%d", atATime), burst: atATime,
+			verbs: []verb{{name: "ADD", aim: add}, {name: "DEL", aim: del}}, chain: whole, long: true,
+		})
+	}
+	return all
+}
