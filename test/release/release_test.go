@@ -109,6 +109,27 @@ func TestRelease(t *testing.T) {
 	})
 }
 
+// TestArchitectures: each one that is released compiles; packing all of them would take
+// minutes.
+func TestArchitectures(t *testing.T) {
+	root := nstest.Root(t)
+	script, err := os.ReadFile(filepath.Join(root, "scripts/release.sh"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(script), "\narchitectures=(")
+	list, _, _ := strings.Cut(rest, ")")
+	all := strings.Fields(list)
+	if len(all) != 8 {
+		t.Fatalf("scripts/release.sh is for %q; want 8", all)
+	}
+	for _, arch := range all {
+		if _, packed := machines[arch]; !packed {
+			run(t, root, []string{"GOARCH=" + arch, "CGO_ENABLED=0"}, "go", "build", "-trimpath", "-o", os.DevNull, "./plugins/...")
+		}
+	}
+}
+
 func digests(t *testing.T, dir string) string {
 	t.Helper()
 	return run(t, dir, nil, "sh", "-c", "stat -c '%a %n' * && sha256sum *")
