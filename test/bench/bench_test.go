@@ -35,16 +35,26 @@ func TestSummaryOf(t *testing.T) {
 	}
 }
 
-// TestOrderFavoursNobody: each has each place as often as the others.
+// TestOrderFavoursNobody: each has each place as often as the others, and comes before
+// another as often as after it.
 func TestOrderFavoursNobody(t *testing.T) {
 	if a, b := order(2, 0), order(2, 1); !slices.Equal(a, []int{0, 1}) || !slices.Equal(b, []int{1, 0}) {
 		t.Errorf("of two: %v, %v", a, b)
 	}
 	for sides := 1; sides <= 4; sides++ {
-		seen := map[[2]int]int{}
+		seen, before := map[[2]int]int{}, map[[2]int]int{}
 		for i := range 4 * sides {
-			for place, side := range order(sides, i) {
+			turns := order(sides, i)
+			for place, side := range turns {
 				seen[[2]int{place, side}]++
+				for _, later := range turns[place+1:] {
+					before[[2]int{side, later}]++
+				}
+			}
+		}
+		for who, n := range before {
+			if n != 2*sides {
+				t.Errorf("%d sides: %d is before %d %d times in %d", sides, who[0], who[1], n, 4*sides)
 			}
 		}
 		for where, n := range seen {
@@ -182,5 +192,42 @@ func TestPeakIsThatOfThePlugin(t *testing.T) {
 	}
 	if _, _, err := peak(s, call{plugin: "false"}); err == nil {
 		t.Error("a failure is not seen")
+	}
+}
+
+// TestWarmUpsAreNotKept: the first calls fill caches and make what the node shares.
+func TestWarmUpsAreNotKept(t *testing.T) {
+	calls, bin := filepath.Join(t.TempDir(), "calls"), t.TempDir()
+	script := "#!/bin/sh\n[ \"$CNI_COMMAND\" != CHECK ] || exit 1\necho \"$CNI_COMMAND $CNI_CONTAINERID\" >>" + calls + "\n"
+	if err := os.WriteFile(filepath.Join(bin, "toy"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{bins: bins{plumb: bin, reference: bin}, iterations: 2, memory: map[string]map[string]*memory{}}
+	toy := scenario{
+		name: "toy", chain: one(func(*side) conf { return conf{"type": "toy"} }),
+		verbs: []verb{{name: "ADD"}, {name: "CHECK", fails: true}, {name: "DEL, unknown", command: "DEL", unknown: true}},
+	}
+	o := b.run(toy)
+	if o.Error != "" {
+		t.Fatal(o.Error)
+	}
+	for _, v := range o.Verbs {
+		if v.Sides[plumb].N != 2 || v.Sides[reference].N != 2 {
+			t.Errorf("%s: %+v", v.Verb, v.Sides)
+		}
+	}
+	text, err := os.ReadFile(calls)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(text), "ADD container-"); n != 2*(2+warmups+1) { // the last is for the memory
+		t.Errorf("%d ADDs", n)
+	}
+	if n := strings.Count(string(text), "DEL unknown"); n != 2*(2+warmups+1) {
+		t.Errorf("%d DELs of the unknown", n)
+	}
+	toy.verbs[1].fails = false
+	if o := b.run(toy); !strings.Contains(o.Error, "toy CHECK: exit status 1") {
+		t.Errorf("of a plugin that fails: %q", o.Error)
 	}
 }

@@ -52,10 +52,10 @@ const (
 // A bench runs scenarios.
 type bench struct {
 	bins
-	iterations, warmups int
-	limit               time.Duration // a scenario begins no iteration later; 0: none
-	containers          int           // of a burst
-	memory              map[string]map[string]*memory
+	iterations int
+	limit      time.Duration // a scenario begins no iteration later; 0: none
+	containers int           // of a burst
+	memory     map[string]map[string]*memory
 }
 
 // memory is the most that an executable took, and where.
@@ -120,16 +120,16 @@ type runner struct {
 // turns lets the sides do each verb in turn, and then once more for their memory.
 func (r *runner) turns() error {
 	begin := time.Now()
-	for i := range r.iterations + r.warmups {
-		if r.limit > 0 && i > r.warmups+1 && time.Since(begin) > r.limit {
+	for i := range r.iterations + warmups {
+		if r.limit > 0 && i > warmups+1 && time.Since(begin) > r.limit {
 			break
 		}
 		timed := func(_ string, s *side, c call) (sample, []byte, error) { return execute(s, c) }
-		if err := r.iteration(i, i >= r.warmups, timed); err != nil {
+		if err := r.iteration(i, i >= warmups, timed); err != nil {
 			return err
 		}
 	}
-	return r.iteration(r.iterations+r.warmups, false, func(verb string, s *side, c call) (sample, []byte, error) {
+	return r.iteration(r.iterations+warmups, false, func(verb string, s *side, c call) (sample, []byte, error) {
 		kib, out, err := peak(s, c)
 		r.remember(s, c, kib, verb)
 		return sample{}, out, err
