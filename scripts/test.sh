@@ -3,7 +3,7 @@
 # text, and all tests.
 #
 #   scripts/test.sh                        all of it
-#   scripts/test.sh ./pkg/nl -run Veth     only go test, with these arguments
+#   scripts/test.sh ./pkg/nl -ginkgo.focus veth     only go test, with these arguments
 #
 # It installs the Debian packages that the tests need where they are missing (as
 # root). Tests make network namespaces; each test binary runs in network and mount

@@ -157,6 +157,9 @@ func Prefixes(ips []types.IP) []netip.Prefix {
 // Apply brings the interface into the state. Addresses are there before it comes
 // up, so that it announces them; routes need it up.
 func Apply(c *nl.Conn, l nl.Link, s Spec) error {
+	if err := roomForIPv6(l, s.Addrs); err != nil {
+		return err
+	}
 	if err := sysctl.Set(c.NS(), s.Sysctls...); err != nil {
 		return explainIPv6(err)
 	}
@@ -169,6 +172,22 @@ func Apply(c *nl.Conn, l nl.Link, s Spec) error {
 		changes = append(changes, l.AddRoute(r))
 	}
 	return c.Apply(changes...)
+}
+
+// minMTUv6 is the least MTU at which the kernel keeps IPv6 on an interface (RFC 8200,
+// section 5).
+const minMTUv6 = 1280
+
+func roomForIPv6(l nl.Link, addrs []nl.Addr) error {
+	if l.MTU == 0 || l.MTU >= minMTUv6 {
+		return nil
+	}
+	for _, a := range addrs {
+		if a.Prefix.Addr().Is6() {
+			return types.Errorf(types.CodeConfig, "mtu %d of %s is too small for address %s: IPv6 needs %d (RFC 8200)", l.MTU, l.Name, a.Prefix, minMTUv6)
+		}
+	}
+	return nil
 }
 
 func explainIPv6(err error) error {

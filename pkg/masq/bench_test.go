@@ -21,7 +21,7 @@ func BenchmarkNFTables(b *testing.B) {
 		keep := types.Set{}
 		fill(b, node, others, keep)
 		ips := []netip.Prefix{netip.MustParsePrefix("10.88.255.2/16"), netip.MustParsePrefix("fd00:9::2/64")}
-		owner := types.Attachment{Network: "net1", ContainerID: fmt.Sprintf("%064x", 1<<40), IfName: "eth0"}
+		owner := types.Attachment{Network: "net1", ContainerID: fmt.Sprintf("%064x", int64(1)<<40), IfName: "eth0"}
 		keep[owner] = true
 		run := func(name string, before, f func(masq.Masq) error) {
 			b.Run(fmt.Sprintf("%s/others=%d", name, others), func(b *testing.B) {

@@ -287,6 +287,9 @@ func (c *Conn) table(t Table) error {
 
 // HasChain is nil if the chain exists, and else fs.ErrNotExist.
 func (c *Conn) HasChain(t Table, chain string) error {
+	if len(chain) >= unix.NFT_CHAIN_MAXNAMELEN {
+		return fmt.Errorf("get chain %s of table %s: %w: no name is that long", chain, t, fs.ErrNotExist)
+	}
 	return c.get("chain "+chain+" of table "+t.String(), t, unix.NFT_MSG_GETCHAIN, func(ae *netlink.AttributeEncoder) {
 		ae.String(unix.NFTA_CHAIN_TABLE, t.Name)
 		ae.String(unix.NFTA_CHAIN_NAME, chain)

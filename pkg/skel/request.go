@@ -119,9 +119,13 @@ func (r *Request) Prev() (*types.Result, error) {
 // MustPrev is Prev for calls that make no sense without one: CHECK, and ADD of a
 // chained plugin.
 func (r *Request) MustPrev() (*types.Result, error) {
+	why := "must be called as chained plugin, after the one that made the interface"
+	if r.Command == "CHECK" {
+		why = "the result of the ADD, as the runtime keeps it"
+	}
 	prev, err := r.Prev()
 	if err == nil && prev == nil {
-		return nil, types.Errorf(types.CodeConfig, "%s of %s needs a prevResult: must be called as chained plugin, after the one that made the interface", r.Command, r.plugin.Name)
+		return nil, types.Errorf(types.CodeConfig, "%s of %s needs a prevResult: %s", r.Command, r.plugin.Name, why)
 	}
 	return prev, err
 }

@@ -97,6 +97,8 @@ func badIfName(s string) string {
 		return "longer than 15 bytes"
 	case s == "." || s == "..":
 		return "a dot is no name"
+	case s == "all" || s == "default": // net.ipv4.conf.all (net/core/dev.c, dev_valid_name; net/ipv4/devinet.c)
+		return "the kernel's settings for all interfaces have that name"
 	case strings.ContainsAny(s, "/:%"): // the kernel would put a number in place of %d
 		return "'/', ':' and '%' are not allowed"
 	case strings.ContainsFunc(s, unicode.IsSpace):

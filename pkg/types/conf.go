@@ -49,6 +49,11 @@ func (v *ValidAttachments) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &list); err != nil {
 		return err
 	}
+	for _, a := range list {
+		if a.ContainerID == "" || a.IfName == "" {
+			return fmt.Errorf("an entry of cni.dev/valid-attachments without containerID or ifname: what it keeps cannot be told, so nothing is collected")
+		}
+	}
 	*v = append(ValidAttachments{}, list...)
 	return nil
 }

@@ -418,10 +418,30 @@ var _ = Describe("bridge", func() {
 			state := nstest.Snapshot(GinkgoTB(), b.node) + nstest.SnapshotDir(GinkgoTB(), filepath.Join(b.leases, "net1"))
 			Expect(state).NotTo(Or(ContainSubstring("net1/drop"), ContainSubstring("10.9.0.3 ")))
 			Expect(state).To(And(ContainSubstring("net1/keep"), ContainSubstring("net2/drop")))
+			By("refusing a list that does not say what to keep")
+			for _, entry := range []string{`{"containerID":"keep"}`, `{}`, `null`} {
+				bad := strings.TrimSuffix(conf, "}") + `,"cni.dev/valid-attachments":[` + entry + `]}`
+				f := run(nstest.Call{Node: b.node, Path: b.path, Config: bad}, "GC").Failure(GinkgoTB())
+				Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
+				Expect(f.Msg).To(ContainSubstring("nothing is collected"))
+			}
+			Expect(in(keep, "ip -br addr show eth0")).To(ContainSubstring("10.9.0.2"))
 			By("taking an empty list at its word")
 			run(nstest.Call{Node: b.node, Path: b.path, Config: strings.TrimSuffix(conf, "}") + `,"cni.dev/valid-attachments":[]}`}, "GC").OK(GinkgoTB())
 			Expect(in(keep, "ip -br link")).NotTo(ContainSubstring("eth0"))
 			Expect(in(foreign, "ip -br addr show eth0")).To(ContainSubstring("10.19.0.2"))
+		})
+	})
+
+	Describe("a container ID that fits into no name of the kernel's", func() {
+		It("is attached and detached like any other", func() {
+			id := strings.Repeat("y", 260)
+			conf := b.conf("1.1.0", gatewayed+`"ipMasq":true,"macspoofchk":true,`, v4range)
+			add1(b.call("warm", newPod(), conf))
+			before := taken(b.node)
+			add1(b.call(id, newPod(), conf))
+			run(b.call(id, nil, conf), "DEL").OK(GinkgoTB())
+			expectAsBefore(before, b.node)
 		})
 	})
 
@@ -454,7 +474,7 @@ var _ = Describe("bridge", func() {
 				in(b.node, "ip link del cni0")
 			}
 			expectAsBefore(before, b.node)
-			leases, err := filepath.Glob(filepath.Join(b.leases, "net1", "10.*"))
+			leases, err := filepath.Glob(filepath.Join(b.leases, "net1", "[0-9f]*"))
 			Expect(err).NotTo(HaveOccurred())
 			Expect(leases).To(BeEmpty())
 		},
@@ -470,6 +490,10 @@ var _ = Describe("bridge", func() {
 			Entry("an IPAM plugin that is not there", func(c *nstest.Call) { c.Path = "/nonexistent" }, types.CodeConfig, `failed to find plugin "host-local" in path`),
 			Entry("a CIDR that is none", func(c *nstest.Call) { c.Config = strings.Replace(c.Config, "10.9.0.0/24", "10.9.0.0", 1) }, types.CodeConfig, "10.9.0.0"),
 			Entry("a bridge name that is no bridge's", func(c *nstest.Call) { c.Config = strings.Replace(c.Config, `"cni0"`, `"uplink0"`, 1) }, types.CodeConfig, "is no bridge"),
+			Entry("an MTU without room for IPv6", func(c *nstest.Call) {
+				c.Config = b.conf("1.1.0", gatewayed+`"mtu":1279,`, v6range)
+			}, types.CodeConfig, "mtu 1279 of eth0 is too small for address fd00:9::2/64: IPv6 needs 1280"),
+			Entry("the interface name \"all\"", func(c *nstest.Call) { c.IfName = "all" }, types.CodeEnvironment, "all interfaces"),
 			Entry("bad CNI_ARGS", func(c *nstest.Call) { c.Args = "K8S_POD_NAME=x" }, types.CodeEnvironment, "IgnoreUnknown"),
 			Entry("a prevResult that is none", func(c *nstest.Call) { c.Config = strings.TrimSuffix(c.Config, "}") + `,"prevResult":5}` }, types.CodeDecode, "prevResult"),
 		)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/masq"
 	"github.com/plumb-cni/plumb/pkg/nl"
@@ -124,7 +125,8 @@ func (c *config) validate(hasIPAM bool, v types.Version) error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	refuse(c.bridge == "" || len(c.bridge) > maxIfName, "bridge %q is no interface name: it needs 1 to %d bytes", c.bridge, maxIfName)
+	refuse(c.bridge == "" || len(c.bridge) > maxIfName || strings.ContainsAny(c.bridge, "/:% \t\n") || c.bridge == "." || c.bridge == "..",
+		"bridge %q is no interface name: it needs 1 to %d bytes, without '/', ':', '%%' and white space", c.bridge, maxIfName)
 	refuse(c.mtu != 0 && (c.mtu < minMTU || c.mtu > maxMTU), "mtu %d is not between %d and %d", c.mtu, minMTU, maxMTU)
 	refuse(c.vlan < 0 || c.vlan > maxVLAN, "invalid VLAN ID %d (must be between 0 and %d)", c.vlan, maxVLAN)
 	refuse(c.port.Hairpin && c.promisc, "cannot set hairpin mode and promiscuous mode at the same time")

@@ -43,6 +43,7 @@ func TestRefusedConfigurations(t *testing.T) {
 		{`"mtu":67`, "mtu 67 is not between 68 and 65535", types.CodeConfig},
 		{`"mtu":-5`, "mtu -5", types.CodeConfig},
 		{`"bridge":""`, "is no interface name", types.CodeConfig},
+		{`"bridge":"../x"`, "without '/'", types.CodeConfig},
 		{`"bridge":"a-name-of-16-byte"`, "is no interface name", types.CodeConfig},
 		{`"bridge":"bridge-names","vlan":100,"isGateway":true`, `"bridge-names.100" is longer than 15 bytes`, types.CodeConfig},
 		{`"disableContainerInterface":true,"ipam":{"type":"host-local"}`, "cannot use IPAM when disableContainerInterface is set to true", types.CodeConfig},

@@ -231,7 +231,12 @@ func (h host) del(r *skel.Request) error {
 		return err
 	}
 	err = h.store(r, p).locked(func(se *session) error { return se.releaseAll(ownerOf(r)) })
-	if errors.Is(err, fs.ErrNotExist) {
+	return ignoreNoFolder(err)
+}
+
+// ignoreNoFolder: where there is no folder, nor could be one, nothing is held.
+func ignoreNoFolder(err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENAMETOOLONG) {
 		return nil
 	}
 	return err
@@ -380,8 +385,5 @@ func (h host) gc(r *skel.Request) error {
 		failed, err := se.walk(func(f holding) bool { return valid[f.owner] || f.entry.owner == 0 && !f.torn })
 		return errors.Join(failed, err)
 	})
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
+	return ignoreNoFolder(err)
 }

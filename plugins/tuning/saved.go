@@ -107,7 +107,7 @@ func read(path string) (*saved, error) {
 	switch {
 	case errors.Is(err, syscall.ELOOP):
 		return nil, fmt.Errorf("%s: %w: it is a symbolic link", path, errTorn)
-	case errors.Is(err, syscall.ENOTDIR):
+	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ENAMETOOLONG):
 		return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
 	case err != nil:
 		return nil, err
@@ -172,7 +172,7 @@ func (s store) remove() error {
 
 // remove asks first: a folder that is read-only has nothing to refuse.
 func remove(t *trace.Tracer, path string) error {
-	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ENAMETOOLONG) {
 		return nil
 	}
 	return types.Coded(types.CodeIO, t.Do("remove saved state "+path, func() error {
