@@ -88,7 +88,7 @@ var _ = Describe("bandwidth", func() {
 				c = w.call.With(command)
 				c.Config = configOf(network, keys, "")
 				f := nstest.Run(plugin(), c).Failure(GinkgoTB())
-				Expect(f).To(And(HaveField("Code", uint(7)), HaveField("Msg", ContainSubstring("must be called as chained plugin"))))
+				Expect(f).To(And(HaveField("Code", uint(7)), HaveField("Msg", ContainSubstring(command+" of bandwidth needs a prevResult"))))
 			}
 		}
 	})
@@ -218,7 +218,11 @@ var _ = Describe("bandwidth", func() {
 		Entry("keys that cannot be read", func(c *nstest.Call) { c.Config = w.config(`"ingressRate": "x", "shapedSubnets": 7`) }),
 		Entry("CNI_NETNS empty", func(c *nstest.Call) { c.Pod = nil }),
 		Entry("neither", func(c *nstest.Call) { c.Pod, c.Config = nil, configOf(network, "", "") }),
-		Entry("a container that is gone", func(c *nstest.Call) { w.pod.Remove(GinkgoTB()) }),
+		Entry("a container that is gone", func(c *nstest.Call) {
+			w.pod.Remove(GinkgoTB())
+			// The kernel takes a namespace apart, and the pair with it, some time later.
+			Eventually(func() string { return w.node.Must(GinkgoTB(), "ip", "-br", "link") }, "10s").ShouldNot(ContainSubstring("veth0"))
+		}),
 		Entry("a container without the interface", func(c *nstest.Call) {
 			w.pod.Must(GinkgoTB(), "ip", "link", "del", "eth0")
 		}),
