@@ -14,7 +14,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-var _ = Describe("traffic control", func() {
+var _ = Describe("traffic control", Label(nstest.Kernel), func() {
 	var nodeNS *nstest.NS
 	var node, pod *nl.Conn
 	var near, far, ifb nl.Link

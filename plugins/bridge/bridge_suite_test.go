@@ -32,10 +32,14 @@ type bed struct {
 
 func newBed() *bed {
 	site := nstest.NewSite(GinkgoTB())
-	return &bed{
-		node: site.Node, outside: site.Outside,
-		path: nstest.Build(GinkgoTB(), "host-local"), leases: GinkgoTB().TempDir(),
-	}
+	b := newBedOn(site.Node)
+	b.outside = site.Outside
+	return b
+}
+
+// newBedOn is a bed without an outside.
+func newBedOn(node *nstest.NS) *bed {
+	return &bed{node: node, path: nstest.Build(GinkgoTB(), "host-local"), leases: GinkgoTB().TempDir()}
 }
 
 // ranges of the IPAM configuration in tests.

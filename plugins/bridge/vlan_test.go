@@ -20,7 +20,7 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 	var b *bed
 	BeforeEach(func() {
 		nstest.Need(GinkgoTB(), "bridge VLAN filtering", vlanFiltering())
-		b = newBed()
+		b = newBedOn(nstest.NewNode(GinkgoTB()))
 		nstest.LeakCheck(GinkgoTB())
 	})
 	in := func(n *nstest.NS, line string) string {
@@ -221,6 +221,8 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 			add1(b.call("other", newPod(), b.conf("1.1.0", "")))
 			conf := b.conf("1.1.0", gatewayed+vlan100, v4range)
 			c := b.call("one", newPod(), conf)
+			// A bridge's state follows its ports' when the kernel comes to it.
+			Eventually(in).WithArguments(b.node, "ip -br link show cni0").Should(MatchRegexp(`^cni0 +UP `))
 			before := taken(b.node, c.Pod)
 			f := run(c, "ADD").Failure(GinkgoTB())
 			Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"golang.org/x/sys/unix"
+
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+var _ = Describe("SCTP", Label(nstest.Kernel), func() {
+	mapping := mapped(8080, 80, `"protocol":"sctp"`)
+
+	DescribeTable("reaches the container, and its flows go with the mapping", func(backend string) {
+		fd, err := sctpSocket(unix.AF_INET)
+		nstest.Need(GinkgoTB(), "SCTP", err)
+		Expect(unix.Close(fd)).To(Succeed())
+		b := newBed()
+		serveSCTP(b.pods[0], pod4+":80")
+		serveSCTP(b.pods[0], "["+pod6+"]:80")
+		c := b.call("one", conf(withBackend(backend), mapping))
+		ok(c, "ADD")
+		By("from outside, with its own address")
+		expectAnswer(dialSCTP, b.outside, nstest.NodeV4+":8080", nstest.OutsideV4)
+		expectAnswer(dialSCTP, b.outside, "["+nstest.NodeV6+"]:8080", nstest.OutsideV6)
+		By("from another pod, and from the node")
+		expectAnswer(dialSCTP, b.pods[1], nstest.NodeV4+":8080", gateway4)
+		expectAnswer(dialSCTP, b.pods[1], "["+gateway6+"]:8080", gateway6)
+		expectAnswer(dialSCTP, b.node, nstest.NodeV4+":8080", "")
+		expectAnswer(dialSCTP, b.node, "127.0.0.1:8080", gateway4)
+		By("and TCP at the same port does not")
+		_, err = nstest.Dial(b.outside, nstest.NodeV4+":8080")
+		Expect(err).To(HaveOccurred())
+
+		flows := func() string {
+			GinkgoHelper()
+			return b.node.Must(GinkgoTB(), "conntrack", "-L", "-p", "sctp", "-f", "ipv4") +
+				b.node.Must(GinkgoTB(), "conntrack", "-L", "-p", "sctp", "-f", "ipv6")
+		}
+		Expect(flows()).To(And(ContainSubstring("dst="+nstest.NodeV4), ContainSubstring("dst="+nstest.NodeV6), ContainSubstring("dport=8080")))
+		ok(c, "DEL")
+		Expect(flows()).NotTo(ContainSubstring("dport=8080"))
+		_, err = dialSCTP(b.outside, nstest.NodeV4+":8080")
+		Expect(err).To(HaveOccurred())
+	}, backends())
+})
+
+// sctpSocket makes a one-to-one socket (RFC 6458, section 4), which is used as TCP's.
+func sctpSocket(family int) (int, error) {
+	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)
+	if err != nil {
+		return -1, err
+	}
+	limit := unix.Timeval{Sec: 3}
+	for _, opt := range []int{unix.SO_RCVTIMEO, unix.SO_SNDTIMEO} {
+		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, opt, &limit); err != nil {
+			return -1, err
+		}
+	}
+	return fd, nil
+}
+
+func sctpAddr(addr string) (family int, to unix.Sockaddr) {
+	a := netip.MustParseAddrPort(addr)
+	if a.Addr().Is4() {
+		return unix.AF_INET, &unix.SockaddrInet4{Addr: a.Addr().As4(), Port: int(a.Port())}
+	}
+	return unix.AF_INET6, &unix.SockaddrInet6{Addr: a.Addr().As16(), Port: int(a.Port())}
+}
+
+// serveSCTP answers as nstest.ServeTCP does.
+func serveSCTP(n *nstest.NS, addr string) {
+	GinkgoHelper()
+	family, at := sctpAddr(addr)
+	var fd int
+	Expect(n.Do(func() (err error) {
+		if fd, err = sctpSocket(family); err != nil {
+			return err
+		}
+		if err := unix.Bind(fd, at); err != nil {
+			return err
+		}
+		return unix.Listen(fd, 8)
+	})).To(Succeed())
+	var serving sync.WaitGroup
+	done := make(chan struct{})
+	serving.Go(func() {
+		for {
+			c, peer, err := unix.Accept(fd) // ends by itself each few seconds
+			select {
+			case <-done:
+				return
+			default:
+			}
+			if err == nil {
+				_, _ = unix.Write(c, fmt.Appendf(nil, "peer=%s local=%s", sctpHost(peer), sctpHost(at)))
+				_ = unix.Close(c)
+			}
+		}
+	})
+	DeferCleanup(func() {
+		close(done)
+		_ = unix.Shutdown(fd, unix.SHUT_RDWR)
+		serving.Wait()
+		_ = unix.Close(fd)
+	})
+}
+
+func sctpHost(a unix.Sockaddr) string {
+	switch a := a.(type) {
+	case *unix.SockaddrInet4:
+		return net.IP(a.Addr[:]).String()
+	case *unix.SockaddrInet6:
+		return net.IP(a.Addr[:]).String()
+	}
+	return ""
+}
+
+// dialSCTP is an asker. A socket with a time limit is interrupted by the signals of the
+// Go runtime (signal(7)), and what was interrupted is asked again.
+func dialSCTP(n *nstest.NS, addr string) (string, error) {
+	for {
+		reply, err := dialSCTPOnce(n, addr)
+		if !errors.Is(err, unix.EINTR) {
+			return reply, err
+		}
+	}
+}
+
+func dialSCTPOnce(n *nstest.NS, addr string) (string, error) {
+	family, to := sctpAddr(addr)
+	var fd int
+	err := n.Do(func() (err error) {
+		fd, err = sctpSocket(family)
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if err := unix.Connect(fd, to); err != nil {
+		return "", fmt.Errorf("connect to %s: %w", addr, err)
+	}
+	var buf [256]byte
+	read, err := unix.Read(fd, buf[:])
+	return strings.TrimSpace(string(buf[:max(read, 0)])), err
+}
