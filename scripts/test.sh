@@ -4,12 +4,13 @@
 #
 #   scripts/test.sh                        all of it
 #   scripts/test.sh ./pkg/nl -ginkgo.focus veth     only go test, with these arguments
+#   scripts/test.sh --faults               every fault of test/faults, of which "all of it" has a slice
 #
 # It installs the Debian packages that the tests need where they are missing (as
 # root). Tests make network namespaces; each test binary runs in network and mount
 # namespaces of its own besides (scripts/sandbox.sh), so that nothing of this machine's
 # is touched. A test skips what this kernel cannot do; with CNI_TEST_REQUIRE=all that is
-# a failure.
+# a failure. What was skipped has to run on Debian's kernel (test/vm/run.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -53,6 +54,9 @@ build() {
 # Everything under the race detector: the executables of test/e2e are built without.
 tests() { go test -race -count=1 -timeout 10m -exec "$PWD/scripts/sandbox.sh" "$@"; }
 
+# faults has no race detector: it is the built executables that are tried.
+faults() { CNI_TEST_FAULTS=all go test -count=1 -timeout 60m -v -exec "$PWD/scripts/sandbox.sh" ./test/faults "$@"; }
+
 # silent runs a command that is to print nothing.
 silent() {
 	local out
@@ -91,16 +95,20 @@ if [ ${#failed[@]} -gt 0 ]; then
 	echo "test.sh: without these there is nothing to test"
 	exit 1
 fi
-if [ $# -gt 0 ]; then
+if [ "${1:-}" = --faults ]; then
+	shift
+	run "faults" faults "$@"
+elif [ $# -gt 0 ]; then
 	run "go test $*" tests "$@"
 else
 	run "gofmt" format
 	run "go vet" go vet ./...
 	run "staticcheck" go tool staticcheck -checks all ./...
 	run "go mod tidy" silent go mod tidy -diff
-	run "shellcheck" shellcheck -x build_linux.sh scripts/*.sh .ci/run test/runtimes/*.sh test/runtimes/testdata/*.sh
-	run "go test -race" tests ./...
+	run "shellcheck" shellcheck -x build_linux.sh scripts/*.sh .ci/run test/vm/*.sh test/runtimes/*.sh test/runtimes/testdata/*.sh
+	CNI_TEST_NEEDS=$work/needs run "go test -race" tests ./...
 	run "runtimes" test/runtimes/run.sh
+	[ "$(uname -m)" != x86_64 ] || CNI_TEST_NEEDS=$work/needs run "vm" test/vm/run.sh
 	run "bench" bench
 fi
 
