@@ -1,0 +1,23 @@
+package inject
+
+import "golang.org/x/sys/unix"
+
+// oldMutating are the mutating calls that newer architectures do not have any more.
+func oldMutating() []Syscall {
+	return append(oldFiles(), Syscall{"fork", unix.SYS_FORK, nil}, Syscall{"vfork", unix.SYS_VFORK, nil})
+}
+
+func oldFiles() []Syscall {
+	return []Syscall{
+		{"open", unix.SYS_OPEN, func(c *Call) bool { return c.creates(c.args[1]) }},
+		{"creat", unix.SYS_CREAT, nil},
+		{"renameat", unix.SYS_RENAMEAT, nil},
+		{"rename", unix.SYS_RENAME, nil},
+		{"link", unix.SYS_LINK, nil},
+		{"symlink", unix.SYS_SYMLINK, nil},
+		{"unlink", unix.SYS_UNLINK, nil},
+		{"mkdir", unix.SYS_MKDIR, nil},
+		{"rmdir", unix.SYS_RMDIR, nil},
+		{"chmod", unix.SYS_CHMOD, nil},
+	}
+}
