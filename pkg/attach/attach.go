@@ -20,7 +20,7 @@ import (
 // A Spec is the state that one interface should be in.
 type Spec struct {
 	Kind    string           // "veth", "macvlan"; empty: any
-	Sysctls []sysctl.Setting // written before the link comes up
+	Sysctls []sysctl.Setting // written before the addresses
 	Addrs   []nl.Addr
 	Routes  []nl.Route
 }
@@ -55,16 +55,20 @@ func PodSpec(ifName string, segment Segment, ips []types.IP, routes []types.Rout
 	return s
 }
 
-// Prepare writes what has to hold before the interface comes up, whatever its
-// addresses will be. It comes as soon as the link is made, so that it is done while
-// the IPAM plugin works.
-func Prepare(pod *nl.Conn, ifName string, segment Segment) error {
-	return sysctl.Set(pod.NS(), Baseline(ifName, segment)...)
+// Prepare writes what has to hold before the interface comes up, and sets it up. It
+// comes as soon as the link is made, so that it is done while the IPAM plugin works:
+// to set a link up takes as long as all that its addresses ask for.
+func Prepare(c *nl.Conn, l nl.Link, settings ...sysctl.Setting) error {
+	if err := sysctl.Set(c.NS(), settings...); err != nil {
+		return err
+	}
+	return c.Apply(l.SetUp())
 }
 
-// Baseline is what Prepare writes: the container never configures itself by router
-// advertisements (CVE-2020-10749 and its cousins), and tells its neighbours of its
-// addresses when it comes up.
+// Baseline is what Prepare writes for a container's interface, whatever its addresses
+// will be: the container never configures itself by router advertisements
+// (CVE-2020-10749 and its cousins), and tells its neighbours of its addresses
+// (Announce).
 func Baseline(ifName string, segment Segment) []sysctl.Setting {
 	settings := []sysctl.Setting{{Key: sysctl.IPv4(ifName, "arp_notify"), Value: "1"}}
 	add := func(name, value string) {
@@ -154,8 +158,7 @@ func Prefixes(ips []types.IP) []netip.Prefix {
 	return out
 }
 
-// Apply brings the interface into the state. Addresses are there before it comes
-// up, so that it announces them; routes need it up.
+// Apply brings the interface into the state. Routes need it up.
 func Apply(c *nl.Conn, l nl.Link, s Spec) error {
 	if err := roomForIPv6(l, s.Addrs); err != nil {
 		return err

@@ -139,6 +139,13 @@ func (w world) add(t *testing.T, id string) nl.Link {
 	return host
 }
 
+// nameOf is the name that the host end of the attachment will have.
+func (w world) nameOf(t *testing.T, id string) string {
+	t.Helper()
+	node, pod := connect(t, nstest.New(t)), connect(t, nstest.New(t))
+	return world{node: node, pod: pod}.add(t, id).Name
+}
+
 func (w world) del(t *testing.T, id string) {
 	t.Helper()
 	finish, err := attach.DelVeth(w.node, nil, attachment(id), nil)
@@ -209,21 +216,23 @@ func TestGCKeepsOtherNetworks(t *testing.T) {
 	others := world{nodeNS: w.nodeNS, podNS: nstest.New(t), node: w.node}
 	others.pod = connect(t, others.podNS)
 	drop := others.add(t, "drop").Name
+	begun := w.nameOf(t, "begun")
 	w.nodeNS.Must(t, "ip", "link", "add", "vethfeedf00d", "type", "veth", "peer", "name", "x0")
 	w.nodeNS.Must(t, "ip", "link", "set", "vethfeedf00d", "alias", "plumb:net12/drop/eth0")
-	// Plugins that were killed before they could say whom the pair serves.
-	for name, network := range map[string]string{"vethaaaaaaaa": "net1", "vethbbbbbbbb": "net12"} {
+	// Plugins that were killed before they could say whom the pair serves, and one that
+	// is just about to.
+	for name, network := range map[string]string{"vethaaaaaaaa": "net1", "vethbbbbbbbb": "net12", begun: "net1"} {
 		var u undo.Stack
-		v := nl.Veth{Name: name, Peer: "p" + network, PeerIn: w.pod, Group: attach.Group(network)}
+		v := nl.Veth{Name: name, Peer: "p" + name[4:], PeerIn: w.pod, Group: attach.Group(network)}
 		if _, _, err := w.node.AddVeth(&u, v); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := attach.GCVeths(w.node, "net1", types.Set{attachment("keep"): true}); err != nil {
+	if err := attach.GCVeths(w.node, "net1", types.Set{attachment("keep"): true, attachment("begun"): true}); err != nil {
 		t.Fatal(err)
 	}
 	links := w.nodeNS.Must(t, "ip", "-br", "link")
-	if !strings.Contains(links, keep) || !strings.Contains(links, "vethfeedf00d") || !strings.Contains(links, "vethbbbbbbbb") ||
+	if !strings.Contains(links, keep) || !strings.Contains(links, begun) || !strings.Contains(links, "vethfeedf00d") || !strings.Contains(links, "vethbbbbbbbb") ||
 		strings.Contains(links, drop) || strings.Contains(links, "vethaaaaaaaa") {
 		t.Errorf("left:\n%s", links)
 	}

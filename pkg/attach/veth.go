@@ -32,14 +32,21 @@ func hostName(owner types.Attachment, i int) string {
 	return hostPrefix + hex.EncodeToString(sum[4*i:4*i+4])
 }
 
+func hostNamesOf(owner types.Attachment) []string {
+	var names []string
+	for i := range hostNames {
+		names = append(names, hostName(owner, i))
+	}
+	return names
+}
+
 // Alias is what `ip link` shows beside a link of the attachment.
 func Alias(a types.Attachment) string {
 	return aliasOfNetwork(a.Network) + fit(a.ContainerID) + "/" + a.IfName
 }
 
 // Group marks a link that is being made for the network and has no alias yet: what a
-// plugin leaves that is killed at that moment, and GC then collects. SPEC 1.1.0 (GC)
-// has the runtime keep GC apart from ADD, so no such link is of a living plugin.
+// plugin leaves that is killed at that moment, and GC then collects.
 func Group(network string) uint32 {
 	sum := sha256.Sum256([]byte(aliasOfNetwork(network)))
 	return binary.BigEndian.Uint32(sum[:]) | 1<<31
@@ -128,10 +135,7 @@ func (p Pair) taken(name string) error {
 // attachment has, else among the interfaces of prev (which may be nil), where the
 // reference plugins noted it. The error matches fs.ErrNotExist.
 func HostEnd(node *nl.Conn, owner types.Attachment, prev *types.Result) (nl.Link, error) {
-	var names []string
-	for i := range hostNames {
-		names = append(names, hostName(owner, i))
-	}
+	names := hostNamesOf(owner)
 	if prev != nil {
 		for _, in := range prev.Interfaces {
 			if in.Sandbox == "" && strings.HasPrefix(in.Name, hostPrefix) {
@@ -194,7 +198,7 @@ func ignoreNotExist(err error) error {
 
 // GCVeths removes the pairs of the network whose attachment is not to be kept.
 func GCVeths(node *nl.Conn, network string, keep types.Set) error {
-	return GC{Node: node, Kind: "veth", Network: network}.Run(keep)
+	return GC{Node: node, Kind: "veth", Network: network, Names: hostNamesOf}.Run(keep)
 }
 
 // A GC names the links of a network on the node that have the alias of an attachment.
@@ -202,22 +206,29 @@ type GC struct {
 	Node    *nl.Conn
 	Kind    string // "veth", "ifb"
 	Network string
+	Names   func(types.Attachment) []string // that a link of the attachment may have
 }
 
-// Run removes those whose attachment is not to be kept.
+// Run removes those whose attachment is not to be kept. A link without an alias is told
+// by its name: it may be in the making. SPEC 1.1.0 (section 3) has runtimes keep GC
+// apart from ADD; not all do, but an attachment that they name is safe.
 func (g GC) Run(keep types.Set) error {
 	links, err := g.Node.LinksOfKind(g.Kind)
 	if err != nil {
 		return err
 	}
-	kept := map[string]bool{}
+	aliases, names := map[string]bool{}, map[string]bool{}
 	for a := range keep {
-		kept[Alias(a)] = true
+		aliases[Alias(a)] = true
+		for _, name := range g.Names(a) {
+			names[name] = true
+		}
 	}
 	var errs []error
 	for _, l := range links {
 		halfMade := l.Alias == "" && l.Group == Group(g.Network)
-		if halfMade || strings.HasPrefix(l.Alias, aliasOfNetwork(g.Network)) && !kept[l.Alias] {
+		made := strings.HasPrefix(l.Alias, aliasOfNetwork(g.Network))
+		if halfMade && !names[l.Name] || made && !aliases[l.Alias] {
 			errs = append(errs, g.Node.Apply(l.Del()))
 		}
 	}

@@ -1,6 +1,7 @@
 // Package invoke runs delegates: plugins that a plugin calls for a part of its work
 // (SPEC 1.1.0, section 4). A delegate is an executable in CNI_PATH, always, and sees
-// the call as its caller did: the same configuration, the same environment.
+// the call as its caller did: the same configuration, the same environment (but for
+// GOMAXPROCS).
 //
 // A delegate outlives a caller that is killed. PR_SET_PDEATHSIG would end it, but in
 // the midst of its work, and the signal is tied to the thread that forked, which the
@@ -74,15 +75,31 @@ func (u runner) start(r *skel.Request, verb, plugin string) (*Call, error) {
 		return nil, err
 	}
 	c := &Call{exited: -1, stdout: stream{fd: -1}, stderr: stream{fd: -1}, to: r.Stderr(), end: end}
-	// Twice in an environment, the first one counts for a Go program, the last one for bash.
-	env := slices.DeleteFunc(slices.Clone(r.Environ()), func(v string) bool { return strings.HasPrefix(v, "CNI_COMMAND=") })
-	env = append(env, "CNI_COMMAND="+verb)
-	if err := u.launch(c, file, env, r.Stdin); err != nil {
+	if err := u.launch(c, file, environ(r.Environ(), verb), r.Stdin); err != nil {
 		c.close()
 		return nil, end(err)
 	}
 	c.deadline = time.Now().Add(u.limit)
 	return c, nil
+}
+
+// environ is the caller's environment under another verb. Twice in an environment, the
+// first one counts for a Go program, the last one for bash. GOMAXPROCS=1, where the
+// caller has none, spares a delegate written in Go the threads that its runtime would
+// start for goroutines of its own: an eighth of host-local's run.
+func environ(caller []string, verb string) []string {
+	env := make([]string, 0, len(caller)+2)
+	procs := false
+	for _, v := range caller {
+		procs = procs || strings.HasPrefix(v, "GOMAXPROCS=")
+		if !strings.HasPrefix(v, "CNI_COMMAND=") {
+			env = append(env, v)
+		}
+	}
+	if !procs {
+		env = append(env, "GOMAXPROCS=1")
+	}
+	return append(env, "CNI_COMMAND="+verb)
 }
 
 // launch starts the delegate. Its stdin is a file in memory: a pipe would have to be

@@ -150,6 +150,7 @@ func TestDelegateSeesTheCallOfItsCaller(t *testing.T) {
 	env := strings.Fields(b.read(t, "env"))
 	for _, want := range []string{
 		"CNI_COMMAND=DEL", "CNI_CONTAINERID=c1", "CNI_NETNS=/nowhere", "CNI_IFNAME=eth0", "CNI_ARGS=IgnoreUnknown=1", "CNI_PATH=" + b.dir,
+		"GOMAXPROCS=1",
 	} {
 		if n := strings.Count(" "+strings.Join(env, " ")+" ", " "+want+" "); n != 1 {
 			t.Errorf("%s is %d times in the environment %v", want, n, env)

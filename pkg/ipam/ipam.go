@@ -9,8 +9,8 @@
 // that failed cleans up after itself, and a DEL after it would free the address of
 // the live attachment.
 //
-// A network without an ipam.type has no addresses: Del, Check, GC and Status have
-// nothing to do then, and Add and Start are not for it.
+// A network without an ipam.type has no addresses: Del, CheckAside, GC and Status have
+// nothing to do then, and Start is not for it.
 package ipam
 
 import (
@@ -126,21 +126,25 @@ func (p *Pending) undo() error {
 	return Del(p.r)
 }
 
-// Add is Start and Wait.
-func Add(r *skel.Request) (*Lease, error) {
-	p, err := Start(r)
-	if err != nil {
-		return nil, err
-	}
-	return p.Wait()
-}
-
 // Del gives the address back. An IPAM plugin that is missing from CNI_PATH is an
 // error: the address would never be free again.
 func Del(r *skel.Request) error { return run(r, "DEL") }
 
-// Check asks whether the address is still reserved.
-func Check(r *skel.Request) error { return run(r, "CHECK") }
+// CheckAside begins to ask whether the address is still reserved, beside what the
+// caller looks at itself. finish, never nil, gives the answer, and has to be called.
+func CheckAside(r *skel.Request) (finish func() error) {
+	if r.Conf.IPAM.Type == "" {
+		return func() error { return nil }
+	}
+	call, err := invoke.Start(r, "CHECK", r.Conf.IPAM.Type)
+	if err != nil {
+		return func() error { return blame(r, err) }
+	}
+	return func() error {
+		_, err := call.Wait()
+		return blame(r, err)
+	}
+}
 
 // GC passes the call on. A plugin of before 1.1.0, which knows no GC, has nothing to
 // collect as far as anybody can tell.

@@ -75,10 +75,19 @@ func (s *stand) call(t *testing.T, kind string, f func(r *skel.Request) error) *
 // answers makes the stand-in print text as its answer to ADD.
 func answers(text string) string { return "[ $CNI_COMMAND = ADD ] && cat <<'.'\n" + text + "\n.\ntrue" }
 
+// obtain is the ADD of a caller that has nothing else to do.
+func obtain(r *skel.Request) (*Lease, error) {
+	p, err := Start(r)
+	if err != nil {
+		return nil, err
+	}
+	return p.Wait()
+}
+
 func TestLease(t *testing.T) {
 	s := newStand(t, answers(lease))
 	err := s.call(t, "stand", func(r *skel.Request) error {
-		l, err := Add(r)
+		l, err := obtain(r)
 		if err != nil {
 			return err
 		}
@@ -108,7 +117,7 @@ func TestLeaseOfAnotherVersion(t *testing.T) {
 	} {
 		s := newStand(t, answers(text))
 		err := s.call(t, "stand", func(r *skel.Request) error {
-			l, err := Add(r)
+			l, err := obtain(r)
 			if err == nil && (len(l.IPs) != 1 || l.IPs[0].Address.String() != "10.1.2.3/24") {
 				t.Errorf("%s: %+v", version, l)
 			}
@@ -149,7 +158,7 @@ func TestFamiliesAndGateways(t *testing.T) {
 // and nothing else.
 func TestWhatIsGivenBack(t *testing.T) {
 	stop := errors.New("something else")
-	addFails := func(r *skel.Request) error { _, err := Add(r); return err }
+	addFails := func(r *skel.Request) error { _, err := obtain(r); return err }
 	const fails = `echo '{"code":11,"msg":"full"}'; exit 1`
 	slow := func(body string) string { return "sleep 0.05; echo end >> $DIR/log\n" + body }
 	for _, tc := range []struct {
@@ -162,7 +171,7 @@ func TestWhatIsGivenBack(t *testing.T) {
 			return errors.Join(addFails(r), stop)
 		}, "ADD DEL", "something else", 999},
 		{"panicked later", answers(lease), func(r *skel.Request) error {
-			_, _ = Add(r)
+			_, _ = obtain(r)
 			panic("ouch")
 		}, "ADD DEL", "panic: ouch", 999},
 		{"failed before the answer", slow(answers(lease)), func(r *skel.Request) error {
@@ -218,7 +227,7 @@ func TestAddressIsFreedAfterTheLinks(t *testing.T) {
 func TestFailureToGiveBackIsTold(t *testing.T) {
 	s := newStand(t, `[ $CNI_COMMAND = DEL ] && echo '{"code":5,"msg":"disk"}' && exit 1`+"\n"+answers(lease))
 	err := s.call(t, "stand", func(r *skel.Request) error {
-		_, err := Add(r)
+		_, err := obtain(r)
 		return errors.Join(err, errors.New("stop"))
 	})
 	if err == nil || err.Msg != "stop" || err.Details != `could not undo: IPAM DEL: IPAM plugin "stand": disk` {
@@ -233,7 +242,7 @@ func TestOtherVerbs(t *testing.T) {
 		msg  string
 	}
 	all := []string{"DEL", "CHECK", "GC", "STATUS"}
-	do := map[string]func(*skel.Request) error{"DEL": Del, "CHECK": Check, "GC": GC, "STATUS": Status}
+	do := map[string]func(*skel.Request) error{"DEL": Del, "CHECK": func(r *skel.Request) error { return CheckAside(r)() }, "GC": GC, "STATUS": Status}
 	for _, tc := range []struct {
 		why, kind, script string
 		calls             bool

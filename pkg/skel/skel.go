@@ -11,12 +11,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"runtime/debug"
 	"strings"
-	"syscall"
 
 	"github.com/plumb-cni/plumb/pkg/types"
+	"golang.org/x/sys/unix"
 )
 
 // version is set by the linker: -X github.com/plumb-cni/plumb/pkg/skel.version=…
@@ -47,17 +46,33 @@ type Env struct {
 	After   func(step string) error
 }
 
-// Main serves the process's environment and exits.
+// Main serves the process's environment and exits. The garbage collector stays as it
+// is: a run seldom comes to the 4 MiB at which it first collects, and to turn it off
+// stops the world.
 func Main(p Plugin) {
-	// A run lasts milliseconds: collecting garbage costs more than the garbage. The
-	// limit brings the collector back for a run that would grow past 64 MiB.
-	debug.SetGCPercent(-1)
-	debug.SetMemoryLimit(64 << 20)
-	// A runtime that has gone away must not end an ADD by SIGPIPE: the write of the
-	// result is to fail, so that the ADD is undone. Not signal.Ignore, which
-	// delegates would inherit.
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
-	os.Exit(Run(p, Env{Environ: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}))
+	os.Exit(Run(p, Env{Environ: os.Environ(), Stdin: os.Stdin, Stdout: descriptor(1), Stderr: descriptor(2)}))
+}
+
+// A descriptor is written to as it is. A runtime that has gone away must not end an
+// ADD: the write of the result is to fail, so that the ADD is undone. os.Stdout would
+// die of SIGPIPE, unless the signal is ignored, which delegates would inherit, or
+// asked for, which takes a thread. The Go runtime itself ignores it.
+type descriptor int
+
+func (d descriptor) Write(b []byte) (written int, err error) {
+	for written < len(b) {
+		n, err := unix.Write(int(d), b[written:])
+		switch {
+		case errors.Is(err, unix.EAGAIN): // a caller's pipe that does not block
+			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(d), Events: unix.POLLOUT}}, -1)
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return written, err
+		default:
+			written += n
+		}
+	}
+	return written, nil
 }
 
 // Run serves one call and gives the exit status.

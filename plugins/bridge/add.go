@@ -109,7 +109,7 @@ func (a *attachment) result() *types.Result {
 
 // layer3 takes the lease and puts it to use.
 func (a *attachment) layer3(pending *ipam.Pending, result *types.Result) error {
-	if err := attach.Prepare(a.pod, a.eth.Name, a.conf.segment()); err != nil {
+	if err := attach.Prepare(a.pod, a.eth, attach.Baseline(a.eth.Name, a.conf.segment())...); err != nil {
 		return err
 	}
 	lease, err := pending.Wait()

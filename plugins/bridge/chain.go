@@ -61,7 +61,7 @@ func (a *attachment) chainLayer3(pending *ipam.Pending, result *types.Result) er
 			if a.eth, err = a.pod.Link(a.r.IfName); err != nil {
 				return err
 			}
-			if err := attach.Prepare(a.pod, a.eth.Name, a.conf.segment()); err != nil {
+			if err := attach.Prepare(a.pod, a.eth, attach.Baseline(a.eth.Name, a.conf.segment())...); err != nil {
 				return err
 			}
 			spec := attach.PodSpec(a.eth.Name, a.conf.segment(), ips, routes)

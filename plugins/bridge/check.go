@@ -31,7 +31,9 @@ func check(r *skel.Request) error {
 		return err
 	}
 	c := &checker{r: r, conf: conf, node: node, pod: pod, prev: prev}
-	return types.Coded(codeChanged, errors.Join(ipam.Check(r), c.container(), c.bridge()))
+	reserved := ipam.CheckAside(r)
+	changed := errors.Join(c.container(), c.bridge())
+	return types.Coded(codeChanged, errors.Join(reserved(), changed))
 }
 
 // codeChanged is the code of a CHECK that found a difference.
@@ -200,7 +202,7 @@ func (c *checker) gatewayPort(dev, br nl.Link) error {
 
 // rules looks for what plumb alone leaves on the node for the attachment.
 func (c *checker) rules(host nl.Link) error {
-	errs := []error{sysctl.Diff(c.r.Node, attach.HostSysctls(host.Name)...)}
+	errs := []error{sysctl.Diff(c.r.Node, append(attach.HostSysctls(host.Name), attach.HostSysctls(c.conf.bridge)...)...)}
 	if c.conf.masquerade {
 		owner := masq.Masq{Node: c.r.Node, Owner: c.r.Attachment(), Backend: c.conf.masqBackend}
 		errs = append(errs, masq.Check(owner, attach.Prefixes(c.ips())))

@@ -38,6 +38,11 @@ func add(r *skel.Request) (*types.Result, error) {
 		return nil, err
 	}
 	a := &attachment{r: r, conf: conf, pod: pod, master: master}
+	if !leasedOverLink(r) {
+		if err := a.startIPAM(); err != nil {
+			return nil, err
+		}
+	}
 	if err := a.create(where); err != nil {
 		return nil, err
 	}
@@ -67,6 +72,14 @@ type attachment struct {
 	pod    *nl.Conn
 	master nl.Link
 	eth    nl.Link
+	lease  *ipam.Pending // nil: not asked for yet
+}
+
+func (a *attachment) startIPAM() (err error) {
+	if a.r.Conf.IPAM.Type != "" {
+		a.lease, err = ipam.Start(a.r)
+	}
+	return err
 }
 
 // create makes the link in the container, under its final name, and notes whose it is.
@@ -90,20 +103,21 @@ func (a *attachment) create(where *nl.Conn) error {
 	return a.pod.Apply(changes...)
 }
 
-// layer3 gets the lease and puts it to use. The link is there before IPAM is asked,
-// for an IPAM plugin that works over it: a DHCP client. It may also set the link up,
-// so what has to hold by then is written first.
+// layer3 takes the lease and puts it to use. An IPAM plugin that works over the link,
+// a DHCP client, is asked for it only now.
 func (a *attachment) layer3(result *types.Result) error {
-	if err := attach.Prepare(a.pod, a.eth.Name, a.conf.segment); err != nil {
-		return err
+	err := attach.Prepare(a.pod, a.eth, attach.Baseline(a.eth.Name, a.conf.segment)...)
+	if err != nil {
+		return a.explainUp(err)
 	}
-	lease, err := ipam.Add(a.r)
+	if a.lease == nil {
+		if err := a.startIPAM(); err != nil {
+			return err
+		}
+	}
+	lease, err := a.lease.Wait()
 	if err != nil {
 		return err
-	}
-	if !leasedOverLink(a.r) {
-		// An ADD that is undone removes the link before the address is free, too.
-		a.r.Undo.Push("delete link "+a.eth.Name, func() error { return a.pod.Apply(a.eth.Del()) })
 	}
 	result.Routes = lease.Routes
 	for _, ip := range lease.IPs {
@@ -114,7 +128,7 @@ func (a *attachment) layer3(result *types.Result) error {
 		result.DNS = lease.DNS
 	}
 	spec := attach.PodSpec(a.eth.Name, a.conf.segment, result.IPs, result.Routes)
-	if err := a.explainUp(attach.Apply(a.pod, a.eth, spec)); err != nil {
+	if err := attach.Apply(a.pod, a.eth, spec); err != nil {
 		return err
 	}
 	if err := a.awaitUsable(result.IPs); err != nil {

@@ -26,14 +26,14 @@ func check(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	errs := []error{ipam.Check(r)}
+	reserved := ipam.CheckAside(r)
 	spec, err := attach.FromResult(prev, r.IfName, r.NetNS)
 	spec.Kind = kind
-	errs = append(errs, err, attach.Diff(pod, r.IfName, spec))
+	errs := []error{err, attach.Diff(pod, r.IfName, spec)}
 	if eth, err := pod.Link(r.IfName); err == nil && eth.Kind == kind {
 		errs = append(errs, diffMode(eth, conf), diffMaster(where, eth, conf))
 	}
-	return types.Coded(codeChanged, errors.Join(errs...))
+	return types.Coded(codeChanged, errors.Join(append([]error{reserved()}, errs...)...))
 }
 
 func diffMode(eth nl.Link, conf *config) error {

@@ -14,13 +14,15 @@ import (
 // del removes the link, and gives the address back when nothing answers for it any
 // more. It needs no master: the configuration may have changed, the master be gone.
 func del(r *skel.Request) error {
+	var leased error
 	if leasedOverLink(r) {
-		return errors.Join(ipam.Del(r), delLink(r))
+		leased = ipam.Del(r)
 	}
-	if err := delLink(r); err != nil {
-		return err
+	finish, err := delLink(r)
+	if err == nil && !leasedOverLink(r) {
+		leased = ipam.Del(r)
 	}
-	return ipam.Del(r)
+	return errors.Join(leased, err, finish())
 }
 
 // leasedOverLink: a DHCP client gives the address back to the server over the link
@@ -31,25 +33,26 @@ func leasedOverLink(r *skel.Request) bool { return r.Conf.IPAM.Type == "dhcp" }
 // delLink removes the attachment's link. Where the container is gone, so is the link.
 // One of another kind, or of another attachment, belongs to a newcomer at the same
 // path; one without an alias was made by the reference plugin, or by an ADD that was
-// killed.
-func delLink(r *skel.Request) error {
+// killed. finish is that of nl.DelAside.
+func delLink(r *skel.Request) (finish func() error, err error) {
+	nothing := func() error { return nil }
 	if r.Pod == nil {
-		return nil
+		return nothing, nil
 	}
 	pod, err := nl.Open(r.Pod)
 	if err != nil {
-		return err
+		return nothing, err
 	}
 	eth, err := pod.Link(r.IfName)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil
+		return nothing, nil
 	case err != nil:
-		return err
+		return nothing, err
 	case eth.Kind != kind, eth.Alias != "" && eth.Alias != attach.Alias(r.Attachment()):
-		return nil
+		return nothing, nil
 	}
-	return pod.Apply(eth.Del())
+	return pod.DelAside(eth)
 }
 
 // status says whether an ADD could succeed now. A master in the container is there

@@ -9,6 +9,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/masq"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/sysctl"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
@@ -49,7 +50,7 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := attach.Prepare(pod, r.IfName, attach.Owned); err != nil {
+	if err := a.prepare(); err != nil {
 		return nil, err
 	}
 	lease, err := pending.Wait()
@@ -61,6 +62,16 @@ func add(r *skel.Request) (*types.Result, error) {
 		return nil, err
 	}
 	return result, a.connect(result)
+}
+
+// prepare sets both ends up. Without accept_dad=0 the node's link-local address, from
+// which it asks for the container's hardware address, would be of no use at first.
+func (a *attachment) prepare() error {
+	noDAD := sysctl.Setting{Key: sysctl.IPv6(a.host.Name, "accept_dad"), Value: "0", Optional: true}
+	if err := attach.Prepare(a.node, a.host, noDAD); err != nil {
+		return err
+	}
+	return attach.Prepare(a.pod, a.eth, attach.Baseline(a.eth.Name, attach.Owned)...)
 }
 
 func (a *attachment) result(lease *ipam.Lease) *types.Result {

@@ -35,11 +35,9 @@ func check(r *skel.Request) error {
 		return types.Coded(codeChanged, err)
 	}
 	spec.Kind, spec.Routes = "veth", podRoutes(attach.IPsOf(prev, r.IfName), prev.Routes)
-	return types.Coded(codeChanged, errors.Join(
-		ipam.Check(r),
-		attach.Diff(pod, r.IfName, spec),
-		checkNode(r, conf, node, prev),
-	))
+	reserved := ipam.CheckAside(r)
+	changed := errors.Join(attach.Diff(pod, r.IfName, spec), checkNode(r, conf, node, prev))
+	return types.Coded(codeChanged, errors.Join(reserved(), changed))
 }
 
 // checkNode looks at the node's end and at what serves the addresses.

@@ -111,12 +111,7 @@ func nodeSide(host string, ips []types.IP) attach.Spec {
 		}
 		s.Routes = append(s.Routes, nl.Route{Dst: single(ip.Address.Addr()), Scope: nl.ScopeHost})
 		if v6 && s.Sysctls == nil {
-			// Without accept_dad=0 the link-local address, from which the node asks for
-			// the container's hardware address, would be of no use at first.
-			s.Sysctls = []sysctl.Setting{
-				{Key: sysctl.IPv6(host, "disable_ipv6"), Value: "0"},
-				{Key: sysctl.IPv6(host, "accept_dad"), Value: "0"},
-			}
+			s.Sysctls = []sysctl.Setting{{Key: sysctl.IPv6(host, "disable_ipv6"), Value: "0"}}
 		}
 	}
 	return s
