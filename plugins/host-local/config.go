@@ -306,12 +306,20 @@ func (raw rawRange) parse(errs *problems) (ipRange, bool) {
 	if !subnet.Contains(r.to) {
 		errs.addf("RangeEnd %s not in network %s", r.to, subnet)
 	}
+	if !unicast(r.from) || !unicast(r.to) {
+		errs.addf("range %s: a multicast or unspecified address cannot be an interface's", r.run)
+	}
 	// A link-local gateway is on the link whatever the subnet.
 	if !subnet.Contains(r.gateway) && !(r.gateway.IsLinkLocalUnicast() && r.gateway.Is4() == subnet.Addr().Is4()) {
 		errs.addf("gateway %s not in network %s", r.gateway, subnet)
 	}
 	return r, len(*errs) == before
 }
+
+// unicast: the kernel drops what comes from an IPv4 multicast address as martian
+// (net/ipv4/route.c, ip_route_input_slow), refuses one of IPv6, and takes 0.0.0.0 for
+// no address at all. The rest of 0.0.0.0/8 works since kernel 5.3.
+func unicast(ip netip.Addr) bool { return !ip.IsMulticast() && !ip.IsUnspecified() }
 
 // parseSubnet wants a network address, and room for a gateway and another address.
 func parseSubnet(s string) (netip.Prefix, error) {

@@ -33,6 +33,9 @@ func TestConfigRefused(t *testing.T) {
 		{"/32", `"subnet": "10.1.2.0/32"`, []string{"too small"}},
 		{"/127", `"subnet": "fd00::/127"`, []string{"too small"}},
 		{"/128", `"subnet": "fd00::/128"`, []string{"too small"}},
+		{"multicast", `"subnet": "239.1.2.0/24"`, []string{"invalid range set 0: range 239.1.2.1-239.1.2.254: a multicast or unspecified address cannot be an interface's"}},
+		{"multicast of IPv6", `"subnet": "ff05::/64"`, []string{"a multicast or unspecified address cannot be an interface's"}},
+		{"unspecified", `"subnet": "0.0.0.0/8", "rangeStart": "0.0.0.0"`, []string{"a multicast or unspecified address cannot be an interface's"}},
 		{"host bits", `"subnet": "10.1.2.5/24"`, []string{"invalid range set 0: Network has host bits set. For a subnet mask of length 24 the network address is 10.1.2.0"}},
 		{"start outside", `"subnet": "10.1.2.0/24", "rangeStart": "10.2.0.1"`, []string{"invalid range set 0: RangeStart 10.2.0.1 not in network 10.1.2.0/24"}},
 		{"end outside", `"subnet": "10.1.2.0/24", "rangeEnd": "10.2.0.1"`, []string{"invalid range set 0: RangeEnd 10.2.0.1 not in network 10.1.2.0/24"}},
@@ -126,6 +129,7 @@ func TestConfigTaken(t *testing.T) {
 			"10.1.2.1-10.1.2.254 gw 10.1.2.1; /var/lib/cni/networks 0s wants 10.1.2.8 10.1.2.7 10.1.2.9"},
 		{"link-local gateway", `{"ipam": {"subnet": "fd00::/64", "gateway": "fe80::1"}}`, "fd00::1-fd00::ffff:ffff:ffff:ffff gw fe80::1; /var/lib/cni/networks 0s"},
 		{"IPv4 in IPv6", `{"ipam": {"subnet": "::ffff:10.1.2.0/120"}}`, "10.1.2.1-10.1.2.254 gw 10.1.2.1; /var/lib/cni/networks 0s"},
+		{"this network", `{"ipam": {"subnet": "0.0.0.0/8"}}`, "0.0.0.1-0.255.255.254 gw 0.0.0.1; /var/lib/cni/networks 0s"},
 		{"odd keys", `{"IPAM": {"SubNet": "10.1.2.0/24", "nonsense": [null]}}`, "10.1.2.1-10.1.2.254 gw 10.1.2.1; /var/lib/cni/networks 0s"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

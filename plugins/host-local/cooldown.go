@@ -48,10 +48,14 @@ func (se *session) noteRelease(ip netip.Addr) error {
 
 // replace puts a whole new file in the place of path.
 func replace(path string, content []byte) error {
-	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
-		return err
+	err := os.WriteFile(path+".new", content, 0o600)
+	if err == nil {
+		err = os.Rename(path+".new", path)
 	}
-	return os.Rename(path+".new", path)
+	if err != nil {
+		_ = os.Remove(path + ".new") // a disk may be full
+	}
+	return err
 }
 
 func releaseRecord(ip netip.Addr, at time.Duration) []byte {

@@ -494,6 +494,19 @@ func (x *index) writeNew(path string) error {
 	if err != nil {
 		return err
 	}
+	err = x.writePages(f)
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err != nil {
+		return errors.Join(err, f.Close(), os.Remove(path+".new")) // a disk may be full
+	}
+	x.file = f
+	return nil
+}
+
+// writePages writes all pages, behind an empty header.
+func (x *index) writePages(f *os.File) error {
 	// A bufio.Writer keeps its first error for Flush.
 	w := bufio.NewWriterSize(f, 16*pageSize)
 	_, _ = w.Write(make([]byte, pageSize))
@@ -503,12 +516,5 @@ func (x *index) writeNew(path string) error {
 		p.dirty = false
 		_, _ = w.Write(p.data[:])
 	}
-	if err := w.Flush(); err != nil {
-		return errors.Join(err, f.Close())
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return errors.Join(err, f.Close())
-	}
-	x.file = f
-	return nil
+	return w.Flush()
 }

@@ -74,6 +74,14 @@ func (s rangeSet) spans(last netip.Addr) iter.Seq[run] {
 	}
 }
 
+// gives reports whether there is an address that is not barred.
+func (s rangeSet) gives() bool {
+	for range s.spans(netip.Addr{}) {
+		return true
+	}
+	return false
+}
+
 // cut yields what is left of part without the barred runs, and reports whether the
 // receiver wants more. An empty part has nothing.
 func (r ipRange) cut(part run, yield func(run) bool) bool {

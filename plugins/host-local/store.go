@@ -214,7 +214,7 @@ func (se *session) reserve(u *undo.Stack, ip netip.Addr, o owner) error {
 	s := se.store
 	s.cooldown = 0 // nobody has used it
 	u.Push("release "+ip.String(), func() error {
-		return s.locked(func(se *session) error { return se.release(ip, o) })
+		return s.ignoreNoneHeld(s.locked(func(se *session) error { return se.release(ip, o) }))
 	})
 	return nil
 }
@@ -280,10 +280,11 @@ func (se *session) linkNamed(name string, content []byte) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		return err
+	err := os.WriteFile(path, content, 0o600)
+	if err != nil {
+		return errors.Join(err, os.Remove(path))
 	}
-	err := unix.Linkat(unix.AT_FDCWD, path, se.fd, name, 0)
+	err = unix.Linkat(unix.AT_FDCWD, path, se.fd, name, 0)
 	_ = os.Remove(path)
 	if err == nil || errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -308,6 +309,9 @@ func writeAll(fd int, content []byte) error {
 	return err
 }
 
+// isFull: nothing that was asked of the disk is wrong, it only has no room.
+func isFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
+
 // release removes the reservation of ip if it is that of o. One that is gone or
 // another's is left as it is.
 func (se *session) release(ip netip.Addr, o owner) error {
@@ -321,12 +325,18 @@ func (se *session) release(ip netip.Addr, o owner) error {
 // unlink removes a reservation that was just read.
 func (se *session) unlink(h holding) error {
 	return se.trace.Do("release "+h.addr.String(), func() error {
-		if err := se.noteRelease(h.addr); err != nil && !errors.Is(err, unix.EROFS) {
-			return &fs.PathError{Op: "note release", Path: se.path(h.addr), Err: err}
+		noted := se.noteRelease(h.addr)
+		if noted != nil && !errors.Is(noted, unix.EROFS) && !isFull(noted) {
+			return &fs.PathError{Op: "note release", Path: se.path(h.addr), Err: noted}
 		}
 		err := unix.Unlinkat(se.fd, h.addr.String(), 0)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return &fs.PathError{Op: "release", Path: se.path(h.addr), Err: err}
+		}
+		if isFull(noted) {
+			// There may be room now. If not, an address that does not cool down is better
+			// than a container that cannot be deleted.
+			_ = se.noteRelease(h.addr)
 		}
 		se.changed = true
 		if se.index != nil {

@@ -181,8 +181,11 @@ var _ = Describe("a filesystem without nameless files", func() {
 	})
 })
 
-// onRamfs runs f on a thread for which dir is a ramfs. The thread ends with f.
-func onRamfs(dir string, f func()) {
+func onRamfs(dir string, f func()) { onFilesystem("ramfs", "mode=0755", dir, f) }
+
+// onFilesystem runs f on a thread for which dir is a filesystem of that kind. The
+// thread ends with f.
+func onFilesystem(kind, options, dir string, f func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -190,7 +193,7 @@ func onRamfs(dir string, f func()) {
 		runtime.LockOSThread()
 		Expect(unix.Unshare(unix.CLONE_NEWNS)).To(Succeed())
 		Expect(unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")).To(Succeed())
-		Expect(unix.Mount("ramfs", dir, "ramfs", 0, "mode=0755")).To(Succeed())
+		Expect(unix.Mount(kind, dir, kind, 0, options)).To(Succeed())
 		f()
 	}()
 	<-done
@@ -324,6 +327,45 @@ var _ = Describe("a folder that is read-only", func() {
 		call("DEL", "c2").OK(GinkgoTB())
 		Expect(call("DEL", "c1").Failure(GinkgoTB()).Code).To(Equal(uint(types.CodeIO)))
 		Expect(b.reserved()).To(HaveLen(1))
+	})
+})
+
+var _ = Describe("a disk that is full", func() {
+	// The folder above is the first inode.
+	full := func(b *bed, inodes int, f func()) {
+		Expect(os.MkdirAll(b.dataDir, 0o755)).To(Succeed())
+		onFilesystem("tmpfs", fmt.Sprint("nr_inodes=", inodes), b.dataDir, f)
+	}
+
+	It("with no room for the lock has nothing to release", func() {
+		b := newBed()
+		full(b, 2, func() {
+			Expect(b.fails("ADD", "c1", try{}).Code).To(Equal(uint(types.CodeIO)))
+			b.ok("DEL", "c1", try{})
+			b.ok("GC", "", try{more: `"cni.dev/valid-attachments": []`})
+		})
+	})
+
+	It("with no room for the time of a release releases all the same", func() {
+		b := newBed()
+		cool := try{ipam: subnet + `, "cooldown": 30`}
+		full(b, 8, func() { // folder, lock, cursor, reservation; 2 folders and the index beside
+			b.add("c1", cool)
+			b.fails("ADD", "c2", cool)
+			b.ok("DEL", "c1", cool)
+			Expect(b.reserved()).To(BeEmpty())
+			Expect(filepath.Join(b.dataDir, ".plumb", "net", "releases")).To(BeAnExistingFile(), "in the room that it made")
+		})
+	})
+
+	It("keeps no index that is not whole", func() {
+		b := newBed()
+		Expect(os.MkdirAll(filepath.Join(b.dataDir, ".plumb"), 0o755)).To(Succeed())
+		onFilesystem("tmpfs", "nr_blocks=1", filepath.Join(b.dataDir, ".plumb"), func() {
+			b.add("c1", try{})
+			Expect(filepath.Glob(filepath.Join(b.dataDir, ".plumb", "net", "*"))).To(BeEmpty())
+			Expect(b.add("c2", try{})).To(Equal("10.1.2.3/24"))
+		})
 	})
 })
 

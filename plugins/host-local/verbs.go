@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -69,6 +70,11 @@ func (c *config) assign() ([]netip.Addr, error) {
 		}
 		if in.bars(ip) {
 			return nil, types.Errorf(types.CodeConfig, "failed to allocate for range %d: requested IP address %s is one that \"exclude\" keeps back", n, ip)
+		}
+	}
+	for n, set := range c.sets {
+		if !set.gives() {
+			return nil, types.Errorf(types.CodeConfig, "range set %d (%s) has no address to give: the gateway and \"exclude\" keep back all", n, set)
 		}
 	}
 	if len(left) > 0 {
@@ -230,14 +236,20 @@ func (h host) del(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	err = h.store(r, p).locked(func(se *session) error { return se.releaseAll(ownerOf(r)) })
-	return ignoreNoFolder(err)
+	st := h.store(r, p)
+	return st.ignoreNoneHeld(st.locked(func(se *session) error { return se.releaseAll(ownerOf(r)) }))
 }
 
-// ignoreNoFolder: where there is no folder, nor could be one, nothing is held.
-func ignoreNoFolder(err error) error {
+// ignoreNoneHeld: where there is no folder, nor could be one, nothing is held. Nor is
+// in an empty one, in which a full disk has no room for the lock.
+func (s store) ignoreNoneHeld(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENAMETOOLONG) {
 		return nil
+	}
+	if isFull(err) {
+		if files, rerr := os.ReadDir(s.dir); rerr == nil && len(files) == 0 {
+			return nil
+		}
 	}
 	return err
 }
@@ -381,9 +393,9 @@ func (h host) gc(r *skel.Request) error {
 		o := owner{a.ContainerID, a.IfName}
 		valid[o], valid[o.legacy()] = true, true
 	}
-	err = h.store(r, p).locked(func(se *session) error {
+	st := h.store(r, p)
+	return st.ignoreNoneHeld(st.locked(func(se *session) error {
 		failed, err := se.walk(func(f holding) bool { return valid[f.owner] || f.entry.owner == 0 && !f.torn })
 		return errors.Join(failed, err)
-	})
-	return ignoreNoFolder(err)
+	}))
 }

@@ -111,6 +111,10 @@ var _ = Describe("ADD", func() {
 		Entry("taken in the second set", try{ipam: `"ranges": [[{"subnet": "10.1.3.0/24"}], [{"subnet": "10.1.2.0/24"}]]`, args: "IP=10.1.2.9"}, uint(11),
 			"failed to allocate for range 1: requested IP address 10.1.2.9 is not available"),
 		Entry("excluded", try{ipam: subnet + `, "exclude": ["10.1.2.8/30"]`, args: "IP=10.1.2.10"}, uint(7), "10.1.2.10"),
+		Entry("where all is excluded", try{ipam: subnet + `, "exclude": ["10.1.0.0/16"]`}, uint(7),
+			`range set 0 (10.1.2.1-10.1.2.254) has no address to give: the gateway and "exclude" keep back all`),
+		Entry("where there is only the gateway", try{ipam: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.3.0/24", "rangeEnd": "10.1.3.1"}]]`}, uint(7),
+			"range set 1 (10.1.3.1-10.1.3.1) has no address to give"),
 		Entry("out of range", try{args: "IP=10.1.9.9"}, uint(7), "failed to allocate all requested IPs: 10.1.9.9"),
 		Entry("two of one set", try{more: `"runtimeConfig": {"ips": ["10.1.2.5", "10.1.2.6", "10.7.7.7"]}`}, uint(7), "failed to allocate all requested IPs: 10.1.2.6 10.7.7.7"),
 		Entry("no address", try{args: "IP=x"}, uint(7), "CNI_ARGS: IP: invalid IP address: x"),
@@ -305,6 +309,11 @@ var _ = Describe("CHECK", func() {
 		Entry("another address", "c1", prev("10.1.2.9/24"), "address 10.1.2.9 is not reserved for net/c1/eth0"),
 		Entry("one too many", "c2", prev("10.1.2.9/24"), "address 10.1.2.10 is reserved for net/c2/eth0 but not in its result"),
 	)
+
+	It("is content while a pool is drained by excluding it", func() {
+		b.add("c1", try{})
+		b.ok("CHECK", "c1", try{ipam: subnet + `, "exclude": ["10.1.2.0/24"]`})
+	})
 
 	It("fails without a folder, and makes none", func() {
 		Expect(b.fails("CHECK", "c1", try{}).Code).To(Equal(uint(codeNotReserved)))
