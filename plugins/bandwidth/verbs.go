@@ -186,5 +186,5 @@ func gc(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	return attach.GC{Node: node, Kind: kindIFB, Network: r.Conf.Name}.Run(r.Valid())
+	return attach.GC{Node: node, Kind: kindIFB, Network: r.Conf.Name, Names: ifbNames}.Run(r.Valid())
 }
