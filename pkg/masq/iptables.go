@@ -215,10 +215,10 @@ func has(rules []rule, name string) bool {
 	return false
 }
 
-// coveredByOthers reports whether the addresses are masqueraded in another way: by
+// uncovered lists the addresses that are not masqueraded in another way either: by
 // iptables, or by the reference, as before an upgrade of a running node. c nil: the
 // kernel has no nf_tables.
-func coveredByOthers(c *nft.Conn, m Masq, ips []netip.Prefix) (bool, error) {
+func uncovered(c *nft.Conn, m Masq, ips []netip.Prefix) ([]netip.Prefix, error) {
 	rules := map[nft.Family][]rule{}
 	err := legacy(m.Node, func(tool iptables.Tool, found []rule) error {
 		for _, f := range families() {
@@ -228,6 +228,7 @@ func coveredByOthers(c *nft.Conn, m Masq, ips []netip.Prefix) (bool, error) {
 		}
 		return nil
 	})
+	var bare []netip.Prefix
 	for _, ip := range ips {
 		f := family(ip.Addr())
 		covered := covers(rules[f], m.Owner, ip)
@@ -237,11 +238,17 @@ func coveredByOthers(c *nft.Conn, m Masq, ips []netip.Prefix) (bool, error) {
 			covered = reference || covers(found, m.Owner, ip)
 			err = errors.Join(err, ferr, rerr)
 		}
-		if !covered || err != nil {
-			return false, err
+		if !covered {
+			bare = append(bare, ip)
 		}
 	}
-	return true, nil
+	return bare, err
+}
+
+// missingRules is what Check says of an address under the iptables backend.
+func missingRules(m Masq, ip netip.Prefix) error {
+	return missing(m, ip, fmt.Sprintf("chain %s of table %s of %s, or what leads there from %s, is gone or lacks rules",
+		chain(m.Owner.Network, m.Owner.ContainerID), natTable, program(family(ip.Addr())), postrouting))
 }
 
 // statusIPTables looks for the programs.

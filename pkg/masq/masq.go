@@ -120,11 +120,17 @@ func Check(m Masq, ips []netip.Prefix) error {
 		}
 	}
 	if len(missing) == 0 {
+		return checkOwned(c, m, ips)
+	}
+	bare, err := uncovered(c, m, ips)
+	if err == nil && len(bare) == 0 {
 		return nil
 	}
-	covered, err := coveredByOthers(c, m, ips)
-	if err == nil && covered {
-		return nil
+	if m.Backend == IPTables {
+		missing = nil
+		for _, ip := range bare {
+			missing = append(missing, missingRules(m, ip))
+		}
 	}
 	return errors.Join(append(missing, err)...)
 }

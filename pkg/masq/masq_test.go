@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 
@@ -195,6 +196,14 @@ var _ = Describe("masquerade", func() {
 			Expect(masq.Check(m, dual)).To(Succeed())
 		})
 
+		It("misses what leads from the owner to its addresses", func() {
+			Expect(masq.Add(&u, m, dual)).To(Succeed())
+			node.Must(GinkgoTB(), "nft", "flush map inet plumb masqowner6")
+			Expect(masq.Check(m, dual)).To(MatchError(And(ContainSubstring("fd00:9::2"), ContainSubstring("map masqowner6"), Not(ContainSubstring("10.88.0.2")))))
+			Expect(masq.Add(&u, m, dual)).To(Succeed())
+			Expect(masq.Check(m, dual)).To(Succeed())
+		})
+
 		It("collects what is not to be kept, of its network only, and chains that nobody uses", func() {
 			stale, other := of("net1", "cid2", "eth0"), of("net10", "cid3", "eth0")
 			Expect(masq.Add(&u, m, dual[:1])).To(Succeed())
@@ -283,6 +292,25 @@ var _ = Describe("masquerade", func() {
 		},
 			Entry("deleted by address", prefixes("10.88.0.2/16"), prefixes("10.77.0.2/16")),
 			Entry("deleted by the owner alone", nil, nil),
+		)
+
+		DescribeTable("names the chain that lacks a rule, in the tables of either kind", func(save, restore, lacks string) {
+			Expect(masq.Add(&u, m, dual)).To(Succeed())
+			rules := node.Must(GinkgoTB(), "iptables-nft-save", "-t", "nat")
+			node.Must(GinkgoTB(), "iptables-nft", "-t", "nat", "-F")
+			node.Must(GinkgoTB(), "iptables-nft", "-t", "nat", "-X")
+			load(restore, rules)
+			Expect(masq.Check(m, dual)).To(Succeed())
+			kept := slices.DeleteFunc(strings.SplitAfter(node.Must(GinkgoTB(), save, "-t", "nat"), "\n"), func(line string) bool { return strings.Contains(line, lacks) })
+			node.Must(GinkgoTB(), restore[:len(restore)-len("-restore")], "-t", "nat", "-F")
+			load(restore, strings.Join(kept, ""))
+			Expect(masq.Check(m, dual)).To(MatchError(And(ContainSubstring("for 10.88.0.2 is missing: chain CNI-"), Not(ContainSubstring("fd00:9::2")))))
+		},
+			Entry("ACCEPT", "iptables-nft-save", "iptables-nft-restore", "-j ACCEPT"),
+			Entry("MASQUERADE", "iptables-nft-save", "iptables-nft-restore", "-j MASQUERADE"),
+			Entry("the jump", "iptables-nft-save", "iptables-nft-restore", "-A POSTROUTING"),
+			Entry("older tables, ACCEPT", "iptables-legacy-save", "iptables-legacy-restore", "-j ACCEPT"),
+			Entry("older tables, MASQUERADE", "iptables-legacy-save", "iptables-legacy-restore", "-j MASQUERADE"),
 		)
 
 		It("adds a second interface beside one of the reference", func() {

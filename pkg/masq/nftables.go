@@ -205,6 +205,29 @@ func checkNFT(c *nft.Conn, m Masq, ip netip.Prefix) error {
 	return err
 }
 
+// checkOwned looks for what leads from the owner to its addresses: without it a DEL
+// that does not know them would leave their elements.
+func checkOwned(c *nft.Conn, m Masq, ips []netip.Prefix) error {
+	listed := map[nft.Key]bool{}
+	for _, e := range m.entries(ips) {
+		if e.set != nft.MasqOwners(nft.IPv4) && e.set != nft.MasqOwners(nft.IPv6) {
+			continue
+		}
+		have, err := c.Element(table(), e.set, e.Key)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		listed[have.Data] = have.Comment == e.Comment
+	}
+	var errs []error
+	for _, ip := range ips {
+		if !listed[nft.AddrKey(ip.Addr())] {
+			errs = append(errs, missing(m, ip, fmt.Sprintf("no element in map %s of table %s leads to it from its owner", nft.MasqOwners(family(ip.Addr())), table())))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // gcNFT is delNFT for all of a network that is not to be kept.
 func gcNFT(c *nft.Conn, network string, keep types.Set) error {
 	kept := map[string]bool{}

@@ -1,6 +1,7 @@
 package masq
 
 import (
+	"cmp"
 	"crypto/sha512"
 	"encoding/hex"
 	"errors"
@@ -60,7 +61,7 @@ func fit(s string) string { return s[:min(len(s), 255)] }
 type rule struct {
 	chain   string
 	comment string
-	jump    string // the target
+	jump    string // the chain it leads to, or its target
 	saddr   netip.Prefix
 	found   nft.Found
 	line    string
@@ -104,11 +105,16 @@ func stale(rules []rule, owner types.Attachment, ips []netip.Prefix) (own []rule
 	return own, jumps == 0
 }
 
-// covers reports whether the container's rules masquerade the address.
+// covers reports whether the container's rules masquerade the address, but for what
+// it sends to its own subnet.
 func covers(rules []rule, owner types.Attachment, ip netip.Prefix) bool {
 	name := chain(owner.Network, owner.ContainerID)
-	jumps := slices.ContainsFunc(rules, func(r rule) bool { return r.jump == name && r.saddr.Contains(ip.Addr()) })
-	return jumps && slices.ContainsFunc(rules, func(r rule) bool { return r.chain == name })
+	meets := func(chain, jump string) bool {
+		return slices.ContainsFunc(rules, func(r rule) bool {
+			return r.chain == chain && r.jump == jump && (!r.saddr.IsValid() || r.saddr.Contains(ip.Addr()))
+		})
+	}
+	return meets(postrouting, name) && meets(name, "ACCEPT") && meets(name, "MASQUERADE")
 }
 
 // staleChains names the chains of containers in the network of which nothing is to be
@@ -175,7 +181,7 @@ func containerRules(c *nft.Conn, tab nft.Table, owner types.Attachment) ([]rule,
 			return nil, err
 		}
 		for _, r := range found {
-			rules = append(rules, rule{chain: r.Chain, comment: r.Comment, jump: r.Jump, saddr: r.Saddr, found: r})
+			rules = append(rules, rule{chain: r.Chain, comment: r.Comment, jump: cmp.Or(r.Jump, r.Target), saddr: r.Saddr, found: r})
 		}
 	}
 	return rules, nil

@@ -18,6 +18,7 @@ type Found struct {
 	Chain   string
 	Comment string       // nft's comment, or that of iptables' match of this name
 	Jump    string       // the chain it jumps or goes to
+	Target  string       // what else it does, in iptables' words, as far as it is known: ACCEPT, MASQUERADE
 	Saddr   netip.Prefix // the source it wants, where it wants one
 	Iif     string       // the interface that packets come in by, where it wants one
 
@@ -123,6 +124,8 @@ func (r *reader) expression(name string, b []byte) error {
 	}
 	r.matches += name + string(b)
 	switch name {
+	case "masq":
+		r.Target = "MASQUERADE"
 	case "payload":
 		var e expr.Payload
 		err := expr.Unmarshal(fam, b, &e)
@@ -170,6 +173,8 @@ func (r *reader) compare(e expr.Cmp) {
 	r.loaded = other
 }
 
+const accept = 1 // NF_ACCEPT, linux/netfilter.h
+
 // immediate reads a verdict, or a value that a later expression uses.
 func (r *reader) immediate(b []byte) error {
 	return decode(b, func(ad *netlink.AttributeDecoder) {
@@ -182,8 +187,13 @@ func (r *reader) immediate(b []byte) error {
 				r.values = append(r.values, string(ad.Bytes()))
 			case unix.NFTA_DATA_VERDICT:
 				inside(ad, func(ad *netlink.AttributeDecoder) {
-					if ad.Type() == unix.NFTA_VERDICT_CHAIN {
+					switch ad.Type() {
+					case unix.NFTA_VERDICT_CHAIN:
 						r.Jump = ad.String()
+					case unix.NFTA_VERDICT_CODE:
+						if ad.Uint32() == accept {
+							r.Target = "ACCEPT"
+						}
 					}
 				})
 			}
@@ -191,7 +201,7 @@ func (r *reader) immediate(b []byte) error {
 	})
 }
 
-// target reads where iptables' DNAT sends packets: struct nf_nat_range2 begins with
+// target reads a target of iptables, and where its DNAT sends packets: struct nf_nat_range2 begins with
 // flags of four bytes and an address with room for IPv6.
 func (r *reader) target(b []byte) error {
 	var name string
@@ -204,6 +214,7 @@ func (r *reader) target(b []byte) error {
 			info = ad.Bytes()
 		}
 	})
+	r.Target = name
 	if name == "DNAT" && len(info) >= 20 {
 		r.values = append(r.values, string(info[4:8]), string(info[4:20]))
 	}

@@ -382,6 +382,7 @@ var _ = Describe("bridge", func() {
 			Entry("bridge", func() *nstest.NS { return b.node }, "ip link set cni0 down", "bridge cni0 is down"),
 			Entry("forwarding", func() *nstest.NS { return b.node }, "sysctl -q -w net.ipv4.ip_forward=0", "sysctl net/ipv4/ip_forward is"),
 			Entry("accept_ra", func() *nstest.NS { return b.node }, "sysctl -q -w net.ipv6.conf.HOST.accept_ra=1", "accept_ra is"),
+			Entry("the bridge's accept_ra", func() *nstest.NS { return b.node }, "sysctl -q -w net.ipv6.conf.cni0.accept_ra=1", "conf/cni0/accept_ra is"),
 			Entry("masquerade", func() *nstest.NS { return b.node }, "nft delete table inet plumb", "masquerade"),
 			Entry("spoof check", func() *nstest.NS { return b.node }, "nft delete table bridge plumb", "MAC"),
 		)

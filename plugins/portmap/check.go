@@ -30,6 +30,9 @@ func check(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
+	if err := p.findLocalnet(); err != nil {
+		return err
+	}
 	if err := errors.Join(p.checkRules(c), p.checkLocalnet()); err != nil {
 		return types.Coded(codeChanged, fmt.Errorf("check %s: %w", p, err))
 	}

@@ -100,6 +100,26 @@ func (p *portMap) addGuard(tool xt.Tool) error {
 	return err
 }
 
+// checkGuard is for what we made: the reference has no guard.
+func (p *portMap) checkGuard(tool xt.Tool) error {
+	err := tool.Restore("look for the guard of localhost", xt.Script("raw", "-C "+p.guardRule()))
+	if errors.Is(err, xt.ErrRefused) {
+		return fmt.Errorf("table raw of %s has no rule -A %s: what others send to 127.0.0.1 of the node is not kept out", tool.Family, p.guardRule())
+	}
+	return err
+}
+
+// ours are the interfaces that rules of ours in the container's chain are for.
+func ours(rules []xt.Rule, chain string) []string {
+	var names []string
+	for _, r := range rules {
+		if name, marked := markedIf(r.Comment); marked && r.Chain == chain {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
 // additions are the lines that the table lacks: what all share, each rule once, and
 // what is the attachment's. The entries stand before those of others: the newest
 // holder of a port has it.
@@ -266,6 +286,9 @@ func (p *portMap) checkTables(tool xt.Tool, ip netip.Prefix) error {
 		}
 	}
 	name := chainName(p.owner().Network, p.owner().ContainerID)
+	if slices.Contains(ours(rules, name), p.owner().IfName) && p.guard(ip) != "" {
+		errs = append(errs, p.checkGuard(tool))
+	}
 	for _, m := range p.conf.forFamily(familyOf(ip.Addr())) {
 		if holder := p.rival(rules, m); holder != "" {
 			errs = append(errs, fmt.Errorf("%s belongs to %s now", m.text(), holder))

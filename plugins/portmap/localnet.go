@@ -65,8 +65,8 @@ func (p *portMap) ensureLocalnet() error {
 }
 
 func (p *portMap) checkLocalnet() error {
-	if err := p.findLocalnet(); err != nil || p.device == "" {
-		return err
+	if p.device == "" {
+		return nil
 	}
 	return sysctl.Diff(p.r.Node, p.localnet())
 }

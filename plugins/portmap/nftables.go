@@ -269,14 +269,16 @@ func (p *portMap) checkNFT(c *nft.Conn) error {
 		return err
 	}
 	var errs []error
+	lost := map[string]bool{} // what was told already: an element and its policy go together
 	for _, want := range entries {
 		e, ok := have[want.ref()]
 		where := fmt.Sprintf("map %s of table %s", want.set, table())
 		switch {
 		case !ok:
 			errs = append(errs, fmt.Errorf("%s has no element for %s", where, p.describe(want)))
-		case e.Comment != want.Comment && want.Jump != "": // so is the target, which tells
+		case e.Comment != want.Comment && lost[p.describe(want)]:
 		case e.Comment != want.Comment:
+			lost[p.describe(want)] = true
 			errs = append(errs, fmt.Errorf("%s belongs to %s now", p.describe(want), attachmentName(e.Comment)))
 		case e != want.Element:
 			errs = append(errs, fmt.Errorf("in %s, %s leads elsewhere", where, p.describe(want)))

@@ -311,11 +311,14 @@ var _ = Describe("portmap", func() {
 		Entry(nil, nftables, "nft delete element inet plumb hostport4 {tcp . 8080}", "map hostport4 of table inet plumb has no element for host port 8080/tcp of IP version 4"),
 		Entry(nil, nftables, "nft delete element inet plumb policy6 {tcp . 8080}", "map policy6 of table inet plumb has no element for host port 8080/tcp of IP version 6"),
 		Entry(nil, nftables, "nft flush map inet plumb hostportowner4", "no element for its list of ports"),
+		Entry(nil, nftables, `nft delete element inet plumb policy4 {tcp . 8080}; add element inet plumb policy4 {tcp . 8080 comment "net1/other/eth0" : jump snat/net1/10.9.0.0/24}`,
+			"host port 8080/tcp of IP version 4 belongs to net1/other/eth0 now"),
 		Entry(nil, nftables, "nft flush chain inet plumb hostports", "chain hostports of table inet plumb is gone or lacks rules"),
 		Entry(nil, nftables, "nft flush chain inet plumb snat/net1/10.9.0.0/24", "chain snat/net1/10.9.0.0/24"),
 		Entry(nil, nftables, "sysctl -w net.ipv4.conf.cni0.route_localnet=0", "route_localnet"),
 		Entry(nil, iptables, "iptables -t nat -F PREROUTING", "has no rule -A PREROUTING"),
 		Entry(nil, iptables, "iptables -t nat -F CNI-HOSTPORT-DNAT", "leads host port 8080/tcp nowhere"),
+		Entry(nil, iptables, "iptables -t raw -F PREROUTING", "table raw of iptables has no rule -A PREROUTING -d 127.0.0.0/8"),
 		Entry(nil, iptables, "ip6tables -t nat -F CNI-HOSTPORT-MASQ", "has no rule -A CNI-HOSTPORT-MASQ"),
 	)
 
