@@ -14,9 +14,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/plumb-cni/plumb/pkg/ns"
@@ -116,7 +118,9 @@ func (t Tool) program(verb string) (string, error) {
 var ErrRefused = errors.New("refused")
 
 // run runs a program in the namespace: a child belongs to the namespace of the
-// thread that forks it.
+// thread that forks it. The program dies with a plugin that is killed: what it does is
+// done whole or not at all, and done after the DEL that follows, it would stay. Its
+// death is bound to the thread, which therefore waits for it.
 func (t Tool) run(what, stdin, program string, args ...string) (string, error) {
 	limit := t.wait() + patience
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -125,7 +129,10 @@ func (t Tool) run(what, stdin, program string, args ...string) (string, error) {
 	step := filepath.Base(program) + ": " + what
 	err := t.Node.Step(step, func() error {
 		return t.Node.Do(func() error {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
 			cmd := exec.CommandContext(ctx, program, args...)
+			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 			cmd.WaitDelay = patience // for what it wrote, on a busy node
 			cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &errOut
 			return cmd.Run()
