@@ -198,7 +198,12 @@ func ignoreNotExist(err error) error {
 
 // GCVeths removes the pairs of the network whose attachment is not to be kept.
 func GCVeths(node *nl.Conn, network string, keep types.Set) error {
-	return GC{Node: node, Kind: "veth", Network: network, Names: hostNamesOf}.Run(keep)
+	return Veths(node, network).Run(keep)
+}
+
+// Veths are the host ends of the pairs that plumb made for the network.
+func Veths(node *nl.Conn, network string) GC {
+	return GC{Node: node, Kind: "veth", Network: network, Names: hostNamesOf}
 }
 
 // A GC names the links of a network on the node that have the alias of an attachment.
@@ -209,13 +214,23 @@ type GC struct {
 	Names   func(types.Attachment) []string // that a link of the attachment may have
 }
 
-// Run removes those whose attachment is not to be kept. A link without an alias is told
+// Run removes those whose attachment is not to be kept.
+func (g GC) Run(keep types.Set) error {
+	stale, err := g.Stale(keep)
+	errs := []error{err}
+	for _, l := range stale {
+		errs = append(errs, g.Node.Apply(l.Del()))
+	}
+	return errors.Join(errs...)
+}
+
+// Stale lists those whose attachment is not to be kept. A link without an alias is told
 // by its name: it may be in the making. SPEC 1.1.0 (section 3) has runtimes keep GC
 // apart from ADD; not all do, but an attachment that they name is safe.
-func (g GC) Run(keep types.Set) error {
+func (g GC) Stale(keep types.Set) ([]nl.Link, error) {
 	links, err := g.Node.LinksOfKind(g.Kind)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	aliases, names := map[string]bool{}, map[string]bool{}
 	for a := range keep {
@@ -224,13 +239,13 @@ func (g GC) Run(keep types.Set) error {
 			names[name] = true
 		}
 	}
-	var errs []error
+	var stale []nl.Link
 	for _, l := range links {
 		halfMade := l.Alias == "" && l.Group == Group(g.Network)
 		made := strings.HasPrefix(l.Alias, aliasOfNetwork(g.Network))
 		if halfMade && !names[l.Name] || made && !aliases[l.Alias] {
-			errs = append(errs, g.Node.Apply(l.Del()))
+			stale = append(stale, l)
 		}
 	}
-	return errors.Join(errs...)
+	return stale, nil
 }

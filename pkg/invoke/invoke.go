@@ -279,12 +279,23 @@ func (c *Call) reap() error {
 	}
 	switch {
 	case status.Signaled():
-		return fmt.Errorf("signal: %s", status.Signal())
+		return ended(status.Signal())
 	case status.ExitStatus() != 0:
 		return fmt.Errorf("exit status %d", status.ExitStatus())
 	}
 	return nil
 }
+
+// ErrKilled says that a signal ended the delegate, be it the one that its deadline
+// brings: what it had begun it could not undo.
+var ErrKilled = errors.New("killed")
+
+// ended is the error of a process that this signal ended.
+type ended syscall.Signal
+
+func (e ended) Error() string { return "signal: " + syscall.Signal(e).String() }
+
+func (e ended) Is(target error) bool { return target == ErrKilled }
 
 // verdict makes the error of the way the process ended.
 func (c *Call) verdict(err error) error {
@@ -292,7 +303,7 @@ func (c *Call) verdict(err error) error {
 	case err == nil:
 		return nil
 	case c.late:
-		return types.Errorf(types.CodeTryAgain, "no answer in time, killed: %w", os.ErrDeadlineExceeded)
+		return types.Errorf(types.CodeTryAgain, "no answer in time, %w: %w", ErrKilled, os.ErrDeadlineExceeded)
 	}
 	var answer struct {
 		Code    uint   `json:"code"`

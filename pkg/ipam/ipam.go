@@ -5,9 +5,9 @@
 // makes its links, and takes the answer when it needs it (Wait). Two laws keep that
 // safe. The caller has found the interface name free in the container before it
 // calls Start: a repeated ADD of a live attachment must fail before it asks for an
-// address. And an address is given back only if this very ADD got it: an IPAM ADD
-// that failed cleans up after itself, and a DEL after it would free the address of
-// the live attachment.
+// address. And an address is given back only if this very ADD got it, or was killed
+// and cannot tell: an IPAM ADD that failed cleans up after itself, and a DEL after it
+// would free the address of the attachment that made it fail.
 //
 // A network without an ipam.type has no addresses: Del, CheckAside, GC and Status have
 // nothing to do then, and Start is not for it.
@@ -118,9 +118,9 @@ func (p *Pending) await() error {
 }
 
 // undo gives back what the ADD got. The failure of the ADD is told by Wait; here it
-// only means that there is nothing to give back.
+// only means that there is nothing to give back, unless it was killed.
 func (p *Pending) undo() error {
-	if p.await() != nil {
+	if err := p.await(); err != nil && !errors.Is(err, invoke.ErrKilled) {
 		return nil
 	}
 	return Del(p.r)

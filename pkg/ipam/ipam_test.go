@@ -189,6 +189,7 @@ func TestWhatIsGivenBack(t *testing.T) {
 			return errors.Join(err, err1, err2, stop)
 		}, "ADD DEL", "something else", 999},
 		{"ADD failed", fails, addFails, "ADD", `IPAM plugin "stand": full`, 11},
+		{"ADD was killed", `[ $CNI_COMMAND = DEL ] || kill -9 $$`, addFails, "ADD DEL", `IPAM plugin "stand": signal: killed without an error result`, 999},
 		{"ADD without an address", answers(`{"cniVersion":"1.0.0"}`), addFails, "ADD DEL", "IPAM plugin returned missing IP config", 7},
 		{"ADD answers null", answers(`null`), addFails, "ADD DEL", "IPAM plugin returned missing IP config", 7},
 		{"ADD answers nothing", "", addFails, "ADD DEL", `IPAM plugin "stand": decode result: byte 0: unexpected end of JSON input`, 6},

@@ -181,10 +181,19 @@ func status(r *skel.Request) error {
 	return nil
 }
 
+// gc removes the ifbs, and what shapes the host ends of pairs that the plugins of this
+// project made: with those of others nothing says whose they are. In the life of a
+// node the pairs are gone by then, or go by the GC of the plugin that made them.
 func gc(r *skel.Request) error {
 	node, err := nl.Open(r.Node)
 	if err != nil {
 		return err
 	}
-	return attach.GC{Node: node, Kind: kindIFB, Network: r.Conf.Name, Names: ifbNames}.Run(r.Valid())
+	keep := r.Valid()
+	hosts, err := attach.Veths(node, r.Conf.Name).Stale(keep)
+	errs := []error{err}
+	for _, host := range hosts {
+		errs = append(errs, unshape(node, host))
+	}
+	return errors.Join(append(errs, attach.GC{Node: node, Kind: kindIFB, Network: r.Conf.Name, Names: ifbNames}.Run(keep))...)
 }
