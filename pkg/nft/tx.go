@@ -75,7 +75,7 @@ func (c *Conn) commit(tx *Tx) error {
 	if err != nil {
 		return err
 	}
-	if fence, err = c.nl.Send(fence); err != nil {
+	if fence, err = c.sendSurely(fence); err != nil {
 		return errno(err)
 	}
 	var errs []error
@@ -90,6 +90,20 @@ func (c *Conn) commit(tx *Tx) error {
 		}
 		errs = append(errs, tx.refusal(refused, sent))
 	}
+}
+
+// sendSurely sends what follows a batch, which is done by then: an error would make the
+// caller think that it is not. The kernel may be short of memory for a moment.
+func (c *Conn) sendSurely(m netlink.Message) (netlink.Message, error) {
+	const attempts = 3
+	var sent netlink.Message
+	var err error
+	for range attempts {
+		if sent, err = c.nl.Send(m); err == nil {
+			break
+		}
+	}
+	return sent, err
 }
 
 // batch is the messages with what stands around them.
