@@ -83,13 +83,20 @@ func Run(p skel.Plugin, c Call) Reply {
 	return Reply{stdout.String(), stderr.String(), exit}
 }
 
+// Cmd is the call of the executable at path, for those that start it in a way of
+// their own. It leaves Node to them.
+func (c Call) Cmd(path string) *exec.Cmd {
+	cmd := exec.Command(path)
+	cmd.Env, cmd.Stdin = c.environ(), strings.NewReader(c.Config)
+	return cmd
+}
+
 // Exec calls the executable at path as a runtime on the node does.
 func Exec(tb TB, path string, c Call) Reply {
 	tb.Helper()
 	var stdout, stderr bytes.Buffer
-	cmd := exec.Command(path)
-	cmd.Env = c.environ()
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(c.Config), &stdout, &stderr
+	cmd := c.Cmd(path)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	start := cmd.Start
 	if c.Node != nil {
 		start = func() error { return c.Node.Start(cmd) }

@@ -436,7 +436,7 @@ func describe(what string, object map[string]any) []string {
 // moving are the properties that change by themselves.
 var moving = []string{
 	"valid_life_time", "preferred_life_time", "tentative", "expires", "refcnt", "used",
-	"bytes", "packets", "drops", "overlimits", "requeues", "backlog", "qlen", "rule_hit", "success", "stats",
+	"bytes", "packets", "drops", "overlimits", "requeues", "backlog", "qlen", "rule_hit", "success", "stats", "direct_packets_stat",
 	"installed", "last_used", "first_used", "age",
 }
 
