@@ -297,6 +297,23 @@ var _ = Describe("bandwidth", func() {
 		Expect(gc(`[]`)).To(And(Not(ContainSubstring(ifbX)), ContainSubstring("i2"), ContainSubstring("i3")))
 	})
 
+	It("GC takes the limits off a host end that serves nobody, where its alias says whose it is", func() {
+		w = ptp()
+		before := w.shape()
+		w.run("ADD", i5).OK(GinkgoTB())
+		limited := w.shape()
+		gc := func(valid string) string {
+			c := w.call.With("GC")
+			c.Pod = nil
+			c.Config = `{"cniVersion": "1.1.0", "name": "bwn", "type": "bandwidth", "cni.dev/valid-attachments": ` + valid + `}`
+			nstest.Run(plugin(), c).OK(GinkgoTB())
+			return w.shape()
+		}
+		w.node.Must(GinkgoTB(), "ip", "link", "set", "veth0", "alias", "plumb:bwn/cidX/eth0")
+		Expect(gc(`[{"containerID": "cidX", "ifname": "eth0"}]`)).To(Equal(limited))
+		Expect(gc(`[]`)).To(Equal(before))
+	})
+
 	It("STATUS tells a configuration that cannot work", func() {
 		w = ptp()
 		c := w.call.With("STATUS")
