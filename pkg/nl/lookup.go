@@ -27,11 +27,11 @@ func (c *Conn) LinkTo(a netip.Addr) (Link, error) {
 	if err != nil {
 		return Link{}, err
 	}
-	_, index, err := decodeRoute(reply.Data)
+	_, hops, err := decodeRoute(reply.Data)
 	if err != nil {
 		return Link{}, wrap(step, err)
 	}
-	return c.LinkByIndex(index)
+	return c.LinkByIndex(hops[0].link)
 }
 
 // LocalAddrs lists the addresses of the namespace that are of the family of like,

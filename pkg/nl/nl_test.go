@@ -163,6 +163,23 @@ var _ = Describe("rtnetlink", func() {
 		Expect(index).To(Equal(far.Index))
 	})
 
+	It("lists each of the routes that share a destination's load", func() {
+		near, far := pair()
+		Expect(node.Apply(near.SetUp())).To(Succeed())
+		dst := netip.MustParsePrefix("2001:db8::/32")
+		first, second := nl.Route{Dst: dst, GW: netip.MustParseAddr("fd00::1")}, nl.Route{Dst: dst, GW: netip.MustParseAddr("fd00::2")}
+		Expect(pod.Apply(far.AddAddr(nl.Addr{Prefix: netip.MustParsePrefix("fd00::3/64"), NoDAD: true}), far.SetUp(), far.AddRoute(first), far.AddRoute(second))).To(Succeed())
+		Expect(podNS.Must(GinkgoTB(), "ip", "-6", "route", "show", dst.String())).To(ContainSubstring("nexthop via fd00::2"))
+		routes, err := pod.Routes(far)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(routes).To(ContainElements(Satisfy(first.Matches), Satisfy(second.Matches)))
+		podNS.Must(GinkgoTB(), "ip", "-6", "route", "del", dst.String(), "via", "fd00::1")
+		routes, err = pod.Routes(far)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(routes).NotTo(ContainElement(Satisfy(first.Matches)))
+		Expect(routes).To(ContainElement(Satisfy(second.Matches)))
+	})
+
 	It("reports the first refused change of a batch, in the kernel's words", func() {
 		_, far := pair()
 		err := pod.Apply(

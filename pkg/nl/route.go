@@ -150,9 +150,9 @@ func (c *Conn) DefaultDevice() (int, error) {
 			return 0, err
 		}
 		for _, m := range msgs {
-			r, index, err := decodeRoute(m.Data)
-			if err == nil && r.Dst.Bits() == 0 && r.Table == unix.RT_TABLE_MAIN && index != 0 {
-				return index, nil
+			r, hops, err := decodeRoute(m.Data)
+			if err == nil && r.Dst.Bits() == 0 && r.Table == unix.RT_TABLE_MAIN && hops[0].link != 0 {
+				return hops[0].link, nil
 			}
 		}
 	}
@@ -188,11 +188,11 @@ func (c *Conn) AdvertisedUplinks() ([]Link, error) {
 	}
 	var links []Link
 	for _, m := range msgs {
-		r, index, err := decodeRoute(m.Data)
+		r, hops, err := decodeRoute(m.Data)
 		if err != nil || r.Dst.Bits() != 0 || m.Data[5] != unix.RTPROT_RA {
 			continue
 		}
-		l, err := c.LinkByIndex(index)
+		l, err := c.LinkByIndex(hops[0].link)
 		if err != nil {
 			return nil, err
 		}
@@ -209,12 +209,15 @@ func (c *Conn) routes(step string, index int) ([]Route, error) {
 			return nil, err
 		}
 		for _, m := range msgs {
-			r, oif, err := decodeRoute(m.Data)
+			r, hops, err := decodeRoute(m.Data)
 			if err != nil {
 				return nil, wrap(step, err)
 			}
-			if oif == index && r.Table != unix.RT_TABLE_LOCAL && m.Data[7] == unix.RTN_UNICAST {
-				routes = append(routes, r)
+			for _, hop := range hops {
+				if hop.link == index && r.Table != unix.RT_TABLE_LOCAL && m.Data[7] == unix.RTN_UNICAST {
+					r.GW = hop.gw
+					routes = append(routes, r)
+				}
 			}
 		}
 	}
@@ -233,9 +236,18 @@ func routeRequest(fam byte, index int) []byte {
 	return body
 }
 
-func decodeRoute(b []byte) (r Route, oif int, err error) {
+// A hop is where a route leads: by way of a gateway, or of none, through the link of
+// that index.
+type hop struct {
+	gw   netip.Addr
+	link int
+}
+
+// decodeRoute reads a route, but for its gateways, and its hops, of which it has at
+// least one: more where several routes to one destination share the load.
+func decodeRoute(b []byte) (r Route, hops []hop, err error) {
 	if len(b) < unix.SizeofRtMsg {
-		return Route{}, 0, fmt.Errorf("route message of %d bytes", len(b))
+		return Route{}, nil, fmt.Errorf("route message of %d bytes", len(b))
 	}
 	r = Route{Table: int(b[4]), Scope: int(b[6])}
 	r.OnLink = binary.NativeEndian.Uint32(b[8:])&unix.RTNH_F_ONLINK != 0
@@ -245,30 +257,34 @@ func decodeRoute(b []byte) (r Route, oif int, err error) {
 	}
 	ad, err := netlink.NewAttributeDecoder(b[unix.SizeofRtMsg:])
 	if err != nil {
-		return Route{}, 0, err
+		return Route{}, nil, err
 	}
+	var only hop
 	for ad.Next() {
 		switch ad.Type() {
 		case unix.RTA_DST:
 			dst, _ = netip.AddrFromSlice(ad.Bytes())
 		case unix.RTA_OIF:
-			oif = int(ad.Uint32())
+			only.link = int(ad.Uint32())
+		case unix.RTA_GATEWAY:
+			only.gw, _ = netip.AddrFromSlice(ad.Bytes())
 		case unix.RTA_MULTIPATH:
-			oif = r.firstHop(ad.Bytes())
+			hops = decodeHops(ad.Bytes())
 		default:
 			r.attribute(ad)
 		}
 	}
+	if len(hops) == 0 {
+		hops = []hop{only}
+	}
 	r.Dst = netip.PrefixFrom(dst, int(b[1]))
-	return r, oif, ad.Err()
+	return r, hops, ad.Err()
 }
 
 func (r *Route) attribute(ad *netlink.AttributeDecoder) {
 	switch ad.Type() {
 	case unix.RTA_TABLE:
 		r.Table = int(ad.Uint32())
-	case unix.RTA_GATEWAY:
-		r.GW, _ = netip.AddrFromSlice(ad.Bytes())
 	case unix.RTA_PREFSRC:
 		r.Src, _ = netip.AddrFromSlice(ad.Bytes())
 	case unix.RTA_PRIORITY:
@@ -288,19 +304,28 @@ func (r *Route) attribute(ad *netlink.AttributeDecoder) {
 	}
 }
 
-// firstHop reads the first next hop of a multipath route: struct rtnexthop, then its
-// attributes.
-func (r *Route) firstHop(b []byte) (oif int) {
-	if len(b) < unix.SizeofRtNexthop {
-		return 0
-	}
-	length := min(int(binary.NativeEndian.Uint16(b)), len(b))
-	if ad, err := netlink.NewAttributeDecoder(b[unix.SizeofRtNexthop:max(length, unix.SizeofRtNexthop)]); err == nil {
-		for ad.Next() {
-			if ad.Type() == unix.RTA_GATEWAY {
-				r.GW, _ = netip.AddrFromSlice(ad.Bytes())
+// decodeHops reads the next hops of a multipath route: of each struct rtnexthop, then
+// its attributes.
+func decodeHops(b []byte) []hop {
+	var hops []hop
+	for len(b) >= unix.SizeofRtNexthop {
+		length := int(binary.NativeEndian.Uint16(b))
+		if length < unix.SizeofRtNexthop || length > len(b) {
+			break
+		}
+		h := hop{link: int(binary.NativeEndian.Uint32(b[4:]))}
+		if ad, err := netlink.NewAttributeDecoder(b[unix.SizeofRtNexthop:length]); err == nil {
+			for ad.Next() {
+				if ad.Type() == unix.RTA_GATEWAY {
+					h.gw, _ = netip.AddrFromSlice(ad.Bytes())
+				}
 			}
 		}
+		hops = append(hops, h)
+		b = b[min(align(length), len(b)):]
 	}
-	return int(binary.NativeEndian.Uint32(b[4:]))
+	return hops
 }
+
+// align is the room that n bytes take in a message (RTNH_ALIGN).
+func align(n int) int { return (n + unix.RTNH_ALIGNTO - 1) &^ (unix.RTNH_ALIGNTO - 1) }

@@ -47,7 +47,7 @@ var _ = Describe("traffic control", Label(nstest.Kernel), func() {
 		}{
 			{nl.Qdisc{Kind: "tbf", Handle: 0x10000, Parent: nl.Root, TBF: nl.TBF{Rate: 125000, Buffer: 12500000, Limit: 103125}}, "tbf 1: root refcnt 3 rate 1Mbit burst 100000b lat 25ms"},
 			{nl.Qdisc{Kind: "tbf", Handle: 0x10000, Parent: nl.Root, TBF: nl.TBF{Rate: 1 << 33, Buffer: 15625, Limit: 1 << 31}}, "tbf 1: root refcnt 3 rate 68719Mbit burst 8589934b lat 249ms"},
-			{nl.Qdisc{Kind: "htb", Handle: 0x10000, Parent: nl.Root, HTB: nl.HTB{Default: 0x30, Direct: 1000}}, "htb 1: root refcnt 3 r2q 10 default 0x30 direct_packets_stat 0 direct_qlen 1000"},
+			{nl.Qdisc{Kind: "htb", Handle: 0x10000, Parent: nl.Root, HTB: nl.HTB{Default: 0x30, Direct: 1000}}, "htb 1: root refcnt 3 r2q 10 default 0x30 direct_packets_stat "},
 			{nl.Qdisc{Kind: "ingress", Handle: nl.IngressHandle, Parent: nl.Ingress}, "ingress ffff: parent ffff:fff1"},
 		} {
 			var added undo.Stack

@@ -218,6 +218,14 @@ func parts(path string, data json.RawMessage, t reflect.Type) []part {
 		for i, item := range items {
 			found = append(found, part{fmt.Sprintf("%s[%d]", path, i), item, t.Elem()})
 		}
+	case reflect.Map:
+		var object map[string]json.RawMessage
+		if json.Unmarshal(data, &object) != nil {
+			return nil
+		}
+		for key, value := range object {
+			found = append(found, part{join(path, key), value, t.Elem()})
+		}
 	case reflect.Struct:
 		var object map[string]json.RawMessage
 		fields := fieldsOf(t)

@@ -123,13 +123,17 @@ func (l limit) validate(direction string) error {
 }
 
 func (raw *rawLimits) traffic() (traffic, error) {
+	others, these := raw.UnshapedSubnets, raw.ShapedSubnets
+	unshaped, othersErr := parseSubnets(allBut, "unshapedSubnets", others)
+	shaped, theseErr := parseSubnets(only, "shapedSubnets", these)
+	err := errors.Join(othersErr, theseErr)
 	switch {
-	case len(raw.UnshapedSubnets) > 0 && len(raw.ShapedSubnets) > 0:
-		return traffic{}, errors.New("unshapedSubnets and shapedSubnets exclude each other: give one of them")
-	case len(raw.UnshapedSubnets) > 0:
-		return parseSubnets(allBut, "unshapedSubnets", raw.UnshapedSubnets)
-	case len(raw.ShapedSubnets) > 0:
-		return parseSubnets(only, "shapedSubnets", raw.ShapedSubnets)
+	case len(others) > 0 && len(these) > 0:
+		return traffic{}, errors.Join(err, fmt.Errorf("unshapedSubnets %q and shapedSubnets %q exclude each other: give one of them", others, these))
+	case len(others) > 0:
+		return unshaped, err
+	case len(these) > 0:
+		return shaped, err
 	}
 	return traffic{}, nil
 }

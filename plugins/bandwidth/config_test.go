@@ -69,7 +69,8 @@ func TestAllProblemsAreToldAtOnce(t *testing.T) {
 		{`{"egressRate": 8, "egressBurst": 34359738360}`, "egressBurst 34359738360: burst cannot be more than 4GB"},
 		{`{"latency": 0}`, "latency 0 is not between 1 and 60000 milliseconds"},
 		{`{"latency": 60001}`, "latency 60001 is not between"},
-		{`{"unshapedSubnets": ["10.0.0.0/8"], "shapedSubnets": ["10.0.0.0/8"]}`, "exclude each other"},
+		{`{"unshapedSubnets": ["10.0.0.0/8"], "shapedSubnets": ["10.1.0.0/16"]}`, `unshapedSubnets ["10.0.0.0/8"] and shapedSubnets ["10.1.0.0/16"] exclude each other`},
+		{`{"unshapedSubnets": ["10.0.0.0/8"], "shapedSubnets": ["broken"]}`, `shapedSubnets: "broken" is no subnet`},
 		{`{"unshapedSubnets": ["10.0.0.0", "", "::/129"]}`, `unshapedSubnets: "10.0.0.0" is no subnet like 10.0.0.0/8 or fd00::/8` + "\n" +
 			`unshapedSubnets: "" is no subnet like 10.0.0.0/8 or fd00::/8` + "\n" + `unshapedSubnets: "::/129" is no subnet`},
 		{`{"ingressRate": 1, "ingressBurst": 99999999999, "egressRate": 9, "shapedSubnets": ["x"], "latency": -1}`,

@@ -103,6 +103,9 @@ func parse(r *skel.Request) (*config, error) {
 		return nil, err
 	}
 	conf, err := raw.config()
+	if r.Command == "ADD" && raw.MasqAll && !conf.snat {
+		r.Warn("masqAll does nothing where snat is false: no packet to a host port is masqueraded")
+	}
 	return conf, types.Coded(types.CodeConfig, err)
 }
 

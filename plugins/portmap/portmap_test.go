@@ -170,6 +170,12 @@ var _ = Describe("portmap", func() {
 		Expect(b.elements()).To(BeEmpty())
 	})
 
+	It("says that masqAll does nothing without snat", func() {
+		c := b.call("one", conf(`"snat":false,"masqAll":true,`, all[0]))
+		Expect(run(c, "ADD").OK(GinkgoTB()).Stderr).To(ContainSubstring("masqAll does nothing where snat is false"))
+		Expect(run(c, "DEL").OK(GinkgoTB()).Stderr).To(BeEmpty())
+	})
+
 	It("names a port that is mapped twice", func() {
 		reply := ok(b.call("one", conf("", mapped(8080, 80, overTCP), mapped(8080, 81, overTCP), mapped(8080, 80, overTCP))), "ADD")
 		Expect(reply.Stderr).To(Equal("portmap: warning: host port 8080/tcp is mapped twice; it leads to container port 80, not 81\n"))

@@ -658,6 +658,18 @@ var _ = Describe("tuning", func() {
 			DeferCleanup(func() { Expect(syscall.Unmount(dir, 0)).To(Succeed()) })
 			Expect(status("").Failure(GinkgoTB()).Msg).To(ContainSubstring("read-only file system"))
 		})
+
+		DescribeTable("says so when the disk of dataDir is full", func(options string) {
+			Expect(os.Mkdir(dir, 0o700)).To(Succeed())
+			Expect(syscall.Mount("tmpfs", dir, "tmpfs", 0, options)).To(Succeed())
+			DeferCleanup(func() { Expect(syscall.Unmount(dir, 0)).To(Succeed()) })
+			status("").OK(GinkgoTB())
+			Expect(os.WriteFile(filepath.Join(dir, "data"), make([]byte, 4096), 0o600)).To(Succeed())
+			Expect(status("").Failure(GinkgoTB()).Msg).To(ContainSubstring("no space left on device"))
+		},
+			Entry("of data", "size=4k"),
+			Entry("of files", "nr_inodes=2"),
+		)
 	})
 
 	It("serves many containers at a time from one folder", func() {

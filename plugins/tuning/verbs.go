@@ -81,7 +81,10 @@ func aim(r *skel.Request, conf *config) (*target, error) {
 	}
 	t := &target{r: r, conf: conf, store: storeOf(r, conf.dataDir), pod: pod}
 	if len(conf.link.knobs()) > 0 {
-		if t.link, err = pod.Link(r.IfName); err != nil {
+		if t.link, err = pod.Link(r.IfName); errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("no interface %q in container: tuning has to come after the plugin that makes it: %w", r.IfName, err)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
@@ -150,10 +153,12 @@ func (t *target) tune(u *undo.Stack) error {
 }
 
 // refused gives what is not there in the container, and what the kernel does not take
-// for a value, the code of a configuration that cannot work.
+// for a value (a MAC that another macvlan of the master has, say), the code of a configuration that cannot work.
 func refused(err error) error {
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ERANGE) {
-		return types.Coded(types.CodeConfig, err)
+	for _, cause := range []error{fs.ErrNotExist, syscall.EINVAL, syscall.ERANGE, syscall.EADDRINUSE} {
+		if errors.Is(err, cause) {
+			return types.Coded(types.CodeConfig, err)
+		}
 	}
 	return err
 }
@@ -367,10 +372,21 @@ func writable(dir string) error {
 	case !info.IsDir():
 		err = syscall.ENOTDIR
 	default:
-		err = syscall.Access(dir, writeAndSearch)
+		if err = syscall.Access(dir, writeAndSearch); err == nil {
+			err = room(dir)
+		}
 	}
 	if err != nil {
 		return &fs.PathError{Op: "save state in", Path: dir, Err: err}
+	}
+	return nil
+}
+
+// room is ENOSPC on a disk that is full. One that cannot be asked is taken for well.
+func room(dir string) error {
+	var st syscall.Statfs_t
+	if syscall.Statfs(dir, &st) == nil && (st.Blocks > 0 && st.Bavail == 0 || st.Files > 0 && st.Ffree == 0) {
+		return syscall.ENOSPC
 	}
 	return nil
 }
