@@ -20,6 +20,9 @@ func TestHostLocal(t *testing.T) {
 	RunSpecs(t, "plugins/host-local")
 }
 
+// Whatever a spec does, the calls leave nothing in this process.
+var _ = BeforeEach(func() { nstest.LeakCheck(GinkgoTB()) })
+
 func TestExamples(t *testing.T) {
 	nstest.Examples(t, plugin(), func(r *skel.Request) error {
 		_, err := parse(r)

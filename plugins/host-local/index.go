@@ -42,7 +42,7 @@ const (
 	pageHead   = 16 // checksum, number of records, whether it ran over, number of the page
 	entrySize  = 40
 	entryRoom  = (pageSize - pageHead) / entrySize
-	entryFill  = entryRoom / 3 // entries a page when an index is made
+	entryFill  = entryRoom / 2 // entries a page when an index is made
 	blockBits  = 1024
 	blockKey   = 16
 	blockSize  = blockKey + blockBits/8
@@ -314,12 +314,15 @@ func (x *index) insert(e entry) bool {
 
 // grown is the index with more room. It fails when not all of it can be read.
 func (x *index) grown() (*index, error) {
-	var all []entry
+	count := 0
 	for n := range x.head.Owners {
-		if _, err := x.page(n + 1); err != nil {
+		p, err := x.page(n + 1)
+		if err != nil {
 			return nil, err
 		}
+		count += p.count()
 	}
+	all := make([]entry, 0, count)
 	for e := range x.entries() {
 		all = append(all, e)
 	}

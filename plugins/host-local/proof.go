@@ -140,7 +140,12 @@ func (se *session) walk(keep func(holding) bool) (failed, err error) {
 	se.index = nil
 	var kept []entry
 	err = se.trace.Do("read reservations in "+se.dir, func() error {
-		return se.each(func(h holding) {
+		names, err := se.names()
+		if err != nil {
+			return err
+		}
+		kept = make([]entry, 0, len(names))
+		return se.each(names, func(h holding) {
 			if !keep(h) {
 				err := se.unlink(h)
 				if err == nil {
@@ -162,16 +167,21 @@ func (se *session) walk(keep func(holding) bool) (failed, err error) {
 	return failed, nil
 }
 
-// each reads every reservation of the folder.
-func (se *session) each(f func(holding)) error {
+// names lists the folder.
+func (se *session) names() ([]string, error) {
 	dir, err := os.Open(se.dir)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	names, err := dir.Readdirnames(-1)
 	if err := errors.Join(err, dir.Close()); err != nil {
-		return fmt.Errorf("read folder: %w", err)
+		return nil, fmt.Errorf("read folder: %w", err)
 	}
+	return names, nil
+}
+
+// each reads every reservation of those names.
+func (se *session) each(names []string, f func(holding)) error {
 	for _, name := range names {
 		ip, ok := parseName(name)
 		if !ok {

@@ -10,10 +10,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
-	"syscall"
 	"time"
+
+	"github.com/plumb-cni/plumb/test/nstest"
 )
 
 // A sample is what one call took. A sample of a chain is the sum over its plugins.
@@ -134,18 +134,22 @@ func (c call) explain(err error, stdout []byte, stderr string) error {
 	return fmt.Errorf("%s %s: %w: %s", c.plugin, c.command, err, strings.TrimSpace(said.Msg+" "+said.Details))
 }
 
-// peak gives the most memory that the plugin's process had resident, in KiB. The
-// maximum in rusage does not tell: it has in it what the process was before its execve,
-// a copy of this one (mm: setmax_mm_hiwater_rss in exec_mmap). So the process is
-// stopped at its exit, and its status is read.
+// peak gives the most memory that the plugin's process had resident, in KiB.
 func peak(s *side, c call) (kib int, out []byte, err error) {
 	dir := s.TempDir()
 	in, result := filepath.Join(dir, "in"), filepath.Join(dir, "out")
 	if err := errors.Join(os.WriteFile(in, c.stdin, 0o600), os.WriteFile(result, nil, 0o600)); err != nil {
 		return 0, nil, err
 	}
+	stdin, inErr := os.Open(in)
+	stdout, outErr := os.OpenFile(result, os.O_WRONLY, 0)
+	if err := errors.Join(inErr, outErr); err != nil {
+		return 0, nil, err
+	}
+	defer stdin.Close()
+	defer stdout.Close()
 	err = s.node.Do(func() (err error) {
-		kib, err = trace(filepath.Join(s.bin, c.plugin), c.environ, in, result)
+		kib, err = nstest.Peak(filepath.Join(s.bin, c.plugin), c.environ, stdin, stdout)
 		return err
 	})
 	out, readErr := os.ReadFile(result)
@@ -153,62 +157,4 @@ func peak(s *side, c call) (kib int, out []byte, err error) {
 		err = c.explain(err, out, "")
 	}
 	return kib, out, errors.Join(err, readErr)
-}
-
-func trace(path string, environ []string, in, out string) (kib int, err error) {
-	stdin, err := os.Open(in)
-	if err != nil {
-		return 0, err
-	}
-	defer stdin.Close()
-	stdout, err := os.OpenFile(out, os.O_WRONLY, 0)
-	if err != nil {
-		return 0, err
-	}
-	defer stdout.Close()
-	pid, err := syscall.ForkExec(path, []string{path}, &syscall.ProcAttr{
-		Env: environ, Files: []uintptr{stdin.Fd(), stdout.Fd(), stdout.Fd()},
-		Sys: &syscall.SysProcAttr{Ptrace: true},
-	})
-	if err != nil {
-		return 0, err
-	}
-	const exitKill = 0x100000 // PTRACE_O_EXITKILL
-	for first := true; ; first = false {
-		var status syscall.WaitStatus
-		if _, err := syscall.Wait4(pid, &status, 0, nil); err != nil {
-			return kib, err
-		}
-		if !status.Stopped() {
-			if status.ExitStatus() != 0 {
-				err = fmt.Errorf("exit status %d", status.ExitStatus())
-			}
-			return kib, err
-		}
-		signal := 0
-		switch {
-		case first:
-			err = syscall.PtraceSetOptions(pid, syscall.PTRACE_O_TRACEEXIT|exitKill)
-		case status.TrapCause() == syscall.PTRACE_EVENT_EXIT:
-			kib, err = highWater(pid)
-		case status.StopSignal() != syscall.SIGTRAP:
-			signal = int(status.StopSignal())
-		}
-		if err = errors.Join(err, syscall.PtraceCont(pid, signal)); err != nil {
-			return kib, errors.Join(err, syscall.Kill(pid, syscall.SIGKILL))
-		}
-	}
-}
-
-func highWater(pid int) (int, error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(status)) {
-		if value, ok := strings.CutPrefix(line, "VmHWM:"); ok {
-			return strconv.Atoi(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")))
-		}
-	}
-	return 0, errors.New("no VmHWM in the status of an exiting process")
 }
