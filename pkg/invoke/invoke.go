@@ -25,13 +25,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Call is a delegate at work. It is started by system calls of its own rather than
-// by os/exec, which first forks a child to see whether the kernel has pidfds and then
-// has a goroutine a stream: a tenth of the time of a call. Nothing is read from it
-// before Wait; what it writes until then waits in its pipes, or it does.
+// A Call is a delegate at work. Its start takes longer than its work, so that the two
+// are apart: it is launched, and does nothing until it is told what (Tell).
+//
+// It is started by system calls of its own rather than by os/exec, which first forks a
+// child to see whether the kernel has pidfds and then has a goroutine a stream: a tenth
+// of the time of a call. Nothing is read from it before Answer and Wait; what it writes
+// until then waits in its pipes, or it does.
 type Call struct {
 	pid      int
 	exited   int // pidfd: readable when the delegate has ended; -1: the kernel has none (before 5.3)
+	ended    bool
+	config   []byte // what it has not been told yet
+	stdin    int    // -1: all was told
 	stdout   stream
 	stderr   stream
 	deadline time.Time
@@ -60,9 +66,19 @@ func standard() runner {
 	}
 }
 
-// Start runs a verb of a plugin beside the caller, who must Wait.
-func Start(r *skel.Request, verb, plugin string) (*Call, error) {
+// Launch starts a plugin that will serve a verb. The caller must Tell and Wait, or
+// Abandon it.
+func Launch(r *skel.Request, verb, plugin string) (*Call, error) {
 	return standard().start(r, verb, plugin)
+}
+
+// Start is Launch and Tell.
+func Start(r *skel.Request, verb, plugin string) (*Call, error) {
+	c, err := Launch(r, verb, plugin)
+	if err == nil {
+		c.Tell()
+	}
+	return c, err
 }
 
 func (u runner) start(r *skel.Request, verb, plugin string) (*Call, error) {
@@ -74,8 +90,8 @@ func (u runner) start(r *skel.Request, verb, plugin string) (*Call, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Call{exited: -1, stdout: stream{fd: -1}, stderr: stream{fd: -1}, to: r.Stderr(), end: end}
-	if err := u.launch(c, file, environ(r.Environ(), verb), r.Stdin); err != nil {
+	c := &Call{config: r.Stdin, exited: -1, stdin: -1, stdout: stream{fd: -1}, stderr: stream{fd: -1}, to: r.Stderr(), end: end}
+	if err := u.launch(c, file, environ(r.Environ(), verb)); err != nil {
 		c.close()
 		return nil, end(err)
 	}
@@ -102,26 +118,29 @@ func environ(caller []string, verb string) []string {
 	return append(env, "CNI_COMMAND="+verb)
 }
 
-// launch starts the delegate. Its stdin is a file in memory: a pipe would have to be
-// filled beside it.
-func (u runner) launch(c *Call, file string, env []string, config []byte) error {
-	stdin, err := inMemory(config)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = unix.Close(stdin) }()
-	var theirs [2]int
-	for i, s := range []*stream{&c.stdout, &c.stderr} {
-		if s.fd, theirs[i], err = pipe(); err != nil {
+// launch starts the delegate with a pipe for each of its streams.
+func (u runner) launch(c *Call, file string, env []string) error {
+	var theirs []uintptr
+	defer func() {
+		for _, fd := range theirs {
+			_ = unix.Close(int(fd))
+		}
+	}()
+	for _, end := range []*int{&c.stdin, &c.stdout.fd, &c.stderr.fd} {
+		ours, its, err := pipe()
+		if err != nil {
 			return err
 		}
-		defer func() { _ = unix.Close(theirs[i]) }()
+		if end == &c.stdin {
+			ours, its = its, ours
+		}
+		*end, theirs = ours, append(theirs, uintptr(its))
+		if err := unix.SetNonblock(ours, true); err != nil {
+			return err
+		}
 	}
-	c.pid, err = u.fork(file, &syscall.ProcAttr{
-		Env:   env,
-		Files: []uintptr{uintptr(stdin), uintptr(theirs[0]), uintptr(theirs[1])},
-	})
-	if err != nil {
+	var err error
+	if c.pid, err = u.fork(file, &syscall.ProcAttr{Env: env, Files: theirs}); err != nil {
 		return err
 	}
 	if fd, err := unix.PidfdOpen(c.pid, 0); err == nil { // close-on-exec by nature
@@ -130,29 +149,12 @@ func (u runner) launch(c *Call, file string, env []string, config []byte) error 
 	return nil
 }
 
-// inMemory makes a file without a name, to be read from its start.
-func inMemory(content []byte) (int, error) {
-	fd, err := unix.MemfdCreate("stdin", unix.MFD_CLOEXEC)
-	if err != nil {
-		return -1, fmt.Errorf("make file for stdin: %w", err)
-	}
-	n, err := unix.Pwrite(fd, content, 0)
-	if err == nil && n < len(content) {
-		err = io.ErrShortWrite
-	}
-	if err != nil {
-		return -1, errors.Join(fmt.Errorf("write file for stdin: %w", err), unix.Close(fd))
-	}
-	return fd, nil
-}
-
-// pipe makes a pipe whose reading end, ours, does not block.
 func pipe() (read, write int, err error) {
-	var fds [2]int
+	fds := [2]int{-1, -1}
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
 		return -1, -1, fmt.Errorf("make pipe: %w", err)
 	}
-	return fds[0], fds[1], unix.SetNonblock(fds[0], true)
+	return fds[0], fds[1], nil
 }
 
 // tries is how often a file that somebody is still writing (an update of the
@@ -176,11 +178,45 @@ func (u runner) fork(file string, attr *syscall.ProcAttr) (pid int, err error) {
 	}
 }
 
-// Wait gives what the delegate printed. The error of a delegate that failed is a
+// Tell gives the delegate its configuration, upon which it acts. What does not fit into
+// the pipe follows while its answer is awaited. One that closes its stdin need not read
+// it: its answer says what came of that.
+func (c *Call) Tell() {
+	for c.stdin >= 0 {
+		n, err := unix.Write(c.stdin, c.config)
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			return
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err == nil && n < len(c.config):
+			c.config = c.config[n:]
+			continue
+		}
+		_ = unix.Close(c.stdin)
+		c.stdin = -1
+	}
+}
+
+// Abandon ends a delegate that was told nothing, and so has done nothing.
+func (c *Call) Abandon() {
+	_ = unix.Kill(c.pid, unix.SIGKILL)
+	_ = c.end(c.reap())
+	c.close()
+}
+
+// Answer gives what the delegate has printed as soon as that is a JSON document, or the
+// delegate has ended. Whether it is an answer, Wait says.
+func (c *Call) Answer() ([]byte, error) {
+	err := c.listen(func() bool { return json.Valid(c.stdout.data) })
+	return c.stdout.data, err
+}
+
+// Wait gives what the delegate printed in all. The error of a delegate that failed is a
 // *types.Error with the code, msg and details of its answer. Wait is called once.
 func (c *Call) Wait() ([]byte, error) {
 	defer c.close()
-	err := c.listen()
+	err := c.listen(func() bool { return false })
 	if err != nil {
 		_ = unix.Kill(c.pid, unix.SIGKILL)
 	}
@@ -194,15 +230,16 @@ func (c *Call) Wait() ([]byte, error) {
 	return c.stdout.data, nil
 }
 
-// listen reads both streams until the delegate has ended, or, where the kernel does
-// not tell that, until nobody holds them open any more. A delegate that is over its
-// time is killed.
-func (c *Call) listen() error {
-	for c.stdout.fd >= 0 || c.stderr.fd >= 0 || c.exited >= 0 {
+// listen reads both streams until it is enough, or the delegate has ended, or, where the
+// kernel does not tell that, until nobody holds them open any more. A delegate that is
+// over its time is killed.
+func (c *Call) listen(enough func() bool) error {
+	for !c.ended && !enough() && (c.stdout.fd >= 0 || c.stderr.fd >= 0 || c.exited >= 0) {
 		fds := []unix.PollFd{
 			{Fd: int32(c.stdout.fd), Events: unix.POLLIN}, // a negative one is passed over
 			{Fd: int32(c.stderr.fd), Events: unix.POLLIN},
 			{Fd: int32(c.exited), Events: unix.POLLIN},
+			{Fd: int32(c.stdin), Events: unix.POLLOUT},
 		}
 		n, err := unix.Poll(fds, c.patience())
 		if err != nil && !errors.Is(err, unix.EINTR) {
@@ -215,9 +252,10 @@ func (c *Call) listen() error {
 		if err := errors.Join(c.stdout.read(), c.stderr.read()); err != nil {
 			return err
 		}
-		if fds[2].Revents != 0 { // whatever it wrote has been read by now
-			return nil
+		if fds[3].Revents != 0 {
+			c.Tell()
 		}
+		c.ended = fds[2].Revents != 0 // whatever it wrote has been read by now
 	}
 	return nil
 }
@@ -258,6 +296,9 @@ func (s *stream) close() {
 }
 
 func (c *Call) close() {
+	if c.stdin >= 0 {
+		_ = unix.Close(c.stdin)
+	}
 	c.stdout.close()
 	c.stderr.close()
 	if c.exited >= 0 {

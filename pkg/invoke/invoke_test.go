@@ -167,6 +167,47 @@ func TestDelegateSeesTheCallOfItsCaller(t *testing.T) {
 	}
 }
 
+// TestNothingIsDoneBeforeItIsTold, and what is told is told whole, be it longer than a
+// pipe.
+func TestNothingIsDoneBeforeItIsTold(t *testing.T) {
+	b := newBench(t, `[ -n "$(head -c 1)" ] || exit 1; echo "told $(($(wc -c) + 1))"; echo >> $DIR/done`)
+	b.in(t, func(r *skel.Request) {
+		r.Stdin = bytes.Repeat([]byte("x"), 1<<20)
+		c, err := Launch(r, "ADD", "stand")
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		c.Abandon()
+		if _, err := os.Stat(b.dir + "/done"); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("done, though abandoned: %v", err)
+		}
+		if out, err := Run(r, "ADD", "stand"); string(out) != "told 1048576\n" || err != nil {
+			t.Errorf("%q, %v", out, err)
+		}
+	})
+}
+
+// TestAnswerIsTakenBeforeTheEnd: when it is a whole document.
+func TestAnswerIsTakenBeforeTheEnd(t *testing.T) {
+	b := newBench(t, `printf '{"a":'; sleep 0.05; echo '1}'; while [ ! -e $DIR/taken ]; do sleep 0.01; done; echo more`)
+	b.in(t, func(r *skel.Request) {
+		c, err := Start(r, "ADD", "stand")
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		out, err := c.Answer()
+		if string(out) != `{"a":1}`+"\n" || err != nil {
+			t.Errorf("%q, %v", out, err)
+		}
+		b.write(t, "taken", "", 0o600)
+		if out, err := c.Wait(); string(out) != `{"a":1}`+"\nmore\n" || err != nil {
+			t.Errorf("%q, %v", out, err)
+		}
+	})
+}
+
 // TestDelegateThatReadsNothing: an EPIPE on its stdin is not our failure. The
 // configuration is larger than a pipe.
 func TestDelegateThatReadsNothing(t *testing.T) {

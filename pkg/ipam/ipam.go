@@ -2,18 +2,18 @@
 // (SPEC 1.1.0, section 4).
 //
 // The IPAM plugin is a process of its own, so an interface plugin starts it (Start),
-// makes its links, and takes the answer when it needs it (Wait). Two laws keep that
-// safe. The caller has found the interface name free in the container before it
-// calls Start: a repeated ADD of a live attachment must fail before it asks for an
-// address. And an address is given back only if this very ADD got it, or was killed
+// looks around, has it act (Ask), makes its links, and takes the answer when it needs it
+// (Wait). Two laws keep that safe. The caller has found the interface name free in the
+// container before it asks: a repeated ADD of a live attachment must fail before. And an address is given back only if this very ADD got it, or was killed
 // and cannot tell: an IPAM ADD that failed cleans up after itself, and a DEL after it
 // would free the address of the attachment that made it fail.
 //
-// A network without an ipam.type has no addresses: Del, CheckAside, GC and Status have
-// nothing to do then, and Start is not for it.
+// A network without an ipam.type has no addresses: there is nothing to do then, and
+// nothing to wait for.
 package ipam
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 	"net/netip"
@@ -65,34 +65,82 @@ func (l *Lease) Gateways() []netip.Prefix {
 	return gateways
 }
 
-// A Pending is an IPAM ADD at work.
+// A Pending is an IPAM ADD at work. A nil *Pending is that of a network without
+// addresses.
 type Pending struct {
-	r    *skel.Request
-	call *invoke.Call
-	out  []byte
-	err  error
+	r     *skel.Request
+	call  *invoke.Call // nil: it has ended
+	asked bool
+	out   []byte
+	err   error
 }
 
-// Start begins the IPAM ADD. Should the caller fail, with or without having called
-// Wait, the undo awaits the ADD and gives the address back if it was got. It is
-// pushed here, not in Wait: so the address is free only after the links that were
-// made in between are gone.
+// Start starts the IPAM plugin, which does nothing before Ask: to start takes it longer
+// than to answer.
 func Start(r *skel.Request) (*Pending, error) {
-	call, err := invoke.Start(r, "ADD", r.Conf.IPAM.Type)
+	if r.Conf.IPAM.Type == "" {
+		return nil, nil
+	}
+	call, err := invoke.Launch(r, "ADD", r.Conf.IPAM.Type)
 	if err != nil {
 		return nil, blame(r, err)
 	}
 	p := &Pending{r: r, call: call}
-	r.Undo.Push("IPAM DEL", p.undo)
+	r.Undo.Push("end IPAM plugin", p.abandon)
 	return p, nil
 }
 
-// Wait gives the answer. It may be called again and gives the same.
+func (p *Pending) abandon() error {
+	if !p.asked {
+		p.call.Abandon()
+	}
+	return nil
+}
+
+// Ask has the IPAM plugin act. Should the caller fail, with or without having called
+// Wait, the undo awaits the ADD and gives the address back if it was got. It is
+// pushed here, not in Wait: so the address is free only after the links that were
+// made in between are gone.
+func (p *Pending) Ask() {
+	if p == nil {
+		return
+	}
+	p.asked = true
+	p.call.Tell()
+	p.r.Undo.Push("IPAM DEL", p.undo)
+}
+
+// Wait gives the answer. The plugin may still be on its way out then, which takes a
+// while; no result is printed before it has ended well.
 func (p *Pending) Wait() (*Lease, error) {
+	out, err := p.call.Answer()
+	if err == nil {
+		lease, err := p.parse(out)
+		if err == nil {
+			p.r.Await(func() error { return p.confirm(out) })
+			return lease, nil
+		}
+	}
+	// What is no lease may be an error.
 	if err := p.await(); err != nil {
 		return nil, blame(p.r, err)
 	}
-	result, err := types.ParseResult(p.r.Version, p.out)
+	return p.parse(p.out)
+}
+
+// confirm makes sure of an answer that was taken before its plugin had ended.
+func (p *Pending) confirm(taken []byte) error {
+	if err := p.await(); err != nil {
+		return blame(p.r, err)
+	}
+	if !bytes.Equal(bytes.TrimSpace(p.out), bytes.TrimSpace(taken)) {
+		return blame(p.r, types.Errorf(types.CodeDecode, "it printed more than its answer"))
+	}
+	return nil
+}
+
+func (p *Pending) parse(answer []byte) (*Lease, error) {
+	result, err := types.ParseResult(p.r.Version, answer)
 	if err != nil {
 		return nil, blame(p.r, types.Coded(types.CodeDecode, err))
 	}

@@ -26,12 +26,12 @@ type stand struct {
 	stderr bytes.Buffer
 }
 
-// newStand writes the plugin: a shell script, after whose first line, which logs the
-// verb, body runs.
+// newStand writes the plugin: a shell script that reads its configuration, logs the
+// verb, and runs body.
 func newStand(t *testing.T, body string) *stand {
 	t.Helper()
 	s := &stand{dir: t.TempDir()}
-	script := "#!/bin/sh\necho $CNI_COMMAND >> " + s.dir + "/log\n" + body + "\n"
+	script := "#!/bin/sh\n[ -n \"$(cat)\" ] || exit 1\necho $CNI_COMMAND >> " + s.dir + "/log\n" + body + "\n"
 	if err := os.WriteFile(s.dir+"/stand", []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -75,12 +75,19 @@ func (s *stand) call(t *testing.T, kind string, f func(r *skel.Request) error) *
 // answers makes the stand-in print text as its answer to ADD.
 func answers(text string) string { return "[ $CNI_COMMAND = ADD ] && cat <<'.'\n" + text + "\n.\ntrue" }
 
+func ask(r *skel.Request) error {
+	p, err := Start(r)
+	p.Ask()
+	return err
+}
+
 // obtain is the ADD of a caller that has nothing else to do.
 func obtain(r *skel.Request) (*Lease, error) {
 	p, err := Start(r)
 	if err != nil {
 		return nil, err
 	}
+	p.Ask()
 	return p.Wait()
 }
 
@@ -175,19 +182,15 @@ func TestWhatIsGivenBack(t *testing.T) {
 			panic("ouch")
 		}, "ADD DEL", "panic: ouch", 999},
 		{"failed before the answer", slow(answers(lease)), func(r *skel.Request) error {
-			_, err := Start(r)
-			return errors.Join(err, stop)
+			return errors.Join(ask(r), stop)
 		}, "ADD end DEL end", "something else", 999},
 		{"failed before the answer, which is an error", slow(fails), func(r *skel.Request) error {
+			return errors.Join(ask(r), stop)
+		}, "ADD end", "something else", 999},
+		{"failed before it asked", answers(lease), func(r *skel.Request) error {
 			_, err := Start(r)
 			return errors.Join(err, stop)
-		}, "ADD end", "something else", 999},
-		{"asked twice", answers(lease), func(r *skel.Request) error {
-			p, err := Start(r)
-			_, err1 := p.Wait()
-			_, err2 := p.Wait()
-			return errors.Join(err, err1, err2, stop)
-		}, "ADD DEL", "something else", 999},
+		}, "", "something else", 999},
 		{"ADD failed", fails, addFails, "ADD", `IPAM plugin "stand": full`, 11},
 		{"ADD was killed", `[ $CNI_COMMAND = DEL ] || kill -9 $$`, addFails, "ADD DEL", `IPAM plugin "stand": signal: killed without an error result`, 999},
 		{"ADD without an address", answers(`{"cniVersion":"1.0.0"}`), addFails, "ADD DEL", "IPAM plugin returned missing IP config", 7},
@@ -207,6 +210,33 @@ func TestWhatIsGivenBack(t *testing.T) {
 	}
 }
 
+// TestNoResultBeforeItsPluginEndedWell: an answer is put to use as soon as it is there,
+// but counts only when its plugin has succeeded and said nothing else.
+func TestNoResultBeforeItsPluginEndedWell(t *testing.T) {
+	for _, tc := range []struct {
+		why, after string
+		calls, msg string
+		code       uint
+	}{
+		{"fails", "exit 3", "ADD used", `IPAM plugin "stand": exit status 3 without an error result`, 999},
+		{"is killed", "kill -9 $$", "ADD used DEL", `IPAM plugin "stand": signal: killed without an error result`, 999},
+		{"goes on", "echo '{}'", "ADD used DEL", `IPAM plugin "stand": it printed more than its answer`, 6},
+	} {
+		// It ends only when its answer was used.
+		s := newStand(t, answers(lease)+"\n[ $CNI_COMMAND = DEL ] && exit\nuntil grep -q used $DIR/log; do sleep 0.01; done; "+tc.after)
+		err := s.call(t, "stand", func(r *skel.Request) error {
+			_, err := obtain(r)
+			return errors.Join(err, appendTo(s.dir+"/log", "used\n"))
+		})
+		if err == nil || err.Code != tc.code || err.Msg != tc.msg {
+			t.Errorf("%s: error %+v, want %d %q", tc.why, err, tc.code, tc.msg)
+		}
+		if log := s.log(t); log != tc.calls {
+			t.Errorf("%s: calls %q, want %q", tc.why, log, tc.calls)
+		}
+	}
+}
+
 // TestAddressIsFreedAfterTheLinks: while the link lives, nobody else may get its
 // address.
 func TestAddressIsFreedAfterTheLinks(t *testing.T) {
@@ -216,6 +246,7 @@ func TestAddressIsFreedAfterTheLinks(t *testing.T) {
 		if err != nil {
 			return err
 		}
+		p.Ask()
 		r.Undo.Push("delete link", func() error { return appendTo(s.dir+"/log", "link\n") })
 		_, err = p.Wait()
 		return errors.Join(err, errors.New("stop"))

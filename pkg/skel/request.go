@@ -41,6 +41,7 @@ type Request struct {
 	env     Env
 	logFile io.Closer
 	prev    *types.Result
+	awaited []func() error
 }
 
 func newRequest(p Plugin, env Env) *Request {
@@ -70,6 +71,9 @@ func (r *Request) Environ() []string { return r.env.Environ }
 
 // Stderr is where the messages of a delegate go. It is safe for concurrent use.
 func (r *Request) Stderr() io.Writer { return r.env.Stderr }
+
+// Await has the result of this ADD printed only after f, which has to succeed.
+func (r *Request) Await(f func() error) { r.awaited = append(r.awaited, f) }
 
 // Attachment is the identity under which this call owns things on the node.
 func (r *Request) Attachment() types.Attachment {

@@ -253,13 +253,18 @@ func add(r *Request) error {
 		}
 		return types.Coded(code, err)
 	}
+	for _, f := range r.awaited {
+		if err := f(); err != nil {
+			return err
+		}
+	}
 	return r.write(b)
 }
 
 // gc calls the handler only with a list of what lives on: without one (cnitool gc),
 // everything would have to be taken for garbage.
 func gc(r *Request) error {
-	if r.Conf.Valid == nil {
+	if r.Conf.Valid == nil && r.plugin.GC != nil {
 		r.Warn("GC without cni.dev/valid-attachments: nothing is collected")
 		return nil
 	}

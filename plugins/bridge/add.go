@@ -26,15 +26,19 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	node, pod, err := nl.OpenBoth(r.Node, r.Pod)
-	if err != nil {
-		return nil, err
-	}
 	prev, err := r.Prev()
 	if err != nil {
 		return nil, err
 	}
-	a := &attachment{r: r, conf: conf, node: node, pod: pod}
+	pending, err := ipam.Start(r)
+	if err != nil {
+		return nil, err
+	}
+	node, pod, err := nl.OpenBoth(r.Node, r.Pod)
+	if err != nil {
+		return nil, err
+	}
+	a := &attachment{r: r, conf: conf, node: node, pod: pod, lease: pending}
 	if prev != nil {
 		return a.chain(prev)
 	}
@@ -47,7 +51,8 @@ type attachment struct {
 	conf      *config
 	node, pod *nl.Conn
 	bridge    nl.Link
-	host, eth nl.Link // the two ends of the pair
+	host, eth nl.Link       // the two ends of the pair
+	lease     *ipam.Pending // nil: a network without addresses
 }
 
 // create makes the pair, and runs IPAM beside it.
@@ -55,10 +60,8 @@ func (a *attachment) create() (*types.Result, error) {
 	if err := attach.EnsureFree(a.pod, a.r.IfName); err != nil {
 		return nil, err
 	}
-	pending, err := a.startIPAM()
-	if err != nil {
-		return nil, err
-	}
+	a.lease.Ask()
+	var err error
 	if a.bridge, err = ensureBridge(a.node, a.conf); err != nil {
 		return nil, err
 	}
@@ -77,8 +80,8 @@ func (a *attachment) create() (*types.Result, error) {
 		}
 	}
 	result := a.result()
-	if pending != nil {
-		err = a.layer3(pending, result)
+	if a.lease != nil {
+		err = a.layer3(result)
 	} else if !a.conf.podDown {
 		err = a.pod.Apply(a.eth.SetUp())
 	}
@@ -86,13 +89,6 @@ func (a *attachment) create() (*types.Result, error) {
 		return nil, err
 	}
 	return result, a.settle(result.IPs)
-}
-
-func (a *attachment) startIPAM() (*ipam.Pending, error) {
-	if a.r.Conf.IPAM.Type == "" {
-		return nil, nil
-	}
-	return ipam.Start(a.r)
 }
 
 // result lists what has been made so far: the bridge, the host end, the container's.
@@ -108,11 +104,11 @@ func (a *attachment) result() *types.Result {
 }
 
 // layer3 takes the lease and puts it to use.
-func (a *attachment) layer3(pending *ipam.Pending, result *types.Result) error {
+func (a *attachment) layer3(result *types.Result) error {
 	if err := attach.Prepare(a.pod, a.eth, attach.Baseline(a.eth.Name, a.conf.segment())...); err != nil {
 		return err
 	}
-	lease, err := pending.Wait()
+	lease, err := a.lease.Wait()
 	if err != nil {
 		return err
 	}

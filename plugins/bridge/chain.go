@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
-	"github.com/plumb-cni/plumb/pkg/ipam"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
@@ -28,10 +27,7 @@ func (a *attachment) chain(prev *types.Result) (*types.Result, error) {
 	if a.host.Master != 0 && a.host.Master != a.bridge.Index {
 		return nil, types.Errorf(types.CodeConfig, "interface %q has a master already: it cannot be a port of %s too", a.host.Name, a.bridge.Name)
 	}
-	pending, err := a.startIPAM()
-	if err != nil {
-		return nil, err
-	}
+	a.lease.Ask()
 	if a.host.Master == 0 {
 		a.r.Undo.Push("take "+a.host.Name+" out of "+a.bridge.Name, func() error { return a.node.Apply(a.host.ClearMaster().IfPresent()) })
 	}
@@ -40,7 +36,7 @@ func (a *attachment) chain(prev *types.Result) (*types.Result, error) {
 	}
 	result := *prev
 	result.Interfaces = append(slices.Clone(prev.Interfaces), types.Interface{Name: a.bridge.Name, MAC: a.bridge.MAC, MTU: a.bridge.MTU})
-	if err := a.chainLayer3(pending, &result); err != nil {
+	if err := a.chainLayer3(&result); err != nil {
 		return nil, err
 	}
 	return &result, a.node.AwaitRunning(a.host, portDeadline)
@@ -48,10 +44,10 @@ func (a *attachment) chain(prev *types.Result) (*types.Result, error) {
 
 // chainLayer3 gives the container's interface what IPAM says, or takes the
 // addresses of the earlier plugin as they are.
-func (a *attachment) chainLayer3(pending *ipam.Pending, result *types.Result) error {
+func (a *attachment) chainLayer3(result *types.Result) error {
 	index, inPod := result.Container(a.r.IfName)
-	if pending != nil {
-		lease, err := pending.Wait()
+	if a.lease != nil {
+		lease, err := a.lease.Wait()
 		if err != nil {
 			return err
 		}

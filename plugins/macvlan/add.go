@@ -26,6 +26,10 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	pending, err := ipam.Start(r)
+	if err != nil {
+		return nil, err
+	}
 	where, pod, err := open(r, conf)
 	if err != nil {
 		return nil, err
@@ -37,11 +41,9 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err := attach.EnsureFree(pod, r.IfName); err != nil {
 		return nil, err
 	}
-	a := &attachment{r: r, conf: conf, pod: pod, master: master}
+	a := &attachment{r: r, conf: conf, pod: pod, master: master, lease: pending}
 	if !leasedOverLink(r) {
-		if err := a.startIPAM(); err != nil {
-			return nil, err
-		}
+		a.lease.Ask()
 	}
 	if err := a.create(where); err != nil {
 		return nil, err
@@ -50,7 +52,7 @@ func add(r *skel.Request) (*types.Result, error) {
 		Interfaces: []types.Interface{{Name: a.eth.Name, MAC: a.eth.MAC, MTU: a.eth.MTU, Sandbox: r.NetNS}},
 		DNS:        r.Conf.DNS,
 	}
-	if r.Conf.IPAM.Type == "" {
+	if a.lease == nil {
 		return result, a.explainUp(pod.Apply(a.eth.SetUp()))
 	}
 	return result, a.layer3(result)
@@ -72,14 +74,7 @@ type attachment struct {
 	pod    *nl.Conn
 	master nl.Link
 	eth    nl.Link
-	lease  *ipam.Pending // nil: not asked for yet
-}
-
-func (a *attachment) startIPAM() (err error) {
-	if a.r.Conf.IPAM.Type != "" {
-		a.lease, err = ipam.Start(a.r)
-	}
-	return err
+	lease  *ipam.Pending // nil: a network without addresses
 }
 
 // create makes the link in the container, under its final name, and notes whose it is.
@@ -110,10 +105,8 @@ func (a *attachment) layer3(result *types.Result) error {
 	if err != nil {
 		return a.explainUp(err)
 	}
-	if a.lease == nil {
-		if err := a.startIPAM(); err != nil {
-			return err
-		}
+	if leasedOverLink(a.r) {
+		a.lease.Ask()
 	}
 	lease, err := a.lease.Wait()
 	if err != nil {

@@ -34,6 +34,10 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	pending, err := ipam.Start(r)
+	if err != nil {
+		return nil, err
+	}
 	node, pod, err := nl.OpenBoth(r.Node, r.Pod)
 	if err != nil {
 		return nil, err
@@ -41,10 +45,7 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err := attach.EnsureFree(pod, r.IfName); err != nil {
 		return nil, err
 	}
-	pending, err := ipam.Start(r)
-	if err != nil {
-		return nil, err
-	}
+	pending.Ask()
 	a := &attachment{r: r, conf: conf, node: node, pod: pod}
 	a.host, a.eth, err = attach.AddVeth(&r.Undo, attach.Pair{Node: node, Pod: pod, Owner: r.Attachment(), MTU: conf.mtu})
 	if err != nil {
