@@ -25,7 +25,7 @@ func (s Syscall) counts(c *Call) bool { return s.Name != "" && (s.only == nil ||
 // Mutating are the calls by which a program changes anything outside of itself, be it
 // by starting another one.
 func Mutating() []Syscall {
-	return slices.Concat(sends((*Call).always), files(), []Syscall{
+	return slices.Concat(sends(nil), files(), []Syscall{
 		{"setsockopt", unix.SYS_SETSOCKOPT, (*Call).isTable},
 		{"mount", unix.SYS_MOUNT, nil},
 		{"umount2", unix.SYS_UMOUNT2, nil},
@@ -39,6 +39,17 @@ func Mutating() []Syscall {
 // legacy iptables.
 func Netlink() []Syscall {
 	return append(sends((*Call).isNetlink), Syscall{"setsockopt", unix.SYS_SETSOCKOPT, (*Call).isTable})
+}
+
+// Answers are the calls that take what the kernel has to say. A request that was done
+// and its answer are two things.
+func Answers() []Syscall {
+	return []Syscall{{"recvfrom", unix.SYS_RECVFROM, (*Call).isNetlink}, {"recvmsg", unix.SYS_RECVMSG, (*Call).isNetlink}}
+}
+
+// Settings are the calls that write below /proc.
+func Settings() []Syscall {
+	return []Syscall{{"write", unix.SYS_WRITE, (*Call).isSetting}}
 }
 
 // Files are the calls that change the file system, as far as the file is a regular one
@@ -103,22 +114,20 @@ func (c *Call) about() string {
 	case "openat", "mkdirat", "unlinkat", "renameat", "renameat2", "linkat", "utimensat":
 		return c.text(c.args[1])
 	case "sendto":
-		return c.about2() + c.message(c.args[1])
+		return c.target() + c.message(c.args[1])
 	case "sendmsg":
-		return c.about2() + c.message(c.first(c.args[1]))
+		return c.target() + c.message(c.first(c.args[1]))
 	}
-	return c.about2()
+	return c.target()
 }
 
-// about2 is what the descriptor that is the first argument leads to.
-func (c *Call) about2() string {
+// target is what the descriptor that is the first argument leads to.
+func (c *Call) target() string {
 	if domain, protocol, ok := c.socket(); ok {
 		return fmt.Sprintf("socket of family %d, protocol %d", domain, protocol)
 	}
 	return c.file()
 }
-
-func (c *Call) always() bool { return true }
 
 // isFork: the call makes a process, not a thread.
 func (c *Call) isFork() bool { return c.args[0]&unix.CLONE_THREAD == 0 }
@@ -131,8 +140,10 @@ func (c *Call) isOutward() bool { return !strings.HasPrefix(c.file(), "anon_inod
 // isRegular: the file is on a disk, not a pipe, a setting of the kernel, or in memory.
 func (c *Call) isRegular() bool {
 	name := c.file()
-	return strings.HasPrefix(name, "/") && !strings.HasPrefix(name, "/proc/") && !strings.HasPrefix(name, "/memfd:")
+	return strings.HasPrefix(name, "/") && !c.isSetting() && !strings.HasPrefix(name, "/memfd:")
 }
+
+func (c *Call) isSetting() bool { return strings.HasPrefix(c.file(), "/proc/") }
 
 // isTable: the option is one by which the legacy iptables replaces a table.
 func (c *Call) isTable() bool {

@@ -36,6 +36,21 @@ func Refuse(errno unix.Errno) Verdict { return Verdict{errno: errno} }
 // Kill ends the process of the call by SIGKILL; the call is not carried out.
 func Kill() Verdict { return Verdict{kill: true} }
 
+// Cause is how programs say what the call was refused with; empty: it was not.
+func (v Verdict) Cause() string {
+	if v.errno == 0 {
+		return ""
+	}
+	return v.errno.Error()
+}
+
+func (v Verdict) String() string {
+	if v.kill {
+		return "killed"
+	}
+	return v.Cause()
+}
+
 // A Session says at which calls programs stop, and what then.
 type Session struct {
 	Calls []Syscall
