@@ -1,6 +1,7 @@
 package attach_test
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -207,6 +208,40 @@ func TestDelRemovesAPairThatWasHalfMade(t *testing.T) {
 	w.del(t, "one")
 	if links := w.podNS.Must(t, "ip", "-br", "link"); strings.Contains(links, "eth0") {
 		t.Errorf("left:\n%s", links)
+	}
+}
+
+// TestDelLeavesANewcomerAlone: in the container there is a pair whose host end has no
+// alias, as the reference plugins and others make them.
+func TestDelLeavesANewcomerAlone(t *testing.T) {
+	own := types.Interface{Name: "eth0", Sandbox: "/x", MAC: "\x02\x00\x00\x00\x00\x01"}
+	other := own
+	other.MAC = "\x02\x00\x00\x00\x00\x02"
+	ip := []types.IP{{Address: prefix("10.9.0.2/24"), Interface: types.NoInterface}}
+	for name, c := range map[string]struct {
+		prev  *types.Result
+		stays bool
+	}{
+		"nothing is known":           {nil, false},
+		"its MAC":                    {&types.Result{Interfaces: []types.Interface{own}}, false},
+		"its IP, and a changed MAC":  {&types.Result{Interfaces: []types.Interface{other}, IPs: ip}, false},
+		"another MAC":                {&types.Result{Interfaces: []types.Interface{other}}, true},
+		"another MAC and IP":         {&types.Result{Interfaces: []types.Interface{other}, IPs: lease()[1:]}, true},
+		"a host end that is gone":    {&types.Result{Interfaces: []types.Interface{{Name: "vethfeed"}, own}, IPs: ip}, true},
+		"an interface of other name": {&types.Result{Interfaces: []types.Interface{{Name: "eth1", Sandbox: "/x", MAC: other.MAC}}}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.nodeNS.Batch(t, "link add veth0 type veth peer name eth0 address 02:00:00:00:00:01 netns "+w.podNS.Path())
+			w.podNS.Batch(t, "addr add 10.9.0.2/24 dev eth0")
+			finish, err := attach.DelVeth(w.node, w.pod, attachment("old"), c.prev)
+			if err := errors.Join(err, finish()); err != nil {
+				t.Fatal(err)
+			}
+			if stays := strings.Contains(w.podNS.Must(t, "ip", "-br", "link"), "eth0"); stays != c.stays {
+				t.Errorf("stays: %v", stays)
+			}
+		})
 	}
 }
 

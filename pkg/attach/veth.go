@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/nl"
@@ -136,14 +137,7 @@ func (p Pair) taken(name string) error {
 // reference plugins noted it. The error matches fs.ErrNotExist.
 func HostEnd(node *nl.Conn, owner types.Attachment, prev *types.Result) (nl.Link, error) {
 	names := hostNamesOf(owner)
-	if prev != nil {
-		for _, in := range prev.Interfaces {
-			if in.Sandbox == "" && strings.HasPrefix(in.Name, hostPrefix) {
-				names = append(names, in.Name)
-			}
-		}
-	}
-	for _, name := range names {
+	for _, name := range append(names, hostEnds(prev)...) {
 		l, err := node.Link(name)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nl.Link{}, err
@@ -153,6 +147,20 @@ func HostEnd(node *nl.Conn, owner types.Attachment, prev *types.Result) (nl.Link
 		}
 	}
 	return nl.Link{}, fmt.Errorf("find host end of %s: %w", owner, fs.ErrNotExist)
+}
+
+// hostEnds lists what prev, which may be nil, says are host ends.
+func hostEnds(prev *types.Result) []string {
+	if prev == nil {
+		return nil
+	}
+	var names []string
+	for _, in := range prev.Interfaces {
+		if in.Sandbox == "" && strings.HasPrefix(in.Name, hostPrefix) {
+			names = append(names, in.Name)
+		}
+	}
+	return names
 }
 
 // Ours reports whether plumb made the pair of that host end.
@@ -179,7 +187,39 @@ func DelVeth(node, pod *nl.Conn, owner types.Attachment, prev *types.Result) (fi
 	if l.Kind != "veth" || servesAnother(node, pod, l) {
 		return nothing, nil
 	}
+	if newcomers, err := Newcomers(pod, l, owner, prev); newcomers || err != nil {
+		return nothing, ignoreNotExist(err)
+	}
 	return pod.DelAside(l)
+}
+
+// Newcomers reports whether an interface that the container has, where the node has
+// no host end of the attachment, is known not to be the attachment's: its namespace
+// came to the path later. An alias says so, and prev: a host end
+// that it lists is gone, and with it was the end in the container; or the interface
+// has neither the hardware address nor an IP of the one that it tells of. One of them
+// is enough, for tuning changes the address. Of a link without an alias, made by the
+// reference plugins or by an ADD that was killed, nothing is known without a prev.
+func Newcomers(pod *nl.Conn, l nl.Link, owner types.Attachment, prev *types.Result) (bool, error) {
+	if l.Alias != "" {
+		return l.Alias != Alias(owner), nil
+	}
+	if len(hostEnds(prev)) > 0 {
+		return true, nil
+	}
+	if prev == nil {
+		return false, nil
+	}
+	index, found := prev.Container(l.Name)
+	if !found || prev.Interfaces[index].MAC == "" || prev.Interfaces[index].MAC == l.MAC {
+		return false, nil
+	}
+	addrs, err := pod.Addrs(l)
+	if err != nil {
+		return false, err
+	}
+	known := Prefixes(prev.Of(index))
+	return !slices.ContainsFunc(addrs, func(a nl.Addr) bool { return slices.Contains(known, a.Prefix) }), nil
 }
 
 // servesAnother reports whether the host end of a container's interface names an

@@ -241,6 +241,15 @@ var _ = Describe("bandwidth", func() {
 		nstest.Run(plugin(), newcomer.With("CHECK")).OK(GinkgoTB())
 	})
 
+	It("does not touch what another means shapes at the old path", func() {
+		w = ptp()
+		w.run("ADD", i5).OK(GinkgoTB())
+		w.node.Batch(GinkgoTB(), "link del veth0", "link add other0 type veth peer name eth0 netns "+w.pod.Path())
+		w.node.Must(GinkgoTB(), "tc", "qdisc", "add", "dev", "other0", "root", "handle", "1:", "tbf", "rate", "1mbit", "burst", "10kb", "latency", "25ms")
+		w.run("DEL", i5).OK(GinkgoTB())
+		Expect(w.node.Must(GinkgoTB(), "tc", "qdisc", "show", "dev", "other0")).To(ContainSubstring("tbf"))
+	})
+
 	DescribeTable("CHECK sees what is missing or changed", func(on func() *world, keys, text string, commands ...string) {
 		w = on()
 		w.run("ADD", keys).OK(GinkgoTB())

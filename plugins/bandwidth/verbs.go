@@ -99,6 +99,9 @@ func unshapeDevice(node, pod *nl.Conn, owner types.Attachment, prev *types.Resul
 	if err != nil {
 		return errors.Join(ignoreNotExist(err), delIFBs(pod, owner))
 	}
+	if newcomers, err := attach.Newcomers(pod, eth, owner, prev); newcomers || err != nil {
+		return errors.Join(ignoreNotExist(err), delIFBs(pod, owner))
+	}
 	if eth.Kind != "veth" {
 		return errors.Join(unshape(pod, eth), delIFBs(pod, owner))
 	}

@@ -186,6 +186,19 @@ var _ = Describe("loopback", func() {
 			Entry("the node's own namespace, by a pid that is another's now", func() string { return node.Path() }),
 		)
 
+		It("leaves the lo of a newcomer at the same path up", func() {
+			pod.Must(GinkgoTB(), "ip", "link", "set", "lo", "up") // of other means
+			run("DEL").OK(GinkgoTB())
+			Expect(isUp()).To(BeTrue())
+			newcomer := call
+			newcomer.ContainerID = "newcomer"
+			nstest.Run(plugin(), newcomer.With("ADD")).OK(GinkgoTB())
+			run("DEL").OK(GinkgoTB())
+			Expect(isUp()).To(BeTrue())
+			nstest.Run(plugin(), newcomer.With("DEL")).OK(GinkgoTB())
+			Expect(isUp()).To(BeFalse())
+		})
+
 		It("leaves the node's own lo up", func() {
 			call.Pod, call.NetNS = nil, node.Path()
 			run("DEL").OK(GinkgoTB())

@@ -4,6 +4,7 @@ package main
 import (
 	"net/netip"
 
+	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -30,10 +31,16 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !link.Up { // pushed before the deed, whose answer may be lost; to set down what is down changes nothing
-		r.Undo.Push("set lo down", func() error { return pod.Apply(link.SetDown()) })
-	}
-	if err := pod.Apply(link.SetUp()); err != nil {
+	// Pushed before the deed, whose answer may be lost: to put back what is so changes
+	// nothing.
+	r.Undo.Push("put lo back", func() error {
+		changes := []nl.Change{link.SetAlias(link.Alias)}
+		if !link.Up {
+			changes = append(changes, link.SetDown())
+		}
+		return pod.Apply(changes...)
+	})
+	if err := pod.Apply(link.SetAlias(attach.Alias(r.Attachment())), link.SetUp()); err != nil {
 		return nil, err
 	}
 	addrs, err := pod.Addrs(link)
@@ -83,7 +90,10 @@ func describe(r *skel.Request, link nl.Link, addrs []nl.Addr) (*types.Result, er
 	return result, nil
 }
 
-// del sets lo down, as the reference plugin does. A container that is gone has none.
+// del sets lo down, as the reference plugin does, where the alias says that it was this
+// attachment that set it up: the namespace at the path may be a newcomer's by now. A
+// container that is gone has no lo, and one that the reference plugin served keeps its
+// own for the moment that is left.
 func del(r *skel.Request) error {
 	if r.Pod == nil {
 		return nil
@@ -93,10 +103,10 @@ func del(r *skel.Request) error {
 		return err
 	}
 	link, err := pod.Link(lo)
-	if err != nil {
+	if err != nil || link.Alias != attach.Alias(r.Attachment()) {
 		return err
 	}
-	return pod.Apply(link.SetDown())
+	return pod.Apply(link.SetDown(), link.SetAlias(""))
 }
 
 func check(r *skel.Request) error {

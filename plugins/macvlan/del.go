@@ -49,8 +49,12 @@ func delLink(r *skel.Request) (finish func() error, err error) {
 		return nothing, nil
 	case err != nil:
 		return nothing, err
-	case eth.Kind != kind, eth.Alias != "" && eth.Alias != attach.Alias(r.Attachment()):
+	case eth.Kind != kind:
 		return nothing, nil
+	}
+	prev, _ := r.Prev() // one that cannot be read is as good as none
+	if newcomers, err := attach.Newcomers(pod, eth, r.Attachment(), prev); newcomers || err != nil {
+		return nothing, err
 	}
 	return pod.DelAside(eth)
 }

@@ -93,6 +93,17 @@ var _ = Describe("DEL", func() {
 		Entry("a link of another kind", "link add eth0 type veth peer name eth1"),
 	)
 
+	It("does not touch a macvlan of other means either, as far as prevResult tells", func() {
+		c := b.call("one", newPod(), conf("1.0.0", onUplink, b.hostLocal(hostLocalAll)))
+		c.Config = withPrev(c.Config, run(c, "ADD").OK(GinkgoTB()))
+		in(c.Pod, "ip link del eth0")
+		in(b.node, "ip link add link uplink0 name eth0 netns "+c.Pod.Path()+" type macvlan mode bridge")
+		in(c.Pod, "ip addr add 192.0.2.7/24 dev eth0")
+		run(c, "DEL").OK(GinkgoTB())
+		Expect(in(c.Pod, "ip -br addr show eth0")).To(ContainSubstring("192.0.2.7/24"))
+		Expect(b.reservations()).To(BeEmpty())
+	})
+
 	It("keeps the address while the link cannot be removed", func() {
 		c := b.call("one", newPod(), conf("1.0.0", onUplink, b.hostLocal(hostLocalAll)))
 		added(c)
