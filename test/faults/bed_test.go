@@ -72,6 +72,7 @@ func newBed(s subject) *bed {
 func (b *bed) renew() {
 	GinkgoHelper()
 	if b.pod != nil {
+		b.detach("swept", b.pod) // the kernel takes its time to end a namespace
 		b.pod.Remove(b)
 	}
 	b.pod = nstest.New(b).Named("pod")
@@ -85,9 +86,21 @@ func (b *bed) attach(id string, pod *nstest.NS) string {
 	if b.below == "" {
 		return ""
 	}
-	c := b.call("ADD", id, pod, "")
+	return b.bridge("ADD", id, pod).Stdout
+}
+
+func (b *bed) detach(id string, pod *nstest.NS) {
+	GinkgoHelper()
+	if b.below != "" {
+		b.bridge("DEL", id, pod)
+	}
+}
+
+func (b *bed) bridge(verb, id string, pod *nstest.NS) nstest.Reply {
+	GinkgoHelper()
+	c := b.call(verb, id, pod, "")
 	c.Config = b.config("bridge", b.below, id, "")
-	return nstest.Exec(b, filepath.Join(b.bin, "bridge"), c).OK(b).Stdout
+	return nstest.Exec(b, filepath.Join(b.bin, "bridge"), c).OK(b)
 }
 
 func (b *bed) program() string { return filepath.Join(b.bin, b.plugin) }

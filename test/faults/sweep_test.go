@@ -69,9 +69,9 @@ type family struct {
 	try  func(*bed, *strike) error
 }
 
-func withIPAM(s subject) bool    { return strings.Contains(s.keys, "host-local") && !s.bare }
-func withFiles(s subject) bool   { return strings.Contains(s.keys, "DIR/") }
-func withNetlink(s subject) bool { return !s.bare }
+func asksIPAM(s subject) bool   { return strings.Contains(s.keys, "host-local") && !s.bare }
+func hasFiles(s subject) bool   { return strings.Contains(s.keys, "DIR/") }
+func asksKernel(s subject) bool { return !s.bare }
 
 func families() []family {
 	killed := []inject.Verdict{inject.Kill()}
@@ -81,22 +81,22 @@ func families() []family {
 	mutating, netlink, files := inject.Mutating(), inject.Netlink(), inject.Files()
 	return []family{
 		{"ADD killed, then DEL", nil, mutating, itself, killed, 5, (*bed).addThenDel},
-		{"ADD killed, then at once DEL", withIPAM, mutating, itself, killed, 9, (*bed).addThenDelAtOnce},
+		{"ADD killed, then at once DEL", asksIPAM, mutating, itself, killed, 9, (*bed).addThenDelAtOnce},
 		{"ADD killed, then DEL without namespace", nil, mutating, itself, killed, 7, (*bed).addThenDelWithout},
-		{"ADD killed, then DEL after the container", withNetlink, mutating, itself, killed, 9, (*bed).addThenDelAfter},
+		{"ADD killed, then DEL after the container", asksKernel, mutating, itself, killed, 9, (*bed).addThenDelAfter},
 		{"ADD killed, then GC", nil, mutating, itself, killed, 5, (*bed).addThenGC},
-		{"IPAM killed in ADD", withIPAM, mutating, descendants, killed, 9, (*bed).addFails},
-		{"request refused in ADD", withNetlink, netlink, ours, refused, 9, (*bed).addFails},
-		{"setting refused in ADD", withNetlink, inject.Settings(), ours, fixed, 3, (*bed).addFails},
-		{"answer lost in ADD, then DEL", withNetlink, inject.Answers(), ours, lost, 9, (*bed).addFailsThenDel},
-		{"file refused in ADD", withFiles, files, ours, broken, 9, (*bed).addFails},
+		{"IPAM killed in ADD", asksIPAM, mutating, descendants, killed, 9, (*bed).addFails},
+		{"request refused in ADD", asksKernel, netlink, ours, refused, 9, (*bed).addFails},
+		{"setting refused in ADD", asksKernel, inject.Settings(), ours, fixed, 3, (*bed).addFails},
+		{"answer lost in ADD, then DEL", asksKernel, inject.Answers(), ours, lost, 9, (*bed).addFailsThenDel},
+		{"file refused in ADD", hasFiles, files, ours, broken, 9, (*bed).addFails},
 		{"DEL killed, then DEL", nil, mutating, itself, killed, 5, (*bed).delTwice},
-		{"IPAM killed in DEL, then DEL", withIPAM, mutating, descendants, killed, 9, (*bed).delTwice},
-		{"request refused in DEL, then DEL", withNetlink, netlink, ours, refused, 17, (*bed).delTwice},
-		{"answer lost in DEL, then DEL", withNetlink, inject.Answers(), ours, lost, 17, (*bed).delTwice},
-		{"file refused in DEL, then DEL", withFiles, files, ours, broken, 9, (*bed).delTwice},
+		{"IPAM killed in DEL, then DEL", asksIPAM, mutating, descendants, killed, 9, (*bed).delTwice},
+		{"request refused in DEL, then DEL", asksKernel, netlink, ours, refused, 17, (*bed).delTwice},
+		{"answer lost in DEL, then DEL", asksKernel, inject.Answers(), ours, lost, 17, (*bed).delTwice},
+		{"file refused in DEL, then DEL", hasFiles, files, ours, broken, 9, (*bed).delTwice},
 		{"GC killed, then GC", nil, mutating, ours, killed, 9, (*bed).gcTwice},
-		{"request refused in GC, then GC", withNetlink, netlink, ours, refused, 17, (*bed).gcTwice},
+		{"request refused in GC, then GC", asksKernel, netlink, ours, refused, 17, (*bed).gcTwice},
 	}
 }
 
