@@ -51,19 +51,21 @@ func Open(h *ns.Handle) (*Conn, error) {
 	return c, nil
 }
 
+// receiveBuffer holds the largest datagram that the kernel sends: 32 KiB in a dump.
+// Without it each would be asked for its size first.
+const receiveBuffer = 64 << 10
+
 func (c *Conn) dial() error {
-	conf := &netlink.Config{}
-	if !c.h.Self() {
-		conf.NetNS = c.h.FD()
-	}
-	nl, err := netlink.Dial(unix.NETLINK_NETFILTER, conf)
+	err := c.h.Do(func() (err error) {
+		c.nl, err = netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{MessageBufferSize: receiveBuffer})
+		return err
+	})
 	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT) {
 		return ErrUnavailable
 	}
 	if err != nil {
 		return err
 	}
-	c.nl = nl
 	// A netfilter socket without nf_tables behind it answers EINVAL (no such
 	// subsystem, even after an attempt to load the module).
 	_, err = c.execute(request(verb{unix.NFT_MSG_GETGEN, 0}, 0, nil))

@@ -48,14 +48,12 @@ func OpenBoth(nodeNS, podNS *ns.Handle) (node, pod *Conn, err error) {
 }
 
 func dial(h *ns.Handle, groups uint32) (*netlink.Conn, error) {
-	config := &netlink.Config{Groups: groups, MessageBufferSize: receiveBuffer}
-	if !h.Self() {
-		config.NetNS = h.FD()
-	}
 	var c *netlink.Conn
-	err := h.Step("open netlink socket", func() (err error) {
-		c, err = netlink.Dial(unix.NETLINK_ROUTE, config)
-		return err
+	err := h.Step("open netlink socket", func() error {
+		return h.Do(func() (err error) {
+			c, err = netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{Groups: groups, MessageBufferSize: receiveBuffer})
+			return err
+		})
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open netlink socket in %s: %w", h.Path(), err)

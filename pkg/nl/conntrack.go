@@ -74,14 +74,12 @@ func FlushFlows(h *ns.Handle, flows ...Flow) error {
 	if len(flows) == 0 {
 		return nil
 	}
-	config := &netlink.Config{MessageBufferSize: receiveBuffer}
-	if !h.Self() {
-		config.NetNS = h.FD()
-	}
 	var c *netlink.Conn
-	err := h.Step("open conntrack socket", func() (err error) {
-		c, err = netlink.Dial(unix.NETLINK_NETFILTER, config)
-		return err
+	err := h.Step("open conntrack socket", func() error {
+		return h.Do(func() (err error) {
+			c, err = netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{MessageBufferSize: receiveBuffer})
+			return err
+		})
 	})
 	if err != nil {
 		return wrap("open conntrack socket", err)

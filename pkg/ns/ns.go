@@ -10,9 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"runtime"
-	"runtime/debug"
 
 	"github.com/plumb-cni/plumb/pkg/trace"
 	"golang.org/x/sys/unix"
@@ -26,7 +24,7 @@ var ErrNotNamespace = errors.New("not a network namespace")
 // is kept with it and closed by Close. A Handle is not safe for concurrent use,
 // but for Do and FD.
 type Handle struct {
-	file  *os.File
+	fd    int
 	path  string
 	dev   uint64
 	ino   uint64
@@ -39,16 +37,16 @@ type Handle struct {
 // is nothing at path, and ErrNotNamespace when something else is. The caller
 // closes the handle.
 func Open(path string, t *trace.Tracer) (*Handle, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ENOTDIR) {
-		return nil, &fs.PathError{Op: "open netns", Path: path, Err: fs.ErrNotExist}
+		err = fs.ErrNotExist
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open netns: %w", err)
+		return nil, &fs.PathError{Op: "open netns", Path: path, Err: err}
 	}
-	h := &Handle{file: f, path: path, trace: t}
+	h := &Handle{fd: fd, path: path, trace: t}
 	if err := h.identify(); err != nil {
-		return nil, errors.Join(err, f.Close())
+		return nil, errors.Join(err, unix.Close(fd))
 	}
 	return h, nil
 }
@@ -99,7 +97,7 @@ func (h *Handle) Self() bool { return h.self }
 func (h *Handle) Path() string { return h.path }
 
 // FD is the descriptor of the namespace, valid until Close.
-func (h *Handle) FD() int { return int(h.file.Fd()) }
+func (h *Handle) FD() int { return h.fd }
 
 // Trace is the tracer that all steps in this namespace pass through.
 func (h *Handle) Trace() *trace.Tracer { return h.trace }
@@ -121,50 +119,37 @@ func (h *Handle) Close() error {
 		errs = append(errs, h.keep[i]())
 	}
 	h.keep = nil
-	return errors.Join(append(errs, h.file.Close())...)
+	errs = append(errs, unix.Close(h.fd))
+	h.fd = -1
+	return errors.Join(errs...)
 }
 
-// Do runs f on a thread that is in the namespace. A thread that cannot be brought
-// back is ended with its goroutine and never reused. A panic of f goes on in the
-// caller.
+// Do runs f in the namespace, on the thread of the caller, which comes back from there
+// whatever f does: a goroutine and thread of its own would cost more than most of what
+// is done in it. The way back is tried before: there is none where the process may not
+// even enter the namespace that it is in. A thread that is stranded all the same is
+// never used again, and the caller panics.
 func (h *Handle) Do(f func() error) error {
 	if h.self {
 		return f()
 	}
-	err := errors.New("the function ended its goroutine") // runtime.Goexit
-	var panicked any
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		defer func() {
-			if p := recover(); p != nil {
-				panicked = fmt.Sprintf("%v\n%s", p, debug.Stack())
-			}
-		}()
-		runtime.LockOSThread()
-		err = h.enter(f)
-	}()
-	<-done
-	if panicked != nil {
-		panic(panicked)
-	}
-	return err
-}
-
-// enter runs on a locked thread; leaving without UnlockOSThread ends the thread.
-func (h *Handle) enter(f func() error) error {
+	runtime.LockOSThread()
 	home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
+		runtime.UnlockOSThread()
 		return fmt.Errorf("open own netns: %w", err)
 	}
-	defer func() { _ = unix.Close(home) }()
-	if err := unix.Setns(h.FD(), unix.CLONE_NEWNET); err != nil {
-		return fmt.Errorf("enter netns %s: %w", h.path, err)
-	}
 	defer func() {
-		if unix.Setns(home, unix.CLONE_NEWNET) == nil {
-			runtime.UnlockOSThread()
+		if err := unix.Setns(home, unix.CLONE_NEWNET); err != nil {
+			panic(fmt.Sprintf("leave netns %s: %v", h.path, err))
 		}
+		_ = unix.Close(home)
+		runtime.UnlockOSThread()
 	}()
+	for _, fd := range []int{home, h.fd} {
+		if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
+			return fmt.Errorf("enter netns %s: %w", h.path, err)
+		}
+	}
 	return f()
 }

@@ -166,27 +166,31 @@ func TestDoInTheOwn(t *testing.T) {
 	}
 }
 
-func TestPanicInDoReachesItsCaller(t *testing.T) {
+// TestDoComesBack: from whatever f does.
+func TestDoComesBack(t *testing.T) {
 	h := open(t, newNS(t))
 	home := here(t)
-	defer func() {
-		allThreadsAreHome(t, home)
-		text, _ := recover().(string)
-		if !strings.HasPrefix(text, "ouch\n") || !strings.Contains(text, "ns_test.go") {
-			t.Errorf("recovered %q", text)
+	for what, f := range map[string]func() error{
+		"panics":             func() error { panic("ouch") },
+		"ends its goroutine": func() error { runtime.Goexit(); return nil },
+	} {
+		returned, ended := false, make(chan any)
+		go func() {
+			defer func() {
+				p := recover()
+				if now := here(t); now != home {
+					t.Errorf("%s: in %d, want %d", what, now, home)
+				}
+				ended <- p
+			}()
+			_ = h.Do(f)
+			returned = true
+		}()
+		if p := <-ended; returned || (p == "ouch") != (what == "panics") {
+			t.Errorf("%s: returned %t, recovered %v", what, returned, p)
 		}
-	}()
-	_ = h.Do(func() error { panic("ouch") })
-	t.Error("the panic was lost")
-}
-
-func TestGoexitInDoIsNoSuccess(t *testing.T) {
-	h := open(t, newNS(t))
-	home := here(t)
-	if err := h.Do(func() error { runtime.Goexit(); return nil }); err == nil {
-		t.Error("no error")
+		allThreadsAreHome(t, home)
 	}
-	allThreadsAreHome(t, home)
 }
 
 func TestDoInAClosedNamespace(t *testing.T) {

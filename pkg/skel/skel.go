@@ -199,8 +199,7 @@ func (r *Request) serve() (err error) {
 // the cause; what went wrong while undoing goes to the details.
 func (r *Request) finish(panicked any, err error) error {
 	if panicked != nil {
-		what, stack, _ := strings.Cut(fmt.Sprint(panicked), "\n") // ns.Do adds the stack of its goroutine
-		err = &types.Error{Code: types.CodeInternal, Msg: "panic: " + what, Details: stack + string(debug.Stack())}
+		err = &types.Error{Code: types.CodeInternal, Msg: fmt.Sprint("panic: ", panicked), Details: string(debug.Stack())}
 	}
 	if undone := r.Undo.Rollback(); undone != nil {
 		coded := *types.AsError(err)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/ns"
@@ -119,12 +120,12 @@ func writeFile(file, value string) error {
 	if value == "" {
 		value = "\n"
 	}
-	f, err := os.OpenFile(file, os.O_WRONLY, 0)
+	fd, err := unix.Open(file, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteString(value)
-	return errors.Join(err, f.Close())
+	_, err = unix.Write(fd, []byte(value))
+	return errors.Join(err, unix.Close(fd))
 }
 
 func read(key string) (string, error) {
@@ -132,11 +133,32 @@ func read(key string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	b, err := os.ReadFile(file)
+	value, err := readFile(file)
 	if err != nil {
 		return "", fmt.Errorf("read sysctl %s: %w", key, err)
 	}
-	return strings.TrimSuffix(string(b), "\n"), nil
+	return strings.TrimSuffix(value, "\n"), nil
+}
+
+// readFile is os.ReadFile without what that does for files that block.
+func readFile(file string) (string, error) {
+	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	var content []byte
+	for {
+		content = slices.Grow(content, 512)
+		n, err := unix.Read(fd, content[len(content):cap(content)])
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return "", err
+		}
+		if err == nil && n == 0 {
+			return string(content), nil
+		}
+		content = content[:len(content)+max(n, 0)]
+	}
 }
 
 // file is the path of a key. One that leads out of /proc/sys is refused.
