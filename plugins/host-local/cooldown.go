@@ -48,7 +48,7 @@ func (se *session) noteRelease(ip netip.Addr) error {
 
 // replace puts a whole new file in the place of path.
 func replace(path string, content []byte) error {
-	err := os.WriteFile(path+".new", content, 0o600)
+	err := writeNew(path+".new", content)
 	if err == nil {
 		err = os.Rename(path+".new", path)
 	}

@@ -493,7 +493,7 @@ func (x *index) writeNew(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(path+".new", os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	f, err := createNew(path + ".new")
 	if err != nil {
 		return err
 	}

@@ -101,7 +101,13 @@ func (se *session) openFolder() error {
 	}
 	se.fd = fd
 	path := filepath.Join(se.dir, "lock")
-	lock, err := unix.Openat(fd, "lock", unix.O_RDONLY|unix.O_CREAT|unix.O_CLOEXEC, 0o750)
+	lock, err := unix.Openat(fd, "lock", unix.O_RDONLY|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o750)
+	if errors.Is(err, unix.ELOOP) { // what it leads to may be locked, as the reference does, but is not made
+		lock, err = unix.Openat(fd, "lock", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if errors.Is(err, unix.ENOENT) { // which would read as no folder, and nothing held
+			err = unix.ELOOP
+		}
+	}
 	if errors.Is(err, unix.EROFS) {
 		return nil
 	}
@@ -276,13 +282,12 @@ func (se *session) linkNamed(name string, content []byte) error {
 		return err
 	}
 	path := filepath.Join(se.side, "new")
-	// What a crash left may be a second name of a live reservation: never written to.
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	err := os.WriteFile(path, content, 0o600)
+	// What a crash left may be a second name of a live reservation: writeNew does not
+	// write to it.
+	err := writeNew(path, content)
 	if err != nil {
-		return errors.Join(err, os.Remove(path))
+		_ = os.Remove(path)
+		return err
 	}
 	err = unix.Linkat(unix.AT_FDCWD, path, se.fd, name, 0)
 	_ = os.Remove(path)
@@ -369,7 +374,11 @@ func (se *session) cursorPath(n int) string {
 func (se *session) setCursor(n int, ip netip.Addr) error {
 	return se.trace.Do("advance last_reserved_ip."+itoa(n), func() error {
 		se.changed = true
-		f, err := os.OpenFile(se.cursorPath(n), os.O_WRONLY|os.O_CREATE, 0o600)
+		const flags = os.O_WRONLY | os.O_CREATE | unix.O_NOFOLLOW
+		f, err := os.OpenFile(se.cursorPath(n), flags, 0o600)
+		if errors.Is(err, unix.ELOOP) { // a link, to elsewhere
+			f, err = createNew(se.cursorPath(n))
+		}
 		if err != nil {
 			return err
 		}
@@ -380,4 +389,28 @@ func (se *session) setCursor(n int, ip netip.Addr) error {
 		}
 		return errors.Join(err, f.Close())
 	})
+}
+
+// createNew creates a file in the place of what is there, which a crash may have left;
+// never is what a link leads to written.
+func createNew(path string) (*os.File, error) {
+	const flags = os.O_RDWR | os.O_CREATE | os.O_EXCL
+	f, err := os.OpenFile(path, flags, 0o600)
+	if !errors.Is(err, fs.ErrExist) {
+		return f, err
+	}
+	if err := os.Remove(path); err != nil {
+		return nil, err
+	}
+	return os.OpenFile(path, flags, 0o600)
+}
+
+// writeNew is createNew with a content.
+func writeNew(path string, content []byte) error {
+	f, err := createNew(path)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	return errors.Join(err, f.Close())
 }

@@ -181,6 +181,24 @@ var _ = Describe("a filesystem without nameless files", func() {
 	})
 })
 
+var _ = Describe("a symbolic link", func() {
+	DescribeTable("leads to nothing that is written", func(at string) {
+		b := newBed()
+		b.add("c0", try{})
+		victim := filepath.Join(GinkgoTB().TempDir(), "victim")
+		Expect(os.WriteFile(victim, []byte("precious"), 0o600)).To(Succeed())
+		Expect(os.RemoveAll(b.net(at))).To(Succeed())
+		Expect(os.Symlink(victim, b.net(at))).To(Succeed())
+		Expect(os.RemoveAll(b.net("../.plumb/net/index"))).To(Succeed())
+		b.add("c1", try{})
+		b.ok("DEL", "c0", try{ipam: subnet + `, "cooldown": 60`})
+		Expect(os.ReadFile(victim)).To(BeEquivalentTo("precious"))
+		Expect(b.reserved()).To(ContainElement(HaveSuffix(" c1/eth0")))
+	},
+		Entry(nil, "last_reserved_ip.0"), Entry(nil, "lock"), Entry(nil, "10.1.2.3"),
+		Entry(nil, "../.plumb/net/index.new"), Entry(nil, "../.plumb/net/releases"), Entry(nil, "../.plumb/net/releases.new"))
+})
+
 func onRamfs(dir string, f func()) { onFilesystem("ramfs", "mode=0755", dir, f) }
 
 // onFilesystem runs f on a thread for which dir is a filesystem of that kind. The
