@@ -623,6 +623,9 @@ func TestGCKeepsWhatIsValid(t *testing.T) {
 			}
 			return nil
 		}}
+		if o := run(t, skel.Plugin{Name: "test"}, call{env: []string{"CNI_COMMAND=GC"}, conf: `{"cniVersion":"1.1.0","name":"net",` + tc.keys + `}`}); o.code != 0 || o.stderr != "" {
+			t.Errorf("a plugin that has nothing to collect, %s: %d, %q", tc.keys, o.code, o.stderr)
+		}
 		o := run(t, p, call{env: []string{"CNI_COMMAND=GC"}, conf: `{"cniVersion":"1.1.0","name":"net",` + tc.keys + `}`})
 		if o.code != 0 || called != tc.calls || strings.Contains(o.stderr, "nothing is collected") == tc.calls {
 			t.Errorf("%s: %+v, called %t", tc.keys, o, called)
