@@ -2,9 +2,6 @@ module github.com/plumb-cni/plumb
 
 go 1.26.0
 
-// What the runtime would do for a process that lives on, and its start pays for.
-godebug updatemaxprocs=0
-
 require (
 	github.com/containernetworking/cni v1.3.1
 	github.com/google/nftables v0.3.0
