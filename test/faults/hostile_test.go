@@ -541,7 +541,7 @@ var _ = Describe("tuning", func() {
 			r := nstest.Exec(GinkgoTB(), program, nstest.Call{Command: "ADD", Node: node, Pod: pod, Config: fmt.Sprintf(
 				`{"cniVersion": "1.1.0", "name": "lab", "type": "tuning", "dataDir": %q, "sysctl": {%q: "1"}, "prevResult": {"cniVersion": "1.1.0"}}`, GinkgoTB().TempDir(), key)})
 			f := r.Failure(GinkgoTB())
-			held := f.Code == 7 && (strings.Contains(f.Msg, "invalid net sysctl key") || strings.Contains(f.Msg, "open /proc/sys/net/"))
+			held := f.Code == 7 && (strings.Contains(f.Msg, "invalid net sysctl key") || strings.Contains(f.Msg, "read sysctl net/"))
 			tried("hostile: sysctl keys", held)
 			Expect(held).To(BeTrue(), "%s: %s", key, f)
 		}
