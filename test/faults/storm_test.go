@@ -149,12 +149,17 @@ func newStorm() *storm {
 		holder: map[string]string{}, live: map[string]bool{}, known: map[string]bool{},
 	}
 	for _, network := range climate {
-		list, err := libcni.ConfListFromBytes(fmt.Appendf(nil, `{"cniVersion": "1.1.0", "name": %q, "plugins": [%s]}`,
-			network.name, strings.ReplaceAll(network.plugins, "DIR", s.dir)))
-		Expect(err).NotTo(HaveOccurred())
-		s.lists = append(s.lists, list)
+		s.addNetwork(network.name, network.plugins)
 	}
 	return s
+}
+
+func (s *storm) addNetwork(name, plugins string) {
+	GinkgoHelper()
+	list, err := libcni.ConfListFromBytes(fmt.Appendf(nil, `{"cniVersion": "1.1.0", "name": %q, "plugins": [%s]}`,
+		name, strings.ReplaceAll(plugins, "DIR", s.dir)))
+	Expect(err).NotTo(HaveOccurred())
+	s.lists = append(s.lists, list)
 }
 
 // runtime is libcni, one call of which may meet its death.
