@@ -208,11 +208,17 @@ type strike struct {
 	whose   whose
 	at      int
 	verdict inject.Verdict
-	seen    int
-	struck  string // the call; empty: there were not that many
+	// holds, if there is one, keeps an IPAM plugin that outlives the strike from taking
+	// its lock until it is closed.
+	holds  chan struct{}
+	seen   int
+	struck string // the call; empty: there were not that many
 }
 
 func (s *strike) decide(c *inject.Call) inject.Verdict {
+	if s.holds != nil && s.struck != "" && c.Process > 0 && strings.HasSuffix(c.String(), " lock") {
+		<-s.holds
+	}
 	if !s.whose.has(c) {
 		return inject.Pass()
 	}

@@ -82,6 +82,7 @@ func families() []family {
 	return []family{
 		{"ADD killed, then DEL", nil, mutating, itself, killed, 5, (*bed).addThenDel},
 		{"ADD killed, then at once DEL", asksIPAM, mutating, itself, killed, 9, (*bed).addThenDelAtOnce},
+		{"ADD killed, then DEL before its IPAM plugin", asksIPAM, mutating, itself, killed, 9, (*bed).addThenDelBefore},
 		{"ADD killed, then DEL without namespace", nil, mutating, itself, killed, 7, (*bed).addThenDelWithout},
 		{"ADD killed, then DEL after the container", asksKernel, mutating, itself, killed, 9, (*bed).addThenDelAfter},
 		{"ADD killed, then GC", nil, mutating, itself, killed, 5, (*bed).addThenGC},
@@ -155,13 +156,22 @@ func (b *bed) addThenDel(s *strike) error {
 func (b *bed) addThenDelAtOnce(s *strike) error {
 	r, tree := b.exec(b.add(), s)
 	_, err := b.run(b.del(resultOf(r)))
-	if err2 := tree.Wait(patience); err2 != nil {
-		Fail(err2.Error())
+	if s.holds != nil {
+		close(s.holds)
+	}
+	if err := tree.Wait(patience); err != nil {
+		Fail(err.Error())
 	}
 	if err != nil {
 		return err
 	}
 	return asIs(b.before, b.whole)
+}
+
+// addThenDelBefore has the IPAM plugin get to its lock when the DEL is over.
+func (b *bed) addThenDelBefore(s *strike) error {
+	s.holds = make(chan struct{})
+	return b.addThenDelAtOnce(s)
 }
 
 // addThenDelWithout is with the result of the plugins before, and every other time
