@@ -1,0 +1,54 @@
+package skel_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// FuzzCall: whatever a runtime sends, the answer is success or one error of the
+// specification, and no name gets to a handler that would lead out of a folder.
+func FuzzCall(f *testing.F) {
+	conf := `{"cniVersion":"1.1.0","name":"net","type":"test","prevResult":{"cniVersion":"1.1.0","ips":[{"address":"10.0.0.1/8"}]}}`
+	f.Add("ADD", "c1", "eth0", "IgnoreUnknown=1;K=V", []byte(conf))
+	f.Add("CHECK", "..", "e/h", "IP", []byte(`{"cniVersion":"0.4.0","name":"../n","prevResult":{"ip4":5}}`))
+	f.Add("GC", "", "", "", []byte(`{"cniVersion":"1.1.0","name":"n","cni.dev/valid-attachments":[{"containerID":"../x","ifname":"y"}]}`))
+	f.Add("DEL", "c", "all", ";=;", []byte(`{"cniVersion":"0.1.0","name":"n","prevResult":[]}`))
+	f.Fuzz(func(t *testing.T, verb, id, ifName, args string, stdin []byte) {
+		look := func(r *skel.Request) error {
+			for _, name := range []string{r.Conf.Name, r.ContainerID, r.IfName} {
+				if name != "" && filepath.Join("/d", name) != "/d/"+name {
+					t.Errorf("%s: the name %q gets through", r.Command, name)
+				}
+			}
+			_, argsErr := r.Args()
+			_, prevErr := r.MustPrev()
+			_ = r.Valid()
+			if argsErr != nil {
+				return argsErr
+			}
+			return prevErr
+		}
+		p := skel.Plugin{Name: "test", IPAM: true, Del: look, Check: look, Status: look, GC: look,
+			Add: func(r *skel.Request) (*types.Result, error) { return &types.Result{}, look(r) }}
+		var stdout, stderr bytes.Buffer
+		code := skel.Run(p, skel.Env{
+			Environ: []string{"CNI_COMMAND=" + verb, "CNI_CONTAINERID=" + id, "CNI_IFNAME=" + ifName, "CNI_ARGS=" + args, "CNI_NETNS=" + gone, "CNI_PATH=/bin"},
+			Stdin:   bytes.NewReader(stdin), Stdout: &stdout, Stderr: &stderr,
+		})
+		if code == 0 {
+			return
+		}
+		var e failure
+		dec := json.NewDecoder(bytes.NewReader(stdout.Bytes()))
+		dec.DisallowUnknownFields()
+		if err := dec.Decode(&e); err != nil || dec.More() || e.Code == 0 || e.Msg == "" || strings.HasPrefix(e.Msg, "panic") {
+			t.Errorf("%v: %q", err, stdout.String())
+		}
+	})
+}

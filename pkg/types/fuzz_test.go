@@ -1,0 +1,87 @@
+package types
+
+import (
+	"strings"
+	"testing"
+)
+
+// FuzzText: an address, a prefix, a MAC or a version that is taken is taken again as it
+// is printed, and there is no other form of IPv4.
+func FuzzText(f *testing.F) {
+	for _, s := range []string{"10.0.0.1", "::ffff:10.0.0.1", "fe80::1%eth0", "10.0.0.1/08", "::ffff:0.0.0.0/95", "02:00:00:00:00:01", "02-00-00-00-00-01", "0200.0000.0001", "1.1.0", "0.3.1", ""} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if a, err := ParseAddr(s); err == nil {
+			if again, err := ParseAddr(a.String()); err != nil || again != a || a.Is4In6() || a.Zone() != "" {
+				t.Errorf("address %q: %s, then %s, %v", s, a, again, err)
+			}
+		}
+		if p, err := ParseCIDR(s); err == nil {
+			if again, err := ParseCIDR(p.String()); err != nil || again != p || p.Addr().Is4In6() {
+				t.Errorf("prefix %q: %s, then %s, %v", s, p, again, err)
+			}
+		}
+		if m, err := ParseMAC(s); err == nil {
+			if again, err := ParseMAC(m.String()); err != nil || again != m {
+				t.Errorf("MAC %q: %s, then %s, %v", s, m, again, err)
+			}
+		}
+		if v, err := ParseVersion(s); err == nil {
+			if again, err := ParseVersion(v.String()); err != nil || again != v {
+				t.Errorf("version %q: %s, then %s, %v", s, v, again, err)
+			}
+		}
+	})
+}
+
+// FuzzAttachment: what is read is what would be printed.
+func FuzzAttachment(f *testing.F) {
+	f.Add("net/c1/eth0")
+	f.Add("a//b")
+	f.Fuzz(func(t *testing.T, s string) {
+		if a, ok := ParseAttachment(s); ok && (a.String() != s || strings.Contains(a.Network+a.ContainerID+a.IfName, "/")) {
+			t.Errorf("%q is read as %+v", s, a)
+		}
+	})
+}
+
+// FuzzResultOfVersion: a result that is read in a version can be told in that version,
+// or the error says why, and says the same when it is read again.
+func FuzzResultOfVersion(f *testing.F) {
+	for _, r := range shapes(f) {
+		for _, v := range allVersions() {
+			if text, err := r.Marshal(v); err == nil {
+				f.Add(int(v), text)
+			}
+		}
+	}
+	f.Add(int(V040), []byte(`{"ips": [{"version": "4", "address": "10.0.0.1/8", "interface": 7}], "routes": [{"dst": "::/0"}]}`))
+	f.Add(int(V020), []byte(`{"ip4": {"ip": "10.0.0.1/8", "routes": [null]}, "ip6": null, "dns": {"search": [""]}}`))
+	f.Fuzz(func(t *testing.T, n int, data []byte) {
+		v := Version(n)
+		if v < V010 || v > Newest {
+			return
+		}
+		first, err := ParseResult(v, data)
+		if err != nil {
+			return
+		}
+		text, err := first.Marshal(v)
+		if err != nil {
+			return
+		}
+		second, err := ParseResult(v, text)
+		if err != nil {
+			t.Fatalf("%s: written, but not read: %v\n%s", v, err, text)
+		}
+		if again, err := second.Marshal(v); err != nil || string(again) != string(text) {
+			t.Fatalf("%s: %v\n%s\nis not\n%s", v, err, again, text)
+		}
+		for _, ip := range first.IPs {
+			if !ip.Address.IsValid() || ip.Interface >= len(first.Interfaces) {
+				t.Fatalf("%s: %+v of %d interfaces", v, ip, len(first.Interfaces))
+			}
+		}
+	})
+}

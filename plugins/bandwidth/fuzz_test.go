@@ -1,0 +1,45 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// FuzzConfig: whatever the numbers, a frame fits into the bucket and the queue of what
+// is taken, and filters match a subnet of their family.
+func FuzzConfig(f *testing.F) {
+	f.Add(`{"name": "n", "ingressRate": 1000000, "ingressBurst": 8000, "latency": 5, "unshapedSubnets": ["10.0.0.0/8", "fd00::/8"]}`, 1500)
+	f.Add(`{"name": "n", "runtimeConfig": {"bandwidth": {"egressRate": 18446744073709551615, "egressBurst": 34359738359, "shapedSubnets": ["::ffff:10.0.0.0/104"]}}}`, 65535)
+	f.Add(`{"name": "n", "ingressRate": 8, "ingressBurst": 1, "shapedSubnets": ["0.0.0.0/0", "::/0"]}`, 68)
+	f.Fuzz(func(t *testing.T, text string, mtu int) {
+		r := &skel.Request{Command: "CHECK", Stdin: []byte(text), Version: types.Newest}
+		if mtu < 68 || mtu > 65535 || types.Decode(r.Stdin, &r.Conf) != nil {
+			return
+		}
+		conf, err := parse(r)
+		if err != nil {
+			return
+		}
+		p := place{dev: nl.Link{Name: "x", MTU: mtu}, conf: conf}
+		for _, s := range []shaper{p.ingress(p.dev), p.egress(p.dev)} {
+			if s.rate == 0 || s.possible() != nil {
+				continue
+			}
+			if s.bucket() < s.frame() || s.buffer() == 0 || uint64(s.limit()) < s.frame() {
+				t.Errorf("%s: bucket %d, buffer %d, limit %d", text, s.bucket(), s.buffer(), s.limit())
+			}
+			_, _, _ = s.qdisc(), s.class(), s.asReference()
+			if filters := s.filters(); len(filters) != len(conf.traffic.subnets) {
+				t.Errorf("%s: %d filters", text, len(filters))
+			}
+			for _, filter := range s.filters() {
+				if v6 := filter.Protocol == nl.ProtocolIPv6; len(filter.Keys) > 4 || !v6 && len(filter.Keys) > 1 {
+					t.Errorf("%s: %+v", text, filter)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/plumb-cni/plumb/pkg/ipam"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// FuzzConfig: what is taken can work, and no configuration makes the parser panic.
+func FuzzConfig(f *testing.F) {
+	f.Add(`{"name": "n", "ipMasq": true, "ipMasqBackend": "nftables", "mtu": 1400, "ipam": {"type": "host-local"}}`)
+	f.Add(`{"name": "n", "mtu": 1e9, "ipam": null}`)
+	f.Add(`{"NAME": "n", "MTU": -1, "ipam": {"type": 5}, "strict": true, "x": [{}]}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		r := &skel.Request{Command: "CHECK", Stdin: []byte(text), Version: types.Newest}
+		if types.Decode(r.Stdin, &r.Conf) != nil {
+			return
+		}
+		conf, err := parse(r)
+		if err == nil && (r.Conf.IPAM.Type == "" || conf.mtu != 0 && (conf.mtu < minMTU || conf.mtu > maxMTU)) {
+			t.Errorf("%s: accepted as %+v", text, conf)
+		}
+	})
+}
+
+// FuzzLease: whatever an IPAM plugin answers, what is made of it has a gateway for each
+// address, and routes that are each one to the kernel.
+func FuzzLease(f *testing.F) {
+	f.Add(`{"ips": [{"address": "10.1.0.2/24", "gateway": "10.1.0.1"}, {"address": "fd00::2/64"}], "routes": [{"dst": "::/0", "gw": "fe80::1"}]}`, 0)
+	f.Add(`{"ips": [{"address": "10.1.0.2/32", "gateway": "169.254.1.1"}, {"address": "10.2.0.2/0"}], "routes": [{"dst": "0.0.0.0/0"}, {"dst": "0.0.0.0/0"}]}`, 1280)
+	f.Add(`{"ips": [{"address": "10.1.0.2/24", "gateway": "10.1.0.2"}]}`, 0)
+	f.Add(`{"ips": [{"address": "10.1.0.2/24", "gateway": "fd00::1"}]}`, 0)
+	f.Fuzz(func(t *testing.T, answer string, mtu int) {
+		result, err := types.ParseResult(types.Newest, []byte(answer))
+		if err != nil {
+			return
+		}
+		ips, err := complete(&ipam.Lease{IPs: result.IPs, Routes: result.Routes}, mtu)
+		if err != nil {
+			return
+		}
+		gateways := map[netip.Addr]bool{}
+		for _, ip := range ips {
+			gateways[ip.Gateway] = true
+			if !ip.Gateway.IsValid() || ip.Gateway == ip.Address.Addr() || ip.Gateway.Is4() != ip.Address.Addr().Is4() {
+				t.Errorf("%s: %s by way of %s", answer, ip.Address, ip.Gateway)
+			}
+		}
+		pod, node := podSide("eth0", ips, result.Routes), nodeSide("host", ips)
+		if len(pod.Addrs) != len(ips) || len(node.Addrs) != len(gateways) || len(node.Routes) != len(ips) {
+			t.Errorf("%s: %+v and %+v", answer, pod, node)
+		}
+		for i, route := range pod.Routes {
+			for _, other := range pod.Routes[:i] {
+				if route.Same(other) {
+					t.Errorf("%s: %s twice", answer, route)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// FuzzConfig: whatever the configuration, no sysctl outside of net is set, no file that
+// is not in dataDir written, and no setting asked for that no interface can have.
+func FuzzConfig(f *testing.F) {
+	f.Add(`{"name": "n", "sysctl": {"net.ipv4.conf.IFNAME.arp_filter": "1", "net/core/somaxconn": "5"}, "mtu": 1400, "dataDir": "/run/x"}`)
+	f.Add(`{"name": "n", "sysctl": {"net/../kernel/x": "1"}, "args": {"cni": {"sysctl": {"net.": ""}, "mtu": -1}}, "txQLen": -1}`)
+	f.Add(`{"name": "n", "sysctl": {"net.a": 5, "net.b": null}, "runtimeConfig": {"mac": "01:00:00:00:00:00"}, "dataDir": "../x"}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		r := &skel.Request{Command: "CHECK", ContainerID: "c", IfName: "eth0", Stdin: []byte(text), Version: types.Newest}
+		if types.Decode(r.Stdin, &r.Conf) != nil {
+			return
+		}
+		conf, err := parse(r)
+		if err != nil {
+			return
+		}
+		for _, a := range conf.sysctls {
+			for _, p := range a.paths {
+				if file := filepath.Join("/proc/sys", p); file != "/proc/sys/"+p || !strings.HasPrefix(file, "/proc/sys/net/") {
+					t.Errorf("%s: %q leads to %s", text, a.written, file)
+				}
+			}
+		}
+		if mtu := conf.link.MTU; !filepath.IsAbs(conf.dataDir) || mtu != nil && (*mtu < minMTU || *mtu > maxMTU) {
+			t.Errorf("%s: accepted as %+v", text, conf)
+		}
+	})
+}
+
+// FuzzTemp: the name of a file in the making leads back to the attachment, for names
+// that skel lets through, and is in the folder.
+func FuzzTemp(f *testing.F) {
+	f.Add("net", "c1", "eth0")
+	f.Add("a.b", "c-1", "x~y")
+	f.Fuzz(func(t *testing.T, network, id, ifName string) {
+		if strings.ContainsAny(network+id, "~/") || strings.Contains(ifName, "/") {
+			return
+		}
+		owner := types.Attachment{Network: network, ContainerID: id, IfName: ifName}
+		path := store{dir: "/d", owner: owner}.temp()
+		if got, ok := ownerOfTemp(filepath.Base(path)); !ok || got != owner {
+			t.Errorf("%q gives %+v, %t", path, got, ok)
+		}
+		if filepath.Dir(path) != "/d" {
+			t.Errorf("%q is not in its folder", path)
+		}
+	})
+}
