@@ -512,8 +512,11 @@ var _ = Describe("names that would lead elsewhere", func() {
 			nstest.Exec(GinkgoTB(), filepath.Join(bin, plugin), nstest.Call{Command: "ADD", Node: site.Node, Pod: nstest.New(GinkgoTB()), Path: bin, Config: fmt.Sprintf(
 				`{"cniVersion": "1.1.0", "name": "earlier", "type": %q, "master": "uplink0", "ipam": {"type": "host-local", "subnet": "10.2.0.0/24", "dataDir": %q}}`, plugin, dir)}).OK(GinkgoTB())
 			before := nstest.Steady(state)
-			for _, n := range names() {
-				for _, verb := range []string{"ADD", "CHECK", "DEL"} {
+			for i, n := range names() {
+				for k, verb := range []string{"ADD", "CHECK", "DEL"} {
+					if !all() && i%3 != k {
+						continue
+					}
 					c := nstest.Call{Command: verb, Node: site.Node, Pod: pod, Path: bin, ContainerID: "c", Config: `{"cniVersion": "1.1.0", "name": "lab", "type": "` + plugin + `",
 						"master": "uplink0", "ipam": {"type": "host-local", "subnet": "10.1.0.0/24", "dataDir": "DIR"}}`}
 					n.give(&c)
