@@ -47,7 +47,7 @@ var _ = Describe("an interface of another kind", Label(nstest.Kernel), func() {
 		w := newWorld()
 		_, err := w.pod.Exec("ip", "link", "add", "eth0", "type", "dummy")
 		nstest.Need(GinkgoTB(), "dummy", err)
-		w.pod.Batch(GinkgoTB(), "link set eth0 up")
+		w.pod.Batch(GinkgoTB(), "link set eth0 up", "addr add "+podV4+"/24 dev eth0")
 		w.prev = w.result("")
 		before := w.shape()
 		keys := rates(8_000_000, 8_000_000, 8_000_000)
