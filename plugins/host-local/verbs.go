@@ -154,7 +154,7 @@ func (se *session) take(r *skel.Request, t turn) (netip.Addr, error) {
 		case t.wanted.IsValid():
 			return ip, types.Errorf(types.CodeTryAgain, "requested IP address %s is not available in range set %s: %w", ip, t.set, err)
 		case se.walked:
-			return ip, err
+			return ip, types.Errorf(types.CodeIO, "%w by somebody who passed over the lock of %s; was the folder removed meanwhile? try again", err, se.dir)
 		}
 		if err := se.rebuild(); err != nil { // the index had it free
 			return ip, err
