@@ -31,7 +31,8 @@ func ensureBridge(node *nl.Conn, conf *config) (nl.Link, error) {
 		return nl.Link{}, types.Errorf(types.CodeConfig, "interface %q exists and is no bridge; give another name by the key \"bridge\"", conf.bridge)
 	}
 	settings := attach.HostSysctls(br.Name)
-	if made && !conf.awaitDAD {
+	// One that is down can be of a plugin that was killed when it had made it.
+	if (made || !br.Up) && !conf.awaitDAD {
 		settings = append(settings, noDAD(br.Name))
 	}
 	if err := sysctl.Ensure(node.NS(), settings...); err != nil {

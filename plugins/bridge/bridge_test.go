@@ -185,6 +185,18 @@ var _ = Describe("bridge", func() {
 			Expect(in(b.node, "ip link show cni0")).To(ContainSubstring(first.String()))
 		})
 
+		It("finishes a bridge whose maker was killed, and leaves that of another making alone", func() {
+			acceptDAD := func() string { return b.node.Sysctl(GinkgoTB(), "net/ipv6/conf/cni0/accept_dad") }
+			in(b.node, "ip link add cni0 type bridge")
+			add1(b.call("one", newPod(), b.conf("1.1.0", gatewayed, v6range)))
+			Expect(acceptDAD()).To(Equal("0"))
+			run(b.call("one", nil, b.conf("1.1.0", gatewayed, v6range)), "DEL").OK(GinkgoTB())
+			in(b.node, "ip link del cni0")
+			in(b.node, "ip link add cni0 up type bridge")
+			add1(b.call("one", newPod(), b.conf("1.1.0", gatewayed, v6range)))
+			Expect(acceptDAD()).To(Equal("1"))
+		})
+
 		It("has a gateway in each of two ranges of one family (H7.3)", func() {
 			conf := b.conf("1.1.0", gatewayed, v4range, `[{"subnet":"10.10.0.0/24"}]`)
 			add1(b.call("one", newPod(), conf))
