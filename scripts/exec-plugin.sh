@@ -20,6 +20,7 @@ usage: scripts/exec-plugin.sh [flags] PLUGIN COMMAND [CONFIG]
       --bin DIR        where the executables are, and CNI_PATH (bin/)
       --debug          print each step of the plugin with its time
       --strace         run the plugin under strace -f
+      --count          count its instructions (valgrind): "I refs", without the kernel's
   -h, --help           this text
 
 It prints what the plugin prints, and its exit code on stderr, and exits with it.
@@ -42,12 +43,13 @@ path_of() {
 	esac
 }
 
-container=by-hand netns='' ifname=eth0 args='' node='' bin=$top/bin debug='' strace=''
+container=by-hand netns='' ifname=eth0 args='' node='' bin=$top/bin debug='' strace='' count=''
 while [ $# -gt 0 ]; do
 	case $1 in
 	-h | --help) usage && exit 0 ;;
 	--debug) debug=debug && shift && continue ;;
 	--strace) strace=1 && shift && continue ;;
+	--count) count=1 && shift && continue ;;
 	-c | --container | -n | --netns | -i | --ifname | -a | --args | --node | --bin) ;;
 	-?*) die "unknown flag $1 (--help tells more)" ;;
 	*) break ;;
@@ -82,6 +84,8 @@ fi
 
 set -- "$bin/$plugin"
 [ -z "$strace" ] || set -- strace -f "$@"
+# One processor for the Go runtime: how many threads it starts changes the count.
+[ -z "$count" ] || set -- env GOMAXPROCS=1 valgrind --tool=cachegrind --cache-sim=no --cachegrind-out-file=/dev/null "$@"
 [ -z "$node" ] || set -- nsenter --net="$node" "$@"
 
 status=0

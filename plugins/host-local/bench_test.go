@@ -122,3 +122,19 @@ func (p benchPool) repeat(b *testing.B, command, id string, prepare func()) {
 		p.run(b, command, id)
 	}
 }
+
+// BenchmarkSpans walks the runs of a /8 from which 64 subnets are excluded: the time
+// depends on those, not on the addresses.
+func BenchmarkSpans(b *testing.B) {
+	var exclude []string
+	for i := range 64 {
+		exclude = append(exclude, fmt.Sprintf("10.%d.0.0/16", 2*i))
+	}
+	s := set(b, exclude, run{ip("10.0.0.1"), ip("10.255.255.254")})
+	b.ReportAllocs()
+	for b.Loop() {
+		for range s.spans(ip("10.77.0.9")) {
+			continue
+		}
+	}
+}
