@@ -46,9 +46,24 @@ func Peak(path string, environ []string, in, out *os.File) (kib int, err error) 
 		case status.StopSignal() != syscall.SIGTRAP:
 			signal = int(status.StopSignal())
 		}
-		if err = errors.Join(err, syscall.PtraceCont(pid, signal)); err != nil {
-			return kib, errors.Join(err, syscall.Kill(pid, syscall.SIGKILL))
+		// ESRCH: another of its threads has ended the process meanwhile; its exit is next.
+		if cerr := syscall.PtraceCont(pid, signal); !errors.Is(cerr, syscall.ESRCH) {
+			err = errors.Join(err, cerr)
 		}
+		if err != nil {
+			return kib, errors.Join(err, syscall.Kill(pid, syscall.SIGKILL), awaitEnd(pid))
+		}
+	}
+}
+
+// awaitEnd waits for a traced process that was killed: it may stop once more.
+func awaitEnd(pid int) error {
+	for {
+		var status syscall.WaitStatus
+		if _, err := syscall.Wait4(pid, &status, 0, nil); err != nil || !status.Stopped() {
+			return err
+		}
+		_ = syscall.PtraceCont(pid, 0)
 	}
 }
 
