@@ -102,7 +102,7 @@ func (u runner) start(r *skel.Request, verb, plugin string) (*Call, error) {
 // environ is the caller's environment under another verb. Twice in an environment, the
 // first one counts for a Go program, the last one for bash. GOMAXPROCS=1, where the
 // caller has none, spares a delegate written in Go the threads that its runtime would
-// start for goroutines of its own: an eighth of host-local's run.
+// start for goroutines of its own: a tenth of host-local's time.
 func environ(caller []string, verb string) []string {
 	env := make([]string, 0, len(caller)+2)
 	procs := false
