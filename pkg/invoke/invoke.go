@@ -66,8 +66,8 @@ func standard() runner {
 	}
 }
 
-// Launch starts a plugin that will serve a verb. The caller must Tell and Wait, or
-// Abandon it.
+// Launch starts a plugin that will serve a verb: it needs the configuration on its stdin
+// for that (SPEC 1.1.0, section 2). The caller must Tell and Wait, or Abandon it.
 func Launch(r *skel.Request, verb, plugin string) (*Call, error) {
 	return standard().start(r, verb, plugin)
 }

@@ -26,9 +26,11 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	pending, err := ipam.Start(r)
-	if err != nil {
-		return nil, err
+	a := &attachment{r: r, conf: conf}
+	if !leasedOverLink(r) {
+		if a.lease, err = ipam.Start(r); err != nil {
+			return nil, err
+		}
 	}
 	where, pod, err := open(r, conf)
 	if err != nil {
@@ -41,10 +43,8 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err := attach.EnsureFree(pod, r.IfName); err != nil {
 		return nil, err
 	}
-	a := &attachment{r: r, conf: conf, pod: pod, master: master, lease: pending}
-	if !leasedOverLink(r) {
-		a.lease.Ask()
-	}
+	a.pod, a.master = pod, master
+	a.lease.Ask()
 	if err := a.create(where); err != nil {
 		return nil, err
 	}
@@ -52,7 +52,7 @@ func add(r *skel.Request) (*types.Result, error) {
 		Interfaces: []types.Interface{{Name: a.eth.Name, MAC: a.eth.MAC, MTU: a.eth.MTU, Sandbox: r.NetNS}},
 		DNS:        r.Conf.DNS,
 	}
-	if a.lease == nil {
+	if r.Conf.IPAM.Type == "" {
 		return result, a.explainUp(pod.Apply(a.eth.SetUp()))
 	}
 	return result, a.layer3(result)
@@ -74,7 +74,7 @@ type attachment struct {
 	pod    *nl.Conn
 	master nl.Link
 	eth    nl.Link
-	lease  *ipam.Pending // nil: a network without addresses
+	lease  *ipam.Pending // nil: a network without addresses, or not started yet
 }
 
 // create makes the link in the container, under its final name, and notes whose it is.
@@ -106,6 +106,9 @@ func (a *attachment) layer3(result *types.Result) error {
 		return a.explainUp(err)
 	}
 	if leasedOverLink(a.r) {
+		if a.lease, err = ipam.Start(a.r); err != nil {
+			return err
+		}
 		a.lease.Ask()
 	}
 	lease, err := a.lease.Wait()

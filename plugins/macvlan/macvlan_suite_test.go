@@ -150,7 +150,7 @@ func script(name, body string) (dir, log string) {
 	GinkgoHelper()
 	dir = GinkgoTB().TempDir()
 	log = filepath.Join(dir, "log")
-	text := "#!/bin/sh\nLOG=" + log + "\n" +
+	text := "#!/bin/sh\nLOG=" + log + "\ncat >/dev/null\n" +
 		"nsenter --net=$CNI_NETNS ip link show $CNI_IFNAME >/dev/null 2>&1 && state=link || state='no link'\n" +
 		"echo $CNI_COMMAND: $state >>$LOG\n" + body
 	Expect(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755)).To(Succeed())

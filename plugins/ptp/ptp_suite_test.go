@@ -138,7 +138,7 @@ func sentAgain(n *nstest.NS) string {
 func standIn(onADD, onDEL string) string {
 	GinkgoHelper()
 	dir := GinkgoTB().TempDir()
-	script := fmt.Sprintf("#!/bin/sh\necho $CNI_COMMAND >>%s/calls\ncase $CNI_COMMAND in\nADD) %s ;;\nDEL) %s ;;\nesac\n", dir, onADD, onDEL)
+	script := fmt.Sprintf("#!/bin/sh\ncat >/dev/null\necho $CNI_COMMAND >>%s/calls\ncase $CNI_COMMAND in\nADD) %s ;;\nDEL) %s ;;\nesac\n", dir, onADD, onDEL)
 	Expect(os.WriteFile(filepath.Join(dir, "stand-in"), []byte(script), 0o755)).To(Succeed())
 	return dir
 }
