@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"github.com/mdlayher/netlink"
 	"github.com/plumb-cni/plumb/pkg/ns"
@@ -183,9 +184,10 @@ func (ch Change) message() netlink.Message {
 	}
 }
 
-// Apply sends the changes in one write and awaits the kernel's word on each. It
-// reports the first that was refused. The kernel goes on with later changes after a
-// refused one, so a batch holds only what one undo takes away together.
+// Apply sends the changes in one write (a few where there are very many) and awaits the
+// kernel's word on each. It reports the first that was refused. The kernel goes on with
+// later changes after a refused one, so a batch holds only what one undo takes away
+// together.
 func (c *Conn) Apply(changes ...Change) error {
 	var msgs []netlink.Message
 	var ends []func(error) error
@@ -210,13 +212,23 @@ func (c *Conn) Apply(changes ...Change) error {
 	return refused
 }
 
+// atOnce is how many messages go in one write. The kernel answers all of them before
+// any is read, and drops the answers for which the receive buffer has no room: after
+// 200 to 300 of them where it has its default size (net.core.rmem_default).
+const atOnce = 64
+
 // exchange sends messages that ask for an acknowledgement and collects what comes
 // before the acknowledgements (echoes), and one result a message.
 func (c *Conn) exchange(msgs []netlink.Message) (echoes []netlink.Message, results []error) {
-	results = make([]error, len(msgs))
-	if len(msgs) == 0 {
-		return nil, results
+	for some := range slices.Chunk(msgs, atOnce) {
+		told, ended := c.exchangeSome(some)
+		echoes, results = append(echoes, told...), append(results, ended...)
 	}
+	return echoes, results
+}
+
+func (c *Conn) exchangeSome(msgs []netlink.Message) (echoes []netlink.Message, results []error) {
+	results = make([]error, len(msgs))
 	sent, err := c.c.SendMessages(msgs)
 	if err != nil {
 		for i := range results {

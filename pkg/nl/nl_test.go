@@ -163,6 +163,21 @@ var _ = Describe("rtnetlink", func() {
 		Expect(index).To(Equal(far.Index))
 	})
 
+	It("applies more changes than the receive buffer has room for answers", func() {
+		_, far := pair()
+		changes := []nl.Change{far.SetUp()}
+		for i := range 1000 {
+			changes = append(changes, far.AddAddr(nl.Addr{Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 32)}))
+		}
+		Expect(pod.Apply(changes...)).To(Succeed())
+		addrs, err := pod.Addrs(far)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(len(prefixes(addrs))).To(Equal(1000))
+
+		By("telling the first that is refused")
+		Expect(pod.Apply(append(changes[900:902:902], changes[1:]...)...)).To(MatchError(ContainSubstring("add address 10.1.3.131/32 to eth0: file exists")))
+	})
+
 	It("lists each of the routes that share a destination's load", func() {
 		near, far := pair()
 		Expect(node.Apply(near.SetUp())).To(Succeed())
