@@ -395,7 +395,7 @@ func witnesses() []witness {
 			"macspoofchk": true, "mac": "02:00:00:00:00:07", ` + dualStack + `}`},
 		{name: "bridge and portmap by iptables", plugins: `{"type": "bridge", "bridge": "cni0", "isGateway": true, "promiscMode": true, "ipMasq": true, "ipMasqBackend": "iptables", ` + dualStack + `},
 			{"type": "portmap", "backend": "iptables", "snat": true, "capabilities": {"portMappings": true}}`},
-		{name: "two ways to one network", plugins: `{"type": "bridge", "ipam": {"type": "host-local", "dataDir": "DIR/leases", "subnet": "fd00:1::/64",
+		{name: "two ways to one network", plugins: `{"type": "bridge", "ipam": {"type": "host-local", "dataDir": "DIR/leases", "ranges": [[{"subnet": "10.7.0.0/24"}], [{"subnet": "fd00:1::/64"}]],
 			"routes": [{"dst": "2001:db8:77::/48", "gw": "fd00:1::5"}, {"dst": "2001:db8:77::/48", "gw": "fd00:1::6"}]}}`},
 		{name: "ptp", plugins: `{"type": "ptp", "ipMasq": true, ` + dualStack + `}`},
 		{name: "macvlan", plugins: `{"type": "macvlan", "master": "uplink0", "mode": "vepa", "optimisticDAD": true, ` + dualStack + `}`},
