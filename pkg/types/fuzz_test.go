@@ -49,13 +49,7 @@ func FuzzAttachment(f *testing.F) {
 // FuzzResultOfVersion: a result that is read in a version can be told in that version,
 // or the error says why, and says the same when it is read again.
 func FuzzResultOfVersion(f *testing.F) {
-	for _, r := range shapes(f) {
-		for _, v := range allVersions() {
-			if text, err := r.Marshal(v); err == nil {
-				f.Add(int(v), text)
-			}
-		}
-	}
+	addShapes(f)
 	f.Add(int(V040), []byte(`{"ips": [{"version": "4", "address": "10.0.0.1/8", "interface": 7}], "routes": [{"dst": "::/0"}]}`))
 	f.Add(int(V020), []byte(`{"ip4": {"ip": "10.0.0.1/8", "routes": [null]}, "ip6": null, "dns": {"search": [""]}}`))
 	f.Fuzz(func(t *testing.T, n int, data []byte) {
