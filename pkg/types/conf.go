@@ -102,7 +102,10 @@ func Decode(data []byte, conf any) error {
 // explain says in JSON's words, and with the key, what json.Unmarshal of data into
 // out disliked.
 func explain(err error, data []byte, out any) error {
-	key := culprit("", data, reflect.TypeOf(out))
+	key := ""
+	if json.Valid(data) {
+		key = make(schema).culprit(whole(data, out)).path()
+	}
 	if key != "" {
 		key = fmt.Sprintf("key %q: ", key)
 	}
@@ -117,18 +120,15 @@ func explain(err error, data []byte, out any) error {
 	return fmt.Errorf("%s%w", key, err)
 }
 
-// culprit is the path of the value in data that a variable of type t refuses; empty:
-// data itself.
-func culprit(path string, data json.RawMessage, t reflect.Type) string {
-	for t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	for _, p := range parts(path, data, t) {
-		if json.Unmarshal(p.data, reflect.New(p.t).Interface()) != nil {
-			return culprit(p.path, p.data, p.t)
+// culprit is the innermost part that its variable refuses.
+func (s schema) culprit(p *part) *part {
+	inner, _ := s.parts(p)
+	for i := range inner {
+		if json.Unmarshal(inner[i].data, reflect.New(inner[i].t).Interface()) != nil {
+			return s.culprit(&inner[i])
 		}
 	}
-	return path
+	return p
 }
 
 // kindName says in JSON's words what a Go type takes.
@@ -165,87 +165,108 @@ func (u UnknownKey) String() string {
 	return s
 }
 
-// Unknown lists the keys of the object data that neither conf (a pointer to a
-// struct with json tags) nor shared names, sorted. It looks into nested objects
-// and lists of objects where conf has structs for them.
+// Unknown lists the keys of the object data, which Decode took, that neither conf (a
+// pointer to a struct with json tags) nor shared names, sorted. It looks into nested
+// objects and lists of objects where conf has structs for them.
 func Unknown(data []byte, conf any, shared ...string) []UnknownKey {
-	found := unknown("", data, reflect.TypeOf(conf), shared)
+	found := make(schema).unknown(whole(data, conf), shared)
 	slices.SortFunc(found, func(a, b UnknownKey) int { return strings.Compare(a.Path, b.Path) })
 	return found
 }
 
-func unknown(path string, data json.RawMessage, t reflect.Type, shared []string) []UnknownKey {
+func (s schema) unknown(p *part, shared []string) []UnknownKey {
+	var found []UnknownKey
+	inner, others := s.parts(p)
+	for i := range inner {
+		found = append(found, s.unknown(&inner[i], nil)...)
+	}
+	for _, m := range others {
+		if slices.ContainsFunc(shared, func(k string) bool { return strings.EqualFold(k, m.key) }) {
+			continue
+		}
+		known := slices.Clone(shared)
+		for _, f := range s.fields(p.t) {
+			known = append(known, f.name)
+		}
+		u := part{in: p, key: m.key}
+		found = append(found, UnknownKey{Path: u.path(), Value: string(m.value), Likely: nearest(m.key, known), Nested: p.in != nil})
+	}
+	return found
+}
+
+// A part is a value within a configuration, and the Go type that takes it.
+type part struct {
+	in    *part  // nil: it is the whole
+	key   string // in an object
+	index int    // in a list
+	data  []byte
+	t     reflect.Type // no pointer
+}
+
+func whole(data []byte, conf any) *part { return &part{data: data, t: pointedTo(reflect.TypeOf(conf))} }
+
+func pointedTo(t reflect.Type) reflect.Type {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	var found []UnknownKey
-	for _, p := range parts(path, data, t) {
-		found = append(found, unknown(p.path, p.data, p.t, nil)...)
-	}
-	fields := fieldsOf(t)
-	var object map[string]json.RawMessage
-	if len(fields) == 0 || json.Unmarshal(data, &object) != nil {
-		return found
-	}
-	known := slices.Clone(shared)
-	for _, f := range fields {
-		known = append(known, f.name)
-	}
-	for key, value := range object {
-		if !slices.ContainsFunc(known, func(k string) bool { return strings.EqualFold(k, key) }) {
-			found = append(found, UnknownKey{Path: join(path, key), Value: string(value), Likely: nearest(key, known), Nested: path != ""})
-		}
-	}
-	return found
+	return t
 }
 
-// A part is a value within a JSON object or list, and the Go type that takes it.
-type part struct {
-	path string
-	data json.RawMessage
-	t    reflect.Type
+// path is how people write where the part is: "ranges[0].subnet".
+func (p *part) path() string {
+	switch {
+	case p.in == nil:
+		return ""
+	case p.in.t.Kind() == reflect.Slice:
+		return fmt.Sprintf("%s[%d]", p.in.path(), p.index)
+	case p.in.in == nil:
+		return p.key
+	}
+	return p.in.path() + "." + p.key
 }
 
-// parts lists the values within data that a variable of type t has room for.
-func parts(path string, data json.RawMessage, t reflect.Type) []part {
-	var found []part
-	switch t.Kind() {
+// A schema keeps the fields of the structs that were met so far.
+type schema map[reflect.Type][]field
+
+func (s schema) fields(t reflect.Type) []field {
+	known, ok := s[t]
+	if !ok {
+		known = fieldsOf(t)
+		s[t] = known
+	}
+	return known
+}
+
+// parts lists the values within p that a variable of its type has room for, and the
+// members of an object that a struct has no field for.
+func (s schema) parts(p *part) (inner []part, others []member) {
+	switch p.t.Kind() {
 	case reflect.Slice:
-		var items []json.RawMessage
-		if t.Elem().Kind() == reflect.Uint8 || json.Unmarshal(data, &items) != nil {
-			return nil
+		if p.t.Elem().Kind() == reflect.Uint8 {
+			return nil, nil
 		}
-		for i, item := range items {
-			found = append(found, part{fmt.Sprintf("%s[%d]", path, i), item, t.Elem()})
+		for i, data := range items(p.data) {
+			inner = append(inner, part{in: p, index: i, data: data, t: pointedTo(p.t.Elem())})
 		}
 	case reflect.Map:
-		var object map[string]json.RawMessage
-		if json.Unmarshal(data, &object) != nil {
-			return nil
-		}
-		for key, value := range object {
-			found = append(found, part{join(path, key), value, t.Elem()})
+		for _, m := range members(p.data) {
+			inner = append(inner, part{in: p, key: m.key, data: m.value, t: pointedTo(p.t.Elem())})
 		}
 	case reflect.Struct:
-		var object map[string]json.RawMessage
-		fields := fieldsOf(t)
-		if len(fields) == 0 || json.Unmarshal(data, &object) != nil {
-			return nil
+		fields := s.fields(p.t)
+		if len(fields) == 0 {
+			return nil, nil
 		}
-		for key, value := range object {
-			if i := slices.IndexFunc(fields, func(f field) bool { return strings.EqualFold(f.name, key) }); i >= 0 {
-				found = append(found, part{join(path, key), value, fields[i].t})
+		for _, m := range members(p.data) {
+			i := slices.IndexFunc(fields, func(f field) bool { return strings.EqualFold(f.name, m.key) })
+			if i < 0 {
+				others = append(others, m)
+				continue
 			}
+			inner = append(inner, part{in: p, key: m.key, data: m.value, t: pointedTo(fields[i].t)})
 		}
 	}
-	return found
-}
-
-func join(path, key string) string {
-	if path == "" {
-		return key
-	}
-	return path + "." + key
+	return inner, others
 }
 
 type field struct {

@@ -113,6 +113,7 @@ func TestUnknown(t *testing.T) {
 			`unknown key "dns.nameserver" with value []; did you mean "nameservers"?` + "\n" + `unknown key "nested.subnt" with value 1; did you mean "subnet"?`},
 		{`{"vlanTrunk":[{"minID":1},{"minld":1}]}`, `unknown key "vlanTrunk[1].minld" with value 1; did you mean "minID"?`},
 		{`{"ranges":[[{"gw":1}]]}`, `unknown key "ranges[0][0].gw" with value 1`},
+		{"{ \"mut\\u0075\" : [ \"}\" ] ,\n\"nested\" :\t{ } }", `unknown key "mutu" with value [ "}" ]; did you mean "mtu"?`},
 		{`{"nested":null,"vlanTrunk":null,"ranges":[null]}`, ""},
 		{`{"nested":5,"vlanTrunk":{}}`, ""}, // Decode's business
 		{`[]`, ""}, {`null`, ""}, {`{`, ""},
