@@ -24,38 +24,40 @@ const module = "github.com/plumb-cni/plumb/"
 
 // layers are the packages under pkg/ in order: each may import those before it.
 var layers = []string{
-	"undo", "trace", "types", "ns", "nl", "sysctl", "nft", "iptables", "masq", "attach", "skel", "invoke", "ipam",
+	"undo", "trace", "netlink", "types", "ns", "nl", "sysctl", "nft", "iptables", "masq", "attach", "skel", "invoke", "ipam",
 }
 
 // doors are the imports and symbols that only the packages named may use: one door
 // a kernel facility, one place that knows the process's environment.
 var doors = map[string][]string{
-	"github.com/mdlayher/netlink":        {"pkg/nl", "pkg/nft"},
-	"github.com/google/nftables":         {"pkg/nft"},
-	"os/exec":                            {"pkg/iptables", "pkg/nft"},
-	"golang.org/x/sys/unix.Setns":        {"pkg/ns"},
-	"syscall.Setns":                      nil,
-	"os.Getenv":                          nil,
-	"os.LookupEnv":                       nil,
-	"os.Environ":                         {"pkg/skel"},
-	"os.Stdin":                           {"pkg/skel"},
-	"os.Stdout":                          {"pkg/skel"},
-	"os.Stderr":                          {"pkg/skel"},
-	"os.Args":                            nil,
-	"os.Exit":                            {"pkg/skel"},
-	"fmt.Print":                          nil,
-	"fmt.Printf":                         nil,
-	"fmt.Println":                        nil,
-	"time.Sleep":                         nil, // await the event instead
-	"github.com/onsi/ginkgo/v2":          nil, // tests only, as the next two
-	"github.com/onsi/gomega":             nil,
-	"github.com/containernetworking/cni": nil,
-	"regexp":                             nil, // each of these costs more at start than a step
-	"net/http":                           nil,
-	"text/template":                      nil,
-	"log":                                nil,
-	"flag":                               nil,
-	"testing":                            nil,
+	"github.com/mdlayher/netlink":            {"pkg/nft"},
+	"github.com/plumb-cni/plumb/pkg/netlink": {"pkg/nl", "pkg/nft"},
+	"golang.org/x/sys/unix.Socket":           {"pkg/netlink", "pkg/ns"},
+	"github.com/google/nftables":             {"pkg/nft"},
+	"os/exec":                                {"pkg/iptables", "pkg/nft"},
+	"golang.org/x/sys/unix.Setns":            {"pkg/ns"},
+	"syscall.Setns":                          nil,
+	"os.Getenv":                              nil,
+	"os.LookupEnv":                           nil,
+	"os.Environ":                             {"pkg/skel"},
+	"os.Stdin":                               {"pkg/skel"},
+	"os.Stdout":                              {"pkg/skel"},
+	"os.Stderr":                              {"pkg/skel"},
+	"os.Args":                                nil,
+	"os.Exit":                                {"pkg/skel"},
+	"fmt.Print":                              nil,
+	"fmt.Printf":                             nil,
+	"fmt.Println":                            nil,
+	"time.Sleep":                             nil, // await the event instead
+	"github.com/onsi/ginkgo/v2":              nil, // tests only, as the next two
+	"github.com/onsi/gomega":                 nil,
+	"github.com/containernetworking/cni":     nil,
+	"regexp":                                 nil, // each of these costs more at start than a step
+	"net/http":                               nil,
+	"text/template":                          nil,
+	"log":                                    nil,
+	"flag":                                   nil,
+	"testing":                                nil,
 }
 
 // doorExceptions are the uses that doors and layers do not cover: "file or package:
@@ -586,8 +588,8 @@ func TestChecksBite(t *testing.T) {
 		{"layers", "pkg/util/x.go", ``, "no place in the layers"},
 		{"layers", "plugins/a/x.go", `import "github.com/plumb-cni/plumb/plugins/b"`, "only packages under pkg/"},
 		{"layers", "plugins/a/x.go", `import "golang.org/x/sys/unix"`, "plugins stand on"},
-		{"doors", "pkg/attach/x.go", `import "github.com/mdlayher/netlink/nlenc"`, "the door is [pkg/nl pkg/nft]"},
-		{"doors", "pkg/nl/x.go", `import "github.com/mdlayher/netlink"`, ""},
+		{"doors", "pkg/attach/x.go", `import "github.com/plumb-cni/plumb/pkg/netlink"`, "the door is [pkg/nl pkg/nft]"},
+		{"doors", "pkg/nl/x.go", `import "github.com/plumb-cni/plumb/pkg/netlink"`, ""},
 		{"doors", "plugins/a/x.go", `import "os/exec"`, "the door is"},
 		{"doors", "pkg/nl/x.go", "import \"golang.org/x/sys/unix\"\nfunc f() { unix.Setns(0, 0) }", "the door is [pkg/ns]"},
 		{"doors", "pkg/nl/x.go", "import \"fmt\"\nfunc f() { fmt.Println() }", "fmt.Println"},

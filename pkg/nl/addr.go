@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/mdlayher/netlink"
+	"github.com/plumb-cni/plumb/pkg/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -63,7 +63,7 @@ func (l Link) AddAddr(a Addr) Change {
 			flags |= f.bit
 		}
 	}
-	body, err := linkBody(addrHeader(a.Prefix, l.Index), func(ae *netlink.AttributeEncoder) {
+	body, err := linkBody(addrHeader(a.Prefix, l.Index), func(ae *netlink.Encoder) {
 		ip := a.Prefix.Addr().AsSlice()
 		ae.Bytes(unix.IFA_LOCAL, ip)
 		ae.Bytes(unix.IFA_ADDRESS, ip)
@@ -72,12 +72,12 @@ func (l Link) AddAddr(a Addr) Change {
 		}
 		ae.Uint32(unix.IFA_FLAGS, flags)
 	})
-	return change(fmt.Sprintf("add address %s to %s", a.Prefix, l.Name), unix.RTM_NEWADDR, body, err).with(netlink.Create | netlink.Excl)
+	return change(fmt.Sprintf("add address %s to %s", a.Prefix, l.Name), unix.RTM_NEWADDR, body, err).with(unix.NLM_F_CREATE | unix.NLM_F_EXCL)
 }
 
 // DelAddr removes an address.
 func (l Link) DelAddr(p netip.Prefix) Change {
-	body, err := linkBody(addrHeader(p, l.Index), func(ae *netlink.AttributeEncoder) {
+	body, err := linkBody(addrHeader(p, l.Index), func(ae *netlink.Encoder) {
 		ae.Bytes(unix.IFA_LOCAL, p.Addr().AsSlice())
 		ae.Bytes(unix.IFA_ADDRESS, p.Addr().AsSlice())
 	})
@@ -106,7 +106,7 @@ func (c *Conn) Addrs(l Link) ([]Addr, error) {
 			return nil, err
 		}
 		for _, m := range msgs {
-			a, index, err := decodeAddr(m.Data)
+			a, index, err := decodeAddr(m.Body)
 			if err != nil {
 				return nil, wrap("list addresses of "+l.Name, err)
 			}
@@ -123,13 +123,10 @@ func decodeAddr(b []byte) (a Addr, index int, err error) {
 		return Addr{}, 0, fmt.Errorf("address message of %d bytes", len(b))
 	}
 	index, flags := int(binary.NativeEndian.Uint32(b[4:])), uint32(b[2])
-	ad, err := netlink.NewAttributeDecoder(b[unix.SizeofIfAddrmsg:])
-	if err != nil {
-		return Addr{}, 0, err
-	}
+	ad := netlink.Decode(b[unix.SizeofIfAddrmsg:], binary.NativeEndian)
 	var local, address netip.Addr
 	for ad.Next() {
-		switch ad.Type() {
+		switch ad.Kind() {
 		case unix.IFA_LOCAL:
 			local, _ = netip.AddrFromSlice(ad.Bytes())
 		case unix.IFA_ADDRESS:

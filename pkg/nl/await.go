@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/mdlayher/netlink"
+	"github.com/plumb-cni/plumb/pkg/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -21,6 +21,19 @@ const awaitStep = time.Second
 
 // groups of rtnetlink notifications, as the bits of the socket's address.
 func group(n uint) uint32 { return 1 << (n - 1) }
+
+// listen subscribes to notifications of the connection's namespace.
+func (c *Conn) listen(groups uint32) (*netlink.Listener, error) {
+	var l *netlink.Listener
+	err := inside(c.h, "open netlink socket", func() (err error) {
+		l, err = netlink.Listen(unix.NETLINK_ROUTE, groups)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("open netlink socket in %s: %w", c.h.Path(), err)
+	}
+	return l, nil
+}
 
 // AwaitRunning waits until the link is operationally up; for a bridge port that is
 // when the bridge forwards to it.
@@ -62,7 +75,7 @@ func (c *Conn) AwaitUsable(l Link, within time.Duration) error {
 // Until then the connection is in use.
 func (c *Conn) DelAside(l Link) (finish func() error, err error) {
 	done := func() error { return nil }
-	events, err := dial(c.h, group(unix.RTNLGRP_LINK))
+	events, err := c.listen(group(unix.RTNLGRP_LINK))
 	if err != nil {
 		return done, err
 	}
@@ -83,14 +96,14 @@ func (c *Conn) DelAside(l Link) (finish func() error, err error) {
 
 // sawDeleted reads notifications until one says that the link is gone (true) or the
 // socket is closed.
-func sawDeleted(events *netlink.Conn, index int) bool {
+func sawDeleted(events *netlink.Listener, index int) bool {
 	for {
-		msgs, err := events.Receive()
+		msgs, err := events.Next(time.Time{})
 		if err != nil && !errors.Is(err, unix.ENOBUFS) {
 			return false
 		}
 		for _, m := range msgs {
-			if l, err := decodeLink(m.Data); m.Header.Type == unix.RTM_DELLINK && err == nil && l.Index == index {
+			if l, err := decodeLink(m.Body); m.Kind == unix.RTM_DELLINK && err == nil && l.Index == index {
 				return true
 			}
 		}
@@ -147,7 +160,7 @@ func (c *Conn) await(within time.Duration, a awaited) error {
 	if ok, err := a.done(); ok || err != nil {
 		return wrap(a.step, err)
 	}
-	events, err := dial(c.h, a.groups)
+	events, err := c.listen(a.groups)
 	if err != nil {
 		return err
 	}
@@ -170,13 +183,9 @@ func (c *Conn) await(within time.Duration, a awaited) error {
 
 // nextEvent waits for any notification. Running out of time or of buffer is no
 // error: the caller reads the state again.
-func nextEvent(events *netlink.Conn, within time.Duration) error {
-	if err := events.SetReadDeadline(time.Now().Add(within)); err != nil {
-		return err
-	}
-	_, err := events.Receive()
-	var op *netlink.OpError
-	if errors.As(err, &op) && op.Timeout() || errors.Is(err, unix.ENOBUFS) {
+func nextEvent(events *netlink.Listener, within time.Duration) error {
+	_, err := events.Next(time.Now().Add(within))
+	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, unix.ENOBUFS) {
 		return nil
 	}
 	return err

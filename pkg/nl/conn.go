@@ -1,9 +1,8 @@
 // Package nl speaks rtnetlink: links, addresses, routes, bridge ports and their
 // VLANs, in domain verbs and value types.
 //
-// It is written on mdlayher/netlink, which carries the messages, because the cost of
-// an ADD is its round trips: a veth pair is made with both ends in place by one
-// request whose echo tells both indexes, and what an interface needs (up,
+// The cost of an ADD is its round trips: a veth pair is made with both ends in place
+// by one request whose echo tells both indexes, and what an interface needs (up,
 // addresses, routes) goes to the kernel in one write. Requests ask for one object,
 // or are filtered by the kernel; nothing dumps the node's links to find its own.
 package nl
@@ -14,7 +13,7 @@ import (
 	"io/fs"
 	"slices"
 
-	"github.com/mdlayher/netlink"
+	"github.com/plumb-cni/plumb/pkg/netlink"
 	"github.com/plumb-cni/plumb/pkg/ns"
 	"golang.org/x/sys/unix"
 )
@@ -26,17 +25,24 @@ type Conn struct {
 	c *netlink.Conn
 }
 
-// receiveBuffer holds the largest datagram that the kernel sends: 32 KiB in a dump.
-const receiveBuffer = 64 << 10
-
 // Open connects to the namespace.
 func Open(h *ns.Handle) (*Conn, error) {
-	c, err := dial(h, 0)
+	c := &Conn{h: h}
+	err := inside(h, "open netlink socket", func() (err error) {
+		c.c, err = netlink.Dial(unix.NETLINK_ROUTE)
+		return err
+	})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open netlink socket in %s: %w", h.Path(), err)
 	}
-	h.Keep(c.Close)
-	return &Conn{h: h, c: c}, nil
+	h.Keep(c.c.Close)
+	// These are refinements: the kernel's own words in errors, without the request
+	// that they are about (4.12), and dumps filtered in the kernel (4.20). Filters are
+	// applied here as well.
+	for _, option := range []int{unix.NETLINK_EXT_ACK, unix.NETLINK_CAP_ACK, unix.NETLINK_GET_STRICT_CHK} {
+		_ = unix.SetsockoptInt(c.c.FD(), unix.SOL_NETLINK, option, 1)
+	}
+	return c, nil
 }
 
 // OpenBoth connects to node and pod. A nil pod gives a nil Conn.
@@ -48,22 +54,9 @@ func OpenBoth(nodeNS, podNS *ns.Handle) (node, pod *Conn, err error) {
 	return node, pod, err
 }
 
-func dial(h *ns.Handle, groups uint32) (*netlink.Conn, error) {
-	var c *netlink.Conn
-	err := h.Step("open netlink socket", func() error {
-		return h.Do(func() (err error) {
-			c, err = netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{Groups: groups, MessageBufferSize: receiveBuffer})
-			return err
-		})
-	})
-	if err != nil {
-		return nil, fmt.Errorf("open netlink socket in %s: %w", h.Path(), err)
-	}
-	// Both are refinements: the kernel's own words in errors (4.12), and dumps
-	// filtered in the kernel (4.20). Filters are applied here as well.
-	_ = c.SetOption(netlink.ExtendedAcknowledge, true)
-	_ = c.SetOption(netlink.GetStrictCheck, true)
-	return c, nil
+// inside is a step that is taken in the namespace.
+func inside(h *ns.Handle, step string, f func() error) error {
+	return h.Step(step, func() error { return h.Do(f) })
 }
 
 // NS is the namespace that the connection is bound to.
@@ -73,12 +66,7 @@ func (c *Conn) NS() *ns.Handle { return c.h }
 // the machine is started anew (its inode is used again). Zero: the kernel does not
 // tell (before 5.14).
 func (c *Conn) Cookie() uint64 {
-	var cookie uint64
-	if raw, err := c.c.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) {
-			cookie, _ = unix.GetsockoptUint64(int(fd), unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-		})
-	}
+	cookie, _ := unix.GetsockoptUint64(c.c.FD(), unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
 	return cookie
 }
 
@@ -123,15 +111,15 @@ func Unsupported(err error) bool {
 
 // wrap names the step in an error of the connection or of a test's hook.
 func wrap(step string, err error) error {
-	var op *netlink.OpError
 	var done *Error
+	var no *netlink.Refusal
 	switch {
 	case err == nil:
 		return nil
 	case errors.As(err, &done):
 		return err
-	case errors.As(err, &op):
-		return &Error{Step: step, Err: op.Err, Hint: op.Message, Refused: op.Sequence != 0}
+	case errors.As(err, &no):
+		return &Error{Step: step, Err: no.Errno, Hint: no.Text, Refused: true}
 	}
 	return &Error{Step: step, Err: err}
 }
@@ -139,8 +127,8 @@ func wrap(step string, err error) error {
 // A Change is one request that alters something, described but not sent.
 type Change struct {
 	step  string
-	kind  netlink.HeaderType
-	flags netlink.HeaderFlags
+	kind  uint16
+	flags uint16
 	body  []byte
 	err   error // the change could not be described
 	fine  error // a refusal that matches this is as good as success; nil: none is
@@ -169,19 +157,16 @@ func (ch Change) outcome(err error) error {
 }
 
 func change(step string, kind uint16, body []byte, err error) Change {
-	return Change{step: step, kind: netlink.HeaderType(kind), body: body, err: err}
+	return Change{step: step, kind: kind, body: body, err: err}
 }
 
-func (ch Change) with(flags netlink.HeaderFlags) Change {
+func (ch Change) with(flags uint16) Change {
 	ch.flags |= flags
 	return ch
 }
 
 func (ch Change) message() netlink.Message {
-	return netlink.Message{
-		Header: netlink.Header{Type: ch.kind, Flags: netlink.Request | netlink.Acknowledge | ch.flags},
-		Data:   ch.body,
-	}
+	return netlink.Message{Kind: ch.kind, Flags: unix.NLM_F_REQUEST | unix.NLM_F_ACK | ch.flags, Body: ch.body}
 }
 
 // Apply sends the changes in one write (a few where there are very many) and awaits the
@@ -229,40 +214,28 @@ func (c *Conn) exchange(msgs []netlink.Message) (echoes []netlink.Message, resul
 
 func (c *Conn) exchangeSome(msgs []netlink.Message) (echoes []netlink.Message, results []error) {
 	results = make([]error, len(msgs))
-	sent, err := c.c.SendMessages(msgs)
-	if err != nil {
-		for i := range results {
-			results[i] = err
-		}
-		return nil, results
+	waiting := make(map[uint32]int, len(msgs)) // index by sequence
+	err := c.c.Send(msgs)
+	for i, m := range msgs {
+		waiting[m.Sequence] = i
 	}
-	bySequence := make(map[uint32]int, len(sent))
-	for i, m := range sent {
-		bySequence[m.Header.Sequence] = i
-	}
-	for len(bySequence) > 0 {
-		replies, err := c.c.Receive()
-		var op *netlink.OpError
-		if err != nil {
-			if !errors.As(err, &op) || op.Sequence == 0 {
-				for _, i := range bySequence {
-					results[i] = err
-				}
-				return echoes, results
-			}
-			if i, ok := bySequence[op.Sequence]; ok {
-				results[i] = err
-				delete(bySequence, op.Sequence)
-			}
-			continue
-		}
-		for _, m := range replies {
-			if m.Header.Type == netlink.Error {
-				delete(bySequence, m.Header.Sequence)
-			} else {
+	for err == nil && len(waiting) > 0 {
+		var answers []netlink.Message
+		answers, err = c.c.Receive()
+		for _, m := range answers {
+			i, ours := waiting[m.Sequence]
+			switch {
+			case !ours:
+			case m.Kind == unix.NLMSG_ERROR:
+				results[i] = m.Err()
+				delete(waiting, m.Sequence)
+			default:
 				echoes = append(echoes, m)
 			}
 		}
+	}
+	for _, i := range waiting {
+		results[i] = err
 	}
 	return echoes, results
 }
@@ -271,7 +244,7 @@ func (c *Conn) exchangeSome(msgs []netlink.Message) (echoes []netlink.Message, r
 // message that it also broadcasts. Links are echoed since kernel 6.2 (commit
 // d88e136cab37); an older one sends none.
 func (c *Conn) applyEcho(ch Change) ([]netlink.Message, error) {
-	ch.flags |= netlink.Echo
+	ch.flags |= unix.NLM_F_ECHO
 	var echoes []netlink.Message
 	err := c.h.Step(ch.step, func() error {
 		if ch.err != nil {
@@ -288,10 +261,7 @@ func (c *Conn) applyEcho(ch Change) ([]netlink.Message, error) {
 func (c *Conn) get(step string, kind uint16, body []byte) (netlink.Message, error) {
 	var reply netlink.Message
 	err := c.h.Step(step, func() error {
-		msgs, err := c.c.Execute(netlink.Message{
-			Header: netlink.Header{Type: netlink.HeaderType(kind), Flags: netlink.Request},
-			Data:   body,
-		})
+		msgs, err := c.c.Execute(netlink.Message{Kind: kind, Flags: unix.NLM_F_REQUEST, Body: body})
 		if err == nil && len(msgs) != 1 {
 			err = fmt.Errorf("want one answer, have %d", len(msgs))
 		}
@@ -315,10 +285,7 @@ func (c *Conn) dump(step string, kind uint16, body []byte) ([]netlink.Message, e
 	var list []netlink.Message
 	err := c.h.Step(step, func() error {
 		for range dumpTries {
-			msgs, err := c.c.Execute(netlink.Message{
-				Header: netlink.Header{Type: netlink.HeaderType(kind), Flags: netlink.Request | netlink.Dump},
-				Data:   body,
-			})
+			msgs, err := c.c.Execute(netlink.Message{Kind: kind, Flags: unix.NLM_F_REQUEST | unix.NLM_F_DUMP, Body: body})
 			if err != nil || !interrupted(msgs) {
 				list = msgs
 				return err
@@ -331,7 +298,7 @@ func (c *Conn) dump(step string, kind uint16, body []byte) ([]netlink.Message, e
 
 func interrupted(msgs []netlink.Message) bool {
 	for _, m := range msgs {
-		if m.Header.Flags&netlink.DumpInterrupted != 0 {
+		if m.Flags&unix.NLM_F_DUMP_INTR != 0 {
 			return true
 		}
 	}

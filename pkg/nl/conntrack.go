@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/mdlayher/netlink"
+	"github.com/plumb-cni/plumb/pkg/netlink"
 	"github.com/plumb-cni/plumb/pkg/ns"
 	"golang.org/x/sys/unix"
 )
@@ -75,11 +75,9 @@ func FlushFlows(h *ns.Handle, flows ...Flow) error {
 		return nil
 	}
 	var c *netlink.Conn
-	err := h.Step("open conntrack socket", func() error {
-		return h.Do(func() (err error) {
-			c, err = netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{MessageBufferSize: receiveBuffer})
-			return err
-		})
+	err := inside(h, "open conntrack socket", func() (err error) {
+		c, err = netlink.Dial(unix.NETLINK_NETFILTER)
+		return err
 	})
 	if err != nil {
 		return wrap("open conntrack socket", err)
@@ -146,28 +144,24 @@ func (f Flow) flush(c *netlink.Conn) (flushed bool, err error) {
 }
 
 func deleteFlow(c *netlink.Conn, body []byte) error {
-	_, err := c.Execute(netlink.Message{
-		Header: netlink.Header{Type: ctDelete, Flags: netlink.Request | netlink.Acknowledge},
-		Data:   body,
-	})
+	_, err := c.Execute(netlink.Message{Kind: ctDelete, Flags: unix.NLM_F_REQUEST | unix.NLM_F_ACK, Body: body})
 	return err
 }
 
 // flushListed deletes the connections of the flows from a list of all of the family.
 func flushListed(c *netlink.Conn, fam byte, flows []Flow) error {
 	msgs, err := c.Execute(netlink.Message{
-		Header: netlink.Header{Type: ctGet, Flags: netlink.Request | netlink.Dump},
-		Data:   []byte{fam, unix.NFNETLINK_V0, 0, 0},
+		Kind: ctGet, Flags: unix.NLM_F_REQUEST | unix.NLM_F_DUMP, Body: []byte{fam, unix.NFNETLINK_V0, 0, 0},
 	})
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
 		return nil
 	}
 	errs := []error{err}
 	for _, m := range msgs {
-		if len(m.Data) < nfgenmsgLen {
+		if len(m.Body) < nfgenmsgLen {
 			continue
 		}
-		body, err := deletion(m.Data, flows)
+		body, err := deletion(m.Body, flows)
 		if err == nil && body != nil {
 			err = deleteFlow(c, body)
 		}
@@ -181,14 +175,11 @@ func flushListed(c *netlink.Conn, fam byte, flows []Flow) error {
 // deletion makes a request of a listed connection that names it alone; nil: it is none
 // of the flows'.
 func deletion(listed []byte, flows []Flow) ([]byte, error) {
-	ad, err := netlink.NewAttributeDecoder(listed[nfgenmsgLen:])
-	if err != nil {
-		return nil, err
-	}
+	ad := netlink.Decode(listed[nfgenmsgLen:], binary.BigEndian)
 	var orig, reply tuple
 	var raw, id []byte
 	for ad.Next() {
-		switch ad.Type() {
+		switch ad.Kind() {
 		case ctaTupleOrig:
 			raw = ad.Bytes()
 			ad.Nested(orig.decode)
@@ -203,7 +194,7 @@ func deletion(listed []byte, flows []Flow) ([]byte, error) {
 	if err := ad.Err(); err != nil || !wanted {
 		return nil, err
 	}
-	return linkBody(listed[:nfgenmsgLen:nfgenmsgLen], func(ae *netlink.AttributeEncoder) {
+	return linkBody(listed[:nfgenmsgLen:nfgenmsgLen], func(ae *netlink.Encoder) {
 		ae.Bytes(ctaTupleOrig|unix.NLA_F_NESTED, raw)
 		ae.Bytes(ctaID, id)
 	})
@@ -220,14 +211,14 @@ func (f Flow) matches(c Flow) bool {
 func (f Flow) request() ([]byte, error) {
 	fam := f.families()[0]
 	orig, reply := uint32(0), uint32(0)
-	return linkBody([]byte{fam, unix.NFNETLINK_V0, 0, 0}, func(ae *netlink.AttributeEncoder) {
-		nest(ae, ctaTupleOrig, func(ae *netlink.AttributeEncoder) {
+	return linkBody([]byte{fam, unix.NFNETLINK_V0, 0, 0}, func(ae *netlink.Encoder) {
+		ae.Nested(ctaTupleOrig, func(ae *netlink.Encoder) {
 			orig = tuple{src: f.OrigSrc, dst: f.OrigDst, proto: f.Proto, dport: f.OrigPort}.encode(ae)
 		})
-		nest(ae, ctaTupleReply, func(ae *netlink.AttributeEncoder) {
+		ae.Nested(ctaTupleReply, func(ae *netlink.Encoder) {
 			reply = tuple{src: f.ReplySrc, proto: f.Proto, sport: f.ReplyPort}.encode(ae)
 		})
-		nest(ae, ctaFilter, func(ae *netlink.AttributeEncoder) {
+		ae.Nested(ctaFilter, func(ae *netlink.Encoder) {
 			ae.Uint32(ctaFilterOrig, orig)
 			ae.Uint32(ctaFilterReply, reply)
 		})
@@ -243,9 +234,9 @@ type tuple struct {
 
 // encode writes the parts of the tuple that are set, and gives the filter's flags
 // for them.
-func (t tuple) encode(ae *netlink.AttributeEncoder) (flags uint32) {
+func (t tuple) encode(ae *netlink.Encoder) (flags uint32) {
 	if t.src.IsValid() || t.dst.IsValid() {
-		nest(ae, ctaTupleIP, func(ae *netlink.AttributeEncoder) {
+		ae.Nested(ctaTupleIP, func(ae *netlink.Encoder) {
 			flags |= address(ae, t.src, [2]uint16{ctaIPv4Src, ctaIPv6Src}, filterIPSrc)
 			flags |= address(ae, t.dst, [2]uint16{ctaIPv4Dst, ctaIPv6Dst}, filterIPDst)
 		})
@@ -253,7 +244,7 @@ func (t tuple) encode(ae *netlink.AttributeEncoder) (flags uint32) {
 	if t.proto == 0 {
 		return flags
 	}
-	nest(ae, ctaTupleProto, func(ae *netlink.AttributeEncoder) {
+	ae.Nested(ctaTupleProto, func(ae *netlink.Encoder) {
 		ae.Uint8(ctaProtoNum, t.proto)
 		flags |= filterProtoNum
 		if t.sport != 0 {
@@ -268,32 +259,29 @@ func (t tuple) encode(ae *netlink.AttributeEncoder) (flags uint32) {
 	return flags
 }
 
-func (t *tuple) decode(ad *netlink.AttributeDecoder) error {
+func (t *tuple) decode(ad *netlink.Decoder) {
 	for ad.Next() {
-		switch ad.Type() {
+		switch ad.Kind() {
 		case ctaTupleIP:
-			ad.Nested(func(ad *netlink.AttributeDecoder) error {
+			ad.Nested(func(ad *netlink.Decoder) {
 				for ad.Next() {
-					switch ad.Type() {
+					switch ad.Kind() {
 					case ctaIPv4Src, ctaIPv6Src:
 						t.src, _ = netip.AddrFromSlice(ad.Bytes())
 					case ctaIPv4Dst, ctaIPv6Dst:
 						t.dst, _ = netip.AddrFromSlice(ad.Bytes())
 					}
 				}
-				return nil
 			})
 		case ctaTupleProto:
 			ad.Nested(t.decodeProto)
 		}
 	}
-	return nil
 }
 
-func (t *tuple) decodeProto(ad *netlink.AttributeDecoder) error {
-	ad.ByteOrder = binary.BigEndian
+func (t *tuple) decodeProto(ad *netlink.Decoder) {
 	for ad.Next() {
-		switch ad.Type() {
+		switch ad.Kind() {
 		case ctaProtoNum:
 			t.proto = ad.Uint8()
 		case ctaProtoSrcPort:
@@ -302,10 +290,9 @@ func (t *tuple) decodeProto(ad *netlink.AttributeDecoder) error {
 			t.dport = ad.Uint16()
 		}
 	}
-	return nil
 }
 
-func address(ae *netlink.AttributeEncoder, a netip.Addr, kinds [2]uint16, flag uint32) uint32 {
+func address(ae *netlink.Encoder, a netip.Addr, kinds [2]uint16, flag uint32) uint32 {
 	if !a.IsValid() {
 		return 0
 	}

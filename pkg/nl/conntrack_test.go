@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mdlayher/netlink"
+	"github.com/plumb-cni/plumb/pkg/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/plumb-cni/plumb/pkg/ns"
@@ -28,7 +28,11 @@ func TestFlowsAreForgottenExactly(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = h.Close() }()
-	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: h.FD()})
+	var c *netlink.Conn
+	err = h.Do(func() (err error) {
+		c, err = netlink.Dial(unix.NETLINK_NETFILTER)
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

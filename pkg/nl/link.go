@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 
-	"github.com/mdlayher/netlink"
+	"github.com/plumb-cni/plumb/pkg/netlink"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"golang.org/x/sys/unix"
 )
@@ -74,16 +74,8 @@ func linkHeader(index int, flags, mask uint32) []byte {
 }
 
 // linkBody is an ifinfomsg with attributes.
-func linkBody(header []byte, fill func(*netlink.AttributeEncoder)) ([]byte, error) {
-	ae := netlink.NewAttributeEncoder()
-	fill(ae)
-	attrs, err := ae.Encode()
-	return append(header, attrs...), err
-}
-
-// nest is AttributeEncoder.Nested for attributes that cannot go wrong.
-func nest(ae *netlink.AttributeEncoder, kind uint16, fill func(*netlink.AttributeEncoder)) {
-	ae.Nested(kind, func(n *netlink.AttributeEncoder) error { fill(n); return nil })
+func linkBody(header []byte, fill func(*netlink.Encoder)) ([]byte, error) {
+	return netlink.Encode(header, binary.NativeEndian, fill)
 }
 
 // Link finds a link by name. The error matches fs.ErrNotExist.
@@ -91,7 +83,7 @@ func (c *Conn) Link(name string) (Link, error) {
 	if name == "" {
 		return Link{}, &Error{Step: "find link", Err: fs.ErrNotExist}
 	}
-	body, err := linkBody(linkHeader(0, 0, 0), func(ae *netlink.AttributeEncoder) {
+	body, err := linkBody(linkHeader(0, 0, 0), func(ae *netlink.Encoder) {
 		ae.String(unix.IFLA_IFNAME, name)
 		ae.Uint32(unix.IFLA_EXT_MASK, extSkipStat)
 	})
@@ -104,7 +96,7 @@ func (c *Conn) Link(name string) (Link, error) {
 // LinkByIndex finds a link by index. The error matches fs.ErrNotExist.
 func (c *Conn) LinkByIndex(index int) (Link, error) {
 	step := fmt.Sprintf("find link %d", index)
-	body, err := linkBody(linkHeader(index, 0, 0), func(ae *netlink.AttributeEncoder) {
+	body, err := linkBody(linkHeader(index, 0, 0), func(ae *netlink.Encoder) {
 		ae.Uint32(unix.IFLA_EXT_MASK, extSkipStat)
 	})
 	if err != nil {
@@ -130,7 +122,7 @@ func (c *Conn) VethPeer(l Link, there *Conn) (Link, error) {
 // is this one. It gives one to each that a link reaches into.
 func (c *Conn) nsid(there *Conn) (int, error) {
 	step := "find nsid of " + there.h.Path()
-	body, err := linkBody(make([]byte, 4), func(ae *netlink.AttributeEncoder) { // struct rtgenmsg
+	body, err := linkBody(make([]byte, 4), func(ae *netlink.Encoder) { // struct rtgenmsg
 		ae.Uint32(unix.NETNSA_FD, uint32(there.h.FD()))
 	})
 	if err != nil {
@@ -140,16 +132,13 @@ func (c *Conn) nsid(there *Conn) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if len(m.Data) < 4 {
-		return 0, wrap(step, fmt.Errorf("nsid message of %d bytes", len(m.Data)))
+	if len(m.Body) < 4 {
+		return 0, wrap(step, fmt.Errorf("nsid message of %d bytes", len(m.Body)))
 	}
-	ad, err := netlink.NewAttributeDecoder(m.Data[4:])
-	if err != nil {
-		return 0, wrap(step, err)
-	}
+	ad := netlink.Decode(m.Body[4:], binary.NativeEndian)
 	nsid := unix.NETNSA_NSID_NOT_ASSIGNED
 	for ad.Next() {
-		if ad.Type() == unix.NETNSA_NSID {
+		if ad.Kind() == unix.NETNSA_NSID {
 			nsid = int(ad.Int32())
 		}
 	}
@@ -161,27 +150,27 @@ func (c *Conn) oneLink(step string, body []byte) (Link, error) {
 	if err != nil {
 		return Link{}, err
 	}
-	l, err := decodeLink(m.Data)
+	l, err := decodeLink(m.Body)
 	return l, wrap(step, err)
 }
 
 // LinksOfKind lists the links of one kind; the kernel does the choosing.
 func (c *Conn) LinksOfKind(kind string) ([]Link, error) {
-	return c.links("list links of kind "+kind, func(l Link) bool { return l.Kind == kind }, func(ae *netlink.AttributeEncoder) {
-		nest(ae, unix.IFLA_LINKINFO, func(ae *netlink.AttributeEncoder) { ae.String(unix.IFLA_INFO_KIND, kind) })
+	return c.links("list links of kind "+kind, func(l Link) bool { return l.Kind == kind }, func(ae *netlink.Encoder) {
+		ae.Nested(unix.IFLA_LINKINFO, func(ae *netlink.Encoder) { ae.String(unix.IFLA_INFO_KIND, kind) })
 	})
 }
 
 // Ports lists the ports of a bridge; the kernel does the choosing.
 func (c *Conn) Ports(bridge Link) ([]Link, error) {
-	return c.links("list ports of "+bridge.Name, func(l Link) bool { return l.Master == bridge.Index }, func(ae *netlink.AttributeEncoder) {
+	return c.links("list ports of "+bridge.Name, func(l Link) bool { return l.Master == bridge.Index }, func(ae *netlink.Encoder) {
 		ae.Uint32(unix.IFLA_MASTER, uint32(bridge.Index))
 	})
 }
 
 // links dumps the links that pass the filter, which an old kernel may ignore.
-func (c *Conn) links(step string, wanted func(Link) bool, filter func(*netlink.AttributeEncoder)) ([]Link, error) {
-	body, err := linkBody(linkHeader(0, 0, 0), func(ae *netlink.AttributeEncoder) {
+func (c *Conn) links(step string, wanted func(Link) bool, filter func(*netlink.Encoder)) ([]Link, error) {
+	body, err := linkBody(linkHeader(0, 0, 0), func(ae *netlink.Encoder) {
 		ae.Uint32(unix.IFLA_EXT_MASK, extSkipStat)
 		filter(ae)
 	})
@@ -194,7 +183,7 @@ func (c *Conn) links(step string, wanted func(Link) bool, filter func(*netlink.A
 	}
 	var links []Link
 	for _, m := range msgs {
-		l, err := decodeLink(m.Data)
+		l, err := decodeLink(m.Body)
 		if err != nil {
 			return nil, wrap(step, err)
 		}
@@ -218,10 +207,7 @@ func decodeLink(b []byte) (Link, error) {
 		Promisc:  flags&unix.IFF_PROMISC != 0,
 		AllMulti: flags&unix.IFF_ALLMULTI != 0,
 	}
-	ad, err := netlink.NewAttributeDecoder(b[unix.SizeofIfInfomsg:])
-	if err != nil {
-		return Link{}, err
-	}
+	ad := netlink.Decode(b[unix.SizeofIfInfomsg:], binary.NativeEndian)
 	for ad.Next() {
 		l.attribute(ad)
 	}
@@ -229,8 +215,8 @@ func decodeLink(b []byte) (Link, error) {
 	return l, ad.Err()
 }
 
-func (l *Link) attribute(ad *netlink.AttributeDecoder) {
-	switch ad.Type() {
+func (l *Link) attribute(ad *netlink.Decoder) {
+	switch ad.Kind() {
 	case unix.IFLA_IFNAME:
 		l.Name = ad.String()
 	case unix.IFLA_ADDRESS:
@@ -257,10 +243,10 @@ func (l *Link) attribute(ad *netlink.AttributeDecoder) {
 }
 
 // info reads IFLA_LINKINFO, in which the kind stands before the data it explains.
-func (l *Link) info(ad *netlink.AttributeDecoder) error {
+func (l *Link) info(ad *netlink.Decoder) {
 	var port string
 	for ad.Next() {
-		switch ad.Type() {
+		switch ad.Kind() {
 		case unix.IFLA_INFO_KIND:
 			l.Kind = ad.String()
 		case unix.IFLA_INFO_SLAVE_KIND:
@@ -278,40 +264,37 @@ func (l *Link) info(ad *netlink.AttributeDecoder) error {
 			}
 		}
 	}
-	return nil
 }
 
-func (b *Bridge) decode(ad *netlink.AttributeDecoder) error {
+func (b *Bridge) decode(ad *netlink.Decoder) {
 	for ad.Next() {
-		switch ad.Type() {
+		switch ad.Kind() {
 		case iflaBrVLANFiltering:
 			b.VLANFiltering = ad.Uint8() != 0
 		case iflaBrDefaultPVID:
 			b.DefaultPVID = int(ad.Uint16())
 		}
 	}
-	return nil
 }
 
-func (p *Port) decode(ad *netlink.AttributeDecoder) error {
+func (p *Port) decode(ad *netlink.Decoder) {
 	for ad.Next() {
-		switch ad.Type() {
+		switch ad.Kind() {
 		case iflaBrPortMode:
 			p.Hairpin = ad.Uint8() != 0
 		case iflaBrPortIsolated:
 			p.Isolated = ad.Uint8() != 0
 		}
 	}
-	return nil
 }
 
 // setLink is a change of an existing link: of flags in the header, and attributes.
-func setLink(step string, header []byte, fill func(*netlink.AttributeEncoder)) Change {
+func setLink(step string, header []byte, fill func(*netlink.Encoder)) Change {
 	body, err := linkBody(header, fill)
 	return change(step, unix.RTM_SETLINK, body, err)
 }
 
-func none(*netlink.AttributeEncoder) {}
+func none(*netlink.Encoder) {}
 
 // SetUp sets the link administratively up.
 func (l Link) SetUp() Change {
@@ -325,21 +308,21 @@ func (l Link) SetDown() Change {
 
 // SetMTU sets the MTU in bytes.
 func (l Link) SetMTU(mtu int) Change {
-	return setLink(fmt.Sprintf("set link %s mtu %d", l.Name, mtu), linkHeader(l.Index, 0, 0), func(ae *netlink.AttributeEncoder) {
+	return setLink(fmt.Sprintf("set link %s mtu %d", l.Name, mtu), linkHeader(l.Index, 0, 0), func(ae *netlink.Encoder) {
 		ae.Uint32(unix.IFLA_MTU, uint32(mtu))
 	})
 }
 
 // SetMAC sets the hardware address.
 func (l Link) SetMAC(mac types.MAC) Change {
-	return setLink("set link "+l.Name+" address "+mac.String(), linkHeader(l.Index, 0, 0), func(ae *netlink.AttributeEncoder) {
+	return setLink("set link "+l.Name+" address "+mac.String(), linkHeader(l.Index, 0, 0), func(ae *netlink.Encoder) {
 		ae.Bytes(unix.IFLA_ADDRESS, mac.Bytes())
 	})
 }
 
 // SetTxQueue sets the length of the transmit queue, in packets.
 func (l Link) SetTxQueue(n int) Change {
-	return setLink(fmt.Sprintf("set link %s txqueuelen %d", l.Name, n), linkHeader(l.Index, 0, 0), func(ae *netlink.AttributeEncoder) {
+	return setLink(fmt.Sprintf("set link %s txqueuelen %d", l.Name, n), linkHeader(l.Index, 0, 0), func(ae *netlink.Encoder) {
 		ae.Uint32(unix.IFLA_TXQLEN, uint32(n))
 	})
 }
@@ -347,7 +330,7 @@ func (l Link) SetTxQueue(n int) Change {
 // SetAlias sets the text that `ip link` shows beside the link, at most 255 bytes, and
 // takes the link out of the group it was made in.
 func (l Link) SetAlias(alias string) Change {
-	return setLink("set link "+l.Name+" alias", linkHeader(l.Index, 0, 0), func(ae *netlink.AttributeEncoder) {
+	return setLink("set link "+l.Name+" alias", linkHeader(l.Index, 0, 0), func(ae *netlink.Encoder) {
 		ae.Bytes(unix.IFLA_IFALIAS, []byte(alias))
 		ae.Uint32(unix.IFLA_GROUP, 0)
 	})
@@ -355,14 +338,14 @@ func (l Link) SetAlias(alias string) Change {
 
 // SetMaster makes the link a port of the link with that index.
 func (l Link) SetMaster(master Link) Change {
-	return setLink("set link "+l.Name+" master "+master.Name, linkHeader(l.Index, 0, 0), func(ae *netlink.AttributeEncoder) {
+	return setLink("set link "+l.Name+" master "+master.Name, linkHeader(l.Index, 0, 0), func(ae *netlink.Encoder) {
 		ae.Uint32(unix.IFLA_MASTER, uint32(master.Index))
 	})
 }
 
 // ClearMaster takes the link out of its bridge.
 func (l Link) ClearMaster() Change {
-	return setLink("set link "+l.Name+" nomaster", linkHeader(l.Index, 0, 0), func(ae *netlink.AttributeEncoder) {
+	return setLink("set link "+l.Name+" nomaster", linkHeader(l.Index, 0, 0), func(ae *netlink.Encoder) {
 		ae.Uint32(unix.IFLA_MASTER, 0)
 	})
 }
@@ -396,10 +379,10 @@ func (l Link) ClearFlag(f Flag) Change {
 // SetPort sets the flags of a bridge port.
 func (l Link) SetPort(p Port) Change {
 	step := fmt.Sprintf("set port %s hairpin %t isolated %t", l.Name, p.Hairpin, p.Isolated)
-	body, err := linkBody(linkHeader(l.Index, 0, 0), func(ae *netlink.AttributeEncoder) {
-		nest(ae, unix.IFLA_LINKINFO, func(ae *netlink.AttributeEncoder) {
+	body, err := linkBody(linkHeader(l.Index, 0, 0), func(ae *netlink.Encoder) {
+		ae.Nested(unix.IFLA_LINKINFO, func(ae *netlink.Encoder) {
 			ae.String(unix.IFLA_INFO_SLAVE_KIND, "bridge")
-			nest(ae, unix.IFLA_INFO_SLAVE_DATA, func(ae *netlink.AttributeEncoder) {
+			ae.Nested(unix.IFLA_INFO_SLAVE_DATA, func(ae *netlink.Encoder) {
 				ae.Uint8(iflaBrPortMode, bit(p.Hairpin))
 				ae.Uint8(iflaBrPortIsolated, bit(p.Isolated))
 			})
@@ -417,10 +400,10 @@ func bit(b bool) uint8 {
 
 // SetVLANFiltering makes a bridge tell VLANs apart.
 func (l Link) SetVLANFiltering() Change {
-	body, err := linkBody(linkHeader(l.Index, 0, 0), func(ae *netlink.AttributeEncoder) {
-		nest(ae, unix.IFLA_LINKINFO, func(ae *netlink.AttributeEncoder) {
+	body, err := linkBody(linkHeader(l.Index, 0, 0), func(ae *netlink.Encoder) {
+		ae.Nested(unix.IFLA_LINKINFO, func(ae *netlink.Encoder) {
 			ae.String(unix.IFLA_INFO_KIND, "bridge")
-			nest(ae, unix.IFLA_INFO_DATA, func(ae *netlink.AttributeEncoder) { ae.Uint8(iflaBrVLANFiltering, 1) })
+			ae.Nested(unix.IFLA_INFO_DATA, func(ae *netlink.Encoder) { ae.Uint8(iflaBrVLANFiltering, 1) })
 		})
 	})
 	return change("set bridge "+l.Name+" vlan_filtering on", unix.RTM_NEWLINK, body, err)

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/mdlayher/netlink"
+	"github.com/plumb-cni/plumb/pkg/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -15,7 +15,7 @@ import (
 func (c *Conn) LinkTo(a netip.Addr) (Link, error) {
 	header := make([]byte, unix.SizeofRtMsg)
 	header[0], header[1] = family(a), byte(a.BitLen())
-	body, err := linkBody(header, func(ae *netlink.AttributeEncoder) { ae.Bytes(unix.RTA_DST, a.AsSlice()) })
+	body, err := linkBody(header, func(ae *netlink.Encoder) { ae.Bytes(unix.RTA_DST, a.AsSlice()) })
 	step := "find route to " + a.String()
 	if err != nil {
 		return Link{}, wrap(step, err)
@@ -27,7 +27,7 @@ func (c *Conn) LinkTo(a netip.Addr) (Link, error) {
 	if err != nil {
 		return Link{}, err
 	}
-	_, hops, err := decodeRoute(reply.Data)
+	_, hops, err := decodeRoute(reply.Body)
 	if err != nil {
 		return Link{}, wrap(step, err)
 	}
@@ -46,7 +46,7 @@ func (c *Conn) LocalAddrs(like netip.Addr) ([]netip.Addr, error) {
 	}
 	var addrs []netip.Addr
 	for _, m := range msgs {
-		a, _, err := decodeAddr(m.Data)
+		a, _, err := decodeAddr(m.Body)
 		if err != nil {
 			return nil, wrap(step, err)
 		}

@@ -1,12 +1,13 @@
 package nl
 
 import (
-	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 
-	"github.com/mdlayher/netlink"
+	"github.com/plumb-cni/plumb/pkg/netlink"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/pkg/undo"
 	"golang.org/x/sys/unix"
@@ -14,10 +15,9 @@ import (
 
 // RandomMAC is a fresh locally administered unicast address (IEEE 802, 8.2).
 func RandomMAC() types.MAC {
-	var b [6]byte
-	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
+	b := binary.BigEndian.AppendUint64(nil, rand.Uint64())[:6]
 	b[0] = b[0]&^1 | 2
-	return types.MAC(b[:])
+	return types.MAC(b)
 }
 
 // Veth describes a veth pair.
@@ -39,11 +39,11 @@ func (c *Conn) AddVeth(u *undo.Stack, v Veth) (near, far Link, err error) {
 	if v.PeerMAC == "" {
 		v.PeerMAC = RandomMAC()
 	}
-	near, err = c.add(u, v.Name, func(ae *netlink.AttributeEncoder) {
+	near, err = c.add(u, v.Name, func(ae *netlink.Encoder) {
 		mtu(ae, v.MTU)
 		ae.Uint32(unix.IFLA_GROUP, v.Group)
-		linkKind(ae, "veth", func(ae *netlink.AttributeEncoder) {
-			ae.Do(vethInfoPeer, func() ([]byte, error) { return v.peer() })
+		linkKind(ae, "veth", func(ae *netlink.Encoder) {
+			ae.Headed(vethInfoPeer, linkHeader(0, 0, 0), v.peer)
 		})
 	})
 	if err != nil {
@@ -53,13 +53,12 @@ func (c *Conn) AddVeth(u *undo.Stack, v Veth) (near, far Link, err error) {
 	return near, far, nil
 }
 
-func (v Veth) peer() ([]byte, error) {
-	return linkBody(linkHeader(0, 0, 0), func(ae *netlink.AttributeEncoder) {
-		ae.String(unix.IFLA_IFNAME, v.Peer)
-		ae.Bytes(unix.IFLA_ADDRESS, v.PeerMAC.Bytes())
-		mtu(ae, v.MTU)
-		ae.Uint32(unix.IFLA_NET_NS_FD, uint32(v.PeerIn.h.FD()))
-	})
+// peer writes what the other end is to be.
+func (v Veth) peer(ae *netlink.Encoder) {
+	ae.String(unix.IFLA_IFNAME, v.Peer)
+	ae.Bytes(unix.IFLA_ADDRESS, v.PeerMAC.Bytes())
+	mtu(ae, v.MTU)
+	ae.Uint32(unix.IFLA_NET_NS_FD, uint32(v.PeerIn.h.FD()))
 }
 
 // A BridgeSpec is a bridge as it is to be made. MAC pins its address, so that it does
@@ -79,10 +78,10 @@ func (c *Conn) EnsureBridge(b BridgeSpec) (l Link, made bool, err error) {
 		return l, false, err
 	}
 	var shared undo.Stack
-	l, err = c.add(&shared, b.Name, func(ae *netlink.AttributeEncoder) {
+	l, err = c.add(&shared, b.Name, func(ae *netlink.Encoder) {
 		mtu(ae, b.MTU)
 		ae.Bytes(unix.IFLA_ADDRESS, b.MAC.Bytes())
-		linkKind(ae, "bridge", func(ae *netlink.AttributeEncoder) {
+		linkKind(ae, "bridge", func(ae *netlink.Encoder) {
 			if b.VLANFiltering {
 				ae.Uint8(iflaBrVLANFiltering, 1)
 			}
@@ -153,7 +152,7 @@ const (
 // its removal.
 func (c *Conn) AddMacvlan(u *undo.Stack, m Macvlan) (Link, error) {
 	step := "add macvlan " + m.Name + " on " + m.Parent.Name
-	body, err := linkBody(linkHeader(0, 0, 0), func(ae *netlink.AttributeEncoder) {
+	body, err := linkBody(linkHeader(0, 0, 0), func(ae *netlink.Encoder) {
 		ae.String(unix.IFLA_IFNAME, m.Name)
 		ae.Uint32(unix.IFLA_LINK, uint32(m.Parent.Index))
 		ae.Uint32(unix.IFLA_NET_NS_FD, uint32(m.In.h.FD()))
@@ -161,14 +160,14 @@ func (c *Conn) AddMacvlan(u *undo.Stack, m Macvlan) (Link, error) {
 		if m.MAC != "" {
 			ae.Bytes(unix.IFLA_ADDRESS, m.MAC.Bytes())
 		}
-		linkKind(ae, "macvlan", func(ae *netlink.AttributeEncoder) {
+		linkKind(ae, "macvlan", func(ae *netlink.Encoder) {
 			ae.Uint32(unix.IFLA_MACVLAN_MODE, uint32(m.Mode))
 			if m.QueueLen != 0 {
 				ae.Uint32(iflaMacvlanBCQueueLen, m.QueueLen)
 			}
 		})
 	})
-	if err := c.Apply(change(step, unix.RTM_NEWLINK, body, err).with(netlink.Create | netlink.Excl)); err != nil {
+	if err := c.Apply(change(step, unix.RTM_NEWLINK, body, err).with(unix.NLM_F_CREATE | unix.NLM_F_EXCL)); err != nil {
 		m.In.pushDeleteUnlessRefused(u, m.Name, err)
 		return Link{}, err
 	}
@@ -176,9 +175,9 @@ func (c *Conn) AddMacvlan(u *undo.Stack, m Macvlan) (Link, error) {
 	return m.In.Link(m.Name)
 }
 
-func (m *MacvlanInfo) decode(ad *netlink.AttributeDecoder) error {
+func (m *MacvlanInfo) decode(ad *netlink.Decoder) {
 	for ad.Next() {
-		switch ad.Type() {
+		switch ad.Kind() {
 		case unix.IFLA_MACVLAN_MODE:
 			m.Mode = MacvlanMode(ad.Uint32())
 		case iflaMacvlanBCQueueLen:
@@ -187,7 +186,6 @@ func (m *MacvlanInfo) decode(ad *netlink.AttributeDecoder) error {
 			m.QueueInUse = int(ad.Uint32())
 		}
 	}
-	return nil
 }
 
 // IFB describes an intermediate functional block device.
@@ -200,7 +198,7 @@ type IFB struct {
 // AddIFB makes an intermediate functional block device, down yet, and pushes its
 // removal. The error matches fs.ErrExist when the name is taken.
 func (c *Conn) AddIFB(u *undo.Stack, i IFB) (Link, error) {
-	return c.add(u, i.Name, func(ae *netlink.AttributeEncoder) {
+	return c.add(u, i.Name, func(ae *netlink.Encoder) {
 		mtu(ae, i.MTU)
 		ae.Uint32(unix.IFLA_GROUP, i.Group)
 		linkKind(ae, "ifb", none)
@@ -209,21 +207,21 @@ func (c *Conn) AddIFB(u *undo.Stack, i IFB) (Link, error) {
 
 // add makes a link in the connection's namespace, pushes its removal, and gives the
 // link as the kernel made it.
-func (c *Conn) add(u *undo.Stack, name string, fill func(*netlink.AttributeEncoder)) (Link, error) {
+func (c *Conn) add(u *undo.Stack, name string, fill func(*netlink.Encoder)) (Link, error) {
 	step := "add link " + name
-	body, err := linkBody(linkHeader(0, 0, 0), func(ae *netlink.AttributeEncoder) {
+	body, err := linkBody(linkHeader(0, 0, 0), func(ae *netlink.Encoder) {
 		ae.String(unix.IFLA_IFNAME, name)
 		fill(ae)
 	})
-	echoes, err := c.applyEcho(change(step, unix.RTM_NEWLINK, body, err).with(netlink.Create | netlink.Excl))
+	echoes, err := c.applyEcho(change(step, unix.RTM_NEWLINK, body, err).with(unix.NLM_F_CREATE | unix.NLM_F_EXCL))
 	if err != nil {
 		c.pushDeleteUnlessRefused(u, name, err)
 		return Link{}, err
 	}
 	c.pushDelete(u, name)
 	for _, m := range echoes {
-		if m.Header.Type == unix.RTM_NEWLINK {
-			l, err := decodeLink(m.Data)
+		if m.Kind == unix.RTM_NEWLINK {
+			l, err := decodeLink(m.Body)
 			return l, wrap(step, err)
 		}
 	}
@@ -245,18 +243,18 @@ func (c *Conn) pushDelete(u *undo.Stack, name string) {
 
 // DelLink deletes a link by name. One that is not there is no error.
 func (c *Conn) DelLink(name string) error {
-	body, err := linkBody(linkHeader(0, 0, 0), func(ae *netlink.AttributeEncoder) { ae.String(unix.IFLA_IFNAME, name) })
+	body, err := linkBody(linkHeader(0, 0, 0), func(ae *netlink.Encoder) { ae.String(unix.IFLA_IFNAME, name) })
 	return c.Apply(change("delete link "+name, unix.RTM_DELLINK, body, err).IfPresent())
 }
 
-func linkKind(ae *netlink.AttributeEncoder, kind string, data func(*netlink.AttributeEncoder)) {
-	nest(ae, unix.IFLA_LINKINFO, func(ae *netlink.AttributeEncoder) {
+func linkKind(ae *netlink.Encoder, kind string, data func(*netlink.Encoder)) {
+	ae.Nested(unix.IFLA_LINKINFO, func(ae *netlink.Encoder) {
 		ae.String(unix.IFLA_INFO_KIND, kind)
-		nest(ae, unix.IFLA_INFO_DATA, data)
+		ae.Nested(unix.IFLA_INFO_DATA, data)
 	})
 }
 
-func mtu(ae *netlink.AttributeEncoder, bytes int) {
+func mtu(ae *netlink.Encoder, bytes int) {
 	if bytes > 0 {
 		ae.Uint32(unix.IFLA_MTU, uint32(bytes))
 	}

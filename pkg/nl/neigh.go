@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/mdlayher/netlink"
+	"github.com/plumb-cni/plumb/pkg/netlink"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"golang.org/x/sys/unix"
 )
@@ -19,9 +19,9 @@ func (l Link) Know(neighbour netip.Addr, mac types.MAC) Change {
 	header[0] = family(neighbour)
 	binary.NativeEndian.PutUint32(header[4:], uint32(l.Index))
 	binary.NativeEndian.PutUint16(header[8:], unix.NUD_STALE)
-	body, err := linkBody(header, func(ae *netlink.AttributeEncoder) {
+	body, err := linkBody(header, func(ae *netlink.Encoder) {
 		ae.Bytes(unix.NDA_DST, neighbour.AsSlice())
 		ae.Bytes(unix.NDA_LLADDR, mac.Bytes())
 	})
-	return change(fmt.Sprintf("add neighbour %s to %s", neighbour, l.Name), unix.RTM_NEWNEIGH, body, err).with(netlink.Create | netlink.Replace)
+	return change(fmt.Sprintf("add neighbour %s to %s", neighbour, l.Name), unix.RTM_NEWNEIGH, body, err).with(unix.NLM_F_CREATE | unix.NLM_F_REPLACE)
 }

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 
-	"github.com/mdlayher/netlink"
+	"github.com/plumb-cni/plumb/pkg/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -80,14 +80,14 @@ func (r Route) metric() int {
 // error that matches fs.ErrExist.
 func (l Link) AddRoute(r Route) Change {
 	body, err := l.route(r)
-	return change(fmt.Sprintf("add route %s to %s", r, l.Name), unix.RTM_NEWROUTE, body, err).with(netlink.Create)
+	return change(fmt.Sprintf("add route %s to %s", r, l.Name), unix.RTM_NEWROUTE, body, err).with(unix.NLM_F_CREATE)
 }
 
 // ReplaceRoute adds a route through the link, or puts it in the place of the one of
 // the same destination and metric.
 func (l Link) ReplaceRoute(r Route) Change {
 	body, err := l.route(r)
-	return change(fmt.Sprintf("replace route %s on %s", r, l.Name), unix.RTM_NEWROUTE, body, err).with(netlink.Create | netlink.Replace)
+	return change(fmt.Sprintf("replace route %s on %s", r, l.Name), unix.RTM_NEWROUTE, body, err).with(unix.NLM_F_CREATE | unix.NLM_F_REPLACE)
 }
 
 // DelRoute removes a route.
@@ -107,7 +107,7 @@ func (l Link) route(r Route) ([]byte, error) {
 	if r.OnLink {
 		binary.NativeEndian.PutUint32(header[8:], unix.RTNH_F_ONLINK)
 	}
-	return linkBody(header, func(ae *netlink.AttributeEncoder) {
+	return linkBody(header, func(ae *netlink.Encoder) {
 		ae.Bytes(unix.RTA_DST, r.Dst.Masked().Addr().AsSlice())
 		ae.Uint32(unix.RTA_OIF, uint32(l.Index))
 		ae.Uint32(unix.RTA_TABLE, uint32(r.table()))
@@ -121,12 +121,12 @@ func (l Link) route(r Route) ([]byte, error) {
 			ae.Uint32(unix.RTA_PRIORITY, uint32(r.Priority))
 		}
 		if r.MTU != 0 || r.AdvMSS != 0 {
-			nest(ae, unix.RTA_METRICS, r.metrics)
+			ae.Nested(unix.RTA_METRICS, r.metrics)
 		}
 	})
 }
 
-func (r Route) metrics(ae *netlink.AttributeEncoder) {
+func (r Route) metrics(ae *netlink.Encoder) {
 	if r.MTU != 0 {
 		ae.Uint32(unix.RTAX_MTU, uint32(r.MTU))
 	}
@@ -150,7 +150,7 @@ func (c *Conn) DefaultDevice() (int, error) {
 			return 0, err
 		}
 		for _, m := range msgs {
-			r, hops, err := decodeRoute(m.Data)
+			r, hops, err := decodeRoute(m.Body)
 			if err == nil && r.Dst.Bits() == 0 && r.Table == unix.RT_TABLE_MAIN && hops[0].link != 0 {
 				return hops[0].link, nil
 			}
@@ -165,7 +165,7 @@ func (c *Conn) delivers(l Link, a netip.Addr) (bool, error) {
 	step := "find route to " + a.String()
 	header := make([]byte, unix.SizeofRtMsg)
 	header[0], header[1] = family(a), byte(a.BitLen())
-	body, err := linkBody(header, func(ae *netlink.AttributeEncoder) {
+	body, err := linkBody(header, func(ae *netlink.Encoder) {
 		ae.Bytes(unix.RTA_DST, a.AsSlice())
 		ae.Uint32(unix.RTA_OIF, uint32(l.Index))
 	})
@@ -176,7 +176,7 @@ func (c *Conn) delivers(l Link, a netip.Addr) (bool, error) {
 	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
 		return false, nil
 	}
-	return err == nil && len(m.Data) >= unix.SizeofRtMsg && m.Data[7] == unix.RTN_LOCAL, err
+	return err == nil && len(m.Body) >= unix.SizeofRtMsg && m.Body[7] == unix.RTN_LOCAL, err
 }
 
 // AdvertisedUplinks lists the links with an IPv6 default route that a router
@@ -188,8 +188,8 @@ func (c *Conn) AdvertisedUplinks() ([]Link, error) {
 	}
 	var links []Link
 	for _, m := range msgs {
-		r, hops, err := decodeRoute(m.Data)
-		if err != nil || r.Dst.Bits() != 0 || m.Data[5] != unix.RTPROT_RA {
+		r, hops, err := decodeRoute(m.Body)
+		if err != nil || r.Dst.Bits() != 0 || m.Body[5] != unix.RTPROT_RA {
 			continue
 		}
 		l, err := c.LinkByIndex(hops[0].link)
@@ -209,12 +209,12 @@ func (c *Conn) routes(step string, index int) ([]Route, error) {
 			return nil, err
 		}
 		for _, m := range msgs {
-			r, hops, err := decodeRoute(m.Data)
+			r, hops, err := decodeRoute(m.Body)
 			if err != nil {
 				return nil, wrap(step, err)
 			}
 			for _, hop := range hops {
-				if hop.link == index && r.Table != unix.RT_TABLE_LOCAL && m.Data[7] == unix.RTN_UNICAST {
+				if hop.link == index && r.Table != unix.RT_TABLE_LOCAL && m.Body[7] == unix.RTN_UNICAST {
 					r.GW = hop.gw
 					routes = append(routes, r)
 				}
@@ -228,7 +228,7 @@ func (c *Conn) routes(step string, index int) ([]Route, error) {
 func routeRequest(fam byte, index int) []byte {
 	header := make([]byte, unix.SizeofRtMsg)
 	header[0] = fam
-	body, _ := linkBody(header, func(ae *netlink.AttributeEncoder) {
+	body, _ := linkBody(header, func(ae *netlink.Encoder) {
 		if index != 0 {
 			ae.Uint32(unix.RTA_OIF, uint32(index))
 		}
@@ -255,13 +255,10 @@ func decodeRoute(b []byte) (r Route, hops []hop, err error) {
 	if b[0] == unix.AF_INET {
 		dst = netip.IPv4Unspecified()
 	}
-	ad, err := netlink.NewAttributeDecoder(b[unix.SizeofRtMsg:])
-	if err != nil {
-		return Route{}, nil, err
-	}
+	ad := netlink.Decode(b[unix.SizeofRtMsg:], binary.NativeEndian)
 	var only hop
 	for ad.Next() {
-		switch ad.Type() {
+		switch ad.Kind() {
 		case unix.RTA_DST:
 			dst, _ = netip.AddrFromSlice(ad.Bytes())
 		case unix.RTA_OIF:
@@ -281,8 +278,8 @@ func decodeRoute(b []byte) (r Route, hops []hop, err error) {
 	return r, hops, ad.Err()
 }
 
-func (r *Route) attribute(ad *netlink.AttributeDecoder) {
-	switch ad.Type() {
+func (r *Route) attribute(ad *netlink.Decoder) {
+	switch ad.Kind() {
 	case unix.RTA_TABLE:
 		r.Table = int(ad.Uint32())
 	case unix.RTA_PREFSRC:
@@ -290,16 +287,15 @@ func (r *Route) attribute(ad *netlink.AttributeDecoder) {
 	case unix.RTA_PRIORITY:
 		r.Priority = int(ad.Uint32())
 	case unix.RTA_METRICS:
-		ad.Nested(func(ad *netlink.AttributeDecoder) error {
+		ad.Nested(func(ad *netlink.Decoder) {
 			for ad.Next() {
-				switch ad.Type() {
+				switch ad.Kind() {
 				case unix.RTAX_MTU:
 					r.MTU = int(ad.Uint32())
 				case unix.RTAX_ADVMSS:
 					r.AdvMSS = int(ad.Uint32())
 				}
 			}
-			return nil
 		})
 	}
 }
@@ -314,11 +310,9 @@ func decodeHops(b []byte) []hop {
 			break
 		}
 		h := hop{link: int(binary.NativeEndian.Uint32(b[4:]))}
-		if ad, err := netlink.NewAttributeDecoder(b[unix.SizeofRtNexthop:length]); err == nil {
-			for ad.Next() {
-				if ad.Type() == unix.RTA_GATEWAY {
-					h.gw, _ = netip.AddrFromSlice(ad.Bytes())
-				}
+		for ad := netlink.Decode(b[unix.SizeofRtNexthop:length], binary.NativeEndian); ad.Next(); {
+			if ad.Kind() == unix.RTA_GATEWAY {
+				h.gw, _ = netip.AddrFromSlice(ad.Bytes())
 			}
 		}
 		hops = append(hops, h)

@@ -7,7 +7,7 @@ import (
 	"io/fs"
 	"slices"
 
-	"github.com/mdlayher/netlink"
+	"github.com/plumb-cni/plumb/pkg/netlink"
 	"github.com/plumb-cni/plumb/pkg/undo"
 	"golang.org/x/sys/unix"
 )
@@ -175,11 +175,11 @@ func u32s(numbers ...uint32) []byte {
 // when the place is taken.
 func (c *Conn) AddQdisc(u *undo.Stack, l Link, q Qdisc) error {
 	step := fmt.Sprintf("add qdisc %s %s to %s %s", q.Kind, q.Handle, l.Name, q.Parent)
-	body, err := linkBody(tcHeader(l.Index, q.Handle, q.Parent, 0), func(ae *netlink.AttributeEncoder) {
+	body, err := linkBody(tcHeader(l.Index, q.Handle, q.Parent, 0), func(ae *netlink.Encoder) {
 		ae.String(unix.TCA_KIND, q.Kind)
 		q.options(ae)
 	})
-	err = c.Apply(change(step, unix.RTM_NEWQDISC, body, err).with(netlink.Create | netlink.Excl))
+	err = c.Apply(change(step, unix.RTM_NEWQDISC, body, err).with(unix.NLM_F_CREATE | unix.NLM_F_EXCL))
 	var refused *Error
 	if err == nil || errors.As(err, &refused) && !refused.Refused { // not known to have been refused: it may be there
 		u.Push("delete qdisc "+q.Kind+" of "+l.Name, func() error { return c.DelQdisc(l, q) })
@@ -187,12 +187,12 @@ func (c *Conn) AddQdisc(u *undo.Stack, l Link, q Qdisc) error {
 	return err
 }
 
-func (q Qdisc) options(ae *netlink.AttributeEncoder) {
+func (q Qdisc) options(ae *netlink.Encoder) {
 	switch q.Kind {
 	case "tbf":
-		nest(ae, unix.TCA_OPTIONS, q.TBF.encode)
+		ae.Nested(unix.TCA_OPTIONS, q.TBF.encode)
 	case "htb":
-		nest(ae, unix.TCA_OPTIONS, func(ae *netlink.AttributeEncoder) {
+		ae.Nested(unix.TCA_OPTIONS, func(ae *netlink.Encoder) {
 			ae.Bytes(htbInit, u32s(htbVersion, rateToQuantum, uint32(q.HTB.Default), 0, 0))
 			ae.Uint32(htbDirectQLen, q.HTB.Direct)
 		})
@@ -203,7 +203,7 @@ func (q Qdisc) options(ae *netlink.AttributeEncoder) {
 
 // encode writes the rate without a link layer: with one the kernel would count cells
 // of ATM or want a rate table.
-func (t TBF) encode(ae *netlink.AttributeEncoder) {
+func (t TBF) encode(ae *netlink.Encoder) {
 	ae.Bytes(tbfParms, slices.Concat(rateSpec(t.Rate, 0), rateSpec(0, 0), u32s(t.Limit, t.Buffer, 0)))
 	if t.Rate >= 1<<32 {
 		ae.Uint64(tbfRate64, t.Rate)
@@ -235,8 +235,8 @@ func (c *Conn) Qdisc(l Link, parent Handle) (Qdisc, error) {
 		return Qdisc{}, nil
 	}
 	for _, m := range echoes {
-		if m.Header.Type == unix.RTM_NEWQDISC {
-			q, err := decodeQdisc(m.Data)
+		if m.Kind == unix.RTM_NEWQDISC {
+			q, err := decodeQdisc(m.Body)
 			return q, wrap(step, err)
 		}
 	}
@@ -251,7 +251,7 @@ func decodeQdisc(b []byte) (Qdisc, error) {
 	}
 	q := Qdisc{Handle: header.handle, Parent: header.parent}
 	for ad.Next() {
-		switch ad.Type() {
+		switch ad.Kind() {
 		case unix.TCA_KIND:
 			q.Kind = ad.String()
 		case unix.TCA_OPTIONS:
@@ -261,7 +261,7 @@ func decodeQdisc(b []byte) (Qdisc, error) {
 	return q, ad.Err()
 }
 
-func (q *Qdisc) decodeOptions(ad *netlink.AttributeDecoder) {
+func (q *Qdisc) decodeOptions(ad *netlink.Decoder) {
 	switch q.Kind {
 	case "tbf":
 		ad.Nested(q.TBF.decode)
@@ -272,10 +272,10 @@ func (q *Qdisc) decodeOptions(ad *netlink.AttributeDecoder) {
 	}
 }
 
-func (t *TBF) decode(ad *netlink.AttributeDecoder) error {
+func (t *TBF) decode(ad *netlink.Decoder) {
 	var wide uint64
 	for ad.Next() {
-		switch ad.Type() {
+		switch ad.Kind() {
 		case tbfParms:
 			b := ad.Bytes()
 			t.Rate, t.Limit, t.Buffer = uint64(word(b, 8)), word(b, 24), word(b, 28)
@@ -284,19 +284,17 @@ func (t *TBF) decode(ad *netlink.AttributeDecoder) error {
 		}
 	}
 	t.Rate = max(t.Rate, wide)
-	return nil
 }
 
-func (h *HTB) decode(ad *netlink.AttributeDecoder) error {
+func (h *HTB) decode(ad *netlink.Decoder) {
 	for ad.Next() {
-		switch ad.Type() {
+		switch ad.Kind() {
 		case htbInit:
 			h.Default = uint16(word(ad.Bytes(), 8))
 		case htbDirectQLen:
 			h.Direct = ad.Uint32()
 		}
 	}
-	return nil
 }
 
 // word is the 32-bit number at an offset; zero where b is too short.
@@ -313,24 +311,23 @@ type tcmsg struct {
 	info           uint32
 }
 
-func decodeTC(b []byte) (tcmsg, *netlink.AttributeDecoder, error) {
+func decodeTC(b []byte) (tcmsg, *netlink.Decoder, error) {
 	if len(b) < sizeofTcmsg {
 		return tcmsg{}, nil, fmt.Errorf("traffic control message of %d bytes", len(b))
 	}
-	ad, err := netlink.NewAttributeDecoder(b[sizeofTcmsg:])
 	return tcmsg{
 		index:  int(int32(word(b, 4))),
 		handle: Handle(word(b, 8)),
 		parent: Handle(word(b, 12)),
 		info:   word(b, 16),
-	}, ad, err
+	}, netlink.Decode(b[sizeofTcmsg:], binary.NativeEndian), nil
 }
 
 // AddClass adds a class to an HTB; it goes with it.
 func (l Link) AddClass(cl Class) Change {
-	body, err := linkBody(tcHeader(l.Index, cl.ID, cl.Parent, 0), func(ae *netlink.AttributeEncoder) {
+	body, err := linkBody(tcHeader(l.Index, cl.ID, cl.Parent, 0), func(ae *netlink.Encoder) {
 		ae.String(unix.TCA_KIND, "htb")
-		nest(ae, unix.TCA_OPTIONS, func(ae *netlink.AttributeEncoder) {
+		ae.Nested(unix.TCA_OPTIONS, func(ae *netlink.Encoder) {
 			rate := rateSpec(cl.Rate, etherLayer)
 			ae.Bytes(htbParms, slices.Concat(rate, rate, u32s(cl.Buffer, cl.Buffer, cl.Quantum, 0, 0)))
 			if cl.Rate >= 1<<32 {
@@ -339,7 +336,7 @@ func (l Link) AddClass(cl Class) Change {
 			}
 		})
 	})
-	return change(fmt.Sprintf("add class %s to %s", cl.ID, l.Name), unix.RTM_NEWTCLASS, body, err).with(netlink.Create | netlink.Excl)
+	return change(fmt.Sprintf("add class %s to %s", cl.ID, l.Name), unix.RTM_NEWTCLASS, body, err).with(unix.NLM_F_CREATE | unix.NLM_F_EXCL)
 }
 
 // Classes lists the classes of the link's HTB.
@@ -351,7 +348,7 @@ func (c *Conn) Classes(l Link) ([]Class, error) {
 	}
 	var classes []Class
 	for _, m := range msgs {
-		header, ad, err := decodeTC(m.Data)
+		header, ad, err := decodeTC(m.Body)
 		if err != nil {
 			return nil, wrap(step, err)
 		}
@@ -362,9 +359,9 @@ func (c *Conn) Classes(l Link) ([]Class, error) {
 		kind := ""
 		for ad.Next() {
 			switch {
-			case ad.Type() == unix.TCA_KIND:
+			case ad.Kind() == unix.TCA_KIND:
 				kind = ad.String()
-			case ad.Type() == unix.TCA_OPTIONS && kind == "htb":
+			case ad.Kind() == unix.TCA_OPTIONS && kind == "htb":
 				ad.Nested(cl.decode)
 			}
 		}
@@ -378,10 +375,10 @@ func (c *Conn) Classes(l Link) ([]Class, error) {
 	return classes, nil
 }
 
-func (cl *Class) decode(ad *netlink.AttributeDecoder) error {
+func (cl *Class) decode(ad *netlink.Decoder) {
 	var wide uint64
 	for ad.Next() {
-		switch ad.Type() {
+		switch ad.Kind() {
 		case htbParms:
 			b := ad.Bytes()
 			cl.Rate, cl.Buffer, cl.Quantum = uint64(word(b, 8)), word(b, 24), word(b, 32)
@@ -390,23 +387,22 @@ func (cl *Class) decode(ad *netlink.AttributeDecoder) error {
 		}
 	}
 	cl.Rate = max(cl.Rate, wide)
-	return nil
 }
 
 // AddFilter adds a filter to a qdisc; it goes with it.
 func (l Link) AddFilter(f Filter) Change {
 	info := uint32(f.Priority)<<16 | uint32(network16(f.Protocol))
-	body, err := linkBody(tcHeader(l.Index, 0, f.Parent, info), func(ae *netlink.AttributeEncoder) {
+	body, err := linkBody(tcHeader(l.Index, 0, f.Parent, info), func(ae *netlink.Encoder) {
 		ae.String(unix.TCA_KIND, "u32")
-		nest(ae, unix.TCA_OPTIONS, func(ae *netlink.AttributeEncoder) {
+		ae.Nested(unix.TCA_OPTIONS, func(ae *netlink.Encoder) {
 			ae.Uint32(u32ClassID, uint32(f.Class))
 			ae.Bytes(u32Sel, f.selector())
 			if f.Redirect != 0 {
-				nest(ae, u32Act, func(ae *netlink.AttributeEncoder) { nest(ae, 1, f.action) })
+				ae.Nested(u32Act, func(ae *netlink.Encoder) { ae.Nested(1, f.action) })
 			}
 		})
 	})
-	return change("add "+f.String()+" to "+l.Name, unix.RTM_NEWTFILTER, body, err).with(netlink.Create | netlink.Excl)
+	return change("add "+f.String()+" to "+l.Name, unix.RTM_NEWTFILTER, body, err).with(unix.NLM_F_CREATE | unix.NLM_F_EXCL)
 }
 
 // selector is struct tc_u32_sel with its keys. A filter without keys has the key
@@ -427,9 +423,9 @@ func (f Filter) selector() []byte {
 	return b
 }
 
-func (f Filter) action(ae *netlink.AttributeEncoder) {
+func (f Filter) action(ae *netlink.Encoder) {
 	ae.String(actKind, "mirred")
-	nest(ae, actOptions, func(ae *netlink.AttributeEncoder) {
+	ae.Nested(actOptions, func(ae *netlink.Encoder) {
 		ae.Bytes(mirredParms, u32s(0, 0, actStolen, 0, 0, redirectEgress, uint32(f.Redirect)))
 	})
 }
@@ -448,7 +444,7 @@ func (c *Conn) Filters(l Link, parent Handle) ([]Filter, error) {
 	}
 	var filters []Filter
 	for _, m := range msgs {
-		header, ad, err := decodeTC(m.Data)
+		header, ad, err := decodeTC(m.Body)
 		if err != nil {
 			return nil, wrap(step, err)
 		}
@@ -456,10 +452,10 @@ func (c *Conn) Filters(l Link, parent Handle) ([]Filter, error) {
 		kind, selects := "", false
 		for ad.Next() {
 			switch {
-			case ad.Type() == unix.TCA_KIND:
+			case ad.Kind() == unix.TCA_KIND:
 				kind = ad.String()
-			case ad.Type() == unix.TCA_OPTIONS && kind == "u32":
-				ad.Nested(func(ad *netlink.AttributeDecoder) error { selects = f.decode(ad); return nil })
+			case ad.Kind() == unix.TCA_OPTIONS && kind == "u32":
+				ad.Nested(func(ad *netlink.Decoder) { selects = f.decode(ad) })
 			}
 		}
 		if err := ad.Err(); err != nil {
@@ -473,9 +469,9 @@ func (c *Conn) Filters(l Link, parent Handle) ([]Filter, error) {
 }
 
 // decode reads the options of a u32 filter, and says whether they select anything.
-func (f *Filter) decode(ad *netlink.AttributeDecoder) (selects bool) {
+func (f *Filter) decode(ad *netlink.Decoder) (selects bool) {
 	for ad.Next() {
-		switch ad.Type() {
+		switch ad.Kind() {
 		case u32ClassID:
 			f.Class = Handle(ad.Uint32())
 		case u32Sel:
@@ -503,29 +499,26 @@ func decodeKeys(b []byte) []Key {
 }
 
 // decodeActions finds the first redirection; what stands after it is never reached.
-func (f *Filter) decodeActions(ad *netlink.AttributeDecoder) error {
+func (f *Filter) decodeActions(ad *netlink.Decoder) {
 	for ad.Next() {
 		kind := ""
-		ad.Nested(func(ad *netlink.AttributeDecoder) error {
+		ad.Nested(func(ad *netlink.Decoder) {
 			for ad.Next() {
 				switch {
-				case ad.Type() == actKind:
+				case ad.Kind() == actKind:
 					kind = ad.String()
-				case ad.Type() == actOptions && kind == "mirred" && f.Redirect == 0:
+				case ad.Kind() == actOptions && kind == "mirred" && f.Redirect == 0:
 					ad.Nested(f.decodeMirred)
 				}
 			}
-			return nil
 		})
 	}
-	return nil
 }
 
-func (f *Filter) decodeMirred(ad *netlink.AttributeDecoder) error {
+func (f *Filter) decodeMirred(ad *netlink.Decoder) {
 	for ad.Next() {
-		if b := ad.Bytes(); ad.Type() == mirredParms && word(b, 20) == redirectEgress {
+		if b := ad.Bytes(); ad.Kind() == mirredParms && word(b, 20) == redirectEgress {
 			f.Redirect = int(int32(word(b, sizeofMirred-4)))
 		}
 	}
-	return nil
 }

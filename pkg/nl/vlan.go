@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/mdlayher/netlink"
+	"github.com/plumb-cni/plumb/pkg/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -56,8 +56,8 @@ func (l Link) DelVLAN(id int) Change {
 func (l Link) vlans(step string, kind uint16, vlans []VLAN) Change {
 	header := linkHeader(l.Index, 0, 0)
 	header[0] = unix.AF_BRIDGE
-	body, err := linkBody(header, func(ae *netlink.AttributeEncoder) {
-		nest(ae, unix.IFLA_AF_SPEC, func(ae *netlink.AttributeEncoder) {
+	body, err := linkBody(header, func(ae *netlink.Encoder) {
+		ae.Nested(unix.IFLA_AF_SPEC, func(ae *netlink.Encoder) {
 			for _, r := range vlanRanges(vlans) {
 				r.encode(ae)
 			}
@@ -101,7 +101,7 @@ func vlanText(vlans []VLAN) string {
 	return strings.Join(text, ", ")
 }
 
-func (r vlanRange) encode(ae *netlink.AttributeEncoder) {
+func (r vlanRange) encode(ae *netlink.Encoder) {
 	if r.last == r.ID {
 		ae.Bytes(iflaBridgeVLANInfo, r.info(r.ID, 0))
 		return
@@ -128,7 +128,7 @@ func (c *Conn) VLANs(l Link) ([]VLAN, error) {
 	step := "list VLANs of port " + l.Name
 	header := linkHeader(0, 0, 0)
 	header[0] = unix.AF_BRIDGE
-	body, err := linkBody(header, func(ae *netlink.AttributeEncoder) { ae.Uint32(unix.IFLA_EXT_MASK, extBridgeVLANRanges) })
+	body, err := linkBody(header, func(ae *netlink.Encoder) { ae.Uint32(unix.IFLA_EXT_MASK, extBridgeVLANRanges) })
 	if err != nil {
 		return nil, wrap(step, err)
 	}
@@ -138,10 +138,10 @@ func (c *Conn) VLANs(l Link) ([]VLAN, error) {
 	}
 	var vlans []VLAN
 	for _, m := range msgs {
-		if len(m.Data) < unix.SizeofIfInfomsg || int(int32(binary.NativeEndian.Uint32(m.Data[4:]))) != l.Index {
+		if len(m.Body) < unix.SizeofIfInfomsg || int(int32(binary.NativeEndian.Uint32(m.Body[4:]))) != l.Index {
 			continue
 		}
-		found, err := decodeVLANs(m.Data[unix.SizeofIfInfomsg:])
+		found, err := decodeVLANs(m.Body[unix.SizeofIfInfomsg:])
 		if err != nil {
 			return nil, wrap(step, err)
 		}
@@ -152,19 +152,16 @@ func (c *Conn) VLANs(l Link) ([]VLAN, error) {
 
 func decodeVLANs(attrs []byte) ([]VLAN, error) {
 	var vlans []VLAN
-	ad, err := netlink.NewAttributeDecoder(attrs)
-	if err != nil {
-		return nil, err
-	}
+	ad := netlink.Decode(attrs, binary.NativeEndian)
 	for ad.Next() {
-		if ad.Type() != unix.IFLA_AF_SPEC {
+		if ad.Kind() != unix.IFLA_AF_SPEC {
 			continue
 		}
-		ad.Nested(func(ad *netlink.AttributeDecoder) error {
+		ad.Nested(func(ad *netlink.Decoder) {
 			first := 0
 			for ad.Next() {
 				b := ad.Bytes()
-				if ad.Type() != iflaBridgeVLANInfo || len(b) != 4 {
+				if ad.Kind() != iflaBridgeVLANInfo || len(b) != 4 {
 					continue
 				}
 				flags, id := binary.NativeEndian.Uint16(b), int(binary.NativeEndian.Uint16(b[2:]))
@@ -178,7 +175,6 @@ func decodeVLANs(attrs []byte) ([]VLAN, error) {
 					vlans = append(vlans, VLAN{ID: first, PVID: flags&vlanPVID != 0, Untagged: flags&vlanUntagged != 0})
 				}
 			}
-			return nil
 		})
 	}
 	return vlans, ad.Err()

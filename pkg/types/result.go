@@ -8,11 +8,12 @@
 package types
 
 import (
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
+	"strings"
 )
 
 // NoInterface is the Interface of an IP that belongs to none.
@@ -105,16 +106,44 @@ func (r *Result) Of(index int) []IP {
 // the usual text, in lower case.
 type MAC string
 
-// ParseMAC reads the forms of net.ParseMAC.
+// ParseMAC reads the forms of net.ParseMAC, which would link all of net into each
+// executable: 6, 8 or 20 bytes in hexadecimal, with a colon or a hyphen after each, a
+// dot after each two, or nothing between them.
 func ParseMAC(s string) (MAC, error) {
-	hw, err := net.ParseMAC(s)
-	if err != nil {
+	group, separator := len(s), ":"
+	switch {
+	case strings.Contains(s, ":"):
+		group = 2
+	case strings.Contains(s, "-"):
+		group, separator = 2, "-"
+	case strings.Contains(s, "."):
+		group, separator = 4, "."
+	}
+	var m []byte
+	for part := range strings.SplitSeq(s, separator) {
+		b, err := hex.DecodeString(part)
+		if err != nil || len(part) != group {
+			return "", fmt.Errorf("invalid MAC address %q", s)
+		}
+		m = append(m, b...)
+	}
+	if len(m) != 6 && len(m) != 8 && len(m) != 20 {
 		return "", fmt.Errorf("invalid MAC address %q", s)
 	}
-	return MAC(hw), nil
+	return MAC(m), nil
 }
 
-func (m MAC) String() string { return net.HardwareAddr(m).String() }
+func (m MAC) String() string {
+	const digits = "0123456789abcdef"
+	text := make([]byte, 0, 3*len(m))
+	for i := range len(m) {
+		if i > 0 {
+			text = append(text, ':')
+		}
+		text = append(text, digits[m[i]>>4], digits[m[i]&0xf])
+	}
+	return string(text)
+}
 
 // Bytes is the address as the kernel takes it.
 func (m MAC) Bytes() []byte { return []byte(m) }

@@ -1,0 +1,136 @@
+package netlink
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Conn asks and is answered. It is not safe for concurrent use.
+type Conn struct {
+	fd   int
+	last uint32 // the sequence number given last
+	in   []byte
+}
+
+// receiveBuffer holds the largest datagram that the kernel sends: 32 KiB in a dump.
+const receiveBuffer = 64 << 10
+
+// Dial opens a socket in the network namespace of the calling thread, in which it
+// stays. The caller closes it.
+func Dial(protocol int) (*Conn, error) {
+	fd, err := open(protocol, 0, 0)
+	if err != nil {
+		return nil, err
+	}
+	return &Conn{fd: fd}, nil
+}
+
+// open makes a socket that is bound to a number of the kernel's choice and to groups.
+func open(protocol int, groups uint32, flags int) (int, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|flags, protocol)
+	if err != nil {
+		return -1, fmt.Errorf("open netlink socket: %w", err)
+	}
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: groups}); err != nil {
+		return -1, errors.Join(fmt.Errorf("bind netlink socket: %w", err), unix.Close(fd))
+	}
+	return fd, nil
+}
+
+// Close may wait for a grace period of the kernel's, where nf_tables was changed.
+func (c *Conn) Close() error { return unix.Close(c.fd) }
+
+// FD is the socket, valid until Close, for its options.
+func (c *Conn) FD() int { return c.fd }
+
+// Send numbers the messages in place and sends them in one write. The kernel has done
+// what they ask when it returns. An error says that none was looked at.
+func (c *Conn) Send(msgs []Message) error {
+	size := 0
+	for _, m := range msgs {
+		size += unix.NLMSG_HDRLEN + align(len(m.Body))
+	}
+	out := make([]byte, 0, size)
+	for i := range msgs {
+		c.last = max(c.last+1, 1) // 0 is a notification's
+		msgs[i].Sequence = c.last
+		out = msgs[i].append(out)
+	}
+	for {
+		err := unix.Sendto(c.fd, out, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+		if !errors.Is(err, unix.EINTR) {
+			return wrap("send", err)
+		}
+	}
+}
+
+// Receive waits for one datagram and gives its messages, Err of which says what came
+// of each request. An error is the socket's: unix.ENOBUFS, that answers were lost.
+func (c *Conn) Receive() ([]Message, error) {
+	if c.in == nil {
+		c.in = make([]byte, receiveBuffer)
+	}
+	for {
+		msgs, err := receive(c.fd, c.in)
+		if !errors.Is(err, unix.EINTR) && !errors.Is(err, errStranger) {
+			return msgs, wrap("receive", err)
+		}
+	}
+}
+
+// errStranger says that a datagram does not come from the kernel.
+var errStranger = errors.New("netlink datagram of another process")
+
+// receive reads one datagram by way of the buffer, out of which the messages are copied.
+func receive(fd int, buffer []byte) ([]Message, error) {
+	n, from, err := unix.Recvfrom(fd, buffer, unix.MSG_TRUNC) // n is what there was to read
+	if err != nil {
+		return nil, err
+	}
+	if sender, ok := from.(*unix.SockaddrNetlink); !ok || sender.Pid != 0 {
+		return nil, errStranger
+	}
+	if n > len(buffer) {
+		return nil, fmt.Errorf("datagram of %d bytes: %w", n, unix.EMSGSIZE)
+	}
+	return split(bytes.Clone(buffer[:n]))
+}
+
+func wrap(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("netlink %s: %w", what, err)
+}
+
+// Execute sends one request and gives its answers without the last, which says only
+// that there are no more, or an acknowledgement. Where the kernel says no that is the
+// error, a *Refusal. Answers to requests before it that nobody read are passed over.
+func (c *Conn) Execute(request Message) ([]Message, error) {
+	sent := []Message{request}
+	if err := c.Send(sent); err != nil {
+		return nil, err
+	}
+	var answers []Message
+	for {
+		msgs, err := c.Receive()
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range msgs {
+			if m.Sequence != sent[0].Sequence {
+				continue
+			}
+			if m.Kind == unix.NLMSG_ERROR || m.Kind == unix.NLMSG_DONE {
+				return answers, m.Err()
+			}
+			answers = append(answers, m)
+			if m.Flags&unix.NLM_F_MULTI == 0 && request.Flags&unix.NLM_F_ACK == 0 {
+				return answers, nil
+			}
+		}
+	}
+}
