@@ -4,7 +4,6 @@ go 1.26.0
 
 require (
 	github.com/containernetworking/cni v1.3.1
-	github.com/google/nftables v0.3.0
 	github.com/mdlayher/netlink v1.11.2
 	github.com/onsi/ginkgo/v2 v2.34.0
 	github.com/onsi/gomega v1.44.0

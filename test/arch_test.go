@@ -33,7 +33,6 @@ var doors = map[string][]string{
 	"github.com/mdlayher/netlink":            {"pkg/nft"},
 	"github.com/plumb-cni/plumb/pkg/netlink": {"pkg/nl", "pkg/nft"},
 	"golang.org/x/sys/unix.Socket":           {"pkg/netlink", "pkg/ns"},
-	"github.com/google/nftables":             {"pkg/nft"},
 	"os/exec":                                {"pkg/iptables", "pkg/nft"},
 	"golang.org/x/sys/unix.Setns":            {"pkg/ns"},
 	"syscall.Setns":                          nil,
@@ -92,7 +91,6 @@ var dependencies = map[string]string{
 	"github.com/mdlayher/socket":  "what mdlayher/netlink stands on",
 	"golang.org/x/net":            "the same: its socket filters (bpf)",
 	"golang.org/x/sync":           "the same",
-	"github.com/google/nftables":  "nftables over netlink",
 }
 
 // startCost are the packages that no executable may contain, by whatever way: their

@@ -1,10 +1,10 @@
 // Package nft speaks to nf_tables over netlink: one transaction a change, no
-// program. It is the one door to google/nftables and to nf_tables' netlink.
+// program. It is the one door to nf_tables.
 //
-// Of google/nftables it takes the rule expressions. Its transactions cannot say
-// what this bundle rests on (NLM_F_EXCL on a table and on elements, an element read
-// by its key, a batch bound to the ruleset's generation), nor can messages of
-// others be added to them, so the messages around the expressions are made here.
+// The messages are made here, down to the expressions of a rule (expr.go): no library
+// says all that this bundle rests on (NLM_F_EXCL on a table and on elements, an element
+// read by its key, a batch bound to the ruleset's generation), and what one links is
+// paid for at the start of each plugin.
 //
 // All per-attachment state is in elements of sets and maps, each with a comment
 // that says who owns it (Owner). Tables, chains and rules are described as data (a

@@ -62,21 +62,12 @@ func Concat(parts ...Key) Key {
 }
 
 func (e Element) encode(ae *netlink.AttributeEncoder) {
-	nested(ae, unix.NFTA_SET_ELEM_KEY, func(ae *netlink.AttributeEncoder) {
-		ae.Bytes(unix.NFTA_DATA_VALUE, []byte(e.Key))
-	})
+	nested(ae, unix.NFTA_SET_ELEM_KEY, value(e.Key).encode)
 	switch {
 	case e.Jump != "":
-		nested(ae, unix.NFTA_SET_ELEM_DATA, func(ae *netlink.AttributeEncoder) {
-			nested(ae, unix.NFTA_DATA_VERDICT, func(ae *netlink.AttributeEncoder) {
-				ae.Int32(unix.NFTA_VERDICT_CODE, unix.NFT_JUMP)
-				ae.String(unix.NFTA_VERDICT_CHAIN, e.Jump)
-			})
-		})
+		nested(ae, unix.NFTA_SET_ELEM_DATA, verdict{unix.NFT_JUMP, e.Jump}.encode)
 	case e.Data != "":
-		nested(ae, unix.NFTA_SET_ELEM_DATA, func(ae *netlink.AttributeEncoder) {
-			ae.Bytes(unix.NFTA_DATA_VALUE, []byte(e.Data))
-		})
+		nested(ae, unix.NFTA_SET_ELEM_DATA, value(e.Data).encode)
 	}
 	if e.Comment != "" {
 		ae.Bytes(unix.NFTA_SET_ELEM_USERDATA, commentData(e.Comment))

@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -71,7 +70,7 @@ type reader struct {
 	family Family
 	loaded content // what is in the register
 	size   int     // of the source address, in bytes
-	mask   []byte
+	mask   value
 }
 
 // content is what a rule has put into a register.
@@ -101,7 +100,7 @@ func (r *reader) attribute(ad *netlink.AttributeDecoder) {
 				case unix.NFTA_EXPR_NAME:
 					name = ad.String()
 				case unix.NFTA_EXPR_DATA:
-					ad.Do(func(b []byte) error { return r.expression(name, b) })
+					r.expression(name, ad)
 				}
 			})
 		})
@@ -110,103 +109,127 @@ func (r *reader) attribute(ad *netlink.AttributeDecoder) {
 
 // expression notes what one expression of the rule says; those that say nothing of
 // interest are passed over.
-func (r *reader) expression(name string, b []byte) error {
-	fam := byte(r.family)
+func (r *reader) expression(name string, ad *netlink.AttributeDecoder) {
 	switch name {
 	case "immediate":
-		return r.immediate(b)
+		inside(ad, r.immediate)
+		return
 	case "target":
-		return r.target(b)
+		r.target(ad)
+		return
 	case "counter":
-		return nil
+		return
 	case "match":
-		return r.match(b)
+		r.match(ad)
+		return
 	}
-	r.matches += name + string(b)
+	r.matches += name + string(ad.Bytes())
 	switch name {
 	case "masq":
 		r.Target = "MASQUERADE"
 	case "payload":
-		var e expr.Payload
-		err := expr.Unmarshal(fam, b, &e)
-		v6 := e.Offset == 8 && (r.family == IPv6 || e.Len > 4)
-		v4 := e.Offset == 12 && r.family != IPv6
-		r.loaded, r.size, r.mask = other, 4, nil
-		if e.Base == expr.PayloadBaseNetworkHeader && (v4 || v6) {
-			r.loaded = saddr
-		}
-		if v6 {
-			r.size = 16
-		}
-		return err
+		r.payload(ad)
 	case "meta":
-		var e expr.Meta
-		err := expr.Unmarshal(fam, b, &e)
-		if r.loaded = other; e.Key == expr.MetaKeyIIFNAME {
-			r.loaded = iif
-		}
-		return err
+		r.loaded = other
+		inside(ad, r.meta)
 	case "bitwise":
-		var e expr.Bitwise
-		err := expr.Unmarshal(fam, b, &e)
-		r.mask = e.Mask
-		return err
+		inside(ad, r.bitwise)
 	case "cmp":
-		var e expr.Cmp
-		err := expr.Unmarshal(fam, b, &e)
-		r.compare(e)
-		return err
+		r.cmp(ad)
 	}
-	return nil
 }
 
-// compare notes what the register is to be equal to.
-func (r *reader) compare(e expr.Cmp) {
-	r.values = append(r.values, string(e.Data))
+// payload notes whether the source address is loaded.
+func (r *reader) payload(ad *netlink.AttributeDecoder) {
+	var base, offset, size uint32
+	inside(ad, func(ad *netlink.AttributeDecoder) {
+		switch ad.Type() {
+		case unix.NFTA_PAYLOAD_BASE:
+			base = ad.Uint32()
+		case unix.NFTA_PAYLOAD_OFFSET:
+			offset = ad.Uint32()
+		case unix.NFTA_PAYLOAD_LEN:
+			size = ad.Uint32()
+		}
+	})
+	v6 := offset == 8 && (r.family == IPv6 || size > 4)
+	v4 := offset == 12 && r.family != IPv6
+	r.loaded, r.size, r.mask = other, 4, nil
+	if base == unix.NFT_PAYLOAD_NETWORK_HEADER && (v4 || v6) {
+		r.loaded = saddr
+	}
+	if v6 {
+		r.size = 16
+	}
+}
+
+func (r *reader) meta(ad *netlink.AttributeDecoder) {
+	if ad.Type() == unix.NFTA_META_KEY && ad.Uint32() == unix.NFT_META_IIFNAME {
+		r.loaded = iif
+	}
+}
+
+func (r *reader) bitwise(ad *netlink.AttributeDecoder) {
+	if ad.Type() == unix.NFTA_BITWISE_MASK {
+		inside(ad, r.mask.decode)
+	}
+}
+
+// cmp notes what the register is to be equal to.
+func (r *reader) cmp(ad *netlink.AttributeDecoder) {
+	var op uint32
+	var data value
+	inside(ad, func(ad *netlink.AttributeDecoder) {
+		switch ad.Type() {
+		case unix.NFTA_CMP_OP:
+			op = ad.Uint32()
+		case unix.NFTA_CMP_DATA:
+			inside(ad, data.decode)
+		}
+	})
+	r.values = append(r.values, string(data))
 	switch {
-	case e.Op != expr.CmpOpEq:
+	case op != unix.NFT_CMP_EQ:
 	case r.loaded == saddr:
-		r.Saddr = prefix(r.size, e.Data, r.mask)
+		r.Saddr = prefix(r.size, data, r.mask)
 	case r.loaded == iif:
-		r.Iif = cString(e.Data)
+		r.Iif = cString(data)
 	}
 	r.loaded = other
 }
 
-const accept = 1 // NF_ACCEPT, linux/netfilter.h
-
 // immediate reads a verdict, or a value that a later expression uses.
-func (r *reader) immediate(b []byte) error {
-	return decode(b, func(ad *netlink.AttributeDecoder) {
-		if ad.Type() != unix.NFTA_IMMEDIATE_DATA {
-			return
+func (r *reader) immediate(ad *netlink.AttributeDecoder) {
+	if ad.Type() != unix.NFTA_IMMEDIATE_DATA {
+		return
+	}
+	inside(ad, func(ad *netlink.AttributeDecoder) {
+		switch ad.Type() {
+		case unix.NFTA_DATA_VALUE:
+			r.values = append(r.values, string(ad.Bytes()))
+		case unix.NFTA_DATA_VERDICT:
+			inside(ad, r.verdict)
 		}
-		inside(ad, func(ad *netlink.AttributeDecoder) {
-			switch ad.Type() {
-			case unix.NFTA_DATA_VALUE:
-				r.values = append(r.values, string(ad.Bytes()))
-			case unix.NFTA_DATA_VERDICT:
-				inside(ad, func(ad *netlink.AttributeDecoder) {
-					switch ad.Type() {
-					case unix.NFTA_VERDICT_CHAIN:
-						r.Jump = ad.String()
-					case unix.NFTA_VERDICT_CODE:
-						if ad.Uint32() == accept {
-							r.Target = "ACCEPT"
-						}
-					}
-				})
-			}
-		})
 	})
+}
+
+func (r *reader) verdict(ad *netlink.AttributeDecoder) {
+	switch ad.Type() {
+	case unix.NFTA_VERDICT_CHAIN:
+		r.Jump = ad.String()
+	case unix.NFTA_VERDICT_CODE:
+		if ad.Uint32() == accept {
+			r.Target = "ACCEPT"
+		}
+	}
 }
 
 // target reads a target of iptables, and where its DNAT sends packets: struct nf_nat_range2 begins with
 // flags of four bytes and an address with room for IPv6.
-func (r *reader) target(b []byte) error {
+func (r *reader) target(ad *netlink.AttributeDecoder) {
 	var name string
 	var info []byte
-	err := decode(b, func(ad *netlink.AttributeDecoder) {
+	inside(ad, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case unix.NFTA_TARGET_NAME:
 			name = ad.String()
@@ -218,15 +241,14 @@ func (r *reader) target(b []byte) error {
 	if name == "DNAT" && len(info) >= 20 {
 		r.values = append(r.values, string(info[4:8]), string(info[4:20]))
 	}
-	return err
 }
 
 // match reads a match of iptables. Its comment (struct xt_comment_info: the text
 // alone) asks nothing of a packet.
-func (r *reader) match(b []byte) error {
+func (r *reader) match(ad *netlink.AttributeDecoder) {
 	var name string
 	var info []byte
-	err := decode(b, func(ad *netlink.AttributeDecoder) {
+	inside(ad, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case unix.NFTA_MATCH_NAME:
 			name = ad.String()
@@ -239,7 +261,6 @@ func (r *reader) match(b []byte) error {
 	} else {
 		r.matches += name + string(info)
 	}
-	return err
 }
 
 // prefix reads what a source address is compared with. iptables and nft load only

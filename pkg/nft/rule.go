@@ -3,7 +3,6 @@ package nft
 import (
 	"net/netip"
 
-	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 )
 
@@ -13,20 +12,18 @@ type Rule []Part
 // A Part is one match or one statement of a rule.
 type Part struct {
 	of    Family // the packets it makes sense for; zero: all
-	steps []expr.Any
+	steps []expression
 }
 
 // expressions joins the parts. In a table that sees both IPv4 and IPv6, a part that
 // reads one of the two headers first asks which one the packet has, once a rule, as
 // nft does.
-func (r Rule) expressions(table Family) []expr.Any {
-	var all []expr.Any
+func (r Rule) expressions(table Family) []expression {
+	var all []expression
 	var asked Family
 	for _, p := range r {
 		if table == Inet && p.of != 0 && p.of != asked {
-			all = append(all,
-				&expr.Meta{Key: expr.MetaKeyNFPROTO, Register: unix.NFT_REG_1},
-				&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: []byte{byte(p.of)}})
+			all = append(all, meta(unix.NFT_META_NFPROTO, unix.NFT_REG_1), equal(value{byte(p.of)}))
 			asked = p.of
 		}
 		all = append(all, p.steps...)
@@ -38,7 +35,7 @@ func (r Rule) expressions(table Family) []expr.Any {
 type Field struct {
 	of   Family
 	kind Type
-	load func(register uint32) expr.Any
+	load func(register uint32) expression
 }
 
 // Saddr is the source address.
@@ -58,36 +55,32 @@ func Daddr(f Family) Field {
 }
 
 func header(f Family, kind Type, offset uint32) Field {
-	return Field{f, kind, func(r uint32) expr.Any {
-		return &expr.Payload{DestRegister: r, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: kind.size()}
+	return Field{f, kind, func(r uint32) expression {
+		return payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, kind.size(), r)
 	}}
 }
 
 // L4Proto is the number of the protocol over IP.
 func L4Proto() Field {
-	return Field{kind: InetProto, load: func(r uint32) expr.Any {
-		return &expr.Meta{Key: expr.MetaKeyL4PROTO, Register: r}
-	}}
+	return Field{kind: InetProto, load: func(r uint32) expression { return meta(unix.NFT_META_L4PROTO, r) }}
 }
 
 // Dport is the destination port of TCP, UDP and SCTP.
 func Dport() Field {
-	return Field{kind: InetService, load: func(r uint32) expr.Any {
-		return &expr.Payload{DestRegister: r, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: InetService.size()}
+	return Field{kind: InetService, load: func(r uint32) expression {
+		return payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, InetService.size(), r)
 	}}
 }
 
 // IifName is the name of the interface that the packet came in by.
 func IifName() Field {
-	return Field{kind: IfName, load: func(r uint32) expr.Any {
-		return &expr.Meta{Key: expr.MetaKeyIIFNAME, Register: r}
-	}}
+	return Field{kind: IfName, load: func(r uint32) expression { return meta(unix.NFT_META_IIFNAME, r) }}
 }
 
 // EtherSaddr is the hardware address of the sender.
 func EtherSaddr() Field {
-	return Field{kind: EtherAddr, load: func(r uint32) expr.Any {
-		return &expr.Payload{DestRegister: r, Base: expr.PayloadBaseLLHeader, Offset: 6, Len: EtherAddr.size()}
+	return Field{kind: EtherAddr, load: func(r uint32) expression {
+		return payload(unix.NFT_PAYLOAD_LL_HEADER, 6, EtherAddr.size(), r)
 	}}
 }
 
@@ -115,37 +108,29 @@ func register(n uint32) uint32 {
 	return unix.NFT_REG32_00 + n
 }
 
+// then is the part with one more step.
+func (p Part) then(e expression) Part {
+	p.steps = append(p.steps, e)
+	return p
+}
+
 // In matches what is in the set.
-func In(set string, fields ...Field) Part { return lookup(&expr.Lookup{SetName: set}, fields) }
+func In(set string, fields ...Field) Part { return load(fields).then(contained(set)) }
 
 // NotIn matches what is not in the set.
-func NotIn(set string, fields ...Field) Part {
-	return lookup(&expr.Lookup{SetName: set, Invert: true}, fields)
-}
+func NotIn(set string, fields ...Field) Part { return load(fields).then(missing(set)) }
 
 // VMap does what the verdict map says.
 func VMap(set string, fields ...Field) Part {
-	return lookup(&expr.Lookup{SetName: set, IsDestRegSet: true, DestRegister: unix.NFT_REG_VERDICT}, fields)
-}
-
-func lookup(l *expr.Lookup, fields []Field) Part {
-	p := load(fields)
-	l.SourceRegister = unix.NFT_REG_1
-	p.steps = append(p.steps, l)
-	return p
+	return load(fields).then(mapped(set, unix.NFT_REG_VERDICT))
 }
 
 // DNATMap sends a packet to the address and port that the map gives for the fields.
 // A packet that the map does not know goes on.
 func DNATMap(f Family, set string, fields ...Field) Part {
-	p := lookup(&expr.Lookup{SetName: set, IsDestRegSet: true, DestRegister: unix.NFT_REG_1}, fields)
-	port := register(Daddr(f).kind.size() / 4)
+	p := load(fields).then(mapped(set, unix.NFT_REG_1))
 	p.of = f
-	p.steps = append(p.steps, &expr.NAT{
-		Type: expr.NATTypeDestNAT, Family: uint32(f),
-		RegAddrMin: unix.NFT_REG_1, RegAddrMax: unix.NFT_REG_1, RegProtoMin: port, RegProtoMax: port, Specified: true,
-	})
-	return p
+	return p.then(dnat(f, register(Daddr(f).kind.size()/4)))
 }
 
 // DaddrIn matches packets to the prefix.
@@ -162,17 +147,16 @@ func in(p netip.Prefix, field func(Family) Field) Part {
 	}
 	part := load([]Field{field(f)})
 	if p.Bits() < 8*size {
-		part.steps = append(part.steps, bitwise(mask(p.Bits(), size), make([]byte, size)))
+		part = part.then(bitwise(mask(p.Bits(), size), make(value, size)))
 	}
-	part.steps = append(part.steps, &expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: p.Addr().AsSlice()})
-	return part
+	return part.then(equal(p.Addr().AsSlice()))
 }
 
 // Only matches the packets of one family.
 func Only(f Family) Part { return Part{of: f} }
 
-func mask(bits, size int) []byte {
-	m := make([]byte, size)
+func mask(bits, size int) value {
+	m := make(value, size)
 	for i := range bits {
 		m[i/8] |= 0x80 >> (i % 8)
 	}
@@ -181,78 +165,60 @@ func mask(bits, size int) []byte {
 
 // ToLocal matches packets to an address of this node.
 func ToLocal() Part {
-	return Part{steps: []expr.Any{
-		&expr.Fib{Register: unix.NFT_REG_1, FlagDADDR: true, ResultADDRTYPE: true},
-		&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: nativeUint32(unix.RTN_LOCAL)},
-	}}
+	return steps(
+		fib(unix.NFT_FIB_RESULT_ADDRTYPE, unix.NFTA_FIB_F_DADDR),
+		equal(nativeUint32(unix.RTN_LOCAL)),
+	)
 }
 
 // IifKindNot matches packets that came in by a virtual interface of another kind
 // ("veth", "bridge"; kernel 5.1, commit 0fb4d21956f4). Neither lo nor the device of
 // a network card has a kind.
 func IifKindNot(kind string) Part {
-	return Part{steps: []expr.Any{
-		&expr.Meta{Key: metaIifKind, Register: unix.NFT_REG_1},
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: unix.NFT_REG_1, Data: []byte(IfNameKey(kind))},
-	}}
+	return steps(meta(metaIifKind, unix.NFT_REG_1), unequal(value(IfNameKey(kind))))
 }
-
-// metaIifKind is NFT_META_IIFKIND of linux/netfilter/nf_tables.h.
-const metaIifKind expr.MetaKey = 26
 
 // Mark sets one bit of the packet's mark.
 func Mark(bit int) Part {
-	flag := nativeUint32(1 << bit)
-	others := make([]byte, len(flag))
-	for i := range flag {
-		others[i] = ^flag[i]
-	}
-	return Part{steps: []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyMARK, Register: unix.NFT_REG_1},
-		bitwise(others, flag),
-		&expr.Meta{Key: expr.MetaKeyMARK, Register: unix.NFT_REG_1, SourceRegister: true},
-	}}
+	return steps(
+		meta(unix.NFT_META_MARK, unix.NFT_REG_1),
+		bitwise(nativeUint32(^(1<<bit)), nativeUint32(1<<bit)),
+		setMeta(unix.NFT_META_MARK),
+	)
 }
 
 // Marked matches packets with that bit in the mark.
 func Marked(bit int) Part {
 	flag := nativeUint32(1 << bit)
-	return Part{steps: []expr.Any{
-		&expr.Meta{Key: expr.MetaKeyMARK, Register: unix.NFT_REG_1},
-		bitwise(flag, make([]byte, len(flag))),
-		&expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: flag},
-	}}
+	return steps(
+		meta(unix.NFT_META_MARK, unix.NFT_REG_1),
+		bitwise(flag, nativeUint32(0)),
+		equal(flag),
+	)
 }
 
 // Translated matches packets of connections whose destination was translated.
 func Translated() Part {
-	return Part{steps: []expr.Any{
-		&expr.Ct{Key: expr.CtKeySTATUS, Register: unix.NFT_REG_1},
+	return steps(
+		ct(unix.NFT_CT_STATUS),
 		bitwise(nativeUint32(ipsDstNAT), nativeUint32(0)),
-		&expr.Cmp{Op: expr.CmpOpNeq, Register: unix.NFT_REG_1, Data: nativeUint32(0)},
-	}}
+		unequal(nativeUint32(0)),
+	)
 }
 
 // ipsDstNAT is IPS_DST_NAT of linux/netfilter/nf_conntrack_common.h.
 const ipsDstNAT = 1 << 5
 
-// bitwise changes the number in the register: first and, then exclusive or.
-func bitwise(and, xor []byte) *expr.Bitwise {
-	return &expr.Bitwise{SourceRegister: unix.NFT_REG_1, DestRegister: unix.NFT_REG_1, Len: uint32(len(and)), Mask: and, Xor: xor}
-}
-
 // Masquerade gives the packet the address of the interface it leaves by.
-func Masquerade() Part { return Part{steps: []expr.Any{&expr.Masq{}}} }
+func Masquerade() Part { return steps(masq()) }
 
 // Return ends the chain.
-func Return() Part { return verdict(expr.VerdictReturn) }
+func Return() Part { return steps(immediate(verdict{code: unix.NFT_RETURN})) }
 
 // Drop ends the packet.
-func Drop() Part { return verdict(expr.VerdictDrop) }
+func Drop() Part { return steps(immediate(verdict{code: drop})) }
 
 // Jump goes through another chain, and comes back.
-func Jump(chain string) Part {
-	return Part{steps: []expr.Any{&expr.Verdict{Kind: expr.VerdictJump, Chain: chain}}}
-}
+func Jump(chain string) Part { return steps(immediate(verdict{unix.NFT_JUMP, chain})) }
 
-func verdict(kind expr.VerdictKind) Part { return Part{steps: []expr.Any{&expr.Verdict{Kind: kind}}} }
+func steps(s ...expression) Part { return Part{steps: s} }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/google/nftables/expr"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -226,15 +225,10 @@ func (t *Tx) addRule(tab Table, chain string, r Rule, comment string) {
 		func(ae *netlink.AttributeEncoder) {
 			ae.String(unix.NFTA_RULE_TABLE, tab.Name)
 			ae.String(unix.NFTA_RULE_CHAIN, chain)
-			ae.Nested(unix.NFTA_RULE_EXPRESSIONS, func(ae *netlink.AttributeEncoder) error {
+			nested(ae, unix.NFTA_RULE_EXPRESSIONS, func(ae *netlink.AttributeEncoder) {
 				for _, e := range r.expressions(tab.Family) {
-					b, err := expr.Marshal(byte(tab.Family), e)
-					if err != nil {
-						return err
-					}
-					ae.Bytes(unix.NLA_F_NESTED|unix.NFTA_LIST_ELEM, b)
+					nested(ae, unix.NFTA_LIST_ELEM, e.encode)
 				}
-				return nil
 			})
 			ae.Bytes(unix.NFTA_RULE_USERDATA, commentData(comment))
 		})
