@@ -78,13 +78,17 @@ func (c *Conn) dial() error {
 // request makes a message. encode adds its attributes; nil: none.
 func request(v verb, f Family, encode func(*netlink.AttributeEncoder)) (netlink.Message, error) {
 	attributes, err := attributes(encode)
+	return message(v, append(nfgenmsg(f, 0), attributes...)), err
+}
+
+func message(v verb, body []byte) netlink.Message {
 	return netlink.Message{
 		Header: netlink.Header{
 			Type:  netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | v.kind),
 			Flags: netlink.Request | v.flags,
 		},
-		Data: append(nfgenmsg(f, 0), attributes...),
-	}, err
+		Data: body,
+	}
 }
 
 // nfgenmsg is the header that follows that of netlink.

@@ -1,6 +1,7 @@
 package nft
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -8,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/mdlayher/netlink"
+	attr "github.com/plumb-cni/plumb/pkg/netlink"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"golang.org/x/sys/unix"
 )
@@ -61,46 +63,89 @@ func Concat(parts ...Key) Key {
 	return Key(b)
 }
 
-func (e Element) encode(ae *netlink.AttributeEncoder) {
-	nested(ae, unix.NFTA_SET_ELEM_KEY, value(e.Key).encode)
+// A list is elements of one set in the form of a message: the kernel takes as many in
+// one as there is room for, makes of them what the message says in their order, and
+// stops at the first that it refuses.
+type list struct {
+	verb     verb
+	tab      Table
+	set      string
+	elements []byte // attributes NFTA_LIST_ELEM
+}
+
+// maxList is at how many bytes a list is full: the length of the attribute that holds it
+// has 16 bits, and an element less than half of that.
+const maxList = 32 << 10
+
+func (l *list) put(e Element) {
+	l.elements, _ = attr.Encode(l.elements, binary.BigEndian, func(w *attr.Encoder) { // too short to fail
+		w.Nested(unix.NFTA_LIST_ELEM, e.encode)
+	})
+}
+
+func (l *list) message() netlink.Message {
+	body, _ := attr.Encode(nfgenmsg(l.tab.Family, 0), binary.BigEndian, func(w *attr.Encoder) { // too short to fail
+		w.String(unix.NFTA_SET_ELEM_LIST_TABLE, l.tab.Name)
+		w.String(unix.NFTA_SET_ELEM_LIST_SET, l.set)
+		w.Bytes(unix.NFTA_SET_ELEM_LIST_ELEMENTS|unix.NLA_F_NESTED, l.elements)
+	})
+	return message(l.verb, body)
+}
+
+func (e Element) encode(w *attr.Encoder) {
+	w.Nested(unix.NFTA_SET_ELEM_KEY, func(w *attr.Encoder) { w.Bytes(unix.NFTA_DATA_VALUE, []byte(e.Key)) })
 	switch {
 	case e.Jump != "":
-		nested(ae, unix.NFTA_SET_ELEM_DATA, verdict{unix.NFT_JUMP, e.Jump}.encode)
+		w.Nested(unix.NFTA_SET_ELEM_DATA, func(w *attr.Encoder) {
+			w.Nested(unix.NFTA_DATA_VERDICT, func(w *attr.Encoder) {
+				w.Uint32(unix.NFTA_VERDICT_CODE, jump)
+				w.String(unix.NFTA_VERDICT_CHAIN, e.Jump)
+			})
+		})
 	case e.Data != "":
-		nested(ae, unix.NFTA_SET_ELEM_DATA, value(e.Data).encode)
+		w.Nested(unix.NFTA_SET_ELEM_DATA, func(w *attr.Encoder) { w.Bytes(unix.NFTA_DATA_VALUE, []byte(e.Data)) })
 	}
 	if e.Comment != "" {
-		ae.Bytes(unix.NFTA_SET_ELEM_USERDATA, commentData(e.Comment))
+		w.Bytes(unix.NFTA_SET_ELEM_USERDATA, commentData(e.Comment))
 	}
 }
 
-func (e *Element) decode(ad *netlink.AttributeDecoder) {
-	switch ad.Type() {
-	case unix.NFTA_SET_ELEM_KEY:
-		inside(ad, func(ad *netlink.AttributeDecoder) { e.Key = Key(ad.Bytes()) })
-	case unix.NFTA_SET_ELEM_DATA:
-		inside(ad, func(ad *netlink.AttributeDecoder) {
-			switch ad.Type() {
-			case unix.NFTA_DATA_VALUE:
-				e.Data = Key(ad.Bytes())
-			case unix.NFTA_DATA_VERDICT:
-				inside(ad, func(ad *netlink.AttributeDecoder) {
-					if ad.Type() == unix.NFTA_VERDICT_CHAIN {
-						e.Jump = ad.String()
-					}
-				})
-			}
-		})
-	case unix.NFTA_SET_ELEM_USERDATA:
-		e.Comment = commentOf(ad.Bytes())
+const jump = 1<<32 + unix.NFT_JUMP // a negative number
+
+// decode reads the attributes of an element.
+func (e *Element) decode(b []byte) error {
+	d := attr.Decode(b, binary.BigEndian)
+	for d.Next() {
+		switch d.Kind() {
+		case unix.NFTA_SET_ELEM_KEY:
+			e.Key = Key(within(d.Bytes(), unix.NFTA_DATA_VALUE))
+		case unix.NFTA_SET_ELEM_DATA:
+			e.Data = Key(within(d.Bytes(), unix.NFTA_DATA_VALUE))
+			e.Jump = cString(within(within(d.Bytes(), unix.NFTA_DATA_VERDICT), unix.NFTA_VERDICT_CHAIN))
+		case unix.NFTA_SET_ELEM_USERDATA:
+			e.Comment = commentOf(d.Bytes())
+		}
 	}
+	return d.Err()
+}
+
+// within is the value of the first attribute of that kind; nil: there is none.
+func within(b []byte, kind uint16) []byte {
+	for d := attr.Decode(b, binary.BigEndian); d.Next(); {
+		if d.Kind() == kind {
+			return d.Bytes()
+		}
+	}
+	return nil
 }
 
 // Element reads the element of that key; its cost does not depend on how many
 // others there are. A missing one, or a missing set or table, is fs.ErrNotExist.
 func (c *Conn) Element(t Table, set string, k Key) (Element, error) {
 	found, err := c.elements(t, set, "nft get element of "+set+" of "+t.String(), func() ([]netlink.Message, error) {
-		return c.execute(request(verb{unix.NFT_MSG_GETSETELEM, 0}, t.Family, address{t, set, Element{Key: k}}.encode))
+		asked := list{verb: getElements, tab: t, set: set}
+		asked.put(Element{Key: k})
+		return c.execute(asked.message(), nil)
 	})
 	if err == nil && len(found) != 1 {
 		err = fmt.Errorf("asked for one element, got %d", len(found))
@@ -117,19 +162,32 @@ type Ref struct {
 	Key Key
 }
 
-// Lookup reads those of the elements that exist. Its cost does not depend on how many
-// others there are. A missing set or table has none.
-func (c *Conn) Lookup(t Table, refs []Ref) (map[Ref]Element, error) {
-	found := map[Ref]Element{}
+// Lookup reads the elements, in the order of refs; one that does not exist, as in a set
+// or table that is missing, has no key. Its cost does not depend on how many others
+// there are.
+func (c *Conn) Lookup(t Table, refs []Ref) ([]Element, error) {
+	found := make([]Element, len(refs))
 	if len(refs) == 0 {
 		return found, nil
 	}
 	err := c.h.Step("nft get elements of "+t.String(), func() error {
-		const together = 32 // answers of so many requests fit into the socket's usual buffer
-		for part := range slices.Chunk(refs, together) {
-			if err := c.lookup(t, part, found); err != nil {
-				return err
+		asked := make([]int, len(refs))
+		for i := range asked {
+			asked[i] = i
+		}
+		// One request for many elements ends with the first that is missing. Those behind
+		// it are asked for one by one.
+		const together = 32 // answers of so many fit into the socket's usual buffer
+		for _, most := range []int{together, 1} {
+			var behind []int
+			for some := range slices.Chunk(asked, together) {
+				more, err := c.ask(questions(t, refs, some, most), found)
+				if err != nil {
+					return err
+				}
+				behind = append(behind, more...)
 			}
+			asked = behind
 		}
 		return nil
 	})
@@ -139,49 +197,91 @@ func (c *Conn) Lookup(t Table, refs []Ref) (map[Ref]Element, error) {
 	return found, nil
 }
 
-// lookup sends the requests in one write. Each has exactly one answer: the element,
-// or that there is none.
-func (c *Conn) lookup(t Table, refs []Ref, found map[Ref]Element) error {
-	batch := make([]netlink.Message, len(refs))
-	for i, ref := range refs {
-		var err error
-		batch[i], err = request(verb{unix.NFT_MSG_GETSETELEM, 0}, t.Family, address{t, ref.Set, Element{Key: ref.Key}}.encode)
-		if err != nil {
-			return err
+// A question asks for elements of one set in one request.
+type question struct {
+	list
+	asked []int // where in the answer of Lookup each element goes
+	read  int   // how many came
+}
+
+// questions ask for the elements that asked has the places of, at most so many each.
+func questions(t Table, refs []Ref, asked []int, most int) []*question {
+	var all []*question
+	for _, i := range asked {
+		at := slices.IndexFunc(all, func(q *question) bool { return q.set == refs[i].Set && len(q.asked) < most })
+		if at < 0 {
+			at = len(all)
+			all = append(all, &question{list: list{verb: getElements, tab: t, set: refs[i].Set}})
 		}
+		all[at].put(Element{Key: refs[i].Key})
+		all[at].asked = append(all[at].asked, i)
+	}
+	return all
+}
+
+// getElements has one answer an element, until one is missing: fs.ErrNotExist.
+var getElements = verb{unix.NFT_MSG_GETSETELEM, 0}
+
+// ask sends the questions in one write, and gives the places of what was asked for
+// behind a missing element.
+func (c *Conn) ask(questions []*question, found []Element) (behind []int, err error) {
+	batch := make([]netlink.Message, len(questions))
+	for i, q := range questions {
+		batch[i] = q.message()
 	}
 	sent, err := c.nl.SendMessages(batch)
 	if err != nil {
-		return errno(err)
+		return nil, errno(err)
 	}
-	asked := map[uint32]Ref{}
+	open := make(map[uint32]*question, len(sent))
 	for i, m := range sent {
-		asked[m.Header.Sequence] = refs[i]
+		open[m.Header.Sequence] = questions[i]
 	}
 	var errs []error
-	for len(asked) > 0 {
+	for len(open) > 0 {
 		answers, err := c.nl.Receive()
 		var refused *netlink.OpError
 		switch {
 		case err != nil && (!errors.As(err, &refused) || refused.Sequence == 0):
-			return errno(err)
+			return nil, errno(err)
+		case err != nil && !errors.Is(refused.Err, fs.ErrNotExist):
+			errs = append(errs, refused.Err)
+			delete(open, refused.Sequence)
 		case err != nil:
-			delete(asked, refused.Sequence)
-			if !errors.Is(refused.Err, fs.ErrNotExist) {
-				errs = append(errs, refused.Err)
-			}
-			continue
+			behind = append(behind, open[refused.Sequence].behind()...)
+			delete(open, refused.Sequence)
 		}
 		for _, m := range answers {
-			elements, err := elementsIn(m)
-			if ref, ok := asked[m.Header.Sequence]; ok && len(elements) == 1 {
-				found[ref] = elements[0]
-			}
-			delete(asked, m.Header.Sequence)
+			done, err := open[m.Header.Sequence].take(m, found)
 			errs = append(errs, err)
+			if done {
+				delete(open, m.Header.Sequence)
+			}
 		}
 	}
-	return errors.Join(errs...)
+	return behind, errors.Join(errs...)
+}
+
+// take puts an answer in its place; done: it was the last. An answer to nothing is left
+// alone.
+func (q *question) take(m netlink.Message, found []Element) (done bool, err error) {
+	if q == nil {
+		return false, nil
+	}
+	elements, err := elementsIn(m)
+	if len(elements) == 1 {
+		found[q.asked[q.read]] = elements[0]
+	}
+	q.read++
+	return q.read == len(q.asked), err
+}
+
+// behind are the places of what was asked for behind the element that is missing.
+func (q *question) behind() []int {
+	if q == nil {
+		return nil
+	}
+	return q.asked[q.read+1:]
 }
 
 // Elements lists a set or map. A missing set or table is fs.ErrNotExist.
@@ -213,15 +313,12 @@ func (c *Conn) elements(t Table, set, step string, ask func() ([]netlink.Message
 
 // elementsIn reads the elements that an answer lists.
 func elementsIn(m netlink.Message) (found []Element, err error) {
-	err = decode(body(m), func(ad *netlink.AttributeDecoder) {
-		if ad.Type() != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
-			return
-		}
-		inside(ad, func(ad *netlink.AttributeDecoder) {
-			var e Element
-			inside(ad, e.decode)
-			found = append(found, e)
-		})
-	})
-	return found, err
+	var errs []error
+	d := attr.Decode(within(body(m), unix.NFTA_SET_ELEM_LIST_ELEMENTS), binary.BigEndian)
+	for d.Next() {
+		var e Element
+		errs = append(errs, e.decode(d.Bytes()))
+		found = append(found, e)
+	}
+	return found, errors.Join(append(errs, d.Err())...)
 }

@@ -102,6 +102,53 @@ var _ = Describe("nf_tables", func() {
 		Expect(c.Elements(table, "masq4")).To(BeEmpty())
 	})
 
+	It("adds and finds many elements, and those behind a missing one", func() {
+		Expect(c.Ensure(layout)).To(Succeed())
+		const many = 1000 // more than fit into one message
+		var refs []nft.Ref
+		var want, want2 []nft.Element
+		for i := range many {
+			e := element(netip.AddrFrom4([4]byte{10, 88, byte(i >> 8), byte(i)}), owner)
+			refs, want = append(refs, nft.Ref{Set: "masq4", Key: e.Key}), append(want, e)
+			if i%97 == 5 || i > 900 {
+				want2 = append(want2, nft.Element{})
+				continue
+			}
+			want2 = append(want2, e)
+		}
+		Expect(add(c, want...)).To(Succeed())
+		Expect(c.Lookup(table, refs)).To(Equal(want))
+		var gone []nft.Element
+		for i, e := range want {
+			if want2[i].Key == "" {
+				gone = append(gone, e)
+			}
+		}
+		Expect(del(c, gone...)).To(Succeed())
+		Expect(c.Lookup(table, refs)).To(Equal(want2))
+		Expect(add(c, want...)).To(MatchError(fs.ErrExist), "all or none")
+		Expect(c.Lookup(table, refs)).To(Equal(want2))
+		elsewhere := nft.Ref{Set: "masq6", Key: nft.AddrKey(netip.MustParseAddr("fd00:9::1"))}
+		Expect(c.Lookup(table, []nft.Ref{refs[5], refs[6], elsewhere, {Set: "nosuch", Key: refs[0].Key}, refs[7]})).
+			To(Equal([]nft.Element{{}, want[6], {}, {}, want[7]}))
+		Expect(del(c, slices.DeleteFunc(want2, func(e nft.Element) bool { return e.Key == "" })...)).To(Succeed())
+		Expect(c.Elements(table, "masq4")).To(BeEmpty())
+	})
+
+	It("makes the changes of a set in their order", func() {
+		Expect(c.Ensure(layout)).To(Succeed())
+		first, second := element(addr, owner), element(addr.Next(), owner)
+		Expect(add(c, second)).To(Succeed())
+		var tx nft.Tx
+		tx.AddElement(table, "masq4", first)
+		tx.DelElement(table, "masq4", second.Key)
+		tx.AddElement(table, "masq6", element(netip.MustParseAddr("fd00:9::1"), owner))
+		tx.AddElement(table, "masq4", second) // not along with the first
+		tx.DelElement(table, "masq4", first.Key)
+		Expect(c.Commit("turn", &tx)).To(Succeed())
+		Expect(c.Elements(table, "masq4")).To(Equal([]nft.Element{second}))
+	})
+
 	It("answers with fs.ErrNotExist and fs.ErrExist, and names the change", func() {
 		Expect(add(c, element(addr, owner))).To(And(MatchError(fs.ErrNotExist), MatchError(ContainSubstring("masq4 of table inet plumb"))))
 		_, err := c.Elements(table, "masq4")

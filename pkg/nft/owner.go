@@ -37,9 +37,15 @@ func NetworkPrefix(network string) string { return fit(network, maxNetwork) + "/
 // elements among thousands without reading them all. The key is an ifname, the one
 // type of nft's that holds a text; it is a hash, so the element's comment has the
 // last word.
-func OwnerKey(a types.Attachment, n int) Key {
-	sum := sha512.Sum512([]byte(Owner(a) + "/" + strconv.Itoa(n)))
-	return IfNameKey(hex.EncodeToString(sum[:8]))
+func OwnerKey(a types.Attachment, n int) Key { return OwnerKeys(a)(n) }
+
+// OwnerKeys gives the OwnerKeys of one owner, for who wants many.
+func OwnerKeys(a types.Attachment) func(n int) Key {
+	text := []byte(Owner(a) + "/")
+	return func(n int) Key {
+		sum := sha512.Sum512(strconv.AppendInt(text[:len(text):len(text)], int64(n), 10))
+		return IfNameKey(hex.EncodeToString(sum[:8]))
+	}
 }
 
 // fit gives s itself, or a text of at most limit bytes that stands for it.

@@ -23,10 +23,11 @@ type Tx struct {
 	err        error
 }
 
-// An op is one change and its name for people.
+// An op is one change and its name for people, or the same change of many elements.
 type op struct {
-	what string
-	msg  netlink.Message
+	what     string
+	msg      netlink.Message
+	elements *list // instead of msg
 }
 
 // A verb is the type of a message and its flags.
@@ -40,7 +41,7 @@ func (t *Tx) add(what string, v verb, f Family, encode func(*netlink.AttributeEn
 	if err != nil {
 		t.err = errors.Join(t.err, fmt.Errorf("%s: %w", what, err))
 	}
-	t.ops = append(t.ops, op{what, m})
+	t.ops = append(t.ops, op{what: what, msg: m})
 }
 
 // Commit makes the changes of tx, all or none. what names the whole for people;
@@ -124,6 +125,9 @@ func (t *Tx) batch() ([]netlink.Message, error) {
 	batch := make([]netlink.Message, 0, len(t.ops)+2)
 	batch = append(batch, edge(unix.NFNL_MSG_BATCH_BEGIN, bound))
 	for _, op := range t.ops {
+		if op.elements != nil {
+			op.msg = op.elements.message()
+		}
 		batch = append(batch, op.msg)
 	}
 	if t.dry { // the kernel undoes a batch that does not end
@@ -266,29 +270,34 @@ func (t *Tx) DelChain(tab Table, chain string) {
 // AddElement adds an element that must not exist: one of the same key is
 // fs.ErrExist; a missing set, or a missing chain to jump to, is fs.ErrNotExist.
 func (t *Tx) AddElement(tab Table, set string, e Element) {
-	t.element("add element to "+set+" of table "+tab.String(), verb{unix.NFT_MSG_NEWSETELEM, netlink.Create | netlink.Excl}, address{tab, set, e})
+	t.element("add element to ", list{verb: verb{unix.NFT_MSG_NEWSETELEM, netlink.Create | netlink.Excl}, tab: tab, set: set}, e)
 }
 
 // DelElement deletes the element of that key, whoever owns it.
 func (t *Tx) DelElement(tab Table, set string, k Key) {
-	t.element("delete element from "+set+" of table "+tab.String(), verb{unix.NFT_MSG_DELSETELEM, 0}, address{tab, set, Element{Key: k}})
+	t.element("delete element from ", list{verb: verb{unix.NFT_MSG_DELSETELEM, 0}, tab: tab, set: set}, Element{Key: k})
 }
 
-// An address is an element and where it belongs.
-type address struct {
-	tab Table
-	set string
-	e   Element
+// element puts the change into the last message about the set, where that says the same
+// of other elements, or else into one of its own.
+func (t *Tx) element(what string, l list, e Element) {
+	open := t.lastAbout(l)
+	if open == nil || open.verb != l.verb || len(open.elements) > maxList {
+		open = &l
+		t.ops = append(t.ops, op{what: what + l.set + " of table " + l.tab.String(), elements: open})
+	}
+	open.put(e)
 }
 
-func (t *Tx) element(what string, v verb, a address) { t.add(what, v, a.tab.Family, a.encode) }
-
-func (a address) encode(ae *netlink.AttributeEncoder) {
-	ae.String(unix.NFTA_SET_ELEM_LIST_TABLE, a.tab.Name)
-	ae.String(unix.NFTA_SET_ELEM_LIST_SET, a.set)
-	nested(ae, unix.NFTA_SET_ELEM_LIST_ELEMENTS, func(ae *netlink.AttributeEncoder) {
-		nested(ae, unix.NFTA_LIST_ELEM, a.e.encode)
-	})
+// lastAbout is the last list of elements of the same set. What is no list may be what an
+// element needs (the chain that it jumps to), so no element goes before it.
+func (t *Tx) lastAbout(l list) *list {
+	for i := len(t.ops) - 1; i >= 0 && t.ops[i].elements != nil; i-- {
+		if o := t.ops[i].elements; o.set == l.set && o.tab == l.tab {
+			return o
+		}
+	}
+	return nil
 }
 
 // commentData is a comment in the form of libnftnl: type, length, text, NUL.

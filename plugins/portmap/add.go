@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/nft"
@@ -98,10 +97,18 @@ func (p *portMap) addRules() error {
 // warnOfDuplicates names the mappings that have no effect, because another one of the
 // same call is for the same packets.
 func (p *portMap) warnOfDuplicates() {
-	for i, m := range p.conf.mappings {
-		k := slices.IndexFunc(p.conf.mappings[:i], m.collides)
-		if k >= 0 && m.containerPort != p.conf.mappings[k].containerPort {
-			p.r.Warn("%s is mapped twice; it leads to container port %d, not %d", m.text(), p.conf.mappings[k].containerPort, m.containerPort)
+	leads := make(map[slot]uint16, len(p.conf.mappings))
+	for _, m := range p.conf.mappings {
+		first := m.containerPort
+		for _, f := range families() {
+			if port, taken := leads[m.slot(f)]; taken && m.in(f) {
+				first = port
+			} else if m.in(f) {
+				leads[m.slot(f)] = m.containerPort
+			}
+		}
+		if first != m.containerPort {
+			p.r.Warn("%s is mapped twice; it leads to container port %d, not %d", m.text(), first, m.containerPort)
 		}
 	}
 }

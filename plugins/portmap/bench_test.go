@@ -74,8 +74,9 @@ func fill(node *nstest.NS, n int) error {
 			owner := types.Attachment{Network: "net1", ContainerID: fmt.Sprintf("%064x", at), IfName: "eth0"}
 			to, comment := netip.MustParseAddr(pod4), nft.Owner(owner)
 			s := slot{nft.IPv4, netip.IPv4Unspecified(), tcp, uint16(10000 + at)}
-			tx.AddElement(table(), s.target().Set, nft.Element{Key: s.key(), Data: nft.Concat(nft.AddrKey(to), nft.PortKey(80)), Comment: comment})
-			tx.AddElement(table(), s.policy().Set, nft.Element{Key: s.key(), Jump: "snat/net1/10.9.0.0/24", Comment: comment})
+			target, policy := s.refs()
+			tx.AddElement(table(), target.Set, nft.Element{Key: s.key(), Data: nft.Concat(nft.AddrKey(to), nft.PortKey(80)), Comment: comment})
+			tx.AddElement(table(), policy.Set, nft.Element{Key: s.key(), Jump: "snat/net1/10.9.0.0/24", Comment: comment})
 			tx.AddElement(table(), nft.HostportOwners(nft.IPv4), nft.Element{Key: nft.OwnerKey(owner, 0), Data: s.listed(to), Comment: comment})
 		}
 		err = c.Commit("fill", &tx)

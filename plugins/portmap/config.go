@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strings"
 	"unicode"
 
@@ -247,17 +246,13 @@ func familyOf(a netip.Addr) nft.Family {
 // forFamily are the mappings for packets of the family, each port of an address once:
 // of two that name one, the first counts.
 func (c *config) forFamily(f nft.Family) []mapping {
-	var out []mapping
+	out := make([]mapping, 0, len(c.mappings))
+	taken := make(map[slot]bool, len(c.mappings))
 	for _, m := range c.mappings {
-		if m.in(f) && !slices.ContainsFunc(out, m.collides) {
+		if s := m.slot(f); m.in(f) && !taken[s] {
+			taken[s] = true
 			out = append(out, m)
 		}
 	}
 	return out
-}
-
-// collides reports whether both are for the same packets.
-func (m mapping) collides(o mapping) bool {
-	same := m.hostIP == o.hostIP || m.everywhere() && o.everywhere()
-	return same && m.proto == o.proto && m.hostPort == o.hostPort
 }

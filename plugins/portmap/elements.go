@@ -51,20 +51,14 @@ func (s slot) key() nft.Key {
 	return nft.Concat(nft.AddrKey(s.hostIP), port)
 }
 
-// target is where the element is that says whom the packets go to.
-func (s slot) target() nft.Ref {
+// refs are where the element is that says whom the packets go to, and where the one is,
+// if any, that says what is done before.
+func (s slot) refs() (target, policy nft.Ref) {
+	key := s.key()
 	if s.hostIP.IsUnspecified() {
-		return nft.Ref{Set: nft.HostportSet(s.family), Key: s.key()}
+		return nft.Ref{Set: nft.HostportSet(s.family), Key: key}, nft.Ref{Set: nft.PolicySet(s.family), Key: key}
 	}
-	return nft.Ref{Set: nft.HostportSetIP(s.family), Key: s.key()}
-}
-
-// policy is where the element is, if any, that says what is done before.
-func (s slot) policy() nft.Ref {
-	if s.hostIP.IsUnspecified() {
-		return nft.Ref{Set: nft.PolicySet(s.family), Key: s.key()}
-	}
-	return nft.Ref{Set: nft.PolicySetIP(s.family), Key: s.key()}
+	return nft.Ref{Set: nft.HostportSetIP(s.family), Key: key}, nft.Ref{Set: nft.PolicySetIP(s.family), Key: key}
 }
 
 // listed is the slot in the form of the map from owners, with the container's address.
@@ -86,8 +80,8 @@ func parseListed(f nft.Family, k nft.Key) (s slot, ok bool) {
 
 // entries are all elements of the attachment.
 func (p *portMap) entries() []entry {
-	var all []entry
-	comment := nft.Owner(p.owner())
+	all := make([]entry, 0, 3*len(p.conf.mappings))
+	comment, ownerKey := nft.Owner(p.owner()), nft.OwnerKeys(p.owner())
 	put := func(ref nft.Ref, e nft.Element) {
 		e.Key, e.Comment = ref.Key, comment
 		all = append(all, entry{ref.Set, e})
@@ -97,11 +91,12 @@ func (p *portMap) entries() []entry {
 		jump := p.policyChain(ip)
 		for n, m := range p.conf.forFamily(f) {
 			s := m.slot(f)
-			put(s.target(), nft.Element{Data: nft.Concat(nft.AddrKey(to), nft.PortKey(m.containerPort))})
+			target, policy := s.refs()
+			put(target, nft.Element{Data: nft.Concat(nft.AddrKey(to), nft.PortKey(m.containerPort))})
 			if jump != "" {
-				put(s.policy(), nft.Element{Jump: jump})
+				put(policy, nft.Element{Jump: jump})
 			}
-			put(nft.Ref{Set: nft.HostportOwners(f), Key: nft.OwnerKey(p.owner(), n)}, nft.Element{Data: s.listed(to)})
+			put(nft.Ref{Set: nft.HostportOwners(f), Key: ownerKey(n)}, nft.Element{Data: s.listed(to)})
 		}
 	}
 	return all

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/nft"
@@ -81,36 +82,40 @@ func (p *portMap) takeOver(c *nft.Conn, entries []entry) error {
 
 // replace gives the elements of others that were in the way.
 func (p *portMap) replace(c *nft.Conn, tx *nft.Tx, entries []entry) (lost []entry, err error) {
-	want := map[nft.Ref]nft.Element{}
+	wanted := map[nft.Ref]bool{}
 	var refs []nft.Ref
 	for _, e := range entries {
-		want[e.ref()] = e.Element
+		wanted[e.ref()] = true
 		refs = append(refs, e.ref())
 	}
 	for _, s := range p.slots() { // a policy that the former holder had, and we have not
-		if _, ok := want[s.policy()]; !ok {
-			refs = append(refs, s.policy())
+		if _, policy := s.refs(); !wanted[policy] {
+			refs = append(refs, policy)
 		}
 	}
 	have, err := c.Lookup(table(), refs)
 	if err != nil {
 		return nil, err
 	}
-	for _, ref := range refs {
-		old, taken := have[ref]
-		wanted, ok := want[ref]
-		if taken && ok && old == wanted {
+	owner := nft.Owner(p.owner())
+	var missing []entry
+	for i, old := range have {
+		ours := i < len(entries)
+		if ours && old == entries[i].Element {
 			continue
 		}
-		if taken {
-			tx.DelElement(table(), ref.Set, ref.Key)
+		if ours {
+			missing = append(missing, entries[i])
 		}
-		if taken && old.Comment != nft.Owner(p.owner()) {
-			lost = append(lost, entry{ref.Set, old})
+		if old.Key != "" {
+			tx.DelElement(table(), refs[i].Set, refs[i].Key)
 		}
-		if ok {
-			tx.AddElement(table(), ref.Set, wanted)
+		if old.Key != "" && old.Comment != owner {
+			lost = append(lost, entry{refs[i].Set, old})
 		}
+	}
+	for _, e := range missing {
+		tx.AddElement(table(), e.set, e.Element)
 	}
 	return lost, nil
 }
@@ -133,7 +138,8 @@ func (p *portMap) warnOfTakeOver(lost []entry) {
 		former[e.ref()] = e.Comment
 	}
 	for _, s := range p.slots() {
-		if comment, ok := former[s.target()]; ok {
+		target, _ := s.refs()
+		if comment, ok := former[target]; ok {
 			p.r.Warn("%s was held by %s, and is taken over", s, attachmentName(comment))
 		}
 	}
@@ -183,22 +189,23 @@ func (p *portMap) delElements(c *nft.Conn, tx *nft.Tx) (gone []flowEnd, err erro
 	for _, e := range own {
 		tx.DelElement(table(), e.set, e.Key)
 	}
-	var refs []nft.Ref
-	for s := range slots {
-		refs = append(refs, s.target(), s.policy())
+	refs := make([]nft.Ref, 0, 2*len(slots))
+	for _, s := range slots {
+		target, policy := s.refs()
+		refs = append(refs, target, policy)
 	}
 	have, err := c.Lookup(table(), refs)
 	if err != nil {
 		return nil, err
 	}
-	for s := range slots {
-		for _, ref := range []nft.Ref{s.target(), s.policy()} {
-			if e, ok := have[ref]; ok && e.Comment == nft.Owner(p.owner()) {
-				tx.DelElement(table(), ref.Set, ref.Key)
-				if ref == s.target() {
-					gone = append(gone, flowEnd{s, targetOf(s.family, e.Data).Addr(), targetOf(s.family, e.Data).Port()})
-				}
-			}
+	owner := nft.Owner(p.owner())
+	for i, e := range have {
+		if e.Key == "" || e.Comment != owner {
+			continue
+		}
+		tx.DelElement(table(), refs[i].Set, refs[i].Key)
+		if s := slots[i/2]; i%2 == 0 {
+			gone = append(gone, flowEnd{s, targetOf(s.family, e.Data).Addr(), targetOf(s.family, e.Data).Port()})
 		}
 	}
 	return gone, nil
@@ -216,53 +223,58 @@ func targetOf(f nft.Family, k nft.Key) netip.AddrPort {
 	return netip.AddrPortFrom(k[:size].Addr(), uint16(k[size])<<8|uint16(k[size+1]))
 }
 
-// listed reads the owner's list of slots, in few system calls, and adds those of the
-// mappings that the call names.
-func (p *portMap) listed(c *nft.Conn) (own []entry, slots map[slot]bool, err error) {
-	slots = map[slot]bool{}
+// listed reads the owner's lists of slots, and adds those of the mappings that the call
+// names. Of a family that the call gives the container no address of, only what is
+// listed counts.
+func (p *portMap) listed(c *nft.Conn) (own []entry, slots []slot, err error) {
+	owner, key := nft.Owner(p.owner()), nft.OwnerKeys(p.owner())
 	for _, f := range families() {
-		for _, m := range p.conf.forFamily(f) {
-			slots[m.slot(f)] = true
-		}
-	}
-	set := func(f nft.Family, n int) nft.Ref {
-		return nft.Ref{Set: nft.HostportOwners(f), Key: nft.OwnerKey(p.owner(), n)}
-	}
-	open := families() // whose lists have not ended
-	for n, together := 0, max(2, len(p.conf.mappings)+1); len(open) > 0; n += together {
-		var refs []nft.Ref
-		for _, f := range open {
-			for i := range together {
-				refs = append(refs, set(f, n+i))
+		known := map[slot]bool{}
+		if p.mayHave(f) {
+			for _, m := range p.conf.forFamily(f) {
+				known[m.slot(f)] = true
+				slots = append(slots, m.slot(f))
 			}
 		}
-		have, err := c.Lookup(table(), refs)
-		if err != nil {
-			return nil, nil, err
-		}
-		var still []nft.Family
-		for _, f := range open {
-			for i := range together {
-				e, ok := have[set(f, n+i)]
-				if s, fits := parseListed(f, e.Data); ok && fits && e.Comment == nft.Owner(p.owner()) {
-					own, slots[s] = append(own, entry{nft.HostportOwners(f), e}), true
+		together := max(2, len(known)+1) // the list is expected to be that long, and to end
+		for n, ended := 0, false; !ended; n, together = n+together, 2*together {
+			refs := make([]nft.Ref, together)
+			for i := range refs {
+				refs[i] = nft.Ref{Set: nft.HostportOwners(f), Key: key(n + i)}
+			}
+			have, err := c.Lookup(table(), refs)
+			if err != nil {
+				return nil, nil, err
+			}
+			for _, e := range have {
+				s, fits := parseListed(f, e.Data)
+				if !fits || e.Comment != owner {
+					continue
 				}
-				if ok && i == together-1 {
-					still = append(still, f)
+				own = append(own, entry{nft.HostportOwners(f), e})
+				if !known[s] {
+					known[s] = true
+					slots = append(slots, s)
 				}
 			}
+			ended = have[together-1].Key == ""
 		}
-		open = still
 	}
 	return own, slots, nil
+}
+
+// mayHave is false where the call gives addresses of the container, none of them of the
+// family.
+func (p *portMap) mayHave(f nft.Family) bool {
+	return len(p.ips) == 0 || slices.ContainsFunc(p.ips, func(ip netip.Prefix) bool { return familyOf(ip.Addr()) == f })
 }
 
 // checkNFT names what is missing, damaged or in other hands.
 func (p *portMap) checkNFT(c *nft.Conn) error {
 	entries := p.entries()
-	var refs []nft.Ref
-	for _, e := range entries {
-		refs = append(refs, e.ref())
+	refs := make([]nft.Ref, len(entries))
+	for i, e := range entries {
+		refs[i] = e.ref()
 	}
 	have, err := c.Lookup(table(), refs)
 	if err != nil {
@@ -270,18 +282,20 @@ func (p *portMap) checkNFT(c *nft.Conn) error {
 	}
 	var errs []error
 	lost := map[string]bool{} // what was told already: an element and its policy go together
-	for _, want := range entries {
-		e, ok := have[want.ref()]
+	for i, want := range entries {
+		if have[i] == want.Element {
+			continue
+		}
+		about := p.describe(want)
 		where := fmt.Sprintf("map %s of table %s", want.set, table())
 		switch {
-		case !ok:
-			errs = append(errs, fmt.Errorf("%s has no element for %s", where, p.describe(want)))
-		case e.Comment != want.Comment && lost[p.describe(want)]:
-		case e.Comment != want.Comment:
-			lost[p.describe(want)] = true
-			errs = append(errs, fmt.Errorf("%s belongs to %s now", p.describe(want), attachmentName(e.Comment)))
-		case e != want.Element:
-			errs = append(errs, fmt.Errorf("in %s, %s leads elsewhere", where, p.describe(want)))
+		case have[i].Key == "":
+			errs = append(errs, fmt.Errorf("%s has no element for %s", where, about))
+		case have[i].Comment == want.Comment:
+			errs = append(errs, fmt.Errorf("in %s, %s leads elsewhere", where, about))
+		case !lost[about]:
+			lost[about] = true
+			errs = append(errs, fmt.Errorf("%s belongs to %s now", about, attachmentName(have[i].Comment)))
 		}
 	}
 	if len(errs) > 0 {
@@ -293,7 +307,7 @@ func (p *portMap) checkNFT(c *nft.Conn) error {
 // describe says what an entry is about.
 func (p *portMap) describe(e entry) string {
 	for _, s := range p.slots() {
-		if e.ref() == s.target() || e.ref() == s.policy() {
+		if target, policy := s.refs(); e.ref() == target || e.ref() == policy {
 			return s.String()
 		}
 	}

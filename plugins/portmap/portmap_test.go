@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"sync"
 
@@ -180,6 +181,52 @@ var _ = Describe("portmap", func() {
 		reply := ok(b.call("one", conf("", mapped(8080, 80, overTCP), mapped(8080, 81, overTCP), mapped(8080, 80, overTCP))), "ADD")
 		Expect(reply.Stderr).To(Equal("portmap: warning: host port 8080/tcp is mapped twice; it leads to container port 80, not 81\n"))
 		Expect(b.elements()).To(ContainSubstring("tcp . 8080 comment \"net1/one/eth0\" : 10.9.0.2 . 80"))
+	})
+
+	It("says nothing of a port that each family has once", func() {
+		reply := ok(b.call("one", conf("", mapped(8080, 80, overTCP+`,"hostIP":"0.0.0.0"`), mapped(8080, 81, overTCP+`,"hostIP":"::"`))), "ADD")
+		Expect(reply.Stderr).To(BeEmpty())
+		Expect(b.elements()).To(And(ContainSubstring("10.9.0.2 . 80"), ContainSubstring("fd00:9::2 . 81")))
+	})
+
+	DescribeTable("finds what is left of a list that somebody damaged", func(damage string, drop string) {
+		var ports []string
+		for port := range 40 {
+			ports = append(ports, mapped(9000+port, 80, overTCP))
+		}
+		call := b.call("one", confFor(`"name":"net1",`, []string{pod4 + "/24"}, ports...))
+		ok(call, "ADD")
+		line := regexp.MustCompile(`(?m)"[0-9a-f]{15}" comment "[^"]*" : 0\.0\.0\.0 \. tcp \. ` + drop).FindString(b.ruleset())
+		key, _, _ := strings.Cut(line, " ")
+		b.node.Must(GinkgoTB(), "nft", "delete element inet plumb hostportowner4 { "+key+" }")
+		b.node.Must(GinkgoTB(), "nft", "delete element inet plumb "+damage)
+		ok(call, "DEL")
+		Expect(b.elements()).To(BeEmpty())
+	},
+		Entry("in the middle", "hostport4 { tcp . 9011 }", "9010"),
+		Entry("at its begin", "policy4 { tcp . 9030 }", "9000"),
+		Entry("at its end", "policy4 { tcp . 9000 }", "9039"),
+	)
+
+	It("finds all by the attachment alone", func() {
+		var ports []string
+		for port := range 40 {
+			ports = append(ports, mapped(9000+port, 80, overTCP))
+		}
+		ok(b.call("one", conf("", ports...)), "ADD")
+		ok(b.call("one", bare("net1")), "DEL")
+		Expect(b.elements()).To(BeEmpty())
+	})
+
+	It("takes over what is taken, beside ports that are free", func() {
+		former := b.call("former", conf("", mapped(9001, 80, overTCP), mapped(9003, 80, overTCP)))
+		ok(former, "ADD")
+		newer := b.call("newer", conf("", mapped(9000, 81, overTCP), mapped(9001, 81, overTCP), mapped(9002, 81, overTCP), mapped(9003, 81, overTCP)))
+		Expect(ok(newer, "ADD").Stderr).To(And(ContainSubstring("9001/tcp of IP version 4 was held by net1/former/eth0"), ContainSubstring("9003/tcp of IP version 6")))
+		ok(newer, "CHECK")
+		ok(newer, "DEL")
+		ok(former, "DEL")
+		Expect(b.elements()).To(BeEmpty())
 	})
 
 	DescribeTable("takes a port over, and says from whom", func(backend string) {
