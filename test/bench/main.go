@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -109,6 +110,10 @@ func run(stdout, stderr io.Writer, args []string) error {
 		Sizes: map[string]map[string]int64{plumb: sizes(o.plumb, names), reference: sizes(o.reference, names)},
 	}
 	r.head(stdout)
+	if o.bins, err = o.installed(); err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(filepath.Dir(o.plumb)) }()
 	failed := r.measure(stdout, o, list)
 	r.executables(stdout, names)
 	if o.json != "" {

@@ -26,7 +26,7 @@ func (r *report) head(w io.Writer) {
 	fmt.Fprintf(w, "- %s; `%s`\n", r.Date, r.Command)
 	fmt.Fprintf(w, "- %s, %d CPUs, %d MiB; Linux %s; %s; state on %s; load %s\n", m.CPU, m.CPUs, m.MemoryMiB, m.Kernel, m.Distribution, m.State, m.Load)
 	fmt.Fprintf(w, "- plumb: %s\n- reference: %s; %s\n", m.Plumb, m.Reference, strings.Join(m.Programs, "; "))
-	fmt.Fprintf(w, "- %d iterations after %d to warm up, the sides in turn. A cell: median ± half the spread of the middle half / p99 / min (CPU), in ms.\n",
+	fmt.Fprintf(w, "- %d iterations after %d to warm up, the sides in turn, each from fresh copies of its executables. A cell: median ± half the spread of the middle half / p99 / min (CPU), in ms.\n",
 		r.Iterations, warmups)
 	fmt.Fprintf(w, "- Ratios are of medians, those in brackets of p99. Budgets are told, and judge nothing.\n")
 	if r.Quick {
