@@ -124,6 +124,19 @@ func (h *Handle) Close() error {
 	return errors.Join(errs...)
 }
 
+// Cookie is the number of the namespace that the calling thread is in, within Do, say.
+// No other has had it or will have it until the machine is started anew (its inode is
+// used again). Zero: the kernel does not tell (before 5.14).
+func Cookie() uint64 {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+	if err != nil {
+		return 0
+	}
+	defer func() { _ = unix.Close(fd) }()
+	cookie, _ := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+	return cookie
+}
+
 // Do runs f in the namespace, on the thread of the caller, which comes back from there
 // whatever f does: a goroutine and thread of its own would cost more than most of what
 // is done in it. The way back is tried before: there is none where the process may not

@@ -154,6 +154,23 @@ func allThreadsAreHome(t *testing.T, home uint64) {
 	}
 }
 
+func TestCookie(t *testing.T) {
+	in := func(h *Handle) (cookie uint64) {
+		if err := h.Do(func() error { cookie = Cookie(); return nil }); err != nil {
+			t.Error(err)
+		}
+		return cookie
+	}
+	path := newNS(t)
+	one, two, other, home := in(open(t, path)), in(open(t, path)), in(open(t, newNS(t))), Cookie()
+	if home == 0 {
+		t.Skip("the kernel tells no cookies")
+	}
+	if one == 0 || one != two || one == other || one == home || other == home {
+		t.Errorf("%d and %d of one namespace, %d of another, %d of the own", one, two, other, home)
+	}
+}
+
 func TestDoInTheOwn(t *testing.T) {
 	self, err := Self(nil)
 	if err != nil {
