@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"path"
-	"slices"
 	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/ns"
@@ -50,14 +49,7 @@ func Set(h *ns.Handle, settings ...Setting) error {
 		return nil
 	}
 	return h.Step("write sysctls "+names(settings), func() error {
-		return h.Do(func() error {
-			for _, s := range settings {
-				if err := s.write(); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
+		return h.Do(func() error { return set(settings) })
 	})
 }
 
@@ -65,18 +57,61 @@ func Set(h *ns.Handle, settings ...Setting) error {
 // nothing is touched that is right already.
 func Ensure(h *ns.Handle, settings ...Setting) error {
 	return h.Step("ensure sysctls "+names(settings), func() error {
-		return h.Do(func() error {
-			for _, s := range settings {
-				if now, err := read(s.Key); err == nil && now == s.Value {
-					continue
-				}
-				if err := s.write(); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
+		return h.Do(func() error { return ensure(settings) })
 	})
+}
+
+// A Visit is a stay in a namespace, for who has more than one call to make: to enter
+// and leave it costs twice what reading a key does. Its methods are the functions of
+// their names.
+type Visit struct{ h *ns.Handle }
+
+// Within runs f in the namespace, and ends the visit with it.
+func Within(h *ns.Handle, f func(Visit) error) error {
+	return h.Do(func() error { return f(Visit{h}) })
+}
+
+// Get is Get in the namespace of the visit.
+func (v Visit) Get(key string) (value string, err error) {
+	err = v.h.Step("read sysctl "+key, func() error {
+		value, err = read(key)
+		return err
+	})
+	return value, err
+}
+
+// Set is Set in the namespace of the visit.
+func (v Visit) Set(settings ...Setting) error {
+	if len(settings) == 0 {
+		return nil
+	}
+	return v.h.Step("write sysctls "+names(settings), func() error { return set(settings) })
+}
+
+// Ensure is Ensure in the namespace of the visit.
+func (v Visit) Ensure(settings ...Setting) error {
+	return v.h.Step("ensure sysctls "+names(settings), func() error { return ensure(settings) })
+}
+
+func set(settings []Setting) error {
+	for _, s := range settings {
+		if err := s.write(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func ensure(settings []Setting) error {
+	for _, s := range settings {
+		if now, err := read(s.Key); err == nil && now == s.Value {
+			continue
+		}
+		if err := s.write(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Diff names each setting that has another value.
@@ -114,8 +149,10 @@ func (s Setting) write() error {
 	return fmt.Errorf("write sysctl %s = %q: %w", s.Key, s.Value, err)
 }
 
-// writeFile writes without creating or truncating: one write is one setting. A write
-// of nothing would be none; a line without text empties a list.
+// writeFile writes without creating or truncating. One write is one setting, but of a
+// list longer than a page the kernel takes the entries that fit, and adds those of the
+// next write (proc_do_large_bitmap). A write of nothing would be none; a line without
+// text empties a list.
 func writeFile(file, value string) error {
 	if value == "" {
 		value = "\n"
@@ -124,7 +161,11 @@ func writeFile(file, value string) error {
 	if err != nil {
 		return err
 	}
-	_, err = unix.Write(fd, []byte(value))
+	n, err := unix.Write(fd, []byte(value))
+	for err == nil && n > 0 && n < len(value) {
+		value = value[n:]
+		n, err = unix.Write(fd, []byte(value))
+	}
 	return errors.Join(err, unix.Close(fd))
 }
 
@@ -140,24 +181,26 @@ func read(key string) (string, error) {
 	return strings.TrimSuffix(value, "\n"), nil
 }
 
-// readFile is os.ReadFile without what that does for files that block.
+// readFile reads a value in one piece: where the kernel prints a list
+// (ip_local_reserved_ports), what the first read had no room for is lost to the next
+// (proc_do_large_bitmap, proc_dointvec), and a value with room left is all of it.
 func readFile(file string) (string, error) {
 	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return "", err
 	}
 	defer func() { _ = unix.Close(fd) }()
-	var content []byte
-	for {
-		content = slices.Grow(content, 512)
-		n, err := unix.Read(fd, content[len(content):cap(content)])
-		if err != nil && !errors.Is(err, unix.EINTR) {
+	for room := make([]byte, 512); ; {
+		n, err := unix.Pread(fd, room, 0)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
 			return "", err
+		case n < len(room):
+			return string(room[:n]), nil
+		default:
+			room = make([]byte, 4*len(room))
 		}
-		if err == nil && n == 0 {
-			return string(content), nil
-		}
-		content = content[:len(content)+max(n, 0)]
 	}
 }
 

@@ -2,7 +2,9 @@ package sysctl_test
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 	"testing"
 
@@ -41,6 +43,49 @@ func TestSettingsBelongToTheNamespace(t *testing.T) {
 	}
 	if got := other.Sysctl(t, forward); got != "0" {
 		t.Errorf("the other namespace has %s %q", forward, got)
+	}
+}
+
+// TestVisit: the methods are the functions, and reach the namespace visited. Each is a
+// step.
+func TestVisit(t *testing.T) {
+	n, h := open(t)
+	notify := sysctl.Setting{Key: sysctl.IPv4("lo", "arp_notify"), Value: "1"}
+	var steps []string
+	h.Trace().Before = func(step string) error { steps = append(steps, step); return nil }
+	err := sysctl.Within(h, func(in sysctl.Visit) error {
+		before, err := in.Get(notify.Key)
+		if err != nil || before != "0" {
+			t.Errorf("Get: %q, %v", before, err)
+		}
+		return errors.Join(in.Set(), in.Set(notify), in.Ensure(notify, sysctl.Setting{Key: forward, Value: "1"}))
+	})
+	if now := n.Sysctl(t, notify.Key) + n.Sysctl(t, forward); err != nil || now != "11" {
+		t.Errorf("%v; now %s", err, now)
+	}
+	if want := []string{"read sysctl " + notify.Key, "write sysctls " + notify.Key + "=1", "ensure sysctls " + notify.Key + "=1 " + forward + "=1"}; !slices.Equal(steps, want) {
+		t.Errorf("steps %q", steps)
+	}
+	boom := errors.New("boom")
+	if err := sysctl.Within(h, func(sysctl.Visit) error { return boom }); err != boom {
+		t.Error(err)
+	}
+}
+
+// TestLongLists: a list of ports is longer than a page, in which the kernel takes and
+// gives a part at a time.
+func TestLongLists(t *testing.T) {
+	_, h := open(t)
+	ports := sysctl.Setting{Key: "net/ipv4/ip_local_reserved_ports"}
+	for port := 10001; port < 20000; port += 2 {
+		ports.Value += fmt.Sprintf(",%d", port)
+	}
+	ports.Value = ports.Value[1:]
+	if err := sysctl.Set(h, ports); err != nil {
+		t.Fatal(err)
+	}
+	if have, err := sysctl.Get(h, ports.Key); err != nil || have != ports.Value {
+		t.Errorf("%d bytes of %d, %v", len(have), len(ports.Value), err)
 	}
 }
 
