@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -92,8 +93,11 @@ func describe(c *config) string {
 	for _, a := range c.sysctls {
 		all = append(all, strings.Join(a.paths, "|")+"="+a.value)
 	}
-	b, _ := json.Marshal(c.link)
-	return strings.Join(append(all, string(b), c.dataDir), " ")
+	var b bytes.Buffer
+	if err := json.Compact(&b, (&saved{settings: c.link}).encode()); err != nil {
+		all = append(all, err.Error())
+	}
+	return strings.Join(append(all, b.String(), c.dataDir), " ")
 }
 
 func TestParse(t *testing.T) {

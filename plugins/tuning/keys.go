@@ -52,6 +52,17 @@ func (a assignment) same(b assignment) bool {
 	return slices.ContainsFunc(a.paths, func(p string) bool { return slices.Contains(b.paths, p) })
 }
 
+// swapped is a slash for a dot, and a dot for a slash.
+func swapped(r rune) rune {
+	switch r {
+	case '.':
+		return '/'
+	case '/':
+		return '.'
+	}
+	return r
+}
+
 // interfaceName stands in keys for the name of the container's interface.
 const interfaceName = "IFNAME"
 
@@ -63,7 +74,7 @@ const interfaceName = "IFNAME"
 func pathsOf(key, ifName string) ([]string, error) {
 	meanings := []string{key, strings.ReplaceAll(key, ".", "/")}
 	if i := strings.IndexAny(key, "./"); i >= 0 && key[i] == '.' {
-		meanings[0] = strings.NewReplacer(".", "/", "/", ".").Replace(key)
+		meanings[0] = strings.Map(swapped, key)
 	}
 	var paths []string
 	for _, p := range meanings {

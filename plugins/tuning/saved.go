@@ -4,10 +4,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -21,10 +23,102 @@ import (
 // form, and passes over the other keys: each can put back what the other saved.
 type saved struct {
 	settings
-	Sysctl  map[string]string `json:"sysctl,omitempty"` // path below /proc/sys: value
-	Network string            `json:"network,omitempty"`
-	NetNS   uint64            `json:"netns,omitempty"`   // cookie of the namespace; zero: not known
-	IfIndex int               `json:"ifindex,omitempty"` // of the interface; zero: not known
+	Sysctl  map[string]string // path below /proc/sys: value
+	Network string
+	NetNS   uint64 // cookie of the namespace; zero: not known
+	IfIndex int    // of the interface; zero: not known
+}
+
+// A member is one of the keys of the file.
+type member struct {
+	key    string
+	at     any // pointer to the value
+	absent bool
+}
+
+// members lists the file's keys; name, order and form of the first five are the
+// reference plugin's. It stands in for JSON tags because encoding/json takes longer to
+// learn of a struct than to read or write all of this.
+func (s *saved) members() []member {
+	return []member{
+		{"mac", &s.MAC, s.MAC == nil},
+		{"promisc", &s.Promisc, s.Promisc == nil},
+		{"mtu", &s.MTU, s.MTU == nil},
+		{"allmulti", &s.AllMulti, s.AllMulti == nil},
+		{"txQLen", &s.TxQLen, s.TxQLen == nil},
+		{"sysctl", &s.Sysctl, len(s.Sysctl) == 0},
+		{"network", &s.Network, s.Network == ""},
+		{"netns", &s.NetNS, s.NetNS == 0},
+		{"ifindex", &s.IfIndex, s.IfIndex == 0},
+	}
+}
+
+// encode is the text of the file, as json.MarshalIndent would write it.
+func (s *saved) encode() []byte {
+	text, before := []byte("{"), "\n \""
+	for _, m := range s.members() {
+		if !m.absent {
+			text = append(append(append(text, before...), m.key...), `": `...)
+			text = appendJSON(text, m.at)
+			before = ",\n \""
+		}
+	}
+	return append(text, "\n}"...)
+}
+
+// appendJSON appends what the pointer leads to. It knows the types of members.
+func appendJSON(text []byte, at any) []byte {
+	switch v := at.(type) {
+	case **types.MAC:
+		return appendText(text, (*v).String())
+	case **bool:
+		return strconv.AppendBool(text, **v)
+	case **int:
+		return strconv.AppendInt(text, int64(**v), 10)
+	case *int:
+		return strconv.AppendInt(text, int64(*v), 10)
+	case *uint64:
+		return strconv.AppendUint(text, *v, 10)
+	case *string:
+		return appendText(text, *v)
+	case *map[string]string:
+		before := "{\n  "
+		for _, key := range slices.Sorted(maps.Keys(*v)) {
+			text = append(appendText(append(text, before...), key), ": "...)
+			text = appendText(text, (*v)[key])
+			before = ",\n  "
+		}
+		return append(text, "\n }"...)
+	}
+	panic(fmt.Sprintf("tuning: a saved state has no %T", at))
+}
+
+func appendText(text []byte, s string) []byte {
+	if !strings.ContainsFunc(s, isSpecial) {
+		return append(append(append(text, '"'), s...), '"')
+	}
+	quoted, _ := json.Marshal(s) // cannot fail: any string is one of JSON
+	return append(text, quoted...)
+}
+
+// isSpecial reports what may not stand in a JSON text as it is.
+func isSpecial(r rune) bool { return r < ' ' || r > '~' || strings.ContainsRune(`"\<>&`, r) }
+
+// decodeSaved reads what encode wrote, and passes over keys that it does not know.
+func decodeSaved(text []byte) (*saved, error) {
+	var object map[string]json.RawMessage
+	if err := json.Unmarshal(text, &object); err != nil {
+		return nil, err
+	}
+	s := &saved{}
+	for _, m := range s.members() {
+		if value, ok := object[m.key]; ok {
+			if err := json.Unmarshal(value, m.at); err != nil {
+				return nil, fmt.Errorf("key %q: %w", m.key, err)
+			}
+		}
+	}
+	return s, s.valid()
 }
 
 // override takes over what an earlier ADD saved: that was the original.
@@ -50,7 +144,7 @@ func (s *saved) isOfLink(index int) bool { return s.IfIndex == 0 || index == 0 |
 func (s *saved) valid() error {
 	for key := range s.Sysctl {
 		if paths, err := pathsOf(key, ""); err != nil || paths[0] != key {
-			return fmt.Errorf("%w: invalid net sysctl key %q", errTorn, key)
+			return fmt.Errorf("invalid net sysctl key %q", key)
 		}
 	}
 	return nil
@@ -103,7 +197,7 @@ func (s store) load() (state *saved, err error) {
 }
 
 func read(path string) (*saved, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	text, err := readFile(path)
 	switch {
 	case errors.Is(err, syscall.ELOOP):
 		return nil, fmt.Errorf("%s: %w: it is a symbolic link", path, errTorn)
@@ -112,20 +206,9 @@ func read(path string) (*saved, error) {
 	case err != nil:
 		return nil, err
 	}
-	defer func() { _ = f.Close() }()
-	if info, err := f.Stat(); err == nil && !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s: %w: it is no regular file", path, errTorn)
-	}
-	text, err := io.ReadAll(f)
+	state, err := decodeSaved(text)
 	if err != nil {
-		return nil, err
-	}
-	state := &saved{}
-	if err := json.Unmarshal(text, state); err != nil {
 		return nil, fmt.Errorf("%s: %w: %w", path, errTorn, err)
-	}
-	if err := state.valid(); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return state, nil
 }
@@ -133,20 +216,11 @@ func read(path string) (*saved, error) {
 // save writes the file, whole or not at all, over what is there: never into it or
 // through a link.
 func (s store) save(state *saved) error {
-	text, err := json.MarshalIndent(state, "", " ")
-	if err != nil {
-		return fmt.Errorf("encode saved state: %w", err)
-	}
+	text := state.encode()
 	return types.Coded(types.CodeIO, s.trace.Do("save state "+s.path(), func() error {
-		if err := os.MkdirAll(s.dir, 0o700); err != nil {
-			return err
-		}
-		if err := os.Remove(s.temp()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		err := writeNew(s.temp(), text)
+		err := s.writeTemp(text)
 		if err == nil {
-			err = os.Rename(s.temp(), s.path())
+			err = rename(s.temp(), s.path())
 		}
 		if err != nil {
 			_ = os.Remove(s.temp())
@@ -155,14 +229,21 @@ func (s store) save(state *saved) error {
 	}))
 }
 
-// writeNew writes a file that must not be there.
-func writeNew(path string, content []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+// writeTemp looks for no obstacle before one is met: most often there is none.
+func (s store) writeTemp(text []byte) error {
+	err := writeNew(s.temp(), text)
+	switch {
+	case errors.Is(err, fs.ErrNotExist): // there is no folder yet
+		err = os.MkdirAll(s.dir, 0o700)
+	case errors.Is(err, fs.ErrExist): // a killed ADD left it
+		err = os.Remove(s.temp())
+	default:
+		return err
+	}
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(content)
-	return errors.Join(err, f.Close())
+	return writeNew(s.temp(), text)
 }
 
 // remove removes the file, and what a killed ADD left of it.

@@ -174,6 +174,17 @@ var _ = Describe("tuning", func() {
 			Expect(get("net/ipv4/ip_forward")).To(Equal("0"))
 		})
 
+		It("opens no netlink socket for sysctls alone, which takes longer than they do", func() {
+			var steps []string
+			call.Before = func(step string) error { steps = append(steps, step); return nil }
+			keys := `"sysctl": {"net.ipv4.ip_forward": "1", "net.ipv4.conf.all.arp_notify": "1"}`
+			for _, command := range []string{"ADD", "CHECK", "DEL"} {
+				run(command, keys).OK(GinkgoTB())
+			}
+			Expect(steps).To(ContainElement("read sysctl net/ipv4/ip_forward"))
+			Expect(steps).NotTo(ContainElement(ContainSubstring("netlink")))
+		})
+
 		It("sets sysctls in the container and not on the node", func() {
 			before := nstest.Snapshot(GinkgoTB(), node)
 			run("ADD", `"sysctl": {"net.ipv4.ip_forward": "1", "net.ipv4.conf.all.arp_notify": "1"}`).OK(GinkgoTB())
@@ -250,16 +261,45 @@ var _ = Describe("tuning", func() {
 			Expect(nstest.Settled(before, state)).To(BeEmpty())
 		})
 
-		It("does not take the saved state of another namespace for its own", func() {
-			run("ADD", `"mac": "02:00:00:00:00:02"`).OK(GinkgoTB())
-			pod = nstest.New(GinkgoTB()) // the container is started anew, and nobody called DEL
-			withEth0(GinkgoTB())(pod)
-			pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "address", "02:00:00:00:00:77")
-			call.Pod = pod
-			run("ADD", `"mac": "02:00:00:00:00:02"`).OK(GinkgoTB())
-			run("DEL", "").OK(GinkgoTB())
-			Expect(link()).To(ContainSubstring("02:00:00:00:00:77"))
+		It("puts a list back that is longer than a page", func() {
+			var ports []string
+			for port := 10001; port < 20000; port += 2 {
+				ports = append(ports, fmt.Sprint(port))
+			}
+			long := strings.Join(ports, ",")
+			keys := `"sysctl": {"net.ipv4.ip_local_reserved_ports": "8080"}`
+			run("ADD", strings.Replace(keys, "8080", long, 1)).OK(GinkgoTB())
+			call.ContainerID = "second"
+			run("ADD", keys).OK(GinkgoTB())
+			Expect(get("net/ipv4/ip_local_reserved_ports")).To(Equal("8080"))
+			run("DEL", keys).OK(GinkgoTB())
+			call.ContainerID = "test"
+			run("CHECK", strings.Replace(keys, "8080", long, 1)).OK(GinkgoTB())
 		})
+
+		DescribeTable("does not take the saved state of another namespace for its own",
+			func(keys string) {
+				// A container is started anew, and nobody called DEL, or only now.
+				first, second := pod, nstest.New(GinkgoTB())
+				withEth0(GinkgoTB())(second)
+				second.Must(GinkgoTB(), "ip", "link", "set", "eth0", "address", "02:00:00:00:00:77")
+				second.SetSysctl(GinkgoTB(), "net/ipv4/ip_forward", "1")
+				before := nstest.Snapshot(GinkgoTB(), second)
+				for _, commands := range [][]string{{"DEL"}, {"ADD", "DEL"}} {
+					call.Pod = first
+					run("ADD", keys).OK(GinkgoTB())
+					call.Pod = second
+					for _, command := range commands {
+						run(command, keys).OK(GinkgoTB())
+					}
+					Expect(nstest.Compare(before, nstest.Snapshot(GinkgoTB(), second))).To(BeEmpty(), "%v", commands)
+					Expect(os.ReadDir(dir)).To(BeEmpty())
+				}
+			},
+			Entry("of the interface", `"mac": "02:00:00:00:00:02"`),
+			Entry("of sysctls alone", `"sysctl": {"net.ipv4.ip_forward": "1"}`),
+			Entry("of both", `"mac": "02:00:00:00:00:02", "sysctl": {"net.ipv4.ip_forward": "1"}`),
+		)
 
 		DescribeTable("asks the allowlist",
 			func(lines, keys string, allowed bool) {
@@ -464,7 +504,11 @@ var _ = Describe("tuning", func() {
 			},
 			Entry("a torn file", func() { Expect(os.WriteFile(file(), []byte("{\n \"mtu\": 15"), 0o600)).To(Succeed()) }),
 			Entry("an empty file", func() { Expect(os.WriteFile(file(), nil, 0o600)).To(Succeed()) }),
-			Entry("a link to elsewhere", func() { Expect(os.Symlink("/etc/passwd", file())).To(Succeed()) }),
+			Entry("a link to elsewhere", func() {
+				elsewhere := filepath.Join(GinkgoTB().TempDir(), "state.json")
+				Expect(os.WriteFile(elsewhere, []byte(`{"mtu": 1400}`), 0o600)).To(Succeed())
+				Expect(os.Symlink(elsewhere, file())).To(Succeed())
+			}),
 			// No such keys are there: a check that is broken must not reach the machine's.
 			Entry("one that leads elsewhere", func() {
 				Expect(os.WriteFile(file(), []byte(`{"mtu": 1400, "sysctl": {"kernel/nosuch": "1"}}`), 0o600)).To(Succeed())

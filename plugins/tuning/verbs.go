@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/sysctl"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -34,11 +35,11 @@ func (h host) add(r *skel.Request) (*types.Result, error) {
 		return nil, err
 	}
 	t, err := aim(r, conf)
+	if err == nil {
+		err = t.visit(func(in sysctl.Visit) error { return t.tune(in, &r.Undo) })
+	}
 	if err != nil {
 		return nil, refused(err)
-	}
-	if err := t.tune(&r.Undo); err != nil {
-		return nil, err
 	}
 	t.say(result)
 	return result, nil
@@ -61,8 +62,9 @@ type target struct {
 	r       *skel.Request
 	conf    *config
 	store   store
-	pod     *nl.Conn
-	link    nl.Link // zero: only sysctls are asked for
+	pod     *nl.Conn // nil: only sysctls are asked for, as with the link
+	link    nl.Link
+	netns   uint64 // cookie of the container's namespace; zero: not known
 	sysctls []entry
 }
 
@@ -73,35 +75,52 @@ type entry struct {
 	opaque bool // it can be written but has no value to read
 }
 
-// aim looks at what there is.
+// aim finds the interface, if something is asked of it. Where only sysctls are, there
+// is no netlink socket, which would take as long as all that is done with them.
 func aim(r *skel.Request, conf *config) (*target, error) {
+	t := &target{r: r, conf: conf, store: storeOf(r, conf.dataDir)}
+	if len(conf.link.knobs()) == 0 {
+		return t, nil
+	}
 	pod, err := nl.Open(r.Pod)
 	if err != nil {
 		return nil, err
 	}
-	t := &target{r: r, conf: conf, store: storeOf(r, conf.dataDir), pod: pod}
-	if len(conf.link.knobs()) > 0 {
-		if t.link, err = pod.Link(r.IfName); errors.Is(err, fs.ErrNotExist) {
-			err = fmt.Errorf("no interface %q in container: tuning has to come after the plugin that makes it: %w", r.IfName, err)
-		}
-		if err != nil {
-			return nil, err
-		}
+	t.pod, t.netns = pod, pod.Cookie()
+	if t.link, err = pod.Link(r.IfName); errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("no interface %q in container: tuning has to come after the plugin that makes it: %w", r.IfName, err)
 	}
-	var errs []error
-	for _, a := range conf.sysctls {
-		e, err := t.find(a)
-		t.sysctls, errs = append(t.sysctls, e), append(errs, err)
+	return t, err
+}
+
+// visit runs f in the container, where it finds and can set the sysctls that are
+// asked for; where none is, f has no need to be there.
+func (t *target) visit(f func(sysctl.Visit) error) error {
+	if len(t.conf.sysctls) == 0 {
+		return f(sysctl.Visit{})
 	}
-	return t, errors.Join(errs...)
+	return sysctl.Within(t.r.Pod, func(in sysctl.Visit) error {
+		var errs []error
+		for _, a := range t.conf.sysctls {
+			e, err := find(in, a)
+			t.sysctls, errs = append(t.sysctls, e), append(errs, err)
+		}
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
+		if t.netns == 0 {
+			t.netns = ns.Cookie()
+		}
+		return f(in)
+	})
 }
 
 // find reads the first of the paths that there is in the container.
-func (t *target) find(a assignment) (entry, error) {
+func find(in sysctl.Visit, a assignment) (entry, error) {
 	var err error
 	for _, path := range a.paths {
 		e := entry{Setting: sysctl.Setting{Key: path, Value: a.value}}
-		e.now, err = sysctl.Get(t.r.Pod, path)
+		e.now, err = in.Get(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
@@ -124,7 +143,7 @@ func isOpaque(err error) bool {
 // back what a killed ADD did. The undo is pushed before the changes as well: one whose
 // answer was lost may have been made, and to put back what was not changed does
 // nothing. Should it fail, the saved state stays, for DEL to try.
-func (t *target) tune(u *undo.Stack) error {
+func (t *target) tune(in sysctl.Visit, u *undo.Stack) error {
 	before := t.before()
 	older, err := t.older()
 	if err != nil {
@@ -138,7 +157,7 @@ func (t *target) tune(u *undo.Stack) error {
 		return err
 	}
 	u.Push("put back the settings of "+t.r.IfName, func() error {
-		if err := putBack(t.r, t.pod, before); err != nil {
+		if err := putBack(t.r, before); err != nil {
 			return err
 		}
 		if older != nil {
@@ -146,10 +165,10 @@ func (t *target) tune(u *undo.Stack) error {
 		}
 		return t.store.remove()
 	})
-	if err := sysctl.Set(t.r.Pod, t.assignments()...); err != nil {
-		return refused(err)
+	if err := in.Set(t.assignments()...); err != nil || t.pod == nil {
+		return err
 	}
-	return refused(t.pod.Apply(t.conf.link.changes(t.link)...))
+	return t.pod.Apply(t.conf.link.changes(t.link)...)
 }
 
 // refused gives what is not there in the container, and what the kernel does not take
@@ -167,7 +186,7 @@ func refused(err error) error {
 func (t *target) before() *saved {
 	s := &saved{
 		settings: t.conf.link.of(t.link), Sysctl: map[string]string{},
-		Network: t.r.Conf.Name, NetNS: t.pod.Cookie(), IfIndex: t.link.Index,
+		Network: t.r.Conf.Name, NetNS: t.netns, IfIndex: t.link.Index,
 	}
 	for _, e := range t.sysctls {
 		if !e.opaque {
@@ -189,7 +208,7 @@ func (t *target) older() (*saved, error) {
 		return nil, nil
 	case err != nil:
 		return nil, types.Coded(types.CodeIO, err)
-	case !state.isOf(t.pod.Cookie()):
+	case !state.isOf(t.netns):
 		return nil, nil
 	}
 	return state, nil
@@ -233,67 +252,70 @@ func del(r *skel.Request) error {
 	case err != nil:
 		return types.Coded(types.CodeIO, err)
 	case r.Pod != nil:
-		if err := restore(r, state); err != nil {
+		if err := putBack(r, state); err != nil {
 			return err
 		}
 	}
 	return st.remove()
 }
 
-func restore(r *skel.Request, state *saved) error {
-	pod, err := nl.Open(r.Pod)
-	if err != nil || !state.isOf(pod.Cookie()) {
-		return err
-	}
-	return putBack(r, pod, state)
-}
-
-// putBack tries everything. An interface or a sysctl that is gone needs nothing, and so
-// does one that is right already. The sysctls come last, in the order of ADD: some are
-// there only under the MTU of before.
-func putBack(r *skel.Request, pod *nl.Conn, state *saved) error {
-	errs := putBackLink(r, pod, state)
-	for _, key := range slices.Sorted(maps.Keys(state.Sysctl)) {
-		errs = append(errs, sysctl.Ensure(r.Pod, sysctl.Setting{Key: key, Value: state.Sysctl[key]}))
-	}
-	for i, err := range errs {
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			errs[i] = nil
-		case hopeless(err):
-			r.Warn("put back: %v", err)
-			errs[i] = nil
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// hopeless: the kernel will not take it the next time either, because the container
-// has made something else of its interface. It must not keep DEL from ending so.
-func hopeless(err error) bool {
-	for _, errno := range []error{syscall.EINVAL, syscall.ERANGE, syscall.EOPNOTSUPP, syscall.EADDRINUSE} {
-		if errors.Is(err, errno) {
-			return true
-		}
-	}
-	return false
+// putBack tries everything, if the namespace is the one that it was saved in. The
+// sysctls come last, in the order of ADD: some are there only under the MTU of before.
+func putBack(r *skel.Request, state *saved) error {
+	return errors.Join(putBackLink(r, state), putBackSysctls(r, state))
 }
 
 // putBackLink passes over an interface that has only the name of the one that was
 // saved.
-func putBackLink(r *skel.Request, pod *nl.Conn, state *saved) []error {
+func putBackLink(r *skel.Request, state *saved) error {
 	if len(state.knobs()) == 0 {
 		return nil
 	}
+	pod, err := nl.Open(r.Pod)
+	if err != nil || !state.isOf(pod.Cookie()) {
+		return err
+	}
 	link, err := pod.Link(r.IfName)
 	if err != nil || !state.isOfLink(link.Index) {
-		return []error{err}
+		return settled(r, err)
 	}
 	var errs []error
 	for _, ch := range state.changes(link) {
-		errs = append(errs, pod.Apply(ch))
+		errs = append(errs, settled(r, pod.Apply(ch)))
 	}
-	return errs
+	return errors.Join(errs...)
+}
+
+func putBackSysctls(r *skel.Request, state *saved) error {
+	if len(state.Sysctl) == 0 {
+		return nil
+	}
+	return sysctl.Within(r.Pod, func(in sysctl.Visit) error {
+		if !state.isOf(ns.Cookie()) {
+			return nil
+		}
+		var errs []error
+		for _, key := range slices.Sorted(maps.Keys(state.Sysctl)) {
+			errs = append(errs, settled(r, in.Ensure(sysctl.Setting{Key: key, Value: state.Sysctl[key]})))
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// settled is what is left to report of an interface or a sysctl. One that is gone needs
+// nothing. What the kernel will not take the next time either, because the container
+// has made something else of its interface, must not keep DEL from ending.
+func settled(r *skel.Request, err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, errno := range []error{syscall.EINVAL, syscall.ERANGE, syscall.EOPNOTSUPP, syscall.EADDRINUSE} {
+		if errors.Is(err, errno) {
+			r.Warn("put back: %v", err)
+			return nil
+		}
+	}
+	return err
 }
 
 // check compares what is configured, and nothing else, with what is there.
@@ -309,6 +331,9 @@ func check(r *skel.Request) error {
 		return nil
 	}
 	t, err := aim(r, conf)
+	if err == nil {
+		err = t.visit(func(sysctl.Visit) error { return nil })
+	}
 	if err != nil {
 		return types.Coded(codeChanged, err)
 	}
