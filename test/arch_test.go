@@ -30,7 +30,6 @@ var layers = []string{
 // doors are the imports and symbols that only the packages named may use: one door
 // a kernel facility, one place that knows the process's environment.
 var doors = map[string][]string{
-	"github.com/mdlayher/netlink":            {"pkg/nft"},
 	"github.com/plumb-cni/plumb/pkg/netlink": {"pkg/nl", "pkg/nft"},
 	"golang.org/x/sys/unix.Socket":           {"pkg/netlink", "pkg/ns"},
 	"os/exec":                                {"pkg/iptables", "pkg/nft"},
@@ -86,16 +85,12 @@ func known(text string) bool {
 
 // dependencies are the modules that an executable may consist of, each for a reason.
 var dependencies = map[string]string{
-	"golang.org/x/sys":            "system calls and their constants",
-	"github.com/mdlayher/netlink": "netlink sockets",
-	"github.com/mdlayher/socket":  "what mdlayher/netlink stands on",
-	"golang.org/x/net":            "the same: its socket filters (bpf)",
-	"golang.org/x/sync":           "the same",
+	"golang.org/x/sys": "system calls and their constants",
 }
 
 // startCost are the packages that no executable may contain, by whatever way: their
 // start-up or size is felt in a process that lives some milliseconds.
-var startCost = []string{"regexp", "net/http", "text/template", "html/template", "crypto/tls", "testing", "go/ast"}
+var startCost = []string{"regexp", "net", "math/big", "log", "net/http", "text/template", "html/template", "crypto/tls", "testing", "go/ast"}
 
 // startCostExceptions are those that one executable contains all the same:
 // "folder: package" and why.

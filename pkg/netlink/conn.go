@@ -46,6 +46,28 @@ func (c *Conn) Close() error { return unix.Close(c.fd) }
 // FD is the socket, valid until Close, for its options.
 func (c *Conn) FD() int { return c.fd }
 
+// MakeRoom gives the socket buffers of at least these sizes, in bytes; zero: as it is.
+// The kernel drops what it has to say when the one does not hold it, and refuses a Send
+// that is larger than the other.
+func (c *Conn) MakeRoom(receive, send int) error {
+	for _, b := range []struct{ size, force, option int }{
+		{receive, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF},
+		{send, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF},
+	} {
+		if b.size == 0 {
+			continue
+		}
+		err := unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, b.force, b.size)
+		if errors.Is(err, unix.EPERM) { // as root of a user namespace: what the machine's limit allows
+			err = unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, b.option, b.size)
+		}
+		if err != nil {
+			return wrap("make room", err)
+		}
+	}
+	return nil
+}
+
 // Send numbers the messages in place and sends them in one write. The kernel has done
 // what they ask when it returns. An error says that none was looked at.
 func (c *Conn) Send(msgs []Message) error {

@@ -16,7 +16,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/mdlayher/netlink"
+	"github.com/plumb-cni/plumb/pkg/netlink"
 	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"golang.org/x/sys/unix"
@@ -51,13 +51,9 @@ func Open(h *ns.Handle) (*Conn, error) {
 	return c, nil
 }
 
-// receiveBuffer holds the largest datagram that the kernel sends: 32 KiB in a dump.
-// Without it each would be asked for its size first.
-const receiveBuffer = 64 << 10
-
 func (c *Conn) dial() error {
 	err := c.h.Do(func() (err error) {
-		c.nl, err = netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{MessageBufferSize: receiveBuffer})
+		c.nl, err = netlink.Dial(unix.NETLINK_NETFILTER)
 		return err
 	})
 	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT) {
@@ -76,43 +72,22 @@ func (c *Conn) dial() error {
 }
 
 // request makes a message. encode adds its attributes; nil: none.
-func request(v verb, f Family, encode func(*netlink.AttributeEncoder)) (netlink.Message, error) {
-	attributes, err := attributes(encode)
-	return message(v, append(nfgenmsg(f, 0), attributes...)), err
+func request(v verb, f Family, encode func(*netlink.Encoder)) (netlink.Message, error) {
+	body := nfgenmsg(f, 0)
+	var err error
+	if encode != nil {
+		body, err = netlink.Encode(body, binary.BigEndian, encode)
+	}
+	return message(v, body), err
 }
 
 func message(v verb, body []byte) netlink.Message {
-	return netlink.Message{
-		Header: netlink.Header{
-			Type:  netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | v.kind),
-			Flags: netlink.Request | v.flags,
-		},
-		Data: body,
-	}
+	return netlink.Message{Kind: unix.NFNL_SUBSYS_NFTABLES<<8 | v.kind, Flags: unix.NLM_F_REQUEST | v.flags, Body: body}
 }
 
 // nfgenmsg is the header that follows that of netlink.
 func nfgenmsg(f Family, resource uint16) []byte {
 	return binary.BigEndian.AppendUint16([]byte{byte(f), unix.NFNETLINK_V0}, resource)
-}
-
-func attributes(encode func(*netlink.AttributeEncoder)) ([]byte, error) {
-	if encode == nil {
-		return nil, nil
-	}
-	ae := netlink.NewAttributeEncoder()
-	ae.ByteOrder = binary.BigEndian
-	encode(ae)
-	return ae.Encode()
-}
-
-// nested adds an attribute that holds others.
-func nested(ae *netlink.AttributeEncoder, kind uint16, encode func(*netlink.AttributeEncoder)) {
-	ae.Nested(kind, func(inner *netlink.AttributeEncoder) error {
-		inner.ByteOrder = binary.BigEndian
-		encode(inner)
-		return nil
-	})
 }
 
 // execute sends one request, whose making may have failed, and gives the answers.
@@ -124,49 +99,43 @@ func (c *Conn) execute(m netlink.Message, err error) ([]netlink.Message, error) 
 	return answers, errno(err)
 }
 
-// errno takes netlink's own words ("netlink receive: ") off an error of the kernel.
+// errno is the number alone of the kernel's no.
 func errno(err error) error {
-	var op *netlink.OpError
-	if errors.As(err, &op) && op.Err != nil {
-		return op.Err
+	var no *netlink.Refusal
+	if errors.As(err, &no) {
+		return no.Errno
 	}
 	return err
 }
 
-// decode calls f for each attribute of a message's body or of a nested attribute.
-func decode(b []byte, f func(*netlink.AttributeDecoder)) error {
-	ad, err := netlink.NewAttributeDecoder(b)
-	if err != nil {
-		return err
-	}
-	ad.ByteOrder = binary.BigEndian
+// decode calls f for each attribute of a message's body.
+func decode(b []byte, f func(*netlink.Decoder)) error {
+	ad := netlink.Decode(b, binary.BigEndian)
 	for ad.Next() {
 		f(ad)
 	}
 	return ad.Err()
 }
 
-// inside is decode for the attribute that ad stands at.
-func inside(ad *netlink.AttributeDecoder, f func(*netlink.AttributeDecoder)) {
-	ad.Nested(func(inner *netlink.AttributeDecoder) error {
-		inner.ByteOrder = binary.BigEndian
+// inside calls f for each attribute within the one that ad stands at.
+func inside(ad *netlink.Decoder, f func(*netlink.Decoder)) {
+	ad.Nested(func(inner *netlink.Decoder) {
 		for inner.Next() {
 			f(inner)
 		}
-		return nil
 	})
 }
 
 // body is what follows the nfgenmsg.
-func body(m netlink.Message) []byte { return m.Data[min(len(m.Data), 4):] }
+func body(m netlink.Message) []byte { return m.Body[min(len(m.Body), 4):] }
 
 // generation is the number of the ruleset as it stands; every commit changes it.
 func (c *Conn) generation() (gen uint32, err error) {
 	err = c.h.Step("nft get generation", func() error {
 		answers, err := c.execute(request(verb{unix.NFT_MSG_GETGEN, 0}, 0, nil))
 		for _, m := range answers {
-			err = errors.Join(err, decode(body(m), func(ad *netlink.AttributeDecoder) {
-				if ad.Type() == unix.NFTA_GEN_ID {
+			err = errors.Join(err, decode(body(m), func(ad *netlink.Decoder) {
+				if ad.Kind() == unix.NFTA_GEN_ID {
 					gen = ad.Uint32()
 				}
 			}))
@@ -198,7 +167,7 @@ func (c *Conn) dump(m netlink.Message, err error) ([]netlink.Message, error) {
 
 func interrupted(answers []netlink.Message) bool {
 	for _, m := range answers {
-		if m.Header.Flags&netlink.DumpInterrupted != 0 {
+		if m.Flags&unix.NLM_F_DUMP_INTR != 0 {
 			return true
 		}
 	}

@@ -8,8 +8,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/mdlayher/netlink"
-	attr "github.com/plumb-cni/plumb/pkg/netlink"
+	"github.com/plumb-cni/plumb/pkg/netlink"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"golang.org/x/sys/unix"
 )
@@ -78,13 +77,13 @@ type list struct {
 const maxList = 32 << 10
 
 func (l *list) put(e Element) {
-	l.elements, _ = attr.Encode(l.elements, binary.BigEndian, func(w *attr.Encoder) { // too short to fail
+	l.elements, _ = netlink.Encode(l.elements, binary.BigEndian, func(w *netlink.Encoder) { // too short to fail
 		w.Nested(unix.NFTA_LIST_ELEM, e.encode)
 	})
 }
 
 func (l *list) message() netlink.Message {
-	body, _ := attr.Encode(nfgenmsg(l.tab.Family, 0), binary.BigEndian, func(w *attr.Encoder) { // too short to fail
+	body, _ := netlink.Encode(nfgenmsg(l.tab.Family, 0), binary.BigEndian, func(w *netlink.Encoder) { // too short to fail
 		w.String(unix.NFTA_SET_ELEM_LIST_TABLE, l.tab.Name)
 		w.String(unix.NFTA_SET_ELEM_LIST_SET, l.set)
 		w.Bytes(unix.NFTA_SET_ELEM_LIST_ELEMENTS|unix.NLA_F_NESTED, l.elements)
@@ -92,18 +91,18 @@ func (l *list) message() netlink.Message {
 	return message(l.verb, body)
 }
 
-func (e Element) encode(w *attr.Encoder) {
-	w.Nested(unix.NFTA_SET_ELEM_KEY, func(w *attr.Encoder) { w.Bytes(unix.NFTA_DATA_VALUE, []byte(e.Key)) })
+func (e Element) encode(w *netlink.Encoder) {
+	w.Nested(unix.NFTA_SET_ELEM_KEY, func(w *netlink.Encoder) { w.Bytes(unix.NFTA_DATA_VALUE, []byte(e.Key)) })
 	switch {
 	case e.Jump != "":
-		w.Nested(unix.NFTA_SET_ELEM_DATA, func(w *attr.Encoder) {
-			w.Nested(unix.NFTA_DATA_VERDICT, func(w *attr.Encoder) {
+		w.Nested(unix.NFTA_SET_ELEM_DATA, func(w *netlink.Encoder) {
+			w.Nested(unix.NFTA_DATA_VERDICT, func(w *netlink.Encoder) {
 				w.Uint32(unix.NFTA_VERDICT_CODE, jump)
 				w.String(unix.NFTA_VERDICT_CHAIN, e.Jump)
 			})
 		})
 	case e.Data != "":
-		w.Nested(unix.NFTA_SET_ELEM_DATA, func(w *attr.Encoder) { w.Bytes(unix.NFTA_DATA_VALUE, []byte(e.Data)) })
+		w.Nested(unix.NFTA_SET_ELEM_DATA, func(w *netlink.Encoder) { w.Bytes(unix.NFTA_DATA_VALUE, []byte(e.Data)) })
 	}
 	if e.Comment != "" {
 		w.Bytes(unix.NFTA_SET_ELEM_USERDATA, commentData(e.Comment))
@@ -114,7 +113,7 @@ const jump = 1<<32 + unix.NFT_JUMP // a negative number
 
 // decode reads the attributes of an element.
 func (e *Element) decode(b []byte) error {
-	d := attr.Decode(b, binary.BigEndian)
+	d := netlink.Decode(b, binary.BigEndian)
 	for d.Next() {
 		switch d.Kind() {
 		case unix.NFTA_SET_ELEM_KEY:
@@ -131,7 +130,7 @@ func (e *Element) decode(b []byte) error {
 
 // within is the value of the first attribute of that kind; nil: there is none.
 func within(b []byte, kind uint16) []byte {
-	for d := attr.Decode(b, binary.BigEndian); d.Next(); {
+	for d := netlink.Decode(b, binary.BigEndian); d.Next(); {
 		if d.Kind() == kind {
 			return d.Bytes()
 		}
@@ -229,45 +228,42 @@ func (c *Conn) ask(questions []*question, found []Element) (behind []int, err er
 	for i, q := range questions {
 		batch[i] = q.message()
 	}
-	sent, err := c.nl.SendMessages(batch)
-	if err != nil {
-		return nil, errno(err)
+	if err := c.nl.Send(batch); err != nil {
+		return nil, err
 	}
-	open := make(map[uint32]*question, len(sent))
-	for i, m := range sent {
-		open[m.Header.Sequence] = questions[i]
+	open := make(map[uint32]*question, len(batch))
+	for i, m := range batch {
+		open[m.Sequence] = questions[i]
 	}
 	var errs []error
 	for len(open) > 0 {
 		answers, err := c.nl.Receive()
-		var refused *netlink.OpError
-		switch {
-		case err != nil && (!errors.As(err, &refused) || refused.Sequence == 0):
-			return nil, errno(err)
-		case err != nil && !errors.Is(refused.Err, fs.ErrNotExist):
-			errs = append(errs, refused.Err)
-			delete(open, refused.Sequence)
-		case err != nil:
-			behind = append(behind, open[refused.Sequence].behind()...)
-			delete(open, refused.Sequence)
+		if err != nil {
+			return nil, err
 		}
 		for _, m := range answers {
-			done, err := open[m.Header.Sequence].take(m, found)
-			errs = append(errs, err)
+			q, done := open[m.Sequence], true
+			err := errno(m.Err())
+			switch {
+			case q == nil: // an answer to nothing
+			case errors.Is(err, fs.ErrNotExist):
+				behind = append(behind, q.behind()...)
+			case err != nil:
+				errs = append(errs, err)
+			default:
+				done, err = q.take(m, found)
+				errs = append(errs, err)
+			}
 			if done {
-				delete(open, m.Header.Sequence)
+				delete(open, m.Sequence)
 			}
 		}
 	}
 	return behind, errors.Join(errs...)
 }
 
-// take puts an answer in its place; done: it was the last. An answer to nothing is left
-// alone.
+// take puts an answer in its place; done: it was the last.
 func (q *question) take(m netlink.Message, found []Element) (done bool, err error) {
-	if q == nil {
-		return false, nil
-	}
 	elements, err := elementsIn(m)
 	if len(elements) == 1 {
 		found[q.asked[q.read]] = elements[0]
@@ -277,17 +273,12 @@ func (q *question) take(m netlink.Message, found []Element) (done bool, err erro
 }
 
 // behind are the places of what was asked for behind the element that is missing.
-func (q *question) behind() []int {
-	if q == nil {
-		return nil
-	}
-	return q.asked[q.read+1:]
-}
+func (q *question) behind() []int { return q.asked[q.read+1:] }
 
 // Elements lists a set or map. A missing set or table is fs.ErrNotExist.
 func (c *Conn) Elements(t Table, set string) ([]Element, error) {
 	found, err := c.elements(t, set, "nft list "+set+" of "+t.String(), func() ([]netlink.Message, error) {
-		return c.dump(request(verb{unix.NFT_MSG_GETSETELEM, netlink.Dump}, t.Family, func(ae *netlink.AttributeEncoder) {
+		return c.dump(request(verb{unix.NFT_MSG_GETSETELEM, unix.NLM_F_DUMP}, t.Family, func(ae *netlink.Encoder) {
 			ae.String(unix.NFTA_SET_ELEM_LIST_TABLE, t.Name)
 			ae.String(unix.NFTA_SET_ELEM_LIST_SET, set)
 		}))
@@ -314,7 +305,7 @@ func (c *Conn) elements(t Table, set, step string, ask func() ([]netlink.Message
 // elementsIn reads the elements that an answer lists.
 func elementsIn(m netlink.Message) (found []Element, err error) {
 	var errs []error
-	d := attr.Decode(within(body(m), unix.NFTA_SET_ELEM_LIST_ELEMENTS), binary.BigEndian)
+	d := netlink.Decode(within(body(m), unix.NFTA_SET_ELEM_LIST_ELEMENTS), binary.BigEndian)
 	for d.Next() {
 		var e Element
 		errs = append(errs, e.decode(d.Bytes()))

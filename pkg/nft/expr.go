@@ -1,7 +1,7 @@
 package nft
 
 import (
-	"github.com/mdlayher/netlink"
+	"github.com/plumb-cni/plumb/pkg/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -14,20 +14,20 @@ import (
 // rule.
 type expression struct {
 	name       string
-	attributes func(*netlink.AttributeEncoder)
+	attributes func(*netlink.Encoder)
 }
 
-func (e expression) encode(ae *netlink.AttributeEncoder) {
+func (e expression) encode(ae *netlink.Encoder) {
 	ae.String(unix.NFTA_EXPR_NAME, e.name)
-	nested(ae, unix.NFTA_EXPR_DATA, e.attributes)
+	ae.Nested(unix.NFTA_EXPR_DATA, e.attributes)
 }
 
 // none adds no attributes.
-func none(*netlink.AttributeEncoder) {}
+func none(*netlink.Encoder) {}
 
 // payload loads some bytes of a header (NFT_PAYLOAD_*) into the register.
 func payload(base, offset, size, to uint32) expression {
-	return expression{"payload", func(ae *netlink.AttributeEncoder) {
+	return expression{"payload", func(ae *netlink.Encoder) {
 		ae.Uint32(unix.NFTA_PAYLOAD_DREG, to)
 		ae.Uint32(unix.NFTA_PAYLOAD_BASE, base)
 		ae.Uint32(unix.NFTA_PAYLOAD_OFFSET, offset)
@@ -37,7 +37,7 @@ func payload(base, offset, size, to uint32) expression {
 
 // meta loads what the kernel knows of a packet (NFT_META_*) into the register.
 func meta(key, to uint32) expression {
-	return expression{"meta", func(ae *netlink.AttributeEncoder) {
+	return expression{"meta", func(ae *netlink.Encoder) {
 		ae.Uint32(unix.NFTA_META_DREG, to)
 		ae.Uint32(unix.NFTA_META_KEY, key)
 	}}
@@ -48,7 +48,7 @@ const metaIifKind = 26
 
 // setMeta changes what the kernel knows of a packet.
 func setMeta(key uint32) expression {
-	return expression{"meta", func(ae *netlink.AttributeEncoder) {
+	return expression{"meta", func(ae *netlink.Encoder) {
 		ae.Uint32(unix.NFTA_META_KEY, key)
 		ae.Uint32(unix.NFTA_META_SREG, unix.NFT_REG_1)
 	}}
@@ -56,7 +56,7 @@ func setMeta(key uint32) expression {
 
 // ct loads what connection tracking knows of a packet (NFT_CT_*).
 func ct(key uint32) expression {
-	return expression{"ct", func(ae *netlink.AttributeEncoder) {
+	return expression{"ct", func(ae *netlink.Encoder) {
 		ae.Uint32(unix.NFTA_CT_DREG, unix.NFT_REG_1)
 		ae.Uint32(unix.NFTA_CT_KEY, key)
 	}}
@@ -65,7 +65,7 @@ func ct(key uint32) expression {
 // fib loads what the routing table says (NFT_FIB_RESULT_*) of that of a packet which
 // the flags name (NFTA_FIB_F_*).
 func fib(result, flags uint32) expression {
-	return expression{"fib", func(ae *netlink.AttributeEncoder) {
+	return expression{"fib", func(ae *netlink.Encoder) {
 		ae.Uint32(unix.NFTA_FIB_DREG, unix.NFT_REG_1)
 		ae.Uint32(unix.NFTA_FIB_RESULT, result)
 		ae.Uint32(unix.NFTA_FIB_FLAGS, flags)
@@ -74,12 +74,12 @@ func fib(result, flags uint32) expression {
 
 // bitwise changes a number: first and, then exclusive or.
 func bitwise(and, xor value) expression {
-	return expression{"bitwise", func(ae *netlink.AttributeEncoder) {
+	return expression{"bitwise", func(ae *netlink.Encoder) {
 		ae.Uint32(unix.NFTA_BITWISE_SREG, unix.NFT_REG_1)
 		ae.Uint32(unix.NFTA_BITWISE_DREG, unix.NFT_REG_1)
 		ae.Uint32(unix.NFTA_BITWISE_LEN, uint32(len(and)))
-		nested(ae, unix.NFTA_BITWISE_MASK, and.encode)
-		nested(ae, unix.NFTA_BITWISE_XOR, xor.encode)
+		ae.Nested(unix.NFTA_BITWISE_MASK, and.encode)
+		ae.Nested(unix.NFTA_BITWISE_XOR, xor.encode)
 	}}
 }
 
@@ -90,10 +90,10 @@ func equal(v value) expression { return cmp(unix.NFT_CMP_EQ, v) }
 func unequal(v value) expression { return cmp(unix.NFT_CMP_NEQ, v) }
 
 func cmp(op uint32, v value) expression {
-	return expression{"cmp", func(ae *netlink.AttributeEncoder) {
+	return expression{"cmp", func(ae *netlink.Encoder) {
 		ae.Uint32(unix.NFTA_CMP_SREG, unix.NFT_REG_1)
 		ae.Uint32(unix.NFTA_CMP_OP, op)
-		nested(ae, unix.NFTA_CMP_DATA, v.encode)
+		ae.Nested(unix.NFTA_CMP_DATA, v.encode)
 	}}
 }
 
@@ -102,7 +102,7 @@ func contained(set string) expression { return lookup(set, none) }
 
 // missing matches what is not in the set.
 func missing(set string) expression {
-	return lookup(set, func(ae *netlink.AttributeEncoder) {
+	return lookup(set, func(ae *netlink.Encoder) {
 		ae.Uint32(unix.NFTA_LOOKUP_FLAGS, unix.NFT_LOOKUP_F_INV)
 	})
 }
@@ -110,13 +110,13 @@ func missing(set string) expression {
 // mapped matches what the map knows, and loads what it gives; a verdict into
 // NFT_REG_VERDICT is done.
 func mapped(set string, to uint32) expression {
-	return lookup(set, func(ae *netlink.AttributeEncoder) {
+	return lookup(set, func(ae *netlink.Encoder) {
 		ae.Uint32(unix.NFTA_LOOKUP_DREG, to)
 	})
 }
 
-func lookup(set string, more func(*netlink.AttributeEncoder)) expression {
-	return expression{"lookup", func(ae *netlink.AttributeEncoder) {
+func lookup(set string, more func(*netlink.Encoder)) expression {
+	return expression{"lookup", func(ae *netlink.Encoder) {
 		ae.String(unix.NFTA_LOOKUP_SET, set)
 		ae.Uint32(unix.NFTA_LOOKUP_SREG, unix.NFT_REG_1)
 		more(ae)
@@ -126,7 +126,7 @@ func lookup(set string, more func(*netlink.AttributeEncoder)) expression {
 // dnat translates the destination: the address is in the first register, the port in
 // the one named.
 func dnat(f Family, port uint32) expression {
-	return expression{"nat", func(ae *netlink.AttributeEncoder) {
+	return expression{"nat", func(ae *netlink.Encoder) {
 		ae.Uint32(unix.NFTA_NAT_TYPE, unix.NFT_NAT_DNAT)
 		ae.Uint32(unix.NFTA_NAT_FAMILY, uint32(f))
 		ae.Uint32(unix.NFTA_NAT_REG_ADDR_MIN, unix.NFT_REG_1)
@@ -139,19 +139,19 @@ func masq() expression { return expression{"masq", none} }
 
 // immediate does what the verdict says.
 func immediate(v verdict) expression {
-	return expression{"immediate", func(ae *netlink.AttributeEncoder) {
+	return expression{"immediate", func(ae *netlink.Encoder) {
 		ae.Uint32(unix.NFTA_IMMEDIATE_DREG, unix.NFT_REG_VERDICT)
-		nested(ae, unix.NFTA_IMMEDIATE_DATA, v.encode)
+		ae.Nested(unix.NFTA_IMMEDIATE_DATA, v.encode)
 	}}
 }
 
 // A value is data that is compared, changed or looked up.
 type value []byte
 
-func (v value) encode(ae *netlink.AttributeEncoder) { ae.Bytes(unix.NFTA_DATA_VALUE, v) }
+func (v value) encode(ae *netlink.Encoder) { ae.Bytes(unix.NFTA_DATA_VALUE, v) }
 
-func (v *value) decode(ad *netlink.AttributeDecoder) {
-	if ad.Type() == unix.NFTA_DATA_VALUE {
+func (v *value) decode(ad *netlink.Decoder) {
+	if ad.Kind() == unix.NFTA_DATA_VALUE {
 		*v = ad.Bytes()
 	}
 }
@@ -168,8 +168,8 @@ const (
 	accept = 1 // NF_ACCEPT
 )
 
-func (v verdict) encode(ae *netlink.AttributeEncoder) {
-	nested(ae, unix.NFTA_DATA_VERDICT, func(ae *netlink.AttributeEncoder) {
+func (v verdict) encode(ae *netlink.Encoder) {
+	ae.Nested(unix.NFTA_DATA_VERDICT, func(ae *netlink.Encoder) {
 		ae.Uint32(unix.NFTA_VERDICT_CODE, uint32(v.code))
 		if v.chain != "" {
 			ae.String(unix.NFTA_VERDICT_CHAIN, v.chain)

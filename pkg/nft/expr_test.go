@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/mdlayher/netlink"
+	"github.com/plumb-cni/plumb/pkg/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -75,8 +75,8 @@ func TestReader(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			r := reader{family: tc.family}
 			for _, e := range tc.rule.expressions(tc.family) {
-				err := decode(encoded(t, e), func(ad *netlink.AttributeDecoder) {
-					if ad.Type() == unix.NFTA_EXPR_DATA {
+				err := decode(encoded(t, e), func(ad *netlink.Decoder) {
+					if ad.Kind() == unix.NFTA_EXPR_DATA {
 						r.expression(e.name, ad)
 					}
 				})
@@ -100,7 +100,7 @@ func TestReader(t *testing.T) {
 
 func encoded(t *testing.T, e expression) []byte {
 	t.Helper()
-	b, err := attributes(e.encode)
+	b, err := netlink.Encode(nil, binary.BigEndian, e.encode)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/mdlayher/netlink"
+	"github.com/plumb-cni/plumb/pkg/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -45,7 +45,7 @@ func (c *Conn) Rules(t Table, chain string) ([]Found, error) {
 	}
 	var found []Found
 	err := c.h.Step("nft "+what, func() error {
-		answers, err := c.dump(request(verb{unix.NFT_MSG_GETRULE, netlink.Dump}, t.Family, func(ae *netlink.AttributeEncoder) {
+		answers, err := c.dump(request(verb{unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP}, t.Family, func(ae *netlink.Encoder) {
 			ae.String(unix.NFTA_RULE_TABLE, t.Name)
 			if chain != "" {
 				ae.String(unix.NFTA_RULE_CHAIN, chain)
@@ -82,8 +82,8 @@ const (
 	iif
 )
 
-func (r *reader) attribute(ad *netlink.AttributeDecoder) {
-	switch ad.Type() {
+func (r *reader) attribute(ad *netlink.Decoder) {
+	switch ad.Kind() {
 	case unix.NFTA_RULE_CHAIN:
 		r.Chain = ad.String()
 	case unix.NFTA_RULE_HANDLE:
@@ -93,10 +93,10 @@ func (r *reader) attribute(ad *netlink.AttributeDecoder) {
 			r.Comment = text
 		}
 	case unix.NFTA_RULE_EXPRESSIONS:
-		inside(ad, func(ad *netlink.AttributeDecoder) {
+		inside(ad, func(ad *netlink.Decoder) {
 			var name string
-			inside(ad, func(ad *netlink.AttributeDecoder) {
-				switch ad.Type() {
+			inside(ad, func(ad *netlink.Decoder) {
+				switch ad.Kind() {
 				case unix.NFTA_EXPR_NAME:
 					name = ad.String()
 				case unix.NFTA_EXPR_DATA:
@@ -109,7 +109,7 @@ func (r *reader) attribute(ad *netlink.AttributeDecoder) {
 
 // expression notes what one expression of the rule says; those that say nothing of
 // interest are passed over.
-func (r *reader) expression(name string, ad *netlink.AttributeDecoder) {
+func (r *reader) expression(name string, ad *netlink.Decoder) {
 	switch name {
 	case "immediate":
 		inside(ad, r.immediate)
@@ -140,10 +140,10 @@ func (r *reader) expression(name string, ad *netlink.AttributeDecoder) {
 }
 
 // payload notes whether the source address is loaded.
-func (r *reader) payload(ad *netlink.AttributeDecoder) {
+func (r *reader) payload(ad *netlink.Decoder) {
 	var base, offset, size uint32
-	inside(ad, func(ad *netlink.AttributeDecoder) {
-		switch ad.Type() {
+	inside(ad, func(ad *netlink.Decoder) {
+		switch ad.Kind() {
 		case unix.NFTA_PAYLOAD_BASE:
 			base = ad.Uint32()
 		case unix.NFTA_PAYLOAD_OFFSET:
@@ -163,24 +163,24 @@ func (r *reader) payload(ad *netlink.AttributeDecoder) {
 	}
 }
 
-func (r *reader) meta(ad *netlink.AttributeDecoder) {
-	if ad.Type() == unix.NFTA_META_KEY && ad.Uint32() == unix.NFT_META_IIFNAME {
+func (r *reader) meta(ad *netlink.Decoder) {
+	if ad.Kind() == unix.NFTA_META_KEY && ad.Uint32() == unix.NFT_META_IIFNAME {
 		r.loaded = iif
 	}
 }
 
-func (r *reader) bitwise(ad *netlink.AttributeDecoder) {
-	if ad.Type() == unix.NFTA_BITWISE_MASK {
+func (r *reader) bitwise(ad *netlink.Decoder) {
+	if ad.Kind() == unix.NFTA_BITWISE_MASK {
 		inside(ad, r.mask.decode)
 	}
 }
 
 // cmp notes what the register is to be equal to.
-func (r *reader) cmp(ad *netlink.AttributeDecoder) {
+func (r *reader) cmp(ad *netlink.Decoder) {
 	var op uint32
 	var data value
-	inside(ad, func(ad *netlink.AttributeDecoder) {
-		switch ad.Type() {
+	inside(ad, func(ad *netlink.Decoder) {
+		switch ad.Kind() {
 		case unix.NFTA_CMP_OP:
 			op = ad.Uint32()
 		case unix.NFTA_CMP_DATA:
@@ -199,12 +199,12 @@ func (r *reader) cmp(ad *netlink.AttributeDecoder) {
 }
 
 // immediate reads a verdict, or a value that a later expression uses.
-func (r *reader) immediate(ad *netlink.AttributeDecoder) {
-	if ad.Type() != unix.NFTA_IMMEDIATE_DATA {
+func (r *reader) immediate(ad *netlink.Decoder) {
+	if ad.Kind() != unix.NFTA_IMMEDIATE_DATA {
 		return
 	}
-	inside(ad, func(ad *netlink.AttributeDecoder) {
-		switch ad.Type() {
+	inside(ad, func(ad *netlink.Decoder) {
+		switch ad.Kind() {
 		case unix.NFTA_DATA_VALUE:
 			r.values = append(r.values, string(ad.Bytes()))
 		case unix.NFTA_DATA_VERDICT:
@@ -213,8 +213,8 @@ func (r *reader) immediate(ad *netlink.AttributeDecoder) {
 	})
 }
 
-func (r *reader) verdict(ad *netlink.AttributeDecoder) {
-	switch ad.Type() {
+func (r *reader) verdict(ad *netlink.Decoder) {
+	switch ad.Kind() {
 	case unix.NFTA_VERDICT_CHAIN:
 		r.Jump = ad.String()
 	case unix.NFTA_VERDICT_CODE:
@@ -226,11 +226,11 @@ func (r *reader) verdict(ad *netlink.AttributeDecoder) {
 
 // target reads a target of iptables, and where its DNAT sends packets: struct nf_nat_range2 begins with
 // flags of four bytes and an address with room for IPv6.
-func (r *reader) target(ad *netlink.AttributeDecoder) {
+func (r *reader) target(ad *netlink.Decoder) {
 	var name string
 	var info []byte
-	inside(ad, func(ad *netlink.AttributeDecoder) {
-		switch ad.Type() {
+	inside(ad, func(ad *netlink.Decoder) {
+		switch ad.Kind() {
 		case unix.NFTA_TARGET_NAME:
 			name = ad.String()
 		case unix.NFTA_TARGET_INFO:
@@ -245,11 +245,11 @@ func (r *reader) target(ad *netlink.AttributeDecoder) {
 
 // match reads a match of iptables. Its comment (struct xt_comment_info: the text
 // alone) asks nothing of a packet.
-func (r *reader) match(ad *netlink.AttributeDecoder) {
+func (r *reader) match(ad *netlink.Decoder) {
 	var name string
 	var info []byte
-	inside(ad, func(ad *netlink.AttributeDecoder) {
-		switch ad.Type() {
+	inside(ad, func(ad *netlink.Decoder) {
+		switch ad.Kind() {
 		case unix.NFTA_MATCH_NAME:
 			name = ad.String()
 		case unix.NFTA_MATCH_INFO:

@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/mdlayher/netlink"
+	"github.com/plumb-cni/plumb/pkg/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -280,7 +280,7 @@ type hide struct{ error }
 
 // table is nil if the table exists.
 func (c *Conn) table(t Table) error {
-	return c.get("table "+t.String(), t, unix.NFT_MSG_GETTABLE, func(ae *netlink.AttributeEncoder) {
+	return c.get("table "+t.String(), t, unix.NFT_MSG_GETTABLE, func(ae *netlink.Encoder) {
 		ae.String(unix.NFTA_TABLE_NAME, t.Name)
 	})
 }
@@ -290,13 +290,13 @@ func (c *Conn) HasChain(t Table, chain string) error {
 	if len(chain) >= unix.NFT_CHAIN_MAXNAMELEN {
 		return fmt.Errorf("get chain %s of table %s: %w: no name is that long", chain, t, fs.ErrNotExist)
 	}
-	return c.get("chain "+chain+" of table "+t.String(), t, unix.NFT_MSG_GETCHAIN, func(ae *netlink.AttributeEncoder) {
+	return c.get("chain "+chain+" of table "+t.String(), t, unix.NFT_MSG_GETCHAIN, func(ae *netlink.Encoder) {
 		ae.String(unix.NFTA_CHAIN_TABLE, t.Name)
 		ae.String(unix.NFTA_CHAIN_NAME, chain)
 	})
 }
 
-func (c *Conn) get(what string, t Table, kind int, encode func(*netlink.AttributeEncoder)) error {
+func (c *Conn) get(what string, t Table, kind uint16, encode func(*netlink.Encoder)) error {
 	err := c.h.Step("nft get "+what, func() error {
 		_, err := c.execute(request(verb{kind, 0}, t.Family, encode))
 		return err
@@ -318,12 +318,12 @@ type Use struct {
 func (c *Conn) Chains(t Table, prefix string) ([]Use, error) {
 	var uses []Use
 	err := c.h.Step("nft list chains of "+t.String(), func() error {
-		answers, err := c.dump(request(verb{unix.NFT_MSG_GETCHAIN, netlink.Dump}, t.Family, nil))
+		answers, err := c.dump(request(verb{unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP}, t.Family, nil))
 		for _, m := range answers {
 			var table string
 			var use Use
-			err = errors.Join(err, decode(body(m), func(ad *netlink.AttributeDecoder) {
-				switch ad.Type() {
+			err = errors.Join(err, decode(body(m), func(ad *netlink.Decoder) {
+				switch ad.Kind() {
 				case unix.NFTA_CHAIN_TABLE:
 					table = ad.String()
 				case unix.NFTA_CHAIN_NAME:

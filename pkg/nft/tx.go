@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/mdlayher/netlink"
+	"github.com/plumb-cni/plumb/pkg/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -32,11 +32,11 @@ type op struct {
 
 // A verb is the type of a message and its flags.
 type verb struct {
-	kind  int
-	flags netlink.HeaderFlags
+	kind  uint16
+	flags uint16
 }
 
-func (t *Tx) add(what string, v verb, f Family, encode func(*netlink.AttributeEncoder)) {
+func (t *Tx) add(what string, v verb, f Family, encode func(*netlink.Encoder)) {
 	m, err := request(v, f, encode)
 	if err != nil {
 		t.err = errors.Join(t.err, fmt.Errorf("%s: %w", what, err))
@@ -67,48 +67,45 @@ func (c *Conn) commit(tx *Tx) error {
 	if err := c.makeRoom(batch); err != nil {
 		return err
 	}
-	sent, err := c.nl.SendMessages(batch)
-	if err != nil {
-		return errno(err)
+	if err := c.nl.Send(batch); err != nil {
+		return err
 	}
-	fence, err := request(verb{unix.NFT_MSG_GETGEN, 0}, 0, nil)
+	fence, err := c.fence()
 	if err != nil {
 		return err
 	}
-	if fence, err = c.sendSurely(fence); err != nil {
-		return errno(err)
-	}
 	var errs []error
 	for {
-		_, err := c.nl.Receive()
-		if err == nil {
-			return errors.Join(errs...)
+		answers, err := c.nl.Receive()
+		if err != nil {
+			return errors.Join(append(errs, err)...)
 		}
-		var refused *netlink.OpError
-		if !errors.As(err, &refused) || refused.Sequence == 0 || refused.Sequence == fence.Header.Sequence {
-			return errors.Join(append(errs, errno(err))...)
+		for _, m := range answers {
+			if m.Sequence == fence {
+				return errors.Join(append(errs, errno(m.Err()))...)
+			}
+			errs = append(errs, tx.refusal(m, batch))
 		}
-		errs = append(errs, tx.refusal(refused, sent))
 	}
 }
 
-// sendSurely sends what follows a batch, which is done by then: an error would make the
-// caller think that it is not. The kernel may be short of memory for a moment.
-func (c *Conn) sendSurely(m netlink.Message) (netlink.Message, error) {
+// fence sends a request that has exactly one answer, and gives its sequence number. What
+// it follows is done by then, and an error would make the caller think that it is not:
+// the kernel may be short of memory for a moment.
+func (c *Conn) fence() (sequence uint32, err error) {
 	const attempts = 3
-	var sent netlink.Message
-	var err error
+	sent := []netlink.Message{message(verb{unix.NFT_MSG_GETGEN, 0}, nfgenmsg(0, 0))}
 	for range attempts {
-		if sent, err = c.nl.Send(m); err == nil {
+		if err = c.nl.Send(sent); err == nil {
 			break
 		}
 	}
-	return sent, err
+	return sent[0].Sequence, err
 }
 
 // batch is the messages with what stands around them.
 func (t *Tx) batch() ([]netlink.Message, error) {
-	bound, err := attributes(func(ae *netlink.AttributeEncoder) {
+	begin, err := netlink.Encode(nfgenmsg(0, unix.NFNL_SUBSYS_NFTABLES), binary.BigEndian, func(ae *netlink.Encoder) {
 		if t.generation != 0 {
 			ae.Uint32(nfnlBatchGenID, t.generation)
 		}
@@ -116,14 +113,11 @@ func (t *Tx) batch() ([]netlink.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	edge := func(kind int, attributes []byte) netlink.Message {
-		return netlink.Message{
-			Header: netlink.Header{Type: netlink.HeaderType(kind), Flags: netlink.Request},
-			Data:   append(nfgenmsg(0, unix.NFNL_SUBSYS_NFTABLES), attributes...),
-		}
+	edge := func(kind uint16, body []byte) netlink.Message {
+		return netlink.Message{Kind: kind, Flags: unix.NLM_F_REQUEST, Body: body}
 	}
 	batch := make([]netlink.Message, 0, len(t.ops)+2)
-	batch = append(batch, edge(unix.NFNL_MSG_BATCH_BEGIN, bound))
+	batch = append(batch, edge(unix.NFNL_MSG_BATCH_BEGIN, begin))
 	for _, op := range t.ops {
 		if op.elements != nil {
 			op.msg = op.elements.message()
@@ -133,7 +127,7 @@ func (t *Tx) batch() ([]netlink.Message, error) {
 	if t.dry { // the kernel undoes a batch that does not end
 		return batch, nil
 	}
-	return append(batch, edge(unix.NFNL_MSG_BATCH_END, nil)), nil
+	return append(batch, edge(unix.NFNL_MSG_BATCH_END, nfgenmsg(0, unix.NFNL_SUBSYS_NFTABLES))), nil
 }
 
 // makeRoom lets a batch through that is larger than the socket's usual buffer (the
@@ -148,40 +142,43 @@ func (c *Conn) makeRoom(batch []netlink.Message) error {
 	)
 	size := 0
 	for _, m := range batch {
-		size += unix.NLMSG_HDRLEN + len(m.Data) + unix.NLMSG_ALIGNTO
+		size += unix.NLMSG_HDRLEN + len(m.Body) + unix.NLMSG_ALIGNTO
 	}
+	receive, send := 0, 0
 	if len(batch) > answers {
-		if err := c.nl.SetReadBuffer(min(len(batch)*answer, most)); err != nil {
-			return errno(err)
-		}
+		receive = min(len(batch)*answer, most)
 	}
-	if size < usual {
-		return nil
+	if size >= usual {
+		send = 2 * size
 	}
-	return errno(c.nl.SetWriteBuffer(2 * size))
+	return c.nl.MakeRoom(receive, send)
 }
 
-// refusal names the change that an error of the kernel is about.
-func (t *Tx) refusal(refused *netlink.OpError, sent []netlink.Message) error {
+// refusal names the change that an answer of the kernel is about; nil: it is no refusal.
+func (t *Tx) refusal(answer netlink.Message, sent []netlink.Message) error {
+	err := errno(answer.Err())
+	if err == nil {
+		return nil
+	}
 	for i, op := range t.ops {
-		if sent[i+1].Header.Sequence == refused.Sequence {
-			return fmt.Errorf("%s: %w", op.what, refused.Err)
+		if sent[i+1].Sequence == answer.Sequence {
+			return fmt.Errorf("%s: %w", op.what, err)
 		}
 	}
-	return refused.Err // the batch as a whole
+	return err // the batch as a whole
 }
 
 // addTable adds a table that must not exist.
 func (t *Tx) addTable(tab Table) {
-	t.add("add table "+tab.String(), verb{unix.NFT_MSG_NEWTABLE, netlink.Create | netlink.Excl}, tab.Family,
-		func(ae *netlink.AttributeEncoder) { ae.String(unix.NFTA_TABLE_NAME, tab.Name) })
+	t.add("add table "+tab.String(), verb{unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE | unix.NLM_F_EXCL}, tab.Family,
+		func(ae *netlink.Encoder) { ae.String(unix.NFTA_TABLE_NAME, tab.Name) })
 }
 
 // addSet adds a set or map; one of the same name and types may exist.
 func (t *Tx) addSet(tab Table, s Set) {
 	id := uint32(len(t.ops) + 1) // any number that is unique in the batch
-	t.add("add set "+s.Name+" to table "+tab.String(), verb{unix.NFT_MSG_NEWSET, netlink.Create}, tab.Family,
-		func(ae *netlink.AttributeEncoder) {
+	t.add("add set "+s.Name+" to table "+tab.String(), verb{unix.NFT_MSG_NEWSET, unix.NLM_F_CREATE}, tab.Family,
+		func(ae *netlink.Encoder) {
 			ae.String(unix.NFTA_SET_TABLE, tab.Name)
 			ae.String(unix.NFTA_SET_NAME, s.Name)
 			ae.Uint32(unix.NFTA_SET_ID, id)
@@ -204,14 +201,14 @@ func textKey() []byte { return append([]byte{0, 4}, nativeUint32(1)...) }
 
 // addChain adds a chain; the same one may exist.
 func (t *Tx) addChain(tab Table, ch Chain) {
-	t.add("add chain "+ch.Name+" to table "+tab.String(), verb{unix.NFT_MSG_NEWCHAIN, netlink.Create}, tab.Family,
-		func(ae *netlink.AttributeEncoder) {
+	t.add("add chain "+ch.Name+" to table "+tab.String(), verb{unix.NFT_MSG_NEWCHAIN, unix.NLM_F_CREATE}, tab.Family,
+		func(ae *netlink.Encoder) {
 			ae.String(unix.NFTA_CHAIN_TABLE, tab.Name)
 			ae.String(unix.NFTA_CHAIN_NAME, ch.Name)
 			if ch.Hook == (Hook{}) {
 				return
 			}
-			nested(ae, unix.NFTA_CHAIN_HOOK, func(ae *netlink.AttributeEncoder) {
+			ae.Nested(unix.NFTA_CHAIN_HOOK, func(ae *netlink.Encoder) {
 				ae.Uint32(unix.NFTA_HOOK_HOOKNUM, uint32(ch.Hook.At))
 				ae.Uint32(unix.NFTA_HOOK_PRIORITY, uint32(ch.Hook.Priority))
 			})
@@ -225,13 +222,13 @@ const policyAccept = 1
 
 // addRule appends a rule to a chain.
 func (t *Tx) addRule(tab Table, chain string, r Rule, comment string) {
-	t.add("add rule to chain "+chain+" of table "+tab.String(), verb{unix.NFT_MSG_NEWRULE, netlink.Create | netlink.Append}, tab.Family,
-		func(ae *netlink.AttributeEncoder) {
+	t.add("add rule to chain "+chain+" of table "+tab.String(), verb{unix.NFT_MSG_NEWRULE, unix.NLM_F_CREATE | unix.NLM_F_APPEND}, tab.Family,
+		func(ae *netlink.Encoder) {
 			ae.String(unix.NFTA_RULE_TABLE, tab.Name)
 			ae.String(unix.NFTA_RULE_CHAIN, chain)
-			nested(ae, unix.NFTA_RULE_EXPRESSIONS, func(ae *netlink.AttributeEncoder) {
+			ae.Nested(unix.NFTA_RULE_EXPRESSIONS, func(ae *netlink.Encoder) {
 				for _, e := range r.expressions(tab.Family) {
-					nested(ae, unix.NFTA_LIST_ELEM, e.encode)
+					ae.Nested(unix.NFTA_LIST_ELEM, e.encode)
 				}
 			})
 			ae.Bytes(unix.NFTA_RULE_USERDATA, commentData(comment))
@@ -241,7 +238,7 @@ func (t *Tx) addRule(tab Table, chain string, r Rule, comment string) {
 // Flush deletes the rules of a chain.
 func (t *Tx) Flush(tab Table, chain string) {
 	t.add("flush chain "+chain+" of table "+tab.String(), verb{unix.NFT_MSG_DELRULE, 0}, tab.Family,
-		func(ae *netlink.AttributeEncoder) {
+		func(ae *netlink.Encoder) {
 			ae.String(unix.NFTA_RULE_TABLE, tab.Name)
 			ae.String(unix.NFTA_RULE_CHAIN, chain)
 		})
@@ -250,7 +247,7 @@ func (t *Tx) Flush(tab Table, chain string) {
 // DelRule deletes a rule that Conn.Rules gave.
 func (t *Tx) DelRule(tab Table, r Found) {
 	t.add("delete rule from chain "+r.Chain+" of table "+tab.String(), verb{unix.NFT_MSG_DELRULE, 0}, tab.Family,
-		func(ae *netlink.AttributeEncoder) {
+		func(ae *netlink.Encoder) {
 			ae.String(unix.NFTA_RULE_TABLE, tab.Name)
 			ae.String(unix.NFTA_RULE_CHAIN, r.Chain)
 			ae.Uint64(unix.NFTA_RULE_HANDLE, r.handle)
@@ -261,7 +258,7 @@ func (t *Tx) DelRule(tab Table, r Found) {
 // something jumps to it.
 func (t *Tx) DelChain(tab Table, chain string) {
 	t.add("delete chain "+chain+" of table "+tab.String(), verb{unix.NFT_MSG_DELCHAIN, 0}, tab.Family,
-		func(ae *netlink.AttributeEncoder) {
+		func(ae *netlink.Encoder) {
 			ae.String(unix.NFTA_CHAIN_TABLE, tab.Name)
 			ae.String(unix.NFTA_CHAIN_NAME, chain)
 		})
@@ -270,7 +267,7 @@ func (t *Tx) DelChain(tab Table, chain string) {
 // AddElement adds an element that must not exist: one of the same key is
 // fs.ErrExist; a missing set, or a missing chain to jump to, is fs.ErrNotExist.
 func (t *Tx) AddElement(tab Table, set string, e Element) {
-	t.element("add element to ", list{verb: verb{unix.NFT_MSG_NEWSETELEM, netlink.Create | netlink.Excl}, tab: tab, set: set}, e)
+	t.element("add element to ", list{verb: verb{unix.NFT_MSG_NEWSETELEM, unix.NLM_F_CREATE | unix.NLM_F_EXCL}, tab: tab, set: set}, e)
 }
 
 // DelElement deletes the element of that key, whoever owns it.

@@ -29,6 +29,9 @@ func (c *Conn) listen(groups uint32) (*netlink.Listener, error) {
 		l, err = netlink.Listen(unix.NETLINK_ROUTE, groups)
 		return err
 	})
+	if err != nil && l != nil {
+		err = errors.Join(err, l.Close())
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open netlink socket in %s: %w", c.h.Path(), err)
 	}

@@ -32,10 +32,12 @@ func Open(h *ns.Handle) (*Conn, error) {
 		c.c, err = netlink.Dial(unix.NETLINK_ROUTE)
 		return err
 	})
+	if c.c != nil {
+		h.Keep(c.c.Close)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open netlink socket in %s: %w", h.Path(), err)
 	}
-	h.Keep(c.c.Close)
 	// These are refinements: the kernel's own words in errors, without the request
 	// that they are about (4.12), and dumps filtered in the kernel (4.20). Filters are
 	// applied here as well.

@@ -79,6 +79,9 @@ func FlushFlows(h *ns.Handle, flows ...Flow) error {
 		c, err = netlink.Dial(unix.NETLINK_NETFILTER)
 		return err
 	})
+	if err != nil && c != nil {
+		err = errors.Join(err, c.Close())
+	}
 	if err != nil {
 		return wrap("open conntrack socket", err)
 	}
