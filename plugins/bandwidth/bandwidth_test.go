@@ -200,6 +200,21 @@ var _ = Describe("bandwidth", func() {
 		Expect(made).To(ContainSubstring(fmt.Sprint("group ", int32(attach.Group(network)))))
 	})
 
+	It("brings an ifb up that shapes already", func() {
+		w = ptp()
+		shape := ""
+		c := w.call.With("ADD")
+		c.Config = w.config(i5)
+		c.Before = func(step string) error {
+			if step == "set link "+ifbX+" up" {
+				shape = w.node.Must(GinkgoTB(), "tc", "qdisc", "show", "dev", ifbX)
+			}
+			return nil
+		}
+		nstest.Run(plugin(), c).OK(GinkgoTB())
+		Expect(shape).To(ContainSubstring("tbf 1: root"))
+	})
+
 	DescribeTable("DEL needs neither container, prevResult nor limits", func(change func(c *nstest.Call)) {
 		w = ptp()
 		w.run("ADD", i5).OK(GinkgoTB())

@@ -88,7 +88,7 @@ func ifbName(identity string) string {
 
 const kindIFB = "ifb"
 
-// addIFB makes the attachment's ifb, up, and pushes its removal. It has no business
+// addIFB makes the attachment's ifb, down yet, and pushes its removal. It has no business
 // with IPv6: it would ask its neighbours for routers.
 func (p place) addIFB(u *undo.Stack) (nl.Link, error) {
 	var ifb nl.Link
@@ -104,10 +104,7 @@ func (p place) addIFB(u *undo.Stack) (nl.Link, error) {
 		return nl.Link{}, err
 	}
 	quiet := sysctl.Setting{Key: sysctl.IPv6(ifb.Name, "disable_ipv6"), Value: "1", Optional: true}
-	if err := sysctl.Set(p.conn.NS(), quiet); err != nil {
-		return nl.Link{}, err
-	}
-	return ifb, p.conn.Apply(ifb.SetAlias(attach.Alias(p.owner)), ifb.SetUp())
+	return ifb, sysctl.Set(p.conn.NS(), quiet)
 }
 
 func addQdisc(c *nl.Conn, u *undo.Stack, l nl.Link, q nl.Qdisc) error {

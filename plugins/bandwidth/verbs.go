@@ -58,13 +58,18 @@ func (p place) possible() error {
 	return errors.Join(errs...)
 }
 
-// shapeReceived redirects once the ifb shapes, so that nothing is lost.
+// shapeReceived redirects once the ifb shapes, so that nothing is lost. The ifb comes up
+// with its qdisc in place: to change that of a link which is up, the kernel waits until
+// nobody sends by the former one (dev_deactivate_many in net/sched/sch_generic.c).
 func (p place) shapeReceived(u *undo.Stack) (nl.Link, error) {
 	ifb, err := p.addIFB(u)
 	if err != nil {
 		return nl.Link{}, err
 	}
 	if err := p.received(ifb).apply(p.conn, u); err != nil {
+		return nl.Link{}, err
+	}
+	if err := p.conn.Apply(ifb.SetAlias(attach.Alias(p.owner)), ifb.SetUp()); err != nil {
 		return nl.Link{}, err
 	}
 	if err := addQdisc(p.conn, u, p.dev, ingressQdisc()); err != nil {
