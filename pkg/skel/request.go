@@ -29,7 +29,7 @@ type Request struct {
 	// Undo holds the inverse of all that this ADD did. skel runs it when the ADD
 	// fails, in whatever way.
 	Undo undo.Stack
-	// Node is the namespace the plugin runs in. skel closes it.
+	// Node is the namespace the plugin runs in; nil in IPAM plugins. skel closes it.
 	Node *ns.Handle
 	// Pod is the container's namespace: never nil in ADD and CHECK of an interface
 	// or chained plugin, nil in DEL when it is gone. skel closes it.
@@ -221,8 +221,12 @@ func (r *Request) openLog() {
 }
 
 // openNamespaces opens node and pod and refuses a pod that is the node: every step
-// in it would be taken on the host. It comes before anything is done.
+// in it would be taken on the host. It comes before anything is done. An IPAM plugin
+// does nothing in either.
 func (r *Request) openNamespaces(v verb) error {
+	if r.plugin.IPAM {
+		return nil
+	}
 	node, err := r.openNode()
 	if err != nil {
 		return types.Errorf(types.CodeInternal, "open own namespace: %w", err)
@@ -238,7 +242,7 @@ func (r *Request) openNamespaces(v verb) error {
 	case err == nil:
 		r.Pod = pod
 		return nil
-	case r.plugin.IPAM, v.netns == netnsOptional && gone(err):
+	case v.netns == netnsOptional && gone(err):
 		return nil
 	}
 	return types.Errorf(types.CodeNamespace, "container namespace: %w", err)

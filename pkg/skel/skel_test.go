@@ -383,10 +383,12 @@ func TestWhateverStopsAnAddIsUndone(t *testing.T) {
 
 func TestPanicInAnotherNamespace(t *testing.T) {
 	undone := false
-	o := run(t, adds(func(r *skel.Request) (*types.Result, error) {
+	p := adds(func(r *skel.Request) (*types.Result, error) {
 		r.Undo.Push("a", func() error { undone = true; return nil })
 		return nil, r.Pod.Do(func() error { panic("boom") })
-	}), call{env: []string{"CNI_NETNS=" + newNS(t)}})
+	})
+	p.IPAM = false
+	o := run(t, p, call{env: []string{"CNI_NETNS=" + newNS(t)}})
 	if o.err == nil || o.err.Msg != "panic: boom" || strings.Count(o.err.Details, "goroutine ") < 2 || !undone {
 		t.Errorf("%+v, undone %t", o, undone)
 	}
@@ -479,8 +481,8 @@ func TestNamespaces(t *testing.T) {
 		{why: "its own, truly meant", netns: self, env: "CNI_NETNS_OVERRIDE=True", add: want{pod: true}, del: want{pod: true}},
 		{why: "IPAM, missing", netns: gone, ipam: true, add: want{}, del: want{}},
 		{why: "IPAM, a plain file", netns: file, ipam: true, add: want{}, del: want{}},
-		{why: "IPAM, a pod", netns: pod, ipam: true, add: want{pod: true}, del: want{pod: true}},
-		{why: "IPAM, its own", netns: self, ipam: true, add: want{code: 8}, del: want{}},
+		{why: "IPAM, a pod", netns: pod, ipam: true, add: want{}, del: want{}},
+		{why: "IPAM, the node's", netns: self, ipam: true, add: want{}, del: want{}},
 	} {
 		if tc.why == "a loop" {
 			tc.netns = file + ".loop"
@@ -496,7 +498,7 @@ func TestNamespaces(t *testing.T) {
 			switch {
 			case want.code != 0 && (o.err == nil || o.err.Code != want.code || r.Command != ""):
 				t.Errorf("%s, %s: exit %d, %s; handler called: %t", verb, tc.why, o.code, o.stdout, r.Command != "")
-			case want.code == 0 && (o.code != 0 || (r.Pod != nil) != want.pod || r.Node == nil || !r.Node.Self()):
+			case want.code == 0 && (o.code != 0 || (r.Pod != nil) != want.pod || (r.Node != nil) == tc.ipam || r.Node != nil && !r.Node.Self()):
 				t.Errorf("%s, %s: %s; pod %v, node %v", verb, tc.why, o.stdout, r.Pod, r.Node)
 			}
 			warned := strings.Contains(o.stderr, "taken for gone")
