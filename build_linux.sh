@@ -20,7 +20,7 @@ VERSION=$(scripts/version.sh)
 mkdir -p "$bin"
 export CGO_ENABLED=0 GOOS=linux
 case $(go env GOARCH) in
-amd64) entry="-E _plumb_start" ;; # pkg/start
+amd64 | arm64) entry="-E _plumb_start" ;; # pkg/skel/start_*.s
 *) entry= ;;
 esac
 go build -trimpath -buildvcs=false \

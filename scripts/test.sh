@@ -17,7 +17,7 @@ cd "$(dirname "$0")/.."
 # What the tests run, and the package that has it. The race detector needs a C compiler.
 needed=(
 	ip:iproute2 nft:nftables iptables:iptables ping:iputils-ping shellcheck:shellcheck
-	gcc:gcc git:git /usr/lib/cni/bridge:containernetworking-plugins
+	gcc:gcc git:git qemu-aarch64-static:qemu-user-static /usr/lib/cni/bridge:containernetworking-plugins
 )
 
 bold='' plain=''
