@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/netlink"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -52,14 +53,19 @@ func PortKey(port uint16) Key { return Key([]byte{byte(port >> 8), byte(port)}) 
 
 // Concat is a concatenation, "a . b" in nft.
 func Concat(parts ...Key) Key {
-	var b []byte
+	size := 0
 	for _, p := range parts {
-		b = append(b, p...)
-		for len(b)%4 != 0 {
-			b = append(b, 0)
+		size += (len(p) + 3) &^ 3
+	}
+	var b strings.Builder
+	b.Grow(size)
+	for _, p := range parts {
+		b.WriteString(string(p))
+		for b.Len()%4 != 0 {
+			b.WriteByte(0)
 		}
 	}
-	return Key(b)
+	return Key(b.String())
 }
 
 // A list is elements of one set in the form of a message: the kernel takes as many in

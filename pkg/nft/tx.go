@@ -299,7 +299,8 @@ func (t *Tx) lastAbout(l list) *list {
 
 // commentData is a comment in the form of libnftnl: type, length, text, NUL.
 func commentData(s string) []byte {
-	return append([]byte{commentType, byte(len(s) + 1)}, s+"\x00"...)
+	b := append(make([]byte, 0, len(s)+3), commentType, byte(len(s)+1))
+	return append(append(b, s...), 0)
 }
 
 // commentType is NFTNL_UDATA_RULE_COMMENT and NFTNL_UDATA_SET_ELEM_COMMENT of

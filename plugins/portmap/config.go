@@ -151,21 +151,23 @@ func (raw *rawMapping) check(i int) (mapping, error) {
 		return mapping{}, fmt.Errorf("portMappings[%d] is null: want an object", i)
 	}
 	var errs []error
-	where := fmt.Sprintf("portMappings[%d], host port %d to container port %d", i, raw.HostPort, raw.ContainerPort)
+	where := func() string {
+		return fmt.Sprintf("portMappings[%d], host port %d to container port %d", i, raw.HostPort, raw.ContainerPort)
+	}
 	if raw.HostPort < 1 || raw.HostPort > 65535 {
-		errs = append(errs, types.Errorf(types.CodeConfig, "Invalid host port number: %d (%s; want 1 to 65535)", raw.HostPort, where))
+		errs = append(errs, types.Errorf(types.CodeConfig, "Invalid host port number: %d (%s; want 1 to 65535)", raw.HostPort, where()))
 	}
 	if raw.ContainerPort < 1 || raw.ContainerPort > 65535 {
-		errs = append(errs, types.Errorf(types.CodeConfig, "Invalid container port number: %d (%s; want 1 to 65535)", raw.ContainerPort, where))
+		errs = append(errs, types.Errorf(types.CodeConfig, "Invalid container port number: %d (%s; want 1 to 65535)", raw.ContainerPort, where()))
 	}
 	m := mapping{hostPort: uint16(raw.HostPort), containerPort: uint16(raw.ContainerPort)}
 	var err error
 	if m.proto, err = parseProtocol(raw.Protocol); err != nil {
-		errs = append(errs, fmt.Errorf("%s: %w", where, err))
+		errs = append(errs, fmt.Errorf("%s: %w", where(), err))
 	}
 	if raw.HostIP != "" {
 		if m.hostIP, err = netip.ParseAddr(raw.HostIP); err != nil || m.hostIP.Zone() != "" {
-			errs = append(errs, fmt.Errorf("%s: hostIP %q is no IP address", where, raw.HostIP))
+			errs = append(errs, fmt.Errorf("%s: hostIP %q is no IP address", where(), raw.HostIP))
 		}
 		m.hostIP = m.hostIP.Unmap()
 	}
