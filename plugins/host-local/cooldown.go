@@ -3,10 +3,14 @@ package main
 import (
 	"encoding/binary"
 	"errors"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/plumb-cni/plumb/pkg/file"
+	"golang.org/x/sys/unix"
 )
 
 // The file of releases has a record a release: the address and the time since
@@ -24,11 +28,11 @@ func (se *session) noteRelease(ip netip.Addr) error {
 		return nil
 	}
 	path := se.releases()
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return err
+	text, err := file.Read(file.Here, path, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = os.MkdirAll(filepath.Dir(path), 0o700)
 	}
-	text, err := os.ReadFile(path)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err != nil {
 		return err
 	}
 	record := releaseRecord(ip, se.host.now())
@@ -38,12 +42,12 @@ func (se *session) noteRelease(ip netip.Addr) error {
 	if len(text) >= releaseCompact {
 		return replace(path, append(se.compact(text), record...))
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY, 0o600)
+	fd, err := file.Open(file.Here, path, unix.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteAt(record, int64(len(text)-len(text)%releaseSize))
-	return errors.Join(err, f.Close())
+	err = file.WriteAt(fd, record, int64(len(text)-len(text)%releaseSize))
+	return errors.Join(err, unix.Close(fd))
 }
 
 // replace puts a whole new file in the place of path.
@@ -99,6 +103,6 @@ func (se *session) cooling() map[netip.Addr]time.Duration {
 		return nil
 	}
 	// A file that cannot be read is no reason to give nobody an address.
-	text, _ := os.ReadFile(se.releases())
+	text, _ := file.Read(file.Here, se.releases(), 0)
 	return se.released(text)
 }

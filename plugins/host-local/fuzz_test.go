@@ -74,7 +74,7 @@ func openedAs(t *testing.T, path string, h header) *index {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := (&index{file: f, head: h}).writeHeader(); err != nil {
+	if err := (&index{fd: int(f.Fd()), head: h}).writeHeader(); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.Close(); err != nil {

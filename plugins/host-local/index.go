@@ -1,19 +1,20 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"hash/fnv"
+	"io/fs"
 	"iter"
 	"math/bits"
 	"net/netip"
 	"os"
 	"path/filepath"
 
+	"github.com/plumb-cni/plumb/pkg/file"
 	"golang.org/x/sys/unix"
 )
 
@@ -30,7 +31,7 @@ import (
 // and writes two or three pages, however many there are. An index that is full is
 // made anew with more pages.
 type index struct {
-	file  *os.File // nil: never written yet
+	fd    int // of the file; -1: never written yet
 	head  header
 	pages map[uint32]*page // those looked at
 	// broken: the index does not agree with what was done, and must not be used.
@@ -49,13 +50,13 @@ const (
 	blockRoom  = (pageSize - pageHead) / blockSize
 	blockFill  = blockRoom / 4
 	indexMagic = "plumbhl1"
+	headerSize = 96 // without its checksum
 )
 
 var errDamaged = errors.New("index is damaged")
 
 // A header says of what folder, in what state, an index was made.
 type header struct {
-	Magic  [8]byte
 	Boot   [40]byte // of the boot that all entries are of
 	Proof  proof
 	Walked int64 // nanoseconds since boot when the reservations were last read
@@ -129,7 +130,7 @@ func newIndex(entries []entry) *index {
 	}
 	owners, maps := uint32(len(entries)/entryFill+1), uint32(len(blocks)/blockFill+1)
 	for {
-		x := &index{pages: map[uint32]*page{}, head: header{Owners: owners, Blocks: maps}}
+		x := &index{fd: -1, pages: map[uint32]*page{}, head: header{Owners: owners, Blocks: maps}}
 		for i := range owners + maps {
 			x.pages[i+1] = &page{}
 		}
@@ -151,52 +152,66 @@ func (x *index) fill(entries []entry) bool {
 
 // openIndex opens the index at path as far as its header makes sense.
 func openIndex(path string) (*index, error) {
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if errors.Is(err, unix.EROFS) || errors.Is(err, os.ErrPermission) {
-		f, err = os.Open(path)
+	fd, err := file.Open(file.Here, path, unix.O_RDWR, 0)
+	if errors.Is(err, unix.EROFS) || errors.Is(err, fs.ErrPermission) {
+		fd, err = file.Open(file.Here, path, unix.O_RDONLY, 0)
 	}
 	if err != nil {
 		return nil, err
 	}
-	x := &index{file: f, pages: map[uint32]*page{}}
+	x := &index{fd: fd, pages: map[uint32]*page{}}
 	if err := x.readHeader(); err != nil {
-		return nil, errors.Join(err, f.Close())
+		return nil, errors.Join(err, unix.Close(fd))
 	}
 	return x, nil
 }
 
 func (x *index) readHeader() error {
-	b := make([]byte, binary.Size(x.head)+4)
-	if _, err := x.file.ReadAt(b, 0); err != nil {
+	b := make([]byte, headerSize+4)
+	if err := file.ReadAt(x.fd, b, 0); err != nil {
 		return fmt.Errorf("read index: %w", err)
 	}
-	body := b[:len(b)-4]
-	if _, err := binary.Decode(body, binary.LittleEndian, &x.head); err != nil {
-		return err
-	}
-	sum := binary.LittleEndian.Uint32(b[len(body):])
-	if string(x.head.Magic[:]) != indexMagic || sum != crc32.ChecksumIEEE(body) || x.head.Owners == 0 || x.head.Blocks == 0 {
+	body := b[:headerSize]
+	x.head = getHeader(body)
+	sum := binary.LittleEndian.Uint32(b[headerSize:])
+	if string(body[:len(indexMagic)]) != indexMagic || sum != crc32.ChecksumIEEE(body) || x.head.Owners == 0 || x.head.Blocks == 0 {
 		return errDamaged
 	}
 	return nil
 }
 
 func (x *index) writeHeader() error {
-	copy(x.head.Magic[:], indexMagic)
-	b, err := binary.Append(nil, binary.LittleEndian, &x.head)
-	if err != nil {
-		return err
+	b := x.head.append(nil)
+	return file.WriteAt(x.fd, binary.LittleEndian.AppendUint32(b, crc32.ChecksumIEEE(b)), 0)
+}
+
+// append appends the header as it stands in the file.
+func (h *header) append(b []byte) []byte {
+	b = append(append(b, indexMagic...), h.Boot[:]...)
+	for _, v := range []uint64{h.Proof.Dev, h.Proof.Ino, uint64(h.Proof.Mtime), uint64(h.Proof.Ctime), uint64(h.Walked)} {
+		b = binary.LittleEndian.AppendUint64(b, v)
 	}
-	b = binary.LittleEndian.AppendUint32(b, crc32.ChecksumIEEE(b))
-	_, err = x.file.WriteAt(b, 0)
-	return err
+	return binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(b, h.Owners), h.Blocks)
+}
+
+// getHeader reads what append wrote.
+func getHeader(b []byte) header {
+	at := func(n int) uint64 { return binary.LittleEndian.Uint64(b[len(indexMagic)+len(header{}.Boot)+8*n:]) }
+	return header{
+		Boot:   [40]byte(b[len(indexMagic):]),
+		Proof:  proof{at(0), at(1), int64(at(2)), int64(at(3))},
+		Walked: int64(at(4)),
+		Owners: uint32(at(5)),
+		Blocks: uint32(at(5) >> 32),
+	}
 }
 
 func (x *index) boot() string { return string(bytes.TrimRight(x.head.Boot[:], "\x00")) }
 
 func (x *index) close() {
-	if x != nil && x.file != nil {
-		_ = x.file.Close()
+	if x != nil && x.fd >= 0 {
+		_ = unix.Close(x.fd)
+		x.fd = -1
 	}
 }
 
@@ -205,11 +220,11 @@ func (x *index) page(n uint32) (*page, error) {
 	if p := x.pages[n]; p != nil {
 		return p, nil
 	}
-	if x.file == nil {
+	if x.fd < 0 {
 		return nil, errDamaged
 	}
 	p := &page{}
-	if _, err := x.file.ReadAt(p.data[:], int64(n)*pageSize); err != nil {
+	if err := file.ReadAt(x.fd, p.data[:], int64(n)*pageSize); err != nil {
 		return nil, fmt.Errorf("read index: %w", err)
 	}
 	room := entryRoom
@@ -468,7 +483,7 @@ func nextBlock(ip netip.Addr) netip.Addr {
 // write brings the pages to the file at path, a new file when the index is new.
 // The header of a new file is left empty: it proves nothing until writeHeader.
 func (x *index) write(path string) error {
-	if x.file == nil {
+	if x.fd < 0 {
 		return x.writeNew(path)
 	}
 	for n, p := range x.pages {
@@ -476,7 +491,7 @@ func (x *index) write(path string) error {
 			continue
 		}
 		p.seal(n)
-		if _, err := x.file.WriteAt(p.data[:], int64(n)*pageSize); err != nil {
+		if err := file.WriteAt(x.fd, p.data[:], int64(n)*pageSize); err != nil {
 			return fmt.Errorf("write index: %w", err)
 		}
 		p.dirty = false
@@ -493,31 +508,35 @@ func (x *index) writeNew(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return err
 	}
-	f, err := createNew(path + ".new")
+	fd, err := createNew(path + ".new")
 	if err != nil {
 		return err
 	}
-	err = x.writePages(f)
+	err = x.writePages(fd)
 	if err == nil {
 		err = os.Rename(path+".new", path)
 	}
 	if err != nil {
-		return errors.Join(err, f.Close(), os.Remove(path+".new")) // a disk may be full
+		return errors.Join(err, unix.Close(fd), os.Remove(path+".new")) // a disk may be full
 	}
-	x.file = f
+	x.fd = fd
 	return nil
 }
 
 // writePages writes all pages, behind an empty header.
-func (x *index) writePages(f *os.File) error {
-	// A bufio.Writer keeps its first error for Flush.
-	w := bufio.NewWriterSize(f, 16*pageSize)
-	_, _ = w.Write(make([]byte, pageSize))
+func (x *index) writePages(fd int) error {
+	some := make([]byte, pageSize, 16*pageSize)
 	for n := range uint32(len(x.pages)) {
+		if len(some) == cap(some) {
+			if err := file.Write(fd, some); err != nil {
+				return err
+			}
+			some = some[:0]
+		}
 		p := x.pages[n+1]
 		p.seal(n + 1)
 		p.dirty = false
-		_, _ = w.Write(p.data[:])
+		some = append(some, p.data[:]...)
 	}
-	return w.Flush()
+	return file.Write(fd, some)
 }

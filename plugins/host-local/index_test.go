@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"encoding/binary"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -93,6 +95,23 @@ func agree(t *testing.T, x *index, model map[netip.Addr]uint64, pool run) {
 		if err != nil || found != pool.contains(want) || found && got != want {
 			t.Fatalf("free from %s: %s %v %v, want %s", from, got, found, err, want)
 		}
+	}
+}
+
+// TestHeaderForm: what other versions wrote is read, and the other way round.
+func TestHeaderForm(t *testing.T) {
+	h := header{Proof: proof{1 << 60, 2, -3, 4}, Walked: -5, Owners: 6, Blocks: 1<<32 - 7}
+	copy(h.Boot[:], "6f1e8a52-0000-4000-8000-000000000001 and")
+	form := struct {
+		Magic [8]byte
+		header
+	}{[8]byte([]byte(indexMagic)), h}
+	want, err := binary.Append(nil, binary.LittleEndian, form)
+	if got := h.append(nil); err != nil || len(got) != headerSize || !bytes.Equal(got, want) {
+		t.Errorf("%v\ngot  %x\nwant %x", err, got, want)
+	}
+	if got := getHeader(want); got != h {
+		t.Errorf("got %+v, want %+v", got, h)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/plumb-cni/plumb/pkg/file"
 	"golang.org/x/sys/unix"
 )
 
@@ -35,12 +36,8 @@ type proof struct {
 	Mtime, Ctime int64
 }
 
-func (se *session) proof() (proof, error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(se.fd, &st); err != nil {
-		return proof{}, err
-	}
-	return proof{uint64(st.Dev), st.Ino, st.Mtim.Nano(), st.Ctim.Nano()}, nil
+func proofOf(st *unix.Stat_t) proof {
+	return proof{uint64(st.Dev), st.Ino, st.Mtim.Nano(), st.Ctim.Nano()}
 }
 
 var errNoProof = errors.New("the filesystem does not keep times to the nanosecond")
@@ -53,19 +50,23 @@ func (se *session) stamp() (proof, error) {
 	if err := unix.UtimesNanoAt(se.fd, ".", []unix.Timespec{keep, at}, 0); err != nil {
 		return proof{}, err
 	}
-	p, err := se.proof()
-	if err == nil && p.Mtime != at.Nano() {
-		err = errNoProof
+	var st unix.Stat_t
+	if err := unix.Fstat(se.fd, &st); err != nil {
+		return proof{}, err
 	}
-	return p, err
+	p := proofOf(&st)
+	if p.Mtime != at.Nano() {
+		return proof{}, errNoProof
+	}
+	return p, nil
 }
 
-// local reports whether the folder is on a filesystem of this machine alone. On
+// isLocal reports whether the folder is on a filesystem of this machine alone. On
 // one that several machines may share, other machines' reservations are not of an
 // earlier boot, and times may be seen late: no index there.
-func (se *session) local() bool {
+func isLocal(fd int) bool {
 	var st unix.Statfs_t
-	return unix.Fstatfs(se.fd, &st) == nil && localType(uint32(st.Type))
+	return unix.Fstatfs(fd, &st) == nil && localType(uint32(st.Type))
 }
 
 // localType knows filesystems by their magic number (statfs(2)).
@@ -83,18 +84,17 @@ func (s store) indexPath() string { return filepath.Join(s.side, "index") }
 
 // openIndex brings the index in: the one on file if it is proved, else a new one.
 func (se *session) openIndex() error {
-	se.boot = readBoot(se.host.bootID)
+	se.boot, se.local = readBoot(se.host.bootID), isLocal(se.fd)
 	x, err := openIndex(se.indexPath())
 	if err != nil {
 		return se.rebuild()
 	}
-	now, err := se.proof()
-	if err == nil && now == x.head.Proof && x.boot() == se.boot && se.local() {
+	if se.found == x.head.Proof && x.boot() == se.boot && se.local {
 		se.index = x
 		return nil
 	}
 	defer x.close()
-	if se.boot == "" || x.boot() == "" || x.boot() == se.boot || !se.local() {
+	if se.boot == "" || x.boot() == "" || x.boot() == se.boot || !se.local {
 		return se.rebuild()
 	}
 	return se.reboot(x)
@@ -103,7 +103,8 @@ func (se *session) openIndex() error {
 // readBoot is the ID of the running boot; empty: not known, and then nothing is of
 // an earlier one.
 func readBoot(path string) string {
-	text, err := os.ReadFile(path)
+	var room [64]byte
+	text, err := file.Head(file.Here, path, 0, room[:])
 	if err != nil {
 		return ""
 	}
@@ -205,7 +206,7 @@ func (se *session) each(names []string, f func(holding)) error {
 // are read again, and those that are gone or came back are of dead containers.
 func (se *session) saveIndex() {
 	x := se.index
-	if x.broken || !se.local() || x.write(se.indexPath()) != nil {
+	if x.broken || !se.local || x.write(se.indexPath()) != nil {
 		return
 	}
 	p, err := se.stamp()

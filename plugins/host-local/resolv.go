@@ -1,9 +1,9 @@
 package main
 
 import (
-	"os"
 	"strings"
 
+	"github.com/plumb-cni/plumb/pkg/file"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
@@ -12,7 +12,7 @@ func readResolvConf(path string) (types.DNS, error) {
 	if path == "" {
 		return types.DNS{}, nil
 	}
-	text, err := os.ReadFile(path)
+	text, err := file.Read(file.Here, path, 0)
 	if err != nil {
 		return types.DNS{}, types.Errorf(types.CodeIO, "read resolvConf: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/plumb-cni/plumb/pkg/file"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/trace"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -41,20 +42,35 @@ func (s store) releases() string { return filepath.Join(s.side, "releases") }
 
 // create makes the folder. It is shared, and stays.
 func (s store) create() error {
-	if _, err := os.Stat(s.dir); err == nil {
-		return nil
+	return s.trace.Do("make folder "+s.dir, func() error { return os.MkdirAll(s.dir, 0o755) })
+}
+
+// lockedNew is locked for a store that may have no folder yet.
+func (s store) lockedNew(f func(*session) error) error {
+	se, err := s.open()
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = s.create(); err == nil {
+			se, err = s.open()
+		}
 	}
-	err := s.trace.Do("make folder "+s.dir, func() error { return os.MkdirAll(s.dir, 0o755) })
-	return types.Coded(types.CodeIO, err)
+	if err != nil {
+		return types.Coded(types.CodeIO, err)
+	}
+	return se.run(f)
 }
 
 // locked runs f with the store locked. Without a folder the error matches
 // fs.ErrNotExist and f is not run. Nothing slow belongs into f.
-func (s store) locked(f func(*session) error) (err error) {
+func (s store) locked(f func(*session) error) error {
 	se, err := s.open()
 	if err != nil {
 		return types.Coded(types.CodeIO, err)
 	}
+	return se.run(f)
+}
+
+// run runs f with the index at hand, and ends the session.
+func (se *session) run(f func(*session) error) error {
 	defer se.close()
 	if err := se.openIndex(); err != nil {
 		return types.Coded(types.CodeIO, err)
@@ -65,8 +81,10 @@ func (s store) locked(f func(*session) error) (err error) {
 // A session is a store that is locked.
 type session struct {
 	store
-	fd      int // the folder
-	lock    int // the lock file; -1: the folder is read-only, and nothing can change
+	fd      int   // the folder
+	lock    int   // the lock file; -1: the folder is read-only, and nothing can change
+	found   proof // the state of the folder when the lock was got
+	local   bool  // see isLocal
 	boot    string
 	index   *index
 	walked  bool // in this session, so that the index is beyond doubt
@@ -88,6 +106,7 @@ func (s store) open() (*session, error) {
 			return nil, &fs.PathError{Op: "stat", Path: s.dir, Err: err}
 		}
 		if err := unix.Stat(s.dir, &now); err == nil && ours.Ino == now.Ino && ours.Dev == now.Dev && se.lockCurrent() {
+			se.found = proofOf(&ours)
 			return se, nil
 		}
 		se.close()
@@ -176,18 +195,18 @@ func (se *session) read(ip netip.Addr) (holding, error) {
 	return h, nil
 }
 
-// held lists the addresses of an owner. It trusts the index to know where to look,
+// held lists the reservations of an owner. It trusts the index to know where to look,
 // and the files for what is there.
-func (se *session) held(o owner) ([]netip.Addr, error) {
+func (se *session) held(o owner) ([]holding, error) {
 	found, err := se.index.of(o.hash())
-	var held []netip.Addr
+	var held []holding
 	for _, ip := range found {
 		h, rerr := se.read(ip)
 		if rerr != nil || h.owner != o {
 			err = errDamaged
 			continue
 		}
-		held = append(held, ip)
+		held = append(held, h)
 	}
 	if err == nil || se.walked {
 		return held, nil
@@ -243,11 +262,11 @@ func (se *session) write(ip netip.Addr, o owner) error {
 		return &fs.PathError{Op: "reserve", Path: se.path(ip), Err: err}
 	}
 	se.changed = true
-	h, err := se.read(ip)
-	if err != nil {
+	var st unix.Stat_t
+	if err := unix.Fstatat(se.fd, ip.String(), &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return &fs.PathError{Op: "reserve", Path: se.path(ip), Err: err}
 	}
-	se.index.add(h.entry)
+	se.index.add(entry{owner: o.hash(), addr: ip, ino: st.Ino, mtime: st.Mtim.Nano()})
 	return nil
 }
 
@@ -265,7 +284,7 @@ func (se *session) link(name string, content []byte) error {
 		return err
 	}
 	defer func() { _ = unix.Close(fd) }()
-	if err := writeAll(fd, content); err != nil {
+	if err := file.Write(fd, content); err != nil {
 		return err
 	}
 	err = unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+itoa(fd), se.fd, name, unix.AT_SYMLINK_FOLLOW)
@@ -299,19 +318,10 @@ func (se *session) linkNamed(name string, content []byte) error {
 		return err
 	}
 	defer func() { _ = unix.Close(fd) }()
-	if err := writeAll(fd, content); err != nil {
+	if err := file.Write(fd, content); err != nil {
 		return errors.Join(err, unix.Unlinkat(se.fd, name, 0))
 	}
 	return nil
-}
-
-// writeAll writes what is smaller than a page, in one go or not.
-func writeAll(fd int, content []byte) error {
-	n, err := unix.Write(fd, content)
-	if err == nil && n < len(content) {
-		return unix.ENOSPC
-	}
-	return err
 }
 
 // isFull: nothing that was asked of the disk is wrong, it only has no room.
@@ -353,7 +363,8 @@ func (se *session) unlink(h holding) error {
 
 // cursor is the address that set n gave out last; invalid: not known.
 func (se *session) cursor(n int) netip.Addr {
-	text, err := os.ReadFile(se.cursorPath(n))
+	var room [128]byte
+	text, err := file.Head(se.fd, cursorName(n), 0, room[:])
 	if err != nil {
 		return netip.Addr{}
 	}
@@ -364,53 +375,65 @@ func (se *session) cursor(n int) netip.Addr {
 	return ip.Unmap()
 }
 
-func (se *session) cursorPath(n int) string {
-	return filepath.Join(se.dir, "last_reserved_ip."+itoa(n))
-}
+func cursorName(n int) string { return "last_reserved_ip." + itoa(n) }
 
 // setCursor writes what set n gave out last. The text is written over the old one
 // and then cut, so that there always is one. What a crash leaves may be another
 // address; all that follows is where the next search begins.
 func (se *session) setCursor(n int, ip netip.Addr) error {
-	return se.trace.Do("advance last_reserved_ip."+itoa(n), func() error {
+	path := filepath.Join(se.dir, cursorName(n))
+	return se.trace.Do("advance "+cursorName(n), func() error {
 		se.changed = true
-		const flags = os.O_WRONLY | os.O_CREATE | unix.O_NOFOLLOW
-		f, err := os.OpenFile(se.cursorPath(n), flags, 0o600)
+		fd, err := file.Open(file.Here, path, unix.O_WRONLY|unix.O_CREAT|unix.O_NOFOLLOW, 0o600)
 		if errors.Is(err, unix.ELOOP) { // a link, to elsewhere
-			f, err = createNew(se.cursorPath(n))
+			fd, err = createNew(path)
 		}
 		if err != nil {
 			return err
 		}
-		text := ip.String()
-		_, err = f.WriteString(text)
-		if err == nil {
-			err = f.Truncate(int64(len(text)))
+		if err := errors.Join(overwrite(fd, []byte(ip.String())), unix.Close(fd)); err != nil {
+			return &fs.PathError{Op: "write", Path: path, Err: err}
 		}
-		return errors.Join(err, f.Close())
+		return nil
 	})
+}
+
+// overwrite leaves nothing but content in a file that was just opened. It cuts only what
+// is longer: to cut costs more than all else here (a transaction of ext4's), also where
+// there is nothing to cut.
+func overwrite(fd int, content []byte) error {
+	if err := file.Write(fd, content); err != nil {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Size == int64(len(content)) {
+		return err
+	}
+	return unix.Ftruncate(fd, int64(len(content)))
 }
 
 // createNew creates a file in the place of what is there, which a crash may have left;
 // never is what a link leads to written.
-func createNew(path string) (*os.File, error) {
-	const flags = os.O_RDWR | os.O_CREATE | os.O_EXCL
-	f, err := os.OpenFile(path, flags, 0o600)
+func createNew(path string) (fd int, err error) {
+	const flags = unix.O_RDWR | unix.O_CREAT | unix.O_EXCL
+	fd, err = file.Open(file.Here, path, flags, 0o600)
 	if !errors.Is(err, fs.ErrExist) {
-		return f, err
+		return fd, err
 	}
 	if err := os.Remove(path); err != nil {
-		return nil, err
+		return -1, err
 	}
-	return os.OpenFile(path, flags, 0o600)
+	return file.Open(file.Here, path, flags, 0o600)
 }
 
 // writeNew is createNew with a content.
 func writeNew(path string, content []byte) error {
-	f, err := createNew(path)
+	fd, err := createNew(path)
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(content)
-	return errors.Join(err, f.Close())
+	if err := errors.Join(file.Write(fd, content), unix.Close(fd)); err != nil {
+		return &fs.PathError{Op: "write", Path: path, Err: err}
+	}
+	return nil
 }

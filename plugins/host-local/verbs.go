@@ -38,11 +38,8 @@ func (h host) add(r *skel.Request) (*types.Result, error) {
 		return nil, err
 	}
 	st := h.store(r, conf.place)
-	if err := st.create(); err != nil {
-		return nil, err
-	}
 	var ips []types.IP
-	err = st.locked(func(se *session) error {
+	err = st.lockedNew(func(se *session) error {
 		ips, err = se.allocate(r, conf.sets, wanted)
 		return err
 	})
@@ -121,10 +118,10 @@ func (se *session) checkDuplicate(o owner, sets []rangeSet) error {
 	in := func(ip netip.Addr) int {
 		return slices.IndexFunc(sets, func(s rangeSet) bool { return s.find(ip) >= 0 })
 	}
-	old = slices.DeleteFunc(old, func(ip netip.Addr) bool { return in(ip) < 0 })
-	for _, ip := range append(exact, old...) {
+	old = slices.DeleteFunc(old, func(h holding) bool { return in(h.addr) < 0 })
+	for _, h := range append(exact, old...) {
 		return types.Errorf(codeDuplicate, "failed to allocate for range %d: %s has been allocated to %s, duplicate allocation is not allowed",
-			max(in(ip), 0), ip, o.containerID)
+			max(in(h.addr), 0), h.addr, o.containerID)
 	}
 	return nil
 }
@@ -266,8 +263,8 @@ func (se *session) releaseAll(o owner) error {
 		return err
 	}
 	var errs []error
-	for _, ip := range held {
-		errs = append(errs, se.release(ip, o))
+	for _, h := range held {
+		errs = append(errs, se.unlink(h))
 	}
 	return errors.Join(errs...)
 }
@@ -283,9 +280,8 @@ func (h host) check(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	var held []netip.Addr
-	st := h.store(r, conf.place)
-	err = st.locked(func(se *session) error {
+	var held []holding
+	err = h.store(r, conf.place).locked(func(se *session) error {
 		held, err = se.held(ownerOf(r))
 		if err == nil && len(held) == 0 {
 			held, err = se.held(ownerOf(r).legacy())
@@ -298,7 +294,7 @@ func (h host) check(r *skel.Request) error {
 	return conf.compare(r, held, prev)
 }
 
-func (c *config) compare(r *skel.Request, held []netip.Addr, prev *types.Result) error {
+func (c *config) compare(r *skel.Request, held []holding, prev *types.Result) error {
 	ours := func(ip netip.Addr) bool {
 		return slices.ContainsFunc(c.sets, func(s rangeSet) bool { return s.find(ip) >= 0 })
 	}
@@ -316,13 +312,13 @@ func (c *config) compare(r *skel.Request, held []netip.Addr, prev *types.Result)
 	}
 	var errs []error
 	for _, ip := range want {
-		if !slices.Contains(held, ip) {
+		if !slices.ContainsFunc(held, func(h holding) bool { return h.addr == ip }) {
 			errs = append(errs, fmt.Errorf("address %s is not reserved for %s in %s", ip, r.Attachment(), c.dataDir))
 		}
 	}
-	for _, ip := range held {
-		if len(want) > 0 && ours(ip) && !slices.Contains(want, ip) {
-			errs = append(errs, fmt.Errorf("address %s is reserved for %s but not in its result", ip, r.Attachment()))
+	for _, h := range held {
+		if len(want) > 0 && ours(h.addr) && !slices.Contains(want, h.addr) {
+			errs = append(errs, fmt.Errorf("address %s is reserved for %s but not in its result", h.addr, r.Attachment()))
 		}
 	}
 	return types.Coded(codeNotReserved, errors.Join(errs...))

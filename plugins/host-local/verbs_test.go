@@ -196,9 +196,10 @@ var _ = Describe("ADD", func() {
 	})
 
 	It("begins anew with a cursor that says nothing", func() {
-		for _, text := range []string{"", "x", "10.7.7.7"} {
+		for _, text := range []string{"", "x", "10.7.7.7", "10.1.2.254", "10.7.7.7 or another\n", strings.Repeat("10.1.2.7 ", 1000)} {
 			b.put("last_reserved_ip.0", text)
 			Expect(b.add("c1", try{})).To(Equal("10.1.2.2/24"))
+			Expect(os.ReadFile(b.net("last_reserved_ip.0"))).To(BeEquivalentTo("10.1.2.2"))
 			b.ok("DEL", "c1", try{})
 		}
 	})
@@ -401,6 +402,14 @@ var _ = Describe("cooldown", func() {
 		b.fails("ADD", "c4", cool)
 		b.clock += 10 * time.Second
 		Expect(b.add("c4", cool)).To(Equal("10.1.2.3/29"))
+	})
+
+	It("begins where nothing but reservations is", func() {
+		b.add("c1", cool)
+		b.add("c2", cool)
+		Expect(os.RemoveAll(filepath.Join(b.dataDir, ".plumb"))).To(Succeed())
+		b.ok("DEL", "c1", cool)
+		Expect(b.fails("ADD", "c3", cool).Msg).To(ContainSubstring("(1 released ones cool down"))
 	})
 
 	It("does not bind one who asks for the address, nor one without cooldown", func() {

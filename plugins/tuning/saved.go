@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/plumb-cni/plumb/pkg/file"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/trace"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -231,7 +232,7 @@ func (s store) save(state *saved) error {
 
 // writeTemp looks for no obstacle before one is met: most often there is none.
 func (s store) writeTemp(text []byte) error {
-	err := writeNew(s.temp(), text)
+	err := file.WriteNew(file.Here, s.temp(), text)
 	switch {
 	case errors.Is(err, fs.ErrNotExist): // there is no folder yet
 		err = os.MkdirAll(s.dir, 0o700)
@@ -243,7 +244,7 @@ func (s store) writeTemp(text []byte) error {
 	if err != nil {
 		return err
 	}
-	return writeNew(s.temp(), text)
+	return file.WriteNew(file.Here, s.temp(), text)
 }
 
 // remove removes the file, and what a killed ADD left of it.
