@@ -103,6 +103,17 @@ func TestConfigRefusedElsewhere(t *testing.T) {
 		_, err := read(text, types.V110)
 		refused(t, err, types.CodeDecode)
 	}
+	for key, text := range map[string]string{
+		"ipam.routes":              `{"ipam": {"routes": "x"}}`,
+		"ipam.routes[1].mtu":       `{"ipam": {"routes": [{}, {"mtu": "x"}]}}`,
+		"runtimeConfig":            `{"runtimeConfig": 7}`,
+		"runtimeConfig.ips[0]":     `{"runtimeConfig": {"ips": [7]}}`,
+		"args.cni":                 `{"args": {"cni": "x"}}`,
+		"ipam.ranges[0][0].subnet": `{"ipam": {"ranges": [[{"subnet": 7}]]}}`,
+	} {
+		_, err := read(text, types.V110)
+		refused(t, err, types.CodeDecode, fmt.Sprintf("key %q: want ", key))
+	}
 	two := `{"ipam": {"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.3.0/24"}]]}}`
 	_, err = read(two, types.V020)
 	refused(t, err, types.CodeConfig, "CNI version 0.2.0 does not support more than 1 address per family")
@@ -159,6 +170,19 @@ func (c *config) describe() string {
 		all += strings.TrimSuffix(" wants "+strings.Join(strings.Fields(strings.Trim(fmt.Sprint(c.requested), "[]")), " "), " ")
 	}
 	return all
+}
+
+// TestUnknownKeys: they are seen in what is rare as in all else.
+func TestUnknownKeys(t *testing.T) {
+	const text = `{"ipam": {"a": 1, "ranges": [[{"b": 1}]], "routes": [{}, {"c": 1}]}, "runtimeConfig": {"d": 1, "ipRanges": [[{"e": 1}]]}, "args": {"f": 1, "cni": {"g": 1}}}`
+	var got []string
+	for _, key := range types.Unknown([]byte(text), &rawConf{}) {
+		got = append(got, key.Path)
+	}
+	want := []string{"args.cni.g", "args.f", "ipam.a", "ipam.ranges[0][0].b", "ipam.routes[1].c", "runtimeConfig.d", "runtimeConfig.ipRanges[0][0].e"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
 }
 
 func TestResolvConf(t *testing.T) {
