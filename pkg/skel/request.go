@@ -151,7 +151,7 @@ func (r *Request) Decode(conf any) error {
 		case !r.judges(key):
 		case r.Conf.Strict:
 			refused = append(refused, errors.New(key.String()))
-		case key.Likely != "":
+		case key.Likely() != "":
 			r.Warn("%s", key)
 		}
 	}

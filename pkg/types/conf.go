@@ -153,14 +153,19 @@ func kindName(t reflect.Type) string {
 type UnknownKey struct {
 	Path   string // "ipam.rangeStrat"
 	Value  string // as written
-	Likely string // the known key that was probably meant; empty: none is near
 	Nested bool   // not at the top of the configuration
+	key    string
+	known  []string
 }
+
+// Likely is the known key that was probably meant; empty: none is near. To find it costs
+// more than to find the unknown one.
+func (u UnknownKey) Likely() string { return nearest(u.key, u.known) }
 
 func (u UnknownKey) String() string {
 	s := fmt.Sprintf("unknown key %q with value %s", u.Path, u.Value)
-	if u.Likely != "" {
-		s += fmt.Sprintf("; did you mean %q?", u.Likely)
+	if likely := u.Likely(); likely != "" {
+		s += fmt.Sprintf("; did you mean %q?", likely)
 	}
 	return s
 }
@@ -180,16 +185,19 @@ func (s schema) unknown(p *part, shared []string) []UnknownKey {
 	for i := range inner {
 		found = append(found, s.unknown(&inner[i], nil)...)
 	}
+	var known []string
 	for _, m := range others {
 		if slices.ContainsFunc(shared, func(k string) bool { return strings.EqualFold(k, m.key) }) {
 			continue
 		}
-		known := slices.Clone(shared)
-		for _, f := range s.fields(p.t) {
-			known = append(known, f.name)
+		if known == nil {
+			known = slices.Clone(shared)
+			for _, f := range s.fields(p.t) {
+				known = append(known, f.name)
+			}
 		}
 		u := part{in: p, key: m.key}
-		found = append(found, UnknownKey{Path: u.path(), Value: string(m.value), Likely: nearest(m.key, known), Nested: p.in != nil})
+		found = append(found, UnknownKey{Path: u.path(), Value: string(m.value), Nested: p.in != nil, key: m.key, known: known})
 	}
 	return found
 }
