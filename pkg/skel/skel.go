@@ -2,6 +2,8 @@
 // it reads environment and stdin, applies the version and naming rules, opens the
 // namespaces, calls the handler, prints the result or the error, and either commits
 // what the handler did or undoes it. Handlers only return.
+//
+// Where an executable begins, before the Go runtime does, is here too: start_*.s.
 package skel
 
 import (
