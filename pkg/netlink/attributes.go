@@ -1,6 +1,7 @@
 package netlink
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -57,11 +58,6 @@ func (e *Encoder) String(kind uint16, v string) {
 
 // Uint8 writes one byte.
 func (e *Encoder) Uint8(kind uint16, v uint8) { e.put(kind, func() { e.b = append(e.b, v) }) }
-
-// Uint16 writes a number of two bytes.
-func (e *Encoder) Uint16(kind uint16, v uint16) {
-	e.put(kind, func() { e.b = e.order.AppendUint16(e.b, v) })
-}
 
 // Uint32 writes a number of four bytes.
 func (e *Encoder) Uint32(kind uint16, v uint32) {
@@ -134,13 +130,12 @@ func (d *Decoder) Kind() uint16 { return d.kind }
 func (d *Decoder) Bytes() []byte { return d.value }
 
 // String is the value up to its zero byte.
-func (d *Decoder) String() string {
-	for i, b := range d.value {
-		if b == 0 {
-			return string(d.value[:i])
-		}
-	}
-	return string(d.value)
+func (d *Decoder) String() string { return Text(d.value) }
+
+// Text is what stands before the first zero byte.
+func Text(b []byte) string {
+	text, _, _ := bytes.Cut(b, []byte{0})
+	return string(text)
 }
 
 // sized is the value if it has n bytes, else n zeros.

@@ -25,6 +25,11 @@ func Dial(protocol int) (*Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	// A refusal without the request that it is about (4.3), which may be as large as what
+	// the receive buffer holds, and with the kernel's own words (4.12), if it can.
+	for _, option := range []int{unix.NETLINK_CAP_ACK, unix.NETLINK_EXT_ACK} {
+		_ = unix.SetsockoptInt(fd, unix.SOL_NETLINK, option, 1)
+	}
 	return &Conn{fd: fd}, nil
 }
 
@@ -90,35 +95,39 @@ func (c *Conn) Send(msgs []Message) error {
 }
 
 // Receive waits for one datagram and gives its messages, Err of which says what came
-// of each request. An error is the socket's: unix.ENOBUFS, that answers were lost.
+// of each request. An error is the socket's: unix.ENOBUFS, that answers were lost; what
+// is left of them is passed over, for the kernel drops whatever it has to say until all
+// has been read, and tells only once.
 func (c *Conn) Receive() ([]Message, error) {
 	if c.in == nil {
 		c.in = make([]byte, receiveBuffer)
 	}
-	for {
-		msgs, err := receive(c.fd, c.in)
-		if !errors.Is(err, unix.EINTR) && !errors.Is(err, errStranger) {
-			return msgs, wrap("receive", err)
+	msgs, err := receive(c.fd, c.in, 0)
+	if errors.Is(err, unix.ENOBUFS) {
+		for rest := error(nil); !errors.Is(rest, unix.EAGAIN) && !errors.Is(rest, unix.EBADF); {
+			_, rest = receive(c.fd, c.in, unix.MSG_DONTWAIT)
 		}
 	}
+	return msgs, wrap("receive", err)
 }
 
-// errStranger says that a datagram does not come from the kernel.
-var errStranger = errors.New("netlink datagram of another process")
-
-// receive reads one datagram by way of the buffer, out of which the messages are copied.
-func receive(fd int, buffer []byte) ([]Message, error) {
-	n, from, err := unix.Recvfrom(fd, buffer, unix.MSG_TRUNC) // n is what there was to read
-	if err != nil {
-		return nil, err
+// receive reads one datagram of the kernel's by way of the buffer, out of which the
+// messages are copied. What another process has sent is passed over.
+func receive(fd int, buffer []byte, flags int) ([]Message, error) {
+	for {
+		n, from, err := unix.Recvfrom(fd, buffer, flags|unix.MSG_TRUNC) // n is what there was to read
+		sender, known := from.(*unix.SockaddrNetlink)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return nil, err
+		case !known || sender.Pid != 0:
+		case n > len(buffer):
+			return nil, fmt.Errorf("datagram of %d bytes: %w", n, unix.EMSGSIZE)
+		default:
+			return split(bytes.Clone(buffer[:n]))
+		}
 	}
-	if sender, ok := from.(*unix.SockaddrNetlink); !ok || sender.Pid != 0 {
-		return nil, errStranger
-	}
-	if n > len(buffer) {
-		return nil, fmt.Errorf("datagram of %d bytes: %w", n, unix.EMSGSIZE)
-	}
-	return split(bytes.Clone(buffer[:n]))
 }
 
 func wrap(what string, err error) error {

@@ -41,8 +41,11 @@ func (l *Listener) Next(deadline time.Time) (msgs []Message, err error) {
 	}
 	var failed error
 	err = raw.Read(func(fd uintptr) (done bool) {
-		msgs, failed = receive(int(fd), l.in)
-		return !errors.Is(failed, unix.EAGAIN) && !errors.Is(failed, unix.EINTR) && !errors.Is(failed, errStranger)
+		msgs, failed = receive(int(fd), l.in, 0)
+		return !errors.Is(failed, unix.EAGAIN)
 	})
-	return msgs, wrap("listen", errors.Join(err, failed))
+	if err == nil {
+		err = failed
+	}
+	return msgs, wrap("listen", err)
 }

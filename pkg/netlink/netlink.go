@@ -12,6 +12,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -69,6 +70,11 @@ func (m Message) text() (text string) {
 		}
 	}
 	return text
+}
+
+// Interrupted reports whether a list changed while the kernel sent its parts.
+func Interrupted(list []Message) bool {
+	return slices.ContainsFunc(list, func(m Message) bool { return m.Flags&unix.NLM_F_DUMP_INTR != 0 })
 }
 
 // A Refusal is the kernel's no to one request. errors.Is finds the errno.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,12 +19,12 @@ import (
 func TestEncode(t *testing.T) {
 	b, err := Encode([]byte{0xaa, 0, 0, 0}, binary.BigEndian, func(e *Encoder) {
 		e.Uint8(1, 0x11)
-		e.Uint16(2, 0x1122)
+		e.Bytes(2, []byte{0x11, 0x22})
 		e.Uint32(3, 0x11223344)
 		e.Uint64(4, 0x1122334455667788)
 		e.String(5, "eth0")
 		e.Bytes(6, nil)
-		e.Nested(7, func(e *Encoder) { e.Uint16(8, 0x1122) })
+		e.Nested(7, func(e *Encoder) { e.Bytes(8, []byte{0x11, 0x22}) })
 		e.Headed(9, []byte{1, 2, 3, 4}, func(e *Encoder) { e.Uint8(10, 5) })
 	})
 	want := "aa000000" +
@@ -57,12 +58,12 @@ func TestDecode(t *testing.T) {
 	for _, order := range []Order{binary.BigEndian, binary.NativeEndian} {
 		b, err := Encode(nil, order, func(e *Encoder) {
 			e.Uint8(1, 250)
-			e.Uint16(2, 65000)
+			e.Bytes(2, order.AppendUint16(nil, 65000))
 			e.Uint32(3, 4000000000)
 			e.Uint64(4, 1<<63)
 			e.String(5, "eth0")
 			e.Uint32(6, 0xffffffff)
-			e.Nested(7, func(e *Encoder) { e.Uint16(8, 7) })
+			e.Nested(7, func(e *Encoder) { e.Bytes(8, order.AppendUint16(nil, 7)) })
 			e.Bytes(9, []byte{1, 2})
 		})
 		if err != nil {
@@ -209,10 +210,8 @@ func TestRefusal(t *testing.T) {
 	own(t)
 	for _, capped := range []int{0, 1} {
 		c := dialRoute(t)
-		for option, value := range map[int]int{unix.NETLINK_EXT_ACK: 1, unix.NETLINK_CAP_ACK: capped} {
-			if err := unix.SetsockoptInt(c.FD(), unix.SOL_NETLINK, option, value); err != nil {
-				t.Fatal(err)
-			}
+		if err := unix.SetsockoptInt(c.FD(), unix.SOL_NETLINK, unix.NETLINK_CAP_ACK, capped); err != nil {
+			t.Fatal(err)
 		}
 		body := link(t, "x")
 		body[0] = 200 // no such family
@@ -265,6 +264,53 @@ func TestStranger(t *testing.T) {
 	}
 }
 
+// TestOverrun: answers that were lost are an error, and the next request is answered.
+func TestOverrun(t *testing.T) {
+	own(t)
+	c := dialRoute(t)
+	if err := unix.SetsockoptInt(c.FD(), unix.SOL_SOCKET, unix.SO_RCVBUF, 4096); err != nil {
+		t.Fatal(err)
+	}
+	msgs := make([]Message, 100)
+	for i := range msgs {
+		msgs[i] = Message{Kind: unix.RTM_GETLINK, Flags: unix.NLM_F_REQUEST, Body: link(t, "lo")}
+	}
+	if err := c.Send(msgs); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Receive(); !errors.Is(err, unix.ENOBUFS) {
+		t.Fatalf("100 answers in a buffer for a few: %v", err)
+	}
+	if one, err := c.Execute(msgs[0]); err != nil || len(one) != 1 {
+		t.Errorf("the next request: %+v, %v", one, err)
+	}
+}
+
+// TestRefusalsAreSmall: a refusal does not carry the request, however large.
+func TestRefusalsAreSmall(t *testing.T) {
+	own(t)
+	c := dialRoute(t)
+	body, err := Encode(link(t, "x"), binary.NativeEndian, func(e *Encoder) { e.Bytes(unix.IFLA_IFALIAS, make([]byte, 60000)) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	msgs := make([]Message, 20)
+	for i := range msgs {
+		msgs[i] = Message{Kind: unix.RTM_NEWLINK, Flags: unix.NLM_F_REQUEST | unix.NLM_F_ACK, Body: body}
+	}
+	for some := range slices.Chunk(msgs, 2) {
+		if err := c.Send(some); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range msgs {
+		answers, err := c.Receive()
+		if err != nil || len(answers) != 1 || answers[0].Err() == nil || len(answers[0].Body) > 1000 {
+			t.Fatalf("answer %d: %v", i, err)
+		}
+	}
+}
+
 func TestListener(t *testing.T) {
 	own(t)
 	l, err := Listen(unix.NETLINK_ROUTE, 1<<(unix.RTNLGRP_LINK-1))
@@ -285,6 +331,14 @@ func TestListener(t *testing.T) {
 	if msgs, err := l.Next(time.Time{}); err != nil || len(msgs) != 1 || msgs[0].Kind != unix.RTM_NEWLINK {
 		t.Errorf("notification: %+v, %v", msgs, err)
 	}
+	forge(t, l)
+	up[8] = 0
+	if _, err := c.Execute(Message{Kind: unix.RTM_SETLINK, Flags: unix.NLM_F_REQUEST | unix.NLM_F_ACK, Body: up}); err != nil {
+		t.Fatal(err)
+	}
+	if msgs, err := l.Next(time.Now().Add(10 * time.Second)); err != nil || len(msgs) == 0 {
+		t.Errorf("notification behind a stranger's: %+v, %v", msgs, err)
+	}
 	ended := make(chan error)
 	go func() {
 		_, err := l.Next(time.Time{})
@@ -295,5 +349,22 @@ func TestListener(t *testing.T) {
 	}
 	if err := <-ended; err == nil {
 		t.Error("Next goes on after Close")
+	}
+}
+
+// forge sends the listener a datagram that does not come from the kernel.
+func forge(t *testing.T, l *Listener) {
+	t.Helper()
+	raw, err := l.file.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var name unix.Sockaddr
+	if cerr := raw.Control(func(fd uintptr) { name, err = unix.Getsockname(int(fd)) }); cerr != nil || err != nil {
+		t.Fatal(cerr, err)
+	}
+	forged := Message{Kind: unix.RTM_NEWLINK, Body: link(t, "forged")}.append(nil)
+	if err := unix.Sendto(dialRoute(t).FD(), forged, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Pid: name.(*unix.SockaddrNetlink).Pid}); err != nil {
+		t.Fatal(err)
 	}
 }

@@ -158,20 +158,11 @@ func (c *Conn) dump(m netlink.Message, err error) ([]netlink.Message, error) {
 		if answers, err = c.nl.Execute(m); err != nil {
 			return nil, errno(err)
 		}
-		if !interrupted(answers) {
+		if !netlink.Interrupted(answers) {
 			break
 		}
 	}
 	return answers, nil
-}
-
-func interrupted(answers []netlink.Message) bool {
-	for _, m := range answers {
-		if m.Flags&unix.NLM_F_DUMP_INTR != 0 {
-			return true
-		}
-	}
-	return false
 }
 
 // Atomically runs f, which reads the ruleset and puts changes that rest on what it

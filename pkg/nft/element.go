@@ -98,24 +98,17 @@ func (l *list) message() netlink.Message {
 }
 
 func (e Element) encode(w *netlink.Encoder) {
-	w.Nested(unix.NFTA_SET_ELEM_KEY, func(w *netlink.Encoder) { w.Bytes(unix.NFTA_DATA_VALUE, []byte(e.Key)) })
+	w.Nested(unix.NFTA_SET_ELEM_KEY, value(e.Key).encode)
 	switch {
 	case e.Jump != "":
-		w.Nested(unix.NFTA_SET_ELEM_DATA, func(w *netlink.Encoder) {
-			w.Nested(unix.NFTA_DATA_VERDICT, func(w *netlink.Encoder) {
-				w.Uint32(unix.NFTA_VERDICT_CODE, jump)
-				w.String(unix.NFTA_VERDICT_CHAIN, e.Jump)
-			})
-		})
+		w.Nested(unix.NFTA_SET_ELEM_DATA, verdict{unix.NFT_JUMP, e.Jump}.encode)
 	case e.Data != "":
-		w.Nested(unix.NFTA_SET_ELEM_DATA, func(w *netlink.Encoder) { w.Bytes(unix.NFTA_DATA_VALUE, []byte(e.Data)) })
+		w.Nested(unix.NFTA_SET_ELEM_DATA, value(e.Data).encode)
 	}
 	if e.Comment != "" {
 		w.Bytes(unix.NFTA_SET_ELEM_USERDATA, commentData(e.Comment))
 	}
 }
-
-const jump = 1<<32 + unix.NFT_JUMP // a negative number
 
 // decode reads the attributes of an element.
 func (e *Element) decode(b []byte) error {
@@ -126,7 +119,7 @@ func (e *Element) decode(b []byte) error {
 			e.Key = Key(within(d.Bytes(), unix.NFTA_DATA_VALUE))
 		case unix.NFTA_SET_ELEM_DATA:
 			e.Data = Key(within(d.Bytes(), unix.NFTA_DATA_VALUE))
-			e.Jump = cString(within(within(d.Bytes(), unix.NFTA_DATA_VERDICT), unix.NFTA_VERDICT_CHAIN))
+			e.Jump = netlink.Text(within(within(d.Bytes(), unix.NFTA_DATA_VERDICT), unix.NFTA_VERDICT_CHAIN))
 		case unix.NFTA_SET_ELEM_USERDATA:
 			e.Comment = commentOf(d.Bytes())
 		}

@@ -193,7 +193,7 @@ func (r *reader) cmp(ad *netlink.Decoder) {
 	case r.loaded == saddr:
 		r.Saddr = prefix(r.size, data, r.mask)
 	case r.loaded == iif:
-		r.Iif = cString(data)
+		r.Iif = netlink.Text(data)
 	}
 	r.loaded = other
 }
@@ -257,7 +257,7 @@ func (r *reader) match(ad *netlink.Decoder) {
 		}
 	})
 	if name == "comment" {
-		r.Comment = cString(info)
+		r.Comment = netlink.Text(info)
 	} else {
 		r.matches += name + string(info)
 	}

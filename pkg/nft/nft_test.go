@@ -135,6 +135,20 @@ var _ = Describe("nf_tables", func() {
 		Expect(c.Elements(table, "masq4")).To(BeEmpty())
 	})
 
+	It("says which elements another has, however many, and goes on", func() {
+		Expect(c.Ensure(layout)).To(Succeed())
+		long := owner
+		long.ContainerID = strings.Repeat("0123456789abcdef", 4)
+		var all []nft.Element
+		for i := range 3000 { // their refusals would not fit, did they carry what they are about
+			all = append(all, element(netip.AddrFrom4([4]byte{10, 88, byte(i >> 8), byte(i)}), long))
+		}
+		Expect(add(c, all...)).To(Succeed())
+		Expect(add(c, all...)).To(MatchError(fs.ErrExist))
+		Expect(c.Element(table, "masq4", all[0].Key)).To(Equal(all[0]))
+		Expect(del(c, all...)).To(Succeed())
+	})
+
 	It("makes the changes of a set in their order", func() {
 		Expect(c.Ensure(layout)).To(Succeed())
 		first, second := element(addr, owner), element(addr.Next(), owner)

@@ -315,21 +315,11 @@ func commentOf(data []byte) string {
 			return ""
 		}
 		if data[0] == commentType {
-			return cString(data[2:end])
+			return netlink.Text(data[2:end])
 		}
 		data = data[end:]
 	}
 	return ""
-}
-
-// cString is the text before the first NUL.
-func cString(b []byte) string {
-	for i, ch := range b {
-		if ch == 0 {
-			return string(b[:i])
-		}
-	}
-	return string(b)
 }
 
 // nativeUint32 is how the kernel keeps numbers that never were on the wire.

@@ -38,12 +38,8 @@ func Open(h *ns.Handle) (*Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open netlink socket in %s: %w", h.Path(), err)
 	}
-	// These are refinements: the kernel's own words in errors, without the request
-	// that they are about (4.12), and dumps filtered in the kernel (4.20). Filters are
-	// applied here as well.
-	for _, option := range []int{unix.NETLINK_EXT_ACK, unix.NETLINK_CAP_ACK, unix.NETLINK_GET_STRICT_CHK} {
-		_ = unix.SetsockoptInt(c.c.FD(), unix.SOL_NETLINK, option, 1)
-	}
+	// A refinement: dumps filtered in the kernel (4.20). Filters are applied here as well.
+	_ = unix.SetsockoptInt(c.c.FD(), unix.SOL_NETLINK, unix.NETLINK_GET_STRICT_CHK, 1)
 	return c, nil
 }
 
@@ -288,7 +284,7 @@ func (c *Conn) dump(step string, kind uint16, body []byte) ([]netlink.Message, e
 	err := c.h.Step(step, func() error {
 		for range dumpTries {
 			msgs, err := c.c.Execute(netlink.Message{Kind: kind, Flags: unix.NLM_F_REQUEST | unix.NLM_F_DUMP, Body: body})
-			if err != nil || !interrupted(msgs) {
+			if err != nil || !netlink.Interrupted(msgs) {
 				list = msgs
 				return err
 			}
@@ -296,13 +292,4 @@ func (c *Conn) dump(step string, kind uint16, body []byte) ([]netlink.Message, e
 		return errInterrupted
 	})
 	return list, wrap(step, err)
-}
-
-func interrupted(msgs []netlink.Message) bool {
-	for _, m := range msgs {
-		if m.Flags&unix.NLM_F_DUMP_INTR != 0 {
-			return true
-		}
-	}
-	return false
 }

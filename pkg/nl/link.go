@@ -73,7 +73,7 @@ func linkHeader(index int, flags, mask uint32) []byte {
 	return b
 }
 
-// linkBody is an ifinfomsg with attributes.
+// linkBody is a header, of rtnetlink or conntrack, and the attributes behind it.
 func linkBody(header []byte, fill func(*netlink.Encoder)) ([]byte, error) {
 	return netlink.Encode(header, binary.NativeEndian, fill)
 }

@@ -175,8 +175,8 @@ func (u UnknownKey) String() string {
 // objects and lists of objects where conf has structs for them.
 func Unknown(data []byte, conf any, shared ...string) []UnknownKey {
 	found := make(schema).unknown(whole(data, conf), shared)
-	slices.SortFunc(found, func(a, b UnknownKey) int { return strings.Compare(a.Path, b.Path) })
-	return found
+	slices.SortStableFunc(found, func(a, b UnknownKey) int { return strings.Compare(a.Path, b.Path) })
+	return slices.CompactFunc(found, func(a, b UnknownKey) bool { return a.Path == b.Path })
 }
 
 func (s schema) unknown(p *part, shared []string) []UnknownKey {
