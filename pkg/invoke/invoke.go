@@ -91,7 +91,7 @@ func (u runner) start(r *skel.Request, verb, plugin string) (*Call, error) {
 		return nil, err
 	}
 	c := &Call{config: r.Stdin, exited: -1, stdin: -1, stdout: stream{fd: -1}, stderr: stream{fd: -1}, to: r.Stderr(), end: end}
-	if err := u.launch(c, file, environ(r.Environ(), verb)); err != nil {
+	if err := u.launch(c, file, environ(r, verb)); err != nil {
 		c.close()
 		return nil, end(err)
 	}
@@ -103,19 +103,20 @@ func (u runner) start(r *skel.Request, verb, plugin string) (*Call, error) {
 // first one counts for a Go program, the last one for bash. GOMAXPROCS=1, where the
 // caller has none, spares a delegate written in Go the threads that its runtime would
 // start for goroutines of its own: a tenth of host-local's time.
-func environ(caller []string, verb string) []string {
-	env := make([]string, 0, len(caller)+2)
+func environ(r *skel.Request, verb string) []string {
+	caller := r.Environ()
+	env := make([]string, 0, len(caller)+3)
 	procs := false
 	for _, v := range caller {
 		procs = procs || strings.HasPrefix(v, "GOMAXPROCS=")
-		if !strings.HasPrefix(v, "CNI_COMMAND=") {
+		if !strings.HasPrefix(v, "CNI_COMMAND=") && !strings.HasPrefix(v, skel.CalledForIPAM+"=") {
 			env = append(env, v)
 		}
 	}
 	if !procs {
 		env = append(env, "GOMAXPROCS=1")
 	}
-	return append(env, "CNI_COMMAND="+verb)
+	return append(env, skel.CalledForIPAM+"="+r.Plugin(), "CNI_COMMAND="+verb)
 }
 
 // launch starts the delegate with a pipe for each of its streams.

@@ -140,7 +140,7 @@ func TestRelativeFolderIsNotLookedUpInPATH(t *testing.T) {
 func TestDelegateSeesTheCallOfItsCaller(t *testing.T) {
 	// As it was given: env tells what the shell makes of it.
 	b := newBench(t, `tr '\0' '\n' < /proc/$$/environ > $DIR/env; cat > $DIR/stdin; echo "told <you>" >&2; echo answer`)
-	b.env = []string{"CNI_COMMAND=CHECK", "CNI_COMMAND=ADD"} // the last one counts
+	b.env = []string{"CNI_COMMAND=CHECK", skel.CalledForIPAM + "=another", "CNI_COMMAND=ADD"} // the last one counts
 	b.in(t, func(r *skel.Request) {
 		out, err := Run(r, "DEL", "stand")
 		if string(out) != "answer\n" || err != nil {
@@ -150,7 +150,7 @@ func TestDelegateSeesTheCallOfItsCaller(t *testing.T) {
 	env := strings.Fields(b.read(t, "env"))
 	for _, want := range []string{
 		"CNI_COMMAND=DEL", "CNI_CONTAINERID=c1", "CNI_NETNS=/nowhere", "CNI_IFNAME=eth0", "CNI_ARGS=IgnoreUnknown=1", "CNI_PATH=" + b.dir,
-		"GOMAXPROCS=1",
+		"GOMAXPROCS=1", skel.CalledForIPAM + "=caller",
 	} {
 		if n := strings.Count(" "+strings.Join(env, " ")+" ", " "+want+" "); n != 1 {
 			t.Errorf("%s is %d times in the environment %v", want, n, env)

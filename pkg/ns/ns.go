@@ -152,9 +152,12 @@ func (h *Handle) Do(f func() error) error {
 		runtime.UnlockOSThread()
 		return fmt.Errorf("open own netns: %w", err)
 	}
+	away := false
 	defer func() {
-		if err := unix.Setns(home, unix.CLONE_NEWNET); err != nil {
-			panic(fmt.Sprintf("leave netns %s: %v", h.path, err))
+		if away {
+			if err := unix.Setns(home, unix.CLONE_NEWNET); err != nil {
+				panic(fmt.Sprintf("leave netns %s: %v", h.path, err))
+			}
 		}
 		_ = unix.Close(home)
 		runtime.UnlockOSThread()
@@ -164,5 +167,6 @@ func (h *Handle) Do(f func() error) error {
 			return fmt.Errorf("enter netns %s: %w", h.path, err)
 		}
 	}
+	away = true
 	return f()
 }

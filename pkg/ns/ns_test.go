@@ -210,6 +210,27 @@ func TestDoComesBack(t *testing.T) {
 	}
 }
 
+// TestDoWithoutPrivilege: who may not enter a namespace has not left its own.
+func TestDoWithoutPrivilege(t *testing.T) {
+	h := open(t, newNS(t))
+	done := make(chan any)
+	go func() {
+		defer func() { done <- recover() }()
+		runtime.LockOSThread() // never unlocked: the thread ends without its capabilities
+		hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var none [2]unix.CapUserData
+		if err := unix.Capset(&hdr, &none[0]); err != nil {
+			t.Error(err)
+		}
+		if err := h.Do(func() error { t.Error("ran"); return nil }); !errors.Is(err, fs.ErrPermission) {
+			t.Errorf("%v", err)
+		}
+	}()
+	if p := <-done; p != nil {
+		t.Errorf("panic: %v", p)
+	}
+}
+
 func TestDoInAClosedNamespace(t *testing.T) {
 	h := open(t, newNS(t))
 	if err := h.Close(); err != nil {

@@ -69,6 +69,9 @@ func (r *Request) getenv(key string) string {
 // Environ is the environment of this call, for delegates.
 func (r *Request) Environ() []string { return r.env.Environ }
 
+// Plugin is the name of the plugin that serves the call.
+func (r *Request) Plugin() string { return r.plugin.Name }
+
 // Stderr is where the messages of a delegate go. It is safe for concurrent use.
 func (r *Request) Stderr() io.Writer { return r.env.Stderr }
 
@@ -228,7 +231,10 @@ func (r *Request) openNamespaces(v verb) error {
 		return nil
 	}
 	node, err := r.openNode()
-	if err != nil {
+	switch {
+	case err != nil && r.Command == "STATUS":
+		return types.Errorf(types.CodeNotAvailable, "open own namespace: %w", err)
+	case err != nil:
 		return types.Errorf(types.CodeInternal, "open own namespace: %w", err)
 	}
 	r.Node = node

@@ -451,6 +451,25 @@ func chained(seen *skel.Request) skel.Plugin {
 	}
 }
 
+// TestCalledForIPAM: only an IPAM plugin serves the call of an interface plugin for one.
+func TestCalledForIPAM(t *testing.T) {
+	pod := newNS(t)
+	for verb, refused := range map[string]bool{"ADD": true, "CHECK": true, "DEL": true, "GC": true, "STATUS": true, "VERSION": false} {
+		for _, isIPAM := range []bool{true, false} {
+			var r skel.Request
+			p := chained(&r)
+			p.IPAM = isIPAM
+			o := run(t, p, call{
+				env:  []string{"CNI_COMMAND=" + verb, "CNI_NETNS=" + pod, skel.CalledForIPAM + "=bridge"},
+				conf: `{"cniVersion":"1.1.0","name":"net","cni.dev/valid-attachments":[]}`,
+			})
+			if want := refused && !isIPAM; (o.code != 0) != want || want && (o.err.Code != types.CodeConfig || r.Command != "" || !strings.Contains(o.err.Msg, "bridge")) {
+				t.Errorf("%s, IPAM %t: %+v", verb, isIPAM, o)
+			}
+		}
+	}
+}
+
 func TestNamespaces(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

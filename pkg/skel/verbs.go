@@ -54,9 +54,17 @@ var verbs = map[string]verb{
 	cmdVersion: {},
 }
 
+// CalledForIPAM is in the environment of what is called as an IPAM plugin, and says of
+// which kind the caller is. An interface plugin that took such a call would call its
+// own "ipam.type" in turn, without end where that is itself.
+const CalledForIPAM = "PLUMB_CALLED_FOR_IPAM_BY"
+
 // checkEnvironment reports every missing variable at once, and a malformed one
 // where the verb needs it.
 func (r *Request) checkEnvironment(v verb) error {
+	if caller := r.getenv(CalledForIPAM); caller != "" && !r.plugin.IPAM && r.Command != cmdVersion {
+		return types.Errorf(types.CodeConfig, "%s is no IPAM plugin, but \"ipam.type\" in a configuration for %s names it", r.plugin.Name, caller)
+	}
 	var missing []string
 	for _, key := range v.needs {
 		value := r.getenv(key)
