@@ -91,13 +91,22 @@ func Head(folder int, path string, flags int, room []byte) ([]byte, error) {
 
 // Write writes all of content to an open file.
 func Write(fd int, content []byte) error {
-	for len(content) > 0 {
-		n, err := unix.Write(fd, content)
+	return writeAll(len(content), func(done int) (int, error) { return unix.Write(fd, content[done:]) })
+}
+
+// writeAll writes until all of a size is done. A file that takes nothing and gives no
+// reason (write(2)) would be asked for ever: that is io.ErrShortWrite.
+func writeAll(size int, write func(done int) (int, error)) error {
+	for done := 0; done < size; {
+		n, err := write(done)
 		switch {
-		case err == nil:
-			content = content[n:]
-		case !errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
 			return err
+		case n == 0:
+			return io.ErrShortWrite
+		default:
+			done += n
 		}
 	}
 	return nil
@@ -135,14 +144,7 @@ func ReadAt(fd int, room []byte, offset int64) error {
 
 // WriteAt writes all of content at an offset.
 func WriteAt(fd int, content []byte, offset int64) error {
-	for len(content) > 0 {
-		n, err := unix.Pwrite(fd, content, offset)
-		switch {
-		case err == nil:
-			content, offset = content[n:], offset+int64(n)
-		case !errors.Is(err, unix.EINTR):
-			return err
-		}
-	}
-	return nil
+	return writeAll(len(content), func(done int) (int, error) {
+		return unix.Pwrite(fd, content[done:], offset+int64(done))
+	})
 }

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/plumb-cni/plumb/pkg/file"
@@ -100,6 +101,56 @@ func TestWriteGoesOn(t *testing.T) {
 	n, err := unix.Read(pipe[0], room)
 	if err := errors.Join(err, unix.Close(pipe[0]), unix.Close(pipe[1])); err != nil || n == 0 || !bytes.Equal(room[:n], text(n)) {
 		t.Errorf("have %d bytes, %v", n, err)
+	}
+}
+
+// TestWriteAfterSignal: a signal cuts a write short that waits for room.
+func TestWriteAfterSignal(t *testing.T) {
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	room, err := unix.FcntlInt(uintptr(pipe[0]), unix.F_GETPIPE_SZ, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	content, thread, written := text(2*room+5000), make(chan int), make(chan error, 1)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		thread <- unix.Gettid()
+		written <- errors.Join(file.Write(pipe[1], content), unix.Close(pipe[1]))
+	}()
+	tid := <-thread
+	for full := 0; full < room; { // once it is, the writer waits or is about to
+		if full, err = unix.IoctlGetInt(pipe[0], unix.TIOCINQ); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err = unix.Tgkill(unix.Getpid(), tid, unix.SIGURG) // which the runtime takes for one of its own
+	got, rerr := file.All(pipe[0])
+	if err := errors.Join(err, rerr, <-written, unix.Close(pipe[0])); err != nil || !bytes.Equal(got, content) {
+		t.Errorf("have %d bytes, not the %d that were written: %v", len(got), len(content), err)
+	}
+}
+
+// TestWriteAtGoesOn: a file that must not grow takes what it has room for, and no more.
+func TestWriteAtGoesOn(t *testing.T) {
+	fd, err := unix.MemfdCreate("sealed", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = unix.Ftruncate(fd, 1<<16)
+	_, serr := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_GROW)
+	if err := errors.Join(err, serr); err != nil {
+		t.Fatal(err)
+	}
+	werr, room := file.WriteAt(fd, text(70000), 0), make([]byte, 1<<16)
+	if err := errors.Join(file.ReadAt(fd, room, 0), unix.Close(fd)); err != nil || !bytes.Equal(room, text(1<<16)) {
+		t.Errorf("what was written is not what is there: %v", err)
+	}
+	if !errors.Is(werr, unix.EPERM) {
+		t.Errorf("70000 bytes in room for %d: %v", len(room), werr)
 	}
 }
 
