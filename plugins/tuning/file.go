@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -29,8 +30,13 @@ func readFile(path string) ([]byte, error) {
 
 // rename is os.Rename without its look at what is there.
 func rename(from, to string) error {
-	if err := syscall.Rename(from, to); err != nil {
-		return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
+	for {
+		err := syscall.Rename(from, to)
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, syscall.EINTR):
+			return &os.LinkError{Op: "rename", Old: from, New: to, Err: err}
+		}
 	}
-	return nil
 }
