@@ -146,7 +146,8 @@ func (se *session) walk(keep func(holding) bool) (failed, err error) {
 			return err
 		}
 		kept = make([]entry, 0, len(names))
-		return se.each(names, func(h holding) {
+		se.unread = nil
+		se.each(names, func(h holding) {
 			if !keep(h) {
 				err := se.unlink(h)
 				if err == nil {
@@ -158,6 +159,7 @@ func (se *session) walk(keep func(holding) bool) (failed, err error) {
 				kept = append(kept, h.entry)
 			}
 		})
+		return nil
 	})
 	if err != nil {
 		return nil, err
@@ -181,8 +183,9 @@ func (se *session) names() ([]string, error) {
 	return names, nil
 }
 
-// each reads every reservation of those names.
-func (se *session) each(names []string, f func(holding)) error {
+// each reads every reservation of those names. One that cannot be read is held by
+// an owner unknown, and the session's unread.
+func (se *session) each(names []string, f func(holding)) {
 	for _, name := range names {
 		ip, ok := parseName(name)
 		if !ok {
@@ -192,12 +195,11 @@ func (se *session) each(names []string, f func(holding)) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		if err != nil {
-			return err
+		if err != nil && se.unread == nil { // one of thousands says enough
+			se.unread = err
 		}
 		f(h)
 	}
-	return nil
 }
 
 // saveIndex writes the index and proves it. It is a cache, so nothing that goes
@@ -206,6 +208,11 @@ func (se *session) each(names []string, f func(holding)) error {
 // are read again, and those that are gone or came back are of dead containers.
 func (se *session) saveIndex() {
 	x := se.index
+	// An index would go on to say that what could not be read is nobody's, also when it
+	// can be read again: that does not change the folder.
+	if se.unread != nil {
+		return
+	}
 	if x.broken || !se.local || x.write(se.indexPath()) != nil {
 		return
 	}

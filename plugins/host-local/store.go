@@ -87,15 +87,19 @@ type session struct {
 	local   bool  // see isLocal
 	boot    string
 	index   *index
-	walked  bool // in this session, so that the index is beyond doubt
-	changed bool // something of folder or index
+	walked  bool  // in this session, so that the index is beyond doubt
+	unread  error // of the first reservation that a walk could not read
+	changed bool  // something of folder or index
 }
+
+// session is one that has no folder yet.
+func (s store) session() *session { return &session{store: s, fd: -1, lock: -1} }
 
 // open takes the lock of the folder that is at s.dir once the lock is got: while
 // this process waited, the folder may have been removed and made again.
 func (s store) open() (*session, error) {
 	for {
-		se := &session{store: s, fd: -1, lock: -1}
+		se := s.session()
 		if err := se.openFolder(); err != nil {
 			se.close()
 			return nil, err
@@ -166,26 +170,41 @@ type holding struct {
 	torn  bool // what a crash left: nobody's
 }
 
+// maxReservation is far over the longest container ID that a process can be started
+// with (MAX_ARG_STRLEN, 128 KiB). What is larger is not read.
+const maxReservation = 1 << 20
+
 // read reads the reservation of ip. The error matches fs.ErrNotExist when there is
-// none. Something that is no file takes the address, too, but has no owner.
+// none; with any other one the address is taken, and it is not known by whom. What is
+// no file, or one too large, takes the address, too, but has no owner.
 func (se *session) read(ip netip.Addr) (holding, error) {
 	h := holding{entry: entry{addr: ip}}
-	fd, err := unix.Openat(se.fd, ip.String(), unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.ENOENT) {
-		return h, err
-	}
-	if err != nil {
+	fd, err := file.Open(se.fd, ip.String(), unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	switch {
+	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENXIO), errors.Is(err, unix.ENODEV): // a link, a socket, a device
 		return h, nil
+	case err != nil:
+		return h, &fs.PathError{Op: "open", Path: se.path(ip), Err: errors.Unwrap(err)}
 	}
 	defer func() { _ = unix.Close(fd) }()
-	var content [4096]byte
-	n, err := unix.Read(fd, content[:])
 	var st unix.Stat_t
-	if err != nil || unix.Fstat(fd, &st) != nil {
-		return h, nil
+	if err := unix.Fstat(fd, &st); err != nil {
+		return h, &fs.PathError{Op: "stat", Path: se.path(ip), Err: err}
 	}
 	h.ino, h.mtime = st.Ino, st.Mtim.Nano()
-	who, ok := parseOwner(content[:n])
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size > maxReservation {
+		return h, nil
+	}
+	var room [4096]byte
+	content := room[:]
+	if st.Size > int64(len(room)) {
+		content = make([]byte, st.Size)
+	}
+	content = content[:st.Size]
+	if err := file.ReadAt(fd, content, 0); err != nil {
+		return h, &fs.PathError{Op: "read", Path: se.path(ip), Err: err}
+	}
+	who, ok := parseOwner(content)
 	if !ok {
 		h.torn = true
 		return h, nil
@@ -196,17 +215,24 @@ func (se *session) read(ip netip.Addr) (holding, error) {
 }
 
 // held lists the reservations of an owner. It trusts the index to know where to look,
-// and the files for what is there.
+// and the files for what is there. With an error the list may not be all.
 func (se *session) held(o owner) ([]holding, error) {
 	found, err := se.index.of(o.hash())
 	var held []holding
+	var unread []error
 	for _, ip := range found {
 		h, rerr := se.read(ip)
-		if rerr != nil || h.owner != o {
+		switch {
+		case rerr != nil && !errors.Is(rerr, fs.ErrNotExist):
+			unread = append(unread, rerr)
+		case rerr != nil || h.owner != o:
 			err = errDamaged
-			continue
+		default:
+			held = append(held, h)
 		}
-		held = append(held, h)
+	}
+	if len(unread) > 0 {
+		return held, errors.Join(unread...)
 	}
 	if err == nil || se.walked {
 		return held, nil
@@ -215,6 +241,20 @@ func (se *session) held(o owner) ([]holding, error) {
 		return nil, err
 	}
 	return se.held(o)
+}
+
+// heldAtAll lists the reservations of an owner, or when there are none the legacy ones
+// of the same container. That there are none either cannot be said when a reservation
+// could not be read: then the error names it.
+func (se *session) heldAtAll(o owner) ([]holding, error) {
+	held, err := se.held(o)
+	if err == nil && len(held) == 0 {
+		held, err = se.held(o.legacy())
+	}
+	if err == nil && len(held) == 0 {
+		err = se.unread
+	}
+	return held, err
 }
 
 // errTaken says whose an address is.
@@ -248,7 +288,7 @@ func (se *session) write(ip netip.Addr, o owner) error {
 	err := se.link(ip.String(), []byte(o.text()))
 	if errors.Is(err, fs.ErrExist) {
 		h, rerr := se.read(ip)
-		if rerr == nil && !h.torn {
+		if !errors.Is(rerr, fs.ErrNotExist) && !h.torn {
 			return &errTaken{h}
 		}
 		// Under the lock no honest writer is between making a file and writing it.
@@ -331,8 +371,11 @@ func isFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(er
 // another's is left as it is.
 func (se *session) release(ip netip.Addr, o owner) error {
 	h, err := se.read(ip)
-	if errors.Is(err, fs.ErrNotExist) || h.owner != o {
+	if errors.Is(err, fs.ErrNotExist) || err == nil && h.owner != o {
 		return nil
+	}
+	if err != nil {
+		return err
 	}
 	return se.unlink(h)
 }

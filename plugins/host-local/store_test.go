@@ -324,6 +324,153 @@ var _ = Describe("the lock", func() {
 	})
 })
 
+var _ = Describe("a container ID that is long", func() {
+	// Around 4096 bytes of the ID, and of the file, which has the interface, too.
+	for _, size := range []int{4089, 4090, 4091, 4095, 4096, 4097, 100_000} {
+		It(fmt.Sprint("is known by every verb: ", size), func() {
+			b, id := newBed(), strings.Repeat("x", size-2)+"-1"
+			other := id[:size-1] + "2"
+			ranges := try{ipam: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.3.0/24"}]]`}
+			Expect(b.add(id, ranges)).To(Equal("10.1.2.2/24 10.1.3.2/24"))
+			b.add(other, try{})
+			for _, walked := range []bool{false, true} {
+				if walked {
+					Expect(os.RemoveAll(b.net("../.plumb"))).To(Succeed())
+				}
+				b.ok("CHECK", id, ranges)
+				Expect(b.walked()).To(Equal(walked))
+				Expect(b.fails("ADD", id, ranges).Code).To(Equal(uint(codeDuplicate)))
+			}
+			b.ok("GC", "", try{more: fmt.Sprintf(`"cni.dev/valid-attachments": [{"containerID": %q, "ifname": "eth0"}]`, id)})
+			Expect(b.reserved()).To(Equal([]string{"10.1.2.2 " + id + "/eth0", "10.1.3.2 " + id + "/eth0"}))
+			b.ok("DEL", other, ranges)
+			Expect(b.reserved()).To(HaveLen(2))
+			b.ok("DEL", id, ranges)
+			Expect(b.reserved()).To(BeEmpty())
+		})
+	}
+})
+
+var _ = Describe("what is no reservation", func() {
+	It("takes its address, and is neither read to its end nor removed", func() {
+		b := newBed()
+		b.put("10.1.2.2", "c1\r\neth0")
+		Expect(os.Truncate(b.net("10.1.2.2"), maxReservation+1)).To(Succeed())
+		Expect(unix.Mkfifo(b.net("10.1.2.3"), 0o600)).To(Succeed())
+		Expect(unix.Mknod(b.net("10.1.2.4"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 5)))).To(Succeed()) // zeros without end
+		Expect(b.add("c1", try{})).To(Equal("10.1.2.5/24"))
+		Expect(b.fails("ADD", "c2", try{args: "IP=10.1.2.3"}).Msg).To(ContainSubstring("allocated to nobody that can be made out"))
+		b.ok("DEL", "c1", try{})
+		b.ok("GC", "", try{more: `"cni.dev/valid-attachments": []`})
+		for _, name := range []string{"10.1.2.2", "10.1.2.3", "10.1.2.4"} {
+			Expect(b.net(name)).To(BeAnExistingFile())
+		}
+	})
+})
+
+// asNobodySpecial runs f on a thread that is refused what the mode of a file refuses.
+// The thread ends with f.
+func asNobodySpecial(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer GinkgoRecover()
+		runtime.LockOSThread()
+		head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var caps [2]unix.CapUserData
+		Expect(unix.Capget(&head, &caps[0])).To(Succeed())
+		caps[0].Effective &^= 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_DAC_READ_SEARCH
+		Expect(unix.Capset(&head, &caps[0])).To(Succeed())
+		f()
+	}()
+	<-done
+}
+
+var _ = Describe("a reservation that cannot be read", func() {
+	var b *bed
+	gc := try{more: `"cni.dev/valid-attachments": []`}
+	BeforeEach(func() {
+		b = newBed()
+		for _, id := range []string{"c1", "c2", "c3"} {
+			b.add(id, try{})
+		}
+		Expect(os.Chmod(b.net("10.1.2.3"), 0)).To(Succeed())
+	})
+	refused := func(command, id string, t try) {
+		GinkgoHelper()
+		f := b.fails(command, id, t)
+		Expect(f.Code).To(Equal(uint(types.CodeIO)), f.Msg)
+		Expect(f.Msg).To(ContainSubstring("open %s: permission denied", b.net("10.1.2.3")))
+	}
+
+	It("is named to whom the index says that it belongs, and to nobody else", func() {
+		asNobodySpecial(func() {
+			for range 2 {
+				refused("CHECK", "c2", try{})
+				refused("DEL", "c2", try{})
+				refused("ADD", "c2", try{})
+				b.ok("CHECK", "c1", try{})
+				b.ok("DEL", "unknown", try{})
+				Expect(b.walked()).To(BeFalse())
+			}
+			Expect(b.fails("ADD", "c4", try{args: "IP=10.1.2.3"}).Msg).To(ContainSubstring("allocated to nobody that can be made out"))
+			b.ok("DEL", "c1", try{})
+		})
+		Expect(b.reserved()).To(Equal([]string{"10.1.2.3 c2/eth0", "10.1.2.4 c3/eth0"}))
+	})
+
+	It("may be anybody's without an index, until it can be read", func() {
+		Expect(os.RemoveAll(b.net("../.plumb"))).To(Succeed())
+		asNobodySpecial(func() {
+			for range 2 {
+				refused("CHECK", "c2", try{})
+				refused("DEL", "c2", try{})
+				refused("DEL", "unknown", try{})
+				b.ok("CHECK", "c1", try{})
+				b.ok("STATUS", "", try{})
+			}
+			Expect(b.add("c4", try{})).To(Equal("10.1.2.5/24"))
+			b.ok("DEL", "c1", try{})
+		})
+		Expect(os.Chmod(b.net("10.1.2.3"), 0o600)).To(Succeed())
+		b.ok("DEL", "c2", try{})
+		Expect(b.reserved()).To(Equal([]string{"10.1.2.4 c3/eth0", "10.1.2.5 c4/eth0"}))
+		b.ok("DEL", "unknown", try{})
+		Expect(b.walked()).To(BeFalse())
+	})
+
+	It("is left by GC, which does the rest and says so", func() {
+		asNobodySpecial(func() {
+			for range 2 {
+				refused("GC", "", gc)
+				Expect(b.add("c4", try{args: "IP=10.1.2.2"})).To(Equal("10.1.2.2/24"))
+			}
+			refused("GC", "", gc)
+		})
+		Expect(b.reserved()).To(Equal([]string{"10.1.2.3 c2/eth0"}))
+		Expect(os.Chmod(b.net("10.1.2.3"), 0o600)).To(Succeed())
+		b.ok("GC", "", gc)
+		Expect(b.reserved()).To(BeEmpty())
+	})
+})
+
+var _ = Describe("a store without a folder", func() {
+	It("is not looked for where standard input is", func() {
+		dir := GinkgoT().TempDir()
+		Expect(os.WriteFile(filepath.Join(dir, cursorName(0)), []byte("10.1.2.77"), 0o600)).To(Succeed())
+		in, err := os.Open(dir)
+		Expect(err).NotTo(HaveOccurred())
+		stdin, err := unix.FcntlInt(0, unix.F_DUPFD_CLOEXEC, 3)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(unix.Dup2(int(in.Fd()), 0)).To(Succeed())
+		cursor := store{dir: filepath.Join(dir, "net")}.session().cursor(0)
+		Expect(unix.Dup2(stdin, 0)).To(Succeed())
+		Expect(unix.Close(stdin)).To(Succeed())
+		Expect(in.Close()).To(Succeed())
+		Expect(cursor.IsValid()).To(BeFalse())
+	})
+})
+
 var _ = Describe("a folder that is read-only", func() {
 	It("lets DEL of the unknown finish, and says so of the known", func() {
 		b := newBed()

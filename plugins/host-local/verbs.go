@@ -251,18 +251,10 @@ func (s store) ignoreNoneHeld(err error) error {
 	return err
 }
 
-// releaseAll releases all reservations of an owner, or when there are none the
-// legacy ones of the same container.
+// releaseAll releases what heldAtAll lists.
 func (se *session) releaseAll(o owner) error {
-	held, err := se.held(o)
-	if err == nil && len(held) == 0 {
-		o = o.legacy()
-		held, err = se.held(o)
-	}
-	if err != nil {
-		return err
-	}
-	var errs []error
+	held, err := se.heldAtAll(o)
+	errs := []error{err}
 	for _, h := range held {
 		errs = append(errs, se.unlink(h))
 	}
@@ -282,10 +274,7 @@ func (h host) check(r *skel.Request) error {
 	}
 	var held []holding
 	err = h.store(r, conf.place).locked(func(se *session) error {
-		held, err = se.held(ownerOf(r))
-		if err == nil && len(held) == 0 {
-			held, err = se.held(ownerOf(r).legacy())
-		}
+		held, err = se.heldAtAll(ownerOf(r))
 		return err
 	})
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -340,7 +329,8 @@ func (h host) status(r *skel.Request) error {
 	}
 	err = st.locked(func(se *session) error { return se.exhausted(conf.sets) })
 	if errors.Is(err, fs.ErrNotExist) {
-		se := &session{store: st, index: newIndex(nil), walked: true}
+		se := st.session()
+		se.index, se.walked = newIndex(nil), true
 		err = se.exhausted(conf.sets)
 	}
 	if err != nil {
@@ -378,7 +368,8 @@ func writable(dir string) error {
 
 // gc releases what belongs to no attachment that lives on. A legacy reservation
 // stays as long as any interface of its container does; what is torn or empty is
-// nobody's; a thing that is no file is left alone.
+// nobody's; a thing that is no file is left alone. What cannot be read is left, and
+// reported when the rest is done.
 func (h host) gc(r *skel.Request) error {
 	p, err := parsePlace(r)
 	if err != nil {
@@ -392,6 +383,6 @@ func (h host) gc(r *skel.Request) error {
 	st := h.store(r, p)
 	return st.ignoreNoneHeld(st.locked(func(se *session) error {
 		failed, err := se.walk(func(f holding) bool { return valid[f.owner] || f.entry.owner == 0 && !f.torn })
-		return errors.Join(failed, err)
+		return errors.Join(failed, se.unread, err)
 	}))
 }
