@@ -141,26 +141,36 @@ func wrap(what string, err error) error {
 // that there are no more, or an acknowledgement. Where the kernel says no that is the
 // error, a *Refusal. Answers to requests before it that nobody read are passed over.
 func (c *Conn) Execute(request Message) ([]Message, error) {
-	sent := []Message{request}
-	if err := c.Send(sent); err != nil {
+	var answers []Message
+	err := c.Each(request, func(m Message) { answers = append(answers, m) })
+	if err != nil {
 		return nil, err
 	}
-	var answers []Message
+	return answers, nil
+}
+
+// Each is Execute that hands each answer to f as it comes, for lists that may be too
+// long to be kept. f must not use the Conn.
+func (c *Conn) Each(request Message, f func(Message)) error {
+	sent := []Message{request}
+	if err := c.Send(sent); err != nil {
+		return err
+	}
 	for {
 		msgs, err := c.Receive()
 		if err != nil {
-			return nil, err
+			return err
 		}
 		for _, m := range msgs {
 			if m.Sequence != sent[0].Sequence {
 				continue
 			}
 			if m.Kind == unix.NLMSG_ERROR || m.Kind == unix.NLMSG_DONE {
-				return answers, m.Err()
+				return m.Err()
 			}
-			answers = append(answers, m)
+			f(m)
 			if m.Flags&unix.NLM_F_MULTI == 0 && request.Flags&unix.NLM_F_ACK == 0 {
-				return answers, nil
+				return nil
 			}
 		}
 	}

@@ -66,10 +66,15 @@ const (
 	filterProtoDport = 1 << 5
 )
 
-// FlushFlows makes the kernel forget the connections. Where a filter in the kernel can
-// be relied on, nothing is listed (exactly); other flows are looked for in one list a
-// family. Nothing to forget is no error, and neither is a kernel without connection
-// tracking.
+// fewFlows is how many flows of a family are worth a filter in the kernel each. There
+// every one is a walk through the whole table, of a millisecond where that is empty; a
+// list is one walk for all of them.
+const fewFlows = 4
+
+// FlushFlows makes the kernel forget the connections. A few flows are left to filters in
+// the kernel where those can be relied on (exactly), and nothing is listed; others are
+// looked for in one list a family. Nothing to forget is no error, and neither is a kernel
+// without connection tracking.
 func FlushFlows(h *ns.Handle, flows ...Flow) error {
 	if len(flows) == 0 {
 		return nil
@@ -86,27 +91,37 @@ func FlushFlows(h *ns.Handle, flows ...Flow) error {
 		return wrap("open conntrack socket", err)
 	}
 	var errs []error
-	listed := map[byte][]Flow{}
-	for _, f := range flows {
-		flushed := false
-		if f.exactly() {
-			step := "flush conntrack " + f.String()
-			errs = append(errs, wrap(step, h.Step(step, func() (err error) {
-				flushed, err = f.flush(c)
-				return err
-			})))
-		}
+	for _, fam := range []byte{unix.AF_INET, unix.AF_INET6} {
+		of := slices.DeleteFunc(slices.Clone(flows), func(f Flow) bool { return !slices.Contains(f.families(), fam) })
+		flushed, err := flushFew(h, c, of)
+		errs = append(errs, err)
 		if !flushed {
-			for _, fam := range f.families() {
-				listed[fam] = append(listed[fam], f)
-			}
+			const step = "list conntrack and delete"
+			errs = append(errs, wrap(step, h.Step(step, func() error { return flushListed(c, fam, of) })))
 		}
-	}
-	for fam, flows := range listed {
-		const step = "list conntrack and delete"
-		errs = append(errs, wrap(step, h.Step(step, func() error { return flushListed(c, fam, flows) })))
 	}
 	return errors.Join(append(errs, c.Close())...)
+}
+
+// flushFew deletes the flows of one family by filters, if they are few and filters can
+// do it for all of them: with a list for one, the others cost nothing.
+func flushFew(h *ns.Handle, c *netlink.Conn, flows []Flow) (flushed bool, err error) {
+	if len(flows) > fewFlows || slices.ContainsFunc(flows, func(f Flow) bool { return !f.exactly() }) {
+		return false, nil
+	}
+	var errs []error
+	for _, f := range flows {
+		flushed := false
+		step := "flush conntrack " + f.String()
+		errs = append(errs, wrap(step, h.Step(step, func() (err error) {
+			flushed, err = f.flush(c)
+			return err
+		})))
+		if !flushed {
+			return false, errors.Join(errs...)
+		}
+	}
+	return true, errors.Join(errs...)
 }
 
 // exactly reports whether the filter of every kernel that has one does what it is
@@ -153,22 +168,26 @@ func deleteFlow(c *netlink.Conn, body []byte) error {
 
 // flushListed deletes the connections of the flows from a list of all of the family.
 func flushListed(c *netlink.Conn, fam byte, flows []Flow) error {
-	msgs, err := c.Execute(netlink.Message{
+	var errs []error
+	var found [][]byte
+	wanted := newFlowSet(flows)
+	err := c.Each(netlink.Message{
 		Kind: ctGet, Flags: unix.NLM_F_REQUEST | unix.NLM_F_DUMP, Body: []byte{fam, unix.NFNETLINK_V0, 0, 0},
+	}, func(m netlink.Message) {
+		body, err := deletion(m.Body, wanted)
+		switch {
+		case err != nil:
+			errs = append(errs, err)
+		case body != nil:
+			found = append(found, body)
+		}
 	})
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
 		return nil
 	}
-	errs := []error{err}
-	for _, m := range msgs {
-		if len(m.Body) < nfgenmsgLen {
-			continue
-		}
-		body, err := deletion(m.Body, flows)
-		if err == nil && body != nil {
-			err = deleteFlow(c, body)
-		}
-		if err != nil && !errors.Is(err, unix.ENOENT) {
+	errs = append(errs, err)
+	for _, body := range found {
+		if err := deleteFlow(c, body); !errors.Is(err, unix.ENOENT) {
 			errs = append(errs, err)
 		}
 	}
@@ -176,8 +195,11 @@ func flushListed(c *netlink.Conn, fam byte, flows []Flow) error {
 }
 
 // deletion makes a request of a listed connection that names it alone; nil: it is none
-// of the flows'.
-func deletion(listed []byte, flows []Flow) ([]byte, error) {
+// that is wanted.
+func deletion(listed []byte, wanted flowSet) ([]byte, error) {
+	if len(listed) < nfgenmsgLen {
+		return nil, fmt.Errorf("conntrack message of %d bytes", len(listed))
+	}
 	ad := netlink.Decode(listed[nfgenmsgLen:], binary.BigEndian)
 	var orig, reply tuple
 	var raw, id []byte
@@ -193,8 +215,7 @@ func deletion(listed []byte, flows []Flow) ([]byte, error) {
 		}
 	}
 	have := Flow{Proto: orig.proto, OrigSrc: orig.src, OrigDst: orig.dst, OrigPort: orig.dport, ReplySrc: reply.src, ReplyPort: reply.sport}
-	wanted := slices.ContainsFunc(flows, func(f Flow) bool { return f.matches(have) })
-	if err := ad.Err(); err != nil || !wanted {
+	if err := ad.Err(); err != nil || !wanted.has(have) {
 		return nil, err
 	}
 	return linkBody(listed[:nfgenmsgLen:nfgenmsgLen], func(ae *netlink.Encoder) {
@@ -203,12 +224,79 @@ func deletion(listed []byte, flows []Flow) ([]byte, error) {
 	})
 }
 
-// matches reports whether a connection is one of the flow.
-func (f Flow) matches(c Flow) bool {
-	return (f.Proto == 0 || f.Proto == c.Proto) &&
-		(!f.OrigSrc.IsValid() || f.OrigSrc == c.OrigSrc) && (!f.OrigDst.IsValid() || f.OrigDst == c.OrigDst) &&
-		(!f.ReplySrc.IsValid() || f.ReplySrc == c.ReplySrc) &&
-		(f.OrigPort == 0 || f.OrigPort == c.OrigPort) && (f.ReplyPort == 0 || f.ReplyPort == c.ReplyPort)
+// A shape is which fields of a flow are set, a bit each.
+type shape uint8
+
+const (
+	hasProto shape = 1 << iota
+	hasOrigSrc
+	hasOrigDst
+	hasOrigPort
+	hasReplySrc
+	hasReplyPort
+)
+
+func (f Flow) shape() (s shape) {
+	for _, field := range []struct {
+		set bool
+		bit shape
+	}{
+		{f.Proto != 0, hasProto}, {f.OrigSrc.IsValid(), hasOrigSrc}, {f.OrigDst.IsValid(), hasOrigDst},
+		{f.OrigPort != 0, hasOrigPort}, {f.ReplySrc.IsValid(), hasReplySrc}, {f.ReplyPort != 0, hasReplyPort},
+	} {
+		if field.set {
+			s |= field.bit
+		}
+	}
+	return s
+}
+
+// in is the flow without the fields that are not in the shape.
+func (f Flow) in(s shape) Flow {
+	var g Flow
+	if s&hasProto != 0 {
+		g.Proto = f.Proto
+	}
+	if s&hasOrigSrc != 0 {
+		g.OrigSrc = f.OrigSrc
+	}
+	if s&hasOrigDst != 0 {
+		g.OrigDst = f.OrigDst
+	}
+	if s&hasOrigPort != 0 {
+		g.OrigPort = f.OrigPort
+	}
+	if s&hasReplySrc != 0 {
+		g.ReplySrc = f.ReplySrc
+	}
+	if s&hasReplyPort != 0 {
+		g.ReplyPort = f.ReplyPort
+	}
+	return g
+}
+
+// A flowSet finds out whether a connection is one of many flows at the cost of a look-up
+// for each shape that they have, which are few: a caller fills in the same fields.
+type flowSet struct {
+	flows  map[Flow]bool
+	shapes []shape
+}
+
+func newFlowSet(flows []Flow) flowSet {
+	set := flowSet{flows: make(map[Flow]bool, len(flows))}
+	for _, f := range flows {
+		set.flows[f] = true
+		if s := f.shape(); !slices.Contains(set.shapes, s) {
+			set.shapes = append(set.shapes, s)
+		}
+	}
+	return set
+}
+
+// has reports whether a connection is one of the flows. One that lacks a field of a shape
+// (ICMP has no ports) can only be found as a flow without it, which it is.
+func (set flowSet) has(c Flow) bool {
+	return slices.ContainsFunc(set.shapes, func(s shape) bool { return set.flows[c.in(s)] })
 }
 
 func (f Flow) request() ([]byte, error) {

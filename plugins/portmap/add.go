@@ -20,7 +20,8 @@ type portMap struct {
 	// device is the interface that packets of the node's 127/8 take to the container;
 	// empty: none, or not looked for.
 	device string
-	links  *nl.Conn // see node
+	links  *nl.Conn                    // see node
+	own    map[nft.Family][]netip.Addr // of the node, see local
 }
 
 // node connects to rtnetlink of the node, once.
@@ -47,6 +48,10 @@ func add(r *skel.Request) (*types.Result, error) {
 		return prev, err
 	}
 	p := &portMap{r: r, conf: conf, ips: addresses(prev, r.IfName)}
+	if len(p.slots()) == 0 {
+		p.warnOfNothing()
+		return prev, nil
+	}
 	p.warnOfDuplicates()
 	if err := p.findLocalnet(); err != nil {
 		return nil, err
@@ -94,21 +99,33 @@ func (p *portMap) addRules() error {
 	return p.addIPTables()
 }
 
+// warnOfNothing says why no mapping has an effect.
+func (p *portMap) warnOfNothing() {
+	lack := "address"
+	if len(p.ips) > 0 {
+		lack = "address of the family of hostIP"
+	}
+	p.r.Warn("nothing is mapped: prevResult has no %s for %s", lack, p.r.IfName)
+}
+
 // warnOfDuplicates names the mappings that have no effect, because another one of the
-// same call is for the same packets.
+// same call is for the same packets. One that is for both families may have an effect
+// in the other.
 func (p *portMap) warnOfDuplicates() {
 	leads := make(map[slot]uint16, len(p.conf.mappings))
 	for _, m := range p.conf.mappings {
-		first := m.containerPort
-		for _, f := range families() {
-			if port, taken := leads[m.slot(f)]; taken && m.in(f) {
-				first = port
-			} else if m.in(f) {
-				leads[m.slot(f)] = m.containerPort
+		for _, ip := range p.ips {
+			f := familyOf(ip.Addr())
+			if !m.in(f) {
+				continue
 			}
-		}
-		if first != m.containerPort {
-			p.r.Warn("%s is mapped twice; it leads to container port %d, not %d", m.text(), first, m.containerPort)
+			s := m.slot(f)
+			first, taken := leads[s]
+			if !taken {
+				leads[s] = m.containerPort
+			} else if first != m.containerPort {
+				p.r.Warn("%s is mapped twice; it leads to container port %d, not %d", s, first, m.containerPort)
+			}
 		}
 	}
 }

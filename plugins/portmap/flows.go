@@ -2,9 +2,9 @@ package main
 
 import (
 	"net/netip"
-	"slices"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/nl"
 )
 
@@ -35,16 +35,24 @@ func (p *portMap) forgetStale() error {
 	return attach.Forget(p.r.Node, flows...)
 }
 
-// local lists the addresses of the node that the slot is for.
+// local lists the addresses of the node that the slot is for. The node is asked once a
+// family, however many slots there are.
 func (p *portMap) local(s slot) ([]netip.Addr, error) {
 	if !s.hostIP.IsUnspecified() {
 		return []netip.Addr{s.hostIP}, nil
+	}
+	if own, asked := p.own[s.family]; asked {
+		return own, nil
 	}
 	node, err := p.node()
 	if err != nil {
 		return nil, err
 	}
-	return node.LocalAddrs(s.hostIP)
+	if p.own == nil {
+		p.own = map[nft.Family][]netip.Addr{}
+	}
+	p.own[s.family], err = node.LocalAddrs(s.hostIP)
+	return p.own[s.family], err
 }
 
 // forgetTranslated is for DEL: connections to this container through the mappings that
@@ -53,17 +61,16 @@ func (p *portMap) forgetTranslated(gone []flowEnd) error {
 	for _, ip := range p.ips {
 		f := familyOf(ip.Addr())
 		for _, m := range p.conf.forFamily(f) {
-			end := flowEnd{m.slot(f), ip.Addr(), m.containerPort}
-			if !slices.Contains(gone, end) {
-				gone = append(gone, end)
-			}
+			gone = append(gone, flowEnd{m.slot(f), ip.Addr(), m.containerPort})
 		}
 	}
 	var flows []nl.Flow
+	told := make(map[flowEnd]bool, len(gone))
 	for _, e := range gone {
-		if !e.proto.tracked() {
+		if !e.proto.tracked() || told[e] {
 			continue
 		}
+		told[e] = true
 		flow := nl.Flow{Proto: uint8(e.proto), OrigPort: e.slot.port, ReplySrc: e.to, ReplyPort: e.port}
 		if !e.hostIP.IsUnspecified() {
 			flow.OrigDst = e.hostIP

@@ -179,8 +179,55 @@ var _ = Describe("portmap", func() {
 
 	It("names a port that is mapped twice", func() {
 		reply := ok(b.call("one", conf("", mapped(8080, 80, overTCP), mapped(8080, 81, overTCP), mapped(8080, 80, overTCP))), "ADD")
-		Expect(reply.Stderr).To(Equal("portmap: warning: host port 8080/tcp is mapped twice; it leads to container port 80, not 81\n"))
+		for _, version := range []string{"4", "6"} {
+			Expect(reply.Stderr).To(ContainSubstring("portmap: warning: host port 8080/tcp of IP version " + version + " is mapped twice; it leads to container port 80, not 81\n"))
+		}
+		Expect(strings.Count(reply.Stderr, "\n")).To(Equal(2))
 		Expect(b.elements()).To(ContainSubstring("tcp . 8080 comment \"net1/one/eth0\" : 10.9.0.2 . 80"))
+	})
+
+	It("names the family in which a port is mapped twice", func() {
+		twice := []string{mapped(8080, 80, overTCP+`,"hostIP":"0.0.0.0"`), mapped(8080, 81, overTCP)}
+		reply := ok(b.call("one", conf("", twice...)), "ADD")
+		Expect(reply.Stderr).To(Equal("portmap: warning: host port 8080/tcp of IP version 4 is mapped twice; it leads to container port 80, not 81\n"))
+		Expect(b.elements()).To(And(ContainSubstring("10.9.0.2 . 80"), ContainSubstring("fd00:9::2 . 81")))
+
+		By("and none that the container has no address of")
+		reply = ok(b.call("two", confFor(`"name":"net1",`, []string{pod6 + "/64"}, mapped(8081, 80, overTCP+`,"hostIP":"0.0.0.0"`), mapped(8081, 81, overTCP))), "ADD")
+		Expect(reply.Stderr).To(BeEmpty())
+	})
+
+	DescribeTable("says that nothing is mapped for want of an address", func(text string, ips []string, mapping string) {
+		c := b.call("one", confFor(`"name":"net1",`, ips, mapping))
+		var steps []string
+		c.Before = func(step string) error { steps = append(steps, step); return nil }
+		reply := ok(c, "ADD")
+		Expect(steps).To(BeEmpty())
+		Expect(reply.Result(GinkgoTB()).IPs).To(HaveLen(len(ips)))
+		Expect(reply.Stderr).To(Equal("portmap: warning: nothing is mapped: prevResult has no " + text + " for eth0\n"))
+		Expect(b.ruleset()).To(BeEmpty())
+		ok(c, "CHECK")
+		ok(c, "DEL")
+	},
+		Entry(nil, "address", nil, all[0]),
+		Entry(nil, "address of the family of hostIP", []string{pod4 + "/24"}, mapped(8080, 80, overTCP+`,"hostIP":"::"`)),
+	)
+
+	It("asks for the addresses of the node and for its connections once a family, however many ports", func() {
+		var ports []string
+		for i := range 20 {
+			ports = append(ports, mapped(8000+i, 80, overUDP))
+		}
+		// The kernel tracks connections where some rule needs it.
+		ok(b.call("zero", confFor(`"name":"net0",`, []string{pod4 + "/24", pod6 + "/64"}, mapped(9999, 80, overTCP))), "ADD")
+		_ = b.talk(b.outside, nstest.NodeV4+":7777")()
+		c, steps := b.call("one", conf("", ports...)), map[string]int{}
+		c.Before = func(step string) error { steps[step]++; return nil }
+		ok(c, "ADD")
+		Expect(steps).To(And(HaveKeyWithValue("list own addresses", 2), HaveKeyWithValue("list conntrack and delete", 2)))
+		for step := range steps {
+			Expect(step).NotTo(ContainSubstring("flush conntrack"))
+		}
 	})
 
 	It("says nothing of a port that each family has once", func() {
