@@ -64,20 +64,16 @@ func (c *Conn) dial() error {
 	}
 	// A netfilter socket without nf_tables behind it answers EINVAL (no such
 	// subsystem, even after an attempt to load the module).
-	_, err = c.execute(request(verb{unix.NFT_MSG_GETGEN, 0}, 0, nil))
+	_, err = c.execute(request(verb{unix.NFT_MSG_GETGEN, 0}, 0, none))
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) {
 		return ErrUnavailable
 	}
 	return err
 }
 
-// request makes a message. encode adds its attributes; nil: none.
+// request makes a message. encode adds its attributes.
 func request(v verb, f Family, encode func(*netlink.Encoder)) (netlink.Message, error) {
-	body := nfgenmsg(f, 0)
-	var err error
-	if encode != nil {
-		body, err = netlink.Encode(body, binary.BigEndian, encode)
-	}
+	body, err := netlink.Encode(nfgenmsg(f, 0), binary.BigEndian, encode)
 	return message(v, body), err
 }
 
@@ -132,7 +128,7 @@ func body(m netlink.Message) []byte { return m.Body[min(len(m.Body), 4):] }
 // generation is the number of the ruleset as it stands; every commit changes it.
 func (c *Conn) generation() (gen uint32, err error) {
 	err = c.h.Step("nft get generation", func() error {
-		answers, err := c.execute(request(verb{unix.NFT_MSG_GETGEN, 0}, 0, nil))
+		answers, err := c.execute(request(verb{unix.NFT_MSG_GETGEN, 0}, 0, none))
 		for _, m := range answers {
 			err = errors.Join(err, decode(body(m), func(ad *netlink.Decoder) {
 				if ad.Kind() == unix.NFTA_GEN_ID {

@@ -318,7 +318,7 @@ type Use struct {
 func (c *Conn) Chains(t Table, prefix string) ([]Use, error) {
 	var uses []Use
 	err := c.h.Step("nft list chains of "+t.String(), func() error {
-		answers, err := c.dump(request(verb{unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP}, t.Family, nil))
+		answers, err := c.dump(request(verb{unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP}, t.Family, none))
 		for _, m := range answers {
 			var table string
 			var use Use

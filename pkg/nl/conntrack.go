@@ -236,15 +236,23 @@ const (
 	hasReplyPort
 )
 
+// flowFields copies each field of a flow by itself.
+var flowFields = []struct {
+	bit  shape
+	copy func(to *Flow, from Flow)
+}{
+	{hasProto, func(to *Flow, from Flow) { to.Proto = from.Proto }},
+	{hasOrigSrc, func(to *Flow, from Flow) { to.OrigSrc = from.OrigSrc }},
+	{hasOrigDst, func(to *Flow, from Flow) { to.OrigDst = from.OrigDst }},
+	{hasOrigPort, func(to *Flow, from Flow) { to.OrigPort = from.OrigPort }},
+	{hasReplySrc, func(to *Flow, from Flow) { to.ReplySrc = from.ReplySrc }},
+	{hasReplyPort, func(to *Flow, from Flow) { to.ReplyPort = from.ReplyPort }},
+}
+
 func (f Flow) shape() (s shape) {
-	for _, field := range []struct {
-		set bool
-		bit shape
-	}{
-		{f.Proto != 0, hasProto}, {f.OrigSrc.IsValid(), hasOrigSrc}, {f.OrigDst.IsValid(), hasOrigDst},
-		{f.OrigPort != 0, hasOrigPort}, {f.ReplySrc.IsValid(), hasReplySrc}, {f.ReplyPort != 0, hasReplyPort},
-	} {
-		if field.set {
+	for _, field := range flowFields {
+		var alone Flow
+		if field.copy(&alone, f); alone != (Flow{}) {
 			s |= field.bit
 		}
 	}
@@ -252,27 +260,13 @@ func (f Flow) shape() (s shape) {
 }
 
 // in is the flow without the fields that are not in the shape.
-func (f Flow) in(s shape) Flow {
-	var g Flow
-	if s&hasProto != 0 {
-		g.Proto = f.Proto
+func (f Flow) in(s shape) (part Flow) {
+	for _, field := range flowFields {
+		if s&field.bit != 0 {
+			field.copy(&part, f)
+		}
 	}
-	if s&hasOrigSrc != 0 {
-		g.OrigSrc = f.OrigSrc
-	}
-	if s&hasOrigDst != 0 {
-		g.OrigDst = f.OrigDst
-	}
-	if s&hasOrigPort != 0 {
-		g.OrigPort = f.OrigPort
-	}
-	if s&hasReplySrc != 0 {
-		g.ReplySrc = f.ReplySrc
-	}
-	if s&hasReplyPort != 0 {
-		g.ReplyPort = f.ReplyPort
-	}
-	return g
+	return part
 }
 
 // A flowSet finds out whether a connection is one of many flows at the cost of a look-up

@@ -105,15 +105,11 @@ func newSide(b *bed, r role, bins bins) *side {
 // bins are the folders of the executables.
 type bins struct{ plumb, reference string }
 
-// installed copies the executables of both sides, as an installation does. The kernel
+// installed copies the executables of both sides into root, as an installation does. The kernel
 // maps a file from the page cache in pieces as large as it came in there: an executable
 // as the linker wrote it, page by page, takes a sixth longer to start than its copy, and
 // so does one that was read in bit by bit.
-func (b bins) installed() (copies bins, err error) {
-	root, err := os.MkdirTemp("", "bench")
-	if err != nil {
-		return bins{}, err
-	}
+func (b bins) installed(root string) (copies bins, err error) {
 	copies = bins{filepath.Join(root, "plumb"), filepath.Join(root, "reference")}
 	for _, way := range [][2]string{{b.plumb, copies.plumb}, {b.reference, copies.reference}} {
 		names, err := executables(way[0])

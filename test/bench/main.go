@@ -10,7 +10,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -110,10 +109,14 @@ func run(stdout, stderr io.Writer, args []string) error {
 		Sizes: map[string]map[string]int64{plumb: sizes(o.plumb, names), reference: sizes(o.reference, names)},
 	}
 	r.head(stdout)
-	if o.bins, err = o.installed(); err != nil {
+	root, err := os.MkdirTemp("", "plumb-bench-")
+	if err != nil {
 		return err
 	}
-	defer func() { _ = os.RemoveAll(filepath.Dir(o.plumb)) }()
+	defer func() { _ = os.RemoveAll(root) }()
+	if o.bins, err = o.installed(root); err != nil {
+		return err
+	}
 	failed := r.measure(stdout, o, list)
 	r.executables(stdout, names)
 	if o.json != "" {
