@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io/fs"
 	"runtime"
+	"runtime/debug"
 
 	"github.com/plumb-cni/plumb/pkg/trace"
 	"golang.org/x/sys/unix"
@@ -42,7 +43,7 @@ func Open(path string, t *trace.Tracer) (*Handle, error) {
 		err = fs.ErrNotExist
 	}
 	if err != nil {
-		return nil, &fs.PathError{Op: "open netns", Path: path, Err: err}
+		return nil, explain(&fs.PathError{Op: "open netns", Path: path, Err: err})
 	}
 	h := &Handle{fd: fd, path: path, trace: t}
 	if err := h.identify(); err != nil {
@@ -51,9 +52,12 @@ func Open(path string, t *trace.Tracer) (*Handle, error) {
 	return h, nil
 }
 
+// ownPath is the namespace of the calling thread.
+const ownPath = "/proc/thread-self/ns/net"
+
 // Self opens the namespace of this process.
 func Self(t *trace.Tracer) (*Handle, error) {
-	h, err := Open("/proc/thread-self/ns/net", t)
+	h, err := Open(ownPath, t)
 	if err != nil {
 		return nil, err
 	}
@@ -137,36 +141,83 @@ func Cookie() uint64 {
 	return cookie
 }
 
-// Do runs f in the namespace, on the thread of the caller, which comes back from there
-// whatever f does: a goroutine and thread of its own would cost more than most of what
-// is done in it. The way back is tried before: there is none where the process may not
-// even enter the namespace that it is in. A thread that is stranded all the same is
-// never used again, and the caller panics.
-func (h *Handle) Do(f func() error) error {
+// Do runs f in the namespace and returns its error. f runs in a goroutine of its own, on
+// a thread that no other goroutine uses until the thread is back in the process's own
+// namespace. So the caller never leaves its namespace, and a Do within f enters the
+// namespace of its own handle, whichever f is in. A thread that cannot come back is
+// ended, and Do returns an error. If f panics, Do panics with a Panic.
+func (h *Handle) Do(f func() error) (err error) {
+	var panicked *Panic
+	returned := false
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer func() {
+			if p := recover(); p != nil {
+				panicked = &Panic{Value: p, Stack: debug.Stack()}
+			}
+		}()
+		err = h.inside(f)
+		returned = true
+	}()
+	<-ended
+	switch {
+	case panicked != nil:
+		panic(*panicked)
+	case !returned: // f has ended its goroutine, as a failing test does
+		runtime.Goexit()
+	}
+	return err
+}
+
+// A Panic is what Do panics with if its function did.
+type Panic struct {
+	Value any    // what the function panicked with
+	Stack []byte // where
+}
+
+func (p Panic) String() string { return fmt.Sprint(p.Value) }
+
+// inside runs f in the namespace, on the calling thread. It comes from a goroutine that
+// is new, and so on a thread that is in the process's own namespace: while a thread is in
+// another one, its goroutine is locked to it.
+func (h *Handle) inside(f func() error) (err error) {
 	if h.self {
 		return f()
 	}
 	runtime.LockOSThread()
-	home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	own, err := unix.Open(ownPath, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		runtime.UnlockOSThread()
-		return fmt.Errorf("open own netns: %w", err)
+		return explain(&fs.PathError{Op: "open netns", Path: ownPath, Err: err})
 	}
-	away := false
-	defer func() {
-		if away {
-			if err := unix.Setns(home, unix.CLONE_NEWNET); err != nil {
-				panic(fmt.Sprintf("leave netns %s: %v", h.path, err))
-			}
+	defer func() { _ = unix.Close(own) }()
+	// First the process's own namespace: if that is not permitted, the thread could never
+	// come back.
+	for _, fd := range []int{own, h.fd} {
+		if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
+			runtime.UnlockOSThread()
+			return explain(&fs.PathError{Op: "enter", Path: h.path, Err: err})
 		}
-		_ = unix.Close(home)
+	}
+	defer func() {
+		if left := unix.Setns(own, unix.CLONE_NEWNET); left != nil {
+			// The thread stays locked, so the runtime ends it with this goroutine.
+			err = errors.Join(err, &fs.PathError{Op: "leave", Path: h.path, Err: left})
+			return
+		}
 		runtime.UnlockOSThread()
 	}()
-	for _, fd := range []int{home, h.fd} {
-		if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
-			return fmt.Errorf("enter netns %s: %w", h.path, err)
-		}
-	}
-	away = true
 	return f()
+}
+
+// explain adds what is probably wrong to the error of a system call.
+func explain(err *fs.PathError) error {
+	switch {
+	case err.Op == "enter" && errors.Is(err, fs.ErrPermission): // netns_install in net/core/net_namespace.c
+		return fmt.Errorf("%w: CAP_SYS_ADMIN is needed in the user namespace that owns it", err)
+	case err.Path == ownPath && errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%w: is /proc mounted?", err)
+	}
+	return err
 }

@@ -5,15 +5,22 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/plumb-cni/plumb/pkg/trace"
 	"golang.org/x/sys/unix"
 )
+
+// init keeps the tests off the process's first thread: unlike others it does not end
+// with the goroutine that is locked to it, and would stay in the namespace it is in.
+func init() { runtime.LockOSThread() }
 
 // newNS makes a network namespace that lives as long as the test, and gives its path.
 func newNS(t *testing.T) string {
@@ -21,17 +28,10 @@ func newNS(t *testing.T) string {
 	var file *os.File
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread()
-		home, err := os.Open("/proc/thread-self/ns/net")
-		if err == nil {
-			err = unix.Unshare(unix.CLONE_NEWNET)
-		}
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		err := unix.Unshare(unix.CLONE_NEWNET)
 		if err == nil {
 			file, err = os.Open("/proc/thread-self/ns/net")
-		}
-		// Home, rather than ended: it may be the main thread, which would stay there.
-		if errors.Join(err, unix.Setns(int(home.Fd()), unix.CLONE_NEWNET), home.Close()) == nil {
-			runtime.UnlockOSThread()
 		}
 		done <- err
 	}()
@@ -140,7 +140,19 @@ func TestDo(t *testing.T) {
 	allThreadsAreHome(t, home)
 }
 
+// allThreadsAreHome waits for the threads that end with their goroutines.
 func allThreadsAreHome(t *testing.T, home uint64) {
+	t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for len(threadsAway(t, home)) > 0 {
+		if time.Now().After(deadline) {
+			t.Fatalf("still in another namespace: %v", threadsAway(t, home))
+		}
+		runtime.Gosched()
+	}
+}
+
+func threadsAway(t *testing.T, home uint64) (away []string) {
 	t.Helper()
 	threads, err := filepath.Glob("/proc/self/task/*/ns/net")
 	if err != nil {
@@ -149,9 +161,10 @@ func allThreadsAreHome(t *testing.T, home uint64) {
 	for _, path := range threads {
 		var st unix.Stat_t
 		if err := unix.Stat(path, &st); err == nil && st.Ino != home { // it may have ended since
-			t.Errorf("%s is in another namespace", path)
+			away = append(away, path)
 		}
 	}
+	return away
 }
 
 func TestCookie(t *testing.T) {
@@ -195,6 +208,12 @@ func TestDoComesBack(t *testing.T) {
 		go func() {
 			defer func() {
 				p := recover()
+				if panicked, ok := p.(Panic); ok {
+					p = panicked.Value
+					if !strings.Contains(string(panicked.Stack), "TestDoComesBack") {
+						t.Errorf("%s: the stack is not that of f: %s", what, panicked.Stack)
+					}
+				}
 				if now := here(t); now != home {
 					t.Errorf("%s: in %d, want %d", what, now, home)
 				}
@@ -210,24 +229,100 @@ func TestDoComesBack(t *testing.T) {
 	}
 }
 
-// TestDoWithoutPrivilege: who may not enter a namespace has not left its own.
-func TestDoWithoutPrivilege(t *testing.T) {
-	h := open(t, newNS(t))
-	done := make(chan any)
-	go func() {
-		defer func() { done <- recover() }()
-		runtime.LockOSThread() // never unlocked: the thread ends without its capabilities
-		hdr := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-		var none [2]unix.CapUserData
-		if err := unix.Capset(&hdr, &none[0]); err != nil {
-			t.Error(err)
+// TestDoWithinDo: Do of the process's own namespace, or of a third one, called while
+// f runs in another namespace, does not run in that one.
+func TestDoWithinDo(t *testing.T) {
+	self, err := Self(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = self.Close() }()
+	outer, other := open(t, newNS(t)), open(t, newNS(t))
+	for want, h := range map[uint64]*Handle{here(t): self, other.ino: other, outer.ino: outer} {
+		var seen, after uint64
+		err := outer.Do(func() error {
+			err := h.Do(func() error { seen = here(t); return nil })
+			after = here(t)
+			return err
+		})
+		if err != nil || seen != want || after != outer.ino {
+			t.Errorf("%s: %v; in %d, want %d; then in %d, want %d", h.Path(), err, seen, want, after, outer.ino)
 		}
-		if err := h.Do(func() error { t.Error("ran"); return nil }); !errors.Is(err, fs.ErrPermission) {
+	}
+}
+
+// TestDoCannotComeBack: where the kernel does not let a thread return, Do fails, and the
+// caller goes on in its own namespace. The thread is never used again.
+func TestDoCannotComeBack(t *testing.T) {
+	h := open(t, newNS(t))
+	home, boom := here(t), errors.New("boom")
+	err := h.Do(func() error { dropCapabilities(t); return boom })
+	if !errors.Is(err, fs.ErrPermission) || !errors.Is(err, boom) {
+		t.Errorf("%v", err)
+	}
+	if now := here(t); now != home {
+		t.Errorf("the caller is in %d, want %d", now, home)
+	}
+	if err := h.Do(func() error { return nil }); err != nil {
+		t.Errorf("a later Do: %v", err)
+	}
+	allThreadsAreHome(t, home)
+}
+
+// dropCapabilities takes the capabilities of the calling thread, for good.
+func dropCapabilities(t *testing.T) {
+	t.Helper()
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var none [2]unix.CapUserData
+	if err := unix.Capset(&header, &none[0]); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestDoWithoutPrivilege: f does not run where the process may not enter the namespace,
+// and the error says which privilege is missing: here in a process that has its
+// capabilities in a user namespace of its own, as with a rootless runtime.
+func TestDoWithoutPrivilege(t *testing.T) {
+	if path := os.Getenv("TEST_DO_IN"); path != "" {
+		h := open(t, path)
+		err := h.Do(func() error { t.Error("ran"); return nil })
+		want := "enter " + path + ": operation not permitted: CAP_SYS_ADMIN is needed in the user namespace that owns it"
+		if !errors.Is(err, fs.ErrPermission) || err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
+		}
+		return
+	}
+	file, err := os.Open(newNS(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	cmd := exec.Command(os.Args[0], "-test.run", "^TestDoWithoutPrivilege$")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER}
+	cmd.Env = append(os.Environ(), "TEST_DO_IN=/proc/self/fd/3")
+	cmd.ExtraFiles = []*os.File{file}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// TestProcIsMissing: the error says so in a mount namespace without /proc.
+func TestProcIsMissing(t *testing.T) {
+	if os.Getenv("TEST_WITHOUT_PROC") != "" {
+		if err := unix.Mount("none", "/proc", "tmpfs", 0, ""); err != nil {
+			t.Fatal(err)
+		}
+		_, err := Self(nil)
+		if !errors.Is(err, fs.ErrNotExist) || !strings.HasSuffix(err.Error(), "no such file or directory: is /proc mounted?") {
 			t.Errorf("%v", err)
 		}
-	}()
-	if p := <-done; p != nil {
-		t.Errorf("panic: %v", p)
+		return
+	}
+	cmd := exec.Command(os.Args[0], "-test.run", "^TestProcIsMissing$")
+	cmd.Env = append(os.Environ(), "TEST_WITHOUT_PROC=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"runtime/debug"
 	"strings"
 
+	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"golang.org/x/sys/unix"
 )
@@ -218,7 +219,11 @@ func (r *Request) serve() (err error) {
 // the cause; what went wrong while undoing goes to the details.
 func (r *Request) finish(panicked any, err error) error {
 	if panicked != nil {
-		err = &types.Error{Code: types.CodeInternal, Msg: fmt.Sprint("panic: ", panicked), Details: string(debug.Stack())}
+		stack := debug.Stack()
+		if p, ok := panicked.(ns.Panic); ok {
+			stack = p.Stack
+		}
+		err = &types.Error{Code: types.CodeInternal, Msg: fmt.Sprint("panic: ", panicked), Details: string(stack)}
 	}
 	if undone := r.Undo.Rollback(); undone != nil {
 		coded := *types.AsError(err)
