@@ -33,8 +33,8 @@ var doors = map[string][]string{
 	"github.com/plumb-cni/plumb/pkg/netlink": {"pkg/nl", "pkg/nft"},
 	"golang.org/x/sys/unix.Socket":           {"pkg/netlink", "pkg/ns"},
 	"os/exec":                                {"pkg/iptables", "pkg/nft"},
-	"os.Open":                                nil, // these set up the poller of the Go runtime; see pkg/file
-	"os.OpenFile":                            nil,
+	"os.Open":                                {"pkg/sysctl"}, // these set up the poller of the Go runtime; see pkg/file
+	"os.OpenFile":                            {"pkg/sysctl"},
 	"os.Create":                              nil,
 	"os.ReadFile":                            nil,
 	"os.WriteFile":                           nil,

@@ -70,7 +70,7 @@ func Prepare(c *nl.Conn, l nl.Link, settings ...sysctl.Setting) error {
 // (CVE-2020-10749 and its cousins), and tells its neighbours of its addresses
 // (Announce).
 func Baseline(ifName string, segment Segment) []sysctl.Setting {
-	settings := []sysctl.Setting{{Key: sysctl.IPv4(ifName, "arp_notify"), Value: "1"}}
+	settings := []sysctl.Setting{{Key: sysctl.IPv4(ifName, "arp_notify"), Value: "1", Optional: true}}
 	add := func(name, value string) {
 		settings = append(settings, sysctl.Setting{Key: sysctl.IPv6(ifName, name), Value: value, Optional: true})
 	}
@@ -100,7 +100,7 @@ func forIPv6(ifName string, ips []types.IP) []sysctl.Setting {
 	return []sysctl.Setting{
 		{Key: sysctl.IPv6("lo", "disable_ipv6"), Value: "0"},
 		{Key: sysctl.IPv6(ifName, "disable_ipv6"), Value: "0"},
-		{Key: sysctl.IPv6(ifName, "keep_addr_on_down"), Value: "1"},
+		{Key: sysctl.IPv6(ifName, "keep_addr_on_down"), Value: "1", Optional: true},
 	}
 }
 

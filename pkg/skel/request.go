@@ -53,6 +53,7 @@ func newRequest(p Plugin, env Env) *Request {
 	r.IfName = r.getenv("CNI_IFNAME")
 	r.Path = r.getenv("CNI_PATH")
 	r.Trace = &trace.Tracer{Who: p.Name + " " + r.Command, Before: env.Before, After: env.After}
+	r.Trace.Warnings = func(text string) { r.Warn("%s", text) }
 	return r
 }
 

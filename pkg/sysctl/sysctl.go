@@ -6,11 +6,15 @@ package sysctl
 import (
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/types"
 	"golang.org/x/sys/unix"
 )
 
@@ -21,7 +25,9 @@ const root = "/proc/sys/"
 type Setting struct {
 	Key   string
 	Value string
-	// Optional: a kernel without the key has nothing to set.
+	// Optional says that an attachment works without the setting, which only hardens it
+	// or makes it faster. Where the kernel has no such key, nothing is set. Where the key
+	// cannot be written, it keeps its value, and the user is warned.
 	Optional bool
 }
 
@@ -49,7 +55,7 @@ func Set(h *ns.Handle, settings ...Setting) error {
 		return nil
 	}
 	return h.Step("write sysctls "+names(settings), func() error {
-		return h.Do(func() error { return set(settings) })
+		return h.Do(func() error { return set(h, settings) })
 	})
 }
 
@@ -57,7 +63,7 @@ func Set(h *ns.Handle, settings ...Setting) error {
 // nothing is touched that is right already.
 func Ensure(h *ns.Handle, settings ...Setting) error {
 	return h.Step("ensure sysctls "+names(settings), func() error {
-		return h.Do(func() error { return ensure(settings) })
+		return h.Do(func() error { return ensure(h, settings) })
 	})
 }
 
@@ -85,53 +91,75 @@ func (v Visit) Set(settings ...Setting) error {
 	if len(settings) == 0 {
 		return nil
 	}
-	return v.h.Step("write sysctls "+names(settings), func() error { return set(settings) })
+	return v.h.Step("write sysctls "+names(settings), func() error { return set(v.h, settings) })
 }
 
 // Ensure is Ensure in the namespace of the visit.
 func (v Visit) Ensure(settings ...Setting) error {
-	return v.h.Step("ensure sysctls "+names(settings), func() error { return ensure(settings) })
+	return v.h.Step("ensure sysctls "+names(settings), func() error { return ensure(v.h, settings) })
 }
 
-func set(settings []Setting) error {
+// set writes the settings, from a thread that is in the namespace.
+func set(h *ns.Handle, settings []Setting) error {
+	var refused []Setting
+	var why error
 	for _, s := range settings {
-		if err := s.write(); err != nil {
+		err := s.write()
+		switch {
+		case err != nil && s.Optional && isRefused(err):
+			refused, why = append(refused, s), cause(err)
+		case err != nil:
 			return err
 		}
+	}
+	if why != nil {
+		h.Trace().Warn("sysctls that cannot be written keep their values (%v): %s", why, names(refused))
 	}
 	return nil
 }
 
-func ensure(settings []Setting) error {
-	for _, s := range settings {
-		if now, err := read(s.Key); err == nil && now == s.Value {
-			continue
-		}
-		if err := s.write(); err != nil {
-			return err
-		}
-	}
-	return nil
+func ensure(h *ns.Handle, settings []Setting) error {
+	return set(h, slices.DeleteFunc(slices.Clone(settings), func(s Setting) bool {
+		now, err := read(s.Key)
+		return err == nil && now == s.Value
+	}))
 }
 
-// Diff names each setting that has another value.
+// Diff names each setting that has another value, but for those that are optional and
+// cannot be written.
 func Diff(h *ns.Handle, settings ...Setting) error {
 	var errs []error
 	for _, s := range settings {
 		now, err := Get(h, s.Key)
 		switch {
-		case err != nil && s.Optional && errors.Is(err, os.ErrNotExist):
+		case err != nil && s.Optional && errors.Is(err, fs.ErrNotExist):
 		case err != nil:
 			errs = append(errs, err)
-		case now != s.Value:
+		case now != s.Value && !(s.Optional && !writable(h, s.Key)):
 			errs = append(errs, fmt.Errorf("sysctl %s is %q, not %q", s.Key, now, s.Value))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// write sets one key. A /proc/sys that cannot be written is no error where the
-// value is right already.
+func writable(h *ns.Handle, key string) bool {
+	return !isRefused(h.Do(func() error {
+		file, err := file(key)
+		if err != nil {
+			return err
+		}
+		return unix.Access(file, unix.W_OK)
+	}))
+}
+
+// isRefused reports whether an error says that a key that exists cannot be written:
+// /proc/sys is mounted read-only, or the process lacks the permission.
+func isRefused(err error) bool {
+	return errors.Is(err, unix.EROFS) || errors.Is(err, fs.ErrPermission)
+}
+
+// write sets one key. A key that cannot be written is no error where the value is right
+// already.
 func (s Setting) write() error {
 	file, err := file(s.Key)
 	if err != nil {
@@ -139,34 +167,41 @@ func (s Setting) write() error {
 	}
 	err = writeFile(file, s.Value)
 	switch {
-	case err == nil, s.Optional && errors.Is(err, os.ErrNotExist):
+	case err == nil, s.Optional && errors.Is(err, fs.ErrNotExist):
 		return nil
-	case errors.Is(err, unix.EROFS), errors.Is(err, os.ErrPermission):
+	case isRefused(err):
 		if now, rerr := read(s.Key); rerr == nil && now == s.Value {
 			return nil
 		}
 	}
-	return fmt.Errorf("write sysctl %s = %q: %w", s.Key, s.Value, err)
+	return s.explain(file, fmt.Errorf("write sysctl %s = %q: %w", s.Key, s.Value, cause(err)))
+}
+
+// explain says what can be done about a failed write.
+func (s Setting) explain(file string, err error) error {
+	switch info, statErr := os.Stat(file); {
+	case errors.Is(err, unix.EROFS):
+		return types.Errorf(types.CodeIO, "%w: mount /proc/sys writable for the plugin, or give the key this value beforehand", err)
+	case errors.Is(err, fs.ErrPermission) && statErr == nil && info.Mode()&0o222 == 0:
+		return types.Errorf(types.CodeConfig, "%w: the key is read-only in this namespace; only the node can set what is not per namespace", err)
+	}
+	return err
 }
 
 // writeFile writes without creating or truncating. One write is one setting, but of a
 // list longer than a page the kernel takes the entries that fit, and adds those of the
-// next write (proc_do_large_bitmap). A write of nothing would be none; a line without
-// text empties a list.
+// next write (proc_do_large_bitmap); os.File.Write writes on until all is written. A
+// write of nothing would be none; a line without text empties a list.
 func writeFile(file, value string) error {
 	if value == "" {
 		value = "\n"
 	}
-	fd, err := unix.Open(file, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	f, err := os.OpenFile(file, os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}
-	n, err := unix.Write(fd, []byte(value))
-	for err == nil && n > 0 && n < len(value) {
-		value = value[n:]
-		n, err = unix.Write(fd, []byte(value))
-	}
-	return errors.Join(err, unix.Close(fd))
+	_, err = f.WriteString(value)
+	return errors.Join(err, f.Close())
 }
 
 func read(key string) (string, error) {
@@ -176,32 +211,41 @@ func read(key string) (string, error) {
 	}
 	value, err := readFile(file)
 	if err != nil {
-		return "", fmt.Errorf("read sysctl %s: %w", key, err)
+		return "", fmt.Errorf("read sysctl %s: %w", key, cause(err))
 	}
 	return strings.TrimSuffix(value, "\n"), nil
 }
 
 // readFile reads a value in one piece: where the kernel prints a list
 // (ip_local_reserved_ports), what the first read had no room for is lost to the next
-// (proc_do_large_bitmap, proc_dointvec), and a value with room left is all of it.
+// (proc_do_large_bitmap, proc_dointvec). So the value is read from its beginning with
+// more room, until there is room left.
 func readFile(file string) (string, error) {
-	fd, err := unix.Open(file, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	f, err := os.Open(file)
 	if err != nil {
 		return "", err
 	}
-	defer func() { _ = unix.Close(fd) }()
-	for room := make([]byte, 512); ; {
-		n, err := unix.Pread(fd, room, 0)
+	defer func() { _ = f.Close() }()
+	for size := 512; ; size *= 4 {
+		room := make([]byte, size)
+		n, err := f.ReadAt(room, 0)
 		switch {
-		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, io.EOF):
+			return string(room[:n]), nil
 		case err != nil:
 			return "", err
-		case n < len(room):
-			return string(room[:n]), nil
-		default:
-			room = make([]byte, 4*len(room))
 		}
 	}
+}
+
+// cause is the kernel's error number, if the error has one: the path says no more than
+// the key.
+func cause(err error) error {
+	var errno unix.Errno
+	if errors.As(err, &errno) {
+		return errno
+	}
+	return err
 }
 
 // file is the path of a key. One that leads out of /proc/sys is refused.

@@ -4,14 +4,20 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/sysctl"
 	"github.com/plumb-cni/plumb/pkg/trace"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/faults/inject"
 	"github.com/plumb-cni/plumb/test/nstest"
+	"golang.org/x/sys/unix"
 )
 
 func open(t *testing.T) (*nstest.NS, *ns.Handle) {
@@ -23,6 +29,11 @@ func open(t *testing.T) (*nstest.NS, *ns.Handle) {
 	}
 	t.Cleanup(func() { _ = h.Close() })
 	return n, h
+}
+
+func TestMain(m *testing.M) {
+	inject.Launch()
+	os.Exit(m.Run())
 }
 
 const forward = "net/ipv4/ip_forward"
@@ -130,5 +141,78 @@ func TestInvalidValueNamesKeyAndValue(t *testing.T) {
 	err := sysctl.Set(h, sysctl.Setting{Key: forward, Value: "many"})
 	if err == nil || !strings.Contains(err.Error(), `write sysctl net/ipv4/ip_forward = "many": `) {
 		t.Errorf("have %v", err)
+	}
+}
+
+// TestReadOnly: where /proc/sys cannot be written, what is optional is a warning, and
+// what is not is an error, unless the value is right already.
+func TestReadOnly(t *testing.T) {
+	_, h := open(t)
+	var warned []string
+	h.Trace().Warnings = func(text string) { warned = append(warned, text) }
+	nstest.ReadOnlySysctls(t)
+	optional := sysctl.Setting{Key: sysctl.IPv4("lo", "arp_notify"), Value: "1", Optional: true}
+	right := sysctl.Setting{Key: forward, Value: "0"}
+	if err := errors.Join(sysctl.Set(h, right, optional), sysctl.Diff(h, right, optional)); err != nil {
+		t.Errorf("optional: %v", err)
+	}
+	want := []string{"sysctls that cannot be written keep their values (read-only file system): net/ipv4/conf/lo/arp_notify=1"}
+	if !slices.Equal(warned, want) {
+		t.Errorf("warnings %q, want %q", warned, want)
+	}
+	for name, write := range map[string]func(*ns.Handle, ...sysctl.Setting) error{"Set": sysctl.Set, "Ensure": sysctl.Ensure} {
+		err := write(h, sysctl.Setting{Key: forward, Value: "1"})
+		if !errors.Is(err, unix.EROFS) || types.AsError(err).Code != types.CodeIO || !strings.Contains(err.Error(), "mount /proc/sys writable") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestOfTheNode: a key that only the initial namespace can write.
+func TestOfTheNode(t *testing.T) {
+	_, h := open(t)
+	setting := sysctl.Setting{Key: "net/core/rmem_max", Value: "4096"}
+	if _, err := sysctl.Get(h, setting.Key); errors.Is(err, fs.ErrNotExist) {
+		t.Skip("before kernel 6.1 other namespaces do not have the key")
+	}
+	err := sysctl.Set(h, setting)
+	if types.AsError(err).Code != types.CodeConfig || !strings.HasSuffix(err.Error(), "only the node can set what is not per namespace") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestInterruptedWrite: a write that a signal interrupts is done again.
+func TestInterruptedWrite(t *testing.T) {
+	if path := os.Getenv("TEST_WRITE_IN"); path != "" {
+		h, err := ns.Open(path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = h.Close() }()
+		if err := sysctl.Set(h, sysctl.Setting{Key: forward, Value: "1"}); err != nil {
+			t.Error(err)
+		}
+		return
+	}
+	n := nstest.New(t)
+	var out strings.Builder
+	cmd := exec.Command(os.Args[0], "-test.run", "^TestInterruptedWrite$")
+	cmd.Env = append(os.Environ(), "TEST_WRITE_IN="+n.Path())
+	cmd.Stdout, cmd.Stderr = &out, &out
+	interrupted := 0
+	tree, err := inject.Session{Calls: inject.Settings(), Decide: func(*inject.Call) inject.Verdict {
+		if interrupted++; interrupted == 1 {
+			return inject.Refuse(unix.EINTR)
+		}
+		return inject.Pass()
+	}}.Run(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(cmd.Wait(), tree.Wait(time.Minute)); err != nil {
+		t.Fatalf("%v: %s", err, out.String())
+	}
+	if interrupted < 2 || n.Sysctl(t, forward) != "1" {
+		t.Errorf("%d writes, %s is %s", interrupted, forward, n.Sysctl(t, forward))
 	}
 }

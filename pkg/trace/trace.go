@@ -22,6 +22,8 @@ type Tracer struct {
 	Text io.Writer
 	// JSON receives a JSON object a line; nil: none.
 	JSON io.Writer
+	// Warnings receives what Warn is told; nil: nobody does.
+	Warnings func(text string)
 	// Who stands in front of each line: "bridge ADD".
 	Who string
 	// Before may refuse a step before it is done; tests only.
@@ -58,6 +60,13 @@ func (t *Tracer) Start(step string) (func(error) error, error) {
 		return nil, err
 	}
 	return func(err error) error { return t.end(step, begin, err) }, nil
+}
+
+// Warn tells the user of the plugin something that is no error.
+func (t *Tracer) Warn(format string, args ...any) {
+	if t != nil && t.Warnings != nil {
+		t.Warnings(fmt.Sprintf(format, args...))
+	}
 }
 
 func (t *Tracer) begin(step string, now time.Time) error {

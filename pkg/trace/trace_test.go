@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -112,5 +113,17 @@ func TestStepsBesideOneAnother(t *testing.T) {
 		if n := strings.Count(b.String(), "\n"); n != 40 {
 			t.Errorf("%s: %d lines", name, n)
 		}
+	}
+}
+
+func TestWarn(t *testing.T) {
+	var none *Tracer
+	none.Warn("a")
+	(&Tracer{}).Warn("a")
+	var told []string
+	tr := &Tracer{Warnings: func(text string) { told = append(told, text) }}
+	tr.Warn("%d of %s", 1, "b")
+	if !slices.Equal(told, []string{"1 of b"}) {
+		t.Errorf("%q", told)
 	}
 }

@@ -322,6 +322,16 @@ var _ = Describe("tuning", func() {
 			Entry("no sysctls: it is not read", "(\n", `"mtu": 1400`, true),
 		)
 
+		It("says what to do about a read-only /proc/sys, and touches nothing", func() {
+			before := nstest.Steady(state)
+			restore := nstest.ReadOnlySysctls(GinkgoTB())
+			f := run("ADD", everything).Failure(GinkgoTB())
+			restore()
+			Expect(f.Code).To(BeEquivalentTo(types.CodeIO))
+			Expect(f.Msg).To(ContainSubstring("mount /proc/sys writable"))
+			Expect(nstest.Settled(before, state)).To(BeEmpty())
+		})
+
 		DescribeTable("refuses what cannot work, with its code, and touches nothing",
 			func(code int, keys string, want string) {
 				before := nstest.Steady(state)
@@ -331,6 +341,7 @@ var _ = Describe("tuning", func() {
 				Expect(nstest.Settled(before, state)).To(BeEmpty())
 			},
 			Entry("a sysctl that there is not", types.CodeConfig, `"sysctl": {"net.ipv4.conf.nosuch.arp_notify": "1"}`, `sysctl "net.ipv4.conf.nosuch.arp_notify" is not there in the container`),
+			Entry("a sysctl that only the node can set", types.CodeConfig, `"sysctl": {"net.core.rmem_max": "4096"}`, "rmem_max"),
 			Entry("a sysctl outside of net.", types.CodeConfig, `"sysctl": {"kernel.nosuch": "1"}`, "invalid net sysctl key"),
 			Entry("a value that the kernel refuses, after others", types.CodeConfig, everything[:len(everything)-1]+`, "net.ipv4.ip_forward": "nonsense"}`, "invalid argument"),
 			Entry("an MTU that the device cannot have, after all else", types.CodeConfig, strings.Replace(everything, "1454", "65536", 1), "mtu"),

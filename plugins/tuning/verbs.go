@@ -130,7 +130,7 @@ func find(in sysctl.Visit, a assignment) (entry, error) {
 		}
 		return e, err
 	}
-	return entry{}, fmt.Errorf("sysctl %q is not there in the container: %w", a.written, err)
+	return entry{}, fmt.Errorf("sysctl %q is not there in the container (is it spelled right, its module loaded, and is it per namespace?): %w", a.written, err)
 }
 
 // isOpaque tells what the kernel says of settings that have no value: a trigger
