@@ -142,21 +142,70 @@ func (c *Conn) Routes(l Link) ([]Route, error) {
 }
 
 // DefaultDevice finds the index of the first link that a default route of the main
-// table goes through; zero: there is none.
+// table goes through, IPv4 before IPv6; zero: there is none.
 func (c *Conn) DefaultDevice() (int, error) {
-	for _, fam := range []byte{unix.AF_INET, unix.AF_INET6} {
-		msgs, err := c.dump("list default routes", unix.RTM_GETROUTE, routeRequest(fam, 0))
-		if err != nil {
-			return 0, err
+	for _, probe := range []netip.Addr{unrouted4, unrouted6} {
+		index, err := c.defaultRouteTo(probe)
+		if index == 0 && err == nil {
+			index, err = c.firstDefaultRoute(family(probe))
 		}
-		for _, m := range msgs {
-			r, hops, err := decodeRoute(m.Body)
-			if err == nil && r.Dst.Bits() == 0 && r.Table == unix.RT_TABLE_MAIN && hops[0].link != 0 {
-				return hops[0].link, nil
-			}
+		if index != 0 || err != nil {
+			return index, err
 		}
 	}
 	return 0, nil
+}
+
+// Addresses of blocks that are reserved (RFC 1112, section 4; RFC 4291, section 2.4 and
+// IANA's registry), so that hardly a node has a route to them but a default route.
+var (
+	unrouted4 = netip.MustParseAddr("240.0.0.1")
+	unrouted6 = netip.MustParseAddr("4000::")
+)
+
+// defaultRouteTo asks the kernel which route it takes to an address (RTM_F_FIB_MATCH,
+// kernel 4.13), and returns the link if that is a default route of the main table; zero:
+// it is another route, as policy rules or a VPN may have it, or none. It saves the list
+// of all routes, which takes 70 ms where there are 100 000.
+func (c *Conn) defaultRouteTo(probe netip.Addr) (int, error) {
+	step := "find default route to " + probe.String()
+	header := make([]byte, unix.SizeofRtMsg)
+	header[0], header[1] = family(probe), byte(probe.BitLen())
+	binary.NativeEndian.PutUint32(header[8:], unix.RTM_F_FIB_MATCH|unix.RTM_F_LOOKUP_TABLE)
+	body, err := linkBody(header, func(ae *netlink.Encoder) { ae.Bytes(unix.RTA_DST, probe.AsSlice()) })
+	if err != nil {
+		return 0, wrap(step, err)
+	}
+	m, err := c.get(step, unix.RTM_GETROUTE, body)
+	var refused *Error
+	switch {
+	case errors.As(err, &refused) && refused.Refused: // no route, or one that forbids
+		return 0, nil
+	case err != nil:
+		return 0, err
+	}
+	return defaultLink(m.Body), nil
+}
+
+// firstDefaultRoute reads the list of routes.
+func (c *Conn) firstDefaultRoute(fam byte) (int, error) {
+	msgs, err := c.dump("list default routes", unix.RTM_GETROUTE, routeRequest(fam, 0))
+	for _, m := range msgs {
+		if index := defaultLink(m.Body); index != 0 {
+			return index, err
+		}
+	}
+	return 0, err
+}
+
+// defaultLink is the index of the link that a route goes through, if that is a default
+// route of the main table; zero: it is not.
+func defaultLink(route []byte) int {
+	r, hops, err := decodeRoute(route)
+	if err != nil || r.Dst.Bits() != 0 || r.Table != unix.RT_TABLE_MAIN {
+		return 0
+	}
+	return hops[0].link
 }
 
 // delivers reports whether packets for an address of the link are taken for the
@@ -180,9 +229,11 @@ func (c *Conn) delivers(l Link, a netip.Addr) (bool, error) {
 }
 
 // AdvertisedUplinks lists the links with an IPv6 default route that a router
-// advertised.
+// advertised. The kernel picks the advertised routes from all others.
 func (c *Conn) AdvertisedUplinks() ([]Link, error) {
-	msgs, err := c.dump("list advertised default routes", unix.RTM_GETROUTE, routeRequest(unix.AF_INET6, 0))
+	request := routeRequest(unix.AF_INET6, 0)
+	request[5] = unix.RTPROT_RA // rtm_protocol
+	msgs, err := c.dump("list advertised default routes", unix.RTM_GETROUTE, request)
 	if err != nil {
 		return nil, err
 	}
