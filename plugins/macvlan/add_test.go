@@ -163,7 +163,7 @@ var _ = Describe("ADD", func() {
 			pod := newPod()
 			nstest.Join(GinkgoTB(), nstest.End{In: pod, Name: "net0", Addrs: []string{"203.0.113.1/24"}}, nstest.End{In: b.outside, Name: "peer0", Addrs: []string{"203.0.113.2/24"}})
 			c := b.call("one", pod, conf("1.0.0", `"linkInContainer":true`, noIPAM))
-			Expect(run(c, "ADD").Failure(GinkgoTB()).Msg).To(ContainSubstring("no default route interface found in " + pod.Path()))
+			Expect(run(c, "ADD").Failure(GinkgoTB()).Msg).To(ContainSubstring("no default route interface found in the container"))
 			in(pod, "ip route add default via 203.0.113.2")
 			added(c)
 			Expect(in(pod, "ip link show eth0")).To(ContainSubstring("eth0@net0"))
@@ -173,7 +173,7 @@ var _ = Describe("ADD", func() {
 			refused(b.call("one", pod, conf("1.0.0", `"master":"nope0"`, static4)), types.CodeConfig, "master: find link nope0")
 			in(b.node, "ip -4 route del default")
 			in(b.node, "ip -6 route del default")
-			refused(b.call("one", pod, conf("1.0.0", "", static4)), types.CodeConfig, "no default route interface found", `by the key "master"`)
+			refused(b.call("one", pod, conf("1.0.0", "", static4)), types.CodeConfig, "no default route interface found on the node", `by the key "master"`)
 		})
 		It("is not taken from a bridge", func() {
 			b.node.Batch(GinkgoTB(), "link add br0 type bridge", "link set uplink0 master br0")
@@ -185,7 +185,7 @@ var _ = Describe("ADD", func() {
 			added(b.call("one", pod, conf("1.0.0", onUplink+`,"mtu":1500`, static4)))
 			Expect(in(pod, "ip link show eth0")).To(ContainSubstring("mtu 1500"))
 		})
-		It("that is down is no reason to wait: the container is told, and served when it is up (H1.1)", func() {
+		It("that is down is no reason to wait: the container is told, and served when it is up", func() {
 			in(b.node, "ip link set uplink0 down")
 			pod := slowPod()
 			reply := run(b.call("one", pod, conf("1.0.0", onUplink, staticDual)), "ADD").OK(GinkgoTB())
@@ -263,13 +263,13 @@ var _ = Describe("ADD", func() {
 		Expect(pod.Sysctl(GinkgoTB(), "net/ipv6/conf/eth0/accept_ra")).To(Equal("1"))
 	})
 
-	It("keeps the DNS of IPAM unless the configuration has its own (H5.4)", func() {
+	It("keeps the DNS of IPAM unless the configuration has its own", func() {
 		Expect(added(b.call("one", newPod(), conf("1.0.0", onUplink, staticDual))).DNS.Nameservers).To(Equal([]string{"198.18.0.53"}))
 		Expect(added(b.call("two", newPod(), conf("1.0.0", onUplink+`,"dns":{"nameservers":["192.0.2.1"]}`, staticDual))).DNS.Nameservers).
 			To(Equal([]string{"192.0.2.1"}))
 	})
 
-	It("programs routes with all they say (H5.1)", func() {
+	It("programs routes with all they say", func() {
 		pod := newPod()
 		added(b.call("one", pod, conf("1.0.0", onUplink, strings.TrimSuffix(static4, "}")+
 			`,"routes":[{"dst":"192.0.2.0/24","gw":"198.18.0.2","mtu":1300,"advmss":1200,"priority":77,"table":9}]}`)))
@@ -298,7 +298,7 @@ var _ = Describe("ADD", func() {
 			Expect(readFile(log)).To(And(HavePrefix("ADD: link\n0\n"), HaveSuffix("DEL: link\n")))
 			Expect(in(pod, "ip -br link")).NotTo(ContainSubstring("eth0"))
 		})
-		It("leaves nothing in the container when it fails (H2.1)", func() {
+		It("leaves nothing in the container when it fails", func() {
 			dir, log := script("broken", `[ $CNI_COMMAND = ADD ] || exit 0
 				echo '{"cniVersion":"1.0.0","code":11,"msg":"no address today"}'; exit 1`)
 			c := b.call("one", newPod(), conf("1.0.0", onUplink, `{"type":"broken"}`))
@@ -313,7 +313,7 @@ var _ = Describe("ADD", func() {
 			Eventually(func() string { return in(pod, "ip link show net0") }).Should(ContainSubstring("state UP"))
 			refused(b.call("one", pod, conf("1.0.0", `"master":"net0","linkInContainer":true`, `{"type":"nope"}`)), types.CodeConfig, `"nope"`)
 		})
-		It("gets its addresses back after the link is gone when the ADD fails later (H3.3)", func() {
+		It("gets its addresses back after the link is gone when the ADD fails later", func() {
 			dir, log := script("odd", `[ $CNI_COMMAND = ADD ] || exit 0
 				echo '{"cniVersion":"1.0.0","ips":[{"address":"198.18.0.60/24"}],"routes":[{"dst":"0.0.0.0/0","gw":"192.0.2.1"}]}'`)
 			c := b.call("one", newPod(), conf("1.0.0", onUplink, `{"type":"odd"}`))
@@ -321,7 +321,7 @@ var _ = Describe("ADD", func() {
 			refused(c, types.CodeInternal, "add route 0.0.0.0/0 via 192.0.2.1 to eth0")
 			Expect(readFile(log)).To(MatchRegexp(`^ADD: (no )?link\nDEL: no link\n$`))
 		})
-		It("is missed in words (H7.1)", func() {
+		It("is missed in words", func() {
 			refused(b.call("one", newPod(), conf("1.0.0", onUplink, `{"type":"nope"}`)), types.CodeConfig, `failed to find plugin "nope"`)
 		})
 		It("that gives no address is an error", func() {

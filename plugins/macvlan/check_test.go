@@ -38,7 +38,7 @@ var _ = Describe("CHECK", func() {
 		Entry("dual stack", onUplink, staticDual),
 		Entry("by the default route", `"mode":"vepa"`, staticDual),
 		Entry("layer 2", onUplink, noIPAM),
-		Entry("/32, /128 and tables (H5.11)", onUplink, odd),
+		Entry("/32, /128 and tables", onUplink, odd),
 		Entry("with a MAC and an MTU of a later plugin", onUplink+`,"mac":"02:00:00:00:00:01","mtu":1400`, staticDual,
 			"link set eth0 address 02:00:00:00:00:99 mtu 1300"),
 		Entry("with an address of somebody else", onUplink, staticDual, "address add 192.0.2.9/24 dev eth0"),
@@ -67,7 +67,7 @@ var _ = Describe("CHECK", func() {
 		Entry("another mode", []string{"link set eth0 type macvlan mode private"}, "eth0 has mode private, not bridge"),
 		Entry("addresses gone", []string{"address del 198.18.0.50/24 dev eth0", "address del 2001:db8:18::50/64 dev eth0"},
 			"no address 198.18.0.50/24", "no address 2001:db8:18::50/64"),
-		Entry("another default gateway (H5.11)", []string{"route replace default via 198.18.0.3"}, "no route 0.0.0.0/0 via 198.18.0.2"),
+		Entry("another default gateway", []string{"route replace default via 198.18.0.3"}, "no route 0.0.0.0/0 via 198.18.0.2"),
 		Entry("no IPv6 default route", []string{"route del default via 2001:db8:18::2"}, "no route ::/0 via 2001:db8:18::2"),
 	)
 

@@ -46,13 +46,13 @@ var _ = Describe("DEL", func() {
 		},
 		Entry("no CNI_NETNS, as containerd's second DEL", func(_ *bed, c *nstest.Call) { c.Pod = nil }),
 		Entry("nothing at CNI_NETNS", func(_ *bed, c *nstest.Call) { c.Pod, c.NetNS = nil, "/run/netns/none" }),
-		Entry("a plain file at CNI_NETNS (H2.11)", func(_ *bed, c *nstest.Call) { c.Pod.Remove(GinkgoTB()) }),
+		Entry("a plain file at CNI_NETNS", func(_ *bed, c *nstest.Call) { c.Pod.Remove(GinkgoTB()) }),
 		Entry("the link is gone", func(_ *bed, c *nstest.Call) { in(c.Pod, "ip link del eth0") }),
 		Entry("the master is gone", func(b *bed, _ *nstest.Call) { in(b.node, "ip link del uplink0") }),
 		Entry("a configuration that ADD would refuse", func(b *bed, c *nstest.Call) {
 			c.Config = conf("1.0.0", `"master":"nope0","mode":"x","mtu":-5,"mac":"y"`, b.hostLocal(hostLocalAll))
 		}),
-		Entry("malformed CNI_ARGS (H7.7)", func(_ *bed, c *nstest.Call) { c.Args = "X=1;;Y" }),
+		Entry("malformed CNI_ARGS", func(_ *bed, c *nstest.Call) { c.Args = "X=1;;Y" }),
 		Entry("a prevResult that cannot be read", func(_ *bed, c *nstest.Call) {
 			c.Config = withPrev(c.Config, nstest.Reply{Stdout: `{"cniVersion":"9.9.9"}`})
 		}),
@@ -61,7 +61,7 @@ var _ = Describe("DEL", func() {
 		}),
 	)
 
-	It("gives the address back after the link is gone (H3.3)", func() {
+	It("gives the address back after the link is gone", func() {
 		dir, log := script("rec", `[ $CNI_COMMAND = ADD ] || exit 0
 			echo '{"cniVersion":"1.0.0","ips":[{"address":"198.18.0.60/24"}]}'`)
 		c := b.call("one", newPod(), conf("1.0.0", onUplink, `{"type":"rec"}`))

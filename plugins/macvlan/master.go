@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"syscall"
 
 	"github.com/plumb-cni/plumb/pkg/nl"
@@ -11,7 +12,7 @@ import (
 // findMaster finds the interface to stand on and checks what the configuration asks
 // of it. where is the namespace it is in.
 func findMaster(where *nl.Conn, conf *config) (nl.Link, error) {
-	master, err := namedOrDefault(where, conf.master)
+	master, err := namedOrDefault(where, conf)
 	if err != nil {
 		return nl.Link{}, types.Errorf(types.CodeConfig, "master: %w", err)
 	}
@@ -21,16 +22,20 @@ func findMaster(where *nl.Conn, conf *config) (nl.Link, error) {
 	return master, nil
 }
 
-func namedOrDefault(where *nl.Conn, name string) (nl.Link, error) {
-	if name != "" {
-		return where.Link(name)
+func namedOrDefault(where *nl.Conn, conf *config) (nl.Link, error) {
+	if conf.master != "" {
+		return where.Link(conf.master)
 	}
 	index, err := where.DefaultDevice()
 	if err != nil {
 		return nl.Link{}, err
 	}
 	if index == 0 {
-		return nl.Link{}, errors.New("no default route interface found in " + where.NS().Path() + "; name one by the key \"master\"")
+		place := "on the node"
+		if conf.inContainer {
+			place = "in the container"
+		}
+		return nl.Link{}, fmt.Errorf("no default route interface found %s; name one by the key \"master\"", place)
 	}
 	return where.LinkByIndex(index)
 }
