@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
@@ -73,7 +74,7 @@ func TestKilledWhileWriting(t *testing.T) {
 	withEth0(t)(pod)
 	dir := t.TempDir()
 	call := nstest.Call{Node: node, Pod: pod, Config: sweptConfig(dir)}
-	half := filepath.Join(dir, ".net~test~eth0")
+	half := filepath.Join(dir, tempName(types.Attachment{Network: "net", ContainerID: "test", IfName: "eth0"}))
 	plant(t, half, `{"ma`)
 	nstest.Run(plugin(), call.With("ADD")).OK(t)
 	plant(t, half, `{"ma`)

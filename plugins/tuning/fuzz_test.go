@@ -36,23 +36,3 @@ func FuzzConfig(f *testing.F) {
 		}
 	})
 }
-
-// FuzzTemp: the name of a file in the making leads back to the attachment, for names
-// that skel lets through, and is in the folder.
-func FuzzTemp(f *testing.F) {
-	f.Add("net", "c1", "eth0")
-	f.Add("a.b", "c-1", "x~y")
-	f.Fuzz(func(t *testing.T, network, id, ifName string) {
-		if strings.ContainsAny(network+id, "~/") || strings.Contains(ifName, "/") {
-			return
-		}
-		owner := types.Attachment{Network: network, ContainerID: id, IfName: ifName}
-		path := store{dir: "/d", owner: owner}.temp()
-		if got, ok := ownerOfTemp(filepath.Base(path)); !ok || got != owner {
-			t.Errorf("%q gives %+v, %t", path, got, ok)
-		}
-		if filepath.Dir(path) != "/d" {
-			t.Errorf("%q is not in its folder", path)
-		}
-	})
-}

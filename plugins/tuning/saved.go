@@ -1,6 +1,8 @@
 package main
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -172,19 +174,21 @@ func nameOf(a types.Attachment) string { return a.ContainerID + "_" + a.IfName +
 
 func (s store) path() string { return filepath.Join(s.dir, nameOf(s.owner)) }
 
-// temp is where the file is written before it gets its name. It says whose it is, so
-// that DEL and GC find what a killed ADD left. No part can have a '~' but the last.
-func (s store) temp() string {
-	return filepath.Join(s.dir, "."+s.owner.Network+"~"+s.owner.ContainerID+"~"+s.owner.IfName)
-}
+// temp is where the file is written before it gets its name. DEL and GC find there what
+// a killed ADD left.
+func (s store) temp() string { return filepath.Join(s.dir, tempName(s.owner)) }
 
-// ownerOfTemp reads what temp wrote.
-func ownerOfTemp(name string) (types.Attachment, bool) {
-	part := strings.SplitN(strings.TrimPrefix(name, "."), "~", 3)
-	if !strings.HasPrefix(name, ".") || len(part) != 3 {
-		return types.Attachment{}, false
-	}
-	return types.Attachment{Network: part[0], ContainerID: part[1], IfName: part[2]}, true
+// tempName names the temporary file of an attachment: hashes, since with the network in
+// it the name would be longer than the file's own, and perhaps longer than the file
+// system allows.
+func tempName(a types.Attachment) string { return tempPrefix(a.Network) + shortHash(a.String()) }
+
+// tempPrefix is common to the temporary files of a network.
+func tempPrefix(network string) string { return "." + shortHash(network) + "~" }
+
+func shortHash(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:12])
 }
 
 // load reads the file. The error matches fs.ErrNotExist when there is none, and
@@ -277,22 +281,27 @@ func gc(r *skel.Request) error {
 	errs := []error{types.Coded(types.CodeIO, err)}
 	keep := map[string]bool{}
 	for a := range valid {
-		keep[nameOf(a)] = true
+		keep[nameOf(a)], keep[tempName(a)] = true, true
 	}
 	for _, f := range files {
 		path := filepath.Join(dir, f.Name())
-		if owner, ok := ownerOfTemp(f.Name()); ok {
-			if owner.Network == r.Conf.Name && !valid[owner] {
-				errs = append(errs, remove(r.Trace, path))
-			}
-			continue
-		}
-		if keep[f.Name()] || !strings.HasSuffix(f.Name(), ".json") {
-			continue
-		}
-		if state, err := read(path); err == nil && state.Network == r.Conf.Name {
+		if !keep[f.Name()] && isOfNetwork(path, r.Conf.Name) {
 			errs = append(errs, remove(r.Trace, path))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// isOfNetwork reports whether the file is the saved state of an attachment to the
+// network, or one in the making.
+func isOfNetwork(path, network string) bool {
+	name := filepath.Base(path)
+	if strings.HasPrefix(name, tempPrefix(network)) {
+		return true
+	}
+	if !strings.HasSuffix(name, ".json") {
+		return false
+	}
+	state, err := read(path)
+	return err == nil && state.Network == network
 }

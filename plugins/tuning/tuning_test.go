@@ -322,6 +322,32 @@ var _ = Describe("tuning", func() {
 			Entry("no sysctls: it is not read", "(\n", `"mtu": 1400`, true),
 		)
 
+		DescribeTable("puts MAC and MTU into the result for the interface of that name, whatever its sandbox",
+			func(prev string, want ...int) {
+				c := call.With("ADD")
+				c.Config = strings.TrimSuffix(conf(`"mac": "02:00:00:00:00:99", "mtu": 1400`), "}") + `, "prevResult": {"cniVersion": "1.1.0", "interfaces": [` + prev + `]}}`
+				var changed []int
+				for i, in := range nstest.Run(plugin(), c).Result(GinkgoTB()).Interfaces {
+					if in.MAC.String() == "02:00:00:00:00:99" && in.MTU == 1400 {
+						changed = append(changed, i)
+					}
+				}
+				Expect(changed).To(Equal(want))
+			},
+			Entry("which is another path to the namespace", `{"name": "veth1"}, {"name": "eth0", "sandbox": "/proc/1234/ns/net", "mac": "02:00:00:00:00:01"}`, 1),
+			Entry("which is absent", `{"name": "eth0", "mac": "02:00:00:00:00:01"}, {"name": "eth1", "sandbox": "/x"}`, 0),
+		)
+
+		It("serves the longest names that its file's name has room for", func() {
+			call.ContainerID = strings.Repeat("c", 255-len("_eth0.json"))
+			c := call.With("ADD")
+			c.Config = strings.Replace(withPrev(conf(`"mtu": 1400`)), `"name": "net"`, `"name": "`+strings.Repeat("n", 200)+`"`, 1)
+			nstest.Run(plugin(), c).OK(GinkgoTB())
+			nstest.Run(plugin(), nstest.Call{Command: "DEL", Node: node, Pod: pod, ContainerID: c.ContainerID, Config: c.Config}).OK(GinkgoTB())
+			Expect(link()).To(ContainSubstring("mtu 1500"))
+			Expect(os.ReadDir(dir)).To(BeEmpty())
+		})
+
 		It("says what to do about a read-only /proc/sys, and touches nothing", func() {
 			before := nstest.Steady(state)
 			restore := nstest.ReadOnlySysctls(GinkgoTB())
@@ -547,7 +573,7 @@ var _ = Describe("tuning", func() {
 		victim := filepath.Join(GinkgoTB().TempDir(), "victim")
 		Expect(os.WriteFile(victim, []byte("precious"), 0o600)).To(Succeed())
 		Expect(os.Symlink(victim, file())).To(Succeed())
-		Expect(os.Symlink(victim, filepath.Join(dir, ".net~test~eth0"))).To(Succeed())
+		Expect(os.Symlink(victim, filepath.Join(dir, tempName(types.Attachment{Network: "net", ContainerID: "test", IfName: "eth0"})))).To(Succeed())
 		run("ADD", everything).OK(GinkgoTB())
 		Expect(os.ReadFile(victim)).To(BeEquivalentTo("precious"))
 		info, err := os.Lstat(file())
@@ -626,7 +652,8 @@ var _ = Describe("tuning", func() {
 		It("passes for a container that the reference plugin has served, which saves no sysctls", func() {
 			pod.SetSysctl(GinkgoTB(), "net/ipv4/conf/eth0/arp_notify", "1")
 			keys := `"sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1"}`
-			Expect(run("CHECK", keys).OK(GinkgoTB()).Stderr).To(ContainSubstring("DEL will not put the sysctls back"))
+			Expect(run("CHECK", keys).OK(GinkgoTB())).To(Equal(nstest.Reply{}))
+			Expect(run("DEL", keys).OK(GinkgoTB()).Stderr).To(ContainSubstring("not put back are net/ipv4/conf/eth0/arp_notify"))
 		})
 
 		It("needs a prevResult", func() {
@@ -659,15 +686,18 @@ var _ = Describe("tuning", func() {
 				run("ADD", `"mtu": 1400`).OK(GinkgoTB())
 			}
 			Expect(os.WriteFile(filepath.Join(dir, "torn_eth0.json"), []byte("{"), 0o600)).To(Succeed())
+			temp := func(network, id string) string {
+				return tempName(types.Attachment{Network: network, ContainerID: id, IfName: "eth0"})
+			}
 			for name, text := range map[string]string{
 				"other_eth0.json": `{"mtu": 1500, "network": "net2"}`, "reference_eth0.json": `{"mtu": 1500}`, "README": "hello",
-				".net~dead~eth0": "{", ".net~alive~eth0": "{", ".net2~dead~eth0": "{", ".other": "",
+				temp("net", "dead"): "{", temp("net", "alive"): "{", temp("net2", "dead"): "{", ".other": "",
 			} {
 				Expect(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600)).To(Succeed())
 			}
 			gc("net", `[{"containerID": "alive", "ifname": "eth0"}]`)
 			Expect(names()).To(ConsistOf("alive_eth0.json", "other_eth0.json", "reference_eth0.json", "torn_eth0.json", "README",
-				".net~alive~eth0", ".net2~dead~eth0", ".other"))
+				temp("net", "alive"), temp("net2", "dead"), ".other"))
 			gc("net", `null`)
 			Expect(names()).NotTo(ContainElement("alive_eth0.json"))
 			gc("net2", `[]`)

@@ -41,7 +41,7 @@ func (h host) add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, refused(err)
 	}
-	t.say(result)
+	t.updateResult(result)
 	return result, nil
 }
 
@@ -222,13 +222,15 @@ func (t *target) assignments() []sysctl.Setting {
 	return all
 }
 
-// say puts the MAC and the MTU that the container's interface was given into the
-// result of the chain so far. An interface of the same name on the node, or in another
-// container, is another one.
-func (t *target) say(result *types.Result) {
+// updateResult records the MAC and the MTU that were set in the result of the chain so
+// far. The container's interface is the one of that name whose sandbox is CNI_NETNS;
+// where the plugin before wrote another sandbox, or none, every interface of that name
+// is taken for it, as by the reference plugin.
+func (t *target) updateResult(result *types.Result) {
+	exact := slices.ContainsFunc(result.Interfaces, t.isInSandbox)
 	for i := range result.Interfaces {
 		in := &result.Interfaces[i]
-		if in.Name != t.r.IfName || in.Sandbox != t.r.NetNS {
+		if in.Name != t.r.IfName || exact && !t.isInSandbox(*in) {
 			continue
 		}
 		if mac := t.conf.link.MAC; mac != nil {
@@ -240,6 +242,10 @@ func (t *target) say(result *types.Result) {
 	}
 }
 
+func (t *target) isInSandbox(in types.Interface) bool {
+	return in.Name == t.r.IfName && in.Sandbox == t.r.NetNS
+}
+
 // del puts back what was saved, if the container is still there, and removes the
 // file. The configuration may say anything by now.
 func del(r *skel.Request) error {
@@ -247,6 +253,7 @@ func del(r *skel.Request) error {
 	state, err := st.load()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
+		warnOfSysctls(r, st)
 	case errors.Is(err, errTorn):
 		r.Warn("%v; nothing is put back", err)
 	case err != nil:
@@ -257,6 +264,28 @@ func del(r *skel.Request) error {
 		}
 	}
 	return st.remove()
+}
+
+// warnOfSysctls names the sysctls that keep the values of the configuration because
+// nothing was saved: the reference plugin saves no sysctls.
+func warnOfSysctls(r *skel.Request, st store) {
+	conf, err := parse(r)
+	if err != nil || r.Pod == nil {
+		return
+	}
+	t := &target{r: r, conf: conf, store: st}
+	if err := t.visit(func(sysctl.Visit) error { return nil }); err != nil {
+		return
+	}
+	var kept []string
+	for _, e := range t.sysctls {
+		if !e.opaque && e.diff() == nil {
+			kept = append(kept, e.Key)
+		}
+	}
+	if len(kept) > 0 {
+		r.Warn("saved state %s is not there: not put back are %s", st.path(), strings.Join(kept, ", "))
+	}
 }
 
 // putBack tries everything, if the namespace is the one that it was saved in. The
@@ -352,13 +381,12 @@ func (e entry) diff() error {
 	return fmt.Errorf("sysctl %s is %q, not %q", e.Key, e.now, e.Value)
 }
 
-// checkSaved: without the saved state DEL cannot put anything back. The reference
-// plugin saves nothing for sysctls alone, and a container that it has served must not
-// fail.
+// checkSaved fails where the saved state is missing, without which DEL cannot put
+// anything back. The reference plugin saves nothing for sysctls alone: a container that
+// it has served passes, and DEL warns.
 func (t *target) checkSaved() error {
 	_, err := t.store.load()
 	if errors.Is(err, fs.ErrNotExist) && len(t.conf.link.knobs()) == 0 {
-		t.r.Warn("saved state %s is not there: DEL will not put the sysctls back", t.store.path())
 		return nil
 	}
 	if err != nil {
