@@ -38,7 +38,8 @@ var doors = map[string][]string{
 	"os.Create":                              nil,
 	"os.ReadFile":                            nil,
 	"os.WriteFile":                           nil,
-	"golang.org/x/sys/unix.Setns":            {"pkg/ns"},
+	"golang.org/x/sys/unix.Setns":            nil,
+	"github.com/vishvananda/netns":           {"pkg/ns"},
 	"syscall.Setns":                          nil,
 	"os.Getenv":                              nil,
 	"os.LookupEnv":                           nil,
@@ -93,7 +94,8 @@ func known(text string) bool {
 
 // dependencies are the modules that an executable may consist of, each for a reason.
 var dependencies = map[string]string{
-	"golang.org/x/sys": "system calls and their constants",
+	"golang.org/x/sys":             "system calls and their constants",
+	"github.com/vishvananda/netns": "network namespaces: enter, compare, close",
 }
 
 // startCost are the packages that no executable may contain, by whatever way: their
@@ -594,7 +596,9 @@ func TestChecksBite(t *testing.T) {
 		{"doors", "plugins/a/x.go", `import "os/exec"`, "the door is"},
 		{"doors", "plugins/a/x.go", "import \"os\"\nfunc f() { os.ReadFile(\"a\") }", "os.ReadFile"},
 		{"doors", "plugins/a/x.go", "import \"os\"\nfunc f() { os.Remove(\"a\") }", ""},
-		{"doors", "pkg/nl/x.go", "import \"golang.org/x/sys/unix\"\nfunc f() { unix.Setns(0, 0) }", "the door is [pkg/ns]"},
+		{"doors", "pkg/nl/x.go", "import \"golang.org/x/sys/unix\"\nfunc f() { unix.Setns(0, 0) }", "the door is []"},
+		{"doors", "pkg/nl/x.go", `import "github.com/vishvananda/netns"`, "the door is [pkg/ns]"},
+		{"doors", "pkg/ns/x.go", `import "github.com/vishvananda/netns"`, ""},
 		{"doors", "pkg/nl/x.go", "import \"fmt\"\nfunc f() { fmt.Println() }", "fmt.Println"},
 		{"doors", "pkg/nl/x.go", "import \"fmt\"\nfunc f() { fmt.Sprint() }", ""},
 		{"doors", "pkg/nl/x.go", "import q \"os\"\nvar x = q.Getenv(\"A\")", "os.Getenv"},

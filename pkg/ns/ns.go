@@ -1,9 +1,10 @@
-// Package ns gives network namespaces as handles.
+// Package ns opens network namespaces and runs functions in them.
 //
-// Nothing in plumb changes the namespace of the thread it runs on and hopes for
-// the best: sockets are opened in a namespace once and then used from anywhere
-// (pkg/nl, pkg/nft). Only /proc/sys, whose net folder follows the thread that
-// opens it, and started programs need Do.
+// A namespace is passed as a Handle; no function relies on the namespace of the thread
+// that it runs on. A netlink socket is opened in a namespace once and is then used from
+// any thread (pkg/nl, pkg/nft). Do is needed for /proc/sys/net, which shows the
+// namespace of the thread that opens a file there, and for programs, which inherit the
+// namespace of the thread that starts them.
 package ns
 
 import (
@@ -14,21 +15,19 @@ import (
 	"runtime/debug"
 
 	"github.com/plumb-cni/plumb/pkg/trace"
+	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotNamespace says that a path exists but is not a network namespace: a plain
-// file that was left when the namespace was unmounted, say.
+// ErrNotNamespace is the error for a path that exists but is not a network namespace:
+// for example a plain file that was left when the namespace was unmounted.
 var ErrNotNamespace = errors.New("not a network namespace")
 
-// A Handle is an open network namespace. What is opened in it (netlink sockets)
-// is kept with it and closed by Close. A Handle is not safe for concurrent use,
-// but for Do and FD.
+// A Handle is an open network namespace. Sockets that were opened in it are closed with
+// it (Keep). A Handle is not safe for concurrent use, except for Do and FD.
 type Handle struct {
-	fd    int
+	fd    netns.NsHandle
 	path  string
-	dev   uint64
-	ino   uint64
 	self  bool
 	trace *trace.Tracer
 	keep  []func() error
@@ -38,6 +37,7 @@ type Handle struct {
 // is nothing at path, and ErrNotNamespace when something else is. The caller
 // closes the handle.
 func Open(path string, t *trace.Tracer) (*Handle, error) {
+	// Not by netns.GetFromPath, which would wait at a FIFO until somebody writes to it.
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ENOTDIR) {
 		err = fs.ErrNotExist
@@ -45,14 +45,15 @@ func Open(path string, t *trace.Tracer) (*Handle, error) {
 	if err != nil {
 		return nil, explain(&fs.PathError{Op: "open netns", Path: path, Err: err})
 	}
-	h := &Handle{fd: fd, path: path, trace: t}
-	if err := h.identify(); err != nil {
-		return nil, errors.Join(err, unix.Close(fd))
+	h := &Handle{fd: netns.NsHandle(fd), path: path, trace: t}
+	if err := h.check(); err != nil {
+		return nil, errors.Join(err, h.fd.Close())
 	}
 	return h, nil
 }
 
-// ownPath is the namespace of the calling thread.
+// ownPath is the namespace of the calling thread. Other than the path of netns.Get, which
+// has the process ID in it, it is right also where /proc is that of another PID namespace.
 const ownPath = "/proc/thread-self/ns/net"
 
 // Self opens the namespace of this process.
@@ -65,10 +66,10 @@ func Self(t *trace.Tracer) (*Handle, error) {
 	return h, nil
 }
 
-// identify refuses what is no network namespace (file system nsfs, kernel 3.19;
-// ioctl NS_GET_NSTYPE, kernel 4.11) and notes what makes two handles the same
-// namespace.
-func (h *Handle) identify() error {
+// check returns ErrNotNamespace for a file that is not a network namespace: its file
+// system is not nsfs (Linux 3.19), or its type is another one (ioctl NS_GET_NSTYPE,
+// Linux 4.11).
+func (h *Handle) check() error {
 	var fst unix.Statfs_t
 	if err := unix.Fstatfs(h.FD(), &fst); err != nil {
 		return fmt.Errorf("stat netns %s: %w", h.path, err)
@@ -78,42 +79,37 @@ func (h *Handle) identify() error {
 	}
 	kind, err := unix.IoctlRetInt(h.FD(), unix.NS_GET_NSTYPE)
 	if err != nil {
-		return fmt.Errorf("kind of namespace %s: %w", h.path, err)
+		return fmt.Errorf("read type of namespace %s: %w", h.path, err)
 	}
 	if kind != unix.CLONE_NEWNET {
 		return fmt.Errorf("%s: %w", h.path, ErrNotNamespace)
 	}
-	var st unix.Stat_t
-	if err := unix.Fstat(h.FD(), &st); err != nil {
-		return fmt.Errorf("stat netns %s: %w", h.path, err)
-	}
-	h.dev, h.ino = uint64(st.Dev), st.Ino // 32 bits on MIPS
 	return nil
 }
 
-// Same reports whether both handles are one namespace.
-func (h *Handle) Same(o *Handle) bool { return h.dev == o.dev && h.ino == o.ino }
+// Same reports whether both handles refer to the same namespace.
+func (h *Handle) Same(o *Handle) bool { return h.fd.Equal(o.fd) }
 
-// Self reports whether the handle is this process's own namespace.
+// Self reports whether the handle was opened by the function Self.
 func (h *Handle) Self() bool { return h.self }
 
-// Path is where the namespace was opened.
+// Path returns the path that the namespace was opened at.
 func (h *Handle) Path() string { return h.path }
 
-// FD is the descriptor of the namespace, valid until Close.
-func (h *Handle) FD() int { return h.fd }
+// FD returns the file descriptor of the namespace, which is valid until Close.
+func (h *Handle) FD() int { return int(h.fd) }
 
-// Trace is the tracer that all steps in this namespace pass through.
+// Trace returns the tracer of all steps in this namespace. It may be nil.
 func (h *Handle) Trace() *trace.Tracer { return h.trace }
 
-// Step runs one step in the name of this namespace's tracer.
+// Step runs f as one step of the tracer.
 func (h *Handle) Step(step string, f func() error) error { return h.trace.Do(step, f) }
 
-// Keep makes Close run f, after the f of everything that was kept later.
+// Keep registers f to be called by Close. Close calls the newest function first.
 func (h *Handle) Keep(f func() error) { h.keep = append(h.keep, f) }
 
-// Close closes what was opened in the namespace, newest first, and the handle. It
-// may be called on a nil handle.
+// Close calls the functions that were registered by Keep and closes the handle. Close of
+// a nil handle does nothing.
 func (h *Handle) Close() error {
 	if h == nil {
 		return nil
@@ -123,14 +119,12 @@ func (h *Handle) Close() error {
 		errs = append(errs, h.keep[i]())
 	}
 	h.keep = nil
-	errs = append(errs, unix.Close(h.fd))
-	h.fd = -1
-	return errors.Join(errs...)
+	return errors.Join(append(errs, h.fd.Close())...)
 }
 
-// Cookie is the number of the namespace that the calling thread is in, within Do, say.
-// No other has had it or will have it until the machine is started anew (its inode is
-// used again). Zero: the kernel does not tell (before 5.14).
+// Cookie returns the number of the namespace that the calling thread is in, for example
+// within Do. Until the next boot no other namespace has that number, while an inode
+// number is used again. Zero means that the kernel has no cookies (before Linux 5.14).
 func Cookie() uint64 {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -186,22 +180,22 @@ func (h *Handle) inside(f func() error) (err error) {
 		return f()
 	}
 	runtime.LockOSThread()
-	own, err := unix.Open(ownPath, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	own, err := netns.GetFromPath(ownPath)
 	if err != nil {
 		runtime.UnlockOSThread()
 		return explain(&fs.PathError{Op: "open netns", Path: ownPath, Err: err})
 	}
-	defer func() { _ = unix.Close(own) }()
+	defer func() { _ = own.Close() }()
 	// First the process's own namespace: if that is not permitted, the thread could never
 	// come back.
-	for _, fd := range []int{own, h.fd} {
-		if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
+	for _, fd := range []netns.NsHandle{own, h.fd} {
+		if err := netns.Set(fd); err != nil {
 			runtime.UnlockOSThread()
 			return explain(&fs.PathError{Op: "enter", Path: h.path, Err: err})
 		}
 	}
 	defer func() {
-		if left := unix.Setns(own, unix.CLONE_NEWNET); left != nil {
+		if left := netns.Set(own); left != nil {
 			// The thread stays locked, so the runtime ends it with this goroutine.
 			err = errors.Join(err, &fs.PathError{Op: "leave", Path: h.path, Err: left})
 			return

@@ -52,7 +52,14 @@ func open(t *testing.T, path string) *Handle {
 	return h
 }
 
-// here is the namespace of the calling thread.
+// inode returns the inode number of the namespace.
+func inode(h *Handle) uint64 {
+	var st unix.Stat_t
+	_ = unix.Fstat(h.FD(), &st)
+	return st.Ino
+}
+
+// here returns the inode number of the namespace that the calling thread is in.
 func here(t *testing.T) uint64 {
 	t.Helper()
 	var st unix.Stat_t
@@ -120,8 +127,8 @@ func TestDo(t *testing.T) {
 		}
 		return boom
 	})
-	if err != boom || seen != h.ino || seen == home || here(t) != home {
-		t.Errorf("%v; in %d, want %d; back in %d, want %d", err, seen, h.ino, here(t), home)
+	if err != boom || seen != inode(h) || seen == home || here(t) != home {
+		t.Errorf("%v; in %d, want %d; back in %d, want %d", err, seen, inode(h), here(t), home)
 	}
 	var all sync.WaitGroup
 	for range 50 {
@@ -238,15 +245,15 @@ func TestDoWithinDo(t *testing.T) {
 	}
 	defer func() { _ = self.Close() }()
 	outer, other := open(t, newNS(t)), open(t, newNS(t))
-	for want, h := range map[uint64]*Handle{here(t): self, other.ino: other, outer.ino: outer} {
+	for want, h := range map[uint64]*Handle{here(t): self, inode(other): other, inode(outer): outer} {
 		var seen, after uint64
 		err := outer.Do(func() error {
 			err := h.Do(func() error { seen = here(t); return nil })
 			after = here(t)
 			return err
 		})
-		if err != nil || seen != want || after != outer.ino {
-			t.Errorf("%s: %v; in %d, want %d; then in %d, want %d", h.Path(), err, seen, want, after, outer.ino)
+		if err != nil || seen != want || after != inode(outer) {
+			t.Errorf("%s: %v; in %d, want %d; then in %d, want %d", h.Path(), err, seen, want, after, inode(outer))
 		}
 	}
 }
