@@ -34,9 +34,9 @@ var doors = map[string][]string{
 	"golang.org/x/sys/unix.Socket":           {"pkg/netlink", "pkg/ns"},
 	"os/exec":                                {"pkg/iptables", "pkg/nft"},
 	"os.Open":                                {"pkg/sysctl"}, // these set up the poller of the Go runtime; see pkg/file
-	"os.OpenFile":                            {"pkg/sysctl"},
+	"os.OpenFile":                            {"pkg/sysctl", "plugins/tuning"},
 	"os.Create":                              nil,
-	"os.ReadFile":                            nil,
+	"os.ReadFile":                            {"plugins/tuning"},
 	"os.WriteFile":                           nil,
 	"golang.org/x/sys/unix.Setns":            nil,
 	"github.com/vishvananda/netns":           {"pkg/ns"},

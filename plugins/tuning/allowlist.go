@@ -4,11 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
 
-	"github.com/plumb-cni/plumb/pkg/file"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
@@ -23,7 +23,7 @@ type allowlist struct {
 
 // readAllowlist reads and compiles the file, if there is one.
 func readAllowlist(path string) (*allowlist, error) {
-	text, err := file.Read(file.Here, path, 0)
+	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return &allowlist{path: path, all: true}, nil
 	}

@@ -11,11 +11,11 @@ import (
 // settings are settings of an interface: those that are asked for, or those that it
 // had before. nil: not among them.
 type settings struct {
-	MAC      *types.MAC
-	Promisc  *bool
-	MTU      *int
-	AllMulti *bool
-	TxQLen   *int
+	MAC      *types.MAC `json:"mac,omitempty"`
+	Promisc  *bool      `json:"promisc,omitempty"`
+	MTU      *int       `json:"mtu,omitempty"`
+	AllMulti *bool      `json:"allmulti,omitempty"`
+	TxQLen   *int       `json:"txQLen,omitempty"`
 }
 
 // A knob is one setting of an interface, as all verbs turn and read it.

@@ -6,125 +6,41 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 
-	"github.com/plumb-cni/plumb/pkg/file"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/trace"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// saved is what was before the ADD, for DEL to put back. The reference plugin reads
-// and writes the settings of the interface alone, in a file of the same name and
-// form, and passes over the other keys: each can put back what the other saved.
+// saved is the state before ADD, which DEL puts back. The reference plugin reads and
+// writes a file of the same name and form for the settings of the interface, and ignores
+// the other keys, so each plugin can put back what the other saved. Order and names of
+// the keys of settings are the reference plugin's.
 type saved struct {
 	settings
-	Sysctl  map[string]string // path below /proc/sys: value
-	Network string
-	NetNS   uint64 // cookie of the namespace; zero: not known
-	IfIndex int    // of the interface; zero: not known
+	Sysctl  map[string]string `json:"sysctl,omitempty"` // path below /proc/sys: value
+	Network string            `json:"network,omitempty"`
+	NetNS   uint64            `json:"netns,omitempty"`   // cookie of the namespace; zero: not known
+	IfIndex int               `json:"ifindex,omitempty"` // of the interface; zero: not known
 }
 
-// A member is one of the keys of the file.
-type member struct {
-	key    string
-	at     any // pointer to the value
-	absent bool
-}
-
-// members lists the file's keys; name, order and form of the first five are the
-// reference plugin's. It stands in for JSON tags because encoding/json takes longer to
-// learn of a struct than to read or write all of this.
-func (s *saved) members() []member {
-	return []member{
-		{"mac", &s.MAC, s.MAC == nil},
-		{"promisc", &s.Promisc, s.Promisc == nil},
-		{"mtu", &s.MTU, s.MTU == nil},
-		{"allmulti", &s.AllMulti, s.AllMulti == nil},
-		{"txQLen", &s.TxQLen, s.TxQLen == nil},
-		{"sysctl", &s.Sysctl, len(s.Sysctl) == 0},
-		{"network", &s.Network, s.Network == ""},
-		{"netns", &s.NetNS, s.NetNS == 0},
-		{"ifindex", &s.IfIndex, s.IfIndex == 0},
-	}
-}
-
-// encode is the text of the file, as json.MarshalIndent would write it.
-func (s *saved) encode() []byte {
-	text, before := []byte("{"), "\n \""
-	for _, m := range s.members() {
-		if !m.absent {
-			text = append(append(append(text, before...), m.key...), `": `...)
-			text = appendJSON(text, m.at)
-			before = ",\n \""
-		}
-	}
-	return append(text, "\n}"...)
-}
-
-// appendJSON appends what the pointer leads to. It knows the types of members.
-func appendJSON(text []byte, at any) []byte {
-	switch v := at.(type) {
-	case **types.MAC:
-		return appendText(text, (*v).String())
-	case **bool:
-		return strconv.AppendBool(text, **v)
-	case **int:
-		return strconv.AppendInt(text, int64(**v), 10)
-	case *int:
-		return strconv.AppendInt(text, int64(*v), 10)
-	case *uint64:
-		return strconv.AppendUint(text, *v, 10)
-	case *string:
-		return appendText(text, *v)
-	case *map[string]string:
-		before := "{\n  "
-		for _, key := range slices.Sorted(maps.Keys(*v)) {
-			text = append(appendText(append(text, before...), key), ": "...)
-			text = appendText(text, (*v)[key])
-			before = ",\n  "
-		}
-		return append(text, "\n }"...)
-	}
-	panic(fmt.Sprintf("tuning: a saved state has no %T", at))
-}
-
-func appendText(text []byte, s string) []byte {
-	if !strings.ContainsFunc(s, isSpecial) {
-		return append(append(append(text, '"'), s...), '"')
-	}
-	quoted, _ := json.Marshal(s) // cannot fail: any string is one of JSON
-	return append(text, quoted...)
-}
-
-// isSpecial reports what may not stand in a JSON text as it is.
-func isSpecial(r rune) bool { return r < ' ' || r > '~' || strings.ContainsRune(`"\<>&`, r) }
-
-// decodeSaved reads what encode wrote, and passes over keys that it does not know.
+// decodeSaved reads the text of a file.
 func decodeSaved(text []byte) (*saved, error) {
-	var object map[string]json.RawMessage
-	if err := json.Unmarshal(text, &object); err != nil {
+	s := &saved{}
+	if err := json.Unmarshal(text, s); err != nil {
 		return nil, err
 	}
-	s := &saved{}
-	for _, m := range s.members() {
-		if value, ok := object[m.key]; ok {
-			if err := json.Unmarshal(value, m.at); err != nil {
-				return nil, fmt.Errorf("key %q: %w", m.key, err)
-			}
-		}
-	}
-	return s, s.valid()
+	return s, s.validate()
 }
 
-// override takes over what an earlier ADD saved: that was the original.
+// override replaces values by those that an earlier ADD saved, which are the original
+// ones.
 func (s *saved) override(older *saved) {
 	if older.isOfLink(s.IfIndex) {
 		s.settings.override(older.settings)
@@ -135,16 +51,16 @@ func (s *saved) override(older *saved) {
 	}
 }
 
-// isOf reports whether it was saved in the namespace with that cookie. In another one
-// that has come to the same path it is nobody's original.
+// isOf reports whether the state was saved in the namespace with that cookie, and not in
+// another one that was at the same path.
 func (s *saved) isOf(netns uint64) bool { return s.NetNS == 0 || netns == 0 || s.NetNS == netns }
 
-// isOfLink reports the same of the interface with that index.
+// isOfLink reports whether the state was saved of the interface with that index.
 func (s *saved) isOfLink(index int) bool { return s.IfIndex == 0 || index == 0 || s.IfIndex == index }
 
-// valid reports whether the sysctls are those that an ADD may have saved: DEL is not
-// to write elsewhere for whoever can write to dataDir.
-func (s *saved) valid() error {
+// validate refuses sysctls that no ADD can have saved: whoever can write to dataDir must
+// not be able to have DEL write to other files.
+func (s *saved) validate() error {
 	for key := range s.Sysctl {
 		if paths, err := pathsOf(key, ""); err != nil || paths[0] != key {
 			return fmt.Errorf("invalid net sysctl key %q", key)
@@ -153,37 +69,37 @@ func (s *saved) valid() error {
 	return nil
 }
 
-// errTorn says that a file is none that holds a saved state: a crash of the reference
-// plugin cut it off, or it is a link to elsewhere.
-var errTorn = errors.New("no saved state can be read from it")
+// errUnreadable is the error for a file that holds no saved state: it was cut off by a
+// crash of the reference plugin, or it is not a regular file.
+var errUnreadable = errors.New("no saved state can be read from it")
 
-// A store is the file that holds the saved state of one attachment.
+// A store reads and writes the file with the saved state of one attachment.
 type store struct {
 	dir   string
 	owner types.Attachment
 	trace *trace.Tracer
 }
 
-func storeOf(r *skel.Request, dir string) store {
+func newStore(r *skel.Request, dir string) store {
 	return store{dir: dir, owner: r.Attachment(), trace: r.Trace}
 }
 
-// nameOf is the reference plugin's name for the file. It does not say the network: an
-// interface of a container is in one.
-func nameOf(a types.Attachment) string { return a.ContainerID + "_" + a.IfName + ".json" }
+// fileName returns the reference plugin's name for the file. The network is not part of
+// it: an interface of a container belongs to one network.
+func fileName(a types.Attachment) string { return a.ContainerID + "_" + a.IfName + ".json" }
 
-func (s store) path() string { return filepath.Join(s.dir, nameOf(s.owner)) }
+func (s store) path() string { return filepath.Join(s.dir, fileName(s.owner)) }
 
-// temp is where the file is written before it gets its name. DEL and GC find there what
-// a killed ADD left.
+// temp returns the path at which the file is written before it is renamed. A killed ADD
+// leaves it, and DEL and GC remove it.
 func (s store) temp() string { return filepath.Join(s.dir, tempName(s.owner)) }
 
-// tempName names the temporary file of an attachment: hashes, since with the network in
-// it the name would be longer than the file's own, and perhaps longer than the file
-// system allows.
+// tempName returns the name of the temporary file of an attachment. It consists of hashes
+// because it has to name the network as well, and must not be longer than a file name may
+// be (255 bytes).
 func tempName(a types.Attachment) string { return tempPrefix(a.Network) + shortHash(a.String()) }
 
-// tempPrefix is common to the temporary files of a network.
+// tempPrefix returns the beginning of the names of all temporary files of a network.
 func tempPrefix(network string) string { return "." + shortHash(network) + "~" }
 
 func shortHash(s string) string {
@@ -191,8 +107,8 @@ func shortHash(s string) string {
 	return hex.EncodeToString(sum[:12])
 }
 
-// load reads the file. The error matches fs.ErrNotExist when there is none, and
-// errTorn when there is something else.
+// load reads the file. The error matches fs.ErrNotExist if there is none, and
+// errUnreadable if it holds no saved state.
 func (s store) load() (state *saved, err error) {
 	err = s.trace.Do("read saved state "+s.path(), func() error {
 		state, err = read(s.path())
@@ -205,7 +121,7 @@ func read(path string) (*saved, error) {
 	text, err := readFile(path)
 	switch {
 	case errors.Is(err, syscall.ELOOP):
-		return nil, fmt.Errorf("%s: %w: it is a symbolic link", path, errTorn)
+		return nil, fmt.Errorf("%s: %w: it is a symbolic link", path, errUnreadable)
 	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ENAMETOOLONG):
 		return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
 	case err != nil:
@@ -213,19 +129,35 @@ func read(path string) (*saved, error) {
 	}
 	state, err := decodeSaved(text)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w: %w", path, errTorn, err)
+		return nil, fmt.Errorf("%s: %w: %w", path, errUnreadable, err)
 	}
 	return state, nil
 }
 
-// save writes the file, whole or not at all, over what is there: never into it or
-// through a link.
+// readFile reads a regular file. It follows no symbolic link and does not wait at a FIFO.
+func readFile(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	if info, err := f.Stat(); err == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: %w: it is no regular file", path, errUnreadable)
+	}
+	return io.ReadAll(f)
+}
+
+// save writes the file by way of a temporary one, so that it is always complete. It
+// replaces what is at the path, and never writes through a link there.
 func (s store) save(state *saved) error {
-	text := state.encode()
+	text, err := json.MarshalIndent(state, "", " ")
+	if err != nil {
+		return err
+	}
 	return types.Coded(types.CodeIO, s.trace.Do("save state "+s.path(), func() error {
 		err := s.writeTemp(text)
 		if err == nil {
-			err = rename(s.temp(), s.path())
+			err = os.Rename(s.temp(), s.path())
 		}
 		if err != nil {
 			_ = os.Remove(s.temp())
@@ -234,13 +166,14 @@ func (s store) save(state *saved) error {
 	}))
 }
 
-// writeTemp looks for no obstacle before one is met: most often there is none.
+// writeTemp writes the temporary file. It makes the folder, or removes the file of a
+// killed ADD, only after the first attempt has failed for want of that.
 func (s store) writeTemp(text []byte) error {
-	err := file.WriteNew(file.Here, s.temp(), text)
+	err := writeNew(s.temp(), text)
 	switch {
-	case errors.Is(err, fs.ErrNotExist): // there is no folder yet
+	case errors.Is(err, fs.ErrNotExist):
 		err = os.MkdirAll(s.dir, 0o700)
-	case errors.Is(err, fs.ErrExist): // a killed ADD left it
+	case errors.Is(err, fs.ErrExist):
 		err = os.Remove(s.temp())
 	default:
 		return err
@@ -248,15 +181,27 @@ func (s store) writeTemp(text []byte) error {
 	if err != nil {
 		return err
 	}
-	return file.WriteNew(file.Here, s.temp(), text)
+	return writeNew(s.temp(), text)
 }
 
-// remove removes the file, and what a killed ADD left of it.
+// writeNew makes a file that only root can read. The error matches fs.ErrExist if there
+// is one already, of whatever type.
+func writeNew(path string, text []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(text)
+	return errors.Join(err, f.Close())
+}
+
+// remove removes the file, and the temporary file of a killed ADD.
 func (s store) remove() error {
 	return errors.Join(remove(s.trace, s.path()), remove(s.trace, s.temp()))
 }
 
-// remove asks first: a folder that is read-only has nothing to refuse.
+// remove removes a file if it exists. It looks first, because removing a file that does
+// not exist fails in a read-only folder.
 func remove(t *trace.Tracer, path string) error {
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ENAMETOOLONG) {
 		return nil
@@ -269,9 +214,9 @@ func remove(t *trace.Tracer, path string) error {
 	}))
 }
 
-// gc removes the saved states of this network's attachments that live no more. What
-// they were put back on is gone. A file of the reference plugin does not say its
-// network; DEL removes it.
+// gc removes the saved states of attachments of this network that are not to be kept.
+// Their containers are gone, so nothing is put back. The files of the reference plugin do
+// not name their network; DEL removes them.
 func gc(r *skel.Request) error {
 	dir, valid := dataDir(r), r.Valid()
 	files, err := os.ReadDir(dir)
@@ -281,7 +226,7 @@ func gc(r *skel.Request) error {
 	errs := []error{types.Coded(types.CodeIO, err)}
 	keep := map[string]bool{}
 	for a := range valid {
-		keep[nameOf(a)], keep[tempName(a)] = true, true
+		keep[fileName(a)], keep[tempName(a)] = true, true
 	}
 	for _, f := range files {
 		path := filepath.Join(dir, f.Name())
@@ -292,8 +237,8 @@ func gc(r *skel.Request) error {
 	return errors.Join(errs...)
 }
 
-// isOfNetwork reports whether the file is the saved state of an attachment to the
-// network, or one in the making.
+// isOfNetwork reports whether the file is the saved state of an attachment of the
+// network, or its temporary file.
 func isOfNetwork(path, network string) bool {
 	name := filepath.Base(path)
 	if strings.HasPrefix(name, tempPrefix(network)) {

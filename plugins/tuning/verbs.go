@@ -78,7 +78,7 @@ type entry struct {
 // aim finds the interface, if something is asked of it. Where only sysctls are, there
 // is no netlink socket, which would take as long as all that is done with them.
 func aim(r *skel.Request, conf *config) (*target, error) {
-	t := &target{r: r, conf: conf, store: storeOf(r, conf.dataDir)}
+	t := &target{r: r, conf: conf, store: newStore(r, conf.dataDir)}
 	if len(conf.link.knobs()) == 0 {
 		return t, nil
 	}
@@ -203,7 +203,7 @@ func (t *target) older() (*saved, error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
-	case errors.Is(err, errTorn):
+	case errors.Is(err, errUnreadable):
 		t.r.Warn("%v; it is written anew", err)
 		return nil, nil
 	case err != nil:
@@ -249,12 +249,12 @@ func (t *target) isInSandbox(in types.Interface) bool {
 // del puts back what was saved, if the container is still there, and removes the
 // file. The configuration may say anything by now.
 func del(r *skel.Request) error {
-	st := storeOf(r, dataDir(r))
+	st := newStore(r, dataDir(r))
 	state, err := st.load()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		warnOfSysctls(r, st)
-	case errors.Is(err, errTorn):
+	case errors.Is(err, errUnreadable):
 		r.Warn("%v; nothing is put back", err)
 	case err != nil:
 		return types.Coded(types.CodeIO, err)
