@@ -39,10 +39,14 @@ func add(r *skel.Request) (*types.Result, error) {
 		return nil, err
 	}
 	a := &attachment{r: r, conf: conf, node: node, pod: pod, lease: pending}
-	if prev != nil {
-		return a.chain(prev)
+	if port, found := portOf(prev, conf.bridge); found {
+		return a.chain(prev, port)
 	}
-	return a.create()
+	result, err := a.create()
+	if err != nil {
+		return nil, err
+	}
+	return withPrevious(result, prev), nil
 }
 
 // An attachment is one ADD at work.

@@ -13,12 +13,9 @@ import (
 // of its result, a tap device say (CONVENTIONS.md, "Chained Plugins"). The
 // container's side is that plugin's; it gets addresses only if this configuration
 // has an IPAM plugin.
-func (a *attachment) chain(prev *types.Result) (*types.Result, error) {
-	hostIndex, err := hostSide(prev, a.conf.bridge)
-	if err != nil {
-		return nil, err
-	}
-	if a.host, err = a.node.Link(prev.Interfaces[hostIndex].Name); err != nil {
+func (a *attachment) chain(prev *types.Result, port string) (*types.Result, error) {
+	var err error
+	if a.host, err = a.node.Link(port); err != nil {
 		return nil, err
 	}
 	if a.bridge, err = ensureBridge(a.node, a.conf); err != nil {
@@ -71,21 +68,54 @@ func (a *attachment) chainLayer3(result *types.Result) error {
 		}
 	}
 	if inPod && a.conf.macSpoofCheck {
-		if err := addMACSpoofCheck(&a.r.Undo, a.spoofCheck(result.Interfaces[index].MAC)); err != nil {
+		eth, err := a.pod.Link(a.r.IfName)
+		if err != nil {
+			return err
+		}
+		if err := addMACSpoofCheck(&a.r.Undo, a.spoofCheck(eth.MAC)); err != nil {
 			return err
 		}
 	}
 	return a.serve(result)
 }
 
-// hostSide finds the interface of the result that is on the node and no bridge of ours.
-func hostSide(prev *types.Result, bridge string) (int, error) {
-	for i, in := range prev.Interfaces {
-		if in.Sandbox == "" && in.Name != bridge {
-			return i, nil
+// portOf finds the interface of prev, which may be nil, that is to be a port of the
+// bridge: the first one on the node. A prev with interfaces in the container only
+// (loopback stands first in the chain that Nomad brings) names none.
+func portOf(prev *types.Result, bridge string) (name string, found bool) {
+	if prev == nil {
+		return "", false
+	}
+	for _, in := range prev.Interfaces {
+		if in.Sandbox == "" && in.Name != "" && in.Name != bridge {
+			return in.Name, true
 		}
 	}
-	return 0, types.Errorf(types.CodeConfig, "prevResult has no interface on the node that could be a port of bridge %s", bridge)
+	return "", false
+}
+
+// withPrevious adds what prev, which may be nil, tells to the result of an ADD that made
+// a pair. The own interfaces and addresses stand first: firewall of the reference plugins
+// takes the first interface for the bridge, and its portmap the first address of a family
+// that is in a sandbox for the container's. Addresses of prev that name no interface are
+// dropped: the plugins behind would take them for the container's, too.
+func withPrevious(own, prev *types.Result) *types.Result {
+	if prev == nil {
+		return own
+	}
+	offset := len(own.Interfaces)
+	own.Interfaces = append(own.Interfaces, prev.Interfaces...)
+	for _, ip := range prev.IPs {
+		if ip.Interface != types.NoInterface {
+			ip.Interface += offset
+			own.IPs = append(own.IPs, ip)
+		}
+	}
+	own.Routes = append(slices.Clone(own.Routes), prev.Routes...)
+	if own.DNS.IsZero() {
+		own.DNS = prev.DNS
+	}
+	return own
 }
 
 // unplug takes what chain plugged out of the bridge. The interface itself belongs to

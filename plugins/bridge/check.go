@@ -98,11 +98,11 @@ func (c *checker) host() (nl.Link, error) {
 	if err == nil {
 		return host, nil
 	}
-	i, missing := hostSide(c.prev, c.conf.bridge)
-	if missing != nil {
+	port, found := portOf(c.prev, c.conf.bridge)
+	if !found {
 		return nl.Link{}, err
 	}
-	return c.node.Link(c.prev.Interfaces[i].Name)
+	return c.node.Link(port)
 }
 
 func (c *checker) port(host, br nl.Link) error {
