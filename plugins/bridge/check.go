@@ -207,8 +207,8 @@ func (c *checker) rules(host nl.Link) error {
 		owner := masq.Masq{Node: c.r.Node, Owner: c.r.Attachment(), Backend: c.conf.masqBackend}
 		errs = append(errs, masq.Check(owner, attach.Prefixes(c.ips())))
 	}
-	if c.conf.macSpoofCheck {
-		index, _ := c.prev.Container(c.r.IfName)
+	// A prevResult without the container's interface is a difference that container names.
+	if index, found := c.prev.Container(c.r.IfName); found && c.conf.macSpoofCheck {
 		errs = append(errs, checkMACSpoofCheck(macSpoofCheck{
 			node: c.r.Node, owner: c.r.Attachment(), port: host.Name, mac: c.prev.Interfaces[index].MAC,
 		}))
