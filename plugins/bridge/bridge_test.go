@@ -74,7 +74,7 @@ var _ = Describe("bridge", func() {
 			} {
 				Expect(b.node.Sysctl(GinkgoTB(), key)).To(Equal(want), key)
 			}
-			By("leaving no address tentative, the gateway's neither (H3.9)")
+			By("leaving no address tentative, the gateway's neither")
 			Expect(in(one, "ip -6 addr show scope global tentative")).To(BeEmpty())
 			Expect(in(b.node, "ip -6 addr show dev cni0 tentative")).To(BeEmpty())
 		})
@@ -95,7 +95,7 @@ var _ = Describe("bridge", func() {
 			Entry(nil, "0.1.0"), Entry(nil, "0.2.0"), Entry(nil, "0.3.0"), Entry(nil, "0.3.1"),
 			Entry(nil, "0.4.0"), Entry(nil, "1.0.0"), Entry(nil, "1.1.0"))
 
-		It("needs no wait for duplicates and no sleep: the steps say so (H1.2)", func() {
+		It("needs no wait for duplicates and no sleep: the steps say so", func() {
 			c := b.call("one", newPod(), b.conf("1.1.0", gatewayed, v4range, v6range))
 			c.Env = []string{"CNI_LOG_LEVEL=debug"}
 			reply := run(c, "ADD").OK(GinkgoTB())
@@ -112,7 +112,7 @@ var _ = Describe("bridge", func() {
 			Expect(in(c.Pod, "ip -6 addr show tentative")).To(BeEmpty())
 		})
 
-		It("is plain layer 2 without IPAM, with its CHECK (H5.11)", func() {
+		It("is plain layer 2 without IPAM, with its CHECK", func() {
 			conf := b.conf("1.0.0", "")
 			pod := newPod()
 			reply := run(b.call("one", pod, conf), "ADD").OK(GinkgoTB())
@@ -149,7 +149,7 @@ var _ = Describe("bridge", func() {
 			Expect(in(b.node, "ip link show cni0")).To(ContainSubstring("PROMISC"))
 		})
 
-		It("programs routes with all they carry, and a default route once (H7.2)", func() {
+		It("programs routes with all they carry, and a default route once", func() {
 			pod := newPod()
 			routes := `,"routes":[{"dst":"0.0.0.0/0"},{"dst":"10.50.0.0/16","mtu":1300,"advmss":1200,"priority":77},{"dst":"10.60.0.0/16","gw":"10.9.0.9","table":100}]}}`
 			conf := strings.TrimSuffix(b.conf("1.0.0", gatewayed, v4range), "}}") + routes
@@ -162,7 +162,7 @@ var _ = Describe("bridge", func() {
 			run(b.call("one", pod, withPrev(conf, reply)), "CHECK").OK(GinkgoTB())
 		})
 
-		It("keeps the bridge's MAC whatever ports come and go (H3.2)", func() {
+		It("keeps the bridge's MAC whatever ports come and go", func() {
 			conf := b.conf("1.1.0", gatewayed, v4range)
 			first := add1(b.call("one", newPod(), conf)).Interfaces[0].MAC
 			for i := range 5 {
@@ -174,7 +174,7 @@ var _ = Describe("bridge", func() {
 			Expect(in(b.node, "ip link show cni0")).To(ContainSubstring(first.String()))
 		})
 
-		It("pins the MAC of a bridge that somebody else made and that has lost its ports (H3.2)", func() {
+		It("pins the MAC of a bridge that somebody else made and that has lost its ports", func() {
 			in(b.node, "ip link add cni0 type bridge")
 			run(b.call("l2", newPod(), b.conf("1.1.0", "")), "ADD").OK(GinkgoTB())
 			run(b.call("l2", nil, b.conf("1.1.0", "")), "DEL").OK(GinkgoTB())
@@ -197,14 +197,14 @@ var _ = Describe("bridge", func() {
 			Expect(acceptDAD()).To(Equal("1"))
 		})
 
-		It("has a gateway in each of two ranges of one family (H7.3)", func() {
+		It("has a gateway in each of two ranges of one family", func() {
 			conf := b.conf("1.1.0", gatewayed, v4range, `[{"subnet":"10.10.0.0/24"}]`)
 			add1(b.call("one", newPod(), conf))
 			add1(b.call("two", newPod(), conf))
 			Expect(in(b.node, "ip -4 addr show cni0")).To(And(ContainSubstring("10.9.0.1/24"), ContainSubstring("10.10.0.1/24")))
 		})
 
-		It("keeps the node's advertised default route when it turns IPv6 forwarding on (H5.16)", func() {
+		It("keeps the node's advertised default route when it turns IPv6 forwarding on", func() {
 			b.node.SetSysctl(GinkgoTB(), "net/ipv6/conf/all/forwarding", "0")
 			b.node.SetSysctl(GinkgoTB(), "net/ipv6/conf/"+nstest.Uplink+"/accept_ra", "1")
 			in(b.node, "ip -6 route add default via "+nstest.OutsideV6+" dev "+nstest.Uplink+" proto ra metric 5")
@@ -219,20 +219,22 @@ var _ = Describe("bridge", func() {
 			in(b.node, "ip addr add 10.77.0.1/24 dev cni0")
 		})
 
-		It("is brought right while nobody is on it", func() {
-			add1(b.call("one", newPod(), b.conf("1.1.0", gatewayed, v4range)))
-			Expect(in(b.node, "ip -4 addr show cni0")).To(And(ContainSubstring("10.9.0.1/24"), Not(ContainSubstring("10.77"))))
-		})
-
-		It("is refused while others are on it, unless forceAddress says otherwise", func() {
-			run(b.call("l2", newPod(), b.conf("1.1.0", "")), "ADD").OK(GinkgoTB())
+		DescribeTable("is refused and keeps it, unless forceAddress says otherwise", func(others bool) {
+			if others {
+				run(b.call("l2", newPod(), b.conf("1.1.0", "")), "ADD").OK(GinkgoTB())
+			}
 			pod := newPod()
 			f := run(b.call("one", pod, b.conf("1.1.0", gatewayed, v4range)), "ADD").Failure(GinkgoTB())
 			Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
-			Expect(f.Msg).To(And(ContainSubstring(`"cni0" already has an IP address different from 10.9.0.1/24`), ContainSubstring("forceAddress")))
+			Expect(f.Msg).To(And(ContainSubstring(`"cni0" already has an IP address different from 10.9.0.1/24`),
+				ContainSubstring("10.77.0.1/24"), ContainSubstring("forceAddress")))
+			Expect(in(b.node, "ip -4 addr show cni0")).To(And(ContainSubstring("10.77.0.1/24"), Not(ContainSubstring("10.9.0.1"))))
 			add1(b.call("one", pod, b.conf("1.1.0", gatewayed+`"forceAddress":true,`, v4range)))
 			Expect(in(b.node, "ip -4 addr show cni0")).To(And(ContainSubstring("10.9.0.1/24"), Not(ContainSubstring("10.77"))))
-		})
+		},
+			Entry("while others are on it", true),
+			Entry("while nobody is on it", false),
+		)
 	})
 
 	DescribeTable("masquerade with each backend", func(backend string) {
@@ -254,7 +256,7 @@ var _ = Describe("bridge", func() {
 		run(b.call("one", pod, withPrev(conf, reply)), "CHECK").OK(GinkgoTB())
 		Expect(nstest.Snapshot(GinkgoTB(), b.node)).To(And(MatchRegexp(`10\.9\.0\.2\b`), MatchRegexp(`fd00:9::2\b`)))
 
-		By("leaving no rule behind when the container is gone before DEL (H2.3)")
+		By("leaving no rule behind when the container is gone before DEL")
 		pod.Remove(GinkgoTB())
 		run(nstest.Call{ContainerID: "one", Node: b.node, NetNS: pod.Path(), Path: b.path, Config: conf}, "DEL").OK(GinkgoTB())
 		Expect(nstest.Snapshot(GinkgoTB(), b.node)).NotTo(Or(MatchRegexp(`10\.9\.0\.2\b`), MatchRegexp(`fd00:9::2\b`)))
@@ -264,7 +266,7 @@ var _ = Describe("bridge", func() {
 	}, Entry(nil, "nftables"), Entry(nil, "iptables"))
 
 	Describe("a failed ADD", func() {
-		It("leaves no pair and no address when IPAM fails (H2.2)", func() {
+		It("leaves no pair and no address when IPAM fails", func() {
 			pod := newPod()
 			before := taken(b.node, pod)
 			conf := strings.Replace(b.conf("1.1.0", `"bridge":"cni0",`, v4range), `"10.9.0.0/24"`, `"10.9.0.0/31"`, 1)
