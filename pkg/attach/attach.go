@@ -106,14 +106,18 @@ func forIPv6(ifName string, ips []types.IP) []sysctl.Setting {
 
 func is6(ip types.IP) bool { return ip.Address.Addr().Is6() }
 
-// Routes resolves the gateways of the routes of a result: given, or the first of the
-// same family among the IPs, or none (on the link).
+// Routes resolves the gateways of the routes of a result: the given one, or the first of
+// the same family among the IPs, or none. A route without a gateway is on the link, and
+// so is one whose gateway is unspecified (0.0.0.0, ::).
 func Routes(ips []types.IP, routes []types.Route) []nl.Route {
 	var out []nl.Route
 	for _, r := range routes {
 		gw := r.GW
-		if !gw.IsValid() {
+		switch {
+		case !gw.IsValid():
 			gw = FirstGateway(ips, r.Dst)
+		case gw.IsUnspecified():
+			gw = netip.Addr{}
 		}
 		route := nl.Route{
 			Dst: r.Dst, GW: gw, MTU: r.MTU, AdvMSS: r.AdvMSS,
@@ -132,7 +136,7 @@ func Routes(ips []types.IP, routes []types.Route) []nl.Route {
 // FirstGateway is the first gateway of the destination's family; zero: there is none.
 func FirstGateway(ips []types.IP, dst netip.Prefix) netip.Addr {
 	for _, ip := range ips {
-		if ip.Gateway.IsValid() && ip.Gateway.Is4() == dst.Addr().Is4() {
+		if ip.Gateway.IsValid() && !ip.Gateway.IsUnspecified() && ip.Gateway.Is4() == dst.Addr().Is4() {
 			return ip.Gateway
 		}
 	}

@@ -224,6 +224,22 @@ var _ = Describe("ptp", func() {
 			}
 		})
 
+		It("takes a route with an unspecified gateway to be on the link", func() {
+			pod := newPod()
+			c := b.call("one", pod, static(`{"address":"10.1.2.2/24","gateway":"10.1.2.1"},{"address":"fd00:1::2/64","gateway":"fd00:1::1"}`,
+				`,"routes":[{"dst":"0.0.0.0/0","gw":"0.0.0.0"},{"dst":"::/0","gw":"::"}]`))
+			reply := run(c, "ADD").OK(GinkgoTB())
+			Expect(in(pod, "ip -4 route show default")).To(Equal("default dev eth0 scope link \n"))
+			Expect(in(pod, "ip -6 route show default")).To(ContainSubstring("default dev eth0 metric 1024"))
+			c.Config = withPrev(c.Config, reply)
+			run(c, "CHECK").OK(GinkgoTB())
+		})
+
+		It("does not take the unspecified gateway of a route for that of an address", func() {
+			conf := static(`{"address":"10.1.2.2/24"}`, `,"routes":[{"dst":"0.0.0.0/0","gw":"0.0.0.0"}]`)
+			Expect(run(b.call("one", newPod(), conf), "ADD").Failure(GinkgoTB()).Msg).To(ContainSubstring("has no gateway"))
+		})
+
 		It("serves addresses that the runtime asks for, whose gateway is that of a route", func() {
 			pod := newPod()
 			c := b.call("one", pod, withIPAM("1.1.0", `"runtimeConfig":{"ips":["10.1.2.77/24"]},`,
