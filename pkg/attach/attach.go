@@ -229,6 +229,16 @@ func FromResult(r *types.Result, ifName, netns string) (Spec, error) {
 	return s, nil
 }
 
+// ReferenceMade returns the state as the reference plugins make it: they do not program
+// mtu and advmss of a route.
+func (s Spec) ReferenceMade() Spec {
+	s.Routes = slices.Clone(s.Routes)
+	for i := range s.Routes {
+		s.Routes[i].MTU, s.Routes[i].AdvMSS = 0, 0
+	}
+	return s
+}
+
 // Diff is nil, or names everything in which the interface differs from the state.
 func Diff(c *nl.Conn, ifName string, s Spec) error {
 	l, err := c.Link(ifName)
@@ -277,8 +287,20 @@ func diffRoutes(c *nl.Conn, l nl.Link, want []nl.Route) error {
 	var errs []error
 	for _, w := range want {
 		if !slices.ContainsFunc(have, w.Matches) {
-			errs = append(errs, fmt.Errorf("interface %s has no route %s", l.Name, w))
+			errs = append(errs, fmt.Errorf("interface %s has no route %s%s", l.Name, w, metrics(w)))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// metrics returns the attributes of a route that its text lacks.
+func metrics(r nl.Route) string {
+	s := ""
+	if r.MTU != 0 {
+		s += fmt.Sprintf(" mtu %d", r.MTU)
+	}
+	if r.AdvMSS != 0 {
+		s += fmt.Sprintf(" advmss %d", r.AdvMSS)
+	}
+	return s
 }

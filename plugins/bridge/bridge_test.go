@@ -394,6 +394,7 @@ var _ = Describe("bridge", func() {
 			Entry("isolation", func() *nstest.NS { return b.node }, "ip link set HOST type bridge_slave isolated on", "port HOST has isolated true, not false"),
 			Entry("gateway", func() *nstest.NS { return b.node }, "ip addr del 10.9.0.1/24 dev cni0", "interface cni0 has no gateway address 10.9.0.1/24"),
 			Entry("bridge", func() *nstest.NS { return b.node }, "ip link set cni0 down", "bridge cni0 is down"),
+			Entry("bridge that was deleted", func() *nstest.NS { return b.node }, "ip link del cni0", "bridge cni0 is gone"),
 			Entry("forwarding", func() *nstest.NS { return b.node }, "sysctl -q -w net.ipv4.ip_forward=0", "sysctl net/ipv4/ip_forward is"),
 			Entry("accept_ra", func() *nstest.NS { return b.node }, "sysctl -q -w net.ipv6.conf.HOST.accept_ra=1", "accept_ra is"),
 			Entry("the bridge's accept_ra", func() *nstest.NS { return b.node }, "sysctl -q -w net.ipv6.conf.cni0.accept_ra=1", "conf/cni0/accept_ra is"),
@@ -407,6 +408,25 @@ var _ = Describe("bridge", func() {
 			in(b.node, "ip link set cni0 promisc on")
 			conf := c.Config
 			c.Config = strings.Replace(conf, `"macspoofchk":true,`, "", 1)
+			run(c, "CHECK").OK(GinkgoTB())
+		})
+
+		It("passes without the mtu and advmss of a route where the reference plugin made the pair, and with its routes on the link", func() {
+			pod := newPod()
+			conf := strings.TrimSuffix(b.conf("1.0.0", "", v4range), "}}") +
+				`,"routes":[{"dst":"10.50.0.0/16","mtu":1300,"advmss":1200},{"dst":"10.60.0.0/16","gw":"0.0.0.0"}]}}`
+			c := b.call("reference", pod, conf)
+			reply := run(c, "ADD").OK(GinkgoTB())
+			c.Config = withPrev(conf, reply)
+			run(c, "CHECK").OK(GinkgoTB())
+			// What plumb has made becomes the reference plugin's: no alias, no attributes.
+			host := reply.Result(GinkgoTB()).Interfaces[1].Name
+			in(b.node, "ip link set "+host+" down")
+			in(b.node, "ip link set "+host+" name vethreference up")
+			b.node.Must(GinkgoTB(), "ip", "link", "set", "vethreference", "alias", "")
+			in(pod, "ip route change 10.50.0.0/16 via 10.9.0.1 dev eth0 proto boot")
+			c.Config = strings.ReplaceAll(c.Config, host, "vethreference")
+			c.Config = strings.Replace(c.Config, `"dst": "10.50.0.0/16"`, `"dst": "10.50.0.0/16", "mtu": 1300`, 1)
 			run(c, "CHECK").OK(GinkgoTB())
 		})
 

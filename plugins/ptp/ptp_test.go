@@ -501,6 +501,13 @@ var _ = Describe("ptp", func() {
 			Expect(filepath.Join(b.leases, "net1", "10.1.2.2")).NotTo(BeAnExistingFile())
 		})
 
+		It("passes CHECK without the mtu and advmss of a route, which that plugin does not program", func() {
+			plain := `"routes":[{"dst":"0.0.0.0/0"}],"dns"`
+			Expect(c.Config).To(ContainSubstring(plain))
+			c.Config = strings.Replace(c.Config, plain, `"routes":[{"dst":"0.0.0.0/0","mtu":1300,"advmss":1200}],"dns"`, 1)
+			run(c, "CHECK").OK(GinkgoTB())
+		})
+
 		It("goes with DEL without prevResult", func() {
 			c.Config = b.conf("1.0.0", "", v4range)
 			run(c, "DEL").OK(GinkgoTB())
@@ -549,6 +556,15 @@ var _ = Describe("ptp", func() {
 			in(c.Pod, "ip link del eth0")
 			in(c.Pod, "ip link add eth0 up type bridge")
 			Expect(run(c, "CHECK").Failure(GinkgoTB()).Msg).To(ContainSubstring(`of kind "bridge", not "veth"`))
+		})
+
+		It("finds another mtu of a route", func() {
+			c := b.call("mtu", newPod(), static(`{"address":"10.1.2.9/24","gateway":"10.1.2.1"}`, `,"routes":[{"dst":"0.0.0.0/0","mtu":1300}]`))
+			reply := run(c, "ADD").OK(GinkgoTB())
+			c.Config = withPrev(c.Config, reply)
+			run(c, "CHECK").OK(GinkgoTB())
+			in(c.Pod, "ip route change default via 10.1.2.1 dev eth0 mtu 1200")
+			Expect(run(c, "CHECK").Failure(GinkgoTB()).Msg).To(ContainSubstring("has no route 0.0.0.0/0 via 10.1.2.1 mtu 1300"))
 		})
 
 		It("refuses the result of another container", func() {
