@@ -106,14 +106,18 @@ func forIPv6(ifName string, ips []types.IP) []sysctl.Setting {
 
 func is6(ip types.IP) bool { return ip.Address.Addr().Is6() }
 
-// Routes resolves the gateways of the routes of a result: given, or the first of the
-// same family among the IPs, or none (on the link).
+// Routes resolves the gateways of the routes of a result: the given one, or the first of
+// the same family among the IPs, or none. A route without a gateway is on the link, and
+// so is one whose gateway is unspecified (0.0.0.0, ::).
 func Routes(ips []types.IP, routes []types.Route) []nl.Route {
 	var out []nl.Route
 	for _, r := range routes {
 		gw := r.GW
-		if !gw.IsValid() {
+		switch {
+		case !gw.IsValid():
 			gw = FirstGateway(ips, r.Dst)
+		case gw.IsUnspecified():
+			gw = netip.Addr{}
 		}
 		route := nl.Route{
 			Dst: r.Dst, GW: gw, MTU: r.MTU, AdvMSS: r.AdvMSS,
@@ -132,7 +136,7 @@ func Routes(ips []types.IP, routes []types.Route) []nl.Route {
 // FirstGateway is the first gateway of the destination's family; zero: there is none.
 func FirstGateway(ips []types.IP, dst netip.Prefix) netip.Addr {
 	for _, ip := range ips {
-		if ip.Gateway.IsValid() && ip.Gateway.Is4() == dst.Addr().Is4() {
+		if ip.Gateway.IsValid() && !ip.Gateway.IsUnspecified() && ip.Gateway.Is4() == dst.Addr().Is4() {
 			return ip.Gateway
 		}
 	}
@@ -174,7 +178,7 @@ func Apply(c *nl.Conn, l nl.Link, s Spec) error {
 	for _, r := range s.Routes {
 		changes = append(changes, l.AddRoute(r))
 	}
-	return c.Apply(changes...)
+	return explainGateway(l, s, ExplainIPv6Off(c, l.Name, c.Apply(changes...)))
 }
 
 // minMTUv6 is the least MTU at which the kernel keeps IPv6 on an interface (RFC 8200,
@@ -225,6 +229,16 @@ func FromResult(r *types.Result, ifName, netns string) (Spec, error) {
 	return s, nil
 }
 
+// ReferenceMade returns the state as the reference plugins make it: they do not program
+// mtu and advmss of a route.
+func (s Spec) ReferenceMade() Spec {
+	s.Routes = slices.Clone(s.Routes)
+	for i := range s.Routes {
+		s.Routes[i].MTU, s.Routes[i].AdvMSS = 0, 0
+	}
+	return s
+}
+
 // Diff is nil, or names everything in which the interface differs from the state.
 func Diff(c *nl.Conn, ifName string, s Spec) error {
 	l, err := c.Link(ifName)
@@ -273,8 +287,20 @@ func diffRoutes(c *nl.Conn, l nl.Link, want []nl.Route) error {
 	var errs []error
 	for _, w := range want {
 		if !slices.ContainsFunc(have, w.Matches) {
-			errs = append(errs, fmt.Errorf("interface %s has no route %s", l.Name, w))
+			errs = append(errs, fmt.Errorf("interface %s has no route %s%s", l.Name, w, metrics(w)))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// metrics returns the attributes of a route that its text lacks.
+func metrics(r nl.Route) string {
+	s := ""
+	if r.MTU != 0 {
+		s += fmt.Sprintf(" mtu %d", r.MTU)
+	}
+	if r.AdvMSS != 0 {
+		s += fmt.Sprintf(" advmss %d", r.AdvMSS)
+	}
+	return s
 }

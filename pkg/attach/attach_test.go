@@ -303,3 +303,17 @@ func TestFlowsOfAnAddressAreForgotten(t *testing.T) {
 		t.Errorf("%s flows are left", got)
 	}
 }
+
+func TestUnspecifiedGatewayMeansOnTheLink(t *testing.T) {
+	got := attach.Routes(lease(), []types.Route{
+		{Dst: prefix("0.0.0.0/0"), GW: addr("0.0.0.0")},
+		{Dst: prefix("::/0"), GW: addr("::")},
+	})
+	if len(got) != 2 || got[0].GW.IsValid() || got[0].Scope != nl.ScopeLink || got[1].GW.IsValid() {
+		t.Errorf("have %+v", got)
+	}
+	ips := []types.IP{{Address: prefix("10.9.0.2/24"), Gateway: addr("0.0.0.0")}}
+	if gw := attach.FirstGateway(ips, prefix("0.0.0.0/0")); gw.IsValid() {
+		t.Errorf("0.0.0.0 is taken for a gateway: %s", gw)
+	}
+}

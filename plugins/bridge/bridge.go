@@ -173,7 +173,7 @@ func (a *attachment) ensureGateway(gateways []netip.Prefix) (nl.Link, error) {
 			continue
 		}
 		stale := conflicting(have, gateways, gw)
-		if err := a.mayReplace(dev, stale, gw); err != nil {
+		if err := a.conf.mayReplace(dev, stale, gw); err != nil {
 			return nl.Link{}, err
 		}
 		for _, p := range stale {
@@ -187,7 +187,7 @@ func (a *attachment) ensureGateway(gateways []netip.Prefix) (nl.Link, error) {
 	// Setting the MAC, be it to what it was before our port came, stops the kernel
 	// from following the ports.
 	if err := a.node.Apply(append(changes, dev.SetMAC(dev.MAC))...); err != nil {
-		return nl.Link{}, err
+		return nl.Link{}, attach.ExplainIPv6Off(a.node, dev.Name, err)
 	}
 	return dev, a.node.AwaitDelivery(dev, addresses(gateways), portDeadline)
 }
@@ -212,24 +212,16 @@ func conflicting(have []nl.Addr, gateways []netip.Prefix, gw netip.Prefix) []net
 	return stale
 }
 
-// mayReplace says whether addresses that are in the way may go: when the
-// configuration says so, or when no other container is on the bridge.
-func (a *attachment) mayReplace(dev nl.Link, stale []netip.Prefix, gw netip.Prefix) error {
-	if len(stale) == 0 || a.conf.forceAddress {
+// mayReplace refuses to remove addresses that are in the way unless the configuration
+// says so: nothing tells whether they are of an earlier network of this bridge, or of
+// somebody who works on the node.
+func (c *config) mayReplace(dev nl.Link, stale []netip.Prefix, gw netip.Prefix) error {
+	if len(stale) == 0 || c.forceAddress {
 		return nil
 	}
-	ports, err := a.node.Ports(a.bridge)
-	if err != nil {
-		return err
-	}
-	others := slices.DeleteFunc(ports, func(l nl.Link) bool { return l.Index == a.host.Index || l.Index == dev.Peer })
-	if len(others) > 0 {
-		return types.Errorf(types.CodeConfig,
-			"%q already has an IP address different from %s: it has %s, and %d other ports may rely on it; set \"forceAddress\": true to replace it, or use another bridge",
-			dev.Name, gw, stale, len(others))
-	}
-	a.r.Warn("%s has %s of an earlier network and no other port: replaced by %s", dev.Name, stale, gw)
-	return nil
+	return types.Errorf(types.CodeConfig,
+		"%q already has an IP address different from %s: it has %s; remove it (ip addr del %s dev %s), set \"forceAddress\": true to have it replaced, or use another bridge",
+		dev.Name, gw, stale, stale[0], dev.Name)
 }
 
 // gatewayDevice is the bridge itself or, with a VLAN, one end of a veth pair whose

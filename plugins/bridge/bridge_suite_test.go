@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -76,3 +77,5 @@ func withPrev(conf string, reply nstest.Reply) string {
 }
 
 func newPod() *nstest.NS { return nstest.New(GinkgoTB()) }
+
+func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }

@@ -74,7 +74,7 @@ var _ = Describe("bridge", func() {
 			} {
 				Expect(b.node.Sysctl(GinkgoTB(), key)).To(Equal(want), key)
 			}
-			By("leaving no address tentative, the gateway's neither (H3.9)")
+			By("leaving no address tentative, the gateway's neither")
 			Expect(in(one, "ip -6 addr show scope global tentative")).To(BeEmpty())
 			Expect(in(b.node, "ip -6 addr show dev cni0 tentative")).To(BeEmpty())
 		})
@@ -95,7 +95,7 @@ var _ = Describe("bridge", func() {
 			Entry(nil, "0.1.0"), Entry(nil, "0.2.0"), Entry(nil, "0.3.0"), Entry(nil, "0.3.1"),
 			Entry(nil, "0.4.0"), Entry(nil, "1.0.0"), Entry(nil, "1.1.0"))
 
-		It("needs no wait for duplicates and no sleep: the steps say so (H1.2)", func() {
+		It("needs no wait for duplicates and no sleep: the steps say so", func() {
 			c := b.call("one", newPod(), b.conf("1.1.0", gatewayed, v4range, v6range))
 			c.Env = []string{"CNI_LOG_LEVEL=debug"}
 			reply := run(c, "ADD").OK(GinkgoTB())
@@ -112,7 +112,7 @@ var _ = Describe("bridge", func() {
 			Expect(in(c.Pod, "ip -6 addr show tentative")).To(BeEmpty())
 		})
 
-		It("is plain layer 2 without IPAM, with its CHECK (H5.11)", func() {
+		It("is plain layer 2 without IPAM, with its CHECK", func() {
 			conf := b.conf("1.0.0", "")
 			pod := newPod()
 			reply := run(b.call("one", pod, conf), "ADD").OK(GinkgoTB())
@@ -149,7 +149,7 @@ var _ = Describe("bridge", func() {
 			Expect(in(b.node, "ip link show cni0")).To(ContainSubstring("PROMISC"))
 		})
 
-		It("programs routes with all they carry, and a default route once (H7.2)", func() {
+		It("programs routes with all they carry, and a default route once", func() {
 			pod := newPod()
 			routes := `,"routes":[{"dst":"0.0.0.0/0"},{"dst":"10.50.0.0/16","mtu":1300,"advmss":1200,"priority":77},{"dst":"10.60.0.0/16","gw":"10.9.0.9","table":100}]}}`
 			conf := strings.TrimSuffix(b.conf("1.0.0", gatewayed, v4range), "}}") + routes
@@ -162,7 +162,7 @@ var _ = Describe("bridge", func() {
 			run(b.call("one", pod, withPrev(conf, reply)), "CHECK").OK(GinkgoTB())
 		})
 
-		It("keeps the bridge's MAC whatever ports come and go (H3.2)", func() {
+		It("keeps the bridge's MAC whatever ports come and go", func() {
 			conf := b.conf("1.1.0", gatewayed, v4range)
 			first := add1(b.call("one", newPod(), conf)).Interfaces[0].MAC
 			for i := range 5 {
@@ -174,7 +174,7 @@ var _ = Describe("bridge", func() {
 			Expect(in(b.node, "ip link show cni0")).To(ContainSubstring(first.String()))
 		})
 
-		It("pins the MAC of a bridge that somebody else made and that has lost its ports (H3.2)", func() {
+		It("pins the MAC of a bridge that somebody else made and that has lost its ports", func() {
 			in(b.node, "ip link add cni0 type bridge")
 			run(b.call("l2", newPod(), b.conf("1.1.0", "")), "ADD").OK(GinkgoTB())
 			run(b.call("l2", nil, b.conf("1.1.0", "")), "DEL").OK(GinkgoTB())
@@ -197,14 +197,14 @@ var _ = Describe("bridge", func() {
 			Expect(acceptDAD()).To(Equal("1"))
 		})
 
-		It("has a gateway in each of two ranges of one family (H7.3)", func() {
+		It("has a gateway in each of two ranges of one family", func() {
 			conf := b.conf("1.1.0", gatewayed, v4range, `[{"subnet":"10.10.0.0/24"}]`)
 			add1(b.call("one", newPod(), conf))
 			add1(b.call("two", newPod(), conf))
 			Expect(in(b.node, "ip -4 addr show cni0")).To(And(ContainSubstring("10.9.0.1/24"), ContainSubstring("10.10.0.1/24")))
 		})
 
-		It("keeps the node's advertised default route when it turns IPv6 forwarding on (H5.16)", func() {
+		It("keeps the node's advertised default route when it turns IPv6 forwarding on", func() {
 			b.node.SetSysctl(GinkgoTB(), "net/ipv6/conf/all/forwarding", "0")
 			b.node.SetSysctl(GinkgoTB(), "net/ipv6/conf/"+nstest.Uplink+"/accept_ra", "1")
 			in(b.node, "ip -6 route add default via "+nstest.OutsideV6+" dev "+nstest.Uplink+" proto ra metric 5")
@@ -219,20 +219,22 @@ var _ = Describe("bridge", func() {
 			in(b.node, "ip addr add 10.77.0.1/24 dev cni0")
 		})
 
-		It("is brought right while nobody is on it", func() {
-			add1(b.call("one", newPod(), b.conf("1.1.0", gatewayed, v4range)))
-			Expect(in(b.node, "ip -4 addr show cni0")).To(And(ContainSubstring("10.9.0.1/24"), Not(ContainSubstring("10.77"))))
-		})
-
-		It("is refused while others are on it, unless forceAddress says otherwise", func() {
-			run(b.call("l2", newPod(), b.conf("1.1.0", "")), "ADD").OK(GinkgoTB())
+		DescribeTable("is refused and keeps it, unless forceAddress says otherwise", func(others bool) {
+			if others {
+				run(b.call("l2", newPod(), b.conf("1.1.0", "")), "ADD").OK(GinkgoTB())
+			}
 			pod := newPod()
 			f := run(b.call("one", pod, b.conf("1.1.0", gatewayed, v4range)), "ADD").Failure(GinkgoTB())
 			Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
-			Expect(f.Msg).To(And(ContainSubstring(`"cni0" already has an IP address different from 10.9.0.1/24`), ContainSubstring("forceAddress")))
+			Expect(f.Msg).To(And(ContainSubstring(`"cni0" already has an IP address different from 10.9.0.1/24`),
+				ContainSubstring("10.77.0.1/24"), ContainSubstring("forceAddress")))
+			Expect(in(b.node, "ip -4 addr show cni0")).To(And(ContainSubstring("10.77.0.1/24"), Not(ContainSubstring("10.9.0.1"))))
 			add1(b.call("one", pod, b.conf("1.1.0", gatewayed+`"forceAddress":true,`, v4range)))
 			Expect(in(b.node, "ip -4 addr show cni0")).To(And(ContainSubstring("10.9.0.1/24"), Not(ContainSubstring("10.77"))))
-		})
+		},
+			Entry("while others are on it", true),
+			Entry("while nobody is on it", false),
+		)
 	})
 
 	DescribeTable("masquerade with each backend", func(backend string) {
@@ -254,7 +256,7 @@ var _ = Describe("bridge", func() {
 		run(b.call("one", pod, withPrev(conf, reply)), "CHECK").OK(GinkgoTB())
 		Expect(nstest.Snapshot(GinkgoTB(), b.node)).To(And(MatchRegexp(`10\.9\.0\.2\b`), MatchRegexp(`fd00:9::2\b`)))
 
-		By("leaving no rule behind when the container is gone before DEL (H2.3)")
+		By("leaving no rule behind when the container is gone before DEL")
 		pod.Remove(GinkgoTB())
 		run(nstest.Call{ContainerID: "one", Node: b.node, NetNS: pod.Path(), Path: b.path, Config: conf}, "DEL").OK(GinkgoTB())
 		Expect(nstest.Snapshot(GinkgoTB(), b.node)).NotTo(Or(MatchRegexp(`10\.9\.0\.2\b`), MatchRegexp(`fd00:9::2\b`)))
@@ -264,7 +266,7 @@ var _ = Describe("bridge", func() {
 	}, Entry(nil, "nftables"), Entry(nil, "iptables"))
 
 	Describe("a failed ADD", func() {
-		It("leaves no pair and no address when IPAM fails (H2.2)", func() {
+		It("leaves no pair and no address when IPAM fails", func() {
 			pod := newPod()
 			before := taken(b.node, pod)
 			conf := strings.Replace(b.conf("1.1.0", `"bridge":"cni0",`, v4range), `"10.9.0.0/24"`, `"10.9.0.0/31"`, 1)
@@ -302,6 +304,30 @@ var _ = Describe("bridge", func() {
 			expectAsBefore(before, b.node, pod)
 		})
 	})
+
+	DescribeTable("an ADD whose interface is removed meanwhile says so, by its name", func(at string) {
+		pod := newPod()
+		c := b.call("one", pod, b.conf("1.1.0", gatewayed, v4range, v6range))
+		c.Before = func(step string) error {
+			if strings.HasPrefix(step, at) {
+				_, _ = pod.Exec("ip", "link", "del", "eth0") // a second time it is gone
+			}
+			return nil
+		}
+		f := run(c, "ADD").Failure(GinkgoTB())
+		Expect(f.Msg).To(Equal("interface eth0 was removed meanwhile (a DEL?)"))
+		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
+		leases, err := filepath.Glob(filepath.Join(b.leases, "net1", "[1f]*"))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(leases).To(BeEmpty())
+	},
+		Entry("before it is a port", "set port veth"),
+		Entry("before it is up", "set link eth0 up"),
+		Entry("before its sysctls are written", "write sysctls "),
+		Entry("before its addresses", "add address 10.9.0.2/24"),
+		Entry("after its addresses", "set link cni0 address"),
+		Entry("at last", "set link eth0 address"),
+	)
 
 	Describe("DEL", func() {
 		It("leaves node, pod and leases as before, and is idempotent, in every situation", func() {
@@ -392,6 +418,7 @@ var _ = Describe("bridge", func() {
 			Entry("isolation", func() *nstest.NS { return b.node }, "ip link set HOST type bridge_slave isolated on", "port HOST has isolated true, not false"),
 			Entry("gateway", func() *nstest.NS { return b.node }, "ip addr del 10.9.0.1/24 dev cni0", "interface cni0 has no gateway address 10.9.0.1/24"),
 			Entry("bridge", func() *nstest.NS { return b.node }, "ip link set cni0 down", "bridge cni0 is down"),
+			Entry("bridge that was deleted", func() *nstest.NS { return b.node }, "ip link del cni0", "bridge cni0 is gone"),
 			Entry("forwarding", func() *nstest.NS { return b.node }, "sysctl -q -w net.ipv4.ip_forward=0", "sysctl net/ipv4/ip_forward is"),
 			Entry("accept_ra", func() *nstest.NS { return b.node }, "sysctl -q -w net.ipv6.conf.HOST.accept_ra=1", "accept_ra is"),
 			Entry("the bridge's accept_ra", func() *nstest.NS { return b.node }, "sysctl -q -w net.ipv6.conf.cni0.accept_ra=1", "conf/cni0/accept_ra is"),
@@ -405,6 +432,25 @@ var _ = Describe("bridge", func() {
 			in(b.node, "ip link set cni0 promisc on")
 			conf := c.Config
 			c.Config = strings.Replace(conf, `"macspoofchk":true,`, "", 1)
+			run(c, "CHECK").OK(GinkgoTB())
+		})
+
+		It("passes without the mtu and advmss of a route where the reference plugin made the pair, and with its routes on the link", func() {
+			pod := newPod()
+			conf := strings.TrimSuffix(b.conf("1.0.0", "", v4range), "}}") +
+				`,"routes":[{"dst":"10.50.0.0/16","mtu":1300,"advmss":1200},{"dst":"10.60.0.0/16","gw":"0.0.0.0"}]}}`
+			c := b.call("reference", pod, conf)
+			reply := run(c, "ADD").OK(GinkgoTB())
+			c.Config = withPrev(conf, reply)
+			run(c, "CHECK").OK(GinkgoTB())
+			// What plumb has made becomes the reference plugin's: no alias, no attributes.
+			host := reply.Result(GinkgoTB()).Interfaces[1].Name
+			in(b.node, "ip link set "+host+" down")
+			in(b.node, "ip link set "+host+" name vethreference up")
+			b.node.Must(GinkgoTB(), "ip", "link", "set", "vethreference", "alias", "")
+			in(pod, "ip route change 10.50.0.0/16 via 10.9.0.1 dev eth0 proto boot")
+			c.Config = strings.ReplaceAll(c.Config, host, "vethreference")
+			c.Config = strings.Replace(c.Config, `"dst": "10.50.0.0/16"`, `"dst": "10.50.0.0/16", "mtu": 1300`, 1)
 			run(c, "CHECK").OK(GinkgoTB())
 		})
 
@@ -506,6 +552,16 @@ var _ = Describe("bridge", func() {
 			Entry("an MTU without room for IPv6", func(c *nstest.Call) {
 				c.Config = b.conf("1.1.0", gatewayed+`"mtu":1279,`, v6range)
 			}, types.CodeConfig, "mtu 1279 of eth0 is too small for address fd00:9::2/64: IPv6 needs 1280"),
+			Entry("a bridge without IPv6", func(c *nstest.Call) {
+				b.node.SetSysctl(GinkgoTB(), "net/ipv6/conf/default/disable_ipv6", "1")
+				c.Config = b.conf("1.1.0", gatewayed, v6range)
+			}, types.CodeConfig, "net/ipv6/conf/cni0/disable_ipv6 is 1: switch IPv6 on, or take the IPv6 range out of ipam"),
+			Entry("a gateway that is not on the link", func(c *nstest.Call) {
+				c.Config = strings.TrimSuffix(b.conf("1.1.0", "", v4range), "}}") + `,"routes":[{"dst":"0.0.0.0/0","gw":"10.99.0.1"}]}}`
+			}, types.CodeConfig, "10.99.0.1, the gateway of the route to 0.0.0.0/0, is in none of the networks of eth0 [10.9.0.2/24]"),
+			Entry("an IPv6 gateway that is not on the link", func(c *nstest.Call) {
+				c.Config = strings.TrimSuffix(b.conf("1.1.0", "", v6range), "}}") + `,"routes":[{"dst":"::/0","gw":"fd99::1"}]}}`
+			}, types.CodeConfig, "fd99::1, the gateway of the route to ::/0, is in none of the networks of eth0 [fd00:9::2/64]"),
 			Entry("the interface name \"all\"", func(c *nstest.Call) { c.IfName = "all" }, types.CodeEnvironment, "all interfaces"),
 			Entry("bad CNI_ARGS", func(c *nstest.Call) { c.Args = "K8S_POD_NAME=x" }, types.CodeEnvironment, "IgnoreUnknown"),
 			Entry("a prevResult that is none", func(c *nstest.Call) { c.Config = strings.TrimSuffix(c.Config, "}") + `,"prevResult":5}` }, types.CodeDecode, "prevResult"),

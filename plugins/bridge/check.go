@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
@@ -30,9 +31,11 @@ func check(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	c := &checker{r: r, conf: conf, node: node, pod: pod, prev: prev}
 	reserved := ipam.CheckAside(r)
-	changed := errors.Join(c.container(), c.bridge())
+	c := &checker{r: r, conf: conf, node: node, pod: pod, prev: prev}
+	host, missing := c.findHost()
+	c.host = host
+	changed := errors.Join(c.container(), c.bridge(missing))
 	return types.Coded(codeChanged, errors.Join(reserved(), changed))
 }
 
@@ -44,6 +47,7 @@ type checker struct {
 	conf      *config
 	node, pod *nl.Conn
 	prev      *types.Result
+	host      nl.Link // the port; zero: it was not found
 }
 
 func (c *checker) ips() []types.IP {
@@ -59,12 +63,19 @@ func (c *checker) container() error {
 	if err != nil {
 		return err
 	}
+	if !attach.Ours(c.host) {
+		spec = spec.ReferenceMade()
+	}
 	return attach.Diff(c.pod, c.r.IfName, spec)
 }
 
-// bridge looks at the node's side: the bridge, the port, and what serves the addresses.
-func (c *checker) bridge() error {
+// bridge looks at the node's side: the bridge, the port, which missing says could not be
+// found, and what serves the addresses.
+func (c *checker) bridge(missing error) error {
 	br, err := c.node.Link(c.conf.bridge)
+	if errors.Is(err, fs.ErrNotExist) {
+		return errors.Join(fmt.Errorf("bridge %s is gone", c.conf.bridge), missing)
+	}
 	if err != nil {
 		return err
 	}
@@ -81,28 +92,27 @@ func (c *checker) bridge() error {
 	if c.conf.filtering && !br.Bridge.VLANFiltering {
 		errs = append(errs, fmt.Errorf("bridge %s does not filter VLANs", br.Name))
 	}
-	host, err := c.host()
-	if err != nil {
-		return errors.Join(append(errs, err)...)
+	if missing != nil {
+		return errors.Join(append(errs, missing)...)
 	}
-	errs = append(errs, c.port(host, br), c.gateway(br))
-	if attach.Ours(host) {
-		errs = append(errs, c.rules(host))
+	errs = append(errs, c.port(c.host, br), c.gateway(br))
+	if attach.Ours(c.host) {
+		errs = append(errs, c.rules(c.host))
 	}
 	return errors.Join(errs...)
 }
 
-// host is the port: the host end of our pair, or what an earlier plugin made.
-func (c *checker) host() (nl.Link, error) {
+// findHost finds the port: the host end of our pair, or what an earlier plugin made.
+func (c *checker) findHost() (nl.Link, error) {
 	host, err := attach.HostEnd(c.node, c.r.Attachment(), c.prev)
 	if err == nil {
 		return host, nil
 	}
-	i, missing := hostSide(c.prev, c.conf.bridge)
-	if missing != nil {
+	port, found := portOf(c.prev, c.conf.bridge)
+	if !found {
 		return nl.Link{}, err
 	}
-	return c.node.Link(c.prev.Interfaces[i].Name)
+	return c.node.Link(port)
 }
 
 func (c *checker) port(host, br nl.Link) error {
@@ -207,8 +217,8 @@ func (c *checker) rules(host nl.Link) error {
 		owner := masq.Masq{Node: c.r.Node, Owner: c.r.Attachment(), Backend: c.conf.masqBackend}
 		errs = append(errs, masq.Check(owner, attach.Prefixes(c.ips())))
 	}
-	if c.conf.macSpoofCheck {
-		index, _ := c.prev.Container(c.r.IfName)
+	// A prevResult without the container's interface is a difference that container names.
+	if index, found := c.prev.Container(c.r.IfName); found && c.conf.macSpoofCheck {
 		errs = append(errs, checkMACSpoofCheck(macSpoofCheck{
 			node: c.r.Node, owner: c.r.Attachment(), port: host.Name, mac: c.prev.Interfaces[index].MAC,
 		}))

@@ -29,8 +29,12 @@ func check(r *skel.Request) error {
 	reserved := ipam.CheckAside(r)
 	spec, err := attach.FromResult(prev, r.IfName, r.NetNS)
 	spec.Kind = kind
+	eth, missing := pod.Link(r.IfName)
+	if !attach.Ours(eth) {
+		spec = spec.ReferenceMade()
+	}
 	errs := []error{err, attach.Diff(pod, r.IfName, spec)}
-	if eth, err := pod.Link(r.IfName); err == nil && eth.Kind == kind {
+	if missing == nil && eth.Kind == kind {
 		errs = append(errs, diffMode(eth, conf), diffMaster(where, eth, conf))
 	}
 	return types.Coded(codeChanged, errors.Join(append([]error{reserved()}, errs...)...))

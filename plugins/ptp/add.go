@@ -45,21 +45,34 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err := attach.EnsureFree(pod, r.IfName); err != nil {
 		return nil, err
 	}
-	pending.Ask()
 	a := &attachment{r: r, conf: conf, node: node, pod: pod}
-	a.host, a.eth, err = attach.AddVeth(&r.Undo, attach.Pair{Node: node, Pod: pod, Owner: r.Attachment(), MTU: conf.mtu})
+	result, err := a.create(pending)
+	return result, attach.ExplainRemoved(node, a.host, r.IfName, err)
+}
+
+// create makes the pair and gives each end its part of the lease. An IPAM plugin that
+// works over the link is asked for the lease when both ends are up.
+func (a *attachment) create(pending *ipam.Pending) (*types.Result, error) {
+	if !ipam.OverLink(a.r) {
+		pending.Ask()
+	}
+	var err error
+	a.host, a.eth, err = attach.AddVeth(&a.r.Undo, attach.Pair{Node: a.node, Pod: a.pod, Owner: a.r.Attachment(), MTU: a.conf.mtu})
 	if err != nil {
 		return nil, err
 	}
 	if err := a.prepare(); err != nil {
 		return nil, err
 	}
+	if ipam.OverLink(a.r) {
+		pending.Ask()
+	}
 	lease, err := pending.Wait()
 	if err != nil {
 		return nil, err
 	}
 	result := a.result(lease)
-	if result.IPs, err = complete(lease, conf.mtu); err != nil {
+	if result.IPs, err = complete(lease, a.conf.mtu); err != nil {
 		return nil, err
 	}
 	return result, a.connect(result)

@@ -34,27 +34,38 @@ func check(r *skel.Request) error {
 	if err != nil {
 		return types.Coded(codeChanged, err)
 	}
-	spec.Kind, spec.Routes = "veth", podRoutes(attach.IPsOf(prev, r.IfName), prev.Routes)
+	ips := attach.IPsOf(prev, r.IfName)
+	spec.Kind, spec.Routes = "veth", podRoutes(ips, prev.Routes)
+	host, changed := attach.HostEnd(node, r.Attachment(), prev)
+	if !attach.Ours(host) {
+		spec = spec.ReferenceMade()
+	}
 	reserved := ipam.CheckAside(r)
-	changed := errors.Join(attach.Diff(pod, r.IfName, spec), checkNode(r, conf, node, prev))
-	return types.Coded(codeChanged, errors.Join(reserved(), changed))
+	if changed == nil {
+		changed = (&nodeEnd{r: r, conf: conf, node: node, host: host}).check(ips)
+	}
+	return types.Coded(codeChanged, errors.Join(reserved(), attach.Diff(pod, r.IfName, spec), changed))
 }
 
-// checkNode looks at the node's end and at what serves the addresses.
-func checkNode(r *skel.Request, conf *config, node *nl.Conn, prev *types.Result) error {
-	host, err := attach.HostEnd(node, r.Attachment(), prev)
-	if err != nil {
-		return err
-	}
-	ips := attach.IPsOf(prev, r.IfName)
+// A nodeEnd is the node's end of the pair that CHECK is called for.
+type nodeEnd struct {
+	r    *skel.Request
+	conf *config
+	node *nl.Conn
+	host nl.Link
+}
+
+// check looks at the node's end and at what serves the addresses.
+func (e *nodeEnd) check(ips []types.IP) error {
+	host := e.host
 	spec := nodeSide(host.Name, ips)
 	spec.Sysctls = nil // the reference plugin sets none before the link is up
 	if attach.Ours(host) {
 		spec.Sysctls = attach.HostSysctls(host.Name)
 	}
-	errs := []error{attach.Diff(node, host.Name, spec), attach.DiffForwarding(node, ips)}
-	if attach.Ours(host) && conf.masquerade {
-		errs = append(errs, masq.Check(conf.masq(r), attach.Prefixes(ips)))
+	errs := []error{attach.Diff(e.node, host.Name, spec), attach.DiffForwarding(e.node, ips)}
+	if attach.Ours(host) && e.conf.masquerade {
+		errs = append(errs, masq.Check(e.conf.masq(e.r), attach.Prefixes(ips)))
 	}
 	return errors.Join(errs...)
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/ipam"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
 )
 
 // FuzzConfig: what is taken can work, and no configuration makes the parser panic.
@@ -61,4 +62,11 @@ func FuzzLease(f *testing.F) {
 			}
 		}
 	})
+}
+
+// FuzzCheck: CHECK answers in the form of the specification, whatever the runtime passes
+// as prevResult.
+func FuzzCheck(f *testing.F) {
+	nstest.FuzzCheck(f, plugin(), nstest.Call{Path: nstest.Build(f, "static"), Config: `{"cniVersion":"1.1.0","name":"net1","type":"ptp","ipMasq":true,` +
+		`"ipam":{"type":"static","addresses":[{"address":"10.9.0.2/24","gateway":"10.9.0.1"},{"address":"fd00::2/64","gateway":"fd00::1"}],"routes":[{"dst":"0.0.0.0/0"}]}}`})
 }

@@ -25,7 +25,7 @@ var _ = Describe("ptp", func() {
 	})
 
 	Describe("ADD", func() {
-		It("connects pods across the node at once, dual stack (H1.1, H3.9)", func() {
+		It("connects pods across the node at once, dual stack", func() {
 			conf := b.conf("1.1.0", `"mtu":1400,`, v4range, v6range)
 			one, two := newPod(), newPod()
 			first := b.call("one", one, conf)
@@ -190,7 +190,7 @@ var _ = Describe("ptp", func() {
 			Entry(nil, "v4", func() string { return b.conf("1.1.0", "", v4range) }),
 			Entry(nil, "v6", func() string { return b.conf("1.1.0", "", v6range) }),
 			Entry(nil, "dual", func() string { return b.conf("1.1.0", "", v4range, v6range) }),
-			Entry(nil, "single", func() string { // H7.4
+			Entry(nil, "single", func() string { // prefixes of one address: /32 and /128
 				return static(`{"address":"10.1.2.5/32","gateway":"169.254.1.1"},{"address":"fd00:1::5/128","gateway":"fe80::1"}`, defaults)
 			}),
 			Entry(nil, "several", func() string { // one gateway for two, another, and one that is not said
@@ -205,7 +205,7 @@ var _ = Describe("ptp", func() {
 			}),
 		)
 
-		It("programs routes of a table of their own, and its CHECK finds them (H5.11)", func() {
+		It("programs routes of a table of their own, and its CHECK finds them", func() {
 			for _, version := range []string{"0.4.0", "1.0.0", "1.1.0"} {
 				pod := newPod()
 				conf := strings.Replace(static(`{"address":"10.1.2.2/24","gateway":"10.1.2.1"}`,
@@ -222,6 +222,22 @@ var _ = Describe("ptp", func() {
 				}
 				run(c, "DEL").OK(GinkgoTB())
 			}
+		})
+
+		It("takes a route with an unspecified gateway to be on the link", func() {
+			pod := newPod()
+			c := b.call("one", pod, static(`{"address":"10.1.2.2/24","gateway":"10.1.2.1"},{"address":"fd00:1::2/64","gateway":"fd00:1::1"}`,
+				`,"routes":[{"dst":"0.0.0.0/0","gw":"0.0.0.0"},{"dst":"::/0","gw":"::"}]`))
+			reply := run(c, "ADD").OK(GinkgoTB())
+			Expect(in(pod, "ip -4 route show default")).To(Equal("default dev eth0 scope link \n"))
+			Expect(in(pod, "ip -6 route show default")).To(ContainSubstring("default dev eth0 metric 1024"))
+			c.Config = withPrev(c.Config, reply)
+			run(c, "CHECK").OK(GinkgoTB())
+		})
+
+		It("does not take the unspecified gateway of a route for that of an address", func() {
+			conf := static(`{"address":"10.1.2.2/24"}`, `,"routes":[{"dst":"0.0.0.0/0","gw":"0.0.0.0"}]`)
+			Expect(run(b.call("one", newPod(), conf), "ADD").Failure(GinkgoTB()).Msg).To(ContainSubstring("has no gateway"))
 		})
 
 		It("serves addresses that the runtime asks for, whose gateway is that of a route", func() {
@@ -281,7 +297,7 @@ var _ = Describe("ptp", func() {
 		run(b.call("one", pod, withPrev(conf, reply)), "CHECK").OK(GinkgoTB())
 		Expect(nstest.Snapshot(GinkgoTB(), b.node)).To(And(MatchRegexp(`10\.1\.2\.2\b`), MatchRegexp(`fd00:1::2\b`)))
 
-		By("leaving no rule behind when the container is gone before DEL, nor under a changed configuration (H2.3)")
+		By("leaving no rule behind when the container is gone before DEL, nor under a changed configuration")
 		pod.Remove(GinkgoTB())
 		c := b.call("one", nil, strings.Replace(conf, `"ipMasq":true,"ipMasqBackend":"`+backend+`",`, "", 1))
 		c.NetNS = pod.Path()
@@ -291,7 +307,7 @@ var _ = Describe("ptp", func() {
 	}, Entry(nil, "nftables"), Entry(nil, "iptables"))
 
 	Describe("a failed ADD", func() {
-		It("leaves no pair and no address when forwarding cannot be had (H2.1, H2.2)", func() {
+		It("leaves no pair and no address when forwarding cannot be had", func() {
 			pod := newPod()
 			before := b.snapshot(pod)()
 			c := b.call("one", pod, b.conf("1.1.0", "", v4range))
@@ -305,7 +321,7 @@ var _ = Describe("ptp", func() {
 			Expect(nstest.Settled(before, b.snapshot(pod))).To(BeEmpty())
 		})
 
-		It("gives the lease back when it holds no address (H2.1)", func() {
+		It("gives the lease back when it holds no address", func() {
 			pod := newPod()
 			before := b.snapshot(pod)()
 			c := b.call("one", pod, withIPAM("1.1.0", "", `"type":"stand-in"`))
@@ -317,7 +333,7 @@ var _ = Describe("ptp", func() {
 			Expect(nstest.Settled(before, b.snapshot(pod))).To(BeEmpty())
 		})
 
-		It("leaves no pair when IPAM fails, and does not call its DEL (H2.2)", func() {
+		It("leaves no pair when IPAM fails, and does not call its DEL", func() {
 			pod := newPod()
 			before := b.snapshot(pod)()
 			c := b.call("one", pod, withIPAM("1.1.0", "", `"type":"stand-in"`))
@@ -341,7 +357,31 @@ var _ = Describe("ptp", func() {
 		})
 	})
 
-	DescribeTable("bad input is an error that says what to do, and leaves nothing (H7.1, H7.4)", func(change func(c *nstest.Call), code int, want ...string) {
+	DescribeTable("an ADD whose interface is removed meanwhile says so, by its name", func(at string) {
+		pod := newPod()
+		for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} { // it stays
+			b.node.SetSysctl(GinkgoTB(), key, "1")
+		}
+		before := nstest.Steady(b.snapshot(pod))
+		c := b.call("one", pod, b.conf("1.1.0", "", v4range, v6range))
+		c.Before = func(step string) error {
+			if strings.HasPrefix(step, at) {
+				_, _ = pod.Exec("ip", "link", "del", "eth0") // a second time it is gone
+			}
+			return nil
+		}
+		f := run(c, "ADD").Failure(GinkgoTB())
+		Expect(f.Msg).To(Equal("interface eth0 was removed meanwhile (a DEL?)"))
+		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
+		Expect(nstest.Settled(before, b.snapshot(pod))).To(BeEmpty())
+	},
+		Entry("before it is up", "set link eth0 up"),
+		Entry("before its addresses", "add address 10.1.2.2/24"),
+		Entry("before the node's addresses", "add address 10.1.2.1/32"),
+		Entry("at last", "add neighbour"),
+	)
+
+	DescribeTable("bad input is an error that says what to do, and leaves nothing", func(change func(c *nstest.Call), code int, want ...string) {
 		pod := newPod()
 		c := b.call("one", pod, b.conf("1.1.0", "", v4range))
 		change(&c)
@@ -421,7 +461,7 @@ var _ = Describe("ptp", func() {
 			}
 		})
 
-		It("releases the address only when nothing answers for it any more (H3.3)", func() {
+		It("releases the address only when nothing answers for it any more", func() {
 			c := b.call("one", newPod(), withIPAM("1.1.0", "", `"type":"stand-in"`))
 			links := filepath.Join(GinkgoTB().TempDir(), "links")
 			c.Path = standIn(
@@ -485,6 +525,13 @@ var _ = Describe("ptp", func() {
 			Expect(filepath.Join(b.leases, "net1", "10.1.2.2")).NotTo(BeAnExistingFile())
 		})
 
+		It("passes CHECK without the mtu and advmss of a route, which that plugin does not program", func() {
+			plain := `"routes":[{"dst":"0.0.0.0/0"}],"dns"`
+			Expect(c.Config).To(ContainSubstring(plain))
+			c.Config = strings.Replace(c.Config, plain, `"routes":[{"dst":"0.0.0.0/0","mtu":1300,"advmss":1200}],"dns"`, 1)
+			run(c, "CHECK").OK(GinkgoTB())
+		})
+
 		It("goes with DEL without prevResult", func() {
 			c.Config = b.conf("1.0.0", "", v4range)
 			run(c, "DEL").OK(GinkgoTB())
@@ -516,7 +563,7 @@ var _ = Describe("ptp", func() {
 			Entry("default route", func() *nstest.NS { return c.Pod }, "ip route del default", "interface eth0 has no route 0.0.0.0/0 via 10.1.2.1"),
 			Entry("route to the gateway", func() *nstest.NS { return c.Pod }, "ip -6 route del fd00:1::1", "interface eth0 has no route fd00:1::1/128"),
 			Entry("route to the network", func() *nstest.NS { return c.Pod }, "ip route del 10.1.2.0/24", "interface eth0 has no route 10.1.2.0/24 via 10.1.2.1"),
-			Entry("gateway of a route (H5.11)", func() *nstest.NS { return c.Pod }, "ip route replace default via 10.1.2.77 dev eth0 onlink", "has no route 0.0.0.0/0 via 10.1.2.1"),
+			Entry("gateway of a route", func() *nstest.NS { return c.Pod }, "ip route replace default via 10.1.2.77 dev eth0 onlink", "has no route 0.0.0.0/0 via 10.1.2.1"),
 			Entry("container's link", func() *nstest.NS { return c.Pod }, "ip link set eth0 down", "interface eth0 is down"),
 			Entry("the pair", func() *nstest.NS { return c.Pod }, "ip link del eth0", "find link eth0"),
 			Entry("the pair, seen from the node", func() *nstest.NS { return b.node }, "ip link del HOST", "find host end of net1/one/eth0"),
@@ -533,6 +580,15 @@ var _ = Describe("ptp", func() {
 			in(c.Pod, "ip link del eth0")
 			in(c.Pod, "ip link add eth0 up type bridge")
 			Expect(run(c, "CHECK").Failure(GinkgoTB()).Msg).To(ContainSubstring(`of kind "bridge", not "veth"`))
+		})
+
+		It("finds another mtu of a route", func() {
+			c := b.call("mtu", newPod(), static(`{"address":"10.1.2.9/24","gateway":"10.1.2.1"}`, `,"routes":[{"dst":"0.0.0.0/0","mtu":1300}]`))
+			reply := run(c, "ADD").OK(GinkgoTB())
+			c.Config = withPrev(c.Config, reply)
+			run(c, "CHECK").OK(GinkgoTB())
+			in(c.Pod, "ip route change default via 10.1.2.1 dev eth0 mtu 1200")
+			Expect(run(c, "CHECK").Failure(GinkgoTB()).Msg).To(ContainSubstring("has no route 0.0.0.0/0 via 10.1.2.1 mtu 1300"))
 		})
 
 		It("refuses the result of another container", func() {

@@ -41,14 +41,14 @@ func complete(lease *ipam.Lease, mtu int) ([]types.IP, error) {
 // gatewayOf is the gateway of an IP: its own, else the first of its family among the
 // IPs, else among the routes. Addresses that the runtime asks for have none.
 func gatewayOf(ip types.IP, lease *ipam.Lease) netip.Addr {
-	if ip.Gateway.IsValid() {
+	if ip.Gateway.IsValid() && !ip.Gateway.IsUnspecified() {
 		return ip.Gateway
 	}
 	if gw := attach.FirstGateway(lease.IPs, ip.Address); gw.IsValid() {
 		return gw
 	}
 	for _, route := range lease.Routes {
-		if route.GW.IsValid() && route.GW.Is4() == ip.Address.Addr().Is4() {
+		if route.GW.IsValid() && !route.GW.IsUnspecified() && route.GW.Is4() == ip.Address.Addr().Is4() {
 			return route.GW
 		}
 	}

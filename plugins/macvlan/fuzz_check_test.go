@@ -1,0 +1,17 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// FuzzCheck: CHECK answers in the form of the specification, whatever the runtime passes
+// as prevResult.
+func FuzzCheck(f *testing.F) {
+	node, pod := nstest.Pair(f)
+	node.Must(f, "ip", "link", "add", "master0", "up", "type", "veth", "peer", "name", "other0")
+	nstest.FuzzCheck(f, plugin(), nstest.Call{Node: node, Pod: pod, Path: nstest.Build(f, "static"),
+		Config: `{"cniVersion":"1.1.0","name":"net1","type":"macvlan","master":"master0",` +
+			`"ipam":{"type":"static","addresses":[{"address":"10.9.0.2/24","gateway":"10.9.0.1"},{"address":"fd00::2/64"}],"routes":[{"dst":"0.0.0.0/0"}]}}`})
+}

@@ -1,0 +1,102 @@
+package nstest
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/plumb-cni/plumb/pkg/skel"
+)
+
+// FuzzCheck fuzzes the prevResult that CHECK is given. Each answer has to have the form
+// of the specification, and none may be a panic. The seeds are the result of an ADD of c
+// with each part of it in turn removed or replaced. Node and pod are made if c has none.
+func FuzzCheck(f *testing.F, p skel.Plugin, c Call) {
+	f.Helper()
+	if c.Node == nil {
+		c.Node, c.Pod = Pair(f)
+	}
+	added := Run(p, c.With("ADD"))
+	added.OK(f)
+	fuzzPrevResult(f, p, c, added)
+}
+
+// FuzzChainedCheck is FuzzCheck for a chained plugin, which gets the result of a plugin
+// that made a veth pair with the addresses 10.9.0.2 and fd00::2.
+func FuzzChainedCheck(f *testing.F, p skel.Plugin, c Call) {
+	f.Helper()
+	c.Node, c.Pod = Pair(f)
+	c.Node.Must(f, "ip", "link", "add", "veth0", "up", "type", "veth", "peer", "name", "eth0", "netns", c.Pod.Path())
+	c.Pod.Batch(f, "link set eth0 up", "addr add 10.9.0.2/24 dev eth0", "addr add fd00::2/64 dev eth0 nodad")
+	first := c
+	first.Config = withPrevResult(c.Config, `{"cniVersion":"1.1.0","interfaces":[{"name":"veth0"},{"name":"eth0","sandbox":"`+c.Pod.Path()+`"}],`+
+		`"ips":[{"interface":1,"address":"10.9.0.2/24","gateway":"10.9.0.1"},{"interface":1,"address":"fd00::2/64"}],"routes":[{"dst":"0.0.0.0/0"}]}`)
+	added := Run(p, first.With("ADD"))
+	added.OK(f)
+	fuzzPrevResult(f, p, c, added)
+}
+
+func fuzzPrevResult(f *testing.F, p skel.Plugin, c Call, added Reply) {
+	f.Helper()
+	var result any
+	if err := json.Unmarshal([]byte(added.Stdout), &result); err != nil {
+		f.Fatalf("%v\n%s", err, added.Stdout)
+	}
+	for _, v := range append(variants(result), result) {
+		text, err := json.Marshal(v)
+		if err != nil {
+			f.Fatalf("%v", err)
+		}
+		// The path differs between runs, a corpus that is kept does not.
+		f.Add(strings.ReplaceAll(string(text), c.Pod.Path(), "SANDBOX"))
+	}
+	f.Fuzz(func(t *testing.T, prev string) {
+		if !json.Valid([]byte(prev)) {
+			return // the configuration itself cannot be read then
+		}
+		check := c.With("CHECK")
+		check.Config = withPrevResult(c.Config, strings.ReplaceAll(prev, "SANDBOX", c.Pod.Path()))
+		reply := Run(p, check)
+		if reply.Exit == 0 {
+			return
+		}
+		if failure := reply.Failure(t); strings.HasPrefix(failure.Msg, "panic") {
+			t.Errorf("prevResult %s: %s", prev, failure)
+		}
+	})
+}
+
+func withPrevResult(conf, prev string) string {
+	return strings.TrimSuffix(conf, "}") + `,"prevResult":` + prev + "}"
+}
+
+// variants lists what becomes of a JSON value when one of its parts is removed, stands
+// twice, or has another value in its place.
+func variants(v any) []any {
+	all := []any{nil, "", -1.0, []any{}, map[string]any{}}
+	switch v := v.(type) {
+	case map[string]any:
+		for key, part := range v {
+			without := maps.Clone(v)
+			delete(without, key)
+			all = append(all, without)
+			for _, other := range variants(part) {
+				with := maps.Clone(v)
+				with[key] = other
+				all = append(all, with)
+			}
+		}
+	case []any:
+		for i, part := range v {
+			all = append(all, slices.Delete(slices.Clone(v), i, i+1), append(slices.Clone(v), part))
+			for _, other := range variants(part) {
+				with := slices.Clone(v)
+				with[i] = other
+				all = append(all, with)
+			}
+		}
+	}
+	return all
+}
