@@ -3,7 +3,7 @@
 //
 // The IPAM plugin is a process of its own, so an interface plugin starts it (Start),
 // looks around, has it act (Ask), makes its links, and takes the answer when it needs it
-// (Wait). Two laws keep that safe. The caller has found the interface name free in the
+// (Wait). Where OverLink holds, it makes its links before Ask. Two laws keep that safe. The caller has found the interface name free in the
 // container before it asks: a repeated ADD of a live attachment must fail before. And an address is given back only if this very ADD got it, or was killed
 // and cannot tell: an IPAM ADD that failed cleans up after itself, and a DEL after it
 // would free the address of the attachment that made it fail.
@@ -173,6 +173,14 @@ func (p *Pending) undo() error {
 	}
 	return Del(p.r)
 }
+
+// OverLink reports whether the IPAM plugin works over the container's interface, as a
+// DHCP client does. Such a plugin is asked for addresses after the link exists, and
+// releases them before the link goes: its DHCPRELEASE is sent over the link. A DHCP
+// server probes an address before it leases it again (RFC 2131, section 2.2). All other
+// IPAM plugins release after the link is gone: until then the address still answers, and
+// nobody else may get it.
+func OverLink(r *skel.Request) bool { return r.Conf.IPAM.Type == "dhcp" }
 
 // Del gives the address back. An IPAM plugin that is missing from CNI_PATH is an
 // error: the address would never be free again.

@@ -161,6 +161,15 @@ func TestFamiliesAndGateways(t *testing.T) {
 	}
 }
 
+func TestOverLink(t *testing.T) {
+	for kind, want := range map[string]bool{"": false, "host-local": false, "static": false, "dhcp": true} {
+		r := &skel.Request{Conf: types.Conf{IPAM: types.IPAM{Type: kind}}}
+		if got := OverLink(r); got != want {
+			t.Errorf("ipam.type %q: OverLink is %v, want %v", kind, got, want)
+		}
+	}
+}
+
 // TestWhatIsGivenBack: an ADD that fails after Start gives back what this ADD got,
 // and nothing else.
 func TestWhatIsGivenBack(t *testing.T) {

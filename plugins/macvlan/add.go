@@ -27,7 +27,7 @@ func add(r *skel.Request) (*types.Result, error) {
 		return nil, err
 	}
 	a := &attachment{r: r, conf: conf}
-	if !leasedOverLink(r) {
+	if !ipam.OverLink(r) {
 		if a.lease, err = ipam.Start(r); err != nil {
 			return nil, err
 		}
@@ -105,7 +105,7 @@ func (a *attachment) layer3(result *types.Result) error {
 	if err != nil {
 		return a.explainUp(err)
 	}
-	if leasedOverLink(a.r) {
+	if ipam.OverLink(a.r) {
 		if a.lease, err = ipam.Start(a.r); err != nil {
 			return err
 		}

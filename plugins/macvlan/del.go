@@ -15,20 +15,15 @@ import (
 // more. It needs no master: the configuration may have changed, the master be gone.
 func del(r *skel.Request) error {
 	var leased error
-	if leasedOverLink(r) {
+	if ipam.OverLink(r) {
 		leased = ipam.Del(r)
 	}
 	finish, err := delLink(r)
-	if err == nil && !leasedOverLink(r) {
+	if err == nil && !ipam.OverLink(r) {
 		leased = ipam.Del(r)
 	}
 	return errors.Join(leased, err, finish())
 }
-
-// leasedOverLink: a DHCP client gives the address back to the server over the link
-// itself. The server asks the segment before it leases an address again (RFC 2131,
-// section 2.2).
-func leasedOverLink(r *skel.Request) bool { return r.Conf.IPAM.Type == "dhcp" }
 
 // delLink removes the attachment's link. Where the container is gone, so is the link.
 // One of another kind, or of another attachment, belongs to a newcomer at the same
