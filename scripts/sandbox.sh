@@ -1,5 +1,5 @@
 #!/bin/sh
-# sandbox.sh runs a command in a network and a mount namespace of its own, so that
+# sandbox.sh runs a command in a network and a mount namespace and with a /run of its own, so that
 # whatever it does to the network or mounts is gone with it. Without root it also gets
 # a user namespace in which it is root.
 #
@@ -14,4 +14,4 @@ set -eu
 user=''
 [ "$(id -u)" = 0 ] || user=--map-root-user
 # shellcheck disable=SC2016 # for the inner shell
-exec unshare $user --mount --net sh -c 'ip link set lo up && exec "$@"' sh "$@"
+exec unshare $user --mount --net sh -c 'mount -t tmpfs -o mode=755 none /run && ip link set lo up && exec "$@"' sh "$@"

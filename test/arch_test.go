@@ -24,7 +24,7 @@ const module = "github.com/plumb-cni/plumb/"
 
 // layers are the packages under pkg/ in order: each may import those before it.
 var layers = []string{
-	"undo", "trace", "file", "netlink", "types", "ns", "nl", "sysctl", "nft", "iptables", "masq", "attach", "skel", "invoke", "ipam",
+	"undo", "trace", "file", "lock", "netlink", "types", "ns", "nl", "sysctl", "nft", "iptables", "masq", "attach", "skel", "invoke", "ipam",
 }
 
 // doors are the imports and symbols that only the packages named may use: one door
@@ -68,7 +68,6 @@ var doors = map[string][]string{
 // what", and why.
 var doorExceptions = map[string]string{
 	"pkg/invoke/invoke.go: time.Sleep":          "nothing tells when an executable is no longer open for writing (ETXTBSY)",
-	"pkg/skel/request.go: os.OpenFile":          "CNI_LOG_FILE, which a person asks for",
 	"plugins/host-local/lock.go: os.ReadFile":   "who has held the lock for ten seconds",
 	"plugins/host-local/proof.go: os.Open":      "a folder, with all reservations in it",
 	"plugins/host-local/main.go: /proc/sys":     "the boot's ID is no setting; it is only read",

@@ -91,12 +91,13 @@ func Head(folder int, path string, flags int, room []byte) ([]byte, error) {
 
 // Write writes all of content to an open file.
 func Write(fd int, content []byte) error {
-	return writeAll(len(content), func(done int) (int, error) { return unix.Write(fd, content[done:]) })
+	return WriteAll(len(content), func(done int) (int, error) { return unix.Write(fd, content[done:]) })
 }
 
-// writeAll writes until all of a size is done. A file that takes nothing and gives no
+// WriteAll writes until all of a size is done: write begins behind what is done, and
+// says how much more is. A file that takes nothing and gives no
 // reason (write(2)) would be asked for ever: that is io.ErrShortWrite.
-func writeAll(size int, write func(done int) (int, error)) error {
+func WriteAll(size int, write func(done int) (int, error)) error {
 	for done := 0; done < size; {
 		n, err := write(done)
 		switch {
@@ -144,7 +145,7 @@ func ReadAt(fd int, room []byte, offset int64) error {
 
 // WriteAt writes all of content at an offset.
 func WriteAt(fd int, content []byte, offset int64) error {
-	return writeAll(len(content), func(done int) (int, error) {
+	return WriteAll(len(content), func(done int) (int, error) {
 		return unix.Pwrite(fd, content[done:], offset+int64(done))
 	})
 }

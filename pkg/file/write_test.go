@@ -25,7 +25,7 @@ func TestWriteAll(t *testing.T) {
 		"no room":       {[]answer{{3, nil}, {-1, unix.ENOSPC}}, unix.ENOSPC, 3},
 	} {
 		sum, calls := 0, 0
-		err := writeAll(10, func(done int) (int, error) {
+		err := WriteAll(10, func(done int) (int, error) {
 			if calls == len(c.answers) {
 				t.Fatalf("%s: asked once more after all %d answers", what, calls)
 			}
@@ -41,7 +41,7 @@ func TestWriteAll(t *testing.T) {
 			t.Errorf("%s: %d written, %v; want %d, %v", what, sum, err, c.done, c.err)
 		}
 	}
-	if err := writeAll(0, func(int) (int, error) { return 0, nil }); err != nil {
+	if err := WriteAll(0, func(int) (int, error) { return 0, nil }); err != nil {
 		t.Errorf("nothing to write: %v", err)
 	}
 }

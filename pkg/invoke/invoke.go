@@ -3,10 +3,10 @@
 // the call as its caller did: the same configuration, the same environment (but for
 // GOMAXPROCS).
 //
-// A delegate outlives a caller that is killed. PR_SET_PDEATHSIG would end it, but in
-// the midst of its work, and the signal is tied to the thread that forked, which the
-// Go runtime may end at any time. What the delegate finishes belongs to the
-// attachment, so the DEL that must follow frees it.
+// A delegate is killed with its caller (PR_SET_PDEATHSIG): one that outlived it could
+// reserve an address after the DEL that follows. What it had done by then belongs to the
+// attachment, and that DEL frees it. A delegate that starts programs of its own has to see
+// to them itself.
 package invoke
 
 import (
@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -27,6 +28,9 @@ import (
 
 // A Call is a delegate at work. Its start takes longer than its work, so that the two
 // are apart: it is launched, and does nothing until it is told what (Tell).
+//
+// The goroutine that launches it keeps its thread until Wait or Abandon, and has to make
+// these calls: the kernel kills the delegate when the thread that forked it ends.
 //
 // It is started by system calls of its own rather than by os/exec, which first forks a
 // child to see whether the kernel has pidfds and then has a goroutine a stream: a tenth
@@ -41,7 +45,8 @@ type Call struct {
 	stdout   stream
 	stderr   stream
 	deadline time.Time
-	late     bool
+	overTime bool      // over its time
+	overSize bool      // over its size
 	to       io.Writer // where the delegate's stderr goes
 	end      func(error) error
 }
@@ -141,7 +146,10 @@ func (u runner) launch(c *Call, file string, env []string) error {
 		}
 	}
 	var err error
-	if c.pid, err = u.fork(file, &syscall.ProcAttr{Env: env, Files: theirs}); err != nil {
+	attr := &syscall.ProcAttr{Env: env, Files: theirs, Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}}
+	runtime.LockOSThread()
+	if c.pid, err = u.fork(file, attr); err != nil {
+		runtime.UnlockOSThread()
 		return err
 	}
 	if fd, err := unix.PidfdOpen(c.pid, 0); err == nil { // close-on-exec by nature
@@ -190,7 +198,7 @@ func (c *Call) Tell() {
 			return
 		case errors.Is(err, unix.EINTR):
 			continue
-		case err == nil && n < len(c.config):
+		case err == nil && n > 0 && n < len(c.config):
 			c.config = c.config[n:]
 			continue
 		}
@@ -246,12 +254,16 @@ func (c *Call) listen(enough func() bool) error {
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			return fmt.Errorf("wait: %w", err)
 		}
-		if err == nil && n == 0 && !c.late {
-			c.late = true
+		if err == nil && n == 0 && !c.overTime {
+			c.overTime = true
 			_ = unix.Kill(c.pid, unix.SIGKILL)
 		}
 		if err := errors.Join(c.stdout.read(), c.stderr.read()); err != nil {
 			return err
+		}
+		if max(len(c.stdout.data), len(c.stderr.data)) > maxOutput {
+			c.overSize = true
+			return errTooMuch
 		}
 		if fds[3].Revents != 0 {
 			c.Tell()
@@ -261,9 +273,14 @@ func (c *Call) listen(enough func() bool) error {
 	return nil
 }
 
+// maxOutput is what is read of either stream of a delegate, and far more than an answer has.
+const maxOutput = 8 << 20
+
+var errTooMuch = errors.New("it printed more than 8 MiB")
+
 // patience is what is left of the time, for poll: in milliseconds, not negative.
 func (c *Call) patience() int {
-	if c.late {
+	if c.overTime {
 		return -1
 	}
 	return int(max(0, time.Until(c.deadline)+time.Millisecond-1) / time.Millisecond)
@@ -271,7 +288,7 @@ func (c *Call) patience() int {
 
 // read takes what is there.
 func (s *stream) read() error {
-	for s.fd >= 0 {
+	for s.fd >= 0 && len(s.data) <= maxOutput {
 		s.data = slices.Grow(s.data, 4096)
 		n, err := unix.Read(s.fd, s.data[len(s.data):cap(s.data)])
 		switch {
@@ -309,6 +326,7 @@ func (c *Call) close() {
 
 // reap gives the way the process ended.
 func (c *Call) reap() error {
+	defer runtime.UnlockOSThread()
 	var status syscall.WaitStatus
 	for {
 		_, err := syscall.Wait4(c.pid, &status, 0, nil)
@@ -335,7 +353,9 @@ var ErrKilled = errors.New("killed")
 // ended is the error of a process that this signal ended.
 type ended syscall.Signal
 
-func (e ended) Error() string { return "signal: " + syscall.Signal(e).String() }
+func (e ended) Error() string {
+	return "it was killed (" + unix.SignalName(syscall.Signal(e)) + ")"
+}
 
 func (e ended) Is(target error) bool { return target == ErrKilled }
 
@@ -344,25 +364,59 @@ func (c *Call) verdict(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case c.late:
+	case c.overTime:
 		return types.Errorf(types.CodeTryAgain, "no answer in time, %w: %w", ErrKilled, os.ErrDeadlineExceeded)
+	case c.overSize:
+		return types.Errorf(types.CodeDecode, "%w, and was %w", errTooMuch, ErrKilled)
 	}
-	var answer struct {
+	if answer := ErrorIn(c.stdout.data); answer != nil {
+		return answer
+	}
+	return types.Errorf(types.CodeInternal, "%w%s", err, c.outcome(err))
+}
+
+// outcome describes a delegate that failed without an error result.
+func (c *Call) outcome(err error) string {
+	printed, said := firstWords(c.stdout.data), lastWords(c.stderr.data)
+	text := " without an error result"
+	switch {
+	case !errors.Is(err, ErrKilled):
+	case printed == "":
+		text = " before it answered"
+	default:
+		text = " before it ended well"
+	}
+	if printed != "" {
+		text += fmt.Sprintf("; it printed %q", printed)
+	}
+	if said != "" {
+		text += "; its last words: " + said
+	}
+	return text
+}
+
+// ErrorIn is the error result that an answer is (SPEC 1.1.0, section 5); nil: it is none.
+func ErrorIn(answer []byte) *types.Error {
+	var e struct {
 		Code    uint   `json:"code"`
 		Msg     string `json:"msg"`
 		Details string `json:"details"`
 	}
-	if json.Unmarshal(c.stdout.data, &answer) == nil && answer.Msg != "" {
-		if answer.Code == 0 {
-			answer.Code = types.CodeInternal
-		}
-		return &types.Error{Code: answer.Code, Msg: answer.Msg, Details: answer.Details}
+	if json.Unmarshal(answer, &e) != nil || e.Msg == "" {
+		return nil
 	}
-	if said := lastWords(c.stderr.data); said != "" {
-		return types.Errorf(types.CodeInternal, "%w without an error result; its last words: %s", err, said)
+	if e.Code == 0 {
+		e.Code = types.CodeInternal
 	}
-	return types.Errorf(types.CodeInternal, "%w without an error result", err)
+	return &types.Error{Code: e.Code, Msg: e.Msg, Details: e.Details}
 }
+
+// firstWords is the beginning of what was written to stdout.
+func firstWords(stdout []byte) string {
+	return strings.TrimSpace(strings.ToValidUTF8(string(stdout[:min(len(stdout), headSize)]), ""))
+}
+
+const headSize = 200
 
 // lastWords is the end of what was written to stderr.
 func lastWords(stderr []byte) string {

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -15,7 +17,20 @@ import (
 
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
+	"golang.org/x/sys/unix"
 )
+
+// TestMain lets the test binary stand for a plugin that calls a delegate (see
+// TestDelegateIsKilledWithItsCaller).
+func TestMain(m *testing.M) {
+	if os.Getenv("INVOKE_TEST_CALLER") != "" {
+		skel.Main(skel.Plugin{Name: "caller", IPAM: true, Add: func(r *skel.Request) (*types.Result, error) {
+			_, err := Run(r, "ADD", "stand")
+			return nil, err
+		}})
+	}
+	os.Exit(m.Run())
+}
 
 const conf = `{"cniVersion":"1.1.0", "name":"net",  "unknown":["kept","verbatim"]}` + "\n"
 
@@ -58,10 +73,9 @@ func (b *bench) in(t *testing.T, f func(r *skel.Request)) {
 	t.Helper()
 	add := func(r *skel.Request) (*types.Result, error) { f(r); return &types.Result{}, nil }
 	code := skel.Run(skel.Plugin{Name: "caller", IPAM: true, Add: add}, skel.Env{
-		Environ: append([]string{
+		Environ: append(slices.Clone(b.env), // the first setting counts
 			"CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_NETNS=/nowhere", "CNI_IFNAME=eth0",
-			"CNI_ARGS=IgnoreUnknown=1", "DIR=" + b.dir, "CNI_PATH=" + b.dir, "PATH=/bin:/usr/bin",
-		}, b.env...),
+			"CNI_ARGS=IgnoreUnknown=1", "DIR="+b.dir, "CNI_PATH="+b.dir, "PATH=/bin:/usr/bin"),
 		Stdin: strings.NewReader(conf), Stdout: &b.stdout, Stderr: &b.stderr,
 		Before: b.before, After: b.after,
 	})
@@ -140,7 +154,7 @@ func TestRelativeFolderIsNotLookedUpInPATH(t *testing.T) {
 func TestDelegateSeesTheCallOfItsCaller(t *testing.T) {
 	// As it was given: env tells what the shell makes of it.
 	b := newBench(t, `tr '\0' '\n' < /proc/$$/environ > $DIR/env; cat > $DIR/stdin; echo "told <you>" >&2; echo answer`)
-	b.env = []string{"CNI_COMMAND=CHECK", skel.CalledForIPAM + "=another", "CNI_COMMAND=ADD"} // the last one counts
+	b.env = []string{"CNI_COMMAND=ADD", skel.CalledForIPAM + "=another", "CNI_COMMAND=CHECK"}
 	b.in(t, func(r *skel.Request) {
 		out, err := Run(r, "DEL", "stand")
 		if string(out) != "answer\n" || err != nil {
@@ -232,11 +246,14 @@ func TestFailures(t *testing.T) {
 		{"code 0", `echo '{"code":0,"msg":"m"}'; exit 1`, 999, "m", ""},
 		{"nothing", `exit 3`, 999, "exit status 3 without an error result", ""},
 		{"words only", `echo 'it hurts' >&2; exit 3`, 999, "exit status 3 without an error result; its last words: it hurts", ""},
-		{"no JSON", `echo panic; echo why >&2; exit 2`, 999, "exit status 2 without an error result; its last words: why", ""},
-		{"JSON, but no error", `echo '{}'; exit 1`, 999, "exit status 1 without an error result", ""},
-		{"null", `echo null; exit 1`, 999, "exit status 1 without an error result", ""},
-		{"a code that is none", `echo '{"code":-1,"msg":"m"}'; exit 1`, 999, "exit status 1 without an error result", ""},
-		{"a signal", `kill -9 $$`, 999, "signal: killed without an error result", ""},
+		{"no JSON", `echo panic; echo why >&2; exit 2`, 999, `exit status 2 without an error result; it printed "panic"; its last words: why`, ""},
+		{"JSON, but no error", `echo '{}'; exit 1`, 999, `exit status 1 without an error result; it printed "{}"`, ""},
+		{"null", `echo null; exit 1`, 999, `exit status 1 without an error result; it printed "null"`, ""},
+		{"a code that is none", `echo '{"code":-1,"msg":"m"}'; exit 1`, 999, `exit status 1 without an error result; it printed "{\"code\":-1,\"msg\":\"m\"}"`, ""},
+		{"a signal", `kill -9 $$`, 999, "it was killed (SIGKILL) before it answered", ""},
+		{"another signal", `echo '{'; kill -SEGV $$`, 999, `it was killed (SIGSEGV) before it ended well; it printed "{"`, ""},
+		{"output without end", `exec cat /dev/zero`, 6, "it printed more than 8 MiB, and was killed", ""},
+		{"messages without end", `exec cat /dev/zero >&2`, 6, "it printed more than 8 MiB, and was killed", ""},
 	} {
 		b := newBench(t, tc.script)
 		b.in(t, func(r *skel.Request) {
@@ -251,6 +268,16 @@ func TestFailures(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestFirstWordsAreBounded(t *testing.T) {
+	b := newBench(t, `i=0; while [ $i -lt 300 ]; do echo "line $i ääääääää"; i=$((i+1)); done; exit 1`)
+	b.in(t, func(r *skel.Request) {
+		_, err := Run(r, "ADD", "stand")
+		if msg := err.Error(); len(msg) > 2*headSize || !strings.Contains(msg, `it printed "line 0 ääääääää\nline 1`) {
+			t.Errorf("%d bytes: %q", len(msg), msg)
+		}
+	})
 }
 
 func TestLastWordsAreBounded(t *testing.T) {
@@ -305,6 +332,39 @@ func TestDeadlineKills(t *testing.T) {
 	}
 	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
 		t.Errorf("the delegate is still there: %v", err)
+	}
+}
+
+// TestDelegateIsKilledWithItsCaller: it would go on to reserve an address otherwise, after
+// the DEL that follows.
+func TestDelegateIsKilledWithItsCaller(t *testing.T) {
+	b := newBench(t, `echo $$ > $DIR/started; exec sleep 1000`)
+	if err := syscall.Mkfifo(b.dir+"/started", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	caller := exec.Command("/proc/self/exe")
+	caller.Env = []string{
+		"INVOKE_TEST_CALLER=1", "CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_NETNS=/nowhere", "CNI_IFNAME=eth0",
+		"DIR=" + b.dir, "CNI_PATH=" + b.dir, "PATH=/bin:/usr/bin",
+	}
+	caller.Stdin = strings.NewReader(conf)
+	if err := caller.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(b.read(t, "started")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	delegate, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(delegate) }()
+	_ = caller.Process.Kill()
+	_ = caller.Wait()
+	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(delegate), Events: unix.POLLIN}}, 30_000); n != 1 {
+		t.Errorf("the delegate lives on: %v", err)
+		_ = unix.PidfdSendSignal(delegate, unix.SIGKILL, nil, 0)
 	}
 }
 

@@ -23,7 +23,6 @@ import (
 	"github.com/plumb-cni/plumb/pkg/invoke"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
-	"golang.org/x/sys/unix"
 )
 
 // A Lease is what the IPAM plugin gave: at least one IP. The IPs belong to no
@@ -32,24 +31,6 @@ type Lease struct {
 	IPs    []types.IP
 	Routes []types.Route
 	DNS    types.DNS
-}
-
-// Families lists the address families of the IPs: unix.AF_INET, unix.AF_INET6 or
-// both, in this order.
-func (l *Lease) Families() []int {
-	var v4, v6 bool
-	for _, ip := range l.IPs {
-		v4 = v4 || ip.Address.Addr().Is4()
-		v6 = v6 || ip.Address.Addr().Is6()
-	}
-	var families []int
-	if v4 {
-		families = append(families, unix.AF_INET)
-	}
-	if v6 {
-		families = append(families, unix.AF_INET6)
-	}
-	return families
 }
 
 // Gateways lists the gateways of the IPs, each once, in order, with the prefix
@@ -140,7 +121,14 @@ func (p *Pending) confirm(taken []byte) error {
 }
 
 func (p *Pending) parse(answer []byte) (*Lease, error) {
+	if len(bytes.TrimSpace(answer)) == 0 {
+		return nil, blame(p.r, types.Errorf(types.CodeDecode, "it printed no result"))
+	}
 	result, err := types.ParseResult(p.r.Version, answer)
+	// One that exits with 0 may have printed an error all the same.
+	if told := invoke.ErrorIn(answer); told != nil && (err != nil || len(result.IPs) == 0) {
+		return nil, blame(p.r, told)
+	}
 	if err != nil {
 		return nil, blame(p.r, types.Coded(types.CodeDecode, err))
 	}

@@ -5,14 +5,16 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"strings"
 	"sync"
 
+	"github.com/plumb-cni/plumb/pkg/file"
+	"github.com/plumb-cni/plumb/pkg/lock"
 	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/trace"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/pkg/undo"
+	"golang.org/x/sys/unix"
 )
 
 // A Request is one call of a plugin, checked as far as the specification goes.
@@ -39,14 +41,16 @@ type Request struct {
 
 	plugin  Plugin
 	env     Env
-	logFile io.Closer
+	lock    *lock.Key
+	logFile logFile
 	prev    *types.Result
+	valid   types.ValidAttachments // of GC
 	awaited []func() error
 }
 
 func newRequest(p Plugin, env Env) *Request {
 	env.Stderr = &lines{to: env.Stderr}
-	r := &Request{plugin: p, env: env}
+	r := &Request{plugin: p, env: env, logFile: noLog}
 	r.Command = r.getenv("CNI_COMMAND")
 	r.ContainerID = r.getenv("CNI_CONTAINERID")
 	r.NetNS = r.getenv("CNI_NETNS")
@@ -57,10 +61,10 @@ func newRequest(p Plugin, env Env) *Request {
 	return r
 }
 
-// getenv finds the last setting of key, as a shell would.
+// getenv finds the first setting of key, as os.Getenv does.
 func (r *Request) getenv(key string) string {
-	for i := len(r.env.Environ) - 1; i >= 0; i-- {
-		if k, v, ok := strings.Cut(r.env.Environ[i], "="); ok && k == key {
+	for _, setting := range r.env.Environ {
+		if k, v, ok := strings.Cut(setting, "="); ok && k == key {
 			return v
 		}
 	}
@@ -87,7 +91,7 @@ func (r *Request) Attachment() types.Attachment {
 // Valid is the set of attachments of this network that GC is to keep.
 func (r *Request) Valid() types.Set {
 	set := types.Set{}
-	for _, v := range r.Conf.Valid {
+	for _, v := range r.valid {
 		set[types.Attachment{Network: r.Conf.Name, ContainerID: v.ContainerID, IfName: v.IfName}] = true
 	}
 	return set
@@ -209,19 +213,58 @@ func (l *lines) Write(b []byte) (int, error) {
 
 // openLog sets the tracer up as CNI_LOG_LEVEL and CNI_LOG_FILE ask.
 func (r *Request) openLog() {
-	if strings.EqualFold(r.getenv("CNI_LOG_LEVEL"), "debug") {
+	switch level := r.getenv("CNI_LOG_LEVEL"); strings.ToLower(level) {
+	case "":
+	case "debug":
 		r.Trace.Text = r.env.Stderr
+	default:
+		r.Warn("CNI_LOG_LEVEL: unknown level %q: the only one is debug", level)
 	}
 	path := r.getenv("CNI_LOG_FILE")
 	if path == "" {
 		return
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	f, err := openLogFile(path)
 	if err != nil {
 		r.Warn("CNI_LOG_FILE: %v", err)
 		return
 	}
 	r.Trace.JSON, r.logFile = f, f
+}
+
+// A logFile is written to without waiting: what a pipe has no room for is lost.
+type logFile int
+
+const noLog logFile = -1
+
+// openLogFile opens a file, a terminal or the like, or a named pipe that somebody reads.
+func openLogFile(path string) (logFile, error) {
+	fd, err := file.Open(file.Here, path, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT|unix.O_NONBLOCK, 0o600)
+	if errors.Is(err, unix.ENXIO) {
+		return noLog, fmt.Errorf("%w: a socket, or a named pipe that nobody reads", err)
+	}
+	if err != nil {
+		return noLog, err
+	}
+	var st unix.Stat_t
+	err = unix.Fstat(fd, &st)
+	if kind := st.Mode & unix.S_IFMT; err == nil && kind != unix.S_IFREG && kind != unix.S_IFCHR && kind != unix.S_IFIFO {
+		err = fmt.Errorf("%s is no file to write a log to", path)
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return noLog, err
+	}
+	return logFile(fd), nil
+}
+
+func (f logFile) Write(b []byte) (int, error) { return unix.Write(int(f), b) }
+
+func (f logFile) close() error {
+	if f == noLog {
+		return nil
+	}
+	return unix.Close(int(f))
 }
 
 // openNamespaces opens node and pod and refuses a pod that is the node: every step
@@ -232,6 +275,9 @@ func (r *Request) openNamespaces(v verb) error {
 		return nil
 	}
 	node, err := r.openNode()
+	if errors.Is(err, fs.ErrNotExist) && r.env.Node == "" {
+		err = fmt.Errorf("%w: is /proc mounted?", err)
+	}
 	switch {
 	case err != nil && r.Command == "STATUS":
 		return types.Errorf(types.CodeNotAvailable, "open own namespace: %w", err)
@@ -285,10 +331,7 @@ func (r *Request) overridden() bool {
 	return v == "1" || strings.EqualFold(v, "true")
 }
 
+// close ends with the lock: whoever waits for it finds nothing of this call's at work.
 func (r *Request) close() error {
-	err := errors.Join(r.Pod.Close(), r.Node.Close())
-	if r.logFile != nil {
-		err = errors.Join(err, r.logFile.Close())
-	}
-	return err
+	return errors.Join(r.Pod.Close(), r.Node.Close(), r.logFile.close(), r.lock.Close())
 }

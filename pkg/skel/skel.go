@@ -15,10 +15,10 @@ import (
 	"os"
 	"runtime/debug"
 	"strings"
+	"time"
 
 	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/types"
-	"golang.org/x/sys/unix"
 )
 
 // version is set by the linker: -X github.com/plumb-cni/plumb/pkg/skel.version=…
@@ -30,9 +30,11 @@ type Plugin struct {
 	Name  string
 	Since types.Version // the oldest version served; zero: 0.1.0
 	IPAM  bool          // an IPAM plugin: it needs no container namespace
-	Add   func(*Request) (*types.Result, error)
-	Del   func(*Request) error
-	Check func(*Request) error
+	// Chained says that the plugin works on what another one of the chain has made.
+	Chained bool
+	Add     func(*Request) (*types.Result, error)
+	Del     func(*Request) error
+	Check   func(*Request) error
 	// Status fails with types.CodeNotAvailable or types.CodeLimited.
 	Status func(*Request) error
 	GC     func(*Request) error
@@ -44,9 +46,12 @@ type Env struct {
 	Stdin   io.Reader
 	Stdout  io.Writer
 	Stderr  io.Writer
-	Node    string                  // netns path that stands for the node; empty: the process's own
-	Before  func(step string) error // see trace.Tracer; tests only
-	After   func(step string) error
+	Node    string // netns path that stands for the node; empty: the process's own
+	Lock    string // file of the locks of attachments; empty: lockFile
+	// LockWait is how long a lock is waited for; zero: lockWait.
+	LockWait time.Duration
+	Before   func(step string) error // see trace.Tracer; tests only
+	After    func(step string) error
 }
 
 // Main serves the process's environment and exits. The garbage collector stays as it
@@ -54,7 +59,7 @@ type Env struct {
 // stops the world.
 func Main(p Plugin) {
 	roomy(p.Name == "")
-	os.Exit(Run(p, Env{Environ: os.Environ(), Stdin: os.Stdin, Stdout: descriptor(1), Stderr: descriptor(2)}))
+	os.Exit(Run(p, Env{Environ: os.Environ(), Stdin: descriptor(0), Stdout: stdout(), Stderr: descriptor(2)}))
 }
 
 // roomy has a frame so large that the goroutine's stack, which begins with some KiB, grows
@@ -71,28 +76,6 @@ func roomy(used bool) (sum byte) {
 		}
 	}
 	return sum
-}
-
-// A descriptor is written to as it is. A runtime that has gone away must not end an
-// ADD: the write of the result is to fail, so that the ADD is undone. os.Stdout would
-// die of SIGPIPE, unless the signal is ignored, which delegates would inherit, or
-// asked for, which takes a thread. The Go runtime itself ignores it.
-type descriptor int
-
-func (d descriptor) Write(b []byte) (written int, err error) {
-	for written < len(b) {
-		n, err := unix.Write(int(d), b[written:])
-		switch {
-		case errors.Is(err, unix.EAGAIN): // a caller's pipe that does not block
-			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(d), Events: unix.POLLOUT}}, -1)
-		case errors.Is(err, unix.EINTR):
-		case err != nil:
-			return written, err
-		default:
-			written += n
-		}
-	}
-	return written, nil
 }
 
 // Run serves one call and gives the exit status.
@@ -154,8 +137,8 @@ func (r *Request) readStdin() error {
 	if err := types.Decode(r.Stdin, &r.Conf); err != nil {
 		return err
 	}
-	if r.Conf.Valid == nil {
-		r.Conf.Valid = r.Conf.ValidOld
+	if r.Conf.Type == "" && len(r.Conf.Plugins) > 0 {
+		return types.Errorf(types.CodeConfig, "the configuration is a list of plugins (a conflist): a plugin takes one of them, with the \"name\" and \"cniVersion\" of the list")
 	}
 	if r.Conf.Name == "" {
 		return types.Errorf(types.CodeConfig, "missing network name: the configuration needs a \"name\"")
@@ -166,10 +149,15 @@ func (r *Request) readStdin() error {
 	return r.agreeOnVersion()
 }
 
-// agreeOnVersion applies the plugin's own range and the verb's.
+// agreeOnVersion applies the plugin's own range and the verb's. DEL must finish, so it
+// takes a version that it does not know for the newest.
 func (r *Request) agreeOnVersion() error {
 	v, err := types.ParseVersion(r.Conf.CNIVersion)
-	if err != nil || v < r.plugin.since() {
+	if err != nil && r.Command == "DEL" {
+		r.Warn("cniVersion %q is not known; DEL takes it for %s", r.Conf.CNIVersion, types.Newest)
+		v, err = types.Newest, nil
+	}
+	if err != nil || v < r.plugin.since() && r.Command != "DEL" {
 		return &types.Error{
 			Code:    types.CodeVersion,
 			Msg:     "incompatible CNI versions",
@@ -205,6 +193,9 @@ func (r *Request) serve() (err error) {
 	}
 	defer func() { err = r.finish(recover(), err) }()
 	r.openLog()
+	if err := r.lockAttachment(verb); err != nil {
+		return err
+	}
 	if err := r.openNamespaces(verb); err != nil {
 		return err
 	}
@@ -240,7 +231,7 @@ func (r *Request) printVersions() error {
 	b, err := json.Marshal(struct {
 		CNIVersion        string   `json:"cniVersion"`
 		SupportedVersions []string `json:"supportedVersions"`
-	}{types.Newest.String(), types.VersionsSince(r.plugin.since())})
+	}{r.versionAsked().String(), types.VersionsSince(r.plugin.since())})
 	if err != nil {
 		return err
 	}
@@ -285,10 +276,19 @@ func add(r *Request) error {
 }
 
 // gc calls the handler only with a list of what lives on: without one (cnitool gc),
-// everything would have to be taken for garbage.
+// everything would have to be taken for garbage. One plugin of a chain says so.
 func gc(r *Request) error {
-	if r.Conf.Valid == nil && r.plugin.GC != nil {
-		r.Warn("GC without cni.dev/valid-attachments: nothing is collected")
+	var conf types.GCConf
+	if err := types.Decode(r.Stdin, &conf); err != nil {
+		return err
+	}
+	if r.valid = conf.Valid; r.valid == nil {
+		r.valid = conf.ValidOld
+	}
+	if r.valid == nil {
+		if r.plugin.GC != nil && !r.plugin.Chained {
+			r.Warn("GC without cni.dev/valid-attachments: nothing is collected")
+		}
 		return nil
 	}
 	return quiet(func(p Plugin) func(*Request) error { return p.GC })(r)

@@ -23,7 +23,7 @@ import (
 // TestMain lets the test binary stand for a plugin (see TestReaderThatWentAway).
 func TestMain(m *testing.M) {
 	if file := os.Getenv("SKEL_TEST_PLUGIN"); file != "" {
-		skel.Main(skel.Plugin{Name: "test", IPAM: true, Add: func(r *skel.Request) (*types.Result, error) {
+		skel.Main(skel.Plugin{Name: "test", IPAM: os.Getenv("SKEL_TEST_NODE") == "", Add: func(r *skel.Request) (*types.Result, error) {
 			_, err := io.ReadAll(os.NewFile(3, "gate")) // until the reader is gone
 			r.Undo.Push("write", func() error { return os.WriteFile(file, []byte("undone"), 0o600) })
 			return &types.Result{}, err
@@ -99,7 +99,10 @@ func run(t *testing.T, p skel.Plugin, c call) outcome {
 		c.out = &stdout
 	}
 	env := []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_NETNS=" + gone, "CNI_IFNAME=eth0", "CNI_PATH=/bin"}
-	code := skel.Run(p, skel.Env{Environ: append(env, c.env...), Stdin: c.stdin, Stdout: c.out, Stderr: &stderr})
+	code := skel.Run(p, skel.Env{
+		Environ: append(slices.Clone(c.env), env...), // the first setting counts
+		Stdin:   c.stdin, Stdout: c.out, Stderr: &stderr, Lock: filepath.Join(t.TempDir(), "lock"),
+	})
 	o := outcome{code: code, stdout: stdout.String(), stderr: stderr.String()}
 	if code != 0 && c.out == io.Writer(&stdout) {
 		o.err = new(failure)
@@ -215,16 +218,22 @@ func (u unreadable) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-func TestVersionDoesNotReadStdin(t *testing.T) {
+func TestVersionAnswersInTheVersionOfTheCaller(t *testing.T) {
 	p := plugin(new([]string))
 	p.Since = types.V030
-	o := run(t, p, call{
-		env:   []string{"CNI_COMMAND=VERSION", "CNI_CONTAINERID=", "CNI_NETNS=", "CNI_IFNAME=", "CNI_PATH="},
-		stdin: unreadable{t},
-	})
-	want := `{"cniVersion":"1.1.0","supportedVersions":["0.3.0","0.3.1","0.4.0","1.0.0","1.1.0"]}` + "\n"
-	if o.code != 0 || o.stdout != want {
-		t.Errorf("%+v", o)
+	env := []string{"CNI_COMMAND=VERSION", "CNI_CONTAINERID=", "CNI_NETNS=", "CNI_IFNAME=", "CNI_PATH="}
+	for stdin, want := range map[string]string{
+		``: "1.1.0", `{"cniVersion":"0.4.0"}`: "0.4.0", ` {"cniVersion": "0.2.0"}` + "\n\n": "0.2.0", `{"cniVersion":"0.4.0"} more`: "0.4.0",
+		`{}`: "1.1.0", `{"cniVersion":"9.9.9"}`: "1.1.0", `{"cniVersion":7}`: "1.1.0", `garbage`: "1.1.0", `{"cniVersion":"0.4`: "1.1.0",
+	} {
+		o := run(t, p, call{env: env, stdin: strings.NewReader(stdin)})
+		want := `{"cniVersion":"` + want + `","supportedVersions":["0.3.0","0.3.1","0.4.0","1.0.0","1.1.0"]}` + "\n"
+		if o.code != 0 || o.stdout != want || o.stderr != "" {
+			t.Errorf("%q: %+v", stdin, o)
+		}
+	}
+	if o := run(t, p, call{env: env, stdin: broken{}}); o.code != 0 {
+		t.Errorf("stdin cannot be read: %+v", o)
 	}
 }
 
@@ -286,6 +295,10 @@ func TestConfiguration(t *testing.T) {
 		{`{"cniVersion":"1.1.0","name":"a/b"}`, 7, `invalid characters in network name`, "a/b"},
 		{`{"cniVersion":"1.1.0","name":"-a"}`, 7, `invalid characters in network name`, "-a"},
 		{`{"cniVersion":"1.1.0","name":".."}`, 7, `invalid characters in network name`, ".."},
+		{`{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"test"}]}`, 7, `the configuration is a list of plugins (a conflist): ` +
+			`a plugin takes one of them, with the "name" and "cniVersion" of the list`, ""},
+		{`{"cniVersion":"1.1.0","plugins":[]}`, 7, `the configuration is a list of plugins (a conflist): ` +
+			`a plugin takes one of them, with the "name" and "cniVersion" of the list`, ""},
 		{`{"cniVersion":"1.0","name":"net"}`, 1, "incompatible CNI versions",
 			`config is "1.0", plugin supports ["0.3.0" "0.3.1" "0.4.0" "1.0.0" "1.1.0"]`},
 		{`{"cniVersion":"1.2.0","name":"net"}`, 1, "incompatible CNI versions",
@@ -303,9 +316,27 @@ func TestConfiguration(t *testing.T) {
 			t.Errorf("%s: %s, calls %v", tc.conf, o.stdout, calls)
 		}
 	}
-	for _, good := range []string{`{"CNIVERSION":"1.1.0","NAME":"9.-_Z","unknown":[]}`, "\n" + plain + "\n"} {
+	for _, good := range []string{`{"CNIVERSION":"1.1.0","NAME":"9.-_Z","unknown":[]}`, "\n" + plain + "\n", `{"cniVersion":"1.1.0","name":"net","type":"test","plugins":[]}`} {
 		if o := run(t, plugin(new([]string)), call{conf: good}); o.code != 0 {
 			t.Errorf("%s: %s", good, o.stdout)
+		}
+	}
+}
+
+// TestDELOfAnyVersion: DEL must finish, be the version one that this plugin does not know,
+// or not any more.
+func TestDELOfAnyVersion(t *testing.T) {
+	for version, warns := range map[string]bool{"1.1.0": false, "0.2.0": false, "": false, "1.2.0": true, "x": true} {
+		var calls []string
+		p := plugin(&calls)
+		p.Since = types.V030
+		conf := fmt.Sprintf(`{"cniVersion":%q,"name":"net"}`, version)
+		o := run(t, p, call{env: []string{"CNI_COMMAND=DEL"}, conf: conf})
+		if o.code != 0 || !slices.Equal(calls, []string{"DEL"}) || (o.stderr != "") != warns {
+			t.Errorf("%q: %+v, calls %v", version, o, calls)
+		}
+		if warns && o.stderr != fmt.Sprintf("test: warning: cniVersion %q is not known; DEL takes it for 1.1.0\n", version) {
+			t.Errorf("%q: stderr %q", version, o.stderr)
 		}
 	}
 }
@@ -654,6 +685,37 @@ func TestGCKeepsWhatIsValid(t *testing.T) {
 	}
 }
 
+// TestListOfGC: only GC reads it, so that only GC fails by it.
+func TestListOfGC(t *testing.T) {
+	for list, code := range map[string]uint{`7`: 6, `[{"containerID":1}]`: 6, `[{"containerID":"c"}]`: 7, `[null]`: 7} {
+		for _, key := range []string{"cni.dev/valid-attachments", "cni.dev/attachments"} {
+			for _, verb := range []string{"ADD", "CHECK", "DEL", "STATUS", "GC"} {
+				var calls []string
+				conf := fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net",%q:%s}`, key, list)
+				o := run(t, plugin(&calls), call{env: []string{"CNI_COMMAND=" + verb}, conf: conf})
+				switch {
+				case verb != "GC" && (o.code != 0 || len(calls) != 1):
+					t.Errorf("%s %s: %s, calls %v", verb, conf, o.stdout, calls)
+				case verb == "GC" && (o.err == nil || o.err.Code != code || !strings.Contains(o.err.Msg, key) || calls != nil):
+					t.Errorf("%s %s: %s, calls %v", verb, conf, o.stdout, calls)
+				}
+			}
+		}
+	}
+}
+
+// TestOnePluginOfAChainWarns of a GC without a list.
+func TestOnePluginOfAChainWarns(t *testing.T) {
+	for chained, want := range map[bool]string{false: "test: warning: GC without cni.dev/valid-attachments: nothing is collected\n", true: ""} {
+		var calls []string
+		p := plugin(&calls)
+		p.Chained = chained
+		if o := run(t, p, call{env: []string{"CNI_COMMAND=GC"}}); o.code != 0 || o.stderr != want || calls != nil {
+			t.Errorf("chained %t: %+v, calls %v", chained, o, calls)
+		}
+	}
+}
+
 func TestArgs(t *testing.T) {
 	for _, tc := range []struct {
 		verb, args, want string
@@ -682,9 +744,9 @@ func TestArgs(t *testing.T) {
 }
 
 func TestAttachmentAndEnvironment(t *testing.T) {
-	env := []string{"CNI_IFNAME=eth1", "CNI_IFNAME=eth2", "OTHER=x=y"}
+	env := []string{"CNI_IFNAME=eth2", "CNI_IFNAME=eth1", "OTHER=x=y"}
 	o := run(t, adds(func(r *skel.Request) (*types.Result, error) {
-		if a := r.Attachment().String(); a != "net/c1/eth2" { // the last setting counts
+		if a := r.Attachment().String(); a != "net/c1/eth2" { // as os.Getenv has it
 			t.Error(a)
 		}
 		if string(r.Stdin) != plain || r.Path != "/bin" || r.NetNS != gone || !slices.Contains(r.Environ(), "OTHER=x=y") {
@@ -802,6 +864,48 @@ func TestLogs(t *testing.T) {
 	o := run(t, steps, call{env: []string{"CNI_LOG_FILE=" + file + "/x"}})
 	if o.code != 0 || !strings.HasPrefix(o.stderr, "test: warning: CNI_LOG_FILE: ") {
 		t.Errorf("%+v", o)
+	}
+	o = run(t, steps, call{env: []string{"CNI_LOG_LEVEL=nonsense"}})
+	if o.code != 0 || o.stderr != "test: warning: CNI_LOG_LEVEL: unknown level \"nonsense\": the only one is debug\n" {
+		t.Errorf("%+v", o)
+	}
+}
+
+// TestLogFileOfAnotherKind: a call waits for nobody who should read its log.
+func TestLogFileOfAnotherKind(t *testing.T) {
+	dir := t.TempDir()
+	pipe := dir + "/pipe"
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	steps := adds(func(r *skel.Request) (*types.Result, error) {
+		for range 10_000 { // far more than a pipe has room for
+			if err := r.Trace.Do("add link x", func() error { return nil }); err != nil {
+				return nil, err
+			}
+		}
+		return &types.Result{}, nil
+	})
+	warned := func(path, want string) {
+		t.Helper()
+		o := run(t, steps, call{env: []string{"CNI_LOG_FILE=" + path}})
+		if o.code != 0 || want == "" && o.stderr != "" || !strings.Contains(o.stderr, want) {
+			t.Errorf("%s: %+v, want %q", path, o, want)
+		}
+	}
+	warned(pipe, "test: warning: CNI_LOG_FILE: open "+pipe+": no such device or address: a socket, or a named pipe that nobody reads\n")
+	warned(dir, "is a directory\n")
+	warned("/dev/null", "")
+	reader, err := os.OpenFile(pipe, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = reader.Close() }()
+	warned(pipe, "")
+	if line := make([]byte, 20); true {
+		if _, err := reader.Read(line); err != nil || !strings.HasPrefix(string(line), `{"time":`) {
+			t.Errorf("the reader of the pipe got %q, %v", line, err)
+		}
 	}
 }
 

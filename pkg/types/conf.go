@@ -21,9 +21,15 @@ type Conf struct {
 	DNS        DNS             `json:"dns"`
 	PrevResult json.RawMessage `json:"prevResult"`
 	Strict     bool            `json:"strict"`
-	// Valid lists the attachments of this network that live on (GC only). Runtimes
-	// with libcni 1.1.0 say it under ValidOld, which is what the specification
-	// called it at first (containernetworking/cni issue 1101).
+	// Plugins is in a list of configurations, and in no configuration of one plugin.
+	Plugins json.RawMessage `json:"plugins"`
+}
+
+// GCConf is what GC reads besides. The other verbs do not: they must not fail by it.
+type GCConf struct {
+	// Valid lists the attachments of this network that live on. Runtimes with libcni
+	// 1.1.0 say it under ValidOld, which is what the specification called it at first
+	// (containernetworking/cni#1101).
 	Valid    ValidAttachments `json:"cni.dev/valid-attachments"`
 	ValidOld ValidAttachments `json:"cni.dev/attachments"`
 }

@@ -34,11 +34,11 @@ type pluginConf struct {
 func TestDecode(t *testing.T) {
 	var conf pluginConf
 	text := ` {"CNIVersion":"1.1.0","NAME":"n","isgateway":true,"nested":{"SUBNET":"10.0.0.0/8","mac":null},"ranges":[[{"subnet":"fd00::/8"}]],
-		"mtu":null,"bridge":null,"prevResult":null,"cni.dev/valid-attachments":[{"containerID":"c","ifname":"i"}],"unknown":{}} `
+		"mtu":null,"bridge":null,"prevResult":null,"plugins":[7],"unknown":{}} `
 	if err := Decode([]byte(text), &conf); err != nil {
 		t.Fatal(err)
 	}
-	if conf.Name != "n" || !conf.IsGateway || conf.Nested.Subnet != prefix("10.0.0.0/8") || conf.Ranges[0][0].Subnet != prefix("fd00::/8") || len(conf.Valid) != 1 {
+	if conf.Name != "n" || !conf.IsGateway || conf.Nested.Subnet != prefix("10.0.0.0/8") || conf.Ranges[0][0].Subnet != prefix("fd00::/8") || string(conf.Plugins) != "[7]" {
 		t.Errorf("%+v", conf)
 	}
 }
@@ -68,7 +68,6 @@ func TestDecodeNamesWhatIsWrong(t *testing.T) {
 		{`{"nested":{"Subnet":"10.0.0.0"}}`, CodeConfig, `invalid configuration: key "nested.Subnet": netip.ParsePrefix("10.0.0.0"): no '/'`},
 		{`{"nested":{"mac":"zz"}}`, CodeConfig, `invalid configuration: key "nested.mac": invalid MAC address "zz"`},
 		{`{"ranges":[[{}],[{},{"subnet":"x"}]]}`, CodeConfig, `invalid configuration: key "ranges[1][1].subnet": netip.ParsePrefix("x"): no '/'`},
-		{`{"cni.dev/valid-attachments":[{"containerID":1}]}`, CodeDecode, `decode configuration: key "cni.dev/valid-attachments[0].containerID": want a string, have number`},
 	} {
 		err := Decode([]byte(tc.text), &pluginConf{})
 		if err == nil || err.Error() != tc.want || AsError(err).Code != tc.code {
@@ -85,7 +84,7 @@ func TestValidAttachments(t *testing.T) {
 		`{"cni.dev/valid-attachments":[{"containerID":"c","ifname":"i"}]}`: "[{c i}]",
 		`{"CNI.DEV/valid-attachments":[{"CONTAINERID":"c","ifName":"i"}]}`: "[{c i}]",
 	} {
-		var conf Conf
+		var conf GCConf
 		err := Decode([]byte(text), &conf)
 		got := fmt.Sprint(conf.Valid)
 		if conf.Valid == nil {
@@ -93,6 +92,18 @@ func TestValidAttachments(t *testing.T) {
 		}
 		if err != nil || got != want {
 			t.Errorf("%s: %s, %v, want %s", text, got, err, want)
+		}
+	}
+}
+
+func TestValidAttachmentsRefused(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"cni.dev/valid-attachments":[{"containerID":1}]}`: `decode configuration: key "cni.dev/valid-attachments[0].containerID": want a string, have number`,
+		`{"cni.dev/attachments":[{"containerID":"c"}]}`: `invalid configuration: key "cni.dev/attachments": ` +
+			`an entry of cni.dev/valid-attachments without containerID or ifname: what it keeps cannot be told, so nothing is collected`,
+	} {
+		if err := Decode([]byte(text), new(GCConf)); err == nil || err.Error() != want {
+			t.Errorf("%s: %v, want %q", text, err, want)
 		}
 	}
 }

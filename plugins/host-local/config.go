@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/plumb-cni/plumb/pkg/skel"
@@ -24,6 +25,7 @@ type config struct {
 	requested  []netip.Addr // addresses that must be given, each once
 	routes     []types.Route
 	resolvConf string // path; empty: no dns in the result
+	statusFull bool   // STATUS fails with a range set that is exhausted
 }
 
 // A place is what DEL and GC need of a configuration: all else may be broken.
@@ -52,6 +54,7 @@ type rawIPAM struct {
 	ResolvConf string        `json:"resolvConf"`
 	Exclude    []*string     `json:"exclude"`
 	Cooldown   int64         `json:"cooldown"`
+	StatusFull bool          `json:"failStatusWhenFull"`
 }
 
 type rawRange struct {
@@ -101,8 +104,7 @@ type rawArgs struct {
 // An input is all that a config is made of.
 type input struct {
 	raw     rawConf
-	argIP   string // IP of CNI_ARGS
-	hasIP   bool
+	argIP   string // IP of CNI_ARGS; empty: none is asked for
 	version types.Version
 	command string
 }
@@ -118,8 +120,25 @@ func parse(r *skel.Request) (*config, error) {
 	if err != nil {
 		return nil, err
 	}
-	in.argIP, in.hasIP = args[types.ArgIP]
-	return in.config()
+	in.argIP = args[types.ArgIP]
+	conf, err := in.config()
+	if err == nil && r.Conf.Strict && r.Command == "ADD" {
+		conf.warnOfGateways(r)
+	}
+	return conf, err
+}
+
+// warnOfGateways names the gateways outside of their subnets. They are legitimate where
+// the interface plugin adds a route to them (ptp), or where the subnet is a part of a
+// larger one, in which the router is.
+func (c *config) warnOfGateways(r *skel.Request) {
+	for _, set := range c.sets {
+		for _, one := range set {
+			if !one.subnet.Contains(one.gateway) && !one.gateway.IsLinkLocalUnicast() {
+				r.Warn("gateway %s is outside of the subnet %s", one.gateway, one.subnet)
+			}
+		}
+	}
 }
 
 // parsePlace reads what DEL and GC need. A cooldown that makes no sense is none.
@@ -164,7 +183,7 @@ func (in *input) config() (*config, error) {
 	var errs problems
 	where, err := newPlace(raw.DataDir, raw.Cooldown)
 	errs.add(err)
-	conf := &config{place: where, resolvConf: raw.ResolvConf}
+	conf := &config{place: where, resolvConf: raw.ResolvConf, statusFull: raw.StatusFull}
 	if raw.Cooldown < 0 || raw.Cooldown > maxCooldown {
 		errs.addf("cooldown %d is not between 0 and %d seconds", raw.Cooldown, maxCooldown)
 	}
@@ -224,18 +243,47 @@ func (in *input) rangeSets(errs *problems) []rangeSet {
 		var bad problems
 		sets[i] = parseRangeSet(one, &bad)
 		for _, err := range bad {
-			errs.addf("invalid range set %d: %w", i, err)
+			errs.addf("invalid %s: %w", setName(i, rawSubnets(one)), err)
 		}
 	}
 	for i, set := range sets {
 		for j, later := range sets[i+1:] {
 			if set.overlaps(later) {
-				errs.addf("range set %d overlaps with %d", i, i+1+j)
+				errs.addf("%s overlaps with %d (%s)", set.name(i), i+j+2, strings.Join(later.subnets(), ", "))
 			}
 		}
 	}
 	in.checkFamilies(sets, errs)
 	return sets
+}
+
+// setName is how messages name the range set with an index: people count from 1.
+func setName(index int, subnets []string) string {
+	if len(subnets) == 0 {
+		return fmt.Sprintf("range set %d", index+1)
+	}
+	return fmt.Sprintf("range set %d (%s)", index+1, strings.Join(subnets, ", "))
+}
+
+func (s rangeSet) name(index int) string { return setName(index, s.subnets()) }
+
+func (s rangeSet) subnets() []string {
+	var texts []string
+	for _, r := range s {
+		texts = append(texts, r.subnet.String())
+	}
+	return texts
+}
+
+// rawSubnets are the subnets of a set as they are written.
+func rawSubnets(set []*rawRange) []string {
+	var texts []string
+	for _, r := range set {
+		if r != nil && r.Subnet != "" {
+			texts = append(texts, r.Subnet)
+		}
+	}
+	return texts
 }
 
 // checkFamilies: before 0.3.0 a result has room for one address a family.
@@ -267,7 +315,7 @@ func parseRangeSet(raw []*rawRange, errs *problems) rangeSet {
 	var set rangeSet
 	for i, one := range raw {
 		if one == nil {
-			errs.addf("range %d is null", i)
+			errs.addf("range %d is null", i+1)
 			continue
 		}
 		r, ok := one.parse(errs)
@@ -323,11 +371,19 @@ func (raw rawRange) parse(errs *problems) (ipRange, bool) {
 	if !unicast(r.from) || !unicast(r.to) {
 		errs.addf("range %s: a multicast or unspecified address cannot be an interface's", r.run)
 	}
-	// A link-local gateway is on the link whatever the subnet.
-	if !subnet.Contains(r.gateway) && !(r.gateway.IsLinkLocalUnicast() && r.gateway.Is4() == subnet.Addr().Is4()) {
-		errs.addf("gateway %s not in network %s", r.gateway, subnet)
-	}
+	checkGateway(r, errs)
 	return r, len(*errs) == before
+}
+
+// checkGateway does not look for the gateway in the subnet: the reference plugin does not,
+// and configurations rely on it (see warnOfGateways).
+func checkGateway(r ipRange, errs *problems) {
+	switch {
+	case r.gateway.Is4() != r.subnet.Addr().Is4():
+		errs.addf("gateway %s is not of the family of %s", r.gateway, r.subnet)
+	case !unicast(r.gateway):
+		errs.addf("gateway %s: a multicast or unspecified address cannot be a router's", r.gateway)
+	}
 }
 
 // unicast: the kernel drops what comes from an IPv4 multicast address as martian
@@ -436,7 +492,7 @@ func (in *input) requests(errs *problems) []netip.Addr {
 			all = append(all, ip)
 		}
 	}
-	if in.hasIP {
+	if in.argIP != "" {
 		add("CNI_ARGS: IP", in.argIP)
 	}
 	for _, list := range []struct {

@@ -13,6 +13,7 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/test/nstest"
+	"golang.org/x/sys/unix"
 )
 
 func TestHostLocal(t *testing.T) {
@@ -147,7 +148,7 @@ func (b *bed) likeReference(f func()) {
 	lock, err := os.OpenFile(b.net("lock"), os.O_RDONLY|os.O_CREATE, 0o750)
 	Expect(err).NotTo(HaveOccurred())
 	defer func() { Expect(lock.Close()).To(Succeed()) }()
-	Expect(flock(int(lock.Fd()), 2)).To(Succeed())
+	Expect(unix.Flock(int(lock.Fd()), unix.LOCK_EX)).To(Succeed())
 	f()
 }
 

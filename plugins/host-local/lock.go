@@ -8,39 +8,22 @@ import (
 	"strings"
 	"time"
 
+	"github.com/plumb-cni/plumb/pkg/lock"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"golang.org/x/sys/unix"
 )
 
-// acquire takes the flock of fd, the lock file at path, within wait. The error of a
+// acquire takes the flock of fd, the lock file at path, within the limit. The error of a
 // lock not got in time has CodeTryAgain and names the holder.
-func acquire(fd int, path string, wait time.Duration) error {
-	err := flock(fd, unix.LOCK_EX|unix.LOCK_NB)
-	if err == nil {
-		return nil
+func acquire(fd int, path string, limit time.Duration) error {
+	err := lock.Flock(fd, limit)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return types.Errorf(types.CodeTryAgain, "lock %s: held by %s for over %s; if it hangs, end it and try again", path, holder(fd), limit)
 	}
-	if !errors.Is(err, unix.EWOULDBLOCK) {
+	if err != nil {
 		return types.Errorf(types.CodeIO, "lock %s: %w", path, err)
 	}
-	// A waiter in the kernel is served in its turn, beside those of the reference; one
-	// that asks from time to time would starve. A thread that waits in vain ends with
-	// the process; should it still get the lock, then for a file that is closed.
-	got := make(chan error, 1)
-	go func() { got <- flock(fd, unix.LOCK_EX) }()
-	select {
-	case err := <-got:
-		return types.Coded(types.CodeIO, err)
-	case <-time.After(wait):
-		return types.Errorf(types.CodeTryAgain, "lock %s: held by %s for over %s; if it hangs, end it and try again", path, holder(fd), wait)
-	}
-}
-
-func flock(fd, how int) error {
-	for {
-		if err := unix.Flock(fd, how); !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
+	return nil
 }
 
 // holder says who has the flock of fd, as far as /proc/locks knows: it lists locks

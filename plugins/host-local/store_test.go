@@ -38,7 +38,7 @@ var _ = Describe("the index", func() {
 	})
 
 	It("finds the last free address of a large pool, and says when there is none, without reading it", func() {
-		t := try{ipam: `"subnet": "10.1.0.0/16", "rangeEnd": "10.1.15.255"`}
+		t := try{ipam: `"subnet": "10.1.0.0/16", "rangeEnd": "10.1.15.255", "failStatusWhenFull": true`}
 		for i := 2; i < 4096; i++ {
 			if i != 3000 {
 				b.put(fmt.Sprintf("10.1.%d.%d", i>>8, i&255), fmt.Sprint("x", i, "\r\neth0"))
@@ -55,7 +55,7 @@ var _ = Describe("the index", func() {
 	})
 
 	It("looks again at an exhausted large pool after a while", func() {
-		t := try{ipam: `"subnet": "10.1.0.0/16", "rangeEnd": "10.1.3.255"`}
+		t := try{ipam: `"subnet": "10.1.0.0/16", "rangeEnd": "10.1.3.255", "failStatusWhenFull": true`}
 		for i := 2; i < 1024; i++ {
 			b.put(fmt.Sprintf("10.1.%d.%d", i>>8, i&255), fmt.Sprint("x", i, "\r\neth0"))
 		}

@@ -69,15 +69,23 @@ func (c *config) assign() ([]netip.Addr, error) {
 			return nil, types.Errorf(types.CodeConfig, "failed to allocate for range %d: requested IP address %s is one that \"exclude\" keeps back", n, ip)
 		}
 	}
-	for n, set := range c.sets {
-		if !set.gives() {
-			return nil, types.Errorf(types.CodeConfig, "range set %d (%s) has no address to give: the gateway and \"exclude\" keep back all", n, set)
-		}
+	if err := c.canGive(); err != nil {
+		return nil, err
 	}
 	if len(left) > 0 {
 		return nil, types.Errorf(types.CodeConfig, "failed to allocate all requested IPs: %s", strings.Join(left, " "))
 	}
 	return wanted, nil
+}
+
+// canGive names a set of which no address may ever be given out.
+func (c *config) canGive() error {
+	for n, set := range c.sets {
+		if !set.gives() {
+			return types.Errorf(types.CodeConfig, "%s has no address to give: the gateway and \"exclude\" keep back all", set.name(n))
+		}
+	}
+	return nil
 }
 
 // allocate takes an address of each set. The cursors are written when all are
@@ -316,27 +324,40 @@ func (c *config) compare(r *skel.Request, held []holding, prev *types.Result) er
 // statusWait is shorter than the interval of those who ask.
 const statusWait = 2 * time.Second
 
-// status says whether an ADD would find an address and could keep it.
+// status reports whether ADD could keep an address, and with failStatusWhenFull whether
+// it would find one. A pool that is full for a while is no failure otherwise: containerd
+// reports a network whose STATUS fails as not ready, and Kubernetes then evicts the pods
+// of the node, which run well.
 func (h host) status(r *skel.Request) error {
+	return types.NotAvailable(h.available(r))
+}
+
+func (h host) available(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {
+		return err
+	}
+	if err := conf.canGive(); err != nil {
 		return err
 	}
 	h.wait = min(h.wait, statusWait)
 	st := h.store(r, conf.place)
 	if err := writable(st.dir); err != nil {
-		return types.Errorf(types.CodeNotAvailable, "%w", err)
+		return err
 	}
-	err = st.locked(func(se *session) error { return se.exhausted(conf.sets) })
+	look := func(se *session) error {
+		if !conf.statusFull {
+			return nil
+		}
+		return se.exhausted(conf.sets)
+	}
+	err = st.locked(look)
 	if errors.Is(err, fs.ErrNotExist) {
 		se := st.session()
 		se.index, se.walked = newIndex(nil), true
-		err = se.exhausted(conf.sets)
+		return look(se)
 	}
-	if err != nil {
-		return types.Errorf(types.CodeNotAvailable, "%w", err)
-	}
-	return nil
+	return err
 }
 
 // exhausted names the sets that have no address to give.
@@ -344,7 +365,7 @@ func (se *session) exhausted(sets []rangeSet) error {
 	var errs []error
 	for n, set := range sets {
 		if _, err := se.next(turn{set: set, last: se.cursor(n)}); err != nil {
-			errs = append(errs, fmt.Errorf("range set %d: %w", n, err))
+			errs = append(errs, fmt.Errorf("%s: %w", set.name(n), err))
 		}
 	}
 	return errors.Join(errs...)

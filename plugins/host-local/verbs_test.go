@@ -91,10 +91,22 @@ var _ = Describe("ADD", func() {
 		Entry("args", try{more: `"args": {"cni": {"ips": ["10.1.2.78"]}}`}, "10.1.2.78/24"),
 		Entry("runtimeConfig", try{more: `"RuntimeConfig": {"IPs": ["10.1.2.79/24"]}`}, "10.1.2.79/24"),
 		Entry("the same thrice", try{args: "IP=10.1.2.7", more: `"args": {"cni": {"ips": ["10.1.2.7"]}}, "runtimeConfig": {"ips": ["10.1.2.7/24"]}`}, "10.1.2.7/24"),
+		Entry("nothing: IP in CNI_ARGS is empty", try{args: "IP="}, "10.1.2.2/24"),
 		Entry("of one set of two", try{ipam: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]`, args: "IP=fd00::77"}, "10.1.2.2/24 fd00::77/64"),
 		Entry("of both", try{ipam: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]`,
 			more: `"runtimeConfig": {"ips": ["fd00::77", "10.1.2.9"]}`}, "10.1.2.9/24 fd00::77/64"),
 	)
+
+	It("hands on a gateway outside the subnet, and warns of it in a strict configuration", func() {
+		slice := try{ipam: `"subnet": "10.1.2.64/26", "gateway": "10.1.2.1"`}
+		Expect(b.run("ADD", "c1", slice).Result(GinkgoTB()).IPs[0].Gateway.String()).To(Equal("10.1.2.1"))
+		for _, verb := range []string{"ADD", "CHECK", "STATUS", "DEL"} {
+			r := b.run(verb, map[string]string{"ADD": "c2", "CHECK": "c1", "DEL": "c1"}[verb], slice).OK(GinkgoTB())
+			Expect(r.Stderr).To(BeEmpty(), verb)
+		}
+		slice.more = `"strict": true`
+		Expect(b.run("ADD", "c3", slice).OK(GinkgoTB()).Stderr).To(Equal("host-local: warning: gateway 10.1.2.1 is outside of the subnet 10.1.2.64/26\n"))
+	})
 
 	DescribeTable("refuses what cannot be given, and takes nothing else for it", func(t try, code uint, want string) {
 		b.put("10.1.2.9", "other\r\neth0")
@@ -112,9 +124,9 @@ var _ = Describe("ADD", func() {
 			"failed to allocate for range 1: requested IP address 10.1.2.9 is not available"),
 		Entry("excluded", try{ipam: subnet + `, "exclude": ["10.1.2.8/30"]`, args: "IP=10.1.2.10"}, uint(7), "10.1.2.10"),
 		Entry("where all is excluded", try{ipam: subnet + `, "exclude": ["10.1.0.0/16"]`}, uint(7),
-			`range set 0 (10.1.2.1-10.1.2.254) has no address to give: the gateway and "exclude" keep back all`),
+			`range set 1 (10.1.2.0/24) has no address to give: the gateway and "exclude" keep back all`),
 		Entry("where there is only the gateway", try{ipam: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.3.0/24", "rangeEnd": "10.1.3.1"}]]`}, uint(7),
-			"range set 1 (10.1.3.1-10.1.3.1) has no address to give"),
+			"range set 2 (10.1.3.0/24) has no address to give"),
 		Entry("out of range", try{args: "IP=10.1.9.9"}, uint(7), "failed to allocate all requested IPs: 10.1.9.9"),
 		Entry("two of one set", try{more: `"runtimeConfig": {"ips": ["10.1.2.5", "10.1.2.6", "10.7.7.7"]}`}, uint(7), "failed to allocate all requested IPs: 10.1.2.6 10.7.7.7"),
 		Entry("no address", try{args: "IP=x"}, uint(7), "CNI_ARGS: IP: invalid IP address: x"),
@@ -367,25 +379,34 @@ var _ = Describe("STATUS", func() {
 		b.ok("STATUS", "", try{ipam: `"routes": []`})
 	})
 
-	It("names each set that is exhausted", func() {
-		t := try{ipam: `"ranges": [[{"subnet": "10.1.2.0/30"}], [{"subnet": "10.1.3.0/24"}]]`}
+	It("is good with a full pool: containers that run lose nothing by it", func() {
+		t := try{ipam: `"subnet": "10.1.2.0/30"`}
+		b.add("c1", t)
+		b.ok("STATUS", "", t)
+		Expect(b.fails("ADD", "c2", t).Code).To(Equal(uint(types.CodeTryAgain)))
+	})
+
+	It("names each set that is exhausted with failStatusWhenFull", func() {
+		t := try{ipam: `"failStatusWhenFull": true, "ranges": [[{"subnet": "10.1.2.0/30"}], [{"subnet": "10.1.3.0/24"}]]`}
 		b.add("c1", t)
 		f := b.fails("STATUS", "", t)
 		Expect(f.Code).To(Equal(uint(types.CodeNotAvailable)))
-		Expect(f.Msg).To(Equal("range set 0: no IP addresses available in range set: 10.1.2.1-10.1.2.2"))
+		Expect(f.Msg).To(Equal("range set 1 (10.1.2.0/30): no IP addresses available in range set: 10.1.2.1-10.1.2.2"))
 		b.ok("DEL", "c1", t)
 		b.ok("STATUS", "", t)
 	})
 
 	It("sees a pool that is excluded as a whole", func() {
-		Expect(b.fails("STATUS", "", try{ipam: subnet + `, "exclude": ["10.1.0.0/16"]`}).Code).To(Equal(uint(types.CodeNotAvailable)))
+		f := b.fails("STATUS", "", try{ipam: subnet + `, "exclude": ["10.1.0.0/16"]`})
+		Expect(f.Code).To(Equal(uint(types.CodeNotAvailable)))
+		Expect(f.Msg).To(ContainSubstring("has no address to give"))
 	})
 })
 
 var _ = Describe("cooldown", func() {
 	var b *bed
 	BeforeEach(func() { b = newBed() })
-	cool := try{ipam: `"subnet": "10.1.2.0/29", "rangeEnd": "10.1.2.3", "cooldown": 30`}
+	cool := try{ipam: `"subnet": "10.1.2.0/29", "rangeEnd": "10.1.2.3", "cooldown": 30, "failStatusWhenFull": true`}
 
 	It("keeps a released address back", func() {
 		b.add("c1", cool)

@@ -18,5 +18,5 @@ type host struct {
 }
 
 func (h host) plugin() skel.Plugin {
-	return skel.Plugin{Name: "tuning", Add: h.add, Del: del, Check: check, Status: h.status, GC: gc}
+	return skel.Plugin{Name: "tuning", Chained: true, Add: h.add, Del: del, Check: check, Status: h.status, GC: gc}
 }

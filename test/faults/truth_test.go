@@ -497,7 +497,7 @@ type condition struct {
 }
 
 func conditions() []condition {
-	const small = `"ipam": {"type": "host-local", "dataDir": "DIR/leases", "subnet": "10.1.0.0/30"}`
+	const small = `"ipam": {"type": "host-local", "dataDir": "DIR/leases", "failStatusWhenFull": true, "subnet": "10.1.0.0/30"}`
 	exhaust := func(l *lab) { l.attached("holder", 7999) }
 	readOnly := func(l *lab) { mountAt(l.dir, "ro") }
 	full := func(l *lab) {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -52,7 +53,7 @@ func (c Call) environ() []string {
 	if c.Pod != nil {
 		c.NetNS = c.Pod.Path()
 	}
-	return append([]string{
+	return override([]string{
 		"PATH=" + os.Getenv("PATH"),
 		"CNI_COMMAND=" + c.Command,
 		"CNI_CONTAINERID=" + or(c.ContainerID, "test"),
@@ -60,7 +61,17 @@ func (c Call) environ() []string {
 		"CNI_NETNS=" + c.NetNS,
 		"CNI_ARGS=" + c.Args,
 		"CNI_PATH=" + or(c.Path, "/nonexistent"),
-	}, c.Env...)
+	}, c.Env)
+}
+
+// override puts settings in the place of those of the same names: of two in an
+// environment, programs see one or the other.
+func override(env, settings []string) []string {
+	for _, s := range settings {
+		name, _, _ := strings.Cut(s, "=")
+		env = slices.DeleteFunc(env, func(e string) bool { return strings.HasPrefix(e, name+"=") })
+	}
+	return append(env, settings...)
 }
 
 // A Reply is what a call of a plugin gave.

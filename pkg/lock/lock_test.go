@@ -1,0 +1,180 @@
+package lock
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// long is a limit that no test reaches unless it fails.
+const long = time.Minute
+
+func key(t *testing.T, path, name string) *Key {
+	t.Helper()
+	k, err := NewKey(path, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = k.Close() })
+	return k
+}
+
+func try(t *testing.T, k *Key, want bool) {
+	t.Helper()
+	if got, err := k.TryLock(); got != want || err != nil {
+		t.Errorf("got the key: %t, %v; want %t", got, err, want)
+	}
+}
+
+func TestKeysAreApart(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "run", "cni", "locks")
+	first, same, other := key(t, path, "a"), key(t, path, "a"), key(t, path, "b")
+	try(t, first, true)
+	try(t, other, true)
+	try(t, same, false)
+	if err := same.Lock(time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a key that is held: %v", err)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := same.Lock(long); err != nil {
+		t.Errorf("a key that was freed: %v", err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Size() != 0 || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+}
+
+func TestWaitersGetTheKey(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "locks")
+	holder := key(t, path, "a")
+	try(t, holder, true)
+	done := make(chan error)
+	for range 3 {
+		go func() {
+			k, err := NewKey(path, "a")
+			if err == nil {
+				err = errors.Join(k.Lock(long), k.Close())
+			}
+			done <- err
+		}()
+	}
+	_ = holder.Close()
+	for range 3 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestLateWaiter: one that is over its limit keeps nothing, and takes no other file's lock
+// in the place of what it waited for.
+func TestLateWaiter(t *testing.T) {
+	dir := t.TempDir()
+	holder := key(t, dir+"/locks", "a")
+	try(t, holder, true)
+	late, err := NewKey(dir+"/locks", "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := late.Lock(time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatal(err)
+	}
+	number := late.fd
+	_ = late.Close()
+	another := key(t, dir+"/others", "a")
+	if another.fd != number {
+		t.Skipf("the descriptor %d is not used again", number)
+	}
+	_ = holder.Close()
+	for deadline := time.Now().Add(long); ; time.Sleep(time.Millisecond) {
+		k := key(t, dir+"/locks", "a")
+		got, err := k.TryLock()
+		if got {
+			break
+		}
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("the late waiter keeps the key: %v", err)
+		}
+	}
+	try(t, key(t, dir+"/others", "a"), true)
+}
+
+// TestProgramsDoNotInherit: neither the key, nor the wait for it.
+func TestProgramsDoNotInherit(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "locks")
+	holder, err := NewKey(path, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	try(t, holder, true)
+	program := exec.Command("sleep", "1000")
+	if err := program.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = program.Process.Kill(), program.Wait() }()
+	_ = holder.Close()
+	try(t, key(t, path, "a"), true)
+}
+
+func TestFileThatCannotBeMade(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Symlink(dir+"/elsewhere", dir+"/link"); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]error{dir + "/link": unix.ELOOP, "/proc/self/nothing/locks": unix.ENOENT, "/proc/version/locks": unix.ENOTDIR} {
+		if _, err := NewKey(path, "a"); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", path, err, want)
+		}
+	}
+	if _, err := os.Stat(dir + "/elsewhere"); err == nil {
+		t.Error("what the link leads to was made")
+	}
+}
+
+func TestFlock(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	open := func() *os.File {
+		f, err := os.OpenFile(path, os.O_RDONLY|os.O_CREATE, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	holder, second := open(), open()
+	defer func() { _ = second.Close() }()
+	if err := Flock(int(holder.Fd()), long); err != nil {
+		t.Fatal(err)
+	}
+	if err := Flock(int(second.Fd()), time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a lock that is held: %v", err)
+	}
+	_ = holder.Close()
+	if err := Flock(int(second.Fd()), long); err != nil {
+		t.Errorf("a lock that was freed: %v", err)
+	}
+	if err := Flock(-1, long); !errors.Is(err, unix.EBADF) {
+		t.Error(err)
+	}
+}
+
+func BenchmarkKey(b *testing.B) {
+	path := filepath.Join(b.TempDir(), "locks")
+	for b.Loop() {
+		k, err := NewKey(path, "plugin/net/container/eth0")
+		if err != nil {
+			b.Fatal(err)
+		}
+		if got, err := k.TryLock(); !got {
+			b.Fatal(fmt.Errorf("held: %w", err))
+		}
+		_ = k.Close()
+	}
+}

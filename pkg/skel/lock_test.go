@@ -1,0 +1,169 @@
+package skel_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"golang.org/x/sys/unix"
+)
+
+// A site is where calls about attachments meet: one file of locks, and a container.
+type site struct {
+	lock, pod string
+	wait      time.Duration
+}
+
+func newSite(t *testing.T) *site {
+	return &site{lock: filepath.Join(t.TempDir(), "locks"), pod: newNS(t), wait: time.Minute}
+}
+
+// call runs a call of a plugin that does f. waits, if it is not nil, is closed when the
+// call begins to wait for another one.
+func (s *site) call(p skel.Plugin, waits chan struct{}, env ...string) (code int, stdout, stderr string) {
+	var out, log bytes.Buffer
+	code = skel.Run(p, skel.Env{
+		Environ: append(env, "CNI_CONTAINERID=c1", "CNI_NETNS="+s.pod, "CNI_IFNAME=eth0", "CNI_PATH=/bin"),
+		Stdin:   strings.NewReader(`{"cniVersion":"1.1.0","name":"net","type":"test","cni.dev/valid-attachments":[]}`),
+		Stdout:  &out, Stderr: &log, Lock: s.lock, LockWait: s.wait,
+		Before: func(step string) error {
+			if waits != nil && strings.HasPrefix(step, "wait for another call about net/c1/eth0") {
+				close(waits)
+			}
+			return nil
+		},
+	})
+	return code, out.String(), log.String()
+}
+
+func does(name string, f func()) skel.Plugin {
+	handler := func(*skel.Request) error { f(); return nil }
+	return skel.Plugin{Name: name, Del: handler, Check: handler, GC: handler, Status: handler, Add: func(*skel.Request) (*types.Result, error) {
+		f()
+		return &types.Result{}, nil
+	}}
+}
+
+// busy begins an ADD that is at work until the returned function is called, which waits
+// for its end.
+func (s *site) busy(t *testing.T, name string) (end func()) {
+	t.Helper()
+	begun, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		if code, stdout, _ := s.call(does(name, func() { close(begun); <-goOn }), nil, "CNI_COMMAND=ADD"); code != 0 {
+			t.Errorf("ADD: %s", stdout)
+		}
+	}()
+	<-begun
+	return func() { close(goOn); <-ended }
+}
+
+func TestCallsAboutOneAttachmentWaitForEachOther(t *testing.T) {
+	for _, verb := range []string{"ADD", "CHECK", "DEL"} {
+		s := newSite(t)
+		end := s.busy(t, "test")
+		var order []string
+		waits, done := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(done)
+			code, stdout, stderr := s.call(does("test", func() { order = append(order, verb) }), waits, "CNI_COMMAND="+verb)
+			if code != 0 || stderr != "" {
+				t.Errorf("%s: %s%s", verb, stdout, stderr)
+			}
+		}()
+		select {
+		case <-waits:
+		case <-done:
+			t.Errorf("%s did not wait for the ADD", verb)
+		}
+		if len(order) > 0 {
+			t.Errorf("%s was done during the ADD", verb)
+		}
+		end()
+		<-done
+		if !slices.Equal(order, []string{verb}) {
+			t.Errorf("%s: done %v", verb, order)
+		}
+	}
+}
+
+// TestOtherCallsDoNotWait: those about another attachment, by another plugin, about the
+// node as a whole, and those of IPAM plugins, which are called by one that has the lock.
+func TestOtherCallsDoNotWait(t *testing.T) {
+	s := newSite(t)
+	defer s.busy(t, "test")()
+	for what, c := range map[string]struct {
+		name string
+		ipam bool
+		env  []string
+	}{
+		"another interface": {"test", false, []string{"CNI_COMMAND=DEL", "CNI_IFNAME=eth1"}},
+		"another container": {"test", false, []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=c2"}},
+		"another plugin":    {"other", false, []string{"CNI_COMMAND=DEL"}},
+		"GC":                {"test", false, []string{"CNI_COMMAND=GC"}},
+		"STATUS":            {"test", false, []string{"CNI_COMMAND=STATUS"}},
+		"VERSION":           {"test", false, []string{"CNI_COMMAND=VERSION"}},
+		"an IPAM plugin":    {"test", true, []string{"CNI_COMMAND=ADD"}},
+	} {
+		s := *s
+		s.wait = time.Nanosecond // at once an error
+		p := does(c.name, func() {})
+		p.IPAM = c.ipam
+		if code, stdout, stderr := s.call(p, nil, c.env...); code != 0 || stderr != "" {
+			t.Errorf("%s: %s%s", what, stdout, stderr)
+		}
+	}
+}
+
+func TestWaitForAnotherCallEnds(t *testing.T) {
+	s := newSite(t)
+	defer s.busy(t, "test")()
+	for verb, finishes := range map[string]bool{"ADD": false, "CHECK": false, "DEL": true} {
+		s := *s
+		s.wait = time.Millisecond
+		called := false
+		code, stdout, stderr := s.call(does("test", func() { called = true }), nil, "CNI_COMMAND="+verb)
+		const says = "another call of test about net/c1/eth0 has been at work for over 1ms"
+		switch {
+		case called != finishes || (code == 0) != finishes:
+			t.Errorf("%s: exit %d, called %t, %s", verb, code, called, stdout)
+		case finishes && !strings.Contains(stderr, "test: warning: "+says):
+			t.Errorf("%s: stderr %q", verb, stderr)
+		case !finishes && (!strings.Contains(stdout, says) || !strings.Contains(stdout, `"code": 11`)):
+			t.Errorf("%s: %s", verb, stdout)
+		}
+	}
+}
+
+func TestNodeWithoutLocks(t *testing.T) {
+	s := newSite(t)
+	dir := t.TempDir()
+	if err := unix.Mount("none", dir, "tmpfs", unix.MS_RDONLY, ""); err != nil {
+		t.Skipf("mount: %v", err)
+	}
+	defer func() { _ = unix.Unmount(dir, unix.MNT_DETACH) }()
+	if err := os.WriteFile(s.lock, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, warns := range map[string]bool{dir + "/cni/locks": false, s.lock + "/x": true} {
+		s := *s
+		s.lock = path
+		for _, verb := range []string{"ADD", "CHECK", "DEL"} {
+			called := false
+			code, stdout, stderr := s.call(does("test", func() { called = true }), nil, "CNI_COMMAND="+verb)
+			if code != 0 || !called || (stderr != "") != warns {
+				t.Errorf("%s with %s: called %t, %s%s", verb, path, called, stdout, stderr)
+			}
+			if warns && !strings.HasPrefix(stderr, "test: warning: go on without the lock of the attachment: ") {
+				t.Errorf("%s with %s: stderr %q", verb, path, stderr)
+			}
+		}
+	}
+}
