@@ -247,8 +247,8 @@ func uncovered(c *nft.Conn, m Masq, ips []netip.Prefix) ([]netip.Prefix, error) 
 
 // missingRules is what Check says of an address under the iptables backend.
 func missingRules(m Masq, ip netip.Prefix) error {
-	return missing(m, ip, fmt.Sprintf("chain %s of table %s of %s, or what leads there from %s, is gone or lacks rules",
-		chain(m.Owner.Network, m.Owner.ContainerID), natTable, program(family(ip.Addr())), postrouting))
+	return fmt.Errorf("%s for %s is missing: chain %s of table %s of %s, or what leads there from %s, is gone or lacks rules",
+		m, ip.Addr(), chain(m.Owner.Network, m.Owner.ContainerID), natTable, program(family(ip.Addr())), postrouting)
 }
 
 // statusIPTables looks for the programs.

@@ -16,7 +16,6 @@ package masq
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 	"strings"
 
@@ -52,13 +51,16 @@ type Masq struct {
 	Node    *ns.Handle
 	Owner   types.Attachment
 	Backend Backend
+	// Warn tells a person whose address Add takes over; nil: nobody.
+	Warn func(format string, args ...any)
 }
 
 func (m Masq) String() string { return "masquerade of " + m.Owner.String() }
 
 // Add masquerades what the addresses send to outside their prefixes, multicast
 // excepted, and pushes the inverse. An address that another attachment still has an
-// entry for, as one that died uncleanly does, changes hands.
+// entry for, as one that was never deleted does, is taken over with a warning; Del gives
+// it back.
 func Add(u *undo.Stack, m Masq, ips []netip.Prefix) error {
 	c, err := m.open()
 	if err != nil {
@@ -113,14 +115,9 @@ func Check(m Masq, ips []netip.Prefix) error {
 	if err != nil {
 		return err
 	}
-	var missing []error
-	for _, ip := range ips {
-		if err := checkNFT(c, m, ip); err != nil {
-			missing = append(missing, err)
-		}
-	}
-	if len(missing) == 0 {
-		return checkOwned(c, m, ips)
+	missing := checkNFT(c, m, ips)
+	if missing == nil {
+		return nil
 	}
 	bare, err := uncovered(c, m, ips)
 	if err == nil && len(bare) == 0 {
@@ -129,10 +126,10 @@ func Check(m Masq, ips []netip.Prefix) error {
 	if m.Backend == IPTables {
 		missing = nil
 		for _, ip := range bare {
-			missing = append(missing, missingRules(m, ip))
+			missing = errors.Join(missing, missingRules(m, ip))
 		}
 	}
-	return errors.Join(append(missing, err)...)
+	return errors.Join(missing, err)
 }
 
 // GC removes what attachments of the network have that are not to be kept, and the
@@ -179,9 +176,4 @@ func list(ips []netip.Prefix) string {
 		texts[i] = ip.Addr().String()
 	}
 	return strings.Join(texts, ", ")
-}
-
-// missing is what Check says of an address.
-func missing(m Masq, ip netip.Prefix, what string) error {
-	return fmt.Errorf("%s for %s is missing: %s", m, ip.Addr(), what)
 }

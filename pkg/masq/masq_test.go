@@ -122,7 +122,7 @@ var _ = Describe("masquerade", func() {
 			Expect(masq.Check(m, dual)).To(Succeed())
 			Expect(masq.Del(m, dual)).To(Succeed())
 			nstest.Golden(GinkgoTB(), "nftables-cleaned", ruleset())
-			Expect(masq.Check(m, dual)).To(MatchError(And(ContainSubstring("10.88.0.2 is missing"), ContainSubstring("fd00:9::2 is missing"))))
+			Expect(masq.Check(m, dual)).To(MatchError(And(ContainSubstring("no element for the masquerade of 10.88.0.2"), ContainSubstring("no element for the masquerade of fd00:9::2"))))
 			Expect(masq.Del(m, dual)).To(Succeed(), "gone already")
 			Expect(masq.Del(m, nil)).To(Succeed(), "gone already")
 		})
@@ -140,7 +140,7 @@ var _ = Describe("masquerade", func() {
 			Expect(masq.Add(&u, of("net1", "cid1", "eth1"), prefixes("10.88.0.2/16"))).To(Succeed())
 			Expect(masq.Del(m, prefixes("10.88.0.2/16"))).To(Succeed())
 			Expect(ruleset()).To(ContainSubstring("net1/cid1/eth1"))
-			Expect(masq.Check(m, prefixes("10.88.0.2/16"))).To(MatchError(ContainSubstring(`belongs to "net1/cid1/eth1"`)))
+			Expect(masq.Check(m, prefixes("10.88.0.2/16"))).To(MatchError(ContainSubstring("the masquerade of 10.88.0.2 belongs to net1/cid1/eth1 now")))
 		})
 
 		It("takes an address over from a dead owner, whose DEL then leaves it", func() {
@@ -150,6 +150,59 @@ var _ = Describe("masquerade", func() {
 			Expect(masq.Check(m, dual)).To(Succeed())
 			Expect(masq.Del(dead, prefixes("10.88.0.2/24"))).To(Succeed())
 			Expect(masq.Check(m, dual)).To(Succeed())
+		})
+
+		It("gives an address back to whom it was taken from, and warns of taking it", func() {
+			var warnings []string
+			first, second := of("net2", "cid0", "eth0"), of("net1", "cid1", "eth0")
+			second.Warn = func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
+			Expect(masq.Add(&u, first, prefixes("10.88.0.2/24", "fd00:9::2/64"))).To(Succeed())
+			u.Commit()
+			before := ruleset()
+			for _, end := range []func(){
+				func() { Expect(masq.Del(second, dual)).To(Succeed()) },
+				func() { Expect(masq.Del(second, nil)).To(Succeed()) },
+				func() { Expect(u.Rollback()).To(Succeed()) },
+				func() { Expect(masq.GC(m.Node, "net1", types.Set{})).To(Succeed()) },
+			} {
+				Expect(masq.Add(&u, second, dual)).To(Succeed())
+				Expect(masq.Check(second, dual)).To(Succeed())
+				Expect(masq.Check(first, prefixes("10.88.0.2/24"))).To(MatchError(ContainSubstring("10.88.0.2 belongs to net1/cid1/eth0 now")))
+				end()
+				Expect(masq.Check(first, prefixes("10.88.0.2/24", "fd00:9::2/64"))).To(Succeed())
+				u.Commit()
+			}
+			Expect(warnings).To(HaveLen(8))
+			Expect(warnings[0]).To(Equal("the masquerade of 10.88.0.2 was held by net2/cid0/eth0, and is taken over"))
+			Expect(strings.Contains(before, "displaced")).To(BeFalse())
+			Expect(masq.Del(first, nil)).To(Succeed())
+			Expect(ruleset()).NotTo(ContainSubstring("elements"))
+		})
+
+		It("is undone where the outcome of its transaction is lost", func() {
+			Expect(masq.Add(new(undo.Stack), of("net2", "cid0", "eth0"), dual)).To(Succeed())
+			before := ruleset()
+			lost := errors.New("lost")
+			m.Node = open(node, &trace.Tracer{After: func(step string) error {
+				if strings.HasPrefix(step, "nft add masquerade") {
+					return lost
+				}
+				return nil
+			}})
+			for _, ips := range [][]netip.Prefix{prefixes("10.88.0.2/16"), prefixes("10.88.0.3/16")} {
+				Expect(masq.Add(&u, m, ips)).To(MatchError(lost))
+				Expect(ruleset()).To(ContainSubstring("net1/cid1/eth0"))
+				Expect(u.Rollback()).To(Succeed())
+				Expect(masq.Check(of("net2", "cid0", "eth0"), dual)).To(Succeed())
+				Expect(ruleset()).NotTo(ContainSubstring("net1/cid1/eth0"))
+			}
+			Expect(before).To(ContainSubstring("net2/cid0/eth0"))
+		})
+
+		It("keeps what keeps packets of others to 127/8 out, in a table that was flushed", func() {
+			node.Must(GinkgoTB(), "nft", "flush ruleset")
+			Expect(masq.Add(&u, m, dual)).To(Succeed())
+			Expect(ruleset()).To(ContainSubstring(`ip daddr 127.0.0.0/8 meta iifkind != "vrf" drop`))
 		})
 
 		It("is the same after a repeated Add", func() {

@@ -245,7 +245,7 @@ func (c *Conn) ask(questions []*question, found []Element) (behind []int, err er
 			err := errno(m.Err())
 			switch {
 			case q == nil: // an answer to nothing
-			case errors.Is(err, fs.ErrNotExist):
+			case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.EINVAL): // of keys of another type: a foreign set
 				behind = append(behind, q.behind()...)
 			case err != nil:
 				errs = append(errs, err)

@@ -31,7 +31,7 @@ const (
 // first container with one does.
 func PortMaps() Layout {
 	l := Plumb()
-	l.Chains = nil
+	l.Chains, l.Initial = nil, nil
 	hostports := Chain{Name: "hostports"}
 	for _, f := range []Family{IPv4, IPv6} {
 		l.Sets = append(l.Sets, hostportSets(f)...)
@@ -60,15 +60,7 @@ func PortMaps() Layout {
 				{ToLocal(), Jump(hostports.Name)},
 			},
 		},
-		Chain{
-			// Where route_localnet is set, the kernel takes packets of others to 127/8
-			// (CVE-2020-8558). Answers of containers are not of them: here they still
-			// have the address that they were masqueraded with. A VRF has a loopback of
-			// its own.
-			Name:  "localnet",
-			Hook:  Hook{Filter, Prerouting, rawPriority},
-			Rules: []Rule{{DaddrIn(netip.MustParsePrefix("127.0.0.0/8")), IifKindNot("vrf"), Drop()}},
-		},
+		guard(),
 	)
 }
 

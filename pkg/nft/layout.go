@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/netlink"
+	"github.com/plumb-cni/plumb/pkg/types"
 	"golang.org/x/sys/unix"
 )
 
@@ -54,6 +56,8 @@ type Layout struct {
 	Version int
 	Sets    []Set
 	Chains  []Chain // in an order in which each jumps only to those before it
+	// Initial chains are made with the table. Afterwards they are not looked at.
+	Initial []Chain
 }
 
 // With is the layout with more chains in it.
@@ -192,20 +196,84 @@ func (c *Conn) Ensure(l Layout) error {
 	const attempts = 20
 	var err error
 	for range attempts {
-		damaged, rerr := c.Damaged(l)
-		if rerr != nil || len(damaged) == 0 {
-			return rerr
-		}
-		err = c.repair(l, damaged)
+		err = c.ensure(l)
 		if !errors.Is(err, fs.ErrExist) && !errors.Is(err, fs.ErrNotExist) {
-			return err
+			break
 		}
+	}
+	return explain(l.Table, err)
+}
+
+// ensure fails with fs.ErrExist or fs.ErrNotExist where the table came or went meanwhile.
+func (c *Conn) ensure(l Layout) error {
+	err := c.usable(l.Table)
+	if errors.Is(err, fs.ErrNotExist) {
+		return c.make(l)
+	}
+	if err != nil {
+		return err
+	}
+	damaged, err := c.incomplete(l)
+	if err != nil || len(damaged) == 0 {
+		return err
+	}
+	var tx Tx
+	tx.addLayout(l, damaged)
+	return c.Commit("nft repair table "+l.Table.String(), &tx)
+}
+
+// make makes the table, which must not exist.
+func (c *Conn) make(l Layout) error {
+	var tx Tx
+	tx.addTable(l.Table)
+	tx.addLayout(l, slices.Concat(l.Initial, l.Chains))
+	return lacking(c.Commit("nft make table "+l.Table.String(), &tx))
+}
+
+// explain says what can be done about a table that does not take what is ours.
+func explain(t Table, err error) error {
+	switch {
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("%w: CAP_NET_ADMIN is needed in the node's network namespace", err)
+	case errors.Is(err, fs.ErrExist), errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP):
+		return types.Errorf(types.CodeConfig, "table %s is not as plumb makes it: if another program made it, rename it there; if nobody needs it, run nft delete table %s: %w", t, t, err)
 	}
 	return err
 }
 
-// Damaged lists the chains of the layout that are missing, incomplete or older.
+// usable is nil if the table exists and can be worked with. A missing table is
+// fs.ErrNotExist.
+func (c *Conn) usable(t Table) error {
+	flags, owner, err := c.table(t)
+	switch {
+	case err != nil:
+	case flags&unix.NFT_TABLE_F_DORMANT != 0:
+		return types.Errorf(types.CodeConfig, "table %s is dormant, so its rules see no packets: wake it with nft 'add table %[1]s', or delete it with nft delete table %[1]s", t)
+	case flags&tableOwned != 0:
+		return types.Errorf(types.CodeConfig, "table %s belongs to another program alone (flag owner, netlink port %d, often its process ID): end that program, or have it use another name", t, owner)
+	}
+	return err
+}
+
+// tableOwned is NFT_TABLE_F_OWNER of linux/netfilter/nf_tables.h (kernel 5.12): only the
+// socket that made the table may change it.
+const tableOwned = 2
+
+// Damaged lists the chains of the layout that are missing, incomplete or older. A table
+// that is dormant or another program's own is an error.
 func (c *Conn) Damaged(l Layout) ([]Chain, error) {
+	err := c.usable(l.Table)
+	if errors.Is(err, fs.ErrNotExist) {
+		return l.Chains, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return c.incomplete(l)
+}
+
+// incomplete is Damaged for a table that can be worked with.
+func (c *Conn) incomplete(l Layout) ([]Chain, error) {
 	var damaged []Chain
 	for _, ch := range l.Chains {
 		rules, err := c.Rules(l.Table, ch.Name)
@@ -231,23 +299,6 @@ func (c *Conn) Can(l Layout) error {
 	tx.addTable(l.Table)
 	tx.addLayout(l, l.Chains)
 	return lacking(c.Commit("nft propose table "+l.Table.String(), tx))
-}
-
-// repair makes the table, or those of its chains that are damaged. A table that
-// came or went meanwhile is fs.ErrExist or fs.ErrNotExist.
-func (c *Conn) repair(l Layout, damaged []Chain) error {
-	var tx Tx
-	err := c.table(l.Table)
-	if errors.Is(err, fs.ErrNotExist) {
-		tx.addTable(l.Table)
-		tx.addLayout(l, damaged)
-		return lacking(c.Commit("nft make table "+l.Table.String(), &tx))
-	}
-	if err != nil {
-		return err
-	}
-	tx.addLayout(l, damaged)
-	return c.Commit("nft repair table "+l.Table.String(), &tx)
 }
 
 // addLayout adds the sets that are not there, and rewrites the chains.
@@ -278,33 +329,75 @@ func lacking(err error) error {
 // kernel does not exist is not what a caller means by fs.ErrNotExist.
 type hide struct{ error }
 
-// table is nil if the table exists.
-func (c *Conn) table(t Table) error {
-	return c.get("table "+t.String(), t, unix.NFT_MSG_GETTABLE, func(ae *netlink.Encoder) {
+// table reads the flags of a table and the netlink port of its owner.
+func (c *Conn) table(t Table) (flags, owner uint32, err error) {
+	answers, err := c.get("table "+t.String(), t, unix.NFT_MSG_GETTABLE, func(ae *netlink.Encoder) {
 		ae.String(unix.NFTA_TABLE_NAME, t.Name)
 	})
+	for _, m := range answers {
+		err = errors.Join(err, decode(body(m), func(ad *netlink.Decoder) {
+			switch ad.Kind() {
+			case unix.NFTA_TABLE_FLAGS:
+				flags = ad.Uint32()
+			case tableOwner:
+				owner = ad.Uint32()
+			}
+		}))
+	}
+	return flags, owner, err
 }
+
+// tableOwner is NFTA_TABLE_OWNER of linux/netfilter/nf_tables.h.
+const tableOwner = 7
 
 // HasChain is nil if the chain exists, and else fs.ErrNotExist.
 func (c *Conn) HasChain(t Table, chain string) error {
+	_, err := c.ChainUse(t, chain)
+	return err
+}
+
+// ChainUse returns the chain with how much there is that needs it. A missing one is
+// fs.ErrNotExist.
+func (c *Conn) ChainUse(t Table, chain string) (Use, error) {
 	if len(chain) >= unix.NFT_CHAIN_MAXNAMELEN {
-		return fmt.Errorf("get chain %s of table %s: %w: no name is that long", chain, t, fs.ErrNotExist)
+		return Use{}, fmt.Errorf("get chain %s of table %s: %w: no name is that long", chain, t, fs.ErrNotExist)
 	}
-	return c.get("chain "+chain+" of table "+t.String(), t, unix.NFT_MSG_GETCHAIN, func(ae *netlink.Encoder) {
+	answers, err := c.get("chain "+chain+" of table "+t.String(), t, unix.NFT_MSG_GETCHAIN, func(ae *netlink.Encoder) {
 		ae.String(unix.NFTA_CHAIN_TABLE, t.Name)
 		ae.String(unix.NFTA_CHAIN_NAME, chain)
 	})
+	use := Use{Chain: chain}
+	for _, m := range answers {
+		_, found, derr := chainIn(m)
+		use, err = found, errors.Join(err, derr)
+	}
+	return use, err
 }
 
-func (c *Conn) get(what string, t Table, kind uint16, encode func(*netlink.Encoder)) error {
-	err := c.h.Step("nft get "+what, func() error {
-		_, err := c.execute(request(verb{kind, 0}, t.Family, encode))
+func (c *Conn) get(what string, t Table, kind uint16, encode func(*netlink.Encoder)) (answers []netlink.Message, err error) {
+	err = c.h.Step("nft get "+what, func() error {
+		answers, err = c.execute(request(verb{kind, 0}, t.Family, encode))
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("get %s: %w", what, err)
+		return nil, fmt.Errorf("get %s: %w", what, err)
 	}
-	return nil
+	return answers, nil
+}
+
+// chainIn reads the chain that an answer is about.
+func chainIn(m netlink.Message) (table string, use Use, err error) {
+	err = decode(body(m), func(ad *netlink.Decoder) {
+		switch ad.Kind() {
+		case unix.NFTA_CHAIN_TABLE:
+			table = ad.String()
+		case unix.NFTA_CHAIN_NAME:
+			use.Chain = ad.String()
+		case unix.NFTA_CHAIN_USE:
+			use.Count = int(ad.Uint32())
+		}
+	})
+	return table, use, err
 }
 
 // A Use is a chain and how much there is that needs it: its rules, and what jumps to
@@ -320,18 +413,8 @@ func (c *Conn) Chains(t Table, prefix string) ([]Use, error) {
 	err := c.h.Step("nft list chains of "+t.String(), func() error {
 		answers, err := c.dump(request(verb{unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP}, t.Family, none))
 		for _, m := range answers {
-			var table string
-			var use Use
-			err = errors.Join(err, decode(body(m), func(ad *netlink.Decoder) {
-				switch ad.Kind() {
-				case unix.NFTA_CHAIN_TABLE:
-					table = ad.String()
-				case unix.NFTA_CHAIN_NAME:
-					use.Chain = ad.String()
-				case unix.NFTA_CHAIN_USE:
-					use.Count = int(ad.Uint32())
-				}
-			}))
+			table, use, derr := chainIn(m)
+			err = errors.Join(err, derr)
 			if table == t.Name && strings.HasPrefix(use.Chain, prefix) {
 				uses = append(uses, use)
 			}

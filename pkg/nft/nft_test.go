@@ -62,7 +62,7 @@ func del(c *nft.Conn, elements ...nft.Element) error {
 var _ = Describe("nf_tables", func() {
 	var node *nstest.NS
 	var c *nft.Conn
-	layout := nft.Plumb().With(nft.MasqChain("net1", subnet), nft.MasqChain("net1", netip.MustParsePrefix("fd00:9::/64")))
+	layout := plumb().With(nft.MasqChain("net1", subnet), nft.MasqChain("net1", netip.MustParsePrefix("fd00:9::/64")))
 
 	BeforeEach(func() {
 		node = nstest.NewNode(GinkgoTB())
@@ -304,8 +304,7 @@ var _ = Describe("nf_tables", func() {
 		}})
 		Expect(traced.Ensure(layout)).To(MatchError(refused))
 		Expect(ruleset()).To(BeEmpty())
-		Expect(steps).To(HaveExactElements("open nftables", HavePrefix("nft list rules of inet plumb "), HavePrefix("nft list rules of inet plumb "),
-			HavePrefix("nft list rules of inet plumb "), "nft get table inet plumb", "nft make table inet plumb"))
+		Expect(steps).To(Equal([]string{"open nftables", "nft get table inet plumb", "nft make table inet plumb"}))
 	})
 
 	It("marks elements with owners of any length, for nft to print and load", func() {
@@ -326,6 +325,13 @@ var _ = Describe("nf_tables", func() {
 		Expect(c.Elements(table, "masq4")).To(BeEmpty())
 	})
 })
+
+// plumb is the layout of the table without what only a new one gets.
+func plumb() nft.Layout {
+	l := nft.Plumb()
+	l.Initial = nil
+	return l
+}
 
 // hostports is a later layout: what port maps will want of a table.
 func hostports(l nft.Layout) nft.Layout {

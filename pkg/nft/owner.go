@@ -40,8 +40,11 @@ func NetworkPrefix(network string) string { return fit(network, maxNetwork) + "/
 func OwnerKey(a types.Attachment, n int) Key { return OwnerKeys(a)(n) }
 
 // OwnerKeys gives the OwnerKeys of one owner, for who wants many.
-func OwnerKeys(a types.Attachment) func(n int) Key {
-	text := []byte(Owner(a) + "/")
+func OwnerKeys(a types.Attachment) func(n int) Key { return ownerKeys(Owner(a)) }
+
+// ownerKeys is OwnerKeys for the comment that names the owner.
+func ownerKeys(owner string) func(n int) Key {
+	text := []byte(owner + "/")
 	return func(n int) Key {
 		sum := sha512.Sum512(strconv.AppendInt(text[:len(text):len(text)], int64(n), 10))
 		return IfNameKey(hex.EncodeToString(sum[:8]))

@@ -25,6 +25,26 @@ func Plumb() Layout {
 				{VMap(MasqSet(IPv6), Saddr(IPv6))},
 			},
 		}},
+		Initial: []Chain{guard()},
+	}
+}
+
+// Guard is the part of table Plumb that keeps packets of others to 127/8 out.
+func Guard() Layout {
+	l := Plumb()
+	l.Chains, l.Initial = l.Initial, nil
+	return l
+}
+
+// guard drops what the kernel takes to 127/8 where route_localnet is set (CVE-2020-8558).
+// Answers of containers are not of them: here they still have the address that they were
+// masqueraded with. A VRF has a loopback of its own. A table has the chain from its
+// beginning: route_localnet outlives a ruleset that was flushed.
+func guard() Chain {
+	return Chain{
+		Name:  "localnet",
+		Hook:  Hook{Filter, Prerouting, rawPriority},
+		Rules: []Rule{{DaddrIn(netip.MustParsePrefix("127.0.0.0/8")), IifKindNot("vrf"), Drop()}},
 	}
 }
 

@@ -50,10 +50,36 @@ func (c *Conn) Commit(what string, tx *Tx) error {
 	if tx.err != nil {
 		return fmt.Errorf("%s: %w", what, tx.err)
 	}
-	if err := c.h.Step(what, func() error { return c.commit(tx) }); err != nil {
-		return fmt.Errorf("%s: %w", what, err)
+	begun := false
+	err := c.h.Step(what, func() error {
+		begun = true
+		return c.commit(tx)
+	})
+	var no *refusal
+	switch {
+	case err == nil:
+		return nil
+	case begun && !errors.As(err, &no):
+		err = &unknownOutcome{err}
 	}
-	return nil
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// A refusal is the kernel's answer that it did not make a change.
+type refusal struct{ error }
+
+func (r *refusal) Unwrap() error { return r.error }
+
+// An unknownOutcome is an error of a commit that the kernel may have made.
+type unknownOutcome struct{ error }
+
+func (u *unknownOutcome) Unwrap() error { return u.error }
+
+// outcomeUnknown reports whether the error is that of a commit which the kernel may have
+// made.
+func outcomeUnknown(err error) bool {
+	var u *unknownOutcome
+	return errors.As(err, &u)
 }
 
 // commit sends the batch and then a request that has exactly one answer. nf_tables
@@ -162,10 +188,10 @@ func (t *Tx) refusal(answer netlink.Message, sent []netlink.Message) error {
 	}
 	for i, op := range t.ops {
 		if sent[i+1].Sequence == answer.Sequence {
-			return fmt.Errorf("%s: %w", op.what, err)
+			return &refusal{fmt.Errorf("%s: %w", op.what, err)}
 		}
 	}
-	return err // the batch as a whole
+	return &refusal{err} // the batch as a whole
 }
 
 // addTable adds a table that must not exist.
@@ -173,6 +199,12 @@ func (t *Tx) addTable(tab Table) {
 	t.add("add table "+tab.String(), verb{unix.NFT_MSG_NEWTABLE, unix.NLM_F_CREATE | unix.NLM_F_EXCL}, tab.Family,
 		func(ae *netlink.Encoder) { ae.String(unix.NFTA_TABLE_NAME, tab.Name) })
 }
+
+// EnsureSet adds a set or map; the same one may exist.
+func (t *Tx) EnsureSet(tab Table, s Set) { t.addSet(tab, s) }
+
+// EnsureChain adds a chain without rules; the same one may exist.
+func (t *Tx) EnsureChain(tab Table, chain string) { t.addChain(tab, Chain{Name: chain}) }
 
 // addSet adds a set or map; one of the same name and types may exist.
 func (t *Tx) addSet(tab Table, s Set) {

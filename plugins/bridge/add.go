@@ -163,7 +163,7 @@ func (a *attachment) serve(result *types.Result) error {
 }
 
 func (a *attachment) masquerade() masq.Masq {
-	return masq.Masq{Node: a.r.Node, Owner: a.r.Attachment(), Backend: a.conf.masqBackend}
+	return masq.Masq{Node: a.r.Node, Owner: a.r.Attachment(), Backend: a.conf.masqBackend, Warn: a.r.Warn}
 }
 
 // settle waits until the port forwards and the container takes packets for its

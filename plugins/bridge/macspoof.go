@@ -57,29 +57,51 @@ type macSpoofCheck struct {
 	owner types.Attachment
 	port  string // the host end of the pair
 	mac   types.MAC
+	// warn tells a person whose port the check is taken over from; nil: nobody.
+	warn func(format string, args ...any)
 }
 
 func (s macSpoofCheck) String() string { return "MAC spoof check of " + s.owner.String() }
 
 func (a *attachment) spoofCheck(mac types.MAC) macSpoofCheck {
-	return macSpoofCheck{node: a.r.Node, owner: a.r.Attachment(), port: a.host.Name, mac: mac}
+	return macSpoofCheck{node: a.r.Node, owner: a.r.Attachment(), port: a.host.Name, mac: mac, warn: a.r.Warn}
 }
 
-// A spoofEntry is an element and the set it is in.
-type spoofEntry struct {
-	set string
-	nft.Element
-}
-
-// entries is all that the check needs.
-func (s macSpoofCheck) entries() []spoofEntry {
-	comment, port := nft.Owner(s.owner), nft.IfNameKey(s.port)
-	pair := nft.Concat(port, nft.MACKey(s.mac))
-	return []spoofEntry{
-		{checkedSet, nft.Element{Key: port, Comment: comment}},
-		{allowedSet, nft.Element{Key: pair, Comment: comment}},
-		{ownersMap, nft.Element{Key: nft.OwnerKey(s.owner, 0), Data: pair, Comment: comment}},
+// store is what table bridge plumb has of the owner.
+func (s macSpoofCheck) store(c *nft.Conn) *nft.Store {
+	return &nft.Store{
+		Conn:   c,
+		Layout: spoofLayout(),
+		Kinds:  []nft.Kind{{Owners: ownersMap, Held: []string{checkedSet}, With: []string{allowedSet}, Refs: spoofRefs}},
+		Owner:  s.owner,
+		What:   s.String(),
+		Warn:   s.warn,
+		Ensure: func() error { return c.Ensure(spoofLayout()) },
 	}
+}
+
+// spoofRefs are the places of a claim whose name is the pair of port and hardware address.
+func spoofRefs(pair nft.Key) []nft.Ref {
+	if len(pair) < ifNameSize {
+		return nil
+	}
+	return []nft.Ref{{Set: checkedSet, Key: pair[:ifNameSize]}, {Set: allowedSet, Key: pair}}
+}
+
+// ifNameSize is how much of a pair is the interface's name (IFNAMSIZ).
+const ifNameSize = 16
+
+// claim is what the check needs.
+func (s macSpoofCheck) claim() nft.Claim {
+	claim := nft.Claim{
+		About:  "the MAC spoof check of " + s.port,
+		Owners: ownersMap,
+		Listed: nft.Element{Data: nft.Concat(nft.IfNameKey(s.port), nft.MACKey(s.mac))},
+	}
+	for _, r := range spoofRefs(claim.Listed.Data) {
+		claim.Elements = append(claim.Elements, nft.Entry{Set: r.Set, Element: nft.Element{Key: r.Key, Comment: nft.Owner(s.owner)}})
+	}
+	return claim
 }
 
 // addMACSpoofCheck has the check in force when it returns, and pushes its inverse.
@@ -88,22 +110,12 @@ func addMACSpoofCheck(u *undo.Stack, s macSpoofCheck) error {
 	if err != nil {
 		return err
 	}
-	if err := c.Ensure(spoofLayout()); err != nil {
+	store := s.store(c)
+	store.Claims = []nft.Claim{s.claim()}
+	err = store.Add(u, func() error { return delMACSpoofCheck(s.node, s.owner) })
+	if err != nil {
 		return fmt.Errorf("macspoofchk: %w", err)
 	}
-	what := "nft add " + s.String()
-	var tx nft.Tx
-	for _, e := range s.entries() {
-		tx.AddElement(spoofLayout().Table, e.set, e.Element)
-	}
-	err = c.Commit(what, &tx)
-	if errors.Is(err, fs.ErrExist) { // left by an earlier life of the attachment or of the port's name
-		err = c.Atomically(what, func(tx *nft.Tx) error { return replaceSpoofEntries(c, tx, s) })
-	}
-	if err != nil {
-		return err
-	}
-	u.Push("delete "+s.String(), func() error { return delMACSpoofCheck(s.node, s.owner) })
 	return nil
 }
 
@@ -116,50 +128,6 @@ func openSpoofTable(node *ns.Handle) (*nft.Conn, error) {
 	return c, err
 }
 
-// replaceSpoofEntries puts the elements in the place of all that the owner has, and of
-// what others left under the same keys.
-func replaceSpoofEntries(c *nft.Conn, tx *nft.Tx, s macSpoofCheck) error {
-	if err := deleteSpoofEntries(c, tx, s.owner); err != nil {
-		return err
-	}
-	table := spoofLayout().Table
-	for _, e := range s.entries() {
-		have, err := c.Element(table, e.set, e.Key)
-		if err == nil && have.Comment != e.Comment {
-			tx.DelElement(table, e.set, e.Key)
-		} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		tx.AddElement(table, e.set, e.Element)
-	}
-	return nil
-}
-
-// deleteSpoofEntries deletes what owners says that the owner has.
-func deleteSpoofEntries(c *nft.Conn, tx *nft.Tx, owner types.Attachment) error {
-	table := spoofLayout().Table
-	listed, err := c.Element(table, ownersMap, nft.OwnerKey(owner, 0))
-	if errors.Is(err, fs.ErrNotExist) || err == nil && listed.Comment != nft.Owner(owner) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	tx.DelElement(table, ownersMap, listed.Key)
-	for set, key := range map[string]nft.Key{checkedSet: listed.Data[:ifNameSize], allowedSet: listed.Data} {
-		e, err := c.Element(table, set, key)
-		if err == nil && e.Comment == listed.Comment {
-			tx.DelElement(table, set, key)
-		} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	return nil
-}
-
-// ifNameSize is how much of a pair is the interface's name (IFNAMSIZ).
-const ifNameSize = 16
-
 // delMACSpoofCheck removes what the attachment has of it, ours and the reference's.
 func delMACSpoofCheck(node *ns.Handle, owner types.Attachment) error {
 	c, err := nft.Open(node)
@@ -171,7 +139,7 @@ func delMACSpoofCheck(node *ns.Handle, owner types.Attachment) error {
 	}
 	what := "nft delete MAC spoof check of " + owner.String()
 	return c.Atomically(what, func(tx *nft.Tx) error {
-		if err := deleteSpoofEntries(c, tx, owner); err != nil {
+		if _, err := (macSpoofCheck{owner: owner}).store(c).Delete(tx); err != nil {
 			return err
 		}
 		return deleteReferenceCheck(c, tx, referenceSpoofChain(owner))
@@ -199,23 +167,17 @@ func checkMACSpoofCheck(s macSpoofCheck) error {
 }
 
 func diffMACSpoofCheck(c *nft.Conn, s macSpoofCheck) error {
-	table := spoofLayout().Table
-	for _, want := range s.entries() {
-		have, err := c.Element(table, want.set, want.Key)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			return fmt.Errorf("%s is missing: no element for %s in set %s of table %s", s, s.port, want.set, table)
-		case err != nil:
-			return err
-		case have != want.Element:
-			return fmt.Errorf("%s is missing: the element for %s in set %s of table %s belongs to %q", s, s.port, want.set, table, have.Comment)
-		}
-	}
+	store := s.store(c)
+	store.Claims = []nft.Claim{s.claim()}
 	damaged, err := c.Damaged(spoofLayout())
-	if err == nil && len(damaged) > 0 {
-		return fmt.Errorf("%s is missing: chain %s of table %s is gone or lacks its rule", s, damaged[0].Name, table)
+	missing := errors.Join(store.Check(), err)
+	if len(damaged) > 0 {
+		missing = errors.Join(missing, fmt.Errorf("chain %s of table %s is gone or lacks its rule", damaged[0].Name, spoofLayout().Table))
 	}
-	return err
+	if missing != nil {
+		return fmt.Errorf("%s is missing: %w", s, missing)
+	}
+	return nil
 }
 
 // gcMACSpoofChecks removes what attachments of the network have that are not to be
@@ -228,21 +190,9 @@ func gcMACSpoofChecks(node *ns.Handle, network string, keep types.Set) error {
 	if err != nil {
 		return err
 	}
-	kept := map[string]bool{}
-	for a := range keep {
-		kept[nft.Owner(a)] = true
-	}
 	return c.Atomically("nft delete stale MAC spoof checks of network "+network, func(tx *nft.Tx) error {
-		for _, set := range spoofLayout().Sets {
-			elements, err := c.Elements(spoofLayout().Table, set.Name)
-			if err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-			for _, e := range elements {
-				if strings.HasPrefix(e.Comment, nft.NetworkPrefix(network)) && !kept[e.Comment] {
-					tx.DelElement(spoofLayout().Table, set.Name, e.Key)
-				}
-			}
+		if err := (macSpoofCheck{}).store(c).GC(tx, network, keep); err != nil {
+			return err
 		}
 		return gcReferenceChecks(c, tx, node)
 	})

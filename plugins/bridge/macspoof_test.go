@@ -68,7 +68,7 @@ var _ = Describe("macspoofchk", func() {
 		Expect(checkMACSpoofCheck(s)).To(Succeed())
 		Expect(delMACSpoofCheck(s.node, s.owner)).To(Succeed())
 		nstest.Golden(GinkgoTB(), "macspoof-cleaned", ruleset())
-		Expect(checkMACSpoofCheck(s)).To(MatchError(ContainSubstring("no element for veth1")))
+		Expect(checkMACSpoofCheck(s)).To(MatchError(ContainSubstring("no element for the MAC spoof check of veth1")))
 		Expect(delMACSpoofCheck(s.node, s.owner)).To(Succeed(), "gone already")
 	})
 
@@ -108,9 +108,28 @@ var _ = Describe("macspoofchk", func() {
 		second.port = "veth9"
 		Expect(addMACSpoofCheck(&u, second)).To(Succeed())
 		Expect(checkMACSpoofCheck(second)).To(Succeed())
-		Expect(checkMACSpoofCheck(moved)).To(MatchError(ContainSubstring(`belongs to "net1/cid2/eth0"`)))
+		Expect(checkMACSpoofCheck(moved)).To(MatchError(ContainSubstring("the MAC spoof check of veth9 belongs to net1/cid2/eth0 now")))
 		Expect(delMACSpoofCheck(moved.node, moved.owner)).To(Succeed())
 		Expect(checkMACSpoofCheck(second)).To(Succeed())
+	})
+
+	It("gives a port back to whom it was taken from", func() {
+		first, second := of(1), of(2)
+		second.port = first.port
+		Expect(addMACSpoofCheck(&u, first)).To(Succeed())
+		u.Commit()
+		before := ruleset()
+		var warnings []string
+		second.warn = func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
+		Expect(addMACSpoofCheck(&u, second)).To(Succeed())
+		Expect(warnings).To(Equal([]string{"the MAC spoof check of veth1 was held by net1/cid1/eth0, and is taken over"}))
+		Expect(checkMACSpoofCheck(second)).To(Succeed())
+		Expect(ruleset()).NotTo(ContainSubstring(`"veth1" . 02:00:00:00:00:01 comment`), "the former one's address is not let through")
+		Expect(u.Rollback()).To(Succeed())
+		Expect(checkMACSpoofCheck(first)).To(Succeed())
+		Expect(delMACSpoofCheck(first.node, first.owner)).To(Succeed())
+		Expect(ruleset()).NotTo(ContainSubstring("elements"))
+		Expect(before).To(ContainSubstring("net1/cid1/eth0"))
 	})
 
 	It("repairs a damaged table, and CHECK names the damage", func() {

@@ -19,9 +19,10 @@ type portMap struct {
 	ips  []netip.Prefix // of the container: the first of each family, IPv4 first
 	// device is the interface that packets of the node's 127/8 take to the container;
 	// empty: none, or not looked for.
-	device string
-	links  *nl.Conn                    // see node
-	own    map[nft.Family][]netip.Addr // of the node, see local
+	device  string
+	counted bool                        // see localnet.go
+	links   *nl.Conn                    // see node
+	own     map[nft.Family][]netip.Addr // of the node, see local
 }
 
 // node connects to rtnetlink of the node, once.
@@ -44,22 +45,20 @@ func add(r *skel.Request) (*types.Result, error) {
 		return nil, err
 	}
 	prev, err := r.MustPrev()
-	if err != nil || len(conf.mappings) == 0 {
-		return prev, err
+	if err != nil {
+		return nil, err
 	}
 	p := &portMap{r: r, conf: conf, ips: addresses(prev, r.IfName)}
 	if len(p.slots()) == 0 {
 		p.warnOfNothing()
-		return prev, nil
+		return prev, p.guardLocalnet(prev)
 	}
 	p.warnOfDuplicates()
 	if err := p.findLocalnet(); err != nil {
 		return nil, err
 	}
+	p.warnOfLocalnet()
 	if err := p.addRules(); err != nil {
-		return nil, err
-	}
-	if err := p.ensureLocalnet(); err != nil {
 		return nil, err
 	}
 	return prev, p.forgetStale()
@@ -99,8 +98,11 @@ func (p *portMap) addRules() error {
 	return p.addIPTables()
 }
 
-// warnOfNothing says why no mapping has an effect.
+// warnOfNothing says why no mapping has an effect, if there are any.
 func (p *portMap) warnOfNothing() {
+	if len(p.conf.mappings) == 0 {
+		return
+	}
 	lack := "address"
 	if len(p.ips) > 0 {
 		lack = "address of the family of hostIP"

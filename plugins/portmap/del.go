@@ -40,10 +40,7 @@ func (p *portMap) anyNFT() (*nft.Conn, error) {
 func (p *portMap) delRules() (gone []flowEnd, err error) {
 	c, err := p.anyNFT()
 	if c != nil {
-		err = c.Atomically("nft delete "+p.String(), func(tx *nft.Tx) (err error) {
-			if gone, err = p.delElements(c, tx); err != nil {
-				return err
-			}
+		gone, err = p.deleteNFT(c, func(tx *nft.Tx) error {
 			if err := p.delReference(c, tx); err != nil {
 				return err
 			}
@@ -58,13 +55,7 @@ func gc(r *skel.Request) error {
 	p, keep, network := &portMap{r: r, conf: &config{}}, r.Valid(), r.Conf.Name
 	c, err := p.anyNFT()
 	if c != nil {
-		err = c.Atomically("nft delete stale port maps of network "+network, func(tx *nft.Tx) error {
-			if err := gcElements(c, tx, network, keep); err != nil {
-				return err
-			}
-			return gcXTables(c, tx, network, keep)
-		})
-		err = errors.Join(err, gcChains(c, network))
+		err = p.gcNFT(c, keep)
 	}
 	return errors.Join(err, gcLegacy(p, network, keep))
 }

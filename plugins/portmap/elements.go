@@ -5,19 +5,10 @@ import (
 	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/nft"
-	"github.com/plumb-cni/plumb/pkg/types"
 )
 
 // What is here is pure: from configuration and addresses to what table inet plumb has
 // of an attachment, for ADD to make, CHECK to compare and DEL to find.
-
-// An entry is an element and the map it is in.
-type entry struct {
-	set string
-	nft.Element
-}
-
-func (e entry) ref() nft.Ref { return nft.Ref{Set: e.set, Key: e.Key} }
 
 // A slot is the place of a mapping in the maps: what the elements of two owners can
 // collide in.
@@ -61,6 +52,15 @@ func (s slot) refs() (target, policy nft.Ref) {
 	return nft.Ref{Set: nft.HostportSetIP(s.family), Key: key}, nft.Ref{Set: nft.PolicySetIP(s.family), Key: key}
 }
 
+// slotOf is the inverse of refs: the slot whose target is there.
+func slotOf(f nft.Family, set string, key nft.Key) slot {
+	hostIP := unspecified(f)
+	if set == nft.HostportSetIP(f) {
+		hostIP, key = key[:len(key)-8].Addr(), key[len(key)-8:]
+	}
+	return slot{f, hostIP, protocol(key[0]), uint16(key[4])<<8 | uint16(key[5])}
+}
+
 // listed is the slot in the form of the map from owners, with the container's address.
 func (s slot) listed(to netip.Addr) nft.Key {
 	return nft.Concat(nft.AddrKey(s.hostIP), nft.ProtoKey(uint8(s.proto)), nft.PortKey(s.port), nft.AddrKey(to))
@@ -78,26 +78,69 @@ func parseListed(f nft.Family, k nft.Key) (s slot, ok bool) {
 	return slot{f, k[:size].Addr(), protocol(k[size]), uint16(k[size+4])<<8 | uint16(k[size+5])}, true
 }
 
-// entries are all elements of the attachment.
-func (p *portMap) entries() []entry {
-	all := make([]entry, 0, 3*len(p.conf.mappings))
-	comment, ownerKey := nft.Owner(p.owner()), nft.OwnerKeys(p.owner())
-	put := func(ref nft.Ref, e nft.Element) {
-		e.Key, e.Comment = ref.Key, comment
-		all = append(all, entry{ref.Set, e})
-	}
+// claims are all that the attachment has in nf_tables.
+func (p *portMap) claims() []nft.Claim {
+	all := make([]nft.Claim, 0, 2*len(p.conf.mappings)+1)
+	comment := nft.Owner(p.owner())
 	for _, ip := range p.ips {
 		f, to := familyOf(ip.Addr()), ip.Addr()
 		jump := p.policyChain(ip)
-		for n, m := range p.conf.forFamily(f) {
+		for _, m := range p.conf.forFamily(f) {
 			s := m.slot(f)
 			target, policy := s.refs()
-			put(target, nft.Element{Data: nft.Concat(nft.AddrKey(to), nft.PortKey(m.containerPort))})
+			c := s.claim(to)
+			c.Elements = []nft.Entry{{Set: target.Set, Element: nft.Element{
+				Key: target.Key, Data: nft.Concat(nft.AddrKey(to), nft.PortKey(m.containerPort)), Comment: comment,
+			}}}
 			if jump != "" {
-				put(policy, nft.Element{Jump: jump})
+				c.Elements = append(c.Elements, nft.Entry{Set: policy.Set, Element: nft.Element{Key: policy.Key, Jump: jump, Comment: comment}})
 			}
-			put(nft.Ref{Set: nft.HostportOwners(f), Key: ownerKey(n)}, nft.Element{Data: s.listed(to)})
+			all = append(all, c)
 		}
+	}
+	if p.counted {
+		all = append(all, nft.Claim{About: "127.0.0.1 behind " + p.device, Owners: localnetUsers, Listed: nft.Element{Jump: localnetChain(p.device)}})
+	}
+	return all
+}
+
+// claim is the claim to the slot, as the map from owners has it.
+func (s slot) claim(to netip.Addr) nft.Claim {
+	return nft.Claim{About: s.String(), Owners: nft.HostportOwners(s.family), Listed: nft.Element{Data: s.listed(to)}}
+}
+
+// hints are the claims that the attachment has if it was made with the mappings of this
+// call. Of a family that the call gives the container no address of, there are none.
+func (p *portMap) hints() []nft.Claim {
+	var all []nft.Claim
+	for _, f := range families() {
+		if !p.mayHave(f) {
+			continue
+		}
+		for _, m := range p.conf.forFamily(f) {
+			all = append(all, m.slot(f).claim(unspecified(f)))
+		}
+	}
+	return all
+}
+
+// kinds are the kinds of claims in the table.
+func kinds() []nft.Kind {
+	all := []nft.Kind{{Owners: localnetUsers}}
+	for _, f := range families() {
+		all = append(all, nft.Kind{
+			Owners: nft.HostportOwners(f),
+			Held:   []string{nft.HostportSet(f), nft.HostportSetIP(f)},
+			With:   []string{nft.PolicySet(f), nft.PolicySetIP(f)},
+			Refs: func(name nft.Key) []nft.Ref {
+				s, ok := parseListed(f, name)
+				if !ok {
+					return nil
+				}
+				target, policy := s.refs()
+				return []nft.Ref{target, policy}
+			},
+		})
 	}
 	return all
 }
@@ -156,20 +199,3 @@ func (p *portMap) layout() nft.Layout {
 
 // table is where the elements are.
 func table() nft.Table { return nft.Plumb().Table }
-
-// mapSets are the maps in which an attachment has elements.
-func mapSets() []string {
-	var all []string
-	for _, f := range families() {
-		all = append(all, nft.HostportSet(f), nft.HostportSetIP(f), nft.PolicySet(f), nft.PolicySetIP(f), nft.HostportOwners(f))
-	}
-	return all
-}
-
-// attachmentName is the attachment that an element's comment names, for people.
-func attachmentName(comment string) string {
-	if _, ok := types.ParseAttachment(comment); ok {
-		return comment
-	}
-	return "an unknown owner (" + comment + ")"
-}

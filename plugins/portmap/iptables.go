@@ -25,7 +25,8 @@ func (p *portMap) tool(f nft.Family) xt.Tool {
 	return xt.Tool{Node: p.r.Node, Family: xt.V4}
 }
 
-// addIPTables runs iptables-save and iptables-restore once a family.
+// addIPTables runs iptables-save and iptables-restore once a family, and sets
+// route_localnet, which stays.
 func (p *portMap) addIPTables() error {
 	for _, ip := range p.ips {
 		tool := p.tool(familyOf(ip.Addr()))
@@ -41,7 +42,7 @@ func (p *portMap) addIPTables() error {
 			return err
 		})
 	}
-	return nil
+	return p.ensureLocalnet()
 }
 
 // addFamily adds what the table lacks. Programs that do not know our lock may come

@@ -4,11 +4,10 @@ package main
 
 import (
 	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/types"
 )
 
 func main() { skel.Main(plugin()) }
 
 func plugin() skel.Plugin {
-	return skel.Plugin{Name: "portmap", Chained: true, Since: types.V030, Add: add, Del: del, Check: check, Status: status, GC: gc}
+	return skel.Plugin{Name: "portmap", Chained: true, Add: add, Del: del, Check: check, Status: status, GC: gc}
 }

@@ -98,21 +98,20 @@ var _ = Describe("portmap", func() {
 	}, backends())
 
 	It("hands prevResult on in the form of each version", func() {
-		for _, version := range []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
+		for _, version := range []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
 			reply := ok(b.call("one", strings.Replace(conf("", all...), "1.1.0", version, 1)), "ADD")
 			Expect(reply.Stdout).To(ContainSubstring(fmt.Sprintf(`"cniVersion": %q`, version)))
 			Expect(reply.Result(GinkgoTB()).IPs).To(HaveLen(2))
 		}
-		Expect(failure(b.call("one", strings.Replace(conf("", all...), "1.1.0", "0.2.0", 1)), "ADD").Code).To(BeEquivalentTo(types.CodeVersion))
 	})
 
-	It("does nothing without mappings: no lock, no socket, no program", func() {
+	It("does nothing without mappings but look for route_localnet: no lock, no socket, no program", func() {
 		c := b.call("one", conf(""))
 		var steps []string
 		c.Before = func(step string) error { steps = append(steps, step); return nil }
 		Expect(ok(c, "ADD").Result(GinkgoTB()).IPs).To(HaveLen(2))
 		ok(c, "CHECK")
-		Expect(steps).To(BeEmpty())
+		Expect(steps).To(Equal([]string{"read sysctl net/ipv4/conf/cni0/route_localnet"}))
 		Expect(b.ruleset()).To(BeEmpty())
 	})
 
@@ -202,7 +201,7 @@ var _ = Describe("portmap", func() {
 		var steps []string
 		c.Before = func(step string) error { steps = append(steps, step); return nil }
 		reply := ok(c, "ADD")
-		Expect(steps).To(BeEmpty())
+		Expect(steps).To(Equal([]string{"read sysctl net/ipv4/conf/cni0/route_localnet"}))
 		Expect(reply.Result(GinkgoTB()).IPs).To(HaveLen(len(ips)))
 		Expect(reply.Stderr).To(Equal("portmap: warning: nothing is mapped: prevResult has no " + text + " for eth0\n"))
 		Expect(b.ruleset()).To(BeEmpty())
@@ -299,6 +298,141 @@ var _ = Describe("portmap", func() {
 		Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
 	}, backends())
 
+	DescribeTable("gives a port back to whom it was taken from", func(end func(b *bed, newer nstest.Call)) {
+		former := b.call("former", conf(`"snat":true,`, all[0], all[1], all[3]))
+		ok(former, "ADD")
+		before := b.elements()
+		newer := b.call("newer", confFor(`"name":"net2","snat":false,`, []string{peer4 + "/24"}, all[0], all[3]))
+		ok(newer, "ADD")
+		ok(newer, "CHECK")
+		Expect(failure(former, "CHECK").Msg).To(ContainSubstring("host port 8080/tcp of IP version 4 belongs to net2/newer/eth0 now"))
+		end(b, newer)
+		Expect(b.elements()).To(Equal(before))
+		ok(former, "CHECK")
+		ok(former, "DEL")
+		Expect(b.elements()).To(BeEmpty())
+	},
+		Entry("by DEL", func(b *bed, newer nstest.Call) { ok(newer, "DEL") }),
+		Entry("by DEL of the attachment alone", func(b *bed, newer nstest.Call) { ok(b.call("newer", bare("net2")), "DEL") }),
+		Entry("by GC", func(b *bed, newer nstest.Call) { ok(b.call("", kept("net2")), "GC") }),
+		Entry("to the newest that stands", func(b *bed, newer nstest.Call) {
+			third := b.call("third", confFor(`"name":"net3",`, []string{peer4 + "/24"}, all[0]))
+			ok(third, "ADD")
+			ok(newer, "DEL")
+			ok(third, "CHECK")
+			ok(third, "DEL")
+		}),
+	)
+
+	It("sends packets to the container that a port was taken from, once it has it again", func() {
+		former := b.call("former", conf("", mapped(5353, 53, overTCP)))
+		newer := b.call("newer", confFor(`"name":"net2",`, []string{peer4 + "/24"}, mapped(5353, 53, overTCP)))
+		nstest.ServeTCP(GinkgoTB(), b.pods[0], pod4+":53")
+		nstest.ServeTCP(GinkgoTB(), b.pods[1], peer4+":53")
+		for _, step := range []func() string{
+			func() string { ok(former, "ADD"); return pod4 },
+			func() string { ok(newer, "ADD"); return peer4 },
+			func() string { ok(newer, "DEL"); return pod4 },
+		} {
+			holder := step()
+			Expect(nstest.Dial(b.outside, nstest.NodeV4+":5353")).To(HaveSuffix("local=" + holder))
+		}
+	})
+
+	It("leaves nothing where the outcome of its transaction is lost", func() {
+		ok(b.call("former", conf("", all[0])), "ADD")
+		before := b.elements()
+		for _, m := range []string{all[0], all[1]} { // taken over, and free
+			c := b.call("newer", conf("", m))
+			c.After = func(step string) error {
+				if step == "nft add port map of net1/newer/eth0" {
+					return errors.New("lost")
+				}
+				return nil
+			}
+			Expect(failure(c, "ADD").Msg).To(ContainSubstring("lost"))
+			Expect(b.elements()).To(Equal(before))
+		}
+	})
+
+	Context("route_localnet", func() {
+		const setting = "net/ipv4/conf/cni0/route_localnet"
+		one := func(id string, port int) nstest.Call {
+			return b.call(id, confFor(`"name":"net1",`, []string{pod4 + "/24"}, mapped(port, 80, overTCP)))
+		}
+		value := func() string { return b.node.Sysctl(GinkgoTB(), setting) }
+
+		It("is reset when nothing behind the interface needs it any more", func() {
+			ok(one("a", 8001), "ADD")
+			ok(one("b", 8002), "ADD")
+			Expect(value()).To(Equal("1"))
+			ok(one("a", 8001), "DEL")
+			Expect(value()).To(Equal("1"))
+			ok(b.call("b", bare("net1")), "DEL")
+			Expect(value()).To(Equal("0"))
+			ok(one("c", 8003), "ADD")
+			Expect(value()).To(Equal("1"))
+			ok(b.call("", kept("net1")), "GC")
+			Expect(value()).To(Equal("0"))
+			Expect(b.ruleset()).NotTo(ContainSubstring("localnet/"))
+		})
+
+		It("is reset with an ADD that fails", func() {
+			c := one("a", 8001)
+			c.After = func(step string) error {
+				if strings.HasPrefix(step, "ensure sysctls") && strings.HasSuffix(step, "=1") {
+					return errors.New("lost")
+				}
+				return nil
+			}
+			Expect(failure(c, "ADD").Msg).To(ContainSubstring("lost"))
+			Expect(value()).To(Equal("0"))
+			Expect(b.elements()).To(BeEmpty())
+		})
+
+		It("stays where somebody else has set it, or needs it", func() {
+			b.node.SetSysctl(GinkgoTB(), setting, "1")
+			ok(one("a", 8001), "ADD")
+			ok(one("a", 8001), "DEL")
+			Expect(value()).To(Equal("1"), "set before")
+			b.node.SetSysctl(GinkgoTB(), setting, "0")
+			ok(one("a", 8001), "ADD")
+			other := b.call("b", confFor(`"backend":"iptables","name":"net2",`, []string{pod4 + "/24"}, mapped(8002, 80, overTCP)))
+			ok(other, "ADD")
+			ok(one("a", 8001), "DEL")
+			Expect(value()).To(Equal("1"), "needed by the iptables backend")
+			ok(other, "CHECK")
+			ok(other, "DEL")
+		})
+
+		It("never goes while a container is added as the last one is deleted", func() {
+			for i := range 20 {
+				last := one("last", 8001)
+				ok(last, "ADD")
+				next := one("next", 8002)
+				var wg sync.WaitGroup
+				wg.Go(func() { run(last, "DEL") })
+				wg.Go(func() { run(next, "ADD") })
+				wg.Wait()
+				Expect(value()).To(Equal("1"), "round %d", i)
+				ok(next, "CHECK")
+				ok(next, "DEL")
+				Expect(value()).To(Equal("0"), "round %d", i)
+			}
+		})
+
+		DescribeTable("has its guard again after the ruleset was flushed", func(keys string, want string) {
+			ok(b.call("one", conf(keys, all[0])), "ADD")
+			Expect(value()).To(Equal("1"))
+			b.node.Must(GinkgoTB(), "nft", "flush ruleset")
+			ok(b.call("two", conf(keys)), "ADD")
+			Expect(b.ruleset()).To(ContainSubstring(want))
+		},
+			Entry(nil, "", `ip daddr 127.0.0.0/8 meta iifkind != "vrf" drop`),
+			Entry(nil, `"backend":"iptables",`, "ip daddr 127.0.0.0/8"),
+		)
+	})
+
 	It("gives a port back that an ADD took over and then failed", func() {
 		ok(b.call("former", conf("", all[0])), "ADD")
 		before := b.elements()
@@ -339,7 +473,7 @@ var _ = Describe("portmap", func() {
 		Expect(b.elements()).NotTo(Or(ContainSubstring("/one/"), ContainSubstring("/two/")))
 	})
 
-	DescribeTable("tells networks and interfaces of one container apart (H5.7)", func(backend string) {
+	DescribeTable("tells networks and interfaces of one container apart", func(backend string) {
 		keys := withBackend(backend)
 		eth0 := b.call("one", confFor(keys+`"name":"net1",`, []string{pod4 + "/24"}, all[0], all[1]))
 		eth1 := b.call("one", strings.ReplaceAll(confFor(keys+`"name":"net1",`, []string{peer4 + "/24"}, mapped(9080, 80, overTCP)), `"interface":1`, `"interface":2`))
@@ -410,7 +544,7 @@ var _ = Describe("portmap", func() {
 	},
 		Entry(nil, nftables, "nft delete element inet plumb hostport4 {tcp . 8080}", "map hostport4 of table inet plumb has no element for host port 8080/tcp of IP version 4"),
 		Entry(nil, nftables, "nft delete element inet plumb policy6 {tcp . 8080}", "map policy6 of table inet plumb has no element for host port 8080/tcp of IP version 6"),
-		Entry(nil, nftables, "nft flush map inet plumb hostportowner4", "no element for its list of ports"),
+		Entry(nil, nftables, "nft flush map inet plumb hostportowner4", "map hostportowner4 of table inet plumb has no element that lists host port 8080/tcp of IP version 4"),
 		Entry(nil, nftables, `nft delete element inet plumb policy4 {tcp . 8080}; add element inet plumb policy4 {tcp . 8080 comment "net1/other/eth0" : jump snat/net1/10.9.0.0/24}`,
 			"host port 8080/tcp of IP version 4 belongs to net1/other/eth0 now"),
 		Entry(nil, nftables, "nft flush chain inet plumb hostports", "chain hostports of table inet plumb is gone or lacks rules"),
@@ -436,7 +570,7 @@ var _ = Describe("portmap", func() {
 		}
 	})
 
-	DescribeTable("serves 60 at once, and keeps each shared object once (H3.1)", func(backend string) {
+	DescribeTable("serves 60 at once, and keeps each shared object once", func(backend string) {
 		calls := make([]nstest.Call, 60)
 		for i := range calls {
 			calls[i] = b.call(fmt.Sprint("cid", i), confFor(withBackend(backend)+`"name":"net1",`,

@@ -178,7 +178,7 @@ var _ = Describe("traffic", func() {
 		Entry(nil, iptables, "iptables -t raw -F PREROUTING"),
 	)
 
-	DescribeTable("meets the conditions of its own network only (H3.7)", func(backend string, conditions ...string) {
+	DescribeTable("meets the conditions of its own network only", func(backend string, conditions ...string) {
 		var texts []string
 		for _, c := range conditions {
 			texts = append(texts, fmt.Sprintf("%q", c))
@@ -196,7 +196,7 @@ var _ = Describe("traffic", func() {
 		Entry(nil, iptables, "!", "-s", nstest.OutsideV4),
 	)
 
-	DescribeTable("over UDP follows at once, and only that of the mapping (H5.9)", func(backend string) {
+	DescribeTable("over UDP follows at once, and only that of the mapping", func(backend string) {
 		nstest.ServeUDP(GinkgoTB(), b.pods[1], peer4+":80")
 		nstest.ServeUDP(GinkgoTB(), b.outside, nstest.OutsideV4+":8080")
 		b.outside.Batch(GinkgoTB(), "route add 10.9.0.0/24 via "+nstest.NodeV4)

@@ -56,5 +56,5 @@ func (c *config) validate(ipamType string) error {
 
 // masq is the masquerade of the attachment that the call is for.
 func (c *config) masq(r *skel.Request) masq.Masq {
-	return masq.Masq{Node: r.Node, Owner: r.Attachment(), Backend: c.masqBackend}
+	return masq.Masq{Node: r.Node, Owner: r.Attachment(), Backend: c.masqBackend, Warn: r.Warn}
 }

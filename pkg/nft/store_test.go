@@ -1,0 +1,325 @@
+package nft_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"syscall"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/pkg/nft"
+	"github.com/plumb-cni/plumb/pkg/trace"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/pkg/undo"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// A claimant is an attachment with claims to ports.
+type claimant struct {
+	c     *nft.Conn
+	owner types.Attachment
+}
+
+func (a claimant) String() string { return nft.Owner(a.owner) }
+
+// portKind is like that of a plugin: an element that decides, and one that goes with it.
+func portKind() nft.Kind {
+	return nft.Kind{
+		Owners: nft.HostportOwners(nft.IPv4),
+		Held:   []string{"hostport4"},
+		With:   []string{"policy4"},
+		Refs: func(name nft.Key) []nft.Ref {
+			key := portOf(uint16(name[8])<<8 | uint16(name[9]))
+			return []nft.Ref{{Set: "hostport4", Key: key}, {Set: "policy4", Key: key}}
+		},
+	}
+}
+
+func portOf(port uint16) nft.Key {
+	return nft.Concat(nft.ProtoKey(syscall.IPPROTO_TCP), nft.PortKey(port))
+}
+
+// target is where the port of that owner leads. Owners with an odd one have no policy.
+func target(owner string, port uint16) uint16 {
+	return uint16(len(owner))*100 + uint16(owner[len(owner)-6])%50 + port
+}
+
+func policy() nft.Chain { return nft.SNATChain("net", subnet, nft.DefaultMarkBit) }
+
+func hasPolicy(owner string, port uint16) bool { return target(owner, port)%2 == 0 }
+
+func (a claimant) store(ports ...uint16) *nft.Store {
+	s := &nft.Store{
+		Conn: a.c, Layout: nft.PortMaps(), Kinds: []nft.Kind{portKind()}, Owner: a.owner, What: "ports of " + a.String(),
+		Ensure: func() error { return a.c.Ensure(nft.PortMaps().With(policy())) },
+	}
+	for _, port := range ports {
+		key, at := portOf(port), nft.AddrKey(addr)
+		claim := nft.Claim{
+			About:  fmt.Sprint("port ", port),
+			Owners: nft.HostportOwners(nft.IPv4),
+			Listed: nft.Element{Data: nft.Concat(at, nft.ProtoKey(syscall.IPPROTO_TCP), nft.PortKey(port), at)},
+			Elements: []nft.Entry{{Set: "hostport4", Element: nft.Element{
+				Key: key, Data: nft.Concat(at, nft.PortKey(target(a.String(), port))), Comment: a.String(),
+			}}},
+		}
+		if hasPolicy(a.String(), port) {
+			claim.Elements = append(claim.Elements, nft.Entry{Set: "policy4", Element: nft.Element{Key: key, Jump: policy().Name, Comment: a.String()}})
+		}
+		s.Claims = append(s.Claims, claim)
+	}
+	return s
+}
+
+func (a claimant) add(ports ...uint16) error {
+	return a.store(ports...).Add(new(undo.Stack), func() error { return nil })
+}
+
+func (a claimant) del(hints ...uint16) error {
+	return a.c.Atomically("delete", func(tx *nft.Tx) error {
+		_, err := a.store(hints...).Delete(tx)
+		return err
+	})
+}
+
+// A model is what a store has to do, in few words.
+type model struct {
+	claims map[string][]uint16 // by owner
+	stacks map[uint16][]string // by port, the holder last
+}
+
+func (m *model) add(owner string, ports []uint16) {
+	m.del(owner)
+	m.claims[owner] = ports
+	for _, port := range ports {
+		m.stacks[port] = append(m.stacks[port], owner)
+	}
+}
+
+func (m *model) del(owner string) {
+	delete(m.claims, owner)
+	for port, stack := range m.stacks {
+		m.stacks[port] = slices.DeleteFunc(slices.Clone(stack), func(o string) bool { return o == owner })
+	}
+}
+
+// elements are those that the model wants, as texts.
+func (m *model) elements() []string {
+	var all []string
+	for port, stack := range m.stacks {
+		for i, owner := range stack {
+			where := ""
+			if i < len(stack)-1 {
+				where = fmt.Sprintf("-displaced %d", i)
+			}
+			all = append(all, fmt.Sprintf("hostport4%s: %d to %d of %s", where, port, target(owner, port), owner))
+			if hasPolicy(owner, port) {
+				all = append(all, fmt.Sprintf("policy4%s: %d of %s", where, port, owner))
+			}
+		}
+	}
+	for owner, ports := range m.claims {
+		for _, port := range ports {
+			all = append(all, fmt.Sprintf("list of %s: %d", owner, port))
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// elementsOf are those that the kernel has.
+func elementsOf(c *nft.Conn) []string {
+	GinkgoHelper()
+	number := func(k nft.Key, at int) int { return int(k[at])<<8 | int(k[at+1]) }
+	var all []string
+	for _, set := range []string{"hostport4", "policy4", "hostport4-displaced", "policy4-displaced", nft.HostportOwners(nft.IPv4)} {
+		found, err := c.Elements(table, set)
+		if !errors.Is(err, fs.ErrNotExist) {
+			Expect(err).NotTo(HaveOccurred())
+		}
+		for _, e := range found {
+			where := set
+			if strings.HasSuffix(set, "-displaced") {
+				where = fmt.Sprintf("%s %d", set, number(e.Key, 8))
+			}
+			switch {
+			case set == nft.HostportOwners(nft.IPv4):
+				all = append(all, fmt.Sprintf("list of %s: %d", e.Comment, number(e.Data, 8)))
+			case e.Jump != "":
+				all = append(all, fmt.Sprintf("%s: %d of %s", where, number(e.Key, 4), e.Comment))
+			default:
+				all = append(all, fmt.Sprintf("%s: %d to %d of %s", where, number(e.Key, 4), number(e.Data, 4), e.Comment))
+			}
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+var _ = Describe("the store of claims", func() {
+	var node *nstest.NS
+	var c *nft.Conn
+	var claimants []claimant
+
+	BeforeEach(func() {
+		node = nstest.NewNode(GinkgoTB())
+		c = connect(node, nil)
+		claimants = nil
+		for i := range 5 {
+			claimants = append(claimants, claimant{c, types.Attachment{Network: fmt.Sprint("net", i/3), ContainerID: strings.Repeat("c", i+1), IfName: "eth0"}})
+		}
+	})
+
+	It("does what a model does, whatever comes after what", func() {
+		random := rand.New(rand.NewPCG(uint64(GinkgoRandomSeed()), 0))
+		m := &model{map[string][]uint16{}, map[uint16][]string{}}
+		for step := range 250 {
+			a := claimants[random.IntN(len(claimants))]
+			var did string
+			switch random.IntN(7) {
+			case 0, 1, 2, 3:
+				ports := slices.DeleteFunc([]uint16{80, 81, 82, 83, 84}, func(uint16) bool { return random.IntN(2) == 0 })
+				// A new list of claims comes after a DEL: as long as none is in the way, ADD
+				// reads nothing, and does not see what the owner had.
+				Expect(a.del()).To(Succeed())
+				m.del(a.String())
+				did = fmt.Sprintf("%s adds %v", a, ports)
+				Expect(a.add(ports...)).To(Succeed(), "step %d: %s", step, did)
+				m.add(a.String(), ports)
+			case 4:
+				ports := m.claims[a.String()]
+				did = fmt.Sprintf("%s adds %v again", a, ports)
+				Expect(a.add(ports...)).To(Succeed(), "step %d: %s", step, did)
+				m.add(a.String(), ports)
+			case 5:
+				did = fmt.Sprintf("%s goes", a)
+				Expect(a.del()).To(Succeed(), "step %d: %s", step, did)
+				m.del(a.String())
+			case 6:
+				network, keep := fmt.Sprint("net", random.IntN(2)), types.Set{a.owner: true}
+				did = fmt.Sprintf("GC of %s keeps %s", network, a)
+				Expect(c.Atomically("GC", func(tx *nft.Tx) error { return a.store().GC(tx, network, keep) })).To(Succeed(), "step %d: %s", step, did)
+				for _, o := range claimants {
+					if o.owner.Network == network && !keep[o.owner] {
+						m.del(o.String())
+					}
+				}
+			}
+			Expect(elementsOf(c)).To(Equal(m.elements()), "step %d: %s", step, did)
+			for owner, ports := range maps.All(m.claims) {
+				holds := !slices.ContainsFunc(ports, func(p uint16) bool { return m.stacks[p][len(m.stacks[p])-1] != owner })
+				i := slices.IndexFunc(claimants, func(a claimant) bool { return a.String() == owner })
+				Expect(claimants[i].store(ports...).Check() == nil).To(Equal(holds), "step %d: CHECK of %s", step, owner)
+			}
+		}
+	})
+
+	It("says whose a claim is now, and warns of each that is taken over", func() {
+		Expect(claimants[0].add(80, 81)).To(Succeed())
+		var warnings []string
+		s := claimants[3].store(81, 82)
+		s.Warn = func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
+		Expect(s.Add(new(undo.Stack), nil)).To(Succeed())
+		Expect(warnings).To(Equal([]string{"port 81 was held by net0/c/eth0, and is taken over"}))
+		Expect(s.Add(new(undo.Stack), nil)).To(Succeed())
+		Expect(warnings).To(HaveLen(1), "nothing is taken over a second time")
+		Expect(claimants[0].store(80, 81).Check()).To(MatchError("port 81 belongs to net1/cccc/eth0 now"))
+	})
+
+	It("is undone where the outcome is lost, and not where it is refused", func() {
+		Expect(claimants[0].add(80)).To(Succeed())
+		before := elementsOf(c)
+		for _, ports := range [][]uint16{{81}, {80, 81}} { // the second one takes over
+			lost := errors.New("lost")
+			a := claimants[1]
+			a.c = connect(node, &trace.Tracer{After: func(step string) error {
+				if step == "nft add ports of "+a.String() {
+					return lost
+				}
+				return nil
+			}})
+			var u undo.Stack
+			Expect(a.store(ports...).Add(&u, func() error { return claimants[1].del() })).To(MatchError(lost))
+			Expect(elementsOf(c)).NotTo(Equal(before))
+			Expect(u.Rollback()).To(Succeed())
+			Expect(elementsOf(c)).To(Equal(before))
+		}
+		s := claimants[1].store(82)
+		s.Claims[0].Elements[0].Set = "nosuch"
+		var u undo.Stack
+		Expect(s.Add(&u, nil)).To(MatchError(fs.ErrNotExist))
+		Expect(u.Len()).To(BeZero())
+	})
+
+	It("gives nothing back to an owner that an earlier release has deleted", func() {
+		Expect(claimants[0].add(80)).To(Succeed())
+		Expect(claimants[1].add(80)).To(Succeed())
+		var tx nft.Tx
+		tx.DelElement(table, nft.HostportOwners(nft.IPv4), nft.OwnerKey(claimants[0].owner, 0))
+		Expect(c.Commit("delete as an earlier release", &tx)).To(Succeed())
+		Expect(claimants[1].del()).To(Succeed())
+		Expect(c.Elements(table, "hostport4")).To(BeEmpty())
+		Expect(c.Elements(table, "hostport4-displaced")).To(BeEmpty())
+	})
+
+	It("needs one look-up more, and no map more, for a claim that nobody else has", func() {
+		Expect(claimants[0].add(80)).To(Succeed())
+		var steps []string
+		a := claimants[1]
+		a.c = connect(node, &trace.Tracer{Before: func(step string) error { steps = append(steps, step); return nil }})
+		steps = nil
+		Expect(a.store(81, 82).Add(new(undo.Stack), nil)).To(Succeed())
+		Expect(steps[len(steps)-1]).To(Equal("nft add ports of " + a.String()))
+		Expect(steps).NotTo(ContainElement(HavePrefix("nft get elements")))
+		steps = nil
+		Expect(a.del()).To(Succeed())
+		Expect(steps).To(Equal([]string{"nft get generation", "nft get elements of inet plumb", "nft get elements of inet plumb", "nft get elements of inet plumb", "delete"}))
+		Expect(node.Must(GinkgoTB(), "nft", "list", "ruleset")).NotTo(ContainSubstring("displaced"))
+	})
+
+	It("remembers so many claims to one key, and no more", func() {
+		for i := range 300 {
+			a := claimant{c, types.Attachment{Network: "net2", ContainerID: fmt.Sprintf("%06d", i), IfName: "eth0"}}
+			Expect(a.add(80)).To(Succeed())
+		}
+		Expect(c.Elements(table, "hostport4-displaced")).To(HaveLen(256))
+		Expect(claimant{c, types.Attachment{Network: "net2", ContainerID: "000299", IfName: "eth0"}}.del()).To(Succeed())
+		holder, err := c.Elements(table, "hostport4")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(holder[0].Comment).To(Equal("net2/000298/eth0"))
+		Expect(c.Elements(table, "hostport4-displaced")).To(HaveLen(255))
+	})
+})
+
+var _ = DescribeTable("a table that is not plumb's", func(code int, text string, script ...string) {
+	node := nstest.NewNode(GinkgoTB())
+	c := connect(node, nil)
+	for _, line := range script {
+		node.Must(GinkgoTB(), "nft", line)
+	}
+	before := node.Must(GinkgoTB(), "nft", "list", "ruleset")
+	a := claimant{c, types.Attachment{Network: "net0", ContainerID: "c", IfName: "eth0"}}
+	var u undo.Stack
+	err := a.store(80).Add(&u, nil)
+	Expect(err).To(MatchError(ContainSubstring(text)))
+	Expect(types.AsError(err).Code).To(BeEquivalentTo(code))
+	Expect(u.Len()).To(BeZero())
+	Expect(a.del(80)).To(Succeed(), "nothing of ours can be there")
+	Expect(c.Atomically("GC", func(tx *nft.Tx) error { return a.store().GC(tx, "net0", nil) })).To(Succeed())
+	if !strings.Contains(text, "not as plumb") {
+		_, err = c.Damaged(nft.PortMaps())
+		Expect(err).To(MatchError(ContainSubstring(text)))
+		Expect(node.Must(GinkgoTB(), "nft", "list", "ruleset")).To(Equal(before))
+	}
+},
+	Entry("dormant", types.CodeConfig, "table inet plumb is dormant", "add table inet plumb { flags dormant; }"),
+	Entry("with a map of other types", types.CodeConfig, "table inet plumb is not as plumb makes it", "add table inet plumb", "add map inet plumb hostport4 { type ipv4_addr : ipv4_addr; }"),
+	Entry("with a set for a map", types.CodeConfig, "table inet plumb is not as plumb makes it", "add table inet plumb", "add set inet plumb hostportowner4 { type ipv4_addr; }"),
+	Entry("with a chain at another hook", types.CodeConfig, "table inet plumb is not as plumb makes it", "add table inet plumb", "add chain inet plumb prerouting { type filter hook forward priority 0; }"),
+)
