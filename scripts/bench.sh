@@ -15,7 +15,7 @@ set -euo pipefail
 
 top=$(cd "$(dirname "$0")/.." && pwd)
 command="scripts/bench.sh${*:+ $*}"
-needed=(ip:iproute2 nft:nftables iptables:iptables)
+needed=(ip:iproute2 nft:nftables iptables:iptables sysctl:procps)
 case " $* " in
 *" -peer"* | *" --peer"*) ;;
 *) needed+=(/usr/lib/cni/bridge:containernetworking-plugins) ;;

@@ -1,13 +1,16 @@
 #!/bin/sh
-# need.sh installs the Debian packages of the programs that are missing here (as root),
-# and elsewhere says which are.
+# need.sh installs the Debian packages of the programs that are missing here (as root).
+# Where it cannot, it names the missing packages and fails.
 #
-#   scripts/need.sh PROGRAM:PACKAGE…
+#   scripts/need.sh PROGRAM:PACKAGE…    a PROGRAM with a slash is a file
 set -eu
 
 missing=''
 for pair; do
-	command -v "${pair%%:*}" >/dev/null || missing="$missing ${pair#*:}"
+	case $pair in
+	/*) [ -e "${pair%%:*}" ] ;;
+	*) command -v "${pair%%:*}" >/dev/null ;;
+	esac || missing="$missing ${pair#*:}"
 done
 [ -n "$missing" ] || exit 0
 if [ "$(id -u)" != 0 ] || [ ! -e /etc/debian_version ]; then
@@ -17,6 +20,7 @@ fi
 echo "installing:$missing"
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
+export DEBIAN_FRONTEND=noninteractive
 # shellcheck disable=SC2086 # package names
 { apt-get update && apt-get install -y --no-install-recommends $missing; } >"$log" 2>&1 || {
 	tail -n 5 "$log" >&2

@@ -28,17 +28,6 @@ die() {
 	exit 1
 }
 
-# need COMMAND PACKAGE: installs the package where the command is missing.
-need() {
-	command -v "$1" >/dev/null && return
-	[ -e /etc/debian_version ] || die "$1 is needed and not installed"
-	say "$1 is missing: installing the Debian package $2"
-	{ apt-get update && apt-get install -y --no-install-recommends "$2"; } >"$state/apt.log" 2>&1 || {
-		tail -n 5 "$state/apt.log" >&2
-		die "cannot install $2"
-	}
-}
-
 # cnitool COMMAND CONTAINER runs it on the node. Its cache is fixed at /var/lib/cni: it
 # gets a /var/lib of its own, in a mount namespace of its own.
 # shellcheck disable=SC2016 # what is in single quotes is for the inner shell
@@ -209,8 +198,7 @@ fi
 
 [ -n "$keep" ] || trap 'clean && echo && echo "All that was made is removed again."' EXIT
 mkdir -p "$state/conf" "$state/var-lib/cni" "$state/bin"
-need ip iproute2
-need ping iputils-ping
+"$top/scripts/need.sh" ip:iproute2 ping:iputils-ping | indent
 build
 make_namespaces
 write_network

@@ -11,6 +11,9 @@ set -eu
 	echo "usage: scripts/sandbox.sh COMMAND…" >&2
 	exit 2
 }
+# How long Gomega's Eventually waits where a test does not say it. The default, a second,
+# is too short on a busy machine; what comes at once is not slower for it.
+export GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT="${GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT:-1m}"
 user=''
 [ "$(id -u)" = 0 ] || user=--map-root-user
 # shellcheck disable=SC2016 # for the inner shell

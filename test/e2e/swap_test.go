@@ -104,7 +104,7 @@ func (s *swap) populated() []*pod {
 	}
 	// The reference does not wait until its addresses can be used.
 	for _, n := range []*nstest.NS{s.Node, stay[0].NS, stay[1].NS} {
-		Eventually(func() string { return n.Must(GinkgoTB(), "ip", "-6", "address", "show", "tentative") }, "5s", "20ms").Should(BeEmpty())
+		Eventually(func() string { return n.Must(GinkgoTB(), "ip", "-6", "address", "show", "tentative") }).Should(BeEmpty())
 	}
 	for i, p := range stay {
 		for _, addr := range p.addrs() {
@@ -288,11 +288,11 @@ var _ = Describe("a node whose plugins are swapped", func() {
 			expectError(s.check(p), e.check)
 			if way == late {
 				Expect(s.gone(p, way)).To(Succeed())
-				expectLeft(nstest.Settled(before, s.state), e.late)
+				s.expectLeft(before, e.late)
 			} else {
 				expectError(s.gone(p, way), e.del)
 				Expect(s.del(p.rt)).To(Succeed(), "again, as every runtime tries it")
-				expectLeft(nstest.Settled(before, s.state), e.left)
+				s.expectLeft(before, e.left)
 			}
 			s.under(plumb)
 			Expect(s.del(p.rt)).To(Succeed())
@@ -335,7 +335,7 @@ var _ = Describe("a node whose plugins are swapped", func() {
 		p := s.attach("p")
 		s.under(reference)
 		Expect(s.gone(p, late)).To(Succeed())
-		expectLeft(nstest.Settled(before, s.state), elements)
+		s.expectLeft(before, elements)
 		s.under(plumb)
 		s.list = list(strings.Replace(s.text, `"1.0.0"`, `"1.1.0"`, 1)) // GC is of 1.1.0
 		Expect(s.gc(stay...)).To(Succeed())
@@ -363,21 +363,18 @@ func expectError(err error, text string) {
 }
 
 // expectLeft: each line is new and one of those known to be left; and there are some.
-func expectLeft(diff string, known []string) {
+func (s *swap) expectLeft(before string, known []string) {
 	GinkgoHelper()
 	if len(known) == 0 {
-		Expect(diff).To(BeEmpty(), "left")
+		Expect(nstest.Settled(before, s.state)).To(BeEmpty(), "left")
 		return
 	}
-	Expect(diff).NotTo(BeEmpty(), "nothing is left any more")
-	for line := range strings.Lines(diff) {
-		Expect(line).To(HavePrefix("+ "))
-		var any []string
-		for _, k := range known {
-			if strings.Contains(line, k) {
-				any = append(any, k)
-			}
+	Eventually(func(g Gomega) { // what goes may go a little later
+		diff := nstest.Compare(before, s.state())
+		g.Expect(diff).NotTo(BeEmpty(), "nothing is left any more")
+		for line := range strings.Lines(diff) {
+			g.Expect(line).To(HavePrefix("+ "))
+			g.Expect(slices.ContainsFunc(known, func(k string) bool { return strings.Contains(line, k) })).To(BeTrue(), "left: %s", line)
 		}
-		Expect(any).NotTo(BeEmpty(), "left: %s", line)
-	}
+	}).Should(Succeed())
 }

@@ -74,13 +74,10 @@ func refused(err error, code uint, says ...string) error {
 
 // asBefore: state is the same as it was, once the kernel has done what it was told.
 func asBefore(before string, state func() string) error {
-	var diff string
-	for range 3 { // where much goes on at once, one look takes as long as Settled waits
-		if diff = nstest.Settled(before, state); diff == "" {
-			return nil
-		}
+	if diff := nstest.Settled(before, state); diff != "" {
+		return fmt.Errorf("not as before:\n%s", diff)
 	}
-	return fmt.Errorf("not as before:\n%s", diff)
+	return nil
 }
 
 // A pool is a network of host-local alone: the executable, called as an interface

@@ -1,10 +1,12 @@
 package nstest
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/plumb-cni/plumb/pkg/skel"
 )
@@ -26,6 +28,8 @@ type Sweep struct {
 	Survives []string
 	// Ignore tells lines of a snapshot that may change; nil: none may.
 	Ignore func(line string) bool
+
+	settling time.Duration // for tests of the sweep itself; 0: as in Settled
 }
 
 // FaultSweep refuses each step of a plugin in turn, and demands that nothing stays.
@@ -143,7 +147,7 @@ func (b *bed) state() string {
 
 // asBefore is an error that shows what stayed.
 func (b *bed) asBefore() error {
-	if diff := Settled(b.before, b.state); diff != "" {
+	if diff := settled(b.before, b.state, cmp.Or(b.sweep.settling, settling)); diff != "" {
 		return fmt.Errorf("not as before:\n%s", diff)
 	}
 	return nil

@@ -97,6 +97,39 @@ func TestSnapshotIsSteady(t *testing.T) {
 	}
 }
 
+// TestSnapshotWhileLinksComeAndGo: an interface that is removed while the snapshot is
+// taken is no failure.
+func TestSnapshotWhileLinksComeAndGo(t *testing.T) {
+	LeakCheck(t)
+	n := NewNode(t)
+	end, ended := make(chan bool), make(chan error)
+	go func() {
+		for {
+			select {
+			case <-end:
+				ended <- nil
+				return
+			default:
+			}
+			script := "ip link add v0 type veth peer name v1; tc qdisc add dev v0 clsact; tc qdisc add dev v1 ingress; ip link del v0"
+			if _, err := n.Exec("sh", "-ec", script); err != nil {
+				<-end
+				ended <- err
+				return
+			}
+		}
+	}()
+	for range 30 {
+		if _, err := n.snapshot(); err != nil {
+			t.Error(err)
+		}
+	}
+	end <- true
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
 func TestSnapshotDir(t *testing.T) {
 	dir := t.TempDir()
 	if got := SnapshotDir(t, dir+"/none"); got != "" {

@@ -92,15 +92,17 @@ func Compare(before, after string) string {
 	return strings.Join(diff, "\n")
 }
 
-// settling is how long a state may go on to change after a call, beyond what Snapshot
-// waits for by itself.
-const settling = time.Second
+// Settled takes a state until it equals want, for the kernel works on after the call that
+// asked it. It gives the difference that remained at the end of its patience; empty: the
+// state is as wanted. Where a difference is expected, compare with Steady instead.
+func Settled(want string, state func() string) string { return settled(want, state, settling) }
 
-// Settled takes a state until it equals want, for as long as the kernel may work on
-// after the call that asked it, and gives the difference that remained; empty: it is
-// as wanted.
-func Settled(want string, state func() string) string {
-	deadline := time.Now().Add(settling)
+// settling is how long a state may go on to change after a call: some milliseconds, and
+// seconds on a machine with much to do.
+const settling = 30 * time.Second
+
+func settled(want string, state func() string, limit time.Duration) string {
+	deadline := time.Now().Add(limit)
 	for {
 		diff := Compare(want, state())
 		if diff == "" || time.Now().After(deadline) {
@@ -253,7 +255,7 @@ func (n *NS) shaping() ([]string, error) {
 		for _, parent := range parents {
 			args := append([]string{"-j", "-d", "filter", "show", "dev", dev}, parent...)
 			filters, err := n.objects("", "filter "+dev, "tc", args...)
-			if err != nil {
+			if err != nil && !interfaceGone(err) {
 				return nil, err
 			}
 			lines = append(lines, filters...)
@@ -261,6 +263,10 @@ func (n *NS) shaping() ([]string, error) {
 	}
 	return lines, nil
 }
+
+// interfaceGone reports whether a program of iproute2 failed because the interface that
+// it was asked about was removed meanwhile.
+func interfaceGone(err error) bool { return strings.Contains(err.Error(), "Cannot find device") }
 
 // nft is the ruleset; the elements of a set are sorted, for their order is that of a
 // hash table.

@@ -12,9 +12,14 @@ import (
 	"time"
 )
 
-// patience bounds every wait for the other side. It is not measured against: a
-// test that expects silence waits as long.
-const patience = 3 * time.Second
+const (
+	// patience bounds every wait for something that has to come. It ends what hangs; a
+	// slow machine does not reach it.
+	patience = time.Minute
+	// silence is how long Dial and DialUDP wait for the other side. A test that expects
+	// no answer waits as long.
+	silence = 10 * time.Second
+)
 
 // ServeTCP answers each connection to addr ("10.0.0.2:80"; port 0: a free one) in
 // the namespace with "peer=IP local=IP", as seen there, until the end of the test.
@@ -101,14 +106,14 @@ func DialUDP(n *NS, addr string) (reply string, err error) { return ask(n, "udp"
 func ask(n *NS, network, addr string) (string, error) {
 	var c net.Conn
 	err := n.Do(func() (err error) {
-		c, err = net.DialTimeout(family(network, addr), addr, patience)
+		c, err = net.DialTimeout(family(network, addr), addr, silence)
 		return err
 	})
 	if err != nil {
 		return "", err
 	}
 	defer func() { _ = c.Close() }()
-	_ = c.SetDeadline(time.Now().Add(patience))
+	_ = c.SetDeadline(time.Now().Add(silence))
 	if network == "udp" {
 		if _, err := c.Write([]byte("?")); err != nil {
 			return "", err

@@ -93,7 +93,7 @@ func (c *containerd) start() {
 		for _, condition := range status.Status.Conditions {
 			g.Expect(condition.Status).To(BeTrue(), "%s: %s", condition.Type, condition.Message)
 		}
-	}).WithTimeout(20 * time.Second).Should(Succeed())
+	}).Should(Succeed())
 }
 
 // always is the context of all calls; bounded bounds each.
@@ -101,7 +101,7 @@ var always = context.Background()
 
 // bounded ends a call that takes too long, so that none hangs a spec.
 func bounded(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
 	return invoke(ctx, method, req, reply, conn, opts...)
 }

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -117,7 +116,7 @@ func (n *node) quiet() {
 			}
 		}
 		return all
-	}).WithTimeout(10 * time.Second).Should(BeEmpty())
+	}).Should(BeEmpty())
 }
 
 // leases are the addresses that host-local has given out in the network.

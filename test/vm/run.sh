@@ -19,7 +19,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 root=${here%/test/vm}
 suite=bookworm
 cache=${XDG_CACHE_HOME:-/var/cache}/plumb-vm
-seconds=900 # at most, a boot
+seconds=7200 # at most, a boot: a limit for what hangs, not for slow machines
 memory=2048 # MiB; what the guest writes is in it
 cpus=2
 
@@ -137,7 +137,7 @@ suites() {
 			echo "--- $package"
 			suite=$(awk "/^func Test/ {name = \$2} /RunSpecs/ {print name}" "$package"/*_suite_test.go)
 			(cd "$package" && ../../scripts/sandbox.sh "$0/${package//\//-}.test" -test.run "^${suite%%(*}$" \
-				-test.timeout 8m -ginkgo.label-filter kernel -ginkgo.fail-on-empty) || status=1
+				-test.timeout 60m -ginkgo.label-filter kernel -ginkgo.fail-on-empty) || status=1
 		done <"$0/packages"
 		exit $status' "$work" || status=$?
 	[ -z "$lacking" ] || counterparts "$lacking" "$answers" || status=1
@@ -161,7 +161,8 @@ if [ "${1:-}" = --kernel ]; then
 	shift 2
 fi
 [ "$(uname -m)" = x86_64 ] || die "only amd64 has been tried"
-"$root/scripts/need.sh" qemu-system-x86_64:qemu-system-x86 busybox:busybox-static modprobe:kmod cpio:cpio xz:xz-utils
+"$root/scripts/need.sh" qemu-system-x86_64:qemu-system-x86 busybox:busybox-static modprobe:kmod cpio:cpio xz:xz-utils \
+	ip:iproute2 nft:nftables iptables:iptables conntrack:conntrack ping:iputils-ping sysctl:procps # for the tests in the machine
 work=$(mktemp -d)
 fetching=''
 trap 'rm -rf "$work" "$fetching"' EXIT
@@ -179,7 +180,7 @@ case ${1:-} in
 		suites
 	else
 		export CNI_TEST_REQUIRE=all CGO_ENABLED=0
-		go test -count=1 -timeout 10m -exec "$here/run.sh --kernel $suite --exec $root/scripts/sandbox.sh" "$@"
+		go test -count=1 -timeout 120m -exec "$here/run.sh --kernel $suite --exec $root/scripts/sandbox.sh" "$@"
 	fi
 	;;
 esac

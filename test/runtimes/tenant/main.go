@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-const patience = 3 * time.Second
+const patience = 10 * time.Second
 
 func main() {
 	if err := run(os.Args[1:]); err != nil {

@@ -1,0 +1,108 @@
+#!/bin/bash
+# run.sh runs the README's two commands on a bare machine: a new Debian that has Go, git
+# and iproute2, and a clean clone of HEAD. It is run by hand before a release.
+#
+#   test/fresh/run.sh                    scripts/quickstart.sh, then scripts/test.sh
+#   test/fresh/run.sh --fast             the same; these are arguments of scripts/test.sh
+#   test/fresh/run.sh ./pkg/nl           the same for one package
+#   test/fresh/run.sh --exec COMMAND…    the command, in the clone
+#
+# It needs root, debootstrap (which it installs on Debian) and some GB in /var/tmp. The
+# new Debian is a folder that is the root of a mount namespace and a PID namespace, so
+# that all mounts and processes end with the run; the folder is removed then. From this
+# machine it has the Go toolchain (read-only), the address of apt's mirror, apt's
+# Acquire settings, the certificate authorities, the resolver and the settings of the Go
+# module proxy. The caches of Go are empty.
+set -euo pipefail
+
+top=$(cd "$(dirname "$0")/../.." && pwd)
+suite=bookworm
+
+usage() { sed -n '2,/^set/s/^# \{0,1\}//p' "$0" | sed '$d'; }
+die() {
+	echo "run.sh: $*" >&2
+	exit 1
+}
+
+# mirror prints the address from which apt has this machine's Debian.
+mirror() {
+	# shellcheck disable=SC2016 # for apt-get
+	apt-get indextargets --format '$(RELEASE) $(COMPONENT) $(REPO_URI)' 'Created-By: Packages' |
+		awk -v release="$(. /etc/os-release && echo "$VERSION_CODENAME")" '$1 == release && $2 == "main" && !seen++ {print $3}'
+}
+
+# make_debian makes the new Debian in $root.
+make_debian() {
+	local from proxy=''
+	from=$(mirror)
+	[ -n "$from" ] || die "apt has no Debian mirror here"
+	eval "$(apt-config shell proxy Acquire::http::Proxy)"
+	echo "==> making a Debian $suite with git and iproute2 in $root"
+	env ${proxy:+"http_proxy=$proxy"} debootstrap --variant=minbase --include=git,iproute2 "$suite" "$root" "$from" >"$work/debootstrap.log" || {
+		tail -n 5 "$work/debootstrap.log" >&2
+		die "debootstrap failed"
+	}
+	apt-config dump | grep '^Acquire::' | grep -v '^Acquire::IndexTargets' >"$root/etc/apt/apt.conf.d/50this-machine" || :
+	cp --dereference /etc/resolv.conf /etc/hosts "$root/etc/"
+	mkdir -p "$root/etc/ssl" "$root/usr/local/go"
+	cp --dereference "${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}" "$root/etc/ssl/this-machine.crt"
+	git clone --quiet "$top" "$root/root/plumb"
+}
+
+# inside runs a command in the clone on the new Debian, with an environment of its own.
+inside() {
+	local settings=(HOME=/root "TERM=${TERM:-dumb}" SSL_CERT_FILE=/etc/ssl/this-machine.crt
+		PATH=/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin) name
+	for name in GOPROXY GOSUMDB GONOSUMDB GONOPROXY GOPRIVATE GOINSECURE GOFLAGS GOTOOLCHAIN; do
+		settings+=("$name=$(go env "$name")")
+	done
+	for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do
+		[ -z "${!name:-}" ] || settings+=("$name=${!name}")
+	done
+	# The root is changed by pivot_root: in a mere chroot the kernel refuses user
+	# namespaces and another pivot_root, with which runc makes its containers.
+	# shellcheck disable=SC2016 # for the inner shells
+	unshare --mount --pid --fork --kill-child --propagation private sh -ec '
+		root=$1 && shift
+		mount --bind "$root" "$root"
+		mount --bind --read-only "$1" "$root/usr/local/go" && shift
+		mount -t proc proc "$root/proc"
+		mount --rbind /sys "$root/sys"
+		mount --rbind /dev "$root/dev"
+		mount -t tmpfs -o mode=755 tmpfs "$root/run"
+		cd "$root"
+		pivot_root . .
+		umount -l .
+		cd /root/plumb
+		exec env -i "$@"' sh "$root" "$(go env GOROOT)" "${settings[@]}" "$@"
+}
+
+# report NAME COMMAND… runs a command inside, and says how it ended.
+report() {
+	local name=$1 begin=$SECONDS
+	shift
+	echo "==> $name"
+	inside "$@" || {
+		echo "FAILED on a bare Debian: $name"
+		exit 1
+	}
+	echo "ok on a bare Debian: $name ($((SECONDS - begin)) s)"
+}
+
+case ${1:-} in
+-h | --help) usage && exit ;;
+esac
+[ "$(id -u)" = 0 ] || die "this needs root"
+"$top/scripts/need.sh" debootstrap:debootstrap git:git
+work=$(mktemp -d /var/tmp/plumb-fresh.XXXXXX)
+root=$work/root
+# No mount is left here: they were in the namespace of inside.
+trap 'rm -rf --one-file-system "$work"' EXIT
+make_debian
+if [ "${1:-}" = --exec ]; then
+	shift
+	report "$*" "$@"
+else
+	report "scripts/quickstart.sh" scripts/quickstart.sh
+	report "scripts/test.sh $*" scripts/test.sh "$@"
+fi
