@@ -103,7 +103,7 @@ func (w *world) run(command, keys string) nstest.Reply {
 	return nstest.Run(plugin(), c)
 }
 
-// shape is the links and all that shapes them.
+// shape returns the links with their qdiscs, classes and filters as text.
 func (w *world) shape() string {
 	GinkgoHelper()
 	names := regexp.MustCompile(`(?m)^\d+: \S+`)

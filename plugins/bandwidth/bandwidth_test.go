@@ -31,7 +31,7 @@ var _ = Describe("bandwidth", func() {
 
 	BeforeEach(func() { nstest.LeakCheck(GinkgoTB()) })
 
-	DescribeTable("shapes as its goldens say, and DEL takes it all away", func(golden string, on func() *world, keys string) {
+	DescribeTable("ADD makes what the golden file says, and DEL removes all of it", func(golden string, on func() *world, keys string) {
 		w := on()
 		shaped := func() string { return "on the node:\n" + tcText(w.call.Node) + "in the container:\n" + tcText(w.pod) }
 		before := nstest.Steady(func() string { return nstest.Snapshot(GinkgoTB(), w.call.Node, w.pod) })
@@ -56,7 +56,7 @@ var _ = Describe("bandwidth", func() {
 		Entry("macvlan with subnets", "macvlan-unshaped", macvlan, i5+`, "unshapedSubnets": ["10.0.0.0/8"]`),
 	)
 
-	DescribeTable("answers with prevResult and its ifb", func(version string) {
+	DescribeTable("ADD returns prevResult with the ifb added", func(version string) {
 		w = ptp()
 		c := w.call.With("ADD")
 		c.Config = strings.Replace(w.config(i5), `"1.0.0"`, `"`+version+`"`, 1)
@@ -69,13 +69,13 @@ var _ = Describe("bandwidth", func() {
 		Expect(w.node.Must(GinkgoTB(), "ip", "addr", "show", ifbX)).NotTo(ContainSubstring("inet6"))
 	}, Entry(nil, "0.3.0"), Entry(nil, "0.3.1"), Entry(nil, "0.4.0"), Entry(nil, "1.0.0"), Entry(nil, "1.1.0"))
 
-	It("says that the ifb of a macvlan is in the container", func() {
+	It("ADD returns the ifb of a macvlan as an interface in the container", func() {
 		w = macvlan()
 		Expect(w.run("ADD", i5).Result(GinkgoTB()).Interfaces).To(HaveExactElements(
 			HaveField("Name", "eth0"), And(HaveField("Name", ifbX), HaveField("Sandbox", w.pod.Path()))))
 	})
 
-	It("does nothing without limits, and wants to be chained all the same", func() {
+	It("changes nothing without limits, but needs a prevResult", func() {
 		w = ptp()
 		steps := 0
 		c := w.call.With("ADD")
@@ -93,13 +93,13 @@ var _ = Describe("bandwidth", func() {
 		}
 	})
 
-	It("takes runtime limits for what they are where the configuration has zeros", func() {
+	It("applies the runtime's limits if those of the configuration are zero", func() {
 		w = ptp()
 		w.run("ADD", `"ingressRate": 0, "egressRate": 0, `+fromContainerd).OK(GinkgoTB())
 		Expect(tcText(w.node)).To(ContainSubstring("rate 10Mbit"))
 	})
 
-	DescribeTable("refuses what cannot work, and does nothing", func(on func() *world, keys string, code int, text string) {
+	DescribeTable("refuses an invalid configuration, and changes nothing", func(on func() *world, keys string, code int, text string) {
 		w = on()
 		before := w.shape()
 		f := w.run("ADD", keys).Failure(GinkgoTB())
@@ -111,23 +111,23 @@ var _ = Describe("bandwidth", func() {
 		Entry(nil, ptp, `"ingressRate": 8`, 7, "if rate is set, burst must also be set"),
 		Entry(nil, ptp, `"egressBurst": 8`, 7, "if burst is set, rate must also be set"),
 		Entry(nil, ptp, `"egressRate": 7, "egressBurst": 8`, 7, "egressRate 7 is too low"),
-		Entry(nil, ptp, `"egressRate": 40, "egressBurst": 8`, 7, "the least rate for its MTU is 48 bit/s"),
+		Entry(nil, ptp, `"egressRate": 40, "egressBurst": 8`, 7, "the lowest rate for its MTU is 48 bit/s"),
 		Entry(nil, ptp, `"egressRate": 80, "egressBurst": 34359738368`, 7, "burst cannot be more than 4GB"),
-		Entry(nil, ptp, i5+`, "shapedSubnets": ["10.0.0.1"]`, 7, "is no subnet"),
+		Entry(nil, ptp, i5+`, "shapedSubnets": ["10.0.0.1"]`, 7, "is not a subnet"),
 		Entry(nil, ptp, i5+`, "latency": 0`, 7, "latency 0"),
 		Entry(nil, ptp, i5+`, "ingresRate": 1, "strict": true`, 2, "did you mean"),
 		Entry("no such interface", newWorldWithPrev, i5, 7, `no interface "eth0" in container`),
 		Entry("the other end elsewhere", elsewhere, i5, 7, "no veth peer of container interface eth0 found in host ns"),
 	)
 
-	DescribeTable("refuses what is not JSON of the right shape", func(keys string) {
+	DescribeTable("refuses JSON of the wrong types", func(keys string) {
 		w = ptp()
 		Expect(w.run("ADD", keys).Failure(GinkgoTB()).Code).To(BeEquivalentTo(types.CodeDecode))
 	},
 		Entry(nil, `"ingressRate": -1`), Entry(nil, `"ingressRate": 1.5`), Entry(nil, `"ingressRate": "8M"`),
 		Entry(nil, `"ingressRate": 18446744073709551616`), Entry(nil, `"shapedSubnets": "10.0.0.0/8"`), Entry(nil, `"runtimeConfig": {"bandwidth": 8}`))
 
-	It("refuses a second ADD in words and leaves the first alone", func() {
+	It("refuses a second ADD, and keeps what the first made", func() {
 		for _, keys := range []string{i5, `"ingressRate": 1000000, "ingressBurst": 800000`, `"egressRate": 1000000, "egressBurst": 800000`} {
 			w = ptp()
 			w.run("ADD", keys).OK(GinkgoTB())
@@ -139,7 +139,7 @@ var _ = Describe("bandwidth", func() {
 		}
 	})
 
-	It("leaves what other programs put on the interface alone", func() {
+	It("refuses an interface that another program shapes, and DEL leaves that alone", func() {
 		w = ptp()
 		for _, command := range []string{
 			"qdisc add dev veth0 root handle 7: tbf rate 1mbit burst 10000 limit 10000", "qdisc add dev veth0 ingress",
@@ -149,13 +149,13 @@ var _ = Describe("bandwidth", func() {
 		}
 		before := tcText(w.node)
 		for _, keys := range []string{`"ingressRate": 1000000, "ingressBurst": 800000`, `"egressRate": 1000000, "egressBurst": 800000`} {
-			Expect(w.run("ADD", keys).Failure(GinkgoTB()).Msg).To(ContainSubstring("another program put a qdisc there"))
+			Expect(w.run("ADD", keys).Failure(GinkgoTB()).Msg).To(ContainSubstring("another program made the qdisc"))
 			w.run("DEL", keys).OK(GinkgoTB())
 			Expect(tcText(w.node)).To(Equal(before))
 		}
 	})
 
-	It("serves two interfaces of a container in one network", func() {
+	It("limits two interfaces of a container in one network", func() {
 		w = ptp()
 		nstest.Join(GinkgoTB(), nstest.End{In: w.node, Name: "veth1"}, nstest.End{In: w.pod, Name: "eth1"})
 		second := *w
@@ -176,7 +176,7 @@ var _ = Describe("bandwidth", func() {
 		Expect(w.node.Must(GinkgoTB(), "ip", "-br", "link")).NotTo(ContainSubstring("bwp"))
 	})
 
-	It("leaves an ifb without an alias to the interface that it serves", func() {
+	It("does not delete the ifb without an alias of another interface", func() {
 		w = ptp()
 		w.node.Must(GinkgoTB(), "ip", "link", "add", ifbX, "type", "ifb") // the reference plugin's, for the container's eth1
 		w.run("ADD", i5).OK(GinkgoTB())
@@ -185,7 +185,7 @@ var _ = Describe("bandwidth", func() {
 		Expect(w.node.Must(GinkgoTB(), "ip", "-br", "link")).To(And(ContainSubstring(ifbX), Not(ContainSubstring(ifbNames(types.Attachment{Network: network, ContainerID: cid, IfName: "eth0"})[1]))))
 	})
 
-	It("marks an ifb that is being made, so that GC finds it", func() {
+	It("puts a new ifb into the network's group until it has an alias, so that GC finds it", func() {
 		w = ptp()
 		made := ""
 		c := w.call.With("ADD")
@@ -200,7 +200,7 @@ var _ = Describe("bandwidth", func() {
 		Expect(made).To(ContainSubstring(fmt.Sprint("group ", int32(attach.Group(network)))))
 	})
 
-	It("brings an ifb up that shapes already", func() {
+	It("adds the qdisc of the ifb before it sets it up", func() {
 		w = ptp()
 		shape := ""
 		c := w.call.With("ADD")
@@ -243,7 +243,7 @@ var _ = Describe("bandwidth", func() {
 		}),
 	)
 
-	It("does not touch a newcomer whose namespace has the old path", func() {
+	It("DEL leaves another attachment alone whose namespace is at the same path", func() {
 		w = ptp()
 		w.node.Must(GinkgoTB(), "ip", "link", "set", "veth0", "alias", attach.Alias(types.Attachment{Network: network, ContainerID: "newcomer", IfName: "eth0"}))
 		newcomer := w.call
@@ -256,7 +256,7 @@ var _ = Describe("bandwidth", func() {
 		nstest.Run(plugin(), newcomer.With("CHECK")).OK(GinkgoTB())
 	})
 
-	It("does not touch what another means shapes at the old path", func() {
+	It("DEL leaves qdiscs of another program at the same path alone", func() {
 		w = ptp()
 		w.run("ADD", i5).OK(GinkgoTB())
 		w.node.Batch(GinkgoTB(), "link del veth0", "link add other0 type veth peer name eth0 netns "+w.pod.Path())
@@ -265,7 +265,7 @@ var _ = Describe("bandwidth", func() {
 		Expect(w.node.Must(GinkgoTB(), "tc", "qdisc", "show", "dev", "other0")).To(ContainSubstring("tbf"))
 	})
 
-	DescribeTable("CHECK sees what is missing or changed", func(on func() *world, keys, text string, commands ...string) {
+	DescribeTable("CHECK fails if something is missing or changed", func(on func() *world, keys, text string, commands ...string) {
 		w = on()
 		w.run("ADD", keys).OK(GinkgoTB())
 		w.run("CHECK", keys).OK(GinkgoTB())
@@ -294,7 +294,7 @@ var _ = Describe("bandwidth", func() {
 		Entry("no subnet on the ifb", ptp, i5+`, "shapedSubnets": ["fd00::/8"]`, "interface "+ifbX+" has no filter parent 1: pref 15", "tc filter del dev "+ifbX+" parent 1: pref 15"),
 	)
 
-	It("GC removes the ifbs of the network that serve nobody, and no others", func() {
+	It("GC removes the ifbs of the network's attachments that are not listed, and no others", func() {
 		w = ptp()
 		w.run("ADD", i5).OK(GinkgoTB())
 		for name, alias := range map[string]string{"i1": "plumb:bwn/gone/eth0", "i2": "plumb:bwn2/gone/eth0", "i3": "mine"} {
@@ -321,7 +321,7 @@ var _ = Describe("bandwidth", func() {
 		Expect(gc(`[]`)).To(And(Not(ContainSubstring(ifbX)), ContainSubstring("i2"), ContainSubstring("i3")))
 	})
 
-	It("GC takes the limits off a host end that serves nobody, where its alias says whose it is", func() {
+	It("GC removes the limits of a host end whose attachment, by its alias, is not listed", func() {
 		w = ptp()
 		before := w.shape()
 		w.run("ADD", i5).OK(GinkgoTB())
@@ -338,7 +338,7 @@ var _ = Describe("bandwidth", func() {
 		Expect(gc(`[]`)).To(Equal(before))
 	})
 
-	It("STATUS tells a configuration that cannot work", func() {
+	It("STATUS fails for an invalid configuration", func() {
 		w = ptp()
 		c := w.call.With("STATUS")
 		c.Config = `{"cniVersion": "1.1.0", "name": "bwn", "type": "bandwidth"}`
@@ -347,7 +347,7 @@ var _ = Describe("bandwidth", func() {
 		Expect(nstest.Run(plugin(), c).Failure(GinkgoTB()).Code).To(BeEquivalentTo(types.CodeNotAvailable))
 	})
 
-	It("serves 32 containers at a time and leaves nothing", func() {
+	It("limits 32 containers at a time, and DEL leaves nothing", func() {
 		w = newWorld()
 		const pods, rounds = 32, 3
 		calls := make([]nstest.Call, pods)

@@ -19,8 +19,8 @@ type rawConfig struct {
 	} `json:"runtimeConfig"`
 }
 
-// rawLimits are what a configuration and a runtime can say alike. Ingress is what the
-// container receives.
+// rawLimits are the keys that both the configuration and the runtime can have. Ingress is
+// what the container receives.
 type rawLimits struct {
 	IngressRate     uint64   `json:"ingressRate"`
 	IngressBurst    uint64   `json:"ingressBurst"`
@@ -30,17 +30,17 @@ type rawLimits struct {
 	ShapedSubnets   []string `json:"shapedSubnets"`
 }
 
-// config is what ADD and CHECK work with: everything checked, every default set.
+// config is the checked configuration, with all defaults set.
 type config struct {
 	ingress, egress limit
 	latency         time.Duration
 	traffic         traffic
 }
 
-// A limit is a rate in bits a second, zero: none, and a burst in bits.
+// A limit is a rate in bits per second (zero means no limit) and a burst in bits.
 type limit struct{ rate, burst uint64 }
 
-// traffic says what is shaped, by the address of the other side.
+// traffic selects what is shaped, by the address of the other side.
 type traffic struct {
 	scope   scope
 	subnets []netip.Prefix
@@ -57,11 +57,11 @@ const (
 const (
 	defaultLatency = 25 * time.Millisecond
 	maxLatency     = 60_000    // ms
-	leastRate      = 8         // bit/s: the kernel counts bytes
+	minRate        = 8         // bit/s: the kernel counts bytes
 	maxBurst       = 1<<32 - 1 // bytes, as with the reference plugin
 )
 
-// limits reports whether there is anything to do.
+// limits reports whether any rate is limited.
 func (c *config) limits() bool { return c.ingress.rate != 0 || c.egress.rate != 0 }
 
 func parse(r *skel.Request) (*config, error) {
@@ -73,7 +73,7 @@ func parse(r *skel.Request) (*config, error) {
 	return conf, types.Coded(types.CodeConfig, err)
 }
 
-// config checks everything and reports all problems at once.
+// config checks the configuration and returns all problems in one error.
 func (raw *rawConfig) config() (*config, error) {
 	chosen := raw.chosen()
 	traffic, trafficErr := chosen.traffic()
@@ -87,10 +87,9 @@ func (raw *rawConfig) config() (*config, error) {
 	return conf, errors.Join(conf.ingress.validate("ingress"), conf.egress.validate("egress"), trafficErr, latencyErr)
 }
 
-// chosen are the limits that count: those of the configuration, all four, as soon as
-// one of them is not zero, else the runtime's. A zero is no limit and so nothing that
-// could stand before the runtime's. Subnets of the configuration serve the runtime's
-// limits as well, unless the runtime names its own.
+// chosen returns the limits that apply: the four numbers of the configuration if one of
+// them is not zero, otherwise those of the runtime. Subnets of the configuration apply to
+// the runtime's limits as well, unless the runtime passes its own.
 func (raw *rawConfig) chosen() rawLimits {
 	own, runtime := raw.rawLimits, raw.RuntimeConfig.Bandwidth
 	if own.IngressRate|own.IngressBurst|own.EgressRate|own.EgressBurst != 0 {
@@ -102,7 +101,7 @@ func (raw *rawConfig) chosen() rawLimits {
 	return runtime
 }
 
-// validate says what cannot work, in words that people know from the reference plugin.
+// validate returns an error for an invalid limit, in the reference plugin's words.
 func (l limit) validate(direction string) error {
 	switch {
 	case l.rate == 0 && l.burst == 0:
@@ -113,8 +112,8 @@ func (l limit) validate(direction string) error {
 		return fmt.Errorf("%s: if burst is set, rate must also be set", direction)
 	}
 	var errs []error
-	if l.rate < leastRate {
-		errs = append(errs, fmt.Errorf("%sRate %d is too low: the least is %d bit/s", direction, l.rate, leastRate))
+	if l.rate < minRate {
+		errs = append(errs, fmt.Errorf("%sRate %d is too low: the minimum is %d bit/s", direction, l.rate, minRate))
 	}
 	if l.burst/8 >= maxBurst {
 		errs = append(errs, fmt.Errorf("%sBurst %d: burst cannot be more than 4GB", direction, l.burst))
@@ -144,7 +143,7 @@ func parseSubnets(s scope, key string, texts []string) (traffic, error) {
 	for _, text := range texts {
 		p, err := netip.ParsePrefix(text)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %q is no subnet like 10.0.0.0/8 or fd00::/8", key, text))
+			errs = append(errs, fmt.Errorf("%s: %q is not a subnet; write it like 10.0.0.0/8 or fd00::/8", key, text))
 			continue
 		}
 		if p.Addr().Is4In6() && p.Bits() >= 96 {

@@ -65,17 +65,17 @@ func TestAllProblemsAreToldAtOnce(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{`{"ingressRate": 8}`, "ingress: if rate is set, burst must also be set"},
 		{`{"egressBurst": 8}`, "egress: if burst is set, rate must also be set"},
-		{`{"ingressRate": 7, "ingressBurst": 8}`, "ingressRate 7 is too low: the least is 8 bit/s"},
+		{`{"ingressRate": 7, "ingressBurst": 8}`, "ingressRate 7 is too low: the minimum is 8 bit/s"},
 		{`{"egressRate": 8, "egressBurst": 34359738360}`, "egressBurst 34359738360: burst cannot be more than 4GB"},
 		{`{"latency": 0}`, "latency 0 is not between 1 and 60000 milliseconds"},
 		{`{"latency": 60001}`, "latency 60001 is not between"},
 		{`{"unshapedSubnets": ["10.0.0.0/8"], "shapedSubnets": ["10.1.0.0/16"]}`, `unshapedSubnets ["10.0.0.0/8"] and shapedSubnets ["10.1.0.0/16"] exclude each other`},
-		{`{"unshapedSubnets": ["10.0.0.0/8"], "shapedSubnets": ["broken"]}`, `shapedSubnets: "broken" is no subnet`},
-		{`{"unshapedSubnets": ["10.0.0.0", "", "::/129"]}`, `unshapedSubnets: "10.0.0.0" is no subnet like 10.0.0.0/8 or fd00::/8` + "\n" +
-			`unshapedSubnets: "" is no subnet like 10.0.0.0/8 or fd00::/8` + "\n" + `unshapedSubnets: "::/129" is no subnet`},
+		{`{"unshapedSubnets": ["10.0.0.0/8"], "shapedSubnets": ["broken"]}`, `shapedSubnets: "broken" is not a subnet`},
+		{`{"unshapedSubnets": ["10.0.0.0", "", "::/129"]}`, `unshapedSubnets: "10.0.0.0" is not a subnet; write it like 10.0.0.0/8 or fd00::/8` + "\n" +
+			`unshapedSubnets: "" is not a subnet; write it like 10.0.0.0/8 or fd00::/8` + "\n" + `unshapedSubnets: "::/129" is not a subnet`},
 		{`{"ingressRate": 1, "ingressBurst": 99999999999, "egressRate": 9, "shapedSubnets": ["x"], "latency": -1}`,
-			"ingressRate 1 is too low: the least is 8 bit/s\ningressBurst 99999999999: burst cannot be more than 4GB\n" +
-				"egress: if rate is set, burst must also be set\nshapedSubnets: \"x\" is no subnet like 10.0.0.0/8 or fd00::/8\n" +
+			"ingressRate 1 is too low: the minimum is 8 bit/s\ningressBurst 99999999999: burst cannot be more than 4GB\n" +
+				"egress: if rate is set, burst must also be set\nshapedSubnets: \"x\" is not a subnet; write it like 10.0.0.0/8 or fd00::/8\n" +
 				"latency -1 is not between 1 and 60000 milliseconds"},
 	} {
 		if _, err := decode(t, c.text); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -133,7 +133,7 @@ func TestNumbersFit(t *testing.T) {
 	for _, rate := range rates {
 		for _, burst := range bursts {
 			s := of(rate, burst)
-			if err := s.possible(); err != nil {
+			if err := s.checkRate(); err != nil {
 				t.Errorf("rate %d: %v", rate, err)
 			}
 			ns := float64(s.buffer()) * nl.TickNanoseconds
@@ -141,7 +141,7 @@ func TestNumbersFit(t *testing.T) {
 			if passes < float64(s.frame()) {
 				t.Errorf("rate %d burst %d: %d ticks pass %.0f bytes, less than a frame", rate, burst, s.buffer(), passes)
 			}
-			// A tick more than a frame needs is the least that can be told.
+			// The smallest number is one tick more than a frame needs.
 			if most := float64(max(s.burst, s.frame())) + 2*nl.TickNanoseconds*float64(s.rate)/1e9; passes > most {
 				t.Errorf("rate %d burst %d: %d ticks pass %.0f bytes, asked for %.0f", rate, burst, s.buffer(), passes, most)
 			}
@@ -155,7 +155,7 @@ func TestNumbersFit(t *testing.T) {
 			}
 		}
 	}
-	if err := of(40, 8).possible(); err == nil || !strings.Contains(err.Error(), "the least rate for its MTU is 48 bit/s") {
+	if err := of(40, 8).checkRate(); err == nil || !strings.Contains(err.Error(), "the lowest rate for its MTU is 48 bit/s") {
 		t.Errorf("40 bit/s: %v", err)
 	}
 }

@@ -23,15 +23,15 @@ func FuzzConfig(f *testing.F) {
 		if err != nil {
 			return
 		}
-		p := place{dev: nl.Link{Name: "x", MTU: mtu}, conf: conf}
-		for _, s := range []shaper{p.ingress(p.dev), p.egress(p.dev)} {
-			if s.rate == 0 || s.possible() != nil {
+		d := device{link: nl.Link{Name: "x", MTU: mtu}, conf: conf}
+		for _, s := range []shaper{d.ingress(d.link), d.egress(d.link)} {
+			if s.rate == 0 || s.checkRate() != nil {
 				continue
 			}
 			if s.bucket() < s.frame() || s.buffer() == 0 || uint64(s.limit()) < s.frame() {
 				t.Errorf("%s: bucket %d, buffer %d, limit %d", text, s.bucket(), s.buffer(), s.limit())
 			}
-			_, _, _ = s.qdisc(), s.class(), s.asReference()
+			_, _, _ = s.qdisc(), s.class(), s.referenceQdisc()
 			if filters := s.filters(); len(filters) != len(conf.traffic.subnets) {
 				t.Errorf("%s: %d filters", text, len(filters))
 			}

@@ -10,7 +10,7 @@ import (
 )
 
 var _ = Describe("an interface of another kind", Label(nstest.Kernel), func() {
-	DescribeTable("is shaped in the container, and DEL takes it all away", func(link string) {
+	DescribeTable("is shaped in the container, and DEL removes all of it", func(link string) {
 		w := newWorld()
 		outside := nstest.NewNode(GinkgoTB()).Named("outside")
 		nstest.Join(GinkgoTB(), nstest.End{In: w.node, Name: "up0"}, nstest.End{In: outside, Name: "up0"})
@@ -43,7 +43,7 @@ var _ = Describe("an interface of another kind", Label(nstest.Kernel), func() {
 		Entry(nil, "ipvlan mode l2"),
 	)
 
-	It("is shaped where nobody is on the other side", func() {
+	It("is shaped without a peer on the other side", func() {
 		w := newWorld()
 		_, err := w.pod.Exec("ip", "link", "add", "eth0", "type", "dummy")
 		nstest.Need(GinkgoTB(), "dummy", err)

@@ -38,7 +38,7 @@ var _ = Describe("beside the reference plugin", func() {
 		w = ptp()
 	})
 
-	DescribeTable("makes the same of the same configuration", func(keys string) {
+	DescribeTable("makes the same as plumb for the same configuration", func(keys string) {
 		run("ADD", keys).OK(GinkgoTB())
 		theirs := withoutSecondAction(tcText(w.node))
 		w = ptp()
@@ -53,7 +53,7 @@ var _ = Describe("beside the reference plugin", func() {
 		Entry("low rate", rates(1000, 2000, 20000)),
 	)
 
-	DescribeTable("its attachments are checked and deleted", func(keys string) {
+	DescribeTable("makes attachments that plumb checks and deletes", func(keys string) {
 		before := w.shape()
 		run("ADD", keys).OK(GinkgoTB())
 		w.run("CHECK", keys).OK(GinkgoTB())
@@ -65,7 +65,7 @@ var _ = Describe("beside the reference plugin", func() {
 		Entry("I.5", i5), Entry("as containerd calls", fromContainerd), Entry("as CRI-O calls", rates(10e6, 20e6, crio)),
 		Entry("as kubelet calls", rates(10e6, 20e6, kubelet)), Entry("less than a frame", rates(10e6, 20e6, 456)))
 
-	It("can check and delete our attachments", func() {
+	It("checks and deletes attachments that plumb made", func() {
 		w.run("ADD", i5).OK(GinkgoTB())
 		run("CHECK", i5).OK(GinkgoTB())
 		run("DEL", i5).OK(GinkgoTB())
@@ -74,7 +74,7 @@ var _ = Describe("beside the reference plugin", func() {
 		Expect(tcText(w.node)).To(BeEmpty())
 	})
 
-	It("tells a second attachment of ours from its own", func() {
+	It("makes an attachment for which plumb refuses a second ADD", func() {
 		run("ADD", i5).OK(GinkgoTB())
 		f := w.run("ADD", i5).Failure(GinkgoTB())
 		Expect(f.Msg).To(ContainSubstring("an earlier ADD was not followed by a DEL"))

@@ -13,16 +13,16 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// A shaper limits what a device sends. Without subnets it is the reference plugin's
-// token bucket filter, number for number. With subnets it is an HTB with one class,
-// and filters that put packets into it or past it.
+// A shaper limits what a device sends. Without subnets it is a token bucket filter (tbf)
+// with the numbers of the reference plugin. With subnets it is an HTB with one class, and
+// filters that send packets into the class or past it.
 type shaper struct {
 	dev     nl.Link
-	rate    uint64 // bytes a second
-	burst   uint64 // bytes, as asked for
+	rate    uint64 // bytes per second
+	burst   uint64 // bytes, as configured
 	latency time.Duration
 	traffic traffic
-	remote  side // where a packet that dev sends has the other side's address
+	remote  side // the field that has the other side's address in what dev sends
 }
 
 // A side is one of the addresses of a packet.
@@ -39,23 +39,23 @@ const (
 	leafClass            = 0x30
 	kindTBF              = "tbf"
 	kindHTB              = "htb"
-	directQLen           = 1000     // packets; those past the class wait for nobody
+	directQLen           = 1000     // packets that pass by the class
 	framing              = 14 + 4   // Ethernet header and one VLAN tag
-	gsoMax               = 64 << 10 // what TCP gives to a device at once, kernel default
+	gsoMax               = 64 << 10 // the largest piece that TCP gives to a device, by the kernel's default
 )
 
-// Priorities of filters, one a protocol. Those of subnets are the ones that the
-// reference plugin had in its versions 1.5.
+// Priorities of filters, one per protocol. Those for subnets are the ones of the reference
+// plugin's versions 1.5.
 const (
 	redirectPriority = 1
 	ipv6Priority     = 15
 	ipv4Priority     = 16
 )
 
-// Runtimes that have a rate and no burst to pass say "any": kubelet 2³¹−1,
-// containerd 2³²−1, CRI-O 8·(2³²−1)−1 bits. Taken at its word that lets hundreds of
-// megabytes through before a limit is felt (kubernetes issue 90838). From this burst
-// on, it is what passes in defaultBurst at the rate, or the ten segments that a TCP
+// Runtimes that know a rate but no burst pass a very large one: kubelet 2³¹−1, containerd
+// 2³²−1, CRI-O 8·(2³²−1)−1 bits. Taken literally, hundreds of megabytes pass before the
+// limit applies (kubernetes/kubernetes#90838). A burst of anyBurst or more is replaced by
+// what passes in defaultBurst at the rate, but at least by the ten segments that a TCP
 // connection begins with (RFC 6928).
 const (
 	anyBurst      = (1<<31 - 1) / 8 // bytes
@@ -65,8 +65,8 @@ const (
 
 func (s shaper) frame() uint64 { return uint64(s.dev.MTU) + framing }
 
-// bucket is how much may be sent at once, in bytes: at least a frame, for what is
-// larger than the bucket is never sent at all.
+// bucket returns how much may be sent at once, in bytes. It is at least one frame, since
+// a frame that is larger than the bucket is never sent.
 func (s shaper) bucket() uint64 {
 	burst := s.burst
 	if burst >= anyBurst {
@@ -75,19 +75,19 @@ func (s shaper) bucket() uint64 {
 	return max(burst, s.frame())
 }
 
-// bytesIn is what passes in d at a rate in bytes a second, which counts up to 2⁴⁸: it
-// is 32 bits of the product that matter.
+// bytesIn returns the number of bytes that pass in d at a rate in bytes per second. Rates
+// above 2⁴⁸ count as 2⁴⁸, so that nothing overflows; the kernel's numbers have 32 bits.
 func bytesIn(d time.Duration, rate uint64) uint64 {
 	rate = min(rate, 1<<48)
 	return rate/1000*uint64(d.Milliseconds()) + rate%1000*uint64(d.Milliseconds())/1000
 }
 
-// ticks is how long n bytes take at a rate: whole microseconds, as the reference
-// plugin and tc count, in the kernel's ticks.
+// ticks returns how long n bytes take at a rate, in the kernel's ticks. It rounds down to
+// whole microseconds, as the reference plugin and tc do.
 func ticks(n, rate uint64) uint64 { return n * 1_000_000 / rate * 1000 / nl.TickNanoseconds }
 
-// enough is the least number of ticks in which n bytes pass.
-func enough(n, rate uint64) uint64 { return n*1_000_000_000/rate/nl.TickNanoseconds + 1 }
+// minTicks returns the smallest number of ticks in which n bytes pass at a rate.
+func minTicks(n, rate uint64) uint64 { return n*1_000_000_000/rate/nl.TickNanoseconds + 1 }
 
 const (
 	maxTicks  = 1<<32 - 1 // 274 s
@@ -95,25 +95,26 @@ const (
 )
 
 func (s shaper) buffer() uint32 {
-	return uint32(min(max(ticks(s.bucket(), s.rate), enough(s.frame(), s.rate)), maxTicks))
+	return uint32(min(max(ticks(s.bucket(), s.rate), minTicks(s.frame(), s.rate)), maxTicks))
 }
 
-// limit is how much may wait: the burst, and what is sent in the latency.
+// limit returns the length of the queue in bytes: the burst, and what is sent in the
+// latency.
 func (s shaper) limit() uint32 {
 	return uint32(min(bytesIn(s.latency, s.rate)+s.bucket(), max32bits))
 }
 
-// possible refuses a rate at which a frame takes longer than the kernel can count.
-func (s shaper) possible() error {
-	if enough(s.frame(), s.rate) <= maxTicks {
+// checkRate returns an error if a frame takes longer than the kernel can count.
+func (s shaper) checkRate() error {
+	if minTicks(s.frame(), s.rate) <= maxTicks {
 		return nil
 	}
 	least := s.frame()*1_000_000_000/nl.TickNanoseconds/maxTicks + 1
-	return types.Errorf(types.CodeConfig, "a frame of %d bytes does not pass interface %s at %d bit/s: the least rate for its MTU is %d bit/s",
+	return types.Errorf(types.CodeConfig, "a frame of %d bytes does not pass interface %s at %d bit/s: the lowest rate for its MTU is %d bit/s",
 		s.frame(), s.dev.Name, s.rate*8, least*8)
 }
 
-// qdisc is what stands at the root of the device.
+// qdisc returns the qdisc at the root of the device.
 func (s shaper) qdisc() nl.Qdisc {
 	q := nl.Qdisc{Kind: kindTBF, Handle: rootHandle, Parent: nl.Root}
 	if s.traffic.scope == everything {
@@ -127,9 +128,9 @@ func (s shaper) qdisc() nl.Qdisc {
 	return q
 }
 
-// asReference is the token bucket filter that the reference plugin makes of the same
-// configuration: the burst as it stands, and 32-bit numbers that run over.
-func (s shaper) asReference() nl.Qdisc {
+// referenceQdisc returns the token bucket filter that the reference plugin makes for the
+// same configuration: it does not replace a large burst, and its 32-bit numbers overflow.
+func (s shaper) referenceQdisc() nl.Qdisc {
 	q := nl.Qdisc{Kind: kindTBF, Handle: rootHandle, Parent: nl.Root}
 	q.TBF = nl.TBF{
 		Rate:   s.rate,
@@ -139,18 +140,19 @@ func (s shaper) asReference() nl.Qdisc {
 	return q
 }
 
-// class, leaf and filters stand below the root where there are subnets.
+// class returns the HTB class for what is limited.
 func (s shaper) class() nl.Class {
 	return nl.Class{ID: rootHandle.Class(leafClass), Parent: nl.Root, Rate: s.rate, Buffer: s.buffer(), Quantum: uint32(s.frame())}
 }
 
-// leaf bounds the class's queue. Unlike a token bucket filter, an HTB does not cut up
-// what TCP gives it in one piece: one such piece has to fit in.
+// leaf returns the qdisc with the queue of the class. Unlike a token bucket filter, an HTB
+// does not segment what TCP gives it in one piece, so one such piece has to fit.
 func (s shaper) leaf() nl.Qdisc {
 	return nl.Qdisc{Kind: "bfifo", Handle: leafHandle, Parent: rootHandle.Class(leafClass), Limit: max(s.limit(), gsoMax+framing)}
 }
 
-// filters send what a subnet matches into the class, or straight out (1:0).
+// filters returns the filters that send the traffic of the subnets into the class, or past
+// it (1:0).
 func (s shaper) filters() []nl.Filter {
 	to := rootHandle.Class(leafClass)
 	if s.traffic.scope == allBut {
@@ -167,7 +169,8 @@ func (s shaper) filters() []nl.Filter {
 	return filters
 }
 
-// keys match an address of a packet against a subnet, 32 bits each.
+// keys returns the u32 keys that match an address of a packet against a subnet, 32 bits
+// each.
 func keys(p netip.Prefix, s side) []nl.Key {
 	addr := p.Addr().AsSlice()
 	offset := map[int][2]int32{4: {12, 16}, 16: {8, 24}}[len(addr)][s] // RFC 791, RFC 8200
@@ -179,7 +182,7 @@ func keys(p netip.Prefix, s side) []nl.Key {
 	return all
 }
 
-// apply makes the device shape.
+// apply adds the qdisc, and with subnets the class and the filters, to the device.
 func (s shaper) apply(c *nl.Conn, u *undo.Stack) error {
 	if err := addQdisc(c, u, s.dev, s.qdisc()); err != nil || s.traffic.scope == everything {
 		return err
@@ -197,15 +200,15 @@ func (s shaper) apply(c *nl.Conn, u *undo.Stack) error {
 	return c.Apply(changes...)
 }
 
-// diff is nil, or says in what the device differs. What the reference plugin made of
-// the same configuration is as good.
+// diff returns an error if the device is shaped in another way. What the reference plugin
+// made for the same configuration is accepted.
 func (s shaper) diff(c *nl.Conn) error {
 	have, err := c.Qdisc(s.dev, nl.Root)
 	if err != nil {
 		return err
 	}
 	want := s.qdisc()
-	if have != want && (want.Kind != kindTBF || have != s.asReference()) {
+	if have != want && (want.Kind != kindTBF || have != s.referenceQdisc()) {
 		return fmt.Errorf("interface %s: want %s, have %s", s.dev.Name, describe(want), describe(have))
 	}
 	if want.Kind == kindTBF {
@@ -245,7 +248,7 @@ func (s shaper) diffFilters(c *nl.Conn) error {
 	return errors.Join(errs...)
 }
 
-// describe says what a qdisc is in the units of the kernel.
+// describe returns a qdisc as text, in the kernel's units.
 func describe(q nl.Qdisc) string {
 	switch q.Kind {
 	case "":

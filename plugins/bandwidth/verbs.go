@@ -22,71 +22,70 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err != nil || !conf.limits() {
 		return prev, err
 	}
-	p, err := locate(r, conf)
+	d, err := findDevice(r, conf)
 	if err != nil {
 		return nil, err
 	}
-	if err := p.possible(); err != nil {
+	if err := d.checkRates(); err != nil {
 		return nil, err
 	}
-	if s := p.sent(); s.rate != 0 {
-		if err := s.apply(p.conn, &r.Undo); err != nil {
+	if s := d.sendShaper(); s.rate != 0 {
+		if err := s.apply(d.conn, &r.Undo); err != nil {
 			return nil, err
 		}
 	}
-	if p.received(p.dev).rate == 0 {
+	if d.receiveShaper(d.link).rate == 0 {
 		return prev, nil
 	}
-	ifb, err := p.shapeReceived(&r.Undo)
+	ifb, err := d.shapeReceived(&r.Undo)
 	if err != nil {
 		return nil, err
 	}
 	result := *prev
-	result.Interfaces = append(slices.Clone(prev.Interfaces), types.Interface{Name: ifb.Name, MAC: ifb.MAC, MTU: ifb.MTU, Sandbox: p.sandbox})
+	result.Interfaces = append(slices.Clone(prev.Interfaces), types.Interface{Name: ifb.Name, MAC: ifb.MAC, MTU: ifb.MTU, Sandbox: d.sandbox})
 	return &result, nil
 }
 
-// possible looks at both directions before anything is done; the ifb will have the
+// checkRates checks both directions before anything is changed. The ifb will have the
 // MTU of the device.
-func (p place) possible() error {
+func (d device) checkRates() error {
 	var errs []error
-	for _, s := range []shaper{p.ingress(p.dev), p.egress(p.dev)} {
+	for _, s := range []shaper{d.ingress(d.link), d.egress(d.link)} {
 		if s.rate != 0 {
-			errs = append(errs, s.possible())
+			errs = append(errs, s.checkRate())
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// shapeReceived redirects once the ifb shapes, so that nothing is lost. The ifb comes up
-// with its qdisc in place: to change that of a link which is up, the kernel waits until
-// nobody sends by the former one (dev_deactivate_many in net/sched/sch_generic.c).
-func (p place) shapeReceived(u *undo.Stack) (nl.Link, error) {
-	ifb, err := p.addIFB(u)
+// shapeReceived makes the ifb and then redirects to it, so that no packet is lost. The ifb
+// gets its qdisc before it is set up: for a link that is up, the kernel waits until the
+// former qdisc is no longer in use (dev_deactivate_many in net/sched/sch_generic.c).
+func (d device) shapeReceived(u *undo.Stack) (nl.Link, error) {
+	ifb, err := d.addIFB(u)
 	if err != nil {
 		return nl.Link{}, err
 	}
-	if err := p.received(ifb).apply(p.conn, u); err != nil {
+	if err := d.receiveShaper(ifb).apply(d.conn, u); err != nil {
 		return nl.Link{}, err
 	}
-	if err := p.conn.Apply(ifb.SetAlias(attach.Alias(p.owner)), ifb.ClearGroup(), ifb.SetUp()); err != nil {
+	if err := d.conn.Apply(ifb.SetAlias(attach.Alias(d.owner)), ifb.ClearGroup(), ifb.SetUp()); err != nil {
 		return nl.Link{}, err
 	}
-	if err := addQdisc(p.conn, u, p.dev, ingressQdisc()); err != nil {
+	if err := addQdisc(d.conn, u, d.link, ingressQdisc()); err != nil {
 		return nl.Link{}, err
 	}
-	return ifb, p.conn.Apply(p.dev.AddFilter(redirect(ifb)))
+	return ifb, d.conn.Apply(d.link.AddFilter(redirect(ifb)))
 }
 
-// del removes what ADD made, by the identity of the attachment: with or without the
-// container, prevResult and limits. Nothing of the configuration is read. Every step
-// is tried.
+// del removes what ADD made. It finds it by the attachment, without the container,
+// prevResult or the configuration. It tries every step and joins the errors.
 func del(r *skel.Request) error {
 	node, pod, err := nl.OpenBoth(r.Node, r.Pod)
 	if err != nil {
 		return err
 	}
-	prev, _ := r.Prev() // one that cannot be read is as good as none
+	prev, _ := r.Prev() // without it, if it cannot be read
 	return errors.Join(unshapeDevice(node, pod, r.Attachment(), prev), delIFBs(node, r.Attachment()))
 }
 
@@ -116,7 +115,8 @@ func unshapeDevice(node, pod *nl.Conn, owner types.Attachment, prev *types.Resul
 	return unshape(node, host)
 }
 
-// servesAnother: the namespace at that path is a newcomer's.
+// servesAnother reports whether a host end belongs to another attachment: the namespace
+// path was reused.
 func servesAnother(l nl.Link, owner types.Attachment) bool {
 	return attach.Ours(l) && l.Alias != attach.Alias(owner)
 }
@@ -142,46 +142,46 @@ func check(r *skel.Request) error {
 	if _, err := r.MustPrev(); err != nil || !conf.limits() {
 		return err
 	}
-	p, err := locate(r, conf)
+	d, err := findDevice(r, conf)
 	if err != nil {
 		return err
 	}
 	var errs []error
-	if s := p.sent(); s.rate != 0 {
-		errs = append(errs, s.diff(p.conn))
+	if s := d.sendShaper(); s.rate != 0 {
+		errs = append(errs, s.diff(d.conn))
 	}
-	if p.received(p.dev).rate != 0 {
-		errs = append(errs, p.diffReceived())
+	if d.receiveShaper(d.link).rate != 0 {
+		errs = append(errs, d.diffReceived())
 	}
 	return types.Coded(codeChanged, errors.Join(errs...))
 }
 
-func (p place) diffReceived() error {
-	links, err := ifbs(p.conn, p.owner)
+func (d device) diffReceived() error {
+	links, err := ifbs(d.conn, d.owner)
 	if err != nil {
 		return err
 	}
 	if len(links) == 0 {
-		return fmt.Errorf("find ifb %s of %s: %w", ifbNames(p.owner)[0], p.owner, fs.ErrNotExist)
+		return fmt.Errorf("find ifb %s of %s: %w", ifbNames(d.owner)[0], d.owner, fs.ErrNotExist)
 	}
 	ifb := links[0]
-	errs := []error{p.received(ifb).diff(p.conn)}
+	errs := []error{d.receiveShaper(ifb).diff(d.conn)}
 	if !ifb.Up {
 		errs = append(errs, fmt.Errorf("interface %s is down", ifb.Name))
 	}
-	q, err := p.conn.Qdisc(p.dev, nl.Ingress)
+	q, err := d.conn.Qdisc(d.link, nl.Ingress)
 	if err != nil || q != ingressQdisc() {
-		return errors.Join(append(errs, err, missing(p.dev.Name, "ingress qdisc"))...)
+		return errors.Join(append(errs, err, missing(d.link.Name, "ingress qdisc"))...)
 	}
-	filters, err := p.conn.Filters(p.dev, q.Handle)
+	filters, err := d.conn.Filters(d.link, q.Handle)
 	if err == nil && !slices.ContainsFunc(filters, redirect(ifb).Same) {
-		err = missing(p.dev.Name, "filter that redirects what it receives to "+ifb.Name)
+		err = missing(d.link.Name, "filter that redirects what it receives to "+ifb.Name)
 	}
 	return errors.Join(append(errs, err)...)
 }
 
-// status says whether the configuration can work. What the kernel has cannot be told
-// without making something.
+// status returns an error if the configuration is invalid. It does not test the kernel,
+// because that needs a device.
 func status(r *skel.Request) error {
 	if _, err := parse(r); err != nil {
 		return types.Errorf(types.CodeNotAvailable, "%w", err)
@@ -189,9 +189,9 @@ func status(r *skel.Request) error {
 	return nil
 }
 
-// gc removes the ifbs, and what shapes the host ends of pairs that the plugins of this
-// project made: with those of others nothing says whose they are. In the life of a
-// node the pairs are gone by then, or go by the GC of the plugin that made them.
+// gc removes the ifbs of attachments that are not to be kept, and the qdiscs on the host
+// ends of their veth pairs, if plumb made these: those of other plugins name no owner.
+// Usually the pairs are gone already, or the GC of the plugin that made them removes them.
 func gc(r *skel.Request) error {
 	node, err := nl.Open(r.Node)
 	if err != nil {

@@ -12,16 +12,17 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// An allowlist is the file in which an administrator says which sysctls a
-// configuration may set: a regular expression a line, which has to match somewhere in
+// An allowlist is the file in which an administrator lists the sysctls that a
+// configuration may set: one regular expression per line, which has to match a part of
 // the key as it is written in the configuration.
 type allowlist struct {
 	path  string
 	lines []*regexp.Regexp
-	all   bool // there is no file
+	all   bool // everything is allowed: there is no file
 }
 
-// readAllowlist reads and compiles the file, if there is one.
+// readAllowlist reads the file and compiles its expressions. Without a file everything is
+// allowed.
 func readAllowlist(path string) (*allowlist, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -47,7 +48,7 @@ func readAllowlist(path string) (*allowlist, error) {
 	return list, nil
 }
 
-// check names each key that no line allows.
+// check returns an error that names each key that no line allows.
 func (l *allowlist) check(sysctls []assignment) error {
 	if l.all {
 		return nil

@@ -29,7 +29,8 @@ type rawConfig struct {
 	} `json:"args"`
 }
 
-// rawArgs is what stands above the configuration; nil: it says nothing.
+// rawArgs is args.cni, whose values replace those of the configuration. A nil value means
+// that the key is absent.
 type rawArgs struct {
 	Sysctl   rawSysctls `json:"sysctl"`
 	MAC      string     `json:"mac"`
@@ -39,16 +40,16 @@ type rawArgs struct {
 	TxQLen   *int       `json:"txQLen"`
 }
 
-// rawSysctls is an object of texts, in which no key stands twice.
+// rawSysctls is an object of strings in which no key occurs twice.
 type rawSysctls map[string]string
 
-// UnmarshalJSON refuses a key that stands twice: which of the values is meant?
+// UnmarshalJSON returns an error if a key occurs twice.
 func (s *rawSysctls) UnmarshalJSON(data []byte) error {
 	var object map[string]*string
 	if err := json.Unmarshal(data, &object); err != nil {
 		return err
 	}
-	if members(data) > len(object) {
+	if countMembers(data) > len(object) {
 		return errors.New("duplicated sysctl keys are not allowed")
 	}
 	*s = make(rawSysctls, len(object))
@@ -61,19 +62,19 @@ func (s *rawSysctls) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// members counts the members of a JSON object of texts, each time that they stand there.
-func members(object []byte) int {
+// countMembers counts the members of a JSON object of strings, repeated keys included.
+func countMembers(object []byte) int {
 	dec := json.NewDecoder(bytes.NewReader(object))
 	tokens := 0
 	for _, err := dec.Token(); err == nil; _, err = dec.Token() {
 		tokens++
 	}
-	return (tokens - 2) / 2 // but for the braces, key and value
+	return (tokens - 2) / 2 // without the braces, a key and a value per member
 }
 
-// config is what ADD and CHECK work with: everything checked, every default set.
+// config is the checked configuration, with all defaults set.
 type config struct {
-	sysctls []assignment // sorted by path, each once
+	sysctls []assignment // sorted by path, without duplicates
 	link    settings
 	dataDir string
 }
@@ -97,42 +98,43 @@ func parse(r *skel.Request) (*config, error) {
 	return conf, types.Coded(types.CodeConfig, err)
 }
 
-// config checks everything and reports all problems at once.
+// config checks the configuration and returns all problems in one error.
 func (raw *rawConfig) config(ifName string, args types.Args) (*config, error) {
 	above := raw.Args.CNI
 	mac, macErr := types.FirstMAC(raw.RuntimeConfig.MAC, above.MAC, args[types.ArgMAC], raw.MAC)
 	sysctls, sysctlErr := assignments(raw.Sysctl, above.Sysctl, ifName)
-	conf := &config{sysctls: sysctls, dataDir: orDefault(raw.DataDir)}
+	conf := &config{sysctls: sysctls, dataDir: dataDirOrDefault(raw.DataDir)}
 	if mac != "" {
 		conf.link.MAC = &mac
 	}
-	if promisc := or(above.Promisc, &raw.Promisc); *promisc { // false is no wish
+	if promisc := firstSet(above.Promisc, &raw.Promisc); *promisc { // false means: leave the flag alone
 		conf.link.Promisc = promisc
 	}
-	if mtu := or(above.MTU, &raw.MTU); *mtu != 0 {
+	if mtu := firstSet(above.MTU, &raw.MTU); *mtu != 0 {
 		conf.link.MTU = mtu
 	}
-	conf.link.AllMulti = or(above.AllMulti, raw.AllMulti)
-	conf.link.TxQLen = or(above.TxQLen, raw.TxQLen)
+	conf.link.AllMulti = firstSet(above.AllMulti, raw.AllMulti)
+	conf.link.TxQLen = firstSet(above.TxQLen, raw.TxQLen)
 	return conf, errors.Join(macErr, sysctlErr, conf.validate())
 }
 
-// or is the first that says something.
-func or[T any](above, below *T) *T {
+// firstSet returns above, or below if above is nil.
+func firstSet[T any](above, below *T) *T {
 	if above != nil {
 		return above
 	}
 	return below
 }
 
-func orDefault(dataDir string) string {
+// dataDirOrDefault returns the default for an empty path.
+func dataDirOrDefault(dataDir string) string {
 	if dataDir == "" {
 		return defaultDataDir
 	}
 	return dataDir
 }
 
-// validate says what cannot work, whatever the container looks like.
+// validate returns an error for values that work with no container.
 func (c *config) validate() error {
 	var errs []error
 	if mtu := c.link.MTU; mtu != nil && (*mtu < minMTU || *mtu > maxMTU) {
@@ -147,14 +149,15 @@ func (c *config) validate() error {
 	return errors.Join(errs...)
 }
 
-// idle: nothing is asked for.
-func (c *config) idle() bool { return len(c.sysctls) == 0 && len(c.link.knobs()) == 0 }
+// idle reports whether nothing is configured.
+func (c *config) idle() bool { return len(c.sysctls) == 0 && len(c.link.present()) == 0 }
 
-// dataDir reads no more of the configuration than DEL and GC need.
+// dataDir returns the folder of saved states. It reads no other key, because DEL and GC
+// must work with any configuration.
 func dataDir(r *skel.Request) string {
 	var raw struct {
 		DataDir string `json:"dataDir"`
 	}
 	_ = types.Decode(r.Stdin, &raw)
-	return orDefault(raw.DataDir)
+	return dataDirOrDefault(raw.DataDir)
 }

@@ -72,7 +72,7 @@ func FuzzPathsOf(f *testing.F) {
 	})
 }
 
-// decode runs parse as an ADD does.
+// decode calls parse from an ADD.
 func decode(t *testing.T, text, args string) (*config, error) {
 	t.Helper()
 	var conf *config
@@ -86,7 +86,7 @@ func decode(t *testing.T, text, args string) (*config, error) {
 	return conf, err
 }
 
-// describe is what a configuration asks for, as text.
+// describe returns the checked configuration as text.
 func describe(c *config) string {
 	var all []string
 	for _, a := range c.sysctls {

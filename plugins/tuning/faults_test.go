@@ -68,7 +68,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestKilledWhileWriting: the file has no name yet.
+// TestKilledWhileWriting: ADD was killed before it renamed the temporary file.
 func TestKilledWhileWriting(t *testing.T) {
 	node, pod := nstest.Pair(t)
 	withEth0(t)(pod)
@@ -96,7 +96,7 @@ func wantEmpty(t *testing.T, dir string) {
 	}
 }
 
-// promiscuous is PACKET_ADD_MEMBERSHIP of PACKET_MR_PROMISC, what tcpdump does.
+// promiscuous makes an interface promiscuous as tcpdump does (PACKET_MR_PROMISC).
 func promiscuous(fd int, ifName string) error {
 	in, err := net.InterfaceByName(ifName)
 	if err != nil {

@@ -10,14 +10,14 @@ import (
 
 // An assignment is an entry of "sysctl".
 type assignment struct {
-	written string   // the key as it was written
-	paths   []string // what it may mean: paths below /proc/sys, the likelier first; never empty
+	written string   // the key as written in the configuration
+	paths   []string // the paths below /proc/sys that it can mean, the more likely first; never empty
 	value   string
 }
 
-// assignments are the entries of the configuration, and those of args.cni, which
-// replace entries for the same setting; sorted, so that every ADD writes them in one
-// order ("all" comes before an interface, which it would overwrite).
+// assignments merges the entries of the configuration (below) and of args.cni (above),
+// which replace entries for the same setting. They are sorted, so that every ADD writes
+// them in the same order: "all" before an interface, whose value it overwrites.
 func assignments(below, above rawSysctls, ifName string) ([]assignment, error) {
 	base, err := entries(below, ifName)
 	over, aboveErr := entries(above, ifName)
@@ -27,7 +27,7 @@ func assignments(below, above rawSysctls, ifName string) ([]assignment, error) {
 	return all, errors.Join(err, aboveErr)
 }
 
-// entries reads one object. Two spellings of one key are a duplicate as well.
+// entries reads one object. Two spellings of one key are duplicates, too.
 func entries(object rawSysctls, ifName string) ([]assignment, error) {
 	var all []assignment
 	var errs []error
@@ -47,13 +47,13 @@ func entries(object rawSysctls, ifName string) ([]assignment, error) {
 	return all, errors.Join(errs...)
 }
 
-// same: the two may mean one setting.
+// same reports whether both can mean the same setting.
 func (a assignment) same(b assignment) bool {
 	return slices.ContainsFunc(a.paths, func(p string) bool { return slices.Contains(b.paths, p) })
 }
 
-// swapped is a slash for a dot, and a dot for a slash.
-func swapped(r rune) rune {
+// swapSeparator returns a slash for a dot, and a dot for a slash.
+func swapSeparator(r rune) rune {
 	switch r {
 	case '.':
 		return '/'
@@ -63,18 +63,18 @@ func swapped(r rune) rune {
 	return r
 }
 
-// interfaceName stands in keys for the name of the container's interface.
+// interfaceName is the placeholder in keys for the name of the container's interface.
 const interfaceName = "IFNAME"
 
-// pathsOf gives the paths that a key may mean. The separator that comes first is the
-// separator, as in sysctl(8): after a dot, a slash is a dot within a name
-// (net.ipv4.conf.eth0/100.arp_notify), after a slash a dot is one. The reference
-// plugin takes every dot for a separator, so that is the second meaning. An empty
-// ifName leaves IFNAME as it is.
+// pathsOf returns the paths that a key can mean. As in sysctl(8), whichever of dot and
+// slash occurs first is the separator, and the other one then stands for a dot within a
+// name: net.ipv4.conf.eth0/100.arp_notify and net/ipv4/conf/eth0.100/arp_notify are the
+// same. The second meaning is that of the reference plugin, for which every dot is a
+// separator. With an empty ifName the placeholder is not replaced.
 func pathsOf(key, ifName string) ([]string, error) {
 	meanings := []string{key, strings.ReplaceAll(key, ".", "/")}
 	if i := strings.IndexAny(key, "./"); i >= 0 && key[i] == '.' {
-		meanings[0] = strings.Map(swapped, key)
+		meanings[0] = strings.Map(swapSeparator, key)
 	}
 	var paths []string
 	for _, p := range meanings {

@@ -1,6 +1,5 @@
-// tuning sets sysctls and the settings of the container's interface, and puts them
-// back on DEL. It stands in a chain, after the plugin that made the interface. See
-// README.md.
+// tuning is a chained plugin that sets sysctls and the settings of the container's
+// interface, and puts them back on DEL. See README.md.
 package main
 
 import "github.com/plumb-cni/plumb/pkg/skel"
@@ -11,8 +10,7 @@ func plugin() skel.Plugin {
 	return host{allowlist: "/etc/cni/tuning/allowlist.conf"}.plugin()
 }
 
-// A host is what the plugin takes from the machine. Tests put their own in its
-// place.
+// A host holds the path that the plugin reads on the node. Tests use another one.
 type host struct {
 	allowlist string // path of the file that says which sysctls may be set
 }

@@ -17,8 +17,8 @@ func TestTuning(t *testing.T) {
 	RunSpecs(t, "plugins/tuning")
 }
 
-// TestMain is the plugin itself where the environment says so: one that is killed at
-// the step of that number, just before it or just after.
+// TestMain runs the plugin in place of the tests if the environment says so: it is killed
+// just before, or just after, the step of that number.
 func TestMain(m *testing.M) {
 	before, after := os.Getenv("TUNING_TEST_KILL_BEFORE"), os.Getenv("TUNING_TEST_KILL_AFTER")
 	if before == "" && after == "" {

@@ -21,8 +21,8 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// prevResult is what the chain has made so far. Interfaces of the same name are on the
-// node and in another container.
+// prevResult is the result of the chain so far. There are interfaces of the same name on
+// the node and in another container.
 const prevResult = `{"cniVersion": "1.1.0", "interfaces": [
 	{"name": "eth0", "mac": "02:00:00:00:00:aa", "mtu": 9000},
 	{"name": "eth0", "mac": "02:00:00:00:00:01", "mtu": 1500, "sandbox": "SANDBOX"},
@@ -30,12 +30,12 @@ const prevResult = `{"cniVersion": "1.1.0", "interfaces": [
 	{"name": "eth0", "mac": "02:00:00:00:00:cc", "mtu": 8000, "sandbox": "/another"}],
 	"ips": [{"interface": 1, "address": "10.1.0.2/24"}], "routes": [{"dst": "0.0.0.0/0"}], "dns": {"domain": "d"}}`
 
-// everything turns every knob, and sets sysctls in three spellings.
+// everything configures every setting, and sysctls in three spellings.
 const everything = `"mac": "C2:B0:57:49:47:F1", "mtu": 1454, "promisc": true, "allmulti": true, "txQLen": 20000,
 	"sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1", "net/ipv4/conf/IFNAME/arp_announce": "2", "net.ipv4.ping_group_range": "0 2147483647"}`
 
-// withEth0 gives a pod an interface that has its carrier, as the first plugin of a
-// chain does. It has no address that would come and go by itself.
+// withEth0 makes an interface with a carrier in a pod, as the first plugin of a chain
+// does. It has no link-local address, which the kernel would add and remove by itself.
 func withEth0(tb nstest.TB) func(*nstest.NS) {
 	return func(pod *nstest.NS) {
 		tb.Helper()
@@ -105,7 +105,7 @@ var _ = Describe("tuning", func() {
 	get := func(key string) string { return pod.Sysctl(GinkgoTB(), key) }
 
 	Describe("ADD", func() {
-		It("turns every knob, and DEL turns it back", func() {
+		It("makes every setting, and DEL puts it back", func() {
 			before := nstest.Steady(state)
 			run("ADD", everything).OK(GinkgoTB())
 			Expect(link()).To(And(ContainSubstring("c2:b0:57:49:47:f1"), ContainSubstring("mtu 1454"), ContainSubstring("PROMISC"),
@@ -121,7 +121,7 @@ var _ = Describe("tuning", func() {
 			run("DEL", everything).OK(GinkgoTB())
 		})
 
-		It("saves what the reference plugin saves, to the byte, and ours after it", func() {
+		It("writes the saved state in the reference plugin's form, followed by its own keys", func() {
 			run("ADD", everything).OK(GinkgoTB())
 			text, err := os.ReadFile(file())
 			Expect(err).NotTo(HaveOccurred())
@@ -142,7 +142,7 @@ var _ = Describe("tuning", func() {
 			Expect(os.ReadFile(file())).To(MatchRegexp("^\\{\n \"mtu\": 1500,\n \"network\": \"net\",\n \"netns\": \\d+,\n \"ifindex\": \\d+\n\\}$"))
 		})
 
-		It("says what it set, of the container's interface alone", func() {
+		It("records MAC and MTU in the result, for the container's interface alone", func() {
 			result := run("ADD", everything).Result(GinkgoTB())
 			Expect(result.Interfaces[1].MAC.String()).To(Equal("c2:b0:57:49:47:f1"))
 			Expect(result.Interfaces[1].MTU).To(Equal(1454))
@@ -156,7 +156,7 @@ var _ = Describe("tuning", func() {
 			Expect(result.DNS.Domain).To(Equal("d"))
 		})
 
-		It("does nothing at all when nothing is asked for", func() {
+		It("does nothing if nothing is configured", func() {
 			before := nstest.Steady(state)
 			var steps []string
 			call.Before = func(step string) error { steps = append(steps, step); return nil }
@@ -174,7 +174,7 @@ var _ = Describe("tuning", func() {
 			Expect(get("net/ipv4/ip_forward")).To(Equal("0"))
 		})
 
-		It("opens no netlink socket for sysctls alone, which takes longer than they do", func() {
+		It("opens no netlink socket for sysctls alone", func() {
 			var steps []string
 			call.Before = func(step string) error { steps = append(steps, step); return nil }
 			keys := `"sysctl": {"net.ipv4.ip_forward": "1", "net.ipv4.conf.all.arp_notify": "1"}`
@@ -208,7 +208,7 @@ var _ = Describe("tuning", func() {
 			Entry("dots and slashes as the reference takes them", "eth0.100", "net.ipv4/conf/IFNAME/arp_notify"),
 		)
 
-		It("writes an interface's sysctl after that of all, which would overwrite it", func() {
+		It("writes the sysctl of an interface after that of \"all\", which overwrites it", func() {
 			keys := `"sysctl": {"net.ipv4.conf.eth0.forwarding": "0", "net.ipv4.conf.all.forwarding": "1"}`
 			before := nstest.Steady(state)
 			run("ADD", keys).OK(GinkgoTB())
@@ -218,7 +218,7 @@ var _ = Describe("tuning", func() {
 			Expect(nstest.Settled(before, state)).To(BeEmpty())
 		})
 
-		It("sets what has no value to read, and empties what was empty", func() {
+		It("sets a sysctl without a value to read, and restores an empty list", func() {
 			keys := `"sysctl": {"net.ipv4.route.flush": "1", "net.ipv6.conf.IFNAME.stable_secret": "fd00::1", "net.ipv4.ip_local_reserved_ports": "8080,9000-9010"}`
 			run("ADD", keys).OK(GinkgoTB())
 			Expect(get("net/ipv4/ip_local_reserved_ports")).To(Equal("8080,9000-9010"))
@@ -227,7 +227,7 @@ var _ = Describe("tuning", func() {
 			Expect(get("net/ipv4/ip_local_reserved_ports")).To(BeEmpty())
 		})
 
-		It("brings IPv6's sysctls back, which a small MTU takes away", func() {
+		It("restores the IPv6 sysctls that a small MTU removes", func() {
 			pod.SetSysctl(GinkgoTB(), "net/ipv6/conf/eth0/accept_ra", "0")
 			keys := `"mtu": 1000, "sysctl": {"net.ipv6.conf.IFNAME.accept_ra": "2"}`
 			run("ADD", keys).OK(GinkgoTB())
@@ -236,7 +236,7 @@ var _ = Describe("tuning", func() {
 			Expect(link()).To(ContainSubstring("mtu 1500"))
 		})
 
-		It("turns off what is on, where that is asked for", func() {
+		It("switches off what is configured as false", func() {
 			pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "allmulticast", "on", "promisc", "on")
 			run("ADD", `"allmulti": false, "promisc": false`).OK(GinkgoTB())
 			Expect(link()).To(And(Not(ContainSubstring("ALLMULTI")), ContainSubstring("PROMISC")), "promisc false is no wish")
@@ -244,7 +244,7 @@ var _ = Describe("tuning", func() {
 			Expect(link()).To(ContainSubstring("ALLMULTI"))
 		})
 
-		It("keeps the originals when it comes twice, as twice in a chain", func() {
+		It("keeps the original state if ADD is called twice, as with the plugin twice in a chain", func() {
 			before := nstest.Steady(state)
 			run("ADD", `"mtu": 1400, "sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1"}`).OK(GinkgoTB())
 			run("ADD", `"mtu": 1300, "txQLen": 5, "sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "0", "net.ipv4.ip_forward": "1"}`).OK(GinkgoTB())
@@ -254,14 +254,14 @@ var _ = Describe("tuning", func() {
 			run("DEL", "").OK(GinkgoTB())
 		})
 
-		It("leaves a repeated ADD that fails where the first had brought it", func() {
+		It("restores the state of the first ADD if a second one fails", func() {
 			run("ADD", `"mtu": 1400`).OK(GinkgoTB())
 			before := nstest.Steady(state)
 			run("ADD", `"mtu": 1300, "txQLen": 5, "sysctl": {"net.ipv4.ip_forward": "nonsense"}`).Failure(GinkgoTB())
 			Expect(nstest.Settled(before, state)).To(BeEmpty())
 		})
 
-		It("puts a list back that is longer than a page", func() {
+		It("restores a list that is longer than a page", func() {
 			var ports []string
 			for port := 10001; port < 20000; port += 2 {
 				ports = append(ports, fmt.Sprint(port))
@@ -277,7 +277,7 @@ var _ = Describe("tuning", func() {
 			run("CHECK", strings.Replace(keys, "8080", long, 1)).OK(GinkgoTB())
 		})
 
-		DescribeTable("does not take the saved state of another namespace for its own",
+		DescribeTable("ignores a saved state of another namespace at the same path",
 			func(keys string) {
 				// A container is started anew, and nobody called DEL, or only now.
 				first, second := pod, nstest.New(GinkgoTB())
@@ -301,7 +301,7 @@ var _ = Describe("tuning", func() {
 			Entry("of both", `"mac": "02:00:00:00:00:02", "sysctl": {"net.ipv4.ip_forward": "1"}`),
 		)
 
-		DescribeTable("asks the allowlist",
+		DescribeTable("refuses what the allowlist does not allow",
 			func(lines, keys string, allowed bool) {
 				Expect(os.WriteFile(allow, []byte(lines), 0o600)).To(Succeed())
 				before := nstest.Steady(state)
@@ -315,11 +315,11 @@ var _ = Describe("tuning", func() {
 				Expect(f.Msg).To(ContainSubstring(allow))
 				Expect(nstest.Compare(before, state())).To(BeEmpty())
 			},
-			Entry("a key that it has", "^net.ipv4.ip_forward$\n", `"sysctl": {"net.ipv4.ip_forward": "1"}`, true),
-			Entry("a key that it has not", "^net.ipv4.ip_forward$\n", `"sysctl": {"net.ipv4.conf.all.arp_notify": "1"}`, false),
+			Entry("a key that a line matches", "^net.ipv4.ip_forward$\n", `"sysctl": {"net.ipv4.ip_forward": "1"}`, true),
+			Entry("a key that no line matches", "^net.ipv4.ip_forward$\n", `"sysctl": {"net.ipv4.conf.all.arp_notify": "1"}`, false),
 			Entry("a key from args.cni", "^net.ipv4.ip_forward$\n", `"args": {"cni": {"sysctl": {"net.ipv4.conf.all.arp_notify": "1"}}}`, false),
-			Entry("an expression that is none", "(\n", `"sysctl": {"net.ipv4.ip_forward": "1"}`, false),
-			Entry("no sysctls: it is not read", "(\n", `"mtu": 1400`, true),
+			Entry("an invalid expression", "(\n", `"sysctl": {"net.ipv4.ip_forward": "1"}`, false),
+			Entry("no sysctls: the file is not read", "(\n", `"mtu": 1400`, true),
 		)
 
 		DescribeTable("puts MAC and MTU into the result for the interface of that name, whatever its sandbox",
@@ -338,7 +338,7 @@ var _ = Describe("tuning", func() {
 			Entry("which is absent", `{"name": "eth0", "mac": "02:00:00:00:00:01"}, {"name": "eth1", "sandbox": "/x"}`, 0),
 		)
 
-		It("serves the longest names that its file's name has room for", func() {
+		It("works with the longest container ID that fits in the file name, and a long network name", func() {
 			call.ContainerID = strings.Repeat("c", 255-len("_eth0.json"))
 			c := call.With("ADD")
 			c.Config = strings.Replace(withPrev(conf(`"mtu": 1400`)), `"name": "net"`, `"name": "`+strings.Repeat("n", 200)+`"`, 1)
@@ -348,7 +348,7 @@ var _ = Describe("tuning", func() {
 			Expect(os.ReadDir(dir)).To(BeEmpty())
 		})
 
-		It("says what to do about a read-only /proc/sys, and touches nothing", func() {
+		It("says what to do about a read-only /proc/sys, and changes nothing", func() {
 			before := nstest.Steady(state)
 			restore := nstest.ReadOnlySysctls(GinkgoTB())
 			f := run("ADD", everything).Failure(GinkgoTB())
@@ -358,7 +358,7 @@ var _ = Describe("tuning", func() {
 			Expect(nstest.Settled(before, state)).To(BeEmpty())
 		})
 
-		DescribeTable("refuses what cannot work, with its code, and touches nothing",
+		DescribeTable("refuses invalid configurations with their code, and changes nothing",
 			func(code int, keys string, want string) {
 				before := nstest.Steady(state)
 				f := run("ADD", keys).Failure(GinkgoTB())
@@ -366,7 +366,7 @@ var _ = Describe("tuning", func() {
 				Expect(f.Msg).To(ContainSubstring(want))
 				Expect(nstest.Settled(before, state)).To(BeEmpty())
 			},
-			Entry("a sysctl that there is not", types.CodeConfig, `"sysctl": {"net.ipv4.conf.nosuch.arp_notify": "1"}`, `sysctl "net.ipv4.conf.nosuch.arp_notify" is not there in the container`),
+			Entry("a sysctl that does not exist", types.CodeConfig, `"sysctl": {"net.ipv4.conf.nosuch.arp_notify": "1"}`, `sysctl "net.ipv4.conf.nosuch.arp_notify" is not there in the container`),
 			Entry("a sysctl that only the node can set", types.CodeConfig, `"sysctl": {"net.core.rmem_max": "4096"}`, "rmem_max"),
 			Entry("a sysctl outside of net.", types.CodeConfig, `"sysctl": {"kernel.nosuch": "1"}`, "invalid net sysctl key"),
 			Entry("a value that the kernel refuses, after others", types.CodeConfig, everything[:len(everything)-1]+`, "net.ipv4.ip_forward": "nonsense"}`, "invalid argument"),
@@ -387,7 +387,7 @@ var _ = Describe("tuning", func() {
 			Expect(run("ADD", `"mtu": 1400`).Failure(GinkgoTB()).Msg).To(ContainSubstring("find link eth9"))
 		})
 
-		It("leaves nothing when nothing can be saved", func() {
+		It("changes nothing if the state cannot be saved", func() {
 			Expect(os.Mkdir(dir, 0o700)).To(Succeed())
 			Expect(syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=4k")).To(Succeed())
 			DeferCleanup(func() { Expect(syscall.Unmount(dir, 0)).To(Succeed()) })
@@ -469,7 +469,7 @@ var _ = Describe("tuning", func() {
 			Expect(file()).NotTo(BeAnExistingFile())
 		})
 
-		It("touches nothing in another namespace that has come to the same path", func() {
+		It("changes nothing in another namespace at the same path", func() {
 			run("ADD", everything).OK(GinkgoTB())
 			newcomer := nstest.New(GinkgoTB())
 			withEth0(GinkgoTB())(newcomer)
@@ -481,7 +481,7 @@ var _ = Describe("tuning", func() {
 			Expect(file()).NotTo(BeAnExistingFile())
 		})
 
-		It("reports what it could not put back, tries the rest, and keeps the file", func() {
+		It("returns an error for what it cannot put back, tries the rest, and keeps the file", func() {
 			run("ADD", everything).OK(GinkgoTB())
 			call.Before = func(step string) error {
 				if strings.Contains(step, "mtu") || strings.Contains(step, "arp_announce") {
@@ -498,7 +498,7 @@ var _ = Describe("tuning", func() {
 			Expect(link()).To(ContainSubstring("mtu 1500"))
 		})
 
-		It("touches nothing of an interface that has only the name of the one it set", func() {
+		It("changes nothing of another interface with the same name", func() {
 			run("ADD", everything).OK(GinkgoTB())
 			pod.Batch(GinkgoTB(), "link set eth0 down", "link set eth0 name old", "link add eth0 type bridge")
 			before := link()
@@ -508,7 +508,7 @@ var _ = Describe("tuning", func() {
 			Expect(file()).NotTo(BeAnExistingFile())
 		})
 
-		It("ends, with a warning, when the container has made it impossible", func() {
+		It("succeeds with a warning if the container made it impossible to put a value back", func() {
 			pod.Batch(GinkgoTB(), "link add base type veth peer name far2", "link set base up",
 				"link add eth5 link base address 02:00:00:00:00:05 type macvlan", "link set eth5 up")
 			call.IfName = "eth5"
@@ -520,7 +520,7 @@ var _ = Describe("tuning", func() {
 			Expect(os.ReadDir(dir)).To(BeEmpty())
 		})
 
-		It("finishes whatever is in the configuration, in CNI_ARGS and in prevResult", func() {
+		It("succeeds with any configuration, CNI_ARGS and prevResult", func() {
 			run("ADD", everything).OK(GinkgoTB())
 			call.Args = "nonsense"
 			c := call.With("DEL")
@@ -530,7 +530,7 @@ var _ = Describe("tuning", func() {
 			Expect(file()).NotTo(BeAnExistingFile())
 		})
 
-		DescribeTable("warns of what is no saved state, and removes it",
+		DescribeTable("warns about a file that holds no saved state, and removes it",
 			func(plant func()) {
 				Expect(os.Mkdir(dir, 0o700)).To(Succeed())
 				plant()
@@ -547,20 +547,20 @@ var _ = Describe("tuning", func() {
 				Expect(os.Symlink(elsewhere, file())).To(Succeed())
 			}),
 			// No such keys are there: a check that is broken must not reach the machine's.
-			Entry("one that leads elsewhere", func() {
+			Entry("a sysctl outside of net", func() {
 				Expect(os.WriteFile(file(), []byte(`{"mtu": 1400, "sysctl": {"kernel/nosuch": "1"}}`), 0o600)).To(Succeed())
 			}),
-			Entry("one that leads out", func() {
+			Entry("a sysctl path out of /proc/sys", func() {
 				Expect(os.WriteFile(file(), []byte(`{"sysctl": {"net/../kernel/nosuch": "1"}}`), 0o600)).To(Succeed())
 			}),
-			Entry("one that leads out by another spelling", func() {
+			Entry("a sysctl path out of /proc/sys, in another spelling", func() {
 				Expect(os.WriteFile(file(), []byte(`{"sysctl": {"net./../kernel/nosuch": "1"}}`), 0o600)).To(Succeed())
 			}),
 			Entry("an empty folder", func() { Expect(os.Mkdir(file(), 0o700)).To(Succeed()) }),
 			Entry("a pipe", func() { Expect(syscall.Mkfifo(file(), 0o600)).To(Succeed()) }),
 		)
 
-		It("has nothing to complain of in a folder that is read-only and empty", func() {
+		It("succeeds with a folder that is read-only and empty", func() {
 			Expect(os.Mkdir(dir, 0o700)).To(Succeed())
 			Expect(syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_RDONLY, "")).To(Succeed())
 			DeferCleanup(func() { Expect(syscall.Unmount(dir, 0)).To(Succeed()) })
@@ -568,7 +568,7 @@ var _ = Describe("tuning", func() {
 		})
 	})
 
-	It("writes through no link that was planted in its folder", func() {
+	It("does not write through a symbolic link in its folder", func() {
 		Expect(os.Mkdir(dir, 0o777)).To(Succeed())
 		victim := filepath.Join(GinkgoTB().TempDir(), "victim")
 		Expect(os.WriteFile(victim, []byte("precious"), 0o600)).To(Succeed())
@@ -585,7 +585,7 @@ var _ = Describe("tuning", func() {
 	})
 
 	Describe("CHECK", func() {
-		DescribeTable("fails when one thing was changed, and names it",
+		DescribeTable("fails if one thing was changed, and names it",
 			func(change func(), want string) {
 				run("ADD", everything).OK(GinkgoTB())
 				run("CHECK", everything).OK(GinkgoTB())
@@ -622,13 +622,13 @@ var _ = Describe("tuning", func() {
 			Expect(f.Msg).To(ContainSubstring("net.ipv4.conf.IFNAME.arp_notify"))
 		})
 
-		It("does not look at what is not configured, nor at white space and case", func() {
+		It("ignores what is not configured, white space and case", func() {
 			run("ADD", everything).OK(GinkgoTB())
 			pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "txqueuelen", "7", "mtu", "1333")
 			run("CHECK", `"mac": "c2:B0:57:49:47:f1", "sysctl": {"net.ipv4.ping_group_range": " 0   2147483647\n"}`).OK(GinkgoTB())
 		})
 
-		It("asks for the promiscuous flag, not for who else listens", func() {
+		It("compares the promiscuous flag and ignores packet sockets", func() {
 			run("ADD", `"mtu": 1400`).OK(GinkgoTB())
 			run("ADD", `"mtu": 1400, "promisc": true`).OK(GinkgoTB())
 			tcpdump := func(listens bool) {
@@ -653,7 +653,7 @@ var _ = Describe("tuning", func() {
 			pod.SetSysctl(GinkgoTB(), "net/ipv4/conf/eth0/arp_notify", "1")
 			keys := `"sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1"}`
 			Expect(run("CHECK", keys).OK(GinkgoTB())).To(Equal(nstest.Reply{}))
-			Expect(run("DEL", keys).OK(GinkgoTB()).Stderr).To(ContainSubstring("not put back are net/ipv4/conf/eth0/arp_notify"))
+			Expect(run("DEL", keys).OK(GinkgoTB()).Stderr).To(ContainSubstring("these sysctls are not put back: net/ipv4/conf/eth0/arp_notify"))
 		})
 
 		It("needs a prevResult", func() {
@@ -680,7 +680,7 @@ var _ = Describe("tuning", func() {
 			return all
 		}
 
-		It("removes what is of this network and lives no more", func() {
+		It("removes the files of this network's attachments that are not listed", func() {
 			for _, id := range []string{"alive", "dead", "torn"} {
 				call.ContainerID = id
 				run("ADD", `"mtu": 1400`).OK(GinkgoTB())
@@ -704,7 +704,7 @@ var _ = Describe("tuning", func() {
 			Expect(names()).To(ConsistOf("reference_eth0.json", "torn_eth0.json", "README", ".other"))
 		})
 
-		It("has nothing to do where nothing was saved", func() { gc("net", `[]`) })
+		It("succeeds without a folder", func() { gc("net", `[]`) })
 	})
 
 	Describe("STATUS", func() {
@@ -714,7 +714,7 @@ var _ = Describe("tuning", func() {
 			return nstest.Run(host{allowlist: allow}.plugin(), c)
 		}
 
-		It("is fine, with and without a folder and an allowlist, and changes nothing", func() {
+		It("succeeds with and without a folder and an allowlist, and changes nothing", func() {
 			Expect(status(everything).OK(GinkgoTB())).To(Equal(nstest.Reply{}))
 			Expect(dir).NotTo(BeADirectory())
 			Expect(os.Mkdir(dir, 0o700)).To(Succeed())
@@ -722,7 +722,7 @@ var _ = Describe("tuning", func() {
 			status(everything).OK(GinkgoTB())
 		})
 
-		DescribeTable("says why an ADD would fail",
+		DescribeTable("fails if an ADD would fail, and says why",
 			func(break_ func(), keys, want string) {
 				break_()
 				f := status(keys).Failure(GinkgoTB())
@@ -737,14 +737,14 @@ var _ = Describe("tuning", func() {
 			Entry("the configuration cannot work", func() {}, `"mtu": 1`, "mtu 1 is not between"),
 		)
 
-		It("says so when dataDir is read-only", func() {
+		It("fails if dataDir is read-only", func() {
 			Expect(os.Mkdir(dir, 0o700)).To(Succeed())
 			Expect(syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_RDONLY, "")).To(Succeed())
 			DeferCleanup(func() { Expect(syscall.Unmount(dir, 0)).To(Succeed()) })
 			Expect(status("").Failure(GinkgoTB()).Msg).To(ContainSubstring("read-only file system"))
 		})
 
-		DescribeTable("says so when the disk of dataDir is full", func(options string) {
+		DescribeTable("fails if the disk of dataDir is full", func(options string) {
 			Expect(os.Mkdir(dir, 0o700)).To(Succeed())
 			Expect(syscall.Mount("tmpfs", dir, "tmpfs", 0, options)).To(Succeed())
 			DeferCleanup(func() { Expect(syscall.Unmount(dir, 0)).To(Succeed()) })
@@ -757,7 +757,7 @@ var _ = Describe("tuning", func() {
 		)
 	})
 
-	It("serves many containers at a time from one folder", func() {
+	It("works for many containers at a time with one folder", func() {
 		const n = 24
 		pods := make([]*nstest.NS, n)
 		for i := range pods {

@@ -31,22 +31,23 @@ func (h host) add(r *skel.Request) (*types.Result, error) {
 	if err != nil || conf.idle() {
 		return result, err
 	}
-	if err := h.allows(conf); err != nil {
+	if err := h.checkAllowlist(conf); err != nil {
 		return nil, err
 	}
-	t, err := aim(r, conf)
+	t, err := newTarget(r, conf)
 	if err == nil {
-		err = t.visit(func(in sysctl.Visit) error { return t.tune(in, &r.Undo) })
+		err = t.inContainer(func(in sysctl.Visit) error { return t.tune(in, &r.Undo) })
 	}
 	if err != nil {
-		return nil, refused(err)
+		return nil, withCode(err)
 	}
 	t.updateResult(result)
 	return result, nil
 }
 
-// allows reads the allowlist only where it has something to say.
-func (h host) allows(conf *config) error {
+// checkAllowlist returns an error if the allowlist does not allow all sysctls. It reads
+// the file only if there are any.
+func (h host) checkAllowlist(conf *config) error {
 	if len(conf.sysctls) == 0 {
 		return nil
 	}
@@ -57,29 +58,29 @@ func (h host) allows(conf *config) error {
 	return list.check(conf.sysctls)
 }
 
-// A target is a container's interface that is to be as the configuration says.
+// A target is the container's interface and sysctls that the configuration is for.
 type target struct {
 	r       *skel.Request
 	conf    *config
 	store   store
-	pod     *nl.Conn // nil: only sysctls are asked for, as with the link
-	link    nl.Link
-	netns   uint64 // cookie of the container's namespace; zero: not known
+	pod     *nl.Conn // nil if only sysctls are configured
+	link    nl.Link  // zero if only sysctls are configured
+	netns   uint64   // cookie of the container's namespace; zero: not known
 	sysctls []entry
 }
 
 // An entry is a sysctl that was found in the container.
 type entry struct {
 	sysctl.Setting
-	now    string
-	opaque bool // it can be written but has no value to read
+	now        string
+	unreadable bool // can be written, but has no value to read
 }
 
-// aim finds the interface, if something is asked of it. Where only sysctls are, there
-// is no netlink socket, which would take as long as all that is done with them.
-func aim(r *skel.Request, conf *config) (*target, error) {
+// newTarget looks up the interface, if link settings are configured. With sysctls alone it
+// opens no netlink socket, which takes as long as the sysctls.
+func newTarget(r *skel.Request, conf *config) (*target, error) {
 	t := &target{r: r, conf: conf, store: newStore(r, conf.dataDir)}
-	if len(conf.link.knobs()) == 0 {
+	if len(conf.link.present()) == 0 {
 		return t, nil
 	}
 	pod, err := nl.Open(r.Pod)
@@ -93,16 +94,16 @@ func aim(r *skel.Request, conf *config) (*target, error) {
 	return t, err
 }
 
-// visit runs f in the container, where it finds and can set the sysctls that are
-// asked for; where none is, f has no need to be there.
-func (t *target) visit(f func(sysctl.Visit) error) error {
+// inContainer reads the configured sysctls and runs f, in the container's namespace.
+// Without sysctls it runs f where it is.
+func (t *target) inContainer(f func(sysctl.Visit) error) error {
 	if len(t.conf.sysctls) == 0 {
 		return f(sysctl.Visit{})
 	}
 	return sysctl.Within(t.r.Pod, func(in sysctl.Visit) error {
 		var errs []error
 		for _, a := range t.conf.sysctls {
-			e, err := find(in, a)
+			e, err := readFirst(in, a)
 			t.sysctls, errs = append(t.sysctls, e), append(errs, err)
 		}
 		if err := errors.Join(errs...); err != nil {
@@ -115,8 +116,8 @@ func (t *target) visit(f func(sysctl.Visit) error) error {
 	})
 }
 
-// find reads the first of the paths that there is in the container.
-func find(in sysctl.Visit, a assignment) (entry, error) {
+// readFirst reads the first of the paths that exists in the container.
+func readFirst(in sysctl.Visit, a assignment) (entry, error) {
 	var err error
 	for _, path := range a.paths {
 		e := entry{Setting: sysctl.Setting{Key: path, Value: a.value}}
@@ -124,8 +125,8 @@ func find(in sysctl.Visit, a assignment) (entry, error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		e.opaque = isOpaque(err)
-		if e.opaque {
+		e.unreadable = isUnreadable(err)
+		if e.unreadable {
 			err = nil
 		}
 		return e, err
@@ -133,25 +134,25 @@ func find(in sysctl.Visit, a assignment) (entry, error) {
 	return entry{}, fmt.Errorf("sysctl %q is not there in the container (is it spelled right, its module loaded, and is it per namespace?): %w", a.written, err)
 }
 
-// isOpaque tells what the kernel says of settings that have no value: a trigger
-// (net.ipv4.route.flush), or one that was never set (stable_secret).
-func isOpaque(err error) bool {
+// isUnreadable reports whether the error is that of reading a sysctl without a value:
+// net.ipv4.route.flush can only be written, stable_secret may never have been set.
+func isUnreadable(err error) bool {
 	return errors.Is(err, syscall.EIO) || errors.Is(err, syscall.EINVAL) || errors.Is(err, fs.ErrPermission)
 }
 
-// tune saves what there is before it changes the first thing, so that DEL can put
-// back what a killed ADD did. The undo is pushed before the changes as well: one whose
-// answer was lost may have been made, and to put back what was not changed does
-// nothing. Should it fail, the saved state stays, for DEL to try.
+// tune saves the state and then changes it. The state is saved before the first change,
+// so that DEL can put back what a killed ADD has changed. The undo is pushed before the
+// first change, too: a change whose answer was lost may have been made, and putting back
+// what was not changed does nothing. If the undo fails, the saved state stays for DEL.
 func (t *target) tune(in sysctl.Visit, u *undo.Stack) error {
 	before := t.before()
-	older, err := t.older()
+	earlier, err := t.loadEarlier()
 	if err != nil {
 		return err
 	}
 	original := t.before()
-	if older != nil {
-		original.override(older)
+	if earlier != nil {
+		original.override(earlier)
 	}
 	if err := t.store.save(original); err != nil {
 		return err
@@ -160,8 +161,8 @@ func (t *target) tune(in sysctl.Visit, u *undo.Stack) error {
 		if err := putBack(t.r, before); err != nil {
 			return err
 		}
-		if older != nil {
-			return t.store.save(older)
+		if earlier != nil {
+			return t.store.save(earlier)
 		}
 		return t.store.remove()
 	})
@@ -171,9 +172,10 @@ func (t *target) tune(in sysctl.Visit, u *undo.Stack) error {
 	return t.pod.Apply(t.conf.link.changes(t.link)...)
 }
 
-// refused gives what is not there in the container, and what the kernel does not take
-// for a value (a MAC that another macvlan of the master has, say), the code of a configuration that cannot work.
-func refused(err error) error {
+// withCode gives the error code 7 (invalid configuration) if a sysctl or the interface
+// does not exist in the container, or if the kernel does not accept a value: for example
+// a MAC that another macvlan of the same master has.
+func withCode(err error) error {
 	for _, cause := range []error{fs.ErrNotExist, syscall.EINVAL, syscall.ERANGE, syscall.EADDRINUSE} {
 		if errors.Is(err, cause) {
 			return types.Coded(types.CodeConfig, err)
@@ -182,29 +184,29 @@ func refused(err error) error {
 	return err
 }
 
-// before is the state now of all that is to be changed.
+// before returns the present state of all that is to be changed.
 func (t *target) before() *saved {
 	s := &saved{
-		settings: t.conf.link.of(t.link), Sysctl: map[string]string{},
+		settings: t.conf.link.readFrom(t.link), Sysctl: map[string]string{},
 		Network: t.r.Conf.Name, NetNS: t.netns, IfIndex: t.link.Index,
 	}
 	for _, e := range t.sysctls {
-		if !e.opaque {
+		if !e.unreadable {
 			s.Sysctl[e.Key] = e.now
 		}
 	}
 	return s
 }
 
-// older is what an earlier ADD of this attachment saved; nil: there was none. Twice
-// in a chain, say: what the second finds is not the original.
-func (t *target) older() (*saved, error) {
+// loadEarlier returns what an earlier ADD of this attachment saved, or nil. There is one
+// if the plugin occurs twice in a chain: what the second finds is not the original state.
+func (t *target) loadEarlier() (*saved, error) {
 	state, err := t.store.load()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
 	case errors.Is(err, errUnreadable):
-		t.r.Warn("%v; it is written anew", err)
+		t.r.Warn("%v; it is replaced", err)
 		return nil, nil
 	case err != nil:
 		return nil, types.Coded(types.CodeIO, err)
@@ -246,8 +248,8 @@ func (t *target) isInSandbox(in types.Interface) bool {
 	return in.Name == t.r.IfName && in.Sandbox == t.r.NetNS
 }
 
-// del puts back what was saved, if the container is still there, and removes the
-// file. The configuration may say anything by now.
+// del puts the saved state back, if the container still exists, and removes the file. It
+// does not rely on the configuration, which may have changed since ADD.
 func del(r *skel.Request) error {
 	st := newStore(r, dataDir(r))
 	state, err := st.load()
@@ -274,30 +276,31 @@ func warnOfSysctls(r *skel.Request, st store) {
 		return
 	}
 	t := &target{r: r, conf: conf, store: st}
-	if err := t.visit(func(sysctl.Visit) error { return nil }); err != nil {
+	if err := t.inContainer(func(sysctl.Visit) error { return nil }); err != nil {
 		return
 	}
 	var kept []string
 	for _, e := range t.sysctls {
-		if !e.opaque && e.diff() == nil {
+		if !e.unreadable && e.diff() == nil {
 			kept = append(kept, e.Key)
 		}
 	}
 	if len(kept) > 0 {
-		r.Warn("saved state %s is not there: not put back are %s", st.path(), strings.Join(kept, ", "))
+		r.Warn("saved state %s does not exist; these sysctls are not put back: %s", st.path(), strings.Join(kept, ", "))
 	}
 }
 
-// putBack tries everything, if the namespace is the one that it was saved in. The
-// sysctls come last, in the order of ADD: some are there only under the MTU of before.
+// putBack puts back all settings, if the namespace is the one that the state was saved
+// in, and joins the errors. The sysctls come last, as in ADD: some exist only with the
+// original MTU.
 func putBack(r *skel.Request, state *saved) error {
 	return errors.Join(putBackLink(r, state), putBackSysctls(r, state))
 }
 
-// putBackLink passes over an interface that has only the name of the one that was
-// saved.
+// putBackLink leaves an interface alone that has the same name but is another one than
+// the one that was saved.
 func putBackLink(r *skel.Request, state *saved) error {
-	if len(state.knobs()) == 0 {
+	if len(state.present()) == 0 {
 		return nil
 	}
 	pod, err := nl.Open(r.Pod)
@@ -306,11 +309,11 @@ func putBackLink(r *skel.Request, state *saved) error {
 	}
 	link, err := pod.Link(r.IfName)
 	if err != nil || !state.isOfLink(link.Index) {
-		return settled(r, err)
+		return ignoreUnrestorable(r, err)
 	}
 	var errs []error
 	for _, ch := range state.changes(link) {
-		errs = append(errs, settled(r, pod.Apply(ch)))
+		errs = append(errs, ignoreUnrestorable(r, pod.Apply(ch)))
 	}
 	return errors.Join(errs...)
 }
@@ -325,16 +328,16 @@ func putBackSysctls(r *skel.Request, state *saved) error {
 		}
 		var errs []error
 		for _, key := range slices.Sorted(maps.Keys(state.Sysctl)) {
-			errs = append(errs, settled(r, in.Ensure(sysctl.Setting{Key: key, Value: state.Sysctl[key]})))
+			errs = append(errs, ignoreUnrestorable(r, in.Ensure(sysctl.Setting{Key: key, Value: state.Sysctl[key]})))
 		}
 		return errors.Join(errs...)
 	})
 }
 
-// settled is what is left to report of an interface or a sysctl. One that is gone needs
-// nothing. What the kernel will not take the next time either, because the container
-// has made something else of its interface, must not keep DEL from ending.
-func settled(r *skel.Request, err error) error {
+// ignoreUnrestorable drops errors that a retry cannot fix, so that DEL can succeed. A
+// missing interface or sysctl needs nothing. A value that the kernel will never accept,
+// because the container has changed its interface since, is a warning.
+func ignoreUnrestorable(r *skel.Request, err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -347,7 +350,7 @@ func settled(r *skel.Request, err error) error {
 	return err
 }
 
-// check compares what is configured, and nothing else, with what is there.
+// check compares the configured settings, and no others, with the present state.
 func check(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {
@@ -359,9 +362,9 @@ func check(r *skel.Request) error {
 	if conf.idle() {
 		return nil
 	}
-	t, err := aim(r, conf)
+	t, err := newTarget(r, conf)
 	if err == nil {
-		err = t.visit(func(sysctl.Visit) error { return nil })
+		err = t.inContainer(func(sysctl.Visit) error { return nil })
 	}
 	if err != nil {
 		return types.Coded(codeChanged, err)
@@ -373,9 +376,10 @@ func check(r *skel.Request) error {
 	return types.Coded(codeChanged, errors.Join(append(errs, t.checkSaved())...))
 }
 
-// diff compares without regard to white space: the kernel prints lists with tabs.
+// diff returns an error if the sysctl has another value. It ignores differences in white
+// space: the kernel prints lists with tabs.
 func (e entry) diff() error {
-	if e.opaque || slices.Equal(strings.Fields(e.now), strings.Fields(e.Value)) {
+	if e.unreadable || slices.Equal(strings.Fields(e.now), strings.Fields(e.Value)) {
 		return nil
 	}
 	return fmt.Errorf("sysctl %s is %q, not %q", e.Key, e.now, e.Value)
@@ -386,7 +390,7 @@ func (e entry) diff() error {
 // it has served passes, and DEL warns.
 func (t *target) checkSaved() error {
 	_, err := t.store.load()
-	if errors.Is(err, fs.ErrNotExist) && len(t.conf.link.knobs()) == 0 {
+	if errors.Is(err, fs.ErrNotExist) && len(t.conf.link.present()) == 0 {
 		return nil
 	}
 	if err != nil {
@@ -395,8 +399,8 @@ func (t *target) checkSaved() error {
 	return nil
 }
 
-// status says whether an ADD could be allowed what is configured, and could save what
-// was before.
+// status returns an error if the allowlist does not allow the configuration, or if the
+// state could not be saved.
 func (h host) status(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {
@@ -409,11 +413,12 @@ func (h host) status(r *skel.Request) error {
 	if err := list.check(conf.sysctls); err != nil {
 		return types.NotAvailable(err)
 	}
-	return types.NotAvailable(writable(conf.dataDir))
+	return types.NotAvailable(checkWritable(conf.dataDir))
 }
 
-// writable reports why nothing can be saved in dir, which need not be there yet.
-func writable(dir string) error {
+// checkWritable returns an error if nothing can be saved in dir. If dir does not exist,
+// it looks at the folder in which it would be made.
+func checkWritable(dir string) error {
 	info, err := os.Stat(dir)
 	for ; errors.Is(err, fs.ErrNotExist); info, err = os.Stat(dir) {
 		dir = filepath.Dir(dir)
@@ -426,7 +431,7 @@ func writable(dir string) error {
 		err = syscall.ENOTDIR
 	default:
 		if err = syscall.Access(dir, writeAndSearch); err == nil {
-			err = room(dir)
+			err = checkSpace(dir)
 		}
 	}
 	if err != nil {
@@ -435,8 +440,8 @@ func writable(dir string) error {
 	return nil
 }
 
-// room is ENOSPC on a disk that is full. One that cannot be asked is taken for well.
-func room(dir string) error {
+// checkSpace returns ENOSPC if the file system is full.
+func checkSpace(dir string) error {
 	var st syscall.Statfs_t
 	if syscall.Statfs(dir, &st) == nil && (st.Blocks > 0 && st.Bavail == 0 || st.Files > 0 && st.Ffree == 0) {
 		return syscall.ENOSPC
