@@ -21,17 +21,62 @@ import (
 // descriptor of another one.
 const Here = unix.AT_FDCWD
 
+// ErrNotRegular says that something else than a regular file is at a path.
+var ErrNotRegular = errors.New("not a regular file")
+
 // Open opens path in the folder with that descriptor, or makes it where the flags say
 // so. The caller closes the descriptor, which no started program inherits. Errors here
 // and in all that takes a path are *fs.PathError.
 func Open(folder int, path string, flags int, mode uint32) (int, error) {
+	fd := -1
+	err := again(func() (err error) {
+		fd, err = unix.Openat(folder, path, flags|unix.O_CLOEXEC, mode)
+		return err
+	})
+	if err != nil {
+		return -1, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return fd, nil
+}
+
+// OpenRegular is Open for a path at which nothing but a regular file makes sense. It does
+// not wait for the other end of a named pipe, say: for all else that can be opened the
+// error matches ErrNotRegular.
+func OpenRegular(folder int, path string, flags int, mode uint32) (int, error) {
+	fd, err := Open(folder, path, flags|unix.O_NONBLOCK, mode)
+	if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) { // a pipe without a reader, a socket, a device
+		return -1, &fs.PathError{Op: "open", Path: path, Err: ErrNotRegular}
+	}
+	if err != nil {
+		return -1, err
+	}
+	var st unix.Stat_t
+	err = unix.Fstat(fd, &st)
+	if err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
+		err = ErrNotRegular
+	}
+	if err != nil {
+		_ = unix.Close(fd)
+		return -1, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return fd, nil
+}
+
+// Link gives a file another name, in a folder. The flags are those of linkat(2).
+func Link(old string, folder int, name string, flags int) error {
+	return again(func() error { return unix.Linkat(unix.AT_FDCWD, old, folder, name, flags) })
+}
+
+// Unlink removes a name from a folder.
+func Unlink(folder int, name string) error {
+	return again(func() error { return unix.Unlinkat(folder, name, 0) })
+}
+
+// again runs f until no signal interrupts it.
+func again(f func() error) error {
 	for {
-		fd, err := unix.Openat(folder, path, flags|unix.O_CLOEXEC, mode)
-		switch {
-		case err == nil:
-			return fd, nil
-		case !errors.Is(err, unix.EINTR):
-			return -1, &fs.PathError{Op: "open", Path: path, Err: err}
+		if err := f(); !errors.Is(err, unix.EINTR) {
+			return err
 		}
 	}
 }

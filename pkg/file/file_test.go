@@ -250,3 +250,47 @@ func TestNothingIsInherited(t *testing.T) {
 		t.Errorf("flags of the descriptor %#x, %v", flags, err)
 	}
 }
+
+func TestOpenRegular(t *testing.T) {
+	dir := t.TempDir()
+	if err := errors.Join(unix.Mkfifo(dir+"/pipe", 0o600), os.WriteFile(dir+"/file", []byte("x"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]error{
+		dir + "/file": nil, dir + "/new": nil, dir + "/pipe": file.ErrNotRegular, dir: unix.EISDIR, "/dev/null": file.ErrNotRegular, dir + "/a/b": fs.ErrNotExist,
+	} {
+		for _, flags := range []int{unix.O_RDWR | unix.O_CREAT, unix.O_WRONLY | unix.O_CREAT} { // either end of a pipe, or both
+			fd, err := file.OpenRegular(file.Here, path, flags, 0o600)
+			if !errors.Is(err, want) || (err == nil) != (fd >= 0) {
+				t.Errorf("%s: %d, %v, want %v", path, fd, err, want)
+			}
+			if fd >= 0 {
+				_ = unix.Close(fd)
+			}
+		}
+	}
+}
+
+func TestLinkAndUnlink(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(dir+"/a", []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	folder, err := file.Open(file.Here, dir, unix.O_DIRECTORY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(folder) }()
+	if err := file.Link(dir+"/a", folder, "b", 0); err != nil {
+		t.Error(err)
+	}
+	if err := file.Link(dir+"/a", folder, "b", 0); !errors.Is(err, fs.ErrExist) {
+		t.Error(err)
+	}
+	if err := errors.Join(file.Unlink(folder, "a"), file.Unlink(folder, "b")); err != nil {
+		t.Error(err)
+	}
+	if err := file.Unlink(folder, "b"); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+}

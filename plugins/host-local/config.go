@@ -14,7 +14,10 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-const defaultDataDir = "/var/lib/cni/networks"
+const (
+	defaultDataDir = "/var/lib/cni/networks"
+	maxName        = 255 // bytes (NAME_MAX, linux/limits.h)
+)
 
 // A config is a checked configuration.
 type config struct {
@@ -119,6 +122,9 @@ func parse(r *skel.Request) (*config, error) {
 	args, err := r.Args()
 	if err != nil {
 		return nil, err
+	}
+	if len(r.Conf.Name) > maxName {
+		return nil, types.Errorf(types.CodeConfig, "the network's name is longer than %d bytes, and no folder can have it", maxName)
 	}
 	in.argIP = args[types.ArgIP]
 	conf, err := in.config()

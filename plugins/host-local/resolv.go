@@ -5,6 +5,7 @@ import (
 
 	"github.com/plumb-cni/plumb/pkg/file"
 	"github.com/plumb-cni/plumb/pkg/types"
+	"golang.org/x/sys/unix"
 )
 
 // readResolvConf reads the resolver configuration at path; an empty path has none.
@@ -12,7 +13,7 @@ func readResolvConf(path string) (types.DNS, error) {
 	if path == "" {
 		return types.DNS{}, nil
 	}
-	text, err := file.Read(file.Here, path, 0)
+	text, err := file.Read(file.Here, path, unix.O_NONBLOCK) // a named pipe is not waited for
 	if err != nil {
 		return types.DNS{}, types.Errorf(types.CodeIO, "read resolvConf: %w", err)
 	}

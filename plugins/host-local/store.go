@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -118,24 +119,26 @@ func (s store) open() (*session, error) {
 }
 
 func (se *session) openFolder() error {
-	fd, err := unix.Open(se.dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	fd, err := file.Open(file.Here, se.dir, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return &fs.PathError{Op: "open", Path: se.dir, Err: err}
+		return err
 	}
 	se.fd = fd
 	path := filepath.Join(se.dir, "lock")
-	lock, err := unix.Openat(fd, "lock", unix.O_RDONLY|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o750)
+	lock, err := file.OpenRegular(fd, "lock", unix.O_RDONLY|unix.O_CREAT|unix.O_NOFOLLOW, 0o750)
 	if errors.Is(err, unix.ELOOP) { // what it leads to may be locked, as the reference does, but is not made
-		lock, err = unix.Openat(fd, "lock", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-		if errors.Is(err, unix.ENOENT) { // which would read as no folder, and nothing held
-			err = unix.ELOOP
+		followed, ferr := file.OpenRegular(fd, "lock", unix.O_RDONLY, 0)
+		if !errors.Is(ferr, unix.ENOENT) { // which would read as no folder, and nothing held
+			lock, err = followed, ferr
 		}
 	}
-	if errors.Is(err, unix.EROFS) {
+	switch {
+	case errors.Is(err, unix.EROFS):
 		return nil
-	}
-	if err != nil {
-		return &fs.PathError{Op: "open", Path: path, Err: err}
+	case errors.Is(err, file.ErrNotRegular):
+		return fmt.Errorf("open %s: %w; remove it", path, file.ErrNotRegular)
+	case err != nil:
+		return &fs.PathError{Op: "open", Path: path, Err: errors.Unwrap(err)}
 	}
 	se.lock = lock
 	return se.trace.Do("lock "+se.dir, func() error { return acquire(lock, path, se.host.wait) })
@@ -293,7 +296,7 @@ func (se *session) write(ip netip.Addr, o owner) error {
 		}
 		// Under the lock no honest writer is between making a file and writing it.
 		se.changed = true
-		if err := unix.Unlinkat(se.fd, ip.String(), 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := file.Unlink(se.fd, ip.String()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return &fs.PathError{Op: "reclaim", Path: se.path(ip), Err: err}
 		}
 		err = se.link(ip.String(), []byte(o.text()))
@@ -316,7 +319,7 @@ func (se *session) path(ip netip.Addr) string { return filepath.Join(se.dir, ip.
 // content. Filesystems without nameless files (O_TMPFILE: overlayfs before 6.1,
 // NFS) or a system without /proc take a file of our own folder.
 func (se *session) link(name string, content []byte) error {
-	fd, err := unix.Openat(se.fd, ".", unix.O_WRONLY|unix.O_TMPFILE|unix.O_CLOEXEC, 0o600)
+	fd, err := file.Open(se.fd, ".", unix.O_WRONLY|unix.O_TMPFILE, 0o600)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EINVAL) {
 		return se.linkNamed(name, content)
 	}
@@ -327,7 +330,7 @@ func (se *session) link(name string, content []byte) error {
 	if err := file.Write(fd, content); err != nil {
 		return err
 	}
-	err = unix.Linkat(unix.AT_FDCWD, "/proc/self/fd/"+itoa(fd), se.fd, name, unix.AT_SYMLINK_FOLLOW)
+	err = file.Link("/proc/self/fd/"+itoa(fd), se.fd, name, unix.AT_SYMLINK_FOLLOW)
 	if errors.Is(err, fs.ErrNotExist) {
 		return se.linkNamed(name, content)
 	}
@@ -348,18 +351,18 @@ func (se *session) linkNamed(name string, content []byte) error {
 		_ = os.Remove(path)
 		return err
 	}
-	err = unix.Linkat(unix.AT_FDCWD, path, se.fd, name, 0)
+	err = file.Link(path, se.fd, name, 0)
 	_ = os.Remove(path)
 	if err == nil || errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	fd, err := unix.Openat(se.fd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o600)
+	fd, err := file.Open(se.fd, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = unix.Close(fd) }()
 	if err := file.Write(fd, content); err != nil {
-		return errors.Join(err, unix.Unlinkat(se.fd, name, 0))
+		return errors.Join(err, file.Unlink(se.fd, name))
 	}
 	return nil
 }
@@ -387,7 +390,7 @@ func (se *session) unlink(h holding) error {
 		if noted != nil && !errors.Is(noted, unix.EROFS) && !isFull(noted) {
 			return &fs.PathError{Op: "note release", Path: se.path(h.addr), Err: noted}
 		}
-		err := unix.Unlinkat(se.fd, h.addr.String(), 0)
+		err := file.Unlink(se.fd, h.addr.String())
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return &fs.PathError{Op: "release", Path: se.path(h.addr), Err: err}
 		}
@@ -407,7 +410,7 @@ func (se *session) unlink(h holding) error {
 // cursor is the address that set n gave out last; invalid: not known.
 func (se *session) cursor(n int) netip.Addr {
 	var room [128]byte
-	text, err := file.Head(se.fd, cursorName(n), 0, room[:])
+	text, err := file.Head(se.fd, cursorName(n), unix.O_NONBLOCK, room[:])
 	if err != nil {
 		return netip.Addr{}
 	}
@@ -427,8 +430,8 @@ func (se *session) setCursor(n int, ip netip.Addr) error {
 	path := filepath.Join(se.dir, cursorName(n))
 	return se.trace.Do("advance "+cursorName(n), func() error {
 		se.changed = true
-		fd, err := file.Open(file.Here, path, unix.O_WRONLY|unix.O_CREAT|unix.O_NOFOLLOW, 0o600)
-		if errors.Is(err, unix.ELOOP) { // a link, to elsewhere
+		fd, err := file.OpenRegular(file.Here, path, unix.O_WRONLY|unix.O_CREAT|unix.O_NOFOLLOW, 0o600)
+		if errors.Is(err, unix.ELOOP) || errors.Is(err, file.ErrNotRegular) { // a link, to elsewhere; a named pipe, say
 			fd, err = createNew(path)
 		}
 		if err != nil {

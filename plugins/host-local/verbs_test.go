@@ -97,6 +97,17 @@ var _ = Describe("ADD", func() {
 			more: `"runtimeConfig": {"ips": ["fd00::77", "10.1.2.9"]}`}, "10.1.2.9/24 fd00::77/64"),
 	)
 
+	It("refuses a network's name that no folder can have, and DEL finishes", func() {
+		long := try{network: strings.Repeat("n", 256)}
+		for _, command := range []string{"ADD", "CHECK"} {
+			f := b.fails(command, "c1", long)
+			Expect(f.Code).To(Equal(uint(types.CodeConfig)), command)
+			Expect(f.Msg).To(Equal("the network's name is longer than 255 bytes, and no folder can have it"))
+		}
+		b.ok("DEL", "c1", long)
+		b.add("c1", try{network: strings.Repeat("n", 255)})
+	})
+
 	It("hands on a gateway outside the subnet, and warns of it in a strict configuration", func() {
 		slice := try{ipam: `"subnet": "10.1.2.64/26", "gateway": "10.1.2.1"`}
 		Expect(b.run("ADD", "c1", slice).Result(GinkgoTB()).IPs[0].Gateway.String()).To(Equal("10.1.2.1"))

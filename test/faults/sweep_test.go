@@ -91,6 +91,7 @@ func families() []family {
 		{"setting refused in ADD", asksKernel, inject.Settings(), ours, fixed, 3, (*bed).addFails},
 		{"answer lost in ADD, then DEL", asksKernel, inject.Answers(), ours, lost, 9, (*bed).addFailsThenDel},
 		{"file refused in ADD", hasFiles, files, ours, broken, 9, (*bed).addFails},
+		{"file call interrupted in ADD and DEL", func(s subject) bool { return s.bare }, files, ours, []inject.Verdict{inject.Refuse(unix.EINTR)}, 3, (*bed).addAndDel},
 		{"DEL killed, then DEL", nil, mutating, itself, killed, 5, (*bed).delTwice},
 		{"IPAM killed in DEL, then DEL", asksIPAM, mutating, descendants, killed, 9, (*bed).delTwice},
 		{"request refused in DEL, then DEL", asksKernel, netlink, ours, refused, 17, (*bed).delTwice},
@@ -236,6 +237,19 @@ func (b *bed) addFails(s *strike) error {
 		return fmt.Errorf("%w\nthe plugin said: %s%s", err, r.Stdout, r.Stderr)
 	}
 	return nil
+}
+
+// addAndDel demands that nothing fails: a call that a signal interrupted is to be made
+// again. The strike is at a call of either.
+func (b *bed) addAndDel(s *strike) error {
+	r := b.execAll(b.add(), s)
+	if r.Exit != 0 {
+		return fmt.Errorf("ADD fails: %s", r.Stdout)
+	}
+	if r := b.execAll(b.del(r.Stdout), s); r.Exit != 0 {
+		return fmt.Errorf("DEL fails: %s", r.Stdout)
+	}
+	return asIs(b.before, b.whole)
 }
 
 // addFailsThenDel: what was done and not told may stay until the DEL.

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
+	"golang.org/x/sys/unix"
+)
+
+// What somebody has put in the place of a file must not keep a call waiting.
+var _ = Describe("a special file", func() {
+	var b *bed
+	BeforeEach(func() {
+		b = newBed()
+		b.add("c0", try{})
+	})
+
+	// ends calls the plugin, which has to come to an end.
+	ends := func(command, id string) nstest.Reply {
+		GinkgoHelper()
+		done := make(chan nstest.Reply, 1)
+		call := b.call(id, try{}).With(command)
+		go func() { done <- nstest.Run(b.plugin(), call) }()
+		var r nstest.Reply
+		Eventually(done).WithTimeout(time.Minute).Should(Receive(&r), command)
+		return r
+	}
+	pipe := func(path string) {
+		GinkgoHelper()
+		Expect(os.Remove(path)).To(Succeed())
+		Expect(unix.Mkfifo(path, 0o600)).To(Succeed())
+	}
+	socket := func(path string) {
+		GinkgoHelper()
+		Expect(os.Remove(path)).To(Succeed())
+		listener, err := net.Listen("unix", path)
+		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(listener.Close)
+	}
+	pipeWithReader := func(path string) {
+		GinkgoHelper()
+		pipe(path)
+		reader, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(reader.Close)
+	}
+	pipeWithWriter := func(path string) {
+		GinkgoHelper()
+		pipe(path)
+		both, err := os.OpenFile(path, os.O_RDWR, 0)
+		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(both.Close)
+	}
+
+	DescribeTable("as the lock is an error that names it", func(replace func(string)) {
+		replace(b.net("lock"))
+		for _, command := range []string{"ADD", "CHECK", "DEL"} {
+			f := ends(command, "c0").Failure(GinkgoTB())
+			Expect(f.Code).To(BeEquivalentTo(types.CodeIO), command)
+			Expect(f.Msg).To(ContainSubstring("open %s: ", b.net("lock")), command)
+			Expect(f.Msg).To(HaveSuffix("not a regular file; remove it"), command)
+		}
+		Expect(ends("STATUS", "").Failure(GinkgoTB()).Code).To(BeEquivalentTo(types.CodeNotAvailable))
+		Expect(os.Remove(b.net("lock"))).To(Succeed())
+		ends("DEL", "c0").OK(GinkgoTB())
+		Expect(b.reserved()).To(BeEmpty())
+	},
+		Entry("a named pipe", pipe), Entry("a named pipe that has a writer", pipeWithWriter), Entry("a socket", socket))
+
+	DescribeTable("as what was given out last is replaced", func(replace func(string)) {
+		replace(b.net("last_reserved_ip.0"))
+		Expect(ends("ADD", "c1").Result(GinkgoTB()).IPs[0].Address.String()).To(Equal("10.1.2.3/24"))
+		Expect(os.ReadFile(b.net("last_reserved_ip.0"))).To(BeEquivalentTo("10.1.2.3"))
+	},
+		Entry("a named pipe", pipe), Entry("a named pipe that has a reader", pipeWithReader),
+		Entry("a named pipe that has a writer", pipeWithWriter), Entry("a socket", socket))
+
+	It("as resolvConf is not waited for", func() {
+		path := fmt.Sprint(GinkgoT().TempDir(), "/resolv.conf")
+		Expect(unix.Mkfifo(path, 0o600)).To(Succeed())
+		done := make(chan nstest.Reply, 1)
+		call := b.call("c1", try{ipam: fmt.Sprintf(`%s, "resolvConf": %q`, subnet, path)}).With("ADD")
+		go func() { done <- nstest.Run(b.plugin(), call) }()
+		var r nstest.Reply
+		Eventually(done).WithTimeout(time.Minute).Should(Receive(&r))
+		Expect(r.Result(GinkgoTB()).DNS.Nameservers).To(BeEmpty())
+	})
+})
