@@ -65,7 +65,7 @@ func (a claimant) store(ports ...uint16) *nft.Store {
 	for _, port := range ports {
 		key, at := portOf(port), nft.AddrKey(addr)
 		claim := nft.Claim{
-			About:  fmt.Sprint("port ", port),
+			About:  portName(port),
 			Owners: nft.HostportOwners(nft.IPv4),
 			Listed: nft.Element{Data: nft.Concat(at, nft.ProtoKey(syscall.IPPROTO_TCP), nft.PortKey(port), at)},
 			Elements: []nft.Entry{{Set: "hostport4", Element: nft.Element{
@@ -90,6 +90,10 @@ func (a claimant) del(hints ...uint16) error {
 		return err
 	})
 }
+
+type portName uint16
+
+func (p portName) String() string { return fmt.Sprint("port ", uint16(p)) }
 
 // A model is what a store has to do, in few words.
 type model struct {
