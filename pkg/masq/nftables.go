@@ -30,7 +30,7 @@ func (m Masq) store(c *nft.Conn, ips []netip.Prefix) *nft.Store {
 	for _, ip := range ips {
 		f, key := family(ip.Addr()), nft.AddrKey(ip.Addr())
 		s.Claims = append(s.Claims, nft.Claim{
-			About:  "the masquerade of " + ip.Addr().String(),
+			About:  masqueraded(ip.Addr()),
 			Owners: nft.MasqOwners(f),
 			Listed: nft.Element{Data: key},
 			Elements: []nft.Entry{{Set: nft.MasqSet(f), Element: nft.Element{
@@ -40,6 +40,11 @@ func (m Masq) store(c *nft.Conn, ips []netip.Prefix) *nft.Store {
 	}
 	return s
 }
+
+// masqueraded is an address in what a person reads of its claim.
+type masqueraded netip.Addr
+
+func (m masqueraded) String() string { return "the masquerade of " + netip.Addr(m).String() }
 
 // kind is a claim to the masquerade of one address.
 func kind(f nft.Family) nft.Kind {

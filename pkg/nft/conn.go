@@ -7,7 +7,8 @@
 // paid for at the start of each plugin.
 //
 // All per-attachment state is in elements of sets and maps, each with a comment
-// that says who owns it (Owner). Tables, chains and rules are described as data (a
+// that says who owns it (Owner). A Store adds, compares and deletes the elements of one
+// attachment. Tables, chains and rules are described as data (a
 // Layout), shared by all attachments, ensured by Conn.Ensure and never undone.
 package nft
 

@@ -206,12 +206,14 @@ func (c *Conn) Ensure(l Layout) error {
 
 // ensure fails with fs.ErrExist or fs.ErrNotExist where the table came or went meanwhile.
 func (c *Conn) ensure(l Layout) error {
-	err := c.usable(l.Table)
-	if errors.Is(err, fs.ErrNotExist) {
+	problem, err := c.unusable(l.Table)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return c.make(l)
-	}
-	if err != nil {
+	case err != nil:
 		return err
+	case problem != "":
+		return types.Errorf(types.CodeConfig, "%s", problem)
 	}
 	damaged, err := c.incomplete(l)
 	if err != nil || len(damaged) == 0 {
@@ -241,18 +243,18 @@ func explain(t Table, err error) error {
 	return err
 }
 
-// usable is nil if the table exists and can be worked with. A missing table is
-// fs.ErrNotExist.
-func (c *Conn) usable(t Table) error {
+// unusable returns why a table that exists cannot be worked with; empty: it can. A missing
+// table is fs.ErrNotExist.
+func (c *Conn) unusable(t Table) (problem string, err error) {
 	flags, owner, err := c.table(t)
 	switch {
 	case err != nil:
 	case flags&unix.NFT_TABLE_F_DORMANT != 0:
-		return types.Errorf(types.CodeConfig, "table %s is dormant, so its rules see no packets: wake it with nft 'add table %[1]s', or delete it with nft delete table %[1]s", t)
+		problem = fmt.Sprintf("table %s is dormant, so its rules see no packets: wake it with nft add table %[1]s, or delete it with nft delete table %[1]s", t)
 	case flags&tableOwned != 0:
-		return types.Errorf(types.CodeConfig, "table %s belongs to another program alone (flag owner, netlink port %d, often its process ID): end that program, or have it use another name", t, owner)
+		problem = fmt.Sprintf("table %s belongs to another program alone (flag owner, netlink port %d, often its process ID): end that program, or have it use another name", t, owner)
 	}
-	return err
+	return problem, err
 }
 
 // tableOwned is NFT_TABLE_F_OWNER of linux/netfilter/nf_tables.h (kernel 5.12): only the
@@ -262,12 +264,14 @@ const tableOwned = 2
 // Damaged lists the chains of the layout that are missing, incomplete or older. A table
 // that is dormant or another program's own is an error.
 func (c *Conn) Damaged(l Layout) ([]Chain, error) {
-	err := c.usable(l.Table)
-	if errors.Is(err, fs.ErrNotExist) {
+	problem, err := c.unusable(l.Table)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return l.Chains, nil
-	}
-	if err != nil {
+	case err != nil:
 		return nil, err
+	case problem != "":
+		return nil, errors.New(problem)
 	}
 	return c.incomplete(l)
 }

@@ -307,6 +307,16 @@ var _ = Describe("nf_tables", func() {
 		Expect(steps).To(Equal([]string{"open nftables", "nft get table inet plumb", "nft make table inet plumb"}))
 	})
 
+	It("says which capability is missing", func() {
+		confined := connect(node, &trace.Tracer{Before: func(step string) error {
+			if strings.HasPrefix(step, "nft make") {
+				return syscall.EPERM
+			}
+			return nil
+		}})
+		Expect(confined.Ensure(layout)).To(MatchError(ContainSubstring("operation not permitted: CAP_NET_ADMIN is needed in the node's network namespace")))
+	})
+
 	It("marks elements with owners of any length, for nft to print and load", func() {
 		Expect(c.Ensure(layout)).To(Succeed())
 		long := types.Attachment{Network: strings.Repeat("n", 200), ContainerID: strings.Repeat("c", 200), IfName: strings.Repeat("i", 15)}

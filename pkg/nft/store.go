@@ -33,10 +33,10 @@ func (k Kind) refs(name Key) []Ref {
 // A Claim is something of which a table has one for each key, such as a port of the
 // node: elements that one attachment can have at a time.
 type Claim struct {
-	About    string  // the claim in words
-	Owners   string  // the Kind
-	Listed   Element // in Owners; its Data is the claim's name
-	Elements []Entry // at the refs of the name
+	About    fmt.Stringer // the claim in words
+	Owners   string       // the Kind
+	Listed   Element      // in Owners; its Data is the claim's name
+	Elements []Entry      // at the refs of the name
 }
 
 // An Entry is an element and the set it is in.
@@ -230,13 +230,12 @@ func (d *draft) checkClaim(c Claim) error {
 	holder := ""
 	for _, want := range c.Elements {
 		have := d.is[want.Ref()]
-		where := fmt.Sprintf("map %s of table %s", want.Set, d.s.Layout.Table)
 		switch {
 		case have == want.Element:
 		case have.Key == "":
-			errs = append(errs, fmt.Errorf("%s has no element for %s", where, c.About))
+			errs = append(errs, fmt.Errorf("map %s of table %s has no element for %s", want.Set, d.s.Layout.Table, c.About))
 		case have.Comment == want.Comment:
-			errs = append(errs, fmt.Errorf("in %s, %s leads elsewhere", where, c.About))
+			errs = append(errs, fmt.Errorf("in map %s of table %s, %s leads elsewhere", want.Set, d.s.Layout.Table, c.About))
 		case have.Comment != holder:
 			holder = have.Comment
 			errs = append(errs, fmt.Errorf("%s belongs to %s now", c.About, OwnerName(holder)))

@@ -1,6 +1,7 @@
 package nft_test
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,11 +14,13 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"github.com/plumb-cni/plumb/pkg/netlink"
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/trace"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/pkg/undo"
 	"github.com/plumb-cni/plumb/test/nstest"
+	"golang.org/x/sys/unix"
 )
 
 // A claimant is an attachment with claims to ports.
@@ -62,7 +65,7 @@ func (a claimant) store(ports ...uint16) *nft.Store {
 	for _, port := range ports {
 		key, at := portOf(port), nft.AddrKey(addr)
 		claim := nft.Claim{
-			About:  fmt.Sprint("port ", port),
+			About:  portName(port),
 			Owners: nft.HostportOwners(nft.IPv4),
 			Listed: nft.Element{Data: nft.Concat(at, nft.ProtoKey(syscall.IPPROTO_TCP), nft.PortKey(port), at)},
 			Elements: []nft.Entry{{Set: "hostport4", Element: nft.Element{
@@ -87,6 +90,10 @@ func (a claimant) del(hints ...uint16) error {
 		return err
 	})
 }
+
+type portName uint16
+
+func (p portName) String() string { return fmt.Sprint("port ", uint16(p)) }
 
 // A model is what a store has to do, in few words.
 type model struct {
@@ -323,3 +330,30 @@ var _ = DescribeTable("a table that is not plumb's", func(code int, text string,
 	Entry("with a set for a map", types.CodeConfig, "table inet plumb is not as plumb makes it", "add table inet plumb", "add set inet plumb hostportowner4 { type ipv4_addr; }"),
 	Entry("with a chain at another hook", types.CodeConfig, "table inet plumb is not as plumb makes it", "add table inet plumb", "add chain inet plumb prerouting { type filter hook forward priority 0; }"),
 )
+
+var _ = It("says that a table belongs to another program alone", func() {
+	node := nstest.NewNode(GinkgoTB())
+	var program *netlink.Conn
+	Expect(node.Do(func() (err error) {
+		program, err = netlink.Dial(unix.NETLINK_NETFILTER)
+		return err
+	})).To(Succeed())
+	DeferCleanup(func() { Expect(program.Close()).To(Succeed()) })
+	const owned = 2 // NFT_TABLE_F_OWNER
+	body, err := netlink.Encode([]byte{byte(nft.Inet), 0, 0, 0}, binary.BigEndian, func(w *netlink.Encoder) {
+		w.String(unix.NFTA_TABLE_NAME, "plumb")
+		w.Uint32(unix.NFTA_TABLE_FLAGS, owned)
+	})
+	Expect(err).NotTo(HaveOccurred())
+	edge := []byte{0, 0, 0, unix.NFNL_SUBSYS_NFTABLES}
+	Expect(program.Send([]netlink.Message{
+		{Kind: unix.NFNL_MSG_BATCH_BEGIN, Flags: unix.NLM_F_REQUEST, Body: edge},
+		{Kind: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWTABLE, Flags: unix.NLM_F_REQUEST | unix.NLM_F_CREATE, Body: body},
+		{Kind: unix.NFNL_MSG_BATCH_END, Flags: unix.NLM_F_REQUEST, Body: edge},
+	})).To(Succeed())
+	a := claimant{connect(node, nil), types.Attachment{Network: "net0", ContainerID: "c", IfName: "eth0"}}
+	err = a.add(80)
+	Expect(err).To(MatchError(ContainSubstring("table inet plumb belongs to another program alone (flag owner")))
+	Expect(types.AsError(err).Code).To(BeEquivalentTo(types.CodeConfig))
+	Expect(a.del(80)).To(Succeed())
+})

@@ -91,10 +91,15 @@ func spoofRefs(pair nft.Key) []nft.Ref {
 // ifNameSize is how much of a pair is the interface's name (IFNAMSIZ).
 const ifNameSize = 16
 
+// checkedPort is a port in what a person reads of its claim.
+type checkedPort string
+
+func (p checkedPort) String() string { return "the MAC spoof check of " + string(p) }
+
 // claim is what the check needs.
 func (s macSpoofCheck) claim() nft.Claim {
 	claim := nft.Claim{
-		About:  "the MAC spoof check of " + s.port,
+		About:  checkedPort(s.port),
 		Owners: ownersMap,
 		Listed: nft.Element{Data: nft.Concat(nft.IfNameKey(s.port), nft.MACKey(s.mac))},
 	}

@@ -99,14 +99,14 @@ func (p *portMap) claims() []nft.Claim {
 		}
 	}
 	if p.counted {
-		all = append(all, nft.Claim{About: "127.0.0.1 behind " + p.device, Owners: localnetUsers, Listed: nft.Element{Jump: localnetChain(p.device)}})
+		all = append(all, nft.Claim{About: localnetOf(p.device), Owners: localnetUsers, Listed: nft.Element{Jump: localnetChain(p.device)}})
 	}
 	return all
 }
 
 // claim is the claim to the slot, as the map from owners has it.
 func (s slot) claim(to netip.Addr) nft.Claim {
-	return nft.Claim{About: s.String(), Owners: nft.HostportOwners(s.family), Listed: nft.Element{Data: s.listed(to)}}
+	return nft.Claim{About: s, Owners: nft.HostportOwners(s.family), Listed: nft.Element{Data: s.listed(to)}}
 }
 
 // hints are the claims that the attachment has if it was made with the mappings of this

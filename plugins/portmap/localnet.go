@@ -30,6 +30,11 @@ const localnetUsers = "localnetuser"
 
 const localnetPrefix = "localnet/"
 
+// localnetOf is an interface in what a person reads of a claim to its setting.
+type localnetOf string
+
+func (l localnetOf) String() string { return "route_localnet of " + string(l) }
+
 func localnetChain(device string) string { return localnetPrefix + device }
 
 // wantsLocalnet reports whether a mapping is for 127/8 too.

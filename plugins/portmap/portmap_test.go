@@ -355,6 +355,22 @@ var _ = Describe("portmap", func() {
 		}
 	})
 
+	It("says whose the table is, and DEL succeeds", func() {
+		c := b.call("one", conf("", all...))
+		ok(c, "ADD")
+		b.node.Must(GinkgoTB(), "nft", "add table inet plumb { flags dormant; }")
+		Expect(failure(c, "CHECK")).To(And(HaveField("Code", BeEquivalentTo(codeChanged)), HaveField("Msg", ContainSubstring("dormant"))))
+		Expect(failure(b.call("two", conf("", mapped(9000, 80, overTCP))), "ADD")).To(And(HaveField("Code", BeEquivalentTo(types.CodeConfig)), HaveField("Msg", ContainSubstring("dormant"))))
+		Expect(failure(c, "STATUS").Code).To(BeEquivalentTo(types.CodeNotAvailable))
+		ok(c, "DEL")
+		Expect(b.elements()).To(BeEmpty())
+
+		b.node.Must(GinkgoTB(), "nft", "delete table inet plumb; add table inet plumb; add map inet plumb hostport4 { type ipv4_addr : ipv4_addr; }; add set inet plumb policy4 { type ipv4_addr; }")
+		Expect(failure(c, "ADD")).To(And(HaveField("Code", BeEquivalentTo(types.CodeConfig)), HaveField("Msg", ContainSubstring("nft delete table inet plumb"))))
+		ok(c, "DEL")
+		ok(b.call("", kept("net1")), "GC")
+	})
+
 	Context("route_localnet", func() {
 		const setting = "net/ipv4/conf/cni0/route_localnet"
 		one := func(id string, port int) nstest.Call {
