@@ -4,6 +4,8 @@
 #
 #   scripts/test.sh                        all of it
 #   scripts/test.sh ./pkg/nl -ginkgo.focus veth     only go test, with these arguments
+#   scripts/test.sh --fast                 the loop of a working day, in a minute: format, vet, unit
+#                                          tests and tests in process, with a slice of each fault sweep
 #   scripts/test.sh --faults               every fault of test/faults, of which "all of it" has a slice
 #
 # It installs the Debian packages that the tests need where they are missing (as
@@ -54,6 +56,10 @@ tests() { go test -race -count=1 -timeout 60m -exec "$PWD/scripts/sandbox.sh" "$
 # faults has no race detector: it is the built executables that are tried.
 faults() { CNI_TEST_FAULTS=all go test -count=1 -timeout 60m -v -exec "$PWD/scripts/sandbox.sh" ./test/faults "$@"; }
 
+# fast has no race detector, and none of the tests that call executables from outside.
+# The packages wait more than they compute: four at a time.
+fast() { go test -short -count=1 -p 4 -timeout 60m -exec "$PWD/scripts/sandbox.sh" ./pkg/... ./plugins/... ./test ./test/nstest; }
+
 # silent runs a command that is to print nothing.
 silent() {
 	local out
@@ -93,7 +99,11 @@ if [ ${#failed[@]} -gt 0 ]; then
 	echo "test.sh: without these there is nothing to test"
 	exit 1
 fi
-if [ "${1:-}" = --faults ]; then
+if [ "${1:-}" = --fast ]; then
+	run "gofmt" format
+	run "go vet" go vet ./...
+	run "go test -short" fast
+elif [ "${1:-}" = --faults ]; then
 	shift
 	run "faults" faults "$@"
 elif [ $# -gt 0 ]; then
