@@ -574,6 +574,9 @@ var _ = Describe("bridge", func() {
 			small := b.conf("1.1.0", "", `[{"subnet":"10.9.0.0/30"}]`)
 			add1(b.call("one", newPod(), small))
 			c.Config = small
+			run(c, "STATUS").OK(GinkgoTB())
+			c.Config = strings.Replace(small, `"ipam":{`, `"ipam":{"failStatusWhenFull":true,`, 1)
+			Expect(c.Config).NotTo(Equal(small))
 			Expect(run(c, "STATUS").Failure(GinkgoTB()).Code).To(BeEquivalentTo(types.CodeNotAvailable))
 			By("a name that is no bridge's")
 			c.Config = strings.Replace(b.conf("1.1.0", "", v4range), `"cni0"`, `"`+nstest.Uplink+`"`, 1)

@@ -681,6 +681,10 @@ var _ = Describe("ptp", func() {
 		By("a pool that is exhausted")
 		c.Config = b.conf("1.1.0", "", `[{"subnet":"10.9.0.0/30"}]`)
 		addOK(b.call("one", newPod(), c.Config))
+		run(c, "STATUS").OK(GinkgoTB())
+		full := strings.Replace(c.Config, `"ipam":{`, `"ipam":{"failStatusWhenFull":true,`, 1)
+		Expect(full).NotTo(Equal(c.Config))
+		c.Config = full
 		f := run(c, "STATUS").Failure(GinkgoTB())
 		Expect(f.Code).To(BeEquivalentTo(types.CodeNotAvailable))
 		Expect(f.Msg).To(ContainSubstring("no IP addresses available"))
