@@ -185,17 +185,17 @@ func DelVeth(node, pod *nl.Conn, owner types.Attachment, prev *types.Result) (fi
 	}
 	nothing := func() error { return nil }
 	if !errors.Is(err, fs.ErrNotExist) || pod == nil {
-		return nothing, ignoreNotExist(err)
+		return nothing, IgnoreNotExist(err)
 	}
 	l, err := pod.Link(owner.IfName)
 	if err != nil {
-		return nothing, ignoreNotExist(err)
+		return nothing, IgnoreNotExist(err)
 	}
 	if l.Kind != "veth" || servesAnother(node, pod, l) {
 		return nothing, nil
 	}
 	if newcomers, err := Newcomers(pod, l, owner, prev); newcomers || err != nil {
-		return nothing, ignoreNotExist(err)
+		return nothing, IgnoreNotExist(err)
 	}
 	return pod.DelAside(l)
 }
@@ -234,13 +234,6 @@ func Newcomers(pod *nl.Conn, l nl.Link, owner types.Attachment, prev *types.Resu
 func servesAnother(node, pod *nl.Conn, l nl.Link) bool {
 	host, err := pod.VethPeer(l, node)
 	return err == nil && Ours(host)
-}
-
-func ignoreNotExist(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
 }
 
 // GCVeths removes the pairs of the network whose attachment is not to be kept.

@@ -1,6 +1,6 @@
-// Package sysctl reads and writes the kernel settings of a network namespace. It is
-// the only package that opens /proc/sys, whose net folder belongs to the namespace
-// of the thread that opens it.
+// Package sysctl reads and writes the kernel settings of a network namespace. No other
+// package opens files in /proc/sys, because /proc/sys/net shows the namespace of the
+// thread that opens a file there.
 package sysctl
 
 import (
@@ -20,8 +20,8 @@ import (
 
 const root = "/proc/sys/"
 
-// A Setting is a value for a key. Keys are paths below /proc/sys with '/' between
-// their parts, so that an interface name may hold a dot.
+// A Setting is a value for a key. Keys are paths below /proc/sys, with '/' between their
+// parts, since an interface name may have a dot in it.
 type Setting struct {
 	Key   string
 	Value string
@@ -31,14 +31,14 @@ type Setting struct {
 	Optional bool
 }
 
-// IPv4 is the key of an IPv4 setting of an interface, or of "all" or "default".
+// IPv4 returns the key of an IPv4 setting of an interface, or of "all" or "default".
 func IPv4(ifName, name string) string { return "net/ipv4/conf/" + ifName + "/" + name }
 
-// IPv6 is the key of an IPv6 setting of an interface, or of "all" or "default".
+// IPv6 returns the key of an IPv6 setting of an interface, or of "all" or "default".
 func IPv6(ifName, name string) string { return "net/ipv6/conf/" + ifName + "/" + name }
 
-// Get reads a key, without the closing newline. The error matches fs.ErrNotExist
-// where the kernel has no such key.
+// Get returns the value of a key, without the newline at its end. The error matches
+// fs.ErrNotExist if the kernel has no such key.
 func Get(h *ns.Handle, key string) (value string, err error) {
 	err = h.Step("read sysctl "+key, func() error {
 		return h.Do(func() error {
@@ -49,7 +49,7 @@ func Get(h *ns.Handle, key string) (value string, err error) {
 	return value, err
 }
 
-// Set writes the settings in their order, in one visit to the namespace.
+// Set writes the settings in their order. It enters the namespace once.
 func Set(h *ns.Handle, settings ...Setting) error {
 	if len(settings) == 0 {
 		return nil
@@ -59,26 +59,26 @@ func Set(h *ns.Handle, settings ...Setting) error {
 	})
 }
 
-// Ensure writes the settings that have another value, for what the node shares:
-// nothing is touched that is right already.
+// Ensure writes the settings that have another value. It is for settings that attachments
+// share on the node.
 func Ensure(h *ns.Handle, settings ...Setting) error {
 	return h.Step("ensure sysctls "+names(settings), func() error {
 		return h.Do(func() error { return ensure(h, settings) })
 	})
 }
 
-// A Visit is a stay in a namespace, for who has more than one call to make: to enter
-// and leave it costs twice what reading a key does. Its methods are the functions of
-// their names.
-type Visit struct{ h *ns.Handle }
+// An Inside reads and writes settings of the namespace that the calling thread is in. Its
+// methods do the same as the functions of the same names, which enter the namespace for
+// each call: that takes twice as long as reading a key.
+type Inside struct{ h *ns.Handle }
 
-// Within runs f in the namespace, and ends the visit with it.
-func Within(h *ns.Handle, f func(Visit) error) error {
-	return h.Do(func() error { return f(Visit{h}) })
+// Within runs f in the namespace. The Inside is valid until f returns.
+func Within(h *ns.Handle, f func(Inside) error) error {
+	return h.Do(func() error { return f(Inside{h}) })
 }
 
-// Get is Get in the namespace of the visit.
-func (v Visit) Get(key string) (value string, err error) {
+// Get returns the value of a key.
+func (v Inside) Get(key string) (value string, err error) {
 	err = v.h.Step("read sysctl "+key, func() error {
 		value, err = read(key)
 		return err
@@ -86,16 +86,16 @@ func (v Visit) Get(key string) (value string, err error) {
 	return value, err
 }
 
-// Set is Set in the namespace of the visit.
-func (v Visit) Set(settings ...Setting) error {
+// Set writes the settings in their order.
+func (v Inside) Set(settings ...Setting) error {
 	if len(settings) == 0 {
 		return nil
 	}
 	return v.h.Step("write sysctls "+names(settings), func() error { return set(v.h, settings) })
 }
 
-// Ensure is Ensure in the namespace of the visit.
-func (v Visit) Ensure(settings ...Setting) error {
+// Ensure writes the settings that have another value.
+func (v Inside) Ensure(settings ...Setting) error {
 	return v.h.Step("ensure sysctls "+names(settings), func() error { return ensure(v.h, settings) })
 }
 
@@ -125,8 +125,8 @@ func ensure(h *ns.Handle, settings []Setting) error {
 	}))
 }
 
-// Diff names each setting that has another value, but for those that are optional and
-// cannot be written.
+// Diff returns an error that names each setting that has another value, except for
+// optional ones that cannot be written.
 func Diff(h *ns.Handle, settings ...Setting) error {
 	var errs []error
 	for _, s := range settings {
@@ -158,8 +158,8 @@ func isRefused(err error) bool {
 	return errors.Is(err, unix.EROFS) || errors.Is(err, fs.ErrPermission)
 }
 
-// write sets one key. A key that cannot be written is no error where the value is right
-// already.
+// write writes one setting. It is no error that the key cannot be written if it has the
+// value already.
 func (s Setting) write() error {
 	file, err := file(s.Key)
 	if err != nil {
@@ -177,7 +177,7 @@ func (s Setting) write() error {
 	return s.explain(file, fmt.Errorf("write sysctl %s = %q: %w", s.Key, s.Value, cause(err)))
 }
 
-// explain says what can be done about a failed write.
+// explain adds to the error of a write what can be done about it.
 func (s Setting) explain(file string, err error) error {
 	switch info, statErr := os.Stat(file); {
 	case errors.Is(err, unix.EROFS):
@@ -188,10 +188,10 @@ func (s Setting) explain(file string, err error) error {
 	return err
 }
 
-// writeFile writes without creating or truncating. One write is one setting, but of a
-// list longer than a page the kernel takes the entries that fit, and adds those of the
-// next write (proc_do_large_bitmap); os.File.Write writes on until all is written. A
-// write of nothing would be none; a line without text empties a list.
+// writeFile writes a value. Of a list that is longer than a page, the kernel takes the
+// entries that fit and adds those of the next write (proc_do_large_bitmap); WriteString
+// repeats until all is written. An empty value is written as a newline, because a write
+// of zero bytes does not reach the kernel's handler; it empties a list.
 func writeFile(file, value string) error {
 	if value == "" {
 		value = "\n"
@@ -216,10 +216,10 @@ func read(key string) (string, error) {
 	return strings.TrimSuffix(value, "\n"), nil
 }
 
-// readFile reads a value in one piece: where the kernel prints a list
-// (ip_local_reserved_ports), what the first read had no room for is lost to the next
-// (proc_do_large_bitmap, proc_dointvec). So the value is read from its beginning with
-// more room, until there is room left.
+// readFile reads a value by one read. Of a long list (ip_local_reserved_ports) the kernel
+// does not return in a second read what did not fit in the first one
+// (proc_do_large_bitmap, proc_dointvec). So readFile reads from the beginning again, with
+// a larger buffer, until the buffer is not filled.
 func readFile(file string) (string, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -227,19 +227,19 @@ func readFile(file string) (string, error) {
 	}
 	defer func() { _ = f.Close() }()
 	for size := 512; ; size *= 4 {
-		room := make([]byte, size)
-		n, err := f.ReadAt(room, 0)
+		buffer := make([]byte, size)
+		n, err := f.ReadAt(buffer, 0)
 		switch {
 		case errors.Is(err, io.EOF):
-			return string(room[:n]), nil
+			return string(buffer[:n]), nil
 		case err != nil:
 			return "", err
 		}
 	}
 }
 
-// cause is the kernel's error number, if the error has one: the path says no more than
-// the key.
+// cause returns the kernel's error number, if the error has one, without the path: the
+// text of the error names the key.
 func cause(err error) error {
 	var errno unix.Errno
 	if errors.As(err, &errno) {
@@ -248,7 +248,7 @@ func cause(err error) error {
 	return err
 }
 
-// file is the path of a key. One that leads out of /proc/sys is refused.
+// file returns the path of a key, or an error if that is not below /proc/sys.
 func file(key string) (string, error) {
 	file := path.Join(root, key)
 	if !strings.HasPrefix(file, root) {

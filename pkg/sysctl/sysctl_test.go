@@ -57,14 +57,13 @@ func TestSettingsBelongToTheNamespace(t *testing.T) {
 	}
 }
 
-// TestVisit: the methods are the functions, and reach the namespace visited. Each is a
-// step.
-func TestVisit(t *testing.T) {
+// TestWithin: the methods do what the functions do, and each call is a step.
+func TestWithin(t *testing.T) {
 	n, h := open(t)
 	notify := sysctl.Setting{Key: sysctl.IPv4("lo", "arp_notify"), Value: "1"}
 	var steps []string
 	h.Trace().Before = func(step string) error { steps = append(steps, step); return nil }
-	err := sysctl.Within(h, func(in sysctl.Visit) error {
+	err := sysctl.Within(h, func(in sysctl.Inside) error {
 		before, err := in.Get(notify.Key)
 		if err != nil || before != "0" {
 			t.Errorf("Get: %q, %v", before, err)
@@ -78,7 +77,7 @@ func TestVisit(t *testing.T) {
 		t.Errorf("steps %q", steps)
 	}
 	boom := errors.New("boom")
-	if err := sysctl.Within(h, func(sysctl.Visit) error { return boom }); err != boom {
+	if err := sysctl.Within(h, func(sysctl.Inside) error { return boom }); err != boom {
 		t.Error(err)
 	}
 }

@@ -1,9 +1,8 @@
-// Package trace is the one place that every step of a plugin passes through:
-// each netlink request, sysctl write, ruleset change and started program.
+// Package trace logs the steps of a plugin: each netlink request, sysctl write, ruleset
+// change and started program.
 //
-// It gives a person who runs a plugin by hand the time of each step
-// (CNI_LOG_LEVEL=debug on stderr, CNI_LOG_FILE as JSON lines), and it gives tests
-// the seam at which any step can be refused.
+// Users see each step with its time: CNI_LOG_LEVEL=debug writes them to stderr,
+// CNI_LOG_FILE as JSON lines to a file. Tests make a chosen step fail.
 package trace
 
 import (
@@ -15,29 +14,29 @@ import (
 	"time"
 )
 
-// A Tracer sees every step. A nil *Tracer sees nothing and is ready to use. A
-// Tracer is safe for concurrent use.
+// A Tracer logs steps. A nil *Tracer logs nothing and is ready to use. A Tracer is safe for
+// concurrent use.
 type Tracer struct {
-	// Text receives a line a step; nil: none.
+	// Text receives one line per step; nil: no lines are written.
 	Text io.Writer
-	// JSON receives a JSON object a line; nil: none.
+	// JSON receives one JSON object per step and line; nil: none are written.
 	JSON io.Writer
-	// Warnings receives what Warn is told; nil: nobody does.
+	// Warnings is called with the text of each Warn; nil: warnings are dropped.
 	Warnings func(text string)
-	// Who stands in front of each line: "bridge ADD".
+	// Who is the beginning of each line: "bridge ADD".
 	Who string
-	// Before may refuse a step before it is done; tests only.
+	// Before is called before each step. If it returns an error, the step is not run and
+	// fails with it. For tests only.
 	Before func(step string) error
-	// After may replace the outcome of a step that was done, as a lost
-	// acknowledgement does; tests only.
+	// After is called after each step that succeeded. If it returns an error, the step
+	// fails with it, as if the kernel's answer had been lost. For tests only.
 	After func(step string) error
 
 	mu    sync.Mutex
 	start time.Time
 }
 
-// Do runs one step. The error is the step's own, unless a test's hook put another
-// in its place.
+// Do runs one step and returns its error.
 func (t *Tracer) Do(step string, f func() error) error {
 	if t == nil {
 		return f()
@@ -49,8 +48,8 @@ func (t *Tracer) Do(step string, f func() error) error {
 	return t.end(step, begin, f())
 }
 
-// Start announces a step that goes on beside others. The caller calls the
-// returned function once with the outcome; it returns the outcome to use.
+// Start begins a step that runs beside others. The caller calls the returned function once
+// with the step's error when the step has ended, and uses the error that it returns.
 func (t *Tracer) Start(step string) (func(error) error, error) {
 	if t == nil {
 		return func(err error) error { return err }, nil
@@ -62,7 +61,7 @@ func (t *Tracer) Start(step string) (func(error) error, error) {
 	return func(err error) error { return t.end(step, begin, err) }, nil
 }
 
-// Warn tells the user of the plugin something that is no error.
+// Warn reports something to the user of the plugin that is no error.
 func (t *Tracer) Warn(format string, args ...any) {
 	if t != nil && t.Warnings != nil {
 		t.Warnings(fmt.Sprintf(format, args...))
@@ -99,7 +98,7 @@ func (t *Tracer) end(step string, begin time.Time, err error) error {
 		fmt.Fprintf(t.Text, "%s %9.3fms %9.3fms %s%s\n", t.Who, ms(at), ms(took), step, outcome)
 	}
 	if t.JSON != nil {
-		t.line(record{Time: begin.UTC(), Who: t.Who, Step: step, AtMS: ms(at), TookMS: ms(took), Error: text(err)})
+		t.writeLine(record{Time: begin.UTC(), Who: t.Who, Step: step, AtMS: ms(at), TookMS: ms(took), Error: text(err)})
 	}
 	return err
 }
@@ -114,8 +113,9 @@ type record struct {
 	Error  string    `json:"error,omitempty"`
 }
 
-// line writes r. A log that cannot be written is no reason to fail an ADD.
-func (t *Tracer) line(r record) {
+// writeLine writes r. It ignores errors, so that a log that cannot be written does not
+// fail an ADD.
+func (t *Tracer) writeLine(r record) {
 	if b, err := json.Marshal(r); err == nil {
 		_, _ = t.JSON.Write(append(b, '\n'))
 	}

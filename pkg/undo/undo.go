@@ -1,9 +1,10 @@
-// Package undo keeps the inverse of each deed of an ADD, so that an ADD that
-// fails leaves node and pod as it found them.
+// Package undo collects the inverse of each change that an ADD makes, so that an ADD that
+// fails leaves node and pod as they were.
 //
-// Only what belongs to the attachment alone is pushed: its link, its lease, its
-// rules. What the node shares (a bridge, its gateway address, base chains, IP
-// forwarding) is ensured and never undone: another attachment may stand on it.
+// Only changes that belong to one attachment are undone: its link, its lease, its rules.
+// What attachments share on the node (a bridge, its gateway address, base chains, IP
+// forwarding) is made if it is missing and never undone, because another attachment may
+// need it.
 package undo
 
 import (
@@ -11,8 +12,8 @@ import (
 	"fmt"
 )
 
-// A Stack holds the inverses of deeds, the newest last. The zero Stack is ready.
-// It is not safe for concurrent use.
+// A Stack holds the inverses of changes. The zero Stack is empty and ready to use. It is
+// not safe for concurrent use.
 type Stack struct {
 	steps []step
 }
@@ -22,14 +23,14 @@ type step struct {
 	undo func() error
 }
 
-// Push records the inverse of something that has just succeeded. what names the
-// inverse for people: "delete link veth0a1b2c3d".
+// Push adds the inverse of a change that has just been made. what names the inverse in
+// errors: "delete link veth0a1b2c3d".
 func (s *Stack) Push(what string, undo func() error) {
 	s.steps = append(s.steps, step{what, undo})
 }
 
-// Rollback runs the inverses, newest first. One that fails or panics does not stop
-// the rest; all failures are joined. The stack is empty afterwards.
+// Rollback runs the inverses, the newest first, and empties the stack. If one fails or
+// panics, the others are run all the same; Rollback joins the errors.
 func (s *Stack) Rollback() error {
 	var errs []error
 	for i := len(s.steps) - 1; i >= 0; i-- {
@@ -50,8 +51,8 @@ func (s step) run() (err error) {
 	return s.undo()
 }
 
-// Commit forgets the inverses: what was done stays.
+// Commit empties the stack without running the inverses: the changes stay.
 func (s *Stack) Commit() { s.steps = nil }
 
-// Len is the number of inverses that a Rollback would run.
+// Len returns the number of inverses that Rollback would run.
 func (s *Stack) Len() int { return len(s.steps) }

@@ -164,7 +164,7 @@ func unshape(c *nl.Conn, dev nl.Link) error {
 func unshapeSent(c *nl.Conn, dev nl.Link) error {
 	q, err := c.Qdisc(dev, nl.Root)
 	if err != nil {
-		return ignoreNotExist(err)
+		return attach.IgnoreNotExist(err)
 	}
 	if q.Handle != rootHandle || !slices.Contains([]string{kindTBF, kindHTB}, q.Kind) {
 		return nil
@@ -176,11 +176,11 @@ func unshapeSent(c *nl.Conn, dev nl.Link) error {
 func unshapeReceived(c *nl.Conn, dev nl.Link) error {
 	q, err := c.Qdisc(dev, nl.Ingress)
 	if err != nil || q != ingressQdisc() {
-		return ignoreNotExist(err)
+		return attach.IgnoreNotExist(err)
 	}
 	filters, err := c.Filters(dev, q.Handle)
 	if err != nil {
-		return ignoreNotExist(err)
+		return attach.IgnoreNotExist(err)
 	}
 	for _, f := range filters {
 		if !f.Same(redirect(nl.Link{Index: f.Redirect})) {
@@ -188,13 +188,6 @@ func unshapeReceived(c *nl.Conn, dev nl.Link) error {
 		}
 	}
 	return c.DelQdisc(dev, q)
-}
-
-func ignoreNotExist(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
 }
 
 // missing is the error of a CHECK for something that does not exist.

@@ -97,20 +97,20 @@ func unshapeDevice(node, pod *nl.Conn, owner types.Attachment, prev *types.Resul
 		return unshape(node, host)
 	}
 	if !errors.Is(err, fs.ErrNotExist) || pod == nil {
-		return ignoreNotExist(err)
+		return attach.IgnoreNotExist(err)
 	}
 	eth, err := pod.Link(owner.IfName)
 	if err != nil {
-		return errors.Join(ignoreNotExist(err), delIFBs(pod, owner))
+		return errors.Join(attach.IgnoreNotExist(err), delIFBs(pod, owner))
 	}
 	if newcomers, err := attach.Newcomers(pod, eth, owner, prev); newcomers || err != nil {
-		return errors.Join(ignoreNotExist(err), delIFBs(pod, owner))
+		return errors.Join(attach.IgnoreNotExist(err), delIFBs(pod, owner))
 	}
 	if eth.Kind != "veth" {
 		return errors.Join(unshape(pod, eth), delIFBs(pod, owner))
 	}
 	if host, err = pod.VethPeer(eth, node); err != nil || servesAnother(host, owner) {
-		return ignoreNotExist(err)
+		return attach.IgnoreNotExist(err)
 	}
 	return unshape(node, host)
 }

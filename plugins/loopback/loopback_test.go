@@ -21,23 +21,23 @@ func TestReadme(t *testing.T) {
 
 func TestFaults(t *testing.T) {
 	nstest.LeakCheck(t)
-	nstest.FaultSweep(t, nstest.Sweep{Plugin: plugin(), Config: config("1.1.0"), Prepare: func(_, pod *nstest.NS) { worn(t, pod) }})
+	nstest.FaultSweep(t, nstest.Sweep{Plugin: plugin(), Config: config("1.1.0"), Prepare: func(_, pod *nstest.NS) { setUpAndDown(t, pod) }})
 }
 
-// worn makes lo one that was up before: 127.0.0.1 with its routes comes when it is
-// set up for the first time, and stays when it is set down.
-func worn(tb nstest.TB, pod *nstest.NS) {
+// setUpAndDown sets lo up and down again: 127.0.0.1 and its routes come when lo is set up
+// for the first time, and stay when it is set down.
+func setUpAndDown(tb nstest.TB, pod *nstest.NS) {
 	pod.Batch(tb, "link set lo up", "link set lo down")
 }
 
-// containerd is, to the letter, what containerd sends for each sandbox.
+// containerd is what containerd sends for each sandbox.
 const containerd = `{"cniVersion":"0.3.1","name":"cni-loopback","type":"loopback"}`
 
 func config(version string) string {
 	return fmt.Sprintf(`{"cniVersion": %q, "name": "lo-net", "type": "loopback"}`, version)
 }
 
-// The results of an ADD, one a wire form; SANDBOX stands for CNI_NETNS.
+// The results of an ADD, one per wire form; SANDBOX stands for CNI_NETNS.
 const (
 	shape020 = `{"cniVersion": "0.2.0", "ip4": {"ip": "127.0.0.1/8"}, "ip6": {"ip": "::1/128"}, "dns": {}}`
 	shape031 = `{"cniVersion": "0.3.1",
@@ -99,13 +99,13 @@ var _ = Describe("loopback", func() {
 		Expect(run("DEL").OK(GinkgoTB())).To(Equal(nstest.Reply{}))
 	})
 
-	It("means lo, whatever CNI_IFNAME says", func() {
+	It("sets lo up, whatever CNI_IFNAME is", func() {
 		call.IfName = "eth7"
 		result := run("ADD").Result(GinkgoTB())
 		Expect(result.Interfaces[0].Name).To(Equal("lo"))
 	})
 
-	It("leaves out a family that the container does not have", func() {
+	It("returns no address of a family that the container does not have", func() {
 		pod.SetSysctl(GinkgoTB(), "net/ipv6/conf/lo/disable_ipv6", "1")
 		result := run("ADD").Result(GinkgoTB())
 		Expect(result.IPs).To(HaveLen(1))
@@ -121,14 +121,14 @@ var _ = Describe("loopback", func() {
 		Expect(group()).To(ContainSubstring("group 42"))
 	})
 
-	It("lists the first address of each family, and may be called again", func() {
+	It("returns the first address of each family, also if ADD is called again", func() {
 		run("ADD").OK(GinkgoTB())
 		pod.Must(GinkgoTB(), "ip", "addr", "add", "127.0.0.53/8", "dev", "lo")
 		first := run("ADD").OK(GinkgoTB())
 		Expect(first.Stdout).To(MatchJSON(strings.Replace(shape110, "SANDBOX", pod.Path(), 1)))
 	})
 
-	It("hands on the result of the plugin before it", func() {
+	It("returns prevResult if there is one", func() {
 		prev := `{"cniVersion": "1.0.0", "interfaces": [{"name": "eth0", "sandbox": "/x"}],
 			"ips": [{"interface": 0, "address": "10.1.0.2/24", "gateway": "10.1.0.1"}], "routes": [{"dst": "0.0.0.0/0"}], "dns": {"domain": "d"}}`
 		call.Config = `{"cniVersion": "1.0.0", "name": "n", "type": "loopback", "prevResult": ` + prev + `}`
@@ -136,17 +136,17 @@ var _ = Describe("loopback", func() {
 		Expect(isUp()).To(BeTrue())
 	})
 
-	It("refuses a lo that answers for somebody else, and leaves it as it was", func() {
-		worn(GinkgoTB(), pod)
+	It("refuses an address that is not a loopback address, and changes nothing", func() {
+		setUpAndDown(GinkgoTB(), pod)
 		pod.Must(GinkgoTB(), "ip", "addr", "add", "192.0.2.1/32", "dev", "lo")
 		before := nstest.Snapshot(GinkgoTB(), node, pod)
 		f := run("ADD").Failure(GinkgoTB())
 		Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
-		Expect(f.Msg).To(ContainSubstring("lo has 192.0.2.1/32"))
+		Expect(f.Msg).To(ContainSubstring("interface lo has 192.0.2.1/32"))
 		Expect(nstest.Settled(before, func() string { return nstest.Snapshot(GinkgoTB(), node, pod) })).To(BeEmpty())
 	})
 
-	It("leaves a lo up that was up, when the ADD fails", func() {
+	It("leaves lo up if it was up and ADD fails", func() {
 		pod.Must(GinkgoTB(), "ip", "link", "set", "lo", "up")
 		call.Before = func(step string) error {
 			if strings.HasPrefix(step, "list addresses") {
@@ -159,7 +159,7 @@ var _ = Describe("loopback", func() {
 	})
 
 	It("undoes an ADD whose result cannot be written", func() {
-		worn(GinkgoTB(), pod)
+		setUpAndDown(GinkgoTB(), pod)
 		before := nstest.Snapshot(GinkgoTB(), node, pod)
 		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 		Expect(err).NotTo(HaveOccurred())
@@ -180,7 +180,7 @@ var _ = Describe("loopback", func() {
 			Expect(run("DEL").OK(GinkgoTB())).To(Equal(nstest.Reply{}))
 		})
 
-		DescribeTable("is done when the container is gone",
+		DescribeTable("succeeds if the container is gone",
 			func(netns func() string) {
 				call.Pod, call.NetNS = nil, netns()
 				Expect(run("DEL").OK(GinkgoTB()).Stdout).To(BeEmpty())
@@ -195,7 +195,7 @@ var _ = Describe("loopback", func() {
 			Entry("the node's own namespace, by a pid that is another's now", func() string { return node.Path() }),
 		)
 
-		It("leaves the lo of a newcomer at the same path up", func() {
+		It("leaves lo up in another attachment's namespace at the same path", func() {
 			pod.Must(GinkgoTB(), "ip", "link", "set", "lo", "up") // of other means
 			run("DEL").OK(GinkgoTB())
 			Expect(isUp()).To(BeTrue())

@@ -1,4 +1,4 @@
-// loopback sets a container's lo up. See README.md.
+// loopback sets the interface lo of a container up. See README.md.
 package main
 
 import (
@@ -16,7 +16,7 @@ func plugin() skel.Plugin {
 	return skel.Plugin{Name: "loopback", Add: add, Del: del, Check: check}
 }
 
-// CNI_IFNAME is not looked at: there is one loopback.
+// lo is the name of the interface, whatever CNI_IFNAME is.
 const lo = "lo"
 
 // codeDown is the code of a CHECK that found lo down.
@@ -31,8 +31,8 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Pushed before the deed, whose answer may be lost: to put back what is so changes
-	// nothing.
+	// The undo is pushed before the change, whose answer may be lost. If nothing was
+	// changed, it changes nothing.
 	r.Undo.Push("put lo back", func() error {
 		changes := []nl.Change{link.SetAlias(link.Alias)}
 		if !link.Up {
@@ -54,7 +54,7 @@ func add(r *skel.Request) (*types.Result, error) {
 	return result, err
 }
 
-// parse finds what is wrong with a configuration that has no keys but the common ones.
+// parse checks the configuration, which has only the keys that all plugins have.
 func parse(r *skel.Request) error { return r.Decode(&types.Conf{}) }
 
 func open(r *skel.Request) (*nl.Conn, nl.Link, error) {
@@ -69,8 +69,9 @@ func open(r *skel.Request) (*nl.Conn, nl.Link, error) {
 	return pod, link, err
 }
 
-// describe lists lo with its first address of each family. An address on lo that is
-// no loopback address would make the container answer for somebody else.
+// describe returns the result: lo with its first address of each family. It returns an
+// error if lo has an address that is no loopback address, because the container would
+// answer for the host that has it.
 func describe(r *skel.Request, link nl.Link, addrs []nl.Addr) (*types.Result, error) {
 	result := &types.Result{Interfaces: []types.Interface{{Name: lo, MAC: link.MAC, MTU: link.MTU, Sandbox: r.NetNS}}}
 	for _, v4 := range []bool{true, false} {
@@ -78,7 +79,7 @@ func describe(r *skel.Request, link nl.Link, addrs []nl.Addr) (*types.Result, er
 		for _, a := range addrs {
 			switch {
 			case !a.Prefix.Addr().IsLoopback():
-				return nil, types.Errorf(types.CodeConfig, "lo has %s, which is no loopback address: remove it", a.Prefix)
+				return nil, types.Errorf(types.CodeConfig, "interface lo has %s, which is not a loopback address; remove it", a.Prefix)
 			case a.Prefix.Addr().Is4() == v4 && !first.IsValid():
 				first = a.Prefix
 			}
@@ -90,10 +91,9 @@ func describe(r *skel.Request, link nl.Link, addrs []nl.Addr) (*types.Result, er
 	return result, nil
 }
 
-// del sets lo down, as the reference plugin does, where the alias says that it was this
-// attachment that set it up: the namespace at the path may be a newcomer's by now. A
-// container that is gone has no lo, and one that the reference plugin served keeps its
-// own for the moment that is left.
+// del sets lo down, as the reference plugin does, if the alias names this attachment:
+// another container's namespace may be at the path by now. It leaves lo up in a container
+// that the reference plugin served, whose lo has no alias.
 func del(r *skel.Request) error {
 	if r.Pod == nil {
 		return nil

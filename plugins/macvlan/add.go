@@ -16,8 +16,8 @@ import (
 
 const (
 	kind = "macvlan"
-	// dadDeadline is how long ADD waits for duplicate address detection, which takes a
-	// second for each of dad_transmits. The kernel tells when it is done.
+	// dadDeadline limits how long ADD waits for duplicate address detection, which takes
+	// one second for each of dad_transmits. The kernel sends an event when it is done.
 	dadDeadline = 10 * time.Second
 )
 
@@ -58,7 +58,7 @@ func add(r *skel.Request) (*types.Result, error) {
 	return result, a.layer3(result)
 }
 
-// open connects to the container, and to where the master is.
+// open connects to the namespace of the container, and to that of the master (where).
 func open(r *skel.Request, conf *config) (where, pod *nl.Conn, err error) {
 	if conf.inContainer {
 		pod, err = nl.Open(r.Pod)
@@ -67,7 +67,7 @@ func open(r *skel.Request, conf *config) (where, pod *nl.Conn, err error) {
 	return nl.OpenBoth(r.Node, r.Pod)
 }
 
-// An attachment is one ADD at work.
+// An attachment is the state of one ADD.
 type attachment struct {
 	r      *skel.Request
 	conf   *config
@@ -77,7 +77,7 @@ type attachment struct {
 	lease  *ipam.Pending // nil: a network without addresses, or not started yet
 }
 
-// create makes the link in the container, under its final name, and notes whose it is.
+// create makes the link in the container, under its final name, and sets its alias.
 func (a *attachment) create(where *nl.Conn) error {
 	var err error
 	a.eth, err = where.AddMacvlan(&a.r.Undo, nl.Macvlan{
@@ -85,12 +85,11 @@ func (a *attachment) create(where *nl.Conn) error {
 		Mode: a.conf.mode, MAC: a.conf.mac, MTU: a.conf.mtu, QueueLen: a.conf.queueLen,
 	})
 	if err != nil {
-		return refusal(err, a.master, a.conf.mode)
+		return explainRefusal(err, a.master, a.conf.mode)
 	}
 	changes := []nl.Change{a.eth.SetAlias(attach.Alias(a.r.Attachment()))}
-	// In mode passthru the kernel gives the link the master's address, whatever it
-	// was asked for. Set afterwards, it becomes the master's too, until the link is
-	// gone.
+	// In mode passthru the kernel ignores the configured address and uses the master's.
+	// If it is set afterwards, the master has it too, until the link is deleted.
 	if a.conf.mac != "" && a.eth.MAC != a.conf.mac {
 		a.eth.MAC = a.conf.mac
 		changes = append(changes, a.eth.SetMAC(a.conf.mac))
@@ -98,8 +97,8 @@ func (a *attachment) create(where *nl.Conn) error {
 	return a.pod.Apply(changes...)
 }
 
-// layer3 takes the lease and puts it to use. An IPAM plugin that works over the link,
-// a DHCP client, is asked for it only now.
+// layer3 gets the lease and configures the link. An IPAM plugin that works over the link,
+// which is a DHCP client, is started only now.
 func (a *attachment) layer3(result *types.Result) error {
 	err := attach.Prepare(a.pod, a.eth, attach.Baseline(a.eth.Name, a.conf.segment)...)
 	if err != nil {
@@ -133,8 +132,8 @@ func (a *attachment) layer3(result *types.Result) error {
 	return attach.Announce(a.pod, a.eth)
 }
 
-// explainUp says why the kernel would not set the link up: it looks for another of
-// the same MAC on the master only then (macvlan_open).
+// explainUp adds to the kernel's error why the link cannot be set up: only then it looks
+// for another link with the same MAC on the master (macvlan_open).
 func (a *attachment) explainUp(err error) error {
 	if errors.Is(err, syscall.EADDRINUSE) {
 		return types.Errorf(types.CodeConfig, "the MAC address %s is that of master %s, or of another macvlan on it: %w", a.eth.MAC, a.master.Name, err)
@@ -142,12 +141,11 @@ func (a *attachment) explainUp(err error) error {
 	return err
 }
 
-// awaitUsable waits until the segment had its time to object to the IPv6 addresses.
-// A master without carrier has nobody who could: the kernel asks when it has one, and
-// an ADD that waited for that would wait for a person.
+// awaitUsable waits for duplicate address detection. It does not wait if the master has
+// no carrier: the kernel starts the detection when it has one.
 func (a *attachment) awaitUsable(ips []types.IP) error {
 	if !a.master.Carrier {
-		a.r.Warn("master %s is down or has no carrier: the container reaches nobody until it has one, and only then its IPv6 addresses are looked for on the segment", a.master.Name)
+		a.r.Warn("master %s is down or has no carrier: until it has one, the container reaches no other host, and IPv6 addresses are not checked for duplicates", a.master.Name)
 		return nil
 	}
 	has6 := slices.ContainsFunc(ips, func(ip types.IP) bool { return ip.Address.Addr().Is6() })

@@ -17,7 +17,7 @@ var _ = Describe("ADD", func() {
 		nstest.LeakCheck(GinkgoTB())
 	})
 
-	It("puts a static address on the segment, dual stack, usable at once", func() {
+	It("makes static addresses of both families usable on the segment", func() {
 		pod := slowPod()
 		result := added(b.call("one", pod, conf("1.1.0", onUplink+`,"mtu":1400,"bcqueuelen":2000`, staticDual)))
 
@@ -49,7 +49,7 @@ var _ = Describe("ADD", func() {
 		}
 	})
 
-	DescribeTable("describes it in the form of each version",
+	DescribeTable("returns the result in the form of each version",
 		func(version string) {
 			pod := newPod()
 			reply := run(b.call("one", pod, conf(version, onUplink+`,"mac":"02:00:00:00:00:01"`, staticDual)), "ADD").OK(GinkgoTB())
@@ -76,7 +76,7 @@ var _ = Describe("ADD", func() {
 		}
 	})
 
-	It("tells the segment of an address that has moved", func() {
+	It("announces an address that has moved to the segment", func() {
 		one, two := newPod(), newPod()
 		config := conf("1.0.0", onUplink, staticDual)
 		first := added(b.call("one", one, config)).Interfaces[0].MAC
@@ -92,7 +92,7 @@ var _ = Describe("ADD", func() {
 		}
 	})
 
-	DescribeTable("takes each mode",
+	DescribeTable("makes a link of each mode",
 		func(mode, want string) {
 			pod := newPod()
 			added(b.call("one", pod, conf("1.0.0", onUplink+`,"mode":"`+mode+`"`, static4)))
@@ -103,7 +103,7 @@ var _ = Describe("ADD", func() {
 		Entry(nil, "vepa", "vepa"), Entry(nil, "passthru", "passthru"),
 	)
 
-	It("keeps a passthru master to one container, with the MAC asked for", func() {
+	It("makes one link per passthru master, with the configured MAC", func() {
 		was := macOf(b.node, "uplink0")
 		one, two := newPod(), newPod()
 		config := conf("1.1.0", onUplink+`,"mode":"passthru","mac":"02:00:00:00:00:77"`, static4)
@@ -111,7 +111,7 @@ var _ = Describe("ADD", func() {
 		Expect(in(one, "ip link show eth0")).To(ContainSubstring("02:00:00:00:00:77"))
 		nstest.ServeTCP(GinkgoTB(), one, pod4+":80")
 		nstest.MustDial(GinkgoTB(), b.outside, pod4+":80", "")
-		refused(b.call("two", two, config), types.CodeConfig, "mode passthru needs master uplink0 for itself, and another macvlan is on it")
+		refused(b.call("two", two, config), types.CodeConfig, "mode passthru needs master uplink0 for itself, but it has another macvlan")
 		refused(b.call("two", two, conf("1.1.0", onUplink, static4)), types.CodeConfig, "one of mode passthru may have it for itself")
 		run(b.call("one", one, config), "DEL").OK(GinkgoTB())
 		Expect(macOf(b.node, "uplink0")).To(Equal(was))
@@ -124,12 +124,12 @@ var _ = Describe("ADD", func() {
 			index, _, _ := strings.Cut(in(b.node, "ip -o link show "+master), ":")
 			Expect(in(pod, "ip link show eth0")).To(ContainSubstring("eth0@if" + index))
 		}
-		It("is the device of the default route where none is named", func() {
+		It("is the device of the default route if none is configured", func() {
 			pod := newPod()
 			added(b.call("one", pod, conf("1.0.0", "", static4)))
 			on(pod, "uplink0")
 		})
-		It("is that of an IPv6 default route where there is no other", func() {
+		It("is the device of the IPv6 default route if there is no IPv4 one", func() {
 			in(b.node, "ip -4 route del default")
 			pod := newPod()
 			added(b.call("one", pod, conf("1.0.0", `"master":""`, static4)))
@@ -168,24 +168,24 @@ var _ = Describe("ADD", func() {
 			added(c)
 			Expect(in(pod, "ip link show eth0")).To(ContainSubstring("eth0@net0"))
 		})
-		It("is missed in words", func() {
+		It("is named in the error if it does not exist", func() {
 			pod := newPod()
 			refused(b.call("one", pod, conf("1.0.0", `"master":"nope0"`, static4)), types.CodeConfig, "master: find link nope0")
 			in(b.node, "ip -4 route del default")
 			in(b.node, "ip -6 route del default")
 			refused(b.call("one", pod, conf("1.0.0", "", static4)), types.CodeConfig, "no default route interface found on the node", `by the key "master"`)
 		})
-		It("is not taken from a bridge", func() {
+		It("must not be a port of a bridge", func() {
 			b.node.Batch(GinkgoTB(), "link add br0 type bridge", "link set uplink0 master br0")
-			refused(b.call("one", newPod(), conf("1.0.0", onUplink, static4)), types.CodeConfig, "master uplink0 is a port already")
+			refused(b.call("one", newPod(), conf("1.0.0", onUplink, static4)), types.CodeConfig, "master uplink0 is already a port")
 		})
-		It("bounds the MTU", func() {
+		It("has an MTU that the configured one must not exceed", func() {
 			refused(b.call("one", newPod(), conf("1.0.0", onUplink+`,"mtu":1501`, static4)), types.CodeConfig, "invalid MTU 1501, must be [0, master MTU(1500)]")
 			pod := newPod()
 			added(b.call("one", pod, conf("1.0.0", onUplink+`,"mtu":1500`, static4)))
 			Expect(in(pod, "ip link show eth0")).To(ContainSubstring("mtu 1500"))
 		})
-		It("that is down is no reason to wait: the container is told, and served when it is up", func() {
+		It("may be down: ADD warns and does not wait, and the container is connected when it comes up", func() {
 			in(b.node, "ip link set uplink0 down")
 			pod := slowPod()
 			reply := run(b.call("one", pod, conf("1.0.0", onUplink, staticDual)), "ADD").OK(GinkgoTB())
@@ -199,7 +199,7 @@ var _ = Describe("ADD", func() {
 		})
 	})
 
-	DescribeTable("takes the MAC of the strongest place",
+	DescribeTable("uses the MAC of the highest precedence",
 		func(keys, args, want string) {
 			pod := newPod()
 			c := b.call("one", pod, conf("1.0.0", onUplink+keys, static4))
@@ -214,7 +214,7 @@ var _ = Describe("ADD", func() {
 			"MAC=02:00:00:00:00:02", "02:00:00:00:00:04"),
 	)
 
-	It("names a MAC that is taken on the master", func() {
+	It("fails if another link of the master has the MAC, and names it", func() {
 		keys := onUplink + `,"mac":"02:00:00:00:00:01"`
 		added(b.call("one", newPod(), conf("1.0.0", keys, static4)))
 		for _, ipam := range []string{static6, noIPAM} {
@@ -225,36 +225,36 @@ var _ = Describe("ADD", func() {
 
 	Describe("duplicate address detection", func() {
 		taken := `{"type":"static","addresses":[{"address":"198.18.0.50/24"},{"address":"` + nstest.OutsideV6 + `/64"}]}`
-		It("finds an address that a neighbour has, and leaves nothing", func() {
+		It("fails if a neighbour has the address, and leaves nothing", func() {
 			refused(b.call("one", slowPod(), conf("1.0.0", onUplink, taken)), codeDuplicate, nstest.OutsideV6+"/64: the address is in use on the segment")
 		})
-		It("finds one that another container of the node has", func() {
+		It("fails if another container of the node has the address", func() {
 			config := conf("1.0.0", onUplink, static6)
 			added(b.call("one", newPod(), config))
 			refused(b.call("two", slowPod(), config), codeDuplicate, pod6)
 		})
-		It("gives the lease of a duplicate back", func() {
+		It("releases the lease of a duplicate", func() {
 			b.outside.Batch(GinkgoTB(), "address add 2001:db8:18::100/64 dev uplink0 nodad")
 			c := b.call("one", slowPod(), conf("1.0.0", onUplink, b.hostLocal(hostLocalAll)))
 			refused(c, codeDuplicate, "2001:db8:18::100/64")
 			Expect(b.reservations()).To(BeEmpty())
 			Expect(added(c).IPs[1].Address.String()).To(Equal("2001:db8:18::101/64")) // the next ADD goes on
 		})
-		It("is not awaited with optimisticDAD, and the address is usable meanwhile", func() {
+		It("does not wait with optimisticDAD, and the address is usable meanwhile", func() {
 			pod := slowPod()
 			added(b.call("one", pod, conf("1.0.0", onUplink+`,"optimisticDAD":true`, staticDual)))
 			Expect(in(pod, "ip -6 address show dev eth0 tentative")).To(ContainSubstring("optimistic"))
 			nstest.ServeTCP(GinkgoTB(), pod, "["+pod6+"]:80")
 			nstest.MustDial(GinkgoTB(), b.outside, "["+pod6+"]:80", "")
 		})
-		It("is awaited for no IPv4 address", func() {
+		It("does not wait for IPv4 addresses", func() {
 			pod := slowPod()
 			added(b.call("one", pod, conf("1.0.0", onUplink, static4)))
 			Expect(in(pod, "ip -6 address show dev eth0 tentative")).To(ContainSubstring("fe80"))
 		})
 	})
 
-	It("makes a plain layer 2 link without IPAM, which configures itself", func() {
+	It("makes a layer 2 link without IPAM, with the kernel's autoconfiguration", func() {
 		pod := newPod()
 		result := added(b.call("one", pod, conf("0.3.1", onUplink+`,"dns":{"nameservers":["192.0.2.1"]}`, noIPAM)))
 		Expect(result.IPs).To(BeEmpty())
@@ -263,13 +263,13 @@ var _ = Describe("ADD", func() {
 		Expect(pod.Sysctl(GinkgoTB(), "net/ipv6/conf/eth0/accept_ra")).To(Equal("1"))
 	})
 
-	It("keeps the DNS of IPAM unless the configuration has its own", func() {
+	It("returns the DNS of IPAM unless the configuration has its own", func() {
 		Expect(added(b.call("one", newPod(), conf("1.0.0", onUplink, staticDual))).DNS.Nameservers).To(Equal([]string{"198.18.0.53"}))
 		Expect(added(b.call("two", newPod(), conf("1.0.0", onUplink+`,"dns":{"nameservers":["192.0.2.1"]}`, staticDual))).DNS.Nameservers).
 			To(Equal([]string{"192.0.2.1"}))
 	})
 
-	It("programs routes with all they say", func() {
+	It("adds routes with all attributes", func() {
 		pod := newPod()
 		added(b.call("one", pod, conf("1.0.0", onUplink, strings.TrimSuffix(static4, "}")+
 			`,"routes":[{"dst":"192.0.2.0/24","gw":"198.18.0.2","mtu":1300,"advmss":1200,"priority":77,"table":9}]}`)))
@@ -278,7 +278,7 @@ var _ = Describe("ADD", func() {
 	})
 
 	Describe("IPAM of another kind", func() {
-		It("may be one that needs the link and acts on it: dhcp", func() {
+		It("may work over the link: dhcp", func() {
 			dir, log := script("dhcp", `
 				[ $CNI_COMMAND = ADD ] || exit 0
 				nsenter --net=$CNI_NETNS cat /proc/sys/net/ipv6/conf/$CNI_IFNAME/accept_ra >>$LOG
@@ -313,7 +313,7 @@ var _ = Describe("ADD", func() {
 			Eventually(func() string { return in(pod, "ip link show net0") }).Should(ContainSubstring("state UP"))
 			refused(b.call("one", pod, conf("1.0.0", `"master":"net0","linkInContainer":true`, `{"type":"nope"}`)), types.CodeConfig, `"nope"`)
 		})
-		It("gets its addresses back after the link is gone when the ADD fails later", func() {
+		It("releases the addresses after the link is deleted if ADD fails later", func() {
 			dir, log := script("odd", `[ $CNI_COMMAND = ADD ] || exit 0
 				echo '{"cniVersion":"1.0.0","ips":[{"address":"198.18.0.60/24"}],"routes":[{"dst":"0.0.0.0/0","gw":"192.0.2.1"}]}'`)
 			c := b.call("one", newPod(), conf("1.0.0", onUplink, `{"type":"odd"}`))
@@ -321,15 +321,15 @@ var _ = Describe("ADD", func() {
 			refused(c, types.CodeInternal, "add route 0.0.0.0/0 via 192.0.2.1 to eth0")
 			Expect(readFile(log)).To(MatchRegexp(`^ADD: (no )?link\nDEL: no link\n$`))
 		})
-		It("is missed in words", func() {
+		It("is named in the error if it does not exist", func() {
 			refused(b.call("one", newPod(), conf("1.0.0", onUplink, `{"type":"nope"}`)), types.CodeConfig, `failed to find plugin "nope"`)
 		})
-		It("that gives no address is an error", func() {
+		It("must return an address", func() {
 			refused(b.call("one", newPod(), conf("1.0.0", onUplink, `{"type":"static"}`)), types.CodeConfig, "returned missing IP config")
 		})
 	})
 
-	It("refuses a name that the container has, and leaves the live attachment alone", func() {
+	It("refuses an interface name that exists in the container, and keeps that attachment", func() {
 		pod := newPod()
 		c := b.call("one", pod, conf("1.0.0", onUplink, b.hostLocal(hostLocalAll)))
 		added(c)
@@ -339,7 +339,7 @@ var _ = Describe("ADD", func() {
 		Expect(nstest.Snapshot(GinkgoTB(), pod) + strings.Join(b.reservations(), " ")).To(Equal(before))
 	})
 
-	DescribeTable("refuses what cannot work",
+	DescribeTable("refuses an invalid configuration",
 		func(config, args string, code int, texts ...string) {
 			c := b.call("one", newPod(), config)
 			c.Args = args
@@ -353,7 +353,7 @@ var _ = Describe("ADD", func() {
 		Entry("a queue", conf("1.0.0", `"bcqueuelen":-1`, static4), "", types.CodeConfig, "bcqueuelen -1"),
 		Entry("a long queue", conf("1.0.0", `"bcqueuelen":4294967296`, static4), "", types.CodeConfig, "bcqueuelen 4294967296"),
 		Entry("the loopback", conf("1.0.0", `"master":"lo"`, static4), "", types.CodeConfig, "master lo is the loopback"),
-		Entry("a long name", conf("1.0.0", `"master":"a-very-long-master"`, static4), "", types.CodeConfig, "no interface name"),
+		Entry("a long name", conf("1.0.0", `"master":"a-very-long-master"`, static4), "", types.CodeConfig, "is not an interface name"),
 		Entry("several at once", conf("1.0.0", `"mode":"x","mtu":-1,"mac":"y","bcqueuelen":-1`, static4), "", types.CodeConfig, `"x"`, "mtu -1", `"y"`, "bcqueuelen -1"),
 		Entry("layer 2 before 0.3.0", conf("0.2.0", onUplink, noIPAM), "", types.CodeConfig, "cannot convert: no valid IP addresses"),
 		Entry("a value of the wrong shape", conf("1.0.0", `"mtu":"1400"`, static4), "", types.CodeDecode, `key "mtu": want a number`),

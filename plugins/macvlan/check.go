@@ -11,8 +11,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// check compares what ADD made with what is there, and names every difference. What
-// a later plugin of the chain may change (MAC, MTU, sysctls) is not compared.
+// check compares what ADD made with the present state and returns all differences in one
+// error. It ignores what a later plugin of the chain may change: MAC, MTU, sysctls.
 func check(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {
@@ -47,8 +47,8 @@ func diffMode(eth nl.Link, conf *config) error {
 	return nil
 }
 
-// diffMaster compares a master that was named. One that was found by the default
-// route need not be where that leads today.
+// diffMaster compares the master if it is configured. The default route, by which it was
+// found otherwise, may have changed since.
 func diffMaster(where *nl.Conn, eth nl.Link, conf *config) error {
 	if conf.master == "" {
 		return nil
@@ -57,8 +57,8 @@ func diffMaster(where *nl.Conn, eth nl.Link, conf *config) error {
 	if err != nil {
 		return fmt.Errorf("master: %w", err)
 	}
-	if eth.Peer != lower(master) {
-		return fmt.Errorf("interface %s is on link %d, not on master %s, which is %d", eth.Name, eth.Peer, master.Name, lower(master))
+	if eth.Peer != parentIndex(master) {
+		return fmt.Errorf("interface %s is on link %d, not on master %s, which is %d", eth.Name, eth.Peer, master.Name, parentIndex(master))
 	}
 	return nil
 }

@@ -26,7 +26,7 @@ var _ = Describe("CHECK", func() {
 		return c
 	}
 
-	DescribeTable("is content with what ADD made",
+	DescribeTable("passes after ADD",
 		func(keys, ipam string, later ...string) {
 			for _, version := range []string{"0.4.0", "1.0.0", "1.1.0"} {
 				c := attached(version, keys, ipam)
@@ -44,7 +44,7 @@ var _ = Describe("CHECK", func() {
 		Entry("with an address of somebody else", onUplink, staticDual, "address add 192.0.2.9/24 dev eth0"),
 	)
 
-	It("is content with a default route that has moved on the node", func() {
+	It("passes if the node's default route has moved", func() {
 		c := attached("1.0.0", "", staticDual)
 		nstest.Join(GinkgoTB(), nstest.End{In: b.node, Name: "uplink1", Addrs: []string{"203.0.113.1/24"}}, nstest.End{In: b.outside, Name: "uplink1"})
 		in(b.node, "ip route replace default via 203.0.113.2")
@@ -71,7 +71,7 @@ var _ = Describe("CHECK", func() {
 		Entry("no IPv6 default route", []string{"route del default via 2001:db8:18::2"}, "no route ::/0 via 2001:db8:18::2"),
 	)
 
-	It("compares the master with the one that is named", func() {
+	It("compares the master with the configured one", func() {
 		c := attached("1.0.0", onUplink, staticDual)
 		nstest.Join(GinkgoTB(), nstest.End{In: b.node, Name: "uplink1"}, nstest.End{In: b.outside, Name: "uplink1"})
 		b.node.Batch(GinkgoTB(), "link set uplink0 name old0", "link set uplink1 name uplink0")
@@ -81,14 +81,14 @@ var _ = Describe("CHECK", func() {
 		Expect(run(c, "CHECK").Failure(GinkgoTB()).Msg).To(ContainSubstring("master: find link uplink0"))
 	})
 
-	It("names an address that turned out to be taken after an ADD with optimisticDAD", func() {
+	It("names an address that is a duplicate after an ADD with optimisticDAD", func() {
 		c := b.call("one", slowPod(), conf("1.0.0", onUplink+`,"optimisticDAD":true`,
 			`{"type":"static","addresses":[{"address":"`+nstest.OutsideV6+`/64"}]}`))
 		c.Config = withPrev(c.Config, run(c, "ADD").OK(GinkgoTB()))
 		Eventually(func() string { return run(c, "CHECK").Stdout }, "5s").Should(ContainSubstring("address " + nstest.OutsideV6 + "/64 of interface eth0: the address is in use on the segment"))
 	})
 
-	It("passes on what IPAM says", func() {
+	It("returns the error of the IPAM plugin", func() {
 		c := attached("1.0.0", onUplink, b.hostLocal(hostLocal4))
 		run(c, "CHECK").OK(GinkgoTB())
 		other := b.call("one", c.Pod, conf("1.0.0", onUplink, b.hostLocal(hostLocal4)))

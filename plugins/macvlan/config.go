@@ -30,8 +30,8 @@ type rawConfig struct {
 	} `json:"args"`
 }
 
-// config is what ADD, CHECK and STATUS work with: everything checked, every default
-// set that does not depend on the node.
+// config is the checked configuration, with all defaults set that do not depend on the
+// node.
 type config struct {
 	master      string // empty: the device of the first default route
 	inContainer bool   // the master is in the container
@@ -43,7 +43,6 @@ type config struct {
 }
 
 const (
-	minMTU      = 68 // RFC 791
 	maxQueueLen = int64(math.MaxUint32)
 	maxIfName   = 15
 )
@@ -61,7 +60,7 @@ func parse(r *skel.Request) (*config, error) {
 	return conf, types.Coded(types.CodeConfig, err)
 }
 
-// config checks everything and reports all problems at once.
+// config checks the configuration and returns all problems in one error.
 func (raw *rawConfig) config(r *skel.Request, args types.Args) (*config, error) {
 	mac, macErr := types.FirstMAC(raw.RuntimeConfig.MAC, raw.Args.CNI.MAC, args[types.ArgMAC], raw.MAC)
 	mode, known := nl.ParseMacvlanMode(raw.Mode)
@@ -84,9 +83,9 @@ func (raw *rawConfig) config(r *skel.Request, args types.Args) (*config, error) 
 		}
 	}
 	refuse(!known, "unknown macvlan mode: %q; want bridge, private, vepa or passthru", raw.Mode)
-	refuse(len(raw.Master) > maxIfName, "master %q is no interface name: it has more than %d bytes", raw.Master, maxIfName)
-	refuse(raw.Master == "lo", "master lo is the loopback: nothing is on its segment")
-	refuse(raw.MTU != 0 && raw.MTU < minMTU, "mtu %d is below %d; 0 takes the master's", raw.MTU, minMTU)
+	refuse(len(raw.Master) > maxIfName, "master %q is not an interface name: it has more than %d bytes", raw.Master, maxIfName)
+	refuse(raw.Master == "lo", "master lo is the loopback interface, which has no segment")
+	refuse(raw.MTU != 0 && raw.MTU < attach.MinMTU, "mtu %d is below %d; 0 takes the master's", raw.MTU, attach.MinMTU)
 	refuse(raw.BCQueueLen < 0 || raw.BCQueueLen > maxQueueLen, "bcqueuelen %d is not between 0 and %d", raw.BCQueueLen, maxQueueLen)
 	refuse(r.Conf.IPAM.Type == "" && r.Version < types.V030, "%w", types.ErrNoAddress)
 	return conf, errors.Join(errs...)

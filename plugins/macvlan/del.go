@@ -11,8 +11,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// del removes the link, and gives the address back when nothing answers for it any
-// more. It needs no master: the configuration may have changed, the master be gone.
+// del deletes the link, and then releases the address. It does not look at the master,
+// which may be gone or configured in another way by now.
 func del(r *skel.Request) error {
 	var leased error
 	if ipam.OverLink(r) {
@@ -25,10 +25,10 @@ func del(r *skel.Request) error {
 	return errors.Join(leased, err, finish())
 }
 
-// delLink removes the attachment's link. Where the container is gone, so is the link.
-// One of another kind, or of another attachment, belongs to a newcomer at the same
-// path; one without an alias was made by the reference plugin, or by an ADD that was
-// killed. finish is that of nl.DelAside.
+// delLink deletes the attachment's link, if the container exists. It leaves a link of
+// another kind, or of another attachment, alone: another namespace is at the path. A link
+// without an alias was made by the reference plugin, or by an ADD that was killed. The
+// caller calls finish to wait until the kernel has cleaned up.
 func delLink(r *skel.Request) (finish func() error, err error) {
 	nothing := func() error { return nil }
 	if r.Pod == nil {
@@ -47,15 +47,14 @@ func delLink(r *skel.Request) (finish func() error, err error) {
 	case eth.Kind != kind:
 		return nothing, nil
 	}
-	prev, _ := r.Prev() // one that cannot be read is as good as none
+	prev, _ := r.Prev() // without it, if it cannot be read
 	if newcomers, err := attach.Newcomers(pod, eth, r.Attachment(), prev); newcomers || err != nil {
 		return nothing, err
 	}
 	return pod.DelAside(eth)
 }
 
-// status says whether an ADD could succeed now. A master in the container is there
-// only when the container is.
+// status returns an error if an ADD would fail. It cannot check a master in the container.
 func status(r *skel.Request) error {
 	conf, err := parse(r)
 	if err == nil && !conf.inContainer {

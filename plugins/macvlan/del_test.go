@@ -31,7 +31,7 @@ var _ = Describe("DEL", func() {
 		run(c, "DEL").OK(GinkgoTB())
 	})
 
-	DescribeTable("finishes whatever has become of the rest",
+	DescribeTable("succeeds with what is left",
 		func(change func(b *bed, c *nstest.Call)) {
 			c := b.call("one", newPod(), conf("1.0.0", onUplink, b.hostLocal(hostLocalAll)))
 			added(c)
@@ -61,7 +61,7 @@ var _ = Describe("DEL", func() {
 		}),
 	)
 
-	It("gives the address back after the link is gone", func() {
+	It("releases the address after the link is deleted", func() {
 		dir, log := script("rec", `[ $CNI_COMMAND = ADD ] || exit 0
 			echo '{"cniVersion":"1.0.0","ips":[{"address":"198.18.0.60/24"}]}'`)
 		c := b.call("one", newPod(), conf("1.0.0", onUplink, `{"type":"rec"}`))
@@ -71,7 +71,7 @@ var _ = Describe("DEL", func() {
 		Expect(readFile(log)).To(MatchRegexp(`^ADD: (no )?link\nDEL: no link\n$`))
 	})
 
-	DescribeTable("does not touch a newcomer at the same path",
+	DescribeTable("leaves a link of another attachment at the same path alone",
 		func(lines ...string) {
 			c := b.call("one", newPod(), conf("1.0.0", onUplink, b.hostLocal(hostLocalAll)))
 			added(c)
@@ -93,7 +93,7 @@ var _ = Describe("DEL", func() {
 		Entry("a link of another kind", "link add eth0 type veth peer name eth1"),
 	)
 
-	It("does not touch a macvlan of other means either, as far as prevResult tells", func() {
+	It("leaves a macvlan without an alias alone if prevResult has another MAC and IP", func() {
 		c := b.call("one", newPod(), conf("1.0.0", onUplink, b.hostLocal(hostLocalAll)))
 		c.Config = withPrev(c.Config, run(c, "ADD").OK(GinkgoTB()))
 		in(c.Pod, "ip link del eth0")
@@ -125,7 +125,7 @@ var _ = Describe("GC and STATUS", func() {
 		nstest.LeakCheck(GinkgoTB())
 	})
 
-	It("has IPAM free what no living attachment has", func() {
+	It("has IPAM release the addresses of attachments that are not listed", func() {
 		for _, id := range []string{"one", "two"} {
 			added(b.call(id, newPod(), conf("1.1.0", onUplink, b.hostLocal(hostLocal4))))
 		}
@@ -136,7 +136,7 @@ var _ = Describe("GC and STATUS", func() {
 		run(b.call("", nil, conf("1.1.0", onUplink+`,"cni.dev/valid-attachments":[]`, noIPAM)), "GC").OK(GinkgoTB())
 	})
 
-	DescribeTable("STATUS says whether ADD could succeed",
+	DescribeTable("STATUS fails if ADD would fail",
 		func(config func(b *bed) string, code int, texts ...string) {
 			r := run(b.call("", nil, config(b)), "STATUS")
 			if code == 0 {
@@ -168,7 +168,7 @@ var _ = Describe("GC and STATUS", func() {
 })
 
 var _ = Describe("many at once", func() {
-	It("attaches 32 containers side by side, six times, and leaves nothing", func() {
+	It("attaches 32 containers at a time, six times, and leaves nothing", func() {
 		b := newBed()
 		nstest.LeakCheck(GinkgoTB())
 		config := conf("1.1.0", onUplink+`,"optimisticDAD":true`, b.hostLocal(hostLocalAll))

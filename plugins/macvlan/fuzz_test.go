@@ -3,6 +3,7 @@ package main
 import (
 	"testing"
 
+	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
@@ -22,7 +23,7 @@ func FuzzConfig(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(conf.master) > maxIfName || conf.mtu != 0 && conf.mtu < minMTU || conf.mode.String() == "" {
+		if len(conf.master) > maxIfName || conf.mtu != 0 && conf.mtu < attach.MinMTU || conf.mode.String() == "" {
 			t.Errorf("%s: accepted as %+v", text, conf)
 		}
 		if again, err := types.ParseMAC(conf.mac.String()); conf.mac != "" && (err != nil || again != conf.mac) {

@@ -8,7 +8,7 @@ import (
 )
 
 var _ = Describe("a master of another kind", Label(nstest.Kernel), func() {
-	It("may be a VLAN interface, whose VLAN the container is in then", func() {
+	It("may be a VLAN interface", func() {
 		b := newBed()
 		_, err := b.node.Exec("ip", "link", "add", "link", nstest.Uplink, "name", "tagged", "type", "vlan", "id", "5")
 		nstest.Need(GinkgoTB(), "8021q", err)
@@ -23,7 +23,7 @@ var _ = Describe("a master of another kind", Label(nstest.Kernel), func() {
 		Expect(pod.Must(GinkgoTB(), "ip", "-br", "link")).NotTo(ContainSubstring("eth0"))
 	})
 
-	It("may be a dummy, over which the containers of the node talk", func() {
+	It("may be a dummy interface", func() {
 		b := newBed()
 		_, err := b.node.Exec("ip", "link", "add", "dummy0", "type", "dummy")
 		nstest.Need(GinkgoTB(), "dummy", err)

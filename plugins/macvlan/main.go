@@ -1,6 +1,5 @@
-// macvlan gives a container an interface of its own on the segment of one of the
-// node's, its master, with addresses from an IPAM plugin or, without one, as plain
-// layer 2. See README.md.
+// macvlan makes a macvlan interface for a container on an interface of the node, its
+// master, with addresses from an IPAM plugin or without addresses. See README.md.
 package main
 
 import (
@@ -10,8 +9,8 @@ import (
 
 func main() { skel.Main(plugin()) }
 
-// plugin has IPAM's GC for its own: a link in a container goes with the container,
-// and GC is told no way into containers.
+// plugin describes the plugin. GC only calls the IPAM plugin: a link goes with its
+// container, and GC gets no path to containers.
 func plugin() skel.Plugin {
 	return skel.Plugin{Name: "macvlan", Add: add, Del: del, Check: check, Status: status, GC: ipam.GC}
 }
@@ -19,5 +18,5 @@ func plugin() skel.Plugin {
 // The codes of this plugin; README.md explains them.
 const (
 	codeChanged   = 100 // CHECK: something is not as ADD left it
-	codeDuplicate = 101 // ADD: somebody on the segment has the address
+	codeDuplicate = 101 // ADD: another host on the segment has the address
 )

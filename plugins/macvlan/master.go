@@ -9,8 +9,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// findMaster finds the interface to stand on and checks what the configuration asks
-// of it. where is the namespace it is in.
+// findMaster finds the master, in the namespace of where, and checks that the configured
+// MTU is not larger than its.
 func findMaster(where *nl.Conn, conf *config) (nl.Link, error) {
 	master, err := namedOrDefault(where, conf)
 	if err != nil {
@@ -22,6 +22,7 @@ func findMaster(where *nl.Conn, conf *config) (nl.Link, error) {
 	return master, nil
 }
 
+// namedOrDefault returns the configured link, or that of the default route.
 func namedOrDefault(where *nl.Conn, conf *config) (nl.Link, error) {
 	if conf.master != "" {
 		return where.Link(conf.master)
@@ -40,25 +41,24 @@ func namedOrDefault(where *nl.Conn, conf *config) (nl.Link, error) {
 	return where.LinkByIndex(index)
 }
 
-// refusal says in words why the kernel would not put a macvlan on the master. It
-// tells two reasons by their numbers alone (drivers/net/macvlan.c: EBUSY when
-// somebody else takes the packets of the master, EINVAL when passthru would have to
-// share it).
-func refusal(err error, master nl.Link, mode nl.MacvlanMode) error {
+// explainRefusal adds to the kernel's error why it makes no macvlan on the master
+// (drivers/net/macvlan.c): EBUSY means that another device takes the master's packets,
+// EINVAL that a macvlan of mode passthru would have to share it.
+func explainRefusal(err error, master nl.Link, mode nl.MacvlanMode) error {
 	switch {
 	case errors.Is(err, syscall.EBUSY):
-		return types.Errorf(types.CodeConfig, "master %s is a port already, of a bridge or a bond, say; name that as the master: %w", master.Name, err)
+		return types.Errorf(types.CodeConfig, "master %s is already a port, for example of a bridge or a bond; name that as the master: %w", master.Name, err)
 	case errors.Is(err, syscall.EINVAL) && mode == nl.MacvlanPassthru:
-		return types.Errorf(types.CodeConfig, "mode passthru needs master %s for itself, and another macvlan is on it: %w", master.Name, err)
+		return types.Errorf(types.CodeConfig, "mode passthru needs master %s for itself, but it has another macvlan: %w", master.Name, err)
 	case errors.Is(err, syscall.EINVAL):
 		return types.Errorf(types.CodeConfig, "master %s can carry no macvlan of mode %s; one of mode passthru may have it for itself: %w", master.Name, mode, err)
 	}
 	return err
 }
 
-// lower is the index that the kernel notes with a macvlan on the master: it puts
-// one on a macvlan beside it, on the same interface (macvlan_common_newlink).
-func lower(master nl.Link) int {
+// parentIndex returns the index of the parent that a macvlan on the master has. If the
+// master is a macvlan itself, that is the master's own parent (macvlan_common_newlink).
+func parentIndex(master nl.Link) int {
 	if master.Kind == kind {
 		return master.Peer
 	}

@@ -8,6 +8,7 @@ import (
 	"math"
 	"path/filepath"
 
+	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
@@ -81,7 +82,6 @@ type config struct {
 
 const (
 	defaultDataDir = "/run/cni/tuning"
-	minMTU         = 68 // RFC 791
 	maxMTU         = 65536
 )
 
@@ -137,8 +137,8 @@ func dataDirOrDefault(dataDir string) string {
 // validate returns an error for values that work with no container.
 func (c *config) validate() error {
 	var errs []error
-	if mtu := c.link.MTU; mtu != nil && (*mtu < minMTU || *mtu > maxMTU) {
-		errs = append(errs, fmt.Errorf("mtu %d is not between %d and %d", *mtu, minMTU, maxMTU))
+	if mtu := c.link.MTU; mtu != nil && (*mtu < attach.MinMTU || *mtu > maxMTU) {
+		errs = append(errs, fmt.Errorf("mtu %d is not between %d and %d", *mtu, attach.MinMTU, maxMTU))
 	}
 	if n := c.link.TxQLen; n != nil && (*n < 0 || *n > math.MaxInt32) {
 		errs = append(errs, fmt.Errorf("txQLen %d is not between 0 and %d", *n, math.MaxInt32))

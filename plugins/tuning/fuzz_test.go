@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
@@ -31,7 +32,7 @@ func FuzzConfig(f *testing.F) {
 				}
 			}
 		}
-		if mtu := conf.link.MTU; !filepath.IsAbs(conf.dataDir) || mtu != nil && (*mtu < minMTU || *mtu > maxMTU) {
+		if mtu := conf.link.MTU; !filepath.IsAbs(conf.dataDir) || mtu != nil && (*mtu < attach.MinMTU || *mtu > maxMTU) {
 			t.Errorf("%s: accepted as %+v", text, conf)
 		}
 	})

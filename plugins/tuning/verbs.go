@@ -36,7 +36,7 @@ func (h host) add(r *skel.Request) (*types.Result, error) {
 	}
 	t, err := newTarget(r, conf)
 	if err == nil {
-		err = t.inContainer(func(in sysctl.Visit) error { return t.tune(in, &r.Undo) })
+		err = t.inContainer(func(in sysctl.Inside) error { return t.tune(in, &r.Undo) })
 	}
 	if err != nil {
 		return nil, withCode(err)
@@ -96,11 +96,11 @@ func newTarget(r *skel.Request, conf *config) (*target, error) {
 
 // inContainer reads the configured sysctls and runs f, in the container's namespace.
 // Without sysctls it runs f where it is.
-func (t *target) inContainer(f func(sysctl.Visit) error) error {
+func (t *target) inContainer(f func(sysctl.Inside) error) error {
 	if len(t.conf.sysctls) == 0 {
-		return f(sysctl.Visit{})
+		return f(sysctl.Inside{})
 	}
-	return sysctl.Within(t.r.Pod, func(in sysctl.Visit) error {
+	return sysctl.Within(t.r.Pod, func(in sysctl.Inside) error {
 		var errs []error
 		for _, a := range t.conf.sysctls {
 			e, err := readFirst(in, a)
@@ -117,7 +117,7 @@ func (t *target) inContainer(f func(sysctl.Visit) error) error {
 }
 
 // readFirst reads the first of the paths that exists in the container.
-func readFirst(in sysctl.Visit, a assignment) (entry, error) {
+func readFirst(in sysctl.Inside, a assignment) (entry, error) {
 	var err error
 	for _, path := range a.paths {
 		e := entry{Setting: sysctl.Setting{Key: path, Value: a.value}}
@@ -144,7 +144,7 @@ func isUnreadable(err error) bool {
 // so that DEL can put back what a killed ADD has changed. The undo is pushed before the
 // first change, too: a change whose answer was lost may have been made, and putting back
 // what was not changed does nothing. If the undo fails, the saved state stays for DEL.
-func (t *target) tune(in sysctl.Visit, u *undo.Stack) error {
+func (t *target) tune(in sysctl.Inside, u *undo.Stack) error {
 	before := t.before()
 	earlier, err := t.loadEarlier()
 	if err != nil {
@@ -276,7 +276,7 @@ func warnOfSysctls(r *skel.Request, st store) {
 		return
 	}
 	t := &target{r: r, conf: conf, store: st}
-	if err := t.inContainer(func(sysctl.Visit) error { return nil }); err != nil {
+	if err := t.inContainer(func(sysctl.Inside) error { return nil }); err != nil {
 		return
 	}
 	var kept []string
@@ -322,7 +322,7 @@ func putBackSysctls(r *skel.Request, state *saved) error {
 	if len(state.Sysctl) == 0 {
 		return nil
 	}
-	return sysctl.Within(r.Pod, func(in sysctl.Visit) error {
+	return sysctl.Within(r.Pod, func(in sysctl.Inside) error {
 		if !state.isOf(ns.Cookie()) {
 			return nil
 		}
@@ -364,7 +364,7 @@ func check(r *skel.Request) error {
 	}
 	t, err := newTarget(r, conf)
 	if err == nil {
-		err = t.inContainer(func(sysctl.Visit) error { return nil })
+		err = t.inContainer(func(sysctl.Inside) error { return nil })
 	}
 	if err != nil {
 		return types.Coded(codeChanged, err)
