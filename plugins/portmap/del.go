@@ -47,7 +47,11 @@ func (p *portMap) delRules() (gone []flowEnd, err error) {
 			return delXTables(c, tx, p.owner(), p.ips)
 		})
 	}
-	return gone, errors.Join(err, delLegacy(p))
+	err = errors.Join(err, delLegacy(p))
+	if c != nil && p.conf.backend == iptables { // may have been what needed route_localnet
+		err = errors.Join(err, p.collectLocalnet(c))
+	}
+	return gone, err
 }
 
 // gc removes the rules of the network's attachments that are not to be kept.

@@ -148,12 +148,14 @@ func (p *portMap) leaveLocalnet(c *nft.Conn, tx *nft.Tx) error {
 	return p.resetLocalnet(c, tx, chain)
 }
 
+// resetLocalnet sets route_localnet to 0 and deletes the chain. Where host ports that are
+// not counted may need it, the chain stays for a later DEL or GC.
 func (p *portMap) resetLocalnet(c *nft.Conn, tx *nft.Tx, chain string) error {
-	tx.DelChain(table(), chain)
 	needed, err := p.foreignHostPorts(c)
 	if err != nil || needed {
 		return err
 	}
+	tx.DelChain(table(), chain)
 	err = sysctl.Ensure(p.r.Node, localnet(strings.TrimPrefix(chain, localnetPrefix), "0"))
 	if errors.Is(err, fs.ErrNotExist) { // with the interface
 		return nil

@@ -419,6 +419,14 @@ var _ = Describe("portmap", func() {
 			Expect(value()).To(Equal("1"), "needed by the iptables backend")
 			ok(other, "CHECK")
 			ok(other, "DEL")
+			Expect(value()).To(Equal("0"))
+			ok(one("a", 8001), "ADD")
+			ok(other, "ADD")
+			ok(one("a", 8001), "DEL")
+			ok(b.call("", kept("net2")), "GC")
+			ok(b.call("", kept("net1")), "GC")
+			Expect(value()).To(Equal("0"))
+			Expect(b.ruleset()).NotTo(ContainSubstring("localnet/"))
 		})
 
 		It("never goes while a container is added as the last one is deleted", func() {
