@@ -162,9 +162,10 @@ func SnapshotDir(tb TB, dir string) string {
 
 // atRest is iproute once the kernel has finished what a call has begun: it tells of a
 // carrier up to a second later (net/core/link_watch.c), and works on addresses of
-// IPv6 in a queue.
+// IPv6 in a queue. Some states never come to rest, such as an address whose local route
+// somebody has deleted: it does not wait for those for long.
 func (n *NS) atRest() ([]string, error) {
-	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		lines, err := n.iproute()
 		if err != nil || !underWay(lines) || time.Now().After(deadline) {
 			return lines, err

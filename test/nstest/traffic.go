@@ -18,7 +18,7 @@ const (
 	patience = time.Minute
 	// silence is how long Dial and DialUDP wait for the other side. A test that expects
 	// no answer waits as long.
-	silence = 10 * time.Second
+	silence = 5 * time.Second
 )
 
 // ServeTCP answers each connection to addr ("10.0.0.2:80"; port 0: a free one) in
