@@ -178,7 +178,7 @@ func Apply(c *nl.Conn, l nl.Link, s Spec) error {
 	for _, r := range s.Routes {
 		changes = append(changes, l.AddRoute(r))
 	}
-	return c.Apply(changes...)
+	return explainGateway(l, s, ExplainIPv6Off(c, l.Name, c.Apply(changes...)))
 }
 
 // minMTUv6 is the least MTU at which the kernel keeps IPv6 on an interface (RFC 8200,

@@ -44,7 +44,7 @@ func add(r *skel.Request) (*types.Result, error) {
 	}
 	result, err := a.create()
 	if err != nil {
-		return nil, err
+		return nil, attach.ExplainRemoved(node, a.host, r.IfName, err)
 	}
 	return withPrevious(result, prev), nil
 }

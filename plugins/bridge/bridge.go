@@ -187,7 +187,7 @@ func (a *attachment) ensureGateway(gateways []netip.Prefix) (nl.Link, error) {
 	// Setting the MAC, be it to what it was before our port came, stops the kernel
 	// from following the ports.
 	if err := a.node.Apply(append(changes, dev.SetMAC(dev.MAC))...); err != nil {
-		return nl.Link{}, err
+		return nl.Link{}, attach.ExplainIPv6Off(a.node, dev.Name, err)
 	}
 	return dev, a.node.AwaitDelivery(dev, addresses(gateways), portDeadline)
 }

@@ -305,6 +305,30 @@ var _ = Describe("bridge", func() {
 		})
 	})
 
+	DescribeTable("an ADD whose interface is removed meanwhile says so, by its name", func(at string) {
+		pod := newPod()
+		c := b.call("one", pod, b.conf("1.1.0", gatewayed, v4range, v6range))
+		c.Before = func(step string) error {
+			if strings.HasPrefix(step, at) {
+				_, _ = pod.Exec("ip", "link", "del", "eth0") // a second time it is gone
+			}
+			return nil
+		}
+		f := run(c, "ADD").Failure(GinkgoTB())
+		Expect(f.Msg).To(Equal("interface eth0 was removed meanwhile (a DEL?)"))
+		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
+		leases, err := filepath.Glob(filepath.Join(b.leases, "net1", "[1f]*"))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(leases).To(BeEmpty())
+	},
+		Entry("before it is a port", "set port veth"),
+		Entry("before it is up", "set link eth0 up"),
+		Entry("before its sysctls are written", "write sysctls "),
+		Entry("before its addresses", "add address 10.9.0.2/24"),
+		Entry("after its addresses", "set link cni0 address"),
+		Entry("at last", "set link eth0 address"),
+	)
+
 	Describe("DEL", func() {
 		It("leaves node, pod and leases as before, and is idempotent, in every situation", func() {
 			conf := b.conf("1.1.0", gatewayed+`"ipMasq":true,"macspoofchk":true,`, v4range, v6range)
@@ -528,6 +552,16 @@ var _ = Describe("bridge", func() {
 			Entry("an MTU without room for IPv6", func(c *nstest.Call) {
 				c.Config = b.conf("1.1.0", gatewayed+`"mtu":1279,`, v6range)
 			}, types.CodeConfig, "mtu 1279 of eth0 is too small for address fd00:9::2/64: IPv6 needs 1280"),
+			Entry("a bridge without IPv6", func(c *nstest.Call) {
+				b.node.SetSysctl(GinkgoTB(), "net/ipv6/conf/default/disable_ipv6", "1")
+				c.Config = b.conf("1.1.0", gatewayed, v6range)
+			}, types.CodeConfig, "net/ipv6/conf/cni0/disable_ipv6 is 1: switch IPv6 on, or take the IPv6 range out of ipam"),
+			Entry("a gateway that is not on the link", func(c *nstest.Call) {
+				c.Config = strings.TrimSuffix(b.conf("1.1.0", "", v4range), "}}") + `,"routes":[{"dst":"0.0.0.0/0","gw":"10.99.0.1"}]}}`
+			}, types.CodeConfig, "10.99.0.1, the gateway of the route to 0.0.0.0/0, is in none of the networks of eth0 [10.9.0.2/24]"),
+			Entry("an IPv6 gateway that is not on the link", func(c *nstest.Call) {
+				c.Config = strings.TrimSuffix(b.conf("1.1.0", "", v6range), "}}") + `,"routes":[{"dst":"::/0","gw":"fd99::1"}]}}`
+			}, types.CodeConfig, "fd99::1, the gateway of the route to ::/0, is in none of the networks of eth0 [fd00:9::2/64]"),
 			Entry("the interface name \"all\"", func(c *nstest.Call) { c.IfName = "all" }, types.CodeEnvironment, "all interfaces"),
 			Entry("bad CNI_ARGS", func(c *nstest.Call) { c.Args = "K8S_POD_NAME=x" }, types.CodeEnvironment, "IgnoreUnknown"),
 			Entry("a prevResult that is none", func(c *nstest.Call) { c.Config = strings.TrimSuffix(c.Config, "}") + `,"prevResult":5}` }, types.CodeDecode, "prevResult"),

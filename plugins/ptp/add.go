@@ -45,9 +45,16 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err := attach.EnsureFree(pod, r.IfName); err != nil {
 		return nil, err
 	}
-	pending.Ask()
 	a := &attachment{r: r, conf: conf, node: node, pod: pod}
-	a.host, a.eth, err = attach.AddVeth(&r.Undo, attach.Pair{Node: node, Pod: pod, Owner: r.Attachment(), MTU: conf.mtu})
+	result, err := a.create(pending)
+	return result, attach.ExplainRemoved(node, a.host, r.IfName, err)
+}
+
+// create makes the pair and gives each end its part of the lease.
+func (a *attachment) create(pending *ipam.Pending) (*types.Result, error) {
+	pending.Ask()
+	var err error
+	a.host, a.eth, err = attach.AddVeth(&a.r.Undo, attach.Pair{Node: a.node, Pod: a.pod, Owner: a.r.Attachment(), MTU: a.conf.mtu})
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +66,7 @@ func add(r *skel.Request) (*types.Result, error) {
 		return nil, err
 	}
 	result := a.result(lease)
-	if result.IPs, err = complete(lease, conf.mtu); err != nil {
+	if result.IPs, err = complete(lease, a.conf.mtu); err != nil {
 		return nil, err
 	}
 	return result, a.connect(result)

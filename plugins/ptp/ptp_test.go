@@ -357,6 +357,30 @@ var _ = Describe("ptp", func() {
 		})
 	})
 
+	DescribeTable("an ADD whose interface is removed meanwhile says so, by its name", func(at string) {
+		pod := newPod()
+		for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} { // it stays
+			b.node.SetSysctl(GinkgoTB(), key, "1")
+		}
+		before := nstest.Steady(b.snapshot(pod))
+		c := b.call("one", pod, b.conf("1.1.0", "", v4range, v6range))
+		c.Before = func(step string) error {
+			if strings.HasPrefix(step, at) {
+				_, _ = pod.Exec("ip", "link", "del", "eth0") // a second time it is gone
+			}
+			return nil
+		}
+		f := run(c, "ADD").Failure(GinkgoTB())
+		Expect(f.Msg).To(Equal("interface eth0 was removed meanwhile (a DEL?)"))
+		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
+		Expect(nstest.Settled(before, b.snapshot(pod))).To(BeEmpty())
+	},
+		Entry("before it is up", "set link eth0 up"),
+		Entry("before its addresses", "add address 10.1.2.2/24"),
+		Entry("before the node's addresses", "add address 10.1.2.1/32"),
+		Entry("at last", "add neighbour"),
+	)
+
 	DescribeTable("bad input is an error that says what to do, and leaves nothing", func(change func(c *nstest.Call), code int, want ...string) {
 		pod := newPod()
 		c := b.call("one", pod, b.conf("1.1.0", "", v4range))
