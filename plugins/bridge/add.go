@@ -59,12 +59,14 @@ type attachment struct {
 	lease     *ipam.Pending // nil: a network without addresses
 }
 
-// create makes the pair, and runs IPAM beside it.
+// create makes the pair while the IPAM plugin works.
 func (a *attachment) create() (*types.Result, error) {
 	if err := attach.EnsureFree(a.pod, a.r.IfName); err != nil {
 		return nil, err
 	}
-	a.lease.Ask()
+	if !ipam.OverLink(a.r) {
+		a.lease.Ask()
+	}
 	var err error
 	if a.bridge, err = ensureBridge(a.node, a.conf); err != nil {
 		return nil, err
@@ -112,7 +114,7 @@ func (a *attachment) layer3(result *types.Result) error {
 	if err := attach.Prepare(a.pod, a.eth, attach.Baseline(a.eth.Name, a.conf.segment())...); err != nil {
 		return err
 	}
-	lease, err := a.lease.Wait()
+	lease, err := a.awaitLease()
 	if err != nil {
 		return err
 	}
@@ -125,6 +127,18 @@ func (a *attachment) layer3(result *types.Result) error {
 		return err
 	}
 	return a.serve(result)
+}
+
+// awaitLease waits for the lease. An IPAM plugin that works over the link is asked for
+// it only now that both ends are up, when the port forwards.
+func (a *attachment) awaitLease() (*ipam.Lease, error) {
+	if ipam.OverLink(a.r) {
+		if err := a.node.AwaitRunning(a.host, portDeadline); err != nil {
+			return nil, err
+		}
+		a.lease.Ask()
+	}
+	return a.lease.Wait()
 }
 
 // serve does on the node what the container's addresses need: gateway, forwarding,

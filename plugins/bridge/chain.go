@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/ipam"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
@@ -24,7 +25,9 @@ func (a *attachment) chain(prev *types.Result, port string) (*types.Result, erro
 	if a.host.Master != 0 && a.host.Master != a.bridge.Index {
 		return nil, types.Errorf(types.CodeConfig, "interface %q has a master already: it cannot be a port of %s too", a.host.Name, a.bridge.Name)
 	}
-	a.lease.Ask()
+	if !ipam.OverLink(a.r) {
+		a.lease.Ask()
+	}
 	if a.host.Master == 0 {
 		a.r.Undo.Push("take "+a.host.Name+" out of "+a.bridge.Name, func() error { return a.node.Apply(a.host.ClearMaster().IfPresent()) })
 	}
@@ -44,19 +47,18 @@ func (a *attachment) chain(prev *types.Result, port string) (*types.Result, erro
 func (a *attachment) chainLayer3(result *types.Result) error {
 	index, inPod := result.Container(a.r.IfName)
 	if a.lease != nil {
-		lease, err := a.lease.Wait()
+		if inPod {
+			if err := a.prepareChained(); err != nil {
+				return err
+			}
+		}
+		lease, err := a.awaitLease()
 		if err != nil {
 			return err
 		}
 		ips := withGateways(lease.IPs, a.conf, index)
 		routes := withDefaults(ips, lease.Routes, a.conf)
 		if inPod {
-			if a.eth, err = a.pod.Link(a.r.IfName); err != nil {
-				return err
-			}
-			if err := attach.Prepare(a.pod, a.eth, attach.Baseline(a.eth.Name, a.conf.segment())...); err != nil {
-				return err
-			}
 			spec := attach.PodSpec(a.eth.Name, a.conf.segment(), ips, routes)
 			if err := attach.Apply(a.pod, a.eth, spec); err != nil {
 				return err
@@ -77,6 +79,14 @@ func (a *attachment) chainLayer3(result *types.Result) error {
 		}
 	}
 	return a.serve(result)
+}
+
+// prepareChained sets the container's interface up that an earlier plugin made.
+func (a *attachment) prepareChained() (err error) {
+	if a.eth, err = a.pod.Link(a.r.IfName); err != nil {
+		return err
+	}
+	return attach.Prepare(a.pod, a.eth, attach.Baseline(a.eth.Name, a.conf.segment())...)
 }
 
 // portOf finds the interface of prev, which may be nil, that is to be a port of the

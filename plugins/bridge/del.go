@@ -15,12 +15,16 @@ import (
 // del removes what ADD made, by the identity of the attachment: with or without the
 // container, with or without prevResult, whatever the configuration says by now.
 // Every step is tried. The rules go first and their socket is closed last, so that
-// one grace period of the kernel serves them and the link. The address is given back
-// only when nothing answers for it any more.
+// one grace period of the kernel serves them and the link. The address is released when
+// nothing answers for it any more, or before the link goes by a plugin that needs it.
 func del(r *skel.Request) error {
 	node, pod, err := nl.OpenBoth(r.Node, r.Pod)
 	if err != nil {
 		return err
+	}
+	var released error
+	if ipam.OverLink(r) {
+		released = ipam.Del(r)
 	}
 	prev, _ := r.Prev() // one that cannot be read is as good as none
 	ips := attach.Prefixes(attach.IPsOf(prev, r.IfName))
@@ -31,9 +35,13 @@ func del(r *skel.Request) error {
 	unplugged := unplug(node, prev, bridgeName(r))
 	finish, err := attach.DelVeth(node, pod, r.Attachment(), prev)
 	if err := errors.Join(unplugged, err); err != nil {
-		return errors.Join(rules, err, finish()) // something may still answer for the address
+		return errors.Join(released, rules, err, finish()) // something may still answer for the address
 	}
-	return errors.Join(rules, attach.ForgetFlows(r.Node, ips), ipam.Del(r), finish())
+	forgotten := attach.ForgetFlows(r.Node, ips)
+	if !ipam.OverLink(r) {
+		released = ipam.Del(r)
+	}
+	return errors.Join(rules, forgotten, released, finish())
 }
 
 // bridgeName reads no more of the configuration than DEL needs.

@@ -50,9 +50,12 @@ func add(r *skel.Request) (*types.Result, error) {
 	return result, attach.ExplainRemoved(node, a.host, r.IfName, err)
 }
 
-// create makes the pair and gives each end its part of the lease.
+// create makes the pair and gives each end its part of the lease. An IPAM plugin that
+// works over the link is asked for the lease when both ends are up.
 func (a *attachment) create(pending *ipam.Pending) (*types.Result, error) {
-	pending.Ask()
+	if !ipam.OverLink(a.r) {
+		pending.Ask()
+	}
 	var err error
 	a.host, a.eth, err = attach.AddVeth(&a.r.Undo, attach.Pair{Node: a.node, Pod: a.pod, Owner: a.r.Attachment(), MTU: a.conf.mtu})
 	if err != nil {
@@ -60,6 +63,9 @@ func (a *attachment) create(pending *ipam.Pending) (*types.Result, error) {
 	}
 	if err := a.prepare(); err != nil {
 		return nil, err
+	}
+	if ipam.OverLink(a.r) {
+		pending.Ask()
 	}
 	lease, err := pending.Wait()
 	if err != nil {
