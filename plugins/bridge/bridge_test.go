@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,7 +11,11 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"github.com/plumb-cni/plumb/pkg/masq"
+	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/trace"
 	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/pkg/undo"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
@@ -357,6 +362,29 @@ var _ = Describe("bridge", func() {
 				Expect(withoutCursor(nstest.Settled(before, state))).To(BeEmpty())
 			}
 		})
+
+		DescribeTable("removes the rules that an ADD adds until the link is gone", func(backend string) {
+			conf := b.conf("1.1.0", gatewayed+`"ipMasq":true,"ipMasqBackend":"`+backend+`",`, v4range)
+			add1(b.call("warm", newPod(), conf))
+			before := nstest.Steady(func() string { return nstest.Snapshot(GinkgoTB(), b.node) })
+			c := b.call("one", newPod(), conf)
+			add1(c)
+			node, err := ns.Open(b.node.Path(), &trace.Tracer{})
+			Expect(err).NotTo(HaveOccurred())
+			DeferCleanup(node.Close)
+			m := masq.Masq{Node: node, Owner: types.Attachment{Network: "net1", ContainerID: "one", IfName: "eth0"}, Backend: masq.Backend(backend)}
+			var late error
+			c.Before = func(step string) error {
+				if strings.HasPrefix(step, "delete link") {
+					var kept undo.Stack
+					late = masq.Add(&kept, m, []netip.Prefix{netip.MustParsePrefix("10.9.0.3/24")})
+				}
+				return nil
+			}
+			run(c, "DEL").OK(GinkgoTB())
+			Expect(late).NotTo(HaveOccurred())
+			Expect(nstest.Settled(before, func() string { return nstest.Snapshot(GinkgoTB(), b.node) })).To(BeEmpty())
+		}, Entry(nil, "nftables"), Entry(nil, "iptables"))
 
 		It("does not touch the interface of a newcomer at the same path", func() {
 			conf := b.conf("1.1.0", gatewayed, v4range)

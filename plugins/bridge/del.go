@@ -14,9 +14,13 @@ import (
 
 // del removes what ADD made, by the identity of the attachment: with or without the
 // container, with or without prevResult, whatever the configuration says by now.
-// Every step is tried. The rules go first and their socket is closed last, so that
-// one grace period of the kernel serves them and the link. The address is released when
-// nothing answers for it any more, or before the link goes by a plugin that needs it.
+// Every step is tried.
+//
+// The link goes before the rules: an ADD of the attachment that still runs, after its
+// runtime was killed, fails when the link is gone, and undoes the rules that it has added
+// meanwhile. DelVeth does not wait for the kernel's grace period, so that one serves the
+// link and the rules, whose socket is closed last. The address is released when nothing
+// answers for it any more, or before the link goes by a plugin that needs it.
 func del(r *skel.Request) error {
 	node, pod, err := nl.OpenBoth(r.Node, r.Pod)
 	if err != nil {
@@ -28,12 +32,12 @@ func del(r *skel.Request) error {
 	}
 	prev, _ := r.Prev() // one that cannot be read is as good as none
 	ips := attach.Prefixes(attach.IPsOf(prev, r.IfName))
+	unplugged := unplug(node, prev, bridgeName(r))
+	finish, err := attach.DelVeth(node, pod, r.Attachment(), prev)
 	rules := errors.Join(
 		masq.Del(masq.Masq{Node: r.Node, Owner: r.Attachment()}, ips),
 		delMACSpoofCheck(r.Node, r.Attachment()),
 	)
-	unplugged := unplug(node, prev, bridgeName(r))
-	finish, err := attach.DelVeth(node, pod, r.Attachment(), prev)
 	if err := errors.Join(unplugged, err); err != nil {
 		return errors.Join(released, rules, err, finish()) // something may still answer for the address
 	}
@@ -60,9 +64,9 @@ func gc(r *skel.Request) error {
 	}
 	keep := r.Valid()
 	return errors.Join(
+		attach.GCVeths(node, r.Conf.Name, keep),
 		masq.GC(r.Node, r.Conf.Name, keep),
 		gcMACSpoofChecks(r.Node, r.Conf.Name, keep),
-		attach.GCVeths(node, r.Conf.Name, keep),
 		ipam.GC(r),
 	)
 }

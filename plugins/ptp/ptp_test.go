@@ -13,7 +13,11 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"github.com/plumb-cni/plumb/pkg/masq"
+	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/trace"
 	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/pkg/undo"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
@@ -487,6 +491,29 @@ var _ = Describe("ptp", func() {
 			Expect(err).NotTo(HaveOccurred())
 			Expect(string(seen)).To(And(ContainSubstring(nstest.Uplink), Not(ContainSubstring(host))))
 		})
+
+		DescribeTable("removes the rules that an ADD adds until the link is gone", func(backend string) {
+			conf := b.conf("1.1.0", `"ipMasq":true,"ipMasqBackend":"`+backend+`",`, v4range)
+			addOK(b.call("warm", newPod(), conf))
+			before := nstest.Steady(func() string { return nstest.Snapshot(GinkgoTB(), b.node) })
+			c := b.call("one", newPod(), conf)
+			addOK(c)
+			node, err := ns.Open(b.node.Path(), &trace.Tracer{})
+			Expect(err).NotTo(HaveOccurred())
+			DeferCleanup(node.Close)
+			m := masq.Masq{Node: node, Owner: types.Attachment{Network: "net1", ContainerID: "one", IfName: "eth0"}, Backend: masq.Backend(backend)}
+			var late error
+			c.Before = func(step string) error {
+				if strings.HasPrefix(step, "delete link") {
+					var kept undo.Stack
+					late = masq.Add(&kept, m, []netip.Prefix{netip.MustParsePrefix("10.1.2.3/24")})
+				}
+				return nil
+			}
+			run(c, "DEL").OK(GinkgoTB())
+			Expect(late).NotTo(HaveOccurred())
+			Expect(nstest.Settled(before, func() string { return nstest.Snapshot(GinkgoTB(), b.node) })).To(BeEmpty())
+		}, Entry(nil, "nftables"), Entry(nil, "iptables"))
 
 		It("does not touch the interface of a newcomer at the same path", func() {
 			conf := b.conf("1.1.0", "", v4range)
