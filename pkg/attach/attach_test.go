@@ -3,6 +3,7 @@ package attach_test
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"slices"
 	"strings"
@@ -202,12 +203,32 @@ func TestNameOfAnotherAttachmentIsPassedOver(t *testing.T) {
 
 func TestDelRemovesAPairThatWasHalfMade(t *testing.T) {
 	w := newWorld(t)
-	host := w.add(t, "one")
 	// A plugin that was killed before it could say whom the pair serves.
-	w.nodeNS.Must(t, "ip", "link", "set", host.Name, "alias", "")
+	var u undo.Stack
+	v := nl.Veth{Name: w.nameOf(t, "one"), Peer: "eth0", PeerIn: w.pod, Group: attach.Group("net1")}
+	if _, _, err := w.node.AddVeth(&u, v); err != nil {
+		t.Fatal(err)
+	}
 	w.del(t, "one")
 	if links := w.podNS.Must(t, "ip", "-br", "link"); strings.Contains(links, "eth0") {
 		t.Errorf("left:\n%s", links)
+	}
+}
+
+func TestForeignLinkWithTheNameOfAnAttachmentStays(t *testing.T) {
+	w := newWorld(t)
+	name := w.nameOf(t, "one")
+	w.nodeNS.Must(t, "ip", "link", "add", name, "type", "veth", "peer", "name", "x0")
+	if l, err := attach.HostEnd(w.node, attachment("one"), nil); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("taken for the attachment's: %+v, %v", l, err)
+	}
+	if host := w.add(t, "one"); host.Name == name {
+		t.Errorf("two links are %s", name)
+	}
+	w.del(t, "one")
+	w.del(t, "one")
+	if links := w.nodeNS.Must(t, "ip", "-br", "link"); !strings.Contains(links, name) {
+		t.Errorf("%s is gone:\n%s", name, links)
 	}
 }
 

@@ -117,8 +117,8 @@ func HostSysctls(name string) []sysctl.Setting {
 	return []sysctl.Setting{{Key: sysctl.IPv6(name, "accept_ra"), Value: "0", Optional: true}}
 }
 
-// taken explains why the kernel would not make a pair: nil when another attachment
-// has the name, so that the next of the row is to be tried.
+// taken explains why the kernel would not make a pair: nil when the name is of another
+// attachment or of an unknown owner, so that the next one is to be tried.
 func (p Pair) taken(name string) error {
 	l, err := p.Node.Link(name)
 	switch {
@@ -126,7 +126,7 @@ func (p Pair) taken(name string) error {
 		return EnsureFree(p.Pod, p.Owner.IfName)
 	case err != nil:
 		return err
-	case l.Alias == "", l.Alias == Alias(p.Owner):
+	case madeFor(l, p.Owner):
 		return types.Errorf(types.CodeConfig, "host interface %s already serves %s: an earlier ADD was not followed by a DEL", name, p.Owner)
 	}
 	return nil
@@ -134,19 +134,26 @@ func (p Pair) taken(name string) error {
 
 // HostEnd finds the host end of the attachment's pair: by the names that the
 // attachment has, else among the interfaces of prev (which may be nil), where the
-// reference plugins noted it. The error matches fs.ErrNotExist.
+// reference plugins, which give no alias, noted it. The error matches fs.ErrNotExist.
 func HostEnd(node *nl.Conn, owner types.Attachment, prev *types.Result) (nl.Link, error) {
-	names := hostNamesOf(owner)
-	for _, name := range append(names, hostEnds(prev)...) {
+	noted := hostEnds(prev)
+	for _, name := range append(hostNamesOf(owner), noted...) {
 		l, err := node.Link(name)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nl.Link{}, err
 		}
-		if err == nil && l.Kind == "veth" && (l.Alias == "" || l.Alias == Alias(owner)) {
+		reference := l.Alias == "" && slices.Contains(noted, name)
+		if err == nil && l.Kind == "veth" && (madeFor(l, owner) || reference) {
 			return l, nil
 		}
 	}
 	return nl.Link{}, fmt.Errorf("find host end of %s: %w", owner, fs.ErrNotExist)
+}
+
+// madeFor reports whether plumb made the host end for the attachment: its alias says so,
+// or, before it has one, its group. A name alone is no proof, anybody may use it.
+func madeFor(host nl.Link, owner types.Attachment) bool {
+	return host.Alias == Alias(owner) || host.Alias == "" && host.Group == Group(owner.Network)
 }
 
 // hostEnds lists what prev, which may be nil, says are host ends.
