@@ -42,6 +42,7 @@ type Port struct {
 
 // Bridge is the state of a link as a bridge.
 type Bridge struct {
+	STP           bool // the spanning tree protocol decides which ports forward
 	VLANFiltering bool
 	DefaultPVID   int // the VLAN that new ports are put in; zero: none
 }
@@ -60,6 +61,7 @@ const (
 	vethInfoPeer        = 1  // VETH_INFO_PEER
 	iflaBrPortMode      = 4  // IFLA_BRPORT_MODE: hairpin
 	iflaBrPortIsolated  = 33 // IFLA_BRPORT_ISOLATED
+	iflaBrSTPState      = 5  // IFLA_BR_STP_STATE
 	iflaBrVLANFiltering = 7  // IFLA_BR_VLAN_FILTERING
 	iflaBrDefaultPVID   = 39 // IFLA_BR_VLAN_DEFAULT_PVID
 )
@@ -269,6 +271,8 @@ func (l *Link) info(ad *netlink.Decoder) {
 func (b *Bridge) decode(ad *netlink.Decoder) {
 	for ad.Next() {
 		switch ad.Kind() {
+		case iflaBrSTPState:
+			b.STP = ad.Uint32() != 0
 		case iflaBrVLANFiltering:
 			b.VLANFiltering = ad.Uint8() != 0
 		case iflaBrDefaultPVID:

@@ -2,6 +2,7 @@ package main
 
 import (
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
@@ -71,6 +72,7 @@ func (a *attachment) create() (*types.Result, error) {
 	if a.bridge, err = ensureBridge(a.node, a.conf); err != nil {
 		return nil, err
 	}
+	a.warnOfBridge()
 	a.host, a.eth, err = attach.AddVeth(&a.r.Undo, attach.Pair{
 		Node: a.node, Pod: a.pod, Owner: a.r.Attachment(), MAC: a.conf.mac, MTU: a.conf.mtu,
 	})
@@ -118,7 +120,9 @@ func (a *attachment) layer3(result *types.Result) error {
 	if err != nil {
 		return err
 	}
-	result.IPs = withGateways(lease.IPs, a.conf, podIndex)
+	if result.IPs, err = withGateways(lease.IPs, a.conf, podIndex); err != nil {
+		return err
+	}
 	result.Routes = withDefaults(result.IPs, lease.Routes, a.conf)
 	if result.DNS.IsZero() {
 		result.DNS = lease.DNS
@@ -145,7 +149,7 @@ func (a *attachment) awaitLease() (*ipam.Lease, error) {
 // masquerade.
 func (a *attachment) serve(result *types.Result) error {
 	if a.conf.isGateway {
-		dev, err := a.ensureGateway(gatewaysOf(result.IPs))
+		dev, err := a.ensureGateway(result.IPs)
 		if err != nil {
 			return err
 		}
@@ -196,16 +200,23 @@ func addresses(prefixes []netip.Prefix) []netip.Addr {
 
 // withGateways gives the IPs to the interface, and to those without a gateway the
 // first address of their network where the bridge is to be the gateway.
-func withGateways(ips []types.IP, conf *config, index int) []types.IP {
+func withGateways(ips []types.IP, conf *config, index int) ([]types.IP, error) {
 	out := make([]types.IP, 0, len(ips))
 	for _, ip := range ips {
 		ip.Interface = index
-		if conf.isGateway && !ip.Gateway.IsValid() {
+		if conf.isGateway && (!ip.Gateway.IsValid() || ip.Gateway.IsUnspecified()) {
 			ip.Gateway = ip.Address.Masked().Addr().Next()
 		}
 		out = append(out, ip)
 	}
-	return out
+	for _, ip := range out {
+		own := func(other types.IP) bool { return other.Address.Addr() == ip.Gateway }
+		if conf.isGateway && slices.ContainsFunc(out, own) {
+			return nil, types.Errorf(types.CodeConfig, "%s is the address of the container and of its gateway, bridge %s: "+
+				"give one of them another (\"gateway\" in \"ipam\")", ip.Gateway, conf.bridge)
+		}
+	}
+	return out, nil
 }
 
 // withDefaults adds the default routes that isDefaultGateway asks for. A default

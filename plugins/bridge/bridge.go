@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net/netip"
 	"slices"
+	"syscall"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/nl"
@@ -156,9 +157,43 @@ func vlansOf(conf *config) []nl.VLAN {
 
 const nativeVLAN = 1
 
-// ensureGateway gives the gateway addresses to the bridge or, with a VLAN, to an
-// interface beside it that is in the VLAN, and gives that interface.
-func (a *attachment) ensureGateway(gateways []netip.Prefix) (nl.Link, error) {
+// warnOfBridge tells of a bridge that will not carry what a person expects of it.
+func (a *attachment) warnOfBridge() {
+	if a.bridge.Bridge.STP {
+		a.r.Warn("bridge %[1]s runs STP: the container reaches nobody until its port forwards, after twice the forward delay of the bridge; "+
+			"\"ip link set %[1]s type bridge stp_state 0\" turns it off", a.bridge.Name)
+	}
+	if a.conf.mtu > a.bridge.MTU {
+		a.r.Warn("mtu %d is above the %d of bridge %s: larger packets are lost on the way to its gateway and its other ports", a.conf.mtu, a.bridge.MTU, a.bridge.Name)
+	}
+}
+
+// warnOfOverlap tells of another interface of the node that has an address in the
+// container's network: a bridge that was renamed in the configuration, an uplink. The
+// node then sends packets for containers to either of them.
+func (a *attachment) warnOfOverlap(dev nl.Link, ip types.IP) error {
+	other, err := a.node.LinkTo(ip.Address.Addr())
+	var refused syscall.Errno // a blackhole, say
+	if errors.Is(err, fs.ErrNotExist) || errors.As(err, &refused) {
+		return nil
+	}
+	if err != nil || other.Index == dev.Index {
+		return err
+	}
+	addrs, err := a.node.Addrs(other)
+	for _, h := range addrs {
+		if h.Prefix.Overlaps(ip.Address) {
+			a.r.Warn("the network %s of bridge %s is on interface %s as well (%s): the node reaches containers on one of them only; "+
+				"remove the address that is not used, or take another subnet", ip.Address.Masked(), dev.Name, other.Name, h.Prefix)
+		}
+	}
+	return err
+}
+
+// ensureGateway gives the gateway addresses of the container's IPs to the bridge or, with a
+// VLAN, to an interface beside it that is in the VLAN, and returns that interface.
+func (a *attachment) ensureGateway(ips []types.IP) (nl.Link, error) {
+	gateways := gatewaysOf(ips)
 	dev, err := a.gatewayDevice()
 	if err != nil {
 		return nl.Link{}, err
@@ -183,6 +218,11 @@ func (a *attachment) ensureGateway(gateways []netip.Prefix) (nl.Link, error) {
 	}
 	if len(changes) == 0 {
 		return dev, nil
+	}
+	for _, ip := range ips {
+		if err := a.warnOfOverlap(dev, ip); err != nil {
+			return nl.Link{}, err
+		}
 	}
 	// Setting the MAC, be it to what it was before our port came, stops the kernel
 	// from following the ports.

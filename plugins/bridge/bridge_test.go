@@ -242,6 +242,40 @@ var _ = Describe("bridge", func() {
 		)
 	})
 
+	Describe("warns of what will not work as expected:", func() {
+		warnings := func(conf string) string {
+			GinkgoHelper()
+			return run(b.call("one", newPod(), conf), "ADD").OK(GinkgoTB()).Stderr
+		}
+
+		It("a bridge that runs STP: its ports forward later", func() {
+			in(b.node, "ip link add cni0 up type bridge stp_state 1 forward_delay 200")
+			Expect(warnings(b.conf("1.1.0", gatewayed, v4range))).To(ContainSubstring("bridge cni0 runs STP"))
+		})
+
+		It("an MTU above the bridge's", func() {
+			add1(b.call("other", newPod(), b.conf("1.1.0", "", v4range)))
+			Expect(warnings(b.conf("1.1.0", `"mtu":9000,`, v4range))).To(ContainSubstring("mtu 9000 is above the 1500 of bridge cni0"))
+		})
+
+		It("a network that another interface of the node has, too", func() {
+			in(b.node, "ip link add old0 up type bridge")
+			in(b.node, "ip addr add 10.9.0.1/24 dev old0")
+			in(b.node, "ip addr add fd00:9::1/64 dev old0 nodad")
+			said := warnings(b.conf("1.1.0", gatewayed, v4range, v6range))
+			Expect(said).To(ContainSubstring("10.9.0.0/24 of bridge cni0 is on interface old0 as well (10.9.0.1/24)"))
+			Expect(said).To(ContainSubstring("fd00:9::/64 of bridge cni0 is on interface old0 as well (fd00:9::1/64)"))
+		})
+
+		It("nothing, where the node reaches the network by its default route or not at all", func() {
+			Expect(warnings(b.conf("1.1.0", gatewayed+`"mtu":1500,`, v4range, v6range))).To(BeEmpty())
+			run(b.call("one", nil, b.conf("1.1.0", gatewayed, v4range, v6range)), "DEL").OK(GinkgoTB())
+			in(b.node, "ip link del cni0")
+			in(b.node, "ip route add blackhole 10.9.0.0/16")
+			Expect(warnings(b.conf("1.1.0", gatewayed, v4range))).To(BeEmpty())
+		})
+	})
+
 	DescribeTable("masquerade with each backend", func(backend string) {
 		conf := b.conf("1.1.0", gatewayed+`"ipMasq":true,"ipMasqBackend":"`+backend+`",`, v4range, v6range)
 		pod, other := newPod(), newPod()
@@ -580,6 +614,10 @@ var _ = Describe("bridge", func() {
 			Entry("an MTU without room for IPv6", func(c *nstest.Call) {
 				c.Config = b.conf("1.1.0", gatewayed+`"mtu":1279,`, v6range)
 			}, types.CodeConfig, "mtu 1279 of eth0 is too small for address fd00:9::2/64: IPv6 needs 1280"),
+			Entry("a gateway that is the container's own address", func(c *nstest.Call) {
+				c.Path = nstest.Build(GinkgoTB(), "static")
+				c.Config = `{"cniVersion":"1.1.0","name":"net1","type":"bridge","isGateway":true,"ipam":{"type":"static","addresses":[{"address":"10.9.0.1/24"}]}}`
+			}, types.CodeConfig, "10.9.0.1 is the address of the container and of its gateway, bridge cni0"),
 			Entry("a bridge without IPv6", func(c *nstest.Call) {
 				b.node.SetSysctl(GinkgoTB(), "net/ipv6/conf/default/disable_ipv6", "1")
 				c.Config = b.conf("1.1.0", gatewayed, v6range)

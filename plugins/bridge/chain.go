@@ -22,6 +22,7 @@ func (a *attachment) chain(prev *types.Result, port string) (*types.Result, erro
 	if a.bridge, err = ensureBridge(a.node, a.conf); err != nil {
 		return nil, err
 	}
+	a.warnOfBridge()
 	if a.host.Master != 0 && a.host.Master != a.bridge.Index {
 		return nil, types.Errorf(types.CodeConfig, "interface %q has a master already: it cannot be a port of %s too", a.host.Name, a.bridge.Name)
 	}
@@ -56,7 +57,10 @@ func (a *attachment) chainLayer3(result *types.Result) error {
 		if err != nil {
 			return err
 		}
-		ips := withGateways(lease.IPs, a.conf, index)
+		ips, err := withGateways(lease.IPs, a.conf, index)
+		if err != nil {
+			return err
+		}
 		routes := withDefaults(ips, lease.Routes, a.conf)
 		if inPod {
 			spec := attach.PodSpec(a.eth.Name, a.conf.segment(), ips, routes)
