@@ -85,6 +85,9 @@ func (e *Error) Error() string {
 	if e.Hint != "" {
 		s += " (" + e.Hint + ")"
 	}
+	if e.Refused && errors.Is(e.Err, unix.EPERM) {
+		s += ": CAP_NET_ADMIN is needed in the network namespaces of node and container (root, not a rootless runtime)"
+	}
 	return s
 }
 
