@@ -318,7 +318,7 @@ var _ = Describe("ADD", func() {
 				echo '{"cniVersion":"1.0.0","ips":[{"address":"198.18.0.60/24"}],"routes":[{"dst":"0.0.0.0/0","gw":"192.0.2.1"}]}'`)
 			c := b.call("one", newPod(), conf("1.0.0", onUplink, `{"type":"odd"}`))
 			c.Path = dir
-			refused(c, types.CodeInternal, "add route 0.0.0.0/0 via 192.0.2.1 to eth0")
+			refused(c, types.CodeConfig, "add route 0.0.0.0/0 via 192.0.2.1 to eth0")
 			Expect(readFile(log)).To(MatchRegexp(`^ADD: (no )?link\nDEL: no link\n$`))
 		})
 		It("is named in the error if it does not exist", func() {
