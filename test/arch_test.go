@@ -69,7 +69,6 @@ var doors = map[string][]string{
 var doorExceptions = map[string]string{
 	"pkg/invoke/invoke.go: time.Sleep":          "nothing tells when an executable is no longer open for writing (ETXTBSY)",
 	"plugins/host-local/lock.go: os.ReadFile":   "who has held the lock for ten seconds",
-	"plugins/host-local/proof.go: os.Open":      "a folder, with all reservations in it",
 	"plugins/host-local/main.go: /proc/sys":     "the boot's ID is no setting; it is only read",
 	"plugins/host-local: golang.org/x/sys/unix": "its pool is a folder of files: flock, openat, linkat with a dirfd",
 	"plugins/tuning/allowlist.go: regexp":       "the allowlist's lines are regular expressions, as those of the reference plugin; see startCostExceptions",
