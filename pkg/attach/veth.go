@@ -109,7 +109,7 @@ func AddVeth(u *undo.Stack, p Pair) (host, pod nl.Link, err error) {
 		return nl.Link{}, nl.Link{}, err
 	}
 	host.Alias = Alias(p.Owner)
-	return host, pod, p.Node.Apply(host.SetAlias(host.Alias))
+	return host, pod, p.Node.Apply(host.SetAlias(host.Alias), host.ClearGroup())
 }
 
 // HostSysctls is what the host end of a pair must have.

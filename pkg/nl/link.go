@@ -327,11 +327,16 @@ func (l Link) SetTxQueue(n int) Change {
 	})
 }
 
-// SetAlias sets the text that `ip link` shows beside the link, at most 255 bytes, and
-// takes the link out of the group it was made in.
+// SetAlias sets the text that `ip link` shows beside the link, at most 255 bytes.
 func (l Link) SetAlias(alias string) Change {
 	return setLink("set link "+l.Name+" alias", linkHeader(l.Index, 0, 0), func(ae *netlink.Encoder) {
 		ae.Bytes(unix.IFLA_IFALIAS, []byte(alias))
+	})
+}
+
+// ClearGroup puts the link into group 0, the kernel's default.
+func (l Link) ClearGroup() Change {
+	return setLink("set link "+l.Name+" group 0", linkHeader(l.Index, 0, 0), func(ae *netlink.Encoder) {
 		ae.Uint32(unix.IFLA_GROUP, 0)
 	})
 }

@@ -27,8 +27,9 @@ type Veth struct {
 	PeerIn  *Conn     // its namespace
 	PeerMAC types.MAC // of the other end; zero: random
 	MTU     int       // of both ends, in bytes; zero: the kernel's default
-	// Group of the end in the connection's namespace. An alias cannot be given to a
-	// link that is being made, a group can: it tells until SetAlias whose the link is.
+	// Group is the group of the end in the connection's namespace. The kernel takes no
+	// alias in the request that makes a link, but it takes a group: the group tells to
+	// which network the link belongs until the caller sets the alias and clears the group.
 	Group uint32
 }
 

@@ -69,7 +69,7 @@ func (p place) shapeReceived(u *undo.Stack) (nl.Link, error) {
 	if err := p.received(ifb).apply(p.conn, u); err != nil {
 		return nl.Link{}, err
 	}
-	if err := p.conn.Apply(ifb.SetAlias(attach.Alias(p.owner)), ifb.SetUp()); err != nil {
+	if err := p.conn.Apply(ifb.SetAlias(attach.Alias(p.owner)), ifb.ClearGroup(), ifb.SetUp()); err != nil {
 		return nl.Link{}, err
 	}
 	if err := addQdisc(p.conn, u, p.dev, ingressQdisc()); err != nil {

@@ -112,6 +112,15 @@ var _ = Describe("loopback", func() {
 		Expect(result.IPs[0].Address.String()).To(Equal("127.0.0.1/8"))
 	})
 
+	It("leaves the group of lo as it is", func() {
+		pod.Must(GinkgoTB(), "ip", "link", "set", "lo", "group", "42")
+		group := func() string { return pod.Must(GinkgoTB(), "ip", "link", "show", "lo") }
+		run("ADD").OK(GinkgoTB())
+		Expect(group()).To(ContainSubstring("group 42"))
+		run("DEL").OK(GinkgoTB())
+		Expect(group()).To(ContainSubstring("group 42"))
+	})
+
 	It("lists the first address of each family, and may be called again", func() {
 		run("ADD").OK(GinkgoTB())
 		pod.Must(GinkgoTB(), "ip", "addr", "add", "127.0.0.53/8", "dev", "lo")
