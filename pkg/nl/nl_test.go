@@ -5,6 +5,8 @@ import (
 	"io/fs"
 	"net/netip"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -161,6 +163,53 @@ var _ = Describe("rtnetlink", func() {
 		index, err := pod.DefaultDevice()
 		Expect(err).NotTo(HaveOccurred())
 		Expect(index).To(Equal(far.Index))
+	})
+
+	Describe("the device of the default route", func() {
+		var steps []string
+		var near nl.Link
+
+		BeforeEach(func() {
+			var far nl.Link
+			near, far = pair()
+			Expect(pod.Apply(far.SetUp())).To(Succeed())
+			nodeNS.Batch(GinkgoTB(), "link set veth0 up", "addr add 10.1.2.1/24 dev veth0", "addr add fd00::1/64 dev veth0 nodad",
+				"link add other type veth peer name rehto", "link set other up", "link set rehto up", "addr add 10.3.0.1/24 dev other")
+			steps = nil
+			tracer.Before = func(step string) error { steps = append(steps, step); return nil }
+		})
+
+		DescribeTable("is found",
+			func(listed bool, setup ...string) {
+				for _, args := range setup {
+					nodeNS.Must(GinkgoTB(), "ip", strings.Fields(args)...)
+				}
+				Expect(node.DefaultDevice()).To(Equal(near.Index))
+				Expect(slices.Contains(steps, "list default routes")).To(Equal(listed), "%q", steps)
+			},
+			Entry("by one question", false, "route add default via 10.1.2.2"),
+			Entry("by one question, IPv4 first", false, "-6 route add default dev other metric 1", "route add default via 10.1.2.2"),
+			Entry("that has the lowest metric", false, "route add default dev other metric 200", "route add default via 10.1.2.2 metric 100"),
+			Entry("of several next hops", false, "route add default nexthop via 10.1.2.2 nexthop via 10.3.0.2"),
+			Entry("of IPv6, where IPv4 has none", true, "-6 route add default via fd00::2"),
+			Entry("where policy rules lead elsewhere", true, "route add default via 10.1.2.2", "route add default dev other table 100", "rule add to 240.0.0.0/4 table 100"),
+			Entry("where another route is closer", true, "route add default via 10.1.2.2", "route add 240.0.0.0/4 dev other"),
+			Entry("where a rule forbids", true, "route add default via 10.1.2.2", "rule add prohibit to 240.0.0.0/4"),
+		)
+
+		It("is none without a default route in the main table", func() {
+			nodeNS.Must(GinkgoTB(), "ip", "route", "add", "default", "dev", "other", "table", "100")
+			nodeNS.Must(GinkgoTB(), "ip", "rule", "add", "table", "100")
+			nodeNS.Must(GinkgoTB(), "ip", "route", "add", "unreachable", "default", "metric", "9999")
+			Expect(node.DefaultDevice()).To(BeZero())
+		})
+
+		It("is an uplink if a router advertised it", func() {
+			nodeNS.Must(GinkgoTB(), "ip", "-6", "route", "add", "default", "dev", "other", "metric", "1")
+			nodeNS.Must(GinkgoTB(), "ip", "-6", "route", "add", "2001:db8::/64", "dev", "other", "proto", "ra")
+			nodeNS.Must(GinkgoTB(), "ip", "-6", "route", "add", "default", "via", "fd00::2", "proto", "ra", "metric", "5")
+			Expect(node.AdvertisedUplinks()).To(ConsistOf(HaveField("Name", "veth0")))
+		})
 	})
 
 	It("applies many changes", func() {

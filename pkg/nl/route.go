@@ -160,24 +160,65 @@ func describeRoute(r netlink.Route, hop *netlink.NexthopInfo) Route {
 }
 
 // DefaultDevice finds the index of the first link that a default route of the main
-// table goes through; zero: there is none.
+// table goes through, IPv4 before IPv6; zero: there is none.
 func (c *Conn) DefaultDevice() (int, error) {
-	for _, family := range families {
-		list, err := c.routes("list default routes", family, &netlink.Route{Table: unix.RT_TABLE_MAIN})
-		if err != nil {
-			return 0, err
+	for _, probe := range []netip.Addr{unrouted4, unrouted6} {
+		index, err := c.defaultRouteTo(probe)
+		if index == 0 && err == nil {
+			index, err = c.firstDefaultRoute(family(probe))
 		}
-		for _, r := range list {
-			if link := nextHops(r)[0].LinkIndex; prefix(r.Dst).Bits() == 0 && link != 0 {
-				return link, nil
-			}
+		if index != 0 || err != nil {
+			return index, err
 		}
 	}
 	return 0, nil
 }
 
+// Addresses of blocks that are reserved (RFC 1112, section 4; RFC 4291, section 2.4 and
+// IANA's registry), so that hardly a node has a route to them but a default route.
+var (
+	unrouted4 = netip.MustParseAddr("240.0.0.1")
+	unrouted6 = netip.MustParseAddr("4000::")
+)
+
+// defaultRouteTo asks the kernel which route it takes to an address (RTM_F_FIB_MATCH,
+// Linux 4.13), and returns the link if that is a default route of the main table; zero:
+// it is another route, as policy rules or a VPN may have it, or none. It saves the list
+// of all routes, which takes 70 ms where there are 100 000.
+func (c *Conn) defaultRouteTo(probe netip.Addr) (int, error) {
+	route, err := c.lookup(probe, &netlink.RouteGetOptions{FIBMatch: true})
+	var refused *Error
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.As(err, &refused) && refused.Refused: // no route, or one that forbids
+		return 0, nil
+	case err != nil:
+		return 0, err
+	}
+	return defaultLink(route), nil
+}
+
+// firstDefaultRoute reads the list of routes of the main table.
+func (c *Conn) firstDefaultRoute(family int) (int, error) {
+	list, err := c.routes("list default routes", family, &netlink.Route{Table: unix.RT_TABLE_MAIN})
+	for _, r := range list {
+		if index := defaultLink(r); index != 0 {
+			return index, err
+		}
+	}
+	return 0, err
+}
+
+// defaultLink returns the index of the link that a route goes through, if that is a
+// default route of the main table; zero: it is not.
+func defaultLink(r netlink.Route) int {
+	if prefix(r.Dst).Bits() != 0 || r.Table != unix.RT_TABLE_MAIN {
+		return 0
+	}
+	return nextHops(r)[0].LinkIndex
+}
+
 // AdvertisedUplinks lists the links with an IPv6 default route that a router
-// advertised.
+// advertised. The kernel filters the advertised routes.
 func (c *Conn) AdvertisedUplinks() ([]Link, error) {
 	list, err := c.routes("list advertised default routes", unix.AF_INET6, &netlink.Route{Protocol: unix.RTPROT_RA})
 	if err != nil {
