@@ -14,7 +14,7 @@ import (
 type Link struct {
 	Index    int
 	Name     string
-	Kind     string // "veth", "bridge", "macvlan", …; empty: a device without a kind (lo, hardware)
+	Kind     string // "veth", "bridge", "macvlan", …, as the library names it; empty: none (lo, hardware)
 	MAC      types.MAC
 	MTU      int
 	Alias    string
@@ -203,11 +203,8 @@ func (c *Conn) links(step string, filter *rawnl.RtAttr, wanted func(Link) bool) 
 func (c *Conn) Port(l Link) (Port, error) {
 	return ask(c, "find port "+l.Name, func() (Port, error) {
 		msgs, err := c.execute(linkByIndex(l.Index), unix.RTM_NEWLINK)
-		if err != nil {
+		if err != nil || len(msgs) == 0 {
 			return Port{}, err
-		}
-		if len(msgs) != 1 {
-			return Port{}, fmt.Errorf("want one answer, have %d", len(msgs))
 		}
 		return decodePort(msgs[0])
 	})

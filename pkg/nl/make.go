@@ -92,31 +92,25 @@ const (
 	MacvlanPassthru = MacvlanMode(netlink.MACVLAN_MODE_PASSTHRU)
 )
 
+// macvlanModes are the names of the modes, as configurations have them; the default is
+// bridge.
+var macvlanModes = map[string]MacvlanMode{
+	"": MacvlanBridge, "private": MacvlanPrivate, "vepa": MacvlanVEPA, "bridge": MacvlanBridge, "passthru": MacvlanPassthru,
+}
+
 func (m MacvlanMode) String() string {
-	switch m {
-	case MacvlanPrivate:
-		return "private"
-	case MacvlanVEPA:
-		return "vepa"
-	case MacvlanBridge:
-		return "bridge"
-	case MacvlanPassthru:
-		return "passthru"
+	for name, mode := range macvlanModes {
+		if mode == m && name != "" {
+			return name
+		}
 	}
 	return fmt.Sprintf("MacvlanMode(%d)", uint16(m))
 }
 
 // ParseMacvlanMode reads a mode; the empty text is bridge.
 func ParseMacvlanMode(s string) (MacvlanMode, bool) {
-	if s == "" {
-		return MacvlanBridge, true
-	}
-	for _, m := range []MacvlanMode{MacvlanPrivate, MacvlanVEPA, MacvlanBridge, MacvlanPassthru} {
-		if m.String() == s {
-			return m, true
-		}
-	}
-	return 0, false
+	m, ok := macvlanModes[s]
+	return m, ok
 }
 
 // Macvlan describes a macvlan.
