@@ -210,6 +210,18 @@ func (c *Conn) Port(l Link) (Port, error) {
 	})
 }
 
+// RunsSTP reports whether the spanning tree protocol decides which ports of a bridge
+// forward. The library does not read that.
+func (c *Conn) RunsSTP(bridge Link) (bool, error) {
+	return ask(c, "find STP of "+bridge.Name, func() (bool, error) {
+		msgs, err := c.execute(linkByIndex(bridge.Index), unix.RTM_NEWLINK)
+		if err != nil || len(msgs) == 0 {
+			return false, err
+		}
+		return decodeSTP(msgs[0])
+	})
+}
+
 // linkByIndex is a request for one link.
 func linkByIndex(index int) *rawnl.NetlinkRequest {
 	req := rawnl.NewNetlinkRequest(unix.RTM_GETLINK, 0)
@@ -221,18 +233,31 @@ func linkByIndex(index int) *rawnl.NetlinkRequest {
 }
 
 // decodePort reads the port's state in an RTM_NEWLINK.
-func decodePort(m []byte) (port Port, err error) {
-	value := m[unix.SizeofIfInfomsg:]
-	for _, kind := range []uint16{unix.IFLA_LINKINFO, rawnl.IFLA_INFO_SLAVE_DATA} {
-		attrs, err := attributes(value)
-		if err != nil {
-			return Port{}, err
-		}
-		value = attrs[kind]
-	}
-	data, err := attributes(value)
+func decodePort(m []byte) (Port, error) {
+	data, err := linkInfo(m, rawnl.IFLA_INFO_SLAVE_DATA)
 	on := func(kind uint16) bool { return len(data[kind]) > 0 && data[kind][0] != 0 }
 	return Port{Hairpin: on(rawnl.IFLA_BRPORT_MODE), Isolated: on(rawnl.IFLA_BRPORT_ISOLATED)}, err
+}
+
+// decodeSTP reads the state of a bridge's spanning tree protocol in an RTM_NEWLINK.
+func decodeSTP(m []byte) (bool, error) {
+	data, err := linkInfo(m, rawnl.IFLA_INFO_DATA)
+	state := data[rawnl.IFLA_BR_STP_STATE] // BR_NO_STP is zero
+	return len(state) == 4 && rawnl.NativeEndian().Uint32(state) != 0, err
+}
+
+// linkInfo returns the attributes in one attribute of the IFLA_LINKINFO of an
+// RTM_NEWLINK.
+func linkInfo(m []byte, kind uint16) (map[uint16][]byte, error) {
+	attrs, err := attributes(m[unix.SizeofIfInfomsg:])
+	if err != nil {
+		return nil, err
+	}
+	info, err := attributes(attrs[unix.IFLA_LINKINFO])
+	if err != nil {
+		return nil, err
+	}
+	return attributes(info[kind])
 }
 
 // attributes returns the values of attributes by their kind, without flags.

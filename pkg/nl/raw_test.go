@@ -104,6 +104,12 @@ func TestAnswers(t *testing.T) {
 	if p, err := decodePort(append(ifinfo[:16:16], attr(3, "lo\x00")...)); err != nil || p != (Port{}) {
 		t.Errorf("no port: %+v, %v", p, err)
 	}
+	for state, want := range map[uint32]bool{0: false, 1: true, 2: true} {
+		bridge := slices.Concat(ifinfo, attr(3, "br0\x00"), attr(18, attr(1, "bridge\x00"), attr(2, attr(1, uint32(1500)), attr(5, state))))
+		if got, err := decodeSTP(bridge); err != nil || got != want {
+			t.Errorf("STP state %d: %t, %v", state, got, err)
+		}
+	}
 	vlans := slices.Concat(ifinfo, attr(26|nested, attr(2, uint16(6), uint16(1)),
 		attr(2, uint16(8), uint16(20)), attr(2, uint16(16), uint16(22)), attr(2, uint16(4), uint16(30))))
 	want := []VLAN{{ID: 1, PVID: true, Untagged: true}, {ID: 20}, {ID: 21}, {ID: 22}, {ID: 30, Untagged: true}}
