@@ -157,15 +157,20 @@ func vlansOf(conf *config) []nl.VLAN {
 
 const nativeVLAN = 1
 
-// warnOfBridge tells of a bridge that will not carry what a person expects of it.
-func (a *attachment) warnOfBridge() {
-	if a.bridge.Bridge.STP {
+// warnOfBridge warns about a bridge that does not carry what its users expect.
+func (a *attachment) warnOfBridge() error {
+	stp, err := a.node.RunsSTP(a.bridge)
+	if err != nil {
+		return err
+	}
+	if stp {
 		a.r.Warn("bridge %[1]s runs STP: the container reaches nobody until its port forwards, after twice the forward delay of the bridge; "+
 			"\"ip link set %[1]s type bridge stp_state 0\" turns it off", a.bridge.Name)
 	}
 	if a.conf.mtu > a.bridge.MTU {
 		a.r.Warn("mtu %d is above the %d of bridge %s: larger packets are lost on the way to its gateway and its other ports", a.conf.mtu, a.bridge.MTU, a.bridge.Name)
 	}
+	return nil
 }
 
 // warnOfOverlap tells of another interface of the node that has an address in the

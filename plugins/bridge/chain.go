@@ -22,7 +22,9 @@ func (a *attachment) chain(prev *types.Result, port string) (*types.Result, erro
 	if a.bridge, err = ensureBridge(a.node, a.conf); err != nil {
 		return nil, err
 	}
-	a.warnOfBridge()
+	if err := a.warnOfBridge(); err != nil {
+		return nil, err
+	}
 	if a.host.Master != 0 && a.host.Master != a.bridge.Index {
 		return nil, types.Errorf(types.CodeConfig, "interface %q has a master already: it cannot be a port of %s too", a.host.Name, a.bridge.Name)
 	}
