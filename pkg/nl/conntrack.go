@@ -63,7 +63,7 @@ func (f Flow) matches(c Flow) bool {
 
 // fewFlows is up to how many flows of a family are deleted by a filter in the kernel
 // each. Each is a walk through the whole table; a list is one walk for all flows, and
-// 2 µs per connection of the table.
+// some microseconds per connection of the table.
 const fewFlows = 4
 
 // FlushFlows makes the kernel forget the connections of the flows. It is no error if
