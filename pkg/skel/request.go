@@ -275,9 +275,6 @@ func (r *Request) openNamespaces(v verb) error {
 		return nil
 	}
 	node, err := r.openNode()
-	if errors.Is(err, fs.ErrNotExist) && r.env.Node == "" {
-		err = fmt.Errorf("%w: is /proc mounted?", err)
-	}
 	switch {
 	case err != nil && r.Command == "STATUS":
 		return types.Errorf(types.CodeNotAvailable, "open own namespace: %w", err)
