@@ -2,8 +2,6 @@
 // it reads environment and stdin, applies the version and naming rules, opens the
 // namespaces, calls the handler, prints the result or the error, and either commits
 // what the handler did or undoes it. Handlers only return.
-//
-// Where an executable begins, before the Go runtime does, is here too: start_*.s.
 package skel
 
 import (
@@ -54,28 +52,9 @@ type Env struct {
 	After    func(step string) error
 }
 
-// Main serves the process's environment and exits. The garbage collector stays as it
-// is: a run seldom comes to the 4 MiB at which it first collects, and to turn it off
-// stops the world.
+// Main serves one call with the environment and the streams of the process, and exits.
 func Main(p Plugin) {
-	roomy(p.Name == "")
 	os.Exit(Run(p, Env{Environ: os.Environ(), Stdin: descriptor(0), Stdout: stdout(), Stderr: descriptor(2)}))
-}
-
-// roomy has a frame so large that the goroutine's stack, which begins with some KiB, grows
-// at once to what a run needs. It would be copied at each doubling otherwise, each time
-// deep within encoding/json. The frame is not touched unless used.
-//
-//go:noinline
-func roomy(used bool) (sum byte) {
-	if used {
-		var frame [24 << 10]byte
-		for i := range frame {
-			frame[i] = byte(i) ^ frame[len(frame)-1-i]
-			sum += frame[i]
-		}
-	}
-	return sum
 }
 
 // Run serves one call and gives the exit status.
