@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/plumb-cni/plumb/pkg/file"
 	"github.com/plumb-cni/plumb/pkg/lock"
 	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/trace"
@@ -239,9 +238,16 @@ const noLog logFile = -1
 
 // openLogFile opens a file, a terminal or the like, or a named pipe that somebody reads.
 func openLogFile(path string) (logFile, error) {
-	fd, err := file.Open(file.Here, path, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT|unix.O_NONBLOCK, 0o600)
+	const flags = unix.O_WRONLY | unix.O_APPEND | unix.O_CREAT | unix.O_NONBLOCK | unix.O_CLOEXEC
+	fd, err := unix.Open(path, flags, 0o600)
+	for errors.Is(err, unix.EINTR) {
+		fd, err = unix.Open(path, flags, 0o600)
+	}
+	if err != nil {
+		err = &fs.PathError{Op: "open", Path: path, Err: err}
+	}
 	if errors.Is(err, unix.ENXIO) {
-		return noLog, fmt.Errorf("%w: a socket, or a named pipe that nobody reads", err)
+		return noLog, fmt.Errorf("%w: a socket, or a named pipe that no process reads", err)
 	}
 	if err != nil {
 		return noLog, err

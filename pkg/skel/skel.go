@@ -54,7 +54,7 @@ type Env struct {
 
 // Main serves one call with the environment and the streams of the process, and exits.
 func Main(p Plugin) {
-	os.Exit(Run(p, Env{Environ: os.Environ(), Stdin: descriptor(0), Stdout: stdout(), Stderr: descriptor(2)}))
+	os.Exit(Run(p, Env{Environ: os.Environ(), Stdin: os.Stdin, Stdout: stdout(), Stderr: outputStream(2, "stderr")}))
 }
 
 // Run serves one call and gives the exit status.

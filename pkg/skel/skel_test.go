@@ -893,7 +893,7 @@ func TestLogFileOfAnotherKind(t *testing.T) {
 			t.Errorf("%s: %+v, want %q", path, o, want)
 		}
 	}
-	warned(pipe, "test: warning: CNI_LOG_FILE: open "+pipe+": no such device or address: a socket, or a named pipe that nobody reads\n")
+	warned(pipe, "test: warning: CNI_LOG_FILE: open "+pipe+": no such device or address: a socket, or a named pipe that no process reads\n")
 	warned(dir, "is a directory\n")
 	warned("/dev/null", "")
 	reader, err := os.OpenFile(pipe, os.O_RDONLY|unix.O_NONBLOCK, 0)
