@@ -44,7 +44,8 @@ type Request struct {
 	logFile logFile
 	prev    *types.Result
 	valid   types.ValidAttachments // of GC
-	awaited []func() error
+	// beforeResult are the functions that BeforeResult registered.
+	beforeResult []func() error
 }
 
 func newRequest(p Plugin, env Env) *Request {
@@ -79,8 +80,9 @@ func (r *Request) Plugin() string { return r.plugin.Name }
 // Stderr is where the messages of a delegate go. It is safe for concurrent use.
 func (r *Request) Stderr() io.Writer { return r.env.Stderr }
 
-// Await has the result of this ADD printed only after f, which has to succeed.
-func (r *Request) Await(f func() error) { r.awaited = append(r.awaited, f) }
+// BeforeResult registers wait, which skel calls after the handler of ADD and before it prints
+// the result. If wait returns an error, ADD fails with it.
+func (r *Request) BeforeResult(wait func() error) { r.beforeResult = append(r.beforeResult, wait) }
 
 // Attachment is the identity under which this call owns things on the node.
 func (r *Request) Attachment() types.Attachment {

@@ -246,8 +246,8 @@ func add(r *Request) error {
 		}
 		return types.Coded(code, err)
 	}
-	for _, f := range r.awaited {
-		if err := f(); err != nil {
+	for _, wait := range r.beforeResult {
+		if err := wait(); err != nil {
 			return err
 		}
 	}
