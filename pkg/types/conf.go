@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// Conf is the part of a network configuration that every plugin reads (SPEC,
-// section 1). Keys match in any case: containerd capitalises some.
+// Conf has the keys of a network configuration that every plugin reads (SPEC 1.1.0,
+// section 1). Keys match in any case, because containerd writes some with capitals.
 type Conf struct {
 	CNIVersion string          `json:"cniVersion"`
 	Name       string          `json:"name"`
@@ -21,35 +21,35 @@ type Conf struct {
 	DNS        DNS             `json:"dns"`
 	PrevResult json.RawMessage `json:"prevResult"`
 	Strict     bool            `json:"strict"`
-	// Plugins is in a list of configurations, and in no configuration of one plugin.
+	// Plugins is a key of a list of configurations (conflist), not of a configuration.
 	Plugins json.RawMessage `json:"plugins"`
 }
 
-// GCConf is what GC reads besides. The other verbs do not: they must not fail by it.
+// GCConf has the keys that only GC reads. A mistake in them must not fail other verbs.
 type GCConf struct {
-	// Valid lists the attachments of this network that live on. Runtimes with libcni
-	// 1.1.0 say it under ValidOld, which is what the specification called it at first
+	// Valid has the attachments of this network that GC must keep. Runtimes with libcni 1.1.0
+	// set ValidOld instead, which was the first name of the key in the specification
 	// (containernetworking/cni#1101).
 	Valid    ValidAttachments `json:"cni.dev/valid-attachments"`
 	ValidOld ValidAttachments `json:"cni.dev/attachments"`
 }
 
-// IPAM is what an interface plugin knows of its IPAM configuration.
+// IPAM has the keys of the IPAM configuration that an interface plugin reads.
 type IPAM struct {
 	Type string `json:"type"`
 }
 
-// A ValidAttachment is how GC names an attachment that lives on.
+// A ValidAttachment is an attachment that GC must keep.
 type ValidAttachment struct {
 	ContainerID string `json:"containerID"`
 	IfName      string `json:"ifname"`
 }
 
-// ValidAttachments is nil when the configuration says nothing, and empty when it
-// says that nothing lives on.
+// ValidAttachments is nil if the configuration does not have the key, and empty if GC must
+// keep no attachment.
 type ValidAttachments []ValidAttachment
 
-// UnmarshalJSON takes null for an empty list: libcni writes it for one.
+// UnmarshalJSON reads null as an empty list, because libcni writes an empty list so.
 func (v *ValidAttachments) UnmarshalJSON(data []byte) error {
 	var list []ValidAttachment
 	if err := json.Unmarshal(data, &list); err != nil {
@@ -57,15 +57,15 @@ func (v *ValidAttachments) UnmarshalJSON(data []byte) error {
 	}
 	for _, a := range list {
 		if a.ContainerID == "" || a.IfName == "" {
-			return fmt.Errorf("an entry of cni.dev/valid-attachments without containerID or ifname: what it keeps cannot be told, so nothing is collected")
+			return fmt.Errorf("an entry of cni.dev/valid-attachments has no containerID or no ifname: the attachment that it means is unknown, and nothing is collected")
 		}
 	}
 	*v = append(ValidAttachments{}, list...)
 	return nil
 }
 
-// An Attachment is one interface of one container in one network: the identity
-// under which a plugin owns things on the node.
+// An Attachment is one interface of one container in one network. Each object that a plugin
+// makes on the node belongs to one attachment.
 type Attachment struct {
 	Network     string
 	ContainerID string
@@ -74,21 +74,22 @@ type Attachment struct {
 
 func (a Attachment) String() string { return a.Network + "/" + a.ContainerID + "/" + a.IfName }
 
-// ParseAttachment reads what String printed. None of the three may hold a slash.
+// ParseAttachment parses the text that String returns. ok is false if the text does not have
+// exactly three parts, separated by slashes.
 func ParseAttachment(s string) (a Attachment, ok bool) {
-	part := strings.Split(s, "/")
-	if len(part) != 3 || slices.Contains(part, "") {
+	parts := strings.Split(s, "/")
+	if len(parts) != 3 || slices.Contains(parts, "") {
 		return Attachment{}, false
 	}
-	return Attachment{Network: part[0], ContainerID: part[1], IfName: part[2]}, true
+	return Attachment{Network: parts[0], ContainerID: parts[1], IfName: parts[2]}, true
 }
 
-// A Set is the set of attachments that GC is to keep.
+// A Set is a set of attachments.
 type Set map[Attachment]bool
 
-// Decode reads a JSON object into conf. What is not JSON, or not of the right
-// shape, has CodeDecode; a value that its type refuses has CodeConfig. The text
-// names the key.
+// Decode decodes a JSON object into conf. The error has CodeDecode if data is not JSON or a
+// value has the wrong JSON type, and CodeConfig if the Go type of a value does not accept it.
+// The text names the key.
 func Decode(data []byte, conf any) error {
 	if string(bytes.TrimSpace(data)) == "null" {
 		return Errorf(CodeDecode, "decode configuration: want an object, have null")
@@ -128,7 +129,7 @@ func explain(err error, data []byte, out any) error {
 	return fmt.Errorf("%s%w", key, err)
 }
 
-// kindName says in JSON's words what a Go type takes.
+// kindName returns the JSON type that is decoded into a Go type.
 func kindName(t reflect.Type) string {
 	t = withoutPointer(t)
 	if reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]()) {

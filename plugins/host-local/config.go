@@ -464,7 +464,7 @@ func parseRoutes(raw []*rawRoute, errs *problems) []types.Route {
 		}
 		gw := errs.addr(fmt.Sprintf("routes[%d]: gw", i), one.GW, netip.Addr{})
 		route := types.Route{Dst: dst, GW: gw, MTU: one.MTU, AdvMSS: one.AdvMSS, Priority: one.Priority, Table: one.Table, Scope: one.Scope}
-		if err := route.Clean(); err != nil {
+		if err := route.Normalize(); err != nil {
 			errs.addf("routes[%d]: %w", i, err)
 			continue
 		}
