@@ -21,7 +21,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/file"
 	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
@@ -186,7 +185,7 @@ func InUse(node *ns.Handle, f Family, table string) (bool, error) {
 	var names []byte
 	err := node.Step("read "+path, func() error {
 		return node.Do(func() (err error) {
-			names, err = file.Read(file.Here, path, 0)
+			names, err = os.ReadFile(path)
 			return err
 		})
 	})

@@ -29,7 +29,7 @@ func (a *attachment) chain(prev *types.Result, port string) (*types.Result, erro
 		return nil, types.Errorf(types.CodeConfig, "interface %q has a master already: it cannot be a port of %s too", a.host.Name, a.bridge.Name)
 	}
 	if !ipam.OverLink(a.r) {
-		a.lease.Ask()
+		a.lease.SendConfig()
 	}
 	if a.host.Master == 0 {
 		a.r.Undo.Push("take "+a.host.Name+" out of "+a.bridge.Name, func() error { return a.node.Apply(a.host.ClearMaster().IfPresent()) })

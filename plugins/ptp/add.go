@@ -54,7 +54,7 @@ func add(r *skel.Request) (*types.Result, error) {
 // works over the link is asked for the lease when both ends are up.
 func (a *attachment) create(pending *ipam.Pending) (*types.Result, error) {
 	if !ipam.OverLink(a.r) {
-		pending.Ask()
+		pending.SendConfig()
 	}
 	var err error
 	a.host, a.eth, err = attach.AddVeth(&a.r.Undo, attach.Pair{Node: a.node, Pod: a.pod, Owner: a.r.Attachment(), MTU: a.conf.mtu})
@@ -65,7 +65,7 @@ func (a *attachment) create(pending *ipam.Pending) (*types.Result, error) {
 		return nil, err
 	}
 	if ipam.OverLink(a.r) {
-		pending.Ask()
+		pending.SendConfig()
 	}
 	lease, err := pending.Wait()
 	if err != nil {

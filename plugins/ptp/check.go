@@ -40,7 +40,7 @@ func check(r *skel.Request) error {
 	if !attach.Ours(host) {
 		spec = spec.ReferenceMade()
 	}
-	reserved := ipam.CheckAside(r)
+	reserved := ipam.StartCheck(r)
 	if changed == nil {
 		changed = (&nodeEnd{r: r, conf: conf, node: node, host: host}).check(ips)
 	}
