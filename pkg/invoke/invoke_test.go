@@ -86,7 +86,7 @@ func (b *bench) in(t *testing.T, f func(r *skel.Request)) {
 
 // quick is a runner for tests of what goes wrong.
 func quick() runner {
-	return runner{limit: 10 * time.Second, pause: time.Millisecond}
+	return runner{limit: time.Minute, pause: time.Millisecond}
 }
 
 func (u runner) run(r *skel.Request, verb string) ([]byte, error) {
@@ -319,7 +319,7 @@ func TestFileThatCannotBeStarted(t *testing.T) {
 func TestDeadlineKills(t *testing.T) {
 	b := newBench(t, `echo $$ > $DIR/pid; exec sleep 60`)
 	u := quick()
-	u.limit = 200 * time.Millisecond
+	u.limit = 2 * time.Second
 	b.in(t, func(r *skel.Request) {
 		_, err := u.run(r, "ADD")
 		if !errors.Is(err, os.ErrDeadlineExceeded) || types.AsError(err).Code != types.CodeTryAgain {
@@ -485,7 +485,7 @@ func TestNothingIsLeft(t *testing.T) {
 		for range 20 {
 			use()
 		}
-		for deadline := time.Now().Add(5 * time.Second); ; runtime.Gosched() {
+		for deadline := time.Now().Add(time.Minute); ; runtime.Gosched() {
 			f, g := count()
 			if f <= fds && g <= goroutines {
 				return

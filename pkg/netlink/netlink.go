@@ -1,6 +1,6 @@
 // Package netlink carries messages to the kernel and back (RFC 3549; netlink(7)): a
 // socket, messages and their attributes. What the messages mean is the matter of
-// pkg/nl (rtnetlink) and pkg/nft (nf_tables).
+// pkg/nft (nf_tables).
 //
 // The kernel does what a request asks within the send, and has its answer queued
 // before the send returns. So sockets block, and a request is two system calls; the

@@ -1,149 +1,152 @@
 package nl
 
 import (
-	"encoding/binary"
 	"fmt"
+	"net"
 	"net/netip"
+	"slices"
 
-	"github.com/plumb-cni/plumb/pkg/netlink"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
 // An Addr is an address of a link.
 type Addr struct {
 	Prefix netip.Prefix // the address with its prefix length, not masked
-	// NoDAD: the address is usable at once, without duplicate address detection.
-	// For segments on which the plugin hands out every address.
+	// NoDAD makes the address usable at once, without duplicate address detection. It
+	// is for segments on which the plugin hands out every address.
 	NoDAD bool
-	// Optimistic: the address is usable while duplicates are still looked for
+	// Optimistic makes the address usable while the kernel still looks for duplicates
 	// (RFC 4429).
 	Optimistic bool
-	// NoPrefixRoute: the kernel adds no route to the prefix (IFA_F_NOPREFIXROUTE,
-	// IPv4 since kernel 4.18).
+	// NoPrefixRoute makes the kernel add no route to the prefix (IFA_F_NOPREFIXROUTE,
+	// IPv4 since Linux 4.18).
 	NoPrefixRoute bool
-	// Tentative and Duplicate are what the kernel says; they are not sent.
+	// Tentative and Duplicate are set by the kernel; they are not sent.
 	Tentative bool
 	Duplicate bool
 }
 
-const (
-	scopeUniverse = 0
-	infinite      = 1<<32 - 1
-)
-
-func addrHeader(p netip.Prefix, index int) []byte {
-	b := make([]byte, unix.SizeofIfAddrmsg)
-	b[0] = family(p.Addr())
-	if p.IsValid() {
-		b[1] = byte(p.Bits())
-	}
-	b[3] = scopeUniverse
-	binary.NativeEndian.PutUint32(b[4:], uint32(index))
-	return b
-}
-
-func family(a netip.Addr) byte {
-	switch {
-	case !a.IsValid():
-		return unix.AF_UNSPEC
-	case a.Is4():
-		return unix.AF_INET
-	}
-	return unix.AF_INET6
-}
-
 // AddAddr adds an address. The error matches fs.ErrExist when it is there.
 func (l Link) AddAddr(a Addr) Change {
-	var flags uint32
+	flags := 0
 	for _, f := range []struct {
 		on  bool
-		bit uint32
+		bit int
 	}{{a.NoDAD, unix.IFA_F_NODAD}, {a.Optimistic, unix.IFA_F_OPTIMISTIC}, {a.NoPrefixRoute, unix.IFA_F_NOPREFIXROUTE}} {
 		if f.on {
 			flags |= f.bit
 		}
 	}
-	body, err := linkBody(addrHeader(a.Prefix, l.Index), func(ae *netlink.Encoder) {
-		ip := a.Prefix.Addr().AsSlice()
-		ae.Bytes(unix.IFA_LOCAL, ip)
-		ae.Bytes(unix.IFA_ADDRESS, ip)
-		if b := broadcast(a.Prefix); b.IsValid() {
-			ae.Bytes(unix.IFA_BROADCAST, b.AsSlice())
-		}
-		ae.Uint32(unix.IFA_FLAGS, flags)
+	return change(fmt.Sprintf("add address %s to %s", a.Prefix, l.Name), func(c *Conn) error {
+		return c.lib.AddrAdd(l.device(), &netlink.Addr{IPNet: ipNet(a.Prefix), Flags: flags})
 	})
-	return change(fmt.Sprintf("add address %s to %s", a.Prefix, l.Name), unix.RTM_NEWADDR, body, err).with(unix.NLM_F_CREATE | unix.NLM_F_EXCL)
 }
 
 // DelAddr removes an address.
 func (l Link) DelAddr(p netip.Prefix) Change {
-	body, err := linkBody(addrHeader(p, l.Index), func(ae *netlink.Encoder) {
-		ae.Bytes(unix.IFA_LOCAL, p.Addr().AsSlice())
-		ae.Bytes(unix.IFA_ADDRESS, p.Addr().AsSlice())
+	return change(fmt.Sprintf("delete address %s from %s", p, l.Name), func(c *Conn) error {
+		return c.lib.AddrDel(l.device(), &netlink.Addr{IPNet: ipNet(p)})
 	})
-	return change(fmt.Sprintf("delete address %s from %s", p, l.Name), unix.RTM_DELADDR, body, err)
 }
 
-// broadcast is the directed broadcast address of an IPv4 network that has one.
-func broadcast(p netip.Prefix) netip.Addr {
-	if !p.Addr().Is4() || p.Bits() >= 31 {
-		return netip.Addr{}
-	}
-	ip := p.Addr().As4()
-	n := binary.BigEndian.Uint32(ip[:]) | (1<<(32-p.Bits()) - 1)
-	binary.BigEndian.PutUint32(ip[:], n)
-	return netip.AddrFrom4(ip)
+// Know adds a neighbour entry with a hardware address, or replaces it. The entry is
+// STALE: the kernel uses it at once and verifies it soon, so that it notices a changed
+// address. The link has to be running: the kernel drops the neighbours of a link that
+// is not.
+func (l Link) Know(neighbour netip.Addr, mac types.MAC) Change {
+	return change(fmt.Sprintf("add neighbour %s to %s", neighbour, l.Name), func(c *Conn) error {
+		return c.lib.NeighSet(&netlink.Neigh{
+			LinkIndex: l.Index, State: netlink.NUD_STALE, IP: neighbour.AsSlice(), HardwareAddr: mac.Bytes(),
+		})
+	})
 }
 
 // Addrs lists the addresses of a link, IPv4 first.
 func (c *Conn) Addrs(l Link) ([]Addr, error) {
 	var addrs []Addr
-	for _, fam := range []byte{unix.AF_INET, unix.AF_INET6} {
-		header := addrHeader(netip.Prefix{}, l.Index)
-		header[0] = fam
-		msgs, err := c.dump("list addresses of "+l.Name, unix.RTM_GETADDR, header)
+	for _, family := range families {
+		found, err := c.addrs("list addresses of "+l.Name, l.device(), family)
 		if err != nil {
 			return nil, err
 		}
-		for _, m := range msgs {
-			a, index, err := decodeAddr(m.Body)
-			if err != nil {
-				return nil, wrap("list addresses of "+l.Name, err)
-			}
-			if index == l.Index {
-				addrs = append(addrs, a)
-			}
-		}
+		addrs = append(addrs, found...)
 	}
 	return addrs, nil
 }
 
-func decodeAddr(b []byte) (a Addr, index int, err error) {
-	if len(b) < unix.SizeofIfAddrmsg {
-		return Addr{}, 0, fmt.Errorf("address message of %d bytes", len(b))
-	}
-	index, flags := int(binary.NativeEndian.Uint32(b[4:])), uint32(b[2])
-	ad := netlink.Decode(b[unix.SizeofIfAddrmsg:], binary.NativeEndian)
-	var local, address netip.Addr
-	for ad.Next() {
-		switch ad.Kind() {
-		case unix.IFA_LOCAL:
-			local, _ = netip.AddrFromSlice(ad.Bytes())
-		case unix.IFA_ADDRESS:
-			address, _ = netip.AddrFromSlice(ad.Bytes())
-		case unix.IFA_FLAGS:
-			flags = ad.Uint32()
+// LocalAddrs lists the addresses of the namespace that are of the family of like,
+// each once.
+func (c *Conn) LocalAddrs(like netip.Addr) ([]netip.Addr, error) {
+	found, err := c.addrs("list own addresses", nil, family(like))
+	var addrs []netip.Addr
+	for _, a := range found {
+		if ip := a.Prefix.Addr(); !slices.Contains(addrs, ip) {
+			addrs = append(addrs, ip)
 		}
 	}
-	if !local.IsValid() { // IPv6 has no IFA_LOCAL unless there is a peer
-		local = address
+	return addrs, err
+}
+
+// addrs lists the addresses of one family, of one link or, if it is nil, of all.
+func (c *Conn) addrs(step string, of netlink.Link, family int) ([]Addr, error) {
+	return ask(c, step, func() (addrs []Addr, err error) {
+		list, err := c.lib.AddrList(of, family)
+		for _, a := range list {
+			addrs = append(addrs, describeAddr(a))
+		}
+		return addrs, err
+	})
+}
+
+// describeAddr returns an address of the library's as an Addr. The prefix of one with a
+// peer is the peer's, as `ip` shows it.
+func describeAddr(a netlink.Addr) Addr {
+	network := a.IPNet
+	if a.Peer != nil {
+		network = &net.IPNet{IP: a.IP, Mask: a.Peer.Mask}
 	}
 	return Addr{
-		Prefix:        netip.PrefixFrom(local, int(b[1])),
-		NoDAD:         flags&unix.IFA_F_NODAD != 0,
-		Optimistic:    flags&unix.IFA_F_OPTIMISTIC != 0,
-		NoPrefixRoute: flags&unix.IFA_F_NOPREFIXROUTE != 0,
-		Tentative:     flags&unix.IFA_F_TENTATIVE != 0,
-		Duplicate:     flags&unix.IFA_F_DADFAILED != 0,
-	}, index, ad.Err()
+		Prefix:        prefix(network),
+		NoDAD:         a.Flags&unix.IFA_F_NODAD != 0,
+		Optimistic:    a.Flags&unix.IFA_F_OPTIMISTIC != 0,
+		NoPrefixRoute: a.Flags&unix.IFA_F_NOPREFIXROUTE != 0,
+		Tentative:     a.Flags&unix.IFA_F_TENTATIVE != 0,
+		Duplicate:     a.Flags&unix.IFA_F_DADFAILED != 0,
+	}
+}
+
+// families are the families of addresses, in the order in which they are listed.
+var families = []int{unix.AF_INET, unix.AF_INET6}
+
+func family(a netip.Addr) int {
+	if a.Is4() {
+		return unix.AF_INET
+	}
+	return unix.AF_INET6
+}
+
+// ipNet returns a prefix as the library takes it.
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// prefix returns a network of the library's as a prefix; zero: it is none.
+func prefix(n *net.IPNet) netip.Prefix {
+	if n == nil {
+		return netip.Prefix{}
+	}
+	ip := n.IP
+	bits, size := n.Mask.Size()
+	if size == 8*net.IPv4len { // the library gives a default route the address in 16 bytes
+		ip = ip.To4()
+	}
+	return netip.PrefixFrom(addrOf(ip), bits)
+}
+
+// addrOf returns an address of the library's as an Addr of netip; zero: it is none.
+func addrOf(ip net.IP) netip.Addr {
+	a, _ := netip.AddrFromSlice(ip)
+	return a
 }

@@ -6,20 +6,21 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"syscall"
 
-	"github.com/plumb-cni/plumb/pkg/netlink"
 	"github.com/plumb-cni/plumb/pkg/ns"
+	rawnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
-// A Flow says which connections are meant. Zero fields match any.
+// A Flow says which tracked connections are meant. Zero fields match any.
 type Flow struct {
 	Proto     uint8      // unix.IPPROTO_UDP, …; ports need one
-	OrigSrc   netip.Addr // who began it
-	OrigDst   netip.Addr // whom it was addressed to, before any translation
-	OrigPort  uint16     // the port it was addressed to
-	ReplySrc  netip.Addr // who answers, after translation
-	ReplyPort uint16     // the port that answers
+	OrigSrc   netip.Addr // source of the first packet
+	OrigDst   netip.Addr // destination of the first packet, before any translation
+	OrigPort  uint16     // destination port of the first packet
+	ReplySrc  netip.Addr // source of the answers, after translation
+	ReplyPort uint16     // source port of the answers
 }
 
 func (f Flow) String() string {
@@ -39,352 +40,262 @@ func (f Flow) String() string {
 	return s
 }
 
-// Attributes and flags of linux/netfilter/nfnetlink_conntrack.h.
-const (
-	ctGet            = unix.NFNL_SUBSYS_CTNETLINK<<8 | 1 // IPCTNL_MSG_CT_GET
-	ctDelete         = unix.NFNL_SUBSYS_CTNETLINK<<8 | 2 // IPCTNL_MSG_CT_DELETE
-	nfgenmsgLen      = 4
-	ctaTupleOrig     = 1
-	ctaTupleReply    = 2
-	ctaID            = 12
-	ctaFilter        = 25
-	ctaFilterOrig    = 1
-	ctaFilterReply   = 2
-	ctaTupleIP       = 1
-	ctaTupleProto    = 2
-	ctaIPv4Src       = 1
-	ctaIPv4Dst       = 2
-	ctaIPv6Src       = 3
-	ctaIPv6Dst       = 4
-	ctaProtoNum      = 1
-	ctaProtoSrcPort  = 2
-	ctaProtoDstPort  = 3
-	filterIPSrc      = 1 << 0
-	filterIPDst      = 1 << 1
-	filterProtoNum   = 1 << 3
-	filterProtoSport = 1 << 4
-	filterProtoDport = 1 << 5
-)
+// family returns the family of the flow's addresses; zero: it has none, so connections
+// of both families match.
+func (f Flow) family() int {
+	for _, a := range []netip.Addr{f.OrigSrc, f.OrigDst, f.ReplySrc} {
+		if a.IsValid() {
+			return family(a)
+		}
+	}
+	return 0
+}
 
-// fewFlows is how many flows of a family are worth a filter in the kernel each. There
-// every one is a walk through the whole table, of a millisecond where that is empty; a
-// list is one walk for all of them.
+// matches reports whether a connection is of the flow.
+func (f Flow) matches(c Flow) bool {
+	return (f.OrigPort == 0 || f.OrigPort == c.OrigPort) &&
+		(f.ReplyPort == 0 || f.ReplyPort == c.ReplyPort) &&
+		(f.Proto == 0 || f.Proto == c.Proto) &&
+		(!f.OrigSrc.IsValid() || f.OrigSrc == c.OrigSrc) &&
+		(!f.OrigDst.IsValid() || f.OrigDst == c.OrigDst) &&
+		(!f.ReplySrc.IsValid() || f.ReplySrc == c.ReplySrc)
+}
+
+// fewFlows is up to how many flows of a family are deleted by a filter in the kernel
+// each. Each is a walk through the whole table; a list is one walk for all flows, and
+// some microseconds per connection of the table.
 const fewFlows = 4
 
-// FlushFlows makes the kernel forget the connections. A few flows are left to filters in
-// the kernel where those can be relied on (exactly), and nothing is listed; others are
-// looked for in one list a family. Nothing to forget is no error, and neither is a kernel
-// without connection tracking.
+// FlushFlows makes the kernel forget the connections of the flows. It is no error if
+// there are none, or if the kernel has no connection tracking.
 func FlushFlows(h *ns.Handle, flows ...Flow) error {
 	if len(flows) == 0 {
 		return nil
 	}
-	var c *netlink.Conn
-	err := inside(h, "open conntrack socket", func() (err error) {
-		c, err = netlink.Dial(unix.NETLINK_NETFILTER)
-		return err
-	})
-	if err != nil && c != nil {
-		err = errors.Join(err, c.Close())
-	}
+	s, err := openSocket(h, unix.NETLINK_NETFILTER)
 	if err != nil {
-		return wrap("open conntrack socket", err)
+		return err
 	}
+	t := flowTable{h: h, sockets: map[int]*rawnl.SocketHandle{unix.NETLINK_NETFILTER: {Socket: s}}}
 	var errs []error
-	for _, fam := range []byte{unix.AF_INET, unix.AF_INET6} {
-		of := slices.DeleteFunc(slices.Clone(flows), func(f Flow) bool { return !slices.Contains(f.families(), fam) })
-		flushed, err := flushFew(h, c, of)
-		errs = append(errs, err)
-		if !flushed {
-			const step = "list conntrack and delete"
-			errs = append(errs, wrap(step, h.Step(step, func() error { return flushListed(c, fam, of) })))
+	for _, fam := range families {
+		of := slices.DeleteFunc(slices.Clone(flows), func(f Flow) bool { return f.family() != 0 && f.family() != fam })
+		few := len(of) <= fewFlows && !slices.ContainsFunc(of, func(f Flow) bool { return !f.canFilter() })
+		if few {
+			few, err = t.deleteFiltered(of)
+			errs = append(errs, err)
+		}
+		if !few {
+			errs = append(errs, t.step("list conntrack and delete", func() error { return t.deleteListed(fam, of) }))
 		}
 	}
-	return errors.Join(append(errs, c.Close())...)
+	return errors.Join(append(errs, s.Close())...)
 }
 
-// flushFew deletes the flows of one family by filters, if they are few and filters can
-// do it for all of them: with a list for one, the others cost nothing.
-func flushFew(h *ns.Handle, c *netlink.Conn, flows []Flow) (flushed bool, err error) {
-	if len(flows) > fewFlows || slices.ContainsFunc(flows, func(f Flow) bool { return !f.exactly() }) {
-		return false, nil
+// A flowTable is the connections that the kernel tracks in a namespace.
+type flowTable struct {
+	h       *ns.Handle
+	sockets map[int]*rawnl.SocketHandle
+}
+
+func (t flowTable) step(step string, f func() error) error {
+	err := wrap(step, t.h.Step(step, func() error { return refusal(f()) }))
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
+		return nil
 	}
+	return err
+}
+
+func (t flowTable) delete(req *rawnl.NetlinkRequest) error {
+	req.Sockets = t.sockets
+	_, err := req.Execute(unix.NETLINK_NETFILTER, 0)
+	return err
+}
+
+// canFilter reports whether a filter in the kernel (CTA_FILTER) is reliable for the
+// flow. For IPv6 it matches the addresses that differ (ctnetlink_filter_match_tuple,
+// since cb8aa9a3affb, Linux 5.8, still in 6.18). It needs an address, and knows the
+// ports of TCP and UDP only.
+func (f Flow) canFilter() bool {
+	return f.family() == unix.AF_INET && (f.Proto == 0 || f.Proto == unix.IPPROTO_TCP || f.Proto == unix.IPPROTO_UDP)
+}
+
+// deleteFiltered deletes the connections of flows by a filter each. It reports false if
+// the kernel has no filters of deletions (before Linux 6.11).
+func (t flowTable) deleteFiltered(flows []Flow) (done bool, err error) {
 	var errs []error
 	for _, f := range flows {
-		flushed := false
-		step := "flush conntrack " + f.String()
-		errs = append(errs, wrap(step, h.Step(step, func() (err error) {
-			flushed, err = f.flush(c)
+		done := true
+		errs = append(errs, t.step("flush conntrack "+f.String(), func() error {
+			err := t.delete(f.deletion())
+			if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOENT) {
+				done = false
+				return nil
+			}
 			return err
-		})))
-		if !flushed {
+		}))
+		if !done {
 			return false, errors.Join(errs...)
 		}
 	}
 	return true, errors.Join(errs...)
 }
 
-// exactly reports whether the filter of every kernel that has one does what it is
-// asked. It does not for IPv6: there it takes the addresses that differ (in
-// ctnetlink_filter_match_tuple, since cb8aa9a3affb, kernel 5.8; still in 6.18). It needs an
-// address, and knows ports of TCP and UDP only.
-func (f Flow) exactly() bool {
-	families := f.families()
-	return len(families) == 1 && families[0] == unix.AF_INET &&
-		(f.Proto == 0 || f.Proto == unix.IPPROTO_TCP || f.Proto == unix.IPPROTO_UDP)
+// Attributes and flags of linux/netfilter/nfnetlink_conntrack.h that the library lacks.
+const (
+	ctaFilter          = 25
+	ctaFilterOrigFlags = 1
+	ctaFilterRepFlags  = 2
+	matchSrc           = 1 << 0 // CTA_FILTER_F_CTA_IP_SRC and so on
+	matchDst           = 1 << 1
+	matchProto         = 1 << 3
+	matchSrcPort       = 1 << 4
+	matchDstPort       = 1 << 5
+)
+
+// deletion is a request to delete the connections of a flow of IPv4.
+func (f Flow) deletion() *rawnl.NetlinkRequest {
+	orig, origFlags := tuple{proto: f.Proto, src: f.OrigSrc, dst: f.OrigDst, dstPort: f.OrigPort}.filter(rawnl.CTA_TUPLE_ORIG)
+	reply, replyFlags := tuple{proto: f.Proto, src: f.ReplySrc, srcPort: f.ReplyPort}.filter(rawnl.CTA_TUPLE_REPLY)
+	filter := rawnl.NewRtAttr(ctaFilter|unix.NLA_F_NESTED, nil)
+	filter.AddRtAttr(ctaFilterOrigFlags, rawnl.Uint32Attr(origFlags))
+	filter.AddRtAttr(ctaFilterRepFlags, rawnl.Uint32Attr(replyFlags))
+	req := ctRequest(unix.AF_INET, rawnl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
+	for _, a := range []*rawnl.RtAttr{orig, reply, filter} {
+		req.AddData(a)
+	}
+	return req
 }
 
-// families are those that connections of the flow can be of.
-func (f Flow) families() []byte {
-	for _, a := range []netip.Addr{f.OrigSrc, f.OrigDst, f.ReplySrc} {
-		if a.IsValid() {
-			return []byte{family(a)}
+// A tuple is one direction of a connection. Its ports are zero if its protocol has none.
+type tuple struct {
+	proto            uint8
+	src, dst         netip.Addr
+	srcPort, dstPort uint16
+}
+
+// filter returns the fields of the tuple that are set as an attribute, and the flags
+// that make a filter match them.
+func (t tuple) filter(kind int) (attr *rawnl.RtAttr, flags uint32) {
+	attr = rawnl.NewRtAttr(kind|unix.NLA_F_NESTED, nil)
+	ip, proto := rawnl.NewRtAttr(rawnl.CTA_TUPLE_IP|unix.NLA_F_NESTED, nil), rawnl.NewRtAttr(rawnl.CTA_TUPLE_PROTO|unix.NLA_F_NESTED, nil)
+	for _, field := range []struct {
+		set   bool
+		in    *rawnl.RtAttr
+		kind  int
+		value []byte
+		flag  uint32
+	}{
+		{t.src.IsValid(), ip, rawnl.CTA_IP_V4_SRC, t.src.AsSlice(), matchSrc},
+		{t.dst.IsValid(), ip, rawnl.CTA_IP_V4_DST, t.dst.AsSlice(), matchDst},
+		{t.proto != 0, proto, rawnl.CTA_PROTO_NUM, []byte{t.proto}, matchProto},
+		{t.srcPort != 0, proto, rawnl.CTA_PROTO_SRC_PORT, rawnl.BEUint16Attr(t.srcPort), matchSrcPort},
+		{t.dstPort != 0, proto, rawnl.CTA_PROTO_DST_PORT, rawnl.BEUint16Attr(t.dstPort), matchDstPort},
+	} {
+		if field.set {
+			field.in.AddRtAttr(field.kind, field.value)
+			flags |= field.flag
 		}
 	}
-	return []byte{unix.AF_INET, unix.AF_INET6}
-}
-
-// flush deletes by a filter in the kernel (CTA_FILTER in a deletion, kernel 6.11). To an
-// older one the filter's tuples are those of one connection, and not even whole.
-func (f Flow) flush(c *netlink.Conn) (flushed bool, err error) {
-	body, err := f.request()
-	if err != nil {
-		return true, err
+	if flags&(matchSrc|matchDst) != 0 {
+		attr.AddChild(ip)
 	}
-	err = deleteFlow(c, body)
-	switch {
-	case errors.Is(err, unix.EPROTONOSUPPORT):
-		return true, nil
-	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOENT):
-		return false, nil
+	if flags&matchProto != 0 {
+		attr.AddChild(proto)
 	}
-	return true, err
+	return attr, flags
 }
 
-func deleteFlow(c *netlink.Conn, body []byte) error {
-	_, err := c.Execute(netlink.Message{Kind: ctDelete, Flags: unix.NLM_F_REQUEST | unix.NLM_F_ACK, Body: body})
-	return err
-}
-
-// flushListed deletes the connections of the flows from a list of all of the family.
-func flushListed(c *netlink.Conn, fam byte, flows []Flow) error {
-	var errs []error
+// deleteListed deletes the connections of one family that are of the flows, out of a
+// list of all. The library's ConntrackDeleteFilters does not read the ports of SCTP, and
+// keeps the whole list in memory.
+func (t flowTable) deleteListed(fam int, flows []Flow) error {
 	var found [][]byte
-	wanted := newFlowSet(flows)
-	err := c.Each(netlink.Message{
-		Kind: ctGet, Flags: unix.NLM_F_REQUEST | unix.NLM_F_DUMP, Body: []byte{fam, unix.NFNETLINK_V0, 0, 0},
-	}, func(m netlink.Message) {
-		body, err := deletion(m.Body, wanted)
-		switch {
-		case err != nil:
+	var errs []error
+	list := ctRequest(fam, rawnl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
+	list.Sockets = t.sockets
+	err := list.ExecuteIter(unix.NETLINK_NETFILTER, 0, func(m []byte) bool {
+		c, err := decodeFlow(m)
+		if err != nil {
 			errs = append(errs, err)
-		case body != nil:
-			found = append(found, body)
+		} else if slices.ContainsFunc(flows, func(f Flow) bool { return f.matches(c) }) {
+			found = append(found, m[rawnl.SizeofNfgenmsg:])
 		}
+		return true
 	})
-	if errors.Is(err, unix.EPROTONOSUPPORT) {
-		return nil
-	}
 	errs = append(errs, err)
-	for _, body := range found {
-		if err := deleteFlow(c, body); !errors.Is(err, unix.ENOENT) {
+	for _, attrs := range found { // as they were listed, they name one connection
+		deletion := ctRequest(fam, rawnl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
+		deletion.AddRawData(attrs)
+		if err := t.delete(deletion); !errors.Is(err, unix.ENOENT) {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// deletion makes a request of a listed connection that names it alone; nil: it is none
-// that is wanted.
-func deletion(listed []byte, wanted flowSet) ([]byte, error) {
-	if len(listed) < nfgenmsgLen {
-		return nil, fmt.Errorf("conntrack message of %d bytes", len(listed))
-	}
-	ad := netlink.Decode(listed[nfgenmsgLen:], binary.BigEndian)
+// ctRequest is a request to connection tracking, yet without attributes.
+func ctRequest(fam, kind, flags int) *rawnl.NetlinkRequest {
+	req := rawnl.NewNetlinkRequest(unix.NFNL_SUBSYS_CTNETLINK<<8|kind, flags)
+	req.AddData(&rawnl.Nfgenmsg{NfgenFamily: uint8(fam), Version: rawnl.NFNETLINK_V0})
+	return req
+}
+
+// decodeFlow reads a connection of a list: each field of the Flow is set.
+func decodeFlow(m []byte) (Flow, error) {
+	attrs, err := rawnl.ParseRouteAttr(m[rawnl.SizeofNfgenmsg:])
 	var orig, reply tuple
-	var raw, id []byte
-	for ad.Next() {
-		switch ad.Kind() {
-		case ctaTupleOrig:
-			raw = ad.Bytes()
-			ad.Nested(orig.decode)
-		case ctaTupleReply:
-			ad.Nested(reply.decode)
-		case ctaID:
-			id = ad.Bytes()
+	for _, a := range attrs {
+		switch {
+		case err != nil:
+			return Flow{}, err
+		case a.Attr.Type&rawnl.NLA_TYPE_MASK == rawnl.CTA_TUPLE_ORIG:
+			orig, err = decodeTuple(a.Value)
+		case a.Attr.Type&rawnl.NLA_TYPE_MASK == rawnl.CTA_TUPLE_REPLY:
+			reply, err = decodeTuple(a.Value)
 		}
 	}
-	have := Flow{Proto: orig.proto, OrigSrc: orig.src, OrigDst: orig.dst, OrigPort: orig.dport, ReplySrc: reply.src, ReplyPort: reply.sport}
-	if err := ad.Err(); err != nil || !wanted.has(have) {
-		return nil, err
-	}
-	return linkBody(listed[:nfgenmsgLen:nfgenmsgLen], func(ae *netlink.Encoder) {
-		ae.Bytes(ctaTupleOrig|unix.NLA_F_NESTED, raw)
-		ae.Bytes(ctaID, id)
-	})
+	return Flow{
+		Proto: orig.proto, OrigSrc: orig.src, OrigDst: orig.dst, OrigPort: orig.dstPort,
+		ReplySrc: reply.src, ReplyPort: reply.srcPort,
+	}, err
 }
 
-// A shape is which fields of a flow are set, a bit each.
-type shape uint8
-
-const (
-	hasProto shape = 1 << iota
-	hasOrigSrc
-	hasOrigDst
-	hasOrigPort
-	hasReplySrc
-	hasReplyPort
-)
-
-// flowFields copies each field of a flow by itself.
-var flowFields = []struct {
-	bit  shape
-	copy func(to *Flow, from Flow)
-}{
-	{hasProto, func(to *Flow, from Flow) { to.Proto = from.Proto }},
-	{hasOrigSrc, func(to *Flow, from Flow) { to.OrigSrc = from.OrigSrc }},
-	{hasOrigDst, func(to *Flow, from Flow) { to.OrigDst = from.OrigDst }},
-	{hasOrigPort, func(to *Flow, from Flow) { to.OrigPort = from.OrigPort }},
-	{hasReplySrc, func(to *Flow, from Flow) { to.ReplySrc = from.ReplySrc }},
-	{hasReplyPort, func(to *Flow, from Flow) { to.ReplyPort = from.ReplyPort }},
-}
-
-func (f Flow) shape() (s shape) {
-	for _, field := range flowFields {
-		var alone Flow
-		if field.copy(&alone, f); alone != (Flow{}) {
-			s |= field.bit
+func decodeTuple(b []byte) (t tuple, err error) {
+	parts, err := rawnl.ParseRouteAttr(b)
+	for _, part := range parts {
+		if err != nil {
+			return tuple{}, err
+		}
+		var fields []syscall.NetlinkRouteAttr
+		fields, err = rawnl.ParseRouteAttr(part.Value)
+		for _, field := range fields {
+			if part.Attr.Type&rawnl.NLA_TYPE_MASK == rawnl.CTA_TUPLE_IP {
+				t.setAddress(field.Attr.Type, field.Value)
+			} else {
+				t.setProto(field.Attr.Type, field.Value)
+			}
 		}
 	}
-	return s
+	return t, err
 }
 
-// in is the flow without the fields that are not in the shape.
-func (f Flow) in(s shape) (part Flow) {
-	for _, field := range flowFields {
-		if s&field.bit != 0 {
-			field.copy(&part, f)
-		}
-	}
-	return part
-}
-
-// A flowSet finds out whether a connection is one of many flows at the cost of a look-up
-// for each shape that they have, which are few: a caller fills in the same fields.
-type flowSet struct {
-	flows  map[Flow]bool
-	shapes []shape
-}
-
-func newFlowSet(flows []Flow) flowSet {
-	set := flowSet{flows: make(map[Flow]bool, len(flows))}
-	for _, f := range flows {
-		set.flows[f] = true
-		if s := f.shape(); !slices.Contains(set.shapes, s) {
-			set.shapes = append(set.shapes, s)
-		}
-	}
-	return set
-}
-
-// has reports whether a connection is one of the flows. One that lacks a field of a shape
-// (ICMP has no ports) can only be found as a flow without it, which it is.
-func (set flowSet) has(c Flow) bool {
-	return slices.ContainsFunc(set.shapes, func(s shape) bool { return set.flows[c.in(s)] })
-}
-
-func (f Flow) request() ([]byte, error) {
-	fam := f.families()[0]
-	orig, reply := uint32(0), uint32(0)
-	return linkBody([]byte{fam, unix.NFNETLINK_V0, 0, 0}, func(ae *netlink.Encoder) {
-		ae.Nested(ctaTupleOrig, func(ae *netlink.Encoder) {
-			orig = tuple{src: f.OrigSrc, dst: f.OrigDst, proto: f.Proto, dport: f.OrigPort}.encode(ae)
-		})
-		ae.Nested(ctaTupleReply, func(ae *netlink.Encoder) {
-			reply = tuple{src: f.ReplySrc, proto: f.Proto, sport: f.ReplyPort}.encode(ae)
-		})
-		ae.Nested(ctaFilter, func(ae *netlink.Encoder) {
-			ae.Uint32(ctaFilterOrig, orig)
-			ae.Uint32(ctaFilterReply, reply)
-		})
-	})
-}
-
-// A tuple is one direction of a connection.
-type tuple struct {
-	src, dst     netip.Addr
-	proto        uint8
-	sport, dport uint16
-}
-
-// encode writes the parts of the tuple that are set, and gives the filter's flags
-// for them.
-func (t tuple) encode(ae *netlink.Encoder) (flags uint32) {
-	if t.src.IsValid() || t.dst.IsValid() {
-		ae.Nested(ctaTupleIP, func(ae *netlink.Encoder) {
-			flags |= address(ae, t.src, [2]uint16{ctaIPv4Src, ctaIPv6Src}, filterIPSrc)
-			flags |= address(ae, t.dst, [2]uint16{ctaIPv4Dst, ctaIPv6Dst}, filterIPDst)
-		})
-	}
-	if t.proto == 0 {
-		return flags
-	}
-	ae.Nested(ctaTupleProto, func(ae *netlink.Encoder) {
-		ae.Uint8(ctaProtoNum, t.proto)
-		flags |= filterProtoNum
-		if t.sport != 0 {
-			ae.Bytes(ctaProtoSrcPort, []byte{byte(t.sport >> 8), byte(t.sport)})
-			flags |= filterProtoSport
-		}
-		if t.dport != 0 {
-			ae.Bytes(ctaProtoDstPort, []byte{byte(t.dport >> 8), byte(t.dport)})
-			flags |= filterProtoDport
-		}
-	})
-	return flags
-}
-
-func (t *tuple) decode(ad *netlink.Decoder) {
-	for ad.Next() {
-		switch ad.Kind() {
-		case ctaTupleIP:
-			ad.Nested(func(ad *netlink.Decoder) {
-				for ad.Next() {
-					switch ad.Kind() {
-					case ctaIPv4Src, ctaIPv6Src:
-						t.src, _ = netip.AddrFromSlice(ad.Bytes())
-					case ctaIPv4Dst, ctaIPv6Dst:
-						t.dst, _ = netip.AddrFromSlice(ad.Bytes())
-					}
-				}
-			})
-		case ctaTupleProto:
-			ad.Nested(t.decodeProto)
-		}
+func (t *tuple) setAddress(kind uint16, value []byte) {
+	switch kind {
+	case rawnl.CTA_IP_V4_SRC, rawnl.CTA_IP_V6_SRC:
+		t.src = addrOf(value)
+	case rawnl.CTA_IP_V4_DST, rawnl.CTA_IP_V6_DST:
+		t.dst = addrOf(value)
 	}
 }
 
-func (t *tuple) decodeProto(ad *netlink.Decoder) {
-	for ad.Next() {
-		switch ad.Kind() {
-		case ctaProtoNum:
-			t.proto = ad.Uint8()
-		case ctaProtoSrcPort:
-			t.sport = ad.Uint16()
-		case ctaProtoDstPort:
-			t.dport = ad.Uint16()
-		}
+func (t *tuple) setProto(kind uint16, value []byte) {
+	switch {
+	case kind == rawnl.CTA_PROTO_NUM && len(value) == 1:
+		t.proto = value[0]
+	case kind == rawnl.CTA_PROTO_SRC_PORT && len(value) == 2:
+		t.srcPort = binary.BigEndian.Uint16(value)
+	case kind == rawnl.CTA_PROTO_DST_PORT && len(value) == 2:
+		t.dstPort = binary.BigEndian.Uint16(value)
 	}
-}
-
-func address(ae *netlink.Encoder, a netip.Addr, kinds [2]uint16, flag uint32) uint32 {
-	if !a.IsValid() {
-		return 0
-	}
-	kind := kinds[1]
-	if a.Is4() {
-		kind = kinds[0]
-	}
-	ae.Bytes(kind, a.AsSlice())
-	return flag
 }

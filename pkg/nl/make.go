@@ -7,13 +7,12 @@ import (
 	"io/fs"
 	"math/rand/v2"
 
-	"github.com/plumb-cni/plumb/pkg/netlink"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/pkg/undo"
-	"golang.org/x/sys/unix"
+	"github.com/vishvananda/netlink"
 )
 
-// RandomMAC is a fresh locally administered unicast address (IEEE 802, 8.2).
+// RandomMAC returns a fresh locally administered unicast address (IEEE 802, 8.2).
 func RandomMAC() types.MAC {
 	b := binary.BigEndian.AppendUint64(nil, rand.Uint64())[:6]
 	b[0] = b[0]&^1 | 2
@@ -40,26 +39,16 @@ func (c *Conn) AddVeth(u *undo.Stack, v Veth) (near, far Link, err error) {
 	if v.PeerMAC == "" {
 		v.PeerMAC = RandomMAC()
 	}
-	near, err = c.add(u, v.Name, func(ae *netlink.Encoder) {
-		mtu(ae, v.MTU)
-		ae.Uint32(unix.IFLA_GROUP, v.Group)
-		linkKind(ae, "veth", func(ae *netlink.Encoder) {
-			ae.Headed(vethInfoPeer, linkHeader(0, 0, 0), v.peer)
-		})
-	})
-	if err != nil {
+	pair := netlink.NewVeth(linkAttrs(v.Name, v.MTU))
+	pair.Group = v.Group
+	pair.PeerName = v.Peer
+	pair.PeerHardwareAddr = v.PeerMAC.Bytes()
+	pair.PeerNamespace = netlink.NsFd(v.PeerIn.h.FD())
+	if near, err = c.add(u, c, pair); err != nil {
 		return Link{}, Link{}, err
 	}
 	far = Link{Index: near.Peer, Name: v.Peer, Kind: "veth", MAC: v.PeerMAC, MTU: near.MTU, Peer: near.Index}
 	return near, far, nil
-}
-
-// peer writes what the other end is to be.
-func (v Veth) peer(ae *netlink.Encoder) {
-	ae.String(unix.IFLA_IFNAME, v.Peer)
-	ae.Bytes(unix.IFLA_ADDRESS, v.PeerMAC.Bytes())
-	mtu(ae, v.MTU)
-	ae.Uint32(unix.IFLA_NET_NS_FD, uint32(v.PeerIn.h.FD()))
 }
 
 // A BridgeSpec is a bridge as it is to be made. MAC pins its address, so that it does
@@ -71,24 +60,21 @@ type BridgeSpec struct {
 	VLANFiltering bool
 }
 
-// EnsureBridge makes the bridge unless a link of that name is there; then it gives
+// EnsureBridge makes the bridge unless a link of that name is there; then it returns
 // that link, whatever it is, and made is false. A bridge is shared: it is never undone.
 func (c *Conn) EnsureBridge(b BridgeSpec) (l Link, made bool, err error) {
 	l, err = c.Link(b.Name)
 	if err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return l, false, err
 	}
+	bridge := &netlink.Bridge{LinkAttrs: linkAttrs(b.Name, b.MTU)}
+	bridge.HardwareAddr = b.MAC.Bytes()
+	if b.VLANFiltering {
+		bridge.VlanFiltering = &b.VLANFiltering
+	}
 	var shared undo.Stack
-	l, err = c.add(&shared, b.Name, func(ae *netlink.Encoder) {
-		mtu(ae, b.MTU)
-		ae.Bytes(unix.IFLA_ADDRESS, b.MAC.Bytes())
-		linkKind(ae, "bridge", func(ae *netlink.Encoder) {
-			if b.VLANFiltering {
-				ae.Uint8(iflaBrVLANFiltering, 1)
-			}
-		})
-	})
-	if errors.Is(err, fs.ErrExist) { // somebody else was first
+	l, err = c.add(&shared, c, bridge)
+	if errors.Is(err, fs.ErrExist) { // another process was first
 		l, err = c.Link(b.Name)
 		return l, false, err
 	}
@@ -96,41 +82,35 @@ func (c *Conn) EnsureBridge(b BridgeSpec) (l Link, made bool, err error) {
 }
 
 // MacvlanMode is how macvlans of one parent reach each other.
-type MacvlanMode uint32
+type MacvlanMode netlink.MacvlanMode
 
-// The modes, in the kernel's numbers.
+// The modes.
 const (
-	MacvlanPrivate  MacvlanMode = 1
-	MacvlanVEPA     MacvlanMode = 2
-	MacvlanBridge   MacvlanMode = 4
-	MacvlanPassthru MacvlanMode = 8
+	MacvlanPrivate  = MacvlanMode(netlink.MACVLAN_MODE_PRIVATE)
+	MacvlanVEPA     = MacvlanMode(netlink.MACVLAN_MODE_VEPA)
+	MacvlanBridge   = MacvlanMode(netlink.MACVLAN_MODE_BRIDGE)
+	MacvlanPassthru = MacvlanMode(netlink.MACVLAN_MODE_PASSTHRU)
 )
 
+// macvlanModes are the names of the modes, as configurations have them; the default is
+// bridge.
+var macvlanModes = map[string]MacvlanMode{
+	"": MacvlanBridge, "private": MacvlanPrivate, "vepa": MacvlanVEPA, "bridge": MacvlanBridge, "passthru": MacvlanPassthru,
+}
+
 func (m MacvlanMode) String() string {
-	switch m {
-	case MacvlanPrivate:
-		return "private"
-	case MacvlanVEPA:
-		return "vepa"
-	case MacvlanBridge:
-		return "bridge"
-	case MacvlanPassthru:
-		return "passthru"
+	for name, mode := range macvlanModes {
+		if mode == m && name != "" {
+			return name
+		}
 	}
-	return fmt.Sprintf("MacvlanMode(%d)", uint32(m))
+	return fmt.Sprintf("MacvlanMode(%d)", uint16(m))
 }
 
 // ParseMacvlanMode reads a mode; the empty text is bridge.
 func ParseMacvlanMode(s string) (MacvlanMode, bool) {
-	if s == "" {
-		return MacvlanBridge, true
-	}
-	for _, m := range []MacvlanMode{MacvlanPrivate, MacvlanVEPA, MacvlanBridge, MacvlanPassthru} {
-		if m.String() == s {
-			return m, true
-		}
-	}
-	return 0, false
+	m, ok := macvlanModes[s]
+	return m, ok
 }
 
 // Macvlan describes a macvlan.
@@ -141,52 +121,19 @@ type Macvlan struct {
 	Mode     MacvlanMode
 	MAC      types.MAC // zero: the kernel's choice
 	MTU      int       // in bytes; zero: the parent's
-	QueueLen uint32    // broadcast queue in packets; zero: the kernel's default
+	QueueLen uint32    // broadcast queue in packets (Linux 5.11); zero: the kernel's default
 }
-
-const (
-	iflaMacvlanBCQueueLen     = 7 // IFLA_MACVLAN_BC_QUEUE_LEN, kernel 5.11
-	iflaMacvlanBCQueueLenUsed = 8
-)
 
 // AddMacvlan makes a macvlan in the namespace m.In under its final name, and pushes
 // its removal.
 func (c *Conn) AddMacvlan(u *undo.Stack, m Macvlan) (Link, error) {
-	step := "add macvlan " + m.Name + " on " + m.Parent.Name
-	body, err := linkBody(linkHeader(0, 0, 0), func(ae *netlink.Encoder) {
-		ae.String(unix.IFLA_IFNAME, m.Name)
-		ae.Uint32(unix.IFLA_LINK, uint32(m.Parent.Index))
-		ae.Uint32(unix.IFLA_NET_NS_FD, uint32(m.In.h.FD()))
-		mtu(ae, m.MTU)
-		if m.MAC != "" {
-			ae.Bytes(unix.IFLA_ADDRESS, m.MAC.Bytes())
-		}
-		linkKind(ae, "macvlan", func(ae *netlink.Encoder) {
-			ae.Uint32(unix.IFLA_MACVLAN_MODE, uint32(m.Mode))
-			if m.QueueLen != 0 {
-				ae.Uint32(iflaMacvlanBCQueueLen, m.QueueLen)
-			}
-		})
-	})
-	if err := c.Apply(change(step, unix.RTM_NEWLINK, body, err).with(unix.NLM_F_CREATE | unix.NLM_F_EXCL)); err != nil {
-		m.In.pushDeleteUnlessRefused(u, m.Name, err)
-		return Link{}, err
+	attrs := linkAttrs(m.Name, m.MTU)
+	attrs.ParentIndex = m.Parent.Index
+	attrs.Namespace = netlink.NsFd(m.In.h.FD())
+	if m.MAC != "" {
+		attrs.HardwareAddr = m.MAC.Bytes()
 	}
-	m.In.pushDelete(u, m.Name)
-	return m.In.Link(m.Name)
-}
-
-func (m *MacvlanInfo) decode(ad *netlink.Decoder) {
-	for ad.Next() {
-		switch ad.Kind() {
-		case unix.IFLA_MACVLAN_MODE:
-			m.Mode = MacvlanMode(ad.Uint32())
-		case iflaMacvlanBCQueueLen:
-			m.QueueLen = ad.Uint32()
-		case iflaMacvlanBCQueueLenUsed:
-			m.QueueInUse = int(ad.Uint32())
-		}
-	}
+	return c.add(u, m.In, &netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MacvlanMode(m.Mode), BCQueueLen: m.QueueLen})
 }
 
 // IFB describes an intermediate functional block device.
@@ -196,41 +143,35 @@ type IFB struct {
 	Group uint32 // as Veth.Group
 }
 
-// AddIFB makes an intermediate functional block device, down yet, and pushes its
+// AddIFB makes an intermediate functional block device, which is down, and pushes its
 // removal. The error matches fs.ErrExist when the name is taken.
 func (c *Conn) AddIFB(u *undo.Stack, i IFB) (Link, error) {
-	return c.add(u, i.Name, func(ae *netlink.Encoder) {
-		mtu(ae, i.MTU)
-		ae.Uint32(unix.IFLA_GROUP, i.Group)
-		linkKind(ae, "ifb", none)
-	})
+	attrs := linkAttrs(i.Name, i.MTU)
+	attrs.Group = i.Group
+	return c.add(u, c, &netlink.Ifb{LinkAttrs: attrs})
 }
 
-// add makes a link in the connection's namespace, pushes its removal, and gives the
+// linkAttrs are the attributes of a link that is to be made.
+func linkAttrs(name string, mtu int) netlink.LinkAttrs {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU = name, mtu
+	return attrs
+}
+
+// add makes a link that is to be in a namespace, pushes its removal, and returns the
 // link as the kernel made it.
-func (c *Conn) add(u *undo.Stack, name string, fill func(*netlink.Encoder)) (Link, error) {
-	step := "add link " + name
-	body, err := linkBody(linkHeader(0, 0, 0), func(ae *netlink.Encoder) {
-		ae.String(unix.IFLA_IFNAME, name)
-		fill(ae)
-	})
-	echoes, err := c.applyEcho(change(step, unix.RTM_NEWLINK, body, err).with(unix.NLM_F_CREATE | unix.NLM_F_EXCL))
-	if err != nil {
-		c.pushDeleteUnlessRefused(u, name, err)
+func (c *Conn) add(u *undo.Stack, in *Conn, l netlink.Link) (Link, error) {
+	name := l.Attrs().Name
+	if err := c.step("add link "+name, func() error { return c.lib.LinkAdd(l) }); err != nil {
+		in.pushDeleteUnlessRefused(u, name, err)
 		return Link{}, err
 	}
-	c.pushDelete(u, name)
-	for _, m := range echoes {
-		if m.Kind == unix.RTM_NEWLINK {
-			l, err := decodeLink(m.Body)
-			return l, wrap(step, err)
-		}
-	}
-	return c.Link(name)
+	in.pushDelete(u, name)
+	return in.Link(name)
 }
 
-// pushDeleteUnlessRefused is for a request that failed. Where the kernel said no, a
-// link of that name is somebody else's; where its answer was lost, it is ours.
+// pushDeleteUnlessRefused is for a request that failed. Where the kernel refused it, a
+// link of that name belongs to somebody else. Where its answer was lost, the link is ours.
 func (c *Conn) pushDeleteUnlessRefused(u *undo.Stack, name string, err error) {
 	var e *Error
 	if errors.As(err, &e) && !e.Refused {
@@ -244,19 +185,11 @@ func (c *Conn) pushDelete(u *undo.Stack, name string) {
 
 // DelLink deletes a link by name. One that is not there is no error.
 func (c *Conn) DelLink(name string) error {
-	body, err := linkBody(linkHeader(0, 0, 0), func(ae *netlink.Encoder) { ae.String(unix.IFLA_IFNAME, name) })
-	return c.Apply(change("delete link "+name, unix.RTM_DELLINK, body, err).IfPresent())
-}
-
-func linkKind(ae *netlink.Encoder, kind string, data func(*netlink.Encoder)) {
-	ae.Nested(unix.IFLA_LINKINFO, func(ae *netlink.Encoder) {
-		ae.String(unix.IFLA_INFO_KIND, kind)
-		ae.Nested(unix.IFLA_INFO_DATA, data)
-	})
-}
-
-func mtu(ae *netlink.Encoder, bytes int) {
-	if bytes > 0 {
-		ae.Uint32(unix.IFLA_MTU, uint32(bytes))
-	}
+	return c.Apply(change("delete link "+name, func(c *Conn) error {
+		l, err := c.lib.LinkByName(name)
+		if err != nil {
+			return err
+		}
+		return c.lib.LinkDel(l)
+	}).IfPresent())
 }

@@ -1,12 +1,12 @@
 package nl
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 
-	"github.com/plumb-cni/plumb/pkg/netlink"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -79,66 +79,84 @@ func (r Route) metric() int {
 // the new one, and an IPv6 one shares the load with it; the same route again is an
 // error that matches fs.ErrExist.
 func (l Link) AddRoute(r Route) Change {
-	body, err := l.route(r)
-	return change(fmt.Sprintf("add route %s to %s", r, l.Name), unix.RTM_NEWROUTE, body, err).with(unix.NLM_F_CREATE)
-}
-
-// ReplaceRoute adds a route through the link, or puts it in the place of the one of
-// the same destination and metric.
-func (l Link) ReplaceRoute(r Route) Change {
-	body, err := l.route(r)
-	return change(fmt.Sprintf("replace route %s on %s", r, l.Name), unix.RTM_NEWROUTE, body, err).with(unix.NLM_F_CREATE | unix.NLM_F_REPLACE)
-}
-
-// DelRoute removes a route.
-func (l Link) DelRoute(r Route) Change {
-	body, err := l.route(r)
-	return change(fmt.Sprintf("delete route %s from %s", r, l.Name), unix.RTM_DELROUTE, body, err)
-}
-
-func (l Link) route(r Route) ([]byte, error) {
-	header := make([]byte, unix.SizeofRtMsg)
-	header[0] = family(r.Dst.Addr())
-	header[1] = byte(r.Dst.Bits())
-	header[4] = unix.RT_TABLE_UNSPEC
-	header[5] = unix.RTPROT_BOOT
-	header[6] = byte(r.Scope)
-	header[7] = unix.RTN_UNICAST
+	route := &netlink.Route{
+		LinkIndex: l.Index, Dst: ipNet(r.Dst.Masked()), Gw: r.GW.AsSlice(), Src: r.Src.AsSlice(),
+		Priority: r.Priority, Table: r.table(), Scope: netlink.Scope(r.Scope), MTU: r.MTU, AdvMSS: r.AdvMSS,
+	}
 	if r.OnLink {
-		binary.NativeEndian.PutUint32(header[8:], unix.RTNH_F_ONLINK)
+		route.Flags = int(netlink.FLAG_ONLINK)
 	}
-	return linkBody(header, func(ae *netlink.Encoder) {
-		ae.Bytes(unix.RTA_DST, r.Dst.Masked().Addr().AsSlice())
-		ae.Uint32(unix.RTA_OIF, uint32(l.Index))
-		ae.Uint32(unix.RTA_TABLE, uint32(r.table()))
-		if r.GW.IsValid() {
-			ae.Bytes(unix.RTA_GATEWAY, r.GW.AsSlice())
-		}
-		if r.Src.IsValid() {
-			ae.Bytes(unix.RTA_PREFSRC, r.Src.AsSlice())
-		}
-		if r.Priority != 0 {
-			ae.Uint32(unix.RTA_PRIORITY, uint32(r.Priority))
-		}
-		if r.MTU != 0 || r.AdvMSS != 0 {
-			ae.Nested(unix.RTA_METRICS, r.metrics)
-		}
+	return change(fmt.Sprintf("add route %s to %s", r, l.Name), func(c *Conn) error {
+		// Of the library's methods this one sends NLM_F_CREATE alone.
+		return c.lib.RouteAddEcmp(route)
 	})
-}
-
-func (r Route) metrics(ae *netlink.Encoder) {
-	if r.MTU != 0 {
-		ae.Uint32(unix.RTAX_MTU, uint32(r.MTU))
-	}
-	if r.AdvMSS != 0 {
-		ae.Uint32(unix.RTAX_ADVMSS, uint32(r.AdvMSS))
-	}
 }
 
 // Routes lists the unicast routes through a link, of all tables but local's,
 // IPv4 first.
 func (c *Conn) Routes(l Link) ([]Route, error) {
-	return c.routes("list routes of "+l.Name, l.Index)
+	var routes []Route
+	for _, family := range families {
+		// The kernel filters by the link. The library would as well, and drop routes with
+		// several next hops, if it was told.
+		list, err := c.routes("list routes of "+l.Name, family, &netlink.Route{LinkIndex: l.Index})
+		if err != nil {
+			return nil, err
+		}
+		for _, found := range list {
+			if found.Table == unix.RT_TABLE_LOCAL || found.Type != unix.RTN_UNICAST {
+				continue
+			}
+			for _, hop := range nextHops(found) {
+				if hop.LinkIndex == l.Index {
+					routes = append(routes, describeRoute(found, hop))
+				}
+			}
+		}
+	}
+	return routes, nil
+}
+
+// routes lists the routes of a family that match the filter: LinkIndex, Table, Protocol
+// as far as they are set.
+func (c *Conn) routes(step string, family int, filter *netlink.Route) ([]netlink.Route, error) {
+	mask := uint64(netlink.RT_FILTER_TABLE) // with no table in the filter: all tables
+	if filter.Protocol != 0 {
+		mask |= netlink.RT_FILTER_PROTOCOL
+	}
+	return ask(c, step, func() (list []netlink.Route, err error) {
+		// The library repeats interrupted lists of all kinds but this.
+		for range listTries {
+			list, err = c.lib.RouteListFiltered(family, filter, mask)
+			if !errors.Is(err, netlink.ErrDumpInterrupted) {
+				break
+			}
+		}
+		if errors.Is(err, unix.ENOENT) { // a table is made with its first route
+			return nil, nil
+		}
+		return list, err
+	})
+}
+
+// listTries is how often a list is asked for that changes while the kernel sends it.
+const listTries = 10
+
+// nextHops returns where a route leads: more than one hop where several routes to one
+// destination share the load.
+func nextHops(r netlink.Route) []*netlink.NexthopInfo {
+	if len(r.MultiPath) > 0 {
+		return r.MultiPath
+	}
+	return []*netlink.NexthopInfo{{LinkIndex: r.LinkIndex, Gw: r.Gw}}
+}
+
+// describeRoute returns a route of the library's, by one of its hops, as a Route.
+func describeRoute(r netlink.Route, hop *netlink.NexthopInfo) Route {
+	return Route{
+		Dst: prefix(r.Dst), GW: addrOf(hop.Gw), Src: addrOf(r.Src), Priority: r.Priority, Table: r.Table,
+		Scope: int(r.Scope), MTU: r.MTU, AdvMSS: r.AdvMSS, OnLink: r.Flags&int(netlink.FLAG_ONLINK) != 0,
+	}
 }
 
 // DefaultDevice finds the index of the first link that a default route of the main
@@ -164,86 +182,54 @@ var (
 )
 
 // defaultRouteTo asks the kernel which route it takes to an address (RTM_F_FIB_MATCH,
-// kernel 4.13), and returns the link if that is a default route of the main table; zero:
+// Linux 4.13), and returns the link if that is a default route of the main table; zero:
 // it is another route, as policy rules or a VPN may have it, or none. It saves the list
 // of all routes, which takes 70 ms where there are 100 000.
 func (c *Conn) defaultRouteTo(probe netip.Addr) (int, error) {
-	step := "find default route to " + probe.String()
-	header := make([]byte, unix.SizeofRtMsg)
-	header[0], header[1] = family(probe), byte(probe.BitLen())
-	binary.NativeEndian.PutUint32(header[8:], unix.RTM_F_FIB_MATCH|unix.RTM_F_LOOKUP_TABLE)
-	body, err := linkBody(header, func(ae *netlink.Encoder) { ae.Bytes(unix.RTA_DST, probe.AsSlice()) })
-	if err != nil {
-		return 0, wrap(step, err)
-	}
-	m, err := c.get(step, unix.RTM_GETROUTE, body)
+	route, err := c.lookup(probe, &netlink.RouteGetOptions{FIBMatch: true})
 	var refused *Error
 	switch {
-	case errors.As(err, &refused) && refused.Refused: // no route, or one that forbids
+	case errors.Is(err, fs.ErrNotExist), errors.As(err, &refused) && refused.Refused: // no route, or one that forbids
 		return 0, nil
 	case err != nil:
 		return 0, err
 	}
-	return defaultLink(m.Body), nil
+	return defaultLink(route), nil
 }
 
-// firstDefaultRoute reads the list of routes.
-func (c *Conn) firstDefaultRoute(fam byte) (int, error) {
-	msgs, err := c.dump("list default routes", unix.RTM_GETROUTE, routeRequest(fam, 0))
-	for _, m := range msgs {
-		if index := defaultLink(m.Body); index != 0 {
+// firstDefaultRoute reads the list of routes of the main table.
+func (c *Conn) firstDefaultRoute(family int) (int, error) {
+	list, err := c.routes("list default routes", family, &netlink.Route{Table: unix.RT_TABLE_MAIN})
+	for _, r := range list {
+		if index := defaultLink(r); index != 0 {
 			return index, err
 		}
 	}
 	return 0, err
 }
 
-// defaultLink is the index of the link that a route goes through, if that is a default
-// route of the main table; zero: it is not.
-func defaultLink(route []byte) int {
-	r, hops, err := decodeRoute(route)
-	if err != nil || r.Dst.Bits() != 0 || r.Table != unix.RT_TABLE_MAIN {
+// defaultLink returns the index of the link that a route goes through, if that is a
+// default route of the main table; zero: it is not.
+func defaultLink(r netlink.Route) int {
+	if prefix(r.Dst).Bits() != 0 || r.Table != unix.RT_TABLE_MAIN {
 		return 0
 	}
-	return hops[0].link
-}
-
-// delivers reports whether packets for an address of the link are taken for the
-// namespace's own.
-func (c *Conn) delivers(l Link, a netip.Addr) (bool, error) {
-	step := "find route to " + a.String()
-	header := make([]byte, unix.SizeofRtMsg)
-	header[0], header[1] = family(a), byte(a.BitLen())
-	body, err := linkBody(header, func(ae *netlink.Encoder) {
-		ae.Bytes(unix.RTA_DST, a.AsSlice())
-		ae.Uint32(unix.RTA_OIF, uint32(l.Index))
-	})
-	if err != nil {
-		return false, wrap(step, err)
-	}
-	m, err := c.get(step, unix.RTM_GETROUTE, body)
-	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
-		return false, nil
-	}
-	return err == nil && len(m.Body) >= unix.SizeofRtMsg && m.Body[7] == unix.RTN_LOCAL, err
+	return nextHops(r)[0].LinkIndex
 }
 
 // AdvertisedUplinks lists the links with an IPv6 default route that a router
-// advertised. The kernel picks the advertised routes from all others.
+// advertised. The kernel filters the advertised routes.
 func (c *Conn) AdvertisedUplinks() ([]Link, error) {
-	request := routeRequest(unix.AF_INET6, 0)
-	request[5] = unix.RTPROT_RA // rtm_protocol
-	msgs, err := c.dump("list advertised default routes", unix.RTM_GETROUTE, request)
+	list, err := c.routes("list advertised default routes", unix.AF_INET6, &netlink.Route{Protocol: unix.RTPROT_RA})
 	if err != nil {
 		return nil, err
 	}
 	var links []Link
-	for _, m := range msgs {
-		r, hops, err := decodeRoute(m.Body)
-		if err != nil || r.Dst.Bits() != 0 || m.Body[5] != unix.RTPROT_RA {
+	for _, r := range list {
+		if prefix(r.Dst).Bits() != 0 {
 			continue
 		}
-		l, err := c.LinkByIndex(hops[0].link)
+		l, err := c.LinkByIndex(nextHops(r)[0].LinkIndex)
 		if err != nil {
 			return nil, err
 		}
@@ -252,125 +238,41 @@ func (c *Conn) AdvertisedUplinks() ([]Link, error) {
 	return links, nil
 }
 
-func (c *Conn) routes(step string, index int) ([]Route, error) {
-	var routes []Route
-	for _, fam := range []byte{unix.AF_INET, unix.AF_INET6} {
-		msgs, err := c.dump(step, unix.RTM_GETROUTE, routeRequest(fam, index))
+// LinkTo finds the link that packets to the address leave by. The error matches
+// fs.ErrNotExist when no route leads there.
+func (c *Conn) LinkTo(a netip.Addr) (Link, error) {
+	route, err := c.lookup(a, nil)
+	if err != nil {
+		return Link{}, err
+	}
+	return c.LinkByIndex(route.LinkIndex)
+}
+
+// delivers reports whether packets for an address of the link are taken for the
+// namespace's own.
+func (c *Conn) delivers(l Link, a netip.Addr) (bool, error) {
+	route, err := c.lookup(a, &netlink.RouteGetOptions{OifIndex: l.Index})
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return route.Type == unix.RTN_LOCAL, err
+}
+
+// lookup finds the route that packets to the address take. The error matches
+// fs.ErrNotExist when there is none.
+func (c *Conn) lookup(a netip.Addr, options *netlink.RouteGetOptions) (netlink.Route, error) {
+	return ask(c, "find route to "+a.String(), func() (netlink.Route, error) {
+		// The library sets RTM_F_LOOKUP_TABLE, which the kernel refuses for IPv6 if its
+		// checks are strict (inet6_rtm_valid_getroute_req).
+		_ = c.lib.SetStrictCheck(false)
+		defer func() { _ = c.lib.SetStrictCheck(true) }()
+		routes, err := c.lib.RouteGetWithOptions(a.AsSlice(), options)
+		if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || err == nil && len(routes) == 0 {
+			return netlink.Route{}, fs.ErrNotExist
+		}
 		if err != nil {
-			return nil, err
+			return netlink.Route{}, err
 		}
-		for _, m := range msgs {
-			r, hops, err := decodeRoute(m.Body)
-			if err != nil {
-				return nil, wrap(step, err)
-			}
-			for _, hop := range hops {
-				if hop.link == index && r.Table != unix.RT_TABLE_LOCAL && m.Body[7] == unix.RTN_UNICAST {
-					r.GW = hop.gw
-					routes = append(routes, r)
-				}
-			}
-		}
-	}
-	return routes, nil
-}
-
-// routeRequest asks for the routes of a family, through one link if index is not zero.
-func routeRequest(fam byte, index int) []byte {
-	header := make([]byte, unix.SizeofRtMsg)
-	header[0] = fam
-	body, _ := linkBody(header, func(ae *netlink.Encoder) {
-		if index != 0 {
-			ae.Uint32(unix.RTA_OIF, uint32(index))
-		}
+		return routes[0], nil
 	})
-	return body
 }
-
-// A hop is where a route leads: by way of a gateway, or of none, through the link of
-// that index.
-type hop struct {
-	gw   netip.Addr
-	link int
-}
-
-// decodeRoute reads a route, but for its gateways, and its hops, of which it has at
-// least one: more where several routes to one destination share the load.
-func decodeRoute(b []byte) (r Route, hops []hop, err error) {
-	if len(b) < unix.SizeofRtMsg {
-		return Route{}, nil, fmt.Errorf("route message of %d bytes", len(b))
-	}
-	r = Route{Table: int(b[4]), Scope: int(b[6])}
-	r.OnLink = binary.NativeEndian.Uint32(b[8:])&unix.RTNH_F_ONLINK != 0
-	dst := netip.IPv6Unspecified()
-	if b[0] == unix.AF_INET {
-		dst = netip.IPv4Unspecified()
-	}
-	ad := netlink.Decode(b[unix.SizeofRtMsg:], binary.NativeEndian)
-	var only hop
-	for ad.Next() {
-		switch ad.Kind() {
-		case unix.RTA_DST:
-			dst, _ = netip.AddrFromSlice(ad.Bytes())
-		case unix.RTA_OIF:
-			only.link = int(ad.Uint32())
-		case unix.RTA_GATEWAY:
-			only.gw, _ = netip.AddrFromSlice(ad.Bytes())
-		case unix.RTA_MULTIPATH:
-			hops = decodeHops(ad.Bytes())
-		default:
-			r.attribute(ad)
-		}
-	}
-	if len(hops) == 0 {
-		hops = []hop{only}
-	}
-	r.Dst = netip.PrefixFrom(dst, int(b[1]))
-	return r, hops, ad.Err()
-}
-
-func (r *Route) attribute(ad *netlink.Decoder) {
-	switch ad.Kind() {
-	case unix.RTA_TABLE:
-		r.Table = int(ad.Uint32())
-	case unix.RTA_PREFSRC:
-		r.Src, _ = netip.AddrFromSlice(ad.Bytes())
-	case unix.RTA_PRIORITY:
-		r.Priority = int(ad.Uint32())
-	case unix.RTA_METRICS:
-		ad.Nested(func(ad *netlink.Decoder) {
-			for ad.Next() {
-				switch ad.Kind() {
-				case unix.RTAX_MTU:
-					r.MTU = int(ad.Uint32())
-				case unix.RTAX_ADVMSS:
-					r.AdvMSS = int(ad.Uint32())
-				}
-			}
-		})
-	}
-}
-
-// decodeHops reads the next hops of a multipath route: of each struct rtnexthop, then
-// its attributes.
-func decodeHops(b []byte) []hop {
-	var hops []hop
-	for len(b) >= unix.SizeofRtNexthop {
-		length := int(binary.NativeEndian.Uint16(b))
-		if length < unix.SizeofRtNexthop || length > len(b) {
-			break
-		}
-		h := hop{link: int(binary.NativeEndian.Uint32(b[4:]))}
-		for ad := netlink.Decode(b[unix.SizeofRtNexthop:length], binary.NativeEndian); ad.Next(); {
-			if ad.Kind() == unix.RTA_GATEWAY {
-				h.gw, _ = netip.AddrFromSlice(ad.Bytes())
-			}
-		}
-		hops = append(hops, h)
-		b = b[min(align(length), len(b)):]
-	}
-	return hops
-}
-
-// align is the room that n bytes take in a message (RTNH_ALIGN).
-func align(n int) int { return (n + unix.RTNH_ALIGNTO - 1) &^ (unix.RTNH_ALIGNTO - 1) }

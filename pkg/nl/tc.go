@@ -1,14 +1,15 @@
 package nl
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"slices"
 
-	"github.com/plumb-cni/plumb/pkg/netlink"
 	"github.com/plumb-cni/plumb/pkg/undo"
+	"github.com/vishvananda/netlink"
+	rawnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -115,99 +116,50 @@ type Key struct {
 	Offset      int32
 }
 
-// Attributes of linux/pkt_sched.h and linux/pkt_cls.h.
-const (
-	tbfParms      = 1
-	tbfRate64     = 4
-	htbParms      = 1
-	htbInit       = 2
-	htbDirectQLen = 5
-	htbRate64     = 6
-	htbCeil64     = 7
-	u32ClassID    = 1
-	u32Sel        = 5
-	u32Act        = 7
-	actKind       = 1
-	actOptions    = 2
-	mirredParms   = 2
-
-	sizeofTcmsg  = 20
-	sizeofU32Sel = 16 // struct tc_u32_sel
-	sizeofU32Key = 16
-	sizeofMirred = 28 // struct tc_mirred
-
-	htbVersion     = 3
-	rateToQuantum  = 10
-	u32Terminal    = 1
-	actStolen      = 4
-	redirectEgress = 1 // TCA_EGRESS_REDIR
-	etherLayer     = 1 // TC_LINKLAYER_ETHERNET
-)
-
-// tcHeader is struct tcmsg.
-func tcHeader(index int, handle, parent Handle, info uint32) []byte {
-	b := make([]byte, sizeofTcmsg)
-	binary.NativeEndian.PutUint32(b[4:], uint32(index))
-	binary.NativeEndian.PutUint32(b[8:], uint32(handle))
-	binary.NativeEndian.PutUint32(b[12:], uint32(parent))
-	binary.NativeEndian.PutUint32(b[16:], info)
-	return b
-}
-
-// rateSpec is struct tc_ratespec. A rate that 32 bits cannot hold goes into an
-// attribute of its own as well.
-func rateSpec(rate uint64, layer byte) []byte {
-	b := make([]byte, 12)
-	b[1] = layer
-	binary.NativeEndian.PutUint32(b[8:], uint32(min(rate, 1<<32-1)))
-	return b
-}
-
-func u32s(numbers ...uint32) []byte {
-	var b []byte
-	for _, n := range numbers {
-		b = binary.NativeEndian.AppendUint32(b, n)
-	}
-	return b
-}
-
 // AddQdisc attaches a qdisc, and pushes its removal. The error matches fs.ErrExist
 // when the place is taken.
 func (c *Conn) AddQdisc(u *undo.Stack, l Link, q Qdisc) error {
 	step := fmt.Sprintf("add qdisc %s %s to %s %s", q.Kind, q.Handle, l.Name, q.Parent)
-	body, err := linkBody(tcHeader(l.Index, q.Handle, q.Parent, 0), func(ae *netlink.Encoder) {
-		ae.String(unix.TCA_KIND, q.Kind)
-		q.options(ae)
-	})
-	err = c.Apply(change(step, unix.RTM_NEWQDISC, body, err).with(unix.NLM_F_CREATE | unix.NLM_F_EXCL))
-	var refused *Error
-	if err == nil || errors.As(err, &refused) && !refused.Refused { // not known to have been refused: it may be there
+	err := c.step(step, func() error { return c.addQdisc(l, q) })
+	var failed *Error
+	if err == nil || errors.As(err, &failed) && !failed.Refused { // not known to have been refused: it may be there
 		u.Push("delete qdisc "+q.Kind+" of "+l.Name, func() error { return c.DelQdisc(l, q) })
 	}
 	return err
 }
 
-func (q Qdisc) options(ae *netlink.Encoder) {
+func (c *Conn) addQdisc(l Link, q Qdisc) error {
+	attrs := q.attrs(l)
 	switch q.Kind {
 	case "tbf":
-		ae.Nested(unix.TCA_OPTIONS, q.TBF.encode)
+		return c.lib.QdiscAdd(&netlink.Tbf{QdiscAttrs: attrs, Rate: q.TBF.Rate, Buffer: q.TBF.Buffer, Limit: q.TBF.Limit})
 	case "htb":
-		ae.Nested(unix.TCA_OPTIONS, func(ae *netlink.Encoder) {
-			ae.Bytes(htbInit, u32s(htbVersion, rateToQuantum, uint32(q.HTB.Default), 0, 0))
-			ae.Uint32(htbDirectQLen, q.HTB.Direct)
-		})
-	case "bfifo":
-		ae.Bytes(unix.TCA_OPTIONS, u32s(q.Limit))
+		htb := netlink.NewHtb(attrs)
+		htb.Defcls, htb.DirectQlen = uint32(q.HTB.Default), &q.HTB.Direct
+		return c.lib.QdiscAdd(htb)
+	case "ingress":
+		return c.lib.QdiscAdd(&netlink.Ingress{QdiscAttrs: attrs})
 	}
+	_, err := c.execute(bfifoAdd(l, q), 0)
+	return err
 }
 
-// encode writes the rate without a link layer: with one the kernel would count cells
-// of ATM or want a rate table.
-func (t TBF) encode(ae *netlink.Encoder) {
-	ae.Bytes(tbfParms, slices.Concat(rateSpec(t.Rate, 0), rateSpec(0, 0), u32s(t.Limit, t.Buffer, 0)))
-	if t.Rate >= 1<<32 {
-		ae.Uint64(tbfRate64, t.Rate)
-	}
+func (q Qdisc) attrs(l Link) netlink.QdiscAttrs {
+	return netlink.QdiscAttrs{LinkIndex: l.Index, Handle: uint32(q.Handle), Parent: uint32(q.Parent)}
+}
+
+// bfifoAdd is a request for a bfifo, which the library does not know.
+func bfifoAdd(l Link, q Qdisc) *rawnl.NetlinkRequest {
+	req := tcRequest(unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, q.attrs(l))
+	req.AddData(rawnl.NewRtAttr(unix.TCA_KIND, rawnl.ZeroTerminated("bfifo")))
+	req.AddData(rawnl.NewRtAttr(unix.TCA_OPTIONS, rawnl.Uint32Attr(q.Limit))) // struct tc_fifo_qopt
+	return req
+}
+
+func tcRequest(kind, flags int, at netlink.QdiscAttrs) *rawnl.NetlinkRequest {
+	req := rawnl.NewNetlinkRequest(kind, flags)
+	req.AddData(&rawnl.TcMsg{Family: unix.AF_UNSPEC, Ifindex: int32(at.LinkIndex), Handle: at.Handle, Parent: at.Parent})
+	return req
 }
 
 // DelQdisc removes the qdisc if one of its kind and handle is where it says.
@@ -219,306 +171,155 @@ func (c *Conn) DelQdisc(l Link, q Qdisc) error {
 	if err != nil {
 		return err
 	}
-	step := fmt.Sprintf("delete qdisc %s %s of %s", q.Kind, q.Handle, l.Name)
-	body := tcHeader(l.Index, q.Handle, q.Parent, 0)
-	return c.Apply(change(step, unix.RTM_DELQDISC, body, nil).IfPresent())
+	return c.Apply(change(fmt.Sprintf("delete qdisc %s %s of %s", q.Kind, q.Handle, l.Name), func(c *Conn) error {
+		return c.lib.QdiscDel(&netlink.GenericQdisc{QdiscAttrs: q.attrs(l)})
+	}).IfPresent())
 }
 
-// Qdisc gives what is attached to a place of the link; the zero Qdisc: nothing. The
+// Qdisc returns what is attached to a place of the link; the zero Qdisc: nothing. The
 // error matches fs.ErrNotExist when there is no such link.
 func (c *Conn) Qdisc(l Link, parent Handle) (Qdisc, error) {
-	step := fmt.Sprintf("find qdisc of %s %s", l.Name, parent)
-	// Older kernels answer only who asks for an echo. Where there is no more than a
-	// default of the kernel, the acknowledgement may be all that comes.
-	echoes, err := c.applyEcho(change(step, unix.RTM_GETQDISC, tcHeader(l.Index, 0, parent, 0), nil))
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) { // EINVAL: the same, at the root of a link that is down
-		return Qdisc{}, nil
-	}
-	for _, m := range echoes {
-		if m.Kind == unix.RTM_NEWQDISC {
-			q, err := decodeQdisc(m.Body)
-			return q, wrap(step, err)
+	return ask(c, fmt.Sprintf("find qdisc of %s %s", l.Name, parent), func() (Qdisc, error) {
+		msgs, err := c.execute(qdiscAt(l, parent), unix.RTM_NEWQDISC)
+		// EINVAL means the same as ENOENT, at the root of a link that is down.
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) || err == nil && len(msgs) == 0 {
+			return Qdisc{}, nil
 		}
-	}
-	return Qdisc{}, err
+		if err != nil {
+			return Qdisc{}, err
+		}
+		return decodeQdisc(msgs[0])
+	})
+}
+
+// qdiscAt is a request for the qdisc at one place of a link. The library's QdiscList
+// lists those of all links of the namespace. An older kernel answers only a request for
+// an echo. Where there is no more than a default of the kernel, the acknowledgement may
+// be all that comes.
+func qdiscAt(l Link, parent Handle) *rawnl.NetlinkRequest {
+	at := netlink.QdiscAttrs{LinkIndex: l.Index, Parent: uint32(parent)}
+	return tcRequest(unix.RTM_GETQDISC, unix.NLM_F_ACK|unix.NLM_F_ECHO, at)
 }
 
 // decodeQdisc reads an RTM_NEWQDISC. A default of the kernel has no handle.
-func decodeQdisc(b []byte) (Qdisc, error) {
-	header, ad, err := decodeTC(b)
-	if err != nil || header.handle == 0 {
+func decodeQdisc(m []byte) (Qdisc, error) {
+	msg := rawnl.DeserializeTcMsg(m)
+	attrs, err := attributes(m[msg.Len():])
+	if err != nil || msg.Handle == 0 {
 		return Qdisc{}, err
 	}
-	q := Qdisc{Handle: header.handle, Parent: header.parent}
-	for ad.Next() {
-		switch ad.Kind() {
-		case unix.TCA_KIND:
-			q.Kind = ad.String()
-		case unix.TCA_OPTIONS:
-			q.decodeOptions(ad)
+	q := Qdisc{Kind: unix.ByteSliceToString(attrs[unix.TCA_KIND]), Handle: Handle(msg.Handle), Parent: Handle(msg.Parent)}
+	value := attrs[unix.TCA_OPTIONS]
+	if q.Kind == "bfifo" && len(value) >= 4 {
+		q.Limit = rawnl.NativeEndian().Uint32(value)
+	}
+	if q.Kind != "tbf" && q.Kind != "htb" {
+		return q, nil
+	}
+	options, err := attributes(value)
+	if parms := options[rawnl.TCA_TBF_PARMS]; q.Kind == "tbf" && len(parms) >= rawnl.SizeofTcTbfQopt {
+		opt := rawnl.DeserializeTcTbfQopt(parms)
+		q.TBF = TBF{Rate: uint64(opt.Rate.Rate), Buffer: opt.Buffer, Limit: opt.Limit}
+		if wide := options[rawnl.TCA_TBF_RATE64]; len(wide) == 8 {
+			q.TBF.Rate = rawnl.NativeEndian().Uint64(wide)
 		}
 	}
-	return q, ad.Err()
-}
-
-func (q *Qdisc) decodeOptions(ad *netlink.Decoder) {
-	switch q.Kind {
-	case "tbf":
-		ad.Nested(q.TBF.decode)
-	case "htb":
-		ad.Nested(q.HTB.decode)
-	case "bfifo":
-		q.Limit = word(ad.Bytes(), 0)
+	if glob := options[rawnl.TCA_HTB_INIT]; q.Kind == "htb" && len(glob) >= rawnl.SizeofTcHtbGlob {
+		q.HTB.Default = uint16(rawnl.DeserializeTcHtbGlob(glob).Defcls)
 	}
-}
-
-func (t *TBF) decode(ad *netlink.Decoder) {
-	var wide uint64
-	for ad.Next() {
-		switch ad.Kind() {
-		case tbfParms:
-			b := ad.Bytes()
-			t.Rate, t.Limit, t.Buffer = uint64(word(b, 8)), word(b, 24), word(b, 28)
-		case tbfRate64:
-			wide = ad.Uint64()
-		}
+	if direct := options[rawnl.TCA_HTB_DIRECT_QLEN]; q.Kind == "htb" && len(direct) == 4 {
+		q.HTB.Direct = rawnl.NativeEndian().Uint32(direct)
 	}
-	t.Rate = max(t.Rate, wide)
-}
-
-func (h *HTB) decode(ad *netlink.Decoder) {
-	for ad.Next() {
-		switch ad.Kind() {
-		case htbInit:
-			h.Default = uint16(word(ad.Bytes(), 8))
-		case htbDirectQLen:
-			h.Direct = ad.Uint32()
-		}
-	}
-}
-
-// word is the 32-bit number at an offset; zero where b is too short.
-func word(b []byte, offset int) uint32 {
-	if len(b) < offset+4 {
-		return 0
-	}
-	return binary.NativeEndian.Uint32(b[offset:])
-}
-
-type tcmsg struct {
-	index          int
-	handle, parent Handle
-	info           uint32
-}
-
-func decodeTC(b []byte) (tcmsg, *netlink.Decoder, error) {
-	if len(b) < sizeofTcmsg {
-		return tcmsg{}, nil, fmt.Errorf("traffic control message of %d bytes", len(b))
-	}
-	return tcmsg{
-		index:  int(int32(word(b, 4))),
-		handle: Handle(word(b, 8)),
-		parent: Handle(word(b, 12)),
-		info:   word(b, 16),
-	}, netlink.Decode(b[sizeofTcmsg:], binary.NativeEndian), nil
+	return q, err
 }
 
 // AddClass adds a class to an HTB; it goes with it.
 func (l Link) AddClass(cl Class) Change {
-	body, err := linkBody(tcHeader(l.Index, cl.ID, cl.Parent, 0), func(ae *netlink.Encoder) {
-		ae.String(unix.TCA_KIND, "htb")
-		ae.Nested(unix.TCA_OPTIONS, func(ae *netlink.Encoder) {
-			rate := rateSpec(cl.Rate, etherLayer)
-			ae.Bytes(htbParms, slices.Concat(rate, rate, u32s(cl.Buffer, cl.Buffer, cl.Quantum, 0, 0)))
-			if cl.Rate >= 1<<32 {
-				ae.Uint64(htbRate64, cl.Rate)
-				ae.Uint64(htbCeil64, cl.Rate)
-			}
-		})
+	return change(fmt.Sprintf("add class %s to %s", cl.ID, l.Name), func(c *Conn) error {
+		_, err := c.execute(classAdd(l, cl), 0)
+		return err
 	})
-	return change(fmt.Sprintf("add class %s to %s", cl.ID, l.Name), unix.RTM_NEWTCLASS, body, err).with(unix.NLM_F_CREATE | unix.NLM_F_EXCL)
+}
+
+// classAdd is a request for a class of an HTB. The library's ClassAdd sends the low 32
+// bits of a rate beside the whole, and the kernel refuses zero there.
+func classAdd(l Link, cl Class) *rawnl.NetlinkRequest {
+	at := netlink.QdiscAttrs{LinkIndex: l.Index, Handle: uint32(cl.ID), Parent: uint32(cl.Parent)}
+	req := tcRequest(unix.RTM_NEWTCLASS, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, at)
+	req.AddData(rawnl.NewRtAttr(unix.TCA_KIND, rawnl.ZeroTerminated("htb")))
+	rate := rawnl.TcRateSpec{Linklayer: rawnl.LINKLAYER_ETHERNET, Rate: uint32(min(cl.Rate, math.MaxUint32))}
+	parms := &rawnl.TcHtbCopt{Rate: rate, Ceil: rate, Buffer: cl.Buffer, Cbuffer: cl.Buffer, Quantum: cl.Quantum}
+	options := rawnl.NewRtAttr(unix.TCA_OPTIONS, nil)
+	options.AddRtAttr(rawnl.TCA_HTB_PARMS, parms.Serialize())
+	if cl.Rate > math.MaxUint32 {
+		options.AddRtAttr(rawnl.TCA_HTB_RATE64, rawnl.Uint64Attr(cl.Rate))
+		options.AddRtAttr(rawnl.TCA_HTB_CEIL64, rawnl.Uint64Attr(cl.Rate))
+	}
+	req.AddData(options)
+	return req
 }
 
 // Classes lists the classes of the link's HTB.
 func (c *Conn) Classes(l Link) ([]Class, error) {
-	step := "list classes of " + l.Name
-	msgs, err := c.dump(step, unix.RTM_GETTCLASS, tcHeader(l.Index, 0, 0, 0))
-	if err != nil {
-		return nil, err
-	}
-	var classes []Class
-	for _, m := range msgs {
-		header, ad, err := decodeTC(m.Body)
-		if err != nil {
-			return nil, wrap(step, err)
-		}
-		if header.index != l.Index {
-			continue
-		}
-		cl := Class{ID: header.handle, Parent: header.parent}
-		kind := ""
-		for ad.Next() {
-			switch {
-			case ad.Kind() == unix.TCA_KIND:
-				kind = ad.String()
-			case ad.Kind() == unix.TCA_OPTIONS && kind == "htb":
-				ad.Nested(cl.decode)
+	return ask(c, "list classes of "+l.Name, func() (classes []Class, err error) {
+		list, err := c.lib.ClassList(l.device(), 0)
+		for _, found := range list {
+			if htb, ok := found.(*netlink.HtbClass); ok {
+				classes = append(classes, Class{
+					ID: Handle(htb.Handle), Parent: Handle(htb.Parent), Rate: htb.Rate, Buffer: htb.Buffer, Quantum: htb.Quantum,
+				})
 			}
 		}
-		if err := ad.Err(); err != nil {
-			return nil, wrap(step, err)
-		}
-		if kind == "htb" {
-			classes = append(classes, cl)
-		}
-	}
-	return classes, nil
-}
-
-func (cl *Class) decode(ad *netlink.Decoder) {
-	var wide uint64
-	for ad.Next() {
-		switch ad.Kind() {
-		case htbParms:
-			b := ad.Bytes()
-			cl.Rate, cl.Buffer, cl.Quantum = uint64(word(b, 8)), word(b, 24), word(b, 32)
-		case htbRate64:
-			wide = ad.Uint64()
-		}
-	}
-	cl.Rate = max(cl.Rate, wide)
+		return classes, err
+	})
 }
 
 // AddFilter adds a filter to a qdisc; it goes with it.
 func (l Link) AddFilter(f Filter) Change {
-	info := uint32(f.Priority)<<16 | uint32(network16(f.Protocol))
-	body, err := linkBody(tcHeader(l.Index, 0, f.Parent, info), func(ae *netlink.Encoder) {
-		ae.String(unix.TCA_KIND, "u32")
-		ae.Nested(unix.TCA_OPTIONS, func(ae *netlink.Encoder) {
-			ae.Uint32(u32ClassID, uint32(f.Class))
-			ae.Bytes(u32Sel, f.selector())
-			if f.Redirect != 0 {
-				ae.Nested(u32Act, func(ae *netlink.Encoder) { ae.Nested(1, f.action) })
-			}
-		})
-	})
-	return change("add "+f.String()+" to "+l.Name, unix.RTM_NEWTFILTER, body, err).with(unix.NLM_F_CREATE | unix.NLM_F_EXCL)
-}
-
-// selector is struct tc_u32_sel with its keys. A filter without keys has the key
-// that matches anything, as tc and the reference plugins write it.
-func (f Filter) selector() []byte {
-	keys := f.Keys
-	if len(keys) == 0 {
-		keys = []Key{{}}
+	u32 := &netlink.U32{
+		FilterAttrs: netlink.FilterAttrs{LinkIndex: l.Index, Parent: uint32(f.Parent), Priority: f.Priority, Protocol: f.Protocol},
+		ClassId:     uint32(f.Class),
 	}
-	b := make([]byte, sizeofU32Sel, sizeofU32Sel+len(keys)*sizeofU32Key)
-	b[0], b[2] = u32Terminal, byte(len(keys))
-	for _, k := range keys {
-		b = binary.BigEndian.AppendUint32(b, k.Mask)
-		b = binary.BigEndian.AppendUint32(b, k.Value)
-		b = binary.NativeEndian.AppendUint32(b, uint32(k.Offset))
-		b = append(b, 0, 0, 0, 0)
+	if len(f.Keys) > 0 { // none: the library sends a key that matches everything
+		u32.Sel = &netlink.TcU32Sel{Flags: netlink.TC_U32_TERMINAL}
 	}
-	return b
-}
-
-func (f Filter) action(ae *netlink.Encoder) {
-	ae.String(actKind, "mirred")
-	ae.Nested(actOptions, func(ae *netlink.Encoder) {
-		ae.Bytes(mirredParms, u32s(0, 0, actStolen, 0, 0, redirectEgress, uint32(f.Redirect)))
-	})
-}
-
-// network16 is n with its bytes in the order of the network, as a number.
-func network16(n uint16) uint16 {
-	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, n))
+	for _, k := range f.Keys {
+		u32.Sel.Keys = append(u32.Sel.Keys, netlink.TcU32Key{Mask: k.Mask, Val: k.Value, Off: k.Offset})
+	}
+	if f.Redirect != 0 {
+		u32.Actions = []netlink.Action{netlink.NewMirredAction(f.Redirect)}
+	}
+	return change("add "+f.String()+" to "+l.Name, func(c *Conn) error { return c.lib.FilterAdd(u32) })
 }
 
 // Filters lists the u32 filters of a qdisc of the link.
 func (c *Conn) Filters(l Link, parent Handle) ([]Filter, error) {
-	step := fmt.Sprintf("list filters of %s %s", l.Name, parent)
-	msgs, err := c.dump(step, unix.RTM_GETTFILTER, tcHeader(l.Index, 0, parent, 0))
-	if err != nil {
-		return nil, err
-	}
-	var filters []Filter
-	for _, m := range msgs {
-		header, ad, err := decodeTC(m.Body)
-		if err != nil {
-			return nil, wrap(step, err)
-		}
-		f := Filter{Parent: header.parent, Priority: uint16(header.info >> 16), Protocol: network16(uint16(header.info))}
-		kind, selects := "", false
-		for ad.Next() {
-			switch {
-			case ad.Kind() == unix.TCA_KIND:
-				kind = ad.String()
-			case ad.Kind() == unix.TCA_OPTIONS && kind == "u32":
-				ad.Nested(func(ad *netlink.Decoder) { selects = f.decode(ad) })
+	return ask(c, fmt.Sprintf("list filters of %s %s", l.Name, parent), func() (filters []Filter, err error) {
+		list, err := c.lib.FilterList(l.device(), uint32(parent))
+		for _, found := range list {
+			if u32, ok := found.(*netlink.U32); ok {
+				filters = append(filters, describeFilter(u32))
 			}
 		}
-		if err := ad.Err(); err != nil {
-			return nil, wrap(step, err)
-		}
-		if selects { // the others are the tables that the kernel keeps filters in
-			filters = append(filters, f)
-		}
-	}
-	return filters, nil
+		return filters, err
+	})
 }
 
-// decode reads the options of a u32 filter, and says whether they select anything.
-func (f *Filter) decode(ad *netlink.Decoder) (selects bool) {
-	for ad.Next() {
-		switch ad.Kind() {
-		case u32ClassID:
-			f.Class = Handle(ad.Uint32())
-		case u32Sel:
-			f.Keys, selects = decodeKeys(ad.Bytes()), true
-		case u32Act:
-			ad.Nested(f.decodeActions)
+// describeFilter returns a filter of the library's as a Filter. Redirect is that of the
+// first redirection; the kernel never reaches an action behind it.
+func describeFilter(u32 *netlink.U32) Filter {
+	f := Filter{
+		Parent: Handle(u32.Parent), Priority: u32.Priority, Protocol: u32.Protocol, Class: Handle(u32.ClassId),
+	}
+	for _, k := range u32.Sel.Keys {
+		if key := (Key{Value: k.Val, Mask: k.Mask, Offset: k.Off}); key != (Key{}) {
+			f.Keys = append(f.Keys, key)
 		}
 	}
-	return selects
-}
-
-func decodeKeys(b []byte) []Key {
-	var keys []Key
-	for at := sizeofU32Sel; at+sizeofU32Key <= len(b); at += sizeofU32Key {
-		k := Key{
-			Mask:   binary.BigEndian.Uint32(b[at:]),
-			Value:  binary.BigEndian.Uint32(b[at+4:]),
-			Offset: int32(word(b, at+8)),
-		}
-		if k != (Key{}) {
-			keys = append(keys, k)
+	for _, a := range u32.Actions {
+		if mirred, ok := a.(*netlink.MirredAction); ok && mirred.MirredAction == netlink.TCA_EGRESS_REDIR && f.Redirect == 0 {
+			f.Redirect = mirred.Ifindex
 		}
 	}
-	return keys
-}
-
-// decodeActions finds the first redirection; what stands after it is never reached.
-func (f *Filter) decodeActions(ad *netlink.Decoder) {
-	for ad.Next() {
-		kind := ""
-		ad.Nested(func(ad *netlink.Decoder) {
-			for ad.Next() {
-				switch {
-				case ad.Kind() == actKind:
-					kind = ad.String()
-				case ad.Kind() == actOptions && kind == "mirred" && f.Redirect == 0:
-					ad.Nested(f.decodeMirred)
-				}
-			}
-		})
-	}
-}
-
-func (f *Filter) decodeMirred(ad *netlink.Decoder) {
-	for ad.Next() {
-		if b := ad.Bytes(); ad.Kind() == mirredParms && word(b, 20) == redirectEgress {
-			f.Redirect = int(int32(word(b, sizeofMirred-4)))
-		}
-	}
+	return f
 }

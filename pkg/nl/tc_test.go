@@ -159,4 +159,15 @@ var _ = Describe("traffic control", Label(nstest.Kernel), func() {
 		_, err = node.VethPeer(ifb, pod)
 		Expect(err).To(MatchError(fs.ErrNotExist))
 	})
+
+	It("does not look elsewhere for the other end of a pair that is in one namespace", func() {
+		lone := connect(nstest.New(GinkgoTB()), tracer)
+		inner, _, err := lone.AddVeth(&u, nl.Veth{Name: "in0", Peer: "in1", PeerIn: lone})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(lone.VethPeer(inner, lone)).To(HaveField("Name", "in1"))
+		// No link leads from one of the two to the other, so neither has a number for it.
+		_, err = lone.VethPeer(inner, node)
+		Expect(err).To(MatchError(fs.ErrNotExist))
+		Expect(err).To(MatchError(ContainSubstring("find the other end of in0")))
+	})
 })

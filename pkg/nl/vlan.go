@@ -1,12 +1,11 @@
 package nl
 
 import (
-	"encoding/binary"
 	"fmt"
 	"strconv"
 	"strings"
 
-	"github.com/plumb-cni/plumb/pkg/netlink"
+	rawnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
@@ -30,40 +29,27 @@ func (v VLAN) text(ids string) string {
 	return s
 }
 
-const (
-	// Flags of struct bridge_vlan_info (linux/if_bridge.h).
-	vlanPVID       = 1 << 1
-	vlanUntagged   = 1 << 2
-	vlanRangeBegin = 1 << 3
-	vlanRangeEnd   = 1 << 4
-	// Attributes of IFLA_AF_SPEC for AF_BRIDGE.
-	iflaBridgeVLANInfo = 2
-	// RTEXT_FILTER_BRVLAN_COMPRESSED: in ranges. One by one, each port of the node that is
-	// in all VLANs would add 32 KiB to the dump.
-	extBridgeVLANRanges = 1 << 2
-)
-
 // AddVLANs puts a bridge port in VLANs.
 func (l Link) AddVLANs(vlans ...VLAN) Change {
-	return l.vlans("add port "+l.Name+" to "+vlanText(vlans), unix.RTM_SETLINK, vlans)
+	return change("add port "+l.Name+" to "+vlanText(vlans), func(c *Conn) error {
+		for _, r := range vlanRanges(vlans) {
+			last := uint16(r.last)
+			if r.last == r.ID {
+				last = 0 // the library's way to say that it is no range
+			}
+			if err := c.lib.BridgeVlanAddRange(l.device(), uint16(r.ID), last, r.PVID, r.Untagged, false, false); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // DelVLAN takes a bridge port out of a VLAN.
 func (l Link) DelVLAN(id int) Change {
-	return l.vlans(fmt.Sprintf("take port %s out of vlan %d", l.Name, id), unix.RTM_DELLINK, []VLAN{{ID: id}})
-}
-
-func (l Link) vlans(step string, kind uint16, vlans []VLAN) Change {
-	header := linkHeader(l.Index, 0, 0)
-	header[0] = unix.AF_BRIDGE
-	body, err := linkBody(header, func(ae *netlink.Encoder) {
-		ae.Nested(unix.IFLA_AF_SPEC, func(ae *netlink.Encoder) {
-			for _, r := range vlanRanges(vlans) {
-				r.encode(ae)
-			}
-		})
+	return change(fmt.Sprintf("take port %s out of vlan %d", l.Name, id), func(c *Conn) error {
+		return c.lib.BridgeVlanDel(l.device(), uint16(id), false, false, false, false)
 	})
-	return change(step, kind, body, err)
 }
 
 // A vlanRange is a VLAN, or several with consecutive numbers and the same flags.
@@ -101,81 +87,61 @@ func vlanText(vlans []VLAN) string {
 	return strings.Join(text, ", ")
 }
 
-func (r vlanRange) encode(ae *netlink.Encoder) {
-	if r.last == r.ID {
-		ae.Bytes(iflaBridgeVLANInfo, r.info(r.ID, 0))
-		return
-	}
-	ae.Bytes(iflaBridgeVLANInfo, r.info(r.ID, vlanRangeBegin))
-	ae.Bytes(iflaBridgeVLANInfo, r.info(r.last, vlanRangeEnd))
-}
-
-// info is struct bridge_vlan_info, for the VLAN of that number.
-func (v VLAN) info(id int, flags uint16) []byte {
-	if v.PVID {
-		flags |= vlanPVID
-	}
-	if v.Untagged {
-		flags |= vlanUntagged
-	}
-	b := binary.NativeEndian.AppendUint16(nil, flags)
-	return binary.NativeEndian.AppendUint16(b, uint16(id))
-}
-
-// VLANs lists the VLANs of a bridge port. The kernel has no narrower question than
-// for all ports, so this is for CHECK, not for ADD.
+// VLANs lists the VLANs of a bridge port. The kernel has no narrower request than for
+// all ports of the namespace, so this is for CHECK, not for ADD.
 func (c *Conn) VLANs(l Link) ([]VLAN, error) {
-	step := "list VLANs of port " + l.Name
-	header := linkHeader(0, 0, 0)
-	header[0] = unix.AF_BRIDGE
-	body, err := linkBody(header, func(ae *netlink.Encoder) { ae.Uint32(unix.IFLA_EXT_MASK, extBridgeVLANRanges) })
-	if err != nil {
-		return nil, wrap(step, err)
-	}
-	msgs, err := c.dump(step, unix.RTM_GETLINK, body)
+	return ask(c, "list VLANs of port "+l.Name, func() (vlans []VLAN, err error) {
+		msgs, err := c.execute(vlanList(), unix.RTM_NEWLINK)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range msgs {
+			if int(rawnl.DeserializeIfInfomsg(m).Index) != l.Index {
+				continue
+			}
+			found, err := decodeVLANs(m)
+			if err != nil {
+				return nil, err
+			}
+			vlans = append(vlans, found...)
+		}
+		return vlans, nil
+	})
+}
+
+// vlanList is a request for the VLANs of all ports, as ranges. The library's
+// BridgeVlanList asks for each VLAN by itself: a port that is in all of them does not
+// fit in a message of 32 KiB, and the list fails.
+func vlanList() *rawnl.NetlinkRequest {
+	req := rawnl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
+	req.AddData(rawnl.NewIfInfomsg(unix.AF_BRIDGE))
+	req.AddData(rawnl.NewRtAttr(unix.IFLA_EXT_MASK, rawnl.Uint32Attr(rawnl.RTEXT_FILTER_BRVLAN_COMPRESSED)))
+	return req
+}
+
+// decodeVLANs reads the VLANs in an RTM_NEWLINK of AF_BRIDGE.
+func decodeVLANs(m []byte) ([]VLAN, error) {
+	attrs, err := attributes(m[unix.SizeofIfInfomsg:])
 	if err != nil {
 		return nil, err
 	}
+	infos, err := rawnl.ParseRouteAttr(attrs[unix.IFLA_AF_SPEC])
 	var vlans []VLAN
-	for _, m := range msgs {
-		if len(m.Body) < unix.SizeofIfInfomsg || int(int32(binary.NativeEndian.Uint32(m.Body[4:]))) != l.Index {
+	first := 0
+	for _, a := range infos {
+		if a.Attr.Type != rawnl.IFLA_BRIDGE_VLAN_INFO || len(a.Value) != rawnl.SizeofBridgeVlanInfo {
 			continue
 		}
-		found, err := decodeVLANs(m.Body[unix.SizeofIfInfomsg:])
-		if err != nil {
-			return nil, wrap(step, err)
+		info := rawnl.DeserializeBridgeVlanInfo(a.Value)
+		if info.Flags&rawnl.BRIDGE_VLAN_INFO_RANGE_END == 0 {
+			first = int(info.Vid)
 		}
-		vlans = append(vlans, found...)
-	}
-	return vlans, nil
-}
-
-func decodeVLANs(attrs []byte) ([]VLAN, error) {
-	var vlans []VLAN
-	ad := netlink.Decode(attrs, binary.NativeEndian)
-	for ad.Next() {
-		if ad.Kind() != unix.IFLA_AF_SPEC {
+		if info.Flags&rawnl.BRIDGE_VLAN_INFO_RANGE_BEGIN != 0 {
 			continue
 		}
-		ad.Nested(func(ad *netlink.Decoder) {
-			first := 0
-			for ad.Next() {
-				b := ad.Bytes()
-				if ad.Kind() != iflaBridgeVLANInfo || len(b) != 4 {
-					continue
-				}
-				flags, id := binary.NativeEndian.Uint16(b), int(binary.NativeEndian.Uint16(b[2:]))
-				if flags&vlanRangeEnd == 0 {
-					first = id
-				}
-				if flags&vlanRangeBegin != 0 {
-					continue
-				}
-				for ; first <= id; first++ {
-					vlans = append(vlans, VLAN{ID: first, PVID: flags&vlanPVID != 0, Untagged: flags&vlanUntagged != 0})
-				}
-			}
-		})
+		for ; first <= int(info.Vid); first++ {
+			vlans = append(vlans, VLAN{ID: first, PVID: info.PortVID(), Untagged: info.EngressUntag()})
+		}
 	}
-	return vlans, ad.Err()
+	return vlans, err
 }

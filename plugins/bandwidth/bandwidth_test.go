@@ -236,7 +236,7 @@ var _ = Describe("bandwidth", func() {
 		Entry("a container that is gone", func(c *nstest.Call) {
 			w.pod.Remove(GinkgoTB())
 			// The kernel takes a namespace apart, and the pair with it, some time later.
-			Eventually(func() string { return w.node.Must(GinkgoTB(), "ip", "-br", "link") }, "10s").ShouldNot(ContainSubstring("veth0"))
+			Eventually(func() string { return w.node.Must(GinkgoTB(), "ip", "-br", "link") }).ShouldNot(ContainSubstring("veth0"))
 		}),
 		Entry("a container without the interface", func(c *nstest.Call) {
 			w.pod.Must(GinkgoTB(), "ip", "link", "del", "eth0")

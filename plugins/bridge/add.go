@@ -74,7 +74,9 @@ func (a *attachment) connectNewPair() (*types.Result, error) {
 	if a.bridge, err = ensureBridge(a.node, a.conf); err != nil {
 		return nil, err
 	}
-	a.warnOfSTPAndMTU()
+	if err := a.warnOfSTPAndMTU(); err != nil {
+		return nil, err
+	}
 	a.host, a.eth, err = attach.AddVeth(&a.r.Undo, attach.Pair{
 		Node: a.node, Pod: a.pod, Owner: a.r.Attachment(), MAC: a.conf.mac, MTU: a.conf.mtu,
 	})

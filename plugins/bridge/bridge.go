@@ -162,14 +162,19 @@ const defaultUntagged = 1 // VLAN
 
 // warnOfSTPAndMTU warns of a bridge that runs the spanning tree protocol, and of one whose
 // MTU is smaller than the configured one.
-func (a *attachment) warnOfSTPAndMTU() {
-	if a.bridge.Bridge.STP {
+func (a *attachment) warnOfSTPAndMTU() error {
+	stp, err := a.node.RunsSTP(a.bridge)
+	if err != nil {
+		return err
+	}
+	if stp {
 		a.r.Warn("bridge %[1]s runs STP: the container cannot send or receive until its port forwards, after twice the forward delay of the bridge; "+
 			"\"ip link set %[1]s type bridge stp_state 0\" turns STP off", a.bridge.Name)
 	}
 	if a.conf.mtu > a.bridge.MTU {
 		a.r.Warn("mtu %d is larger than %d, the mtu of bridge %s: larger packets do not reach the gateway and the other ports", a.conf.mtu, a.bridge.MTU, a.bridge.Name)
 	}
+	return nil
 }
 
 // warnOfOverlap warns if another interface of the node has an address in the container's

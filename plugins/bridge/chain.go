@@ -22,7 +22,9 @@ func (a *attachment) connectExisting(prev *types.Result, name string) (*types.Re
 	if a.bridge, err = ensureBridge(a.node, a.conf); err != nil {
 		return nil, err
 	}
-	a.warnOfSTPAndMTU()
+	if err := a.warnOfSTPAndMTU(); err != nil {
+		return nil, err
+	}
 	if a.host.Master != 0 && a.host.Master != a.bridge.Index {
 		return nil, types.Errorf(types.CodeConfig, "interface %q already has a master, so that it cannot be a port of %s", a.host.Name, a.bridge.Name)
 	}

@@ -125,11 +125,15 @@ func (c *checker) diffPort(host, br nl.Link) error {
 	if !host.Up {
 		errs = append(errs, fmt.Errorf("port %s is down", host.Name))
 	}
-	if host.Port.Hairpin != c.conf.port.Hairpin {
-		errs = append(errs, fmt.Errorf("port %s has hairpin %t, not %t", host.Name, host.Port.Hairpin, c.conf.port.Hairpin))
+	have, err := c.node.Port(host)
+	if err != nil {
+		return err
 	}
-	if host.Port.Isolated != c.conf.port.Isolated {
-		errs = append(errs, fmt.Errorf("port %s has isolated %t, not %t", host.Name, host.Port.Isolated, c.conf.port.Isolated))
+	if have.Hairpin != c.conf.port.Hairpin {
+		errs = append(errs, fmt.Errorf("port %s has hairpin %t, not %t", host.Name, have.Hairpin, c.conf.port.Hairpin))
+	}
+	if have.Isolated != c.conf.port.Isolated {
+		errs = append(errs, fmt.Errorf("port %s has isolated %t, not %t", host.Name, have.Isolated, c.conf.port.Isolated))
 	}
 	return errors.Join(append(errs, c.diffVLANs(host, br))...)
 }

@@ -3,33 +3,36 @@ package main
 import (
 	"encoding/binary"
 	"errors"
+	"hash/fnv"
 	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/file"
 	"golang.org/x/sys/unix"
 )
 
-// The file of releases has a record a release: the address and the time since
-// boot. The first record has the hash of the boot that the times are of. It is
-// appended to before a reservation is removed, so that no crash makes an address
+// The file of releases has a record per release: the address and the time since
+// boot. The first record has the hash of the boot that the times are of. A record is
+// appended before its reservation is removed, so that no crash makes an address
 // free too early.
 const (
+	releasesName   = "releases"
 	releaseSize    = 24
 	releaseCompact = 64 << 10 // bytes from which on old records are dropped
 )
 
-// noteRelease writes down that ip is released now.
-func (se *session) noteRelease(ip netip.Addr) error {
+func (s store) releases() string { return filepath.Join(s.side, releasesName) }
+
+// recordRelease writes down that ip is released now.
+func (se *session) recordRelease(ip netip.Addr) error {
 	if se.cooldown == 0 {
 		return nil
 	}
 	path := se.releases()
-	text, err := file.Read(file.Here, path, 0)
-	if errors.Is(err, fs.ErrNotExist) {
+	text, _, err := here.read(path)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errSpecial) {
 		err = os.MkdirAll(filepath.Dir(path), 0o700)
 	}
 	if err != nil {
@@ -42,22 +45,22 @@ func (se *session) noteRelease(ip netip.Addr) error {
 	if len(text) >= releaseCompact {
 		return replace(path, append(se.compact(text), record...))
 	}
-	fd, err := file.Open(file.Here, path, unix.O_WRONLY, 0)
+	f, err := here.open(path, unix.O_WRONLY|unix.O_NOFOLLOW)
 	if err != nil {
 		return err
 	}
-	err = file.WriteAt(fd, record, int64(len(text)-len(text)%releaseSize))
-	return errors.Join(err, unix.Close(fd))
+	_, err = f.WriteAt(record, int64(len(text)-len(text)%releaseSize))
+	return errors.Join(err, f.Close())
 }
 
 // replace puts a whole new file in the place of path.
 func replace(path string, content []byte) error {
-	err := writeNew(path+".new", content)
-	if err == nil {
-		err = os.Rename(path+".new", path)
-	}
+	err := here.writeNew(path+".new", content)
 	if err != nil {
-		_ = os.Remove(path + ".new") // a disk may be full
+		return err
+	}
+	if err = os.Rename(path+".new", path); err != nil {
+		_ = here.remove(path + ".new") // a disk may be full
 	}
 	return err
 }
@@ -68,7 +71,9 @@ func releaseRecord(ip netip.Addr, at time.Duration) []byte {
 }
 
 func (se *session) bootRecord() []byte {
-	return append(binary.LittleEndian.AppendUint64(nil, owner{containerID: se.boot}.hash()), "plumb releases 1"...)
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(se.boot))
+	return append(binary.LittleEndian.AppendUint64(nil, h.Sum64()), "plumb releases 1"...)
 }
 
 // compact drops the records that are over.
@@ -103,6 +108,6 @@ func (se *session) cooling() map[netip.Addr]time.Duration {
 		return nil
 	}
 	// A file that cannot be read is no reason to give nobody an address.
-	text, _ := file.Read(file.Here, se.releases(), 0)
+	text, _, _ := here.read(se.releases())
 	return se.released(text)
 }

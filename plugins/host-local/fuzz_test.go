@@ -2,107 +2,32 @@ package main
 
 import (
 	"encoding/binary"
-	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 )
 
-// FuzzIndex: an index whose checksums are right and whose content is anything, which is
-// more than a crash can make, ends no call in a panic or a loop, and gives no address
-// that is not asked for.
-func FuzzIndex(f *testing.F) {
-	whole := newIndex([]entry{{owner: 7, addr: ip("10.1.2.2"), ino: 1, mtime: 2}, {owner: 7, addr: ip("fd00::2")}})
-	f.Add(uint8(1), uint8(1), whole.pages[1].data[4:], whole.pages[2].data[4:], uint64(7))
-	full := newIndex(nil) // but for the last address of the run, and one behind it
-	for a := ip("10.1.2.0"); a != ip("10.1.9.255"); a = a.Next() {
-		full.add(entry{owner: 8, addr: a})
-	}
-	f.Add(uint8(1), uint8(1), full.pages[1].data[4:], full.pages[full.head.Owners+1].data[4:], uint64(8))
-	f.Add(uint8(3), uint8(2), []byte{0xff, 0xff, 1}, []byte{5, 0, 1}, uint64(0))
-	f.Add(uint8(1), uint8(1), []byte{byte(entryRoom), 0, 1}, []byte{byte(blockRoom)}, uint64(1))
-	f.Fuzz(func(t *testing.T, owners, blocks uint8, ownerPage, blockPage []byte, who uint64) {
-		owners, blocks = owners%5, blocks%5 // more are not more ways
-		path := filepath.Join(t.TempDir(), "index")
-		file := make([]byte, pageSize)
-		for n := range uint32(owners) + uint32(blocks) {
-			p := &page{}
-			content := ownerPage
-			if n >= uint32(owners) {
-				content = blockPage
-			}
-			copy(p.data[4:], content)
-			p.seal(n + 1)
-			file = append(file, p.data[:]...)
-		}
-		if err := os.WriteFile(path, file, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		x := openedAs(t, path, header{Owners: uint32(owners), Blocks: uint32(blocks)})
-		if x == nil {
+// FuzzRecords: an attachment's file that is taken has the records that are written to it,
+// and no address that could not be the name of a reservation.
+func FuzzRecords(f *testing.F) {
+	f.Add("10.1.2.2 1 2\nfd00::2 18446744073709551615 -1\n")
+	f.Add("10.1.2.2 1 2")
+	f.Add("\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		records, err := parseRecords([]byte(text))
+		if err != nil {
 			return
 		}
-		defer func() { x.close() }()
-		r := run{ip("10.1.2.0"), ip("10.1.9.255")}
-		if got, found, err := x.free(r); found {
-			b, berr := x.block(got)
-			if taken := b.bits != nil && b.bits[b.at/8]&(1<<(b.at%8)) != 0; err != nil || berr != nil || !r.contains(got) || taken {
-				t.Errorf("%s is free in %s: %v, %v", got, r, err, berr)
+		again, err := parseRecords(recordsText(records))
+		if err != nil || len(records) == 0 || !slices.Equal(again, records) {
+			t.Errorf("%q: %v, then %v, %v", text, records, again, err)
+		}
+		for _, r := range records {
+			if _, ok := parseName(r.addr.String()); !ok {
+				t.Errorf("%q has the address %s", text, r.addr)
 			}
-		}
-		held, _ := x.of(who)
-		for _, a := range held {
-			x.remove(who, a)
-		}
-		n := 0
-		for range x.entries() {
-			n++
-		}
-		if n > entryRoom*int(owners) {
-			t.Errorf("%d entries on %d pages", n, owners)
-		}
-		x.add(entry{owner: who, addr: ip("10.1.3.3")})
-		_ = x.write(path)
-	})
-}
-
-// openedAs is the index at path under that header; nil: it is refused.
-func openedAs(t *testing.T, path string, h header) *index {
-	t.Helper()
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := (&index{fd: int(f.Fd()), head: h}).writeHeader(); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
-	x, err := openIndex(path)
-	if err != nil {
-		return nil
-	}
-	return x
-}
-
-// FuzzIndexHeader: no header makes a panic; one that is taken has what is divided by.
-func FuzzIndexHeader(f *testing.F) {
-	f.Add([]byte(indexMagic))
-	f.Add(make([]byte, 2*pageSize))
-	f.Fuzz(func(t *testing.T, text []byte) {
-		path := filepath.Join(t.TempDir(), "index")
-		if err := os.WriteFile(path, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if x, err := openIndex(path); err == nil {
-			if x.head.Owners == 0 || x.head.Blocks == 0 {
-				t.Errorf("%+v", x.head)
-			}
-			_, _ = x.of(1)
-			_, _, _ = x.free(run{ip("10.0.0.0"), ip("10.0.0.255")})
-			x.close()
 		}
 	})
 }

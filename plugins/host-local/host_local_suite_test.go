@@ -42,7 +42,7 @@ type bed struct {
 
 func newBed() *bed {
 	dir := GinkgoT().TempDir()
-	b := &bed{dataDir: filepath.Join(dir, "networks"), bootID: filepath.Join(dir, "boot_id"), clock: time.Hour, wait: 10 * time.Second}
+	b := &bed{dataDir: filepath.Join(dir, "networks"), bootID: filepath.Join(dir, "boot_id"), clock: time.Hour, wait: time.Minute}
 	b.boot("6f1e8a52-0000-4000-8000-000000000001")
 	return b
 }

@@ -19,12 +19,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var _ = Describe("the index", func() {
+// files is the folder of the attachments' files.
+func (b *bed) files() string {
+	GinkgoHelper()
+	all, err := filepath.Glob(filepath.Join(b.dataDir, ".plumb", "net", "*.*"))
+	Expect(err).NotTo(HaveOccurred())
+	Expect(all).To(HaveLen(1))
+	return all[0]
+}
+
+func (b *bed) fileOf(id string) string {
+	GinkgoHelper()
+	return filepath.Join(b.files(), owner{id, "eth0"}.fileName())
+}
+
+var _ = Describe("the attachments' files", func() {
 	var b *bed
 	BeforeEach(func() { b = newBed() })
-	index := func() string { return filepath.Join(b.dataDir, ".plumb", "net", "index") }
 
-	It("spares every verb the reading of the pool", func() {
+	It("spare every verb the reading of the pool", func() {
 		b.add("c1", try{})
 		for i := range 300 {
 			b.put(fmt.Sprintf("10.1.%d.%d", 3+i/250, 2+i%250), fmt.Sprint("x", i, "\r\neth0"))
@@ -37,7 +50,7 @@ var _ = Describe("the index", func() {
 		}
 	})
 
-	It("finds the last free address of a large pool, and says when there is none, without reading it", func() {
+	It("let ADD find the last free address of a large pool, and say that there is none, without reading it", func() {
 		t := try{ipam: `"subnet": "10.1.0.0/16", "rangeEnd": "10.1.15.255", "failStatusWhenFull": true`}
 		for i := 2; i < 4096; i++ {
 			if i != 3000 {
@@ -54,7 +67,7 @@ var _ = Describe("the index", func() {
 		}
 	})
 
-	It("looks again at an exhausted large pool after a while", func() {
+	It("do not keep an exhausted large pool from being read again after a while", func() {
 		t := try{ipam: `"subnet": "10.1.0.0/16", "rangeEnd": "10.1.3.255", "failStatusWhenFull": true`}
 		for i := 2; i < 1024; i++ {
 			b.put(fmt.Sprintf("10.1.%d.%d", i>>8, i&255), fmt.Sprint("x", i, "\r\neth0"))
@@ -62,13 +75,13 @@ var _ = Describe("the index", func() {
 		b.fails("STATUS", "", t)
 		b.put("10.1.2.2", "") // in place: the folder does not change
 		b.fails("ADD", "c1", t)
-		b.clock += walkAgain + time.Second
+		b.clock += readInterval + time.Second
 		Expect(b.add("c1", t)).To(Equal("10.1.2.2/16"))
 	})
 
 	// ramfs has no multigrain timestamps, so that its times are those of the clock's
 	// ticks on every kernel.
-	DescribeTable("is not fooled by a change within the same tick of the clock", func(on func(dir string, f func())) {
+	DescribeTable("are not taken for complete after a change within the same tick of the clock", func(on func(dir string, f func())) {
 		Expect(os.MkdirAll(b.dataDir, 0o755)).To(Succeed())
 		on(b.dataDir, func() {
 			for i := range 400 {
@@ -89,7 +102,7 @@ var _ = Describe("the index", func() {
 		Entry("on ramfs", onRamfs),
 	)
 
-	It("is not fooled by a folder with its old times", func() {
+	It("are not taken for complete when somebody restored the folder's times", func() {
 		b.add("c1", try{})
 		info, err := os.Stat(b.net(""))
 		Expect(err).NotTo(HaveOccurred())
@@ -99,9 +112,9 @@ var _ = Describe("the index", func() {
 		Expect(b.reserved()).To(Equal([]string{"10.1.2.2 c1/eth0"}))
 	})
 
-	DescribeTable("is made anew when it is not right", func(spoil func(before []byte)) {
+	DescribeTable("are made anew when they are not right", func(spoil func(before []byte)) {
 		b.add("c0", try{})
-		before, err := os.ReadFile(index())
+		before, err := os.ReadFile(filepath.Join(b.files(), completeName))
 		Expect(err).NotTo(HaveOccurred())
 		b.add("c1", try{})
 		b.ok("DEL", "c0", try{})
@@ -110,40 +123,55 @@ var _ = Describe("the index", func() {
 		Expect(b.fails("ADD", "c1", try{}).Code).To(Equal(uint(codeDuplicate)))
 		Expect(b.add("c2", try{})).To(Equal("10.1.2.4/24"))
 		Expect(b.add("c3", try{args: "IP=10.1.2.2"})).To(Equal("10.1.2.2/24"))
+		b.ok("CHECK", "c3", try{})
+		Expect(b.walked()).To(BeFalse())
 		for _, id := range []string{"c1", "c2", "c3"} {
 			b.ok("DEL", id, try{})
 		}
 		Expect(b.reserved()).To(BeEmpty())
 	},
-		Entry("gone", func([]byte) { Expect(os.RemoveAll(filepath.Dir(index()))).To(Succeed()) }),
-		Entry("of another time", func(before []byte) { Expect(os.WriteFile(index(), before, 0o600)).To(Succeed()) }),
-		Entry("cut", func([]byte) { Expect(os.Truncate(index(), pageSize+100)).To(Succeed()) }),
-		Entry("empty", func([]byte) { Expect(os.Truncate(index(), 0)).To(Succeed()) }),
-		Entry("noise", func([]byte) {
-			Expect(os.WriteFile(index(), []byte(strings.Repeat("noise", 3000)), 0o600)).To(Succeed())
+		Entry("all gone", func([]byte) { Expect(os.RemoveAll(filepath.Join(b.dataDir, ".plumb"))).To(Succeed()) }),
+		Entry("the network's folder gone", func([]byte) { Expect(os.RemoveAll(filepath.Dir(b.files()))).To(Succeed()) }),
+		Entry("one gone", func([]byte) { Expect(os.Remove(b.fileOf("c1"))).To(Succeed()) }),
+		Entry("one too many", func([]byte) {
+			Expect(os.WriteFile(b.fileOf("c2"), []byte("10.1.2.3 1 1\n"), 0o600)).To(Succeed())
 		}),
-		Entry("zeros in a page", func([]byte) {
-			f, err := os.OpenFile(index(), os.O_WRONLY, 0)
+		Entry("one with another's address", func([]byte) {
+			b.add("x", try{ipam: subnet + `, "rangeStart": "10.1.2.50"`})
+			text, err := os.ReadFile(b.fileOf("x"))
 			Expect(err).NotTo(HaveOccurred())
-			_, err = f.WriteAt(make([]byte, pageSize), pageSize)
-			Expect(err).NotTo(HaveOccurred())
-			Expect(f.Close()).To(Succeed())
+			b.ok("DEL", "x", try{})
+			b.put("last_reserved_ip.0", "10.1.2.3")
+			Expect(os.WriteFile(b.fileOf("c1"), text, 0o600)).To(Succeed())
 		}),
-		Entry("pages that changed places", func([]byte) {
-			all, err := os.ReadFile(index())
-			Expect(err).NotTo(HaveOccurred())
-			one, two := slices.Clone(all[pageSize:2*pageSize]), slices.Clone(all[2*pageSize:3*pageSize])
-			copy(all[pageSize:], two)
-			copy(all[2*pageSize:], one)
-			Expect(os.WriteFile(index(), all, 0o600)).To(Succeed())
+		Entry("one empty", func([]byte) { Expect(os.Truncate(b.fileOf("c1"), 0)).To(Succeed()) }),
+		Entry("one cut", func([]byte) { Expect(os.Truncate(b.fileOf("c1"), 12)).To(Succeed()) }),
+		Entry("one of noise", func([]byte) {
+			Expect(os.WriteFile(b.fileOf("c1"), []byte(strings.Repeat("noise", 3000)), 0o600)).To(Succeed())
 		}),
-		Entry("a folder", func([]byte) {
-			Expect(os.Remove(index())).To(Succeed())
-			Expect(os.MkdirAll(filepath.Join(index(), "x"), 0o700)).To(Succeed())
+		Entry("one a folder", func([]byte) {
+			Expect(os.Remove(b.fileOf("c1"))).To(Succeed())
+			Expect(os.MkdirAll(filepath.Join(b.fileOf("c1"), "x"), 0o700)).To(Succeed())
+		}),
+		Entry("complete: gone", func([]byte) { Expect(os.Remove(filepath.Join(b.files(), completeName))).To(Succeed()) }),
+		Entry("complete: of another time", func(before []byte) {
+			Expect(os.WriteFile(filepath.Join(b.files(), completeName), before, 0o600)).To(Succeed())
+		}),
+		Entry("complete: cut", func([]byte) { Expect(os.Truncate(filepath.Join(b.files(), completeName), 90)).To(Succeed()) }),
+		Entry("complete: empty", func([]byte) { Expect(os.Truncate(filepath.Join(b.files(), completeName), 0)).To(Succeed()) }),
+		Entry("their folder a file", func([]byte) {
+			path := b.files()
+			Expect(os.RemoveAll(path)).To(Succeed())
+			Expect(os.WriteFile(path, nil, 0o600)).To(Succeed())
+		}),
+		Entry("their folder a link", func([]byte) {
+			path := b.files()
+			Expect(os.Rename(path, filepath.Join(b.dataDir, "elsewhere"))).To(Succeed())
+			Expect(os.Symlink(filepath.Join(b.dataDir, "elsewhere"), path)).To(Succeed())
 		}),
 	)
 
-	It("survives the removal of the network's folder", func() {
+	It("do not outlive the removal of the network's folder", func() {
 		b.add("c1", try{})
 		Expect(os.RemoveAll(b.net(""))).To(Succeed())
 		b.ok("DEL", "c1", try{})
@@ -187,16 +215,19 @@ var _ = Describe("a symbolic link", func() {
 		b.add("c0", try{})
 		victim := filepath.Join(GinkgoTB().TempDir(), "victim")
 		Expect(os.WriteFile(victim, []byte("precious"), 0o600)).To(Succeed())
+		at = strings.NewReplacer("FILES", "../.plumb/net/"+filepath.Base(b.files()), "C0", owner{"c0", "eth0"}.fileName(),
+			"C1", owner{"c1", "eth0"}.fileName()).Replace(at)
 		Expect(os.RemoveAll(b.net(at))).To(Succeed())
 		Expect(os.Symlink(victim, b.net(at))).To(Succeed())
-		Expect(os.RemoveAll(b.net("../.plumb/net/index"))).To(Succeed())
+		b.put("10.1.2.9", "x\r\neth0") // so that the attachments' files are written anew
 		b.add("c1", try{})
 		b.ok("DEL", "c0", try{ipam: subnet + `, "cooldown": 60`})
 		Expect(os.ReadFile(victim)).To(BeEquivalentTo("precious"))
 		Expect(b.reserved()).To(ContainElement(HaveSuffix(" c1/eth0")))
 	},
 		Entry(nil, "last_reserved_ip.0"), Entry(nil, "lock"), Entry(nil, "10.1.2.3"),
-		Entry(nil, "../.plumb/net/index.new"), Entry(nil, "../.plumb/net/releases"), Entry(nil, "../.plumb/net/releases.new"))
+		Entry(nil, "FILES"), Entry(nil, "FILES/complete"), Entry(nil, "FILES/C0"), Entry(nil, "FILES/C1"),
+		Entry(nil, "../.plumb/net/new"), Entry(nil, "../.plumb/net/releases"), Entry(nil, "../.plumb/net/releases.new"))
 })
 
 func onRamfs(dir string, f func()) { onFilesystem("ramfs", "mode=0755", dir, f) }
@@ -221,7 +252,7 @@ var _ = Describe("a reboot", func() {
 	var b *bed
 	BeforeEach(func() { b = newBed() })
 
-	It("makes stale what the index knows, at the first call of any kind", func() {
+	It("makes stale what was seen before it, at the first call of any kind", func() {
 		for n, c := range []string{"ADD", "DEL", "STATUS"} {
 			b.add("c1", try{})
 			b.put("10.1.2.99", "theirs\r\neth0")
@@ -248,7 +279,7 @@ var _ = Describe("a reboot", func() {
 		Expect(b.reserved()).To(BeEmpty())
 	})
 
-	It("keeps all when the index is gone, damaged, or the boot is not known", func() {
+	It("keeps all when the attachments' files are gone, or the boot is not known", func() {
 		b.add("c1", try{})
 		Expect(os.RemoveAll(filepath.Join(b.dataDir, ".plumb"))).To(Succeed())
 		b.boot("next")
@@ -355,7 +386,7 @@ var _ = Describe("what is no reservation", func() {
 	It("takes its address, and is neither read to its end nor removed", func() {
 		b := newBed()
 		b.put("10.1.2.2", "c1\r\neth0")
-		Expect(os.Truncate(b.net("10.1.2.2"), maxReservation+1)).To(Succeed())
+		Expect(os.Truncate(b.net("10.1.2.2"), maxContent+1)).To(Succeed())
 		Expect(unix.Mkfifo(b.net("10.1.2.3"), 0o600)).To(Succeed())
 		Expect(unix.Mknod(b.net("10.1.2.4"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 5)))).To(Succeed()) // zeros without end
 		Expect(b.add("c1", try{})).To(Equal("10.1.2.5/24"))
@@ -403,7 +434,7 @@ var _ = Describe("a reservation that cannot be read", func() {
 		Expect(f.Msg).To(ContainSubstring("open %s: permission denied", b.net("10.1.2.3")))
 	}
 
-	It("is named to whom the index says that it belongs, and to nobody else", func() {
+	It("is named to whom it belongs, and to nobody else, while the attachments' files are up to date", func() {
 		asNobodySpecial(func() {
 			for range 2 {
 				refused("CHECK", "c2", try{})
@@ -419,7 +450,7 @@ var _ = Describe("a reservation that cannot be read", func() {
 		Expect(b.reserved()).To(Equal([]string{"10.1.2.3 c2/eth0", "10.1.2.4 c3/eth0"}))
 	})
 
-	It("may be anybody's without an index, until it can be read", func() {
+	It("may be anybody's without the attachments' files, until it can be read", func() {
 		Expect(os.RemoveAll(b.net("../.plumb"))).To(Succeed())
 		asNobodySpecial(func() {
 			for range 2 {
@@ -514,7 +545,7 @@ var _ = Describe("a disk that is full", func() {
 	It("with no room for the time of a release releases all the same", func() {
 		b := newBed()
 		cool := try{ipam: subnet + `, "cooldown": 30`}
-		full(b, 8, func() { // folder, lock, cursor, reservation; 2 folders and the index beside
+		full(b, 10, func() { // folder, lock, cursor, reservation; 3 folders and 2 files beside
 			b.add("c1", cool)
 			b.fails("ADD", "c2", cool)
 			b.ok("DEL", "c1", cool)
@@ -523,7 +554,7 @@ var _ = Describe("a disk that is full", func() {
 		})
 	})
 
-	It("keeps no index that is not whole", func() {
+	It("keeps no attachments' files that are not all there", func() {
 		b := newBed()
 		Expect(os.MkdirAll(filepath.Join(b.dataDir, ".plumb"), 0o755)).To(Succeed())
 		onFilesystem("tmpfs", "nr_blocks=1", filepath.Join(b.dataDir, ".plumb"), func() {

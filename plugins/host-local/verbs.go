@@ -96,7 +96,7 @@ func (se *session) allocate(r *skel.Request, sets []rangeSet, wanted []netip.Add
 	}
 	var ips []types.IP
 	for n, set := range sets {
-		ip, err := se.take(r, turn{set: set, last: se.cursor(n), wanted: wanted[n]})
+		ip, err := se.take(r, search{set: set, last: se.cursor(n), wanted: wanted[n]})
 		if err != nil {
 			return nil, fmt.Errorf("failed to allocate for range %d: %w", n, err)
 		}
@@ -134,86 +134,99 @@ func (se *session) checkDuplicate(o owner, sets []rangeSet) error {
 	return nil
 }
 
-// A turn is what decides which address of a set is next.
-type turn struct {
+// A search is what decides which address of a set is next.
+type search struct {
 	set    rangeSet
 	last   netip.Addr // given out before; invalid: not known
 	wanted netip.Addr // invalid: any
 }
 
 // take reserves one address of the set.
-func (se *session) take(r *skel.Request, t turn) (netip.Addr, error) {
+func (se *session) take(r *skel.Request, s search) (netip.Addr, error) {
 	for {
-		ip, err := t.wanted, error(nil)
+		ip, err := s.wanted, error(nil)
 		if !ip.IsValid() {
-			ip, err = se.next(t)
+			ip, err = se.next(s)
 		}
 		if err != nil {
 			return ip, err
 		}
 		err = se.reserve(&r.Undo, ip, ownerOf(r))
 		var taken *errTaken
-		switch {
-		case !errors.As(err, &taken):
-			return ip, err
-		case t.wanted.IsValid():
-			return ip, types.Errorf(types.CodeTryAgain, "requested IP address %s is not available in range set %s: %w", ip, t.set, err)
-		case se.walked:
-			return ip, types.Errorf(types.CodeIO, "%w by somebody who passed over the lock of %s; was the folder removed meanwhile? try again", err, se.dir)
-		}
-		if err := se.rebuild(); err != nil { // the index had it free
+		if !errors.As(err, &taken) {
 			return ip, err
 		}
+		if s.wanted.IsValid() {
+			return ip, types.Errorf(types.CodeTryAgain, "requested IP address %s is not available in range set %s: %w", ip, s.set, err)
+		}
+		se.taken.add(ip) // by somebody who does not take the lock
 	}
 }
 
 const (
+	// maxTries is how many addresses are looked at one by one before the folder is listed.
+	maxTries = 64
 	// smallPool is a number of reservations that are read in no time.
 	smallPool = 512
-	// walkAgain is how long the index alone may say that a large pool is exhausted.
-	walkAgain = 30 * time.Second
+	// readInterval is how long a large pool that is exhausted is not read again.
+	readInterval = 30 * time.Second
 )
 
-// next finds the address whose turn it is. A pool that seems exhausted is looked at
-// more closely, at times: somebody may have emptied or removed a file by hand in
-// ways that the proof cannot see.
-func (se *session) next(t turn) (netip.Addr, error) {
+// next finds the first free address after the one that was given out last. When none is
+// free by the names of the reservations, those without an owner are looked for: that is
+// rare, and takes a reading of all.
+func (se *session) next(s search) (netip.Addr, error) {
 	cooling := se.cooling()
-	ip, found, err := se.free(t, cooling)
-	if !found && !se.walked && (err != nil || se.worthWalk()) {
-		if err := se.rebuild(); err != nil {
-			return ip, err
+	ip, err := se.free(s, cooling)
+	if err == nil && !ip.IsValid() && se.mayRead() {
+		if err = se.readAgain(); err == nil {
+			ip, err = se.free(s, cooling)
 		}
-		ip, found, err = se.free(t, cooling)
 	}
-	if err != nil || found {
+	if err != nil || ip.IsValid() {
 		return ip, err
 	}
-	return ip, types.Errorf(types.CodeTryAgain, "no IP addresses available in range set: %s%s", t.set, se.waiting(t.set, cooling))
+	return ip, types.Errorf(types.CodeTryAgain, "no IP addresses available in range set: %s%s", s.set, se.waiting(s.set, cooling))
 }
 
-func (se *session) worthWalk() bool {
-	since := se.host.now() - time.Duration(se.index.head.Walked)
-	return se.index.head.Owners <= smallPool/entryFill || since > walkAgain || since < 0
+// mayRead reports whether the reservations are few, or were not read for a while.
+func (se *session) mayRead() bool {
+	if se.complete || !se.listed && se.list() != nil {
+		return false
+	}
+	since := se.host.now() - se.lastRead
+	return se.names <= smallPool || since > readInterval || since < 0
 }
 
-func (se *session) free(t turn, cooling map[netip.Addr]time.Duration) (netip.Addr, bool, error) {
-	for r := range t.set.spans(t.last) {
-		for r.from.IsValid() && !r.to.Less(r.from) {
-			ip, found, err := se.index.free(r)
-			if err != nil {
-				return ip, false, err
+// free finds the first address that is neither taken nor cooling down; invalid: none. It
+// goes through no more addresses than are taken or cooling down, however large the ranges.
+func (se *session) free(s search, cooling map[netip.Addr]time.Duration) (netip.Addr, error) {
+	tries := 0
+	for r := range s.set.spans(s.last) {
+		for ip := r.from; ip.IsValid() && !r.to.Less(ip); ip = ip.Next() {
+			if _, cools := cooling[ip]; cools {
+				continue
 			}
-			if !found {
-				break
+			if tries++; tries > maxTries && !se.listed {
+				if err := se.list(); err != nil {
+					return netip.Addr{}, err
+				}
 			}
-			if _, cools := cooling[ip]; !cools {
-				return ip, true, nil
+			if se.isFree(ip) {
+				return ip, nil
 			}
-			r.from = ip.Next()
 		}
 	}
-	return netip.Addr{}, false, nil
+	return netip.Addr{}, nil
+}
+
+// isFree reports whether an address has no reservation, or one without an owner.
+func (se *session) isFree(ip netip.Addr) bool {
+	if se.listed || se.taken.has(ip) {
+		return !se.taken.has(ip)
+	}
+	h, err := se.read(ip)
+	return errors.Is(err, fs.ErrNotExist) || err == nil && h.torn
 }
 
 // waiting says how many addresses of the set will be there soon.
@@ -354,7 +367,7 @@ func (h host) available(r *skel.Request) error {
 	err = st.locked(look)
 	if errors.Is(err, fs.ErrNotExist) {
 		se := st.session()
-		se.index, se.walked = newIndex(nil), true
+		se.complete, se.listed = true, true
 		return look(se)
 	}
 	return err
@@ -364,7 +377,7 @@ func (h host) available(r *skel.Request) error {
 func (se *session) exhausted(sets []rangeSet) error {
 	var errs []error
 	for n, set := range sets {
-		if _, err := se.next(turn{set: set, last: se.cursor(n)}); err != nil {
+		if _, err := se.next(search{set: set, last: se.cursor(n)}); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", set.name(n), err))
 		}
 	}
@@ -403,7 +416,7 @@ func (h host) gc(r *skel.Request) error {
 	}
 	st := h.store(r, p)
 	return st.ignoreNoneHeld(st.locked(func(se *session) error {
-		failed, err := se.walk(func(f holding) bool { return valid[f.owner] || f.entry.owner == 0 && !f.torn })
+		failed, err := se.readAll(func(h holding) bool { return valid[h.owner] || h.owner == owner{} && !h.torn })
 		return errors.Join(failed, se.unread, err)
 	}))
 }

@@ -195,7 +195,7 @@ var _ = Describe("ADD", func() {
 			b.node.Batch(GinkgoTB(), "address replace "+nstest.NodeV6+"/64 dev uplink0 nodad")
 			nstest.ServeTCP(GinkgoTB(), pod, pod4+":80")
 			Eventually(func() error { _, err := nstest.Dial(b.outside, pod4+":80"); return err }).Should(Succeed())
-			Eventually(func() string { return in(pod, "ip -6 address show dev eth0 tentative") }, "5s").Should(BeEmpty())
+			Eventually(func() string { return in(pod, "ip -6 address show dev eth0 tentative") }).Should(BeEmpty())
 		})
 	})
 

@@ -85,7 +85,7 @@ var _ = Describe("CHECK", func() {
 		c := b.call("one", slowPod(), conf("1.0.0", onUplink+`,"optimisticDAD":true`,
 			`{"type":"static","addresses":[{"address":"`+nstest.OutsideV6+`/64"}]}`))
 		c.Config = withPrev(c.Config, run(c, "ADD").OK(GinkgoTB()))
-		Eventually(func() string { return run(c, "CHECK").Stdout }, "5s").Should(ContainSubstring("address " + nstest.OutsideV6 + "/64 of interface eth0: the address is in use on the segment"))
+		Eventually(func() string { return run(c, "CHECK").Stdout }).Should(ContainSubstring("address " + nstest.OutsideV6 + "/64 of interface eth0: the address is in use on the segment"))
 	})
 
 	It("returns the error of the IPAM plugin", func() {

@@ -302,10 +302,10 @@ func connectUDP(from *nstest.NS, addr string) net.Conn {
 	return deadlined{c}
 }
 
-// deadlined gives each answer half a second.
+// deadlined gives each answer three seconds.
 type deadlined struct{ net.Conn }
 
 func (d deadlined) Read(b []byte) (int, error) {
-	_ = d.SetReadDeadline(time.Now().Add(500 * time.Millisecond))
+	_ = d.SetReadDeadline(time.Now().Add(3 * time.Second))
 	return d.Conn.Read(b)
 }

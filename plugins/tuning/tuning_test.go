@@ -60,7 +60,7 @@ func awaitCarrier(pod *nstest.NS, names ...string) error {
 		}
 		var l nl.Link
 		if l, err = c.Link(name); err == nil {
-			err = c.AwaitRunning(l, 10*time.Second)
+			err = c.AwaitRunning(l, time.Minute)
 		}
 	}
 	return err

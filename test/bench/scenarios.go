@@ -60,7 +60,7 @@ func hostLocal() []scenario {
 	free := one(func(s *side) conf { return ipamOnly(s, 0) })
 	all := []scenario{{name: "host-local/0", verbs: withUnknown(least), chain: free}}
 	flat := aim{Own: 1.5}
-	addDel := []verb{{name: "ADD", aim: flat}, {name: "DEL", aim: flat}}
+	addDel := []verb{{name: "ADD"}, {name: "DEL", aim: flat}} // this ADD lists the folder
 	for _, n := range []int{1000, 10000, 60000} {
 		sides := []role{{name: plumb, fill: n}, {name: reference, reference: true, fill: n}, {name: empty}}
 		name, long := fmt.Sprintf("host-local/%d", n), n > 1000

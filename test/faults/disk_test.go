@@ -68,7 +68,7 @@ var _ = Describe("a disk that is full", func() {
 			}
 		})
 
-		// From nothing at all: folder, lock, index, reservation, cursor.
+		// From nothing at all: folder, lock, reservation, cursor, the attachments' files.
 		It("of "+what+": wherever in an ADD it becomes so, nothing stays", func() {
 			p := newPool()
 			p.ipam += `, "cooldown": 30`
@@ -360,7 +360,7 @@ var _ = Describe("the folder of reservations, deleted under it", func() {
 			p := newPool()
 			living := p.live(5)
 			Expect(os.RemoveAll(filepath.Join(filepath.Dir(p.dataDir), what))).To(Succeed())
-			if what == "networks/.plumb" { // the index: nothing is lost
+			if what == "networks/.plumb" { // the attachments' files: nothing is lost
 				survives("folder deleted: whole pool given, side by side", func() error { return p.whole(living) })
 				continue
 			}
@@ -389,54 +389,71 @@ func meanwhile(f func()) (stop func()) {
 	return func() { close(done); all.Wait() }
 }
 
-// spoil is what may become of an index; older is what the file once was.
-var spoil = map[string]func(path string, older []byte){
-	"deleted":        func(path string, _ []byte) { _ = os.Remove(path) },
-	"folder deleted": func(path string, _ []byte) { _ = os.RemoveAll(filepath.Dir(path)) },
-	"empty":          func(path string, _ []byte) { _ = os.Truncate(path, 0) },
-	"cut":            func(path string, _ []byte) { _ = os.Truncate(path, rand.Int64N(12288)) },
-	"stale":          func(path string, older []byte) { _ = os.WriteFile(path, older, 0o600) },
-	"stale by rename": func(path string, older []byte) {
-		if os.WriteFile(path+".old", older, 0o600) == nil {
-			_ = os.Rename(path+".old", path)
+// spoil is what may become of the folder of the attachments' files; older is what the file
+// that says that they are complete once was.
+var spoil = map[string]func(dir string, older []byte){
+	"gone":              func(dir string, _ []byte) { _ = os.RemoveAll(dir) },
+	"and all else gone": func(dir string, _ []byte) { _ = os.RemoveAll(filepath.Dir(dir)) },
+	"not complete":      func(dir string, _ []byte) { _ = os.Remove(filepath.Join(dir, "complete")) },
+	"complete as once":  func(dir string, older []byte) { _ = os.WriteFile(filepath.Join(dir, "complete"), older, 0o600) },
+	"complete as once, by rename": func(dir string, older []byte) {
+		if os.WriteFile(filepath.Join(dir, "old"), older, 0o600) == nil {
+			_ = os.Rename(filepath.Join(dir, "old"), filepath.Join(dir, "complete"))
 		}
 	},
-	"corrupted": func(path string, _ []byte) {
-		f, err := os.OpenFile(path, os.O_WRONLY, 0)
-		if err == nil {
-			_, _ = f.WriteAt([]byte{byte(rand.Uint32()), byte(rand.Uint32())}, rand.Int64N(12288))
-			_ = f.Close()
-		}
+	"empty": func(dir string, _ []byte) {
+		eachFile(dir, func(path string) { _ = os.Truncate(path, 0) })
 	},
-	"zeros": func(path string, _ []byte) { _ = os.WriteFile(path, make([]byte, 12288), 0o600) },
+	"corrupted": func(dir string, _ []byte) {
+		eachFile(dir, func(path string) {
+			f, err := os.OpenFile(path, os.O_WRONLY, 0)
+			if err == nil {
+				_, _ = f.WriteAt([]byte{byte(rand.Uint32()), byte(rand.Uint32())}, rand.Int64N(40))
+				_ = f.Close()
+			}
+		})
+	},
+	"zeros": func(dir string, _ []byte) {
+		eachFile(dir, func(path string) { _ = os.WriteFile(path, make([]byte, 40), 0o600) })
+	},
 }
 
-var _ = Describe("the index", func() {
+func eachFile(dir string, f func(path string)) {
+	files, _ := os.ReadDir(dir)
+	for _, e := range files {
+		f(filepath.Join(dir, e.Name()))
+	}
+}
+
+var _ = Describe("the attachments' files", func() {
 	for _, name := range byName(spoil) {
 		f := spoil[name]
-		It(name+" before, and again and again while a pool is given out: no address twice, none lost", func() {
+		It(name+", before, and again and again while a pool is given out: no address twice, none lost", func() {
 			p := newPool()
 			Expect(p.add("early")).Error().NotTo(HaveOccurred())
-			index := filepath.Join(p.side(), "index")
-			older, err := os.ReadFile(index)
+			dirs, err := filepath.Glob(filepath.Join(p.side(), "*.*"))
+			Expect(err).NotTo(HaveOccurred())
+			Expect(dirs).To(HaveLen(1))
+			dir := dirs[0]
+			older, err := os.ReadFile(filepath.Join(dir, "complete"))
 			Expect(err).NotTo(HaveOccurred())
 			Expect(p.do("DEL", "early")).To(Succeed())
 			living := p.live(3)
 			for range slice(10, 1) {
-				f(index, older)
-				survives("index "+name+": whole pool given, side by side", func() error { return p.whole(living) })
-				stop := meanwhile(func() { f(index, older) })
-				survives("index "+name+" while: whole pool given, side by side", func() error { return p.whole(living) })
+				f(dir, older)
+				survives("attachments' files "+name+": whole pool given, side by side", func() error { return p.whole(living) })
+				stop := meanwhile(func() { f(dir, older) })
+				survives("attachments' files "+name+" while: whole pool given, side by side", func() error { return p.whole(living) })
 				stop()
 				for id := range living {
-					survives("index "+name+": CHECK of the living", func() error { return p.do("CHECK", id) })
+					survives("attachments' files "+name+": CHECK of the living", func() error { return p.do("CHECK", id) })
 				}
 			}
 		})
 	}
 })
 
-// A loss is how much of folder and index a loss of power, or a backup, brings back.
+// A loss is how much of the folder and the attachments' files a loss of power, or a backup, brings back.
 type loss struct{ folder, side string } // "old", "new", "empty" (files without content), "gone"
 
 var _ = Describe("a loss of what was not synced", func() {
@@ -447,7 +464,7 @@ var _ = Describe("a loss of what was not synced", func() {
 				if !all() && (i+j+b)%4 != 1 {
 					continue
 				}
-				It(fmt.Sprintf("folder %s, index %s, %s: no address twice, none lost", folder, side, boot), func() {
+				It(fmt.Sprintf("folder %s, attachments' files %s, %s: no address twice, none lost", folder, side, boot), func() {
 					p := newPool()
 					m := newMachine()
 					p.bin = m.program("host-local")
@@ -458,9 +475,9 @@ var _ = Describe("a loss of what was not synced", func() {
 	}
 })
 
-// lostPower brings folder and index back as they were at different times. In the same
+// lostPower brings the folder and the attachments' files back as they were at different times. In the same
 // boot (a backup was restored) who has a reservation lives. After another boot nobody
-// does, and what the index does not know is free after a GC.
+// does, and what those files do not know is free after a GC.
 func lostPower(p *pool, m *machine, l loss, boot string) {
 	GinkgoHelper()
 	p.live(5)
@@ -526,11 +543,12 @@ func restore(dir, state, old, now string) {
 	out, err := exec.Command("cp", "-a", from, dir).CombinedOutput()
 	Expect(err).NotTo(HaveOccurred(), string(out))
 	if state == "empty" {
-		files, err := os.ReadDir(dir)
-		Expect(err).NotTo(HaveOccurred())
-		for _, f := range files {
-			Expect(os.Truncate(filepath.Join(dir, f.Name()), 0)).To(Succeed())
-		}
+		Expect(filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+			if err != nil || e.IsDir() {
+				return err
+			}
+			return os.Truncate(path, 0)
+		})).To(Succeed())
 	}
 }
 

@@ -453,7 +453,7 @@ func (s *storm) stdin(network int) io.Reader {
 }
 
 // state is the node and the folders, but for what is in the files that stay: the
-// address given out last, and the index.
+// address given out last, and the attachments' files.
 func (s *storm) state() string {
 	return nstest.Snapshot(GinkgoTB(), s.Node) + "\n" + contentless(nstest.SnapshotDir(GinkgoTB(), s.dir))
 }
@@ -464,6 +464,7 @@ func (s *storm) constants() string {
 	for _, chance := range []struct{ what, with string }{
 		{`\b[0-9a-f]{2}(:[0-9a-f]{2}){5}\b`, "MAC"},
 		{`\bfe80::[0-9a-f:]+`, "fe80::EUI"},
+		{`\.plumb/(\w+)/[0-9a-f-]+\.\d+`, ".plumb/$1/BOOT.INODE"},
 		{`\b(ifindex|link_index|link_netnsid|bridge_id|root_id)=\S+`, "$1"},
 	} {
 		state = regexp.MustCompile(chance.what).ReplaceAllString(state, chance.with)

@@ -20,7 +20,7 @@ import (
 func TestRuntimes(t *testing.T) {
 	// Runtimes and plugins write below /run and /var/lib, whatever they are told.
 	if _, err := os.Stat("/run/plumb-sandbox"); err != nil {
-		t.Fatal("run this by scripts/test-runtimes.sh: it has to be inside test/runtimes/sandbox.sh")
+		t.Fatal("run this by test/runtimes/run.sh: it has to be inside test/runtimes/sandbox.sh")
 	}
 	RegisterFailHandler(Fail)
 	RunSpecs(t, "test/runtimes")

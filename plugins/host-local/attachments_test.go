@@ -1,0 +1,160 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestLocalType(t *testing.T) {
+	for magic, want := range map[uint32]bool{
+		unix.EXT4_SUPER_MAGIC: true, unix.TMPFS_MAGIC: true, unix.OVERLAYFS_SUPER_MAGIC: true,
+		unix.NFS_SUPER_MAGIC: false, unix.FUSE_SUPER_MAGIC: false, unix.V9FS_MAGIC: false, unix.SMB2_SUPER_MAGIC: false, unix.CEPH_SUPER_MAGIC: false,
+	} {
+		if got := localType(magic); got != want {
+			t.Errorf("%x: %v", magic, got)
+		}
+	}
+}
+
+// TestAddressSet: the set has what a map would have.
+func TestAddressSet(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	set, model := addressSet{}, map[netip.Addr]bool{}
+	for range 20000 {
+		a := netip.AddrFrom4([4]byte{10, 0, byte(r.IntN(4)), byte(r.IntN(256))})
+		if r.IntN(3) == 0 {
+			a = netip.AddrFrom16([16]byte{0xfd, 1: byte(r.IntN(2)), 10: 0xff, 11: 0xff, 12: 10, 15: byte(r.IntN(256))})
+		}
+		if r.IntN(2) == 0 {
+			set.add(a)
+			model[a] = true
+		} else {
+			set.remove(a)
+			delete(model, a)
+		}
+		b := a.Next()
+		if set.has(a) != model[a] || set.has(b) != model[b] {
+			t.Fatalf("%s: %v, %s: %v", a, set.has(a), b, set.has(b))
+		}
+	}
+}
+
+// records reads an attachment's file: the addresses, one per line.
+func (b *bed) records(id string) string {
+	GinkgoHelper()
+	text, err := os.ReadFile(b.fileOf(id))
+	Expect(err).NotTo(HaveOccurred())
+	var addresses []string
+	for line := range strings.Lines(string(text)) {
+		addresses = append(addresses, strings.Fields(line)[0])
+	}
+	return strings.Join(addresses, " ")
+}
+
+var _ = Describe("the file of an attachment", func() {
+	var b *bed
+	two := try{ipam: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.3.0/30"}]]`}
+	BeforeEach(func() { b = newBed() })
+
+	It("has its addresses, from ADD to DEL", func() {
+		b.add("c1", two)
+		b.add("c2", try{})
+		Expect(b.records("c1")).To(Equal("10.1.2.2 10.1.3.2"))
+		Expect(b.records("c2")).To(Equal("10.1.2.3"))
+		b.ok("DEL", "c1", two)
+		Expect(b.fileOf("c1")).NotTo(BeAnExistingFile())
+		Expect(b.records("c2")).To(Equal("10.1.2.3"))
+	})
+
+	It("is not left by an ADD that fails", func() {
+		b.add("c1", two)
+		b.fails("ADD", "c2", two)
+		Expect(b.fileOf("c2")).NotTo(BeAnExistingFile())
+		b.ok("CHECK", "c1", two)
+		Expect(b.walked()).To(BeFalse())
+	})
+
+	It("is made for a reservation of the reference plugin, of its old form as well", func() {
+		b.add("c1", try{})
+		b.referenceAdd("10.1.2.9", "theirs")
+		b.put("10.1.2.10", "old")
+		b.ok("CHECK", "theirs", try{})
+		Expect(b.walked()).To(BeTrue())
+		for _, id := range []string{"theirs", "old", "c1"} {
+			b.ok("CHECK", id, try{})
+			Expect(b.walked()).To(BeFalse(), id)
+		}
+		Expect(b.records("theirs")).To(Equal("10.1.2.9"))
+	})
+
+	It("is removed with a reservation that the reference plugin removes", func() {
+		b.add("c1", try{})
+		b.likeReference(func() { Expect(os.Remove(b.net("10.1.2.2"))).To(Succeed()) })
+		b.ok("STATUS", "", try{})
+		Expect(b.fileOf("c1")).NotTo(BeAnExistingFile())
+	})
+
+	It("is that of the folder which is there, also while a call works on one that is gone", func() {
+		b.add("c1", try{})
+		side := filepath.Join(b.dataDir, ".plumb", "net")
+		st := store{dir: b.net(""), side: side, host: host{bootID: b.bootID, wait: b.wait, now: sinceBoot}}
+		Expect(st.locked(func(se *session) error {
+			Expect(os.Rename(b.net(""), b.net("../old"))).To(Succeed())
+			b.add("c1", try{})
+			return se.releaseAll(owner{"c1", "eth0"})
+		})).To(Succeed())
+		b.ok("CHECK", "c1", try{})
+		Expect(b.reserved()).To(Equal([]string{"10.1.2.2 c1/eth0"}))
+	})
+
+	It("replaces the index of an earlier release, and the times of releases stay", func() {
+		b.add("c1", try{})
+		b.ok("DEL", "c1", try{ipam: subnet + `, "cooldown": 60`})
+		side := filepath.Join(b.dataDir, ".plumb", "net")
+		for _, name := range []string{"index", "index.new", "new"} {
+			Expect(os.WriteFile(filepath.Join(side, name), []byte("plumbhl1"), 0o600)).To(Succeed())
+		}
+		b.referenceAdd("10.1.2.9", "c9") // or any change that the earlier release made
+		b.ok("CHECK", "c9", try{})
+		left, err := filepath.Glob(filepath.Join(side, "*"))
+		Expect(err).NotTo(HaveOccurred())
+		Expect(left).To(ConsistOf(b.files(), filepath.Join(side, "releases")))
+	})
+})
+
+var _ = Describe("a free address", func() {
+	It("is found behind many that are taken, in a range of any size", func() {
+		b := newBed()
+		wide := try{ipam: `"subnet": "fd00::/64", "exclude": ["fd00::/120"], "cooldown": 60`}
+		for i := range 2 * maxTries {
+			b.put(fmt.Sprintf("fd00::%x", 0x100+i), fmt.Sprint("x", i, "\r\neth0"))
+		}
+		Expect(b.add("c1", wide)).To(Equal(fmt.Sprintf("fd00::%x/64", 0x100+2*maxTries)))
+		b.ok("DEL", "c1", wide)
+		b.put("last_reserved_ip.0", "fd00::ffff:ffff:ffff:ffff")
+		Expect(b.add("c1", wide)).To(Equal(fmt.Sprintf("fd00::%x/64", 0x100+2*maxTries+1)), "the other one cools down")
+	})
+
+	It("is one that a file without an owner has, if it is among the next ones", func() {
+		b := newBed()
+		b.add("c1", try{})
+		for i := range 600 {
+			b.put(fmt.Sprintf("10.1.%d.%d", 3+i/250, 2+i%250), fmt.Sprint("x", i, "\r\neth0"))
+		}
+		b.put("10.1.2.3", "")
+		b.ok("STATUS", "", try{})
+		Expect(b.add("c2", try{})).To(Equal("10.1.2.3/24"))
+		Expect(b.walked()).To(BeFalse())
+		Expect(b.records("c2")).To(Equal("10.1.2.3"))
+	})
+})
