@@ -1,14 +1,14 @@
-// Package attach is what the interface plugins share: the state that a container's
-// interface should be in, described once, applied by ADD and compared by CHECK; and
-// the veth pair that is found again by the attachment it serves.
+// Package attach has what the interface plugins share. A Spec describes the state of a
+// container's interface once; ADD applies it and CHECK compares it. AddVeth, HostEnd and
+// DelVeth make, find and delete the veth pair of an attachment.
 //
-// Nothing here is undone: what is added to an interface goes with it.
+// Only AddVeth pushes an undo. Everything else that is added to an interface disappears
+// with the interface.
 package attach
 
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"slices"
 
@@ -17,37 +17,39 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A Spec is the state that one interface should be in.
+// A Spec is the state that one interface should have.
 type Spec struct {
-	Kind    string           // "veth", "macvlan"; empty: any
-	Sysctls []sysctl.Setting // written before the addresses
+	Kind    string           // "veth", "macvlan"; empty: any kind
+	Sysctls []sysctl.Setting // ADD writes them before it adds the addresses
 	Addrs   []nl.Addr
 	Routes  []nl.Route
 }
 
-// Segment says what else is on the segment that an interface is put on.
-type Segment int
+// A DADMode says whether the kernel does duplicate address detection (DAD) for the IPv6
+// addresses of an interface.
+type DADMode int
 
 const (
-	// Owned: the plugin hands out every address on it, so nobody looks for
-	// duplicates and addresses are usable at once.
-	Owned Segment = iota
-	// Shared: others are there; the kernel looks for duplicates (RFC 4862).
-	Shared
-	// SharedOptimistic: the kernel looks for duplicates, and addresses are usable
-	// meanwhile (RFC 4429).
-	SharedOptimistic
+	// DADOff: no detection, and addresses are usable at once. It is for links on which
+	// the IPAM plugin assigns every address.
+	DADOff DADMode = iota
+	// DADOn: an address is usable after the detection (RFC 4862). It is for links with
+	// hosts that the IPAM plugin does not know.
+	DADOn
+	// DADOptimistic: an address is usable during the detection (RFC 4429).
+	DADOptimistic
 )
 
-// PodSpec describes the container's interface, beyond its Baseline, for what an IPAM
-// plugin gave. Routes without a gateway go through the first gateway of their family,
-// as with the reference plugins; the same route twice is one route.
-func PodSpec(ifName string, segment Segment, ips []types.IP, routes []types.Route) Spec {
-	s := Spec{Sysctls: forIPv6(ifName, ips)}
+// PodSpec returns the Spec of the container's interface for the answer of an IPAM plugin.
+// It does not contain the PodSysctls, which Prepare writes earlier. A route without a
+// gateway uses the first gateway of its family, as with the reference plugins. A route
+// that is given twice is added once.
+func PodSpec(ifName string, dad DADMode, ips []types.IP, routes []types.Route) Spec {
+	s := Spec{Sysctls: ipv6Sysctls(ifName, ips)}
 	for _, ip := range ips {
 		a := nl.Addr{Prefix: ip.Address}
-		if ip.Address.Addr().Is6() {
-			a.NoDAD, a.Optimistic = segment == Owned, segment == SharedOptimistic
+		if is6(ip) {
+			a.NoDAD, a.Optimistic = dad == DADOff, dad == DADOptimistic
 		}
 		s.Addrs = append(s.Addrs, a)
 	}
@@ -55,9 +57,9 @@ func PodSpec(ifName string, segment Segment, ips []types.IP, routes []types.Rout
 	return s
 }
 
-// Prepare writes what has to hold before the interface comes up, and sets it up. It
-// comes as soon as the link is made, so that it is done while the IPAM plugin works:
-// to set a link up takes as long as all that its addresses ask for.
+// Prepare writes sysctls of an interface and sets it up. The plugins call it as soon as
+// the link exists, while the IPAM plugin still works: to set a link up takes as long as
+// to add all its addresses.
 func Prepare(c *nl.Conn, l nl.Link, settings ...sysctl.Setting) error {
 	if err := sysctl.Set(c.NS(), settings...); err != nil {
 		return err
@@ -65,35 +67,35 @@ func Prepare(c *nl.Conn, l nl.Link, settings ...sysctl.Setting) error {
 	return c.Apply(l.SetUp())
 }
 
-// Baseline is what Prepare writes for a container's interface, whatever its addresses
-// will be: the container never configures itself by router advertisements
-// (CVE-2020-10749 and its cousins), and tells its neighbours of its addresses
-// (Announce).
-func Baseline(ifName string, segment Segment) []sysctl.Setting {
+// PodSysctls returns the sysctls that a container's interface has whatever its addresses
+// are. The interface never configures itself by router advertisements (CVE-2020-10749),
+// and Announce makes it tell its neighbors of its addresses.
+func PodSysctls(ifName string, dad DADMode) []sysctl.Setting {
 	settings := []sysctl.Setting{{Key: sysctl.IPv4(ifName, "arp_notify"), Value: "1", Optional: true}}
 	add := func(name, value string) {
 		settings = append(settings, sysctl.Setting{Key: sysctl.IPv6(ifName, name), Value: value, Optional: true})
 	}
 	add("accept_ra", "0")
 	add("ndisc_notify", "1")
-	if segment == Owned {
+	if dad == DADOff {
 		add("accept_dad", "0")
 		return settings
 	}
 	add("accept_dad", "1")
-	// The kernel puts off the look for duplicates, too, by up to this time, which
-	// spreads the hosts of a segment that boot together (addrconf_dad_kick). Somebody
-	// waits for a container, and routers are not asked for.
+	// The kernel delays the detection by a random time up to this one, so that hosts that
+	// boot together do not send together (addrconf_dad_kick). ADD waits for the detection,
+	// and the interface sends no router solicitations.
 	add("router_solicitation_delay", "0")
-	if segment == SharedOptimistic {
+	if dad == DADOptimistic {
 		add("optimistic_dad", "1")
 	}
 	return settings
 }
 
-// forIPv6 turns IPv6 on for an interface that gets an address of it, whatever the
-// namespace's default, and has it keep its addresses when it goes down.
-func forIPv6(ifName string, ips []types.IP) []sysctl.Setting {
+// ipv6Sysctls returns the sysctls that an interface with IPv6 addresses needs: IPv6 is
+// enabled, whatever the default of the namespace is, and the interface keeps its addresses
+// when it is set down. Without an IPv6 address it returns nil.
+func ipv6Sysctls(ifName string, ips []types.IP) []sysctl.Setting {
 	if !slices.ContainsFunc(ips, is6) {
 		return nil
 	}
@@ -106,9 +108,9 @@ func forIPv6(ifName string, ips []types.IP) []sysctl.Setting {
 
 func is6(ip types.IP) bool { return ip.Address.Addr().Is6() }
 
-// Routes resolves the gateways of the routes of a result: the given one, or the first of
-// the same family among the IPs, or none. A route without a gateway is on the link, and
-// so is one whose gateway is unspecified (0.0.0.0, ::).
+// Routes returns the routes of a result, each with its gateway: the given one, or the
+// first gateway of the same family among the IPs. If there is none, or if the given one is
+// unspecified (0.0.0.0, ::), the destination is on the link.
 func Routes(ips []types.IP, routes []types.Route) []nl.Route {
 	var out []nl.Route
 	for _, r := range routes {
@@ -133,7 +135,7 @@ func Routes(ips []types.IP, routes []types.Route) []nl.Route {
 	return out
 }
 
-// FirstGateway is the first gateway of the destination's family; zero: there is none.
+// FirstGateway returns the first gateway of the destination's family, or the zero Addr.
 func FirstGateway(ips []types.IP, dst netip.Prefix) netip.Addr {
 	for _, ip := range ips {
 		if ip.Gateway.IsValid() && !ip.Gateway.IsUnspecified() && ip.Gateway.Is4() == dst.Addr().Is4() {
@@ -143,8 +145,7 @@ func FirstGateway(ips []types.IP, dst netip.Prefix) netip.Addr {
 	return netip.Addr{}
 }
 
-// IPsOf lists the IPs of the container's interface, as far as prev tells, which may
-// be nil.
+// IPsOf returns the IPs that prev has for the container's interface. prev may be nil.
 func IPsOf(prev *types.Result, ifName string) []types.IP {
 	if prev == nil {
 		return nil
@@ -153,7 +154,7 @@ func IPsOf(prev *types.Result, ifName string) []types.IP {
 	return prev.Of(index)
 }
 
-// Prefixes lists the addresses of IPs.
+// Prefixes returns the addresses of IPs, with their prefix lengths.
 func Prefixes(ips []types.IP) []netip.Prefix {
 	out := make([]netip.Prefix, 0, len(ips))
 	for _, ip := range ips {
@@ -162,9 +163,10 @@ func Prefixes(ips []types.IP) []netip.Prefix {
 	return out
 }
 
-// Apply brings the interface into the state. Routes need it up.
+// Apply writes the sysctls, adds the addresses, sets the interface up, and then adds the
+// routes, for which the kernel needs an interface that is up.
 func Apply(c *nl.Conn, l nl.Link, s Spec) error {
-	if err := roomForIPv6(l, s.Addrs); err != nil {
+	if err := checkMTUForIPv6(l, s.Addrs); err != nil {
 		return err
 	}
 	if err := sysctl.Set(c.NS(), s.Sysctls...); err != nil {
@@ -181,38 +183,15 @@ func Apply(c *nl.Conn, l nl.Link, s Spec) error {
 	return explainGateway(l, s, ExplainIPv6Off(c, l.Name, c.Apply(changes...)))
 }
 
-// minMTUv6 is the least MTU at which the kernel keeps IPv6 on an interface (RFC 8200,
-// section 5).
-const minMTUv6 = 1280
-
-func roomForIPv6(l nl.Link, addrs []nl.Addr) error {
-	if l.MTU == 0 || l.MTU >= minMTUv6 {
-		return nil
-	}
-	for _, a := range addrs {
-		if a.Prefix.Addr().Is6() {
-			return types.Errorf(types.CodeConfig, "mtu %d of %s is too small for address %s: IPv6 needs %d (RFC 8200)", l.MTU, l.Name, a.Prefix, minMTUv6)
-		}
-	}
-	return nil
-}
-
-func explainIPv6(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return types.Errorf(types.CodeConfig, "the network has IPv6 addresses, but IPv6 is disabled in this kernel: %w", err)
-	}
-	return err
-}
-
-// Announce makes the interface tell its neighbours of its addresses now, by
-// gratuitous ARP and unsolicited neighbour advertisement. The kernel does so when a
-// hardware address is set, be it to what it was, under arp_notify and ndisc_notify.
+// Announce makes the interface tell its neighbors of its addresses, by gratuitous ARP and
+// unsolicited neighbor advertisements. With arp_notify and ndisc_notify the kernel sends
+// them when the hardware address is set, even to the value that it already has.
 func Announce(c *nl.Conn, l nl.Link) error { return c.Apply(l.SetMAC(l.MAC)) }
 
-// FromResult is what CHECK expects of the container's interface: the addresses and
-// routes that the chain's result says. MAC and MTU are not compared: a later plugin
-// of the chain may have set them without saying so.
-func FromResult(r *types.Result, ifName, netns string) (Spec, error) {
+// SpecFromResult returns the Spec that CHECK expects of the container's interface: the
+// addresses and routes of the chain's result. It has no MAC and no MTU, because a later
+// plugin of the chain may have set them without changing the result.
+func SpecFromResult(r *types.Result, ifName, netns string) (Spec, error) {
 	i, found := r.Container(ifName)
 	if !found {
 		return Spec{}, fmt.Errorf("prevResult has no interface %q in a sandbox", ifName)
@@ -229,8 +208,8 @@ func FromResult(r *types.Result, ifName, netns string) (Spec, error) {
 	return s, nil
 }
 
-// ReferenceMade returns the state as the reference plugins make it: they do not program
-// mtu and advmss of a route.
+// ReferenceMade returns the Spec as the reference plugins apply it: they do not program
+// the mtu and advmss of a route.
 func (s Spec) ReferenceMade() Spec {
 	s.Routes = slices.Clone(s.Routes)
 	for i := range s.Routes {
@@ -239,7 +218,8 @@ func (s Spec) ReferenceMade() Spec {
 	return s
 }
 
-// Diff is nil, or names everything in which the interface differs from the state.
+// Diff returns an error that names every difference between the interface and the Spec,
+// or nil if there is none. Additional addresses and routes are no difference.
 func Diff(c *nl.Conn, ifName string, s Spec) error {
 	l, err := c.Link(ifName)
 	if err != nil {
@@ -293,7 +273,7 @@ func diffRoutes(c *nl.Conn, l nl.Link, want []nl.Route) error {
 	return errors.Join(errs...)
 }
 
-// metrics returns the attributes of a route that its text lacks.
+// metrics returns the text of the route's attributes that Route.String leaves out.
 func metrics(r nl.Route) string {
 	s := ""
 	if r.MTU != 0 {

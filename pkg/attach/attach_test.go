@@ -29,7 +29,7 @@ func lease() []types.IP {
 	}
 }
 
-func TestRoutesTakeTheGatewayOfTheirFamilyAndStandOnce(t *testing.T) {
+func TestRoutesHaveTheGatewayOfTheirFamilyAndNoDuplicates(t *testing.T) {
 	got := attach.Routes(lease(), []types.Route{
 		{Dst: prefix("0.0.0.0/0")},
 		{Dst: prefix("0.0.0.0/0"), GW: addr("10.9.0.1")},
@@ -48,7 +48,7 @@ func TestRoutesTakeTheGatewayOfTheirFamilyAndStandOnce(t *testing.T) {
 	}
 }
 
-func TestRoutesWithoutGatewayAreOnTheLink(t *testing.T) {
+func TestARouteWithoutAGatewayIsOnTheLink(t *testing.T) {
 	ips := []types.IP{{Address: prefix("10.9.0.2/24")}}
 	got := attach.Routes(ips, []types.Route{{Dst: prefix("10.8.0.0/16")}, {Dst: prefix("fd01::/64")}})
 	if got[0].Scope != nl.ScopeLink || got[0].GW.IsValid() || got[1].Scope != nl.ScopeGlobal {
@@ -56,61 +56,61 @@ func TestRoutesWithoutGatewayAreOnTheLink(t *testing.T) {
 	}
 }
 
-func TestPodSpecKnowsTheSegment(t *testing.T) {
+func TestPodSpecAndPodSysctlsFollowTheDADMode(t *testing.T) {
 	for _, c := range []struct {
-		segment           attach.Segment
+		dad               attach.DADMode
 		noDAD, optimistic bool
 		acceptDAD         string
 	}{
-		{attach.Owned, true, false, "0"},
-		{attach.Shared, false, false, "1"},
-		{attach.SharedOptimistic, false, true, "1"},
+		{attach.DADOff, true, false, "0"},
+		{attach.DADOn, false, false, "1"},
+		{attach.DADOptimistic, false, true, "1"},
 	} {
-		s := attach.PodSpec("eth0", c.segment, lease(), nil)
+		s := attach.PodSpec("eth0", c.dad, lease(), nil)
 		if a := s.Addrs[1]; a.NoDAD != c.noDAD || a.Optimistic != c.optimistic {
-			t.Errorf("segment %d: address %+v", c.segment, a)
+			t.Errorf("DAD mode %d: address %+v", c.dad, a)
 		}
 		if a := s.Addrs[0]; a.NoDAD || a.Optimistic {
-			t.Errorf("segment %d: IPv4 address %+v", c.segment, a)
+			t.Errorf("DAD mode %d: IPv4 address %+v", c.dad, a)
 		}
-		baseline := attach.Baseline("eth0", c.segment)
+		sysctls := attach.PodSysctls("eth0", c.dad)
 		for key, value := range map[string]string{"accept_dad": c.acceptDAD, "accept_ra": "0", "ndisc_notify": "1"} {
-			if want := (sysctl.Setting{Key: sysctl.IPv6("eth0", key), Value: value, Optional: true}); !slices.Contains(baseline, want) {
-				t.Errorf("segment %d: no %+v in %+v", c.segment, want, baseline)
+			if want := (sysctl.Setting{Key: sysctl.IPv6("eth0", key), Value: value, Optional: true}); !slices.Contains(sysctls, want) {
+				t.Errorf("DAD mode %d: no %+v in %+v", c.dad, want, sysctls)
 			}
 		}
 	}
-	only4 := attach.PodSpec("eth0", attach.Owned, lease()[:1], nil)
+	only4 := attach.PodSpec("eth0", attach.DADOff, lease()[:1], nil)
 	if len(only4.Sysctls) != 0 {
 		t.Errorf("a container without an IPv6 address gets %+v", only4.Sysctls)
 	}
 }
 
-func TestAliasFitsWhateverTheNames(t *testing.T) {
+func TestLinkAliasIsShortEnoughForLongNames(t *testing.T) {
 	long := types.Attachment{Network: strings.Repeat("n", 200), ContainerID: strings.Repeat("c", 300), IfName: "eth0123456789ab"}
 	other := long
 	other.ContainerID += "x"
-	if a := attach.Alias(long); len(a) > 255 || a == attach.Alias(other) {
+	if a := attach.LinkAlias(long); len(a) > 255 || a == attach.LinkAlias(other) {
 		t.Errorf("%d bytes: %s", len(a), a)
 	}
 	short := types.Attachment{Network: "net1", ContainerID: "cid", IfName: "eth0"}
-	if a := attach.Alias(short); a != "plumb:net1/cid/eth0" {
+	if a := attach.LinkAlias(short); a != "plumb:net1/cid/eth0" {
 		t.Error(a)
 	}
 }
 
-// A world is a node with a pod, and connections to both.
-type world struct {
+// A testbed is a node with a pod, and netlink connections to both.
+type testbed struct {
 	nodeNS, podNS *nstest.NS
 	node, pod     *nl.Conn
 }
 
-func newWorld(t *testing.T) world {
+func newTestbed(t *testing.T) testbed {
 	t.Helper()
-	w := world{}
-	w.nodeNS, w.podNS = nstest.Pair(t)
-	w.node, w.pod = connect(t, w.nodeNS), connect(t, w.podNS)
-	return w
+	b := testbed{}
+	b.nodeNS, b.podNS = nstest.Pair(t)
+	b.node, b.pod = connect(t, b.nodeNS), connect(t, b.podNS)
+	return b
 }
 
 func connect(t *testing.T, n *nstest.NS) *nl.Conn {
@@ -131,26 +131,26 @@ func attachment(id string) types.Attachment {
 	return types.Attachment{Network: "net1", ContainerID: id, IfName: "eth0"}
 }
 
-func (w world) add(t *testing.T, id string) nl.Link {
+func (b testbed) add(t *testing.T, id string) nl.Link {
 	t.Helper()
 	var u undo.Stack
-	host, _, err := attach.AddVeth(&u, attach.Pair{Node: w.node, Pod: w.pod, Owner: attachment(id)})
+	host, _, err := attach.AddVeth(&u, attach.Pair{Node: b.node, Pod: b.pod, Owner: attachment(id)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return host
 }
 
-// nameOf is the name that the host end of the attachment will have.
-func (w world) nameOf(t *testing.T, id string) string {
+// hostName returns the name that the host end of the attachment will have.
+func (b testbed) hostName(t *testing.T, id string) string {
 	t.Helper()
 	node, pod := connect(t, nstest.New(t)), connect(t, nstest.New(t))
-	return world{node: node, pod: pod}.add(t, id).Name
+	return testbed{node: node, pod: pod}.add(t, id).Name
 }
 
-func (w world) del(t *testing.T, id string) {
+func (b testbed) del(t *testing.T, id string) {
 	t.Helper()
-	finish, err := attach.DelVeth(w.node, nil, attachment(id), nil)
+	finish, err := attach.DelVeth(b.node, nil, attachment(id), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,82 +159,82 @@ func (w world) del(t *testing.T, id string) {
 	}
 }
 
-func TestPairIsFoundByItsAttachment(t *testing.T) {
-	w := newWorld(t)
-	host := w.add(t, "one")
-	found, err := attach.HostEnd(w.node, attachment("one"), nil)
-	if err != nil || found.Index != host.Index || !attach.Ours(found) {
+func TestHostEndFindsThePairOfTheAttachment(t *testing.T) {
+	b := newTestbed(t)
+	host := b.add(t, "one")
+	found, err := attach.HostEnd(b.node, attachment("one"), nil)
+	if err != nil || found.Index != host.Index || !attach.MadeByPlumb(found) {
 		t.Errorf("have %+v, %v", found, err)
 	}
-	if got := w.nodeNS.Sysctl(t, sysctl.IPv6(host.Name, "accept_ra")); got != "0" {
+	if got := b.nodeNS.Sysctl(t, sysctl.IPv6(host.Name, "accept_ra")); got != "0" {
 		t.Errorf("accept_ra is %s", got)
 	}
 	if found.Group != 0 {
-		t.Error("the pair is marked as half-made for good")
+		t.Error("the pair still has the group of an unfinished one")
 	}
 	if found.Up {
-		t.Error("the host end is up before its caller said so")
+		t.Error("the host end is up, but its caller has not set it up")
 	}
-	if _, err := attach.HostEnd(w.node, attachment("two"), nil); err == nil {
-		t.Error("found a pair that does not exist")
+	if _, err := attach.HostEnd(b.node, attachment("two"), nil); err == nil {
+		t.Error("found a host end of an attachment that has none")
 	}
 }
 
-func TestNameOfAnotherAttachmentIsPassedOver(t *testing.T) {
-	w := newWorld(t)
-	first := w.add(t, "one").Name
-	w.podNS.Must(t, "ip", "link", "del", "eth0")
-	// Somebody else's attachment has the very name that "one" would have.
-	w.nodeNS.Must(t, "ip", "link", "add", first, "type", "veth", "peer", "name", "x0")
-	w.nodeNS.Must(t, "ip", "link", "set", first, "alias", attach.Alias(attachment("other")))
-	second := w.add(t, "one").Name
+func TestAddVethTakesTheNextNameWhereAnotherAttachmentHasTheFirst(t *testing.T) {
+	b := newTestbed(t)
+	first := b.add(t, "one").Name
+	b.podNS.Must(t, "ip", "link", "del", "eth0")
+	// Another attachment has the name that "one" would have.
+	b.nodeNS.Must(t, "ip", "link", "add", first, "type", "veth", "peer", "name", "x0")
+	b.nodeNS.Must(t, "ip", "link", "set", first, "alias", attach.LinkAlias(attachment("other")))
+	second := b.add(t, "one").Name
 	if second == first {
 		t.Fatalf("both are %s", first)
 	}
-	found, err := attach.HostEnd(w.node, attachment("one"), nil)
+	found, err := attach.HostEnd(b.node, attachment("one"), nil)
 	if err != nil || found.Name != second {
 		t.Errorf("have %s, %v", found.Name, err)
 	}
-	w.del(t, "one")
-	if links := w.nodeNS.Must(t, "ip", "-br", "link"); !strings.Contains(links, first) || strings.Contains(links, second) {
+	b.del(t, "one")
+	if links := b.nodeNS.Must(t, "ip", "-br", "link"); !strings.Contains(links, first) || strings.Contains(links, second) {
 		t.Errorf("left:\n%s", links)
 	}
 }
 
-func TestDelRemovesAPairThatWasHalfMade(t *testing.T) {
-	w := newWorld(t)
-	// A plugin that was killed before it could say whom the pair serves.
+func TestDelVethDeletesAnUnfinishedPair(t *testing.T) {
+	b := newTestbed(t)
+	// A plugin was killed before it had set the alias.
 	var u undo.Stack
-	v := nl.Veth{Name: w.nameOf(t, "one"), Peer: "eth0", PeerIn: w.pod, Group: attach.Group("net1")}
-	if _, _, err := w.node.AddVeth(&u, v); err != nil {
+	v := nl.Veth{Name: b.hostName(t, "one"), Peer: "eth0", PeerIn: b.pod, Group: attach.UnfinishedGroup("net1")}
+	if _, _, err := b.node.AddVeth(&u, v); err != nil {
 		t.Fatal(err)
 	}
-	w.del(t, "one")
-	if links := w.podNS.Must(t, "ip", "-br", "link"); strings.Contains(links, "eth0") {
+	b.del(t, "one")
+	if links := b.podNS.Must(t, "ip", "-br", "link"); strings.Contains(links, "eth0") {
 		t.Errorf("left:\n%s", links)
 	}
 }
 
-func TestForeignLinkWithTheNameOfAnAttachmentStays(t *testing.T) {
-	w := newWorld(t)
-	name := w.nameOf(t, "one")
-	w.nodeNS.Must(t, "ip", "link", "add", name, "type", "veth", "peer", "name", "x0")
-	if l, err := attach.HostEnd(w.node, attachment("one"), nil); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("taken for the attachment's: %+v, %v", l, err)
+func TestAForeignLinkWithTheNameOfAnAttachmentStays(t *testing.T) {
+	b := newTestbed(t)
+	name := b.hostName(t, "one")
+	b.nodeNS.Must(t, "ip", "link", "add", name, "type", "veth", "peer", "name", "x0")
+	if l, err := attach.HostEnd(b.node, attachment("one"), nil); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the foreign link is found as the host end: %+v, %v", l, err)
 	}
-	if host := w.add(t, "one"); host.Name == name {
+	if host := b.add(t, "one"); host.Name == name {
 		t.Errorf("two links are %s", name)
 	}
-	w.del(t, "one")
-	w.del(t, "one")
-	if links := w.nodeNS.Must(t, "ip", "-br", "link"); !strings.Contains(links, name) {
+	b.del(t, "one")
+	b.del(t, "one")
+	if links := b.nodeNS.Must(t, "ip", "-br", "link"); !strings.Contains(links, name) {
 		t.Errorf("%s is gone:\n%s", name, links)
 	}
 }
 
-// TestDelLeavesANewcomerAlone: in the container there is a pair whose host end has no
-// alias, as the reference plugins and others make them.
-func TestDelLeavesANewcomerAlone(t *testing.T) {
+// TestDelVethLeavesAnInterfaceOfAnotherAttachment has a pair in the container whose host
+// end has no alias, as the pairs of the reference plugins and of other programs.
+func TestDelVethLeavesAnInterfaceOfAnotherAttachment(t *testing.T) {
 	own := types.Interface{Name: "eth0", Sandbox: "/x", MAC: "\x02\x00\x00\x00\x00\x01"}
 	other := own
 	other.MAC = "\x02\x00\x00\x00\x00\x02"
@@ -243,60 +243,59 @@ func TestDelLeavesANewcomerAlone(t *testing.T) {
 		prev  *types.Result
 		stays bool
 	}{
-		"nothing is known":           {nil, false},
-		"its MAC":                    {&types.Result{Interfaces: []types.Interface{own}}, false},
-		"its IP, and a changed MAC":  {&types.Result{Interfaces: []types.Interface{other}, IPs: ip}, false},
-		"another MAC":                {&types.Result{Interfaces: []types.Interface{other}}, true},
-		"another MAC and IP":         {&types.Result{Interfaces: []types.Interface{other}, IPs: lease()[1:]}, true},
-		"a host end that is gone":    {&types.Result{Interfaces: []types.Interface{{Name: "vethfeed"}, own}, IPs: ip}, true},
-		"an interface of other name": {&types.Result{Interfaces: []types.Interface{{Name: "eth1", Sandbox: "/x", MAC: other.MAC}}}, false},
+		"without prevResult":                              {nil, false},
+		"the MAC of prevResult":                           {&types.Result{Interfaces: []types.Interface{own}}, false},
+		"the IP of prevResult, another MAC":               {&types.Result{Interfaces: []types.Interface{other}, IPs: ip}, false},
+		"another MAC":                                     {&types.Result{Interfaces: []types.Interface{other}}, true},
+		"another MAC and another IP":                      {&types.Result{Interfaces: []types.Interface{other}, IPs: lease()[1:]}, true},
+		"prevResult lists a host end that does not exist": {&types.Result{Interfaces: []types.Interface{{Name: "vethfeed"}, own}, IPs: ip}, true},
+		"prevResult lists an interface of another name":   {&types.Result{Interfaces: []types.Interface{{Name: "eth1", Sandbox: "/x", MAC: other.MAC}}}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			w.nodeNS.Batch(t, "link add veth0 type veth peer name eth0 address 02:00:00:00:00:01 netns "+w.podNS.Path())
-			w.podNS.Batch(t, "addr add 10.9.0.2/24 dev eth0")
-			finish, err := attach.DelVeth(w.node, w.pod, attachment("old"), c.prev)
+			b := newTestbed(t)
+			b.nodeNS.Batch(t, "link add veth0 type veth peer name eth0 address 02:00:00:00:00:01 netns "+b.podNS.Path())
+			b.podNS.Batch(t, "addr add 10.9.0.2/24 dev eth0")
+			finish, err := attach.DelVeth(b.node, b.pod, attachment("old"), c.prev)
 			if err := errors.Join(err, finish()); err != nil {
 				t.Fatal(err)
 			}
-			if stays := strings.Contains(w.podNS.Must(t, "ip", "-br", "link"), "eth0"); stays != c.stays {
+			if stays := strings.Contains(b.podNS.Must(t, "ip", "-br", "link"), "eth0"); stays != c.stays {
 				t.Errorf("stays: %v", stays)
 			}
 		})
 	}
 }
 
-func TestGCKeepsOtherNetworks(t *testing.T) {
-	w := newWorld(t)
-	keep := w.add(t, "keep").Name
-	others := world{nodeNS: w.nodeNS, podNS: nstest.New(t), node: w.node}
+func TestGCVethsLeavesOtherNetworks(t *testing.T) {
+	b := newTestbed(t)
+	keep := b.add(t, "keep").Name
+	others := testbed{nodeNS: b.nodeNS, podNS: nstest.New(t), node: b.node}
 	others.pod = connect(t, others.podNS)
 	drop := others.add(t, "drop").Name
-	begun := w.nameOf(t, "begun")
-	w.nodeNS.Must(t, "ip", "link", "add", "vethfeedf00d", "type", "veth", "peer", "name", "x0")
-	w.nodeNS.Must(t, "ip", "link", "set", "vethfeedf00d", "alias", "plumb:net12/drop/eth0")
-	// Plugins that were killed before they could say whom the pair serves, and one that
-	// is just about to.
+	begun := b.hostName(t, "begun")
+	b.nodeNS.Must(t, "ip", "link", "add", "vethfeedf00d", "type", "veth", "peer", "name", "x0")
+	b.nodeNS.Must(t, "ip", "link", "set", "vethfeedf00d", "alias", "plumb:net12/drop/eth0")
+	// Two plugins were killed before they had set the alias. A third one is about to set it.
 	for name, network := range map[string]string{"vethaaaaaaaa": "net1", "vethbbbbbbbb": "net12", begun: "net1"} {
 		var u undo.Stack
-		v := nl.Veth{Name: name, Peer: "p" + name[4:], PeerIn: w.pod, Group: attach.Group(network)}
-		if _, _, err := w.node.AddVeth(&u, v); err != nil {
+		v := nl.Veth{Name: name, Peer: "p" + name[4:], PeerIn: b.pod, Group: attach.UnfinishedGroup(network)}
+		if _, _, err := b.node.AddVeth(&u, v); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := attach.GCVeths(w.node, "net1", types.Set{attachment("keep"): true, attachment("begun"): true}); err != nil {
+	if err := attach.GCVeths(b.node, "net1", types.Set{attachment("keep"): true, attachment("begun"): true}); err != nil {
 		t.Fatal(err)
 	}
-	links := w.nodeNS.Must(t, "ip", "-br", "link")
+	links := b.nodeNS.Must(t, "ip", "-br", "link")
 	if !strings.Contains(links, keep) || !strings.Contains(links, begun) || !strings.Contains(links, "vethfeedf00d") || !strings.Contains(links, "vethbbbbbbbb") ||
 		strings.Contains(links, drop) || strings.Contains(links, "vethaaaaaaaa") {
 		t.Errorf("left:\n%s", links)
 	}
 }
 
-func TestFlowsOfAnAddressAreForgotten(t *testing.T) {
+func TestDeleteAddressFlowsDeletesTheFlowsOfTheAddressOnly(t *testing.T) {
 	site := nstest.NewSite(t)
-	// A rule that asks for the state makes the kernel track.
+	// The kernel tracks connections if a rule uses their state.
 	site.Node.Must(t, "nft", "add table ip t; add chain ip t c { type filter hook output priority 0; }; add rule ip t c ct state new counter")
 	nstest.ServeUDP(t, site.Outside, nstest.OutsideV4+":5353")
 	if _, err := nstest.DialUDP(site.Node, nstest.OutsideV4+":5353"); err != nil {
@@ -304,20 +303,20 @@ func TestFlowsOfAnAddressAreForgotten(t *testing.T) {
 	}
 	count := func() string { return site.Node.Sysctl(t, "net/netfilter/nf_conntrack_count") }
 	if count() == "0" {
-		t.Fatal("nothing is tracked: the test would prove nothing")
+		t.Fatal("the kernel tracks no connection, so that this test would prove nothing")
 	}
 	h, err := ns.Open(site.Node.Path(), &trace.Tracer{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = h.Close() }()
-	if err := attach.ForgetFlows(h, []netip.Prefix{prefix("198.18.0.77/32")}); err != nil {
+	if err := attach.DeleteAddressFlows(h, []netip.Prefix{prefix("198.18.0.77/32")}); err != nil {
 		t.Fatal(err)
 	}
 	if count() == "0" {
-		t.Error("the flows of another address are gone")
+		t.Error("the flows of another address were deleted")
 	}
-	if err := attach.ForgetFlows(h, []netip.Prefix{prefix(nstest.OutsideV4 + "/32")}); err != nil {
+	if err := attach.DeleteAddressFlows(h, []netip.Prefix{prefix(nstest.OutsideV4 + "/32")}); err != nil {
 		t.Fatal(err)
 	}
 	if got := count(); got != "0" {
@@ -325,7 +324,7 @@ func TestFlowsOfAnAddressAreForgotten(t *testing.T) {
 	}
 }
 
-func TestUnspecifiedGatewayMeansOnTheLink(t *testing.T) {
+func TestARouteWithAnUnspecifiedGatewayIsOnTheLink(t *testing.T) {
 	got := attach.Routes(lease(), []types.Route{
 		{Dst: prefix("0.0.0.0/0"), GW: addr("0.0.0.0")},
 		{Dst: prefix("::/0"), GW: addr("::")},
@@ -335,6 +334,6 @@ func TestUnspecifiedGatewayMeansOnTheLink(t *testing.T) {
 	}
 	ips := []types.IP{{Address: prefix("10.9.0.2/24"), Gateway: addr("0.0.0.0")}}
 	if gw := attach.FirstGateway(ips, prefix("0.0.0.0/0")); gw.IsValid() {
-		t.Errorf("0.0.0.0 is taken for a gateway: %s", gw)
+		t.Errorf("FirstGateway returns an unspecified address: %s", gw)
 	}
 }

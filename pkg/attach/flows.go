@@ -8,28 +8,25 @@ import (
 	"github.com/plumb-cni/plumb/pkg/sysctl"
 )
 
-// ForgetFlows makes the node forget the connections of addresses that are about to
-// change hands, so that no packet of an old one is translated for the new holder.
-// A node that tracks nothing is left alone.
-func ForgetFlows(node *ns.Handle, addrs []netip.Prefix) error {
-	tracked, err := sysctl.Get(node, "net/netfilter/nf_conntrack_count")
-	if err != nil || tracked == "0" {
-		return nil
-	}
+// DeleteAddressFlows deletes the connection tracking entries of addresses that are about
+// to be released. Otherwise the node could translate a packet of the next container that
+// has the address by an entry of the former one.
+func DeleteAddressFlows(node *ns.Handle, addrs []netip.Prefix) error {
 	var flows []nl.Flow
 	for _, a := range addrs {
 		flows = append(flows, nl.Flow{OrigSrc: a.Addr()}, nl.Flow{ReplySrc: a.Addr()})
 	}
-	return Forget(node, flows...)
+	return DeleteFlows(node, flows...)
 }
 
-// Forget makes the node forget connections. A node that tracks nothing is left alone.
-func Forget(node *ns.Handle, flows ...nl.Flow) error {
+// DeleteFlows deletes connection tracking entries. It does nothing on a node that has no
+// entries.
+func DeleteFlows(node *ns.Handle, flows ...nl.Flow) error {
 	if len(flows) == 0 {
 		return nil
 	}
-	tracked, err := sysctl.Get(node, "net/netfilter/nf_conntrack_count")
-	if err != nil || tracked == "0" {
+	count, err := sysctl.Get(node, "net/netfilter/nf_conntrack_count")
+	if err != nil || count == "0" {
 		return nil
 	}
 	return nl.FlushFlows(node, flows...)

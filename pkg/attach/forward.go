@@ -8,10 +8,10 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// EnsureForwarding lets the node pass packets of the IPs' families on. It is shared,
-// touched only where it is off, and never undone.
+// EnsureForwarding makes the node forward packets of the families of the IPs. All
+// containers share this setting: it is written only if it is off, and is not undone.
 func EnsureForwarding(node *nl.Conn, ips []types.IP) error {
-	for _, s := range forwarding(ips) {
+	for _, s := range forwardingSysctls(ips) {
 		now, err := sysctl.Get(node.NS(), s.Key)
 		if err != nil {
 			return explainIPv6(err)
@@ -20,7 +20,7 @@ func EnsureForwarding(node *nl.Conn, ips []types.IP) error {
 			continue
 		}
 		if s.Key == forwarding6 {
-			if err := keepAdvertised(node); err != nil {
+			if err := keepAdvertisedRoutes(node); err != nil {
 				return err
 			}
 		}
@@ -31,14 +31,15 @@ func EnsureForwarding(node *nl.Conn, ips []types.IP) error {
 	return nil
 }
 
-// DiffForwarding names the families that the node does not forward.
+// DiffForwarding returns an error that names each family of the IPs that the node does
+// not forward.
 func DiffForwarding(node *nl.Conn, ips []types.IP) error {
-	return sysctl.Diff(node.NS(), forwarding(ips)...)
+	return sysctl.Diff(node.NS(), forwardingSysctls(ips)...)
 }
 
 const forwarding6 = "net/ipv6/conf/all/forwarding"
 
-func forwarding(ips []types.IP) []sysctl.Setting {
+func forwardingSysctls(ips []types.IP) []sysctl.Setting {
 	var v4, v6 bool
 	for _, ip := range ips {
 		v4, v6 = v4 || !is6(ip), v6 || is6(ip)
@@ -53,10 +54,11 @@ func forwarding(ips []types.IP) []sysctl.Setting {
 	return settings
 }
 
-// keepAdvertised keeps the node's own IPv6 default routes that it learnt by router
-// advertisement: with forwarding on, the kernel hears advertisements only where
-// accept_ra is 2 (Documentation/networking/ip-sysctl.rst).
-func keepAdvertised(node *nl.Conn) error {
+// keepAdvertisedRoutes sets accept_ra to 2 on the interfaces of the node that have an
+// IPv6 default route from a router advertisement. A node that forwards IPv6 processes
+// router advertisements only with that value (Documentation/networking/ip-sysctl.rst), and
+// would lose the route.
+func keepAdvertisedRoutes(node *nl.Conn) error {
 	uplinks, err := node.AdvertisedUplinks()
 	if err != nil {
 		return err

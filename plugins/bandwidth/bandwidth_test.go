@@ -197,7 +197,7 @@ var _ = Describe("bandwidth", func() {
 			return nil
 		}
 		nstest.Run(plugin(), c).OK(GinkgoTB())
-		Expect(made).To(ContainSubstring(fmt.Sprint("group ", int32(attach.Group(network)))))
+		Expect(made).To(ContainSubstring(fmt.Sprint("group ", int32(attach.UnfinishedGroup(network)))))
 	})
 
 	It("adds the qdisc of the ifb before it sets it up", func() {
@@ -245,7 +245,7 @@ var _ = Describe("bandwidth", func() {
 
 	It("DEL leaves another attachment alone whose namespace is at the same path", func() {
 		w = ptp()
-		w.node.Must(GinkgoTB(), "ip", "link", "set", "veth0", "alias", attach.Alias(types.Attachment{Network: network, ContainerID: "newcomer", IfName: "eth0"}))
+		w.node.Must(GinkgoTB(), "ip", "link", "set", "veth0", "alias", attach.LinkAlias(types.Attachment{Network: network, ContainerID: "newcomer", IfName: "eth0"}))
 		newcomer := w.call
 		newcomer.ContainerID = "newcomer"
 		newcomer.Config = w.config(i5)
@@ -275,7 +275,7 @@ var _ = Describe("bandwidth", func() {
 		}
 		f := w.run("CHECK", keys).Failure(GinkgoTB())
 		Expect(f.String()).To(ContainSubstring(text))
-		Expect(f.Code).To(BeEquivalentTo(codeChanged))
+		Expect(f.Code).To(BeEquivalentTo(types.CodeChanged))
 	},
 		Entry("no qdisc", ptp, i5, "interface veth0: want tbf 1: at root with rate 125000 byte/s, burst 12500000 ticks, limit 103125 bytes, have no qdisc", "tc qdisc del dev veth0 root"),
 		Entry("another rate", ptp, i5, "have tbf 1: at root with rate 250000 byte/s", "tc qdisc replace dev veth0 root handle 1: tbf rate 2mbit burst 100000 limit 103125"),
@@ -307,7 +307,7 @@ var _ = Describe("bandwidth", func() {
 		defer func() { Expect(h.Close()).To(Succeed()) }()
 		node, err := nl.Open(h)
 		Expect(err).NotTo(HaveOccurred())
-		_, err = node.AddIFB(&killed, nl.IFB{Name: "i4", Group: attach.Group(network)}) // and then the plugin was killed
+		_, err = node.AddIFB(&killed, nl.IFB{Name: "i4", Group: attach.UnfinishedGroup(network)}) // and then the plugin was killed
 		Expect(err).NotTo(HaveOccurred())
 		gc := func(valid string) string {
 			c := w.call.With("GC")

@@ -95,7 +95,7 @@ func (d device) addIFB(u *undo.Stack) (nl.Link, error) {
 	var ifb nl.Link
 	var err error
 	for _, name := range ifbNames(d.owner) {
-		ifb, err = d.conn.AddIFB(u, nl.IFB{Name: name, MTU: d.link.MTU, Group: attach.Group(d.owner.Network)})
+		ifb, err = d.conn.AddIFB(u, nl.IFB{Name: name, MTU: d.link.MTU, Group: attach.UnfinishedGroup(d.owner.Network)})
 		if !errors.Is(err, fs.ErrExist) {
 			break
 		}
@@ -144,7 +144,7 @@ func ifbs(c *nl.Conn, owner types.Attachment) ([]nl.Link, error) {
 		case errors.Is(err, fs.ErrNotExist):
 		case err != nil:
 			return nil, err
-		case l.Kind == kindIFB && l.Alias == attach.Alias(owner):
+		case l.Kind == kindIFB && l.Alias == attach.LinkAlias(owner):
 			ours = append(ours, l)
 		case l.Kind == kindIFB && l.Alias == "":
 			unnamed = append(unnamed, l)
@@ -164,7 +164,7 @@ func unshape(c *nl.Conn, dev nl.Link) error {
 func unshapeSent(c *nl.Conn, dev nl.Link) error {
 	q, err := c.Qdisc(dev, nl.Root)
 	if err != nil {
-		return attach.IgnoreNotExist(err)
+		return types.IgnoreNotExist(err)
 	}
 	if q.Handle != rootHandle || !slices.Contains([]string{kindTBF, kindHTB}, q.Kind) {
 		return nil
@@ -176,11 +176,11 @@ func unshapeSent(c *nl.Conn, dev nl.Link) error {
 func unshapeReceived(c *nl.Conn, dev nl.Link) error {
 	q, err := c.Qdisc(dev, nl.Ingress)
 	if err != nil || q != ingressQdisc() {
-		return attach.IgnoreNotExist(err)
+		return types.IgnoreNotExist(err)
 	}
 	filters, err := c.Filters(dev, q.Handle)
 	if err != nil {
-		return attach.IgnoreNotExist(err)
+		return types.IgnoreNotExist(err)
 	}
 	for _, f := range filters {
 		if !f.Same(redirect(nl.Link{Index: f.Redirect})) {

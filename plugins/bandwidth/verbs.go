@@ -69,7 +69,7 @@ func (d device) shapeReceived(u *undo.Stack) (nl.Link, error) {
 	if err := d.receiveShaper(ifb).apply(d.conn, u); err != nil {
 		return nl.Link{}, err
 	}
-	if err := d.conn.Apply(ifb.SetAlias(attach.Alias(d.owner)), ifb.ClearGroup(), ifb.SetUp()); err != nil {
+	if err := d.conn.Apply(ifb.SetAlias(attach.LinkAlias(d.owner)), ifb.ClearGroup(), ifb.SetUp()); err != nil {
 		return nl.Link{}, err
 	}
 	if err := addQdisc(d.conn, u, d.link, ingressQdisc()); err != nil {
@@ -97,20 +97,20 @@ func unshapeDevice(node, pod *nl.Conn, owner types.Attachment, prev *types.Resul
 		return unshape(node, host)
 	}
 	if !errors.Is(err, fs.ErrNotExist) || pod == nil {
-		return attach.IgnoreNotExist(err)
+		return types.IgnoreNotExist(err)
 	}
 	eth, err := pod.Link(owner.IfName)
 	if err != nil {
-		return errors.Join(attach.IgnoreNotExist(err), delIFBs(pod, owner))
+		return errors.Join(types.IgnoreNotExist(err), delIFBs(pod, owner))
 	}
-	if newcomers, err := attach.Newcomers(pod, eth, owner, prev); newcomers || err != nil {
-		return errors.Join(attach.IgnoreNotExist(err), delIFBs(pod, owner))
+	if other, err := attach.BelongsToOther(pod, eth, owner, prev); other || err != nil {
+		return errors.Join(types.IgnoreNotExist(err), delIFBs(pod, owner))
 	}
 	if eth.Kind != "veth" {
 		return errors.Join(unshape(pod, eth), delIFBs(pod, owner))
 	}
 	if host, err = pod.VethPeer(eth, node); err != nil || servesAnother(host, owner) {
-		return attach.IgnoreNotExist(err)
+		return types.IgnoreNotExist(err)
 	}
 	return unshape(node, host)
 }
@@ -118,7 +118,7 @@ func unshapeDevice(node, pod *nl.Conn, owner types.Attachment, prev *types.Resul
 // servesAnother reports whether a host end belongs to another attachment: the namespace
 // path was reused.
 func servesAnother(l nl.Link, owner types.Attachment) bool {
-	return attach.Ours(l) && l.Alias != attach.Alias(owner)
+	return attach.MadeByPlumb(l) && l.Alias != attach.LinkAlias(owner)
 }
 
 func delIFBs(c *nl.Conn, owner types.Attachment) error {
@@ -129,9 +129,6 @@ func delIFBs(c *nl.Conn, owner types.Attachment) error {
 	}
 	return errors.Join(errs...)
 }
-
-// codeChanged is the code of a CHECK that found a difference.
-const codeChanged = 100
 
 // check compares what ADD made with what is there, and names every difference.
 func check(r *skel.Request) error {
@@ -153,7 +150,7 @@ func check(r *skel.Request) error {
 	if d.receiveShaper(d.link).rate != 0 {
 		errs = append(errs, d.diffReceived())
 	}
-	return types.Coded(codeChanged, errors.Join(errs...))
+	return types.Coded(types.CodeChanged, errors.Join(errs...))
 }
 
 func (d device) diffReceived() error {
@@ -198,10 +195,10 @@ func gc(r *skel.Request) error {
 		return err
 	}
 	keep := r.Valid()
-	hosts, err := attach.Veths(node, r.Conf.Name).Stale(keep)
+	hosts, err := attach.VethGC(node, r.Conf.Name).Stale(keep)
 	errs := []error{err}
 	for _, host := range hosts {
 		errs = append(errs, unshape(node, host))
 	}
-	return errors.Join(append(errs, attach.GC{Node: node, Kind: kindIFB, Network: r.Conf.Name, Names: ifbNames}.Run(keep))...)
+	return errors.Join(append(errs, attach.LinkGC{Node: node, Kind: kindIFB, Network: r.Conf.Name, Names: ifbNames}.Run(keep))...)
 }

@@ -13,13 +13,14 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// How long ADD waits for the kernel, which tells when it is done.
+// How long ADD waits at most for an event of the kernel.
 const (
 	portDeadline = 10 * time.Second
 	dadDeadline  = 10 * time.Second
 )
 
-// podIndex is the container's interface in the result: bridge, host end, container.
+// podIndex is the index of the container end in the result, after the bridge and the host
+// end.
 const podIndex = 2
 
 func add(r *skel.Request) (*types.Result, error) {
@@ -40,29 +41,30 @@ func add(r *skel.Request) (*types.Result, error) {
 		return nil, err
 	}
 	a := &attachment{r: r, conf: conf, node: node, pod: pod, lease: pending}
-	if port, found := portOf(prev, conf.bridge); found {
-		return a.chain(prev, port)
+	if name, found := nodeInterface(prev, conf.bridge); found {
+		return a.connectExisting(prev, name)
 	}
-	result, err := a.create()
+	result, err := a.connectNewPair()
 	if err != nil {
 		return nil, attach.ExplainRemoved(node, a.host, r.IfName, err)
 	}
-	return withPrevious(result, prev), nil
+	return appendPrevious(result, prev), nil
 }
 
-// An attachment is one ADD at work.
+// An attachment is the state of one ADD.
 type attachment struct {
 	r         *skel.Request
 	conf      *config
 	node, pod *nl.Conn
 	bridge    nl.Link
-	host, eth nl.Link       // the two ends of the pair
-	lease     *ipam.Pending // nil: a network without addresses
+	host, eth nl.Link       // the host end and the container end of the pair
+	lease     *ipam.Pending // nil: the configuration has no IPAM plugin
 }
 
-// create makes the pair while the IPAM plugin works.
-func (a *attachment) create() (*types.Result, error) {
-	if err := attach.EnsureFree(a.pod, a.r.IfName); err != nil {
+// connectNewPair makes a veth pair, while the IPAM plugin works, and connects the container
+// to the bridge with it.
+func (a *attachment) connectNewPair() (*types.Result, error) {
+	if err := attach.EnsureNameFree(a.pod, a.r.IfName); err != nil {
 		return nil, err
 	}
 	if !ipam.OverLink(a.r) {
@@ -72,7 +74,7 @@ func (a *attachment) create() (*types.Result, error) {
 	if a.bridge, err = ensureBridge(a.node, a.conf); err != nil {
 		return nil, err
 	}
-	if err := a.warnOfBridge(); err != nil {
+	if err := a.warnOfSTPAndMTU(); err != nil {
 		return nil, err
 	}
 	a.host, a.eth, err = attach.AddVeth(&a.r.Undo, attach.Pair{
@@ -81,7 +83,7 @@ func (a *attachment) create() (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := plug(a.node, a.host, a.bridge, a.conf); err != nil {
+	if err := makePort(a.node, a.host, a.bridge, a.conf); err != nil {
 		return nil, err
 	}
 	if a.conf.macSpoofCheck {
@@ -91,17 +93,17 @@ func (a *attachment) create() (*types.Result, error) {
 	}
 	result := a.result()
 	if a.lease != nil {
-		err = a.layer3(result)
+		err = a.configureAddresses(result)
 	} else if !a.conf.podDown {
 		err = a.pod.Apply(a.eth.SetUp())
 	}
 	if err != nil {
 		return nil, err
 	}
-	return result, a.settle(result.IPs)
+	return result, a.awaitReachable(result.IPs)
 }
 
-// result lists what has been made so far: the bridge, the host end, the container's.
+// result returns a result with the bridge, the host end and the container end.
 func (a *attachment) result() *types.Result {
 	return &types.Result{
 		Interfaces: []types.Interface{
@@ -113,9 +115,9 @@ func (a *attachment) result() *types.Result {
 	}
 }
 
-// layer3 takes the lease and puts it to use.
-func (a *attachment) layer3(result *types.Result) error {
-	if err := attach.Prepare(a.pod, a.eth, attach.Baseline(a.eth.Name, a.conf.segment())...); err != nil {
+// configureAddresses waits for the lease, and configures the container and the node for it.
+func (a *attachment) configureAddresses(result *types.Result) error {
+	if err := attach.Prepare(a.pod, a.eth, attach.PodSysctls(a.eth.Name, a.conf.dadMode())...); err != nil {
 		return err
 	}
 	lease, err := a.awaitLease()
@@ -125,18 +127,18 @@ func (a *attachment) layer3(result *types.Result) error {
 	if result.IPs, err = withGateways(lease.IPs, a.conf, podIndex); err != nil {
 		return err
 	}
-	result.Routes = withDefaults(result.IPs, lease.Routes, a.conf)
+	result.Routes = withDefaultRoutes(result.IPs, lease.Routes, a.conf)
 	if result.DNS.IsZero() {
 		result.DNS = lease.DNS
 	}
-	if err := attach.Apply(a.pod, a.eth, attach.PodSpec(a.eth.Name, a.conf.segment(), result.IPs, result.Routes)); err != nil {
+	if err := attach.Apply(a.pod, a.eth, attach.PodSpec(a.eth.Name, a.conf.dadMode(), result.IPs, result.Routes)); err != nil {
 		return err
 	}
-	return a.serve(result)
+	return a.configureNode(result)
 }
 
-// awaitLease waits for the lease. An IPAM plugin that works over the link is asked for
-// it only now that both ends are up, when the port forwards.
+// awaitLease waits for the lease. An IPAM plugin that works over the link (dhcp) is called
+// here and not earlier: both ends are up now, and awaitLease waits until the port forwards.
 func (a *attachment) awaitLease() (*ipam.Lease, error) {
 	if ipam.OverLink(a.r) {
 		if err := a.node.AwaitRunning(a.host, portDeadline); err != nil {
@@ -147,9 +149,9 @@ func (a *attachment) awaitLease() (*ipam.Lease, error) {
 	return a.lease.Wait()
 }
 
-// serve does on the node what the container's addresses need: gateway, forwarding,
-// masquerade.
-func (a *attachment) serve(result *types.Result) error {
+// configureNode adds to the node what the addresses of the container need: the gateway
+// addresses, forwarding and masquerade, as far as they are configured.
+func (a *attachment) configureNode(result *types.Result) error {
 	if a.conf.isGateway {
 		dev, err := a.ensureGateway(result.IPs)
 		if err != nil {
@@ -172,9 +174,9 @@ func (a *attachment) masquerade() masq.Masq {
 	return masq.Masq{Node: a.r.Node, Owner: a.r.Attachment(), Backend: a.conf.masqBackend, Warn: a.r.Warn}
 }
 
-// settle waits until the port forwards and the container takes packets for its
-// addresses, and tells the segment of them.
-func (a *attachment) settle(ips []types.IP) error {
+// awaitReachable waits until the port forwards and the container receives packets for its
+// addresses, and then announces the addresses to the hosts on the bridge.
+func (a *attachment) awaitReachable(ips []types.IP) error {
 	if a.conf.podDown {
 		return nil
 	}
@@ -200,8 +202,9 @@ func addresses(prefixes []netip.Prefix) []netip.Addr {
 	return out
 }
 
-// withGateways gives the IPs to the interface, and to those without a gateway the
-// first address of their network where the bridge is to be the gateway.
+// withGateways returns the IPs with the interface index. If the bridge is the gateway, an IP
+// without a gateway gets the first address of its network as gateway. It is an error if a
+// gateway is also the address of the container.
 func withGateways(ips []types.IP, conf *config, index int) ([]types.IP, error) {
 	out := make([]types.IP, 0, len(ips))
 	for _, ip := range ips {
@@ -212,31 +215,31 @@ func withGateways(ips []types.IP, conf *config, index int) ([]types.IP, error) {
 		out = append(out, ip)
 	}
 	for _, ip := range out {
-		own := func(other types.IP) bool { return other.Address.Addr() == ip.Gateway }
-		if conf.isGateway && slices.ContainsFunc(out, own) {
+		isGateway := func(other types.IP) bool { return other.Address.Addr() == ip.Gateway }
+		if conf.isGateway && slices.ContainsFunc(out, isGateway) {
 			return nil, types.Errorf(types.CodeConfig, "%s is the address of the container and of its gateway, bridge %s: "+
-				"give one of them another (\"gateway\" in \"ipam\")", ip.Gateway, conf.bridge)
+				"change one of the two (\"gateway\" in \"ipam\")", ip.Gateway, conf.bridge)
 		}
 	}
 	return out, nil
 }
 
-// withDefaults adds the default routes that isDefaultGateway asks for. A default
-// route that the IPAM plugin gave is that route already.
-func withDefaults(ips []types.IP, routes []types.Route, conf *config) []types.Route {
+// withDefaultRoutes adds the default routes that isDefaultGateway asks for. It adds none for
+// a family for which the IPAM plugin has returned a default route.
+func withDefaultRoutes(ips []types.IP, routes []types.Route, conf *config) []types.Route {
 	if !conf.isDefaultGateway {
 		return routes
 	}
 	for _, dst := range []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0)} {
 		gw := attach.FirstGateway(ips, dst)
-		if gw.IsValid() && !hasDefault(routes, dst) {
+		if gw.IsValid() && !hasDefaultRoute(routes, dst) {
 			routes = append(routes, types.Route{Dst: dst, GW: gw})
 		}
 	}
 	return routes
 }
 
-func hasDefault(routes []types.Route, dst netip.Prefix) bool {
+func hasDefaultRoute(routes []types.Route, dst netip.Prefix) bool {
 	for _, route := range routes {
 		if route.Dst == dst && route.Table == 0 {
 			return true
@@ -245,17 +248,16 @@ func hasDefault(routes []types.Route, dst netip.Prefix) bool {
 	return false
 }
 
-// gatewaysOf lists the gateways, each once, with the prefix length of their IP.
+// gatewaysOf returns the gateways without duplicates, with the prefix lengths of their IPs.
 func gatewaysOf(ips []types.IP) []netip.Prefix {
 	lease := ipam.Lease{IPs: ips}
 	return lease.Gateways()
 }
 
-// segment says whether anybody but the IPAM plugin hands out addresses on the
-// bridge; enabledad says so.
-func (c *config) segment() attach.Segment {
+// dadMode returns the mode of duplicate address detection that enabledad asks for.
+func (c *config) dadMode() attach.DADMode {
 	if c.awaitDAD {
-		return attach.Shared
+		return attach.DADOn
 	}
-	return attach.Owned
+	return attach.DADOff
 }

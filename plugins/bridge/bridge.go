@@ -16,23 +16,25 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// What is here is shared by all containers of the node: it is ensured, and stays.
+// All containers on the bridge share what the functions of this file make. It is made if it
+// does not exist, and DEL does not delete it.
 
-// ensureBridge makes the bridge, or brings the one that is there right where that
-// disturbs nobody. A new bridge has its MAC pinned: otherwise the kernel gives it
-// the lowest of its ports', and neighbours lose it each time that port goes.
+// ensureBridge makes the bridge, or adapts an existing one as far as that interrupts no
+// traffic. A new bridge gets a MAC of its own. Without one, the kernel gives it the lowest
+// MAC of its ports, so that the MAC changes when that port is removed, and the containers
+// have a wrong neighbor entry for their gateway.
 func ensureBridge(node *nl.Conn, conf *config) (nl.Link, error) {
 	br, made, err := node.EnsureBridge(nl.BridgeSpec{
 		Name: conf.bridge, MAC: nl.RandomMAC(), MTU: conf.mtu, VLANFiltering: conf.filtering,
 	})
 	if err != nil {
-		return nl.Link{}, lacksVLANs(err, conf)
+		return nl.Link{}, explainNoVLANs(err, conf)
 	}
 	if br.Kind != "bridge" {
-		return nl.Link{}, types.Errorf(types.CodeConfig, "interface %q exists and is no bridge; give another name by the key \"bridge\"", conf.bridge)
+		return nl.Link{}, types.Errorf(types.CodeConfig, "interface %q exists and is no bridge; set another name with the key \"bridge\"", conf.bridge)
 	}
 	settings := attach.HostSysctls(br.Name)
-	// One that is down can be of a plugin that was killed when it had made it.
+	// A bridge that is down may have been made by a plugin that was killed afterwards.
 	if (made || !br.Up) && !conf.awaitDAD {
 		settings = append(settings, noDAD(br.Name))
 	}
@@ -40,7 +42,7 @@ func ensureBridge(node *nl.Conn, conf *config) (nl.Link, error) {
 		return nl.Link{}, err
 	}
 	if !made {
-		if br, err = mend(node, br, conf); err != nil {
+		if br, err = adaptBridge(node, br, conf); err != nil {
 			return nl.Link{}, err
 		}
 	}
@@ -54,27 +56,27 @@ func ensureBridge(node *nl.Conn, conf *config) (nl.Link, error) {
 	return br, node.Apply(changes...)
 }
 
-// noDAD makes the link-local address of an interface of ours usable at once: the node
-// asks for its neighbours from it, and a container that is sent to before it sends
-// would be found a second or two late.
+// noDAD makes the link-local address of a bridge, or of a VLAN interface, usable at once.
+// The node sends neighbor solicitations from that address. With duplicate address detection
+// it could send none in the first one or two seconds.
 func noDAD(name string) sysctl.Setting {
 	return sysctl.Setting{Key: sysctl.IPv6(name, "accept_dad"), Value: "0", Optional: true}
 }
 
-// lacksVLANs explains the error of a kernel that knows no VLAN filtering.
-func lacksVLANs(err error, conf *config) error {
+// explainNoVLANs explains the error of a kernel without VLAN filtering.
+func explainNoVLANs(err error, conf *config) error {
 	if conf.filtering && nl.Unsupported(err) {
 		return types.Errorf(types.CodeConfig, "vlan and vlanTrunk need a kernel with CONFIG_BRIDGE_VLAN_FILTERING: %w", err)
 	}
 	return err
 }
 
-// mend brings a bridge right that somebody else made. Without ports it serves
-// nobody yet; with ports it keeps its MTU (the kernel follows the smallest port's)
-// and its filtering.
-func mend(node *nl.Conn, br nl.Link, conf *config) (nl.Link, error) {
+// adaptBridge adapts an existing bridge to the configuration. If the bridge has ports, it
+// keeps its MTU, because the kernel sets the smallest MTU of the ports, and missing VLAN
+// filtering is an error.
+func adaptBridge(node *nl.Conn, br nl.Link, conf *config) (nl.Link, error) {
 	var changes []nl.Change
-	if br.MAC == zeroMAC { // a bridge that has lost its last port
+	if br.MAC == zeroMAC { // the kernel sets it when a bridge loses its last port
 		br.MAC = nl.RandomMAC()
 		changes = append(changes, br.SetMAC(br.MAC))
 	}
@@ -88,7 +90,7 @@ func mend(node *nl.Conn, br nl.Link, conf *config) (nl.Link, error) {
 		return nl.Link{}, err
 	}
 	if filter {
-		if err := mayFilter(br, ports); err != nil {
+		if err := checkMayFilter(br, ports); err != nil {
 			return nl.Link{}, err
 		}
 		changes = append(changes, br.SetVLANFiltering())
@@ -97,12 +99,12 @@ func mend(node *nl.Conn, br nl.Link, conf *config) (nl.Link, error) {
 		changes = append(changes, br.SetMTU(conf.mtu))
 		br.MTU = conf.mtu
 	}
-	return br, lacksVLANs(node.Apply(changes...), conf)
+	return br, explainNoVLANs(node.Apply(changes...), conf)
 }
 
-// mayFilter refuses to turn on the filtering of a bridge that is in use: its ports
-// would be in VLANs that nobody chose.
-func mayFilter(br nl.Link, ports []nl.Link) error {
+// checkMayFilter returns an error if a bridge that is to filter VLANs has ports: all of them
+// would be in the default VLAN of the bridge, which nobody has configured.
+func checkMayFilter(br nl.Link, ports []nl.Link) error {
 	if len(ports) == 0 {
 		return nil
 	}
@@ -113,15 +115,16 @@ func mayFilter(br nl.Link, ports []nl.Link) error {
 
 const zeroMAC = types.MAC("\x00\x00\x00\x00\x00\x00")
 
-// plug makes a link a port of the bridge and sets it up.
-func plug(node *nl.Conn, host, br nl.Link, conf *config) error {
+// makePort makes a link a port of the bridge and sets it up.
+func makePort(node *nl.Conn, host, br nl.Link, conf *config) error {
 	changes := []nl.Change{host.SetMaster(br), host.SetPort(conf.port)}
 	changes = append(changes, vlanChanges(host, br, conf)...)
 	changes = append(changes, host.SetUp())
-	return lacksVLANs(node.Apply(changes...), conf)
+	return explainNoVLANs(node.Apply(changes...), conf)
 }
 
-// vlanChanges bring a fresh port from the bridge's default VLAN into its own.
+// vlanChanges returns the changes that move a new port from the default VLAN of the bridge
+// to the VLANs of the configuration.
 func vlanChanges(port, br nl.Link, conf *config) []nl.Change {
 	want := vlansOf(conf)
 	if len(want) == 0 {
@@ -129,56 +132,57 @@ func vlanChanges(port, br nl.Link, conf *config) []nl.Change {
 	}
 	var changes []nl.Change
 	pvid := br.Bridge.DefaultPVID
-	taken := slices.ContainsFunc(want, func(v nl.VLAN) bool { return v.ID == pvid })
-	if pvid != 0 && !conf.keepDefaultVLAN && !taken {
+	wanted := slices.ContainsFunc(want, func(v nl.VLAN) bool { return v.ID == pvid })
+	if pvid != 0 && !conf.keepDefaultVLAN && !wanted {
 		changes = append(changes, port.DelVLAN(pvid))
 	}
 	return append(changes, port.AddVLANs(want...))
 }
 
-// vlansOf is the membership of a container's port: its VLAN untagged, the trunk
-// tagged; a trunk without a VLAN has 1 as its native one.
+// vlansOf returns the VLANs of a container's port: vlan is untagged, and those of vlanTrunk
+// are tagged. With vlanTrunk and without vlan, VLAN 1 is untagged.
 func vlansOf(conf *config) []nl.VLAN {
 	var vlans []nl.VLAN
-	native := conf.vlan
-	if native == 0 && len(conf.trunk) > 0 {
-		native = nativeVLAN
+	untagged := conf.vlan
+	if untagged == 0 && len(conf.trunk) > 0 {
+		untagged = defaultUntagged
 	}
-	if native != 0 {
-		vlans = append(vlans, nl.VLAN{ID: native, PVID: true, Untagged: true})
+	if untagged != 0 {
+		vlans = append(vlans, nl.VLAN{ID: untagged, PVID: true, Untagged: true})
 	}
 	for _, id := range conf.trunk {
-		if id != native {
+		if id != untagged {
 			vlans = append(vlans, nl.VLAN{ID: id})
 		}
 	}
 	return vlans
 }
 
-const nativeVLAN = 1
+const defaultUntagged = 1 // VLAN
 
-// warnOfBridge warns about a bridge that does not carry what its users expect.
-func (a *attachment) warnOfBridge() error {
+// warnOfSTPAndMTU warns of a bridge that runs the spanning tree protocol, and of one whose
+// MTU is smaller than the configured one.
+func (a *attachment) warnOfSTPAndMTU() error {
 	stp, err := a.node.RunsSTP(a.bridge)
 	if err != nil {
 		return err
 	}
 	if stp {
-		a.r.Warn("bridge %[1]s runs STP: the container reaches nobody until its port forwards, after twice the forward delay of the bridge; "+
-			"\"ip link set %[1]s type bridge stp_state 0\" turns it off", a.bridge.Name)
+		a.r.Warn("bridge %[1]s runs STP: the container cannot send or receive until its port forwards, after twice the forward delay of the bridge; "+
+			"\"ip link set %[1]s type bridge stp_state 0\" turns STP off", a.bridge.Name)
 	}
 	if a.conf.mtu > a.bridge.MTU {
-		a.r.Warn("mtu %d is above the %d of bridge %s: larger packets are lost on the way to its gateway and its other ports", a.conf.mtu, a.bridge.MTU, a.bridge.Name)
+		a.r.Warn("mtu %d is larger than %d, the mtu of bridge %s: larger packets do not reach the gateway and the other ports", a.conf.mtu, a.bridge.MTU, a.bridge.Name)
 	}
 	return nil
 }
 
-// warnOfOverlap tells of another interface of the node that has an address in the
-// container's network: a bridge that was renamed in the configuration, an uplink. The
-// node then sends packets for containers to either of them.
+// warnOfOverlap warns if another interface of the node has an address in the container's
+// network, such as the uplink, or the bridge that the configuration named before. The node
+// then sends the packets for the containers to one of the two interfaces only.
 func (a *attachment) warnOfOverlap(dev nl.Link, ip types.IP) error {
 	other, err := a.node.LinkTo(ip.Address.Addr())
-	var refused syscall.Errno // a blackhole, say
+	var refused syscall.Errno // such as that of a blackhole route
 	if errors.Is(err, fs.ErrNotExist) || errors.As(err, &refused) {
 		return nil
 	}
@@ -188,15 +192,15 @@ func (a *attachment) warnOfOverlap(dev nl.Link, ip types.IP) error {
 	addrs, err := a.node.Addrs(other)
 	for _, h := range addrs {
 		if h.Prefix.Overlaps(ip.Address) {
-			a.r.Warn("the network %s of bridge %s is on interface %s as well (%s): the node reaches containers on one of them only; "+
-				"remove the address that is not used, or take another subnet", ip.Address.Masked(), dev.Name, other.Name, h.Prefix)
+			a.r.Warn("the network %s of bridge %s is on interface %s as well (%s): the node reaches containers on one of the two only; "+
+				"remove the address that is not used, or use another subnet", ip.Address.Masked(), dev.Name, other.Name, h.Prefix)
 		}
 	}
 	return err
 }
 
-// ensureGateway gives the gateway addresses of the container's IPs to the bridge or, with a
-// VLAN, to an interface beside it that is in the VLAN, and returns that interface.
+// ensureGateway adds the gateway addresses of the container's IPs to the bridge or, with a
+// VLAN, to the interface of the node in that VLAN. It returns the interface.
 func (a *attachment) ensureGateway(ips []types.IP) (nl.Link, error) {
 	gateways := gatewaysOf(ips)
 	dev, err := a.gatewayDevice()
@@ -209,11 +213,11 @@ func (a *attachment) ensureGateway(ips []types.IP) (nl.Link, error) {
 	}
 	var changes []nl.Change
 	for _, gw := range gateways {
-		if holds(have, gw) {
+		if hasAddr(have, gw) {
 			continue
 		}
 		stale := conflicting(have, gateways, gw)
-		if err := a.conf.mayReplace(dev, stale, gw); err != nil {
+		if err := a.conf.checkMayReplace(dev, stale, gw); err != nil {
 			return nl.Link{}, err
 		}
 		for _, p := range stale {
@@ -229,20 +233,21 @@ func (a *attachment) ensureGateway(ips []types.IP) (nl.Link, error) {
 			return nl.Link{}, err
 		}
 	}
-	// Setting the MAC, be it to what it was before our port came, stops the kernel
-	// from following the ports.
+	// If the MAC is set, even to its present value, the kernel no longer changes it when
+	// ports are added and removed.
 	if err := a.node.Apply(append(changes, dev.SetMAC(dev.MAC))...); err != nil {
 		return nl.Link{}, attach.ExplainIPv6Off(a.node, dev.Name, err)
 	}
 	return dev, a.node.AwaitDelivery(dev, addresses(gateways), portDeadline)
 }
 
-func holds(have []nl.Addr, p netip.Prefix) bool {
+func hasAddr(have []nl.Addr, p netip.Prefix) bool {
 	return slices.ContainsFunc(have, func(a nl.Addr) bool { return a.Prefix == p })
 }
 
-// conflicting lists the addresses that cannot stand beside the gateway: in IPv4 any
-// that is no gateway of this network, in IPv6 those of an overlapping prefix.
+// conflicting returns the addresses that must not be on the same interface as the gateway
+// address: every IPv4 address that is not a gateway of this network, and every IPv6 address
+// of an overlapping prefix.
 func conflicting(have []nl.Addr, gateways []netip.Prefix, gw netip.Prefix) []netip.Prefix {
 	var stale []netip.Prefix
 	for _, h := range have {
@@ -257,10 +262,10 @@ func conflicting(have []nl.Addr, gateways []netip.Prefix, gw netip.Prefix) []net
 	return stale
 }
 
-// mayReplace refuses to remove addresses that are in the way unless the configuration
-// says so: nothing tells whether they are of an earlier network of this bridge, or of
-// somebody who works on the node.
-func (c *config) mayReplace(dev nl.Link, stale []netip.Prefix, gw netip.Prefix) error {
+// checkMayReplace returns an error if there are conflicting addresses and forceAddress is
+// not set: they may be of an earlier network of this bridge, but an administrator may have
+// added them as well.
+func (c *config) checkMayReplace(dev nl.Link, stale []netip.Prefix, gw netip.Prefix) error {
 	if len(stale) == 0 || c.forceAddress {
 		return nil
 	}
@@ -269,8 +274,9 @@ func (c *config) mayReplace(dev nl.Link, stale []netip.Prefix, gw netip.Prefix) 
 		dev.Name, gw, stale, stale[0], dev.Name)
 }
 
-// gatewayDevice is the bridge itself or, with a VLAN, one end of a veth pair whose
-// other end is a port of the bridge in the VLAN. That pair is shared and stays.
+// gatewayDevice returns the interface for the gateway addresses: the bridge or, with a VLAN,
+// one end of a veth pair whose other end is a port of the bridge in the VLAN. It makes the
+// pair if there is none. All containers in the VLAN share the pair, so that it is not undone.
 func (a *attachment) gatewayDevice() (nl.Link, error) {
 	if a.conf.vlan == 0 {
 		return a.bridge, nil
@@ -283,26 +289,26 @@ func (a *attachment) gatewayDevice() (nl.Link, error) {
 			Name: name, Peer: vlanPortName(name), PeerIn: a.node, MTU: a.bridge.MTU,
 		})
 	}
-	if errors.Is(err, fs.ErrExist) { // another ADD was first
+	if errors.Is(err, fs.ErrExist) { // another ADD has just made it
 		dev, err = a.node.Link(name)
 	}
 	if err != nil {
 		return nl.Link{}, err
 	}
 	if dev.Kind != "veth" {
-		return nl.Link{}, types.Errorf(types.CodeConfig, "interface %q exists and is not the gateway's of VLAN %d", name, a.conf.vlan)
+		return nl.Link{}, types.Errorf(types.CodeConfig, "interface %q exists, but is not the veth that plumb makes for the gateway of VLAN %d; use another bridge name", name, a.conf.vlan)
 	}
 	port, err := a.node.VethPeer(dev, a.node)
 	if err != nil || port.Master == a.bridge.Index && port.Running && dev.Up {
 		return dev, err
 	}
-	return dev, a.finishVLANDevice(dev, port)
+	return dev, a.configureVLANDevice(dev, port)
 }
 
-// finishVLANDevice makes the far end a port and waits until it forwards, also after
-// somebody was stopped between making the pair and this, and beside another ADD that
-// is at it.
-func (a *attachment) finishVLANDevice(dev, port nl.Link) error {
+// configureVLANDevice makes the other end of the pair a port and waits until it forwards. It
+// can be repeated: an ADD may have been killed before it was done, and another ADD may be
+// doing the same.
+func (a *attachment) configureVLANDevice(dev, port nl.Link) error {
 	settings := append(attach.HostSysctls(dev.Name), attach.HostSysctls(port.Name)...)
 	if !a.conf.awaitDAD {
 		settings = append(settings, noDAD(dev.Name))
@@ -310,7 +316,7 @@ func (a *attachment) finishVLANDevice(dev, port nl.Link) error {
 	if err := sysctl.Set(a.node.NS(), settings...); err != nil {
 		return err
 	}
-	if err := plug(a.node, port, a.bridge, a.conf.gatewayPort()); err != nil {
+	if err := makePort(a.node, port, a.bridge, a.conf.gatewayPort()); err != nil {
 		return err
 	}
 	if err := a.node.Apply(dev.SetUp()); err != nil {
@@ -319,12 +325,12 @@ func (a *attachment) finishVLANDevice(dev, port nl.Link) error {
 	return a.node.AwaitRunning(port, portDeadline)
 }
 
-// gatewayPort is how the far end is plugged in.
+// gatewayPort returns the configuration of the gateway's port.
 func (c *config) gatewayPort() *config {
 	return &config{vlan: c.vlan, keepDefaultVLAN: c.keepDefaultVLAN}
 }
 
-// vlanPortName names the far end of the gateway's pair, the same each time.
+// vlanPortName returns the name of the gateway's port: always the same for an interface.
 func vlanPortName(dev string) string {
 	sum := sha256.Sum256([]byte(dev))
 	return "veth" + hex.EncodeToString(sum[:4])

@@ -23,34 +23,36 @@ func TestREADMEExamples(t *testing.T) {
 	nstest.Examples(t, plugin(), func(r *skel.Request) error { _, err := parse(r); return err })
 }
 
-// A bed is a node with room for pods, and a place for leases.
-type bed struct {
+// A testbed is a node, with a host outside it, and a folder for the reservations of
+// host-local.
+type testbed struct {
 	node    *nstest.NS
 	outside *nstest.NS
 	path    string // CNI_PATH with the real host-local
-	leases  string // dataDir
+	leases  string // dataDir of host-local
 }
 
-func newBed() *bed {
+func newTestbed() *testbed {
 	site := nstest.NewSite(GinkgoTB())
-	b := newBedOn(site.Node)
+	b := newTestbedOn(site.Node)
 	b.outside = site.Outside
 	return b
 }
 
-// newBedOn is a bed without an outside.
-func newBedOn(node *nstest.NS) *bed {
-	return &bed{node: node, path: nstest.Build(GinkgoTB(), "host-local"), leases: GinkgoTB().TempDir()}
+// newTestbedOn returns a testbed without a host outside.
+func newTestbedOn(node *nstest.NS) *testbed {
+	return &testbed{node: node, path: nstest.Build(GinkgoTB(), "host-local"), leases: GinkgoTB().TempDir()}
 }
 
-// ranges of the IPAM configuration in tests.
+// The ranges of the IPAM configurations.
 const (
 	v4range = `[{"subnet":"10.9.0.0/24"}]`
 	v6range = `[{"subnet":"fd00:9::/64"}]`
 )
 
-// conf writes a configuration: keys is JSON text that ends in a comma, or nothing.
-func (b *bed) conf(version, keys string, ranges ...string) string {
+// conf returns a configuration. keys is JSON text that ends in a comma, or empty. Without
+// ranges there is no IPAM plugin.
+func (b *testbed) conf(version, keys string, ranges ...string) string {
 	ipam := ""
 	if len(ranges) > 0 {
 		ipam = fmt.Sprintf(`,"ipam":{"type":"host-local","dataDir":%q,"ranges":[%s]}`, b.leases, strings.Join(ranges, ","))
@@ -58,20 +60,20 @@ func (b *bed) conf(version, keys string, ranges ...string) string {
 	return fmt.Sprintf(`{"cniVersion":%q,"name":"net1","type":"bridge",%s"bridge":"cni0"%s}`, version, keys, ipam)
 }
 
-// call is a call for a pod of that container ID.
-func (b *bed) call(id string, pod *nstest.NS, conf string) nstest.Call {
+// call returns a call for the container with that ID.
+func (b *testbed) call(id string, pod *nstest.NS, conf string) nstest.Call {
 	return nstest.Call{ContainerID: id, Node: b.node, Pod: pod, Path: b.path, Config: conf}
 }
 
 func run(c nstest.Call, command string) nstest.Reply { return nstest.Run(plugin(), c.With(command)) }
 
-// add runs an ADD that has to succeed.
-func add1(c nstest.Call) *types.Result {
+// mustAdd runs an ADD that must succeed.
+func mustAdd(c nstest.Call) *types.Result {
 	GinkgoHelper()
 	return run(c, "ADD").Result(GinkgoTB())
 }
 
-// withPrev puts the result of an ADD into the configuration of a later call.
+// withPrev returns the configuration with the result of an ADD as prevResult.
 func withPrev(conf string, reply nstest.Reply) string {
 	return strings.TrimSuffix(conf, "}") + `,"prevResult":` + reply.Stdout + "}"
 }

@@ -22,13 +22,13 @@ import (
 const gatewayed = `"isDefaultGateway":true,`
 
 var _ = Describe("bridge", func() {
-	var b *bed
+	var b *testbed
 	BeforeEach(func() {
-		b = newBed()
+		b = newTestbed()
 		nstest.LeakCheck(GinkgoTB())
 	})
 
-	// in runs a program in a namespace and gives what it printed.
+	// in runs a program in a namespace and returns its output.
 	in := func(n *nstest.NS, line string) string {
 		GinkgoHelper()
 		words := strings.Fields(line)
@@ -36,11 +36,11 @@ var _ = Describe("bridge", func() {
 	}
 
 	Describe("ADD", func() {
-		It("connects two pods and the node, dual stack, usable at once", func() {
+		It("connects two pods and the node with IPv4 and IPv6, and the first packet passes", func() {
 			conf := b.conf("1.1.0", gatewayed+`"mtu":1400,`, v4range, v6range)
 			one, two := newPod(), newPod()
-			result := add1(b.call("one", one, conf))
-			add1(b.call("two", two, conf))
+			result := mustAdd(b.call("one", one, conf))
+			mustAdd(b.call("two", two, conf))
 			for _, addr := range []string{"10.9.0.2:80", "[fd00:9::2]:80"} {
 				nstest.ServeTCP(GinkgoTB(), one, addr)
 			}
@@ -49,7 +49,7 @@ var _ = Describe("bridge", func() {
 			nstest.MustDial(GinkgoTB(), b.node, "10.9.0.2:80", "10.9.0.1")
 			nstest.MustDial(GinkgoTB(), b.node, "[fd00:9::2]:80", "fd00:9::1")
 
-			By("describing what it made")
+			By("returning what it made")
 			Expect(result.Interfaces).To(HaveLen(3))
 			Expect(result.Interfaces[0]).To(And(HaveField("Name", "cni0"), HaveField("MTU", 1400), HaveField("MAC", Not(BeEmpty()))))
 			Expect(result.Interfaces[1].Name).To(MatchRegexp("^veth[0-9a-f]{8}$"))
@@ -63,7 +63,7 @@ var _ = Describe("bridge", func() {
 			Expect(in(b.node, "ip link show "+result.Interfaces[1].Name)).To(And(
 				ContainSubstring(result.Interfaces[1].MAC.String()), ContainSubstring("alias plumb:net1/one/eth0")))
 
-			By("programming routes, sysctls and forwarding as the reference does")
+			By("making the same routes, sysctls and forwarding as the reference plugin")
 			Expect(in(one, "ip -4 route")).To(Equal("default via 10.9.0.1 dev eth0 \n10.9.0.0/24 dev eth0 proto kernel scope link src 10.9.0.2 \n"))
 			Expect(in(one, "ip -6 route show default")).To(ContainSubstring("default via fd00:9::1 dev eth0 metric 1024"))
 			for key, want := range map[string]string{
@@ -79,12 +79,12 @@ var _ = Describe("bridge", func() {
 			} {
 				Expect(b.node.Sysctl(GinkgoTB(), key)).To(Equal(want), key)
 			}
-			By("leaving no address tentative, the gateway's neither")
+			By("leaving no address tentative, in the container and on the bridge")
 			Expect(in(one, "ip -6 addr show scope global tentative")).To(BeEmpty())
 			Expect(in(b.node, "ip -6 addr show dev cni0 tentative")).To(BeEmpty())
 		})
 
-		DescribeTable("answers in the form of every version", func(version string) {
+		DescribeTable("prints a result of the configured cniVersion", func(version string) {
 			reply := run(b.call("one", newPod(), b.conf(version, gatewayed, v4range, v6range)), "ADD").OK(GinkgoTB())
 			Expect(reply.Stdout).To(ContainSubstring(fmt.Sprintf(`"cniVersion": %q`, version)))
 			result, err := types.ParseResult(types.Newest, []byte(reply.Stdout))
@@ -100,7 +100,7 @@ var _ = Describe("bridge", func() {
 			Entry(nil, "0.1.0"), Entry(nil, "0.2.0"), Entry(nil, "0.3.0"), Entry(nil, "0.3.1"),
 			Entry(nil, "0.4.0"), Entry(nil, "1.0.0"), Entry(nil, "1.1.0"))
 
-		It("needs no wait for duplicates and no sleep: the steps say so", func() {
+		It("does not wait for duplicate address detection", func() {
 			c := b.call("one", newPod(), b.conf("1.1.0", gatewayed, v4range, v6range))
 			c.Env = []string{"CNI_LOG_LEVEL=debug"}
 			reply := run(c, "ADD").OK(GinkgoTB())
@@ -108,7 +108,7 @@ var _ = Describe("bridge", func() {
 			Expect(reply.Stderr).NotTo(ContainSubstring("await addresses"))
 		})
 
-		It("looks for duplicates with enabledad, by event", func() {
+		It("waits for duplicate address detection with enabledad", func() {
 			c := b.call("one", newPod(), b.conf("1.1.0", gatewayed+`"enabledad":true,`, v6range))
 			c.Env = []string{"CNI_LOG_LEVEL=debug"}
 			reply := run(c, "ADD").OK(GinkgoTB())
@@ -117,7 +117,7 @@ var _ = Describe("bridge", func() {
 			Expect(in(c.Pod, "ip -6 addr show tentative")).To(BeEmpty())
 		})
 
-		It("is plain layer 2 without IPAM, with its CHECK", func() {
+		It("adds no address without IPAM, and CHECK succeeds", func() {
 			conf := b.conf("1.0.0", "")
 			pod := newPod()
 			reply := run(b.call("one", pod, conf), "ADD").OK(GinkgoTB())
@@ -128,33 +128,33 @@ var _ = Describe("bridge", func() {
 
 		It("leaves the container's end down with disableContainerInterface", func() {
 			pod := newPod()
-			add1(b.call("one", pod, b.conf("1.1.0", `"disableContainerInterface":true,`)))
+			mustAdd(b.call("one", pod, b.conf("1.1.0", `"disableContainerInterface":true,`)))
 			Expect(in(pod, "ip link show eth0")).NotTo(ContainSubstring(",UP"))
 		})
 
-		It("takes the MAC that is asked for, CNI_ARGS among the ways", func() {
+		It("uses the MAC of CNI_ARGS", func() {
 			pod := newPod()
 			c := b.call("one", pod, b.conf("1.1.0", ""))
 			c.Args = "IgnoreUnknown=1;K8S_POD_NAME=a=b;MAC=c2:b0:57:49:47:f1"
-			Expect(add1(c).Interfaces[2].MAC.String()).To(Equal("c2:b0:57:49:47:f1"))
+			Expect(mustAdd(c).Interfaces[2].MAC.String()).To(Equal("c2:b0:57:49:47:f1"))
 			Expect(in(pod, "ip link show eth0")).To(ContainSubstring("c2:b0:57:49:47:f1"))
 		})
 
-		It("programs hairpin and isolation", func() {
-			result := add1(b.call("one", newPod(), b.conf("1.1.0", `"hairpinMode":true,"portIsolation":true,`)))
+		It("sets hairpin mode and port isolation, if they are configured", func() {
+			result := mustAdd(b.call("one", newPod(), b.conf("1.1.0", `"hairpinMode":true,"portIsolation":true,`)))
 			port := in(b.node, "ip -d link show "+result.Interfaces[1].Name)
 			Expect(port).To(And(ContainSubstring("hairpin on"), ContainSubstring("isolated on")))
-			two := add1(b.call("two", newPod(), b.conf("1.1.0", "")))
+			two := mustAdd(b.call("two", newPod(), b.conf("1.1.0", "")))
 			port = in(b.node, "ip -d link show "+two.Interfaces[1].Name)
 			Expect(port).To(And(ContainSubstring("hairpin off"), ContainSubstring("isolated off")))
 		})
 
 		It("sets the bridge promiscuous with promiscMode", func() {
-			add1(b.call("one", newPod(), b.conf("1.1.0", `"promiscMode":true,`)))
+			mustAdd(b.call("one", newPod(), b.conf("1.1.0", `"promiscMode":true,`)))
 			Expect(in(b.node, "ip link show cni0")).To(ContainSubstring("PROMISC"))
 		})
 
-		It("programs routes with all they carry, and a default route once", func() {
+		It("adds routes with all their attributes, and the default route once", func() {
 			pod := newPod()
 			routes := `,"routes":[{"dst":"0.0.0.0/0"},{"dst":"10.50.0.0/16","mtu":1300,"advmss":1200,"priority":77},{"dst":"10.60.0.0/16","gw":"10.9.0.9","table":100}]}}`
 			conf := strings.TrimSuffix(b.conf("1.0.0", gatewayed, v4range), "}}") + routes
@@ -167,64 +167,64 @@ var _ = Describe("bridge", func() {
 			run(b.call("one", pod, withPrev(conf, reply)), "CHECK").OK(GinkgoTB())
 		})
 
-		It("keeps the bridge's MAC whatever ports come and go", func() {
+		It("keeps the bridge's MAC when ports are added and removed", func() {
 			conf := b.conf("1.1.0", gatewayed, v4range)
-			first := add1(b.call("one", newPod(), conf)).Interfaces[0].MAC
+			first := mustAdd(b.call("one", newPod(), conf)).Interfaces[0].MAC
 			for i := range 5 {
 				id := fmt.Sprint("more", i)
-				Expect(add1(b.call(id, newPod(), conf)).Interfaces[0].MAC).To(Equal(first))
+				Expect(mustAdd(b.call(id, newPod(), conf)).Interfaces[0].MAC).To(Equal(first))
 				run(b.call(id, nil, conf), "DEL").OK(GinkgoTB())
 			}
 			run(b.call("one", nil, conf), "DEL").OK(GinkgoTB())
 			Expect(in(b.node, "ip link show cni0")).To(ContainSubstring(first.String()))
 		})
 
-		It("pins the MAC of a bridge that somebody else made and that has lost its ports", func() {
+		It("fixes the MAC of an existing bridge that has lost all its ports", func() {
 			in(b.node, "ip link add cni0 type bridge")
 			run(b.call("l2", newPod(), b.conf("1.1.0", "")), "ADD").OK(GinkgoTB())
 			run(b.call("l2", nil, b.conf("1.1.0", "")), "DEL").OK(GinkgoTB())
 			conf := b.conf("1.1.0", gatewayed, v4range)
-			first := add1(b.call("one", newPod(), conf)).Interfaces[0].MAC
-			Expect(add1(b.call("two", newPod(), conf)).Interfaces[0].MAC).To(Equal(first))
+			first := mustAdd(b.call("one", newPod(), conf)).Interfaces[0].MAC
+			Expect(mustAdd(b.call("two", newPod(), conf)).Interfaces[0].MAC).To(Equal(first))
 			run(b.call("one", nil, conf), "DEL").OK(GinkgoTB())
 			Expect(in(b.node, "ip link show cni0")).To(ContainSubstring(first.String()))
 		})
 
-		It("finishes a bridge whose maker was killed, and leaves that of another making alone", func() {
+		It("sets accept_dad of an existing bridge only if it is down, as after a killed ADD", func() {
 			acceptDAD := func() string { return b.node.Sysctl(GinkgoTB(), "net/ipv6/conf/cni0/accept_dad") }
 			in(b.node, "ip link add cni0 type bridge")
-			add1(b.call("one", newPod(), b.conf("1.1.0", gatewayed, v6range)))
+			mustAdd(b.call("one", newPod(), b.conf("1.1.0", gatewayed, v6range)))
 			Expect(acceptDAD()).To(Equal("0"))
 			run(b.call("one", nil, b.conf("1.1.0", gatewayed, v6range)), "DEL").OK(GinkgoTB())
 			in(b.node, "ip link del cni0")
 			in(b.node, "ip link add cni0 up type bridge")
-			add1(b.call("one", newPod(), b.conf("1.1.0", gatewayed, v6range)))
+			mustAdd(b.call("one", newPod(), b.conf("1.1.0", gatewayed, v6range)))
 			Expect(acceptDAD()).To(Equal("1"))
 		})
 
-		It("has a gateway in each of two ranges of one family", func() {
+		It("adds a gateway address for each of two ranges of one family", func() {
 			conf := b.conf("1.1.0", gatewayed, v4range, `[{"subnet":"10.10.0.0/24"}]`)
-			add1(b.call("one", newPod(), conf))
-			add1(b.call("two", newPod(), conf))
+			mustAdd(b.call("one", newPod(), conf))
+			mustAdd(b.call("two", newPod(), conf))
 			Expect(in(b.node, "ip -4 addr show cni0")).To(And(ContainSubstring("10.9.0.1/24"), ContainSubstring("10.10.0.1/24")))
 		})
 
-		It("keeps the node's advertised default route when it turns IPv6 forwarding on", func() {
+		It("sets accept_ra to 2 on an uplink with an advertised default route when it enables IPv6 forwarding", func() {
 			b.node.SetSysctl(GinkgoTB(), "net/ipv6/conf/all/forwarding", "0")
 			b.node.SetSysctl(GinkgoTB(), "net/ipv6/conf/"+nstest.Uplink+"/accept_ra", "1")
 			in(b.node, "ip -6 route add default via "+nstest.OutsideV6+" dev "+nstest.Uplink+" proto ra metric 5")
-			add1(b.call("one", newPod(), b.conf("1.1.0", gatewayed, v6range)))
+			mustAdd(b.call("one", newPod(), b.conf("1.1.0", gatewayed, v6range)))
 			Expect(b.node.Sysctl(GinkgoTB(), "net/ipv6/conf/"+nstest.Uplink+"/accept_ra")).To(Equal("2"))
 		})
 	})
 
-	Describe("a bridge that has another address", func() {
+	Describe("with a bridge that has another address", func() {
 		BeforeEach(func() {
 			in(b.node, "ip link add cni0 up type bridge")
 			in(b.node, "ip addr add 10.77.0.1/24 dev cni0")
 		})
 
-		DescribeTable("is refused and keeps it, unless forceAddress says otherwise", func(others bool) {
+		DescribeTable("ADD fails and keeps the address; with forceAddress it replaces the address", func(others bool) {
 			if others {
 				run(b.call("l2", newPod(), b.conf("1.1.0", "")), "ADD").OK(GinkgoTB())
 			}
@@ -234,40 +234,40 @@ var _ = Describe("bridge", func() {
 			Expect(f.Msg).To(And(ContainSubstring(`"cni0" already has an IP address different from 10.9.0.1/24`),
 				ContainSubstring("10.77.0.1/24"), ContainSubstring("forceAddress")))
 			Expect(in(b.node, "ip -4 addr show cni0")).To(And(ContainSubstring("10.77.0.1/24"), Not(ContainSubstring("10.9.0.1"))))
-			add1(b.call("one", pod, b.conf("1.1.0", gatewayed+`"forceAddress":true,`, v4range)))
+			mustAdd(b.call("one", pod, b.conf("1.1.0", gatewayed+`"forceAddress":true,`, v4range)))
 			Expect(in(b.node, "ip -4 addr show cni0")).To(And(ContainSubstring("10.9.0.1/24"), Not(ContainSubstring("10.77"))))
 		},
-			Entry("while others are on it", true),
-			Entry("while nobody is on it", false),
+			Entry("while the bridge has ports", true),
+			Entry("while the bridge has no ports", false),
 		)
 	})
 
-	Describe("warns of what will not work as expected:", func() {
+	Describe("ADD warns of", func() {
 		warnings := func(conf string) string {
 			GinkgoHelper()
 			return run(b.call("one", newPod(), conf), "ADD").OK(GinkgoTB()).Stderr
 		}
 
-		It("a bridge that runs STP: its ports forward later", func() {
+		It("a bridge that runs STP", func() {
 			in(b.node, "ip link add cni0 up type bridge stp_state 1 forward_delay 200")
 			Expect(warnings(b.conf("1.1.0", gatewayed, v4range))).To(ContainSubstring("bridge cni0 runs STP"))
 		})
 
-		It("an MTU above the bridge's", func() {
-			add1(b.call("other", newPod(), b.conf("1.1.0", "", v4range)))
-			Expect(warnings(b.conf("1.1.0", `"mtu":9000,`, v4range))).To(ContainSubstring("mtu 9000 is above the 1500 of bridge cni0"))
+		It("an mtu larger than the bridge's", func() {
+			mustAdd(b.call("other", newPod(), b.conf("1.1.0", "", v4range)))
+			Expect(warnings(b.conf("1.1.0", `"mtu":9000,`, v4range))).To(ContainSubstring("mtu 9000 is larger than 1500, the mtu of bridge cni0"))
 		})
 
-		It("a network that another interface of the node has, too", func() {
+		It("a network that is on another interface of the node as well", func() {
 			in(b.node, "ip link add old0 up type bridge")
 			in(b.node, "ip addr add 10.9.0.1/24 dev old0")
 			in(b.node, "ip addr add fd00:9::1/64 dev old0 nodad")
-			said := warnings(b.conf("1.1.0", gatewayed, v4range, v6range))
-			Expect(said).To(ContainSubstring("10.9.0.0/24 of bridge cni0 is on interface old0 as well (10.9.0.1/24)"))
-			Expect(said).To(ContainSubstring("fd00:9::/64 of bridge cni0 is on interface old0 as well (fd00:9::1/64)"))
+			warned := warnings(b.conf("1.1.0", gatewayed, v4range, v6range))
+			Expect(warned).To(ContainSubstring("10.9.0.0/24 of bridge cni0 is on interface old0 as well (10.9.0.1/24)"))
+			Expect(warned).To(ContainSubstring("fd00:9::/64 of bridge cni0 is on interface old0 as well (fd00:9::1/64)"))
 		})
 
-		It("nothing, where the node reaches the network by its default route or not at all", func() {
+		It("nothing if the node reaches the network by its default route or not at all", func() {
 			Expect(warnings(b.conf("1.1.0", gatewayed+`"mtu":1500,`, v4range, v6range))).To(BeEmpty())
 			run(b.call("one", nil, b.conf("1.1.0", gatewayed, v4range, v6range)), "DEL").OK(GinkgoTB())
 			in(b.node, "ip link del cni0")
@@ -276,12 +276,12 @@ var _ = Describe("bridge", func() {
 		})
 	})
 
-	DescribeTable("masquerade with each backend", func(backend string) {
+	DescribeTable("masquerades with each backend", func(backend string) {
 		conf := b.conf("1.1.0", gatewayed+`"ipMasq":true,"ipMasqBackend":"`+backend+`",`, v4range, v6range)
 		pod, other := newPod(), newPod()
-		before := taken(b.outside)
+		before := snapshotOf(b.outside)
 		reply := run(b.call("one", pod, conf), "ADD").OK(GinkgoTB())
-		add1(b.call("two", other, conf))
+		mustAdd(b.call("two", other, conf))
 		for _, addr := range []string{nstest.OutsideV4 + ":80", "[" + nstest.OutsideV6 + "]:80"} {
 			nstest.ServeTCP(GinkgoTB(), b.outside, addr)
 		}
@@ -295,32 +295,32 @@ var _ = Describe("bridge", func() {
 		run(b.call("one", pod, withPrev(conf, reply)), "CHECK").OK(GinkgoTB())
 		Expect(nstest.Snapshot(GinkgoTB(), b.node)).To(And(MatchRegexp(`10\.9\.0\.2\b`), MatchRegexp(`fd00:9::2\b`)))
 
-		By("leaving no rule behind when the container is gone before DEL")
+		By("leaving no rule when DEL comes after the container was removed")
 		pod.Remove(GinkgoTB())
 		run(nstest.Call{ContainerID: "one", Node: b.node, NetNS: pod.Path(), Path: b.path, Config: conf}, "DEL").OK(GinkgoTB())
 		Expect(nstest.Snapshot(GinkgoTB(), b.node)).NotTo(Or(MatchRegexp(`10\.9\.0\.2\b`), MatchRegexp(`fd00:9::2\b`)))
 		nstest.MustDial(GinkgoTB(), other, nstest.OutsideV4+":80", nstest.NodeV4)
 		run(b.call("two", nil, conf), "DEL").OK(GinkgoTB())
-		expectAsBefore(before, b.outside)
+		expectUnchanged(before, b.outside)
 	}, Entry(nil, "nftables"), Entry(nil, "iptables"))
 
 	Describe("a failed ADD", func() {
-		It("leaves no pair and no address when IPAM fails", func() {
+		It("leaves no pair and no address when the IPAM plugin fails", func() {
 			pod := newPod()
-			before := taken(b.node, pod)
+			before := snapshotOf(b.node, pod)
 			conf := strings.Replace(b.conf("1.1.0", `"bridge":"cni0",`, v4range), `"10.9.0.0/24"`, `"10.9.0.0/31"`, 1)
 			in(b.node, "ip link add cni0 up type bridge")
 			in(b.node, "ip link del cni0")
 			f := run(b.call("one", pod, conf), "ADD").Failure(GinkgoTB())
 			Expect(f.Msg).To(ContainSubstring("too small to allocate from"))
 			in(b.node, "ip link del cni0")
-			expectAsBefore(before, b.node, pod)
+			expectUnchanged(before, b.node, pod)
 		})
 
-		It("does not free the live address when the ADD is repeated", func() {
+		It("keeps the address of the container when ADD is repeated", func() {
 			conf := b.conf("1.1.0", gatewayed, v4range)
 			pod := newPod()
-			add1(b.call("one", pod, conf))
+			mustAdd(b.call("one", pod, conf))
 			state := func() string {
 				return nstest.Snapshot(GinkgoTB(), b.node, pod) + nstest.SnapshotDir(GinkgoTB(), b.leases)
 			}
@@ -328,50 +328,50 @@ var _ = Describe("bridge", func() {
 			f := run(b.call("one", pod, conf), "ADD").Failure(GinkgoTB())
 			Expect(f.Msg).To(ContainSubstring(`"eth0" already exists`))
 			Expect(nstest.Settled(before, state)).To(BeEmpty())
-			By("nor in a new namespace of the same container")
+			By("also when it is repeated in another namespace")
 			f = run(b.call("one", newPod(), conf), "ADD").Failure(GinkgoTB())
 			Expect(f.Msg).To(ContainSubstring("not followed by a DEL"))
 			nstest.ServeTCP(GinkgoTB(), pod, "10.9.0.2:80")
 			nstest.MustDial(GinkgoTB(), b.node, "10.9.0.2:80", "10.9.0.1")
 		})
 
-		It("says so and leaves nothing when the result cannot be told", func() {
+		It("leaves nothing when the cniVersion cannot express the result", func() {
 			pod := newPod()
-			before := taken(b.node, pod)
+			before := snapshotOf(b.node, pod)
 			f := run(b.call("one", pod, b.conf("0.2.0", "")), "ADD").Failure(GinkgoTB())
 			Expect(f.Msg).To(ContainSubstring("no valid IP addresses"))
-			expectAsBefore(before, b.node, pod)
+			expectUnchanged(before, b.node, pod)
 		})
 	})
 
-	DescribeTable("an ADD whose interface is removed meanwhile says so, by its name", func(at string) {
+	DescribeTable("ADD names its interface in the error if the interface is removed during ADD", func(at string) {
 		pod := newPod()
 		c := b.call("one", pod, b.conf("1.1.0", gatewayed, v4range, v6range))
 		c.Before = func(step string) error {
 			if strings.HasPrefix(step, at) {
-				_, _ = pod.Exec("ip", "link", "del", "eth0") // a second time it is gone
+				_, _ = pod.Exec("ip", "link", "del", "eth0") // fails the second time
 			}
 			return nil
 		}
 		f := run(c, "ADD").Failure(GinkgoTB())
-		Expect(f.Msg).To(Equal("interface eth0 was removed meanwhile (a DEL?)"))
+		Expect(f.Msg).To(Equal("interface eth0 was removed during ADD, probably by a DEL of the same attachment"))
 		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
 		leases, err := filepath.Glob(filepath.Join(b.leases, "net1", "[1f]*"))
 		Expect(err).NotTo(HaveOccurred())
 		Expect(leases).To(BeEmpty())
 	},
-		Entry("before it is a port", "set port veth"),
-		Entry("before it is up", "set link eth0 up"),
+		Entry("before the host end becomes a port", "set port veth"),
+		Entry("before it is set up", "set link eth0 up"),
 		Entry("before its sysctls are written", "write sysctls "),
-		Entry("before its addresses", "add address 10.9.0.2/24"),
-		Entry("after its addresses", "set link cni0 address"),
-		Entry("at last", "set link eth0 address"),
+		Entry("before its addresses are added", "add address 10.9.0.2/24"),
+		Entry("after its addresses were added", "set link cni0 address"),
+		Entry("at the last step", "set link eth0 address"),
 	)
 
 	Describe("DEL", func() {
-		It("leaves node, pod and leases as before, and is idempotent, in every situation", func() {
+		It("leaves node, pod and reservations as before, also when it is repeated", func() {
 			conf := b.conf("1.1.0", gatewayed+`"ipMasq":true,"macspoofchk":true,`, v4range, v6range)
-			add1(b.call("warm", newPod(), conf))
+			mustAdd(b.call("warm", newPod(), conf))
 			pod := newPod()
 			state := func() string {
 				return nstest.Snapshot(GinkgoTB(), b.node, pod) + nstest.SnapshotDir(GinkgoTB(), filepath.Join(b.leases, "net1"))
@@ -380,7 +380,7 @@ var _ = Describe("bridge", func() {
 			gone := filepath.Join(GinkgoTB().TempDir(), "gone")
 			plain := filepath.Join(GinkgoTB().TempDir(), "plain")
 			Expect(os.WriteFile(plain, nil, 0o600)).To(Succeed())
-			for _, way := range []func(c nstest.Call, reply nstest.Reply) nstest.Call{
+			for _, change := range []func(c nstest.Call, reply nstest.Reply) nstest.Call{
 				func(c nstest.Call, reply nstest.Reply) nstest.Call { c.Config = withPrev(conf, reply); return c },
 				func(c nstest.Call, _ nstest.Reply) nstest.Call { return c },
 				func(c nstest.Call, _ nstest.Reply) nstest.Call { c.Pod = nil; return c },
@@ -390,19 +390,19 @@ var _ = Describe("bridge", func() {
 			} {
 				c := b.call("one", pod, conf)
 				reply := run(c, "ADD").OK(GinkgoTB())
-				c = way(c, reply)
+				c = change(c, reply)
 				run(c, "DEL").OK(GinkgoTB())
 				run(c, "DEL").OK(GinkgoTB())
 				Expect(withoutCursor(nstest.Settled(before, state))).To(BeEmpty())
 			}
 		})
 
-		DescribeTable("removes the rules that an ADD adds until the link is gone", func(backend string) {
+		DescribeTable("removes the rules that a concurrent ADD adds before the link is deleted", func(backend string) {
 			conf := b.conf("1.1.0", gatewayed+`"ipMasq":true,"ipMasqBackend":"`+backend+`",`, v4range)
-			add1(b.call("warm", newPod(), conf))
+			mustAdd(b.call("warm", newPod(), conf))
 			before := nstest.Steady(func() string { return nstest.Snapshot(GinkgoTB(), b.node) })
 			c := b.call("one", newPod(), conf)
-			add1(c)
+			mustAdd(c)
 			node, err := ns.Open(b.node.Path(), &trace.Tracer{})
 			Expect(err).NotTo(HaveOccurred())
 			DeferCleanup(node.Close)
@@ -420,17 +420,17 @@ var _ = Describe("bridge", func() {
 			Expect(nstest.Settled(before, func() string { return nstest.Snapshot(GinkgoTB(), b.node) })).To(BeEmpty())
 		}, Entry(nil, "nftables"), Entry(nil, "iptables"))
 
-		It("does not touch the interface of a newcomer at the same path", func() {
+		It("leaves the interface of another attachment whose namespace has the same path", func() {
 			conf := b.conf("1.1.0", gatewayed, v4range)
-			old, newcomer := newPod(), newPod()
-			add1(b.call("old", old, conf))
-			add1(b.call("new", newcomer, conf))
-			run(b.call("old", newcomer, conf), "DEL").OK(GinkgoTB())
-			Expect(in(newcomer, "ip -br addr show eth0")).To(ContainSubstring("10.9.0.3/24"))
+			old, other := newPod(), newPod()
+			mustAdd(b.call("old", old, conf))
+			mustAdd(b.call("new", other, conf))
+			run(b.call("old", other, conf), "DEL").OK(GinkgoTB())
+			Expect(in(other, "ip -br addr show eth0")).To(ContainSubstring("10.9.0.3/24"))
 			Expect(in(old, "ip -br link")).NotTo(ContainSubstring("eth0"))
 		})
 
-		It("releases the address of a pair that the reference plugin made", func() {
+		It("deletes a pair that the reference plugin made", func() {
 			conf := b.conf("1.0.0", "", v4range)
 			pod := newPod()
 			in(b.node, "ip link add cni0 up type bridge")
@@ -440,10 +440,10 @@ var _ = Describe("bridge", func() {
 			Expect(in(b.node, "ip -br link")).NotTo(ContainSubstring("veth0badcafe"))
 		})
 
-		It("finishes under a configuration that ADD would refuse", func() {
+		It("succeeds with a configuration that ADD would refuse", func() {
 			conf := b.conf("1.1.0", gatewayed, v4range)
 			pod := newPod()
-			add1(b.call("one", pod, conf))
+			mustAdd(b.call("one", pod, conf))
 			c := b.call("one", pod, strings.Replace(conf, `"isDefaultGateway":true,`, `"vlan":9999,"mtu":-4,"vlanTrunk":[{"id":0}],`, 1))
 			c.Args = "nonsense"
 			run(c, "DEL").OK(GinkgoTB())
@@ -463,10 +463,10 @@ var _ = Describe("bridge", func() {
 			run(c, "CHECK").OK(GinkgoTB())
 		})
 
-		DescribeTable("names what was changed", func(where func() *nstest.NS, line, want string) {
+		DescribeTable("names the difference", func(where func() *nstest.NS, line, want string) {
 			in(where(), strings.ReplaceAll(line, "HOST", host))
 			f := run(c, "CHECK").Failure(GinkgoTB())
-			Expect(f.Code).To(BeEquivalentTo(codeChanged))
+			Expect(f.Code).To(BeEquivalentTo(types.CodeChanged))
 			Expect(f.Msg).To(ContainSubstring(strings.ReplaceAll(want, "HOST", host)))
 		},
 			Entry("address", func() *nstest.NS { return c.Pod }, "ip addr del 10.9.0.2/24 dev eth0", "interface eth0 has no address 10.9.0.2/24"),
@@ -488,7 +488,7 @@ var _ = Describe("bridge", func() {
 			Entry("spoof check", func() *nstest.NS { return b.node }, "nft delete table bridge plumb", "MAC"),
 		)
 
-		It("passes after a later plugin changed MAC, MTU and sysctls, and while somebody listens", func() {
+		It("succeeds after a later plugin changed MAC, MTU and sysctls, and with a promiscuous bridge", func() {
 			in(c.Pod, "ip link set eth0 address 02:00:00:00:00:99 mtu 1300")
 			in(c.Pod, "sysctl -q -w net.ipv4.conf.eth0.arp_notify=0")
 			in(b.node, "ip link set cni0 promisc on")
@@ -497,7 +497,7 @@ var _ = Describe("bridge", func() {
 			run(c, "CHECK").OK(GinkgoTB())
 		})
 
-		It("passes without the mtu and advmss of a route where the reference plugin made the pair, and with its routes on the link", func() {
+		It("does not compare mtu and advmss of routes if the reference plugin made the pair", func() {
 			pod := newPod()
 			conf := strings.TrimSuffix(b.conf("1.0.0", "", v4range), "}}") +
 				`,"routes":[{"dst":"10.50.0.0/16","mtu":1300,"advmss":1200},{"dst":"10.60.0.0/16","gw":"0.0.0.0"}]}}`
@@ -505,7 +505,7 @@ var _ = Describe("bridge", func() {
 			reply := run(c, "ADD").OK(GinkgoTB())
 			c.Config = withPrev(conf, reply)
 			run(c, "CHECK").OK(GinkgoTB())
-			// What plumb has made becomes the reference plugin's: no alias, no attributes.
+			// Make the pair look like one of the reference plugin: without alias and attributes.
 			host := reply.Result(GinkgoTB()).Interfaces[1].Name
 			in(b.node, "ip link set "+host+" down")
 			in(b.node, "ip link set "+host+" name vethreference up")
@@ -516,7 +516,7 @@ var _ = Describe("bridge", func() {
 			run(c, "CHECK").OK(GinkgoTB())
 		})
 
-		It("asks IPAM too", func() {
+		It("calls the IPAM plugin", func() {
 			Expect(os.RemoveAll(filepath.Join(b.leases, "net1", "10.9.0.2"))).To(Succeed())
 			f := run(c, "CHECK").Failure(GinkgoTB())
 			Expect(f.Msg).To(And(ContainSubstring("host-local"), ContainSubstring("10.9.0.2")))
@@ -524,13 +524,13 @@ var _ = Describe("bridge", func() {
 	})
 
 	Describe("GC", func() {
-		It("removes what is not valid in this network, and nothing else", func() {
+		It("deletes what belongs to no valid attachment of this network, and nothing else", func() {
 			conf := b.conf("1.1.0", gatewayed+`"ipMasq":true,"macspoofchk":true,`, v4range)
 			other := strings.NewReplacer(`"net1"`, `"net2"`, "10.9.0", "10.19.0", "cni0", "cni1").Replace(conf)
 			keep, drop, foreign := newPod(), newPod(), newPod()
-			add1(b.call("keep", keep, conf))
-			add1(b.call("drop", drop, conf))
-			add1(b.call("drop", foreign, other))
+			mustAdd(b.call("keep", keep, conf))
+			mustAdd(b.call("drop", drop, conf))
+			mustAdd(b.call("drop", foreign, other))
 			gc := strings.TrimSuffix(conf, "}") + `,"cni.dev/valid-attachments":[{"containerID":"keep","ifname":"eth0"}]}`
 			run(nstest.Call{Node: b.node, Path: b.path, Config: gc}, "GC").OK(GinkgoTB())
 			Expect(in(keep, "ip -br addr show eth0")).To(ContainSubstring("10.9.0.2"))
@@ -539,7 +539,7 @@ var _ = Describe("bridge", func() {
 			state := nstest.Snapshot(GinkgoTB(), b.node) + nstest.SnapshotDir(GinkgoTB(), filepath.Join(b.leases, "net1"))
 			Expect(state).NotTo(Or(ContainSubstring("net1/drop"), ContainSubstring("10.9.0.3 ")))
 			Expect(state).To(And(ContainSubstring("net1/keep"), ContainSubstring("net2/drop")))
-			By("refusing a list that does not say what to keep")
+			By("refusing an incomplete list")
 			for _, entry := range []string{`{"containerID":"keep"}`, `{}`, `null`} {
 				bad := strings.TrimSuffix(conf, "}") + `,"cni.dev/valid-attachments":[` + entry + `]}`
 				f := run(nstest.Call{Node: b.node, Path: b.path, Config: bad}, "GC").Failure(GinkgoTB())
@@ -547,38 +547,38 @@ var _ = Describe("bridge", func() {
 				Expect(f.Msg).To(ContainSubstring("nothing is collected"))
 			}
 			Expect(in(keep, "ip -br addr show eth0")).To(ContainSubstring("10.9.0.2"))
-			By("taking an empty list at its word")
+			By("deleting everything of the network with an empty list")
 			run(nstest.Call{Node: b.node, Path: b.path, Config: strings.TrimSuffix(conf, "}") + `,"cni.dev/valid-attachments":[]}`}, "GC").OK(GinkgoTB())
 			Expect(in(keep, "ip -br link")).NotTo(ContainSubstring("eth0"))
 			Expect(in(foreign, "ip -br addr show eth0")).To(ContainSubstring("10.19.0.2"))
 		})
 	})
 
-	Describe("a container ID that fits into no name of the kernel's", func() {
-		It("is attached and detached like any other", func() {
+	Describe("with a container ID of 260 bytes", func() {
+		It("ADD and DEL succeed and leave nothing", func() {
 			id := strings.Repeat("y", 260)
 			conf := b.conf("1.1.0", gatewayed+`"ipMasq":true,"macspoofchk":true,`, v4range)
-			add1(b.call("warm", newPod(), conf))
-			before := taken(b.node)
-			add1(b.call(id, newPod(), conf))
+			mustAdd(b.call("warm", newPod(), conf))
+			before := snapshotOf(b.node)
+			mustAdd(b.call(id, newPod(), conf))
 			run(b.call(id, nil, conf), "DEL").OK(GinkgoTB())
-			expectAsBefore(before, b.node)
+			expectUnchanged(before, b.node)
 		})
 	})
 
 	Describe("STATUS", func() {
-		It("is well, and says when an ADD could not succeed", func() {
+		It("succeeds, and fails if an ADD would fail", func() {
 			c := nstest.Call{Node: b.node, Path: b.path, Config: b.conf("1.1.0", gatewayed+`"ipMasq":true,`, v4range)}
 			run(c, "STATUS").OK(GinkgoTB())
 			By("a pool that is exhausted")
 			small := b.conf("1.1.0", "", `[{"subnet":"10.9.0.0/30"}]`)
-			add1(b.call("one", newPod(), small))
+			mustAdd(b.call("one", newPod(), small))
 			c.Config = small
 			run(c, "STATUS").OK(GinkgoTB())
 			c.Config = strings.Replace(small, `"ipam":{`, `"ipam":{"failStatusWhenFull":true,`, 1)
 			Expect(c.Config).NotTo(Equal(small))
 			Expect(run(c, "STATUS").Failure(GinkgoTB()).Code).To(BeEquivalentTo(types.CodeNotAvailable))
-			By("a name that is no bridge's")
+			By("a name of an interface that is no bridge")
 			c.Config = strings.Replace(b.conf("1.1.0", "", v4range), `"cni0"`, `"`+nstest.Uplink+`"`, 1)
 			f := run(c, "STATUS").Failure(GinkgoTB())
 			Expect(f.Code).To(BeEquivalentTo(types.CodeNotAvailable))
@@ -586,35 +586,35 @@ var _ = Describe("bridge", func() {
 		})
 	})
 
-	Describe("bad input", func() {
-		DescribeTable("is a clear error with nothing left behind", func(change func(c *nstest.Call), code int, want string) {
+	Describe("with bad input", func() {
+		DescribeTable("ADD returns an error that names the problem, and leaves nothing", func(change func(c *nstest.Call), code int, want string) {
 			c := b.call("one", newPod(), b.conf("1.1.0", gatewayed, v4range))
 			change(&c)
-			before := taken(b.node)
+			before := snapshotOf(b.node)
 			f := run(c, "ADD").Failure(GinkgoTB())
 			Expect(f.Code).To(BeEquivalentTo(code))
 			Expect(f.Msg + f.Details).To(ContainSubstring(want))
 			if strings.Contains(nstest.Snapshot(GinkgoTB(), b.node), " cni0") {
 				in(b.node, "ip link del cni0")
 			}
-			expectAsBefore(before, b.node)
+			expectUnchanged(before, b.node)
 			leases, err := filepath.Glob(filepath.Join(b.leases, "net1", "[0-9f]*"))
 			Expect(err).NotTo(HaveOccurred())
 			Expect(leases).To(BeEmpty())
 		},
-			Entry("no JSON", func(c *nstest.Call) { c.Config = "{" }, types.CodeDecode, "decode configuration"),
-			Entry("null", func(c *nstest.Call) { c.Config = "null" }, types.CodeDecode, "null"),
-			Entry("unknown version", func(c *nstest.Call) { c.Config = b.conf("1.7.0", "", v4range) }, types.CodeVersion, "incompatible CNI versions"),
+			Entry("a configuration that is not JSON", func(c *nstest.Call) { c.Config = "{" }, types.CodeDecode, "decode configuration"),
+			Entry("the configuration null", func(c *nstest.Call) { c.Config = "null" }, types.CodeDecode, "null"),
+			Entry("an unknown cniVersion", func(c *nstest.Call) { c.Config = b.conf("1.7.0", "", v4range) }, types.CodeVersion, "incompatible CNI versions"),
 			Entry("a missing netns", func(c *nstest.Call) { c.Pod, c.NetNS = nil, "/run/netns/no-such-pod" }, types.CodeNamespace, "no such file"),
 			Entry("a plain file as netns", func(c *nstest.Call) { c.Pod, c.NetNS = nil, "/proc/self/status" }, types.CodeNamespace, "namespace"),
 			Entry("the node's own netns", func(c *nstest.Call) { c.Pod = b.node }, types.CodeNamespace, "CNI_NETNS_OVERRIDE"),
 			Entry("an IPAM type with a slash", func(c *nstest.Call) {
 				c.Config = strings.Replace(c.Config, `"host-local"`, `"../bin/host-local"`, 1)
 			}, types.CodeConfig, "../bin/host-local"),
-			Entry("an IPAM plugin that is not there", func(c *nstest.Call) { c.Path = "/nonexistent" }, types.CodeConfig, `failed to find plugin "host-local" in path`),
-			Entry("a CIDR that is none", func(c *nstest.Call) { c.Config = strings.Replace(c.Config, "10.9.0.0/24", "10.9.0.0", 1) }, types.CodeConfig, "10.9.0.0"),
-			Entry("a bridge name that is no bridge's", func(c *nstest.Call) { c.Config = strings.Replace(c.Config, `"cni0"`, `"uplink0"`, 1) }, types.CodeConfig, "is no bridge"),
-			Entry("an MTU without room for IPv6", func(c *nstest.Call) {
+			Entry("an IPAM plugin that does not exist", func(c *nstest.Call) { c.Path = "/nonexistent" }, types.CodeConfig, `failed to find plugin "host-local" in path`),
+			Entry("a subnet without a prefix length", func(c *nstest.Call) { c.Config = strings.Replace(c.Config, "10.9.0.0/24", "10.9.0.0", 1) }, types.CodeConfig, "10.9.0.0"),
+			Entry("the name of an interface that is no bridge", func(c *nstest.Call) { c.Config = strings.Replace(c.Config, `"cni0"`, `"uplink0"`, 1) }, types.CodeConfig, "is no bridge"),
+			Entry("an MTU too small for IPv6", func(c *nstest.Call) {
 				c.Config = b.conf("1.1.0", gatewayed+`"mtu":1279,`, v6range)
 			}, types.CodeConfig, "mtu 1279 of eth0 is too small for address fd00:9::2/64: IPv6 needs 1280"),
 			Entry("a gateway that is the container's own address", func(c *nstest.Call) {
@@ -624,32 +624,32 @@ var _ = Describe("bridge", func() {
 			Entry("a bridge without IPv6", func(c *nstest.Call) {
 				b.node.SetSysctl(GinkgoTB(), "net/ipv6/conf/default/disable_ipv6", "1")
 				c.Config = b.conf("1.1.0", gatewayed, v6range)
-			}, types.CodeConfig, "net/ipv6/conf/cni0/disable_ipv6 is 1: switch IPv6 on, or take the IPv6 range out of ipam"),
-			Entry("a gateway that is not on the link", func(c *nstest.Call) {
+			}, types.CodeConfig, "net/ipv6/conf/cni0/disable_ipv6 is 1: enable IPv6 there, or remove the IPv6 range from ipam"),
+			Entry("a gateway in none of the container's networks", func(c *nstest.Call) {
 				c.Config = strings.TrimSuffix(b.conf("1.1.0", "", v4range), "}}") + `,"routes":[{"dst":"0.0.0.0/0","gw":"10.99.0.1"}]}}`
 			}, types.CodeConfig, "10.99.0.1, the gateway of the route to 0.0.0.0/0, is in none of the networks of eth0 [10.9.0.2/24]"),
-			Entry("an IPv6 gateway that is not on the link", func(c *nstest.Call) {
+			Entry("an IPv6 gateway in none of the container's networks", func(c *nstest.Call) {
 				c.Config = strings.TrimSuffix(b.conf("1.1.0", "", v6range), "}}") + `,"routes":[{"dst":"::/0","gw":"fd99::1"}]}}`
 			}, types.CodeConfig, "fd99::1, the gateway of the route to ::/0, is in none of the networks of eth0 [fd00:9::2/64]"),
 			Entry("the interface name \"all\"", func(c *nstest.Call) { c.IfName = "all" }, types.CodeEnvironment, "all interfaces"),
 			Entry("bad CNI_ARGS", func(c *nstest.Call) { c.Args = "K8S_POD_NAME=x" }, types.CodeEnvironment, "IgnoreUnknown"),
-			Entry("a prevResult that is none", func(c *nstest.Call) { c.Config = strings.TrimSuffix(c.Config, "}") + `,"prevResult":5}` }, types.CodeDecode, "prevResult"),
+			Entry("a prevResult that is a number", func(c *nstest.Call) { c.Config = strings.TrimSuffix(c.Config, "}") + `,"prevResult":5}` }, types.CodeDecode, "prevResult"),
 		)
 	})
 
 	Describe("in a chain", func() {
-		It("puts the host side of an earlier plugin on the bridge, a tap device say", func() {
+		It("makes the tap device of an earlier plugin a port of the bridge", func() {
 			in(b.node, "ip tuntap add tap0 mode tap")
 			pod := newPod()
 			prev := fmt.Sprintf(`,"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"tap0"},{"name":"eth0","sandbox":%q}],"ips":[{"interface":1,"address":"10.9.0.5/24","gateway":"10.9.0.1"}]}}`, pod.Path())
 			conf := strings.TrimSuffix(b.conf("1.1.0", `"isGateway":true,"hairpinMode":true,`), "}") + prev
 			up := b.call("one", pod, conf)
 			done := make(chan struct{})
-			go func() { // a tap has carrier while somebody holds it
+			go func() { // a tap device has a carrier while a process has it open
 				defer close(done)
 				defer GinkgoRecover()
 				holdTap(b.node, "tap0", func() {
-					result := add1(up)
+					result := mustAdd(up)
 					Expect(result.Interfaces).To(HaveLen(3))
 					Expect(result.Interfaces[2].Name).To(Equal("cni0"))
 					Expect(result.IPs).To(HaveLen(1))
@@ -663,9 +663,9 @@ var _ = Describe("bridge", func() {
 		})
 	})
 
-	It("serves 200 pods, 32 at a time, with no address twice and nothing left", func() {
+	It("adds and deletes 200 pods, 32 at a time, without a duplicate address or leftovers", func() {
 		conf := b.conf("1.1.0", gatewayed+`"ipMasq":true,`, v4range, v6range)
-		add1(b.call("warm", newPod(), conf))
+		mustAdd(b.call("warm", newPod(), conf))
 		const count, atOnce = 200, 32
 		pods := make([]*nstest.NS, count)
 		for i := range pods {
@@ -705,22 +705,22 @@ var _ = Describe("bridge", func() {
 		Expect(nstest.Settled(before, func() string { return nstest.Snapshot(GinkgoTB(), b.node) })).To(BeEmpty())
 		files, err := os.ReadDir(filepath.Join(b.leases, "net1"))
 		Expect(err).NotTo(HaveOccurred())
-		Expect(files).To(HaveLen(2 + 3)) // warm's two addresses; lock and two cursors
+		Expect(files).To(HaveLen(2 + 3)) // the two addresses of "warm", the lock and two cursors
 	})
 })
 
 var _ = Describe("fault sweep", func() {
-	DescribeTable("leaves nothing, whichever step fails", sweep,
+	DescribeTable("leaves nothing if any single step fails", sweep,
 		Entry("layer 2", `"hairpinMode":true,`),
 		Entry("dual stack with gateway", gatewayed, v4range, v6range),
 		Entry("masquerade and spoof check", gatewayed+`"ipMasq":true,"macspoofchk":true,`, v4range),
 	)
 })
 
-// sweep refuses each step under the configuration in turn.
+// sweep runs the fault sweep with a configuration.
 func sweep(keys string, ranges ...string) {
 	path, leases := nstest.Build(GinkgoTB(), "host-local"), GinkgoTB().TempDir()
-	b := &bed{leases: leases}
+	b := &testbed{leases: leases}
 	nstest.FaultSweep(GinkgoTB(), nstest.Sweep{
 		Plugin: plugin(), Config: b.conf("1.1.0", keys, ranges...), Path: path, Dirs: []string{leases},
 		Ignore: func(line string) bool {
@@ -729,17 +729,18 @@ func sweep(keys string, ranges ...string) {
 	})
 }
 
-// taken is the state of the namespaces once it no longer moves.
-func taken(namespaces ...*nstest.NS) string {
+// snapshotOf returns the state of the namespaces when it no longer changes.
+func snapshotOf(namespaces ...*nstest.NS) string {
 	return nstest.Steady(func() string { return nstest.Snapshot(GinkgoTB(), namespaces...) })
 }
 
-func expectAsBefore(before string, namespaces ...*nstest.NS) {
+// expectUnchanged waits until the state of the namespaces is as before.
+func expectUnchanged(before string, namespaces ...*nstest.NS) {
 	GinkgoHelper()
 	Expect(nstest.Settled(before, func() string { return nstest.Snapshot(GinkgoTB(), namespaces...) })).To(BeEmpty())
 }
 
-// withoutCursor drops what a DEL is not to bring back: the round-robin cursor.
+// withoutCursor removes the round-robin cursor of host-local, which DEL does not restore.
 func withoutCursor(diff string) string {
 	var kept []string
 	for line := range strings.SplitSeq(diff, "\n") {

@@ -10,48 +10,48 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// chain puts an interface on the bridge that an earlier plugin made: the host side
-// of its result, a tap device say (CONVENTIONS.md, "Chained Plugins"). The
-// container's side is that plugin's; it gets addresses only if this configuration
-// has an IPAM plugin.
-func (a *attachment) chain(prev *types.Result, port string) (*types.Result, error) {
+// connectExisting makes an interface of the node a port of the bridge that an earlier plugin
+// of the chain made and listed in its result, such as a tap device (CONVENTIONS.md, "Chained
+// Plugins"). The interface in the container belongs to that plugin: it gets addresses here
+// only if this configuration has an IPAM plugin.
+func (a *attachment) connectExisting(prev *types.Result, name string) (*types.Result, error) {
 	var err error
-	if a.host, err = a.node.Link(port); err != nil {
+	if a.host, err = a.node.Link(name); err != nil {
 		return nil, err
 	}
 	if a.bridge, err = ensureBridge(a.node, a.conf); err != nil {
 		return nil, err
 	}
-	if err := a.warnOfBridge(); err != nil {
+	if err := a.warnOfSTPAndMTU(); err != nil {
 		return nil, err
 	}
 	if a.host.Master != 0 && a.host.Master != a.bridge.Index {
-		return nil, types.Errorf(types.CodeConfig, "interface %q has a master already: it cannot be a port of %s too", a.host.Name, a.bridge.Name)
+		return nil, types.Errorf(types.CodeConfig, "interface %q already has a master, so that it cannot be a port of %s", a.host.Name, a.bridge.Name)
 	}
 	if !ipam.OverLink(a.r) {
 		a.lease.SendConfig()
 	}
 	if a.host.Master == 0 {
-		a.r.Undo.Push("take "+a.host.Name+" out of "+a.bridge.Name, func() error { return a.node.Apply(a.host.ClearMaster().IfPresent()) })
+		a.r.Undo.Push("remove port "+a.host.Name+" from "+a.bridge.Name, func() error { return a.node.Apply(a.host.ClearMaster().IfPresent()) })
 	}
-	if err := plug(a.node, a.host, a.bridge, a.conf); err != nil {
+	if err := makePort(a.node, a.host, a.bridge, a.conf); err != nil {
 		return nil, err
 	}
 	result := *prev
 	result.Interfaces = append(slices.Clone(prev.Interfaces), types.Interface{Name: a.bridge.Name, MAC: a.bridge.MAC, MTU: a.bridge.MTU})
-	if err := a.chainLayer3(&result); err != nil {
+	if err := a.configureExisting(&result); err != nil {
 		return nil, err
 	}
 	return &result, a.node.AwaitRunning(a.host, portDeadline)
 }
 
-// chainLayer3 gives the container's interface what IPAM says, or takes the
-// addresses of the earlier plugin as they are.
-func (a *attachment) chainLayer3(result *types.Result) error {
+// configureExisting adds the addresses and routes of the IPAM plugin, if there is one, to
+// the interface of the container, and configures the node for all addresses of the result.
+func (a *attachment) configureExisting(result *types.Result) error {
 	index, inPod := result.Container(a.r.IfName)
 	if a.lease != nil {
 		if inPod {
-			if err := a.prepareChained(); err != nil {
+			if err := a.prepareExisting(); err != nil {
 				return err
 			}
 		}
@@ -63,9 +63,9 @@ func (a *attachment) chainLayer3(result *types.Result) error {
 		if err != nil {
 			return err
 		}
-		routes := withDefaults(ips, lease.Routes, a.conf)
+		routes := withDefaultRoutes(ips, lease.Routes, a.conf)
 		if inPod {
-			spec := attach.PodSpec(a.eth.Name, a.conf.segment(), ips, routes)
+			spec := attach.PodSpec(a.eth.Name, a.conf.dadMode(), ips, routes)
 			if err := attach.Apply(a.pod, a.eth, spec); err != nil {
 				return err
 			}
@@ -84,21 +84,21 @@ func (a *attachment) chainLayer3(result *types.Result) error {
 			return err
 		}
 	}
-	return a.serve(result)
+	return a.configureNode(result)
 }
 
-// prepareChained sets the container's interface up that an earlier plugin made.
-func (a *attachment) prepareChained() (err error) {
+// prepareExisting sets up the interface of the container that an earlier plugin made.
+func (a *attachment) prepareExisting() (err error) {
 	if a.eth, err = a.pod.Link(a.r.IfName); err != nil {
 		return err
 	}
-	return attach.Prepare(a.pod, a.eth, attach.Baseline(a.eth.Name, a.conf.segment())...)
+	return attach.Prepare(a.pod, a.eth, attach.PodSysctls(a.eth.Name, a.conf.dadMode())...)
 }
 
-// portOf finds the interface of prev, which may be nil, that is to be a port of the
-// bridge: the first one on the node. A prev with interfaces in the container only
-// (loopback stands first in the chain that Nomad brings) names none.
-func portOf(prev *types.Result, bridge string) (name string, found bool) {
+// nodeInterface returns the first interface of prev that is on the node and is not the
+// bridge: it becomes a port of the bridge. prev may be nil. A prev of loopback, which is the
+// first plugin in the chain of Nomad, has interfaces in the container only.
+func nodeInterface(prev *types.Result, bridge string) (name string, found bool) {
 	if prev == nil {
 		return "", false
 	}
@@ -110,12 +110,12 @@ func portOf(prev *types.Result, bridge string) (name string, found bool) {
 	return "", false
 }
 
-// withPrevious adds what prev, which may be nil, tells to the result of an ADD that made
-// a pair. The own interfaces and addresses stand first: firewall of the reference plugins
-// takes the first interface for the bridge, and its portmap the first address of a family
-// that is in a sandbox for the container's. Addresses of prev that name no interface are
-// dropped: the plugins behind would take them for the container's, too.
-func withPrevious(own, prev *types.Result) *types.Result {
+// appendPrevious appends the content of prev, which may be nil, to the result of an ADD that
+// made a pair. The interfaces and addresses of this plugin are first: the reference plugin
+// firewall uses the first interface as the bridge, and portmap uses the first address of a
+// family in a sandbox as the container's. Addresses of prev without an interface are dropped,
+// because later plugins would use them as addresses of the container.
+func appendPrevious(own, prev *types.Result) *types.Result {
 	if prev == nil {
 		return own
 	}
@@ -134,15 +134,16 @@ func withPrevious(own, prev *types.Result) *types.Result {
 	return own
 }
 
-// unplug takes what chain plugged out of the bridge. The interface itself belongs to
-// the plugin that made it; a veth that HostEnd would find is gone by now.
-func unplug(node *nl.Conn, prev *types.Result, bridge string) error {
+// removeExistingPorts undoes connectExisting in DEL: the interfaces of prev are no longer
+// ports of the bridge. It does not delete them, because they belong to the plugin that made
+// them. It leaves veth interfaces to attach.DelVeth.
+func removeExistingPorts(node *nl.Conn, prev *types.Result, bridge string) error {
 	if prev == nil {
 		return nil
 	}
 	br, err := node.Link(bridge)
 	if err != nil {
-		return ignoreNotExist(err)
+		return types.IgnoreNotExist(err)
 	}
 	var errs []error
 	for _, in := range prev.Interfaces {
@@ -153,7 +154,7 @@ func unplug(node *nl.Conn, prev *types.Result, bridge string) error {
 		if err == nil && l.Master == br.Index && l.Kind != "veth" {
 			err = node.Apply(l.ClearMaster().IfPresent())
 		}
-		errs = append(errs, ignoreNotExist(err))
+		errs = append(errs, types.IgnoreNotExist(err))
 	}
 	return errors.Join(errs...)
 }

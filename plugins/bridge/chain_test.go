@@ -11,21 +11,22 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-var _ = Describe("bridge after a plugin that left interfaces in the container only", func() {
-	var b *bed
+var _ = Describe("bridge after a plugin whose result has interfaces in the container only", func() {
+	var b *testbed
 	BeforeEach(func() {
-		b = newBed()
+		b = newTestbed()
 		nstest.LeakCheck(GinkgoTB())
 	})
 
-	// afterLoopback is the result of loopback, which is first in the chain of Nomad.
+	// afterLoopback returns the configuration with the result of loopback as prevResult, as in
+	// the chain of Nomad.
 	afterLoopback := func(conf string, pod *nstest.NS) string {
 		prev := fmt.Sprintf(`{"cniVersion":"0.4.0","interfaces":[{"name":"lo","mac":"00:00:00:00:00:00","sandbox":%q}],`+
 			`"ips":[{"version":"4","interface":0,"address":"127.0.0.1/8"},{"version":"6","interface":0,"address":"::1/128"}],"dns":{}}`, pod.Path())
 		return strings.TrimSuffix(conf, "}") + `,"prevResult":` + prev + "}"
 	}
 
-	It("makes a pair, and its result has the interfaces and addresses of prevResult behind its own", func() {
+	It("makes a pair, and appends the interfaces and addresses of prevResult to its result", func() {
 		conf := b.conf("0.4.0", gatewayed+`"ipMasq":true,`, v4range)
 		pod := newPod()
 		reply := run(b.call("one", pod, afterLoopback(conf, pod)), "ADD").OK(GinkgoTB())
@@ -50,16 +51,16 @@ var _ = Describe("bridge after a plugin that left interfaces in the container on
 		Expect(pod.Must(GinkgoTB(), "ip", "-br", "link")).NotTo(ContainSubstring("eth0"))
 	})
 
-	It("drops addresses of prevResult that name no interface: later plugins would take them for the container's", func() {
+	It("drops addresses of prevResult that have no interface", func() {
 		conf := strings.TrimSuffix(b.conf("1.0.0", gatewayed, v4range), "}") + `,"prevResult":{"cniVersion":"1.0.0","ips":[{"address":"127.0.0.1/8"}]}}`
-		result := add1(b.call("one", newPod(), conf))
+		result := mustAdd(b.call("one", newPod(), conf))
 		Expect(result.IPs).To(ConsistOf(HaveField("Address", prefix("10.9.0.2/24"))))
 	})
 
-	It("has the names and DNS of prevResult where neither it nor IPAM has others", func() {
+	It("keeps the routes of prevResult, and its DNS if there is no other", func() {
 		conf := strings.TrimSuffix(b.conf("1.0.0", gatewayed, v4range), "}") +
 			`,"prevResult":{"cniVersion":"1.0.0","routes":[{"dst":"10.60.0.0/16"}],"dns":{"nameservers":["10.9.0.53"]}}}`
-		result := add1(b.call("one", newPod(), conf))
+		result := mustAdd(b.call("one", newPod(), conf))
 		Expect(result.DNS).To(Equal(types.DNS{Nameservers: []string{"10.9.0.53"}}))
 		Expect(result.Routes).To(ContainElement(HaveField("Dst", prefix("10.60.0.0/16"))))
 	})

@@ -15,9 +15,10 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// check compares what ADD made with what is there, and names every difference. What
-// a later plugin of the chain may change (MAC, MTU, the container's sysctls) is not
-// compared; what only plumb makes is looked for only where plumb made the pair.
+// check compares the present state with what ADD made, and names every difference in one
+// error. It does not compare what a later plugin of the chain may change: MAC, MTU and the
+// sysctls of the container. If the reference plugin made the pair, it does not compare what
+// only plumb makes.
 func check(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {
@@ -35,43 +36,42 @@ func check(r *skel.Request) error {
 	c := &checker{r: r, conf: conf, node: node, pod: pod, prev: prev}
 	host, missing := c.findHost()
 	c.host = host
-	changed := errors.Join(c.container(), c.bridge(missing))
-	return types.Coded(codeChanged, errors.Join(reserved(), changed))
+	changed := errors.Join(c.diffPod(), c.diffNode(missing))
+	return types.Coded(types.CodeChanged, errors.Join(reserved(), changed))
 }
 
-// codeChanged is the code of a CHECK that found a difference.
-const codeChanged = 100
-
+// A checker is the state of one CHECK.
 type checker struct {
 	r         *skel.Request
 	conf      *config
 	node, pod *nl.Conn
 	prev      *types.Result
-	host      nl.Link // the port; zero: it was not found
+	host      nl.Link // the container's port; zero: not found
 }
 
 func (c *checker) ips() []types.IP {
 	return attach.IPsOf(c.prev, c.r.IfName)
 }
 
-func (c *checker) container() error {
+// diffPod compares the interface of the container.
+func (c *checker) diffPod() error {
 	if c.conf.podDown {
 		_, err := c.pod.Link(c.r.IfName)
 		return err
 	}
-	spec, err := attach.FromResult(c.prev, c.r.IfName, c.r.NetNS)
+	spec, err := attach.SpecFromResult(c.prev, c.r.IfName, c.r.NetNS)
 	if err != nil {
 		return err
 	}
-	if !attach.Ours(c.host) {
+	if !attach.MadeByPlumb(c.host) {
 		spec = spec.ReferenceMade()
 	}
 	return attach.Diff(c.pod, c.r.IfName, spec)
 }
 
-// bridge looks at the node's side: the bridge, the port, which missing says could not be
-// found, and what serves the addresses.
-func (c *checker) bridge(missing error) error {
+// diffNode compares the bridge, the port, the gateway and the rules. missing is the error of
+// findHost, or nil.
+func (c *checker) diffNode(missing error) error {
 	br, err := c.node.Link(c.conf.bridge)
 	if errors.Is(err, fs.ErrNotExist) {
 		return errors.Join(fmt.Errorf("bridge %s is gone", c.conf.bridge), missing)
@@ -95,27 +95,29 @@ func (c *checker) bridge(missing error) error {
 	if missing != nil {
 		return errors.Join(append(errs, missing)...)
 	}
-	errs = append(errs, c.port(c.host, br), c.gateway(br))
-	if attach.Ours(c.host) {
-		errs = append(errs, c.rules(c.host))
+	errs = append(errs, c.diffPort(c.host, br), c.diffGateway(br))
+	if attach.MadeByPlumb(c.host) {
+		errs = append(errs, c.diffRules(c.host))
 	}
 	return errors.Join(errs...)
 }
 
-// findHost finds the port: the host end of our pair, or what an earlier plugin made.
+// findHost returns the container's port: the host end of the attachment's pair, or the
+// interface that an earlier plugin made.
 func (c *checker) findHost() (nl.Link, error) {
 	host, err := attach.HostEnd(c.node, c.r.Attachment(), c.prev)
 	if err == nil {
 		return host, nil
 	}
-	port, found := portOf(c.prev, c.conf.bridge)
+	name, found := nodeInterface(c.prev, c.conf.bridge)
 	if !found {
 		return nl.Link{}, err
 	}
-	return c.node.Link(port)
+	return c.node.Link(name)
 }
 
-func (c *checker) port(host, br nl.Link) error {
+// diffPort compares the container's port.
+func (c *checker) diffPort(host, br nl.Link) error {
 	var errs []error
 	if host.Master != br.Index {
 		return fmt.Errorf("interface %s is no port of bridge %s", host.Name, br.Name)
@@ -133,11 +135,11 @@ func (c *checker) port(host, br nl.Link) error {
 	if have.Isolated != c.conf.port.Isolated {
 		errs = append(errs, fmt.Errorf("port %s has isolated %t, not %t", host.Name, have.Isolated, c.conf.port.Isolated))
 	}
-	return errors.Join(append(errs, c.vlans(host, br))...)
+	return errors.Join(append(errs, c.diffVLANs(host, br))...)
 }
 
-// vlans compares the VLANs of the container's port.
-func (c *checker) vlans(host, br nl.Link) error {
+// diffVLANs compares the VLANs of the container's port.
+func (c *checker) diffVLANs(host, br nl.Link) error {
 	want := vlansOf(c.conf)
 	if len(want) == 0 {
 		return nil
@@ -157,6 +159,7 @@ func (c *checker) vlans(host, br nl.Link) error {
 	return errors.Join(errs...)
 }
 
+// missingVLANs returns an error that names each VLAN of want that is not in have.
 func missingVLANs(port nl.Link, want, have []nl.VLAN) error {
 	var errs []error
 	for _, v := range want {
@@ -167,7 +170,8 @@ func missingVLANs(port nl.Link, want, have []nl.VLAN) error {
 	return errors.Join(errs...)
 }
 
-func (c *checker) gateway(br nl.Link) error {
+// diffGateway compares the gateway addresses and the forwarding of the node.
+func (c *checker) diffGateway(br nl.Link) error {
 	if !c.conf.isGateway {
 		return nil
 	}
@@ -182,18 +186,18 @@ func (c *checker) gateway(br nl.Link) error {
 	if err != nil {
 		return err
 	}
-	errs := []error{c.gatewayPort(dev, br), attach.DiffForwarding(c.node, c.ips())}
+	errs := []error{c.diffGatewayPort(dev, br), attach.DiffForwarding(c.node, c.ips())}
 	for _, gw := range gatewaysOf(c.ips()) {
-		if !holds(have, gw) {
+		if !hasAddr(have, gw) {
 			errs = append(errs, fmt.Errorf("interface %s has no gateway address %s", dev.Name, gw))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// gatewayPort looks at how the gateway of a VLAN is plugged in. The port is shared:
-// another network may have left it more VLANs.
-func (c *checker) gatewayPort(dev, br nl.Link) error {
+// diffGatewayPort compares the gateway's port, if the gateway is in a VLAN. Additional VLANs
+// are no difference: another network that shares the port may have added them.
+func (c *checker) diffGatewayPort(dev, br nl.Link) error {
 	if c.conf.vlan == 0 {
 		return nil
 	}
@@ -214,14 +218,15 @@ func (c *checker) gatewayPort(dev, br nl.Link) error {
 	return errors.Join(append(errs, err, missingVLANs(port, vlansOf(c.conf.gatewayPort()), have))...)
 }
 
-// rules looks for what plumb alone leaves on the node for the attachment.
-func (c *checker) rules(host nl.Link) error {
+// diffRules compares what only plumb makes on the node for the attachment: sysctls,
+// masquerade and MAC spoof check.
+func (c *checker) diffRules(host nl.Link) error {
 	errs := []error{sysctl.Diff(c.r.Node, append(attach.HostSysctls(host.Name), attach.HostSysctls(c.conf.bridge)...)...)}
 	if c.conf.masquerade {
 		owner := masq.Masq{Node: c.r.Node, Owner: c.r.Attachment(), Backend: c.conf.masqBackend}
 		errs = append(errs, masq.Check(owner, attach.Prefixes(c.ips())))
 	}
-	// A prevResult without the container's interface is a difference that container names.
+	// diffPod has reported it if prevResult lacks the interface of the container.
 	if index, found := c.prev.Container(c.r.IfName); found && c.conf.macSpoofCheck {
 		errs = append(errs, checkMACSpoofCheck(macSpoofCheck{
 			node: c.r.Node, owner: c.r.Attachment(), port: host.Name, mac: c.prev.Interfaces[index].MAC,

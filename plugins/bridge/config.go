@@ -6,13 +6,14 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/masq"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// rawConfig is the configuration as a person writes it. README.md explains each key.
+// rawConfig is the configuration as the user writes it. README.md explains each key.
 type rawConfig struct {
 	Bridge                    string     `json:"bridge"`
 	IsGateway                 bool       `json:"isGateway"`
@@ -41,14 +42,14 @@ type rawConfig struct {
 	} `json:"args"`
 }
 
-// rawTrunk is one VLAN, or a range of them; nil: not given.
+// A rawTrunk is an item of vlanTrunk: one VLAN, a range of VLANs, or both. nil: not given.
 type rawTrunk struct {
 	MinID *int `json:"minID"`
 	MaxID *int `json:"maxID"`
 	ID    *int `json:"id"`
 }
 
-// config is what ADD and CHECK work with: everything checked, every default set.
+// config is the checked configuration, with all defaults set.
 type config struct {
 	bridge           string
 	isGateway        bool
@@ -60,20 +61,18 @@ type config struct {
 	port             nl.Port
 	promisc          bool
 	vlan             int   // zero: none
-	trunk            []int // sorted, each once
-	filtering        bool  // the bridge has to tell VLANs apart
+	trunk            []int // sorted, without duplicates
+	filtering        bool  // the bridge must filter VLANs
 	keepDefaultVLAN  bool
 	macSpoofCheck    bool
 	awaitDAD         bool
-	podDown          bool // the container's end stays down
+	podDown          bool // the container end stays down
 	mac              types.MAC
 }
 
 const (
 	defaultBridge = "cni0"
 	maxVLAN       = 4094
-	minMTU        = 68 // RFC 791
-	maxMTU        = 65535
 	maxIfName     = 15
 )
 
@@ -90,7 +89,7 @@ func parse(r *skel.Request) (*config, error) {
 	return conf, types.Coded(types.CodeConfig, err)
 }
 
-// config checks everything and reports all problems at once.
+// config checks the configuration and returns all problems in one error.
 func (raw *rawConfig) config(r *skel.Request, args types.Args) (*config, error) {
 	mac, macErr := types.FirstMAC(raw.RuntimeConfig.MAC, raw.Args.CNI.MAC, args[types.ArgMAC], raw.MAC)
 	trunk, trunkErr := trunkIDs(raw.VLANTrunk)
@@ -117,27 +116,22 @@ func (raw *rawConfig) config(r *skel.Request, args types.Args) (*config, error) 
 	return conf, errors.Join(macErr, trunkErr, backendErr, conf.validate(r.Conf.IPAM.Type != "", r.Version))
 }
 
-// validate says what cannot work, whatever the node looks like.
+// validate returns an error for a configuration that can work on no node.
 func (c *config) validate(hasIPAM bool, v types.Version) error {
-	var errs []error
-	refuse := func(wrong bool, format string, args ...any) {
-		if wrong {
-			errs = append(errs, fmt.Errorf(format, args...))
-		}
-	}
-	refuse(c.bridge == "" || len(c.bridge) > maxIfName || strings.ContainsAny(c.bridge, "/:% \t\n") || c.bridge == "." || c.bridge == "..",
-		"bridge %q is no interface name: it needs 1 to %d bytes, without '/', ':', '%%' and white space", c.bridge, maxIfName)
-	refuse(c.mtu != 0 && (c.mtu < minMTU || c.mtu > maxMTU), "mtu %d is not between %d and %d", c.mtu, minMTU, maxMTU)
-	refuse(c.vlan < 0 || c.vlan > maxVLAN, "invalid VLAN ID %d (must be between 0 and %d)", c.vlan, maxVLAN)
-	refuse(c.port.Hairpin && c.promisc, "cannot set hairpin mode and promiscuous mode at the same time")
-	refuse(c.podDown && hasIPAM, "cannot use IPAM when disableContainerInterface is set to true")
-	refuse(c.vlan != 0 && c.isGateway && len(c.gatewayDevice()) > maxIfName,
-		"the gateway's interface %q is longer than %d bytes: use a shorter bridge name", c.gatewayDevice(), maxIfName)
-	refuse(!hasIPAM && v < types.V030, "%w", types.ErrNoAddress)
+	errs := []error{attach.CheckVethMTU(c.mtu)}
+	refuseIf := types.ProblemsInto(&errs)
+	refuseIf(c.bridge == "" || len(c.bridge) > maxIfName || strings.ContainsAny(c.bridge, "/:% \t\n") || c.bridge == "." || c.bridge == "..",
+		"bridge %q is no interface name: it must have 1 to %d bytes, without '/', ':', '%%' and white space", c.bridge, maxIfName)
+	refuseIf(c.vlan < 0 || c.vlan > maxVLAN, "invalid VLAN ID %d (must be between 0 and %d)", c.vlan, maxVLAN)
+	refuseIf(c.port.Hairpin && c.promisc, "cannot set hairpin mode and promiscuous mode at the same time")
+	refuseIf(c.podDown && hasIPAM, "cannot use IPAM when disableContainerInterface is set to true")
+	refuseIf(c.vlan != 0 && c.isGateway && len(c.gatewayDevice()) > maxIfName,
+		"the gateway's interface name %q is longer than %d bytes: use a shorter bridge name", c.gatewayDevice(), maxIfName)
+	refuseIf(!hasIPAM && v < types.V030, "%w", types.ErrNoAddress)
 	return errors.Join(errs...)
 }
 
-// gatewayDevice is the interface that carries the gateway addresses.
+// gatewayDevice returns the name of the interface that has the gateway addresses.
 func (c *config) gatewayDevice() string {
 	if c.vlan == 0 {
 		return c.bridge
@@ -145,7 +139,7 @@ func (c *config) gatewayDevice() string {
 	return fmt.Sprintf("%s.%d", c.bridge, c.vlan)
 }
 
-// trunkIDs is the sorted union of the items.
+// trunkIDs returns the sorted union of the items.
 func trunkIDs(items []rawTrunk) ([]int, error) {
 	var ids []int
 	var errs []error
@@ -158,6 +152,7 @@ func trunkIDs(items []rawTrunk) ([]int, error) {
 	return slices.Compact(ids), errors.Join(errs...)
 }
 
+// ids returns the VLAN IDs of the item.
 func (t rawTrunk) ids() ([]int, error) {
 	valid := func(id *int) bool { return *id >= 1 && *id <= maxVLAN }
 	switch {

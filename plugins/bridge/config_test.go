@@ -10,7 +10,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// parsed runs parse on a configuration as skel gives it to ADD.
+// parsed returns what parse returns for a configuration.
 func parsed(t *testing.T, conf string) (*config, error) {
 	t.Helper()
 	r := &skel.Request{Command: "CHECK", Stdin: []byte(conf), Version: types.Newest}
@@ -81,7 +81,7 @@ func TestTrunkIsTheSortedUnion(t *testing.T) {
 		t.Errorf("have %v, want %v", got.trunk, want)
 	}
 	if !got.filtering {
-		t.Error("a trunk needs a bridge that tells VLANs apart")
+		t.Error("a trunk needs a bridge that filters VLANs")
 	}
 }
 

@@ -12,43 +12,45 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// del removes what ADD made, by the identity of the attachment: with or without the
-// container, with or without prevResult, whatever the configuration says by now.
-// Every step is tried.
+// del deletes what ADD made. It finds that by the attachment: the container and prevResult
+// may be missing, and the configuration may have changed. It tries every step.
 //
-// The link goes before the rules: an ADD of the attachment that still runs, after its
-// runtime was killed, fails when the link is gone, and undoes the rules that it has added
-// meanwhile. DelVeth does not wait for the kernel's grace period, so that one serves the
-// link and the rules, whose socket is closed last. The address is released when nothing
-// answers for it any more, or before the link goes by a plugin that needs it.
+// The link is deleted before the rules. An ADD of the attachment may still be running after
+// its runtime was killed: without the link it fails, and undoes the rules that it has added
+// in the meantime. DelVeth does not wait for the grace period of the kernel (RCU), so that
+// the link and the rules have one grace period together.
+//
+// The address is released after the link is deleted, so that no container answers for it.
+// An IPAM plugin that works over the link (dhcp) releases it before.
 func del(r *skel.Request) error {
 	node, pod, err := nl.OpenBoth(r.Node, r.Pod)
 	if err != nil {
 		return err
 	}
-	var released error
+	var releaseErr error
 	if ipam.OverLink(r) {
-		released = ipam.Del(r)
+		releaseErr = ipam.Del(r)
 	}
-	prev, _ := r.Prev() // one that cannot be read is as good as none
+	prev, _ := r.Prev() // nil if it cannot be read: DEL does not depend on it
 	ips := attach.Prefixes(attach.IPsOf(prev, r.IfName))
-	unplugged := unplug(node, prev, bridgeName(r))
-	finish, err := attach.DelVeth(node, pod, r.Attachment(), prev)
-	rules := errors.Join(
+	portErr := removeExistingPorts(node, prev, bridgeName(r))
+	finish, linkErr := attach.DelVeth(node, pod, r.Attachment(), prev)
+	rulesErr := errors.Join(
 		masq.Del(masq.Masq{Node: r.Node, Owner: r.Attachment()}, ips),
 		delMACSpoofCheck(r.Node, r.Attachment()),
 	)
-	if err := errors.Join(unplugged, err); err != nil {
-		return errors.Join(released, rules, err, finish()) // something may still answer for the address
+	if err := errors.Join(portErr, linkErr); err != nil {
+		return errors.Join(releaseErr, rulesErr, err, finish()) // the container may still use the address
 	}
-	forgotten := attach.ForgetFlows(r.Node, ips)
+	flowsErr := attach.DeleteAddressFlows(r.Node, ips)
 	if !ipam.OverLink(r) {
-		released = ipam.Del(r)
+		releaseErr = ipam.Del(r)
 	}
-	return errors.Join(rules, forgotten, released, finish())
+	return errors.Join(rulesErr, flowsErr, releaseErr, finish())
 }
 
-// bridgeName reads no more of the configuration than DEL needs.
+// bridgeName returns the name of the bridge. It reads nothing else of the configuration, so
+// that DEL succeeds with a configuration that ADD would refuse.
 func bridgeName(r *skel.Request) string {
 	raw := struct {
 		Bridge string `json:"bridge"`
@@ -71,7 +73,7 @@ func gc(r *skel.Request) error {
 	)
 }
 
-// status says whether an ADD could succeed now.
+// status returns an error if an ADD would fail.
 func status(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {
@@ -87,11 +89,11 @@ func status(r *skel.Request) error {
 	case err != nil:
 		return types.NotAvailable(err)
 	case br.Kind != "bridge":
-		return types.Errorf(types.CodeNotAvailable, "interface %q exists and is no bridge; give another name by the key \"bridge\"", conf.bridge)
+		return types.Errorf(types.CodeNotAvailable, "interface %q exists and is no bridge; set another name with the key \"bridge\"", conf.bridge)
 	}
 	if err == nil && conf.filtering && !br.Bridge.VLANFiltering {
 		ports, err := node.Ports(br)
-		if err := errors.Join(err, mayFilter(br, ports)); err != nil {
+		if err := errors.Join(err, checkMayFilter(br, ports)); err != nil {
 			return types.NotAvailable(err)
 		}
 	}
@@ -101,11 +103,4 @@ func status(r *skel.Request) error {
 		}
 	}
 	return ipam.Status(r)
-}
-
-func ignoreNotExist(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
 }

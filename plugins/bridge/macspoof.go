@@ -13,23 +13,23 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// macspoofchk drops what a container sends under a hardware address that is not its
-// own. One rule serves all containers of the node:
+// With macspoofchk the node drops the frames of a container whose source MAC is not the
+// container's. One rule is for all containers of the node:
 //
 //	set checked { "veth1" comment "net1/cid1/eth0" }
 //	set allowed { "veth1" . 02:00:00:00:00:01 comment "net1/cid1/eth0" }
 //	iifname @checked iifname . ether saddr != @allowed drop
 //
-// and owners leads from an attachment to its elements, for a DEL that finds the veth
-// gone.
+// The map owners leads from an attachment to its elements. DEL needs it, because the veth
+// is already deleted.
 const (
 	checkedSet = "checked"
 	allowedSet = "allowed"
 	ownersMap  = "owners"
 )
 
-// spoofLayout is the table that holds the check. Priority -300 (dstnat of the bridge
-// family is -300 too) is where the reference has its own.
+// spoofLayout returns the layout of the table of the check. The rules of the reference
+// plugin have the priority -300, too (dstnat in the bridge family).
 func spoofLayout() nft.Layout {
 	return nft.Layout{
 		Table:   nft.Table{Family: nft.Bridge, Name: "plumb"},
@@ -51,23 +51,25 @@ func spoofLayout() nft.Layout {
 	}
 }
 
-// A macSpoofCheck says whose packets are checked, and where they come in.
+// A macSpoofCheck is the check of one attachment.
 type macSpoofCheck struct {
 	node  *ns.Handle
 	owner types.Attachment
 	port  string // the host end of the pair
 	mac   types.MAC
-	// warn tells a person whose port the check is taken over from; nil: nobody.
+	// warn gets a warning if the check of the port belonged to another attachment; nil: no
+	// warning.
 	warn func(format string, args ...any)
 }
 
 func (s macSpoofCheck) String() string { return "MAC spoof check of " + s.owner.String() }
 
+// spoofCheck returns the check of this ADD.
 func (a *attachment) spoofCheck(mac types.MAC) macSpoofCheck {
 	return macSpoofCheck{node: a.r.Node, owner: a.r.Attachment(), port: a.host.Name, mac: mac, warn: a.r.Warn}
 }
 
-// store is what table bridge plumb has of the owner.
+// store returns the store of the owner's elements in table bridge plumb.
 func (s macSpoofCheck) store(c *nft.Conn) *nft.Store {
 	return &nft.Store{
 		Conn:   c,
@@ -80,7 +82,8 @@ func (s macSpoofCheck) store(c *nft.Conn) *nft.Store {
 	}
 }
 
-// spoofRefs are the places of a claim whose name is the pair of port and hardware address.
+// spoofRefs returns the set elements of a check by its value in the map owners, which is the
+// pair of port and MAC.
 func spoofRefs(pair nft.Key) []nft.Ref {
 	if len(pair) < ifNameSize {
 		return nil
@@ -88,15 +91,15 @@ func spoofRefs(pair nft.Key) []nft.Ref {
 	return []nft.Ref{{Set: checkedSet, Key: pair[:ifNameSize]}, {Set: allowedSet, Key: pair}}
 }
 
-// ifNameSize is how much of a pair is the interface's name (IFNAMSIZ).
+// ifNameSize is the size of an interface name in a key, in bytes (IFNAMSIZ).
 const ifNameSize = 16
 
-// checkedPort is a port in what a person reads of its claim.
+// A checkedPort is the name of a port. Its String is for error texts and warnings.
 type checkedPort string
 
 func (p checkedPort) String() string { return "the MAC spoof check of " + string(p) }
 
-// claim is what the check needs.
+// claim returns the elements that the check needs.
 func (s macSpoofCheck) claim() nft.Claim {
 	claim := nft.Claim{
 		About:  checkedPort(s.port),
@@ -109,7 +112,7 @@ func (s macSpoofCheck) claim() nft.Claim {
 	return claim
 }
 
-// addMACSpoofCheck has the check in force when it returns, and pushes its inverse.
+// addMACSpoofCheck adds the check and pushes its removal. The check works when it returns.
 func addMACSpoofCheck(u *undo.Stack, s macSpoofCheck) error {
 	c, err := openSpoofTable(s.node)
 	if err != nil {
@@ -124,16 +127,17 @@ func addMACSpoofCheck(u *undo.Stack, s macSpoofCheck) error {
 	return nil
 }
 
-// openSpoofTable connects to nf_tables, without which there is no check.
+// openSpoofTable connects to nf_tables. A kernel without nf_tables is an error.
 func openSpoofTable(node *ns.Handle) (*nft.Conn, error) {
 	c, err := nft.Open(node)
 	if errors.Is(err, nft.ErrUnavailable) {
-		return nil, types.Errorf(types.CodeConfig, "macspoofchk needs nf_tables: load the module, or remove the key: %w", err)
+		return nil, types.Errorf(types.CodeConfig, "macspoofchk needs nf_tables: load the kernel module nf_tables, or remove the key macspoofchk: %w", err)
 	}
 	return c, err
 }
 
-// delMACSpoofCheck removes what the attachment has of it, ours and the reference's.
+// delMACSpoofCheck deletes the check of the attachment, also one that the reference plugin
+// made.
 func delMACSpoofCheck(node *ns.Handle, owner types.Attachment) error {
 	c, err := nft.Open(node)
 	if errors.Is(err, nft.ErrUnavailable) {
@@ -151,8 +155,9 @@ func delMACSpoofCheck(node *ns.Handle, owner types.Attachment) error {
 	})
 }
 
-// checkMACSpoofCheck says what of the check is missing. The reference's own check of
-// the attachment, from before an upgrade of the node, counts as well.
+// checkMACSpoofCheck returns an error that names what is missing of the check. A check that
+// the reference plugin made for the attachment is sufficient, too: the node may have been
+// upgraded since.
 func checkMACSpoofCheck(s macSpoofCheck) error {
 	c, err := openSpoofTable(s.node)
 	if err != nil {
@@ -171,13 +176,14 @@ func checkMACSpoofCheck(s macSpoofCheck) error {
 	return errors.Join(missing, err)
 }
 
+// diffMACSpoofCheck returns an error that names what is missing of plumb's own check.
 func diffMACSpoofCheck(c *nft.Conn, s macSpoofCheck) error {
 	store := s.store(c)
 	store.Claims = []nft.Claim{s.claim()}
 	damaged, err := c.Damaged(spoofLayout())
 	missing := errors.Join(store.Check(), err)
 	if len(damaged) > 0 {
-		missing = errors.Join(missing, fmt.Errorf("chain %s of table %s is gone or lacks its rule", damaged[0].Name, spoofLayout().Table))
+		missing = errors.Join(missing, fmt.Errorf("chain %s of table %s is missing, or its rule is missing", damaged[0].Name, spoofLayout().Table))
 	}
 	if missing != nil {
 		return fmt.Errorf("%s is missing: %w", s, missing)
@@ -185,8 +191,7 @@ func diffMACSpoofCheck(c *nft.Conn, s macSpoofCheck) error {
 	return nil
 }
 
-// gcMACSpoofChecks removes what attachments of the network have that are not to be
-// kept.
+// gcMACSpoofChecks deletes the checks of the network whose attachment is not in keep.
 func gcMACSpoofChecks(node *ns.Handle, network string, keep types.Set) error {
 	c, err := nft.Open(node)
 	if errors.Is(err, nft.ErrUnavailable) {
@@ -203,15 +208,15 @@ func gcMACSpoofChecks(node *ns.Handle, network string, keep types.Set) error {
 	})
 }
 
-// The reference has a jump and two chains an attachment, named by container and
-// interface:
+// The reference plugin has one jump and two chains per attachment. Their names contain the
+// container ID and the interface name:
 //
 //	chain PREROUTING { iifname "veth1" jump cni-br-iface-cid1-eth0 }
 //	chain cni-br-iface-cid1-eth0 { jump cni-br-iface-cid1-eth0-mac }
 //	chain cni-br-iface-cid1-eth0-mac { ether saddr 02:… return; drop }
 //
-// Nothing tells the network, so a GC, which is of one network, removes those whose
-// interface is gone from the node.
+// They do not contain the network, to which a GC is limited. So GC deletes those whose
+// interface no longer exists on the node.
 func referenceSpoofTable() nft.Table { return nft.Table{Family: nft.Bridge, Name: "nat"} }
 
 const referenceSpoofHook = "PREROUTING"
@@ -222,6 +227,7 @@ func referenceSpoofChain(a types.Attachment) string {
 	return referenceSpoofPrefix + a.ContainerID + "-" + a.IfName
 }
 
+// gcReferenceChecks deletes the checks of the reference plugin whose port does not exist.
 func gcReferenceChecks(c *nft.Conn, tx *nft.Tx, node *ns.Handle) error {
 	rules, err := c.Rules(referenceSpoofTable(), referenceSpoofHook)
 	if err != nil || len(rules) == 0 {
@@ -246,7 +252,8 @@ func gcReferenceChecks(c *nft.Conn, tx *nft.Tx, node *ns.Handle) error {
 	return nil
 }
 
-// deleteReferenceCheck deletes the jumps to the chain, and the chain and its sister.
+// deleteReferenceCheck deletes the jumps to the chain, the chain, and the chain that it
+// jumps to.
 func deleteReferenceCheck(c *nft.Conn, tx *nft.Tx, chain string) error {
 	table := referenceSpoofTable()
 	err := c.HasChain(table, chain)

@@ -15,7 +15,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// The reference's rules for cid1/eth0 behind veth1.
+// referenceSpoofRules are the rules of the reference plugin for cid1/eth0 behind veth1.
 const referenceSpoofRules = `
 table bridge nat {
 	chain PREROUTING {
@@ -48,8 +48,8 @@ var _ = Describe("macspoofchk", func() {
 		DeferCleanup(func() { Expect(h.Close()).To(Succeed()) })
 		return h
 	}
-	// of is the check of a container behind veth<n>.
-	of := func(n int) macSpoofCheck {
+	// checkOf returns the check of the container behind veth<n>.
+	checkOf := func(n int) macSpoofCheck {
 		mac, err := types.ParseMAC(fmt.Sprintf("02:00:00:00:00:%02x", n))
 		Expect(err).NotTo(HaveOccurred())
 		return macSpoofCheck{
@@ -62,7 +62,7 @@ var _ = Describe("macspoofchk", func() {
 		return node.Must(GinkgoTB(), "nft", "list", "ruleset")
 	}
 	It("adds elements, and deletes them by the owner alone", func() {
-		s := of(1)
+		s := checkOf(1)
 		Expect(addMACSpoofCheck(&u, s)).To(Succeed())
 		nstest.Golden(GinkgoTB(), "macspoof", ruleset())
 		Expect(checkMACSpoofCheck(s)).To(Succeed())
@@ -72,7 +72,7 @@ var _ = Describe("macspoofchk", func() {
 		Expect(delMACSpoofCheck(s.node, s.owner)).To(Succeed(), "gone already")
 	})
 
-	It("drops foreign hardware addresses of checked ports, and nothing else", func() {
+	It("drops frames with another source MAC on checked ports, and nothing else", func() {
 		site := nstest.NewSite(GinkgoTB())
 		node = site.Node
 		node.Batch(GinkgoTB(), "link add br0 type bridge", "link set br0 up", "addr add 10.9.0.254/24 dev br0")
@@ -85,7 +85,7 @@ var _ = Describe("macspoofchk", func() {
 			node.Batch(GinkgoTB(), fmt.Sprintf("link set veth%d master br0", n))
 			pods[n].Batch(GinkgoTB(), fmt.Sprintf("link set eth0 address 02:00:00:00:00:%02x", n))
 		}
-		Expect(addMACSpoofCheck(&u, of(1))).To(Succeed())
+		Expect(addMACSpoofCheck(&u, checkOf(1))).To(Succeed())
 		nstest.MustDial(GinkgoTB(), pods[1], server, "")
 		for n := range pods {
 			pods[n].Batch(GinkgoTB(), fmt.Sprintf("link set eth0 address 02:00:00:00:01:%02x", n))
@@ -97,8 +97,8 @@ var _ = Describe("macspoofchk", func() {
 		nstest.MustDial(GinkgoTB(), pods[1], server, "")
 	})
 
-	It("follows an attachment to another port, and a port to another attachment", func() {
-		first, second := of(1), of(2)
+	It("moves with the attachment to another port, and with the port to another attachment", func() {
+		first, second := checkOf(1), checkOf(2)
 		Expect(addMACSpoofCheck(&u, first)).To(Succeed())
 		moved := first
 		moved.port = "veth9"
@@ -113,8 +113,8 @@ var _ = Describe("macspoofchk", func() {
 		Expect(checkMACSpoofCheck(second)).To(Succeed())
 	})
 
-	It("gives a port back to whom it was taken from", func() {
-		first, second := of(1), of(2)
+	It("returns the port to the former attachment when the newer one is deleted", func() {
+		first, second := checkOf(1), checkOf(2)
 		second.port = first.port
 		Expect(addMACSpoofCheck(&u, first)).To(Succeed())
 		u.Commit()
@@ -124,7 +124,7 @@ var _ = Describe("macspoofchk", func() {
 		Expect(addMACSpoofCheck(&u, second)).To(Succeed())
 		Expect(warnings).To(Equal([]string{"the MAC spoof check of veth1 was held by net1/cid1/eth0, and is taken over"}))
 		Expect(checkMACSpoofCheck(second)).To(Succeed())
-		Expect(ruleset()).NotTo(ContainSubstring(`"veth1" . 02:00:00:00:00:01 comment`), "the former one's address is not let through")
+		Expect(ruleset()).NotTo(ContainSubstring(`"veth1" . 02:00:00:00:00:01 comment`), "the MAC of the former attachment is not allowed")
 		Expect(u.Rollback()).To(Succeed())
 		Expect(checkMACSpoofCheck(first)).To(Succeed())
 		Expect(delMACSpoofCheck(first.node, first.owner)).To(Succeed())
@@ -132,20 +132,20 @@ var _ = Describe("macspoofchk", func() {
 		Expect(before).To(ContainSubstring("net1/cid1/eth0"))
 	})
 
-	It("repairs a damaged table, and CHECK names the damage", func() {
-		s := of(1)
+	It("repairs an incomplete table, and CHECK names what is missing", func() {
+		s := checkOf(1)
 		Expect(addMACSpoofCheck(&u, s)).To(Succeed())
 		node.Must(GinkgoTB(), "nft", "flush chain bridge plumb prerouting")
-		Expect(checkMACSpoofCheck(s)).To(MatchError(ContainSubstring("chain prerouting of table bridge plumb is gone or lacks its rule")))
-		Expect(addMACSpoofCheck(&u, of(2))).To(Succeed())
+		Expect(checkMACSpoofCheck(s)).To(MatchError(ContainSubstring("chain prerouting of table bridge plumb is missing, or its rule is missing")))
+		Expect(addMACSpoofCheck(&u, checkOf(2))).To(Succeed())
 		Expect(checkMACSpoofCheck(s)).To(Succeed())
 	})
 
-	It("serves 60 first ADDs at once", func() {
+	It("serves 60 concurrent ADDs on a node without the table", func() {
 		var wg sync.WaitGroup
 		errs := make([]error, 60)
 		for n := range errs {
-			s := of(n)
+			s := checkOf(n)
 			wg.Go(func() { errs[n] = addMACSpoofCheck(new(undo.Stack), s) })
 		}
 		wg.Wait()
@@ -154,19 +154,19 @@ var _ = Describe("macspoofchk", func() {
 		nstest.Golden(GinkgoTB(), "macspoof-cleaned", ruleset())
 	})
 
-	It("takes over from the reference", func() {
-		s := of(1)
+	It("accepts and deletes the check of the reference plugin", func() {
+		s := checkOf(1)
 		_, err := node.ExecInput(referenceSpoofRules, "nft", "-f", "-")
 		Expect(err).NotTo(HaveOccurred())
-		Expect(checkMACSpoofCheck(s)).To(Succeed(), "the reference's check counts")
+		Expect(checkMACSpoofCheck(s)).To(Succeed(), "the check of the reference plugin is sufficient")
 		Expect(delMACSpoofCheck(s.node, types.Attachment{Network: "net1", ContainerID: "cid1", IfName: "eth1"})).To(Succeed())
 		Expect(ruleset()).To(ContainSubstring("cni-br-iface-cid1-eth0"))
 		Expect(delMACSpoofCheck(s.node, s.owner)).To(Succeed())
 		Expect(ruleset()).NotTo(ContainSubstring("cid1"))
 	})
 
-	It("collects what is not to be kept, and what the reference left behind a vanished port", func() {
-		kept, stale, other := of(1), of(2), of(3)
+	It("GC deletes checks that are not kept, and those of the reference plugin whose port does not exist", func() {
+		kept, stale, other := checkOf(1), checkOf(2), checkOf(3)
 		other.owner.Network = "net10"
 		for _, s := range []macSpoofCheck{kept, stale, other} {
 			Expect(addMACSpoofCheck(&u, s)).To(Succeed())
@@ -176,7 +176,7 @@ var _ = Describe("macspoofchk", func() {
 		node.Batch(GinkgoTB(), "link add veth1 type bridge")
 		gc := func() { Expect(gcMACSpoofChecks(handle(nil), "net1", types.Set{kept.owner: true})).To(Succeed()) }
 		gc()
-		Expect(ruleset()).To(ContainSubstring("cni-br-iface-cid1-eth0"), "its port is there")
+		Expect(ruleset()).To(ContainSubstring("cni-br-iface-cid1-eth0"), "its port exists")
 		node.Batch(GinkgoTB(), "link del veth1")
 		gc()
 		Expect(ruleset()).To(And(Not(ContainSubstring("cni-br-iface")), Not(ContainSubstring("cid2"))))

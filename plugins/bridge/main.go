@@ -1,6 +1,6 @@
-// bridge connects a container to a Linux bridge on the node: a veth pair whose host
-// end is a port of the bridge, with addresses from an IPAM plugin or, without one,
-// as plain layer 2. See README.md.
+// bridge connects a container to a Linux bridge on the node. It makes a veth pair whose host
+// end is a port of the bridge. The addresses come from an IPAM plugin; without one the
+// connection is on layer 2 only. See README.md.
 package main
 
 import (

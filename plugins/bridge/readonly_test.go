@@ -9,7 +9,7 @@ import (
 )
 
 var _ = Describe("with a read-only /proc/sys", func() {
-	var b *bed
+	var b *testbed
 	var c nstest.Call
 	forward := func(value string) {
 		b.node.SetSysctl(GinkgoTB(), "net/ipv4/ip_forward", value)
@@ -17,11 +17,11 @@ var _ = Describe("with a read-only /proc/sys", func() {
 	}
 
 	BeforeEach(func() {
-		b = newBed()
+		b = newTestbed()
 		c = b.call("c1", nstest.New(GinkgoTB()), b.conf("1.1.0", `"isGateway": true,`, v4range, v6range))
 	})
 
-	It("ADD succeeds and warns where the node forwards already; CHECK and DEL succeed", func() {
+	It("ADD succeeds with a warning if the node already forwards; CHECK and DEL succeed", func() {
 		forward("1")
 		nstest.ReadOnlySysctls(GinkgoTB())
 		reply := run(c, "ADD").OK(GinkgoTB())
@@ -32,7 +32,7 @@ var _ = Describe("with a read-only /proc/sys", func() {
 		run(c, "DEL").OK(GinkgoTB())
 	})
 
-	It("ADD says what to do where the node does not forward, and leaves nothing", func() {
+	It("ADD fails if the node does not forward, says what to do, and leaves nothing", func() {
 		forward("0")
 		restore := nstest.ReadOnlySysctls(GinkgoTB())
 		f := run(c, "ADD").Failure(GinkgoTB())

@@ -10,8 +10,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// holdTap runs f while a file descriptor is attached to a tap device, as a virtual
-// machine's would be.
+// holdTap runs f while this process has the tap device open, as a virtual machine would.
 func holdTap(n *nstest.NS, name string, f func()) {
 	GinkgoHelper()
 	var file *os.File

@@ -40,7 +40,7 @@ func add(r *skel.Request) (*types.Result, error) {
 		}
 		return pod.Apply(changes...)
 	})
-	if err := pod.Apply(link.SetAlias(attach.Alias(r.Attachment())), link.SetUp()); err != nil {
+	if err := pod.Apply(link.SetAlias(attach.LinkAlias(r.Attachment())), link.SetUp()); err != nil {
 		return nil, err
 	}
 	addrs, err := pod.Addrs(link)
@@ -103,7 +103,7 @@ func del(r *skel.Request) error {
 		return err
 	}
 	link, err := pod.Link(lo)
-	if err != nil || link.Alias != attach.Alias(r.Attachment()) {
+	if err != nil || link.Alias != attach.LinkAlias(r.Attachment()) {
 		return err
 	}
 	return pod.Apply(link.SetDown(), link.SetAlias(""))

@@ -40,7 +40,7 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := attach.EnsureFree(pod, r.IfName); err != nil {
+	if err := attach.EnsureNameFree(pod, r.IfName); err != nil {
 		return nil, err
 	}
 	a.pod, a.master = pod, master
@@ -87,7 +87,7 @@ func (a *attachment) create(where *nl.Conn) error {
 	if err != nil {
 		return explainRefusal(err, a.master, a.conf.mode)
 	}
-	changes := []nl.Change{a.eth.SetAlias(attach.Alias(a.r.Attachment()))}
+	changes := []nl.Change{a.eth.SetAlias(attach.LinkAlias(a.r.Attachment()))}
 	// In mode passthru the kernel ignores the configured address and uses the master's.
 	// If it is set afterwards, the master has it too, until the link is deleted.
 	if a.conf.mac != "" && a.eth.MAC != a.conf.mac {
@@ -100,7 +100,7 @@ func (a *attachment) create(where *nl.Conn) error {
 // layer3 gets the lease and configures the link. An IPAM plugin that works over the link,
 // which is a DHCP client, is started only now.
 func (a *attachment) layer3(result *types.Result) error {
-	err := attach.Prepare(a.pod, a.eth, attach.Baseline(a.eth.Name, a.conf.segment)...)
+	err := attach.Prepare(a.pod, a.eth, attach.PodSysctls(a.eth.Name, a.conf.dad)...)
 	if err != nil {
 		return a.explainUp(err)
 	}
@@ -122,7 +122,7 @@ func (a *attachment) layer3(result *types.Result) error {
 	if result.DNS.IsZero() {
 		result.DNS = lease.DNS
 	}
-	spec := attach.PodSpec(a.eth.Name, a.conf.segment, result.IPs, result.Routes)
+	spec := attach.PodSpec(a.eth.Name, a.conf.dad, result.IPs, result.Routes)
 	if err := attach.Apply(a.pod, a.eth, spec); err != nil {
 		return err
 	}
@@ -149,7 +149,7 @@ func (a *attachment) awaitUsable(ips []types.IP) error {
 		return nil
 	}
 	has6 := slices.ContainsFunc(ips, func(ip types.IP) bool { return ip.Address.Addr().Is6() })
-	if !has6 || a.conf.segment != attach.Shared {
+	if !has6 || a.conf.dad != attach.DADOn {
 		return nil
 	}
 	err := a.pod.AwaitUsable(a.eth, dadDeadline)

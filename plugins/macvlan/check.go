@@ -27,17 +27,17 @@ func check(r *skel.Request) error {
 		return err
 	}
 	reserved := ipam.StartCheck(r)
-	spec, err := attach.FromResult(prev, r.IfName, r.NetNS)
+	spec, err := attach.SpecFromResult(prev, r.IfName, r.NetNS)
 	spec.Kind = kind
 	eth, missing := pod.Link(r.IfName)
-	if !attach.Ours(eth) {
+	if !attach.MadeByPlumb(eth) {
 		spec = spec.ReferenceMade()
 	}
 	errs := []error{err, attach.Diff(pod, r.IfName, spec)}
 	if missing == nil && eth.Kind == kind {
 		errs = append(errs, diffMode(eth, conf), diffMaster(where, eth, conf))
 	}
-	return types.Coded(codeChanged, errors.Join(append([]error{reserved()}, errs...)...))
+	return types.Coded(types.CodeChanged, errors.Join(append([]error{reserved()}, errs...)...))
 }
 
 func diffMode(eth nl.Link, conf *config) error {

@@ -56,7 +56,7 @@ var _ = Describe("CHECK", func() {
 			c := attached("1.0.0", onUplink, staticDual)
 			c.Pod.Batch(GinkgoTB(), change...)
 			f := run(c, "CHECK").Failure(GinkgoTB())
-			Expect(f.Code).To(BeEquivalentTo(codeChanged), f.String())
+			Expect(f.Code).To(BeEquivalentTo(types.CodeChanged), f.String())
 			for _, text := range texts {
 				Expect(f.Msg).To(ContainSubstring(text))
 			}

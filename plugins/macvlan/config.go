@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"math"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
@@ -39,7 +38,7 @@ type config struct {
 	mtu         int       // bytes; zero: the master's
 	mac         types.MAC // zero: the kernel's choice
 	queueLen    uint32    // packets; zero: the kernel's default
-	segment     attach.Segment
+	dad         attach.DADMode
 }
 
 const (
@@ -71,22 +70,18 @@ func (raw *rawConfig) config(r *skel.Request, args types.Args) (*config, error) 
 		mtu:         raw.MTU,
 		mac:         mac,
 		queueLen:    uint32(raw.BCQueueLen),
-		segment:     attach.Shared,
+		dad:         attach.DADOn,
 	}
 	if raw.OptimisticDAD {
-		conf.segment = attach.SharedOptimistic
+		conf.dad = attach.DADOptimistic
 	}
 	errs := []error{macErr}
-	refuse := func(wrong bool, format string, args ...any) {
-		if wrong {
-			errs = append(errs, fmt.Errorf(format, args...))
-		}
-	}
-	refuse(!known, "unknown macvlan mode: %q; want bridge, private, vepa or passthru", raw.Mode)
-	refuse(len(raw.Master) > maxIfName, "master %q is not an interface name: it has more than %d bytes", raw.Master, maxIfName)
-	refuse(raw.Master == "lo", "master lo is the loopback interface, which has no segment")
-	refuse(raw.MTU != 0 && raw.MTU < attach.MinMTU, "mtu %d is below %d; 0 takes the master's", raw.MTU, attach.MinMTU)
-	refuse(raw.BCQueueLen < 0 || raw.BCQueueLen > maxQueueLen, "bcqueuelen %d is not between 0 and %d", raw.BCQueueLen, maxQueueLen)
-	refuse(r.Conf.IPAM.Type == "" && r.Version < types.V030, "%w", types.ErrNoAddress)
+	refuseIf := types.ProblemsInto(&errs)
+	refuseIf(!known, "unknown macvlan mode: %q; want bridge, private, vepa or passthru", raw.Mode)
+	refuseIf(len(raw.Master) > maxIfName, "master %q is not an interface name: it has more than %d bytes", raw.Master, maxIfName)
+	refuseIf(raw.Master == "lo", "master lo is the loopback interface, which has no segment")
+	refuseIf(raw.MTU != 0 && raw.MTU < attach.MinMTU, "mtu %d is below %d; 0 takes the master's", raw.MTU, attach.MinMTU)
+	refuseIf(raw.BCQueueLen < 0 || raw.BCQueueLen > maxQueueLen, "bcqueuelen %d is not between 0 and %d", raw.BCQueueLen, maxQueueLen)
+	refuseIf(r.Conf.IPAM.Type == "" && r.Version < types.V030, "%w", types.ErrNoAddress)
 	return conf, errors.Join(errs...)
 }

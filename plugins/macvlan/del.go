@@ -48,7 +48,7 @@ func delLink(r *skel.Request) (finish func() error, err error) {
 		return nothing, nil
 	}
 	prev, _ := r.Prev() // without it, if it cannot be read
-	if newcomers, err := attach.Newcomers(pod, eth, r.Attachment(), prev); newcomers || err != nil {
+	if other, err := attach.BelongsToOther(pod, eth, r.Attachment(), prev); other || err != nil {
 		return nothing, err
 	}
 	return pod.DelAside(eth)

@@ -15,8 +15,5 @@ func plugin() skel.Plugin {
 	return skel.Plugin{Name: "macvlan", Add: add, Del: del, Check: check, Status: status, GC: ipam.GC}
 }
 
-// The codes of this plugin; README.md explains them.
-const (
-	codeChanged   = 100 // CHECK: something is not as ADD left it
-	codeDuplicate = 101 // ADD: another host on the segment has the address
-)
+// codeDuplicate is the code of an ADD that found another host with the address.
+const codeDuplicate = 101

@@ -32,7 +32,7 @@ func (p *portMap) forgetStale() error {
 			flows = append(flows, nl.Flow{Proto: uint8(s.proto), OrigDst: a, OrigPort: s.port})
 		}
 	}
-	return attach.Forget(p.r.Node, flows...)
+	return attach.DeleteFlows(p.r.Node, flows...)
 }
 
 // local lists the addresses of the node that the slot is for. The node is asked once a
@@ -77,5 +77,5 @@ func (p *portMap) forgetTranslated(gone []flowEnd) error {
 		}
 		flows = append(flows, flow)
 	}
-	return attach.Forget(p.r.Node, flows...)
+	return attach.DeleteFlows(p.r.Node, flows...)
 }

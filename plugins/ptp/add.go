@@ -13,22 +13,21 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// kernelDeadline is how long ADD waits for the kernel, which tells when it is done.
+// kernelDeadline is how long ADD waits at most for an event of the kernel.
 const kernelDeadline = 10 * time.Second
 
-// podIndex is the container's interface in the result: host end, container.
+// podIndex is the index of the container end in the result, after the host end.
 const podIndex = 1
 
-// An attachment is one ADD at work.
+// An attachment is the state of one ADD.
 type attachment struct {
 	r         *skel.Request
 	conf      *config
 	node, pod *nl.Conn
-	host, eth nl.Link // the two ends of the pair
+	host, eth nl.Link // the host end and the container end of the pair
 }
 
-// add makes the pair while the IPAM plugin works, and gives each end its part of the
-// lease.
+// add makes the pair, while the IPAM plugin works, and configures both ends for the lease.
 func add(r *skel.Request) (*types.Result, error) {
 	conf, err := parse(r)
 	if err != nil {
@@ -42,17 +41,17 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := attach.EnsureFree(pod, r.IfName); err != nil {
+	if err := attach.EnsureNameFree(pod, r.IfName); err != nil {
 		return nil, err
 	}
 	a := &attachment{r: r, conf: conf, node: node, pod: pod}
-	result, err := a.create(pending)
+	result, err := a.connectPair(pending)
 	return result, attach.ExplainRemoved(node, a.host, r.IfName, err)
 }
 
-// create makes the pair and gives each end its part of the lease. An IPAM plugin that
-// works over the link is asked for the lease when both ends are up.
-func (a *attachment) create(pending *ipam.Pending) (*types.Result, error) {
+// connectPair makes the pair, waits for the lease, and configures both ends. An IPAM plugin
+// that works over the link (dhcp) is called when both ends are up.
+func (a *attachment) connectPair(pending *ipam.Pending) (*types.Result, error) {
 	if !ipam.OverLink(a.r) {
 		pending.SendConfig()
 	}
@@ -72,22 +71,23 @@ func (a *attachment) create(pending *ipam.Pending) (*types.Result, error) {
 		return nil, err
 	}
 	result := a.result(lease)
-	if result.IPs, err = complete(lease, a.conf.mtu); err != nil {
+	if result.IPs, err = withGateways(lease, a.conf.mtu); err != nil {
 		return nil, err
 	}
-	return result, a.connect(result)
+	return result, a.configure(result)
 }
 
-// prepare sets both ends up. Without accept_dad=0 the node's link-local address, from
-// which it asks for the container's hardware address, would be of no use at first.
+// prepare sets both ends up. accept_dad=0 makes the link-local address of the host end usable
+// at once: the node sends neighbor solicitations for the container from that address.
 func (a *attachment) prepare() error {
 	noDAD := sysctl.Setting{Key: sysctl.IPv6(a.host.Name, "accept_dad"), Value: "0", Optional: true}
 	if err := attach.Prepare(a.node, a.host, noDAD); err != nil {
 		return err
 	}
-	return attach.Prepare(a.pod, a.eth, attach.Baseline(a.eth.Name, attach.Owned)...)
+	return attach.Prepare(a.pod, a.eth, attach.PodSysctls(a.eth.Name, attach.DADOff)...)
 }
 
+// result returns the result for the lease, but without its IPs.
 func (a *attachment) result(lease *ipam.Lease) *types.Result {
 	result := &types.Result{
 		Interfaces: []types.Interface{
@@ -103,12 +103,13 @@ func (a *attachment) result(lease *ipam.Lease) *types.Result {
 	return result
 }
 
-// connect puts the lease to use on both ends.
-func (a *attachment) connect(result *types.Result) error {
-	if err := attach.Apply(a.pod, a.eth, podSide(a.eth.Name, result.IPs, result.Routes)); err != nil {
+// configure adds addresses and routes to both ends, and forwarding and masquerade to the
+// node.
+func (a *attachment) configure(result *types.Result) error {
+	if err := attach.Apply(a.pod, a.eth, podSpec(a.eth.Name, result.IPs, result.Routes)); err != nil {
 		return err
 	}
-	if err := attach.Apply(a.node, a.host, nodeSide(a.host.Name, result.IPs)); err != nil {
+	if err := attach.Apply(a.node, a.host, hostSpec(a.host.Name, result.IPs)); err != nil {
 		return err
 	}
 	if err := attach.EnsureForwarding(a.node, result.IPs); err != nil {
@@ -119,34 +120,34 @@ func (a *attachment) connect(result *types.Result) error {
 			return err
 		}
 	}
-	return a.introduce(result.IPs)
+	return a.addNeighbors(result.IPs)
 }
 
-// introduce waits until the ends see each other and take packets for their addresses,
-// and tells each of the other's, so that the first packet need not be preceded by a
-// question: to ask for the container the node's end would need its link-local address,
-// which comes later still.
-func (a *attachment) introduce(ips []types.IP) error {
+// addNeighbors waits until both ends are running and receive packets for their addresses, and
+// adds a neighbor entry for the other end to each. So the first packet needs no neighbor
+// solicitation. The host end would send that from its link-local address, which the kernel
+// adds later.
+func (a *attachment) addNeighbors(ips []types.IP) error {
 	var addrs, gateways []netip.Addr
-	var atPod, atNode []nl.Change
+	var podNeighbors, hostNeighbors []nl.Change
 	for _, ip := range ips {
 		addrs, gateways = append(addrs, ip.Address.Addr()), append(gateways, ip.Gateway)
-		atPod = append(atPod, a.eth.Know(ip.Gateway, a.host.MAC))
-		atNode = append(atNode, a.host.Know(ip.Address.Addr(), a.eth.MAC))
+		podNeighbors = append(podNeighbors, a.eth.Know(ip.Gateway, a.host.MAC))
+		hostNeighbors = append(hostNeighbors, a.host.Know(ip.Address.Addr(), a.eth.MAC))
 	}
 	for _, end := range []struct {
-		c     *nl.Conn
-		l     nl.Link
-		addrs []netip.Addr
-		knows []nl.Change
-	}{{a.node, a.host, gateways, atNode}, {a.pod, a.eth, addrs, atPod}} {
+		c         *nl.Conn
+		l         nl.Link
+		addrs     []netip.Addr
+		neighbors []nl.Change
+	}{{a.node, a.host, gateways, hostNeighbors}, {a.pod, a.eth, addrs, podNeighbors}} {
 		if err := end.c.AwaitRunning(end.l, kernelDeadline); err != nil {
 			return err
 		}
 		if err := end.c.AwaitDelivery(end.l, end.addrs, kernelDeadline); err != nil {
 			return err
 		}
-		if err := end.c.Apply(end.knows...); err != nil {
+		if err := end.c.Apply(end.neighbors...); err != nil {
 			return err
 		}
 	}

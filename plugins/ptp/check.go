@@ -11,12 +11,10 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// codeChanged is the code of a CHECK that found a difference.
-const codeChanged = 100
-
-// check compares what ADD made with what is there, and names every difference. What
-// a later plugin of the chain may change (MAC, MTU, the container's sysctls) is not
-// compared; what only plumb makes is looked for only where plumb made the pair.
+// check compares the present state with what ADD made, and names every difference in one
+// error. It does not compare what a later plugin of the chain may change: MAC, MTU and the
+// sysctls of the container. If the reference plugin made the pair, it does not compare what
+// only plumb makes.
 func check(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {
@@ -30,41 +28,41 @@ func check(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	spec, err := attach.FromResult(prev, r.IfName, r.NetNS)
+	spec, err := attach.SpecFromResult(prev, r.IfName, r.NetNS)
 	if err != nil {
-		return types.Coded(codeChanged, err)
+		return types.Coded(types.CodeChanged, err)
 	}
 	ips := attach.IPsOf(prev, r.IfName)
 	spec.Kind, spec.Routes = "veth", podRoutes(ips, prev.Routes)
 	host, changed := attach.HostEnd(node, r.Attachment(), prev)
-	if !attach.Ours(host) {
+	if !attach.MadeByPlumb(host) {
 		spec = spec.ReferenceMade()
 	}
 	reserved := ipam.StartCheck(r)
 	if changed == nil {
-		changed = (&nodeEnd{r: r, conf: conf, node: node, host: host}).check(ips)
+		changed = (&hostEnd{r: r, conf: conf, node: node, host: host}).diff(ips)
 	}
-	return types.Coded(codeChanged, errors.Join(reserved(), attach.Diff(pod, r.IfName, spec), changed))
+	return types.Coded(types.CodeChanged, errors.Join(reserved(), attach.Diff(pod, r.IfName, spec), changed))
 }
 
-// A nodeEnd is the node's end of the pair that CHECK is called for.
-type nodeEnd struct {
+// A hostEnd is the host end that CHECK compares.
+type hostEnd struct {
 	r    *skel.Request
 	conf *config
 	node *nl.Conn
 	host nl.Link
 }
 
-// check looks at the node's end and at what serves the addresses.
-func (e *nodeEnd) check(ips []types.IP) error {
+// diff compares the host end, the forwarding and the masquerade.
+func (e *hostEnd) diff(ips []types.IP) error {
 	host := e.host
-	spec := nodeSide(host.Name, ips)
-	spec.Sysctls = nil // the reference plugin sets none before the link is up
-	if attach.Ours(host) {
+	spec := hostSpec(host.Name, ips)
+	spec.Sysctls = nil // the reference plugin does not write them
+	if attach.MadeByPlumb(host) {
 		spec.Sysctls = attach.HostSysctls(host.Name)
 	}
 	errs := []error{attach.Diff(e.node, host.Name, spec), attach.DiffForwarding(e.node, ips)}
-	if attach.Ours(host) && e.conf.masquerade {
+	if attach.MadeByPlumb(host) && e.conf.masquerade {
 		errs = append(errs, masq.Check(e.conf.masq(e.r), attach.Prefixes(ips)))
 	}
 	return errors.Join(errs...)

@@ -4,30 +4,25 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/masq"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// rawConfig is the configuration as a person writes it. README.md explains each key.
+// rawConfig is the configuration as the user writes it. README.md explains each key.
 type rawConfig struct {
 	IPMasq        bool   `json:"ipMasq"`
 	IPMasqBackend string `json:"ipMasqBackend"`
 	MTU           int    `json:"mtu"`
 }
 
-// config is what ADD and CHECK work with: everything checked.
+// config is the checked configuration.
 type config struct {
 	masquerade  bool
 	masqBackend masq.Backend
 	mtu         int // bytes; zero: the kernel's default
 }
-
-const (
-	minMTU   = 68 // RFC 791
-	minMTUv6 = 1280
-	maxMTU   = 65535
-)
 
 func parse(r *skel.Request) (*config, error) {
 	var raw rawConfig
@@ -42,19 +37,16 @@ func parse(r *skel.Request) (*config, error) {
 	return conf, types.Coded(types.CodeConfig, errors.Join(err, conf.validate(r.Conf.IPAM.Type)))
 }
 
-// validate says what cannot work, whatever the node looks like.
+// validate returns an error for a configuration that can work on no node.
 func (c *config) validate(ipamType string) error {
-	var errs []error
+	errs := []error{attach.CheckVethMTU(c.mtu)}
 	if ipamType == "" {
-		errs = append(errs, errors.New(`ptp needs addresses: set "ipam" with a "type" (host-local, static, …); for a plain layer 2 use bridge`))
-	}
-	if c.mtu != 0 && (c.mtu < minMTU || c.mtu > maxMTU) {
-		errs = append(errs, fmt.Errorf("mtu %d is not between %d and %d", c.mtu, minMTU, maxMTU))
+		errs = append(errs, errors.New(`ptp needs addresses: set "ipam" with a "type" (host-local, static, …); for layer 2 without addresses use bridge`))
 	}
 	return errors.Join(errs...)
 }
 
-// masq is the masquerade of the attachment that the call is for.
+// masq returns the masquerade of the attachment.
 func (c *config) masq(r *skel.Request) masq.Masq {
 	return masq.Masq{Node: r.Node, Owner: r.Attachment(), Backend: c.masqBackend, Warn: r.Warn}
 }

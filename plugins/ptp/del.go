@@ -11,36 +11,37 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// del removes what ADD made, by the identity of the attachment: with or without the
-// container, with or without prevResult, whatever the configuration says by now.
-// Every step is tried.
+// del deletes what ADD made. It finds that by the attachment: the container and prevResult
+// may be missing, and the configuration may have changed. It tries every step.
 //
-// The link goes before the rules: an ADD of the attachment that still runs, after its
-// runtime was killed, fails when the link is gone, and undoes the rules that it has added
-// meanwhile. DelVeth does not wait for the kernel's grace period, so that one serves the
-// link and the rules, whose socket is closed last. The address is released when nothing
-// answers for it any more, or before the link goes by a plugin that needs it.
+// The link is deleted before the rules. An ADD of the attachment may still be running after
+// its runtime was killed: without the link it fails, and undoes the rules that it has added
+// in the meantime. DelVeth does not wait for the grace period of the kernel (RCU), so that
+// the link and the rules have one grace period together.
+//
+// The address is released after the link is deleted, so that no container answers for it.
+// An IPAM plugin that works over the link (dhcp) releases it before.
 func del(r *skel.Request) error {
 	node, pod, err := nl.OpenBoth(r.Node, r.Pod)
 	if err != nil {
 		return err
 	}
-	var released error
+	var releaseErr error
 	if ipam.OverLink(r) {
-		released = ipam.Del(r)
+		releaseErr = ipam.Del(r)
 	}
-	prev, _ := r.Prev() // one that cannot be read is as good as none
+	prev, _ := r.Prev() // nil if it cannot be read: DEL does not depend on it
 	ips := attach.Prefixes(attach.IPsOf(prev, r.IfName))
-	finish, err := attach.DelVeth(node, pod, r.Attachment(), prev)
-	rules := masq.Del(masq.Masq{Node: r.Node, Owner: r.Attachment()}, ips)
-	if err != nil {
-		return errors.Join(released, rules, err, finish()) // something may still answer for the address
+	finish, linkErr := attach.DelVeth(node, pod, r.Attachment(), prev)
+	masqErr := masq.Del(masq.Masq{Node: r.Node, Owner: r.Attachment()}, ips)
+	if linkErr != nil {
+		return errors.Join(releaseErr, masqErr, linkErr, finish()) // the container may still use the address
 	}
-	forgotten := attach.ForgetFlows(r.Node, ips)
+	flowsErr := attach.DeleteAddressFlows(r.Node, ips)
 	if !ipam.OverLink(r) {
-		released = ipam.Del(r)
+		releaseErr = ipam.Del(r)
 	}
-	return errors.Join(rules, forgotten, released, finish())
+	return errors.Join(masqErr, flowsErr, releaseErr, finish())
 }
 
 func gc(r *skel.Request) error {
@@ -56,7 +57,7 @@ func gc(r *skel.Request) error {
 	)
 }
 
-// status says whether an ADD could succeed now.
+// status returns an error if an ADD would fail.
 func status(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {

@@ -4,13 +4,15 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/ipam"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// FuzzConfig: what is taken can work, and no configuration makes the parser panic.
+// FuzzConfig tests that an accepted configuration is valid, and that none makes the parser
+// panic.
 func FuzzConfig(f *testing.F) {
 	f.Add(`{"name": "n", "ipMasq": true, "ipMasqBackend": "nftables", "mtu": 1400, "ipam": {"type": "host-local"}}`)
 	f.Add(`{"name": "n", "mtu": 1e9, "ipam": null}`)
@@ -21,14 +23,14 @@ func FuzzConfig(f *testing.F) {
 			return
 		}
 		conf, err := parse(r)
-		if err == nil && (r.Conf.IPAM.Type == "" || conf.mtu != 0 && (conf.mtu < minMTU || conf.mtu > maxMTU)) {
+		if err == nil && (r.Conf.IPAM.Type == "" || conf.mtu != 0 && (conf.mtu < attach.MinMTU || conf.mtu > attach.MaxVethMTU)) {
 			t.Errorf("%s: accepted as %+v", text, conf)
 		}
 	})
 }
 
-// FuzzLease: whatever an IPAM plugin answers, what is made of it has a gateway for each
-// address, and routes that are each one to the kernel.
+// FuzzLease tests that every accepted answer of an IPAM plugin gives a gateway for each
+// address, and routes that the kernel does not regard as duplicates.
 func FuzzLease(f *testing.F) {
 	f.Add(`{"ips": [{"address": "10.1.0.2/24", "gateway": "10.1.0.1"}, {"address": "fd00::2/64"}], "routes": [{"dst": "::/0", "gw": "fe80::1"}]}`, 0)
 	f.Add(`{"ips": [{"address": "10.1.0.2/32", "gateway": "169.254.1.1"}, {"address": "10.2.0.2/0"}], "routes": [{"dst": "0.0.0.0/0"}, {"dst": "0.0.0.0/0"}]}`, 1280)
@@ -39,7 +41,7 @@ func FuzzLease(f *testing.F) {
 		if err != nil {
 			return
 		}
-		ips, err := complete(&ipam.Lease{IPs: result.IPs, Routes: result.Routes}, mtu)
+		ips, err := withGateways(&ipam.Lease{IPs: result.IPs, Routes: result.Routes}, mtu)
 		if err != nil {
 			return
 		}
@@ -47,25 +49,24 @@ func FuzzLease(f *testing.F) {
 		for _, ip := range ips {
 			gateways[ip.Gateway] = true
 			if !ip.Gateway.IsValid() || ip.Gateway == ip.Address.Addr() || ip.Gateway.Is4() != ip.Address.Addr().Is4() {
-				t.Errorf("%s: %s by way of %s", answer, ip.Address, ip.Gateway)
+				t.Errorf("%s: %s has gateway %s", answer, ip.Address, ip.Gateway)
 			}
 		}
-		pod, node := podSide("eth0", ips, result.Routes), nodeSide("host", ips)
+		pod, node := podSpec("eth0", ips, result.Routes), hostSpec("host", ips)
 		if len(pod.Addrs) != len(ips) || len(node.Addrs) != len(gateways) || len(node.Routes) != len(ips) {
 			t.Errorf("%s: %+v and %+v", answer, pod, node)
 		}
 		for i, route := range pod.Routes {
 			for _, other := range pod.Routes[:i] {
 				if route.Same(other) {
-					t.Errorf("%s: %s twice", answer, route)
+					t.Errorf("%s: route %s is duplicate", answer, route)
 				}
 			}
 		}
 	})
 }
 
-// FuzzCheck: CHECK answers in the form of the specification, whatever the runtime passes
-// as prevResult.
+// FuzzCheck tests that CHECK answers as the specification says, whatever prevResult is.
 func FuzzCheck(f *testing.F) {
 	nstest.FuzzCheck(f, plugin(), nstest.Call{Path: nstest.Build(f, "static"), Config: `{"cniVersion":"1.1.0","name":"net1","type":"ptp","ipMasq":true,` +
 		`"ipam":{"type":"static","addresses":[{"address":"10.9.0.2/24","gateway":"10.9.0.1"},{"address":"fd00::2/64","gateway":"fd00::1"}],"routes":[{"dst":"0.0.0.0/0"}]}}`})

@@ -1,6 +1,5 @@
-// ptp connects a container to the node by a veth pair that it shares with nobody:
-// the node is the container's gateway, and routes to each of its addresses. See
-// README.md.
+// ptp connects a container to the node by a veth pair of its own. The node is the gateway of
+// the container, and has a route to each of its addresses. See README.md.
 package main
 
 import (

@@ -25,32 +25,33 @@ func TestREADMEExamples(t *testing.T) {
 	nstest.Examples(t, plugin(), func(r *skel.Request) error { _, err := parse(r); return err })
 }
 
-// A bed is a node with room for pods, a host outside, and a place for leases.
-type bed struct {
+// A testbed is a node, with a host outside it, and a folder for the reservations of
+// host-local.
+type testbed struct {
 	node    *nstest.NS
 	outside *nstest.NS
 	path    string // CNI_PATH with the real IPAM plugins
-	leases  string // dataDir
+	leases  string // dataDir of host-local
 }
 
-func newBed() *bed {
+func newTestbed() *testbed {
 	site := nstest.NewSite(GinkgoTB())
-	return &bed{
+	return &testbed{
 		node: site.Node, outside: site.Outside,
 		path: nstest.Build(GinkgoTB(), "host-local", "static"), leases: GinkgoTB().TempDir(),
 	}
 }
 
-// Ranges of the IPAM configuration in tests, and the routes that go with them.
+// The ranges and the routes of the IPAM configurations.
 const (
 	v4range  = `[{"subnet":"10.1.2.0/24"}]`
 	v6range  = `[{"subnet":"fd00:1::/64"}]`
 	defaults = `,"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}]`
 )
 
-// conf writes a configuration with host-local: keys is JSON text that ends in a
-// comma, or nothing.
-func (b *bed) conf(version, keys string, ranges ...string) string {
+// conf returns a configuration with host-local. keys is JSON text that ends in a comma, or
+// empty.
+func (b *testbed) conf(version, keys string, ranges ...string) string {
 	routes := ""
 	if len(ranges) > 1 {
 		routes = defaults
@@ -63,8 +64,8 @@ func (b *bed) conf(version, keys string, ranges ...string) string {
 	return withIPAM(version, keys, ipam)
 }
 
-// static writes a configuration with these addresses, given as in static's, and
-// nothing or JSON text that begins with a comma.
+// static returns a configuration with the IPAM plugin static and these addresses. rest is
+// JSON text that begins with a comma, or empty.
 func static(addresses, rest string) string {
 	return withIPAM("1.1.0", "", `"type":"static","addresses":[`+addresses+`]`+rest)
 }
@@ -73,21 +74,22 @@ func withIPAM(version, keys, ipam string) string {
 	return fmt.Sprintf(`{"cniVersion":%q,"name":"net1","type":"ptp",%s"ipam":{%s}}`, version, keys, ipam)
 }
 
-// call is a call for a pod of that container ID.
-func (b *bed) call(id string, pod *nstest.NS, conf string) nstest.Call {
+// call returns a call for the container with that ID.
+func (b *testbed) call(id string, pod *nstest.NS, conf string) nstest.Call {
 	return nstest.Call{ContainerID: id, Node: b.node, Pod: pod, Path: b.path, Config: conf}
 }
 
-// snapshot is the node, the pods and who has which address.
-func (b *bed) snapshot(pods ...*nstest.NS) func() string {
+// snapshot returns a function that returns the state of the node, the pods and the
+// reservations.
+func (b *testbed) snapshot(pods ...*nstest.NS) func() string {
 	return func() string {
-		return nstest.Snapshot(GinkgoTB(), append(pods, b.node)...) + "\n" + b.leased()
+		return nstest.Snapshot(GinkgoTB(), append(pods, b.node)...) + "\n" + b.reservations()
 	}
 }
 
-// leased is the reservations, without what host-local keeps beside them: the folder
-// itself, its lock, and the cursors of the round robin.
-func (b *bed) leased() string {
+// reservations returns the reservations, without the other files of host-local: the folder, the
+// lock, and the round-robin cursors.
+func (b *testbed) reservations() string {
 	lines := strings.Split(nstest.SnapshotDir(GinkgoTB(), filepath.Join(b.leases, "net1")), "\n")
 	return strings.Join(slices.DeleteFunc(lines, func(line string) bool {
 		return strings.HasPrefix(line, "d") || strings.Contains(line, " lock ") || strings.Contains(line, " last_reserved_ip")
@@ -96,28 +98,28 @@ func (b *bed) leased() string {
 
 func run(c nstest.Call, command string) nstest.Reply { return nstest.Run(plugin(), c.With(command)) }
 
-// addOK runs an ADD that has to succeed.
-func addOK(c nstest.Call) *types.Result {
+// mustAdd runs an ADD that must succeed.
+func mustAdd(c nstest.Call) *types.Result {
 	GinkgoHelper()
 	return run(c, "ADD").Result(GinkgoTB())
 }
 
-// withPrev puts the result of an ADD into the configuration of a later call.
+// withPrev returns the configuration with the result of an ADD as prevResult.
 func withPrev(conf string, reply nstest.Reply) string {
 	return strings.TrimSuffix(conf, "}") + `,"prevResult":` + reply.Stdout + "}"
 }
 
 func newPod() *nstest.NS { return nstest.New(GinkgoTB()) }
 
-// in runs a program in a namespace and gives what it printed.
+// in runs a program in a namespace and returns its output.
 func in(n *nstest.NS, line string) string {
 	GinkgoHelper()
 	words := strings.Fields(line)
 	return n.Must(GinkgoTB(), words[0], words[1:]...)
 }
 
-// sentAgain is how many TCP segments the namespace had to send a second time.
-func sentAgain(n *nstest.NS) string {
+// retransmissions returns the number of TCP segments that the namespace has retransmitted.
+func retransmissions(n *nstest.NS) string {
 	GinkgoHelper()
 	var names []string
 	for line := range strings.Lines(in(n, "cat /proc/net/snmp")) {
@@ -133,17 +135,17 @@ func sentAgain(n *nstest.NS) string {
 	return "no counters"
 }
 
-// standIn makes an IPAM plugin "stand-in" in a folder of its own, which it gives, of
-// shell text a command. It notes each command in the file "calls" of the folder.
-func standIn(onADD, onDEL string) string {
+// newIPAMStub makes an IPAM plugin "stub" in a new folder, and returns the folder. The plugin
+// runs the given shell text for ADD and DEL, and appends each command to the file "calls".
+func newIPAMStub(onADD, onDEL string) string {
 	GinkgoHelper()
 	dir := GinkgoTB().TempDir()
 	script := fmt.Sprintf("#!/bin/sh\ncat >/dev/null\necho $CNI_COMMAND >>%s/calls\ncase $CNI_COMMAND in\nADD) %s ;;\nDEL) %s ;;\nesac\n", dir, onADD, onDEL)
-	Expect(os.WriteFile(filepath.Join(dir, "stand-in"), []byte(script), 0o755)).To(Succeed())
+	Expect(os.WriteFile(filepath.Join(dir, "stub"), []byte(script), 0o755)).To(Succeed())
 	return dir
 }
 
-// calls are the commands that a stand-in was given, separated by spaces.
+// calls returns the commands that the stub in the folder has received, with spaces between.
 func calls(dir string) string {
 	GinkgoHelper()
 	b, err := os.ReadFile(filepath.Join(dir, "calls"))

@@ -22,14 +22,14 @@ import (
 )
 
 var _ = Describe("ptp", func() {
-	var b *bed
+	var b *testbed
 	BeforeEach(func() {
-		b = newBed()
+		b = newTestbed()
 		nstest.LeakCheck(GinkgoTB())
 	})
 
 	Describe("ADD", func() {
-		It("connects pods across the node at once, dual stack", func() {
+		It("connects pods and the node with IPv4 and IPv6", func() {
 			conf := b.conf("1.1.0", `"mtu":1400,`, v4range, v6range)
 			one, two := newPod(), newPod()
 			first := b.call("one", one, conf)
@@ -37,7 +37,7 @@ var _ = Describe("ptp", func() {
 			reply := run(first, "ADD").OK(GinkgoTB())
 			host := reply.Result(GinkgoTB()).Interfaces[0].Name
 
-			By("waiting for no duplicate address detection on either end")
+			By("not waiting for duplicate address detection on either end")
 			Expect(reply.Stderr).To(ContainSubstring("add link veth"))
 			Expect(reply.Stderr).NotTo(ContainSubstring("await addresses"))
 			Expect(in(one, "ip -6 addr show dev eth0 scope global tentative")).To(BeEmpty())
@@ -46,44 +46,44 @@ var _ = Describe("ptp", func() {
 			for _, addr := range []string{"10.1.2.2:80", "[fd00:1::2]:80"} {
 				nstest.ServeTCP(GinkgoTB(), one, addr)
 			}
-			addOK(b.call("two", two, conf))
+			mustAdd(b.call("two", two, conf))
 			nstest.MustDial(GinkgoTB(), two, "[fd00:1::2]:80", "fd00:1::3")
 			nstest.MustDial(GinkgoTB(), two, "10.1.2.2:80", "10.1.2.3")
 			nstest.MustDial(GinkgoTB(), b.node, "10.1.2.2:80", "10.1.2.1")
 			nstest.MustDial(GinkgoTB(), b.node, "[fd00:1::2]:80", "fd00:1::1")
 		})
 
-		It("has the first packet pass, each way and in each family", func() {
+		It("needs no retransmission for the first packet, in both directions and families", func() {
 			conf := b.conf("1.1.0", "", v4range, v6range)
 			for i := range 12 {
 				one, two := newPod(), newPod()
 				var addrs []string
-				for _, ip := range addOK(b.call(fmt.Sprint("one", i), one, conf)).IPs {
+				for _, ip := range mustAdd(b.call(fmt.Sprint("one", i), one, conf)).IPs {
 					addrs = append(addrs, netip.AddrPortFrom(ip.Address.Addr(), 80).String())
 					nstest.ServeTCP(GinkgoTB(), one, addrs[len(addrs)-1])
 				}
 				from, to := two, addrs
-				if i%2 == 1 { // the newer one is called
+				if i%2 == 1 { // connect to the newer pod
 					from, to = one, nil
 				}
-				for _, ip := range addOK(b.call(fmt.Sprint("two", i), two, conf)).IPs {
+				for _, ip := range mustAdd(b.call(fmt.Sprint("two", i), two, conf)).IPs {
 					if i%2 == 1 {
 						to = append(to, netip.AddrPortFrom(ip.Address.Addr(), 80).String())
 						nstest.ServeTCP(GinkgoTB(), two, to[len(to)-1])
 					}
 				}
-				slices.Reverse(to) // IPv6 first, while the kernel may still be at work
+				slices.Reverse(to) // IPv6 first, while the kernel may still be processing the changes
 				for _, addr := range to {
 					nstest.MustDial(GinkgoTB(), from, addr, "")
 				}
-				Expect(sentAgain(one)).To(Equal("0"))
-				Expect(sentAgain(two)).To(Equal("0"))
+				Expect(retransmissions(one)).To(Equal("0"))
+				Expect(retransmissions(two)).To(Equal("0"))
 			}
 		})
 
-		It("finds a container at once whose MAC a later plugin changed", func() {
+		It("lets the node reach a container at once whose MAC a later plugin changed", func() {
 			pod := newPod()
-			addOK(b.call("one", pod, b.conf("1.1.0", "", v4range, v6range)))
+			mustAdd(b.call("one", pod, b.conf("1.1.0", "", v4range, v6range)))
 			for _, addr := range []string{"10.1.2.2:80", "[fd00:1::2]:80"} {
 				nstest.ServeTCP(GinkgoTB(), pod, addr)
 			}
@@ -91,13 +91,13 @@ var _ = Describe("ptp", func() {
 			for _, addr := range []string{"10.1.2.2:80", "[fd00:1::2]:80"} {
 				nstest.MustDial(GinkgoTB(), b.node, addr, "")
 			}
-			Expect(sentAgain(b.node)).To(Equal("0"))
+			Expect(retransmissions(b.node)).To(Equal("0"))
 		})
 
-		It("tells what it made", func() {
+		It("returns what it made", func() {
 			conf := strings.TrimSuffix(b.conf("1.1.0", `"mtu":1400,`, v4range, v6range), "}") + `,"dns":{"nameservers":["10.1.2.1"],"search":["a.example"]}}`
 			pod := newPod()
-			result := addOK(b.call("one", pod, conf))
+			result := mustAdd(b.call("one", pod, conf))
 			Expect(result.Interfaces).To(HaveLen(2))
 			Expect(result.Interfaces[0]).To(And(HaveField("Name", MatchRegexp("^veth[0-9a-f]{8}$")), HaveField("MTU", 1400), HaveField("Sandbox", "")))
 			Expect(result.Interfaces[1]).To(And(HaveField("Name", "eth0"), HaveField("MTU", 1400), HaveField("Sandbox", pod.Path())))
@@ -114,14 +114,14 @@ var _ = Describe("ptp", func() {
 			Expect(result.DNS).To(Equal(types.DNS{Nameservers: []string{"10.1.2.1"}, Search: []string{"a.example"}}))
 		})
 
-		It("passes on the DNS that IPAM gives", func() {
+		It("returns the DNS of the IPAM plugin", func() {
 			conf := static(`{"address":"10.1.2.2/24","gateway":"10.1.2.1"}`, `,"dns":{"nameservers":["10.1.2.53"]}`)
-			Expect(addOK(b.call("one", newPod(), conf)).DNS.Nameservers).To(Equal([]string{"10.1.2.53"}))
+			Expect(mustAdd(b.call("one", newPod(), conf)).DNS.Nameservers).To(Equal([]string{"10.1.2.53"}))
 		})
 
-		It("sets what each end has to have, and has no router advertisement change it", func() {
+		It("sets the sysctls of both ends, and ignores router advertisements", func() {
 			pod := newPod()
-			result := addOK(b.call("one", pod, b.conf("1.1.0", "", v4range, v6range)))
+			result := mustAdd(b.call("one", pod, b.conf("1.1.0", "", v4range, v6range)))
 			host := result.Interfaces[0].Name
 			for key, want := range map[string]string{
 				"net/ipv6/conf/eth0/accept_ra": "0", "net/ipv6/conf/eth0/accept_dad": "0",
@@ -149,8 +149,8 @@ var _ = Describe("ptp", func() {
 			for _, n := range []*nstest.NS{b.node, pod} {
 				n.SetSysctl(GinkgoTB(), "net/ipv6/conf/default/disable_ipv6", "1")
 			}
-			addOK(b.call("one", pod, b.conf("1.1.0", "", v6range)))
-			addOK(b.call("two", peer, b.conf("1.1.0", "", v6range)))
+			mustAdd(b.call("one", pod, b.conf("1.1.0", "", v6range)))
+			mustAdd(b.call("two", peer, b.conf("1.1.0", "", v6range)))
 			nstest.ServeTCP(GinkgoTB(), pod, "[fd00:1::2]:80")
 			nstest.MustDial(GinkgoTB(), peer, "[fd00:1::2]:80", "fd00:1::3")
 		})
@@ -183,7 +183,7 @@ var _ = Describe("ptp", func() {
 			return strings.Join(lines, "\n")
 		}
 
-		DescribeTable("gives each end its addresses and routes", func(name string, conf func() string) {
+		DescribeTable("adds addresses and routes to both ends", func(name string, conf func() string) {
 			pod := newPod()
 			c := b.call("one", pod, conf())
 			reply := run(c, "ADD").OK(GinkgoTB())
@@ -197,7 +197,7 @@ var _ = Describe("ptp", func() {
 			Entry(nil, "single", func() string { // prefixes of one address: /32 and /128
 				return static(`{"address":"10.1.2.5/32","gateway":"169.254.1.1"},{"address":"fd00:1::5/128","gateway":"fe80::1"}`, defaults)
 			}),
-			Entry(nil, "several", func() string { // one gateway for two, another, and one that is not said
+			Entry(nil, "several", func() string { // two addresses with one gateway, one with another, and one without
 				return static(`{"address":"10.1.2.2/24","gateway":"10.1.2.1"},{"address":"10.1.2.3/24","gateway":"10.1.2.1"},`+
 					`{"address":"10.1.3.2/24","gateway":"10.1.3.1"},{"address":"10.1.4.2/24"},`+
 					`{"address":"fd00:1::2/64","gateway":"fd00:1::1"},{"address":"fd00:1::3/64","gateway":"fd00:1::4"}`, defaults)
@@ -209,7 +209,7 @@ var _ = Describe("ptp", func() {
 			}),
 		)
 
-		It("programs routes of a table of their own, and its CHECK finds them", func() {
+		It("adds routes to another routing table, and CHECK finds them", func() {
 			for _, version := range []string{"0.4.0", "1.0.0", "1.1.0"} {
 				pod := newPod()
 				conf := strings.Replace(static(`{"address":"10.1.2.2/24","gateway":"10.1.2.1"}`,
@@ -228,7 +228,7 @@ var _ = Describe("ptp", func() {
 			}
 		})
 
-		It("takes a route with an unspecified gateway to be on the link", func() {
+		It("makes a route with an unspecified gateway a route on the link", func() {
 			pod := newPod()
 			c := b.call("one", pod, static(`{"address":"10.1.2.2/24","gateway":"10.1.2.1"},{"address":"fd00:1::2/64","gateway":"fd00:1::1"}`,
 				`,"routes":[{"dst":"0.0.0.0/0","gw":"0.0.0.0"},{"dst":"::/0","gw":"::"}]`))
@@ -239,12 +239,12 @@ var _ = Describe("ptp", func() {
 			run(c, "CHECK").OK(GinkgoTB())
 		})
 
-		It("does not take the unspecified gateway of a route for that of an address", func() {
+		It("does not use the unspecified gateway of a route as gateway of an address", func() {
 			conf := static(`{"address":"10.1.2.2/24"}`, `,"routes":[{"dst":"0.0.0.0/0","gw":"0.0.0.0"}]`)
 			Expect(run(b.call("one", newPod(), conf), "ADD").Failure(GinkgoTB()).Msg).To(ContainSubstring("has no gateway"))
 		})
 
-		It("serves addresses that the runtime asks for, whose gateway is that of a route", func() {
+		It("uses the gateway of a route for addresses of the runtime, which have none", func() {
 			pod := newPod()
 			c := b.call("one", pod, withIPAM("1.1.0", `"runtimeConfig":{"ips":["10.1.2.77/24"]},`,
 				`"type":"static","routes":[{"dst":"0.0.0.0/0","gw":"10.1.2.1"}]`))
@@ -255,18 +255,18 @@ var _ = Describe("ptp", func() {
 			run(c, "CHECK").OK(GinkgoTB())
 		})
 
-		It("carries traffic from each of several addresses, /32 and /128 among them", func() {
+		It("passes traffic to each of several addresses, also with /32 and /128", func() {
 			pod, peer := newPod(), newPod()
-			addOK(b.call("one", pod, static(`{"address":"10.1.2.5/32","gateway":"169.254.1.1"},{"address":"10.1.3.5/24","gateway":"10.1.3.1"},`+
+			mustAdd(b.call("one", pod, static(`{"address":"10.1.2.5/32","gateway":"169.254.1.1"},{"address":"10.1.3.5/24","gateway":"10.1.3.1"},`+
 				`{"address":"fd00:1::5/128","gateway":"fe80::1"}`, defaults)))
-			addOK(b.call("two", peer, static(`{"address":"10.1.2.6/32","gateway":"169.254.1.1"},{"address":"fd00:1::6/128","gateway":"fe80::1"}`, defaults)))
+			mustAdd(b.call("two", peer, static(`{"address":"10.1.2.6/32","gateway":"169.254.1.1"},{"address":"fd00:1::6/128","gateway":"fe80::1"}`, defaults)))
 			for _, addr := range []string{"10.1.2.5:80", "10.1.3.5:80", "[fd00:1::5]:80"} {
 				nstest.ServeTCP(GinkgoTB(), pod, addr)
 				nstest.MustDial(GinkgoTB(), peer, addr, "")
 			}
 		})
 
-		DescribeTable("answers in the form of every version", func(version string) {
+		DescribeTable("prints a result of the configured cniVersion", func(version string) {
 			reply := run(b.call("one", newPod(), b.conf(version, "", v4range, v6range)), "ADD").OK(GinkgoTB())
 			Expect(reply.Stdout).To(ContainSubstring(fmt.Sprintf(`"cniVersion": %q`, version)))
 			result, err := types.ParseResult(types.Newest, []byte(reply.Stdout))
@@ -283,11 +283,11 @@ var _ = Describe("ptp", func() {
 			Entry(nil, "0.4.0"), Entry(nil, "1.0.0"), Entry(nil, "1.1.0"))
 	})
 
-	DescribeTable("masquerade with each backend", func(backend string) {
+	DescribeTable("masquerades with each backend", func(backend string) {
 		conf := b.conf("1.1.0", `"ipMasq":true,"ipMasqBackend":"`+backend+`",`, v4range, v6range)
 		pod, other := newPod(), newPod()
 		reply := run(b.call("one", pod, conf), "ADD").OK(GinkgoTB())
-		addOK(b.call("two", other, conf))
+		mustAdd(b.call("two", other, conf))
 		for _, addr := range []string{nstest.OutsideV4 + ":80", "[" + nstest.OutsideV6 + "]:80"} {
 			nstest.ServeTCP(GinkgoTB(), b.outside, addr)
 		}
@@ -301,7 +301,7 @@ var _ = Describe("ptp", func() {
 		run(b.call("one", pod, withPrev(conf, reply)), "CHECK").OK(GinkgoTB())
 		Expect(nstest.Snapshot(GinkgoTB(), b.node)).To(And(MatchRegexp(`10\.1\.2\.2\b`), MatchRegexp(`fd00:1::2\b`)))
 
-		By("leaving no rule behind when the container is gone before DEL, nor under a changed configuration")
+		By("leaving no rule when DEL comes after the container was removed and the configuration changed")
 		pod.Remove(GinkgoTB())
 		c := b.call("one", nil, strings.Replace(conf, `"ipMasq":true,"ipMasqBackend":"`+backend+`",`, "", 1))
 		c.NetNS = pod.Path()
@@ -311,25 +311,25 @@ var _ = Describe("ptp", func() {
 	}, Entry(nil, "nftables"), Entry(nil, "iptables"))
 
 	Describe("a failed ADD", func() {
-		It("leaves no pair and no address when forwarding cannot be had", func() {
+		It("leaves no pair and no address when forwarding cannot be enabled", func() {
 			pod := newPod()
 			before := b.snapshot(pod)()
 			c := b.call("one", pod, b.conf("1.1.0", "", v4range))
 			c.Before = func(step string) error {
 				if strings.Contains(step, "net/ipv4/ip_forward") {
-					return errors.New("no forwarding today")
+					return errors.New("forwarding refused")
 				}
 				return nil
 			}
-			Expect(run(c, "ADD").Failure(GinkgoTB()).Msg).To(ContainSubstring("no forwarding today"))
+			Expect(run(c, "ADD").Failure(GinkgoTB()).Msg).To(ContainSubstring("forwarding refused"))
 			Expect(nstest.Settled(before, b.snapshot(pod))).To(BeEmpty())
 		})
 
-		It("gives the lease back when it holds no address", func() {
+		It("calls DEL of the IPAM plugin when its lease has no address", func() {
 			pod := newPod()
 			before := b.snapshot(pod)()
-			c := b.call("one", pod, withIPAM("1.1.0", "", `"type":"stand-in"`))
-			c.Path = standIn(`echo '{"cniVersion":"1.1.0","ips":[]}'`, "")
+			c := b.call("one", pod, withIPAM("1.1.0", "", `"type":"stub"`))
+			c.Path = newIPAMStub(`echo '{"cniVersion":"1.1.0","ips":[]}'`, "")
 			f := run(c, "ADD").Failure(GinkgoTB())
 			Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
 			Expect(f.Msg).To(ContainSubstring("missing IP config"))
@@ -337,22 +337,22 @@ var _ = Describe("ptp", func() {
 			Expect(nstest.Settled(before, b.snapshot(pod))).To(BeEmpty())
 		})
 
-		It("leaves no pair when IPAM fails, and does not call its DEL", func() {
+		It("leaves no pair when the IPAM plugin fails, and does not call its DEL", func() {
 			pod := newPod()
 			before := b.snapshot(pod)()
-			c := b.call("one", pod, withIPAM("1.1.0", "", `"type":"stand-in"`))
-			c.Path = standIn(`echo '{"cniVersion":"1.1.0","code":11,"msg":"none left"}'; exit 1`, "")
+			c := b.call("one", pod, withIPAM("1.1.0", "", `"type":"stub"`))
+			c.Path = newIPAMStub(`echo '{"cniVersion":"1.1.0","code":11,"msg":"none left"}'; exit 1`, "")
 			f := run(c, "ADD").Failure(GinkgoTB())
 			Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
-			Expect(f.Msg).To(ContainSubstring(`IPAM plugin "stand-in": none left`))
+			Expect(f.Msg).To(ContainSubstring(`IPAM plugin "stub": none left`))
 			Expect(calls(c.Path)).To(Equal("ADD"))
 			Expect(nstest.Settled(before, b.snapshot(pod))).To(BeEmpty())
 		})
 
-		It("does not free the live address when the ADD is repeated", func() {
+		It("keeps the address of the container when ADD is repeated", func() {
 			conf := b.conf("1.1.0", "", v4range)
 			pod := newPod()
-			addOK(b.call("one", pod, conf))
+			mustAdd(b.call("one", pod, conf))
 			before := b.snapshot(pod)()
 			f := run(b.call("one", pod, conf), "ADD").Failure(GinkgoTB())
 			Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
@@ -361,31 +361,31 @@ var _ = Describe("ptp", func() {
 		})
 	})
 
-	DescribeTable("an ADD whose interface is removed meanwhile says so, by its name", func(at string) {
+	DescribeTable("ADD names its interface in the error if the interface is removed during ADD", func(at string) {
 		pod := newPod()
-		for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} { // it stays
+		for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} { // DEL does not reset it
 			b.node.SetSysctl(GinkgoTB(), key, "1")
 		}
 		before := nstest.Steady(b.snapshot(pod))
 		c := b.call("one", pod, b.conf("1.1.0", "", v4range, v6range))
 		c.Before = func(step string) error {
 			if strings.HasPrefix(step, at) {
-				_, _ = pod.Exec("ip", "link", "del", "eth0") // a second time it is gone
+				_, _ = pod.Exec("ip", "link", "del", "eth0") // fails the second time
 			}
 			return nil
 		}
 		f := run(c, "ADD").Failure(GinkgoTB())
-		Expect(f.Msg).To(Equal("interface eth0 was removed meanwhile (a DEL?)"))
+		Expect(f.Msg).To(Equal("interface eth0 was removed during ADD, probably by a DEL of the same attachment"))
 		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
 		Expect(nstest.Settled(before, b.snapshot(pod))).To(BeEmpty())
 	},
-		Entry("before it is up", "set link eth0 up"),
-		Entry("before its addresses", "add address 10.1.2.2/24"),
-		Entry("before the node's addresses", "add address 10.1.2.1/32"),
-		Entry("at last", "add neighbour"),
+		Entry("before it is set up", "set link eth0 up"),
+		Entry("before its addresses are added", "add address 10.1.2.2/24"),
+		Entry("before the gateway addresses are added", "add address 10.1.2.1/32"),
+		Entry("at the last step", "add neighbour"),
 	)
 
-	DescribeTable("bad input is an error that says what to do, and leaves nothing", func(change func(c *nstest.Call), code int, want ...string) {
+	DescribeTable("ADD with bad input returns an error that says what to do, and leaves nothing", func(change func(c *nstest.Call), code int, want ...string) {
 		pod := newPod()
 		c := b.call("one", pod, b.conf("1.1.0", "", v4range))
 		change(&c)
@@ -398,53 +398,53 @@ var _ = Describe("ptp", func() {
 		Expect(f.CNIVersion).NotTo(BeEmpty())
 		Expect(nstest.Settled(before, b.snapshot(pod))).To(BeEmpty())
 	},
-		Entry("no JSON", func(c *nstest.Call) { c.Config = "{" }, types.CodeDecode, "decode configuration"),
-		Entry("unknown version", func(c *nstest.Call) { c.Config = b.conf("1.7.0", "", v4range) }, types.CodeVersion, "incompatible CNI versions"),
+		Entry("a configuration that is not JSON", func(c *nstest.Call) { c.Config = "{" }, types.CodeDecode, "decode configuration"),
+		Entry("an unknown cniVersion", func(c *nstest.Call) { c.Config = b.conf("1.7.0", "", v4range) }, types.CodeVersion, "incompatible CNI versions"),
 		Entry("a missing netns", func(c *nstest.Call) { c.Pod, c.NetNS = nil, "/run/netns/no-such-pod" }, types.CodeNamespace, "no such file"),
 		Entry("a plain file as netns", func(c *nstest.Call) { c.Pod, c.NetNS = nil, "/proc/self/status" }, types.CodeNamespace, "namespace"),
 		Entry("the node's own netns", func(c *nstest.Call) { c.Pod = b.node }, types.CodeNamespace, "CNI_NETNS_OVERRIDE"),
 		Entry("no IPAM", func(c *nstest.Call) { c.Config = `{"cniVersion":"1.1.0","name":"net1","type":"ptp"}` }, types.CodeConfig, `ptp needs addresses: set "ipam"`),
 		Entry("an IPAM without a type", func(c *nstest.Call) { c.Config = withIPAM("1.1.0", "", `"subnet":"10.1.2.0/24"`) }, types.CodeConfig, `ptp needs addresses: set "ipam"`),
-		Entry("an IPAM plugin that is not there", func(c *nstest.Call) { c.Path = "/nonexistent" }, types.CodeConfig, `failed to find plugin "host-local" in path`),
+		Entry("an IPAM plugin that does not exist", func(c *nstest.Call) { c.Path = "/nonexistent" }, types.CodeConfig, `failed to find plugin "host-local" in path`),
 		Entry("an MTU too small", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":67,`, v4range) }, types.CodeConfig, "mtu 67 is not between 68 and 65535"),
 		Entry("a negative MTU", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":-1500,`, v4range) }, types.CodeConfig, "mtu -1500 is not between"),
 		Entry("an MTU too small for IPv6", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":1279,`, v6range) }, types.CodeConfig, "mtu 1279 is too small for address fd00:1::2/64"),
-		Entry("an MTU that is a text", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":"1500",`, v4range) }, types.CodeDecode, `key "mtu": want a number`),
-		Entry("a backend that is none", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"ipMasqBackend":"ebtables",`, v4range) }, types.CodeConfig, "ipMasqBackend", "ebtables"),
-		Entry("two things at once", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":1,"ipMasqBackend":"ebtables",`, v4range) }, types.CodeConfig, "mtu 1", "ebtables"),
+		Entry("an MTU that is a string", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":"1500",`, v4range) }, types.CodeDecode, `key "mtu": want a number`),
+		Entry("an unknown backend", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"ipMasqBackend":"ebtables",`, v4range) }, types.CodeConfig, "ipMasqBackend", "ebtables"),
+		Entry("two problems", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":1,"ipMasqBackend":"ebtables",`, v4range) }, types.CodeConfig, "mtu 1", "ebtables"),
 		Entry("no gateway", func(c *nstest.Call) { c.Config = static(`{"address":"10.1.2.2/24"}`, "") }, types.CodeConfig, "address 10.1.2.2/24 has no gateway", "169.254.1.1"),
 		Entry("a gateway for one family only", func(c *nstest.Call) {
 			c.Config = static(`{"address":"10.1.2.2/24","gateway":"10.1.2.1"},{"address":"fd00:1::2/64"}`, "")
 		}, types.CodeConfig, "address fd00:1::2/64 has no gateway"),
 		Entry("a gateway that is the address", func(c *nstest.Call) { c.Config = static(`{"address":"10.1.2.2/24","gateway":"10.1.2.2"}`, "") }, types.CodeConfig, "is its own gateway"),
 		Entry("a gateway of the other family", func(c *nstest.Call) {
-			c.Config = withIPAM("1.1.0", "", `"type":"stand-in"`)
-			c.Path = standIn(`echo '{"cniVersion":"1.1.0","ips":[{"address":"10.1.2.2/24","gateway":"fe80::1"}]}'`, "")
+			c.Config = withIPAM("1.1.0", "", `"type":"stub"`)
+			c.Path = newIPAMStub(`echo '{"cniVersion":"1.1.0","ips":[{"address":"10.1.2.2/24","gateway":"fe80::1"}]}'`, "")
 		}, types.CodeConfig, "address 10.1.2.2/24 has the gateway fe80::1 of the other family"),
-		Entry("an answer that is none", func(c *nstest.Call) {
-			c.Config = withIPAM("1.1.0", "", `"type":"stand-in"`)
-			c.Path = standIn(`echo hello`, "")
-		}, types.CodeDecode, `IPAM plugin "stand-in"`),
-		Entry("a typing error, strictly", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"strict":true,"ipmask":true,`, v4range) }, types.CodeUnsupported, `"ipmask"`, `did you mean "ipMasq"?`),
+		Entry("an IPAM plugin whose answer is not JSON", func(c *nstest.Call) {
+			c.Config = withIPAM("1.1.0", "", `"type":"stub"`)
+			c.Path = newIPAMStub(`echo hello`, "")
+		}, types.CodeDecode, `IPAM plugin "stub"`),
+		Entry("an unknown key with strict", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"strict":true,"ipmask":true,`, v4range) }, types.CodeUnsupported, `"ipmask"`, `did you mean "ipMasq"?`),
 	)
 
-	It("takes no notice of what is for others: CNI_ARGS, a MAC, a prevResult", func() {
+	It("ignores CNI_ARGS, a MAC and prevResult", func() {
 		conf := strings.TrimSuffix(b.conf("1.1.0", `"runtimeConfig":{"mac":"02:00:00:00:00:07"},`, v4range), "}") + `,"prevResult":5}`
 		c := b.call("one", newPod(), conf)
 		c.Args = "IgnoreUnknown=1;MAC=02:00:00:00:00:08"
-		Expect(addOK(c).Interfaces[podIndex].MAC.String()).NotTo(HavePrefix("02:00:00:00:00"))
+		Expect(mustAdd(c).Interfaces[podIndex].MAC.String()).NotTo(HavePrefix("02:00:00:00:00"))
 	})
 
 	Describe("DEL", func() {
-		It("leaves node, pod and leases as before, and is idempotent, in every situation", func() {
+		It("leaves node, pod and reservations as before, also when it is repeated", func() {
 			conf := b.conf("1.1.0", `"ipMasq":true,`, v4range, v6range)
-			addOK(b.call("warm", newPod(), conf))
+			mustAdd(b.call("warm", newPod(), conf))
 			pod := newPod()
 			before := nstest.Steady(b.snapshot(pod))
 			gone := filepath.Join(GinkgoTB().TempDir(), "gone")
 			plain := filepath.Join(GinkgoTB().TempDir(), "plain")
 			Expect(os.WriteFile(plain, nil, 0o600)).To(Succeed())
-			for _, way := range []func(c nstest.Call, reply nstest.Reply) nstest.Call{
+			for _, change := range []func(c nstest.Call, reply nstest.Reply) nstest.Call{
 				func(c nstest.Call, reply nstest.Reply) nstest.Call { c.Config = withPrev(conf, reply); return c },
 				func(c nstest.Call, _ nstest.Reply) nstest.Call { return c },
 				func(c nstest.Call, _ nstest.Reply) nstest.Call { c.Pod = nil; return c },
@@ -458,22 +458,22 @@ var _ = Describe("ptp", func() {
 			} {
 				c := b.call("one", pod, conf)
 				reply := run(c, "ADD").OK(GinkgoTB())
-				c = way(c, reply)
+				c = change(c, reply)
 				run(c, "DEL").OK(GinkgoTB())
 				run(c, "DEL").OK(GinkgoTB())
 				Expect(nstest.Settled(before, b.snapshot(pod))).To(BeEmpty())
 			}
 		})
 
-		It("releases the address only when nothing answers for it any more", func() {
-			c := b.call("one", newPod(), withIPAM("1.1.0", "", `"type":"stand-in"`))
+		It("releases the address only after the link was deleted", func() {
+			c := b.call("one", newPod(), withIPAM("1.1.0", "", `"type":"stub"`))
 			links := filepath.Join(GinkgoTB().TempDir(), "links")
-			c.Path = standIn(
+			c.Path = newIPAMStub(
 				`echo '{"cniVersion":"1.1.0","ips":[{"address":"10.1.2.2/24","gateway":"10.1.2.1"}]}'`,
 				fmt.Sprintf("nsenter --net=%s ip -o link show type veth >%s", b.node.Path(), links))
-			host := addOK(c).Interfaces[0].Name
+			host := mustAdd(c).Interfaces[0].Name
 
-			By("not while the link cannot be removed")
+			By("not releasing it when the link cannot be deleted")
 			c.Before = func(step string) error {
 				if strings.HasPrefix(step, "delete link") {
 					return errors.New("busy")
@@ -483,7 +483,7 @@ var _ = Describe("ptp", func() {
 			Expect(run(c, "DEL").Failure(GinkgoTB()).Msg).To(ContainSubstring("busy"))
 			Expect(calls(c.Path)).To(Equal("ADD"))
 
-			By("after it")
+			By("releasing it when the link was deleted")
 			c.Before = nil
 			run(c, "DEL").OK(GinkgoTB())
 			Expect(calls(c.Path)).To(Equal("ADD DEL"))
@@ -492,12 +492,12 @@ var _ = Describe("ptp", func() {
 			Expect(string(seen)).To(And(ContainSubstring(nstest.Uplink), Not(ContainSubstring(host))))
 		})
 
-		DescribeTable("removes the rules that an ADD adds until the link is gone", func(backend string) {
+		DescribeTable("removes the rules that a concurrent ADD adds before the link is deleted", func(backend string) {
 			conf := b.conf("1.1.0", `"ipMasq":true,"ipMasqBackend":"`+backend+`",`, v4range)
-			addOK(b.call("warm", newPod(), conf))
+			mustAdd(b.call("warm", newPod(), conf))
 			before := nstest.Steady(func() string { return nstest.Snapshot(GinkgoTB(), b.node) })
 			c := b.call("one", newPod(), conf)
-			addOK(c)
+			mustAdd(c)
 			node, err := ns.Open(b.node.Path(), &trace.Tracer{})
 			Expect(err).NotTo(HaveOccurred())
 			DeferCleanup(node.Close)
@@ -515,22 +515,22 @@ var _ = Describe("ptp", func() {
 			Expect(nstest.Settled(before, func() string { return nstest.Snapshot(GinkgoTB(), b.node) })).To(BeEmpty())
 		}, Entry(nil, "nftables"), Entry(nil, "iptables"))
 
-		It("does not touch the interface of a newcomer at the same path", func() {
+		It("leaves the interface of another attachment whose namespace has the same path", func() {
 			conf := b.conf("1.1.0", "", v4range)
-			old, newcomer := newPod(), newPod()
-			addOK(b.call("old", old, conf))
-			addOK(b.call("new", newcomer, conf))
-			run(b.call("old", newcomer, conf), "DEL").OK(GinkgoTB())
-			Expect(in(newcomer, "ip -br addr show eth0")).To(ContainSubstring("10.1.2.3/24"))
+			old, other := newPod(), newPod()
+			mustAdd(b.call("old", old, conf))
+			mustAdd(b.call("new", other, conf))
+			run(b.call("old", other, conf), "DEL").OK(GinkgoTB())
+			Expect(in(other, "ip -br addr show eth0")).To(ContainSubstring("10.1.2.3/24"))
 			Expect(in(old, "ip -br link")).NotTo(ContainSubstring("eth0"))
 		})
 	})
 
-	Describe("an attachment that the reference plugin made", func() {
+	Describe("with an attachment that the reference plugin made", func() {
 		var c nstest.Call
 		BeforeEach(func() {
 			pod := newPod()
-			// reference-made: a random name, no alias, the state of both ends as it leaves them.
+			// A random name, no alias, and the state of both ends as the reference plugin leaves it.
 			in(b.node, "ip link add vethbadcafe0 txqueuelen 0 type veth peer name eth0 netns "+pod.Path())
 			pod.Batch(GinkgoTB(), "addr add 10.1.2.2/24 dev eth0 noprefixroute", "link set eth0 up",
 				"route add 10.1.2.1 dev eth0 scope link src 10.1.2.2", "route add 10.1.2.0/24 via 10.1.2.1 dev eth0 src 10.1.2.2",
@@ -544,7 +544,7 @@ var _ = Describe("ptp", func() {
 			c = b.call("one", pod, withPrev(b.conf("1.0.0", `"ipMasq":true,`, v4range), nstest.Reply{Stdout: prev}))
 		})
 
-		It("passes CHECK, and goes with DEL, with the container or without", func() {
+		It("CHECK succeeds, and DEL without the container deletes it", func() {
 			run(c, "CHECK").OK(GinkgoTB())
 			c.Pod = nil
 			run(c, "DEL").OK(GinkgoTB())
@@ -552,14 +552,14 @@ var _ = Describe("ptp", func() {
 			Expect(filepath.Join(b.leases, "net1", "10.1.2.2")).NotTo(BeAnExistingFile())
 		})
 
-		It("passes CHECK without the mtu and advmss of a route, which that plugin does not program", func() {
+		It("CHECK does not compare mtu and advmss of a route, which that plugin does not program", func() {
 			plain := `"routes":[{"dst":"0.0.0.0/0"}],"dns"`
 			Expect(c.Config).To(ContainSubstring(plain))
 			c.Config = strings.Replace(c.Config, plain, `"routes":[{"dst":"0.0.0.0/0","mtu":1300,"advmss":1200}],"dns"`, 1)
 			run(c, "CHECK").OK(GinkgoTB())
 		})
 
-		It("goes with DEL without prevResult", func() {
+		It("DEL without prevResult deletes it", func() {
 			c.Config = b.conf("1.0.0", "", v4range)
 			run(c, "DEL").OK(GinkgoTB())
 			Expect(in(b.node, "ip -br link")).NotTo(ContainSubstring("vethbadcafe0"))
@@ -579,10 +579,10 @@ var _ = Describe("ptp", func() {
 			run(c, "CHECK").OK(GinkgoTB())
 		})
 
-		DescribeTable("names what was changed", func(where func() *nstest.NS, line, want string) {
+		DescribeTable("names the difference", func(where func() *nstest.NS, line, want string) {
 			in(where(), strings.ReplaceAll(line, "HOST", host))
 			f := run(c, "CHECK").Failure(GinkgoTB())
-			Expect(f.Code).To(BeEquivalentTo(codeChanged))
+			Expect(f.Code).To(BeEquivalentTo(types.CodeChanged))
 			Expect(f.Msg).To(ContainSubstring(strings.ReplaceAll(want, "HOST", host)))
 		},
 			Entry("address", func() *nstest.NS { return c.Pod }, "ip addr del 10.1.2.2/24 dev eth0", "interface eth0 has no address 10.1.2.2/24"),
@@ -603,13 +603,13 @@ var _ = Describe("ptp", func() {
 			Entry("masquerade", func() *nstest.NS { return b.node }, "nft delete table inet plumb", "masquerade"),
 		)
 
-		It("finds an interface of another kind", func() {
+		It("reports an interface of another kind", func() {
 			in(c.Pod, "ip link del eth0")
 			in(c.Pod, "ip link add eth0 up type bridge")
 			Expect(run(c, "CHECK").Failure(GinkgoTB()).Msg).To(ContainSubstring(`of kind "bridge", not "veth"`))
 		})
 
-		It("finds another mtu of a route", func() {
+		It("reports another mtu of a route", func() {
 			c := b.call("mtu", newPod(), static(`{"address":"10.1.2.9/24","gateway":"10.1.2.1"}`, `,"routes":[{"dst":"0.0.0.0/0","mtu":1300}]`))
 			reply := run(c, "ADD").OK(GinkgoTB())
 			c.Config = withPrev(c.Config, reply)
@@ -618,19 +618,19 @@ var _ = Describe("ptp", func() {
 			Expect(run(c, "CHECK").Failure(GinkgoTB()).Msg).To(ContainSubstring("has no route 0.0.0.0/0 via 10.1.2.1 mtu 1300"))
 		})
 
-		It("refuses the result of another container", func() {
+		It("fails with the result of another container", func() {
 			c.Pod = newPod()
 			Expect(run(c, "CHECK").Failure(GinkgoTB()).Msg).To(ContainSubstring("sandbox"))
 		})
 
-		It("needs a prevResult, and says so", func() {
+		It("fails without prevResult", func() {
 			c.Config = b.conf("1.1.0", "", v4range)
 			f := run(c, "CHECK").Failure(GinkgoTB())
 			Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
 			Expect(f.Msg).To(ContainSubstring("prevResult"))
 		})
 
-		It("passes after a later plugin changed MAC, MTU, queue and sysctls, at both ends", func() {
+		It("succeeds after a later plugin changed MAC, MTU, queue and sysctls of both ends", func() {
 			in(c.Pod, "ip link set eth0 address 02:00:00:00:00:99 mtu 1300 txqueuelen 5 promisc on")
 			in(c.Pod, "sysctl -q -w net.ipv4.conf.eth0.arp_notify=0 net.ipv6.conf.eth0.accept_dad=1")
 			in(b.node, "ip link set "+host+" address 02:00:00:00:00:98 mtu 1300")
@@ -638,19 +638,19 @@ var _ = Describe("ptp", func() {
 			run(c, "CHECK").OK(GinkgoTB())
 		})
 
-		It("asks IPAM too", func() {
+		It("calls the IPAM plugin", func() {
 			Expect(os.RemoveAll(filepath.Join(b.leases, "net1", "10.1.2.2"))).To(Succeed())
 			Expect(run(c, "CHECK").Failure(GinkgoTB()).Msg).To(And(ContainSubstring("host-local"), ContainSubstring("10.1.2.2")))
 		})
 	})
 
-	It("collects what is not valid in this network, and nothing else (GC)", func() {
+	It("GC deletes what belongs to no valid attachment of this network, and nothing else", func() {
 		conf := b.conf("1.1.0", `"ipMasq":true,`, v4range)
 		other := strings.NewReplacer(`"net1"`, `"net2"`, "10.1.2", "10.1.9").Replace(conf)
 		keep, drop, foreign := newPod(), newPod(), newPod()
-		addOK(b.call("keep", keep, conf))
-		addOK(b.call("drop", drop, conf))
-		addOK(b.call("drop", foreign, other))
+		mustAdd(b.call("keep", keep, conf))
+		mustAdd(b.call("drop", drop, conf))
+		mustAdd(b.call("drop", foreign, other))
 		gc := strings.TrimSuffix(conf, "}") + `,"cni.dev/valid-attachments":[{"containerID":"keep","ifname":"eth0"}]}`
 		run(nstest.Call{Node: b.node, Path: b.path, Config: gc}, "GC").OK(GinkgoTB())
 		Expect(in(keep, "ip -br addr show eth0")).To(ContainSubstring("10.1.2.2"))
@@ -659,13 +659,13 @@ var _ = Describe("ptp", func() {
 		state := b.snapshot()()
 		Expect(state).NotTo(Or(ContainSubstring("net1/drop"), ContainSubstring("10.1.2.3")))
 		Expect(state).To(And(ContainSubstring("net1/keep"), ContainSubstring("net2/drop")))
-		By("taking an empty list at its word")
+		By("deleting everything of the network with an empty list")
 		run(nstest.Call{Node: b.node, Path: b.path, Config: strings.TrimSuffix(conf, "}") + `,"cni.dev/valid-attachments":[]}`}, "GC").OK(GinkgoTB())
 		Expect(in(keep, "ip -br link")).NotTo(ContainSubstring("eth0"))
 		Expect(in(foreign, "ip -br addr show eth0")).To(ContainSubstring("10.1.9.2"))
 	})
 
-	It("says when an ADD could not succeed (STATUS)", func() {
+	It("STATUS fails if an ADD would fail", func() {
 		c := nstest.Call{Node: b.node, Path: b.path, Config: b.conf("1.1.0", `"ipMasq":true,`, v4range)}
 		run(c, "STATUS").OK(GinkgoTB())
 		for want, conf := range map[string]string{
@@ -680,7 +680,7 @@ var _ = Describe("ptp", func() {
 		}
 		By("a pool that is exhausted")
 		c.Config = b.conf("1.1.0", "", `[{"subnet":"10.9.0.0/30"}]`)
-		addOK(b.call("one", newPod(), c.Config))
+		mustAdd(b.call("one", newPod(), c.Config))
 		run(c, "STATUS").OK(GinkgoTB())
 		full := strings.Replace(c.Config, `"ipam":{`, `"ipam":{"failStatusWhenFull":true,`, 1)
 		Expect(full).NotTo(Equal(c.Config))
@@ -690,9 +690,9 @@ var _ = Describe("ptp", func() {
 		Expect(f.Msg).To(ContainSubstring("no IP addresses available"))
 	})
 
-	It("serves 32 pods at once, six times, with no address twice and nothing left", func() {
+	It("adds and deletes 32 pods at once, six times, without a duplicate address or leftovers", func() {
 		conf := b.conf("1.1.0", `"ipMasq":true,`, v4range, v6range)
-		addOK(b.call("warm", newPod(), conf))
+		mustAdd(b.call("warm", newPod(), conf))
 		pods := make([]*nstest.NS, 32)
 		for i := range pods {
 			pods[i] = newPod()
@@ -725,9 +725,9 @@ var _ = Describe("ptp", func() {
 })
 
 var _ = Describe("fault sweep", func() {
-	DescribeTable("leaves nothing, whichever step fails", func(keys string, ranges ...string) {
+	DescribeTable("leaves nothing if any single step fails", func(keys string, ranges ...string) {
 		path, leases := nstest.Build(GinkgoTB(), "host-local"), GinkgoTB().TempDir()
-		b := &bed{leases: leases}
+		b := &testbed{leases: leases}
 		nstest.FaultSweep(GinkgoTB(), nstest.Sweep{
 			Plugin: plugin(), Config: b.conf("1.1.0", keys, ranges...), Path: path, Dirs: []string{leases},
 			Ignore: func(line string) bool {

@@ -12,8 +12,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// rawConfig is the configuration as a person writes it. README.md explains each key.
-// Lists hold values, not pointers: a null in them is an empty entry.
+// rawConfig is the configuration as the user writes it. README.md explains each key. The
+// lists have values, not pointers, so that a null in a list is an empty item.
 type rawConfig struct {
 	IPAM          *rawIPAM `json:"ipam"`
 	RuntimeConfig struct {
@@ -36,16 +36,16 @@ type rawIPAM struct {
 type rawAddress struct {
 	Address string `json:"address"`
 	Gateway string `json:"gateway"`
-	// Version has said nothing since 0.3.0, and is still written.
+	// Version has no meaning since 0.3.0, but configurations still contain it.
 	Version json.RawMessage `json:"version"`
 }
 
-// A config is a checked configuration.
+// config is the checked configuration.
 type config struct {
-	ips    []types.IP // each address once
+	ips    []types.IP // without duplicate addresses
 	routes []types.Route
 	dns    types.DNS
-	unused []netip.Addr // gateways of CNI_ARGS that no address took
+	unused []netip.Addr // gateways of CNI_ARGS that are in the subnet of no address
 }
 
 func parse(r *skel.Request) (*config, error) {
@@ -61,19 +61,18 @@ func parse(r *skel.Request) (*config, error) {
 	return conf, types.Coded(types.CodeConfig, err)
 }
 
-// config checks everything and reports all problems at once.
+// config checks the configuration and returns all problems in one error.
 func (raw *rawConfig) config(args types.Args, v types.Version) (*config, error) {
 	if raw.IPAM == nil {
 		return nil, errors.New("IPAM config missing 'ipam' key")
 	}
 	conf := &config{dns: raw.IPAM.DNS}
-	return conf, errors.Join(conf.addresses(raw, args), conf.checkFamilies(v), conf.parseRoutes(raw.IPAM.Routes))
+	return conf, errors.Join(conf.addAddresses(raw, args), conf.checkFamilies(v), conf.parseRoutes(raw.IPAM.Routes))
 }
 
-// addresses takes those of the strongest source: the runtime's, those of args, or
-// those of the configuration with those of CNI_ARGS behind them. The weaker ones are
-// not looked at.
-func (c *config) addresses(raw *rawConfig, args types.Args) error {
+// addAddresses adds the addresses of the first source that has any: runtimeConfig, then args,
+// then the configuration followed by CNI_ARGS. It ignores the other sources.
+func (c *config) addAddresses(raw *rawConfig, args types.Args) error {
 	for _, ips := range [][]string{raw.RuntimeConfig.IPs, raw.Args.CNI.IPs} {
 		if len(ips) > 0 {
 			return c.addAll(ips, "an entry in the 'ips' field is NOT in CIDR notation")
@@ -83,29 +82,30 @@ func (c *config) addresses(raw *rawConfig, args types.Args) error {
 	for _, a := range raw.IPAM.Addresses {
 		errs = append(errs, c.addConfigured(a))
 	}
-	fixed := len(c.ips)
-	errs = append(errs, c.addAll(list(args[types.ArgIP]), "the 'ip' field is expected to be in CIDR notation"))
-	for _, s := range list(args[types.ArgGateway]) {
-		errs = append(errs, c.addGateway(s, fixed))
+	configured := len(c.ips)
+	errs = append(errs, c.addAll(splitList(args[types.ArgIP]), "the 'ip' field is expected to be in CIDR notation"))
+	for _, s := range splitList(args[types.ArgGateway]) {
+		errs = append(errs, c.addGateway(s, configured))
 	}
 	return errors.Join(errs...)
 }
 
-// list is the items of a comma list.
-func list(s string) []string {
+// splitList returns the items of a list with commas.
+func splitList(s string) []string {
 	if s == "" {
 		return nil
 	}
 	return strings.Split(s, ",")
 }
 
+// addConfigured adds an item of the key addresses.
 func (c *config) addConfigured(raw rawAddress) error {
 	address, err := parseAddress(raw.Address, "the 'address' field is expected to be in CIDR notation")
 	gateway, gwErr := parseGateway(raw.Gateway)
 	if err != nil || gwErr != nil {
 		return errors.Join(err, gwErr)
 	}
-	// A gateway outside the subnet is legitimate: ptp reaches it over the link.
+	// A gateway outside the subnet is correct with ptp, which reaches it over the link.
 	if gateway.IsValid() && gateway.Is4() != address.Addr().Is4() {
 		return fmt.Errorf("address %s has a gateway of the other family: %s", address, gateway)
 	}
@@ -113,10 +113,12 @@ func (c *config) addConfigured(raw rawAddress) error {
 	return nil
 }
 
-func (c *config) addAll(ips []string, complaint string) error {
+// addAll adds addresses without a gateway. problem begins the error for a text that is no
+// address.
+func (c *config) addAll(ips []string, problem string) error {
 	var errs []error
 	for _, s := range ips {
-		address, err := parseAddress(s, complaint)
+		address, err := parseAddress(s, problem)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -126,25 +128,26 @@ func (c *config) addAll(ips []string, complaint string) error {
 	return errors.Join(errs...)
 }
 
-// add takes an address that is asked for twice once: no interface can have it twice.
+// add adds an IP, unless its address was already added: no interface can have an address
+// twice.
 func (c *config) add(ip types.IP) {
 	if !slices.ContainsFunc(c.ips, func(o types.IP) bool { return o.Address == ip.Address }) {
 		c.ips = append(c.ips, ip)
 	}
 }
 
-// addGateway gives a gateway of CNI_ARGS to the addresses whose subnet contains it:
-// those of CNI_ARGS, and of the first fixed, which are the configuration's, those
-// without one of their own.
-func (c *config) addGateway(s string, fixed int) error {
+// addGateway sets a gateway of CNI_ARGS for the addresses whose subnet contains it. The first
+// addresses, as many as configured says, are those of the configuration: they keep a gateway
+// of their own.
+func (c *config) addGateway(s string, configured int) error {
 	gateway, err := parseGateway(strings.TrimSpace(s))
 	if err != nil || !gateway.IsValid() {
 		return err
 	}
 	used := false
 	for i := range c.ips {
-		own := i < fixed && c.ips[i].Gateway.IsValid()
-		if !own && c.ips[i].Address.Contains(gateway) {
+		keep := i < configured && c.ips[i].Gateway.IsValid()
+		if !keep && c.ips[i].Address.Contains(gateway) {
 			c.ips[i].Gateway, used = gateway, true
 		}
 	}
@@ -154,19 +157,20 @@ func (c *config) addGateway(s string, fixed int) error {
 	return nil
 }
 
-// parseAddress wants an address that a host can have.
-func parseAddress(s, complaint string) (netip.Prefix, error) {
+// parseAddress parses an address with its prefix length that an interface can have. problem
+// begins the error for another text.
+func parseAddress(s, problem string) (netip.Prefix, error) {
 	p, err := types.ParseCIDR(strings.TrimSpace(s))
 	switch {
 	case err != nil:
-		return netip.Prefix{}, fmt.Errorf("%s, got: '%s'", complaint, s)
+		return netip.Prefix{}, fmt.Errorf("%s, got: '%s'", problem, s)
 	case p.Addr().IsUnspecified(), p.Addr().IsMulticast():
-		return netip.Prefix{}, fmt.Errorf("address %s is none that an interface can have", p)
+		return netip.Prefix{}, fmt.Errorf("address %s cannot be the address of an interface: it is unspecified or multicast", p)
 	}
 	return p, nil
 }
 
-// parseGateway reads a gateway; an empty text is none.
+// parseGateway parses a gateway. It returns the zero Addr for an empty text.
 func parseGateway(s string) (netip.Addr, error) {
 	if s == "" {
 		return netip.Addr{}, nil
@@ -178,7 +182,8 @@ func parseGateway(s string) (netip.Addr, error) {
 	return ip, nil
 }
 
-// checkFamilies: before 0.3.0 a result has room for one address a family.
+// checkFamilies returns an error if the result of this version cannot contain the addresses:
+// before 0.3.0 it can contain one address per family.
 func (c *config) checkFamilies(v types.Version) error {
 	var v4, v6 int
 	for _, ip := range c.ips {
@@ -194,6 +199,7 @@ func (c *config) checkFamilies(v types.Version) error {
 	return nil
 }
 
+// parseRoutes parses the routes and adds them.
 func (c *config) parseRoutes(texts []types.RouteText) error {
 	var errs []error
 	for i, text := range texts {

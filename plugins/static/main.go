@@ -1,5 +1,5 @@
-// static gives a container the addresses that its configuration, or the runtime,
-// names. It keeps no record of them. See README.md.
+// static is an IPAM plugin that returns the addresses of the configuration or of the runtime.
+// It keeps no record of them. See README.md.
 package main
 
 import (
@@ -13,16 +13,13 @@ import (
 
 func main() { skel.Main(plugin()) }
 
-// plugin has no DEL and no GC: nothing is kept that could be given back.
+// plugin describes the plugin. There is no DEL and no GC, because nothing is reserved.
 func plugin() skel.Plugin {
 	return skel.Plugin{Name: "static", IPAM: true, Add: add, Check: check, Status: status}
 }
 
-// codeChanged is the code of a CHECK that found a difference.
-const codeChanged = 100
-
-// add tells the addresses. Not to have any is legal, as with the reference plugin:
-// whether a network can do without is for the interface plugin to say.
+// add returns the addresses. It succeeds without addresses, as the reference plugin does: the
+// interface plugin decides whether the network needs addresses.
 func add(r *skel.Request) (*types.Result, error) {
 	conf, err := parse(r)
 	if err != nil {
@@ -32,13 +29,13 @@ func add(r *skel.Request) (*types.Result, error) {
 		r.Warn("no address: neither ipam.addresses, nor IP in CNI_ARGS, nor ips in args.cni or runtimeConfig has one")
 	}
 	for _, gw := range conf.unused {
-		r.Warn("CNI_ARGS: GATEWAY %s is not used: no address that is without a gateway has it in its subnet", gw)
+		r.Warn("CNI_ARGS: GATEWAY %s is not used: it is in the subnet of no address that lacks a gateway", gw)
 	}
 	return &types.Result{IPs: conf.ips, Routes: conf.routes, DNS: conf.dns}, nil
 }
 
-// check compares the addresses with those of the result. A gateway that the
-// interface plugin added to an address without one is no difference.
+// check compares the addresses with those of prevResult. It is no difference if the interface
+// plugin has added a gateway to an address without one.
 func check(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {
@@ -52,9 +49,10 @@ func check(r *skel.Request) error {
 	for _, want := range conf.ips {
 		errs = append(errs, compare(want, prev.IPs))
 	}
-	return types.Coded(codeChanged, errors.Join(errs...))
+	return types.Coded(types.CodeChanged, errors.Join(errs...))
 }
 
+// compare returns the difference between an address and prevResult.
 func compare(want types.IP, have []types.IP) error {
 	i := slices.IndexFunc(have, func(ip types.IP) bool { return ip.Address == want.Address })
 	switch {
@@ -68,10 +66,8 @@ func compare(want types.IP, have []types.IP) error {
 	return fmt.Errorf("prevResult has address %s with gateway %s, not %s", want.Address, have[i].Gateway, want.Gateway)
 }
 
-// status says whether the configuration could serve an ADD.
+// status returns an error if an ADD with this configuration would fail.
 func status(r *skel.Request) error {
-	if _, err := parse(r); err != nil {
-		return types.Errorf(types.CodeNotAvailable, "%w", err)
-	}
-	return nil
+	_, err := parse(r)
+	return types.NotAvailable(err)
 }

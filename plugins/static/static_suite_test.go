@@ -21,20 +21,20 @@ func TestREADMEExamples(t *testing.T) {
 	nstest.Examples(t, plugin(), func(r *skel.Request) error { _, err := parse(r); return err })
 }
 
-// conf writes a configuration: ipam is what stands in the ipam object behind its
-// type, rest what stands beside it.
+// conf returns a configuration. ipam is added to the object "ipam", and rest to the
+// configuration; both begin with a comma or are empty.
 func conf(version, ipam, rest string) string {
 	return fmt.Sprintf(`{"cniVersion":%q,"name":"net1","type":"macvlan"%s,"ipam":{"type":"static"%s}}`, version, rest, ipam)
 }
 
-// call is a call on the test's own node: static looks at no namespace.
+// call returns a call. It has no network namespaces, because static uses none.
 func call(conf, args string) nstest.Call {
 	return nstest.Call{NetNS: "/var/run/netns/none", Config: conf, Args: args}
 }
 
 func run(c nstest.Call, command string) nstest.Reply { return nstest.Run(plugin(), c.With(command)) }
 
-// withPrev puts a result into a configuration.
+// withPrev returns the configuration with a prevResult.
 func withPrev(conf, result string) string {
 	return strings.TrimSuffix(conf, "}") + `,"prevResult":` + result + "}"
 }

@@ -19,8 +19,8 @@ const (
 	dns    = `,"dns":{"nameservers":["10.10.0.1"],"domain":"example.org","search":["a.example.org"],"options":["ndots:2"]}`
 )
 
-// answer is "address gateway" of each IP of an ADD.
-func answer(c nstest.Call) string {
+// addedIPs returns "address gateway" for each IP of an ADD.
+func addedIPs(c nstest.Call) string {
 	GinkgoHelper()
 	var ips []string
 	for _, ip := range run(c, "ADD").Result(GinkgoTB()).IPs {
@@ -40,7 +40,7 @@ func orNone(valid bool, v any) any {
 var _ = Describe("static", func() {
 	BeforeEach(func() { nstest.LeakCheck(GinkgoTB()) })
 
-	DescribeTable("gives all that the configuration says, in the form of each version",
+	DescribeTable("returns addresses, routes and DNS of the configuration in the form of each version",
 		func(version string) {
 			nstest.Golden(GinkgoTB(), "add-"+version, run(call(conf(version, two+routes+dns, ""), ""), "ADD").OK(GinkgoTB()).Stdout)
 		},
@@ -49,9 +49,9 @@ var _ = Describe("static", func() {
 		Entry(nil, "0.4.0"), Entry(nil, "1.0.0"), Entry(nil, "1.1.0"),
 	)
 
-	DescribeTable("takes addresses from each source",
+	DescribeTable("uses the addresses of each source",
 		func(ipam, rest, args, want string) {
-			Expect(answer(call(conf("1.1.0", ipam, rest), args))).To(Equal(want))
+			Expect(addedIPs(call(conf("1.1.0", ipam, rest), args))).To(Equal(want))
 		},
 		Entry("the configuration's", two, "", "", "10.10.0.5/24 10.10.0.254, 3ffe:ffff:0:1ff::1/64 3ffe:ffff::1"),
 		Entry("a gateway outside the subnet, as ptp may have", `,"addresses":[{"address":"10.0.0.5/32","gateway":"169.254.1.1"}]`, "", "",
@@ -77,7 +77,7 @@ var _ = Describe("static", func() {
 		Entry("null for everything", `,"addresses":null,"routes":null,"dns":null`, `,"args":null,"runtimeConfig":null`, "IP=10.0.0.5/24", "10.0.0.5/24 -"),
 	)
 
-	It("succeeds without any address, and says so to people", func() {
+	It("ADD succeeds with a warning without any address", func() {
 		r := run(call(conf("1.0.0", "", ""), ""), "ADD").OK(GinkgoTB())
 		Expect(r.Stdout).To(MatchJSON(`{"cniVersion":"1.0.0"}`))
 		Expect(r.Stderr).To(ContainSubstring("static: warning: no address"))
@@ -86,12 +86,12 @@ var _ = Describe("static", func() {
 		Expect(f.Msg).To(ContainSubstring("cannot convert: no valid IP addresses"))
 	})
 
-	It("says when a gateway of CNI_ARGS fits no address", func() {
+	It("ADD warns of a gateway of CNI_ARGS that is in the subnet of no address", func() {
 		r := run(call(conf("1.0.0", two, ""), "GATEWAY=10.77.0.1"), "ADD").OK(GinkgoTB())
 		Expect(r.Stderr).To(ContainSubstring("GATEWAY 10.77.0.1 is not used"))
 	})
 
-	DescribeTable("refuses what cannot work",
+	DescribeTable("ADD returns an error for an invalid configuration:",
 		func(c nstest.Call, code int, texts ...string) {
 			f := run(c, "ADD").Failure(GinkgoTB())
 			Expect(f.Code).To(BeEquivalentTo(code), f.String())
@@ -122,7 +122,7 @@ var _ = Describe("static", func() {
 		Entry("a gateway of the other family", call(conf("1.0.0", `,"addresses":[{"address":"10.0.0.5/24","gateway":"fd00::1"}]`, ""), ""), types.CodeConfig,
 			"address 10.0.0.5/24 has a gateway of the other family: fd00::1"),
 		Entry("addresses that no interface has", call(conf("1.0.0", `,"addresses":[{"address":"0.0.0.0/0"},{"address":"ff02::1/64"}]`, ""), ""), types.CodeConfig,
-			"address 0.0.0.0/0 is none", "address ff02::1/64 is none"),
+			"address 0.0.0.0/0 cannot be", "address ff02::1/64 cannot be"),
 		Entry("two of a family before 0.3.0", call(conf("0.2.0", `,"addresses":[{"address":"10.0.0.5/24"},{"address":"10.0.0.6/24"}]`, ""), ""), types.CodeConfig,
 			"CNI version 0.2.0 does not support more than 1 address per family"),
 		Entry("bad routes, all of them", call(conf("1.0.0", `,"routes":[{"dst":"x"},{"dst":"10.0.0.0/8","gw":"y"},{"dst":"10.0.0.0/8","gw":"fd00::1"},{"dst":"10.0.0.0/8","mtu":-1}]`, ""), ""), types.CodeConfig,
@@ -140,7 +140,7 @@ var _ = Describe("static", func() {
 			v4 = `{"address":"10.10.0.5/24","gateway":"10.10.0.254"}`
 			v6 = `{"address":"3ffe:ffff:0:1ff::1/64","gateway":"3ffe:ffff::1"}`
 		)
-		DescribeTable("compares the addresses with the result",
+		DescribeTable("compares the addresses with prevResult",
 			func(ipam, prev string, texts ...string) {
 				r := run(call(withPrev(conf("1.0.0", ipam, ""), prev), ""), "CHECK")
 				if len(texts) == 0 {
@@ -148,41 +148,41 @@ var _ = Describe("static", func() {
 					return
 				}
 				f := r.Failure(GinkgoTB())
-				Expect(f.Code).To(BeEquivalentTo(codeChanged))
+				Expect(f.Code).To(BeEquivalentTo(types.CodeChanged))
 				for _, text := range texts {
 					Expect(f.Msg).To(ContainSubstring(text))
 				}
 			},
-			Entry("all there", two, result(v4+","+v6)),
-			Entry("another plugin's beside them", two, result(v4+","+v6+`,{"address":"10.99.0.1/24"}`)),
-			Entry("one missing, which the reference plugin does not see", two, result(v4), "prevResult has no address 3ffe:ffff:0:1ff::1/64"),
-			Entry("all missing", two, result(""), "prevResult has no address 10.10.0.5/24", "prevResult has no address 3ffe:ffff:0:1ff::1/64"),
+			Entry("no difference", two, result(v4+","+v6)),
+			Entry("an additional address of another plugin", two, result(v4+","+v6+`,{"address":"10.99.0.1/24"}`)),
+			Entry("one missing address, which the reference plugin does not report", two, result(v4), "prevResult has no address 3ffe:ffff:0:1ff::1/64"),
+			Entry("all addresses missing", two, result(""), "prevResult has no address 10.10.0.5/24", "prevResult has no address 3ffe:ffff:0:1ff::1/64"),
 			Entry("another prefix length", two, result(`{"address":"10.10.0.5/25","gateway":"10.10.0.254"},`+v6), "no address 10.10.0.5/24"),
 			Entry("another gateway", two, result(`{"address":"10.10.0.5/24","gateway":"10.10.0.1"},`+v6), "10.10.0.5/24 with gateway 10.10.0.1, not 10.10.0.254"),
-			Entry("no gateway any more", two, result(`{"address":"10.10.0.5/24"},`+v6), "10.10.0.5/24 without a gateway, not with 10.10.0.254"),
+			Entry("a missing gateway", two, result(`{"address":"10.10.0.5/24"},`+v6), "10.10.0.5/24 without a gateway, not with 10.10.0.254"),
 			Entry("a gateway that bridge added", `,"addresses":[{"address":"10.10.0.5/24"}]`, result(v4)),
 		)
-		It("needs a prevResult, and a version that has CHECK", func() {
+		It("fails without prevResult, and with a version that has no CHECK", func() {
 			Expect(run(call(conf("1.0.0", two, ""), ""), "CHECK").Failure(GinkgoTB()).Code).To(BeEquivalentTo(types.CodeConfig))
 			Expect(run(call(conf("0.3.1", two, ""), ""), "CHECK").Failure(GinkgoTB()).Code).To(BeEquivalentTo(types.CodeVersion))
 		})
 	})
 
-	DescribeTable("DEL succeeds, whatever it is told",
+	DescribeTable("DEL succeeds with",
 		func(c nstest.Call) {
 			run(c, "DEL").OK(GinkgoTB())
 			run(c, "DEL").OK(GinkgoTB())
 		},
-		Entry("what ADD was told", call(conf("1.0.0", two, ""), "")),
-		Entry("no netns", nstest.Call{Config: conf("1.0.0", two, "")}),
-		Entry("nonsense", call(conf("1.0.0", `,"addresses":"x","routes":7`, `,"prevResult":"x"`), "X=1;;=")),
+		Entry("the configuration of ADD", call(conf("1.0.0", two, ""), "")),
+		Entry("no CNI_NETNS", nstest.Call{Config: conf("1.0.0", two, "")}),
+		Entry("an invalid configuration and CNI_ARGS", call(conf("1.0.0", `,"addresses":"x","routes":7`, `,"prevResult":"x"`), "X=1;;=")),
 	)
 
-	It("has nothing to collect", func() {
+	It("GC succeeds", func() {
 		run(call(conf("1.1.0", two, `,"cni.dev/valid-attachments":[]`), ""), "GC").OK(GinkgoTB())
 	})
 
-	DescribeTable("STATUS says whether ADD could succeed",
+	DescribeTable("STATUS fails if an ADD would fail:",
 		func(ipam string, code int) {
 			r := run(call(conf("1.1.0", ipam, ""), ""), "STATUS")
 			if code == 0 {
@@ -191,14 +191,15 @@ var _ = Describe("static", func() {
 			}
 			Expect(r.Failure(GinkgoTB()).Code).To(BeEquivalentTo(code))
 		},
-		Entry("yes", two, 0),
-		Entry("yes: the runtime may bring the addresses", "", 0),
-		Entry("no", `,"addresses":[{"address":"x"}]`, types.CodeNotAvailable),
+		Entry("a valid configuration", two, 0),
+		Entry("no addresses, which the runtime may supply", "", 0),
+		Entry("an invalid address", `,"addresses":[{"address":"x"}]`, types.CodeNotAvailable),
 	)
 })
 
-// TestLean: an IPAM plugin that keeps nothing opens no socket.
-func TestLean(t *testing.T) {
+// TestDependencies tests that static does not contain the netlink packages, which it does not
+// need.
+func TestDependencies(t *testing.T) {
 	out, err := exec.Command("go", "list", "-deps", ".").Output()
 	if err != nil {
 		t.Fatal(err)
@@ -210,8 +211,7 @@ func TestLean(t *testing.T) {
 	}
 }
 
-// FuzzAddress: what a person writes gives addresses or an error, never a panic, and
-// an address that was taken is taken again as it is printed.
+// FuzzAddress tests that parseAddress never panics, and that it parses what it has returned.
 func FuzzAddress(f *testing.F) {
 	for _, s := range []string{"10.0.0.5/24", "::ffff:10.0.0.5/120", "fd00::/0", " 10.0.0.5/32", "10.0.0.5/024", "fe80::1%eth0/64", "", "/"} {
 		f.Add(s)
@@ -222,7 +222,7 @@ func FuzzAddress(f *testing.F) {
 			return
 		}
 		if again, err := parseAddress(p.String(), "want CIDR"); err != nil || again != p {
-			t.Errorf("%q gave %s, which gives %s, %v", s, p, again, err)
+			t.Errorf("%q gives %s, and that gives %s, %v", s, p, again, err)
 		}
 	})
 }

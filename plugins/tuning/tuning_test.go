@@ -591,7 +591,7 @@ var _ = Describe("tuning", func() {
 				run("CHECK", everything).OK(GinkgoTB())
 				change()
 				f := run("CHECK", everything).Failure(GinkgoTB())
-				Expect(f.Code).To(BeEquivalentTo(codeChanged))
+				Expect(f.Code).To(BeEquivalentTo(types.CodeChanged))
 				Expect(f.Msg).To(ContainSubstring(want))
 				Expect(strings.Count(f.Msg, "\n")).To(BeZero(), "it names nothing else")
 			},
@@ -618,7 +618,7 @@ var _ = Describe("tuning", func() {
 			run("ADD", keys).OK(GinkgoTB())
 			pod.Must(GinkgoTB(), "ip", "link", "del", "eth0")
 			f := run("CHECK", keys).Failure(GinkgoTB())
-			Expect(f.Code).To(BeEquivalentTo(codeChanged))
+			Expect(f.Code).To(BeEquivalentTo(types.CodeChanged))
 			Expect(f.Msg).To(ContainSubstring("net.ipv4.conf.IFNAME.arp_notify"))
 		})
 

@@ -19,9 +19,6 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// codeChanged is the code of a CHECK that found a difference.
-const codeChanged = 100
-
 func (h host) add(r *skel.Request) (*types.Result, error) {
 	conf, err := parse(r)
 	if err != nil {
@@ -367,13 +364,13 @@ func check(r *skel.Request) error {
 		err = t.inContainer(func(sysctl.Inside) error { return nil })
 	}
 	if err != nil {
-		return types.Coded(codeChanged, err)
+		return types.Coded(types.CodeChanged, err)
 	}
 	errs := []error{conf.link.diff(t.link)}
 	for _, e := range t.sysctls {
 		errs = append(errs, e.diff())
 	}
-	return types.Coded(codeChanged, errors.Join(append(errs, t.checkSaved())...))
+	return types.Coded(types.CodeChanged, errors.Join(append(errs, t.checkSaved())...))
 }
 
 // diff returns an error if the sysctl has another value. It ignores differences in white

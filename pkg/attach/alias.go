@@ -1,0 +1,99 @@
+package attach
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"strings"
+
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+const (
+	aliasPrefix  = "plumb:"
+	maxAliasPart = 110 // bytes of a part of an alias; the kernel allows 255 in all
+)
+
+// LinkAlias returns the alias of the links of the attachment. `ip link` shows it.
+func LinkAlias(a types.Attachment) string {
+	return networkAlias(a.Network) + shortened(a.ContainerID) + "/" + a.IfName
+}
+
+// MadeByPlumb reports whether the alias of the link says that plumb made it.
+func MadeByPlumb(l nl.Link) bool { return strings.HasPrefix(l.Alias, aliasPrefix) }
+
+// UnfinishedGroup returns the group of a link of the network that has no alias yet. The
+// kernel sets the group when it makes the link, but the alias only later. If the plugin is
+// killed between the two, GC finds the link by its group.
+func UnfinishedGroup(network string) uint32 {
+	sum := sha256.Sum256([]byte(networkAlias(network)))
+	return binary.BigEndian.Uint32(sum[:]) | 1<<31
+}
+
+// networkAlias returns what the aliases of all links of the network begin with.
+func networkAlias(network string) string { return aliasPrefix + shortened(network) + "/" }
+
+// shortened returns s or, if s is too long for an alias, its hash.
+func shortened(s string) string {
+	if len(s) <= maxAliasPart {
+		return s
+	}
+	sum := sha256.Sum256([]byte(s))
+	return "#" + hex.EncodeToString(sum[:16])
+}
+
+// GCVeths deletes the pairs of the network whose attachment is not in keep.
+func GCVeths(node *nl.Conn, network string, keep types.Set) error {
+	return VethGC(node, network).Run(keep)
+}
+
+// VethGC returns the LinkGC of the host ends that plumb made for the network.
+func VethGC(node *nl.Conn, network string) LinkGC {
+	return LinkGC{Node: node, Kind: "veth", Network: network, Names: hostNames}
+}
+
+// A LinkGC finds the links of one kind that plumb made on the node for a network.
+type LinkGC struct {
+	Node    *nl.Conn
+	Kind    string // "veth", "ifb"
+	Network string
+	Names   func(types.Attachment) []string // the names that a link of the attachment can have
+}
+
+// Run deletes the links whose attachment is not in keep.
+func (g LinkGC) Run(keep types.Set) error {
+	stale, err := g.Stale(keep)
+	errs := []error{err}
+	for _, l := range stale {
+		errs = append(errs, g.Node.Apply(l.Del()))
+	}
+	return errors.Join(errs...)
+}
+
+// Stale returns the links whose attachment is not in keep. A link without an alias is
+// compared by its name: an ADD may still be making it. SPEC 1.1.0 (section 3) forbids
+// runtimes to call GC during an ADD. Some do, but their list contains that attachment.
+func (g LinkGC) Stale(keep types.Set) ([]nl.Link, error) {
+	links, err := g.Node.LinksOfKind(g.Kind)
+	if err != nil {
+		return nil, err
+	}
+	aliases, names := map[string]bool{}, map[string]bool{}
+	for a := range keep {
+		aliases[LinkAlias(a)] = true
+		for _, name := range g.Names(a) {
+			names[name] = true
+		}
+	}
+	var stale []nl.Link
+	for _, l := range links {
+		unfinished := l.Alias == "" && l.Group == UnfinishedGroup(g.Network)
+		finished := strings.HasPrefix(l.Alias, networkAlias(g.Network))
+		if unfinished && !names[l.Name] || finished && !aliases[l.Alias] {
+			stale = append(stale, l)
+		}
+	}
+	return stale, nil
+}

@@ -1,0 +1,17 @@
+package types
+
+import "fmt"
+
+// ProblemsInto returns a function that appends an error, formatted as by fmt.Errorf, to
+// errs if something is wrong. With it the check of a configuration reports all problems
+// at once.
+func ProblemsInto(errs *[]error) func(wrong bool, format string, args ...any) {
+	return func(wrong bool, format string, args ...any) {
+		if wrong {
+			*errs = append(*errs, fmt.Errorf(format, args...))
+		}
+	}
+}
+
+// CodeChanged is the code of a CHECK that found a difference, in every plugin of plumb.
+const CodeChanged = 100

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+
+	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/ipam"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/sysctl"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// The functions of this file compute the state of both ends from a lease. ADD applies it and
+// CHECK compares it.
+
+// withGateways returns the IPs of the lease, each with a gateway and the index of the
+// container end. It returns all problems in one error.
+func withGateways(lease *ipam.Lease, mtu int) ([]types.IP, error) {
+	var errs []error
+	refuseIf := types.ProblemsInto(&errs)
+	ips := slices.Clone(lease.IPs)
+	for i := range ips {
+		ip := &ips[i]
+		ip.Interface, ip.Gateway = podIndex, gatewayOf(*ip, lease)
+		addr, gw := ip.Address.Addr(), ip.Gateway
+		refuseIf(!gw.IsValid(), "address %s has no gateway, which ptp needs for the host end: set \"gateway\" in \"ipam\", or \"gw\" of a route (169.254.1.1 and fe80::1 work for every network)", ip.Address)
+		refuseIf(gw.IsValid() && gw.Is4() != addr.Is4(), "address %s has the gateway %s of the other family", ip.Address, gw)
+		refuseIf(gw == addr, "address %s is its own gateway: the gateway is the host end, which needs another address", ip.Address)
+		refuseIf(addr.Is6() && mtu != 0 && mtu < attach.MinMTUv6, "mtu %d is too small for address %s: IPv6 needs %d (RFC 8200)", mtu, ip.Address, attach.MinMTUv6)
+	}
+	return ips, types.Coded(types.CodeConfig, errors.Join(errs...))
+}
+
+// gatewayOf returns the gateway of an IP: its own or, without one, the first gateway of its
+// family among the IPs, and then among the routes. Addresses from the runtime have no
+// gateway of their own.
+func gatewayOf(ip types.IP, lease *ipam.Lease) netip.Addr {
+	if ip.Gateway.IsValid() && !ip.Gateway.IsUnspecified() {
+		return ip.Gateway
+	}
+	if gw := attach.FirstGateway(lease.IPs, ip.Address); gw.IsValid() {
+		return gw
+	}
+	for _, route := range lease.Routes {
+		if route.GW.IsValid() && !route.GW.IsUnspecified() && route.GW.Is4() == ip.Address.Addr().Is4() {
+			return route.GW
+		}
+	}
+	return netip.Addr{}
+}
+
+// podSpec returns the Spec of the container end. Its addresses get no route to their networks
+// from the kernel, because only the node is on the link. All routes go through the node.
+func podSpec(eth string, ips []types.IP, routes []types.Route) attach.Spec {
+	s := attach.PodSpec(eth, attach.DADOff, ips, nil)
+	for i := range s.Addrs {
+		s.Addrs[i].NoPrefixRoute = true
+	}
+	s.Routes = podRoutes(ips, routes)
+	return s
+}
+
+// podRoutes returns the routes to the gateways, then the routes to the networks of the
+// addresses through the gateways, and then the routes of the result. The order matters: the
+// kernel accepts a gateway only if it has a route to it.
+func podRoutes(ips []types.IP, routes []types.Route) []nl.Route {
+	var out []nl.Route
+	for _, ip := range ips {
+		out = addIfNew(out, nl.Route{Dst: single(ip.Gateway), Src: ip.Address.Addr(), Scope: nl.ScopeLink})
+	}
+	for _, ip := range ips {
+		if !ip.Address.IsSingleIP() {
+			out = addIfNew(out, nl.Route{Dst: ip.Address.Masked(), GW: ip.Gateway, Src: ip.Address.Addr()})
+		}
+	}
+	for _, route := range attach.Routes(ips, routes) {
+		onHostEnd := slices.ContainsFunc(ips, func(ip types.IP) bool { return ip.Gateway == route.GW })
+		// The node may answer for other gateways by proxy ARP.
+		route.OnLink = route.GW.IsValid() && !onHostEnd
+		if !slices.ContainsFunc(out, route.Same) {
+			out = append(out, route)
+		}
+	}
+	return out
+}
+
+// addIfNew appends the route if there is none to the same destination: two addresses of one
+// network need one route to it.
+func addIfNew(routes []nl.Route, route nl.Route) []nl.Route {
+	if slices.ContainsFunc(routes, func(r nl.Route) bool { return r.Dst == route.Dst }) {
+		return routes
+	}
+	return append(routes, route)
+}
+
+// hostSpec returns the Spec of the host end: the gateway addresses, and a route to each
+// address of the container. The scope of the routes is host, as with the reference plugin:
+// other programs may look for such routes.
+func hostSpec(host string, ips []types.IP) attach.Spec {
+	var s attach.Spec
+	for _, ip := range ips {
+		v6 := ip.Address.Addr().Is6()
+		gateway := nl.Addr{Prefix: single(ip.Gateway), NoDAD: v6, NoPrefixRoute: true}
+		if !slices.Contains(s.Addrs, gateway) {
+			s.Addrs = append(s.Addrs, gateway)
+		}
+		s.Routes = append(s.Routes, nl.Route{Dst: single(ip.Address.Addr()), Scope: nl.ScopeHost})
+		if v6 && s.Sysctls == nil {
+			s.Sysctls = []sysctl.Setting{{Key: sysctl.IPv6(host, "disable_ipv6"), Value: "0"}}
+		}
+	}
+	return s
+}
+
+// single returns the prefix that contains one address only.
+func single(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
