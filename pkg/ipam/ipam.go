@@ -10,13 +10,13 @@
 //
 //   - Before SendConfig, the caller has checked that the container has no interface of that
 //     name. A second ADD of a live attachment must fail before it allocates.
-//   - An ADD that fails releases an address only if the IPAM plugin allocated it for this ADD,
-//     or was killed, so that nobody knows. An IPAM ADD that failed has cleaned up itself, and
-//     a DEL after it could release the address of the attachment that made it fail.
+//   - An ADD that fails calls DEL of the IPAM plugin only if the IPAM ADD succeeded, or was
+//     killed: then it is unknown whether it allocated an address. An IPAM ADD that failed has
+//     cleaned up itself, and a DEL after it could release the address of the attachment that
+//     made it fail.
 //
-// All functions of this package that wait work in the same way: what starts something in the
-// background returns a function or a value with a method Wait, and the caller must call it
-// once.
+// A function that starts something in the background returns a function wait, or a value with
+// a method Wait. The caller must call it once.
 //
 // A network without "ipam.type" has no addresses. Start then returns nil, and the other
 // functions do nothing.
