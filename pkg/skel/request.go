@@ -43,6 +43,8 @@ type Request struct {
 	logFile logFile
 	prev    *types.Result
 	valid   types.ValidAttachments // in GC
+	// unreleased is the mistake in "ipam" for which DEL cannot release addresses.
+	unreleased error
 	// beforeResult are the functions that BeforeResult registered.
 	beforeResult []func() error
 }

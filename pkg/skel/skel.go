@@ -115,7 +115,7 @@ func (r *Request) readStdin() error {
 	if len(bytes.TrimSpace(r.Stdin)) == 0 {
 		return types.Errorf(types.CodeDecode, "decode configuration: stdin is empty; the network configuration is expected there as JSON")
 	}
-	if err := types.Decode(r.Stdin, &r.Conf); err != nil {
+	if err := r.decodeConf(); err != nil {
 		return err
 	}
 	if r.Conf.Type == "" && len(r.Conf.Plugins) > 0 {
@@ -128,6 +128,27 @@ func (r *Request) readStdin() error {
 		return &types.Error{Code: types.CodeConfig, Msg: "invalid characters in network name", Details: r.Conf.Name}
 	}
 	return r.checkVersion()
+}
+
+// decodeConf decodes the keys that skel reads. DEL must finish, so a value of the wrong type
+// does not stop it, unless it is one of those that DEL cannot do without. If that value is in
+// "ipam", DEL cannot find out whose addresses to release, and fails at its end.
+func (r *Request) decodeConf() error {
+	err := types.Decode(r.Stdin, &r.Conf)
+	if err == nil || r.Command != "DEL" {
+		return err
+	}
+	var needed types.DelConf
+	if types.Decode(r.Stdin, &needed) != nil {
+		return err
+	}
+	r.Warn("%v", err)
+	var ipam types.IPAMConf
+	if broken := types.Decode(r.Stdin, &ipam); broken != nil && !r.plugin.Chained && !r.plugin.IPAM {
+		r.unreleased = broken
+	}
+	r.Conf = types.Conf{CNIVersion: needed.CNIVersion, Name: needed.Name, Type: needed.Type, PrevResult: needed.PrevResult, IPAM: ipam.IPAM}
+	return nil
 }
 
 // checkVersion returns an error if the plugin or the verb does not support the cniVersion of
@@ -273,6 +294,12 @@ func gc(r *Request) error {
 		return nil
 	}
 	return withoutResult(func(p Plugin) func(*Request) error { return p.GC })(r)
+}
+
+// del calls the handler. If the configuration does not tell which IPAM plugin has to release
+// the addresses, that is the error, after everything else is deleted.
+func del(r *Request) error {
+	return errors.Join(withoutResult(func(p Plugin) func(*Request) error { return p.Del })(r), r.unreleased)
 }
 
 // withoutResult returns the function for a verb whose handler returns an error only.

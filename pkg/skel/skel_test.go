@@ -342,6 +342,29 @@ func TestDELAcceptsEachVersion(t *testing.T) {
 	}
 }
 
+// TestDELGoesOnAfterValuesOfAWrongType: only an IPAM plugin that cannot be named makes DEL of
+// an interface plugin fail, at its end.
+func TestDELGoesOnAfterValuesOfAWrongType(t *testing.T) {
+	for keys, code := range map[string]uint{
+		`"dns":[],"ipam":{"type":"host-local"}`: 0,
+		`"strict":"yes"`:                        0,
+		`"ipam":"x"`:                            types.CodeDecode,
+		`"ipam":[]`:                             types.CodeDecode,
+		`"ipam":{"type":5}`:                     types.CodeDecode,
+	} {
+		var calls []string
+		p := plugin(&calls)
+		p.IPAM = false
+		o := run(t, p, call{env: []string{"CNI_COMMAND=DEL"}, conf: `{"cniVersion":"1.1.0","name":"net",` + keys + `}`})
+		if (o.err == nil) != (code == 0) || o.err != nil && o.err.Code != code || !slices.Equal(calls, []string{"DEL"}) {
+			t.Errorf("%s: %+v, calls %v", keys, o, calls)
+		}
+		if !strings.Contains(o.stderr, "warning: decode configuration: key ") {
+			t.Errorf("%s: stderr %q", keys, o.stderr)
+		}
+	}
+}
+
 func TestStdinThatCannotBeRead(t *testing.T) {
 	o := run(t, plugin(new([]string)), call{stdin: broken{}})
 	if o.err == nil || o.err.Code != 5 || o.err.Msg != "read configuration from stdin: broken" {

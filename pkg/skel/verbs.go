@@ -39,7 +39,7 @@ var verbs = map[string]verb{
 	"DEL": {
 		needs: []string{"CNI_CONTAINERID", "CNI_IFNAME", "CNI_PATH"},
 		since: types.V010, netns: netnsOptional,
-		call: withoutResult(func(p Plugin) func(*Request) error { return p.Del }),
+		call: del,
 	},
 	"GC": {
 		needs: []string{"CNI_PATH"},

@@ -25,6 +25,19 @@ type Conf struct {
 	Plugins json.RawMessage `json:"plugins"`
 }
 
+// DelConf has the keys without which there is no DEL.
+type DelConf struct {
+	CNIVersion string          `json:"cniVersion"`
+	Name       string          `json:"name"`
+	Type       string          `json:"type"`
+	PrevResult json.RawMessage `json:"prevResult"`
+}
+
+// IPAMConf is the IPAM configuration of an interface plugin alone.
+type IPAMConf struct {
+	IPAM IPAM `json:"ipam"`
+}
+
 // GCConf has the keys that only GC reads. A mistake in them must not fail other verbs.
 type GCConf struct {
 	// Valid has the attachments of this network that GC must keep. Runtimes with libcni 1.1.0

@@ -374,7 +374,7 @@ var _ = Describe("bridge", func() {
 			mustAdd(b.call("warm", newPod(), conf))
 			pod := newPod()
 			state := func() string {
-				return nstest.Snapshot(GinkgoTB(), b.node, pod) + nstest.SnapshotDir(GinkgoTB(), filepath.Join(b.leases, "net1"))
+				return withoutCursor(nstest.Snapshot(GinkgoTB(), b.node, pod) + "\n" + nstest.SnapshotDir(GinkgoTB(), filepath.Join(b.leases, "net1")))
 			}
 			before := nstest.Steady(state)
 			gone := filepath.Join(GinkgoTB().TempDir(), "gone")
@@ -393,7 +393,7 @@ var _ = Describe("bridge", func() {
 				c = change(c, reply)
 				run(c, "DEL").OK(GinkgoTB())
 				run(c, "DEL").OK(GinkgoTB())
-				Expect(withoutCursor(nstest.Settled(before, state))).To(BeEmpty())
+				Expect(nstest.Settled(before, state)).To(BeEmpty())
 			}
 		})
 
@@ -741,9 +741,9 @@ func expectUnchanged(before string, namespaces ...*nstest.NS) {
 }
 
 // withoutCursor removes the round-robin cursor of host-local, which DEL does not restore.
-func withoutCursor(diff string) string {
+func withoutCursor(state string) string {
 	var kept []string
-	for line := range strings.SplitSeq(diff, "\n") {
+	for line := range strings.SplitSeq(state, "\n") {
 		if line != "" && !strings.Contains(line, "last_reserved_ip") {
 			kept = append(kept, line)
 		}

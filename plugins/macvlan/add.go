@@ -116,6 +116,9 @@ func (a *attachment) layer3(result *types.Result) error {
 	}
 	result.Routes = lease.Routes
 	for _, ip := range lease.IPs {
+		if ip.Gateway == ip.Address.Addr() {
+			return types.Errorf(types.CodeConfig, "address %s is its own gateway: the gateway is another host on the segment, set its address as \"gateway\" in \"ipam\"", ip.Address)
+		}
 		ip.Interface = 0
 		result.IPs = append(result.IPs, ip)
 	}

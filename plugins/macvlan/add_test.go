@@ -357,6 +357,8 @@ var _ = Describe("ADD", func() {
 		Entry("several at once", conf("1.0.0", `"mode":"x","mtu":-1,"mac":"y","bcqueuelen":-1`, static4), "", types.CodeConfig, `"x"`, "mtu -1", `"y"`, "bcqueuelen -1"),
 		Entry("layer 2 before 0.3.0", conf("0.2.0", onUplink, noIPAM), "", types.CodeConfig, "cannot convert: no valid IP addresses"),
 		Entry("a value of the wrong shape", conf("1.0.0", `"mtu":"1400"`, static4), "", types.CodeDecode, `key "mtu": want a number`),
+		Entry("an address that is its own gateway", conf("1.0.0", onUplink, `{"type":"static","addresses":[{"address":"10.68.0.5/24","gateway":"10.68.0.5"}]}`), "",
+			types.CodeConfig, "address 10.68.0.5/24 is its own gateway"),
 		Entry("unknown CNI_ARGS", conf("1.0.0", onUplink, static4), "X=1", types.CodeEnvironment, "unknown args"),
 		Entry("an unknown key, strictly", conf("1.0.0", onUplink+`,"strict":true,"mod":"vepa"`, static4), "", types.CodeUnsupported, `"mod"`),
 		Entry("a broken prevResult is not looked at by ADD, but a broken IPAM is", conf("1.0.0", onUplink, `{"type":"static","addresses":[{"address":"x"}]}`), "", types.CodeConfig,

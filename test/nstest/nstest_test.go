@@ -166,3 +166,20 @@ func TestSnapshotWaitsForTheKernel(t *testing.T) {
 		}
 	}
 }
+
+// TestSnapshotWaitsForABridge: a bridge learns late that it has a carrier, and gets its
+// link-local address then.
+func TestSnapshotWaitsForABridge(t *testing.T) {
+	n := NewNode(t)
+	n.Batch(t, "link add v0 type veth peer name v1", "link set v0 up", "link set v1 up")
+	for range 8 {
+		n.Batch(t, "link add br0 type bridge", "link set br0 up", "link set v0 master br0")
+		state := Snapshot(t, n)
+		for _, want := range []string{"link br0 operstate=UP", "link br0 addr_info={family=inet6"} {
+			if !strings.Contains(state, want) {
+				t.Errorf("no %q in\n%s", want, state)
+			}
+		}
+		n.Batch(t, "link del br0")
+	}
+}

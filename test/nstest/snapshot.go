@@ -173,8 +173,8 @@ func (n *NS) atRest() ([]string, error) {
 	}
 }
 
-// underWay: a link that is up whose carrier and operational state differ, or a global
-// address of IPv6, on a link that runs, without its local route.
+// underWay reports whether a link that is up has a carrier that its operational state does
+// not show yet, or a link that runs has a global IPv6 address without its local route.
 func underWay(lines []string) bool {
 	running := map[string]bool{}
 	for _, line := range lines {
@@ -183,6 +183,13 @@ func underWay(lines []string) bool {
 			if running[dev] != hasWord(flags, "LOWER_UP") {
 				return true
 			}
+		}
+	}
+	for _, line := range lines {
+		// Other kinds may have no operational state for good.
+		dev, kind, ok := property(line, "linkinfo.info_kind=")
+		if ok && running[dev] && (kind == "bridge" || kind == "veth") && slices.Contains(lines, "link "+dev+" operstate=UNKNOWN") {
+			return true
 		}
 	}
 	for _, line := range lines {
