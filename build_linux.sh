@@ -19,12 +19,8 @@ VERSION=$(scripts/version.sh)
 
 mkdir -p "$bin"
 export CGO_ENABLED=0 GOOS=linux
-case $(go env GOARCH) in
-amd64 | arm64) entry="-E _plumb_start" ;; # pkg/skel/start_*.s
-*) entry= ;;
-esac
 go build -trimpath -buildvcs=false \
-	-ldflags "-s -w $entry -X github.com/plumb-cni/plumb/pkg/skel.version=$VERSION" \
+	-ldflags "-s -w -X github.com/plumb-cni/plumb/pkg/skel.version=$VERSION" \
 	-o "$bin/" ./plugins/...
 
 echo "plumb $VERSION for linux/$(go env GOARCH) in $bin:"

@@ -8,9 +8,9 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// Find gives the file of a plugin: the first regular file of that name in the
-// folders of path, a CNI_PATH. Symbolic links are followed. The error has
-// CodeConfig and, when there is no such file, matches fs.ErrNotExist.
+// Find returns the path of a plugin: the first regular file of that name in the folders of
+// path, which has the form of CNI_PATH. It follows symbolic links. Its errors have
+// types.CodeConfig. If no folder has such a file, the error matches fs.ErrNotExist.
 func Find(name, path string) (string, error) {
 	switch {
 	case name == "":
@@ -23,7 +23,7 @@ func Find(name, path string) (string, error) {
 		if folder == "" {
 			continue
 		}
-		// Not path.Join: it would make "x" of "./x", which exec looks up in PATH.
+		// path.Join would shorten "./x" to "x", which exec looks up in PATH.
 		file := folder + "/" + name
 		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() {
 			return file, nil

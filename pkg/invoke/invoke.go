@@ -1,12 +1,12 @@
-// Package invoke runs delegates: plugins that a plugin calls for a part of its work
-// (SPEC 1.1.0, section 4). A delegate is an executable in CNI_PATH, always, and sees
-// the call as its caller did: the same configuration, the same environment (but for
-// GOMAXPROCS).
+// Package invoke runs delegates: plugins that another plugin calls for a part of its work
+// (SPEC 1.1.0, section 4). A delegate is an executable in CNI_PATH. It gets the
+// configuration and the environment of its caller, except for CNI_COMMAND,
+// skel.CalledForIPAM and GOMAXPROCS.
 //
-// A delegate is killed with its caller (PR_SET_PDEATHSIG): one that outlived it could
-// reserve an address after the DEL that follows. What it had done by then belongs to the
-// attachment, and that DEL frees it. A delegate that starts programs of its own has to see
-// to them itself.
+// The kernel kills a delegate when its caller ends (PR_SET_PDEATHSIG). A delegate that
+// lived longer than its caller could reserve an address after the DEL that follows. What
+// the delegate did before it was killed belongs to the attachment, and that DEL releases
+// it. The kernel does not kill programs that the delegate started.
 package invoke
 
 import (
@@ -26,67 +26,69 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Call is a delegate at work. Its start takes longer than its work, so that the two
-// are apart: it is launched, and does nothing until it is told what (Tell).
+// A Call is one run of a delegate. The process of a delegate takes longer to start than to
+// do its work, so a caller can start it early: Launch starts the process, which does nothing
+// until SendConfig has sent it the configuration.
 //
-// The goroutine that launches it keeps its thread until Wait or Abandon, and has to make
-// these calls: the kernel kills the delegate when the thread that forked it ends.
+// The goroutine that calls Launch is locked to its thread until Wait or Kill, which must be
+// called from the same goroutine: the kernel kills the delegate when the thread that forked
+// it ends.
 //
-// It is started by system calls of its own rather than by os/exec, which first forks a
-// child to see whether the kernel has pidfds and then has a goroutine a stream: a tenth
-// of the time of a call. Nothing is read from it before Answer and Wait; what it writes
-// until then waits in its pipes, or it does.
+// Call does not use os/exec, which first starts another process to find out whether the
+// kernel has pidfds, and then runs a goroutine per stream: a tenth of the time of a call.
+// What the delegate prints stays in its pipes until ReadAnswer or Wait reads it.
 type Call struct {
-	pid      int
-	exited   int // pidfd: readable when the delegate has ended; -1: the kernel has none (before 5.3)
-	ended    bool
-	config   []byte // what it has not been told yet
-	stdin    int    // -1: all was told
-	stdout   stream
-	stderr   stream
-	deadline time.Time
-	overTime bool      // over its time
-	overSize bool      // over its size
-	to       io.Writer // where the delegate's stderr goes
-	end      func(error) error
+	pid       int
+	pidfd     int // readable when the delegate has ended; -1: the kernel has no pidfds (before 5.3)
+	ended     bool
+	config    []byte // the part of the configuration that has not been sent yet
+	stdin     int    // -1: closed
+	stdout    stream
+	stderr    stream
+	deadline  time.Time
+	timedOut  bool
+	tooMuch   bool      // the delegate printed more than maxOutput
+	stderrTo  io.Writer // receives what the delegate printed to stderr
+	endOfStep func(error) error
 }
 
-// A stream is the end of a pipe that the delegate writes to, and what came out of it.
+// A stream is the end that we read of one pipe of the delegate.
 type stream struct {
-	fd   int // -1: ended
+	fd   int // -1: closed
 	data []byte
 }
 
-// A runner holds what tests shorten.
-type runner struct {
-	limit time.Duration // after which a delegate is killed
-	pause time.Duration // before the second try to start a busy file; grows with each
+// timing holds the durations, which tests shorten.
+type timing struct {
+	limit      time.Duration // after which a delegate is killed
+	retryPause time.Duration // before the second attempt to start a busy file; longer before each later one
 }
 
-func standard() runner {
-	return runner{
-		// The reference's dhcp plugin waits for its daemon, which asks for 208 s.
-		limit: 4 * time.Minute,
-		pause: 15 * time.Millisecond,
+func defaultTiming() timing {
+	return timing{
+		// The reference's dhcp plugin waits for its daemon for up to 208 s.
+		limit:      4 * time.Minute,
+		retryPause: 15 * time.Millisecond,
 	}
 }
 
-// Launch starts a plugin that will serve a verb: it needs the configuration on its stdin
-// for that (SPEC 1.1.0, section 2). The caller must Tell and Wait, or Abandon it.
+// Launch starts the process of a plugin for a verb. The plugin does nothing before it has
+// the configuration, which it reads from its stdin (SPEC 1.1.0, section 2). The caller must
+// call SendConfig and Wait, or Kill.
 func Launch(r *skel.Request, verb, plugin string) (*Call, error) {
-	return standard().start(r, verb, plugin)
+	return defaultTiming().launch(r, verb, plugin)
 }
 
-// Start is Launch and Tell.
+// Start calls Launch and SendConfig.
 func Start(r *skel.Request, verb, plugin string) (*Call, error) {
 	c, err := Launch(r, verb, plugin)
 	if err == nil {
-		c.Tell()
+		c.SendConfig()
 	}
 	return c, err
 }
 
-func (u runner) start(r *skel.Request, verb, plugin string) (*Call, error) {
+func (t timing) launch(r *skel.Request, verb, plugin string) (*Call, error) {
 	file, err := Find(plugin, r.Path)
 	if err != nil {
 		return nil, err
@@ -95,19 +97,19 @@ func (u runner) start(r *skel.Request, verb, plugin string) (*Call, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Call{config: r.Stdin, exited: -1, stdin: -1, stdout: stream{fd: -1}, stderr: stream{fd: -1}, to: r.Stderr(), end: end}
-	if err := u.launch(c, file, environ(r, verb)); err != nil {
+	c := &Call{config: r.Stdin, pidfd: -1, stdin: -1, stdout: stream{fd: -1}, stderr: stream{fd: -1}, stderrTo: r.Stderr(), endOfStep: end}
+	if err := t.start(c, file, environ(r, verb)); err != nil {
 		c.close()
 		return nil, end(err)
 	}
-	c.deadline = time.Now().Add(u.limit)
+	c.deadline = time.Now().Add(t.limit)
 	return c, nil
 }
 
-// environ is the caller's environment under another verb. Twice in an environment, the
-// first one counts for a Go program, the last one for bash. GOMAXPROCS=1, where the
-// caller has none, spares a delegate written in Go the threads that its runtime would
-// start for goroutines of its own: a tenth of host-local's time.
+// environ returns the caller's environment with another CNI_COMMAND. The old setting is
+// removed: if a variable is set twice, a Go program uses the first setting, and bash the
+// last one. If the caller has no GOMAXPROCS, the delegate gets GOMAXPROCS=1: a Go program
+// then starts fewer threads, which is a tenth of the time of host-local.
 func environ(r *skel.Request, verb string) []string {
 	caller := r.Environ()
 	env := make([]string, 0, len(caller)+3)
@@ -124,36 +126,36 @@ func environ(r *skel.Request, verb string) []string {
 	return append(env, skel.CalledForIPAM+"="+r.Plugin(), "CNI_COMMAND="+verb)
 }
 
-// launch starts the delegate with a pipe for each of its streams.
-func (u runner) launch(c *Call, file string, env []string) error {
-	var theirs []uintptr
+// start starts the process with a pipe for each of its standard streams.
+func (t timing) start(c *Call, file string, env []string) error {
+	var childFiles []uintptr
 	defer func() {
-		for _, fd := range theirs {
+		for _, fd := range childFiles {
 			_ = unix.Close(int(fd))
 		}
 	}()
 	for _, end := range []*int{&c.stdin, &c.stdout.fd, &c.stderr.fd} {
-		ours, its, err := pipe()
+		ours, child, err := pipe()
 		if err != nil {
 			return err
 		}
 		if end == &c.stdin {
-			ours, its = its, ours
+			ours, child = child, ours
 		}
-		*end, theirs = ours, append(theirs, uintptr(its))
+		*end, childFiles = ours, append(childFiles, uintptr(child))
 		if err := unix.SetNonblock(ours, true); err != nil {
 			return err
 		}
 	}
 	var err error
-	attr := &syscall.ProcAttr{Env: env, Files: theirs, Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}}
+	attr := &syscall.ProcAttr{Env: env, Files: childFiles, Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}}
 	runtime.LockOSThread()
-	if c.pid, err = u.fork(file, attr); err != nil {
+	if c.pid, err = t.fork(file, attr); err != nil {
 		runtime.UnlockOSThread()
 		return err
 	}
-	if fd, err := unix.PidfdOpen(c.pid, 0); err == nil { // close-on-exec by nature
-		c.exited = fd
+	if fd, err := unix.PidfdOpen(c.pid, 0); err == nil { // a pidfd is always close-on-exec
+		c.pidfd = fd
 	}
 	return nil
 }
@@ -166,31 +168,31 @@ func pipe() (read, write int, err error) {
 	return fds[0], fds[1], nil
 }
 
-// tries is how often a file that somebody is still writing (an update of the
-// plugins in place) is tried: about a second in all.
-const tries = 12
+// maxAttempts is how often fork tries to start a file that another process still writes,
+// because the plugins are being updated in place: about a second in all.
+const maxAttempts = 12
 
-// fork starts the process. There is no event for "no longer open for writing", so
-// this is a wait by sleeping.
-func (u runner) fork(file string, attr *syscall.ProcAttr) (pid int, err error) {
-	for try := 1; ; try++ {
+// fork starts the process. It sleeps between attempts, because the kernel has no event for
+// a file that is no longer open for writing.
+func (t timing) fork(file string, attr *syscall.ProcAttr) (pid int, err error) {
+	for attempt := 1; ; attempt++ {
 		pid, err = syscall.ForkExec(file, []string{file}, attr)
 		switch {
 		case err == nil:
 			return pid, nil
 		case !errors.Is(err, syscall.ETXTBSY):
 			return 0, fmt.Errorf("start %s: %w", file, err)
-		case try == tries:
+		case attempt == maxAttempts:
 			return 0, types.Errorf(types.CodeTryAgain, "start %s: %w: the file is open for writing", file, err)
 		}
-		time.Sleep(time.Duration(try) * u.pause)
+		time.Sleep(time.Duration(attempt) * t.retryPause)
 	}
 }
 
-// Tell gives the delegate its configuration, upon which it acts. What does not fit into
-// the pipe follows while its answer is awaited. One that closes its stdin need not read
-// it: its answer says what came of that.
-func (c *Call) Tell() {
+// SendConfig sends the configuration to the delegate, which then does its work. SendConfig
+// does not block: ReadAnswer and Wait send the part that does not fit into the pipe. A
+// delegate may close its stdin without reading it; that is no error here.
+func (c *Call) SendConfig() {
 	for c.stdin >= 0 {
 		n, err := unix.Write(c.stdin, c.config)
 		switch {
@@ -207,86 +209,88 @@ func (c *Call) Tell() {
 	}
 }
 
-// Abandon ends a delegate that was told nothing, and so has done nothing.
-func (c *Call) Abandon() {
+// Kill ends a delegate that has no configuration yet, and so has done nothing.
+func (c *Call) Kill() {
 	_ = unix.Kill(c.pid, unix.SIGKILL)
-	_ = c.end(c.reap())
+	_ = c.endOfStep(c.reap())
 	c.close()
 }
 
-// Answer gives what the delegate has printed as soon as that is a JSON document, or the
-// delegate has ended. Whether it is an answer, Wait says.
-func (c *Call) Answer() ([]byte, error) {
-	err := c.listen(func() bool { return json.Valid(c.stdout.data) })
+// ReadAnswer returns what the delegate has printed to stdout, as soon as that is a JSON
+// document or the delegate has ended. Only Wait tells whether the delegate succeeded.
+func (c *Call) ReadAnswer() ([]byte, error) {
+	err := c.readUntil(func() bool { return json.Valid(c.stdout.data) })
 	return c.stdout.data, err
 }
 
-// Wait gives what the delegate printed in all. The error of a delegate that failed is a
-// *types.Error with the code, msg and details of its answer. Wait is called once.
+// Wait waits until the delegate has ended, and returns all that it printed to stdout. If the
+// delegate failed, the error is a *types.Error with the code, msg and details of its error
+// result. Wait must be called once.
 func (c *Call) Wait() ([]byte, error) {
 	defer c.close()
-	err := c.listen(func() bool { return false })
+	err := c.readUntil(func() bool { return false })
 	if err != nil {
 		_ = unix.Kill(c.pid, unix.SIGKILL)
 	}
 	err = errors.Join(err, c.reap())
 	if len(c.stderr.data) > 0 {
-		_, _ = c.to.Write(c.stderr.data) // that it cannot be written is no reason to fail
+		_, _ = c.stderrTo.Write(c.stderr.data) // a failed write does not fail the call
 	}
-	if err = c.end(c.verdict(err)); err != nil {
+	if err = c.endOfStep(c.failure(err)); err != nil {
 		return nil, err
 	}
 	return c.stdout.data, nil
 }
 
-// listen reads both streams until it is enough, or the delegate has ended, or, where the
-// kernel does not tell that, until nobody holds them open any more. A delegate that is
-// over its time is killed.
-func (c *Call) listen(enough func() bool) error {
-	for !c.ended && !enough() && (c.stdout.fd >= 0 || c.stderr.fd >= 0 || c.exited >= 0) {
+// readUntil reads both streams until done returns true or the delegate has ended. If the
+// kernel has no pidfds, it reads until every process has closed the streams. It kills the
+// delegate at its deadline.
+func (c *Call) readUntil(done func() bool) error {
+	for !c.ended && !done() && (c.stdout.fd >= 0 || c.stderr.fd >= 0 || c.pidfd >= 0) {
 		fds := []unix.PollFd{
-			{Fd: int32(c.stdout.fd), Events: unix.POLLIN}, // a negative one is passed over
+			{Fd: int32(c.stdout.fd), Events: unix.POLLIN}, // poll ignores a negative descriptor
 			{Fd: int32(c.stderr.fd), Events: unix.POLLIN},
-			{Fd: int32(c.exited), Events: unix.POLLIN},
+			{Fd: int32(c.pidfd), Events: unix.POLLIN},
 			{Fd: int32(c.stdin), Events: unix.POLLOUT},
 		}
-		n, err := unix.Poll(fds, c.patience())
+		n, err := unix.Poll(fds, c.pollTimeout())
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			return fmt.Errorf("wait: %w", err)
 		}
-		if err == nil && n == 0 && !c.overTime {
-			c.overTime = true
+		if err == nil && n == 0 && !c.timedOut {
+			c.timedOut = true
 			_ = unix.Kill(c.pid, unix.SIGKILL)
 		}
 		if err := errors.Join(c.stdout.read(), c.stderr.read()); err != nil {
 			return err
 		}
 		if max(len(c.stdout.data), len(c.stderr.data)) > maxOutput {
-			c.overSize = true
+			c.tooMuch = true
 			return errTooMuch
 		}
 		if fds[3].Revents != 0 {
-			c.Tell()
+			c.SendConfig()
 		}
-		c.ended = fds[2].Revents != 0 // whatever it wrote has been read by now
+		c.ended = fds[2].Revents != 0 // all that the delegate wrote has been read above
 	}
 	return nil
 }
 
-// maxOutput is what is read of either stream of a delegate, and far more than an answer has.
+// maxOutput is how many bytes are read from each stream of a delegate. A result is far
+// smaller.
 const maxOutput = 8 << 20
 
 var errTooMuch = errors.New("it printed more than 8 MiB")
 
-// patience is what is left of the time, for poll: in milliseconds, not negative.
-func (c *Call) patience() int {
-	if c.overTime {
+// pollTimeout returns the time until the deadline in milliseconds, for poll(2); -1: no limit.
+func (c *Call) pollTimeout() int {
+	if c.timedOut {
 		return -1
 	}
 	return int(max(0, time.Until(c.deadline)+time.Millisecond-1) / time.Millisecond)
 }
 
-// read takes what is there.
+// read reads what the pipe holds at the moment.
 func (s *stream) read() error {
 	for s.fd >= 0 && len(s.data) <= maxOutput {
 		s.data = slices.Grow(s.data, 4096)
@@ -319,12 +323,12 @@ func (c *Call) close() {
 	}
 	c.stdout.close()
 	c.stderr.close()
-	if c.exited >= 0 {
-		_ = unix.Close(c.exited)
+	if c.pidfd >= 0 {
+		_ = unix.Close(c.pidfd)
 	}
 }
 
-// reap gives the way the process ended.
+// reap waits for the process and returns an error if it did not exit with status 0.
 func (c *Call) reap() error {
 	defer runtime.UnlockOSThread()
 	var status syscall.WaitStatus
@@ -339,70 +343,71 @@ func (c *Call) reap() error {
 	}
 	switch {
 	case status.Signaled():
-		return ended(status.Signal())
+		return signalError(status.Signal())
 	case status.ExitStatus() != 0:
 		return fmt.Errorf("exit status %d", status.ExitStatus())
 	}
 	return nil
 }
 
-// ErrKilled says that a signal ended the delegate, be it the one that its deadline
-// brings: what it had begun it could not undo.
+// ErrKilled matches the error of a delegate that a signal ended, for example because it
+// exceeded its time limit. Such a delegate could not undo what it had begun.
 var ErrKilled = errors.New("killed")
 
-// ended is the error of a process that this signal ended.
-type ended syscall.Signal
+// A signalError is the error of a process that a signal ended. It matches ErrKilled.
+type signalError syscall.Signal
 
-func (e ended) Error() string {
+func (e signalError) Error() string {
 	return "it was killed (" + unix.SignalName(syscall.Signal(e)) + ")"
 }
 
-func (e ended) Is(target error) bool { return target == ErrKilled }
+func (e signalError) Is(target error) bool { return target == ErrKilled }
 
-// verdict makes the error of the way the process ended.
-func (c *Call) verdict(err error) error {
+// failure returns the error of the call. err says how the process ended.
+func (c *Call) failure(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case c.overTime:
+	case c.timedOut:
 		return types.Errorf(types.CodeTryAgain, "no answer in time, %w: %w", ErrKilled, os.ErrDeadlineExceeded)
-	case c.overSize:
+	case c.tooMuch:
 		return types.Errorf(types.CodeDecode, "%w, and was %w", errTooMuch, ErrKilled)
 	}
-	if answer := ErrorIn(c.stdout.data); answer != nil {
-		return answer
+	if result := ParseError(c.stdout.data); result != nil {
+		return result
 	}
-	return types.Errorf(types.CodeInternal, "%w%s", err, c.outcome(err))
+	return types.Errorf(types.CodeInternal, "%w%s", err, c.describeOutput(err))
 }
 
-// outcome describes a delegate that failed without an error result.
-func (c *Call) outcome(err error) string {
-	printed, said := firstWords(c.stdout.data), lastWords(c.stderr.data)
+// describeOutput describes what a delegate printed that failed without an error result.
+func (c *Call) describeOutput(err error) string {
+	stdout, stderr := beginning(c.stdout.data), end(c.stderr.data)
 	text := " without an error result"
 	switch {
 	case !errors.Is(err, ErrKilled):
-	case printed == "":
+	case stdout == "":
 		text = " before it answered"
 	default:
-		text = " before it ended well"
+		text = " before it exited"
 	}
-	if printed != "" {
-		text += fmt.Sprintf("; it printed %q", printed)
+	if stdout != "" {
+		text += fmt.Sprintf("; it printed %q", stdout)
 	}
-	if said != "" {
-		text += "; its last words: " + said
+	if stderr != "" {
+		text += "; its stderr ends with: " + stderr
 	}
 	return text
 }
 
-// ErrorIn is the error result that an answer is (SPEC 1.1.0, section 5); nil: it is none.
-func ErrorIn(answer []byte) *types.Error {
+// ParseError returns the error result (SPEC 1.1.0, section 5) that a delegate printed, or nil
+// if the output is no error result.
+func ParseError(output []byte) *types.Error {
 	var e struct {
 		Code    uint   `json:"code"`
 		Msg     string `json:"msg"`
 		Details string `json:"details"`
 	}
-	if json.Unmarshal(answer, &e) != nil || e.Msg == "" {
+	if json.Unmarshal(output, &e) != nil || e.Msg == "" {
 		return nil
 	}
 	if e.Code == 0 {
@@ -411,21 +416,21 @@ func ErrorIn(answer []byte) *types.Error {
 	return &types.Error{Code: e.Code, Msg: e.Msg, Details: e.Details}
 }
 
-// firstWords is the beginning of what was written to stdout.
-func firstWords(stdout []byte) string {
-	return strings.TrimSpace(strings.ToValidUTF8(string(stdout[:min(len(stdout), headSize)]), ""))
+// How many bytes of the output of a delegate an error shows.
+const (
+	maxShownStdout = 200
+	maxShownStderr = 1024
+)
+
+func beginning(stdout []byte) string {
+	return strings.TrimSpace(strings.ToValidUTF8(string(stdout[:min(len(stdout), maxShownStdout)]), ""))
 }
 
-const headSize = 200
-
-// lastWords is the end of what was written to stderr.
-func lastWords(stderr []byte) string {
-	return strings.TrimSpace(strings.ToValidUTF8(string(stderr[max(0, len(stderr)-tailSize):]), ""))
+func end(stderr []byte) string {
+	return strings.TrimSpace(strings.ToValidUTF8(string(stderr[max(0, len(stderr)-maxShownStderr):]), ""))
 }
 
-const tailSize = 1024
-
-// Run is Start and Wait.
+// Run calls Start and Wait.
 func Run(r *skel.Request, verb, plugin string) ([]byte, error) {
 	c, err := Start(r, verb, plugin)
 	if err != nil {

@@ -20,12 +20,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestMain lets the test binary stand for a plugin that calls a delegate (see
-// TestDelegateIsKilledWithItsCaller).
+// TestMain runs the test binary as a plugin that calls a delegate, for
+// TestDelegateIsKilledWithItsCaller.
 func TestMain(m *testing.M) {
 	if os.Getenv("INVOKE_TEST_CALLER") != "" {
 		skel.Main(skel.Plugin{Name: "caller", IPAM: true, Add: func(r *skel.Request) (*types.Result, error) {
-			_, err := Run(r, "ADD", "stand")
+			_, err := Run(r, "ADD", "fake")
 			return nil, err
 		}})
 	}
@@ -34,8 +34,9 @@ func TestMain(m *testing.M) {
 
 const conf = `{"cniVersion":"1.1.0", "name":"net",  "unknown":["kept","verbatim"]}` + "\n"
 
-// A bench is the world of one call: a CNI_PATH of its own and what was printed.
-type bench struct {
+// A testCaller is a plugin that calls the delegate "fake", with a CNI_PATH of its own, and
+// what it printed.
+type testCaller struct {
 	dir    string
 	env    []string
 	before func(string) error
@@ -44,22 +45,22 @@ type bench struct {
 	stderr bytes.Buffer
 }
 
-// newBench puts a shell script in CNI_PATH as the plugin "stand".
-func newBench(t *testing.T, script string) *bench {
+// newTestCaller puts a shell script into CNI_PATH as the delegate "fake".
+func newTestCaller(t *testing.T, script string) *testCaller {
 	t.Helper()
-	b := &bench{dir: t.TempDir()}
-	b.write(t, "stand", "#!/bin/sh\n"+script+"\n", 0o755)
+	b := &testCaller{dir: t.TempDir()}
+	b.write(t, "fake", "#!/bin/sh\n"+script+"\n", 0o755)
 	return b
 }
 
-func (b *bench) write(t *testing.T, name, text string, mode os.FileMode) {
+func (b *testCaller) write(t *testing.T, name, text string, mode os.FileMode) {
 	t.Helper()
 	if err := os.WriteFile(b.dir+"/"+name, []byte(text), mode); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (b *bench) read(t *testing.T, name string) string {
+func (b *testCaller) read(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(b.dir + "/" + name)
 	if err != nil {
@@ -68,11 +69,11 @@ func (b *bench) read(t *testing.T, name string) string {
 	return string(text)
 }
 
-// in calls f with a request, as the ADD of a plugin.
-func (b *bench) in(t *testing.T, f func(r *skel.Request)) {
+// add calls f with a request, as the ADD of a plugin.
+func (b *testCaller) add(t *testing.T, f func(r *skel.Request)) {
 	t.Helper()
-	add := func(r *skel.Request) (*types.Result, error) { f(r); return &types.Result{}, nil }
-	code := skel.Run(skel.Plugin{Name: "caller", IPAM: true, Add: add}, skel.Env{
+	handler := func(r *skel.Request) (*types.Result, error) { f(r); return &types.Result{}, nil }
+	code := skel.Run(skel.Plugin{Name: "caller", IPAM: true, Add: handler}, skel.Env{
 		Environ: append(slices.Clone(b.env), // the first setting counts
 			"CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_NETNS=/nowhere", "CNI_IFNAME=eth0",
 			"CNI_ARGS=IgnoreUnknown=1", "DIR="+b.dir, "CNI_PATH="+b.dir, "PATH=/bin:/usr/bin"),
@@ -84,13 +85,13 @@ func (b *bench) in(t *testing.T, f func(r *skel.Request)) {
 	}
 }
 
-// quick is a runner for tests of what goes wrong.
-func quick() runner {
-	return runner{limit: time.Minute, pause: time.Millisecond}
+// shortTiming lets the tests of failures end soon.
+func shortTiming() timing {
+	return timing{limit: time.Minute, retryPause: time.Millisecond}
 }
 
-func (u runner) run(r *skel.Request, verb string) ([]byte, error) {
-	c, err := u.start(r, verb, "stand")
+func (t timing) run(r *skel.Request, verb string) ([]byte, error) {
+	c, err := t.launch(r, verb, "fake")
 	if err != nil {
 		return nil, err
 	}
@@ -141,22 +142,22 @@ func TestFind(t *testing.T) {
 }
 
 func TestRelativeFolderIsNotLookedUpInPATH(t *testing.T) {
-	b := newBench(t, "echo here")
+	b := newTestCaller(t, "echo here")
 	t.Chdir(b.dir)
 	b.env = []string{"CNI_PATH=."}
-	b.in(t, func(r *skel.Request) {
-		if out, err := Run(r, "ADD", "stand"); string(out) != "here\n" {
+	b.add(t, func(r *skel.Request) {
+		if out, err := Run(r, "ADD", "fake"); string(out) != "here\n" {
 			t.Errorf("%q, %v", out, err)
 		}
 	})
 }
 
 func TestDelegateSeesTheCallOfItsCaller(t *testing.T) {
-	// As it was given: env tells what the shell makes of it.
-	b := newBench(t, `tr '\0' '\n' < /proc/$$/environ > $DIR/env; cat > $DIR/stdin; echo "told <you>" >&2; echo answer`)
+	// env(1) would show the environment as the shell has changed it.
+	b := newTestCaller(t, `tr '\0' '\n' < /proc/$$/environ > $DIR/env; cat > $DIR/stdin; echo "told <you>" >&2; echo answer`)
 	b.env = []string{"CNI_COMMAND=ADD", skel.CalledForIPAM + "=another", "CNI_COMMAND=CHECK"}
-	b.in(t, func(r *skel.Request) {
-		out, err := Run(r, "DEL", "stand")
+	b.add(t, func(r *skel.Request) {
+		out, err := Run(r, "DEL", "fake")
 		if string(out) != "answer\n" || err != nil {
 			t.Errorf("%q, %v", out, err)
 		}
@@ -181,37 +182,37 @@ func TestDelegateSeesTheCallOfItsCaller(t *testing.T) {
 	}
 }
 
-// TestNothingIsDoneBeforeItIsTold, and what is told is told whole, be it longer than a
-// pipe.
-func TestNothingIsDoneBeforeItIsTold(t *testing.T) {
-	b := newBench(t, `[ -n "$(head -c 1)" ] || exit 1; echo "told $(($(wc -c) + 1))"; echo >> $DIR/done`)
-	b.in(t, func(r *skel.Request) {
+// TestDelegateDoesNothingBeforeSendConfig tests also that a configuration arrives that is
+// larger than a pipe.
+func TestDelegateDoesNothingBeforeSendConfig(t *testing.T) {
+	b := newTestCaller(t, `[ -n "$(head -c 1)" ] || exit 1; echo "told $(($(wc -c) + 1))"; echo >> $DIR/done`)
+	b.add(t, func(r *skel.Request) {
 		r.Stdin = bytes.Repeat([]byte("x"), 1<<20)
-		c, err := Launch(r, "ADD", "stand")
+		c, err := Launch(r, "ADD", "fake")
 		if err != nil {
 			t.Error(err)
 			return
 		}
-		c.Abandon()
+		c.Kill()
 		if _, err := os.Stat(b.dir + "/done"); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("done, though abandoned: %v", err)
+			t.Errorf("the delegate ran, though it was killed before SendConfig: %v", err)
 		}
-		if out, err := Run(r, "ADD", "stand"); string(out) != "told 1048576\n" || err != nil {
+		if out, err := Run(r, "ADD", "fake"); string(out) != "told 1048576\n" || err != nil {
 			t.Errorf("%q, %v", out, err)
 		}
 	})
 }
 
-// TestAnswerIsTakenBeforeTheEnd: when it is a whole document.
-func TestAnswerIsTakenBeforeTheEnd(t *testing.T) {
-	b := newBench(t, `printf '{"a":'; sleep 0.05; echo '1}'; while [ ! -e $DIR/taken ]; do sleep 0.01; done; echo more`)
-	b.in(t, func(r *skel.Request) {
-		c, err := Start(r, "ADD", "stand")
+// TestReadAnswerReturnsBeforeTheDelegateEnds, when the output is a complete JSON document.
+func TestReadAnswerReturnsBeforeTheDelegateEnds(t *testing.T) {
+	b := newTestCaller(t, `printf '{"a":'; sleep 0.05; echo '1}'; while [ ! -e $DIR/taken ]; do sleep 0.01; done; echo more`)
+	b.add(t, func(r *skel.Request) {
+		c, err := Start(r, "ADD", "fake")
 		if err != nil {
 			t.Error(err)
 			return
 		}
-		out, err := c.Answer()
+		out, err := c.ReadAnswer()
 		if string(out) != `{"a":1}`+"\n" || err != nil {
 			t.Errorf("%q, %v", out, err)
 		}
@@ -222,13 +223,13 @@ func TestAnswerIsTakenBeforeTheEnd(t *testing.T) {
 	})
 }
 
-// TestDelegateThatReadsNothing: an EPIPE on its stdin is not our failure. The
-// configuration is larger than a pipe.
+// TestDelegateThatReadsNothing: EPIPE on its stdin is no error. The configuration is larger
+// than a pipe.
 func TestDelegateThatReadsNothing(t *testing.T) {
-	b := newBench(t, "echo answer")
-	b.in(t, func(r *skel.Request) {
+	b := newTestCaller(t, "echo answer")
+	b.add(t, func(r *skel.Request) {
 		r.Stdin = bytes.Repeat([]byte(" "), 1<<20)
-		if out, err := Run(r, "ADD", "stand"); string(out) != "answer\n" || err != nil {
+		if out, err := Run(r, "ADD", "fake"); string(out) != "answer\n" || err != nil {
 			t.Errorf("%q, %v", out, err)
 		}
 	})
@@ -245,19 +246,19 @@ func TestFailures(t *testing.T) {
 		{"no code", `echo '{"msg":"m"}'; exit 1`, 999, "m", ""},
 		{"code 0", `echo '{"code":0,"msg":"m"}'; exit 1`, 999, "m", ""},
 		{"nothing", `exit 3`, 999, "exit status 3 without an error result", ""},
-		{"words only", `echo 'it hurts' >&2; exit 3`, 999, "exit status 3 without an error result; its last words: it hurts", ""},
-		{"no JSON", `echo panic; echo why >&2; exit 2`, 999, `exit status 2 without an error result; it printed "panic"; its last words: why`, ""},
+		{"stderr only", `echo 'it hurts' >&2; exit 3`, 999, "exit status 3 without an error result; its stderr ends with: it hurts", ""},
+		{"no JSON", `echo panic; echo why >&2; exit 2`, 999, `exit status 2 without an error result; it printed "panic"; its stderr ends with: why`, ""},
 		{"JSON, but no error", `echo '{}'; exit 1`, 999, `exit status 1 without an error result; it printed "{}"`, ""},
 		{"null", `echo null; exit 1`, 999, `exit status 1 without an error result; it printed "null"`, ""},
 		{"a code that is none", `echo '{"code":-1,"msg":"m"}'; exit 1`, 999, `exit status 1 without an error result; it printed "{\"code\":-1,\"msg\":\"m\"}"`, ""},
 		{"a signal", `kill -9 $$`, 999, "it was killed (SIGKILL) before it answered", ""},
-		{"another signal", `echo '{'; kill -SEGV $$`, 999, `it was killed (SIGSEGV) before it ended well; it printed "{"`, ""},
+		{"another signal", `echo '{'; kill -SEGV $$`, 999, `it was killed (SIGSEGV) before it exited; it printed "{"`, ""},
 		{"output without end", `exec cat /dev/zero`, 6, "it printed more than 8 MiB, and was killed", ""},
 		{"messages without end", `exec cat /dev/zero >&2`, 6, "it printed more than 8 MiB, and was killed", ""},
 	} {
-		b := newBench(t, tc.script)
-		b.in(t, func(r *skel.Request) {
-			out, err := Run(r, "ADD", "stand")
+		b := newTestCaller(t, tc.script)
+		b.add(t, func(r *skel.Request) {
+			out, err := Run(r, "ADD", "fake")
 			if err == nil {
 				t.Errorf("%s: no error, out %q", tc.why, out)
 				return
@@ -270,21 +271,21 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-func TestFirstWordsAreBounded(t *testing.T) {
-	b := newBench(t, `i=0; while [ $i -lt 300 ]; do echo "line $i ääääääää"; i=$((i+1)); done; exit 1`)
-	b.in(t, func(r *skel.Request) {
-		_, err := Run(r, "ADD", "stand")
-		if msg := err.Error(); len(msg) > 2*headSize || !strings.Contains(msg, `it printed "line 0 ääääääää\nline 1`) {
+func TestShownStdoutIsLimited(t *testing.T) {
+	b := newTestCaller(t, `i=0; while [ $i -lt 300 ]; do echo "line $i ääääääää"; i=$((i+1)); done; exit 1`)
+	b.add(t, func(r *skel.Request) {
+		_, err := Run(r, "ADD", "fake")
+		if msg := err.Error(); len(msg) > 2*maxShownStdout || !strings.Contains(msg, `it printed "line 0 ääääääää\nline 1`) {
 			t.Errorf("%d bytes: %q", len(msg), msg)
 		}
 	})
 }
 
-func TestLastWordsAreBounded(t *testing.T) {
-	b := newBench(t, `i=0; while [ $i -lt 300 ]; do echo "line $i ääääääää" >&2; i=$((i+1)); done; exit 1`)
-	b.in(t, func(r *skel.Request) {
-		_, err := Run(r, "ADD", "stand")
-		if msg := err.Error(); len(msg) > tailSize+100 || !strings.HasSuffix(msg, "line 299 ääääääää") {
+func TestShownStderrIsLimited(t *testing.T) {
+	b := newTestCaller(t, `i=0; while [ $i -lt 300 ]; do echo "line $i ääääääää" >&2; i=$((i+1)); done; exit 1`)
+	b.add(t, func(r *skel.Request) {
+		_, err := Run(r, "ADD", "fake")
+		if msg := err.Error(); len(msg) > maxShownStderr+100 || !strings.HasSuffix(msg, "line 299 ääääääää") {
 			t.Errorf("%d bytes: %q", len(msg), msg)
 		}
 	})
@@ -303,13 +304,13 @@ func TestFileThatCannotBeStarted(t *testing.T) {
 		"another machine's":   {"\x7fELF nonsense", 0o755, syscall.ENOEXEC},
 		"interpreter missing": {"#!/nowhere/sh\n", 0o755, syscall.ENOENT},
 	} {
-		b := newBench(t, "")
-		if err := os.Remove(b.dir + "/stand"); err != nil {
+		b := newTestCaller(t, "")
+		if err := os.Remove(b.dir + "/fake"); err != nil {
 			t.Fatal(err)
 		}
-		b.write(t, "stand", tc.text, tc.mode)
-		b.in(t, func(r *skel.Request) {
-			if c, err := Start(r, "ADD", "stand"); c != nil || !errors.Is(err, tc.want) {
+		b.write(t, "fake", tc.text, tc.mode)
+		b.add(t, func(r *skel.Request) {
+			if c, err := Start(r, "ADD", "fake"); c != nil || !errors.Is(err, tc.want) {
 				t.Errorf("%s: %v", why, err)
 			}
 		})
@@ -317,10 +318,10 @@ func TestFileThatCannotBeStarted(t *testing.T) {
 }
 
 func TestDeadlineKills(t *testing.T) {
-	b := newBench(t, `echo $$ > $DIR/pid; exec sleep 60`)
-	u := quick()
+	b := newTestCaller(t, `echo $$ > $DIR/pid; exec sleep 60`)
+	u := shortTiming()
 	u.limit = 2 * time.Second
-	b.in(t, func(r *skel.Request) {
+	b.add(t, func(r *skel.Request) {
 		_, err := u.run(r, "ADD")
 		if !errors.Is(err, os.ErrDeadlineExceeded) || types.AsError(err).Code != types.CodeTryAgain {
 			t.Errorf("%v", err)
@@ -335,10 +336,10 @@ func TestDeadlineKills(t *testing.T) {
 	}
 }
 
-// TestDelegateIsKilledWithItsCaller: it would go on to reserve an address otherwise, after
-// the DEL that follows.
+// TestDelegateIsKilledWithItsCaller: otherwise it could reserve an address after the DEL
+// that follows.
 func TestDelegateIsKilledWithItsCaller(t *testing.T) {
-	b := newBench(t, `echo $$ > $DIR/started; exec sleep 1000`)
+	b := newTestCaller(t, `echo $$ > $DIR/started; exec sleep 1000`)
 	if err := syscall.Mkfifo(b.dir+"/started", 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -368,12 +369,12 @@ func TestDelegateIsKilledWithItsCaller(t *testing.T) {
 	}
 }
 
-// TestHeirOfStdout: the delegate has answered, but a process that it left behind
-// keeps its stdout open.
-func TestHeirOfStdout(t *testing.T) {
-	b := newBench(t, `echo answer; sleep 20 & echo $! > $DIR/pid`)
-	b.in(t, func(r *skel.Request) {
-		if out, err := quick().run(r, "ADD"); string(out) != "answer\n" || err != nil {
+// TestChildOfDelegateKeepsStdoutOpen: Wait returns when the delegate has ended, even if a
+// process that it started keeps its stdout open.
+func TestChildOfDelegateKeepsStdoutOpen(t *testing.T) {
+	b := newTestCaller(t, `echo answer; sleep 20 & echo $! > $DIR/pid`)
+	b.add(t, func(r *skel.Request) {
+		if out, err := shortTiming().run(r, "ADD"); string(out) != "answer\n" || err != nil {
 			t.Errorf("%q, %v", out, err)
 		}
 	})
@@ -390,16 +391,16 @@ func TestHeirOfStdout(t *testing.T) {
 	}
 }
 
-// busy holds the plugin open for writing, as an update in place does. Linux 6.11 and
-// 6.12 let such a file be executed.
-func (b *bench) busy(t *testing.T) *os.File {
+// openForWriting opens the delegate for writing, as an update in place does. Linux 6.11 and
+// 6.12 execute such a file.
+func (b *testCaller) openForWriting(t *testing.T) *os.File {
 	t.Helper()
-	f, err := os.OpenFile(b.dir+"/stand", os.O_WRONLY, 0)
+	f, err := os.OpenFile(b.dir+"/fake", os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = f.Close() })
-	p, err := os.StartProcess(b.dir+"/stand", []string{"stand"}, &os.ProcAttr{})
+	p, err := os.StartProcess(b.dir+"/fake", []string{"fake"}, &os.ProcAttr{})
 	if err == nil {
 		_, _ = p.Wait()
 		t.Skip("this kernel executes a file that is open for writing")
@@ -407,14 +408,14 @@ func (b *bench) busy(t *testing.T) *os.File {
 	return f
 }
 
-func TestBusyFileIsTriedAgain(t *testing.T) {
-	b := newBench(t, "echo answer")
-	f := b.busy(t)
-	u := quick()
-	u.pause = 10 * time.Millisecond
-	b.in(t, func(r *skel.Request) {
+func TestBusyFileIsRetried(t *testing.T) {
+	b := newTestCaller(t, "echo answer")
+	f := b.openForWriting(t)
+	u := shortTiming()
+	u.retryPause = 10 * time.Millisecond
+	b.add(t, func(r *skel.Request) {
 		released := make(chan error)
-		time.AfterFunc(u.pause, func() { released <- f.Close() })
+		time.AfterFunc(u.retryPause, func() { released <- f.Close() })
 		if out, err := u.run(r, "ADD"); string(out) != "answer\n" || err != nil {
 			t.Errorf("%q, %v", out, err)
 		}
@@ -424,50 +425,50 @@ func TestBusyFileIsTriedAgain(t *testing.T) {
 	})
 }
 
-func TestBusyFileIsNoSuccess(t *testing.T) {
-	b := newBench(t, "echo answer")
-	b.busy(t)
-	b.in(t, func(r *skel.Request) {
-		out, err := quick().run(r, "ADD")
+func TestBusyFileFailsInTheEnd(t *testing.T) {
+	b := newTestCaller(t, "echo answer")
+	b.openForWriting(t)
+	b.add(t, func(r *skel.Request) {
+		out, err := shortTiming().run(r, "ADD")
 		if !errors.Is(err, syscall.ETXTBSY) || types.AsError(err).Code != types.CodeTryAgain || out != nil {
 			t.Errorf("%q, %v", out, err)
 		}
 	})
 }
 
-func TestStepMayBeRefused(t *testing.T) {
+func TestBeforeHookFailsTheStep(t *testing.T) {
 	boom := errors.New("boom")
-	b := newBench(t, "echo ran > $DIR/ran")
+	b := newTestCaller(t, "echo ran > $DIR/ran")
 	b.before = func(step string) error {
-		if step == "run stand ADD" {
+		if step == "run fake ADD" {
 			return boom
 		}
 		return nil
 	}
-	b.in(t, func(r *skel.Request) {
-		if _, err := Start(r, "ADD", "stand"); err != boom {
+	b.add(t, func(r *skel.Request) {
+		if _, err := Start(r, "ADD", "fake"); err != boom {
 			t.Errorf("%v", err)
 		}
 	})
 	if _, err := os.Stat(b.dir + "/ran"); err == nil {
-		t.Error("a refused step was done")
+		t.Error("the delegate ran")
 	}
 }
 
-func TestOutcomeMayBeReplaced(t *testing.T) {
+func TestAfterHookFailsTheStep(t *testing.T) {
 	boom := errors.New("boom")
-	b := newBench(t, "echo ran > $DIR/ran")
+	b := newTestCaller(t, "echo ran > $DIR/ran")
 	b.after = func(string) error { return boom }
-	b.in(t, func(r *skel.Request) {
-		if _, err := Run(r, "ADD", "stand"); err != boom {
+	b.add(t, func(r *skel.Request) {
+		if _, err := Run(r, "ADD", "fake"); err != boom {
 			t.Errorf("%v", err)
 		}
 	})
 	b.read(t, "ran")
 }
 
-func TestNothingIsLeft(t *testing.T) {
-	b := newBench(t, "cat; echo x >&2")
+func TestNoDescriptorsOrGoroutinesAreLeft(t *testing.T) {
+	b := newTestCaller(t, "cat; echo x >&2")
 	count := func() (fds, goroutines int) {
 		list, err := os.ReadDir("/proc/self/fd")
 		if err != nil {
@@ -475,9 +476,9 @@ func TestNothingIsLeft(t *testing.T) {
 		}
 		return len(list), runtime.NumGoroutine()
 	}
-	b.in(t, func(r *skel.Request) {
+	b.add(t, func(r *skel.Request) {
 		use := func() {
-			_, _ = Run(r, "ADD", "stand")
+			_, _ = Run(r, "ADD", "fake")
 			_, _ = Run(r, "ADD", "missing")
 		}
 		use() // what the runtime opens once: the poller

@@ -1,15 +1,25 @@
-// Package ipam asks the IPAM plugin of a network for addresses and gives them back
+// Package ipam calls the IPAM plugin of a network, which allocates and releases addresses
 // (SPEC 1.1.0, section 4).
 //
-// The IPAM plugin is a process of its own, so an interface plugin starts it (Start),
-// looks around, has it act (Ask), makes its links, and takes the answer when it needs it
-// (Wait). Where OverLink holds, it makes its links before Ask. Two laws keep that safe. The caller has found the interface name free in the
-// container before it asks: a repeated ADD of a live attachment must fail before. And an address is given back only if this very ADD got it, or was killed
-// and cannot tell: an IPAM ADD that failed cleans up after itself, and a DEL after it
-// would free the address of the attachment that made it fail.
+// The IPAM plugin is a process of its own. So that it runs at the same time as its caller,
+// an ADD calls it in three steps: Start starts the process, SendConfig lets it allocate
+// addresses, and Wait returns the lease. In between, the caller looks at the container and
+// makes links. If OverLink returns true, the caller makes its links before SendConfig.
 //
-// A network without an ipam.type has no addresses: there is nothing to do then, and
-// nothing to wait for.
+// Two rules keep the address of another attachment safe:
+//
+//   - Before SendConfig, the caller has checked that the container has no interface of that
+//     name. A second ADD of a live attachment must fail before it allocates.
+//   - An ADD that fails calls DEL of the IPAM plugin only if the IPAM ADD succeeded, or was
+//     killed: then it is unknown whether it allocated an address. An IPAM ADD that failed has
+//     cleaned up itself, and a DEL after it could release the address of the attachment that
+//     made it fail.
+//
+// A function that starts something in the background returns a function wait, or a value with
+// a method Wait. The caller must call it once.
+//
+// A network without "ipam.type" has no addresses. Start then returns nil, and the other
+// functions do nothing.
 package ipam
 
 import (
@@ -25,7 +35,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A Lease is what the IPAM plugin gave: at least one IP. The IPs belong to no
+// A Lease is what the IPAM plugin returned. It has at least one IP. The IPs belong to no
 // interface yet (types.NoInterface).
 type Lease struct {
 	IPs    []types.IP
@@ -33,8 +43,8 @@ type Lease struct {
 	DNS    types.DNS
 }
 
-// Gateways lists the gateways of the IPs, each once, in order, with the prefix
-// length of its IP: what a bridge is given that is the gateway.
+// Gateways returns the gateways of the IPs in their order, each once and with the prefix
+// length of its IP: the addresses of a bridge that is the gateway.
 func (l *Lease) Gateways() []netip.Prefix {
 	var gateways []netip.Prefix
 	for _, ip := range l.IPs {
@@ -46,91 +56,104 @@ func (l *Lease) Gateways() []netip.Prefix {
 	return gateways
 }
 
-// A Pending is an IPAM ADD at work. A nil *Pending is that of a network without
-// addresses.
+// A Pending is an IPAM ADD that has been started. A nil *Pending is that of a network
+// without addresses.
 type Pending struct {
 	r     *skel.Request
-	call  *invoke.Call // nil: it has ended
-	asked bool
-	out   []byte
+	call  *invoke.Call
+	state state
+	out   []byte // what the IPAM plugin printed, and how it failed; set when ended
 	err   error
 }
 
-// Start starts the IPAM plugin, which does nothing before Ask: to start takes it longer
-// than to answer.
+// A state says how far an IPAM ADD is. The states follow one another.
+type state int
+
+const (
+	launched   state = iota // the process runs and waits for its configuration; it has allocated nothing
+	allocating              // it has the configuration; it may have printed a lease, which is already in use
+	ended                   // the process has ended; only now it is known whether the ADD succeeded
+)
+
+// Start starts the process of the IPAM plugin, which does nothing before SendConfig. A
+// process takes longer to start than to allocate addresses.
 func Start(r *skel.Request) (*Pending, error) {
 	if r.Conf.IPAM.Type == "" {
 		return nil, nil
 	}
 	call, err := invoke.Launch(r, "ADD", r.Conf.IPAM.Type)
 	if err != nil {
-		return nil, blame(r, err)
+		return nil, nameIPAM(r, err)
 	}
 	p := &Pending{r: r, call: call}
-	r.Undo.Push("end IPAM plugin", p.abandon)
+	r.Undo.Push("end IPAM plugin", p.undoStart)
 	return p, nil
 }
 
-func (p *Pending) abandon() error {
-	if !p.asked {
-		p.call.Abandon()
+func (p *Pending) undoStart() error {
+	if p.state == launched {
+		p.call.Kill()
+		p.state = ended
 	}
 	return nil
 }
 
-// Ask has the IPAM plugin act. Should the caller fail, with or without having called
-// Wait, the undo awaits the ADD and gives the address back if it was got. It is
-// pushed here, not in Wait: so the address is free only after the links that were
-// made in between are gone.
-func (p *Pending) Ask() {
+// SendConfig sends the configuration to the IPAM plugin, which then allocates addresses.
+//
+// If the caller's ADD fails later, even without a call of Wait, the undo waits for the IPAM
+// plugin and releases what it has allocated. SendConfig pushes this undo, and not Wait, so
+// that the links that the caller makes in between are deleted before the address is free.
+func (p *Pending) SendConfig() {
 	if p == nil {
 		return
 	}
-	p.asked = true
-	p.call.Tell()
-	p.r.Undo.Push("IPAM DEL", p.undo)
+	p.state = allocating
+	p.call.SendConfig()
+	p.r.Undo.Push("IPAM DEL", p.undoAllocation)
 }
 
-// Wait gives the answer. The plugin may still be on its way out then, which takes a
-// while; no result is printed before it has ended well.
+// Wait returns the lease as soon as the IPAM plugin has printed it. The process may not have
+// ended then: skel prints the result of the caller's ADD only after the process has ended
+// without an error.
 func (p *Pending) Wait() (*Lease, error) {
-	out, err := p.call.Answer()
+	out, err := p.call.ReadAnswer()
 	if err == nil {
 		lease, err := p.parse(out)
 		if err == nil {
-			p.r.Await(func() error { return p.confirm(out) })
+			p.r.BeforeResult(func() error { return p.confirm(out) })
 			return lease, nil
 		}
 	}
-	// What is no lease may be an error.
-	if err := p.await(); err != nil {
-		return nil, blame(p.r, err)
+	// The output is no lease. It may be an error result, or a part of the output.
+	if err := p.awaitEnd(); err != nil {
+		return nil, nameIPAM(p.r, err)
 	}
 	return p.parse(p.out)
 }
 
-// confirm makes sure of an answer that was taken before its plugin had ended.
-func (p *Pending) confirm(taken []byte) error {
-	if err := p.await(); err != nil {
-		return blame(p.r, err)
+// confirm returns an error if the IPAM plugin failed after it had printed the lease used, or
+// printed more than that.
+func (p *Pending) confirm(used []byte) error {
+	if err := p.awaitEnd(); err != nil {
+		return nameIPAM(p.r, err)
 	}
-	if !bytes.Equal(bytes.TrimSpace(p.out), bytes.TrimSpace(taken)) {
-		return blame(p.r, types.Errorf(types.CodeDecode, "it printed more than its answer"))
+	if !bytes.Equal(bytes.TrimSpace(p.out), bytes.TrimSpace(used)) {
+		return nameIPAM(p.r, types.Errorf(types.CodeDecode, "it printed more than one result"))
 	}
 	return nil
 }
 
-func (p *Pending) parse(answer []byte) (*Lease, error) {
-	if len(bytes.TrimSpace(answer)) == 0 {
-		return nil, blame(p.r, types.Errorf(types.CodeDecode, "it printed no result"))
+func (p *Pending) parse(output []byte) (*Lease, error) {
+	if len(bytes.TrimSpace(output)) == 0 {
+		return nil, nameIPAM(p.r, types.Errorf(types.CodeDecode, "it printed no result"))
 	}
-	result, err := types.ParseResult(p.r.Version, answer)
-	// One that exits with 0 may have printed an error all the same.
-	if told := invoke.ErrorIn(answer); told != nil && (err != nil || len(result.IPs) == 0) {
-		return nil, blame(p.r, told)
+	result, err := types.ParseResult(p.r.Version, output)
+	// Some plugins print an error result and exit with 0.
+	if failure := invoke.ParseError(output); failure != nil && (err != nil || len(result.IPs) == 0) {
+		return nil, nameIPAM(p.r, failure)
 	}
 	if err != nil {
-		return nil, blame(p.r, types.Coded(types.CodeDecode, err))
+		return nil, nameIPAM(p.r, types.Coded(types.CodeDecode, err))
 	}
 	if len(result.IPs) == 0 {
 		return nil, &types.Error{
@@ -145,59 +168,62 @@ func (p *Pending) parse(answer []byte) (*Lease, error) {
 	return &Lease{IPs: result.IPs, Routes: result.Routes, DNS: result.DNS}, nil
 }
 
-func (p *Pending) await() error {
-	if p.call != nil {
+// awaitEnd waits until the process has ended, and returns its error.
+func (p *Pending) awaitEnd() error {
+	if p.state != ended {
 		p.out, p.err = p.call.Wait()
-		p.call = nil
+		p.state = ended
 	}
 	return p.err
 }
 
-// undo gives back what the ADD got. The failure of the ADD is told by Wait; here it
-// only means that there is nothing to give back, unless it was killed.
-func (p *Pending) undo() error {
-	if err := p.await(); err != nil && !errors.Is(err, invoke.ErrKilled) {
+// undoAllocation releases what the IPAM ADD allocated. It does nothing if the IPAM ADD
+// failed, unless the plugin was killed: it may have allocated an address before.
+func (p *Pending) undoAllocation() error {
+	if err := p.awaitEnd(); err != nil && !errors.Is(err, invoke.ErrKilled) {
 		return nil
 	}
 	return Del(p.r)
 }
 
-// OverLink reports whether the IPAM plugin works over the container's interface, as a
-// DHCP client does. Such a plugin is asked for addresses after the link exists, and
-// releases them before the link goes: its DHCPRELEASE is sent over the link. A DHCP
-// server probes an address before it leases it again (RFC 2131, section 2.2). All other
-// IPAM plugins release after the link is gone: until then the address still answers, and
-// nobody else may get it.
+// OverLink reports whether the IPAM plugin uses the container's interface, as a DHCP client
+// does. Such a plugin gets its configuration after the link has been made, and releases its
+// addresses before the link is deleted, because it sends DHCPRELEASE over the link. A DHCP
+// server probes an address before it leases the address again (RFC 2131, section 2.2). All
+// other IPAM plugins release addresses after the link is gone: while the link exists it
+// answers for the address, and no other attachment may get it.
 func OverLink(r *skel.Request) bool { return r.Conf.IPAM.Type == "dhcp" }
 
-// Del gives the address back. An IPAM plugin that is missing from CNI_PATH is an
-// error: the address would never be free again.
+// Del releases the addresses. If CNI_PATH has no such IPAM plugin, Del returns an error,
+// because the addresses would never be free again.
 func Del(r *skel.Request) error { return run(r, "DEL") }
 
-// CheckAside begins to ask whether the address is still reserved, beside what the
-// caller looks at itself. finish, never nil, gives the answer, and has to be called.
-func CheckAside(r *skel.Request) (finish func() error) {
+// StartCheck starts CHECK of the IPAM plugin, which runs while the caller makes its own
+// checks. The caller must call wait once, which returns the result of CHECK. wait is never
+// nil.
+func StartCheck(r *skel.Request) (wait func() error) {
 	if r.Conf.IPAM.Type == "" {
 		return func() error { return nil }
 	}
 	call, err := invoke.Start(r, "CHECK", r.Conf.IPAM.Type)
 	if err != nil {
-		return func() error { return blame(r, err) }
+		return func() error { return nameIPAM(r, err) }
 	}
 	return func() error {
 		_, err := call.Wait()
-		return blame(r, err)
+		return nameIPAM(r, err)
 	}
 }
 
-// GC passes the call on. A plugin of before 1.1.0, which knows no GC, has nothing to
-// collect as far as anybody can tell.
-func GC(r *skel.Request) error { return ifKnown(run(r, "GC")) }
+// GC calls GC of the IPAM plugin. A plugin that does not know GC, which came with CNI 1.1.0,
+// is no error.
+func GC(r *skel.Request) error { return ignoreUnknownVerb(run(r, "GC")) }
 
-// Status passes the call on. A plugin that is missing makes ADD impossible
-// (CodeNotAvailable); one that knows no STATUS has nothing to say.
+// Status calls STATUS of the IPAM plugin. The error of a missing plugin has
+// types.CodeNotAvailable, because ADD cannot succeed. A plugin that does not know STATUS,
+// which came with CNI 1.1.0, is no error.
 func Status(r *skel.Request) error {
-	err := ifKnown(run(r, "STATUS"))
+	err := ignoreUnknownVerb(run(r, "STATUS"))
 	if errors.Is(err, fs.ErrNotExist) {
 		missing := *types.AsError(err)
 		missing.Code = types.CodeNotAvailable
@@ -211,20 +237,21 @@ func run(r *skel.Request, verb string) error {
 		return nil
 	}
 	_, err := invoke.Run(r, verb, r.Conf.IPAM.Type)
-	return blame(r, err)
+	return nameIPAM(r, err)
 }
 
-// ifKnown drops the answer of a plugin that does not know the verb.
-func ifKnown(err error) error {
-	var answer *types.Error
-	if errors.As(err, &answer) && strings.Contains(answer.Msg, "unknown CNI_COMMAND") {
+// ignoreUnknownVerb returns nil if err says that the plugin does not know the verb.
+func ignoreUnknownVerb(err error) error {
+	var coded *types.Error
+	if errors.As(err, &coded) && strings.Contains(coded.Msg, "unknown CNI_COMMAND") {
 		return nil
 	}
 	return err
 }
 
-// blame names the plugin in the error, whose code and details stay as they are.
-func blame(r *skel.Request, err error) error {
+// nameIPAM returns err with the name of the IPAM plugin in its message, and with the same
+// code and details.
+func nameIPAM(r *skel.Request, err error) error {
 	if err == nil {
 		return nil
 	}

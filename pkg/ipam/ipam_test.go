@@ -18,26 +18,25 @@ import (
 const lease = `{"cniVersion":"1.1.0","interfaces":[{"name":"x"}],"ips":[{"address":"10.1.2.3/24","gateway":"10.1.2.1","interface":0},
 	{"address":"fd00::3/64","gateway":"fd00::1"}],"routes":[{"dst":"0.0.0.0/0","mtu":1400}],"dns":{"domain":"x"}}`
 
-// A stand is a folder with the stand-in IPAM plugin "stand", which keeps a log of
-// its calls there.
-type stand struct {
+// A fakePlugin is a folder with the IPAM plugin "fake", which logs its calls in the file log.
+type fakePlugin struct {
 	dir    string
 	stderr bytes.Buffer
 }
 
-// newStand writes the plugin: a shell script that reads its configuration, logs the
+// newFakePlugin writes the plugin: a shell script that reads its configuration, logs the
 // verb, and runs body.
-func newStand(t *testing.T, body string) *stand {
+func newFakePlugin(t *testing.T, body string) *fakePlugin {
 	t.Helper()
-	s := &stand{dir: t.TempDir()}
+	s := &fakePlugin{dir: t.TempDir()}
 	script := "#!/bin/sh\n[ -n \"$(cat)\" ] || exit 1\necho $CNI_COMMAND >> " + s.dir + "/log\n" + body + "\n"
-	if err := os.WriteFile(s.dir+"/stand", []byte(script), 0o755); err != nil {
+	if err := os.WriteFile(s.dir+"/fake", []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
-func (s *stand) log(t *testing.T) string {
+func (s *fakePlugin) log(t *testing.T) string {
 	t.Helper()
 	b, err := os.ReadFile(s.dir + "/log")
 	if err != nil && !os.IsNotExist(err) {
@@ -46,9 +45,9 @@ func (s *stand) log(t *testing.T) string {
 	return strings.Join(strings.Fields(string(b)), " ")
 }
 
-// call runs f as the ADD of a plugin whose ipam.type is kind, and gives the error
-// that was printed, if any.
-func (s *stand) call(t *testing.T, kind string, f func(r *skel.Request) error) *types.Error {
+// call runs f as the ADD of a plugin with that ipam.type, and returns the error that was
+// printed, or nil.
+func (s *fakePlugin) call(t *testing.T, ipamType string, f func(r *skel.Request) error) *types.Error {
 	t.Helper()
 	add := func(r *skel.Request) (*types.Result, error) { return &types.Result{}, f(r) }
 	var stdout bytes.Buffer
@@ -57,7 +56,7 @@ func (s *stand) call(t *testing.T, kind string, f func(r *skel.Request) error) *
 			"CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_NETNS=/nowhere", "CNI_IFNAME=eth0",
 			"CNI_PATH=" + s.dir, "DIR=" + s.dir, "PATH=/bin:/usr/bin",
 		},
-		Stdin:  strings.NewReader(`{"cniVersion":"1.0.0","name":"net","ipam":{"type":"` + kind + `"}}`),
+		Stdin:  strings.NewReader(`{"cniVersion":"1.0.0","name":"net","ipam":{"type":"` + ipamType + `"}}`),
 		Stdout: &stdout,
 		Stderr: &s.stderr,
 	})
@@ -71,32 +70,34 @@ func (s *stand) call(t *testing.T, kind string, f func(r *skel.Request) error) *
 	return &answer
 }
 
-// answers makes the stand-in print text as its answer to ADD.
-func answers(text string) string { return "[ $CNI_COMMAND = ADD ] && cat <<'.'\n" + text + "\n.\ntrue" }
+// printOnAdd is a script that prints text when it is called for ADD.
+func printOnAdd(text string) string {
+	return "[ $CNI_COMMAND = ADD ] && cat <<'.'\n" + text + "\n.\ntrue"
+}
 
-// quoted is how errors show the beginning of an answer.
-func quoted(answer string) string { return fmt.Sprintf("%q", answer[:200]) }
+// shown returns the part of the output that an error shows.
+func shown(output string) string { return fmt.Sprintf("%q", output[:200]) }
 
-func ask(r *skel.Request) error {
+func startAndSend(r *skel.Request) error {
 	p, err := Start(r)
-	p.Ask()
+	p.SendConfig()
 	return err
 }
 
-// obtain is the ADD of a caller that has nothing else to do.
-func obtain(r *skel.Request) (*Lease, error) {
+// getLease does all steps of an IPAM ADD, one after the other.
+func getLease(r *skel.Request) (*Lease, error) {
 	p, err := Start(r)
 	if err != nil {
 		return nil, err
 	}
-	p.Ask()
+	p.SendConfig()
 	return p.Wait()
 }
 
 func TestLease(t *testing.T) {
-	s := newStand(t, answers(lease))
-	err := s.call(t, "stand", func(r *skel.Request) error {
-		l, err := obtain(r)
+	s := newFakePlugin(t, printOnAdd(lease))
+	err := s.call(t, "fake", func(r *skel.Request) error {
+		l, err := getLease(r)
 		if err != nil {
 			return err
 		}
@@ -124,9 +125,9 @@ func TestLeaseOfAnotherVersion(t *testing.T) {
 		"0.3.1":               `{"cniVersion":"0.3.1","ips":[{"version":"4","address":"10.1.2.3/24"}]}`,
 		"the configuration's": `{"ips":[{"address":"10.1.2.3/24"}]}`,
 	} {
-		s := newStand(t, answers(text))
-		err := s.call(t, "stand", func(r *skel.Request) error {
-			l, err := obtain(r)
+		s := newFakePlugin(t, printOnAdd(text))
+		err := s.call(t, "fake", func(r *skel.Request) error {
+			l, err := getLease(r)
 			if err == nil && (len(l.IPs) != 1 || l.IPs[0].Address.String() != "10.1.2.3/24") {
 				t.Errorf("%s: %+v", version, l)
 			}
@@ -168,11 +169,11 @@ func TestOverLink(t *testing.T) {
 	}
 }
 
-// TestWhatIsGivenBack: an ADD that fails after Start gives back what this ADD got,
-// and nothing else.
-func TestWhatIsGivenBack(t *testing.T) {
+// TestFailedAddReleasesItsOwnAddressOnly: an ADD that fails after Start releases the address
+// that this ADD allocated, and no other one.
+func TestFailedAddReleasesItsOwnAddressOnly(t *testing.T) {
 	stop := errors.New("something else")
-	addFails := func(r *skel.Request) error { _, err := obtain(r); return err }
+	addFails := func(r *skel.Request) error { _, err := getLease(r); return err }
 	const fails = `echo '{"code":11,"msg":"full"}'; exit 1`
 	slow := func(body string) string { return "sleep 0.05; echo end >> $DIR/log\n" + body }
 	for _, tc := range []struct {
@@ -181,36 +182,36 @@ func TestWhatIsGivenBack(t *testing.T) {
 		calls, msg  string
 		code        uint
 	}{
-		{"failed later", answers(lease), func(r *skel.Request) error {
+		{"failed later", printOnAdd(lease), func(r *skel.Request) error {
 			return errors.Join(addFails(r), stop)
 		}, "ADD DEL", "something else", 999},
-		{"panicked later", answers(lease), func(r *skel.Request) error {
-			_, _ = obtain(r)
+		{"panicked later", printOnAdd(lease), func(r *skel.Request) error {
+			_, _ = getLease(r)
 			panic("ouch")
 		}, "ADD DEL", "panic: ouch", 999},
-		{"failed before the answer", slow(answers(lease)), func(r *skel.Request) error {
-			return errors.Join(ask(r), stop)
+		{"failed before the answer", slow(printOnAdd(lease)), func(r *skel.Request) error {
+			return errors.Join(startAndSend(r), stop)
 		}, "ADD end DEL end", "something else", 999},
 		{"failed before the answer, which is an error", slow(fails), func(r *skel.Request) error {
-			return errors.Join(ask(r), stop)
+			return errors.Join(startAndSend(r), stop)
 		}, "ADD end", "something else", 999},
-		{"failed before it asked", answers(lease), func(r *skel.Request) error {
+		{"failed before SendConfig", printOnAdd(lease), func(r *skel.Request) error {
 			_, err := Start(r)
 			return errors.Join(err, stop)
 		}, "", "something else", 999},
-		{"ADD failed", fails, addFails, "ADD", `IPAM plugin "stand": full`, 11},
-		{"ADD was killed", `[ $CNI_COMMAND = DEL ] || kill -9 $$`, addFails, "ADD DEL", `IPAM plugin "stand": it was killed (SIGKILL) before it answered`, 999},
+		{"ADD failed", fails, addFails, "ADD", `IPAM plugin "fake": full`, 11},
+		{"ADD was killed", `[ $CNI_COMMAND = DEL ] || kill -9 $$`, addFails, "ADD DEL", `IPAM plugin "fake": it was killed (SIGKILL) before it answered`, 999},
 		{"ADD prints text and fails", "echo 'Segmentation fault'; echo why >&2; exit 1", addFails, "ADD",
-			`IPAM plugin "stand": exit status 1 without an error result; it printed "Segmentation fault"; its last words: why`, 999},
-		{"ADD prints an error and succeeds", answers(`{"cniVersion":"1.0.0","code":11,"msg":"full"}`), addFails, "ADD DEL", `IPAM plugin "stand": full`, 11},
-		{"ADD without an address", answers(`{"cniVersion":"1.0.0"}`), addFails, "ADD DEL", "IPAM plugin returned missing IP config", 7},
-		{"ADD answers null", answers(`null`), addFails, "ADD DEL", "IPAM plugin returned missing IP config", 7},
-		{"ADD answers nothing", "", addFails, "ADD DEL", `IPAM plugin "stand": it printed no result`, 6},
-		{"ADD answers with a broken address", answers(`{"ips":[{"address":""}]}`), addFails, "ADD DEL",
-			`IPAM plugin "stand": decode result of version 1.0.0: an IP without an address`, 6},
+			`IPAM plugin "fake": exit status 1 without an error result; it printed "Segmentation fault"; its stderr ends with: why`, 999},
+		{"ADD prints an error and succeeds", printOnAdd(`{"cniVersion":"1.0.0","code":11,"msg":"full"}`), addFails, "ADD DEL", `IPAM plugin "fake": full`, 11},
+		{"ADD without an address", printOnAdd(`{"cniVersion":"1.0.0"}`), addFails, "ADD DEL", "IPAM plugin returned missing IP config", 7},
+		{"ADD answers null", printOnAdd(`null`), addFails, "ADD DEL", "IPAM plugin returned missing IP config", 7},
+		{"ADD answers nothing", "", addFails, "ADD DEL", `IPAM plugin "fake": it printed no result`, 6},
+		{"ADD answers with a broken address", printOnAdd(`{"ips":[{"address":""}]}`), addFails, "ADD DEL",
+			`IPAM plugin "fake": decode result of version 1.0.0: an IP without an address`, 6},
 	} {
-		s := newStand(t, tc.script)
-		err := s.call(t, "stand", tc.add)
+		s := newFakePlugin(t, tc.script)
+		err := s.call(t, "fake", tc.add)
 		if err == nil || err.Code != tc.code || err.Msg != tc.msg {
 			t.Errorf("%s: error %+v, want %d %q", tc.why, err, tc.code, tc.msg)
 		}
@@ -220,22 +221,22 @@ func TestWhatIsGivenBack(t *testing.T) {
 	}
 }
 
-// TestNoResultBeforeItsPluginEndedWell: an answer is put to use as soon as it is there,
-// but counts only when its plugin has succeeded and said nothing else.
-func TestNoResultBeforeItsPluginEndedWell(t *testing.T) {
+// TestAddFailsIfIPAMFailsAfterItsAnswer: a lease is used as soon as it was printed, but ADD
+// succeeds only if the IPAM plugin then exits with 0 and prints nothing else.
+func TestAddFailsIfIPAMFailsAfterItsAnswer(t *testing.T) {
 	for _, tc := range []struct {
 		why, after string
 		calls, msg string
 		code       uint
 	}{
-		{"fails", "exit 3", "ADD used", `IPAM plugin "stand": exit status 3 without an error result; it printed ` + quoted(lease), 999},
-		{"is killed", "kill -9 $$", "ADD used DEL", `IPAM plugin "stand": it was killed (SIGKILL) before it ended well; it printed ` + quoted(lease), 999},
-		{"goes on", "echo '{}'", "ADD used DEL", `IPAM plugin "stand": it printed more than its answer`, 6},
+		{"fails", "exit 3", "ADD used", `IPAM plugin "fake": exit status 3 without an error result; it printed ` + shown(lease), 999},
+		{"is killed", "kill -9 $$", "ADD used DEL", `IPAM plugin "fake": it was killed (SIGKILL) before it exited; it printed ` + shown(lease), 999},
+		{"prints more", "echo '{}'", "ADD used DEL", `IPAM plugin "fake": it printed more than one result`, 6},
 	} {
-		// It ends only when its answer was used.
-		s := newStand(t, answers(lease)+"\n[ $CNI_COMMAND = DEL ] && exit\nuntil grep -q used $DIR/log; do sleep 0.01; done; "+tc.after)
-		err := s.call(t, "stand", func(r *skel.Request) error {
-			_, err := obtain(r)
+		// It exits only after its lease was used.
+		s := newFakePlugin(t, printOnAdd(lease)+"\n[ $CNI_COMMAND = DEL ] && exit\nuntil grep -q used $DIR/log; do sleep 0.01; done; "+tc.after)
+		err := s.call(t, "fake", func(r *skel.Request) error {
+			_, err := getLease(r)
 			return errors.Join(err, appendTo(s.dir+"/log", "used\n"))
 		})
 		if err == nil || err.Code != tc.code || err.Msg != tc.msg {
@@ -247,16 +248,16 @@ func TestNoResultBeforeItsPluginEndedWell(t *testing.T) {
 	}
 }
 
-// TestAddressIsFreedAfterTheLinks: while the link lives, nobody else may get its
+// TestAddressIsReleasedAfterTheLinks: while the link exists, no other attachment may get its
 // address.
-func TestAddressIsFreedAfterTheLinks(t *testing.T) {
-	s := newStand(t, answers(lease))
-	_ = s.call(t, "stand", func(r *skel.Request) error {
+func TestAddressIsReleasedAfterTheLinks(t *testing.T) {
+	s := newFakePlugin(t, printOnAdd(lease))
+	_ = s.call(t, "fake", func(r *skel.Request) error {
 		p, err := Start(r)
 		if err != nil {
 			return err
 		}
-		p.Ask()
+		p.SendConfig()
 		r.Undo.Push("delete link", func() error { return appendTo(s.dir+"/log", "link\n") })
 		_, err = p.Wait()
 		return errors.Join(err, errors.New("stop"))
@@ -266,13 +267,13 @@ func TestAddressIsFreedAfterTheLinks(t *testing.T) {
 	}
 }
 
-func TestFailureToGiveBackIsTold(t *testing.T) {
-	s := newStand(t, `[ $CNI_COMMAND = DEL ] && echo '{"code":5,"msg":"disk"}' && exit 1`+"\n"+answers(lease))
-	err := s.call(t, "stand", func(r *skel.Request) error {
-		_, err := obtain(r)
+func TestErrorOfIPAMDelDuringUndoIsInDetails(t *testing.T) {
+	s := newFakePlugin(t, `[ $CNI_COMMAND = DEL ] && echo '{"code":5,"msg":"disk"}' && exit 1`+"\n"+printOnAdd(lease))
+	err := s.call(t, "fake", func(r *skel.Request) error {
+		_, err := getLease(r)
 		return errors.Join(err, errors.New("stop"))
 	})
-	if err == nil || err.Msg != "stop" || err.Details != `could not undo: IPAM DEL: IPAM plugin "stand": disk` {
+	if err == nil || err.Msg != "stop" || err.Details != `could not undo: IPAM DEL: IPAM plugin "fake": disk` {
 		t.Errorf("%+v", err)
 	}
 }
@@ -284,29 +285,29 @@ func TestOtherVerbs(t *testing.T) {
 		msg  string
 	}
 	all := []string{"DEL", "CHECK", "GC", "STATUS"}
-	do := map[string]func(*skel.Request) error{"DEL": Del, "CHECK": func(r *skel.Request) error { return CheckAside(r)() }, "GC": GC, "STATUS": Status}
+	do := map[string]func(*skel.Request) error{"DEL": Del, "CHECK": func(r *skel.Request) error { return StartCheck(r)() }, "GC": GC, "STATUS": Status}
 	for _, tc := range []struct {
 		why, kind, script string
 		calls             bool
 		want              map[string]answer
 	}{
-		{"well", "stand", "true", true, nil},
+		{"succeeds", "fake", "true", true, nil},
 		{"no ipam", "", "true", false, nil},
 		{"missing", "gone", "true", false, map[string]answer{
 			"DEL": {7, "failed to find"}, "CHECK": {7, "failed to find"}, "GC": {7, "failed to find"}, "STATUS": {50, "failed to find"},
 		}},
-		{"fails", "stand", `echo '{"code":50,"msg":"full"}'; exit 1`, true, map[string]answer{
+		{"fails", "fake", `echo '{"code":50,"msg":"full"}'; exit 1`, true, map[string]answer{
 			"DEL": {50, "full"}, "CHECK": {50, "full"}, "GC": {50, "full"}, "STATUS": {50, "full"},
 		}},
-		{"knows no such verb", "stand", `echo '` + old + `'; exit 1`, true, map[string]answer{
+		{"knows no such verb", "fake", `echo '` + old + `'; exit 1`, true, map[string]answer{
 			"DEL": {4, "unknown CNI_COMMAND"}, "CHECK": {4, "unknown CNI_COMMAND"},
 		}},
-		{"dislikes its environment", "stand", `echo '{"code":4,"msg":"HOME"}'; exit 1`, true, map[string]answer{
+		{"fails with another code 4", "fake", `echo '{"code":4,"msg":"HOME"}'; exit 1`, true, map[string]answer{
 			"DEL": {4, "HOME"}, "CHECK": {4, "HOME"}, "GC": {4, "HOME"}, "STATUS": {4, "HOME"},
 		}},
 	} {
 		for _, verb := range all {
-			s := newStand(t, tc.script)
+			s := newFakePlugin(t, tc.script)
 			err := s.call(t, tc.kind, do[verb])
 			want, fails := tc.want[verb]
 			switch {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// FuzzParse: whatever iptables-save prints, a rule is a line of it, its deletion is of
-// the same words, and it is read again as it was.
+// FuzzParse: each rule is a line of the input, its deletion has the same words, and its line
+// parses to the same rule.
 func FuzzParse(f *testing.F) {
 	f.Add("*nat\n:PREROUTING ACCEPT [0:0]\n-A POSTROUTING -s 10.88.0.2/32 -m comment --comment \"name: \\\"net1\\\" id: \\\"c\\\"\" -j CNI-1\nCOMMIT\n")
 	f.Add("-A\n-A x\n-A x --comment\n-A x -j \"\n:\n: \n-A \\")
@@ -23,7 +23,7 @@ func FuzzParse(f *testing.F) {
 				t.Errorf("%q deletes %q", r.Deletion(), r.Line)
 			}
 			if again := Parse(Script("nat", r.Line)); len(again) != 1 || again[0] != r {
-				t.Errorf("%+v is read again as %+v", r, again)
+				t.Errorf("%+v is parsed again as %+v", r, again)
 			}
 			_ = r.Mentions(netip.IPv6Loopback())
 		}

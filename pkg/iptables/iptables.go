@@ -1,9 +1,9 @@
-// Package iptables runs the iptables programs, for networks that ask for them and
-// for kernels without nf_tables.
+// Package iptables runs the iptables programs, for networks that are configured to use them
+// and for kernels without nf_tables.
 //
-// It runs iptables-restore itself rather than through coreos/go-iptables, which
-// starts a process a rule, and two more to learn the version: with --noflush one
-// process makes a whole change, and makes all of it or none.
+// It runs iptables-restore --noflush: one process makes all changes of a script, or none of
+// them. coreos/go-iptables has no such call. It starts one process per rule, and one more to
+// find out the version.
 package iptables
 
 import (
@@ -21,12 +21,11 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/file"
 	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A Family chooses iptables or ip6tables.
+// A Family is IPv4 or IPv6.
 type Family string
 
 // The families, by the names of their programs.
@@ -35,23 +34,23 @@ const (
 	V6 Family = "ip6tables"
 )
 
-// A Variant chooses the program where a node has several: with iptables 1.8 a node
-// can have rules in nf_tables and in the older tables at once.
+// A Variant is the kind of program, where a node has several. Since iptables 1.8 a node can
+// have rules in nf_tables and in the older tables at the same time.
 type Variant string
 
-// The variants, by what their programs have in their names.
+// The variants, by the middle part of the names of their programs.
 const (
-	Default Variant = ""        // what the distribution has made the default
-	Legacy  Variant = "-legacy" // the tables that were before nf_tables
+	Default Variant = ""        // the default of the distribution
+	Legacy  Variant = "-legacy" // the tables from before nf_tables
 )
 
-// Tool is the programs of a family and variant, run in a namespace.
+// A Tool runs the programs of one family and variant in one namespace.
 type Tool struct {
 	Node    *ns.Handle
 	Family  Family
 	Variant Variant
-	// Wait is how long a program may wait for the lock that all of them share
-	// (/run/xtables.lock), in whole seconds; zero: ten.
+	// Wait is how long a program waits for the lock that all these programs share
+	// (/run/xtables.lock), in whole seconds; zero: ten seconds.
 	Wait time.Duration
 }
 
@@ -62,16 +61,17 @@ func (t Tool) wait() time.Duration {
 	return t.Wait
 }
 
-// patience is how long a program may run once it has the lock.
-const patience = 10 * time.Second
+// runLimit is how long a program may run after it has got the lock.
+const runLimit = 10 * time.Second
 
-// Restore makes the changes of a script in the form of iptables-save, all of them or
-// none. Chains that the script declares (":CHAIN -") are flushed, others are not.
+// Restore makes all changes of a script, which has the format of iptables-save, or none of
+// them. It flushes the chains that the script declares (":CHAIN -"), and no others. what names
+// the changes in errors and in the trace.
 //
-// What the script cannot do in the tables as they are (a chain that exists, a rule
-// that does not) is ErrRefused. A missing program has types.CodeConfig, a lock that
-// is not got in time types.CodeTryAgain, what the program does not understand
-// types.CodeConfig.
+// The error matches ErrRefused if the script does not fit the tables: it adds a chain that
+// exists, or deletes a rule that does not. The error has types.CodeConfig if the program is
+// missing or does not understand the script, and types.CodeTryAgain if the lock was not free
+// in time.
 func (t Tool) Restore(what, script string) error {
 	program, err := t.program("restore")
 	if err != nil {
@@ -82,7 +82,7 @@ func (t Tool) Restore(what, script string) error {
 	return err
 }
 
-// Save lists a table in the form that Restore reads.
+// Save returns the content of a table in the format of iptables-save.
 func (t Tool) Save(table string) (string, error) {
 	program, err := t.program("save")
 	if err != nil {
@@ -91,14 +91,15 @@ func (t Tool) Save(table string) (string, error) {
 	return t.run("list table "+table, "", program, "-t", table)
 }
 
-// Find is nil if the programs are there; else an error with types.CodeConfig.
+// Find returns an error with types.CodeConfig if the programs are missing, and nil if not.
 func (t Tool) Find() error {
 	_, err := t.program("restore")
 	return err
 }
 
-// program finds iptables-restore or its sisters. A runtime may call plugins with
-// any PATH, so the folders where the programs are on every distribution count too.
+// program returns the path of iptables-restore or of a similar program. It also looks in the
+// folders where distributions install these programs, because a runtime may call plugins with
+// any PATH.
 func (t Tool) program(verb string) (string, error) {
 	name := string(t.Family) + string(t.Variant) + "-" + verb
 	path, err := exec.LookPath(name)
@@ -115,15 +116,16 @@ func (t Tool) program(verb string) (string, error) {
 		"the iptables backend needs the program %s: install iptables, or use the nftables backend, which needs no program: %w", name, err)
 }
 
-// ErrRefused says that a script does not fit the tables as they are.
+// ErrRefused matches the error of a script that does not fit the content of the tables.
 var ErrRefused = errors.New("refused")
 
-// run runs a program in the namespace: a child belongs to the namespace of the
-// thread that forks it. The program dies with a plugin that is killed: what it does is
-// done whole or not at all, and done after the DEL that follows, it would stay. Its
-// death is bound to the thread, which therefore waits for it.
+// run runs a program in the namespace: a new process is in the namespace of the thread that
+// forks it. If the plugin is killed, the kernel kills the program too (PR_SET_PDEATHSIG).
+// Otherwise the program could make its changes after the DEL that follows, and they would
+// remain. The kernel also kills the program when the thread ends, so the goroutine is locked
+// to its thread.
 func (t Tool) run(what, stdin, program string, args ...string) (string, error) {
-	limit := t.wait() + patience
+	limit := t.wait() + runLimit
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	var out, errOut strings.Builder
@@ -134,7 +136,7 @@ func (t Tool) run(what, stdin, program string, args ...string) (string, error) {
 			defer runtime.UnlockOSThread()
 			cmd := exec.CommandContext(ctx, program, args...)
 			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-			cmd.WaitDelay = patience // for what it wrote, on a busy node
+			cmd.WaitDelay = runLimit // a busy node needs time to read what the program wrote
 			cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &errOut
 			return cmd.Run()
 		})
@@ -143,7 +145,7 @@ func (t Tool) run(what, stdin, program string, args ...string) (string, error) {
 		return out.String(), nil
 	}
 	if ctx.Err() != nil {
-		return "", types.Errorf(types.CodeTryAgain, "%s: it still ran after %s and was ended: %w", step, limit, err)
+		return "", types.Errorf(types.CodeTryAgain, "%s: it still ran after %s and was killed: %w", step, limit, err)
 	}
 	return "", explain(step, errOut.String(), err)
 }
@@ -155,7 +157,7 @@ const (
 	resourceProblem  = 4
 )
 
-// explain makes an error of an exit status and of what the program wrote.
+// explain returns the error of a program that failed. wrote is what it wrote to stderr.
 func explain(step, wrote string, err error) error {
 	if wrote = strings.Join(strings.Fields(wrote), " "); wrote != "" {
 		err = fmt.Errorf("%w: %s", err, wrote)
@@ -167,7 +169,7 @@ func explain(step, wrote string, err error) error {
 	switch exit.ExitCode() {
 	case otherProblem:
 		return fmt.Errorf("%s: %w: %w", step, ErrRefused, err)
-	case parameterProblem: // a chain, a match or an option that there is not
+	case parameterProblem: // a chain, a match or an option that does not exist
 		return types.Errorf(types.CodeConfig, "%s: %w", step, err)
 	case resourceProblem:
 		return types.Errorf(types.CodeTryAgain, "%s: the tables are busy (another program holds the lock); try again: %w", step, err)
@@ -175,10 +177,11 @@ func explain(step, wrote string, err error) error {
 	return fmt.Errorf("%s: %w", step, err)
 }
 
-// InUse reports whether the namespace has that table in its older form, which only
-// the Legacy programs see. No program is run. A kernel without that form has none.
+// InUse reports whether the namespace has that table as a table from before nf_tables, which
+// only the Legacy programs show. It runs no program. It returns false if the kernel does not
+// support these tables.
 func InUse(node *ns.Handle, f Family, table string) (bool, error) {
-	// The net folder of /proc/net is that of the process's first thread.
+	// /proc/net shows the namespace of the process's main thread, not of this one.
 	path := "/proc/thread-self/net/ip_tables_names"
 	if f == V6 {
 		path = "/proc/thread-self/net/ip6_tables_names"
@@ -186,7 +189,7 @@ func InUse(node *ns.Handle, f Family, table string) (bool, error) {
 	var names []byte
 	err := node.Step("read "+path, func() error {
 		return node.Do(func() (err error) {
-			names, err = file.Read(file.Here, path, 0)
+			names, err = os.ReadFile(path)
 			return err
 		})
 	})
@@ -199,9 +202,9 @@ func InUse(node *ns.Handle, f Family, table string) (bool, error) {
 	return slices.Contains(strings.Fields(string(names)), table), nil
 }
 
-// EachLegacy calls visit for each family with what the table in its older form has,
-// and with the programs for it. Only where the namespace has that table is a program
-// run. A node without the programs has no rules of ours there.
+// EachLegacy calls visit for each family whose namespace has that table as a table from before
+// nf_tables (see InUse), with the programs for it and the table in the format of iptables-save.
+// It skips a family whose programs are missing: plumb cannot have made rules there.
 func EachLegacy(node *ns.Handle, table string, visit func(t Tool, saved string) error) error {
 	var errs []error
 	for _, f := range []Family{V4, V6} {
@@ -211,7 +214,7 @@ func EachLegacy(node *ns.Handle, table string, visit func(t Tool, saved string) 
 			continue
 		}
 		tool := Tool{Node: node, Family: f, Variant: Legacy}
-		if tool.Find() != nil { // before 1.8 there was one iptables, which is this
+		if tool.Find() != nil { // before 1.8, iptables had only these tables and no variants
 			tool.Variant = Default
 		}
 		if tool.Find() != nil {
@@ -226,16 +229,16 @@ func EachLegacy(node *ns.Handle, table string, visit func(t Tool, saved string) 
 	return errors.Join(errs...)
 }
 
-// Quote puts a text into the form of a word of a script.
+// Quote returns a text as one word of a script.
 func Quote(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
 }
 
-// Words takes a line of a script apart: the inverse of Quote and spaces.
+// Words splits a line of a script at spaces, and removes the quotes that Quote added.
 func Words(line string) []string {
 	var words []string
 	var word strings.Builder
-	open, quoted, escaped := false, false, false
+	inWord, quoted, escaped := false, false, false
 	for _, ch := range line {
 		switch {
 		case escaped:
@@ -244,19 +247,19 @@ func Words(line string) []string {
 		case quoted && ch == '\\':
 			escaped = true
 		case ch == '"':
-			quoted, open = !quoted, true
+			quoted, inWord = !quoted, true
 		case ch == ' ' && !quoted:
-			if open {
+			if inWord {
 				words = append(words, word.String())
 			}
 			word.Reset()
-			open = false
+			inWord = false
 		default:
 			word.WriteRune(ch)
-			open = true
+			inWord = true
 		}
 	}
-	if open {
+	if inWord {
 		words = append(words, word.String())
 	}
 	return words

@@ -16,7 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func tool(t *testing.T, v Variant) Tool {
+// newTool returns a Tool in a new namespace.
+func newTool(t *testing.T, v Variant) Tool {
 	t.Helper()
 	h, err := ns.Open(nstest.New(t).Path(), nil)
 	if err != nil {
@@ -26,10 +27,10 @@ func tool(t *testing.T, v Variant) Tool {
 	return Tool{Node: h, Family: V4, Variant: v}
 }
 
-func TestRestoreIsAllOrNothing(t *testing.T) {
+func TestRestoreMakesAllChangesOrNone(t *testing.T) {
 	for _, v := range []Variant{Default, Legacy, "-nft"} {
 		t.Run(string("iptables"+v), func(t *testing.T) {
-			p := tool(t, v)
+			p := newTool(t, v)
 			if err := p.Restore("add", "*nat\n-N A\n-A A -s 192.0.2.1 -m comment --comment "+Quote(`a "b" \c`)+" -j RETURN\nCOMMIT\n"); err != nil {
 				t.Fatal(err)
 			}
@@ -42,7 +43,7 @@ func TestRestoreIsAllOrNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			if strings.Contains(saved, ":B") {
-				t.Errorf("half of a refused script was done:\n%s", saved)
+				t.Errorf("a part of a refused script was executed:\n%s", saved)
 			}
 			i := strings.Index(saved, "-A A")
 			got := Words(strings.SplitN(saved[i:], "\n", 2)[0])
@@ -57,7 +58,7 @@ func TestRestoreIsAllOrNothing(t *testing.T) {
 	}
 }
 
-func TestALockThatIsNotGotIsTryAgain(t *testing.T) {
+func TestRestoreReturnsTryAgainIfTheLockIsHeld(t *testing.T) {
 	lock := filepath.Join(t.TempDir(), "lock")
 	t.Setenv("XTABLES_LOCKFILE", lock)
 	f, err := os.Create(lock)
@@ -68,13 +69,13 @@ func TestALockThatIsNotGotIsTryAgain(t *testing.T) {
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
 		t.Fatal(err)
 	}
-	p := tool(t, Legacy)
+	p := newTool(t, Legacy)
 	p.Wait = time.Second
 	expectCode(t, p.Restore("add", "*nat\n-N A\nCOMMIT\n"), types.CodeTryAgain)
 }
 
-func TestAMissingProgramIsNamed(t *testing.T) {
-	p := tool(t, "-nonesuch")
+func TestErrorNamesAMissingProgram(t *testing.T) {
+	p := newTool(t, "-nonesuch")
 	for _, err := range []error{p.Find(), p.Restore("add", "")} {
 		expectCode(t, err, types.CodeConfig)
 		if err != nil && !strings.Contains(err.Error(), "iptables-nonesuch-restore: install iptables") {
@@ -83,9 +84,9 @@ func TestAMissingProgramIsNamed(t *testing.T) {
 	}
 }
 
-func TestProgramsAreFoundWithoutPath(t *testing.T) {
+func TestFindWithoutPATH(t *testing.T) {
 	t.Setenv("PATH", "")
-	if err := tool(t, Default).Find(); err != nil {
+	if err := newTool(t, Default).Find(); err != nil {
 		t.Error(err)
 	}
 }
@@ -111,14 +112,14 @@ func FuzzQuote(f *testing.F) {
 }
 
 func TestExclusive(t *testing.T) {
-	p := tool(t, Default)
+	p := newTool(t, Default)
 	other, err := ns.Open(p.Node.Path(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = other.Close() }()
 	err = Exclusive(p.Node, time.Minute, func() error {
-		err := Exclusive(other, time.Millisecond, func() error { t.Error("both at once"); return nil })
+		err := Exclusive(other, time.Millisecond, func() error { t.Error("both functions run at the same time"); return nil })
 		var coded *types.Error
 		if !errors.As(err, &coded) || coded.Code != types.CodeTryAgain {
 			t.Errorf("%v, want code %d", err, types.CodeTryAgain)
@@ -133,7 +134,8 @@ func TestExclusive(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = third.Close() }()
-	// The waiter above still waits: it may come first, and then lets go when it closes.
+	// The call of other still waits in the background. It may get the lock before third does,
+	// and loses it when other is closed.
 	if err := other.Close(); err != nil {
 		t.Error(err)
 	}
@@ -154,7 +156,7 @@ func TestParse(t *testing.T) {
 		t.Errorf("%+v", rules)
 	}
 	if !r.Mentions(netip.MustParseAddr("10.0.0.1")) || r.Mentions(netip.MustParseAddr("10.0.0.11")) || r.Mentions(netip.MustParseAddr("fd00::1")) {
-		t.Error("the target's address is not told from others")
+		t.Error("Mentions does not distinguish the target's address from others")
 	}
 	if want := "-D A -s 192.0.2.1/32 -p tcp -m multiport --dports 80,81"; rules[2].Deletion() != want {
 		t.Errorf("%s, want %s", rules[2].Deletion(), want)

@@ -2,43 +2,27 @@ package iptables
 
 import (
 	"errors"
-	"syscall"
+	"os"
 	"time"
 
+	"github.com/plumb-cni/plumb/pkg/lock"
 	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/types"
+	"golang.org/x/sys/unix"
 )
 
-// Exclusive runs f while nobody else who asks so works on the namespace's tables: what
-// f reads is what it changes. The lock is a flock of the namespace itself, which
-// leaves nothing behind. One that is not got in time is an error with
-// types.CodeTryAgain.
-func Exclusive(node *ns.Handle, wait time.Duration, f func() error) error {
-	err := node.Step("lock the tables of iptables", func() error { return lock(node.FD(), wait) })
+// Exclusive runs f while no other call of Exclusive runs in the same namespace, so that the
+// tables do not change between what f reads and what f writes. The lock is a flock(2) of the
+// namespace's file, which needs no file of its own. If the lock is not free within limit,
+// Exclusive returns an error with types.CodeTryAgain and does not run f.
+func Exclusive(node *ns.Handle, limit time.Duration, f func() error) error {
+	err := node.Step("lock the tables of iptables", func() error { return lock.Flock(node.FD(), limit) })
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return types.Errorf(types.CodeTryAgain, "lock the tables of iptables: other processes held the lock for over %s; try again", limit)
+	}
 	if err != nil {
 		return err
 	}
 	err = f()
-	return errors.Join(err, flock(node.FD(), syscall.LOCK_UN))
-}
-
-// lock waits in the kernel, which serves those who wait in their turn. A thread that
-// waits in vain ends with the process.
-func lock(fd int, wait time.Duration) error {
-	got := make(chan error, 1)
-	go func() { got <- flock(fd, syscall.LOCK_EX) }()
-	select {
-	case err := <-got:
-		return err
-	case <-time.After(wait):
-		return types.Errorf(types.CodeTryAgain, "lock the tables of iptables: others had the lock for over %s; try again", wait)
-	}
-}
-
-func flock(fd, how int) error {
-	for {
-		if err := syscall.Flock(fd, how); !errors.Is(err, syscall.EINTR) {
-			return err
-		}
-	}
+	return errors.Join(err, unix.Flock(node.FD(), unix.LOCK_UN))
 }

@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// A Rule is a line of what iptables-save printed, as far as it tells whose it is.
+// A Rule is one line of the output of iptables-save: a rule, or a chain.
 type Rule struct {
 	Chain   string
 	Comment string
-	Jump    string // the target; empty: none
-	Matches string // what it wants of a packet, the comment left out
-	Line    string // as printed; empty: the rule stands for a chain without rules
+	Jump    string // the target of -j or -g; empty: none
+	Matches string // the matches, without the comment
+	Line    string // the whole line; empty: the line declares a chain
 }
 
-// Parse reads what Save gave of a table.
+// Parse parses what Save returned.
 func Parse(saved string) []Rule {
 	var rules []Rule
 	for line := range strings.Lines(saved) {
@@ -47,7 +47,7 @@ func parseRule(line string) Rule {
 			r.Comment = value
 		case words[i] == "-j", words[i] == "-g":
 			r.Jump = value
-			i = len(words) // what follows belongs to the target
+			i = len(words) // the rest are options of the target
 		case words[i] == "-m" && value == "comment":
 		default:
 			matches = append(matches, words[i])
@@ -59,8 +59,8 @@ func parseRule(line string) Rule {
 	return r
 }
 
-// Mentions reports whether the address is an argument of the rule's target, with or
-// without a port.
+// Mentions reports whether the address is a word of the rule, with or without a port, as in the
+// options of its target.
 func (r Rule) Mentions(a netip.Addr) bool {
 	text := a.String()
 	if a.Is6() {
@@ -69,10 +69,10 @@ func (r Rule) Mentions(a netip.Addr) bool {
 	return slices.ContainsFunc(Words(r.Line), func(w string) bool { return w == text || strings.HasPrefix(w, text+":") })
 }
 
-// Deletion is the line of a script that deletes the rule.
+// Deletion returns the line of a script that deletes the rule.
 func (r Rule) Deletion() string { return "-D" + strings.TrimPrefix(r.Line, "-A") }
 
-// Script is lines as a transaction on a table.
+// Script returns a script for Restore that executes the lines on a table.
 func Script(table string, lines ...string) string {
 	return "*" + table + "\n" + strings.Join(lines, "\n") + "\nCOMMIT\n"
 }

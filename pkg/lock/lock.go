@@ -1,8 +1,8 @@
-// Package lock takes locks that processes share, and waits for them in the kernel, which
-// serves those who wait in turn, but not without a limit.
+// Package lock has locks between processes. A process waits for a lock in the kernel, which
+// serves waiting processes in order, and only for a limited time.
 //
-// The kernel frees a lock when its holder ends, in whatever way. Started programs do not
-// inherit one: the descriptors are close-on-exec.
+// The kernel releases a lock when its process ends, for whatever reason. Programs that the
+// process starts do not inherit the lock: the descriptors are close-on-exec.
 package lock
 
 import (
@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Flock takes the exclusive flock of an open file. The error of a lock that is still held
-// by somebody else after the limit matches os.ErrDeadlineExceeded.
+// Flock takes an exclusive flock(2) of an open file. If another process still holds the lock
+// after the limit, Flock returns os.ErrDeadlineExceeded.
 func Flock(fd int, limit time.Duration) error {
 	err := again(func() error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
 	if !errors.Is(err, unix.EWOULDBLOCK) {
@@ -27,16 +27,16 @@ func Flock(fd int, limit time.Duration) error {
 	return wait(fd, limit, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX) })
 }
 
-// A Key is one of the locks of a file of keys. All keys share one file: a key is a range
-// of it, one byte long, at the key's hash (fcntl_locking(2), open file description locks,
-// kernel 3.15). So there is nothing to remove, and the file stays empty.
+// A Key is one lock of a file of locks. All keys share one empty file: each key locks one byte,
+// whose offset is the hash of the key (fcntl_locking(2), open file description locks, kernel
+// 3.15). So no file needs to be removed.
 type Key struct {
 	fd     int
 	offset int64
 }
 
-// NewKey opens a file of keys, and makes it if there is none. The caller closes the key,
-// which frees it.
+// NewKey opens the file of locks at path, and makes the file and its folder if they do not
+// exist. It does not lock the key. The caller must close the key, which also unlocks it.
 func NewKey(path, key string) (*Key, error) {
 	const flags = unix.O_RDWR | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
 	fd, err := open(path, flags)
@@ -65,7 +65,7 @@ func open(path string, flags int) (fd int, err error) {
 	return fd, nil
 }
 
-// TryLock reports whether the key was free, and is now the caller's.
+// TryLock locks the key if it is free, and reports whether it did.
 func (k *Key) TryLock() (bool, error) {
 	err := again(func() error { return k.set(k.fd, unix.F_OFD_SETLK) })
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
@@ -74,8 +74,8 @@ func (k *Key) TryLock() (bool, error) {
 	return err == nil, err
 }
 
-// Lock waits for the key. The error of a key that is still held by somebody else after the
-// limit matches os.ErrDeadlineExceeded.
+// Lock waits until the key is free, and locks it. If another process still holds the lock after
+// the limit, Lock returns os.ErrDeadlineExceeded.
 func (k *Key) Lock(limit time.Duration) error {
 	return wait(k.fd, limit, func(fd int) error { return k.set(fd, unix.F_OFD_SETLKW) })
 }
@@ -84,7 +84,7 @@ func (k *Key) set(fd, command int) error {
 	return unix.FcntlFlock(uintptr(fd), command, &unix.Flock_t{Type: unix.F_WRLCK, Whence: unix.SEEK_SET, Start: k.offset, Len: 1})
 }
 
-// Close frees the key. It may be called on a nil key.
+// Close unlocks the key. A nil Key has nothing to close.
 func (k *Key) Close() error {
 	if k == nil {
 		return nil
@@ -92,10 +92,10 @@ func (k *Key) Close() error {
 	return unix.Close(k.fd)
 }
 
-// wait runs take, which blocks, for at most the limit. take gets a descriptor of its own
-// of the same open file: one that is late must not work on a number that the caller has
-// closed, and that may be another file's by then. A lock that it still gets ends with
-// that descriptor.
+// wait runs take, which blocks, and returns os.ErrDeadlineExceeded if take has not returned
+// after the limit. take may return later than wait. It therefore gets a duplicate of the
+// descriptor: the caller may have closed its own, and the number may belong to another file. A
+// lock that take gets late is released when the open file is closed.
 func wait(fd int, limit time.Duration, take func(fd int) error) error {
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -117,7 +117,7 @@ func wait(fd int, limit time.Duration, take func(fd int) error) error {
 	}
 }
 
-// again runs f until no signal interrupts it.
+// again calls f until it returns another error than EINTR.
 func again(f func() error) error {
 	for {
 		if err := f(); !errors.Is(err, unix.EINTR) {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// long is a limit that no test reaches unless it fails.
+// long is a limit that only a failing test reaches.
 const long = time.Minute
 
 func key(t *testing.T, path, name string) *Key {
@@ -32,7 +32,7 @@ func try(t *testing.T, k *Key, want bool) {
 	}
 }
 
-func TestKeysAreApart(t *testing.T) {
+func TestKeysAreIndependent(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run", "cni", "locks")
 	first, same, other := key(t, path, "a"), key(t, path, "a"), key(t, path, "b")
 	try(t, first, true)
@@ -74,9 +74,9 @@ func TestWaitersGetTheKey(t *testing.T) {
 	}
 }
 
-// TestLateWaiter: one that is over its limit keeps nothing, and takes no other file's lock
-// in the place of what it waited for.
-func TestLateWaiter(t *testing.T) {
+// TestWaitThatExceedsItsLimit: a late wait holds no lock in the end, and does not lock another
+// file whose descriptor has the same number.
+func TestWaitThatExceedsItsLimit(t *testing.T) {
 	dir := t.TempDir()
 	holder := key(t, dir+"/locks", "a")
 	try(t, holder, true)
@@ -107,8 +107,8 @@ func TestLateWaiter(t *testing.T) {
 	try(t, key(t, dir+"/others", "a"), true)
 }
 
-// TestProgramsDoNotInherit: neither the key, nor the wait for it.
-func TestProgramsDoNotInherit(t *testing.T) {
+// TestProgramsDoNotInheritTheLock: nor do they inherit a wait for it.
+func TestProgramsDoNotInheritTheLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "locks")
 	holder, err := NewKey(path, "a")
 	if err != nil {

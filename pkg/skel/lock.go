@@ -11,19 +11,21 @@ import (
 )
 
 const (
-	// lockFile has a key for each attachment that a call is about.
+	// lockFile is the file of locks (see lock.NewKey), with one key per attachment.
 	lockFile = "/run/cni/plumb.lock"
-	// lockWait is how long a call waits for another one about the same attachment. Runtimes
-	// give a call some minutes.
+	// lockWait is how long a call waits for another call for the same attachment. Runtimes
+	// let a call run for some minutes.
 	lockWait = time.Minute
 )
 
-// lockAttachment waits until no other call of this plugin about the same attachment is at
-// work, and keeps others waiting until this one has ended. A runtime that is killed in the
-// midst of an ADD leaves the plugin running, and its successor asks for a DEL: what that
-// ADD makes after the DEL, nobody would delete. DEL must finish, so it does not wait
-// without end; nor does it need the lock, nor do ADD and CHECK, where the file cannot be
-// made. An IPAM plugin is called by one that has the lock.
+// lockAttachment waits until no other call of this plugin for the same attachment runs, and
+// locks the attachment until this call ends. If a runtime is killed during ADD, the plugin
+// goes on, and the restarted runtime calls DEL. Without the lock, DEL would not delete what
+// ADD makes after it.
+//
+// After lockWait, ADD and CHECK return an error with types.CodeTryAgain. DEL must finish, so
+// it prints a warning and goes on. If the file of locks cannot be made, all go on without a
+// lock. IPAM plugins take no lock, because the plugin that calls them has it.
 func (r *Request) lockAttachment(v verb) error {
 	if v.netns == netnsNone || r.plugin.IPAM {
 		return nil
@@ -33,11 +35,11 @@ func (r *Request) lockAttachment(v verb) error {
 	case err == nil, errors.Is(err, unix.EROFS), errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
 		return nil
 	case !errors.Is(err, os.ErrDeadlineExceeded):
-		r.Warn("go on without the lock of the attachment: %v", err)
+		r.Warn("lock the attachment: %v; the call goes on without the lock", err)
 	case r.Command == "DEL":
-		r.Warn("another call of %s about %s has been at work for over %s; go on, though it may leave what it still makes", r.plugin.Name, r.Attachment(), r.env.lockWait())
+		r.Warn("another call of %s for %s has run for over %s; DEL goes on, and does not delete what that call makes from now on", r.plugin.Name, r.Attachment(), r.env.lockWait())
 	default:
-		return types.Errorf(types.CodeTryAgain, "another call of %s about %s has been at work for over %s: %w; try again when it has ended",
+		return types.Errorf(types.CodeTryAgain, "another call of %s for %s has run for over %s: %w; try again when it has ended",
 			r.plugin.Name, r.Attachment(), r.env.lockWait(), err)
 	}
 	return nil
@@ -53,7 +55,7 @@ func (r *Request) lockIn(path string) error {
 	if free || err != nil {
 		return err
 	}
-	return r.Trace.Do("wait for another call about "+r.Attachment().String(), func() error { return key.Lock(r.env.lockWait()) })
+	return r.Trace.Do("wait for another call for "+r.Attachment().String(), func() error { return key.Lock(r.env.lockWait()) })
 }
 
 func (e Env) lock() string {

@@ -14,26 +14,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A site is where calls about attachments meet: one file of locks, and a container.
-type site struct {
+// A testNode has what calls for an attachment share: the file of locks, and a container.
+type testNode struct {
 	lock, pod string
 	wait      time.Duration
 }
 
-func newSite(t *testing.T) *site {
-	return &site{lock: filepath.Join(t.TempDir(), "locks"), pod: newNS(t), wait: time.Minute}
+func newTestNode(t *testing.T) *testNode {
+	return &testNode{lock: filepath.Join(t.TempDir(), "locks"), pod: newNS(t), wait: time.Minute}
 }
 
-// call runs a call of a plugin that does f. waits, if it is not nil, is closed when the
-// call begins to wait for another one.
-func (s *site) call(p skel.Plugin, waits chan struct{}, env ...string) (code int, stdout, stderr string) {
+// call calls a plugin. waits, if it is not nil, is closed when the call begins to wait for
+// another one.
+func (s *testNode) call(p skel.Plugin, waits chan struct{}, env ...string) (code int, stdout, stderr string) {
 	var out, log bytes.Buffer
 	code = skel.Run(p, skel.Env{
 		Environ: append(env, "CNI_CONTAINERID=c1", "CNI_NETNS="+s.pod, "CNI_IFNAME=eth0", "CNI_PATH=/bin"),
 		Stdin:   strings.NewReader(`{"cniVersion":"1.1.0","name":"net","type":"test","cni.dev/valid-attachments":[]}`),
 		Stdout:  &out, Stderr: &log, Lock: s.lock, LockWait: s.wait,
 		Before: func(step string) error {
-			if waits != nil && strings.HasPrefix(step, "wait for another call about net/c1/eth0") {
+			if waits != nil && strings.HasPrefix(step, "wait for another call for net/c1/eth0") {
 				close(waits)
 			}
 			return nil
@@ -42,7 +42,8 @@ func (s *site) call(p skel.Plugin, waits chan struct{}, env ...string) (code int
 	return code, out.String(), log.String()
 }
 
-func does(name string, f func()) skel.Plugin {
+// pluginThatRuns returns a plugin whose handlers run f.
+func pluginThatRuns(name string, f func()) skel.Plugin {
 	handler := func(*skel.Request) error { f(); return nil }
 	return skel.Plugin{Name: name, Del: handler, Check: handler, GC: handler, Status: handler, Add: func(*skel.Request) (*types.Result, error) {
 		f()
@@ -50,14 +51,14 @@ func does(name string, f func()) skel.Plugin {
 	}}
 }
 
-// busy begins an ADD that is at work until the returned function is called, which waits
-// for its end.
-func (s *site) busy(t *testing.T, name string) (end func()) {
+// startAdd starts an ADD that runs until the returned function is called. That function
+// waits until the ADD has ended.
+func (s *testNode) startAdd(t *testing.T, name string) (end func()) {
 	t.Helper()
 	begun, goOn, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
-		if code, stdout, _ := s.call(does(name, func() { close(begun); <-goOn }), nil, "CNI_COMMAND=ADD"); code != 0 {
+		if code, stdout, _ := s.call(pluginThatRuns(name, func() { close(begun); <-goOn }), nil, "CNI_COMMAND=ADD"); code != 0 {
 			t.Errorf("ADD: %s", stdout)
 		}
 	}()
@@ -65,15 +66,15 @@ func (s *site) busy(t *testing.T, name string) (end func()) {
 	return func() { close(goOn); <-ended }
 }
 
-func TestCallsAboutOneAttachmentWaitForEachOther(t *testing.T) {
+func TestCallsForOneAttachmentWaitForEachOther(t *testing.T) {
 	for _, verb := range []string{"ADD", "CHECK", "DEL"} {
-		s := newSite(t)
-		end := s.busy(t, "test")
+		s := newTestNode(t)
+		end := s.startAdd(t, "test")
 		var handled atomic.Bool
 		waits, done := make(chan struct{}), make(chan struct{})
 		go func() {
 			defer close(done)
-			code, stdout, stderr := s.call(does("test", func() { handled.Store(true) }), waits, "CNI_COMMAND="+verb)
+			code, stdout, stderr := s.call(pluginThatRuns("test", func() { handled.Store(true) }), waits, "CNI_COMMAND="+verb)
 			if code != 0 || stderr != "" {
 				t.Errorf("%s: %s%s", verb, stdout, stderr)
 			}
@@ -94,11 +95,11 @@ func TestCallsAboutOneAttachmentWaitForEachOther(t *testing.T) {
 	}
 }
 
-// TestOtherCallsDoNotWait: those about another attachment, by another plugin, about the
-// node as a whole, and those of IPAM plugins, which are called by one that has the lock.
+// TestOtherCallsDoNotWait: calls for another attachment, of another plugin and without an
+// attachment do not wait. Nor do IPAM plugins, because their caller has the lock.
 func TestOtherCallsDoNotWait(t *testing.T) {
-	s := newSite(t)
-	defer s.busy(t, "test")()
+	s := newTestNode(t)
+	defer s.startAdd(t, "test")()
 	for what, c := range map[string]struct {
 		name string
 		ipam bool
@@ -113,8 +114,8 @@ func TestOtherCallsDoNotWait(t *testing.T) {
 		"an IPAM plugin":    {"test", true, []string{"CNI_COMMAND=ADD"}},
 	} {
 		s := *s
-		s.wait = time.Nanosecond // at once an error
-		p := does(c.name, func() {})
+		s.wait = time.Nanosecond // fails at once
+		p := pluginThatRuns(c.name, func() {})
 		p.IPAM = c.ipam
 		if code, stdout, stderr := s.call(p, nil, c.env...); code != 0 || stderr != "" {
 			t.Errorf("%s: %s%s", what, stdout, stderr)
@@ -122,15 +123,15 @@ func TestOtherCallsDoNotWait(t *testing.T) {
 	}
 }
 
-func TestWaitForAnotherCallEnds(t *testing.T) {
-	s := newSite(t)
-	defer s.busy(t, "test")()
+func TestWaitForAnotherCallIsLimited(t *testing.T) {
+	s := newTestNode(t)
+	defer s.startAdd(t, "test")()
 	for verb, finishes := range map[string]bool{"ADD": false, "CHECK": false, "DEL": true} {
 		s := *s
 		s.wait = time.Millisecond
 		called := false
-		code, stdout, stderr := s.call(does("test", func() { called = true }), nil, "CNI_COMMAND="+verb)
-		const says = "another call of test about net/c1/eth0 has been at work for over 1ms"
+		code, stdout, stderr := s.call(pluginThatRuns("test", func() { called = true }), nil, "CNI_COMMAND="+verb)
+		const says = "another call of test for net/c1/eth0 has run for over 1ms"
 		switch {
 		case called != finishes || (code == 0) != finishes:
 			t.Errorf("%s: exit %d, called %t, %s", verb, code, called, stdout)
@@ -142,8 +143,8 @@ func TestWaitForAnotherCallEnds(t *testing.T) {
 	}
 }
 
-func TestNodeWithoutLocks(t *testing.T) {
-	s := newSite(t)
+func TestCallsGoOnIfTheLockFileCannotBeMade(t *testing.T) {
+	s := newTestNode(t)
 	dir := t.TempDir()
 	if err := unix.Mount("none", dir, "tmpfs", unix.MS_RDONLY, ""); err != nil {
 		t.Skipf("mount: %v", err)
@@ -157,11 +158,11 @@ func TestNodeWithoutLocks(t *testing.T) {
 		s.lock = path
 		for _, verb := range []string{"ADD", "CHECK", "DEL"} {
 			called := false
-			code, stdout, stderr := s.call(does("test", func() { called = true }), nil, "CNI_COMMAND="+verb)
+			code, stdout, stderr := s.call(pluginThatRuns("test", func() { called = true }), nil, "CNI_COMMAND="+verb)
 			if code != 0 || !called || (stderr != "") != warns {
 				t.Errorf("%s with %s: called %t, %s%s", verb, path, called, stdout, stderr)
 			}
-			if warns && !strings.HasPrefix(stderr, "test: warning: go on without the lock of the attachment: ") {
+			if warns && !strings.HasPrefix(stderr, "test: warning: lock the attachment: ") {
 				t.Errorf("%s with %s: stderr %q", verb, path, stderr)
 			}
 		}

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/plumb-cni/plumb/pkg/file"
 	"github.com/plumb-cni/plumb/pkg/lock"
 	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/trace"
@@ -17,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Request is one call of a plugin, checked as far as the specification goes.
+// A Request is one call of a plugin. skel has checked all that the specification requires.
 type Request struct {
 	Command     string
 	ContainerID string
@@ -28,15 +27,14 @@ type Request struct {
 	Conf        types.Conf
 	Version     types.Version
 
-	// Undo holds the inverse of all that this ADD did. skel runs it when the ADD
-	// fails, in whatever way.
+	// Undo has the inverse of each change that this ADD made. If ADD fails, skel runs them.
 	Undo undo.Stack
-	// Node is the namespace the plugin runs in; nil in IPAM plugins. skel closes it.
+	// Node is the namespace that the plugin runs in; nil in IPAM plugins. skel closes it.
 	Node *ns.Handle
-	// Pod is the container's namespace: never nil in ADD and CHECK of an interface
-	// or chained plugin, nil in DEL when it is gone. skel closes it.
+	// Pod is the container's namespace. It is never nil in ADD and CHECK, except in IPAM
+	// plugins; it is nil in DEL if the namespace is gone. skel closes it.
 	Pod *ns.Handle
-	// Trace is the tracer that every step passes through.
+	// Trace logs each step.
 	Trace *trace.Tracer
 
 	plugin  Plugin
@@ -44,12 +42,13 @@ type Request struct {
 	lock    *lock.Key
 	logFile logFile
 	prev    *types.Result
-	valid   types.ValidAttachments // of GC
-	awaited []func() error
+	valid   types.ValidAttachments // in GC
+	// beforeResult are the functions that BeforeResult registered.
+	beforeResult []func() error
 }
 
 func newRequest(p Plugin, env Env) *Request {
-	env.Stderr = &lines{to: env.Stderr}
+	env.Stderr = &lockedWriter{to: env.Stderr}
 	r := &Request{plugin: p, env: env, logFile: noLog}
 	r.Command = r.getenv("CNI_COMMAND")
 	r.ContainerID = r.getenv("CNI_CONTAINERID")
@@ -61,7 +60,8 @@ func newRequest(p Plugin, env Env) *Request {
 	return r
 }
 
-// getenv finds the first setting of key, as os.Getenv does.
+// getenv returns the value of a variable, or "" if it is not set. If it is set twice, the
+// first setting counts, as with os.Getenv.
 func (r *Request) getenv(key string) string {
 	for _, setting := range r.env.Environ {
 		if k, v, ok := strings.Cut(setting, "="); ok && k == key {
@@ -71,24 +71,25 @@ func (r *Request) getenv(key string) string {
 	return ""
 }
 
-// Environ is the environment of this call, for delegates.
+// Environ returns the environment of this call, for delegates.
 func (r *Request) Environ() []string { return r.env.Environ }
 
-// Plugin is the name of the plugin that serves the call.
+// Plugin returns the name of the plugin that is called.
 func (r *Request) Plugin() string { return r.plugin.Name }
 
-// Stderr is where the messages of a delegate go. It is safe for concurrent use.
+// Stderr returns the writer for the messages of a delegate. It is safe for concurrent use.
 func (r *Request) Stderr() io.Writer { return r.env.Stderr }
 
-// Await has the result of this ADD printed only after f, which has to succeed.
-func (r *Request) Await(f func() error) { r.awaited = append(r.awaited, f) }
+// BeforeResult registers wait, which skel calls after the handler of ADD and before it prints
+// the result. If wait returns an error, ADD fails with it.
+func (r *Request) BeforeResult(wait func() error) { r.beforeResult = append(r.beforeResult, wait) }
 
-// Attachment is the identity under which this call owns things on the node.
+// Attachment returns the attachment of this call, which owns what the call makes on the node.
 func (r *Request) Attachment() types.Attachment {
 	return types.Attachment{Network: r.Conf.Name, ContainerID: r.ContainerID, IfName: r.IfName}
 }
 
-// Valid is the set of attachments of this network that GC is to keep.
+// Valid returns the attachments of this network that GC must keep.
 func (r *Request) Valid() types.Set {
 	set := types.Set{}
 	for _, v := range r.valid {
@@ -97,8 +98,8 @@ func (r *Request) Valid() types.Set {
 	return set
 }
 
-// Args is CNI_ARGS. DEL must finish whatever was passed to it, so there a malformed
-// text counts as none.
+// Args returns CNI_ARGS. It returns an error if the text is malformed, except in DEL, which
+// must finish: there it returns no arguments then.
 func (r *Request) Args() (types.Args, error) {
 	args, err := types.ParseArgs(r.getenv("CNI_ARGS"))
 	if err != nil && r.Command == "DEL" {
@@ -107,9 +108,9 @@ func (r *Request) Args() (types.Args, error) {
 	return args, err
 }
 
-// Prev is the result of the plugin before this one in the chain, in the newest
-// form; nil when there is none. It is decoded once. Errors have CodeDecode. DEL must
-// finish whatever was passed to it, so there one that cannot be read counts as none.
+// Prev returns prevResult, the result of the plugin before this one in the chain, in the form
+// of the newest version, or nil if there is none. Errors have types.CodeDecode. DEL must
+// finish, so it gets nil and a warning if prevResult cannot be decoded.
 func (r *Request) Prev() (*types.Result, error) {
 	raw := string(r.Conf.PrevResult)
 	if r.prev != nil || raw == "" || raw == "null" {
@@ -128,8 +129,8 @@ func (r *Request) Prev() (*types.Result, error) {
 	return prev, nil
 }
 
-// MustPrev is Prev for calls that make no sense without one: CHECK, and ADD of a
-// chained plugin.
+// MustPrev is Prev for calls that need a prevResult: CHECK, and ADD of a chained plugin. It
+// returns an error if there is none.
 func (r *Request) MustPrev() (*types.Result, error) {
 	why := "must be called as chained plugin, after the one that made the interface"
 	if r.Command == "CHECK" {
@@ -142,10 +143,9 @@ func (r *Request) MustPrev() (*types.Result, error) {
 	return prev, err
 }
 
-// Decode reads the plugin's own keys into conf, a pointer to a struct with json
-// tags. On ADD it names unknown keys that are nearly known ones on stderr; with
-// "strict": true in the configuration any unknown key is an error, but in DEL, which
-// must finish.
+// Decode reads the plugin's own keys into conf, a pointer to a struct with json tags. In ADD
+// it warns of each unknown key that is similar to a known one. If the configuration has
+// "strict": true, any unknown key is an error, except in DEL, which must finish.
 func (r *Request) Decode(conf any) error {
 	if err := types.Decode(r.Stdin, conf); err != nil {
 		return err
@@ -156,7 +156,7 @@ func (r *Request) Decode(conf any) error {
 	var refused []error
 	for _, key := range types.Unknown(r.Stdin, conf, sharedKeys...) {
 		switch {
-		case !r.judges(key):
+		case !r.ownsKey(key):
 		case r.Conf.Strict:
 			refused = append(refused, errors.New(key.String()))
 		case key.Likely() != "":
@@ -169,10 +169,11 @@ func (r *Request) Decode(conf any) error {
 	return nil
 }
 
-// judges: is an unknown key this plugin's business? An IPAM plugin reads within the
-// configuration of an interface plugin, and either passes over what is the other's.
-// What runtimes pass (args, runtimeConfig, prevResult) is for all plugins.
-func (r *Request) judges(key types.UnknownKey) bool {
+// ownsKey reports whether this plugin is responsible for an unknown key. An IPAM plugin gets
+// the configuration of the interface plugin and is responsible for "ipam" only; the interface
+// plugin is responsible for all other keys. No plugin is responsible for the keys within args,
+// runtimeConfig and prevResult, which runtimes set for all plugins of a chain.
+func (r *Request) ownsKey(key types.UnknownKey) bool {
 	if !key.Nested {
 		return !r.plugin.IPAM
 	}
@@ -186,32 +187,31 @@ func (r *Request) judges(key types.UnknownKey) bool {
 	return !r.plugin.IPAM
 }
 
-// sharedKeys are the top-level keys that belong to the specification, to libcni or
-// to skel.
+// sharedKeys are the top-level keys that the specification, libcni or skel defines.
 var sharedKeys = []string{
 	"cniVersion", "cniVersions", "name", "type", "capabilities", "ipam", "dns", "args", "runtimeConfig",
 	"prevResult", "strict", "disableCheck", "disableGC", "cni.dev/valid-attachments", "cni.dev/attachments",
 }
 
-// Warn tells a person of something that is no error: a line on stderr.
+// Warn writes a warning to stderr, as one line.
 func (r *Request) Warn(format string, args ...any) {
 	fmt.Fprintf(r.env.Stderr, "%s: warning: %s\n", r.plugin.Name, fmt.Sprintf(format, args...))
 }
 
-// lines keeps what is written at the same time apart: warnings, the steps of the
-// trace, what a delegate says while it runs beside.
-type lines struct {
+// A lockedWriter does one Write at a time. Warnings, steps of the trace and messages of a
+// delegate can be written at the same time.
+type lockedWriter struct {
 	mu sync.Mutex
 	to io.Writer
 }
 
-func (l *lines) Write(b []byte) (int, error) {
+func (l *lockedWriter) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.to.Write(b)
 }
 
-// openLog sets the tracer up as CNI_LOG_LEVEL and CNI_LOG_FILE ask.
+// openLog sets up the tracer as CNI_LOG_LEVEL and CNI_LOG_FILE say.
 func (r *Request) openLog() {
 	switch level := r.getenv("CNI_LOG_LEVEL"); strings.ToLower(level) {
 	case "":
@@ -232,16 +232,24 @@ func (r *Request) openLog() {
 	r.Trace.JSON, r.logFile = f, f
 }
 
-// A logFile is written to without waiting: what a pipe has no room for is lost.
+// A logFile is the descriptor of CNI_LOG_FILE. Write never waits: what does not fit into a
+// pipe is lost.
 type logFile int
 
 const noLog logFile = -1
 
-// openLogFile opens a file, a terminal or the like, or a named pipe that somebody reads.
+// openLogFile opens a regular file, a character device, or a named pipe that a process reads.
 func openLogFile(path string) (logFile, error) {
-	fd, err := file.Open(file.Here, path, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT|unix.O_NONBLOCK, 0o600)
+	const flags = unix.O_WRONLY | unix.O_APPEND | unix.O_CREAT | unix.O_NONBLOCK | unix.O_CLOEXEC
+	fd, err := unix.Open(path, flags, 0o600)
+	for errors.Is(err, unix.EINTR) {
+		fd, err = unix.Open(path, flags, 0o600)
+	}
+	if err != nil {
+		err = &fs.PathError{Op: "open", Path: path, Err: err}
+	}
 	if errors.Is(err, unix.ENXIO) {
-		return noLog, fmt.Errorf("%w: a socket, or a named pipe that nobody reads", err)
+		return noLog, fmt.Errorf("%w: a socket, or a named pipe that no process reads", err)
 	}
 	if err != nil {
 		return noLog, err
@@ -249,7 +257,7 @@ func openLogFile(path string) (logFile, error) {
 	var st unix.Stat_t
 	err = unix.Fstat(fd, &st)
 	if kind := st.Mode & unix.S_IFMT; err == nil && kind != unix.S_IFREG && kind != unix.S_IFCHR && kind != unix.S_IFIFO {
-		err = fmt.Errorf("%s is no file to write a log to", path)
+		err = fmt.Errorf("%s is neither a regular file nor a character device nor a named pipe", path)
 	}
 	if err != nil {
 		_ = unix.Close(fd)
@@ -267,17 +275,13 @@ func (f logFile) close() error {
 	return unix.Close(int(f))
 }
 
-// openNamespaces opens node and pod and refuses a pod that is the node: every step
-// in it would be taken on the host. It comes before anything is done. An IPAM plugin
-// does nothing in either.
+// openNamespaces opens node and pod. It returns an error if the pod is the node, because the
+// plugin would change the host instead of the container. IPAM plugins need neither.
 func (r *Request) openNamespaces(v verb) error {
 	if r.plugin.IPAM {
 		return nil
 	}
 	node, err := r.openNode()
-	if errors.Is(err, fs.ErrNotExist) && r.env.Node == "" {
-		err = fmt.Errorf("%w: is /proc mounted?", err)
-	}
 	switch {
 	case err != nil && r.Command == "STATUS":
 		return types.Errorf(types.CodeNotAvailable, "open own namespace: %w", err)
@@ -291,7 +295,7 @@ func (r *Request) openNamespaces(v verb) error {
 	pod, err := ns.Open(r.NetNS, r.Trace)
 	switch {
 	case err == nil && pod.Same(node) && !r.overridden():
-		return r.refuseOwn(v, pod.Close())
+		return r.podIsNode(v, pod.Close())
 	case err == nil:
 		r.Pod = pod
 		return nil
@@ -301,20 +305,21 @@ func (r *Request) openNamespaces(v verb) error {
 	return types.Errorf(types.CodeNamespace, "container namespace: %w", err)
 }
 
-// refuseOwn answers a CNI_NETNS that is the node's. In DEL it is a container that is
-// gone: /proc/<pid>/ns/net of a pid that the host has used again, say. Nothing may be
-// deleted there, but what the node keeps for the container must be.
-func (r *Request) refuseOwn(v verb, closed error) error {
+// podIsNode is called if CNI_NETNS is the namespace of the node. In DEL the container is gone
+// then: the path can be /proc/<pid>/ns/net, and a process of the host has the pid now. DEL
+// deletes nothing in that namespace as a pod, but deletes what the node has for the container.
+// In ADD and CHECK it is an error.
+func (r *Request) podIsNode(v verb, closeErr error) error {
 	if v.netns == netnsOptional {
-		r.Warn("CNI_NETNS %s is the namespace that the plugin itself runs in; taken for gone", r.NetNS)
-		return closed
+		r.Warn("CNI_NETNS %s is the namespace that the plugin itself runs in; DEL goes on as if the container's namespace were gone", r.NetNS)
+		return closeErr
 	}
 	return types.Errorf(types.CodeNamespace,
 		"CNI_NETNS %s is the namespace that the plugin itself runs in; set CNI_NETNS_OVERRIDE=1 if that is meant", r.NetNS)
 }
 
-// gone: no namespace there any more, be it nothing or the plain file that an
-// unmounted namespace leaves.
+// gone reports whether err says that the path has no namespace any more: there is no file, or
+// the regular file that remains when a namespace is unmounted.
 func gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, ns.ErrNotNamespace)
 }
@@ -331,7 +336,7 @@ func (r *Request) overridden() bool {
 	return v == "1" || strings.EqualFold(v, "true")
 }
 
-// close ends with the lock: whoever waits for it finds nothing of this call's at work.
+// close releases the lock last, when this call does nothing any more.
 func (r *Request) close() error {
 	return errors.Join(r.Pod.Close(), r.Node.Close(), r.logFile.close(), r.lock.Close())
 }

@@ -1,9 +1,7 @@
-// Package skel is the protocol side of every plugin (SPEC 1.1.0, sections 2 and 5):
-// it reads environment and stdin, applies the version and naming rules, opens the
-// namespaces, calls the handler, prints the result or the error, and either commits
-// what the handler did or undoes it. Handlers only return.
-//
-// Where an executable begins, before the Go runtime does, is here too: start_*.s.
+// Package skel does for each plugin what the CNI protocol asks for (SPEC 1.1.0, sections 2
+// and 5). It reads the environment and stdin, checks versions and names, opens the namespaces,
+// calls the handler, and prints the result or the error. If ADD fails, skel undoes what the
+// handler did. Handlers only return: no other package prints or exits.
 package skel
 
 import (
@@ -24,61 +22,44 @@ import (
 // version is set by the linker: -X github.com/plumb-cni/plumb/pkg/skel.version=…
 var version = "v2.0.0-dev"
 
-// A Plugin is a name and a handler a verb. A nil handler means that there is
-// nothing to do: the verb succeeds.
+// A Plugin is a name and one handler per verb. A verb without a handler does nothing and
+// succeeds, except ADD, which fails.
 type Plugin struct {
 	Name  string
 	Since types.Version // the oldest version served; zero: 0.1.0
-	IPAM  bool          // an IPAM plugin: it needs no container namespace
-	// Chained says that the plugin works on what another one of the chain has made.
+	IPAM  bool          // an IPAM plugin, which needs no container namespace
+	// Chained says that the plugin needs the result of an earlier plugin of the chain.
 	Chained bool
 	Add     func(*Request) (*types.Result, error)
 	Del     func(*Request) error
 	Check   func(*Request) error
-	// Status fails with types.CodeNotAvailable or types.CodeLimited.
+	// Status returns an error with types.CodeNotAvailable or types.CodeLimited if ADD cannot
+	// succeed, or not fully.
 	Status func(*Request) error
 	GC     func(*Request) error
 }
 
-// Env is the world of one run. Tests put their own in its place.
+// Env is what one call gets from outside: its environment, its streams, and what tests
+// replace.
 type Env struct {
 	Environ []string // KEY=VALUE
 	Stdin   io.Reader
 	Stdout  io.Writer
 	Stderr  io.Writer
-	Node    string // netns path that stands for the node; empty: the process's own
-	Lock    string // file of the locks of attachments; empty: lockFile
-	// LockWait is how long a lock is waited for; zero: lockWait.
+	Node    string // path of the namespace that is used as the node; empty: the process's own
+	Lock    string // path of the file of locks; empty: lockFile
+	// LockWait is how long a call waits for a lock; zero: lockWait.
 	LockWait time.Duration
 	Before   func(step string) error // see trace.Tracer; tests only
 	After    func(step string) error
 }
 
-// Main serves the process's environment and exits. The garbage collector stays as it
-// is: a run seldom comes to the 4 MiB at which it first collects, and to turn it off
-// stops the world.
+// Main serves one call with the environment and the streams of the process, and exits.
 func Main(p Plugin) {
-	roomy(p.Name == "")
-	os.Exit(Run(p, Env{Environ: os.Environ(), Stdin: descriptor(0), Stdout: stdout(), Stderr: descriptor(2)}))
+	os.Exit(Run(p, Env{Environ: os.Environ(), Stdin: os.Stdin, Stdout: stdout(), Stderr: outputStream(2, "stderr")}))
 }
 
-// roomy has a frame so large that the goroutine's stack, which begins with some KiB, grows
-// at once to what a run needs. It would be copied at each doubling otherwise, each time
-// deep within encoding/json. The frame is not touched unless used.
-//
-//go:noinline
-func roomy(used bool) (sum byte) {
-	if used {
-		var frame [24 << 10]byte
-		for i := range frame {
-			frame[i] = byte(i) ^ frame[len(frame)-1-i]
-			sum += frame[i]
-		}
-	}
-	return sum
-}
-
-// Run serves one call and gives the exit status.
+// Run serves one call and returns the exit status.
 func Run(p Plugin, env Env) int {
 	r := newRequest(p, env)
 	if r.Command == "" {
@@ -91,8 +72,8 @@ func Run(p Plugin, env Env) int {
 	return 0
 }
 
-// banner answers a call without CNI_COMMAND: a person, or a runtime that wants our
-// version, which must be the first on the line and in the text.
+// banner prints the name and version of the plugin: CNI_COMMAND is not set. Runtimes read
+// the version from the first line, where it must come first.
 func (r *Request) banner() int {
 	fmt.Fprintf(r.env.Stderr, "CNI %s plugin %s\nCNI protocol versions supported: %s\n",
 		r.plugin.Name, version, strings.Join(types.VersionsSince(r.plugin.since()), ", "))
@@ -101,8 +82,8 @@ func (r *Request) banner() int {
 
 func (p Plugin) since() types.Version { return max(p.Since, types.V010) }
 
-// printError puts the error on stdout in the form of the specification. A stdout
-// that cannot be written leaves stderr.
+// printError prints err to stdout as an error result of the specification, or to stderr if
+// stdout cannot be written.
 func (r *Request) printError(err error) {
 	coded := types.AsError(err)
 	v := types.Newest.String()
@@ -111,9 +92,9 @@ func (r *Request) printError(err error) {
 	}
 	var body bytes.Buffer
 	enc := json.NewEncoder(&body)
-	enc.SetEscapeHTML(false) // people read it: "<" is "<"
+	enc.SetEscapeHTML(false) // people read the text
 	enc.SetIndent("", "    ")
-	_ = enc.Encode(struct { // cannot fail: texts and a number
+	_ = enc.Encode(struct { // strings and a number can always be encoded
 		CNIVersion string `json:"cniVersion"`
 		Code       uint   `json:"code"`
 		Msg        string `json:"msg"`
@@ -124,7 +105,7 @@ func (r *Request) printError(err error) {
 	}
 }
 
-// readStdin reads the configuration and applies what the specification says of it.
+// readStdin reads the configuration and checks what the specification says about it.
 func (r *Request) readStdin() error {
 	var in bytes.Buffer
 	if _, err := in.ReadFrom(r.env.Stdin); err != nil {
@@ -146,15 +127,15 @@ func (r *Request) readStdin() error {
 	if !validID(r.Conf.Name) {
 		return &types.Error{Code: types.CodeConfig, Msg: "invalid characters in network name", Details: r.Conf.Name}
 	}
-	return r.agreeOnVersion()
+	return r.checkVersion()
 }
 
-// agreeOnVersion applies the plugin's own range and the verb's. DEL must finish, so it
-// takes a version that it does not know for the newest.
-func (r *Request) agreeOnVersion() error {
+// checkVersion returns an error if the plugin or the verb does not support the cniVersion of
+// the configuration. DEL must finish, so it reads an unknown version as the newest.
+func (r *Request) checkVersion() error {
 	v, err := types.ParseVersion(r.Conf.CNIVersion)
 	if err != nil && r.Command == "DEL" {
-		r.Warn("cniVersion %q is not known; DEL takes it for %s", r.Conf.CNIVersion, types.Newest)
+		r.Warn("cniVersion %q is not known; DEL uses %s", r.Conf.CNIVersion, types.Newest)
 		v, err = types.Newest, nil
 	}
 	if err != nil || v < r.plugin.since() && r.Command != "DEL" {
@@ -175,7 +156,7 @@ func (r *Request) agreeOnVersion() error {
 	return nil
 }
 
-// serve is the story of one call. Whatever stops an ADD, the one deferred line
+// serve does all steps of one call. If an ADD fails or panics, the deferred call of finish
 // undoes what it did.
 func (r *Request) serve() (err error) {
 	verb, known := verbs[r.Command]
@@ -206,8 +187,8 @@ func (r *Request) serve() (err error) {
 	return nil
 }
 
-// finish undoes an unfinished ADD and closes what the request opened. Its error is
-// the cause; what went wrong while undoing goes to the details.
+// finish undoes an ADD that has failed and closes what the request opened. It returns the
+// error of the handler or of a panic. Errors of the undo are added to its details.
 func (r *Request) finish(panicked any, err error) error {
 	if panicked != nil {
 		stack := debug.Stack()
@@ -245,8 +226,7 @@ func (r *Request) write(b []byte) error {
 	return nil
 }
 
-// add calls the handler and prints its result; a result that cannot be printed is
-// an ADD that failed.
+// add calls the handler and prints its result. If the result cannot be printed, ADD fails.
 func add(r *Request) error {
 	if r.plugin.Add == nil {
 		return types.Errorf(types.CodeInternal, "plugin %s has no ADD", r.plugin.Name)
@@ -255,11 +235,11 @@ func add(r *Request) error {
 	if err != nil {
 		return err
 	}
-	form := (*types.Result).Marshal
+	marshal := (*types.Result).Marshal
 	if r.plugin.IPAM {
-		form = (*types.Result).MarshalLease
+		marshal = (*types.Result).MarshalLease
 	}
-	b, err := form(result, r.Version)
+	b, err := marshal(result, r.Version)
 	if err != nil {
 		code := uint(types.CodeInternal)
 		if errors.Is(err, types.ErrNoAddress) {
@@ -267,16 +247,17 @@ func add(r *Request) error {
 		}
 		return types.Coded(code, err)
 	}
-	for _, f := range r.awaited {
-		if err := f(); err != nil {
+	for _, wait := range r.beforeResult {
+		if err := wait(); err != nil {
 			return err
 		}
 	}
 	return r.write(b)
 }
 
-// gc calls the handler only with a list of what lives on: without one (cnitool gc),
-// everything would have to be taken for garbage. One plugin of a chain says so.
+// gc calls the handler only if the configuration lists the valid attachments. Without the
+// list (cnitool gc) all attachments would be deleted. A plugin that is not chained prints a
+// warning then, so that there is one warning per chain.
 func gc(r *Request) error {
 	var conf types.GCConf
 	if err := types.Decode(r.Stdin, &conf); err != nil {
@@ -291,11 +272,11 @@ func gc(r *Request) error {
 		}
 		return nil
 	}
-	return quiet(func(p Plugin) func(*Request) error { return p.GC })(r)
+	return withoutResult(func(p Plugin) func(*Request) error { return p.GC })(r)
 }
 
-// quiet calls a handler that has no result.
-func quiet(handler func(Plugin) func(*Request) error) func(*Request) error {
+// withoutResult returns the function for a verb whose handler returns an error only.
+func withoutResult(handler func(Plugin) func(*Request) error) func(*Request) error {
 	return func(r *Request) error {
 		if h := handler(r.plugin); h != nil {
 			return h(r)

@@ -20,11 +20,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestMain lets the test binary stand for a plugin (see TestReaderThatWentAway).
+// TestMain runs the test binary as a plugin for the tests that start a process.
 func TestMain(m *testing.M) {
 	if file := os.Getenv("SKEL_TEST_PLUGIN"); file != "" {
 		skel.Main(skel.Plugin{Name: "test", IPAM: os.Getenv("SKEL_TEST_NODE") == "", Add: func(r *skel.Request) (*types.Result, error) {
-			_, err := io.ReadAll(os.NewFile(3, "gate")) // until the reader is gone
+			_, err := io.ReadAll(os.NewFile(3, "gate")) // waits until the test closes its end
 			r.Undo.Push("write", func() error { return os.WriteFile(file, []byte("undone"), 0o600) })
 			return &types.Result{}, err
 		}})
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// newNS makes a network namespace that lives as long as the test, and gives its path.
+// newNS makes a network namespace that exists until the test ends, and returns its path.
 func newNS(t *testing.T) string {
 	t.Helper()
 	var file *os.File
@@ -46,7 +46,8 @@ func newNS(t *testing.T) string {
 		if err == nil {
 			file, err = os.Open("/proc/thread-self/ns/net")
 		}
-		// Home, rather than ended: it may be the main thread, which would stay there.
+		// The thread returns to its namespace instead of ending: the main thread cannot end, and
+		// would keep the new namespace.
 		if errors.Join(err, unix.Setns(int(home.Fd()), unix.CLONE_NEWNET), home.Close()) == nil {
 			runtime.UnlockOSThread()
 		}
@@ -59,13 +60,12 @@ func newNS(t *testing.T) string {
 	return fmt.Sprintf("/proc/self/fd/%d", file.Fd())
 }
 
-// A call is one run of a plugin; the fields that are empty have what every test
-// needs.
+// A call is one call of a plugin. An empty field means the default that run sets.
 type call struct {
-	env   []string // on top of a complete ADD
+	env   []string // in addition to the variables of an ADD; the first setting counts
 	conf  string
-	stdin io.Reader // in place of conf
-	out   io.Writer // in place of the buffer
+	stdin io.Reader // instead of conf
+	out   io.Writer // stdout; nil: a buffer
 }
 
 type outcome struct {
@@ -115,7 +115,8 @@ func run(t *testing.T, p skel.Plugin, c call) outcome {
 	return o
 }
 
-// plugin counts its calls; it is an IPAM plugin, so that it needs no namespace.
+// plugin returns a plugin that adds each verb to calls. It is an IPAM plugin, so that it
+// needs no namespace.
 func plugin(calls *[]string) skel.Plugin {
 	note := func(verb string) func(*skel.Request) error {
 		return func(r *skel.Request) error {
@@ -133,8 +134,8 @@ func plugin(calls *[]string) skel.Plugin {
 	}
 }
 
-// adds is a plugin with an ADD only.
-func adds(add func(r *skel.Request) (*types.Result, error)) skel.Plugin {
+// pluginWithAdd returns an IPAM plugin that has only ADD.
+func pluginWithAdd(add func(r *skel.Request) (*types.Result, error)) skel.Plugin {
 	return skel.Plugin{Name: "test", IPAM: true, Add: add}
 }
 
@@ -210,7 +211,7 @@ func TestBanner(t *testing.T) {
 	}
 }
 
-// unreadable fails the test when it is read.
+// An unreadable fails the test if it is read.
 type unreadable struct{ t *testing.T }
 
 func (u unreadable) Read([]byte) (int, error) {
@@ -323,9 +324,9 @@ func TestConfiguration(t *testing.T) {
 	}
 }
 
-// TestDELOfAnyVersion: DEL must finish, be the version one that this plugin does not know,
-// or not any more.
-func TestDELOfAnyVersion(t *testing.T) {
+// TestDELAcceptsEachVersion: DEL must finish, also with a version that the plugin does not
+// know, or no longer supports.
+func TestDELAcceptsEachVersion(t *testing.T) {
 	for version, warns := range map[string]bool{"1.1.0": false, "0.2.0": false, "": false, "1.2.0": true, "x": true} {
 		var calls []string
 		p := plugin(&calls)
@@ -335,7 +336,7 @@ func TestDELOfAnyVersion(t *testing.T) {
 		if o.code != 0 || !slices.Equal(calls, []string{"DEL"}) || (o.stderr != "") != warns {
 			t.Errorf("%q: %+v, calls %v", version, o, calls)
 		}
-		if warns && o.stderr != fmt.Sprintf("test: warning: cniVersion %q is not known; DEL takes it for 1.1.0\n", version) {
+		if warns && o.stderr != fmt.Sprintf("test: warning: cniVersion %q is not known; DEL uses 1.1.0\n", version) {
 			t.Errorf("%q: stderr %q", version, o.stderr)
 		}
 	}
@@ -365,14 +366,14 @@ func TestFormOfAnError(t *testing.T) {
 		{&types.Error{Code: 100, Msg: "m", Details: "d"}, `{"name":"net"}`,
 			"{\n    \"cniVersion\": \"0.1.0\",\n    \"code\": 100,\n    \"msg\": \"m\",\n    \"details\": \"d\"\n}\n"},
 	} {
-		o := run(t, adds(func(*skel.Request) (*types.Result, error) { return nil, tc.err }), call{conf: tc.conf})
+		o := run(t, pluginWithAdd(func(*skel.Request) (*types.Result, error) { return nil, tc.err }), call{conf: tc.conf})
 		if o.code != 1 || o.stdout != tc.want {
 			t.Errorf("%d, %s, want %s", o.code, o.stdout, tc.want)
 		}
 	}
 }
 
-func TestWhateverStopsAnAddIsUndone(t *testing.T) {
+func TestFailedAddIsUndone(t *testing.T) {
 	lease := &types.Result{}
 	for _, tc := range []struct {
 		why  string
@@ -388,11 +389,11 @@ func TestWhateverStopsAnAddIsUndone(t *testing.T) {
 			"panic: runtime error: invalid memory address or nil pointer dereference"},
 		{"no result", func() (*types.Result, error) { return nil, nil }, plain, nil, 999,
 			"panic: runtime error: invalid memory address or nil pointer dereference"},
-		{"no form in that version", func() (*types.Result, error) { return lease, nil }, `{"name":"net"}`, nil, 7, types.ErrNoAddress.Error()},
+		{"a result that the version cannot express", func() (*types.Result, error) { return lease, nil }, `{"name":"net"}`, nil, 7, types.ErrNoAddress.Error()},
 		{"stdout cannot be written", func() (*types.Result, error) { return lease, nil }, plain, broken{}, 0, ""},
 	} {
 		var undone []string
-		o := run(t, adds(func(r *skel.Request) (*types.Result, error) {
+		o := run(t, pluginWithAdd(func(r *skel.Request) (*types.Result, error) {
 			r.Undo.Push("a", func() error { undone = append(undone, "a"); return nil })
 			r.Undo.Push("b", func() error { undone = append(undone, "b"); return nil })
 			return tc.add()
@@ -414,7 +415,7 @@ func TestWhateverStopsAnAddIsUndone(t *testing.T) {
 
 func TestPanicInAnotherNamespace(t *testing.T) {
 	undone := false
-	p := adds(func(r *skel.Request) (*types.Result, error) {
+	p := pluginWithAdd(func(r *skel.Request) (*types.Result, error) {
 		r.Undo.Push("a", func() error { undone = true; return nil })
 		return nil, r.Pod.Do(func() error { panic("boom") })
 	})
@@ -425,8 +426,8 @@ func TestPanicInAnotherNamespace(t *testing.T) {
 	}
 }
 
-func TestFailureToUndoIsTold(t *testing.T) {
-	o := run(t, adds(func(r *skel.Request) (*types.Result, error) {
+func TestErrorsOfUndoAreInDetails(t *testing.T) {
+	o := run(t, pluginWithAdd(func(r *skel.Request) (*types.Result, error) {
 		r.Undo.Push("delete a", func() error { return errors.New("busy") })
 		return nil, &types.Error{Code: 11, Msg: "m", Details: "d"}
 	}), call{})
@@ -435,8 +436,8 @@ func TestFailureToUndoIsTold(t *testing.T) {
 	}
 }
 
-func TestWhatSucceededStays(t *testing.T) {
-	o := run(t, adds(func(r *skel.Request) (*types.Result, error) {
+func TestAddThatSucceedsIsNotUndone(t *testing.T) {
+	o := run(t, pluginWithAdd(func(r *skel.Request) (*types.Result, error) {
 		r.Undo.Push("a", func() error { t.Error("undone"); return nil })
 		return &types.Result{Routes: []types.Route{{MTU: 1}}}, nil
 	}), call{conf: `{"cniVersion":"1.0.0","name":"net"}`})
@@ -445,9 +446,9 @@ func TestWhatSucceededStays(t *testing.T) {
 	}
 }
 
-// TestReaderThatWentAway: a runtime that died must not end an ADD by SIGPIPE before
-// it is undone.
-func TestReaderThatWentAway(t *testing.T) {
+// TestAddIsUndoneIfTheRuntimeHasExited: SIGPIPE must not end the plugin before its ADD is
+// undone.
+func TestAddIsUndoneIfTheRuntimeHasExited(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "undone")
 	gateOut, gateIn, err := os.Pipe()
 	if err != nil {
@@ -526,9 +527,9 @@ func TestNamespaces(t *testing.T) {
 		{why: "another kind", netns: "/proc/self/ns/uts", add: want{code: 8}, del: want{}},
 		{why: "a loop", netns: "", add: want{code: 8}, del: want{code: 8}},
 		{why: "its own", netns: self, add: want{code: 8}, del: want{}},
-		{why: "its own, not meant", netns: self, env: "CNI_NETNS_OVERRIDE=0", add: want{code: 8}, del: want{}},
-		{why: "its own, meant", netns: self, env: "CNI_NETNS_OVERRIDE=1", add: want{pod: true}, del: want{pod: true}},
-		{why: "its own, truly meant", netns: self, env: "CNI_NETNS_OVERRIDE=True", add: want{pod: true}, del: want{pod: true}},
+		{why: "its own, override is 0", netns: self, env: "CNI_NETNS_OVERRIDE=0", add: want{code: 8}, del: want{}},
+		{why: "its own, override is 1", netns: self, env: "CNI_NETNS_OVERRIDE=1", add: want{pod: true}, del: want{pod: true}},
+		{why: "its own, override is True", netns: self, env: "CNI_NETNS_OVERRIDE=True", add: want{pod: true}, del: want{pod: true}},
 		{why: "IPAM, missing", netns: gone, ipam: true, add: want{}, del: want{}},
 		{why: "IPAM, a plain file", netns: file, ipam: true, add: want{}, del: want{}},
 		{why: "IPAM, a pod", netns: pod, ipam: true, add: want{}, del: want{}},
@@ -551,13 +552,13 @@ func TestNamespaces(t *testing.T) {
 			case want.code == 0 && (o.code != 0 || (r.Pod != nil) != want.pod || (r.Node != nil) == tc.ipam || r.Node != nil && !r.Node.Self()):
 				t.Errorf("%s, %s: %s; pod %v, node %v", verb, tc.why, o.stdout, r.Pod, r.Node)
 			}
-			warned := strings.Contains(o.stderr, "taken for gone")
+			warned := strings.Contains(o.stderr, "as if the container's namespace were gone")
 			if own := strings.Contains(tc.why, "its own") && want.code == 0 && !want.pod; warned != own {
 				t.Errorf("%s, %s: stderr %q", verb, tc.why, o.stderr)
 			}
 		}
 	}
-	for _, verb := range []string{"GC", "STATUS"} { // about the node, whatever CNI_NETNS says
+	for _, verb := range []string{"GC", "STATUS"} { // they do not use CNI_NETNS
 		var r skel.Request
 		o := run(t, chained(&r), call{env: []string{"CNI_COMMAND=" + verb, "CNI_NETNS=" + self}, conf: `{"cniVersion":"1.1.0","name":"net","cni.dev/valid-attachments":[]}`})
 		if o.code != 0 || r.Command != verb || r.Pod != nil {
@@ -646,13 +647,13 @@ func code(err error) uint {
 }
 
 func TestMustPrevSaysWhatToDo(t *testing.T) {
-	o := run(t, adds(func(r *skel.Request) (*types.Result, error) { return r.MustPrev() }), call{})
+	o := run(t, pluginWithAdd(func(r *skel.Request) (*types.Result, error) { return r.MustPrev() }), call{})
 	if o.err == nil || !strings.Contains(o.err.Msg, "must be called as chained plugin") {
 		t.Errorf("%s", o.stdout)
 	}
 }
 
-func TestGCKeepsWhatIsValid(t *testing.T) {
+func TestGCGetsTheValidAttachments(t *testing.T) {
 	for _, tc := range []struct {
 		keys  string
 		calls bool
@@ -685,8 +686,8 @@ func TestGCKeepsWhatIsValid(t *testing.T) {
 	}
 }
 
-// TestListOfGC: only GC reads it, so that only GC fails by it.
-func TestListOfGC(t *testing.T) {
+// TestMalformedValidAttachments: only GC reads the list, so only GC fails.
+func TestMalformedValidAttachments(t *testing.T) {
 	for list, code := range map[string]uint{`7`: 6, `[{"containerID":1}]`: 6, `[{"containerID":"c"}]`: 7, `[null]`: 7} {
 		for _, key := range []string{"cni.dev/valid-attachments", "cni.dev/attachments"} {
 			for _, verb := range []string{"ADD", "CHECK", "DEL", "STATUS", "GC"} {
@@ -704,7 +705,7 @@ func TestListOfGC(t *testing.T) {
 	}
 }
 
-// TestOnePluginOfAChainWarns of a GC without a list.
+// TestOnePluginOfAChainWarns: chained plugins do not warn of GC without a list.
 func TestOnePluginOfAChainWarns(t *testing.T) {
 	for chained, want := range map[bool]string{false: "test: warning: GC without cni.dev/valid-attachments: nothing is collected\n", true: ""} {
 		var calls []string
@@ -745,7 +746,7 @@ func TestArgs(t *testing.T) {
 
 func TestAttachmentAndEnvironment(t *testing.T) {
 	env := []string{"CNI_IFNAME=eth2", "CNI_IFNAME=eth1", "OTHER=x=y"}
-	o := run(t, adds(func(r *skel.Request) (*types.Result, error) {
+	o := run(t, pluginWithAdd(func(r *skel.Request) (*types.Result, error) {
 		if a := r.Attachment().String(); a != "net/c1/eth2" { // as os.Getenv has it
 			t.Error(a)
 		}
@@ -783,20 +784,20 @@ func TestUnknownKeys(t *testing.T) {
 		ipam            bool
 		refused, warned string // in the error; on stderr
 	}{
-		{why: "a near miss", keys: `"isGatway":true`, warned: `unknown key "isGatway" with value true; did you mean "isGateway"?`},
-		{why: "far from all", keys: `"com.example":true`},
+		{why: "similar to a known key", keys: `"isGatway":true`, warned: `unknown key "isGatway" with value true; did you mean "isGateway"?`},
+		{why: "similar to no known key", keys: `"com.example":true`},
 		{why: "in another verb", verb: "CHECK", keys: `"isGatway":true`},
 		{why: "strict", keys: `"strict":true,"isGatway":true,"com.example":{"a":1}`,
 			refused: "strict configuration: unknown key \"com.example\" with value {\"a\":1}\nunknown key \"isGatway\" with value true; did you mean \"isGateway\"?"},
 		{why: "strict in another verb", verb: "CHECK", keys: `"strict":true,"foo":1`, refused: `strict configuration: unknown key "foo" with value 1`},
 		{why: "strict, but DEL must finish", verb: "DEL", keys: `"strict":true,"foo":1`},
 		{why: "strict, and all known", keys: `"strict":true,"CAPABILITIES":{},"isgateway":true,"dns":{"search":[]},"prevResult":{"x":1},"cni.dev/attachments":[]`},
-		{why: "strict in what is shared", keys: `"strict":true,"dns":{"foo":1}`, refused: `strict configuration: unknown key "dns.foo" with value 1`},
-		{why: "what runtimes pass is for all", keys: `"strict":true,"RuntimeConfig":{"ips":[]},"args":{"cni":{"ips":[],"mca":1},"labels":{}}`},
+		{why: "strict within a shared key", keys: `"strict":true,"dns":{"foo":1}`, refused: `strict configuration: unknown key "dns.foo" with value 1`},
+		{why: "keys that runtimes set for all plugins", keys: `"strict":true,"RuntimeConfig":{"ips":[]},"args":{"cni":{"ips":[],"mca":1},"labels":{}}`},
 		{why: "the IPAM plugin's keys", keys: `"strict":true,"ipam":{"type":"t","subnt":"x"}`},
 		{why: "IPAM: its keys", ipam: true, keys: `"strict":true,"ipam":{"type":"t","subnt":"x"}`,
 			refused: `strict configuration: unknown key "ipam.subnt" with value "x"; did you mean "subnet"?`},
-		{why: "IPAM: a near miss", ipam: true, keys: `"ipam":{"type":"t","subnt":"x"}`, warned: `unknown key "ipam.subnt" with value "x"; did you mean "subnet"?`},
+		{why: "IPAM: similar to a known key", ipam: true, keys: `"ipam":{"type":"t","subnt":"x"}`, warned: `unknown key "ipam.subnt" with value "x"; did you mean "subnet"?`},
 		{why: "IPAM: the interface plugin's keys", ipam: true, keys: `"strict":true,"bridge":"b","com.example":1`},
 	} {
 		decode := func(r *skel.Request) error {
@@ -837,14 +838,14 @@ func TestUnknownKeys(t *testing.T) {
 }
 
 func TestLogs(t *testing.T) {
-	steps := adds(func(r *skel.Request) (*types.Result, error) {
+	steps := pluginWithAdd(func(r *skel.Request) (*types.Result, error) {
 		return &types.Result{}, r.Trace.Do("add link x", func() error { return nil })
 	})
 	if o := run(t, steps, call{}); o.stderr != "" {
-		t.Errorf("said unasked: %q", o.stderr)
+		t.Errorf("steps are printed without CNI_LOG_LEVEL: %q", o.stderr)
 	}
 	file := filepath.Join(t.TempDir(), "log")
-	for range 2 { // it is appended to
+	for range 2 { // the second call appends
 		o := run(t, steps, call{env: []string{"CNI_LOG_LEVEL=Debug", "CNI_LOG_FILE=" + file}})
 		if o.code != 0 || !strings.HasPrefix(o.stderr, "test ADD ") || !strings.HasSuffix(o.stderr, "ms add link x\n") {
 			t.Errorf("%+v", o)
@@ -871,14 +872,14 @@ func TestLogs(t *testing.T) {
 	}
 }
 
-// TestLogFileOfAnotherKind: a call waits for nobody who should read its log.
-func TestLogFileOfAnotherKind(t *testing.T) {
+// TestLogFileThatIsNoRegularFile: a call does not wait for the reader of its log.
+func TestLogFileThatIsNoRegularFile(t *testing.T) {
 	dir := t.TempDir()
 	pipe := dir + "/pipe"
 	if err := unix.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	steps := adds(func(r *skel.Request) (*types.Result, error) {
+	steps := pluginWithAdd(func(r *skel.Request) (*types.Result, error) {
 		for range 10_000 { // far more than a pipe has room for
 			if err := r.Trace.Do("add link x", func() error { return nil }); err != nil {
 				return nil, err
@@ -893,7 +894,7 @@ func TestLogFileOfAnotherKind(t *testing.T) {
 			t.Errorf("%s: %+v, want %q", path, o, want)
 		}
 	}
-	warned(pipe, "test: warning: CNI_LOG_FILE: open "+pipe+": no such device or address: a socket, or a named pipe that nobody reads\n")
+	warned(pipe, "test: warning: CNI_LOG_FILE: open "+pipe+": no such device or address: a socket, or a named pipe that no process reads\n")
 	warned(dir, "is a directory\n")
 	warned("/dev/null", "")
 	reader, err := os.OpenFile(pipe, os.O_RDONLY|unix.O_NONBLOCK, 0)
@@ -909,9 +910,9 @@ func TestLogFileOfAnotherKind(t *testing.T) {
 	}
 }
 
-// TestStderrIsShared is for the race detector.
+// TestStderrIsSafeForConcurrentUse needs the race detector.
 func TestStderrIsShared(t *testing.T) {
-	o := run(t, adds(func(r *skel.Request) (*types.Result, error) {
+	o := run(t, pluginWithAdd(func(r *skel.Request) (*types.Result, error) {
 		var all sync.WaitGroup
 		for range 20 {
 			all.Go(func() { r.Warn("one") })
@@ -921,7 +922,7 @@ func TestStderrIsShared(t *testing.T) {
 		return &types.Result{}, nil
 	}), call{})
 	if n := strings.Count(o.stderr, "\n"); n != 40 {
-		t.Errorf("%d lines of 40", n)
+		t.Errorf("%d lines, want 40", n)
 	}
 }
 

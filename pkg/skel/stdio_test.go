@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// program runs the test binary as a plugin whose ADD writes "undone" to a file if it is
-// undone. A shell starts it with the redirections.
+// program returns a command that runs the test binary as a plugin, with redirections of the
+// shell. undone reports whether its ADD was undone.
 func program(t *testing.T, redirections string, env ...string) (cmd *exec.Cmd, undone func() bool) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "undone")
@@ -35,7 +35,7 @@ func program(t *testing.T, redirections string, env ...string) (cmd *exec.Cmd, u
 	}
 }
 
-func TestAddWhoseResultNobodyReads(t *testing.T) {
+func TestAddIsUndoneIfItsResultCannotBeWritten(t *testing.T) {
 	for redirection, fails := range map[string]bool{">&-": true, "1<>/dev/null": true, ">/dev/null": false, "": false, ">/dev/full": true} {
 		var stderr strings.Builder
 		cmd, undone := program(t, redirection)
@@ -50,8 +50,8 @@ func TestAddWhoseResultNobodyReads(t *testing.T) {
 	}
 }
 
-// TestVersionDoesNotWaitForInput: a caller may write its version, or not, and need not
-// close the stream.
+// TestVersionDoesNotWaitForInput: a caller of VERSION need not write anything, nor close the
+// stream.
 func TestVersionDoesNotWaitForInput(t *testing.T) {
 	for input, want := range map[string]string{"": "1.1.0", `{"cniVersion":"0.4.0"}`: "0.4.0"} {
 		out, in, err := os.Pipe()
@@ -75,8 +75,8 @@ func TestVersionDoesNotWaitForInput(t *testing.T) {
 	}
 }
 
-// TestNoProc: the error says what is missing.
-func TestNoProc(t *testing.T) {
+// TestErrorSaysThatProcIsNotMounted needs a mount namespace of its own.
+func TestErrorSaysThatProcIsNotMounted(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

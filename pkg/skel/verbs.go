@@ -9,8 +9,8 @@ import (
 
 const cmdVersion = "VERSION"
 
-// A verb is a row of the specification's table: what it needs of the environment,
-// since which version it exists, how it uses the container's namespace.
+// A verb is one CNI_COMMAND: the variables that it needs, the version of the specification
+// that added it, and whether it needs the container's namespace.
 type verb struct {
 	needs []string
 	since types.Version
@@ -21,8 +21,8 @@ type verb struct {
 type netnsUse int
 
 const (
-	netnsNone     netnsUse = iota // the verb is about the node
-	netnsOptional                 // DEL: a missing one is normal
+	netnsNone     netnsUse = iota // the verb does not use it
+	netnsOptional                 // DEL: the namespace may be gone
 	netnsRequired
 )
 
@@ -34,12 +34,12 @@ var verbs = map[string]verb{
 	"CHECK": {
 		needs: []string{"CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"},
 		since: types.V040, netns: netnsRequired,
-		call: quiet(func(p Plugin) func(*Request) error { return p.Check }),
+		call: withoutResult(func(p Plugin) func(*Request) error { return p.Check }),
 	},
 	"DEL": {
 		needs: []string{"CNI_CONTAINERID", "CNI_IFNAME", "CNI_PATH"},
 		since: types.V010, netns: netnsOptional,
-		call: quiet(func(p Plugin) func(*Request) error { return p.Del }),
+		call: withoutResult(func(p Plugin) func(*Request) error { return p.Del }),
 	},
 	"GC": {
 		needs: []string{"CNI_PATH"},
@@ -49,18 +49,18 @@ var verbs = map[string]verb{
 	"STATUS": {
 		needs: []string{"CNI_PATH"},
 		since: types.V110,
-		call:  quiet(func(p Plugin) func(*Request) error { return p.Status }),
+		call:  withoutResult(func(p Plugin) func(*Request) error { return p.Status }),
 	},
 	cmdVersion: {},
 }
 
-// CalledForIPAM is in the environment of what is called as an IPAM plugin, and says of
-// which kind the caller is. An interface plugin that took such a call would call its
-// own "ipam.type" in turn, without end where that is itself.
+// CalledForIPAM is the variable with the name of the plugin that calls an IPAM plugin. An
+// interface plugin returns an error if it is set: it would call its own "ipam.type" in turn,
+// and so call itself for ever if "ipam.type" names it.
 const CalledForIPAM = "PLUMB_CALLED_FOR_IPAM_BY"
 
-// checkEnvironment reports every missing variable at once, and a malformed one
-// where the verb needs it.
+// checkEnvironment returns an error that names all missing variables, or one for a malformed
+// variable. It checks only what the verb needs.
 func (r *Request) checkEnvironment(v verb) error {
 	if caller := r.getenv(CalledForIPAM); caller != "" && !r.plugin.IPAM && r.Command != cmdVersion {
 		return types.Errorf(types.CodeConfig, "%s is no IPAM plugin, but \"ipam.type\" in a configuration for %s names it", r.plugin.Name, caller)
@@ -85,9 +85,8 @@ func (r *Request) checkEnvironment(v verb) error {
 	return nil
 }
 
-// validID is the specification's rule for container IDs and network names: a
-// letter or digit, then letters, digits, '_', '.' and '-'. With it no path that is
-// formed of them leaves its folder.
+// validID reports whether s is a valid container ID or network name: a letter or digit, then
+// letters, digits, '_', '.' and '-' (SPEC 1.1.0). So it can be used as the name of a file.
 func validID(s string) bool {
 	for i, c := range []byte(s) {
 		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
@@ -98,7 +97,7 @@ func validID(s string) bool {
 	return s != ""
 }
 
-// badIfName says what the kernel would dislike of an interface name.
+// badIfName returns why s cannot be the name of an interface, or "" if it can.
 func badIfName(s string) string {
 	switch {
 	case len(s) > 15:
@@ -107,7 +106,7 @@ func badIfName(s string) string {
 		return "a dot is no name"
 	case s == "all" || s == "default": // net.ipv4.conf.all (net/core/dev.c, dev_valid_name; net/ipv4/devinet.c)
 		return "the kernel's settings for all interfaces have that name"
-	case strings.ContainsAny(s, "/:%"): // the kernel would put a number in place of %d
+	case strings.ContainsAny(s, "/:%"): // the kernel replaces %d by a number
 		return "'/', ':' and '%' are not allowed"
 	case strings.ContainsFunc(s, unicode.IsSpace):
 		return "white space is not allowed"

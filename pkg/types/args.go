@@ -8,8 +8,8 @@ import (
 // Args is the content of CNI_ARGS.
 type Args map[string]string
 
-// The keys of CNI_ARGS that some plugin of the bundle reads (CONVENTIONS.md, and
-// what the reference plugins take).
+// The keys of CNI_ARGS that the plugins read: those of CONVENTIONS.md and of the reference
+// plugins.
 const (
 	ArgIP            = "IP"
 	ArgGateway       = "GATEWAY"
@@ -17,8 +17,8 @@ const (
 	argIgnoreUnknown = "IgnoreUnknown"
 )
 
-// ParseArgs reads "K=V;K=V". Keys match exactly. An unknown key is an error unless
-// IgnoreUnknown is 1 or true. Errors have CodeEnvironment.
+// ParseArgs parses "K=V;K=V". Keys are case-sensitive. It returns an error if it finds an
+// unknown key, unless IgnoreUnknown is 1 or true. Errors have CodeEnvironment.
 func ParseArgs(s string) (Args, error) {
 	args := Args{}
 	for pair := range strings.SplitSeq(s, ";") {
@@ -31,7 +31,7 @@ func ParseArgs(s string) (Args, error) {
 		}
 		args[key] = value
 	}
-	ignore, err := parseIgnore(args[argIgnoreUnknown])
+	ignore, err := parseIgnoreUnknown(args[argIgnoreUnknown])
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +51,7 @@ func ParseArgs(s string) (Args, error) {
 	return args, nil
 }
 
-func parseIgnore(s string) (bool, error) {
+func parseIgnoreUnknown(s string) (bool, error) {
 	switch strings.ToLower(s) {
 	case "", "0", "false":
 		return false, nil

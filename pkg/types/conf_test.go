@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// pluginConf has the kinds of fields that plugins' configurations have.
+// pluginConf has each kind of field that the configuration of a plugin has.
 type pluginConf struct {
 	Conf
 	Bridge    string `json:"bridge"`
@@ -43,7 +43,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-func TestDecodeNamesWhatIsWrong(t *testing.T) {
+func TestErrorsOfDecodeNameTheKey(t *testing.T) {
 	for _, tc := range []struct {
 		text string
 		code uint
@@ -96,11 +96,11 @@ func TestValidAttachments(t *testing.T) {
 	}
 }
 
-func TestValidAttachmentsRefused(t *testing.T) {
+func TestMalformedValidAttachments(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"cni.dev/valid-attachments":[{"containerID":1}]}`: `decode configuration: key "cni.dev/valid-attachments[0].containerID": want a string, have number`,
 		`{"cni.dev/attachments":[{"containerID":"c"}]}`: `invalid configuration: key "cni.dev/attachments": ` +
-			`an entry of cni.dev/valid-attachments without containerID or ifname: what it keeps cannot be told, so nothing is collected`,
+			`an entry of cni.dev/valid-attachments has no containerID or no ifname: the attachment that it means is unknown, and nothing is collected`,
 	} {
 		if err := Decode([]byte(text), new(GCConf)); err == nil || err.Error() != want {
 			t.Errorf("%s: %v, want %q", text, err, want)

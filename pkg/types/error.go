@@ -5,29 +5,29 @@ import (
 	"fmt"
 )
 
-// Error codes of the specification (SPEC, section 5, "Error"), and Internal, which
-// runtimes know from the reference plugins as the code of the unforeseen. Codes
-// from 100 belong to the single plugin, which documents them in its README.
+// Error codes of the specification (SPEC 1.1.0, section 5, "Error"), and CodeInternal, which
+// the reference plugins use for all other errors. Each plugin has codes of its own from 100,
+// and documents them in its README.
 const (
 	CodeVersion      = 1   // incompatible CNI version
 	CodeUnsupported  = 2   // unsupported field: names key and value
-	CodeUnknown      = 3   // container unknown or gone
+	CodeUnknown      = 3   // container does not exist
 	CodeEnvironment  = 4   // CNI_* variables missing or malformed
 	CodeIO           = 5   // input or output failed
-	CodeDecode       = 6   // not JSON, or not of the right shape
+	CodeDecode       = 6   // not JSON, or a value of the wrong JSON type
 	CodeConfig       = 7   // a configuration that cannot work
-	CodeNamespace    = 8   // no such network namespace (ADD, CHECK), or the host's own
-	CodeTryAgain     = 11  // may succeed later: pool exhausted, lock not got in time
+	CodeNamespace    = 8   // CNI_NETNS does not exist (ADD, CHECK), or is the node's own namespace
+	CodeTryAgain     = 11  // may succeed later: the pool is exhausted, a lock was not free in time
 	CodeNotAvailable = 50  // STATUS: the plugin cannot serve ADD
 	CodeLimited      = 51  // STATUS: containers would have limited connectivity
-	CodeInternal     = 999 // the unforeseen
+	CodeInternal     = 999 // any other error
 )
 
-// An Error is an error with the code that the runtime is told. It wraps its cause.
+// An Error is an error with a code for the runtime. It wraps its cause.
 type Error struct {
 	Code    uint
-	Msg     string // what happened, and what to do
-	Details string // more, for people who look closer
+	Msg     string // what is wrong, and what to do
+	Details string // more about it, such as a value or a stack
 	cause   error
 }
 
@@ -40,13 +40,13 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.cause }
 
-// Errorf makes an error with a code. %w wraps, as in fmt.Errorf.
+// Errorf returns an error with a code. It formats as fmt.Errorf does, including %w.
 func Errorf(code uint, format string, args ...any) *Error {
 	err := fmt.Errorf(format, args...)
 	return &Error{Code: code, Msg: err.Error(), cause: err}
 }
 
-// Coded gives err the code, unless it carries one already.
+// Coded returns err with the code, or err itself if it is nil or has a code already.
 func Coded(code uint, err error) error {
 	var coded *Error
 	if err == nil || errors.As(err, &coded) {
@@ -55,7 +55,8 @@ func Coded(code uint, err error) error {
 	return &Error{Code: code, Msg: err.Error(), cause: err}
 }
 
-// NotAvailable is err as the answer of STATUS, whatever code it has for ADD.
+// NotAvailable returns err with CodeNotAvailable, whatever code it has, for STATUS. It returns
+// nil if err is nil.
 func NotAvailable(err error) error {
 	if err == nil {
 		return nil
@@ -63,8 +64,8 @@ func NotAvailable(err error) error {
 	return Errorf(CodeNotAvailable, "%w", err)
 }
 
-// AsError is err in the form for the runtime: with its own code where one is
-// wrapped in it, else with CodeInternal. The text is that of err as a whole.
+// AsError returns err as an *Error: with the code of the *Error that it wraps, or else with
+// CodeInternal. Msg is the text of err.
 func AsError(err error) *Error {
 	var coded *Error
 	if !errors.As(err, &coded) {

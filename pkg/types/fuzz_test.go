@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// FuzzText: an address, a prefix or a version that is taken is taken again as it is
-// printed, there is no other form of IPv4, and a MAC is one to package net too.
+// FuzzText: an address, prefix or version that was parsed is printed as a text that parses to
+// the same value, IPv4 is never IPv4-mapped IPv6, and ParseMAC accepts what net.ParseMAC accepts.
 func FuzzText(f *testing.F) {
 	for _, s := range []string{"10.0.0.1", "::ffff:10.0.0.1", "fe80::1%eth0", "10.0.0.1/08", "::ffff:0.0.0.0/95", "02:00:00:00:00:01", "02-00-00-00-00-01", "0200.0000.0001", "02-00-5E-10-00-00-00-01", "02:00-00:00:00:01", "02:00:00:00:00:1", "020000000001", "1.1.0", "0.3.1", ""} {
 		f.Add(s)
@@ -35,7 +35,7 @@ func FuzzText(f *testing.F) {
 	})
 }
 
-// FuzzAttachment: what is read is what would be printed.
+// FuzzAttachment: String is the inverse of ParseAttachment.
 func FuzzAttachment(f *testing.F) {
 	f.Add("net/c1/eth0")
 	f.Add("a//b")
@@ -46,10 +46,10 @@ func FuzzAttachment(f *testing.F) {
 	})
 }
 
-// FuzzResultOfVersion: a result that is read in a version can be told in that version,
-// or the error says why, and says the same when it is read again.
+// FuzzResultOfVersion: a result that was parsed in a version and printed in that version parses
+// again, to a result that is printed as the same text.
 func FuzzResultOfVersion(f *testing.F) {
-	addShapes(f)
+	addGoldenResults(f)
 	f.Add(int(V040), []byte(`{"ips": [{"version": "4", "address": "10.0.0.1/8", "interface": 7}], "routes": [{"dst": "::/0"}]}`))
 	f.Add(int(V020), []byte(`{"ip4": {"ip": "10.0.0.1/8", "routes": [null]}, "ip6": null, "dns": {"search": [""]}}`))
 	f.Fuzz(func(t *testing.T, n int, data []byte) {

@@ -1,10 +1,10 @@
-// Package types gives the values of the CNI protocol: results, errors, versions and
-// the configuration that all plugins share (SPEC 1.1.0, sections 1, 2 and 5).
+// Package types has the values of the CNI protocol: results, errors, versions, and the
+// configuration keys that all plugins share (SPEC 1.1.0, sections 1, 2 and 5).
 //
-// There is one Result, in the newest form. Older forms exist only on the wire: one
-// file a family (wire020.go, wire040.go, wire100.go), each with the structs of that
-// family and the way there and back. A field that is younger than the version asked
-// for has no place in its struct and so cannot appear.
+// Plugins use one Result, in the form of the newest version. It is converted when JSON is
+// read or printed: wire020.go, wire040.go and wire100.go each have the structs of some
+// versions, and the conversions from and to Result. A field that a version does not have is
+// not in its struct, and so is never printed.
 package types
 
 import (
@@ -16,10 +16,10 @@ import (
 	"strings"
 )
 
-// NoInterface is the Interface of an IP that belongs to none.
+// NoInterface is the value of IP.Interface for an IP that names no interface.
 const NoInterface = -1
 
-// A Result is what an ADD has made.
+// A Result is the result of ADD.
 type Result struct {
 	Interfaces []Interface
 	IPs        []IP
@@ -27,28 +27,28 @@ type Result struct {
 	DNS        DNS
 }
 
-// An Interface is a network interface, on the node or, with a Sandbox, in a
-// container. MTU in bytes; zero: not said.
+// An Interface is a network interface on the node, or in a container if Sandbox is set. MTU is
+// in bytes; zero: unknown.
 type Interface struct {
 	Name       string
 	MAC        MAC
 	MTU        int
-	Sandbox    string // the container's netns path; empty: on the node
+	Sandbox    string // path of the container's namespace; empty: on the node
 	SocketPath string
 	PciID      string
 }
 
-// An IP is an address with its prefix length, the gateway (zero: none) and the
-// index into Result.Interfaces (or NoInterface).
+// An IP is an address with its prefix length. Gateway is zero if there is none. Interface is
+// an index into Result.Interfaces, or NoInterface.
 type IP struct {
 	Interface int
 	Address   netip.Prefix
 	Gateway   netip.Addr
 }
 
-// A Route is a route in the container. GW zero: the gateway of the first IP of the
-// same family. MTU and AdvMSS in bytes; all numbers zero: not said. Scope as in
-// rtnetlink (0 global, 253 link, 254 host).
+// A Route is a route in the container. If GW is zero, the route uses the gateway of the first
+// IP of its family. MTU and AdvMSS are in bytes. A number that is zero is not set. Scope is a
+// number of rtnetlink (0 global, 253 link, 254 host).
 type Route struct {
 	Dst      netip.Prefix `json:"dst"`
 	GW       netip.Addr   `json:"gw,omitzero"`
@@ -59,7 +59,7 @@ type Route struct {
 	Scope    int          `json:"scope,omitempty"`
 }
 
-// DNS is the resolver configuration that the runtime may use.
+// DNS is a resolver configuration, which the runtime may use.
 type DNS struct {
 	Nameservers []string `json:"nameservers,omitempty"`
 	Domain      string   `json:"domain,omitempty"`
@@ -67,21 +67,21 @@ type DNS struct {
 	Options     []string `json:"options,omitempty"`
 }
 
-// IsZero reports whether nothing is said. An empty list says something: it
-// overrides what an IPAM plugin found.
+// IsZero reports whether no field is set. An empty list is set: it replaces the list of the
+// IPAM plugin.
 func (d DNS) IsZero() bool {
 	return d.Nameservers == nil && d.Domain == "" && d.Search == nil && d.Options == nil
 }
 
-// printed is d as it is printed: an empty list has nothing to override any more.
-func (d DNS) printed() DNS {
+// omitEmpty returns d without empty lists, which a result does not print.
+func (d DNS) omitEmpty() DNS {
 	if len(d.Nameservers) == 0 && d.Domain == "" && len(d.Search) == 0 && len(d.Options) == 0 {
 		return DNS{}
 	}
 	return d
 }
 
-// Container finds the interface of that name in the container.
+// Container returns the index of the container's interface with that name.
 func (r *Result) Container(ifName string) (index int, found bool) {
 	for i, in := range r.Interfaces {
 		if in.Name == ifName && in.Sandbox != "" {
@@ -91,7 +91,7 @@ func (r *Result) Container(ifName string) (index int, found bool) {
 	return NoInterface, false
 }
 
-// Of lists the IPs of the interface with that index, and those that name none.
+// Of returns the IPs of the interface with that index, and those that name no interface.
 func (r *Result) Of(index int) []IP {
 	var ips []IP
 	for _, ip := range r.IPs {
@@ -102,13 +102,13 @@ func (r *Result) Of(index int) []IP {
 	return ips
 }
 
-// A MAC is a hardware address, comparable; the zero MAC is none. On the wire it is
-// the usual text, in lower case.
+// A MAC is a hardware address as bytes, so that MACs can be compared with ==. The zero MAC is
+// no address. In JSON it is text in lower case.
 type MAC string
 
-// ParseMAC reads the forms of net.ParseMAC, which would link all of net into each
-// executable: 6, 8 or 20 bytes in hexadecimal, with a colon or a hyphen after each, a
-// dot after each two, or nothing between them.
+// ParseMAC parses 6, 8 or 20 bytes in hexadecimal, with a colon or a hyphen between bytes, a
+// dot between pairs of bytes, or no separator. It accepts all that net.ParseMAC accepts, which
+// would link package net into each executable.
 func ParseMAC(s string) (MAC, error) {
 	group, separator := len(s), ":"
 	switch {
@@ -145,13 +145,13 @@ func (m MAC) String() string {
 	return string(text)
 }
 
-// Bytes is the address as the kernel takes it.
+// Bytes returns the address in the form of the kernel.
 func (m MAC) Bytes() []byte { return []byte(m) }
 
-// MarshalText is for encoding/json.
+// MarshalText implements encoding.TextMarshaler.
 func (m MAC) MarshalText() ([]byte, error) { return []byte(m.String()), nil }
 
-// UnmarshalText is for encoding/json; an empty text is the zero MAC.
+// UnmarshalText implements encoding.TextUnmarshaler. An empty text is the zero MAC.
 func (m *MAC) UnmarshalText(text []byte) error {
 	if len(text) == 0 {
 		*m = ""
@@ -162,27 +162,31 @@ func (m *MAC) UnmarshalText(text []byte) error {
 	return err
 }
 
-// Marshal gives the result in the form of version v, indented for people, with a
-// closing newline. A form that cannot hold the result (0.1.0 and 0.2.0 without an
-// address) is an error.
-func (r *Result) Marshal(v Version) ([]byte, error) { return marshal(r, v, v >= V110) }
+// Marshal returns the result as JSON in the form of version v, indented, with a newline at its
+// end. It returns ErrNoAddress if the version cannot express a result without addresses (0.1.0
+// and 0.2.0).
+func (r *Result) Marshal(v Version) ([]byte, error) {
+	if v < V110 {
+		plain := *r
+		plain.Routes = withoutAttributes(r.Routes)
+		r = &plain
+	}
+	return r.MarshalLease(v)
+}
 
-// MarshalLease is Marshal for the answer of an IPAM plugin. Its routes keep mtu,
-// advmss, priority, table and scope in every version that has a list of routes:
-// the interface plugin that asked is to program them, and it has no other way to
-// learn of them under a configuration of 1.0.0 or older.
-func (r *Result) MarshalLease(v Version) ([]byte, error) { return marshal(r, v, true) }
-
-func marshal(r *Result, v Version, routeAttributes bool) ([]byte, error) {
+// MarshalLease is Marshal for the result of an IPAM plugin. Its routes have mtu, advmss,
+// priority, table and scope also in versions before 1.1.0, from 0.3.0 on: the interface plugin
+// sets these attributes, and has no other way to get them.
+func (r *Result) MarshalLease(v Version) ([]byte, error) {
 	var wire any
 	var err error
 	switch {
 	case v <= V020:
 		wire, err = to020(r, v)
 	case v <= V040:
-		wire = to040(r, v, routeAttributes)
+		wire = to040(r, v)
 	default:
-		wire = to100(r, v, routeAttributes)
+		wire = to100(r, v)
 	}
 	if err != nil {
 		return nil, err
@@ -194,8 +198,8 @@ func marshal(r *Result, v Version, routeAttributes bool) ([]byte, error) {
 	return append(b, '\n'), nil
 }
 
-// ParseResult reads a result. Its own cniVersion decides the form; where it has
-// none, v does. Fields that the specification does not know are dropped.
+// ParseResult decodes a result in the form of its cniVersion, or of v if it has none. It
+// ignores fields that the specification does not have.
 func ParseResult(v Version, data []byte) (*Result, error) {
 	var head struct {
 		CNIVersion string `json:"cniVersion"`
@@ -210,14 +214,14 @@ func ParseResult(v Version, data []byte) (*Result, error) {
 		}
 		v = own
 	}
-	r, err := parse(v, data)
+	r, err := decodeVersion(v, data)
 	if err != nil {
 		return nil, fmt.Errorf("decode result of version %s: %w", v, err)
 	}
 	return r, nil
 }
 
-func parse(v Version, data []byte) (*Result, error) {
+func decodeVersion(v Version, data []byte) (*Result, error) {
 	switch {
 	case v <= V020:
 		return decode(data, from020)
@@ -227,7 +231,7 @@ func parse(v Version, data []byte) (*Result, error) {
 	return decode(data, from100)
 }
 
-// decode reads one wire form, brings it into the newest and checks it.
+// decode decodes the form of one group of versions, converts it to a Result, and checks it.
 func decode[Wire any](data []byte, from func(*Wire) *Result) (*Result, error) {
 	var wire Wire
 	if err := json.Unmarshal(data, &wire); err != nil {
@@ -235,22 +239,22 @@ func decode[Wire any](data []byte, from func(*Wire) *Result) (*Result, error) {
 	}
 	r := from(&wire)
 	for i := range r.IPs {
-		if err := r.IPs[i].clean(len(r.Interfaces)); err != nil {
+		if err := r.IPs[i].normalize(len(r.Interfaces)); err != nil {
 			return nil, err
 		}
 	}
 	for i := range r.Routes {
-		if err := r.Routes[i].Clean(); err != nil {
+		if err := r.Routes[i].Normalize(); err != nil {
 			return nil, err
 		}
 	}
 	return r, nil
 }
 
-// clean brings an address from outside into the one form that is used inside.
-// netip takes an empty text for a zero prefix and keeps IPv4-mapped IPv6 as such.
-// Where there are no interfaces (an IPAM plugin's answer) an index means nothing.
-func (ip *IP) clean(interfaces int) error {
+// normalize checks an IP of a decoded result and converts IPv4-mapped IPv6 to IPv4. The result
+// has that many interfaces; if it has none (an IPAM plugin's result), normalize sets Interface
+// to NoInterface. netip decodes an empty text as the zero prefix, which is an error here.
+func (ip *IP) normalize(interfaces int) error {
 	ip.Address, ip.Gateway = unmap(ip.Address), ip.Gateway.Unmap()
 	switch {
 	case !ip.Address.IsValid():
@@ -267,9 +271,10 @@ func (ip *IP) clean(interfaces int) error {
 	return nil
 }
 
-// Clean checks a route from outside and brings it into the one form that is used
-// inside: destination masked, no IPv4-mapped IPv6, gateway of the same family.
-func (r *Route) Clean() error {
+// Normalize checks a route, masks its destination, and converts IPv4-mapped IPv6 to IPv4. It
+// returns an error if the gateway is not of the family of the destination, or a number is out
+// of range.
+func (r *Route) Normalize() error {
 	if r.Dst = unmap(r.Dst).Masked(); !r.Dst.IsValid() {
 		return errors.New("a route without a destination (dst)")
 	}
@@ -290,7 +295,7 @@ func (r *Route) Clean() error {
 	return nil
 }
 
-// unmap turns an IPv4-mapped IPv6 prefix into the IPv4 one.
+// unmap returns the IPv4 prefix of an IPv4-mapped IPv6 prefix, and any other prefix as it is.
 func unmap(p netip.Prefix) netip.Prefix {
 	if p.Addr().Is4In6() && p.Bits() >= 96 {
 		return netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
@@ -298,11 +303,9 @@ func unmap(p netip.Prefix) netip.Prefix {
 	return p
 }
 
-// plain drops what a route of before 1.1.0 cannot say.
-func plain(routes []Route, attributes bool) []Route {
-	if attributes {
-		return routes
-	}
+// withoutAttributes returns the routes with destination and gateway only, which is all that a
+// route has before 1.1.0.
+func withoutAttributes(routes []Route) []Route {
 	out := make([]Route, 0, len(routes))
 	for _, r := range routes {
 		out = append(out, Route{Dst: r.Dst, GW: r.GW})
@@ -310,9 +313,9 @@ func plain(routes []Route, attributes bool) []Route {
 	return out
 }
 
-// FirstMAC reads the first text that is not empty: callers list the places where a
-// MAC can be asked for, the strongest first. All empty: the zero MAC. An address
-// that no interface can have (multicast, all zero) is an error.
+// FirstMAC parses the first text that is not empty, or returns the zero MAC if all are empty.
+// It returns an error for an address that no interface can have (multicast, all zero). Callers
+// pass the places that can set a MAC in order of precedence.
 func FirstMAC(texts ...string) (MAC, error) {
 	for _, text := range texts {
 		if text == "" {

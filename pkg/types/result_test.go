@@ -29,8 +29,8 @@ func mac(t testing.TB, s string) MAC {
 	return m
 }
 
-// shapes are the results that have a golden in every version.
-func shapes(t testing.TB) map[string]*Result {
+// goldenResults returns the results that have a golden file for every version.
+func goldenResults(t testing.TB) map[string]*Result {
 	node := Interface{Name: "veth0a1b2c3d", MAC: mac(t, "02:00:00:00:00:01")}
 	pod := Interface{Name: "eth0", MAC: mac(t, "02:00:00:00:00:02"), Sandbox: "/run/netns/pod"}
 	rich := pod
@@ -67,7 +67,7 @@ func shapes(t testing.TB) map[string]*Result {
 func allVersions() []Version { return []Version{V010, V020, V030, V031, V040, V100, V110} }
 
 func TestGolden(t *testing.T) {
-	for shape, r := range shapes(t) {
+	for shape, r := range goldenResults(t) {
 		for _, v := range allVersions() {
 			name := filepath.Join("testdata", shape+"-"+v.String()+".golden")
 			got, err := r.Marshal(v)
@@ -90,8 +90,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-// sayable is what of r the form of version v has a place for.
-func sayable(r *Result, v Version, routeAttributes bool) *Result {
+// expressible returns r with only the fields that version v has.
+func expressible(r *Result, v Version, routeAttributes bool) *Result {
 	out := &Result{IPs: slices.Clone(r.IPs), DNS: r.DNS}
 	for _, in := range r.Interfaces {
 		if v < V110 {
@@ -130,8 +130,8 @@ func sayable(r *Result, v Version, routeAttributes bool) *Result {
 	return out
 }
 
-func TestThereAndBack(t *testing.T) {
-	for shape, r := range shapes(t) {
+func TestParseResultIsTheInverseOfMarshal(t *testing.T) {
+	for shape, r := range goldenResults(t) {
 		for _, v := range allVersions() {
 			for form, marshal := range map[string]func(Version) ([]byte, error){"result": r.Marshal, "lease": r.MarshalLease} {
 				text, err := marshal(v)
@@ -143,7 +143,7 @@ func TestThereAndBack(t *testing.T) {
 					continue
 				}
 				got, err := ParseResult(Newest, text) // its own cniVersion decides
-				want := sayable(r, v, form == "lease" || v >= V110)
+				want := expressible(r, v, form == "lease" || v >= V110)
 				if err != nil || !same(got, want) {
 					t.Errorf("%s %s as %s: %v\ngot  %+v\nwant %+v", shape, v, form, err, got, want)
 				}
@@ -152,21 +152,21 @@ func TestThereAndBack(t *testing.T) {
 	}
 }
 
-// same compares results; an empty list is as good as none.
+// same compares results, and an empty list equals nil.
 func same(a, b *Result) bool {
 	return slices.Equal(a.Interfaces, b.Interfaces) && slices.Equal(a.IPs, b.IPs) && slices.Equal(a.Routes, b.Routes) &&
 		reflect.DeepEqual(a.DNS, b.DNS)
 }
 
-// TestYoungerKeysNeverAppear walks the keys of what is printed.
-func TestYoungerKeysNeverAppear(t *testing.T) {
+// TestKeysOfLaterVersionsAreNotPrinted looks at all keys of printed results.
+func TestKeysOfLaterVersionsAreNotPrinted(t *testing.T) {
 	youngerThan := map[string]Version{ // key → first version that has it
 		"interfaces": V030, "ips": V030, "sandbox": V030, "mac": V030, "name": V030, "interface": V030,
 		"interfaces.mtu": V110, "socketPath": V110, "pciID": V110,
 		"routes.mtu": V110, "advmss": V110, "priority": V110, "table": V110, "scope": V110,
 	}
 	gone := map[string]Version{"ip4": V030, "ip6": V030, "ips.version": V100} // key → first version without it
-	for shape, r := range shapes(t) {
+	for shape, r := range goldenResults(t) {
 		for _, v := range allVersions() {
 			text, err := r.Marshal(v)
 			if err != nil {
@@ -234,9 +234,9 @@ func TestParseResultOfAnyVersion(t *testing.T) {
 	}
 }
 
-// TestParseResultShapes: what is missing or null counts as not said where the
-// specification lets it be missing, and is named where not.
-func TestParseResultShapes(t *testing.T) {
+// TestParseResultWithMissingKeys: a key that is missing or null is not set if the specification
+// makes it optional. Otherwise the error names it.
+func TestParseResultWithMissingKeys(t *testing.T) {
 	for _, tc := range []struct {
 		v         Version
 		text, err string // err empty: fine
@@ -289,9 +289,9 @@ func TestParseResultShapes(t *testing.T) {
 	}
 }
 
-// TestAddressForms: where netip and the reference's net.IP read a text differently,
-// one form is used inside.
-func TestAddressForms(t *testing.T) {
+// TestAddressesAreNormalized: texts that netip and net.IP of the reference plugins parse
+// differently become the same address.
+func TestAddressesAreNormalized(t *testing.T) {
 	for _, tc := range []struct{ address, gateway, want string }{ // want empty: refused
 		{"10.0.0.5/24", "10.0.0.1", "10.0.0.5/24 10.0.0.1"}, // the host part stays
 		{"::ffff:10.0.0.1/120", "::ffff:10.0.0.9", "10.0.0.1/24 10.0.0.9"},
@@ -327,19 +327,19 @@ func TestAddressForms(t *testing.T) {
 	}
 }
 
-func TestRouteClean(t *testing.T) {
+func TestRouteNormalize(t *testing.T) {
 	r := Route{Dst: prefix("::ffff:10.1.2.3/120"), GW: addr("::ffff:10.0.0.1")}
-	if err := r.Clean(); err != nil || r.Dst != prefix("10.1.2.0/24") || r.GW != addr("10.0.0.1") {
+	if err := r.Normalize(); err != nil || r.Dst != prefix("10.1.2.0/24") || r.GW != addr("10.0.0.1") {
 		t.Errorf("%v, %v", r, err)
 	}
 	r = Route{Dst: prefix("::ffff:10.1.2.3/64")} // not IPv4 any more
-	if err := r.Clean(); err != nil || r.Dst != prefix("::/64") {
+	if err := r.Normalize(); err != nil || r.Dst != prefix("::/64") {
 		t.Errorf("%v, %v", r, err)
 	}
 }
 
 func TestContainerAndOf(t *testing.T) {
-	r := shapes(t)["dual"]
+	r := goldenResults(t)["dual"]
 	r.Interfaces = append([]Interface{{Name: "eth0"}}, r.Interfaces...) // the same name on the node
 	i, ok := r.Container("eth0")
 	if i != 2 || !ok {
@@ -370,9 +370,9 @@ func TestMAC(t *testing.T) {
 	}
 }
 
-// TestCostOfPrinting guards against a form that is encoded twice.
-func TestCostOfPrinting(t *testing.T) {
-	r := shapes(t)["dual"]
+// TestAllocationsOfMarshal fails if a result is encoded twice.
+func TestAllocationsOfMarshal(t *testing.T) {
+	r := goldenResults(t)["dual"]
 	for _, v := range allVersions() {
 		if n := testing.AllocsPerRun(100, func() { _, _ = r.Marshal(v) }); n > 30 {
 			t.Errorf("%s: %v allocations", v, n)
@@ -382,10 +382,10 @@ func TestCostOfPrinting(t *testing.T) {
 	}
 }
 
-// addShapes makes each shape a seed, in each version that can tell it.
-func addShapes(f *testing.F) {
+// addGoldenResults adds each golden result as a seed, in each version that can express it.
+func addGoldenResults(f *testing.F) {
 	f.Helper()
-	for _, r := range shapes(f) {
+	for _, r := range goldenResults(f) {
 		for _, v := range allVersions() {
 			if text, err := r.Marshal(v); err == nil {
 				f.Add(int(v), text)
@@ -395,7 +395,7 @@ func addShapes(f *testing.F) {
 }
 
 func FuzzParseResult(f *testing.F) {
-	addShapes(f)
+	addGoldenResults(f)
 	f.Add(int(V110), []byte(`{"interfaces":[null],"ips":[{"address":"::ffff:1.2.3.4/120"}],"routes":[{"dst":"::ffff:1.2.3.4/97"}]}`))
 	f.Fuzz(func(t *testing.T, n int, data []byte) {
 		v := Version(n)

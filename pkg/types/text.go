@@ -5,8 +5,7 @@ import (
 	"net/netip"
 )
 
-// ParseAddr reads an address that a person wrote, into the one form that is used
-// inside: no zone, and IPv4 as such where it is written as IPv6.
+// ParseAddr parses an address without a zone. It returns an IPv4-mapped IPv6 address as IPv4.
 func ParseAddr(s string) (netip.Addr, error) {
 	ip, err := netip.ParseAddr(s)
 	if err != nil || ip.Zone() != "" {
@@ -15,8 +14,8 @@ func ParseAddr(s string) (netip.Addr, error) {
 	return ip.Unmap(), nil
 }
 
-// ParseCIDR reads an address with its prefix length, in the same way. The part of
-// the host is kept.
+// ParseCIDR parses an address with its prefix length. It keeps the host bits, and returns an
+// IPv4-mapped IPv6 prefix as IPv4.
 func ParseCIDR(s string) (netip.Prefix, error) {
 	p, err := netip.ParsePrefix(s)
 	if err != nil || unmap(p).Addr().Is4In6() {
@@ -25,8 +24,8 @@ func ParseCIDR(s string) (netip.Prefix, error) {
 	return unmap(p), nil
 }
 
-// RouteText is a Route as a person wrote it. Its addresses are text, so that all
-// that is wrong with a configuration can be said at once.
+// A RouteText is a Route of a configuration, with the addresses as text. A caller can so report
+// all mistakes at once, while encoding/json stops at the first address that is wrong.
 type RouteText struct {
 	Dst      string `json:"dst"`
 	GW       string `json:"gw"`
@@ -37,7 +36,7 @@ type RouteText struct {
 	Scope    int    `json:"scope"`
 }
 
-// Route reads the text.
+// Route converts t to a Route.
 func (t RouteText) Route() (Route, error) {
 	r := Route{MTU: t.MTU, AdvMSS: t.AdvMSS, Priority: t.Priority, Table: t.Table, Scope: t.Scope}
 	var err error
@@ -49,5 +48,5 @@ func (t RouteText) Route() (Route, error) {
 			return Route{}, fmt.Errorf("gw: %w", err)
 		}
 	}
-	return r, r.Clean()
+	return r, r.Normalize()
 }

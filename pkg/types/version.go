@@ -2,10 +2,10 @@ package types
 
 import "fmt"
 
-// A Version is a version of the CNI specification. Versions compare with <.
+// A Version is a version of the CNI specification. Later versions are greater.
 type Version int
 
-// The released versions of the specification that plugins are asked for.
+// The released versions of the specification.
 const (
 	V010 Version = iota + 1
 	V020
@@ -17,8 +17,8 @@ const (
 	Newest = V110
 )
 
-// ParseVersion reads the cniVersion of a configuration; an empty one is 0.1.0, as
-// in the days before the key. There is no tolerance: "1.0" is no version.
+// ParseVersion parses the cniVersion of a configuration. An empty text is 0.1.0, which had no
+// such key. All other texts must be the exact name of a released version: "1.0" is an error.
 func ParseVersion(s string) (Version, error) {
 	if s == "" {
 		return V010, nil
@@ -51,7 +51,7 @@ func (v Version) String() string {
 	return fmt.Sprintf("Version(%d)", int(v))
 }
 
-// VersionsSince lists v and all that came after it, oldest first.
+// VersionsSince returns v and all later versions, the oldest first.
 func VersionsSince(v Version) []string {
 	var all []string
 	for ; v <= Newest; v++ {

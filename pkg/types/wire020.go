@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// The form of 0.1.0 and 0.2.0: one address a family, no interfaces.
+// result020 is the form of 0.1.0 and 0.2.0: one address per family, no interfaces.
 type result020 struct {
 	CNIVersion string `json:"cniVersion"`
 	IP4        *ip020 `json:"ip4,omitempty"`
@@ -19,7 +19,8 @@ type ip020 struct {
 	Routes  []Route      `json:"routes,omitempty"`
 }
 
-// ErrNoAddress says that a result without an address has no form before 0.3.0.
+// ErrNoAddress is returned for a result without addresses, which versions before 0.3.0 cannot
+// express.
 var ErrNoAddress = errors.New("cannot convert: no valid IP addresses; a network without addresses needs cniVersion 0.3.0 or later")
 
 func to020(r *Result, v Version) (*result020, error) {
@@ -36,7 +37,7 @@ func to020(r *Result, v Version) (*result020, error) {
 	if w.IP4 == nil && w.IP6 == nil {
 		return nil, ErrNoAddress
 	}
-	for _, route := range plain(r.Routes, false) {
+	for _, route := range withoutAttributes(r.Routes) {
 		side := w.IP6
 		if route.Dst.Addr().Is4() {
 			side = w.IP4

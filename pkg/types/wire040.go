@@ -2,7 +2,8 @@ package types
 
 import "net/netip"
 
-// The form of 0.3.0, 0.3.1 and 0.4.0: each IP says its family, dns is always there.
+// result040 is the form of 0.3.0, 0.3.1 and 0.4.0. Each IP has its family, and dns is always
+// printed.
 type result040 struct {
 	CNIVersion string         `json:"cniVersion"`
 	Interfaces []interface040 `json:"interfaces,omitempty"`
@@ -24,8 +25,8 @@ type ip040 struct {
 	Gateway   netip.Addr   `json:"gateway,omitzero"`
 }
 
-func to040(r *Result, v Version, routeAttributes bool) *result040 {
-	w := &result040{CNIVersion: v.String(), Routes: plain(r.Routes, routeAttributes), DNS: r.DNS}
+func to040(r *Result, v Version) *result040 {
+	w := &result040{CNIVersion: v.String(), Routes: r.Routes, DNS: r.DNS}
 	for _, in := range r.Interfaces {
 		w.Interfaces = append(w.Interfaces, interface040{Name: in.Name, MAC: in.MAC, Sandbox: in.Sandbox})
 	}

@@ -2,7 +2,7 @@ package types
 
 import "net/netip"
 
-// The form of 1.0.0 and 1.1.0.
+// result100 is the form of 1.0.0 and 1.1.0.
 type result100 struct {
 	CNIVersion string         `json:"cniVersion"`
 	Interfaces []interface100 `json:"interfaces,omitempty"`
@@ -11,7 +11,7 @@ type result100 struct {
 	DNS        DNS            `json:"dns,omitzero"`
 }
 
-// mtu, socketPath and pciID came with 1.1.0.
+// interface100 is an interface. MTU, SocketPath and PciID came with 1.1.0.
 type interface100 struct {
 	Name       string `json:"name"`
 	MAC        MAC    `json:"mac,omitempty"`
@@ -27,8 +27,8 @@ type ip100 struct {
 	Gateway   netip.Addr   `json:"gateway,omitzero"`
 }
 
-func to100(r *Result, v Version, routeAttributes bool) *result100 {
-	w := &result100{CNIVersion: v.String(), Routes: plain(r.Routes, routeAttributes), DNS: r.DNS.printed()}
+func to100(r *Result, v Version) *result100 {
+	w := &result100{CNIVersion: v.String(), Routes: r.Routes, DNS: r.DNS.omitEmpty()}
 	for _, in := range r.Interfaces {
 		if v < V110 {
 			in.MTU, in.SocketPath, in.PciID = 0, "", ""
@@ -52,7 +52,7 @@ func from100(w *result100) *Result {
 	return r
 }
 
-// pointer and index are the two forms of "belongs to no interface".
+// pointer returns nil for NoInterface, or a pointer to the index i.
 func pointer(i int) *int {
 	if i == NoInterface {
 		return nil
@@ -60,6 +60,7 @@ func pointer(i int) *int {
 	return &i
 }
 
+// index is the inverse of pointer.
 func index(p *int) int {
 	if p == nil {
 		return NoInterface

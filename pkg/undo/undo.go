@@ -30,7 +30,7 @@ func (s *Stack) Push(what string, undo func() error) {
 }
 
 // Rollback runs the inverses, the newest first, and empties the stack. If one fails or
-// panics, the others are run all the same; Rollback joins the errors.
+// panics, Rollback still runs the others, and joins the errors.
 func (s *Stack) Rollback() error {
 	var errs []error
 	for i := len(s.steps) - 1; i >= 0; i-- {

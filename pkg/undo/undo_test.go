@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestRollbackRunsNewestFirstPastFailures(t *testing.T) {
+func TestRollbackRunsTheNewestFirstAndAllDespiteErrors(t *testing.T) {
 	var ran []string
 	boom := errors.New("boom")
 	var s Stack
@@ -32,7 +32,7 @@ func TestRollbackRunsNewestFirstPastFailures(t *testing.T) {
 	}
 }
 
-func TestPanicDoesNotStopARollback(t *testing.T) {
+func TestPanicDoesNotStopRollback(t *testing.T) {
 	ran := false
 	var s Stack
 	s.Push("undo a", func() error { ran = true; return nil })
@@ -42,7 +42,7 @@ func TestPanicDoesNotStopARollback(t *testing.T) {
 	}
 }
 
-func TestCommitKeepsWhatWasDone(t *testing.T) {
+func TestRollbackAfterCommitDoesNothing(t *testing.T) {
 	var s Stack
 	s.Push("undo", func() error { t.Error("ran after a commit"); return nil })
 	s.Commit()

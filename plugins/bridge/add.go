@@ -68,7 +68,7 @@ func (a *attachment) connectNewPair() (*types.Result, error) {
 		return nil, err
 	}
 	if !ipam.OverLink(a.r) {
-		a.lease.Ask()
+		a.lease.SendConfig()
 	}
 	var err error
 	if a.bridge, err = ensureBridge(a.node, a.conf); err != nil {
@@ -144,7 +144,7 @@ func (a *attachment) awaitLease() (*ipam.Lease, error) {
 		if err := a.node.AwaitRunning(a.host, portDeadline); err != nil {
 			return nil, err
 		}
-		a.lease.Ask()
+		a.lease.SendConfig()
 	}
 	return a.lease.Wait()
 }

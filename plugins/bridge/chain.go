@@ -29,7 +29,7 @@ func (a *attachment) connectExisting(prev *types.Result, name string) (*types.Re
 		return nil, types.Errorf(types.CodeConfig, "interface %q already has a master, so that it cannot be a port of %s", a.host.Name, a.bridge.Name)
 	}
 	if !ipam.OverLink(a.r) {
-		a.lease.Ask()
+		a.lease.SendConfig()
 	}
 	if a.host.Master == 0 {
 		a.r.Undo.Push("remove port "+a.host.Name+" from "+a.bridge.Name, func() error { return a.node.Apply(a.host.ClearMaster().IfPresent()) })

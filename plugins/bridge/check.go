@@ -32,7 +32,7 @@ func check(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	reserved := ipam.CheckAside(r)
+	reserved := ipam.StartCheck(r)
 	c := &checker{r: r, conf: conf, node: node, pod: pod, prev: prev}
 	host, missing := c.findHost()
 	c.host = host

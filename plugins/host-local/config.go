@@ -52,7 +52,7 @@ type rawIPAM struct {
 	RangeEnd   string        `json:"rangeEnd"`
 	Gateway    string        `json:"gateway"`
 	Ranges     [][]*rawRange `json:"ranges"`
-	Routes     rawRoutes     `json:"routes"`
+	Routes     []*rawRoute   `json:"routes"`
 	DataDir    string        `json:"dataDir"`
 	ResolvConf string        `json:"resolvConf"`
 	Exclude    []*string     `json:"exclude"`
@@ -67,18 +67,6 @@ type rawRange struct {
 	Gateway    string `json:"gateway"`
 }
 
-// rare is embedded in what is seldom there. Before encoding/json reads into a struct, it
-// gets ready to write all that this leads to, as far as it does not write itself. That is
-// a third of what it takes to read a configuration. None is ever written.
-type rare struct{}
-
-func (rare) MarshalJSON() ([]byte, error) { return nil, errors.ErrUnsupported }
-
-type rawRoutes []*rawRoute
-
-// MarshalJSON is that of rare.
-func (rawRoutes) MarshalJSON() ([]byte, error) { return rare{}.MarshalJSON() }
-
 // rawRoute is types.Route with its addresses as text, so that all that is wrong
 // with a configuration can be said at once.
 type rawRoute struct {
@@ -92,13 +80,11 @@ type rawRoute struct {
 }
 
 type rawRuntime struct {
-	rare
 	IPs      []*string     `json:"ips"`
 	IPRanges [][]*rawRange `json:"ipRanges"`
 }
 
 type rawArgs struct {
-	rare
 	CNI struct {
 		IPs []*string `json:"ips"`
 	} `json:"cni"`
@@ -478,7 +464,7 @@ func parseRoutes(raw []*rawRoute, errs *problems) []types.Route {
 		}
 		gw := errs.addr(fmt.Sprintf("routes[%d]: gw", i), one.GW, netip.Addr{})
 		route := types.Route{Dst: dst, GW: gw, MTU: one.MTU, AdvMSS: one.AdvMSS, Priority: one.Priority, Table: one.Table, Scope: one.Scope}
-		if err := route.Clean(); err != nil {
+		if err := route.Normalize(); err != nil {
 			errs.addf("routes[%d]: %w", i, err)
 			continue
 		}

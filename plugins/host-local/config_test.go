@@ -174,7 +174,7 @@ func (c *config) describe() string {
 	return all
 }
 
-// TestUnknownKeys: they are seen in what is rare as in all else.
+// TestUnknownKeys: unknown keys are found at every level.
 func TestUnknownKeys(t *testing.T) {
 	const text = `{"ipam": {"a": 1, "ranges": [[{"b": 1}]], "routes": [{}, {"c": 1}]}, "runtimeConfig": {"d": 1, "ipRanges": [[{"e": 1}]]}, "args": {"f": 1, "cni": {"g": 1}}}`
 	var got []string

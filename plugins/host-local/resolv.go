@@ -1,19 +1,24 @@
 package main
 
 import (
+	"io/fs"
+	"os"
 	"strings"
 
-	"github.com/plumb-cni/plumb/pkg/file"
 	"github.com/plumb-cni/plumb/pkg/types"
-	"golang.org/x/sys/unix"
 )
 
-// readResolvConf reads the resolver configuration at path; an empty path has none.
+// readResolvConf reads the resolver configuration at path; an empty path has none. It
+// refuses a named pipe, because opening one would wait for a writer.
 func readResolvConf(path string) (types.DNS, error) {
 	if path == "" {
 		return types.DNS{}, nil
 	}
-	text, err := file.Read(file.Here, path, unix.O_NONBLOCK) // a named pipe is not waited for
+	info, err := os.Stat(path)
+	if err == nil && info.Mode()&(fs.ModeNamedPipe|fs.ModeSocket) != 0 {
+		return types.DNS{}, types.Errorf(types.CodeIO, "read resolvConf: %s is not a regular file", path)
+	}
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return types.DNS{}, types.Errorf(types.CodeIO, "read resolvConf: %w", err)
 	}

@@ -81,7 +81,7 @@ var _ = Describe("a special file", func() {
 		Entry("a named pipe", pipe), Entry("a named pipe that has a reader", pipeWithReader),
 		Entry("a named pipe that has a writer", pipeWithWriter), Entry("a socket", socket))
 
-	It("as resolvConf is not waited for", func() {
+	It("as resolvConf is refused, and not waited for", func() {
 		path := fmt.Sprint(GinkgoT().TempDir(), "/resolv.conf")
 		Expect(unix.Mkfifo(path, 0o600)).To(Succeed())
 		done := make(chan nstest.Reply, 1)
@@ -89,6 +89,8 @@ var _ = Describe("a special file", func() {
 		go func() { done <- nstest.Run(b.plugin(), call) }()
 		var r nstest.Reply
 		Eventually(done).WithTimeout(time.Minute).Should(Receive(&r))
-		Expect(r.Result(GinkgoTB()).DNS.Nameservers).To(BeEmpty())
+		f := r.Failure(GinkgoTB())
+		Expect(f.Code).To(Equal(uint(types.CodeIO)))
+		Expect(f.Msg).To(Equal("read resolvConf: " + path + " is not a regular file"))
 	})
 })

@@ -44,7 +44,7 @@ func add(r *skel.Request) (*types.Result, error) {
 		return nil, err
 	}
 	a.pod, a.master = pod, master
-	a.lease.Ask()
+	a.lease.SendConfig()
 	if err := a.create(where); err != nil {
 		return nil, err
 	}
@@ -108,7 +108,7 @@ func (a *attachment) layer3(result *types.Result) error {
 		if a.lease, err = ipam.Start(a.r); err != nil {
 			return err
 		}
-		a.lease.Ask()
+		a.lease.SendConfig()
 	}
 	lease, err := a.lease.Wait()
 	if err != nil {

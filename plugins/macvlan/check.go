@@ -26,7 +26,7 @@ func check(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	reserved := ipam.CheckAside(r)
+	reserved := ipam.StartCheck(r)
 	spec, err := attach.SpecFromResult(prev, r.IfName, r.NetNS)
 	spec.Kind = kind
 	eth, missing := pod.Link(r.IfName)

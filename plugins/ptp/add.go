@@ -52,7 +52,7 @@ func add(r *skel.Request) (*types.Result, error) {
 // that works over the link (dhcp) is called when both ends are up.
 func (a *attachment) connectPair(pending *ipam.Pending) (*types.Result, error) {
 	if !ipam.OverLink(a.r) {
-		pending.Ask()
+		pending.SendConfig()
 	}
 	var err error
 	a.host, a.eth, err = attach.AddVeth(&a.r.Undo, attach.Pair{Node: a.node, Pod: a.pod, Owner: a.r.Attachment(), MTU: a.conf.mtu})
@@ -63,7 +63,7 @@ func (a *attachment) connectPair(pending *ipam.Pending) (*types.Result, error) {
 		return nil, err
 	}
 	if ipam.OverLink(a.r) {
-		pending.Ask()
+		pending.SendConfig()
 	}
 	lease, err := pending.Wait()
 	if err != nil {

@@ -38,7 +38,7 @@ func check(r *skel.Request) error {
 	if !attach.MadeByPlumb(host) {
 		spec = spec.ReferenceMade()
 	}
-	reserved := ipam.CheckAside(r)
+	reserved := ipam.StartCheck(r)
 	if changed == nil {
 		changed = (&hostEnd{r: r, conf: conf, node: node, host: host}).diff(ips)
 	}

@@ -18,11 +18,11 @@ const (
 )
 
 // Tests are those that need no kernel: an emulator of a processor hands system calls to
-// this machine's, and not all of netlink. Each row has to run one test at least.
+// this machine's, and not all of netlink. So FuzzCheck, which attaches containers, is skipped. Each row has to run one test at least.
 var rows = []struct{ packages, tests, what string }{
 	{"./pkg/types", ".", "configurations, results, errors"},
-	{"./pkg/...", "^(Fuzz.*|Test(Encode|Decode|Expressions|Reader|Owner|VLANsTravelAsRanges|FlowSet))$", "messages to the kernel"},
-	{"./plugins/host-local", "^(Fuzz|Test(Index|Header|LocalType|Spans|Parse|Lock))", "the pool's files"},
+	{"./pkg/...", "^(Fuzz.*|Test(Encode|Decode|Expressions|Reader|Owner|VLANsTravelAsRanges|FlowMatches|Requests|Answers))$", "messages to the kernel"},
+	{"./plugins/host-local", "^(Fuzz|Test(LocalType|Spans|Parse))", "the pool's files"},
 	{"./plugins/tuning", "^Fuzz", "the file of what was before"},
 }
 
@@ -35,7 +35,7 @@ func TestBigEndian(t *testing.T) {
 	}
 	for _, row := range rows {
 		t.Run(row.what, func(t *testing.T) {
-			cmd := exec.Command("go", "test", "-count=1", "-v", "-timeout=60m", "-exec="+emulator, "-run="+row.tests, row.packages)
+			cmd := exec.Command("go", "test", "-count=1", "-v", "-timeout=60m", "-skip=^FuzzCheck$", "-exec="+emulator, "-run="+row.tests, row.packages)
 			cmd.Dir, cmd.Env = nstest.Root(t), append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOFLAGS=")
 			out, err := cmd.CombinedOutput()
 			passed := strings.Count("\n"+string(out), "\n--- PASS: ")

@@ -1,0 +1,222 @@
+package types
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// An UnknownKey is a key of a configuration that no plugin reads.
+type UnknownKey struct {
+	Path   string   // where the key is: "ipam.rangeStrat"
+	Value  string   // JSON, as it was written
+	Nested bool     // the key is in an object within the configuration
+	name   string   // the last part of Path
+	known  []string // the keys that are read from the same object
+}
+
+// Likely returns the known key that was probably meant, or "" if none is similar.
+func (u UnknownKey) Likely() string { return nearest(u.name, u.known) }
+
+func (u UnknownKey) String() string {
+	s := fmt.Sprintf("unknown key %q with value %s", u.Path, u.Value)
+	if likely := u.Likely(); likely != "" {
+		s += fmt.Sprintf("; did you mean %q?", likely)
+	}
+	return s
+}
+
+// Unknown returns the keys of a configuration that are neither read into conf, a pointer to
+// a struct with json tags, nor listed in shared, sorted by path. It looks into nested
+// objects and lists where conf has structs for them. Decode must have accepted data. Keys
+// match in any case, as encoding/json matches them.
+func Unknown(data []byte, conf any, shared ...string) []UnknownKey {
+	found := topValue(data, conf).unknown(shared)
+	slices.SortFunc(found, func(a, b UnknownKey) int { return strings.Compare(a.Path, b.Path) })
+	return found
+}
+
+// A value is one JSON value of a configuration.
+type value struct {
+	parent *value // nil: the whole configuration
+	key    string // its key, if the parent is an object
+	index  int    // its index, if the parent is a list
+	data   json.RawMessage
+	typ    reflect.Type // what encoding/json reads it into, not a pointer; nil: nothing reads it
+}
+
+func topValue(data []byte, out any) *value {
+	return &value{data: data, typ: withoutPointer(reflect.TypeOf(out))}
+}
+
+func withoutPointer(t reflect.Type) reflect.Type {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	return t
+}
+
+// path returns the place of v in the configuration, as people write it: "ranges[0].subnet".
+func (v *value) path() string {
+	switch {
+	case v.parent == nil:
+		return ""
+	case v.parent.typ.Kind() == reflect.Slice:
+		return fmt.Sprintf("%s[%d]", v.parent.path(), v.index)
+	case v.parent.parent == nil:
+		return v.key
+	}
+	return v.parent.path() + "." + v.key
+}
+
+func (v *value) decode() error { return json.Unmarshal(v.data, reflect.New(v.typ).Interface()) }
+
+// firstRefused returns the innermost value within v that encoding/json cannot decode. If
+// there are several, it returns the one whose path sorts first. It returns v itself if no
+// single value within v is refused.
+func (v *value) firstRefused() *value {
+	for _, inner := range v.children() {
+		if inner.typ != nil && inner.decode() != nil {
+			return inner.firstRefused()
+		}
+	}
+	return v
+}
+
+func (v *value) unknown(shared []string) []UnknownKey {
+	var found []UnknownKey
+	for _, inner := range v.children() {
+		switch {
+		case inner.typ != nil:
+			found = append(found, inner.unknown(nil)...)
+		case !containsKey(shared, inner.key):
+			known := slices.Clone(shared)
+			for _, f := range fieldsOf(v.typ) {
+				known = append(known, f.name)
+			}
+			found = append(found, UnknownKey{inner.path(), string(inner.data), v.parent != nil, inner.key, known})
+		}
+	}
+	return found
+}
+
+func containsKey(keys []string, key string) bool {
+	return slices.ContainsFunc(keys, func(k string) bool { return strings.EqualFold(k, key) })
+}
+
+// children returns the values of the list or object that v is, the members of an object
+// sorted by key. It returns nil where the type of v is neither a list nor an object with
+// named members.
+func (v *value) children() []*value {
+	switch v.typ.Kind() {
+	case reflect.Slice:
+		return v.items()
+	case reflect.Map:
+		elem := withoutPointer(v.typ.Elem())
+		return v.members(func(string) reflect.Type { return elem })
+	case reflect.Struct:
+		fields := fieldsOf(v.typ)
+		if len(fields) == 0 { // it decodes itself, as netip.Addr does
+			return nil
+		}
+		return v.members(func(key string) reflect.Type {
+			i := slices.IndexFunc(fields, func(f field) bool { return strings.EqualFold(f.name, key) })
+			if i < 0 {
+				return nil
+			}
+			return withoutPointer(fields[i].typ)
+		})
+	}
+	return nil
+}
+
+func (v *value) items() []*value {
+	var list []json.RawMessage
+	if json.Unmarshal(v.data, &list) != nil { // text, which a []byte accepts, or a wrong value
+		return nil
+	}
+	var all []*value
+	for i, data := range list {
+		all = append(all, &value{parent: v, index: i, data: data, typ: withoutPointer(v.typ.Elem())})
+	}
+	return all
+}
+
+func (v *value) members(typeOf func(key string) reflect.Type) []*value {
+	var object map[string]json.RawMessage
+	if json.Unmarshal(v.data, &object) != nil {
+		return nil
+	}
+	var all []*value
+	for _, key := range slices.Sorted(maps.Keys(object)) {
+		all = append(all, &value{parent: v, key: key, data: object[key], typ: typeOf(key)})
+	}
+	return all
+}
+
+type field struct {
+	name string
+	typ  reflect.Type
+}
+
+// fieldsOf returns the fields of a struct that encoding/json fills by name, including those
+// of embedded structs.
+func fieldsOf(t reflect.Type) []field {
+	if t = withoutPointer(t); t.Kind() != reflect.Struct {
+		return nil
+	}
+	var fields []field
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case name == "-":
+		case f.Anonymous && name == "":
+			fields = append(fields, fieldsOf(f.Type)...)
+		case name != "":
+			fields = append(fields, field{name, f.Type})
+		case f.IsExported():
+			fields = append(fields, field{f.Name, f.Type})
+		}
+	}
+	return fields
+}
+
+// nearest returns the known key that differs from key by at most two edits, or by one if
+// key is shorter than five bytes.
+func nearest(key string, known []string) string {
+	best, limit := "", 3
+	if len(key) < 5 {
+		limit = 2
+	}
+	for _, k := range known {
+		if d := editDistance(strings.ToLower(key), strings.ToLower(k)); d < limit {
+			best, limit = k, d
+		}
+	}
+	return best
+}
+
+// editDistance returns the Levenshtein distance of two short texts.
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, diagonal+1)
+		}
+	}
+	return row[len(b)]
+}
