@@ -90,6 +90,13 @@ func HostSysctls(name string) []sysctl.Setting {
 	return []sysctl.Setting{{Key: sysctl.IPv6(name, "accept_ra"), Value: "0", Optional: true}}
 }
 
+// NoDAD returns the sysctl that makes the link-local address of an interface of the node
+// usable at once. The node sends neighbor solicitations for containers from that address.
+// With duplicate address detection it could send none in the first one or two seconds.
+func NoDAD(name string) sysctl.Setting {
+	return sysctl.Setting{Key: sysctl.IPv6(name, "accept_dad"), Value: "0", Optional: true}
+}
+
 // explainExists explains why the kernel made no pair (EEXIST). It returns nil if the name
 // of the host end belongs to another attachment or to an unknown owner: the caller then
 // tries the next name.

@@ -180,10 +180,8 @@ func (d device) diffReceived() error {
 // status returns an error if the configuration is invalid. It does not test the kernel,
 // because that needs a device.
 func status(r *skel.Request) error {
-	if _, err := parse(r); err != nil {
-		return types.Errorf(types.CodeNotAvailable, "%w", err)
-	}
-	return nil
+	_, err := parse(r)
+	return types.NotAvailable(err)
 }
 
 // gc removes the ifbs of attachments that are not to be kept, and the qdiscs on the host

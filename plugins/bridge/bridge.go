@@ -36,7 +36,7 @@ func ensureBridge(node *nl.Conn, conf *config) (nl.Link, error) {
 	settings := attach.HostSysctls(br.Name)
 	// A bridge that is down may have been made by a plugin that was killed afterwards.
 	if (made || !br.Up) && !conf.awaitDAD {
-		settings = append(settings, noDAD(br.Name))
+		settings = append(settings, attach.NoDAD(br.Name))
 	}
 	if err := sysctl.Ensure(node.NS(), settings...); err != nil {
 		return nl.Link{}, err
@@ -54,13 +54,6 @@ func ensureBridge(node *nl.Conn, conf *config) (nl.Link, error) {
 		changes = append(changes, br.SetUp())
 	}
 	return br, node.Apply(changes...)
-}
-
-// noDAD makes the link-local address of a bridge, or of a VLAN interface, usable at once.
-// The node sends neighbor solicitations from that address. With duplicate address detection
-// it could send none in the first one or two seconds.
-func noDAD(name string) sysctl.Setting {
-	return sysctl.Setting{Key: sysctl.IPv6(name, "accept_dad"), Value: "0", Optional: true}
 }
 
 // explainNoVLANs explains the error of a kernel without VLAN filtering.
@@ -311,7 +304,7 @@ func (a *attachment) gatewayDevice() (nl.Link, error) {
 func (a *attachment) configureVLANDevice(dev, port nl.Link) error {
 	settings := append(attach.HostSysctls(dev.Name), attach.HostSysctls(port.Name)...)
 	if !a.conf.awaitDAD {
-		settings = append(settings, noDAD(dev.Name))
+		settings = append(settings, attach.NoDAD(dev.Name))
 	}
 	if err := sysctl.Set(a.node.NS(), settings...); err != nil {
 		return err

@@ -73,7 +73,6 @@ type config struct {
 const (
 	defaultBridge = "cni0"
 	maxVLAN       = 4094
-	maxIfName     = 15
 )
 
 func parse(r *skel.Request) (*config, error) {
@@ -120,13 +119,13 @@ func (raw *rawConfig) config(r *skel.Request, args types.Args) (*config, error) 
 func (c *config) validate(hasIPAM bool, v types.Version) error {
 	errs := []error{attach.CheckVethMTU(c.mtu)}
 	refuseIf := types.ProblemsInto(&errs)
-	refuseIf(c.bridge == "" || len(c.bridge) > maxIfName || strings.ContainsAny(c.bridge, "/:% \t\n") || c.bridge == "." || c.bridge == "..",
-		"bridge %q is no interface name: it must have 1 to %d bytes, without '/', ':', '%%' and white space", c.bridge, maxIfName)
+	refuseIf(c.bridge == "" || len(c.bridge) > types.MaxIfName || strings.ContainsAny(c.bridge, "/:% \t\n") || c.bridge == "." || c.bridge == "..",
+		"bridge %q is no interface name: it must have 1 to %d bytes, without '/', ':', '%%' and white space", c.bridge, types.MaxIfName)
 	refuseIf(c.vlan < 0 || c.vlan > maxVLAN, "invalid VLAN ID %d (must be between 0 and %d)", c.vlan, maxVLAN)
 	refuseIf(c.port.Hairpin && c.promisc, "cannot set hairpin mode and promiscuous mode at the same time")
 	refuseIf(c.podDown && hasIPAM, "cannot use IPAM when disableContainerInterface is set to true")
-	refuseIf(c.vlan != 0 && c.isGateway && len(c.gatewayDevice()) > maxIfName,
-		"the gateway's interface name %q is longer than %d bytes: use a shorter bridge name", c.gatewayDevice(), maxIfName)
+	refuseIf(c.vlan != 0 && c.isGateway && len(c.gatewayDevice()) > types.MaxIfName,
+		"the gateway's interface name %q is longer than %d bytes: use a shorter bridge name", c.gatewayDevice(), types.MaxIfName)
 	refuseIf(!hasIPAM && v < types.V030, "%w", types.ErrNoAddress)
 	return errors.Join(errs...)
 }

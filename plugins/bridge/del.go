@@ -99,7 +99,7 @@ func status(r *skel.Request) error {
 	}
 	if conf.masquerade {
 		if err := masq.Status(r.Node, conf.masqBackend); err != nil {
-			return types.NotAvailable(err)
+			return err
 		}
 	}
 	return ipam.Status(r)

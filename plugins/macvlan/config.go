@@ -41,10 +41,7 @@ type config struct {
 	dad         attach.DADMode
 }
 
-const (
-	maxQueueLen = int64(math.MaxUint32)
-	maxIfName   = 15
-)
+const maxQueueLen = int64(math.MaxUint32)
 
 func parse(r *skel.Request) (*config, error) {
 	var raw rawConfig
@@ -78,7 +75,7 @@ func (raw *rawConfig) config(r *skel.Request, args types.Args) (*config, error) 
 	errs := []error{macErr}
 	refuseIf := types.ProblemsInto(&errs)
 	refuseIf(!known, "unknown macvlan mode: %q; want bridge, private, vepa or passthru", raw.Mode)
-	refuseIf(len(raw.Master) > maxIfName, "master %q is not an interface name: it has more than %d bytes", raw.Master, maxIfName)
+	refuseIf(len(raw.Master) > types.MaxIfName, "master %q is not an interface name: it has more than %d bytes", raw.Master, types.MaxIfName)
 	refuseIf(raw.Master == "lo", "master lo is the loopback interface, which has no segment")
 	refuseIf(raw.MTU != 0 && raw.MTU < attach.MinMTU, "mtu %d is below %d; 0 takes the master's", raw.MTU, attach.MinMTU)
 	refuseIf(raw.BCQueueLen < 0 || raw.BCQueueLen > maxQueueLen, "bcqueuelen %d is not between 0 and %d", raw.BCQueueLen, maxQueueLen)

@@ -61,7 +61,7 @@ func status(r *skel.Request) error {
 		err = masterStatus(r, conf)
 	}
 	if err != nil {
-		return types.Errorf(types.CodeNotAvailable, "%w", err)
+		return types.NotAvailable(err)
 	}
 	return ipam.Status(r)
 }

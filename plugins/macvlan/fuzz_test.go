@@ -23,7 +23,7 @@ func FuzzConfig(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(conf.master) > maxIfName || conf.mtu != 0 && conf.mtu < attach.MinMTU || conf.mode.String() == "" {
+		if len(conf.master) > types.MaxIfName || conf.mtu != 0 && conf.mtu < attach.MinMTU || conf.mode.String() == "" {
 			t.Errorf("%s: accepted as %+v", text, conf)
 		}
 		if again, err := types.ParseMAC(conf.mac.String()); conf.mac != "" && (err != nil || again != conf.mac) {

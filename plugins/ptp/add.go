@@ -9,7 +9,6 @@ import (
 	"github.com/plumb-cni/plumb/pkg/masq"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/sysctl"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
@@ -77,11 +76,9 @@ func (a *attachment) connectPair(pending *ipam.Pending) (*types.Result, error) {
 	return result, a.configure(result)
 }
 
-// prepare sets both ends up. accept_dad=0 makes the link-local address of the host end usable
-// at once: the node sends neighbor solicitations for the container from that address.
+// prepare sets both ends up.
 func (a *attachment) prepare() error {
-	noDAD := sysctl.Setting{Key: sysctl.IPv6(a.host.Name, "accept_dad"), Value: "0", Optional: true}
-	if err := attach.Prepare(a.node, a.host, noDAD); err != nil {
+	if err := attach.Prepare(a.node, a.host, attach.NoDAD(a.host.Name)); err != nil {
 		return err
 	}
 	return attach.Prepare(a.pod, a.eth, attach.PodSysctls(a.eth.Name, attach.DADOff)...)
