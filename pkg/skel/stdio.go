@@ -31,7 +31,7 @@ func stdout() io.Writer {
 	var st unix.Stat_t
 	flags, err := unix.FcntlInt(1, unix.F_GETFL, 0)
 	if err == nil && unix.Fstat(1, &st) == nil && flags&unix.O_ACCMODE == unix.O_RDWR &&
-		st.Mode&unix.S_IFMT == unix.S_IFCHR && st.Rdev == unix.Mkdev(1, 3) {
+		st.Mode&unix.S_IFMT == unix.S_IFCHR && uint64(st.Rdev) == unix.Mkdev(1, 3) {
 		return brokenStream{errClosed}
 	}
 	return outputStream(1, "stdout")
