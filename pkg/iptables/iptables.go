@@ -160,11 +160,11 @@ const (
 	resourceProblem  = 4
 )
 
-// explain returns the error of a program that failed. It adds the program's stderr, and the
-// CNI code or ErrRefused according to the exit status.
-func explain(step, stderr string, err error) error {
-	if stderr = strings.Join(strings.Fields(stderr), " "); stderr != "" {
-		err = fmt.Errorf("%w: %s", err, stderr)
+// explain returns the error of a program that failed. It adds message, which the program wrote to
+// stderr, and the CNI code or ErrRefused according to the exit status.
+func explain(step, message string, err error) error {
+	if message = strings.Join(strings.Fields(message), " "); message != "" {
+		err = fmt.Errorf("%w: %s", err, message)
 	}
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {
