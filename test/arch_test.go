@@ -112,8 +112,8 @@ var startCost = map[string]string{
 
 // mutable are the package-level variables that are neither tables nor sentinels.
 var mutable = map[string]string{
-	"pkg/nl.reportWords": "a sync.Once, for a switch that the library has as a package variable",
-	"pkg/skel.version":   "set by the linker",
+	"pkg/nl.enableExtAck": "a sync.Once, for a switch that the library has as a package variable",
+	"pkg/skel.version":    "set by the linker",
 }
 
 const (

@@ -15,21 +15,23 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// The host end of an attachment's veth pair is found without prevResult and without the
-// container. Its name is "veth" and 8 hex digits, as with the reference plugins, but the
+// The host end of an attachment's veth pair can be found without prevResult and without the
+// container. Its name is hostPrefix and 8 hex digits, as with the reference plugins, but the
 // digits are a hash of the attachment. The alias of the link names the attachment and
-// proves that plumb made the link for it. If the name is in use by another link, the next
-// of maxHostNames names is taken.
+// proves that plumb made the link for it. An attachment has maxHostNames possible names. If
+// another link has the first name, AddVeth tries the next one.
 const (
 	hostPrefix   = "veth"
 	maxHostNames = 4
 )
 
+// hostName returns the possible name number i of the host end, with i < maxHostNames.
 func hostName(owner types.Attachment, i int) string {
 	sum := sha256.Sum256([]byte(owner.String()))
 	return hostPrefix + hex.EncodeToString(sum[4*i:4*i+4])
 }
 
+// hostNames returns all possible names of the host end.
 func hostNames(owner types.Attachment) []string {
 	var names []string
 	for i := range maxHostNames {
@@ -38,7 +40,7 @@ func hostNames(owner types.Attachment) []string {
 	return names
 }
 
-// A Pair describes a container's veth pair.
+// A Pair describes a veth pair that AddVeth makes for a container.
 type Pair struct {
 	Node, Pod *nl.Conn
 	Owner     types.Attachment
@@ -46,8 +48,8 @@ type Pair struct {
 	MTU       int       // of both ends, in bytes; zero: the kernel's default
 }
 
-// EnsureNameFree returns an error that says what to do if the container already has an
-// interface of that name. Plugins call it before they call the IPAM plugin.
+// EnsureNameFree returns an error if the container already has an interface of that name.
+// The error says what to do. Plugins call EnsureNameFree before they call the IPAM plugin.
 func EnsureNameFree(pod *nl.Conn, ifName string) error {
 	_, err := pod.Link(ifName)
 	switch {
@@ -59,8 +61,8 @@ func EnsureNameFree(pod *nl.Conn, ifName string) error {
 	return types.Errorf(types.CodeConfig, "interface %q already exists in container %s: either this attachment was already added, or CNI_IFNAME must be another name", ifName, pod.NS().Path())
 }
 
-// AddVeth makes the pair and pushes its removal. Both ends are down: the caller makes the
-// host end a port, or adds addresses to it, and then sets it up.
+// AddVeth makes the pair and pushes its removal to u. Both ends are down. The caller first
+// makes the host end a bridge port or adds addresses to it, and then sets it up.
 func AddVeth(u *undo.Stack, p Pair) (host, pod nl.Link, err error) {
 	for i := range maxHostNames {
 		host, pod, err = p.Node.AddVeth(u, nl.Veth{
@@ -113,33 +115,34 @@ func (p Pair) explainExists(name string) error {
 	return nil
 }
 
-// HostEnd returns the host end of the attachment's pair. It looks for the names that an
-// attachment can have, and then for the names in prev, which may be nil: links of the
-// reference plugins have no alias. If there is none, the error matches fs.ErrNotExist.
+// HostEnd returns the host end of the attachment's pair. It looks for links with the
+// possible names of the attachment's host end, and then for links with the names in prev. A
+// link that only prev names must have no alias: the reference plugins set none. prev may be
+// nil. If no link is found, the error matches fs.ErrNotExist.
 func HostEnd(node *nl.Conn, owner types.Attachment, prev *types.Result) (nl.Link, error) {
-	listed := hostEnds(prev)
-	for _, name := range append(hostNames(owner), listed...) {
+	inPrev := hostEndNames(prev)
+	for _, name := range append(hostNames(owner), inPrev...) {
 		l, err := node.Link(name)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nl.Link{}, err
 		}
-		referenceMade := l.Alias == "" && slices.Contains(listed, name)
-		if err == nil && l.Kind == "veth" && (madeFor(l, owner) || referenceMade) {
+		madeByReference := l.Alias == "" && slices.Contains(inPrev, name)
+		if err == nil && l.Kind == "veth" && (madeFor(l, owner) || madeByReference) {
 			return l, nil
 		}
 	}
 	return nl.Link{}, fmt.Errorf("find host end of %s: %w", owner, fs.ErrNotExist)
 }
 
-// madeFor reports whether plumb made the host end for the attachment. The alias says so
-// or, if the link has no alias yet, the group. The name alone proves nothing, because any
-// program may use it.
+// madeFor reports whether plumb made the host end for the attachment. It compares the alias
+// of the link or, if the link has no alias yet, its group. It ignores the name, because any
+// program may use that name.
 func madeFor(host nl.Link, owner types.Attachment) bool {
 	return host.Alias == LinkAlias(owner) || host.Alias == "" && host.Group == UnfinishedGroup(owner.Network)
 }
 
-// hostEnds returns the names of the host ends of veth pairs in prev, which may be nil.
-func hostEnds(prev *types.Result) []string {
+// hostEndNames returns the names of the host ends of veth pairs in prev, which may be nil.
+func hostEndNames(prev *types.Result) []string {
 	if prev == nil {
 		return nil
 	}
@@ -152,49 +155,52 @@ func hostEnds(prev *types.Result) []string {
 	return names
 }
 
-// DelVeth deletes the attachment's pair by its host end or, if that is not found, by its
-// container end. It returns when no process can reach the container through the pair.
-// The caller calls finish before it uses the connections again: finish waits until the
-// kernel has cleaned up (see nl.Conn.DelAside). pod and prev may be nil.
+// DelVeth deletes the attachment's pair by its host end or, if the host end is not found, by
+// its container end. It returns when no process can reach the container through the pair.
+// The caller must call finish before it uses the connections again: finish waits until the
+// kernel has cleaned up (see nl.Conn.DeleteLinkAsync). pod and prev may be nil.
 //
-// DelVeth does not delete an interface of another attachment: the namespace path may have
-// been reused for another container.
+// DelVeth does not delete an interface of another attachment. The container may have such an
+// interface if the namespace path was reused.
 func DelVeth(node, pod *nl.Conn, owner types.Attachment, prev *types.Result) (finish func() error, err error) {
 	host, err := HostEnd(node, owner, prev)
 	if err == nil {
-		return node.DelAside(host)
+		return node.DeleteLinkAsync(host)
 	}
-	nothing := func() error { return nil }
+	noWait := func() error { return nil }
 	if !errors.Is(err, fs.ErrNotExist) || pod == nil {
-		return nothing, types.IgnoreNotExist(err)
+		return noWait, types.IgnoreNotExist(err)
 	}
 	l, err := pod.Link(owner.IfName)
 	if err != nil {
-		return nothing, types.IgnoreNotExist(err)
+		return noWait, types.IgnoreNotExist(err)
 	}
 	if l.Kind != "veth" || hasPlumbHostEnd(node, pod, l) {
-		return nothing, nil
+		return noWait, nil
 	}
 	if other, err := BelongsToOther(pod, l, owner, prev); other || err != nil {
-		return nothing, types.IgnoreNotExist(err)
+		return noWait, types.IgnoreNotExist(err)
 	}
-	return pod.DelAside(l)
+	return pod.DeleteLinkAsync(l)
 }
 
-// BelongsToOther reports whether this interface of the container is known to belong to
-// another attachment: the namespace path was reused. The caller has found no host end of
-// the attachment on the node.
+// BelongsToOther reports whether the interface l of the container is known to belong to
+// another attachment: the namespace path was reused. The caller must have found no host end
+// of the attachment on the node.
 //
-// An alias decides. Without an alias, the interface belongs to another attachment if prev
-// lists a host end, because the container end disappeared together with that; or if the
-// interface has neither the MAC nor an IP of prev. One of the two is enough, because
-// tuning may have changed the MAC. If prev is nil, nothing is known about a link without
-// an alias: the reference plugins made it, or an ADD that was killed.
+// If l has an alias, the alias decides. Without an alias, l belongs to another attachment in
+// two cases:
+//   - prev lists a host end. The attachment's container end was deleted together with it.
+//   - l has neither the MAC nor an IP address of prev. The IP address alone is enough to
+//     recognize l, because tuning may have changed the MAC.
+//
+// If prev is nil and l has no alias, the owner is unknown and BelongsToOther returns false:
+// the reference plugins made l, or an ADD that was killed.
 func BelongsToOther(pod *nl.Conn, l nl.Link, owner types.Attachment, prev *types.Result) (bool, error) {
 	if l.Alias != "" {
 		return l.Alias != LinkAlias(owner), nil
 	}
-	if len(hostEnds(prev)) > 0 {
+	if len(hostEndNames(prev)) > 0 {
 		return true, nil
 	}
 	if prev == nil {
@@ -208,13 +214,13 @@ func BelongsToOther(pod *nl.Conn, l nl.Link, owner types.Attachment, prev *types
 	if err != nil {
 		return false, err
 	}
-	known := Prefixes(prev.Of(index))
-	return !slices.ContainsFunc(addrs, func(a nl.Addr) bool { return slices.Contains(known, a.Prefix) }), nil
+	inPrev := Prefixes(prev.Of(index))
+	return !slices.ContainsFunc(addrs, func(a nl.Addr) bool { return slices.Contains(inPrev, a.Prefix) }), nil
 }
 
-// hasPlumbHostEnd reports whether plumb made the host end of this interface of the
-// container. DelVeth has not found a host end of its attachment, so that this one belongs
-// to another attachment.
+// hasPlumbHostEnd reports whether l, an interface of the container, has a host end that
+// plumb made. DelVeth calls it after it found no host end of its own attachment: such a host
+// end then belongs to another attachment.
 func hasPlumbHostEnd(node, pod *nl.Conn, l nl.Link) bool {
 	host, err := pod.VethPeer(l, node)
 	return err == nil && MadeByPlumb(host)

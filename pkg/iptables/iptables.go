@@ -2,8 +2,8 @@
 // and for kernels without nf_tables.
 //
 // It runs iptables-restore --noflush: one process makes all changes of a script, or none of
-// them. coreos/go-iptables has no such call. It starts one process per rule, and one more to
-// find out the version.
+// them. The library coreos/go-iptables has no such call: it starts one process per rule, and
+// one more to find out the version.
 package iptables
 
 import (
@@ -34,14 +34,15 @@ const (
 	V6 Family = "ip6tables"
 )
 
-// A Variant is the kind of program, where a node has several. Since iptables 1.8 a node can
-// have rules in nf_tables and in the older tables at the same time.
+// A Variant selects one of the iptables programs that a node can have. Since iptables 1.8 a
+// node can have rules in nf_tables and in the legacy tables (ip_tables) at the same time, and
+// one program for each.
 type Variant string
 
 // The variants, by the middle part of the names of their programs.
 const (
 	Default Variant = ""        // the default of the distribution
-	Legacy  Variant = "-legacy" // the tables from before nf_tables
+	Legacy  Variant = "-legacy" // the programs for the legacy tables
 )
 
 // A Tool runs the programs of one family and variant in one namespace.
@@ -49,11 +50,12 @@ type Tool struct {
 	Node    *ns.Handle
 	Family  Family
 	Variant Variant
-	// Wait is how long a program waits for the lock that all these programs share
-	// (/run/xtables.lock), in whole seconds; zero: ten seconds.
+	// Wait is how long a program waits for /run/xtables.lock, the lock that all iptables
+	// programs share. Fractions of a second are dropped. Zero means ten seconds.
 	Wait time.Duration
 }
 
+// wait returns Wait or its default.
 func (t Tool) wait() time.Duration {
 	if t.Wait == 0 {
 		return 10 * time.Second
@@ -61,24 +63,24 @@ func (t Tool) wait() time.Duration {
 	return t.Wait
 }
 
-// runLimit is how long a program may run after it has got the lock.
+// runLimit is how long a program may run after it has acquired the lock.
 const runLimit = 10 * time.Second
 
 // Restore makes all changes of a script, which has the format of iptables-save, or none of
-// them. It flushes the chains that the script declares (":CHAIN -"), and no others. what names
-// the changes in errors and in the trace.
+// them. It flushes the chains that the script declares (":CHAIN -"), and no others. The text
+// description names the changes in errors and in the trace.
 //
-// The error matches ErrRefused if the script does not fit the tables: it adds a chain that
-// exists, or deletes a rule that does not. The error has types.CodeConfig if the program is
-// missing or does not understand the script, and types.CodeTryAgain if the lock was not free
-// in time.
-func (t Tool) Restore(what, script string) error {
+// The error matches ErrRefused if the script does not fit the content of the tables: the
+// script adds a chain that exists, or deletes a rule that does not exist. The error has
+// types.CodeConfig if the program is missing or does not understand the script, and
+// types.CodeTryAgain if the lock was not free in time.
+func (t Tool) Restore(description, script string) error {
 	program, err := t.program("restore")
 	if err != nil {
 		return err
 	}
 	seconds := strconv.Itoa(int(t.wait().Seconds()))
-	_, err = t.run(what, script, program, "--noflush", "--wait", seconds)
+	_, err = t.run(description, script, program, "--noflush", "--wait", seconds)
 	return err
 }
 
@@ -91,15 +93,16 @@ func (t Tool) Save(table string) (string, error) {
 	return t.run("list table "+table, "", program, "-t", table)
 }
 
-// Find returns an error with types.CodeConfig if the programs are missing, and nil if not.
+// Find returns an error with types.CodeConfig if iptables-restore is not installed for this
+// family and variant.
 func (t Tool) Find() error {
 	_, err := t.program("restore")
 	return err
 }
 
-// program returns the path of iptables-restore or of a similar program. It also looks in the
-// folders where distributions install these programs, because a runtime may call plugins with
-// any PATH.
+// program returns the path of the program for a verb, "restore" or "save". Besides PATH, it
+// searches the folders where distributions install these programs, because a runtime may call
+// plugins with any PATH.
 func (t Tool) program(verb string) (string, error) {
 	name := string(t.Family) + string(t.Variant) + "-" + verb
 	path, err := exec.LookPath(name)
@@ -119,17 +122,17 @@ func (t Tool) program(verb string) (string, error) {
 // ErrRefused matches the error of a script that does not fit the content of the tables.
 var ErrRefused = errors.New("refused")
 
-// run runs a program in the namespace: a new process is in the namespace of the thread that
-// forks it. If the plugin is killed, the kernel kills the program too (PR_SET_PDEATHSIG).
-// Otherwise the program could make its changes after the DEL that follows, and they would
-// remain. The kernel also kills the program when the thread ends, so the goroutine is locked
-// to its thread.
-func (t Tool) run(what, stdin, program string, args ...string) (string, error) {
+// run runs a program in the namespace and returns what the program wrote to stdout. A new
+// process is in the namespace of the thread that forks it. If the plugin is killed, the kernel
+// kills the program too (PR_SET_PDEATHSIG). Otherwise the program could make its changes after
+// the DEL that follows, and the changes would remain. The kernel also kills the program when
+// the thread that forked it ends, so the goroutine is locked to its thread.
+func (t Tool) run(description, stdin, program string, args ...string) (string, error) {
 	limit := t.wait() + runLimit
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	var out, errOut strings.Builder
-	step := filepath.Base(program) + ": " + what
+	step := filepath.Base(program) + ": " + description
 	err := t.Node.Step(step, func() error {
 		return t.Node.Do(func() error {
 			runtime.LockOSThread()
@@ -145,7 +148,7 @@ func (t Tool) run(what, stdin, program string, args ...string) (string, error) {
 		return out.String(), nil
 	}
 	if ctx.Err() != nil {
-		return "", types.Errorf(types.CodeTryAgain, "%s: it still ran after %s and was killed: %w", step, limit, err)
+		return "", types.Errorf(types.CodeTryAgain, "%s: the program still ran after %s and was killed: %w", step, limit, err)
 	}
 	return "", explain(step, errOut.String(), err)
 }
@@ -157,10 +160,11 @@ const (
 	resourceProblem  = 4
 )
 
-// explain returns the error of a program that failed. wrote is what it wrote to stderr.
-func explain(step, wrote string, err error) error {
-	if wrote = strings.Join(strings.Fields(wrote), " "); wrote != "" {
-		err = fmt.Errorf("%w: %s", err, wrote)
+// explain returns the error of a program that failed. It adds message, which the program wrote to
+// stderr, and the CNI code or ErrRefused according to the exit status.
+func explain(step, message string, err error) error {
+	if message = strings.Join(strings.Fields(message), " "); message != "" {
+		err = fmt.Errorf("%w: %s", err, message)
 	}
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) {
@@ -177,11 +181,11 @@ func explain(step, wrote string, err error) error {
 	return fmt.Errorf("%s: %w", step, err)
 }
 
-// InUse reports whether the namespace has that table as a table from before nf_tables, which
-// only the Legacy programs show. It runs no program. It returns false if the kernel does not
-// support these tables.
+// InUse reports whether the namespace has the legacy table of that name, such as "nat". Only
+// the Legacy programs show legacy tables. InUse runs no program. It returns false if the
+// kernel does not support legacy tables.
 func InUse(node *ns.Handle, f Family, table string) (bool, error) {
-	// /proc/net shows the namespace of the process's main thread, not of this one.
+	// /proc/net shows the namespace of the process's main thread, not of this thread.
 	path := "/proc/thread-self/net/ip_tables_names"
 	if f == V6 {
 		path = "/proc/thread-self/net/ip6_tables_names"
@@ -202,9 +206,9 @@ func InUse(node *ns.Handle, f Family, table string) (bool, error) {
 	return slices.Contains(strings.Fields(string(names)), table), nil
 }
 
-// EachLegacy calls visit for each family whose namespace has that table as a table from before
-// nf_tables (see InUse), with the programs for it and the table in the format of iptables-save.
-// It skips a family whose programs are missing: plumb cannot have made rules there.
+// EachLegacy calls visit once per family that has the legacy table (see InUse). The arguments
+// are the Tool for that table and the table's content in the format of iptables-save.
+// EachLegacy skips a family whose programs are missing: plumb cannot have made rules there.
 func EachLegacy(node *ns.Handle, table string, visit func(t Tool, saved string) error) error {
 	var errs []error
 	for _, f := range []Family{V4, V6} {
@@ -214,7 +218,7 @@ func EachLegacy(node *ns.Handle, table string, visit func(t Tool, saved string) 
 			continue
 		}
 		tool := Tool{Node: node, Family: f, Variant: Legacy}
-		if tool.Find() != nil { // before 1.8, iptables had only these tables and no variants
+		if tool.Find() != nil { // before version 1.8, iptables had only legacy tables and no variants
 			tool.Variant = Default
 		}
 		if tool.Find() != nil {
@@ -229,12 +233,13 @@ func EachLegacy(node *ns.Handle, table string, visit func(t Tool, saved string) 
 	return errors.Join(errs...)
 }
 
-// Quote returns a text as one word of a script.
+// Quote returns s quoted, so that it is one word of a script.
 func Quote(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
 }
 
-// Words splits a line of a script at spaces, and removes the quotes that Quote added.
+// Words splits a line of a script at spaces into its words, and removes the quotes that Quote
+// added.
 func Words(line string) []string {
 	var words []string
 	var word strings.Builder

@@ -13,7 +13,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// program is the family's iptables.
+// program returns the iptables family for a family of nftables.
 func program(f nft.Family) iptables.Family {
 	if f == nft.IPv6 {
 		return iptables.V6
@@ -21,7 +21,7 @@ func program(f nft.Family) iptables.Family {
 	return iptables.V4
 }
 
-// multicast is never masqueraded.
+// multicast returns the multicast prefix of a family. Packets to it are never masqueraded.
 func multicast(f nft.Family) string {
 	if f == nft.IPv6 {
 		return "ff00::/8"
@@ -29,68 +29,70 @@ func multicast(f nft.Family) string {
 	return "224.0.0.0/4"
 }
 
-// addIPTables runs iptables-restore once a family.
+// addIPTables adds the masquerade rules for the addresses and pushes their removal to u. It
+// runs iptables-restore once per family.
 func addIPTables(u *undo.Stack, m Masq, ips []netip.Prefix) error {
 	for _, f := range families() {
-		var of []netip.Prefix
+		var familyIPs []netip.Prefix
 		for _, ip := range ips {
 			if family(ip.Addr()) == f {
-				of = append(of, ip)
+				familyIPs = append(familyIPs, ip)
 			}
 		}
-		if len(of) == 0 {
+		if len(familyIPs) == 0 {
 			continue
 		}
-		if err := addFamily(iptables.Tool{Node: m.Node, Family: program(f)}, m.Owner, of); err != nil {
+		if err := addFamily(iptables.Tool{Node: m.Node, Family: program(f)}, m.Owner, familyIPs); err != nil {
 			return fmt.Errorf("masquerade: %w", err)
 		}
-		u.Push("delete "+m.String(), func() error { return Del(m, of) })
+		u.Push("delete "+m.String(), func() error { return Del(m, familyIPs) })
 	}
 	return nil
 }
 
-// addFamily takes it that the container has no chain yet. When it has one, because it
-// has another interface in the network or was not deleted properly, the script is
-// made to fit what is there.
+// addFamily adds the masquerade rules for addresses of one family. The first script assumes
+// that the container has no chain yet. If iptables-restore refuses that script, addFamily
+// reads the table and runs a script that fits the existing rules: the container may have
+// another interface in the network, or an earlier DEL did not succeed.
 func addFamily(tool iptables.Tool, owner types.Attachment, ips []netip.Prefix) error {
-	what := "add masquerade of " + list(ips)
-	err := tool.Restore(what, script(addition(owner, ips, nil)))
+	description := "add masquerade of " + list(ips)
+	err := tool.Restore(description, script(addition(owner, ips, nil)))
 	if !errors.Is(err, iptables.ErrRefused) {
 		return err
 	}
-	saved, serr := tool.Save(natTable)
-	if serr != nil {
-		return errors.Join(err, serr)
+	saved, saveErr := tool.Save(natTable)
+	if saveErr != nil {
+		return errors.Join(err, saveErr)
 	}
-	return tool.Restore(what, script(addition(owner, ips, parse(saved))))
+	return tool.Restore(description, script(addition(owner, ips, parse(saved))))
 }
 
-// script is the lines as a transaction on the table nat.
+// script returns a script that applies the lines to the table nat in one transaction.
 func script(lines []string) string {
 	return "*" + natTable + "\n" + strings.Join(lines, "\n") + "\nCOMMIT\n"
 }
 
-// addition is the lines that give the owner its rules in a table that has the rules
-// given. The ACCEPTs go to the head of the chain: with a second subnet behind
-// MASQUERADE, what stays within that subnet would be masqueraded.
-func addition(owner types.Attachment, ips []netip.Prefix, have []rule) []string {
+// addition returns the lines that add the owner's rules to a table with the existing rules.
+// It inserts the ACCEPT rules at the head of the chain, before MASQUERADE. Otherwise, for a
+// second subnet, packets that stay within that subnet would be masqueraded.
+func addition(owner types.Attachment, ips []netip.Prefix, existing []rule) []string {
 	name := chain(owner.Network, owner.ContainerID)
 	text := iptables.Quote(comment(owner.Network, owner.ContainerID))
-	own, _ := stale(have, owner, append([]netip.Prefix{}, ips...))
+	own, _ := stale(existing, owner, append([]netip.Prefix{}, ips...))
 	lines := deletions(own)
-	exists, masquerades := false, false
-	for _, r := range have {
-		exists = exists || r.chain == name
-		masquerades = masquerades || r.chain == name && r.jump == "MASQUERADE"
+	chainExists, hasMasquerade := false, false
+	for _, r := range existing {
+		chainExists = chainExists || r.chain == name
+		hasMasquerade = hasMasquerade || r.chain == name && r.jump == "MASQUERADE"
 	}
-	if !exists {
+	if !chainExists {
 		lines = append(lines, "-N "+name)
 	}
 	for _, ip := range ips {
 		lines = append(lines, fmt.Sprintf("-I %s 1 -s %s -d %s -m comment --comment %s -j ACCEPT",
 			name, ip.Addr(), ip.Masked(), iptables.Quote(ownComment(owner))))
 	}
-	if !masquerades {
+	if !hasMasquerade {
 		lines = append(lines, fmt.Sprintf("-A %s ! -d %s -m comment --comment %s -j MASQUERADE",
 			name, multicast(family(ips[0].Addr())), text))
 	}
@@ -100,7 +102,7 @@ func addition(owner types.Attachment, ips []netip.Prefix, have []rule) []string 
 	return lines
 }
 
-// deletions is the lines that delete rules which iptables-save printed.
+// deletions returns the lines that delete rules. The rules must come from iptables-save.
 func deletions(rules []rule) []string {
 	var lines []string
 	for _, r := range rules {
@@ -109,8 +111,8 @@ func deletions(rules []rule) []string {
 	return lines
 }
 
-// removals is the lines that delete a chain and all jumps to it.
-func removals(rules []rule, name string) []string {
+// chainDeletion returns the lines that delete the chain of that name and all jumps to it.
+func chainDeletion(rules []rule, name string) []string {
 	var lines []string
 	for _, r := range rules {
 		if r.jump == name {
@@ -120,8 +122,8 @@ func removals(rules []rule, name string) []string {
 	return append(lines, "-F "+name, "-X "+name)
 }
 
-// parse reads what iptables-save printed of a table. A chain without rules is a rule
-// without anything but the chain.
+// parse returns the rules of a table that iptables-save printed. For each chain, it also
+// returns a rule in which only the field chain is set, so that chains without rules are known.
 func parse(saved string) []rule {
 	var rules []rule
 	for line := range strings.Lines(saved) {
@@ -137,6 +139,7 @@ func parse(saved string) []rule {
 	return rules
 }
 
+// parseRule returns the rule of a line that begins with "-A".
 func parseRule(line string) rule {
 	r := rule{line: line}
 	words := iptables.Words(line)
@@ -159,7 +162,8 @@ func parseRule(line string) rule {
 	return r
 }
 
-// parsePrefix reads a prefix, or an address, which is a prefix of its whole length.
+// parsePrefix returns the prefix of a text. An address is a prefix of full length. If the text
+// is neither, the prefix is invalid.
 func parsePrefix(s string) netip.Prefix {
 	if a, err := netip.ParseAddr(s); err == nil {
 		return netip.PrefixFrom(a, a.BitLen())
@@ -168,21 +172,22 @@ func parsePrefix(s string) netip.Prefix {
 	return p
 }
 
-// legacy lists the tables before nf_tables that the namespace has, with their rules.
-func legacy(node *ns.Handle, visit func(iptables.Tool, []rule) error) error {
+// eachLegacy calls visit once per family that has a legacy table nat (see
+// iptables.EachLegacy), with the rules of the table.
+func eachLegacy(node *ns.Handle, visit func(iptables.Tool, []rule) error) error {
 	return iptables.EachLegacy(node, natTable, func(tool iptables.Tool, saved string) error { return visit(tool, parse(saved)) })
 }
 
-// delLegacy is delXTables for the older tables.
+// delLegacy deletes the owner's rules in the legacy tables, as delXTables does in nf_tables.
 func delLegacy(m Masq, ips []netip.Prefix) error {
 	name := chain(m.Owner.Network, m.Owner.ContainerID)
-	return legacy(m.Node, func(tool iptables.Tool, rules []rule) error {
-		if !has(rules, name) {
+	return eachLegacy(m.Node, func(tool iptables.Tool, rules []rule) error {
+		if !hasChain(rules, name) {
 			return nil
 		}
-		own, all := stale(rules, m.Owner, ips)
+		own, chainUnused := stale(rules, m.Owner, ips)
 		lines := deletions(own)
-		if all {
+		if chainUnused {
 			lines = append(lines, "-F "+name, "-X "+name)
 		}
 		if len(lines) == 0 {
@@ -192,12 +197,12 @@ func delLegacy(m Masq, ips []netip.Prefix) error {
 	})
 }
 
-// gcLegacy is gcXTables for the older tables.
+// gcLegacy deletes stale chains in the legacy tables, as gcXTables does in nf_tables.
 func gcLegacy(m Masq, keep types.Set) error {
-	return legacy(m.Node, func(tool iptables.Tool, rules []rule) error {
+	return eachLegacy(m.Node, func(tool iptables.Tool, rules []rule) error {
 		var lines []string
 		for name := range staleChains(rules, m.Owner.Network, keep) {
-			lines = append(lines, removals(rules, name)...)
+			lines = append(lines, chainDeletion(rules, name)...)
 		}
 		if len(lines) == 0 {
 			return nil
@@ -206,7 +211,8 @@ func gcLegacy(m Masq, keep types.Set) error {
 	})
 }
 
-func has(rules []rule, name string) bool {
+// hasChain reports whether the table of the rules has a chain of that name.
+func hasChain(rules []rule, name string) bool {
 	for _, r := range rules {
 		if r.chain == name {
 			return true
@@ -215,12 +221,12 @@ func has(rules []rule, name string) bool {
 	return false
 }
 
-// uncovered lists the addresses that are not masqueraded in another way either: by
-// iptables, or by the reference, as before an upgrade of a running node. c nil: the
-// kernel has no nf_tables.
+// uncovered returns the addresses that neither iptables rules nor the nftables rules of the
+// reference plugin masquerade. Such rules exist on a node that was upgraded to plumb while
+// containers ran. c is nil if the kernel has no nf_tables.
 func uncovered(c *nft.Conn, m Masq, ips []netip.Prefix) ([]netip.Prefix, error) {
 	rules := map[nft.Family][]rule{}
-	err := legacy(m.Node, func(tool iptables.Tool, found []rule) error {
+	err := eachLegacy(m.Node, func(tool iptables.Tool, found []rule) error {
 		for _, f := range families() {
 			if program(f) == tool.Family {
 				rules[f] = found
@@ -228,30 +234,31 @@ func uncovered(c *nft.Conn, m Masq, ips []netip.Prefix) ([]netip.Prefix, error) 
 		}
 		return nil
 	})
-	var bare []netip.Prefix
+	var missing []netip.Prefix
 	for _, ip := range ips {
 		f := family(ip.Addr())
 		covered := covers(rules[f], m.Owner, ip)
 		if !covered && c != nil {
-			found, ferr := containerRules(c, nft.Table{Family: f, Name: natTable}, m.Owner)
-			reference, rerr := referenceCovers(c, m, ip)
-			covered = reference || covers(found, m.Owner, ip)
-			err = errors.Join(err, ferr, rerr)
+			found, rulesErr := containerRules(c, nft.Table{Family: f, Name: natTable}, m.Owner)
+			byReference, referenceErr := referenceCovers(c, m, ip)
+			covered = byReference || covers(found, m.Owner, ip)
+			err = errors.Join(err, rulesErr, referenceErr)
 		}
 		if !covered {
-			bare = append(bare, ip)
+			missing = append(missing, ip)
 		}
 	}
-	return bare, err
+	return missing, err
 }
 
-// missingRules is what Check says of an address under the iptables backend.
+// missingRules returns the error of Check for an address that the iptables backend does not
+// masquerade.
 func missingRules(m Masq, ip netip.Prefix) error {
-	return fmt.Errorf("%s for %s is missing: chain %s of table %s of %s, or what leads there from %s, is gone or lacks rules",
+	return fmt.Errorf("%s for %s is missing: chain %s of table %s of %s, its rules, or the jump to it from %s do not exist",
 		m, ip.Addr(), chain(m.Owner.Network, m.Owner.ContainerID), natTable, program(family(ip.Addr())), postrouting)
 }
 
-// statusIPTables looks for the programs.
+// statusIPTables returns an error if the iptables programs are not installed.
 func statusIPTables(node *ns.Handle) error {
 	return iptables.Tool{Node: node, Family: iptables.V4}.Find()
 }

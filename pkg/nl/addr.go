@@ -51,11 +51,11 @@ func (l Link) DelAddr(p netip.Prefix) Change {
 	})
 }
 
-// Know adds a neighbour entry with a hardware address, or replaces it. The entry is
-// STALE: the kernel uses it at once and verifies it soon, so that it notices a changed
-// address. The link has to be running: the kernel drops the neighbours of a link that
-// is not.
-func (l Link) Know(neighbour netip.Addr, mac types.MAC) Change {
+// AddNeighbor adds a neighbour entry with a hardware address, or replaces it. The entry is
+// STALE: the kernel uses it at once and verifies it soon, so that the kernel notices a
+// changed address. The link has to be running: the kernel drops the neighbours of a link
+// that is not running.
+func (l Link) AddNeighbor(neighbour netip.Addr, mac types.MAC) Change {
 	return change(fmt.Sprintf("add neighbour %s to %s", neighbour, l.Name), func(c *Conn) error {
 		return c.lib.NeighSet(&netlink.Neigh{
 			LinkIndex: l.Index, State: netlink.NUD_STALE, IP: neighbour.AsSlice(), HardwareAddr: mac.Bytes(),
@@ -91,7 +91,7 @@ func (c *Conn) LocalAddrs(like netip.Addr) ([]netip.Addr, error) {
 
 // addrs lists the addresses of one family, of one link or, if it is nil, of all.
 func (c *Conn) addrs(step string, of netlink.Link, family int) ([]Addr, error) {
-	return ask(c, step, func() (addrs []Addr, err error) {
+	return query(c, step, func() (addrs []Addr, err error) {
 		list, err := c.lib.AddrList(of, family)
 		for _, a := range list {
 			addrs = append(addrs, describeAddr(a))

@@ -53,16 +53,16 @@ func (c *Conn) AwaitUsable(l Link, within time.Duration) error {
 	})
 }
 
-// DelAside deletes a link and returns as soon as the kernel announced that it is gone.
-// The kernel goes on to wait for a grace period, some ten milliseconds
-// (netdev_run_todo), without a lock that other requests need. The returned function is
-// never nil; it waits for that and returns the outcome. Until then the connection is in
-// use.
-func (c *Conn) DelAside(l Link) (finish func() error, err error) {
-	done := func() error { return nil }
+// DeleteLinkAsync deletes a link and returns when the kernel has announced the deletion
+// (RTM_DELLINK). The kernel then waits for a grace period of some ten milliseconds
+// (netdev_run_todo); it holds no lock that other requests need. The function finish is
+// never nil. It waits until the kernel has finished and returns the result. The caller must
+// not use the connection before finish has returned.
+func (c *Conn) DeleteLinkAsync(l Link) (finish func() error, err error) {
+	noWait := func() error { return nil }
 	events, err := openSocket(c.h, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
 	if err != nil {
-		return done, err
+		return noWait, err
 	}
 	answer := make(chan error, 1)
 	go func() {
@@ -72,7 +72,7 @@ func (c *Conn) DelAside(l Link) (finish func() error, err error) {
 	if sawDeleted(events, l.Index) {
 		return func() error { return <-answer }, nil
 	}
-	return done, <-answer
+	return noWait, <-answer
 }
 
 // sawDeleted reads notifications until one says that the link is gone; then it reports
@@ -143,7 +143,7 @@ type awaited struct {
 // time is over.
 func (c *Conn) await(within time.Duration, a awaited) error {
 	if ok, err := a.done(); ok || err != nil {
-		return wrap(a.step, err)
+		return withStep(a.step, err)
 	}
 	events, err := openSocket(c.h, unix.NETLINK_ROUTE, a.group)
 	if err != nil {
@@ -154,14 +154,14 @@ func (c *Conn) await(within time.Duration, a awaited) error {
 	for {
 		// The state is read after the group was joined, so no change is missed.
 		if ok, err := a.done(); ok || err != nil {
-			return wrap(a.step, err)
+			return withStep(a.step, err)
 		}
 		left := time.Until(deadline)
 		if left <= 0 {
 			return &Error{Step: a.step, Err: fmt.Errorf("not within %s: %s: %w", within, a.state(), os.ErrDeadlineExceeded)}
 		}
 		if err := c.h.Step(a.step, func() error { return nextEvent(events, min(left, awaitStep)) }); err != nil {
-			return wrap(a.step, err)
+			return withStep(a.step, err)
 		}
 	}
 }

@@ -1,11 +1,11 @@
 // Package nl configures links, addresses, routes, neighbours, bridge ports, traffic
-// control and connection tracking of a network namespace by netlink. It stands on
+// control and connection tracking of a network namespace by netlink. It uses the library
 // github.com/vishvananda/netlink, which no other package uses.
 //
 // Each request is one step of the namespace's tracer. A request asks for one object, or
-// for a list that the kernel filters: a list of all links of a node grows with the
-// containers on it. Where the library has no such request, it is built here from the
-// library's messages and attributes.
+// for a list that the kernel filters. Package nl never lists all links of a node, because
+// that list grows with the number of containers. If the library has no suitable request,
+// package nl builds the request from the library's messages and attributes.
 package nl
 
 import (
@@ -22,25 +22,25 @@ import (
 )
 
 // A Conn is a netlink connection to one namespace. It is not safe for concurrent
-// use. It is closed with the ns.Handle that it was opened from.
+// use. Closing the ns.Handle that was passed to Open also closes the Conn.
 type Conn struct {
 	h   *ns.Handle
 	lib *netlink.Handle
-	// raw is the socket of requests that are built here, by protocol, as the library
-	// wants it. The library's handle does not give its own socket away. It is nil until
-	// the first such request.
+	// raw has the socket for the requests that package nl builds. The key is the
+	// netlink protocol, as the library requires. The socket of lib cannot be used,
+	// because the library does not export it. raw is nil until the first such request.
 	raw map[int]*rawnl.SocketHandle
 }
 
-// reportWords makes the library ask for the kernel's words on all sockets that it opens
-// from then on. The library has this as a package variable only.
-var reportWords sync.Once
+// enableExtAck makes the library request the kernel's error messages (NETLINK_EXT_ACK) on
+// all sockets that it opens afterwards. The library has only a package variable for this.
+var enableExtAck sync.Once
 
-// Open connects to the namespace.
+// Open returns a connection to the namespace.
 func Open(h *ns.Handle) (*Conn, error) {
-	reportWords.Do(func() { rawnl.EnableErrorMessageReporting = true })
+	enableExtAck.Do(func() { rawnl.EnableErrorMessageReporting = true })
 	c := &Conn{h: h}
-	err := inside(h, "open netlink socket", func() (err error) {
+	err := runIn(h, "open netlink socket", func() (err error) {
 		c.lib, err = netlink.NewHandle(unix.NETLINK_ROUTE)
 		return err
 	})
@@ -51,13 +51,13 @@ func Open(h *ns.Handle) (*Conn, error) {
 		return nil, fmt.Errorf("open netlink socket in %s: %w", h.Path(), err)
 	}
 	c.lib.DisableVFInfoCollection().RetryInterrupted()
-	// The kernel filters lists since Linux 4.20. An older one sends whole lists, which
-	// are filtered here as well.
+	// The kernel filters lists since Linux 4.20. An older kernel sends complete lists,
+	// so package nl filters them again.
 	_ = c.lib.SetStrictCheck(true)
 	return c, nil
 }
 
-// OpenBoth connects to node and pod. A nil pod gives a nil Conn.
+// OpenBoth returns connections to the node and to the pod. If podNS is nil, pod is nil.
 func OpenBoth(nodeNS, podNS *ns.Handle) (node, pod *Conn, err error) {
 	if node, err = Open(nodeNS); err != nil || podNS == nil {
 		return node, nil, err
@@ -66,16 +66,16 @@ func OpenBoth(nodeNS, podNS *ns.Handle) (node, pod *Conn, err error) {
 	return node, pod, err
 }
 
-// inside runs f in the namespace, as a step.
-func inside(h *ns.Handle, step string, f func() error) error {
+// runIn runs f in the namespace, as one step.
+func runIn(h *ns.Handle, step string, f func() error) error {
 	return h.Step(step, func() error { return h.Do(f) })
 }
 
-// openSocket opens a socket of the protocol in the namespace, which receives the
-// notifications of the groups.
+// openSocket opens a netlink socket in the namespace. The socket receives the
+// notifications of the multicast groups.
 func openSocket(h *ns.Handle, protocol int, groups ...uint) (*rawnl.NetlinkSocket, error) {
 	var s *rawnl.NetlinkSocket
-	err := inside(h, "open netlink socket", func() (err error) {
+	err := runIn(h, "open netlink socket", func() (err error) {
 		s, err = rawnl.Subscribe(protocol, groups...)
 		return err
 	})
@@ -91,9 +91,9 @@ func openSocket(h *ns.Handle, protocol int, groups ...uint) (*rawnl.NetlinkSocke
 // NS returns the namespace that the connection is bound to.
 func (c *Conn) NS() *ns.Handle { return c.h }
 
-// Cookie returns the number of the namespace, which no other namespace has until the
-// machine is started anew (its inode is used again). It is zero where the kernel does
-// not tell (before Linux 5.14).
+// Cookie returns the kernel's number of the namespace. No other namespace gets the same
+// number before the next boot. An inode number, in contrast, is reused. Cookie returns
+// zero before Linux 5.14, where the kernel does not provide the number.
 func (c *Conn) Cookie() (cookie uint64) {
 	_ = c.h.Do(func() error {
 		cookie = ns.Cookie()
@@ -102,7 +102,7 @@ func (c *Conn) Cookie() (cookie uint64) {
 	return cookie
 }
 
-// openRaw opens the socket of requests that are built here, unless it is open.
+// openRaw opens the socket for the requests that package nl builds, unless it is open.
 func (c *Conn) openRaw() error {
 	if c.raw != nil {
 		return nil
@@ -118,23 +118,25 @@ func (c *Conn) openRaw() error {
 	return nil
 }
 
-// execute sends a request that was built here, and returns the answers of the kind.
-func (c *Conn) execute(req *rawnl.NetlinkRequest, kind uint16) ([][]byte, error) {
+// execute sends a request that package nl built, and returns the answers of that message
+// type.
+func (c *Conn) execute(req *rawnl.NetlinkRequest, messageType uint16) ([][]byte, error) {
 	if err := c.openRaw(); err != nil {
 		return nil, err
 	}
 	req.Sockets, req.RetryInterrupted = c.raw, true
-	return req.Execute(unix.NETLINK_ROUTE, kind)
+	return req.Execute(unix.NETLINK_ROUTE, messageType)
 }
 
-// An Error is a request that failed. It matches fs.ErrNotExist when the object is not
-// there and fs.ErrExist when it is there already; errors.Is also finds the errno.
+// An Error is the error of a request that failed. It matches fs.ErrNotExist if the object
+// does not exist, and fs.ErrExist if the object already exists. errors.Is also finds the
+// errno.
 type Error struct {
 	Step string
 	Err  error
-	Hint string // the kernel's own words, if it had any
-	// Refused is set if the kernel answered that it did not carry out the request.
-	// Otherwise the answer was lost, and it is not known what the kernel did.
+	Hint string // the kernel's error message (NLMSGERR_ATTR_MSG); empty: none
+	// Refused reports that the kernel answered that it did not carry out the request.
+	// If Refused is false, the answer was lost and the result is unknown.
 	Refused bool
 }
 
@@ -154,7 +156,8 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Is reports whether the error is one of the two that callers act on.
+// Is reports whether the errno corresponds to target, which is fs.ErrNotExist or
+// fs.ErrExist.
 func (e *Error) Is(target error) bool {
 	switch target {
 	case fs.ErrNotExist:
@@ -166,32 +169,32 @@ func (e *Error) Is(target error) bool {
 	return false
 }
 
-// Unsupported reports whether the kernel lacks what was asked for.
+// Unsupported reports whether err says that the kernel lacks the requested feature.
 func Unsupported(err error) bool {
 	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT)
 }
 
-// refusal turns an error of the library into an Error without a step if it is an
-// answer of the kernel, and returns any other error as it is.
-func refusal(err error) error {
-	if _, done := err.(*Error); err == nil || done {
+// asKernelError converts an error of the library into an Error without a step, if the error
+// is an answer of the kernel. It returns any other error unchanged.
+func asKernelError(err error) error {
+	if _, converted := err.(*Error); err == nil || converted {
 		return err
 	}
 	var errno unix.Errno
-	if errors.As(err, new(netlink.LinkNotFoundError)) { // which does not wrap the errno
+	if errors.As(err, new(netlink.LinkNotFoundError)) { // this type does not wrap the errno
 		return &Error{Err: unix.ENODEV, Refused: true}
 	}
-	if !errors.As(err, &errno) || ofSocket(errno) {
+	if !errors.As(err, &errno) || isSocketErrno(errno) {
 		return err
 	}
-	// The library puts the kernel's words behind the text of the errno.
-	words := strings.TrimPrefix(strings.TrimPrefix(err.Error(), errno.Error()), ": ")
-	return &Error{Err: errno, Hint: words, Refused: true}
+	// The library appends the kernel's message to the text of the errno.
+	message := strings.TrimPrefix(strings.TrimPrefix(err.Error(), errno.Error()), ": ")
+	return &Error{Err: errno, Hint: message, Refused: true}
 }
 
-// ofSocket reports whether to send or to receive may fail with the errno. The library
-// returns such an error like an answer of the kernel.
-func ofSocket(errno unix.Errno) bool {
+// isSocketErrno reports whether sending or receiving on a socket can fail with the errno.
+// The library does not distinguish such an error from an answer of the kernel.
+func isSocketErrno(errno unix.Errno) bool {
 	switch errno {
 	case unix.ENOBUFS, unix.ENOMEM, unix.EAGAIN, unix.EBADF, unix.EINTR:
 		return true
@@ -199,8 +202,9 @@ func ofSocket(errno unix.Errno) bool {
 	return false
 }
 
-// wrap names the step in an error of the library or of a test's hook.
-func wrap(step string, err error) error {
+// withStep adds the name of the step to an error that has none. The error comes from the
+// library or from a test's hook.
+func withStep(step string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -215,11 +219,11 @@ func wrap(step string, err error) error {
 
 // step runs f, which makes requests, as one step.
 func (c *Conn) step(step string, f func() error) error {
-	return wrap(step, c.h.Step(step, func() error { return refusal(f()) }))
+	return withStep(step, c.h.Step(step, func() error { return asKernelError(f()) }))
 }
 
-// ask runs f, which asks the kernel for something, as one step.
-func ask[T any](c *Conn, step string, f func() (T, error)) (T, error) {
+// query runs f, which requests information from the kernel, as one step.
+func query[T any](c *Conn, step string, f func() (T, error)) (T, error) {
 	var answer T
 	err := c.step(step, func() (err error) {
 		answer, err = f()
@@ -231,34 +235,35 @@ func ask[T any](c *Conn, step string, f func() (T, error)) (T, error) {
 	return answer, nil
 }
 
-// A Change is a step that alters something, described but not yet done.
+// A Change is a request that changes the namespace. Conn.Apply sends it.
 type Change struct {
-	step string
-	do   func(*Conn) error
-	fine error // an error that matches this counts as success; nil: none does
+	step    string
+	do      func(*Conn) error
+	ignored error // an error that matches ignored counts as success; nil: no error does
 }
 
 func change(step string, do func(*Conn) error) Change { return Change{step: step, do: do} }
 
-// IfAbsent makes it no error that the object is there already: another process was
-// first to make what is shared.
+// IfAbsent returns a change that also succeeds if the object already exists: another
+// process may have made a shared object at the same time.
 func (ch Change) IfAbsent() Change {
-	ch.fine = fs.ErrExist
+	ch.ignored = fs.ErrExist
 	return ch
 }
 
-// IfPresent makes it no error that the object is gone already.
+// IfPresent returns a change that also succeeds if the object does not exist.
 func (ch Change) IfPresent() Change {
-	ch.fine = fs.ErrNotExist
+	ch.ignored = fs.ErrNotExist
 	return ch
 }
 
-// Apply makes the changes one after the other, up to the first that fails.
+// Apply makes the changes in order. It stops at the first change that fails, and returns
+// its error.
 func (c *Conn) Apply(changes ...Change) error {
 	for _, ch := range changes {
 		err := c.step(ch.step, func() error {
-			err := refusal(ch.do(c))
-			if ch.fine != nil && errors.Is(err, ch.fine) {
+			err := asKernelError(ch.do(c))
+			if ch.ignored != nil && errors.Is(err, ch.ignored) {
 				return nil
 			}
 			return err

@@ -99,7 +99,7 @@ type flowTable struct {
 }
 
 func (t flowTable) step(step string, f func() error) error {
-	err := wrap(step, t.h.Step(step, func() error { return refusal(f()) }))
+	err := withStep(step, t.h.Step(step, func() error { return asKernelError(f()) }))
 	if errors.Is(err, unix.EPROTONOSUPPORT) {
 		return nil
 	}

@@ -10,28 +10,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Link is a network interface as the kernel describes it. MTU in bytes.
+// A Link is a network interface with the state that the kernel reported.
 type Link struct {
 	Index    int
 	Name     string
 	Kind     string // "veth", "bridge", "macvlan", …, as the library names it; empty: none (lo, hardware)
 	MAC      types.MAC
-	MTU      int
+	MTU      int // in bytes
 	Alias    string
-	Group    uint32 // a number that tools can choose links by
+	Group    uint32 // device group; tools can select links by it
 	Up       bool   // administratively up
 	Running  bool   // operationally up
 	Carrier  bool   // up, and the cable is plugged in (IFF_LOWER_UP)
-	Promisc  bool   // set by flag; packet sockets do not count
+	Promisc  bool   // IFF_PROMISC is set; packet sockets in promiscuous mode do not count
 	AllMulti bool
-	TxQueue  int
+	TxQueue  int // length of the transmit queue, in packets
 	Master   int // index; zero: none
 	Peer     int // index of the other end (veth) or of the parent (macvlan), which may be in another namespace
 	Bridge   Bridge
 	Macvlan  MacvlanInfo
 	state    netlink.LinkOperState
-	// peerNS is 1 + the number that the link's namespace has for the namespace of Peer
-	// (IFLA_LINK_NETNSID). It is zero if Peer is in the link's own namespace.
+	// peerNS is 1 + the nsid of Peer's namespace (IFLA_LINK_NETNSID): the number by
+	// which the link's namespace knows it. It is zero if Peer is in the link's namespace.
 	peerNS int
 }
 
@@ -44,17 +44,17 @@ type Port struct {
 // Bridge is the state of a link as a bridge.
 type Bridge struct {
 	VLANFiltering bool
-	DefaultPVID   int // the VLAN that new ports are put in; zero: none
+	DefaultPVID   int // the VLAN to which the kernel adds new ports; zero: none
 }
 
 // MacvlanInfo is the state of a link as a macvlan.
 type MacvlanInfo struct {
 	Mode     MacvlanMode
-	QueueLen uint32 // broadcast queue, in packets
+	QueueLen uint32 // length of the broadcast queue, in packets
 }
 
-// describe returns a link of the library's as a Link.
-func describe(l netlink.Link) Link {
+// newLink converts a link of the library into a Link.
+func newLink(l netlink.Link) Link {
 	a := l.Attrs()
 	out := Link{
 		Index: a.Index, Name: a.Name, MAC: hardwareAddr(a), MTU: a.MTU, Alias: a.Alias, Group: a.Group,
@@ -81,8 +81,8 @@ func describe(l netlink.Link) Link {
 	return out
 }
 
-// hardwareAddr returns the hardware address of a link. The library gives none where all
-// bytes are zero: those of lo, and of a bridge that has lost its last port.
+// hardwareAddr returns the hardware address of a link. The library drops an address of zeros,
+// which lo has, and a bridge after its last port was removed. hardwareAddr returns the zeros.
 func hardwareAddr(a *netlink.LinkAttrs) types.MAC {
 	if a.HardwareAddr == nil && (a.EncapType == "loopback" || a.EncapType == "ether") {
 		return types.MAC(make([]byte, 6))
@@ -90,86 +90,90 @@ func hardwareAddr(a *netlink.LinkAttrs) types.MAC {
 	return types.MAC(a.HardwareAddr)
 }
 
-// device returns the link as the library's methods take it.
+// device returns the link in the library's type, for calls of its methods.
 func (l Link) device() *netlink.Device {
 	return &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: l.Index, Name: l.Name}}
 }
 
-// Link finds a link by name. The error matches fs.ErrNotExist.
+// Link returns the link of that name. If it does not exist, the error matches
+// fs.ErrNotExist.
 func (c *Conn) Link(name string) (Link, error) {
 	if name == "" {
 		return Link{}, &Error{Step: "find link", Err: fs.ErrNotExist}
 	}
-	return c.find("find link "+name, func() (netlink.Link, error) { return c.lib.LinkByName(name) })
+	return c.findLink("find link "+name, func() (netlink.Link, error) { return c.lib.LinkByName(name) })
 }
 
-// LinkByIndex finds a link by index. The error matches fs.ErrNotExist.
+// LinkByIndex returns the link of that index. If it does not exist, the error matches
+// fs.ErrNotExist.
 func (c *Conn) LinkByIndex(index int) (Link, error) {
-	return c.find(fmt.Sprintf("find link %d", index), func() (netlink.Link, error) { return c.lib.LinkByIndex(index) })
+	return c.findLink(fmt.Sprintf("find link %d", index), func() (netlink.Link, error) { return c.lib.LinkByIndex(index) })
 }
 
-func (c *Conn) find(step string, get func() (netlink.Link, error)) (Link, error) {
-	return ask(c, step, func() (Link, error) {
+// findLink calls get as one step and converts the link.
+func (c *Conn) findLink(step string, get func() (netlink.Link, error)) (Link, error) {
+	return query(c, step, func() (Link, error) {
 		l, err := get()
 		if err != nil {
 			return Link{}, err
 		}
-		return describe(l), nil
+		return newLink(l), nil
 	})
 }
 
-// VethPeer finds the other end of a veth pair of which l is an end here. The error
-// matches fs.ErrNotExist when it is not in that namespace.
-func (c *Conn) VethPeer(l Link, there *Conn) (Link, error) {
+// VethPeer returns the other end of the veth pair of l. l must be in the namespace of c. The
+// other end must be in the namespace of other: if it is not, or if l is no veth, the error
+// matches fs.ErrNotExist.
+func (c *Conn) VethPeer(l Link, other *Conn) (Link, error) {
 	absent := &Error{Step: "find the other end of " + l.Name, Err: unix.ENODEV}
 	if l.Kind != "veth" {
 		return Link{}, absent
 	}
-	if c.h.Same(there.h) {
+	if c.h.Same(other.h) {
 		if l.peerNS != 0 {
 			return Link{}, absent
 		}
-		return there.LinkByIndex(l.Peer)
+		return other.LinkByIndex(l.Peer)
 	}
-	nsid, err := ask(c, "find nsid of "+there.h.Path(), func() (int, error) { return c.lib.GetNetNsIdByFd(there.h.FD()) })
+	nsid, err := query(c, "find nsid of "+other.h.Path(), func() (int, error) { return c.lib.GetNetNsIdByFd(other.h.FD()) })
 	if err != nil {
 		return Link{}, err
 	}
-	if nsid < 0 || l.peerNS != 1+nsid { // negative: no link here leads there
+	if nsid < 0 || l.peerNS != 1+nsid { // negative: the namespace of c has no nsid for the other one
 		return Link{}, absent
 	}
-	return there.LinkByIndex(l.Peer)
+	return other.LinkByIndex(l.Peer)
 }
 
 // skipStatistics makes the kernel leave out the counters of links
 // (RTEXT_FILTER_SKIP_STATS, Linux 4.4).
 const skipStatistics = 1 << 3
 
-// LinksOfKind lists the links of one kind. The kernel filters them.
+// LinksOfKind returns the links of one kind, such as "macvlan". The kernel filters them.
 func (c *Conn) LinksOfKind(kind string) ([]Link, error) {
-	return c.links("list links of kind "+kind, ofKind(kind), func(l Link) bool { return l.Kind == kind })
+	return c.listLinks("list links of kind "+kind, kindFilter(kind), func(l Link) bool { return l.Kind == kind })
 }
 
-// Ports lists the ports of a bridge. The kernel filters them.
+// Ports returns the ports of a bridge. The kernel filters them.
 func (c *Conn) Ports(bridge Link) ([]Link, error) {
-	return c.links("list ports of "+bridge.Name, ofMaster(bridge.Index), func(l Link) bool { return l.Master == bridge.Index })
+	return c.listLinks("list ports of "+bridge.Name, masterFilter(bridge.Index), func(l Link) bool { return l.Master == bridge.Index })
 }
 
-// ofKind is the filter of the links of one kind.
-func ofKind(kind string) *rawnl.RtAttr {
+// kindFilter returns the attribute that filters links by kind.
+func kindFilter(kind string) *rawnl.RtAttr {
 	filter := rawnl.NewRtAttr(unix.IFLA_LINKINFO|unix.NLA_F_NESTED, nil)
 	filter.AddRtAttr(rawnl.IFLA_INFO_KIND, rawnl.ZeroTerminated(kind))
 	return filter
 }
 
-// ofMaster is the filter of the ports of a bridge.
-func ofMaster(index int) *rawnl.RtAttr {
+// masterFilter returns the attribute that filters links by the index of their master.
+func masterFilter(index int) *rawnl.RtAttr {
 	return rawnl.NewRtAttr(unix.IFLA_MASTER, rawnl.Uint32Attr(uint32(index)))
 }
 
-// linkList is a request for the links that pass a filter of the kernel's (Linux 4.6).
-// The library's LinkList takes no filter.
-func linkList(filter *rawnl.RtAttr) *rawnl.NetlinkRequest {
+// listLinksRequest returns a request for the links that match a filter. The kernel filters
+// links since Linux 4.6. The library's LinkList takes no filter.
+func listLinksRequest(filter *rawnl.RtAttr) *rawnl.NetlinkRequest {
 	req := rawnl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
 	req.AddData(rawnl.NewIfInfomsg(unix.AF_UNSPEC))
 	req.AddData(rawnl.NewRtAttr(unix.IFLA_EXT_MASK, rawnl.Uint32Attr(skipStatistics)))
@@ -177,10 +181,11 @@ func linkList(filter *rawnl.RtAttr) *rawnl.NetlinkRequest {
 	return req
 }
 
-// links lists the links that pass the filter, which an old kernel may ignore.
-func (c *Conn) links(step string, filter *rawnl.RtAttr, wanted func(Link) bool) ([]Link, error) {
-	return ask(c, step, func() (links []Link, err error) {
-		msgs, err := c.execute(linkList(filter), unix.RTM_NEWLINK)
+// listLinks returns the links that match. filter makes the kernel send these links only;
+// match filters again, because an old kernel ignores filter.
+func (c *Conn) listLinks(step string, filter *rawnl.RtAttr, match func(Link) bool) ([]Link, error) {
+	return query(c, step, func() (links []Link, err error) {
+		msgs, err := c.execute(listLinksRequest(filter), unix.RTM_NEWLINK)
 		if err != nil {
 			return nil, err
 		}
@@ -189,7 +194,7 @@ func (c *Conn) links(step string, filter *rawnl.RtAttr, wanted func(Link) bool) 
 			if err != nil {
 				return nil, err
 			}
-			if found := describe(l); wanted(found) {
+			if found := newLink(l); match(found) {
 				links = append(links, found)
 			}
 		}
@@ -197,12 +202,12 @@ func (c *Conn) links(step string, filter *rawnl.RtAttr, wanted func(Link) bool) 
 	})
 }
 
-// Port finds the state of a link as a port of its bridge; a link that is no port has
-// the zero Port. The library's LinkGetProtinfo lists the ports of all bridges of the
-// node to find one.
+// Port returns the state of a link as a port of its bridge, or the zero Port if the link is
+// no port. The library's LinkGetProtinfo is not used: it lists the ports of all bridges of
+// the node.
 func (c *Conn) Port(l Link) (Port, error) {
-	return ask(c, "find port "+l.Name, func() (Port, error) {
-		msgs, err := c.execute(linkByIndex(l.Index), unix.RTM_NEWLINK)
+	return query(c, "find port "+l.Name, func() (Port, error) {
+		msgs, err := c.execute(getLinkRequest(l.Index), unix.RTM_NEWLINK)
 		if err != nil || len(msgs) == 0 {
 			return Port{}, err
 		}
@@ -211,10 +216,10 @@ func (c *Conn) Port(l Link) (Port, error) {
 }
 
 // RunsSTP reports whether the spanning tree protocol decides which ports of a bridge
-// forward. The library does not read that.
+// forward. The library does not decode this attribute.
 func (c *Conn) RunsSTP(bridge Link) (bool, error) {
-	return ask(c, "find STP of "+bridge.Name, func() (bool, error) {
-		msgs, err := c.execute(linkByIndex(bridge.Index), unix.RTM_NEWLINK)
+	return query(c, "find STP of "+bridge.Name, func() (bool, error) {
+		msgs, err := c.execute(getLinkRequest(bridge.Index), unix.RTM_NEWLINK)
 		if err != nil || len(msgs) == 0 {
 			return false, err
 		}
@@ -222,8 +227,8 @@ func (c *Conn) RunsSTP(bridge Link) (bool, error) {
 	})
 }
 
-// linkByIndex is a request for one link.
-func linkByIndex(index int) *rawnl.NetlinkRequest {
+// getLinkRequest returns a request for one link.
+func getLinkRequest(index int) *rawnl.NetlinkRequest {
 	req := rawnl.NewNetlinkRequest(unix.RTM_GETLINK, 0)
 	msg := rawnl.NewIfInfomsg(unix.AF_UNSPEC)
 	msg.Index = int32(index)
@@ -232,23 +237,24 @@ func linkByIndex(index int) *rawnl.NetlinkRequest {
 	return req
 }
 
-// decodePort reads the port's state in an RTM_NEWLINK.
+// decodePort returns the state of a bridge port from an RTM_NEWLINK message.
 func decodePort(m []byte) (Port, error) {
 	data, err := linkInfo(m, rawnl.IFLA_INFO_SLAVE_DATA)
-	on := func(kind uint16) bool { return len(data[kind]) > 0 && data[kind][0] != 0 }
-	return Port{Hairpin: on(rawnl.IFLA_BRPORT_MODE), Isolated: on(rawnl.IFLA_BRPORT_ISOLATED)}, err
+	isSet := func(attr uint16) bool { return len(data[attr]) > 0 && data[attr][0] != 0 }
+	return Port{Hairpin: isSet(rawnl.IFLA_BRPORT_MODE), Isolated: isSet(rawnl.IFLA_BRPORT_ISOLATED)}, err
 }
 
-// decodeSTP reads the state of a bridge's spanning tree protocol in an RTM_NEWLINK.
+// decodeSTP reports whether a bridge runs the spanning tree protocol, from an RTM_NEWLINK
+// message.
 func decodeSTP(m []byte) (bool, error) {
 	data, err := linkInfo(m, rawnl.IFLA_INFO_DATA)
 	state := data[rawnl.IFLA_BR_STP_STATE] // BR_NO_STP is zero
 	return len(state) == 4 && rawnl.NativeEndian().Uint32(state) != 0, err
 }
 
-// linkInfo returns the attributes in one attribute of the IFLA_LINKINFO of an
-// RTM_NEWLINK.
-func linkInfo(m []byte, kind uint16) (map[uint16][]byte, error) {
+// linkInfo returns the attributes that are nested in one attribute of IFLA_LINKINFO, such as
+// IFLA_INFO_DATA, in an RTM_NEWLINK message.
+func linkInfo(m []byte, attr uint16) (map[uint16][]byte, error) {
 	attrs, err := attributes(m[unix.SizeofIfInfomsg:])
 	if err != nil {
 		return nil, err
@@ -257,10 +263,11 @@ func linkInfo(m []byte, kind uint16) (map[uint16][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return attributes(info[kind])
+	return attributes(info[attr])
 }
 
-// attributes returns the values of attributes by their kind, without flags.
+// attributes returns the values of netlink attributes. The key is the attribute's type
+// without flags.
 func attributes(b []byte) (map[uint16][]byte, error) {
 	list, err := rawnl.ParseRouteAttr(b)
 	values := make(map[uint16][]byte, len(list))
@@ -297,7 +304,7 @@ func (l Link) SetTxQueue(n int) Change {
 	return change(fmt.Sprintf("set link %s txqueuelen %d", l.Name, n), func(c *Conn) error { return c.lib.LinkSetTxQLen(l.device(), n) })
 }
 
-// SetAlias sets the text that `ip link` shows beside the link, at most 255 bytes.
+// SetAlias sets the alias, a text of at most 255 bytes that `ip link` shows.
 func (l Link) SetAlias(alias string) Change {
 	return change("set link "+l.Name+" alias", func(c *Conn) error { return c.lib.LinkSetAlias(l.device(), alias) })
 }
@@ -314,7 +321,7 @@ func (l Link) SetMaster(master Link) Change {
 	})
 }
 
-// ClearMaster takes the link out of its bridge.
+// ClearMaster removes the link from its master, such as a bridge.
 func (l Link) ClearMaster() Change {
 	return change("set link "+l.Name+" nomaster", func(c *Conn) error { return c.lib.LinkSetNoMaster(l.device()) })
 }
@@ -366,7 +373,7 @@ func (l Link) SetPort(p Port) Change {
 	})
 }
 
-// SetVLANFiltering makes a bridge tell VLANs apart.
+// SetVLANFiltering turns on the VLAN filtering of a bridge.
 func (l Link) SetVLANFiltering() Change {
 	return change("set bridge "+l.Name+" vlan_filtering on", func(c *Conn) error {
 		attrs := netlink.NewLinkAttrs()
@@ -375,7 +382,8 @@ func (l Link) SetVLANFiltering() Change {
 	})
 }
 
-// Del deletes the link, if it is still there. A veth takes its other end with it.
+// Del deletes the link, if it exists. With one end of a veth pair, the kernel deletes the
+// other end too.
 func (l Link) Del() Change {
 	return change("delete link "+l.Name, func(c *Conn) error { return c.lib.LinkDel(l.device()) }).IfPresent()
 }

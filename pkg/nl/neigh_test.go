@@ -21,8 +21,8 @@ var _ = Describe("neighbours", func() {
 		Expect(c.AwaitRunning(l, 5*time.Second)).To(Succeed())
 		for range 2 { // the second time is no error
 			Expect(c.Apply(
-				l.Know(netip.MustParseAddr("10.0.0.2"), nl.RandomMAC()),
-				l.Know(netip.MustParseAddr("fe80::2"), "\x02\x00\x00\x00\x00\x02"),
+				l.AddNeighbor(netip.MustParseAddr("10.0.0.2"), nl.RandomMAC()),
+				l.AddNeighbor(netip.MustParseAddr("fe80::2"), "\x02\x00\x00\x00\x00\x02"),
 			)).To(Succeed())
 		}
 		Expect(a.Must(GinkgoTB(), "ip", "-4", "neigh")).To(MatchRegexp(`^10\.0\.0\.2 dev eth0 lladdr [0-9a-f:]{17} STALE \n$`))

@@ -87,7 +87,7 @@ var _ = Describe("rtnetlink", func() {
 
 	It("deletes a link aside: it is gone at once, and cleaned up behind", func() {
 		near, _ := pair()
-		finish, err := node.DelAside(near)
+		finish, err := node.DeleteLinkAsync(near)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(nodeNS.Must(GinkgoTB(), "ip", "-br", "link")).NotTo(ContainSubstring("veth0"))
 		Expect(podNS.Must(GinkgoTB(), "ip", "-br", "link")).NotTo(ContainSubstring("eth0"))
@@ -102,7 +102,7 @@ var _ = Describe("rtnetlink", func() {
 			return nil
 		}
 		near, _ = pair()
-		finish, err = node.DelAside(near)
+		finish, err = node.DeleteLinkAsync(near)
 		Expect(err).To(MatchError(unix.EBUSY))
 		Expect(finish()).To(Succeed())
 		tracer.Before = nil

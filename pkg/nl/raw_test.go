@@ -60,11 +60,11 @@ func TestRequests(t *testing.T) {
 		kind, flags uint16
 		body        []byte
 	}{
-		"links of a kind": {linkList(ofKind("veth")), 18, 0x301, slices.Concat(ifinfo(0, 0),
+		"links of a kind": {listLinksRequest(kindFilter("veth")), 18, 0x301, slices.Concat(ifinfo(0, 0),
 			attr(29, uint32(8)), attr(18|nested, attr(1, "veth\x00")))},
-		"ports of a bridge": {linkList(ofMaster(7)), 18, 0x301, slices.Concat(ifinfo(0, 0),
+		"ports of a bridge": {listLinksRequest(masterFilter(7)), 18, 0x301, slices.Concat(ifinfo(0, 0),
 			attr(29, uint32(8)), attr(10, uint32(7)))},
-		"link by index": {linkByIndex(7), 18, 0x1, slices.Concat(ifinfo(0, 7), attr(29, uint32(8)))},
+		"link by index": {getLinkRequest(7), 18, 0x1, slices.Concat(ifinfo(0, 7), attr(29, uint32(8)))},
 		"VLANs":         {vlanList(), 18, 0x301, slices.Concat(ifinfo(7, 0), attr(29, uint32(4)))},
 		"qdisc at the root": {qdiscAt(l, Root), 38, 0xd,
 			tcmsg(0, 0xffffffff)},

@@ -124,7 +124,7 @@ func (c *Conn) routes(step string, family int, filter *netlink.Route) ([]netlink
 	if filter.Protocol != 0 {
 		mask |= netlink.RT_FILTER_PROTOCOL
 	}
-	return ask(c, step, func() (list []netlink.Route, err error) {
+	return query(c, step, func() (list []netlink.Route, err error) {
 		// The library repeats interrupted lists of all kinds but this.
 		for range listTries {
 			list, err = c.lib.RouteListFiltered(family, filter, mask)
@@ -261,7 +261,7 @@ func (c *Conn) delivers(l Link, a netip.Addr) (bool, error) {
 // lookup finds the route that packets to the address take. The error matches
 // fs.ErrNotExist when there is none.
 func (c *Conn) lookup(a netip.Addr, options *netlink.RouteGetOptions) (netlink.Route, error) {
-	return ask(c, "find route to "+a.String(), func() (netlink.Route, error) {
+	return query(c, "find route to "+a.String(), func() (netlink.Route, error) {
 		// The library sets RTM_F_LOOKUP_TABLE, which the kernel refuses for IPv6 if its
 		// checks are strict (inet6_rtm_valid_getroute_req).
 		_ = c.lib.SetStrictCheck(false)

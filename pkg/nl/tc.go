@@ -179,7 +179,7 @@ func (c *Conn) DelQdisc(l Link, q Qdisc) error {
 // Qdisc returns what is attached to a place of the link; the zero Qdisc: nothing. The
 // error matches fs.ErrNotExist when there is no such link.
 func (c *Conn) Qdisc(l Link, parent Handle) (Qdisc, error) {
-	return ask(c, fmt.Sprintf("find qdisc of %s %s", l.Name, parent), func() (Qdisc, error) {
+	return query(c, fmt.Sprintf("find qdisc of %s %s", l.Name, parent), func() (Qdisc, error) {
 		msgs, err := c.execute(qdiscAt(l, parent), unix.RTM_NEWQDISC)
 		// EINVAL means the same as ENOENT, at the root of a link that is down.
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) || err == nil && len(msgs) == 0 {
@@ -261,7 +261,7 @@ func classAdd(l Link, cl Class) *rawnl.NetlinkRequest {
 
 // Classes lists the classes of the link's HTB.
 func (c *Conn) Classes(l Link) ([]Class, error) {
-	return ask(c, "list classes of "+l.Name, func() (classes []Class, err error) {
+	return query(c, "list classes of "+l.Name, func() (classes []Class, err error) {
 		list, err := c.lib.ClassList(l.device(), 0)
 		for _, found := range list {
 			if htb, ok := found.(*netlink.HtbClass); ok {
@@ -294,7 +294,7 @@ func (l Link) AddFilter(f Filter) Change {
 
 // Filters lists the u32 filters of a qdisc of the link.
 func (c *Conn) Filters(l Link, parent Handle) ([]Filter, error) {
-	return ask(c, fmt.Sprintf("list filters of %s %s", l.Name, parent), func() (filters []Filter, err error) {
+	return query(c, fmt.Sprintf("list filters of %s %s", l.Name, parent), func() (filters []Filter, err error) {
 		list, err := c.lib.FilterList(l.device(), uint32(parent))
 		for _, found := range list {
 			if u32, ok := found.(*netlink.U32); ok {

@@ -90,7 +90,7 @@ func vlanText(vlans []VLAN) string {
 // VLANs lists the VLANs of a bridge port. The kernel has no narrower request than for
 // all ports of the namespace, so this is for CHECK, not for ADD.
 func (c *Conn) VLANs(l Link) ([]VLAN, error) {
-	return ask(c, "list VLANs of port "+l.Name, func() (vlans []VLAN, err error) {
+	return query(c, "list VLANs of port "+l.Name, func() (vlans []VLAN, err error) {
 		msgs, err := c.execute(vlanList(), unix.RTM_NEWLINK)
 		if err != nil {
 			return nil, err

@@ -1,7 +1,7 @@
-// Package skel does for each plugin what the CNI protocol asks for (SPEC 1.1.0, sections 2
-// and 5). It reads the environment and stdin, checks versions and names, opens the namespaces,
-// calls the handler, and prints the result or the error. If ADD fails, skel undoes what the
-// handler did. Handlers only return: no other package prints or exits.
+// Package skel implements the part of the CNI protocol that all plugins share (SPEC 1.1.0,
+// sections 2 and 5). It reads the environment and stdin, checks versions and names, opens the
+// namespaces, calls the handler, and prints the result or the error. If ADD fails, skel undoes
+// what the handler did. Handlers return their result: no other package prints or exits.
 package skel
 
 import (
@@ -26,44 +26,44 @@ var version = "v2.0.0-dev"
 // succeeds, except ADD, which fails.
 type Plugin struct {
 	Name  string
-	Since types.Version // the oldest version served; zero: 0.1.0
+	Since types.Version // the oldest supported cniVersion; zero: 0.1.0
 	IPAM  bool          // an IPAM plugin, which needs no container namespace
 	// Chained says that the plugin needs the result of an earlier plugin of the chain.
 	Chained bool
 	Add     func(*Request) (*types.Result, error)
 	Del     func(*Request) error
 	Check   func(*Request) error
-	// Status returns an error with types.CodeNotAvailable or types.CodeLimited if ADD cannot
-	// succeed, or not fully.
+	// Status returns an error with types.CodeNotAvailable if ADD cannot succeed, or with
+	// types.CodeLimited if ADD can succeed only in part.
 	Status func(*Request) error
 	GC     func(*Request) error
 }
 
-// Env is what one call gets from outside: its environment, its streams, and what tests
-// replace.
+// Env is the input and output of one call: the environment variables, the streams, and the
+// paths, times and hooks that tests replace.
 type Env struct {
 	Environ []string // KEY=VALUE
 	Stdin   io.Reader
 	Stdout  io.Writer
 	Stderr  io.Writer
 	Node    string // path of the namespace that is used as the node; empty: the process's own
-	Lock    string // path of the file of locks; empty: lockFile
+	Lock    string // path of the lock file; empty: lockFile
 	// LockWait is how long a call waits for a lock; zero: lockWait.
 	LockWait time.Duration
 	Before   func(step string) error // see trace.Tracer; tests only
 	After    func(step string) error
 }
 
-// Main serves one call with the environment and the streams of the process, and exits.
+// Main handles one call with the environment and the streams of the process, and exits.
 func Main(p Plugin) {
 	os.Exit(Run(p, Env{Environ: os.Environ(), Stdin: os.Stdin, Stdout: stdout(), Stderr: outputStream(2, "stderr")}))
 }
 
-// Run serves one call and returns the exit status.
+// Run handles one call and returns the exit status.
 func Run(p Plugin, env Env) int {
 	r := newRequest(p, env)
 	if r.Command == "" {
-		return r.banner()
+		return r.printBanner()
 	}
 	if err := r.serve(); err != nil {
 		r.printError(err)
@@ -72,14 +72,16 @@ func Run(p Plugin, env Env) int {
 	return 0
 }
 
-// banner prints the name and version of the plugin: CNI_COMMAND is not set. Runtimes read
-// the version from the first line, where it must come first.
-func (r *Request) banner() int {
+// printBanner prints the name and version of the plugin. Run calls it if CNI_COMMAND is not
+// set. The first line must begin with the name and the version, because runtimes read the
+// version from there.
+func (r *Request) printBanner() int {
 	fmt.Fprintf(r.env.Stderr, "CNI %s plugin %s\nCNI protocol versions supported: %s\n",
 		r.plugin.Name, version, strings.Join(types.VersionsSince(r.plugin.since()), ", "))
 	return 0
 }
 
+// since returns Since or its default.
 func (p Plugin) since() types.Version { return max(p.Since, types.V010) }
 
 // printError prints err to stdout as an error result of the specification, or to stderr if
@@ -105,7 +107,8 @@ func (r *Request) printError(err error) {
 	}
 }
 
-// readStdin reads the configuration and checks what the specification says about it.
+// readStdin reads the configuration from stdin and checks the keys that the specification
+// defines for all plugins.
 func (r *Request) readStdin() error {
 	var in bytes.Buffer
 	if _, err := in.ReadFrom(r.env.Stdin); err != nil {
@@ -119,7 +122,7 @@ func (r *Request) readStdin() error {
 		return err
 	}
 	if r.Conf.Type == "" && len(r.Conf.Plugins) > 0 {
-		return types.Errorf(types.CodeConfig, "the configuration is a list of plugins (a conflist): a plugin takes one of them, with the \"name\" and \"cniVersion\" of the list")
+		return types.Errorf(types.CodeConfig, "the configuration is a list of plugins (a conflist): pass one plugin of the list, with the \"name\" and \"cniVersion\" of the list")
 	}
 	if r.Conf.Name == "" {
 		return types.Errorf(types.CodeConfig, "missing network name: the configuration needs a \"name\"")
@@ -152,7 +155,7 @@ func (r *Request) decodeConf() error {
 }
 
 // checkVersion returns an error if the plugin or the verb does not support the cniVersion of
-// the configuration. DEL must finish, so it reads an unknown version as the newest.
+// the configuration. DEL must succeed, so it treats an unknown version as the newest one.
 func (r *Request) checkVersion() error {
 	v, err := types.ParseVersion(r.Conf.CNIVersion)
 	if err != nil && r.Command == "DEL" {
@@ -177,8 +180,8 @@ func (r *Request) checkVersion() error {
 	return nil
 }
 
-// serve does all steps of one call. If an ADD fails or panics, the deferred call of finish
-// undoes what it did.
+// serve handles the verb of one call. If an ADD fails or panics, the deferred call of finish
+// undoes what the ADD did.
 func (r *Request) serve() (err error) {
 	verb, known := verbs[r.Command]
 	if !known {
@@ -208,8 +211,9 @@ func (r *Request) serve() (err error) {
 	return nil
 }
 
-// finish undoes an ADD that has failed and closes what the request opened. It returns the
-// error of the handler or of a panic. Errors of the undo are added to its details.
+// finish undoes an ADD that has failed, and closes the namespaces and files of the request. It
+// returns the error of the handler or of a panic. It adds errors of the undo to the details of
+// that error.
 func (r *Request) finish(panicked any, err error) error {
 	if panicked != nil {
 		stack := debug.Stack()
@@ -229,6 +233,7 @@ func (r *Request) finish(panicked any, err error) error {
 	return err
 }
 
+// printVersions prints the result of VERSION.
 func (r *Request) printVersions() error {
 	b, err := json.Marshal(struct {
 		CNIVersion        string   `json:"cniVersion"`
@@ -240,6 +245,7 @@ func (r *Request) printVersions() error {
 	return r.write(append(b, '\n'))
 }
 
+// write writes a result to stdout.
 func (r *Request) write(b []byte) error {
 	if _, err := r.env.Stdout.Write(b); err != nil {
 		return types.Errorf(types.CodeIO, "write result to stdout: %w", err)
@@ -277,8 +283,9 @@ func add(r *Request) error {
 }
 
 // gc calls the handler only if the configuration lists the valid attachments. Without the
-// list (cnitool gc) all attachments would be deleted. A plugin that is not chained prints a
-// warning then, so that there is one warning per chain.
+// list (cnitool gc passes none) the handler would delete all attachments. If the list is
+// missing, a plugin that is not chained prints a warning, so that there is one warning per
+// chain.
 func gc(r *Request) error {
 	var conf types.GCConf
 	if err := types.Decode(r.Stdin, &conf); err != nil {
@@ -302,7 +309,8 @@ func del(r *Request) error {
 	return errors.Join(withoutResult(func(p Plugin) func(*Request) error { return p.Del })(r), r.unreleased)
 }
 
-// withoutResult returns the function for a verb whose handler returns an error only.
+// withoutResult returns the function for a verb whose handler returns no result, only an
+// error. The function succeeds if the plugin has no such handler.
 func withoutResult(handler func(Plugin) func(*Request) error) func(*Request) error {
 	return func(r *Request) error {
 		if h := handler(r.plugin); h != nil {

@@ -297,9 +297,9 @@ func TestConfiguration(t *testing.T) {
 		{`{"cniVersion":"1.1.0","name":"-a"}`, 7, `invalid characters in network name`, "-a"},
 		{`{"cniVersion":"1.1.0","name":".."}`, 7, `invalid characters in network name`, ".."},
 		{`{"cniVersion":"1.1.0","name":"net","plugins":[{"type":"test"}]}`, 7, `the configuration is a list of plugins (a conflist): ` +
-			`a plugin takes one of them, with the "name" and "cniVersion" of the list`, ""},
+			`pass one plugin of the list, with the "name" and "cniVersion" of the list`, ""},
 		{`{"cniVersion":"1.1.0","plugins":[]}`, 7, `the configuration is a list of plugins (a conflist): ` +
-			`a plugin takes one of them, with the "name" and "cniVersion" of the list`, ""},
+			`pass one plugin of the list, with the "name" and "cniVersion" of the list`, ""},
 		{`{"cniVersion":"1.0","name":"net"}`, 1, "incompatible CNI versions",
 			`config is "1.0", plugin supports ["0.3.0" "0.3.1" "0.4.0" "1.0.0" "1.1.0"]`},
 		{`{"cniVersion":"1.2.0","name":"net"}`, 1, "incompatible CNI versions",

@@ -16,10 +16,10 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// A device is the link on which an attachment is shaped: the host end of its veth pair,
-// which sends what the container receives, or, if the node has no end, the container's
-// interface. What the link sends is shaped on the link itself; what it receives is
-// redirected to an ifb, and shaped there.
+// A device is the link on which the traffic of an attachment is shaped. For a veth pair it is
+// the host end, which sends the packets that the container receives. For any other kind it is
+// the container's interface. Packets that the link sends are shaped on the link. Packets that
+// it receives are redirected to an ifb and shaped there.
 type device struct {
 	conn    *nl.Conn
 	link    nl.Link
@@ -28,8 +28,8 @@ type device struct {
 	conf    *config
 }
 
-// findDevice finds the device. It asks the kernel for the host end, because some plugins
-// do not list it in prevResult.
+// findDevice returns the device of an attachment. It asks the kernel for the host end, because
+// some plugins do not list the host end in prevResult.
 func findDevice(r *skel.Request, conf *config) (device, error) {
 	node, pod, err := nl.OpenBoth(r.Node, r.Pod)
 	if err != nil {
@@ -38,46 +38,51 @@ func findDevice(r *skel.Request, conf *config) (device, error) {
 	d := device{conn: pod, sandbox: r.NetNS, owner: r.Attachment(), conf: conf}
 	d.link, err = pod.Link(r.IfName)
 	if errors.Is(err, fs.ErrNotExist) {
-		return device{}, types.Errorf(types.CodeConfig, "no interface %q in container: bandwidth has to come after the plugin that makes it: %w", r.IfName, err)
+		return device{}, types.Errorf(types.CodeConfig, "no interface %q in container: list bandwidth after the plugin that makes the interface: %w", r.IfName, err)
 	}
 	if err != nil || d.link.Kind != "veth" {
 		return d, err
 	}
 	host, err := d.conn.VethPeer(d.link, node)
 	if errors.Is(err, fs.ErrNotExist) {
-		return device{}, types.Errorf(types.CodeConfig, "no veth peer of container interface %s found in host ns: what is to be shaped has its other end elsewhere", r.IfName)
+		return device{}, types.Errorf(types.CodeConfig, "no veth peer of container interface %s found in host ns: the peer is in another network namespace, and bandwidth cannot shape this interface", r.IfName)
 	}
 	d.conn, d.link, d.sandbox = node, host, ""
 	return d, err
 }
 
-// sendShaper returns the shaper for what the device sends.
+// sendShaper returns the shaper for the packets that the device sends.
 func (d device) sendShaper() shaper {
 	if d.sandbox == "" {
-		return d.ingress(d.link)
+		return d.ingressShaper(d.link)
 	}
-	return d.egress(d.link)
+	return d.egressShaper(d.link)
 }
 
-// receiveShaper returns the shaper for what the device receives, which is on the ifb.
+// receiveShaper returns the shaper for the packets that the device receives. It is on the ifb.
 func (d device) receiveShaper(ifb nl.Link) shaper {
 	if d.sandbox == "" {
-		return d.egress(ifb)
+		return d.egressShaper(ifb)
 	}
-	return d.ingress(ifb)
+	return d.ingressShaper(ifb)
 }
 
-func (d device) ingress(dev nl.Link) shaper { return d.shaper(dev, d.conf.ingress, source) }
-func (d device) egress(dev nl.Link) shaper  { return d.shaper(dev, d.conf.egress, destination) }
+// ingressShaper returns the shaper on dev for the packets that the container receives.
+func (d device) ingressShaper(dev nl.Link) shaper { return d.shaper(dev, d.conf.ingress, source) }
 
+// egressShaper returns the shaper on dev for the packets that the container sends.
+func (d device) egressShaper(dev nl.Link) shaper { return d.shaper(dev, d.conf.egress, destination) }
+
+// shaper returns the shaper on dev for a limit. remote is the side of the packets, source or
+// destination, that has the address outside of the container.
 func (d device) shaper(dev nl.Link, l limit, remote side) shaper {
 	return shaper{dev: dev, rate: l.rate / 8, burst: l.burst / 8, latency: d.conf.latency, traffic: d.conf.traffic, remote: remote}
 }
 
-// ifbNames returns the names that the ifb of an attachment can have: that of the
-// reference plugin, which is the same for all interfaces of a container in one network,
-// and, if another interface has it, one that only this attachment has. The alias names
-// the owner of an ifb.
+// ifbNames returns the two names that the ifb of an attachment can have. The first is the
+// reference plugin's name, which is the same for all interfaces of a container in one network.
+// The second is unique to the attachment; it is used if another interface has the first. The
+// alias of an ifb names its owner.
 func ifbNames(a types.Attachment) []string {
 	return []string{ifbName(a.Network + a.ContainerID), ifbName(a.String())}
 }
@@ -89,8 +94,8 @@ func ifbName(identity string) string {
 
 const kindIFB = "ifb"
 
-// addIFB makes the attachment's ifb, which is down, and pushes its removal. IPv6 is
-// disabled on it, so that it sends no router solicitations.
+// addIFB makes the attachment's ifb and pushes its removal to u. The ifb is down. addIFB
+// disables IPv6 on the ifb, so that the kernel sends no router solicitations on it.
 func (d device) addIFB(u *undo.Stack) (nl.Link, error) {
 	var ifb nl.Link
 	var err error
@@ -99,7 +104,7 @@ func (d device) addIFB(u *undo.Stack) (nl.Link, error) {
 		if !errors.Is(err, fs.ErrExist) {
 			break
 		}
-		err = alreadyShaped(name, err)
+		err = explainExists(name, err)
 	}
 	if err != nil {
 		return nl.Link{}, err
@@ -108,17 +113,18 @@ func (d device) addIFB(u *undo.Stack) (nl.Link, error) {
 	return ifb, sysctl.Set(d.conn.NS(), noIPv6)
 }
 
-// addQdisc adds a qdisc and pushes its removal.
+// addQdisc adds a qdisc and pushes its removal to u.
 func addQdisc(c *nl.Conn, u *undo.Stack, l nl.Link, q nl.Qdisc) error {
 	err := c.AddQdisc(u, l, q)
 	if errors.Is(err, fs.ErrExist) {
-		return alreadyShaped(l.Name, err)
+		return explainExists(l.Name, err)
 	}
 	return err
 }
 
-func alreadyShaped(name string, err error) error {
-	return types.Errorf(types.CodeConfig, "interface %s already has a qdisc: an earlier ADD was not followed by a DEL, or another program made the qdisc, and it has to be removed: %w", name, err)
+// explainExists explains the error EEXIST for the qdisc or the ifb of an interface.
+func explainExists(name string, err error) error {
+	return types.Errorf(types.CodeConfig, "interface %s already has a qdisc: an earlier ADD was not followed by a DEL, or another program made the qdisc; remove it: %w", name, err)
 }
 
 // ingressQdisc returns the qdisc that the redirecting filter is attached to.
@@ -126,18 +132,19 @@ func ingressQdisc() nl.Qdisc {
 	return nl.Qdisc{Kind: "ingress", Handle: nl.IngressHandle, Parent: nl.Ingress}
 }
 
-// redirect returns the filter that sends what a device receives through the ifb.
-func redirect(to nl.Link) nl.Filter {
+// redirectFilter returns the filter that redirects the packets that a device receives to the
+// ifb.
+func redirectFilter(to nl.Link) nl.Filter {
 	return nl.Filter{
 		Parent: nl.IngressHandle, Priority: redirectPriority, Protocol: nl.ProtocolAll,
 		Class: rootHandle.Class(1), Redirect: to.Index,
 	}
 }
 
-// ifbs returns the ifbs of an attachment: those with its alias or, if there are none, the
-// one without an alias, which the reference plugin made.
+// ifbs returns the ifbs of an attachment: those with its alias or, if there are none, those
+// without an alias, which the reference plugin made.
 func ifbs(c *nl.Conn, owner types.Attachment) ([]nl.Link, error) {
-	var ours, unnamed []nl.Link
+	var withAlias, withoutAlias []nl.Link
 	for _, name := range ifbNames(owner) {
 		l, err := c.Link(name)
 		switch {
@@ -145,23 +152,25 @@ func ifbs(c *nl.Conn, owner types.Attachment) ([]nl.Link, error) {
 		case err != nil:
 			return nil, err
 		case l.Kind == kindIFB && l.Alias == attach.LinkAlias(owner):
-			ours = append(ours, l)
+			withAlias = append(withAlias, l)
 		case l.Kind == kindIFB && l.Alias == "":
-			unnamed = append(unnamed, l)
+			withoutAlias = append(withoutAlias, l)
 		}
 	}
-	if len(ours) == 0 {
-		return unnamed, nil
+	if len(withAlias) == 0 {
+		return withoutAlias, nil
 	}
-	return ours, nil
+	return withAlias, nil
 }
 
-// unshape removes what this plugin, or the reference plugin, added to the device.
-func unshape(c *nl.Conn, dev nl.Link) error {
-	return errors.Join(unshapeSent(c, dev), unshapeReceived(c, dev))
+// removeQdiscs removes the qdiscs that this plugin, or the reference plugin, added to the
+// device.
+func removeQdiscs(c *nl.Conn, dev nl.Link) error {
+	return errors.Join(removeRootQdisc(c, dev), removeIngressQdisc(c, dev))
 }
 
-func unshapeSent(c *nl.Conn, dev nl.Link) error {
+// removeRootQdisc removes the root qdisc, unless another program made it.
+func removeRootQdisc(c *nl.Conn, dev nl.Link) error {
 	q, err := c.Qdisc(dev, nl.Root)
 	if err != nil {
 		return types.IgnoreNotExist(err)
@@ -172,8 +181,8 @@ func unshapeSent(c *nl.Conn, dev nl.Link) error {
 	return c.DelQdisc(dev, q)
 }
 
-// unshapeReceived removes the ingress qdisc, unless it has filters of another program.
-func unshapeReceived(c *nl.Conn, dev nl.Link) error {
+// removeIngressQdisc removes the ingress qdisc, unless it has filters of another program.
+func removeIngressQdisc(c *nl.Conn, dev nl.Link) error {
 	q, err := c.Qdisc(dev, nl.Ingress)
 	if err != nil || q != ingressQdisc() {
 		return types.IgnoreNotExist(err)
@@ -183,12 +192,12 @@ func unshapeReceived(c *nl.Conn, dev nl.Link) error {
 		return types.IgnoreNotExist(err)
 	}
 	for _, f := range filters {
-		if !f.Same(redirect(nl.Link{Index: f.Redirect})) {
+		if !f.Same(redirectFilter(nl.Link{Index: f.Redirect})) {
 			return nil
 		}
 	}
 	return c.DelQdisc(dev, q)
 }
 
-// missing is the error of a CHECK for something that does not exist.
-func missing(name, what string) error { return fmt.Errorf("interface %s has no %s", name, what) }
+// missing returns the error of a CHECK for an object that the interface lacks.
+func missing(name, object string) error { return fmt.Errorf("interface %s has no %s", name, object) }

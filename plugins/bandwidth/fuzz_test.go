@@ -24,7 +24,7 @@ func FuzzConfig(f *testing.F) {
 			return
 		}
 		d := device{link: nl.Link{Name: "x", MTU: mtu}, conf: conf}
-		for _, s := range []shaper{d.ingress(d.link), d.egress(d.link)} {
+		for _, s := range []shaper{d.ingressShaper(d.link), d.egressShaper(d.link)} {
 			if s.rate == 0 || s.checkRate() != nil {
 				continue
 			}

@@ -50,7 +50,7 @@ func add(r *skel.Request) (*types.Result, error) {
 // MTU of the device.
 func (d device) checkRates() error {
 	var errs []error
-	for _, s := range []shaper{d.ingress(d.link), d.egress(d.link)} {
+	for _, s := range []shaper{d.ingressShaper(d.link), d.egressShaper(d.link)} {
 		if s.rate != 0 {
 			errs = append(errs, s.checkRate())
 		}
@@ -75,7 +75,7 @@ func (d device) shapeReceived(u *undo.Stack) (nl.Link, error) {
 	if err := addQdisc(d.conn, u, d.link, ingressQdisc()); err != nil {
 		return nl.Link{}, err
 	}
-	return ifb, d.conn.Apply(d.link.AddFilter(redirect(ifb)))
+	return ifb, d.conn.Apply(d.link.AddFilter(redirectFilter(ifb)))
 }
 
 // del removes what ADD made. It finds it by the attachment, without the container,
@@ -94,7 +94,7 @@ func del(r *skel.Request) error {
 func unshapeDevice(node, pod *nl.Conn, owner types.Attachment, prev *types.Result) error {
 	host, err := attach.HostEnd(node, owner, prev)
 	if err == nil {
-		return unshape(node, host)
+		return removeQdiscs(node, host)
 	}
 	if !errors.Is(err, fs.ErrNotExist) || pod == nil {
 		return types.IgnoreNotExist(err)
@@ -107,12 +107,12 @@ func unshapeDevice(node, pod *nl.Conn, owner types.Attachment, prev *types.Resul
 		return errors.Join(types.IgnoreNotExist(err), delIFBs(pod, owner))
 	}
 	if eth.Kind != "veth" {
-		return errors.Join(unshape(pod, eth), delIFBs(pod, owner))
+		return errors.Join(removeQdiscs(pod, eth), delIFBs(pod, owner))
 	}
 	if host, err = pod.VethPeer(eth, node); err != nil || servesAnother(host, owner) {
 		return types.IgnoreNotExist(err)
 	}
-	return unshape(node, host)
+	return removeQdiscs(node, host)
 }
 
 // servesAnother reports whether a host end belongs to another attachment: the namespace
@@ -171,7 +171,7 @@ func (d device) diffReceived() error {
 		return errors.Join(append(errs, err, missing(d.link.Name, "ingress qdisc"))...)
 	}
 	filters, err := d.conn.Filters(d.link, q.Handle)
-	if err == nil && !slices.ContainsFunc(filters, redirect(ifb).Same) {
+	if err == nil && !slices.ContainsFunc(filters, redirectFilter(ifb).Same) {
 		err = missing(d.link.Name, "filter that redirects what it receives to "+ifb.Name)
 	}
 	return errors.Join(append(errs, err)...)
@@ -196,7 +196,7 @@ func gc(r *skel.Request) error {
 	hosts, err := attach.VethGC(node, r.Conf.Name).Stale(keep)
 	errs := []error{err}
 	for _, host := range hosts {
-		errs = append(errs, unshape(node, host))
+		errs = append(errs, removeQdiscs(node, host))
 	}
 	return errors.Join(append(errs, attach.LinkGC{Node: node, Kind: kindIFB, Network: r.Conf.Name, Names: ifbNames}.Run(keep))...)
 }

@@ -16,19 +16,20 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// All containers on the bridge share what the functions of this file make. It is made if it
-// does not exist, and DEL does not delete it.
+// All containers on the bridge share the objects that the functions of this file make: the
+// bridge, and the interfaces and addresses for the gateway. ADD makes them if they do not
+// exist. DEL does not delete them.
 
-// ensureBridge makes the bridge, or adapts an existing one as far as that interrupts no
-// traffic. A new bridge gets a MAC of its own. Without one, the kernel gives it the lowest
-// MAC of its ports, so that the MAC changes when that port is removed, and the containers
-// have a wrong neighbor entry for their gateway.
+// ensureBridge makes the bridge, sets it up and returns it. If the bridge exists, ensureBridge
+// adapts it, but makes no change that interrupts traffic. A new bridge gets a random MAC.
+// Otherwise the kernel gives the bridge the lowest MAC of its ports. The MAC then changes when
+// that port is removed, and the containers have a wrong neighbor entry for their gateway.
 func ensureBridge(node *nl.Conn, conf *config) (nl.Link, error) {
 	br, made, err := node.EnsureBridge(nl.BridgeSpec{
 		Name: conf.bridge, MAC: nl.RandomMAC(), MTU: conf.mtu, VLANFiltering: conf.filtering,
 	})
 	if err != nil {
-		return nl.Link{}, explainNoVLANs(err, conf)
+		return nl.Link{}, explainUnsupported(err, conf)
 	}
 	if br.Kind != "bridge" {
 		return nl.Link{}, types.Errorf(types.CodeConfig, "interface %q exists and is no bridge; set another name with the key \"bridge\"", conf.bridge)
@@ -56,48 +57,49 @@ func ensureBridge(node *nl.Conn, conf *config) (nl.Link, error) {
 	return br, node.Apply(changes...)
 }
 
-// explainNoVLANs explains the error of a kernel without VLAN filtering.
-func explainNoVLANs(err error, conf *config) error {
+// explainUnsupported adds an explanation to the error of a kernel without VLAN filtering.
+func explainUnsupported(err error, conf *config) error {
 	if conf.filtering && nl.Unsupported(err) {
 		return types.Errorf(types.CodeConfig, "vlan and vlanTrunk need a kernel with CONFIG_BRIDGE_VLAN_FILTERING: %w", err)
 	}
 	return err
 }
 
-// adaptBridge adapts an existing bridge to the configuration. If the bridge has ports, it
-// keeps its MTU, because the kernel sets the smallest MTU of the ports, and missing VLAN
-// filtering is an error.
+// adaptBridge adapts an existing bridge to the configuration. If the bridge has ports,
+// adaptBridge does not set the MTU, because the kernel uses the smallest MTU of the ports. If
+// the bridge has ports and lacks the configured VLAN filtering, adaptBridge returns an error.
 func adaptBridge(node *nl.Conn, br nl.Link, conf *config) (nl.Link, error) {
 	var changes []nl.Change
 	if br.MAC == zeroMAC { // the kernel sets it when a bridge loses its last port
 		br.MAC = nl.RandomMAC()
 		changes = append(changes, br.SetMAC(br.MAC))
 	}
-	filter := conf.filtering && !br.Bridge.VLANFiltering
-	resize := conf.mtu != 0 && conf.mtu != br.MTU
-	if !filter && !resize {
+	setFiltering := conf.filtering && !br.Bridge.VLANFiltering
+	setMTU := conf.mtu != 0 && conf.mtu != br.MTU
+	if !setFiltering && !setMTU {
 		return br, node.Apply(changes...)
 	}
 	ports, err := node.Ports(br)
 	if err != nil {
 		return nl.Link{}, err
 	}
-	if filter {
-		if err := checkMayFilter(br, ports); err != nil {
+	if setFiltering {
+		if err := checkNoPorts(br, ports); err != nil {
 			return nl.Link{}, err
 		}
 		changes = append(changes, br.SetVLANFiltering())
 	}
-	if resize && len(ports) == 0 {
+	if setMTU && len(ports) == 0 {
 		changes = append(changes, br.SetMTU(conf.mtu))
 		br.MTU = conf.mtu
 	}
-	return br, explainNoVLANs(node.Apply(changes...), conf)
+	return br, explainUnsupported(node.Apply(changes...), conf)
 }
 
-// checkMayFilter returns an error if a bridge that is to filter VLANs has ports: all of them
-// would be in the default VLAN of the bridge, which nobody has configured.
-func checkMayFilter(br nl.Link, ports []nl.Link) error {
+// checkNoPorts returns an error if the bridge has ports. VLAN filtering cannot be turned on
+// then: the kernel would put all ports into the default VLAN of the bridge, and nobody has
+// configured that.
+func checkNoPorts(br nl.Link, ports []nl.Link) error {
 	if len(ports) == 0 {
 		return nil
 	}
@@ -106,34 +108,35 @@ func checkMayFilter(br nl.Link, ports []nl.Link) error {
 		br.Name, len(ports), br.Name)
 }
 
+// zeroMAC is the MAC of a bridge that has lost its last port.
 const zeroMAC = types.MAC("\x00\x00\x00\x00\x00\x00")
 
-// makePort makes a link a port of the bridge and sets it up.
+// makePort makes the link host a port of the bridge and sets it up.
 func makePort(node *nl.Conn, host, br nl.Link, conf *config) error {
 	changes := []nl.Change{host.SetMaster(br), host.SetPort(conf.port)}
 	changes = append(changes, vlanChanges(host, br, conf)...)
 	changes = append(changes, host.SetUp())
-	return explainNoVLANs(node.Apply(changes...), conf)
+	return explainUnsupported(node.Apply(changes...), conf)
 }
 
 // vlanChanges returns the changes that move a new port from the default VLAN of the bridge
 // to the VLANs of the configuration.
 func vlanChanges(port, br nl.Link, conf *config) []nl.Change {
-	want := vlansOf(conf)
-	if len(want) == 0 {
+	vlans := vlansOf(conf)
+	if len(vlans) == 0 {
 		return nil
 	}
 	var changes []nl.Change
 	pvid := br.Bridge.DefaultPVID
-	wanted := slices.ContainsFunc(want, func(v nl.VLAN) bool { return v.ID == pvid })
-	if pvid != 0 && !conf.keepDefaultVLAN && !wanted {
+	configured := slices.ContainsFunc(vlans, func(v nl.VLAN) bool { return v.ID == pvid })
+	if pvid != 0 && !conf.keepDefaultVLAN && !configured {
 		changes = append(changes, port.DelVLAN(pvid))
 	}
-	return append(changes, port.AddVLANs(want...))
+	return append(changes, port.AddVLANs(vlans...))
 }
 
-// vlansOf returns the VLANs of a container's port: vlan is untagged, and those of vlanTrunk
-// are tagged. With vlanTrunk and without vlan, VLAN 1 is untagged.
+// vlansOf returns the VLANs of a container's port. The VLAN of the key "vlan" is untagged, and
+// those of "vlanTrunk" are tagged. If only "vlanTrunk" is set, VLAN 1 is untagged.
 func vlansOf(conf *config) []nl.VLAN {
 	var vlans []nl.VLAN
 	untagged := conf.vlan
@@ -151,10 +154,11 @@ func vlansOf(conf *config) []nl.VLAN {
 	return vlans
 }
 
-const defaultUntagged = 1 // VLAN
+// defaultUntagged is the untagged VLAN if only "vlanTrunk" is set.
+const defaultUntagged = 1
 
-// warnOfSTPAndMTU warns of a bridge that runs the spanning tree protocol, and of one whose
-// MTU is smaller than the configured one.
+// warnOfSTPAndMTU warns if the bridge runs the spanning tree protocol, and if its MTU is
+// smaller than the configured MTU.
 func (a *attachment) warnOfSTPAndMTU() error {
 	stp, err := a.node.RunsSTP(a.bridge)
 	if err != nil {
@@ -175,7 +179,7 @@ func (a *attachment) warnOfSTPAndMTU() error {
 // then sends the packets for the containers to one of the two interfaces only.
 func (a *attachment) warnOfOverlap(dev nl.Link, ip types.IP) error {
 	other, err := a.node.LinkTo(ip.Address.Addr())
-	var refused syscall.Errno // such as that of a blackhole route
+	var refused syscall.Errno // for example, the kernel found a blackhole route
 	if errors.Is(err, fs.ErrNotExist) || errors.As(err, &refused) {
 		return nil
 	}
@@ -185,31 +189,31 @@ func (a *attachment) warnOfOverlap(dev nl.Link, ip types.IP) error {
 	addrs, err := a.node.Addrs(other)
 	for _, h := range addrs {
 		if h.Prefix.Overlaps(ip.Address) {
-			a.r.Warn("the network %s of bridge %s is on interface %s as well (%s): the node reaches containers on one of the two only; "+
-				"remove the address that is not used, or use another subnet", ip.Address.Masked(), dev.Name, other.Name, h.Prefix)
+			a.r.Warn("the network %s of bridge %s is also on interface %s (%s): the node reaches containers on only one of the two interfaces; "+
+				"remove the unused address, or use another subnet", ip.Address.Masked(), dev.Name, other.Name, h.Prefix)
 		}
 	}
 	return err
 }
 
-// ensureGateway adds the gateway addresses of the container's IPs to the bridge or, with a
-// VLAN, to the interface of the node in that VLAN. It returns the interface.
+// ensureGateway adds the gateway addresses of the container's IPs to the gateway's interface
+// (see gatewayDevice) and returns that interface.
 func (a *attachment) ensureGateway(ips []types.IP) (nl.Link, error) {
 	gateways := gatewaysOf(ips)
 	dev, err := a.gatewayDevice()
 	if err != nil {
 		return nl.Link{}, err
 	}
-	have, err := a.node.Addrs(dev)
+	existing, err := a.node.Addrs(dev)
 	if err != nil {
 		return nl.Link{}, err
 	}
 	var changes []nl.Change
 	for _, gw := range gateways {
-		if hasAddr(have, gw) {
+		if hasAddr(existing, gw) {
 			continue
 		}
-		stale := conflicting(have, gateways, gw)
+		stale := conflicting(existing, gateways, gw)
 		if err := a.conf.checkMayReplace(dev, stale, gw); err != nil {
 			return nl.Link{}, err
 		}
@@ -226,7 +230,7 @@ func (a *attachment) ensureGateway(ips []types.IP) (nl.Link, error) {
 			return nl.Link{}, err
 		}
 	}
-	// If the MAC is set, even to its present value, the kernel no longer changes it when
+	// Once the MAC was set, even to its present value, the kernel no longer changes it when
 	// ports are added and removed.
 	if err := a.node.Apply(append(changes, dev.SetMAC(dev.MAC))...); err != nil {
 		return nl.Link{}, attach.ExplainIPv6Off(a.node, dev.Name, err)
@@ -234,16 +238,17 @@ func (a *attachment) ensureGateway(ips []types.IP) (nl.Link, error) {
 	return dev, a.node.AwaitDelivery(dev, addresses(gateways), portDeadline)
 }
 
-func hasAddr(have []nl.Addr, p netip.Prefix) bool {
-	return slices.ContainsFunc(have, func(a nl.Addr) bool { return a.Prefix == p })
+// hasAddr reports whether one of the addresses is p, with the same prefix length.
+func hasAddr(addrs []nl.Addr, p netip.Prefix) bool {
+	return slices.ContainsFunc(addrs, func(a nl.Addr) bool { return a.Prefix == p })
 }
 
-// conflicting returns the addresses that must not be on the same interface as the gateway
-// address: every IPv4 address that is not a gateway of this network, and every IPv6 address
-// of an overlapping prefix.
-func conflicting(have []nl.Addr, gateways []netip.Prefix, gw netip.Prefix) []netip.Prefix {
+// conflicting returns the existing addresses that must not be on the same interface as the
+// gateway address gw: for IPv4, every address that is not a gateway of this network; for IPv6,
+// every such address whose prefix overlaps with that of gw.
+func conflicting(existing []nl.Addr, gateways []netip.Prefix, gw netip.Prefix) []netip.Prefix {
 	var stale []netip.Prefix
-	for _, h := range have {
+	for _, h := range existing {
 		sameFamily := h.Prefix.Addr().Is4() == gw.Addr().Is4()
 		if !sameFamily || slices.Contains(gateways, h.Prefix) {
 			continue
@@ -255,9 +260,9 @@ func conflicting(have []nl.Addr, gateways []netip.Prefix, gw netip.Prefix) []net
 	return stale
 }
 
-// checkMayReplace returns an error if there are conflicting addresses and forceAddress is
-// not set: they may be of an earlier network of this bridge, but an administrator may have
-// added them as well.
+// checkMayReplace returns an error if stale is not empty and forceAddress is not set. The stale
+// addresses may come from an earlier network of this bridge, but an administrator may also have
+// added them.
 func (c *config) checkMayReplace(dev nl.Link, stale []netip.Prefix, gw netip.Prefix) error {
 	if len(stale) == 0 || c.forceAddress {
 		return nil
@@ -267,9 +272,10 @@ func (c *config) checkMayReplace(dev nl.Link, stale []netip.Prefix, gw netip.Pre
 		dev.Name, gw, stale, stale[0], dev.Name)
 }
 
-// gatewayDevice returns the interface for the gateway addresses: the bridge or, with a VLAN,
-// one end of a veth pair whose other end is a port of the bridge in the VLAN. It makes the
-// pair if there is none. All containers in the VLAN share the pair, so that it is not undone.
+// gatewayDevice returns the interface for the gateway addresses. Without a VLAN, that is the
+// bridge. With a VLAN, it is one end of a veth pair whose other end is a port of the bridge in
+// the VLAN. gatewayDevice makes the pair if it does not exist. All containers in the VLAN share
+// the pair, so a failed ADD does not delete it.
 func (a *attachment) gatewayDevice() (nl.Link, error) {
 	if a.conf.vlan == 0 {
 		return a.bridge, nil
@@ -277,8 +283,8 @@ func (a *attachment) gatewayDevice() (nl.Link, error) {
 	name := a.conf.gatewayDevice()
 	dev, err := a.node.Link(name)
 	if errors.Is(err, fs.ErrNotExist) {
-		var shared undo.Stack
-		dev, _, err = a.node.AddVeth(&shared, nl.Veth{
+		var notUndone undo.Stack
+		dev, _, err = a.node.AddVeth(&notUndone, nl.Veth{
 			Name: name, Peer: vlanPortName(name), PeerIn: a.node, MTU: a.bridge.MTU,
 		})
 	}
@@ -298,9 +304,9 @@ func (a *attachment) gatewayDevice() (nl.Link, error) {
 	return dev, a.configureVLANDevice(dev, port)
 }
 
-// configureVLANDevice makes the other end of the pair a port and waits until it forwards. It
-// can be repeated: an ADD may have been killed before it was done, and another ADD may be
-// doing the same.
+// configureVLANDevice makes port, the other end of dev, a port of the bridge, and waits until
+// the port forwards. It can run several times for the same pair: an earlier ADD may have been
+// killed before it finished, and another ADD may run at the same time.
 func (a *attachment) configureVLANDevice(dev, port nl.Link) error {
 	settings := append(attach.HostSysctls(dev.Name), attach.HostSysctls(port.Name)...)
 	if !a.conf.awaitDAD {
@@ -323,7 +329,8 @@ func (c *config) gatewayPort() *config {
 	return &config{vlan: c.vlan, keepDefaultVLAN: c.keepDefaultVLAN}
 }
 
-// vlanPortName returns the name of the gateway's port: always the same for an interface.
+// vlanPortName returns the name of the gateway's port. It is a hash of the name of the
+// gateway's interface.
 func vlanPortName(dev string) string {
 	sum := sha256.Sum256([]byte(dev))
 	return "veth" + hex.EncodeToString(sum[:4])

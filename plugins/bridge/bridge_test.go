@@ -263,8 +263,8 @@ var _ = Describe("bridge", func() {
 			in(b.node, "ip addr add 10.9.0.1/24 dev old0")
 			in(b.node, "ip addr add fd00:9::1/64 dev old0 nodad")
 			warned := warnings(b.conf("1.1.0", gatewayed, v4range, v6range))
-			Expect(warned).To(ContainSubstring("10.9.0.0/24 of bridge cni0 is on interface old0 as well (10.9.0.1/24)"))
-			Expect(warned).To(ContainSubstring("fd00:9::/64 of bridge cni0 is on interface old0 as well (fd00:9::1/64)"))
+			Expect(warned).To(ContainSubstring("10.9.0.0/24 of bridge cni0 is also on interface old0 (10.9.0.1/24)"))
+			Expect(warned).To(ContainSubstring("fd00:9::/64 of bridge cni0 is also on interface old0 (fd00:9::1/64)"))
 		})
 
 		It("nothing if the node reaches the network by its default route or not at all", func() {

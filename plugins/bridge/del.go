@@ -93,7 +93,7 @@ func status(r *skel.Request) error {
 	}
 	if err == nil && conf.filtering && !br.Bridge.VLANFiltering {
 		ports, err := node.Ports(br)
-		if err := errors.Join(err, checkMayFilter(br, ports)); err != nil {
+		if err := errors.Join(err, checkNoPorts(br, ports)); err != nil {
 			return types.NotAvailable(err)
 		}
 	}

@@ -17,39 +17,40 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ADD, CHECK and DEL need the addresses of one attachment, and do not read all reservations
-// for them. There is a file per attachment that holds an address, in
+// ADD, CHECK and DEL need the addresses of one attachment. They do not read all reservations
+// to find them. Each attachment that holds an address has a file in
 //
 //	<dataDir>/.plumb/<network>/<boot ID>.<inode of the network's folder>
 //
-// Its name is a hash of the attachment, and it has a line per address. The file "complete"
-// there has the times of both folders when every reservation was in such a file. While they
-// are the same, nobody has added or removed a reservation, and an attachment without a file
-// holds nothing. Otherwise the reservations are read, and the files made right.
+// The name of the file is a hash of the attachment. The file has one line per address. The
+// file "complete" in the same folder has the times of both folders (this one and the network's)
+// at a moment when every reservation was in such a file. While the times are the same, nobody
+// has added or removed a reservation, and an attachment without a file holds no address. If the
+// times differ, the next session reads all reservations and corrects the files.
 //
-// The files are written at the end of a session, after the reservations: a session that is
-// killed leaves times that differ. Nothing is synced to disk. After a power loss the boot is
-// another one.
+// A session writes the files at its end, after the reservations. If it is killed before, the
+// times differ. Nothing is synced to disk: after a power loss the boot ID is another one.
 const completeName = "complete"
 
-// A record is a reservation as an attachment's file has it. Inode and time of writing
-// distinguish a reservation from a later one for the same address.
+// A record is a reservation in an attachment's file. Inode and modification time distinguish
+// it from a later reservation for the same address.
 type record struct {
 	addr  netip.Addr
 	ino   uint64
-	mtime int64
+	mtime int64 // in nanoseconds since 1970
 }
 
 var errDamaged = errors.New("an attachment's file does not agree with the reservations")
 
-// fileName is the name of the file with the owner's addresses. It has a length that fits,
-// which container IDs need not have.
+// fileName returns the name of the attachment's file. It is a hash, because a container ID can
+// be longer than a file name.
 func (o owner) fileName() string {
 	h := fnv.New128a()
 	_, _ = h.Write([]byte(o.text()))
 	return hex.EncodeToString(h.Sum(nil))
 }
 
+// recordsText returns the content of an attachment's file.
 func recordsText(records []record) []byte {
 	var text []byte
 	for _, r := range records {
@@ -58,7 +59,8 @@ func recordsText(records []record) []byte {
 	return text
 }
 
-// parseRecords reads what recordsText wrote: at least one record.
+// parseRecords returns the records in the content of an attachment's file. It returns an error
+// if there are none.
 func parseRecords(text []byte) ([]record, error) {
 	var records []record
 	for line := range strings.Lines(string(text)) {
@@ -80,15 +82,15 @@ func parseRecords(text []byte) ([]record, error) {
 	return records, nil
 }
 
-// records lists the addresses of an owner, as its file or the reading of all reservations
-// has them.
+// records returns the records of an owner: those in known or, if the session has not read or
+// changed them yet, those in the attachment's file.
 func (se *session) records(o owner) ([]record, error) {
 	if known, ok := se.known[o]; ok || se.complete {
 		return known, nil
 	}
 	text, _, err := se.files.read(o.fileName())
 	if errors.Is(err, fs.ErrNotExist) {
-		if now, terr := se.files.times(); terr == nil && now == se.filesTimes {
+		if now, timesErr := se.files.times(); timesErr == nil && now == se.filesTimes {
 			return nil, nil
 		}
 	}
@@ -98,32 +100,35 @@ func (se *session) records(o owner) ([]record, error) {
 	return parseRecords(text)
 }
 
-// remember adds a reservation that was made to those of its owner.
-func (se *session) remember(o owner, r record) {
+// addRecord adds the record of a new reservation to known.
+func (se *session) addRecord(o owner, r record) {
 	records, err := se.records(o)
 	se.setRecords(o, append(slices.Clone(records), r), err)
 }
 
-// forget takes a reservation that was removed from those of its owner.
-func (se *session) forget(h holding) {
+// removeRecord removes the record of a released reservation from known.
+func (se *session) removeRecord(h holding) {
 	records, err := se.records(h.owner)
 	se.setRecords(h.owner, slices.DeleteFunc(slices.Clone(records), func(r record) bool { return r.addr == h.addr }), err)
 }
 
+// setRecords sets the records of an owner in known. If err is set, the records are not known;
+// setRecords notes the error instead.
 func (se *session) setRecords(o owner, records []record, err error) {
 	if err != nil {
-		se.unsure = err
+		se.recordErr = err
 		return
 	}
 	se.known[o] = records
 }
 
-// filesPath is the folder of the attachments' files.
+// filesPath returns the path of the folder of the attachments' files.
 func (se *session) filesPath() string {
-	return filepath.Join(se.side, se.boot+"."+strconv.FormatUint(se.inode, 10))
+	return filepath.Join(se.privateDir, se.boot+"."+strconv.FormatUint(se.inode, 10))
 }
 
-// upToDate reports whether the attachments' files have every reservation.
+// upToDate opens the folder of the attachments' files and reports whether the files have every
+// reservation.
 func (se *session) upToDate() bool {
 	files, err := openFolder(se.filesPath(), unix.O_NOFOLLOW)
 	if err != nil {
@@ -135,26 +140,27 @@ func (se *session) upToDate() bool {
 		return false
 	}
 	now, err := files.times()
-	state, read, _ := strings.Cut(string(text), "\n")
-	last, rerr := strconv.ParseInt(strings.TrimSpace(read), 10, 64)
-	se.filesTimes, se.lastRead = now, time.Duration(last)
-	return err == nil && rerr == nil && state == stateText(se.found, now)
+	state, lastReadText, _ := strings.Cut(string(text), "\n")
+	lastRead, parseErr := strconv.ParseInt(strings.TrimSpace(lastReadText), 10, 64)
+	se.filesTimes, se.lastRead = now, time.Duration(lastRead)
+	return err == nil && parseErr == nil && state == stateText(se.found, now)
 }
 
-// stateText is of the same length for all times, so that it is written over an older one.
+// stateText returns the first line of the file "complete". The line has the same length for all
+// times, so that writeState can overwrite an older one.
 func stateText(folder, files times) string {
 	return fmt.Sprintf("%020d %020d %020d %020d", folder.mtime, folder.ctime, files.mtime, files.ctime)
 }
 
-// save writes what has changed to the attachments' files. Nothing that goes wrong here is
-// an error: the next session then reads the reservations. Files that could not be written
-// are removed, for a disk may be full.
+// save writes the changes of the session to the attachments' files. It returns no error: if it
+// fails, the next session reads all reservations. After a failure it removes the folder of the
+// files, because an incomplete folder is of no use and the disk may be full.
 func (se *session) save() {
 	switch {
 	case se.lock < 0 || !se.local || !se.complete && !se.changed:
 		return
-	case se.unread != nil || se.unsure != nil:
-		return // the reservations are read until all of them can be
+	case se.readErr != nil || se.recordErr != nil:
+		return // the next session tries again to read all reservations
 	}
 	err := se.writeFiles()
 	if err == nil {
@@ -165,6 +171,7 @@ func (se *session) save() {
 	}
 }
 
+// writeFiles writes the files of the attachments in known.
 func (se *session) writeFiles() error {
 	if se.complete {
 		return se.writeAll()
@@ -177,6 +184,7 @@ func (se *session) writeFiles() error {
 	return nil
 }
 
+// writeFile writes the file of one attachment, or removes it if the attachment holds no address.
 func (se *session) writeFile(o owner) error {
 	if len(se.known[o]) == 0 {
 		return se.files.remove(o.fileName())
@@ -184,9 +192,10 @@ func (se *session) writeFile(o owner) error {
 	return se.files.write(o.fileName(), recordsText(se.known[o]))
 }
 
-// writeAll makes the folder of the attachments' files, and in it what known says.
+// writeAll makes the folder of the attachments' files, writes the files of all attachments in
+// known, and removes all other files.
 func (se *session) writeAll() error {
-	if err := se.makeFiles(); err != nil {
+	if err := se.makeFilesFolder(); err != nil {
 		return err
 	}
 	names, err := se.files.names()
@@ -220,11 +229,11 @@ func (se *session) writeAll() error {
 	return nil
 }
 
-// makeFiles makes the folder of the attachments' files, without a claim to be complete. It
-// removes those of earlier boots and of folders that are gone, what a crash left, and the
-// index of earlier versions of this plugin.
-func (se *session) makeFiles() error {
-	all, err := os.ReadDir(se.side)
+// makeFilesFolder makes the folder of the attachments' files, without the file "complete". It
+// removes the folders of earlier boots and of network folders that no longer exist, files that
+// a crash left, and the index of earlier versions of this plugin.
+func (se *session) makeFilesFolder() error {
+	all, err := os.ReadDir(se.privateDir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -233,7 +242,7 @@ func (se *session) makeFiles() error {
 		if e.Name() == releasesName || e.Name() == filepath.Base(path) && e.IsDir() {
 			continue
 		}
-		if err := os.RemoveAll(filepath.Join(se.side, e.Name())); err != nil {
+		if err := os.RemoveAll(filepath.Join(se.privateDir, e.Name())); err != nil {
 			return err
 		}
 	}
@@ -247,7 +256,7 @@ func (se *session) makeFiles() error {
 	return se.files.remove(completeName)
 }
 
-// writeState writes down the times of both folders, with which the files are complete.
+// writeState writes the times of both folders to the file "complete".
 func (se *session) writeState() error {
 	f, err := se.files.open(completeName, unix.O_WRONLY|unix.O_CREAT|unix.O_NOFOLLOW)
 	if err != nil {
@@ -267,7 +276,7 @@ func (se *session) writeState() error {
 	return errors.Join(err, f.Close())
 }
 
-// countFiles fails when somebody has removed files while they were written.
+// countFiles returns an error if another process has added or removed files during writeAll.
 func (se *session) countFiles() error {
 	want := 1 // completeName
 	for _, records := range se.known {
@@ -282,26 +291,26 @@ func (se *session) countFiles() error {
 	return err
 }
 
-// earlier lists the reservations that were made under an earlier boot. It lists none where
-// the ID of a boot is not known, or where other machines may have made them.
-func (se *session) earlier() map[record]bool {
+// fromEarlierBoots returns the records of reservations that were made in earlier boots. It
+// returns none if the ID of the running boot is unknown, or if other machines share the folder.
+func (se *session) fromEarlierBoots() map[record]bool {
 	all := map[record]bool{}
 	if se.boot == "" || !se.local {
 		return all
 	}
-	folders, _ := os.ReadDir(se.side)
+	folders, _ := os.ReadDir(se.privateDir)
 	for _, e := range folders {
 		boot, _, ok := strings.Cut(e.Name(), ".")
 		if !ok || boot == "" || boot == se.boot {
 			continue
 		}
-		se.addRecords(filepath.Join(se.side, e.Name()), all)
+		se.addRecordsIn(filepath.Join(se.privateDir, e.Name()), all)
 	}
 	return all
 }
 
-// addRecords adds the records of all files in the folder at path.
-func (se *session) addRecords(path string, all map[record]bool) {
+// addRecordsIn adds the records of all files in the folder at path to all.
+func (se *session) addRecordsIn(path string, all map[record]bool) {
 	files, err := openFolder(path, unix.O_NOFOLLOW)
 	if err != nil {
 		return

@@ -107,8 +107,8 @@ var _ = Describe("the file of an attachment", func() {
 	It("is that of the folder which is there, also while a call works on one that is gone", func() {
 		b.add("c1", try{})
 		side := filepath.Join(b.dataDir, ".plumb", "net")
-		st := store{dir: b.net(""), side: side, host: host{bootID: b.bootID, wait: b.wait, now: sinceBoot}}
-		Expect(st.locked(func(se *session) error {
+		st := store{dir: b.net(""), privateDir: side, host: host{bootID: b.bootID, wait: b.wait, now: sinceBoot}}
+		Expect(st.withLock(func(se *session) error {
 			Expect(os.Rename(b.net(""), b.net("../old"))).To(Succeed())
 			b.add("c1", try{})
 			return se.releaseAll(owner{"c1", "eth0"})

@@ -21,7 +21,7 @@ const (
 
 // A config is a checked configuration.
 type config struct {
-	place
+	storeConf
 	// sets give one address each. Their order is that of the result, and the index
 	// of a set is the N of its last_reserved_ip.N.
 	sets       []rangeSet
@@ -31,8 +31,9 @@ type config struct {
 	statusFull bool   // STATUS fails with a range set that is exhausted
 }
 
-// A place is what DEL and GC need of a configuration: all else may be broken.
-type place struct {
+// A storeConf is the part of a configuration that DEL and GC need. They ignore errors in all
+// other parts.
+type storeConf struct {
 	dataDir  string
 	cooldown time.Duration
 }
@@ -133,8 +134,8 @@ func (c *config) warnOfGateways(r *skel.Request) {
 	}
 }
 
-// parsePlace reads what DEL and GC need. A cooldown that makes no sense is none.
-func parsePlace(r *skel.Request) (place, error) {
+// parseStoreConf reads what DEL and GC need. A cooldown that makes no sense is none.
+func parseStoreConf(r *skel.Request) (storeConf, error) {
 	var raw struct {
 		IPAM struct {
 			DataDir  string          `json:"dataDir"`
@@ -142,24 +143,24 @@ func parsePlace(r *skel.Request) (place, error) {
 		} `json:"ipam"`
 	}
 	if err := types.Decode(r.Stdin, &raw); err != nil {
-		return place{}, err
+		return storeConf{}, err
 	}
 	var seconds int64
 	if json.Unmarshal(raw.IPAM.Cooldown, &seconds) != nil {
 		seconds = 0
 	}
-	p, err := newPlace(raw.IPAM.DataDir, max(seconds, 0))
+	p, err := newStoreConf(raw.IPAM.DataDir, max(seconds, 0))
 	return p, types.Coded(types.CodeConfig, err)
 }
 
 // maxCooldown, a year in seconds, is far below what overflows a time.Duration.
 const maxCooldown = 365 * 24 * 60 * 60
 
-func newPlace(dataDir string, cooldown int64) (place, error) {
+func newStoreConf(dataDir string, cooldown int64) (storeConf, error) {
 	if dataDir == "" {
 		dataDir = defaultDataDir
 	}
-	p := place{dataDir: filepath.Clean(dataDir), cooldown: time.Duration(min(cooldown, maxCooldown)) * time.Second}
+	p := storeConf{dataDir: filepath.Clean(dataDir), cooldown: time.Duration(min(cooldown, maxCooldown)) * time.Second}
 	if !filepath.IsAbs(dataDir) {
 		return p, fmt.Errorf("dataDir %q is not an absolute path", dataDir)
 	}
@@ -173,9 +174,9 @@ func (in *input) config() (*config, error) {
 		return nil, types.Errorf(types.CodeConfig, "IPAM config missing 'ipam' key")
 	}
 	var errs problems
-	where, err := newPlace(raw.DataDir, raw.Cooldown)
+	where, err := newStoreConf(raw.DataDir, raw.Cooldown)
 	errs.add(err)
-	conf := &config{place: where, resolvConf: raw.ResolvConf, statusFull: raw.StatusFull}
+	conf := &config{storeConf: where, resolvConf: raw.ResolvConf, statusFull: raw.StatusFull}
 	if raw.Cooldown < 0 || raw.Cooldown > maxCooldown {
 		errs.addf("cooldown %d is not between 0 and %d seconds", raw.Cooldown, maxCooldown)
 	}

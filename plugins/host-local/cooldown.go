@@ -23,7 +23,7 @@ const (
 	releaseCompact = 64 << 10 // bytes from which on old records are dropped
 )
 
-func (s store) releases() string { return filepath.Join(s.side, releasesName) }
+func (s store) releases() string { return filepath.Join(s.privateDir, releasesName) }
 
 // recordRelease writes down that ip is released now.
 func (se *session) recordRelease(ip netip.Addr) error {

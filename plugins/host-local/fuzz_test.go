@@ -97,7 +97,7 @@ func FuzzDelPlace(f *testing.F) {
 	f.Add("/var/lib/x", int64(5))
 	f.Add("../x", int64(-1))
 	f.Fuzz(func(t *testing.T, dir string, cooldown int64) {
-		p, err := newPlace(dir, cooldown)
+		p, err := newStoreConf(dir, cooldown)
 		if err == nil && (!filepath.IsAbs(p.dataDir) || filepath.Clean(p.dataDir) != p.dataDir || p.cooldown > maxCooldown*time.Second) {
 			t.Errorf("%q: %+v", dir, p)
 		}

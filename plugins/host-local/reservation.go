@@ -114,7 +114,7 @@ func (se *session) reserve(u *undo.Stack, ip netip.Addr, o owner) error {
 	s := se.store
 	s.cooldown = 0 // nobody has used it
 	u.Push("release "+ip.String(), func() error {
-		return s.ignoreNoneHeld(s.locked(func(se *session) error { return se.release(ip, o) }))
+		return s.ignoreNoneHeld(s.withLock(func(se *session) error { return se.release(ip, o) }))
 	})
 	return nil
 }
@@ -143,7 +143,7 @@ func (se *session) write(ip netip.Addr, o owner) error {
 	if err != nil {
 		return err
 	}
-	se.remember(o, record{addr: ip, ino: st.Ino, mtime: st.Mtim.Nano()})
+	se.addRecord(o, record{addr: ip, ino: st.Ino, mtime: st.Mtim.Nano()})
 	return nil
 }
 
@@ -172,10 +172,10 @@ func (se *session) link(name string, content []byte) error {
 // linkNamed is link by way of a file in our own folder, and where there are no hard
 // links either, the way of the reference: create, then write.
 func (se *session) linkNamed(name string, content []byte) error {
-	if err := os.MkdirAll(se.side, 0o700); err != nil {
+	if err := os.MkdirAll(se.privateDir, 0o700); err != nil {
 		return err
 	}
-	path := filepath.Join(se.side, "new")
+	path := filepath.Join(se.privateDir, "new")
 	// What a crash left may be a second name of a live reservation: writeNew does not
 	// write to it.
 	if err := here.writeNew(path, content); err != nil {
@@ -214,13 +214,13 @@ func (se *session) release(ip netip.Addr, o owner) error {
 func (se *session) unlink(h holding) error {
 	return se.trace.Do("release "+h.addr.String(), func() error {
 		recorded := se.recordRelease(h.addr)
-		if recorded != nil && !errors.Is(recorded, unix.EROFS) && !isFull(recorded) {
+		if recorded != nil && !errors.Is(recorded, unix.EROFS) && !isDiskFull(recorded) {
 			return &fs.PathError{Op: "record release", Path: se.path(h.addr), Err: recorded}
 		}
 		if err := se.folder.remove(h.addr.String()); err != nil {
 			return &fs.PathError{Op: "release", Path: se.path(h.addr), Err: cause(err)}
 		}
-		if isFull(recorded) {
+		if isDiskFull(recorded) {
 			// There may be room now. If not, an address that does not cool down is better
 			// than a container that cannot be deleted.
 			_ = se.recordRelease(h.addr)
@@ -228,7 +228,7 @@ func (se *session) unlink(h holding) error {
 		se.changed = true
 		se.taken.remove(h.addr)
 		if h.owner != (owner{}) {
-			se.forget(h)
+			se.removeRecord(h)
 		}
 		return nil
 	})

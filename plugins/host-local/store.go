@@ -16,34 +16,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A store is the reservations of one network: one file per address, of the same form
-// and under the same lock as those of the reference plugin, so that both may work
-// on one folder in turns. What is ours alone, the attachments' files and the times of
-// releases, is in another folder: the reference reads every file of this one. The name of
-// that folder begins with a dot, which no network's name does.
+// A store has the reservations of one network: one file per address. The files have the same
+// format and the same lock as those of the reference plugin, so that both plugins can use one
+// folder in turns. The files that only plumb knows, which are the attachments' files and the
+// times of releases, are in another folder: the reference plugin reads every file of dir. The
+// path of the other folder contains ".plumb", which cannot be the name of a network, because
+// such a name cannot begin with a dot.
 type store struct {
-	host     host
-	dir      string // <dataDir>/<network>
-	side     string // <dataDir>/.plumb/<network>
-	cooldown time.Duration
-	trace    *trace.Tracer
+	host       host
+	dir        string // <dataDir>/<network>
+	privateDir string // <dataDir>/.plumb/<network>
+	cooldown   time.Duration
+	trace      *trace.Tracer
 }
 
-func (h host) store(r *skel.Request, p place) store {
+// store returns the store of the network of the request.
+func (h host) store(r *skel.Request, c storeConf) store {
 	return store{
-		host: h, cooldown: p.cooldown, trace: r.Trace,
-		dir:  filepath.Join(p.dataDir, r.Conf.Name),
-		side: filepath.Join(p.dataDir, ".plumb", r.Conf.Name),
+		host: h, cooldown: c.cooldown, trace: r.Trace,
+		dir:        filepath.Join(c.dataDir, r.Conf.Name),
+		privateDir: filepath.Join(c.dataDir, ".plumb", r.Conf.Name),
 	}
 }
 
-// create makes the folder. It is shared, and stays.
+// create makes dir. All containers of the network share dir, so ADD does not undo this.
 func (s store) create() error {
 	return s.trace.Do("make folder "+s.dir, func() error { return os.MkdirAll(s.dir, 0o755) })
 }
 
-// lockedNew is locked for a store that may have no folder yet.
-func (s store) lockedNew(f func(*session) error) error {
+// createAndLock is withLock for a store whose folder may not exist yet: it makes the folder.
+func (s store) createAndLock(f func(*session) error) error {
 	se, err := s.open()
 	if errors.Is(err, fs.ErrNotExist) {
 		if err = s.create(); err == nil {
@@ -53,21 +55,21 @@ func (s store) lockedNew(f func(*session) error) error {
 	if err != nil {
 		return types.Coded(types.CodeIO, err)
 	}
-	return se.do(f)
+	return se.run(f)
 }
 
-// locked calls f with the store locked. Without a folder the error matches
-// fs.ErrNotExist and f is not called. Nothing slow belongs into f.
-func (s store) locked(f func(*session) error) error {
+// withLock calls f while it holds the lock of the store. If dir does not exist, it does not
+// call f, and the error matches fs.ErrNotExist. f must not do anything slow.
+func (s store) withLock(f func(*session) error) error {
 	se, err := s.open()
 	if err != nil {
 		return types.Coded(types.CodeIO, err)
 	}
-	return se.do(f)
+	return se.run(f)
 }
 
-// do calls f when the attachments are known, saves what has changed, and ends the session.
-func (se *session) do(f func(*session) error) error {
+// run prepares the session, calls f, updates the attachments' files, and closes the session.
+func (se *session) run(f func(*session) error) error {
 	defer se.close()
 	if err := se.prepare(); err != nil {
 		return types.Coded(types.CodeIO, err)
@@ -76,65 +78,66 @@ func (se *session) do(f func(*session) error) error {
 	return types.Coded(types.CodeIO, f(se))
 }
 
-// A session is a store that is locked.
+// A session is a store whose lock this process holds.
 type session struct {
 	store
 	folder folder // dir
 	lock   int    // the lock file; -1: the folder is read-only, and nothing can change
 	inode  uint64 // of the folder
-	found  times  // of the folder when the lock was got
+	found  times  // times of the folder when the lock was acquired
 	local  bool   // see isLocal
 	boot   string // ID of the running boot; empty: not known
 
-	files      folder // of the attachments' files
-	filesTimes times
-	// known has the attachments of which a reservation was made or removed, and when
-	// complete is set every one that holds an address.
-	known    map[owner][]record
-	complete bool
-	lastRead time.Duration // since boot, when all reservations were read last
-	unread   error         // of the first reservation that could not be read then
-	unsure   error         // of an attachment's file
-	changed  bool          // something in folder
+	files      folder // the folder of the attachments' files
+	filesTimes times  // times of that folder
+	// known has the reservations of the attachments for which a reservation was made or
+	// removed. If complete is set, it has those of all attachments that hold an address.
+	known     map[owner][]record
+	complete  bool
+	lastRead  time.Duration // time since boot of the last reading of all reservations
+	readErr   error         // the first error of that reading
+	recordErr error         // if set, known is incomplete: an attachment's file could not be read
+	changed   bool          // whether the session changed something in folder
 
-	// taken has addresses that are known to be taken, and when listed is set every one.
+	// taken has addresses that are known to be reserved. If listed is set, it has all of them.
 	taken  addressSet
 	listed bool
-	names  int // in folder, when it was listed
+	names  int // number of files in folder when it was listed
 }
 
-// session is one that has no folder yet.
-func (s store) session() *session {
+// newSession returns a session that has no open folder and no lock.
+func (s store) newSession() *session {
 	return &session{
 		store: s, folder: noFolder, files: noFolder, lock: -1,
 		known: map[owner][]record{}, taken: addressSet{},
 	}
 }
 
-// open takes the lock of the folder that is at s.dir once the lock is got: while
-// this process waited, the folder may have been removed and made again.
+// open opens and locks the folder at s.dir. While open waits for the lock, another process may
+// remove the folder and make it again. Then open begins again with the new folder.
 func (s store) open() (*session, error) {
 	for {
-		se := s.session()
+		se := s.newSession()
 		if err := se.openFolder(); err != nil {
 			se.close()
 			return nil, err
 		}
-		ours, err := se.folder.stat(".")
+		opened, err := se.folder.stat(".")
 		if err != nil {
 			se.close()
 			return nil, err
 		}
 		var now unix.Stat_t
 		err = retry(func() error { return unix.Stat(s.dir, &now) })
-		if err == nil && ours.Ino == now.Ino && ours.Dev == now.Dev && se.lockCurrent() {
-			se.inode, se.found = ours.Ino, timesOf(ours)
+		if err == nil && opened.Ino == now.Ino && opened.Dev == now.Dev && se.isLockCurrent() {
+			se.inode, se.found = opened.Ino, timesOf(opened)
 			return se, nil
 		}
 		se.close()
 	}
 }
 
+// openFolder opens the folder and locks its lock file. A read-only folder has no lock.
 func (se *session) openFolder() error {
 	dir, err := openFolder(se.dir, 0)
 	if err != nil {
@@ -142,10 +145,10 @@ func (se *session) openFolder() error {
 	}
 	se.folder = dir
 	lock, err := dir.openLock(unix.O_CREAT | unix.O_NOFOLLOW)
-	if errors.Is(err, unix.ELOOP) { // what it leads to may be locked, as the reference does, but is not made
-		followed, ferr := dir.openLock(0)
-		if !errors.Is(ferr, unix.ENOENT) { // which would read as no folder, and nothing held
-			lock, err = followed, ferr
+	if errors.Is(err, unix.ELOOP) { // a symbolic link: lock its target, as the reference plugin does, but do not create it
+		target, targetErr := dir.openLock(0)
+		if !errors.Is(targetErr, unix.ENOENT) { // callers understand ENOENT as: no folder, no reservations
+			lock, err = target, targetErr
 		}
 	}
 	if errors.Is(err, unix.EROFS) {
@@ -160,7 +163,8 @@ func (se *session) openFolder() error {
 
 var errNotRegular = errors.New("not a regular file; remove it")
 
-// openLock opens the lock file. A named pipe is not waited for.
+// openLock opens the lock file. It returns an error if the file is not regular; it does not
+// block on a named pipe.
 func (d folder) openLock(flags int) (int, error) {
 	var fd int
 	err := retry(func() (err error) {
@@ -180,16 +184,17 @@ func (d folder) openLock(flags int) (int, error) {
 	return fd, nil
 }
 
-// lockCurrent reports whether the lock file is still the one in the folder.
-func (se *session) lockCurrent() bool {
+// isLockCurrent reports whether the locked file is still the lock file of the folder: another
+// process may have replaced it.
+func (se *session) isLockCurrent() bool {
 	if se.lock < 0 {
 		return true
 	}
-	var ours, now unix.Stat_t
-	return unix.Fstat(se.lock, &ours) == nil && unix.Fstatat(se.folder.fd, "lock", &now, 0) == nil && ours.Ino == now.Ino
+	var locked, now unix.Stat_t
+	return unix.Fstat(se.lock, &locked) == nil && unix.Fstatat(se.folder.fd, "lock", &now, 0) == nil && locked.Ino == now.Ino
 }
 
-// close lets the lock go.
+// close releases the lock and closes the folders.
 func (se *session) close() {
 	se.files.close()
 	if se.lock >= 0 {
@@ -198,25 +203,25 @@ func (se *session) close() {
 	se.folder.close()
 }
 
-// prepare makes sure that the addresses of each attachment are known: from the
-// attachments' files if those are up to date, else from all reservations. Then those of an
-// earlier boot are released: no container outlives a boot.
+// prepare opens the attachments' files. If they are not up to date, or if the file system is
+// not local, prepare reads all reservations instead. It then also releases the reservations of
+// earlier boots: no container survives a reboot.
 func (se *session) prepare() error {
-	se.boot, se.local = readBoot(se.host.bootID), se.folder.isLocal()
+	se.boot, se.local = readBootID(se.host.bootID), se.folder.isLocal()
 	if se.local && se.upToDate() {
 		return nil
 	}
-	earlier := se.earlier()
+	earlier := se.fromEarlierBoots()
 	cooldown := se.cooldown
-	se.cooldown = 0 // nobody of that boot is left to take the address for another's
+	se.cooldown = 0 // no process of that boot is left that could mistake the new owner for the former one
 	_, err := se.readAll(func(h holding) bool { return !earlier[h.record] })
 	se.cooldown = cooldown
 	return err
 }
 
-// readBoot is the ID of the running boot; empty: not known, and then nothing is of
-// an earlier one.
-func readBoot(path string) string {
+// readBootID returns the ID of the running boot. If it is empty, the boot is unknown, and no
+// reservation counts as one of an earlier boot.
+func readBootID(path string) string {
 	text, _, err := here.read(path)
 	if err != nil {
 		return ""
@@ -225,43 +230,43 @@ func readBoot(path string) string {
 	return id[:min(len(id), 40)]
 }
 
-// readAgain reads all reservations in the middle of a session.
-func (se *session) readAgain() error {
+// readAndKeepAll reads all reservations and releases none.
+func (se *session) readAndKeepAll() error {
 	_, err := se.readAll(func(holding) bool { return true })
 	return err
 }
 
-// readAll reads all reservations, and releases those that keep refuses. failed has the
-// releases that did not succeed; err says that the reservations could not be read.
+// readAll reads all reservations, and releases those for which keep returns false. failed
+// joins the errors of the releases. err says that the folder could not be read.
 func (se *session) readAll(keep func(holding) bool) (failed, err error) {
 	se.known, se.taken = map[owner][]record{}, addressSet{}
 	se.complete, se.listed = true, true
-	se.unread, se.unsure = nil, nil
+	se.readErr, se.recordErr = nil, nil
 	se.lastRead = se.host.now()
 	err = se.trace.Do("read reservations in "+se.dir, func() error {
 		names, err := se.folder.names()
 		for _, name := range names {
 			if ip, ok := parseName(name); ok {
-				failed = errors.Join(failed, se.readOne(ip, keep))
+				failed = errors.Join(failed, se.readReservation(ip, keep))
 			}
 		}
 		return err
 	})
 	if err != nil {
-		se.unsure = err
+		se.recordErr = err
 	}
 	return failed, err
 }
 
-// readOne reads a reservation for readAll. The error is that of its release. One that
-// cannot be read takes its address, and its owner is not known.
-func (se *session) readOne(ip netip.Addr, keep func(holding) bool) error {
+// readReservation reads one reservation for readAll. It returns the error of its release. A
+// reservation that cannot be read counts as taken by an unknown owner.
+func (se *session) readReservation(ip netip.Addr, keep func(holding) bool) error {
 	h, err := se.read(ip)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if err != nil && se.unread == nil { // one of thousands says enough
-		se.unread = err
+	if err != nil && se.readErr == nil { // there may be thousands of such errors: keep the first
+		se.readErr = err
 	}
 	var failed error
 	if !keep(h) {
@@ -278,8 +283,9 @@ func (se *session) readOne(ip netip.Addr, keep func(holding) bool) error {
 	return failed
 }
 
-// list finds the addresses that are taken by the names of the reservations alone.
-func (se *session) list() error {
+// listTaken finds the addresses that are reserved. It lists the names of the reservations and
+// does not read the files.
+func (se *session) listTaken() error {
 	return se.trace.Do("list reservations in "+se.dir, func() error {
 		names, err := se.folder.names()
 		for _, name := range names {
@@ -292,50 +298,52 @@ func (se *session) list() error {
 	})
 }
 
-// held lists the reservations of an owner. It relies on the attachment's file for where to
-// look, and on the reservations for what is there. With an error the list may not be all.
-func (se *session) held(o owner) ([]holding, error) {
+// heldBy returns the reservations of an owner. The attachment's file says which reservations
+// to read; heldBy returns those that exist and belong to the owner. If the file does not agree
+// with them, heldBy reads all reservations. If it returns an error, the list may be incomplete.
+func (se *session) heldBy(o owner) ([]holding, error) {
 	records, err := se.records(o)
 	var held []holding
-	var unread []error
+	var failed []error
 	for _, r := range records {
-		h, rerr := se.read(r.addr)
+		h, readErr := se.read(r.addr)
 		switch {
-		case rerr != nil && !errors.Is(rerr, fs.ErrNotExist):
-			unread = append(unread, rerr)
-		case rerr != nil || h.owner != o:
+		case readErr != nil && !errors.Is(readErr, fs.ErrNotExist):
+			failed = append(failed, readErr)
+		case readErr != nil || h.owner != o:
 			err = errDamaged
 		default:
 			held = append(held, h)
 		}
 	}
-	if len(unread) > 0 {
-		return held, errors.Join(unread...)
+	if len(failed) > 0 {
+		return held, errors.Join(failed...)
 	}
 	if err == nil || se.complete {
 		return held, nil
 	}
-	if err := se.readAgain(); err != nil {
+	if err := se.readAndKeepAll(); err != nil {
 		return nil, err
 	}
-	return se.held(o)
+	return se.heldBy(o)
 }
 
-// heldAtAll lists the reservations of an owner, or when there are none the legacy ones
-// of the same container. That there are none either cannot be said when a reservation
-// could not be read: then the error names it.
-func (se *session) heldAtAll(o owner) ([]holding, error) {
-	held, err := se.held(o)
+// heldByOrLegacy returns the reservations of an owner or, if there are none, the legacy
+// reservations of the same container. If it finds none and a reservation could not be read, it
+// returns the error of that reservation, which may belong to the owner.
+func (se *session) heldByOrLegacy(o owner) ([]holding, error) {
+	held, err := se.heldBy(o)
 	if err == nil && len(held) == 0 {
-		held, err = se.held(o.legacy())
+		held, err = se.heldBy(o.legacy())
 	}
 	if err == nil && len(held) == 0 {
-		err = se.unread
+		err = se.readErr
 	}
 	return held, err
 }
 
-// cursor is the address that set n gave out last; invalid: not known.
+// cursor returns the address that was allocated last from range set n, or an invalid address
+// if that is unknown.
 func (se *session) cursor(n int) netip.Addr {
 	text, _, err := se.folder.read(cursorName(n))
 	if err != nil {
@@ -350,9 +358,9 @@ func (se *session) cursor(n int) netip.Addr {
 
 func cursorName(n int) string { return "last_reserved_ip." + strconv.Itoa(n) }
 
-// setCursor writes what set n gave out last. The text is written over the old one
-// and then cut, so that there always is one. What a crash leaves may be another
-// address; it only decides where the next search begins.
+// setCursor records the address that was allocated last from range set n. It overwrites the
+// old text and then truncates the file, so that the file is never empty. After a crash, the
+// file may have another address. That does no harm: it is only where the next search begins.
 func (se *session) setCursor(n int, ip netip.Addr) error {
 	name, content := cursorName(n), []byte(ip.String())
 	return se.trace.Do("advance "+name, func() error {
@@ -361,16 +369,16 @@ func (se *session) setCursor(n int, ip netip.Addr) error {
 		if err == nil {
 			err = errors.Join(overwrite(f, content), f.Close())
 		}
-		if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) || errors.Is(err, errSpecial) { // a link, a socket, a named pipe
+		if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) || errors.Is(err, errSpecial) { // a symbolic link, a socket, a named pipe
 			err = se.folder.writeNew(name, content)
 		}
 		return err
 	})
 }
 
-// overwrite leaves nothing but content in a file that was just opened. It cuts only what
-// is longer: to cut costs more than all else here (a transaction of ext4's), also where
-// there is nothing to cut.
+// overwrite replaces the content of a file that was just opened. It truncates the file only if
+// the old content was longer: truncation is the slowest step (an ext4 transaction), even if it
+// changes nothing.
 func overwrite(f *os.File, content []byte) error {
 	info, err := f.Stat()
 	if err == nil && !info.Mode().IsRegular() {
@@ -385,5 +393,5 @@ func overwrite(f *os.File, content []byte) error {
 	return f.Truncate(int64(len(content)))
 }
 
-// isFull: nothing that was asked of the disk is wrong, it only has no room.
-func isFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
+// isDiskFull reports whether err says that the disk or the disk quota is full.
+func isDiskFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }

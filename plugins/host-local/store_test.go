@@ -182,8 +182,8 @@ var _ = Describe("the attachments' files", func() {
 var _ = Describe("a filesystem without nameless files", func() {
 	var b *bed
 	link := func(name, content string) error {
-		st := store{dir: b.net(""), side: filepath.Join(b.dataDir, ".plumb", "net"), host: host{bootID: b.bootID, wait: b.wait, now: func() time.Duration { return 0 }}}
-		return st.locked(func(se *session) error { return se.linkNamed(name, []byte(content)) })
+		st := store{dir: b.net(""), privateDir: filepath.Join(b.dataDir, ".plumb", "net"), host: host{bootID: b.bootID, wait: b.wait, now: func() time.Duration { return 0 }}}
+		return st.withLock(func(se *session) error { return se.linkNamed(name, []byte(content)) })
 	}
 	BeforeEach(func() {
 		b = newBed()
@@ -494,7 +494,7 @@ var _ = Describe("a store without a folder", func() {
 		stdin, err := unix.FcntlInt(0, unix.F_DUPFD_CLOEXEC, 3)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(unix.Dup2(int(in.Fd()), 0)).To(Succeed())
-		cursor := store{dir: filepath.Join(dir, "net")}.session().cursor(0)
+		cursor := store{dir: filepath.Join(dir, "net")}.newSession().cursor(0)
 		Expect(unix.Dup2(stdin, 0)).To(Succeed())
 		Expect(unix.Close(stdin)).To(Succeed())
 		Expect(in.Close()).To(Succeed())

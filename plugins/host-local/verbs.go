@@ -37,9 +37,9 @@ func (h host) add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	st := h.store(r, conf.place)
+	st := h.store(r, conf.storeConf)
 	var ips []types.IP
-	err = st.lockedNew(func(se *session) error {
+	err = st.createAndLock(func(se *session) error {
 		ips, err = se.allocate(r, conf.sets, wanted)
 		return err
 	})
@@ -115,11 +115,11 @@ func (se *session) allocate(r *skel.Request, sets []rangeSet, wanted []netip.Add
 // these ranges or not: it lives, and DEL comes first. A legacy reservation may be
 // of another interface, so only one in these ranges counts.
 func (se *session) checkDuplicate(o owner, sets []rangeSet) error {
-	exact, err := se.held(o)
+	exact, err := se.heldBy(o)
 	if err != nil {
 		return err
 	}
-	old, err := se.held(o.legacy())
+	old, err := se.heldBy(o.legacy())
 	if err != nil {
 		return err
 	}
@@ -179,7 +179,7 @@ func (se *session) next(s search) (netip.Addr, error) {
 	cooling := se.cooling()
 	ip, err := se.free(s, cooling)
 	if err == nil && !ip.IsValid() && se.mayRead() {
-		if err = se.readAgain(); err == nil {
+		if err = se.readAndKeepAll(); err == nil {
 			ip, err = se.free(s, cooling)
 		}
 	}
@@ -191,7 +191,7 @@ func (se *session) next(s search) (netip.Addr, error) {
 
 // mayRead reports whether the reservations are few, or were not read for a while.
 func (se *session) mayRead() bool {
-	if se.complete || !se.listed && se.list() != nil {
+	if se.complete || !se.listed && se.listTaken() != nil {
 		return false
 	}
 	since := se.host.now() - se.lastRead
@@ -208,7 +208,7 @@ func (se *session) free(s search, cooling map[netip.Addr]time.Duration) (netip.A
 				continue
 			}
 			if tries++; tries > maxTries && !se.listed {
-				if err := se.list(); err != nil {
+				if err := se.listTaken(); err != nil {
 					return netip.Addr{}, err
 				}
 			}
@@ -250,12 +250,12 @@ func (se *session) waiting(set rangeSet, cooling map[netip.Addr]time.Duration) s
 // del releases what this attachment holds. It needs nothing of the configuration
 // but where to look.
 func (h host) del(r *skel.Request) error {
-	p, err := parsePlace(r)
+	p, err := parseStoreConf(r)
 	if err != nil {
 		return err
 	}
 	st := h.store(r, p)
-	return st.ignoreNoneHeld(st.locked(func(se *session) error { return se.releaseAll(ownerOf(r)) }))
+	return st.ignoreNoneHeld(st.withLock(func(se *session) error { return se.releaseAll(ownerOf(r)) }))
 }
 
 // ignoreNoneHeld: where there is no folder, nor could be one, nothing is held. Nor is
@@ -264,7 +264,7 @@ func (s store) ignoreNoneHeld(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENAMETOOLONG) {
 		return nil
 	}
-	if isFull(err) {
+	if isDiskFull(err) {
 		if files, rerr := os.ReadDir(s.dir); rerr == nil && len(files) == 0 {
 			return nil
 		}
@@ -272,9 +272,9 @@ func (s store) ignoreNoneHeld(err error) error {
 	return err
 }
 
-// releaseAll releases what heldAtAll lists.
+// releaseAll releases what heldByOrLegacy lists.
 func (se *session) releaseAll(o owner) error {
-	held, err := se.heldAtAll(o)
+	held, err := se.heldByOrLegacy(o)
 	errs := []error{err}
 	for _, h := range held {
 		errs = append(errs, se.unlink(h))
@@ -294,8 +294,8 @@ func (h host) check(r *skel.Request) error {
 		return err
 	}
 	var held []holding
-	err = h.store(r, conf.place).locked(func(se *session) error {
-		held, err = se.heldAtAll(ownerOf(r))
+	err = h.store(r, conf.storeConf).withLock(func(se *session) error {
+		held, err = se.heldByOrLegacy(ownerOf(r))
 		return err
 	})
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -354,7 +354,7 @@ func (h host) available(r *skel.Request) error {
 		return err
 	}
 	h.wait = min(h.wait, statusWait)
-	st := h.store(r, conf.place)
+	st := h.store(r, conf.storeConf)
 	if err := writable(st.dir); err != nil {
 		return err
 	}
@@ -364,9 +364,9 @@ func (h host) available(r *skel.Request) error {
 		}
 		return se.exhausted(conf.sets)
 	}
-	err = st.locked(look)
+	err = st.withLock(look)
 	if errors.Is(err, fs.ErrNotExist) {
-		se := st.session()
+		se := st.newSession()
 		se.complete, se.listed = true, true
 		return look(se)
 	}
@@ -405,7 +405,7 @@ func writable(dir string) error {
 // nobody's; a thing that is no file is left alone. What cannot be read is left, and
 // reported when the rest is done.
 func (h host) gc(r *skel.Request) error {
-	p, err := parsePlace(r)
+	p, err := parseStoreConf(r)
 	if err != nil {
 		return err
 	}
@@ -415,8 +415,8 @@ func (h host) gc(r *skel.Request) error {
 		valid[o], valid[o.legacy()] = true, true
 	}
 	st := h.store(r, p)
-	return st.ignoreNoneHeld(st.locked(func(se *session) error {
+	return st.ignoreNoneHeld(st.withLock(func(se *session) error {
 		failed, err := se.readAll(func(h holding) bool { return valid[h.owner] || h.owner == owner{} && !h.torn })
-		return errors.Join(failed, se.unread, err)
+		return errors.Join(failed, se.readErr, err)
 	}))
 }

@@ -51,7 +51,7 @@ func delLink(r *skel.Request) (finish func() error, err error) {
 	if other, err := attach.BelongsToOther(pod, eth, r.Attachment(), prev); other || err != nil {
 		return nothing, err
 	}
-	return pod.DelAside(eth)
+	return pod.DeleteLinkAsync(eth)
 }
 
 // status returns an error if an ADD would fail. It cannot check a master in the container.

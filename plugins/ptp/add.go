@@ -129,8 +129,8 @@ func (a *attachment) addNeighbors(ips []types.IP) error {
 	var podNeighbors, hostNeighbors []nl.Change
 	for _, ip := range ips {
 		addrs, gateways = append(addrs, ip.Address.Addr()), append(gateways, ip.Gateway)
-		podNeighbors = append(podNeighbors, a.eth.Know(ip.Gateway, a.host.MAC))
-		hostNeighbors = append(hostNeighbors, a.host.Know(ip.Address.Addr(), a.eth.MAC))
+		podNeighbors = append(podNeighbors, a.eth.AddNeighbor(ip.Gateway, a.host.MAC))
+		hostNeighbors = append(hostNeighbors, a.host.AddNeighbor(ip.Address.Addr(), a.eth.MAC))
 	}
 	for _, end := range []struct {
 		c         *nl.Conn

@@ -366,7 +366,7 @@ var _ = Describe("tuning", func() {
 				Expect(f.Msg).To(ContainSubstring(want))
 				Expect(nstest.Settled(before, state)).To(BeEmpty())
 			},
-			Entry("a sysctl that does not exist", types.CodeConfig, `"sysctl": {"net.ipv4.conf.nosuch.arp_notify": "1"}`, `sysctl "net.ipv4.conf.nosuch.arp_notify" is not there in the container`),
+			Entry("a sysctl that does not exist", types.CodeConfig, `"sysctl": {"net.ipv4.conf.nosuch.arp_notify": "1"}`, `sysctl "net.ipv4.conf.nosuch.arp_notify" does not exist in the container`),
 			Entry("a sysctl that only the node can set", types.CodeConfig, `"sysctl": {"net.core.rmem_max": "4096"}`, "rmem_max"),
 			Entry("a sysctl outside of net.", types.CodeConfig, `"sysctl": {"kernel.nosuch": "1"}`, "invalid net sysctl key"),
 			Entry("a value that the kernel refuses, after others", types.CodeConfig, everything[:len(everything)-1]+`, "net.ipv4.ip_forward": "nonsense"}`, "invalid argument"),

@@ -42,8 +42,8 @@ func (h host) add(r *skel.Request) (*types.Result, error) {
 	return result, nil
 }
 
-// checkAllowlist returns an error if the allowlist does not allow all sysctls. It reads
-// the file only if there are any.
+// checkAllowlist returns an error if the allowlist does not allow all configured sysctls. It
+// reads the allowlist only if the configuration has sysctls.
 func (h host) checkAllowlist(conf *config) error {
 	if len(conf.sysctls) == 0 {
 		return nil
@@ -55,7 +55,7 @@ func (h host) checkAllowlist(conf *config) error {
 	return list.check(conf.sysctls)
 }
 
-// A target is the container's interface and sysctls that the configuration is for.
+// A target has the interface and the sysctls of the container that the configuration sets.
 type target struct {
 	r       *skel.Request
 	conf    *config
@@ -63,18 +63,18 @@ type target struct {
 	pod     *nl.Conn // nil if only sysctls are configured
 	link    nl.Link  // zero if only sysctls are configured
 	netns   uint64   // cookie of the container's namespace; zero: not known
-	sysctls []entry
+	sysctls []currentSysctl
 }
 
-// An entry is a sysctl that was found in the container.
-type entry struct {
+// A currentSysctl is a configured sysctl (Setting) and its present value in the container.
+type currentSysctl struct {
 	sysctl.Setting
 	now        string
-	unreadable bool // can be written, but has no value to read
+	unreadable bool // the sysctl can be written, but has no value to read
 }
 
-// newTarget looks up the interface, if link settings are configured. With sysctls alone it
-// opens no netlink socket, which takes as long as the sysctls.
+// newTarget looks up the interface, if link settings are configured. If only sysctls are
+// configured, it opens no netlink socket: that would take as long as setting the sysctls.
 func newTarget(r *skel.Request, conf *config) (*target, error) {
 	t := &target{r: r, conf: conf, store: newStore(r, conf.dataDir)}
 	if len(conf.link.present()) == 0 {
@@ -86,13 +86,13 @@ func newTarget(r *skel.Request, conf *config) (*target, error) {
 	}
 	t.pod, t.netns = pod, pod.Cookie()
 	if t.link, err = pod.Link(r.IfName); errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("no interface %q in container: tuning has to come after the plugin that makes it: %w", r.IfName, err)
+		err = fmt.Errorf("no interface %q in container: list tuning after the plugin that makes the interface: %w", r.IfName, err)
 	}
 	return t, err
 }
 
-// inContainer reads the configured sysctls and runs f, in the container's namespace.
-// Without sysctls it runs f where it is.
+// inContainer enters the container's namespace, reads the configured sysctls and runs f.
+// Without configured sysctls it runs f and does not enter the namespace.
 func (t *target) inContainer(f func(sysctl.Inside) error) error {
 	if len(t.conf.sysctls) == 0 {
 		return f(sysctl.Inside{})
@@ -100,8 +100,8 @@ func (t *target) inContainer(f func(sysctl.Inside) error) error {
 	return sysctl.Within(t.r.Pod, func(in sysctl.Inside) error {
 		var errs []error
 		for _, a := range t.conf.sysctls {
-			e, err := readFirst(in, a)
-			t.sysctls, errs = append(t.sysctls, e), append(errs, err)
+			s, err := readFirst(in, a)
+			t.sysctls, errs = append(t.sysctls, s), append(errs, err)
 		}
 		if err := errors.Join(errs...); err != nil {
 			return err
@@ -113,41 +113,43 @@ func (t *target) inContainer(f func(sysctl.Inside) error) error {
 	})
 }
 
-// readFirst reads the first of the paths that exists in the container.
-func readFirst(in sysctl.Inside, a assignment) (entry, error) {
+// readFirst reads the sysctl of an assignment: the first of its paths that exists in the
+// container.
+func readFirst(in sysctl.Inside, a assignment) (currentSysctl, error) {
 	var err error
 	for _, path := range a.paths {
-		e := entry{Setting: sysctl.Setting{Key: path, Value: a.value}}
-		e.now, err = in.Get(path)
+		s := currentSysctl{Setting: sysctl.Setting{Key: path, Value: a.value}}
+		s.now, err = in.Get(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		e.unreadable = isUnreadable(err)
-		if e.unreadable {
+		s.unreadable = isUnreadable(err)
+		if s.unreadable {
 			err = nil
 		}
-		return e, err
+		return s, err
 	}
-	return entry{}, fmt.Errorf("sysctl %q is not there in the container (is it spelled right, its module loaded, and is it per namespace?): %w", a.written, err)
+	return currentSysctl{}, fmt.Errorf("sysctl %q does not exist in the container; check the spelling, load its kernel module, or remove it if it is not per namespace: %w", a.written, err)
 }
 
-// isUnreadable reports whether the error is that of reading a sysctl without a value:
-// net.ipv4.route.flush can only be written, stable_secret may never have been set.
+// isUnreadable reports whether err is the error of reading a sysctl that has no value:
+// net.ipv4.route.flush can only be written, and stable_secret may never have been set.
 func isUnreadable(err error) bool {
 	return errors.Is(err, syscall.EIO) || errors.Is(err, syscall.EINVAL) || errors.Is(err, fs.ErrPermission)
 }
 
-// tune saves the state and then changes it. The state is saved before the first change,
-// so that DEL can put back what a killed ADD has changed. The undo is pushed before the
-// first change, too: a change whose answer was lost may have been made, and putting back
-// what was not changed does nothing. If the undo fails, the saved state stays for DEL.
+// tune saves the present settings and then applies the configured ones. It saves before the
+// first change, so that DEL can restore the settings after an ADD that was killed. It also
+// pushes the undo before the first change: a change whose answer was lost may have been made,
+// and restoring an unchanged setting does no harm. If the undo fails, the saved state stays
+// for DEL.
 func (t *target) tune(in sysctl.Inside, u *undo.Stack) error {
-	before := t.before()
+	before := t.currentState()
 	earlier, err := t.loadEarlier()
 	if err != nil {
 		return err
 	}
-	original := t.before()
+	original := t.currentState()
 	if earlier != nil {
 		original.override(earlier)
 	}
@@ -155,7 +157,7 @@ func (t *target) tune(in sysctl.Inside, u *undo.Stack) error {
 		return err
 	}
 	u.Push("put back the settings of "+t.r.IfName, func() error {
-		if err := putBack(t.r, before); err != nil {
+		if err := restore(t.r, before); err != nil {
 			return err
 		}
 		if earlier != nil {
@@ -163,7 +165,7 @@ func (t *target) tune(in sysctl.Inside, u *undo.Stack) error {
 		}
 		return t.store.remove()
 	})
-	if err := in.Set(t.assignments()...); err != nil || t.pod == nil {
+	if err := in.Set(t.settings()...); err != nil || t.pod == nil {
 		return err
 	}
 	return t.pod.Apply(t.conf.link.changes(t.link)...)
@@ -181,22 +183,23 @@ func withCode(err error) error {
 	return err
 }
 
-// before returns the present state of all that is to be changed.
-func (t *target) before() *saved {
+// currentState returns the present values of all configured settings.
+func (t *target) currentState() *saved {
 	s := &saved{
 		settings: t.conf.link.readFrom(t.link), Sysctl: map[string]string{},
 		Network: t.r.Conf.Name, NetNS: t.netns, IfIndex: t.link.Index,
 	}
-	for _, e := range t.sysctls {
-		if !e.unreadable {
-			s.Sysctl[e.Key] = e.now
+	for _, current := range t.sysctls {
+		if !current.unreadable {
+			s.Sysctl[current.Key] = current.now
 		}
 	}
 	return s
 }
 
-// loadEarlier returns what an earlier ADD of this attachment saved, or nil. There is one
-// if the plugin occurs twice in a chain: what the second finds is not the original state.
+// loadEarlier returns the state that an earlier ADD of this attachment saved, or nil if there
+// is none. There is one if the chain lists the plugin twice. The settings that the second call
+// finds are then not the original ones.
 func (t *target) loadEarlier() (*saved, error) {
 	state, err := t.store.load()
 	switch {
@@ -213,23 +216,24 @@ func (t *target) loadEarlier() (*saved, error) {
 	return state, nil
 }
 
-func (t *target) assignments() []sysctl.Setting {
+// settings returns the configured sysctls.
+func (t *target) settings() []sysctl.Setting {
 	all := make([]sysctl.Setting, 0, len(t.sysctls))
-	for _, e := range t.sysctls {
-		all = append(all, e.Setting)
+	for _, s := range t.sysctls {
+		all = append(all, s.Setting)
 	}
 	return all
 }
 
-// updateResult records the MAC and the MTU that were set in the result of the chain so
-// far. The container's interface is the one of that name whose sandbox is CNI_NETNS;
-// where the plugin before wrote another sandbox, or none, every interface of that name
-// is taken for it, as by the reference plugin.
+// updateResult records the configured MAC and MTU in the result of the chain. It changes the
+// interfaces named CNI_IFNAME whose sandbox is CNI_NETNS. If the result has none, because the
+// earlier plugin wrote another sandbox or no sandbox, it changes every interface of that name,
+// as the reference plugin does.
 func (t *target) updateResult(result *types.Result) {
-	exact := slices.ContainsFunc(result.Interfaces, t.isInSandbox)
+	hasSandbox := slices.ContainsFunc(result.Interfaces, t.isInSandbox)
 	for i := range result.Interfaces {
 		in := &result.Interfaces[i]
-		if in.Name != t.r.IfName || exact && !t.isInSandbox(*in) {
+		if in.Name != t.r.IfName || hasSandbox && !t.isInSandbox(*in) {
 			continue
 		}
 		if mac := t.conf.link.MAC; mac != nil {
@@ -241,12 +245,13 @@ func (t *target) updateResult(result *types.Result) {
 	}
 }
 
+// isInSandbox reports whether in has the name CNI_IFNAME and the sandbox CNI_NETNS.
 func (t *target) isInSandbox(in types.Interface) bool {
 	return in.Name == t.r.IfName && in.Sandbox == t.r.NetNS
 }
 
-// del puts the saved state back, if the container still exists, and removes the file. It
-// does not rely on the configuration, which may have changed since ADD.
+// del restores the saved state, if the container still exists, and removes the file with the
+// state. It does not use the configured settings, because they may have changed since ADD.
 func del(r *skel.Request) error {
 	st := newStore(r, dataDir(r))
 	state, err := st.load()
@@ -258,15 +263,15 @@ func del(r *skel.Request) error {
 	case err != nil:
 		return types.Coded(types.CodeIO, err)
 	case r.Pod != nil:
-		if err := putBack(r, state); err != nil {
+		if err := restore(r, state); err != nil {
 			return err
 		}
 	}
 	return st.remove()
 }
 
-// warnOfSysctls names the sysctls that keep the values of the configuration because
-// nothing was saved: the reference plugin saves no sysctls.
+// warnOfSysctls warns of the sysctls that DEL leaves at the configured values, because no state
+// was saved. That happens after an ADD of the reference plugin, which saves no sysctls.
 func warnOfSysctls(r *skel.Request, st store) {
 	conf, err := parse(r)
 	if err != nil || r.Pod == nil {
@@ -277,9 +282,9 @@ func warnOfSysctls(r *skel.Request, st store) {
 		return
 	}
 	var kept []string
-	for _, e := range t.sysctls {
-		if !e.unreadable && e.diff() == nil {
-			kept = append(kept, e.Key)
+	for _, s := range t.sysctls {
+		if !s.unreadable && s.diff() == nil {
+			kept = append(kept, s.Key)
 		}
 	}
 	if len(kept) > 0 {
@@ -287,16 +292,16 @@ func warnOfSysctls(r *skel.Request, st store) {
 	}
 }
 
-// putBack puts back all settings, if the namespace is the one that the state was saved
-// in, and joins the errors. The sysctls come last, as in ADD: some exist only with the
-// original MTU.
-func putBack(r *skel.Request, state *saved) error {
-	return errors.Join(putBackLink(r, state), putBackSysctls(r, state))
+// restore restores all saved settings and joins the errors. It does nothing if the namespace is
+// not the one in which the state was saved. It restores the sysctls last, because some sysctls
+// exist only with the original MTU.
+func restore(r *skel.Request, state *saved) error {
+	return errors.Join(restoreLink(r, state), restoreSysctls(r, state))
 }
 
-// putBackLink leaves an interface alone that has the same name but is another one than
-// the one that was saved.
-func putBackLink(r *skel.Request, state *saved) error {
+// restoreLink restores the saved link settings. It does nothing if the interface of that name
+// is not the one whose settings were saved.
+func restoreLink(r *skel.Request, state *saved) error {
 	if len(state.present()) == 0 {
 		return nil
 	}
@@ -315,7 +320,8 @@ func putBackLink(r *skel.Request, state *saved) error {
 	return errors.Join(errs...)
 }
 
-func putBackSysctls(r *skel.Request, state *saved) error {
+// restoreSysctls restores the saved sysctls.
+func restoreSysctls(r *skel.Request, state *saved) error {
 	if len(state.Sysctl) == 0 {
 		return nil
 	}
@@ -331,9 +337,9 @@ func putBackSysctls(r *skel.Request, state *saved) error {
 	})
 }
 
-// ignoreUnrestorable drops errors that a retry cannot fix, so that DEL can succeed. A
-// missing interface or sysctl needs nothing. A value that the kernel will never accept,
-// because the container has changed its interface since, is a warning.
+// ignoreUnrestorable drops errors that a retry cannot fix, so that DEL can succeed. If the
+// interface or the sysctl does not exist, there is nothing to restore. If the kernel rejects the
+// saved value, because the container has changed its interface since, ignoreUnrestorable warns.
 func ignoreUnrestorable(r *skel.Request, err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -367,31 +373,31 @@ func check(r *skel.Request) error {
 		return types.Coded(types.CodeChanged, err)
 	}
 	errs := []error{conf.link.diff(t.link)}
-	for _, e := range t.sysctls {
-		errs = append(errs, e.diff())
+	for _, s := range t.sysctls {
+		errs = append(errs, s.diff())
 	}
 	return types.Coded(types.CodeChanged, errors.Join(append(errs, t.checkSaved())...))
 }
 
-// diff returns an error if the sysctl has another value. It ignores differences in white
-// space: the kernel prints lists with tabs.
-func (e entry) diff() error {
-	if e.unreadable || slices.Equal(strings.Fields(e.now), strings.Fields(e.Value)) {
+// diff returns an error if the present value is not the configured one. It ignores differences
+// in white space: the kernel prints lists with tabs.
+func (s currentSysctl) diff() error {
+	if s.unreadable || slices.Equal(strings.Fields(s.now), strings.Fields(s.Value)) {
 		return nil
 	}
-	return fmt.Errorf("sysctl %s is %q, not %q", e.Key, e.now, e.Value)
+	return fmt.Errorf("sysctl %s is %q, not %q", s.Key, s.now, s.Value)
 }
 
-// checkSaved fails where the saved state is missing, without which DEL cannot put
-// anything back. The reference plugin saves nothing for sysctls alone: a container that
-// it has served passes, and DEL warns.
+// checkSaved returns an error if the saved state cannot be read: DEL could not restore
+// anything. If only sysctls are configured, a missing state is no error, because the reference
+// plugin saves no sysctls. DEL then warns.
 func (t *target) checkSaved() error {
 	_, err := t.store.load()
 	if errors.Is(err, fs.ErrNotExist) && len(t.conf.link.present()) == 0 {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("saved state, from which DEL puts back: %w", err)
+		return fmt.Errorf("read the saved state, which DEL needs: %w", err)
 	}
 	return nil
 }
@@ -413,8 +419,8 @@ func (h host) status(r *skel.Request) error {
 	return types.NotAvailable(checkWritable(conf.dataDir))
 }
 
-// checkWritable returns an error if nothing can be saved in dir. If dir does not exist,
-// it looks at the folder in which it would be made.
+// checkWritable returns an error if the process cannot make files in dir. If dir does not
+// exist, checkWritable tests the nearest parent folder that exists.
 func checkWritable(dir string) error {
 	info, err := os.Stat(dir)
 	for ; errors.Is(err, fs.ErrNotExist); info, err = os.Stat(dir) {
@@ -437,7 +443,7 @@ func checkWritable(dir string) error {
 	return nil
 }
 
-// checkSpace returns ENOSPC if the file system is full.
+// checkSpace returns ENOSPC if the file system of dir has no free block or no free inode.
 func checkSpace(dir string) error {
 	var st syscall.Statfs_t
 	if syscall.Statfs(dir, &st) == nil && (st.Blocks > 0 && st.Bavail == 0 || st.Files > 0 && st.Ffree == 0) {

@@ -32,15 +32,15 @@ type subject struct {
 	keys string
 	// below are the keys of the bridge that a chained plugin comes after; empty: none.
 	below string
-	// own: what the plugin does in the container it can only take back there. Neither a
-	// DEL without the namespace nor a GC is expected to.
-	own bool
-	// bare: it does nothing to a namespace, only files.
-	bare bool
+	// needsNamespace: the plugin can undo its changes in the container only with the
+	// namespace. A DEL without the namespace and a GC need not undo them.
+	needsNamespace bool
+	// filesOnly: the plugin changes files, and nothing in a namespace.
+	filesOnly bool
 }
 
-// A bed is a node that serves a container already, "warm", so that what containers
-// share stands, and a container that is to be served.
+// A bed is a node and a container to test with. Another container, "warm", is already
+// attached, so that the objects that containers share exist.
 type bed struct {
 	nstest.TB
 	subject
@@ -77,7 +77,7 @@ func (b *bed) renew() {
 	}
 	b.pod = nstest.New(b).Named("pod")
 	b.prev = b.attach("swept", b.pod)
-	b.before = nstest.Steady(b.whole)
+	b.before = nstest.Steady(b.fullState)
 }
 
 // attach runs the plugin below.
@@ -147,7 +147,7 @@ func (b *bed) gc() nstest.Call {
 // speed, and its cursor, may move.
 func (b *bed) state(namespaces ...*nstest.NS) string {
 	var parts []string
-	if !b.bare {
+	if !b.filesOnly {
 		parts = append(parts, nstest.Snapshot(b, namespaces...))
 	}
 	for line := range strings.SplitSeq(nstest.SnapshotDir(b, b.dir), "\n") {
@@ -162,10 +162,11 @@ func (b *bed) state(namespaces ...*nstest.NS) string {
 	return strings.Join(parts, "\n")
 }
 
-func (b *bed) whole() string    { return b.state(b.node, b.pod) }
-func (b *bed) nodeOnly() string { return b.state(b.node) }
+func (b *bed) fullState() string { return b.state(b.node, b.pod) }
+func (b *bed) nodeState() string { return b.state(b.node) }
 
-func asIs(want string, state func() string) error {
+// waitUnchanged waits until state returns want, or returns an error with the difference.
+func waitUnchanged(want string, state func() string) error {
 	if diff := nstest.Settled(want, state); diff != "" {
 		return fmt.Errorf("not as before:\n%s", diff)
 	}
@@ -181,59 +182,59 @@ func (b *bed) run(c nstest.Call) (nstest.Reply, error) {
 	return r, nil
 }
 
-// A whose says of which processes the calls are counted.
-type whose int
+// processes selects the processes whose calls are counted.
+type processes int
 
 const (
-	// ours are the plugin and its IPAM plugin, not the programs of iptables: refused a
-	// request, iptables-save prints a part of a table and calls it a success.
-	ours whose = iota
-	itself
-	descendants // the IPAM plugin and programs of iptables
+	// pluginAndIPAM selects the plugin and its IPAM plugin, not the iptables programs: if
+	// a request is refused, iptables-save prints a part of a table and exits with 0.
+	pluginAndIPAM processes = iota
+	pluginOnly
+	childrenOnly // the IPAM plugin and the iptables programs
 )
 
-func (w whose) has(c *inject.Call) bool {
-	switch w {
-	case itself:
+func (p processes) has(c *inject.Call) bool {
+	switch p {
+	case pluginOnly:
 		return c.Process == 0
-	case descendants:
+	case childrenOnly:
 		return c.Process > 0
 	}
 	return !strings.Contains(c.Program, "tables")
 }
 
-// A strike is a fault at one call of a plugin.
-type strike struct {
-	calls   []inject.Syscall
-	whose   whose
-	at      int
-	verdict inject.Verdict
-	// holds, if there is one, keeps an IPAM plugin that outlives the strike from taking
-	// its lock until it is closed.
-	holds  chan struct{}
-	seen   int
-	struck string // the call; empty: there were not that many
+// A fault is injected at one system call of a plugin.
+type fault struct {
+	calls     []inject.Syscall
+	processes processes
+	at        int // the number of the call, from 1
+	verdict   inject.Verdict
+	// allowLock, if not nil, delays an IPAM plugin that still runs after the fault: it
+	// takes its lock only after allowLock is closed.
+	allowLock chan struct{}
+	seen      int
+	call      string // the call with the fault; empty: there were fewer calls than at
 }
 
-func (s *strike) decide(c *inject.Call) inject.Verdict {
-	if s.holds != nil && s.struck != "" && c.Process > 0 && strings.HasSuffix(c.String(), " lock") {
-		<-s.holds
+func (s *fault) decide(c *inject.Call) inject.Verdict {
+	if s.allowLock != nil && s.call != "" && c.Process > 0 && strings.HasSuffix(c.String(), " lock") {
+		<-s.allowLock
 	}
-	if !s.whose.has(c) {
+	if !s.processes.has(c) {
 		return inject.Pass()
 	}
 	if s.seen++; s.seen != s.at {
 		return inject.Pass()
 	}
-	s.struck = c.String()
+	s.call = c.String()
 	return s.verdict
 }
 
 // patience is how long a plugin may take on a machine that has much else to do.
 const patience = time.Minute
 
-// exec calls the plugin under the strike. The tree is to be waited for.
-func (b *bed) exec(c nstest.Call, s *strike) (nstest.Reply, *inject.Tree) {
+// exec calls the plugin with the fault. The caller must wait for the tree.
+func (b *bed) exec(c nstest.Call, s *fault) (nstest.Reply, *inject.Tree) {
 	GinkgoHelper()
 	var stdout, stderr bytes.Buffer
 	cmd := c.Cmd(b.program())
@@ -249,8 +250,8 @@ func (b *bed) exec(c nstest.Call, s *strike) (nstest.Reply, *inject.Tree) {
 	return nstest.Reply{Stdout: stdout.String(), Stderr: stderr.String(), Exit: cmd.ProcessState.ExitCode()}, tree
 }
 
-// execAll is exec, and the end of all that the plugin started.
-func (b *bed) execAll(c nstest.Call, s *strike) nstest.Reply {
+// execAll is exec, and waits until all processes that the plugin started have ended.
+func (b *bed) execAll(c nstest.Call, s *fault) nstest.Reply {
 	GinkgoHelper()
 	r, tree := b.exec(c, s)
 	if err := tree.Wait(patience); err != nil {

@@ -23,23 +23,23 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// advisories says which test shows that an advisory of the field does not hold here; what
-// is not in this file is shown in process, by the test of that name in that file.
+// advisories lists security advisories of other CNI plugins, and for each one the file and the
+// name of the test that shows that plumb is not affected.
 //
-// Not defended: packets of a container that conntrack calls invalid, which are not
-// masqueraded and leak its address (cni issue 816, plugins issue 816).
+// plumb is affected by one: packets of a container that conntrack considers invalid are not
+// masqueraded, and show the container's address (cni issue 816, plugins issue 816).
 const advisories = `
 CVE-2025-67499 GHSA-jv3w-x3r3-g6rm GO-2025-4222  plugins/portmap/traffic_test.go    that is only passing by is left alone (CVE-2025-67499)
 CVE-2019-9946                                    plugins/portmap/traffic_test.go    that a Service claims goes where the Service says (CVE-2019-9946)
 CVE-2020-8558                                    plugins/portmap/traffic_test.go    of a neighbour does not reach the node's 127.0.0.1 (CVE-2020-8558)
-CVE-2020-10749 GHSA-fx6x-h9g4-56f8 GHSA-pf59-j7c2-rh6x CVE-2020-13401 CVE-2020-13597  test/faults/hostile_test.go  change no route of the node
+CVE-2020-10749 GHSA-fx6x-h9g4-56f8 GHSA-pf59-j7c2-rh6x CVE-2020-13401 CVE-2020-13597  test/faults/hostile_test.go  change no route or address of the node
 CVE-2021-20206                                   test/faults/hostile_test.go        runs no program outside of CNI_PATH
 plugins#798                                      test/faults/hostile_test.go        sets no sysctl outside of net
-commit-33ccedc6                                  test/faults/hostile_test.go        are written by nobody else
-plugins#714                                      test/faults/hostile_test.go        leave the node's own interfaces alone
+commit-33ccedc6                                  test/faults/hostile_test.go        can be written by no other user
+plugins#714                                      test/faults/hostile_test.go        does not change the node's own interfaces
 vpc-cni#3634                                     plugins/host-local/verbs_test.go   keeps a released address back
 vpc-cni#3634                                     pkg/attach/attach_test.go          TestFlowsOfAnAddressAreForgotten
-k8s#43953                                        test/faults/hostile_test.go        drops frames under a foreign MAC
+k8s#43953                                        test/faults/hostile_test.go        drops frames with a foreign source MAC
 CVE-2025-52881 CVE-2024-24790 CVE-2024-34156 CVE-2022-27664  test/arch_test.go      TestExecutablesConsistOf
 `
 
@@ -56,7 +56,7 @@ func TestAdvisoriesHaveATest(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v", line, err)
 		}
-		// In this file the name stands in the table, too.
+		// In this file the table above has the name, too.
 		found := strings.Count(string(text), name)
 		if found == 0 || strings.HasSuffix(file, "hostile_test.go") && found < 2 {
 			t.Errorf("%s has no test %q", file, name)
@@ -64,64 +64,70 @@ func TestAdvisoriesHaveATest(t *testing.T) {
 	}
 }
 
-// chains are the networks that a hostile container is in.
+// chains returns the plugin lists of the networks to which the hostile container is attached.
 func chains() map[string]string {
 	return map[string]string{
-		"bridge": `{"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "macspoofchk": true, ` + dualStack + `}, ` + beside,
-		"ptp":    `{"type": "ptp", "ipMasq": true, ` + dualStack + `}, ` + beside,
+		"bridge": `{"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "macspoofchk": true, ` + dualStack + `}, ` + chainedPlugins,
+		"ptp":    `{"type": "ptp", "ipMasq": true, ` + dualStack + `}, ` + chainedPlugins,
 		"macvlan": `{"type": "macvlan", "master": "uplink0", "optimisticDAD": true, ` + dualStack + `},
 			{"type": "tuning", "dataDir": "DIR/tuning", "mtu": 1400, "promisc": true}`,
 	}
 }
 
-const beside = `{"type": "portmap", "snat": true, "capabilities": {"portMappings": true}},
+const chainedPlugins = `{"type": "portmap", "snat": true, "capabilities": {"portMappings": true}},
 	{"type": "bandwidth", "capabilities": {"bandwidth": true}},
 	{"type": "tuning", "dataDir": "DIR/tuning", "mtu": 1400, "promisc": true, "sysctl": {"net.ipv4.conf.IFNAME.arp_filter": "1"}}`
 
-// pranks are what a container with NET_ADMIN can do to its own interface.
-func pranks() map[string]string {
+// attacks returns commands that a container with NET_ADMIN can run on its own interface. The
+// key completes the sentence "a container that …".
+func attacks() map[string]string {
 	return map[string]string{
-		"renames it":                         "ip link set eth0 down; ip link set eth0 name evil0; ip link set evil0 up",
-		"deletes it":                         "ip link del eth0",
-		"moves it away":                      "ip link set eth0 netns $ELSEWHERE",
-		"moves it away under another name":   "ip link set eth0 down; ip link set eth0 name evil0; ip link set evil0 netns $ELSEWHERE",
-		"changes all of it":                  "ip addr flush dev eth0; ip link set eth0 down address 02:66:66:66:66:66 mtu 1300 promisc off; ip addr add 10.66.6.6/8 dev eth0",
-		"gives it its neighbour's addresses": "ip addr add 10.1.0.2/16 dev eth0; ip addr add fd00:1::2/64 dev eth0; ip link set eth0 up",
-		"says that it is its neighbour's":    "ip link set eth0 alias plumb:lab/stays/eth0",
-		"puts another in its place":          "ip link set eth0 down; ip link set eth0 name evil0; ip link add eth0 type veth peer name evil1; ip link set eth0 up",
-		"puts a neighbour's in its place":    "ip link del eth0; ip link add eth0 type veth peer name evil1; ip link set eth0 alias plumb:lab/stays/eth0",
-		"shapes it":                          "tc qdisc del dev eth0 root; tc qdisc add dev eth0 root handle 1: tbf rate 1mbit burst 10000 latency 1ms; tc qdisc add dev eth0 ingress",
-		"makes its sysctls useless":          "for f in /proc/sys/net/ipv4/conf/*/arp_filter; do echo 0 >$f; done; echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6; ip link set lo down",
+		"renames its interface":                                       "ip link set eth0 down; ip link set eth0 name evil0; ip link set evil0 up",
+		"deletes its interface":                                       "ip link del eth0",
+		"moves its interface to another namespace":                    "ip link set eth0 netns $ELSEWHERE",
+		"renames its interface and moves it to another namespace":     "ip link set eth0 down; ip link set eth0 name evil0; ip link set evil0 netns $ELSEWHERE",
+		"changes the addresses, MAC, MTU and flags of its interface":  "ip addr flush dev eth0; ip link set eth0 down address 02:66:66:66:66:66 mtu 1300 promisc off; ip addr add 10.66.6.6/8 dev eth0",
+		"adds its neighbour's addresses to its interface":             "ip addr add 10.1.0.2/16 dev eth0; ip addr add fd00:1::2/64 dev eth0; ip link set eth0 up",
+		"sets its neighbour's alias on its interface":                 "ip link set eth0 alias plumb:lab/stays/eth0",
+		"replaces its interface by a veth":                            "ip link set eth0 down; ip link set eth0 name evil0; ip link add eth0 type veth peer name evil1; ip link set eth0 up",
+		"replaces its interface by a veth with its neighbour's alias": "ip link del eth0; ip link add eth0 type veth peer name evil1; ip link set eth0 alias plumb:lab/stays/eth0",
+		"replaces the qdiscs of its interface":                        "tc qdisc del dev eth0 root; tc qdisc add dev eth0 root handle 1: tbf rate 1mbit burst 10000 latency 1ms; tc qdisc add dev eth0 ingress",
+		"changes its sysctls":                                         "for f in /proc/sys/net/ipv4/conf/*/arp_filter; do echo 0 >$f; done; echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6; ip link set lo down",
 	}
 }
 
-// ends are the ways in which its life ends.
-func ends() map[string]func(*lab, *guest, *guest) error {
+// removals returns the ways in which the runtime removes the hostile container, evil. stays is
+// a container that remains attached.
+func removals() map[string]func(*lab, *guest, *guest) error {
 	return map[string]func(l *lab, evil, stays *guest) error{
-		"DEL":              func(l *lab, evil, _ *guest) error { return l.del(evil) },
-		"DEL without all":  func(l *lab, evil, _ *guest) error { return l.forgetful(func() error { return l.del(evil.bare()) }) },
-		"DEL after its ns": func(l *lab, evil, _ *guest) error { evil.Remove(GinkgoTB()); return l.del(evil) },
+		"DEL": func(l *lab, evil, _ *guest) error { return l.del(evil) },
+		"DEL without cache": func(l *lab, evil, _ *guest) error {
+			return l.withoutCache(func() error { return l.del(evil.withoutRuntimeConf()) })
+		},
+		"DEL without namespace": func(l *lab, evil, _ *guest) error { evil.Remove(GinkgoTB()); return l.del(evil) },
 		"GC": func(l *lab, evil, stays *guest) error {
 			evil.Remove(GinkgoTB())
-			return l.forgetful(func() error { return l.gc(stays) })
+			return l.withoutCache(func() error { return l.gc(stays) })
 		},
 	}
 }
 
-// bare is all that a runtime knows that has lost the rest.
-func (g *guest) bare() *guest {
+// withoutRuntimeConf returns the guest with container ID and interface name only: no
+// namespace and no capability arguments.
+func (g *guest) withoutRuntimeConf() *guest {
 	return &guest{NS: g.NS, rt: &libcni.RuntimeConf{ContainerID: g.rt.ContainerID, IfName: g.rt.IfName}}
 }
 
-// forgetful does f with a runtime that has lost its cache: libcni deletes in a GC what
-// it knows of.
-func (l *lab) forgetful(f func() error) error {
-	knowing := l.cni
-	defer func() { l.cni = knowing }()
+// withoutCache runs f with a runtime that has lost its cache. With its cache, libcni calls DEL
+// in a GC for the attachments that it knows.
+func (l *lab) withoutCache(f func() error) error {
+	withCache := l.cni
+	defer func() { l.cni = withCache }()
 	l.forget()
 	return f()
 }
 
+// gc runs GC with these guests as the valid attachments.
 func (l *lab) gc(valid ...*guest) error {
 	args := &libcni.GCArgs{}
 	for _, g := range valid {
@@ -130,8 +136,8 @@ func (l *lab) gc(valid ...*guest) error {
 	return l.cni.GCNetworkList(context.Background(), l.list, args)
 }
 
-// live is state without what moves on with each ADD.
-func (l *lab) live() string {
+// stableState returns the state without the files that each ADD changes.
+func (l *lab) stableState() string {
 	lines := strings.Split(l.state(), "\n")
 	return strings.Join(slices.DeleteFunc(lines, func(line string) bool {
 		return strings.HasPrefix(line, "file ") && (strings.Contains(line, "last_reserved_ip") || strings.Contains(line, ".plumb/"))
@@ -140,29 +146,29 @@ func (l *lab) live() string {
 
 var _ = Describe("a container that", func() {
 	i := 0
-	for _, prank := range sorted(pranks()) {
+	for _, attack := range sorted(attacks()) {
 		for _, chain := range sorted(chains()) {
-			for _, end := range sorted(ends()) {
+			for _, removal := range sorted(removals()) {
 				if i++; !all() && i%5 != 0 {
 					continue
 				}
-				It(fmt.Sprintf("%s leaves nothing on the node: %s, %s", prank, chain, end), func() {
+				It(fmt.Sprintf("%s leaves nothing on the node: %s, %s", attack, chain, removal), func() {
 					l := newLab(chains()[chain])
 					stays := l.attached("stays", 8001)
-					before := nstest.Steady(l.live)
+					before := nstest.Steady(l.stableState)
 					evil, elsewhere := l.attached("evil", 8002), nstest.New(GinkgoTB())
-					_, err := evil.Exec("sh", "-c", "ELSEWHERE="+elsewhere.Path()+"\n"+pranks()[prank])
-					_ = err // some of it may not be possible there
-					wrong := ends()[end](l, evil, stays)
-					if chain == "macvlan" { // what was hidden in a namespace goes with that
+					_, err := evil.Exec("sh", "-c", "ELSEWHERE="+elsewhere.Path()+"\n"+attacks()[attack])
+					_ = err // some commands fail in some networks
+					wrong := removals()[removal](l, evil, stays)
+					if chain == "macvlan" { // a macvlan that was moved is deleted with its namespace
 						evil.Remove(GinkgoTB())
 						elsewhere.Remove(GinkgoTB())
 					}
-					wrong = errors.Join(wrong, settled(before, l.live))
-					if !strings.Contains(prank, "neighbour's addresses") { // which CHECK may tell
+					wrong = errors.Join(wrong, waitUnchanged(before, l.stableState))
+					if !strings.Contains(attack, "neighbour's addresses") { // CHECK may report the duplicate address
 						wrong = errors.Join(wrong, l.check(stays))
 					}
-					tried("hostile: a container that "+prank, wrong == nil)
+					tried("hostile: a container that "+attack, wrong == nil)
 					Expect(wrong).NotTo(HaveOccurred())
 				})
 			}
@@ -170,13 +176,7 @@ var _ = Describe("a container that", func() {
 	}
 })
 
-func settled(before string, state func() string) error {
-	if diff := nstest.Settled(before, state); diff != "" {
-		return fmt.Errorf("not as before:\n%s", diff)
-	}
-	return nil
-}
-
+// sorted returns the keys of a map in order.
 func sorted[V any](m map[string]V) []string {
 	var all []string
 	for key := range m {
@@ -186,16 +186,15 @@ func sorted[V any](m map[string]V) []string {
 	return all
 }
 
-// A flood sends router advertisements out of eth0 of a namespace, as soon as it has one
-// that is up and for as long as it lasts.
+// A flood sends router advertisements from an interface of a namespace, whenever the interface
+// exists and is up, until end is called.
 type flood struct {
 	stop, done chan struct{}
 	sent       atomic.Int64
 }
 
-// advertise begins a flood; the default route and the prefix are such as no node
-// should want.
-func advertise(n *nstest.NS, ifName string) *flood {
+// startFlood starts a flood. The advertisements contain a default route and a prefix.
+func startFlood(n *nstest.NS, ifName string) *flood {
 	f := &flood{stop: make(chan struct{}), done: make(chan struct{})}
 	go func() {
 		defer GinkgoRecover()
@@ -206,6 +205,7 @@ func advertise(n *nstest.NS, ifName string) *flood {
 	return f
 }
 
+// end stops the flood and waits until it has stopped.
 func (f *flood) end() {
 	select {
 	case <-f.stop:
@@ -215,7 +215,7 @@ func (f *flood) end() {
 	<-f.done
 }
 
-// await waits until so many are sent.
+// await waits until more than n advertisements were sent.
 func (f *flood) await(n int64) {
 	GinkgoHelper()
 	Eventually(f.sent.Load).Should(BeNumerically(">", n))
@@ -248,8 +248,8 @@ func (f *flood) run(ifName string) error {
 
 func htons(n uint16) uint16 { return n<<8 | n>>8 }
 
-// advertisement is an Ethernet frame with a router advertisement (RFC 4861, section 4.2):
-// a default router for half an hour, and a prefix to make addresses of.
+// advertisement returns an Ethernet frame with a router advertisement (RFC 4861, section 4.2):
+// a default router for half an hour, and a prefix for address autoconfiguration.
 func advertisement() []byte {
 	from, to := net.ParseIP("fe80::bad"), net.ParseIP("ff02::1")
 	ra := []byte{134, 0, 0, 0, 64, 0, 1800 >> 8, 1800 & 0xff, 0, 0, 0, 0, 0, 0, 0, 0}
@@ -263,6 +263,7 @@ func advertisement() []byte {
 	return append(append(frame, ip...), ra...)
 }
 
+// checksum returns the Internet checksum (RFC 1071).
 func checksum(b []byte) uint16 {
 	sum := uint32(0)
 	for i := 0; i+1 < len(b); i += 2 {
@@ -274,74 +275,77 @@ func checksum(b []byte) uint16 {
 	return ^uint16(sum)
 }
 
-// advertised is what of the routes and addresses came by router advertisement.
-func advertised(n *nstest.NS) string {
+// learnedFromRA returns the routes and addresses that the namespace learned from router
+// advertisements.
+func learnedFromRA(n *nstest.NS) string {
 	GinkgoHelper()
 	routes := n.Must(GinkgoTB(), "ip", "-6", "route", "show", "table", "all", "proto", "ra")
-	prefix := n.Must(GinkgoTB(), "sh", "-c", "ip -6 route show table all; ip -6 addr show")
-	if strings.Contains(prefix, "2001:db8:bad") {
-		routes += prefix
+	all := n.Must(GinkgoTB(), "sh", "-c", "ip -6 route show table all; ip -6 addr show")
+	if strings.Contains(all, "2001:db8:bad") {
+		routes += all
 	}
 	return routes
 }
 
-// A credulous node takes router advertisements on each interface that has no setting of
-// its own, even where it forwards.
-func credulous(n *nstest.NS) {
+// acceptRAs makes a node accept router advertisements on each new interface for which no plugin
+// sets accept_ra. With the value 2, the node accepts them even if it forwards.
+func acceptRAs(n *nstest.NS) {
 	n.SetSysctl(GinkgoTB(), "net/ipv6/conf/default/accept_ra", "2")
 	n.SetSysctl(GinkgoTB(), "net/ipv6/conf/all/accept_ra", "2")
 }
 
-// A record is what `ip monitor` said of routes and addresses.
-type record struct {
+// A monitor is a running `ip monitor` for IPv6 routes and addresses.
+type monitor struct {
 	cmd *exec.Cmd
 	out strings.Builder
 }
 
-func watch(n *nstest.NS) *record {
+// startMonitor starts `ip monitor` in the namespace.
+func startMonitor(n *nstest.NS) *monitor {
 	GinkgoHelper()
-	r := &record{cmd: exec.Command("ip", "-6", "monitor", "route", "address")}
-	r.cmd.Stdout = &r.out
-	Expect(n.Start(r.cmd)).To(Succeed())
-	DeferCleanup(func() { r.end() })
-	return r
+	m := &monitor{cmd: exec.Command("ip", "-6", "monitor", "route", "address")}
+	m.cmd.Stdout = &m.out
+	Expect(n.Start(m.cmd)).To(Succeed())
+	DeferCleanup(func() { m.end() })
+	return m
 }
 
-func (r *record) end() string {
-	if r.cmd.ProcessState == nil {
-		_ = r.cmd.Process.Kill()
-		_ = r.cmd.Wait()
+// end stops `ip monitor` and returns its output.
+func (m *monitor) end() string {
+	if m.cmd.ProcessState == nil {
+		_ = m.cmd.Process.Kill()
+		_ = m.cmd.Wait()
 	}
-	return r.out.String()
+	return m.out.String()
 }
 
 var _ = Describe("router advertisements of a container", func() {
-	It("are such as a node that is not protected takes", func() {
+	It("are accepted by a node without plumb's settings", func() {
 		node, pod := nstest.Pair(GinkgoTB())
-		credulous(node)
-		f := advertise(pod, "eth0")
+		acceptRAs(node)
+		f := startFlood(pod, "eth0")
 		node.Must(GinkgoTB(), "sh", "-ec", "ip link add host0 type veth peer name eth0 netns "+pod.Path()+" && ip link set host0 up")
 		pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "up")
-		Eventually(func() string { return advertised(node) }).Should(ContainSubstring("via fe80::bad"))
+		Eventually(func() string { return learnedFromRA(node) }).Should(ContainSubstring("via fe80::bad"))
 		f.end()
 	})
 
 	for _, chain := range sorted(chains()) {
-		It("change no route of the node, nor of a neighbour, before, during and after ADD (CVE-2020-10749): "+chain, func() {
+		It("change no route or address of the node or of another container, before, during and after ADD (CVE-2020-10749): "+chain, func() {
 			l := newLab(chains()[chain])
-			credulous(l.Node)
-			seen := watch(l.Node)
+			acceptRAs(l.Node)
+			seen := startMonitor(l.Node)
 			early := l.guest("early", 8001)
-			first := advertise(early.NS, "eth0") // before its own ADD, and then during
+			first := startFlood(early.NS, "eth0") // sends as soon as ADD has made eth0
 			Expect(l.add(early)).To(Succeed())
 			victim := l.attached("victim", 8002)
 			first.await(200)
 			late := l.attached("late", 8003)
-			second := advertise(late.NS, "eth0")
+			second := startFlood(late.NS, "eth0")
 			second.await(200)
 			wrong := errors.Join(l.check(victim), l.del(victim))
 			again := l.attached("victim", 8002)
-			bad := advertised(l.Node) + advertised(again.NS)
+			bad := learnedFromRA(l.Node) + learnedFromRA(again.NS)
 			first.end()
 			second.end()
 			if text := seen.end(); strings.Contains(text, "proto ra") || strings.Contains(text, "2001:db8:bad") {
@@ -357,7 +361,7 @@ var _ = Describe("router advertisements of a container", func() {
 })
 
 var _ = Describe("macspoofchk", func() {
-	It("drops frames under a foreign MAC, and no others (k8s#43953)", func() {
+	It("drops frames with a foreign source MAC, and no others (k8s#43953)", func() {
 		l := newLab(`{"type": "bridge", "bridge": "cni0", "isGateway": true, "macspoofchk": true, "mac": "02:00:00:00:00:07", ` + dualStack + `}`)
 		evil := l.attached("evil", 8001)
 		reaches := func() error {
@@ -369,47 +373,48 @@ var _ = Describe("macspoofchk", func() {
 		evil.Must(GinkgoTB(), "ip", "link", "set", "eth0", "address", "02:00:00:00:00:08")
 		wrong := reaches()
 		evil.Must(GinkgoTB(), "ip", "link", "set", "eth0", "address", "02:00:00:00:00:07")
-		tried("hostile: foreign MAC", wrong != nil)
+		tried("hostile: foreign source MAC", wrong != nil)
 		Expect(wrong).To(HaveOccurred())
 		Expect(reaches()).To(Succeed())
 	})
 })
 
-// mac is the hardware address of an interface of the node.
+// mac returns the MAC of an interface of the node.
 func (l *lab) mac(name string) string {
 	_, rest, _ := strings.Cut(l.Node.Must(GinkgoTB(), "ip", "-o", "link", "show", name), "link/ether ")
 	mac, _, _ := strings.Cut(rest, " ")
 	return mac
 }
 
-// A leaser is host-local as an interface plugin calls it, for one container.
-type leaser struct{ dir, bin string }
+// A hostLocal calls host-local as an interface plugin does. Its reservations are in dir.
+type hostLocal struct{ dir, bin string }
 
-func newLeaser() *leaser {
-	return &leaser{dir: filepath.Join(GinkgoTB().TempDir(), "leases"), bin: filepath.Join(nstest.Build(GinkgoTB(), "host-local"), "host-local")}
+func newHostLocal() *hostLocal {
+	return &hostLocal{dir: filepath.Join(GinkgoTB().TempDir(), "leases"), bin: filepath.Join(nstest.Build(GinkgoTB(), "host-local"), "host-local")}
 }
 
-func (h *leaser) call(verb, id string) nstest.Reply {
+func (h *hostLocal) call(verb, id string) nstest.Reply {
 	return nstest.Exec(GinkgoTB(), h.bin, nstest.Call{Command: verb, ContainerID: id, NetNS: "/nowhere", Config: fmt.Sprintf(
 		`{"cniVersion": "1.1.0", "name": "lab", "cni.dev/valid-attachments": [], "ipam": {"type": "host-local", "subnet": "10.1.0.0/28", "cooldown": 1, "dataDir": %q}}`, h.dir)})
 }
 
-// planted are links to a foreign file, in the folder of reservations and the one beside.
-var planted = []string{
+// linkPaths are the paths at which the test makes a symbolic link to a foreign file. They are
+// in the folder of reservations and in the folder .plumb.
+var linkPaths = []string{
 	"lab/10.1.0.2", "lab/10.1.0.3", "lab/last_reserved_ip.0", "lab/lock",
 	".plumb/lab/new", ".plumb/lab/releases", ".plumb/lab/releases.new",
 	".plumb/lab/*.*", ".plumb/lab/*.*/complete", ".plumb/lab/*.*/[0-9a-f]*[0-9a-f]",
 }
 
 var _ = Describe("symbolic links in the folder of reservations", func() {
-	for _, at := range planted {
-		for _, there := range []bool{true, false} {
-			It(fmt.Sprintf("lead to no foreign file that is written: %s, a file: %t", at, there), func() {
-				h := newLeaser()
+	for _, at := range linkPaths {
+		for _, targetExists := range []bool{true, false} {
+			It(fmt.Sprintf("are not followed to write a foreign file: %s, target exists: %t", at, targetExists), func() {
+				h := newHostLocal()
 				h.call("ADD", "earlier").OK(GinkgoTB())
 				foreign := filepath.Join(filepath.Dir(h.dir), "foreign")
 				Expect(os.Mkdir(foreign, 0o755)).To(Succeed())
-				if there {
+				if targetExists {
 					Expect(os.WriteFile(filepath.Join(foreign, "file"), []byte("precious, and no name\n"), 0o644)).To(Succeed())
 				}
 				before := nstest.SnapshotDir(GinkgoTB(), foreign)
@@ -420,26 +425,26 @@ var _ = Describe("symbolic links in the folder of reservations", func() {
 				Expect(os.MkdirAll(filepath.Dir(path), 0o755)).To(Succeed())
 				Expect(os.RemoveAll(path)).To(Succeed())
 				Expect(os.Symlink(filepath.Join(foreign, "file"), path)).To(Succeed())
-				var said []string
+				var failures []string
 				for _, verb := range []string{"ADD", "CHECK", "STATUS", "DEL", "ADD", "DEL", "GC"} {
 					if r := h.call(verb, "next"); r.Exit != 0 {
-						said = append(said, verb+": "+r.Stdout)
+						failures = append(failures, verb+": "+r.Stdout)
 					}
 				}
 				diff := nstest.Compare(before, nstest.SnapshotDir(GinkgoTB(), foreign))
-				told := len(said) == 0
-				if at == "lab/lock" && !there { // no lock to be had: every verb says so
-					told = len(said) == 7 && strings.Count(strings.Join(said, ""), "lab/lock: too many levels of symbolic links") == 7
+				expected := len(failures) == 0
+				if at == "lab/lock" && !targetExists { // the lock cannot be opened: every verb fails
+					expected = len(failures) == 7 && strings.Count(strings.Join(failures, ""), "lab/lock: too many levels of symbolic links") == 7
 				}
-				tried("hostile: symbolic links", diff == "" && told)
+				tried("hostile: symbolic links", diff == "" && expected)
 				Expect(diff).To(BeEmpty())
-				Expect(told).To(BeTrue(), strings.Join(said, ""))
+				Expect(expected).To(BeTrue(), strings.Join(failures, ""))
 			})
 		}
 	}
 
-	It("may be the network's folder itself: no file that is there is written", func() {
-		h := newLeaser()
+	It("are followed at the network's folder, but no file of the target folder is overwritten", func() {
+		h := newHostLocal()
 		foreign := filepath.Join(filepath.Dir(h.dir), "foreign")
 		Expect(os.MkdirAll(foreign, 0o755)).To(Succeed())
 		Expect(os.MkdirAll(h.dir, 0o755)).To(Succeed())
@@ -456,25 +461,27 @@ var _ = Describe("symbolic links in the folder of reservations", func() {
 				lost = append(lost, line)
 			}
 		}
-		// A file of an address's name that is nobody's reservation is what a crash leaves.
+		// host-local may delete a file that is named like an address and names no owner: it
+		// takes the file for a reservation that a crash left incomplete.
 		lost = slices.DeleteFunc(lost, func(line string) bool { return strings.Contains(line, " 10.1.0.") })
 		tried("hostile: symbolic links", len(lost) == 0)
 		Expect(lost).To(BeEmpty())
 	})
 })
 
-// A name is one that is to be refused, and where it is given.
-type name struct {
-	what string
-	give func(*nstest.Call)
-	code uint
+// A badName is an invalid name that a plugin must refuse.
+type badName struct {
+	description string
+	set         func(*nstest.Call) // puts the name into the call
+	code        uint               // of the error
 }
 
-func names() []name {
+// badNames returns names and paths that would lead outside of a folder.
+func badNames() []badName {
 	keys := func(old, new string) func(*nstest.Call) {
 		return func(c *nstest.Call) { c.Config = strings.Replace(c.Config, old, new, 1) }
 	}
-	all := []name{
+	all := []badName{
 		{"ipam.dataDir, relative", keys(`"DIR"`, `"../leases"`), 7},
 		{"ipam.type", keys(`"host-local"`, `"../evil"`), 7},
 		{"ipam.type, a path", keys(`"host-local"`, `"DIR/evil"`), 7},
@@ -482,21 +489,21 @@ func names() []name {
 	}
 	for _, bad := range []string{"..", "../lab", "lab/../../lab", "/lab", ".plumb", "-lab", "la b", "lab\u0000"} {
 		quoted := strings.ReplaceAll(bad, "\x00", `\u0000`)
-		all = append(all, name{fmt.Sprintf("name %q", bad), keys(`"lab"`, `"`+quoted+`"`), 7})
-		if strings.Contains(bad, "\x00") { // no environment can hold it
+		all = append(all, badName{fmt.Sprintf("name %q", bad), keys(`"lab"`, `"`+quoted+`"`), 7})
+		if strings.Contains(bad, "\x00") { // an environment variable cannot contain NUL
 			continue
 		}
-		all = append(all, name{fmt.Sprintf("CNI_CONTAINERID %q", bad), func(c *nstest.Call) { c.ContainerID = bad }, 4})
+		all = append(all, badName{fmt.Sprintf("CNI_CONTAINERID %q", bad), func(c *nstest.Call) { c.ContainerID = bad }, 4})
 		if bad != "-lab" && bad != ".plumb" {
-			all = append(all, name{fmt.Sprintf("CNI_IFNAME %q", bad), func(c *nstest.Call) { c.IfName = bad }, 4})
+			all = append(all, badName{fmt.Sprintf("CNI_IFNAME %q", bad), func(c *nstest.Call) { c.IfName = bad }, 4})
 		}
 	}
 	return all
 }
 
-var _ = Describe("names that would lead elsewhere", func() {
+var _ = Describe("invalid names and paths", func() {
 	for _, plugin := range []string{"bridge", "ptp", "macvlan"} {
-		It("are refused, and nothing is made, nor runs no program outside of CNI_PATH (CVE-2021-20206): "+plugin, func() {
+		It("are refused and change nothing: the plugin runs no program outside of CNI_PATH (CVE-2021-20206): "+plugin, func() {
 			site := nstest.NewSite(GinkgoTB())
 			top := GinkgoTB().TempDir()
 			dir := filepath.Join(top, "a", "b", "leases")
@@ -511,25 +518,25 @@ var _ = Describe("names that would lead elsewhere", func() {
 			state := func() string {
 				return nstest.Snapshot(GinkgoTB(), site.Node, pod) + "\n" + nstest.SnapshotDir(GinkgoTB(), top)
 			}
-			// What the node shares is there already.
+			// An earlier container makes the objects that containers share.
 			nstest.Exec(GinkgoTB(), filepath.Join(bin, plugin), nstest.Call{Command: "ADD", Node: site.Node, Pod: nstest.New(GinkgoTB()), Path: bin, Config: fmt.Sprintf(
 				`{"cniVersion": "1.1.0", "name": "earlier", "type": %q, "master": "uplink0", "ipam": {"type": "host-local", "subnet": "10.2.0.0/24", "dataDir": %q}}`, plugin, dir)}).OK(GinkgoTB())
 			before := nstest.Steady(state)
-			for i, n := range names() {
+			for i, n := range badNames() {
 				for k, verb := range []string{"ADD", "CHECK", "DEL"} {
 					if !all() && i%3 != k {
 						continue
 					}
 					c := nstest.Call{Command: verb, Node: site.Node, Pod: pod, Path: bin, ContainerID: "c", Config: `{"cniVersion": "1.1.0", "name": "lab", "type": "` + plugin + `",
 						"master": "uplink0", "ipam": {"type": "host-local", "subnet": "10.1.0.0/24", "dataDir": "DIR"}}`}
-					n.give(&c)
+					n.set(&c)
 					c.Config = strings.ReplaceAll(c.Config, "DIR", dir)
 					r := nstest.Exec(GinkgoTB(), filepath.Join(bin, plugin), c)
 					diff := nstest.Settled(before, state)
 					held := diff == "" && (r.Exit != 0 && r.Failure(GinkgoTB()).Code == n.code || verb == "DEL" || verb == "CHECK" && r.Exit != 0)
 					tried("hostile: names", held)
-					Expect(diff).To(BeEmpty(), "%s of %s", verb, n.what)
-					Expect(held).To(BeTrue(), "%s of %s: %s", verb, n.what, r.Stdout)
+					Expect(diff).To(BeEmpty(), "%s of %s", verb, n.description)
+					Expect(held).To(BeTrue(), "%s of %s: %s", verb, n.description, r.Stdout)
 				}
 			}
 		})
@@ -555,11 +562,11 @@ var _ = Describe("tuning", func() {
 })
 
 var _ = Describe("reservations", func() {
-	It("are written by nobody else, whatever the umask (commit-33ccedc6)", func() {
-		h := newLeaser()
-		loose := filepath.Join(GinkgoTB().TempDir(), "loose")
-		Expect(os.WriteFile(loose, []byte("#!/bin/sh\numask 0\nexec "+h.bin+"\n"), 0o755)).To(Succeed())
-		h.bin = loose
+	It("can be written by no other user, whatever the umask (commit-33ccedc6)", func() {
+		h := newHostLocal()
+		wrapper := filepath.Join(GinkgoTB().TempDir(), "umask0")
+		Expect(os.WriteFile(wrapper, []byte("#!/bin/sh\numask 0\nexec "+h.bin+"\n"), 0o755)).To(Succeed())
+		h.bin = wrapper
 		for _, verb := range []string{"ADD", "CHECK", "DEL", "ADD"} {
 			h.call(verb, "c").OK(GinkgoTB())
 		}
@@ -576,8 +583,8 @@ var _ = Describe("reservations", func() {
 	})
 })
 
-var _ = Describe("a CNI_NETNS that is the node's by now", func() {
-	It("has DEL leave the node's own interfaces alone, and ADD refuse (plugins#714)", func() {
+var _ = Describe("a CNI_NETNS that is the node's namespace", func() {
+	It("makes ADD fail, and DEL does not change the node's own interfaces (plugins#714)", func() {
 		bin := nstest.Build(GinkgoTB(), "bridge", "ptp", "macvlan", "loopback", "host-local", "portmap", "bandwidth", "tuning")
 		site := nstest.NewSite(GinkgoTB())
 		site.Node.Must(GinkgoTB(), "ip", "link", "add", "link", "uplink0", "name", "mac0", "type", "macvlan")

@@ -20,7 +20,7 @@ import (
 // successor asks for a DEL of the same attachment.
 var _ = Describe("a DEL during the ADD of the same attachment", func() {
 	for _, s := range subjects() {
-		if !asksIPAM(s) {
+		if !callsIPAM(s) {
 			continue
 		}
 		It("waits for it, and leaves nothing of "+s.name, func() {
@@ -37,7 +37,7 @@ var _ = Describe("a DEL during the ADD of the same attachment", func() {
 			g.open()
 			added.reply(b).OK(b)
 			deleted.reply(b).OK(b)
-			err := asIs(b.before, b.whole)
+			err := waitUnchanged(b.before, b.fullState)
 			tried("a DEL during the ADD of the same attachment", err == nil)
 			Expect(err).NotTo(HaveOccurred())
 			Expect(over).To(BeFalse(), "DEL was over before the ADD")

@@ -15,12 +15,14 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// small is a network of five addresses.
-const small = `{"type": "bridge", "bridge": "BRIDGE", "isGateway": true, "ipMasq": true,
+// smallNetwork is a bridge network. BRIDGE and SUBNET are replaced; a /29 has five addresses
+// for containers.
+const smallNetwork = `{"type": "bridge", "bridge": "BRIDGE", "isGateway": true, "ipMasq": true,
 	"ipam": {"type": "host-local", "dataDir": "DIR/leases", "subnet": "SUBNET"}}`
 
-// network is another network of the same node, with files in the same folder.
-func (l *lab) network(name, plugins string) *lab {
+// withNetwork returns a lab for another network on the same node. The networks keep their
+// files in the same folder.
+func (l *lab) withNetwork(name, plugins string) *lab {
 	GinkgoHelper()
 	list, err := libcni.ConfListFromBytes([]byte(`{"cniVersion": "1.1.0", "name": "` + name + `", "plugins": [` +
 		strings.ReplaceAll(plugins, "DIR", l.dir) + `]}`))
@@ -30,12 +32,13 @@ func (l *lab) network(name, plugins string) *lab {
 	return &other
 }
 
-// runtime gives the node a runtime with these plugins, and results of the past.
-func (l *lab) runtime(bin, cache string) {
+// setRuntime replaces the node's runtime by one that uses the plugins in bin and the cached
+// results in cache.
+func (l *lab) setRuntime(bin, cache string) {
 	l.cni = libcni.NewCNIConfigWithCacheDir([]string{bin}, cache, &inLab{RawExec: invoke.RawExec{Stderr: GinkgoWriter}, node: l.Node})
 }
 
-// attachAll attaches new guests, side by side.
+// attachAll attaches n new guests concurrently. It fails if two of them get the same address.
 func (l *lab) attachAll(row, prefix string, n int) []*guest {
 	GinkgoHelper()
 	guests := make([]*guest, n)
@@ -43,40 +46,40 @@ func (l *lab) attachAll(row, prefix string, n int) []*guest {
 		guests[i] = l.guest(fmt.Sprint(prefix, i), 8000+i)
 	}
 	eachSurvives(row, n, func(i int) error { return l.add(guests[i]) })
-	survives(row+": no address twice", func() error { return distinct(guests) })
+	survives(row+": no address is allocated twice", func() error { return distinct(guests) })
 	return guests
 }
 
 var _ = Describe("a reboot", func() {
-	It("frees what was reserved before it, network by network, and nothing of those that live since", func() {
+	It("releases the reservations made before it, one network at a time, and none made after it", func() {
 		m := newMachine()
 		m.program("host-local")
-		one := newLab(strings.NewReplacer("BRIDGE", "cni0", "SUBNET", "10.1.0.0/29").Replace(small))
+		one := newLab(strings.NewReplacer("BRIDGE", "cni0", "SUBNET", "10.1.0.0/29").Replace(smallNetwork))
 		cache := GinkgoTB().TempDir()
-		one.runtime(filepath.Dir(m.program("bridge")), cache)
-		two := one.network("two", strings.NewReplacer("BRIDGE", "cni1", "SUBNET", "10.2.0.0/29").Replace(small))
+		one.setRuntime(filepath.Dir(m.program("bridge")), cache)
+		two := one.withNetwork("two", strings.NewReplacer("BRIDGE", "cni1", "SUBNET", "10.2.0.0/29").Replace(smallNetwork))
 		for boot := range slice(10, 1) {
-			old := append(one.attachAll("reboot: ADDs before it", fmt.Sprint("one-", boot, "-"), 5), two.attachAll("reboot: ADDs before it", fmt.Sprint("two-", boot, "-"), 4)...)
-			// Of the reference plugin, and seen by nobody else.
+			old := append(one.attachAll("reboot: ADDs before the reboot", fmt.Sprint("one-", boot, "-"), 5), two.attachAll("reboot: ADDs before the reboot", fmt.Sprint("two-", boot, "-"), 4)...)
+			// A reservation of the reference plugin that plumb has not read before the reboot.
 			theirs := filepath.Join(one.dir, "leases", "two", "10.2.0.6")
 			Expect(os.WriteFile(theirs, []byte("theirs\r\neth0"), 0o600)).To(Succeed())
 
 			m.reboot()
-			one.Site = nstest.NewSite(GinkgoTB()) // a node on which nothing is left
-			one.runtime(filepath.Dir(m.program("bridge")), cache)
+			one.Site = nstest.NewSite(GinkgoTB()) // a new node: a reboot removes all interfaces
+			one.setRuntime(filepath.Dir(m.program("bridge")), cache)
 			two.Site, two.cni = one.Site, one.cni
 			for _, g := range old {
 				g.Remove(GinkgoTB())
 			}
-			second := two.attachAll("reboot: ADDs into a pool that was full", fmt.Sprint("new-two-", boot, "-"), 4)
-			first := one.attachAll("reboot: ADDs into a pool that was full", fmt.Sprint("new-one-", boot, "-"), 5)
+			second := two.attachAll("reboot: ADDs to a pool that was full before", fmt.Sprint("new-two-", boot, "-"), 4)
+			first := one.attachAll("reboot: ADDs to a pool that was full before", fmt.Sprint("new-one-", boot, "-"), 5)
 			for i, g := range old {
-				survives("reboot: late DEL of a container before it", func() error { return []*lab{one, two}[i/5].del(g) })
+				survives("reboot: late DEL of a container from before it", func() error { return []*lab{one, two}[i/5].del(g) })
 			}
 			for i, g := range append(first, second...) {
-				survives("reboot: CHECK of those that live since", func() error { return []*lab{one, two}[i/5].check(g) })
+				survives("reboot: CHECK of containers attached after it", func() error { return []*lab{one, two}[i/5].check(g) })
 			}
-			survives("reboot: what only the reference has seen is kept", func() error {
+			survives("reboot: a reservation that plumb had not read is kept", func() error {
 				return equal(len(reservations(filepath.Dir(theirs))), 5)
 			})
 			for i, g := range append(first, second...) {
@@ -86,7 +89,7 @@ var _ = Describe("a reboot", func() {
 		}
 	})
 
-	It("is seen by whatever call is the first, and by none of another network", func() {
+	It("is detected by the first call for a network, whatever its verb, and affects no other network", func() {
 		for _, verb := range []string{"ADD", "GC", "STATUS", "CHECK", "DEL"}[:slice(5, 2)] {
 			m, p := newMachine(), newPool()
 			p.bin = m.program("host-local")
@@ -107,13 +110,13 @@ var _ = Describe("a reboot", func() {
 				}
 				return errors.Join(err, equal(len(p.taken()), left), equal(len(other.taken()), 2), other.do("CHECK", "live0"))
 			})
-			survives("reboot: whole pool given, side by side", func() error {
+			survives("reboot: concurrent ADDs allocate the whole pool", func() error {
 				return errors.Join(p.do("DEL", "live0"), p.whole(nil), other.whole(living))
 			})
 		}
 	})
 
-	It("on a full disk makes room, once: the same containers again at once keep what they get", func() {
+	It("frees space on a full disk: each container that is added again gets an address and keeps it", func() {
 		for what, s := range shortages {
 			m, p := newMachine(), newPool()
 			p.bin = m.program("host-local")
@@ -127,19 +130,19 @@ var _ = Describe("a reboot", func() {
 				_, err := p.add(fmt.Sprint("live", i))
 				return err
 			})
-			eachSurvives(row+"CHECK of it", n, func(i int) error { return p.do("CHECK", fmt.Sprint("live", i)) })
-			survives(row+"each address once", func() error { return equal(len(p.taken()), n) })
-			eachSurvives(row+"DEL of it", n, func(i int) error { return p.do("DEL", fmt.Sprint("live", i)) })
+			eachSurvives(row+"CHECK of the same container", n, func(i int) error { return p.do("CHECK", fmt.Sprint("live", i)) })
+			survives(row+"each address is reserved once", func() error { return equal(len(p.taken()), n) })
+			eachSurvives(row+"DEL of the same container", n, func(i int) error { return p.do("DEL", fmt.Sprint("live", i)) })
 		}
 	})
 
-	It("is not seen where the kernel does not tell", func() {
+	It("releases no reservation if the boot ID is not known", func() {
 		m, p := newMachine(), newPool()
 		p.bin = m.program("host-local")
 		living := p.live(5)
 		Expect(os.WriteFile(filepath.Join(m.dir, "boot_id"), nil, 0o600)).To(Succeed())
-		survives("boot_id empty: whole pool given, side by side", func() error { return p.whole(living) })
+		survives("boot_id empty: concurrent ADDs allocate the rest of the pool", func() error { return p.whole(living) })
 		m.reboot()
-		survives("boot_id there again: whole pool given, side by side", func() error { return p.whole(living) })
+		survives("boot_id restored: concurrent ADDs allocate the rest of the pool", func() error { return p.whole(living) })
 	})
 })

@@ -12,44 +12,45 @@ import (
 )
 
 const (
-	dual = `"ipam": {"type": "host-local", "dataDir": "DIR/leases", "ranges": [[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00:1::/64"}]],
+	dualStackIPAM = `"ipam": {"type": "host-local", "dataDir": "DIR/leases", "ranges": [[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00:1::/64"}]],
 		"routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}`
-	wired = `"bridge": "br0", "isGateway": true, "ipam": {"type": "static", "addresses": [{"address": "ADDRESS/24"}]}`
+	bridgeConfig = `"bridge": "br0", "isGateway": true, "ipam": {"type": "static", "addresses": [{"address": "ADDRESS/24"}]}`
 )
 
-// subjects are what is swept: in CI the first of each plugin.
+// subjects returns the plugins and configurations to test: in CI the first configuration of
+// each plugin, else all of them.
 func subjects() []subject {
 	some := []subject{
-		{name: "bridge", plugin: "bridge", keys: `"bridge": "br0", "isGateway": true, "ipMasq": true, "ipMasqBackend": "nftables", "macspoofchk": true, ` + dual},
-		{name: "ptp", plugin: "ptp", keys: `"ipMasq": true, "ipMasqBackend": "nftables", ` + dual},
-		{name: "macvlan", plugin: "macvlan", own: true, keys: `"master": "uplink0", "optimisticDAD": true, ` + dual},
-		{name: "portmap", plugin: "portmap", below: wired, keys: `"backend": "nftables", "snat": true, "runtimeConfig": {"portMappings": [
+		{name: "bridge", plugin: "bridge", keys: `"bridge": "br0", "isGateway": true, "ipMasq": true, "ipMasqBackend": "nftables", "macspoofchk": true, ` + dualStackIPAM},
+		{name: "ptp", plugin: "ptp", keys: `"ipMasq": true, "ipMasqBackend": "nftables", ` + dualStackIPAM},
+		{name: "macvlan", plugin: "macvlan", needsNamespace: true, keys: `"master": "uplink0", "optimisticDAD": true, ` + dualStackIPAM},
+		{name: "portmap", plugin: "portmap", below: bridgeConfig, keys: `"backend": "nftables", "snat": true, "runtimeConfig": {"portMappings": [
 			{"hostPort": PORT, "containerPort": 80, "protocol": "tcp"}, {"hostPort": PORT, "containerPort": 53, "protocol": "udp"}]}`},
-		{name: "bandwidth", plugin: "bandwidth", below: wired,
+		{name: "bandwidth", plugin: "bandwidth", below: bridgeConfig,
 			keys: `"ingressRate": 80000000, "ingressBurst": 800000, "egressRate": 40000000, "egressBurst": 400000`},
-		{name: "tuning", plugin: "tuning", below: wired, own: true,
+		{name: "tuning", plugin: "tuning", below: bridgeConfig, needsNamespace: true,
 			keys: `"dataDir": "DIR/tuning", "mtu": 1400, "mac": "0a:00:00:00:00:01", "promisc": true, "sysctl": {"net.ipv4.conf.IFNAME.arp_filter": "1"}`},
-		{name: "host-local", plugin: "host-local", bare: true, keys: dual},
+		{name: "host-local", plugin: "host-local", filesOnly: true, keys: dualStackIPAM},
 	}
 	if !all() {
 		return some
 	}
 	return append(some, subject{
-		name: "bridge with iptables", plugin: "bridge", keys: `"bridge": "br0", "isGateway": true, "ipMasq": true, "ipMasqBackend": "iptables", ` + dual,
+		name: "bridge with iptables", plugin: "bridge", keys: `"bridge": "br0", "isGateway": true, "ipMasq": true, "ipMasqBackend": "iptables", ` + dualStackIPAM,
 	}, subject{
-		name: "portmap with iptables", plugin: "portmap", below: wired,
+		name: "portmap with iptables", plugin: "portmap", below: bridgeConfig,
 		keys: `"backend": "iptables", "snat": true, "runtimeConfig": {"portMappings": [{"hostPort": PORT, "containerPort": 80, "protocol": "tcp"}]}`,
 	}, subject{
-		name: "bandwidth for some subnets", plugin: "bandwidth", below: wired,
+		name: "bandwidth for some subnets", plugin: "bandwidth", below: bridgeConfig,
 		keys: `"ingressRate": 80000000, "ingressBurst": 800000, "egressRate": 40000000, "egressBurst": 400000, "unshapedSubnets": ["10.0.0.0/8"]`,
 	})
 }
 
-var _ = Describe("a fault at any system call", func() {
+var _ = Describe("a fault at any system call is undone or cleaned up", func() {
 	for _, s := range subjects() {
 		Describe(s.name, func() {
 			for i, f := range families() {
-				if f.where == nil || f.where(s) {
+				if f.appliesTo == nil || f.appliesTo(s) {
 					It(f.name, func() { sweep(s, f, i) })
 				}
 			}
@@ -57,22 +58,29 @@ var _ = Describe("a fault at any system call", func() {
 	}
 })
 
-// A family of faults is a verb that is struck, and how the node gets over it.
+// A family is a kind of fault in one verb, and the calls that must restore the state
+// afterwards.
 type family struct {
-	name     string
-	where    func(subject) bool // nil: every subject
-	calls    []inject.Syscall
-	whose    whose
-	verdicts []inject.Verdict
-	// some is of how many faults CI takes one.
-	some int
-	try  func(*bed, *strike) error
+	name      string
+	appliesTo func(subject) bool // nil: every subject
+	calls     []inject.Syscall
+	processes processes
+	verdicts  []inject.Verdict
+	// ciStep is the distance between the faults that CI tests: 5 means every fifth.
+	ciStep int
+	try    func(*bed, *fault) error
 }
 
-func asksIPAM(s subject) bool   { return strings.Contains(s.keys, "host-local") && !s.bare }
-func hasFiles(s subject) bool   { return strings.Contains(s.keys, "DIR/") }
-func asksKernel(s subject) bool { return !s.bare }
+// callsIPAM reports whether the plugin calls host-local.
+func callsIPAM(s subject) bool { return strings.Contains(s.keys, "host-local") && !s.filesOnly }
 
+// hasFiles reports whether the plugin, or its IPAM plugin, keeps files.
+func hasFiles(s subject) bool { return strings.Contains(s.keys, "DIR/") }
+
+// usesNetlink reports whether the plugin sends netlink requests.
+func usesNetlink(s subject) bool { return !s.filesOnly }
+
+// families returns the kinds of faults.
 func families() []family {
 	killed := []inject.Verdict{inject.Kill()}
 	refused := []inject.Verdict{inject.Refuse(unix.ENOBUFS), inject.Refuse(unix.EBUSY), inject.Refuse(unix.ENOMEM), inject.Refuse(unix.EPERM)}
@@ -80,35 +88,35 @@ func families() []family {
 	fixed, lost := []inject.Verdict{inject.Refuse(unix.EROFS), inject.Refuse(unix.EPERM)}, []inject.Verdict{inject.Refuse(unix.ENOBUFS)}
 	mutating, netlink, files := inject.Mutating(), inject.Netlink(), inject.Files()
 	return []family{
-		{"ADD killed, then DEL", nil, mutating, itself, killed, 5, (*bed).addThenDel},
-		{"ADD killed, then at once DEL", asksIPAM, mutating, itself, killed, 9, (*bed).addThenDelAtOnce},
-		{"ADD killed, then DEL before its IPAM plugin", asksIPAM, mutating, itself, killed, 9, (*bed).addThenDelBefore},
-		{"ADD killed, then DEL without namespace", nil, mutating, itself, killed, 7, (*bed).addThenDelWithout},
-		{"ADD killed, then DEL after the container", asksKernel, mutating, itself, killed, 9, (*bed).addThenDelAfter},
-		{"ADD killed, then GC", nil, mutating, itself, killed, 5, (*bed).addThenGC},
-		{"IPAM killed in ADD", asksIPAM, mutating, descendants, killed, 9, (*bed).addFails},
-		{"request refused in ADD", asksKernel, netlink, ours, refused, 9, (*bed).addFails},
-		{"setting refused in ADD", asksKernel, inject.Settings(), ours, fixed, 3, (*bed).addFails},
-		{"answer lost in ADD, then DEL", asksKernel, inject.Answers(), ours, lost, 9, (*bed).addFailsThenDel},
-		{"file refused in ADD", hasFiles, files, ours, broken, 9, (*bed).addFails},
-		{"file call interrupted in ADD and DEL", func(s subject) bool { return s.bare }, files, ours, []inject.Verdict{inject.Refuse(unix.EINTR)}, 3, (*bed).addAndDel},
-		{"DEL killed, then DEL", nil, mutating, itself, killed, 5, (*bed).delTwice},
-		{"IPAM killed in DEL, then DEL", asksIPAM, mutating, descendants, killed, 9, (*bed).delTwice},
-		{"request refused in DEL, then DEL", asksKernel, netlink, ours, refused, 17, (*bed).delTwice},
-		{"answer lost in DEL, then DEL", asksKernel, inject.Answers(), ours, lost, 17, (*bed).delTwice},
-		{"file refused in DEL, then DEL", hasFiles, files, ours, broken, 9, (*bed).delTwice},
-		{"GC killed, then GC", nil, mutating, ours, killed, 9, (*bed).gcTwice},
-		{"request refused in GC, then GC", asksKernel, netlink, ours, refused, 17, (*bed).gcTwice},
+		{"ADD killed, then DEL", nil, mutating, pluginOnly, killed, 5, (*bed).addThenDel},
+		{"ADD killed, then at once DEL", callsIPAM, mutating, pluginOnly, killed, 9, (*bed).addThenDelAtOnce},
+		{"ADD killed, then DEL before its IPAM plugin", callsIPAM, mutating, pluginOnly, killed, 9, (*bed).addThenDelBefore},
+		{"ADD killed, then DEL without namespace", nil, mutating, pluginOnly, killed, 7, (*bed).addThenDelWithout},
+		{"ADD killed, then DEL after the container", usesNetlink, mutating, pluginOnly, killed, 9, (*bed).addThenDelAfter},
+		{"ADD killed, then GC", nil, mutating, pluginOnly, killed, 5, (*bed).addThenGC},
+		{"IPAM killed in ADD", callsIPAM, mutating, childrenOnly, killed, 9, (*bed).addFails},
+		{"request refused in ADD", usesNetlink, netlink, pluginAndIPAM, refused, 9, (*bed).addFails},
+		{"setting refused in ADD", usesNetlink, inject.Settings(), pluginAndIPAM, fixed, 3, (*bed).addFails},
+		{"answer lost in ADD, then DEL", usesNetlink, inject.Answers(), pluginAndIPAM, lost, 9, (*bed).addFailsThenDel},
+		{"file refused in ADD", hasFiles, files, pluginAndIPAM, broken, 9, (*bed).addFails},
+		{"file call interrupted in ADD and DEL", func(s subject) bool { return s.filesOnly }, files, pluginAndIPAM, []inject.Verdict{inject.Refuse(unix.EINTR)}, 3, (*bed).addAndDel},
+		{"DEL killed, then DEL", nil, mutating, pluginOnly, killed, 5, (*bed).delTwice},
+		{"IPAM killed in DEL, then DEL", callsIPAM, mutating, childrenOnly, killed, 9, (*bed).delTwice},
+		{"request refused in DEL, then DEL", usesNetlink, netlink, pluginAndIPAM, refused, 17, (*bed).delTwice},
+		{"answer lost in DEL, then DEL", usesNetlink, inject.Answers(), pluginAndIPAM, lost, 17, (*bed).delTwice},
+		{"file refused in DEL, then DEL", hasFiles, files, pluginAndIPAM, broken, 9, (*bed).delTwice},
+		{"GC killed, then GC", nil, mutating, pluginAndIPAM, killed, 9, (*bed).gcTwice},
+		{"request refused in GC, then GC", usesNetlink, netlink, pluginAndIPAM, refused, 17, (*bed).gcTwice},
 	}
 }
 
-// sweep strikes at one call after the other until there is none left to strike at: the
-// last round goes without a fault. The slice of CI begins elsewhere for each family, and
-// takes turns at the verdicts.
+// sweep runs f.try once per system call, and injects the fault at that call. It ends with the
+// first run that makes fewer calls: no fault was injected in that run. In CI, sweep tests only
+// every ciStep-th call, with one verdict per call; offset decides with which call it begins.
 func sweep(s subject, f family, offset int) {
 	GinkgoHelper()
 	b := newBed(s)
-	step := f.some
+	step := f.ciStep
 	if all() {
 		step = 1
 	}
@@ -118,27 +126,28 @@ func sweep(s subject, f family, offset int) {
 			verdicts = verdicts[at/step%len(verdicts):][:1]
 		}
 		for _, v := range verdicts {
-			strike := &strike{calls: f.calls, whose: f.whose, at: at, verdict: v}
-			err := f.try(b, strike)
-			if strike.struck != "" {
+			injected := &fault{calls: f.calls, processes: f.processes, at: at, verdict: v}
+			err := f.try(b, injected)
+			if injected.call != "" {
 				tried(s.name+": "+f.name, err == nil)
 			}
 			if err != nil {
-				Fail(fmt.Sprintf("%s (%s): %v", strike.struck, v, err))
+				Fail(fmt.Sprintf("fault at %s (%s): %v", injected.call, v, err))
 			}
-			if strike.struck == "" {
+			if injected.call == "" {
 				return
 			}
 		}
 	}
 }
 
-// killedADD is an ADD under the strike, and the result, should it have come to one.
-func (b *bed) killedADD(s *strike) string {
+// killedADD runs an ADD with the fault. It returns the result, or "" if the ADD was killed.
+func (b *bed) killedADD(s *fault) string {
 	GinkgoHelper()
 	return resultOf(b.execAll(b.add(), s))
 }
 
+// resultOf returns the result of an ADD, or "" if the ADD failed.
 func resultOf(r nstest.Reply) string {
 	if r.Exit != 0 {
 		return ""
@@ -146,19 +155,21 @@ func resultOf(r nstest.Reply) string {
 	return r.Stdout
 }
 
-func (b *bed) addThenDel(s *strike) error {
+// addThenDel checks that DEL removes what a killed ADD left.
+func (b *bed) addThenDel(s *fault) error {
 	if _, err := b.run(b.del(b.killedADD(s))); err != nil {
 		return err
 	}
-	return asIs(b.before, b.whole)
+	return waitUnchanged(b.before, b.fullState)
 }
 
-// addThenDelAtOnce does not wait for the IPAM plugin, which may outlive the ADD.
-func (b *bed) addThenDelAtOnce(s *strike) error {
+// addThenDelAtOnce is addThenDel, but runs DEL while the IPAM plugin of the killed ADD may
+// still run.
+func (b *bed) addThenDelAtOnce(s *fault) error {
 	r, tree := b.exec(b.add(), s)
 	_, err := b.run(b.del(resultOf(r)))
-	if s.holds != nil {
-		close(s.holds)
+	if s.allowLock != nil {
+		close(s.allowLock)
 	}
 	if err := tree.Wait(patience); err != nil {
 		Fail(err.Error())
@@ -166,18 +177,19 @@ func (b *bed) addThenDelAtOnce(s *strike) error {
 	if err != nil {
 		return err
 	}
-	return asIs(b.before, b.whole)
+	return waitUnchanged(b.before, b.fullState)
 }
 
-// addThenDelBefore has the IPAM plugin get to its lock when the DEL is over.
-func (b *bed) addThenDelBefore(s *strike) error {
-	s.holds = make(chan struct{})
+// addThenDelBefore is addThenDelAtOnce, but the IPAM plugin of the killed ADD takes its lock
+// only after the DEL.
+func (b *bed) addThenDelBefore(s *fault) error {
+	s.allowLock = make(chan struct{})
 	return b.addThenDelAtOnce(s)
 }
 
-// addThenDelWithout is with the result of the plugins before, and every other time
-// without.
-func (b *bed) addThenDelWithout(s *strike) error {
+// addThenDelWithout is addThenDel, but DEL has no namespace. In every other run, DEL also has
+// no prevResult if the ADD returned no result.
+func (b *bed) addThenDelWithout(s *fault) error {
 	result := b.killedADD(s)
 	c := b.del(result)
 	if s.at%2 == 0 && result == "" {
@@ -187,114 +199,121 @@ func (b *bed) addThenDelWithout(s *strike) error {
 	if _, err := b.run(c); err != nil {
 		return err
 	}
-	return b.withoutItsOwn()
+	return b.checkRestored()
 }
 
-// withoutItsOwn compares what could be taken back from the node.
-func (b *bed) withoutItsOwn() error {
-	if !b.own {
-		return asIs(b.before, b.whole)
+// checkRestored returns an error if the state is not as before. For a plugin that can undo its
+// work in the container only with the namespace, it compares the node's part of the state.
+func (b *bed) checkRestored() error {
+	if !b.needsNamespace {
+		return waitUnchanged(b.before, b.fullState)
 	}
 	before := nodePart(b.before)
-	err := asIs(before, func() string { return nodePart(b.state(b.node)) })
+	err := waitUnchanged(before, func() string { return nodePart(b.state(b.node)) })
 	b.renew()
 	return err
 }
 
-func (b *bed) addThenDelAfter(s *strike) error {
+// addThenDelAfter is addThenDel, but the container's namespace is removed before DEL.
+func (b *bed) addThenDelAfter(s *fault) error {
 	c := b.del(b.killedADD(s))
 	b.pod.Remove(b)
 	if _, err := b.run(c); err != nil {
 		return err
 	}
-	err := asIs(b.without, b.nodeOnly)
+	err := waitUnchanged(b.without, b.nodeState)
 	b.renew()
 	return err
 }
 
-func (b *bed) addThenGC(s *strike) error {
+// addThenGC checks that GC removes what a killed ADD left.
+func (b *bed) addThenGC(s *fault) error {
 	b.killedADD(s)
 	if _, err := b.run(b.gc()); err != nil {
 		return err
 	}
-	return b.withoutItsOwn()
+	return b.checkRestored()
 }
 
-// addFails demands an error that says why, and all as before. An ADD that does without
-// what was refused has to stand before CHECK.
-func (b *bed) addFails(s *strike) error {
+// addFails checks that ADD returns an error that names the cause, and that the state is as
+// before. If ADD succeeds in spite of the refused request, CHECK and DEL must succeed too.
+func (b *bed) addFails(s *fault) error {
 	r := b.execAll(b.add(), s)
 	if r.Exit == 0 {
-		return b.stands(r)
+		return b.checkThenDel(r)
 	}
-	if s.struck == "" {
-		return fmt.Errorf("ADD without a fault: %s", r.Stdout)
+	if s.call == "" {
+		return fmt.Errorf("ADD failed, but no fault was injected: %s", r.Stdout)
 	}
 	if cause := s.verdict.Cause(); !strings.Contains(r.Failure(b).String(), cause) {
-		return fmt.Errorf("the error hides its cause: %s", r.Stdout)
+		return fmt.Errorf("the error does not name its cause: %s", r.Stdout)
 	}
-	if err := asIs(b.before, b.whole); err != nil {
+	if err := waitUnchanged(b.before, b.fullState); err != nil {
 		return fmt.Errorf("%w\nthe plugin said: %s%s", err, r.Stdout, r.Stderr)
 	}
 	return nil
 }
 
-// addAndDel demands that nothing fails: a call that a signal interrupted is to be made
-// again. The strike is at a call of either.
-func (b *bed) addAndDel(s *strike) error {
+// addAndDel checks that ADD and DEL succeed: a call that a signal interrupted must be
+// repeated. The fault is at a call of ADD or of DEL.
+func (b *bed) addAndDel(s *fault) error {
 	r := b.execAll(b.add(), s)
 	if r.Exit != 0 {
-		return fmt.Errorf("ADD fails: %s", r.Stdout)
+		return fmt.Errorf("ADD failed: %s", r.Stdout)
 	}
 	if r := b.execAll(b.del(r.Stdout), s); r.Exit != 0 {
-		return fmt.Errorf("DEL fails: %s", r.Stdout)
+		return fmt.Errorf("DEL failed: %s", r.Stdout)
 	}
-	return asIs(b.before, b.whole)
+	return waitUnchanged(b.before, b.fullState)
 }
 
-// addFailsThenDel: what was done and not told may stay until the DEL.
-func (b *bed) addFailsThenDel(s *strike) error {
+// addFailsThenDel is addFails for a lost answer. The plugin does not know that the kernel made
+// the change, so the change may remain until the DEL.
+func (b *bed) addFailsThenDel(s *fault) error {
 	r := b.execAll(b.add(), s)
 	if r.Exit == 0 {
-		return b.stands(r)
+		return b.checkThenDel(r)
 	}
 	if cause := s.verdict.Cause(); !strings.Contains(r.Failure(b).String(), cause) {
-		return fmt.Errorf("the error hides its cause: %s", r.Stdout)
+		return fmt.Errorf("the error does not name its cause: %s", r.Stdout)
 	}
 	if _, err := b.run(b.del("")); err != nil {
 		return err
 	}
-	return asIs(b.before, b.whole)
+	return waitUnchanged(b.before, b.fullState)
 }
 
-func (b *bed) stands(r nstest.Reply) error {
+// checkThenDel checks that CHECK and DEL succeed after an ADD, and that DEL removes everything.
+func (b *bed) checkThenDel(r nstest.Reply) error {
 	if _, err := b.run(b.del(r.Stdout).With("CHECK")); err != nil {
 		return err
 	}
 	if _, err := b.run(b.del(r.Stdout)); err != nil {
 		return err
 	}
-	return asIs(b.before, b.whole)
+	return waitUnchanged(b.before, b.fullState)
 }
 
-// delTwice: the second DEL is every other time one without the namespace.
-func (b *bed) delTwice(s *strike) error {
+// delTwice checks that a second DEL completes a DEL with a fault. In every other run, the
+// second DEL has no namespace.
+func (b *bed) delTwice(s *fault) error {
 	r, err := b.run(b.add())
 	if err != nil {
 		return err
 	}
 	c := b.del(r.Stdout)
 	b.execAll(c, s)
-	if s.at%2 == 0 && !b.own {
+	if s.at%2 == 0 && !b.needsNamespace {
 		c.Pod = nil
 	}
 	if _, err := b.run(c); err != nil {
 		return err
 	}
-	return asIs(b.before, b.whole)
+	return waitUnchanged(b.before, b.fullState)
 }
 
-func (b *bed) gcTwice(s *strike) error {
+// gcTwice checks that a second GC completes a GC with a fault.
+func (b *bed) gcTwice(s *fault) error {
 	if _, err := b.run(b.add()); err != nil {
 		return err
 	}
@@ -302,10 +321,10 @@ func (b *bed) gcTwice(s *strike) error {
 	if _, err := b.run(b.gc()); err != nil {
 		return err
 	}
-	return b.withoutItsOwn()
+	return b.checkRestored()
 }
 
-// nodePart is a state without the lines of the container.
+// nodePart returns a state without the lines of the container.
 func nodePart(state string) string {
 	var kept []string
 	for line := range strings.SplitSeq(state, "\n") {

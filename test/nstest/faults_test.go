@@ -105,10 +105,10 @@ func TestExecRunsOnTheNode(t *testing.T) {
 }
 
 func TestNeedTellsLackFromFailure(t *testing.T) {
-	if !lacking(fmt.Errorf("add vlan: %w", os.ErrNotExist)) || !lacking(errors.New("RTNETLINK answers: Operation not supported")) {
-		t.Error("a lacking feature is not seen")
+	if !isUnsupported(fmt.Errorf("add vlan: %w", os.ErrNotExist)) || !isUnsupported(errors.New("RTNETLINK answers: Operation not supported")) {
+		t.Error("an error of an unsupported feature is not recognized")
 	}
-	if lacking(os.ErrPermission) {
+	if isUnsupported(os.ErrPermission) {
 		t.Error("EPERM is no lack of the kernel's")
 	}
 }

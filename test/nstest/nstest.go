@@ -1,9 +1,9 @@
-// Package nstest gives tests network namespaces of their own on the real kernel:
-// nodes, pods and outside hosts, traffic between them, snapshots of all that a
-// plugin may touch, and the sweep that refuses each step of a plugin in turn.
+// Package nstest makes network namespaces for tests: nodes, pods and outside hosts. It
+// also sends traffic between them, takes snapshots of the state that a plugin can change,
+// and makes each step of a plugin fail in turn.
 //
-// Nothing here touches the namespace that the test binary was started in, and
-// everything made is removed by the Cleanup of the test that asked for it.
+// No function changes the namespace in which the test binary was started. The Cleanup of
+// the test removes everything that a function made for the test.
 package nstest
 
 import (
@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TB is what the helpers need of a test; *testing.T, *testing.B, *testing.F and
-// ginkgo's GinkgoTB() have it.
+// TB has the methods of a test that the helpers use. *testing.T, *testing.B, *testing.F
+// and the result of ginkgo's GinkgoTB() implement it.
 type TB interface {
 	Helper()
 	Name() string
@@ -33,15 +33,15 @@ type TB interface {
 	Failed() bool
 }
 
-// NS is a network namespace that lives as long as the test, or until Remove.
+// NS is a network namespace. It exists until the end of the test, or until Remove.
 type NS struct {
 	name string
 	path string
 	fd   int
 }
 
-// New makes a network namespace as a runtime makes one for a container: it has a
-// path (a bind mount in the test's temporary directory) and its loopback is down.
+// New makes a network namespace for a container, as a runtime does: the namespace has a
+// path (a bind mount in the test's temporary directory), and its loopback is down.
 func New(tb TB) *NS {
 	tb.Helper()
 	n, err := create(tb.TempDir(), "ns")
@@ -56,7 +56,7 @@ func New(tb TB) *NS {
 	return n
 }
 
-// NewNode makes a network namespace as a node has it: loopback is up.
+// NewNode makes a network namespace that serves as a node: its loopback is up.
 func NewNode(tb TB) *NS {
 	tb.Helper()
 	n := New(tb)
@@ -73,7 +73,7 @@ func Pair(tb TB) (node, pod *NS) {
 	return node, pod
 }
 
-// create makes the namespace on a thread of its own and binds it to a file.
+// create makes a namespace on a separate thread and bind-mounts it to a file in dir.
 func create(dir, name string) (*NS, error) {
 	path := filepath.Join(dir, "netns")
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDONLY, 0o444)
@@ -102,25 +102,26 @@ func create(dir, name string) (*NS, error) {
 	return &NS{name: name, path: path, fd: fd}, nil
 }
 
-// onThread runs f on a thread that f may move to another namespace. Afterwards the
-// thread is brought home; one that cannot be is ended with its goroutine.
+// onThread runs f on a separate, locked thread, which f may move to another namespace.
+// Afterwards the thread returns to its original namespace. If that fails, the thread ends
+// with its goroutine.
 func onThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
-		home, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		original, err := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			done <- err
 			return
 		}
-		// A test may leave f by runtime.Goexit (t.Fatal): bring the thread home then
-		// too, and let the caller go on.
+		// t.Fatal in f ends the goroutine (runtime.Goexit). The deferred function then
+		// also restores the namespace and lets the caller continue.
 		result := errors.New("the function on the namespace's thread did not return")
 		defer func() {
-			if unix.Setns(home, unix.CLONE_NEWNET) == nil {
+			if unix.Setns(original, unix.CLONE_NEWNET) == nil {
 				runtime.UnlockOSThread()
 			}
-			_ = unix.Close(home)
+			_ = unix.Close(original)
 			done <- result
 		}()
 		result = f()
@@ -128,13 +129,14 @@ func onThread(f func() error) error {
 	return <-done
 }
 
-// Path is where the namespace is bound: what a runtime passes as CNI_NETNS.
+// Path returns the path of the namespace, as a runtime passes it in CNI_NETNS.
 func (n *NS) Path() string { return n.path }
 
-// FD is an open descriptor of the namespace, valid to the end of the test.
+// FD returns an open file descriptor of the namespace. It is valid until the namespace is
+// removed.
 func (n *NS) FD() int { return n.fd }
 
-// Named gives the namespace the name under which it stands in snapshots.
+// Named sets the name of the namespace in snapshots, and returns the namespace.
 func (n *NS) Named(name string) *NS {
 	n.name = name
 	return n
@@ -151,8 +153,8 @@ func (n *NS) Do(f func() error) error {
 	})
 }
 
-// Exec runs a program in the namespace and gives what it wrote on stdout. The error
-// carries what it wrote on stderr.
+// Exec runs a program in the namespace and returns its stdout. If the program fails, the
+// error contains its stderr.
 func (n *NS) Exec(name string, args ...string) (string, error) {
 	return n.ExecInput("", name, args...)
 }
@@ -171,11 +173,11 @@ func (n *NS) ExecInput(stdin, name string, args ...string) (string, error) {
 	return out.String(), nil
 }
 
-// Start starts cmd in the namespace; the caller waits for it. A process belongs to
-// the namespace of the thread that forked it.
+// Start starts cmd in the namespace. The caller must call cmd.Wait. A process is in the
+// namespace of the thread that forked it.
 func (n *NS) Start(cmd *exec.Cmd) error { return n.Do(cmd.Start) }
 
-// Must is Exec for what cannot fail.
+// Must is Exec, but ends the test if the program fails.
 func (n *NS) Must(tb TB, name string, args ...string) string {
 	tb.Helper()
 	out, err := n.Exec(name, args...)
@@ -185,7 +187,7 @@ func (n *NS) Must(tb TB, name string, args ...string) string {
 	return out
 }
 
-// Batch feeds lines to ip -batch.
+// Batch runs the lines with ip -batch in the namespace.
 func (n *NS) Batch(tb TB, lines ...string) {
 	tb.Helper()
 	if _, err := n.ExecInput(strings.Join(lines, "\n")+"\n", "ip", "-batch", "-"); err != nil {
@@ -193,7 +195,7 @@ func (n *NS) Batch(tb TB, lines ...string) {
 	}
 }
 
-// Sysctl reads a setting of the namespace, given as net/ipv4/ip_forward.
+// Sysctl returns a sysctl of the namespace. The key has slashes: net/ipv4/ip_forward.
 func (n *NS) Sysctl(tb TB, key string) string {
 	tb.Helper()
 	var value []byte
@@ -207,7 +209,7 @@ func (n *NS) Sysctl(tb TB, key string) string {
 	return strings.TrimSpace(string(value))
 }
 
-// SetSysctl writes a setting of the namespace.
+// SetSysctl sets a sysctl of the namespace.
 func (n *NS) SetSysctl(tb TB, key, value string) {
 	tb.Helper()
 	if err := n.Do(func() error { return os.WriteFile("/proc/sys/"+key, []byte(value), 0) }); err != nil {
@@ -215,8 +217,8 @@ func (n *NS) SetSysctl(tb TB, key, value string) {
 	}
 }
 
-// Remove ends the namespace now, as a runtime does before a late DEL: afterwards
-// its path is a plain file.
+// Remove removes the namespace before the end of the test, as a runtime does before a late
+// DEL. Its path is then a regular file.
 func (n *NS) Remove(tb TB) {
 	tb.Helper()
 	if err := n.close(); err != nil {
@@ -233,38 +235,40 @@ func (n *NS) close() error {
 	return err
 }
 
-// missing are the ways in which a kernel, or a program speaking to it, says that
-// it does not have a thing.
-var missing = []error{
+// unsupportedErrors are the errors with which a kernel, or a program that uses it, reports
+// that it lacks a feature.
+var unsupportedErrors = []error{
 	syscall.EOPNOTSUPP, syscall.EPROTONOSUPPORT, syscall.ESOCKTNOSUPPORT, syscall.EAFNOSUPPORT,
 	syscall.ENOSYS, os.ErrNotExist,
 }
 
-// Kernel labels a spec that asks by Need for what a kernel may lack: test/vm/run.sh
-// runs those on a kernel that has it.
+// Kernel is the label of specs that call Need, because a kernel may lack a feature that they
+// test. test/vm/run.sh runs these specs on a kernel that has the features.
 const Kernel = "kernel"
 
-// Need ends the test unless err is nil: it skips where err says that the kernel
-// lacks the feature, and fails on any other error, and on that one too when the
-// environment has CNI_TEST_REQUIRE=all. The file that CNI_TEST_NEEDS names, if any,
-// gets the answer as a line: of what one kernel lacks, another can be asked.
+// Need ends the test unless err, the result of using a kernel feature, is nil. It skips the
+// test if err says that the kernel lacks the feature, and fails the test on any other error.
+// With CNI_TEST_REQUIRE=all in the environment, a missing feature also fails the test. If
+// CNI_TEST_NEEDS names a file, Need appends a line to it that says whether the kernel has the
+// feature, so that the skipped tests can run on another kernel.
 func Need(tb TB, feature string, err error) {
 	tb.Helper()
 	switch {
 	case err == nil:
-		answer(tb, "has", feature)
-	case !lacking(err):
+		recordFeature(tb, "has", feature)
+	case !isUnsupported(err):
 		tb.Fatalf("%s: %v", feature, err)
 	case os.Getenv("CNI_TEST_REQUIRE") == "all":
 		tb.Fatalf("CNI_TEST_REQUIRE=all, and this kernel has no %s: %v", feature, err)
 	default:
-		answer(tb, "lacks", feature)
+		recordFeature(tb, "lacks", feature)
 		tb.Skipf("this kernel has no %s: %v", feature, err)
 	}
 }
 
-// answer notes what the kernel said: "lacks plugins/bridge: <test>: <feature>".
-func answer(tb TB, verb, feature string) {
+// recordFeature appends a line to the file that CNI_TEST_NEEDS names:
+// "lacks plugins/bridge: <test>: <feature>".
+func recordFeature(tb TB, verb, feature string) {
 	tb.Helper()
 	file := os.Getenv("CNI_TEST_NEEDS")
 	if file == "" {
@@ -287,9 +291,10 @@ func answer(tb TB, verb, feature string) {
 	}
 }
 
-func lacking(err error) bool {
-	for _, m := range missing {
-		if errors.Is(err, m) {
+// isUnsupported reports whether err says that the kernel lacks a feature.
+func isUnsupported(err error) bool {
+	for _, e := range unsupportedErrors {
+		if errors.Is(err, e) {
 			return true
 		}
 	}
