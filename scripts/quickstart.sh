@@ -151,7 +151,7 @@ detach() {
 	done
 	local ports leases
 	ports=$(ip -n "$node" -brief link show master cni0 | wc -l)
-	leases=$(find "$state/leases" -name '[0-9a-f]*[.:]*' | wc -l) # files named as addresses
+	leases=$(find "$state/leases" -name .plumb -prune -o -type f -name '[0-9a-f]*[.:]*' -print | wc -l) # files named as addresses
 	[ "$ports$leases" = 00 ] || die "left: $ports ports on cni0, $leases leases"
 	say "Nothing is left: no port on cni0, no lease."
 }
