@@ -182,4 +182,8 @@ func TestSnapshotWaitsForABridge(t *testing.T) {
 		}
 		n.Batch(t, "link del br0")
 	}
+	n.Batch(t, "link add br1 type bridge", "link set br1 up")
+	if lines, err := n.iproute(); err != nil || underWay(lines) {
+		t.Errorf("a bridge without ports is waited for (%v)", err)
+	}
 }

@@ -185,10 +185,9 @@ func underWay(lines []string) bool {
 			}
 		}
 	}
-	for _, line := range lines {
-		// Other kinds may have no operational state for good.
-		dev, kind, ok := property(line, "linkinfo.info_kind=")
-		if ok && running[dev] && (kind == "bridge" || kind == "veth") && slices.Contains(lines, "link "+dev+" operstate=UNKNOWN") {
+	for _, line := range lines { // a bridge without ports, and other kinds, may have no operational state for good
+		port, bridge, ok := property(line, "master=")
+		if ok && running[port] && running[bridge] && slices.Contains(lines, "link "+bridge+" operstate=UNKNOWN") {
 			return true
 		}
 	}
