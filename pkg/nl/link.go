@@ -373,11 +373,13 @@ func (l Link) SetPort(p Port) Change {
 	})
 }
 
-// SetVLANFiltering turns on the VLAN filtering of a bridge.
+// SetVLANFiltering turns on the VLAN filtering of a bridge. The library sends the name. It must
+// not send the index too: before Linux 6.2 the kernel takes that for a change of the name, and
+// refuses it for a link that is up (EBUSY).
 func (l Link) SetVLANFiltering() Change {
 	return change("set bridge "+l.Name+" vlan_filtering on", func(c *Conn) error {
 		attrs := netlink.NewLinkAttrs()
-		attrs.Index, attrs.Name = l.Index, l.Name
+		attrs.Name = l.Name
 		return c.lib.BridgeSetVlanFiltering(&netlink.Bridge{LinkAttrs: attrs}, true)
 	})
 }
