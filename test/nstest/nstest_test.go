@@ -187,3 +187,14 @@ func TestSnapshotWaitsForABridge(t *testing.T) {
 		t.Errorf("a bridge without ports is waited for (%v)", err)
 	}
 }
+
+// TestSnapshotWaitsForAVLAN: a VLAN learns late that its master has a carrier (seen on
+// Linux 6.1).
+func TestSnapshotWaitsForAVLAN(t *testing.T) {
+	state := []string{"link base flags=[UP LOWER_UP]", "link eth0 flags=[UP LOWER_UP]", "link eth0 link=base"}
+	for operstate, waits := range map[string]bool{"UNKNOWN": true, "UP": false} {
+		if got := underWay(append(state, "link eth0 operstate="+operstate)); got != waits {
+			t.Errorf("with operstate %s: is waited for: %v", operstate, got)
+		}
+	}
+}

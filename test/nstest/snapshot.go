@@ -174,7 +174,8 @@ func (n *NS) atRest() ([]string, error) {
 }
 
 // underWay reports whether a link that is up has a carrier that its operational state does
-// not show yet, or a link that runs has a global IPv6 address without its local route.
+// not show yet, or a link that runs has a global IPv6 address without its local route. A
+// bridge with a port, and a VLAN, show UNKNOWN first.
 func underWay(lines []string) bool {
 	running := map[string]bool{}
 	for _, line := range lines {
@@ -185,9 +186,14 @@ func underWay(lines []string) bool {
 			}
 		}
 	}
-	for _, line := range lines { // a bridge without ports, and other kinds, may have no operational state for good
-		port, bridge, ok := property(line, "master=")
-		if ok && running[port] && running[bridge] && slices.Contains(lines, "link "+bridge+" operstate=UNKNOWN") {
+	unknown := func(dev string) bool {
+		return running[dev] && slices.Contains(lines, "link "+dev+" operstate=UNKNOWN")
+	}
+	for _, line := range lines { // other links, such as a bridge without ports, may keep the state UNKNOWN
+		if port, bridge, ok := property(line, "master="); ok && running[port] && unknown(bridge) {
+			return true
+		}
+		if dev, lower, ok := property(line, "link="); ok && running[lower] && unknown(dev) {
 			return true
 		}
 	}
