@@ -19,7 +19,9 @@ VERSION=$(scripts/version.sh)
 
 mkdir -p "$bin"
 export CGO_ENABLED=0 GOOS=linux
-go build -trimpath -buildvcs=false \
+modfile=$(scripts/modfile.sh)
+# shellcheck disable=SC2086 # the flag may be empty
+go build -trimpath -buildvcs=false $modfile \
 	-ldflags "-s -w -X github.com/plumb-cni/plumb/pkg/skel.version=$VERSION" \
 	-o "$bin/" ./plugins/...
 

@@ -24,40 +24,41 @@ const module = "github.com/plumb-cni/plumb/"
 
 // layers are the packages under pkg/ in order: each may import those before it.
 var layers = []string{
-	"undo", "trace", "lock", "netlink", "types", "ns", "nl", "sysctl", "nft", "iptables", "masq", "attach", "skel", "invoke", "ipam",
+	"undo", "trace", "lock", "types", "ns", "nl", "sysctl", "nft", "iptables", "masq", "attach", "skel", "invoke", "ipam",
 }
 
 // doors are the imports and symbols that only the packages named may use: one door
 // a kernel facility, one place that knows the process's environment.
 var doors = map[string][]string{
-	"github.com/plumb-cni/plumb/pkg/netlink": {"pkg/nft"},
-	"github.com/vishvananda/netlink":         {"pkg/nl"},
-	"golang.org/x/sys/unix.Socket":           {"pkg/netlink", "pkg/ns"},
-	"os/exec":                                {"pkg/iptables", "pkg/nft"},
-	"golang.org/x/sys/unix.Setns":            nil,
-	"github.com/vishvananda/netns":           {"pkg/ns"},
-	"syscall.Setns":                          nil,
-	"os.Getenv":                              nil,
-	"os.LookupEnv":                           nil,
-	"os.Environ":                             {"pkg/skel"},
-	"os.Stdin":                               {"pkg/skel"},
-	"os.Stdout":                              {"pkg/skel"},
-	"os.Stderr":                              {"pkg/skel"},
-	"os.Args":                                nil,
-	"os.Exit":                                {"pkg/skel"},
-	"fmt.Print":                              nil,
-	"fmt.Printf":                             nil,
-	"fmt.Println":                            nil,
-	"time.Sleep":                             nil, // await the event instead
-	"github.com/onsi/ginkgo/v2":              nil, // tests only, as the next two
-	"github.com/onsi/gomega":                 nil,
-	"github.com/containernetworking/cni":     nil,
-	"regexp":                                 nil, // each of these costs more at start than a step
-	"net/http":                               nil,
-	"text/template":                          nil,
-	"log":                                    nil,
-	"flag":                                   nil,
-	"testing":                                nil,
+	"github.com/vishvananda/netlink":     {"pkg/nl"},
+	"github.com/google/nftables":         {"pkg/nft"},
+	"github.com/mdlayher/netlink":        {"pkg/nft"}, // what nftables cannot say
+	"golang.org/x/sys/unix.Socket":       {"pkg/ns"},
+	"os/exec":                            {"pkg/iptables", "pkg/nft"},
+	"golang.org/x/sys/unix.Setns":        nil,
+	"github.com/vishvananda/netns":       {"pkg/ns"},
+	"syscall.Setns":                      nil,
+	"os.Getenv":                          nil,
+	"os.LookupEnv":                       nil,
+	"os.Environ":                         {"pkg/skel"},
+	"os.Stdin":                           {"pkg/skel"},
+	"os.Stdout":                          {"pkg/skel"},
+	"os.Stderr":                          {"pkg/skel"},
+	"os.Args":                            nil,
+	"os.Exit":                            {"pkg/skel"},
+	"fmt.Print":                          nil,
+	"fmt.Printf":                         nil,
+	"fmt.Println":                        nil,
+	"time.Sleep":                         nil, // await the event instead
+	"github.com/onsi/ginkgo/v2":          nil, // tests only, as the next two
+	"github.com/onsi/gomega":             nil,
+	"github.com/containernetworking/cni": nil,
+	"regexp":                             nil, // each of these costs more at start than a step
+	"net/http":                           nil,
+	"text/template":                      nil,
+	"log":                                nil,
+	"flag":                               nil,
+	"testing":                            nil,
 }
 
 // doorExceptions are the uses that doors and layers do not cover: "file or package:
@@ -87,8 +88,14 @@ func known(text string) bool {
 
 // dependencies are the modules that an executable may consist of, each for a reason.
 var dependencies = map[string]string{
+	"github.com/google/go-cmp":       "comes with github.com/mdlayher/netlink",
+	"github.com/google/nftables":     "nf_tables, for pkg/nft",
+	"github.com/mdlayher/netlink":    "the socket of github.com/google/nftables",
+	"github.com/mdlayher/socket":     "comes with github.com/mdlayher/netlink",
 	"github.com/vishvananda/netlink": "rtnetlink and conntrack, for pkg/nl",
 	"github.com/vishvananda/netns":   "network namespaces: open, enter, compare, close; for pkg/ns",
+	"golang.org/x/net":               "comes with github.com/mdlayher/netlink",
+	"golang.org/x/sync":              "comes with github.com/mdlayher/socket",
 	"golang.org/x/sys":               "system calls and their constants",
 }
 
@@ -588,6 +595,8 @@ func TestChecksBite(t *testing.T) {
 		{"layers", "plugins/a/x.go", `import "golang.org/x/sys/unix"`, "plugins stand on"},
 		{"doors", "pkg/attach/x.go", `import "github.com/vishvananda/netlink/nl"`, "the door is [pkg/nl]"},
 		{"doors", "pkg/nl/x.go", `import "github.com/vishvananda/netlink/nl"`, ""},
+		{"doors", "pkg/masq/x.go", `import "github.com/google/nftables/expr"`, "the door is [pkg/nft]"},
+		{"doors", "pkg/nft/x.go", `import "github.com/google/nftables/expr"`, ""},
 		{"doors", "plugins/a/x.go", `import "os/exec"`, "the door is"},
 		{"doors", "plugins/a/x.go", "import \"os\"\nfunc f() { os.Exit(1) }", "os.Exit"},
 		{"doors", "plugins/a/x.go", "import \"os\"\nfunc f() { os.Remove(\"a\") }", ""},

@@ -151,7 +151,7 @@ func Status(node *ns.Handle, backend Backend) error {
 	switch {
 	case err != nil:
 	case c != nil:
-		err = c.Can(nft.Plumb().With(nft.MasqChain("status", netip.MustParsePrefix("192.0.2.0/24"))))
+		err = c.CheckSupport(nft.Plumb().With(nft.MasqChain("status", netip.MustParsePrefix("192.0.2.0/24"))))
 	default:
 		err = statusIPTables(node)
 	}

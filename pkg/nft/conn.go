@@ -1,10 +1,8 @@
-// Package nft speaks to nf_tables over netlink: one transaction a change, no
-// program. It is the one door to nf_tables.
+// Package nft reads and changes nf_tables over netlink, one transaction per change. Only
+// this package may access nf_tables.
 //
-// The messages are made here, down to the expressions of a rule (expr.go): no library
-// says all that this bundle rests on (NLM_F_EXCL on a table and on elements, an element
-// read by its key, a batch bound to the ruleset's generation), and what one links is
-// paid for at the start of each plugin.
+// It stands on github.com/google/nftables. A request that the library cannot make goes
+// through the same socket (raw.go).
 //
 // All per-attachment state is in elements of sets and maps, each with a comment
 // that says who owns it (Owner). A Store adds, compares and deletes the elements of one
@@ -13,11 +11,12 @@
 package nft
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 
-	"github.com/plumb-cni/plumb/pkg/netlink"
+	"github.com/google/nftables"
+	"github.com/mdlayher/netlink"
 	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"golang.org/x/sys/unix"
@@ -33,8 +32,9 @@ var ErrUnavailable = errors.New("the kernel lacks nf_tables")
 // Its errors match fs.ErrNotExist where the kernel says ENOENT and fs.ErrExist
 // where it says EEXIST.
 type Conn struct {
-	h  *ns.Handle
-	nl *netlink.Conn
+	h   *ns.Handle
+	lib *nftables.Conn // nil: the next step opens another one
+	raw *netlink.Conn  // the socket of lib
 }
 
 // Open connects to nf_tables in h. The socket lives until h is closed: closing it
@@ -42,124 +42,103 @@ type Conn struct {
 // come after everything else, where it waits together with the deletes of links.
 func Open(h *ns.Handle) (*Conn, error) {
 	c := &Conn{h: h}
-	err := h.Step("open nftables", c.dial)
-	if c.nl != nil {
-		h.Keep(c.nl.Close)
-	}
-	if err != nil {
+	if err := c.step("open nftables", c.probe); err != nil {
 		return nil, fmt.Errorf("open nftables: %w", err)
 	}
 	return c, nil
 }
 
+// probe returns ErrUnavailable if there is no nf_tables. A netfilter socket without
+// nf_tables answers EINVAL: no such subsystem, even after an attempt to load the module.
+// nftables.Conn.GetGen would hide the number.
+func (c *Conn) probe() error {
+	_, err := c.lib.ListTableOfFamily("plumb", nftables.TableFamilyINet)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP):
+		return ErrUnavailable
+	}
+	return err
+}
+
+// dial opens a socket, and has h close it. The library leaves the sizes of the buffers to
+// who sets options (makeRoom).
 func (c *Conn) dial() error {
 	err := c.h.Do(func() (err error) {
-		c.nl, err = netlink.Dial(unix.NETLINK_NETFILTER)
+		c.lib, err = nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(raw *netlink.Conn) error {
+			c.raw = raw
+			// A refusal without the request that it is about, which may be as large as
+			// what the receive buffer holds (Linux 4.3).
+			_ = raw.SetOption(netlink.CapAcknowledge, true)
+			return nil
+		}))
 		return err
 	})
-	if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT) {
+	switch {
+	case errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EAFNOSUPPORT):
 		return ErrUnavailable
-	}
-	if err != nil {
+	case err != nil:
 		return err
 	}
-	// A netfilter socket without nf_tables behind it answers EINVAL (no such
-	// subsystem, even after an attempt to load the module).
-	_, err = c.execute(request(verb{unix.NFT_MSG_GETGEN, 0}, 0, none))
-	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) {
-		return ErrUnavailable
-	}
-	return err
+	c.h.Keep(c.lib.CloseLasting)
+	return nil
 }
 
-// request makes a message. encode adds its attributes.
-func request(v verb, f Family, encode func(*netlink.Encoder)) (netlink.Message, error) {
-	body, err := netlink.Encode(nfgenmsg(f, 0), binary.BigEndian, encode)
-	return message(v, body), err
-}
-
-func message(v verb, body []byte) netlink.Message {
-	return netlink.Message{Kind: unix.NFNL_SUBSYS_NFTABLES<<8 | v.kind, Flags: unix.NLM_F_REQUEST | v.flags, Body: body}
-}
-
-// nfgenmsg is the header that follows that of netlink.
-func nfgenmsg(f Family, resource uint16) []byte {
-	return binary.BigEndian.AppendUint16([]byte{byte(f), unix.NFNETLINK_V0}, resource)
-}
-
-// execute sends one request, whose making may have failed, and gives the answers.
-func (c *Conn) execute(m netlink.Message, err error) ([]netlink.Message, error) {
-	if err != nil {
-		return nil, err
-	}
-	answers, err := c.nl.Execute(m)
-	return answers, errno(err)
-}
-
-// errno is the number alone of the kernel's no.
-func errno(err error) error {
-	var no *netlink.Refusal
-	if errors.As(err, &no) {
-		return no.Errno
-	}
-	return err
-}
-
-// decode calls f for each attribute of a message's body.
-func decode(b []byte, f func(*netlink.Decoder)) error {
-	ad := netlink.Decode(b, binary.BigEndian)
-	for ad.Next() {
-		f(ad)
-	}
-	return ad.Err()
-}
-
-// inside calls f for each attribute within the one that ad stands at.
-func inside(ad *netlink.Decoder, f func(*netlink.Decoder)) {
-	ad.Nested(func(inner *netlink.Decoder) {
-		for inner.Next() {
-			f(inner)
+// step runs f as one step of the tracer. After an error that is no refusal of the kernel,
+// there may be answers that nobody has read, so the next step gets a new socket.
+func (c *Conn) step(name string, f func() error) error {
+	return c.h.Step(name, func() error {
+		if c.lib == nil {
+			if err := c.dial(); err != nil {
+				return err
+			}
 		}
+		err := f()
+		if err != nil && !refused(err) {
+			c.lib = nil
+		}
+		return err
 	})
 }
 
-// body is what follows the nfgenmsg.
-func body(m netlink.Message) []byte { return m.Body[min(len(m.Body), 4):] }
+// refused reports whether the error is the kernel's answer to a request, the last one.
+func refused(err error) bool {
+	var answer *netlink.OpError
+	var unread *unreadError
+	return errors.As(err, &answer) && answer.Sequence != 0 && !errors.As(err, &unread)
+}
 
-// generation is the number of the ruleset as it stands; every commit changes it.
+// generation returns the number of the ruleset as it is now. Every commit changes it.
 func (c *Conn) generation() (gen uint32, err error) {
-	err = c.h.Step("nft get generation", func() error {
-		answers, err := c.execute(request(verb{unix.NFT_MSG_GETGEN, 0}, 0, none))
-		for _, m := range answers {
-			err = errors.Join(err, decode(body(m), func(ad *netlink.Decoder) {
-				if ad.Kind() == unix.NFTA_GEN_ID {
-					gen = ad.Uint32()
-				}
-			}))
-		}
-		return err
-	})
-	return gen, err
+	g, err := c.lib.GetGen()
+	if err != nil {
+		return 0, fmt.Errorf("get generation: %w", err)
+	}
+	return g.ID, nil
 }
 
-// dump lists what a request names. A list that changed underway is read again; if
-// it never stands still, the last one is given: who deletes by it looks at each
-// element once more, and what is added meanwhile is somebody else's.
-func (c *Conn) dump(m netlink.Message, err error) ([]netlink.Message, error) {
+// consistently runs f, which lists something, until the ruleset is the same before and
+// after it. The kernel marks a list that changed meanwhile (NLM_F_DUMP_INTR), and the
+// library does not tell. If the ruleset never stands still, the last list counts: who
+// deletes by it commits in the generation that it was read in.
+func (c *Conn) consistently(f func() error) error {
 	const attempts = 10
-	if err != nil {
-		return nil, err
-	}
-	var answers []netlink.Message
+	before, err := c.generation()
 	for range attempts {
-		if answers, err = c.nl.Execute(m); err != nil {
-			return nil, errno(err)
+		if err != nil {
+			return err
 		}
-		if !netlink.Interrupted(answers) {
+		if err := f(); err != nil {
+			return err
+		}
+		var after uint32
+		if after, err = c.generation(); after == before {
 			break
 		}
+		before = after
 	}
-	return answers, nil
+	return err
 }
 
 // Atomically runs f, which reads the ruleset and puts changes that rest on what it
@@ -169,11 +148,14 @@ func (c *Conn) dump(m netlink.Message, err error) ([]netlink.Message, error) {
 func (c *Conn) Atomically(what string, f func(tx *Tx) error) error {
 	const attempts = 200
 	for range attempts {
-		gen, err := c.generation()
+		tx := &Tx{}
+		err := c.step("nft get generation", func() (err error) {
+			tx.generation, err = c.generation()
+			return err
+		})
 		if err != nil {
 			return fmt.Errorf("%s: %w", what, err)
 		}
-		tx := &Tx{generation: gen}
 		if err := f(tx); err != nil || len(tx.ops) == 0 {
 			return err
 		}

@@ -86,7 +86,7 @@ func (d *draft) flush(tx *Tx) {
 		}
 		if of, ok := strings.CutSuffix(r.Set, displacedSuffix); ok && !made[r.Set] {
 			made[r.Set] = true
-			tx.addSet(table, d.s.Layout.displacedSet(of))
+			tx.EnsureSet(table, d.s.Layout.displacedSet(of))
 		}
 	}
 	for _, r := range d.order {
@@ -127,12 +127,8 @@ func (d *draft) release() (gone []Entry, err error) {
 	if err != nil {
 		return nil, err
 	}
-	claims := d.own(listed)
-	var refs []Ref
-	for _, c := range claims {
-		refs = append(append(refs, c.refs...), displaced(c.refs[0], 0))
-	}
-	if err := d.read(refs...); err != nil {
+	claims, err := d.unsettled(d.own(listed))
+	if err != nil {
 		return nil, err
 	}
 	for _, c := range claims {
@@ -150,6 +146,26 @@ func (d *draft) release() (gone []Entry, err error) {
 		d.put(h.list, Element{})
 	}
 	return gone, nil
+}
+
+// unsettled reads the elements of claims. It returns the claims that something may be left
+// of: they are listed, or somebody holds them.
+func (d *draft) unsettled(claims []held) (left []held, err error) {
+	var refs []Ref
+	for _, c := range claims {
+		if refs = append(refs, c.refs...); c.list != (Ref{}) {
+			refs = append(refs, displaced(c.refs[0], 0))
+		}
+	}
+	if err := d.read(refs...); err != nil {
+		return nil, err
+	}
+	for _, c := range claims {
+		if c.list != (Ref{}) || d.is[c.refs[0]].Key != "" {
+			left = append(left, c)
+		}
+	}
+	return left, nil
 }
 
 // own returns the listed claims and those of the store, each once.
@@ -352,9 +368,7 @@ func (d *draft) take() (former []Entry, err error) {
 	var refs []Ref
 	for _, c := range claims {
 		refs = append(refs, Ref{c.Owners, c.Listed.Key})
-		for _, r := range d.refs(c) {
-			refs = append(refs, r, displaced(r, 0))
-		}
+		refs = append(refs, d.refs(c)...)
 	}
 	if err := d.read(refs...); err != nil {
 		return nil, err

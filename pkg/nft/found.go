@@ -1,14 +1,20 @@
 package nft
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"io/fs"
 	mathbits "math/bits"
+	"net"
 	"net/netip"
+	"reflect"
 	"slices"
 
-	"github.com/plumb-cni/plumb/pkg/netlink"
-	"golang.org/x/sys/unix"
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/google/nftables/userdata"
+	"github.com/google/nftables/xt"
 )
 
 // Found is what can be told of a rule that somebody made: with nft, or with an
@@ -22,13 +28,14 @@ type Found struct {
 	Iif     string       // the interface that packets come in by, where it wants one
 
 	handle  uint64
-	matches string   // all that it wants of a packet, in the kernel's form
-	values  []string // what it compares with, and where it translates to
+	matches []expr.Any // all that it wants of a packet
+	values  []string   // what it compares with, and where it translates to
 }
 
 // SameMatches reports whether both rules want the same of a packet, whatever they do
-// with it and whatever their comments say.
-func (r Found) SameMatches(o Found) bool { return r.matches == o.matches }
+// with it and whatever their comments say. Expressions that the library does not know do
+// not count; iptables makes none of them.
+func (r Found) SameMatches(o Found) bool { return reflect.DeepEqual(r.matches, o.matches) }
 
 // Mentions reports whether the rule compares something with the address, or
 // translates to it.
@@ -38,25 +45,20 @@ func (r Found) Mentions(a netip.Addr) bool {
 
 // Rules lists the rules of a chain; with chain "" those of the table. A missing
 // table or chain has none.
-func (c *Conn) Rules(t Table, chain string) ([]Found, error) {
+func (c *Conn) Rules(t Table, chain string) (found []Found, err error) {
 	what := "list rules of " + t.String()
 	if chain != "" {
 		what += " " + chain
 	}
-	var found []Found
-	err := c.h.Step("nft "+what, func() error {
-		answers, err := c.dump(request(verb{unix.NFT_MSG_GETRULE, unix.NLM_F_DUMP}, t.Family, func(ae *netlink.Encoder) {
-			ae.String(unix.NFTA_RULE_TABLE, t.Name)
-			if chain != "" {
-				ae.String(unix.NFTA_RULE_CHAIN, chain)
+	err = c.step("nft "+what, func() error {
+		return c.consistently(func() error {
+			if chain == "" {
+				found, err = c.tableRules(t)
+			} else {
+				found, err = c.rules(t, chain)
 			}
-		}))
-		for _, m := range answers {
-			r := reader{family: t.Family}
-			err = errors.Join(err, decode(body(m), r.attribute))
-			found = append(found, r.Found)
-		}
-		return err
+			return err
+		})
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
@@ -64,13 +66,62 @@ func (c *Conn) Rules(t Table, chain string) ([]Found, error) {
 	return found, nil
 }
 
-// A reader makes a Found of a rule's attributes.
+// tableRules lists the rules of all chains: the library lists those of one.
+func (c *Conn) tableRules(t Table) (all []Found, err error) {
+	_, err = c.lib.ListTableOfFamily(t.Name, nftables.TableFamily(t.Family))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // and the chains of other tables need not be listed
+	}
+	if err != nil {
+		return nil, err
+	}
+	chains, err := c.chains(t, "")
+	for _, ch := range chains {
+		rules, err := c.rules(t, ch.Chain)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, rules...)
+	}
+	return all, err
+}
+
+func (c *Conn) rules(t Table, chain string) ([]Found, error) {
+	rules, err := c.lib.GetRules(t.lib(), &nftables.Chain{Name: chain})
+	if err != nil {
+		return nil, err
+	}
+	found := make([]Found, len(rules))
+	for i, rule := range rules {
+		r := reader{family: t.Family}
+		r.Chain, r.handle, r.Comment = chain, rule.Handle, commentOf(rule.UserData)
+		for _, e := range rule.Exprs {
+			r.expression(e)
+		}
+		found[i] = r.Found
+	}
+	return found, nil
+}
+
+// commentOf finds the comment in the data that nft keeps with a rule. userdata.Get panics
+// where data that somebody else made ends within an attribute.
+func commentOf(data []byte) string {
+	for rest := data; len(rest) > 0; rest = rest[2+int(rest[1]):] {
+		if len(rest) < 2 || len(rest) < 2+int(rest[1]) {
+			return ""
+		}
+	}
+	text, _ := userdata.GetString(data, userdata.TypeComment)
+	return text
+}
+
+// A reader makes a Found of a rule's expressions.
 type reader struct {
 	Found
 	family Family
 	loaded content // what is in the register
 	size   int     // of the source address, in bytes
-	mask   value
+	mask   []byte
 }
 
 // content is what a rule has put into a register.
@@ -82,80 +133,52 @@ const (
 	iif
 )
 
-func (r *reader) attribute(ad *netlink.Decoder) {
-	switch ad.Kind() {
-	case unix.NFTA_RULE_CHAIN:
-		r.Chain = ad.String()
-	case unix.NFTA_RULE_HANDLE:
-		r.handle = ad.Uint64()
-	case unix.NFTA_RULE_USERDATA:
-		if text := commentOf(ad.Bytes()); text != "" {
-			r.Comment = text
-		}
-	case unix.NFTA_RULE_EXPRESSIONS:
-		inside(ad, func(ad *netlink.Decoder) {
-			var name string
-			inside(ad, func(ad *netlink.Decoder) {
-				switch ad.Kind() {
-				case unix.NFTA_EXPR_NAME:
-					name = ad.String()
-				case unix.NFTA_EXPR_DATA:
-					r.expression(name, ad)
-				}
-			})
-		})
-	}
-}
-
 // expression notes what one expression of the rule says; those that say nothing of
 // interest are passed over.
-func (r *reader) expression(name string, ad *netlink.Decoder) {
-	switch name {
-	case "immediate":
-		inside(ad, r.immediate)
+func (r *reader) expression(e expr.Any) {
+	switch e := e.(type) {
+	case *expr.Immediate: // a value that a later expression uses
+		r.values = append(r.values, string(e.Data))
 		return
-	case "target":
-		r.target(ad)
+	case *expr.Verdict:
+		r.Jump = e.Chain
+		if e.Kind == expr.VerdictAccept {
+			r.Target = "ACCEPT"
+		}
 		return
-	case "counter":
+	case *expr.Target:
+		r.target(e)
 		return
-	case "match":
-		r.match(ad)
+	case *expr.Counter:
 		return
-	}
-	r.matches += name + string(ad.Bytes())
-	switch name {
-	case "masq":
+	case *expr.Match:
+		if text, ok := e.Info.(*xt.Comment); ok {
+			r.Comment = string(*text) // it asks nothing of a packet
+			return
+		}
+	case *expr.Masq:
 		r.Target = "MASQUERADE"
-	case "payload":
-		r.payload(ad)
-	case "meta":
+	case *expr.Payload:
+		r.payload(e)
+	case *expr.Meta:
 		r.loaded = other
-		inside(ad, r.meta)
-	case "bitwise":
-		inside(ad, r.bitwise)
-	case "cmp":
-		r.cmp(ad)
+		if e.Key == expr.MetaKeyIIFNAME {
+			r.loaded = iif
+		}
+	case *expr.Bitwise:
+		r.mask = e.Mask
+	case *expr.Cmp:
+		r.cmp(e)
 	}
+	r.matches = append(r.matches, e)
 }
 
 // payload notes whether the source address is loaded.
-func (r *reader) payload(ad *netlink.Decoder) {
-	var base, offset, size uint32
-	inside(ad, func(ad *netlink.Decoder) {
-		switch ad.Kind() {
-		case unix.NFTA_PAYLOAD_BASE:
-			base = ad.Uint32()
-		case unix.NFTA_PAYLOAD_OFFSET:
-			offset = ad.Uint32()
-		case unix.NFTA_PAYLOAD_LEN:
-			size = ad.Uint32()
-		}
-	})
-	v6 := offset == 8 && (r.family == IPv6 || size > 4)
-	v4 := offset == 12 && r.family != IPv6
+func (r *reader) payload(e *expr.Payload) {
+	v6 := e.Offset == 8 && (r.family == IPv6 || e.Len > 4)
+	v4 := e.Offset == 12 && r.family != IPv6
 	r.loaded, r.size, r.mask = other, 4, nil
-	if base == unix.NFT_PAYLOAD_NETWORK_HEADER && (v4 || v6) {
+	if e.Base == expr.PayloadBaseNetworkHeader && (v4 || v6) {
 		r.loaded = saddr
 	}
 	if v6 {
@@ -163,104 +186,40 @@ func (r *reader) payload(ad *netlink.Decoder) {
 	}
 }
 
-func (r *reader) meta(ad *netlink.Decoder) {
-	if ad.Kind() == unix.NFTA_META_KEY && ad.Uint32() == unix.NFT_META_IIFNAME {
-		r.loaded = iif
-	}
-}
-
-func (r *reader) bitwise(ad *netlink.Decoder) {
-	if ad.Kind() == unix.NFTA_BITWISE_MASK {
-		inside(ad, r.mask.decode)
-	}
-}
-
 // cmp notes what the register is to be equal to.
-func (r *reader) cmp(ad *netlink.Decoder) {
-	var op uint32
-	var data value
-	inside(ad, func(ad *netlink.Decoder) {
-		switch ad.Kind() {
-		case unix.NFTA_CMP_OP:
-			op = ad.Uint32()
-		case unix.NFTA_CMP_DATA:
-			inside(ad, data.decode)
-		}
-	})
-	r.values = append(r.values, string(data))
+func (r *reader) cmp(e *expr.Cmp) {
+	r.values = append(r.values, string(e.Data))
 	switch {
-	case op != unix.NFT_CMP_EQ:
+	case e.Op != expr.CmpOpEq:
 	case r.loaded == saddr:
-		r.Saddr = prefix(r.size, data, r.mask)
+		r.Saddr = prefix(r.size, e.Data, r.mask)
 	case r.loaded == iif:
-		r.Iif = netlink.Text(data)
+		name, _, _ := bytes.Cut(e.Data, []byte{0})
+		r.Iif = string(name)
 	}
 	r.loaded = other
 }
 
-// immediate reads a verdict, or a value that a later expression uses.
-func (r *reader) immediate(ad *netlink.Decoder) {
-	if ad.Kind() != unix.NFTA_IMMEDIATE_DATA {
-		return
-	}
-	inside(ad, func(ad *netlink.Decoder) {
-		switch ad.Kind() {
-		case unix.NFTA_DATA_VALUE:
-			r.values = append(r.values, string(ad.Bytes()))
-		case unix.NFTA_DATA_VERDICT:
-			inside(ad, r.verdict)
-		}
-	})
-}
-
-func (r *reader) verdict(ad *netlink.Decoder) {
-	switch ad.Kind() {
-	case unix.NFTA_VERDICT_CHAIN:
-		r.Jump = ad.String()
-	case unix.NFTA_VERDICT_CODE:
-		if ad.Uint32() == accept {
-			r.Target = "ACCEPT"
+// target reads a target of iptables, and where its DNAT sends packets.
+func (r *reader) target(e *expr.Target) {
+	r.Target = e.Name
+	switch to := e.Info.(type) {
+	case *xt.NatRange2:
+		r.translates(to.MinIP)
+	case *xt.NatRange:
+		r.translates(to.MinIP)
+	case *xt.NatIPv4MultiRangeCompat:
+		for _, one := range *to {
+			r.translates(one.MinIP)
 		}
 	}
 }
 
-// target reads a target of iptables, and where its DNAT sends packets: struct nf_nat_range2 begins with
-// flags of four bytes and an address with room for IPv6.
-func (r *reader) target(ad *netlink.Decoder) {
-	var name string
-	var info []byte
-	inside(ad, func(ad *netlink.Decoder) {
-		switch ad.Kind() {
-		case unix.NFTA_TARGET_NAME:
-			name = ad.String()
-		case unix.NFTA_TARGET_INFO:
-			info = ad.Bytes()
-		}
-	})
-	r.Target = name
-	if name == "DNAT" && len(info) >= 20 {
-		r.values = append(r.values, string(info[4:8]), string(info[4:20]))
+func (r *reader) translates(to net.IP) {
+	if short := to.To4(); short != nil {
+		to = short
 	}
-}
-
-// match reads a match of iptables. Its comment (struct xt_comment_info: the text
-// alone) asks nothing of a packet.
-func (r *reader) match(ad *netlink.Decoder) {
-	var name string
-	var info []byte
-	inside(ad, func(ad *netlink.Decoder) {
-		switch ad.Kind() {
-		case unix.NFTA_MATCH_NAME:
-			name = ad.String()
-		case unix.NFTA_MATCH_INFO:
-			info = ad.Bytes()
-		}
-	})
-	if name == "comment" {
-		r.Comment = netlink.Text(info)
-	} else {
-		r.matches += name + string(info)
-	}
+	r.values = append(r.values, string(to))
 }
 
 // prefix reads what a source address is compared with. iptables and nft load only

@@ -8,7 +8,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/plumb-cni/plumb/pkg/netlink"
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"golang.org/x/sys/unix"
 )
@@ -89,45 +90,38 @@ const (
 	IfName      Type = 41
 )
 
-// size is the length of a value in bytes.
-func (t Type) size() uint32 {
-	switch t {
-	case IPv6Addr, IfName:
-		return 16
-	case EtherAddr:
-		return 6
-	case InetService:
-		return 2
-	case InetProto:
-		return 1
-	}
-	return 4
+// datatypes are the library's.
+var datatypes = map[Type]nftables.SetDatatype{
+	Verdict:     nftables.TypeVerdict,
+	IPv4Addr:    nftables.TypeIPAddr,
+	IPv6Addr:    nftables.TypeIP6Addr,
+	EtherAddr:   nftables.TypeEtherAddr,
+	InetProto:   nftables.TypeInetProto,
+	InetService: nftables.TypeInetService,
+	IfName:      nftables.TypeIFName,
 }
 
-// magic is the number by which nft knows the type of a concatenation: six bits
-// each. A verdict is none of nft's types to the kernel, but one of its own.
-func magic(types []Type) uint32 {
-	if len(types) == 1 && types[0] == Verdict {
-		return unix.NFT_DATA_VERDICT
-	}
-	var n uint32
-	for _, t := range types {
-		n = n<<6 | uint32(t)
-	}
-	return n
-}
+// size returns the length of a value in bytes.
+func (t Type) size() uint32 { return datatypes[t].Bytes }
 
-// length is the number of bytes of a value; in a concatenation each part is padded
-// to a register of four.
-func length(types []Type) uint32 {
+// datatype returns the type of a value, or of a concatenation of values.
+func datatype(types []Type) nftables.SetDatatype {
 	if len(types) == 1 {
-		return types[0].size()
+		return datatypes[types[0]]
 	}
-	var n uint32
-	for _, t := range types {
-		n += (t.size() + 3) &^ 3
+	parts := make([]nftables.SetDatatype, len(types))
+	for i, t := range types {
+		parts[i] = datatypes[t]
 	}
-	return n
+	return nftables.MustConcatSetType(parts...)
+}
+
+func (s Set) lib(t Table) *nftables.Set {
+	l := &nftables.Set{Table: t.lib(), Name: s.Name, IsMap: s.isMap(), KeyType: datatype(s.Key), DataType: datatype(s.Data)}
+	if len(s.Key) == 1 && s.Key[0] == IfName {
+		l.KeyByteOrder = binaryutil.NativeEndian // nft prints the keys as texts then
+	}
+	return l
 }
 
 // A Chain is a list of rules. The zero Hook makes one that only sees what jumps
@@ -168,9 +162,9 @@ const versionPrefix = "plumb layout "
 
 func (l Layout) comment() string { return versionPrefix + strconv.Itoa(l.Version) }
 
-// whole reports whether the rules of a chain are those of the layout, or of a newer
-// one. Rules that somebody added are no damage.
-func (l Layout) whole(ch Chain, rules []Found) bool {
+// intact reports whether a chain has all rules of this version of the layout, or rules of
+// a newer version. Rules of others are ignored.
+func (l Layout) intact(ch Chain, rules []Found) bool {
 	count := 0
 	for _, r := range rules {
 		text, ours := strings.CutPrefix(r.Comment, versionPrefix)
@@ -229,7 +223,7 @@ func (c *Conn) make(l Layout) error {
 	var tx Tx
 	tx.addTable(l.Table)
 	tx.addLayout(l, slices.Concat(l.Initial, l.Chains))
-	return lacking(c.Commit("nft make table "+l.Table.String(), &tx))
+	return unavailable(c.Commit("nft make table "+l.Table.String(), &tx))
 }
 
 // explain says what can be done about a table that does not take what is ours.
@@ -246,20 +240,21 @@ func explain(t Table, err error) error {
 // unusable returns why a table that exists cannot be worked with; empty: it can. A missing
 // table is fs.ErrNotExist.
 func (c *Conn) unusable(t Table) (problem string, err error) {
-	flags, owner, err := c.table(t)
+	var found *nftables.Table
+	err = c.step("nft get table "+t.String(), func() (err error) {
+		found, err = c.lib.ListTableOfFamily(t.Name, nftables.TableFamily(t.Family))
+		return err
+	})
 	switch {
 	case err != nil:
-	case flags&unix.NFT_TABLE_F_DORMANT != 0:
+		err = fmt.Errorf("get table %s: %w", t, err)
+	case found.Flags&nftables.TableFlagDormant != 0:
 		problem = fmt.Sprintf("table %s is dormant, so its rules see no packets: wake it with nft add table %[1]s, or delete it with nft delete table %[1]s", t)
-	case flags&tableOwned != 0:
-		problem = fmt.Sprintf("table %s belongs to another program alone (flag owner, netlink port %d, often its process ID): end that program, or have it use another name", t, owner)
+	case found.Flags&nftables.TableFlagOwner != 0:
+		problem = fmt.Sprintf("table %s belongs to another program alone (flag owner, netlink port %d, often its process ID): end that program, or have it use another name", t, found.Owner)
 	}
 	return problem, err
 }
-
-// tableOwned is NFT_TABLE_F_OWNER of linux/netfilter/nf_tables.h (kernel 5.12): only the
-// socket that made the table may change it.
-const tableOwned = 2
 
 // Damaged lists the chains of the layout that are missing, incomplete or older. A table
 // that is dormant or another program's own is an error.
@@ -277,38 +272,54 @@ func (c *Conn) Damaged(l Layout) ([]Chain, error) {
 }
 
 // incomplete is Damaged for a table that can be worked with.
-func (c *Conn) incomplete(l Layout) ([]Chain, error) {
-	var damaged []Chain
-	for _, ch := range l.Chains {
-		rules, err := c.Rules(l.Table, ch.Name)
-		if err != nil {
-			return nil, err
-		}
-		if !l.whole(ch, rules) {
-			damaged = append(damaged, ch)
-		}
+func (c *Conn) incomplete(l Layout) (damaged []Chain, err error) {
+	what := "list rules of " + l.Table.String()
+	err = c.step("nft "+what, func() error {
+		return c.consistently(func() error {
+			damaged = nil
+			for _, ch := range l.Chains {
+				rules, err := c.rules(l.Table, ch.Name)
+				if err != nil {
+					return err
+				}
+				if !l.intact(ch, rules) {
+					damaged = append(damaged, ch)
+				}
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
 	}
 	return damaged, nil
 }
 
-// Can is nil if the kernel has all that the layout needs, and else ErrUnavailable. A
-// layout that does not stand is proposed to the kernel, but nothing is made.
-func (c *Conn) Can(l Layout) error {
+// CheckSupport returns nil if the kernel has all that the layout needs, and else ErrUnavailable. A
+// layout that does not stand is proposed to the kernel, but nothing is made: the last
+// change makes a table that exists by then, so the kernel refuses it, and with it all. The
+// error is that of the first change that the kernel refused.
+func (c *Conn) CheckSupport(l Layout) error {
 	damaged, err := c.Damaged(l)
 	if err != nil || len(damaged) == 0 {
 		return err
 	}
 	l.Table.Name += "-status" // one that nobody has, so that all of it is proposed
-	tx := &Tx{dry: true}
+	var tx Tx
 	tx.addTable(l.Table)
 	tx.addLayout(l, l.Chains)
-	return lacking(c.Commit("nft propose table "+l.Table.String(), tx))
+	tx.addTable(l.Table)
+	err = c.Commit("nft propose table "+l.Table.String(), &tx)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return unavailable(err)
 }
 
 // addLayout adds the sets that are not there, and rewrites the chains.
 func (t *Tx) addLayout(l Layout, chains []Chain) {
 	for _, s := range l.Sets {
-		t.addSet(l.Table, s)
+		t.EnsureSet(l.Table, s)
 	}
 	for _, ch := range chains {
 		t.addChain(l.Table, ch)
@@ -319,40 +330,19 @@ func (t *Tx) addLayout(l Layout, chains []Chain) {
 	}
 }
 
-// lacking makes ErrUnavailable of what a kernel without some module says to a batch
+// unavailable makes ErrUnavailable of what a kernel without some module says to a batch
 // that makes all that it refers to: ENOENT for chain types and expressions,
 // EOPNOTSUPP and EAFNOSUPPORT for families.
-func lacking(err error) error {
+func unavailable(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT) {
-		return fmt.Errorf("%w: %w", ErrUnavailable, hide{err})
+		return fmt.Errorf("%w: %w", ErrUnavailable, opaque{err})
 	}
 	return err
 }
 
-// hide keeps the text of an error but not what it matches: that a module of the
+// opaque keeps the text of an error but not what it matches: that a module of the
 // kernel does not exist is not what a caller means by fs.ErrNotExist.
-type hide struct{ error }
-
-// table reads the flags of a table and the netlink port of its owner.
-func (c *Conn) table(t Table) (flags, owner uint32, err error) {
-	answers, err := c.get("table "+t.String(), t, unix.NFT_MSG_GETTABLE, func(ae *netlink.Encoder) {
-		ae.String(unix.NFTA_TABLE_NAME, t.Name)
-	})
-	for _, m := range answers {
-		err = errors.Join(err, decode(body(m), func(ad *netlink.Decoder) {
-			switch ad.Kind() {
-			case unix.NFTA_TABLE_FLAGS:
-				flags = ad.Uint32()
-			case tableOwner:
-				owner = ad.Uint32()
-			}
-		}))
-	}
-	return flags, owner, err
-}
-
-// tableOwner is NFTA_TABLE_OWNER of linux/netfilter/nf_tables.h.
-const tableOwner = 7
+type opaque struct{ error }
 
 // HasChain is nil if the chain exists, and else fs.ErrNotExist.
 func (c *Conn) HasChain(t Table, chain string) error {
@@ -363,45 +353,22 @@ func (c *Conn) HasChain(t Table, chain string) error {
 // ChainUse returns the chain with how much there is that needs it. A missing one is
 // fs.ErrNotExist.
 func (c *Conn) ChainUse(t Table, chain string) (Use, error) {
+	what := "get chain " + chain + " of table " + t.String()
 	if len(chain) >= unix.NFT_CHAIN_MAXNAMELEN {
-		return Use{}, fmt.Errorf("get chain %s of table %s: %w: no name is that long", chain, t, fs.ErrNotExist)
+		return Use{}, fmt.Errorf("%s: %w: no name is that long", what, fs.ErrNotExist)
 	}
-	answers, err := c.get("chain "+chain+" of table "+t.String(), t, unix.NFT_MSG_GETCHAIN, func(ae *netlink.Encoder) {
-		ae.String(unix.NFTA_CHAIN_TABLE, t.Name)
-		ae.String(unix.NFTA_CHAIN_NAME, chain)
-	})
-	use := Use{Chain: chain}
-	for _, m := range answers {
-		_, found, derr := chainIn(m)
-		use, err = found, errors.Join(err, derr)
-	}
-	return use, err
-}
-
-func (c *Conn) get(what string, t Table, kind uint16, encode func(*netlink.Encoder)) (answers []netlink.Message, err error) {
-	err = c.h.Step("nft get "+what, func() error {
-		answers, err = c.execute(request(verb{kind, 0}, t.Family, encode))
+	var found []Use
+	err := c.step("nft "+what, func() (err error) {
+		found, err = c.chains(t, chain)
 		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("get %s: %w", what, err)
+	switch {
+	case err != nil:
+		return Use{}, fmt.Errorf("%s: %w", what, err)
+	case len(found) != 1:
+		return Use{}, fmt.Errorf("%s: got %d", what, len(found))
 	}
-	return answers, nil
-}
-
-// chainIn reads the chain that an answer is about.
-func chainIn(m netlink.Message) (table string, use Use, err error) {
-	err = decode(body(m), func(ad *netlink.Decoder) {
-		switch ad.Kind() {
-		case unix.NFTA_CHAIN_TABLE:
-			table = ad.String()
-		case unix.NFTA_CHAIN_NAME:
-			use.Chain = ad.String()
-		case unix.NFTA_CHAIN_USE:
-			use.Count = int(ad.Uint32())
-		}
-	})
-	return table, use, err
+	return found[0], nil
 }
 
 // A Use is a chain and how much there is that needs it: its rules, and what jumps to
@@ -412,23 +379,17 @@ type Use struct {
 }
 
 // Chains lists the table's chains whose names have the prefix.
-func (c *Conn) Chains(t Table, prefix string) ([]Use, error) {
-	var uses []Use
-	err := c.h.Step("nft list chains of "+t.String(), func() error {
-		answers, err := c.dump(request(verb{unix.NFT_MSG_GETCHAIN, unix.NLM_F_DUMP}, t.Family, none))
-		for _, m := range answers {
-			table, use, derr := chainIn(m)
-			err = errors.Join(err, derr)
-			if table == t.Name && strings.HasPrefix(use.Chain, prefix) {
-				uses = append(uses, use)
-			}
-		}
-		return err
+func (c *Conn) Chains(t Table, prefix string) (uses []Use, err error) {
+	err = c.step("nft list chains of "+t.String(), func() error {
+		return c.consistently(func() error {
+			uses, err = c.chains(t, "")
+			return err
+		})
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list chains of table %s: %w", t, err)
 	}
-	return uses, nil
+	return slices.DeleteFunc(uses, func(u Use) bool { return !strings.HasPrefix(u.Chain, prefix) }), nil
 }
 
 // DelUnused removes the chains whose names have the prefix that nothing jumps to any

@@ -58,7 +58,7 @@ func (c *Conn) EnsureConditions(l Layout, cond Conditions) error {
 // HasConditions reports whether the chain of the conditions is there and whole.
 func (c *Conn) HasConditions(l Layout, cond Conditions) (bool, error) {
 	rules, err := c.Rules(l.Table, cond.Chain())
-	return err == nil && l.whole(Chain{Rules: make([]Rule, 2)}, rules), err
+	return err == nil && l.intact(Chain{Rules: make([]Rule, 2)}, rules), err
 }
 
 // Program finds nft. A runtime may call plugins with any PATH, so the folders where it

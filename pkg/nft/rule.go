@@ -1,8 +1,11 @@
 package nft
 
 import (
+	"net"
 	"net/netip"
 
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 )
 
@@ -12,18 +15,18 @@ type Rule []Part
 // A Part is one match or one statement of a rule.
 type Part struct {
 	of    Family // the packets it makes sense for; zero: all
-	steps []expression
+	steps []expr.Any
 }
 
 // expressions joins the parts. In a table that sees both IPv4 and IPv6, a part that
 // reads one of the two headers first asks which one the packet has, once a rule, as
 // nft does.
-func (r Rule) expressions(table Family) []expression {
-	var all []expression
+func (r Rule) expressions(table Family) []expr.Any {
+	var all []expr.Any
 	var asked Family
 	for _, p := range r {
 		if table == Inet && p.of != 0 && p.of != asked {
-			all = append(all, meta(unix.NFT_META_NFPROTO, unix.NFT_REG_1), equal(value{byte(p.of)}))
+			all = append(all, meta(expr.MetaKeyNFPROTO, unix.NFT_REG_1), equal([]byte{byte(p.of)}))
 			asked = p.of
 		}
 		all = append(all, p.steps...)
@@ -35,7 +38,7 @@ func (r Rule) expressions(table Family) []expression {
 type Field struct {
 	of   Family
 	kind Type
-	load func(register uint32) expression
+	load func(register uint32) expr.Any
 }
 
 // Saddr is the source address.
@@ -55,32 +58,32 @@ func Daddr(f Family) Field {
 }
 
 func header(f Family, kind Type, offset uint32) Field {
-	return Field{f, kind, func(r uint32) expression {
-		return payload(unix.NFT_PAYLOAD_NETWORK_HEADER, offset, kind.size(), r)
+	return Field{f, kind, func(r uint32) expr.Any {
+		return payload(expr.PayloadBaseNetworkHeader, offset, kind.size(), r)
 	}}
 }
 
 // L4Proto is the number of the protocol over IP.
 func L4Proto() Field {
-	return Field{kind: InetProto, load: func(r uint32) expression { return meta(unix.NFT_META_L4PROTO, r) }}
+	return Field{kind: InetProto, load: func(r uint32) expr.Any { return meta(expr.MetaKeyL4PROTO, r) }}
 }
 
 // Dport is the destination port of TCP, UDP and SCTP.
 func Dport() Field {
-	return Field{kind: InetService, load: func(r uint32) expression {
-		return payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 2, InetService.size(), r)
+	return Field{kind: InetService, load: func(r uint32) expr.Any {
+		return payload(expr.PayloadBaseTransportHeader, 2, InetService.size(), r)
 	}}
 }
 
 // IifName is the name of the interface that the packet came in by.
 func IifName() Field {
-	return Field{kind: IfName, load: func(r uint32) expression { return meta(unix.NFT_META_IIFNAME, r) }}
+	return Field{kind: IfName, load: func(r uint32) expr.Any { return meta(expr.MetaKeyIIFNAME, r) }}
 }
 
 // EtherSaddr is the hardware address of the sender.
 func EtherSaddr() Field {
-	return Field{kind: EtherAddr, load: func(r uint32) expression {
-		return payload(unix.NFT_PAYLOAD_LL_HEADER, 6, EtherAddr.size(), r)
+	return Field{kind: EtherAddr, load: func(r uint32) expr.Any {
+		return payload(expr.PayloadBaseLLHeader, 6, EtherAddr.size(), r)
 	}}
 }
 
@@ -109,16 +112,20 @@ func register(n uint32) uint32 {
 }
 
 // then is the part with one more step.
-func (p Part) then(e expression) Part {
+func (p Part) then(e expr.Any) Part {
 	p.steps = append(p.steps, e)
 	return p
 }
 
 // In matches what is in the set.
-func In(set string, fields ...Field) Part { return load(fields).then(contained(set)) }
+func In(set string, fields ...Field) Part {
+	return load(fields).then(&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: set})
+}
 
 // NotIn matches what is not in the set.
-func NotIn(set string, fields ...Field) Part { return load(fields).then(missing(set)) }
+func NotIn(set string, fields ...Field) Part {
+	return load(fields).then(&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: set, Invert: true})
+}
 
 // VMap does what the verdict map says.
 func VMap(set string, fields ...Field) Part {
@@ -130,7 +137,17 @@ func VMap(set string, fields ...Field) Part {
 func DNATMap(f Family, set string, fields ...Field) Part {
 	p := load(fields).then(mapped(set, unix.NFT_REG_1))
 	p.of = f
-	return p.then(dnat(f, register(Daddr(f).kind.size()/4)))
+	return p.then(&expr.NAT{
+		Type:        expr.NATTypeDestNAT,
+		Family:      uint32(f),
+		RegAddrMin:  unix.NFT_REG_1,
+		RegProtoMin: register(Daddr(f).kind.size() / 4),
+	})
+}
+
+// mapped loads what the map gives for the fields. A verdict is done.
+func mapped(set string, to uint32) expr.Any {
+	return &expr.Lookup{SourceRegister: unix.NFT_REG_1, DestRegister: to, IsDestRegSet: true, SetName: set}
 }
 
 // DaddrIn matches packets to the prefix.
@@ -147,7 +164,7 @@ func in(p netip.Prefix, field func(Family) Field) Part {
 	}
 	part := load([]Field{field(f)})
 	if p.Bits() < 8*size {
-		part = part.then(bitwise(mask(p.Bits(), size), make(value, size)))
+		part = part.then(bitwise(net.CIDRMask(p.Bits(), 8*size), make([]byte, size)))
 	}
 	return part.then(equal(p.Addr().AsSlice()))
 }
@@ -155,19 +172,11 @@ func in(p netip.Prefix, field func(Family) Field) Part {
 // Only matches the packets of one family.
 func Only(f Family) Part { return Part{of: f} }
 
-func mask(bits, size int) value {
-	m := make(value, size)
-	for i := range bits {
-		m[i/8] |= 0x80 >> (i % 8)
-	}
-	return m
-}
-
 // ToLocal matches packets to an address of this node.
 func ToLocal() Part {
 	return steps(
-		fib(unix.NFT_FIB_RESULT_ADDRTYPE, unix.NFTA_FIB_F_DADDR),
-		equal(nativeUint32(unix.RTN_LOCAL)),
+		&expr.Fib{Register: unix.NFT_REG_1, ResultADDRTYPE: true, FlagDADDR: true},
+		equal(binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)),
 	)
 }
 
@@ -175,34 +184,32 @@ func ToLocal() Part {
 // ("veth", "bridge"; kernel 5.1, commit 0fb4d21956f4). Neither lo nor the device of
 // a network card has a kind.
 func IifKindNot(kind string) Part {
-	return steps(meta(metaIifKind, unix.NFT_REG_1), unequal(value(IfNameKey(kind))))
+	const iifKind expr.MetaKey = 26 // NFT_META_IIFKIND, which the library and x/sys/unix lack
+	return steps(meta(iifKind, unix.NFT_REG_1), unequal([]byte(IfNameKey(kind))))
 }
 
 // Mark sets one bit of the packet's mark.
 func Mark(bit int) Part {
+	number := binaryutil.NativeEndian.PutUint32
 	return steps(
-		meta(unix.NFT_META_MARK, unix.NFT_REG_1),
-		bitwise(nativeUint32(^(1<<bit)), nativeUint32(1<<bit)),
-		setMeta(unix.NFT_META_MARK),
+		meta(expr.MetaKeyMARK, unix.NFT_REG_1),
+		bitwise(number(^(1<<bit)), number(1<<bit)),
+		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: unix.NFT_REG_1},
 	)
 }
 
 // Marked matches packets with that bit in the mark.
 func Marked(bit int) Part {
-	flag := nativeUint32(1 << bit)
-	return steps(
-		meta(unix.NFT_META_MARK, unix.NFT_REG_1),
-		bitwise(flag, nativeUint32(0)),
-		equal(flag),
-	)
+	flag := binaryutil.NativeEndian.PutUint32(1 << bit)
+	return steps(meta(expr.MetaKeyMARK, unix.NFT_REG_1), bitwise(flag, make([]byte, 4)), equal(flag))
 }
 
 // Translated matches packets of connections whose destination was translated.
 func Translated() Part {
 	return steps(
-		ct(unix.NFT_CT_STATUS),
-		bitwise(nativeUint32(ipsDstNAT), nativeUint32(0)),
-		unequal(nativeUint32(0)),
+		&expr.Ct{Register: unix.NFT_REG_1, Key: expr.CtKeySTATUS},
+		bitwise(binaryutil.NativeEndian.PutUint32(ipsDstNAT), make([]byte, 4)),
+		unequal(make([]byte, 4)),
 	)
 }
 
@@ -210,15 +217,40 @@ func Translated() Part {
 const ipsDstNAT = 1 << 5
 
 // Masquerade gives the packet the address of the interface it leaves by.
-func Masquerade() Part { return steps(masq()) }
+func Masquerade() Part { return steps(&expr.Masq{}) }
 
 // Return ends the chain.
-func Return() Part { return steps(immediate(verdict{code: unix.NFT_RETURN})) }
+func Return() Part { return steps(&expr.Verdict{Kind: expr.VerdictReturn}) }
 
 // Drop ends the packet.
-func Drop() Part { return steps(immediate(verdict{code: drop})) }
+func Drop() Part { return steps(&expr.Verdict{Kind: expr.VerdictDrop}) }
 
 // Jump goes through another chain, and comes back.
-func Jump(chain string) Part { return steps(immediate(verdict{unix.NFT_JUMP, chain})) }
+func Jump(chain string) Part {
+	return steps(&expr.Verdict{Kind: expr.VerdictJump, Chain: chain})
+}
 
-func steps(s ...expression) Part { return Part{steps: s} }
+func steps(s ...expr.Any) Part { return Part{steps: s} }
+
+// payload loads some bytes of a header into the register.
+func payload(base expr.PayloadBase, offset, size, to uint32) expr.Any {
+	return &expr.Payload{Base: base, Offset: offset, Len: size, DestRegister: to}
+}
+
+// meta loads what the kernel knows of a packet into the register.
+func meta(key expr.MetaKey, to uint32) expr.Any { return &expr.Meta{Key: key, Register: to} }
+
+// bitwise changes the first register: first and, then exclusive or.
+func bitwise(and, xor []byte) expr.Any {
+	return &expr.Bitwise{SourceRegister: unix.NFT_REG_1, DestRegister: unix.NFT_REG_1, Len: uint32(len(and)), Mask: and, Xor: xor}
+}
+
+// equal matches the value in the first register.
+func equal(v []byte) expr.Any {
+	return &expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: v}
+}
+
+// unequal matches any other value.
+func unequal(v []byte) expr.Any {
+	return &expr.Cmp{Op: expr.CmpOpNeq, Register: unix.NFT_REG_1, Data: v}
+}

@@ -107,23 +107,12 @@ func (s *Store) Add(u *undo.Stack, inverse func() error) error {
 	return nil
 }
 
-// add expects that nobody holds one of the claims. It returns the elements of former
-// holders.
+// add makes the elements. It returns those of former holders.
 func (s *Store) add() (former []Entry, err error) {
-	what := "nft add " + s.What
-	var tx Tx
-	s.make(&tx)
-	for _, c := range s.listed() {
-		for _, e := range append(c.Elements, Entry{c.Owners, c.Listed}) {
-			tx.AddElement(s.Layout.Table, e.Set, e.Element)
+	err = s.Conn.Atomically("nft add "+s.What, func(tx *Tx) error {
+		if s.Make != nil {
+			s.Make(tx)
 		}
-	}
-	err = s.Conn.Commit(what, &tx)
-	if !errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	err = s.Conn.Atomically(what, func(tx *Tx) error {
-		s.make(tx)
 		d := s.draft()
 		if _, err := d.release(); err != nil {
 			return err
@@ -133,12 +122,6 @@ func (s *Store) add() (former []Entry, err error) {
 		return err
 	})
 	return former, err
-}
-
-func (s *Store) make(tx *Tx) {
-	if s.Make != nil {
-		s.Make(tx)
-	}
 }
 
 // listed returns the claims with their keys in the maps from owners.

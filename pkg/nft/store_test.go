@@ -1,7 +1,6 @@
 package nft_test
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,18 +8,18 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
-	"github.com/plumb-cni/plumb/pkg/netlink"
+	"github.com/google/nftables"
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/trace"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/pkg/undo"
 	"github.com/plumb-cni/plumb/test/nstest"
-	"golang.org/x/sys/unix"
 )
 
 // A claimant is an attachment with claims to ports.
@@ -192,10 +191,6 @@ var _ = Describe("the store of claims", func() {
 			switch random.IntN(7) {
 			case 0, 1, 2, 3:
 				ports := slices.DeleteFunc([]uint16{80, 81, 82, 83, 84}, func(uint16) bool { return random.IntN(2) == 0 })
-				// A new list of claims comes after a DEL: as long as none is in the way, ADD
-				// reads nothing, and does not see what the owner had.
-				Expect(a.del()).To(Succeed())
-				m.del(a.String())
 				did = fmt.Sprintf("%s adds %v", a, ports)
 				Expect(a.add(ports...)).To(Succeed(), "step %d: %s", step, did)
 				m.add(a.String(), ports)
@@ -258,7 +253,7 @@ var _ = Describe("the store of claims", func() {
 			Expect(elementsOf(c)).To(Equal(before))
 		}
 		s := claimants[1].store(82)
-		s.Claims[0].Elements[0].Set = "nosuch"
+		s.Claims[0].Elements = append(s.Claims[0].Elements[:1], nft.Entry{Set: "policy4", Element: nft.Element{Key: portOf(82), Jump: "nosuch"}})
 		var u undo.Stack
 		Expect(s.Add(&u, nil)).To(MatchError(fs.ErrNotExist))
 		Expect(u.Len()).To(BeZero())
@@ -275,19 +270,57 @@ var _ = Describe("the store of claims", func() {
 		Expect(c.Elements(table, "hostport4-displaced")).To(BeEmpty())
 	})
 
-	It("needs one look-up more, and no map more, for a claim that nobody else has", func() {
+	It("reads the keys that it is about, and needs no map more, for a claim that nobody else has", func() {
 		Expect(claimants[0].add(80)).To(Succeed())
 		var steps []string
 		a := claimants[1]
 		a.c = connect(node, &trace.Tracer{Before: func(step string) error { steps = append(steps, step); return nil }})
 		steps = nil
 		Expect(a.store(81, 82).Add(new(undo.Stack), nil)).To(Succeed())
-		Expect(steps[len(steps)-1]).To(Equal("nft add ports of " + a.String()))
-		Expect(steps).NotTo(ContainElement(HavePrefix("nft get elements")))
+		look := "nft get elements of inet plumb"
+		Expect(steps[len(steps)-4:]).To(Equal([]string{"nft get generation", look, look, "nft add ports of " + a.String()}))
 		steps = nil
 		Expect(a.del()).To(Succeed())
-		Expect(steps).To(Equal([]string{"nft get generation", "nft get elements of inet plumb", "nft get elements of inet plumb", "nft get elements of inet plumb", "delete"}))
+		Expect(steps).To(Equal([]string{"nft get generation", look, look, look, "delete"}))
 		Expect(node.Must(GinkgoTB(), "nft", "list", "ruleset")).NotTo(ContainSubstring("displaced"))
+	})
+
+	It("makes the claims of many at once, whatever each changes for the others", func() {
+		Expect(claimants[0].c.Ensure(nft.PortMaps().With(policy()))).To(Succeed())
+		const many, each = 16, 50
+		errs := make([]error, many)
+		var wg sync.WaitGroup
+		for i := range many {
+			a := claimant{connect(node, nil), types.Attachment{Network: "net3", ContainerID: fmt.Sprintf("%06d", i), IfName: "eth0"}}
+			var ports []uint16
+			for n := range each {
+				ports = append(ports, uint16(1000+i*each+n))
+			}
+			wg.Go(func() { errs[i] = a.add(ports...) })
+		}
+		wg.Wait()
+		Expect(errors.Join(errs...)).To(Succeed())
+		Expect(c.Elements(table, "hostport4")).To(HaveLen(many * each))
+	})
+
+	It("takes over from a claim that is made between its look-up and its commit", func() {
+		Expect(claimants[0].add(80)).To(Succeed())
+		a, rival := claimants[1], claimants[3]
+		rival.c = connect(node, nil)
+		commits := 0
+		a.c = connect(node, &trace.Tracer{Before: func(step string) error {
+			if step == "nft add ports of "+a.String() {
+				if commits++; commits == 1 {
+					Expect(rival.add(81)).To(Succeed())
+				}
+			}
+			return nil
+		}})
+		Expect(a.add(81)).To(Succeed())
+		Expect(commits).To(Equal(2))
+		Expect(rival.store(81).Check()).To(MatchError("port 81 belongs to " + a.String() + " now"))
+		Expect(a.del()).To(Succeed())
+		Expect(rival.store(81).Check()).To(Succeed())
 	})
 
 	It("remembers so many claims to one key, and no more", func() {
@@ -333,26 +366,16 @@ var _ = DescribeTable("a table that is not plumb's", func(code int, text string,
 
 var _ = It("says that a table belongs to another program alone", func() {
 	node := nstest.NewNode(GinkgoTB())
-	var program *netlink.Conn
+	var program *nftables.Conn
 	Expect(node.Do(func() (err error) {
-		program, err = netlink.Dial(unix.NETLINK_NETFILTER)
+		program, err = nftables.New(nftables.AsLasting())
 		return err
 	})).To(Succeed())
-	DeferCleanup(func() { Expect(program.Close()).To(Succeed()) })
-	const owned = 2 // NFT_TABLE_F_OWNER
-	body, err := netlink.Encode([]byte{byte(nft.Inet), 0, 0, 0}, binary.BigEndian, func(w *netlink.Encoder) {
-		w.String(unix.NFTA_TABLE_NAME, "plumb")
-		w.Uint32(unix.NFTA_TABLE_FLAGS, owned)
-	})
-	Expect(err).NotTo(HaveOccurred())
-	edge := []byte{0, 0, 0, unix.NFNL_SUBSYS_NFTABLES}
-	Expect(program.Send([]netlink.Message{
-		{Kind: unix.NFNL_MSG_BATCH_BEGIN, Flags: unix.NLM_F_REQUEST, Body: edge},
-		{Kind: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWTABLE, Flags: unix.NLM_F_REQUEST | unix.NLM_F_CREATE, Body: body},
-		{Kind: unix.NFNL_MSG_BATCH_END, Flags: unix.NLM_F_REQUEST, Body: edge},
-	})).To(Succeed())
+	DeferCleanup(func() { Expect(program.CloseLasting()).To(Succeed()) })
+	program.AddTable(&nftables.Table{Name: "plumb", Family: nftables.TableFamilyINet, Flags: nftables.TableFlagOwner})
+	Expect(program.Flush()).To(Succeed())
 	a := claimant{connect(node, nil), types.Attachment{Network: "net0", ContainerID: "c", IfName: "eth0"}}
-	err = a.add(80)
+	err := a.add(80)
 	Expect(err).To(MatchError(ContainSubstring("table inet plumb belongs to another program alone (flag owner")))
 	Expect(types.AsError(err).Code).To(BeEquivalentTo(types.CodeConfig))
 	Expect(a.del(80)).To(Succeed())

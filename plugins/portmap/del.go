@@ -81,7 +81,7 @@ func (p *portMap) canAdd() error {
 	if p.conf.backend != iptables {
 		c, err := nft.Open(p.r.Node)
 		if err == nil {
-			err = c.Can(p.layout())
+			err = c.CheckSupport(p.layout())
 		}
 		if err == nil && len(p.conf.tokens) > 0 {
 			_, err = nft.Program()

@@ -137,16 +137,31 @@ func linked(folder string) (map[string]*debug.Module, error) {
 		}
 		modules["std"] = &debug.Module{Path: "std", Version: strings.TrimPrefix(info.GoVersion, "go")}
 		for _, m := range info.Deps {
-			if m.Replace != nil {
-				return nil, fmt.Errorf("%s: module %s is replaced: a release is made of what go.sum names", f.Name(), m.Path)
+			if m.Replace != nil && !patched(m) {
+				return nil, fmt.Errorf("%s: module %s is replaced by %s: a release is made of what go.sum and scripts/modfile.sh name",
+					f.Name(), m.Path, m.Replace.Path)
 			}
-			modules[m.Path] = m
+			modules[name(m)] = m
 		}
 	}
 	if len(modules) == 0 {
 		return nil, fmt.Errorf("no executable in %s", folder)
 	}
 	return modules, nil
+}
+
+// patched reports whether the module is the copy that scripts/modfile.sh makes.
+func patched(m *debug.Module) bool {
+	return m.Replace != nil && strings.HasPrefix(m.Replace.Path, "./.patched/")
+}
+
+// name is what the document calls the module. A module and its patched copy may both be
+// linked, for different architectures.
+func name(m *debug.Module) string {
+	if patched(m) {
+		return m.Path + "-patched"
+	}
+	return m.Path
 }
 
 // describe makes the document: plumb, its archives, and what they statically link.
@@ -217,7 +232,7 @@ func modulePackage(m *debug.Module) (spdxPackage, error) {
 		return spdxPackage{}, err
 	}
 	p := spdxPackage{
-		SPDXID: id(m.Path), Name: m.Path, VersionInfo: m.Version, DownloadLocation: "https://proxy.golang.org/" + escape(m.Path) + "/@v/" + m.Version + ".zip",
+		SPDXID: id(name(m)), Name: name(m), VersionInfo: m.Version, DownloadLocation: "https://proxy.golang.org/" + escape(m.Path) + "/@v/" + m.Version + ".zip",
 		LicenseConcluded: "NOASSERTION", LicenseDeclared: identify(text), CopyrightText: "NOASSERTION",
 		AttributionTexts: []string{text}, ExternalRefs: purl(m.Path, m.Version),
 	}
@@ -226,6 +241,9 @@ func modulePackage(m *debug.Module) (spdxPackage, error) {
 		return p, nil
 	}
 	p.Comment = "go.sum: " + m.Sum
+	if patched(m) {
+		p.Comment = "a copy of " + m.Path + " that scripts/modfile.sh changed, so that it compiles for 32-bit processors"
+	}
 	return p, nil
 }
 

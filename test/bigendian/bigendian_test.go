@@ -21,7 +21,7 @@ const (
 // this machine's, and not all of netlink. So FuzzCheck, which attaches containers, is skipped. Each row has to run one test at least.
 var rows = []struct{ packages, tests, what string }{
 	{"./pkg/types", ".", "configurations, results, errors"},
-	{"./pkg/...", "^(Fuzz.*|Test(Encode|Decode|Expressions|Reader|Owner|VLANsTravelAsRanges|FlowMatches|Requests|Answers))$", "messages to the kernel"},
+	{"./pkg/...", "^(Fuzz.*|Test(Encode|Decode|Reader|CommentOf|Owner|VLANsTravelAsRanges|FlowMatches|Requests|Answers))$", "messages to the kernel"},
 	{"./plugins/host-local", "^(Fuzz|Test(LocalType|Spans|Parse))", "the pool's files"},
 	{"./plugins/tuning", "^Fuzz", "the file of what was before"},
 }
