@@ -42,6 +42,7 @@ type Variant string
 // The variants, by the middle part of the names of their programs.
 const (
 	Default Variant = ""        // the default of the distribution
+	NFT     Variant = "-nft"    // the programs for nf_tables
 	Legacy  Variant = "-legacy" // the programs for the legacy tables
 )
 

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// rawConfig is the configuration as a person writes it. README.md explains each key.
+type rawConfig struct {
+	Backend        string `json:"backend"`
+	AdminChain     string `json:"iptablesAdminChainName"`
+	Zone           string `json:"firewalldZone"`
+	IngressPolicy  string `json:"ingressPolicy"`
+	PublishedPorts bool   `json:"publishedPorts"`
+}
+
+// config is the checked configuration, with the defaults.
+type config struct {
+	backend    string // empty: by what drops forwarded packets on the node
+	adminChain string
+	zone       string
+	policy     string
+	published  bool
+}
+
+// The backends.
+const (
+	iptables  = "iptables"
+	nftables  = "nftables"
+	firewalld = "firewalld"
+)
+
+// The policies.
+const (
+	open       = "open"
+	sameBridge = "same-bridge"
+	isolated   = "isolated"
+)
+
+func parse(r *skel.Request) (*config, error) {
+	var raw rawConfig
+	if err := r.Decode(&raw); err != nil {
+		return nil, err
+	}
+	conf := &config{
+		backend:    raw.Backend,
+		adminChain: cmp.Or(raw.AdminChain, "CNI-ADMIN"),
+		zone:       cmp.Or(raw.Zone, "trusted"),
+		policy:     cmp.Or(raw.IngressPolicy, open),
+		published:  raw.PublishedPorts,
+	}
+	var errs []error
+	problem := types.ProblemsInto(&errs)
+	problem(!slices.Contains([]string{open, sameBridge, isolated}, conf.policy),
+		"unknown ingress policy: %q: must be %q, %q or %q", conf.policy, open, sameBridge, isolated)
+	problem(!isChainName(conf.adminChain), "iptablesAdminChainName %q cannot be the name of a chain of an administrator", conf.adminChain)
+	problem(strings.ContainsFunc(conf.zone, unicode.IsControl), "firewalldZone %q cannot be the name of a zone", conf.zone)
+	if !slices.Contains([]string{"", iptables, nftables, firewalld}, conf.backend) {
+		const want = "unknown backend %q: must be %q, %q or %q, or left out"
+		problem(r.Conf.Strict, want, conf.backend, iptables, nftables, firewalld)
+		if r.Command == "ADD" && !r.Conf.Strict { // the reference plugin ignores it
+			r.Warn(want+"; it is ignored", conf.backend, iptables, nftables, firewalld)
+		}
+		conf.backend = ""
+	}
+	return conf, types.Coded(types.CodeConfig, errors.Join(errs...))
+}
+
+// isChainName reports whether iptables takes the name for a chain that somebody may make, which
+// is none of those that the plugin itself jumps from.
+func isChainName(s string) bool {
+	const maxLength = 28 // XT_EXTENSION_MAXNAMELEN less its NUL
+	taken := []string{
+		forwardChain, stage1, stage2, "INPUT", "FORWARD", "OUTPUT", "ACCEPT", "DROP", "REJECT", "QUEUE", "RETURN",
+	}
+	odd := func(c rune) bool {
+		return c <= ' ' || c > '~' || strings.ContainsRune("\"'`\\", c)
+	}
+	return len(s) <= maxLength && !strings.HasPrefix(s, "-") && !strings.HasPrefix(s, "!") &&
+		!strings.ContainsFunc(s, odd) && !slices.Contains(taken, s)
+}

@@ -1,0 +1,233 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	xt "github.com/plumb-cni/plumb/pkg/iptables"
+	"github.com/plumb-cni/plumb/pkg/nft"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// A packet that one base chain accepts still goes through the others at the same hook, and any of
+// them can drop it. So a chain of plumb's own cannot let a container through. Only the owner of the
+// chain that drops can: firewalld by a source of a zone, iptables by a rule in FORWARD. Whatever
+// drops in a chain of nftables that somebody else made stays closed.
+
+// A filterTable is a table filter of iptables, in nf_tables or in the legacy tables.
+type filterTable struct {
+	tool  xt.Tool
+	drops bool // the policy of FORWARD is DROP
+	ours  bool // it has chains of this plugin or of the reference plugin
+	busy  bool // it has ours, or chains of Docker
+}
+
+// note notes a chain of the table.
+func (t *filterTable) note(chain string, drops bool) {
+	t.drops = t.drops || chain == "FORWARD" && drops
+	t.ours = t.ours || chain == forwardChain || chain == stage1 || chain == stage2
+	t.busy = t.busy || t.ours || strings.HasPrefix(chain, "DOCKER")
+}
+
+// filterTables returns the tables of one family that exist. It runs a program for a legacy table
+// only, and leaves that out if the program is missing.
+func (f *firewall) filterTables(fam nft.Family) (all []filterTable, err error) {
+	t := filterTable{tool: f.tool(fam, xt.NFT)}
+	found := false
+	for _, ch := range f.chains {
+		if ch.Table == (nft.Table{Family: fam, Name: filter}) {
+			found = true
+			t.note(ch.Name, ch.Forward && ch.Drops)
+		}
+	}
+	if found {
+		all = append(all, t)
+	}
+	t = filterTable{tool: f.tool(fam, xt.Legacy)}
+	used, err := xt.InUse(f.r.Node, t.tool.Family, filter)
+	if err != nil || !used || t.tool.Find() != nil {
+		return all, err
+	}
+	saved, err := t.tool.Save(filter)
+	if err != nil {
+		return all, err
+	}
+	for _, r := range xt.Parse(saved) {
+		t.note(r.Chain, strings.Contains(saved, "\n:FORWARD DROP "))
+	}
+	return append(all, t), nil
+}
+
+// closedChains names the chains of nftables that drop forwarded packets of the families unless one of
+// their own rules accepts them.
+func (f *firewall) closedChains(fams []nft.Family) (names []string) {
+	for _, ch := range f.chains {
+		byIPTables := ch.Name == "FORWARD" && ch.Table.Name == filter && ch.Table.Family != nft.Inet
+		concerned := ch.Table.Family == nft.Inet || slices.Contains(fams, ch.Table.Family)
+		if ch.Forward && ch.Drops && concerned && !byIPTables {
+			names = append(names, fmt.Sprintf("chain %s of table %s", ch.Name, ch.Table))
+		}
+	}
+	return names
+}
+
+// allow lets the node forward the packets of the attachment.
+func (f *firewall) allow() error {
+	if f.conf.backend == iptables {
+		return f.allowByIPTables()
+	}
+	if done, err := f.addSources(); done || err != nil {
+		return err
+	}
+	if names := f.closedChains(f.families()); len(names) > 0 {
+		f.r.Warn("the policy drop of %s may drop packets of the container: only a rule there can accept them", strings.Join(names, ", "))
+	}
+	tools, err := f.closedTables(func(t filterTable) bool { return t.drops || t.busy && f.conf.backend == "" })
+	if err != nil {
+		return err
+	}
+	for _, tool := range tools {
+		if err := f.addRules(tool); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// families returns the families of the attachment's addresses.
+func (f *firewall) families() []nft.Family {
+	return slices.DeleteFunc(families(), func(fam nft.Family) bool { return len(f.of(program(fam))) == 0 })
+}
+
+// allowByIPTables adds the rules of the reference plugin, whatever drops on the node.
+func (f *firewall) allowByIPTables() error {
+	for _, fam := range f.families() {
+		tool := f.tool(fam, xt.Default)
+		if err := tool.Find(); err != nil {
+			return err
+		}
+	}
+	for _, fam := range f.families() {
+		if err := f.addRules(f.tool(fam, xt.Default)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// closedTables returns the tools for the tables of iptables that need a rule for the attachment. With the
+// backend nftables, such a table is an error.
+func (f *firewall) closedTables(needs func(filterTable) bool) (tools []xt.Tool, err error) {
+	for _, fam := range f.families() {
+		tables, err := f.filterTables(fam)
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range tables {
+			if !needs(t) {
+				continue
+			}
+			if f.conf.backend == nftables {
+				return nil, errNeedsIPTables(t)
+			}
+			tools = append(tools, t.tool)
+		}
+	}
+	return tools, nil
+}
+
+// errNeedsIPTables is the error of the backend nftables where iptables drops.
+func errNeedsIPTables(t filterTable) error {
+	return types.Errorf(types.CodeConfig,
+		"chain FORWARD of %s drops packets by its policy, and a rule of nftables cannot change that: use the backend iptables, leave out backend, or set the policy to ACCEPT", t.tool.Family)
+}
+
+// checkAllowed names what is missing for the node to forward the packets of the attachment.
+func (f *firewall) checkAllowed() error {
+	if f.conf.backend == iptables {
+		return f.checkByIPTables()
+	}
+	if done, err := f.checkSources(); done || err != nil {
+		return err
+	}
+	tools, err := f.closedTables(func(t filterTable) bool { return t.drops })
+	for _, tool := range tools {
+		err = errors.Join(err, f.checkRules(tool))
+	}
+	return err
+}
+
+// checkByIPTables looks into each table that has chains of the plugin. One that has all is enough. It runs no
+// program where there is no such chain: that could make the table.
+func (f *firewall) checkByIPTables() error {
+	var errs []error
+	for _, fam := range f.families() {
+		tables, err := f.filterTables(fam)
+		missing := errors.Join(err, fmt.Errorf("table %s of %s has no chain %s", filter, program(fam), forwardChain))
+		for _, t := range tables {
+			if !t.ours {
+				continue
+			}
+			missing = errors.Join(f.checkRules(t.tool), f.checkStages(t.tool))
+			if missing == nil {
+				break
+			}
+		}
+		errs = append(errs, missing)
+	}
+	return errors.Join(errs...)
+}
+
+// canAdd returns the error of STATUS. It changes nothing.
+func (f *firewall) canAdd() error {
+	if f.conf.backend == iptables {
+		return types.NotAvailable(xt.Tool{Node: f.r.Node, Family: xt.V4}.Find())
+	}
+	z, err := openZones(f.r.Node)
+	if err == nil {
+		_ = z.Close()
+	} else if f.conf.backend == firewalld {
+		return types.NotAvailable(err)
+	}
+	if f.conf.policy != open {
+		if err := f.c.CheckSupport(isolationLayout()); err != nil {
+			return types.NotAvailable(err)
+		}
+	}
+	if f.conf.policy == isolated {
+		if err := f.c.CheckSupport(privateLayout()); err != nil {
+			return types.NotAvailable(err)
+		}
+	}
+	if err == nil { // firewalld lets the container through
+		return nil
+	}
+	if err := f.canAllow(); err != nil {
+		return types.NotAvailable(err)
+	}
+	if names := f.closedChains(families()); len(names) > 0 {
+		return types.Errorf(types.CodeLimited, "the policy drop of %s may drop packets of containers: only a rule there can accept them", strings.Join(names, ", "))
+	}
+	return nil
+}
+
+// canAllow returns an error if the rules of iptables that are needed cannot be made.
+func (f *firewall) canAllow() error {
+	for _, fam := range families() {
+		tables, err := f.filterTables(fam)
+		if err != nil {
+			return err
+		}
+		for _, t := range tables {
+			if t.drops && f.conf.backend == nftables {
+				return errNeedsIPTables(t)
+			}
+			if err := t.tool.Find(); err != nil && t.drops {
+				return err
+			}
+		}
+	}
+	return nil
+}

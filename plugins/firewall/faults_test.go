@@ -1,0 +1,45 @@
+package main
+
+import (
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// sweptPlugin is the plugin whose container "warm", which comes before, has an address and a host
+// end of its own.
+func sweptPlugin() skel.Plugin {
+	p := plugin()
+	add := p.Add
+	p.Add = func(r *skel.Request) (*types.Result, error) {
+		if r.ContainerID == "warm" {
+			others := strings.NewReplacer("10.9.0.2", "10.9.0.3", "fd00:1::2", "fd00:1::3", "veth0", "veth1")
+			r.Conf.PrevResult = []byte(others.Replace(string(r.Conf.PrevResult)))
+		}
+		return add(r)
+	}
+	return p
+}
+
+var _ = DescribeTable("the fault sweep", func(keys, forward string) {
+	nstest.FaultSweep(GinkgoTB(), nstest.Sweep{
+		Plugin: sweptPlugin(),
+		Config: conf(keys, 0),
+		Prepare: func(node, _ *nstest.NS) {
+			addBridges(GinkgoTB(), node)
+			node.Batch(GinkgoTB(), "link add veth0 type veth peer name veth1", "link set veth0 master cni0", "link set veth1 master cni0")
+			for _, program := range []string{"iptables", "ip6tables"} {
+				node.Must(GinkgoTB(), program, "-P", "FORWARD", forward)
+			}
+		},
+	})
+},
+	Entry(nil, byIPTables, "ACCEPT"),
+	Entry(nil, byIPTables+key("ingressPolicy", isolated), "ACCEPT"),
+	Entry(nil, key("ingressPolicy", sameBridge), "DROP"),
+	Entry(nil, key("backend", nftables)+key("ingressPolicy", isolated)+`"publishedPorts":true,`, "ACCEPT"),
+)

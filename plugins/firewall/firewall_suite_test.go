@@ -1,0 +1,167 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+func TestFirewall(t *testing.T) {
+	RegisterFailHandler(Fail)
+	RunSpecs(t, "plugins/firewall")
+}
+
+func TestREADMEExamples(t *testing.T) {
+	nstest.Examples(t, plugin(), func(r *skel.Request) error { _, err := parse(r); return err })
+}
+
+// A testbed is a node with the bridges cni0, with two pods, cni1 and cni2, with one each, and a
+// host outside that has routes to all of them.
+type testbed struct {
+	nstest.Site
+	pods []*nstest.NS // of cni0, cni0, cni1 and cni2
+}
+
+// A place is where the pod of that index is.
+type place struct{ bridge, port, v4, v6, gateway4, gateway6 string }
+
+func places() []place {
+	var all []place
+	for i, at := range [][2]int{{0, 2}, {0, 3}, {1, 2}, {2, 2}} {
+		all = append(all, place{
+			bridge: fmt.Sprint("cni", at[0]), port: fmt.Sprint("veth", i),
+			v4: fmt.Sprintf("10.9.%d.%d", at[0], at[1]), v6: fmt.Sprintf("fd00:%d::%d", 1+at[0], at[1]),
+			gateway4: fmt.Sprintf("10.9.%d.1", at[0]), gateway6: fmt.Sprintf("fd00:%d::1", 1+at[0]),
+		})
+	}
+	return all
+}
+
+// addBridges gives a node the bridges that prevResults name.
+func addBridges(tb nstest.TB, node *nstest.NS) {
+	node.SetSysctl(tb, "net/ipv4/ip_forward", "1")
+	node.SetSysctl(tb, "net/ipv6/conf/all/forwarding", "1")
+	for i := range 3 {
+		bridge := fmt.Sprint("cni", i)
+		node.Batch(tb, "link add "+bridge+" type bridge",
+			fmt.Sprintf("addr add 10.9.%d.1/24 dev %s", i, bridge), fmt.Sprintf("addr add fd00:%d::1/64 dev %s nodad", 1+i, bridge), "link set "+bridge+" up")
+	}
+}
+
+func newTestbed() *testbed {
+	b := &testbed{Site: nstest.NewSite(GinkgoTB())}
+	addBridges(GinkgoTB(), b.Node)
+	b.Outside.Batch(GinkgoTB(), "route add 10.9.0.0/16 via "+nstest.NodeV4, "route add fd00::/16 via "+nstest.NodeV6)
+	for i, p := range places() {
+		pod := nstest.New(GinkgoTB()).Named(fmt.Sprint("pod", i))
+		nstest.Join(GinkgoTB(), nstest.End{In: b.Node, Name: p.port}, nstest.End{In: pod, Name: "eth0", Addrs: []string{p.v4 + "/24", p.v6 + "/64"}})
+		b.Node.Batch(GinkgoTB(), "link set "+p.port+" master "+p.bridge)
+		pod.Batch(GinkgoTB(), "link set lo up", "route add default via "+p.gateway4, "route add default via "+p.gateway6)
+		b.pods = append(b.pods, pod)
+	}
+	_ = b.bridgeNetfilter("0")
+	return b
+}
+
+// bridgeNetfilter tells whether netfilter sees what a bridge passes between its ports. Without
+// br_netfilter it does not.
+func (b *testbed) bridgeNetfilter(value string) error {
+	for _, key := range []string{"net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables"} {
+		if _, err := os.Stat("/proc/sys/" + key); err != nil {
+			return err
+		}
+		b.Node.SetSysctl(GinkgoTB(), key, value)
+	}
+	return nil
+}
+
+// conf writes a configuration for a pod. keys is JSON text that ends in a comma, or nothing.
+func conf(keys string, pod int) string {
+	p := places()[pod]
+	return confFor(keys, fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":%q},{"name":%q},{"name":"eth0","sandbox":"/pod"}],`+
+		`"ips":[{"address":"%s/24","interface":2},{"address":"%s/64","interface":2}]}`, p.bridge, p.port, p.v4, p.v6))
+}
+
+func confFor(keys, prev string) string {
+	return fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net1",%s"type":"firewall","prevResult":%s}`, keys, prev)
+}
+
+// bare is a configuration without prevResult.
+func bare(keys string) string {
+	return fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net1",%s"type":"firewall"}`, keys)
+}
+
+// kept is the configuration of a GC that keeps these containers' eth0.
+func kept(ids ...string) string {
+	valid := make([]string, len(ids))
+	for i, id := range ids {
+		valid[i] = fmt.Sprintf(`{"containerID":%q,"ifname":"eth0"}`, id)
+	}
+	return fmt.Sprintf(`{"cniVersion":"1.1.0","name":"net1","type":"firewall","cni.dev/valid-attachments":[%s]}`, strings.Join(valid, ","))
+}
+
+func key(name, value string) string { return fmt.Sprintf("%q:%q,", name, value) }
+
+// call is a call for the pod's container, which is named by its index: "c0".
+func (b *testbed) call(keys string, pod int) nstest.Call {
+	return nstest.Call{ContainerID: fmt.Sprint("c", pod), Node: b.Node, Pod: b.pods[pod], Config: conf(keys, pod)}
+}
+
+func run(c nstest.Call, command string) nstest.Reply { return nstest.Run(plugin(), c.With(command)) }
+
+func ok(c nstest.Call, command string) nstest.Reply {
+	GinkgoHelper()
+	return run(c, command).OK(GinkgoTB())
+}
+
+func failure(c nstest.Call, command string) nstest.Failure {
+	GinkgoHelper()
+	return run(c, command).Failure(GinkgoTB())
+}
+
+// saved is table filter of both families without counters and comments of the program.
+func (b *testbed) saved(variant ...string) string {
+	GinkgoHelper()
+	var lines []string
+	for _, program := range []string{"iptables", "ip6tables"} {
+		for line := range strings.Lines(b.Node.Must(GinkgoTB(), program+strings.Join(variant, "")+"-save", "-t", "filter")) {
+			line, _, _ = strings.Cut(strings.TrimSpace(line), " [")
+			if strings.HasPrefix(line, "-") || strings.HasPrefix(line, ":CNI") {
+				lines = append(lines, program+" "+line+"\n")
+			}
+		}
+	}
+	return strings.Join(lines, "")
+}
+
+// ruleset is what nft lists of plumb's tables.
+func (b *testbed) ruleset() string {
+	GinkgoHelper()
+	var all string
+	for _, family := range []string{"inet", "bridge"} {
+		listed, err := b.Node.Exec("nft", "list", "table", family, "plumb")
+		if err == nil {
+			all += listed
+		}
+	}
+	return all
+}
+
+// elements is the lines of the ruleset with elements.
+func (b *testbed) elements() string {
+	GinkgoHelper()
+	var lines []string
+	for line := range strings.Lines(b.ruleset()) {
+		if strings.Contains(line, `comment "`) && !strings.Contains(line, "plumb layout") {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	return strings.Join(lines, "\n")
+}

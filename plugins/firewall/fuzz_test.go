@@ -1,0 +1,61 @@
+package main
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	xt "github.com/plumb-cni/plumb/pkg/iptables"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// FuzzConfig: whatever stands in the configuration, each rule is one line that is read as it was
+// written, and a marker is that of its attachment alone.
+func FuzzConfig(f *testing.F) {
+	f.Add(`{"name":"n","ingressPolicy":"isolated","publishedPorts":true,"iptablesAdminChainName":"NOMAD-ADMIN"}`, "eth0", "cni0")
+	f.Add(`{"name":"n","backend":"nftables","ingressPolicy":"bogus","firewalldZone":"a\nb"}`, `e"h`, "br+")
+	f.Add(`{"name":"`+strings.Repeat("n", 300)+`","iptablesAdminChainName":"A -j ACCEPT\n-A INPUT"}`, `\`, "'")
+	f.Fuzz(func(t *testing.T, text, ifName, bridge string) {
+		r := &skel.Request{Command: "CHECK", ContainerID: "c", IfName: ifName, Stdin: []byte(text), Version: types.Newest}
+		if strings.ContainsAny(ifName+bridge, " \n\t\r\v\f\x00") || strings.ToValidUTF8(ifName+bridge, "") != ifName+bridge || types.Decode(r.Stdin, &r.Conf) != nil {
+			return
+		}
+		conf, err := parse(r)
+		if err != nil {
+			return
+		}
+		conf.backend = iptables
+		a := netip.MustParseAddr("10.1.0.2")
+		w := &firewall{r: r, conf: conf, addrs: []netip.Addr{a}, bridge: nl.Link{Name: bridge}}
+		lines := append(w.additions(nil, w.addrs), w.stageLines(nil)...)
+		for _, line := range lines {
+			if strings.ContainsAny(line, "\n\r\x00") {
+				t.Errorf("%q is no line", line)
+			}
+			if strings.Contains(line, markerPrefix) && strings.ToValidUTF8(line, "") == line {
+				checkMarker(t, w, a, line)
+			}
+		}
+		have := xt.Parse(strings.Join(lines, "\n"))
+		if again := deletions(have, func(string) bool { return false }, nil); len(again) != 0 {
+			t.Errorf("deletes %q of others", again)
+		}
+	})
+}
+
+func checkMarker(t *testing.T, w *firewall, a netip.Addr, line string) {
+	t.Helper()
+	rule := xt.Parse(line)[0]
+	if found, ok := markedAddr(rule); !ok || found != a || !w.isOwn(rule.Comment) || len(rule.Comment) > 255 {
+		t.Errorf("%s is read as the marker %q of %s", line, rule.Comment, found)
+	}
+}
+
+// FuzzCheck: CHECK answers in the form of the specification, whatever the runtime passes
+// as prevResult.
+func FuzzCheck(f *testing.F) {
+	nstest.FuzzChainedCheck(f, plugin(), nstest.Call{Config: `{"cniVersion":"1.1.0","name":"net1","type":"firewall","ingressPolicy":"isolated"}`})
+}

@@ -1,0 +1,321 @@
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	xt "github.com/plumb-cni/plumb/pkg/iptables"
+	"github.com/plumb-cni/plumb/pkg/nft"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// The rules in table filter are those of the reference plugin, so that either plugin deletes and
+// checks what the other made:
+//
+//	-A FORWARD -m comment --comment "CNI firewall plugin rules" -j CNI-FORWARD
+//	-A CNI-FORWARD -m comment --comment "CNI firewall plugin admin overrides" -j CNI-ADMIN
+//	-A CNI-FORWARD -d 10.88.0.2/32 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+//	-A CNI-FORWARD -s 10.88.0.2/32 -j ACCEPT
+//
+// These do not say whose they are. So behind the two rules of an address stands a marker: a rule
+// of plumb's own that has no target, and the attachment in its comment.
+const (
+	filter       = "filter"
+	forwardChain = "CNI-FORWARD"
+	markerPrefix = "firewall name: "
+)
+
+// lockWait is how long a call waits for other calls that change the tables.
+const lockWait = 10 * time.Second
+
+func families() []nft.Family { return []nft.Family{nft.IPv4, nft.IPv6} }
+
+func familyOf(a netip.Addr) nft.Family {
+	if a.Is4() {
+		return nft.IPv4
+	}
+	return nft.IPv6
+}
+
+// program returns the family of iptables for a family of nftables.
+func program(fam nft.Family) xt.Family {
+	if fam == nft.IPv6 {
+		return xt.V6
+	}
+	return xt.V4
+}
+
+// tool returns the programs of a variant for the family, or the default ones if the node does not
+// have that variant, as before iptables 1.8.
+func (f *firewall) tool(fam nft.Family, v xt.Variant) xt.Tool {
+	t := xt.Tool{Node: f.r.Node, Family: program(fam), Variant: v}
+	if t.Find() != nil {
+		t.Variant = xt.Default
+	}
+	return t
+}
+
+// change reads the table, and makes the changes that lines returns for its rules. Programs that
+// do not know our lock may change the table meanwhile: then once more.
+func (f *firewall) change(tool xt.Tool, what string, lines func(have []xt.Rule) []string) error {
+	const attempts = 5
+	return xt.Exclusive(f.r.Node, lockWait, func() error {
+		var err error
+		for range attempts {
+			saved, serr := tool.Save(filter)
+			if serr != nil {
+				return serr
+			}
+			script := lines(xt.Parse(saved))
+			if len(script) == 0 {
+				return nil
+			}
+			err = tool.Restore(what, xt.Script(filter, script...))
+			if !errors.Is(err, xt.ErrRefused) {
+				return err
+			}
+		}
+		return types.Coded(types.CodeConfig, err)
+	})
+}
+
+// addRules lets the attachment's addresses of one family through, and, if the policy is kept by
+// iptables, gives the bridge its policy.
+func (f *firewall) addRules(tool xt.Tool) error {
+	what := "rules of " + f.r.Attachment().String()
+	// The program may have made its changes although it failed, as when it was killed.
+	f.r.Undo.Push("delete "+what, func() error {
+		return f.change(tool, "delete "+what, func(have []xt.Rule) []string { return deletions(have, f.isOwn, nil) })
+	})
+	return f.change(tool, "add "+what, func(have []xt.Rule) []string {
+		lines := f.additions(have, f.of(tool.Family))
+		if f.byStages() {
+			lines = append(lines, f.stageLines(have)...)
+		}
+		return lines
+	})
+}
+
+// of returns the attachment's addresses of one family.
+func (f *firewall) of(fam xt.Family) []netip.Addr {
+	return slices.DeleteFunc(slices.Clone(f.addrs), func(a netip.Addr) bool { return a.Is4() != (fam == xt.V4) })
+}
+
+// additions returns the lines that the table lacks.
+func (f *firewall) additions(have []xt.Rule, addrs []netip.Addr) []string {
+	lines := f.jumps(have)
+	former := slices.DeleteFunc(slices.Clone(have), func(r xt.Rule) bool {
+		return f.isOwn(r.Comment) && slices.ContainsFunc(addrs, func(a netip.Addr) bool { return isMarkerOf(r, a) })
+	})
+	lines = append(lines, deletions(former, f.isOwn, nil)...)
+	for _, a := range addrs {
+		for _, line := range accepts(a) {
+			if !hasLine(have, line) {
+				lines = append(lines, line)
+			}
+		}
+		if !slices.ContainsFunc(have, func(r xt.Rule) bool { return f.isOwn(r.Comment) && isMarkerOf(r, a) }) {
+			lines = append(lines, fmt.Sprintf("-A %s -s %s -m comment --comment %s", forwardChain, host(a), xt.Quote(marker(f.r.Attachment()))))
+		}
+	}
+	return lines
+}
+
+// jumps returns the lines for the shared chains and the jumps to them. The jump to CNI-FORWARD
+// stands behind the jump to the isolation: an ACCEPT in CNI-FORWARD would end that.
+func (f *firewall) jumps(have []xt.Rule) []string {
+	lines := newChains(have, forwardChain, f.conf.adminChain)
+	if jumpAt(have, "FORWARD", forwardChain) == 0 {
+		lines = append(lines, fmt.Sprintf("-I FORWARD %d %s", 1+jumpAt(have, "FORWARD", stage1), jumpToForward))
+	}
+	if jumpAt(have, forwardChain, f.conf.adminChain) == 0 {
+		lines = append(lines, fmt.Sprintf("-I %s 1 %s%s", forwardChain, jumpToAdmin, f.conf.adminChain))
+	}
+	return lines
+}
+
+const (
+	jumpToForward = `-m comment --comment "CNI firewall plugin rules" -j ` + forwardChain
+	jumpToAdmin   = `-m comment --comment "CNI firewall plugin admin overrides" -j `
+)
+
+// newChains returns the lines that make the chains which do not exist.
+func newChains(have []xt.Rule, names ...string) []string {
+	var lines []string
+	for _, name := range names {
+		if !slices.ContainsFunc(have, func(r xt.Rule) bool { return r.Chain == name }) {
+			lines = append(lines, "-N "+name)
+		}
+	}
+	return lines
+}
+
+// jumpAt returns the position of the first unconditional jump between two chains, from 1; 0: there
+// is none.
+func jumpAt(have []xt.Rule, from, to string) int {
+	at := 0
+	for _, r := range have {
+		if r.Chain != from || r.Line == "" {
+			continue
+		}
+		at++
+		if r.Jump == to && r.Matches == "" {
+			return at
+		}
+	}
+	return 0
+}
+
+func hasLine(have []xt.Rule, line string) bool {
+	return slices.ContainsFunc(have, func(r xt.Rule) bool { return r.Line == line })
+}
+
+func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
+// accepts returns the reference plugin's rules for an address, as iptables-save prints them.
+func accepts(a netip.Addr) []string {
+	return []string{
+		fmt.Sprintf("-A %s -d %s -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT", forwardChain, host(a)),
+		fmt.Sprintf("-A %s -s %s -j ACCEPT", forwardChain, host(a)),
+	}
+}
+
+// marker is the comment of the attachment's markers. A comment has at most 255 bytes
+// (XT_MAX_COMMENT_LEN less its NUL).
+func marker(a types.Attachment) string {
+	return fmt.Sprintf("%s id: %q if: %q", networkMarker(a.Network), short(a.ContainerID), a.IfName)
+}
+
+// networkMarker is what the markers of all attachments of the network begin with.
+func networkMarker(network string) string { return fmt.Sprintf("%s%q", markerPrefix, short(network)) }
+
+// short returns s or, if it is too long for a comment, its hash. No name begins with "#".
+func short(s string) string {
+	if len(s) <= 64 {
+		return s
+	}
+	sum := sha256.Sum256([]byte(s))
+	return "#" + hex.EncodeToString(sum[:16])
+}
+
+// isOwn reports whether the comment is that of the attachment's markers.
+func (f *firewall) isOwn(comment string) bool { return comment == marker(f.r.Attachment()) }
+
+// isMarkerOf reports whether the rule is a marker of the address.
+func isMarkerOf(r xt.Rule, a netip.Addr) bool { return r.Matches == "-s "+host(a).String() }
+
+// markedAddr returns the address of a marker, whoever owns it.
+func markedAddr(r xt.Rule) (a netip.Addr, ok bool) {
+	text, found := strings.CutPrefix(r.Matches, "-s ")
+	p, err := netip.ParsePrefix(text)
+	return p.Addr(), found && err == nil && r.Chain == forwardChain && r.Jump == "" && strings.HasPrefix(r.Comment, markerPrefix)
+}
+
+// deletions returns the lines that delete the markers whose owner goes, and the rules of their
+// addresses and of those in besides, which may have no marker. The rules of an address that another
+// attachment has too stay.
+func deletions(have []xt.Rule, goes func(comment string) bool, besides []netip.Addr) []string {
+	stale := map[string]bool{}
+	for _, a := range besides {
+		stale[accepts(a)[0]], stale[accepts(a)[1]] = true, true
+	}
+	var lines []string
+	for _, r := range have {
+		if a, ok := markedAddr(r); ok && goes(r.Comment) {
+			lines = append(lines, r.Deletion())
+			stale[accepts(a)[0]], stale[accepts(a)[1]] = true, true
+		}
+	}
+	for _, r := range have {
+		if a, ok := markedAddr(r); ok && !goes(r.Comment) {
+			delete(stale, accepts(a)[0])
+			delete(stale, accepts(a)[1])
+		}
+	}
+	for _, r := range have {
+		if stale[r.Line] {
+			lines = append(lines, r.Deletion())
+		}
+	}
+	return lines
+}
+
+// eachTable calls visit for each table filter that has chains of this plugin or of the
+// reference plugin.
+func (f *firewall) eachTable(visit func(tool xt.Tool) error) error {
+	var errs []error
+	for _, fam := range families() {
+		tables, err := f.filterTables(fam)
+		errs = append(errs, err)
+		for _, t := range tables {
+			if t.ours {
+				errs = append(errs, visit(t.tool))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// delRules deletes what the attachment has in iptables.
+func (f *firewall) delRules() error {
+	return f.eachTable(func(tool xt.Tool) error {
+		return f.change(tool, "delete rules of "+f.r.Attachment().String(), func(have []xt.Rule) []string {
+			return deletions(have, f.isOwn, f.of(tool.Family))
+		})
+	})
+}
+
+// gcRules deletes the rules of the network's attachments that are not in keep, and the policies of
+// bridges that are gone.
+func (f *firewall) gcRules(keep types.Set) error {
+	network, kept := networkMarker(f.r.Conf.Name)+" ", map[string]bool{}
+	for a := range keep {
+		kept[marker(a)] = true
+	}
+	goes := func(comment string) bool { return strings.HasPrefix(comment, network) && !kept[comment] }
+	return f.eachTable(func(tool xt.Tool) error {
+		var gone error
+		err := f.change(tool, "delete stale rules of network "+f.r.Conf.Name, func(have []xt.Rule) []string {
+			var policies []string
+			policies, gone = f.gonePolicies(have)
+			return append(deletions(have, goes, nil), policies...)
+		})
+		return errors.Join(err, gone)
+	})
+}
+
+// checkRules names the rules that the table lacks.
+func (f *firewall) checkRules(tool xt.Tool) error {
+	saved, err := tool.Save(filter)
+	if err != nil {
+		return err
+	}
+	have := xt.Parse(saved)
+	var errs []error
+	lacks := func(chain, rule string) {
+		errs = append(errs, fmt.Errorf("chain %s in table %s of %s has no rule %s", chain, filter, tool.Family, rule))
+	}
+	at, isolation := jumpAt(have, "FORWARD", forwardChain), jumpAt(have, "FORWARD", stage1)
+	if at == 0 {
+		lacks("FORWARD", jumpToForward)
+	} else if f.conf.policy != open && f.byStages() && at < isolation {
+		lacks("FORWARD", "that jumps to "+stage1+" before the one that jumps to "+forwardChain)
+	}
+	if jumpAt(have, forwardChain, f.conf.adminChain) == 0 {
+		lacks(forwardChain, jumpToAdmin+f.conf.adminChain)
+	}
+	for _, a := range f.of(tool.Family) {
+		for _, line := range accepts(a) {
+			if !hasLine(have, line) {
+				lacks(forwardChain, strings.TrimPrefix(line, "-A "+forwardChain+" "))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,287 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/plumb-cni/plumb/pkg/nft"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// An ingress policy drops packets, and a chain of plumb's own can do that: the policies are kept
+// in nf_tables, unless the backend is iptables. In table inet plumb a bridge with a policy is in
+// the set isolating, and with the policy same-bridge it is in the set within too:
+//
+//	set isolating { "cni0" comment "net1/" }
+//	set within    { "cni0" . "cni0" comment "net1/" }
+//	set published { "cni0" comment "net1/" }
+//
+// The policy isolated needs more: most frames between two containers of one bridge do not
+// reach the inet family. So the host ends of such containers are in table bridge plumb:
+//
+//	set private { "veth1" comment "net1/cid1/eth0" }
+//
+// These elements belong to one attachment each, those of a bridge to the last ADD that had it.
+const (
+	isolatingSet  = "isolating"
+	withinSet     = "within"
+	publishedSet  = "published"
+	privateSet    = "private"
+	privateOwners = "privateowner"
+	isolationName = "isolation"
+)
+
+// isolationLayout returns what table inet plumb has for this plugin.
+func isolationLayout() nft.Layout {
+	l := nft.Plumb() // the table, and what it has from its beginning
+	l.Sets = []nft.Set{
+		{Name: isolatingSet, Key: []nft.Type{nft.IfName}},
+		{Name: withinSet, Key: []nft.Type{nft.IfName, nft.IfName}},
+		{Name: publishedSet, Key: []nft.Type{nft.IfName}},
+		sourceList(nft.IPv4),
+		sourceList(nft.IPv6),
+	}
+	l.Chains = []nft.Chain{{
+		Name: isolationName,
+		Rules: []nft.Rule{
+			{nft.Translated(), nft.Reply(), nft.Return()},
+			{nft.Translated(), nft.In(publishedSet, nft.OifName()), nft.Return()},
+			{nft.Drop()},
+		},
+	}, {
+		Name: "forward",
+		Hook: nft.Hook{Type: nft.Filter, At: nft.Forward, Priority: -1}, // before the rules of iptables
+		Rules: []nft.Rule{{
+			nft.In(isolatingSet, nft.IifName()),
+			nft.In(isolatingSet, nft.OifName()),
+			nft.NotIn(withinSet, nft.IifName(), nft.OifName()),
+			nft.Jump(isolationName),
+		}},
+	}}
+	return l
+}
+
+// bridgeSets are the sets of isolationLayout whose keys begin with the name of a bridge.
+func bridgeSets() []string { return []string{isolatingSet, withinSet, publishedSet} }
+
+// privateLayout returns what table bridge plumb has for this plugin. The plugin bridge has
+// chains of its own there.
+func privateLayout() nft.Layout {
+	return nft.Layout{
+		Table:   nft.Table{Family: nft.Bridge, Name: "plumb"},
+		Version: 1,
+		Sets: []nft.Set{
+			{Name: privateSet, Key: []nft.Type{nft.IfName}},
+			{Name: privateOwners, Key: []nft.Type{nft.IfName}, Data: []nft.Type{nft.IfName}},
+		},
+		Chains: []nft.Chain{{
+			Name:  "forward",
+			Hook:  nft.Hook{Type: nft.Filter, At: nft.Forward},
+			Rules: []nft.Rule{{nft.In(privateSet, nft.IifName()), nft.In(privateSet, nft.OifName()), nft.Drop()}},
+		}},
+	}
+}
+
+// bridgeElements returns the elements that the policy needs for the bridge.
+func (f *firewall) bridgeElements() []nft.Entry {
+	if f.conf.policy == open || f.byStages() {
+		return nil
+	}
+	name := nft.IfNameKey(f.bridge.Name)
+	keys := map[string]nft.Key{isolatingSet: name}
+	if f.conf.policy == sameBridge {
+		keys[withinSet] = nft.Concat(name, name)
+	}
+	if f.conf.published {
+		keys[publishedSet] = name
+	}
+	var all []nft.Entry
+	for _, set := range bridgeSets() {
+		if key := keys[set]; key != "" {
+			all = append(all, nft.Entry{Set: set, Element: nft.Element{Key: key, Comment: nft.NetworkPrefix(f.r.Conf.Name)}})
+		}
+	}
+	return all
+}
+
+// setPolicy gives the bridge the policy, and takes away what another policy left.
+func (f *firewall) setPolicy() error {
+	if f.c == nil {
+		return nil
+	}
+	want := f.bridgeElements()
+	err := f.c.Atomically("nft set ingress policy of "+f.bridge.Name, func(tx *nft.Tx) error {
+		if len(want) > 0 {
+			if err := f.c.Ensure(isolationLayout()); err != nil {
+				return err
+			}
+		}
+		err := f.replaceElements(tx, want, func(e nft.Element) (bool, error) {
+			name := bridgeOf(e.Key)
+			if name == f.bridge.Name && name != "" {
+				return true, nil
+			}
+			return f.isGone(name)
+		})
+		if err == nil && f.conf.policy != isolated {
+			err = f.private().GC(tx, f.r.Conf.Name, nil) // of all containers of the network
+		}
+		return err
+	})
+	if err != nil || f.conf.policy != isolated {
+		return err
+	}
+	return f.private().Add(&f.r.Undo, f.delElements)
+}
+
+// replaceElements puts the deletion of the bridges' elements that go, and the addition of those
+// that are wanted, into tx.
+func (f *firewall) replaceElements(tx *nft.Tx, want []nft.Entry, goes func(nft.Element) (bool, error)) error {
+	table := isolationLayout().Table
+	for _, set := range bridgeSets() {
+		have, err := f.c.Elements(table, set)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		for _, e := range have {
+			if i := slices.Index(want, nft.Entry{Set: set, Element: e}); i >= 0 {
+				want = slices.Delete(slices.Clone(want), i, i+1)
+				continue
+			}
+			del, err := goes(e)
+			if err != nil {
+				return err
+			}
+			if del {
+				tx.DelElement(table, set, e.Key)
+			}
+		}
+	}
+	for _, e := range want {
+		tx.AddElement(table, e.Set, e.Element)
+	}
+	return nil
+}
+
+// bridgeOf returns the name of the bridge that an element is about.
+func bridgeOf(k nft.Key) string {
+	name, _, _ := strings.Cut(string(k), "\x00")
+	return name
+}
+
+// isGone reports whether the node has no link of that name any more.
+func (f *firewall) isGone(name string) (bool, error) {
+	_, err := f.links.Link(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	return false, err
+}
+
+// private returns the store of the attachment's elements in table bridge plumb.
+func (f *firewall) private() *nft.Store {
+	s := &nft.Store{
+		Conn:   f.c,
+		Layout: privateLayout(),
+		Kinds:  []nft.Kind{{Owners: privateOwners, Held: []string{privateSet}, Refs: privateRefs}},
+		Owner:  f.r.Attachment(),
+		What:   "isolation of " + f.r.Attachment().String(),
+		Warn:   f.r.Warn,
+		Ensure: func() error { return f.c.Ensure(privateLayout()) },
+	}
+	if f.conf.policy != isolated {
+		return s
+	}
+	for _, port := range f.ports {
+		key := nft.IfNameKey(port)
+		s.Claims = append(s.Claims, nft.Claim{
+			About:    privatePort(port),
+			Owners:   privateOwners,
+			Listed:   nft.Element{Data: key},
+			Elements: []nft.Entry{{Set: privateSet, Element: nft.Element{Key: key, Comment: nft.Owner(s.Owner)}}},
+		})
+	}
+	return s
+}
+
+func privateRefs(name nft.Key) []nft.Ref { return []nft.Ref{{Set: privateSet, Key: name}} }
+
+// A privatePort is the name of a port. Its String is for error texts and warnings.
+type privatePort string
+
+func (p privatePort) String() string { return "the isolation of " + string(p) }
+
+// delElements deletes what the attachment has in nf_tables, and the elements of bridges that
+// are gone.
+func (f *firewall) delElements() error {
+	if f.c == nil {
+		return nil
+	}
+	return f.c.Atomically("nft delete isolation of "+f.r.Attachment().String(), func(tx *nft.Tx) error {
+		if _, err := f.private().Delete(tx); err != nil {
+			return err
+		}
+		return f.replaceElements(tx, nil, func(e nft.Element) (bool, error) { return f.isGone(bridgeOf(e.Key)) })
+	})
+}
+
+// gcElements deletes the elements of attachments that are not in keep, of bridges that are
+// gone, and, if the network has no attachment any more, those of its bridges.
+func (f *firewall) gcElements(keep types.Set) error {
+	if f.c == nil {
+		return nil
+	}
+	network := f.r.Conf.Name
+	return f.c.Atomically("nft delete stale isolation of network "+network, func(tx *nft.Tx) error {
+		if err := f.private().GC(tx, network, keep); err != nil {
+			return err
+		}
+		return f.replaceElements(tx, nil, func(e nft.Element) (bool, error) {
+			if len(keep) == 0 && e.Comment == nft.NetworkPrefix(network) {
+				return true, nil
+			}
+			return f.isGone(bridgeOf(e.Key))
+		})
+	})
+}
+
+// checkPolicy returns an error that names what differs from the policy in nf_tables.
+func (f *firewall) checkPolicy() error {
+	if f.c == nil {
+		return nil
+	}
+	var errs []error
+	want := f.bridgeElements()
+	table := isolationLayout().Table
+	for _, set := range bridgeSets() {
+		have, err := f.c.Elements(table, set)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		has := slices.ContainsFunc(have, func(e nft.Element) bool { return f.bridge.Name != "" && bridgeOf(e.Key) == f.bridge.Name })
+		wants := slices.ContainsFunc(want, func(e nft.Entry) bool { return e.Set == set })
+		if has != wants {
+			lacks := map[bool]string{true: "has", false: "lacks"}[has]
+			errs = append(errs, fmt.Errorf("set %s of table %s %s %s, which is not as ingressPolicy %q needs it", set, table, lacks, f.bridge.Name, f.conf.policy))
+		}
+	}
+	if len(want) > 0 {
+		errs = append(errs, f.damage(isolationLayout()))
+	}
+	if f.conf.policy == isolated && !f.byStages() { // the reference plugin has no such elements
+		errs = append(errs, f.private().Check(), f.damage(privateLayout()))
+	}
+	return errors.Join(errs...)
+}
+
+// damage returns an error that names the chains of the layout that are not as they were made.
+func (f *firewall) damage(l nft.Layout) error {
+	damaged, err := f.c.Damaged(l)
+	for _, ch := range damaged {
+		err = errors.Join(err, fmt.Errorf("chain %s of table %s is missing or lacks rules", ch.Name, l.Table))
+	}
+	return err
+}

@@ -1,0 +1,14 @@
+// firewall lets the node forward the packets of a container, and keeps bridges apart. It is
+// called after the plugin that made the interface. See README.md.
+package main
+
+import (
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+func main() { skel.Main(plugin()) }
+
+func plugin() skel.Plugin {
+	return skel.Plugin{Name: "firewall", Since: types.V040, Chained: true, Add: add, Del: del, Check: check, Status: status, GC: gc}
+}

@@ -1,0 +1,217 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	xt "github.com/plumb-cni/plumb/pkg/iptables"
+)
+
+// With iptables, the policies are the reference plugin's rules. A packet from a bridge with a
+// policy goes from the first chain to the second, which drops it if it is for another such bridge:
+//
+//	-A FORWARD -j CNI-ISOLATION-STAGE-1
+//	-A CNI-ISOLATION-STAGE-1 -i cni0 -o cni0 -j DROP                            isolated only
+//	-A CNI-ISOLATION-STAGE-1 -i cni0 ! -o cni0 -j CNI-ISOLATION-STAGE-2
+//	-A CNI-ISOLATION-STAGE-1 -j RETURN
+//	-A CNI-ISOLATION-STAGE-2 -o cni0 -j DROP
+//	-A CNI-ISOLATION-STAGE-2 -j RETURN
+//
+// For published ports, two rules of plumb's own come first. Each rule names its policy in its
+// comment.
+const (
+	stage1 = "CNI-ISOLATION-STAGE-1"
+	stage2 = "CNI-ISOLATION-STAGE-2"
+)
+
+// policyComment returns the match of a comment. Rules that both policies need name both.
+func policyComment(policy string) string {
+	return fmt.Sprintf(`-m comment --comment "CNI firewall plugin rules (ingressPolicy: %s)"`, policy)
+}
+
+const bothPolicies = sameBridge + "|" + isolated
+
+// A stage is one of the two chains, and the rules that the bridge needs in it, without the chain.
+type stage struct {
+	chain string
+	rules []string
+}
+
+// stages returns the rules of the bridge's policy.
+func (f *firewall) stages() []stage {
+	if f.conf.policy == open || f.bridge.Name == "" || !f.byStages() {
+		return []stage{{chain: stage1}, {chain: stage2}}
+	}
+	var first []string
+	name := xt.Quote(f.bridge.Name)
+	if !strings.ContainsAny(f.bridge.Name, `"\' `) {
+		name = f.bridge.Name
+	}
+	if f.conf.published {
+		first = append(first, fmt.Sprintf("-o %s -m conntrack --ctstate DNAT --ctdir ORIGINAL %s -j RETURN", name, policyComment(f.conf.policy)),
+			fmt.Sprintf("-i %s -m conntrack --ctstate DNAT --ctdir REPLY %s -j RETURN", name, policyComment(f.conf.policy)))
+	}
+	if f.conf.policy == isolated {
+		first = append(first, fmt.Sprintf("-i %s -o %[1]s %s -j DROP", name, policyComment(isolated)))
+	}
+	first = append(first, fmt.Sprintf("-i %s ! -o %[1]s %s -j %s", name, policyComment(f.conf.policy), stage2))
+	return []stage{{stage1, first}, {stage2, []string{fmt.Sprintf("-o %s %s -j DROP", name, policyComment(bothPolicies))}}}
+}
+
+// stageLines returns the lines that give the bridge its policy, and take away another one.
+func (f *firewall) stageLines(have []xt.Rule) []string {
+	stages := f.stages()
+	var lines []string
+	if len(stages[0].rules) > 0 {
+		lines = newChains(have, stage1, stage2)
+		// The jump has to come first: an ACCEPT in CNI-FORWARD would end the isolation.
+		at, accepts := jumpAt(have, "FORWARD", stage1), jumpAt(have, "FORWARD", forwardChain)
+		if at > accepts && accepts > 0 {
+			lines = append(lines, nthRule(have, "FORWARD", at).Deletion())
+			at = 0
+		}
+		if at == 0 {
+			lines = append(lines, fmt.Sprintf("-I FORWARD 1 %s -j %s", policyComment(bothPolicies), stage1))
+		}
+	}
+	for _, s := range stages {
+		lines = append(lines, s.lines(have, func(r xt.Rule) bool { return isAbout(r, f.bridge.Name) })...)
+	}
+	return lines
+}
+
+// nthRule returns the n-th rule of a chain, from 1.
+func nthRule(have []xt.Rule, chain string, n int) xt.Rule {
+	rules := slices.DeleteFunc(slices.Clone(have), func(r xt.Rule) bool { return r.Chain != chain || r.Line == "" })
+	return rules[n-1]
+}
+
+// lines returns the lines that write the chain anew, if its rules are not as they have to be: those
+// of the stage, and the others that do not go. New rules come first, as with the reference plugin,
+// but none before those for published ports; the RETURN comes last.
+func (s stage) lines(have []xt.Rule, goes func(xt.Rule) bool) []string {
+	want := make([]xt.Rule, 0, len(s.rules))
+	for _, rule := range s.rules {
+		want = append(want, xt.Parse("-A "+s.chain+" "+rule)...)
+	}
+	var now, kept []xt.Rule
+	var last *xt.Rule
+	for i, r := range have {
+		if r.Chain != s.chain || r.Line == "" {
+			continue
+		}
+		now = append(now, r)
+		isWanted := func(w xt.Rule) bool { return same(w, r) }
+		switch {
+		case r.Matches == "" && r.Jump == "RETURN":
+			last = &have[i]
+		case slices.ContainsFunc(want, isWanted):
+			want = slices.DeleteFunc(want, isWanted)
+			kept = append(kept, r)
+		case !goes(r):
+			kept = append(kept, r)
+		}
+	}
+	rules := append(want, kept...)
+	slices.SortStableFunc(rules, func(a, b xt.Rule) int { return forPublished(b) - forPublished(a) })
+	if last == nil && len(s.rules) > 0 {
+		last = &xt.Parse("-A " + s.chain + " " + policyComment(bothPolicies) + " -j RETURN")[0]
+	}
+	if last != nil {
+		rules = append(rules, *last)
+	}
+	if slices.EqualFunc(rules, now, same) {
+		return nil
+	}
+	lines := []string{"-F " + s.chain}
+	for _, r := range rules {
+		lines = append(lines, r.Line)
+	}
+	return lines
+}
+
+// same reports whether two rules of a chain do the same and say so.
+func same(a, b xt.Rule) bool {
+	return a.Matches == b.Matches && a.Jump == b.Jump && a.Comment == b.Comment
+}
+
+// forPublished returns 1 for a rule for published ports, and else 0.
+func forPublished(r xt.Rule) int {
+	if strings.Contains(r.Matches, "--ctstate DNAT") {
+		return 1
+	}
+	return 0
+}
+
+// bridgesOf returns the interfaces that a rule names.
+func bridgesOf(r xt.Rule) (names []string) {
+	words := xt.Words(r.Line)
+	for i := range len(words) - 1 {
+		if words[i] == "-i" || words[i] == "-o" {
+			names = append(names, words[i+1])
+		}
+	}
+	return names
+}
+
+func isAbout(r xt.Rule, bridge string) bool { return slices.Contains(bridgesOf(r), bridge) }
+
+// clearStages takes the policy of the bridge out of iptables, where it is kept elsewhere.
+func (f *firewall) clearStages() error {
+	if f.bridge.Name == "" || f.byStages() {
+		return nil
+	}
+	return f.eachTable(func(tool xt.Tool) error {
+		return f.change(tool, "delete ingress policy of "+f.bridge.Name, f.stageLines)
+	})
+}
+
+// gonePolicies returns the lines that delete the policies of bridges that are gone.
+func (f *firewall) gonePolicies(have []xt.Rule) (lines []string, err error) {
+	var errs []error
+	for _, chain := range []string{stage1, stage2} {
+		lines = append(lines, stage{chain: chain}.lines(have, func(r xt.Rule) bool {
+			for _, name := range bridgesOf(r) {
+				gone, err := f.isGone(name)
+				if errs = append(errs, err); gone {
+					return true
+				}
+			}
+			return false
+		})...)
+	}
+	return lines, errors.Join(errs...)
+}
+
+// checkStages names the rules that the policy lacks in a table, and those of another policy.
+func (f *firewall) checkStages(tool xt.Tool) error {
+	saved, err := tool.Save(filter)
+	if err != nil {
+		return err
+	}
+	have := xt.Parse(saved)
+	var errs []error
+	for _, s := range f.stages() {
+		for _, rule := range s.rules {
+			w := xt.Parse("-A " + s.chain + " " + rule)[0]
+			if !slices.ContainsFunc(have, func(r xt.Rule) bool { return r.Chain == s.chain && r.Matches == w.Matches && r.Jump == w.Jump }) {
+				errs = append(errs, fmt.Errorf("table %s of %s has no rule %s", filter, tool.Family, w.Line))
+			}
+		}
+		for _, r := range have {
+			wanted := slices.ContainsFunc(s.rules, func(rule string) bool {
+				w := xt.Parse("-A " + s.chain + " " + rule)[0]
+				return r.Matches == w.Matches && r.Jump == w.Jump
+			})
+			if r.Chain == s.chain && isAbout(r, f.bridge.Name) && !wanted {
+				errs = append(errs, fmt.Errorf("table %s of %s has a rule of another policy than %q: %s", filter, tool.Family, f.conf.policy, r.Line))
+			}
+		}
+	}
+	if f.conf.policy != open && jumpAt(have, "FORWARD", stage1) == 0 {
+		errs = append(errs, fmt.Errorf("chain FORWARD in table %s of %s does not jump to %s", filter, tool.Family, stage1))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,236 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// serve has each pod and the host outside answer at port 80 of both families.
+func (b *testbed) serve() {
+	GinkgoHelper()
+	for i, p := range places() {
+		nstest.ServeTCP(GinkgoTB(), b.pods[i], p.v4+":80")
+		nstest.ServeTCP(GinkgoTB(), b.pods[i], "["+p.v6+"]:80")
+	}
+	nstest.ServeTCP(GinkgoTB(), b.Outside, nstest.OutsideV4+":80")
+	nstest.ServeTCP(GinkgoTB(), b.Outside, "["+nstest.OutsideV6+"]:80")
+}
+
+// A probe is a connection to both families of a place, which has to be answered or not.
+type probe struct {
+	from    *nstest.NS
+	v4, v6  string
+	answers bool
+}
+
+// toPod probes the pod of that index.
+func toPod(from *nstest.NS, to int, answers bool) probe {
+	return probe{from, places()[to].v4, places()[to].v6, answers}
+}
+
+// expect makes all probes at once: each that is not answered takes some seconds.
+func expect(probes ...probe) {
+	GinkgoHelper()
+	var wrong sync.Map
+	var asked sync.WaitGroup
+	for i, p := range probes {
+		for _, addr := range []string{p.v4 + ":80", "[" + p.v6 + "]:80"} {
+			asked.Go(func() {
+				if _, err := nstest.Dial(p.from, addr); (err == nil) != p.answers {
+					wrong.Store(fmt.Sprintf("probe %d to %s answers: %t", i, addr, err == nil), err)
+				}
+			})
+		}
+	}
+	asked.Wait()
+	wrong.Range(func(what, err any) bool {
+		AddReportEntry(fmt.Sprint(what), err)
+		return true
+	})
+	wrong.Range(func(what, _ any) bool { Fail(what.(string)); return true })
+}
+
+// dropForwarded gives both FORWARD chains a policy.
+func (b *testbed) dropForwarded(policy string) {
+	GinkgoHelper()
+	for _, program := range []string{"iptables", "ip6tables"} {
+		b.Node.Must(GinkgoTB(), program, "-P", "FORWARD", policy)
+	}
+}
+
+var _ = Describe("traffic", func() {
+	var b *testbed
+	BeforeEach(func() {
+		b = newTestbed()
+		b.serve()
+	})
+
+	var entries []TableEntry
+	for _, backend := range []string{iptables, nftables, ""} {
+		for _, policy := range []string{open, sameBridge, isolated} {
+			for _, forward := range []string{"ACCEPT", "DROP"} {
+				if backend != nftables || forward == "ACCEPT" {
+					entries = append(entries, Entry(nil, backend, policy, forward))
+				}
+			}
+		}
+	}
+	DescribeTable("passes as the policy says", func(backend, policy, forward string) {
+		b.dropForwarded(forward)
+		for pod := range places() {
+			keys := key("backend", backend) + key("ingressPolicy", policy)
+			if pod == 3 {
+				keys = key("backend", backend)
+			}
+			ok(b.call(keys, pod), "ADD")
+			ok(b.call(keys, pod), "CHECK")
+		}
+		expect(
+			toPod(b.pods[0], 1, policy != isolated), // of the same bridge
+			toPod(b.pods[0], 2, policy == open),     // of another bridge with a policy
+			toPod(b.pods[0], 3, true),               // of a bridge without one
+			toPod(b.pods[3], 0, true),               // and from there
+			toPod(b.Outside, 0, forward == "ACCEPT"),
+			probe{b.pods[0], nstest.OutsideV4, nstest.OutsideV6, true},
+			toPod(b.Node, 0, true),
+		)
+	}, entries)
+
+	DescribeTable("between two containers of a bridge is dropped with bridged frames seen by netfilter too", Label(nstest.Kernel), func(backend, policy string) {
+		nstest.Need(GinkgoTB(), "br_netfilter", b.bridgeNetfilter("1"))
+		for pod := range 2 {
+			ok(b.call(key("backend", backend)+key("ingressPolicy", policy), pod), "ADD")
+		}
+		expect(toPod(b.pods[0], 1, policy != isolated), toPod(b.Node, 0, true))
+	},
+		Entry(nil, iptables, isolated), Entry(nil, nftables, isolated),
+		Entry(nil, iptables, sameBridge), Entry(nil, nftables, sameBridge),
+	)
+
+	DescribeTable("to a published port passes between bridges with publishedPorts only", func(backend, policy string) {
+		for _, f := range []struct{ program, to, gateway string }{
+			{"iptables", places()[0].v4 + ":80", places()[2].gateway4},
+			{"ip6tables", "[" + places()[0].v6 + "]:80", places()[2].gateway6},
+		} {
+			b.Node.Must(GinkgoTB(), f.program, "-t", "nat", "-A", "PREROUTING", "-p", "tcp", "-d", f.gateway, "--dport", "80", "-j", "DNAT", "--to-destination", f.to)
+		}
+		common := key("backend", backend) + key("ingressPolicy", policy)
+		published := func(answers bool) probe {
+			return probe{b.pods[2], places()[2].gateway4, places()[2].gateway6, answers}
+		}
+		ok(b.call(common+`"publishedPorts":true,`, 0), "ADD")
+		ok(b.call(common, 2), "ADD") // later, and its rules do not go before
+		ok(b.call(common+`"publishedPorts":true,`, 0), "CHECK")
+		expect(published(true), toPod(b.pods[2], 0, false), toPod(b.pods[0], 2, false))
+		By("and without the key it does not")
+		Expect(failure(b.call(common, 0), "CHECK").Code).To(BeEquivalentTo(types.CodeChanged))
+		ok(b.call(common, 0), "ADD")
+		expect(published(false))
+	},
+		Entry(nil, iptables, sameBridge), Entry(nil, nftables, sameBridge),
+		Entry(nil, iptables, isolated), Entry(nil, nftables, isolated),
+	)
+
+	DescribeTable("follows a change of the policy at the next ADD", func(before, after string) {
+		for _, policies := range [][2]string{{isolated, sameBridge}, {sameBridge, isolated}, {isolated, open}} {
+			for pod := range 3 {
+				ok(b.call(key("backend", before)+key("ingressPolicy", policies[0]), pod), "ADD")
+			}
+			for pod := range 3 {
+				c := b.call(key("backend", after)+key("ingressPolicy", policies[1]), pod)
+				if pod != 1 { // the ADD of the first has changed the bridge
+					Expect(failure(c, "CHECK").Code).To(BeEquivalentTo(types.CodeChanged), fmt.Sprint(policies))
+				}
+				ok(c, "ADD")
+			}
+			for pod := range 3 {
+				ok(b.call(key("backend", after)+key("ingressPolicy", policies[1]), pod), "CHECK")
+			}
+			expect(toPod(b.pods[0], 1, policies[1] != isolated), toPod(b.pods[0], 2, policies[1] == open))
+		}
+		By("and leaves nothing of the former one")
+		Expect(b.elements()).To(BeEmpty())
+		Expect(b.saved()).NotTo(ContainSubstring("cni0"))
+	},
+		Entry(nil, nftables, nftables), Entry(nil, iptables, iptables),
+		Entry(nil, nftables, iptables), Entry(nil, iptables, nftables),
+	)
+})
+
+var _ = Describe("what drops on the node", func() {
+	var b *testbed
+	BeforeEach(func() { b = newTestbed() })
+
+	It("is nothing: no program is run", func() {
+		var steps []string
+		c := b.call("", 0)
+		c.Before = func(step string) error { steps = append(steps, step); return nil }
+		for _, command := range []string{"ADD", "CHECK", "DEL"} {
+			ok(c, command)
+		}
+		Expect(steps).NotTo(ContainElement(ContainSubstring("tables-")))
+		Expect(b.Node.Must(GinkgoTB(), "nft", "list", "ruleset")).To(BeEmpty())
+	})
+
+	It("is iptables: only where it does", func() {
+		b.Node.Must(GinkgoTB(), "ip6tables", "-P", "FORWARD", "DROP")
+		c := b.call("", 0)
+		ok(c, "ADD")
+		Expect(b.saved()).To(And(ContainSubstring("ip6tables -A CNI-FORWARD"), Not(ContainSubstring("iptables -A CNI-FORWARD -s 10."))))
+		ok(c, "CHECK")
+		ok(c, "DEL")
+		Expect(b.saved()).NotTo(ContainSubstring("fd00:1::2"))
+	})
+
+	It("is iptables: an error for the backend nftables", func() {
+		b.dropForwarded("DROP")
+		failed := failure(b.call(key("backend", nftables), 0), "ADD")
+		Expect(failed.Code).To(BeEquivalentTo(types.CodeConfig))
+		Expect(failed.Msg).To(ContainSubstring("use the backend iptables"))
+		c := b.call("", 0)
+		c.Config = bare(key("backend", nftables))
+		Expect(failure(c, "STATUS").Code).To(BeEquivalentTo(types.CodeNotAvailable))
+	})
+
+	It("is iptables-legacy", func() {
+		b.serve()
+		b.Node.Must(GinkgoTB(), "iptables-legacy", "-P", "FORWARD", "DROP")
+		c := b.call("", 0)
+		ok(c, "ADD")
+		Expect(b.saved("-legacy")).To(ContainSubstring("-A CNI-FORWARD -s 10.9.0.2/32 -j ACCEPT"))
+		ok(c, "CHECK")
+		nstest.MustDial(GinkgoTB(), b.pods[0], nstest.OutsideV4+":80", "10.9.0.2")
+		c.Config = bare("")
+		ok(c, "DEL")
+		Expect(b.saved("-legacy")).NotTo(ContainSubstring("10.9.0.2"))
+	})
+
+	It("is a chain of nftables: ADD warns, and STATUS is 51", func() {
+		b.Node.Must(GinkgoTB(), "nft", "add table inet fw; add chain inet fw forwarded { type filter hook forward priority 0; policy drop; }")
+		Expect(ok(b.call("", 0), "ADD").Stderr).To(ContainSubstring("chain forwarded of table inet fw"))
+		c := b.call("", 0)
+		c.Config = bare("")
+		failed := failure(c, "STATUS")
+		Expect(failed.Code).To(BeEquivalentTo(types.CodeLimited))
+		Expect(failed.Msg).To(ContainSubstring("chain forwarded of table inet fw"))
+	})
+
+	It("has an admin's chain for what nobody else accepts", func() {
+		b.serve()
+		b.dropForwarded("DROP")
+		keys := byIPTables + key("iptablesAdminChainName", "NOMAD-ADMIN")
+		b.Node.Must(GinkgoTB(), "iptables", "-N", "NOMAD-ADMIN")
+		b.Node.Must(GinkgoTB(), "iptables", strings.Fields("-A NOMAD-ADMIN -o cni0 -d 10.9.0.0/24 -j ACCEPT")...)
+		ok(b.call(keys, 0), "ADD")
+		nstest.MustDial(GinkgoTB(), b.Outside, "10.9.0.2:80", nstest.OutsideV4)
+		ok(b.call(keys, 0), "DEL")
+		Expect(b.saved()).To(ContainSubstring("-A NOMAD-ADMIN -d 10.9.0.0/24 -o cni0 -j ACCEPT"))
+	})
+})

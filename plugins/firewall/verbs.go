@@ -1,0 +1,239 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+
+	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/nft"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// A firewall is what the node has for one attachment.
+type firewall struct {
+	r      *skel.Request
+	conf   *config
+	addrs  []netip.Addr // all of prevResult, whatever interface they belong to
+	bridge nl.Link      // the bridge that the policy is for, or the host end of ptp; zero: none
+	ports  []string     // the host ends of the attachment that are ports of the bridge
+	links  *nl.Conn
+	c      *nft.Conn         // nil: the kernel has no nf_tables
+	chains []nft.ListedChain // as they were when the call began
+}
+
+// add lets the node forward the container's packets, gives the bridge its policy, and hands on
+// the result of the chain.
+func add(r *skel.Request) (*types.Result, error) {
+	f, prev, err := prepare(r)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.allow(); err != nil {
+		return nil, fmt.Errorf("let %s through: %w", r.Attachment(), err)
+	}
+	if err := f.isolate(); err != nil {
+		return nil, fmt.Errorf("ingress policy %s: %w", f.conf.policy, err)
+	}
+	return prev, nil
+}
+
+// isolate gives the bridge its policy, and takes away what another policy or backend left.
+func (f *firewall) isolate() error {
+	if err := f.clearStages(); err != nil {
+		return err
+	}
+	if f.conf.policy == isolated && f.bridge.Kind == "bridge" && (f.c == nil || len(f.ports) == 0) {
+		f.r.Warn("containers of %s may reach each other: that needs nf_tables, and a port of the bridge in prevResult", f.bridge.Name)
+	}
+	return f.setPolicy()
+}
+
+// del deletes what ADD made for the attachment. It finds that by the attachment, with or without
+// prevResult, whatever the backend was.
+func del(r *skel.Request) error {
+	conf, err := parse(r)
+	if err != nil {
+		conf = &config{zone: "trusted"}
+	}
+	f := &firewall{r: r, conf: conf}
+	if prev, _ := r.Prev(); prev != nil {
+		f.addrs = addresses(prev)
+	}
+	if err := f.connect(); err != nil {
+		return err
+	}
+	return errors.Join(f.delRules(), f.delSources(), f.delElements())
+}
+
+// check compares. What the reference plugin made is as good.
+func check(r *skel.Request) error {
+	f, _, err := prepare(r)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(f.checkAllowed(), f.checkIsolation()); err != nil {
+		return types.Coded(types.CodeChanged, fmt.Errorf("check firewall of %s: %w", r.Attachment(), err))
+	}
+	return nil
+}
+
+// status says whether ADD could succeed now, and whether the container would be reachable.
+func status(r *skel.Request) error {
+	conf, err := parse(r)
+	if err != nil {
+		return types.NotAvailable(err)
+	}
+	f := &firewall{r: r, conf: conf}
+	if err := errors.Join(f.connect(), f.choose()); err != nil {
+		return types.NotAvailable(err)
+	}
+	return f.canAdd()
+}
+
+// gc deletes what the attachments of the network have that are not to be kept.
+func gc(r *skel.Request) error {
+	conf, err := parse(r)
+	if err != nil {
+		conf = &config{zone: "trusted"}
+	}
+	f := &firewall{r: r, conf: conf}
+	if err := f.connect(); err != nil {
+		return err
+	}
+	keep := r.Valid()
+	return errors.Join(f.gcRules(keep), f.gcSources(keep), f.gcElements(keep))
+}
+
+// prepare reads the configuration and prevResult, and finds what ADD and CHECK need on the node.
+func prepare(r *skel.Request) (*firewall, *types.Result, error) {
+	conf, err := parse(r)
+	if err != nil {
+		return nil, nil, err
+	}
+	prev, err := r.MustPrev()
+	if err != nil {
+		return nil, nil, err
+	}
+	f := &firewall{r: r, conf: conf, addrs: addresses(prev)}
+	if err := errors.Join(f.connect(), f.choose()); err != nil {
+		return nil, nil, err
+	}
+	return f, prev, f.findBridge(prev)
+}
+
+// connect connects to the node, and lists its chains.
+func (f *firewall) connect() (err error) {
+	if f.links, err = nl.Open(f.r.Node); err != nil {
+		return err
+	}
+	if f.c, err = nft.Open(f.r.Node); errors.Is(err, nft.ErrUnavailable) {
+		f.c = nil
+		return nil
+	}
+	if err == nil {
+		f.chains, err = f.c.AllChains()
+	}
+	return err
+}
+
+// choose falls back to iptables if the kernel has no nf_tables.
+func (f *firewall) choose() error {
+	switch {
+	case f.c == nil && f.conf.backend == nftables:
+		return types.Errorf(types.CodeConfig, "load the module nf_tables, or use the iptables backend: %w", nft.ErrUnavailable)
+	case f.c == nil && f.conf.backend == "":
+		f.conf.backend = iptables
+	case f.c == nil && f.conf.backend == firewalld && f.conf.policy != open:
+		return types.Errorf(types.CodeConfig, "load the module nf_tables, or leave out ingressPolicy: %w", nft.ErrUnavailable)
+	}
+	return nil
+}
+
+// addresses returns the addresses of prevResult, each once.
+func addresses(prev *types.Result) (addrs []netip.Addr) {
+	seen := map[netip.Addr]bool{}
+	for _, ip := range prev.IPs {
+		if a := ip.Address.Addr(); a.IsValid() && !seen[a] {
+			seen[a] = true
+			addrs = append(addrs, a)
+		}
+	}
+	return addrs
+}
+
+// findBridge finds the bridge that the policy is for: the first interface of prevResult on the node
+// that is a bridge, or else the first one that the node has, such as the host end of ptp.
+func (f *firewall) findBridge(prev *types.Result) error {
+	var onNode []nl.Link
+	for _, in := range prev.Interfaces {
+		if in.Sandbox != "" {
+			continue
+		}
+		l, err := f.links.Link(in.Name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		onNode = append(onNode, l)
+		if l.Kind == "bridge" && f.bridge.Kind != "bridge" || f.bridge.Name == "" {
+			f.bridge = l
+		}
+	}
+	if f.bridge.Name == "" && f.conf.policy != open {
+		return types.Errorf(types.CodeConfig,
+			"interface needs to be set for ingress policy %q, make sure to chain \"firewall\" plugin with \"bridge\"", f.conf.policy)
+	}
+	if f.conf.policy != isolated {
+		return nil
+	}
+	host, err := attach.HostEnd(f.links, f.r.Attachment(), prev)
+	if err == nil {
+		onNode = append(onNode, host)
+	}
+	f.notePorts(onNode)
+	return types.IgnoreNotExist(err)
+}
+
+// notePorts notes which of the links are ports of the bridge, each once.
+func (f *firewall) notePorts(links []nl.Link) {
+	seen := map[string]bool{}
+	for _, l := range links {
+		if l.Master != 0 && l.Master == f.bridge.Index && !seen[l.Name] {
+			seen[l.Name] = true
+			f.ports = append(f.ports, l.Name)
+		}
+	}
+}
+
+// byStages reports whether the policy is kept in iptables.
+func (f *firewall) byStages() bool { return f.conf.backend == iptables || f.c == nil }
+
+// checkIsolation compares the policy. One that iptables keeps where plumb would keep it in nf_tables, as
+// the reference plugin does, is as good.
+func (f *firewall) checkIsolation() error {
+	missing := f.checkPolicy()
+	if f.byStages() {
+		return missing // checkByIPTables looks for the rules
+	}
+	if f.conf.policy == open {
+		return errors.Join(missing, f.eachTable(f.checkStages))
+	}
+	if missing != nil && f.keptByStages() {
+		return nil
+	}
+	return missing
+}
+
+// keptByStages reports whether the rules of iptables keep the policy for each address.
+func (f *firewall) keptByStages() bool {
+	byRules := *f
+	conf := *f.conf
+	conf.backend, byRules.conf = iptables, &conf
+	return byRules.checkByIPTables() == nil && len(f.addrs) > 0
+}
