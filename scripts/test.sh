@@ -22,7 +22,7 @@ cd "$(dirname "$0")/.."
 needed=(
 	ip:iproute2 nft:nftables iptables:iptables conntrack:conntrack ping:iputils-ping sysctl:procps
 	git:git gcc:gcc /usr/include/stdio.h:libc6-dev shellcheck:shellcheck
-	qemu-s390x-static:qemu-user-static
+	qemu-s390x-static:qemu-user-static dbus-daemon:dbus firewalld:firewalld
 	/usr/lib/cni/bridge:containernetworking-plugins
 )
 

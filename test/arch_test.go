@@ -24,7 +24,7 @@ const module = "github.com/plumb-cni/plumb/"
 
 // layers are the packages under pkg/ in order: each may import those before it.
 var layers = []string{
-	"undo", "trace", "lock", "types", "ns", "nl", "sysctl", "nft", "iptables", "masq", "attach", "skel", "invoke", "ipam",
+	"undo", "trace", "lock", "types", "ns", "nl", "sysctl", "nft", "iptables", "firewalld", "masq", "attach", "skel", "invoke", "ipam",
 }
 
 // doors are the imports and symbols that only the packages named may use: one door
@@ -33,6 +33,7 @@ var doors = map[string][]string{
 	"github.com/vishvananda/netlink":     {"pkg/nl"},
 	"github.com/google/nftables":         {"pkg/nft"},
 	"github.com/mdlayher/netlink":        {"pkg/nft"}, // what nftables cannot say
+	"github.com/godbus/dbus":             {"pkg/firewalld"},
 	"golang.org/x/sys/unix.Socket":       {"pkg/ns"},
 	"os/exec":                            {"pkg/iptables", "pkg/nft"},
 	"golang.org/x/sys/unix.Setns":        nil,
@@ -88,6 +89,7 @@ func known(text string) bool {
 
 // dependencies are the modules that an executable may consist of, each for a reason.
 var dependencies = map[string]string{
+	"github.com/godbus/dbus/v5":      "D-Bus, for pkg/firewalld",
 	"github.com/google/go-cmp":       "comes with github.com/mdlayher/netlink",
 	"github.com/google/nftables":     "nf_tables, for pkg/nft",
 	"github.com/mdlayher/netlink":    "the socket of github.com/google/nftables",
@@ -597,6 +599,8 @@ func TestChecksBite(t *testing.T) {
 		{"doors", "pkg/nl/x.go", `import "github.com/vishvananda/netlink/nl"`, ""},
 		{"doors", "pkg/masq/x.go", `import "github.com/google/nftables/expr"`, "the door is [pkg/nft]"},
 		{"doors", "pkg/nft/x.go", `import "github.com/google/nftables/expr"`, ""},
+		{"doors", "plugins/a/x.go", `import "github.com/godbus/dbus/v5"`, "the door is [pkg/firewalld]"},
+		{"doors", "pkg/firewalld/x.go", `import "github.com/godbus/dbus/v5"`, ""},
 		{"doors", "plugins/a/x.go", `import "os/exec"`, "the door is"},
 		{"doors", "plugins/a/x.go", "import \"os\"\nfunc f() { os.Exit(1) }", "os.Exit"},
 		{"doors", "plugins/a/x.go", "import \"os\"\nfunc f() { os.Remove(\"a\") }", ""},

@@ -39,6 +39,7 @@ var packages = map[string]string{
 	"ethtool": "ethtool", "tcpdump": "tcpdump", "strace": "strace", "valgrind": "valgrind", "perf": "linux-perf",
 	"curl": "curl", "wget": "wget", "jq": "jq", "nc": "netcat-openbsd", "socat": "socat", "python3": "python3", "perl": "perl",
 	"bc": "bc", "lsof": "lsof", "fuser": "psmisc", "setfacl": "acl", "mkfs.ext4": "e2fsprogs", "dnsmasq": "dnsmasq-base",
+	"dbus-daemon": "dbus", "firewalld": "firewalld",
 }
 
 // optional are the uses of programs that a script installs nothing for: "file: program",
@@ -54,16 +55,20 @@ var optional = map[string]string{
 type installation struct {
 	script string
 	runs   []string // files, and folders with all Go tests and scripts below them
+	except []string // files in these folders that are not run
 }
 
 var installations = []installation{
-	{"scripts/test.sh", []string{"build_linux.sh", "scripts", "pkg", "plugins", "test"}},
-	{"scripts/bench.sh", []string{"build_linux.sh", "scripts/bench.sh", "scripts/sandbox.sh", "test/bench", "test/nstest"}},
-	{"scripts/quickstart.sh", []string{"build_linux.sh", "scripts/quickstart.sh"}},
-	{"test/vm/run.sh", []string{"build_linux.sh", "scripts/sandbox.sh", "test/vm", "test/nstest", "pkg", "plugins"}},
-	{"test/runtimes/run.sh", []string{"build_linux.sh", "scripts/sandbox.sh", "test/runtimes", "test/nstest"}},
-	{"test/fresh/run.sh", []string{"test/fresh"}},
+	{"scripts/test.sh", []string{"build_linux.sh", "scripts", "pkg", "plugins", "test"}, nil},
+	{"scripts/bench.sh", []string{"build_linux.sh", "scripts/bench.sh", "scripts/sandbox.sh", "test/bench", "test/nstest"}, firewalld},
+	{"scripts/quickstart.sh", []string{"build_linux.sh", "scripts/quickstart.sh"}, nil},
+	{"test/vm/run.sh", []string{"build_linux.sh", "scripts/sandbox.sh", "test/vm", "test/nstest", "pkg", "plugins"}, firewalld},
+	{"test/runtimes/run.sh", []string{"build_linux.sh", "scripts/sandbox.sh", "test/runtimes", "test/nstest"}, firewalld},
+	{"test/fresh/run.sh", []string{"test/fresh"}, nil},
 }
+
+// firewalld are the helpers that start firewalld: only tests that scripts/test.sh runs call them.
+var firewalld = []string{"test/nstest/firewalld.go"}
 
 // own are the folders whose run.sh has an installation of its own.
 var own = []string{"test/vm", "test/runtimes", "test/fresh"}
@@ -96,7 +101,7 @@ func (i installation) files(t *testing.T) []string {
 				return err
 			case d.IsDir() && root == "test" && slices.Contains(own, path):
 				return filepath.SkipDir
-			case isTest(path) || strings.HasSuffix(path, ".sh"):
+			case (isTest(path) || strings.HasSuffix(path, ".sh")) && !slices.Contains(i.except, path):
 				files = append(files, path)
 			}
 			return nil

@@ -1,0 +1,99 @@
+package firewalld
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/godbus/dbus/v5"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// Errors for errors.Is. All come with types.CodeConfig.
+var (
+	ErrNotRunning    = errors.New("firewalld is not running")
+	ErrNotAuthorized = errors.New("not authorized")
+	ErrInvalidZone   = errors.New("no such zone")
+)
+
+// A ZoneConflictError is the error for a source that is in another zone.
+type ZoneConflictError struct {
+	Source string // "10.9.0.2/32"
+	Zone   string // the zone that the source is in
+}
+
+func (e *ZoneConflictError) Error() string {
+	return fmt.Sprintf("source %s is in firewalld's zone %q", e.Source, e.Zone)
+}
+
+func conflict(source, zone string) error {
+	return types.Errorf(types.CodeConfig, "%w; remove it there (firewall-cmd --zone=%s --remove-source=%s), or configure that zone",
+		&ZoneConflictError{Source: source, Zone: zone}, zone, source)
+}
+
+// Codes of errors: what the text of firewalld's errors begins with, or their names on the bus.
+const (
+	alreadyInZone  = "ZONE_ALREADY_SET"
+	alreadyInOther = "ZONE_CONFLICT"
+	inNoZone       = "UNKNOWN_SOURCE"
+	invalidZone    = "INVALID_ZONE"
+	lockdown       = "ACCESS_DENIED"                             // firewalld.lockdown-whitelist(5)
+	notAuthorized  = "NotAuthorizedException"                    // a part of the name: polkit, or the user is not root
+	accessDenied   = "org.freedesktop.DBus.Error.AccessDenied"   // a policy of the bus
+	limitExceeded  = "org.freedesktop.DBus.Error.LimitsExceeded" // this user has too many connections
+	noReply        = "org.freedesktop.DBus.Error.NoReply"        // firewalld ended during the call
+	noOwner        = "org.freedesktop.DBus.Error.NameHasNoOwner" // firewalld ended before the call;
+	noService      = "org.freedesktop.DBus.Error.ServiceUnknown" // buses differ in the name
+)
+
+// code returns the code of an error, or "" for an error that did not come over the bus.
+func code(err error) string {
+	var e dbus.Error
+	switch {
+	case !errors.As(err, &e):
+		return ""
+	case e.Name == busName+".Exception":
+		code, _, _ := strings.Cut(e.Error(), ":")
+		return code
+	case strings.Contains(e.Name, notAuthorized): // versions differ in what is before and after it
+		return notAuthorized
+	}
+	return e.Name
+}
+
+// isAny reports whether err has one of the codes.
+func isAny(err error, codes ...string) bool {
+	return err != nil && slices.Contains(codes, code(err))
+}
+
+// kinds are the errors that the operator has to resolve.
+var kinds = []struct {
+	err    error
+	codes  []string
+	advice string
+}{
+	{ErrNotRunning, []string{noOwner, noService}, "start it, or configure another backend"},
+	{ErrNotAuthorized, []string{accessDenied, notAuthorized, lockdown},
+		"permit it in the policies of the bus, of polkit and of firewalld, or configure another backend"},
+	{ErrInvalidZone, []string{invalidZone}, "make it (firewall-cmd --permanent --new-zone=NAME, then firewall-cmd --reload), or configure another zone"},
+}
+
+// explain returns the error of a step with its CNI code, and says what to do.
+func explain(step string, err error) error {
+	if err == nil {
+		return nil
+	}
+	for _, k := range kinds {
+		if isAny(err, k.codes...) {
+			err = fmt.Errorf("%w: %w", k.err, err)
+		}
+		if errors.Is(err, k.err) {
+			return types.Errorf(types.CodeConfig, "%s: %w; %s", step, err, k.advice)
+		}
+	}
+	if isAny(err, "", noReply, limitExceeded) {
+		return types.Errorf(types.CodeTryAgain, "%s: firewalld or its bus did not answer; try again: %w", step, err)
+	}
+	return fmt.Errorf("%s: %w", step, err)
+}

@@ -1,0 +1,169 @@
+// Package firewalld binds addresses to zones of firewalld, over the D-Bus system bus.
+//
+// A source is an address range that is bound to a zone: the rules of the zone apply to its
+// packets, for example "accept all" in the zone trusted. A source belongs to one zone at most.
+// All calls change firewalld's runtime configuration only, so that firewalld forgets the
+// sources when it reloads or restarts (firewall-cmd --reload).
+package firewalld
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/godbus/dbus/v5"
+	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// callLimit is how long one call may take, and how long the connection to the bus may take.
+const callLimit = 10 * time.Second
+
+// busName is the name of firewalld on the bus (firewalld.dbus(5)).
+const busName = "org.fedoraproject.FirewallD1"
+
+// A Conn is a connection to firewalld. Its methods may be called concurrently.
+type Conn struct {
+	node  *ns.Handle // runs the steps
+	bus   *dbus.Conn
+	limit time.Duration // of one call
+}
+
+// Open connects to the system bus and checks that firewalld is on it. It does not start
+// firewalld (D-Bus activation). The caller closes the connection.
+//
+// The address of the bus is in the environment variable DBUS_SYSTEM_BUS_ADDRESS, or else
+// /run/dbus/system_bus_socket. The socket is a file, so that the mount namespace of the process
+// decides which bus it is. The handle is needed for the tracer only.
+//
+// The error matches ErrNotRunning if there is no bus, or no firewalld on it, and
+// ErrNotAuthorized if the bus refuses this user. It has types.CodeTryAgain if the bus does not
+// answer in time.
+func Open(h *ns.Handle) (*Conn, error) { return open(h, callLimit) }
+
+func open(h *ns.Handle, limit time.Duration) (*Conn, error) {
+	const step = "connect to firewalld"
+	c := &Conn{node: h, limit: limit}
+	if err := h.Step(step, c.connect); err != nil {
+		_ = c.Close()
+		return nil, explain(step, err)
+	}
+	return c, nil
+}
+
+// connect connects to the bus and checks that firewalld is on it.
+func (c *Conn) connect() error {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	timer := time.AfterFunc(c.limit, func() { cancel(context.DeadlineExceeded) }) // closes the connection
+	defer timer.Stop()
+	var err error
+	c.bus, err = dbus.SystemBusPrivate(dbus.WithContext(ctx))
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%w: %w", ErrNotAuthorized, err)
+	case errors.Is(err, syscall.EAGAIN): // more connections wait for the bus than it accepts at a time
+		return err
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrNotRunning, err)
+	}
+	if err = c.bus.Auth(nil); err != nil && err.Error() == "dbus: authentication failed" { // the library has no value for it
+		return fmt.Errorf("%w: %w", ErrNotAuthorized, err)
+	}
+	var running bool
+	if err == nil {
+		err = c.bus.Hello()
+	}
+	if err == nil {
+		err = c.bus.BusObject().Call("org.freedesktop.DBus.NameHasOwner", 0, busName).Store(&running)
+	}
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err == nil && !running:
+		return ErrNotRunning
+	}
+	return err
+}
+
+// Close closes the connection. What was added stays in firewalld.
+func (c *Conn) Close() error {
+	if c.bus == nil {
+		return nil
+	}
+	if err := c.bus.Close(); err != nil {
+		return fmt.Errorf("close the connection to firewalld: %w", err)
+	}
+	return nil
+}
+
+// AddSource binds a source to a zone. It does nothing if the source is in that zone already. If
+// the source is in another zone, the error is a *ZoneConflictError.
+//
+// The result added reports whether this call has added the source, so that the caller has to
+// remove it if a later step fails. With types.CodeTryAgain, for which firewalld did not answer
+// in time, added is true if the source may be there.
+//
+// The error matches ErrInvalidZone if there is no such zone, ErrNotAuthorized if firewalld
+// refuses this user, and ErrNotRunning if firewalld has ended.
+func (c *Conn) AddSource(zone string, p netip.Prefix) (added bool, err error) {
+	source := p.Masked().String()
+	current, err := c.zoneOf(source)
+	if err == nil && current == "" {
+		_, err = ask[string](c, "add source "+source+" to zone "+zone, "addSource", zone, source)
+		if !isAny(err, alreadyInZone, alreadyInOther) {
+			return err == nil || types.AsError(err).Code == types.CodeTryAgain, err
+		}
+		// Another process has added the source meanwhile.
+		if again, asked := c.zoneOf(source); asked == nil && again != "" {
+			current, err = again, nil
+		}
+	}
+	if err == nil && current != zone {
+		err = conflict(source, current)
+	}
+	return false, err
+}
+
+// RemoveSource removes a source from a zone. It does nothing if the source is not in that zone,
+// or if there is no such zone. The errors are those of AddSource.
+func (c *Conn) RemoveSource(zone string, p netip.Prefix) error {
+	source := p.Masked().String()
+	_, err := ask[string](c, "remove source "+source+" from zone "+zone, "removeSource", zone, source)
+	if isAny(err, inNoZone, alreadyInOther, invalidZone) {
+		return nil
+	}
+	return err
+}
+
+// HasSource reports whether a source is in a zone. The errors are those of AddSource.
+func (c *Conn) HasSource(zone string, p netip.Prefix) (bool, error) {
+	source := p.Masked().String()
+	return ask[bool](c, "look for source "+source+" in zone "+zone, "querySource", zone, source)
+}
+
+// zoneOf returns the zone of a source, or "" if the source is in no zone.
+func (c *Conn) zoneOf(source string) (string, error) {
+	return ask[string](c, "find the zone of source "+source, "getZoneOfSource", source)
+}
+
+// ask calls a method of firewalld's interface for zones and returns the answer. It refuses an
+// empty name of a zone, which would mean the default zone to addSource and querySource, but any
+// zone to removeSource.
+func ask[T string | bool](c *Conn, step, method string, args ...any) (answer T, err error) {
+	step = "firewalld: " + step
+	if slices.Contains(args, any("")) {
+		return answer, explain(step, fmt.Errorf("%w: its name is empty", ErrInvalidZone))
+	}
+	err = c.node.Step(step, func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), c.limit)
+		defer cancel()
+		return c.bus.Object(busName, "/org/fedoraproject/FirewallD1").
+			CallWithContext(ctx, busName+".zone."+method, dbus.FlagNoAutoStart, args...).Store(&answer)
+	})
+	return answer, explain(step, err)
+}
