@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	bus "github.com/plumb-cni/plumb/pkg/firewalld"
 	xt "github.com/plumb-cni/plumb/pkg/iptables"
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -185,26 +186,20 @@ func (f *firewall) canAdd() error {
 	if f.conf.backend == iptables {
 		return types.NotAvailable(xt.Tool{Node: f.r.Node, Family: xt.V4}.Find())
 	}
-	z, err := openZones(f.r.Node)
-	if err == nil {
-		_ = z.Close()
-	} else if f.conf.backend == firewalld {
-		return types.NotAvailable(err)
-	}
-	if f.conf.policy != open {
-		if err := f.c.CheckSupport(isolationLayout()); err != nil {
+	layouts := map[string][]nft.Layout{sameBridge: {isolationLayout()}, isolated: {isolationLayout(), privateLayout()}}
+	for _, l := range layouts[f.conf.policy] {
+		if err := f.c.CheckSupport(l); err != nil {
 			return types.NotAvailable(err)
 		}
 	}
-	if f.conf.policy == isolated {
-		if err := f.c.CheckSupport(privateLayout()); err != nil {
-			return types.NotAvailable(err)
-		}
+	z, err := bus.Open(f.r.Node)
+	if err == nil { // firewalld lets containers through
+		return z.Close()
 	}
-	if err == nil { // firewalld lets the container through
-		return nil
+	if f.isOptional(err) {
+		err = f.canAllow()
 	}
-	if err := f.canAllow(); err != nil {
+	if err != nil {
 		return types.NotAvailable(err)
 	}
 	if names := f.closedChains(families()); len(names) > 0 {

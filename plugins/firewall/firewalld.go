@@ -6,26 +6,10 @@ import (
 	"net/netip"
 	"strings"
 
+	bus "github.com/plumb-cni/plumb/pkg/firewalld"
 	"github.com/plumb-cni/plumb/pkg/nft"
-	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
-
-// Zones are the operations of package firewalld that the plugin needs.
-type zones interface {
-	AddSource(zone string, p netip.Prefix) (added bool, err error)
-	RemoveSource(zone string, p netip.Prefix) error
-	HasSource(zone string, p netip.Prefix) (bool, error)
-	Close() error
-}
-
-var (
-	errNotRunning    = errors.New("firewalld does not run")
-	errNotAuthorized = errors.New("firewalld does not authorize the caller")
-)
-
-// openZones connects to firewalld.
-func openZones(*ns.Handle) (zones, error) { return nil, errNotRunning }
 
 // A zone of firewalld does not say who added a source. So the sources of each attachment are
 // listed in table inet plumb, under the keys of their owner:
@@ -41,29 +25,35 @@ func sourceList(f nft.Family) nft.Set {
 // addSources makes the addresses sources of the zone. It reports false if firewalld does not run
 // or does not let us, and the configuration does not insist on it.
 func (f *firewall) addSources() (done bool, err error) {
-	z, err := openZones(f.r.Node)
+	z, err := bus.Open(f.r.Node)
 	if err == nil {
 		defer func() { _ = z.Close() }()
 		err = f.addSourcesTo(z)
 	}
-	if f.conf.backend != firewalld && (errors.Is(err, errNotRunning) || errors.Is(err, errNotAuthorized)) {
-		return false, nil
+	if f.isOptional(err) {
+		return false, f.unlistSources()
 	}
-	return err == nil, types.Coded(types.CodeConfig, err)
+	return err == nil, err
 }
 
-func (f *firewall) addSourcesTo(z zones) error {
+// isOptional reports whether the error says that firewalld cannot be used, and the configuration does
+// not insist on it.
+func (f *firewall) isOptional(err error) bool {
+	return f.conf.backend != firewalld && (errors.Is(err, bus.ErrNotRunning) || errors.Is(err, bus.ErrNotAuthorized))
+}
+
+func (f *firewall) addSourcesTo(z *bus.Conn) error {
 	if err := f.listSources(); err != nil {
 		return err
 	}
 	for _, a := range f.addrs {
 		p := netip.PrefixFrom(a, a.BitLen())
 		added, err := z.AddSource(f.conf.zone, p)
-		if err != nil {
-			return fmt.Errorf("add source %s to zone %s of firewalld: %w", p, f.conf.zone, err)
-		}
 		if added {
 			f.r.Undo.Push("remove source "+p.String(), func() error { return f.removeSources([]netip.Addr{a}) })
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -75,8 +65,8 @@ func (f *firewall) removeSources(addrs []netip.Addr) error {
 	if len(addrs) == 0 {
 		return nil
 	}
-	z, err := openZones(f.r.Node)
-	if errors.Is(err, errNotRunning) {
+	z, err := bus.Open(f.r.Node)
+	if errors.Is(err, bus.ErrNotRunning) {
 		return nil
 	}
 	if err != nil {
@@ -92,7 +82,7 @@ func (f *firewall) removeSources(addrs []netip.Addr) error {
 
 // checkSources reports whether firewalld has to have the sources, and names those that it lacks.
 func (f *firewall) checkSources() (done bool, err error) {
-	z, err := openZones(f.r.Node)
+	z, err := bus.Open(f.r.Node)
 	if err == nil {
 		defer func() { _ = z.Close() }()
 		for _, a := range f.addrs {
@@ -104,7 +94,7 @@ func (f *firewall) checkSources() (done bool, err error) {
 			err = errors.Join(err, herr)
 		}
 	}
-	if f.conf.backend != firewalld && (errors.Is(err, errNotRunning) || errors.Is(err, errNotAuthorized)) {
+	if f.isOptional(err) {
 		return false, nil
 	}
 	return true, err
@@ -155,6 +145,9 @@ func (f *firewall) deleteList(tx *nft.Tx) (addrs []netip.Addr, err error) {
 }
 
 func (f *firewall) unlistSources() error {
+	if f.c == nil {
+		return nil
+	}
 	return f.c.Atomically("nft delete list of sources of "+f.r.Attachment().String(), func(tx *nft.Tx) error {
 		_, err := f.deleteList(tx)
 		return err
@@ -176,7 +169,11 @@ func (f *firewall) delSources() error {
 		if err != nil {
 			return err
 		}
-		return f.removeSources(append(listed, addrs...))
+		err = f.removeSources(append(listed, addrs...))
+		if len(listed) == 0 && errors.Is(err, bus.ErrNotAuthorized) { // so ADD was refused too
+			return nil
+		}
+		return err
 	})
 }
 

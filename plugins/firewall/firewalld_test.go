@@ -1,0 +1,98 @@
+package main
+
+import (
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+var _ = Describe("the backend firewalld", func() {
+	var b *testbed
+	var d *nstest.Firewalld
+	BeforeEach(func() {
+		b = newTestbed()
+		d = nstest.StartFirewalld(GinkgoTB(), b.Node)
+		GinkgoT().Setenv("DBUS_SYSTEM_BUS_ADDRESS", d.Address)
+	})
+	zoneOf := func(source string) any {
+		GinkgoHelper()
+		return d.Call(GinkgoTB(), "zone.getZoneOfSource", source)
+	}
+
+	DescribeTable("makes the addresses sources of the zone", func(backend, policy string) {
+		b.serve()
+		keys := key("backend", backend) + key("ingressPolicy", policy)
+		expect(probe{b.pods[0], nstest.OutsideV4, nstest.OutsideV6, false})
+		for _, pod := range []int{0, 2} {
+			ok(b.call(keys, pod), "ADD")
+			ok(b.call(keys, pod), "ADD")
+			ok(b.call(keys, pod), "CHECK")
+		}
+		expect(probe{b.pods[0], nstest.OutsideV4, nstest.OutsideV6, true}, toPod(b.pods[0], 2, policy == open))
+		Expect(zoneOf("fd00:1::2/128")).To(Equal("trusted"))
+		Expect(b.saved()).NotTo(ContainSubstring("CNI"))
+		By("CHECK sees that a source is gone")
+		d.Call(GinkgoTB(), "zone.removeSource", "trusted", "10.9.0.2/32")
+		Expect(failure(b.call(keys, 0), "CHECK").Msg).To(ContainSubstring("10.9.0.2/32 is no source of the zone trusted"))
+		By("DEL finds the sources without prevResult")
+		c := b.call(keys, 0)
+		c.Config = bare("")
+		ok(c, "DEL")
+		Expect(zoneOf("fd00:1::2/128")).To(Equal(""))
+		By("and so does GC")
+		ok(nstest.Call{Node: b.Node, Config: kept("c2")}, "GC")
+		Expect(zoneOf("10.9.1.2/32")).To(Equal("trusted"))
+		ok(nstest.Call{Node: b.Node, Config: kept()}, "GC")
+		Expect(zoneOf("10.9.1.2/32")).To(Equal(""))
+		Expect(b.elements()).To(BeEmpty())
+	}, Entry(nil, firewalld, open), Entry(nil, "", sameBridge))
+
+	It("keeps policies when firewalld reloads", func() {
+		b.serve()
+		keys := key("ingressPolicy", sameBridge)
+		for _, pod := range []int{0, 2} {
+			ok(b.call(keys, pod), "ADD")
+		}
+		before := b.elements()
+		d.Call(GinkgoTB(), "reload")
+		Expect(b.elements()).To(Equal(before))
+		for _, pod := range []int{0, 2} {
+			ok(b.call(keys, pod), "ADD")
+		}
+		expect(toPod(b.pods[0], 2, false), probe{b.pods[0], nstest.OutsideV4, nstest.OutsideV6, true})
+	})
+
+	It("leaves nothing of an ADD that fails", func() {
+		d.Call(GinkgoTB(), "zone.addSource", "internal", "fd00:1::2/128")
+		failed := failure(b.call("", 0), "ADD")
+		Expect(failed.Code).To(BeEquivalentTo(types.CodeConfig))
+		Expect(failed.Msg).To(ContainSubstring(`zone "internal"`))
+		Expect(zoneOf("10.9.0.2/32")).To(Equal(""))
+		Expect(b.elements()).To(BeEmpty())
+		failed = failure(b.call(key("firewalldZone", "none"), 2), "ADD")
+		Expect(failed.Code).To(BeEquivalentTo(types.CodeConfig))
+		Expect(failed.Msg).To(ContainSubstring("no such zone"))
+	})
+
+	It("goes on without firewalld where that refuses, unless it is asked for", func() {
+		d.Deny(GinkgoTB(), "zone.addSource")
+		ok(b.call("", 0), "ADD")
+		Expect(b.elements()).To(BeEmpty())
+		d.Deny(GinkgoTB(), "zone.removeSource")
+		ok(b.call("", 0), "DEL")
+		d.Deny(GinkgoTB(), "zone.addSource")
+		c := b.call(key("backend", firewalld), 0)
+		Expect(failure(c, "ADD")).To(And(HaveField("Code", BeEquivalentTo(types.CodeConfig)), HaveField("Msg", ContainSubstring("not authorized"))))
+	})
+
+	It("says that firewalld is not running", func() {
+		GinkgoT().Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/nonexistent")
+		c := b.call(key("backend", firewalld), 0)
+		Expect(failure(c, "ADD")).To(And(HaveField("Code", BeEquivalentTo(types.CodeConfig)), HaveField("Msg", ContainSubstring("not running"))))
+		ok(c, "DEL")
+		c.Config = bare(key("backend", firewalld))
+		Expect(failure(c, "STATUS").Code).To(BeEquivalentTo(types.CodeNotAvailable))
+	})
+})

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"os"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+var _ = Describe("beside the reference plugin", func() {
+	const path = "/usr/lib/cni/firewall" // version 1.1.1 in Debian's containernetworking-plugins
+	var b *testbed
+	BeforeEach(func() {
+		if _, err := os.Stat(path); err != nil {
+			Skip("the reference plugin is not installed")
+		}
+		b = newTestbed()
+	})
+	reference := func(c nstest.Call, command string) nstest.Reply {
+		GinkgoHelper()
+		c.Config = strings.ReplaceAll(c.Config, `"cniVersion":"1.1.0"`, `"cniVersion":"1.0.0"`)
+		return nstest.Exec(GinkgoTB(), path, c.With(command)).OK(GinkgoTB())
+	}
+	// withoutMarkers is what iptables has but for the markers, in which the two plugins differ.
+	withoutMarkers := func() string {
+		GinkgoHelper()
+		var lines []string
+		for line := range strings.Lines(b.saved()) {
+			if !strings.Contains(line, markerPrefix) {
+				lines = append(lines, line)
+			}
+		}
+		return strings.Join(lines, "")
+	}
+
+	It("makes the same rules", func() {
+		c := b.call(byIPTables, 0)
+		reference(c, "ADD")
+		made := b.saved()
+		By("and takes over those of the reference plugin")
+		ok(c, "CHECK")
+		ok(c, "ADD")
+		Expect(withoutMarkers()).To(Equal(made))
+		ok(c, "DEL")
+		Expect(b.saved()).NotTo(ContainSubstring("10.9.0.2"))
+		ok(c, "ADD")
+		Expect(withoutMarkers()).To(Equal(made))
+		By("which the reference plugin checks and deletes")
+		reference(c, "CHECK")
+		reference(c, "DEL")
+		Expect(withoutMarkers()).NotTo(ContainSubstring("10.9.0.2"))
+		By("and GC deletes what that leaves")
+		ok(nstest.Call{Node: b.Node, Config: kept()}, "GC")
+		Expect(b.saved()).NotTo(ContainSubstring("10.9.0.2"))
+	})
+
+	DescribeTable("checks and deletes what that made, whatever the backend", func(backend string) {
+		reference(b.call(byIPTables+key("ingressPolicy", sameBridge), 0), "ADD")
+		c := b.call(key("backend", backend)+key("ingressPolicy", sameBridge), 0)
+		ok(c, "CHECK")
+		ok(c, "DEL")
+		Expect(b.saved()).NotTo(ContainSubstring("10.9.0.2"))
+		By("and moves the policy to its own backend at the next ADD")
+		ok(c, "ADD")
+		ok(c, "CHECK")
+		if backend != iptables {
+			Expect(b.saved()).NotTo(ContainSubstring("cni0"))
+		}
+		reference(b.call(byIPTables+key("ingressPolicy", sameBridge), 0), "DEL")
+	}, Entry(nil, ""), Entry(nil, nftables), Entry(nil, iptables))
+})
