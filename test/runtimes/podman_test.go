@@ -26,13 +26,9 @@ events_logger = "file"
 runtime = "runc"
 [network]
 network_backend = "cni"
-cni_plugin_dirs = ["%s", "%s"]
+cni_plugin_dirs = ["%s"]
 network_config_dir = "%s"
 `
-
-// debianPlugins is the folder of Debian's plugins. It has the firewall plugin, which plumb does
-// not have and which the networks that podman creates use. It is searched last.
-const debianPlugins = "/usr/lib/cni"
 
 // bridgeNetwork is the format of a network like those that podman creates, but with IPv4 and
 // IPv6 and without the firewall plugin. %[1]s is the network's name, %[2]d a number for its
@@ -69,7 +65,7 @@ func newPodman(n *node) *podman {
 	Expect(os.Mkdir(networks, 0o755)).To(Succeed())
 	n.write("net.d/one.conflist", fmt.Sprintf(bridgeNetwork, "one", 91))
 	n.write("net.d/two.conflist", fmt.Sprintf(bridgeNetwork, "two", 92))
-	n.write("containers.conf", fmt.Sprintf(podmanConfig, n.bin, debianPlugins, networks))
+	n.write("containers.conf", fmt.Sprintf(podmanConfig, n.bin, networks))
 	p := &podman{n}
 	DeferCleanup(func() {
 		p.do("rm", "--all", "--force", "--time", "0")
@@ -159,7 +155,7 @@ var _ = Describe("podman", func() {
 		Expect(nstest.Settled(before, p.state)).To(BeEmpty())
 	})
 
-	It("creates a bridge network, with Debian's firewall plugin after plumb's plugins", func() {
+	It("creates a bridge network, which has the plugin firewall", func() {
 		p := newPodman(newNode())
 		p.do("network", "create", "--subnet", "10.93.0.0/24", "--ipv6", "--subnet", "fd00:93::/64", "made")
 		p.run("stays", []string{"--network", "made", "--publish", "8079:80"})
