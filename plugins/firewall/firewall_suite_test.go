@@ -22,6 +22,31 @@ func TestREADMEExamples(t *testing.T) {
 	nstest.Examples(t, plugin(), func(r *skel.Request) error { _, err := parse(r); return err })
 }
 
+// TestREADMERules: each listing in the page is what its golden says, with lines left out.
+func TestREADMERules(t *testing.T) {
+	page, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := strings.Split(string(page), "```text\n")[1:]
+	for i, golden := range []string{"isolated", "nftables"} {
+		rules, err := os.ReadFile("testdata/" + golden + ".golden")
+		if err != nil {
+			t.Fatal(err)
+		}
+		rest := strings.ReplaceAll(string(rules), "\niptables -A", "\n-A")
+		listing, _, _ := strings.Cut(blocks[i], "```")
+		for line := range strings.Lines(listing) {
+			_, after, found := strings.Cut(rest, line)
+			if !found {
+				t.Errorf("%s has no line, in this order, that says %s", golden, line)
+				break
+			}
+			rest = after
+		}
+	}
+}
+
 // A testbed is a node with the bridges cni0, with two pods, cni1 and cni2, with one each, and a
 // host outside that has routes to all of them.
 type testbed struct {

@@ -75,7 +75,7 @@ func privateLayout() nft.Layout {
 		Version: 1,
 		Sets: []nft.Set{
 			{Name: privateSet, Key: []nft.Type{nft.IfName}},
-			{Name: privateOwners, Key: []nft.Type{nft.IfName}, Data: []nft.Type{nft.IfName}},
+			{Name: privateOwners, Key: []nft.Type{nft.IfName}, Data: []nft.Type{nft.IfName, nft.IfName}},
 		},
 		Chains: []nft.Chain{{
 			Name:  "forward",
@@ -200,14 +200,22 @@ func (f *firewall) private() *nft.Store {
 		s.Claims = append(s.Claims, nft.Claim{
 			About:    privatePort(port),
 			Owners:   privateOwners,
-			Listed:   nft.Element{Data: key},
+			Listed:   nft.Element{Data: nft.Concat(nft.IfNameKey(f.bridge.Name), key)},
 			Elements: []nft.Entry{{Set: privateSet, Element: nft.Element{Key: key, Comment: nft.Owner(s.Owner)}}},
 		})
 	}
 	return s
 }
 
-func privateRefs(name nft.Key) []nft.Ref { return []nft.Ref{{Set: privateSet, Key: name}} }
+// privateRefs returns the element of a port by the value in the map of owners, which is the bridge and
+// the port. nft prints an ifname as a value only where it is one of two.
+func privateRefs(name nft.Key) []nft.Ref {
+	const size = 16 // of an ifname in a key
+	if len(name) != 2*size {
+		return nil
+	}
+	return []nft.Ref{{Set: privateSet, Key: name[size:]}}
+}
 
 // A privatePort is the name of a port. Its String is for error texts and warnings.
 type privatePort string

@@ -1,0 +1,31 @@
+package nft_test
+
+import (
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/pkg/nft"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+var _ = Describe("AllChains", func() {
+	It("tells which chains drop what the node forwards", func() {
+		node := nstest.NewNode(GinkgoTB())
+		c := connect(node, nil)
+		Expect(c.AllChains()).To(BeEmpty())
+		for _, chain := range []string{
+			"inet one { chain drops { type filter hook forward priority 0; policy drop; }; }",
+			"ip filter { chain FORWARD { type filter hook forward priority 0; }; chain none { }; }",
+			"ip6 two { chain in { type filter hook input priority 0; policy drop; }; }",
+			"bridge three { chain frames { type filter hook forward priority 0; policy drop; }; }",
+		} {
+			node.Must(GinkgoTB(), "nft", "table "+chain)
+		}
+		Expect(c.AllChains()).To(ConsistOf(
+			nft.ListedChain{Table: nft.Table{Family: nft.Inet, Name: "one"}, Name: "drops", Forward: true, Drops: true},
+			nft.ListedChain{Table: nft.Table{Family: nft.IPv4, Name: "filter"}, Name: "FORWARD", Forward: true},
+			nft.ListedChain{Table: nft.Table{Family: nft.IPv4, Name: "filter"}, Name: "none"},
+			nft.ListedChain{Table: nft.Table{Family: nft.IPv6, Name: "two"}, Name: "in", Drops: true},
+		))
+	})
+})

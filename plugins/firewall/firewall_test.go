@@ -1,0 +1,147 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+var _ = Describe("the configuration", func() {
+	var b *testbed
+	var before string
+	BeforeEach(func() {
+		b = newTestbed()
+		before = nstest.Snapshot(GinkgoTB(), b.Node)
+	})
+
+	DescribeTable("is refused before anything is made", func(config string, code int, text string) {
+		c := nstest.Call{Node: b.Node, Pod: b.pods[0], Config: config}
+		failed := failure(c, "ADD")
+		Expect(failed.Code).To(BeEquivalentTo(code))
+		Expect(failed.Msg).To(ContainSubstring(text))
+		Expect(nstest.Compare(before, nstest.Snapshot(GinkgoTB(), b.Node))).To(BeEmpty())
+		By("but not by DEL")
+		ok(c, "DEL")
+	},
+		Entry(nil, conf(key("ingressPolicy", "bogus"), 0), types.CodeConfig, `unknown ingress policy: "bogus"`),
+		Entry(nil, conf(byIPTables+key("iptablesAdminChainName", "A -j ACCEPT"), 0), types.CodeConfig, "iptablesAdminChainName"),
+		Entry(nil, conf(key("iptablesAdminChainName", "CNI-FORWARD")+key("ingressPolicy", "x"), 0), types.CodeConfig, "unknown ingress policy"),
+		Entry(nil, conf(`"strict":true,"backend":"ebpf",`, 0), types.CodeConfig, `unknown backend "ebpf"`),
+		Entry(nil, conf(`"strict":true,"ingresPolicy":"open",`, 0), types.CodeUnsupported, "ingresPolicy"),
+		Entry(nil, conf(`"ingressPolicy":1,`, 0), types.CodeDecode, "ingressPolicy"),
+		Entry(nil, bare(""), types.CodeConfig, "prevResult"),
+		Entry(nil, strings.ReplaceAll(conf("", 0), "1.1.0", "0.3.1"), types.CodeVersion, "incompatible CNI versions"),
+		Entry(nil, confFor(key("ingressPolicy", isolated), `{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/pod"}],"ips":[{"address":"10.9.0.2/24"}]}`),
+			types.CodeConfig, `interface needs to be set for ingress policy "isolated"`),
+	)
+
+	It("may have an unknown backend, which ADD warns of", func() {
+		Expect(ok(b.call(key("backend", "ebpf"), 0), "ADD").Stderr).To(ContainSubstring(`unknown backend "ebpf"`))
+	})
+
+	DescribeTable("is served in each version", func(version string) {
+		prev := fmt.Sprintf(`{"cniVersion":%q,"interfaces":[{"name":"cni0"},{"name":"eth0","sandbox":"/pod"}],"ips":[{"version":"4","address":"10.9.0.2/24","interface":1}]}`, version)
+		if version >= "1" {
+			prev = strings.ReplaceAll(prev, `"version":"4",`, "")
+		}
+		c := nstest.Call{Node: b.Node, Pod: b.pods[0], Config: strings.ReplaceAll(confFor(byIPTables, prev), `"cniVersion":"1.1.0","name"`, fmt.Sprintf(`"cniVersion":%q,"name"`, version))}
+		Expect(ok(c, "ADD").Stdout).To(And(ContainSubstring(fmt.Sprintf(`"cniVersion": %q`, version)), ContainSubstring("10.9.0.2/24")))
+		ok(c, "CHECK")
+		ok(c, "DEL")
+	}, Entry(nil, "0.4.0"), Entry(nil, "1.0.0"), Entry(nil, "1.1.0"))
+
+	It("is printed with the version without CNI_COMMAND", func() {
+		reply := nstest.Run(plugin(), nstest.Call{Node: b.Node, Env: []string{"CNI_COMMAND="}})
+		Expect(reply.Exit).To(BeZero())
+		Expect(reply.Stderr).To(MatchRegexp(`^CNI firewall plugin v\d+\.\d+\.\d+`))
+	})
+})
+
+var _ = Describe("the policies in nftables", func() {
+	var b *testbed
+	BeforeEach(func() { b = newTestbed() })
+	byNFT := key("backend", nftables)
+
+	It("are elements with an owner", func() {
+		ok(b.call(byNFT+key("ingressPolicy", isolated)+`"publishedPorts":true,`, 0), "ADD")
+		ok(b.call(byNFT+key("ingressPolicy", sameBridge), 2), "ADD")
+		nstest.Golden(GinkgoTB(), "nftables", b.ruleset())
+		ok(b.call(byNFT+key("ingressPolicy", isolated)+`"publishedPorts":true,`, 0), "ADD")
+		nstest.Golden(GinkgoTB(), "nftables", b.ruleset())
+	})
+
+	DescribeTable("of the attachment go with DEL and GC", func(command string, config string) {
+		for pod := range 2 {
+			ok(b.call(byNFT+key("ingressPolicy", isolated), pod), "ADD")
+		}
+		c := b.call("", 0)
+		c.Config = config
+		ok(c, command)
+		Expect(b.elements()).To(And(Not(ContainSubstring("net1/c0")), ContainSubstring(`"veth1" comment "net1/c1/eth0"`), ContainSubstring(`"cni0" comment "net1/"`)))
+		ok(b.call(byNFT+key("ingressPolicy", isolated), 1), "CHECK")
+		ok(nstest.Call{Node: b.Node, Config: kept()}, "GC")
+		Expect(b.elements()).To(BeEmpty())
+	},
+		Entry(nil, "DEL", conf("", 0)),
+		Entry(nil, "DEL", bare("")),
+		Entry(nil, "DEL", bare(`"ingressPolicy":"bogus",`)),
+		Entry(nil, "GC", kept("c1")),
+	)
+
+	It("go with the bridge", func() {
+		ok(b.call(byNFT+key("ingressPolicy", sameBridge), 0), "ADD")
+		ok(b.call(byIPTables+key("ingressPolicy", sameBridge), 2), "ADD")
+		b.Node.Batch(GinkgoTB(), "link del cni0", "link del cni1")
+		c := b.call("", 3)
+		c.Config = bare("")
+		ok(c, "DEL")
+		Expect(b.elements()).To(BeEmpty())
+		ok(nstest.Call{Node: b.Node, Config: kept("c2")}, "GC")
+		Expect(b.saved()).NotTo(ContainSubstring("cni1"))
+	})
+
+	It("are missed by CHECK", func() {
+		c := b.call(byNFT+key("ingressPolicy", isolated), 0)
+		for _, broken := range []string{
+			"flush set inet plumb isolating", "add element inet plumb within { cni0 . cni0 }", "add element inet plumb published { cni0 }",
+			"flush chain inet plumb forward", "flush chain inet plumb isolation",
+			"flush set bridge plumb private", "flush chain bridge plumb forward", "flush ruleset",
+		} {
+			ok(c, "ADD")
+			ok(c, "CHECK")
+			b.Node.Must(GinkgoTB(), "nft", broken)
+			Expect(failure(c, "CHECK").Code).To(BeEquivalentTo(types.CodeChanged), broken)
+		}
+		ok(c, "ADD")
+		ok(c, "CHECK")
+	})
+
+	It("are for the host end of ptp too", func() {
+		b.serve()
+		prev := `{"cniVersion":"1.1.0","interfaces":[{"name":"veth9"},{"name":"eth0","sandbox":"/pod"}],"ips":[{"address":"10.8.0.2/32","interface":1}]}`
+		pod := nstest.New(GinkgoTB()).Named("routed")
+		nstest.Join(GinkgoTB(), nstest.End{In: b.Node, Name: "veth9", Addrs: []string{"10.8.0.1/24"}}, nstest.End{In: pod, Name: "eth0", Addrs: []string{"10.8.0.2/24"}})
+		pod.Batch(GinkgoTB(), "route add default via 10.8.0.1")
+		c := nstest.Call{ContainerID: "routed", Node: b.Node, Pod: pod, Config: confFor(byNFT+key("ingressPolicy", isolated), prev)}
+		ok(c, "ADD")
+		ok(c, "CHECK")
+		ok(b.call(byNFT+key("ingressPolicy", sameBridge), 0), "ADD")
+		nstest.MustDial(GinkgoTB(), pod, "10.9.2.2:80", "10.8.0.2")
+		_, err := nstest.Dial(pod, "10.9.0.2:80")
+		Expect(err).To(HaveOccurred())
+	})
+
+	It("need no more than STATUS says", func() {
+		for _, policy := range []string{open, sameBridge, isolated} {
+			c := nstest.Call{Node: b.Node, Config: bare(byNFT + key("ingressPolicy", policy))}
+			ok(c, "STATUS")
+		}
+		Expect(b.Node.Must(GinkgoTB(), "nft", "list", "ruleset")).To(BeEmpty())
+		Expect(failure(nstest.Call{Node: b.Node, Config: bare(key("ingressPolicy", "x"))}, "STATUS").Code).To(BeEquivalentTo(types.CodeNotAvailable))
+	})
+})
