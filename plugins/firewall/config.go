@@ -43,6 +43,8 @@ const (
 	isolated   = "isolated"
 )
 
+const defaultZone = "trusted"
+
 func parse(r *skel.Request) (*config, error) {
 	var raw rawConfig
 	if err := r.Decode(&raw); err != nil {
@@ -51,7 +53,7 @@ func parse(r *skel.Request) (*config, error) {
 	conf := &config{
 		backend:    raw.Backend,
 		adminChain: cmp.Or(raw.AdminChain, "CNI-ADMIN"),
-		zone:       cmp.Or(raw.Zone, "trusted"),
+		zone:       cmp.Or(raw.Zone, defaultZone),
 		policy:     cmp.Or(raw.IngressPolicy, open),
 		published:  raw.PublishedPorts,
 	}
@@ -70,6 +72,15 @@ func parse(r *skel.Request) (*config, error) {
 		conf.backend = ""
 	}
 	return conf, types.Coded(types.CodeConfig, errors.Join(errs...))
+}
+
+// lenient is parse for verbs that delete, and so use what can be read.
+func lenient(r *skel.Request) *config {
+	conf, _ := parse(r)
+	if conf == nil {
+		conf = &config{zone: defaultZone}
+	}
+	return conf
 }
 
 // isChainName reports whether iptables takes the name for a chain that somebody may make, which

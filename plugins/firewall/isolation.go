@@ -85,46 +85,51 @@ func privateLayout() nft.Layout {
 	}
 }
 
-// bridgeElements returns the elements that the policy needs for the bridge.
-func (f *firewall) bridgeElements() []nft.Entry {
-	if f.conf.policy == open || f.byStages() {
+// bridgeElements returns the elements that a policy of the bridge needs.
+func bridgeElements(bridge, policy, comment string) []nft.Entry {
+	if policy == open {
 		return nil
 	}
-	name := nft.IfNameKey(f.bridge.Name)
-	keys := map[string]nft.Key{isolatingSet: name}
-	if f.conf.policy == sameBridge {
-		keys[withinSet] = nft.Concat(name, name)
-	}
-	if f.conf.published {
-		keys[publishedSet] = name
-	}
-	var all []nft.Entry
-	for _, set := range bridgeSets() {
-		if key := keys[set]; key != "" {
-			all = append(all, nft.Entry{Set: set, Element: nft.Element{Key: key, Comment: nft.NetworkPrefix(f.r.Conf.Name)}})
-		}
+	name := nft.IfNameKey(bridge)
+	all := []nft.Entry{{Set: isolatingSet, Element: nft.Element{Key: name, Comment: comment}}}
+	if policy == sameBridge {
+		all = append(all, nft.Entry{Set: withinSet, Element: nft.Element{Key: nft.Concat(name, name), Comment: comment}})
 	}
 	return all
 }
 
-// setPolicy gives the bridge the policy, and takes away what another policy left.
+// elements returns the elements that the policy of the configuration needs.
+func (f *firewall) elements() []nft.Entry {
+	comment := nft.NetworkPrefix(f.r.Conf.Name)
+	all := bridgeElements(f.bridge.Name, f.conf.policy, comment)
+	if len(all) > 0 && f.conf.published {
+		all = append(all, nft.Entry{Set: publishedSet, Element: nft.Element{Key: nft.IfNameKey(f.bridge.Name), Comment: comment}})
+	}
+	return all
+}
+
+// setPolicy gives the bridge the policy, and takes away what another policy left. Two bridges are
+// kept apart only if one place has the policies of both. So as soon as the policy of one bridge is kept
+// here, those that are kept in iptables are here too.
 func (f *firewall) setPolicy() error {
 	if f.c == nil {
 		return nil
 	}
-	want := f.bridgeElements()
 	err := f.c.Atomically("nft set ingress policy of "+f.bridge.Name, func(tx *nft.Tx) error {
+		want, err := f.wantedElements()
+		if err != nil {
+			return err
+		}
 		if len(want) > 0 {
 			if err := f.c.Ensure(isolationLayout()); err != nil {
 				return err
 			}
 		}
-		err := f.replaceElements(tx, want, func(e nft.Element) (bool, error) {
-			name := bridgeOf(e.Key)
-			if name == f.bridge.Name && name != "" {
-				return true, nil
+		err = f.replaceElements(tx, want, func(e nft.Element) (bool, error) {
+			if name := bridgeOf(e.Key); name != f.bridge.Name {
+				return f.isGone(name)
 			}
-			return f.isGone(name)
+			return true, nil
 		})
 		if err == nil && f.conf.policy != isolated {
 			err = f.private().GC(tx, f.r.Conf.Name, nil) // of all containers of the network
@@ -135,6 +140,33 @@ func (f *firewall) setPolicy() error {
 		return err
 	}
 	return f.private().Add(&f.r.Undo, f.delElements)
+}
+
+// wantedElements returns the elements of the bridge, and those of bridges whose policies are kept in
+// iptables alone.
+func (f *firewall) wantedElements() (want []nft.Entry, err error) {
+	have, err := f.c.Elements(isolationLayout().Table, isolatingSet)
+	if err = types.IgnoreNotExist(err); err != nil {
+		return nil, err
+	}
+	known := map[string]bool{f.bridge.Name: true}
+	for _, e := range have {
+		known[bridgeOf(e.Key)] = true
+	}
+	if f.conf.policy == open || f.byStages() && len(known) == 1 {
+		return nil, nil
+	}
+	want = f.elements()
+	for name, policy := range f.kept {
+		gone, err := f.isGone(name)
+		if err != nil {
+			return nil, err
+		}
+		if !known[name] && !gone {
+			want = append(want, bridgeElements(name, policy, "iptables")...)
+		}
+	}
+	return want, nil
 }
 
 // replaceElements puts the deletion of the bridges' elements that go, and the addition of those
@@ -261,8 +293,11 @@ func (f *firewall) checkPolicy() error {
 	if f.c == nil {
 		return nil
 	}
+	if f.byStages() && f.conf.policy != open {
+		return nil // elements are optional then
+	}
 	var errs []error
-	want := f.bridgeElements()
+	want := f.elements()
 	table := isolationLayout().Table
 	for _, set := range bridgeSets() {
 		have, err := f.c.Elements(table, set)
@@ -279,7 +314,7 @@ func (f *firewall) checkPolicy() error {
 	if len(want) > 0 {
 		errs = append(errs, f.damage(isolationLayout()))
 	}
-	if f.conf.policy == isolated && !f.byStages() { // the reference plugin has no such elements
+	if f.conf.policy == isolated {
 		errs = append(errs, f.private().Check(), f.damage(privateLayout()))
 	}
 	return errors.Join(errs...)

@@ -28,8 +28,10 @@ const (
 
 // policyComment returns the match of a comment. Rules that both policies need name both.
 func policyComment(policy string) string {
-	return fmt.Sprintf(`-m comment --comment "CNI firewall plugin rules (ingressPolicy: %s)"`, policy)
+	return fmt.Sprintf(`-m comment --comment "%s (ingressPolicy: %s)"`, policyPrefix, policy)
 }
+
+const policyPrefix = "CNI firewall plugin rules"
 
 const bothPolicies = sameBridge + "|" + isolated
 
@@ -145,7 +147,7 @@ func forPublished(r xt.Rule) int {
 	return 0
 }
 
-// bridgesOf returns the interfaces that a rule names.
+// bridgesOf returns the bridges of a policy's rule.
 func bridgesOf(r xt.Rule) (names []string) {
 	words := xt.Words(r.Line)
 	for i := range len(words) - 1 {
@@ -153,10 +155,30 @@ func bridgesOf(r xt.Rule) (names []string) {
 			names = append(names, words[i+1])
 		}
 	}
+	if !strings.HasPrefix(r.Comment, policyPrefix) {
+		return nil
+	}
 	return names
 }
 
 func isAbout(r xt.Rule, bridge string) bool { return slices.Contains(bridgesOf(r), bridge) }
+
+// noteKept notes the policies of other bridges.
+func (f *firewall) noteKept(have []xt.Rule) {
+	if f.kept == nil {
+		f.kept = map[string]string{}
+	}
+	for _, r := range have {
+		names := bridgesOf(r)
+		switch {
+		case r.Chain != stage1 || len(names) != 2 || names[0] == f.bridge.Name:
+		case r.Jump == "DROP":
+			f.kept[names[0]] = isolated
+		case f.kept[names[0]] == "":
+			f.kept[names[0]] = sameBridge
+		}
+	}
+}
 
 // clearStages takes the policy of the bridge out of iptables, where it is kept elsewhere.
 func (f *firewall) clearStages() error {
@@ -164,7 +186,10 @@ func (f *firewall) clearStages() error {
 		return nil
 	}
 	return f.eachTable(func(tool xt.Tool) error {
-		return f.change(tool, "delete ingress policy of "+f.bridge.Name, f.stageLines)
+		return f.change(tool, "delete ingress policy of "+f.bridge.Name, func(have []xt.Rule) []string {
+			f.noteKept(have)
+			return f.stageLines(have)
+		})
 	})
 }
 

@@ -138,6 +138,19 @@ var _ = Describe("traffic", func() {
 		Entry(nil, iptables, isolated), Entry(nil, nftables, isolated),
 	)
 
+	DescribeTable("is dropped between bridges whose policies have different backends", func(first, second, policy string) {
+		ok(b.call(key("backend", first)+key("ingressPolicy", sameBridge), 2), "ADD")
+		ok(b.call(key("backend", second)+key("ingressPolicy", policy), 0), "ADD")
+		expect(toPod(b.pods[0], 2, false), toPod(b.pods[2], 0, false), toPod(b.pods[0], 3, true), toPod(b.pods[0], 1, true))
+		ok(b.call(key("backend", first)+key("ingressPolicy", sameBridge), 2), "CHECK")
+		ok(b.call(key("backend", second)+key("ingressPolicy", policy), 0), "CHECK")
+		By("until one of them is open")
+		ok(b.call(key("backend", first), 2), "ADD")
+		expect(toPod(b.pods[0], 2, true), toPod(b.pods[2], 0, true))
+	},
+		Entry(nil, iptables, nftables, sameBridge), Entry(nil, nftables, iptables, isolated),
+	)
+
 	DescribeTable("follows a change of the policy at the next ADD", func(before, after string) {
 		for _, policies := range [][2]string{{isolated, sameBridge}, {sameBridge, isolated}, {isolated, open}} {
 			for pod := range 3 {

@@ -17,9 +17,10 @@ import (
 type firewall struct {
 	r      *skel.Request
 	conf   *config
-	addrs  []netip.Addr // all of prevResult, whatever interface they belong to
-	bridge nl.Link      // the bridge that the policy is for, or the host end of ptp; zero: none
-	ports  []string     // the host ends of the attachment that are ports of the bridge
+	addrs  []netip.Addr      // all of prevResult, whatever interface they belong to
+	bridge nl.Link           // the bridge that the policy is for, or the host end of ptp; zero: none
+	ports  []string          // the host ends of the attachment that are ports of the bridge
+	kept   map[string]string // the policies of other bridges in iptables, see setPolicy
 	links  *nl.Conn
 	c      *nft.Conn         // nil: the kernel has no nf_tables
 	chains []nft.ListedChain // as they were when the call began
@@ -55,11 +56,7 @@ func (f *firewall) isolate() error {
 // del deletes what ADD made for the attachment. It finds that by the attachment, with or without
 // prevResult, whatever the backend was.
 func del(r *skel.Request) error {
-	conf, err := parse(r)
-	if err != nil {
-		conf = &config{zone: "trusted"}
-	}
-	f := &firewall{r: r, conf: conf}
+	f := &firewall{r: r, conf: lenient(r)}
 	if prev, _ := r.Prev(); prev != nil {
 		f.addrs = addresses(prev)
 	}
@@ -88,7 +85,7 @@ func status(r *skel.Request) error {
 		return types.NotAvailable(err)
 	}
 	f := &firewall{r: r, conf: conf}
-	if err := errors.Join(f.connect(), f.choose()); err != nil {
+	if err := f.ready(); err != nil {
 		return types.NotAvailable(err)
 	}
 	return f.canAdd()
@@ -96,11 +93,7 @@ func status(r *skel.Request) error {
 
 // gc deletes what the attachments of the network have that are not to be kept.
 func gc(r *skel.Request) error {
-	conf, err := parse(r)
-	if err != nil {
-		conf = &config{zone: "trusted"}
-	}
-	f := &firewall{r: r, conf: conf}
+	f := &firewall{r: r, conf: lenient(r)}
 	if err := f.connect(); err != nil {
 		return err
 	}
@@ -119,7 +112,7 @@ func prepare(r *skel.Request) (*firewall, *types.Result, error) {
 		return nil, nil, err
 	}
 	f := &firewall{r: r, conf: conf, addrs: addresses(prev)}
-	if err := errors.Join(f.connect(), f.choose()); err != nil {
+	if err := f.ready(); err != nil {
 		return nil, nil, err
 	}
 	return f, prev, f.findBridge(prev)
@@ -138,6 +131,14 @@ func (f *firewall) connect() (err error) {
 		f.chains, err = f.c.AllChains()
 	}
 	return err
+}
+
+// ready connects, and chooses the backend.
+func (f *firewall) ready() error {
+	if err := f.connect(); err != nil {
+		return err
+	}
+	return f.choose()
 }
 
 // choose falls back to iptables if the kernel has no nf_tables.
