@@ -48,20 +48,20 @@ func TestREADMERules(t *testing.T) {
 }
 
 // A testbed is a node with the bridges cni0, with two pods, cni1 and cni2, with one each, and a
-// host outside that has routes to all of them.
+// host outside that has routes to all of them. Each bridge is that of a network.
 type testbed struct {
 	nstest.Site
 	pods []*nstest.NS // of cni0, cni0, cni1 and cni2
 }
 
 // A place is where the pod of that index is.
-type place struct{ bridge, port, v4, v6, gateway4, gateway6 string }
+type place struct{ network, bridge, port, v4, v6, gateway4, gateway6 string }
 
 func places() []place {
 	var all []place
 	for i, at := range [][2]int{{0, 2}, {0, 3}, {1, 2}, {2, 2}} {
 		all = append(all, place{
-			bridge: fmt.Sprint("cni", at[0]), port: fmt.Sprint("veth", i),
+			network: fmt.Sprint("net", 1+at[0]), bridge: fmt.Sprint("cni", at[0]), port: fmt.Sprint("veth", i),
 			v4: fmt.Sprintf("10.9.%d.%d", at[0], at[1]), v6: fmt.Sprintf("fd00:%d::%d", 1+at[0], at[1]),
 			gateway4: fmt.Sprintf("10.9.%d.1", at[0]), gateway6: fmt.Sprintf("fd00:%d::1", 1+at[0]),
 		})
@@ -110,8 +110,9 @@ func (b *testbed) bridgeNetfilter(value string) error {
 // conf writes a configuration for a pod. keys is JSON text that ends in a comma, or nothing.
 func conf(keys string, pod int) string {
 	p := places()[pod]
-	return confFor(keys, fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":%q},{"name":%q},{"name":"eth0","sandbox":"/pod"}],`+
+	text := confFor(keys, fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":%q},{"name":%q},{"name":"eth0","sandbox":"/pod"}],`+
 		`"ips":[{"address":"%s/24","interface":2},{"address":"%s/64","interface":2}]}`, p.bridge, p.port, p.v4, p.v6))
+	return strings.Replace(text, "net1", p.network, 1)
 }
 
 func confFor(keys, prev string) string {

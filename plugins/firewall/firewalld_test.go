@@ -1,6 +1,8 @@
 package main
 
 import (
+	"strings"
+
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
@@ -42,9 +44,11 @@ var _ = Describe("the backend firewalld", func() {
 		ok(c, "DEL")
 		Expect(zoneOf("fd00:1::2/128")).To(Equal(""))
 		By("and so does GC")
-		ok(nstest.Call{Node: b.Node, Config: kept("c2")}, "GC")
-		Expect(zoneOf("10.9.1.2/32")).To(Equal("trusted"))
-		ok(nstest.Call{Node: b.Node, Config: kept()}, "GC")
+		for _, keeps := range []string{kept(), strings.Replace(kept("c2"), "net1", "net2", 1)} {
+			ok(nstest.Call{Node: b.Node, Config: keeps}, "GC")
+			Expect(zoneOf("10.9.1.2/32")).To(Equal("trusted"))
+		}
+		ok(nstest.Call{Node: b.Node, Config: strings.Replace(kept(), "net1", "net2", 1)}, "GC")
 		Expect(zoneOf("10.9.1.2/32")).To(Equal(""))
 		Expect(b.elements()).To(BeEmpty())
 	}, Entry(nil, firewalld, open), Entry(nil, "", sameBridge))

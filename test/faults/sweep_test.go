@@ -30,6 +30,7 @@ func subjects() []subject {
 			keys: `"ingressRate": 80000000, "ingressBurst": 800000, "egressRate": 40000000, "egressBurst": 400000`},
 		{name: "tuning", plugin: "tuning", below: bridgeConfig, needsNamespace: true,
 			keys: `"dataDir": "DIR/tuning", "mtu": 1400, "mac": "0a:00:00:00:00:01", "promisc": true, "sysctl": {"net.ipv4.conf.IFNAME.arp_filter": "1"}`},
+		{name: "firewall", plugin: "firewall", below: bridgeConfig, keys: `"backend": "nftables", "ingressPolicy": "isolated"`},
 		{name: "host-local", plugin: "host-local", filesOnly: true, keys: dualStackIPAM},
 	}
 	if !all() {
@@ -40,6 +41,8 @@ func subjects() []subject {
 	}, subject{
 		name: "portmap with iptables", plugin: "portmap", below: bridgeConfig,
 		keys: `"backend": "iptables", "snat": true, "runtimeConfig": {"portMappings": [{"hostPort": PORT, "containerPort": 80, "protocol": "tcp"}]}`,
+	}, subject{
+		name: "firewall with iptables", plugin: "firewall", below: bridgeConfig, keys: `"backend": "iptables", "ingressPolicy": "same-bridge"`,
 	}, subject{
 		name: "bandwidth for some subnets", plugin: "bandwidth", below: bridgeConfig,
 		keys: `"ingressRate": 80000000, "ingressBurst": 800000, "egressRate": 40000000, "egressBurst": 400000, "unshapedSubnets": ["10.0.0.0/8"]`,
