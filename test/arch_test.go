@@ -34,7 +34,7 @@ var doors = map[string][]string{
 	"github.com/google/nftables":         {"pkg/nft"},
 	"github.com/mdlayher/netlink":        {"pkg/nft"}, // what nftables cannot say
 	"golang.org/x/sys/unix.Socket":       {"pkg/ns"},
-	"os/exec":                            {"pkg/iptables", "pkg/nft"},
+	"os/exec":                            {"pkg/iptables", "plugins/portmap"},
 	"golang.org/x/sys/unix.Setns":        nil,
 	"github.com/vishvananda/netns":       {"pkg/ns"},
 	"syscall.Setns":                      nil,

@@ -68,18 +68,20 @@ func fill(b *testing.B, node *nstest.NS, n int, keep types.Set) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	chain := nft.MasqChain("net1", netip.MustParsePrefix("10.88.0.0/16"))
-	if err := c.Ensure(nft.Plumb().With(chain)); err != nil {
+	// Add makes the table and the chain of the subnet.
+	first := masq.Masq{Node: h, Owner: types.Attachment{Network: "net1", ContainerID: "first", IfName: "eth0"}}
+	if err := masq.Add(new(undo.Stack), first, []netip.Prefix{netip.MustParsePrefix("10.88.255.254/16")}); err != nil {
 		b.Fatal(err)
 	}
+	table := masq.Layout().Table
 	for at := 0; at < n; {
 		var tx nft.Tx
 		for end := min(at+500, n); at < end; at++ {
 			owner := types.Attachment{Network: "net1", ContainerID: fmt.Sprintf("%064x", at), IfName: "eth0"}
 			keep[owner] = true
 			a := netip.AddrFrom4([4]byte{10, 88, byte(at >> 8), byte(at)})
-			tx.AddElement(nft.Plumb().Table, nft.MasqSet(nft.IPv4), nft.Element{Key: nft.AddrKey(a), Jump: chain.Name, Comment: nft.Owner(owner)})
-			tx.AddElement(nft.Plumb().Table, nft.MasqOwners(nft.IPv4), nft.Element{Key: nft.OwnerKey(owner, 0), Data: nft.AddrKey(a), Comment: nft.Owner(owner)})
+			tx.AddElement(table, "masq4", nft.Element{Key: nft.AddrKey(a), Jump: "masq/net1/10.88.0.0/16", Comment: nft.Owner(owner)})
+			tx.AddElement(table, "masqowner4", nft.Element{Key: nft.OwnerKey(owner, 0), Data: nft.AddrKey(a), Comment: nft.Owner(owner)})
 		}
 		if err := c.Commit("fill", &tx); err != nil {
 			b.Fatal(err)

@@ -2,7 +2,7 @@
 // send to the outside (ipMasq).
 //
 // The nftables backend keeps one map element an address, under the table that all
-// plugins of the bundle share (nft.Plumb); its comment names the owner:
+// plugins of the bundle share (Layout); its comment names the owner:
 //
 //	map masq4 { 10.88.0.2 comment "net1/cid1/eth0" : jump masq/net1/10.88.0.0/16 }
 //
@@ -138,7 +138,7 @@ func GC(node *ns.Handle, network string, keep types.Set) error {
 	m := Masq{Node: node, Owner: types.Attachment{Network: network}}
 	c, err := m.any()
 	if c != nil {
-		err = errors.Join(gcNFT(c, network, keep), c.DelUnused(table(), nft.MasqChainPrefix(network)))
+		err = errors.Join(gcNFT(c, network, keep), c.DelUnused(table(), subnetChainPrefix(network)))
 	}
 	return errors.Join(err, gcLegacy(m, keep))
 }
@@ -151,7 +151,7 @@ func Status(node *ns.Handle, backend Backend) error {
 	switch {
 	case err != nil:
 	case c != nil:
-		err = c.CheckSupport(nft.Plumb().With(nft.MasqChain("status", netip.MustParsePrefix("192.0.2.0/24"))))
+		err = c.CheckSupport(Layout().With(subnetChain("status", netip.MustParsePrefix("192.0.2.0/24"))))
 	default:
 		err = statusIPTables(node)
 	}

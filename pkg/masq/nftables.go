@@ -14,7 +14,7 @@ import (
 func families() []nft.Family { return []nft.Family{nft.IPv4, nft.IPv6} }
 
 // table is where the elements are.
-func table() nft.Table { return nft.Plumb().Table }
+func table() nft.Table { return Layout().Table }
 
 // store is what nf_tables has of the owner. ips are the addresses as far as they are known.
 func (m Masq) store(c *nft.Conn, ips []netip.Prefix) *nft.Store {
@@ -31,10 +31,10 @@ func (m Masq) store(c *nft.Conn, ips []netip.Prefix) *nft.Store {
 		f, key := family(ip.Addr()), nft.AddrKey(ip.Addr())
 		s.Claims = append(s.Claims, nft.Claim{
 			About:  masqueraded(ip.Addr()),
-			Owners: nft.MasqOwners(f),
+			Owners: ownerMap(f),
 			Listed: nft.Element{Data: key},
-			Elements: []nft.Entry{{Set: nft.MasqSet(f), Element: nft.Element{
-				Key: key, Jump: nft.MasqChain(m.Owner.Network, ip).Name, Comment: nft.Owner(m.Owner),
+			Elements: []nft.Entry{{Set: addressMap(f), Element: nft.Element{
+				Key: key, Jump: subnetChain(m.Owner.Network, ip).Name, Comment: nft.Owner(m.Owner),
 			}}},
 		})
 	}
@@ -49,20 +49,20 @@ func (m masqueraded) String() string { return "the masquerade of " + netip.Addr(
 // kind is a claim to the masquerade of one address.
 func kind(f nft.Family) nft.Kind {
 	return nft.Kind{
-		Owners: nft.MasqOwners(f),
-		Held:   []string{nft.MasqSet(f)},
-		Refs:   func(name nft.Key) []nft.Ref { return []nft.Ref{{Set: nft.MasqSet(f), Key: name}} },
+		Owners: ownerMap(f),
+		Held:   []string{addressMap(f)},
+		Refs:   func(name nft.Key) []nft.Ref { return []nft.Ref{{Set: addressMap(f), Key: name}} },
 	}
 }
 
 // layout is the table with the chains of the addresses' subnets.
 func (m Masq) layout(ips []netip.Prefix) nft.Layout {
-	l := nft.Plumb()
+	l := Layout()
 	seen := map[netip.Prefix]bool{}
 	for _, ip := range ips {
 		if subnet := ip.Masked(); !seen[subnet] {
 			seen[subnet] = true
-			l = l.With(nft.MasqChain(m.Owner.Network, subnet))
+			l = l.With(subnetChain(m.Owner.Network, subnet))
 		}
 	}
 	return l

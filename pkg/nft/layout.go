@@ -158,9 +158,17 @@ const (
 	Postrouting HookPoint = unix.NF_INET_POST_ROUTING
 )
 
+// Priorities of base chains (linux/netfilter_ipv4.h).
+const (
+	PriorityRaw    = -300 // "raw" in nft
+	PriorityDstNAT = -100 // "dstnat"
+	PrioritySrcNAT = 100  // "srcnat"
+)
+
 const versionPrefix = "plumb layout "
 
-func (l Layout) comment() string { return versionPrefix + strconv.Itoa(l.Version) }
+// Comment returns the comment of each rule of the layout, which says its version.
+func (l Layout) Comment() string { return versionPrefix + strconv.Itoa(l.Version) }
 
 // intact reports whether a chain has all rules of this version of the layout, or rules of
 // a newer version. Rules of others are ignored.
@@ -325,7 +333,7 @@ func (t *Tx) addLayout(l Layout, chains []Chain) {
 		t.addChain(l.Table, ch)
 		t.Flush(l.Table, ch.Name)
 		for _, r := range ch.Rules {
-			t.addRule(l.Table, ch.Name, r, l.comment())
+			t.addRule(l.Table, ch.Name, r, l.Comment())
 		}
 	}
 }

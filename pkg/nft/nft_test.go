@@ -32,7 +32,7 @@ func connect(n *nstest.NS, t *trace.Tracer) *nft.Conn {
 }
 
 var (
-	table  = nft.Plumb().Table
+	table  = nft.Table{Family: nft.Inet, Name: "plumb"}
 	subnet = netip.MustParsePrefix("10.88.0.0/16")
 	addr   = netip.MustParseAddr("10.88.0.2")
 	owner  = types.Attachment{Network: "net1", ContainerID: "cid1", IfName: "eth0"}
@@ -40,13 +40,13 @@ var (
 
 // element is a masquerade element of net1.
 func element(a netip.Addr, o types.Attachment) nft.Element {
-	return nft.Element{Key: nft.AddrKey(a), Jump: nft.MasqChain("net1", subnet).Name, Comment: nft.Owner(o)}
+	return nft.Element{Key: nft.AddrKey(a), Jump: subnetChain(subnet).Name, Comment: nft.Owner(o)}
 }
 
 func add(c *nft.Conn, elements ...nft.Element) error {
 	var tx nft.Tx
 	for _, e := range elements {
-		tx.AddElement(table, nft.MasqSet(nft.IPv4), e)
+		tx.AddElement(table, "masq4", e)
 	}
 	return c.Commit("add", &tx)
 }
@@ -54,7 +54,7 @@ func add(c *nft.Conn, elements ...nft.Element) error {
 func del(c *nft.Conn, elements ...nft.Element) error {
 	var tx nft.Tx
 	for _, e := range elements {
-		tx.DelElement(table, nft.MasqSet(nft.IPv4), e.Key)
+		tx.DelElement(table, "masq4", e.Key)
 	}
 	return c.Commit("delete", &tx)
 }
@@ -62,7 +62,7 @@ func del(c *nft.Conn, elements ...nft.Element) error {
 var _ = Describe("nf_tables", func() {
 	var node *nstest.NS
 	var c *nft.Conn
-	layout := plumb().With(nft.MasqChain("net1", subnet), nft.MasqChain("net1", netip.MustParsePrefix("fd00:9::/64")))
+	layout := tableLayout().With(subnetChain(subnet), subnetChain(netip.MustParsePrefix("fd00:9::/64")))
 
 	BeforeEach(func() {
 		node = nstest.NewNode(GinkgoTB())
@@ -148,7 +148,7 @@ var _ = Describe("nf_tables", func() {
 		Expect(add(c, all...)).To(Succeed())
 		other := slices.Clone(all)
 		for i := range other {
-			other[i].Jump = nft.MasqChain("net1", netip.MustParsePrefix("fd00:9::/64")).Name
+			other[i].Jump = subnetChain(netip.MustParsePrefix("fd00:9::/64")).Name
 		}
 		Expect(add(c, other...)).To(MatchError(ContainSubstring("add element to masq4 of table inet plumb")))
 		first := []nft.Ref{{Set: "masq4", Key: all[0].Key}}
@@ -341,13 +341,6 @@ var _ = Describe("nf_tables", func() {
 		Expect(c.Elements(table, "masq4")).To(BeEmpty())
 	})
 })
-
-// plumb is the layout of the table without what only a new one gets.
-func plumb() nft.Layout {
-	l := nft.Plumb()
-	l.Initial = nil
-	return l
-}
 
 // hostports is a later layout: what port maps will want of a table.
 func hostports(l nft.Layout) nft.Layout {

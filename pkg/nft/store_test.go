@@ -33,7 +33,7 @@ func (a claimant) String() string { return nft.Owner(a.owner) }
 // portKind is like that of a plugin: an element that decides, and one that goes with it.
 func portKind() nft.Kind {
 	return nft.Kind{
-		Owners: nft.HostportOwners(nft.IPv4),
+		Owners: "hostportowner4",
 		Held:   []string{"hostport4"},
 		With:   []string{"policy4"},
 		Refs: func(name nft.Key) []nft.Ref {
@@ -52,20 +52,18 @@ func target(owner string, port uint16) uint16 {
 	return uint16(len(owner))*100 + uint16(owner[len(owner)-6])%50 + port
 }
 
-func policy() nft.Chain { return nft.SNATChain("net", subnet, nft.DefaultMarkBit) }
-
 func hasPolicy(owner string, port uint16) bool { return target(owner, port)%2 == 0 }
 
 func (a claimant) store(ports ...uint16) *nft.Store {
 	s := &nft.Store{
-		Conn: a.c, Layout: nft.PortMaps(), Kinds: []nft.Kind{portKind()}, Owner: a.owner, What: "ports of " + a.String(),
-		Ensure: func() error { return a.c.Ensure(nft.PortMaps().With(policy())) },
+		Conn: a.c, Layout: portLayout(), Kinds: []nft.Kind{portKind()}, Owner: a.owner, What: "ports of " + a.String(),
+		Ensure: func() error { return a.c.Ensure(portLayout()) },
 	}
 	for _, port := range ports {
 		key, at := portOf(port), nft.AddrKey(addr)
 		claim := nft.Claim{
 			About:  portName(port),
-			Owners: nft.HostportOwners(nft.IPv4),
+			Owners: "hostportowner4",
 			Listed: nft.Element{Data: nft.Concat(at, nft.ProtoKey(syscall.IPPROTO_TCP), nft.PortKey(port), at)},
 			Elements: []nft.Entry{{Set: "hostport4", Element: nft.Element{
 				Key: key, Data: nft.Concat(at, nft.PortKey(target(a.String(), port))), Comment: a.String(),
@@ -144,7 +142,7 @@ func elementsOf(c *nft.Conn) []string {
 	GinkgoHelper()
 	number := func(k nft.Key, at int) int { return int(k[at])<<8 | int(k[at+1]) }
 	var all []string
-	for _, set := range []string{"hostport4", "policy4", "hostport4-displaced", "policy4-displaced", nft.HostportOwners(nft.IPv4)} {
+	for _, set := range []string{"hostport4", "policy4", "hostport4-displaced", "policy4-displaced", "hostportowner4"} {
 		found, err := c.Elements(table, set)
 		if !errors.Is(err, fs.ErrNotExist) {
 			Expect(err).NotTo(HaveOccurred())
@@ -155,7 +153,7 @@ func elementsOf(c *nft.Conn) []string {
 				where = fmt.Sprintf("%s %d", set, number(e.Key, 8))
 			}
 			switch {
-			case set == nft.HostportOwners(nft.IPv4):
+			case set == "hostportowner4":
 				all = append(all, fmt.Sprintf("list of %s: %d", e.Comment, number(e.Data, 8)))
 			case e.Jump != "":
 				all = append(all, fmt.Sprintf("%s: %d of %s", where, number(e.Key, 4), e.Comment))
@@ -263,7 +261,7 @@ var _ = Describe("the store of claims", func() {
 		Expect(claimants[0].add(80)).To(Succeed())
 		Expect(claimants[1].add(80)).To(Succeed())
 		var tx nft.Tx
-		tx.DelElement(table, nft.HostportOwners(nft.IPv4), nft.OwnerKey(claimants[0].owner, 0))
+		tx.DelElement(table, "hostportowner4", nft.OwnerKey(claimants[0].owner, 0))
 		Expect(c.Commit("delete as an earlier release", &tx)).To(Succeed())
 		Expect(claimants[1].del()).To(Succeed())
 		Expect(c.Elements(table, "hostport4")).To(BeEmpty())
@@ -286,7 +284,7 @@ var _ = Describe("the store of claims", func() {
 	})
 
 	It("makes the claims of many at once, whatever each changes for the others", func() {
-		Expect(claimants[0].c.Ensure(nft.PortMaps().With(policy()))).To(Succeed())
+		Expect(claimants[0].c.Ensure(portLayout())).To(Succeed())
 		const many, each = 16, 50
 		errs := make([]error, many)
 		var wg sync.WaitGroup
@@ -353,7 +351,7 @@ var _ = DescribeTable("a table that is not plumb's", func(code int, text string,
 	Expect(a.del(80)).To(Succeed(), "nothing of ours can be there")
 	Expect(c.Atomically("GC", func(tx *nft.Tx) error { return a.store().GC(tx, "net0", nil) })).To(Succeed())
 	if !strings.Contains(text, "not as plumb") {
-		_, err = c.Damaged(nft.PortMaps())
+		_, err = c.Damaged(portLayout())
 		Expect(err).To(MatchError(ContainSubstring(text)))
 		Expect(node.Must(GinkgoTB(), "nft", "list", "ruleset")).To(Equal(before))
 	}

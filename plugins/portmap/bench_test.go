@@ -66,7 +66,7 @@ func fill(node *nstest.NS, n int) error {
 	}
 	c, err := nft.Open(h)
 	if err == nil {
-		err = c.Ensure(nft.PortMaps().With(nft.SNATChain("net1", netip.MustParsePrefix("10.9.0.0/24"), nft.DefaultMarkBit)))
+		err = c.Ensure(tableLayout().With(snatChain("net1", netip.MustParsePrefix("10.9.0.0/24"), defaultMarkBit)))
 	}
 	for at := 0; err == nil && at < n; {
 		var tx nft.Tx
@@ -77,7 +77,7 @@ func fill(node *nstest.NS, n int) error {
 			target, policy := s.refs()
 			tx.AddElement(table(), target.Set, nft.Element{Key: s.key(), Data: nft.Concat(nft.AddrKey(to), nft.PortKey(80)), Comment: comment})
 			tx.AddElement(table(), policy.Set, nft.Element{Key: s.key(), Jump: "snat/net1/10.9.0.0/24", Comment: comment})
-			tx.AddElement(table(), nft.HostportOwners(nft.IPv4), nft.Element{Key: nft.OwnerKey(owner, 0), Data: s.listed(to), Comment: comment})
+			tx.AddElement(table(), ownerMap(nft.IPv4), nft.Element{Key: nft.OwnerKey(owner, 0), Data: s.listed(to), Comment: comment})
 		}
 		err = c.Commit("fill", &tx)
 	}

@@ -85,7 +85,7 @@ func (p *portMap) sharedChains() []string {
 	switch {
 	case !p.conf.snat || p.conf.setMark != "":
 		return []string{dnatChain}
-	case p.conf.markBit != nft.DefaultMarkBit:
+	case p.conf.markBit != defaultMarkBit:
 		return []string{dnatChain, masqChain}
 	}
 	return []string{dnatChain, masqChain, markChain}
@@ -103,7 +103,7 @@ func (p *portMap) sharedRules() []sharedRule {
 	rules = append(rules,
 		sharedRule{chain: "POSTROUTING", spec: `-m comment --comment "CNI portfwd requiring masquerade" -j ` + masqChain, first: true},
 		sharedRule{chain: masqChain, spec: "-m mark --mark " + bit + " -j MASQUERADE"})
-	if p.conf.markBit == nft.DefaultMarkBit {
+	if p.conf.markBit == defaultMarkBit {
 		rules = append(rules, sharedRule{chain: markChain, spec: `-m comment --comment "CNI portfwd masquerade mark" -j ` + p.markTarget()})
 	}
 	return rules
@@ -119,7 +119,7 @@ func (p *portMap) marker() string {
 	switch {
 	case p.conf.setMark != "":
 		return p.conf.setMark
-	case p.conf.markBit != nft.DefaultMarkBit:
+	case p.conf.markBit != defaultMarkBit:
 		return p.markTarget()
 	}
 	return markChain

@@ -113,7 +113,7 @@ func (raw *rawConfig) config() (*config, error) {
 	conf := &config{
 		backend: raw.Backend,
 		snat:    raw.SNAT == nil || *raw.SNAT,
-		markBit: nft.DefaultMarkBit,
+		markBit: defaultMarkBit,
 		setMark: raw.ExternalSetMarkChain,
 		tokens:  map[nft.Family][]string{},
 	}

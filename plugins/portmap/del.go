@@ -84,7 +84,7 @@ func (p *portMap) canAdd() error {
 			err = c.CheckSupport(p.layout())
 		}
 		if err == nil && len(p.conf.tokens) > 0 {
-			_, err = nft.Program()
+			_, err = findNFT()
 		}
 		if p.conf.backend == nftables || !errors.Is(err, nft.ErrUnavailable) {
 			return err

@@ -47,15 +47,15 @@ func (s slot) key() nft.Key {
 func (s slot) refs() (target, policy nft.Ref) {
 	key := s.key()
 	if s.hostIP.IsUnspecified() {
-		return nft.Ref{Set: nft.HostportSet(s.family), Key: key}, nft.Ref{Set: nft.PolicySet(s.family), Key: key}
+		return nft.Ref{Set: hostportMap(s.family), Key: key}, nft.Ref{Set: policyMap(s.family), Key: key}
 	}
-	return nft.Ref{Set: nft.HostportSetIP(s.family), Key: key}, nft.Ref{Set: nft.PolicySetIP(s.family), Key: key}
+	return nft.Ref{Set: hostportMapIP(s.family), Key: key}, nft.Ref{Set: policyMapIP(s.family), Key: key}
 }
 
 // slotOf is the inverse of refs: the slot whose target is there.
 func slotOf(f nft.Family, set string, key nft.Key) slot {
 	hostIP := unspecified(f)
-	if set == nft.HostportSetIP(f) {
+	if set == hostportMapIP(f) {
 		hostIP, key = key[:len(key)-8].Addr(), key[len(key)-8:]
 	}
 	return slot{f, hostIP, protocol(key[0]), uint16(key[4])<<8 | uint16(key[5])}
@@ -106,7 +106,7 @@ func (p *portMap) claims() []nft.Claim {
 
 // claim is the claim to the slot, as the map from owners has it.
 func (s slot) claim(to netip.Addr) nft.Claim {
-	return nft.Claim{About: s, Owners: nft.HostportOwners(s.family), Listed: nft.Element{Data: s.listed(to)}}
+	return nft.Claim{About: s, Owners: ownerMap(s.family), Listed: nft.Element{Data: s.listed(to)}}
 }
 
 // hints are the claims that the attachment has if it was made with the mappings of this
@@ -129,9 +129,9 @@ func kinds() []nft.Kind {
 	all := []nft.Kind{{Owners: localnetUsers}}
 	for _, f := range families() {
 		all = append(all, nft.Kind{
-			Owners: nft.HostportOwners(f),
-			Held:   []string{nft.HostportSet(f), nft.HostportSetIP(f)},
-			With:   []string{nft.PolicySet(f), nft.PolicySetIP(f)},
+			Owners: ownerMap(f),
+			Held:   []string{hostportMap(f), hostportMapIP(f)},
+			With:   []string{policyMap(f), policyMapIP(f)},
 			Refs: func(name nft.Key) []nft.Ref {
 				s, ok := parseListed(f, name)
 				if !ok {
@@ -159,7 +159,7 @@ func (p *portMap) sources(ip netip.Prefix) netip.Prefix {
 // translated; empty: none.
 func (p *portMap) policyChain(ip netip.Prefix) string {
 	if cond, ok := p.conditions(ip); ok {
-		return cond.Chain()
+		return cond.chainName()
 	}
 	if p.conf.snat {
 		return p.snatChain(ip).Name
@@ -168,34 +168,31 @@ func (p *portMap) policyChain(ip netip.Prefix) string {
 }
 
 func (p *portMap) snatChain(ip netip.Prefix) nft.Chain {
-	return nft.SNATChain(p.owner().Network, p.sources(ip), p.conf.markBit)
+	return snatChain(p.owner().Network, p.sources(ip), p.conf.markBit)
 }
 
-// conditions are those of the address's family.
-func (p *portMap) conditions(ip netip.Prefix) (cond nft.Conditions, ok bool) {
+// conditions returns the conditions for the family of the address, if there are any.
+func (p *portMap) conditions(ip netip.Prefix) (cond conditions, ok bool) {
 	tokens := p.conf.tokens[familyOf(ip.Addr())]
 	if len(tokens) == 0 {
-		return nft.Conditions{}, false
+		return conditions{}, false
 	}
-	cond = nft.Conditions{Network: p.owner().Network, Text: strings.Join(tokens, " ")}
+	cond = conditions{network: p.owner().Network, text: strings.Join(tokens, " ")}
 	if p.conf.snat {
-		cond.Then = p.snatChain(ip).Name
+		cond.next = p.snatChain(ip).Name
 	}
 	return cond, true
 }
 
 // layout is the table with the chains of this network.
 func (p *portMap) layout() nft.Layout {
-	l := nft.PortMaps()
+	l := tableLayout()
 	if !p.conf.snat {
 		return l
 	}
-	l = l.With(nft.MarkedChain(p.conf.markBit))
+	l = l.With(markedChain(p.conf.markBit))
 	for _, ip := range p.ips {
 		l = l.With(p.snatChain(ip))
 	}
 	return l
 }
-
-// table is where the elements are.
-func table() nft.Table { return nft.Plumb().Table }

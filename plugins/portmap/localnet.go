@@ -15,7 +15,7 @@ import (
 // The node's own connections to 127.0.0.1 reach the container only when the kernel lets
 // packets of 127/8 through the interface that leads to it (route_localnet). It is
 // never set for all interfaces, and only where the rules keep packets of others to
-// 127/8 out (nft.Guard, guardRule). For IPv6 there is no such setting.
+// 127/8 out (masq.LocalnetGuard, guardRule). For IPv6 there is no such setting.
 //
 // Where an ADD of the nftables backend finds route_localnet at 0, it makes an empty chain,
 // and each attachment that has a mapping for 127/8 behind the interface an element that
@@ -227,7 +227,7 @@ func (p *portMap) ensureGuard() error {
 	if p.conf.backend != iptables {
 		c, err := nft.Open(p.r.Node)
 		if err == nil {
-			err = c.Ensure(nft.Guard())
+			err = c.Ensure(guardLayout())
 		}
 		if p.conf.backend == nftables || !errors.Is(err, nft.ErrUnavailable) {
 			return err

@@ -15,7 +15,7 @@ import (
 func (p *portMap) store(c *nft.Conn, claims []nft.Claim) *nft.Store {
 	return &nft.Store{
 		Conn:   c,
-		Layout: nft.PortMaps(),
+		Layout: tableLayout(),
 		Kinds:  kinds(),
 		Owner:  p.owner(),
 		Claims: claims,
@@ -61,7 +61,7 @@ func (p *portMap) ensureChains(c *nft.Conn) error {
 	}
 	for _, ip := range p.ips {
 		if cond, ok := p.conditions(ip); ok {
-			if err := c.EnsureConditions(p.layout(), cond); err != nil {
+			if err := cond.ensure(c, p.r.Node); err != nil {
 				return fmt.Errorf("%s: %w", conditionsKey(familyOf(ip.Addr())), err)
 			}
 		}
@@ -86,13 +86,6 @@ func (s slot) String() string {
 		return fmt.Sprintf("host port %d/%s of IP version %s", s.port, s.proto, version(s.family))
 	}
 	return fmt.Sprintf("host port %s/%s", netip.AddrPortFrom(s.hostIP, s.port), s.proto)
-}
-
-func version(f nft.Family) string {
-	if f == nft.IPv6 {
-		return "6"
-	}
-	return "4"
 }
 
 // A flowEnd is what the connections through a mapping have in common.
@@ -131,7 +124,7 @@ func flowEnds(entries []nft.Entry) []flowEnd {
 	var ends []flowEnd
 	for _, e := range entries {
 		for _, f := range families() {
-			if e.Set == nft.HostportSet(f) || e.Set == nft.HostportSetIP(f) {
+			if e.Set == hostportMap(f) || e.Set == hostportMapIP(f) {
 				to := targetOf(f, e.Data)
 				ends = append(ends, flowEnd{slotOf(f, e.Set, e.Key), to.Addr(), to.Port()})
 			}
@@ -163,23 +156,21 @@ func (p *portMap) checkNFT(c *nft.Conn) error {
 	return errors.Join(p.store(c, p.claims()).Check(), p.checkChains(c))
 }
 
+// checkChains names the chains that are missing or lack rules.
 func (p *portMap) checkChains(c *nft.Conn) error {
-	damaged, err := c.Damaged(p.layout())
+	l := p.layout()
+	for _, ip := range p.ips {
+		if cond, ok := p.conditions(ip); ok {
+			l = l.With(cond.layout().Chains...)
+		}
+	}
+	damaged, err := c.Damaged(l)
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, ch := range damaged {
 		errs = append(errs, fmt.Errorf("chain %s of table %s is gone or lacks rules", ch.Name, table()))
-	}
-	for _, ip := range p.ips {
-		cond, ok := p.conditions(ip)
-		if !ok {
-			continue
-		}
-		if whole, err := c.HasConditions(p.layout(), cond); err != nil || !whole {
-			errs = append(errs, err, fmt.Errorf("chain %s of table %s is gone or lacks rules", cond.Chain(), table()))
-		}
 	}
 	return errors.Join(errs...)
 }
@@ -199,7 +190,7 @@ func (p *portMap) gcNFT(c *nft.Conn, keep types.Set) error {
 // gcChains removes the network's chains that nothing jumps to any more.
 func gcChains(c *nft.Conn, network string) error {
 	return errors.Join(
-		c.DelUnused(table(), nft.ConditionsChainPrefix(network)), // they jump to the others
-		c.DelUnused(table(), nft.SNATChainPrefix(network)),
+		c.DelUnused(table(), conditionsChainPrefix(network)), // they jump to the others
+		c.DelUnused(table(), snatChainPrefix(network)),
 	)
 }
