@@ -10,9 +10,6 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// codeChanged is the code of a CHECK that found a difference.
-const codeChanged = 100
-
 // check looks for each element or rule, and names what is missing or in other hands.
 // Rules that the other backend or the reference made count as well: a node whose
 // plugins were exchanged has them.
@@ -34,7 +31,7 @@ func check(r *skel.Request) error {
 		return err
 	}
 	if err := errors.Join(p.checkRules(c), p.checkLocalnet()); err != nil {
-		return types.Coded(codeChanged, fmt.Errorf("check %s: %w", p, err))
+		return types.Coded(types.CodeChanged, fmt.Errorf("check %s: %w", p, err))
 	}
 	return nil
 }

@@ -119,17 +119,13 @@ func (raw *rawConfig) config() (*config, error) {
 	}
 	conf.masqAll = raw.MasqAll && conf.snat
 	var errs []error
-	refuse := func(wrong bool, format string, args ...any) {
-		if wrong {
-			errs = append(errs, fmt.Errorf(format, args...))
-		}
-	}
+	refuseIf := types.ProblemsInto(&errs)
 	if raw.MarkMasqBit != nil {
 		conf.markBit = *raw.MarkMasqBit
-		refuse(conf.markBit < 0 || conf.markBit > 31, "markMasqBit %d is not between 0 and 31", conf.markBit)
-		refuse(conf.setMark != "", "markMasqBit and externalSetMarkChain exclude each other: the chain sets the bit that its owner masquerades")
+		refuseIf(conf.markBit < 0 || conf.markBit > 31, "markMasqBit %d is not between 0 and 31", conf.markBit)
+		refuseIf(conf.setMark != "", "markMasqBit and externalSetMarkChain exclude each other: the chain sets the bit that its owner masquerades")
 	}
-	refuse(unclean(conf.setMark) || strings.ContainsAny(conf.setMark, ` "'\`) || language([]string{conf.setMark}) == iptables,
+	refuseIf(unclean(conf.setMark) || strings.ContainsAny(conf.setMark, ` "'\`) || language([]string{conf.setMark}) == iptables,
 		"externalSetMarkChain %q is no name of a chain", conf.setMark)
 	for f, tokens := range map[nft.Family][]string{nft.IPv4: raw.ConditionsV4, nft.IPv6: raw.ConditionsV6} {
 		if language(tokens) != "" {
@@ -151,24 +147,17 @@ func (raw *rawMapping) check(i int) (mapping, error) {
 		return mapping{}, fmt.Errorf("portMappings[%d] is null: want an object", i)
 	}
 	var errs []error
-	where := func() string {
-		return fmt.Sprintf("portMappings[%d], host port %d to container port %d", i, raw.HostPort, raw.ContainerPort)
-	}
-	if raw.HostPort < 1 || raw.HostPort > 65535 {
-		errs = append(errs, types.Errorf(types.CodeConfig, "Invalid host port number: %d (%s; want 1 to 65535)", raw.HostPort, where()))
-	}
-	if raw.ContainerPort < 1 || raw.ContainerPort > 65535 {
-		errs = append(errs, types.Errorf(types.CodeConfig, "Invalid container port number: %d (%s; want 1 to 65535)", raw.ContainerPort, where()))
-	}
+	refuseIf := types.ProblemsInto(&errs)
+	where := fmt.Sprintf("portMappings[%d], host port %d to container port %d", i, raw.HostPort, raw.ContainerPort)
+	refuseIf(raw.HostPort < 1 || raw.HostPort > 65535, "Invalid host port number: %d (%s; want 1 to 65535)", raw.HostPort, where)
+	refuseIf(raw.ContainerPort < 1 || raw.ContainerPort > 65535, "Invalid container port number: %d (%s; want 1 to 65535)", raw.ContainerPort, where)
 	m := mapping{hostPort: uint16(raw.HostPort), containerPort: uint16(raw.ContainerPort)}
 	var err error
-	if m.proto, err = parseProtocol(raw.Protocol); err != nil {
-		errs = append(errs, fmt.Errorf("%s: %w", where(), err))
-	}
+	m.proto, err = parseProtocol(raw.Protocol)
+	refuseIf(err != nil, "%s: %w", where, err)
 	if raw.HostIP != "" {
-		if m.hostIP, err = netip.ParseAddr(raw.HostIP); err != nil || m.hostIP.Zone() != "" {
-			errs = append(errs, fmt.Errorf("%s: hostIP %q is no IP address", where(), raw.HostIP))
-		}
+		m.hostIP, err = netip.ParseAddr(raw.HostIP)
+		refuseIf(err != nil || m.hostIP.Zone() != "", "%s: hostIP %q is no IP address", where, raw.HostIP)
 		m.hostIP = m.hostIP.Unmap()
 	}
 	return m, errors.Join(errs...)
@@ -189,11 +178,11 @@ func language(tokens []string) string {
 // checkConditions refuses what would not stay within its rule.
 func (c *config) checkConditions() error {
 	var errs []error
+	refuseIf := types.ProblemsInto(&errs)
 	for f, tokens := range c.tokens {
 		for _, token := range tokens {
-			if unclean(token) || language(tokens) == nftables && strings.ContainsAny(token, ";#") {
-				errs = append(errs, fmt.Errorf("%s: %q is no part of a condition", conditionsKey(f), token))
-			}
+			refuseIf(unclean(token) || language(tokens) == nftables && strings.ContainsAny(token, ";#"),
+				"%s: %q is no part of a condition", conditionsKey(f), token)
 		}
 	}
 	return errors.Join(errs...)

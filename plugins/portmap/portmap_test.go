@@ -58,7 +58,7 @@ var _ = Describe("portmap", func() {
 		}
 		ok(c, "DEL")
 		ok(c, "DEL")
-		Expect(failure(c, "CHECK").Code).To(BeEquivalentTo(codeChanged))
+		Expect(failure(c, "CHECK").Code).To(BeEquivalentTo(types.CodeChanged))
 		Expect(b.elements()).To(BeEmpty())
 		Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
 	},
@@ -359,7 +359,7 @@ var _ = Describe("portmap", func() {
 		c := b.call("one", conf("", all...))
 		ok(c, "ADD")
 		b.node.Must(GinkgoTB(), "nft", "add table inet plumb { flags dormant; }")
-		Expect(failure(c, "CHECK")).To(And(HaveField("Code", BeEquivalentTo(codeChanged)), HaveField("Msg", ContainSubstring("dormant"))))
+		Expect(failure(c, "CHECK")).To(And(HaveField("Code", BeEquivalentTo(types.CodeChanged)), HaveField("Msg", ContainSubstring("dormant"))))
 		Expect(failure(b.call("two", conf("", mapped(9000, 80, overTCP))), "ADD")).To(And(HaveField("Code", BeEquivalentTo(types.CodeConfig)), HaveField("Msg", ContainSubstring("dormant"))))
 		Expect(failure(c, "STATUS").Code).To(BeEquivalentTo(types.CodeNotAvailable))
 		ok(c, "DEL")
@@ -547,8 +547,8 @@ var _ = Describe("portmap", func() {
 		ok(b.call("", kept("net1", attachment("keep", "eth0"))), "GC")
 		ok(keep, "CHECK")
 		ok(other, "CHECK")
-		Expect(failure(stale, "CHECK").Code).To(BeEquivalentTo(codeChanged))
-		Expect(failure(sister, "CHECK").Code).To(BeEquivalentTo(codeChanged))
+		Expect(failure(stale, "CHECK").Code).To(BeEquivalentTo(types.CodeChanged))
+		Expect(failure(sister, "CHECK").Code).To(BeEquivalentTo(types.CodeChanged))
 		ok(b.call("", kept("net1")), "GC")
 		ok(b.call("", kept("net10")), "GC")
 		Expect(b.elements()).To(BeEmpty())
@@ -562,7 +562,7 @@ var _ = Describe("portmap", func() {
 		ok(c, "CHECK")
 		words := strings.Fields(damage)
 		b.node.Must(GinkgoTB(), words[0], words[1:]...)
-		Expect(failure(c, "CHECK")).To(And(HaveField("Code", BeEquivalentTo(codeChanged)), HaveField("Msg", ContainSubstring(want))))
+		Expect(failure(c, "CHECK")).To(And(HaveField("Code", BeEquivalentTo(types.CodeChanged)), HaveField("Msg", ContainSubstring(want))))
 		ok(c, "ADD")
 		ok(c, "CHECK")
 	},

@@ -8,6 +8,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
@@ -110,7 +111,7 @@ var _ = Describe("beside the reference", func() {
 		ok(c, "CHECK")
 		ok(c, "DEL")
 		Expect(b.ruleset()).To(And(ContainSubstring("10.77.0.2"), ContainSubstring("cid2"), Not(ContainSubstring(pod4+" "))))
-		Expect(failure(c, "CHECK").Code).To(BeEquivalentTo(codeChanged))
+		Expect(failure(c, "CHECK").Code).To(BeEquivalentTo(types.CodeChanged))
 		c.Config = bare("net1")
 		ok(c, "DEL")
 		Expect(b.ruleset()).To(And(Not(ContainSubstring("cid1")), ContainSubstring("cid2")))
