@@ -106,7 +106,7 @@ func Del(m Masq, ips []netip.Prefix) error {
 	if c != nil {
 		err = delNFT(c, m, ips)
 	}
-	return errors.Join(err, delLegacy(m, ips))
+	return errors.Join(err, ownCleanup(m.Owner, ips).Legacy(m.Node, "delete "+m.String()))
 }
 
 // Check says what is missing.
@@ -140,7 +140,7 @@ func GC(node *ns.Handle, network string, keep types.Set) error {
 	if c != nil {
 		err = errors.Join(gcNFT(c, network, keep), c.DelUnused(table(), subnetChainPrefix(network)))
 	}
-	return errors.Join(err, gcLegacy(m, keep))
+	return errors.Join(err, staleCleanup(network, keep).Legacy(node, "delete stale masquerade of network "+network))
 }
 
 // Status says whether the backend can do its work, with types.CodeNotAvailable. It

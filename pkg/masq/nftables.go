@@ -90,10 +90,7 @@ func delNFT(c *nft.Conn, m Masq, ips []netip.Prefix) error {
 		if _, err := m.store(c, ips).Delete(tx); err != nil {
 			return err
 		}
-		if err := delReference(c, tx, m); err != nil {
-			return err
-		}
-		return delXTables(c, tx, m, ips)
+		return errors.Join(ownReference(m.Owner).NFT(c, tx), ownCleanup(m.Owner, ips).NFT(c, tx))
 	})
 }
 
@@ -120,9 +117,6 @@ func gcNFT(c *nft.Conn, network string, keep types.Set) error {
 		if err := (Masq{}).store(c, nil).GC(tx, network, keep); err != nil {
 			return err
 		}
-		if err := gcReference(c, tx, network, keep); err != nil {
-			return err
-		}
-		return gcXTables(c, tx, network, keep)
+		return errors.Join(staleReference(network, keep).NFT(c, tx), staleCleanup(network, keep).NFT(c, tx))
 	})
 }

@@ -27,7 +27,7 @@ import (
 // and has the interface in its comment. By it DEL tells whose the rules before it are,
 // and which entries.
 const (
-	natTable      = "nat"
+	chainPrefix   = "CNI-DN-" // of the chains of containers
 	dnatChain     = "CNI-HOSTPORT-DNAT"
 	markChain     = "CNI-HOSTPORT-SETMARK"
 	masqChain     = "CNI-HOSTPORT-MASQ"
@@ -38,7 +38,7 @@ const (
 // chainName is the name of the container's chain.
 func chainName(network, containerID string) string {
 	sum := sha512.Sum512([]byte(network + containerID))
-	return "CNI-DN-" + hex.EncodeToString(sum[:])[:21]
+	return chainPrefix + hex.EncodeToString(sum[:])[:21]
 }
 
 // entryComment is the text on a container's entries.

@@ -63,8 +63,8 @@ func (p *portMap) checkXTables(c *nft.Conn) error {
 	there := p.conf.backend == iptables
 	for _, ip := range p.ips {
 		f := familyOf(ip.Addr())
-		there = there || c.HasChain(nft.Table{Family: f, Name: natTable}, name) == nil
-		used, err := xt.InUse(p.r.Node, p.tool(f).Family, natTable)
+		there = there || c.HasChain(nft.Table{Family: f, Name: xt.NAT}, name) == nil
+		used, err := xt.InUse(p.r.Node, p.tool(f).Family, xt.NAT)
 		there = there || used && err == nil
 	}
 	if !there {

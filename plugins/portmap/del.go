@@ -41,13 +41,10 @@ func (p *portMap) delRules() (gone []flowEnd, err error) {
 	c, err := p.anyNFT()
 	if c != nil {
 		gone, err = p.deleteNFT(c, func(tx *nft.Tx) error {
-			if err := p.delReference(c, tx); err != nil {
-				return err
-			}
-			return delXTables(c, tx, p.owner(), p.ips)
+			return errors.Join(p.ownReference().NFT(c, tx), ownCleanup(p.owner(), p.ips).NFT(c, tx))
 		})
 	}
-	err = errors.Join(err, delLegacy(p))
+	err = errors.Join(err, ownCleanup(p.owner(), p.ips).Legacy(p.r.Node, "delete "+p.String()))
 	if c != nil && p.conf.backend == iptables { // may have been what needed route_localnet
 		err = errors.Join(err, p.collectLocalnet(c))
 	}
@@ -61,7 +58,7 @@ func gc(r *skel.Request) error {
 	if c != nil {
 		err = p.gcNFT(c, keep)
 	}
-	return errors.Join(err, gcLegacy(p, network, keep))
+	return errors.Join(err, staleCleanup(network, keep).Legacy(r.Node, "delete stale port maps of network "+network))
 }
 
 // status says whether an ADD with mappings could succeed now.

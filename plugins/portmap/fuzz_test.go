@@ -64,7 +64,7 @@ func (p *portMap) checkText(t *testing.T, ip netip.Prefix) {
 		if words := xt.Words(line); len(words) < len(p.conf.tokens[f]) || strings.Join(words[len(words)-len(p.conf.tokens[f]):], "\x00") != strings.Join(p.conf.tokens[f], "\x00") {
 			t.Errorf("%q are not the conditions %q", words, p.conf.tokens[f])
 		}
-		if name, ok := markedIf(xt.Parse(line)[0].Comment); len(p.r.Conf.Name) < 150 && (!ok || name != p.r.IfName && !strings.ContainsAny(p.r.IfName, `"\`)) {
+		if name, ok := markedIf(xt.Parse(line).Rules[0].Comment); len(p.r.Conf.Name) < 150 && (!ok || name != p.r.IfName && !strings.ContainsAny(p.r.IfName, `"\`)) {
 			t.Errorf("%s is marked as of %q, %t", line, name, ok)
 		}
 	}

@@ -51,18 +51,18 @@ func (p *portMap) addFamily(tool xt.Tool, ip netip.Prefix) error {
 	const attempts = 5
 	var err error
 	for range attempts {
-		saved, serr := tool.Save(natTable)
+		saved, serr := tool.Save(xt.NAT)
 		if serr != nil {
 			return serr
 		}
-		rules := xt.Parse(saved)
-		script := xt.Script(natTable, p.additions(rules, ip)...)
+		table := xt.Parse(saved)
+		script := xt.Script(xt.NAT, p.additions(table, ip)...)
 		err = tool.Restore("add "+p.String(), p.guard(ip)+script)
 		if errors.Is(err, xt.ErrRefused) && p.guard(ip) != "" {
 			err = errors.Join(p.addGuard(tool), tool.Restore("add "+p.String(), script))
 		}
 		if !errors.Is(err, xt.ErrRefused) {
-			p.warnOfFormer(rules, ip)
+			p.warnOfFormer(table.Rules, ip)
 			return err
 		}
 	}
@@ -124,14 +124,13 @@ func ours(rules []xt.Rule, chain string) []string {
 // additions are the lines that the table lacks: what all share, each rule once, and
 // what is the attachment's. The entries stand before those of others: the newest
 // holder of a port has it.
-func (p *portMap) additions(have []xt.Rule, ip netip.Prefix) []string {
+func (p *portMap) additions(have xt.Table, ip netip.Prefix) []string {
 	name := chainName(p.owner().Network, p.owner().ContainerID)
 	lines := p.sharedAdditions(have)
-	own, _ := staleRules(textRules(have), p.owner(), p.ips)
-	for _, r := range own {
-		lines = append(lines, r.text.Deletion())
+	for _, r := range ownRules(have.Rules, p.owner(), p.ips).Rules {
+		lines = append(lines, r.Deletion())
 	}
-	if !hasChain(have, name) {
+	if !have.HasChain(name) {
 		lines = append(lines, "-N "+name)
 	}
 	entries := p.portEntries(familyOf(ip.Addr()))
@@ -139,7 +138,7 @@ func (p *portMap) additions(have []xt.Rule, ip netip.Prefix) []string {
 	for _, e := range entries {
 		block = append(block, fmt.Sprintf("-A %s %s", name, e.rule(markComment(p.owner()))))
 	}
-	if endsUnmarked(have, name) { // with rules of the reference: they are to stay apart
+	if endsUnmarked(have.Rules, name) { // with rules of the reference: they are to stay apart
 		for i, line := range block {
 			block[i] = fmt.Sprintf("-I %s %d%s", name, i+1, strings.TrimPrefix(line, "-A "+name))
 		}
@@ -155,7 +154,7 @@ func (p *portMap) additions(have []xt.Rule, ip netip.Prefix) []string {
 func endsUnmarked(rules []xt.Rule, chain string) bool {
 	unmarked := false
 	for _, r := range rules {
-		if r.Chain == chain && r.Line != "" {
+		if r.Chain == chain {
 			_, marked := markedIf(r.Comment)
 			unmarked = !marked
 		}
@@ -164,17 +163,17 @@ func endsUnmarked(rules []xt.Rule, chain string) bool {
 }
 
 // sharedAdditions also takes away what a race of others has made twice.
-func (p *portMap) sharedAdditions(have []xt.Rule) []string {
+func (p *portMap) sharedAdditions(have xt.Table) []string {
 	var lines []string
 	for _, name := range p.sharedChains() {
-		if !hasChain(have, name) {
+		if !have.HasChain(name) {
 			lines = append(lines, "-N "+name)
 		}
 	}
 	for _, rule := range p.sharedRules() {
 		line := "-A " + rule.chain + " " + rule.spec
 		count := 0
-		for _, r := range have {
+		for _, r := range have.Rules {
 			if r.Line == line {
 				count++
 			}
@@ -191,10 +190,6 @@ func (p *portMap) sharedAdditions(have []xt.Rule) []string {
 		}
 	}
 	return lines
-}
-
-func hasChain(rules []xt.Rule, name string) bool {
-	return slices.ContainsFunc(rules, func(r xt.Rule) bool { return r.Chain == name })
 }
 
 // warnOfFormer names the containers whose entries are behind ours now.
@@ -258,7 +253,7 @@ func (p *portMap) checkIPTables() error {
 		}
 		// They may be in the older tables, which a look at would make if there were none.
 		tool.Variant = xt.Legacy
-		used, err := xt.InUse(p.r.Node, tool.Family, natTable)
+		used, err := xt.InUse(p.r.Node, tool.Family, xt.NAT)
 		if !used || err != nil || tool.Find() != nil || p.checkTables(tool, ip) != nil {
 			errs = append(errs, missing)
 		}
@@ -267,11 +262,11 @@ func (p *portMap) checkIPTables() error {
 }
 
 func (p *portMap) checkTables(tool xt.Tool, ip netip.Prefix) error {
-	saved, err := tool.Save(natTable)
+	saved, err := tool.Save(xt.NAT)
 	if err != nil {
 		return err
 	}
-	rules := xt.Parse(saved)
+	rules := xt.Parse(saved).Rules
 	lines := map[string]bool{}
 	for _, r := range rules {
 		lines[r.Line] = true
@@ -283,7 +278,7 @@ func (p *portMap) checkTables(tool xt.Tool, ip netip.Prefix) error {
 	}
 	for _, line := range want {
 		if !lines[line] {
-			errs = append(errs, fmt.Errorf("table %s of %s has no rule %s", natTable, tool.Family, line))
+			errs = append(errs, fmt.Errorf("table %s of %s has no rule %s", xt.NAT, tool.Family, line))
 		}
 	}
 	name := chainName(p.owner().Network, p.owner().ContainerID)

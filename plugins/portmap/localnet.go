@@ -170,15 +170,15 @@ func (p *portMap) foreignHostPorts(c *nft.Conn) (bool, error) {
 		table nft.Table
 		chain string
 	}{
-		{nft.Table{Family: nft.IPv4, Name: natTable}, dnatChain},
-		{nft.Table{Family: nft.IPv4, Name: "cni_hostport"}, "hostports"},
+		{nft.Table{Family: nft.IPv4, Name: xt.NAT}, dnatChain},
+		{referenceTable(nft.IPv4), referenceHostports},
 	} {
 		rules, err := c.Rules(at.table, at.chain)
 		if err != nil || len(rules) > 0 {
 			return len(rules) > 0, err
 		}
 	}
-	return xt.InUse(p.r.Node, xt.V4, natTable)
+	return xt.InUse(p.r.Node, xt.V4, xt.NAT)
 }
 
 // collectLocalnet resets route_localnet of the interfaces that nobody is counted behind

@@ -182,7 +182,7 @@ func (p *portMap) gcNFT(c *nft.Conn, keep types.Set) error {
 		if err := p.store(c, nil).GC(tx, network, keep); err != nil {
 			return err
 		}
-		return gcXTables(c, tx, network, keep)
+		return staleCleanup(network, keep).NFT(c, tx)
 	})
 	return errors.Join(err, p.collectLocalnet(c), gcChains(c, network))
 }

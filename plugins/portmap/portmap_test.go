@@ -556,6 +556,17 @@ var _ = Describe("portmap", func() {
 		Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
 	}, backends())
 
+	It("GC deletes the rules of two interfaces of one container that had the same host port", func() {
+		for i, ifName := range []string{"eth0", "eth1"} {
+			c := b.call("one", strings.ReplaceAll(confFor(withBackend(iptables)+`"name":"net1",`, []string{fmt.Sprintf("10.9.0.%d/24", i+2)},
+				mapped(8080, 80, overTCP)), `"interface":1`, fmt.Sprintf(`"interface":%d`, i+1)))
+			c.IfName = ifName
+			ok(c, "ADD")
+		}
+		ok(b.call("", kept("net1", attachment("one", "eth2"))), "GC")
+		Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
+	})
+
 	DescribeTable("CHECK names what is missing", func(backend, damage, want string) {
 		c := b.call("one", conf(withBackend(backend), all[0]))
 		ok(c, "ADD")
