@@ -23,7 +23,7 @@ func BenchmarkNFTables(b *testing.B) {
 }
 
 // BenchmarkIPTables is the same by programs.
-func BenchmarkIPTables(b *testing.B) { benchmark(b, withBackend(iptables), 0, 1) }
+func BenchmarkIPTables(b *testing.B) { benchmark(b, withBackend(backendIPTables), 0, 1) }
 
 func benchmark(b *testing.B, keys string, others, mappings int) {
 	node, pod := nstest.Pair(b)
@@ -73,11 +73,11 @@ func fill(node *nstest.NS, n int) error {
 		for end := min(at+500, n); at < end; at++ {
 			owner := types.Attachment{Network: "net1", ContainerID: fmt.Sprintf("%064x", at), IfName: "eth0"}
 			to, comment := netip.MustParseAddr(pod4), nft.Owner(owner)
-			s := slot{nft.IPv4, netip.IPv4Unspecified(), tcp, uint16(10000 + at)}
+			s := endpoint{nft.IPv4, netip.IPv4Unspecified(), tcp, uint16(10000 + at)}
 			target, policy := s.refs()
 			tx.AddElement(table(), target.Set, nft.Element{Key: s.key(), Data: nft.Concat(nft.AddrKey(to), nft.PortKey(80)), Comment: comment})
 			tx.AddElement(table(), policy.Set, nft.Element{Key: s.key(), Jump: "snat/net1/10.9.0.0/24", Comment: comment})
-			tx.AddElement(table(), ownerMap(nft.IPv4), nft.Element{Key: nft.OwnerKey(owner, 0), Data: s.listed(to), Comment: comment})
+			tx.AddElement(table(), ownerMap(nft.IPv4), nft.Element{Key: nft.OwnerKey(owner, 0), Data: s.ownerData(to), Comment: comment})
 		}
 		err = c.Commit("fill", &tx)
 	}

@@ -17,47 +17,46 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// conditions are the conditions of a network for one family, in the language of nft: only the
-// program nft can parse them. They are in a chain of their own, which all containers of the
-// network share. So only the first container has to run the program.
-type conditions struct {
+// A conditionsChain is a chain with the conditions of a network for one family. All containers of
+// the network share it. The conditions are in the language of nft, which only the program nft can
+// parse. It runs for the first container of the network.
+type conditionsChain struct {
 	network string
-	text    string
+	text    string // the conditions
 	next    string // the chain for packets that meet the conditions; empty: none
 }
 
-// chainName returns the name of the chain, which contains a hash of its rules.
-func (c conditions) chainName() string {
+// name returns the name of the chain, which contains a hash of its rules.
+func (c conditionsChain) name() string {
 	sum := sha512.Sum512([]byte(c.text + "\n" + c.next))
 	return conditionsChainPrefix(c.network) + hex.EncodeToString(sum[:8])
 }
 
-// conditionsChainPrefix returns what the names of all chains with conditions of the network
-// begin with.
+// conditionsChainPrefix returns what the names of all conditionsChains of the network begin with.
 func conditionsChainPrefix(network string) string { return "conditions/" + scriptName(network) }
 
 // layout returns the chain as far as nft.Conn.Damaged can compare it: the number of its rules.
-func (c conditions) layout() nft.Layout {
+func (c conditionsChain) layout() nft.Layout {
 	l := tableLayout()
-	l.Chains = []nft.Chain{{Name: c.chainName(), Rules: make([]nft.Rule, 2)}}
+	l.Chains = []nft.Chain{{Name: c.name(), Rules: make([]nft.Rule, 2)}}
 	return l
 }
 
 // script returns the commands for nft that make the chain. The chain accepts a packet that does
 // not meet the conditions, so that no later rule of the table translates it.
-func (c conditions) script() string {
+func (c conditionsChain) script() string {
 	verdict := "return"
 	if c.next != "" {
 		verdict = "goto " + c.next
 	}
-	chain, comment := fmt.Sprintf("%s %s", table(), c.chainName()), c.layout().Comment()
+	chain, comment := fmt.Sprintf("%s %s", table(), c.name()), c.layout().Comment()
 	return fmt.Sprintf("add chain %s\nflush chain %s\nadd rule %s %s %s comment %q\nadd rule %s accept comment %q\n",
 		chain, chain, chain, c.text, verdict, comment, chain, comment)
 }
 
 // ensure runs nft to make the chain if it is missing or damaged. The table and the chain next
 // must exist. The error has types.CodeConfig if nft refuses the conditions.
-func (c conditions) ensure(conn *nft.Conn, node *ns.Handle) error {
+func (c conditionsChain) ensure(conn *nft.Conn, node *ns.Handle) error {
 	damaged, err := conn.Damaged(c.layout())
 	if err != nil || len(damaged) == 0 {
 		return err
@@ -78,7 +77,7 @@ func findNFT() (string, error) {
 			return candidate, nil
 		}
 	}
-	return "", types.Errorf(types.CodeConfig, "conditions are read by the program nft: install nftables, or leave conditionsV4 and conditionsV6 out: %w", err)
+	return "", types.Errorf(types.CodeConfig, "conditionsV4 and conditionsV6 need the program nft: install nftables, or remove these keys: %w", err)
 }
 
 // nftLimit is how long nft may run.
@@ -107,7 +106,7 @@ func runNFT(node *ns.Handle, script string) error {
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		return types.Errorf(types.CodeTryAgain, "run nft: it still ran after %s and was ended: %w", nftLimit, err)
+		return types.Errorf(types.CodeTryAgain, "run nft: it still ran after %s and was killed: %w", nftLimit, err)
 	case errors.As(err, &exit):
 		return types.Errorf(types.CodeConfig, "run nft: it refuses the conditions: %s: %w", strings.Join(strings.Fields(errOut.String()), " "), err)
 	}

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	xt "github.com/plumb-cni/plumb/pkg/iptables"
+	"github.com/plumb-cni/plumb/pkg/iptables"
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -38,8 +38,8 @@ func FuzzConfig(f *testing.F) {
 		p.layout()
 		for _, c := range p.claims() {
 			if name := c.Listed.Data; c.Owners == ownerMap(nft.IPv4) {
-				s, ok := parseListed(nft.IPv4, name)
-				if !ok || s.listed(p.ips[0].Addr()) != name || slotOf(s.family, c.Elements[0].Set, c.Elements[0].Key) != s {
+				s, ok := parseOwnerData(nft.IPv4, name)
+				if !ok || s.ownerData(p.ips[0].Addr()) != name || endpointAt(s.family, c.Elements[0].Set, c.Elements[0].Key) != s {
 					t.Errorf("%s: %v is read as %v", text, name, s)
 				}
 			}
@@ -54,17 +54,17 @@ func FuzzConfig(f *testing.F) {
 func (p *portMap) checkText(t *testing.T, ip netip.Prefix) {
 	t.Helper()
 	f := familyOf(ip.Addr())
-	lines := p.ownRules(ip)
+	lines := p.containerRules(ip)
 	for _, s := range p.sharedRules() {
 		lines = append(lines, "-A "+s.chain+" "+s.spec)
 	}
-	for _, e := range p.portEntries(f) {
-		line := "-A X " + e.rule(markComment(p.owner()))
+	for _, e := range p.entries(f) {
+		line := "-A X " + e.rule(labelComment(p.owner()))
 		lines = append(lines, line)
-		if words := xt.Words(line); len(words) < len(p.conf.tokens[f]) || strings.Join(words[len(words)-len(p.conf.tokens[f]):], "\x00") != strings.Join(p.conf.tokens[f], "\x00") {
-			t.Errorf("%q are not the conditions %q", words, p.conf.tokens[f])
+		if words := iptables.Words(line); len(words) < len(p.conf.conditions[f]) || strings.Join(words[len(words)-len(p.conf.conditions[f]):], "\x00") != strings.Join(p.conf.conditions[f], "\x00") {
+			t.Errorf("%q are not the conditions %q", words, p.conf.conditions[f])
 		}
-		if name, ok := markedIf(xt.Parse(line).Rules[0].Comment); len(p.r.Conf.Name) < 150 && (!ok || name != p.r.IfName && !strings.ContainsAny(p.r.IfName, `"\`)) {
+		if name, ok := labelInterface(iptables.Parse(line).Rules[0].Comment); len(p.r.Conf.Name) < 150 && (!ok || name != p.r.IfName && !strings.ContainsAny(p.r.IfName, `"\`)) {
 			t.Errorf("%s is marked as of %q, %t", line, name, ok)
 		}
 	}
@@ -73,7 +73,7 @@ func (p *portMap) checkText(t *testing.T, ip netip.Prefix) {
 			t.Errorf("%q is no line", line)
 		}
 	}
-	if cond, ok := p.conditions(ip); ok && p.conf.backend != iptables && strings.ContainsAny(cond.text, "\n\r;#") {
+	if cond, ok := p.conditionsChain(ip); ok && p.conf.backend != backendIPTables && strings.ContainsAny(cond.text, "\n\r;#") {
 		t.Errorf("%q is no part of a rule", cond.text)
 	}
 }
@@ -81,19 +81,19 @@ func (p *portMap) checkText(t *testing.T, ip netip.Prefix) {
 // FuzzListed: the data of elements, which others may have written, is read or refused,
 // and printed as it was.
 func FuzzListed(f *testing.F) {
-	s := slot{nft.IPv4, netip.IPv4Unspecified(), tcp, 8080}
-	f.Add([]byte(s.listed(netip.MustParseAddr("10.1.0.2"))), false)
+	s := endpoint{nft.IPv4, netip.IPv4Unspecified(), tcp, 8080}
+	f.Add([]byte(s.ownerData(netip.MustParseAddr("10.1.0.2"))), false)
 	f.Add([]byte("short"), true)
 	f.Fuzz(func(t *testing.T, data []byte, v6 bool) {
 		family := nft.IPv4
 		if v6 {
 			family = nft.IPv6
 		}
-		s, ok := parseListed(family, nft.Key(data))
+		s, ok := parseOwnerData(family, nft.Key(data))
 		if !ok {
 			return
 		}
-		if again, ok := parseListed(family, s.listed(unspecified(family))); !ok || again != s {
+		if again, ok := parseOwnerData(family, s.ownerData(unspecified(family))); !ok || again != s {
 			t.Errorf("%x: %+v, then %+v", data, s, again)
 		}
 	})

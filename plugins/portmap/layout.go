@@ -125,18 +125,18 @@ func version(f nft.Family) string {
 
 // snatChain returns the chain that marks the packets that are to be masqueraded: those from
 // sources, and those from the node's 127/8. A prefix of length 0 stands for all sources.
-func snatChain(network string, sources netip.Prefix, bit int) nft.Chain {
-	sources = sources.Masked()
-	ch := nft.Chain{Name: snatChainPrefix(network) + strings.ReplaceAll(sources.String(), ":", "_")}
+func snatChain(network string, masqueradedSources netip.Prefix, bit int) nft.Chain {
+	masqueradedSources = masqueradedSources.Masked()
+	ch := nft.Chain{Name: snatChainPrefix(network) + strings.ReplaceAll(masqueradedSources.String(), ":", "_")}
 	if bit != defaultMarkBit {
 		ch.Name += "/bit" + strconv.Itoa(bit)
 	}
-	if sources.Bits() == 0 {
+	if masqueradedSources.Bits() == 0 {
 		ch.Rules = []nft.Rule{{nft.Mark(bit)}}
 		return ch
 	}
-	ch.Rules = []nft.Rule{{nft.SaddrIn(sources), nft.Mark(bit)}}
-	if sources.Addr().Is4() {
+	ch.Rules = []nft.Rule{{nft.SaddrIn(masqueradedSources), nft.Mark(bit)}}
+	if masqueradedSources.Addr().Is4() {
 		ch.Rules = append(ch.Rules, nft.Rule{nft.SaddrIn(netip.MustParsePrefix("127.0.0.0/8")), nft.Mark(bit)})
 	}
 	return ch

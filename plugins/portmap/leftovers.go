@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	xt "github.com/plumb-cni/plumb/pkg/iptables"
+	"github.com/plumb-cni/plumb/pkg/iptables"
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
@@ -14,46 +14,45 @@ import (
 // attachment.
 
 // ownCleanup returns the Cleanup for the owner's rules in table nat.
-func ownCleanup(owner types.Attachment, ips []netip.Prefix) xt.Cleanup {
-	name := chainName(owner.Network, owner.ContainerID)
-	return xt.Cleanup{
+func ownCleanup(owner types.Attachment, ips []netip.Prefix) iptables.Cleanup {
+	name := chainName(owner)
+	return iptables.Cleanup{
 		Required: name,
 		Chains:   []string{dnatChain, name},
-		Select:   func(rules []xt.Rule) xt.Selection { return ownRules(rules, owner, ips) },
+		Select:   func(rules []iptables.Rule) iptables.Selection { return ownRules(rules, owner, ips) },
 	}
 }
 
 // staleCleanup returns the Cleanup for the rules of the network's attachments that are not in
 // keep.
-func staleCleanup(network string, keep types.Set) xt.Cleanup {
-	return xt.Cleanup{
+func staleCleanup(network string, keep types.Set) iptables.Cleanup {
+	return iptables.Cleanup{
 		Required: dnatChain,
-		Select:   func(rules []xt.Rule) xt.Selection { return staleRules(rules, network, keep) },
+		Select:   func(rules []iptables.Rule) iptables.Selection { return staleRules(rules, network, keep) },
 	}
 }
 
 // ownRules selects the owner's rules of a table with the container's chain. It also selects the
 // chain if no rules of others remain in it.
 //
-// A rule in the chain whose comment names an interface ends the rules of that interface. The
-// reference plugin makes no such rules, so its rules are those after the last one. They belong
-// to the owner if the chain has no rules of plumb for the owner, and if one of them mentions
-// an address of the container or no addresses are known.
-func ownRules(rules []xt.Rule, owner types.Attachment, ips []netip.Prefix) (own xt.Selection) {
-	name := chainName(owner.Network, owner.ContainerID)
-	var block, marks []xt.Rule // the rules since the last mark, and the owner's marks
-	others := 0
+// The rules of an interface end with a label. The reference plugin makes no labels, so its rules are
+// those after the last label. They belong to the owner if the chain has no label of the owner,
+// and if one of them mentions an address of the container or no addresses are known.
+func ownRules(rules []iptables.Rule, owner types.Attachment, ips []netip.Prefix) (own iptables.Selection) {
+	name := chainName(owner)
+	var block, labels []iptables.Rule // the rules since the last label, and the owner's labels
+	others := 0                       // the number of rules of other interfaces
 	for _, r := range rules {
 		if r.Chain != name {
 			continue
 		}
 		block = append(block, r)
-		ifName, ok := markedIf(r.Comment)
+		ifName, ok := labelInterface(r.Comment)
 		switch {
 		case !ok:
 			continue
 		case ifName == owner.IfName:
-			own.Rules, marks = append(own.Rules, block...), append(marks, r)
+			own.Rules, labels = append(own.Rules, block...), append(labels, r)
 		default:
 			others += len(block)
 		}
@@ -69,42 +68,42 @@ func ownRules(rules []xt.Rule, owner types.Attachment, ips []netip.Prefix) (own 
 		own.Rules = append(own.Rules, jumps(rules, name)...)
 		return own
 	}
-	own.Rules = append(own.Rules, markedEntries(jumps(rules, name), marks)...)
+	own.Rules = append(own.Rules, labeledEntries(jumps(rules, name), labels)...)
 	return own
 }
 
 // mentions returns a function that reports whether a rule mentions one of the addresses.
-func mentions(ips []netip.Prefix) func(r xt.Rule) bool {
-	return func(r xt.Rule) bool {
+func mentions(ips []netip.Prefix) func(r iptables.Rule) bool {
+	return func(r iptables.Rule) bool {
 		return slices.ContainsFunc(ips, func(ip netip.Prefix) bool { return r.Mentions(ip.Addr()) })
 	}
 }
 
 // jumps returns the rules that jump to the chain.
-func jumps(rules []xt.Rule, chain string) []xt.Rule {
-	return xt.Where(func(r xt.Rule) bool { return r.Jump == chain })(rules).Rules
+func jumps(rules []iptables.Rule, chain string) []iptables.Rule {
+	return iptables.Where(func(r iptables.Rule) bool { return r.Jump == chain })(rules).Rules
 }
 
-// markedEntries returns one entry for each mark: the first that matches the same packets.
-func markedEntries(entries, marks []xt.Rule) (marked []xt.Rule) {
-	for _, mark := range marks {
-		if i := slices.IndexFunc(entries, mark.SameMatches); i >= 0 {
-			marked = append(marked, entries[i])
+// labeledEntries returns one entry for each label: the first that matches the same packets.
+func labeledEntries(entries, labels []iptables.Rule) (labeled []iptables.Rule) {
+	for _, label := range labels {
+		if i := slices.IndexFunc(entries, label.SameMatches); i >= 0 {
+			labeled = append(labeled, entries[i])
 			entries = slices.Delete(entries, i, i+1)
 		}
 	}
-	return marked
+	return labeled
 }
 
 // staleRules selects the rules of the network's attachments that are not in keep.
-func staleRules(rules []xt.Rule, network string, keep types.Set) (stale xt.Selection) {
+func staleRules(rules []iptables.Rule, network string, keep types.Set) (stale iptables.Selection) {
 	kept := map[string]types.Attachment{} // by chain
 	for a := range keep {
-		kept[chainName(a.Network, a.ContainerID)] = a
+		kept[chainName(a)] = a
 	}
 	seen := map[string]bool{}
 	for _, r := range rules {
-		if r.Chain != dnatChain || seen[r.Jump] || !strings.HasPrefix(r.Jump, chainPrefix) || !ofNetwork(r.Comment, network) {
+		if r.Chain != dnatChain || seen[r.Jump] || !strings.HasPrefix(r.Jump, chainPrefix) || !isOfNetwork(r.Comment, network) {
 			continue
 		}
 		seen[r.Jump] = true
@@ -119,11 +118,11 @@ func staleRules(rules []xt.Rule, network string, keep types.Set) (stale xt.Selec
 }
 
 // staleInterfaces selects the rules of the container's interfaces that are not in keep.
-func staleInterfaces(rules []xt.Rule, owner types.Attachment, keep types.Set) (stale xt.Selection) {
-	name, remaining := chainName(owner.Network, owner.ContainerID), slices.Clone(rules)
+func staleInterfaces(rules []iptables.Rule, owner types.Attachment, keep types.Set) (stale iptables.Selection) {
+	name, remaining := chainName(owner), slices.Clone(rules)
 	for _, r := range rules {
 		var ok bool
-		owner.IfName, ok = markedIf(r.Comment)
+		owner.IfName, ok = labelInterface(r.Comment)
 		if r.Chain != name || !ok || keep[owner] || !slices.Contains(remaining, r) {
 			continue
 		}
@@ -144,18 +143,18 @@ func referenceTable(f nft.Family) nft.Table { return nft.Table{Family: f, Name: 
 // nftables backend is for this attachment. The comment of such a rule is the container ID alone.
 // The rules for other networks mention other addresses, which matters only if the addresses are
 // known. So GC cannot know the network, and keeps these rules.
-func (p *portMap) ownsReference() func(r xt.Rule) bool {
+func (p *portMap) ownsReference() func(r iptables.Rule) bool {
 	mentioned := mentions(p.ips)
-	return func(r xt.Rule) bool {
+	return func(r iptables.Rule) bool {
 		return r.Comment == p.owner().ContainerID && (len(p.ips) == 0 || mentioned(r))
 	}
 }
 
 // ownReference returns the Cleanup for the reference plugin's rules for the owner.
-func (p *portMap) ownReference() xt.Cleanup {
-	return xt.Cleanup{
+func (p *portMap) ownReference() iptables.Cleanup {
+	return iptables.Cleanup{
 		Tables: []nft.Table{referenceTable(nft.IPv4), referenceTable(nft.IPv6)},
-		Select: xt.Where(p.ownsReference()),
+		Select: iptables.Where(p.ownsReference()),
 	}
 }
 
@@ -164,13 +163,13 @@ func (p *portMap) ownReference() xt.Cleanup {
 func (p *portMap) hasReference(c *nft.Conn) (bool, error) {
 	for _, ip := range p.ips {
 		f := familyOf(ip.Addr())
-		rules, err := xt.ReadNFT(c, referenceTable(f), referenceHostports)
+		rules, err := iptables.ReadNFT(c, referenceTable(f), referenceHostports)
 		if err != nil {
 			return false, err
 		}
-		own := xt.Where(p.ownsReference())(rules).Rules
-		own = slices.DeleteFunc(own, func(r xt.Rule) bool { return !r.Mentions(ip.Addr()) })
-		if len(own) < len(p.conf.forFamily(f)) {
+		own := iptables.Where(p.ownsReference())(rules).Rules
+		own = slices.DeleteFunc(own, func(r iptables.Rule) bool { return !r.Mentions(ip.Addr()) })
+		if len(own) < len(p.conf.mappingsOf(f)) {
 			return false, nil
 		}
 	}

@@ -48,11 +48,11 @@ var _ = Describe("portmap", func() {
 		ok(c, "ADD")
 		ok(c, "CHECK")
 		got := b.ruleset()
-		if strings.HasPrefix(golden, iptables) {
+		if strings.HasPrefix(golden, backendIPTables) {
 			got = b.saved()
 		}
 		nstest.Golden(GinkgoTB(), golden, got)
-		if !strings.HasPrefix(golden, iptables) {
+		if !strings.HasPrefix(golden, backendIPTables) {
 			_, err := nstest.NewNode(GinkgoTB()).ExecInput(got, "nft", "-f", "-")
 			Expect(err).NotTo(HaveOccurred(), "a saved ruleset can be loaded")
 		}
@@ -94,7 +94,7 @@ var _ = Describe("portmap", func() {
 		ok(c, "ADD")
 		ok(c, "DEL")
 		ok(b.call("gc", kept("net1")), "GC")
-		nstest.Golden(GinkgoTB(), backend+"-cleaned", map[string]func() string{nftables: b.ruleset, iptables: func() string { return b.saved() }}[backend]())
+		nstest.Golden(GinkgoTB(), backend+"-cleaned", map[string]func() string{backendNFTables: b.ruleset, backendIPTables: func() string { return b.saved() }}[backend]())
 	}, backends())
 
 	It("hands prevResult on in the form of each version", func() {
@@ -138,7 +138,7 @@ var _ = Describe("portmap", func() {
 		Entry(nil, conf("", mapped(80, 0, overTCP)), 7, "Invalid container port number: 0"),
 		Entry(nil, conf("", mapped(-1, 65536, overTCP)), 7, "Invalid host port number: -1", "Invalid container port number: 65536"),
 		Entry(nil, conf("", all[0], mapped(65536, 80, overUDP), mapped(1, 2, `"protocol":"icmp"`)), 7, "portMappings[1]", "65536", "portMappings[2]", `"icmp"`),
-		Entry(nil, conf("", mapped(1, 2, `"protocol":""`)), 7, `protocol "" is none of tcp, udp, sctp`),
+		Entry(nil, conf("", mapped(1, 2, `"protocol":""`)), 7, `protocol "" is not tcp, udp or sctp`),
 		Entry(nil, conf("", mapped(1, 2, overTCP+`,"hostIP":"nowhere"`)), 7, "portMappings[0]", `"nowhere"`),
 		Entry(nil, conf("", mapped(1, 2, overTCP+`,"hostIP":"fe80::1%eth0"`)), 7, "fe80::1%eth0"),
 		Entry(nil, conf("", all[0], "null"), 7, "portMappings[1] is null"),
@@ -153,8 +153,8 @@ var _ = Describe("portmap", func() {
 		Entry(nil, conf(`"backend":"iptables","conditionsV4":["ip","saddr","x"],"conditionsV6":["a"],`, all[0]), 7,
 			"iptables backend was requested but configuration contains nftables-specific options [conditionsV4 conditionsV6]"),
 		Entry(nil, conf(`"conditionsV4":["ip","saddr","x"],"conditionsV6":["!","-s","::"],`, all[0]), 7, "[conditionsV4]", "[conditionsV6]"),
-		Entry(nil, conf(`"conditionsV4":["ip saddr 1.2.3.4; drop"],`, all[0]), 7, "no part of a condition"),
-		Entry(nil, conf(`"conditionsV4":["-s","1.2.3.4\n-F"],`, all[0]), 7, "no part of a condition"),
+		Entry(nil, conf(`"conditionsV4":["ip saddr 1.2.3.4; drop"],`, all[0]), 7, "cannot be part of a condition"),
+		Entry(nil, conf(`"conditionsV4":["-s","1.2.3.4\n-F"],`, all[0]), 7, "cannot be part of a condition"),
 	)
 
 	It("reads keys and protocols in any case, and empty conditions as none", func() {
@@ -172,7 +172,7 @@ var _ = Describe("portmap", func() {
 
 	It("says that masqAll does nothing without snat", func() {
 		c := b.call("one", conf(`"snat":false,"masqAll":true,`, all[0]))
-		Expect(run(c, "ADD").OK(GinkgoTB()).Stderr).To(ContainSubstring("masqAll does nothing where snat is false"))
+		Expect(run(c, "ADD").OK(GinkgoTB()).Stderr).To(ContainSubstring("masqAll has no effect because snat is false"))
 		Expect(run(c, "DEL").OK(GinkgoTB()).Stderr).To(BeEmpty())
 	})
 
@@ -558,7 +558,7 @@ var _ = Describe("portmap", func() {
 
 	It("GC deletes the rules of two interfaces of one container that had the same host port", func() {
 		for i, ifName := range []string{"eth0", "eth1"} {
-			c := b.call("one", strings.ReplaceAll(confFor(withBackend(iptables)+`"name":"net1",`, []string{fmt.Sprintf("10.9.0.%d/24", i+2)},
+			c := b.call("one", strings.ReplaceAll(confFor(withBackend(backendIPTables)+`"name":"net1",`, []string{fmt.Sprintf("10.9.0.%d/24", i+2)},
 				mapped(8080, 80, overTCP)), `"interface":1`, fmt.Sprintf(`"interface":%d`, i+1)))
 			c.IfName = ifName
 			ok(c, "ADD")
@@ -577,26 +577,26 @@ var _ = Describe("portmap", func() {
 		ok(c, "ADD")
 		ok(c, "CHECK")
 	},
-		Entry(nil, nftables, "nft delete element inet plumb hostport4 {tcp . 8080}", "map hostport4 of table inet plumb has no element for host port 8080/tcp of IP version 4"),
-		Entry(nil, nftables, "nft delete element inet plumb policy6 {tcp . 8080}", "map policy6 of table inet plumb has no element for host port 8080/tcp of IP version 6"),
-		Entry(nil, nftables, "nft flush map inet plumb hostportowner4", "map hostportowner4 of table inet plumb has no element that lists host port 8080/tcp of IP version 4"),
-		Entry(nil, nftables, `nft delete element inet plumb policy4 {tcp . 8080}; add element inet plumb policy4 {tcp . 8080 comment "net1/other/eth0" : jump snat/net1/10.9.0.0/24}`,
+		Entry(nil, backendNFTables, "nft delete element inet plumb hostport4 {tcp . 8080}", "map hostport4 of table inet plumb has no element for host port 8080/tcp of IP version 4"),
+		Entry(nil, backendNFTables, "nft delete element inet plumb policy6 {tcp . 8080}", "map policy6 of table inet plumb has no element for host port 8080/tcp of IP version 6"),
+		Entry(nil, backendNFTables, "nft flush map inet plumb hostportowner4", "map hostportowner4 of table inet plumb has no element that lists host port 8080/tcp of IP version 4"),
+		Entry(nil, backendNFTables, `nft delete element inet plumb policy4 {tcp . 8080}; add element inet plumb policy4 {tcp . 8080 comment "net1/other/eth0" : jump snat/net1/10.9.0.0/24}`,
 			"host port 8080/tcp of IP version 4 belongs to net1/other/eth0 now"),
-		Entry(nil, nftables, "nft flush chain inet plumb hostports", "chain hostports of table inet plumb is gone or lacks rules"),
-		Entry(nil, nftables, "nft flush chain inet plumb snat/net1/10.9.0.0/24", "chain snat/net1/10.9.0.0/24"),
-		Entry(nil, nftables, "sysctl -w net.ipv4.conf.cni0.route_localnet=0", "route_localnet"),
-		Entry(nil, iptables, "iptables -t nat -F PREROUTING", "has no rule -A PREROUTING"),
-		Entry(nil, iptables, "iptables -t nat -F CNI-HOSTPORT-DNAT", "leads host port 8080/tcp nowhere"),
-		Entry(nil, iptables, "iptables -t raw -F PREROUTING", "table raw of iptables has no rule -A PREROUTING -d 127.0.0.0/8"),
-		Entry(nil, iptables, "ip6tables -t nat -F CNI-HOSTPORT-MASQ", "has no rule -A CNI-HOSTPORT-MASQ"),
+		Entry(nil, backendNFTables, "nft flush chain inet plumb hostports", "chain hostports of table inet plumb is gone or lacks rules"),
+		Entry(nil, backendNFTables, "nft flush chain inet plumb snat/net1/10.9.0.0/24", "chain snat/net1/10.9.0.0/24"),
+		Entry(nil, backendNFTables, "sysctl -w net.ipv4.conf.cni0.route_localnet=0", "route_localnet"),
+		Entry(nil, backendIPTables, "iptables -t nat -F PREROUTING", "has no rule -A PREROUTING"),
+		Entry(nil, backendIPTables, "iptables -t nat -F CNI-HOSTPORT-DNAT", "has no rule for host port 8080/tcp"),
+		Entry(nil, backendIPTables, "iptables -t raw -F PREROUTING", "table raw of iptables has no rule -A PREROUTING -d 127.0.0.0/8"),
+		Entry(nil, backendIPTables, "ip6tables -t nat -F CNI-HOSTPORT-MASQ", "has no rule -A CNI-HOSTPORT-MASQ"),
 	)
 
 	It("stays with a container whose backend was changed meanwhile", func() {
 		by := map[string]nstest.Call{}
-		for _, backend := range []string{nftables, iptables} {
+		for _, backend := range []string{backendNFTables, backendIPTables} {
 			by[backend] = b.call("one", conf(withBackend(backend), all...))
 		}
-		for _, pair := range [][2]string{{nftables, iptables}, {iptables, nftables}} {
+		for _, pair := range [][2]string{{backendNFTables, backendIPTables}, {backendIPTables, backendNFTables}} {
 			ok(by[pair[0]], "ADD")
 			ok(by[pair[1]], "CHECK")
 			ok(by[pair[1]], "DEL")
@@ -631,7 +631,7 @@ var _ = Describe("portmap", func() {
 		}
 		each("ADD")
 		each("CHECK")
-		if backend == iptables {
+		if backend == backendIPTables {
 			By("repairing what is missing once")
 			b.node.Must(GinkgoTB(), "iptables", "-t", "nat", "-F", "PREROUTING")
 			b.node.Must(GinkgoTB(), "ip6tables", "-t", "nat", "-F", "POSTROUTING")
@@ -640,7 +640,7 @@ var _ = Describe("portmap", func() {
 		}
 		each("DEL")
 		ok(b.call("", kept("net1")), "GC")
-		nstest.Golden(GinkgoTB(), backend+"-cleaned", map[string]func() string{nftables: b.ruleset, iptables: func() string { return b.saved() }}[backend]())
+		nstest.Golden(GinkgoTB(), backend+"-cleaned", map[string]func() string{backendNFTables: b.ruleset, backendIPTables: func() string { return b.saved() }}[backend]())
 	}, backends())
 
 	It("starts no program and needs none, by nftables", func() {

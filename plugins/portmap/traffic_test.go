@@ -18,7 +18,7 @@ import (
 // backends is the column of a table.
 func backends(more ...any) []TableEntry {
 	var entries []TableEntry
-	for _, backend := range []string{nftables, iptables} {
+	for _, backend := range []string{backendNFTables, backendIPTables} {
 		entries = append(entries, Entry(nil, append([]any{backend}, more...)...))
 	}
 	return entries
@@ -148,11 +148,11 @@ var _ = Describe("traffic", func() {
 		Expect(err).NotTo(HaveOccurred())
 		Expect(reply).To(HaveSuffix("local=" + peer4))
 	},
-		Entry("of kube-proxy by nftables", nftables, "nft",
+		Entry("of kube-proxy by nftables", backendNFTables, "nft",
 			"table ip kube-proxy {\nchain nat-prerouting {\ntype nat hook prerouting priority dstnat\nip daddr "+nstest.NodeV4+" tcp dport 8080 dnat to "+peer4+":80\n}\n}\n"),
-		Entry("of kube-proxy by iptables", nftables, "iptables-restore",
+		Entry("of kube-proxy by iptables", backendNFTables, "iptables-restore",
 			"*nat\n-I PREROUTING -d "+nstest.NodeV4+" -p tcp --dport 8080 -j DNAT --to-destination "+peer4+":80\nCOMMIT\n"),
-		Entry("by iptables both", iptables, "iptables-restore",
+		Entry("by iptables both", backendIPTables, "iptables-restore",
 			"*nat\n-I PREROUTING -d "+nstest.NodeV4+" -p tcp --dport 8080 -j DNAT --to-destination "+peer4+":80\nCOMMIT\n"),
 	)
 
@@ -174,8 +174,8 @@ var _ = Describe("traffic", func() {
 		_, err = nstest.Dial(neighbour, "127.0.0.1:9999")
 		Expect(err).NotTo(HaveOccurred())
 	},
-		Entry(nil, nftables, "nft flush chain inet plumb localnet"),
-		Entry(nil, iptables, "iptables -t raw -F PREROUTING"),
+		Entry(nil, backendNFTables, "nft flush chain inet plumb localnet"),
+		Entry(nil, backendIPTables, "iptables -t raw -F PREROUTING"),
 	)
 
 	DescribeTable("meets the conditions of its own network only", func(backend string, conditions ...string) {
@@ -192,8 +192,8 @@ var _ = Describe("traffic", func() {
 		expectAnswer(nstest.Dial, b.outside, nstest.NodeV4+":9090", nstest.OutsideV4)
 		expectAnswer(nstest.Dial, b.outside, "["+nstest.NodeV6+"]:8080", nstest.OutsideV6)
 	},
-		Entry(nil, nftables, "ip", "saddr", "!=", nstest.OutsideV4),
-		Entry(nil, iptables, "!", "-s", nstest.OutsideV4),
+		Entry(nil, backendNFTables, "ip", "saddr", "!=", nstest.OutsideV4),
+		Entry(nil, backendIPTables, "!", "-s", nstest.OutsideV4),
 	)
 
 	DescribeTable("over UDP follows at once, and only that of the mapping", func(backend string) {
