@@ -52,7 +52,7 @@ func entryComment(container types.Attachment) string {
 
 // labelComment returns the comment of the labels of the attachment's interface.
 func labelComment(a types.Attachment) string {
-	text, suffix := entryComment(a), fmt.Sprintf(" if: %q", a.IfName)
+	text, suffix := entryComment(a), labelPrefix+a.IfName+`"`
 	return text[:min(len(text), maxComment-len(suffix))] + suffix
 }
 
