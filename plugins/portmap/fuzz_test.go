@@ -11,8 +11,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// FuzzConfig: whatever stands in the configuration, ports are ports, and each rule for a
-// program is one line, in which the words are those that were meant.
+// FuzzConfig: an accepted configuration has valid ports, each rule for a program is one line, and the
+// words of conditions stay separate words.
 func FuzzConfig(f *testing.F) {
 	f.Add(`{"name": "n", "snat": false, "masqAll": true, "runtimeConfig": {"portMappings": [{"hostPort": 80, "containerPort": 81, "protocol": "TCP", "hostIP": "::1"}]}}`, "eth0")
 	f.Add(`{"name": "n", "backend": "iptables", "conditionsV4": ["!", "-s", "1.2.3.0/24", "a\"b\\"], "markMasqBit": 5, "runtimeConfig": {"portMappings": [{"hostPort": 1, "containerPort": 2, "protocol": "udp"}, null]}}`, "e\"h")
@@ -51,7 +51,7 @@ func FuzzConfig(f *testing.F) {
 	})
 }
 
-// checkText: each rule is a line of a script, and quoted words stay words.
+// checkText checks that each rule is one line of a script, and that quoted words stay one word.
 func (p *portMap) checkText(t *testing.T, ip netip.Prefix) {
 	t.Helper()
 	f := familyOf(ip.Addr())
@@ -66,22 +66,21 @@ func (p *portMap) checkText(t *testing.T, ip netip.Prefix) {
 			t.Errorf("%q are not the conditions %q", words, p.conf.conditions[f])
 		}
 		if name, ok := labelInterface(iptables.Parse(line).Rules[0].Comment); len(p.r.Conf.Name) < 150 && (!ok || name != p.r.IfName) {
-			t.Errorf("%s is marked as of %q, %t", line, name, ok)
+			t.Errorf("the interface in the label %s is read as %q, %t", line, name, ok)
 		}
 	}
 	for _, line := range lines {
 		if strings.ContainsAny(line, "\n\r\x00") {
-			t.Errorf("%q is no line", line)
+			t.Errorf("%q is more than one line", line)
 		}
 	}
 	if cond, ok := p.conditionsChain(ip); ok && p.conf.backend != backendIPTables && strings.ContainsAny(cond.text, "\n\r;#") {
-		t.Errorf("%q is no part of a rule", cond.text)
+		t.Errorf("%q cannot be part of a rule", cond.text)
 	}
 }
 
-// FuzzListed: the data of elements, which others may have written, is read or refused,
-// and printed as it was.
-func FuzzListed(f *testing.F) {
+// FuzzOwnerData: parseOwnerData refuses data of another length, and otherwise is the inverse of ownerData.
+func FuzzOwnerData(f *testing.F) {
 	s := endpoint{nft.IPv4, netip.IPv4Unspecified(), tcp, 8080}
 	f.Add([]byte(s.ownerData(netip.MustParseAddr("10.1.0.2"))), false)
 	f.Add([]byte("short"), true)
