@@ -37,7 +37,7 @@ func TestFlowsAreForgottenExactly(t *testing.T) {
 	}{
 		{"as FlushFlows chooses", func(f Flow) error { return FlushFlows(h, f) }},
 		// More flows than are worth a filter each.
-		{"from a list", func(f Flow) error { return FlushFlows(h, slices.Repeat([]Flow{f}, fewFlows+1)...) }},
+		{"from a list", func(f Flow) error { return FlushFlows(h, slices.Repeat([]Flow{f}, maxFilteredFlows+1)...) }},
 	} {
 		for _, tc := range []struct {
 			flow Flow
@@ -60,7 +60,7 @@ func TestFlowsAreForgottenExactly(t *testing.T) {
 				}
 			}
 			if err := way.flush(tc.flow); err != nil {
-				t.Errorf("%s, %s: %v", way.name, tc.flow, err)
+				t.Errorf("%s, %s: %v", way.name, tc.flow.text(), err)
 			}
 			left := tracked(t, site.Node)
 			for _, name := range []string{"4:53", "4:80", "4:8053", "6:53", "6:80", "6:8053"} {
@@ -69,7 +69,7 @@ func TestFlowsAreForgottenExactly(t *testing.T) {
 					want = want && gone != name
 				}
 				if left[name] != want {
-					t.Errorf("%s, %s: %s is there: %t, want %t", way.name, tc.flow, name, left[name], want)
+					t.Errorf("%s, %s: %s is there: %t, want %t", way.name, tc.flow.text(), name, left[name], want)
 				}
 			}
 		}
@@ -104,7 +104,7 @@ func TestManyFlowsAreForgotten(t *testing.T) {
 		flows           []Flow
 		lists, filtered int
 	}{
-		{"few of IPv4", v4[:fewFlows], 0, fewFlows},
+		{"few of IPv4", v4[:maxFilteredFlows], 0, maxFilteredFlows},
 		{"many of IPv4", v4, 1, 0},
 		{"one of IPv6", v6[:1], 1, 0},
 		{"many of both", slices.Concat(v6, v4), 2, 0},

@@ -22,10 +22,9 @@ var _ = Describe("delivery", func() {
 		for i := range 20 {
 			ip := netip.AddrFrom16([16]byte{0: 0xfd, 15: byte(i + 1)})
 			ll := netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 15: byte(i + 1)})
-			Expect(c.Apply(
-				l.AddAddr(nl.Addr{Prefix: netip.PrefixFrom(ip, 128), NoDAD: true}),
-				l.AddAddr(nl.Addr{Prefix: netip.PrefixFrom(ll, 128), NoDAD: true}),
-			)).To(Succeed())
+			for _, a := range []netip.Addr{ip, ll} {
+				Expect(c.AddAddr(l, nl.Addr{Prefix: netip.PrefixFrom(a, 128), NoDAD: true})).To(Succeed())
+			}
 			Expect(c.AwaitDelivery(l, []netip.Addr{netip.MustParseAddr("10.0.0.1"), ip, ll}, 5*time.Second)).To(Succeed())
 			routes := a.Must(GinkgoTB(), "ip", "-6", "route", "show", "table", "local")
 			Expect(routes).To(And(ContainSubstring("local %s ", ip), ContainSubstring("local %s ", ll)))

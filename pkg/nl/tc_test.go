@@ -36,8 +36,9 @@ var _ = Describe("traffic control", Label(nstest.Kernel), func() {
 		ifb, err = node.AddIFB(&u, nl.IFB{Name: "ifb7", MTU: 1400, Group: 7})
 		nstest.Need(GinkgoTB(), "ifb", err)
 		Expect(ifb).To(And(HaveField("Kind", "ifb"), HaveField("MTU", 1400), HaveField("Group", uint32(7)), HaveField("Up", false)))
-		Expect(node.Apply(near.SetUp(), ifb.SetUp())).To(Succeed())
-		Expect(pod.Apply(far.SetUp())).To(Succeed())
+		Expect(node.SetUp(near)).To(Succeed())
+		Expect(node.SetUp(ifb)).To(Succeed())
+		Expect(pod.SetUp(far)).To(Succeed())
 	})
 
 	It("adds qdiscs, finds each at its place as it was asked for, and undoes them", func() {
@@ -64,20 +65,20 @@ var _ = Describe("traffic control", Label(nstest.Kernel), func() {
 	It("finds nothing where nothing is", func() {
 		Expect(node.Qdisc(near, nl.Root)).To(BeZero())
 		Expect(node.Qdisc(near, nl.Ingress)).To(BeZero())
-		Expect(node.Apply(ifb.SetDown())).To(Succeed())
+		Expect(node.SetDown(ifb)).To(Succeed())
 		Expect(node.Qdisc(ifb, nl.Root)).To(BeZero())
 		Expect(node.Classes(near)).To(BeEmpty())
 		Expect(node.Filters(near, nl.IngressHandle)).To(BeEmpty())
 		Expect(u.Rollback()).To(Succeed())
 		_, err := node.Qdisc(near, nl.Root)
 		Expect(err).To(MatchError(fs.ErrNotExist))
-		Expect(node.DelQdisc(near, nl.Qdisc{Kind: "tbf", Handle: 0x10000, Parent: nl.Root})).To(Succeed())
+		Expect(node.DeleteQdisc(near, nl.Qdisc{Kind: "tbf", Handle: 0x10000, Parent: nl.Root})).To(Succeed())
 	})
 
 	It("leaves a qdisc of another kind or handle alone", func() {
 		tc("qdisc", "add", "dev", "veth0", "root", "handle", "7:", "tbf", "rate", "1mbit", "burst", "10000", "limit", "10000")
-		Expect(node.DelQdisc(near, nl.Qdisc{Kind: "tbf", Handle: 0x10000, Parent: nl.Root})).To(Succeed())
-		Expect(node.DelQdisc(near, nl.Qdisc{Kind: "htb", Handle: 0x70000, Parent: nl.Root})).To(Succeed())
+		Expect(node.DeleteQdisc(near, nl.Qdisc{Kind: "tbf", Handle: 0x10000, Parent: nl.Root})).To(Succeed())
+		Expect(node.DeleteQdisc(near, nl.Qdisc{Kind: "htb", Handle: 0x70000, Parent: nl.Root})).To(Succeed())
 		Expect(tc("qdisc", "show", "dev", "veth0")).To(ContainSubstring("qdisc tbf 7:"))
 	})
 
@@ -106,9 +107,12 @@ var _ = Describe("traffic control", Label(nstest.Kernel), func() {
 			{Parent: root.Handle, Priority: 15, Protocol: unix.ETH_P_IPV6, Class: class.ID, Keys: []nl.Key{{Value: 0xfd000000, Mask: 0xffff0000, Offset: 24}, {Value: 1, Mask: 0xff, Offset: 28}}},
 			{Parent: root.Handle, Priority: 16, Protocol: unix.ETH_P_IP, Class: root.Handle, Keys: []nl.Key{{Value: 0x0a010200, Mask: 0xffffff00, Offset: 16}}},
 		}
-		Expect(node.Apply(near.AddClass(class), near.AddClass(wide))).To(Succeed())
+		Expect(node.AddClass(near, class)).To(Succeed())
+		Expect(node.AddClass(near, wide)).To(Succeed())
 		Expect(node.AddQdisc(&u, near, leaf)).To(Succeed())
-		Expect(node.Apply(near.AddFilter(filters[0]), near.AddFilter(filters[1]))).To(Succeed())
+		for _, f := range filters {
+			Expect(node.AddFilter(near, f)).To(Succeed())
+		}
 		Expect(node.Qdisc(near, nl.Root)).To(Equal(root))
 		Expect(node.Qdisc(near, class.ID)).To(Equal(leaf))
 		Expect(node.Qdisc(near, wide.ID)).To(HaveField("Kind", Not(Equal("bfifo"))))
@@ -133,13 +137,13 @@ var _ = Describe("traffic control", Label(nstest.Kernel), func() {
 		q := nl.Qdisc{Kind: "ingress", Handle: nl.IngressHandle, Parent: nl.Ingress}
 		f := nl.Filter{Parent: nl.IngressHandle, Priority: 1, Protocol: unix.ETH_P_ALL, Class: 0x10001, Redirect: ifb.Index}
 		Expect(node.AddQdisc(&u, near, q)).To(Succeed())
-		nstest.Need(GinkgoTB(), "u32 and mirred", node.Apply(near.AddFilter(f)))
+		nstest.Need(GinkgoTB(), "u32 and mirred", node.AddFilter(near, f))
 		Expect(node.Filters(near, nl.IngressHandle)).To(Equal([]nl.Filter{f}))
 		Expect(tc("filter", "show", "dev", "veth0", "parent", "ffff:")).To(And(
 			ContainSubstring("protocol all pref 1 u32"), ContainSubstring("match 00000000/00000000 at 0"),
 			ContainSubstring("mirred (Egress Redirect to device ifb7) stolen"),
 		))
-		Expect(node.DelLink("ifb7")).To(Succeed())
+		Expect(node.DeleteLink(ifb)).To(Succeed())
 		Expect(node.Filters(near, nl.IngressHandle)).To(HaveExactElements(HaveField("Redirect", 0)))
 	})
 

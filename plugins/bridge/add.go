@@ -95,7 +95,7 @@ func (a *attachment) connectNewPair() (*types.Result, error) {
 	if a.lease != nil {
 		err = a.configureAddresses(result)
 	} else if !a.conf.podDown {
-		err = a.pod.Apply(a.eth.SetUp())
+		err = a.pod.SetUp(a.eth)
 	}
 	if err != nil {
 		return nil, err

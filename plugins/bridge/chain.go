@@ -32,7 +32,9 @@ func (a *attachment) connectExisting(prev *types.Result, name string) (*types.Re
 		a.lease.SendConfig()
 	}
 	if a.host.Master == 0 {
-		a.r.Undo.Push("remove port "+a.host.Name+" from "+a.bridge.Name, func() error { return a.node.Apply(a.host.ClearMaster().IfPresent()) })
+		a.r.Undo.Push("remove port "+a.host.Name+" from "+a.bridge.Name, func() error {
+			return types.IgnoreNotExist(a.node.ClearMaster(a.host))
+		})
 	}
 	if err := makePort(a.node, a.host, a.bridge, a.conf); err != nil {
 		return nil, err
@@ -152,7 +154,7 @@ func removeExistingPorts(node *nl.Conn, prev *types.Result, bridge string) error
 		}
 		l, err := node.Link(in.Name)
 		if err == nil && l.Master == br.Index && l.Kind != "veth" {
-			err = node.Apply(l.ClearMaster().IfPresent())
+			err = node.ClearMaster(l)
 		}
 		errs = append(errs, types.IgnoreNotExist(err))
 	}

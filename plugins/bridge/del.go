@@ -91,7 +91,7 @@ func status(r *skel.Request) error {
 	case br.Kind != "bridge":
 		return types.Errorf(types.CodeNotAvailable, "interface %q exists and is no bridge; set another name with the key \"bridge\"", conf.bridge)
 	}
-	if err == nil && conf.filtering && !br.Bridge.VLANFiltering {
+	if err == nil && conf.filtering && !br.VLANFiltering {
 		ports, err := node.Ports(br)
 		if err := errors.Join(err, checkNoPorts(br, ports)); err != nil {
 			return types.NotAvailable(err)

@@ -53,7 +53,7 @@ func add(r *skel.Request) (*types.Result, error) {
 		DNS:        r.Conf.DNS,
 	}
 	if r.Conf.IPAM.Type == "" {
-		return result, a.explainUp(pod.Apply(a.eth.SetUp()))
+		return result, a.explainUp(pod.SetUp(a.eth))
 	}
 	return result, a.layer3(result)
 }
@@ -87,14 +87,16 @@ func (a *attachment) create(where *nl.Conn) error {
 	if err != nil {
 		return explainRefusal(err, a.master, a.conf.mode)
 	}
-	changes := []nl.Change{a.eth.SetAlias(attach.LinkAlias(a.r.Attachment()))}
+	if err := a.pod.SetAlias(a.eth, attach.LinkAlias(a.r.Attachment())); err != nil {
+		return err
+	}
+	if a.conf.mac == "" || a.eth.MAC == a.conf.mac {
+		return nil
+	}
 	// In mode passthru the kernel ignores the configured address and uses the master's.
 	// If it is set afterwards, the master has it too, until the link is deleted.
-	if a.conf.mac != "" && a.eth.MAC != a.conf.mac {
-		a.eth.MAC = a.conf.mac
-		changes = append(changes, a.eth.SetMAC(a.conf.mac))
-	}
-	return a.pod.Apply(changes...)
+	a.eth.MAC = a.conf.mac
+	return a.pod.SetMAC(a.eth, a.conf.mac)
 }
 
 // layer3 gets the lease and configures the link. An IPAM plugin that works over the link,
