@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/plumb-cni/plumb/pkg/types"
 	"golang.org/x/sys/unix"
 )
 
@@ -86,12 +87,9 @@ func (c *Conn) Send(msgs []Message) error {
 		msgs[i].Sequence = c.last
 		out = msgs[i].append(out)
 	}
-	for {
-		err := unix.Sendto(c.fd, out, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
-		if !errors.Is(err, unix.EINTR) {
-			return wrap("send", err)
-		}
-	}
+	return wrap("send", types.RetryEINTR(func() error {
+		return unix.Sendto(c.fd, out, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+	}))
 }
 
 // Receive waits for one datagram and gives its messages, Err of which says what came
