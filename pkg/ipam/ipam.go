@@ -186,13 +186,34 @@ func (p *Pending) undoAllocation() error {
 	return Del(p.r)
 }
 
-// OverLink reports whether the IPAM plugin uses the container's interface, as a DHCP client
-// does. Such a plugin gets its configuration after the link has been made, and releases its
-// addresses before the link is deleted, because it sends DHCPRELEASE over the link. A DHCP
-// server probes an address before it leases the address again (RFC 2131, section 2.2). All
-// other IPAM plugins release addresses after the link is gone: while the link exists it
-// answers for the address, and no other attachment may get it.
+// OverLink reports whether the IPAM plugin works over the container's interface, as a DHCP
+// client does. Such a plugin gets its configuration after the link has been made, and releases
+// the addresses before the link is deleted (DelWithLink).
 func OverLink(r *skel.Request) bool { return r.Conf.IPAM.Type == "dhcp" }
+
+// DelWithLink releases the addresses of the attachment and deletes its link.
+//
+// If the IPAM plugin works over the link, DelWithLink releases the addresses first, because the
+// plugin sends DHCPRELEASE over the link. A DHCP server probes an address before it leases the
+// address again (RFC 2131, section 2.2). With any other IPAM plugin, DelWithLink first deletes
+// the link, and releases the addresses only if deleteLink returned no error: while the link
+// exists, the container answers for its addresses, and no other attachment may get them.
+//
+// deleteLink returns an error if the link may still exist. finish, which is never nil, waits
+// until the kernel has cleaned up. DelWithLink calls it last, because the kernel can clean up
+// while the IPAM plugin runs.
+func DelWithLink(r *skel.Request, deleteLink func() (finish func() error, err error)) error {
+	if OverLink(r) {
+		releaseErr := Del(r)
+		finish, err := deleteLink()
+		return errors.Join(releaseErr, err, finish())
+	}
+	finish, err := deleteLink()
+	if err == nil {
+		err = Del(r)
+	}
+	return errors.Join(err, finish())
+}
 
 // Del releases the addresses. If CNI_PATH has no such IPAM plugin, Del returns an error,
 // because the addresses would never be free again.

@@ -278,6 +278,54 @@ func TestErrorOfIPAMDelDuringUndoIsInDetails(t *testing.T) {
 	}
 }
 
+// TestDelWithLink: DEL and the deletion of the link have the order that the IPAM plugin needs.
+// The address stays reserved if the link could not be deleted.
+func TestDelWithLink(t *testing.T) {
+	const succeeds, fails = "true", `echo '{"code":5,"msg":"disk"}'; exit 1`
+	busy, slow := errors.New("link is busy"), errors.New("no answer")
+	for _, tc := range []struct {
+		why, kind, script  string
+		linkErr, finishErr error
+		calls, msg         string
+	}{
+		{"no ipam", "", succeeds, nil, nil, "link finish", ""},
+		{"another plugin", "fake", succeeds, nil, nil, "link DEL finish", ""},
+		{"another plugin, link fails", "fake", succeeds, busy, nil, "link finish", "link is busy"},
+		{"another plugin, DEL fails", "fake", fails, nil, nil, "link DEL finish", `IPAM plugin "fake": disk`},
+		{"another plugin, finish fails", "fake", succeeds, nil, slow, "link DEL finish", "no answer"},
+		{"another plugin, DEL and finish fail", "fake", fails, nil, slow, "link DEL finish", "IPAM plugin \"fake\": disk\nno answer"},
+		{"dhcp", "dhcp", succeeds, nil, nil, "DEL link finish", ""},
+		{"dhcp, link fails", "dhcp", succeeds, busy, nil, "DEL link finish", "link is busy"},
+		{"dhcp, DEL fails", "dhcp", fails, nil, nil, "DEL link finish", `IPAM plugin "dhcp": disk`},
+		{"dhcp, all fail", "dhcp", fails, busy, slow, "DEL link finish", "IPAM plugin \"dhcp\": disk\nlink is busy\nno answer"},
+	} {
+		s := newFakePlugin(t, tc.script)
+		if err := os.Symlink("fake", s.dir+"/dhcp"); err != nil {
+			t.Fatal(err)
+		}
+		err := s.call(t, tc.kind, func(r *skel.Request) error {
+			return DelWithLink(r, func() (finish func() error, err error) {
+				finish = func() error { return errors.Join(tc.finishErr, appendTo(s.dir+"/log", "finish\n")) }
+				return finish, errors.Join(tc.linkErr, appendTo(s.dir+"/log", "link\n"))
+			})
+		})
+		if msg := messageOf(err); msg != tc.msg {
+			t.Errorf("%s: error %q, want %q", tc.why, msg, tc.msg)
+		}
+		if log := s.log(t); log != tc.calls {
+			t.Errorf("%s: calls %q, want %q", tc.why, log, tc.calls)
+		}
+	}
+}
+
+// messageOf returns the message of err, or "" if err is nil.
+func messageOf(err *types.Error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Msg
+}
+
 func TestOtherVerbs(t *testing.T) {
 	const old = `{"code":4,"msg":"unknown CNI_COMMAND: X"}`
 	type answer struct {
@@ -324,7 +372,7 @@ func TestOtherVerbs(t *testing.T) {
 }
 
 func appendTo(path, text string) error {
-	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
