@@ -1,22 +1,23 @@
 // Package ipam calls the IPAM plugin of a network, which allocates and releases addresses
 // (SPEC 1.1.0, section 4).
 //
-// The IPAM plugin is a process of its own. So that it runs at the same time as its caller,
-// an ADD calls it in three steps: Start starts the process, SendConfig lets it allocate
-// addresses, and Wait returns the lease. In between, the caller looks at the container and
-// makes links. If OverLink returns true, the caller makes its links before SendConfig.
+// The IPAM plugin is a process of its own, which runs at the same time as its caller. An ADD
+// calls it in three steps:
+//
+//  1. Start starts the process. Meanwhile the caller checks the container.
+//  2. AllowAllocation lets the IPAM plugin allocate addresses. Meanwhile the caller makes its
+//     links.
+//  3. Wait returns the lease. An IPAM plugin that works over the link (OverLink) allocates
+//     addresses only now, when the links are up.
 //
 // Two rules keep the address of another attachment safe:
 //
-//   - Before SendConfig, the caller has checked that the container has no interface of that
-//     name. A second ADD of a live attachment must fail before it allocates.
-//   - An ADD that fails calls DEL of the IPAM plugin only if the IPAM ADD succeeded, or was
-//     killed: then it is unknown whether it allocated an address. An IPAM ADD that failed has
-//     cleaned up itself, and a DEL after it could release the address of the attachment that
-//     made it fail.
-//
-// A function that starts something in the background returns a function wait, or a value with
-// a method Wait. The caller must call it once.
+//   - Before AllowAllocation, the caller has checked that the container has no interface with
+//     the name CNI_IFNAME. A second ADD of a live attachment must fail before it allocates.
+//   - An ADD that fails calls DEL of the IPAM plugin if the IPAM ADD succeeded, or if it was
+//     killed, because then it may have allocated an address. It does not call DEL if the IPAM
+//     ADD failed: the IPAM plugin has cleaned up itself, and DEL could release the address of
+//     the attachment that made the IPAM ADD fail.
 //
 // A network without "ipam.type" has no addresses. Start then returns nil, and the other
 // functions do nothing.
@@ -75,8 +76,8 @@ const (
 	ended                   // the process has ended; only now it is known whether the ADD succeeded
 )
 
-// Start starts the process of the IPAM plugin, which does nothing before SendConfig. A
-// process takes longer to start than to allocate addresses.
+// Start starts the process of the IPAM plugin, which takes longer than to allocate addresses.
+// The process does nothing before AllowAllocation or Wait.
 func Start(r *skel.Request) (*Pending, error) {
 	if r.Conf.IPAM.Type == "" {
 		return nil, nil
@@ -98,15 +99,20 @@ func (p *Pending) undoStart() error {
 	return nil
 }
 
-// SendConfig sends the configuration to the IPAM plugin, which then allocates addresses.
+// AllowAllocation lets the IPAM plugin allocate addresses: at once or, if it works over the
+// link, as soon as the caller calls Wait.
+func (p *Pending) AllowAllocation() {
+	if p != nil && !OverLink(p.r) {
+		p.sendConfig()
+	}
+}
+
+// sendConfig sends the configuration to the IPAM plugin, which then allocates addresses.
 //
 // If the caller's ADD fails later, even without a call of Wait, the undo waits for the IPAM
-// plugin and releases what it has allocated. SendConfig pushes this undo, and not Wait, so
-// that the links that the caller makes in between are deleted before the address is free.
-func (p *Pending) SendConfig() {
-	if p == nil {
-		return
-	}
+// plugin and releases what it has allocated. sendConfig pushes this undo, and Wait does not:
+// links that the caller makes in between must be deleted before the address is released.
+func (p *Pending) sendConfig() {
 	p.state = allocating
 	p.call.SendConfig()
 	p.r.Undo.Push("IPAM DEL", p.undoAllocation)
@@ -114,8 +120,11 @@ func (p *Pending) SendConfig() {
 
 // Wait returns the lease as soon as the IPAM plugin has printed it. The process may not have
 // ended then: skel prints the result of the caller's ADD only after the process has ended
-// without an error.
+// without an error. Wait must be called at most once, and not for a nil *Pending.
 func (p *Pending) Wait() (*Lease, error) {
+	if p.state == launched { // the IPAM plugin works over the link
+		p.sendConfig()
+	}
 	out, err := p.call.ReadAnswer()
 	if err == nil {
 		lease, err := p.parse(out)
@@ -124,7 +133,7 @@ func (p *Pending) Wait() (*Lease, error) {
 			return lease, nil
 		}
 	}
-	// The output is no lease. It may be an error result, or a part of the output.
+	// The output is not a lease yet, or it is an error result. The end of the process decides.
 	if err := p.awaitEnd(); err != nil {
 		return nil, nameIPAM(p.r, err)
 	}
@@ -187,8 +196,8 @@ func (p *Pending) undoAllocation() error {
 }
 
 // OverLink reports whether the IPAM plugin works over the container's interface, as a DHCP
-// client does. Such a plugin gets its configuration after the link has been made, and releases
-// the addresses before the link is deleted (DelWithLink).
+// client does. Such a plugin allocates addresses after the link has been set up (Wait), and
+// releases them before the link is deleted (DelWithLink).
 func OverLink(r *skel.Request) bool { return r.Conf.IPAM.Type == "dhcp" }
 
 // DelWithLink releases the addresses of the attachment and deletes its link.
