@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
-	"github.com/plumb-cni/plumb/pkg/ipam"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
@@ -28,9 +27,7 @@ func (a *attachment) connectExisting(prev *types.Result, name string) (*types.Re
 	if a.host.Master != 0 && a.host.Master != a.bridge.Index {
 		return nil, types.Errorf(types.CodeConfig, "interface %q already has a master, so that it cannot be a port of %s", a.host.Name, a.bridge.Name)
 	}
-	if !ipam.OverLink(a.r) {
-		a.lease.SendConfig()
-	}
+	a.lease.AllowAllocation()
 	if a.host.Master == 0 {
 		a.r.Undo.Push("remove port "+a.host.Name+" from "+a.bridge.Name, func() error {
 			return types.IgnoreNotExist(a.node.ClearMaster(a.host))

@@ -48,12 +48,10 @@ func add(r *skel.Request) (*types.Result, error) {
 	return result, attach.ExplainRemoved(node, a.host, r.IfName, err)
 }
 
-// connectPair makes the pair, waits for the lease, and configures both ends. An IPAM plugin
-// that works over the link (dhcp) is called when both ends are up.
+// connectPair makes the pair, waits for the lease, and configures both ends. It sets both ends up
+// before it waits, for an IPAM plugin that works over the link (dhcp).
 func (a *attachment) connectPair(pending *ipam.Pending) (*types.Result, error) {
-	if !ipam.OverLink(a.r) {
-		pending.SendConfig()
-	}
+	pending.AllowAllocation()
 	var err error
 	a.host, a.eth, err = attach.AddVeth(&a.r.Undo, attach.Pair{Node: a.node, Pod: a.pod, Owner: a.r.Attachment(), MTU: a.conf.mtu})
 	if err != nil {
@@ -61,9 +59,6 @@ func (a *attachment) connectPair(pending *ipam.Pending) (*types.Result, error) {
 	}
 	if err := a.prepare(); err != nil {
 		return nil, err
-	}
-	if ipam.OverLink(a.r) {
-		pending.SendConfig()
 	}
 	lease, err := pending.Wait()
 	if err != nil {
