@@ -2,9 +2,9 @@
 // control and connection tracking of a network namespace by netlink. It uses the library
 // github.com/vishvananda/netlink, which no other package uses.
 //
-// Each request is one step of the namespace's tracer. If a request fails because the object
-// does not exist, the error matches fs.ErrNotExist; if it fails because the object already
-// exists, the error matches fs.ErrExist.
+// Each request is one step of the namespace's tracer. The error of a request matches
+// fs.ErrNotExist if the object does not exist, fs.ErrExist if the object already exists, and
+// errors.ErrUnsupported if the kernel lacks the feature.
 //
 // A request asks for one object, or for a list that the kernel filters. Package nl never
 // lists all links of a node, because that list grows with the number of containers. If the
@@ -95,17 +95,6 @@ func openSocket(h *ns.Handle, protocol int, groups ...uint) (*rawnl.NetlinkSocke
 // NS returns the namespace that the connection is bound to.
 func (c *Conn) NS() *ns.Handle { return c.h }
 
-// Cookie returns the kernel's number of the namespace. No other namespace gets the same
-// number before the next boot. An inode number, in contrast, is reused. Cookie returns
-// zero before Linux 5.14, where the kernel does not provide the number.
-func (c *Conn) Cookie() (cookie uint64) {
-	_ = c.h.Do(func() error {
-		cookie = ns.Cookie()
-		return nil
-	})
-	return cookie
-}
-
 // openRaw opens the socket for the requests that package nl builds, unless it is open.
 func (c *Conn) openRaw() error {
 	if c.raw != nil {
@@ -132,9 +121,7 @@ func (c *Conn) execute(req *rawnl.NetlinkRequest, messageType uint16) ([][]byte,
 	return req.Execute(unix.NETLINK_ROUTE, messageType)
 }
 
-// A requestError is the error of a request that failed. It matches fs.ErrNotExist if the
-// object does not exist, and fs.ErrExist if the object already exists. errors.Is also finds
-// the errno.
+// A requestError is the error of a request that failed.
 type requestError struct {
 	step string
 	err  error
@@ -160,15 +147,14 @@ func (e *requestError) Error() string {
 
 func (e *requestError) Unwrap() error { return e.err }
 
-// Is reports whether the errno corresponds to target, which is fs.ErrNotExist or
-// fs.ErrExist.
+// Is reports whether the errno corresponds to target. It has the errnos of netlink that
+// syscall.Errno.Is lacks for fs.ErrNotExist and errors.ErrUnsupported.
 func (e *requestError) Is(target error) bool {
 	switch target {
 	case fs.ErrNotExist:
-		return errors.Is(e.err, unix.ENODEV) || errors.Is(e.err, unix.ESRCH) ||
-			errors.Is(e.err, unix.ENOENT) || errors.Is(e.err, unix.EADDRNOTAVAIL)
-	case fs.ErrExist:
-		return errors.Is(e.err, unix.EEXIST)
+		return errors.Is(e.err, unix.ENODEV) || errors.Is(e.err, unix.ESRCH) || errors.Is(e.err, unix.EADDRNOTAVAIL)
+	case errors.ErrUnsupported:
+		return errors.Is(e.err, unix.EPROTONOSUPPORT) || errors.Is(e.err, unix.EAFNOSUPPORT)
 	}
 	return false
 }
@@ -178,11 +164,6 @@ func (e *requestError) Is(target error) bool {
 func isRefusal(err error) bool {
 	var failed *requestError
 	return errors.As(err, &failed) && failed.refused
-}
-
-// Unsupported reports whether err says that the kernel lacks the requested feature.
-func Unsupported(err error) bool {
-	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT)
 }
 
 // asKernelError converts an error of the library into a requestError without a step, if the error

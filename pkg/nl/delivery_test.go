@@ -12,8 +12,8 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-var _ = Describe("delivery", func() {
-	It("is awaited for each IPv6 address that was added", func() {
+var _ = Describe("AwaitDelivery", func() {
+	It("returns when each IPv6 address has a local route", func() {
 		a, b := nstest.Pair(GinkgoTB())
 		nstest.Join(GinkgoTB(), nstest.End{In: a, Name: "eth0"}, nstest.End{In: b, Name: "eth0"})
 		c := connect(a, nil)
@@ -31,7 +31,7 @@ var _ = Describe("delivery", func() {
 		}
 	})
 
-	It("is an error that names the address when it does not come", func() {
+	It("returns an error that names an address without a local route", func() {
 		a, b := nstest.Pair(GinkgoTB())
 		nstest.Join(GinkgoTB(), nstest.End{In: a, Name: "eth0"}, nstest.End{In: b, Name: "eth0"})
 		a.Must(GinkgoTB(), "ip", "-6", "route", "add", "default", "dev", "eth0")

@@ -21,8 +21,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// connect opens a connection into a namespace of the test, under a tracer that may
-// refuse steps.
+// connect opens a connection to a namespace of the test. The tracer can make steps fail.
 func connect(n *nstest.NS, t *trace.Tracer) *nl.Conn {
 	GinkgoHelper()
 	h, err := ns.Open(n.Path(), t)
@@ -108,7 +107,7 @@ var _ = Describe("rtnetlink", func() {
 		tracer.Before = nil
 	})
 
-	It("refuses a name that is taken and leaves its owner alone", func() {
+	It("returns fs.ErrExist for an existing name, and does not delete the link that has it", func() {
 		pair()
 		var second undo.Stack
 		_, _, err := node.AddVeth(&second, nl.Veth{Name: "veth1", Peer: "eth0", PeerIn: pod})
@@ -135,7 +134,7 @@ var _ = Describe("rtnetlink", func() {
 		Expect(err).To(MatchError(fs.ErrNotExist))
 	})
 
-	It("brings an interface up with addresses and routes", func() {
+	It("adds addresses and routes to an interface", func() {
 		near, far := pair()
 		Expect(node.SetUp(near)).To(Succeed())
 		Expect(pod.AddAddr(far, nl.Addr{Prefix: netip.MustParsePrefix("10.1.2.3/24"), NoPrefixRoute: true})).To(Succeed())
@@ -167,7 +166,7 @@ var _ = Describe("rtnetlink", func() {
 		Expect(index).To(Equal(far.Index))
 	})
 
-	Describe("the device of the default route", func() {
+	Describe("the link of the default route", func() {
 		var steps []string
 		var near nl.Link
 
@@ -199,14 +198,14 @@ var _ = Describe("rtnetlink", func() {
 			Entry("where a rule prohibits the address", true, "route add default via 10.1.2.2", "rule add prohibit to 240.0.0.0/4"),
 		)
 
-		It("is none without a default route in the main table", func() {
+		It("does not exist without a default route in the main table", func() {
 			nodeNS.Must(GinkgoTB(), "ip", "route", "add", "default", "dev", "other", "table", "100")
 			nodeNS.Must(GinkgoTB(), "ip", "rule", "add", "table", "100")
 			nodeNS.Must(GinkgoTB(), "ip", "route", "add", "unreachable", "default", "metric", "9999")
 			Expect(node.DefaultDevice()).To(BeZero())
 		})
 
-		It("is an uplink if a router advertised it", func() {
+		It("is an advertised uplink if the route came from a router advertisement", func() {
 			nodeNS.Must(GinkgoTB(), "ip", "-6", "route", "add", "default", "dev", "other", "metric", "1")
 			nodeNS.Must(GinkgoTB(), "ip", "-6", "route", "add", "2001:db8::/64", "dev", "other", "proto", "ra")
 			nodeNS.Must(GinkgoTB(), "ip", "-6", "route", "add", "default", "via", "fd00::2", "proto", "ra", "metric", "5")
@@ -280,7 +279,7 @@ var _ = Describe("rtnetlink", func() {
 		Expect(u.Rollback()).To(Succeed())
 	})
 
-	It("makes a bridge with an address that its ports do not change", func() {
+	It("makes a bridge with a MAC that does not change with its ports", func() {
 		mac := nl.RandomMAC()
 		br, made, err := node.EnsureBridge(nl.Bridge{Name: "br0", MAC: mac, MTU: 1450})
 		Expect(err).NotTo(HaveOccurred())
@@ -337,7 +336,7 @@ var _ = Describe("rtnetlink", func() {
 		Expect(err).To(MatchError(fs.ErrNotExist))
 	})
 
-	It("awaits duplicate address detection by event, and names a duplicate", func() {
+	It("awaits duplicate address detection, and returns an error that names a duplicate", func() {
 		near, far := pair()
 		Expect(node.AddAddr(near, nl.Addr{Prefix: netip.MustParsePrefix("fd00::9/64"), NoDAD: true})).To(Succeed())
 		Expect(node.SetUp(near)).To(Succeed())

@@ -11,11 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nested is the flag of attributes that hold others.
+// nested is the flag of an attribute that contains attributes (NLA_F_NESTED).
 const nested = 1 << 15
 
-// bytesOf lays out numbers as the kernel of this machine reads them, and texts and bytes
-// as they are.
+// bytesOf encodes numbers in the byte order of this machine, and copies texts and bytes.
 func bytesOf(parts ...any) []byte {
 	var b []byte
 	for _, p := range parts {
@@ -39,15 +38,14 @@ func bytesOf(parts ...any) []byte {
 	return b
 }
 
-// attr lays out an attribute: length, kind, value, and zeros up to four bytes.
+// attr encodes an attribute: length, kind, value, and zeros up to a multiple of four bytes.
 func attr(kind uint16, parts ...any) []byte {
 	value := bytesOf(parts...)
 	b := append(bytesOf(uint16(4+len(value)), kind), value...)
 	return append(b, make([]byte, (4-len(b)%4)%4)...)
 }
 
-// TestRequests: the requests that are not the library's have these bytes, in the order
-// of bytes of the machine at hand.
+// TestRequests compares the bytes of the requests that package nl builds.
 func TestRequests(t *testing.T) {
 	l := Link{Index: 7}
 	ifinfo := func(family uint8, index uint32) []byte {
@@ -86,14 +84,14 @@ func TestRequests(t *testing.T) {
 		"deletion of a connection": {ctRequest(unix.AF_INET, rawnl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK), 0x102, 0x5, []byte{2, 0, 0, 0}},
 	} {
 		msg := c.req.Serialize()
-		want := append(bytesOf(uint32(16+len(c.body)), c.kind, c.flags), msg[8:16]...) // its number, and that of the socket
+		want := append(bytesOf(uint32(16+len(c.body)), c.kind, c.flags), msg[8:16]...) // sequence number and port ID
 		if want = append(want, c.body...); !bytes.Equal(msg, want) {
 			t.Errorf("%s:\n%x, want\n%x", name, msg, want)
 		}
 	}
 }
 
-// TestAnswers: what the kernel answers to them is read.
+// TestAnswers decodes answers of the kernel to these requests.
 func TestAnswers(t *testing.T) {
 	ifinfo := make([]byte, 16)
 	port := slices.Concat(ifinfo, attr(3, "veth0\x00"), attr(18, attr(1, "veth\x00"), attr(4, "bridge\x00"),

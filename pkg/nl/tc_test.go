@@ -41,7 +41,7 @@ var _ = Describe("traffic control", Label(nstest.Kernel), func() {
 		Expect(pod.SetUp(far)).To(Succeed())
 	})
 
-	It("adds qdiscs, finds each at its place as it was asked for, and undoes them", func() {
+	It("adds qdiscs, returns each as it was added, and undoes them", func() {
 		for _, c := range []struct {
 			q    nl.Qdisc
 			text string
@@ -56,13 +56,13 @@ var _ = Describe("traffic control", Label(nstest.Kernel), func() {
 			Expect(tc("qdisc", "show", "dev", "veth0")).To(ContainSubstring("qdisc " + c.text))
 			Expect(node.Qdisc(near, c.q.Parent)).To(Equal(c.q))
 			Expect(node.AddQdisc(&added, near, c.q)).To(MatchError(fs.ErrExist))
-			Expect(added.Len()).To(Equal(1), "somebody else's is not undone")
+			Expect(added.Len()).To(Equal(1), "an existing qdisc is not undone")
 			Expect(added.Rollback()).To(Succeed())
 			Expect(tc("qdisc", "show", "dev", "veth0")).NotTo(ContainSubstring("qdisc " + c.q.Kind))
 		}
 	})
 
-	It("finds nothing where nothing is", func() {
+	It("returns nothing if the link has no qdiscs, classes and filters", func() {
 		Expect(node.Qdisc(near, nl.Root)).To(BeZero())
 		Expect(node.Qdisc(near, nl.Ingress)).To(BeZero())
 		Expect(node.SetDown(ifb)).To(Succeed())
@@ -75,14 +75,14 @@ var _ = Describe("traffic control", Label(nstest.Kernel), func() {
 		Expect(node.DeleteQdisc(near, nl.Qdisc{Kind: "tbf", Handle: 0x10000, Parent: nl.Root})).To(Succeed())
 	})
 
-	It("leaves a qdisc of another kind or handle alone", func() {
+	It("does not delete a qdisc of another kind or handle", func() {
 		tc("qdisc", "add", "dev", "veth0", "root", "handle", "7:", "tbf", "rate", "1mbit", "burst", "10000", "limit", "10000")
 		Expect(node.DeleteQdisc(near, nl.Qdisc{Kind: "tbf", Handle: 0x10000, Parent: nl.Root})).To(Succeed())
 		Expect(node.DeleteQdisc(near, nl.Qdisc{Kind: "htb", Handle: 0x70000, Parent: nl.Root})).To(Succeed())
 		Expect(tc("qdisc", "show", "dev", "veth0")).To(ContainSubstring("qdisc tbf 7:"))
 	})
 
-	It("undoes a qdisc whose adding was not acknowledged", func() {
+	It("undoes a qdisc if the kernel's answer was lost", func() {
 		lost := errors.New("lost")
 		tracer.After = func(step string) error {
 			if step == "add qdisc tbf 1: to veth0 root" {
@@ -97,7 +97,7 @@ var _ = Describe("traffic control", Label(nstest.Kernel), func() {
 		Expect(node.Qdisc(near, nl.Root)).To(BeZero())
 	})
 
-	It("adds classes, their qdisc and filters of both families, and lists them", func() {
+	It("adds and lists classes, a qdisc of a class, and filters of both families", func() {
 		root := nl.Qdisc{Kind: "htb", Handle: 0x10000, Parent: nl.Root, HTB: nl.HTB{Direct: 100}}
 		nstest.Need(GinkgoTB(), "htb", node.AddQdisc(&u, near, root))
 		class := nl.Class{ID: root.Handle.Class(0x30), Parent: root.Handle, Rate: 125000, Buffer: 12500000, Quantum: 3000}
@@ -133,7 +133,7 @@ var _ = Describe("traffic control", Label(nstest.Kernel), func() {
 		))
 	})
 
-	It("redirects what arrives to another link", func() {
+	It("adds and lists a filter that redirects packets to another link", func() {
 		q := nl.Qdisc{Kind: "ingress", Handle: nl.IngressHandle, Parent: nl.Ingress}
 		f := nl.Filter{Parent: nl.IngressHandle, Priority: 1, Protocol: unix.ETH_P_ALL, Class: 0x10001, Redirect: ifb.Index}
 		Expect(node.AddQdisc(&u, near, q)).To(Succeed())
@@ -147,11 +147,11 @@ var _ = Describe("traffic control", Label(nstest.Kernel), func() {
 		Expect(node.Filters(near, nl.IngressHandle)).To(HaveExactElements(HaveField("Redirect", 0)))
 	})
 
-	It("finds the other end of a pair, and only where it is", func() {
+	It("finds the other end of a pair only in its namespace", func() {
 		eth, err := pod.Link("eth0")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(pod.VethPeer(eth, node)).To(HaveField("Name", "veth0"))
-		// Elsewhere a pair has the same two indexes: numbers alone say nothing.
+		// A pair in another namespace has the same two indexes: these do not identify a link.
 		other := connect(nstest.New(GinkgoTB()), tracer)
 		var second undo.Stack
 		_, _, err = other.AddVeth(&second, nl.Veth{Name: "veth0", Peer: "eth1", PeerIn: pod})
@@ -164,12 +164,12 @@ var _ = Describe("traffic control", Label(nstest.Kernel), func() {
 		Expect(err).To(MatchError(fs.ErrNotExist))
 	})
 
-	It("does not look elsewhere for the other end of a pair that is in one namespace", func() {
+	It("finds no other end in another namespace if both ends are in the same one", func() {
 		lone := connect(nstest.New(GinkgoTB()), tracer)
 		inner, _, err := lone.AddVeth(&u, nl.Veth{Name: "in0", Peer: "in1", PeerIn: lone})
 		Expect(err).NotTo(HaveOccurred())
 		Expect(lone.VethPeer(inner, lone)).To(HaveField("Name", "in1"))
-		// No link leads from one of the two to the other, so neither has a number for it.
+		// No link connects the two namespaces, so neither has an nsid for the other.
 		_, err = lone.VethPeer(inner, node)
 		Expect(err).To(MatchError(fs.ErrNotExist))
 		Expect(err).To(MatchError(ContainSubstring("find the other end of in0")))

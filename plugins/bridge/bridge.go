@@ -60,7 +60,7 @@ func ensureBridge(node *nl.Conn, conf *config) (nl.Link, error) {
 
 // explainUnsupported adds an explanation to the error of a kernel without VLAN filtering.
 func explainUnsupported(err error, conf *config) error {
-	if conf.filtering && nl.Unsupported(err) {
+	if conf.filtering && errors.Is(err, errors.ErrUnsupported) {
 		return types.Errorf(types.CodeConfig, "vlan and vlanTrunk need a kernel with CONFIG_BRIDGE_VLAN_FILTERING: %w", err)
 	}
 	return err

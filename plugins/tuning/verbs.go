@@ -84,7 +84,7 @@ func newTarget(r *skel.Request, conf *config) (*target, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.pod, t.netns = pod, pod.Cookie()
+	t.pod, t.netns = pod, r.Pod.Cookie()
 	if t.link, err = pod.Link(r.IfName); errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("no interface %q in container: list tuning after the plugin that makes the interface: %w", r.IfName, err)
 	}
@@ -311,7 +311,7 @@ func restoreLink(r *skel.Request, state *saved) error {
 		return nil
 	}
 	pod, err := nl.Open(r.Pod)
-	if err != nil || !state.isOf(pod.Cookie()) {
+	if err != nil || !state.isOf(r.Pod.Cookie()) {
 		return err
 	}
 	link, err := pod.Link(r.IfName)
