@@ -3,9 +3,9 @@ package nl
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io/fs"
 	"math/rand/v2"
+	"strconv"
 
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/pkg/undo"
@@ -94,14 +94,15 @@ var macvlanModes = map[string]netlink.MacvlanMode{
 // "bridge" or "passthru".
 func IsMacvlanMode(name string) bool { return macvlanModes[name] != 0 }
 
-// macvlanModeName returns the name of a mode.
+// macvlanModeName returns the name of a mode, or the library's number of a mode that AddMacvlan
+// does not accept.
 func macvlanModeName(mode netlink.MacvlanMode) string {
 	for name, m := range macvlanModes {
 		if m == mode {
 			return name
 		}
 	}
-	return fmt.Sprintf("mode %d", mode)
+	return strconv.Itoa(int(mode))
 }
 
 // A Macvlan describes a macvlan that AddMacvlan makes.
