@@ -2,7 +2,7 @@
 // this package may access nf_tables.
 //
 // It stands on github.com/google/nftables. A request that the library cannot make goes
-// through the same socket (raw.go).
+// through the same socket (netlink.go).
 //
 // All per-attachment state is in elements of sets and maps, each with a comment
 // that says who owns it (Owner). A Store adds, compares and deletes the elements of one
@@ -105,8 +105,7 @@ func (c *Conn) step(name string, f func() error) error {
 // refused reports whether the error is the kernel's answer to a request, the last one.
 func refused(err error) bool {
 	var answer *netlink.OpError
-	var unread *unreadError
-	return errors.As(err, &answer) && answer.Sequence != 0 && !errors.As(err, &unread)
+	return errors.As(err, &answer) && answer.Sequence != 0
 }
 
 // generation returns the number of the ruleset as it is now. Every commit changes it.

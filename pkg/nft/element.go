@@ -156,9 +156,9 @@ func (c *Conn) ask(queries []*query, t Table, found []Element) (unknown []int, e
 	err = c.receive(func(m netlink.Message, no error) (more bool, err error) {
 		q := open[m.Header.Sequence]
 		switch {
-		case q == nil && no == nil:
+		case q == nil: // the answer to an earlier request
 			return true, nil
-		case q != nil && missing(no):
+		case missing(no):
 			unknown = append(unknown, q.places[q.read+1:]...)
 			delete(open, m.Header.Sequence)
 			return len(open) > 0, nil
@@ -171,10 +171,7 @@ func (c *Conn) ask(queries []*query, t Table, found []Element) (unknown []int, e
 		}
 		return len(open) > 0, err
 	})
-	if err != nil {
-		return nil, &unreadError{err}
-	}
-	return unknown, nil
+	return unknown, err
 }
 
 // missing reports whether the error says that an element, or what it is in, does not

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"syscall"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -32,46 +33,82 @@ func attributes(b []byte, f func(*netlink.AttributeDecoder)) error {
 	return ad.Err()
 }
 
-// An unreadError is an error after which there may be answers that nobody has read.
-type unreadError struct{ error }
+// errNoAnswer is the error of receive when the kernel has not answered all requests.
+var errNoAnswer = errors.New("the kernel did not answer")
 
-func (u *unreadError) Unwrap() error { return u.error }
-
-// receive calls f for each answer of the kernel until f wants no more; no is the error
-// that the answer reports. netlink.Conn.Receive takes two system calls and a buffer of its
-// own for each answer, which made up half of an ADD with a hundred port mappings.
-func (c *Conn) receive(f func(m netlink.Message, no error) (more bool, err error)) error {
+// receive calls handle for each answer of the kernel until handle returns more == false or an
+// error. refusal is the error that the answer reports, or nil.
+//
+// It does not wait: netlink is synchronous, so all answers are in the socket when the system
+// call that sent the requests has returned. If handle wants more than there is, receive returns
+// errNoAnswer. If the receive buffer was too small for the answers, it returns ENOBUFS.
+//
+// netlink.Conn.Receive makes two system calls and a buffer for each answer, which was half the
+// duration of an ADD with a hundred port mappings.
+func (c *Conn) receive(handle func(answer netlink.Message, refusal error) (more bool, err error)) error {
 	socket, err := c.raw.SyscallConn()
 	if err != nil {
 		return err
 	}
-	buf := make([]byte, 64<<10) // more than the largest answer
-	for more := true; more && err == nil; {
-		n, rerr := 0, error(nil)
-		err = socket.Read(func(fd uintptr) bool {
-			n, rerr = unix.Read(int(fd), buf)
-			return rerr != unix.EAGAIN
-		})
-		if err = errors.Join(err, rerr); err != nil {
+	buf := make([]byte, 64<<10) // larger than any answer
+	for {
+		answers, err := readAnswers(socket, buf)
+		if err != nil {
 			return err
 		}
-		for rest := buf[:n]; more && err == nil && len(rest) >= unix.NLMSG_HDRLEN; {
-			var m netlink.Message
-			size := min(int(binary.NativeEndian.Uint32(rest)), len(rest))
-			if err = m.UnmarshalBinary(rest[:size]); err != nil {
+		for _, answer := range answers {
+			more, err := handle(answer, refusal(answer))
+			if err != nil || !more {
 				return err
 			}
-			rest = rest[min((size+3)&^3, len(rest)):]
-			more, err = f(m, refusal(m))
 		}
 	}
-	return err
 }
 
-// refusal returns the error that an answer reports.
+// readAnswers reads one datagram from the socket into buf. The answers refer to buf.
+func readAnswers(socket syscall.RawConn, buf []byte) ([]netlink.Message, error) {
+	var n int
+	var readErr error
+	err := socket.Read(func(fd uintptr) bool {
+		n, readErr = retryInterrupted(func() (int, error) { return unix.Read(int(fd), buf) })
+		return true // do not wait after EAGAIN
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case errors.Is(readErr, unix.EAGAIN):
+		return nil, errNoAnswer
+	case readErr != nil:
+		return nil, fmt.Errorf("read answers: %w", readErr)
+	}
+	parsed, err := syscall.ParseNetlinkMessage(buf[:min((n+3)&^3, len(buf))])
+	if err != nil {
+		return nil, errors.New("the kernel's answer is malformed") // err is EINVAL, which says nothing else
+	}
+	answers := make([]netlink.Message, len(parsed))
+	for i, m := range parsed {
+		answers[i].Data = m.Data
+		answers[i].Header = netlink.Header{Type: netlink.HeaderType(m.Header.Type), Sequence: m.Header.Seq}
+	}
+	return answers, nil
+}
+
+// retryInterrupted calls read until it returns another error than EINTR.
+func retryInterrupted(read func() (int, error)) (n int, err error) {
+	for {
+		if n, err = read(); !errors.Is(err, unix.EINTR) {
+			return n, err
+		}
+	}
+}
+
+// refusal returns the error that an answer reports, or nil.
 func refusal(m netlink.Message) error {
-	if m.Header.Type != netlink.Error || len(m.Data) < 4 {
+	switch {
+	case m.Header.Type != netlink.Error:
 		return nil
+	case len(m.Data) < 4:
+		return errors.New("the kernel's error message has no error number")
 	}
 	if code := -int32(binary.NativeEndian.Uint32(m.Data)); code != 0 {
 		return unix.Errno(code)
