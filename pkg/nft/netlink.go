@@ -10,19 +10,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nfgenmsg is the size of the header that follows that of netlink.
-const nfgenmsg = 4
+// nfgenmsgSize is the size of struct nfgenmsg, which follows the netlink header.
+const nfgenmsgSize = 4
 
-// message makes a request that the library cannot make.
-func message(t Table, h netlink.Header, attributes []byte) netlink.Message {
+// newRequest returns a message of the type in h to nf_tables, for the family of t.
+func newRequest(t Table, h netlink.Header, attributes []byte) netlink.Message {
 	h.Type |= unix.NFNL_SUBSYS_NFTABLES << 8
 	h.Flags |= netlink.Request
 	return netlink.Message{Header: h, Data: append([]byte{byte(t.Family), unix.NFNETLINK_V0, 0, 0}, attributes...)}
 }
 
-// attributes calls f for each attribute.
-func attributes(b []byte, f func(*netlink.AttributeDecoder)) error {
-	ad, err := netlink.NewAttributeDecoder(b)
+// eachAttribute calls f for each attribute of an answer.
+func eachAttribute(answer netlink.Message, f func(*netlink.AttributeDecoder)) error {
+	ad, err := netlink.NewAttributeDecoder(answer.Data[min(len(answer.Data), nfgenmsgSize):])
 	if err != nil {
 		return err
 	}
@@ -46,7 +46,7 @@ var errNoAnswer = errors.New("the kernel did not answer")
 // netlink.Conn.Receive makes two system calls and a buffer for each answer, which was half the
 // duration of an ADD with a hundred port mappings.
 func (c *Conn) receive(handle func(answer netlink.Message, refusal error) (more bool, err error)) error {
-	socket, err := c.raw.SyscallConn()
+	socket, err := c.socket.SyscallConn()
 	if err != nil {
 		return err
 	}
@@ -116,40 +116,39 @@ func refusal(m netlink.Message) error {
 	return nil
 }
 
-// chains lists the chain of that name, or the chains of all tables of the family where the
-// name is empty. nftables.Conn.ListChain does not tell how much there is that needs a
-// chain.
-func (c *Conn) chains(t Table, name string) (all []Use, err error) {
-	m := message(t, netlink.Header{Type: unix.NFT_MSG_GETCHAIN, Flags: netlink.Dump}, nil)
+// chainUses returns the chain with that name or, if the name is empty, all chains of the table.
+// nftables.Conn.ListChain does not return the use count.
+func (c *Conn) chainUses(t Table, name string) (uses []Use, err error) {
+	request := newRequest(t, netlink.Header{Type: unix.NFT_MSG_GETCHAIN, Flags: netlink.Dump}, nil)
 	if name != "" {
-		which, err := netlink.MarshalAttributes([]netlink.Attribute{
+		attributes, err := netlink.MarshalAttributes([]netlink.Attribute{
 			{Type: unix.NFTA_CHAIN_TABLE, Data: []byte(t.Name + "\x00")},
 			{Type: unix.NFTA_CHAIN_NAME, Data: []byte(name + "\x00")},
 		})
 		if err != nil {
 			return nil, err
 		}
-		m = message(t, netlink.Header{Type: unix.NFT_MSG_GETCHAIN}, which)
+		request = newRequest(t, netlink.Header{Type: unix.NFT_MSG_GETCHAIN}, attributes)
 	}
-	answers, err := c.raw.Execute(m)
+	answers, err := c.socket.Execute(request)
 	if err != nil {
 		return nil, err
 	}
-	for _, m := range answers {
-		table, use, err := chainIn(m)
+	for _, answer := range answers { // a dump has the chains of all tables of the family
+		table, use, err := decodeChain(answer)
 		if err != nil {
 			return nil, err
 		}
 		if table == t.Name {
-			all = append(all, use)
+			uses = append(uses, use)
 		}
 	}
-	return all, nil
+	return uses, nil
 }
 
-// chainIn reads the chain that an answer is about.
-func chainIn(m netlink.Message) (table string, use Use, err error) {
-	err = attributes(m.Data[min(len(m.Data), nfgenmsg):], func(ad *netlink.AttributeDecoder) {
+// decodeChain returns the chain in an answer, and the name of its table.
+func decodeChain(answer netlink.Message) (table string, use Use, err error) {
+	err = eachAttribute(answer, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case unix.NFTA_CHAIN_TABLE:
 			table = ad.String()
@@ -162,10 +161,10 @@ func chainIn(m netlink.Message) (table string, use Use, err error) {
 	return table, use, err
 }
 
-// sequence returns the sequence number of a request that it makes: one more than that of
-// the last message before it.
-func (c *Conn) sequence() (uint32, error) {
-	answers, err := c.raw.Execute(message(Table{}, netlink.Header{Type: unix.NFT_MSG_GETGEN}, nil))
+// nextSequence makes a request and returns its sequence number, which is one more than that of
+// the message that was sent before it.
+func (c *Conn) nextSequence() (uint32, error) {
+	answers, err := c.socket.Execute(newRequest(Table{}, netlink.Header{Type: unix.NFT_MSG_GETGEN}, nil))
 	if err != nil {
 		return 0, err
 	}
@@ -175,32 +174,32 @@ func (c *Conn) sequence() (uint32, error) {
 	return answers[0].Header.Sequence, nil
 }
 
-// makeRoom lets a transaction through that is larger than the socket's usual buffer (the
-// GC of a node with thousands of dead containers), and what the kernel has to say to
-// one of many changes.
-func (c *Conn) makeRoom(tx *Tx) error {
+// enlargeBuffers makes the socket's buffers large enough to send tx (the GC of a node with
+// thousands of dead containers), and to receive the kernel's answers to it. All sizes are in
+// bytes.
+func (c *Conn) enlargeBuffers(tx *Tx) error {
 	const (
-		usual    = 96 << 10
-		answers  = 64      // that fit into the usual buffer
-		answer   = 4 << 10 // more than one takes
-		opSize   = 2 << 10 // more than a chain or a rule takes
-		elemSize = 512
-		most     = 64 << 20 // a limit, not what is taken
+		defaultWriteBuffer = 96 << 10 // less than net.core.wmem_default
+		maxReadBuffer      = 64 << 20
+		maxAnswerSize      = 4 << 10
+		maxChangeSize      = 2 << 10 // of a chain or a rule
+		maxElementSize     = 512
+		answersByDefault   = 64 // that many fit into the default receive buffer
 	)
-	if len(tx.ops) > answers {
-		if err := c.raw.SetReadBuffer(min(len(tx.ops)*answer, most)); err != nil {
+	if len(tx.changes) > answersByDefault {
+		if err := c.socket.SetReadBuffer(min(len(tx.changes)*maxAnswerSize, maxReadBuffer)); err != nil {
 			return err
 		}
 	}
 	size := 0
-	for _, o := range tx.ops {
-		size += opSize
-		if o.list != nil {
-			size += elemSize * len(o.list.elements)
+	for _, change := range tx.changes {
+		size += maxChangeSize
+		if change.batch != nil {
+			size += maxElementSize * len(change.batch.elements)
 		}
 	}
-	if size < usual {
+	if size < defaultWriteBuffer {
 		return nil
 	}
-	return c.raw.SetWriteBuffer(size)
+	return c.socket.SetWriteBuffer(size)
 }

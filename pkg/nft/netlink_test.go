@@ -29,7 +29,7 @@ func openWithElements(t *testing.T, n int) (*Conn, Table, []Ref) {
 	}
 	l := Layout{Table: Table{Inet, "t"}, Sets: []Set{{Name: "addresses", Key: []Type{IPv4Addr}}}}
 	var tx Tx
-	tx.addTable(l.Table)
+	tx.createTable(l.Table)
 	tx.EnsureSet(l.Table, l.Sets[0])
 	var refs []Ref
 	for i := range n {
@@ -58,16 +58,16 @@ func requireFound(t *testing.T, c *Conn, table Table, refs []Ref) {
 
 func TestLookupIgnoresAnswersToEarlierRequests(t *testing.T) {
 	c, table, refs := openWithElements(t, 40)
-	missing, err := (&query{set: "missing", keys: []Key{refs[0].Key}}).encode(table)
+	missing, err := (&elementQuery{set: "missing", keys: []Key{refs[0].Key}}).encode(table)
 	if err != nil {
 		t.Fatal(err)
 	}
-	existing, err := (&query{set: refs[7].Set, keys: []Key{refs[7].Key}}).encode(table)
+	existing, err := (&elementQuery{set: refs[7].Set, keys: []Key{refs[7].Key}}).encode(table)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, attributes := range [][]byte{missing, existing} {
-		if _, err := c.raw.Send(message(table, netlink.Header{Type: unix.NFT_MSG_GETSETELEM}, attributes)); err != nil {
+		if _, err := c.socket.Send(newRequest(table, netlink.Header{Type: unix.NFT_MSG_GETSETELEM}, attributes)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -77,7 +77,7 @@ func TestLookupIgnoresAnswersToEarlierRequests(t *testing.T) {
 // The kernel has queued all answers when the system call that sends the requests returns.
 func TestReceiveReturnsAnErrorWhenAnAnswerIsLost(t *testing.T) {
 	c, _, _ := openWithElements(t, 0)
-	if err := c.raw.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil { // of a receive that waits
+	if err := c.socket.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil { // of a receive that waits
 		t.Fatal(err)
 	}
 	err := c.receive(func(netlink.Message, error) (bool, error) { return true, nil })
@@ -88,7 +88,7 @@ func TestReceiveReturnsAnErrorWhenAnAnswerIsLost(t *testing.T) {
 
 func TestLookupFailsWhenTheReceiveBufferIsFullAndTheNextOneSucceeds(t *testing.T) {
 	c, table, refs := openWithElements(t, 40)
-	if err := c.raw.SetReadBuffer(1); err != nil { // the kernel raises it to its minimum
+	if err := c.socket.SetReadBuffer(1); err != nil { // the kernel raises it to its minimum
 		t.Fatal(err)
 	}
 	if _, err := c.Lookup(table, refs); !errors.Is(err, unix.ENOBUFS) {
