@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -12,6 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 	"golang.org/x/sys/unix"
 
+	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
@@ -127,13 +127,12 @@ func sctpHost(a unix.Sockaddr) string {
 
 // dialSCTP is a dialFunc. Signals of the Go runtime interrupt calls on a socket with a timeout
 // (signal(7)), so it tries again after EINTR.
-func dialSCTP(n *nstest.NS, addr string) (string, error) {
-	for {
-		reply, err := dialSCTPOnce(n, addr)
-		if !errors.Is(err, unix.EINTR) {
-			return reply, err
-		}
-	}
+func dialSCTP(n *nstest.NS, addr string) (reply string, err error) {
+	err = types.RetryEINTR(func() (err error) {
+		reply, err = dialSCTPOnce(n, addr)
+		return err
+	})
+	return reply, err
 }
 
 func dialSCTPOnce(n *nstest.NS, addr string) (string, error) {
