@@ -101,11 +101,21 @@ func (t Tool) Find() error {
 	return err
 }
 
-// program returns the path of the program for a verb, "restore" or "save". Besides PATH, it
-// searches the folders where distributions install these programs, because a runtime may call
-// plugins with any PATH.
+// program returns the path of the program for a verb, "restore" or "save".
 func (t Tool) program(verb string) (string, error) {
 	name := string(t.Family) + string(t.Variant) + "-" + verb
+	path, err := FindProgram(name)
+	if err != nil {
+		return "", types.Errorf(types.CodeConfig,
+			"the iptables backend needs the program %s: install iptables, or use the nftables backend, which needs no program: %w", name, err)
+	}
+	return path, nil
+}
+
+// FindProgram returns the path of a program for the rules of the kernel, such as nft. Besides PATH, it
+// searches the folders where distributions install these programs, because a runtime may call
+// plugins with any PATH.
+func FindProgram(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	if err == nil {
 		return path, nil
@@ -116,8 +126,7 @@ func (t Tool) program(verb string) (string, error) {
 			return candidate, nil
 		}
 	}
-	return "", types.Errorf(types.CodeConfig,
-		"the iptables backend needs the program %s: install iptables, or use the nftables backend, which needs no program: %w", name, err)
+	return "", err
 }
 
 // ErrRefused matches the error of a script that does not fit the content of the tables.

@@ -32,12 +32,12 @@ func Layout() nft.Layout {
 	}
 }
 
-// LocalnetGuard returns the chain that drops packets to 127/8 that the node received by an
-// interface. The kernel accepts such packets where route_localnet is set (CVE-2020-8558).
-// The chain does not drop answers of containers: at this hook, the destination of an answer is
-// still the address that the request was masqueraded with. It does not drop packets from a
-// VRF, which has a loopback address of its own. The chain is made with the table, because
-// route_localnet stays set when somebody flushes the ruleset.
+// LocalnetGuard returns the chain that drops packets to 127/8 from virtual interfaces. The kernel
+// accepts such packets where route_localnet is set (CVE-2020-8558). The chain does not drop
+// answers of containers: at this hook, the destination of an answer is still the address that the
+// request was masqueraded with. It does not drop packets from a VRF, which has a loopback address
+// of its own, nor from lo and network cards, which have no kind (see nft.IifKindNot). The chain is
+// made with the table, because route_localnet stays set when somebody flushes the ruleset.
 func LocalnetGuard() nft.Chain {
 	return nft.Chain{
 		Name:  "localnet",

@@ -6,12 +6,11 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"time"
 
+	"github.com/plumb-cni/plumb/pkg/iptables"
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -64,20 +63,13 @@ func (c conditionsChain) ensure(conn *nft.Conn, node *ns.Handle) error {
 	return runNFT(node, c.script())
 }
 
-// findNFT returns the path of the program nft. Besides PATH, it searches the folders where
-// distributions install it, because a runtime may call plugins with any PATH.
+// findNFT returns the path of the program nft. See iptables.FindProgram.
 func findNFT() (string, error) {
-	path, err := exec.LookPath("nft")
-	if err == nil {
-		return path, nil
+	path, err := iptables.FindProgram("nft")
+	if err != nil {
+		return "", types.Errorf(types.CodeConfig, "conditionsV4 and conditionsV6 need the program nft: install nftables, or remove these keys: %w", err)
 	}
-	for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin"} {
-		candidate := filepath.Join(dir, "nft")
-		if info, err := os.Stat(candidate); err == nil && info.Mode()&0o111 != 0 {
-			return candidate, nil
-		}
-	}
-	return "", types.Errorf(types.CodeConfig, "conditionsV4 and conditionsV6 need the program nft: install nftables, or remove these keys: %w", err)
+	return path, nil
 }
 
 // nftLimit is how long nft may run.
