@@ -18,26 +18,26 @@ import (
 )
 
 // The tests of CHECK compare the state of node, container and files before and after an ADD.
-// For each line of the difference there is a tamperRule: either a command that deletes or
+// For each line of the difference there is a mutationRule: either a command that deletes or
 // changes the object of the line, after which CHECK must fail, or the reason why CHECK may
 // ignore it. A line without a rule fails the test.
 
-// A tamperRule says how to tamper with an object that an ADD made. The first rule whose pattern
-// matches a line applies to it.
-type tamperRule struct {
+// A mutationRule says how to delete or change an object that an ADD made. The first rule whose
+// pattern matches a line applies to it.
+type mutationRule struct {
 	pattern string // of the start of the line
 	command string // shell command that deletes or changes the object, run in its namespace; may contain $1 … for groups of the pattern
 	want    string // text that the error of CHECK contains; may contain groups
 	exempt  string // reason why CHECK may ignore the object; command and want are empty then
 }
 
-// tamperRules returns the rules for the lines of nstest.Snapshot, tc and the files.
-func tamperRules() []tamperRule {
+// mutationRules returns the rules for the lines of nstest.Snapshot, tc and the files.
+func mutationRules() []mutationRule {
 	return slices.Concat(linkRules(), routeRules(), shapingRules(), sysctlRules(), fileRules())
 }
 
-func linkRules() []tamperRule {
-	return []tamperRule{
+func linkRules() []mutationRule {
+	return []mutationRule{
 		{pattern: `link (bwp\S+) ifname=`, command: "ip link del $1", want: "bwp"},
 		{pattern: `link (veth\S+) ifname=`, command: "ip link del $1", want: "eth0"},
 		{pattern: `link (\S+) ifname=`, command: "ip link del $1", want: "$1"},
@@ -66,8 +66,8 @@ func linkRules() []tamperRule {
 	}
 }
 
-func routeRules() []tamperRule {
-	return []tamperRule{
+func routeRules() []mutationRule {
+	return []mutationRule{
 		{pattern: `route .*protocol=kernel`, exempt: "the kernel adds it with an address; a later plugin may move it (the reference plugin sbr does)"},
 		{pattern: `route dev=(\S+) dst=default gateway=(\S*:\S*) `, command: "ip -6 route del default via $2 dev $1", want: "::/0 via $2"},
 		{pattern: `route dev=(\S+) dst=default gateway=(\S+) `, command: "ip route del default via $2 dev $1", want: "0.0.0.0/0 via $2"},
@@ -77,8 +77,8 @@ func routeRules() []tamperRule {
 	}
 }
 
-func shapingRules() []tamperRule {
-	return []tamperRule{
+func shapingRules() []mutationRule {
+	return []mutationRule{
 		{pattern: `qdisc .*kind=noqueue`, exempt: "the kernel sets it"},
 		{pattern: `qdisc dev=(\S+) handle=ffff: kind=ingress`, command: "tc qdisc del dev $1 ingress", want: "$1 has no ingress qdisc"},
 		{pattern: `qdisc dev=(\S+) handle=1: kind=tbf .*root=true`, command: "tc qdisc del dev $1 root", want: "$1: want tbf"},
@@ -93,8 +93,8 @@ func shapingRules() []tamperRule {
 	}
 }
 
-func sysctlRules() []tamperRule {
-	return []tamperRule{
+func sysctlRules() []mutationRule {
+	return []mutationRule{
 		{pattern: `sysctl (net/ipv4/ip_forward|net/ipv6/conf/all/forwarding) 1`, command: "echo 0 >/proc/sys/$1", want: "$1"},
 		{pattern: `sysctl net/ipv[46]/conf/(all|default|lo)/(forwarding|mc_forwarding)`, exempt: "another name of the same sysctl"},
 		{pattern: `sysctl net/ipv[46]/conf/\S+/forwarding`, exempt: "another name of the same sysctl"},
@@ -108,8 +108,8 @@ func sysctlRules() []tamperRule {
 	}
 }
 
-func fileRules() []tamperRule {
-	return []tamperRule{
+func fileRules() []mutationRule {
+	return []mutationRule{
 		{pattern: `file \S+ (leases/net1/([0-9a-f.:]+)) `, command: "rm $DIR/$1", want: "$2 is not reserved"},
 		{pattern: `file \S+ (tuning/\S+\.json) `, command: "rm $DIR/$1", want: "$1"},
 		{pattern: `file \S+ leases/(net1/(lock|last_reserved_ip\.\d+)|\.plumb/\S+)`, exempt: "host-local makes these files again"},
@@ -117,17 +117,17 @@ func fileRules() []tamperRule {
 	}
 }
 
-// A tampering deletes or changes one object that an ADD made.
-type tampering struct {
+// A mutation deletes or changes one object that an ADD made.
+type mutation struct {
 	object  string // the line that describes it
 	netns   string // "node", or the name of the container
 	command string
 	want    string
 }
 
-// tamperings calls ADD. It returns a tampering for each object that ADD made, and the lines
+// mutations calls ADD. It returns a mutation for each object that ADD made, and the lines
 // without a rule.
-func (checked checkedNetwork) tamperings(network *testNetwork, c *container) (all []tampering, withoutRule []string) {
+func (checked checkedNetwork) mutations(network *testNetwork, c *container) (all []mutation, withoutRule []string) {
 	GinkgoHelper()
 	tb := GinkgoTB()
 	before := nstest.Snapshot(tb, network.Node, c.NS)
@@ -148,22 +148,22 @@ func (checked checkedNetwork) tamperings(network *testNetwork, c *container) (al
 	}
 	for _, line := range lines {
 		where, rest, _ := strings.Cut(line, ": ")
-		if strings.HasPrefix(rest, "nft ") || strings.Contains(rest, "tables-nft ") { // nftTamperings and iptablesTamperings find these
+		if strings.HasPrefix(rest, "nft ") || strings.Contains(rest, "tables-nft ") { // nftMutations and iptablesMutations find these
 			continue
 		}
-		t, found := matchRule(checked.rules(), where, rest)
+		m, found := matchRule(checked.rules(), where, rest)
 		switch {
 		case !found:
 			withoutRule = append(withoutRule, line)
-		case t.command != "" && !slices.ContainsFunc(all, func(other tampering) bool { return other.netns == t.netns && other.command == t.command }):
-			all = append(all, t)
+		case m.command != "" && !slices.ContainsFunc(all, func(other mutation) bool { return other.netns == m.netns && other.command == m.command }):
+			all = append(all, m)
 		}
 	}
-	return append(append(all, changeVariants(all)...), append(network.nftTamperings(), network.iptablesTamperings()...)...), withoutRule
+	return append(append(all, changeVariants(all)...), append(network.nftMutations(), network.iptablesMutations()...)...), withoutRule
 }
 
-// matchRule returns the tampering of the first rule that matches a line.
-func matchRule(rules []tamperRule, where, line string) (tampering, bool) {
+// matchRule returns the mutation of the first rule that matches a line.
+func matchRule(rules []mutationRule, where, line string) (mutation, bool) {
 	for _, r := range rules {
 		re := regexp.MustCompile(`^` + r.pattern)
 		if at := re.FindStringSubmatchIndex(line); at != nil {
@@ -171,42 +171,43 @@ func matchRule(rules []tamperRule, where, line string) (tampering, bool) {
 				template = strings.ReplaceAll(template, "$DIR", "$$DIR")
 				return string(re.ExpandString(nil, template, line, at))
 			}
-			return tampering{object: line, netns: where, command: expand(r.command), want: expand(r.want)}, true
+			return mutation{object: line, netns: where, command: expand(r.command), want: expand(r.want)}, true
 		}
 	}
-	return tampering{}, false
+	return mutation{}, false
 }
 
-// changeVariants returns tamperings that change objects which the given tamperings delete.
-func changeVariants(all []tampering) []tampering {
-	var more []tampering
-	for _, t := range all {
-		field := strings.Fields(t.command)
+// changeVariants returns mutations that change the objects which some of the given mutations
+// delete.
+func changeVariants(all []mutation) []mutation {
+	var more []mutation
+	for _, m := range all {
+		field := strings.Fields(m.command)
 		switch {
-		case strings.HasPrefix(t.command, "ip addr del "):
+		case strings.HasPrefix(m.command, "ip addr del "):
 			addr, _, _ := strings.Cut(field[3], "/")
-			t.command += fmt.Sprintf(" && ip addr add %s/30 dev %s", addr, field[5])
+			m.command += fmt.Sprintf(" && ip addr add %s/30 dev %s", addr, field[5])
 			if strings.Contains(addr, ":") {
-				t.command = strings.Replace(t.command, "/30", "/126 nodad", 1)
+				m.command = strings.Replace(m.command, "/30", "/126 nodad", 1)
 			}
-		case strings.HasPrefix(t.command, "ip -6 route del default via "), strings.HasPrefix(t.command, "ip route del default via "):
-			family := strings.TrimSuffix(t.command[:strings.Index(t.command, "del")], " ")
+		case strings.HasPrefix(m.command, "ip -6 route del default via "), strings.HasPrefix(m.command, "ip route del default via "):
+			family := strings.TrimSuffix(m.command[:strings.Index(m.command, "del")], " ")
 			other := "10.1.0.99"
 			if strings.Contains(family, "-6") {
 				other = "fd00:1::99"
 			}
-			t.command += fmt.Sprintf(" && %s add default via %s dev eth0 onlink", family, other)
-		case strings.HasPrefix(t.command, "tc qdisc del ") && strings.Contains(t.want, "want tbf"):
-			t.command = fmt.Sprintf("tc qdisc change dev %s handle 1: root tbf rate 5mbit burst 100000 latency 25ms", field[4])
-		case strings.HasPrefix(t.command, "rm $DIR/leases/"):
-			t.command = fmt.Sprintf(`printf 'b\r\neth0' >%s`, field[1])
-		case strings.HasPrefix(t.command, "rm $DIR/tuning/"):
-			t.command = fmt.Sprintf(`printf '{"mtu"' >%s`, field[1])
+			m.command += fmt.Sprintf(" && %s add default via %s dev eth0 onlink", family, other)
+		case strings.HasPrefix(m.command, "tc qdisc del ") && strings.Contains(m.want, "want tbf"):
+			m.command = fmt.Sprintf("tc qdisc change dev %s handle 1: root tbf rate 5mbit burst 100000 latency 25ms", field[4])
+		case strings.HasPrefix(m.command, "rm $DIR/leases/"):
+			m.command = fmt.Sprintf(`printf 'b\r\neth0' >%s`, field[1])
+		case strings.HasPrefix(m.command, "rm $DIR/tuning/"):
+			m.command = fmt.Sprintf(`printf '{"mtu"' >%s`, field[1])
 		default:
 			continue
 		}
-		t.object += " (changed)"
-		more = append(more, t)
+		m.object += " (changed)"
+		more = append(more, m)
 	}
 	return more
 }
@@ -288,11 +289,11 @@ func (network *testNetwork) classes() []string {
 	return all
 }
 
-// nftTamperings returns tamperings for the elements and rules of plumb's tables: each is
+// nftMutations returns mutations for the elements and rules of plumb's tables: each is
 // deleted, and each element is also replaced by one of another owner.
-func (network *testNetwork) nftTamperings() []tampering {
+func (network *testNetwork) nftMutations() []mutation {
 	GinkgoHelper()
-	var all []tampering
+	var all []mutation
 	var table, parent string
 	inElements, rules := false, false
 	handle := regexp.MustCompile(` # handle (\d+)$`)
@@ -306,7 +307,7 @@ func (network *testNetwork) nftTamperings() []tampering {
 			inElements = !inElements
 			for e := range strings.SplitSeq(line, ",") {
 				if e = strings.TrimSpace(e); e != "" {
-					all = append(all, elementTamperings(table, parent, e)...)
+					all = append(all, elementMutations(table, parent, e)...)
 				}
 			}
 		case field[0] == "table":
@@ -314,7 +315,7 @@ func (network *testNetwork) nftTamperings() []tampering {
 		case field[0] == "chain", field[0] == "map", field[0] == "set":
 			parent, rules = field[1], field[0] == "chain"
 		case rules && strings.HasSuffix(table, " plumb") && handle.MatchString(line) && field[0] != "type":
-			all = append(all, tampering{
+			all = append(all, mutation{
 				object: fmt.Sprintf("nft rule of %s: %s", parent, line), netns: "node",
 				command: fmt.Sprintf("nft delete rule %s %s handle %s", table, parent, handle.FindStringSubmatch(line)[1]), want: "chain " + parent,
 			})
@@ -323,8 +324,8 @@ func (network *testNetwork) nftTamperings() []tampering {
 	return all
 }
 
-// elementTamperings returns the tamperings for an element of a set or map.
-func elementTamperings(table, set, element string) []tampering {
+// elementMutations returns the mutations for an element of a set or map.
+func elementMutations(table, set, element string) []mutation {
 	if set == "localnetuser" { // counts the users of route_localnet; CHECK compares the sysctl itself
 		return nil
 	}
@@ -333,23 +334,23 @@ func elementTamperings(table, set, element string) []tampering {
 	if data != "" {
 		data = " : " + data
 	}
-	t := tampering{
+	m := mutation{
 		object: fmt.Sprintf("nft element of %s: %s", set, element), netns: "node",
 		command: fmt.Sprintf("nft 'delete element %s %s { %s }'", table, set, key), want: set,
 	}
-	replaced := t
+	replaced := m
 	replaced.object, replaced.want = replaced.object+" (another owner)", "net1/b/eth0"
 	if strings.HasPrefix(set, "masqowner") { // the key is a hash of the owner
 		replaced.want = set
 	}
 	replaced.command = fmt.Sprintf(`nft 'delete element %[1]s %[2]s { %[3]s }; add element %[1]s %[2]s { %[3]s comment "net1/b/eth0"%[4]s }'`, table, set, key, data)
-	return []tampering{t, replaced}
+	return []mutation{m, replaced}
 }
 
-// iptablesTamperings returns tamperings that delete the iptables rules.
-func (network *testNetwork) iptablesTamperings() []tampering {
+// iptablesMutations returns mutations that delete the iptables rules.
+func (network *testNetwork) iptablesMutations() []mutation {
 	GinkgoHelper()
-	var all []tampering
+	var all []mutation
 	for _, program := range []string{"iptables-nft", "ip6tables-nft"} {
 		table := ""
 		for line := range strings.Lines(network.Node.Must(GinkgoTB(), program+"-save")) {
@@ -357,24 +358,24 @@ func (network *testNetwork) iptablesTamperings() []tampering {
 			if name, ok := strings.CutPrefix(line, "*"); ok {
 				table = name
 			}
-			// Rules without a target only name the interface of the rules before them. CHECK
-			// does not need them, because the reference plugin does not have them.
+			// A rule without a target only names the interface of the rules before it. CHECK does
+			// not require it, because the reference plugin makes none.
 			if rule, ok := strings.CutPrefix(line, "-A "); ok && strings.Contains(line, " -j ") {
 				chain, _, _ := strings.Cut(rule, " ")
-				all = append(all, tampering{object: program + " " + line, netns: "node", command: program + " -t " + table + " -D " + rule, want: chain})
+				all = append(all, mutation{object: program + " " + line, netns: "node", command: program + " -t " + table + " -D " + rule, want: chain})
 			}
 		}
 	}
 	return all
 }
 
-// tamper runs the command of a tampering.
-func (network *testNetwork) tamper(c *container, t tampering) error {
+// mutate runs the command of a mutation.
+func (network *testNetwork) mutate(c *container, m mutation) error {
 	in := network.Node
-	if t.netns != "node" {
+	if m.netns != "node" {
 		in = c.NS
 	}
-	_, err := in.Exec("sh", "-ec", "DIR="+network.dir+"\n"+t.command)
+	_, err := in.Exec("sh", "-ec", "DIR="+network.dir+"\n"+m.command)
 	return err
 }
 
@@ -385,12 +386,12 @@ type checkedNetwork struct {
 	comparesInterface bool // a plugin of the list compares the properties of the container's interface
 }
 
-// rules returns the tamperRules for the network.
-func (checked checkedNetwork) rules() []tamperRule {
+// rules returns the mutationRules for the network.
+func (checked checkedNetwork) rules() []mutationRule {
 	if checked.comparesInterface {
-		return tamperRules()
+		return mutationRules()
 	}
-	return append([]tamperRule{{pattern: `link eth0 (mtu|address|promiscuity|allmulti|txqlen)=`, exempt: "a later plugin may change properties of the container's interface"}}, tamperRules()...)
+	return append([]mutationRule{{pattern: `link eth0 (mtu|address|promiscuity|allmulti|txqlen)=`, exempt: "a later plugin may change properties of the container's interface"}}, mutationRules()...)
 }
 
 const dualStack = `"ipam": {"type": "host-local", "dataDir": "DIR/leases", "ranges": [[{"subnet": "10.1.0.0/16"}], [{"subnet": "fd00:1::/64"}]],
@@ -417,45 +418,45 @@ func checkedNetworks() []checkedNetwork {
 	}
 }
 
-// checkDetects runs one tampering on a new attachment. It returns an error unless CHECK then
+// checkDetects runs one mutation on a new attachment. It returns an error unless CHECK then
 // fails with the expected text.
-func (checked checkedNetwork) checkDetects(t tampering) error {
+func (checked checkedNetwork) checkDetects(m mutation) error {
 	GinkgoHelper()
 	network := newTestNetwork(checked.plugins)
 	c := network.addContainer("a", 8001)
-	Expect(network.check(c)).To(Succeed(), "before tampering")
-	if err := network.tamper(c, t); err != nil {
-		return fmt.Errorf("tampering failed: %w", err)
+	Expect(network.check(c)).To(Succeed(), "before the mutation")
+	if err := network.mutate(c, m); err != nil {
+		return fmt.Errorf("mutation failed: %w", err)
 	}
 	err := network.check(c)
 	if err == nil {
 		return errors.New("CHECK succeeds")
 	}
-	if !strings.Contains(err.Error(), t.want) {
-		return fmt.Errorf("the error of CHECK does not contain %q: %w", t.want, err)
+	if !strings.Contains(err.Error(), m.want) {
+		return fmt.Errorf("the error of CHECK does not contain %q: %w", m.want, err)
 	}
 	return nil
 }
 
-// tamperingStep is the distance between the tamperings that the tests run by default.
-const tamperingStep = 10
+// mutationStep is the distance between the mutations that the tests run by default.
+const mutationStep = 10
 
 var _ = Describe("CHECK", func() {
 	for _, checked := range checkedNetworks() {
 		It("fails if an object that ADD made is deleted or changed, and names it: "+checked.name, func() {
 			network := newTestNetwork(checked.plugins)
-			tamperings, withoutRule := checked.tamperings(network, network.newContainer("a", 8001))
-			Expect(strings.Join(withoutRule, "\n")).To(BeEmpty(), "lines without a tamperRule")
-			Expect(tamperings).NotTo(BeEmpty())
+			mutations, withoutRule := checked.mutations(network, network.newContainer("a", 8001))
+			Expect(strings.Join(withoutRule, "\n")).To(BeEmpty(), "lines without a mutationRule")
+			Expect(mutations).NotTo(BeEmpty())
 			var wrong []string
-			for i, t := range tamperings {
-				if !allFaults() && i%tamperingStep != 0 {
+			for i, m := range mutations {
+				if !allFaults() && i%mutationStep != 0 {
 					continue
 				}
-				err := checked.checkDetects(t)
+				err := checked.checkDetects(m)
 				record("CHECK: "+checked.name, err == nil)
 				if err != nil {
-					wrong = append(wrong, fmt.Sprintf("%s\n\t%s\n\t%v", t.object, t.command, err))
+					wrong = append(wrong, fmt.Sprintf("%s\n\t%s\n\t%v", m.object, m.command, err))
 				}
 			}
 			Expect(strings.Join(wrong, "\n")).To(BeEmpty())
