@@ -38,7 +38,7 @@ type (
 type chainNetwork struct {
 	*testNetwork
 	backend string
-	ports   int32 // number of host ports in use or used before
+	ports   int32 // number of allocated host ports
 }
 
 const firstPort = 8000

@@ -48,7 +48,7 @@ type swapNode struct {
 	dir          string // folder of cache, reservations and the plugins' files
 	text         string // the configuration
 	hasHostPorts bool
-	ports        int // number of host ports in use or used before
+	ports        int // number of allocated host ports
 }
 
 // newSwapNode returns a new node with the network. DIR in its text is replaced by a folder.
