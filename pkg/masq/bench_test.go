@@ -57,7 +57,7 @@ func BenchmarkNFTables(b *testing.B) {
 	}
 }
 
-// fill adds the elements of n other containers.
+// fill adds the elements of n other containers, and their attachments to keep.
 func fill(b *testing.B, node *nstest.NS, n int, keep types.Set) {
 	h, err := ns.Open(node.Path(), nil)
 	if err != nil {
@@ -69,7 +69,7 @@ func fill(b *testing.B, node *nstest.NS, n int, keep types.Set) {
 		b.Fatal(err)
 	}
 	chain := nft.MasqChain("net1", netip.MustParsePrefix("10.88.0.0/16"))
-	if err := c.Ensure(nft.Plumb().With(chain)); err != nil {
+	if err := c.Ensure(nft.Plumb().WithChains(chain)); err != nil {
 		b.Fatal(err)
 	}
 	for at := 0; at < n; {

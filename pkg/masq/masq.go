@@ -141,7 +141,7 @@ func GC(node *ns.Handle, network string, keep types.Set) error {
 	m := Masq{Node: node, Owner: types.Attachment{Network: network}}
 	c, err := m.openForAnyBackend()
 	if c != nil {
-		err = errors.Join(gcNFT(c, network, keep), c.DelUnused(table(), nft.MasqChainPrefix(network)))
+		err = errors.Join(gcNFT(c, network, keep), c.DelUnusedChains(table(), nft.MasqChainPrefix(network)))
 	}
 	return errors.Join(err, gcLegacy(m, keep))
 }
@@ -154,7 +154,7 @@ func Status(node *ns.Handle, backend Backend) error {
 	switch {
 	case err != nil:
 	case c != nil:
-		err = c.CheckSupport(nft.Plumb().With(nft.MasqChain("status", netip.MustParsePrefix("192.0.2.0/24"))))
+		err = c.CheckSupport(nft.Plumb().WithChains(nft.MasqChain("status", netip.MustParsePrefix("192.0.2.0/24"))))
 	default:
 		err = statusIPTables(node)
 	}

@@ -20,21 +20,21 @@ func table() nft.Table { return nft.Plumb().Table }
 // known.
 func (m Masq) store(c *nft.Conn, ips []netip.Prefix) *nft.Store {
 	s := &nft.Store{
-		Conn:   c,
-		Layout: m.layout(ips),
-		Kinds:  []nft.Kind{claimKind(nft.IPv4), claimKind(nft.IPv6)},
-		Owner:  m.Owner,
-		What:   m.String(),
-		Warn:   m.Warn,
+		Conn:        c,
+		Layout:      m.layout(ips),
+		Kinds:       []nft.ClaimKind{claimKind(nft.IPv4), claimKind(nft.IPv6)},
+		Owner:       m.Owner,
+		Description: m.String(),
+		Warn:        m.Warn,
 	}
 	s.Ensure = func() error { return c.Ensure(s.Layout) }
 	for _, ip := range ips {
 		f, key := family(ip.Addr()), nft.AddrKey(ip.Addr())
 		s.Claims = append(s.Claims, nft.Claim{
-			About:  masqueradedAddr(ip.Addr()),
-			Owners: nft.MasqOwners(f),
-			Listed: nft.Element{Data: key},
-			Elements: []nft.Entry{{Set: nft.MasqSet(f), Element: nft.Element{
+			Description: masqueradedAddr(ip.Addr()),
+			OwnerMap:    nft.MasqOwners(f),
+			OwnerEntry:  nft.Element{Data: key},
+			Elements: []nft.SetElement{{Set: nft.MasqSet(f), Element: nft.Element{
 				Key: key, Jump: nft.MasqChain(m.Owner.Network, ip).Name, Comment: nft.Owner(m.Owner),
 			}}},
 		})
@@ -48,11 +48,11 @@ type masqueradedAddr netip.Addr
 func (a masqueradedAddr) String() string { return "the masquerade of " + netip.Addr(a).String() }
 
 // claimKind returns the kind of claims to the masquerade of an address.
-func claimKind(f nft.Family) nft.Kind {
-	return nft.Kind{
-		Owners: nft.MasqOwners(f),
-		Held:   []string{nft.MasqSet(f)},
-		Refs:   func(name nft.Key) []nft.Ref { return []nft.Ref{{Set: nft.MasqSet(f), Key: name}} },
+func claimKind(f nft.Family) nft.ClaimKind {
+	return nft.ClaimKind{
+		OwnerMap:    nft.MasqOwners(f),
+		PrimarySets: []string{nft.MasqSet(f)},
+		ElementRefs: func(name nft.Key) []nft.ElementRef { return []nft.ElementRef{{Set: nft.MasqSet(f), Key: name}} },
 	}
 }
 
@@ -63,7 +63,7 @@ func (m Masq) layout(ips []netip.Prefix) nft.Layout {
 	for _, ip := range ips {
 		if subnet := ip.Masked(); !seen[subnet] {
 			seen[subnet] = true
-			l = l.With(nft.MasqChain(m.Owner.Network, subnet))
+			l = l.WithChains(nft.MasqChain(m.Owner.Network, subnet))
 		}
 	}
 	return l
@@ -106,7 +106,7 @@ func checkNFT(c *nft.Conn, m Masq, ips []netip.Prefix) error {
 	}
 	store := m.store(c, ips)
 	missing := store.Check()
-	damaged, err := c.Damaged(store.Layout)
+	damaged, err := c.DamagedChains(store.Layout)
 	for _, ch := range damaged {
 		missing = errors.Join(missing, fmt.Errorf("chain %s of table %s is gone or lacks rules", ch.Name, table()))
 	}

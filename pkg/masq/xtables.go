@@ -63,7 +63,7 @@ type rule struct {
 	comment string
 	jump    string // the chain it leads to, or its target
 	saddr   netip.Prefix
-	found   nft.Found
+	found   nft.ListedRule
 	line    string
 }
 

@@ -31,19 +31,19 @@ const (
 // first container with one does.
 func PortMaps() Layout {
 	l := Plumb()
-	l.Chains, l.Initial = nil, nil
+	l.Chains, l.InitialChains = nil, nil
 	hostports := Chain{Name: "hostports"}
 	for _, f := range []Family{IPv4, IPv6} {
 		l.Sets = append(l.Sets, hostportSets(f)...)
 		at, any := []Field{Daddr(f), L4Proto(), Dport()}, []Field{L4Proto(), Dport()}
 		hostports.Rules = append(hostports.Rules,
-			Rule{VMap(PolicySetIP(f), at...)},
+			Rule{VerdictMap(PolicySetIP(f), at...)},
 			Rule{DNATMap(f, HostportSetIP(f), at...)},
-			Rule{Only(f), VMap(PolicySet(f), any...)},
+			Rule{OnlyFamily(f), VerdictMap(PolicySet(f), any...)},
 			Rule{DNATMap(f, HostportSet(f), any...)},
 		)
 	}
-	return l.With(
+	return l.WithChains(
 		hostports,
 		Chain{
 			Name:  "prerouting",
@@ -120,12 +120,12 @@ func SNATChain(network string, sources netip.Prefix, bit int) Chain {
 		ch.Name += "/bit" + strconv.Itoa(bit)
 	}
 	if sources.Bits() == 0 {
-		ch.Rules = []Rule{{Mark(bit)}}
+		ch.Rules = []Rule{{SetMarkBit(bit)}}
 		return ch
 	}
-	ch.Rules = []Rule{{SaddrIn(sources), Mark(bit)}}
+	ch.Rules = []Rule{{SaddrIn(sources), SetMarkBit(bit)}}
 	if sources.Addr().Is4() {
-		ch.Rules = append(ch.Rules, Rule{SaddrIn(netip.MustParsePrefix("127.0.0.0/8")), Mark(bit)})
+		ch.Rules = append(ch.Rules, Rule{SaddrIn(netip.MustParsePrefix("127.0.0.0/8")), SetMarkBit(bit)})
 	}
 	return ch
 }
@@ -144,7 +144,7 @@ func MarkedChain(bit int) Chain {
 	return Chain{
 		Name:  fmt.Sprintf("marked/bit%d", bit),
 		Hook:  Hook{NAT, Postrouting, srcNAT},
-		Rules: []Rule{{Marked(bit), Translated(), Masquerade()}},
+		Rules: []Rule{{HasMarkBit(bit), DestinationTranslated(), Masquerade()}},
 	}
 }
 

@@ -21,18 +21,18 @@ func Plumb() Layout {
 			Name: "postrouting",
 			Hook: Hook{NAT, Postrouting, srcNAT},
 			Rules: []Rule{
-				{VMap(MasqSet(IPv4), Saddr(IPv4))},
-				{VMap(MasqSet(IPv6), Saddr(IPv6))},
+				{VerdictMap(MasqSet(IPv4), Saddr(IPv4))},
+				{VerdictMap(MasqSet(IPv6), Saddr(IPv6))},
 			},
 		}},
-		Initial: []Chain{guard()},
+		InitialChains: []Chain{guard()},
 	}
 }
 
 // Guard is the part of table Plumb that keeps packets of others to 127/8 out.
 func Guard() Layout {
 	l := Plumb()
-	l.Chains, l.Initial = l.Initial, nil
+	l.Chains, l.InitialChains = l.InitialChains, nil
 	return l
 }
 

@@ -66,7 +66,7 @@ func fill(node *nstest.NS, n int) error {
 	}
 	c, err := nft.Open(h)
 	if err == nil {
-		err = c.Ensure(nft.PortMaps().With(nft.SNATChain("net1", netip.MustParsePrefix("10.9.0.0/24"), nft.DefaultMarkBit)))
+		err = c.Ensure(nft.PortMaps().WithChains(nft.SNATChain("net1", netip.MustParsePrefix("10.9.0.0/24"), nft.DefaultMarkBit)))
 	}
 	for at := 0; err == nil && at < n; {
 		var tx nft.Tx

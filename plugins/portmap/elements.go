@@ -44,12 +44,12 @@ func (s slot) key() nft.Key {
 
 // refs are where the element is that says whom the packets go to, and where the one is,
 // if any, that says what is done before.
-func (s slot) refs() (target, policy nft.Ref) {
+func (s slot) refs() (target, policy nft.ElementRef) {
 	key := s.key()
 	if s.hostIP.IsUnspecified() {
-		return nft.Ref{Set: nft.HostportSet(s.family), Key: key}, nft.Ref{Set: nft.PolicySet(s.family), Key: key}
+		return nft.ElementRef{Set: nft.HostportSet(s.family), Key: key}, nft.ElementRef{Set: nft.PolicySet(s.family), Key: key}
 	}
-	return nft.Ref{Set: nft.HostportSetIP(s.family), Key: key}, nft.Ref{Set: nft.PolicySetIP(s.family), Key: key}
+	return nft.ElementRef{Set: nft.HostportSetIP(s.family), Key: key}, nft.ElementRef{Set: nft.PolicySetIP(s.family), Key: key}
 }
 
 // slotOf is the inverse of refs: the slot whose target is there.
@@ -89,24 +89,24 @@ func (p *portMap) claims() []nft.Claim {
 			s := m.slot(f)
 			target, policy := s.refs()
 			c := s.claim(to)
-			c.Elements = []nft.Entry{{Set: target.Set, Element: nft.Element{
+			c.Elements = []nft.SetElement{{Set: target.Set, Element: nft.Element{
 				Key: target.Key, Data: nft.Concat(nft.AddrKey(to), nft.PortKey(m.containerPort)), Comment: comment,
 			}}}
 			if jump != "" {
-				c.Elements = append(c.Elements, nft.Entry{Set: policy.Set, Element: nft.Element{Key: policy.Key, Jump: jump, Comment: comment}})
+				c.Elements = append(c.Elements, nft.SetElement{Set: policy.Set, Element: nft.Element{Key: policy.Key, Jump: jump, Comment: comment}})
 			}
 			all = append(all, c)
 		}
 	}
 	if p.counted {
-		all = append(all, nft.Claim{About: localnetOf(p.device), Owners: localnetUsers, Listed: nft.Element{Jump: localnetChain(p.device)}})
+		all = append(all, nft.Claim{Description: localnetOf(p.device), OwnerMap: localnetUsers, OwnerEntry: nft.Element{Jump: localnetChain(p.device)}})
 	}
 	return all
 }
 
 // claim is the claim to the slot, as the map from owners has it.
 func (s slot) claim(to netip.Addr) nft.Claim {
-	return nft.Claim{About: s, Owners: nft.HostportOwners(s.family), Listed: nft.Element{Data: s.listed(to)}}
+	return nft.Claim{Description: s, OwnerMap: nft.HostportOwners(s.family), OwnerEntry: nft.Element{Data: s.listed(to)}}
 }
 
 // hints are the claims that the attachment has if it was made with the mappings of this
@@ -125,20 +125,20 @@ func (p *portMap) hints() []nft.Claim {
 }
 
 // kinds are the kinds of claims in the table.
-func kinds() []nft.Kind {
-	all := []nft.Kind{{Owners: localnetUsers}}
+func kinds() []nft.ClaimKind {
+	all := []nft.ClaimKind{{OwnerMap: localnetUsers}}
 	for _, f := range families() {
-		all = append(all, nft.Kind{
-			Owners: nft.HostportOwners(f),
-			Held:   []string{nft.HostportSet(f), nft.HostportSetIP(f)},
-			With:   []string{nft.PolicySet(f), nft.PolicySetIP(f)},
-			Refs: func(name nft.Key) []nft.Ref {
+		all = append(all, nft.ClaimKind{
+			OwnerMap:    nft.HostportOwners(f),
+			PrimarySets: []string{nft.HostportSet(f), nft.HostportSetIP(f)},
+			OtherSets:   []string{nft.PolicySet(f), nft.PolicySetIP(f)},
+			ElementRefs: func(name nft.Key) []nft.ElementRef {
 				s, ok := parseListed(f, name)
 				if !ok {
 					return nil
 				}
 				target, policy := s.refs()
-				return []nft.Ref{target, policy}
+				return []nft.ElementRef{target, policy}
 			},
 		})
 	}
@@ -190,9 +190,9 @@ func (p *portMap) layout() nft.Layout {
 	if !p.conf.snat {
 		return l
 	}
-	l = l.With(nft.MarkedChain(p.conf.markBit))
+	l = l.WithChains(nft.MarkedChain(p.conf.markBit))
 	for _, ip := range p.ips {
-		l = l.With(p.snatChain(ip))
+		l = l.WithChains(p.snatChain(ip))
 	}
 	return l
 }

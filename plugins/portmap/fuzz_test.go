@@ -37,7 +37,7 @@ func FuzzConfig(f *testing.F) {
 		p := &portMap{r: r, conf: conf, ips: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/24"), netip.MustParsePrefix("fd00::2/64")}}
 		p.layout()
 		for _, c := range p.claims() {
-			if name := c.Listed.Data; c.Owners == nft.HostportOwners(nft.IPv4) {
+			if name := c.OwnerEntry.Data; c.OwnerMap == nft.HostportOwners(nft.IPv4) {
 				s, ok := parseListed(nft.IPv4, name)
 				if !ok || s.listed(p.ips[0].Addr()) != name || slotOf(s.family, c.Elements[0].Set, c.Elements[0].Key) != s {
 					t.Errorf("%s: %v is read as %v", text, name, s)

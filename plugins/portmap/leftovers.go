@@ -18,7 +18,7 @@ import (
 // set.
 type rule struct {
 	chain, comment, jump string
-	found                *nft.Found
+	found                *nft.ListedRule
 	text                 *xt.Rule
 }
 
@@ -49,7 +49,7 @@ func textRules(rules []xt.Rule) []rule {
 	return out
 }
 
-func foundRules(rules []nft.Found) []rule {
+func foundRules(rules []nft.ListedRule) []rule {
 	var out []rule
 	for i := range rules {
 		r := &rules[i]
@@ -285,9 +285,9 @@ func referenceTables() []nft.Table {
 	return []nft.Table{{Family: nft.IPv4, Name: "cni_hostport"}, {Family: nft.IPv6, Name: "cni_hostport"}}
 }
 
-func (p *portMap) referenceRules(c *nft.Conn, tab nft.Table) ([]nft.Found, error) {
+func (p *portMap) referenceRules(c *nft.Conn, tab nft.Table) ([]nft.ListedRule, error) {
 	rules, err := c.Rules(tab, "")
-	var own []nft.Found
+	var own []nft.ListedRule
 	for _, r := range foundRules(rules) {
 		if r.comment == p.owner().ContainerID && (len(p.ips) == 0 || r.mentions(p.ips)) {
 			own = append(own, *r.found)

@@ -126,7 +126,7 @@ func (p *portMap) makeLocalnet(tx *nft.Tx) {
 
 // countedChain is the chain that counts the attachment; empty: none does.
 func (p *portMap) countedChain(c *nft.Conn) (string, error) {
-	found, err := c.Lookup(table(), []nft.Ref{{Set: localnetUsers, Key: nft.OwnerKey(p.owner(), 0)}})
+	found, err := c.Lookup(table(), []nft.ElementRef{{Set: localnetUsers, Key: nft.OwnerKey(p.owner(), 0)}})
 	if err != nil || found[0].Comment != nft.Owner(p.owner()) || !strings.HasPrefix(found[0].Jump, localnetPrefix) {
 		return "", err
 	}
@@ -185,7 +185,7 @@ func (p *portMap) foreignHostPorts(c *nft.Conn) (bool, error) {
 // any more.
 func (p *portMap) collectLocalnet(c *nft.Conn) error {
 	chains, err := c.Chains(table(), localnetPrefix)
-	unused := func(u nft.Use) bool { return u.Count == 0 }
+	unused := func(u nft.ChainUse) bool { return u.Count == 0 }
 	if err != nil || !slices.ContainsFunc(chains, unused) {
 		return err
 	}

@@ -14,15 +14,15 @@ import (
 // store is what nf_tables has of the attachment.
 func (p *portMap) store(c *nft.Conn, claims []nft.Claim) *nft.Store {
 	return &nft.Store{
-		Conn:   c,
-		Layout: nft.PortMaps(),
-		Kinds:  kinds(),
-		Owner:  p.owner(),
-		Claims: claims,
-		What:   p.String(),
-		Ensure: func() error { return p.ensureChains(c) },
-		Make:   p.makeLocalnet,
-		Warn:   p.r.Warn,
+		Conn:        c,
+		Layout:      nft.PortMaps(),
+		Kinds:       kinds(),
+		Owner:       p.owner(),
+		Claims:      claims,
+		Description: p.String(),
+		Ensure:      func() error { return p.ensureChains(c) },
+		AddToTx:     p.makeLocalnet,
+		Warn:        p.r.Warn,
 	}
 }
 
@@ -127,7 +127,7 @@ func (p *portMap) deleteNFT(c *nft.Conn, also func(*nft.Tx) error) (gone []flowE
 }
 
 // flowEnds picks the targets out of deleted elements.
-func flowEnds(entries []nft.Entry) []flowEnd {
+func flowEnds(entries []nft.SetElement) []flowEnd {
 	var ends []flowEnd
 	for _, e := range entries {
 		for _, f := range families() {
@@ -164,7 +164,7 @@ func (p *portMap) checkNFT(c *nft.Conn) error {
 }
 
 func (p *portMap) checkChains(c *nft.Conn) error {
-	damaged, err := c.Damaged(p.layout())
+	damaged, err := c.DamagedChains(p.layout())
 	if err != nil {
 		return err
 	}
@@ -199,7 +199,7 @@ func (p *portMap) gcNFT(c *nft.Conn, keep types.Set) error {
 // gcChains removes the network's chains that nothing jumps to any more.
 func gcChains(c *nft.Conn, network string) error {
 	return errors.Join(
-		c.DelUnused(table(), nft.ConditionsChainPrefix(network)), // they jump to the others
-		c.DelUnused(table(), nft.SNATChainPrefix(network)),
+		c.DelUnusedChains(table(), nft.ConditionsChainPrefix(network)), // they jump to the others
+		c.DelUnusedChains(table(), nft.SNATChainPrefix(network)),
 	)
 }
