@@ -19,7 +19,7 @@ type Rule struct {
 	Matches string       // the matches, without the comment; only from Parse
 	Line    string       // the whole line; only from Parse
 
-	found *nft.Found // only from ReadNFT
+	found *nft.ListedRule // only from ReadNFT
 }
 
 // A Table is the content of a table.

@@ -141,7 +141,7 @@ func GC(node *ns.Handle, network string, keep types.Set) error {
 	m := Masq{Node: node, Owner: types.Attachment{Network: network}}
 	c, err := m.openForAnyBackend()
 	if c != nil {
-		err = errors.Join(gcNFT(c, network, keep), c.DelUnused(table(), subnetChainPrefix(network)))
+		err = errors.Join(gcNFT(c, network, keep), c.DelUnusedChains(table(), subnetChainPrefix(network)))
 	}
 	return errors.Join(err, staleCleanup(network, keep).Legacy(node, "delete stale masquerade of network "+network))
 }
@@ -154,7 +154,7 @@ func Status(node *ns.Handle, backend Backend) error {
 	switch {
 	case err != nil:
 	case c != nil:
-		err = c.CheckSupport(Layout().With(subnetChain("status", netip.MustParsePrefix("192.0.2.0/24"))))
+		err = c.CheckSupport(Layout().WithChains(subnetChain("status", netip.MustParsePrefix("192.0.2.0/24"))))
 	default:
 		err = statusIPTables(node)
 	}

@@ -20,21 +20,21 @@ func table() nft.Table { return Layout().Table }
 // known.
 func (m Masq) store(c *nft.Conn, ips []netip.Prefix) *nft.Store {
 	s := &nft.Store{
-		Conn:   c,
-		Layout: m.layout(ips),
-		Kinds:  []nft.Kind{claimKind(nft.IPv4), claimKind(nft.IPv6)},
-		Owner:  m.Owner,
-		What:   m.String(),
-		Warn:   m.Warn,
+		Conn:        c,
+		Layout:      m.layout(ips),
+		Kinds:       []nft.ClaimKind{claimKind(nft.IPv4), claimKind(nft.IPv6)},
+		Owner:       m.Owner,
+		Description: m.String(),
+		Warn:        m.Warn,
 	}
 	s.Ensure = func() error { return c.Ensure(s.Layout) }
 	for _, ip := range ips {
 		f, key := family(ip.Addr()), nft.AddrKey(ip.Addr())
 		s.Claims = append(s.Claims, nft.Claim{
-			About:  masqueradedAddr(ip.Addr()),
-			Owners: ownerMap(f),
-			Listed: nft.Element{Data: key},
-			Elements: []nft.Entry{{Set: addressMap(f), Element: nft.Element{
+			Description: masqueradedAddr(ip.Addr()),
+			OwnerMap:    ownerMap(f),
+			OwnerEntry:  nft.Element{Data: key},
+			Elements: []nft.SetElement{{Set: addressMap(f), Element: nft.Element{
 				Key: key, Jump: subnetChain(m.Owner.Network, ip).Name, Comment: nft.Owner(m.Owner),
 			}}},
 		})
@@ -48,11 +48,11 @@ type masqueradedAddr netip.Addr
 func (a masqueradedAddr) String() string { return "the masquerade of " + netip.Addr(a).String() }
 
 // claimKind returns the kind of claims to the masquerade of an address.
-func claimKind(f nft.Family) nft.Kind {
-	return nft.Kind{
-		Owners: ownerMap(f),
-		Held:   []string{addressMap(f)},
-		Refs:   func(name nft.Key) []nft.Ref { return []nft.Ref{{Set: addressMap(f), Key: name}} },
+func claimKind(f nft.Family) nft.ClaimKind {
+	return nft.ClaimKind{
+		OwnerMap:    ownerMap(f),
+		PrimarySets: []string{addressMap(f)},
+		ElementRefs: func(name nft.Key) []nft.ElementRef { return []nft.ElementRef{{Set: addressMap(f), Key: name}} },
 	}
 }
 
@@ -63,7 +63,7 @@ func (m Masq) layout(ips []netip.Prefix) nft.Layout {
 	for _, ip := range ips {
 		if subnet := ip.Masked(); !seen[subnet] {
 			seen[subnet] = true
-			l = l.With(subnetChain(m.Owner.Network, subnet))
+			l = l.WithChains(subnetChain(m.Owner.Network, subnet))
 		}
 	}
 	return l
@@ -103,7 +103,7 @@ func checkNFT(c *nft.Conn, m Masq, ips []netip.Prefix) error {
 	}
 	store := m.store(c, ips)
 	missing := store.Check()
-	damaged, err := c.Damaged(store.Layout)
+	damaged, err := c.DamagedChains(store.Layout)
 	for _, ch := range damaged {
 		missing = errors.Join(missing, fmt.Errorf("chain %s of table %s is gone or lacks rules", ch.Name, table()))
 	}

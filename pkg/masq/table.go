@@ -24,11 +24,11 @@ func Layout() nft.Layout {
 			Name: "postrouting",
 			Hook: nft.Hook{Type: nft.NAT, At: nft.Postrouting, Priority: nft.PrioritySrcNAT},
 			Rules: []nft.Rule{
-				{nft.VMap(addressMap(nft.IPv4), nft.Saddr(nft.IPv4))},
-				{nft.VMap(addressMap(nft.IPv6), nft.Saddr(nft.IPv6))},
+				{nft.VerdictMap(addressMap(nft.IPv4), nft.Saddr(nft.IPv4))},
+				{nft.VerdictMap(addressMap(nft.IPv6), nft.Saddr(nft.IPv6))},
 			},
 		}},
-		Initial: []nft.Chain{LocalnetGuard()},
+		InitialChains: []nft.Chain{LocalnetGuard()},
 	}
 }
 

@@ -22,34 +22,34 @@ func (l Layout) displacedSet(set string) Set {
 
 // displacedRef returns where the n-th displaced element of r is. Its key is that of r with a
 // number after it, of which the type is that of a port.
-func displacedRef(r Ref, n int) Ref {
-	return Ref{r.Set + displacedSuffix, Concat(r.Key, PortKey(uint16(n)))}
+func displacedRef(r ElementRef, n int) ElementRef {
+	return ElementRef{r.Set + displacedSuffix, Concat(r.Key, PortKey(uint16(n)))}
 }
 
 // displacedFrom is the inverse of displacedRef. ok is false if r is not in a map for displaced
 // elements.
-func displacedFrom(r Ref) (original Ref, ok bool) {
+func displacedFrom(r ElementRef) (original ElementRef, ok bool) {
 	set, ok := strings.CutSuffix(r.Set, displacedSuffix)
 	if !ok || len(r.Key) < 4 {
-		return Ref{}, false
+		return ElementRef{}, false
 	}
-	return Ref{set, r.Key[:len(r.Key)-4]}, true
+	return ElementRef{set, r.Key[:len(r.Key)-4]}, true
 }
 
 // A displacedClaim is a claim that another owner took over. If it is not in an owner map, only
 // its primary element is known.
 type displacedClaim struct {
 	owner    string
-	listed   bool      // in an owner map
-	refs     []Ref     // where its elements were, the primary one first
-	elements []Element // for each of refs; the zero Element: the claim has none there
+	listed   bool         // in an owner map
+	refs     []ElementRef // where its elements were, the primary one first
+	elements []Element    // for each of refs; the zero Element: the claim has none there
 }
 
 // displacedOwners returns the owners of the displaced claims to a primary element, the oldest
 // first.
-func (e *edit) displacedOwners(primary Ref) (owners []string, err error) {
+func (e *edit) displacedOwners(primary ElementRef) (owners []string, err error) {
 	for n, count := 0, 1; n < 2*maxDisplaced; n, count = n+count, min(2*count, 32) {
-		var refs []Ref
+		var refs []ElementRef
 		for i := range count {
 			refs = append(refs, displacedRef(primary, n+i))
 		}
@@ -67,7 +67,7 @@ func (e *edit) displacedOwners(primary Ref) (owners []string, err error) {
 }
 
 // readDisplaced returns the count oldest displaced claims to a primary element.
-func (e *edit) readDisplaced(primary Ref, count int) (claims []displacedClaim, err error) {
+func (e *edit) readDisplaced(primary ElementRef, count int) (claims []displacedClaim, err error) {
 	for n := range count {
 		c, err := e.readDisplacedAt(primary, n)
 		if err != nil {
@@ -79,12 +79,12 @@ func (e *edit) readDisplaced(primary Ref, count int) (claims []displacedClaim, e
 }
 
 // readDisplacedAt returns the n-th displaced claim to a primary element.
-func (e *edit) readDisplacedAt(primary Ref, n int) (displacedClaim, error) {
+func (e *edit) readDisplacedAt(primary ElementRef, n int) (displacedClaim, error) {
 	c := displacedClaim{owner: e.after[displacedRef(primary, n)].Comment}
 	refs, err := e.listedClaim(c.owner, primary)
 	c.refs, c.listed = refs, refs != nil
 	if !c.listed {
-		c.refs = []Ref{primary}
+		c.refs = []ElementRef{primary}
 	}
 	for _, r := range c.refs {
 		err = errors.Join(err, e.read(displacedRef(r, n)))
@@ -113,7 +113,7 @@ func (e *edit) replaceDisplaced(old, replacement []displacedClaim) error {
 
 // restoreNewest gives a primary element that nobody has to the newest of its count displaced
 // claims. Claims that are not in an owner map are deleted instead.
-func (e *edit) restoreNewest(primary Ref, count int) error {
+func (e *edit) restoreNewest(primary ElementRef, count int) error {
 	for n := count - 1; n >= 0 && e.after[primary].Key == ""; n-- {
 		c, err := e.readDisplacedAt(primary, n)
 		if err != nil {
@@ -131,7 +131,7 @@ func (e *edit) restoreNewest(primary Ref, count int) error {
 
 // displaceHolder displaces the claim of the owner that has a primary element. If that claim is
 // not in an owner map, it does nothing.
-func (e *edit) displaceHolder(primary Ref) error {
+func (e *edit) displaceHolder(primary ElementRef) error {
 	holder := e.after[primary].Comment
 	if e.after[primary].Key == "" {
 		return nil
@@ -161,7 +161,7 @@ func (e *edit) displaceHolder(primary Ref) error {
 }
 
 // moveToDisplaced makes the owner's elements at refs the n-th displaced ones.
-func (e *edit) moveToDisplaced(owner string, refs []Ref, n int) error {
+func (e *edit) moveToDisplaced(owner string, refs []ElementRef, n int) error {
 	for _, r := range refs {
 		if err := e.read(displacedRef(r, n)); err != nil {
 			return err

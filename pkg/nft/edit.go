@@ -11,27 +11,27 @@ import (
 // adds the differences to a transaction. The zero Element stands for one that does not exist.
 type edit struct {
 	store   *Store
-	before  map[Ref]Element // as they were read
-	after   map[Ref]Element // as they shall be
-	order   []Ref           // all that was read, the oldest first
-	allRead map[string]bool // the sets of which all elements were read
+	before  map[ElementRef]Element // as they were read
+	after   map[ElementRef]Element // as they shall be
+	order   []ElementRef           // all that was read, the oldest first
+	allRead map[string]bool        // the sets of which all elements were read
 	// claims has the claims of some owners, by owner and primary element.
-	claims map[string]map[Ref]claimRefs
+	claims map[string]map[ElementRef]claimRefs
 }
 
 // claimRefs says where the elements of a claim are.
 type claimRefs struct {
-	ownerEntry Ref   // in the owner map; the zero Ref: it may have no element there
-	elements   []Ref // the primary element first
+	ownerEntry ElementRef   // in the owner map; the zero ElementRef: it may have no element there
+	elements   []ElementRef // the primary element first
 }
 
 func (s *Store) newEdit() *edit {
-	return &edit{store: s, before: map[Ref]Element{}, after: map[Ref]Element{}, allRead: map[string]bool{}, claims: map[string]map[Ref]claimRefs{}}
+	return &edit{store: s, before: map[ElementRef]Element{}, after: map[ElementRef]Element{}, allRead: map[string]bool{}, claims: map[string]map[ElementRef]claimRefs{}}
 }
 
 // read reads the elements that were not read before.
-func (e *edit) read(refs ...Ref) error {
-	var unread []Ref
+func (e *edit) read(refs ...ElementRef) error {
+	var unread []ElementRef
 	for _, r := range refs {
 		if _, known := e.before[r]; known {
 			continue
@@ -49,7 +49,7 @@ func (e *edit) read(refs ...Ref) error {
 }
 
 // record notes an element that was read.
-func (e *edit) record(r Ref, element Element) {
+func (e *edit) record(r ElementRef, element Element) {
 	e.before[r], e.after[r] = element, element
 	e.order = append(e.order, r)
 }
@@ -62,13 +62,13 @@ func (e *edit) readSet(set string) error {
 	}
 	e.allRead[set] = true
 	for _, element := range elements {
-		e.record(Ref{set, element.Key}, element)
+		e.record(ElementRef{set, element.Key}, element)
 	}
 	return nil
 }
 
 // put sets the element at r, which must have been read. The zero Element deletes it.
-func (e *edit) put(r Ref, element Element) {
+func (e *edit) put(r ElementRef, element Element) {
 	if element != (Element{}) {
 		element.Key = r.Key
 	}
@@ -76,13 +76,13 @@ func (e *edit) put(r Ref, element Element) {
 }
 
 // remove deletes the element at r, if there is one.
-func (e *edit) remove(r Ref) { e.put(r, Element{}) }
+func (e *edit) remove(r ElementRef) { e.put(r, Element{}) }
 
 // addTo adds the differences to the transaction: first deletions, then maps for displaced
 // elements, then new elements.
 func (e *edit) addTo(tx *Tx) {
 	table := e.store.Layout.Table
-	var deleted, added []Ref
+	var deleted, added []ElementRef
 	for _, r := range e.order {
 		if e.before[r] == e.after[r] {
 			continue
@@ -111,7 +111,7 @@ func (e *edit) addTo(tx *Tx) {
 
 // deleteOwned deletes all claims of the store's owner. It returns the elements that were
 // deleted, without those in owner maps and those that were displaced.
-func (e *edit) deleteOwned() (deleted []Entry, err error) {
+func (e *edit) deleteOwned() (deleted []SetElement, err error) {
 	owner := Owner(e.store.Owner)
 	listed, err := e.readOwnerMaps(owner)
 	if err != nil {
@@ -124,7 +124,7 @@ func (e *edit) deleteOwned() (deleted []Entry, err error) {
 	for _, c := range claims {
 		for _, r := range c.elements {
 			if element := e.after[r]; element.Comment == owner {
-				deleted = append(deleted, Entry{r.Set, element})
+				deleted = append(deleted, SetElement{r.Set, element})
 				e.remove(r)
 			}
 		}
@@ -141,7 +141,7 @@ func (e *edit) deleteOwned() (deleted []Entry, err error) {
 // withHints returns the claims in owner maps and those of the store, each once. It leaves out
 // claims without elements.
 func (e *edit) withHints(listed []claimRefs) (claims []claimRefs) {
-	seen := map[Ref]bool{}
+	seen := map[ElementRef]bool{}
 	add := func(c claimRefs) {
 		if len(c.elements) > 0 && !seen[c.elements[0]] {
 			seen[c.elements[0]] = true
@@ -160,10 +160,10 @@ func (e *edit) withHints(listed []claimRefs) (claims []claimRefs) {
 // readClaims reads the elements of claims. It returns the claims that are in an owner map or
 // whose primary element exists.
 func (e *edit) readClaims(claims []claimRefs) (existing []claimRefs, err error) {
-	var refs []Ref
+	var refs []ElementRef
 	for _, c := range claims {
 		refs = append(refs, c.elements...)
-		if c.ownerEntry != (Ref{}) {
+		if c.ownerEntry != (ElementRef{}) {
 			refs = append(refs, displacedRef(c.elements[0], 0)) // deleteClaims needs it
 		}
 	}
@@ -171,7 +171,7 @@ func (e *edit) readClaims(claims []claimRefs) (existing []claimRefs, err error) 
 		return nil, err
 	}
 	for _, c := range claims {
-		if c.ownerEntry != (Ref{}) || e.after[c.elements[0]].Key != "" {
+		if c.ownerEntry != (ElementRef{}) || e.after[c.elements[0]].Key != "" {
 			existing = append(existing, c)
 		}
 	}
@@ -184,23 +184,23 @@ func (e *edit) readClaims(claims []claimRefs) (existing []claimRefs, err error) 
 func (e *edit) readOwnerMaps(owner string) (claims []claimRefs, err error) {
 	key, keysRead, claimCount := ownerKeys(owner), map[string]int{}, map[string]int{}
 	for _, c := range e.store.Claims {
-		claimCount[c.Owners]++
+		claimCount[c.OwnerMap]++
 	}
 	for kinds := e.store.Kinds; len(kinds) > 0; {
-		var all []Ref
-		refs := make([][]Ref, len(kinds))
+		var all []ElementRef
+		refs := make([][]ElementRef, len(kinds))
 		for i, k := range kinds {
-			first := keysRead[k.Owners]
-			for n := range max(2, claimCount[k.Owners]+1, first) {
-				refs[i] = append(refs[i], Ref{k.Owners, key(first + n)})
+			first := keysRead[k.OwnerMap]
+			for n := range max(2, claimCount[k.OwnerMap]+1, first) {
+				refs[i] = append(refs[i], ElementRef{k.OwnerMap, key(first + n)})
 			}
-			keysRead[k.Owners] += len(refs[i])
+			keysRead[k.OwnerMap] += len(refs[i])
 			all = append(all, refs[i]...)
 		}
 		if err := e.read(all...); err != nil {
 			return nil, err
 		}
-		var incomplete []Kind
+		var incomplete []ClaimKind
 		for i, k := range kinds {
 			claims = append(claims, e.claimsIn(k, owner, refs[i])...)
 			if last := refs[i][len(refs[i])-1]; e.before[last].Key != "" {
@@ -213,7 +213,7 @@ func (e *edit) readOwnerMaps(owner string) (claims []claimRefs, err error) {
 }
 
 // claimsIn returns the claims of the owner in these elements of its owner map.
-func (e *edit) claimsIn(k Kind, owner string, ownerEntries []Ref) (claims []claimRefs) {
+func (e *edit) claimsIn(k ClaimKind, owner string, ownerEntries []ElementRef) (claims []claimRefs) {
 	for _, r := range ownerEntries {
 		if element := e.after[r]; element.Comment == owner {
 			claims = append(claims, claimRefs{r, k.elementRefs(element.Data)})
@@ -224,13 +224,13 @@ func (e *edit) claimsIn(k Kind, owner string, ownerEntries []Ref) (claims []clai
 
 // listedClaim reads the elements of the owner's claim to a primary element, and returns where
 // they are. It returns nil if the claim is not in an owner map.
-func (e *edit) listedClaim(owner string, primary Ref) ([]Ref, error) {
+func (e *edit) listedClaim(owner string, primary ElementRef) ([]ElementRef, error) {
 	if e.claims[owner] == nil {
 		listed, err := e.readOwnerMaps(owner)
 		if err != nil {
 			return nil, err
 		}
-		e.claims[owner] = map[Ref]claimRefs{}
+		e.claims[owner] = map[ElementRef]claimRefs{}
 		for _, c := range listed {
 			if len(c.elements) > 0 {
 				e.claims[owner][c.elements[0]] = c
@@ -246,7 +246,7 @@ func (e *edit) listedClaim(owner string, primary Ref) ([]Ref, error) {
 
 // deleteClaims deletes the claims to a primary element whose owners shall lose them, displaced
 // claims included. If nobody has the element then, it goes to a displaced claim.
-func (e *edit) deleteClaims(primary Ref, loses func(owner string) bool) error {
+func (e *edit) deleteClaims(primary ElementRef, loses func(owner string) bool) error {
 	if loses(e.after[primary].Comment) {
 		e.remove(primary)
 	}
@@ -270,24 +270,24 @@ func (e *edit) deleteClaims(primary Ref, loses func(owner string) bool) error {
 }
 
 // addClaims adds the claims of the store. It returns the primary elements that other owners had.
-func (e *edit) addClaims() (replaced []Entry, err error) {
+func (e *edit) addClaims() (replaced []SetElement, err error) {
 	owner, claims := Owner(e.store.Owner), e.store.completeClaims()
-	var refs []Ref
+	var refs []ElementRef
 	for _, c := range claims {
-		refs = append(refs, Ref{c.Owners, c.Listed.Key})
+		refs = append(refs, ElementRef{c.OwnerMap, c.OwnerEntry.Key})
 		refs = append(refs, e.elementRefs(c)...)
 	}
 	if err := e.read(refs...); err != nil {
 		return nil, err
 	}
 	for _, c := range claims {
-		e.put(Ref{c.Owners, c.Listed.Key}, c.Listed)
+		e.put(ElementRef{c.OwnerMap, c.OwnerEntry.Key}, c.OwnerEntry)
 		refs := e.elementRefs(c)
 		if len(refs) == 0 {
 			continue
 		}
 		if primary := e.before[refs[0]]; primary.Key != "" && primary.Comment != owner {
-			replaced = append(replaced, Entry{refs[0].Set, primary})
+			replaced = append(replaced, SetElement{refs[0].Set, primary})
 		}
 		if err := e.displaceHolder(refs[0]); err != nil {
 			return nil, err
@@ -303,9 +303,9 @@ func (e *edit) addClaims() (replaced []Entry, err error) {
 }
 
 // elementRefs returns where the elements of a claim of the store are.
-func (e *edit) elementRefs(c Claim) []Ref {
-	i := slices.IndexFunc(e.store.Kinds, func(k Kind) bool { return k.Owners == c.Owners })
-	return e.store.Kinds[i].elementRefs(c.Listed.Data)
+func (e *edit) elementRefs(c Claim) []ElementRef {
+	i := slices.IndexFunc(e.store.Kinds, func(k ClaimKind) bool { return k.OwnerMap == c.OwnerMap })
+	return e.store.Kinds[i].elementRefs(c.OwnerEntry.Data)
 }
 
 // deleteStale deletes all claims of owners that are stale. It reads all elements.
@@ -314,7 +314,7 @@ func (e *edit) deleteStale(stale func(owner string) bool) error {
 	if err != nil {
 		return err
 	}
-	var staleRefs, primaries []Ref
+	var staleRefs, primaries []ElementRef
 	for _, r := range e.order {
 		if !stale(e.after[r].Comment) {
 			continue
@@ -347,11 +347,11 @@ func (e *edit) readAllSets() (isPrimary map[string]bool, err error) {
 	isPrimary = map[string]bool{}
 	var errs []error
 	for _, k := range e.store.Kinds {
-		errs = append(errs, e.readSet(k.Owners))
-		for _, set := range k.Held {
+		errs = append(errs, e.readSet(k.OwnerMap))
+		for _, set := range k.PrimarySets {
 			isPrimary[set] = true
 		}
-		for _, set := range slices.Concat(k.Held, k.With) {
+		for _, set := range slices.Concat(k.PrimarySets, k.OtherSets) {
 			errs = append(errs, e.readSet(set), e.readSet(set+displacedSuffix))
 		}
 	}

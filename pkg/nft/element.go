@@ -68,8 +68,8 @@ func Concat(parts ...Key) Key {
 	return Key(b.String())
 }
 
-// A Ref says where an element is or would be: the name of the set or map, and the key.
-type Ref struct {
+// An ElementRef says where an element is or would be: the name of the set or map, and the key.
+type ElementRef struct {
 	Set string
 	Key Key
 }
@@ -80,7 +80,7 @@ type Ref struct {
 //
 // nftables.Conn.FindSetElements needs one round trip for each element that may be missing,
 // which takes 6 ms for a hundred port mappings, and does not distinguish a verdict from a value.
-func (c *Conn) Lookup(t Table, refs []Ref) ([]Element, error) {
+func (c *Conn) Lookup(t Table, refs []ElementRef) ([]Element, error) {
 	elements := make([]Element, len(refs))
 	if len(refs) == 0 {
 		return elements, nil
@@ -95,7 +95,7 @@ func (c *Conn) Lookup(t Table, refs []Ref) ([]Element, error) {
 // lookup writes the elements at refs into elements. The kernel ends a request for many elements
 // at the first that is missing. The elements after that one are requested again, each on its
 // own.
-func (c *Conn) lookup(t Table, refs []Ref, elements []Element) error {
+func (c *Conn) lookup(t Table, refs []ElementRef, elements []Element) error {
 	const maxKeys = 32 // that many answers fit into the socket's default receive buffer
 	indexes := make([]int, len(refs))
 	for i := range indexes {
@@ -124,7 +124,7 @@ type elementQuery struct {
 }
 
 // newElementQueries returns queries for refs at these indexes, with at most maxKeys keys each.
-func newElementQueries(refs []Ref, indexes []int, maxKeys int) []*elementQuery {
+func newElementQueries(refs []ElementRef, indexes []int, maxKeys int) []*elementQuery {
 	var queries []*elementQuery
 	for _, i := range indexes {
 		at := slices.IndexFunc(queries, func(q *elementQuery) bool { return q.set == refs[i].Set && len(q.keys) < maxKeys })

@@ -57,13 +57,13 @@ type Layout struct {
 	Version int
 	Sets    []Set
 	Chains  []Chain // in an order in which each jumps only to chains before it
-	// Initial are chains that Ensure makes together with the table. If the table exists, it
+	// InitialChains are chains that Ensure makes together with the table. If the table exists, it
 	// does not check them.
-	Initial []Chain
+	InitialChains []Chain
 }
 
-// With returns the layout with more chains.
-func (l Layout) With(chains ...Chain) Layout {
+// WithChains returns the layout with more chains.
+func (l Layout) WithChains(chains ...Chain) Layout {
 	l.Chains = append(l.Chains[:len(l.Chains):len(l.Chains)], chains...)
 	return l
 }
@@ -174,7 +174,7 @@ func (l Layout) Comment() string { return versionPrefix + strconv.Itoa(l.Version
 
 // intact reports whether the rules of ch include all rules of this version of the layout, or a
 // rule of a newer version. Rules of other programs are ignored.
-func (l Layout) intact(ch Chain, rules []Found) bool {
+func (l Layout) intact(ch Chain, rules []ListedRule) bool {
 	count := 0
 	for _, r := range rules {
 		text, ours := strings.CutPrefix(r.Comment, versionPrefix)
@@ -233,7 +233,7 @@ func (c *Conn) tryEnsure(l Layout) error {
 func (c *Conn) createTable(l Layout) error {
 	var tx Tx
 	tx.createTable(l.Table)
-	tx.addLayout(l, slices.Concat(l.Initial, l.Chains))
+	tx.addLayout(l, slices.Concat(l.InitialChains, l.Chains))
 	return asUnavailable(c.Commit("nft make table "+l.Table.String(), &tx))
 }
 
@@ -267,9 +267,9 @@ func (c *Conn) tableProblem(t Table) (problem string, err error) {
 	return problem, err
 }
 
-// Damaged returns the chains of the layout that are missing, incomplete or of an older version.
+// DamagedChains returns the chains of the layout that are missing, incomplete or of an older version.
 // If the table is dormant or belongs to another program alone, it returns an error.
-func (c *Conn) Damaged(l Layout) ([]Chain, error) {
+func (c *Conn) DamagedChains(l Layout) ([]Chain, error) {
 	problem, err := c.tableProblem(l.Table)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -282,7 +282,7 @@ func (c *Conn) Damaged(l Layout) ([]Chain, error) {
 	return c.damagedChains(l)
 }
 
-// damagedChains is Damaged without the checks of the table.
+// damagedChains is DamagedChains without the checks of the table.
 func (c *Conn) damagedChains(l Layout) (damaged []Chain, err error) {
 	what := "list rules of " + l.Table.String()
 	err = c.step("nft "+what, func() error {
@@ -311,7 +311,7 @@ func (c *Conn) damagedChains(l Layout) (damaged []Chain, err error) {
 // makes a table with another name, and at last makes the same table again. The kernel always
 // refuses that: with fs.ErrExist for the last change if it supports all changes before.
 func (c *Conn) CheckSupport(l Layout) error {
-	damaged, err := c.Damaged(l)
+	damaged, err := c.DamagedChains(l)
 	if err != nil || len(damaged) == 0 {
 		return err
 	}
@@ -334,7 +334,7 @@ func (t *Tx) addLayout(l Layout, chains []Chain) {
 	}
 	for _, ch := range chains {
 		t.ensureChain(l.Table, ch)
-		t.Flush(l.Table, ch.Name)
+		t.FlushChain(l.Table, ch.Name)
 		for _, r := range ch.Rules {
 			t.addRule(l.Table, ch.Name, r, l.Comment())
 		}
@@ -363,34 +363,34 @@ func (c *Conn) HasChain(t Table, chain string) error {
 
 // ChainUse returns how often a chain is used. If it does not exist, the error matches
 // fs.ErrNotExist.
-func (c *Conn) ChainUse(t Table, chain string) (Use, error) {
+func (c *Conn) ChainUse(t Table, chain string) (ChainUse, error) {
 	what := "get chain " + chain + " of table " + t.String()
 	if len(chain) >= unix.NFT_CHAIN_MAXNAMELEN {
-		return Use{}, fmt.Errorf("%s: %w: no name is that long", what, fs.ErrNotExist)
+		return ChainUse{}, fmt.Errorf("%s: %w: no name is that long", what, fs.ErrNotExist)
 	}
-	var uses []Use
+	var uses []ChainUse
 	err := c.step("nft "+what, func() (err error) {
 		uses, err = c.chainUses(t, chain)
 		return err
 	})
 	switch {
 	case err != nil:
-		return Use{}, fmt.Errorf("%s: %w", what, err)
+		return ChainUse{}, fmt.Errorf("%s: %w", what, err)
 	case len(uses) != 1:
-		return Use{}, fmt.Errorf("%s: got %d chains", what, len(uses))
+		return ChainUse{}, fmt.Errorf("%s: got %d chains", what, len(uses))
 	}
 	return uses[0], nil
 }
 
-// A Use says how often a chain is used. Count is the kernel's use count: the number of rules in
+// A ChainUse says how often a chain is used. Count is the kernel's use count: the number of rules in
 // the chain, and of rules and elements that jump to it.
-type Use struct {
+type ChainUse struct {
 	Chain string
 	Count int
 }
 
 // Chains returns the chains of the table whose names begin with prefix.
-func (c *Conn) Chains(t Table, prefix string) (uses []Use, err error) {
+func (c *Conn) Chains(t Table, prefix string) (uses []ChainUse, err error) {
 	err = c.step("nft list chains of "+t.String(), func() error {
 		return c.listConsistently(func() (err error) {
 			uses, err = c.chainUses(t, "")
@@ -400,12 +400,12 @@ func (c *Conn) Chains(t Table, prefix string) (uses []Use, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("list chains of table %s: %w", t, err)
 	}
-	return slices.DeleteFunc(uses, func(u Use) bool { return !strings.HasPrefix(u.Chain, prefix) }), nil
+	return slices.DeleteFunc(uses, func(u ChainUse) bool { return !strings.HasPrefix(u.Chain, prefix) }), nil
 }
 
-// DelUnused deletes the chains whose names begin with prefix and to which nothing jumps. If
+// DelUnusedChains deletes the chains whose names begin with prefix and to which nothing jumps. If
 // another process adds a jump meanwhile, the kernel refuses the deletion, and the chain stays.
-func (c *Conn) DelUnused(t Table, prefix string) error {
+func (c *Conn) DelUnusedChains(t Table, prefix string) error {
 	chains, err := c.Chains(t, prefix)
 	errs := []error{err}
 	for _, ch := range chains {

@@ -17,9 +17,9 @@ import (
 	"github.com/google/nftables/xt"
 )
 
-// Found is a rule that the kernel listed. Any program may have made it, for example nft or
+// A ListedRule is a rule that the kernel listed. Any program may have made it, for example nft or
 // iptables-nft.
-type Found struct {
+type ListedRule struct {
 	Chain   string       // the chain that the rule is in
 	Comment string       // the comment of nft, or of the match "comment" of iptables
 	Jump    string       // the chain that the rule jumps or goes to
@@ -34,17 +34,17 @@ type Found struct {
 
 // SameMatches reports whether both rules match the same packets. Targets and comments are not
 // compared. Expressions that the library does not know are ignored; iptables makes none of them.
-func (r Found) SameMatches(o Found) bool { return reflect.DeepEqual(r.matches, o.matches) }
+func (r ListedRule) SameMatches(o ListedRule) bool { return reflect.DeepEqual(r.matches, o.matches) }
 
 // Mentions reports whether the rule compares something with the address, or translates an
 // address to it.
-func (r Found) Mentions(a netip.Addr) bool {
+func (r ListedRule) Mentions(a netip.Addr) bool {
 	return slices.Contains(r.values, string(a.Unmap().AsSlice()))
 }
 
 // Rules returns the rules of a chain or, if chain is empty, of all chains of the table. If the
 // table or the chain does not exist, it returns no rules and no error.
-func (c *Conn) Rules(t Table, chain string) (rules []Found, err error) {
+func (c *Conn) Rules(t Table, chain string) (rules []ListedRule, err error) {
 	what := "list rules of " + t.String()
 	if chain != "" {
 		what += " " + chain
@@ -66,7 +66,7 @@ func (c *Conn) Rules(t Table, chain string) (rules []Found, err error) {
 }
 
 // tableRules returns the rules of all chains, which the library can list only one by one.
-func (c *Conn) tableRules(t Table) (rules []Found, err error) {
+func (c *Conn) tableRules(t Table) (rules []ListedRule, err error) {
 	_, err = c.nft.ListTableOfFamily(t.Name, nftables.TableFamily(t.Family))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil // without listing the chains of all other tables
@@ -86,12 +86,12 @@ func (c *Conn) tableRules(t Table) (rules []Found, err error) {
 }
 
 // chainRules returns the rules of one chain.
-func (c *Conn) chainRules(t Table, chain string) ([]Found, error) {
+func (c *Conn) chainRules(t Table, chain string) ([]ListedRule, error) {
 	listed, err := c.nft.GetRules(t.library(), &nftables.Chain{Name: chain})
 	if err != nil {
 		return nil, err
 	}
-	rules := make([]Found, len(listed))
+	rules := make([]ListedRule, len(listed))
 	for i, rule := range listed {
 		p := ruleParser{family: t.Family}
 		p.rule.Chain, p.rule.handle, p.rule.Comment = chain, rule.Handle, parseComment(rule.UserData)
@@ -115,9 +115,10 @@ func parseComment(data []byte) string {
 	return text
 }
 
-// A ruleParser reads the expressions of a rule, from the first to the last, into a Found.
+// A ruleParser reads the expressions of a rule, from the first to the last, into a
+// ListedRule.
 type ruleParser struct {
-	rule     Found
+	rule     ListedRule
 	family   Family // of the table
 	loaded   loadedField
 	addrSize int    // of the source address that is loaded, in bytes

@@ -118,7 +118,7 @@ func refusal(m netlink.Message) error {
 
 // chainUses returns the chain with that name or, if the name is empty, all chains of the table.
 // nftables.Conn.ListChain does not return the use count.
-func (c *Conn) chainUses(t Table, name string) (uses []Use, err error) {
+func (c *Conn) chainUses(t Table, name string) (uses []ChainUse, err error) {
 	request := newRequest(t, netlink.Header{Type: unix.NFT_MSG_GETCHAIN, Flags: netlink.Dump}, nil)
 	if name != "" {
 		attributes, err := netlink.MarshalAttributes([]netlink.Attribute{
@@ -147,7 +147,7 @@ func (c *Conn) chainUses(t Table, name string) (uses []Use, err error) {
 }
 
 // decodeChain returns the chain in an answer, and the name of its table.
-func decodeChain(answer netlink.Message) (table string, use Use, err error) {
+func decodeChain(answer netlink.Message) (table string, use ChainUse, err error) {
 	err = eachAttribute(answer, func(ad *netlink.AttributeDecoder) {
 		switch ad.Type() {
 		case unix.NFTA_CHAIN_TABLE:

@@ -16,7 +16,7 @@ import (
 
 // openWithElements returns a connection into a new namespace with a table of n elements, and
 // where the elements are.
-func openWithElements(t *testing.T, n int) (*Conn, Table, []Ref) {
+func openWithElements(t *testing.T, n int) (*Conn, Table, []ElementRef) {
 	t.Helper()
 	h, err := ns.Open(nstest.NewNode(t).Path(), nil)
 	if err != nil {
@@ -31,9 +31,9 @@ func openWithElements(t *testing.T, n int) (*Conn, Table, []Ref) {
 	var tx Tx
 	tx.createTable(l.Table)
 	tx.EnsureSet(l.Table, l.Sets[0])
-	var refs []Ref
+	var refs []ElementRef
 	for i := range n {
-		ref := Ref{"addresses", AddrKey(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}))}
+		ref := ElementRef{"addresses", AddrKey(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}))}
 		tx.AddElement(l.Table, ref.Set, Element{Key: ref.Key, Comment: "c"})
 		refs = append(refs, ref)
 	}
@@ -43,7 +43,7 @@ func openWithElements(t *testing.T, n int) (*Conn, Table, []Ref) {
 	return c, l.Table, refs
 }
 
-func requireFound(t *testing.T, c *Conn, table Table, refs []Ref) {
+func requireFound(t *testing.T, c *Conn, table Table, refs []ElementRef) {
 	t.Helper()
 	elements, err := c.Lookup(table, refs)
 	if err != nil {

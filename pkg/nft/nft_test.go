@@ -62,7 +62,7 @@ func del(c *nft.Conn, elements ...nft.Element) error {
 var _ = Describe("nf_tables", func() {
 	var node *nstest.NS
 	var c *nft.Conn
-	layout := tableLayout().With(subnetChain(subnet), subnetChain(netip.MustParsePrefix("fd00:9::/64")))
+	layout := tableLayout().WithChains(subnetChain(subnet), subnetChain(netip.MustParsePrefix("fd00:9::/64")))
 
 	BeforeEach(func() {
 		node = nstest.NewNode(GinkgoTB())
@@ -90,24 +90,24 @@ var _ = Describe("nf_tables", func() {
 		Expect(c.Ensure(layout)).To(Succeed())
 		want := element(addr, owner)
 		Expect(add(c, want)).To(Succeed())
-		at := nft.Ref{Set: "masq4", Key: want.Key}
-		Expect(c.Lookup(table, []nft.Ref{at})).To(Equal([]nft.Element{want}))
+		at := nft.ElementRef{Set: "masq4", Key: want.Key}
+		Expect(c.Lookup(table, []nft.ElementRef{at})).To(Equal([]nft.Element{want}))
 		all, err := c.Elements(table, "masq4")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(all).To(Equal([]nft.Element{want}))
 		Expect(del(c, want)).To(Succeed())
-		Expect(c.Lookup(table, []nft.Ref{at})).To(Equal([]nft.Element{{}}))
+		Expect(c.Lookup(table, []nft.ElementRef{at})).To(Equal([]nft.Element{{}}))
 		Expect(c.Elements(table, "masq4")).To(BeEmpty())
 	})
 
 	It("adds and looks up more elements than fit into one message, also those after a missing one", func() {
 		Expect(c.Ensure(layout)).To(Succeed())
 		const many = 1000 // more than fit into one message
-		var refs []nft.Ref
+		var refs []nft.ElementRef
 		var want, wantAfterwards []nft.Element
 		for i := range many {
 			e := element(netip.AddrFrom4([4]byte{10, 88, byte(i >> 8), byte(i)}), owner)
-			refs, want = append(refs, nft.Ref{Set: "masq4", Key: e.Key}), append(want, e)
+			refs, want = append(refs, nft.ElementRef{Set: "masq4", Key: e.Key}), append(want, e)
 			if i%97 == 5 || i > 900 {
 				wantAfterwards = append(wantAfterwards, nft.Element{})
 				continue
@@ -130,8 +130,8 @@ var _ = Describe("nf_tables", func() {
 		}
 		Expect(add(c, other...)).NotTo(Succeed(), "elements with another verdict exist")
 		Expect(c.Lookup(table, refs)).To(Equal(wantAfterwards))
-		inAnotherSet := nft.Ref{Set: "masq6", Key: nft.AddrKey(netip.MustParseAddr("fd00:9::1"))}
-		Expect(c.Lookup(table, []nft.Ref{refs[5], refs[6], inAnotherSet, {Set: "nosuch", Key: refs[0].Key}, refs[7]})).
+		inAnotherSet := nft.ElementRef{Set: "masq6", Key: nft.AddrKey(netip.MustParseAddr("fd00:9::1"))}
+		Expect(c.Lookup(table, []nft.ElementRef{refs[5], refs[6], inAnotherSet, {Set: "nosuch", Key: refs[0].Key}, refs[7]})).
 			To(Equal([]nft.Element{{}, want[6], {}, {}, want[7]}))
 		Expect(del(c, slices.DeleteFunc(wantAfterwards, func(e nft.Element) bool { return e.Key == "" })...)).To(Succeed())
 		Expect(c.Elements(table, "masq4")).To(BeEmpty())
@@ -151,7 +151,7 @@ var _ = Describe("nf_tables", func() {
 			other[i].Jump = subnetChain(netip.MustParsePrefix("fd00:9::/64")).Name
 		}
 		Expect(add(c, other...)).To(MatchError(ContainSubstring("add element to masq4 of table inet plumb")))
-		first := []nft.Ref{{Set: "masq4", Key: all[0].Key}}
+		first := []nft.ElementRef{{Set: "masq4", Key: all[0].Key}}
 		Expect(c.Lookup(table, first)).To(Equal(all[:1]))
 		Expect(del(c, all...)).To(Succeed())
 	})
@@ -255,7 +255,7 @@ var _ = Describe("nf_tables", func() {
 			node.Must(GinkgoTB(), "nft", line)
 		}
 		Expect(ruleset()).NotTo(Equal(before))
-		damaged, err := c.Damaged(layout)
+		damaged, err := c.DamagedChains(layout)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(damaged).NotTo(BeEmpty())
 		Expect(c.Ensure(layout)).To(Succeed())
@@ -351,7 +351,7 @@ func hostports(l nft.Layout) nft.Layout {
 		nft.Set{Name: "hostport6ip", Key: []nft.Type{nft.IPv6Addr, nft.InetProto, nft.InetService}, Data: []nft.Type{nft.IPv6Addr, nft.InetService}},
 		nft.Set{Name: "hairpin4", Key: []nft.Type{nft.IPv4Addr, nft.IPv4Addr}})
 	base := l.Chains[0]
-	base.Rules = append([]nft.Rule{{nft.In("hairpin4", nft.Saddr(nft.IPv4), nft.Daddr(nft.IPv4)), nft.Masquerade()}}, base.Rules...)
+	base.Rules = append([]nft.Rule{{nft.InSet("hairpin4", nft.Saddr(nft.IPv4), nft.Daddr(nft.IPv4)), nft.Masquerade()}}, base.Rules...)
 	l.Chains = append([]nft.Chain{base, {
 		Name: "prerouting",
 		Hook: nft.Hook{Type: nft.NAT, At: nft.Prerouting, Priority: -99},

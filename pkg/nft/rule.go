@@ -118,19 +118,19 @@ func (p Part) then(e expr.Any) Part {
 	return p
 }
 
-// In matches packets whose fields are an element of the set.
-func In(set string, fields ...Field) Part {
+// InSet matches packets whose fields are an element of the set.
+func InSet(set string, fields ...Field) Part {
 	return load(fields).then(&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: set})
 }
 
-// NotIn matches packets whose fields are not an element of the set.
-func NotIn(set string, fields ...Field) Part {
+// NotInSet matches packets whose fields are not an element of the set.
+func NotInSet(set string, fields ...Field) Part {
 	return load(fields).then(&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: set, Invert: true})
 }
 
-// VMap executes the verdict that the map has for the fields. If it has none, the next rule
+// VerdictMap executes the verdict that the map has for the fields. If it has none, the next rule
 // follows.
-func VMap(set string, fields ...Field) Part {
+func VerdictMap(set string, fields ...Field) Part {
 	return load(fields).then(lookup(set, unix.NFT_REG_VERDICT))
 }
 
@@ -172,8 +172,8 @@ func inPrefix(p netip.Prefix, field func(Family) Field) Part {
 	return part.then(equal(p.Addr().AsSlice()))
 }
 
-// Only matches packets of one IP version, in a table of family Inet.
-func Only(f Family) Part { return Part{family: f} }
+// OnlyFamily matches packets of one IP version, in a table of family Inet.
+func OnlyFamily(f Family) Part { return Part{family: f} }
 
 // ToLocal matches packets whose destination is an address of this node.
 func ToLocal() Part {
@@ -191,8 +191,8 @@ func IifKindNot(kind string) Part {
 	return partOf(meta(iifKind, unix.NFT_REG_1), unequal([]byte(IfNameKey(kind))))
 }
 
-// Mark sets one bit of the packet's mark; 0 is the lowest.
-func Mark(bit int) Part {
+// SetMarkBit sets one bit of the packet's mark; 0 is the lowest.
+func SetMarkBit(bit int) Part {
 	number := binaryutil.NativeEndian.PutUint32
 	return partOf(
 		meta(expr.MetaKeyMARK, unix.NFT_REG_1),
@@ -201,14 +201,14 @@ func Mark(bit int) Part {
 	)
 }
 
-// Marked matches packets that have this bit set in the mark.
-func Marked(bit int) Part {
+// HasMarkBit matches packets that have this bit set in the mark.
+func HasMarkBit(bit int) Part {
 	flag := binaryutil.NativeEndian.PutUint32(1 << bit)
 	return partOf(meta(expr.MetaKeyMARK, unix.NFT_REG_1), bitwise(flag, make([]byte, 4)), equal(flag))
 }
 
-// Translated matches packets of connections whose destination address was translated.
-func Translated() Part {
+// DestinationTranslated matches packets of connections whose destination address was translated.
+func DestinationTranslated() Part {
 	return partOf(
 		&expr.Ct{Register: unix.NFT_REG_1, Key: expr.CtKeySTATUS},
 		bitwise(binaryutil.NativeEndian.PutUint32(ipsDstNAT), make([]byte, 4)),

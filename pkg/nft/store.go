@@ -10,43 +10,45 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// A Kind describes one kind of claims in a table.
+// A ClaimKind describes one kind of claims in a table.
 //
-// Owners is the owner map, with the OwnerKeys of attachments as keys and the names of their
-// claims as values. Refs returns where the elements of the claim with that name are. The first
-// of them is the primary element: the owner of that element holds the claim. Held are the sets
-// of primary elements, With are the sets of all other elements. If Refs is nil, the only element
-// of a claim is that in the owner map.
-type Kind struct {
-	Owners string
-	Held   []string
-	With   []string
-	Refs   func(name Key) []Ref
+// OwnerMap is the name of the owner map. Its keys are the OwnerKeys of attachments, its values
+// are the names of their claims. ElementRefs returns where the elements of the claim with that
+// name are. The first of them is the primary element: the owner of that element holds the claim.
+// PrimarySets are the sets of primary elements, OtherSets are the sets of the other elements. If
+// ElementRefs is nil, the only element of a claim is that in the owner map.
+type ClaimKind struct {
+	OwnerMap    string
+	PrimarySets []string
+	OtherSets   []string
+	ElementRefs func(name Key) []ElementRef
 }
 
-func (k Kind) elementRefs(name Key) []Ref {
-	if k.Refs == nil {
+func (k ClaimKind) elementRefs(name Key) []ElementRef {
+	if k.ElementRefs == nil {
 		return nil
 	}
-	return k.Refs(name)
+	return k.ElementRefs(name)
 }
 
-// A Claim is what one attachment at a time can have in a table, such as a port of the node.
+// A Claim is something in a table that one attachment at a time can have, such as a port of the
+// node. A claim without Elements is only in the owner map, and any number of attachments can have
+// the same one.
 type Claim struct {
-	About    fmt.Stringer // describes the claim in errors and warnings
-	Owners   string       // the owner map, which says the Kind
-	Listed   Element      // the element in the owner map; its Data is the name of the claim
-	Elements []Entry      // each at one of the Kind's Refs, the primary element first
+	Description fmt.Stringer // describes the claim in errors and warnings
+	OwnerMap    string       // the owner map of the ClaimKind
+	OwnerEntry  Element      // the element in the owner map; its Data is the name of the claim
+	Elements    []SetElement // at the ElementRefs of the ClaimKind, the primary element first
 }
 
-// An Entry is an element with the set or map that it is in.
-type Entry struct {
+// A SetElement is an element with the set or map that it is in.
+type SetElement struct {
 	Set string
 	Element
 }
 
 // Ref returns where the element is.
-func (e Entry) Ref() Ref { return Ref{e.Set, e.Key} }
+func (e SetElement) Ref() ElementRef { return ElementRef{e.Set, e.Key} }
 
 // A Store adds, checks and deletes the claims of one attachment in a table.
 //
@@ -55,33 +57,34 @@ func (e Entry) Ref() Ref { return Ref{e.Set, e.Key} }
 // under the key of the set with a number after it. The highest number is the newest. When the
 // holder's claim is deleted, the newest displaced claim that is in an owner map gets its elements
 // back. The maps are made when they are needed. A release of plumb that does not know these maps
-// deletes only the elements in the owner map, and then the displaced claim is not restored.
+// does not delete displaced elements. Because it deletes the claim from the owner map, they are
+// not restored.
 //
 // Each change is one transaction. It is made in the generation of the ruleset in which the
 // elements were read. Only GC reads all elements of a set.
 type Store struct {
-	Conn   *Conn
-	Layout Layout // only its table and the types of its sets are used
-	Kinds  []Kind
-	Owner  types.Attachment
-	Claims []Claim
-	What   string // describes the claims in steps and errors: "masquerade of net1/cid1/eth0"
+	Conn        *Conn
+	Layout      Layout // only its table and the types of its sets are used
+	Kinds       []ClaimKind
+	Owner       types.Attachment
+	Claims      []Claim
+	Description string // describes the claims in steps and errors: "masquerade of net1/cid1/eth0"
 
 	// Ensure makes the sets and chains that the elements need. Add calls it again if they were
 	// deleted meanwhile.
 	Ensure func() error
-	// Make adds what only this attachment needs to the transaction of Add. It may be nil.
-	Make func(tx *Tx)
+	// AddToTx adds what only this attachment needs to the transaction of Add. It may be nil.
+	AddToTx func(tx *Tx)
 	// Warn gets a warning for each claim that Add takes from another owner. It may be nil.
 	Warn func(format string, args ...any)
 }
 
-// Add adds all claims and pushes inverse, which deletes them. It pushes inverse also if it fails
-// and the kernel may have added them. Claims that other owners hold are displaced, with a warning each.
-// What the owner had before is deleted.
+// Add adds all claims, deletes those that the owner had before, and pushes inverse, which deletes
+// the new ones. It pushes inverse also if it fails and the kernel may have added them. Claims that
+// other owners hold are displaced, with a warning each.
 func (s *Store) Add(u *undo.Stack, inverse func() error) error {
 	const attempts = 10
-	var replaced []Entry
+	var replaced []SetElement
 	var err error
 	for range attempts {
 		if err := s.Ensure(); err != nil {
@@ -92,7 +95,7 @@ func (s *Store) Add(u *undo.Stack, inverse func() error) error {
 		}
 	}
 	if err == nil || outcomeUnknown(err) {
-		u.Push("delete "+s.What, inverse)
+		u.Push("delete "+s.Description, inverse)
 	}
 	if err != nil {
 		return addAdvice(s.Layout.Table, err)
@@ -102,10 +105,10 @@ func (s *Store) Add(u *undo.Stack, inverse func() error) error {
 }
 
 // add makes the transaction of Add. It returns the primary elements that other owners had.
-func (s *Store) add() (replaced []Entry, err error) {
-	err = s.Conn.Atomically("nft add "+s.What, func(tx *Tx) error {
-		if s.Make != nil {
-			s.Make(tx)
+func (s *Store) add() (replaced []SetElement, err error) {
+	err = s.Conn.Atomically("nft add "+s.Description, func(tx *Tx) error {
+		if s.AddToTx != nil {
+			s.AddToTx(tx)
 		}
 		e := s.newEdit()
 		if _, err := e.deleteOwned(); err != nil {
@@ -123,26 +126,26 @@ func (s *Store) completeClaims() []Claim {
 	key, count := OwnerKeys(s.Owner), map[string]int{}
 	claims := make([]Claim, 0, len(s.Claims))
 	for _, c := range s.Claims {
-		c.Listed.Key, c.Listed.Comment = key(count[c.Owners]), Owner(s.Owner)
+		c.OwnerEntry.Key, c.OwnerEntry.Comment = key(count[c.OwnerMap]), Owner(s.Owner)
 		c.Elements = c.Elements[:len(c.Elements):len(c.Elements)]
-		count[c.Owners]++
+		count[c.OwnerMap]++
 		claims = append(claims, c)
 	}
 	return claims
 }
 
 // warn warns of each claim whose primary element another owner had.
-func (s *Store) warn(replaced []Entry) {
+func (s *Store) warn(replaced []SetElement) {
 	if s.Warn == nil {
 		return
 	}
-	holder := map[Ref]string{}
+	holder := map[ElementRef]string{}
 	for _, e := range replaced {
 		holder[e.Ref()] = e.Comment
 	}
 	for _, c := range s.Claims {
 		if len(c.Elements) > 0 && holder[c.Elements[0].Ref()] != "" {
-			s.Warn("%s was held by %s, and is taken over", c.About, OwnerName(holder[c.Elements[0].Ref()]))
+			s.Warn("%s was held by %s, and is taken over", c.Description, OwnerName(holder[c.Elements[0].Ref()]))
 		}
 	}
 }
@@ -151,8 +154,8 @@ func (s *Store) warn(replaced []Entry) {
 // Each claim that the owner held goes to the newest displaced one.
 //
 // The claims are found by the owner maps. Those in s.Claims are deleted, too, if the owner has
-// them; of these only Owners and the name are used.
-func (s *Store) Delete(tx *Tx) (deleted []Entry, err error) {
+// them; of these only OwnerMap and the name are used.
+func (s *Store) Delete(tx *Tx) (deleted []SetElement, err error) {
 	e := s.newEdit()
 	deleted, err = e.deleteOwned()
 	e.addTo(tx)
@@ -179,9 +182,9 @@ func (s *Store) GC(tx *Tx, network string, keep types.Set) error {
 func (s *Store) Check() error {
 	e := s.newEdit()
 	claims := s.completeClaims()
-	var refs []Ref
+	var refs []ElementRef
 	for _, c := range claims {
-		for _, element := range append(c.Elements, Entry{c.Owners, c.Listed}) {
+		for _, element := range append(c.Elements, SetElement{c.OwnerMap, c.OwnerEntry}) {
 			refs = append(refs, element.Ref())
 		}
 	}
@@ -192,8 +195,8 @@ func (s *Store) Check() error {
 	inOwnerMaps := e.valuesInOwnerMaps(claims)
 	for _, c := range claims {
 		errs = append(errs, e.checkElements(c))
-		if !inOwnerMaps[Entry{c.Owners, Element{Data: c.Listed.Data, Jump: c.Listed.Jump}}] {
-			errs = append(errs, s.notInOwnerMap(c, e.after[Ref{c.Owners, c.Listed.Key}]))
+		if !inOwnerMaps[SetElement{c.OwnerMap, Element{Data: c.OwnerEntry.Data, Jump: c.OwnerEntry.Jump}}] {
+			errs = append(errs, s.notInOwnerMap(c, e.after[ElementRef{c.OwnerMap, c.OwnerEntry.Key}]))
 		}
 	}
 	return errors.Join(errs...)
@@ -201,11 +204,11 @@ func (s *Store) Check() error {
 
 // valuesInOwnerMaps returns the elements in owner maps at the keys of the claims, without their
 // keys and comments: an ADD with the claims in another order is as good.
-func (e *edit) valuesInOwnerMaps(claims []Claim) map[Entry]bool {
-	values := map[Entry]bool{}
+func (e *edit) valuesInOwnerMaps(claims []Claim) map[SetElement]bool {
+	values := map[SetElement]bool{}
 	for _, c := range claims {
-		if element := e.after[Ref{c.Owners, c.Listed.Key}]; element.Comment == c.Listed.Comment {
-			values[Entry{c.Owners, Element{Data: element.Data, Jump: element.Jump}}] = true
+		if element := e.after[ElementRef{c.OwnerMap, c.OwnerEntry.Key}]; element.Comment == c.OwnerEntry.Comment {
+			values[SetElement{c.OwnerMap, Element{Data: element.Data, Jump: element.Jump}}] = true
 		}
 	}
 	return values
@@ -221,12 +224,12 @@ func (e *edit) checkElements(c Claim) error {
 		switch {
 		case got == want.Element:
 		case got.Key == "":
-			errs = append(errs, fmt.Errorf("map %s of table %s has no element for %s", want.Set, e.store.Layout.Table, c.About))
+			errs = append(errs, fmt.Errorf("map %s of table %s has no element for %s", want.Set, e.store.Layout.Table, c.Description))
 		case got.Comment == want.Comment:
-			errs = append(errs, fmt.Errorf("in map %s of table %s, %s leads elsewhere", want.Set, e.store.Layout.Table, c.About))
+			errs = append(errs, fmt.Errorf("in map %s of table %s, %s leads elsewhere", want.Set, e.store.Layout.Table, c.Description))
 		case got.Comment != holder:
 			holder = got.Comment
-			errs = append(errs, fmt.Errorf("%s belongs to %s now", c.About, OwnerName(holder)))
+			errs = append(errs, fmt.Errorf("%s belongs to %s now", c.Description, OwnerName(holder)))
 		}
 	}
 	return errors.Join(errs...)
@@ -235,8 +238,8 @@ func (e *edit) checkElements(c Claim) error {
 // notInOwnerMap returns the error for a claim that a DEL would not find by its owner. element is
 // the one at the claim's key.
 func (s *Store) notInOwnerMap(c Claim, element Element) error {
-	err := fmt.Errorf("map %s of table %s has no element that lists %s for its owner", c.Owners, s.Layout.Table, c.About)
-	if element.Key != "" && element.Comment != c.Listed.Comment {
+	err := fmt.Errorf("map %s of table %s has no element that lists %s for its owner", c.OwnerMap, s.Layout.Table, c.Description)
+	if element.Key != "" && element.Comment != c.OwnerEntry.Comment {
 		err = fmt.Errorf("%w: the element belongs to %s", err, OwnerName(element.Comment))
 	}
 	return err

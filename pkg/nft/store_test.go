@@ -31,14 +31,14 @@ type claimant struct {
 func (a claimant) String() string { return nft.Owner(a.owner) }
 
 // portKind is like the one of portmap: a primary element and an optional second one.
-func portKind() nft.Kind {
-	return nft.Kind{
-		Owners: "hostportowner4",
-		Held:   []string{"hostport4"},
-		With:   []string{"policy4"},
-		Refs: func(name nft.Key) []nft.Ref {
+func portKind() nft.ClaimKind {
+	return nft.ClaimKind{
+		OwnerMap:    "hostportowner4",
+		PrimarySets: []string{"hostport4"},
+		OtherSets:   []string{"policy4"},
+		ElementRefs: func(name nft.Key) []nft.ElementRef {
 			key := portKey(uint16(name[8])<<8 | uint16(name[9]))
-			return []nft.Ref{{Set: "hostport4", Key: key}, {Set: "policy4", Key: key}}
+			return []nft.ElementRef{{Set: "hostport4", Key: key}, {Set: "policy4", Key: key}}
 		},
 	}
 }
@@ -57,21 +57,21 @@ func hasPolicy(owner string, port uint16) bool { return target(owner, port)%2 ==
 
 func (a claimant) store(ports ...uint16) *nft.Store {
 	s := &nft.Store{
-		Conn: a.c, Layout: portLayout(), Kinds: []nft.Kind{portKind()}, Owner: a.owner, What: "ports of " + a.String(),
+		Conn: a.c, Layout: portLayout(), Kinds: []nft.ClaimKind{portKind()}, Owner: a.owner, Description: "ports of " + a.String(),
 		Ensure: func() error { return a.c.Ensure(portLayout()) },
 	}
 	for _, port := range ports {
 		key, at := portKey(port), nft.AddrKey(addr)
 		claim := nft.Claim{
-			About:  portName(port),
-			Owners: "hostportowner4",
-			Listed: nft.Element{Data: nft.Concat(at, nft.ProtoKey(syscall.IPPROTO_TCP), nft.PortKey(port), at)},
-			Elements: []nft.Entry{{Set: "hostport4", Element: nft.Element{
+			Description: portName(port),
+			OwnerMap:    "hostportowner4",
+			OwnerEntry:  nft.Element{Data: nft.Concat(at, nft.ProtoKey(syscall.IPPROTO_TCP), nft.PortKey(port), at)},
+			Elements: []nft.SetElement{{Set: "hostport4", Element: nft.Element{
 				Key: key, Data: nft.Concat(at, nft.PortKey(target(a.String(), port))), Comment: a.String(),
 			}}},
 		}
 		if hasPolicy(a.String(), port) {
-			claim.Elements = append(claim.Elements, nft.Entry{Set: "policy4", Element: nft.Element{Key: key, Jump: policy().Name, Comment: a.String()}})
+			claim.Elements = append(claim.Elements, nft.SetElement{Set: "policy4", Element: nft.Element{Key: key, Jump: policy().Name, Comment: a.String()}})
 		}
 		s.Claims = append(s.Claims, claim)
 	}
@@ -252,7 +252,7 @@ var _ = Describe("the store of claims", func() {
 			Expect(elementsOf(c)).To(Equal(before))
 		}
 		s := claimants[1].store(82)
-		s.Claims[0].Elements = append(s.Claims[0].Elements[:1], nft.Entry{Set: "policy4", Element: nft.Element{Key: portKey(82), Jump: "nosuch"}})
+		s.Claims[0].Elements = append(s.Claims[0].Elements[:1], nft.SetElement{Set: "policy4", Element: nft.Element{Key: portKey(82), Jump: "nosuch"}})
 		var u undo.Stack
 		Expect(s.Add(&u, nil)).To(MatchError(fs.ErrNotExist))
 		Expect(u.Len()).To(BeZero())
@@ -352,7 +352,7 @@ var _ = DescribeTable("Add and Damaged reject a table that another program made,
 	Expect(a.del(80)).To(Succeed(), "such a table has no elements of plumb")
 	Expect(c.Atomically("GC", func(tx *nft.Tx) error { return a.store().GC(tx, "net0", nil) })).To(Succeed())
 	if !strings.Contains(text, "not as plumb") {
-		_, err = c.Damaged(portLayout())
+		_, err = c.DamagedChains(portLayout())
 		Expect(err).To(MatchError(ContainSubstring(text)))
 		Expect(node.Must(GinkgoTB(), "nft", "list", "ruleset")).To(Equal(before))
 	}

@@ -23,8 +23,8 @@ func tableLayout() nft.Layout {
 			Name: "postrouting",
 			Hook: nft.Hook{Type: nft.NAT, At: nft.Postrouting, Priority: nft.PrioritySrcNAT},
 			Rules: []nft.Rule{
-				{nft.VMap("masq4", nft.Saddr(nft.IPv4))},
-				{nft.VMap("masq6", nft.Saddr(nft.IPv6))},
+				{nft.VerdictMap("masq4", nft.Saddr(nft.IPv4))},
+				{nft.VerdictMap("masq6", nft.Saddr(nft.IPv6))},
 			},
 		}},
 	}
@@ -62,7 +62,7 @@ func portLayout() nft.Layout {
 			Name: "prerouting",
 			Hook: nft.Hook{Type: nft.NAT, At: nft.Prerouting, Priority: nft.PriorityDstNAT},
 			Rules: []nft.Rule{
-				{nft.VMap("policy4", nft.L4Proto(), nft.Dport())},
+				{nft.VerdictMap("policy4", nft.L4Proto(), nft.Dport())},
 				{nft.DNATMap(nft.IPv4, "hostport4", nft.L4Proto(), nft.Dport())},
 			},
 		}, policy()},
@@ -71,5 +71,5 @@ func portLayout() nft.Layout {
 
 // policy returns the chain to which the elements of policy4 jump.
 func policy() nft.Chain {
-	return nft.Chain{Name: "policy/net", Rules: []nft.Rule{{nft.SaddrIn(subnet), nft.Mark(13)}}}
+	return nft.Chain{Name: "policy/net", Rules: []nft.Rule{{nft.SaddrIn(subnet), nft.SetMarkBit(13)}}}
 }

@@ -132,15 +132,15 @@ func (t *Tx) addRule(tab Table, chain string, r Rule, comment string) {
 	})
 }
 
-// Flush deletes the rules of a chain.
-func (t *Tx) Flush(tab Table, chain string) {
+// FlushChain deletes the rules of a chain.
+func (t *Tx) FlushChain(tab Table, chain string) {
 	t.add("flush chain "+chain+" of table "+tab.String(), func(c *nftables.Conn) {
 		c.FlushChain(Chain{Name: chain}.library(tab))
 	})
 }
 
 // DelRule deletes a rule that Conn.Rules returned.
-func (t *Tx) DelRule(tab Table, r Found) {
+func (t *Tx) DelRule(tab Table, r ListedRule) {
 	t.add("delete rule from chain "+r.Chain+" of table "+tab.String(), func(c *nftables.Conn) {
 		// DelRule fails only for a rule without a handle.
 		_ = c.DelRule(&nftables.Rule{Table: tab.library(), Chain: &nftables.Chain{Name: r.Chain}, Handle: r.handle})

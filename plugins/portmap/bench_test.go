@@ -66,7 +66,7 @@ func fill(node *nstest.NS, n int) error {
 	}
 	c, err := nft.Open(h)
 	if err == nil {
-		err = c.Ensure(tableLayout().With(snatChain("net1", netip.MustParsePrefix("10.9.0.0/24"), defaultMarkBit)))
+		err = c.Ensure(tableLayout().WithChains(snatChain("net1", netip.MustParsePrefix("10.9.0.0/24"), defaultMarkBit)))
 	}
 	for at := 0; err == nil && at < n; {
 		var tx nft.Tx

@@ -34,7 +34,7 @@ func (c conditionsChain) name() string {
 // conditionsChainPrefix returns what the names of all conditionsChains of the network begin with.
 func conditionsChainPrefix(network string) string { return "conditions/" + scriptName(network) }
 
-// layout returns the chain as far as nft.Conn.Damaged can compare it: the number of its rules.
+// layout returns the chain as far as nft.Conn.DamagedChains can compare it: the number of its rules.
 func (c conditionsChain) layout() nft.Layout {
 	l := tableLayout()
 	l.Chains = []nft.Chain{{Name: c.name(), Rules: make([]nft.Rule, 2)}}
@@ -56,7 +56,7 @@ func (c conditionsChain) script() string {
 // ensure runs nft to make the chain if it is missing or damaged. The table and the chain next
 // must exist. The error has types.CodeConfig if nft refuses the conditions.
 func (c conditionsChain) ensure(conn *nft.Conn, node *ns.Handle) error {
-	damaged, err := conn.Damaged(c.layout())
+	damaged, err := conn.DamagedChains(c.layout())
 	if err != nil || len(damaged) == 0 {
 		return err
 	}

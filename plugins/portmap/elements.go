@@ -49,12 +49,12 @@ func (e endpoint) key() nft.Key {
 // refs returns where the elements of the endpoint are: target is the element that says to which
 // container packets are sent, and policy the optional element that says through which chain they
 // go before.
-func (e endpoint) refs() (target, policy nft.Ref) {
+func (e endpoint) refs() (target, policy nft.ElementRef) {
 	key := e.key()
 	if e.hostIP.IsUnspecified() {
-		return nft.Ref{Set: hostportMap(e.family), Key: key}, nft.Ref{Set: policyMap(e.family), Key: key}
+		return nft.ElementRef{Set: hostportMap(e.family), Key: key}, nft.ElementRef{Set: policyMap(e.family), Key: key}
 	}
-	return nft.Ref{Set: hostportMapIP(e.family), Key: key}, nft.Ref{Set: policyMapIP(e.family), Key: key}
+	return nft.ElementRef{Set: hostportMapIP(e.family), Key: key}, nft.ElementRef{Set: policyMapIP(e.family), Key: key}
 }
 
 // endpointAt returns the endpoint whose target has this key in this map. It is the inverse of refs.
@@ -95,20 +95,20 @@ func (p *portMap) claims() []nft.Claim {
 			e := m.endpoint(f)
 			target, policy := e.refs()
 			c := e.claim(containerIP)
-			c.Elements = []nft.Entry{{Set: target.Set, Element: nft.Element{
+			c.Elements = []nft.SetElement{{Set: target.Set, Element: nft.Element{
 				Key: target.Key, Data: nft.Concat(nft.AddrKey(containerIP), nft.PortKey(m.containerPort)), Comment: comment,
 			}}}
 			if policyChain != "" {
-				c.Elements = append(c.Elements, nft.Entry{Set: policy.Set, Element: nft.Element{Key: policy.Key, Jump: policyChain, Comment: comment}})
+				c.Elements = append(c.Elements, nft.SetElement{Set: policy.Set, Element: nft.Element{Key: policy.Key, Jump: policyChain, Comment: comment}})
 			}
 			all = append(all, c)
 		}
 	}
 	if p.localnetCounted {
 		all = append(all, nft.Claim{
-			About:  localnetName(p.localnetDevice),
-			Owners: localnetOwnerMap,
-			Listed: nft.Element{Jump: localnetChain(p.localnetDevice)},
+			Description: localnetName(p.localnetDevice),
+			OwnerMap:    localnetOwnerMap,
+			OwnerEntry:  nft.Element{Jump: localnetChain(p.localnetDevice)},
 		})
 	}
 	return all
@@ -116,7 +116,7 @@ func (p *portMap) claims() []nft.Claim {
 
 // claim returns the claim to the endpoint, without its elements.
 func (e endpoint) claim(containerIP netip.Addr) nft.Claim {
-	return nft.Claim{About: e, Owners: ownerMap(e.family), Listed: nft.Element{Data: e.ownerData(containerIP)}}
+	return nft.Claim{Description: e, OwnerMap: ownerMap(e.family), OwnerEntry: nft.Element{Data: e.ownerData(containerIP)}}
 }
 
 // hints returns the claims that the attachment probably has: those for the mappings of this call.
@@ -135,20 +135,20 @@ func (p *portMap) hints() []nft.Claim {
 }
 
 // kinds returns the kinds of claims that portmap has in the table.
-func kinds() []nft.Kind {
-	all := []nft.Kind{{Owners: localnetOwnerMap}}
+func kinds() []nft.ClaimKind {
+	all := []nft.ClaimKind{{OwnerMap: localnetOwnerMap}}
 	for _, f := range families() {
-		all = append(all, nft.Kind{
-			Owners: ownerMap(f),
-			Held:   []string{hostportMap(f), hostportMapIP(f)},
-			With:   []string{policyMap(f), policyMapIP(f)},
-			Refs: func(name nft.Key) []nft.Ref {
+		all = append(all, nft.ClaimKind{
+			OwnerMap:    ownerMap(f),
+			PrimarySets: []string{hostportMap(f), hostportMapIP(f)},
+			OtherSets:   []string{policyMap(f), policyMapIP(f)},
+			ElementRefs: func(name nft.Key) []nft.ElementRef {
 				e, ok := parseOwnerData(f, name)
 				if !ok {
 					return nil
 				}
 				target, policy := e.refs()
-				return []nft.Ref{target, policy}
+				return []nft.ElementRef{target, policy}
 			},
 		})
 	}
@@ -202,9 +202,9 @@ func (p *portMap) layout() nft.Layout {
 	if !p.conf.snat {
 		return l
 	}
-	l = l.With(markedChain(p.conf.markBit))
+	l = l.WithChains(markedChain(p.conf.markBit))
 	for _, ip := range p.ips {
-		l = l.With(p.snatChain(ip))
+		l = l.WithChains(p.snatChain(ip))
 	}
 	return l
 }

@@ -38,7 +38,7 @@ func FuzzConfig(f *testing.F) {
 		p := &portMap{r: r, conf: conf, ips: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/24"), netip.MustParsePrefix("fd00::2/64")}}
 		p.layout()
 		for _, c := range p.claims() {
-			if name := c.Listed.Data; c.Owners == ownerMap(nft.IPv4) {
+			if name := c.OwnerEntry.Data; c.OwnerMap == ownerMap(nft.IPv4) {
 				s, ok := parseOwnerData(nft.IPv4, name)
 				if !ok || s.ownerData(p.ips[0].Addr()) != name || endpointAt(s.family, c.Elements[0].Set, c.Elements[0].Key) != s {
 					t.Errorf("%s: %v is read as %v", text, name, s)

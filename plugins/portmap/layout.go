@@ -32,19 +32,19 @@ const afterDNAT = nft.PriorityDstNAT + 1
 // with host ports adds them to the table.
 func tableLayout() nft.Layout {
 	l := masq.Layout()
-	l.Chains, l.Initial = nil, nil
+	l.Chains, l.InitialChains = nil, nil
 	hostports := nft.Chain{Name: "hostports"}
 	for _, f := range families() {
 		l.Sets = append(l.Sets, hostportSets(f)...)
 		withAddress, withoutAddress := []nft.Field{nft.Daddr(f), nft.L4Proto(), nft.Dport()}, []nft.Field{nft.L4Proto(), nft.Dport()}
 		hostports.Rules = append(hostports.Rules,
-			nft.Rule{nft.VMap(policyMapIP(f), withAddress...)},
+			nft.Rule{nft.VerdictMap(policyMapIP(f), withAddress...)},
 			nft.Rule{nft.DNATMap(f, hostportMapIP(f), withAddress...)},
-			nft.Rule{nft.Only(f), nft.VMap(policyMap(f), withoutAddress...)},
+			nft.Rule{nft.OnlyFamily(f), nft.VerdictMap(policyMap(f), withoutAddress...)},
 			nft.Rule{nft.DNATMap(f, hostportMap(f), withoutAddress...)},
 		)
 	}
-	return l.With(
+	return l.WithChains(
 		hostports,
 		nft.Chain{
 			Name:  "prerouting",
@@ -69,7 +69,7 @@ func tableLayout() nft.Layout {
 // guardLayout returns the table with LocalnetGuard alone.
 func guardLayout() nft.Layout {
 	l := masq.Layout()
-	l.Chains, l.Initial = []nft.Chain{masq.LocalnetGuard()}, nil
+	l.Chains, l.InitialChains = []nft.Chain{masq.LocalnetGuard()}, nil
 	return l
 }
 
@@ -132,12 +132,12 @@ func snatChain(network string, masqueradedSources netip.Prefix, bit int) nft.Cha
 		ch.Name += "/bit" + strconv.Itoa(bit)
 	}
 	if masqueradedSources.Bits() == 0 {
-		ch.Rules = []nft.Rule{{nft.Mark(bit)}}
+		ch.Rules = []nft.Rule{{nft.SetMarkBit(bit)}}
 		return ch
 	}
-	ch.Rules = []nft.Rule{{nft.SaddrIn(masqueradedSources), nft.Mark(bit)}}
+	ch.Rules = []nft.Rule{{nft.SaddrIn(masqueradedSources), nft.SetMarkBit(bit)}}
 	if masqueradedSources.Addr().Is4() {
-		ch.Rules = append(ch.Rules, nft.Rule{nft.SaddrIn(netip.MustParsePrefix("127.0.0.0/8")), nft.Mark(bit)})
+		ch.Rules = append(ch.Rules, nft.Rule{nft.SaddrIn(netip.MustParsePrefix("127.0.0.0/8")), nft.SetMarkBit(bit)})
 	}
 	return ch
 }
@@ -159,6 +159,6 @@ func markedChain(bit int) nft.Chain {
 	return nft.Chain{
 		Name:  fmt.Sprintf("marked/bit%d", bit),
 		Hook:  nft.Hook{Type: nft.NAT, At: nft.Postrouting, Priority: nft.PrioritySrcNAT},
-		Rules: []nft.Rule{{nft.Marked(bit), nft.Translated(), nft.Masquerade()}},
+		Rules: []nft.Rule{{nft.HasMarkBit(bit), nft.DestinationTranslated(), nft.Masquerade()}},
 	}
 }

@@ -136,7 +136,7 @@ func (p *portMap) addLocalnetCounter(tx *nft.Tx) {
 // localnetCounter returns the name of the counter that the attachment's element jumps to. It is empty
 // if there is no element.
 func (p *portMap) localnetCounter(c *nft.Conn) (string, error) {
-	found, err := c.Lookup(table(), []nft.Ref{{Set: localnetOwnerMap, Key: nft.OwnerKey(p.owner(), 0)}})
+	found, err := c.Lookup(table(), []nft.ElementRef{{Set: localnetOwnerMap, Key: nft.OwnerKey(p.owner(), 0)}})
 	if err != nil || found[0].Comment != nft.Owner(p.owner()) || !strings.HasPrefix(found[0].Jump, localnetPrefix) {
 		return "", err
 	}
@@ -195,7 +195,7 @@ func (p *portMap) hasUncountedHostPorts(c *nft.Conn) (bool, error) {
 // gcLocalnet resets route_localnet of the interfaces whose counters no element jumps to.
 func (p *portMap) gcLocalnet(c *nft.Conn) error {
 	chains, err := c.Chains(table(), localnetPrefix)
-	unused := func(u nft.Use) bool { return u.Count == 0 }
+	unused := func(u nft.ChainUse) bool { return u.Count == 0 }
 	if err != nil || !slices.ContainsFunc(chains, unused) {
 		return err
 	}

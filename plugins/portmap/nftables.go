@@ -14,15 +14,15 @@ import (
 // store returns the nft.Store of the attachment with these claims.
 func (p *portMap) store(c *nft.Conn, claims []nft.Claim) *nft.Store {
 	return &nft.Store{
-		Conn:   c,
-		Layout: tableLayout(),
-		Kinds:  kinds(),
-		Owner:  p.owner(),
-		Claims: claims,
-		What:   p.String(),
-		Ensure: func() error { return p.ensureChains(c) },
-		Make:   p.addLocalnetCounter,
-		Warn:   p.r.Warn,
+		Conn:        c,
+		Layout:      tableLayout(),
+		Kinds:       kinds(),
+		Owner:       p.owner(),
+		Claims:      claims,
+		Description: p.String(),
+		Ensure:      func() error { return p.ensureChains(c) },
+		AddToTx:     p.addLocalnetCounter,
+		Warn:        p.r.Warn,
 	}
 }
 
@@ -121,7 +121,7 @@ func (p *portMap) deleteNFT(c *nft.Conn, also func(*nft.Tx) error) (deleted []tr
 }
 
 // translationsOf returns the translations of the targets among the elements.
-func translationsOf(entries []nft.Entry) []translation {
+func translationsOf(entries []nft.SetElement) []translation {
 	var all []translation
 	for _, e := range entries {
 		for _, f := range families() {
@@ -163,10 +163,10 @@ func (p *portMap) checkChains(c *nft.Conn) error {
 	l := p.layout()
 	for _, ip := range p.ips {
 		if chain, ok := p.conditionsChain(ip); ok {
-			l = l.With(chain.layout().Chains...)
+			l = l.WithChains(chain.layout().Chains...)
 		}
 	}
-	damaged, err := c.Damaged(l)
+	damaged, err := c.DamagedChains(l)
 	if err != nil {
 		return err
 	}
@@ -192,7 +192,7 @@ func (p *portMap) gcNFT(c *nft.Conn, keep types.Set) error {
 // gcChains deletes the network's chains to which nothing jumps.
 func gcChains(c *nft.Conn, network string) error {
 	return errors.Join(
-		c.DelUnused(table(), conditionsChainPrefix(network)), // first, because they jump to snatChains
-		c.DelUnused(table(), snatChainPrefix(network)),
+		c.DelUnusedChains(table(), conditionsChainPrefix(network)), // first, because they jump to snatChains
+		c.DelUnusedChains(table(), snatChainPrefix(network)),
 	)
 }
