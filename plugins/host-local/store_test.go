@@ -30,7 +30,7 @@ func (b *bed) files() string {
 
 func (b *bed) fileOf(id string) string {
 	GinkgoHelper()
-	return filepath.Join(b.files(), owner{id, "eth0"}.fileName())
+	return filepath.Join(b.files(), owner{id, "eth0"}.fileID().fileName())
 }
 
 var _ = Describe("the attachments' files", func() {
@@ -215,8 +215,8 @@ var _ = Describe("a symbolic link", func() {
 		b.add("c0", try{})
 		victim := filepath.Join(GinkgoTB().TempDir(), "victim")
 		Expect(os.WriteFile(victim, []byte("precious"), 0o600)).To(Succeed())
-		at = strings.NewReplacer("FILES", "../.plumb/net/"+filepath.Base(b.files()), "C0", owner{"c0", "eth0"}.fileName(),
-			"C1", owner{"c1", "eth0"}.fileName()).Replace(at)
+		at = strings.NewReplacer("FILES", "../.plumb/net/"+filepath.Base(b.files()), "C0", owner{"c0", "eth0"}.fileID().fileName(),
+			"C1", owner{"c1", "eth0"}.fileID().fileName()).Replace(at)
 		Expect(os.RemoveAll(b.net(at))).To(Succeed())
 		Expect(os.Symlink(victim, b.net(at))).To(Succeed())
 		b.put("10.1.2.9", "x\r\neth0") // so that the attachments' files are written anew

@@ -23,8 +23,10 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// maxMemoryKiB is the maximum resident memory of a plugin, in KiB.
-const maxMemoryKiB = 16 << 10
+// maxMemoryKiB returns the maximum resident memory of a plugin, in KiB, beside this many
+// reservations of others. GC, and the first call after the reference plugin has made
+// reservations, hold the attachments of all of them in memory.
+func maxMemoryKiB(reserved int) int { return 16<<10 + reserved*300/1024 }
 
 // otherNetworks has a network for each plugin that is in no list of stressNetworks.
 var otherNetworks = []struct{ name, plugins string }{
@@ -155,7 +157,7 @@ func (e *execWithFileLimit) ExecPlugin(_ context.Context, path string, stdin []b
 }
 
 var _ = Describe("a plugin call", func() {
-	It("needs less than 16 MiB of memory for each verb", func() {
+	It("needs less than 16 MiB of memory for each verb, and 300 bytes more for each reservation of others", func() {
 		reserved := 5_000
 		if allFaults() {
 			reserved = 60_000
@@ -168,11 +170,13 @@ var _ = Describe("a plugin call", func() {
 		}
 		calls := slices.SortedFunc(maps.Keys(m.peaks), func(a, b string) int { return m.peaks[b] - m.peaks[a] })
 		Expect(len(calls)).To(BeNumerically(">=", 5*8), "%v", calls)
-		row := fmt.Sprintf("memory below 16 MiB (maximum: %.1f MiB, %s)", float64(m.peaks[calls[0]])/1024, calls[0])
+		limit := maxMemoryKiB(reserved)
+		row := fmt.Sprintf("memory below %.1f MiB beside %d reservations (maximum: %.1f MiB, %s)",
+			float64(limit)/1024, reserved, float64(m.peaks[calls[0]])/1024, calls[0])
 		for _, call := range calls {
 			GinkgoWriter.Printf("%6d KiB  %s\n", m.peaks[call], call)
-			record(row, m.peaks[call] < maxMemoryKiB)
-			Expect(m.peaks[call]).To(BeNumerically("<", maxMemoryKiB), call)
+			record(row, m.peaks[call] < limit)
+			Expect(m.peaks[call]).To(BeNumerically("<", limit), call)
 		}
 	})
 
