@@ -46,7 +46,7 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 		reply := run(c, "ADD").OK(GinkgoTB())
 		Expect(in(b.node, "ip -d link show cni0")).To(ContainSubstring("vlan_filtering 1"))
 		Expect(vlansOfPort(reply.Result(GinkgoTB()).Interfaces[1].Name)).To(Equal(want))
-		c.Config = withPrev(conf, reply)
+		c.Config = nstest.WithPrevResult(conf, reply.Stdout)
 		run(c, "CHECK").OK(GinkgoTB())
 	},
 		Entry("its VLAN, and not of the default VLAN", vlan100, "100 PVID Egress Untagged"),
@@ -242,7 +242,7 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 			c = b.call("one", newPod(), conf)
 			reply := run(c, "ADD").OK(GinkgoTB())
 			host, port = reply.Result(GinkgoTB()).Interfaces[1].Name, gatewayPort()
-			c.Config = withPrev(conf, reply)
+			c.Config = nstest.WithPrevResult(conf, reply.Stdout)
 			run(c, "CHECK").OK(GinkgoTB())
 		})
 		DescribeTable("names the difference", func(line, want string) {
@@ -269,7 +269,7 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 			conf := b.conf("1.1.0", vlan100+`"preserveDefaultVlan":true,`)
 			c := b.call("two", newPod(), conf)
 			reply := run(c, "ADD").OK(GinkgoTB())
-			c.Config = withPrev(conf, reply)
+			c.Config = nstest.WithPrevResult(conf, reply.Stdout)
 			run(c, "CHECK").OK(GinkgoTB())
 			in(b.node, "bridge vlan add vid 50 dev "+reply.Result(GinkgoTB()).Interfaces[1].Name)
 			Expect(run(c, "CHECK").Failure(GinkgoTB()).Msg).To(ContainSubstring("is in vlan 50"))

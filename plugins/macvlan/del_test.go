@@ -24,7 +24,7 @@ var _ = Describe("DEL", func() {
 		pod := newPod()
 		before := nstest.Steady(func() string { return nstest.Snapshot(GinkgoTB(), b.node, pod) })
 		c := b.call("one", pod, conf("1.0.0", onUplink, b.hostLocal(hostLocalAll)))
-		c.Config = withPrev(c.Config, run(c, "ADD").OK(GinkgoTB()))
+		c.Config = nstest.WithPrevResult(c.Config, run(c, "ADD").OK(GinkgoTB()).Stdout)
 		run(c, "DEL").OK(GinkgoTB())
 		Expect(nstest.Settled(before, func() string { return nstest.Snapshot(GinkgoTB(), b.node, pod) })).To(BeEmpty())
 		Expect(b.reservations()).To(BeEmpty())
@@ -54,7 +54,7 @@ var _ = Describe("DEL", func() {
 		}),
 		Entry("malformed CNI_ARGS", func(_ *bed, c *nstest.Call) { c.Args = "X=1;;Y" }),
 		Entry("a prevResult that cannot be read", func(_ *bed, c *nstest.Call) {
-			c.Config = withPrev(c.Config, nstest.Reply{Stdout: `{"cniVersion":"9.9.9"}`})
+			c.Config = nstest.WithPrevResult(c.Config, `{"cniVersion":"9.9.9"}`)
 		}),
 		Entry("a link without an alias, as the reference makes", func(_ *bed, c *nstest.Call) {
 			c.Pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "alias", "")
@@ -95,7 +95,7 @@ var _ = Describe("DEL", func() {
 
 	It("leaves a macvlan without an alias alone if prevResult has another MAC and IP", func() {
 		c := b.call("one", newPod(), conf("1.0.0", onUplink, b.hostLocal(hostLocalAll)))
-		c.Config = withPrev(c.Config, run(c, "ADD").OK(GinkgoTB()))
+		c.Config = nstest.WithPrevResult(c.Config, run(c, "ADD").OK(GinkgoTB()).Stdout)
 		in(c.Pod, "ip link del eth0")
 		in(b.node, "ip link add link uplink0 name eth0 netns "+c.Pod.Path()+" type macvlan mode bridge")
 		in(c.Pod, "ip addr add 192.0.2.7/24 dev eth0")
@@ -228,10 +228,7 @@ func TestFaults(t *testing.T) {
 					node.Batch(t, "route add default via 198.18.0.2")
 					hurry(t, pod)
 				},
-				// host-local's cursor and index move with what was tried.
-				Ignore: func(line string) bool {
-					return strings.Contains(line, "last_reserved_ip") || strings.Contains(line, " .")
-				},
+				Ignore: nstest.KeptByHostLocal,
 			})
 		})
 	}

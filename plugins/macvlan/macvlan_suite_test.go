@@ -95,11 +95,6 @@ func refused(c nstest.Call, code int, texts ...string) {
 	Expect(nstest.Settled(before, func() string { return nstest.Snapshot(GinkgoTB(), c.Pod) })).To(BeEmpty())
 }
 
-// withPrev puts the result of an ADD into the configuration of a later call.
-func withPrev(conf string, reply nstest.Reply) string {
-	return strings.TrimSuffix(conf, "}") + `,"prevResult":` + reply.Stdout + "}"
-}
-
 // newPod is a container in which duplicate address detection is over as soon as it
 // has begun.
 func newPod() *nstest.NS {
@@ -148,13 +143,9 @@ func (b *bed) reservations() []string {
 // in the file $LOG, and "link" or "no link" there for the state of CNI_IFNAME.
 func script(name, body string) (dir, log string) {
 	GinkgoHelper()
-	dir = GinkgoTB().TempDir()
-	log = filepath.Join(dir, "log")
-	text := "#!/bin/sh\nLOG=" + log + "\ncat >/dev/null\n" +
-		"nsenter --net=$CNI_NETNS ip link show $CNI_IFNAME >/dev/null 2>&1 && state=link || state='no link'\n" +
-		"echo $CNI_COMMAND: $state >>$LOG\n" + body
-	Expect(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755)).To(Succeed())
-	return dir, log
+	return nstest.NewScriptPlugin(GinkgoTB(), name,
+		"nsenter --net=$CNI_NETNS ip link show $CNI_IFNAME >/dev/null 2>&1 && state=link || state='no link'\n"+
+			"echo $CNI_COMMAND: $state >>$LOG\n"+body)
 }
 
 func readFile(path string) string {

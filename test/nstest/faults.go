@@ -35,6 +35,12 @@ type Sweep struct {
 	whole    bool          // with -short too
 }
 
+// KeptByHostLocal reports whether a line of a snapshot is of a file that host-local keeps after DEL:
+// the address that it reserved last, and its own folder ".plumb". It serves as Sweep.Ignore.
+func KeptByHostLocal(line string) bool {
+	return strings.Contains(line, "last_reserved_ip") || strings.Contains(line, " .plumb")
+}
+
 // FaultSweep refuses each step of a plugin in turn, and demands that nothing stays.
 //
 //   - ADD whose k-th step is refused fails, and leaves node, pod and folders as they were;

@@ -217,6 +217,13 @@ func (n *NS) SetSysctl(tb TB, key, value string) {
 	}
 }
 
+// SetForwarding sets the sysctls of forwarding, for both families, to "1" or "0".
+func (n *NS) SetForwarding(tb TB, value string) {
+	tb.Helper()
+	n.SetSysctl(tb, "net/ipv4/ip_forward", value)
+	n.SetSysctl(tb, "net/ipv6/conf/all/forwarding", value)
+}
+
 // Remove removes the namespace before the end of the test, as a runtime does before a late
 // DEL. Its path is then a regular file.
 func (n *NS) Remove(tb TB) {

@@ -42,6 +42,12 @@ func (c Call) With(command string) Call {
 	return c
 }
 
+// WithPrevResult returns the configuration with the result as its prevResult. The configuration
+// must have none, and at least one other key.
+func WithPrevResult(conf, result string) string {
+	return strings.TrimSuffix(conf, "}") + `,"prevResult":` + result + "}"
+}
+
 // environ is the environment of the call; nothing of the test's own gets in but PATH.
 func (c Call) environ() []string {
 	or := func(value, otherwise string) string {
