@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -644,33 +643,26 @@ var _ = Describe("ptp", func() {
 		Expect(f.Msg).To(ContainSubstring("no IP addresses available"))
 	})
 
-	It("adds and deletes 32 pods at once, six times, without a duplicate address or leftovers", func() {
+	It("adds and deletes many pods at once, several times, without a duplicate address or leftovers", func() {
 		conf := b.conf("1.1.0", `"ipMasq":true,`, v4range, v6range)
 		mustAdd(b.call("warm", newPod(), conf))
-		pods := make([]*nstest.NS, 32)
+		pods := make([]*nstest.NS, nstest.FullOrShort(32, 8))
+		calls := make([]nstest.Call, len(pods))
 		for i := range pods {
 			pods[i] = newPod()
+			calls[i] = b.call(fmt.Sprint("pod", i), pods[i], conf)
 		}
 		state := b.snapshot(pods...)
 		before := nstest.Steady(state)
-		each := func(command string) []nstest.Reply {
-			replies := make([]nstest.Reply, len(pods))
-			var wg sync.WaitGroup
-			for i, pod := range pods {
-				wg.Go(func() { replies[i] = run(b.call(fmt.Sprint("pod", i), pod, conf), command) })
-			}
-			wg.Wait()
-			return replies
-		}
-		for range 6 {
+		for range nstest.FullOrShort(6, 2) {
 			seen := map[string]bool{}
-			for _, reply := range each("ADD") {
+			for _, reply := range nstest.RunAll(plugin(), "ADD", calls) {
 				for _, ip := range reply.Result(GinkgoTB()).IPs {
 					Expect(seen).NotTo(HaveKey(ip.Address.String()))
 					seen[ip.Address.String()] = true
 				}
 			}
-			for _, reply := range each("DEL") {
+			for _, reply := range nstest.RunAll(plugin(), "DEL", calls) {
 				reply.OK(GinkgoTB())
 			}
 		}

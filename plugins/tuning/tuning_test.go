@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -758,29 +757,23 @@ var _ = Describe("tuning", func() {
 	})
 
 	It("works for many containers at a time with one folder", func() {
-		const n = 24
-		pods := make([]*nstest.NS, n)
+		pods := make([]*nstest.NS, nstest.FullOrShort(24, 6))
+		calls := make([]nstest.Call, len(pods))
 		for i := range pods {
 			pods[i] = nstest.New(GinkgoTB()).Named(fmt.Sprint("pod", i))
 			withEth0(GinkgoTB())(pods[i])
+			calls[i] = call
+			calls[i].Pod, calls[i].ContainerID, calls[i].Config = pods[i], fmt.Sprint("c", i), withPrev(conf(everything))
 		}
 		all := func() string { return nstest.Snapshot(GinkgoTB(), append(pods, node)...) }
 		before := nstest.Steady(all)
 		each := func(command string) {
-			var wg sync.WaitGroup
-			replies := make([]nstest.Reply, n)
-			for i := range pods {
-				c := call.With(command)
-				c.Pod, c.ContainerID, c.Config = pods[i], fmt.Sprint("c", i), withPrev(conf(everything))
-				wg.Go(func() { replies[i] = nstest.Run(plugin(), c) })
-			}
-			wg.Wait()
-			for _, r := range replies {
+			for _, r := range nstest.RunAll(plugin(), command, calls) {
 				r.OK(GinkgoTB())
 			}
 		}
 		each("ADD")
-		Expect(os.ReadDir(dir)).To(HaveLen(n))
+		Expect(os.ReadDir(dir)).To(HaveLen(len(pods)))
 		each("CHECK")
 		each("DEL")
 		Expect(os.ReadDir(dir)).To(BeEmpty())

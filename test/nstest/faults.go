@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"testing"
 	"time"
 
 	"github.com/plumb-cni/plumb/pkg/skel"
@@ -54,10 +53,11 @@ func KeptByHostLocal(line string) bool {
 // With -short it takes every eighth step only, another of them in each mode.
 func FaultSweep(tb TB, s Sweep) {
 	tb.Helper()
-	stride := 1
-	if testing.Short() && !s.whole {
-		stride = 8
+	stride := FullOrShort(1, 8)
+	if s.whole {
+		stride = 1
 	}
+	b := newBed(tb, s)
 	for i, m := range []mode{
 		{"ADD, step refused", (*bed).addRefused},
 		{"ADD, outcome lost", (*bed).addLost},
@@ -65,7 +65,6 @@ func FaultSweep(tb TB, s Sweep) {
 		{"DEL, outcome lost", (*bed).delLost},
 	} {
 		violations := 0
-		b := newBed(tb, s)
 		for k := 1 + i%stride; ; k += stride {
 			f := &fault{at: k}
 			if err := m.run(b, f); err != nil {
@@ -79,8 +78,8 @@ func FaultSweep(tb TB, s Sweep) {
 				break
 			}
 		}
-		b.retire()
 	}
+	b.retire()
 }
 
 type mode struct {

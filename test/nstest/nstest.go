@@ -15,6 +15,7 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
+	"testing"
 
 	"golang.org/x/sys/unix"
 )
@@ -31,6 +32,15 @@ type TB interface {
 	Fatalf(format string, args ...any)
 	Skipf(format string, args ...any)
 	Failed() bool
+}
+
+// FullOrShort returns full, or short if the tests run with -short. It is how often a test repeats
+// what takes long.
+func FullOrShort(full, short int) int {
+	if testing.Short() {
+		return short
+	}
+	return full
 }
 
 // NS is a network namespace. It exists until the end of the test, or until Remove.

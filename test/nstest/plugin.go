@@ -100,6 +100,18 @@ func Run(p skel.Plugin, c Call) Reply {
 	return Reply{stdout.String(), stderr.String(), exit}
 }
 
+// RunAll runs the command of all calls at the same time in this process, and returns their
+// replies in the order of the calls.
+func RunAll(p skel.Plugin, command string, calls []Call) []Reply {
+	replies := make([]Reply, len(calls))
+	var wg sync.WaitGroup
+	for i, c := range calls {
+		wg.Go(func() { replies[i] = Run(p, c.With(command)) })
+	}
+	wg.Wait()
+	return replies
+}
+
 // Cmd is the call of the executable at path, for those that start it in a way of
 // their own. It leaves Node to them.
 func (c Call) Cmd(path string) *exec.Cmd {

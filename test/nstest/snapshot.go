@@ -52,7 +52,7 @@ func (n *NS) snapshot() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	asks := []func() ([]string, error){n.ip6rules, n.bridge, n.shaping, n.nft, n.iptables, n.sysctls}
+	asks := []func() ([]string, error){n.ip6rules, n.bridge, n.shaping, n.netfilter, n.sysctls}
 	parts := make([][]string, len(asks))
 	errs := make([]error, len(asks))
 	var wg sync.WaitGroup
@@ -102,14 +102,24 @@ func Settled(want string, state func() string) string { return settled(want, sta
 const settling = 30 * time.Second
 
 func settled(want string, state func() string, limit time.Duration) string {
-	deadline := time.Now().Add(limit)
-	for {
+	pause := newPause()
+	for deadline := time.Now().Add(limit); ; pause.sleep() {
 		diff := Compare(want, state())
 		if diff == "" || time.Now().After(deadline) {
 			return diff
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
+}
+
+// A pause is the time between two looks at something that is awaited. It grows, because each
+// look starts programs, and what takes long may take a second.
+type pause struct{ next time.Duration }
+
+func newPause() *pause { return &pause{next: 10 * time.Millisecond} }
+
+func (p *pause) sleep() {
+	time.Sleep(p.next)
+	p.next = min(p.next*3/2, 100*time.Millisecond)
 }
 
 // Steady takes a state until it is the same twice.
@@ -165,7 +175,8 @@ func SnapshotDir(tb TB, dir string) string {
 // IPv6 in a queue. Some states never come to rest, such as an address whose local route
 // somebody has deleted: it does not wait for those for long.
 func (n *NS) atRest() ([]string, error) {
-	for deadline := time.Now().Add(3 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	pause := newPause()
+	for deadline := time.Now().Add(3 * time.Second); ; pause.sleep() {
 		lines, err := n.iproute()
 		if err != nil || !underWay(lines) || time.Now().After(deadline) {
 			return lines, err
@@ -328,10 +339,29 @@ func outsideQuotes(s string, sep rune) []string {
 	return parts
 }
 
-// iptables is the tables of the nft kind, and of the legacy kind where the namespace
-// has any: asking for one that is not there would make it.
-func (n *NS) iptables() ([]string, error) {
-	programs := []string{"iptables-nft-save", "ip6tables-nft-save"}
+// netfilter returns the nftables ruleset and the tables of iptables.
+func (n *NS) netfilter() ([]string, error) {
+	ruleset, err := n.nft()
+	if err != nil {
+		return nil, err
+	}
+	tables, err := n.iptables(ruleset)
+	return append(ruleset, tables...), err
+}
+
+// iptables returns the tables of iptables. Those of the nft variant are tables of the families
+// ip and ip6 in the ruleset. Those of the legacy variant are only read if there are any: reading a
+// table makes it.
+func (n *NS) iptables(ruleset []string) ([]string, error) {
+	var programs []string
+	for _, variant := range []struct{ table, program string }{
+		{"nft table ip ", "iptables-nft-save"},
+		{"nft table ip6 ", "ip6tables-nft-save"},
+	} {
+		if slices.ContainsFunc(ruleset, func(line string) bool { return strings.HasPrefix(line, variant.table) }) {
+			programs = append(programs, variant.program)
+		}
+	}
 	for _, legacy := range []struct{ names, program string }{
 		{"/proc/thread-self/net/ip_tables_names", "iptables-legacy-save"},
 		{"/proc/thread-self/net/ip6_tables_names", "ip6tables-legacy-save"},
