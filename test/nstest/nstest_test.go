@@ -50,7 +50,7 @@ func TestTrafficBetweenNamespaces(t *testing.T) {
 		}
 	}
 	if _, err := Dial(s.Node, OutsideV4+":9"); err == nil {
-		t.Error("nobody listens there, and somebody answered")
+		t.Error("Dial succeeded where no program listens")
 	}
 }
 
@@ -185,7 +185,7 @@ func TestSnapshotWaitsForABridge(t *testing.T) {
 		n.Batch(t, "link del br0")
 	}
 	n.Batch(t, "link add br1 type bridge", "link set br1 up")
-	if lines, err := n.iproute(); err != nil || underWay(lines) {
+	if lines, err := n.iproute(); err != nil || isChanging(lines) {
 		t.Errorf("a bridge without ports is waited for (%v)", err)
 	}
 }
@@ -195,7 +195,7 @@ func TestSnapshotWaitsForABridge(t *testing.T) {
 func TestSnapshotWaitsForAVLAN(t *testing.T) {
 	state := []string{"link base flags=[UP LOWER_UP]", "link eth0 flags=[UP LOWER_UP]", "link eth0 link=base"}
 	for operstate, waits := range map[string]bool{"UNKNOWN": true, "UP": false} {
-		if got := underWay(append(state, "link eth0 operstate="+operstate)); got != waits {
+		if got := isChanging(append(state, "link eth0 operstate="+operstate)); got != waits {
 			t.Errorf("with operstate %s: is waited for: %v", operstate, got)
 		}
 	}

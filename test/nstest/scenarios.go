@@ -14,7 +14,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// The functions in this file are specs of behavior that several plugins have. Each fails the
+// The functions in this file are specs of behaviour that several plugins have. Each fails the
 // test if the plugin behaves in another way.
 
 // NewScriptPlugin writes a plugin that is a shell script to a new folder, and returns the
