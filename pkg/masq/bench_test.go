@@ -13,8 +13,8 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// BenchmarkNFTables gives the cost of each verb beside other containers' elements:
-// each as a plugin runs it, with a socket of its own.
+// BenchmarkNFTables measures each verb on a node with the elements of other containers. Each
+// iteration opens its own socket, as a plugin does.
 func BenchmarkNFTables(b *testing.B) {
 	for _, others := range []int{0, 5000} {
 		node := nstest.NewNode(b)
@@ -37,7 +37,7 @@ func BenchmarkNFTables(b *testing.B) {
 						if err := step(masq.Masq{Node: h, Owner: owner}); err != nil {
 							b.Fatal(err)
 						}
-						b.StopTimer() // closing waits for the kernel's grace period, once a plugin
+						b.StopTimer() // a plugin waits for a grace period of the kernel only once, when it closes
 						if err := h.Close(); err != nil {
 							b.Fatal(err)
 						}

@@ -7,8 +7,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// FuzzStale: whatever is in the table, only rules of the container's own chain, and
-// jumps to it, are deleted, and chains of the network alone are collected.
+// FuzzStale checks for any content of the table that only rules of the container's chain, and
+// jumps to it, are deleted, and that GC deletes only chains of other containers.
 func FuzzStale(f *testing.F) {
 	owner := types.Attachment{Network: "net1", ContainerID: "cid1", IfName: "eth0"}
 	name := chain(owner.Network, owner.ContainerID)

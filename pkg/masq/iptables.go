@@ -55,7 +55,7 @@ func addIPTables(u *undo.Stack, m Masq, ips []netip.Prefix) error {
 // reads the table and runs a script that fits the existing rules: the container may have
 // another interface in the network, or an earlier DEL did not succeed.
 func addFamily(tool iptables.Tool, owner types.Attachment, ips []netip.Prefix) error {
-	description := "add masquerade of " + list(ips)
+	description := "add masquerade of " + joinAddresses(ips)
 	err := tool.Restore(description, script(addition(owner, ips, nil)))
 	if !errors.Is(err, iptables.ErrRefused) {
 		return err

@@ -10,18 +10,19 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// families are those that a node may have masquerade rules for.
+// families returns the families of addresses that can be masqueraded.
 func families() []nft.Family { return []nft.Family{nft.IPv4, nft.IPv6} }
 
-// table is where the elements are.
+// table returns the table with the elements.
 func table() nft.Table { return nft.Plumb().Table }
 
-// store is what nf_tables has of the owner. ips are the addresses as far as they are known.
+// store returns the store of the owner's elements. ips are the addresses as far as they are
+// known.
 func (m Masq) store(c *nft.Conn, ips []netip.Prefix) *nft.Store {
 	s := &nft.Store{
 		Conn:   c,
 		Layout: m.layout(ips),
-		Kinds:  []nft.Kind{kind(nft.IPv4), kind(nft.IPv6)},
+		Kinds:  []nft.Kind{claimKind(nft.IPv4), claimKind(nft.IPv6)},
 		Owner:  m.Owner,
 		What:   m.String(),
 		Warn:   m.Warn,
@@ -30,7 +31,7 @@ func (m Masq) store(c *nft.Conn, ips []netip.Prefix) *nft.Store {
 	for _, ip := range ips {
 		f, key := family(ip.Addr()), nft.AddrKey(ip.Addr())
 		s.Claims = append(s.Claims, nft.Claim{
-			About:  masqueraded(ip.Addr()),
+			About:  masqueradedAddr(ip.Addr()),
 			Owners: nft.MasqOwners(f),
 			Listed: nft.Element{Data: key},
 			Elements: []nft.Entry{{Set: nft.MasqSet(f), Element: nft.Element{
@@ -41,13 +42,13 @@ func (m Masq) store(c *nft.Conn, ips []netip.Prefix) *nft.Store {
 	return s
 }
 
-// masqueraded is an address in what a person reads of its claim.
-type masqueraded netip.Addr
+// A masqueradedAddr is an address. Its String is for errors and warnings.
+type masqueradedAddr netip.Addr
 
-func (m masqueraded) String() string { return "the masquerade of " + netip.Addr(m).String() }
+func (a masqueradedAddr) String() string { return "the masquerade of " + netip.Addr(a).String() }
 
-// kind is a claim to the masquerade of one address.
-func kind(f nft.Family) nft.Kind {
+// claimKind returns the kind of claims to the masquerade of an address.
+func claimKind(f nft.Family) nft.Kind {
 	return nft.Kind{
 		Owners: nft.MasqOwners(f),
 		Held:   []string{nft.MasqSet(f)},
@@ -55,7 +56,7 @@ func kind(f nft.Family) nft.Kind {
 	}
 }
 
-// layout is the table with the chains of the addresses' subnets.
+// layout returns the layout of the table with the chains for the subnets of the addresses.
 func (m Masq) layout(ips []netip.Prefix) nft.Layout {
 	l := nft.Plumb()
 	seen := map[netip.Prefix]bool{}
@@ -68,7 +69,7 @@ func (m Masq) layout(ips []netip.Prefix) nft.Layout {
 	return l
 }
 
-// addNFT adds all that the addresses need in one transaction.
+// addNFT adds the elements for the addresses in one transaction, and pushes their deletion.
 func addNFT(u *undo.Stack, c *nft.Conn, m Masq, ips []netip.Prefix) error {
 	store := m.store(c, ips)
 	err := store.Add(u, func() error {
@@ -83,8 +84,8 @@ func addNFT(u *undo.Stack, c *nft.Conn, m Masq, ips []netip.Prefix) error {
 	return nil
 }
 
-// delNFT removes all of the owner that is in nf_tables, in one transaction: elements,
-// rules of the reference, rules of an iptables that speaks to nf_tables.
+// delNFT deletes everything of the owner in nf_tables in one transaction: elements, rules of the
+// reference plugins' nftables backend, and rules of iptables-nft.
 func delNFT(c *nft.Conn, m Masq, ips []netip.Prefix) error {
 	return c.Atomically("nft delete "+m.String(), func(tx *nft.Tx) error {
 		if _, err := m.store(c, ips).Delete(tx); err != nil {
@@ -97,7 +98,8 @@ func delNFT(c *nft.Conn, m Masq, ips []netip.Prefix) error {
 	})
 }
 
-// checkNFT names what of all that the addresses need is missing.
+// checkNFT returns an error that names the elements and chains that are missing or damaged. c is
+// nil if the kernel has no nf_tables.
 func checkNFT(c *nft.Conn, m Masq, ips []netip.Prefix) error {
 	if c == nil {
 		return fmt.Errorf("%s is missing: %w", m, nft.ErrUnavailable)
@@ -114,7 +116,7 @@ func checkNFT(c *nft.Conn, m Masq, ips []netip.Prefix) error {
 	return nil
 }
 
-// gcNFT is delNFT for all of a network that is not to be kept.
+// gcNFT is delNFT for all attachments of the network that are not in keep.
 func gcNFT(c *nft.Conn, network string, keep types.Set) error {
 	return c.Atomically("nft delete stale masquerade of network "+network, func(tx *nft.Tx) error {
 		if err := (Masq{}).store(c, nil).GC(tx, network, keep); err != nil {

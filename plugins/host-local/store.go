@@ -128,7 +128,7 @@ func (s store) open() (*session, error) {
 			return nil, err
 		}
 		var now unix.Stat_t
-		err = retry(func() error { return unix.Stat(s.dir, &now) })
+		err = types.RetryEINTR(func() error { return unix.Stat(s.dir, &now) })
 		if err == nil && opened.Ino == now.Ino && opened.Dev == now.Dev && se.isLockCurrent() {
 			se.inode, se.found = opened.Ino, timesOf(opened)
 			return se, nil
@@ -167,7 +167,7 @@ var errNotRegular = errors.New("not a regular file; remove it")
 // block on a named pipe.
 func (d folder) openLock(flags int) (int, error) {
 	var fd int
-	err := retry(func() (err error) {
+	err := types.RetryEINTR(func() (err error) {
 		fd, err = unix.Openat(d.fd, "lock", flags|unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o750)
 		return err
 	})

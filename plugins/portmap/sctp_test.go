@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -12,6 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 	"golang.org/x/sys/unix"
 
+	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
@@ -125,13 +125,12 @@ func sctpHost(a unix.Sockaddr) string {
 
 // dialSCTP is an asker. A socket with a time limit is interrupted by the signals of the
 // Go runtime (signal(7)), and what was interrupted is asked again.
-func dialSCTP(n *nstest.NS, addr string) (string, error) {
-	for {
-		reply, err := dialSCTPOnce(n, addr)
-		if !errors.Is(err, unix.EINTR) {
-			return reply, err
-		}
-	}
+func dialSCTP(n *nstest.NS, addr string) (reply string, err error) {
+	err = types.RetryEINTR(func() (err error) {
+		reply, err = dialSCTPOnce(n, addr)
+		return err
+	})
+	return reply, err
 }
 
 func dialSCTPOnce(n *nstest.NS, addr string) (string, error) {
