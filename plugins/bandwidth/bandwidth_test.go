@@ -33,13 +33,13 @@ var _ = Describe("bandwidth", func() {
 	DescribeTable("ADD makes what the golden file says, and DEL removes all of it", func(golden string, on func() *world, keys string) {
 		w := on()
 		shaped := func() string { return "on the node:\n" + tcText(w.call.Node) + "in the container:\n" + tcText(w.pod) }
-		before := nstest.Steady(func() string { return nstest.Snapshot(GinkgoTB(), w.call.Node, w.pod) })
+		before := nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), w.call.Node, w.pod) })
 		w.run("ADD", keys).OK(GinkgoTB())
 		nstest.Golden(GinkgoTB(), golden, shaped())
 		w.run("CHECK", keys).OK(GinkgoTB())
 		w.run("DEL", keys).OK(GinkgoTB())
 		nstest.Golden(GinkgoTB(), "cleaned", shaped())
-		Expect(nstest.Settled(before, func() string { return nstest.Snapshot(GinkgoTB(), w.call.Node, w.pod) })).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), w.call.Node, w.pod) })).To(BeEmpty())
 		w.run("DEL", keys).OK(GinkgoTB())
 		w.run("ADD", keys).OK(GinkgoTB()) // on the same interface again
 	},

@@ -323,10 +323,10 @@ var _ = Describe("bridge", func() {
 			state := func() string {
 				return nstest.Snapshot(GinkgoTB(), b.node, pod) + nstest.SnapshotDir(GinkgoTB(), b.leases)
 			}
-			before := nstest.Steady(state)
+			before := nstest.WaitStable(state)
 			f := run(b.call("one", pod, conf), "ADD").Failure(GinkgoTB())
 			Expect(f.Msg).To(ContainSubstring(`"eth0" already exists`))
-			Expect(nstest.Settled(before, state)).To(BeEmpty())
+			Expect(nstest.WaitEqual(before, state)).To(BeEmpty())
 			By("also when it is repeated in another namespace")
 			f = run(b.call("one", newPod(), conf), "ADD").Failure(GinkgoTB())
 			Expect(f.Msg).To(ContainSubstring("not followed by a DEL"))
@@ -631,7 +631,7 @@ var _ = Describe("bridge", func() {
 		for i := range pods {
 			pods[i] = newPod()
 		}
-		before := nstest.Steady(func() string { return nstest.Snapshot(GinkgoTB(), b.node) })
+		before := nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), b.node) })
 		each := func(command string) map[string]int {
 			seen := map[string]int{}
 			var mu sync.Mutex
@@ -662,7 +662,7 @@ var _ = Describe("bridge", func() {
 		Expect(seen).To(HaveLen(2 * count))
 		Expect(seen).To(HaveEach(1))
 		each("DEL")
-		Expect(nstest.Settled(before, func() string { return nstest.Snapshot(GinkgoTB(), b.node) })).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), b.node) })).To(BeEmpty())
 		files, err := os.ReadDir(filepath.Join(b.leases, "net1"))
 		Expect(err).NotTo(HaveOccurred())
 		Expect(files).To(HaveLen(2 + 3)) // the two addresses of "warm", the lock and two cursors
@@ -689,13 +689,13 @@ func sweep(keys string, ranges ...string) {
 
 // snapshotOf returns the state of the namespaces when it no longer changes.
 func snapshotOf(namespaces ...*nstest.NS) string {
-	return nstest.Steady(func() string { return nstest.Snapshot(GinkgoTB(), namespaces...) })
+	return nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), namespaces...) })
 }
 
 // expectUnchanged waits until the state of the namespaces is as before.
 func expectUnchanged(before string, namespaces ...*nstest.NS) {
 	GinkgoHelper()
-	Expect(nstest.Settled(before, func() string { return nstest.Snapshot(GinkgoTB(), namespaces...) })).To(BeEmpty())
+	Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), namespaces...) })).To(BeEmpty())
 }
 
 // withoutCursor removes the round-robin cursor of host-local, which DEL does not restore.

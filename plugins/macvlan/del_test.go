@@ -21,11 +21,11 @@ var _ = Describe("DEL", func() {
 
 	It("leaves node, container and leases as they were, and may be called again", func() {
 		pod := newPod()
-		before := nstest.Steady(func() string { return nstest.Snapshot(GinkgoTB(), b.node, pod) })
+		before := nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), b.node, pod) })
 		c := b.call("one", pod, conf("1.0.0", onUplink, b.hostLocal(hostLocalAll)))
 		c.Config = nstest.WithPrevResult(c.Config, run(c, "ADD").OK(GinkgoTB()).Stdout)
 		run(c, "DEL").OK(GinkgoTB())
-		Expect(nstest.Settled(before, func() string { return nstest.Snapshot(GinkgoTB(), b.node, pod) })).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), b.node, pod) })).To(BeEmpty())
 		Expect(b.reservations()).To(BeEmpty())
 		run(c, "DEL").OK(GinkgoTB())
 	})
@@ -177,7 +177,7 @@ var _ = Describe("many at once", func() {
 			pods[i] = newPod()
 			calls[i] = b.call(fmt.Sprint("c", i), pods[i], config)
 		}
-		before := nstest.Steady(func() string { return nstest.Snapshot(GinkgoTB(), b.node) })
+		before := nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), b.node) })
 		for round := range nstest.FullOrShort(6, 2) {
 			given := map[string]bool{}
 			for _, r := range nstest.RunAll(plugin(), "ADD", calls) {
@@ -194,7 +194,7 @@ var _ = Describe("many at once", func() {
 				Expect(in(pod, "ip -br link")).NotTo(ContainSubstring("eth0"))
 			}
 		}
-		Expect(nstest.Settled(before, func() string { return nstest.Snapshot(GinkgoTB(), b.node) })).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), b.node) })).To(BeEmpty())
 	})
 })
 

@@ -86,13 +86,13 @@ func added(c nstest.Call) *types.Result {
 // container as it was.
 func refused(c nstest.Call, code int, texts ...string) {
 	GinkgoHelper()
-	before := nstest.Steady(func() string { return nstest.Snapshot(GinkgoTB(), c.Pod) })
+	before := nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), c.Pod) })
 	f := run(c, "ADD").Failure(GinkgoTB())
 	Expect(f.Code).To(BeEquivalentTo(code), f.String())
 	for _, text := range texts {
 		Expect(f.String()).To(ContainSubstring(text))
 	}
-	Expect(nstest.Settled(before, func() string { return nstest.Snapshot(GinkgoTB(), c.Pod) })).To(BeEmpty())
+	Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), c.Pod) })).To(BeEmpty())
 }
 
 // newPod is a container in which duplicate address detection is over as soon as it

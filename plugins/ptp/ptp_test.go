@@ -320,7 +320,7 @@ var _ = Describe("ptp", func() {
 				return nil
 			}
 			Expect(run(c, "ADD").Failure(GinkgoTB()).Msg).To(ContainSubstring("forwarding refused"))
-			Expect(nstest.Settled(before, b.snapshot(pod))).To(BeEmpty())
+			Expect(nstest.WaitEqual(before, b.snapshot(pod))).To(BeEmpty())
 		})
 
 		It("calls DEL of the IPAM plugin when its lease has no address", func() {
@@ -332,7 +332,7 @@ var _ = Describe("ptp", func() {
 			Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
 			Expect(f.Msg).To(ContainSubstring("missing IP config"))
 			Expect(calls(c.Path)).To(Equal("ADD DEL"))
-			Expect(nstest.Settled(before, b.snapshot(pod))).To(BeEmpty())
+			Expect(nstest.WaitEqual(before, b.snapshot(pod))).To(BeEmpty())
 		})
 
 		It("leaves no pair when the IPAM plugin fails, and does not call its DEL", func() {
@@ -344,7 +344,7 @@ var _ = Describe("ptp", func() {
 			Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
 			Expect(f.Msg).To(ContainSubstring(`IPAM plugin "stub": none left`))
 			Expect(calls(c.Path)).To(Equal("ADD"))
-			Expect(nstest.Settled(before, b.snapshot(pod))).To(BeEmpty())
+			Expect(nstest.WaitEqual(before, b.snapshot(pod))).To(BeEmpty())
 		})
 
 		It("keeps the address of the container when ADD is repeated", func() {
@@ -362,10 +362,10 @@ var _ = Describe("ptp", func() {
 	DescribeTable("ADD names its interface in the error if the interface is removed during ADD", func(at string) {
 		pod := newPod()
 		b.node.SetForwarding(GinkgoTB(), "1") // DEL does not reset it
-		before := nstest.Steady(b.snapshot(pod))
+		before := nstest.WaitStable(b.snapshot(pod))
 		c := b.call("one", pod, b.conf("1.1.0", "", v4range, v6range))
 		nstest.RequireRemovedInterfaceInError(GinkgoTB(), plugin(), c, at)
-		Expect(nstest.Settled(before, b.snapshot(pod))).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, b.snapshot(pod))).To(BeEmpty())
 	},
 		Entry("before it is set up", "set link eth0 up"),
 		Entry("before its addresses are added", "add address 10.1.2.2/24"),
@@ -384,7 +384,7 @@ var _ = Describe("ptp", func() {
 			Expect(f.Msg + f.Details).To(ContainSubstring(w))
 		}
 		Expect(f.CNIVersion).NotTo(BeEmpty())
-		Expect(nstest.Settled(before, b.snapshot(pod))).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, b.snapshot(pod))).To(BeEmpty())
 	},
 		Entry("a configuration that is not JSON", func(c *nstest.Call) { c.Config = "{" }, types.CodeDecode, "decode configuration"),
 		Entry("an unknown cniVersion", func(c *nstest.Call) { c.Config = b.conf("1.7.0", "", v4range) }, types.CodeVersion, "incompatible CNI versions"),
@@ -653,7 +653,7 @@ var _ = Describe("ptp", func() {
 			calls[i] = b.call(fmt.Sprint("pod", i), pods[i], conf)
 		}
 		state := b.snapshot(pods...)
-		before := nstest.Steady(state)
+		before := nstest.WaitStable(state)
 		for range nstest.FullOrShort(6, 2) {
 			seen := map[string]bool{}
 			for _, reply := range nstest.RunAll(plugin(), "ADD", calls) {
@@ -666,7 +666,7 @@ var _ = Describe("ptp", func() {
 				reply.OK(GinkgoTB())
 			}
 		}
-		Expect(nstest.Settled(before, state)).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, state)).To(BeEmpty())
 	})
 })
 

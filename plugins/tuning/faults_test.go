@@ -37,11 +37,11 @@ func TestKilled(t *testing.T) {
 	for _, when := range []string{"BEFORE", "AFTER"} {
 		killed, stride := 0, nstest.FullOrShort(1, 4)
 		for step, ended := 1, false; !ended; step += stride {
-			node, pod := nstest.Pair(t)
+			node, pod := nstest.NewNodeAndPod(t)
 			withEth0(t)(pod)
 			dir := t.TempDir()
 			call := nstest.Call{Node: node, Pod: pod, Config: sweptConfig(dir)}
-			before := nstest.Steady(func() string { return nstest.Snapshot(t, node, pod) })
+			before := nstest.WaitStable(func() string { return nstest.Snapshot(t, node, pod) })
 			add := call.With("ADD")
 			add.Env = []string{fmt.Sprintf("TUNING_TEST_KILL_%s=%d", when, step)}
 			if ended = nstest.Exec(t, self, add).Exit == 0; !ended {
@@ -49,7 +49,7 @@ func TestKilled(t *testing.T) {
 			}
 			left, _ := filepath.Glob(dir + "/*")
 			nstest.Run(plugin(), call.With("DEL")).OK(t)
-			if diff := nstest.Settled(before, func() string { return nstest.Snapshot(t, node, pod) }); diff != "" {
+			if diff := nstest.WaitEqual(before, func() string { return nstest.Snapshot(t, node, pod) }); diff != "" {
 				t.Errorf("killed %s step %d: not as before:\n%s", when, step, diff)
 			}
 			wantEmpty(t, dir)
@@ -70,7 +70,7 @@ func TestKilled(t *testing.T) {
 
 // TestKilledWhileWriting: ADD was killed before it renamed the temporary file.
 func TestKilledWhileWriting(t *testing.T) {
-	node, pod := nstest.Pair(t)
+	node, pod := nstest.NewNodeAndPod(t)
 	withEth0(t)(pod)
 	dir := t.TempDir()
 	call := nstest.Call{Node: node, Pod: pod, Config: sweptConfig(dir)}

@@ -34,7 +34,7 @@ var _ = Describe("bridge with host-local", func() {
 			Expect(err).NotTo(HaveOccurred())
 			Expect(c.cni.GetStatusNetworkList(context.Background(), c.list)).To(Succeed())
 			c.attached("stays") // what the node shares stands from here on
-			before := nstest.Steady(c.state)
+			before := nstest.WaitStable(c.state)
 
 			a, b := c.attached("a"), c.attached("b")
 			for _, p := range []*pod{a, b} {
@@ -55,7 +55,7 @@ var _ = Describe("bridge with host-local", func() {
 				Expect(c.del(p.rt)).To(Succeed())
 				Expect(p.Exec("ip", "link", "show", "eth0")).Error().To(HaveOccurred())
 			}
-			Expect(nstest.Settled(before, c.state)).To(BeEmpty(), "what the two left")
+			Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty(), "what the two left")
 		},
 		EntryDescription("version %s, %s"), matrix())
 
@@ -63,7 +63,7 @@ var _ = Describe("bridge with host-local", func() {
 		nstest.LeakCheck(GinkgoTB())
 		c := newCluster("1.1.0", backend)
 		c.attached("stays")
-		before := nstest.Steady(c.state)
+		before := nstest.WaitStable(c.state)
 		late := func(rt *libcni.RuntimeConf) *libcni.RuntimeConf {
 			without := *rt
 			without.NetNS = ""
@@ -74,44 +74,44 @@ var _ = Describe("bridge with host-local", func() {
 		p := c.attached("twice")
 		Expect(c.del(p.rt)).To(Succeed())
 		Expect(c.del(late(p.rt))).To(Succeed())
-		Expect(nstest.Settled(before, c.state)).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty())
 
 		By("after the namespace is gone")
 		p = c.attached("gone")
 		p.Remove(GinkgoTB())
 		Expect(c.del(p.rt)).To(Succeed())
-		Expect(nstest.Settled(before, c.state)).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty())
 
 		By("without a namespace and a result, the first time")
 		p = c.attached("forgotten")
 		c.cni = libcni.NewCNIConfigWithCacheDir(c.cni.Path, GinkgoTB().TempDir(), &onNode{node: c.Node})
 		Expect(c.del(late(p.rt))).To(Succeed())
-		Expect(nstest.Settled(before, c.state)).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty())
 
 		By("for a container that never was")
 		Expect(c.del(&libcni.RuntimeConf{ContainerID: "never", IfName: "eth0"})).To(Succeed())
-		Expect(nstest.Settled(before, c.state)).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty())
 	},
 		Entry("nftables", "nftables"), Entry("iptables", "iptables"))
 
 	DescribeTable("GC removes what a lost runtime left", func(backend string) {
 		c := newCluster("1.1.0", backend)
 		stays := c.attached("stays")
-		before := nstest.Steady(c.state)
+		before := nstest.WaitStable(c.state)
 		c.attached("lost").Remove(GinkgoTB())
 		c.cni = libcni.NewCNIConfigWithCacheDir(c.cni.Path, GinkgoTB().TempDir(), &onNode{node: c.Node})
 		Expect(c.gc(stays)).To(Succeed())
-		Expect(nstest.Settled(before, c.state)).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty())
 	},
 		Entry("nftables", "nftables"), Entry("iptables", "iptables"))
 
 	It("refuses a second ADD of a live attachment, and leaves the first alone", func() {
 		c := newCluster("1.1.0", "nftables")
 		a, b := c.attached("a"), c.attached("b")
-		before := nstest.Steady(c.state)
+		before := nstest.WaitStable(c.state)
 		again := *a
 		Expect(c.add(&again)).NotTo(Succeed())
-		Expect(nstest.Settled(before, c.state)).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty())
 		Expect(c.check(a)).To(Succeed())
 		trafficFlows(c, a, b)
 	})
@@ -120,7 +120,7 @@ var _ = Describe("bridge with host-local", func() {
 		nstest.LeakCheck(GinkgoTB())
 		c := newCluster("1.1.0", "nftables")
 		stays := c.attached("stays")
-		before := nstest.Steady(c.state)
+		before := nstest.WaitStable(c.state)
 		pods := make([]*pod, 200)
 		for i := range pods {
 			pods[i] = newPod(fmt.Sprintf("pod%d", i))
@@ -136,7 +136,7 @@ var _ = Describe("bridge with host-local", func() {
 		Expect(c.reserved()).To(HaveLen(2 * 201))
 		trafficFlows(c, pods[0], pods[199])
 		Expect(atOnce(32, pods, func(p *pod) error { return c.del(p.rt) })).To(BeEmpty())
-		Expect(nstest.Settled(before, c.state)).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty())
 	})
 
 	It("says what is wrong with the right code, through libcni", func() {

@@ -126,10 +126,10 @@ func (c *fullChain) tell(cniVersion string) {
 	GinkgoHelper()
 	Expect(c.cni.GetStatusNetworkList(context.Background(), c.list)).To(Succeed())
 	stays, _ := c.attached("stays")
-	before := nstest.Steady(c.state)
+	before := nstest.WaitStable(c.state)
 
 	a, port := c.attached("a")
-	withA := nstest.Steady(c.state)
+	withA := nstest.WaitStable(c.state)
 	b, _ := c.attached("b")
 	checked(c.cluster, cniVersion, a, b)
 	c.limited(a)
@@ -142,7 +142,7 @@ func (c *fullChain) tell(cniVersion string) {
 	if cniVersion == "1.1.0" {
 		b.Remove(GinkgoTB())
 		Expect(c.forgetful(func() error { return c.gc(stays, a) })).To(Succeed())
-		Expect(nstest.Settled(withA, c.state)).To(BeEmpty(), "what a GC without b left of it")
+		Expect(nstest.WaitEqual(withA, c.state)).To(BeEmpty(), "what a GC without b left of it")
 		checked(c.cluster, cniVersion, a)
 	}
 
@@ -151,14 +151,14 @@ func (c *fullChain) tell(cniVersion string) {
 		Expect(c.del(p.rt)).To(Succeed())
 		Expect(c.forgetful(func() error { return c.del(bare(p)) })).To(Succeed())
 	}
-	Expect(nstest.Settled(before, c.state)).To(BeEmpty(), "what the two left")
+	Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty(), "what the two left")
 	_, err := nstest.Dial(c.Outside, fmt.Sprintf("%s:%d", nstest.NodeV4, port))
 	Expect(err).To(HaveOccurred(), "a port that is given back")
 
 	By("DEL by a runtime that has lost all but the name")
 	lost, _ := c.attached("lost")
 	Expect(c.forgetful(func() error { return c.del(bare(lost)) })).To(Succeed())
-	Expect(nstest.Settled(before, c.state)).To(BeEmpty(), "what the lost one left")
+	Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty(), "what the lost one left")
 }
 
 // stripped starts plugins where there is no iptables, no nft and no other program of
@@ -219,7 +219,7 @@ var _ = Describe("the chain that kubelet's list runs", func() {
 		nstest.LeakCheck(GinkgoTB())
 		c := newFullChain("1.1.0", "nftables")
 		c.attached("stays")
-		before := nstest.Steady(c.state)
+		before := nstest.WaitStable(c.state)
 		pods := make([]*pod, 60)
 		for i := range pods {
 			pods[i], _ = c.pod(fmt.Sprintf("pod%d", i))
@@ -235,7 +235,7 @@ var _ = Describe("the chain that kubelet's list runs", func() {
 			Expect(reply).To(Equal("peer=" + nstest.OutsideV4 + " local=" + p.v4.String()))
 		}
 		Expect(atOnce(16, pods, func(p *pod) error { return c.del(p.rt) })).To(BeEmpty())
-		Expect(nstest.Settled(before, c.state)).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty())
 	})
 })
 

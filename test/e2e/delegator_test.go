@@ -43,7 +43,7 @@ var _ = Describe("bridge and host-local behind a delegating plugin", func() {
 			Expect(err).NotTo(HaveOccurred())
 			Expect(c.cni.GetStatusNetworkList(context.Background(), c.list)).To(Succeed())
 			stays := c.attached("stays")
-			before := nstest.Steady(c.state)
+			before := nstest.WaitStable(c.state)
 
 			a, b := c.attached("a"), c.attached("b")
 			if v >= types.V040 {
@@ -65,7 +65,7 @@ var _ = Describe("bridge and host-local behind a delegating plugin", func() {
 			} else {
 				Expect(c.del(b.rt)).To(Succeed())
 			}
-			Expect(nstest.Settled(before, c.state)).To(BeEmpty(), "left")
+			Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty(), "left")
 		},
 		EntryDescription("version %s"), Entry(nil, "0.3.1"), Entry(nil, "0.4.0"), Entry(nil, "1.0.0"), Entry(nil, "1.1.0"))
 
@@ -73,10 +73,10 @@ var _ = Describe("bridge and host-local behind a delegating plugin", func() {
 		c := newCluster("1.1.0", "nftables")
 		delegated(c)
 		c.attached("stays")
-		before := nstest.Steady(c.state)
+		before := nstest.WaitStable(c.state)
 		p := newPod("p")
 		p.rt.NetNS = "/does/not/exist"
 		Expect(code(c.add(p))).To(BeEquivalentTo(types.CodeNamespace))
-		Expect(nstest.Settled(before, c.state)).To(BeEmpty(), "left")
+		Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty(), "left")
 	})
 })

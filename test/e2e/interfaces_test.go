@@ -173,10 +173,10 @@ func (s story) tell(cniVersion string) {
 	}
 	Expect(c.cni.GetStatusNetworkList(context.Background(), c.list)).To(Succeed())
 	stays := attached("stays") // what the node shares stands from here on
-	before := nstest.Steady(c.state)
+	before := nstest.WaitStable(c.state)
 
 	a := attached("a")
-	withA := nstest.Steady(c.state)
+	withA := nstest.WaitStable(c.state)
 	b := attached("b")
 	checked(c, cniVersion, a, b)
 	s.traffic(c, a, b)
@@ -187,7 +187,7 @@ func (s story) tell(cniVersion string) {
 	s.traffic(c, a, b)
 	if cniVersion == "1.1.0" {
 		Expect(c.forgetful(func() error { return c.gc(stays, a) })).To(Succeed())
-		Expect(nstest.Settled(withA, c.state)).To(BeEmpty(), "what a GC without b left of it")
+		Expect(nstest.WaitEqual(withA, c.state)).To(BeEmpty(), "what a GC without b left of it")
 		checked(c, cniVersion, a)
 	}
 
@@ -197,11 +197,11 @@ func (s story) tell(cniVersion string) {
 		Expect(p.Exec("ip", "link", "show", "eth0")).Error().To(HaveOccurred())
 		Expect(c.forgetful(func() error { return c.del(bare(p)) })).To(Succeed())
 	}
-	Expect(nstest.Settled(before, c.state)).To(BeEmpty(), "what the two left")
+	Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty(), "what the two left")
 
 	By("DEL of a container that is gone, by a runtime that has lost all but its name")
 	gone := attached("gone")
 	gone.Remove(GinkgoTB())
 	Expect(c.forgetful(func() error { return c.del(bare(gone)) })).To(Succeed())
-	Expect(nstest.Settled(before, c.state)).To(BeEmpty(), "what the one that is gone left")
+	Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty(), "what the one that is gone left")
 }

@@ -257,7 +257,7 @@ var _ = Describe("a node whose plugins are swapped", func() {
 	DescribeTable("plumb serves what Debian's plugins made, to the end", func(e exchange) {
 		s := newSwap(e.network)
 		stay := s.populated()
-		before := nstest.Steady(s.state)
+		before := nstest.WaitStable(s.state)
 		for id, way := range ways {
 			By("a container to be deleted " + way)
 			s.under(reference)
@@ -265,7 +265,7 @@ var _ = Describe("a node whose plugins are swapped", func() {
 			s.under(plumb)
 			Expect(s.check(p)).To(Succeed())
 			Expect(s.gone(p, way)).To(Succeed())
-			Expect(nstest.Settled(before, s.state)).To(BeEmpty(), "left")
+			Expect(nstest.WaitEqual(before, s.state)).To(BeEmpty(), "left")
 			Expect(s.del(p.rt)).To(Succeed(), "again")
 		}
 		for _, p := range stay {
@@ -277,7 +277,7 @@ var _ = Describe("a node whose plugins are swapped", func() {
 	DescribeTable("Debian's plugins serve what plumb made, as far as they can", func(e exchange) {
 		s := newSwap(e.network)
 		stay := s.populated()
-		before := nstest.Steady(s.state)
+		before := nstest.WaitStable(s.state)
 		s.under(reference)
 		expectError(s.check(stay[0]), e.checkOwn)
 		for id, way := range ways {
@@ -296,7 +296,7 @@ var _ = Describe("a node whose plugins are swapped", func() {
 			}
 			s.under(plumb)
 			Expect(s.del(p.rt)).To(Succeed())
-			Expect(nstest.Settled(before, s.state)).To(BeEmpty(), "left after plumb's DEL")
+			Expect(nstest.WaitEqual(before, s.state)).To(BeEmpty(), "left after plumb's DEL")
 		}
 	}, entries())
 
@@ -305,7 +305,7 @@ var _ = Describe("a node whose plugins are swapped", func() {
 		bin, backup := filepath.Join(s.dir, "bin"), filepath.Join(s.dir, "backup")
 		Expect(os.CopyFS(bin, os.DirFS(reference.folder()))).To(Succeed())
 		stay := s.populated()
-		before := nstest.Steady(s.state)
+		before := nstest.WaitStable(s.state)
 		s.from(bin)
 
 		old := s.attach("old")
@@ -320,7 +320,7 @@ var _ = Describe("a node whose plugins are swapped", func() {
 		s.reach(young, nstest.ServeTCP(GinkgoTB(), old.NS, hostPort(old.v6.String())).String())
 		Expect(s.gone(young, plain)).To(Succeed())
 		Expect(s.gone(old, plain)).To(Succeed())
-		Expect(nstest.Settled(before, s.state)).To(BeEmpty(), "left")
+		Expect(nstest.WaitEqual(before, s.state)).To(BeEmpty(), "left")
 		for _, p := range stay {
 			Expect(s.gone(p, plain)).To(Succeed())
 		}
@@ -330,7 +330,7 @@ var _ = Describe("a node whose plugins are swapped", func() {
 	It("loses what only plumb knows with plumb's GC", func() {
 		s := newSwap(chain(bridged, port))
 		stay := s.populated()
-		before := nstest.Steady(s.state)
+		before := nstest.WaitStable(s.state)
 		s.under(plumb)
 		p := s.attach("p")
 		s.under(reference)
@@ -339,7 +339,7 @@ var _ = Describe("a node whose plugins are swapped", func() {
 		s.under(plumb)
 		s.list = list(strings.Replace(s.text, `"1.0.0"`, `"1.1.0"`, 1)) // GC is of 1.1.0
 		Expect(s.gc(stay...)).To(Succeed())
-		Expect(nstest.Settled(before, s.state)).To(BeEmpty(), "left")
+		Expect(nstest.WaitEqual(before, s.state)).To(BeEmpty(), "left")
 	})
 })
 
@@ -366,7 +366,7 @@ func expectError(err error, text string) {
 func (s *swap) expectLeft(before string, known []string) {
 	GinkgoHelper()
 	if len(known) == 0 {
-		Expect(nstest.Settled(before, s.state)).To(BeEmpty(), "left")
+		Expect(nstest.WaitEqual(before, s.state)).To(BeEmpty(), "left")
 		return
 	}
 	Eventually(func(g Gomega) { // what goes may go a little later

@@ -63,7 +63,7 @@ func newBed(s subject) *bed {
 	warm := nstest.New(tb)
 	prev := b.attach("warm", warm)
 	nstest.Exec(tb, b.program(), b.call("ADD", "warm", warm, prev)).OK(tb)
-	b.without = nstest.Steady(func() string { return b.state(b.node) })
+	b.without = nstest.WaitStable(func() string { return b.state(b.node) })
 	b.renew()
 	return b
 }
@@ -77,7 +77,7 @@ func (b *bed) renew() {
 	}
 	b.pod = nstest.New(b).Named("pod")
 	b.prev = b.attach("swept", b.pod)
-	b.before = nstest.Steady(b.fullState)
+	b.before = nstest.WaitStable(b.fullState)
 }
 
 // attach runs the plugin below.
@@ -167,7 +167,7 @@ func (b *bed) nodeState() string { return b.state(b.node) }
 
 // waitUnchanged waits until state returns want, or returns an error with the difference.
 func waitUnchanged(want string, state func() string) error {
-	if diff := nstest.Settled(want, state); diff != "" {
+	if diff := nstest.WaitEqual(want, state); diff != "" {
 		return fmt.Errorf("not as before:\n%s", diff)
 	}
 	return nil

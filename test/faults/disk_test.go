@@ -47,7 +47,7 @@ var _ = Describe("a disk that is full", func() {
 			tmpfs(l.dir, "nr_blocks=1000,nr_inodes=1000")
 			lives := l.attached("lives", 7000)
 			guests := l.guests(burst)
-			before := nstest.Steady(l.attachments)
+			before := nstest.WaitStable(l.attachments)
 			s.leave(l.dir, 0)
 			row := "disk full (" + what + "): "
 			eachSurvives(row+"bridge ADD, 16 at once", burst, func(i int) error {
@@ -163,7 +163,7 @@ var _ = Describe("a disk that is read-only", func() {
 		tmpfs(l.dir, "nr_blocks=1000")
 		lives := l.attached("lives", 7000)
 		guests := l.guests(burst)
-		before := nstest.Steady(l.attachments)
+		before := nstest.WaitStable(l.attachments)
 		remount(l.dir, "ro")
 		eachSurvives("disk read-only: bridge ADD, 16 at once", burst, func(i int) error {
 			return refused(l.add(guests[i]), types.CodeIO, "read-only file system", l.dir+"/leases/lab/")
@@ -227,7 +227,7 @@ var _ = Describe("a lock that a stuck process holds", func() {
 	It("is waited for in time, and its holder is named", func() {
 		l := newLab(tuned)
 		lives := l.attached("lives", 7000)
-		before := nstest.Steady(l.node)
+		before := nstest.WaitStable(l.node)
 		dies := l.attached("dies", 7001)
 		h := hold(l.dir + "/leases/lab/lock")
 		says := fmt.Sprintf("held by process %d (flock)", h.cmd.Process.Pid)
@@ -343,7 +343,7 @@ var _ = Describe("the folder of reservations, deleted under it", func() {
 		l := newLab(tuned)
 		lives := l.attached("lives", 7000)
 		Expect(l.del(lives)).To(Succeed())
-		before := nstest.Steady(l.node)
+		before := nstest.WaitStable(l.node)
 		for range slice(10, 1) {
 			guests := l.guests(burst)
 			stop := meanwhile(func() { _ = os.RemoveAll(l.dir + "/leases") })
@@ -576,7 +576,7 @@ var _ = Describe("the states that tuning saves", func() {
 		tmpfs(l.dir+"/tuning", "nr_blocks=1000,nr_inodes=1000")
 		lives = l.attached("lives", 7000)
 		Expect(l.del(lives)).To(Succeed()) // what the node shares stands from here on
-		before = nstest.Steady(l.node)
+		before = nstest.WaitStable(l.node)
 		lives = l.attached("lives", 7000)
 	})
 	over := func() error {

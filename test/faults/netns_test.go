@@ -90,7 +90,7 @@ var _ = Describe("the container's namespace", func() {
 			})
 
 			It("is gone: DEL ends, and the node is as before", func() {
-				before := nstest.Steady(l.attachments)
+				before := nstest.WaitStable(l.attachments)
 				for _, with := range []string{"with", "without"} {
 					g := l.attached("gone", 8000)
 					g.Remove(GinkgoTB()) // a plain file is left
@@ -108,7 +108,7 @@ var _ = Describe("the container's namespace", func() {
 				for kind, newcomer := range newcomers {
 					n := newcomer(l)
 					both := func() string { return nstest.Snapshot(GinkgoTB(), n.NS) + "\n" + l.attachments() }
-					before := nstest.Steady(both)
+					before := nstest.WaitStable(both)
 					g := l.attached("replaced", 8000)
 					g.replaced(n)
 					survives(name+": netns replaced: DEL", func() error {
@@ -127,9 +127,9 @@ var _ = Describe("the container's namespace", func() {
 
 			It("is none, or the node's own: refused before anything is done", func() {
 				l.Node.Batch(GinkgoTB(), "link add eth0 type veth peer name eth0peer", "link set eth0 up", "link set eth0peer up")
-				before := nstest.Steady(l.attachments)
+				before := nstest.WaitStable(l.attachments)
 				lives := l.attached("lives", 8000)
-				among := nstest.Steady(l.attachments)
+				among := nstest.WaitStable(l.attachments)
 				for what, path := range noNamespaces(l) {
 					g, at := &guest{rt: with(lives.rt, "fresh", path)}, &guest{rt: with(lives.rt, "lives", path)}
 					survives(name+": netns is no container's: ADD, DEL", func() error {
@@ -194,7 +194,7 @@ var _ = Describe("the node's own namespace", func() {
 	It("is refused by each plugin by itself", func() {
 		l := newLab(networks["loopback"])
 		l.Node.Batch(GinkgoTB(), "link add eth0 type veth peer name eth0peer", "link set eth0 up", "link set eth0peer up")
-		before := nstest.Steady(l.attachments)
+		before := nstest.WaitStable(l.attachments)
 		for _, plugins := range []string{networks["loopback"], networks["bridge"], networks["ptp"], networks["macvlan"], mapped, shaped, set} {
 			for _, verb := range []string{"ADD", "CHECK"} {
 				conf := map[string]any{}

@@ -72,7 +72,7 @@ var _ = Describe("a program that outlives its plugin", func() {
 		n := s.network(network)
 		warm, l := s.life("warm", n), s.life("killed", n)
 		s.lead(warm)
-		before := nstest.Steady(s.state)
+		before := nstest.WaitStable(s.state)
 
 		g := newGate(s.bin)
 		cmd := exec.Command(filepath.Join(s.bin, s.lists[n].Plugins[0].Network.Type))
@@ -88,7 +88,7 @@ var _ = Describe("a program that outlives its plugin", func() {
 		for _, pid := range children() {
 			reap(pid)
 		}
-		left := nstest.Settled(before, s.state)
+		left := nstest.WaitEqual(before, s.state)
 		tried("a program that outlives its killed plugin, then DEL", left == "")
 		Expect(left).To(BeEmpty(), "left")
 		Expect(s.failures()).To(BeEmpty())

@@ -109,7 +109,7 @@ func (w *weighing) ExecPlugin(_ context.Context, path string, stdin []byte, envi
 	defer stdoutFile.Close()
 	var kib int
 	err := w.node.Do(func() (err error) {
-		kib, err = nstest.Peak(path, environ, stdinFile, stdoutFile)
+		kib, err = nstest.PeakMemory(path, environ, stdinFile, stdoutFile)
 		return err
 	})
 	said, readErr := os.ReadFile(out)
@@ -228,7 +228,7 @@ var _ = Describe("what a call takes of the node", func() {
 		adoptOrphans()
 		s := newStorm()
 		s.calm()
-		before := nstest.Steady(s.state)
+		before := nstest.WaitStable(s.state)
 		networks := []string{"dual", "routed"}
 		if all() {
 			networks = []string{"dual", "routed", "segment", "tables"}
@@ -240,7 +240,7 @@ var _ = Describe("what a call takes of the node", func() {
 			out, err := s.output(c)
 			running := children()
 			Expect(err).To(HaveOccurred(), "%s: %s", network, out)
-			left := nstest.Settled(before, s.state)
+			left := nstest.WaitEqual(before, s.state)
 			tried("a call that fails by its surroundings, nothing left", len(running) == 0 && left == "")
 			Expect(running).To(BeEmpty(), "%s: processes; %s", network, out)
 			Expect(left).To(BeEmpty(), "%s: left; %s", network, out)

@@ -74,7 +74,7 @@ func refused(err error, code uint, says ...string) error {
 
 // asBefore: state is the same as it was, once the kernel has done what it was told.
 func asBefore(before string, state func() string) error {
-	if diff := nstest.Settled(before, state); diff != "" {
+	if diff := nstest.WaitEqual(before, state); diff != "" {
 		return fmt.Errorf("not as before:\n%s", diff)
 	}
 	return nil

@@ -520,14 +520,14 @@ var _ = Describe("a storm", func() {
 			adoptOrphans()
 			quiet := newStorm()
 			quiet.calm()
-			want := nstest.Steady(quiet.constants)
+			want := nstest.WaitStable(quiet.constants)
 			Expect(quiet.failures()).To(BeEmpty(), "on the calm day")
 
 			s := newStorm()
 			s.rage(uint64(GinkgoRandomSeed()+n), pairs, atOnce)
 			s.calm() // for the networks' chains, which a GC may have taken
 			Expect(s.failures()).To(BeEmpty())
-			left := nstest.Settled(want, s.constants)
+			left := nstest.WaitEqual(want, s.constants)
 			tried("storm: nothing left at the end", left == "")
 			Expect(left).To(BeEmpty(), "left")
 		})

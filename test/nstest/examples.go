@@ -42,7 +42,7 @@ func Examples(tb TB, p skel.Plugin, parse func(*skel.Request) error) {
 		tb.Fatalf("%v", err)
 	}
 	p.Add = func(r *skel.Request) (*types.Result, error) { return &types.Result{}, parse(r) }
-	node, pod := Pair(tb)
+	node, pod := NewNodeAndPod(tb)
 	found := 0
 	for i, block := range JSONBlocks(string(readme)) {
 		confs, err := configurations(block, p.Name)

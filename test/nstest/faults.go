@@ -23,9 +23,9 @@ type Sweep struct {
 	// PreparePod, if not nil, makes in each of the two containers what an earlier plugin of the
 	// chain makes there.
 	PreparePod func(pod *NS)
-	// Survives has the beginnings of the steps ("announce ") that may fail in an ADD that
+	// MayFail has the beginnings of the steps ("announce ") that may fail in an ADD that
 	// succeeds. The caller gives the reason for each.
-	Survives []string
+	MayFail []string
 	// Ignore, if not nil, reports whether a line of a snapshot may change.
 	Ignore func(line string) bool
 
@@ -119,7 +119,7 @@ type testbed struct {
 
 func newTestbed(tb TB, s Sweep) *testbed {
 	tb.Helper()
-	node, pod := Pair(tb)
+	node, pod := NewNodeAndPod(tb)
 	if s.Prepare != nil {
 		s.Prepare(node, pod)
 	}
@@ -133,7 +133,7 @@ func newTestbed(tb TB, s Sweep) *testbed {
 		s.PreparePod(warm.Pod)
 	}
 	Run(s.Plugin, warm.With("ADD")).OK(tb)
-	b.before = Steady(b.state)
+	b.before = WaitStable(b.state)
 	b.warm = warm
 	return b
 }
@@ -165,7 +165,7 @@ func (b *testbed) state() string {
 // requireRestored returns an error that shows the difference if the state does not become as it was
 // before.
 func (b *testbed) requireRestored() error {
-	if diff := settled(b.before, b.state, cmp.Or(b.sweep.settleTime, settleTime)); diff != "" {
+	if diff := waitEqual(b.before, b.state, cmp.Or(b.sweep.settleTime, settleTime)); diff != "" {
 		return fmt.Errorf("not as before:\n%s", diff)
 	}
 	return nil
@@ -183,7 +183,7 @@ func (b *testbed) checkReply(r Reply, f *fault) error {
 		return nil
 	}
 	if r.Exit == 0 {
-		for _, s := range b.sweep.Survives {
+		for _, s := range b.sweep.MayFail {
 			if strings.HasPrefix(f.step, s) {
 				return nil
 			}

@@ -82,7 +82,7 @@ func TestFaultSweepFindsWhatAPluginForgets(t *testing.T) {
 }
 
 func TestRunParsesResultsAndErrors(t *testing.T) {
-	node, pod := Pair(t)
+	node, pod := NewNodeAndPod(t)
 	c := Call{Command: "ADD", Node: node, Pod: pod, Config: toyConfig}
 	Run(toy(""), c).Result(t)
 	if f := Run(toy(""), Call{Command: "ADD", Node: node, Config: toyConfig}).Failure(t); f.Code != types.CodeEnvironment {
@@ -96,7 +96,7 @@ func TestRunParsesResultsAndErrors(t *testing.T) {
 
 func TestExecRunsOnTheNode(t *testing.T) {
 	LeakCheck(t)
-	node, pod := Pair(t)
+	node, pod := NewNodeAndPod(t)
 	script := t.TempDir() + "/plugin"
 	if err := os.WriteFile(script, []byte("#!/bin/sh\ncat; readlink /proc/self/ns/net; echo $CNI_NETNS >&2; exit 3\n"), 0o755); err != nil {
 		t.Fatal(err)
@@ -117,13 +117,13 @@ func TestErrorsOfUnsupportedFeatures(t *testing.T) {
 	}
 }
 
-func TestNeedRecordsFeatures(t *testing.T) {
+func TestRequireFeatureRecordsFeatures(t *testing.T) {
 	file := t.TempDir() + "/needs"
 	t.Setenv("CNI_TEST_NEEDS", file)
 	t.Setenv("CNI_TEST_REQUIRE", "")
-	Need(t, "air", nil)
-	t.Run("skipped", func(t *testing.T) { Need(t, "ether", os.ErrNotExist) })
-	want := "has test/nstest: TestNeedRecordsFeatures: air\nlacks test/nstest: TestNeedRecordsFeatures/skipped: ether\n"
+	RequireFeature(t, "air", nil)
+	t.Run("skipped", func(t *testing.T) { RequireFeature(t, "ether", os.ErrNotExist) })
+	want := "has test/nstest: TestRequireFeatureRecordsFeatures: air\nlacks test/nstest: TestRequireFeatureRecordsFeatures/skipped: ether\n"
 	if got, err := os.ReadFile(file); err != nil || string(got) != want {
 		t.Errorf("recorded %q, %v; want %q", got, err, want)
 	}

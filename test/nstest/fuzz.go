@@ -16,7 +16,7 @@ import (
 func FuzzCheck(f *testing.F, p skel.Plugin, c Call) {
 	f.Helper()
 	if c.Node == nil {
-		c.Node, c.Pod = Pair(f)
+		c.Node, c.Pod = NewNodeAndPod(f)
 	}
 	added := Run(p, c.With("ADD"))
 	added.OK(f)
@@ -27,7 +27,7 @@ func FuzzCheck(f *testing.F, p skel.Plugin, c Call) {
 // that made a veth pair with the addresses 10.9.0.2 and fd00::2.
 func FuzzChainedCheck(f *testing.F, p skel.Plugin, c Call) {
 	f.Helper()
-	c.Node, c.Pod = Pair(f)
+	c.Node, c.Pod = NewNodeAndPod(f)
 	c.Node.Must(f, "ip", "link", "add", "veth0", "up", "type", "veth", "peer", "name", "eth0", "netns", c.Pod.Path())
 	c.Pod.Batch(f, "link set eth0 up", "addr add 10.9.0.2/24 dev eth0", "addr add fd00::2/64 dev eth0 nodad")
 	first := c

@@ -59,7 +59,7 @@ func TestSnapshotSeesWhatPluginsTouch(t *testing.T) {
 	n := NewNode(t)
 	n.Batch(t, "link add br0 type bridge", "link add v0 type veth peer name v1", "link set br0 up")
 	state := func() string { return Snapshot(t, n) }
-	before := Steady(state)
+	before := WaitStable(state)
 	for _, change := range []string{
 		"ip link set v0 alias x", "ip link set v0 mtu 1400", "ip link set v0 master br0", "ip link set v0 up",
 		"bridge link set dev v0 hairpin on", "bridge link set dev v0 isolated on",
@@ -77,7 +77,7 @@ func TestSnapshotSeesWhatPluginsTouch(t *testing.T) {
 		"sysctl -qw net.ipv4.ip_forward=1", "sysctl -qw net.ipv6.conf.v0.accept_ra=0", "ip link del v0",
 	} {
 		n.Must(t, "sh", "-c", change)
-		after := Steady(state)
+		after := WaitStable(state)
 		if Compare(before, after) == "" {
 			t.Errorf("not seen: %s", change)
 		}
@@ -89,12 +89,12 @@ func TestSnapshotIsSteady(t *testing.T) {
 	s := NewSite(t)
 	s.Node.Batch(t, "link add br0 type bridge", "link set br0 up")
 	state := func() string { return Snapshot(t, s.Node, s.Outside) }
-	before := Steady(state)
+	before := WaitStable(state)
 	tcp := ServeTCP(t, s.Outside, OutsideV4+":0")
 	for range 5 {
 		MustDial(t, s.Node, tcp.String(), NodeV4)
 	}
-	if diff := Settled(before, state); diff != "" {
+	if diff := WaitEqual(before, state); diff != "" {
 		t.Errorf("traffic changed the snapshot:\n%s", diff)
 	}
 }
@@ -159,7 +159,7 @@ func TestSnapshotWaitsForTheKernel(t *testing.T) {
 				t.Errorf("no %q in\n%s", want, up)
 			}
 		}
-		if diff := Compare(up, Steady(func() string { return Snapshot(t, n) })); diff != "" {
+		if diff := Compare(up, WaitStable(func() string { return Snapshot(t, n) })); diff != "" {
 			t.Errorf("not steady after all:\n%s", diff)
 		}
 		n.Batch(t, "link set v0 down")

@@ -10,13 +10,13 @@ import (
 	"syscall"
 )
 
-// Peak runs a program and returns the maximum of its resident memory in KiB. The stdout and stderr
-// of the program go to out. Peak also returns an error if the program fails.
+// PeakMemory runs a program and returns the maximum of its resident memory in KiB. The stdout and stderr
+// of the program go to out. PeakMemory also returns an error if the program fails.
 //
 // The maximum in the program's rusage is not that of the program alone: it includes the time before
 // execve, when the process is a copy of this one (setmax_mm_hiwater_rss in the kernel's exec_mmap).
-// So Peak stops the process at its exit, and reads its status.
-func Peak(path string, environ []string, in, out *os.File) (kib int, err error) {
+// So PeakMemory stops the process at its exit, and reads its status.
+func PeakMemory(path string, environ []string, in, out *os.File) (kib int, err error) {
 	runtime.LockOSThread() // only the thread that started the process can trace it
 	defer runtime.UnlockOSThread()
 	pid, err := syscall.ForkExec(path, []string{path}, &syscall.ProcAttr{

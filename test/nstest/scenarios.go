@@ -38,7 +38,7 @@ func NewScriptPlugin(tb TB, name, body string) (dir, log string) {
 func RequireLinkForIPAM(tb TB, p skel.Plugin, config, hostEnds string) {
 	tb.Helper()
 	LeakCheck(tb)
-	node, pod := Pair(tb)
+	node, pod := NewNodeAndPod(tb)
 	dir, log := NewScriptPlugin(tb, "dhcp", fmt.Sprintf(`set -- $(nsenter --net="$CNI_NETNS" ip -br link show "$CNI_IFNAME")
 echo "$CNI_COMMAND $2 $(nsenter --net=%s %s | wc -l)" >>$LOG
 [ "$CNI_COMMAND" != ADD ] || echo '{"cniVersion":"1.1.0","ips":[{"address":"10.1.2.2/24","gateway":"10.1.2.1"}]}'`, node.Path(), hostEnds))
@@ -113,13 +113,13 @@ func RequireRemovedInterfaceInError(tb TB, p skel.Plugin, c Call, step string) {
 // have served another container.
 func RequireDelRestores(tb TB, p skel.Plugin, c Call, state func() string) {
 	tb.Helper()
-	before := Steady(state)
+	before := WaitStable(state)
 	for _, variant := range delVariants(tb) {
 		added := Run(p, c.With("ADD")).OK(tb)
 		del := variant.change(c.With("DEL"), added)
 		Run(p, del).OK(tb)
 		Run(p, del).OK(tb)
-		if diff := Settled(before, state); diff != "" {
+		if diff := WaitEqual(before, state); diff != "" {
 			tb.Fatalf("after DEL %s, not as before ADD:\n%s", variant.name, diff)
 		}
 	}
@@ -158,7 +158,7 @@ func delVariants(tb TB) []delVariant {
 func RequireDelAfterLateAdd(tb TB, p skel.Plugin, c Call, add func(node *ns.Handle) error) {
 	tb.Helper()
 	state := func() string { return Snapshot(tb, c.Node) }
-	before := Steady(state)
+	before := WaitStable(state)
 	Run(p, c.With("ADD")).OK(tb)
 	node, err := ns.Open(c.Node.Path(), &trace.Tracer{})
 	if err != nil {
@@ -176,7 +176,7 @@ func RequireDelAfterLateAdd(tb TB, p skel.Plugin, c Call, add func(node *ns.Hand
 	if late != nil {
 		tb.Fatalf("late ADD: %v", late)
 	}
-	if diff := Settled(before, state); diff != "" {
+	if diff := WaitEqual(before, state); diff != "" {
 		tb.Fatalf("not as before ADD:\n%s", diff)
 	}
 }

@@ -91,16 +91,16 @@ func Compare(before, after string) string {
 	return strings.Join(diff, "\n")
 }
 
-// Settled calls state until it returns want, because the kernel may still be working after a call has
+// WaitEqual calls state until it returns want, because the kernel may still be working after a call has
 // returned. It returns the last difference (see Compare), which is empty if the state became want.
-// A test that expects a difference compares with Steady instead, which does not wait for so long.
-func Settled(want string, state func() string) string { return settled(want, state, settleTime) }
+// A test that expects a difference compares with WaitStable instead, which does not wait for so long.
+func WaitEqual(want string, state func() string) string { return waitEqual(want, state, settleTime) }
 
 // settleTime is the limit for a state to become as expected. It takes some milliseconds, and seconds
 // on a busy machine.
 const settleTime = 30 * time.Second
 
-func settled(want string, state func() string, limit time.Duration) string {
+func waitEqual(want string, state func() string, limit time.Duration) string {
 	pause := newPause()
 	for deadline := time.Now().Add(limit); ; pause.sleep() {
 		diff := Compare(want, state())
@@ -121,9 +121,9 @@ func (p *pause) sleep() {
 	p.next = min(p.next*3/2, 100*time.Millisecond)
 }
 
-// Steady calls state until it returns the same twice, and returns that. After a limit of time, it
+// WaitStable calls state until it returns the same twice, and returns that. After a limit of time, it
 // returns the last state.
-func Steady(state func() string) string {
+func WaitStable(state func() string) string {
 	last := state()
 	for deadline := time.Now().Add(settleTime); time.Now().Before(deadline); {
 		time.Sleep(20 * time.Millisecond)

@@ -64,7 +64,7 @@ var _ = Describe("containerd", func() {
 		c := newContainerd(newNode(), network)
 		stays := c.running(web("stays", 8079)) // what the node shares stands from here on
 		client := stays.container()
-		before := nstest.Steady(c.state)
+		before := nstest.WaitStable(c.state)
 
 		p := c.running(web("web", 8080))
 		server := p.container("serve", ":80")
@@ -78,9 +78,9 @@ var _ = Describe("containerd", func() {
 		reaches(c, p, server)
 
 		Expect(p.stop()).To(Succeed())
-		Expect(nstest.Settled(before, c.state)).To(BeEmpty(), "after StopPodSandbox")
+		Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty(), "after StopPodSandbox")
 		Expect(p.remove()).To(Succeed())
-		Expect(nstest.Settled(before, c.state)).To(BeEmpty(), "after RemovePodSandbox")
+		Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty(), "after RemovePodSandbox")
 	})
 
 	It("calls the plugins as they expect it", func() {
@@ -105,7 +105,7 @@ var _ = Describe("containerd", func() {
 	It("runs 20 pods at once, and removes them at once", func() {
 		c := newContainerd(newNode(), network)
 		c.running(web("stays", 8079))
-		before := nstest.Steady(c.state)
+		before := nstest.WaitStable(c.state)
 
 		all := make([]*pod, 20)
 		Expect(atOnce(len(all), func(i int) (err error) {
@@ -122,9 +122,9 @@ var _ = Describe("containerd", func() {
 		Expect(leases("pods")).To(HaveLen(2 * 21))
 
 		Expect(atOnce(len(all), func(i int) error { return all[i].stop() })).To(BeEmpty())
-		Expect(nstest.Settled(before, c.state)).To(BeEmpty(), "after StopPodSandbox")
+		Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty(), "after StopPodSandbox")
 		Expect(atOnce(len(all), func(i int) error { return all[i].remove() })).To(BeEmpty())
-		Expect(nstest.Settled(before, c.state)).To(BeEmpty(), "after RemovePodSandbox")
+		Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty(), "after RemovePodSandbox")
 	})
 
 	// The kubelet removes a sandbox that was not made to the end. containerd calls DEL
@@ -134,7 +134,7 @@ var _ = Describe("containerd", func() {
 		func(point string, plugins fate) {
 			c := newContainerd(newNode().relayed(), network)
 			c.running(web("stays", 8079))
-			before := nstest.Steady(c.state)
+			before := nstest.WaitStable(c.state)
 
 			c.killedAt(point, plugins)
 			c.start()
@@ -145,7 +145,7 @@ var _ = Describe("containerd", func() {
 					Expect(p.remove()).To(Succeed())
 				}
 			}
-			Expect(nstest.Settled(before, c.state)).To(BeEmpty())
+			Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty())
 			c.running(web("web", 8080))
 		},
 		EntryDescription("%s, and the plugins %s"),
