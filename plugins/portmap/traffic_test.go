@@ -91,7 +91,7 @@ var _ = Describe("traffic", func() {
 	}, backends())
 
 	DescribeTable("passes the node between two pods with bridged frames seen by netfilter too", Label(nstest.Kernel), func(backend string) {
-		nstest.Need(GinkgoTB(), "br_netfilter", b.bridgeNetfilter("1"))
+		nstest.RequireFeature(GinkgoTB(), "br_netfilter", b.bridgeNetfilter("1"))
 		ok(b.call("one", conf(withBackend(backend), both...)), "ADD")
 		expectAnswer(nstest.Dial, b.pods[1], nstest.NodeV4+":8080", gateway4)
 		expectAnswer(nstest.Dial, b.pods[1], pod4+":80", peer4)

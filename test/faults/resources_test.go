@@ -109,7 +109,7 @@ func (m *memoryMeter) ExecPlugin(_ context.Context, path string, stdin []byte, e
 	defer stdoutFile.Close()
 	var kib int
 	err := m.node.Do(func() (err error) {
-		kib, err = nstest.Peak(path, environ, stdinFile, stdoutFile)
+		kib, err = nstest.PeakMemory(path, environ, stdinFile, stdoutFile)
 		return err
 	})
 	output, readErr := os.ReadFile(out)
@@ -230,7 +230,7 @@ var _ = Describe("a plugin call", func() {
 		adoptOrphans()
 		s := newStressNode()
 		s.runOnePerNetwork()
-		before := nstest.Steady(s.state)
+		before := nstest.WaitStable(s.state)
 		networks := []string{"bridge", "ptp"}
 		if allFaults() {
 			networks = []string{"bridge", "ptp", "macvlan", "iptables"}
@@ -242,7 +242,7 @@ var _ = Describe("a plugin call", func() {
 			out, err := s.runOnNode(c)
 			running := childPIDs()
 			Expect(err).To(HaveOccurred(), "%s: %s", network, out)
-			left := nstest.Settled(before, s.state)
+			left := nstest.WaitEqual(before, s.state)
 			record("a call that fails because of its environment, nothing left", len(running) == 0 && left == "")
 			Expect(running).To(BeEmpty(), "%s: processes; %s", network, out)
 			Expect(left).To(BeEmpty(), "%s: left; %s", network, out)
