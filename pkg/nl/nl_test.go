@@ -49,7 +49,7 @@ var _ = Describe("rtnetlink", func() {
 	var u undo.Stack
 
 	BeforeEach(func() {
-		nodeNS, podNS = nstest.Pair(GinkgoTB())
+		nodeNS, podNS = nstest.NewNodeAndPod(GinkgoTB())
 		tracer = &trace.Tracer{}
 		node, pod = connect(nodeNS, tracer), connect(podNS, tracer)
 		u = undo.Stack{}

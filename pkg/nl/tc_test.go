@@ -27,14 +27,14 @@ var _ = Describe("traffic control", Label(nstest.Kernel), func() {
 	}
 
 	BeforeEach(func() {
-		n, p := nstest.Pair(GinkgoTB())
+		n, p := nstest.NewNodeAndPod(GinkgoTB())
 		nodeNS, tracer, u = n, &trace.Tracer{}, undo.Stack{}
 		node, pod = connect(n, tracer), connect(p, tracer)
 		var err error
 		near, far, err = node.AddVeth(&u, nl.Veth{Name: "veth0", Peer: "eth0", PeerIn: pod})
 		Expect(err).NotTo(HaveOccurred())
 		ifb, err = node.AddIFB(&u, nl.IFB{Name: "ifb7", MTU: 1400, Group: 7})
-		nstest.Need(GinkgoTB(), "ifb", err)
+		nstest.RequireFeature(GinkgoTB(), "ifb", err)
 		Expect(ifb).To(And(HaveField("Kind", "ifb"), HaveField("MTU", 1400), HaveField("Group", uint32(7)), HaveField("Up", false)))
 		Expect(node.SetUp(near)).To(Succeed())
 		Expect(node.SetUp(ifb)).To(Succeed())
@@ -52,7 +52,7 @@ var _ = Describe("traffic control", Label(nstest.Kernel), func() {
 			{nl.Qdisc{Kind: "ingress", Handle: nl.IngressHandle, Parent: nl.Ingress}, "ingress ffff: parent ffff:fff1"},
 		} {
 			var added undo.Stack
-			nstest.Need(GinkgoTB(), c.q.Kind, node.AddQdisc(&added, near, c.q))
+			nstest.RequireFeature(GinkgoTB(), c.q.Kind, node.AddQdisc(&added, near, c.q))
 			Expect(tc("qdisc", "show", "dev", "veth0")).To(ContainSubstring("qdisc " + c.text))
 			Expect(node.Qdisc(near, c.q.Parent)).To(Equal(c.q))
 			Expect(node.AddQdisc(&added, near, c.q)).To(MatchError(fs.ErrExist))
@@ -99,7 +99,7 @@ var _ = Describe("traffic control", Label(nstest.Kernel), func() {
 
 	It("adds and lists classes, a qdisc of a class, and filters of both families", func() {
 		root := nl.Qdisc{Kind: "htb", Handle: 0x10000, Parent: nl.Root, HTB: nl.HTB{Direct: 100}}
-		nstest.Need(GinkgoTB(), "htb", node.AddQdisc(&u, near, root))
+		nstest.RequireFeature(GinkgoTB(), "htb", node.AddQdisc(&u, near, root))
 		class := nl.Class{ID: root.Handle.Class(0x30), Parent: root.Handle, Rate: 125000, Buffer: 12500000, Quantum: 3000}
 		wide := nl.Class{ID: root.Handle.Class(0x31), Parent: root.Handle, Rate: 1 << 33, Buffer: 15625, Quantum: 3000}
 		leaf := nl.Qdisc{Kind: "bfifo", Handle: 0x300000, Parent: class.ID, Limit: 5000}
@@ -137,7 +137,7 @@ var _ = Describe("traffic control", Label(nstest.Kernel), func() {
 		q := nl.Qdisc{Kind: "ingress", Handle: nl.IngressHandle, Parent: nl.Ingress}
 		f := nl.Filter{Parent: nl.IngressHandle, Priority: 1, Protocol: unix.ETH_P_ALL, Class: 0x10001, Redirect: ifb.Index}
 		Expect(node.AddQdisc(&u, near, q)).To(Succeed())
-		nstest.Need(GinkgoTB(), "u32 and mirred", node.AddFilter(near, f))
+		nstest.RequireFeature(GinkgoTB(), "u32 and mirred", node.AddFilter(near, f))
 		Expect(node.Filters(near, nl.IngressHandle)).To(Equal([]nl.Filter{f}))
 		Expect(tc("filter", "show", "dev", "veth0", "parent", "ffff:")).To(And(
 			ContainSubstring("protocol all pref 1 u32"), ContainSubstring("match 00000000/00000000 at 0"),

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 
@@ -160,12 +161,29 @@ func (d folder) stat(name string) (unix.Stat_t, error) {
 	return st, d.error("stat", name, err)
 }
 
-// names lists the folder.
-func (d folder) names() ([]string, error) {
-	f, err := d.open(".", unix.O_RDONLY|unix.O_DIRECTORY)
-	if err != nil {
-		return nil, err
+// names returns the names in the folder, some at a time: a folder can have 60,000.
+func (d folder) names() iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		f, err := d.open(".", unix.O_RDONLY|unix.O_DIRECTORY)
+		if err != nil {
+			yield("", err)
+			return
+		}
+		defer func() { _ = f.Close() }()
+		for {
+			some, err := f.Readdirnames(256)
+			for _, name := range some {
+				if !yield(name, nil) {
+					return
+				}
+			}
+			if errors.Is(err, io.EOF) {
+				return
+			}
+			if err != nil {
+				yield("", err)
+				return
+			}
+		}
 	}
-	names, err := f.Readdirnames(-1)
-	return names, errors.Join(err, f.Close())
 }

@@ -26,7 +26,7 @@ func BenchmarkNFTables(b *testing.B) {
 func BenchmarkIPTables(b *testing.B) { benchmark(b, withBackend(backendIPTables), 0, 1) }
 
 func benchmark(b *testing.B, keys string, others, mappings int) {
-	node, pod := nstest.Pair(b)
+	node, pod := nstest.NewNodeAndPod(b)
 	addBridge(b, node)
 	if others > 0 {
 		if err := fill(node, others); err != nil {

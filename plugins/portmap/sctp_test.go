@@ -20,7 +20,7 @@ var _ = Describe("SCTP", Label(nstest.Kernel), func() {
 
 	DescribeTable("reaches the container, and DEL deletes its connections", func(backend string) {
 		fd, err := sctpSocket(unix.AF_INET)
-		nstest.Need(GinkgoTB(), "SCTP", err)
+		nstest.RequireFeature(GinkgoTB(), "SCTP", err)
 		Expect(unix.Close(fd)).To(Succeed())
 		b := newTestbed()
 		serveSCTP(b.pods[0], pod4+":80")

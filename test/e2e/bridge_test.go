@@ -34,7 +34,7 @@ var _ = Describe("bridge with host-local", func() {
 			Expect(err).NotTo(HaveOccurred())
 			Expect(network.cni.GetStatusNetworkList(context.Background(), network.list)).To(Succeed())
 			network.addPod("existing") // the objects that pods share exist from here on
-			before := nstest.Steady(network.state)
+			before := nstest.WaitStable(network.state)
 
 			a, b := network.addPod("a"), network.addPod("b")
 			for _, p := range []*pod{a, b} {
@@ -55,7 +55,7 @@ var _ = Describe("bridge with host-local", func() {
 				Expect(network.del(p.rt)).To(Succeed())
 				Expect(p.Exec("ip", "link", "show", "eth0")).Error().To(HaveOccurred())
 			}
-			Expect(nstest.Settled(before, network.state)).To(BeEmpty(), "left after DEL")
+			Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "left after DEL")
 		},
 		EntryDescription("version %s, %s"), versionsAndBackends())
 
@@ -63,7 +63,7 @@ var _ = Describe("bridge with host-local", func() {
 		nstest.LeakCheck(GinkgoTB())
 		network := newBridgeNetwork("1.1.0", backend)
 		network.addPod("existing")
-		before := nstest.Steady(network.state)
+		before := nstest.WaitStable(network.state)
 		noNetns := func(rt *libcni.RuntimeConf) *libcni.RuntimeConf {
 			without := *rt
 			without.NetNS = ""
@@ -74,44 +74,44 @@ var _ = Describe("bridge with host-local", func() {
 		p := network.addPod("twice")
 		Expect(network.del(p.rt)).To(Succeed())
 		Expect(network.del(noNetns(p.rt))).To(Succeed())
-		Expect(nstest.Settled(before, network.state)).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty())
 
 		By("after the namespace was deleted")
 		p = network.addPod("deleted")
 		p.Remove(GinkgoTB())
 		Expect(network.del(p.rt)).To(Succeed())
-		Expect(nstest.Settled(before, network.state)).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty())
 
 		By("once, without namespace and prevResult")
 		p = network.addPod("not-cached")
 		network.cni = libcni.NewCNIConfigWithCacheDir(network.cni.Path, GinkgoTB().TempDir(), &execOnNode{node: network.Node})
 		Expect(network.del(noNetns(p.rt))).To(Succeed())
-		Expect(nstest.Settled(before, network.state)).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty())
 
 		By("for a container that never existed")
 		Expect(network.del(&libcni.RuntimeConf{ContainerID: "never", IfName: "eth0"})).To(Succeed())
-		Expect(nstest.Settled(before, network.state)).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty())
 	},
 		Entry("nftables", "nftables"), Entry("iptables", "iptables"))
 
 	DescribeTable("GC removes what a runtime with a lost cache left", func(backend string) {
 		network := newBridgeNetwork("1.1.0", backend)
 		existing := network.addPod("existing")
-		before := nstest.Steady(network.state)
+		before := nstest.WaitStable(network.state)
 		network.addPod("lost").Remove(GinkgoTB())
 		network.cni = libcni.NewCNIConfigWithCacheDir(network.cni.Path, GinkgoTB().TempDir(), &execOnNode{node: network.Node})
 		Expect(network.gc(existing)).To(Succeed())
-		Expect(nstest.Settled(before, network.state)).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty())
 	},
 		Entry("nftables", "nftables"), Entry("iptables", "iptables"))
 
 	It("refuses a second ADD of an attachment, and does not change the attachment", func() {
 		network := newBridgeNetwork("1.1.0", "nftables")
 		a, b := network.addPod("a"), network.addPod("b")
-		before := nstest.Steady(network.state)
+		before := nstest.WaitStable(network.state)
 		second := *a
 		Expect(network.add(&second)).NotTo(Succeed())
-		Expect(nstest.Settled(before, network.state)).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty())
 		Expect(network.check(a)).To(Succeed())
 		expectTraffic(network, a, b)
 	})
@@ -120,7 +120,7 @@ var _ = Describe("bridge with host-local", func() {
 		nstest.LeakCheck(GinkgoTB())
 		network := newBridgeNetwork("1.1.0", "nftables")
 		existing := network.addPod("existing")
-		before := nstest.Steady(network.state)
+		before := nstest.WaitStable(network.state)
 		pods := make([]*pod, 200)
 		for i := range pods {
 			pods[i] = newPod(fmt.Sprintf("pod%d", i))
@@ -136,7 +136,7 @@ var _ = Describe("bridge with host-local", func() {
 		Expect(network.reservations()).To(HaveLen(2 * 201))
 		expectTraffic(network, pods[0], pods[199])
 		Expect(concurrently(32, pods, func(p *pod) error { return network.del(p.rt) })).To(BeEmpty())
-		Expect(nstest.Settled(before, network.state)).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty())
 	})
 
 	It("returns its error code through libcni", func() {

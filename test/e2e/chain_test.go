@@ -127,10 +127,10 @@ func (network *chainNetwork) testPods(cniVersion string) {
 	GinkgoHelper()
 	Expect(network.cni.GetStatusNetworkList(context.Background(), network.list)).To(Succeed())
 	existing, _ := network.addPod("existing")
-	before := nstest.Steady(network.state)
+	before := nstest.WaitStable(network.state)
 
 	a, port := network.addPod("a")
-	withA := nstest.Steady(network.state)
+	withA := nstest.WaitStable(network.state)
 	b, _ := network.addPod("b")
 	expectCheck(network.testNetwork, cniVersion, a, b)
 	network.expectLimits(a)
@@ -143,7 +143,7 @@ func (network *chainNetwork) testPods(cniVersion string) {
 	if cniVersion == "1.1.0" {
 		b.Remove(GinkgoTB())
 		Expect(network.withoutCache(func() error { return network.gc(existing, a) })).To(Succeed())
-		Expect(nstest.Settled(withA, network.state)).To(BeEmpty(), "left of b after a GC without it")
+		Expect(nstest.WaitEqual(withA, network.state)).To(BeEmpty(), "left of b after a GC without it")
 		expectCheck(network.testNetwork, cniVersion, a)
 	}
 
@@ -152,14 +152,14 @@ func (network *chainNetwork) testPods(cniVersion string) {
 		Expect(network.del(p.rt)).To(Succeed())
 		Expect(network.withoutCache(func() error { return network.del(idOnly(p)) })).To(Succeed())
 	}
-	Expect(nstest.Settled(before, network.state)).To(BeEmpty(), "left after DEL")
+	Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "left after DEL")
 	_, err := nstest.Dial(network.Outside, fmt.Sprintf("%s:%d", nstest.NodeV4, port))
 	Expect(err).To(HaveOccurred(), "port of a deleted pod")
 
 	By("DEL with container ID and interface name only")
 	lost, _ := network.addPod("lost")
 	Expect(network.withoutCache(func() error { return network.del(idOnly(lost)) })).To(Succeed())
-	Expect(nstest.Settled(before, network.state)).To(BeEmpty(), "left after DEL")
+	Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "left after DEL")
 }
 
 // execWithoutPrograms makes libcni start the plugins in a mount namespace without iptables, nft and
@@ -220,7 +220,7 @@ var _ = Describe("the plugin chain of containerd's documentation", func() {
 		nstest.LeakCheck(GinkgoTB())
 		network := newChainNetwork("1.1.0", "nftables")
 		network.addPod("existing")
-		before := nstest.Steady(network.state)
+		before := nstest.WaitStable(network.state)
 		pods := make([]*pod, 60)
 		for i := range pods {
 			pods[i], _ = network.newPod(fmt.Sprintf("pod%d", i))
@@ -236,7 +236,7 @@ var _ = Describe("the plugin chain of containerd's documentation", func() {
 			Expect(reply).To(Equal("peer=" + nstest.OutsideV4 + " local=" + p.v4.String()))
 		}
 		Expect(concurrently(16, pods, func(p *pod) error { return network.del(p.rt) })).To(BeEmpty())
-		Expect(nstest.Settled(before, network.state)).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty())
 	})
 })
 

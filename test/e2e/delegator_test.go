@@ -42,7 +42,7 @@ var _ = Describe("bridge and host-local called by a delegating plugin", func() {
 			Expect(err).NotTo(HaveOccurred())
 			Expect(network.cni.GetStatusNetworkList(context.Background(), network.list)).To(Succeed())
 			existing := network.addPod("existing")
-			before := nstest.Steady(network.state)
+			before := nstest.WaitStable(network.state)
 
 			a, b := network.addPod("a"), network.addPod("b")
 			if v >= types.V040 {
@@ -64,7 +64,7 @@ var _ = Describe("bridge and host-local called by a delegating plugin", func() {
 			} else {
 				Expect(network.del(b.rt)).To(Succeed())
 			}
-			Expect(nstest.Settled(before, network.state)).To(BeEmpty(), "left")
+			Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "left")
 		},
 		EntryDescription("version %s"), Entry(nil, "0.3.1"), Entry(nil, "0.4.0"), Entry(nil, "1.0.0"), Entry(nil, "1.1.0"))
 
@@ -72,10 +72,10 @@ var _ = Describe("bridge and host-local called by a delegating plugin", func() {
 		network := newBridgeNetwork("1.1.0", "nftables")
 		useDelegator(network)
 		network.addPod("existing")
-		before := nstest.Steady(network.state)
+		before := nstest.WaitStable(network.state)
 		p := newPod("p")
 		p.rt.NetNS = "/does/not/exist"
 		Expect(errorCode(network.add(p))).To(BeEquivalentTo(types.CodeNamespace))
-		Expect(nstest.Settled(before, network.state)).To(BeEmpty(), "left")
+		Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "left")
 	})
 })

@@ -179,10 +179,10 @@ func (s interfaceTest) run(cniVersion string) {
 	}
 	Expect(network.cni.GetStatusNetworkList(context.Background(), network.list)).To(Succeed())
 	existing := addPod("existing") // the objects that pods share exist from here on
-	before := nstest.Steady(network.state)
+	before := nstest.WaitStable(network.state)
 
 	a := addPod("a")
-	withA := nstest.Steady(network.state)
+	withA := nstest.WaitStable(network.state)
 	b := addPod("b")
 	expectCheck(network, cniVersion, a, b)
 	s.traffic(network, a, b)
@@ -193,7 +193,7 @@ func (s interfaceTest) run(cniVersion string) {
 	s.traffic(network, a, b)
 	if cniVersion == "1.1.0" {
 		Expect(network.withoutCache(func() error { return network.gc(existing, a) })).To(Succeed())
-		Expect(nstest.Settled(withA, network.state)).To(BeEmpty(), "left of b after a GC without it")
+		Expect(nstest.WaitEqual(withA, network.state)).To(BeEmpty(), "left of b after a GC without it")
 		expectCheck(network, cniVersion, a)
 	}
 
@@ -203,11 +203,11 @@ func (s interfaceTest) run(cniVersion string) {
 		Expect(p.Exec("ip", "link", "show", "eth0")).Error().To(HaveOccurred())
 		Expect(network.withoutCache(func() error { return network.del(idOnly(p)) })).To(Succeed())
 	}
-	Expect(nstest.Settled(before, network.state)).To(BeEmpty(), "left after DEL")
+	Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "left after DEL")
 
 	By("DEL without a namespace, with container ID and interface name only")
 	deleted := addPod("deleted")
 	deleted.Remove(GinkgoTB())
 	Expect(network.withoutCache(func() error { return network.del(idOnly(deleted)) })).To(Succeed())
-	Expect(nstest.Settled(before, network.state)).To(BeEmpty(), "left after DEL")
+	Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "left after DEL")
 }

@@ -262,7 +262,7 @@ var _ = Describe("a node whose plugins are replaced", func() {
 	DescribeTable("plumb checks and deletes attachments that Debian's plugins made", func(e swapCase) {
 		s := newSwapNode(e.network)
 		existing := s.addPodOfEachBundle()
-		before := nstest.Steady(s.state)
+		before := nstest.WaitStable(s.state)
 		for id, way := range ways {
 			By("a pod that is deleted " + way)
 			s.use(reference)
@@ -270,7 +270,7 @@ var _ = Describe("a node whose plugins are replaced", func() {
 			s.use(plumb)
 			Expect(s.check(p)).To(Succeed())
 			Expect(s.deletePod(p, way)).To(Succeed())
-			Expect(nstest.Settled(before, s.state)).To(BeEmpty(), "left")
+			Expect(nstest.WaitEqual(before, s.state)).To(BeEmpty(), "left")
 			Expect(s.del(p.rt)).To(Succeed(), "second DEL")
 		}
 		for _, p := range existing {
@@ -282,7 +282,7 @@ var _ = Describe("a node whose plugins are replaced", func() {
 	DescribeTable("Debian's plugins check and delete attachments that plumb made, except for known errors", func(e swapCase) {
 		s := newSwapNode(e.network)
 		existing := s.addPodOfEachBundle()
-		before := nstest.Steady(s.state)
+		before := nstest.WaitStable(s.state)
 		s.use(reference)
 		expectError(s.check(existing[0]), e.checkOwn)
 		for id, way := range ways {
@@ -301,7 +301,7 @@ var _ = Describe("a node whose plugins are replaced", func() {
 			}
 			s.use(plumb)
 			Expect(s.del(p.rt)).To(Succeed())
-			Expect(nstest.Settled(before, s.state)).To(BeEmpty(), "left after plumb's DEL")
+			Expect(nstest.WaitEqual(before, s.state)).To(BeEmpty(), "left after plumb's DEL")
 		}
 	}, swapEntries())
 
@@ -310,7 +310,7 @@ var _ = Describe("a node whose plugins are replaced", func() {
 		bin, backup := filepath.Join(s.dir, "bin"), filepath.Join(s.dir, "backup")
 		Expect(os.CopyFS(bin, os.DirFS(reference.folder()))).To(Succeed())
 		existing := s.addPodOfEachBundle()
-		before := nstest.Steady(s.state)
+		before := nstest.WaitStable(s.state)
 		s.useFolder(bin)
 
 		old := s.addPod("old")
@@ -325,7 +325,7 @@ var _ = Describe("a node whose plugins are replaced", func() {
 		s.dial(added, nstest.ServeTCP(GinkgoTB(), old.NS, withAnyPort(old.v6.String())).String())
 		Expect(s.deletePod(added, withEverything)).To(Succeed())
 		Expect(s.deletePod(old, withEverything)).To(Succeed())
-		Expect(nstest.Settled(before, s.state)).To(BeEmpty(), "left")
+		Expect(nstest.WaitEqual(before, s.state)).To(BeEmpty(), "left")
 		for _, p := range existing {
 			Expect(s.deletePod(p, withEverything)).To(Succeed())
 		}
@@ -335,7 +335,7 @@ var _ = Describe("a node whose plugins are replaced", func() {
 	It("has none of plumb's elements left after plumb's GC", func() {
 		s := newSwapNode(listOf(bridgeMasq, portmap))
 		existing := s.addPodOfEachBundle()
-		before := nstest.Steady(s.state)
+		before := nstest.WaitStable(s.state)
 		s.use(plumb)
 		p := s.addPod("p")
 		s.use(reference)
@@ -344,7 +344,7 @@ var _ = Describe("a node whose plugins are replaced", func() {
 		s.use(plumb)
 		s.list = parseList(strings.Replace(s.text, `"1.0.0"`, `"1.1.0"`, 1)) // GC exists since 1.1.0
 		Expect(s.gc(existing...)).To(Succeed())
-		Expect(nstest.Settled(before, s.state)).To(BeEmpty(), "left")
+		Expect(nstest.WaitEqual(before, s.state)).To(BeEmpty(), "left")
 	})
 })
 
@@ -371,7 +371,7 @@ func expectError(err error, text string) {
 func (s *swapNode) expectLeft(before string, known []string) {
 	GinkgoHelper()
 	if len(known) == 0 {
-		Expect(nstest.Settled(before, s.state)).To(BeEmpty(), "left")
+		Expect(nstest.WaitEqual(before, s.state)).To(BeEmpty(), "left")
 		return
 	}
 	Eventually(func(g Gomega) { // the kernel deletes some objects asynchronously

@@ -219,7 +219,7 @@ type kernelDefaults map[string]bool
 func newKernelDefaults() kernelDefaults {
 	GinkgoHelper()
 	tb := GinkgoTB()
-	node, pod := nstest.Pair(tb)
+	node, pod := nstest.NewNodeAndPod(tb)
 	node.Must(tb, "sh", "-ec", "ip link add v0 type veth peer name v1 netns "+pod.Path()+`
 		ip link add b0 type bridge && ip link set b0 up && ip link set v0 master b0 && ip link set v0 up
 		ip link add i0 type ifb && ip link set i0 up

@@ -47,7 +47,7 @@ var _ = Describe("a full file system", func() {
 			mountLimitedTmpfs(network.dir, "nr_blocks=1000,nr_inodes=1000")
 			existing := network.addContainer("existing", 7000)
 			containers := network.newContainers(concurrentADDs)
-			before := nstest.Steady(network.stableState)
+			before := nstest.WaitStable(network.stableState)
 			s.limit(network.dir, 0)
 			row := "no free " + resource + ": "
 			expectAllOK(row+"bridge ADD, 16 concurrent", concurrentADDs, func(i int) error {
@@ -165,7 +165,7 @@ var _ = Describe("a read-only file system", func() {
 		mountLimitedTmpfs(network.dir, "nr_blocks=1000")
 		existing := network.addContainer("existing", 7000)
 		containers := network.newContainers(concurrentADDs)
-		before := nstest.Steady(network.stableState)
+		before := nstest.WaitStable(network.stableState)
 		remount(network.dir, "ro")
 		expectAllOK("read-only: bridge ADD, 16 concurrent", concurrentADDs, func(i int) error {
 			return checkError(network.add(containers[i]), types.CodeIO, "read-only file system", network.dir+"/leases/net1/")
@@ -229,7 +229,7 @@ var _ = Describe("a lock that another process does not release", func() {
 	It("makes calls fail after a time limit with an error that names the process", func() {
 		network := newTestNetwork(bridgeAndTuning)
 		existing := network.addContainer("existing", 7000)
-		before := nstest.Steady(network.nodeState)
+		before := nstest.WaitStable(network.nodeState)
 		toDelete := network.addContainer("to-delete", 7001)
 		h := holdLock(network.dir + "/leases/net1/lock")
 		text := fmt.Sprintf("held by process %d (flock)", h.cmd.Process.Pid)
@@ -345,7 +345,7 @@ var _ = Describe("a folder of reservations that is deleted", func() {
 		network := newTestNetwork(bridgeAndTuning)
 		existing := network.addContainer("existing", 7000)
 		Expect(network.del(existing)).To(Succeed())
-		before := nstest.Steady(network.nodeState)
+		before := nstest.WaitStable(network.nodeState)
 		for range fullOrCI(10, 1) {
 			containers := network.newContainers(concurrentADDs)
 			stop := repeatInBackground(func() { _ = os.RemoveAll(network.dir + "/leases") })
@@ -580,7 +580,7 @@ var _ = Describe("the state files of tuning", func() {
 		mountLimitedTmpfs(network.dir+"/tuning", "nr_blocks=1000,nr_inodes=1000")
 		existing = network.addContainer("existing", 7000)
 		Expect(network.del(existing)).To(Succeed()) // the objects that containers share exist from here on
-		before = nstest.Steady(network.nodeState)
+		before = nstest.WaitStable(network.nodeState)
 		existing = network.addContainer("existing", 7000)
 	})
 	checkClean := func() error {

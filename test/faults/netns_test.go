@@ -90,7 +90,7 @@ var _ = Describe("CNI_NETNS", func() {
 			})
 
 			It("of a deleted namespace: DEL succeeds, and the node is as before", func() {
-				before := nstest.Steady(network.stableState)
+				before := nstest.WaitStable(network.stableState)
 				for _, with := range []string{"with", "without"} {
 					c := network.addContainer("deleted", 8000)
 					c.Remove(GinkgoTB()) // leaves a regular file
@@ -108,7 +108,7 @@ var _ = Describe("CNI_NETNS", func() {
 				for kind, newReplacement := range replacements {
 					n := newReplacement(network)
 					both := func() string { return nstest.Snapshot(GinkgoTB(), n.NS) + "\n" + network.stableState() }
-					before := nstest.Steady(both)
+					before := nstest.WaitStable(both)
 					c := network.addContainer("replaced", 8000)
 					c.replaceNetns(n)
 					expectOK(name+": netns replaced: DEL", func() error {
@@ -128,9 +128,9 @@ var _ = Describe("CNI_NETNS", func() {
 
 			It("that is no container's namespace: ADD and CHECK fail without a change, DEL succeeds", func() {
 				network.Node.Batch(GinkgoTB(), "link add eth0 type veth peer name eth0peer", "link set eth0 up", "link set eth0peer up")
-				before := nstest.Steady(network.stableState)
+				before := nstest.WaitStable(network.stableState)
 				existing := network.addContainer("existing", 8000)
-				withExisting := nstest.Steady(network.stableState)
+				withExisting := nstest.WaitStable(network.stableState)
 				for what, path := range invalidNetnsPaths(network) {
 					c, at := &container{rt: withNetns(existing.rt, "new", path)}, &container{rt: withNetns(existing.rt, "existing", path)}
 					expectOK(name+": netns is no container's: ADD, DEL", func() error {
@@ -183,7 +183,7 @@ var _ = Describe("the node's namespace as CNI_NETNS", func() {
 	It("is refused by each plugin", func() {
 		network := newTestNetwork(networks["loopback"])
 		network.Node.Batch(GinkgoTB(), "link add eth0 type veth peer name eth0peer", "link set eth0 up", "link set eth0peer up")
-		before := nstest.Steady(network.stableState)
+		before := nstest.WaitStable(network.stableState)
 		for _, plugins := range []string{networks["loopback"], networks["bridge"], networks["ptp"], networks["macvlan"], portmapConfig, bandwidthConfig, tuningConfig} {
 			for _, verb := range []string{"ADD", "CHECK"} {
 				conf := map[string]any{}

@@ -66,7 +66,7 @@ func newTestNode(config pluginConfig) *testNode {
 	existing := nstest.New(tb)
 	prevResult := n.addBridge("existing", existing)
 	nstest.Exec(tb, n.program(), n.call("ADD", "existing", existing, prevResult)).OK(tb)
-	n.nodeBefore = nstest.Steady(func() string { return n.state(n.node) })
+	n.nodeBefore = nstest.WaitStable(func() string { return n.state(n.node) })
 	n.replacePod()
 	return n
 }
@@ -80,7 +80,7 @@ func (n *testNode) replacePod() {
 	}
 	n.pod = nstest.New(n).Named("pod")
 	n.prevResult = n.addBridge("tested", n.pod)
-	n.before = nstest.Steady(n.fullState)
+	n.before = nstest.WaitStable(n.fullState)
 }
 
 // addBridge calls ADD of the bridge plugin, if the plugin is chained, and returns its result.
@@ -172,7 +172,7 @@ func (n *testNode) nodeState() string { return n.state(n.node) }
 
 // waitUnchanged waits until state returns want, or returns an error with the difference.
 func waitUnchanged(want string, state func() string) error {
-	if diff := nstest.Settled(want, state); diff != "" {
+	if diff := nstest.WaitEqual(want, state); diff != "" {
 		return fmt.Errorf("not as before:\n%s", diff)
 	}
 	return nil

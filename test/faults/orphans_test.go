@@ -73,7 +73,7 @@ var _ = Describe("a program that still runs after its plugin was killed", func()
 		n := s.networkIndex(network)
 		first, c := s.newContainer("first", n), s.newContainer("killed", n)
 		s.runContainer(first) // makes the objects that containers share
-		before := nstest.Steady(s.state)
+		before := nstest.WaitStable(s.state)
 
 		p := newProgram(s.bin)
 		cmd := exec.Command(filepath.Join(s.bin, s.lists[n].Plugins[0].Network.Type))
@@ -89,7 +89,7 @@ var _ = Describe("a program that still runs after its plugin was killed", func()
 		for _, pid := range childPIDs() {
 			waitPID(pid)
 		}
-		left := nstest.Settled(before, s.state)
+		left := nstest.WaitEqual(before, s.state)
 		record("plugin killed while its child runs, then DEL", left == "")
 		Expect(left).To(BeEmpty(), "left")
 		Expect(s.errorText()).To(BeEmpty())

@@ -159,7 +159,7 @@ var _ = Describe("a container that", func() {
 				It(fmt.Sprintf("%s leaves nothing on the node: %s, %s", attack, chain, removal), func() {
 					network := newTestNetwork(chains()[chain])
 					stays := network.addContainer("stays", 8001)
-					before := nstest.Steady(network.stableState)
+					before := nstest.WaitStable(network.stableState)
 					evil, elsewhere := network.addContainer("evil", 8002), nstest.New(GinkgoTB())
 					_, err := evil.Exec("sh", "-c", "ELSEWHERE="+elsewhere.Path()+"\n"+attacks()[attack])
 					_ = err // some commands fail in some networks
@@ -320,7 +320,7 @@ func (m *monitor) end() string {
 
 var _ = Describe("router advertisements of a container", func() {
 	It("are accepted by a node without plumb's settings", func() {
-		node, pod := nstest.Pair(GinkgoTB())
+		node, pod := nstest.NewNodeAndPod(GinkgoTB())
 		acceptRAs(node)
 		f := startFlood(pod, "eth0")
 		node.Must(GinkgoTB(), "sh", "-ec", "ip link add host0 type veth peer name eth0 netns "+pod.Path()+" && ip link set host0 up")
@@ -520,7 +520,7 @@ var _ = Describe("invalid names and paths", func() {
 			// An earlier container makes the objects that containers share.
 			nstest.Exec(GinkgoTB(), filepath.Join(bin, plugin), nstest.Call{Command: "ADD", Node: site.Node, Pod: nstest.New(GinkgoTB()), Path: bin, Config: fmt.Sprintf(
 				`{"cniVersion": "1.1.0", "name": "earlier", "type": %q, "master": "uplink0", "ipam": {"type": "host-local", "subnet": "10.2.0.0/24", "dataDir": %q}}`, plugin, dir)}).OK(GinkgoTB())
-			before := nstest.Steady(state)
+			before := nstest.WaitStable(state)
 			for i, n := range badNames() {
 				for k, verb := range []string{"ADD", "CHECK", "DEL"} {
 					if !allFaults() && i%3 != k {
@@ -531,7 +531,7 @@ var _ = Describe("invalid names and paths", func() {
 					n.set(&c)
 					c.Config = strings.ReplaceAll(c.Config, "DIR", dir)
 					r := nstest.Exec(GinkgoTB(), filepath.Join(bin, plugin), c)
-					diff := nstest.Settled(before, state)
+					diff := nstest.WaitEqual(before, state)
 					held := diff == "" && (r.Exit != 0 && r.Failure(GinkgoTB()).Code == n.code || verb == "DEL" || verb == "CHECK" && r.Exit != 0)
 					record("security: names", held)
 					Expect(diff).To(BeEmpty(), "%s of %s", verb, n.description)
@@ -544,7 +544,7 @@ var _ = Describe("invalid names and paths", func() {
 
 var _ = Describe("tuning", func() {
 	It("sets no sysctl outside of net, however its key is written (plugins#798)", func() {
-		node, pod := nstest.Pair(GinkgoTB())
+		node, pod := nstest.NewNodeAndPod(GinkgoTB())
 		program := filepath.Join(nstest.Build(GinkgoTB(), "tuning"), "tuning")
 		for _, key := range []string{
 			"kernel.nosuch", "kernel/nosuch", "net.ipv4/../../kernel/nosuch", "net/ipv4/../../kernel/nosuch", "net/../kernel/nosuch", "net./../kernel/nosuch",
@@ -587,7 +587,7 @@ var _ = Describe("a CNI_NETNS that is the node's namespace", func() {
 		bin := nstest.Build(GinkgoTB(), "bridge", "ptp", "macvlan", "loopback", "host-local", "portmap", "bandwidth", "tuning")
 		site := nstest.NewSite(GinkgoTB())
 		site.Node.Must(GinkgoTB(), "ip", "link", "add", "link", "uplink0", "name", "mac0", "type", "macvlan")
-		before := nstest.Steady(func() string { return nstest.Snapshot(GinkgoTB(), site.Node) })
+		before := nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), site.Node) })
 		for _, plugin := range []string{"bridge", "ptp", "macvlan", "loopback", "portmap", "bandwidth", "tuning"} {
 			for _, ifName := range []string{"uplink0", "mac0", "lo"} {
 				c := nstest.Call{Node: site.Node, Pod: site.Node, Path: bin, IfName: ifName, Config: fmt.Sprintf(

@@ -526,14 +526,14 @@ var _ = Describe("stress: concurrent calls and kills", func() {
 			adoptOrphans()
 			sequential := newStressNode()
 			sequential.runOnePerNetwork()
-			want := nstest.Steady(sequential.comparableState)
+			want := nstest.WaitStable(sequential.comparableState)
 			Expect(sequential.errorText()).To(BeEmpty(), "sequential calls")
 
 			s := newStressNode()
 			s.run(uint64(GinkgoRandomSeed()+n), pairs, atOnce)
 			s.runOnePerNetwork() // makes the nftables chains again that a GC may have deleted
 			Expect(s.errorText()).To(BeEmpty())
-			left := nstest.Settled(want, s.comparableState)
+			left := nstest.WaitEqual(want, s.comparableState)
 			record("stress: nothing left at the end", left == "")
 			Expect(left).To(BeEmpty(), "left")
 		})

@@ -64,7 +64,7 @@ var _ = Describe("containerd", func() {
 		c := newContainerd(newNode(), podNetwork)
 		existing := c.mustRun(webPod("existing", 8079)) // the objects that pods share exist from here on
 		client := existing.container()
-		before := nstest.Steady(c.state)
+		before := nstest.WaitStable(c.state)
 
 		p := c.mustRun(webPod("web", 8080))
 		server := p.container("serve", ":80")
@@ -78,9 +78,9 @@ var _ = Describe("containerd", func() {
 		expectConnects(c, p, server)
 
 		Expect(p.stop()).To(Succeed())
-		Expect(nstest.Settled(before, c.state)).To(BeEmpty(), "after StopPodSandbox")
+		Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty(), "after StopPodSandbox")
 		Expect(p.remove()).To(Succeed())
-		Expect(nstest.Settled(before, c.state)).To(BeEmpty(), "after RemovePodSandbox")
+		Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty(), "after RemovePodSandbox")
 	})
 
 	It("calls the plugins with the expected parameters", func() {
@@ -105,7 +105,7 @@ var _ = Describe("containerd", func() {
 	It("runs 20 pods concurrently, and removes them concurrently", func() {
 		c := newContainerd(newNode(), podNetwork)
 		c.mustRun(webPod("existing", 8079))
-		before := nstest.Steady(c.state)
+		before := nstest.WaitStable(c.state)
 
 		all := make([]*pod, 20)
 		Expect(concurrently(len(all), func(i int) (err error) {
@@ -122,9 +122,9 @@ var _ = Describe("containerd", func() {
 		Expect(reservations("pods")).To(HaveLen(2 * 21))
 
 		Expect(concurrently(len(all), func(i int) error { return all[i].stop() })).To(BeEmpty())
-		Expect(nstest.Settled(before, c.state)).To(BeEmpty(), "after StopPodSandbox")
+		Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty(), "after StopPodSandbox")
 		Expect(concurrently(len(all), func(i int) error { return all[i].remove() })).To(BeEmpty())
-		Expect(nstest.Settled(before, c.state)).To(BeEmpty(), "after RemovePodSandbox")
+		Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty(), "after RemovePodSandbox")
 	})
 
 	// The kubelet removes a sandbox whose creation was interrupted. containerd then calls DEL
@@ -133,7 +133,7 @@ var _ = Describe("containerd", func() {
 		func(point string, plugins pluginOutcome) {
 			c := newContainerd(newNode().withWrappers(), podNetwork)
 			c.mustRun(webPod("existing", 8079))
-			before := nstest.Steady(c.state)
+			before := nstest.WaitStable(c.state)
 
 			c.killDuringADD(point, plugins)
 			c.start()
@@ -144,7 +144,7 @@ var _ = Describe("containerd", func() {
 					Expect(p.remove()).To(Succeed())
 				}
 			}
-			Expect(nstest.Settled(before, c.state)).To(BeEmpty())
+			Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty())
 			c.mustRun(webPod("web", 8080))
 		},
 		EntryDescription("%s, and the plugins %s"),

@@ -116,7 +116,7 @@ var _ = Describe("podman", func() {
 	It("runs a container with a published port, an address and a MAC, and leaves no state after its removal", func() {
 		p := newPodman(newNode())
 		p.run("existing", []string{"--network", "one", "--publish", "8079:80"})
-		before := nstest.Steady(p.state)
+		before := nstest.WaitStable(p.state)
 
 		p.run("web", []string{"--network", "one", "--publish", "8080:80", "--ip", "10.91.0.77", "--mac-address", "02:00:00:00:00:77"}, "serve", ":80")
 		Expect(p.exec("web", "read", "/sys/class/net/eth0/address")).To(Equal("02:00:00:00:00:77"))
@@ -131,20 +131,20 @@ var _ = Describe("podman", func() {
 		checkPublished(p, "web", "10.91.0.1", "fd00:91::1")
 
 		p.remove("web")
-		Expect(nstest.Settled(before, p.state)).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, p.state)).To(BeEmpty())
 	})
 
 	It("connects a running container to a second network, and disconnects it", func() {
 		p := newPodman(newNode())
 		p.run("existing", []string{"--network", "one,two"})
 		p.run("connected", []string{"--network", "one"}, "serve", ":80")
-		before := nstest.Steady(p.state)
+		before := nstest.WaitStable(p.state)
 
 		p.command("network", "connect", "two", "connected")
 		second := p.inspect("connected", "two", "IPAddress")
 		Expect(p.exec("existing", "dial", second+":80")).To(HaveSuffix("local=" + second))
 		p.command("network", "disconnect", "two", "connected")
-		Expect(nstest.Settled(before, p.state)).To(BeEmpty(), "after network disconnect")
+		Expect(nstest.WaitEqual(before, p.state)).To(BeEmpty(), "after network disconnect")
 		first := p.inspect("connected", "one", "IPAddress")
 		Expect(p.exec("existing", "dial", first+":80")).To(HaveSuffix("local=" + first))
 	})
@@ -152,30 +152,30 @@ var _ = Describe("podman", func() {
 	It("leaves no state after a container that exits by itself", func() {
 		p := newPodman(newNode())
 		p.run("existing", []string{"--network", "one"})
-		before := nstest.Steady(p.state)
+		before := nstest.WaitStable(p.state)
 		server := nstest.ServeTCP(GinkgoTB(), p.Outside, nstest.OutsideV4+":0")
 		Expect(p.command("run", "--rm", "--network", "one", "--cgroup-parent", "/"+os.Getenv("PLUMB_CGROUP"), image, "dial", server.String())).
 			To(HavePrefix("peer=" + nstest.NodeV4 + " "))
-		Expect(nstest.Settled(before, p.state)).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, p.state)).To(BeEmpty())
 	})
 
 	It("creates a bridge network, with Debian's firewall plugin after plumb's plugins", func() {
 		p := newPodman(newNode())
 		p.command("network", "create", "--subnet", "10.93.0.0/24", "--ipv6", "--subnet", "fd00:93::/64", "created")
 		p.run("existing", []string{"--network", "created", "--publish", "8079:80"})
-		before := nstest.Steady(p.state)
+		before := nstest.WaitStable(p.state)
 
 		p.run("web", []string{"--network", "created", "--publish", "8080:80"}, "serve", ":80")
 		at := p.inspect("web", "created", "IPAddress")
 		Eventually(func() error { _, err := nstest.Dial(p.Node, at+":80"); return err }).Should(Succeed())
 		checkPublished(p, "web", "10.93.0.1", "fd00:93::1")
 		p.remove("web")
-		Expect(nstest.Settled(before, p.state)).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, p.state)).To(BeEmpty())
 	})
 
 	It("creates a macvlan network", func() {
 		p := newPodman(newNode())
-		before := nstest.Steady(p.state)
+		before := nstest.WaitStable(p.state)
 		p.command("network", "create", "--driver", "macvlan", "--opt", "parent="+nstest.Uplink,
 			"--subnet", "198.18.0.0/24", "--gateway", nstest.OutsideV4, "lan")
 		p.run("neighbour", []string{"--network", "lan", "--ip", "198.18.0.77"}, "serve", ":80")
@@ -183,7 +183,7 @@ var _ = Describe("podman", func() {
 		Expect(p.exec("neighbour", "dial", server.String())).To(HavePrefix("peer=198.18.0.77 "))
 		nstest.MustDial(GinkgoTB(), p.Outside, "198.18.0.77:80", nstest.OutsideV4)
 		p.remove("neighbour")
-		Expect(nstest.Settled(before, p.state)).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, p.state)).To(BeEmpty())
 	})
 })
 
