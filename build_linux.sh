@@ -1,6 +1,6 @@
 #!/bin/sh
-# build_linux.sh builds every plugin into bin/ (or the folder given): one static
-# executable each, for the architecture in GOARCH, else this machine's.
+# build_linux.sh builds one static executable per plugin, in bin/ or in the given folder, for the
+# architecture in GOARCH or for that of this machine.
 #
 #   ./build_linux.sh
 #   GOARCH=arm64 ./build_linux.sh release/arm64
@@ -11,7 +11,7 @@ cd "$(dirname "$0")"
 bin=${1:-bin}
 
 command -v go >/dev/null || {
-	echo "build_linux.sh: no Go in PATH; Go $(sed -n 's/^go //p' go.mod) or later is needed: https://go.dev/dl" >&2
+	echo "build_linux.sh: no Go in PATH; install Go $(sed -n 's/^go //p' go.mod) or later: https://go.dev/dl" >&2
 	exit 1
 }
 

@@ -1,16 +1,16 @@
 #!/bin/bash
-# bench.sh measures plumb's plugins beside the reference plugins, in one run in which
-# they take turns, and prints tables in Markdown.
+# bench.sh measures plumb's plugins and the reference plugins in one run, in turns, and prints tables
+# in Markdown.
 #
-#   scripts/bench.sh                      all of it: some hours, on a quiet machine
-#   scripts/bench.sh --quick              that it works, in two minutes
-#   scripts/bench.sh --only bridge,ptp    these scenarios (--list tells which there are)
-#   scripts/bench.sh --peer DIR           against the executables there, not Debian's
-#   scripts/bench.sh --json FILE --plot DIR   also as JSON, and cost against fill as SVG
+#   scripts/bench.sh                      all scenarios: some hours, on an idle machine
+#   scripts/bench.sh --quick              a short run, in two minutes, that only shows that the script works
+#   scripts/bench.sh --only bridge,ptp    these scenarios (--list prints all names)
+#   scripts/bench.sh --peer DIR           compare with the executables in DIR, not with Debian's
+#   scripts/bench.sh --json FILE --plot DIR   write JSON, and plots of the cost by number of attachments as SVG
 #   scripts/bench.sh -n N                 N iterations (100)
 #
-# It installs the Debian packages that it needs where they are missing (as root). The
-# executables are those in $PLUMB_BIN, or built for it. All runs in namespaces of its own.
+# It installs missing Debian packages (as root). It measures the executables in $PLUMB_BIN, or builds
+# them. Everything runs in separate namespaces.
 set -euo pipefail
 
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -22,7 +22,7 @@ case " $* " in
 esac
 for argument; do
 	case $argument in
-	-h | -help | --help) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" | sed '$d' && exit ;;
+	-h | -help | --help) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" && exit ;;
 	esac
 done
 "$top/scripts/need.sh" "${needed[@]}"

@@ -1,5 +1,5 @@
 #!/bin/sh
-# exec-plugin.sh runs one plugin by hand, with the CNI_* variables set from flags.
+# exec-plugin.sh runs one plugin, and sets the CNI_* variables from its flags.
 set -eu
 
 top=$(dirname "$0")/..
@@ -10,20 +10,20 @@ usage: scripts/exec-plugin.sh [flags] PLUGIN COMMAND [CONFIG]
 
   PLUGIN    bridge, host-local, …: an executable in the folder of --bin
   COMMAND   add, del, check, gc, status or version
-  CONFIG    a file with the plugin's configuration; none, or -: stdin
+  CONFIG    a file with the plugin's configuration; without it, or with -: stdin
 
   -c, --container ID   CNI_CONTAINERID (by-hand)
-  -n, --netns NETNS    CNI_NETNS: a path, or a name that "ip netns" knows
+  -n, --netns NETNS    CNI_NETNS: a path, or a name of "ip netns"
   -i, --ifname NAME    CNI_IFNAME (eth0)
   -a, --args K=V;…     CNI_ARGS
-      --node NETNS     run the plugin in this network namespace, not in ours
-      --bin DIR        where the executables are, and CNI_PATH (bin/)
-      --debug          print each step of the plugin with its time
+      --node NETNS     run the plugin in this network namespace
+      --bin DIR        the folder of the executables, and CNI_PATH (bin/)
+      --debug          print each step of the plugin, with start and duration
       --strace         run the plugin under strace -f
-      --count          count its instructions (valgrind): "I refs", without the kernel's
-  -h, --help           this text
+      --count          count the plugin's instructions with valgrind: "I refs", without those of the kernel
+  -h, --help           print this text
 
-It prints what the plugin prints, and its exit code on stderr, and exits with it.
+It prints the output of the plugin, and the exit code on stderr. Its own exit code is the same.
 
   echo '{"cniVersion":"1.1.0","name":"n","type":"loopback"}' |
       scripts/exec-plugin.sh --netns demo --ifname lo --debug loopback add
@@ -35,7 +35,7 @@ die() {
 	exit 2
 }
 
-# path_of NETNS: a name becomes the path where "ip netns" keeps it.
+# path_of NETNS prints the path of a network namespace, which may be a name of "ip netns".
 path_of() {
 	case $1 in
 	*/*) echo "$1" ;;
@@ -51,10 +51,10 @@ while [ $# -gt 0 ]; do
 	--strace) strace=1 && shift && continue ;;
 	--count) count=1 && shift && continue ;;
 	-c | --container | -n | --netns | -i | --ifname | -a | --args | --node | --bin) ;;
-	-?*) die "unknown flag $1 (--help tells more)" ;;
+	-?*) die "unknown flag $1 (see --help)" ;;
 	*) break ;;
 	esac
-	[ $# -ge 2 ] || die "$1 needs a value (--help tells more)"
+	[ $# -ge 2 ] || die "$1 needs a value (see --help)"
 	case $1 in
 	-c | --container) container=$2 ;;
 	-n | --netns) netns=$(path_of "$2") ;;
@@ -70,11 +70,11 @@ done
 plugin=$1
 command=$(echo "$2" | tr '[:lower:]' '[:upper:]')
 config=${3:--}
-[ -d "$bin" ] || die "no folder $bin: run ./build_linux.sh first, or name another by --bin"
+[ -d "$bin" ] || die "no folder $bin: run ./build_linux.sh first, or name another folder with --bin"
 bin=$(cd "$bin" && pwd)
-[ -x "$bin/$plugin" ] || die "no executable $plugin in $bin: run ./build_linux.sh first, or name another folder by --bin"
+[ -x "$bin/$plugin" ] || die "no executable $plugin in $bin: run ./build_linux.sh first, or name another folder with --bin"
 if [ "$config" != - ]; then
-	[ -r "$config" ] || die "no file $config that can be read"
+	[ -r "$config" ] || die "cannot read the file $config"
 	exec <"$config"
 elif [ "$command" = VERSION ]; then
 	exec </dev/null
@@ -84,7 +84,7 @@ fi
 
 set -- "$bin/$plugin"
 [ -z "$strace" ] || set -- strace -f "$@"
-# One processor for the Go runtime: how many threads it starts changes the count.
+# The number of threads of the Go runtime changes the count: use one processor.
 [ -z "$count" ] || set -- env GOMAXPROCS=1 valgrind --tool=cachegrind --cache-sim=no --cachegrind-out-file=/dev/null "$@"
 [ -z "$node" ] || set -- nsenter --net="$node" "$@"
 

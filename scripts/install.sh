@@ -1,35 +1,35 @@
 #!/bin/bash
-# install.sh puts plugins into a folder from which a node in use runs them: one
-# executable at a time, each replaced in one step (rename), so that at any moment
-# there is a whole one, the old or the new. Containers are not touched.
+# install.sh installs plugins into a folder of a node in use. It replaces one executable after the
+# other, each with a rename, so that a complete one exists at any time. It does not change
+# containers.
 #
 #   scripts/install.sh DIR [--from BIN] [--backup OLD] [--create]
 #   scripts/install.sh DIR --restore OLD
 #
 #   DIR            the folder, such as /opt/cni/bin
-#   --from BIN     where the new ones are: an unpacked release, or bin/ (the default)
-#   --backup OLD   keep what is replaced in this folder; what it has already is left as
-#                  it is, so that the first one kept is the one to go back to
-#   --create       make DIR where it does not exist
-#   --restore OLD  put back what --backup kept there, in the same way
+#   --from BIN     the folder of the new plugins: an unpacked release, or bin/ (the default)
+#   --backup OLD   copy each executable to this folder before it is replaced; a file that the folder
+#                  has already is kept, so that it has the files from before the first installation
+#   --create       make DIR if it does not exist
+#   --restore OLD  replace the plugins by those in this backup
 #
-# Only executables of the names in BIN are replaced; all else in DIR stays.
+# It replaces only executables with the same name as one in BIN.
 set -euo pipefail
 
 top=$(cd "$(dirname "$0")/.." && pwd)
 
-usage() { sed -n '2,/^set/s/^# \{0,1\}//p' "$0" | sed '$d'; }
+usage() { sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; }
 die() {
 	printf 'install.sh: %s\n' "$*" >&2
 	exit 1
 }
 
-# executables FOLDER lists their names; a release has two texts besides.
+# executables FOLDER prints the names of the executables. A release also has two text files.
 executables() { find "$1" -mindepth 1 -maxdepth 1 ! -name '.*' -perm -u+x \( -type f -o -type l \) -printf '%f\n' | sort; }
 
-# place FILE FOLDER makes FILE the one of its name in FOLDER, in one step. Its content is
-# on the disk before its name is: after a power cut there is a whole one too. A
-# temporary file in FOLDER itself gets the security label that files have there.
+# place FILE FOLDER copies FILE to FOLDER, and replaces the file with its name there atomically. It
+# syncs the content before the rename, so that the file is complete after a power failure, too. The
+# temporary file is in FOLDER so that it gets the security label of files there.
 place() {
 	temp=$(mktemp "$2/.${1##*/}.XXXXXX")
 	if [ -L "$1" ]; then
@@ -43,17 +43,17 @@ place() {
 	temp=''
 }
 
-# runs FILE: a plugin without CNI variables prints what it is. One for another
-# architecture would end every ADD on the node. (Not by env: what the kernel refuses to
-# execute, it gives to sh.)
+# runs FILE succeeds if this machine can run the plugin, which prints its version if there are no CNI
+# variables. With a plugin for another architecture, every ADD would fail. (env would start sh for a
+# file that the kernel cannot execute.)
 runs() { (exec -c "$1") </dev/null >/dev/null 2>&1; }
 
-# exists FILE, be it a link to nothing.
+# exists FILE succeeds if there is a file, or a symbolic link with any target.
 exists() { [ -e "$1" ] || [ -L "$1" ]; }
 
-# keep NAME: DIR's goes to the backup, or its name to the list of those that DIR did not
-# have, unless an earlier run has seen to it.
-keep() {
+# back_up NAME copies the file in DIR to the backup. If DIR has no such file, it adds the name to the
+# list .new. It does nothing if an earlier run has done one of both.
+back_up() {
 	if exists "$backup/$1" || grep -qsxF -- "$1" "$backup/.new"; then
 		return
 	elif exists "$dir/$1"; then
@@ -65,38 +65,38 @@ keep() {
 
 install_all() {
 	local name names
-	[ -d "$from" ] || die "no folder $from: run ./build_linux.sh first, or name another by --from"
+	[ -d "$from" ] || die "no folder $from: run ./build_linux.sh first, or name another folder with --from"
 	mapfile -t names < <(executables "$from")
 	[ ${#names[@]} -gt 0 ] || die "no executables in $from"
-	for name in "${names[@]}"; do # all are looked at before any is replaced
+	for name in "${names[@]}"; do # check all of them before one is replaced
 		[ ! -d "$dir/$name" ] || die "$dir/$name is a folder"
 		runs "$from/$name" || die "$from/$name does not run on this machine ($(uname -m)): nothing was replaced"
 	done
 	for name in "${names[@]}"; do
 		local what=added
 		! exists "$dir/$name" || what=replaced
-		[ -z "$backup" ] || keep "$name"
+		[ -z "$backup" ] || back_up "$name"
 		place "$from/$name" "$dir"
 		printf '  %-12s %s\n' "$name" "$what"
 	done
 	sync "$dir"
-	echo "${#names[@]} plugins are in $dir."
-	[ -z "$backup" ] || echo "Back again: $0 $dir --restore $backup"
+	echo "${#names[@]} plugins are installed in $dir."
+	[ -z "$backup" ] || echo "To restore the previous plugins: $0 $dir --restore $backup"
 }
 
 restore_all() {
 	local name names
 	[ -d "$restore" ] || die "no folder $restore to restore from"
 	mapfile -t names < <(executables "$restore")
-	[ ${#names[@]} -gt 0 ] || die "nothing is kept in $restore"
+	[ ${#names[@]} -gt 0 ] || die "no executables to restore in $restore"
 	for name in "${names[@]}"; do
 		place "$restore/$name" "$dir"
-		printf '  %-12s put back\n' "$name"
+		printf '  %-12s restored\n' "$name"
 	done
 	sync "$dir"
-	echo "${#names[@]} plugins are in $dir as they were."
+	echo "${#names[@]} plugins are restored in $dir."
 	[ ! -e "$restore/.new" ] || while read -r name; do
-		! exists "$dir/$name" || echo "$dir/$name stays: there was none before, and a container may need it for its DEL."
+		! exists "$dir/$name" || echo "$dir/$name stays: it was added, and a container may need it for its DEL."
 	done <"$restore/.new"
 }
 
@@ -105,10 +105,10 @@ while [ $# -gt 0 ]; do
 	case $1 in
 	-h | --help) usage && exit ;;
 	--create) create=1 && shift && continue ;;
-	--from | --backup | --restore) [ $# -ge 2 ] || die "$1 needs a folder (--help tells more)" ;;
-	-*) die "unknown argument $1 (--help tells more)" ;;
+	--from | --backup | --restore) [ $# -ge 2 ] || die "$1 needs a folder (see --help)" ;;
+	-*) die "unknown argument $1 (see --help)" ;;
 	*)
-		[ -z "$dir" ] || die "one folder only: $dir or $1 (--help tells more)"
+		[ -z "$dir" ] || die "one folder only: $dir or $1 (see --help)"
 		dir=$1 && shift && continue
 		;;
 	esac
@@ -119,7 +119,7 @@ while [ $# -gt 0 ]; do
 	esac
 	shift 2
 done
-[ -n "$dir" ] || die "which folder? Mostly it is /opt/cni/bin (--help tells more)"
+[ -n "$dir" ] || die "which folder? Usually it is /opt/cni/bin (see --help)"
 if [ ! -d "$dir" ]; then
 	[ -n "$create" ] || die "no folder $dir: --create makes it"
 	mkdir -p "$dir"

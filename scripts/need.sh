@@ -1,8 +1,8 @@
 #!/bin/sh
-# need.sh installs the Debian packages of the programs that are missing here (as root).
-# Where it cannot, it names the missing packages and fails.
+# need.sh installs the Debian packages of missing programs (as root). If it cannot, it prints the names
+# of the packages and fails.
 #
-#   scripts/need.sh PROGRAM:PACKAGE…    a PROGRAM with a slash is a file
+#   scripts/need.sh PROGRAM:PACKAGE…    a PROGRAM that begins with a slash is a file
 set -eu
 
 missing=''
@@ -14,7 +14,7 @@ for pair; do
 done
 [ -n "$missing" ] || exit 0
 if [ "$(id -u)" != 0 ] || [ ! -e /etc/debian_version ]; then
-	echo "need.sh: these have to be installed first:$missing" >&2
+	echo "need.sh: install these packages first:$missing" >&2
 	exit 1
 fi
 echo "installing:$missing"

@@ -1,15 +1,14 @@
 #!/bin/bash
-# quickstart.sh shows plumb at work in one go: it builds the plugins, makes network
-# namespaces of its own that stand for a node, two containers and a host outside,
-# attaches the containers to a bridge by the real cnitool, shows who reaches whom, and
-# removes everything again.
+# quickstart.sh demonstrates plumb. It builds the plugins, makes network namespaces for a node, two
+# containers and a host outside, attaches the containers to a bridge with cnitool, tests the
+# connections between all of them, and removes everything.
 #
-#   scripts/quickstart.sh           the show
-#   scripts/quickstart.sh --keep    the same, and leave it standing to play with
+#   scripts/quickstart.sh           run the demonstration
+#   scripts/quickstart.sh --keep    run it, and keep the namespaces
 #   scripts/quickstart.sh --clean   remove what --keep left
 #
-# The machine's own network namespace, /var/lib/cni, /etc/cni and /opt/cni are not
-# touched: all state is in /run/plumb-quickstart.
+# It does not change the machine's own network namespace, /var/lib/cni, /etc/cni and /opt/cni: all
+# files are in /run/plumb-quickstart.
 set -euo pipefail
 
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -28,9 +27,9 @@ die() {
 	exit 1
 }
 
-# cnitool COMMAND CONTAINER runs it on the node. Its cache is fixed at /var/lib/cni: it
-# gets a /var/lib of its own, in a mount namespace of its own.
-# shellcheck disable=SC2016 # what is in single quotes is for the inner shell
+# cnitool COMMAND CONTAINER runs cnitool on the node. cnitool always caches in /var/lib/cni. Therefore
+# it runs in a mount namespace with another /var/lib.
+# shellcheck disable=SC2016 # expanded by the inner shell
 cnitool() {
 	nsenter --net="/run/netns/$node" unshare --mount sh -c '
 		state=$1 && shift
@@ -39,14 +38,14 @@ cnitool() {
 		sh "$state" "$1" demo "/run/netns/plumb-$2"
 }
 
-# on NAMESPACE COMMAND…
+# on NAMESPACE COMMAND… runs a command in a network namespace.
 on() { nsenter --net="/run/netns/$1" "${@:2}"; }
 
 addresses() { ip -n "$1" -brief address show dev "$2" scope global | tr -s ' ' | cut -d' ' -f3- | sed 's/ *$//'; }
 address() { addresses "$1" "$2" | tr ' ' '\n' | grep -m1 "$3" | cut -d/ -f1; }
 
 build() {
-	step "Building the plugins, and the cnitool that go.mod names"
+	step "Build the plugins, and cnitool in the version of go.mod"
 	command -v go >/dev/null || PATH=$PATH:/usr/local/go/bin # not in the PATH that sudo gives
 	command -v go >/dev/null || die "no Go in PATH (https://go.dev/dl)"
 	"$top/build_linux.sh" "$state/bin" | indent
@@ -54,7 +53,7 @@ build() {
 }
 
 make_namespaces() {
-	step "Making a node, two containers and a host outside: network namespaces"
+	step "Make network namespaces for a node, two containers and a host outside"
 	for ns in "$node" "$outside" "${containers[@]/#/plumb-}"; do
 		ip netns add "$ns"
 	done
@@ -102,26 +101,26 @@ attach() {
 		indent <"$state/$1.json" >&2
 		die "attaching $1 failed"
 	}
-	say "$1 got $(addresses "plumb-$1" eth0). In ip's terms:"
+	say "$1 has the addresses $(addresses "plumb-$1" eth0). Output of ip:"
 	{
 		ip -n "plumb-$1" -brief address show dev eth0
 		ip -n "plumb-$1" route show
 		ip -n "plumb-$1" -6 route show default
 	} | indent
 	cnitool check "$1" || die "CHECK of $1 failed"
-	say "CHECK finds it as it should be. The result as JSON: $state/$1.json"
+	say "CHECK succeeds. The result of ADD is in $state/$1.json."
 }
 
 show_node() {
-	step "What that made on the node"
+	step "Interfaces on the node"
 	{
 		ip -n "$node" -brief link show master cni0
 		ip -n "$node" -brief address show dev cni0
-		ip -n "$node" link show master cni0 | awk '/^[0-9]/ { sub(/@.*/, "", $2); name = $2 } /^ *alias/ { print name " is of " $2 }'
+		ip -n "$node" link show master cni0 | awk '/^[0-9]/ { sub(/@.*/, "", $2); name = $2 } /^ *alias/ { print name " belongs to " $2 }'
 	} | indent
 }
 
-# reach FROM TO ADDRESS
+# reach FROM TO ADDRESS pings an address from a container.
 reach() {
 	local took
 	took=$(on "plumb-$1" ping -n -c 1 -W 3 "$3" | sed -n 's/.*time=//p') || true
@@ -130,7 +129,7 @@ reach() {
 }
 
 show_reach() {
-	step "Who reaches whom (ping, one packet each)"
+	step "Connections (ping, one packet each)"
 	failed=''
 	local family
 	for family in '\.' ':'; do
@@ -139,12 +138,12 @@ show_reach() {
 		reach red gateway "$(address "$node" cni0 "$family")"
 		reach red outside "$(address "$outside" uplink0 "$family")"
 	done
-	[ -z "$failed" ] || die "not all were reached"
-	say "outside answers because the node masquerades: it sees 198.18.0.1 and 2001:db8:18::1."
+	[ -z "$failed" ] || die "some addresses did not answer"
+	say "The host outside can answer because the node masquerades: it sees 198.18.0.1 and 2001:db8:18::1."
 }
 
 detach() {
-	step "cnitool del demo: detach both"
+	step "cnitool del demo: detach both containers"
 	local c
 	for c in "${containers[@]}"; do
 		cnitool del "$c" || die "detaching $c failed"
@@ -152,26 +151,26 @@ detach() {
 	local ports leases
 	ports=$(ip -n "$node" -brief link show master cni0 | wc -l)
 	leases=$(find "$state/leases" -name .plumb -prune -o -type f -name '[0-9a-f]*[.:]*' -print | wc -l) # files named as addresses
-	[ "$ports$leases" = 00 ] || die "left: $ports ports on cni0, $leases leases"
-	say "Nothing is left: no port on cni0, no lease."
+	[ "$ports$leases" = 00 ] || die "left: $ports ports on cni0, $leases reservations"
+	say "No port is left on cni0, and no reservation."
 }
 
 explain() {
 	cat <<-TEXT
 
-		It is left standing. The network namespaces are ${containers[*]/#/plumb-}, $node and $outside:
+		The network namespaces are kept. They are ${containers[*]/#/plumb-}, $node and $outside:
 
 		    ip netns exec plumb-red ip address
 		    ip netns exec plumb-red ping $(address plumb-blue eth0 '\.')
 		    ip netns exec $node nft list ruleset
 		    ip netns exec $node ip -d link show master cni0
-		    scripts/exec-plugin.sh --help        # one plugin by hand: --bin $state/bin --node $node
+		    scripts/exec-plugin.sh --help        # run one plugin: --bin $state/bin --node $node
 
-		scripts/quickstart.sh --clean removes all of it.
+		scripts/quickstart.sh --clean removes everything.
 	TEXT
 }
 
-# clean removes what is there, however far it had come.
+# clean removes the namespaces and files that exist.
 clean() {
 	local ns
 	for ns in "${containers[@]/#/plumb-}" "$node" "$outside"; do
@@ -186,25 +185,25 @@ case ${1:-} in
 --keep) keep=1 ;;
 --clean) ;;
 -h | --help) usage && exit ;;
-*) die "unknown argument $1; there are --keep, --clean and --help" ;;
+*) die "unknown argument $1 (see --help)" ;;
 esac
-[ "$(id -u)" = 0 ] || die "making network namespaces takes root: sudo $0 $*"
+[ "$(id -u)" = 0 ] || die "root is needed to make network namespaces: sudo $0 $*"
 if [ "${1:-}" = --clean ]; then
 	clean
-	echo "Nothing of the quickstart is left."
+	echo "All namespaces and files of the quickstart are removed."
 	exit
 fi
-[ ! -e "$state" ] || die "one is standing already; scripts/quickstart.sh --clean removes it"
+[ ! -e "$state" ] || die "an earlier run kept its namespaces; scripts/quickstart.sh --clean removes them"
 
-[ -n "$keep" ] || trap 'clean && echo && echo "All that was made is removed again."' EXIT
+[ -n "$keep" ] || trap 'clean && echo && echo "All namespaces and files are removed."' EXIT
 mkdir -p "$state/conf" "$state/var-lib/cni" "$state/bin"
 "$top/scripts/need.sh" ip:iproute2 ping:iputils-ping | indent
 build
 make_namespaces
 write_network
-step "cnitool status demo: can the network serve?"
-cnitool status red || die "STATUS says no"
-say "yes"
+step "cnitool status demo: can the network be used?"
+cnitool status red || die "STATUS failed"
+say "STATUS succeeds."
 for c in "${containers[@]}"; do
 	attach "$c"
 done
@@ -215,4 +214,4 @@ if [ -n "$keep" ]; then
 else
 	detach
 fi
-printf '\n%splumb works here.%s\n' "$bold" "$plain"
+printf '\n%splumb works on this machine.%s\n' "$bold" "$plain"

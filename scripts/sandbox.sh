@@ -1,7 +1,7 @@
 #!/bin/sh
-# sandbox.sh runs a command in a network and a mount namespace and with a /run of its own, so that
-# whatever it does to the network or mounts is gone with it. Without root it also gets
-# a user namespace in which it is root.
+# sandbox.sh runs a command in new network and mount namespaces, with an empty /run, so that all its
+# changes to network and mounts end with it. If the user is not root, the command is root in a new
+# user namespace.
 #
 #   scripts/sandbox.sh COMMAND…
 #   go test -exec "$PWD/scripts/sandbox.sh" ./pkg/nl
@@ -11,10 +11,10 @@ set -eu
 	echo "usage: scripts/sandbox.sh COMMAND…" >&2
 	exit 2
 }
-# How long Gomega's Eventually waits where a test does not say it. The default, a second,
-# is too short on a busy machine; what comes at once is not slower for it.
+# The default timeout of Gomega's Eventually. Gomega's own default of a second is too short on a busy
+# machine. Tests that succeed at once are not slower.
 export GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT="${GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT:-1m}"
 user=''
 [ "$(id -u)" = 0 ] || user=--map-root-user
-# shellcheck disable=SC2016 # for the inner shell
+# shellcheck disable=SC2016 # expanded by the inner shell
 exec unshare $user --mount --net sh -c 'mount -t tmpfs -o mode=755 none /run && ip link set lo up && exec "$@"' sh "$@"

@@ -1,24 +1,22 @@
 #!/bin/bash
-# test.sh runs everything that has to be right before a commit: the checks of the
-# text, and all tests.
+# test.sh runs the checks and tests that must pass before a commit: static checks, and all tests.
 #
-#   scripts/test.sh                        all of it
-#   scripts/test.sh ./pkg/nl -ginkgo.focus veth     only go test, with these arguments
-#   scripts/test.sh --fast                 the loop of a working day, in a minute: format, vet, unit
-#                                          tests and tests in process, with a slice of each fault sweep
-#   scripts/test.sh --faults               every fault of test/faults, of which "all of it" has a slice
+#   scripts/test.sh                        all checks and tests
+#   scripts/test.sh ./pkg/nl -ginkgo.focus veth     go test with these arguments
+#   scripts/test.sh --fast                 a minute: format, vet, unit tests and tests in process, with a
+#                                          part of each fault sweep
+#   scripts/test.sh --faults               all faults of test/faults; the full run has a part of them
 #
-# It installs the Debian packages that the tests need where they are missing (as
-# root). Tests make network namespaces; each test binary runs in network and mount
-# namespaces of its own besides (scripts/sandbox.sh), so that nothing of this machine's
-# is touched. A test skips what this kernel cannot do; with CNI_TEST_REQUIRE=all that is
-# a failure. What was skipped has to run on Debian's kernel (test/vm/run.sh).
+# It installs missing Debian packages (as root). Each test binary runs in its own network and mount
+# namespaces (scripts/sandbox.sh), and makes more network namespaces, so that it does not change this
+# machine. A test is skipped if this kernel lacks a feature; with CNI_TEST_REQUIRE=all it fails. A
+# skipped test must run on Debian's kernel (test/vm/run.sh).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# What the scripts and tests run that a Debian with Go and git may lack, and the package
-# that has it. The race detector needs a C compiler and the headers of the C library.
-# test/programs_test.go holds the list against the programs that are run.
+# Programs and files that the scripts and tests need and that a Debian with Go and git may lack, each
+# with its package. The race detector needs a C compiler and the headers of the C library.
+# test/programs_test.go checks that the list is complete.
 needed=(
 	ip:iproute2 nft:nftables iptables:iptables conntrack:conntrack ping:iputils-ping sysctl:procps
 	git:git gcc:gcc /usr/include/stdio.h:libc6-dev shellcheck:shellcheck
@@ -26,7 +24,7 @@ needed=(
 	/usr/lib/cni/bridge:containernetworking-plugins
 )
 
-# The modules of this checkout: each has its own dependencies.
+# The Go modules of this checkout.
 modules=(. test/runtimes)
 
 bold='' plain=''
@@ -50,18 +48,18 @@ build() {
 	./build_linux.sh "$PLUMB_BIN"
 }
 
-# Everything under the race detector: the executables of test/e2e are built without. The
-# limit is for what hangs: a package takes minutes here, and more on a slow machine.
+# tests uses the race detector. The executables that the tests run are built without it. The timeout is
+# for tests that hang: a package takes minutes, and more on a slow machine.
 tests() { go test -race -count=1 -timeout 60m -exec "$PWD/scripts/sandbox.sh" "$@"; }
 
-# faults has no race detector: it is the built executables that are tried.
+# faults does not use the race detector, because it tests the built executables.
 faults() { CNI_TEST_FAULTS=all go test -count=1 -timeout 60m -v -exec "$PWD/scripts/sandbox.sh" ./test/faults "$@"; }
 
-# fast has no race detector, and none of the tests that call executables from outside.
-# The packages wait more than they compute: four at a time.
-fast() { go test -short -count=1 -p 4 -timeout 60m -exec "$PWD/scripts/sandbox.sh" ./pkg/... ./plugins/... ./test ./test/nstest; }
+# fast does not use the race detector, and leaves out the tests of the executables. It runs four
+# packages at a time, because they wait more than they compute, and starts with the one that waits longest.
+fast() { go test -short -count=1 -p 4 -timeout 60m -exec "$PWD/scripts/sandbox.sh" ./plugins/portmap ./plugins/... ./pkg/... ./test ./test/nstest; }
 
-# silent runs a command that is to print nothing.
+# silent runs a command, and fails if the command prints something.
 silent() {
 	local out
 	out=$("$@" 2>&1) && [ -z "$out" ] && return
@@ -69,7 +67,7 @@ silent() {
 	return 1
 }
 
-# bench runs a part of the short form: that it works, whatever the figures are.
+# bench runs some scenarios, to check that bench.sh works. The figures do not matter.
 bench() {
 	scripts/bench.sh --quick -n 3 --only start/bridge,loopback,tuning,host-local/0,host-local/1000,bridge/v4,ptp/v4,macvlan/v4,bandwidth,portmap/1,chain,burst/bridge/x8
 }
@@ -77,7 +75,7 @@ bench() {
 format() { silent gofmt -l pkg plugins scripts test; }
 
 failed=()
-# run NAME COMMAND…
+# run NAME COMMAND… runs a check, and adds its name to failed if it fails.
 run() {
 	local name=$1 begin=$SECONDS
 	shift
@@ -93,11 +91,11 @@ run() {
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-run "what the tests need" scripts/need.sh "${needed[@]}"
+run "required programs" scripts/need.sh "${needed[@]}"
 run "modules" download
 run "build" build
 if [ ${#failed[@]} -gt 0 ]; then
-	echo "test.sh: without these there is nothing to test"
+	echo "test.sh: the tests cannot run"
 	exit 1
 fi
 if [ "${1:-}" = --fast ]; then

@@ -24,7 +24,7 @@ const module = "github.com/plumb-cni/plumb/"
 
 // layers are the packages under pkg/ in order: each may import those before it.
 var layers = []string{
-	"undo", "trace", "lock", "types", "ns", "nl", "sysctl", "nft", "iptables", "firewalld", "masq", "attach", "skel", "invoke", "ipam",
+	"undo", "trace", "types", "lock", "ns", "nl", "sysctl", "nft", "iptables", "firewalld", "masq", "attach", "skel", "invoke", "ipam",
 }
 
 // doors are the imports and symbols that only the packages named may use: one door
@@ -35,7 +35,7 @@ var doors = map[string][]string{
 	"github.com/mdlayher/netlink":        {"pkg/nft"}, // what nftables cannot say
 	"github.com/godbus/dbus":             {"pkg/firewalld"},
 	"golang.org/x/sys/unix.Socket":       {"pkg/ns"},
-	"os/exec":                            {"pkg/iptables", "pkg/nft"},
+	"os/exec":                            {"pkg/iptables", "plugins/portmap"},
 	"golang.org/x/sys/unix.Setns":        nil,
 	"github.com/vishvananda/netns":       {"pkg/ns"},
 	"syscall.Setns":                      nil,

@@ -32,6 +32,15 @@ func UnfinishedGroup(network string) uint32 {
 	return binary.BigEndian.Uint32(sum[:]) | 1<<31
 }
 
+// SetOwner sets the alias of a link that was made for the attachment in its UnfinishedGroup,
+// and then clears the group.
+func SetOwner(c *nl.Conn, l nl.Link, owner types.Attachment) error {
+	if err := c.SetAlias(l, LinkAlias(owner)); err != nil {
+		return err
+	}
+	return c.ClearGroup(l)
+}
+
 // networkAlias returns what the aliases of all links of the network begin with.
 func networkAlias(network string) string { return aliasPrefix + shortened(network) + "/" }
 
@@ -67,7 +76,7 @@ func (g LinkGC) Run(keep types.Set) error {
 	stale, err := g.Stale(keep)
 	errs := []error{err}
 	for _, l := range stale {
-		errs = append(errs, g.Node.Apply(l.Del()))
+		errs = append(errs, g.Node.DeleteLink(l))
 	}
 	return errors.Join(errs...)
 }

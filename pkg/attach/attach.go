@@ -64,7 +64,7 @@ func Prepare(c *nl.Conn, l nl.Link, settings ...sysctl.Setting) error {
 	if err := sysctl.Set(c.NS(), settings...); err != nil {
 		return err
 	}
-	return c.Apply(l.SetUp())
+	return c.SetUp(l)
 }
 
 // PodSysctls returns the sysctls that a container's interface has whatever its addresses
@@ -172,21 +172,30 @@ func Apply(c *nl.Conn, l nl.Link, s Spec) error {
 	if err := sysctl.Set(c.NS(), s.Sysctls...); err != nil {
 		return explainIPv6(err)
 	}
-	var changes []nl.Change
+	return explainGateway(l, s, ExplainIPv6Off(c, l.Name, s.addTo(c, l)))
+}
+
+func (s Spec) addTo(c *nl.Conn, l nl.Link) error {
 	for _, a := range s.Addrs {
-		changes = append(changes, l.AddAddr(a))
+		if err := c.AddAddr(l, a); err != nil {
+			return err
+		}
 	}
-	changes = append(changes, l.SetUp())
+	if err := c.SetUp(l); err != nil {
+		return err
+	}
 	for _, r := range s.Routes {
-		changes = append(changes, l.AddRoute(r))
+		if err := c.AddRoute(l, r); err != nil {
+			return err
+		}
 	}
-	return explainGateway(l, s, ExplainIPv6Off(c, l.Name, c.Apply(changes...)))
+	return nil
 }
 
 // Announce makes the interface tell its neighbors of its addresses, by gratuitous ARP and
 // unsolicited neighbor advertisements. With arp_notify and ndisc_notify the kernel sends
 // them when the hardware address is set, even to the value that it already has.
-func Announce(c *nl.Conn, l nl.Link) error { return c.Apply(l.SetMAC(l.MAC)) }
+func Announce(c *nl.Conn, l nl.Link) error { return c.SetMAC(l, l.MAC) }
 
 // SpecFromResult returns the Spec that CHECK expects of the container's interface: the
 // addresses and routes of the chain's result. It has no MAC and no MTU, because a later

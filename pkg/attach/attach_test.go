@@ -108,7 +108,7 @@ type testbed struct {
 func newTestbed(t *testing.T) testbed {
 	t.Helper()
 	b := testbed{}
-	b.nodeNS, b.podNS = nstest.Pair(t)
+	b.nodeNS, b.podNS = nstest.NewNodeAndPod(t)
 	b.node, b.pod = connect(t, b.nodeNS), connect(t, b.podNS)
 	return b
 }

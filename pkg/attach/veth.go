@@ -84,7 +84,7 @@ func AddVeth(u *undo.Stack, p Pair) (host, pod nl.Link, err error) {
 		return nl.Link{}, nl.Link{}, err
 	}
 	host.Alias = LinkAlias(p.Owner)
-	return host, pod, p.Node.Apply(host.SetAlias(host.Alias), host.ClearGroup())
+	return host, pod, SetOwner(p.Node, host, p.Owner)
 }
 
 // HostSysctls returns the sysctls that the host end of a pair must have.

@@ -332,14 +332,12 @@ func (c *Call) close() {
 func (c *Call) reap() error {
 	defer runtime.UnlockOSThread()
 	var status syscall.WaitStatus
-	for {
+	err := types.RetryEINTR(func() error {
 		_, err := syscall.Wait4(c.pid, &status, 0, nil)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, syscall.EINTR) {
-			return fmt.Errorf("wait: %w", err)
-		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("wait: %w", err)
 	}
 	switch {
 	case status.Signaled():

@@ -1,22 +1,25 @@
 // Package ipam calls the IPAM plugin of a network, which allocates and releases addresses
 // (SPEC 1.1.0, section 4).
 //
-// The IPAM plugin is a process of its own. So that it runs at the same time as its caller,
-// an ADD calls it in three steps: Start starts the process, SendConfig lets it allocate
-// addresses, and Wait returns the lease. In between, the caller looks at the container and
-// makes links. If OverLink returns true, the caller makes its links before SendConfig.
+// The IPAM plugin is a process of its own, which runs at the same time as its caller. The
+// caller's ADD calls ADD of the IPAM plugin (the IPAM ADD) in three steps:
+//
+//  1. Start starts the process. Meanwhile the caller checks the container.
+//  2. AllowAllocation lets the IPAM plugin allocate addresses. Meanwhile the caller makes its
+//     links.
+//  3. Wait returns the lease. An IPAM plugin that works over the link (OverLink) allocates
+//     addresses only now, when the links are up.
+//
+// The caller's DEL calls DelWithLink, or Del if it deletes no link.
 //
 // Two rules keep the address of another attachment safe:
 //
-//   - Before SendConfig, the caller has checked that the container has no interface of that
-//     name. A second ADD of a live attachment must fail before it allocates.
-//   - An ADD that fails calls DEL of the IPAM plugin only if the IPAM ADD succeeded, or was
-//     killed: then it is unknown whether it allocated an address. An IPAM ADD that failed has
-//     cleaned up itself, and a DEL after it could release the address of the attachment that
-//     made it fail.
-//
-// A function that starts something in the background returns a function wait, or a value with
-// a method Wait. The caller must call it once.
+//   - Before AllowAllocation, the caller has checked that the container has no interface with
+//     the name CNI_IFNAME. A second ADD of a live attachment must fail before it allocates.
+//   - An ADD that fails calls DEL of the IPAM plugin if the IPAM ADD succeeded, or if it was
+//     killed, because then it may have allocated an address. It does not call DEL if the IPAM
+//     ADD failed: the IPAM plugin has cleaned up itself, and DEL could release the address of
+//     the attachment that made the IPAM ADD fail.
 //
 // A network without "ipam.type" has no addresses. Start then returns nil, and the other
 // functions do nothing.
@@ -43,8 +46,8 @@ type Lease struct {
 	DNS    types.DNS
 }
 
-// Gateways returns the gateways of the IPs in their order, each once and with the prefix
-// length of its IP: the addresses of a bridge that is the gateway.
+// Gateways returns the gateways of the IPs in their order and without duplicates. Each has the
+// prefix length of its IP, as a bridge that is the gateway needs it for its own address.
 func (l *Lease) Gateways() []netip.Prefix {
 	var gateways []netip.Prefix
 	for _, ip := range l.IPs {
@@ -56,40 +59,43 @@ func (l *Lease) Gateways() []netip.Prefix {
 	return gateways
 }
 
-// A Pending is an IPAM ADD that has been started. A nil *Pending is that of a network
-// without addresses.
+// A Pending is an IPAM ADD that has been started. A network without addresses has a nil
+// *Pending.
 type Pending struct {
 	r     *skel.Request
 	call  *invoke.Call
 	state state
-	out   []byte // what the IPAM plugin printed, and how it failed; set when ended
-	err   error
+	out   []byte // all that the IPAM plugin printed; set when state is ended
+	err   error  // the error of the IPAM ADD; set when state is ended
 }
 
-// A state says how far an IPAM ADD is. The states follow one another.
+// A state is a stage of an IPAM ADD. It only moves forward.
 type state int
 
 const (
 	launched   state = iota // the process runs and waits for its configuration; it has allocated nothing
 	allocating              // it has the configuration; it may have printed a lease, which is already in use
-	ended                   // the process has ended; only now it is known whether the ADD succeeded
+	ended                   // the process has ended; only its end tells whether the IPAM ADD succeeded
 )
 
-// Start starts the process of the IPAM plugin, which does nothing before SendConfig. A
-// process takes longer to start than to allocate addresses.
+// Start starts the process of the IPAM plugin, which does nothing before AllowAllocation or
+// Wait. The caller calls Start first of all, because starting a process takes longer than
+// allocating addresses. Start returns nil if the network has no addresses.
 func Start(r *skel.Request) (*Pending, error) {
 	if r.Conf.IPAM.Type == "" {
 		return nil, nil
 	}
 	call, err := invoke.Launch(r, "ADD", r.Conf.IPAM.Type)
 	if err != nil {
-		return nil, nameIPAM(r, err)
+		return nil, withPluginName(r, err)
 	}
 	p := &Pending{r: r, call: call}
 	r.Undo.Push("end IPAM plugin", p.undoStart)
 	return p, nil
 }
 
+// undoStart kills the process if it has no configuration yet. Otherwise undoAllocation waits for
+// the process.
 func (p *Pending) undoStart() error {
 	if p.state == launched {
 		p.call.Kill()
@@ -98,15 +104,20 @@ func (p *Pending) undoStart() error {
 	return nil
 }
 
-// SendConfig sends the configuration to the IPAM plugin, which then allocates addresses.
+// AllowAllocation lets the IPAM plugin allocate addresses: at once or, if it works over the
+// link, as soon as the caller calls Wait.
+func (p *Pending) AllowAllocation() {
+	if p != nil && !OverLink(p.r) {
+		p.sendConfig()
+	}
+}
+
+// sendConfig sends the configuration to the IPAM plugin, which then allocates addresses.
 //
 // If the caller's ADD fails later, even without a call of Wait, the undo waits for the IPAM
-// plugin and releases what it has allocated. SendConfig pushes this undo, and not Wait, so
-// that the links that the caller makes in between are deleted before the address is free.
-func (p *Pending) SendConfig() {
-	if p == nil {
-		return
-	}
+// plugin and releases what it has allocated. sendConfig pushes this undo, and Wait does not:
+// links that the caller makes in between must be deleted before the address is released.
+func (p *Pending) sendConfig() {
 	p.state = allocating
 	p.call.SendConfig()
 	p.r.Undo.Push("IPAM DEL", p.undoAllocation)
@@ -114,8 +125,11 @@ func (p *Pending) SendConfig() {
 
 // Wait returns the lease as soon as the IPAM plugin has printed it. The process may not have
 // ended then: skel prints the result of the caller's ADD only after the process has ended
-// without an error.
+// without an error. Wait must be called at most once, and not for a nil *Pending.
 func (p *Pending) Wait() (*Lease, error) {
+	if p.state == launched { // the IPAM plugin works over the link
+		p.sendConfig()
+	}
 	out, err := p.call.ReadAnswer()
 	if err == nil {
 		lease, err := p.parse(out)
@@ -124,36 +138,38 @@ func (p *Pending) Wait() (*Lease, error) {
 			return lease, nil
 		}
 	}
-	// The output is no lease. It may be an error result, or a part of the output.
+	// The output is not a lease yet, or it is an error result. The end of the process decides.
 	if err := p.awaitEnd(); err != nil {
-		return nil, nameIPAM(p.r, err)
+		return nil, withPluginName(p.r, err)
 	}
 	return p.parse(p.out)
 }
 
-// confirm returns an error if the IPAM plugin failed after it had printed the lease used, or
-// printed more than that.
-func (p *Pending) confirm(used []byte) error {
+// confirm waits until the process has ended. It returns an error if the IPAM plugin failed after
+// it had printed the lease, or if it printed anything else than the lease. lease is the output
+// that Wait parsed.
+func (p *Pending) confirm(lease []byte) error {
 	if err := p.awaitEnd(); err != nil {
-		return nameIPAM(p.r, err)
+		return withPluginName(p.r, err)
 	}
-	if !bytes.Equal(bytes.TrimSpace(p.out), bytes.TrimSpace(used)) {
-		return nameIPAM(p.r, types.Errorf(types.CodeDecode, "it printed more than one result"))
+	if !bytes.Equal(bytes.TrimSpace(p.out), bytes.TrimSpace(lease)) {
+		return withPluginName(p.r, types.Errorf(types.CodeDecode, "it printed more than one result"))
 	}
 	return nil
 }
 
+// parse returns the lease that the IPAM plugin printed.
 func (p *Pending) parse(output []byte) (*Lease, error) {
 	if len(bytes.TrimSpace(output)) == 0 {
-		return nil, nameIPAM(p.r, types.Errorf(types.CodeDecode, "it printed no result"))
+		return nil, withPluginName(p.r, types.Errorf(types.CodeDecode, "it printed no result"))
 	}
 	result, err := types.ParseResult(p.r.Version, output)
 	// Some plugins print an error result and exit with 0.
 	if failure := invoke.ParseError(output); failure != nil && (err != nil || len(result.IPs) == 0) {
-		return nil, nameIPAM(p.r, failure)
+		return nil, withPluginName(p.r, failure)
 	}
 	if err != nil {
-		return nil, nameIPAM(p.r, types.Coded(types.CodeDecode, err))
+		return nil, withPluginName(p.r, types.Coded(types.CodeDecode, err))
 	}
 	if len(result.IPs) == 0 {
 		return nil, &types.Error{
@@ -168,7 +184,7 @@ func (p *Pending) parse(output []byte) (*Lease, error) {
 	return &Lease{IPs: result.IPs, Routes: result.Routes, DNS: result.DNS}, nil
 }
 
-// awaitEnd waits until the process has ended, and returns its error.
+// awaitEnd waits until the process has ended, and returns the error of the IPAM ADD.
 func (p *Pending) awaitEnd() error {
 	if p.state != ended {
 		p.out, p.err = p.call.Wait()
@@ -177,8 +193,9 @@ func (p *Pending) awaitEnd() error {
 	return p.err
 }
 
-// undoAllocation releases what the IPAM ADD allocated. It does nothing if the IPAM ADD
-// failed, unless the plugin was killed: it may have allocated an address before.
+// undoAllocation waits until the process has ended, and releases what the IPAM ADD allocated. If
+// the IPAM ADD failed, there is nothing to release, unless the IPAM plugin was killed: it may
+// have allocated an address before.
 func (p *Pending) undoAllocation() error {
 	if err := p.awaitEnd(); err != nil && !errors.Is(err, invoke.ErrKilled) {
 		return nil
@@ -186,42 +203,63 @@ func (p *Pending) undoAllocation() error {
 	return Del(p.r)
 }
 
-// OverLink reports whether the IPAM plugin uses the container's interface, as a DHCP client
-// does. Such a plugin gets its configuration after the link has been made, and releases its
-// addresses before the link is deleted, because it sends DHCPRELEASE over the link. A DHCP
-// server probes an address before it leases the address again (RFC 2131, section 2.2). All
-// other IPAM plugins release addresses after the link is gone: while the link exists it
-// answers for the address, and no other attachment may get it.
+// OverLink reports whether the IPAM plugin works over the container's interface, as a DHCP
+// client does. Such a plugin allocates addresses after the link has been set up (Wait), and
+// releases them before the link is deleted (DelWithLink).
 func OverLink(r *skel.Request) bool { return r.Conf.IPAM.Type == "dhcp" }
 
-// Del releases the addresses. If CNI_PATH has no such IPAM plugin, Del returns an error,
-// because the addresses would never be free again.
+// DelWithLink releases the addresses of the attachment and deletes its link.
+//
+// If the IPAM plugin works over the link, DelWithLink releases the addresses first, because the
+// plugin sends DHCPRELEASE over the link. A DHCP server probes an address before it leases the
+// address again (RFC 2131, section 2.2). With any other IPAM plugin, DelWithLink first deletes
+// the link, and releases the addresses only if deleteLink returned no error: while the link
+// exists, the container answers for its addresses, and no other attachment may get them.
+//
+// deleteLink returns an error if the link may still exist. finish, which is never nil, waits
+// until the kernel has cleaned up. DelWithLink calls it last, because the kernel can clean up
+// while the IPAM plugin runs.
+func DelWithLink(r *skel.Request, deleteLink func() (finish func() error, err error)) error {
+	if OverLink(r) {
+		releaseErr := Del(r)
+		finish, err := deleteLink()
+		return errors.Join(releaseErr, err, finish())
+	}
+	finish, err := deleteLink()
+	if err == nil {
+		err = Del(r)
+	}
+	return errors.Join(err, finish())
+}
+
+// Del calls DEL of the IPAM plugin, which releases the addresses of the attachment. If CNI_PATH
+// has no such IPAM plugin, Del returns an error, because nothing would ever release them.
 func Del(r *skel.Request) error { return run(r, "DEL") }
 
 // StartCheck starts CHECK of the IPAM plugin, which runs while the caller makes its own
-// checks. The caller must call wait once, which returns the result of CHECK. wait is never
-// nil.
+// checks. The function wait is never nil. It waits until CHECK has ended and returns its error.
+// The caller must call wait once.
 func StartCheck(r *skel.Request) (wait func() error) {
 	if r.Conf.IPAM.Type == "" {
 		return func() error { return nil }
 	}
 	call, err := invoke.Start(r, "CHECK", r.Conf.IPAM.Type)
 	if err != nil {
-		return func() error { return nameIPAM(r, err) }
+		return func() error { return withPluginName(r, err) }
 	}
 	return func() error {
 		_, err := call.Wait()
-		return nameIPAM(r, err)
+		return withPluginName(r, err)
 	}
 }
 
-// GC calls GC of the IPAM plugin. A plugin that does not know GC, which came with CNI 1.1.0,
-// is no error.
+// GC calls GC of the IPAM plugin. It returns nil if the IPAM plugin does not know the verb GC,
+// which is new in CNI 1.1.0.
 func GC(r *skel.Request) error { return ignoreUnknownVerb(run(r, "GC")) }
 
-// Status calls STATUS of the IPAM plugin. The error of a missing plugin has
-// types.CodeNotAvailable, because ADD cannot succeed. A plugin that does not know STATUS,
-// which came with CNI 1.1.0, is no error.
+// Status calls STATUS of the IPAM plugin. If CNI_PATH has no such IPAM plugin, the error has
+// types.CodeNotAvailable, because ADD cannot succeed. Status returns nil if the IPAM plugin does
+// not know the verb STATUS, which is new in CNI 1.1.0.
 func Status(r *skel.Request) error {
 	err := ignoreUnknownVerb(run(r, "STATUS"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -232,15 +270,18 @@ func Status(r *skel.Request) error {
 	return err
 }
 
+// run calls the IPAM plugin with the verb and waits for it. It does nothing for a network
+// without addresses.
 func run(r *skel.Request, verb string) error {
 	if r.Conf.IPAM.Type == "" {
 		return nil
 	}
 	_, err := invoke.Run(r, verb, r.Conf.IPAM.Type)
-	return nameIPAM(r, err)
+	return withPluginName(r, err)
 }
 
-// ignoreUnknownVerb returns nil if err says that the plugin does not know the verb.
+// ignoreUnknownVerb returns nil if err says that the IPAM plugin does not know the verb, and
+// otherwise err.
 func ignoreUnknownVerb(err error) error {
 	var coded *types.Error
 	if errors.As(err, &coded) && strings.Contains(coded.Msg, "unknown CNI_COMMAND") {
@@ -249,9 +290,9 @@ func ignoreUnknownVerb(err error) error {
 	return err
 }
 
-// nameIPAM returns err with the name of the IPAM plugin in its message, and with the same
+// withPluginName returns err with the name of the IPAM plugin in its message, and with the same
 // code and details.
-func nameIPAM(r *skel.Request, err error) error {
+func withPluginName(r *skel.Request, err error) error {
 	if err == nil {
 		return nil
 	}

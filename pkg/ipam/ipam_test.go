@@ -18,7 +18,8 @@ import (
 const lease = `{"cniVersion":"1.1.0","interfaces":[{"name":"x"}],"ips":[{"address":"10.1.2.3/24","gateway":"10.1.2.1","interface":0},
 	{"address":"fd00::3/64","gateway":"fd00::1"}],"routes":[{"dst":"0.0.0.0/0","mtu":1400}],"dns":{"domain":"x"}}`
 
-// A fakePlugin is a folder with the IPAM plugin "fake", which logs its calls in the file log.
+// A fakePlugin is a folder with an IPAM plugin, which logs its calls in the file log. It has the
+// name "fake", and the name "dhcp", with which it works over the link.
 type fakePlugin struct {
 	dir    string
 	stderr bytes.Buffer
@@ -30,8 +31,10 @@ func newFakePlugin(t *testing.T, body string) *fakePlugin {
 	t.Helper()
 	s := &fakePlugin{dir: t.TempDir()}
 	script := "#!/bin/sh\n[ -n \"$(cat)\" ] || exit 1\necho $CNI_COMMAND >> " + s.dir + "/log\n" + body + "\n"
-	if err := os.WriteFile(s.dir+"/fake", []byte(script), 0o755); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"fake", "dhcp"} {
+		if err := os.WriteFile(s.dir+"/"+name, []byte(script), 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
 	return s
 }
@@ -80,7 +83,7 @@ func shown(output string) string { return fmt.Sprintf("%q", output[:200]) }
 
 func startAndSend(r *skel.Request) error {
 	p, err := Start(r)
-	p.SendConfig()
+	p.AllowAllocation()
 	return err
 }
 
@@ -90,7 +93,7 @@ func getLease(r *skel.Request) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.SendConfig()
+	p.AllowAllocation()
 	return p.Wait()
 }
 
@@ -195,7 +198,7 @@ func TestFailedAddReleasesItsOwnAddressOnly(t *testing.T) {
 		{"failed before the answer, which is an error", slow(fails), func(r *skel.Request) error {
 			return errors.Join(startAndSend(r), stop)
 		}, "ADD end", "something else", 999},
-		{"failed before SendConfig", printOnAdd(lease), func(r *skel.Request) error {
+		{"failed before AllowAllocation", printOnAdd(lease), func(r *skel.Request) error {
 			_, err := Start(r)
 			return errors.Join(err, stop)
 		}, "", "something else", 999},
@@ -257,13 +260,37 @@ func TestAddressIsReleasedAfterTheLinks(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		p.SendConfig()
+		p.AllowAllocation()
 		r.Undo.Push("delete link", func() error { return appendTo(s.dir+"/log", "link\n") })
 		_, err = p.Wait()
 		return errors.Join(err, errors.New("stop"))
 	})
 	if log := s.log(t); log != "ADD link DEL" {
 		t.Errorf("calls %q", log)
+	}
+}
+
+// TestPluginOverLinkAllocatesInWait: AllowAllocation of a plugin that works over the link sends
+// no configuration, and an ADD that fails releases the address before the link is deleted.
+func TestPluginOverLinkAllocatesInWait(t *testing.T) {
+	s := newFakePlugin(t, printOnAdd(lease))
+	err := s.call(t, "dhcp", func(r *skel.Request) error {
+		p, err := Start(r)
+		if err != nil {
+			return err
+		}
+		p.AllowAllocation()
+		if p.state != launched {
+			t.Errorf("state %d after AllowAllocation, want %d", p.state, launched)
+		}
+		r.Undo.Push("delete link", func() error { return appendTo(s.dir+"/log", "link\n") })
+		if _, err := p.Wait(); err != nil {
+			return err
+		}
+		return errors.New("stop")
+	})
+	if log := s.log(t); log != "ADD DEL link" || messageOf(err) != "stop" {
+		t.Errorf("calls %q, %v", log, err)
 	}
 }
 
@@ -276,6 +303,51 @@ func TestErrorOfIPAMDelDuringUndoIsInDetails(t *testing.T) {
 	if err == nil || err.Msg != "stop" || err.Details != `could not undo: IPAM DEL: IPAM plugin "fake": disk` {
 		t.Errorf("%+v", err)
 	}
+}
+
+// TestDelWithLink: DEL and the deletion of the link have the order that the IPAM plugin needs.
+// The address stays reserved if the link could not be deleted.
+func TestDelWithLink(t *testing.T) {
+	const succeeds, fails = "true", `echo '{"code":5,"msg":"disk"}'; exit 1`
+	busy, slow := errors.New("link is busy"), errors.New("no answer")
+	for _, tc := range []struct {
+		why, kind, script  string
+		linkErr, finishErr error
+		calls, msg         string
+	}{
+		{"no ipam", "", succeeds, nil, nil, "link finish", ""},
+		{"another plugin", "fake", succeeds, nil, nil, "link DEL finish", ""},
+		{"another plugin, link fails", "fake", succeeds, busy, nil, "link finish", "link is busy"},
+		{"another plugin, DEL fails", "fake", fails, nil, nil, "link DEL finish", `IPAM plugin "fake": disk`},
+		{"another plugin, finish fails", "fake", succeeds, nil, slow, "link DEL finish", "no answer"},
+		{"another plugin, DEL and finish fail", "fake", fails, nil, slow, "link DEL finish", "IPAM plugin \"fake\": disk\nno answer"},
+		{"dhcp", "dhcp", succeeds, nil, nil, "DEL link finish", ""},
+		{"dhcp, link fails", "dhcp", succeeds, busy, nil, "DEL link finish", "link is busy"},
+		{"dhcp, DEL fails", "dhcp", fails, nil, nil, "DEL link finish", `IPAM plugin "dhcp": disk`},
+		{"dhcp, all fail", "dhcp", fails, busy, slow, "DEL link finish", "IPAM plugin \"dhcp\": disk\nlink is busy\nno answer"},
+	} {
+		s := newFakePlugin(t, tc.script)
+		err := s.call(t, tc.kind, func(r *skel.Request) error {
+			return DelWithLink(r, func() (finish func() error, err error) {
+				finish = func() error { return errors.Join(tc.finishErr, appendTo(s.dir+"/log", "finish\n")) }
+				return finish, errors.Join(tc.linkErr, appendTo(s.dir+"/log", "link\n"))
+			})
+		})
+		if msg := messageOf(err); msg != tc.msg {
+			t.Errorf("%s: error %q, want %q", tc.why, msg, tc.msg)
+		}
+		if log := s.log(t); log != tc.calls {
+			t.Errorf("%s: calls %q, want %q", tc.why, log, tc.calls)
+		}
+	}
+}
+
+// messageOf returns the message of err, or "" if err is nil.
+func messageOf(err *types.Error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Msg
 }
 
 func TestOtherVerbs(t *testing.T) {
@@ -324,7 +396,7 @@ func TestOtherVerbs(t *testing.T) {
 }
 
 func appendTo(path, text string) error {
-	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}

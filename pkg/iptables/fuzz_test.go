@@ -12,17 +12,14 @@ func FuzzParse(f *testing.F) {
 	f.Add("*nat\n:PREROUTING ACCEPT [0:0]\n-A POSTROUTING -s 10.88.0.2/32 -m comment --comment \"name: \\\"net1\\\" id: \\\"c\\\"\" -j CNI-1\nCOMMIT\n")
 	f.Add("-A\n-A x\n-A x --comment\n-A x -j \"\n:\n: \n-A \\")
 	f.Fuzz(func(t *testing.T, saved string) {
-		for _, r := range Parse(saved) {
-			if r.Line == "" {
-				continue
-			}
+		for _, r := range Parse(saved).Rules {
 			if !strings.Contains(saved, r.Line) || strings.Contains(r.Line, "\n") || !strings.HasPrefix(r.Line, "-A ") {
 				t.Errorf("%q is no line of %q", r.Line, saved)
 			}
 			if rest, ok := strings.CutPrefix(r.Deletion(), "-D "); !ok || "-A "+rest != r.Line {
 				t.Errorf("%q deletes %q", r.Deletion(), r.Line)
 			}
-			if again := Parse(Script("nat", r.Line)); len(again) != 1 || again[0] != r {
+			if again := Parse(Script("nat", r.Line)).Rules; len(again) != 1 || again[0] != r {
 				t.Errorf("%+v is parsed again as %+v", r, again)
 			}
 			_ = r.Mentions(netip.IPv6Loopback())

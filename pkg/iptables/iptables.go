@@ -1,5 +1,6 @@
 // Package iptables runs the iptables programs, for networks that are configured to use them
-// and for kernels without nf_tables.
+// and for kernels without nf_tables. It also deletes rules that these programs made, without a
+// program where the rules are in nf_tables (Cleanup).
 //
 // It runs iptables-restore --noflush: one process makes all changes of a script, or none of
 // them. The library coreos/go-iptables has no such call: it starts one process per rule, and
@@ -101,11 +102,21 @@ func (t Tool) Find() error {
 	return err
 }
 
-// program returns the path of the program for a verb, "restore" or "save". Besides PATH, it
-// searches the folders where distributions install these programs, because a runtime may call
-// plugins with any PATH.
+// program returns the path of the program for a verb, "restore" or "save".
 func (t Tool) program(verb string) (string, error) {
 	name := string(t.Family) + string(t.Variant) + "-" + verb
+	path, err := FindProgram(name)
+	if err != nil {
+		return "", types.Errorf(types.CodeConfig,
+			"the iptables backend needs the program %s: install iptables, or use the nftables backend, which needs no program: %w", name, err)
+	}
+	return path, nil
+}
+
+// FindProgram returns the path of a program for the rules of the kernel, such as nft. Besides PATH, it
+// searches the folders where distributions install these programs, because a runtime may call
+// plugins with any PATH.
+func FindProgram(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	if err == nil {
 		return path, nil
@@ -116,8 +127,7 @@ func (t Tool) program(verb string) (string, error) {
 			return candidate, nil
 		}
 	}
-	return "", types.Errorf(types.CodeConfig,
-		"the iptables backend needs the program %s: install iptables, or use the nftables backend, which needs no program: %w", name, err)
+	return "", err
 }
 
 // ErrRefused matches the error of a script that does not fit the content of the tables.
@@ -208,9 +218,9 @@ func InUse(node *ns.Handle, f Family, table string) (bool, error) {
 }
 
 // EachLegacy calls visit once per family that has the legacy table (see InUse). The arguments
-// are the Tool for that table and the table's content in the format of iptables-save.
+// are the Tool for that table and the content of the table.
 // EachLegacy skips a family whose programs are missing: plumb cannot have made rules there.
-func EachLegacy(node *ns.Handle, table string, visit func(t Tool, saved string) error) error {
+func EachLegacy(node *ns.Handle, table string, visit func(tool Tool, t Table) error) error {
 	var errs []error
 	for _, f := range []Family{V4, V6} {
 		used, err := InUse(node, f, table)
@@ -227,7 +237,7 @@ func EachLegacy(node *ns.Handle, table string, visit func(t Tool, saved string) 
 		}
 		saved, err := tool.Save(table)
 		if err == nil {
-			err = visit(tool, saved)
+			err = visit(tool, Parse(saved))
 		}
 		errs = append(errs, err)
 	}

@@ -146,19 +146,20 @@ func TestExclusive(t *testing.T) {
 }
 
 func TestParse(t *testing.T) {
-	rules := Parse("*nat\n:A - [0:0]\n-A A -s 192.0.2.1/32 -p tcp -m comment --comment \"a \\\"b\\\"\" -m multiport --dports 80,81 -j DNAT --to-destination 10.0.0.1:80\n" +
+	table := Parse("*nat\n:A - [0:0]\n-A A -s 192.0.2.1/32 -p tcp -m comment --comment \"a \\\"b\\\"\" -m multiport --dports 80,81 -j DNAT --to-destination 10.0.0.1:80\n" +
 		"-A A -s 192.0.2.1/32 -p tcp -m multiport --dports 80,81\nCOMMIT\n")
-	if len(rules) != 3 || rules[0] != (Rule{Chain: "A"}) {
-		t.Fatalf("%+v", rules)
+	rules := table.Rules
+	if len(rules) != 2 || !table.HasChain("A") || table.HasChain("B") {
+		t.Fatalf("%+v", table)
 	}
-	r := rules[1]
-	if r.Chain != "A" || r.Comment != `a "b"` || r.Jump != "DNAT" || r.Matches != rules[2].Matches || rules[2].Jump != "" {
+	r := rules[0]
+	if r.Chain != "A" || r.Source != netip.MustParsePrefix("192.0.2.1/32") || r.Comment != `a "b"` || r.Jump != "DNAT" || r.Matches != rules[1].Matches || rules[1].Jump != "" {
 		t.Errorf("%+v", rules)
 	}
 	if !r.Mentions(netip.MustParseAddr("10.0.0.1")) || r.Mentions(netip.MustParseAddr("10.0.0.11")) || r.Mentions(netip.MustParseAddr("fd00::1")) {
 		t.Error("Mentions does not distinguish the target's address from others")
 	}
-	if want := "-D A -s 192.0.2.1/32 -p tcp -m multiport --dports 80,81"; rules[2].Deletion() != want {
-		t.Errorf("%s, want %s", rules[2].Deletion(), want)
+	if want := "-D A -s 192.0.2.1/32 -p tcp -m multiport --dports 80,81"; rules[1].Deletion() != want {
+		t.Errorf("%s, want %s", rules[1].Deletion(), want)
 	}
 }

@@ -1,34 +1,50 @@
 package iptables
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/plumb-cni/plumb/pkg/nft"
 )
 
-// A Rule is one line of the output of iptables-save: a rule, or a chain.
+// A Rule is a rule of a table. Parse reads rules from the output of iptables-save, and
+// ReadNFT reads them from nf_tables.
 type Rule struct {
 	Chain   string
 	Comment string
-	Jump    string // the target of -j or -g; empty: none
-	Matches string // the matches, without the comment
-	Line    string // the whole line; empty: the line declares a chain
+	Jump    string       // the target of -j or -g; empty: none
+	Source  netip.Prefix // the prefix of -s; invalid: none
+	Matches string       // the matches, without the comment; only from Parse
+	Line    string       // the whole line; only from Parse
+
+	found *nft.ListedRule // only from ReadNFT
 }
 
+// A Table is the content of a table.
+type Table struct {
+	Chains []string
+	Rules  []Rule
+}
+
+// HasChain reports whether the table has a chain of that name.
+func (t Table) HasChain(name string) bool { return slices.Contains(t.Chains, name) }
+
 // Parse parses what Save returned.
-func Parse(saved string) []Rule {
-	var rules []Rule
+func Parse(saved string) Table {
+	var t Table
 	for line := range strings.Lines(saved) {
 		line = strings.TrimSpace(line)
 		if name, ok := strings.CutPrefix(line, ":"); ok {
 			name, _, _ = strings.Cut(name, " ")
-			rules = append(rules, Rule{Chain: name})
+			t.Chains = append(t.Chains, name)
 		}
 		if strings.HasPrefix(line, "-A ") {
-			rules = append(rules, parseRule(line))
+			t.Rules = append(t.Rules, parseRule(line))
 		}
 	}
-	return rules
+	return t
 }
 
 func parseRule(line string) Rule {
@@ -49,6 +65,9 @@ func parseRule(line string) Rule {
 			r.Jump = value
 			i = len(words) // the rest are options of the target
 		case words[i] == "-m" && value == "comment":
+		case words[i] == "-s" && words[i-1] != "!":
+			r.Source = parsePrefix(value)
+			fallthrough
 		default:
 			matches = append(matches, words[i])
 			continue
@@ -59,9 +78,51 @@ func parseRule(line string) Rule {
 	return r
 }
 
-// Mentions reports whether the address is a word of the rule, with or without a port, as in the
-// options of its target.
+// parsePrefix returns the prefix of a text. An address is a prefix of full length. If the text
+// is neither, the prefix is invalid.
+func parsePrefix(s string) netip.Prefix {
+	if a, err := netip.ParseAddr(s); err == nil {
+		return netip.PrefixFrom(a, a.BitLen())
+	}
+	p, _ := netip.ParsePrefix(s)
+	return p
+}
+
+// ReadNFT returns the rules of some chains of a table in nf_tables, or of all chains if none is
+// named. It runs no program. A missing table or chain has no rules.
+func ReadNFT(c *nft.Conn, t nft.Table, chains ...string) ([]Rule, error) {
+	if len(chains) == 0 {
+		chains = []string{""}
+	}
+	var rules []Rule
+	for _, chain := range chains {
+		found, err := c.Rules(t, chain)
+		if err != nil {
+			return nil, err
+		}
+		for i := range found {
+			r := &found[i]
+			rules = append(rules, Rule{Chain: r.Chain, Comment: r.Comment, Jump: cmp.Or(r.Jump, r.Target), Source: r.Saddr, found: r})
+		}
+	}
+	return rules, nil
+}
+
+// SameMatches reports whether two rules of one table match the same packets, whatever their
+// comments and targets are.
+func (r Rule) SameMatches(o Rule) bool {
+	if r.found != nil && o.found != nil {
+		return r.found.SameMatches(*o.found)
+	}
+	return r.found == nil && o.found == nil && r.Matches == o.Matches
+}
+
+// Mentions reports whether the rule contains the address: in a match, or in an option of its
+// target, where a port may follow.
 func (r Rule) Mentions(a netip.Addr) bool {
+	if r.found != nil {
+		return r.found.Mentions(a)
+	}
 	text := a.String()
 	if a.Is6() {
 		text = "[" + text + "]"
@@ -69,7 +130,7 @@ func (r Rule) Mentions(a netip.Addr) bool {
 	return slices.ContainsFunc(Words(r.Line), func(w string) bool { return w == text || strings.HasPrefix(w, text+":") })
 }
 
-// Deletion returns the line of a script that deletes the rule.
+// Deletion returns the line of a script that deletes a rule from Parse.
 func (r Rule) Deletion() string { return "-D" + strings.TrimPrefix(r.Line, "-A") }
 
 // Script returns a script for Restore that executes the lines on a table.

@@ -14,13 +14,14 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/plumb-cni/plumb/pkg/types"
 	"golang.org/x/sys/unix"
 )
 
 // Flock takes an exclusive flock(2) of an open file. If another process still holds the lock
 // after the limit, Flock returns os.ErrDeadlineExceeded.
 func Flock(fd int, limit time.Duration) error {
-	err := again(func() error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
+	err := types.RetryEINTR(func() error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
 	if !errors.Is(err, unix.EWOULDBLOCK) {
 		return err
 	}
@@ -55,7 +56,7 @@ func NewKey(path, key string) (*Key, error) {
 }
 
 func open(path string, flags int) (fd int, err error) {
-	err = again(func() error {
+	err = types.RetryEINTR(func() error {
 		fd, err = unix.Open(path, flags, 0o600)
 		return err
 	})
@@ -67,7 +68,7 @@ func open(path string, flags int) (fd int, err error) {
 
 // TryLock locks the key if it is free, and reports whether it did.
 func (k *Key) TryLock() (bool, error) {
-	err := again(func() error { return k.set(k.fd, unix.F_OFD_SETLK) })
+	err := types.RetryEINTR(func() error { return k.set(k.fd, unix.F_OFD_SETLK) })
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
 		return false, nil
 	}
@@ -103,7 +104,7 @@ func wait(fd int, limit time.Duration, take func(fd int) error) error {
 	}
 	got := make(chan error, 1)
 	go func() {
-		err := again(func() error { return take(own) })
+		err := types.RetryEINTR(func() error { return take(own) })
 		_ = unix.Close(own)
 		got <- err
 	}()
@@ -114,14 +115,5 @@ func wait(fd int, limit time.Duration, take func(fd int) error) error {
 		return err
 	case <-timer.C:
 		return os.ErrDeadlineExceeded
-	}
-}
-
-// again calls f until it returns another error than EINTR.
-func again(f func() error) error {
-	for {
-		if err := f(); !errors.Is(err, unix.EINTR) {
-			return err
-		}
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// BenchmarkNFTables gives the cost of each verb beside other containers' elements:
-// each as a plugin runs it, with a socket of its own.
+// BenchmarkNFTables measures each verb on a node with the elements of other containers. Each
+// iteration opens its own socket, as a plugin does.
 func BenchmarkNFTables(b *testing.B) {
 	for _, others := range []int{0, 5000} {
 		node := nstest.NewNode(b)
@@ -37,7 +37,7 @@ func BenchmarkNFTables(b *testing.B) {
 						if err := step(masq.Masq{Node: h, Owner: owner}); err != nil {
 							b.Fatal(err)
 						}
-						b.StopTimer() // closing waits for the kernel's grace period, once a plugin
+						b.StopTimer() // a plugin waits for a grace period of the kernel only once, when it closes
 						if err := h.Close(); err != nil {
 							b.Fatal(err)
 						}
@@ -68,18 +68,20 @@ func fill(b *testing.B, node *nstest.NS, n int, keep types.Set) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	chain := nft.MasqChain("net1", netip.MustParsePrefix("10.88.0.0/16"))
-	if err := c.Ensure(nft.Plumb().With(chain)); err != nil {
+	// Add makes the table and the chain of the subnet.
+	first := masq.Masq{Node: h, Owner: types.Attachment{Network: "net1", ContainerID: "first", IfName: "eth0"}}
+	if err := masq.Add(new(undo.Stack), first, []netip.Prefix{netip.MustParsePrefix("10.88.255.254/16")}); err != nil {
 		b.Fatal(err)
 	}
+	table := masq.Layout().Table
 	for at := 0; at < n; {
 		var tx nft.Tx
 		for end := min(at+500, n); at < end; at++ {
 			owner := types.Attachment{Network: "net1", ContainerID: fmt.Sprintf("%064x", at), IfName: "eth0"}
 			keep[owner] = true
 			a := netip.AddrFrom4([4]byte{10, 88, byte(at >> 8), byte(at)})
-			tx.AddElement(nft.Plumb().Table, nft.MasqSet(nft.IPv4), nft.Element{Key: nft.AddrKey(a), Jump: chain.Name, Comment: nft.Owner(owner)})
-			tx.AddElement(nft.Plumb().Table, nft.MasqOwners(nft.IPv4), nft.Element{Key: nft.OwnerKey(owner, 0), Data: nft.AddrKey(a), Comment: nft.Owner(owner)})
+			tx.AddElement(table, "masq4", nft.Element{Key: nft.AddrKey(a), Jump: "masq/net1/10.88.0.0/16", Comment: nft.Owner(owner)})
+			tx.AddElement(table, "masqowner4", nft.Element{Key: nft.OwnerKey(owner, 0), Data: nft.AddrKey(a), Comment: nft.Owner(owner)})
 		}
 		if err := c.Commit("fill", &tx); err != nil {
 			b.Fatal(err)

@@ -1,35 +1,38 @@
 package masq
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/plumb-cni/plumb/pkg/iptables"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// FuzzStale: whatever is in the table, only rules of the container's own chain, and
-// jumps to it, are deleted, and chains of the network alone are collected.
+// FuzzStale checks for any content of the table that DEL selects only rules in the container's chain
+// and jumps to it, and that GC selects only chains of containers that are not kept, and jumps to
+// them.
 func FuzzStale(f *testing.F) {
 	owner := types.Attachment{Network: "net1", ContainerID: "cid1", IfName: "eth0"}
 	name := chain(owner.Network, owner.ContainerID)
 	f.Add(":" + name + " - [0:0]\n-A POSTROUTING -s 10.88.0.2/32 -m comment --comment \"name: \\\"net1\\\" id: \\\"cid1\\\"\" -j " + name + "\n-A " + name + " -d 10.88.0.0/16 -j ACCEPT\n")
 	f.Add("-A POSTROUTING -s x -j " + name + "\n-A " + name + " -s 10.0.0.1 -m comment --comment \"name: \\\"net1\\\" id: \\\"cid1\\\" if: \\\"eth1\\\"\" -j ACCEPT\n-A -s -j")
 	f.Fuzz(func(t *testing.T, saved string) {
-		rules := parse(saved)
-		own, _ := stale(rules, owner, nil)
-		for _, r := range own {
-			if r.chain != name && r.jump != name || !strings.Contains(saved, r.line) {
-				t.Errorf("%q is taken for the owner's", r.line)
+		rules := iptables.Parse(saved).Rules
+		for _, r := range ownRules(rules, owner, nil).Rules {
+			if r.Chain != name && r.Jump != name {
+				t.Errorf("%q is selected as the owner's", r.Line)
 			}
 		}
-		for chain := range staleChains(rules, owner.Network, types.Set{owner: true}) {
+		stale := staleChains(rules, owner.Network, types.Set{owner: true})
+		for _, chain := range stale.Chains {
 			if chain == name || !strings.HasPrefix(chain, "CNI-") {
-				t.Errorf("chain %s is collected", chain)
+				t.Errorf("chain %s is selected as stale", chain)
 			}
 		}
-		for _, line := range deletions(rules) {
-			if strings.Contains(line, "\n") || !strings.HasPrefix(line, "-D") {
-				t.Errorf("%q deletes a rule", line)
+		for _, r := range stale.Rules {
+			if !slices.Contains(stale.Chains, r.Jump) {
+				t.Errorf("%q is selected as stale", r.Line)
 			}
 		}
 	})

@@ -1,17 +1,18 @@
-// Package masq gives the containers of a network the node's address for what they
-// send to the outside (ipMasq).
+// Package masq masquerades what containers send to addresses outside their network (ipMasq).
 //
-// The nftables backend keeps one map element an address, under the table that all
-// plugins of the bundle share (nft.Plumb); its comment names the owner:
+// The nftables backend has one map element per address, in table inet plumb, which the plugins
+// share. The comment names the owner:
 //
 //	map masq4 { 10.88.0.2 comment "net1/cid1/eth0" : jump masq/net1/10.88.0.0/16 }
 //
-// and one that leads from the owner to the address, for a DEL that does not know it.
+// A second map has the addresses of each owner, for a DEL that does not know them.
 //
-// The iptables backend, for who asks for it and for kernels without nf_tables, keeps
-// the chain names and comments of the reference plugins. Either takes over from the
-// other and from the reference: Del and GC remove, and Check accepts, what any of
-// them left for an attachment. No program is run to find that there is nothing.
+// The iptables backend has the chain names and comments of the reference plugins. It is used if
+// the configuration asks for it, or if the kernel has no nf_tables.
+//
+// An upgrade or another configuration can change the backend while containers run. So Del and GC
+// delete the rules of both backends and of the reference plugins, and Check accepts any of them.
+// Del and GC run a program only if the node has a legacy table nat of iptables.
 package masq
 
 import (
@@ -25,18 +26,19 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// A Backend is what keeps the rules.
+// A Backend is the kind of rules that Add makes.
 type Backend string
 
-// The backends that a configuration can ask for. Default is NFTables where the kernel
-// has nf_tables, else IPTables.
+// The values of ipMasqBackend. Default is NFTables if the kernel has nf_tables, and otherwise
+// IPTables.
 const (
 	Default  Backend = ""
 	NFTables Backend = "nftables"
 	IPTables Backend = "iptables"
 )
 
-// ParseBackend reads the value of the key ipMasqBackend. Errors have types.CodeConfig.
+// ParseBackend returns the backend for a value of the key ipMasqBackend. Its error has
+// types.CodeConfig.
 func ParseBackend(s string) (Backend, error) {
 	b := Backend(s)
 	switch b {
@@ -46,21 +48,23 @@ func ParseBackend(s string) (Backend, error) {
 	return "", types.Errorf(types.CodeConfig, "unknown ipMasqBackend %q: must be %q or %q, or left out", s, NFTables, IPTables)
 }
 
-// Masq is whose packets are masqueraded, where and how.
+// Masq is the masquerade of one attachment.
 type Masq struct {
 	Node    *ns.Handle
 	Owner   types.Attachment
-	Backend Backend
-	// Warn tells a person whose address Add takes over; nil: nobody.
+	Backend Backend // only Add, Check and Status use it
+	// Warn gets a warning for each address that Add takes from another attachment. It may be nil.
 	Warn func(format string, args ...any)
 }
 
+// String describes m in steps and errors.
 func (m Masq) String() string { return "masquerade of " + m.Owner.String() }
 
-// Add masquerades what the addresses send to outside their prefixes, multicast
-// excepted, and pushes the inverse. An address that another attachment still has an
-// entry for, as one that was never deleted does, is taken over with a warning; Del gives
-// it back.
+// Add masquerades packets from the addresses to destinations outside their prefixes, except
+// multicast, and pushes the undo.
+//
+// If another attachment has an element for the address in nf_tables, for example because it was
+// never deleted, Add takes the address over and warns. Del gives it back.
 func Add(u *undo.Stack, m Masq, ips []netip.Prefix) error {
 	c, err := m.open()
 	if err != nil {
@@ -72,8 +76,7 @@ func Add(u *undo.Stack, m Masq, ips []netip.Prefix) error {
 	return addIPTables(u, m, ips)
 }
 
-// open connects to nf_tables if that is the backend; nil without an error is
-// iptables.
+// open connects to nf_tables. It returns nil, nil if the backend is iptables.
 func (m Masq) open() (*nft.Conn, error) {
 	if m.Backend == IPTables {
 		return nil, nil
@@ -88,9 +91,9 @@ func (m Masq) open() (*nft.Conn, error) {
 	return nil, nil
 }
 
-// any connects to nf_tables whatever the backend, to find what others left there; nil
-// without an error where the kernel has none.
-func (m Masq) any() (*nft.Conn, error) {
+// openForAnyBackend connects to nf_tables whatever the backend is. It returns nil, nil if the
+// kernel has no nf_tables.
+func (m Masq) openForAnyBackend() (*nft.Conn, error) {
 	c, err := nft.Open(m.Node)
 	if errors.Is(err, nft.ErrUnavailable) {
 		return nil, nil
@@ -98,20 +101,20 @@ func (m Masq) any() (*nft.Conn, error) {
 	return c, err
 }
 
-// Del removes what the owner has, in whatever backend, with the addresses as a hint
-// where to look first. Nothing there is success. What an address's new owner has
-// stays.
+// Del deletes the masquerade of the owner, of whatever backend. ips are the addresses as far as
+// they are known; Del finds the others. It is no error if there is nothing to delete. If another
+// attachment has taken an address over, its element stays.
 func Del(m Masq, ips []netip.Prefix) error {
-	c, err := m.any()
+	c, err := m.openForAnyBackend()
 	if c != nil {
 		err = delNFT(c, m, ips)
 	}
-	return errors.Join(err, delLegacy(m, ips))
+	return errors.Join(err, ownCleanup(m.Owner, ips).Legacy(m.Node, "delete "+m.String()))
 }
 
-// Check says what is missing.
+// Check returns an error that names what is missing of the masquerade of the addresses.
 func Check(m Masq, ips []netip.Prefix) error {
-	c, err := m.any()
+	c, err := m.openForAnyBackend()
 	if err != nil {
 		return err
 	}
@@ -119,39 +122,39 @@ func Check(m Masq, ips []netip.Prefix) error {
 	if missing == nil {
 		return nil
 	}
-	bare, err := uncovered(c, m, ips)
-	if err == nil && len(bare) == 0 {
+	uncoveredIPs, err := uncovered(c, m, ips)
+	if err == nil && len(uncoveredIPs) == 0 {
 		return nil
 	}
 	if m.Backend == IPTables {
 		missing = nil
-		for _, ip := range bare {
+		for _, ip := range uncoveredIPs {
 			missing = errors.Join(missing, missingRules(m, ip))
 		}
 	}
 	return errors.Join(missing, err)
 }
 
-// GC removes what attachments of the network have that are not to be kept, and the
-// network's chains when nothing jumps to them any more.
+// GC deletes the masquerade of the network's attachments that are not in keep, and those of the
+// network's chains to which nothing jumps any more.
 func GC(node *ns.Handle, network string, keep types.Set) error {
 	m := Masq{Node: node, Owner: types.Attachment{Network: network}}
-	c, err := m.any()
+	c, err := m.openForAnyBackend()
 	if c != nil {
-		err = errors.Join(gcNFT(c, network, keep), c.DelUnused(table(), nft.MasqChainPrefix(network)))
+		err = errors.Join(gcNFT(c, network, keep), c.DelUnusedChains(table(), subnetChainPrefix(network)))
 	}
-	return errors.Join(err, gcLegacy(m, keep))
+	return errors.Join(err, staleCleanup(network, keep).Legacy(node, "delete stale masquerade of network "+network))
 }
 
-// Status says whether the backend can do its work, with types.CodeNotAvailable. It
-// changes nothing and runs no program.
+// Status returns an error with types.CodeNotAvailable if the kernel or the node lacks what the
+// backend needs. It changes nothing and runs no program.
 func Status(node *ns.Handle, backend Backend) error {
 	m := Masq{Node: node, Backend: backend}
 	c, err := m.open()
 	switch {
 	case err != nil:
 	case c != nil:
-		err = c.CheckSupport(nft.Plumb().With(nft.MasqChain("status", netip.MustParsePrefix("192.0.2.0/24"))))
+		err = c.CheckSupport(Layout().WithChains(subnetChain("status", netip.MustParsePrefix("192.0.2.0/24"))))
 	default:
 		err = statusIPTables(node)
 	}
@@ -161,7 +164,7 @@ func Status(node *ns.Handle, backend Backend) error {
 	return nil
 }
 
-// family is the family of an address.
+// family returns the family of an address.
 func family(a netip.Addr) nft.Family {
 	if a.Is4() {
 		return nft.IPv4
@@ -169,8 +172,8 @@ func family(a netip.Addr) nft.Family {
 	return nft.IPv6
 }
 
-// list is the addresses as a text.
-func list(ips []netip.Prefix) string {
+// joinAddresses returns the addresses without prefix lengths, for names of steps.
+func joinAddresses(ips []netip.Prefix) string {
 	texts := make([]string, len(ips))
 	for i, ip := range ips {
 		texts[i] = ip.Addr().String()

@@ -20,7 +20,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// open opens a namespace of the test, under a tracer that may refuse steps.
+// open returns a handle of the namespace, which is closed at the end of the test.
 func open(n *nstest.NS, t *trace.Tracer) *ns.Handle {
 	GinkgoHelper()
 	h, err := ns.Open(n.Path(), t)
@@ -37,10 +37,11 @@ func prefixes(texts ...string) []netip.Prefix {
 	return ips
 }
 
-// The reference's hashes for net1 and cid1 (a test vector of its own).
+// refChain is the chain of the reference plugins for network net1 and container cid1.
 const refChain = "CNI-e8f6f419596f7f47b3468487"
 
-// iptables rules as the reference makes them, for -nft and -legacy.
+// referenceIPTables returns iptables rules as the reference plugins make them, for
+// iptables-restore.
 func referenceIPTables(interfaces ...string) string {
 	const text = `-m comment --comment "name: \"net1\" id: \"cid1\""`
 	var b strings.Builder
@@ -53,7 +54,8 @@ func referenceIPTables(interfaces ...string) string {
 	return b.String() + "COMMIT\n"
 }
 
-// The reference's nftables rules for net1/cid1/eth0, net1/cid2/eth0 and net2/cid1/eth0.
+// referenceNFT has the nftables rules of the reference plugins for net1/cid1/eth0,
+// net1/cid2/eth0 and net2/cid1/eth0.
 const referenceNFT = `
 table inet cni_plugins_masquerade {
 	comment "Masquerading for plugins from github.com/containernetworking/plugins"
@@ -84,7 +86,7 @@ var _ = Describe("masquerade", func() {
 		m = masq.Masq{Node: open(node, nil), Owner: types.Attachment{Network: "net1", ContainerID: "cid1", IfName: "eth0"}}
 	})
 
-	// of is m for another attachment.
+	// of returns m for another attachment.
 	of := func(network, id, ifName string) masq.Masq {
 		o := m
 		o.Owner = types.Attachment{Network: network, ContainerID: id, IfName: ifName}
@@ -94,7 +96,7 @@ var _ = Describe("masquerade", func() {
 		GinkgoHelper()
 		return node.Must(GinkgoTB(), "nft", "list", "ruleset")
 	}
-	// saved is a nat table without counters, dates and the order of what is parallel.
+	// saved returns the rules and the chains of the reference plugins in table nat.
 	saved := func(program string) string {
 		GinkgoHelper()
 		var lines []string
@@ -115,19 +117,19 @@ var _ = Describe("masquerade", func() {
 		Expect(err).NotTo(HaveOccurred())
 	}
 
-	Context("by nftables", func() {
-		It("adds an element an address, and deletes them", func() {
+	Context("with nftables", func() {
+		It("Add adds an element per address, and Del deletes them", func() {
 			Expect(masq.Add(&u, m, dual)).To(Succeed())
 			nstest.Golden(GinkgoTB(), "nftables", ruleset())
 			Expect(masq.Check(m, dual)).To(Succeed())
 			Expect(masq.Del(m, dual)).To(Succeed())
 			nstest.Golden(GinkgoTB(), "nftables-cleaned", ruleset())
 			Expect(masq.Check(m, dual)).To(MatchError(And(ContainSubstring("no element for the masquerade of 10.88.0.2"), ContainSubstring("no element for the masquerade of fd00:9::2"))))
-			Expect(masq.Del(m, dual)).To(Succeed(), "gone already")
-			Expect(masq.Del(m, nil)).To(Succeed(), "gone already")
+			Expect(masq.Del(m, dual)).To(Succeed(), "nothing is left to delete")
+			Expect(masq.Del(m, nil)).To(Succeed(), "nothing is left to delete")
 		})
 
-		It("deletes by the owner when no addresses are known, or the wrong ones", func() {
+		It("Del finds the elements by the owner if no addresses, or wrong ones, are given", func() {
 			Expect(masq.Add(&u, m, dual)).To(Succeed())
 			Expect(masq.Add(&u, of("net1", "cid2", "eth0"), prefixes("10.88.0.3/16"))).To(Succeed())
 			Expect(masq.Del(m, nil)).To(Succeed())
@@ -136,14 +138,14 @@ var _ = Describe("masquerade", func() {
 			nstest.Golden(GinkgoTB(), "nftables-cleaned", ruleset())
 		})
 
-		It("leaves alone what others own, be it the same container", func() {
+		It("Del keeps the elements of another attachment, also of another interface of the container", func() {
 			Expect(masq.Add(&u, of("net1", "cid1", "eth1"), prefixes("10.88.0.2/16"))).To(Succeed())
 			Expect(masq.Del(m, prefixes("10.88.0.2/16"))).To(Succeed())
 			Expect(ruleset()).To(ContainSubstring("net1/cid1/eth1"))
 			Expect(masq.Check(m, prefixes("10.88.0.2/16"))).To(MatchError(ContainSubstring("the masquerade of 10.88.0.2 belongs to net1/cid1/eth1 now")))
 		})
 
-		It("takes an address over from a dead owner, whose DEL then leaves it", func() {
+		It("Add takes an address over, and Del of its former owner keeps it", func() {
 			dead := of("net2", "cid0", "eth0")
 			Expect(masq.Add(&u, dead, prefixes("10.88.0.2/24"))).To(Succeed())
 			Expect(masq.Add(&u, m, dual)).To(Succeed())
@@ -152,7 +154,7 @@ var _ = Describe("masquerade", func() {
 			Expect(masq.Check(m, dual)).To(Succeed())
 		})
 
-		It("gives an address back to whom it was taken from, and warns of taking it", func() {
+		It("Add warns when it takes an address over, and Del, GC and the undo give it back", func() {
 			var warnings []string
 			first, second := of("net2", "cid0", "eth0"), of("net1", "cid1", "eth0")
 			second.Warn = func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
@@ -179,7 +181,7 @@ var _ = Describe("masquerade", func() {
 			Expect(ruleset()).NotTo(ContainSubstring("elements"))
 		})
 
-		It("is undone where the outcome of its transaction is lost", func() {
+		It("Add pushes the undo when the outcome of its transaction is unknown", func() {
 			Expect(masq.Add(new(undo.Stack), of("net2", "cid0", "eth0"), dual)).To(Succeed())
 			before := ruleset()
 			lost := errors.New("lost")
@@ -199,20 +201,20 @@ var _ = Describe("masquerade", func() {
 			Expect(before).To(ContainSubstring("net2/cid0/eth0"))
 		})
 
-		It("keeps what keeps packets of others to 127/8 out, in a table that was flushed", func() {
+		It("Add makes the rule that protects 127.0.0.0/8 after the ruleset was flushed", func() {
 			node.Must(GinkgoTB(), "nft", "flush ruleset")
 			Expect(masq.Add(&u, m, dual)).To(Succeed())
 			Expect(ruleset()).To(ContainSubstring(`ip daddr 127.0.0.0/8 meta iifkind != "vrf" drop`))
 		})
 
-		It("is the same after a repeated Add", func() {
+		It("a repeated Add changes nothing", func() {
 			Expect(masq.Add(&u, m, dual)).To(Succeed())
 			before := ruleset()
 			Expect(masq.Add(&u, m, dual)).To(Succeed())
 			Expect(ruleset()).To(Equal(before))
 		})
 
-		It("is undone with the rest of the ADD", func() {
+		It("the undo deletes what Add made", func() {
 			Expect(masq.Add(&u, of("net1", "cid2", "eth0"), prefixes("10.88.0.3/16"))).To(Succeed())
 			u.Commit()
 			before := ruleset()
@@ -221,15 +223,15 @@ var _ = Describe("masquerade", func() {
 			Expect(ruleset()).To(Equal(before))
 		})
 
-		It("serves 60 first ADDs, and then 60 DELs, at once", func() {
+		It("60 concurrent calls of Add, and then of Del, succeed", func() {
 			all := func(f func(masq.Masq, []netip.Prefix) error) error {
 				var wg sync.WaitGroup
 				errs := make([]error, 60)
 				for i := range errs {
-					own := of("net1", fmt.Sprintf("cid%d", i), "eth0")
-					own.Node = open(node, nil)
+					other := of("net1", fmt.Sprintf("cid%d", i), "eth0")
+					other.Node = open(node, nil)
 					wg.Go(func() {
-						errs[i] = f(own, prefixes(fmt.Sprintf("10.88.1.%d/16", i), fmt.Sprintf("fd00:9::1:%x/64", i)))
+						errs[i] = f(other, prefixes(fmt.Sprintf("10.88.1.%d/16", i), fmt.Sprintf("fd00:9::1:%x/64", i)))
 					})
 				}
 				wg.Wait()
@@ -241,7 +243,7 @@ var _ = Describe("masquerade", func() {
 			nstest.Golden(GinkgoTB(), "nftables-cleaned", ruleset())
 		})
 
-		It("repairs a damaged table, and Check names the damage", func() {
+		It("Check names a damaged chain, and the next Add repairs it", func() {
 			Expect(masq.Add(&u, m, dual)).To(Succeed())
 			node.Must(GinkgoTB(), "nft", "flush chain inet plumb masq/net1/10.88.0.0/16")
 			Expect(masq.Check(m, dual)).To(MatchError(ContainSubstring("chain masq/net1/10.88.0.0/16 of table inet plumb is gone or lacks rules")))
@@ -249,7 +251,7 @@ var _ = Describe("masquerade", func() {
 			Expect(masq.Check(m, dual)).To(Succeed())
 		})
 
-		It("misses what leads from the owner to its addresses", func() {
+		It("Check names a missing element of the owner map", func() {
 			Expect(masq.Add(&u, m, dual)).To(Succeed())
 			node.Must(GinkgoTB(), "nft", "flush map inet plumb masqowner6")
 			Expect(masq.Check(m, dual)).To(MatchError(And(ContainSubstring("fd00:9::2"), ContainSubstring("map masqowner6"), Not(ContainSubstring("10.88.0.2")))))
@@ -257,7 +259,7 @@ var _ = Describe("masquerade", func() {
 			Expect(masq.Check(m, dual)).To(Succeed())
 		})
 
-		It("collects what is not to be kept, of its network only, and chains that nobody uses", func() {
+		It("GC deletes elements of attachments that are not in the list, of its network only, and unused chains", func() {
 			stale, other := of("net1", "cid2", "eth0"), of("net10", "cid3", "eth0")
 			Expect(masq.Add(&u, m, dual[:1])).To(Succeed())
 			Expect(masq.Add(&u, stale, prefixes("10.88.0.3/16", "10.77.0.3/16"))).To(Succeed())
@@ -270,14 +272,14 @@ var _ = Describe("masquerade", func() {
 		})
 	})
 
-	Context("where the reference was before", func() {
+	Context("with rules of the reference plugins", func() {
 		BeforeEach(func() {
 			load("nft", referenceNFT)
 			load("iptables-nft-restore", referenceIPTables("10.88.0.2/16"))
 			load("iptables-legacy-restore", referenceIPTables("10.88.0.2/16"))
 		})
 
-		It("accepts its rules in a CHECK", func() {
+		It("Check accepts the rules", func() {
 			Expect(masq.Check(m, dual)).To(Succeed())
 			node.Must(GinkgoTB(), "nft", "delete table inet cni_plugins_masquerade")
 			Expect(masq.Check(m, dual[:1])).To(Succeed())
@@ -287,17 +289,17 @@ var _ = Describe("masquerade", func() {
 			Expect(masq.Check(m, dual[:1])).NotTo(Succeed())
 		})
 
-		DescribeTable("deletes its rules, those of this attachment only", func(ips []netip.Prefix) {
+		DescribeTable("Del deletes the rules of the attachment only", func(ips []netip.Prefix) {
 			Expect(masq.Del(m, ips)).To(Succeed())
 			nstest.Golden(GinkgoTB(), "reference-cleaned", ruleset())
 			Expect(saved("iptables-nft-save")).To(BeEmpty())
 			Expect(saved("iptables-legacy-save")).To(BeEmpty())
 		},
-			Entry("by the addresses", dual),
-			Entry("by the owner alone", nil),
+			Entry("found by the addresses", dual),
+			Entry("found by the owner", nil),
 		)
 
-		It("collects its rules", func() {
+		It("GC deletes the rules of attachments that are not in the list", func() {
 			keep := types.Set{{Network: "net1", ContainerID: "cid1", IfName: "eth0"}: true}
 			Expect(masq.GC(m.Node, "net1", keep)).To(Succeed())
 			Expect(masq.Check(m, dual)).To(Succeed())
@@ -311,10 +313,10 @@ var _ = Describe("masquerade", func() {
 		})
 	})
 
-	Context("by iptables", func() {
+	Context("with iptables", func() {
 		BeforeEach(func() { m.Backend = masq.IPTables })
 
-		It("keeps the reference's names and comments, with each ACCEPT before MASQUERADE", func() {
+		It("Add makes names and comments as the reference plugins, and each ACCEPT before MASQUERADE", func() {
 			Expect(masq.Add(&u, m, append(prefixes("10.88.0.2/16", "10.77.0.2/16"), dual[1]))).To(Succeed())
 			nstest.Golden(GinkgoTB(), "iptables", saved("iptables-save")+saved("ip6tables-save"))
 			Expect(masq.Check(m, dual)).To(Succeed())
@@ -322,7 +324,7 @@ var _ = Describe("masquerade", func() {
 			Expect(saved("iptables-save") + saved("ip6tables-save")).To(BeEmpty())
 		})
 
-		It("can be deleted by the reference", func() {
+		It("the commands of the reference plugins delete the rules", func() {
 			Expect(masq.Add(&u, m, dual[:1])).To(Succeed())
 			node.Must(GinkgoTB(), "iptables", "-t", "nat", "-D", "POSTROUTING", "-s", "10.88.0.2", "-j", refChain,
 				"-m", "comment", "--comment", `name: "net1" id: "cid1"`)
@@ -331,30 +333,30 @@ var _ = Describe("masquerade", func() {
 			Expect(saved("iptables-save")).To(BeEmpty())
 		})
 
-		DescribeTable("lets two interfaces of a container share the chain", func(first, second []netip.Prefix) {
-			sister := of("net1", "cid1", "eth1")
+		DescribeTable("two interfaces of a container share the chain", func(ips, otherIPs []netip.Prefix) {
+			otherInterface := of("net1", "cid1", "eth1")
 			Expect(masq.Add(&u, m, prefixes("10.88.0.2/16"))).To(Succeed())
-			Expect(masq.Add(&u, sister, prefixes("10.77.0.2/16"))).To(Succeed())
+			Expect(masq.Add(&u, otherInterface, prefixes("10.77.0.2/16"))).To(Succeed())
 			nstest.Golden(GinkgoTB(), "iptables-shared", saved("iptables-save"))
-			Expect(masq.Del(m, first)).To(Succeed())
-			nstest.Golden(GinkgoTB(), "iptables-sister", saved("iptables-save"))
-			Expect(masq.Check(sister, prefixes("10.77.0.2/16"))).To(Succeed())
+			Expect(masq.Del(m, ips)).To(Succeed())
+			nstest.Golden(GinkgoTB(), "iptables-other-interface", saved("iptables-save"))
+			Expect(masq.Check(otherInterface, prefixes("10.77.0.2/16"))).To(Succeed())
 			Expect(masq.Check(m, prefixes("10.88.0.2/16"))).NotTo(Succeed())
-			Expect(masq.Del(sister, second)).To(Succeed())
+			Expect(masq.Del(otherInterface, otherIPs)).To(Succeed())
 			Expect(saved("iptables-save")).To(BeEmpty())
 		},
-			Entry("deleted by address", prefixes("10.88.0.2/16"), prefixes("10.77.0.2/16")),
-			Entry("deleted by the owner alone", nil, nil),
+			Entry("found by the addresses", prefixes("10.88.0.2/16"), prefixes("10.77.0.2/16")),
+			Entry("found by the owner", nil, nil),
 		)
 
-		DescribeTable("names the chain that lacks a rule, in the tables of either kind", func(save, restore, lacks string) {
+		DescribeTable("Check names the chain that lacks a rule, with iptables-nft and iptables-legacy", func(save, restore, missing string) {
 			Expect(masq.Add(&u, m, dual)).To(Succeed())
 			rules := node.Must(GinkgoTB(), "iptables-nft-save", "-t", "nat")
 			node.Must(GinkgoTB(), "iptables-nft", "-t", "nat", "-F")
 			node.Must(GinkgoTB(), "iptables-nft", "-t", "nat", "-X")
 			load(restore, rules)
 			Expect(masq.Check(m, dual)).To(Succeed())
-			kept := slices.DeleteFunc(strings.SplitAfter(node.Must(GinkgoTB(), save, "-t", "nat"), "\n"), func(line string) bool { return strings.Contains(line, lacks) })
+			kept := slices.DeleteFunc(strings.SplitAfter(node.Must(GinkgoTB(), save, "-t", "nat"), "\n"), func(line string) bool { return strings.Contains(line, missing) })
 			node.Must(GinkgoTB(), restore[:len(restore)-len("-restore")], "-t", "nat", "-F")
 			load(restore, strings.Join(kept, ""))
 			Expect(masq.Check(m, dual)).To(MatchError(And(ContainSubstring("for 10.88.0.2 is missing: chain CNI-"), Not(ContainSubstring("fd00:9::2")))))
@@ -362,26 +364,26 @@ var _ = Describe("masquerade", func() {
 			Entry("ACCEPT", "iptables-nft-save", "iptables-nft-restore", "-j ACCEPT"),
 			Entry("MASQUERADE", "iptables-nft-save", "iptables-nft-restore", "-j MASQUERADE"),
 			Entry("the jump", "iptables-nft-save", "iptables-nft-restore", "-A POSTROUTING"),
-			Entry("older tables, ACCEPT", "iptables-legacy-save", "iptables-legacy-restore", "-j ACCEPT"),
-			Entry("older tables, MASQUERADE", "iptables-legacy-save", "iptables-legacy-restore", "-j MASQUERADE"),
+			Entry("legacy tables, ACCEPT", "iptables-legacy-save", "iptables-legacy-restore", "-j ACCEPT"),
+			Entry("legacy tables, MASQUERADE", "iptables-legacy-save", "iptables-legacy-restore", "-j MASQUERADE"),
 		)
 
-		It("adds a second interface beside one of the reference", func() {
+		It("Add adds a second interface of a container whose first one has rules of the reference plugins", func() {
 			load("iptables-restore", referenceIPTables("10.88.0.2/16"))
-			sister := of("net1", "cid1", "eth1")
-			Expect(masq.Add(&u, sister, prefixes("10.77.0.2/16"))).To(Succeed())
-			Expect(masq.Add(&u, sister, prefixes("10.77.0.2/16"))).To(Succeed(), "and again")
-			Expect(masq.Del(sister, nil)).To(Succeed())
-			Expect(masq.Check(m, prefixes("10.88.0.2/16"))).NotTo(Succeed(), "nobody knows whose it is without addresses")
+			otherInterface := of("net1", "cid1", "eth1")
+			Expect(masq.Add(&u, otherInterface, prefixes("10.77.0.2/16"))).To(Succeed())
+			Expect(masq.Add(&u, otherInterface, prefixes("10.77.0.2/16"))).To(Succeed(), "repeated")
+			Expect(masq.Del(otherInterface, nil)).To(Succeed())
+			Expect(masq.Check(m, prefixes("10.88.0.2/16"))).NotTo(Succeed(), "a jump of the reference plugins does not name the interface")
 		})
 
-		It("is undone with the rest of the ADD", func() {
+		It("the undo deletes what Add made", func() {
 			Expect(masq.Add(&u, m, dual)).To(Succeed())
 			Expect(u.Rollback()).To(Succeed())
 			Expect(saved("iptables-save") + saved("ip6tables-save")).To(BeEmpty())
 		})
 
-		It("is what a node without nf_tables gets, and a network that insists gets an error", func() {
+		It("is the default on a node without nf_tables, and the backend nftables is an error there", func() {
 			m.Backend = ""
 			m.Node = open(node, &trace.Tracer{Before: func(step string) error {
 				if step == "open nftables" {
@@ -398,25 +400,24 @@ var _ = Describe("masquerade", func() {
 		})
 	})
 
-	// A plugin killed between two steps is one whose later steps are refused and whose
-	// undo never runs.
-	DescribeTable("leaves nothing that Del does not find, wherever it is killed", func(backend masq.Backend, lost bool) {
+	// A killed plugin is simulated: all later steps fail, and the undo does not run.
+	DescribeTable("Del deletes everything that an Add left which was killed at any step", func(backend masq.Backend, lost bool) {
 		m.Backend = backend
 		Expect(masq.Add(&u, of("net1", "warm", "eth0"), append(prefixes("10.88.0.9/16"), netip.MustParsePrefix("fd00:9::9/64")))).To(Succeed())
 		state := func() string { return ruleset() + saved("iptables-save") + saved("ip6tables-save") }
 		before := state()
 		for k := 1; ; k++ {
 			steps := 0
-			strike := func(string) error {
+			fail := func(string) error {
 				if steps++; steps >= k {
 					return errors.New("killed")
 				}
 				return nil
 			}
 			killed := m
-			killed.Node = open(node, &trace.Tracer{Before: strike})
+			killed.Node = open(node, &trace.Tracer{Before: fail})
 			if lost {
-				killed.Node = open(node, &trace.Tracer{After: strike})
+				killed.Node = open(node, &trace.Tracer{After: fail})
 			}
 			err := masq.Add(new(undo.Stack), killed, dual)
 			Expect(masq.Del(m, nil)).To(Succeed())
@@ -428,13 +429,13 @@ var _ = Describe("masquerade", func() {
 			Expect(err).To(MatchError(ContainSubstring("killed")))
 		}
 	},
-		Entry("nftables, a step refused", masq.NFTables, false),
-		Entry("nftables, a step done and its outcome lost", masq.NFTables, true),
-		Entry("iptables, a step refused", masq.IPTables, false),
-		Entry("iptables, a step done and its outcome lost", masq.IPTables, true),
+		Entry("nftables, before a step", masq.NFTables, false),
+		Entry("nftables, after a step, so that its outcome is unknown", masq.NFTables, true),
+		Entry("iptables, before a step", masq.IPTables, false),
+		Entry("iptables, after a step, so that its outcome is unknown", masq.IPTables, true),
 	)
 
-	It("starts no program and needs none, by nftables", func() {
+	It("runs no program with nftables", func() {
 		GinkgoT().Setenv("PATH", "")
 		var steps []string
 		m.Node = open(node, &trace.Tracer{Before: func(step string) error { steps = append(steps, step); return nil }})
@@ -446,13 +447,13 @@ var _ = Describe("masquerade", func() {
 		Expect(steps).NotTo(ContainElement(ContainSubstring("tables-")))
 	})
 
-	It("says in STATUS what the kernel can do, and makes nothing", func() {
+	It("Status succeeds and changes nothing", func() {
 		Expect(masq.Status(m.Node, "")).To(Succeed())
 		Expect(masq.Status(m.Node, masq.IPTables)).To(Succeed())
 		Expect(ruleset()).To(BeEmpty())
 	})
 
-	It("refuses a backend that is none", func() {
+	It("ParseBackend refuses an unknown backend", func() {
 		_, err := masq.ParseBackend("ebpf")
 		Expect(err).To(And(HaveField("Code", BeEquivalentTo(types.CodeConfig)), MatchError(ContainSubstring(`"ebpf"`))))
 		Expect(masq.ParseBackend("")).To(Equal(masq.Default))
@@ -486,7 +487,7 @@ var _ = DescribeTable("traffic to the outside", func(backend masq.Backend) {
 
 	Expect(masq.Del(m, ips)).To(Succeed())
 	_, err := nstest.Dial(pods[0], out4)
-	Expect(err).To(HaveOccurred(), "the outside host knows no route to the pod")
+	Expect(err).To(HaveOccurred(), "the outside host has no route to the pod")
 },
 	Entry("nftables", masq.NFTables),
 	Entry("iptables", masq.IPTables),

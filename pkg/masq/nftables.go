@@ -10,65 +10,66 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// families are those that a node may have masquerade rules for.
+// families returns the families of addresses that can be masqueraded.
 func families() []nft.Family { return []nft.Family{nft.IPv4, nft.IPv6} }
 
-// table is where the elements are.
-func table() nft.Table { return nft.Plumb().Table }
+// table returns the table with the elements.
+func table() nft.Table { return Layout().Table }
 
-// store is what nf_tables has of the owner. ips are the addresses as far as they are known.
+// store returns the store of the owner's elements. ips are the addresses as far as they are
+// known.
 func (m Masq) store(c *nft.Conn, ips []netip.Prefix) *nft.Store {
 	s := &nft.Store{
-		Conn:   c,
-		Layout: m.layout(ips),
-		Kinds:  []nft.Kind{kind(nft.IPv4), kind(nft.IPv6)},
-		Owner:  m.Owner,
-		What:   m.String(),
-		Warn:   m.Warn,
+		Conn:        c,
+		Layout:      m.layout(ips),
+		Kinds:       []nft.ClaimKind{claimKind(nft.IPv4), claimKind(nft.IPv6)},
+		Owner:       m.Owner,
+		Description: m.String(),
+		Warn:        m.Warn,
 	}
 	s.Ensure = func() error { return c.Ensure(s.Layout) }
 	for _, ip := range ips {
 		f, key := family(ip.Addr()), nft.AddrKey(ip.Addr())
 		s.Claims = append(s.Claims, nft.Claim{
-			About:  masqueraded(ip.Addr()),
-			Owners: nft.MasqOwners(f),
-			Listed: nft.Element{Data: key},
-			Elements: []nft.Entry{{Set: nft.MasqSet(f), Element: nft.Element{
-				Key: key, Jump: nft.MasqChain(m.Owner.Network, ip).Name, Comment: nft.Owner(m.Owner),
+			Description: masqueradedAddr(ip.Addr()),
+			OwnerMap:    ownerMap(f),
+			OwnerEntry:  nft.Element{Data: key},
+			Elements: []nft.SetElement{{Set: addressMap(f), Element: nft.Element{
+				Key: key, Jump: subnetChain(m.Owner.Network, ip).Name, Comment: nft.Owner(m.Owner),
 			}}},
 		})
 	}
 	return s
 }
 
-// masqueraded is an address in what a person reads of its claim.
-type masqueraded netip.Addr
+// A masqueradedAddr is an address. Its String is for errors and warnings.
+type masqueradedAddr netip.Addr
 
-func (m masqueraded) String() string { return "the masquerade of " + netip.Addr(m).String() }
+func (a masqueradedAddr) String() string { return "the masquerade of " + netip.Addr(a).String() }
 
-// kind is a claim to the masquerade of one address.
-func kind(f nft.Family) nft.Kind {
-	return nft.Kind{
-		Owners: nft.MasqOwners(f),
-		Held:   []string{nft.MasqSet(f)},
-		Refs:   func(name nft.Key) []nft.Ref { return []nft.Ref{{Set: nft.MasqSet(f), Key: name}} },
+// claimKind returns the kind of claims to the masquerade of an address.
+func claimKind(f nft.Family) nft.ClaimKind {
+	return nft.ClaimKind{
+		OwnerMap:    ownerMap(f),
+		PrimarySets: []string{addressMap(f)},
+		ElementRefs: func(name nft.Key) []nft.ElementRef { return []nft.ElementRef{{Set: addressMap(f), Key: name}} },
 	}
 }
 
-// layout is the table with the chains of the addresses' subnets.
+// layout returns the layout of the table with the chains for the subnets of the addresses.
 func (m Masq) layout(ips []netip.Prefix) nft.Layout {
-	l := nft.Plumb()
+	l := Layout()
 	seen := map[netip.Prefix]bool{}
 	for _, ip := range ips {
 		if subnet := ip.Masked(); !seen[subnet] {
 			seen[subnet] = true
-			l = l.With(nft.MasqChain(m.Owner.Network, subnet))
+			l = l.WithChains(subnetChain(m.Owner.Network, subnet))
 		}
 	}
 	return l
 }
 
-// addNFT adds all that the addresses need in one transaction.
+// addNFT adds the elements for the addresses in one transaction, and pushes their deletion.
 func addNFT(u *undo.Stack, c *nft.Conn, m Masq, ips []netip.Prefix) error {
 	store := m.store(c, ips)
 	err := store.Add(u, func() error {
@@ -83,28 +84,26 @@ func addNFT(u *undo.Stack, c *nft.Conn, m Masq, ips []netip.Prefix) error {
 	return nil
 }
 
-// delNFT removes all of the owner that is in nf_tables, in one transaction: elements,
-// rules of the reference, rules of an iptables that speaks to nf_tables.
+// delNFT deletes everything of the owner in nf_tables in one transaction: elements, rules of the
+// reference plugins' nftables backend, and rules of iptables-nft.
 func delNFT(c *nft.Conn, m Masq, ips []netip.Prefix) error {
 	return c.Atomically("nft delete "+m.String(), func(tx *nft.Tx) error {
 		if _, err := m.store(c, ips).Delete(tx); err != nil {
 			return err
 		}
-		if err := delReference(c, tx, m); err != nil {
-			return err
-		}
-		return delXTables(c, tx, m, ips)
+		return errors.Join(ownReference(m.Owner).NFT(c, tx), ownCleanup(m.Owner, ips).NFT(c, tx))
 	})
 }
 
-// checkNFT names what of all that the addresses need is missing.
+// checkNFT returns an error that names the elements and chains that are missing or damaged. c is
+// nil if the kernel has no nf_tables.
 func checkNFT(c *nft.Conn, m Masq, ips []netip.Prefix) error {
 	if c == nil {
 		return fmt.Errorf("%s is missing: %w", m, nft.ErrUnavailable)
 	}
 	store := m.store(c, ips)
 	missing := store.Check()
-	damaged, err := c.Damaged(store.Layout)
+	damaged, err := c.DamagedChains(store.Layout)
 	for _, ch := range damaged {
 		missing = errors.Join(missing, fmt.Errorf("chain %s of table %s is gone or lacks rules", ch.Name, table()))
 	}
@@ -114,15 +113,12 @@ func checkNFT(c *nft.Conn, m Masq, ips []netip.Prefix) error {
 	return nil
 }
 
-// gcNFT is delNFT for all of a network that is not to be kept.
+// gcNFT is delNFT for all attachments of the network that are not in keep.
 func gcNFT(c *nft.Conn, network string, keep types.Set) error {
 	return c.Atomically("nft delete stale masquerade of network "+network, func(tx *nft.Tx) error {
 		if err := (Masq{}).store(c, nil).GC(tx, network, keep); err != nil {
 			return err
 		}
-		if err := gcReference(c, tx, network, keep); err != nil {
-			return err
-		}
-		return gcXTables(c, tx, network, keep)
+		return errors.Join(staleReference(network, keep).NFT(c, tx), staleCleanup(network, keep).NFT(c, tx))
 	})
 }

@@ -4,57 +4,55 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/plumb-cni/plumb/pkg/iptables"
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// The reference's nftables backend keeps a rule an address in one chain:
+// The nftables backend of the reference plugins keeps one rule per address in one chain:
 //
 //	ip saddr 10.88.0.2 ip daddr != 10.88.0.0/16 masquerade comment "<network>-<attachment>, net: …"
 //
-// with 16 hex digits for each of the two.
+// Network and attachment are hashes of 16 hexadecimal digits.
 func referenceTable() nft.Table {
 	return nft.Table{Family: nft.Inet, Name: "cni_plugins_masquerade"}
 }
 
 const referenceChain = "masq_checks"
 
-// referenceNetwork is what the comments of the network's rules begin with.
+// referenceNetwork returns what the comments of the network's rules begin with.
 func referenceNetwork(network string) string { return digest(network)[:16] + "-" }
 
-// referenceOwner is what the comments of the attachment's rules begin with.
+// referenceOwner returns what the comments of the attachment's rules begin with.
 func referenceOwner(a types.Attachment) string {
 	return referenceNetwork(a.Network) + digest(a.IfName + ":" + a.ContainerID)[:16]
 }
 
-func delReference(c *nft.Conn, tx *nft.Tx, m Masq) error {
-	owner := referenceOwner(m.Owner)
-	return delReferenceWhere(c, tx, func(comment string) bool { return strings.HasPrefix(comment, owner) })
+// ownReference returns the Cleanup for the reference plugin's rules for the owner.
+func ownReference(owner types.Attachment) iptables.Cleanup {
+	prefix := referenceOwner(owner)
+	return referenceCleanup(func(r iptables.Rule) bool { return strings.HasPrefix(r.Comment, prefix) })
 }
 
-func gcReference(c *nft.Conn, tx *nft.Tx, network string, keep types.Set) error {
+// staleReference returns the Cleanup for the reference plugin's rules for attachments of the
+// network that are not in keep.
+func staleReference(network string, keep types.Set) iptables.Cleanup {
 	prefix := referenceNetwork(network)
 	kept := map[string]bool{}
 	for a := range keep {
 		kept[referenceOwner(a)] = true
 	}
-	return delReferenceWhere(c, tx, func(comment string) bool {
-		owner, _, _ := strings.Cut(comment, ",")
-		return strings.HasPrefix(comment, prefix) && !kept[owner]
+	return referenceCleanup(func(r iptables.Rule) bool {
+		owner, _, _ := strings.Cut(r.Comment, ",")
+		return strings.HasPrefix(owner, prefix) && !kept[owner]
 	})
 }
 
-func delReferenceWhere(c *nft.Conn, tx *nft.Tx, stale func(comment string) bool) error {
-	rules, err := c.Rules(referenceTable(), referenceChain)
-	for _, r := range rules {
-		if stale(r.Comment) {
-			tx.DelRule(referenceTable(), r)
-		}
-	}
-	return err
+func referenceCleanup(match func(r iptables.Rule) bool) iptables.Cleanup {
+	return iptables.Cleanup{Tables: []nft.Table{referenceTable()}, Chains: []string{referenceChain}, Select: iptables.Where(match)}
 }
 
-// referenceCovers reports whether the reference masquerades the address.
+// referenceCovers reports whether a rule of the reference plugin masquerades the address.
 func referenceCovers(c *nft.Conn, m Masq, ip netip.Prefix) (bool, error) {
 	rules, err := c.Rules(referenceTable(), referenceChain)
 	for _, r := range rules {

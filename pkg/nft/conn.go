@@ -1,13 +1,12 @@
-// Package nft reads and changes nf_tables over netlink, one transaction per change. Only
-// this package may access nf_tables.
+// Package nft reads and changes nf_tables over netlink. Only this package may access nf_tables.
 //
-// It stands on github.com/google/nftables. A request that the library cannot make goes
-// through the same socket (raw.go).
+// It uses github.com/google/nftables. Requests that the library cannot make go through the
+// same socket (netlink.go).
 //
-// All per-attachment state is in elements of sets and maps, each with a comment
-// that says who owns it (Owner). A Store adds, compares and deletes the elements of one
-// attachment. Tables, chains and rules are described as data (a
-// Layout), shared by all attachments, ensured by Conn.Ensure and never undone.
+// What belongs to one attachment is stored in elements of sets and maps. The comment of an
+// element names its owner (see Owner). A Store adds, checks and deletes the elements of one
+// attachment. A Layout describes a table with its sets, chains and rules, which all
+// attachments share. Conn.Ensure makes what is missing of a layout; nothing of it is undone.
 package nft
 
 import (
@@ -22,24 +21,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrUnavailable says that the kernel has no nf_tables, or not what a layout needs
-// of it. Any other error says nothing about what the kernel can do.
+// ErrUnavailable says that the kernel has no nf_tables, or lacks a part of it that a layout
+// needs. Any other error says nothing about what the kernel supports.
 var ErrUnavailable = errors.New("the kernel lacks nf_tables")
 
-// A Conn is a connection to nf_tables in one namespace. It is not safe for
-// concurrent use.
+// A Conn is a connection to nf_tables in one network namespace. It is not safe for concurrent
+// use.
 //
-// Its errors match fs.ErrNotExist where the kernel says ENOENT and fs.ErrExist
-// where it says EEXIST.
+// Its errors match fs.ErrNotExist if the kernel answered ENOENT, and fs.ErrExist if it
+// answered EEXIST.
 type Conn struct {
-	h   *ns.Handle
-	lib *nftables.Conn // nil: the next step opens another one
-	raw *netlink.Conn  // the socket of lib
+	h      *ns.Handle
+	nft    *nftables.Conn // nil: the next step opens a new one
+	socket *netlink.Conn  // the socket of nft
 }
 
-// Open connects to nf_tables in h. The socket lives until h is closed: closing it
-// after a delete waits for the kernel's grace period (5 to 13 ms), and so has to
-// come after everything else, where it waits together with the deletes of links.
+// Open connects to nf_tables in h. It returns ErrUnavailable if the kernel has none.
+//
+// There is nothing to close: the socket is closed with h. Closing it after a deletion waits for
+// a grace period of the kernel (5 to 13 ms). At the end this wait overlaps with that for deleted
+// links.
 func Open(h *ns.Handle) (*Conn, error) {
 	c := &Conn{h: h}
 	if err := c.step("open nftables", c.probe); err != nil {
@@ -48,11 +49,11 @@ func Open(h *ns.Handle) (*Conn, error) {
 	return c, nil
 }
 
-// probe returns ErrUnavailable if there is no nf_tables. A netfilter socket without
-// nf_tables answers EINVAL: no such subsystem, even after an attempt to load the module.
-// nftables.Conn.GetGen would hide the number.
+// probe returns ErrUnavailable if the kernel has no nf_tables. Then it answers EINVAL to a
+// message for this subsystem, after it has tried to load the module. nftables.Conn.GetGen would
+// hide the error number.
 func (c *Conn) probe() error {
-	_, err := c.lib.ListTableOfFamily("plumb", nftables.TableFamilyINet)
+	_, err := c.nft.ListTableOfFamily("plumb", nftables.TableFamilyINet)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
@@ -62,15 +63,15 @@ func (c *Conn) probe() error {
 	return err
 }
 
-// dial opens a socket, and has h close it. The library leaves the sizes of the buffers to
-// who sets options (makeRoom).
+// dial opens a socket. It is closed with c.h. Because dial sets an option of the socket, the
+// library does not enlarge the socket's buffers; enlargeBuffers does.
 func (c *Conn) dial() error {
 	err := c.h.Do(func() (err error) {
-		c.lib, err = nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(raw *netlink.Conn) error {
-			c.raw = raw
-			// A refusal without the request that it is about, which may be as large as
-			// what the receive buffer holds (Linux 4.3).
-			_ = raw.SetOption(netlink.CapAcknowledge, true)
+		c.nft, err = nftables.New(nftables.AsLasting(), nftables.WithSockOptions(func(socket *netlink.Conn) error {
+			c.socket = socket
+			// Error messages without a copy of the refused request (Linux 4.3). Otherwise one
+			// message can be larger than the receive buffer.
+			_ = socket.SetOption(netlink.CapAcknowledge, true)
 			return nil
 		}))
 		return err
@@ -81,55 +82,58 @@ func (c *Conn) dial() error {
 	case err != nil:
 		return err
 	}
-	c.h.Keep(c.lib.CloseLasting)
+	c.h.Keep(c.nft.CloseLasting)
 	return nil
 }
 
-// step runs f as one step of the tracer. After an error that is no refusal of the kernel,
-// there may be answers that nobody has read, so the next step gets a new socket.
+// step runs f as one step of the tracer. If f returns an error that is not the kernel's answer
+// to a request, the socket may contain answers that were not read. Then the next step opens a
+// new socket.
 func (c *Conn) step(name string, f func() error) error {
 	return c.h.Step(name, func() error {
-		if c.lib == nil {
+		if c.nft == nil {
 			if err := c.dial(); err != nil {
 				return err
 			}
 		}
 		err := f()
 		if err != nil && !refused(err) {
-			c.lib = nil
+			c.nft = nil
 		}
 		return err
 	})
 }
 
-// refused reports whether the error is the kernel's answer to a request, the last one.
+// refused reports whether err is the kernel's answer to a request of the library, after which
+// no more answers come.
 func refused(err error) bool {
 	var answer *netlink.OpError
-	var unread *unreadError
-	return errors.As(err, &answer) && answer.Sequence != 0 && !errors.As(err, &unread)
+	return errors.As(err, &answer) && answer.Sequence != 0
 }
 
-// generation returns the number of the ruleset as it is now. Every commit changes it.
-func (c *Conn) generation() (gen uint32, err error) {
-	g, err := c.lib.GetGen()
+// generation returns the generation ID of the ruleset. Each commit changes it.
+func (c *Conn) generation() (id uint32, err error) {
+	gen, err := c.nft.GetGen()
 	if err != nil {
 		return 0, fmt.Errorf("get generation: %w", err)
 	}
-	return g.ID, nil
+	return gen.ID, nil
 }
 
-// consistently runs f, which lists something, until the ruleset is the same before and
-// after it. The kernel marks a list that changed meanwhile (NLM_F_DUMP_INTR), and the
-// library does not tell. If the ruleset never stands still, the last list counts: who
-// deletes by it commits in the generation that it was read in.
-func (c *Conn) consistently(f func() error) error {
+// listConsistently calls list until the generation of the ruleset is the same before and after
+// the call. The kernel marks a list that was interrupted by a change (NLM_F_DUMP_INTR), but the
+// library does not report the mark.
+//
+// After ten attempts the last list is used. Callers who delete what they listed commit in the
+// generation in which they read it (Atomically).
+func (c *Conn) listConsistently(list func() error) error {
 	const attempts = 10
 	before, err := c.generation()
 	for range attempts {
 		if err != nil {
 			return err
 		}
-		if err := f(); err != nil {
+		if err := list(); err != nil {
 			return err
 		}
 		var after uint32
@@ -141,10 +145,13 @@ func (c *Conn) consistently(f func() error) error {
 	return err
 }
 
-// Atomically runs f, which reads the ruleset and puts changes that rest on what it
-// read into tx, and commits them if the ruleset is still the one that was read;
-// else f runs again. An empty tx is not committed. A ruleset that never stands
-// still is an error with types.CodeTryAgain.
+// Atomically calls f, which reads the ruleset and adds changes to tx, and then commits tx. If
+// the ruleset has changed since before the call of f, nothing is committed and f is called
+// again with an empty tx. After 200 attempts Atomically returns an error with
+// types.CodeTryAgain.
+//
+// A tx that is empty after f is not committed. what is the name of the transaction in errors
+// and for the tracer.
 func (c *Conn) Atomically(what string, f func(tx *Tx) error) error {
 	const attempts = 200
 	for range attempts {
@@ -156,7 +163,7 @@ func (c *Conn) Atomically(what string, f func(tx *Tx) error) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", what, err)
 		}
-		if err := f(tx); err != nil || len(tx.ops) == 0 {
+		if err := f(tx); err != nil || len(tx.changes) == 0 {
 			return err
 		}
 		if err := c.Commit(what, tx); !errors.Is(err, unix.ERESTART) {

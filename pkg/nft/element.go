@@ -16,41 +16,42 @@ import (
 // An Element is one element of a set or map.
 type Element struct {
 	Key     Key
-	Data    Key    // what a map gives for the key; empty in a set and in a verdict map
+	Data    Key    // the value of the key in a map; empty in a set and in a verdict map
 	Jump    string // in a verdict map: the chain to jump to
-	Comment string // who owns it; at most MaxComment bytes
+	Comment string // names the owner; at most MaxComment bytes
 }
 
-// A Key is a value in the form that the kernel compares, usable as the key of a Go
-// map.
+// A Key is a key or value of an element, with the bytes that the kernel compares. It can be
+// the key of a Go map.
 type Key string
 
-// AddrKey is an ipv4_addr or ipv6_addr.
+// AddrKey returns an address as a key of type ipv4_addr or ipv6_addr.
 func AddrKey(a netip.Addr) Key { return Key(a.Unmap().AsSlice()) }
 
-// Addr is the address that AddrKey made a key of.
+// Addr returns the address in a key of type ipv4_addr or ipv6_addr.
 func (k Key) Addr() netip.Addr {
 	a, _ := netip.AddrFromSlice([]byte(k))
 	return a
 }
 
-// MACKey is an ether_addr.
+// MACKey returns a MAC address as a key of type ether_addr.
 func MACKey(m types.MAC) Key { return Key(m.Bytes()) }
 
-// IfNameKey is an ifname.
+// IfNameKey returns an interface name as a key of type ifname.
 func IfNameKey(name string) Key {
 	var b [unix.IFNAMSIZ]byte
 	copy(b[:unix.IFNAMSIZ-1], name)
 	return Key(b[:])
 }
 
-// ProtoKey is an inet_proto.
+// ProtoKey returns the number of an IP protocol as a key of type inet_proto.
 func ProtoKey(proto uint8) Key { return Key([]byte{proto}) }
 
-// PortKey is an inet_service.
+// PortKey returns a port as a key of type inet_service.
 func PortKey(port uint16) Key { return Key([]byte{byte(port >> 8), byte(port)}) }
 
-// Concat is a concatenation, "a . b" in nft.
+// Concat returns the concatenation of keys, "a . b" in nft: each part begins at a multiple of
+// four bytes.
 func Concat(parts ...Key) Key {
 	size := 0
 	for _, p := range parts {
@@ -67,123 +68,134 @@ func Concat(parts ...Key) Key {
 	return Key(b.String())
 }
 
-// A Ref is where an element is, if it is.
-type Ref struct {
+// An ElementRef says where an element is or would be: the name of the set or map, and the key.
+type ElementRef struct {
 	Set string
 	Key Key
 }
 
-// Lookup reads the elements, in the order of refs; one that does not exist, as in a set
-// or table that is missing, has no key. Its cost does not depend on how many others
-// there are.
+// Lookup returns the elements at refs, in the same order. If an element, its set or the table
+// does not exist, the result has the zero Element in its place. The cost does not depend on the
+// number of other elements.
 //
-// It does not use nftables.Conn.FindSetElements: that is one round trip for each element
-// that may be missing, which costs a hundred port mappings 6 ms, and it does not tell a
-// verdict from a value.
-func (c *Conn) Lookup(t Table, refs []Ref) ([]Element, error) {
-	found := make([]Element, len(refs))
+// nftables.Conn.FindSetElements needs one round trip for each element that may be missing,
+// which takes 6 ms for a hundred port mappings, and does not distinguish a verdict from a value.
+func (c *Conn) Lookup(t Table, refs []ElementRef) ([]Element, error) {
+	elements := make([]Element, len(refs))
 	if len(refs) == 0 {
-		return found, nil
+		return elements, nil
 	}
-	err := c.step("nft get elements of "+t.String(), func() error {
-		places := make([]int, len(refs))
-		for i := range places {
-			places[i] = i
-		}
-		// One request for many elements ends with the first that is missing. Those after it
-		// are asked for one by one.
-		const together = 32 // answers of so many fit into the socket's usual buffer
-		for _, most := range []int{together, 1} {
-			var unknown []int
-			for some := range slices.Chunk(places, together) {
-				more, err := c.ask(queries(refs, some, most), t, found)
-				if err != nil {
-					return err
-				}
-				unknown = append(unknown, more...)
-			}
-			places = unknown
-		}
-		return nil
-	})
+	err := c.step("nft get elements of "+t.String(), func() error { return c.lookup(t, refs, elements) })
 	if err != nil {
 		return nil, fmt.Errorf("get elements of table %s: %w", t, err)
 	}
-	return found, nil
+	return elements, nil
 }
 
-// A query asks for elements of one set in one request.
-type query struct {
-	set    string
-	keys   []Key
-	places []int // where each element goes in the answer of Lookup
-	read   int   // how many elements have come
-}
-
-// queries returns requests for the elements at these places of refs, with most elements at
-// most in each.
-func queries(refs []Ref, places []int, most int) []*query {
-	var all []*query
-	for _, i := range places {
-		at := slices.IndexFunc(all, func(q *query) bool { return q.set == refs[i].Set && len(q.keys) < most })
-		if at < 0 {
-			at = len(all)
-			all = append(all, &query{set: refs[i].Set})
-		}
-		all[at].keys = append(all[at].keys, refs[i].Key)
-		all[at].places = append(all[at].places, i)
+// lookup writes the elements at refs into elements. The kernel ends a request for many elements
+// at the first that is missing. The elements after that one are requested again, each on its
+// own.
+func (c *Conn) lookup(t Table, refs []ElementRef, elements []Element) error {
+	const maxKeys = 32 // that many answers fit into the socket's default receive buffer
+	indexes := make([]int, len(refs))
+	for i := range indexes {
+		indexes[i] = i
 	}
-	return all
+	for _, keysPerRequest := range []int{maxKeys, 1} {
+		var unanswered []int
+		for chunk := range slices.Chunk(indexes, maxKeys) {
+			more, err := c.getElements(t, newElementQueries(refs, chunk, keysPerRequest), elements)
+			if err != nil {
+				return err
+			}
+			unanswered = append(unanswered, more...)
+		}
+		indexes = unanswered
+	}
+	return nil
 }
 
-// ask sends the queries in one write. It returns the places after a missing element.
-func (c *Conn) ask(queries []*query, t Table, found []Element) (unknown []int, err error) {
-	batch := make([]netlink.Message, len(queries))
+// An elementQuery is one request for elements of one set.
+type elementQuery struct {
+	set      string
+	keys     []Key
+	indexes  []int // for each key: the index of the element in the result of Lookup
+	answered int   // the number of elements that were received
+}
+
+// newElementQueries returns queries for refs at these indexes, with at most maxKeys keys each.
+func newElementQueries(refs []ElementRef, indexes []int, maxKeys int) []*elementQuery {
+	var queries []*elementQuery
+	for _, i := range indexes {
+		at := slices.IndexFunc(queries, func(q *elementQuery) bool { return q.set == refs[i].Set && len(q.keys) < maxKeys })
+		if at < 0 {
+			at = len(queries)
+			queries = append(queries, &elementQuery{set: refs[i].Set})
+		}
+		queries[at].keys = append(queries[at].keys, refs[i].Key)
+		queries[at].indexes = append(queries[at].indexes, i)
+	}
+	return queries
+}
+
+// getElements sends the queries in one system call and writes the answers into elements. It
+// returns the indexes of the elements that the kernel did not look up, because an element
+// before them in the same query is missing.
+func (c *Conn) getElements(t Table, queries []*elementQuery, elements []Element) (unanswered []int, err error) {
+	pending, err := c.sendQueries(t, queries)
+	if err != nil {
+		return nil, err
+	}
+	err = c.receive(func(answer netlink.Message, refusal error) (more bool, err error) {
+		q := pending[answer.Header.Sequence]
+		switch {
+		case q == nil: // the answer to an earlier request
+			return true, nil
+		case isMissing(refusal):
+			unanswered = append(unanswered, q.indexes[q.answered+1:]...)
+			delete(pending, answer.Header.Sequence)
+			return len(pending) > 0, nil
+		case refusal != nil:
+			return false, refusal
+		}
+		err = q.storeAnswer(answer, elements)
+		if q.answered == len(q.indexes) {
+			delete(pending, answer.Header.Sequence)
+		}
+		return len(pending) > 0, err
+	})
+	return unanswered, err
+}
+
+// sendQueries returns the queries by the sequence numbers of their requests.
+func (c *Conn) sendQueries(t Table, queries []*elementQuery) (map[uint32]*elementQuery, error) {
+	requests := make([]netlink.Message, len(queries))
 	for i, q := range queries {
 		attributes, err := q.encode(t)
 		if err != nil {
 			return nil, err
 		}
-		batch[i] = message(t, netlink.Header{Type: unix.NFT_MSG_GETSETELEM}, attributes)
+		requests[i] = newRequest(t, netlink.Header{Type: unix.NFT_MSG_GETSETELEM}, attributes)
 	}
-	if batch, err = c.raw.SendMessages(batch); err != nil {
+	requests, err := c.socket.SendMessages(requests)
+	if err != nil {
 		return nil, err
 	}
-	open := make(map[uint32]*query, len(batch))
-	for i, m := range batch {
-		open[m.Header.Sequence] = queries[i]
+	sent := make(map[uint32]*elementQuery, len(requests))
+	for i, request := range requests {
+		sent[request.Header.Sequence] = queries[i]
 	}
-	err = c.receive(func(m netlink.Message, no error) (more bool, err error) {
-		q := open[m.Header.Sequence]
-		switch {
-		case q == nil && no == nil:
-			return true, nil
-		case q != nil && missing(no):
-			unknown = append(unknown, q.places[q.read+1:]...)
-			delete(open, m.Header.Sequence)
-			return len(open) > 0, nil
-		case no != nil:
-			return false, no
-		}
-		err = q.take(m, found)
-		if q.read == len(q.places) {
-			delete(open, m.Header.Sequence)
-		}
-		return len(open) > 0, err
-	})
-	if err != nil {
-		return nil, &unreadError{err}
-	}
-	return unknown, nil
+	return sent, nil
 }
 
-// missing reports whether the error says that an element, or what it is in, does not
-// exist. EINVAL is for keys of another type: a set that is not plumb's.
-func missing(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EINVAL) }
+// isMissing reports whether err says that an element, its set or its table does not exist. The
+// kernel answers EINVAL if the keys of the set have another type: then plumb did not make the
+// set.
+func isMissing(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EINVAL) }
 
-// encode returns the attributes of the request.
-func (q *query) encode(t Table) ([]byte, error) {
-	all := []netlink.Attribute{
+// encode returns the attributes of the request. A query without keys is for all elements.
+func (q *elementQuery) encode(t Table) ([]byte, error) {
+	attributes := []netlink.Attribute{
 		{Type: unix.NFTA_SET_ELEM_LIST_TABLE, Data: []byte(t.Name + "\x00")},
 		{Type: unix.NFTA_SET_ELEM_LIST_SET, Data: []byte(q.set + "\x00")},
 	}
@@ -200,53 +212,58 @@ func (q *query) encode(t Table) ([]byte, error) {
 		keys = append(keys, netlink.Attribute{Type: unix.NFTA_LIST_ELEM | unix.NLA_F_NESTED, Data: element})
 	}
 	if keys == nil {
-		return netlink.MarshalAttributes(all)
+		return netlink.MarshalAttributes(attributes)
 	}
 	list, err := netlink.MarshalAttributes(keys)
 	if err != nil {
 		return nil, err
 	}
-	return netlink.MarshalAttributes(append(all, netlink.Attribute{Type: unix.NFTA_SET_ELEM_LIST_ELEMENTS | unix.NLA_F_NESTED, Data: list}))
+	return netlink.MarshalAttributes(append(attributes, netlink.Attribute{Type: unix.NFTA_SET_ELEM_LIST_ELEMENTS | unix.NLA_F_NESTED, Data: list}))
 }
 
-// take puts the elements of an answer in their places.
-func (q *query) take(m netlink.Message, found []Element) error {
-	elements, err := elementsIn(m)
-	for _, e := range elements {
-		if q.read < len(q.places) {
-			found[q.places[q.read]] = e
+// storeAnswer writes the elements of an answer to their indexes in elements.
+func (q *elementQuery) storeAnswer(answer netlink.Message, elements []Element) error {
+	received, err := decodeElements(answer)
+	for _, e := range received {
+		if q.answered < len(q.indexes) {
+			elements[q.indexes[q.answered]] = e
+			q.answered++
 		}
-		q.read++
 	}
 	return err
 }
 
-// Elements lists a set or map. A missing set or table is fs.ErrNotExist.
-func (c *Conn) Elements(t Table, set string) (found []Element, err error) {
+// Elements returns all elements of a set or map. If the set or the table does not exist, the
+// error matches fs.ErrNotExist.
+func (c *Conn) Elements(t Table, set string) (elements []Element, err error) {
 	err = c.step("nft list "+set+" of "+t.String(), func() error {
-		return c.consistently(func() error {
-			all, err := (&query{set: set}).encode(t)
-			if err != nil {
-				return err
-			}
-			answers, err := c.raw.Execute(message(t, netlink.Header{Type: unix.NFT_MSG_GETSETELEM, Flags: netlink.Dump}, all))
-			found = nil
-			for _, m := range answers {
-				elements, derr := elementsIn(m)
-				found, err = append(found, elements...), errors.Join(err, derr)
-			}
+		return c.listConsistently(func() (err error) {
+			elements, err = c.listElements(t, set)
 			return err
 		})
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list %s of table %s: %w", set, t, err)
 	}
-	return found, nil
+	return elements, nil
 }
 
-// elementsIn returns the elements that an answer lists.
-func elementsIn(m netlink.Message) (found []Element, err error) {
-	err = attributes(m.Data[min(len(m.Data), nfgenmsg):], func(ad *netlink.AttributeDecoder) {
+func (c *Conn) listElements(t Table, set string) (elements []Element, err error) {
+	attributes, err := (&elementQuery{set: set}).encode(t)
+	if err != nil {
+		return nil, err
+	}
+	answers, err := c.socket.Execute(newRequest(t, netlink.Header{Type: unix.NFT_MSG_GETSETELEM, Flags: netlink.Dump}, attributes))
+	for _, answer := range answers {
+		received, decodeErr := decodeElements(answer)
+		elements, err = append(elements, received...), errors.Join(err, decodeErr)
+	}
+	return elements, err
+}
+
+// decodeElements returns the elements in an answer.
+func decodeElements(answer netlink.Message) (elements []Element, err error) {
+	err = eachAttribute(answer, func(ad *netlink.AttributeDecoder) {
 		if ad.Type() != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
 			return
 		}
@@ -254,15 +271,15 @@ func elementsIn(m netlink.Message) (found []Element, err error) {
 			for ad.Next() {
 				var e Element
 				ad.Nested(e.decode)
-				found = append(found, e)
+				elements = append(elements, e)
 			}
 			return nil
 		})
 	})
-	return found, err
+	return elements, err
 }
 
-// decode reads the attributes of an element.
+// decode sets e from the attributes of an element.
 func (e *Element) decode(ad *netlink.AttributeDecoder) error {
 	for ad.Next() {
 		switch ad.Type() {
@@ -276,13 +293,13 @@ func (e *Element) decode(ad *netlink.AttributeDecoder) error {
 		case unix.NFTA_SET_ELEM_DATA:
 			ad.Nested(e.decodeData)
 		case unix.NFTA_SET_ELEM_USERDATA:
-			e.Comment = commentOf(ad.Bytes())
+			e.Comment = parseComment(ad.Bytes())
 		}
 	}
 	return nil
 }
 
-// decodeData reads a value or a verdict.
+// decodeData sets the value or the chain of the verdict of e.
 func (e *Element) decodeData(ad *netlink.AttributeDecoder) error {
 	for ad.Next() {
 		switch ad.Type() {

@@ -15,13 +15,13 @@ const Forward HookPoint = unix.NF_INET_FORWARD
 
 // OifName is the name of the interface that the packet leaves by.
 func OifName() Field {
-	return Field{kind: IfName, load: func(r uint32) expr.Any { return meta(expr.MetaKeyOIFNAME, r) }}
+	return Field{dataType: IfName, load: func(r uint32) expr.Any { return meta(expr.MetaKeyOIFNAME, r) }}
 }
 
 // Reply matches packets of the direction that answers the first packet of a connection.
 func Reply() Part {
 	const reply = 1 // IP_CT_DIR_REPLY of linux/netfilter/nf_conntrack_tuple_common.h
-	return steps(&expr.Ct{Register: unix.NFT_REG_1, Key: expr.CtKeyDIRECTION}, equal([]byte{reply}))
+	return partOf(&expr.Ct{Register: unix.NFT_REG_1, Key: expr.CtKeyDIRECTION}, equal([]byte{reply}))
 }
 
 // A ListedChain is a chain that somebody made, and what it does with forwarded packets.
@@ -35,8 +35,8 @@ type ListedChain struct {
 // AllChains lists the chains of all tables that see IPv4 or IPv6 packets.
 func (c *Conn) AllChains() (all []ListedChain, err error) {
 	err = c.step("nft list chains", func() error {
-		return c.consistently(func() error {
-			chains, err := c.lib.ListChains()
+		return c.listConsistently(func() error {
+			chains, err := c.nft.ListChains()
 			all = nil
 			for _, ch := range chains {
 				if f := Family(ch.Table.Family); f == Inet || f == IPv4 || f == IPv6 {

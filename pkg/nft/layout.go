@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Family is the kind of packets that a table sees.
+// A Family is the address family of a table, by its number in the kernel.
 type Family byte
 
-// The families, by their numbers in the kernel.
+// The families in use.
 const (
 	Inet   Family = unix.NFPROTO_INET
 	IPv4   Family = unix.NFPROTO_IPV4
@@ -39,7 +39,7 @@ func (f Family) String() string {
 	return "family " + strconv.Itoa(int(f))
 }
 
-// A Table is the name of a table.
+// A Table names a table.
 type Table struct {
 	Family Family
 	Name   string
@@ -47,27 +47,28 @@ type Table struct {
 
 func (t Table) String() string { return t.Family.String() + " " + t.Name }
 
-// A Layout is what a table consists of, elements apart.
+// A Layout describes a table without its elements.
 type Layout struct {
 	Table Table
-	// Version is in the comment of each rule. A chain with rules of an older version
-	// is rewritten; one with rules of a newer version is left as it is, so that the
-	// executables of two releases can share a node. A later version may add sets and
-	// chains and change rules; a set whose types must change gets a new name.
+	// Version is in the comment of each rule. Ensure rewrites a chain with rules of an older
+	// version. It does not change a chain with rules of a newer version, so that the executables
+	// of two releases can share a node. A new version may add sets and chains and change rules.
+	// A set whose types change needs a new name.
 	Version int
 	Sets    []Set
-	Chains  []Chain // in an order in which each jumps only to those before it
-	// Initial chains are made with the table. Afterwards they are not looked at.
-	Initial []Chain
+	Chains  []Chain // in an order in which each jumps only to chains before it
+	// InitialChains are chains that Ensure makes together with the table. If the table exists, it
+	// does not check them.
+	InitialChains []Chain
 }
 
-// With is the layout with more chains in it.
-func (l Layout) With(chains ...Chain) Layout {
+// WithChains returns the layout with more chains.
+func (l Layout) WithChains(chains ...Chain) Layout {
 	l.Chains = append(l.Chains[:len(l.Chains):len(l.Chains)], chains...)
 	return l
 }
 
-// A Set is a set or, with Data, a map. Several types are a concatenation.
+// A Set describes a set or, with Data, a map. Several types are a concatenation.
 type Set struct {
 	Name string
 	Key  []Type
@@ -76,7 +77,7 @@ type Set struct {
 
 func (s Set) isMap() bool { return len(s.Data) > 0 }
 
-// A Type is the type of a key or of data, by its number in nft (datatype.h).
+// A Type is the type of a key or a value, by its number in nft (datatype.h).
 type Type uint32
 
 // The types in use.
@@ -90,8 +91,8 @@ const (
 	IfName      Type = 41
 )
 
-// datatypes are the library's.
-var datatypes = map[Type]nftables.SetDatatype{
+// libraryTypes are the types in the form of the library.
+var libraryTypes = map[Type]nftables.SetDatatype{
 	Verdict:     nftables.TypeVerdict,
 	IPv4Addr:    nftables.TypeIPAddr,
 	IPv6Addr:    nftables.TypeIP6Addr,
@@ -101,45 +102,46 @@ var datatypes = map[Type]nftables.SetDatatype{
 	IfName:      nftables.TypeIFName,
 }
 
-// size returns the length of a value in bytes.
-func (t Type) size() uint32 { return datatypes[t].Bytes }
+// size returns the size of a value in bytes.
+func (t Type) size() uint32 { return libraryTypes[t].Bytes }
 
-// datatype returns the type of a value, or of a concatenation of values.
-func datatype(types []Type) nftables.SetDatatype {
+// libraryType returns the type, or the concatenation of several types, in the form of the library.
+func libraryType(types []Type) nftables.SetDatatype {
 	if len(types) == 1 {
-		return datatypes[types[0]]
+		return libraryTypes[types[0]]
 	}
 	parts := make([]nftables.SetDatatype, len(types))
 	for i, t := range types {
-		parts[i] = datatypes[t]
+		parts[i] = libraryTypes[t]
 	}
 	return nftables.MustConcatSetType(parts...)
 }
 
-func (s Set) lib(t Table) *nftables.Set {
-	l := &nftables.Set{Table: t.lib(), Name: s.Name, IsMap: s.isMap(), KeyType: datatype(s.Key), DataType: datatype(s.Data)}
+// library returns s in the form of the library.
+func (s Set) library(t Table) *nftables.Set {
+	l := &nftables.Set{Table: t.library(), Name: s.Name, IsMap: s.isMap(), KeyType: libraryType(s.Key), DataType: libraryType(s.Data)}
 	if len(s.Key) == 1 && s.Key[0] == IfName {
-		l.KeyByteOrder = binaryutil.NativeEndian // nft prints the keys as texts then
+		l.KeyByteOrder = binaryutil.NativeEndian // so that nft prints the keys as text
 	}
 	return l
 }
 
-// A Chain is a list of rules. The zero Hook makes one that only sees what jumps
-// to it.
+// A Chain is a list of rules. With a Hook it is a base chain. Without one, only packets for which
+// a rule or element jumps to the chain go through it.
 type Chain struct {
 	Name  string
 	Hook  Hook
 	Rules []Rule
 }
 
-// A Hook is where packets enter a chain. Packets that no rule decides are accepted.
+// A Hook says which packets a base chain gets. The policy of the chain is accept.
 type Hook struct {
 	Type     HookType
 	At       HookPoint
 	Priority int32
 }
 
-// A HookType is the kind of a base chain.
+// A HookType is the type of a base chain.
 type HookType string
 
 // The types of base chains.
@@ -148,23 +150,31 @@ const (
 	Filter HookType = "filter"
 )
 
-// A HookPoint is a place on the way of a packet.
+// A HookPoint is a hook of netfilter.
 type HookPoint uint32
 
-// The hook points: the numbers are the same in the inet and bridge families.
+// The hooks. They have the same numbers in the families inet and bridge.
 const (
 	Prerouting  HookPoint = unix.NF_INET_PRE_ROUTING
 	Output      HookPoint = unix.NF_INET_LOCAL_OUT
 	Postrouting HookPoint = unix.NF_INET_POST_ROUTING
 )
 
+// Priorities of base chains (linux/netfilter_ipv4.h).
+const (
+	PriorityRaw    = -300 // "raw" in nft
+	PriorityDstNAT = -100 // "dstnat"
+	PrioritySrcNAT = 100  // "srcnat"
+)
+
 const versionPrefix = "plumb layout "
 
-func (l Layout) comment() string { return versionPrefix + strconv.Itoa(l.Version) }
+// Comment returns the comment of the layout's rules.
+func (l Layout) Comment() string { return versionPrefix + strconv.Itoa(l.Version) }
 
-// intact reports whether a chain has all rules of this version of the layout, or rules of
-// a newer version. Rules of others are ignored.
-func (l Layout) intact(ch Chain, rules []Found) bool {
+// intact reports whether the rules of ch include all rules of this version of the layout, or a
+// rule of a newer version. Rules of other programs are ignored.
+func (l Layout) intact(ch Chain, rules []ListedRule) bool {
 	count := 0
 	for _, r := range rules {
 		text, ours := strings.CutPrefix(r.Comment, versionPrefix)
@@ -180,36 +190,37 @@ func (l Layout) intact(ch Chain, rules []Found) bool {
 	return count == len(ch.Rules)
 }
 
-// Ensure makes the table as l describes it: whole, in one transaction that fails if
-// somebody else made it first; or it brings right what is damaged or older, and
-// keeps the elements. It reads the rules of the layout's own chains, which are a
-// handful whatever the number of elements. It is safe to run at once with others.
+// Ensure makes the table in one transaction or, if the table exists, adds the sets that are
+// missing and rewrites the chains that are missing, incomplete or of an older version. Elements
+// are kept. Other processes may call Ensure at the same time.
 //
-// A kernel that lacks what the layout needs is ErrUnavailable.
+// The cost does not depend on the number of elements or of chains that are not in the layout.
+// If the kernel lacks something that the layout needs, the error is ErrUnavailable.
 func (c *Conn) Ensure(l Layout) error {
 	const attempts = 20
 	var err error
 	for range attempts {
-		err = c.ensure(l)
+		err = c.tryEnsure(l)
 		if !errors.Is(err, fs.ErrExist) && !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
 	}
-	return explain(l.Table, err)
+	return addAdvice(l.Table, err)
 }
 
-// ensure fails with fs.ErrExist or fs.ErrNotExist where the table came or went meanwhile.
-func (c *Conn) ensure(l Layout) error {
-	problem, err := c.unusable(l.Table)
+// tryEnsure is one attempt of Ensure. The error matches fs.ErrExist or fs.ErrNotExist if the
+// table was made or deleted meanwhile.
+func (c *Conn) tryEnsure(l Layout) error {
+	problem, err := c.tableProblem(l.Table)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return c.make(l)
+		return c.createTable(l)
 	case err != nil:
 		return err
 	case problem != "":
 		return types.Errorf(types.CodeConfig, "%s", problem)
 	}
-	damaged, err := c.incomplete(l)
+	damaged, err := c.damagedChains(l)
 	if err != nil || len(damaged) == 0 {
 		return err
 	}
@@ -218,16 +229,16 @@ func (c *Conn) ensure(l Layout) error {
 	return c.Commit("nft repair table "+l.Table.String(), &tx)
 }
 
-// make makes the table, which must not exist.
-func (c *Conn) make(l Layout) error {
+// createTable makes a table that does not exist.
+func (c *Conn) createTable(l Layout) error {
 	var tx Tx
-	tx.addTable(l.Table)
-	tx.addLayout(l, slices.Concat(l.Initial, l.Chains))
-	return unavailable(c.Commit("nft make table "+l.Table.String(), &tx))
+	tx.createTable(l.Table)
+	tx.addLayout(l, slices.Concat(l.InitialChains, l.Chains))
+	return asUnavailable(c.Commit("nft make table "+l.Table.String(), &tx))
 }
 
-// explain says what can be done about a table that does not take what is ours.
-func explain(t Table, err error) error {
+// addAdvice adds to an error of the kernel what the operator can do.
+func addAdvice(t Table, err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM):
 		return fmt.Errorf("%w: CAP_NET_ADMIN is needed in the node's network namespace", err)
@@ -237,29 +248,29 @@ func explain(t Table, err error) error {
 	return err
 }
 
-// unusable returns why a table that exists cannot be worked with; empty: it can. A missing
-// table is fs.ErrNotExist.
-func (c *Conn) unusable(t Table) (problem string, err error) {
-	var found *nftables.Table
+// tableProblem returns why plumb cannot use a table that exists; empty: it can. If the table
+// does not exist, the error matches fs.ErrNotExist.
+func (c *Conn) tableProblem(t Table) (problem string, err error) {
+	var table *nftables.Table
 	err = c.step("nft get table "+t.String(), func() (err error) {
-		found, err = c.lib.ListTableOfFamily(t.Name, nftables.TableFamily(t.Family))
+		table, err = c.nft.ListTableOfFamily(t.Name, nftables.TableFamily(t.Family))
 		return err
 	})
 	switch {
 	case err != nil:
 		err = fmt.Errorf("get table %s: %w", t, err)
-	case found.Flags&nftables.TableFlagDormant != 0:
+	case table.Flags&nftables.TableFlagDormant != 0:
 		problem = fmt.Sprintf("table %s is dormant, so its rules see no packets: wake it with nft add table %[1]s, or delete it with nft delete table %[1]s", t)
-	case found.Flags&nftables.TableFlagOwner != 0:
-		problem = fmt.Sprintf("table %s belongs to another program alone (flag owner, netlink port %d, often its process ID): end that program, or have it use another name", t, found.Owner)
+	case table.Flags&nftables.TableFlagOwner != 0:
+		problem = fmt.Sprintf("table %s belongs to another program alone (flag owner, netlink port %d, often its process ID): end that program, or have it use another name", t, table.Owner)
 	}
 	return problem, err
 }
 
-// Damaged lists the chains of the layout that are missing, incomplete or older. A table
-// that is dormant or another program's own is an error.
-func (c *Conn) Damaged(l Layout) ([]Chain, error) {
-	problem, err := c.unusable(l.Table)
+// DamagedChains returns the chains of the layout that are missing, incomplete or of an older version.
+// If the table is dormant or belongs to another program alone, it returns an error.
+func (c *Conn) DamagedChains(l Layout) ([]Chain, error) {
+	problem, err := c.tableProblem(l.Table)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return l.Chains, nil
@@ -268,17 +279,17 @@ func (c *Conn) Damaged(l Layout) ([]Chain, error) {
 	case problem != "":
 		return nil, errors.New(problem)
 	}
-	return c.incomplete(l)
+	return c.damagedChains(l)
 }
 
-// incomplete is Damaged for a table that can be worked with.
-func (c *Conn) incomplete(l Layout) (damaged []Chain, err error) {
+// damagedChains is DamagedChains without the checks of the table.
+func (c *Conn) damagedChains(l Layout) (damaged []Chain, err error) {
 	what := "list rules of " + l.Table.String()
 	err = c.step("nft "+what, func() error {
-		return c.consistently(func() error {
+		return c.listConsistently(func() error {
 			damaged = nil
 			for _, ch := range l.Chains {
-				rules, err := c.rules(l.Table, ch.Name)
+				rules, err := c.chainRules(l.Table, ch.Name)
 				if err != nil {
 					return err
 				}
@@ -295,106 +306,106 @@ func (c *Conn) incomplete(l Layout) (damaged []Chain, err error) {
 	return damaged, nil
 }
 
-// CheckSupport returns nil if the kernel has all that the layout needs, and else ErrUnavailable. A
-// layout that does not stand is proposed to the kernel, but nothing is made: the last
-// change makes a table that exists by then, so the kernel refuses it, and with it all. The
-// error is that of the first change that the kernel refused.
+// CheckSupport returns ErrUnavailable if the kernel lacks something that the layout needs. It
+// changes nothing. If the table is not complete already, CheckSupport sends a transaction that
+// makes a table with another name, and at last makes the same table again. The kernel always
+// refuses that: with fs.ErrExist for the last change if it supports all changes before.
 func (c *Conn) CheckSupport(l Layout) error {
-	damaged, err := c.Damaged(l)
+	damaged, err := c.DamagedChains(l)
 	if err != nil || len(damaged) == 0 {
 		return err
 	}
-	l.Table.Name += "-status" // one that nobody has, so that all of it is proposed
+	l.Table.Name += "-status" // a name that no table has, so that the kernel checks all of the layout
 	var tx Tx
-	tx.addTable(l.Table)
+	tx.createTable(l.Table)
 	tx.addLayout(l, l.Chains)
-	tx.addTable(l.Table)
+	tx.createTable(l.Table)
 	err = c.Commit("nft propose table "+l.Table.String(), &tx)
 	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}
-	return unavailable(err)
+	return asUnavailable(err)
 }
 
-// addLayout adds the sets that are not there, and rewrites the chains.
+// addLayout adds the sets of the layout that do not exist, and rewrites the chains.
 func (t *Tx) addLayout(l Layout, chains []Chain) {
 	for _, s := range l.Sets {
 		t.EnsureSet(l.Table, s)
 	}
 	for _, ch := range chains {
-		t.addChain(l.Table, ch)
-		t.Flush(l.Table, ch.Name)
+		t.ensureChain(l.Table, ch)
+		t.FlushChain(l.Table, ch.Name)
 		for _, r := range ch.Rules {
-			t.addRule(l.Table, ch.Name, r, l.comment())
+			t.addRule(l.Table, ch.Name, r, l.Comment())
 		}
 	}
 }
 
-// unavailable makes ErrUnavailable of what a kernel without some module says to a batch
-// that makes all that it refers to: ENOENT for chain types and expressions,
-// EOPNOTSUPP and EAFNOSUPPORT for families.
-func unavailable(err error) error {
+// asUnavailable makes an ErrUnavailable of the errors of a kernel that lacks a module: ENOENT for
+// chain types and expressions, EOPNOTSUPP and EAFNOSUPPORT for families. It is for transactions
+// that make everything that they refer to, so ENOENT cannot mean a missing table or chain.
+func asUnavailable(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT) {
-		return fmt.Errorf("%w: %w", ErrUnavailable, opaque{err})
+		return fmt.Errorf("%w: %w", ErrUnavailable, textOnly{err})
 	}
 	return err
 }
 
-// opaque keeps the text of an error but not what it matches: that a module of the
-// kernel does not exist is not what a caller means by fs.ErrNotExist.
-type opaque struct{ error }
+// textOnly is an error with the text of another one that matches nothing. For a caller,
+// fs.ErrNotExist means a missing table, chain or element, not a missing module of the kernel.
+type textOnly struct{ error }
 
-// HasChain is nil if the chain exists, and else fs.ErrNotExist.
+// HasChain returns nil if the chain exists. If it does not, the error matches fs.ErrNotExist.
 func (c *Conn) HasChain(t Table, chain string) error {
 	_, err := c.ChainUse(t, chain)
 	return err
 }
 
-// ChainUse returns the chain with how much there is that needs it. A missing one is
+// ChainUse returns how often a chain is used. If it does not exist, the error matches
 // fs.ErrNotExist.
-func (c *Conn) ChainUse(t Table, chain string) (Use, error) {
+func (c *Conn) ChainUse(t Table, chain string) (ChainUse, error) {
 	what := "get chain " + chain + " of table " + t.String()
 	if len(chain) >= unix.NFT_CHAIN_MAXNAMELEN {
-		return Use{}, fmt.Errorf("%s: %w: no name is that long", what, fs.ErrNotExist)
+		return ChainUse{}, fmt.Errorf("%s: %w: no name is that long", what, fs.ErrNotExist)
 	}
-	var found []Use
+	var uses []ChainUse
 	err := c.step("nft "+what, func() (err error) {
-		found, err = c.chains(t, chain)
+		uses, err = c.chainUses(t, chain)
 		return err
 	})
 	switch {
 	case err != nil:
-		return Use{}, fmt.Errorf("%s: %w", what, err)
-	case len(found) != 1:
-		return Use{}, fmt.Errorf("%s: got %d", what, len(found))
+		return ChainUse{}, fmt.Errorf("%s: %w", what, err)
+	case len(uses) != 1:
+		return ChainUse{}, fmt.Errorf("%s: got %d chains", what, len(uses))
 	}
-	return found[0], nil
+	return uses[0], nil
 }
 
-// A Use is a chain and how much there is that needs it: its rules, and what jumps to
-// it.
-type Use struct {
+// A ChainUse says how often a chain is used. Count is the kernel's use count: the number of rules in
+// the chain, and of rules and elements that jump to it.
+type ChainUse struct {
 	Chain string
 	Count int
 }
 
-// Chains lists the table's chains whose names have the prefix.
-func (c *Conn) Chains(t Table, prefix string) (uses []Use, err error) {
+// Chains returns the chains of the table whose names begin with prefix.
+func (c *Conn) Chains(t Table, prefix string) (uses []ChainUse, err error) {
 	err = c.step("nft list chains of "+t.String(), func() error {
-		return c.consistently(func() error {
-			uses, err = c.chains(t, "")
+		return c.listConsistently(func() (err error) {
+			uses, err = c.chainUses(t, "")
 			return err
 		})
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list chains of table %s: %w", t, err)
 	}
-	return slices.DeleteFunc(uses, func(u Use) bool { return !strings.HasPrefix(u.Chain, prefix) }), nil
+	return slices.DeleteFunc(uses, func(u ChainUse) bool { return !strings.HasPrefix(u.Chain, prefix) }), nil
 }
 
-// DelUnused removes the chains whose names have the prefix that nothing jumps to any
-// more. Somebody may come first who needs one: then the kernel refuses, and it stays.
-func (c *Conn) DelUnused(t Table, prefix string) error {
+// DelUnusedChains deletes the chains whose names begin with prefix and to which nothing jumps. If
+// another process adds a jump meanwhile, the kernel refuses the deletion, and the chain stays.
+func (c *Conn) DelUnusedChains(t Table, prefix string) error {
 	chains, err := c.Chains(t, prefix)
 	errs := []error{err}
 	for _, ch := range chains {

@@ -20,7 +20,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// connect opens a connection into a namespace of the test.
+// connect returns a connection into the namespace, which is closed at the end of the test.
 func connect(n *nstest.NS, t *trace.Tracer) *nft.Conn {
 	GinkgoHelper()
 	h, err := ns.Open(n.Path(), t)
@@ -32,21 +32,21 @@ func connect(n *nstest.NS, t *trace.Tracer) *nft.Conn {
 }
 
 var (
-	table  = nft.Plumb().Table
+	table  = nft.Table{Family: nft.Inet, Name: "plumb"}
 	subnet = netip.MustParsePrefix("10.88.0.0/16")
 	addr   = netip.MustParseAddr("10.88.0.2")
 	owner  = types.Attachment{Network: "net1", ContainerID: "cid1", IfName: "eth0"}
 )
 
-// element is a masquerade element of net1.
+// element returns a masquerade element of network net1.
 func element(a netip.Addr, o types.Attachment) nft.Element {
-	return nft.Element{Key: nft.AddrKey(a), Jump: nft.MasqChain("net1", subnet).Name, Comment: nft.Owner(o)}
+	return nft.Element{Key: nft.AddrKey(a), Jump: subnetChain(subnet).Name, Comment: nft.Owner(o)}
 }
 
 func add(c *nft.Conn, elements ...nft.Element) error {
 	var tx nft.Tx
 	for _, e := range elements {
-		tx.AddElement(table, nft.MasqSet(nft.IPv4), e)
+		tx.AddElement(table, "masq4", e)
 	}
 	return c.Commit("add", &tx)
 }
@@ -54,7 +54,7 @@ func add(c *nft.Conn, elements ...nft.Element) error {
 func del(c *nft.Conn, elements ...nft.Element) error {
 	var tx nft.Tx
 	for _, e := range elements {
-		tx.DelElement(table, nft.MasqSet(nft.IPv4), e.Key)
+		tx.DelElement(table, "masq4", e.Key)
 	}
 	return c.Commit("delete", &tx)
 }
@@ -62,7 +62,7 @@ func del(c *nft.Conn, elements ...nft.Element) error {
 var _ = Describe("nf_tables", func() {
 	var node *nstest.NS
 	var c *nft.Conn
-	layout := plumb().With(nft.MasqChain("net1", subnet), nft.MasqChain("net1", netip.MustParsePrefix("fd00:9::/64")))
+	layout := tableLayout().WithChains(subnetChain(subnet), subnetChain(netip.MustParsePrefix("fd00:9::/64")))
 
 	BeforeEach(func() {
 		node = nstest.NewNode(GinkgoTB())
@@ -74,89 +74,89 @@ var _ = Describe("nf_tables", func() {
 		return node.Must(GinkgoTB(), "nft", "list", "ruleset")
 	}
 
-	It("makes the table whole, once, and as nft would read it back", func() {
+	It("Ensure makes the whole table, changes nothing when it is repeated, and nft can load what it lists", func() {
 		Expect(c.Ensure(layout)).To(Succeed())
 		Expect(add(c, element(addr, owner))).To(Succeed())
 		before := ruleset()
 		nstest.Golden(GinkgoTB(), "plumb", before)
 		Expect(c.Ensure(layout)).To(Succeed())
-		Expect(ruleset()).To(Equal(before), "an Ensure of what is whole changes nothing")
+		Expect(ruleset()).To(Equal(before), "Ensure changed a table that was complete")
 
 		_, err := nstest.NewNode(GinkgoTB()).ExecInput(before, "nft", "-f", "-")
-		Expect(err).NotTo(HaveOccurred(), "a saved ruleset can be loaded")
+		Expect(err).NotTo(HaveOccurred(), "nft cannot load a saved ruleset")
 	})
 
-	It("reads an element by its key and a set as a whole", func() {
+	It("Lookup reads one element and Elements reads all", func() {
 		Expect(c.Ensure(layout)).To(Succeed())
 		want := element(addr, owner)
 		Expect(add(c, want)).To(Succeed())
-		at := nft.Ref{Set: "masq4", Key: want.Key}
-		Expect(c.Lookup(table, []nft.Ref{at})).To(Equal([]nft.Element{want}))
+		at := nft.ElementRef{Set: "masq4", Key: want.Key}
+		Expect(c.Lookup(table, []nft.ElementRef{at})).To(Equal([]nft.Element{want}))
 		all, err := c.Elements(table, "masq4")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(all).To(Equal([]nft.Element{want}))
 		Expect(del(c, want)).To(Succeed())
-		Expect(c.Lookup(table, []nft.Ref{at})).To(Equal([]nft.Element{{}}))
+		Expect(c.Lookup(table, []nft.ElementRef{at})).To(Equal([]nft.Element{{}}))
 		Expect(c.Elements(table, "masq4")).To(BeEmpty())
 	})
 
-	It("adds and finds many elements, and those behind a missing one", func() {
+	It("adds and looks up more elements than fit into one message, also those after a missing one", func() {
 		Expect(c.Ensure(layout)).To(Succeed())
 		const many = 1000 // more than fit into one message
-		var refs []nft.Ref
-		var want, want2 []nft.Element
+		var refs []nft.ElementRef
+		var want, wantAfterwards []nft.Element
 		for i := range many {
 			e := element(netip.AddrFrom4([4]byte{10, 88, byte(i >> 8), byte(i)}), owner)
-			refs, want = append(refs, nft.Ref{Set: "masq4", Key: e.Key}), append(want, e)
+			refs, want = append(refs, nft.ElementRef{Set: "masq4", Key: e.Key}), append(want, e)
 			if i%97 == 5 || i > 900 {
-				want2 = append(want2, nft.Element{})
+				wantAfterwards = append(wantAfterwards, nft.Element{})
 				continue
 			}
-			want2 = append(want2, e)
+			wantAfterwards = append(wantAfterwards, e)
 		}
 		Expect(add(c, want...)).To(Succeed())
 		Expect(c.Lookup(table, refs)).To(Equal(want))
-		var gone []nft.Element
+		var deleted []nft.Element
 		for i, e := range want {
-			if want2[i].Key == "" {
-				gone = append(gone, e)
+			if wantAfterwards[i].Key == "" {
+				deleted = append(deleted, e)
 			}
 		}
-		Expect(del(c, gone...)).To(Succeed())
-		Expect(c.Lookup(table, refs)).To(Equal(want2))
+		Expect(del(c, deleted...)).To(Succeed())
+		Expect(c.Lookup(table, refs)).To(Equal(wantAfterwards))
 		other := slices.Clone(want)
 		for i := range other {
-			other[i].Jump = "postrouting" // elsewhere than those that are there
+			other[i].Jump = "postrouting" // another verdict than the elements in the table
 		}
-		Expect(add(c, other...)).NotTo(Succeed(), "all or none")
-		Expect(c.Lookup(table, refs)).To(Equal(want2))
-		elsewhere := nft.Ref{Set: "masq6", Key: nft.AddrKey(netip.MustParseAddr("fd00:9::1"))}
-		Expect(c.Lookup(table, []nft.Ref{refs[5], refs[6], elsewhere, {Set: "nosuch", Key: refs[0].Key}, refs[7]})).
+		Expect(add(c, other...)).NotTo(Succeed(), "elements with another verdict exist")
+		Expect(c.Lookup(table, refs)).To(Equal(wantAfterwards))
+		inAnotherSet := nft.ElementRef{Set: "masq6", Key: nft.AddrKey(netip.MustParseAddr("fd00:9::1"))}
+		Expect(c.Lookup(table, []nft.ElementRef{refs[5], refs[6], inAnotherSet, {Set: "nosuch", Key: refs[0].Key}, refs[7]})).
 			To(Equal([]nft.Element{{}, want[6], {}, {}, want[7]}))
-		Expect(del(c, slices.DeleteFunc(want2, func(e nft.Element) bool { return e.Key == "" })...)).To(Succeed())
+		Expect(del(c, slices.DeleteFunc(wantAfterwards, func(e nft.Element) bool { return e.Key == "" })...)).To(Succeed())
 		Expect(c.Elements(table, "masq4")).To(BeEmpty())
 	})
 
-	It("says which elements another has, however many, and goes on", func() {
+	It("names the first element that the kernel refuses of thousands, and the connection works afterwards", func() {
 		Expect(c.Ensure(layout)).To(Succeed())
 		long := owner
 		long.ContainerID = strings.Repeat("0123456789abcdef", 4)
 		var all []nft.Element
-		for i := range 3000 { // their refusals would not fit, did they carry what they are about
+		for i := range 3000 { // error messages with the refused requests would not fit into the receive buffer
 			all = append(all, element(netip.AddrFrom4([4]byte{10, 88, byte(i >> 8), byte(i)}), long))
 		}
 		Expect(add(c, all...)).To(Succeed())
 		other := slices.Clone(all)
 		for i := range other {
-			other[i].Jump = nft.MasqChain("net1", netip.MustParsePrefix("fd00:9::/64")).Name
+			other[i].Jump = subnetChain(netip.MustParsePrefix("fd00:9::/64")).Name
 		}
 		Expect(add(c, other...)).To(MatchError(ContainSubstring("add element to masq4 of table inet plumb")))
-		first := []nft.Ref{{Set: "masq4", Key: all[0].Key}}
+		first := []nft.ElementRef{{Set: "masq4", Key: all[0].Key}}
 		Expect(c.Lookup(table, first)).To(Equal(all[:1]))
 		Expect(del(c, all...)).To(Succeed())
 	})
 
-	It("makes the changes of a set in their order", func() {
+	It("makes the changes of one set in the order in which they were added", func() {
 		Expect(c.Ensure(layout)).To(Succeed())
 		first, second := element(addr, owner), element(addr.Next(), owner)
 		Expect(add(c, second)).To(Succeed())
@@ -164,13 +164,13 @@ var _ = Describe("nf_tables", func() {
 		tx.AddElement(table, "masq4", first)
 		tx.DelElement(table, "masq4", second.Key)
 		tx.AddElement(table, "masq6", element(netip.MustParseAddr("fd00:9::1"), owner))
-		tx.AddElement(table, "masq4", second) // not along with the first
+		tx.AddElement(table, "masq4", second) // not in the same message as the first
 		tx.DelElement(table, "masq4", first.Key)
-		Expect(c.Commit("turn", &tx)).To(Succeed())
+		Expect(c.Commit("replace", &tx)).To(Succeed())
 		Expect(c.Elements(table, "masq4")).To(Equal([]nft.Element{second}))
 	})
 
-	It("answers with fs.ErrNotExist, and names the change", func() {
+	It("returns fs.ErrNotExist with the name of the change", func() {
 		Expect(add(c, element(addr, owner))).To(And(MatchError(fs.ErrNotExist), MatchError(ContainSubstring("masq4 of table inet plumb"))))
 		_, err := c.Elements(table, "masq4")
 		Expect(err).To(MatchError(fs.ErrNotExist))
@@ -182,22 +182,22 @@ var _ = Describe("nf_tables", func() {
 		Expect(del(c, element(addr.Next(), owner))).To(MatchError(fs.ErrNotExist))
 	})
 
-	It("makes all changes of a transaction or none, and goes on after a refusal", func() {
+	It("makes all changes of a transaction or none, and the connection works after a refusal", func() {
 		Expect(c.Ensure(layout)).To(Succeed())
 		before := ruleset()
-		lost := element(addr.Next(), owner)
-		lost.Jump = "nowhere"
-		Expect(add(c, element(addr, owner), lost)).To(MatchError(fs.ErrNotExist))
+		invalid := element(addr.Next(), owner)
+		invalid.Jump = "nosuch"
+		Expect(add(c, element(addr, owner), invalid)).To(MatchError(fs.ErrNotExist))
 		Expect(ruleset()).To(Equal(before))
 		Expect(add(c, element(addr, owner))).To(Succeed())
 	})
 
-	It("commits atomically: what was read is what is changed", func() {
+	It("Atomically calls its function again after another commit, and gives up with CodeTryAgain", func() {
 		Expect(c.Ensure(layout)).To(Succeed())
-		rival, tries := connect(node, nil), 0
+		other, tries := connect(node, nil), 0
 		err := c.Atomically("test", func(tx *nft.Tx) error {
 			if tries++; tries == 1 {
-				Expect(add(rival, element(addr.Next(), owner))).To(Succeed())
+				Expect(add(other, element(addr.Next(), owner))).To(Succeed())
 			}
 			tx.AddElement(table, "masq4", element(addr, owner))
 			return nil
@@ -206,8 +206,8 @@ var _ = Describe("nf_tables", func() {
 		Expect(tries).To(Equal(2))
 
 		err = c.Atomically("test", func(tx *nft.Tx) error {
-			Expect(del(rival, element(addr, owner))).To(Succeed())
-			Expect(add(rival, element(addr, owner))).To(Succeed())
+			Expect(del(other, element(addr, owner))).To(Succeed())
+			Expect(add(other, element(addr, owner))).To(Succeed())
 			tx.DelElement(table, "masq4", nft.AddrKey(addr))
 			return nil
 		})
@@ -216,15 +216,15 @@ var _ = Describe("nf_tables", func() {
 		Expect(coded.Code).To(BeEquivalentTo(types.CodeTryAgain))
 	})
 
-	It("is made once by 60 that come first at once", func() {
+	It("60 concurrent calls of Ensure make one table", func() {
 		var wg sync.WaitGroup
 		errs := make([]error, 60)
 		for i := range errs {
-			own := connect(node, nil)
+			conn := connect(node, nil)
 			wg.Go(func() {
-				err := own.Ensure(layout)
+				err := conn.Ensure(layout)
 				a := netip.AddrFrom4([4]byte{10, 88, 1, byte(i)})
-				errs[i] = errors.Join(err, add(own, element(a, owner)))
+				errs[i] = errors.Join(err, add(conn, element(a, owner)))
 			})
 		}
 		wg.Wait()
@@ -235,7 +235,7 @@ var _ = Describe("nf_tables", func() {
 		}
 	})
 
-	It("leaves the making to who came first", func() {
+	It("Ensure uses the table that another process made meanwhile", func() {
 		var steps []string
 		second := connect(node, &trace.Tracer{Before: func(step string) error {
 			if steps = append(steps, step); step == "nft make table inet plumb" {
@@ -244,10 +244,10 @@ var _ = Describe("nf_tables", func() {
 			return nil
 		}})
 		Expect(second.Ensure(layout)).To(Succeed())
-		Expect(steps[len(steps)-1]).To(HavePrefix("nft list rules"), "refused, it looked again and found all there")
+		Expect(steps[len(steps)-1]).To(HavePrefix("nft list rules"), "after the refusal, Ensure looks at the table again")
 	})
 
-	DescribeTable("repairs and keeps the elements", func(damage ...string) {
+	DescribeTable("Ensure repairs a table and keeps its elements", func(damage ...string) {
 		Expect(c.Ensure(layout)).To(Succeed())
 		Expect(add(c, element(addr, owner))).To(Succeed())
 		before := ruleset()
@@ -255,7 +255,7 @@ var _ = Describe("nf_tables", func() {
 			node.Must(GinkgoTB(), "nft", line)
 		}
 		Expect(ruleset()).NotTo(Equal(before))
-		damaged, err := c.Damaged(layout)
+		damaged, err := c.DamagedChains(layout)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(damaged).NotTo(BeEmpty())
 		Expect(c.Ensure(layout)).To(Succeed())
@@ -269,7 +269,7 @@ var _ = Describe("nf_tables", func() {
 			`add rule inet plumb postrouting ip saddr vmap @masq4 comment "plumb layout 0"`),
 	)
 
-	It("leaves a newer layout, and rules of others, as they are", func() {
+	It("Ensure does not change chains of a newer layout or rules of other programs", func() {
 		Expect(c.Ensure(layout)).To(Succeed())
 		node.Must(GinkgoTB(), "nft", "add rule inet plumb masq/net1/10.88.0.0/16 counter")
 		before := ruleset()
@@ -282,7 +282,7 @@ var _ = Describe("nf_tables", func() {
 		Expect(ruleset()).To(Equal(before))
 	})
 
-	It("upgrades a layout in place: more sets, chains and rules, the elements kept", func() {
+	It("Ensure upgrades a table to a layout with more sets, chains and rules, and keeps the elements", func() {
 		Expect(c.Ensure(layout)).To(Succeed())
 		Expect(add(c, element(addr, owner))).To(Succeed())
 		next := hostports(layout)
@@ -298,7 +298,7 @@ var _ = Describe("nf_tables", func() {
 		nstest.Golden(GinkgoTB(), "hostport", ruleset())
 	})
 
-	It("says what it does to the tracer, and does nothing that is refused", func() {
+	It("tells the tracer each step, and omits a step that the tracer refuses", func() {
 		var steps []string
 		refused := errors.New("refused")
 		traced := connect(node, &trace.Tracer{Before: func(step string) error {
@@ -313,7 +313,7 @@ var _ = Describe("nf_tables", func() {
 		Expect(steps).To(Equal([]string{"open nftables", "nft get table inet plumb", "nft make table inet plumb"}))
 	})
 
-	It("says which capability is missing", func() {
+	It("Ensure names the capability that is missing", func() {
 		confined := connect(node, &trace.Tracer{Before: func(step string) error {
 			if strings.HasPrefix(step, "nft make") {
 				return syscall.EPERM
@@ -323,7 +323,7 @@ var _ = Describe("nf_tables", func() {
 		Expect(confined.Ensure(layout)).To(MatchError(ContainSubstring("operation not permitted: CAP_NET_ADMIN is needed in the node's network namespace")))
 	})
 
-	It("marks elements with owners of any length, for nft to print and load", func() {
+	It("accepts owners of any length, and nft can load the comments that it lists", func() {
 		Expect(c.Ensure(layout)).To(Succeed())
 		long := types.Attachment{Network: strings.Repeat("n", 200), ContainerID: strings.Repeat("c", 200), IfName: strings.Repeat("i", 15)}
 		Expect(nft.Owner(long)).To(HaveLen(nft.MaxComment))
@@ -342,14 +342,7 @@ var _ = Describe("nf_tables", func() {
 	})
 })
 
-// plumb is the layout of the table without what only a new one gets.
-func plumb() nft.Layout {
-	l := nft.Plumb()
-	l.Initial = nil
-	return l
-}
-
-// hostports is a later layout: what port maps will want of a table.
+// hostports returns a later version of the layout.
 func hostports(l nft.Layout) nft.Layout {
 	l.Version++
 	l.Sets = append(l.Sets,
@@ -358,7 +351,7 @@ func hostports(l nft.Layout) nft.Layout {
 		nft.Set{Name: "hostport6ip", Key: []nft.Type{nft.IPv6Addr, nft.InetProto, nft.InetService}, Data: []nft.Type{nft.IPv6Addr, nft.InetService}},
 		nft.Set{Name: "hairpin4", Key: []nft.Type{nft.IPv4Addr, nft.IPv4Addr}})
 	base := l.Chains[0]
-	base.Rules = append([]nft.Rule{{nft.In("hairpin4", nft.Saddr(nft.IPv4), nft.Daddr(nft.IPv4)), nft.Masquerade()}}, base.Rules...)
+	base.Rules = append([]nft.Rule{{nft.InSet("hairpin4", nft.Saddr(nft.IPv4), nft.Daddr(nft.IPv4)), nft.Masquerade()}}, base.Rules...)
 	l.Chains = append([]nft.Chain{base, {
 		Name: "prerouting",
 		Hook: nft.Hook{Type: nft.NAT, At: nft.Prerouting, Priority: -99},
@@ -371,19 +364,19 @@ func hostports(l nft.Layout) nft.Layout {
 	return l
 }
 
-// fill adds n elements, and gives them.
+// fill adds n elements and returns them.
 func fill(c *nft.Conn, n int) []nft.Element {
 	GinkgoHelper()
-	var all []nft.Element
+	var elements []nft.Element
 	for i := range n {
 		a := netip.AddrFrom4([4]byte{10, 88, byte(i >> 8), byte(i)})
-		all = append(all, element(a, types.Attachment{Network: "net1", ContainerID: fmt.Sprintf("%064x", i), IfName: "eth0"}))
+		elements = append(elements, element(a, types.Attachment{Network: "net1", ContainerID: fmt.Sprintf("%064x", i), IfName: "eth0"}))
 	}
-	Expect(add(c, all...)).To(Succeed())
-	return all
+	Expect(add(c, elements...)).To(Succeed())
+	return elements
 }
 
-// sorted is a ruleset as its blocks, without their order.
+// sorted returns the sorted blocks of a ruleset.
 func sorted(ruleset string) []string {
 	blocks := strings.Split(strings.TrimSuffix(ruleset, "}\n"), "\n\n")
 	for i := range blocks {

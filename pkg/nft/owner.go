@@ -9,40 +9,45 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// MaxComment is how many bytes of a comment nft reads back from a listing
-// (NFTNL_UDATA_COMMENT_MAXLEN; the kernel would take 255).
+// MaxComment is the length, in bytes, of the longest comment that nft can list
+// (NFTNL_UDATA_COMMENT_MAXLEN; the kernel accepts 255).
 const MaxComment = 128
 
-// The parts of an owner's text that may be longer than fits: MaxComment less the
-// slashes and an interface name of 15.
+// The maximum lengths of the parts of an owner's comment, in bytes. With two slashes they add
+// up to MaxComment.
 const (
 	maxNetwork   = 47
 	maxContainer = 64
+	maxIfName    = 15
 )
 
-// Owner is the comment of what the attachment owns: "<network>/<container>/<ifname>".
-// A network name over 47 bytes, or a container ID over 64, is cut and its hash put
-// after a tilde, which no name has: two owners never have one text, and what
-// belongs to a network can be told from the comment alone. So can a name with a
-// character that would end the comment in a ruleset that nft prints.
+// Owner returns the comment for elements that the attachment owns:
+// "<network>/<container>/<ifname>".
+//
+// A part that is too long (more than 47, 64 and 15 bytes), or has a character that cannot be in
+// a comment, is replaced by its beginning, a tilde and a hash. A tilde in a name is such a
+// character, too. So two attachments never have the same comment, and the comment alone tells
+// the network.
 func Owner(a types.Attachment) string {
-	return NetworkPrefix(a.Network) + fit(a.ContainerID, maxContainer) + "/" + fit(a.IfName, 15)
+	return NetworkPrefix(a.Network) + shorten(a.ContainerID, maxContainer) + "/" + shorten(a.IfName, maxIfName)
 }
 
-// NetworkPrefix is what the comments of all owners in the network begin with.
-func NetworkPrefix(network string) string { return fit(network, maxNetwork) + "/" }
+// NetworkPrefix returns what the comments of all owners in the network begin with.
+func NetworkPrefix(network string) string { return shorten(network, maxNetwork) + "/" }
 
-// OwnerKey is the n-th key under which the owner's elements are listed in a map from
-// owners to what they have: so that a DEL that knows nothing but the owner finds its
-// elements among thousands without reading them all. The key is an ifname, the one
-// type of nft's that holds a text; it is a hash, so the element's comment has the
-// last word.
+// OwnerKey returns the n-th key of the attachment in an owner map. An owner map has the claims
+// of attachments: DEL looks them up by the owner and does not have to read the elements of all
+// owners.
+//
+// The key is a hash, because ifname, the only type of nftables for text, has 16 bytes. The
+// comment of the element names the owner.
 func OwnerKey(a types.Attachment, n int) Key { return OwnerKeys(a)(n) }
 
-// OwnerKeys gives the OwnerKeys of one owner, for who wants many.
+// OwnerKeys returns a function that returns OwnerKey(a, n). It is cheaper if many keys are
+// needed.
 func OwnerKeys(a types.Attachment) func(n int) Key { return ownerKeys(Owner(a)) }
 
-// ownerKeys is OwnerKeys for the comment that names the owner.
+// ownerKeys is OwnerKeys for the comment of an owner.
 func ownerKeys(owner string) func(n int) Key {
 	text := []byte(owner + "/")
 	return func(n int) Key {
@@ -51,19 +56,20 @@ func ownerKeys(owner string) func(n int) Key {
 	}
 }
 
-// fit gives s itself, or a text of at most limit bytes that stands for it.
-func fit(s string, limit int) string {
-	digest := min(limit-5, 32) // hex digits
-	if len(s) <= limit && strings.Map(plain, s) == s {
+// shorten returns s or, if s is longer than limit bytes or has a character that cannot be in a
+// comment, a unique text of at most limit bytes for it.
+func shorten(s string, limit int) string {
+	if len(s) <= limit && strings.Map(replaceForbidden, s) == s {
 		return s
 	}
+	digits := min(limit-5, 32) // of the hash
 	sum := sha512.Sum512([]byte(s))
-	head := strings.Map(plain, s[:min(len(s), limit-digest-1)])
-	return head + "~" + hex.EncodeToString(sum[:digest/2])
+	beginning := strings.Map(replaceForbidden, s[:min(len(s), limit-digits-1)])
+	return beginning + "~" + hex.EncodeToString(sum[:digits/2])
 }
 
-// plain puts an underscore in the place of what cannot stand in a comment.
-func plain(r rune) rune {
+// replaceForbidden returns an underscore for a character that cannot be in a comment.
+func replaceForbidden(r rune) rune {
 	if strings.ContainsRune(`"/~`, r) || r < ' ' || r > '~' {
 		return '_'
 	}

@@ -11,25 +11,25 @@ func TestOwner(t *testing.T) {
 	hex64 := strings.Repeat("0123456789abcdef", 4)
 	long := strings.Repeat("x", 48)
 	for _, tc := range []struct {
-		name string
-		of   types.Attachment
-		want string
+		name       string
+		attachment types.Attachment
+		want       string
 	}{
-		{"plain", types.Attachment{Network: "net1", ContainerID: "cid1", IfName: "eth0"}, "net1/cid1/eth0"},
-		{"as long as fits", types.Attachment{Network: long[:47], ContainerID: hex64, IfName: "eth0"}, long[:47] + "/" + hex64 + "/eth0"},
-		{"a long network", types.Attachment{Network: long, ContainerID: "cid1", IfName: "eth0"}, long[:14] + "~56b411ffd8bf4c1e9aa646654387d4ff/cid1/eth0"},
-		{"a quote", types.Attachment{Network: "n", ContainerID: "c", IfName: `a"b`}, `n/c/a_b~966b9efff4`},
+		{"short names", types.Attachment{Network: "net1", ContainerID: "cid1", IfName: "eth0"}, "net1/cid1/eth0"},
+		{"the longest names that fit", types.Attachment{Network: long[:47], ContainerID: hex64, IfName: "eth0"}, long[:47] + "/" + hex64 + "/eth0"},
+		{"a network name that is too long", types.Attachment{Network: long, ContainerID: "cid1", IfName: "eth0"}, long[:14] + "~56b411ffd8bf4c1e9aa646654387d4ff/cid1/eth0"},
+		{"an interface name with a quote", types.Attachment{Network: "n", ContainerID: "c", IfName: `a"b`}, `n/c/a_b~966b9efff4`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := Owner(tc.of); got != tc.want {
-				t.Errorf("Owner(%v) = %q, want %q", tc.of, got, tc.want)
+			if got := Owner(tc.attachment); got != tc.want {
+				t.Errorf("Owner(%v) = %q, want %q", tc.attachment, got, tc.want)
 			}
 		})
 	}
 }
 
-// What a fuzzer finds: two owners with one text, a text that nft would not load, or
-// one that is not recognised as its network's.
+// FuzzOwner checks that two attachments have different comments, that nft can load each comment,
+// and that NetworkPrefix recognizes the comments of the network.
 func FuzzOwner(f *testing.F) {
 	f.Add("n", "c", "i", "n", "c/i", "i")
 	f.Add(strings.Repeat("n", 48), "c", "i", strings.Repeat("n", 49), "c", "i")
@@ -37,13 +37,13 @@ func FuzzOwner(f *testing.F) {
 		a := types.Attachment{Network: n1, ContainerID: c1, IfName: i1}
 		b := types.Attachment{Network: n2, ContainerID: c2, IfName: i2}
 		if a != b && Owner(a) == Owner(b) {
-			t.Errorf("%q and %q are both %q", a, b, Owner(a))
+			t.Errorf("Owner(%q) and Owner(%q) are both %q", a, b, Owner(a))
 		}
 		if text := Owner(a); len(text) > MaxComment || strings.Count(text, "/") != 2 || strings.Contains(text, `"`) {
-			t.Errorf("%q is no comment", text)
+			t.Errorf("%q is not a valid comment", text)
 		}
-		if own := strings.HasPrefix(Owner(a), NetworkPrefix(n2)); own != (n1 == n2) {
-			t.Errorf("%q belongs to network %q: %v", Owner(a), n2, own)
+		if has := strings.HasPrefix(Owner(a), NetworkPrefix(n2)); has != (n1 == n2) {
+			t.Errorf("%q has the prefix of network %q: %v, want %v", Owner(a), n2, has, n1 == n2)
 		}
 	})
 }

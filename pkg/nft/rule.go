@@ -9,101 +9,102 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Rule is what one rule does, from left to right as nft prints it.
+// A Rule is the parts of one rule, from left to right as nft prints them.
 type Rule []Part
 
 // A Part is one match or one statement of a rule.
 type Part struct {
-	of    Family // the packets it makes sense for; zero: all
-	steps []expr.Any
+	family      Family // the IP version of the packets that the part is for; zero: all packets
+	expressions []expr.Any
 }
 
-// expressions joins the parts. In a table that sees both IPv4 and IPv6, a part that
-// reads one of the two headers first asks which one the packet has, once a rule, as
-// nft does.
+// expressions returns the expressions of all parts. In a table of family Inet, which has
+// packets of IPv4 and IPv6, a match of the IP version precedes the first part that is for one
+// of them, as in the rules that nft makes.
 func (r Rule) expressions(table Family) []expr.Any {
 	var all []expr.Any
-	var asked Family
+	var matched Family
 	for _, p := range r {
-		if table == Inet && p.of != 0 && p.of != asked {
-			all = append(all, meta(expr.MetaKeyNFPROTO, unix.NFT_REG_1), equal([]byte{byte(p.of)}))
-			asked = p.of
+		if table == Inet && p.family != 0 && p.family != matched {
+			all = append(all, meta(expr.MetaKeyNFPROTO, unix.NFT_REG_1), equal([]byte{byte(p.family)}))
+			matched = p.family
 		}
-		all = append(all, p.steps...)
+		all = append(all, p.expressions...)
 	}
 	return all
 }
 
-// A Field is something of a packet that can be looked up.
+// A Field is a property of a packet that a rule can look up in a set or map.
 type Field struct {
-	of   Family
-	kind Type
-	load func(register uint32) expr.Any
+	family   Family // as in Part
+	dataType Type
+	load     func(register uint32) expr.Any
 }
 
-// Saddr is the source address.
+// Saddr is the source address of an IP packet.
 func Saddr(f Family) Field {
 	if f == IPv6 {
-		return header(IPv6, IPv6Addr, 8)
+		return ipHeader(IPv6, IPv6Addr, 8)
 	}
-	return header(IPv4, IPv4Addr, 12)
+	return ipHeader(IPv4, IPv4Addr, 12)
 }
 
-// Daddr is the destination address.
+// Daddr is the destination address of an IP packet.
 func Daddr(f Family) Field {
 	if f == IPv6 {
-		return header(IPv6, IPv6Addr, 24)
+		return ipHeader(IPv6, IPv6Addr, 24)
 	}
-	return header(IPv4, IPv4Addr, 16)
+	return ipHeader(IPv4, IPv4Addr, 16)
 }
 
-func header(f Family, kind Type, offset uint32) Field {
-	return Field{f, kind, func(r uint32) expr.Any {
-		return payload(expr.PayloadBaseNetworkHeader, offset, kind.size(), r)
+// ipHeader is the field at the offset in bytes in the IP header.
+func ipHeader(f Family, dataType Type, offset uint32) Field {
+	return Field{f, dataType, func(r uint32) expr.Any {
+		return payload(expr.PayloadBaseNetworkHeader, offset, dataType.size(), r)
 	}}
 }
 
-// L4Proto is the number of the protocol over IP.
+// L4Proto is the number of the transport protocol.
 func L4Proto() Field {
-	return Field{kind: InetProto, load: func(r uint32) expr.Any { return meta(expr.MetaKeyL4PROTO, r) }}
+	return Field{dataType: InetProto, load: func(r uint32) expr.Any { return meta(expr.MetaKeyL4PROTO, r) }}
 }
 
 // Dport is the destination port of TCP, UDP and SCTP.
 func Dport() Field {
-	return Field{kind: InetService, load: func(r uint32) expr.Any {
+	return Field{dataType: InetService, load: func(r uint32) expr.Any {
 		return payload(expr.PayloadBaseTransportHeader, 2, InetService.size(), r)
 	}}
 }
 
-// IifName is the name of the interface that the packet came in by.
+// IifName is the name of the input interface.
 func IifName() Field {
-	return Field{kind: IfName, load: func(r uint32) expr.Any { return meta(expr.MetaKeyIIFNAME, r) }}
+	return Field{dataType: IfName, load: func(r uint32) expr.Any { return meta(expr.MetaKeyIIFNAME, r) }}
 }
 
-// EtherSaddr is the hardware address of the sender.
+// EtherSaddr is the source MAC address.
 func EtherSaddr() Field {
-	return Field{kind: EtherAddr, load: func(r uint32) expr.Any {
+	return Field{dataType: EtherAddr, load: func(r uint32) expr.Any {
 		return payload(expr.PayloadBaseLLHeader, 6, EtherAddr.size(), r)
 	}}
 }
 
-// load puts the fields side by side into the registers, from the first on. The
-// registers of four bytes (NFT_REG32_00 on) are the same memory as those of 16.
+// load loads the fields into registers, one after the other, beginning with the first register.
 func load(fields []Field) Part {
 	p := Part{}
-	at := uint32(0)
+	word := uint32(0)
 	for _, f := range fields {
-		if f.of != 0 {
-			p.of = f.of
+		if f.family != 0 {
+			p.family = f.family
 		}
-		p.steps = append(p.steps, f.load(register(at)))
-		at += (f.kind.size() + 3) / 4
+		p.expressions = append(p.expressions, f.load(register(word)))
+		word += (f.dataType.size() + 3) / 4
 	}
 	return p
 }
 
-// register is the register that begins at the n-th four bytes, by the name that nft
-// gives it: of 16 bytes where one begins there.
+// register returns the register that begins at the n-th word of four bytes. The registers of 16
+// bytes (from NFT_REG_1) and of four bytes (from NFT_REG32_00) share their memory. Where a
+// register of 16 bytes begins, nft uses that one, and so does register.
 func register(n uint32) uint32 {
 	if n%4 == 0 {
 		return unix.NFT_REG_1 + n/4
@@ -111,52 +112,54 @@ func register(n uint32) uint32 {
 	return unix.NFT_REG32_00 + n
 }
 
-// then is the part with one more step.
+// then returns the part with one more expression.
 func (p Part) then(e expr.Any) Part {
-	p.steps = append(p.steps, e)
+	p.expressions = append(p.expressions, e)
 	return p
 }
 
-// In matches what is in the set.
-func In(set string, fields ...Field) Part {
+// InSet matches packets whose fields are an element of the set.
+func InSet(set string, fields ...Field) Part {
 	return load(fields).then(&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: set})
 }
 
-// NotIn matches what is not in the set.
-func NotIn(set string, fields ...Field) Part {
+// NotInSet matches packets whose fields are not an element of the set.
+func NotInSet(set string, fields ...Field) Part {
 	return load(fields).then(&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: set, Invert: true})
 }
 
-// VMap does what the verdict map says.
-func VMap(set string, fields ...Field) Part {
-	return load(fields).then(mapped(set, unix.NFT_REG_VERDICT))
+// VerdictMap executes the verdict that the map has for the fields. If it has none, the next rule
+// follows.
+func VerdictMap(set string, fields ...Field) Part {
+	return load(fields).then(lookup(set, unix.NFT_REG_VERDICT))
 }
 
-// DNATMap sends a packet to the address and port that the map gives for the fields.
-// A packet that the map does not know goes on.
+// DNATMap translates the destination to the address and port that the map has for the fields.
+// If it has none, the next rule follows.
 func DNATMap(f Family, set string, fields ...Field) Part {
-	p := load(fields).then(mapped(set, unix.NFT_REG_1))
-	p.of = f
+	p := load(fields).then(lookup(set, unix.NFT_REG_1))
+	p.family = f
 	return p.then(&expr.NAT{
 		Type:        expr.NATTypeDestNAT,
 		Family:      uint32(f),
 		RegAddrMin:  unix.NFT_REG_1,
-		RegProtoMin: register(Daddr(f).kind.size() / 4),
+		RegProtoMin: register(Daddr(f).dataType.size() / 4),
 	})
 }
 
-// mapped loads what the map gives for the fields. A verdict is done.
-func mapped(set string, to uint32) expr.Any {
+// lookup looks up the loaded fields in a map and stores the result in the register. A result in
+// the verdict register is executed.
+func lookup(set string, to uint32) expr.Any {
 	return &expr.Lookup{SourceRegister: unix.NFT_REG_1, DestRegister: to, IsDestRegSet: true, SetName: set}
 }
 
-// DaddrIn matches packets to the prefix.
-func DaddrIn(p netip.Prefix) Part { return in(p, Daddr) }
+// DaddrIn matches packets whose destination is in the prefix.
+func DaddrIn(p netip.Prefix) Part { return inPrefix(p, Daddr) }
 
-// SaddrIn matches packets from the prefix.
-func SaddrIn(p netip.Prefix) Part { return in(p, Saddr) }
+// SaddrIn matches packets whose source is in the prefix.
+func SaddrIn(p netip.Prefix) Part { return inPrefix(p, Saddr) }
 
-func in(p netip.Prefix, field func(Family) Field) Part {
+func inPrefix(p netip.Prefix, field func(Family) Field) Part {
 	p = p.Masked()
 	f, size := IPv4, 4
 	if p.Addr().Is6() {
@@ -169,44 +172,44 @@ func in(p netip.Prefix, field func(Family) Field) Part {
 	return part.then(equal(p.Addr().AsSlice()))
 }
 
-// Only matches the packets of one family.
-func Only(f Family) Part { return Part{of: f} }
+// OnlyFamily matches packets of one IP version, in a table of family Inet.
+func OnlyFamily(f Family) Part { return Part{family: f} }
 
-// ToLocal matches packets to an address of this node.
+// ToLocal matches packets whose destination is an address of this node.
 func ToLocal() Part {
-	return steps(
+	return partOf(
 		&expr.Fib{Register: unix.NFT_REG_1, ResultADDRTYPE: true, FlagDADDR: true},
 		equal(binaryutil.NativeEndian.PutUint32(unix.RTN_LOCAL)),
 	)
 }
 
-// IifKindNot matches packets that came in by a virtual interface of another kind
-// ("veth", "bridge"; kernel 5.1, commit 0fb4d21956f4). Neither lo nor the device of
-// a network card has a kind.
+// IifKindNot matches packets whose input interface has a kind other than this one ("veth",
+// "bridge"; kernel 5.1, commit 0fb4d21956f4). Neither lo nor a network card has a kind, so their
+// packets do not match.
 func IifKindNot(kind string) Part {
 	const iifKind expr.MetaKey = 26 // NFT_META_IIFKIND, which the library and x/sys/unix lack
-	return steps(meta(iifKind, unix.NFT_REG_1), unequal([]byte(IfNameKey(kind))))
+	return partOf(meta(iifKind, unix.NFT_REG_1), unequal([]byte(IfNameKey(kind))))
 }
 
-// Mark sets one bit of the packet's mark.
-func Mark(bit int) Part {
+// SetMarkBit sets one bit of the packet's mark; 0 is the lowest.
+func SetMarkBit(bit int) Part {
 	number := binaryutil.NativeEndian.PutUint32
-	return steps(
+	return partOf(
 		meta(expr.MetaKeyMARK, unix.NFT_REG_1),
 		bitwise(number(^(1<<bit)), number(1<<bit)),
 		&expr.Meta{Key: expr.MetaKeyMARK, SourceRegister: true, Register: unix.NFT_REG_1},
 	)
 }
 
-// Marked matches packets with that bit in the mark.
-func Marked(bit int) Part {
+// HasMarkBit matches packets that have this bit set in the mark.
+func HasMarkBit(bit int) Part {
 	flag := binaryutil.NativeEndian.PutUint32(1 << bit)
-	return steps(meta(expr.MetaKeyMARK, unix.NFT_REG_1), bitwise(flag, make([]byte, 4)), equal(flag))
+	return partOf(meta(expr.MetaKeyMARK, unix.NFT_REG_1), bitwise(flag, make([]byte, 4)), equal(flag))
 }
 
-// Translated matches packets of connections whose destination was translated.
-func Translated() Part {
-	return steps(
+// DestinationTranslated matches packets of connections whose destination address was translated.
+func DestinationTranslated() Part {
+	return partOf(
 		&expr.Ct{Register: unix.NFT_REG_1, Key: expr.CtKeySTATUS},
 		bitwise(binaryutil.NativeEndian.PutUint32(ipsDstNAT), make([]byte, 4)),
 		unequal(make([]byte, 4)),
@@ -216,41 +219,41 @@ func Translated() Part {
 // ipsDstNAT is IPS_DST_NAT of linux/netfilter/nf_conntrack_common.h.
 const ipsDstNAT = 1 << 5
 
-// Masquerade gives the packet the address of the interface it leaves by.
-func Masquerade() Part { return steps(&expr.Masq{}) }
+// Masquerade translates the source address to an address of the output interface.
+func Masquerade() Part { return partOf(&expr.Masq{}) }
 
-// Return ends the chain.
-func Return() Part { return steps(&expr.Verdict{Kind: expr.VerdictReturn}) }
+// Return leaves the chain.
+func Return() Part { return partOf(&expr.Verdict{Kind: expr.VerdictReturn}) }
 
-// Drop ends the packet.
-func Drop() Part { return steps(&expr.Verdict{Kind: expr.VerdictDrop}) }
+// Drop drops the packet.
+func Drop() Part { return partOf(&expr.Verdict{Kind: expr.VerdictDrop}) }
 
-// Jump goes through another chain, and comes back.
+// Jump evaluates another chain, then the next rule.
 func Jump(chain string) Part {
-	return steps(&expr.Verdict{Kind: expr.VerdictJump, Chain: chain})
+	return partOf(&expr.Verdict{Kind: expr.VerdictJump, Chain: chain})
 }
 
-func steps(s ...expr.Any) Part { return Part{steps: s} }
+func partOf(e ...expr.Any) Part { return Part{expressions: e} }
 
-// payload loads some bytes of a header into the register.
+// payload loads size bytes at the offset of a header into the register.
 func payload(base expr.PayloadBase, offset, size, to uint32) expr.Any {
 	return &expr.Payload{Base: base, Offset: offset, Len: size, DestRegister: to}
 }
 
-// meta loads what the kernel knows of a packet into the register.
+// meta loads metadata of the packet into the register.
 func meta(key expr.MetaKey, to uint32) expr.Any { return &expr.Meta{Key: key, Register: to} }
 
-// bitwise changes the first register: first and, then exclusive or.
+// bitwise replaces the value v of the first register with v & and ^ xor.
 func bitwise(and, xor []byte) expr.Any {
 	return &expr.Bitwise{SourceRegister: unix.NFT_REG_1, DestRegister: unix.NFT_REG_1, Len: uint32(len(and)), Mask: and, Xor: xor}
 }
 
-// equal matches the value in the first register.
+// equal matches if the first register has the value.
 func equal(v []byte) expr.Any {
 	return &expr.Cmp{Op: expr.CmpOpEq, Register: unix.NFT_REG_1, Data: v}
 }
 
-// unequal matches any other value.
+// unequal matches if the first register has another value.
 func unequal(v []byte) expr.Any {
 	return &expr.Cmp{Op: expr.CmpOpNeq, Register: unix.NFT_REG_1, Data: v}
 }

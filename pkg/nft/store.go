@@ -10,233 +10,242 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// A Kind is one kind of claim that attachments have in a table.
+// A ClaimKind describes one kind of claims in a table.
 //
-// Owners is a map from the OwnerKeys of an attachment to the names of its claims. Held
-// lists the sets in which a claim has the element that decides who holds it, With the
-// sets of the elements that go with that one. Refs returns where the elements of the
-// claim of that name are, the deciding one first. A kind without Refs is a list alone.
-type Kind struct {
-	Owners string
-	Held   []string
-	With   []string
-	Refs   func(name Key) []Ref
+// OwnerMap is the name of the owner map. Its keys are the OwnerKeys of attachments, its values
+// are the names of their claims. ElementRefs returns where the elements of the claim with that
+// name are. The first of them is the primary element: the owner of that element holds the claim.
+// PrimarySets are the sets of primary elements, OtherSets are the sets of the other elements. If
+// ElementRefs is nil, the only element of a claim is that in the owner map.
+type ClaimKind struct {
+	OwnerMap    string
+	PrimarySets []string
+	OtherSets   []string
+	ElementRefs func(name Key) []ElementRef
 }
 
-func (k Kind) refs(name Key) []Ref {
-	if k.Refs == nil {
+func (k ClaimKind) elementRefs(name Key) []ElementRef {
+	if k.ElementRefs == nil {
 		return nil
 	}
-	return k.Refs(name)
+	return k.ElementRefs(name)
 }
 
-// A Claim is something of which a table has one for each key, such as a port of the
-// node: elements that one attachment can have at a time.
+// A Claim is something in a table that one attachment at a time can have, such as a port of the
+// node. A claim without Elements is only in the owner map, and any number of attachments can have
+// the same one.
 type Claim struct {
-	About    fmt.Stringer // the claim in words
-	Owners   string       // the Kind
-	Listed   Element      // in Owners; its Data is the claim's name
-	Elements []Entry      // at the refs of the name
+	Description fmt.Stringer // describes the claim in errors and warnings
+	OwnerMap    string       // the owner map of the ClaimKind
+	OwnerEntry  Element      // the element in the owner map; its Data is the name of the claim
+	Elements    []SetElement // at the ElementRefs of the ClaimKind, the primary element first
 }
 
-// An Entry is an element and the set it is in.
-type Entry struct {
+// A SetElement is an element with the set or map that it is in.
+type SetElement struct {
 	Set string
 	Element
 }
 
-// Ref returns where the entry is.
-func (e Entry) Ref() Ref { return Ref{e.Set, e.Key} }
+// Ref returns where the element is.
+func (e SetElement) Ref() ElementRef { return ElementRef{e.Set, e.Key} }
 
-// A Store keeps the claims of one attachment in a table.
+// A Store adds, checks and deletes the claims of one attachment in a table.
 //
-// The newest ADD that claims a key holds it. The elements of the former holder are
-// displaced: they move to maps of their own, "<set>-displaced", whose keys are those of
-// the set with a number behind them, the newest with the highest. When the holder's
-// claim is deleted, it goes back to the newest displaced one whose owner still lists it.
-// Those maps are made when they are first needed. A release of plumb that does not know
-// them deletes no displaced claim of its attachments; nobody lists those any more.
+// If two attachments claim the same key, the one that was added last holds the claim. The
+// elements of the former holder are displaced: they move to maps with the name "<set>-displaced",
+// under the key of the set with a number after it. The highest number is the newest. When the
+// holder's claim is deleted, the newest displaced claim that is in an owner map gets its elements
+// back. The maps are made when they are needed. A release of plumb that does not know these maps
+// does not delete displaced elements. Because it deletes the claim from the owner map, they are
+// not restored.
 //
-// Each change is one transaction, and what it rests on was read in the generation that it
-// changes. Nothing but GC reads more than the keys that it is about.
+// Each change is one transaction. It is made in the generation of the ruleset in which the
+// elements were read. Only GC reads all elements of a set.
 type Store struct {
-	Conn   Elements
-	Layout Layout // of which the table, and the types of the sets, are used
-	Kinds  []Kind
-	Owner  types.Attachment
-	Claims []Claim
-	What   string // the claims in words: "masquerade of net1/cid1/eth0"
+	Conn        *Conn
+	Layout      Layout // only its table and the types of its sets are used
+	Kinds       []ClaimKind
+	Owner       types.Attachment
+	Claims      []Claim
+	Description string // describes the claims in steps and errors: "masquerade of net1/cid1/eth0"
 
-	// Ensure makes what the elements need. It is called again when that went away meanwhile.
+	// Ensure makes the sets and chains that the elements need. Add calls it again if they were
+	// deleted meanwhile.
 	Ensure func() error
-	// Make puts what only this attachment needs into the transaction of Add; nil: nothing.
-	Make func(tx *Tx)
-	// Warn tells a person of each claim that is taken over; nil: nobody.
+	// AddToTx adds what only this attachment needs to the transaction of Add. It may be nil.
+	AddToTx func(tx *Tx)
+	// Warn gets a warning for each claim that Add takes from another owner. It may be nil.
 	Warn func(format string, args ...any)
 }
 
-// Elements are the operations that a Store needs. *Conn has them.
-type Elements interface {
-	Lookup(t Table, refs []Ref) ([]Element, error)
-	Elements(t Table, set string) ([]Element, error)
-	Commit(what string, tx *Tx) error
-	Atomically(what string, f func(tx *Tx) error) error
-}
-
-// Add makes the elements of all claims, and pushes the inverse, also where the outcome is
-// not known. Claims of others are taken over, with a warning each.
+// Add adds all claims, deletes those that the owner had before, and pushes inverse, which deletes
+// the new ones. It pushes inverse also if it fails and the kernel may have added them. Claims that
+// other owners hold are displaced, with a warning each.
 func (s *Store) Add(u *undo.Stack, inverse func() error) error {
 	const attempts = 10
-	var former []Entry
+	var replaced []SetElement
 	var err error
 	for range attempts {
 		if err := s.Ensure(); err != nil {
 			return err
 		}
-		if former, err = s.add(); !errors.Is(err, fs.ErrNotExist) {
+		if replaced, err = s.add(); !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
 	}
 	if err == nil || outcomeUnknown(err) {
-		u.Push("delete "+s.What, inverse)
+		u.Push("delete "+s.Description, inverse)
 	}
 	if err != nil {
-		return explain(s.Layout.Table, err)
+		return addAdvice(s.Layout.Table, err)
 	}
-	s.warn(former)
+	s.warn(replaced)
 	return nil
 }
 
-// add makes the elements. It returns those of former holders.
-func (s *Store) add() (former []Entry, err error) {
-	err = s.Conn.Atomically("nft add "+s.What, func(tx *Tx) error {
-		if s.Make != nil {
-			s.Make(tx)
+// add makes the transaction of Add. It returns the primary elements that other owners had.
+func (s *Store) add() (replaced []SetElement, err error) {
+	err = s.Conn.Atomically("nft add "+s.Description, func(tx *Tx) error {
+		if s.AddToTx != nil {
+			s.AddToTx(tx)
 		}
-		d := s.draft()
-		if _, err := d.release(); err != nil {
+		e := s.newEdit()
+		if _, err := e.deleteOwned(); err != nil {
 			return err
 		}
-		former, err = d.take()
-		d.flush(tx)
+		replaced, err = e.addClaims()
+		e.addTo(tx)
 		return err
 	})
-	return former, err
+	return replaced, err
 }
 
-// listed returns the claims with their keys in the maps from owners.
-func (s *Store) listed() []Claim {
+// completeClaims returns the claims with key and comment of their elements in the owner maps.
+func (s *Store) completeClaims() []Claim {
 	key, count := OwnerKeys(s.Owner), map[string]int{}
-	all := make([]Claim, 0, len(s.Claims))
+	claims := make([]Claim, 0, len(s.Claims))
 	for _, c := range s.Claims {
-		c.Listed.Key, c.Listed.Comment = key(count[c.Owners]), Owner(s.Owner)
+		c.OwnerEntry.Key, c.OwnerEntry.Comment = key(count[c.OwnerMap]), Owner(s.Owner)
 		c.Elements = c.Elements[:len(c.Elements):len(c.Elements)]
-		count[c.Owners]++
-		all = append(all, c)
+		count[c.OwnerMap]++
+		claims = append(claims, c)
 	}
-	return all
+	return claims
 }
 
-func (s *Store) warn(former []Entry) {
+// warn warns of each claim whose primary element another owner had.
+func (s *Store) warn(replaced []SetElement) {
 	if s.Warn == nil {
 		return
 	}
-	holder := map[Ref]string{}
-	for _, e := range former {
+	holder := map[ElementRef]string{}
+	for _, e := range replaced {
 		holder[e.Ref()] = e.Comment
 	}
 	for _, c := range s.Claims {
 		if len(c.Elements) > 0 && holder[c.Elements[0].Ref()] != "" {
-			s.Warn("%s was held by %s, and is taken over", c.About, OwnerName(holder[c.Elements[0].Ref()]))
+			s.Warn("%s was held by %s, and is taken over", c.Description, OwnerName(holder[c.Elements[0].Ref()]))
 		}
 	}
 }
 
-// Delete puts into tx the deletion of all that the owner has, and gives each claim back
-// to the newest displaced one. Claims are found by the owner's lists; s.Claims are hints,
-// of which Owners and the name count. It returns the deleted elements.
-func (s *Store) Delete(tx *Tx) (gone []Entry, err error) {
-	d := s.draft()
-	gone, err = d.release()
-	d.flush(tx)
-	return gone, err
+// Delete adds the deletion of all claims of the owner to tx, and returns the deleted elements.
+// Each claim that the owner held goes to the newest displaced one.
+//
+// The claims are found by the owner maps. Those in s.Claims are deleted, too, if the owner has
+// them; of these only OwnerMap and the name are used.
+func (s *Store) Delete(tx *Tx) (deleted []SetElement, err error) {
+	e := s.newEdit()
+	deleted, err = e.deleteOwned()
+	e.addTo(tx)
+	return deleted, err
 }
 
-// GC is Delete for all owners of the network that are not to be kept. It reads all
-// elements.
+// GC adds the deletion of the claims of all owners in the network that are not in keep to tx. It
+// reads all elements.
 func (s *Store) GC(tx *Tx, network string, keep types.Set) error {
 	kept := map[string]bool{}
 	for a := range keep {
 		kept[Owner(a)] = true
 	}
-	d := s.draft()
-	err := d.collect(func(owner string) bool {
+	e := s.newEdit()
+	err := e.deleteStale(func(owner string) bool {
 		return strings.HasPrefix(owner, NetworkPrefix(network)) && !kept[owner]
 	})
-	d.flush(tx)
+	e.addTo(tx)
 	return err
 }
 
-// Check names each element that is missing, leads elsewhere or belongs to another
-// attachment.
+// Check returns an error that names each element of the claims that is missing, has another
+// value or belongs to another owner.
 func (s *Store) Check() error {
-	d := s.draft()
-	claims := s.listed()
-	var refs []Ref
+	e := s.newEdit()
+	claims := s.completeClaims()
+	var refs []ElementRef
 	for _, c := range claims {
-		for _, e := range append(c.Elements, Entry{c.Owners, c.Listed}) {
-			refs = append(refs, e.Ref())
+		for _, element := range append(c.Elements, SetElement{c.OwnerMap, c.OwnerEntry}) {
+			refs = append(refs, element.Ref())
 		}
 	}
-	if err := d.read(refs...); err != nil {
+	if err := e.read(refs...); err != nil {
 		return err
 	}
 	var errs []error
-	lists := map[Entry]bool{}
+	inOwnerMaps := e.valuesInOwnerMaps(claims)
 	for _, c := range claims {
-		if have := d.is[Ref{c.Owners, c.Listed.Key}]; have.Comment == c.Listed.Comment {
-			lists[Entry{c.Owners, Element{Data: have.Data, Jump: have.Jump}}] = true
-		}
-	}
-	for _, c := range claims {
-		errs = append(errs, d.checkClaim(c))
-		if !lists[Entry{c.Owners, Element{Data: c.Listed.Data, Jump: c.Listed.Jump}}] {
-			errs = append(errs, s.unlisted(c, d.is[Ref{c.Owners, c.Listed.Key}]))
+		errs = append(errs, e.checkElements(c))
+		if !inOwnerMaps[SetElement{c.OwnerMap, Element{Data: c.OwnerEntry.Data, Jump: c.OwnerEntry.Jump}}] {
+			errs = append(errs, s.notInOwnerMap(c, e.after[ElementRef{c.OwnerMap, c.OwnerEntry.Key}]))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// checkClaim names an owner once, although several elements go with each other.
-func (d *draft) checkClaim(c Claim) error {
+// valuesInOwnerMaps returns the elements in owner maps at the keys of the claims, without their
+// keys and comments: an ADD with the claims in another order is as good.
+func (e *edit) valuesInOwnerMaps(claims []Claim) map[SetElement]bool {
+	values := map[SetElement]bool{}
+	for _, c := range claims {
+		if element := e.after[ElementRef{c.OwnerMap, c.OwnerEntry.Key}]; element.Comment == c.OwnerEntry.Comment {
+			values[SetElement{c.OwnerMap, Element{Data: element.Data, Jump: element.Jump}}] = true
+		}
+	}
+	return values
+}
+
+// checkElements returns an error for each element of the claim that is not as it should be, and
+// one for each other owner.
+func (e *edit) checkElements(c Claim) error {
 	var errs []error
 	holder := ""
 	for _, want := range c.Elements {
-		have := d.is[want.Ref()]
+		got := e.after[want.Ref()]
 		switch {
-		case have == want.Element:
-		case have.Key == "":
-			errs = append(errs, fmt.Errorf("map %s of table %s has no element for %s", want.Set, d.s.Layout.Table, c.About))
-		case have.Comment == want.Comment:
-			errs = append(errs, fmt.Errorf("in map %s of table %s, %s leads elsewhere", want.Set, d.s.Layout.Table, c.About))
-		case have.Comment != holder:
-			holder = have.Comment
-			errs = append(errs, fmt.Errorf("%s belongs to %s now", c.About, OwnerName(holder)))
+		case got == want.Element:
+		case got.Key == "":
+			errs = append(errs, fmt.Errorf("map %s of table %s has no element for %s", want.Set, e.store.Layout.Table, c.Description))
+		case got.Comment == want.Comment:
+			errs = append(errs, fmt.Errorf("in map %s of table %s, %s leads elsewhere", want.Set, e.store.Layout.Table, c.Description))
+		case got.Comment != holder:
+			holder = got.Comment
+			errs = append(errs, fmt.Errorf("%s belongs to %s now", c.Description, OwnerName(holder)))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// unlisted is the error for a claim that DEL would not find by the owner.
-func (s *Store) unlisted(c Claim, have Element) error {
-	err := fmt.Errorf("map %s of table %s has no element that lists %s for its owner", c.Owners, s.Layout.Table, c.About)
-	if have.Key != "" && have.Comment != c.Listed.Comment {
-		err = fmt.Errorf("%w: the element belongs to %s", err, OwnerName(have.Comment))
+// notInOwnerMap returns the error for a claim that a DEL would not find by its owner. element is
+// the one at the claim's key.
+func (s *Store) notInOwnerMap(c Claim, element Element) error {
+	err := fmt.Errorf("map %s of table %s has no element that lists %s for its owner", c.OwnerMap, s.Layout.Table, c.Description)
+	if element.Key != "" && element.Comment != c.OwnerEntry.Comment {
+		err = fmt.Errorf("%w: the element belongs to %s", err, OwnerName(element.Comment))
 	}
 	return err
 }
 
-// OwnerName returns the attachment that an element's comment names, in words.
+// OwnerName returns the owner that the comment of an element names, for errors and warnings.
 func OwnerName(comment string) string {
 	if _, ok := types.ParseAttachment(comment); ok {
 		return comment

@@ -22,7 +22,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// A claimant is an attachment with claims to ports.
+// A claimant is an attachment that claims ports, with its connection.
 type claimant struct {
 	c     *nft.Conn
 	owner types.Attachment
@@ -30,49 +30,48 @@ type claimant struct {
 
 func (a claimant) String() string { return nft.Owner(a.owner) }
 
-// portKind is like that of a plugin: an element that decides, and one that goes with it.
-func portKind() nft.Kind {
-	return nft.Kind{
-		Owners: nft.HostportOwners(nft.IPv4),
-		Held:   []string{"hostport4"},
-		With:   []string{"policy4"},
-		Refs: func(name nft.Key) []nft.Ref {
-			key := portOf(uint16(name[8])<<8 | uint16(name[9]))
-			return []nft.Ref{{Set: "hostport4", Key: key}, {Set: "policy4", Key: key}}
+// portKind is like the one of portmap: a primary element and an optional second one.
+func portKind() nft.ClaimKind {
+	return nft.ClaimKind{
+		OwnerMap:    "hostportowner4",
+		PrimarySets: []string{"hostport4"},
+		OtherSets:   []string{"policy4"},
+		ElementRefs: func(name nft.Key) []nft.ElementRef {
+			key := portKey(uint16(name[8])<<8 | uint16(name[9]))
+			return []nft.ElementRef{{Set: "hostport4", Key: key}, {Set: "policy4", Key: key}}
 		},
 	}
 }
 
-func portOf(port uint16) nft.Key {
+func portKey(port uint16) nft.Key {
 	return nft.Concat(nft.ProtoKey(syscall.IPPROTO_TCP), nft.PortKey(port))
 }
 
-// target is where the port of that owner leads. Owners with an odd one have no policy.
+// target returns the port of the container. It depends on owner and port, so that elements
+// of different claims differ. An odd one has no policy.
 func target(owner string, port uint16) uint16 {
 	return uint16(len(owner))*100 + uint16(owner[len(owner)-6])%50 + port
 }
-
-func policy() nft.Chain { return nft.SNATChain("net", subnet, nft.DefaultMarkBit) }
 
 func hasPolicy(owner string, port uint16) bool { return target(owner, port)%2 == 0 }
 
 func (a claimant) store(ports ...uint16) *nft.Store {
 	s := &nft.Store{
-		Conn: a.c, Layout: nft.PortMaps(), Kinds: []nft.Kind{portKind()}, Owner: a.owner, What: "ports of " + a.String(),
-		Ensure: func() error { return a.c.Ensure(nft.PortMaps().With(policy())) },
+		Conn: a.c, Layout: portLayout(), Kinds: []nft.ClaimKind{portKind()}, Owner: a.owner, Description: "ports of " + a.String(),
+		Ensure: func() error { return a.c.Ensure(portLayout()) },
 	}
 	for _, port := range ports {
-		key, at := portOf(port), nft.AddrKey(addr)
+		key, at := portKey(port), nft.AddrKey(addr)
 		claim := nft.Claim{
-			About:  portName(port),
-			Owners: nft.HostportOwners(nft.IPv4),
-			Listed: nft.Element{Data: nft.Concat(at, nft.ProtoKey(syscall.IPPROTO_TCP), nft.PortKey(port), at)},
-			Elements: []nft.Entry{{Set: "hostport4", Element: nft.Element{
+			Description: portName(port),
+			OwnerMap:    "hostportowner4",
+			OwnerEntry:  nft.Element{Data: nft.Concat(at, nft.ProtoKey(syscall.IPPROTO_TCP), nft.PortKey(port), at)},
+			Elements: []nft.SetElement{{Set: "hostport4", Element: nft.Element{
 				Key: key, Data: nft.Concat(at, nft.PortKey(target(a.String(), port))), Comment: a.String(),
 			}}},
 		}
 		if hasPolicy(a.String(), port) {
-			claim.Elements = append(claim.Elements, nft.Entry{Set: "policy4", Element: nft.Element{Key: key, Jump: policy().Name, Comment: a.String()}})
+			claim.Elements = append(claim.Elements, nft.SetElement{Set: "policy4", Element: nft.Element{Key: key, Jump: policy().Name, Comment: a.String()}})
 		}
 		s.Claims = append(s.Claims, claim)
 	}
@@ -94,34 +93,34 @@ type portName uint16
 
 func (p portName) String() string { return fmt.Sprint("port ", uint16(p)) }
 
-// A model is what a store has to do, in few words.
+// A model has the claims that a correct store has.
 type model struct {
 	claims map[string][]uint16 // by owner
-	stacks map[uint16][]string // by port, the holder last
+	owners map[uint16][]string // by port, the holder last
 }
 
 func (m *model) add(owner string, ports []uint16) {
 	m.del(owner)
 	m.claims[owner] = ports
 	for _, port := range ports {
-		m.stacks[port] = append(m.stacks[port], owner)
+		m.owners[port] = append(m.owners[port], owner)
 	}
 }
 
 func (m *model) del(owner string) {
 	delete(m.claims, owner)
-	for port, stack := range m.stacks {
-		m.stacks[port] = slices.DeleteFunc(slices.Clone(stack), func(o string) bool { return o == owner })
+	for port, owners := range m.owners {
+		m.owners[port] = slices.DeleteFunc(slices.Clone(owners), func(o string) bool { return o == owner })
 	}
 }
 
-// elements are those that the model wants, as texts.
+// elements returns the elements that a correct store has, as text.
 func (m *model) elements() []string {
 	var all []string
-	for port, stack := range m.stacks {
-		for i, owner := range stack {
+	for port, owners := range m.owners {
+		for i, owner := range owners {
 			where := ""
-			if i < len(stack)-1 {
+			if i < len(owners)-1 {
 				where = fmt.Sprintf("-displaced %d", i)
 			}
 			all = append(all, fmt.Sprintf("hostport4%s: %d to %d of %s", where, port, target(owner, port), owner))
@@ -139,12 +138,12 @@ func (m *model) elements() []string {
 	return all
 }
 
-// elementsOf are those that the kernel has.
+// elementsOf returns the elements that the kernel has, as text.
 func elementsOf(c *nft.Conn) []string {
 	GinkgoHelper()
 	number := func(k nft.Key, at int) int { return int(k[at])<<8 | int(k[at+1]) }
 	var all []string
-	for _, set := range []string{"hostport4", "policy4", "hostport4-displaced", "policy4-displaced", nft.HostportOwners(nft.IPv4)} {
+	for _, set := range []string{"hostport4", "policy4", "hostport4-displaced", "policy4-displaced", "hostportowner4"} {
 		found, err := c.Elements(table, set)
 		if !errors.Is(err, fs.ErrNotExist) {
 			Expect(err).NotTo(HaveOccurred())
@@ -155,7 +154,7 @@ func elementsOf(c *nft.Conn) []string {
 				where = fmt.Sprintf("%s %d", set, number(e.Key, 8))
 			}
 			switch {
-			case set == nft.HostportOwners(nft.IPv4):
+			case set == "hostportowner4":
 				all = append(all, fmt.Sprintf("list of %s: %d", e.Comment, number(e.Data, 8)))
 			case e.Jump != "":
 				all = append(all, fmt.Sprintf("%s: %d of %s", where, number(e.Key, 4), e.Comment))
@@ -182,7 +181,7 @@ var _ = Describe("the store of claims", func() {
 		}
 	})
 
-	It("does what a model does, whatever comes after what", func() {
+	It("has the elements of a model after each of many random operations", func() {
 		random := rand.New(rand.NewPCG(uint64(GinkgoRandomSeed()), 0))
 		m := &model{map[string][]uint16{}, map[uint16][]string{}}
 		for step := range 250 {
@@ -200,7 +199,7 @@ var _ = Describe("the store of claims", func() {
 				Expect(a.add(ports...)).To(Succeed(), "step %d: %s", step, did)
 				m.add(a.String(), ports)
 			case 5:
-				did = fmt.Sprintf("%s goes", a)
+				did = fmt.Sprintf("%s is deleted", a)
 				Expect(a.del()).To(Succeed(), "step %d: %s", step, did)
 				m.del(a.String())
 			case 6:
@@ -215,14 +214,14 @@ var _ = Describe("the store of claims", func() {
 			}
 			Expect(elementsOf(c)).To(Equal(m.elements()), "step %d: %s", step, did)
 			for owner, ports := range maps.All(m.claims) {
-				holds := !slices.ContainsFunc(ports, func(p uint16) bool { return m.stacks[p][len(m.stacks[p])-1] != owner })
+				holds := !slices.ContainsFunc(ports, func(p uint16) bool { return m.owners[p][len(m.owners[p])-1] != owner })
 				i := slices.IndexFunc(claimants, func(a claimant) bool { return a.String() == owner })
 				Expect(claimants[i].store(ports...).Check() == nil).To(Equal(holds), "step %d: CHECK of %s", step, owner)
 			}
 		}
 	})
 
-	It("says whose a claim is now, and warns of each that is taken over", func() {
+	It("Check names the owner that took over a claim, and Add warns of it", func() {
 		Expect(claimants[0].add(80, 81)).To(Succeed())
 		var warnings []string
 		s := claimants[3].store(81, 82)
@@ -230,14 +229,14 @@ var _ = Describe("the store of claims", func() {
 		Expect(s.Add(new(undo.Stack), nil)).To(Succeed())
 		Expect(warnings).To(Equal([]string{"port 81 was held by net0/c/eth0, and is taken over"}))
 		Expect(s.Add(new(undo.Stack), nil)).To(Succeed())
-		Expect(warnings).To(HaveLen(1), "nothing is taken over a second time")
+		Expect(warnings).To(HaveLen(1), "a repeated Add takes over nothing")
 		Expect(claimants[0].store(80, 81).Check()).To(MatchError("port 81 belongs to net1/cccc/eth0 now"))
 	})
 
-	It("is undone where the outcome is lost, and not where it is refused", func() {
+	It("Add pushes the undo when the outcome of its commit is unknown, and not when the kernel refuses it", func() {
 		Expect(claimants[0].add(80)).To(Succeed())
 		before := elementsOf(c)
-		for _, ports := range [][]uint16{{81}, {80, 81}} { // the second one takes over
+		for _, ports := range [][]uint16{{81}, {80, 81}} { // the second Add takes over port 80
 			lost := errors.New("lost")
 			a := claimants[1]
 			a.c = connect(node, &trace.Tracer{After: func(step string) error {
@@ -253,40 +252,40 @@ var _ = Describe("the store of claims", func() {
 			Expect(elementsOf(c)).To(Equal(before))
 		}
 		s := claimants[1].store(82)
-		s.Claims[0].Elements = append(s.Claims[0].Elements[:1], nft.Entry{Set: "policy4", Element: nft.Element{Key: portOf(82), Jump: "nosuch"}})
+		s.Claims[0].Elements = append(s.Claims[0].Elements[:1], nft.SetElement{Set: "policy4", Element: nft.Element{Key: portKey(82), Jump: "nosuch"}})
 		var u undo.Stack
 		Expect(s.Add(&u, nil)).To(MatchError(fs.ErrNotExist))
 		Expect(u.Len()).To(BeZero())
 	})
 
-	It("gives nothing back to an owner that an earlier release has deleted", func() {
+	It("deletes a displaced claim whose owner was deleted by a release that does not know such claims", func() {
 		Expect(claimants[0].add(80)).To(Succeed())
 		Expect(claimants[1].add(80)).To(Succeed())
 		var tx nft.Tx
-		tx.DelElement(table, nft.HostportOwners(nft.IPv4), nft.OwnerKey(claimants[0].owner, 0))
+		tx.DelElement(table, "hostportowner4", nft.OwnerKey(claimants[0].owner, 0))
 		Expect(c.Commit("delete as an earlier release", &tx)).To(Succeed())
 		Expect(claimants[1].del()).To(Succeed())
 		Expect(c.Elements(table, "hostport4")).To(BeEmpty())
 		Expect(c.Elements(table, "hostport4-displaced")).To(BeEmpty())
 	})
 
-	It("reads the keys that it is about, and needs no map more, for a claim that nobody else has", func() {
+	It("reads only its own keys and makes no map for displaced elements when no other owner has the claim", func() {
 		Expect(claimants[0].add(80)).To(Succeed())
 		var steps []string
 		a := claimants[1]
 		a.c = connect(node, &trace.Tracer{Before: func(step string) error { steps = append(steps, step); return nil }})
 		steps = nil
 		Expect(a.store(81, 82).Add(new(undo.Stack), nil)).To(Succeed())
-		look := "nft get elements of inet plumb"
-		Expect(steps[len(steps)-4:]).To(Equal([]string{"nft get generation", look, look, "nft add ports of " + a.String()}))
+		lookup := "nft get elements of inet plumb"
+		Expect(steps[len(steps)-4:]).To(Equal([]string{"nft get generation", lookup, lookup, "nft add ports of " + a.String()}))
 		steps = nil
 		Expect(a.del()).To(Succeed())
-		Expect(steps).To(Equal([]string{"nft get generation", look, look, look, "delete"}))
+		Expect(steps).To(Equal([]string{"nft get generation", lookup, lookup, lookup, "delete"}))
 		Expect(node.Must(GinkgoTB(), "nft", "list", "ruleset")).NotTo(ContainSubstring("displaced"))
 	})
 
-	It("makes the claims of many at once, whatever each changes for the others", func() {
-		Expect(claimants[0].c.Ensure(nft.PortMaps().With(policy()))).To(Succeed())
+	It("concurrent calls of Add all succeed", func() {
+		Expect(claimants[0].c.Ensure(portLayout())).To(Succeed())
 		const many, each = 16, 50
 		errs := make([]error, many)
 		var wg sync.WaitGroup
@@ -303,7 +302,7 @@ var _ = Describe("the store of claims", func() {
 		Expect(c.Elements(table, "hostport4")).To(HaveLen(many * each))
 	})
 
-	It("takes over from a claim that is made between its look-up and its commit", func() {
+	It("Add takes over a claim that is added between its look-up and its commit", func() {
 		Expect(claimants[0].add(80)).To(Succeed())
 		a, rival := claimants[1], claimants[3]
 		rival.c = connect(node, nil)
@@ -323,7 +322,7 @@ var _ = Describe("the store of claims", func() {
 		Expect(rival.store(81).Check()).To(Succeed())
 	})
 
-	It("remembers so many claims to one key, and no more", func() {
+	It("keeps 256 displaced claims to one key and deletes older ones", func() {
 		for i := range 300 {
 			a := claimant{c, types.Attachment{Network: "net2", ContainerID: fmt.Sprintf("%06d", i), IfName: "eth0"}}
 			Expect(a.add(80)).To(Succeed())
@@ -337,7 +336,7 @@ var _ = Describe("the store of claims", func() {
 	})
 })
 
-var _ = DescribeTable("a table that is not plumb's", func(code int, text string, script ...string) {
+var _ = DescribeTable("Add and Damaged reject a table that another program made, and Delete and GC succeed:", func(code int, text string, script ...string) {
 	node := nstest.NewNode(GinkgoTB())
 	c := connect(node, nil)
 	for _, line := range script {
@@ -350,10 +349,10 @@ var _ = DescribeTable("a table that is not plumb's", func(code int, text string,
 	Expect(err).To(MatchError(ContainSubstring(text)))
 	Expect(types.AsError(err).Code).To(BeEquivalentTo(code))
 	Expect(u.Len()).To(BeZero())
-	Expect(a.del(80)).To(Succeed(), "nothing of ours can be there")
+	Expect(a.del(80)).To(Succeed(), "such a table has no elements of plumb")
 	Expect(c.Atomically("GC", func(tx *nft.Tx) error { return a.store().GC(tx, "net0", nil) })).To(Succeed())
 	if !strings.Contains(text, "not as plumb") {
-		_, err = c.Damaged(nft.PortMaps())
+		_, err = c.DamagedChains(portLayout())
 		Expect(err).To(MatchError(ContainSubstring(text)))
 		Expect(node.Must(GinkgoTB(), "nft", "list", "ruleset")).To(Equal(before))
 	}
@@ -364,7 +363,7 @@ var _ = DescribeTable("a table that is not plumb's", func(code int, text string,
 	Entry("with a chain at another hook", types.CodeConfig, "table inet plumb is not as plumb makes it", "add table inet plumb", "add chain inet plumb prerouting { type filter hook forward priority 0; }"),
 )
 
-var _ = It("says that a table belongs to another program alone", func() {
+var _ = It("Add says that the table belongs to another program alone", func() {
 	node := nstest.NewNode(GinkgoTB())
 	var program *nftables.Conn
 	Expect(node.Do(func() (err error) {

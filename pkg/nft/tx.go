@@ -10,119 +10,121 @@ import (
 	"github.com/mdlayher/netlink"
 )
 
-// A Tx is a list of changes of which the kernel makes all or none. The zero Tx is
-// ready.
+// A Tx is a transaction: a list of changes of which the kernel makes all or none. The zero
+// Tx is empty and ready to use.
 type Tx struct {
-	ops        []op
-	generation uint32 // zero: any
+	changes    []change
+	generation uint32 // the ruleset must have this generation ID; zero: any
 }
 
-// An op is one change, and its name for people: a message of the library's.
-type op struct {
-	what string
-	put  func(*nftables.Conn)
-	list *elementList // instead of put
+// A change is one netlink message. Either batch or queue is set.
+type change struct {
+	description string               // for errors
+	batch       *elementBatch        // elements to add or delete
+	queue       func(*nftables.Conn) // queues any other message in the library's connection
 }
 
-func (t *Tx) add(what string, put func(*nftables.Conn)) {
-	t.ops = append(t.ops, op{what: what, put: put})
+func (t *Tx) add(description string, queue func(*nftables.Conn)) {
+	t.changes = append(t.changes, change{description: description, queue: queue})
 }
 
-// Commit makes the changes of tx, all or none. what names the whole for people;
-// the error names the first change that the kernel refused.
+// Commit makes all changes of tx, or none if it returns an error. The exception is an error that
+// is not an answer of the kernel: then the changes may have been made. what is the name of the
+// transaction in the error and for the tracer. The error names the first change that the kernel
+// refused.
 func (c *Conn) Commit(what string, tx *Tx) error {
 	begun := false
 	err := c.step(what, func() error {
 		begun = true
 		return c.commit(tx)
 	})
-	var unsent *unsentError
+	var notSent *notSentError
 	switch {
 	case err == nil:
 		return nil
-	case begun && !refused(err) && !errors.As(err, &unsent):
-		err = &unknownOutcome{err}
+	case begun && !refused(err) && !errors.As(err, &notSent):
+		err = &unknownOutcomeError{err}
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// An unsentError is an error of a commit of which the kernel was told nothing.
-type unsentError struct{ error }
+// A notSentError is an error of a commit that occurred before anything was sent to the kernel.
+type notSentError struct{ error }
 
-func (u *unsentError) Unwrap() error { return u.error }
+func (e *notSentError) Unwrap() error { return e.error }
 
-// An unknownOutcome is an error of a commit that the kernel may have made.
-type unknownOutcome struct{ error }
+// An unknownOutcomeError is an error of a commit whose changes the kernel may have made.
+type unknownOutcomeError struct{ error }
 
-func (u *unknownOutcome) Unwrap() error { return u.error }
+func (e *unknownOutcomeError) Unwrap() error { return e.error }
 
-// outcomeUnknown reports whether the error is that of a commit which the kernel may have
+// outcomeUnknown reports whether err is the error of a commit whose changes the kernel may have
 // made.
 func outcomeUnknown(err error) bool {
-	var u *unknownOutcome
-	return errors.As(err, &u)
+	var unknown *unknownOutcomeError
+	return errors.As(err, &unknown)
 }
 
 func (c *Conn) commit(tx *Tx) error {
-	for _, o := range tx.ops {
-		if o.list == nil {
-			o.put(c.lib)
-		} else if err := o.list.put(c.lib); err != nil {
-			return &unsentError{fmt.Errorf("%s: %w", o.what, err)}
+	for _, change := range tx.changes {
+		if change.batch == nil {
+			change.queue(c.nft)
+		} else if err := change.batch.queue(c.nft); err != nil {
+			return &notSentError{fmt.Errorf("%s: %w", change.description, err)}
 		}
 	}
-	if err := c.makeRoom(tx); err != nil {
-		return &unsentError{err}
+	if err := c.enlargeBuffers(tx); err != nil {
+		return &notSentError{err}
 	}
-	err := c.lib.FlushWithGenID(tx.generation)
+	err := c.nft.FlushWithGenID(tx.generation)
 	var answer *netlink.OpError
 	if !errors.As(err, &answer) || answer.Sequence == 0 {
 		return err
 	}
-	return c.nameRefused(tx, answer)
+	return c.nameRefusedChange(tx, answer)
 }
 
-// nameRefused names the change that an answer of the kernel is about. The library tells
-// its sequence number only. The messages of a batch are numbered one after the other: its
-// begin, one for each change, its end, and then the next request.
-func (c *Conn) nameRefused(tx *Tx, answer *netlink.OpError) error {
-	next, err := c.sequence()
+// nameRefusedChange adds the description of the change that the kernel refused. The library
+// returns only the sequence number of its message. The messages of a transaction have consecutive
+// numbers: its begin, one for each change, its end. The next request has the number after that.
+func (c *Conn) nameRefusedChange(tx *Tx, answer *netlink.OpError) error {
+	next, err := c.nextSequence()
 	if err != nil {
-		c.lib = nil
+		c.nft = nil
 		return answer
 	}
-	begin := next - uint32(len(tx.ops)) - 2
-	if i := answer.Sequence - begin - 1; i < uint32(len(tx.ops)) {
-		return fmt.Errorf("%s: %w", tx.ops[i].what, answer)
+	begin := next - uint32(len(tx.changes)) - 2
+	if i := answer.Sequence - begin - 1; i < uint32(len(tx.changes)) {
+		return fmt.Errorf("%s: %w", tx.changes[i].description, answer)
 	}
-	return answer // the batch as a whole
+	return answer // the kernel refused the transaction as a whole
 }
 
-// addTable adds a table that must not exist.
-func (t *Tx) addTable(tab Table) {
-	t.add("add table "+tab.String(), func(c *nftables.Conn) { c.CreateTable(tab.lib()) })
+// createTable adds a table. If the table exists, the commit fails with fs.ErrExist.
+func (t *Tx) createTable(tab Table) {
+	t.add("add table "+tab.String(), func(c *nftables.Conn) { c.CreateTable(tab.library()) })
 }
 
-// EnsureSet adds a set or map; the same one may exist.
+// EnsureSet adds a set or map unless the same one exists.
 func (t *Tx) EnsureSet(tab Table, s Set) {
 	t.add("add set "+s.Name+" to table "+tab.String(), func(c *nftables.Conn) {
-		_ = c.AddSet(s.lib(tab), nil) // fails for anonymous sets only
+		_ = c.AddSet(s.library(tab), nil) // fails only for anonymous sets
 	})
 }
 
-// EnsureChain adds a chain without rules; the same one may exist.
-func (t *Tx) EnsureChain(tab Table, chain string) { t.addChain(tab, Chain{Name: chain}) }
+// EnsureChain adds a regular chain without rules unless it exists.
+func (t *Tx) EnsureChain(tab Table, chain string) { t.ensureChain(tab, Chain{Name: chain}) }
 
-// addChain adds a chain; the same one may exist.
-func (t *Tx) addChain(tab Table, ch Chain) {
-	t.add("add chain "+ch.Name+" to table "+tab.String(), func(c *nftables.Conn) { c.AddChain(ch.lib(tab)) })
+// ensureChain adds a chain without its rules unless the same one exists.
+func (t *Tx) ensureChain(tab Table, ch Chain) {
+	t.add("add chain "+ch.Name+" to table "+tab.String(), func(c *nftables.Conn) { c.AddChain(ch.library(tab)) })
 }
 
 // addRule appends a rule to a chain.
 func (t *Tx) addRule(tab Table, chain string, r Rule, comment string) {
 	t.add("add rule to chain "+chain+" of table "+tab.String(), func(c *nftables.Conn) {
 		c.AddRule(&nftables.Rule{
-			Table:    tab.lib(),
+			Table:    tab.library(),
 			Chain:    &nftables.Chain{Name: chain},
 			Exprs:    r.expressions(tab.Family),
 			UserData: userdata.AppendString(nil, userdata.TypeComment, comment),
@@ -130,91 +132,102 @@ func (t *Tx) addRule(tab Table, chain string, r Rule, comment string) {
 	})
 }
 
-// Flush deletes the rules of a chain.
-func (t *Tx) Flush(tab Table, chain string) {
+// FlushChain deletes the rules of a chain.
+func (t *Tx) FlushChain(tab Table, chain string) {
 	t.add("flush chain "+chain+" of table "+tab.String(), func(c *nftables.Conn) {
-		c.FlushChain(Chain{Name: chain}.lib(tab))
+		c.FlushChain(Chain{Name: chain}.library(tab))
 	})
 }
 
-// DelRule deletes a rule that Conn.Rules gave.
-func (t *Tx) DelRule(tab Table, r Found) {
+// DelRule deletes a rule that Conn.Rules returned.
+func (t *Tx) DelRule(tab Table, r ListedRule) {
 	t.add("delete rule from chain "+r.Chain+" of table "+tab.String(), func(c *nftables.Conn) {
-		_ = c.DelRule(&nftables.Rule{Table: tab.lib(), Chain: &nftables.Chain{Name: r.Chain}, Handle: r.handle}) // fails without a handle only
+		// DelRule fails only for a rule without a handle.
+		_ = c.DelRule(&nftables.Rule{Table: tab.library(), Chain: &nftables.Chain{Name: r.Chain}, Handle: r.handle})
 	})
 }
 
-// DelChain deletes a chain with its rules. The kernel refuses with EBUSY while
-// something jumps to it.
+// DelChain deletes a chain with its rules. If a rule or an element jumps to the chain, the
+// commit fails with EBUSY.
 func (t *Tx) DelChain(tab Table, chain string) {
 	t.add("delete chain "+chain+" of table "+tab.String(), func(c *nftables.Conn) {
-		c.DelChain(Chain{Name: chain}.lib(tab))
+		c.DelChain(Chain{Name: chain}.library(tab))
 	})
 }
 
-// AddElement adds an element. None of that key may exist, which the caller makes sure of
-// with Conn.Atomically and Conn.Lookup: one with the same data stays as it is, and one
-// with other data is an error. A missing set, or a missing chain to jump to, is
-// fs.ErrNotExist.
+// AddElement adds an element. If the set, or the chain to jump to, does not exist, the commit
+// fails with fs.ErrNotExist.
+//
+// The caller uses Conn.Atomically and Conn.Lookup to ensure that the set has no element with
+// this key. An element with the same data would stay as it is, with its comment; an element
+// with other data would make the commit fail.
 func (t *Tx) AddElement(tab Table, set string, e Element) {
-	l := elementList{tab: tab, set: set}
-	t.element("add element to ", l, e.lib())
+	t.addToBatch(elementBatch{table: tab, set: set}, e.library())
 }
 
-// DelElement deletes the element of that key, whoever owns it.
+// DelElement deletes the element with that key, whoever owns it. If it does not exist, the
+// commit fails with fs.ErrNotExist.
 func (t *Tx) DelElement(tab Table, set string, k Key) {
-	l := elementList{tab: tab, set: set, deletes: true}
-	t.element("delete element from ", l, nftables.SetElement{Key: []byte(k)})
+	t.addToBatch(elementBatch{table: tab, set: set, deletes: true}, nftables.SetElement{Key: []byte(k)})
 }
 
-// element puts the change into the last message about the set, where that says the same
-// of other elements, or else into one of its own.
-func (t *Tx) element(what string, l elementList, e nftables.SetElement) {
-	open := t.lastAbout(l)
-	if open == nil || open.deletes != l.deletes || len(open.elements) == maxElements {
-		open = &l
-		t.ops = append(t.ops, op{what: what + l.set + " of table " + l.tab.String(), list: open})
+// addToBatch adds the element to the last batch for the set of kind. If that batch is full, or
+// adds elements where kind deletes them, the element begins a new batch.
+func (t *Tx) addToBatch(kind elementBatch, e nftables.SetElement) {
+	batch := t.lastBatch(kind)
+	if batch == nil || batch.deletes != kind.deletes || len(batch.elements) == maxBatchElements {
+		batch = &kind
+		t.changes = append(t.changes, change{description: kind.String(), batch: batch})
 	}
-	open.elements = append(open.elements, e)
+	batch.elements = append(batch.elements, e)
 }
 
-// lastAbout returns the last list of elements of the same set. Another change may be what
-// an element needs (the chain that it jumps to), so no element goes before it.
-func (t *Tx) lastAbout(l elementList) *elementList {
-	for i := len(t.ops) - 1; i >= 0 && t.ops[i].list != nil; i-- {
-		if o := t.ops[i].list; o.set == l.set && o.tab == l.tab {
-			return o
+// lastBatch returns the last batch for the set of kind, or nil. It does not look behind a
+// change that is no batch: an element may need that change, such as the chain to jump to.
+func (t *Tx) lastBatch(kind elementBatch) *elementBatch {
+	for i := len(t.changes) - 1; i >= 0 && t.changes[i].batch != nil; i-- {
+		if b := t.changes[i].batch; b.set == kind.set && b.table == kind.table {
+			return b
 		}
 	}
 	return nil
 }
 
-// An elementList is elements of one set that are added, or deleted, by one message.
-type elementList struct {
-	tab      Table
+// An elementBatch is the elements of one set that one message adds or deletes.
+type elementBatch struct {
+	table    Table
 	set      string
 	deletes  bool
 	elements []nftables.SetElement
 }
 
-// maxElements is how many elements fit into one message: the length of the attribute that
-// holds them has 16 bits, and an element has less than 400 bytes.
-const maxElements = 128
+// maxBatchElements is how many elements fit into one message: the attribute that contains them
+// has a length of 16 bits, and an element is smaller than 400 bytes.
+const maxBatchElements = 128
 
-func (l *elementList) put(c *nftables.Conn) error {
-	set := &nftables.Set{Table: l.tab.lib(), Name: l.set}
-	if l.deletes {
-		return c.SetDeleteElements(set, l.elements)
+func (b elementBatch) String() string {
+	if b.deletes {
+		return "delete element from " + b.set + " of table " + b.table.String()
 	}
-	return c.SetAddElements(set, l.elements)
+	return "add element to " + b.set + " of table " + b.table.String()
 }
 
-func (t Table) lib() *nftables.Table {
+func (b *elementBatch) queue(c *nftables.Conn) error {
+	set := &nftables.Set{Table: b.table.library(), Name: b.set}
+	if b.deletes {
+		return c.SetDeleteElements(set, b.elements)
+	}
+	return c.SetAddElements(set, b.elements)
+}
+
+// library returns t in the form of the library.
+func (t Table) library() *nftables.Table {
 	return &nftables.Table{Name: t.Name, Family: nftables.TableFamily(t.Family)}
 }
 
-func (ch Chain) lib(t Table) *nftables.Chain {
-	c := &nftables.Chain{Name: ch.Name, Table: t.lib()}
+// library returns ch, without its rules, in the form of the library.
+func (ch Chain) library(t Table) *nftables.Chain {
+	c := &nftables.Chain{Name: ch.Name, Table: t.library()}
 	if ch.Hook != (Hook{}) {
 		policy := nftables.ChainPolicyAccept
 		c.Type, c.Policy = nftables.ChainType(ch.Hook.Type), &policy
@@ -224,10 +237,11 @@ func (ch Chain) lib(t Table) *nftables.Chain {
 	return c
 }
 
-func (e Element) lib() nftables.SetElement {
-	l := nftables.SetElement{Key: []byte(e.Key), Val: []byte(e.Data), Comment: e.Comment}
+// library returns e in the form of the library.
+func (e Element) library() nftables.SetElement {
+	element := nftables.SetElement{Key: []byte(e.Key), Val: []byte(e.Data), Comment: e.Comment}
 	if e.Jump != "" {
-		l.VerdictData = &expr.Verdict{Kind: expr.VerdictJump, Chain: e.Jump}
+		element.VerdictData = &expr.Verdict{Kind: expr.VerdictJump, Chain: e.Jump}
 	}
-	return l
+	return element
 }

@@ -14,22 +14,22 @@ import (
 // An Addr is an address of a link.
 type Addr struct {
 	Prefix netip.Prefix // the address with its prefix length, not masked
-	// NoDAD makes the address usable at once, without duplicate address detection. It
-	// is for segments on which the plugin hands out every address.
+	// NoDAD makes the address usable at once, without duplicate address detection. It is
+	// for segments on which the IPAM plugin assigns every address.
 	NoDAD bool
-	// Optimistic makes the address usable while the kernel still looks for duplicates
-	// (RFC 4429).
+	// Optimistic makes the address usable during duplicate address detection (RFC 4429).
 	Optimistic bool
-	// NoPrefixRoute makes the kernel add no route to the prefix (IFA_F_NOPREFIXROUTE,
-	// IPv4 since Linux 4.18).
+	// NoPrefixRoute: the kernel adds no route to the prefix (IFA_F_NOPREFIXROUTE, for IPv4
+	// since Linux 4.18).
 	NoPrefixRoute bool
-	// Tentative and Duplicate are set by the kernel; they are not sent.
+	// The kernel sets Tentative and Duplicate; AddAddr ignores them. Tentative: the kernel
+	// still looks for a duplicate. Duplicate: it has found one.
 	Tentative bool
 	Duplicate bool
 }
 
-// AddAddr adds an address. The error matches fs.ErrExist when it is there.
-func (l Link) AddAddr(a Addr) Change {
+// AddAddr adds an address to a link.
+func (c *Conn) AddAddr(l Link, a Addr) error {
 	flags := 0
 	for _, f := range []struct {
 		on  bool
@@ -39,31 +39,30 @@ func (l Link) AddAddr(a Addr) Change {
 			flags |= f.bit
 		}
 	}
-	return change(fmt.Sprintf("add address %s to %s", a.Prefix, l.Name), func(c *Conn) error {
+	return c.step(fmt.Sprintf("add address %s to %s", a.Prefix, l.Name), func() error {
 		return c.lib.AddrAdd(l.device(), &netlink.Addr{IPNet: ipNet(a.Prefix), Flags: flags})
 	})
 }
 
-// DelAddr removes an address.
-func (l Link) DelAddr(p netip.Prefix) Change {
-	return change(fmt.Sprintf("delete address %s from %s", p, l.Name), func(c *Conn) error {
+// DeleteAddr deletes an address of a link.
+func (c *Conn) DeleteAddr(l Link, p netip.Prefix) error {
+	return c.step(fmt.Sprintf("delete address %s from %s", p, l.Name), func() error {
 		return c.lib.AddrDel(l.device(), &netlink.Addr{IPNet: ipNet(p)})
 	})
 }
 
-// AddNeighbor adds a neighbour entry with a hardware address, or replaces it. The entry is
-// STALE: the kernel uses it at once and verifies it soon, so that the kernel notices a
-// changed address. The link has to be running: the kernel drops the neighbours of a link
-// that is not running.
-func (l Link) AddNeighbor(neighbour netip.Addr, mac types.MAC) Change {
-	return change(fmt.Sprintf("add neighbour %s to %s", neighbour, l.Name), func(c *Conn) error {
+// AddNeighbor adds or replaces the neighbor entry of an address. The entry is STALE: the
+// kernel uses the hardware address at once, and soon verifies it. The link must be running,
+// because the kernel deletes the neighbor entries of a link that is not.
+func (c *Conn) AddNeighbor(l Link, neighbor netip.Addr, mac types.MAC) error {
+	return c.step(fmt.Sprintf("add neighbour %s to %s", neighbor, l.Name), func() error {
 		return c.lib.NeighSet(&netlink.Neigh{
-			LinkIndex: l.Index, State: netlink.NUD_STALE, IP: neighbour.AsSlice(), HardwareAddr: mac.Bytes(),
+			LinkIndex: l.Index, State: netlink.NUD_STALE, IP: neighbor.AsSlice(), HardwareAddr: mac.Bytes(),
 		})
 	})
 }
 
-// Addrs lists the addresses of a link, IPv4 first.
+// Addrs returns the addresses of a link, IPv4 first.
 func (c *Conn) Addrs(l Link) ([]Addr, error) {
 	var addrs []Addr
 	for _, family := range families {
@@ -76,8 +75,8 @@ func (c *Conn) Addrs(l Link) ([]Addr, error) {
 	return addrs, nil
 }
 
-// LocalAddrs lists the addresses of the namespace that are of the family of like,
-// each once.
+// LocalAddrs returns the addresses of all links of the namespace that have the same family
+// as like. It returns an address once, even if several links have it.
 func (c *Conn) LocalAddrs(like netip.Addr) ([]netip.Addr, error) {
 	found, err := c.addrs("list own addresses", nil, family(like))
 	var addrs []netip.Addr
@@ -89,20 +88,20 @@ func (c *Conn) LocalAddrs(like netip.Addr) ([]netip.Addr, error) {
 	return addrs, err
 }
 
-// addrs lists the addresses of one family, of one link or, if it is nil, of all.
-func (c *Conn) addrs(step string, of netlink.Link, family int) ([]Addr, error) {
+// addrs returns the addresses of one family of a link or, if link is nil, of all links.
+func (c *Conn) addrs(step string, link netlink.Link, family int) ([]Addr, error) {
 	return query(c, step, func() (addrs []Addr, err error) {
-		list, err := c.lib.AddrList(of, family)
+		list, err := c.lib.AddrList(link, family)
 		for _, a := range list {
-			addrs = append(addrs, describeAddr(a))
+			addrs = append(addrs, newAddr(a))
 		}
 		return addrs, err
 	})
 }
 
-// describeAddr returns an address of the library's as an Addr. The prefix of one with a
-// peer is the peer's, as `ip` shows it.
-func describeAddr(a netlink.Addr) Addr {
+// newAddr converts an address of the library into an Addr. If the address has a peer, the
+// prefix length is that of the peer, as in the output of `ip`.
+func newAddr(a netlink.Addr) Addr {
 	network := a.IPNet
 	if a.Peer != nil {
 		network = &net.IPNet{IP: a.IP, Mask: a.Peer.Mask}
@@ -117,7 +116,7 @@ func describeAddr(a netlink.Addr) Addr {
 	}
 }
 
-// families are the families of addresses, in the order in which they are listed.
+// families are the address families, in the order of lists.
 var families = []int{unix.AF_INET, unix.AF_INET6}
 
 func family(a netip.Addr) int {
@@ -127,26 +126,28 @@ func family(a netip.Addr) int {
 	return unix.AF_INET6
 }
 
-// ipNet returns a prefix as the library takes it.
+// ipNet converts a prefix into the library's type.
 func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }
 
-// prefix returns a network of the library's as a prefix; zero: it is none.
+// prefix converts a network of the library into a prefix. If n is nil, prefix returns the
+// zero Prefix.
 func prefix(n *net.IPNet) netip.Prefix {
 	if n == nil {
 		return netip.Prefix{}
 	}
 	ip := n.IP
 	bits, size := n.Mask.Size()
-	if size == 8*net.IPv4len { // the library gives a default route the address in 16 bytes
+	if size == 8*net.IPv4len { // the library's IPv4 default route has an address of 16 bytes
 		ip = ip.To4()
 	}
-	return netip.PrefixFrom(addrOf(ip), bits)
+	return netip.PrefixFrom(ipAddr(ip), bits)
 }
 
-// addrOf returns an address of the library's as an Addr of netip; zero: it is none.
-func addrOf(ip net.IP) netip.Addr {
+// ipAddr converts an address of the library into a netip.Addr. If ip is nil, ipAddr returns
+// the zero Addr.
+func ipAddr(ip net.IP) netip.Addr {
 	a, _ := netip.AddrFromSlice(ip)
 	return a
 }

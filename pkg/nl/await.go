@@ -15,12 +15,12 @@ import (
 // ErrDuplicate is the error of an address that another host on the segment has.
 var ErrDuplicate = errors.New("the address is in use on the segment (duplicate address detection)")
 
-// awaitStep is how long one event is awaited before the state is read again: a
-// notification can be lost when the socket's buffer is full.
-const awaitStep = time.Second
+// maxEventWait limits how long await waits for one notification before it reads the state
+// again. The kernel drops notifications if the buffer of the socket is full.
+const maxEventWait = time.Second
 
-// AwaitRunning waits until the link is operationally up; for a bridge port that is
-// when the bridge forwards to it.
+// AwaitRunning waits until the operational state of the link is up (RFC 2863). A bridge
+// port reaches that state when the bridge forwards packets to it.
 func (c *Conn) AwaitRunning(l Link, within time.Duration) error {
 	state := "unknown"
 	return c.await(within, awaited{
@@ -35,8 +35,8 @@ func (c *Conn) AwaitRunning(l Link, within time.Duration) error {
 	})
 }
 
-// AwaitUsable waits until duplicate address detection is done with the link's
-// addresses. A duplicate is an error that matches ErrDuplicate and names it.
+// AwaitUsable waits until duplicate address detection has finished for all addresses of the
+// link. If it found a duplicate, the error names the address and matches ErrDuplicate.
 func (c *Conn) AwaitUsable(l Link, within time.Duration) error {
 	var waiting netip.Prefix
 	return c.await(within, awaited{
@@ -45,7 +45,7 @@ func (c *Conn) AwaitUsable(l Link, within time.Duration) error {
 		done: func() (done bool, err error) {
 			addrs, err := c.Addrs(l)
 			if err == nil {
-				waiting, err = tentative(addrs)
+				waiting, err = anyTentative(addrs)
 			}
 			return !waiting.IsValid(), err
 		},
@@ -66,18 +66,18 @@ func (c *Conn) DeleteLinkAsync(l Link) (finish func() error, err error) {
 	}
 	answer := make(chan error, 1)
 	go func() {
-		err := c.Apply(l.Del())
+		err := c.DeleteLink(l)
 		answer <- errors.Join(err, events.Close())
 	}()
-	if sawDeleted(events, l.Index) {
+	if awaitDeleted(events, l.Index) {
 		return func() error { return <-answer }, nil
 	}
 	return noWait, <-answer
 }
 
-// sawDeleted reads notifications until one says that the link is gone; then it reports
-// true. It reports false when the socket is closed.
-func sawDeleted(events *rawnl.NetlinkSocket, index int) bool {
+// awaitDeleted reads notifications until one announces that the link was deleted, and then
+// returns true. It returns false when the socket is closed.
+func awaitDeleted(events *rawnl.NetlinkSocket, index int) bool {
 	for {
 		msgs, from, err := events.Receive()
 		if err != nil && !errors.Is(err, unix.ENOBUFS) {
@@ -87,7 +87,7 @@ func sawDeleted(events *rawnl.NetlinkSocket, index int) bool {
 			if from.Pid != rawnl.PidKernel || m.Header.Type != unix.RTM_DELLINK {
 				continue
 			}
-			// With AF_BRIDGE it only says that the link left its bridge.
+			// An RTM_DELLINK with AF_BRIDGE announces that the link is no longer a bridge port.
 			if l := rawnl.DeserializeIfInfomsg(m.Data); l.Family == unix.AF_UNSPEC && int(l.Index) == index {
 				return true
 			}
@@ -95,8 +95,9 @@ func sawDeleted(events *rawnl.NetlinkSocket, index int) bool {
 	}
 }
 
-// tentative returns an address that is not usable yet; zero: all are.
-func tentative(addrs []Addr) (waiting netip.Prefix, err error) {
+// anyTentative returns an address that is not usable yet, or the zero Prefix if all are
+// usable.
+func anyTentative(addrs []Addr) (waiting netip.Prefix, err error) {
 	for _, a := range addrs {
 		if a.Duplicate {
 			return a.Prefix, fmt.Errorf("%s: %w", a.Prefix, ErrDuplicate)
@@ -108,11 +109,11 @@ func tentative(addrs []Addr) (waiting netip.Prefix, err error) {
 	return waiting, nil
 }
 
-// AwaitDelivery waits until the local routes of the addresses exist, so that the kernel
-// takes packets to them for the namespace's own. IPv4 has them at once. For IPv6 a worker
-// of the kernel adds them, and joins the group in which neighbours ask for the address,
-// some time after the request for the address was answered (addrconf_dad_work), also
-// where it does not look for duplicates.
+// AwaitDelivery waits until the local routes of the addresses exist: from then on the kernel
+// delivers packets for these addresses to the namespace. For IPv4 the kernel adds the route
+// before it answers the request that adds the address. For IPv6 it adds the route, and joins
+// the multicast group of neighbor solicitations for the address, some time after its answer
+// (addrconf_dad_work), even without duplicate address detection.
 func (c *Conn) AwaitDelivery(l Link, addrs []netip.Addr, within time.Duration) error {
 	waiting := slices.DeleteFunc(slices.Clone(addrs), netip.Addr.Is4)
 	return c.await(within, awaited{
@@ -120,7 +121,7 @@ func (c *Conn) AwaitDelivery(l Link, addrs []netip.Addr, within time.Duration) e
 		group: unix.RTNLGRP_IPV6_ROUTE,
 		done: func() (bool, error) {
 			for len(waiting) > 0 {
-				if ok, err := c.delivers(l, waiting[0]); !ok || err != nil {
+				if ok, err := c.hasLocalRoute(l, waiting[0]); !ok || err != nil {
 					return false, err
 				}
 				waiting = waiting[1:]
@@ -131,16 +132,16 @@ func (c *Conn) AwaitDelivery(l Link, addrs []netip.Addr, within time.Duration) e
 	})
 }
 
-// awaited is a state of the kernel that notifications of a group announce.
+// awaited is a state of the kernel that await waits for.
 type awaited struct {
 	step  string
-	group uint
-	done  func() (bool, error)
-	state func() string // for people, when the time is over
+	group uint                 // the multicast group of the notifications of a change
+	done  func() (bool, error) // reads the state, and reports whether it is the awaited one
+	state func() string        // describes the state that done read; for the error of a timeout
 }
 
-// await reads the state, and again after each notification, until it is done or the
-// time is over.
+// await reads the state, and reads it again after each notification, until it is the awaited
+// one. If it is not within the given time, the error matches os.ErrDeadlineExceeded.
 func (c *Conn) await(within time.Duration, a awaited) error {
 	if ok, err := a.done(); ok || err != nil {
 		return withStep(a.step, err)
@@ -152,24 +153,24 @@ func (c *Conn) await(within time.Duration, a awaited) error {
 	defer func() { _ = events.Close() }()
 	deadline := time.Now().Add(within)
 	for {
-		// The state is read after the group was joined, so no change is missed.
+		// The socket joined the group before the state is read, so await misses no change.
 		if ok, err := a.done(); ok || err != nil {
 			return withStep(a.step, err)
 		}
 		left := time.Until(deadline)
 		if left <= 0 {
-			return &Error{Step: a.step, Err: fmt.Errorf("not within %s: %s: %w", within, a.state(), os.ErrDeadlineExceeded)}
+			return &requestError{step: a.step, err: fmt.Errorf("not within %s: %s: %w", within, a.state(), os.ErrDeadlineExceeded)}
 		}
-		if err := c.h.Step(a.step, func() error { return nextEvent(events, min(left, awaitStep)) }); err != nil {
+		if err := c.h.Step(a.step, func() error { return nextEvent(events, min(left, maxEventWait)) }); err != nil {
 			return withStep(a.step, err)
 		}
 	}
 }
 
-// nextEvent waits for any notification. It is no error that the time is over or that
-// notifications were lost: the caller reads the state again.
+// nextEvent waits for any notification. If the time is over, or if notifications were lost,
+// nextEvent returns nil, because the caller then reads the state again.
 func nextEvent(events *rawnl.NetlinkSocket, within time.Duration) error {
-	limit := unix.NsecToTimeval(max(within, time.Millisecond).Nanoseconds()) // zero would be no limit
+	limit := unix.NsecToTimeval(max(within, time.Millisecond).Nanoseconds()) // zero means no limit
 	if err := events.SetReceiveTimeout(&limit); err != nil {
 		return err
 	}

@@ -1,11 +1,15 @@
-// Package nl configures links, addresses, routes, neighbours, bridge ports, traffic
+// Package nl configures links, addresses, routes, neighbors, bridge ports, traffic
 // control and connection tracking of a network namespace by netlink. It uses the library
 // github.com/vishvananda/netlink, which no other package uses.
 //
-// Each request is one step of the namespace's tracer. A request asks for one object, or
-// for a list that the kernel filters. Package nl never lists all links of a node, because
-// that list grows with the number of containers. If the library has no suitable request,
-// package nl builds the request from the library's messages and attributes.
+// Each request is one step of the namespace's tracer. The error of a request matches
+// fs.ErrNotExist if the object does not exist, fs.ErrExist if the object already exists, and
+// errors.ErrUnsupported if the kernel lacks the feature.
+//
+// A request asks for one object, or for a list that the kernel filters. Package nl never
+// lists all links of a node, because that list grows with the number of containers. If the
+// library has no suitable request, package nl builds the request from the library's messages
+// and attributes.
 package nl
 
 import (
@@ -91,17 +95,6 @@ func openSocket(h *ns.Handle, protocol int, groups ...uint) (*rawnl.NetlinkSocke
 // NS returns the namespace that the connection is bound to.
 func (c *Conn) NS() *ns.Handle { return c.h }
 
-// Cookie returns the kernel's number of the namespace. No other namespace gets the same
-// number before the next boot. An inode number, in contrast, is reused. Cookie returns
-// zero before Linux 5.14, where the kernel does not provide the number.
-func (c *Conn) Cookie() (cookie uint64) {
-	_ = c.h.Do(func() error {
-		cookie = ns.Cookie()
-		return nil
-	})
-	return cookie
-}
-
 // openRaw opens the socket for the requests that package nl builds, unless it is open.
 func (c *Conn) openRaw() error {
 	if c.raw != nil {
@@ -128,68 +121,67 @@ func (c *Conn) execute(req *rawnl.NetlinkRequest, messageType uint16) ([][]byte,
 	return req.Execute(unix.NETLINK_ROUTE, messageType)
 }
 
-// An Error is the error of a request that failed. It matches fs.ErrNotExist if the object
-// does not exist, and fs.ErrExist if the object already exists. errors.Is also finds the
-// errno.
-type Error struct {
-	Step string
-	Err  error
-	Hint string // the kernel's error message (NLMSGERR_ATTR_MSG); empty: none
-	// Refused reports that the kernel answered that it did not carry out the request.
-	// If Refused is false, the answer was lost and the result is unknown.
-	Refused bool
+// A requestError is the error of a request that failed.
+type requestError struct {
+	step string
+	err  error
+	hint string // the kernel's error message (NLMSGERR_ATTR_MSG); empty: none
+	// refused reports that the kernel answered that it did not carry out the request.
+	// If refused is false, the answer was lost and the result is unknown.
+	refused bool
 }
 
-func (e *Error) Error() string {
-	s := e.Err.Error()
-	if e.Step != "" {
-		s = e.Step + ": " + s
+func (e *requestError) Error() string {
+	s := e.err.Error()
+	if e.step != "" {
+		s = e.step + ": " + s
 	}
-	if e.Hint != "" {
-		s += " (" + e.Hint + ")"
+	if e.hint != "" {
+		s += " (" + e.hint + ")"
 	}
-	if e.Refused && errors.Is(e.Err, unix.EPERM) {
+	if e.refused && errors.Is(e.err, unix.EPERM) {
 		s += ": CAP_NET_ADMIN is needed in the network namespaces of node and container (root, not a rootless runtime)"
 	}
 	return s
 }
 
-func (e *Error) Unwrap() error { return e.Err }
+func (e *requestError) Unwrap() error { return e.err }
 
-// Is reports whether the errno corresponds to target, which is fs.ErrNotExist or
-// fs.ErrExist.
-func (e *Error) Is(target error) bool {
+// Is reports whether the errno corresponds to target. It has the errnos of netlink that
+// syscall.Errno.Is lacks for fs.ErrNotExist and errors.ErrUnsupported.
+func (e *requestError) Is(target error) bool {
 	switch target {
 	case fs.ErrNotExist:
-		return errors.Is(e.Err, unix.ENODEV) || errors.Is(e.Err, unix.ESRCH) ||
-			errors.Is(e.Err, unix.ENOENT) || errors.Is(e.Err, unix.EADDRNOTAVAIL)
-	case fs.ErrExist:
-		return errors.Is(e.Err, unix.EEXIST)
+		return errors.Is(e.err, unix.ENODEV) || errors.Is(e.err, unix.ESRCH) || errors.Is(e.err, unix.EADDRNOTAVAIL)
+	case errors.ErrUnsupported:
+		return errors.Is(e.err, unix.EPROTONOSUPPORT) || errors.Is(e.err, unix.EAFNOSUPPORT)
 	}
 	return false
 }
 
-// Unsupported reports whether err says that the kernel lacks the requested feature.
-func Unsupported(err error) bool {
-	return errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.EAFNOSUPPORT)
+// isRefusal reports whether err says that the kernel did not carry out the request. After any
+// other error the answer was lost, and the kernel may have carried out the request.
+func isRefusal(err error) bool {
+	var failed *requestError
+	return errors.As(err, &failed) && failed.refused
 }
 
-// asKernelError converts an error of the library into an Error without a step, if the error
+// asKernelError converts an error of the library into a requestError without a step, if the error
 // is an answer of the kernel. It returns any other error unchanged.
 func asKernelError(err error) error {
-	if _, converted := err.(*Error); err == nil || converted {
+	if _, converted := err.(*requestError); err == nil || converted {
 		return err
 	}
 	var errno unix.Errno
 	if errors.As(err, new(netlink.LinkNotFoundError)) { // this type does not wrap the errno
-		return &Error{Err: unix.ENODEV, Refused: true}
+		return &requestError{err: unix.ENODEV, refused: true}
 	}
 	if !errors.As(err, &errno) || isSocketErrno(errno) {
 		return err
 	}
 	// The library appends the kernel's message to the text of the errno.
 	message := strings.TrimPrefix(strings.TrimPrefix(err.Error(), errno.Error()), ": ")
-	return &Error{Err: errno, Hint: message, Refused: true}
+	return &requestError{err: errno, hint: message, refused: true}
 }
 
 // isSocketErrno reports whether sending or receiving on a socket can fail with the errno.
@@ -208,13 +200,13 @@ func withStep(step string, err error) error {
 	if err == nil {
 		return nil
 	}
-	if e, ok := err.(*Error); ok && e.Step == "" {
-		return &Error{Step: step, Err: e.Err, Hint: e.Hint, Refused: e.Refused}
+	if e, ok := err.(*requestError); ok && e.step == "" {
+		return &requestError{step: step, err: e.err, hint: e.hint, refused: e.refused}
 	}
-	if errors.As(err, new(*Error)) {
+	if errors.As(err, new(*requestError)) {
 		return err
 	}
-	return &Error{Step: step, Err: err}
+	return &requestError{step: step, err: err}
 }
 
 // step runs f, which makes requests, as one step.
@@ -233,44 +225,4 @@ func query[T any](c *Conn, step string, f func() (T, error)) (T, error) {
 		return *new(T), err
 	}
 	return answer, nil
-}
-
-// A Change is a request that changes the namespace. Conn.Apply sends it.
-type Change struct {
-	step    string
-	do      func(*Conn) error
-	ignored error // an error that matches ignored counts as success; nil: no error does
-}
-
-func change(step string, do func(*Conn) error) Change { return Change{step: step, do: do} }
-
-// IfAbsent returns a change that also succeeds if the object already exists: another
-// process may have made a shared object at the same time.
-func (ch Change) IfAbsent() Change {
-	ch.ignored = fs.ErrExist
-	return ch
-}
-
-// IfPresent returns a change that also succeeds if the object does not exist.
-func (ch Change) IfPresent() Change {
-	ch.ignored = fs.ErrNotExist
-	return ch
-}
-
-// Apply makes the changes in order. It stops at the first change that fails, and returns
-// its error.
-func (c *Conn) Apply(changes ...Change) error {
-	for _, ch := range changes {
-		err := c.step(ch.step, func() error {
-			err := asKernelError(ch.do(c))
-			if ch.ignored != nil && errors.Is(err, ch.ignored) {
-				return nil
-			}
-			return err
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }

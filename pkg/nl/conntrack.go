@@ -13,17 +13,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Flow says which tracked connections are meant. Zero fields match any.
+// A Flow selects tracked connections. A field with the zero value matches every connection.
 type Flow struct {
-	Proto     uint8      // unix.IPPROTO_UDP, …; ports need one
-	OrigSrc   netip.Addr // source of the first packet
-	OrigDst   netip.Addr // destination of the first packet, before any translation
-	OrigPort  uint16     // destination port of the first packet
-	ReplySrc  netip.Addr // source of the answers, after translation
-	ReplyPort uint16     // source port of the answers
+	Proto     uint8      // such as unix.IPPROTO_UDP; it must be set if a port is set
+	OrigSrc   netip.Addr // source address of the first packet
+	OrigDst   netip.Addr // destination address of the first packet, before any translation
+	OrigPort  uint16     // destination port of the first packet, before any translation
+	ReplySrc  netip.Addr // source address of the replies, as the replying host sends them
+	ReplyPort uint16     // source port of the replies, as the replying host sends them
 }
 
-func (f Flow) String() string {
+// text returns the flow as text, for the name of a step.
+func (f Flow) text() string {
 	s := "proto " + fmt.Sprint(f.Proto)
 	for _, side := range []struct {
 		name string
@@ -40,8 +41,8 @@ func (f Flow) String() string {
 	return s
 }
 
-// family returns the family of the flow's addresses; zero: it has none, so connections
-// of both families match.
+// family returns the family of the flow's addresses, or zero if the flow has no address: then it
+// matches connections of both families.
 func (f Flow) family() int {
 	for _, a := range []netip.Addr{f.OrigSrc, f.OrigDst, f.ReplySrc} {
 		if a.IsValid() {
@@ -51,7 +52,7 @@ func (f Flow) family() int {
 	return 0
 }
 
-// matches reports whether a connection is of the flow.
+// matches reports whether the flow selects the connection c, which has all fields.
 func (f Flow) matches(c Flow) bool {
 	return (f.OrigPort == 0 || f.OrigPort == c.OrigPort) &&
 		(f.ReplyPort == 0 || f.ReplyPort == c.ReplyPort) &&
@@ -61,13 +62,13 @@ func (f Flow) matches(c Flow) bool {
 		(!f.ReplySrc.IsValid() || f.ReplySrc == c.ReplySrc)
 }
 
-// fewFlows is up to how many flows of a family are deleted by a filter in the kernel
-// each. Each is a walk through the whole table; a list is one walk for all flows, and
-// some microseconds per connection of the table.
-const fewFlows = 4
+// maxFilteredFlows is the number of flows of a family up to which FlushFlows sends one filtered
+// deletion per flow. For each of these, the kernel walks through the whole table. For a list it
+// walks through the table once, but a list takes some microseconds per connection.
+const maxFilteredFlows = 4
 
-// FlushFlows makes the kernel forget the connections of the flows. It is no error if
-// there are none, or if the kernel has no connection tracking.
+// FlushFlows deletes the tracked connections of the flows. If there are none, or if the kernel
+// has no connection tracking, FlushFlows returns nil.
 func FlushFlows(h *ns.Handle, flows ...Flow) error {
 	if len(flows) == 0 {
 		return nil
@@ -80,7 +81,7 @@ func FlushFlows(h *ns.Handle, flows ...Flow) error {
 	var errs []error
 	for _, fam := range families {
 		of := slices.DeleteFunc(slices.Clone(flows), func(f Flow) bool { return f.family() != 0 && f.family() != fam })
-		few := len(of) <= fewFlows && !slices.ContainsFunc(of, func(f Flow) bool { return !f.canFilter() })
+		few := len(of) <= maxFilteredFlows && !slices.ContainsFunc(of, func(f Flow) bool { return !f.canFilter() })
 		if few {
 			few, err = t.deleteFiltered(of)
 			errs = append(errs, err)
@@ -92,7 +93,7 @@ func FlushFlows(h *ns.Handle, flows ...Flow) error {
 	return errors.Join(append(errs, s.Close())...)
 }
 
-// A flowTable is the connections that the kernel tracks in a namespace.
+// A flowTable gives access to the tracked connections of a namespace.
 type flowTable struct {
 	h       *ns.Handle
 	sockets map[int]*rawnl.SocketHandle
@@ -112,22 +113,22 @@ func (t flowTable) delete(req *rawnl.NetlinkRequest) error {
 	return err
 }
 
-// canFilter reports whether a filter in the kernel (CTA_FILTER) is reliable for the
-// flow. For IPv6 it matches the addresses that differ (ctnetlink_filter_match_tuple,
-// since cb8aa9a3affb, Linux 5.8, still in 6.18). It needs an address, and knows the
-// ports of TCP and UDP only.
+// canFilter reports whether a filter in the kernel (CTA_FILTER) is reliable for the flow. With
+// IPv6 it is not: the kernel then matches the addresses that differ
+// (ctnetlink_filter_match_tuple, since cb8aa9a3affb, Linux 5.8, still in 6.18). A filter needs
+// an address, and can match only the ports of TCP and UDP.
 func (f Flow) canFilter() bool {
 	return f.family() == unix.AF_INET && (f.Proto == 0 || f.Proto == unix.IPPROTO_TCP || f.Proto == unix.IPPROTO_UDP)
 }
 
-// deleteFiltered deletes the connections of flows by a filter each. It reports false if
-// the kernel has no filters of deletions (before Linux 6.11).
+// deleteFiltered sends one filtered deletion per flow. done is false if the kernel cannot filter
+// deletions (before Linux 6.11).
 func (t flowTable) deleteFiltered(flows []Flow) (done bool, err error) {
 	var errs []error
 	for _, f := range flows {
 		done := true
-		errs = append(errs, t.step("flush conntrack "+f.String(), func() error {
-			err := t.delete(f.deletion())
+		errs = append(errs, t.step("flush conntrack "+f.text(), func() error {
+			err := t.delete(f.deleteRequest())
 			if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOENT) {
 				done = false
 				return nil
@@ -153,8 +154,8 @@ const (
 	matchDstPort       = 1 << 5
 )
 
-// deletion is a request to delete the connections of a flow of IPv4.
-func (f Flow) deletion() *rawnl.NetlinkRequest {
+// deleteRequest returns a request that deletes the connections of an IPv4 flow.
+func (f Flow) deleteRequest() *rawnl.NetlinkRequest {
 	orig, origFlags := tuple{proto: f.Proto, src: f.OrigSrc, dst: f.OrigDst, dstPort: f.OrigPort}.filter(rawnl.CTA_TUPLE_ORIG)
 	reply, replyFlags := tuple{proto: f.Proto, src: f.ReplySrc, srcPort: f.ReplyPort}.filter(rawnl.CTA_TUPLE_REPLY)
 	filter := rawnl.NewRtAttr(ctaFilter|unix.NLA_F_NESTED, nil)
@@ -167,15 +168,15 @@ func (f Flow) deletion() *rawnl.NetlinkRequest {
 	return req
 }
 
-// A tuple is one direction of a connection. Its ports are zero if its protocol has none.
+// A tuple is one direction of a connection. If the protocol has no ports, they are zero.
 type tuple struct {
 	proto            uint8
 	src, dst         netip.Addr
 	srcPort, dstPort uint16
 }
 
-// filter returns the fields of the tuple that are set as an attribute, and the flags
-// that make a filter match them.
+// filter returns an attribute with the fields of the tuple that are not zero, and the flags that
+// make a filter compare these fields.
 func (t tuple) filter(kind int) (attr *rawnl.RtAttr, flags uint32) {
 	attr = rawnl.NewRtAttr(kind|unix.NLA_F_NESTED, nil)
 	ip, proto := rawnl.NewRtAttr(rawnl.CTA_TUPLE_IP|unix.NLA_F_NESTED, nil), rawnl.NewRtAttr(rawnl.CTA_TUPLE_PROTO|unix.NLA_F_NESTED, nil)
@@ -206,9 +207,9 @@ func (t tuple) filter(kind int) (attr *rawnl.RtAttr, flags uint32) {
 	return attr, flags
 }
 
-// deleteListed deletes the connections of one family that are of the flows, out of a
-// list of all. The library's ConntrackDeleteFilters does not read the ports of SCTP, and
-// keeps the whole list in memory.
+// deleteListed lists the connections of one family, and deletes those that one of the flows
+// selects. The library's ConntrackDeleteFilters does not decode the ports of SCTP, and keeps
+// the whole list in memory.
 func (t flowTable) deleteListed(fam int, flows []Flow) error {
 	var found [][]byte
 	var errs []error
@@ -224,7 +225,7 @@ func (t flowTable) deleteListed(fam int, flows []Flow) error {
 		return true
 	})
 	errs = append(errs, err)
-	for _, attrs := range found { // as they were listed, they name one connection
+	for _, attrs := range found { // the attributes of a connection identify it
 		deletion := ctRequest(fam, rawnl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
 		deletion.AddRawData(attrs)
 		if err := t.delete(deletion); !errors.Is(err, unix.ENOENT) {
@@ -234,14 +235,14 @@ func (t flowTable) deleteListed(fam int, flows []Flow) error {
 	return errors.Join(errs...)
 }
 
-// ctRequest is a request to connection tracking, yet without attributes.
+// ctRequest returns a request to connection tracking without attributes.
 func ctRequest(fam, kind, flags int) *rawnl.NetlinkRequest {
 	req := rawnl.NewNetlinkRequest(unix.NFNL_SUBSYS_CTNETLINK<<8|kind, flags)
 	req.AddData(&rawnl.Nfgenmsg{NfgenFamily: uint8(fam), Version: rawnl.NFNETLINK_V0})
 	return req
 }
 
-// decodeFlow reads a connection of a list: each field of the Flow is set.
+// decodeFlow returns a connection of a list as a Flow with all fields.
 func decodeFlow(m []byte) (Flow, error) {
 	attrs, err := rawnl.ParseRouteAttr(m[rawnl.SizeofNfgenmsg:])
 	var orig, reply tuple
@@ -283,9 +284,9 @@ func decodeTuple(b []byte) (t tuple, err error) {
 func (t *tuple) setAddress(kind uint16, value []byte) {
 	switch kind {
 	case rawnl.CTA_IP_V4_SRC, rawnl.CTA_IP_V6_SRC:
-		t.src = addrOf(value)
+		t.src = ipAddr(value)
 	case rawnl.CTA_IP_V4_DST, rawnl.CTA_IP_V6_DST:
-		t.dst = addrOf(value)
+		t.dst = ipAddr(value)
 	}
 }
 

@@ -14,9 +14,9 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// TestFlowsAreForgottenExactly: the filter of the kernel and the list, which kernels
-// before 6.11 always need, take the connections that each field says and no others.
-func TestFlowsAreForgottenExactly(t *testing.T) {
+// TestFlushFlowsDeletesOnlySelectedConnections: the filter of the kernel, and the list, which
+// kernels before 6.11 always need, select the same connections by each field of a flow.
+func TestFlushFlowsDeletesOnlySelectedConnections(t *testing.T) {
 	site := nstest.NewSite(t)
 	site.Node.Must(t, "nft", "add table inet t; add chain inet t c { type nat hook prerouting priority -100; }; "+
 		"add rule inet t c udp dport 8053 redirect to :53")
@@ -35,9 +35,9 @@ func TestFlowsAreForgottenExactly(t *testing.T) {
 		name  string
 		flush func(Flow) error
 	}{
-		{"as FlushFlows chooses", func(f Flow) error { return FlushFlows(h, f) }},
-		// More flows than are worth a filter each.
-		{"from a list", func(f Flow) error { return FlushFlows(h, slices.Repeat([]Flow{f}, fewFlows+1)...) }},
+		{"a single flow", func(f Flow) error { return FlushFlows(h, f) }},
+		// Too many flows for a filtered deletion per flow.
+		{"from a list", func(f Flow) error { return FlushFlows(h, slices.Repeat([]Flow{f}, maxFilteredFlows+1)...) }},
 	} {
 		for _, tc := range []struct {
 			flow Flow
@@ -50,7 +50,8 @@ func TestFlowsAreForgottenExactly(t *testing.T) {
 			{Flow{Proto: unix.IPPROTO_UDP, OrigPort: 53, ReplySrc: addr(nstest.NodeV4), ReplyPort: 8053}, nil},
 			{Flow{Proto: unix.IPPROTO_TCP, OrigPort: 53}, nil},
 			{Flow{OrigSrc: addr(nstest.OutsideV4)}, []string{"4:53", "4:80", "4:8053"}},
-			{Flow{OrigDst: addr(nstest.OutsideV4)}, nil}, {Flow{OrigDst: addr("2001:db8:99::1")}, nil}, {Flow{OrigDst: addr(nstest.NodeV6)}, []string{"6:53", "6:80", "6:8053"}},
+			{Flow{OrigDst: addr(nstest.OutsideV4)}, nil}, {Flow{OrigDst: addr("2001:db8:99::1")}, nil},
+			{Flow{OrigDst: addr(nstest.NodeV6)}, []string{"6:53", "6:80", "6:8053"}},
 		} {
 			for _, port := range []string{":53", ":80", ":8053"} {
 				for _, a := range []string{nstest.NodeV4, "[" + nstest.NodeV6 + "]"} {
@@ -60,7 +61,7 @@ func TestFlowsAreForgottenExactly(t *testing.T) {
 				}
 			}
 			if err := way.flush(tc.flow); err != nil {
-				t.Errorf("%s, %s: %v", way.name, tc.flow, err)
+				t.Errorf("%s, %s: %v", way.name, tc.flow.text(), err)
 			}
 			left := tracked(t, site.Node)
 			for _, name := range []string{"4:53", "4:80", "4:8053", "6:53", "6:80", "6:8053"} {
@@ -69,16 +70,16 @@ func TestFlowsAreForgottenExactly(t *testing.T) {
 					want = want && gone != name
 				}
 				if left[name] != want {
-					t.Errorf("%s, %s: %s is there: %t, want %t", way.name, tc.flow, name, left[name], want)
+					t.Errorf("%s, %s: %s is there: %t, want %t", way.name, tc.flow.text(), name, left[name], want)
 				}
 			}
 		}
 	}
 }
 
-// TestManyFlowsAreForgotten: of many flows each is found among other connections, by
-// filters or in a list, and the number of requests does not grow with the flows.
-func TestManyFlowsAreForgotten(t *testing.T) {
+// TestFlushFlowsWithManyFlows: FlushFlows deletes the connections of each of many flows and no
+// others, and the number of its requests does not grow with the number of flows.
+func TestFlushFlowsWithManyFlows(t *testing.T) {
 	node := nstest.NewNode(t)
 	var steps []string
 	h, err := ns.Open(node.Path(), &trace.Tracer{Before: func(step string) error { steps = append(steps, step); return nil }})
@@ -87,7 +88,7 @@ func TestManyFlowsAreForgotten(t *testing.T) {
 	}
 	defer func() { _ = h.Close() }()
 	const ports = 12
-	var v4, v6 []Flow // every other port, by what begins it and by what answers
+	var v4, v6 []Flow // flows with every other port; v4 by the first packet, v6 by the reply
 	for i := range ports {
 		of := Flow{Proto: unix.IPPROTO_UDP, OrigDst: addr(nstest.NodeV4), OrigPort: uint16(9000 + i)}
 		answered := Flow{Proto: unix.IPPROTO_UDP, ReplySrc: addr(nstest.NodeV6), ReplyPort: uint16(9000 + i)}
@@ -104,12 +105,12 @@ func TestManyFlowsAreForgotten(t *testing.T) {
 		flows           []Flow
 		lists, filtered int
 	}{
-		{"few of IPv4", v4[:fewFlows], 0, fewFlows},
+		{"few of IPv4", v4[:maxFilteredFlows], 0, maxFilteredFlows},
 		{"many of IPv4", v4, 1, 0},
 		{"one of IPv6", v6[:1], 1, 0},
 		{"many of both", slices.Concat(v6, v4), 2, 0},
 		{"a few of IPv4 and many of IPv6", slices.Concat(v6, v4[:2]), 1, 2},
-		{"none that there is", slices.Repeat([]Flow{{OrigDst: addr("192.0.2.99")}}, 9), 1, 0},
+		{"no existing connection", slices.Repeat([]Flow{{OrigDst: addr("192.0.2.99")}}, 9), 1, 0},
 	} {
 		for i := range ports {
 			for _, a := range []string{nstest.NodeV4, nstest.NodeV6} {
@@ -124,7 +125,7 @@ func TestManyFlowsAreForgotten(t *testing.T) {
 			t.Errorf("%s: %v", tc.name, err)
 		}
 		lists, filtered := count(steps, list), count(steps, filter)
-		old := tc.filtered > 0 && filtered == 1 && lists == tc.lists+1 // before Linux 6.11 a filter is tried, then a list is made
+		old := tc.filtered > 0 && filtered == 1 && lists == tc.lists+1 // before Linux 6.11: one filter that fails, and a list instead
 		if !old && (filtered != tc.filtered || lists != tc.lists) {
 			t.Errorf("%s: %d lists and %d filters, want %d and %d: %q", tc.name, lists, filtered, tc.lists, tc.filtered, steps)
 		}
@@ -142,7 +143,7 @@ func TestManyFlowsAreForgotten(t *testing.T) {
 	}
 }
 
-// count is how many of the steps begin so.
+// count returns the number of steps that begin with prefix.
 func count(steps []string, prefix string) (n int) {
 	for _, step := range steps {
 		if strings.HasPrefix(step, prefix) {
@@ -157,7 +158,7 @@ func TestFlowMatches(t *testing.T) {
 	whole := Flow{Proto: 17, OrigSrc: addr("192.0.2.1"), OrigDst: addr("192.0.2.2"), OrigPort: 80, ReplySrc: addr("192.0.2.3"), ReplyPort: 81}
 	for _, c := range []struct {
 		alone Flow        // a flow with one field
-		other func(*Flow) // gives a connection another value of that field
+		other func(*Flow) // sets that field of a connection to another value
 	}{
 		{Flow{Proto: 17}, func(f *Flow) { f.Proto = 6 }},
 		{Flow{OrigSrc: whole.OrigSrc}, func(f *Flow) { f.OrigSrc = addr("192.0.2.9") }},
@@ -182,7 +183,7 @@ func TestFlowMatches(t *testing.T) {
 	}
 }
 
-// tracked are the UDP connections by family and port, as "4:53".
+// tracked returns the tracked UDP connections by family and port, such as "4:53".
 func tracked(t *testing.T, node *nstest.NS) map[string]bool {
 	found := map[string]bool{}
 	for family, digit := range map[string]string{"ipv4": "4", "ipv6": "6"} {

@@ -12,9 +12,9 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-var _ = Describe("delivery", func() {
-	It("is awaited for each IPv6 address that was added", func() {
-		a, b := nstest.Pair(GinkgoTB())
+var _ = Describe("AwaitDelivery", func() {
+	It("returns when each IPv6 address has a local route", func() {
+		a, b := nstest.NewNodeAndPod(GinkgoTB())
 		nstest.Join(GinkgoTB(), nstest.End{In: a, Name: "eth0"}, nstest.End{In: b, Name: "eth0"})
 		c := connect(a, nil)
 		l, err := c.Link("eth0")
@@ -22,18 +22,17 @@ var _ = Describe("delivery", func() {
 		for i := range 20 {
 			ip := netip.AddrFrom16([16]byte{0: 0xfd, 15: byte(i + 1)})
 			ll := netip.AddrFrom16([16]byte{0: 0xfe, 1: 0x80, 15: byte(i + 1)})
-			Expect(c.Apply(
-				l.AddAddr(nl.Addr{Prefix: netip.PrefixFrom(ip, 128), NoDAD: true}),
-				l.AddAddr(nl.Addr{Prefix: netip.PrefixFrom(ll, 128), NoDAD: true}),
-			)).To(Succeed())
+			for _, a := range []netip.Addr{ip, ll} {
+				Expect(c.AddAddr(l, nl.Addr{Prefix: netip.PrefixFrom(a, 128), NoDAD: true})).To(Succeed())
+			}
 			Expect(c.AwaitDelivery(l, []netip.Addr{netip.MustParseAddr("10.0.0.1"), ip, ll}, 5*time.Second)).To(Succeed())
 			routes := a.Must(GinkgoTB(), "ip", "-6", "route", "show", "table", "local")
 			Expect(routes).To(And(ContainSubstring("local %s ", ip), ContainSubstring("local %s ", ll)))
 		}
 	})
 
-	It("is an error that names the address when it does not come", func() {
-		a, b := nstest.Pair(GinkgoTB())
+	It("returns an error that names an address without a local route", func() {
+		a, b := nstest.NewNodeAndPod(GinkgoTB())
 		nstest.Join(GinkgoTB(), nstest.End{In: a, Name: "eth0"}, nstest.End{In: b, Name: "eth0"})
 		a.Must(GinkgoTB(), "ip", "-6", "route", "add", "default", "dev", "eth0")
 		c := connect(a, nil)

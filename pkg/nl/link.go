@@ -23,13 +23,16 @@ type Link struct {
 	Running  bool   // operationally up
 	Carrier  bool   // up, and the cable is plugged in (IFF_LOWER_UP)
 	Promisc  bool   // IFF_PROMISC is set; packet sockets in promiscuous mode do not count
-	AllMulti bool
-	TxQueue  int // length of the transmit queue, in packets
-	Master   int // index; zero: none
-	Peer     int // index of the other end (veth) or of the parent (macvlan), which may be in another namespace
-	Bridge   Bridge
-	Macvlan  MacvlanInfo
-	state    netlink.LinkOperState
+	AllMulti bool   // the link receives all multicast packets
+	TxQueue  int    // length of the transmit queue, in packets
+	Master   int    // index; zero: none
+	Peer     int    // index of the other end (veth) or of the parent (macvlan), which may be in another namespace
+
+	VLANFiltering bool   // of a bridge
+	DefaultPVID   int    // of a bridge: the VLAN to which the kernel adds new ports; zero: none
+	MacvlanMode   string // of a macvlan: "bridge", "private", "vepa" or "passthru"
+
+	state netlink.LinkOperState
 	// peerNS is 1 + the nsid of Peer's namespace (IFLA_LINK_NETNSID): the number by
 	// which the link's namespace knows it. It is zero if Peer is in the link's namespace.
 	peerNS int
@@ -39,18 +42,6 @@ type Link struct {
 type Port struct {
 	Hairpin  bool
 	Isolated bool
-}
-
-// Bridge is the state of a link as a bridge.
-type Bridge struct {
-	VLANFiltering bool
-	DefaultPVID   int // the VLAN to which the kernel adds new ports; zero: none
-}
-
-// MacvlanInfo is the state of a link as a macvlan.
-type MacvlanInfo struct {
-	Mode     MacvlanMode
-	QueueLen uint32 // length of the broadcast queue, in packets
 }
 
 // newLink converts a link of the library into a Link.
@@ -70,12 +61,12 @@ func newLink(l netlink.Link) Link {
 	case *netlink.Device:
 		return out
 	case *netlink.Bridge:
-		out.Bridge.VLANFiltering = l.VlanFiltering != nil && *l.VlanFiltering
+		out.VLANFiltering = l.VlanFiltering != nil && *l.VlanFiltering
 		if l.VlanDefaultPVID != nil {
-			out.Bridge.DefaultPVID = int(*l.VlanDefaultPVID)
+			out.DefaultPVID = int(*l.VlanDefaultPVID)
 		}
 	case *netlink.Macvlan:
-		out.Macvlan = MacvlanInfo{Mode: MacvlanMode(l.Mode), QueueLen: l.BCQueueLen}
+		out.MacvlanMode = macvlanModeName(l.Mode)
 	}
 	out.Kind = l.Type()
 	return out
@@ -99,7 +90,7 @@ func (l Link) device() *netlink.Device {
 // fs.ErrNotExist.
 func (c *Conn) Link(name string) (Link, error) {
 	if name == "" {
-		return Link{}, &Error{Step: "find link", Err: fs.ErrNotExist}
+		return Link{}, &requestError{step: "find link", err: fs.ErrNotExist}
 	}
 	return c.findLink("find link "+name, func() (netlink.Link, error) { return c.lib.LinkByName(name) })
 }
@@ -125,7 +116,7 @@ func (c *Conn) findLink(step string, get func() (netlink.Link, error)) (Link, er
 // other end must be in the namespace of other: if it is not, or if l is no veth, the error
 // matches fs.ErrNotExist.
 func (c *Conn) VethPeer(l Link, other *Conn) (Link, error) {
-	absent := &Error{Step: "find the other end of " + l.Name, Err: unix.ENODEV}
+	absent := &requestError{step: "find the other end of " + l.Name, err: unix.ENODEV}
 	if l.Kind != "veth" {
 		return Link{}, absent
 	}
@@ -278,94 +269,78 @@ func attributes(b []byte) (map[uint16][]byte, error) {
 }
 
 // SetUp sets the link administratively up.
-func (l Link) SetUp() Change {
-	return change("set link "+l.Name+" up", func(c *Conn) error { return c.lib.LinkSetUp(l.device()) })
+func (c *Conn) SetUp(l Link) error {
+	return c.step("set link "+l.Name+" up", func() error { return c.lib.LinkSetUp(l.device()) })
 }
 
 // SetDown sets the link administratively down.
-func (l Link) SetDown() Change {
-	return change("set link "+l.Name+" down", func(c *Conn) error { return c.lib.LinkSetDown(l.device()) })
+func (c *Conn) SetDown(l Link) error {
+	return c.step("set link "+l.Name+" down", func() error { return c.lib.LinkSetDown(l.device()) })
 }
 
 // SetMTU sets the MTU in bytes.
-func (l Link) SetMTU(mtu int) Change {
-	return change(fmt.Sprintf("set link %s mtu %d", l.Name, mtu), func(c *Conn) error { return c.lib.LinkSetMTU(l.device(), mtu) })
+func (c *Conn) SetMTU(l Link, mtu int) error {
+	return c.step(fmt.Sprintf("set link %s mtu %d", l.Name, mtu), func() error { return c.lib.LinkSetMTU(l.device(), mtu) })
 }
 
 // SetMAC sets the hardware address.
-func (l Link) SetMAC(mac types.MAC) Change {
-	return change("set link "+l.Name+" address "+mac.String(), func(c *Conn) error {
+func (c *Conn) SetMAC(l Link, mac types.MAC) error {
+	return c.step("set link "+l.Name+" address "+mac.String(), func() error {
 		return c.lib.LinkSetHardwareAddr(l.device(), mac.Bytes())
 	})
 }
 
 // SetTxQueue sets the length of the transmit queue, in packets.
-func (l Link) SetTxQueue(n int) Change {
-	return change(fmt.Sprintf("set link %s txqueuelen %d", l.Name, n), func(c *Conn) error { return c.lib.LinkSetTxQLen(l.device(), n) })
+func (c *Conn) SetTxQueue(l Link, n int) error {
+	return c.step(fmt.Sprintf("set link %s txqueuelen %d", l.Name, n), func() error { return c.lib.LinkSetTxQLen(l.device(), n) })
 }
 
 // SetAlias sets the alias, a text of at most 255 bytes that `ip link` shows.
-func (l Link) SetAlias(alias string) Change {
-	return change("set link "+l.Name+" alias", func(c *Conn) error { return c.lib.LinkSetAlias(l.device(), alias) })
+func (c *Conn) SetAlias(l Link, alias string) error {
+	return c.step("set link "+l.Name+" alias", func() error { return c.lib.LinkSetAlias(l.device(), alias) })
 }
 
 // ClearGroup puts the link into group 0, the kernel's default.
-func (l Link) ClearGroup() Change {
-	return change("set link "+l.Name+" group 0", func(c *Conn) error { return c.lib.LinkSetGroup(l.device(), 0) })
+func (c *Conn) ClearGroup(l Link) error {
+	return c.step("set link "+l.Name+" group 0", func() error { return c.lib.LinkSetGroup(l.device(), 0) })
 }
 
 // SetMaster makes the link a port of the master.
-func (l Link) SetMaster(master Link) Change {
-	return change("set link "+l.Name+" master "+master.Name, func(c *Conn) error {
+func (c *Conn) SetMaster(l, master Link) error {
+	return c.step("set link "+l.Name+" master "+master.Name, func() error {
 		return c.lib.LinkSetMasterByIndex(l.device(), master.Index)
 	})
 }
 
 // ClearMaster removes the link from its master, such as a bridge.
-func (l Link) ClearMaster() Change {
-	return change("set link "+l.Name+" nomaster", func(c *Conn) error { return c.lib.LinkSetNoMaster(l.device()) })
+func (c *Conn) ClearMaster(l Link) error {
+	return c.step("set link "+l.Name+" nomaster", func() error { return c.lib.LinkSetNoMaster(l.device()) })
 }
 
-// Flag is a link flag that a configuration can turn on and off.
-type Flag uint32
-
-// The flags that SetFlag takes.
-const (
-	Promisc  Flag = unix.IFF_PROMISC
-	AllMulti Flag = unix.IFF_ALLMULTI
-)
-
-func (f Flag) String() string {
-	if f == Promisc {
-		return "promisc"
-	}
-	return "allmulticast"
+// SetPromisc turns promiscuous mode on.
+func (c *Conn) SetPromisc(l Link) error {
+	return c.step("set link "+l.Name+" promisc on", func() error { return c.lib.SetPromiscOn(l.device()) })
 }
 
-// SetFlag turns a flag on.
-func (l Link) SetFlag(f Flag) Change {
-	return change("set link "+l.Name+" "+f.String()+" on", func(c *Conn) error {
-		if f == Promisc {
-			return c.lib.SetPromiscOn(l.device())
-		}
-		return c.lib.LinkSetAllmulticastOn(l.device())
-	})
+// ClearPromisc turns promiscuous mode off.
+func (c *Conn) ClearPromisc(l Link) error {
+	return c.step("set link "+l.Name+" promisc off", func() error { return c.lib.SetPromiscOff(l.device()) })
 }
 
-// ClearFlag turns a flag off.
-func (l Link) ClearFlag(f Flag) Change {
-	return change("set link "+l.Name+" "+f.String()+" off", func(c *Conn) error {
-		if f == Promisc {
-			return c.lib.SetPromiscOff(l.device())
-		}
-		return c.lib.LinkSetAllmulticastOff(l.device())
-	})
+// SetAllMulti makes the link receive all multicast packets.
+func (c *Conn) SetAllMulti(l Link) error {
+	return c.step("set link "+l.Name+" allmulticast on", func() error { return c.lib.LinkSetAllmulticastOn(l.device()) })
+}
+
+// ClearAllMulti makes the link receive only the multicast packets of the groups that it has
+// joined.
+func (c *Conn) ClearAllMulti(l Link) error {
+	return c.step("set link "+l.Name+" allmulticast off", func() error { return c.lib.LinkSetAllmulticastOff(l.device()) })
 }
 
 // SetPort sets the flags of a bridge port.
-func (l Link) SetPort(p Port) Change {
-	step := fmt.Sprintf("set port %s hairpin %t isolated %t", l.Name, p.Hairpin, p.Isolated)
-	return change(step, func(c *Conn) error {
+func (c *Conn) SetPort(l Link, p Port) error {
+	return c.step(fmt.Sprintf("set port %s hairpin %t isolated %t", l.Name, p.Hairpin, p.Isolated), func() error {
 		if err := c.lib.LinkSetHairpin(l.device(), p.Hairpin); err != nil {
 			return err
 		}
@@ -376,16 +351,16 @@ func (l Link) SetPort(p Port) Change {
 // SetVLANFiltering turns on the VLAN filtering of a bridge. The library sends the name. It must
 // not send the index too: before Linux 6.2 the kernel takes that for a change of the name, and
 // refuses it for a link that is up (EBUSY).
-func (l Link) SetVLANFiltering() Change {
-	return change("set bridge "+l.Name+" vlan_filtering on", func(c *Conn) error {
+func (c *Conn) SetVLANFiltering(bridge Link) error {
+	return c.step("set bridge "+bridge.Name+" vlan_filtering on", func() error {
 		attrs := netlink.NewLinkAttrs()
-		attrs.Name = l.Name
+		attrs.Name = bridge.Name
 		return c.lib.BridgeSetVlanFiltering(&netlink.Bridge{LinkAttrs: attrs}, true)
 	})
 }
 
-// Del deletes the link, if it exists. With one end of a veth pair, the kernel deletes the
-// other end too.
-func (l Link) Del() Change {
-	return change("delete link "+l.Name, func(c *Conn) error { return c.lib.LinkDel(l.device()) }).IfPresent()
+// DeleteLink deletes the link. With one end of a veth pair, the kernel deletes the other end
+// too. If the link does not exist, DeleteLink returns nil.
+func (c *Conn) DeleteLink(l Link) error {
+	return types.IgnoreNotExist(c.step("delete link "+l.Name, func() error { return c.lib.LinkDel(l.device()) }))
 }

@@ -3,38 +3,39 @@ package nl
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io/fs"
 	"math/rand/v2"
+	"strconv"
 
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/pkg/undo"
 	"github.com/vishvananda/netlink"
 )
 
-// RandomMAC returns a fresh locally administered unicast address (IEEE 802, 8.2).
+// RandomMAC returns a random unicast address that is locally administered (IEEE 802, 8.2).
 func RandomMAC() types.MAC {
 	b := binary.BigEndian.AppendUint64(nil, rand.Uint64())[:6]
 	b[0] = b[0]&^1 | 2
 	return types.MAC(b)
 }
 
-// Veth describes a veth pair.
+// A Veth describes a veth pair that AddVeth makes. The near end is in the namespace of the
+// connection, the far end in that of PeerIn.
 type Veth struct {
-	Name    string    // of the end in the connection's namespace
-	Peer    string    // name of the other end
-	PeerIn  *Conn     // its namespace
-	PeerMAC types.MAC // of the other end; zero: random
+	Name    string // of the near end
+	Peer    string // name of the far end
+	PeerIn  *Conn
+	PeerMAC types.MAC // of the far end; zero: random
 	MTU     int       // of both ends, in bytes; zero: the kernel's default
-	// Group is the group of the end in the connection's namespace. The kernel takes no
-	// alias in the request that makes a link, but it takes a group: the group tells to
-	// which network the link belongs until the caller sets the alias and clears the group.
+	// Group is the group of the near end. The request that makes a link can set a group, but
+	// no alias. The group identifies the network of the link until the caller sets the alias
+	// and clears the group.
 	Group uint32
 }
 
-// AddVeth makes a veth pair, each end in its namespace under its final name, in one
-// request, and pushes its removal. The error matches fs.ErrExist when either name is
-// taken.
+// AddVeth makes a veth pair in one request, each end in its namespace and with its final
+// name, and pushes its removal to u. If one of the names exists, the error matches
+// fs.ErrExist.
 func (c *Conn) AddVeth(u *undo.Stack, v Veth) (near, far Link, err error) {
 	if v.PeerMAC == "" {
 		v.PeerMAC = RandomMAC()
@@ -51,18 +52,20 @@ func (c *Conn) AddVeth(u *undo.Stack, v Veth) (near, far Link, err error) {
 	return near, far, nil
 }
 
-// A BridgeSpec is a bridge as it is to be made. MAC pins its address, so that it does
-// not follow the ports' (the kernel takes the lowest of theirs otherwise).
-type BridgeSpec struct {
-	Name          string
+// A Bridge describes a bridge that EnsureBridge makes.
+type Bridge struct {
+	Name string
+	// MAC must be set. Otherwise the kernel gives the bridge the lowest MAC of its ports, and
+	// changes it when ports are added and removed.
 	MAC           types.MAC
 	MTU           int // in bytes; zero: the kernel's default
 	VLANFiltering bool
 }
 
-// EnsureBridge makes the bridge unless a link of that name is there; then it returns
-// that link, whatever it is, and made is false. A bridge is shared: it is never undone.
-func (c *Conn) EnsureBridge(b BridgeSpec) (l Link, made bool, err error) {
+// EnsureBridge makes the bridge, unless a link of that name exists: then it returns that
+// link, of whatever kind, and made is false. It pushes no undo, because attachments share the
+// bridge.
+func (c *Conn) EnsureBridge(b Bridge) (l Link, made bool, err error) {
 	l, err = c.Link(b.Name)
 	if err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return l, false, err
@@ -81,51 +84,40 @@ func (c *Conn) EnsureBridge(b BridgeSpec) (l Link, made bool, err error) {
 	return l, err == nil, err
 }
 
-// MacvlanMode is how macvlans of one parent reach each other.
-type MacvlanMode netlink.MacvlanMode
-
-// The modes.
-const (
-	MacvlanPrivate  = MacvlanMode(netlink.MACVLAN_MODE_PRIVATE)
-	MacvlanVEPA     = MacvlanMode(netlink.MACVLAN_MODE_VEPA)
-	MacvlanBridge   = MacvlanMode(netlink.MACVLAN_MODE_BRIDGE)
-	MacvlanPassthru = MacvlanMode(netlink.MACVLAN_MODE_PASSTHRU)
-)
-
-// macvlanModes are the names of the modes, as configurations have them; the default is
-// bridge.
-var macvlanModes = map[string]MacvlanMode{
-	"": MacvlanBridge, "private": MacvlanPrivate, "vepa": MacvlanVEPA, "bridge": MacvlanBridge, "passthru": MacvlanPassthru,
+// macvlanModes are the modes of a macvlan by name.
+var macvlanModes = map[string]netlink.MacvlanMode{
+	"private": netlink.MACVLAN_MODE_PRIVATE, "vepa": netlink.MACVLAN_MODE_VEPA,
+	"bridge": netlink.MACVLAN_MODE_BRIDGE, "passthru": netlink.MACVLAN_MODE_PASSTHRU,
 }
 
-func (m MacvlanMode) String() string {
-	for name, mode := range macvlanModes {
-		if mode == m && name != "" {
+// IsMacvlanMode reports whether name is a mode that AddMacvlan accepts: "private", "vepa",
+// "bridge" or "passthru".
+func IsMacvlanMode(name string) bool { return macvlanModes[name] != 0 }
+
+// macvlanModeName returns the name of a mode, or the library's number of a mode that AddMacvlan
+// does not accept.
+func macvlanModeName(mode netlink.MacvlanMode) string {
+	for name, m := range macvlanModes {
+		if m == mode {
 			return name
 		}
 	}
-	return fmt.Sprintf("MacvlanMode(%d)", uint16(m))
+	return strconv.Itoa(int(mode))
 }
 
-// ParseMacvlanMode reads a mode; the empty text is bridge.
-func ParseMacvlanMode(s string) (MacvlanMode, bool) {
-	m, ok := macvlanModes[s]
-	return m, ok
-}
-
-// Macvlan describes a macvlan.
+// A Macvlan describes a macvlan that AddMacvlan makes.
 type Macvlan struct {
 	Name     string
-	In       *Conn // the namespace that it is to be in
-	Parent   Link  // in the connection's namespace
-	Mode     MacvlanMode
+	In       *Conn     // the namespace of the macvlan
+	Parent   Link      // in the namespace of the connection
+	Mode     string    // see IsMacvlanMode
 	MAC      types.MAC // zero: the kernel's choice
 	MTU      int       // in bytes; zero: the parent's
 	QueueLen uint32    // broadcast queue in packets (Linux 5.11); zero: the kernel's default
 }
 
-// AddMacvlan makes a macvlan in the namespace m.In under its final name, and pushes
-// its removal.
+// AddMacvlan makes a macvlan in the namespace of m.In, with its final name, and pushes its
+// removal to u.
 func (c *Conn) AddMacvlan(u *undo.Stack, m Macvlan) (Link, error) {
 	attrs := linkAttrs(m.Name, m.MTU)
 	attrs.ParentIndex = m.Parent.Index
@@ -133,63 +125,53 @@ func (c *Conn) AddMacvlan(u *undo.Stack, m Macvlan) (Link, error) {
 	if m.MAC != "" {
 		attrs.HardwareAddr = m.MAC.Bytes()
 	}
-	return c.add(u, m.In, &netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MacvlanMode(m.Mode), BCQueueLen: m.QueueLen})
+	return c.add(u, m.In, &netlink.Macvlan{LinkAttrs: attrs, Mode: macvlanModes[m.Mode], BCQueueLen: m.QueueLen})
 }
 
-// IFB describes an intermediate functional block device.
+// An IFB describes an intermediate functional block device that AddIFB makes.
 type IFB struct {
 	Name  string
 	MTU   int    // in bytes; zero: the kernel's default
 	Group uint32 // as Veth.Group
 }
 
-// AddIFB makes an intermediate functional block device, which is down, and pushes its
-// removal. The error matches fs.ErrExist when the name is taken.
+// AddIFB makes an intermediate functional block device, which is down, and pushes its removal
+// to u. If the name exists, the error matches fs.ErrExist.
 func (c *Conn) AddIFB(u *undo.Stack, i IFB) (Link, error) {
 	attrs := linkAttrs(i.Name, i.MTU)
 	attrs.Group = i.Group
 	return c.add(u, c, &netlink.Ifb{LinkAttrs: attrs})
 }
 
-// linkAttrs are the attributes of a link that is to be made.
+// linkAttrs returns the attributes of a new link.
 func linkAttrs(name string, mtu int) netlink.LinkAttrs {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = name, mtu
 	return attrs
 }
 
-// add makes a link that is to be in a namespace, pushes its removal, and returns the
-// link as the kernel made it.
+// add makes a link that will be in the namespace of in, pushes its removal to u, and returns
+// the link as the kernel made it.
 func (c *Conn) add(u *undo.Stack, in *Conn, l netlink.Link) (Link, error) {
 	name := l.Attrs().Name
-	if err := c.step("add link "+name, func() error { return c.lib.LinkAdd(l) }); err != nil {
-		in.pushDeleteUnlessRefused(u, name, err)
+	err := c.step("add link "+name, func() error { return c.lib.LinkAdd(l) })
+	// If the kernel refused the request, a link of that name belongs to another owner.
+	if !isRefusal(err) {
+		u.Push("delete link "+name, func() error { return in.deleteByName(name) })
+	}
+	if err != nil {
 		return Link{}, err
 	}
-	in.pushDelete(u, name)
 	return in.Link(name)
 }
 
-// pushDeleteUnlessRefused is for a request that failed. Where the kernel refused it, a
-// link of that name belongs to somebody else. Where its answer was lost, the link is ours.
-func (c *Conn) pushDeleteUnlessRefused(u *undo.Stack, name string, err error) {
-	var e *Error
-	if errors.As(err, &e) && !e.Refused {
-		c.pushDelete(u, name)
-	}
-}
-
-func (c *Conn) pushDelete(u *undo.Stack, name string) {
-	u.Push("delete link "+name, func() error { return c.DelLink(name) })
-}
-
-// DelLink deletes a link by name. One that is not there is no error.
-func (c *Conn) DelLink(name string) error {
-	return c.Apply(change("delete link "+name, func(c *Conn) error {
+// deleteByName deletes a link. If the link does not exist, deleteByName returns nil.
+func (c *Conn) deleteByName(name string) error {
+	return types.IgnoreNotExist(c.step("delete link "+name, func() error {
 		l, err := c.lib.LinkByName(name)
 		if err != nil {
 			return err
 		}
 		return c.lib.LinkDel(l)
-	}).IfPresent())
+	}))
 }

@@ -21,8 +21,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// connect opens a connection into a namespace of the test, under a tracer that may
-// refuse steps.
+// connect opens a connection to a namespace of the test. The tracer can make steps fail.
 func connect(n *nstest.NS, t *trace.Tracer) *nl.Conn {
 	GinkgoHelper()
 	h, err := ns.Open(n.Path(), t)
@@ -50,7 +49,7 @@ var _ = Describe("rtnetlink", func() {
 	var u undo.Stack
 
 	BeforeEach(func() {
-		nodeNS, podNS = nstest.Pair(GinkgoTB())
+		nodeNS, podNS = nstest.NewNodeAndPod(GinkgoTB())
 		tracer = &trace.Tracer{}
 		node, pod = connect(nodeNS, tracer), connect(podNS, tracer)
 		u = undo.Stack{}
@@ -85,7 +84,7 @@ var _ = Describe("rtnetlink", func() {
 		Expect(err).To(MatchError(fs.ErrNotExist))
 	})
 
-	It("deletes a link aside: it is gone at once, and cleaned up behind", func() {
+	It("returns from DeleteLinkAsync when the link is gone, and from finish when the kernel has cleaned up", func() {
 		near, _ := pair()
 		finish, err := node.DeleteLinkAsync(near)
 		Expect(err).NotTo(HaveOccurred())
@@ -94,7 +93,7 @@ var _ = Describe("rtnetlink", func() {
 		Expect(finish()).To(Succeed())
 		_, err = node.Link("veth0")
 		Expect(err).To(MatchError(fs.ErrNotExist))
-		By("telling when it could not")
+		By("returning the error of a link that cannot be deleted")
 		tracer.Before = func(step string) error {
 			if step == "delete link veth0" {
 				return unix.EBUSY
@@ -108,7 +107,7 @@ var _ = Describe("rtnetlink", func() {
 		tracer.Before = nil
 	})
 
-	It("refuses a name that is taken and leaves its owner alone", func() {
+	It("returns fs.ErrExist for an existing name, and does not delete the link that has it", func() {
 		pair()
 		var second undo.Stack
 		_, _, err := node.AddVeth(&second, nl.Veth{Name: "veth1", Peer: "eth0", PeerIn: pod})
@@ -120,7 +119,7 @@ var _ = Describe("rtnetlink", func() {
 		Expect(err).NotTo(HaveOccurred())
 	})
 
-	It("undoes a link whose making was not acknowledged", func() {
+	It("undoes a link if the kernel's answer was lost", func() {
 		lost := errors.New("lost")
 		tracer.After = func(step string) error {
 			if step == "add link veth0" {
@@ -135,17 +134,19 @@ var _ = Describe("rtnetlink", func() {
 		Expect(err).To(MatchError(fs.ErrNotExist))
 	})
 
-	It("brings an interface up with addresses and routes", func() {
+	It("adds addresses and routes to an interface", func() {
 		near, far := pair()
-		Expect(node.Apply(near.SetUp())).To(Succeed())
-		Expect(pod.Apply(
-			far.AddAddr(nl.Addr{Prefix: netip.MustParsePrefix("10.1.2.3/24"), NoPrefixRoute: true}),
-			far.AddAddr(nl.Addr{Prefix: netip.MustParsePrefix("fd00::3/64"), NoDAD: true}),
-			far.SetUp(),
-			far.AddRoute(nl.Route{Dst: netip.MustParsePrefix("10.1.2.1/32"), Scope: nl.ScopeLink, Src: netip.MustParseAddr("10.1.2.3")}),
-			far.AddRoute(nl.Route{Dst: netip.MustParsePrefix("0.0.0.0/0"), GW: netip.MustParseAddr("10.1.2.1"), MTU: 1300, AdvMSS: 1200, Priority: 7}),
-			far.AddRoute(nl.Route{Dst: netip.MustParsePrefix("2001:db8::/32"), GW: netip.MustParseAddr("fd00::1"), Table: 100}),
-		)).To(Succeed())
+		Expect(node.SetUp(near)).To(Succeed())
+		Expect(pod.AddAddr(far, nl.Addr{Prefix: netip.MustParsePrefix("10.1.2.3/24"), NoPrefixRoute: true})).To(Succeed())
+		Expect(pod.AddAddr(far, nl.Addr{Prefix: netip.MustParsePrefix("fd00::3/64"), NoDAD: true})).To(Succeed())
+		Expect(pod.SetUp(far)).To(Succeed())
+		for _, r := range []nl.Route{
+			{Dst: netip.MustParsePrefix("10.1.2.1/32"), Scope: nl.ScopeLink, Src: netip.MustParseAddr("10.1.2.3")},
+			{Dst: netip.MustParsePrefix("0.0.0.0/0"), GW: netip.MustParseAddr("10.1.2.1"), MTU: 1300, AdvMSS: 1200, Priority: 7},
+			{Dst: netip.MustParsePrefix("2001:db8::/32"), GW: netip.MustParseAddr("fd00::1"), Table: 100},
+		} {
+			Expect(pod.AddRoute(far, r)).To(Succeed())
+		}
 		addrs, err := pod.Addrs(far)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(prefixes(addrs)).To(Equal([]string{"10.1.2.3/24", "fd00::3/64"}))
@@ -165,14 +166,14 @@ var _ = Describe("rtnetlink", func() {
 		Expect(index).To(Equal(far.Index))
 	})
 
-	Describe("the device of the default route", func() {
+	Describe("the link of the default route", func() {
 		var steps []string
 		var near nl.Link
 
 		BeforeEach(func() {
 			var far nl.Link
 			near, far = pair()
-			Expect(pod.Apply(far.SetUp())).To(Succeed())
+			Expect(pod.SetUp(far)).To(Succeed())
 			nodeNS.Batch(GinkgoTB(), "link set veth0 up", "addr add 10.1.2.1/24 dev veth0", "addr add fd00::1/64 dev veth0 nodad",
 				"link add other type veth peer name rehto", "link set other up", "link set rehto up", "addr add 10.3.0.1/24 dev other")
 			steps = nil
@@ -187,24 +188,24 @@ var _ = Describe("rtnetlink", func() {
 				Expect(node.DefaultDevice()).To(Equal(near.Index))
 				Expect(slices.Contains(steps, "list default routes")).To(Equal(listed), "%q", steps)
 			},
-			Entry("by one question", false, "route add default via 10.1.2.2"),
-			Entry("by one question, IPv4 first", false, "-6 route add default dev other metric 1", "route add default via 10.1.2.2"),
+			Entry("by one request", false, "route add default via 10.1.2.2"),
+			Entry("by one request, IPv4 first", false, "-6 route add default dev other metric 1", "route add default via 10.1.2.2"),
 			Entry("that has the lowest metric", false, "route add default dev other metric 200", "route add default via 10.1.2.2 metric 100"),
 			Entry("of several next hops", false, "route add default nexthop via 10.1.2.2 nexthop via 10.3.0.2"),
 			Entry("of IPv6, where IPv4 has none", true, "-6 route add default via fd00::2"),
-			Entry("where policy rules lead elsewhere", true, "route add default via 10.1.2.2", "route add default dev other table 100", "rule add to 240.0.0.0/4 table 100"),
-			Entry("where another route is closer", true, "route add default via 10.1.2.2", "route add 240.0.0.0/4 dev other"),
-			Entry("where a rule forbids", true, "route add default via 10.1.2.2", "rule add prohibit to 240.0.0.0/4"),
+			Entry("where a policy rule selects another table", true, "route add default via 10.1.2.2", "route add default dev other table 100", "rule add to 240.0.0.0/4 table 100"),
+			Entry("where a route with a longer prefix exists", true, "route add default via 10.1.2.2", "route add 240.0.0.0/4 dev other"),
+			Entry("where a rule prohibits the address", true, "route add default via 10.1.2.2", "rule add prohibit to 240.0.0.0/4"),
 		)
 
-		It("is none without a default route in the main table", func() {
+		It("does not exist without a default route in the main table", func() {
 			nodeNS.Must(GinkgoTB(), "ip", "route", "add", "default", "dev", "other", "table", "100")
 			nodeNS.Must(GinkgoTB(), "ip", "rule", "add", "table", "100")
 			nodeNS.Must(GinkgoTB(), "ip", "route", "add", "unreachable", "default", "metric", "9999")
 			Expect(node.DefaultDevice()).To(BeZero())
 		})
 
-		It("is an uplink if a router advertised it", func() {
+		It("is an advertised uplink if the route came from a router advertisement", func() {
 			nodeNS.Must(GinkgoTB(), "ip", "-6", "route", "add", "default", "dev", "other", "metric", "1")
 			nodeNS.Must(GinkgoTB(), "ip", "-6", "route", "add", "2001:db8::/64", "dev", "other", "proto", "ra")
 			nodeNS.Must(GinkgoTB(), "ip", "-6", "route", "add", "default", "via", "fd00::2", "proto", "ra", "metric", "5")
@@ -212,27 +213,26 @@ var _ = Describe("rtnetlink", func() {
 		})
 	})
 
-	It("applies many changes", func() {
+	It("lists many addresses", func() {
 		_, far := pair()
-		changes := []nl.Change{far.SetUp()}
 		for i := range 1000 {
-			changes = append(changes, far.AddAddr(nl.Addr{Prefix: netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 32)}))
+			prefix := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 32)
+			Expect(pod.AddAddr(far, nl.Addr{Prefix: prefix})).To(Succeed())
 		}
-		Expect(pod.Apply(changes...)).To(Succeed())
 		addrs, err := pod.Addrs(far)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(len(prefixes(addrs))).To(Equal(1000))
-
-		By("reporting the first that is refused")
-		Expect(pod.Apply(append(changes[900:902:902], changes[1:]...)...)).To(MatchError(ContainSubstring("add address 10.1.3.131/32 to eth0: file exists")))
 	})
 
-	It("lists each of the routes that share a destination's load", func() {
+	It("lists each of the routes that share the load of a destination", func() {
 		near, far := pair()
-		Expect(node.Apply(near.SetUp())).To(Succeed())
+		Expect(node.SetUp(near)).To(Succeed())
 		dst := netip.MustParsePrefix("2001:db8::/32")
 		first, second := nl.Route{Dst: dst, GW: netip.MustParseAddr("fd00::1")}, nl.Route{Dst: dst, GW: netip.MustParseAddr("fd00::2")}
-		Expect(pod.Apply(far.AddAddr(nl.Addr{Prefix: netip.MustParsePrefix("fd00::3/64"), NoDAD: true}), far.SetUp(), far.AddRoute(first), far.AddRoute(second))).To(Succeed())
+		Expect(pod.AddAddr(far, nl.Addr{Prefix: netip.MustParsePrefix("fd00::3/64"), NoDAD: true})).To(Succeed())
+		Expect(pod.SetUp(far)).To(Succeed())
+		Expect(pod.AddRoute(far, first)).To(Succeed())
+		Expect(pod.AddRoute(far, second)).To(Succeed())
 		Expect(podNS.Must(GinkgoTB(), "ip", "-6", "route", "show", dst.String())).To(ContainSubstring("nexthop via fd00::2"))
 		routes, err := pod.Routes(far)
 		Expect(err).NotTo(HaveOccurred())
@@ -244,18 +244,15 @@ var _ = Describe("rtnetlink", func() {
 		Expect(routes).To(ContainElement(Satisfy(second.Matches)))
 	})
 
-	It("reports the first change that is refused, in the kernel's words", func() {
+	It("returns an error with the kernel's message", func() {
 		_, far := pair()
-		err := pod.Apply(
-			far.SetUp(),
-			far.AddRoute(nl.Route{Dst: netip.MustParsePrefix("10.9.0.0/16"), GW: netip.MustParseAddr("10.1.2.1")}),
-			far.AddAddr(nl.Addr{Prefix: netip.MustParsePrefix("10.1.2.3/24")}),
-		)
+		Expect(pod.SetUp(far)).To(Succeed())
+		err := pod.AddRoute(far, nl.Route{Dst: netip.MustParsePrefix("10.9.0.0/16"), GW: netip.MustParseAddr("10.1.2.1")})
 		Expect(err).To(MatchError(ContainSubstring("add route 10.9.0.0/16 via 10.1.2.1 to eth0: network is unreachable (Nexthop has invalid gateway)")))
 		Expect(errors.Is(err, unix.ENETUNREACH)).To(BeTrue())
 	})
 
-	It("sends nothing that a test refuses, and nothing after it", func() {
+	It("sends no request whose step the tracer refuses", func() {
 		_, far := pair()
 		tracer.Before = func(step string) error {
 			if step == "set link eth0 mtu 1300" {
@@ -263,42 +260,40 @@ var _ = Describe("rtnetlink", func() {
 			}
 			return nil
 		}
-		err := pod.Apply(far.SetUp(), far.SetMTU(1300), far.AddAddr(nl.Addr{Prefix: netip.MustParsePrefix("10.1.2.3/24")}))
-		Expect(err).To(MatchError(unix.ENOBUFS))
-		now, err := pod.Link("eth0")
-		Expect(err).NotTo(HaveOccurred())
-		Expect(now.Up).To(BeTrue())
-		Expect(now.MTU).To(Equal(1400))
-		addrs, err := pod.Addrs(far)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(prefixes(addrs)).To(BeEmpty())
+		Expect(pod.SetMTU(far, 1300)).To(MatchError(unix.ENOBUFS))
+		Expect(pod.Link("eth0")).To(HaveField("MTU", 1400))
 	})
 
-	It("matches what is there already and what is not", func() {
+	It("returns errors that match fs.ErrExist and fs.ErrNotExist", func() {
 		_, far := pair()
 		a := nl.Addr{Prefix: netip.MustParsePrefix("10.1.2.3/24")}
-		Expect(pod.Apply(far.AddAddr(a))).To(Succeed())
-		Expect(pod.Apply(far.AddAddr(a))).To(MatchError(fs.ErrExist))
-		Expect(pod.Apply(far.DelAddr(a.Prefix))).To(Succeed())
-		Expect(pod.Apply(far.DelAddr(a.Prefix))).To(MatchError(fs.ErrNotExist))
-		Expect(pod.Apply(far.DelAddr(a.Prefix).IfPresent())).To(Succeed())
-		Expect(pod.Apply(far.AddAddr(a).IfAbsent(), far.AddAddr(a).IfAbsent())).To(Succeed())
-		Expect(node.DelLink("nope")).To(Succeed())
+		Expect(pod.AddAddr(far, a)).To(Succeed())
+		err := pod.AddAddr(far, a)
+		Expect(err).To(MatchError(fs.ErrExist))
+		Expect(err).To(MatchError(ContainSubstring("add address 10.1.2.3/24 to eth0: file exists")))
+		Expect(pod.DeleteAddr(far, a.Prefix)).To(Succeed())
+		Expect(pod.DeleteAddr(far, a.Prefix)).To(MatchError(fs.ErrNotExist))
+		By("except for a link that is deleted twice")
+		Expect(pod.DeleteLink(far)).To(Succeed())
+		Expect(pod.DeleteLink(far)).To(Succeed())
+		Expect(u.Rollback()).To(Succeed())
 	})
 
-	It("makes a bridge with an address that its ports do not change", func() {
+	It("makes a bridge with a MAC that does not change with its ports", func() {
 		mac := nl.RandomMAC()
-		br, made, err := node.EnsureBridge(nl.BridgeSpec{Name: "br0", MAC: mac, MTU: 1450})
+		br, made, err := node.EnsureBridge(nl.Bridge{Name: "br0", MAC: mac, MTU: 1450})
 		Expect(err).NotTo(HaveOccurred())
 		Expect(made).To(BeTrue())
 		Expect(br.Kind).To(Equal("bridge"))
-		_, made, err = node.EnsureBridge(nl.BridgeSpec{Name: "br0", MAC: nl.RandomMAC()})
+		_, made, err = node.EnsureBridge(nl.Bridge{Name: "br0", MAC: nl.RandomMAC()})
 		Expect(err).NotTo(HaveOccurred())
 		Expect(made).To(BeFalse())
 		near, far := pair()
-		Expect(node.Apply(
-			near.SetAlias("net/cid/eth0"), near.SetMaster(br), near.SetPort(nl.Port{Hairpin: true, Isolated: true}), near.SetUp(), br.SetUp(),
-		)).To(Succeed())
+		Expect(node.SetAlias(near, "net/cid/eth0")).To(Succeed())
+		Expect(node.SetMaster(near, br)).To(Succeed())
+		Expect(node.SetPort(near, nl.Port{Hairpin: true, Isolated: true})).To(Succeed())
+		Expect(node.SetUp(near)).To(Succeed())
+		Expect(node.SetUp(br)).To(Succeed())
 		now, err := node.Link("br0")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(now.MAC).To(Equal(mac))
@@ -317,7 +312,7 @@ var _ = Describe("rtnetlink", func() {
 		err = node.AwaitRunning(near, 50*time.Millisecond)
 		Expect(err).To(MatchError(os.ErrDeadlineExceeded))
 		Expect(err).To(MatchError(ContainSubstring("its state is ")))
-		Expect(pod.Apply(far.SetUp())).To(Succeed())
+		Expect(pod.SetUp(far)).To(Succeed())
 		Expect(node.AwaitRunning(near, 5*time.Second)).To(Succeed())
 		links, err := node.LinksOfKind("veth")
 		Expect(err).NotTo(HaveOccurred())
@@ -326,29 +321,32 @@ var _ = Describe("rtnetlink", func() {
 
 	It("makes a macvlan in another namespace, and undoes it", func() {
 		near, _ := pair()
-		other := connect(nstest.New(GinkgoTB()), tracer)
+		otherNS := nstest.New(GinkgoTB())
+		other := connect(otherNS, tracer)
 		mac, err := types.ParseMAC("02:00:00:00:00:07")
 		Expect(err).NotTo(HaveOccurred())
-		l, err := node.AddMacvlan(&u, nl.Macvlan{Name: "mv0", In: other, Parent: near, Mode: nl.MacvlanPrivate, MAC: mac, QueueLen: 2000})
+		l, err := node.AddMacvlan(&u, nl.Macvlan{Name: "mv0", In: other, Parent: near, Mode: "private", MAC: mac, QueueLen: 2000})
 		Expect(err).NotTo(HaveOccurred())
 		Expect(l.MAC).To(Equal(mac))
 		Expect(l.Kind).To(Equal("macvlan"))
-		Expect(l.Macvlan.Mode).To(Equal(nl.MacvlanPrivate))
-		Expect(l.Macvlan.QueueLen).To(BeEquivalentTo(2000))
+		Expect(l.MacvlanMode).To(Equal("private"))
+		Expect(otherNS.Must(GinkgoTB(), "ip", "-d", "link", "show", "mv0")).To(ContainSubstring("bcqueuelen 2000"))
 		Expect(u.Rollback()).To(Succeed())
 		_, err = other.Link("mv0")
 		Expect(err).To(MatchError(fs.ErrNotExist))
 	})
 
-	It("awaits duplicate address detection by event, and names a duplicate", func() {
+	It("awaits duplicate address detection, and returns an error that names a duplicate", func() {
 		near, far := pair()
-		Expect(node.Apply(near.AddAddr(nl.Addr{Prefix: netip.MustParsePrefix("fd00::9/64"), NoDAD: true}), near.SetUp())).To(Succeed())
-		Expect(pod.Apply(far.AddAddr(nl.Addr{Prefix: netip.MustParsePrefix("fd00::3/64")}), far.SetUp())).To(Succeed())
+		Expect(node.AddAddr(near, nl.Addr{Prefix: netip.MustParsePrefix("fd00::9/64"), NoDAD: true})).To(Succeed())
+		Expect(node.SetUp(near)).To(Succeed())
+		Expect(pod.AddAddr(far, nl.Addr{Prefix: netip.MustParsePrefix("fd00::3/64")})).To(Succeed())
+		Expect(pod.SetUp(far)).To(Succeed())
 		Expect(pod.AwaitUsable(far, 5*time.Second)).To(Succeed())
 		addrs, err := pod.Addrs(far)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(addrs).To(HaveEach(HaveField("Tentative", false)))
-		Expect(pod.Apply(far.AddAddr(nl.Addr{Prefix: netip.MustParsePrefix("fd00::9/64")}))).To(Succeed())
+		Expect(pod.AddAddr(far, nl.Addr{Prefix: netip.MustParsePrefix("fd00::9/64")})).To(Succeed())
 		err = pod.AwaitUsable(far, 5*time.Second)
 		Expect(err).To(MatchError(nl.ErrDuplicate))
 		Expect(err).To(MatchError(ContainSubstring("fd00::9/64")))

@@ -11,11 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nested is the flag of attributes that hold others.
+// nested is the flag of an attribute that contains attributes (NLA_F_NESTED).
 const nested = 1 << 15
 
-// bytesOf lays out numbers as the kernel of this machine reads them, and texts and bytes
-// as they are.
+// bytesOf encodes numbers in the byte order of this machine, and copies texts and bytes.
 func bytesOf(parts ...any) []byte {
 	var b []byte
 	for _, p := range parts {
@@ -39,15 +38,14 @@ func bytesOf(parts ...any) []byte {
 	return b
 }
 
-// attr lays out an attribute: length, kind, value, and zeros up to four bytes.
+// attr encodes an attribute: length, kind, value, and zeros up to a multiple of four bytes.
 func attr(kind uint16, parts ...any) []byte {
 	value := bytesOf(parts...)
 	b := append(bytesOf(uint16(4+len(value)), kind), value...)
 	return append(b, make([]byte, (4-len(b)%4)%4)...)
 }
 
-// TestRequests: the requests that are not the library's have these bytes, in the order
-// of bytes of the machine at hand.
+// TestRequests compares the bytes of the requests that package nl builds.
 func TestRequests(t *testing.T) {
 	l := Link{Index: 7}
 	ifinfo := func(family uint8, index uint32) []byte {
@@ -65,20 +63,20 @@ func TestRequests(t *testing.T) {
 		"ports of a bridge": {listLinksRequest(masterFilter(7)), 18, 0x301, slices.Concat(ifinfo(0, 0),
 			attr(29, uint32(8)), attr(10, uint32(7)))},
 		"link by index": {getLinkRequest(7), 18, 0x1, slices.Concat(ifinfo(0, 7), attr(29, uint32(8)))},
-		"VLANs":         {vlanList(), 18, 0x301, slices.Concat(ifinfo(7, 0), attr(29, uint32(4)))},
-		"qdisc at the root": {qdiscAt(l, Root), 38, 0xd,
+		"VLANs":         {listVLANsRequest(), 18, 0x301, slices.Concat(ifinfo(7, 0), attr(29, uint32(4)))},
+		"qdisc at the root": {getQdiscRequest(l, Root), 38, 0xd,
 			tcmsg(0, 0xffffffff)},
-		"bfifo": {bfifoAdd(l, Qdisc{Handle: 0x300000, Parent: 0x10030, Limit: 5000}), 36, 0x605, slices.Concat(
+		"bfifo": {addBfifoRequest(l, Qdisc{Handle: 0x300000, Parent: 0x10030, Limit: 5000}), 36, 0x605, slices.Concat(
 			tcmsg(0x300000, 0x10030), attr(1, "bfifo\x00"), attr(2, uint32(5000)))},
-		"class": {classAdd(l, Class{ID: 0x10030, Parent: 0x10000, Rate: 125000, Buffer: 12500000, Quantum: 3000}), 40, 0x605, slices.Concat(
+		"class": {addClassRequest(l, Class{ID: 0x10030, Parent: 0x10000, Rate: 125000, Buffer: 12500000, Quantum: 3000}), 40, 0x605, slices.Concat(
 			tcmsg(0x10030, 0x10000), attr(1, "htb\x00"), attr(2,
 				attr(1, rate(125000), rate(125000), uint32(12500000), uint32(12500000), uint32(3000), uint32(0), uint32(0))))},
-		"class of more than 32 bits": {classAdd(l, Class{ID: 0x10030, Parent: 0x10000, Rate: 1 << 33}), 40, 0x605, slices.Concat(
+		"class of more than 32 bits": {addClassRequest(l, Class{ID: 0x10030, Parent: 0x10000, Rate: 1 << 33}), 40, 0x605, slices.Concat(
 			tcmsg(0x10030, 0x10000), attr(1, "htb\x00"), attr(2,
 				attr(1, rate(1<<32-1), rate(1<<32-1), uint32(0), uint32(0), uint32(0), uint32(0), uint32(0)),
 				attr(6, uint64(1<<33)), attr(7, uint64(1<<33))))},
 		"list of connections": {ctRequest(unix.AF_INET6, rawnl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP), 0x101, 0x301, []byte{10, 0, 0, 0}},
-		"deletion of a flow": {Flow{Proto: 17, OrigDst: netip.MustParseAddr("192.0.2.2"), OrigPort: 8053, ReplyPort: 53}.deletion(), 0x102, 0x5,
+		"deletion of a flow": {Flow{Proto: 17, OrigDst: netip.MustParseAddr("192.0.2.2"), OrigPort: 8053, ReplyPort: 53}.deleteRequest(), 0x102, 0x5,
 			slices.Concat([]byte{2, 0, 0, 0},
 				attr(1|nested, attr(1|nested, attr(2, []byte{192, 0, 2, 2})), attr(2|nested, attr(1, uint8(17)), attr(3, []byte{0x1f, 0x75}))),
 				attr(2|nested, attr(2|nested, attr(1, uint8(17)), attr(2, []byte{0, 53}))),
@@ -86,14 +84,14 @@ func TestRequests(t *testing.T) {
 		"deletion of a connection": {ctRequest(unix.AF_INET, rawnl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK), 0x102, 0x5, []byte{2, 0, 0, 0}},
 	} {
 		msg := c.req.Serialize()
-		want := append(bytesOf(uint32(16+len(c.body)), c.kind, c.flags), msg[8:16]...) // its number, and that of the socket
+		want := append(bytesOf(uint32(16+len(c.body)), c.kind, c.flags), msg[8:16]...) // sequence number and port ID
 		if want = append(want, c.body...); !bytes.Equal(msg, want) {
 			t.Errorf("%s:\n%x, want\n%x", name, msg, want)
 		}
 	}
 }
 
-// TestAnswers: what the kernel answers to them is read.
+// TestAnswers decodes answers of the kernel to these requests.
 func TestAnswers(t *testing.T) {
 	ifinfo := make([]byte, 16)
 	port := slices.Concat(ifinfo, attr(3, "veth0\x00"), attr(18, attr(1, "veth\x00"), attr(4, "bridge\x00"),

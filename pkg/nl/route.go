@@ -10,21 +10,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Route is a unicast route through one link. MTU and AdvMSS in bytes.
+// A Route is a unicast route through one link.
 type Route struct {
 	Dst      netip.Prefix
-	GW       netip.Addr // zero: on the link
+	GW       netip.Addr // zero: the destination is on the link
 	Src      netip.Addr // preferred source; zero: the kernel's choice
 	Priority int        // metric; zero: the kernel's default (IPv4 0, IPv6 1024)
-	Table    int        // zero: main
-	Scope    int        // rtnetlink's number; IPv4 only
-	MTU      int
-	AdvMSS   int
-	// OnLink: the gateway is taken to be on the link whatever the routes say.
-	OnLink bool
+	Table    int        // zero: the main table
+	Scope    int        // of IPv4 routes; see ScopeGlobal
+	MTU      int        // in bytes; zero: not set
+	AdvMSS   int        // in bytes; zero: not set
+	OnLink   bool       // the gateway is on the link, even if no route leads to it (RTNH_F_ONLINK)
 }
 
-// Scopes of rtnetlink.
+// The scopes of a route. Their numbers are those of rtnetlink.
 const (
 	ScopeGlobal = unix.RT_SCOPE_UNIVERSE
 	ScopeLink   = unix.RT_SCOPE_LINK
@@ -45,13 +44,15 @@ func (r Route) String() string {
 	return s
 }
 
-// Same reports whether the kernel would take the two for one route.
+// Same reports whether r and o have the same destination, gateway, table and metric: the
+// kernel refuses to add both.
 func (r Route) Same(o Route) bool {
 	return r.Dst == o.Dst && r.GW == o.GW && r.table() == o.table() && r.metric() == o.metric()
 }
 
-// Matches reports whether have is the wanted route r. What r does not say (table,
-// metric, MTU, AdvMSS) is not compared: a result of before 1.1.0 cannot say it.
+// Matches reports whether have is the wanted route r. If the table, the metric, the MTU or the
+// AdvMSS of r is zero, Matches does not compare it: results before version 1.1.0 do not
+// contain them.
 func (r Route) Matches(have Route) bool {
 	return r.Dst == have.Dst && r.GW == have.GW &&
 		(r.Table == 0 || r.table() == have.table()) &&
@@ -66,7 +67,7 @@ func (r Route) table() int {
 	return r.Table
 }
 
-// metric is what the kernel makes of an unsaid one (IP6_RT_PRIO_USER).
+// metric returns the metric that the kernel uses. Its default for IPv6 is IP6_RT_PRIO_USER.
 func (r Route) metric() int {
 	if r.Priority == 0 && r.Dst.Addr().Is6() {
 		return 1024
@@ -74,11 +75,10 @@ func (r Route) metric() int {
 	return r.Priority
 }
 
-// AddRoute adds a route through the link. As with the reference plugins an IPv4
-// route of the same destination and metric through another gateway stands behind
-// the new one, and an IPv6 one shares the load with it; the same route again is an
-// error that matches fs.ErrExist.
-func (l Link) AddRoute(r Route) Change {
+// AddRoute adds a route through the link. There may be a route with the same destination and
+// metric through another gateway. As with the reference plugins, an IPv4 route then has
+// precedence over the existing one, and an IPv6 route shares the load with it.
+func (c *Conn) AddRoute(l Link, r Route) error {
 	route := &netlink.Route{
 		LinkIndex: l.Index, Dst: ipNet(r.Dst.Masked()), Gw: r.GW.AsSlice(), Src: r.Src.AsSlice(),
 		Priority: r.Priority, Table: r.table(), Scope: netlink.Scope(r.Scope), MTU: r.MTU, AdvMSS: r.AdvMSS,
@@ -86,19 +86,18 @@ func (l Link) AddRoute(r Route) Change {
 	if r.OnLink {
 		route.Flags = int(netlink.FLAG_ONLINK)
 	}
-	return change(fmt.Sprintf("add route %s to %s", r, l.Name), func(c *Conn) error {
-		// Of the library's methods this one sends NLM_F_CREATE alone.
-		return c.lib.RouteAddEcmp(route)
+	return c.step(fmt.Sprintf("add route %s to %s", r, l.Name), func() error {
+		return c.lib.RouteAddEcmp(route) // RouteAdd would send NLM_F_EXCL too
 	})
 }
 
-// Routes lists the unicast routes through a link, of all tables but local's,
-// IPv4 first.
+// Routes returns the unicast routes through a link of all tables except the local table, IPv4
+// first.
 func (c *Conn) Routes(l Link) ([]Route, error) {
 	var routes []Route
 	for _, family := range families {
-		// The kernel filters by the link. The library would as well, and drop routes with
-		// several next hops, if it was told.
+		// The kernel filters by the link. RT_FILTER_OIF would make the library filter too, and
+		// drop routes with several next hops.
 		list, err := c.routes("list routes of "+l.Name, family, &netlink.Route{LinkIndex: l.Index})
 		if err != nil {
 			return nil, err
@@ -109,7 +108,7 @@ func (c *Conn) Routes(l Link) ([]Route, error) {
 			}
 			for _, hop := range nextHops(found) {
 				if hop.LinkIndex == l.Index {
-					routes = append(routes, describeRoute(found, hop))
+					routes = append(routes, newRoute(found, hop))
 				}
 			}
 		}
@@ -117,33 +116,33 @@ func (c *Conn) Routes(l Link) ([]Route, error) {
 	return routes, nil
 }
 
-// routes lists the routes of a family that match the filter: LinkIndex, Table, Protocol
-// as far as they are set.
+// routes returns the routes of a family that have the LinkIndex, the Table and the Protocol of
+// filter, if these are not zero.
 func (c *Conn) routes(step string, family int, filter *netlink.Route) ([]netlink.Route, error) {
-	mask := uint64(netlink.RT_FILTER_TABLE) // with no table in the filter: all tables
+	mask := uint64(netlink.RT_FILTER_TABLE) // if the table of filter is zero: all tables
 	if filter.Protocol != 0 {
 		mask |= netlink.RT_FILTER_PROTOCOL
 	}
 	return query(c, step, func() (list []netlink.Route, err error) {
-		// The library repeats interrupted lists of all kinds but this.
-		for range listTries {
+		// The library repeats interrupted lists, but not this one.
+		for range maxListTries {
 			list, err = c.lib.RouteListFiltered(family, filter, mask)
 			if !errors.Is(err, netlink.ErrDumpInterrupted) {
 				break
 			}
 		}
-		if errors.Is(err, unix.ENOENT) { // a table is made with its first route
+		if errors.Is(err, unix.ENOENT) { // the table does not exist, so it has no routes
 			return nil, nil
 		}
 		return list, err
 	})
 }
 
-// listTries is how often a list is asked for that changes while the kernel sends it.
-const listTries = 10
+// maxListTries limits how often routes requests a list that changes while the kernel sends it.
+const maxListTries = 10
 
-// nextHops returns where a route leads: more than one hop where several routes to one
-// destination share the load.
+// nextHops returns the next hops of a route. It has several if routes to one destination
+// share the load.
 func nextHops(r netlink.Route) []*netlink.NexthopInfo {
 	if len(r.MultiPath) > 0 {
 		return r.MultiPath
@@ -151,16 +150,16 @@ func nextHops(r netlink.Route) []*netlink.NexthopInfo {
 	return []*netlink.NexthopInfo{{LinkIndex: r.LinkIndex, Gw: r.Gw}}
 }
 
-// describeRoute returns a route of the library's, by one of its hops, as a Route.
-func describeRoute(r netlink.Route, hop *netlink.NexthopInfo) Route {
+// newRoute converts a route of the library, through one of its next hops, into a Route.
+func newRoute(r netlink.Route, hop *netlink.NexthopInfo) Route {
 	return Route{
-		Dst: prefix(r.Dst), GW: addrOf(hop.Gw), Src: addrOf(r.Src), Priority: r.Priority, Table: r.Table,
+		Dst: prefix(r.Dst), GW: ipAddr(hop.Gw), Src: ipAddr(r.Src), Priority: r.Priority, Table: r.Table,
 		Scope: int(r.Scope), MTU: r.MTU, AdvMSS: r.AdvMSS, OnLink: r.Flags&int(netlink.FLAG_ONLINK) != 0,
 	}
 }
 
-// DefaultDevice finds the index of the first link that a default route of the main
-// table goes through, IPv4 before IPv6; zero: there is none.
+// DefaultDevice returns the index of the link of the first default route in the main table,
+// IPv4 before IPv6, or zero if there is no default route.
 func (c *Conn) DefaultDevice() (int, error) {
 	for _, probe := range []netip.Addr{unrouted4, unrouted6} {
 		index, err := c.defaultRouteTo(probe)
@@ -174,22 +173,21 @@ func (c *Conn) DefaultDevice() (int, error) {
 	return 0, nil
 }
 
-// Addresses of blocks that are reserved (RFC 1112, section 4; RFC 4291, section 2.4 and
-// IANA's registry), so that hardly a node has a route to them but a default route.
+// These addresses are in reserved blocks (RFC 1112, section 4; RFC 4291, section 2.4, and
+// IANA's registry), so that usually only the default route of a node leads to them.
 var (
 	unrouted4 = netip.MustParseAddr("240.0.0.1")
 	unrouted6 = netip.MustParseAddr("4000::")
 )
 
-// defaultRouteTo asks the kernel which route it takes to an address (RTM_F_FIB_MATCH,
-// Linux 4.13), and returns the link if that is a default route of the main table; zero:
-// it is another route, as policy rules or a VPN may have it, or none. It saves the list
-// of all routes, which takes 70 ms where there are 100 000.
+// defaultRouteTo asks the kernel for the route to an address (RTM_F_FIB_MATCH, Linux 4.13). If
+// that is a default route of the main table, defaultRouteTo returns the index of its link, and
+// otherwise zero: policy rules or a VPN may select another route. A list of all routes would
+// take 70 ms on a node with 100,000 routes.
 func (c *Conn) defaultRouteTo(probe netip.Addr) (int, error) {
 	route, err := c.lookup(probe, &netlink.RouteGetOptions{FIBMatch: true})
-	var refused *Error
 	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.As(err, &refused) && refused.Refused: // no route, or one that forbids
+	case errors.Is(err, fs.ErrNotExist), isRefusal(err): // no route, or one of type prohibit
 		return 0, nil
 	case err != nil:
 		return 0, err
@@ -197,7 +195,8 @@ func (c *Conn) defaultRouteTo(probe netip.Addr) (int, error) {
 	return defaultLink(route), nil
 }
 
-// firstDefaultRoute reads the list of routes of the main table.
+// firstDefaultRoute lists the routes of the main table and returns the index of the link of the
+// first default route, or zero if there is none.
 func (c *Conn) firstDefaultRoute(family int) (int, error) {
 	list, err := c.routes("list default routes", family, &netlink.Route{Table: unix.RT_TABLE_MAIN})
 	for _, r := range list {
@@ -208,8 +207,8 @@ func (c *Conn) firstDefaultRoute(family int) (int, error) {
 	return 0, err
 }
 
-// defaultLink returns the index of the link that a route goes through, if that is a
-// default route of the main table; zero: it is not.
+// defaultLink returns the index of the link of a default route in the main table, and zero for
+// any other route.
 func defaultLink(r netlink.Route) int {
 	if prefix(r.Dst).Bits() != 0 || r.Table != unix.RT_TABLE_MAIN {
 		return 0
@@ -217,8 +216,8 @@ func defaultLink(r netlink.Route) int {
 	return nextHops(r)[0].LinkIndex
 }
 
-// AdvertisedUplinks lists the links with an IPv6 default route that a router
-// advertised. The kernel filters the advertised routes.
+// AdvertisedUplinks returns the links with an IPv6 default route from a router advertisement.
+// The kernel filters the routes by their protocol.
 func (c *Conn) AdvertisedUplinks() ([]Link, error) {
 	list, err := c.routes("list advertised default routes", unix.AF_INET6, &netlink.Route{Protocol: unix.RTPROT_RA})
 	if err != nil {
@@ -238,8 +237,8 @@ func (c *Conn) AdvertisedUplinks() ([]Link, error) {
 	return links, nil
 }
 
-// LinkTo finds the link that packets to the address leave by. The error matches
-// fs.ErrNotExist when no route leads there.
+// LinkTo returns the link through which the namespace sends packets to the address. If there is
+// no route, the error matches fs.ErrNotExist.
 func (c *Conn) LinkTo(a netip.Addr) (Link, error) {
 	route, err := c.lookup(a, nil)
 	if err != nil {
@@ -248,9 +247,9 @@ func (c *Conn) LinkTo(a netip.Addr) (Link, error) {
 	return c.LinkByIndex(route.LinkIndex)
 }
 
-// delivers reports whether packets for an address of the link are taken for the
-// namespace's own.
-func (c *Conn) delivers(l Link, a netip.Addr) (bool, error) {
+// hasLocalRoute reports whether the route to an address of the link is local: the kernel then
+// delivers packets for that address to the namespace.
+func (c *Conn) hasLocalRoute(l Link, a netip.Addr) (bool, error) {
 	route, err := c.lookup(a, &netlink.RouteGetOptions{OifIndex: l.Index})
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -258,12 +257,11 @@ func (c *Conn) delivers(l Link, a netip.Addr) (bool, error) {
 	return route.Type == unix.RTN_LOCAL, err
 }
 
-// lookup finds the route that packets to the address take. The error matches
-// fs.ErrNotExist when there is none.
+// lookup returns the route to the address. If there is none, the error matches fs.ErrNotExist.
 func (c *Conn) lookup(a netip.Addr, options *netlink.RouteGetOptions) (netlink.Route, error) {
 	return query(c, "find route to "+a.String(), func() (netlink.Route, error) {
-		// The library sets RTM_F_LOOKUP_TABLE, which the kernel refuses for IPv6 if its
-		// checks are strict (inet6_rtm_valid_getroute_req).
+		// The library sets RTM_F_LOOKUP_TABLE. With strict checks the kernel refuses that flag
+		// for IPv6 (inet6_rtm_valid_getroute_req).
 		_ = c.lib.SetStrictCheck(false)
 		defer func() { _ = c.lib.SetStrictCheck(true) }()
 		routes, err := c.lib.RouteGetWithOptions(a.AsSlice(), options)

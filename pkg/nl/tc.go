@@ -7,26 +7,27 @@ import (
 	"math"
 	"slices"
 
+	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/pkg/undo"
 	"github.com/vishvananda/netlink"
 	rawnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 )
 
-// A Handle names a qdisc ("1:") or a class ("1:30"), both parts hexadecimal, or one
-// of the two places on a link where a qdisc is attached.
+// A Handle identifies a qdisc ("1:") or a class ("1:30"), with hexadecimal numbers. As the
+// parent of a qdisc, it can also be Root or Ingress.
 type Handle uint32
 
-// The places on a link: where it sends, and where it receives.
+// The parents of the qdiscs of a link.
 const (
-	Root    Handle = 0xFFFFFFFF // TC_H_ROOT
-	Ingress Handle = 0xFFFFFFF1 // TC_H_INGRESS
+	Root    Handle = 0xFFFFFFFF // TC_H_ROOT: of the qdisc for packets that the link sends
+	Ingress Handle = 0xFFFFFFF1 // TC_H_INGRESS: of the qdisc for packets that the link receives
 )
 
-// IngressHandle is the handle of an ingress qdisc; the kernel gives it no other.
+// IngressHandle is the handle of every ingress qdisc.
 const IngressHandle Handle = 0xFFFF0000
 
-// Class is the class with that minor number of the qdisc with handle h.
+// Class returns the handle of the class with that minor number, of the qdisc with handle h.
 func (h Handle) Class(minor uint16) Handle { return h&0xFFFF0000 | Handle(minor) }
 
 func (h Handle) String() string {
@@ -41,62 +42,56 @@ func (h Handle) String() string {
 	return fmt.Sprintf("%x:%x", uint32(h>>16), uint32(h&0xFFFF))
 }
 
-// A Qdisc is a queueing discipline on a link: Kind, and what only that kind has. It
-// compares with ==.
+// A Qdisc is a queueing discipline of a link. Qdiscs can be compared with ==.
 type Qdisc struct {
 	Kind   string // "tbf", "htb", "bfifo", "ingress"; empty: none, or the kernel's default
 	Handle Handle
 	Parent Handle // Root, Ingress or a class
-	TBF    TBF
-	HTB    HTB
-	Limit  uint32 // of a bfifo, in bytes
+	TBF    TBF    // if Kind is "tbf"
+	HTB    HTB    // if Kind is "htb"
+	Limit  uint32 // in bytes, if Kind is "bfifo"
 }
 
-// TBF is a token bucket filter, tc-tbf(8).
+// A TBF has the parameters of a token bucket filter, tc-tbf(8).
 type TBF struct {
-	Rate   uint64 // bytes a second
-	Buffer uint32 // the burst, as the time that it takes at the rate, in ticks
-	Limit  uint32 // bytes that may wait
+	Rate   uint64 // in bytes per second
+	Buffer uint32 // the time that the burst takes at the rate, in ticks
+	Limit  uint32 // size of the queue, in bytes
 }
 
-// TickNanoseconds is a tick of the kernel's schedulers (PSCHED_SHIFT, since kernel
-// 2.6.31; /proc/net/psched tells it).
+// TickNanoseconds is the length of a tick of the kernel's packet schedulers (PSCHED_SHIFT,
+// since Linux 2.6.31; see /proc/net/psched).
 const TickNanoseconds = 64
 
-// HTB is a hierarchical token bucket, tc-htb(8).
+// An HTB has the parameters of a hierarchical token bucket, tc-htb(8).
 type HTB struct {
-	Default uint16 // minor of the class of what no filter matches; zero: none, sent at once
-	Direct  uint32 // packets that may wait outside any class
+	// Default is the minor number of the class of packets that no filter matches. If it is
+	// zero, the kernel sends these packets directly, without a class.
+	Default uint16
+	Direct  uint32 // length of the queue for packets without a class, in packets
 }
 
-// A Class is a class of an HTB; its ceiling is its rate. It compares with ==.
+// A Class is a class of an HTB. Its ceiling is its rate. Classes can be compared with ==.
 type Class struct {
 	ID      Handle
 	Parent  Handle
-	Rate    uint64 // bytes a second
+	Rate    uint64 // in bytes per second
 	Buffer  uint32 // as TBF.Buffer
-	Quantum uint32 // bytes a round
+	Quantum uint32 // in bytes per round
 }
 
-// A Filter is a u32 filter, tc-u32(8). It matches what matches all its keys; no keys:
-// everything.
+// A Filter is a u32 filter, tc-u32(8). It matches packets that match all of its keys.
+// Without keys it matches every packet.
 type Filter struct {
-	Parent   Handle // the qdisc's
-	Priority uint16 // one a protocol
-	Protocol uint16 // ProtocolAll, …
+	Parent   Handle // of the qdisc
+	Priority uint16 // filters of different protocols must have different priorities
+	Protocol uint16 // an EtherType, such as unix.ETH_P_IP or unix.ETH_P_ALL
 	Class    Handle
 	Keys     []Key
-	Redirect int // index of the link that sends what matches, instead; zero: none
+	Redirect int // index of the link that the packets are redirected to; zero: none
 }
 
-// Protocols of filters: the EtherTypes, and any.
-const (
-	ProtocolAll  = unix.ETH_P_ALL
-	ProtocolIPv4 = unix.ETH_P_IP
-	ProtocolIPv6 = unix.ETH_P_IPV6
-)
-
-// Same compares filters.
+// Same reports whether f and g are equal.
 func (f Filter) Same(g Filter) bool {
 	return f.Parent == g.Parent && f.Priority == g.Priority && f.Protocol == g.Protocol && f.Class == g.Class &&
 		f.Redirect == g.Redirect && slices.Equal(f.Keys, g.Keys)
@@ -110,20 +105,19 @@ func (f Filter) String() string {
 	return s
 }
 
-// A Key matches 32 bits of a packet, counted from its network header.
+// A Key matches 32 bits of a packet.
 type Key struct {
 	Value, Mask uint32
-	Offset      int32
+	Offset      int32 // from the network header, in bytes
 }
 
-// AddQdisc attaches a qdisc, and pushes its removal. The error matches fs.ErrExist
-// when the place is taken.
+// AddQdisc adds a qdisc to a link and pushes its removal to u. If the parent already has a
+// qdisc, the error matches fs.ErrExist.
 func (c *Conn) AddQdisc(u *undo.Stack, l Link, q Qdisc) error {
 	step := fmt.Sprintf("add qdisc %s %s to %s %s", q.Kind, q.Handle, l.Name, q.Parent)
 	err := c.step(step, func() error { return c.addQdisc(l, q) })
-	var failed *Error
-	if err == nil || errors.As(err, &failed) && !failed.Refused { // not known to have been refused: it may be there
-		u.Push("delete qdisc "+q.Kind+" of "+l.Name, func() error { return c.DelQdisc(l, q) })
+	if !isRefusal(err) {
+		u.Push("delete qdisc "+q.Kind+" of "+l.Name, func() error { return c.DeleteQdisc(l, q) })
 	}
 	return err
 }
@@ -140,7 +134,7 @@ func (c *Conn) addQdisc(l Link, q Qdisc) error {
 	case "ingress":
 		return c.lib.QdiscAdd(&netlink.Ingress{QdiscAttrs: attrs})
 	}
-	_, err := c.execute(bfifoAdd(l, q), 0)
+	_, err := c.execute(addBfifoRequest(l, q), 0)
 	return err
 }
 
@@ -148,8 +142,8 @@ func (q Qdisc) attrs(l Link) netlink.QdiscAttrs {
 	return netlink.QdiscAttrs{LinkIndex: l.Index, Handle: uint32(q.Handle), Parent: uint32(q.Parent)}
 }
 
-// bfifoAdd is a request for a bfifo, which the library does not know.
-func bfifoAdd(l Link, q Qdisc) *rawnl.NetlinkRequest {
+// addBfifoRequest returns a request that adds a bfifo. The library has no such qdisc.
+func addBfifoRequest(l Link, q Qdisc) *rawnl.NetlinkRequest {
 	req := tcRequest(unix.RTM_NEWQDISC, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, q.attrs(l))
 	req.AddData(rawnl.NewRtAttr(unix.TCA_KIND, rawnl.ZeroTerminated("bfifo")))
 	req.AddData(rawnl.NewRtAttr(unix.TCA_OPTIONS, rawnl.Uint32Attr(q.Limit))) // struct tc_fifo_qopt
@@ -162,8 +156,9 @@ func tcRequest(kind, flags int, at netlink.QdiscAttrs) *rawnl.NetlinkRequest {
 	return req
 }
 
-// DelQdisc removes the qdisc if one of its kind and handle is where it says.
-func (c *Conn) DelQdisc(l Link, q Qdisc) error {
+// DeleteQdisc deletes the qdisc. If the parent of q has no qdisc, or one of another kind or
+// handle, DeleteQdisc changes nothing and returns nil.
+func (c *Conn) DeleteQdisc(l Link, q Qdisc) error {
 	have, err := c.Qdisc(l, q.Parent)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && (have.Kind != q.Kind || have.Handle != q.Handle) {
 		return nil
@@ -171,17 +166,17 @@ func (c *Conn) DelQdisc(l Link, q Qdisc) error {
 	if err != nil {
 		return err
 	}
-	return c.Apply(change(fmt.Sprintf("delete qdisc %s %s of %s", q.Kind, q.Handle, l.Name), func(c *Conn) error {
+	return types.IgnoreNotExist(c.step(fmt.Sprintf("delete qdisc %s %s of %s", q.Kind, q.Handle, l.Name), func() error {
 		return c.lib.QdiscDel(&netlink.GenericQdisc{QdiscAttrs: q.attrs(l)})
-	}).IfPresent())
+	}))
 }
 
-// Qdisc returns what is attached to a place of the link; the zero Qdisc: nothing. The
-// error matches fs.ErrNotExist when there is no such link.
+// Qdisc returns the qdisc of a parent, or the zero Qdisc if there is none. If the link does not
+// exist, the error matches fs.ErrNotExist.
 func (c *Conn) Qdisc(l Link, parent Handle) (Qdisc, error) {
 	return query(c, fmt.Sprintf("find qdisc of %s %s", l.Name, parent), func() (Qdisc, error) {
-		msgs, err := c.execute(qdiscAt(l, parent), unix.RTM_NEWQDISC)
-		// EINVAL means the same as ENOENT, at the root of a link that is down.
+		msgs, err := c.execute(getQdiscRequest(l, parent), unix.RTM_NEWQDISC)
+		// For the root of a link that is down, the kernel returns EINVAL instead of ENOENT.
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) || err == nil && len(msgs) == 0 {
 			return Qdisc{}, nil
 		}
@@ -192,16 +187,16 @@ func (c *Conn) Qdisc(l Link, parent Handle) (Qdisc, error) {
 	})
 }
 
-// qdiscAt is a request for the qdisc at one place of a link. The library's QdiscList
-// lists those of all links of the namespace. An older kernel answers only a request for
-// an echo. Where there is no more than a default of the kernel, the acknowledgement may
-// be all that comes.
-func qdiscAt(l Link, parent Handle) *rawnl.NetlinkRequest {
+// getQdiscRequest returns a request for the qdisc of one parent. The library's QdiscList lists
+// the qdiscs of all links of the namespace. Older kernels answer only with NLM_F_ECHO. If the
+// link has only the kernel's default qdisc, the kernel may send only the acknowledgement.
+func getQdiscRequest(l Link, parent Handle) *rawnl.NetlinkRequest {
 	at := netlink.QdiscAttrs{LinkIndex: l.Index, Parent: uint32(parent)}
 	return tcRequest(unix.RTM_GETQDISC, unix.NLM_F_ACK|unix.NLM_F_ECHO, at)
 }
 
-// decodeQdisc reads an RTM_NEWQDISC. A default of the kernel has no handle.
+// decodeQdisc returns the qdisc in an RTM_NEWQDISC message, or the zero Qdisc if it is the
+// kernel's default, which has no handle.
 func decodeQdisc(m []byte) (Qdisc, error) {
 	msg := rawnl.DeserializeTcMsg(m)
 	attrs, err := attributes(m[msg.Len():])
@@ -233,17 +228,18 @@ func decodeQdisc(m []byte) (Qdisc, error) {
 	return q, err
 }
 
-// AddClass adds a class to an HTB; it goes with it.
-func (l Link) AddClass(cl Class) Change {
-	return change(fmt.Sprintf("add class %s to %s", cl.ID, l.Name), func(c *Conn) error {
-		_, err := c.execute(classAdd(l, cl), 0)
+// AddClass adds a class to the HTB of a link. The kernel deletes the class with the HTB.
+func (c *Conn) AddClass(l Link, cl Class) error {
+	return c.step(fmt.Sprintf("add class %s to %s", cl.ID, l.Name), func() error {
+		_, err := c.execute(addClassRequest(l, cl), 0)
 		return err
 	})
 }
 
-// classAdd is a request for a class of an HTB. The library's ClassAdd sends the low 32
-// bits of a rate beside the whole, and the kernel refuses zero there.
-func classAdd(l Link, cl Class) *rawnl.NetlinkRequest {
+// addClassRequest returns a request that adds a class to an HTB. With a rate above 32 bits, the
+// library's ClassAdd sends the low 32 bits as the 32-bit rate. If these are zero, the kernel
+// refuses the class.
+func addClassRequest(l Link, cl Class) *rawnl.NetlinkRequest {
 	at := netlink.QdiscAttrs{LinkIndex: l.Index, Handle: uint32(cl.ID), Parent: uint32(cl.Parent)}
 	req := tcRequest(unix.RTM_NEWTCLASS, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, at)
 	req.AddData(rawnl.NewRtAttr(unix.TCA_KIND, rawnl.ZeroTerminated("htb")))
@@ -259,7 +255,7 @@ func classAdd(l Link, cl Class) *rawnl.NetlinkRequest {
 	return req
 }
 
-// Classes lists the classes of the link's HTB.
+// Classes returns the classes of the HTB of a link.
 func (c *Conn) Classes(l Link) ([]Class, error) {
 	return query(c, "list classes of "+l.Name, func() (classes []Class, err error) {
 		list, err := c.lib.ClassList(l.device(), 0)
@@ -274,13 +270,13 @@ func (c *Conn) Classes(l Link) ([]Class, error) {
 	})
 }
 
-// AddFilter adds a filter to a qdisc; it goes with it.
-func (l Link) AddFilter(f Filter) Change {
+// AddFilter adds a filter to a qdisc of a link. The kernel deletes the filter with the qdisc.
+func (c *Conn) AddFilter(l Link, f Filter) error {
 	u32 := &netlink.U32{
 		FilterAttrs: netlink.FilterAttrs{LinkIndex: l.Index, Parent: uint32(f.Parent), Priority: f.Priority, Protocol: f.Protocol},
 		ClassId:     uint32(f.Class),
 	}
-	if len(f.Keys) > 0 { // none: the library sends a key that matches everything
+	if len(f.Keys) > 0 { // otherwise the library sends a key that matches every packet
 		u32.Sel = &netlink.TcU32Sel{Flags: netlink.TC_U32_TERMINAL}
 	}
 	for _, k := range f.Keys {
@@ -289,25 +285,25 @@ func (l Link) AddFilter(f Filter) Change {
 	if f.Redirect != 0 {
 		u32.Actions = []netlink.Action{netlink.NewMirredAction(f.Redirect)}
 	}
-	return change("add "+f.String()+" to "+l.Name, func(c *Conn) error { return c.lib.FilterAdd(u32) })
+	return c.step("add "+f.String()+" to "+l.Name, func() error { return c.lib.FilterAdd(u32) })
 }
 
-// Filters lists the u32 filters of a qdisc of the link.
+// Filters returns the u32 filters of a qdisc of a link.
 func (c *Conn) Filters(l Link, parent Handle) ([]Filter, error) {
 	return query(c, fmt.Sprintf("list filters of %s %s", l.Name, parent), func() (filters []Filter, err error) {
 		list, err := c.lib.FilterList(l.device(), uint32(parent))
 		for _, found := range list {
 			if u32, ok := found.(*netlink.U32); ok {
-				filters = append(filters, describeFilter(u32))
+				filters = append(filters, newFilter(u32))
 			}
 		}
 		return filters, err
 	})
 }
 
-// describeFilter returns a filter of the library's as a Filter. Redirect is that of the
-// first redirection; the kernel never reaches an action behind it.
-func describeFilter(u32 *netlink.U32) Filter {
+// newFilter converts a filter of the library into a Filter. Redirect is the link of the first
+// redirection, because the kernel does not execute later actions.
+func newFilter(u32 *netlink.U32) Filter {
 	f := Filter{
 		Parent: Handle(u32.Parent), Priority: u32.Priority, Protocol: u32.Protocol, Class: Handle(u32.ClassId),
 	}

@@ -12,8 +12,8 @@ import (
 // A VLAN is the membership of a bridge port in a VLAN.
 type VLAN struct {
 	ID       int
-	PVID     bool // untagged frames that come in belong to it
-	Untagged bool // frames go out without a tag
+	PVID     bool // untagged frames that the port receives belong to this VLAN
+	Untagged bool // the port sends frames of this VLAN without a tag
 }
 
 func (v VLAN) String() string { return v.text(strconv.Itoa(v.ID)) }
@@ -29,13 +29,13 @@ func (v VLAN) text(ids string) string {
 	return s
 }
 
-// AddVLANs puts a bridge port in VLANs.
-func (l Link) AddVLANs(vlans ...VLAN) Change {
-	return change("add port "+l.Name+" to "+vlanText(vlans), func(c *Conn) error {
+// AddVLANs adds a bridge port to VLANs.
+func (c *Conn) AddVLANs(l Link, vlans ...VLAN) error {
+	return c.step("add port "+l.Name+" to "+vlanText(vlans), func() error {
 		for _, r := range vlanRanges(vlans) {
 			last := uint16(r.last)
 			if r.last == r.ID {
-				last = 0 // the library's way to say that it is no range
+				last = 0 // for the library, this is no range
 			}
 			if err := c.lib.BridgeVlanAddRange(l.device(), uint16(r.ID), last, r.PVID, r.Untagged, false, false); err != nil {
 				return err
@@ -45,20 +45,21 @@ func (l Link) AddVLANs(vlans ...VLAN) Change {
 	})
 }
 
-// DelVLAN takes a bridge port out of a VLAN.
-func (l Link) DelVLAN(id int) Change {
-	return change(fmt.Sprintf("take port %s out of vlan %d", l.Name, id), func(c *Conn) error {
+// DeleteVLAN removes a bridge port from a VLAN.
+func (c *Conn) DeleteVLAN(l Link, id int) error {
+	return c.step(fmt.Sprintf("take port %s out of vlan %d", l.Name, id), func() error {
 		return c.lib.BridgeVlanDel(l.device(), uint16(id), false, false, false, false)
 	})
 }
 
-// A vlanRange is a VLAN, or several with consecutive numbers and the same flags.
+// A vlanRange is one VLAN, or several VLANs with consecutive IDs and the same flags.
 type vlanRange struct {
-	VLAN     // the first
-	last int // number of the last
+	VLAN     // the first VLAN
+	last int // the ID of the last VLAN
 }
 
-// vlanRanges joins neighbours. A PVID stands alone: the kernel takes none in a range.
+// vlanRanges joins VLANs with consecutive IDs and the same flags. A PVID is a range of its
+// own, because the kernel accepts no range of PVIDs.
 func vlanRanges(vlans []VLAN) []vlanRange {
 	var ranges []vlanRange
 	for _, v := range vlans {
@@ -74,7 +75,7 @@ func vlanRanges(vlans []VLAN) []vlanRange {
 	return ranges
 }
 
-// vlanText names VLANs for people: "vlan 100 pvid untagged, vlan 300-310".
+// vlanText returns VLANs as text, such as "vlan 100 pvid untagged, vlan 300-310".
 func vlanText(vlans []VLAN) string {
 	var text []string
 	for _, r := range vlanRanges(vlans) {
@@ -87,11 +88,11 @@ func vlanText(vlans []VLAN) string {
 	return strings.Join(text, ", ")
 }
 
-// VLANs lists the VLANs of a bridge port. The kernel has no narrower request than for
-// all ports of the namespace, so this is for CHECK, not for ADD.
+// VLANs returns the VLANs of a bridge port. It is for CHECK, not for ADD: the kernel can only
+// list the VLANs of all ports of the namespace.
 func (c *Conn) VLANs(l Link) ([]VLAN, error) {
 	return query(c, "list VLANs of port "+l.Name, func() (vlans []VLAN, err error) {
-		msgs, err := c.execute(vlanList(), unix.RTM_NEWLINK)
+		msgs, err := c.execute(listVLANsRequest(), unix.RTM_NEWLINK)
 		if err != nil {
 			return nil, err
 		}
@@ -109,17 +110,17 @@ func (c *Conn) VLANs(l Link) ([]VLAN, error) {
 	})
 }
 
-// vlanList is a request for the VLANs of all ports, as ranges. The library's
-// BridgeVlanList asks for each VLAN by itself: a port that is in all of them does not
-// fit in a message of 32 KiB, and the list fails.
-func vlanList() *rawnl.NetlinkRequest {
+// listVLANsRequest returns a request for the VLANs of all ports, as ranges. The library's
+// BridgeVlanList requests no ranges: its list fails if a port is in all VLANs, because these
+// do not fit in a message of 32 KiB.
+func listVLANsRequest() *rawnl.NetlinkRequest {
 	req := rawnl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
 	req.AddData(rawnl.NewIfInfomsg(unix.AF_BRIDGE))
 	req.AddData(rawnl.NewRtAttr(unix.IFLA_EXT_MASK, rawnl.Uint32Attr(rawnl.RTEXT_FILTER_BRVLAN_COMPRESSED)))
 	return req
 }
 
-// decodeVLANs reads the VLANs in an RTM_NEWLINK of AF_BRIDGE.
+// decodeVLANs returns the VLANs in an RTM_NEWLINK message of AF_BRIDGE.
 func decodeVLANs(m []byte) ([]VLAN, error) {
 	attrs, err := attributes(m[unix.SizeofIfInfomsg:])
 	if err != nil {

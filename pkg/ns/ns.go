@@ -135,6 +135,15 @@ func Cookie() uint64 {
 	return cookie
 }
 
+// Cookie returns the number of the namespace, as the function Cookie does.
+func (h *Handle) Cookie() (cookie uint64) {
+	_ = h.Do(func() error {
+		cookie = Cookie()
+		return nil
+	})
+	return cookie
+}
+
 // Do runs f in the namespace and returns its error. f runs in a goroutine of its own, on
 // a thread that no other goroutine uses until the thread is back in the process's own
 // namespace. So the caller never leaves its namespace, and a Do within f enters the

@@ -175,16 +175,10 @@ func threadsAway(t *testing.T, home uint64) (away []string) {
 }
 
 func TestCookie(t *testing.T) {
-	in := func(h *Handle) (cookie uint64) {
-		if err := h.Do(func() error { cookie = Cookie(); return nil }); err != nil {
-			t.Error(err)
-		}
-		return cookie
-	}
 	path := newNS(t)
-	one, two, other, home := in(open(t, path)), in(open(t, path)), in(open(t, newNS(t))), Cookie()
+	one, two, other, home := open(t, path).Cookie(), open(t, path).Cookie(), open(t, newNS(t)).Cookie(), Cookie()
 	if home == 0 {
-		t.Skip("the kernel tells no cookies")
+		t.Skip("the kernel has no cookies")
 	}
 	if one == 0 || one != two || one == other || one == home || other == home {
 		t.Errorf("%d and %d of one namespace, %d of another, %d of the own", one, two, other, home)

@@ -243,10 +243,11 @@ const noLog logFile = -1
 // openLogFile opens a regular file, a character device, or a named pipe that a process reads.
 func openLogFile(path string) (logFile, error) {
 	const flags = unix.O_WRONLY | unix.O_APPEND | unix.O_CREAT | unix.O_NONBLOCK | unix.O_CLOEXEC
-	fd, err := unix.Open(path, flags, 0o600)
-	for errors.Is(err, unix.EINTR) {
+	var fd int
+	err := types.RetryEINTR(func() (err error) {
 		fd, err = unix.Open(path, flags, 0o600)
-	}
+		return err
+	})
 	if err != nil {
 		err = &fs.PathError{Op: "open", Path: path, Err: err}
 	}

@@ -199,7 +199,7 @@ func TestInterruptedWrite(t *testing.T) {
 	cmd.Env = append(os.Environ(), "TEST_WRITE_IN="+n.Path())
 	cmd.Stdout, cmd.Stderr = &out, &out
 	interrupted := 0
-	tree, err := inject.Session{Calls: inject.Settings(), Decide: func(*inject.Call) inject.Verdict {
+	tree, err := inject.Session{Calls: inject.ProcWrites(), Decide: func(*inject.Call) inject.Verdict {
 		if interrupted++; interrupted == 1 {
 			return inject.Refuse(unix.EINTR)
 		}

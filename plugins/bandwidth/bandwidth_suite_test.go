@@ -37,7 +37,7 @@ type world struct {
 
 func newWorld() *world {
 	GinkgoHelper()
-	node, pod := nstest.Pair(GinkgoTB())
+	node, pod := nstest.NewNodeAndPod(GinkgoTB())
 	w := &world{node: node, pod: pod, call: nstest.Call{ContainerID: cid, Node: node, Pod: pod}}
 	pod.Must(GinkgoTB(), "ip", "link", "set", "lo", "up")
 	return w

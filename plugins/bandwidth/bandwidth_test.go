@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
-	"sync"
 	"testing"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -34,13 +33,13 @@ var _ = Describe("bandwidth", func() {
 	DescribeTable("ADD makes what the golden file says, and DEL removes all of it", func(golden string, on func() *world, keys string) {
 		w := on()
 		shaped := func() string { return "on the node:\n" + tcText(w.call.Node) + "in the container:\n" + tcText(w.pod) }
-		before := nstest.Steady(func() string { return nstest.Snapshot(GinkgoTB(), w.call.Node, w.pod) })
+		before := nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), w.call.Node, w.pod) })
 		w.run("ADD", keys).OK(GinkgoTB())
 		nstest.Golden(GinkgoTB(), golden, shaped())
 		w.run("CHECK", keys).OK(GinkgoTB())
 		w.run("DEL", keys).OK(GinkgoTB())
 		nstest.Golden(GinkgoTB(), "cleaned", shaped())
-		Expect(nstest.Settled(before, func() string { return nstest.Snapshot(GinkgoTB(), w.call.Node, w.pod) })).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), w.call.Node, w.pod) })).To(BeEmpty())
 		w.run("DEL", keys).OK(GinkgoTB())
 		w.run("ADD", keys).OK(GinkgoTB()) // on the same interface again
 	},
@@ -347,10 +346,9 @@ var _ = Describe("bandwidth", func() {
 		Expect(nstest.Run(plugin(), c).Failure(GinkgoTB()).Code).To(BeEquivalentTo(types.CodeNotAvailable))
 	})
 
-	It("limits 32 containers at a time, and DEL leaves nothing", func() {
+	It("limits many containers at a time, and DEL leaves nothing", func() {
 		w = newWorld()
-		const pods, rounds = 32, 3
-		calls := make([]nstest.Call, pods)
+		calls := make([]nstest.Call, nstest.FullOrShort(32, 8))
 		for i := range calls {
 			pod := nstest.New(GinkgoTB())
 			host := fmt.Sprintf("veth%d", i)
@@ -359,22 +357,18 @@ var _ = Describe("bandwidth", func() {
 			calls[i] = nstest.Call{ContainerID: fmt.Sprint("c", i), Node: w.node, Pod: pod, Config: configOf(network, i5, prev)}
 		}
 		all := func(command string) error {
-			errs := make([]error, pods)
-			var done sync.WaitGroup
-			for i, c := range calls {
-				done.Go(func() {
-					if r := nstest.Run(plugin(), c.With(command)); r.Exit != 0 {
-						errs[i] = fmt.Errorf("%s %s: %s", command, c.ContainerID, r.Stdout)
-					}
-				})
+			var errs []error
+			for i, r := range nstest.RunAll(plugin(), command, calls) {
+				if r.Exit != 0 {
+					errs = append(errs, fmt.Errorf("%s %s: %s", command, calls[i].ContainerID, r.Stdout))
+				}
 			}
-			done.Wait()
 			return errors.Join(errs...)
 		}
-		for range rounds {
+		for range nstest.FullOrShort(3, 1) {
 			Expect(all("ADD")).To(Succeed())
 			Expect(all("CHECK")).To(Succeed())
-			Expect(strings.Count(w.node.Must(GinkgoTB(), "ip", "-br", "link"), "bwp")).To(Equal(pods))
+			Expect(strings.Count(w.node.Must(GinkgoTB(), "ip", "-br", "link"), "bwp")).To(Equal(len(calls)))
 			Expect(all("DEL")).To(Succeed())
 			Expect(w.node.Must(GinkgoTB(), "ip", "-br", "link")).NotTo(ContainSubstring("bwp"))
 			Expect(tcText(w.node)).To(BeEmpty())

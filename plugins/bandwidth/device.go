@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"syscall"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/nl"
@@ -136,7 +137,7 @@ func ingressQdisc() nl.Qdisc {
 // ifb.
 func redirectFilter(to nl.Link) nl.Filter {
 	return nl.Filter{
-		Parent: nl.IngressHandle, Priority: redirectPriority, Protocol: nl.ProtocolAll,
+		Parent: nl.IngressHandle, Priority: redirectPriority, Protocol: syscall.ETH_P_ALL,
 		Class: rootHandle.Class(1), Redirect: to.Index,
 	}
 }
@@ -178,7 +179,7 @@ func removeRootQdisc(c *nl.Conn, dev nl.Link) error {
 	if q.Handle != rootHandle || !slices.Contains([]string{kindTBF, kindHTB}, q.Kind) {
 		return nil
 	}
-	return c.DelQdisc(dev, q)
+	return c.DeleteQdisc(dev, q)
 }
 
 // removeIngressQdisc removes the ingress qdisc, unless it has filters of another program.
@@ -196,7 +197,7 @@ func removeIngressQdisc(c *nl.Conn, dev nl.Link) error {
 			return nil
 		}
 	}
-	return c.DelQdisc(dev, q)
+	return c.DeleteQdisc(dev, q)
 }
 
 // missing returns the error of a CHECK for an object that the interface lacks.

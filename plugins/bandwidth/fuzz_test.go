@@ -1,6 +1,7 @@
 package main
 
 import (
+	"syscall"
 	"testing"
 
 	"github.com/plumb-cni/plumb/pkg/nl"
@@ -36,7 +37,7 @@ func FuzzConfig(f *testing.F) {
 				t.Errorf("%s: %d filters", text, len(filters))
 			}
 			for _, filter := range s.filters() {
-				if v6 := filter.Protocol == nl.ProtocolIPv6; len(filter.Keys) > 4 || !v6 && len(filter.Keys) > 1 {
+				if v6 := filter.Protocol == syscall.ETH_P_IPV6; len(filter.Keys) > 4 || !v6 && len(filter.Keys) > 1 {
 					t.Errorf("%s: %+v", text, filter)
 				}
 			}

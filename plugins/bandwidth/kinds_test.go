@@ -15,7 +15,7 @@ var _ = Describe("an interface of another kind", Label(nstest.Kernel), func() {
 		outside := nstest.NewNode(GinkgoTB()).Named("outside")
 		nstest.Join(GinkgoTB(), nstest.End{In: w.node, Name: "up0"}, nstest.End{In: outside, Name: "up0"})
 		_, err := w.node.Exec("ip", strings.Fields("link add link up0 name kind0 type "+link)...)
-		nstest.Need(GinkgoTB(), link, err)
+		nstest.RequireFeature(GinkgoTB(), link, err)
 		w.node.Batch(GinkgoTB(), "link set kind0 netns "+w.pod.Path()+" name eth0")
 		w.pod.Batch(GinkgoTB(), "link set eth0 up", "addr add "+podV4+"/24 dev eth0")
 		outsideDev := "up0"
@@ -46,7 +46,7 @@ var _ = Describe("an interface of another kind", Label(nstest.Kernel), func() {
 	It("is shaped without a peer on the other side", func() {
 		w := newWorld()
 		_, err := w.pod.Exec("ip", "link", "add", "eth0", "type", "dummy")
-		nstest.Need(GinkgoTB(), "dummy", err)
+		nstest.RequireFeature(GinkgoTB(), "dummy", err)
 		w.pod.Batch(GinkgoTB(), "link set eth0 up", "addr add "+podV4+"/24 dev eth0")
 		w.prev = w.result("")
 		before := w.shape()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"syscall"
 	"time"
 
 	"github.com/plumb-cni/plumb/pkg/nl"
@@ -160,9 +161,9 @@ func (s shaper) filters() []nl.Filter {
 	}
 	var filters []nl.Filter
 	for _, p := range s.traffic.subnets {
-		f := nl.Filter{Parent: rootHandle, Priority: ipv6Priority, Protocol: nl.ProtocolIPv6, Class: to, Keys: keys(p, s.remote)}
+		f := nl.Filter{Parent: rootHandle, Priority: ipv6Priority, Protocol: syscall.ETH_P_IPV6, Class: to, Keys: keys(p, s.remote)}
 		if p.Addr().Is4() {
-			f.Priority, f.Protocol = ipv4Priority, nl.ProtocolIPv4
+			f.Priority, f.Protocol = ipv4Priority, syscall.ETH_P_IP
 		}
 		filters = append(filters, f)
 	}
@@ -187,17 +188,18 @@ func (s shaper) apply(c *nl.Conn, u *undo.Stack) error {
 	if err := addQdisc(c, u, s.dev, s.qdisc()); err != nil || s.traffic.scope == everything {
 		return err
 	}
-	if err := c.Apply(s.dev.AddClass(s.class())); err != nil {
+	if err := c.AddClass(s.dev, s.class()); err != nil {
 		return err
 	}
 	if err := c.AddQdisc(u, s.dev, s.leaf()); err != nil {
 		return err
 	}
-	var changes []nl.Change
 	for _, f := range s.filters() {
-		changes = append(changes, s.dev.AddFilter(f))
+		if err := c.AddFilter(s.dev, f); err != nil {
+			return err
+		}
 	}
-	return c.Apply(changes...)
+	return nil
 }
 
 // diff returns an error if the device is shaped in another way. What the reference plugin

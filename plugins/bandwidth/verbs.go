@@ -69,13 +69,16 @@ func (d device) shapeReceived(u *undo.Stack) (nl.Link, error) {
 	if err := d.receiveShaper(ifb).apply(d.conn, u); err != nil {
 		return nl.Link{}, err
 	}
-	if err := d.conn.Apply(ifb.SetAlias(attach.LinkAlias(d.owner)), ifb.ClearGroup(), ifb.SetUp()); err != nil {
+	if err := attach.SetOwner(d.conn, ifb, d.owner); err != nil {
+		return nl.Link{}, err
+	}
+	if err := d.conn.SetUp(ifb); err != nil {
 		return nl.Link{}, err
 	}
 	if err := addQdisc(d.conn, u, d.link, ingressQdisc()); err != nil {
 		return nl.Link{}, err
 	}
-	return ifb, d.conn.Apply(d.link.AddFilter(redirectFilter(ifb)))
+	return ifb, d.conn.AddFilter(d.link, redirectFilter(ifb))
 }
 
 // del removes what ADD made. It finds it by the attachment, without the container,
@@ -125,7 +128,7 @@ func delIFBs(c *nl.Conn, owner types.Attachment) error {
 	links, err := ifbs(c, owner)
 	errs := []error{err}
 	for _, l := range links {
-		errs = append(errs, c.Apply(l.Del()))
+		errs = append(errs, c.DeleteLink(l))
 	}
 	return errors.Join(errs...)
 }

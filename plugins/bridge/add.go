@@ -67,9 +67,7 @@ func (a *attachment) connectNewPair() (*types.Result, error) {
 	if err := attach.EnsureNameFree(a.pod, a.r.IfName); err != nil {
 		return nil, err
 	}
-	if !ipam.OverLink(a.r) {
-		a.lease.SendConfig()
-	}
+	a.lease.AllowAllocation()
 	var err error
 	if a.bridge, err = ensureBridge(a.node, a.conf); err != nil {
 		return nil, err
@@ -95,7 +93,7 @@ func (a *attachment) connectNewPair() (*types.Result, error) {
 	if a.lease != nil {
 		err = a.configureAddresses(result)
 	} else if !a.conf.podDown {
-		err = a.pod.Apply(a.eth.SetUp())
+		err = a.pod.SetUp(a.eth)
 	}
 	if err != nil {
 		return nil, err
@@ -137,14 +135,13 @@ func (a *attachment) configureAddresses(result *types.Result) error {
 	return a.configureNode(result)
 }
 
-// awaitLease waits for the lease. An IPAM plugin that works over the link (dhcp) is called
-// here and not earlier: both ends are up now, and awaitLease waits until the port forwards.
+// awaitLease waits for the lease. Both ends are up now. Before an IPAM plugin that works over
+// the link (dhcp) allocates addresses, awaitLease waits until the port forwards.
 func (a *attachment) awaitLease() (*ipam.Lease, error) {
 	if ipam.OverLink(a.r) {
 		if err := a.node.AwaitRunning(a.host, portDeadline); err != nil {
 			return nil, err
 		}
-		a.lease.SendConfig()
 	}
 	return a.lease.Wait()
 }

@@ -25,7 +25,7 @@ import (
 // Otherwise the kernel gives the bridge the lowest MAC of its ports. The MAC then changes when
 // that port is removed, and the containers have a wrong neighbor entry for their gateway.
 func ensureBridge(node *nl.Conn, conf *config) (nl.Link, error) {
-	br, made, err := node.EnsureBridge(nl.BridgeSpec{
+	br, made, err := node.EnsureBridge(nl.Bridge{
 		Name: conf.bridge, MAC: nl.RandomMAC(), MTU: conf.mtu, VLANFiltering: conf.filtering,
 	})
 	if err != nil {
@@ -47,19 +47,20 @@ func ensureBridge(node *nl.Conn, conf *config) (nl.Link, error) {
 			return nl.Link{}, err
 		}
 	}
-	var changes []nl.Change
 	if conf.promisc && !br.Promisc {
-		changes = append(changes, br.SetFlag(nl.Promisc))
+		if err := node.SetPromisc(br); err != nil {
+			return nl.Link{}, err
+		}
 	}
-	if !br.Up {
-		changes = append(changes, br.SetUp())
+	if br.Up {
+		return br, nil
 	}
-	return br, node.Apply(changes...)
+	return br, node.SetUp(br)
 }
 
 // explainUnsupported adds an explanation to the error of a kernel without VLAN filtering.
 func explainUnsupported(err error, conf *config) error {
-	if conf.filtering && nl.Unsupported(err) {
+	if conf.filtering && errors.Is(err, errors.ErrUnsupported) {
 		return types.Errorf(types.CodeConfig, "vlan and vlanTrunk need a kernel with CONFIG_BRIDGE_VLAN_FILTERING: %w", err)
 	}
 	return err
@@ -69,15 +70,16 @@ func explainUnsupported(err error, conf *config) error {
 // adaptBridge does not set the MTU, because the kernel uses the smallest MTU of the ports. If
 // the bridge has ports and lacks the configured VLAN filtering, adaptBridge returns an error.
 func adaptBridge(node *nl.Conn, br nl.Link, conf *config) (nl.Link, error) {
-	var changes []nl.Change
 	if br.MAC == zeroMAC { // the kernel sets it when a bridge loses its last port
 		br.MAC = nl.RandomMAC()
-		changes = append(changes, br.SetMAC(br.MAC))
+		if err := node.SetMAC(br, br.MAC); err != nil {
+			return nl.Link{}, err
+		}
 	}
-	setFiltering := conf.filtering && !br.Bridge.VLANFiltering
+	setFiltering := conf.filtering && !br.VLANFiltering
 	setMTU := conf.mtu != 0 && conf.mtu != br.MTU
 	if !setFiltering && !setMTU {
-		return br, node.Apply(changes...)
+		return br, nil
 	}
 	ports, err := node.Ports(br)
 	if err != nil {
@@ -87,13 +89,15 @@ func adaptBridge(node *nl.Conn, br nl.Link, conf *config) (nl.Link, error) {
 		if err := checkNoPorts(br, ports); err != nil {
 			return nl.Link{}, err
 		}
-		changes = append(changes, br.SetVLANFiltering())
+		if err := node.SetVLANFiltering(br); err != nil {
+			return nl.Link{}, explainUnsupported(err, conf)
+		}
 	}
 	if setMTU && len(ports) == 0 {
-		changes = append(changes, br.SetMTU(conf.mtu))
 		br.MTU = conf.mtu
+		return br, node.SetMTU(br, conf.mtu)
 	}
-	return br, explainUnsupported(node.Apply(changes...), conf)
+	return br, nil
 }
 
 // checkNoPorts returns an error if the bridge has ports. VLAN filtering cannot be turned on
@@ -113,26 +117,33 @@ const zeroMAC = types.MAC("\x00\x00\x00\x00\x00\x00")
 
 // makePort makes the link host a port of the bridge and sets it up.
 func makePort(node *nl.Conn, host, br nl.Link, conf *config) error {
-	changes := []nl.Change{host.SetMaster(br), host.SetPort(conf.port)}
-	changes = append(changes, vlanChanges(host, br, conf)...)
-	changes = append(changes, host.SetUp())
-	return explainUnsupported(node.Apply(changes...), conf)
+	if err := node.SetMaster(host, br); err != nil {
+		return err
+	}
+	if err := node.SetPort(host, conf.port); err != nil {
+		return err
+	}
+	if err := setVLANs(node, host, br, conf); err != nil {
+		return explainUnsupported(err, conf)
+	}
+	return node.SetUp(host)
 }
 
-// vlanChanges returns the changes that move a new port from the default VLAN of the bridge
-// to the VLANs of the configuration.
-func vlanChanges(port, br nl.Link, conf *config) []nl.Change {
+// setVLANs moves a new port from the default VLAN of the bridge to the VLANs of the
+// configuration.
+func setVLANs(node *nl.Conn, port, br nl.Link, conf *config) error {
 	vlans := vlansOf(conf)
 	if len(vlans) == 0 {
 		return nil
 	}
-	var changes []nl.Change
-	pvid := br.Bridge.DefaultPVID
+	pvid := br.DefaultPVID
 	configured := slices.ContainsFunc(vlans, func(v nl.VLAN) bool { return v.ID == pvid })
 	if pvid != 0 && !conf.keepDefaultVLAN && !configured {
-		changes = append(changes, port.DelVLAN(pvid))
+		if err := node.DeleteVLAN(port, pvid); err != nil {
+			return err
+		}
 	}
-	return append(changes, port.AddVLANs(vlans...))
+	return node.AddVLANs(port, vlans...)
 }
 
 // vlansOf returns the VLANs of a container's port. The VLAN of the key "vlan" is untagged, and
@@ -208,21 +219,18 @@ func (a *attachment) ensureGateway(ips []types.IP) (nl.Link, error) {
 	if err != nil {
 		return nl.Link{}, err
 	}
-	var changes []nl.Change
+	var stale, missing []netip.Prefix
 	for _, gw := range gateways {
 		if hasAddr(existing, gw) {
 			continue
 		}
-		stale := conflicting(existing, gateways, gw)
-		if err := a.conf.checkMayReplace(dev, stale, gw); err != nil {
+		replaced := conflicting(existing, gateways, gw)
+		if err := a.conf.checkMayReplace(dev, replaced, gw); err != nil {
 			return nl.Link{}, err
 		}
-		for _, p := range stale {
-			changes = append(changes, dev.DelAddr(p).IfPresent())
-		}
-		changes = append(changes, dev.AddAddr(nl.Addr{Prefix: gw, NoDAD: gw.Addr().Is6()}).IfAbsent())
+		stale, missing = append(stale, replaced...), append(missing, gw)
 	}
-	if len(changes) == 0 {
+	if len(missing) == 0 {
 		return dev, nil
 	}
 	for _, ip := range ips {
@@ -230,12 +238,29 @@ func (a *attachment) ensureGateway(ips []types.IP) (nl.Link, error) {
 			return nl.Link{}, err
 		}
 	}
-	// Once the MAC was set, even to its present value, the kernel no longer changes it when
-	// ports are added and removed.
-	if err := a.node.Apply(append(changes, dev.SetMAC(dev.MAC))...); err != nil {
+	if err := replaceAddrs(a.node, dev, stale, missing); err != nil {
 		return nl.Link{}, attach.ExplainIPv6Off(a.node, dev.Name, err)
 	}
 	return dev, a.node.AwaitDelivery(dev, addresses(gateways), portDeadline)
+}
+
+// replaceAddrs deletes the stale addresses of the gateway's interface, adds the missing ones,
+// and sets its MAC. Another ADD may do the same at the same time.
+func replaceAddrs(node *nl.Conn, dev nl.Link, stale, missing []netip.Prefix) error {
+	for _, p := range stale {
+		if err := types.IgnoreNotExist(node.DeleteAddr(dev, p)); err != nil {
+			return err
+		}
+	}
+	for _, gw := range missing {
+		err := node.AddAddr(dev, nl.Addr{Prefix: gw, NoDAD: gw.Addr().Is6()})
+		if err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	// Once the MAC was set, even to its present value, the kernel no longer changes it when
+	// ports are added and removed.
+	return node.SetMAC(dev, dev.MAC)
 }
 
 // hasAddr reports whether one of the addresses is p, with the same prefix length.
@@ -318,7 +343,7 @@ func (a *attachment) configureVLANDevice(dev, port nl.Link) error {
 	if err := makePort(a.node, port, a.bridge, a.conf.gatewayPort()); err != nil {
 		return err
 	}
-	if err := a.node.Apply(dev.SetUp()); err != nil {
+	if err := a.node.SetUp(dev); err != nil {
 		return err
 	}
 	return a.node.AwaitRunning(port, portDeadline)

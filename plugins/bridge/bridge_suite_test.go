@@ -73,11 +73,6 @@ func mustAdd(c nstest.Call) *types.Result {
 	return run(c, "ADD").Result(GinkgoTB())
 }
 
-// withPrev returns the configuration with the result of an ADD as prevResult.
-func withPrev(conf string, reply nstest.Reply) string {
-	return strings.TrimSuffix(conf, "}") + `,"prevResult":` + reply.Stdout + "}"
-}
-
 func newPod() *nstest.NS { return nstest.New(GinkgoTB()) }
 
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }

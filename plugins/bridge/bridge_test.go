@@ -13,7 +13,6 @@ import (
 
 	"github.com/plumb-cni/plumb/pkg/masq"
 	"github.com/plumb-cni/plumb/pkg/ns"
-	"github.com/plumb-cni/plumb/pkg/trace"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/pkg/undo"
 	"github.com/plumb-cni/plumb/test/nstest"
@@ -123,7 +122,7 @@ var _ = Describe("bridge", func() {
 			reply := run(b.call("one", pod, conf), "ADD").OK(GinkgoTB())
 			Expect(in(pod, "ip -4 addr show eth0")).To(BeEmpty())
 			Expect(in(pod, "ip link show eth0")).To(ContainSubstring("LOWER_UP"))
-			run(b.call("one", pod, withPrev(conf, reply)), "CHECK").OK(GinkgoTB())
+			run(b.call("one", pod, nstest.WithPrevResult(conf, reply.Stdout)), "CHECK").OK(GinkgoTB())
 		})
 
 		It("leaves the container's end down with disableContainerInterface", func() {
@@ -164,7 +163,7 @@ var _ = Describe("bridge", func() {
 				ContainSubstring("default via 10.9.0.1 dev eth0")))
 			Expect(strings.Count(in(pod, "ip -4 route"), "default")).To(Equal(1))
 			Expect(in(pod, "ip -4 route show table 100")).To(ContainSubstring("10.60.0.0/16 via 10.9.0.9 dev eth0"))
-			run(b.call("one", pod, withPrev(conf, reply)), "CHECK").OK(GinkgoTB())
+			run(b.call("one", pod, nstest.WithPrevResult(conf, reply.Stdout)), "CHECK").OK(GinkgoTB())
 		})
 
 		It("keeps the bridge's MAC when ports are added and removed", func() {
@@ -292,7 +291,7 @@ var _ = Describe("bridge", func() {
 		nstest.MustDial(GinkgoTB(), pod, "["+nstest.OutsideV6+"]:80", nstest.NodeV6)
 		nstest.MustDial(GinkgoTB(), pod, "10.9.0.3:80", "10.9.0.2")
 		nstest.MustDial(GinkgoTB(), pod, "[fd00:9::3]:80", "fd00:9::2")
-		run(b.call("one", pod, withPrev(conf, reply)), "CHECK").OK(GinkgoTB())
+		run(b.call("one", pod, nstest.WithPrevResult(conf, reply.Stdout)), "CHECK").OK(GinkgoTB())
 		Expect(nstest.Snapshot(GinkgoTB(), b.node)).To(And(MatchRegexp(`10\.9\.0\.2\b`), MatchRegexp(`fd00:9::2\b`)))
 
 		By("leaving no rule when DEL comes after the container was removed")
@@ -324,10 +323,10 @@ var _ = Describe("bridge", func() {
 			state := func() string {
 				return nstest.Snapshot(GinkgoTB(), b.node, pod) + nstest.SnapshotDir(GinkgoTB(), b.leases)
 			}
-			before := nstest.Steady(state)
+			before := nstest.WaitStable(state)
 			f := run(b.call("one", pod, conf), "ADD").Failure(GinkgoTB())
 			Expect(f.Msg).To(ContainSubstring(`"eth0" already exists`))
-			Expect(nstest.Settled(before, state)).To(BeEmpty())
+			Expect(nstest.WaitEqual(before, state)).To(BeEmpty())
 			By("also when it is repeated in another namespace")
 			f = run(b.call("one", newPod(), conf), "ADD").Failure(GinkgoTB())
 			Expect(f.Msg).To(ContainSubstring("not followed by a DEL"))
@@ -345,17 +344,8 @@ var _ = Describe("bridge", func() {
 	})
 
 	DescribeTable("ADD names its interface in the error if the interface is removed during ADD", func(at string) {
-		pod := newPod()
-		c := b.call("one", pod, b.conf("1.1.0", gatewayed, v4range, v6range))
-		c.Before = func(step string) error {
-			if strings.HasPrefix(step, at) {
-				_, _ = pod.Exec("ip", "link", "del", "eth0") // fails the second time
-			}
-			return nil
-		}
-		f := run(c, "ADD").Failure(GinkgoTB())
-		Expect(f.Msg).To(Equal("interface eth0 was removed during ADD, probably by a DEL of the same attachment"))
-		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
+		c := b.call("one", newPod(), b.conf("1.1.0", gatewayed, v4range, v6range))
+		nstest.RequireRemovedInterfaceInError(GinkgoTB(), plugin(), c, at)
 		leases, err := filepath.Glob(filepath.Join(b.leases, "net1", "[1f]*"))
 		Expect(err).NotTo(HaveOccurred())
 		Expect(leases).To(BeEmpty())
@@ -376,48 +366,17 @@ var _ = Describe("bridge", func() {
 			state := func() string {
 				return withoutCursor(nstest.Snapshot(GinkgoTB(), b.node, pod) + "\n" + nstest.SnapshotDir(GinkgoTB(), filepath.Join(b.leases, "net1")))
 			}
-			before := nstest.Steady(state)
-			gone := filepath.Join(GinkgoTB().TempDir(), "gone")
-			plain := filepath.Join(GinkgoTB().TempDir(), "plain")
-			Expect(os.WriteFile(plain, nil, 0o600)).To(Succeed())
-			for _, change := range []func(c nstest.Call, reply nstest.Reply) nstest.Call{
-				func(c nstest.Call, reply nstest.Reply) nstest.Call { c.Config = withPrev(conf, reply); return c },
-				func(c nstest.Call, _ nstest.Reply) nstest.Call { return c },
-				func(c nstest.Call, _ nstest.Reply) nstest.Call { c.Pod = nil; return c },
-				func(c nstest.Call, _ nstest.Reply) nstest.Call { c.Pod, c.NetNS = nil, gone; return c },
-				func(c nstest.Call, _ nstest.Reply) nstest.Call { c.Pod, c.NetNS = nil, plain; return c },
-				func(c nstest.Call, _ nstest.Reply) nstest.Call { c.Pod = newPod(); return c },
-			} {
-				c := b.call("one", pod, conf)
-				reply := run(c, "ADD").OK(GinkgoTB())
-				c = change(c, reply)
-				run(c, "DEL").OK(GinkgoTB())
-				run(c, "DEL").OK(GinkgoTB())
-				Expect(nstest.Settled(before, state)).To(BeEmpty())
-			}
+			nstest.RequireDelRestores(GinkgoTB(), plugin(), b.call("one", pod, conf), state)
 		})
 
 		DescribeTable("removes the rules that a concurrent ADD adds before the link is deleted", func(backend string) {
 			conf := b.conf("1.1.0", gatewayed+`"ipMasq":true,"ipMasqBackend":"`+backend+`",`, v4range)
 			mustAdd(b.call("warm", newPod(), conf))
-			before := nstest.Steady(func() string { return nstest.Snapshot(GinkgoTB(), b.node) })
 			c := b.call("one", newPod(), conf)
-			mustAdd(c)
-			node, err := ns.Open(b.node.Path(), &trace.Tracer{})
-			Expect(err).NotTo(HaveOccurred())
-			DeferCleanup(node.Close)
-			m := masq.Masq{Node: node, Owner: types.Attachment{Network: "net1", ContainerID: "one", IfName: "eth0"}, Backend: masq.Backend(backend)}
-			var late error
-			c.Before = func(step string) error {
-				if strings.HasPrefix(step, "delete link") {
-					var kept undo.Stack
-					late = masq.Add(&kept, m, []netip.Prefix{netip.MustParsePrefix("10.9.0.3/24")})
-				}
-				return nil
-			}
-			run(c, "DEL").OK(GinkgoTB())
-			Expect(late).NotTo(HaveOccurred())
-			Expect(nstest.Settled(before, func() string { return nstest.Snapshot(GinkgoTB(), b.node) })).To(BeEmpty())
+			nstest.RequireDelAfterLateAdd(GinkgoTB(), plugin(), c, func(node *ns.Handle) error {
+				m := masq.Masq{Node: node, Owner: types.Attachment{Network: "net1", ContainerID: "one", IfName: "eth0"}, Backend: masq.Backend(backend)}
+				return masq.Add(&undo.Stack{}, m, []netip.Prefix{netip.MustParsePrefix("10.9.0.3/24")})
+			})
 		}, Entry(nil, "nftables"), Entry(nil, "iptables"))
 
 		It("leaves the interface of another attachment whose namespace has the same path", func() {
@@ -459,7 +418,7 @@ var _ = Describe("bridge", func() {
 			c = b.call("one", newPod(), conf)
 			reply := run(c, "ADD").OK(GinkgoTB())
 			host = reply.Result(GinkgoTB()).Interfaces[1].Name
-			c.Config = withPrev(conf, reply)
+			c.Config = nstest.WithPrevResult(conf, reply.Stdout)
 			run(c, "CHECK").OK(GinkgoTB())
 		})
 
@@ -503,7 +462,7 @@ var _ = Describe("bridge", func() {
 				`,"routes":[{"dst":"10.50.0.0/16","mtu":1300,"advmss":1200},{"dst":"10.60.0.0/16","gw":"0.0.0.0"}]}}`
 			c := b.call("reference", pod, conf)
 			reply := run(c, "ADD").OK(GinkgoTB())
-			c.Config = withPrev(conf, reply)
+			c.Config = nstest.WithPrevResult(conf, reply.Stdout)
 			run(c, "CHECK").OK(GinkgoTB())
 			// Make the pair look like one of the reference plugin: without alias and attributes.
 			host := reply.Result(GinkgoTB()).Interfaces[1].Name
@@ -663,15 +622,16 @@ var _ = Describe("bridge", func() {
 		})
 	})
 
-	It("adds and deletes 200 pods, 32 at a time, without a duplicate address or leftovers", func() {
+	It("adds and deletes many pods, 32 at a time, without a duplicate address or leftovers", func() {
 		conf := b.conf("1.1.0", gatewayed+`"ipMasq":true,`, v4range, v6range)
 		mustAdd(b.call("warm", newPod(), conf))
-		const count, atOnce = 200, 32
+		const atOnce = 32
+		count := nstest.FullOrShort(200, atOnce)
 		pods := make([]*nstest.NS, count)
 		for i := range pods {
 			pods[i] = newPod()
 		}
-		before := nstest.Steady(func() string { return nstest.Snapshot(GinkgoTB(), b.node) })
+		before := nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), b.node) })
 		each := func(command string) map[string]int {
 			seen := map[string]int{}
 			var mu sync.Mutex
@@ -702,7 +662,7 @@ var _ = Describe("bridge", func() {
 		Expect(seen).To(HaveLen(2 * count))
 		Expect(seen).To(HaveEach(1))
 		each("DEL")
-		Expect(nstest.Settled(before, func() string { return nstest.Snapshot(GinkgoTB(), b.node) })).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), b.node) })).To(BeEmpty())
 		files, err := os.ReadDir(filepath.Join(b.leases, "net1"))
 		Expect(err).NotTo(HaveOccurred())
 		Expect(files).To(HaveLen(2 + 3)) // the two addresses of "warm", the lock and two cursors
@@ -723,21 +683,19 @@ func sweep(keys string, ranges ...string) {
 	b := &testbed{leases: leases}
 	nstest.FaultSweep(GinkgoTB(), nstest.Sweep{
 		Plugin: plugin(), Config: b.conf("1.1.0", keys, ranges...), Path: path, Dirs: []string{leases},
-		Ignore: func(line string) bool {
-			return strings.Contains(line, "last_reserved_ip") || strings.Contains(line, ".plumb")
-		},
+		Ignore: nstest.KeptByHostLocal,
 	})
 }
 
 // snapshotOf returns the state of the namespaces when it no longer changes.
 func snapshotOf(namespaces ...*nstest.NS) string {
-	return nstest.Steady(func() string { return nstest.Snapshot(GinkgoTB(), namespaces...) })
+	return nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), namespaces...) })
 }
 
 // expectUnchanged waits until the state of the namespaces is as before.
 func expectUnchanged(before string, namespaces ...*nstest.NS) {
 	GinkgoHelper()
-	Expect(nstest.Settled(before, func() string { return nstest.Snapshot(GinkgoTB(), namespaces...) })).To(BeEmpty())
+	Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), namespaces...) })).To(BeEmpty())
 }
 
 // withoutCursor removes the round-robin cursor of host-local, which DEL does not restore.

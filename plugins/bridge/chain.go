@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
-	"github.com/plumb-cni/plumb/pkg/ipam"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
@@ -28,11 +27,11 @@ func (a *attachment) connectExisting(prev *types.Result, name string) (*types.Re
 	if a.host.Master != 0 && a.host.Master != a.bridge.Index {
 		return nil, types.Errorf(types.CodeConfig, "interface %q already has a master, so that it cannot be a port of %s", a.host.Name, a.bridge.Name)
 	}
-	if !ipam.OverLink(a.r) {
-		a.lease.SendConfig()
-	}
+	a.lease.AllowAllocation()
 	if a.host.Master == 0 {
-		a.r.Undo.Push("remove port "+a.host.Name+" from "+a.bridge.Name, func() error { return a.node.Apply(a.host.ClearMaster().IfPresent()) })
+		a.r.Undo.Push("remove port "+a.host.Name+" from "+a.bridge.Name, func() error {
+			return types.IgnoreNotExist(a.node.ClearMaster(a.host))
+		})
 	}
 	if err := makePort(a.node, a.host, a.bridge, a.conf); err != nil {
 		return nil, err
@@ -152,7 +151,7 @@ func removeExistingPorts(node *nl.Conn, prev *types.Result, bridge string) error
 		}
 		l, err := node.Link(in.Name)
 		if err == nil && l.Master == br.Index && l.Kind != "veth" {
-			err = node.Apply(l.ClearMaster().IfPresent())
+			err = node.ClearMaster(l)
 		}
 		errs = append(errs, types.IgnoreNotExist(err))
 	}

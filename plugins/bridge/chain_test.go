@@ -45,7 +45,7 @@ var _ = Describe("bridge after a plugin whose result has interfaces in the conta
 		nstest.MustDial(GinkgoTB(), b.node, "10.9.0.2:80", "10.9.0.1")
 
 		By("CHECK and DEL with that result")
-		c := b.call("one", pod, withPrev(conf, reply))
+		c := b.call("one", pod, nstest.WithPrevResult(conf, reply.Stdout))
 		run(c, "CHECK").OK(GinkgoTB())
 		run(c, "DEL").OK(GinkgoTB())
 		Expect(pod.Must(GinkgoTB(), "ip", "-br", "link")).NotTo(ContainSubstring("eth0"))

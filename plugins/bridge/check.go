@@ -89,7 +89,7 @@ func (c *checker) diffNode(missing error) error {
 	if c.conf.promisc && !br.Promisc {
 		errs = append(errs, fmt.Errorf("bridge %s is not in promiscuous mode", br.Name))
 	}
-	if c.conf.filtering && !br.Bridge.VLANFiltering {
+	if c.conf.filtering && !br.VLANFiltering {
 		errs = append(errs, fmt.Errorf("bridge %s does not filter VLANs", br.Name))
 	}
 	if missing != nil {
@@ -151,7 +151,7 @@ func (c *checker) diffVLANs(host, br nl.Link) error {
 	errs := []error{missingVLANs(host, want, have)}
 	for _, v := range have {
 		wanted := slices.ContainsFunc(want, func(w nl.VLAN) bool { return w.ID == v.ID })
-		kept := c.conf.keepDefaultVLAN && v.ID == br.Bridge.DefaultPVID
+		kept := c.conf.keepDefaultVLAN && v.ID == br.DefaultPVID
 		if !wanted && !kept {
 			errs = append(errs, fmt.Errorf("port %s is in %s", host.Name, v))
 		}

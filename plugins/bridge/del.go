@@ -19,34 +19,28 @@ import (
 // its runtime was killed: without the link it fails, and undoes the rules that it has added
 // in the meantime. DelVeth does not wait for the grace period of the kernel (RCU), so that
 // the link and the rules have one grace period together.
-//
-// The address is released after the link is deleted, so that no container answers for it.
-// An IPAM plugin that works over the link (dhcp) releases it before.
 func del(r *skel.Request) error {
 	node, pod, err := nl.OpenBoth(r.Node, r.Pod)
 	if err != nil {
 		return err
 	}
-	var releaseErr error
-	if ipam.OverLink(r) {
-		releaseErr = ipam.Del(r)
-	}
 	prev, _ := r.Prev() // nil if it cannot be read: DEL does not depend on it
 	ips := attach.Prefixes(attach.IPsOf(prev, r.IfName))
-	portErr := removeExistingPorts(node, prev, bridgeName(r))
-	finish, linkErr := attach.DelVeth(node, pod, r.Attachment(), prev)
-	rulesErr := errors.Join(
-		masq.Del(masq.Masq{Node: r.Node, Owner: r.Attachment()}, ips),
-		delMACSpoofCheck(r.Node, r.Attachment()),
-	)
-	if err := errors.Join(portErr, linkErr); err != nil {
-		return errors.Join(releaseErr, rulesErr, err, finish()) // the container may still use the address
-	}
-	flowsErr := attach.DeleteAddressFlows(r.Node, ips)
-	if !ipam.OverLink(r) {
-		releaseErr = ipam.Del(r)
-	}
-	return errors.Join(rulesErr, flowsErr, releaseErr, finish())
+	var rulesErr, flowsErr error
+	err = ipam.DelWithLink(r, func() (func() error, error) {
+		portErr := removeExistingPorts(node, prev, bridgeName(r))
+		finish, vethErr := attach.DelVeth(node, pod, r.Attachment(), prev)
+		rulesErr = errors.Join(
+			masq.Del(masq.Masq{Node: r.Node, Owner: r.Attachment()}, ips),
+			delMACSpoofCheck(r.Node, r.Attachment()),
+		)
+		linkErr := errors.Join(portErr, vethErr)
+		if linkErr == nil {
+			flowsErr = attach.DeleteAddressFlows(r.Node, ips)
+		}
+		return finish, linkErr
+	})
+	return errors.Join(rulesErr, flowsErr, err)
 }
 
 // bridgeName returns the name of the bridge. It reads nothing else of the configuration, so
@@ -91,7 +85,7 @@ func status(r *skel.Request) error {
 	case br.Kind != "bridge":
 		return types.Errorf(types.CodeNotAvailable, "interface %q exists and is no bridge; set another name with the key \"bridge\"", conf.bridge)
 	}
-	if err == nil && conf.filtering && !br.Bridge.VLANFiltering {
+	if err == nil && conf.filtering && !br.VLANFiltering {
 		ports, err := node.Ports(br)
 		if err := errors.Join(err, checkNoPorts(br, ports)); err != nil {
 			return types.NotAvailable(err)

@@ -43,8 +43,8 @@ func spoofLayout() nft.Layout {
 			Name: "prerouting",
 			Hook: nft.Hook{Type: nft.Filter, At: nft.Prerouting, Priority: -300},
 			Rules: []nft.Rule{{
-				nft.In(checkedSet, nft.IifName()),
-				nft.NotIn(allowedSet, nft.IifName(), nft.EtherSaddr()),
+				nft.InSet(checkedSet, nft.IifName()),
+				nft.NotInSet(allowedSet, nft.IifName(), nft.EtherSaddr()),
 				nft.Drop(),
 			}},
 		}},
@@ -72,23 +72,23 @@ func (a *attachment) spoofCheck(mac types.MAC) macSpoofCheck {
 // store returns the store of the owner's elements in table bridge plumb.
 func (s macSpoofCheck) store(c *nft.Conn) *nft.Store {
 	return &nft.Store{
-		Conn:   c,
-		Layout: spoofLayout(),
-		Kinds:  []nft.Kind{{Owners: ownersMap, Held: []string{checkedSet}, With: []string{allowedSet}, Refs: spoofRefs}},
-		Owner:  s.owner,
-		What:   s.String(),
-		Warn:   s.warn,
-		Ensure: func() error { return c.Ensure(spoofLayout()) },
+		Conn:        c,
+		Layout:      spoofLayout(),
+		Kinds:       []nft.ClaimKind{{OwnerMap: ownersMap, PrimarySets: []string{checkedSet}, OtherSets: []string{allowedSet}, ElementRefs: spoofRefs}},
+		Owner:       s.owner,
+		Description: s.String(),
+		Warn:        s.warn,
+		Ensure:      func() error { return c.Ensure(spoofLayout()) },
 	}
 }
 
 // spoofRefs returns the set elements of a check by its value in the map owners, which is the
 // pair of port and MAC.
-func spoofRefs(pair nft.Key) []nft.Ref {
+func spoofRefs(pair nft.Key) []nft.ElementRef {
 	if len(pair) < ifNameSize {
 		return nil
 	}
-	return []nft.Ref{{Set: checkedSet, Key: pair[:ifNameSize]}, {Set: allowedSet, Key: pair}}
+	return []nft.ElementRef{{Set: checkedSet, Key: pair[:ifNameSize]}, {Set: allowedSet, Key: pair}}
 }
 
 // ifNameSize is the size of an interface name in a key, in bytes (IFNAMSIZ).
@@ -102,12 +102,12 @@ func (p checkedPort) String() string { return "the MAC spoof check of " + string
 // claim returns the elements that the check needs.
 func (s macSpoofCheck) claim() nft.Claim {
 	claim := nft.Claim{
-		About:  checkedPort(s.port),
-		Owners: ownersMap,
-		Listed: nft.Element{Data: nft.Concat(nft.IfNameKey(s.port), nft.MACKey(s.mac))},
+		Description: checkedPort(s.port),
+		OwnerMap:    ownersMap,
+		OwnerEntry:  nft.Element{Data: nft.Concat(nft.IfNameKey(s.port), nft.MACKey(s.mac))},
 	}
-	for _, r := range spoofRefs(claim.Listed.Data) {
-		claim.Elements = append(claim.Elements, nft.Entry{Set: r.Set, Element: nft.Element{Key: r.Key, Comment: nft.Owner(s.owner)}})
+	for _, r := range spoofRefs(claim.OwnerEntry.Data) {
+		claim.Elements = append(claim.Elements, nft.SetElement{Set: r.Set, Element: nft.Element{Key: r.Key, Comment: nft.Owner(s.owner)}})
 	}
 	return claim
 }
@@ -180,7 +180,7 @@ func checkMACSpoofCheck(s macSpoofCheck) error {
 func diffMACSpoofCheck(c *nft.Conn, s macSpoofCheck) error {
 	store := s.store(c)
 	store.Claims = []nft.Claim{s.claim()}
-	damaged, err := c.Damaged(spoofLayout())
+	damaged, err := c.DamagedChains(spoofLayout())
 	missing := errors.Join(store.Check(), err)
 	if len(damaged) > 0 {
 		missing = errors.Join(missing, fmt.Errorf("chain %s of table %s is missing, or its rule is missing", damaged[0].Name, spoofLayout().Table))

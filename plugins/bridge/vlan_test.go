@@ -19,7 +19,7 @@ const vlan100 = `"vlan":100,`
 var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 	var b *testbed
 	BeforeEach(func() {
-		nstest.Need(GinkgoTB(), "bridge VLAN filtering", vlanFiltering())
+		nstest.RequireFeature(GinkgoTB(), "bridge VLAN filtering", vlanFiltering())
 		b = newTestbedOn(nstest.NewNode(GinkgoTB()))
 		nstest.LeakCheck(GinkgoTB())
 	})
@@ -46,7 +46,7 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 		reply := run(c, "ADD").OK(GinkgoTB())
 		Expect(in(b.node, "ip -d link show cni0")).To(ContainSubstring("vlan_filtering 1"))
 		Expect(vlansOfPort(reply.Result(GinkgoTB()).Interfaces[1].Name)).To(Equal(want))
-		c.Config = withPrev(conf, reply)
+		c.Config = nstest.WithPrevResult(conf, reply.Stdout)
 		run(c, "CHECK").OK(GinkgoTB())
 	},
 		Entry("its VLAN, and not of the default VLAN", vlan100, "100 PVID Egress Untagged"),
@@ -78,7 +78,7 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 		mustAdd(b.call("untagged", untagged, b.conf("1.1.0", `"vlan":200,`)))
 		mustAdd(b.call("native", native, b.conf("1.1.0", vlan100)))
 		_, err := trunk.Exec("ip", "link", "add", "link", "eth0", "name", "eth0.200", "type", "vlan", "id", "200")
-		nstest.Need(GinkgoTB(), "8021q", err)
+		nstest.RequireFeature(GinkgoTB(), "8021q", err)
 		trunk.Batch(GinkgoTB(), "addr add 10.200.0.1/24 dev eth0.200", "link set eth0.200 up", "addr add 10.100.0.1/24 dev eth0")
 		untagged.Batch(GinkgoTB(), "addr add 10.200.0.2/24 dev eth0")
 		native.Batch(GinkgoTB(), "addr add 10.100.0.2/24 dev eth0")
@@ -242,7 +242,7 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 			c = b.call("one", newPod(), conf)
 			reply := run(c, "ADD").OK(GinkgoTB())
 			host, port = reply.Result(GinkgoTB()).Interfaces[1].Name, gatewayPort()
-			c.Config = withPrev(conf, reply)
+			c.Config = nstest.WithPrevResult(conf, reply.Stdout)
 			run(c, "CHECK").OK(GinkgoTB())
 		})
 		DescribeTable("names the difference", func(line, want string) {
@@ -269,7 +269,7 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 			conf := b.conf("1.1.0", vlan100+`"preserveDefaultVlan":true,`)
 			c := b.call("two", newPod(), conf)
 			reply := run(c, "ADD").OK(GinkgoTB())
-			c.Config = withPrev(conf, reply)
+			c.Config = nstest.WithPrevResult(conf, reply.Stdout)
 			run(c, "CHECK").OK(GinkgoTB())
 			in(b.node, "bridge vlan add vid 50 dev "+reply.Result(GinkgoTB()).Interfaces[1].Name)
 			Expect(run(c, "CHECK").Failure(GinkgoTB()).Msg).To(ContainSubstring("is in vlan 50"))
@@ -296,7 +296,7 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 
 var _ = Describe("fault sweep over VLANs", Label(nstest.Kernel), func() {
 	It("leaves nothing if any single step fails", func() {
-		nstest.Need(GinkgoTB(), "bridge VLAN filtering", vlanFiltering())
+		nstest.RequireFeature(GinkgoTB(), "bridge VLAN filtering", vlanFiltering())
 		sweep(gatewayed+vlan100+`"vlanTrunk":[{"id":200}],`, v4range)
 	})
 })

@@ -55,8 +55,8 @@ func (f *firewall) filterTables(fam nft.Family) (all []filterTable, err error) {
 	if err != nil {
 		return all, err
 	}
-	for _, r := range xt.Parse(saved) {
-		t.note(r.Chain, strings.Contains(saved, "\n:FORWARD DROP "))
+	for _, chain := range xt.Parse(saved).Chains {
+		t.note(chain, strings.Contains(saved, "\n:FORWARD DROP "))
 	}
 	return append(all, t), nil
 }

@@ -131,7 +131,7 @@ func (f *firewall) deleteList(tx *nft.Tx) (addrs []netip.Addr, err error) {
 	for _, fam := range families() {
 		set := sourceList(fam).Name
 		for n, more := 0, true; more; n++ {
-			found, err := f.c.Lookup(table, []nft.Ref{{Set: set, Key: key(n)}})
+			found, err := f.c.Lookup(table, []nft.ElementRef{{Set: set, Key: key(n)}})
 			if err != nil {
 				return nil, err
 			}

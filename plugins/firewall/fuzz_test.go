@@ -30,7 +30,7 @@ func FuzzConfig(f *testing.F) {
 		conf.backend = iptables
 		a := netip.MustParseAddr("10.1.0.2")
 		w := &firewall{r: r, conf: conf, addrs: []netip.Addr{a}, bridge: nl.Link{Name: bridge}}
-		lines := append(w.additions(nil, w.addrs), w.stageLines(nil)...)
+		lines := append(w.additions(xt.Table{}, w.addrs), w.stageLines(xt.Table{})...)
 		for _, line := range lines {
 			if strings.ContainsAny(line, "\n\r\x00") {
 				t.Errorf("%q is no line", line)
@@ -39,7 +39,7 @@ func FuzzConfig(f *testing.F) {
 				checkMarker(t, w, a, line)
 			}
 		}
-		have := xt.Parse(strings.Join(lines, "\n"))
+		have := xt.Parse(strings.Join(lines, "\n")).Rules
 		if again := deletions(have, func(string) bool { return false }, nil); len(again) != 0 {
 			t.Errorf("deletes %q of others", again)
 		}
@@ -48,7 +48,7 @@ func FuzzConfig(f *testing.F) {
 
 func checkMarker(t *testing.T, w *firewall, a netip.Addr, line string) {
 	t.Helper()
-	rule := xt.Parse(line)[0]
+	rule := xt.Parse(line).Rules[0]
 	if found, ok := markedAddr(rule); !ok || found != a || !w.isOwn(rule.Comment) || len(rule.Comment) > 255 {
 		t.Errorf("%s is read as the marker %q of %s", line, rule.Comment, found)
 	}

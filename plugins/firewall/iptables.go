@@ -63,7 +63,7 @@ func (f *firewall) tool(fam nft.Family, v xt.Variant) xt.Tool {
 
 // change reads the table, and makes the changes that lines returns for its rules. Programs that
 // do not know our lock may change the table meanwhile: then once more.
-func (f *firewall) change(tool xt.Tool, what string, lines func(have []xt.Rule) []string) error {
+func (f *firewall) change(tool xt.Tool, what string, lines func(have xt.Table) []string) error {
 	const attempts = 5
 	return xt.Exclusive(f.r.Node, lockWait, func() error {
 		var err error
@@ -91,9 +91,9 @@ func (f *firewall) addRules(tool xt.Tool) error {
 	what := "rules of " + f.r.Attachment().String()
 	// The program may have made its changes although it failed, as when it was killed.
 	f.r.Undo.Push("delete "+what, func() error {
-		return f.change(tool, "delete "+what, func(have []xt.Rule) []string { return deletions(have, f.isOwn, nil) })
+		return f.change(tool, "delete "+what, func(have xt.Table) []string { return deletions(have.Rules, f.isOwn, nil) })
 	})
-	return f.change(tool, "add "+what, func(have []xt.Rule) []string {
+	return f.change(tool, "add "+what, func(have xt.Table) []string {
 		lines := f.additions(have, f.of(tool.Family))
 		if f.byStages() {
 			lines = append(lines, f.stageLines(have)...)
@@ -108,8 +108,8 @@ func (f *firewall) of(fam xt.Family) []netip.Addr {
 }
 
 // additions returns the lines that the table lacks.
-func (f *firewall) additions(have []xt.Rule, addrs []netip.Addr) []string {
-	lines := f.jumps(have)
+func (f *firewall) additions(table xt.Table, addrs []netip.Addr) []string {
+	lines, have := f.jumps(table), table.Rules
 	former := slices.DeleteFunc(slices.Clone(have), func(r xt.Rule) bool {
 		return f.isOwn(r.Comment) && slices.ContainsFunc(addrs, func(a netip.Addr) bool { return isMarkerOf(r, a) })
 	})
@@ -129,12 +129,12 @@ func (f *firewall) additions(have []xt.Rule, addrs []netip.Addr) []string {
 
 // jumps returns the lines for the shared chains and the jumps to them. The jump to CNI-FORWARD
 // stands behind the jump to the isolation: an ACCEPT in CNI-FORWARD would end that.
-func (f *firewall) jumps(have []xt.Rule) []string {
+func (f *firewall) jumps(have xt.Table) []string {
 	lines := newChains(have, forwardChain, f.conf.adminChain)
-	if jumpAt(have, "FORWARD", forwardChain) == 0 {
-		lines = append(lines, fmt.Sprintf("-I FORWARD %d %s", 1+jumpAt(have, "FORWARD", stage1), jumpToForward))
+	if jumpAt(have.Rules, "FORWARD", forwardChain) == 0 {
+		lines = append(lines, fmt.Sprintf("-I FORWARD %d %s", 1+jumpAt(have.Rules, "FORWARD", stage1), jumpToForward))
 	}
-	if jumpAt(have, forwardChain, f.conf.adminChain) == 0 {
+	if jumpAt(have.Rules, forwardChain, f.conf.adminChain) == 0 {
 		lines = append(lines, fmt.Sprintf("-I %s 1 %s%s", forwardChain, jumpToAdmin, f.conf.adminChain))
 	}
 	return lines
@@ -146,10 +146,10 @@ const (
 )
 
 // newChains returns the lines that make the chains which do not exist.
-func newChains(have []xt.Rule, names ...string) []string {
+func newChains(have xt.Table, names ...string) []string {
 	var lines []string
 	for _, name := range names {
-		if !slices.ContainsFunc(have, func(r xt.Rule) bool { return r.Chain == name }) {
+		if !have.HasChain(name) {
 			lines = append(lines, "-N "+name)
 		}
 	}
@@ -161,7 +161,7 @@ func newChains(have []xt.Rule, names ...string) []string {
 func jumpAt(have []xt.Rule, from, to string) int {
 	at := 0
 	for _, r := range have {
-		if r.Chain != from || r.Line == "" {
+		if r.Chain != from {
 			continue
 		}
 		at++
@@ -265,8 +265,8 @@ func (f *firewall) eachTable(visit func(tool xt.Tool) error) error {
 // delRules deletes what the attachment has in iptables.
 func (f *firewall) delRules() error {
 	return f.eachTable(func(tool xt.Tool) error {
-		return f.change(tool, "delete rules of "+f.r.Attachment().String(), func(have []xt.Rule) []string {
-			return deletions(have, f.isOwn, f.of(tool.Family))
+		return f.change(tool, "delete rules of "+f.r.Attachment().String(), func(have xt.Table) []string {
+			return deletions(have.Rules, f.isOwn, f.of(tool.Family))
 		})
 	})
 }
@@ -281,10 +281,10 @@ func (f *firewall) gcRules(keep types.Set) error {
 	goes := func(comment string) bool { return strings.HasPrefix(comment, network) && !kept[comment] }
 	return f.eachTable(func(tool xt.Tool) error {
 		var gone error
-		err := f.change(tool, "delete stale rules of network "+f.r.Conf.Name, func(have []xt.Rule) []string {
+		err := f.change(tool, "delete stale rules of network "+f.r.Conf.Name, func(have xt.Table) []string {
 			var policies []string
-			policies, gone = f.gonePolicies(have)
-			return append(deletions(have, goes, nil), policies...)
+			policies, gone = f.gonePolicies(have.Rules)
+			return append(deletions(have.Rules, goes, nil), policies...)
 		})
 		return errors.Join(err, gone)
 	})
@@ -296,7 +296,7 @@ func (f *firewall) checkRules(tool xt.Tool) error {
 	if err != nil {
 		return err
 	}
-	have := xt.Parse(saved)
+	have := xt.Parse(saved).Rules
 	var errs []error
 	lacks := func(chain, rule string) {
 		errs = append(errs, fmt.Errorf("chain %s in table %s of %s has no rule %s", chain, filter, tool.Family, rule))

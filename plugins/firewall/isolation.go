@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/plumb-cni/plumb/pkg/masq"
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
@@ -36,7 +37,7 @@ const (
 
 // isolationLayout returns what table inet plumb has for this plugin.
 func isolationLayout() nft.Layout {
-	l := nft.Plumb() // the table, and what it has from its beginning
+	l := masq.Layout() // the table, and what it has from its beginning
 	l.Sets = []nft.Set{
 		{Name: isolatingSet, Key: []nft.Type{nft.IfName}},
 		{Name: withinSet, Key: []nft.Type{nft.IfName, nft.IfName}},
@@ -47,17 +48,17 @@ func isolationLayout() nft.Layout {
 	l.Chains = []nft.Chain{{
 		Name: isolationName,
 		Rules: []nft.Rule{
-			{nft.Translated(), nft.Reply(), nft.Return()},
-			{nft.Translated(), nft.In(publishedSet, nft.OifName()), nft.Return()},
+			{nft.DestinationTranslated(), nft.Reply(), nft.Return()},
+			{nft.DestinationTranslated(), nft.InSet(publishedSet, nft.OifName()), nft.Return()},
 			{nft.Drop()},
 		},
 	}, {
 		Name: "forward",
 		Hook: nft.Hook{Type: nft.Filter, At: nft.Forward, Priority: -1}, // before the rules of iptables
 		Rules: []nft.Rule{{
-			nft.In(isolatingSet, nft.IifName()),
-			nft.In(isolatingSet, nft.OifName()),
-			nft.NotIn(withinSet, nft.IifName(), nft.OifName()),
+			nft.InSet(isolatingSet, nft.IifName()),
+			nft.InSet(isolatingSet, nft.OifName()),
+			nft.NotInSet(withinSet, nft.IifName(), nft.OifName()),
 			nft.Jump(isolationName),
 		}},
 	}}
@@ -80,30 +81,30 @@ func privateLayout() nft.Layout {
 		Chains: []nft.Chain{{
 			Name:  "forward",
 			Hook:  nft.Hook{Type: nft.Filter, At: nft.Forward},
-			Rules: []nft.Rule{{nft.In(privateSet, nft.IifName()), nft.In(privateSet, nft.OifName()), nft.Drop()}},
+			Rules: []nft.Rule{{nft.InSet(privateSet, nft.IifName()), nft.InSet(privateSet, nft.OifName()), nft.Drop()}},
 		}},
 	}
 }
 
 // bridgeElements returns the elements that a policy of the bridge needs.
-func bridgeElements(bridge, policy, comment string) []nft.Entry {
+func bridgeElements(bridge, policy, comment string) []nft.SetElement {
 	if policy == open {
 		return nil
 	}
 	name := nft.IfNameKey(bridge)
-	all := []nft.Entry{{Set: isolatingSet, Element: nft.Element{Key: name, Comment: comment}}}
+	all := []nft.SetElement{{Set: isolatingSet, Element: nft.Element{Key: name, Comment: comment}}}
 	if policy == sameBridge {
-		all = append(all, nft.Entry{Set: withinSet, Element: nft.Element{Key: nft.Concat(name, name), Comment: comment}})
+		all = append(all, nft.SetElement{Set: withinSet, Element: nft.Element{Key: nft.Concat(name, name), Comment: comment}})
 	}
 	return all
 }
 
 // elements returns the elements that the policy of the configuration needs.
-func (f *firewall) elements() []nft.Entry {
+func (f *firewall) elements() []nft.SetElement {
 	comment := nft.NetworkPrefix(f.r.Conf.Name)
 	all := bridgeElements(f.bridge.Name, f.conf.policy, comment)
 	if len(all) > 0 && f.conf.published {
-		all = append(all, nft.Entry{Set: publishedSet, Element: nft.Element{Key: nft.IfNameKey(f.bridge.Name), Comment: comment}})
+		all = append(all, nft.SetElement{Set: publishedSet, Element: nft.Element{Key: nft.IfNameKey(f.bridge.Name), Comment: comment}})
 	}
 	return all
 }
@@ -144,7 +145,7 @@ func (f *firewall) setPolicy() error {
 
 // wantedElements returns the elements of the bridge, and those of bridges whose policies are kept in
 // iptables alone.
-func (f *firewall) wantedElements() (want []nft.Entry, err error) {
+func (f *firewall) wantedElements() (want []nft.SetElement, err error) {
 	have, err := f.c.Elements(isolationLayout().Table, isolatingSet)
 	if err = types.IgnoreNotExist(err); err != nil {
 		return nil, err
@@ -171,7 +172,7 @@ func (f *firewall) wantedElements() (want []nft.Entry, err error) {
 
 // replaceElements puts the deletion of the bridges' elements that go, and the addition of those
 // that are wanted, into tx.
-func (f *firewall) replaceElements(tx *nft.Tx, want []nft.Entry, goes func(nft.Element) (bool, error)) error {
+func (f *firewall) replaceElements(tx *nft.Tx, want []nft.SetElement, goes func(nft.Element) (bool, error)) error {
 	table := isolationLayout().Table
 	for _, set := range bridgeSets() {
 		have, err := f.c.Elements(table, set)
@@ -179,7 +180,7 @@ func (f *firewall) replaceElements(tx *nft.Tx, want []nft.Entry, goes func(nft.E
 			return err
 		}
 		for _, e := range have {
-			if i := slices.Index(want, nft.Entry{Set: set, Element: e}); i >= 0 {
+			if i := slices.Index(want, nft.SetElement{Set: set, Element: e}); i >= 0 {
 				want = slices.Delete(slices.Clone(want), i, i+1)
 				continue
 			}
@@ -216,13 +217,13 @@ func (f *firewall) isGone(name string) (bool, error) {
 // private returns the store of the attachment's elements in table bridge plumb.
 func (f *firewall) private() *nft.Store {
 	s := &nft.Store{
-		Conn:   f.c,
-		Layout: privateLayout(),
-		Kinds:  []nft.Kind{{Owners: privateOwners, Held: []string{privateSet}, Refs: privateRefs}},
-		Owner:  f.r.Attachment(),
-		What:   "isolation of " + f.r.Attachment().String(),
-		Warn:   f.r.Warn,
-		Ensure: func() error { return f.c.Ensure(privateLayout()) },
+		Conn:        f.c,
+		Layout:      privateLayout(),
+		Kinds:       []nft.ClaimKind{{OwnerMap: privateOwners, PrimarySets: []string{privateSet}, ElementRefs: privateRefs}},
+		Owner:       f.r.Attachment(),
+		Description: "isolation of " + f.r.Attachment().String(),
+		Warn:        f.r.Warn,
+		Ensure:      func() error { return f.c.Ensure(privateLayout()) },
 	}
 	if f.conf.policy != isolated {
 		return s
@@ -230,10 +231,10 @@ func (f *firewall) private() *nft.Store {
 	for _, port := range f.ports {
 		key := nft.IfNameKey(port)
 		s.Claims = append(s.Claims, nft.Claim{
-			About:    privatePort(port),
-			Owners:   privateOwners,
-			Listed:   nft.Element{Data: nft.Concat(nft.IfNameKey(f.bridge.Name), key)},
-			Elements: []nft.Entry{{Set: privateSet, Element: nft.Element{Key: key, Comment: nft.Owner(s.Owner)}}},
+			Description: privatePort(port),
+			OwnerMap:    privateOwners,
+			OwnerEntry:  nft.Element{Data: nft.Concat(nft.IfNameKey(f.bridge.Name), key)},
+			Elements:    []nft.SetElement{{Set: privateSet, Element: nft.Element{Key: key, Comment: nft.Owner(s.Owner)}}},
 		})
 	}
 	return s
@@ -241,12 +242,12 @@ func (f *firewall) private() *nft.Store {
 
 // privateRefs returns the element of a port by the value in the map of owners, which is the bridge and
 // the port. nft prints an ifname as a value only where it is one of two.
-func privateRefs(name nft.Key) []nft.Ref {
+func privateRefs(name nft.Key) []nft.ElementRef {
 	const size = 16 // of an ifname in a key
 	if len(name) != 2*size {
 		return nil
 	}
-	return []nft.Ref{{Set: privateSet, Key: name[size:]}}
+	return []nft.ElementRef{{Set: privateSet, Key: name[size:]}}
 }
 
 // A privatePort is the name of a port. Its String is for error texts and warnings.
@@ -305,7 +306,7 @@ func (f *firewall) checkPolicy() error {
 			return err
 		}
 		has := slices.ContainsFunc(have, func(e nft.Element) bool { return f.bridge.Name != "" && bridgeOf(e.Key) == f.bridge.Name })
-		wants := slices.ContainsFunc(want, func(e nft.Entry) bool { return e.Set == set })
+		wants := slices.ContainsFunc(want, func(e nft.SetElement) bool { return e.Set == set })
 		if has != wants {
 			lacks := map[bool]string{true: "has", false: "lacks"}[has]
 			errs = append(errs, fmt.Errorf("set %s of table %s %s %s, which is not as ingressPolicy %q needs it", set, table, lacks, f.bridge.Name, f.conf.policy))
@@ -322,7 +323,7 @@ func (f *firewall) checkPolicy() error {
 
 // damage returns an error that names the chains of the layout that are not as they were made.
 func (f *firewall) damage(l nft.Layout) error {
-	damaged, err := f.c.Damaged(l)
+	damaged, err := f.c.DamagedChains(l)
 	for _, ch := range damaged {
 		err = errors.Join(err, fmt.Errorf("chain %s of table %s is missing or lacks rules", ch.Name, l.Table))
 	}

@@ -63,11 +63,11 @@ func (f *firewall) stages() []stage {
 }
 
 // stageLines returns the lines that give the bridge its policy, and take away another one.
-func (f *firewall) stageLines(have []xt.Rule) []string {
-	stages := f.stages()
+func (f *firewall) stageLines(table xt.Table) []string {
+	stages, have := f.stages(), table.Rules
 	var lines []string
 	if len(stages[0].rules) > 0 {
-		lines = newChains(have, stage1, stage2)
+		lines = newChains(table, stage1, stage2)
 		// The jump has to come first: an ACCEPT in CNI-FORWARD would end the isolation.
 		at, accepts := jumpAt(have, "FORWARD", stage1), jumpAt(have, "FORWARD", forwardChain)
 		if at > accepts && accepts > 0 {
@@ -86,7 +86,7 @@ func (f *firewall) stageLines(have []xt.Rule) []string {
 
 // nthRule returns the n-th rule of a chain, from 1.
 func nthRule(have []xt.Rule, chain string, n int) xt.Rule {
-	rules := slices.DeleteFunc(slices.Clone(have), func(r xt.Rule) bool { return r.Chain != chain || r.Line == "" })
+	rules := slices.DeleteFunc(slices.Clone(have), func(r xt.Rule) bool { return r.Chain != chain })
 	return rules[n-1]
 }
 
@@ -96,12 +96,12 @@ func nthRule(have []xt.Rule, chain string, n int) xt.Rule {
 func (s stage) lines(have []xt.Rule, goes func(xt.Rule) bool) []string {
 	want := make([]xt.Rule, 0, len(s.rules))
 	for _, rule := range s.rules {
-		want = append(want, xt.Parse("-A "+s.chain+" "+rule)...)
+		want = append(want, xt.Parse("-A "+s.chain+" "+rule).Rules...)
 	}
 	var now, kept []xt.Rule
 	var last *xt.Rule
 	for i, r := range have {
-		if r.Chain != s.chain || r.Line == "" {
+		if r.Chain != s.chain {
 			continue
 		}
 		now = append(now, r)
@@ -119,7 +119,7 @@ func (s stage) lines(have []xt.Rule, goes func(xt.Rule) bool) []string {
 	rules := append(want, kept...)
 	slices.SortStableFunc(rules, func(a, b xt.Rule) int { return forPublished(b) - forPublished(a) })
 	if last == nil && len(s.rules) > 0 {
-		last = &xt.Parse("-A " + s.chain + " " + policyComment(bothPolicies) + " -j RETURN")[0]
+		last = &xt.Parse("-A " + s.chain + " " + policyComment(bothPolicies) + " -j RETURN").Rules[0]
 	}
 	if last != nil {
 		rules = append(rules, *last)
@@ -186,8 +186,8 @@ func (f *firewall) clearStages() error {
 		return nil
 	}
 	return f.eachTable(func(tool xt.Tool) error {
-		return f.change(tool, "delete ingress policy of "+f.bridge.Name, func(have []xt.Rule) []string {
-			f.noteKept(have)
+		return f.change(tool, "delete ingress policy of "+f.bridge.Name, func(have xt.Table) []string {
+			f.noteKept(have.Rules)
 			return f.stageLines(have)
 		})
 	})
@@ -216,18 +216,18 @@ func (f *firewall) checkStages(tool xt.Tool) error {
 	if err != nil {
 		return err
 	}
-	have := xt.Parse(saved)
+	have := xt.Parse(saved).Rules
 	var errs []error
 	for _, s := range f.stages() {
 		for _, rule := range s.rules {
-			w := xt.Parse("-A " + s.chain + " " + rule)[0]
+			w := xt.Parse("-A " + s.chain + " " + rule).Rules[0]
 			if !slices.ContainsFunc(have, func(r xt.Rule) bool { return r.Chain == s.chain && r.Matches == w.Matches && r.Jump == w.Jump }) {
 				errs = append(errs, fmt.Errorf("table %s of %s has no rule %s", filter, tool.Family, w.Line))
 			}
 		}
 		for _, r := range have {
 			wanted := slices.ContainsFunc(s.rules, func(rule string) bool {
-				w := xt.Parse("-A " + s.chain + " " + rule)[0]
+				w := xt.Parse("-A " + s.chain + " " + rule).Rules[0]
 				return r.Matches == w.Matches && r.Jump == w.Jump
 			})
 			if r.Chain == s.chain && isAbout(r, f.bridge.Name) && !wanted {

@@ -42,13 +42,19 @@ type record struct {
 
 var errDamaged = errors.New("an attachment's file does not agree with the reservations")
 
-// fileName returns the name of the attachment's file. It is a hash, because a container ID can
-// be longer than a file name.
-func (o owner) fileName() string {
+// A fileID identifies the file of an attachment. It is a hash, because a container ID can be
+// longer than a file name.
+type fileID [16]byte
+
+func (o owner) fileID() (id fileID) {
 	h := fnv.New128a()
 	_, _ = h.Write([]byte(o.text()))
-	return hex.EncodeToString(h.Sum(nil))
+	h.Sum(id[:0])
+	return id
 }
+
+// fileName returns the name of the file.
+func (id fileID) fileName() string { return hex.EncodeToString(id[:]) }
 
 // recordsText returns the content of an attachment's file.
 func recordsText(records []record) []byte {
@@ -85,10 +91,10 @@ func parseRecords(text []byte) ([]record, error) {
 // records returns the records of an owner: those in known or, if the session has not read or
 // changed them yet, those in the attachment's file.
 func (se *session) records(o owner) ([]record, error) {
-	if known, ok := se.known[o]; ok || se.complete {
+	if known, ok := se.known[o.fileID()]; ok || se.complete {
 		return known, nil
 	}
-	text, _, err := se.files.read(o.fileName())
+	text, _, err := se.files.read(o.fileID().fileName())
 	if errors.Is(err, fs.ErrNotExist) {
 		if now, timesErr := se.files.times(); timesErr == nil && now == se.filesTimes {
 			return nil, nil
@@ -119,7 +125,7 @@ func (se *session) setRecords(o owner, records []record, err error) {
 		se.recordErr = err
 		return
 	}
-	se.known[o] = records
+	se.known[o.fileID()] = records
 }
 
 // filesPath returns the path of the folder of the attachments' files.
@@ -176,8 +182,8 @@ func (se *session) writeFiles() error {
 	if se.complete {
 		return se.writeAll()
 	}
-	for o := range se.known {
-		if err := se.writeFile(o); err != nil {
+	for id := range se.known {
+		if err := se.writeFile(id); err != nil {
 			return err
 		}
 	}
@@ -185,11 +191,11 @@ func (se *session) writeFiles() error {
 }
 
 // writeFile writes the file of one attachment, or removes it if the attachment holds no address.
-func (se *session) writeFile(o owner) error {
-	if len(se.known[o]) == 0 {
-		return se.files.remove(o.fileName())
+func (se *session) writeFile(id fileID) error {
+	if len(se.known[id]) == 0 {
+		return se.files.remove(id.fileName())
 	}
-	return se.files.write(o.fileName(), recordsText(se.known[o]))
+	return se.files.write(id.fileName(), recordsText(se.known[id]))
 }
 
 // writeAll makes the folder of the attachments' files, writes the files of all attachments in
@@ -198,16 +204,15 @@ func (se *session) writeAll() error {
 	if err := se.makeFilesFolder(); err != nil {
 		return err
 	}
-	names, err := se.files.names()
-	if err != nil {
-		return err
-	}
 	left := map[string]bool{}
-	for _, name := range names {
+	for name, err := range se.files.names() {
+		if err != nil {
+			return err
+		}
 		left[name] = true
 	}
-	for o, records := range se.known {
-		name := o.fileName()
+	for id, records := range se.known {
+		name := id.fileName()
 		if len(records) == 0 {
 			continue
 		}
@@ -217,7 +222,7 @@ func (se *session) writeAll() error {
 				continue
 			}
 		}
-		if err := se.writeFile(o); err != nil {
+		if err := se.writeFile(id); err != nil {
 			return err
 		}
 	}
@@ -284,11 +289,16 @@ func (se *session) countFiles() error {
 			want++
 		}
 	}
-	names, err := se.files.names()
-	if err == nil && len(names) != want {
-		err = errDamaged
+	for _, err := range se.files.names() {
+		if err != nil {
+			return err
+		}
+		want--
 	}
-	return err
+	if want != 0 {
+		return errDamaged
+	}
+	return nil
 }
 
 // fromEarlierBoots returns the records of reservations that were made in earlier boots. It
@@ -316,8 +326,10 @@ func (se *session) addRecordsIn(path string, all map[record]bool) {
 		return
 	}
 	defer files.close()
-	names, _ := files.names()
-	for _, name := range names {
+	for name, err := range files.names() {
+		if err != nil {
+			return
+		}
 		text, _, err := files.read(name)
 		if err != nil {
 			continue

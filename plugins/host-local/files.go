@@ -4,9 +4,11 @@ import (
 	"errors"
 	"io"
 	"io/fs"
+	"iter"
 	"os"
 	"path/filepath"
 
+	"github.com/plumb-cni/plumb/pkg/types"
 	"golang.org/x/sys/unix"
 )
 
@@ -30,14 +32,6 @@ var errSpecial = errors.New("not a regular file of up to 1 MiB")
 // maxContent is far over the longest container ID that a process can be started with
 // (MAX_ARG_STRLEN, 128 KiB). A larger file is not read.
 const maxContent = 1 << 20
-
-func retry(call func() error) error {
-	for {
-		if err := call(); !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
-}
 
 func openFolder(path string, flags int) (folder, error) {
 	fd, err := here.openFD(path, unix.O_RDONLY|unix.O_DIRECTORY|flags)
@@ -67,7 +61,7 @@ func cause(err error) error {
 }
 
 func (d folder) openFD(name string, flags int) (fd int, err error) {
-	err = retry(func() (err error) {
+	err = types.RetryEINTR(func() (err error) {
 		fd, err = unix.Openat(d.fd, name, flags|unix.O_CLOEXEC, 0o600)
 		return err
 	})
@@ -148,7 +142,7 @@ func (d folder) createNew(name string) (*os.File, error) {
 
 // remove removes a file. One that is not there is success.
 func (d folder) remove(name string) error {
-	err := retry(func() error { return unix.Unlinkat(d.fd, name, 0) })
+	err := types.RetryEINTR(func() error { return unix.Unlinkat(d.fd, name, 0) })
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -158,21 +152,38 @@ func (d folder) remove(name string) error {
 // link gives the file at the absolute path old a name here. The error matches fs.ErrExist
 // when the name is taken.
 func (d folder) link(old, name string, flags int) error {
-	return d.error("link", name, retry(func() error { return unix.Linkat(unix.AT_FDCWD, old, d.fd, name, flags) }))
+	return d.error("link", name, types.RetryEINTR(func() error { return unix.Linkat(unix.AT_FDCWD, old, d.fd, name, flags) }))
 }
 
 func (d folder) stat(name string) (unix.Stat_t, error) {
 	var st unix.Stat_t
-	err := retry(func() error { return unix.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) })
+	err := types.RetryEINTR(func() error { return unix.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) })
 	return st, d.error("stat", name, err)
 }
 
-// names lists the folder.
-func (d folder) names() ([]string, error) {
-	f, err := d.open(".", unix.O_RDONLY|unix.O_DIRECTORY)
-	if err != nil {
-		return nil, err
+// names returns the names in the folder, some at a time: a folder can have 60,000.
+func (d folder) names() iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		f, err := d.open(".", unix.O_RDONLY|unix.O_DIRECTORY)
+		if err != nil {
+			yield("", err)
+			return
+		}
+		defer func() { _ = f.Close() }()
+		for {
+			some, err := f.Readdirnames(256)
+			for _, name := range some {
+				if !yield(name, nil) {
+					return
+				}
+			}
+			if errors.Is(err, io.EOF) {
+				return
+			}
+			if err != nil {
+				yield("", err)
+				return
+			}
+		}
 	}
-	names, err := f.Readdirnames(-1)
-	return names, errors.Join(err, f.Close())
 }

@@ -92,7 +92,7 @@ type session struct {
 	filesTimes times  // times of that folder
 	// known has the reservations of the attachments for which a reservation was made or
 	// removed. If complete is set, it has those of all attachments that hold an address.
-	known     map[owner][]record
+	known     map[fileID][]record
 	complete  bool
 	lastRead  time.Duration // time since boot of the last reading of all reservations
 	readErr   error         // the first error of that reading
@@ -109,7 +109,7 @@ type session struct {
 func (s store) newSession() *session {
 	return &session{
 		store: s, folder: noFolder, files: noFolder, lock: -1,
-		known: map[owner][]record{}, taken: addressSet{},
+		known: map[fileID][]record{}, taken: addressSet{},
 	}
 }
 
@@ -128,7 +128,7 @@ func (s store) open() (*session, error) {
 			return nil, err
 		}
 		var now unix.Stat_t
-		err = retry(func() error { return unix.Stat(s.dir, &now) })
+		err = types.RetryEINTR(func() error { return unix.Stat(s.dir, &now) })
 		if err == nil && opened.Ino == now.Ino && opened.Dev == now.Dev && se.isLockCurrent() {
 			se.inode, se.found = opened.Ino, timesOf(opened)
 			return se, nil
@@ -167,7 +167,7 @@ var errNotRegular = errors.New("not a regular file; remove it")
 // block on a named pipe.
 func (d folder) openLock(flags int) (int, error) {
 	var fd int
-	err := retry(func() (err error) {
+	err := types.RetryEINTR(func() (err error) {
 		fd, err = unix.Openat(d.fd, "lock", flags|unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o750)
 		return err
 	})
@@ -239,18 +239,20 @@ func (se *session) readAndKeepAll() error {
 // readAll reads all reservations, and releases those for which keep returns false. failed
 // joins the errors of the releases. err says that the folder could not be read.
 func (se *session) readAll(keep func(holding) bool) (failed, err error) {
-	se.known, se.taken = map[owner][]record{}, addressSet{}
+	se.known, se.taken = map[fileID][]record{}, addressSet{}
 	se.complete, se.listed = true, true
 	se.readErr, se.recordErr = nil, nil
 	se.lastRead = se.host.now()
 	err = se.trace.Do("read reservations in "+se.dir, func() error {
-		names, err := se.folder.names()
-		for _, name := range names {
+		for name, err := range se.folder.names() {
+			if err != nil {
+				return err
+			}
 			if ip, ok := parseName(name); ok {
 				failed = errors.Join(failed, se.readReservation(ip, keep))
 			}
 		}
-		return err
+		return nil
 	})
 	if err != nil {
 		se.recordErr = err
@@ -278,7 +280,8 @@ func (se *session) readReservation(ip netip.Addr, keep func(holding) bool) error
 		se.taken.add(ip)
 	}
 	if h.owner != (owner{}) {
-		se.known[h.owner] = append(se.known[h.owner], h.record)
+		id := h.owner.fileID()
+		se.known[id] = append(se.known[id], h.record)
 	}
 	return failed
 }
@@ -287,14 +290,18 @@ func (se *session) readReservation(ip netip.Addr, keep func(holding) bool) error
 // does not read the files.
 func (se *session) listTaken() error {
 	return se.trace.Do("list reservations in "+se.dir, func() error {
-		names, err := se.folder.names()
-		for _, name := range names {
+		n := 0
+		for name, err := range se.folder.names() {
+			if err != nil {
+				return err
+			}
 			if ip, ok := parseName(name); ok {
 				se.taken.add(ip)
 			}
+			n++
 		}
-		se.listed, se.names = err == nil, len(names)
-		return err
+		se.listed, se.names = true, n
+		return nil
 	})
 }
 

@@ -30,7 +30,7 @@ func (b *bed) files() string {
 
 func (b *bed) fileOf(id string) string {
 	GinkgoHelper()
-	return filepath.Join(b.files(), owner{id, "eth0"}.fileName())
+	return filepath.Join(b.files(), owner{id, "eth0"}.fileID().fileName())
 }
 
 var _ = Describe("the attachments' files", func() {
@@ -84,7 +84,7 @@ var _ = Describe("the attachments' files", func() {
 	DescribeTable("are not taken for complete after a change within the same tick of the clock", func(on func(dir string, f func())) {
 		Expect(os.MkdirAll(b.dataDir, 0o755)).To(Succeed())
 		on(b.dataDir, func() {
-			for i := range 400 {
+			for i := range nstest.FullOrShort(400, 50) {
 				mine, theirs := fmt.Sprint("mine", i), fmt.Sprint("theirs", i)
 				b.add(mine, try{})
 				b.referenceAdd(fmt.Sprint("10.1.2.", 100+i%100), theirs)
@@ -215,8 +215,8 @@ var _ = Describe("a symbolic link", func() {
 		b.add("c0", try{})
 		victim := filepath.Join(GinkgoTB().TempDir(), "victim")
 		Expect(os.WriteFile(victim, []byte("precious"), 0o600)).To(Succeed())
-		at = strings.NewReplacer("FILES", "../.plumb/net/"+filepath.Base(b.files()), "C0", owner{"c0", "eth0"}.fileName(),
-			"C1", owner{"c1", "eth0"}.fileName()).Replace(at)
+		at = strings.NewReplacer("FILES", "../.plumb/net/"+filepath.Base(b.files()), "C0", owner{"c0", "eth0"}.fileID().fileName(),
+			"C1", owner{"c1", "eth0"}.fileID().fileName()).Replace(at)
 		Expect(os.RemoveAll(b.net(at))).To(Succeed())
 		Expect(os.Symlink(victim, b.net(at))).To(Succeed())
 		b.put("10.1.2.9", "x\r\neth0") // so that the attachments' files are written anew
@@ -569,10 +569,11 @@ var _ = Describe("many at a time", func() {
 	It("gives no address twice and loses none", func() {
 		b := newBed()
 		bin := filepath.Join(nstest.Build(GinkgoTB(), "host-local"), "host-local")
+		count := nstest.FullOrShort(200, 50)
 		all := func(command string, each func(i int, r nstest.Reply)) {
 			var wg sync.WaitGroup
 			turns := make(chan struct{}, 32)
-			for i := range 200 {
+			for i := range count {
 				wg.Go(func() {
 					defer GinkgoRecover()
 					turns <- struct{}{}
@@ -582,11 +583,11 @@ var _ = Describe("many at a time", func() {
 			}
 			wg.Wait()
 		}
-		given := make([]string, 200)
+		given := make([]string, count)
 		all("ADD", func(i int, r nstest.Reply) { given[i] = r.Result(GinkgoTB()).IPs[0].Address.String() })
 		slices.Sort(given)
-		Expect(slices.Compact(given)).To(HaveLen(200))
-		Expect(b.reserved()).To(HaveLen(200))
+		Expect(slices.Compact(given)).To(HaveLen(count))
+		Expect(b.reserved()).To(HaveLen(count))
 		all("DEL", func(_ int, r nstest.Reply) { r.OK(GinkgoTB()) })
 		Expect(b.reserved()).To(BeEmpty())
 	})
@@ -598,7 +599,7 @@ var _ = Describe("a crash", func() {
 		bin := filepath.Join(nstest.Build(GinkgoTB(), "host-local"), "host-local")
 		r := rand.New(rand.NewPCG(5, 6))
 		cool := try{ipam: subnet + `, "cooldown": 1`}
-		for i := range 300 {
+		for i := range nstest.FullOrShort(300, 50) {
 			id := fmt.Sprint("c", i%20)
 			// A runtime follows a failed ADD with a DEL, which may be killed as well.
 			for _, c := range []string{"ADD", "DEL", "GC"} {

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/plumb-cni/plumb/pkg/types"
 	"golang.org/x/sys/unix"
 )
 
@@ -40,7 +41,7 @@ func (d folder) setTime() (times, error) {
 	second := time.Now().Add(-time.Second).Truncate(time.Second)
 	at := unix.NsecToTimespec(second.UnixNano() + 1 + rand.Int64N(999_999_998))
 	keep := unix.Timespec{Nsec: unix.UTIME_OMIT}
-	err := retry(func() error { return unix.UtimesNanoAt(d.fd, ".", []unix.Timespec{keep, at}, 0) })
+	err := types.RetryEINTR(func() error { return unix.UtimesNanoAt(d.fd, ".", []unix.Timespec{keep, at}, 0) })
 	if err != nil {
 		return times{}, d.error("set time of", "", err)
 	}
@@ -56,7 +57,7 @@ func (d folder) setTime() (times, error) {
 // earlier boot, and times may be seen late.
 func (d folder) isLocal() bool {
 	var st unix.Statfs_t
-	return retry(func() error { return unix.Fstatfs(d.fd, &st) }) == nil && localType(uint32(st.Type))
+	return types.RetryEINTR(func() error { return unix.Fstatfs(d.fd, &st) }) == nil && localType(uint32(st.Type))
 }
 
 // localType knows filesystems by their magic number (statfs(2)).

@@ -58,7 +58,7 @@ var _ = Describe("loopback", func() {
 
 	BeforeEach(func() {
 		nstest.LeakCheck(GinkgoTB())
-		node, pod = nstest.Pair(GinkgoTB())
+		node, pod = nstest.NewNodeAndPod(GinkgoTB())
 		call = nstest.Call{Node: node, Pod: pod, IfName: "lo", Config: config("1.1.0")}
 	})
 
@@ -143,7 +143,7 @@ var _ = Describe("loopback", func() {
 		f := run("ADD").Failure(GinkgoTB())
 		Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
 		Expect(f.Msg).To(ContainSubstring("interface lo has 192.0.2.1/32"))
-		Expect(nstest.Settled(before, func() string { return nstest.Snapshot(GinkgoTB(), node, pod) })).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), node, pod) })).To(BeEmpty())
 	})
 
 	It("leaves lo up if it was up and ADD fails", func() {
@@ -169,7 +169,7 @@ var _ = Describe("loopback", func() {
 			Node:    node.Path(), Stdin: strings.NewReader(call.Config), Stdout: full, Stderr: GinkgoWriter,
 		})
 		Expect(exit).To(Equal(1))
-		Expect(nstest.Settled(before, func() string { return nstest.Snapshot(GinkgoTB(), node, pod) })).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), node, pod) })).To(BeEmpty())
 	})
 
 	Describe("DEL", func() {

@@ -34,13 +34,15 @@ func add(r *skel.Request) (*types.Result, error) {
 	// The undo is pushed before the change, whose answer may be lost. If nothing was
 	// changed, it changes nothing.
 	r.Undo.Push("put lo back", func() error {
-		changes := []nl.Change{link.SetAlias(link.Alias)}
-		if !link.Up {
-			changes = append(changes, link.SetDown())
+		if err := pod.SetAlias(link, link.Alias); err != nil || link.Up {
+			return err
 		}
-		return pod.Apply(changes...)
+		return pod.SetDown(link)
 	})
-	if err := pod.Apply(link.SetAlias(attach.LinkAlias(r.Attachment())), link.SetUp()); err != nil {
+	if err := pod.SetAlias(link, attach.LinkAlias(r.Attachment())); err != nil {
+		return nil, err
+	}
+	if err := pod.SetUp(link); err != nil {
 		return nil, err
 	}
 	addrs, err := pod.Addrs(link)
@@ -106,7 +108,10 @@ func del(r *skel.Request) error {
 	if err != nil || link.Alias != attach.LinkAlias(r.Attachment()) {
 		return err
 	}
-	return pod.Apply(link.SetDown(), link.SetAlias(""))
+	if err := pod.SetDown(link); err != nil {
+		return err
+	}
+	return pod.SetAlias(link, "")
 }
 
 func check(r *skel.Request) error {

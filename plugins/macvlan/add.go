@@ -26,11 +26,9 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &attachment{r: r, conf: conf}
-	if !ipam.OverLink(r) {
-		if a.lease, err = ipam.Start(r); err != nil {
-			return nil, err
-		}
+	pending, err := ipam.Start(r)
+	if err != nil {
+		return nil, err
 	}
 	where, pod, err := open(r, conf)
 	if err != nil {
@@ -43,8 +41,8 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err := attach.EnsureNameFree(pod, r.IfName); err != nil {
 		return nil, err
 	}
-	a.pod, a.master = pod, master
-	a.lease.SendConfig()
+	a := &attachment{r: r, conf: conf, pod: pod, master: master, lease: pending}
+	a.lease.AllowAllocation()
 	if err := a.create(where); err != nil {
 		return nil, err
 	}
@@ -52,8 +50,8 @@ func add(r *skel.Request) (*types.Result, error) {
 		Interfaces: []types.Interface{{Name: a.eth.Name, MAC: a.eth.MAC, MTU: a.eth.MTU, Sandbox: r.NetNS}},
 		DNS:        r.Conf.DNS,
 	}
-	if r.Conf.IPAM.Type == "" {
-		return result, a.explainUp(pod.Apply(a.eth.SetUp()))
+	if a.lease == nil {
+		return result, a.explainUp(pod.SetUp(a.eth))
 	}
 	return result, a.layer3(result)
 }
@@ -74,7 +72,7 @@ type attachment struct {
 	pod    *nl.Conn
 	master nl.Link
 	eth    nl.Link
-	lease  *ipam.Pending // nil: a network without addresses, or not started yet
+	lease  *ipam.Pending // nil: the configuration has no IPAM plugin
 }
 
 // create makes the link in the container, under its final name, and sets its alias.
@@ -87,28 +85,24 @@ func (a *attachment) create(where *nl.Conn) error {
 	if err != nil {
 		return explainRefusal(err, a.master, a.conf.mode)
 	}
-	changes := []nl.Change{a.eth.SetAlias(attach.LinkAlias(a.r.Attachment()))}
+	if err := a.pod.SetAlias(a.eth, attach.LinkAlias(a.r.Attachment())); err != nil {
+		return err
+	}
+	if a.conf.mac == "" || a.eth.MAC == a.conf.mac {
+		return nil
+	}
 	// In mode passthru the kernel ignores the configured address and uses the master's.
 	// If it is set afterwards, the master has it too, until the link is deleted.
-	if a.conf.mac != "" && a.eth.MAC != a.conf.mac {
-		a.eth.MAC = a.conf.mac
-		changes = append(changes, a.eth.SetMAC(a.conf.mac))
-	}
-	return a.pod.Apply(changes...)
+	a.eth.MAC = a.conf.mac
+	return a.pod.SetMAC(a.eth, a.conf.mac)
 }
 
-// layer3 gets the lease and configures the link. An IPAM plugin that works over the link,
-// which is a DHCP client, is started only now.
+// layer3 sets the link up, waits for the lease, and configures the link. It sets the link up
+// before it waits, for an IPAM plugin that works over the link (dhcp).
 func (a *attachment) layer3(result *types.Result) error {
 	err := attach.Prepare(a.pod, a.eth, attach.PodSysctls(a.eth.Name, a.conf.dad)...)
 	if err != nil {
 		return a.explainUp(err)
-	}
-	if ipam.OverLink(a.r) {
-		if a.lease, err = ipam.Start(a.r); err != nil {
-			return err
-		}
-		a.lease.SendConfig()
 	}
 	lease, err := a.lease.Wait()
 	if err != nil {

@@ -141,7 +141,7 @@ var _ = Describe("ADD", func() {
 			c := b.call("one", pod, conf("1.0.0", `"master":"mv0"`, static4))
 			reply := run(c, "ADD").OK(GinkgoTB())
 			on(pod, "uplink0")
-			c.Config = withPrev(c.Config, reply)
+			c.Config = nstest.WithPrevResult(c.Config, reply.Stdout)
 			run(c, "CHECK").OK(GinkgoTB())
 		})
 		It("may be in the container", func() {
@@ -154,7 +154,7 @@ var _ = Describe("ADD", func() {
 				nstest.ServeTCP(GinkgoTB(), pod, addr)
 				nstest.MustDial(GinkgoTB(), b.outside, addr, "")
 			}
-			c.Config = withPrev(c.Config, reply)
+			c.Config = nstest.WithPrevResult(c.Config, reply.Stdout)
 			run(c, "CHECK").OK(GinkgoTB())
 			run(c, "DEL").OK(GinkgoTB())
 			Expect(in(pod, "ip -br link")).To(And(ContainSubstring("net0"), Not(ContainSubstring("eth0"))))

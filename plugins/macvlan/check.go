@@ -41,8 +41,8 @@ func check(r *skel.Request) error {
 }
 
 func diffMode(eth nl.Link, conf *config) error {
-	if eth.Macvlan.Mode != conf.mode {
-		return fmt.Errorf("interface %s has mode %s, not %s", eth.Name, eth.Macvlan.Mode, conf.mode)
+	if eth.MacvlanMode != conf.mode {
+		return fmt.Errorf("interface %s has mode %s, not %s", eth.Name, eth.MacvlanMode, conf.mode)
 	}
 	return nil
 }

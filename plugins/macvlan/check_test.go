@@ -22,7 +22,7 @@ var _ = Describe("CHECK", func() {
 	attached := func(version, keys, ipam string) nstest.Call {
 		GinkgoHelper()
 		c := b.call("one", newPod(), conf(version, keys, ipam))
-		c.Config = withPrev(c.Config, run(c, "ADD").OK(GinkgoTB()))
+		c.Config = nstest.WithPrevResult(c.Config, run(c, "ADD").OK(GinkgoTB()).Stdout)
 		return c
 	}
 
@@ -84,7 +84,7 @@ var _ = Describe("CHECK", func() {
 	It("names an address that is a duplicate after an ADD with optimisticDAD", func() {
 		c := b.call("one", slowPod(), conf("1.0.0", onUplink+`,"optimisticDAD":true`,
 			`{"type":"static","addresses":[{"address":"`+nstest.OutsideV6+`/64"}]}`))
-		c.Config = withPrev(c.Config, run(c, "ADD").OK(GinkgoTB()))
+		c.Config = nstest.WithPrevResult(c.Config, run(c, "ADD").OK(GinkgoTB()).Stdout)
 		Eventually(func() string { return run(c, "CHECK").Stdout }).Should(ContainSubstring("address " + nstest.OutsideV6 + "/64 of interface eth0: the address is in use on the segment"))
 	})
 
@@ -100,7 +100,7 @@ var _ = Describe("CHECK", func() {
 		c := b.call("one", newPod(), conf("1.0.0", onUplink, static4))
 		added(c)
 		Expect(run(c, "CHECK").Failure(GinkgoTB()).Code).To(BeEquivalentTo(types.CodeConfig))
-		c.Config = withPrev(c.Config, nstest.Reply{Stdout: `{"cniVersion":"1.0.0","interfaces":[{"name":"eth1","sandbox":"x"}],"ips":[{"address":"198.18.0.50/24"}]}`})
+		c.Config = nstest.WithPrevResult(c.Config, `{"cniVersion":"1.0.0","interfaces":[{"name":"eth1","sandbox":"x"}],"ips":[{"address":"198.18.0.50/24"}]}`)
 		Expect(run(c, "CHECK").Failure(GinkgoTB()).Msg).To(ContainSubstring(`prevResult has no interface "eth0"`))
 	})
 })

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"math"
 
@@ -32,9 +33,9 @@ type rawConfig struct {
 // config is the checked configuration, with all defaults set that do not depend on the
 // node.
 type config struct {
-	master      string // empty: the device of the first default route
-	inContainer bool   // the master is in the container
-	mode        nl.MacvlanMode
+	master      string    // empty: the device of the first default route
+	inContainer bool      // the master is in the container
+	mode        string    // see nl.IsMacvlanMode
 	mtu         int       // bytes; zero: the master's
 	mac         types.MAC // zero: the kernel's choice
 	queueLen    uint32    // packets; zero: the kernel's default
@@ -59,11 +60,10 @@ func parse(r *skel.Request) (*config, error) {
 // config checks the configuration and returns all problems in one error.
 func (raw *rawConfig) config(r *skel.Request, args types.Args) (*config, error) {
 	mac, macErr := types.FirstMAC(raw.RuntimeConfig.MAC, raw.Args.CNI.MAC, args[types.ArgMAC], raw.MAC)
-	mode, known := nl.ParseMacvlanMode(raw.Mode)
 	conf := &config{
 		master:      raw.Master,
 		inContainer: raw.LinkInContainer,
-		mode:        mode,
+		mode:        cmp.Or(raw.Mode, "bridge"),
 		mtu:         raw.MTU,
 		mac:         mac,
 		queueLen:    uint32(raw.BCQueueLen),
@@ -74,7 +74,7 @@ func (raw *rawConfig) config(r *skel.Request, args types.Args) (*config, error) 
 	}
 	errs := []error{macErr}
 	refuseIf := types.ProblemsInto(&errs)
-	refuseIf(!known, "unknown macvlan mode: %q; want bridge, private, vepa or passthru", raw.Mode)
+	refuseIf(!nl.IsMacvlanMode(conf.mode), "unknown macvlan mode: %q; want bridge, private, vepa or passthru", raw.Mode)
 	refuseIf(len(raw.Master) > types.MaxIfName, "master %q is not an interface name: it has more than %d bytes", raw.Master, types.MaxIfName)
 	refuseIf(raw.Master == "lo", "master lo is the loopback interface, which has no segment")
 	refuseIf(raw.MTU != 0 && raw.MTU < attach.MinMTU, "mtu %d is below %d; 0 takes the master's", raw.MTU, attach.MinMTU)

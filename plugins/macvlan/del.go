@@ -11,18 +11,10 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// del deletes the link, and then releases the address. It does not look at the master,
-// which may be gone or configured in another way by now.
+// del deletes the link and releases the address. It does not look at the master, which may be
+// gone or configured in another way by now.
 func del(r *skel.Request) error {
-	var leased error
-	if ipam.OverLink(r) {
-		leased = ipam.Del(r)
-	}
-	finish, err := delLink(r)
-	if err == nil && !ipam.OverLink(r) {
-		leased = ipam.Del(r)
-	}
-	return errors.Join(leased, err, finish())
+	return ipam.DelWithLink(r, func() (func() error, error) { return delLink(r) })
 }
 
 // delLink deletes the attachment's link, if the container exists. It leaves a link of

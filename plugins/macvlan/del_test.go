@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -22,11 +21,11 @@ var _ = Describe("DEL", func() {
 
 	It("leaves node, container and leases as they were, and may be called again", func() {
 		pod := newPod()
-		before := nstest.Steady(func() string { return nstest.Snapshot(GinkgoTB(), b.node, pod) })
+		before := nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), b.node, pod) })
 		c := b.call("one", pod, conf("1.0.0", onUplink, b.hostLocal(hostLocalAll)))
-		c.Config = withPrev(c.Config, run(c, "ADD").OK(GinkgoTB()))
+		c.Config = nstest.WithPrevResult(c.Config, run(c, "ADD").OK(GinkgoTB()).Stdout)
 		run(c, "DEL").OK(GinkgoTB())
-		Expect(nstest.Settled(before, func() string { return nstest.Snapshot(GinkgoTB(), b.node, pod) })).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), b.node, pod) })).To(BeEmpty())
 		Expect(b.reservations()).To(BeEmpty())
 		run(c, "DEL").OK(GinkgoTB())
 	})
@@ -54,7 +53,7 @@ var _ = Describe("DEL", func() {
 		}),
 		Entry("malformed CNI_ARGS", func(_ *bed, c *nstest.Call) { c.Args = "X=1;;Y" }),
 		Entry("a prevResult that cannot be read", func(_ *bed, c *nstest.Call) {
-			c.Config = withPrev(c.Config, nstest.Reply{Stdout: `{"cniVersion":"9.9.9"}`})
+			c.Config = nstest.WithPrevResult(c.Config, `{"cniVersion":"9.9.9"}`)
 		}),
 		Entry("a link without an alias, as the reference makes", func(_ *bed, c *nstest.Call) {
 			c.Pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "alias", "")
@@ -95,7 +94,7 @@ var _ = Describe("DEL", func() {
 
 	It("leaves a macvlan without an alias alone if prevResult has another MAC and IP", func() {
 		c := b.call("one", newPod(), conf("1.0.0", onUplink, b.hostLocal(hostLocalAll)))
-		c.Config = withPrev(c.Config, run(c, "ADD").OK(GinkgoTB()))
+		c.Config = nstest.WithPrevResult(c.Config, run(c, "ADD").OK(GinkgoTB()).Stdout)
 		in(c.Pod, "ip link del eth0")
 		in(b.node, "ip link add link uplink0 name eth0 netns "+c.Pod.Path()+" type macvlan mode bridge")
 		in(c.Pod, "ip addr add 192.0.2.7/24 dev eth0")
@@ -168,33 +167,26 @@ var _ = Describe("GC and STATUS", func() {
 })
 
 var _ = Describe("many at once", func() {
-	It("attaches 32 containers at a time, six times, and leaves nothing", func() {
+	It("attaches many containers at a time, several times, and leaves nothing", func() {
 		b := newBed()
 		nstest.LeakCheck(GinkgoTB())
 		config := conf("1.1.0", onUplink+`,"optimisticDAD":true`, b.hostLocal(hostLocalAll))
-		pods := make([]*nstest.NS, 32)
+		pods := make([]*nstest.NS, nstest.FullOrShort(32, 8))
+		calls := make([]nstest.Call, len(pods))
 		for i := range pods {
 			pods[i] = newPod()
+			calls[i] = b.call(fmt.Sprint("c", i), pods[i], config)
 		}
-		before := nstest.Steady(func() string { return nstest.Snapshot(GinkgoTB(), b.node) })
-		each := func(command string) []nstest.Reply {
-			replies := make([]nstest.Reply, len(pods))
-			var all sync.WaitGroup
-			for i, pod := range pods {
-				all.Go(func() { replies[i] = run(b.call(fmt.Sprint("c", i), pod, config), command) })
-			}
-			all.Wait()
-			return replies
-		}
-		for round := range 6 {
+		before := nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), b.node) })
+		for round := range nstest.FullOrShort(6, 2) {
 			given := map[string]bool{}
-			for _, r := range each("ADD") {
+			for _, r := range nstest.RunAll(plugin(), "ADD", calls) {
 				for _, ip := range r.Result(GinkgoTB()).IPs {
 					given[ip.Address.String()] = true
 				}
 			}
 			Expect(given).To(HaveLen(2*len(pods)), "round %d", round)
-			for _, r := range each("DEL") {
+			for _, r := range nstest.RunAll(plugin(), "DEL", calls) {
 				r.OK(GinkgoTB())
 			}
 			Expect(b.reservations()).To(BeEmpty())
@@ -202,7 +194,7 @@ var _ = Describe("many at once", func() {
 				Expect(in(pod, "ip -br link")).NotTo(ContainSubstring("eth0"))
 			}
 		}
-		Expect(nstest.Settled(before, func() string { return nstest.Snapshot(GinkgoTB(), b.node) })).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), b.node) })).To(BeEmpty())
 	})
 })
 
@@ -228,10 +220,7 @@ func TestFaults(t *testing.T) {
 					node.Batch(t, "route add default via 198.18.0.2")
 					hurry(t, pod)
 				},
-				// host-local's cursor and index move with what was tried.
-				Ignore: func(line string) bool {
-					return strings.Contains(line, "last_reserved_ip") || strings.Contains(line, " .")
-				},
+				Ignore: nstest.KeptByHostLocal,
 			})
 		})
 	}

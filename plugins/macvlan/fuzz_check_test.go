@@ -9,7 +9,7 @@ import (
 // FuzzCheck: CHECK answers in the form of the specification, whatever the runtime passes
 // as prevResult.
 func FuzzCheck(f *testing.F) {
-	node, pod := nstest.Pair(f)
+	node, pod := nstest.NewNodeAndPod(f)
 	node.Must(f, "ip", "link", "add", "master0", "up", "type", "veth", "peer", "name", "other0")
 	nstest.FuzzCheck(f, plugin(), nstest.Call{Node: node, Pod: pod, Path: nstest.Build(f, "static"),
 		Config: `{"cniVersion":"1.1.0","name":"net1","type":"macvlan","master":"master0",` +

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
@@ -23,7 +24,7 @@ func FuzzConfig(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(conf.master) > types.MaxIfName || conf.mtu != 0 && conf.mtu < attach.MinMTU || conf.mode.String() == "" {
+		if len(conf.master) > types.MaxIfName || conf.mtu != 0 && conf.mtu < attach.MinMTU || !nl.IsMacvlanMode(conf.mode) {
 			t.Errorf("%s: accepted as %+v", text, conf)
 		}
 		if again, err := types.ParseMAC(conf.mac.String()); conf.mac != "" && (err != nil || again != conf.mac) {

@@ -11,7 +11,7 @@ var _ = Describe("a master of another kind", Label(nstest.Kernel), func() {
 	It("may be a VLAN interface", func() {
 		b := newBed()
 		_, err := b.node.Exec("ip", "link", "add", "link", nstest.Uplink, "name", "tagged", "type", "vlan", "id", "5")
-		nstest.Need(GinkgoTB(), "8021q", err)
+		nstest.RequireFeature(GinkgoTB(), "8021q", err)
 		b.node.Batch(GinkgoTB(), "link set tagged up")
 		b.outside.Batch(GinkgoTB(), "link add link "+nstest.Uplink+" name tagged type vlan id 5", "link set tagged up", "addr add 198.18.5.2/24 dev tagged")
 		config := conf("1.1.0", `"master":"tagged"`, `{"type":"static","addresses":[{"address":"198.18.5.50/24"}]}`)
@@ -26,7 +26,7 @@ var _ = Describe("a master of another kind", Label(nstest.Kernel), func() {
 	It("may be a dummy interface", func() {
 		b := newBed()
 		_, err := b.node.Exec("ip", "link", "add", "dummy0", "type", "dummy")
-		nstest.Need(GinkgoTB(), "dummy", err)
+		nstest.RequireFeature(GinkgoTB(), "dummy", err)
 		b.node.Batch(GinkgoTB(), "link set dummy0 up")
 		pods := []*nstest.NS{nstest.New(GinkgoTB()), nstest.New(GinkgoTB())}
 		for i, address := range []string{"198.18.5.50", "198.18.5.51"} {

@@ -86,18 +86,13 @@ func added(c nstest.Call) *types.Result {
 // container as it was.
 func refused(c nstest.Call, code int, texts ...string) {
 	GinkgoHelper()
-	before := nstest.Steady(func() string { return nstest.Snapshot(GinkgoTB(), c.Pod) })
+	before := nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), c.Pod) })
 	f := run(c, "ADD").Failure(GinkgoTB())
 	Expect(f.Code).To(BeEquivalentTo(code), f.String())
 	for _, text := range texts {
 		Expect(f.String()).To(ContainSubstring(text))
 	}
-	Expect(nstest.Settled(before, func() string { return nstest.Snapshot(GinkgoTB(), c.Pod) })).To(BeEmpty())
-}
-
-// withPrev puts the result of an ADD into the configuration of a later call.
-func withPrev(conf string, reply nstest.Reply) string {
-	return strings.TrimSuffix(conf, "}") + `,"prevResult":` + reply.Stdout + "}"
+	Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), c.Pod) })).To(BeEmpty())
 }
 
 // newPod is a container in which duplicate address detection is over as soon as it
@@ -148,13 +143,9 @@ func (b *bed) reservations() []string {
 // in the file $LOG, and "link" or "no link" there for the state of CNI_IFNAME.
 func script(name, body string) (dir, log string) {
 	GinkgoHelper()
-	dir = GinkgoTB().TempDir()
-	log = filepath.Join(dir, "log")
-	text := "#!/bin/sh\nLOG=" + log + "\ncat >/dev/null\n" +
-		"nsenter --net=$CNI_NETNS ip link show $CNI_IFNAME >/dev/null 2>&1 && state=link || state='no link'\n" +
-		"echo $CNI_COMMAND: $state >>$LOG\n" + body
-	Expect(os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755)).To(Succeed())
-	return dir, log
+	return nstest.NewScriptPlugin(GinkgoTB(), name,
+		"nsenter --net=$CNI_NETNS ip link show $CNI_IFNAME >/dev/null 2>&1 && state=link || state='no link'\n"+
+			"echo $CNI_COMMAND: $state >>$LOG\n"+body)
 }
 
 func readFile(path string) string {

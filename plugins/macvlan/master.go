@@ -44,17 +44,19 @@ func namedOrDefault(where *nl.Conn, conf *config) (nl.Link, error) {
 // explainRefusal adds to the kernel's error why it makes no macvlan on the master
 // (drivers/net/macvlan.c): EBUSY means that another device takes the master's packets,
 // EINVAL that a macvlan of mode passthru would have to share it.
-func explainRefusal(err error, master nl.Link, mode nl.MacvlanMode) error {
+func explainRefusal(err error, master nl.Link, mode string) error {
 	switch {
 	case errors.Is(err, syscall.EBUSY):
 		return types.Errorf(types.CodeConfig, "master %s is already a port, for example of a bridge or a bond; name that as the master: %w", master.Name, err)
-	case errors.Is(err, syscall.EINVAL) && mode == nl.MacvlanPassthru:
+	case errors.Is(err, syscall.EINVAL) && mode == modePassthru:
 		return types.Errorf(types.CodeConfig, "mode passthru needs master %s for itself, but it has another macvlan: %w", master.Name, err)
 	case errors.Is(err, syscall.EINVAL):
 		return types.Errorf(types.CodeConfig, "master %s can carry no macvlan of mode %s; one of mode passthru may have it for itself: %w", master.Name, mode, err)
 	}
 	return err
 }
+
+const modePassthru = "passthru"
 
 // parentIndex returns the index of the parent that a macvlan on the master has. If the
 // master is a macvlan itself, that is the master's own parent (macvlan_common_newlink).

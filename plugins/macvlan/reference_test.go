@@ -18,7 +18,7 @@ var _ = Describe("CHECK of a link that the reference plugin made", func() {
 		c.Pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "alias", "")
 		c.Pod.Must(GinkgoTB(), "ip", "route", "add", "192.0.2.0/24", "via", "198.18.0.2")
 		const route = `{"dst": "192.0.2.0/24", "gw": "198.18.0.2", "mtu": 1300, "advmss": 1200}`
-		c.Config = strings.TrimSuffix(withPrev(c.Config, reply), "\n}\n}") + `,"routes":[` + route + `]}}`
+		c.Config = strings.TrimSuffix(nstest.WithPrevResult(c.Config, reply.Stdout), "\n}\n}") + `,"routes":[` + route + `]}}`
 		run(c, "CHECK").OK(GinkgoTB())
 		By("but not where plumb made the link")
 		c.Pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "alias", "plumb:net1/one/eth0")

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
@@ -12,33 +11,35 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A portMap is the port map of one attachment.
+// A portMap is all port mappings of one attachment.
 type portMap struct {
 	r    *skel.Request
 	conf *config
-	ips  []netip.Prefix // of the container: the first of each family, IPv4 first
-	// device is the interface that packets of the node's 127/8 take to the container;
-	// empty: none, or not looked for.
-	device  string
-	counted bool                        // see localnet.go
-	links   *nl.Conn                    // see node
-	own     map[nft.Family][]netip.Addr // of the node, see local
+	// ips are the addresses of the container: the first of each family, IPv4 first.
+	ips []netip.Prefix
+	// localnetDevice is the interface of the node through which packets from 127/8 reach the
+	// container. It is empty if there is none, or if findLocalnetDevice was not called.
+	localnetDevice string
+	// localnetCounted says that the attachment has an element in localnetOwnerMap.
+	localnetCounted bool
+	conn            *nl.Conn                    // see nodeConn
+	nodeAddrs       map[nft.Family][]netip.Addr // see nodeAddrsOf
 }
 
-// node connects to rtnetlink of the node, once.
-func (p *portMap) node() (*nl.Conn, error) {
+// nodeConn returns a connection to rtnetlink of the node. The first call opens it.
+func (p *portMap) nodeConn() (*nl.Conn, error) {
 	var err error
-	if p.links == nil {
-		p.links, err = nl.Open(p.r.Node)
+	if p.conn == nil {
+		p.conn, err = nl.Open(p.r.Node)
 	}
-	return p.links, err
+	return p.conn, err
 }
 
 func (p *portMap) owner() types.Attachment { return p.r.Attachment() }
 
 func (p *portMap) String() string { return "port map of " + p.owner().String() }
 
-// add maps the ports, if there are any, and hands the result of the chain on.
+// add maps the ports, if there are any, and returns prevResult.
 func add(r *skel.Request) (*types.Result, error) {
 	conf, err := parse(r)
 	if err != nil {
@@ -49,22 +50,22 @@ func add(r *skel.Request) (*types.Result, error) {
 		return nil, err
 	}
 	p := &portMap{r: r, conf: conf, ips: addresses(prev, r.IfName)}
-	if len(p.slots()) == 0 {
-		p.warnOfNothing()
-		return prev, p.guardLocalnet(prev)
+	if len(p.endpoints()) == 0 {
+		p.warnNothingMapped()
+		return prev, p.restoreGuard(prev)
 	}
 	p.warnOfDuplicates()
-	if err := p.findLocalnet(); err != nil {
+	if err := p.findLocalnetDevice(); err != nil {
 		return nil, err
 	}
-	p.warnOfLocalnet()
+	p.warnNoLocalnet()
 	if err := p.addRules(); err != nil {
 		return nil, err
 	}
-	return prev, p.forgetStale()
+	return prev, p.deleteStaleFlows()
 }
 
-// addresses are the container's: the first of each family.
+// addresses returns the first address of each family that prev has for the interface.
 func addresses(prev *types.Result, ifName string) []netip.Prefix {
 	var out []netip.Prefix
 	for _, f := range families() {
@@ -78,11 +79,10 @@ func addresses(prev *types.Result, ifName string) []netip.Prefix {
 	return out
 }
 
-// addRules puts the mappings into the backend. Without a backend in the
-// configuration it is nftables, unless the kernel lacks it or a part of it that is
-// needed (NAT in the inet family: kernel 5.2).
+// addRules adds the mappings to the backend. If the configuration does not name a backend, it is
+// nftables, or iptables if the kernel lacks nf_tables or NAT in the inet family (Linux 5.2).
 func (p *portMap) addRules() error {
-	if p.conf.backend == iptables {
+	if p.conf.backend == backendIPTables {
 		return p.addIPTables()
 	}
 	c, err := nft.Open(p.r.Node)
@@ -92,50 +92,41 @@ func (p *portMap) addRules() error {
 	switch {
 	case !errors.Is(err, nft.ErrUnavailable):
 		return err
-	case p.conf.backend == nftables:
+	case p.conf.backend == backendNFTables:
 		return types.Errorf(types.CodeConfig, "port map: load the module nf_tables, or use the iptables backend: %w", err)
 	}
 	return p.addIPTables()
 }
 
-// warnOfNothing says why no mapping has an effect, if there are any.
-func (p *portMap) warnOfNothing() {
+// warnNothingMapped writes a warning if there are mappings but no address that they could lead to.
+func (p *portMap) warnNothingMapped() {
 	if len(p.conf.mappings) == 0 {
 		return
 	}
-	lack := "address"
+	missing := "address"
 	if len(p.ips) > 0 {
-		lack = "address of the family of hostIP"
+		missing = "address of the family of hostIP"
 	}
-	p.r.Warn("nothing is mapped: prevResult has no %s for %s", lack, p.r.IfName)
+	p.r.Warn("nothing is mapped: prevResult has no %s for %s", missing, p.r.IfName)
 }
 
-// warnOfDuplicates names the mappings that have no effect, because another one of the
-// same call is for the same packets. One that is for both families may have an effect
-// in the other.
+// warnOfDuplicates writes a warning for each mapping without an effect, because an earlier mapping
+// is for the same packets. A mapping for both families can have an effect in one of them.
 func (p *portMap) warnOfDuplicates() {
-	leads := make(map[slot]uint16, len(p.conf.mappings))
+	containerPorts := make(map[endpoint]uint16, len(p.conf.mappings))
 	for _, m := range p.conf.mappings {
 		for _, ip := range p.ips {
 			f := familyOf(ip.Addr())
-			if !m.in(f) {
+			if !m.hasFamily(f) {
 				continue
 			}
-			s := m.slot(f)
-			first, taken := leads[s]
-			if !taken {
-				leads[s] = m.containerPort
+			e := m.endpoint(f)
+			first, mapped := containerPorts[e]
+			if !mapped {
+				containerPorts[e] = m.containerPort
 			} else if first != m.containerPort {
-				p.r.Warn("%s is mapped twice; it leads to container port %d, not %d", s, first, m.containerPort)
+				p.r.Warn("%s is mapped twice; it leads to container port %d, not %d", e, first, m.containerPort)
 			}
 		}
 	}
-}
-
-// text is the mapping for people.
-func (m mapping) text() string {
-	if m.hostIP.IsValid() {
-		return fmt.Sprintf("host port %s/%s", netip.AddrPortFrom(m.hostIP, m.hostPort), m.proto)
-	}
-	return fmt.Sprintf("host port %d/%s", m.hostPort, m.proto)
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// BenchmarkNFTables gives the cost of each verb beside other containers' mappings: a
-// whole call in process, but for the close of the socket, which waits for the kernel.
+// BenchmarkNFTables measures each verb in process, with and without mappings of other containers on the
+// node. It does not measure the close of the socket, which waits for the kernel.
 func BenchmarkNFTables(b *testing.B) {
 	for _, others := range []int{0, 5000} {
 		for _, mappings := range []int{1, 10, 100} {
@@ -22,11 +22,11 @@ func BenchmarkNFTables(b *testing.B) {
 	}
 }
 
-// BenchmarkIPTables is the same by programs.
-func BenchmarkIPTables(b *testing.B) { benchmark(b, withBackend(iptables), 0, 1) }
+// BenchmarkIPTables is BenchmarkNFTables for the iptables backend, without other containers.
+func BenchmarkIPTables(b *testing.B) { benchmark(b, withBackend(backendIPTables), 0, 1) }
 
 func benchmark(b *testing.B, keys string, others, mappings int) {
-	node, pod := nstest.Pair(b)
+	node, pod := nstest.NewNodeAndPod(b)
 	addBridge(b, node)
 	if others > 0 {
 		if err := fill(node, others); err != nil {
@@ -35,11 +35,11 @@ func benchmark(b *testing.B, keys string, others, mappings int) {
 	}
 	var ports []string
 	for i := range mappings {
-		ports = append(ports, mapped(30000+i, 80, overTCP))
+		ports = append(ports, portMapping(30000+i, 80, overTCP))
 	}
 	c := nstest.Call{Node: node, Pod: pod, Config: confFor(keys+`"name":"net1",`, []string{pod4 + "/24"}, ports...)}
-	blind := c
-	blind.Config = bare("net1")
+	minimal := c
+	minimal.Config = minimalConfig("net1")
 	run := func(name string, before, measured nstest.Call) {
 		b.Run(fmt.Sprintf("%s/mappings=%d/others=%d", name, mappings, others), func(b *testing.B) {
 			for b.Loop() {
@@ -54,11 +54,11 @@ func benchmark(b *testing.B, keys string, others, mappings int) {
 	run("ADD", del, add)
 	run("CHECK", add, c.With("CHECK"))
 	run("DEL", add, del)
-	run("DEL-by-attachment", add, blind.With("DEL"))
-	run("DEL-of-nothing", del, blind.With("DEL"))
+	run("DEL-by-attachment", add, minimal.With("DEL"))
+	run("DEL-of-nothing", del, minimal.With("DEL"))
 }
 
-// fill adds one mapping of each of n other containers.
+// fill adds one mapping for each of n other containers.
 func fill(node *nstest.NS, n int) error {
 	h, err := ns.Open(node.Path(), nil)
 	if err != nil {
@@ -66,18 +66,18 @@ func fill(node *nstest.NS, n int) error {
 	}
 	c, err := nft.Open(h)
 	if err == nil {
-		err = c.Ensure(nft.PortMaps().With(nft.SNATChain("net1", netip.MustParsePrefix("10.9.0.0/24"), nft.DefaultMarkBit)))
+		err = c.Ensure(tableLayout().WithChains(snatChain("net1", netip.MustParsePrefix("10.9.0.0/24"), defaultMarkBit)))
 	}
 	for at := 0; err == nil && at < n; {
 		var tx nft.Tx
 		for end := min(at+500, n); at < end; at++ {
 			owner := types.Attachment{Network: "net1", ContainerID: fmt.Sprintf("%064x", at), IfName: "eth0"}
 			to, comment := netip.MustParseAddr(pod4), nft.Owner(owner)
-			s := slot{nft.IPv4, netip.IPv4Unspecified(), tcp, uint16(10000 + at)}
+			s := endpoint{nft.IPv4, netip.IPv4Unspecified(), tcp, uint16(10000 + at)}
 			target, policy := s.refs()
 			tx.AddElement(table(), target.Set, nft.Element{Key: s.key(), Data: nft.Concat(nft.AddrKey(to), nft.PortKey(80)), Comment: comment})
 			tx.AddElement(table(), policy.Set, nft.Element{Key: s.key(), Jump: "snat/net1/10.9.0.0/24", Comment: comment})
-			tx.AddElement(table(), nft.HostportOwners(nft.IPv4), nft.Element{Key: nft.OwnerKey(owner, 0), Data: s.listed(to), Comment: comment})
+			tx.AddElement(table(), ownerMap(nft.IPv4), nft.Element{Key: nft.OwnerKey(owner, 0), Data: s.ownerData(to), Comment: comment})
 		}
 		err = c.Commit("fill", &tx)
 	}

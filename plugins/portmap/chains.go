@@ -8,137 +8,140 @@ import (
 	"slices"
 	"strings"
 
-	xt "github.com/plumb-cni/plumb/pkg/iptables"
+	"github.com/plumb-cni/plumb/pkg/iptables"
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// What the iptables backend keeps, in table nat, is what the reference plugin keeps, so
-// that either deletes and checks what the other made:
+// The iptables backend makes the rules of the reference plugin in table nat, so that each of them can
+// delete and check the rules of the other:
 //
 //	-A PREROUTING, -A OUTPUT -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT
 //	-A CNI-HOSTPORT-DNAT -p tcp <comment> -m multiport --dports 8080 -j CNI-DN-<hash>
 //	-A CNI-DN-<hash> -s 10.88.0.0/16 -p tcp -m tcp --dport 8080 -j CNI-HOSTPORT-SETMARK
 //	-A CNI-DN-<hash> -p tcp -m tcp --dport 8080 -j DNAT --to-destination 10.88.0.2:80
 //
-// Hash and comment are of network and container alone: the interfaces of a container
-// share the chain. So behind its rules each interface of ours has one more for each
-// of its entries in CNI-HOSTPORT-DNAT, which wants the same of a packet, does nothing
-// and has the interface in its comment. By it DEL tells whose the rules before it are,
-// and which entries.
+// A rule in CNI-HOSTPORT-DNAT is an entry. The hash and the comment depend on the network and the
+// container ID alone, so the interfaces of a container share the chain. Therefore plumb adds one
+// more rule to the chain for each entry, after the other rules of the interface: the label. It
+// matches the same packets as the entry, has no target, and names the interface in its comment.
+// DEL deletes the rules before the labels of the interface, and one entry for each label.
 const (
-	natTable      = "nat"
+	chainPrefix   = "CNI-DN-" // what the names of the containers' chains begin with
 	dnatChain     = "CNI-HOSTPORT-DNAT"
-	markChain     = "CNI-HOSTPORT-SETMARK"
+	setMarkChain  = "CNI-HOSTPORT-SETMARK"
 	masqChain     = "CNI-HOSTPORT-MASQ"
-	portsPerEntry = 15 // as many as one multiport match takes
+	portsPerEntry = 15 // the limit of one multiport match
 	maxComment    = 255
 )
 
-// chainName is the name of the container's chain.
-func chainName(network, containerID string) string {
-	sum := sha512.Sum512([]byte(network + containerID))
-	return "CNI-DN-" + hex.EncodeToString(sum[:])[:21]
+// chainName returns the name of the container's chain.
+func chainName(container types.Attachment) string {
+	sum := sha512.Sum512([]byte(container.Network + container.ContainerID))
+	return chainPrefix + hex.EncodeToString(sum[:])[:21]
 }
 
-// entryComment is the text on a container's entries.
-func entryComment(network, containerID string) string {
-	text := fmt.Sprintf("dnat name: %q id: %q", network, containerID)
+// entryComment returns the comment of the container's entries.
+func entryComment(container types.Attachment) string {
+	text := fmt.Sprintf("dnat name: %q id: %q", container.Network, container.ContainerID)
 	if len(text) > maxComment {
 		return text[:maxComment-len("...")] + "..."
 	}
 	return text
 }
 
-// ifMark is how the comment of a rule that tells the interface ends.
-func ifMark(ifName string) string { return fmt.Sprintf(" if: %q", ifName) }
-
-// markComment is the text on the rules that tell the interface.
-func markComment(a types.Attachment) string {
-	text, mark := entryComment(a.Network, a.ContainerID), ifMark(a.IfName)
-	return text[:min(len(text), maxComment-len(mark))] + mark
+// labelComment returns the comment of the labels of the attachment's interface.
+func labelComment(a types.Attachment) string {
+	text, suffix := entryComment(a), labelPrefix+a.IfName+`"`
+	return text[:min(len(text), maxComment-len(suffix))] + suffix
 }
 
-// markedIf reads the interface out of such a comment.
-func markedIf(comment string) (ifName string, ok bool) {
-	i := strings.LastIndex(comment, ` if: "`)
+// labelPrefix stands before the interface name in the comment of a label.
+const labelPrefix = ` if: "`
+
+// labelInterface returns the interface name in the comment of a label. ok is false if the comment is
+// not that of a label.
+func labelInterface(comment string) (ifName string, ok bool) {
+	i := strings.LastIndex(comment, labelPrefix)
 	if i < 0 || !strings.HasSuffix(comment, `"`) {
 		return "", false
 	}
-	return comment[i+len(` if: "`) : len(comment)-1], true
+	return strings.TrimSuffix(comment[i+len(labelPrefix):], `"`), true
 }
 
-// ofNetwork reports whether the comment is on an entry of a container in the network.
-func ofNetwork(comment, network string) bool {
+// isOfNetwork reports whether the comment is that of an entry for a container in the network.
+func isOfNetwork(comment, network string) bool {
 	return strings.HasPrefix(comment, fmt.Sprintf("dnat name: %q id: ", network))
 }
 
-// A shared rule is one that all containers need.
+// A sharedRule is a rule that all containers need.
 type sharedRule struct {
 	chain string
-	spec  string // as iptables-save prints it, without the chain
-	first bool   // it has to be the first of its chain
+	spec  string // the rule without the chain, as iptables-save prints it
+	first bool   // the rule must be the first of its chain
 }
 
-// sharedChains are those that have to be there.
+// sharedChains returns the names of the chains that all containers need.
 func (p *portMap) sharedChains() []string {
 	switch {
-	case !p.conf.snat || p.conf.setMark != "":
+	case !p.conf.snat || p.conf.externalMarkChain != "":
 		return []string{dnatChain}
-	case p.conf.markBit != nft.DefaultMarkBit:
+	case p.conf.markBit != defaultMarkBit:
 		return []string{dnatChain, masqChain}
 	}
-	return []string{dnatChain, masqChain, markChain}
+	return []string{dnatChain, masqChain, setMarkChain}
 }
 
+// sharedRules returns the rules that all containers need.
 func (p *portMap) sharedRules() []sharedRule {
 	rules := []sharedRule{
 		{chain: "PREROUTING", spec: "-m addrtype --dst-type LOCAL -j " + dnatChain},
 		{chain: "OUTPUT", spec: "-m addrtype --dst-type LOCAL -j " + dnatChain},
 	}
-	if !p.conf.snat || p.conf.setMark != "" {
+	if !p.conf.snat || p.conf.externalMarkChain != "" {
 		return rules
 	}
-	bit := p.markBits()
 	rules = append(rules,
 		sharedRule{chain: "POSTROUTING", spec: `-m comment --comment "CNI portfwd requiring masquerade" -j ` + masqChain, first: true},
-		sharedRule{chain: masqChain, spec: "-m mark --mark " + bit + " -j MASQUERADE"})
-	if p.conf.markBit == nft.DefaultMarkBit {
-		rules = append(rules, sharedRule{chain: markChain, spec: `-m comment --comment "CNI portfwd masquerade mark" -j ` + p.markTarget()})
+		sharedRule{chain: masqChain, spec: "-m mark --mark " + p.markAndMask() + " -j MASQUERADE"})
+	if p.conf.markBit == defaultMarkBit {
+		rules = append(rules, sharedRule{chain: setMarkChain, spec: `-m comment --comment "CNI portfwd masquerade mark" -j ` + p.markTarget()})
 	}
 	return rules
 }
 
-func (p *portMap) markBits() string { return fmt.Sprintf("0x%x/0x%[1]x", uint32(1)<<p.conf.markBit) }
+// markAndMask returns the packet mark and its mask, as iptables prints them.
+func (p *portMap) markAndMask() string { return fmt.Sprintf("0x%x/0x%[1]x", uint32(1)<<p.conf.markBit) }
 
-func (p *portMap) markTarget() string { return "MARK --set-xmark " + p.markBits() }
+// markTarget returns the target that sets the mark.
+func (p *portMap) markTarget() string { return "MARK --set-xmark " + p.markAndMask() }
 
-// marker is the target that marks a packet for masquerade. CNI-HOSTPORT-SETMARK sets
-// the usual bit only: a chain that sets those of all networks would set too many.
-func (p *portMap) marker() string {
+// snatTarget returns the target of the rules for packets that are to be masqueraded. The chain
+// CNI-HOSTPORT-SETMARK sets the default bit only, because all networks share it.
+func (p *portMap) snatTarget() string {
 	switch {
-	case p.conf.setMark != "":
-		return p.conf.setMark
-	case p.conf.markBit != nft.DefaultMarkBit:
+	case p.conf.externalMarkChain != "":
+		return p.conf.externalMarkChain
+	case p.conf.markBit != defaultMarkBit:
 		return p.markTarget()
 	}
-	return markChain
+	return setMarkChain
 }
 
-// ownRules are those in the container's chain, for one of its addresses, as
-// iptables-save prints them.
-func (p *portMap) ownRules(ip netip.Prefix) []string {
+// containerRules returns the rules in the container's chain for one of its addresses, without the
+// labels, as iptables-save prints them.
+func (p *portMap) containerRules(ip netip.Prefix) []string {
 	var rules []string
 	f := familyOf(ip.Addr())
-	name := chainName(p.owner().Network, p.owner().ContainerID)
-	for _, m := range p.conf.forFamily(f) {
+	name := chainName(p.owner())
+	for _, m := range p.conf.mappingsOf(f) {
 		match := fmt.Sprintf("-p %s -m %[1]s --dport %d", m.proto, m.hostPort)
-		if !m.everywhere() {
+		if !m.anyAddress() {
 			match = fmt.Sprintf("-d %s %s", netip.PrefixFrom(m.hostIP, m.hostIP.BitLen()), match)
 		}
 		if p.conf.snat {
-			for _, source := range p.markedSources(ip) {
-				rules = append(rules, fmt.Sprintf("-A %s %s%s -j %s", name, source, match, p.marker()))
+			for _, source := range p.sourceMatches(ip) {
+				rules = append(rules, fmt.Sprintf("-A %s %s%s -j %s", name, source, match, p.snatTarget()))
 			}
 		}
 		rules = append(rules, fmt.Sprintf("-A %s %s -j DNAT --to-destination %s", name, match, netip.AddrPortFrom(ip.Addr(), m.containerPort)))
@@ -146,8 +149,8 @@ func (p *portMap) ownRules(ip netip.Prefix) []string {
 	return rules
 }
 
-// markedSources are the matches of those whose packets are masqueraded.
-func (p *portMap) markedSources(ip netip.Prefix) []string {
+// sourceMatches returns the matches for the sources of packets that are to be masqueraded.
+func (p *portMap) sourceMatches(ip netip.Prefix) []string {
 	switch {
 	case p.conf.masqAll:
 		return []string{""}
@@ -157,41 +160,40 @@ func (p *portMap) markedSources(ip netip.Prefix) []string {
 	return []string{fmt.Sprintf("-s %s ", ip.Masked()), "-s 127.0.0.1/32 "}
 }
 
-// portEntry is one entry of the container: what it wants of a packet, but for the
-// comment, which stands between the two.
-type portEntry struct {
-	proto protocol
-	ports []uint16
-	rest  string // conditions
+// An entry is a rule in CNI-HOSTPORT-DNAT that jumps to a container's chain.
+type entry struct {
+	proto      protocol
+	ports      []uint16
+	conditions string // empty, or quoted words that begin with a space
 }
 
-// rule is the entry as a rule of a chain.
-func (e portEntry) rule(comment string) string {
+// rule returns the rule without the chain and the target.
+func (e entry) rule(comment string) string {
 	texts := make([]string, len(e.ports))
 	for i, port := range e.ports {
 		texts[i] = fmt.Sprint(port)
 	}
 	return fmt.Sprintf("-p %s -m comment --comment %s -m multiport --dports %s%s",
-		e.proto, xt.Quote(comment), strings.Join(texts, ","), e.rest)
+		e.proto, iptables.Quote(comment), strings.Join(texts, ","), e.conditions)
 }
 
-// portEntries are the container's entries: of each protocol the ports, at most fifteen
-// together, whatever the family of their hostIP, as with the reference plugin.
-func (p *portMap) portEntries(f nft.Family) []portEntry {
-	var rest strings.Builder
-	for _, token := range p.conf.tokens[f] {
-		rest.WriteString(" " + xt.Quote(token))
+// entries returns the container's entries for a family: for each protocol one per 15 ports. As in the
+// reference plugin, they have the ports of all mappings, whatever the family of hostIP is.
+func (p *portMap) entries(f nft.Family) []entry {
+	var conditions strings.Builder
+	for _, word := range p.conf.conditions[f] {
+		conditions.WriteString(" " + iptables.Quote(word))
 	}
-	var entries []portEntry
-	for _, proto := range []protocol{sctp, tcp, udp} { // sorted by name
+	var entries []entry
+	for _, proto := range []protocol{sctp, tcp, udp} { // in the order of their names
 		var ports []uint16
 		for _, m := range p.conf.mappings {
 			if m.proto == proto && !slices.Contains(ports, m.hostPort) {
 				ports = append(ports, m.hostPort)
 			}
 		}
-		for some := range slices.Chunk(ports, portsPerEntry) {
-			entries = append(entries, portEntry{proto, some, rest.String()})
+		for chunk := range slices.Chunk(ports, portsPerEntry) {
+			entries = append(entries, entry{proto, chunk, conditions.String()})
 		}
 	}
 	return entries

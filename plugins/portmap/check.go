@@ -4,18 +4,16 @@ import (
 	"errors"
 	"fmt"
 
-	xt "github.com/plumb-cni/plumb/pkg/iptables"
+	"github.com/plumb-cni/plumb/pkg/iptables"
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// codeChanged is the code of a CHECK that found a difference.
-const codeChanged = 100
-
-// check looks for each element or rule, and names what is missing or in other hands.
-// Rules that the other backend or the reference made count as well: a node whose
-// plugins were exchanged has them.
+// check returns an error that names each element or rule that is missing or belongs to another
+// attachment. Rules that the other backend or the reference plugin made are sufficient, too: the
+// backend may have been changed, or the reference plugin replaced by plumb, while the container
+// ran.
 func check(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {
@@ -26,52 +24,54 @@ func check(r *skel.Request) error {
 		return err
 	}
 	p := &portMap{r: r, conf: conf, ips: addresses(prev, r.IfName)}
-	c, err := p.anyNFT()
+	c, err := p.openNFT()
 	if err != nil {
 		return err
 	}
-	if err := p.findLocalnet(); err != nil {
+	if err := p.findLocalnetDevice(); err != nil {
 		return err
 	}
 	if err := errors.Join(p.checkRules(c), p.checkLocalnet()); err != nil {
-		return types.Coded(codeChanged, fmt.Errorf("check %s: %w", p, err))
+		return types.Coded(types.CodeChanged, fmt.Errorf("check %s: %w", p, err))
 	}
 	return nil
 }
 
-// checkRules looks into the backend of the configuration first, then into the others.
-// c is nil where the kernel has no nf_tables.
+// checkRules returns nil if one of the backends or the reference plugin has all rules. Otherwise it
+// returns what is missing in the backend of the configuration. c is nil if the kernel has no
+// nf_tables.
 func (p *portMap) checkRules(c *nft.Conn) error {
 	if c == nil {
 		return p.checkIPTables()
 	}
-	first, second := p.checkNFT, p.checkXTables
-	if p.conf.backend == iptables {
+	first, second := p.checkNFT, p.checkIPTablesIfUsed
+	if p.conf.backend == backendIPTables {
 		first, second = second, first
 	}
 	missing := first(c)
 	if missing == nil || second(c) == nil {
 		return nil
 	}
-	if whole, err := p.hasReference(c); err == nil && whole {
+	if complete, err := p.hasReference(c); err == nil && complete {
 		return nil
 	}
 	return missing
 }
 
-// checkXTables runs programs only when there is, or has to be, something for them to
-// look at.
-func (p *portMap) checkXTables(c *nft.Conn) error {
-	name := chainName(p.owner().Network, p.owner().ContainerID)
-	there := p.conf.backend == iptables
+// checkIPTablesIfUsed is checkIPTables if iptables is the backend of the configuration, or if the
+// node has the container's chain or a legacy table nat. Otherwise it returns an error without
+// running a program.
+func (p *portMap) checkIPTablesIfUsed(c *nft.Conn) error {
+	name := chainName(p.owner())
+	mayExist := p.conf.backend == backendIPTables
 	for _, ip := range p.ips {
 		f := familyOf(ip.Addr())
-		there = there || c.HasChain(nft.Table{Family: f, Name: natTable}, name) == nil
-		used, err := xt.InUse(p.r.Node, p.tool(f).Family, natTable)
-		there = there || used && err == nil
+		mayExist = mayExist || c.HasChain(nft.Table{Family: f, Name: iptables.NAT}, name) == nil
+		used, err := iptables.InUse(p.r.Node, p.tool(f).Family, iptables.NAT)
+		mayExist = mayExist || used && err == nil
 	}
-	if !there {
-		return fmt.Errorf("no chain %s", name)
+	if !mayExist {
+		return fmt.Errorf("table %s has no chain %s", iptables.NAT, name)
 	}
 	return p.checkIPTables()
 }

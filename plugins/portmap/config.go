@@ -12,7 +12,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// rawConfig is the configuration as a person writes it. README.md explains each key.
+// rawConfig is the configuration as it is written. README.md explains each key.
 type rawConfig struct {
 	Backend              string   `json:"backend"`
 	SNAT                 *bool    `json:"snat"`
@@ -22,7 +22,7 @@ type rawConfig struct {
 	ConditionsV4         []string `json:"conditionsV4"`
 	ConditionsV6         []string `json:"conditionsV6"`
 	RuntimeConfig        struct {
-		PortMappings []*rawMapping `json:"portMappings"` // nil: null
+		PortMappings []*rawMapping `json:"portMappings"` // nil for null
 	} `json:"runtimeConfig"`
 }
 
@@ -33,32 +33,32 @@ type rawMapping struct {
 	HostIP        string `json:"hostIP"`
 }
 
-// config is what the verbs work with: everything checked, every default set.
+// config is the checked configuration, with all defaults set.
 type config struct {
-	backend  string // empty: the better one that the kernel has
-	snat     bool
-	masqAll  bool   // only with snat
-	markBit  int    // of the packet's mark: "masquerade this"
-	setMark  string // the chain that marks; empty: our own
-	tokens   map[nft.Family][]string
-	mappings []mapping
+	backend           string // empty: nftables if the kernel has it
+	snat              bool
+	masqAll           bool   // false if snat is false
+	markBit           int    // the bit of the packet mark that says "masquerade this packet"
+	externalMarkChain string // the chain that sets the mark; empty: a chain of plumb
+	conditions        map[nft.Family][]string
+	mappings          []mapping
 }
 
 // The backends.
 const (
-	nftables = "nftables"
-	iptables = "iptables"
+	backendNFTables = "nftables"
+	backendIPTables = "iptables"
 )
 
-// A mapping sends packets for a port of the node to a port of the container.
+// A mapping forwards a port of the node to a port of the container.
 type mapping struct {
 	proto         protocol
-	hostIP        netip.Addr // zero: any address; unspecified: any one of its family
+	hostIP        netip.Addr // invalid: all addresses; unspecified: all addresses of its family
 	hostPort      uint16
 	containerPort uint16
 }
 
-// A protocol is its number over IP.
+// A protocol is the IP protocol number of a transport protocol.
 type protocol uint8
 
 const (
@@ -85,17 +85,25 @@ func parseProtocol(s string) (protocol, error) {
 			return p, nil
 		}
 	}
-	return 0, fmt.Errorf("protocol %q is none of tcp, udp, sctp", s)
+	return 0, fmt.Errorf("protocol %q is not tcp, udp or sctp", s)
 }
 
-// in reports whether the mapping is for packets of the family.
-func (m mapping) in(f nft.Family) bool {
+// hasFamily reports whether the mapping is for packets of the family.
+func (m mapping) hasFamily(f nft.Family) bool {
 	return !m.hostIP.IsValid() || m.hostIP.Is4() == (f == nft.IPv4)
 }
 
-// everywhere reports whether the mapping is for all addresses of the node.
-func (m mapping) everywhere() bool { return !m.hostIP.IsValid() || m.hostIP.IsUnspecified() }
+// anyAddress reports whether the mapping is for all addresses of the node in a family.
+func (m mapping) anyAddress() bool { return !m.hostIP.IsValid() || m.hostIP.IsUnspecified() }
 
+func (m mapping) String() string {
+	if m.hostIP.IsValid() {
+		return fmt.Sprintf("host port %s/%s", netip.AddrPortFrom(m.hostIP, m.hostPort), m.proto)
+	}
+	return fmt.Sprintf("host port %d/%s", m.hostPort, m.proto)
+}
+
+// parse returns the checked configuration of the call. An error names all problems.
 func parse(r *skel.Request) (*config, error) {
 	var raw rawConfig
 	if err := r.Decode(&raw); err != nil {
@@ -103,37 +111,33 @@ func parse(r *skel.Request) (*config, error) {
 	}
 	conf, err := raw.config()
 	if r.Command == "ADD" && raw.MasqAll && !conf.snat {
-		r.Warn("masqAll does nothing where snat is false: no packet to a host port is masqueraded")
+		r.Warn("masqAll has no effect because snat is false: no packet to a host port is masqueraded")
 	}
 	return conf, types.Coded(types.CodeConfig, err)
 }
 
-// config checks everything and reports all problems at once.
+// config returns the checked configuration. An error names all problems.
 func (raw *rawConfig) config() (*config, error) {
 	conf := &config{
-		backend: raw.Backend,
-		snat:    raw.SNAT == nil || *raw.SNAT,
-		markBit: nft.DefaultMarkBit,
-		setMark: raw.ExternalSetMarkChain,
-		tokens:  map[nft.Family][]string{},
+		backend:           raw.Backend,
+		snat:              raw.SNAT == nil || *raw.SNAT,
+		markBit:           defaultMarkBit,
+		externalMarkChain: raw.ExternalSetMarkChain,
+		conditions:        map[nft.Family][]string{},
 	}
 	conf.masqAll = raw.MasqAll && conf.snat
 	var errs []error
-	refuse := func(wrong bool, format string, args ...any) {
-		if wrong {
-			errs = append(errs, fmt.Errorf(format, args...))
-		}
-	}
+	refuseIf := types.ProblemsInto(&errs)
 	if raw.MarkMasqBit != nil {
 		conf.markBit = *raw.MarkMasqBit
-		refuse(conf.markBit < 0 || conf.markBit > 31, "markMasqBit %d is not between 0 and 31", conf.markBit)
-		refuse(conf.setMark != "", "markMasqBit and externalSetMarkChain exclude each other: the chain sets the bit that its owner masquerades")
+		refuseIf(conf.markBit < 0 || conf.markBit > 31, "markMasqBit %d is not between 0 and 31", conf.markBit)
+		refuseIf(conf.externalMarkChain != "", "markMasqBit and externalSetMarkChain exclude each other: the chain sets the bit that its owner masquerades")
 	}
-	refuse(unclean(conf.setMark) || strings.ContainsAny(conf.setMark, ` "'\`) || language([]string{conf.setMark}) == iptables,
-		"externalSetMarkChain %q is no name of a chain", conf.setMark)
-	for f, tokens := range map[nft.Family][]string{nft.IPv4: raw.ConditionsV4, nft.IPv6: raw.ConditionsV6} {
-		if language(tokens) != "" {
-			conf.tokens[f] = tokens
+	refuseIf(hasControl(conf.externalMarkChain) || strings.ContainsAny(conf.externalMarkChain, ` "'\`) || backendOf([]string{conf.externalMarkChain}) == backendIPTables,
+		"externalSetMarkChain %q is not the name of a chain", conf.externalMarkChain)
+	for f, words := range map[nft.Family][]string{nft.IPv4: raw.ConditionsV4, nft.IPv6: raw.ConditionsV6} {
+		if backendOf(words) != "" {
+			conf.conditions[f] = words
 		}
 	}
 	errs = append(errs, conf.checkConditions(), conf.chooseBackend())
@@ -145,60 +149,54 @@ func (raw *rawConfig) config() (*config, error) {
 	return conf, errors.Join(errs...)
 }
 
-// check names the mapping in all that is wrong with it.
+// check returns the checked mapping. An error names all problems, each with the i-th mapping.
 func (raw *rawMapping) check(i int) (mapping, error) {
 	if raw == nil {
 		return mapping{}, fmt.Errorf("portMappings[%d] is null: want an object", i)
 	}
 	var errs []error
-	where := func() string {
-		return fmt.Sprintf("portMappings[%d], host port %d to container port %d", i, raw.HostPort, raw.ContainerPort)
-	}
-	if raw.HostPort < 1 || raw.HostPort > 65535 {
-		errs = append(errs, types.Errorf(types.CodeConfig, "Invalid host port number: %d (%s; want 1 to 65535)", raw.HostPort, where()))
-	}
-	if raw.ContainerPort < 1 || raw.ContainerPort > 65535 {
-		errs = append(errs, types.Errorf(types.CodeConfig, "Invalid container port number: %d (%s; want 1 to 65535)", raw.ContainerPort, where()))
-	}
+	refuseIf := types.ProblemsInto(&errs)
+	where := fmt.Sprintf("portMappings[%d], host port %d to container port %d", i, raw.HostPort, raw.ContainerPort)
+	refuseIf(raw.HostPort < 1 || raw.HostPort > 65535, "Invalid host port number: %d (%s; want 1 to 65535)", raw.HostPort, where)
+	refuseIf(raw.ContainerPort < 1 || raw.ContainerPort > 65535, "Invalid container port number: %d (%s; want 1 to 65535)", raw.ContainerPort, where)
 	m := mapping{hostPort: uint16(raw.HostPort), containerPort: uint16(raw.ContainerPort)}
 	var err error
-	if m.proto, err = parseProtocol(raw.Protocol); err != nil {
-		errs = append(errs, fmt.Errorf("%s: %w", where(), err))
-	}
+	m.proto, err = parseProtocol(raw.Protocol)
+	refuseIf(err != nil, "%s: %w", where, err)
 	if raw.HostIP != "" {
-		if m.hostIP, err = netip.ParseAddr(raw.HostIP); err != nil || m.hostIP.Zone() != "" {
-			errs = append(errs, fmt.Errorf("%s: hostIP %q is no IP address", where(), raw.HostIP))
-		}
+		m.hostIP, err = netip.ParseAddr(raw.HostIP)
+		refuseIf(err != nil || m.hostIP.Zone() != "", "%s: hostIP %q is not an IP address", where, raw.HostIP)
 		m.hostIP = m.hostIP.Unmap()
 	}
 	return m, errors.Join(errs...)
 }
 
-// language tells the conditions of the two backends apart by their first word; empty:
-// there are none.
-func language(tokens []string) string {
+// backendOf returns the backend in whose language the conditions are written, or "" if there are
+// no conditions. The first word of conditions for iptables begins with "-" or "!".
+func backendOf(conditions []string) string {
 	switch {
-	case len(tokens) == 0 || tokens[0] == "":
+	case len(conditions) == 0 || conditions[0] == "":
 		return ""
-	case tokens[0][0] == '-' || tokens[0][0] == '!':
-		return iptables
+	case conditions[0][0] == '-' || conditions[0][0] == '!':
+		return backendIPTables
 	}
-	return nftables
+	return backendNFTables
 }
 
-// checkConditions refuses what would not stay within its rule.
+// checkConditions returns an error for words that could end the rule that they are part of.
 func (c *config) checkConditions() error {
 	var errs []error
-	for f, tokens := range c.tokens {
-		for _, token := range tokens {
-			if unclean(token) || language(tokens) == nftables && strings.ContainsAny(token, ";#") {
-				errs = append(errs, fmt.Errorf("%s: %q is no part of a condition", conditionsKey(f), token))
-			}
+	refuseIf := types.ProblemsInto(&errs)
+	for f, conditions := range c.conditions {
+		for _, word := range conditions {
+			refuseIf(hasControl(word) || backendOf(conditions) == backendNFTables && strings.ContainsAny(word, ";#"),
+				"%s: %q cannot be part of a condition", conditionsKey(f), word)
 		}
 	}
 	return errors.Join(errs...)
 }
 
+// conditionsKey returns the key of the conditions for a family.
 func conditionsKey(f nft.Family) string {
 	if f == nft.IPv6 {
 		return "conditionsV6"
@@ -206,27 +204,29 @@ func conditionsKey(f nft.Family) string {
 	return "conditionsV4"
 }
 
-func unclean(s string) bool { return strings.ContainsFunc(s, unicode.IsControl) }
+// hasControl reports whether the string has a control character, such as a newline.
+func hasControl(s string) bool { return strings.ContainsFunc(s, unicode.IsControl) }
 
-// chooseBackend takes the one that the options speak the language of.
+// chooseBackend sets the backend if options that only one backend has are used. It returns an
+// error if these options contradict each other or the key backend.
 func (c *config) chooseBackend() error {
 	options := map[string][]string{}
 	for _, f := range families() {
-		if l := language(c.tokens[f]); l != "" {
+		if l := backendOf(c.conditions[f]); l != "" {
 			options[l] = append(options[l], conditionsKey(f))
 		}
 	}
-	if c.setMark != "" {
-		options[iptables] = append(options[iptables], "externalSetMarkChain")
+	if c.externalMarkChain != "" {
+		options[backendIPTables] = append(options[backendIPTables], "externalSetMarkChain")
 	}
-	other := map[string]string{nftables: iptables, iptables: nftables}
+	other := map[string]string{backendNFTables: backendIPTables, backendIPTables: backendNFTables}
 	switch {
 	case c.backend != "" && other[c.backend] == "":
-		return fmt.Errorf("unknown backend %q: must be %q or %q, or left out", c.backend, nftables, iptables)
+		return fmt.Errorf("unknown backend %q: must be %q or %q, or left out", c.backend, backendNFTables, backendIPTables)
 	case c.backend != "" && len(options[other[c.backend]]) > 0:
 		return fmt.Errorf("%s backend was requested but configuration contains %s-specific options %v", c.backend, other[c.backend], options[other[c.backend]])
-	case len(options[nftables]) > 0 && len(options[iptables]) > 0:
-		return fmt.Errorf("configuration contains both nftables-specific options %v and iptables-specific options %v", options[nftables], options[iptables])
+	case len(options[backendNFTables]) > 0 && len(options[backendIPTables]) > 0:
+		return fmt.Errorf("configuration contains both nftables-specific options %v and iptables-specific options %v", options[backendNFTables], options[backendIPTables])
 	}
 	for backend := range options {
 		c.backend = backend
@@ -234,10 +234,10 @@ func (c *config) chooseBackend() error {
 	return nil
 }
 
-// families are those that a container may have addresses of.
+// families returns the families of addresses that a container can have.
 func families() []nft.Family { return []nft.Family{nft.IPv4, nft.IPv6} }
 
-// familyOf is the family of an address.
+// familyOf returns the family of an address.
 func familyOf(a netip.Addr) nft.Family {
 	if a.Is4() {
 		return nft.IPv4
@@ -245,16 +245,16 @@ func familyOf(a netip.Addr) nft.Family {
 	return nft.IPv6
 }
 
-// forFamily are the mappings for packets of the family, each port of an address once:
-// of two that name one, the first counts.
-func (c *config) forFamily(f nft.Family) []mapping {
-	out := make([]mapping, 0, len(c.mappings))
-	taken := make(map[slot]bool, len(c.mappings))
+// mappingsOf returns the mappings for packets of the family. Of several mappings with the same
+// endpoint, it returns the first.
+func (c *config) mappingsOf(f nft.Family) []mapping {
+	mappings := make([]mapping, 0, len(c.mappings))
+	seen := make(map[endpoint]bool, len(c.mappings))
 	for _, m := range c.mappings {
-		if s := m.slot(f); m.in(f) && !taken[s] {
-			taken[s] = true
-			out = append(out, m)
+		if e := m.endpoint(f); m.hasFamily(f) && !seen[e] {
+			seen[e] = true
+			mappings = append(mappings, m)
 		}
 	}
-	return out
+	return mappings
 }

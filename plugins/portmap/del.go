@@ -3,15 +3,15 @@ package main
 import (
 	"errors"
 
-	xt "github.com/plumb-cni/plumb/pkg/iptables"
+	"github.com/plumb-cni/plumb/pkg/iptables"
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// del removes what ADD made, by the identity of the attachment: with or without
-// mappings in the call, with or without prevResult, whatever the backend was. What it
-// is told are hints.
+// del deletes what ADD made, in both backends. It finds that by the attachment: network, container
+// ID and interface name. The configuration and prevResult may be missing or wrong: they are
+// hints.
 func del(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {
@@ -21,13 +21,13 @@ func del(r *skel.Request) error {
 	if prev, _ := r.Prev(); prev != nil {
 		p.ips = addresses(prev, r.IfName)
 	}
-	gone, err := p.delRules()
-	return errors.Join(err, p.forgetTranslated(gone))
+	deleted, err := p.deleteRules()
+	return errors.Join(err, p.deleteFlows(deleted))
 }
 
-// anyNFT connects to nf_tables, to find what is there; nil without an error where the
-// kernel has none.
-func (p *portMap) anyNFT() (*nft.Conn, error) {
+// openNFT connects to nf_tables, whatever the backend is. It returns nil without an error if the
+// kernel has no nf_tables.
+func (p *portMap) openNFT() (*nft.Conn, error) {
 	c, err := nft.Open(p.r.Node)
 	if errors.Is(err, nft.ErrUnavailable) {
 		return nil, nil
@@ -35,40 +35,38 @@ func (p *portMap) anyNFT() (*nft.Conn, error) {
 	return c, err
 }
 
-// delRules removes all rules of the attachment, in one transaction where they are in
-// nf_tables. It gives the mappings that there were in elements.
-func (p *portMap) delRules() (gone []flowEnd, err error) {
-	c, err := p.anyNFT()
+// deleteRules deletes all elements and rules of the attachment. Those in nf_tables are deleted in one
+// transaction. It returns the translations of the deleted elements.
+func (p *portMap) deleteRules() (deleted []translation, err error) {
+	c, err := p.openNFT()
 	if c != nil {
-		gone, err = p.deleteNFT(c, func(tx *nft.Tx) error {
-			if err := p.delReference(c, tx); err != nil {
-				return err
-			}
-			return delXTables(c, tx, p.owner(), p.ips)
+		deleted, err = p.deleteNFT(c, func(tx *nft.Tx) error {
+			return errors.Join(p.ownReference().NFT(c, tx), ownCleanup(p.owner(), p.ips).NFT(c, tx))
 		})
 	}
-	err = errors.Join(err, delLegacy(p))
-	if c != nil && p.conf.backend == iptables { // may have been what needed route_localnet
-		err = errors.Join(err, p.collectLocalnet(c))
+	err = errors.Join(err, ownCleanup(p.owner(), p.ips).Legacy(p.r.Node, "delete "+p.String()))
+	if c != nil && p.conf.backend == backendIPTables { // the rules may have been the last to need route_localnet
+		err = errors.Join(err, p.gcLocalnet(c))
 	}
-	return gone, err
+	return deleted, err
 }
 
-// gc removes the rules of the network's attachments that are not to be kept.
+// gc deletes the elements and rules of the network's attachments that are not in
+// cni.dev/valid-attachments.
 func gc(r *skel.Request) error {
 	p, keep, network := &portMap{r: r, conf: &config{}}, r.Valid(), r.Conf.Name
-	c, err := p.anyNFT()
+	c, err := p.openNFT()
 	if c != nil {
 		err = p.gcNFT(c, keep)
 	}
-	return errors.Join(err, gcLegacy(p, network, keep))
+	return errors.Join(err, staleCleanup(network, keep).Legacy(r.Node, "delete stale port maps of network "+network))
 }
 
-// status says whether an ADD with mappings could succeed now.
+// status returns an error if an ADD with mappings could not succeed now.
 func status(r *skel.Request) error {
 	conf, err := parse(r)
 	if err == nil {
-		err = (&portMap{r: r, conf: conf}).canAdd()
+		err = (&portMap{r: r, conf: conf}).checkSupport()
 	}
 	if err != nil {
 		return types.NotAvailable(err)
@@ -76,19 +74,20 @@ func status(r *skel.Request) error {
 	return nil
 }
 
-// canAdd changes nothing and runs no program.
-func (p *portMap) canAdd() error {
-	if p.conf.backend != iptables {
+// checkSupport returns an error if the kernel or the programs lack what the backend needs. It
+// changes nothing and runs no program.
+func (p *portMap) checkSupport() error {
+	if p.conf.backend != backendIPTables {
 		c, err := nft.Open(p.r.Node)
 		if err == nil {
 			err = c.CheckSupport(p.layout())
 		}
-		if err == nil && len(p.conf.tokens) > 0 {
-			_, err = nft.Program()
+		if err == nil && len(p.conf.conditions) > 0 {
+			_, err = findNFT()
 		}
-		if p.conf.backend == nftables || !errors.Is(err, nft.ErrUnavailable) {
+		if p.conf.backend == backendNFTables || !errors.Is(err, nft.ErrUnavailable) {
 			return err
 		}
 	}
-	return xt.Tool{Node: p.r.Node, Family: xt.V4}.Find()
+	return iptables.Tool{Node: p.r.Node, Family: iptables.V4}.Find()
 }

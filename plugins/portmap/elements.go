@@ -7,26 +7,29 @@ import (
 	"github.com/plumb-cni/plumb/pkg/nft"
 )
 
-// What is here is pure: from configuration and addresses to what table inet plumb has
-// of an attachment, for ADD to make, CHECK to compare and DEL to find.
+// This file has functions without side effects: they compute the elements of an attachment in
+// table inet plumb from the configuration and the addresses. ADD makes these elements, CHECK
+// compares them, and DEL deletes them.
 
-// A slot is the place of a mapping in the maps: what the elements of two owners can
-// collide in.
-type slot struct {
+// An endpoint is what a mapping listens at: address, protocol and port of the node. At each
+// endpoint, one attachment at a time has a mapping.
+type endpoint struct {
 	family nft.Family
-	hostIP netip.Addr // unspecified: any
+	hostIP netip.Addr // unspecified: all addresses
 	proto  protocol
 	port   uint16
 }
 
-func (m mapping) slot(f nft.Family) slot {
-	s := slot{f, m.hostIP, m.proto, m.hostPort}
-	if m.everywhere() {
-		s.hostIP = unspecified(f)
+// endpoint returns the endpoint of the mapping in a family.
+func (m mapping) endpoint(f nft.Family) endpoint {
+	e := endpoint{f, m.hostIP, m.proto, m.hostPort}
+	if m.anyAddress() {
+		e.hostIP = unspecified(f)
 	}
-	return s
+	return e
 }
 
+// unspecified returns the unspecified address of a family.
 func unspecified(f nft.Family) netip.Addr {
 	if f == nft.IPv6 {
 		return netip.IPv6Unspecified()
@@ -34,132 +37,140 @@ func unspecified(f nft.Family) netip.Addr {
 	return netip.IPv4Unspecified()
 }
 
-func (s slot) key() nft.Key {
-	port := nft.Concat(nft.ProtoKey(uint8(s.proto)), nft.PortKey(s.port))
-	if s.hostIP.IsUnspecified() {
+// key returns the key of the endpoint in hostportMap or hostportMapIP.
+func (e endpoint) key() nft.Key {
+	port := nft.Concat(nft.ProtoKey(uint8(e.proto)), nft.PortKey(e.port))
+	if e.hostIP.IsUnspecified() {
 		return port
 	}
-	return nft.Concat(nft.AddrKey(s.hostIP), port)
+	return nft.Concat(nft.AddrKey(e.hostIP), port)
 }
 
-// refs are where the element is that says whom the packets go to, and where the one is,
-// if any, that says what is done before.
-func (s slot) refs() (target, policy nft.Ref) {
-	key := s.key()
-	if s.hostIP.IsUnspecified() {
-		return nft.Ref{Set: nft.HostportSet(s.family), Key: key}, nft.Ref{Set: nft.PolicySet(s.family), Key: key}
+// refs returns where the elements of the endpoint are: target is the element that says to which
+// container packets are sent, and policy the optional element that says through which chain they
+// go before.
+func (e endpoint) refs() (target, policy nft.ElementRef) {
+	key := e.key()
+	if e.hostIP.IsUnspecified() {
+		return nft.ElementRef{Set: hostportMap(e.family), Key: key}, nft.ElementRef{Set: policyMap(e.family), Key: key}
 	}
-	return nft.Ref{Set: nft.HostportSetIP(s.family), Key: key}, nft.Ref{Set: nft.PolicySetIP(s.family), Key: key}
+	return nft.ElementRef{Set: hostportMapIP(e.family), Key: key}, nft.ElementRef{Set: policyMapIP(e.family), Key: key}
 }
 
-// slotOf is the inverse of refs: the slot whose target is there.
-func slotOf(f nft.Family, set string, key nft.Key) slot {
+// endpointAt returns the endpoint whose target has this key in this map. It is the inverse of refs.
+func endpointAt(f nft.Family, set string, key nft.Key) endpoint {
 	hostIP := unspecified(f)
-	if set == nft.HostportSetIP(f) {
+	if set == hostportMapIP(f) {
 		hostIP, key = key[:len(key)-8].Addr(), key[len(key)-8:]
 	}
-	return slot{f, hostIP, protocol(key[0]), uint16(key[4])<<8 | uint16(key[5])}
+	return endpoint{f, hostIP, protocol(key[0]), uint16(key[4])<<8 | uint16(key[5])}
 }
 
-// listed is the slot in the form of the map from owners, with the container's address.
-func (s slot) listed(to netip.Addr) nft.Key {
-	return nft.Concat(nft.AddrKey(s.hostIP), nft.ProtoKey(uint8(s.proto)), nft.PortKey(s.port), nft.AddrKey(to))
+// ownerData returns the data of the element in ownerMap that lists the endpoint. containerIP is the
+// address that packets are sent to.
+func (e endpoint) ownerData(containerIP netip.Addr) nft.Key {
+	return nft.Concat(nft.AddrKey(e.hostIP), nft.ProtoKey(uint8(e.proto)), nft.PortKey(e.port), nft.AddrKey(containerIP))
 }
 
-// parseListed reads what listed made.
-func parseListed(f nft.Family, k nft.Key) (s slot, ok bool) {
+// parseOwnerData returns the endpoint of ownerData. ok is false if the data has another length.
+func parseOwnerData(f nft.Family, k nft.Key) (e endpoint, ok bool) {
 	size := 4
 	if f == nft.IPv6 {
 		size = 16
 	}
 	if len(k) != 2*size+8 {
-		return slot{}, false
+		return endpoint{}, false
 	}
-	return slot{f, k[:size].Addr(), protocol(k[size]), uint16(k[size+4])<<8 | uint16(k[size+5])}, true
+	return endpoint{f, k[:size].Addr(), protocol(k[size]), uint16(k[size+4])<<8 | uint16(k[size+5])}, true
 }
 
-// claims are all that the attachment has in nf_tables.
+// claims returns the claims of the attachment, with their elements.
 func (p *portMap) claims() []nft.Claim {
 	all := make([]nft.Claim, 0, 2*len(p.conf.mappings)+1)
 	comment := nft.Owner(p.owner())
 	for _, ip := range p.ips {
-		f, to := familyOf(ip.Addr()), ip.Addr()
-		jump := p.policyChain(ip)
-		for _, m := range p.conf.forFamily(f) {
-			s := m.slot(f)
-			target, policy := s.refs()
-			c := s.claim(to)
-			c.Elements = []nft.Entry{{Set: target.Set, Element: nft.Element{
-				Key: target.Key, Data: nft.Concat(nft.AddrKey(to), nft.PortKey(m.containerPort)), Comment: comment,
+		f, containerIP := familyOf(ip.Addr()), ip.Addr()
+		policyChain := p.policyChain(ip)
+		for _, m := range p.conf.mappingsOf(f) {
+			e := m.endpoint(f)
+			target, policy := e.refs()
+			c := e.claim(containerIP)
+			c.Elements = []nft.SetElement{{Set: target.Set, Element: nft.Element{
+				Key: target.Key, Data: nft.Concat(nft.AddrKey(containerIP), nft.PortKey(m.containerPort)), Comment: comment,
 			}}}
-			if jump != "" {
-				c.Elements = append(c.Elements, nft.Entry{Set: policy.Set, Element: nft.Element{Key: policy.Key, Jump: jump, Comment: comment}})
+			if policyChain != "" {
+				c.Elements = append(c.Elements, nft.SetElement{Set: policy.Set, Element: nft.Element{Key: policy.Key, Jump: policyChain, Comment: comment}})
 			}
 			all = append(all, c)
 		}
 	}
-	if p.counted {
-		all = append(all, nft.Claim{About: localnetOf(p.device), Owners: localnetUsers, Listed: nft.Element{Jump: localnetChain(p.device)}})
+	if p.localnetCounted {
+		all = append(all, nft.Claim{
+			Description: localnetName(p.localnetDevice),
+			OwnerMap:    localnetOwnerMap,
+			OwnerEntry:  nft.Element{Jump: localnetChain(p.localnetDevice)},
+		})
 	}
 	return all
 }
 
-// claim is the claim to the slot, as the map from owners has it.
-func (s slot) claim(to netip.Addr) nft.Claim {
-	return nft.Claim{About: s, Owners: nft.HostportOwners(s.family), Listed: nft.Element{Data: s.listed(to)}}
+// claim returns the claim to the endpoint, without its elements.
+func (e endpoint) claim(containerIP netip.Addr) nft.Claim {
+	return nft.Claim{Description: e, OwnerMap: ownerMap(e.family), OwnerEntry: nft.Element{Data: e.ownerData(containerIP)}}
 }
 
-// hints are the claims that the attachment has if it was made with the mappings of this
-// call. Of a family that the call gives the container no address of, there are none.
+// hints returns the claims that the attachment probably has: those for the mappings of this call.
+// If the call has addresses of the container, there are no hints for a family without one.
 func (p *portMap) hints() []nft.Claim {
 	var all []nft.Claim
 	for _, f := range families() {
-		if !p.mayHave(f) {
+		if !p.mayHaveFamily(f) {
 			continue
 		}
-		for _, m := range p.conf.forFamily(f) {
-			all = append(all, m.slot(f).claim(unspecified(f)))
+		for _, m := range p.conf.mappingsOf(f) {
+			all = append(all, m.endpoint(f).claim(unspecified(f)))
 		}
 	}
 	return all
 }
 
-// kinds are the kinds of claims in the table.
-func kinds() []nft.Kind {
-	all := []nft.Kind{{Owners: localnetUsers}}
+// kinds returns the kinds of claims that portmap has in the table.
+func kinds() []nft.ClaimKind {
+	all := []nft.ClaimKind{{OwnerMap: localnetOwnerMap}}
 	for _, f := range families() {
-		all = append(all, nft.Kind{
-			Owners: nft.HostportOwners(f),
-			Held:   []string{nft.HostportSet(f), nft.HostportSetIP(f)},
-			With:   []string{nft.PolicySet(f), nft.PolicySetIP(f)},
-			Refs: func(name nft.Key) []nft.Ref {
-				s, ok := parseListed(f, name)
+		all = append(all, nft.ClaimKind{
+			OwnerMap:    ownerMap(f),
+			PrimarySets: []string{hostportMap(f), hostportMapIP(f)},
+			OtherSets:   []string{policyMap(f), policyMapIP(f)},
+			ElementRefs: func(name nft.Key) []nft.ElementRef {
+				e, ok := parseOwnerData(f, name)
 				if !ok {
 					return nil
 				}
-				target, policy := s.refs()
-				return []nft.Ref{target, policy}
+				target, policy := e.refs()
+				return []nft.ElementRef{target, policy}
 			},
 		})
 	}
 	return all
 }
 
-// sources are those whose packets to the mappings are masqueraded: who is in the
-// container's own subnet, for there the answer goes straight to it and not by way of
-// the node, the container itself among them; or everybody.
-func (p *portMap) sources(ip netip.Prefix) netip.Prefix {
+// masqueradedSources returns the prefix from which packets to the mappings are masqueraded. With
+// masqAll, that is every address. Otherwise it is the container's own subnet, which includes the
+// container itself: in that subnet, answers would not go through the node, and the node could not
+// translate them.
+func (p *portMap) masqueradedSources(ip netip.Prefix) netip.Prefix {
 	if p.conf.masqAll {
 		return netip.PrefixFrom(unspecified(familyOf(ip.Addr())), 0)
 	}
 	return ip.Masked()
 }
 
-// policyChain is the chain that packets for the address go through before they are
-// translated; empty: none.
+// policyChain returns the name of the chain that packets for the address go through before they
+// are translated. It is empty if there is none.
 func (p *portMap) policyChain(ip netip.Prefix) string {
-	if cond, ok := p.conditions(ip); ok {
-		return cond.Chain()
+	if c, ok := p.conditionsChain(ip); ok {
+		return c.name()
 	}
 	if p.conf.snat {
 		return p.snatChain(ip).Name
@@ -168,34 +179,32 @@ func (p *portMap) policyChain(ip netip.Prefix) string {
 }
 
 func (p *portMap) snatChain(ip netip.Prefix) nft.Chain {
-	return nft.SNATChain(p.owner().Network, p.sources(ip), p.conf.markBit)
+	return snatChain(p.owner().Network, p.masqueradedSources(ip), p.conf.markBit)
 }
 
-// conditions are those of the address's family.
-func (p *portMap) conditions(ip netip.Prefix) (cond nft.Conditions, ok bool) {
-	tokens := p.conf.tokens[familyOf(ip.Addr())]
-	if len(tokens) == 0 {
-		return nft.Conditions{}, false
+// conditionsChain returns the chain with the conditions for the family of the address. ok is false
+// if there are no conditions.
+func (p *portMap) conditionsChain(ip netip.Prefix) (c conditionsChain, ok bool) {
+	words := p.conf.conditions[familyOf(ip.Addr())]
+	if len(words) == 0 {
+		return conditionsChain{}, false
 	}
-	cond = nft.Conditions{Network: p.owner().Network, Text: strings.Join(tokens, " ")}
+	c = conditionsChain{network: p.owner().Network, text: strings.Join(words, " ")}
 	if p.conf.snat {
-		cond.Then = p.snatChain(ip).Name
+		c.next = p.snatChain(ip).Name
 	}
-	return cond, true
+	return c, true
 }
 
-// layout is the table with the chains of this network.
+// layout returns the table with the chains that the network needs, except those with conditions.
 func (p *portMap) layout() nft.Layout {
-	l := nft.PortMaps()
+	l := tableLayout()
 	if !p.conf.snat {
 		return l
 	}
-	l = l.With(nft.MarkedChain(p.conf.markBit))
+	l = l.WithChains(markedChain(p.conf.markBit))
 	for _, ip := range p.ips {
-		l = l.With(p.snatChain(ip))
+		l = l.WithChains(p.snatChain(ip))
 	}
 	return l
 }
-
-// table is where the elements are.
-func table() nft.Table { return nft.Plumb().Table }

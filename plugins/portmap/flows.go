@@ -8,72 +8,73 @@ import (
 	"github.com/plumb-cni/plumb/pkg/nl"
 )
 
-// The kernel translates by the rules only the first packet of a connection. A peer
-// that sends UDP (or SCTP) on and on from one port would stay with what was right
-// when it began. So the connections of exactly the mapping are forgotten.
+// The kernel translates only the first packet of a connection by the rules. All later packets are
+// translated in the same way. So a peer that keeps sending UDP or SCTP packets from one port
+// would not notice a change of the rules. ADD and DEL delete the connections of exactly the
+// mappings that they change from the kernel's connection tracking.
 
-// tracked reports whether connections of the protocol outlive a change of the rules
-// unnoticed: TCP peers begin anew.
-func (p protocol) tracked() bool { return p == udp || p == sctp }
+// keepsFlows reports whether peers keep using a connection of the protocol after the rules have
+// changed. TCP peers make a new connection.
+func (p protocol) keepsFlows() bool { return p == udp || p == sctp }
 
-// forgetStale is for ADD: connections to the host port, at whichever address of the
-// node, that go to a former holder or to nobody.
-func (p *portMap) forgetStale() error {
+// deleteStaleFlows deletes the connections to the endpoints, at all addresses of the node that they
+// are for. ADD calls it: these connections lead to another container, or to the node itself.
+func (p *portMap) deleteStaleFlows() error {
 	var flows []nl.Flow
-	for _, s := range p.slots() {
-		if !s.proto.tracked() {
+	for _, e := range p.endpoints() {
+		if !e.proto.keepsFlows() {
 			continue
 		}
-		addrs, err := p.local(s)
+		addrs, err := p.nodeAddrsOf(e)
 		if err != nil {
 			return err
 		}
 		for _, a := range addrs {
-			flows = append(flows, nl.Flow{Proto: uint8(s.proto), OrigDst: a, OrigPort: s.port})
+			flows = append(flows, nl.Flow{Proto: uint8(e.proto), OrigDst: a, OrigPort: e.port})
 		}
 	}
 	return attach.DeleteFlows(p.r.Node, flows...)
 }
 
-// local lists the addresses of the node that the slot is for. The node is asked once a
-// family, however many slots there are.
-func (p *portMap) local(s slot) ([]netip.Addr, error) {
-	if !s.hostIP.IsUnspecified() {
-		return []netip.Addr{s.hostIP}, nil
+// nodeAddrsOf returns the addresses of the node that the endpoint is for. It asks the kernel once per
+// family.
+func (p *portMap) nodeAddrsOf(e endpoint) ([]netip.Addr, error) {
+	if !e.hostIP.IsUnspecified() {
+		return []netip.Addr{e.hostIP}, nil
 	}
-	if own, asked := p.own[s.family]; asked {
-		return own, nil
+	if addrs, ok := p.nodeAddrs[e.family]; ok {
+		return addrs, nil
 	}
-	node, err := p.node()
+	conn, err := p.nodeConn()
 	if err != nil {
 		return nil, err
 	}
-	if p.own == nil {
-		p.own = map[nft.Family][]netip.Addr{}
+	if p.nodeAddrs == nil {
+		p.nodeAddrs = map[nft.Family][]netip.Addr{}
 	}
-	p.own[s.family], err = node.LocalAddrs(s.hostIP)
-	return p.own[s.family], err
+	p.nodeAddrs[e.family], err = conn.LocalAddrs(e.hostIP)
+	return p.nodeAddrs[e.family], err
 }
 
-// forgetTranslated is for DEL: connections to this container through the mappings that
-// it had, and through those that the call names, which may have been in rules.
-func (p *portMap) forgetTranslated(gone []flowEnd) error {
+// deleteFlows deletes the connections to the container through the deleted translations, and through
+// the mappings of this call, which may have been in iptables rules. DEL calls it.
+func (p *portMap) deleteFlows(deleted []translation) error {
 	for _, ip := range p.ips {
 		f := familyOf(ip.Addr())
-		for _, m := range p.conf.forFamily(f) {
-			gone = append(gone, flowEnd{m.slot(f), ip.Addr(), m.containerPort})
+		for _, m := range p.conf.mappingsOf(f) {
+			deleted = append(deleted, translation{m.endpoint(f), netip.AddrPortFrom(ip.Addr(), m.containerPort)})
 		}
 	}
 	var flows []nl.Flow
-	told := make(map[flowEnd]bool, len(gone))
-	for _, e := range gone {
-		if !e.proto.tracked() || told[e] {
+	seen := make(map[translation]bool, len(deleted))
+	for _, t := range deleted {
+		if !t.proto.keepsFlows() || seen[t] {
 			continue
 		}
-		told[e] = true
-		flow := nl.Flow{Proto: uint8(e.proto), OrigPort: e.slot.port, ReplySrc: e.to, ReplyPort: e.port}
-		if !e.hostIP.IsUnspecified() {
-			flow.OrigDst = e.hostIP
+		seen[t] = true
+		flow := nl.Flow{Proto: uint8(t.proto), OrigPort: t.port, ReplySrc: t.target.Addr(), ReplyPort: t.target.Port()}
+		if !t.hostIP.IsUnspecified() {
+			flow.OrigDst = t.hostIP
 		}
 		flows = append(flows, flow)
 	}

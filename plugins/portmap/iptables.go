@@ -9,172 +9,177 @@ import (
 	"strings"
 	"time"
 
-	xt "github.com/plumb-cni/plumb/pkg/iptables"
+	"github.com/plumb-cni/plumb/pkg/iptables"
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// lockWait is how long ADD waits for others who change the tables.
+// lockWait is how long a call waits for other calls that change the rules.
 const lockWait = 10 * time.Second
 
-// tool is the family's programs.
-func (p *portMap) tool(f nft.Family) xt.Tool {
+// tool returns the programs of a family.
+func (p *portMap) tool(f nft.Family) iptables.Tool {
 	if f == nft.IPv6 {
-		return xt.Tool{Node: p.r.Node, Family: xt.V6}
+		return iptables.Tool{Node: p.r.Node, Family: iptables.V6}
 	}
-	return xt.Tool{Node: p.r.Node, Family: xt.V4}
+	return iptables.Tool{Node: p.r.Node, Family: iptables.V4}
 }
 
-// addIPTables runs iptables-save and iptables-restore once a family, and sets
-// route_localnet, which stays.
+// addIPTables adds the rules and pushes their deletion. It runs iptables-save and iptables-restore
+// once per family. It also sets route_localnet, which stays set.
 func (p *portMap) addIPTables() error {
 	for _, ip := range p.ips {
 		tool := p.tool(familyOf(ip.Addr()))
 		if err := tool.Find(); err != nil {
 			return fmt.Errorf("port map: %w", err)
 		}
-		err := xt.Exclusive(p.r.Node, lockWait, func() error { return p.addFamily(tool, ip) })
+		err := iptables.Exclusive(p.r.Node, lockWait, func() error { return p.addFamily(tool, ip) })
 		if err != nil {
 			return fmt.Errorf("port map: %w", err)
 		}
 		p.r.Undo.Push("delete "+p.String(), func() error {
-			_, err := p.delRules()
+			_, err := p.deleteRules()
 			return err
 		})
 	}
 	return p.ensureLocalnet()
 }
 
-// addFamily adds what the table lacks. Programs that do not know our lock may come
-// between: then once more.
-func (p *portMap) addFamily(tool xt.Tool, ip netip.Prefix) error {
+// addFamily adds what the table lacks for one address. Other programs, which do not know the lock of
+// iptables.Exclusive, can change the table between save and restore. Then addFamily tries again.
+func (p *portMap) addFamily(tool iptables.Tool, ip netip.Prefix) error {
 	const attempts = 5
 	var err error
 	for range attempts {
-		saved, serr := tool.Save(natTable)
-		if serr != nil {
-			return serr
+		saved, saveErr := tool.Save(iptables.NAT)
+		if saveErr != nil {
+			return saveErr
 		}
-		rules := xt.Parse(saved)
-		script := xt.Script(natTable, p.additions(rules, ip)...)
-		err = tool.Restore("add "+p.String(), p.guard(ip)+script)
-		if errors.Is(err, xt.ErrRefused) && p.guard(ip) != "" {
+		table := iptables.Parse(saved)
+		script := iptables.Script(iptables.NAT, p.additions(table, ip)...)
+		err = tool.Restore("add "+p.String(), p.guardTest(ip)+script)
+		if errors.Is(err, iptables.ErrRefused) && p.guardTest(ip) != "" {
 			err = errors.Join(p.addGuard(tool), tool.Restore("add "+p.String(), script))
 		}
-		if !errors.Is(err, xt.ErrRefused) {
-			p.warnOfFormer(rules, ip)
+		if !errors.Is(err, iptables.ErrRefused) {
+			p.warnOfTakeover(table.Rules, ip)
 			return err
 		}
 	}
 	return types.Coded(types.CodeConfig, err)
 }
 
-// The guard of route_localnet (CVE-2020-8558): no packet from the interface is for
-// 127/8. All pairs of containers share one.
+// guardComment is the comment of guardRule.
 const guardComment = "CNI portfwd localhost only from this host"
 
+// guardRule returns the rule that drops packets to 127/8 that the node receives from the interface with
+// route_localnet (CVE-2020-8558). All veth interfaces share one rule. It is empty if there is no
+// such interface.
 func (p *portMap) guardRule() string {
-	dev := p.device
+	dev := p.localnetDevice
 	switch {
 	case dev == "":
 		return ""
 	case strings.HasPrefix(dev, "veth"):
 		dev = "veth+"
 	}
-	return fmt.Sprintf("PREROUTING -d 127.0.0.0/8 -i %s -m comment --comment %s -j DROP", dev, xt.Quote(guardComment))
+	return fmt.Sprintf("PREROUTING -d 127.0.0.0/8 -i %s -m comment --comment %s -j DROP", dev, iptables.Quote(guardComment))
 }
 
-// guard is the script that fails when the guard is missing; empty: none is needed.
-func (p *portMap) guard(ip netip.Prefix) string {
+// guardTest returns a script that iptables-restore refuses if guardRule is missing. It is empty if no
+// such rule is needed.
+func (p *portMap) guardTest(ip netip.Prefix) string {
 	rule := p.guardRule()
 	if rule == "" || ip.Addr().Is6() {
 		return ""
 	}
-	return xt.Script("raw", "-C "+rule)
+	return iptables.Script("raw", "-C "+rule)
 }
 
-func (p *portMap) addGuard(tool xt.Tool) error {
-	err := tool.Restore("look for the guard of localhost", xt.Script("raw", "-C "+p.guardRule()))
-	if errors.Is(err, xt.ErrRefused) {
-		return tool.Restore("add the guard of localhost", xt.Script("raw", "-A "+p.guardRule()))
+// addGuard adds guardRule if it is missing.
+func (p *portMap) addGuard(tool iptables.Tool) error {
+	err := tool.Restore("look for the guard of localhost", iptables.Script("raw", "-C "+p.guardRule()))
+	if errors.Is(err, iptables.ErrRefused) {
+		return tool.Restore("add the guard of localhost", iptables.Script("raw", "-A "+p.guardRule()))
 	}
 	return err
 }
 
-// checkGuard is for what we made: the reference has no guard.
-func (p *portMap) checkGuard(tool xt.Tool) error {
-	err := tool.Restore("look for the guard of localhost", xt.Script("raw", "-C "+p.guardRule()))
-	if errors.Is(err, xt.ErrRefused) {
-		return fmt.Errorf("table raw of %s has no rule -A %s: what others send to 127.0.0.1 of the node is not kept out", tool.Family, p.guardRule())
+// checkGuard returns an error if guardRule is missing. The reference plugin does not make the rule.
+func (p *portMap) checkGuard(tool iptables.Tool) error {
+	err := tool.Restore("look for the guard of localhost", iptables.Script("raw", "-C "+p.guardRule()))
+	if errors.Is(err, iptables.ErrRefused) {
+		return fmt.Errorf("table raw of %s has no rule -A %s: other hosts and containers can reach 127.0.0.1 of the node", tool.Family, p.guardRule())
 	}
 	return err
 }
 
-// ours are the interfaces that rules of ours in the container's chain are for.
-func ours(rules []xt.Rule, chain string) []string {
+// labeledInterfaces returns the interfaces in the labels of the container's chain.
+func labeledInterfaces(rules []iptables.Rule, chain string) []string {
 	var names []string
 	for _, r := range rules {
-		if name, marked := markedIf(r.Comment); marked && r.Chain == chain {
+		if name, ok := labelInterface(r.Comment); ok && r.Chain == chain {
 			names = append(names, name)
 		}
 	}
 	return names
 }
 
-// additions are the lines that the table lacks: what all share, each rule once, and
-// what is the attachment's. The entries stand before those of others: the newest
-// holder of a port has it.
-func (p *portMap) additions(have []xt.Rule, ip netip.Prefix) []string {
-	name := chainName(p.owner().Network, p.owner().ContainerID)
-	lines := p.sharedAdditions(have)
-	own, _ := staleRules(textRules(have), p.owner(), p.ips)
-	for _, r := range own {
-		lines = append(lines, r.text.Deletion())
+// additions returns the lines that add what the table lacks: the shared rules and the rules of the
+// attachment. The entries of the attachment come before those of others, so the newest
+// attachment with a host port gets its packets.
+func (p *portMap) additions(table iptables.Table, ip netip.Prefix) []string {
+	name := chainName(p.owner())
+	lines := p.sharedAdditions(table)
+	for _, r := range ownRules(table.Rules, p.owner(), p.ips).Rules {
+		lines = append(lines, r.Deletion())
 	}
-	if !hasChain(have, name) {
+	if !table.HasChain(name) {
 		lines = append(lines, "-N "+name)
 	}
-	entries := p.portEntries(familyOf(ip.Addr()))
-	block := p.ownRules(ip)
+	entries := p.entries(familyOf(ip.Addr()))
+	block := p.containerRules(ip)
 	for _, e := range entries {
-		block = append(block, fmt.Sprintf("-A %s %s", name, e.rule(markComment(p.owner()))))
+		block = append(block, fmt.Sprintf("-A %s %s", name, e.rule(labelComment(p.owner()))))
 	}
-	if endsUnmarked(have, name) { // with rules of the reference: they are to stay apart
+	if endsWithoutLabel(table.Rules, name) { // add the block before the rules of the reference plugin
 		for i, line := range block {
 			block[i] = fmt.Sprintf("-I %s %d%s", name, i+1, strings.TrimPrefix(line, "-A "+name))
 		}
 	}
 	lines = append(lines, block...)
 	for _, e := range entries {
-		lines = append(lines, fmt.Sprintf("-I %s 1 %s -j %s", dnatChain, e.rule(entryComment(p.owner().Network, p.owner().ContainerID)), name))
+		lines = append(lines, fmt.Sprintf("-I %s 1 %s -j %s", dnatChain, e.rule(entryComment(p.owner())), name))
 	}
 	return lines
 }
 
-// endsUnmarked reports whether nothing tells whose the last rules of the chain are.
-func endsUnmarked(rules []xt.Rule, chain string) bool {
-	unmarked := false
+// endsWithoutLabel reports whether the last rule of the chain is no label. Then the rules after the
+// last label are those of the reference plugin.
+func endsWithoutLabel(rules []iptables.Rule, chain string) bool {
+	withoutLabel := false
 	for _, r := range rules {
-		if r.Chain == chain && r.Line != "" {
-			_, marked := markedIf(r.Comment)
-			unmarked = !marked
+		if r.Chain == chain {
+			_, ok := labelInterface(r.Comment)
+			withoutLabel = !ok
 		}
 	}
-	return unmarked
+	return withoutLabel
 }
 
-// sharedAdditions also takes away what a race of others has made twice.
-func (p *portMap) sharedAdditions(have []xt.Rule) []string {
+// sharedAdditions returns the lines that add the missing shared chains and rules. They also delete
+// duplicates of shared rules, which concurrent calls of other programs can make.
+func (p *portMap) sharedAdditions(table iptables.Table) []string {
 	var lines []string
 	for _, name := range p.sharedChains() {
-		if !hasChain(have, name) {
+		if !table.HasChain(name) {
 			lines = append(lines, "-N "+name)
 		}
 	}
 	for _, rule := range p.sharedRules() {
 		line := "-A " + rule.chain + " " + rule.spec
 		count := 0
-		for _, r := range have {
+		for _, r := range table.Rules {
 			if r.Line == line {
 				count++
 			}
@@ -193,108 +198,112 @@ func (p *portMap) sharedAdditions(have []xt.Rule) []string {
 	return lines
 }
 
-func hasChain(rules []xt.Rule, name string) bool {
-	return slices.ContainsFunc(rules, func(r xt.Rule) bool { return r.Chain == name })
-}
-
-// warnOfFormer names the containers whose entries are behind ours now.
-func (p *portMap) warnOfFormer(rules []xt.Rule, ip netip.Prefix) {
-	for _, m := range p.conf.forFamily(familyOf(ip.Addr())) {
-		if holder := p.rival(rules, m); holder != "" {
-			p.r.Warn("%s was held by %s, and is taken over", m.text(), holder)
+// warnOfTakeover writes a warning for each host port that another container had. rules are the rules
+// before ADD changed them.
+func (p *portMap) warnOfTakeover(rules []iptables.Rule, ip netip.Prefix) {
+	for _, m := range p.conf.mappingsOf(familyOf(ip.Addr())) {
+		if holder := p.otherHolder(rules, m); holder != "" {
+			p.r.Warn("%s was held by %s, and is taken over", m, holder)
 		}
 	}
 }
 
-// rival is the comment of the first entry of another container that has the mapping's
-// port; empty: none. Where both name addresses of the node, and other ones, it is
-// no rival.
-func (p *portMap) rival(rules []xt.Rule, m mapping) string {
-	name := chainName(p.owner().Network, p.owner().ContainerID)
+// otherHolder returns the network and container ID of another container that gets the packets of the
+// mapping, as its entry's comment names them. It is empty if there is none. Two mappings for
+// different addresses of the node do not exclude each other.
+func (p *portMap) otherHolder(rules []iptables.Rule, m mapping) string {
+	name := chainName(p.owner())
 	for _, r := range rules {
-		if r.Chain == dnatChain && r.Jump == name && hasPort(r, m) {
-			return "" // ours comes first
+		if r.Chain == dnatChain && r.Jump == name && matchesPort(r, m) {
+			return "" // the first entry counts
 		}
-		if r.Chain == dnatChain && r.Jump != name && hasPort(r, m) && reaches(rules, r.Jump, m) {
+		if r.Chain == dnatChain && r.Jump != name && matchesPort(r, m) && translates(rules, r.Jump, m) {
 			return strings.TrimPrefix(r.Comment, "dnat ")
 		}
 	}
 	return ""
 }
 
-// hasPort reports whether an entry is for the port of the mapping.
-func hasPort(r xt.Rule, m mapping) bool {
+// matchesPort reports whether an entry matches protocol and port of the mapping.
+func matchesPort(r iptables.Rule, m mapping) bool {
 	words := strings.Fields(r.Matches)
-	i, k := slices.Index(words, "--dports"), slices.Index(words, "-p")
-	if i < 0 || k < 0 || i+1 >= len(words) || k+1 >= len(words) || words[k+1] != m.proto.String() {
-		return false
-	}
-	return slices.Contains(strings.Split(words[i+1], ","), strconv.Itoa(int(m.hostPort)))
+	ports := strings.Split(wordAfter(words, "--dports"), ",")
+	return wordAfter(words, "-p") == m.proto.String() && slices.Contains(ports, strconv.Itoa(int(m.hostPort)))
 }
 
-// reaches reports whether a packet of the mapping is translated by the chain.
-func reaches(rules []xt.Rule, chain string, m mapping) bool {
+// wordAfter returns the word after an option. It is empty if there is none.
+func wordAfter(words []string, option string) string {
+	if i := slices.Index(words, option); i >= 0 && i+1 < len(words) {
+		return words[i+1]
+	}
+	return ""
+}
+
+// translates reports whether a rule in the chain translates packets of the mapping.
+func translates(rules []iptables.Rule, chain string, m mapping) bool {
 	for _, r := range rules {
 		words := strings.Fields(r.Matches)
-		i, d := slices.Index(words, "--dport"), slices.Index(words, "-d")
-		if r.Chain != chain || r.Jump != "DNAT" || i < 0 || i+1 >= len(words) || words[i+1] != strconv.Itoa(int(m.hostPort)) {
+		if r.Chain != chain || r.Jump != "DNAT" || wordAfter(words, "--dport") != strconv.Itoa(int(m.hostPort)) {
 			continue
 		}
-		if d < 0 || m.everywhere() || words[d+1] == netip.PrefixFrom(m.hostIP, m.hostIP.BitLen()).String() {
+		address := wordAfter(words, "-d")
+		if address == "" || m.anyAddress() || address == netip.PrefixFrom(m.hostIP, m.hostIP.BitLen()).String() {
 			return true
 		}
 	}
 	return false
 }
 
-// checkIPTables names what is missing, and who has a port instead.
+// checkIPTables returns an error that names each rule that is missing and each container that has
+// taken over a port. The rules can be in a legacy table.
 func (p *portMap) checkIPTables() error {
 	var errs []error
 	for _, ip := range p.ips {
 		tool := p.tool(familyOf(ip.Addr()))
-		missing := p.checkTables(tool, ip)
+		missing := p.checkTable(tool, ip)
 		if missing == nil {
 			continue
 		}
-		// They may be in the older tables, which a look at would make if there were none.
-		tool.Variant = xt.Legacy
-		used, err := xt.InUse(p.r.Node, tool.Family, natTable)
-		if !used || err != nil || tool.Find() != nil || p.checkTables(tool, ip) != nil {
+		// iptables-legacy-save would make a legacy table that does not exist, so ask InUse first.
+		tool.Variant = iptables.Legacy
+		used, err := iptables.InUse(p.r.Node, tool.Family, iptables.NAT)
+		if !used || err != nil || tool.Find() != nil || p.checkTable(tool, ip) != nil {
 			errs = append(errs, missing)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (p *portMap) checkTables(tool xt.Tool, ip netip.Prefix) error {
-	saved, err := tool.Save(natTable)
+// checkTable is checkIPTables for one address and one table nat.
+func (p *portMap) checkTable(tool iptables.Tool, ip netip.Prefix) error {
+	saved, err := tool.Save(iptables.NAT)
 	if err != nil {
 		return err
 	}
-	rules := xt.Parse(saved)
+	rules := iptables.Parse(saved).Rules
 	lines := map[string]bool{}
 	for _, r := range rules {
 		lines[r.Line] = true
 	}
 	var errs []error
-	want := p.ownRules(ip)
+	want := p.containerRules(ip)
 	for _, rule := range p.sharedRules() {
 		want = append(want, "-A "+rule.chain+" "+rule.spec)
 	}
 	for _, line := range want {
 		if !lines[line] {
-			errs = append(errs, fmt.Errorf("table %s of %s has no rule %s", natTable, tool.Family, line))
+			errs = append(errs, fmt.Errorf("table %s of %s has no rule %s", iptables.NAT, tool.Family, line))
 		}
 	}
-	name := chainName(p.owner().Network, p.owner().ContainerID)
-	if slices.Contains(ours(rules, name), p.owner().IfName) && p.guard(ip) != "" {
+	name := chainName(p.owner())
+	if slices.Contains(labeledInterfaces(rules, name), p.owner().IfName) && p.guardTest(ip) != "" {
 		errs = append(errs, p.checkGuard(tool))
 	}
-	for _, m := range p.conf.forFamily(familyOf(ip.Addr())) {
-		if holder := p.rival(rules, m); holder != "" {
-			errs = append(errs, fmt.Errorf("%s belongs to %s now", m.text(), holder))
-		} else if !slices.ContainsFunc(rules, func(r xt.Rule) bool { return r.Chain == dnatChain && r.Jump == name && hasPort(r, m) }) {
-			errs = append(errs, fmt.Errorf("chain %s of %s leads %s nowhere", dnatChain, tool.Family, m.text()))
+	for _, m := range p.conf.mappingsOf(familyOf(ip.Addr())) {
+		if holder := p.otherHolder(rules, m); holder != "" {
+			errs = append(errs, fmt.Errorf("%s belongs to %s now", m, holder))
+		} else if !slices.ContainsFunc(rules, func(r iptables.Rule) bool { return r.Chain == dnatChain && r.Jump == name && matchesPort(r, m) }) {
+			errs = append(errs, fmt.Errorf("chain %s of %s has no rule for %s", dnatChain, tool.Family, m))
 		}
 	}
 	return errors.Join(errs...)

@@ -6,62 +6,66 @@ import (
 	"slices"
 	"strings"
 
-	xt "github.com/plumb-cni/plumb/pkg/iptables"
+	"github.com/plumb-cni/plumb/pkg/iptables"
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/sysctl"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// The node's own connections to 127.0.0.1 reach the container only when the kernel lets
-// packets of 127/8 through the interface that leads to it (route_localnet). It is
-// never set for all interfaces, and only where the rules keep packets of others to
-// 127/8 out (nft.Guard, guardRule). For IPv6 there is no such setting.
+// Connections of the node to 127.0.0.1 reach the container only if the kernel accepts packets from
+// 127/8 at the interface that leads to the container (route_localnet). portmap never sets that for
+// all interfaces. It sets it only if a rule drops the packets that others send to 127/8
+// (masq.LocalnetGuard, guardRule). IPv6 has no such setting.
 //
-// Where an ADD of the nftables backend finds route_localnet at 0, it makes an empty chain,
-// and each attachment that has a mapping for 127/8 behind the interface an element that
-// jumps there:
+// If an ADD of the nftables backend finds route_localnet at 0, it makes an empty chain for the
+// interface: the counter. Each attachment that needs the setting has an element that jumps to the
+// counter:
 //
 //	map localnetuser { "5dd9d1c2b7989a8" comment "net1/one/eth0" : jump localnet/cni0 }
 //
-// The kernel counts what jumps to a chain. So the DEL of the last one knows, without
-// reading the others, that it is the last, and sets route_localnet to 0 again. Where an
-// ADD finds it at 1 and no such chain, somebody else has set it: it stays.
-const localnetUsers = "localnetuser"
+// The kernel counts the jumps to a chain. So the DEL of the last attachment finds that it is the
+// last without reading the other elements, and sets route_localnet to 0. If an ADD finds
+// route_localnet at 1 and no counter, plumb has not set it, and no DEL resets it.
 
+// localnetOwnerMap is the map from the OwnerKey of an attachment to its counter.
+const localnetOwnerMap = "localnetuser"
+
+// localnetPrefix is what the names of all counters begin with.
 const localnetPrefix = "localnet/"
 
-// localnetOf is an interface in what a person reads of a claim to its setting.
-type localnetOf string
-
-func (l localnetOf) String() string { return "route_localnet of " + string(l) }
-
+// localnetChain returns the name of the counter of an interface.
 func localnetChain(device string) string { return localnetPrefix + device }
 
-// wantsLocalnet reports whether a mapping is for 127/8 too.
-func (p *portMap) wantsLocalnet() bool {
+// localnetName is the name of an interface. Its String is for error texts and warnings.
+type localnetName string
+
+func (l localnetName) String() string { return "route_localnet of " + string(l) }
+
+// mapsLocalhost reports whether a mapping is for an address in 127/8.
+func (p *portMap) mapsLocalhost() bool {
 	if !p.conf.snat || len(p.ips) == 0 || !p.ips[0].Addr().Is4() {
 		return false
 	}
 	for _, m := range p.conf.mappings {
-		if !m.hostIP.IsValid() || m.hostIP.Is4() && (m.everywhere() || m.hostIP.IsLoopback()) {
+		if !m.hostIP.IsValid() || m.hostIP.Is4() && (m.anyAddress() || m.hostIP.IsLoopback()) {
 			return true
 		}
 	}
 	return false
 }
 
-// findLocalnet notes the interface that leads to the container; none when no route
-// does, and when a network card does: what guards 127/8 does not guard that, and a
-// container behind one (macvlan) does not answer the node anyway.
-func (p *portMap) findLocalnet() error {
-	if !p.wantsLocalnet() || p.device != "" {
+// findLocalnetDevice sets localnetDevice to the virtual interface that leads to the container. It
+// leaves it empty if there is no route, or if a network card leads to the container: LocalnetGuard
+// does not cover the card, and a container behind a card (macvlan) cannot answer the node.
+func (p *portMap) findLocalnetDevice() error {
+	if !p.mapsLocalhost() || p.localnetDevice != "" {
 		return nil
 	}
-	node, err := p.node()
+	conn, err := p.nodeConn()
 	if err != nil {
 		return err
 	}
-	l, err := node.LinkTo(p.ips[0].Addr())
+	l, err := conn.LinkTo(p.ips[0].Addr())
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
@@ -70,126 +74,132 @@ func (p *portMap) findLocalnet() error {
 	case l.Kind == "" || l.Kind == "vrf":
 		return nil
 	}
-	p.device = l.Name
+	p.localnetDevice = l.Name
 	return nil
 }
 
-// localnet is the setting of an interface.
-func localnet(device, value string) sysctl.Setting {
+// routeLocalnet returns the sysctl of an interface.
+func routeLocalnet(device, value string) sysctl.Setting {
 	return sysctl.Setting{Key: sysctl.IPv4(device, "route_localnet"), Value: value}
 }
 
-// ensureLocalnet is not undone by itself: see leaveLocalnet.
+// ensureLocalnet sets route_localnet to 1. It pushes no undo: the undo of the elements resets it (see
+// releaseLocalnet).
 func (p *portMap) ensureLocalnet() error {
-	if p.device == "" {
+	if p.localnetDevice == "" {
 		return nil
 	}
-	return sysctl.Ensure(p.r.Node, localnet(p.device, "1"))
+	return sysctl.Ensure(p.r.Node, routeLocalnet(p.localnetDevice, "1"))
 }
 
-// warnOfLocalnet says that 127.0.0.1 will not answer.
-func (p *portMap) warnOfLocalnet() {
-	if p.device == "" && p.wantsLocalnet() {
+// warnNoLocalnet writes a warning if host ports do not answer at 127.0.0.1 although a mapping is for
+// that address.
+func (p *portMap) warnNoLocalnet() {
+	if p.localnetDevice == "" && p.mapsLocalhost() {
 		p.r.Warn("host ports do not answer at 127.0.0.1: no virtual interface of the node leads to %s", p.ips[0].Addr())
 	}
 }
 
+// checkLocalnet returns an error if route_localnet is not 1.
 func (p *portMap) checkLocalnet() error {
-	if p.device == "" {
+	if p.localnetDevice == "" {
 		return nil
 	}
-	return sysctl.Diff(p.r.Node, localnet(p.device, "1"))
+	return sysctl.Diff(p.r.Node, routeLocalnet(p.localnetDevice, "1"))
 }
 
-// countLocalnet notes whether this attachment is counted behind its interface.
-func (p *portMap) countLocalnet(c *nft.Conn) error {
-	err := c.HasChain(table(), localnetChain(p.device))
+// findLocalnetCounter sets localnetCounted: the interface has a counter, or gets one because
+// route_localnet is 0.
+func (p *portMap) findLocalnetCounter(c *nft.Conn) error {
+	err := c.HasChain(table(), localnetChain(p.localnetDevice))
 	if err == nil {
-		p.counted = true
+		p.localnetCounted = true
 		return nil
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	value, err := sysctl.Get(p.r.Node, localnet(p.device, "").Key)
-	p.counted = err == nil && value != "1"
+	value, err := sysctl.Get(p.r.Node, routeLocalnet(p.localnetDevice, "").Key)
+	p.localnetCounted = err == nil && value != "1"
 	return err
 }
 
-// makeLocalnet makes what counts, in the transaction that counts this attachment.
-func (p *portMap) makeLocalnet(tx *nft.Tx) {
-	if p.counted {
-		tx.EnsureSet(table(), nft.Set{Name: localnetUsers, Key: []nft.Type{nft.IfName}, Data: []nft.Type{nft.Verdict}})
-		tx.EnsureChain(table(), localnetChain(p.device))
+// addLocalnetCounter puts the counter of the interface into the transaction that adds the element of
+// the attachment.
+func (p *portMap) addLocalnetCounter(tx *nft.Tx) {
+	if p.localnetCounted {
+		tx.EnsureSet(table(), nft.Set{Name: localnetOwnerMap, Key: []nft.Type{nft.IfName}, Data: []nft.Type{nft.Verdict}})
+		tx.EnsureChain(table(), localnetChain(p.localnetDevice))
 	}
 }
 
-// countedChain is the chain that counts the attachment; empty: none does.
-func (p *portMap) countedChain(c *nft.Conn) (string, error) {
-	found, err := c.Lookup(table(), []nft.Ref{{Set: localnetUsers, Key: nft.OwnerKey(p.owner(), 0)}})
+// localnetCounter returns the name of the counter that the attachment's element jumps to. It is empty
+// if there is no element.
+func (p *portMap) localnetCounter(c *nft.Conn) (string, error) {
+	found, err := c.Lookup(table(), []nft.ElementRef{{Set: localnetOwnerMap, Key: nft.OwnerKey(p.owner(), 0)}})
 	if err != nil || found[0].Comment != nft.Owner(p.owner()) || !strings.HasPrefix(found[0].Jump, localnetPrefix) {
 		return "", err
 	}
 	return found[0].Jump, nil
 }
 
-// leaveLocalnet puts the deletion of the chain that counts the attachment into the
-// transaction which deletes the attachment, if that is the last, and resets
-// route_localnet: a DEL that is killed after that is repeated.
-func (p *portMap) leaveLocalnet(c *nft.Conn, tx *nft.Tx) error {
-	chain, err := p.countedChain(c)
-	if err != nil || chain == "" {
+// releaseLocalnet calls resetLocalnet if the attachment, whose elements tx deletes, is the last that
+// needs route_localnet. If DEL is killed after that and before tx is committed, the runtime repeats
+// DEL.
+func (p *portMap) releaseLocalnet(c *nft.Conn, tx *nft.Tx) error {
+	counter, err := p.localnetCounter(c)
+	if err != nil || counter == "" {
 		return err
 	}
-	use, err := c.ChainUse(table(), chain)
+	use, err := c.ChainUse(table(), counter)
 	if err != nil || use.Count > 1 {
 		return err
 	}
-	return p.resetLocalnet(c, tx, chain)
+	return p.resetLocalnet(c, tx, counter)
 }
 
-// resetLocalnet sets route_localnet to 0 and deletes the chain. Where host ports that are
-// not counted may need it, the chain stays for a later DEL or GC.
-func (p *portMap) resetLocalnet(c *nft.Conn, tx *nft.Tx, chain string) error {
-	needed, err := p.foreignHostPorts(c)
+// resetLocalnet sets route_localnet to 0 and puts the deletion of the counter into tx. It does nothing
+// if host ports without a counter may need the setting: a later DEL or GC resets it.
+func (p *portMap) resetLocalnet(c *nft.Conn, tx *nft.Tx, counter string) error {
+	needed, err := p.hasUncountedHostPorts(c)
 	if err != nil || needed {
 		return err
 	}
-	tx.DelChain(table(), chain)
-	err = sysctl.Ensure(p.r.Node, localnet(strings.TrimPrefix(chain, localnetPrefix), "0"))
-	if errors.Is(err, fs.ErrNotExist) { // with the interface
+	tx.DelChain(table(), counter)
+	err = sysctl.Ensure(p.r.Node, routeLocalnet(strings.TrimPrefix(counter, localnetPrefix), "0"))
+	if errors.Is(err, fs.ErrNotExist) { // the interface was deleted
 		return nil
 	}
 	return err
 }
 
-// foreignHostPorts reports whether the node has host ports of the iptables backend or of
-// the reference plugin, which rely on route_localnet and are not counted.
-func (p *portMap) foreignHostPorts(c *nft.Conn) (bool, error) {
-	for _, at := range []struct {
+// hasUncountedHostPorts reports whether the node has host ports of the iptables backend or of the
+// reference plugin, or a legacy table nat, which can have such host ports. They need
+// route_localnet, and the counters do not count them.
+func (p *portMap) hasUncountedHostPorts(c *nft.Conn) (bool, error) {
+	for _, hostPorts := range []struct {
 		table nft.Table
 		chain string
 	}{
-		{nft.Table{Family: nft.IPv4, Name: natTable}, dnatChain},
-		{nft.Table{Family: nft.IPv4, Name: "cni_hostport"}, "hostports"},
+		{nft.Table{Family: nft.IPv4, Name: iptables.NAT}, dnatChain},
+		{referenceTable(nft.IPv4), referenceHostports},
 	} {
-		rules, err := c.Rules(at.table, at.chain)
+		rules, err := c.Rules(hostPorts.table, hostPorts.chain)
 		if err != nil || len(rules) > 0 {
 			return len(rules) > 0, err
 		}
 	}
-	return xt.InUse(p.r.Node, xt.V4, natTable)
+	return iptables.InUse(p.r.Node, iptables.V4, iptables.NAT)
 }
 
-// collectLocalnet resets route_localnet of the interfaces that nobody is counted behind
-// any more.
-func (p *portMap) collectLocalnet(c *nft.Conn) error {
+// gcLocalnet resets route_localnet of the interfaces whose counters no element jumps to.
+func (p *portMap) gcLocalnet(c *nft.Conn) error {
 	chains, err := c.Chains(table(), localnetPrefix)
-	unused := func(u nft.Use) bool { return u.Count == 0 }
+	unused := func(u nft.ChainUse) bool { return u.Count == 0 }
 	if err != nil || !slices.ContainsFunc(chains, unused) {
 		return err
 	}
-	return xt.Exclusive(p.r.Node, lockWait, func() error {
+	return iptables.Exclusive(p.r.Node, lockWait, func() error {
 		return c.Atomically("nft delete unused chains of "+localnetPrefix, func(tx *nft.Tx) error {
 			chains, err := c.Chains(table(), localnetPrefix)
 			for _, u := range chains {
@@ -202,34 +212,34 @@ func (p *portMap) collectLocalnet(c *nft.Conn) error {
 	})
 }
 
-// guardLocalnet is for an ADD without mappings: where the node's interfaces of the
-// container have route_localnet, it ensures what keeps packets of others to 127/8 out. A
-// ruleset that was flushed lacks that.
-func (p *portMap) guardLocalnet(prev *types.Result) error {
+// restoreGuard adds the guard of 127/8 if it is missing and an interface of the node in prev has
+// route_localnet. An ADD without mappings calls it, because somebody may have flushed the ruleset.
+func (p *portMap) restoreGuard(prev *types.Result) error {
 	for _, i := range prev.Interfaces {
 		if i.Sandbox != "" {
 			continue
 		}
-		value, err := sysctl.Get(p.r.Node, localnet(i.Name, "").Key)
+		value, err := sysctl.Get(p.r.Node, routeLocalnet(i.Name, "").Key)
 		switch {
 		case errors.Is(err, fs.ErrNotExist) || err == nil && value != "1":
 			continue
 		case err != nil:
 			return err
 		}
-		p.device = i.Name
+		p.localnetDevice = i.Name
 		return p.ensureGuard()
 	}
 	return nil
 }
 
+// ensureGuard adds the guard of 127/8 in the backend of the configuration.
 func (p *portMap) ensureGuard() error {
-	if p.conf.backend != iptables {
+	if p.conf.backend != backendIPTables {
 		c, err := nft.Open(p.r.Node)
 		if err == nil {
-			err = c.Ensure(nft.Guard())
+			err = c.Ensure(guardLayout())
 		}
-		if p.conf.backend == nftables || !errors.Is(err, nft.ErrUnavailable) {
+		if p.conf.backend == backendNFTables || !errors.Is(err, nft.ErrUnavailable) {
 			return err
 		}
 	}

@@ -1,5 +1,5 @@
-// portmap forwards ports of the node to a container. It is called after the plugin
-// that made the interface. See README.md.
+// portmap forwards ports of the node to a container. The runtime calls it after the plugin that
+// made the container's interface. See README.md.
 package main
 
 import (

@@ -6,35 +6,35 @@ import (
 	"net/netip"
 	"slices"
 
-	xt "github.com/plumb-cni/plumb/pkg/iptables"
+	"github.com/plumb-cni/plumb/pkg/iptables"
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// store is what nf_tables has of the attachment.
+// store returns the nft.Store of the attachment with these claims.
 func (p *portMap) store(c *nft.Conn, claims []nft.Claim) *nft.Store {
 	return &nft.Store{
-		Conn:   c,
-		Layout: nft.PortMaps(),
-		Kinds:  kinds(),
-		Owner:  p.owner(),
-		Claims: claims,
-		What:   p.String(),
-		Ensure: func() error { return p.ensureChains(c) },
-		Make:   p.makeLocalnet,
-		Warn:   p.r.Warn,
+		Conn:        c,
+		Layout:      tableLayout(),
+		Kinds:       kinds(),
+		Owner:       p.owner(),
+		Claims:      claims,
+		Description: p.String(),
+		Ensure:      func() error { return p.ensureChains(c) },
+		AddToTx:     p.addLocalnetCounter,
+		Warn:        p.r.Warn,
 	}
 }
 
-// addNFT ensures what is shared and adds the elements in one transaction. Whoever sets or
-// resets route_localnet does so alone: what else is behind the interface must not change
-// meanwhile.
+// addNFT adds what is missing of the table, and adds the elements in one transaction. Calls that set
+// or reset route_localnet exclude each other: meanwhile, no attachment behind the interface may
+// come or go.
 func (p *portMap) addNFT(c *nft.Conn) error {
-	if p.device == "" {
+	if p.localnetDevice == "" {
 		return p.addElements(c)
 	}
-	return xt.Exclusive(p.r.Node, lockWait, func() error {
-		if err := p.countLocalnet(c); err != nil {
+	return iptables.Exclusive(p.r.Node, lockWait, func() error {
+		if err := p.findLocalnetCounter(c); err != nil {
 			return err
 		}
 		if err := p.addElements(c); err != nil {
@@ -44,6 +44,7 @@ func (p *portMap) addNFT(c *nft.Conn) error {
 	})
 }
 
+// addElements adds the elements and pushes their deletion.
 func (p *portMap) addElements(c *nft.Conn) error {
 	err := p.store(c, p.claims()).Add(&p.r.Undo, func() error {
 		_, err := p.deleteNFT(c, func(*nft.Tx) error { return nil })
@@ -55,13 +56,14 @@ func (p *portMap) addElements(c *nft.Conn) error {
 	return nil
 }
 
+// ensureChains adds what is missing of the table and of the chains with conditions.
 func (p *portMap) ensureChains(c *nft.Conn) error {
 	if err := c.Ensure(p.layout()); err != nil {
 		return err
 	}
 	for _, ip := range p.ips {
-		if cond, ok := p.conditions(ip); ok {
-			if err := c.EnsureConditions(p.layout(), cond); err != nil {
+		if chain, ok := p.conditionsChain(ip); ok {
+			if err := chain.ensure(c, p.r.Node); err != nil {
 				return fmt.Errorf("%s: %w", conditionsKey(familyOf(ip.Addr())), err)
 			}
 		}
@@ -69,79 +71,71 @@ func (p *portMap) ensureChains(c *nft.Conn) error {
 	return nil
 }
 
-// slots are those of all mappings.
-func (p *portMap) slots() []slot {
-	var all []slot
+// endpoints returns the endpoints of all mappings.
+func (p *portMap) endpoints() []endpoint {
+	var all []endpoint
 	for _, ip := range p.ips {
 		f := familyOf(ip.Addr())
-		for _, m := range p.conf.forFamily(f) {
-			all = append(all, m.slot(f))
+		for _, m := range p.conf.mappingsOf(f) {
+			all = append(all, m.endpoint(f))
 		}
 	}
 	return all
 }
 
-func (s slot) String() string {
-	if s.hostIP.IsUnspecified() {
-		return fmt.Sprintf("host port %d/%s of IP version %s", s.port, s.proto, version(s.family))
+func (e endpoint) String() string {
+	if e.hostIP.IsUnspecified() {
+		return fmt.Sprintf("host port %d/%s of IP version %s", e.port, e.proto, version(e.family))
 	}
-	return fmt.Sprintf("host port %s/%s", netip.AddrPortFrom(s.hostIP, s.port), s.proto)
+	return fmt.Sprintf("host port %s/%s", netip.AddrPortFrom(e.hostIP, e.port), e.proto)
 }
 
-func version(f nft.Family) string {
-	if f == nft.IPv6 {
-		return "6"
-	}
-	return "4"
+// A translation is an endpoint and where its packets are sent.
+type translation struct {
+	endpoint
+	target netip.AddrPort
 }
 
-// A flowEnd is what the connections through a mapping have in common.
-type flowEnd struct {
-	slot
-	to   netip.Addr
-	port uint16
-}
-
-// deleteNFT deletes the elements of the attachment, and what also adds to the transaction.
-// It returns the mappings that there were.
-func (p *portMap) deleteNFT(c *nft.Conn, also func(*nft.Tx) error) (gone []flowEnd, err error) {
-	del := func(leave func(*nft.Conn, *nft.Tx) error) error {
+// deleteNFT deletes the elements of the attachment. It calls also to put more deletions into the
+// same transaction. It returns the translations of the deleted elements.
+func (p *portMap) deleteNFT(c *nft.Conn, also func(*nft.Tx) error) (deleted []translation, err error) {
+	del := func(release func(*nft.Conn, *nft.Tx) error) error {
 		return c.Atomically("nft delete "+p.String(), func(tx *nft.Tx) error {
 			entries, err := p.store(c, p.hints()).Delete(tx)
 			if err != nil {
 				return err
 			}
-			gone = flowEnds(entries)
-			return errors.Join(leave(c, tx), also(tx))
+			deleted = translationsOf(entries)
+			return errors.Join(release(c, tx), also(tx))
 		})
 	}
-	counted, err := p.countedChain(c)
+	counter, err := p.localnetCounter(c)
 	switch {
 	case err != nil:
-	case counted == "":
+	case counter == "":
 		err = del(func(*nft.Conn, *nft.Tx) error { return nil })
 	default:
-		err = xt.Exclusive(p.r.Node, lockWait, func() error { return del(p.leaveLocalnet) })
+		err = iptables.Exclusive(p.r.Node, lockWait, func() error { return del(p.releaseLocalnet) })
 	}
-	return gone, err
+	return deleted, err
 }
 
-// flowEnds picks the targets out of deleted elements.
-func flowEnds(entries []nft.Entry) []flowEnd {
-	var ends []flowEnd
+// translationsOf returns the translations of the targets among the elements.
+func translationsOf(entries []nft.SetElement) []translation {
+	var all []translation
 	for _, e := range entries {
 		for _, f := range families() {
-			if e.Set == nft.HostportSet(f) || e.Set == nft.HostportSetIP(f) {
-				to := targetOf(f, e.Data)
-				ends = append(ends, flowEnd{slotOf(f, e.Set, e.Key), to.Addr(), to.Port()})
+			if e.Set == hostportMap(f) || e.Set == hostportMapIP(f) {
+				all = append(all, translation{endpointAt(f, e.Set, e.Key), parseTarget(f, e.Data)})
 			}
 		}
 	}
-	return ends
+	return all
 }
 
-// targetOf reads the data of a target element.
-func targetOf(f nft.Family, k nft.Key) netip.AddrPort {
+// parseTarget parses the data of a target: address and port of the container. It returns the zero
+// value if the data is too short.
+func parseTarget(f nft.Family, k nft.Key) netip.AddrPort {
 	size := 4
 	if f == nft.IPv6 {
 		size = 16
@@ -152,19 +146,27 @@ func targetOf(f nft.Family, k nft.Key) netip.AddrPort {
 	return netip.AddrPortFrom(k[:size].Addr(), uint16(k[size])<<8|uint16(k[size+1]))
 }
 
-// mayHave is false where the call gives addresses of the container, none of them of the
-// family.
-func (p *portMap) mayHave(f nft.Family) bool {
+// mayHaveFamily reports whether the container may have an address of the family. It returns false
+// if addresses of the container are known, but none of the family.
+func (p *portMap) mayHaveFamily(f nft.Family) bool {
 	return len(p.ips) == 0 || slices.ContainsFunc(p.ips, func(ip netip.Prefix) bool { return familyOf(ip.Addr()) == f })
 }
 
-// checkNFT names what is missing, damaged or of another attachment.
+// checkNFT returns an error that names each element or chain that is missing, damaged or belongs to
+// another attachment.
 func (p *portMap) checkNFT(c *nft.Conn) error {
 	return errors.Join(p.store(c, p.claims()).Check(), p.checkChains(c))
 }
 
+// checkChains names the chains that are missing or lack rules.
 func (p *portMap) checkChains(c *nft.Conn) error {
-	damaged, err := c.Damaged(p.layout())
+	l := p.layout()
+	for _, ip := range p.ips {
+		if chain, ok := p.conditionsChain(ip); ok {
+			l = l.WithChains(chain.layout().Chains...)
+		}
+	}
+	damaged, err := c.DamagedChains(l)
 	if err != nil {
 		return err
 	}
@@ -172,34 +174,25 @@ func (p *portMap) checkChains(c *nft.Conn) error {
 	for _, ch := range damaged {
 		errs = append(errs, fmt.Errorf("chain %s of table %s is gone or lacks rules", ch.Name, table()))
 	}
-	for _, ip := range p.ips {
-		cond, ok := p.conditions(ip)
-		if !ok {
-			continue
-		}
-		if whole, err := c.HasConditions(p.layout(), cond); err != nil || !whole {
-			errs = append(errs, err, fmt.Errorf("chain %s of table %s is gone or lacks rules", cond.Chain(), table()))
-		}
-	}
 	return errors.Join(errs...)
 }
 
-// gcNFT deletes all of the network that is not to be kept.
+// gcNFT deletes what the network's attachments that are not in keep have in nf_tables.
 func (p *portMap) gcNFT(c *nft.Conn, keep types.Set) error {
 	network := p.owner().Network
 	err := c.Atomically("nft delete stale port maps of network "+network, func(tx *nft.Tx) error {
 		if err := p.store(c, nil).GC(tx, network, keep); err != nil {
 			return err
 		}
-		return gcXTables(c, tx, network, keep)
+		return staleCleanup(network, keep).NFT(c, tx)
 	})
-	return errors.Join(err, p.collectLocalnet(c), gcChains(c, network))
+	return errors.Join(err, p.gcLocalnet(c), gcChains(c, network))
 }
 
-// gcChains removes the network's chains that nothing jumps to any more.
+// gcChains deletes the network's chains to which nothing jumps.
 func gcChains(c *nft.Conn, network string) error {
 	return errors.Join(
-		c.DelUnused(table(), nft.ConditionsChainPrefix(network)), // they jump to the others
-		c.DelUnused(table(), nft.SNATChainPrefix(network)),
+		c.DelUnusedChains(table(), conditionsChainPrefix(network)), // first, because they jump to snatChains
+		c.DelUnusedChains(table(), snatChainPrefix(network)),
 	)
 }

@@ -22,8 +22,8 @@ func TestREADMEExamples(t *testing.T) {
 	nstest.Examples(t, plugin(), func(r *skel.Request) error { _, err := parse(r); return err })
 }
 
-// TestREADMERules: each listing in the page is what its golden says, with lines left
-// out.
+// TestREADMERules: the lines of each listing in README.md are lines of its golden file, in the same
+// order.
 func TestREADMERules(t *testing.T) {
 	page, err := os.ReadFile("README.md")
 	if err != nil {
@@ -48,8 +48,8 @@ func TestREADMERules(t *testing.T) {
 	}
 }
 
-// A bed is a node with a bridge and two pods on it, and a host outside.
-type bed struct {
+// A testbed is a node with a bridge, two pods on the bridge, and a host outside the node.
+type testbed struct {
 	node, outside *nstest.NS
 	pods          []*nstest.NS // 10.9.0.2 and fd00:9::2, then .3 and ::3
 }
@@ -60,16 +60,16 @@ const (
 	peer4, peer6       = "10.9.0.3", "fd00:9::3"
 )
 
-// addBridge gives a node what the port maps of its pods stand on.
+// addBridge adds a bridge with addresses to the node, and switches forwarding on.
 func addBridge(tb nstest.TB, node *nstest.NS) {
 	node.SetSysctl(tb, "net/ipv4/ip_forward", "1")
 	node.SetSysctl(tb, "net/ipv6/conf/all/forwarding", "1")
 	node.Batch(tb, "link add cni0 type bridge", "addr add "+gateway4+"/24 dev cni0", "addr add "+gateway6+"/64 dev cni0 nodad", "link set cni0 up")
 }
 
-func newBed() *bed {
+func newTestbed() *testbed {
 	site := nstest.NewSite(GinkgoTB())
-	b := &bed{node: site.Node, outside: site.Outside}
+	b := &testbed{node: site.Node, outside: site.Outside}
 	addBridge(GinkgoTB(), b.node)
 	for i, addrs := range [][]string{{pod4 + "/24", pod6 + "/64"}, {peer4 + "/24", peer6 + "/64"}} {
 		pod, port := nstest.New(GinkgoTB()).Named(fmt.Sprint("pod", i)), fmt.Sprint("port", i)
@@ -82,9 +82,9 @@ func newBed() *bed {
 	return b
 }
 
-// bridgeNetfilter tells whether netfilter sees what the bridge passes between its
-// ports. Without br_netfilter it does not.
-func (b *bed) bridgeNetfilter(value string) error {
+// bridgeNetfilter sets whether netfilter sees the frames that the bridge forwards between its ports. It
+// returns an error if the kernel lacks br_netfilter.
+func (b *testbed) bridgeNetfilter(value string) error {
 	for _, key := range []string{"net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables"} {
 		if _, err := os.Stat("/proc/sys/" + key); err != nil {
 			return err
@@ -94,8 +94,8 @@ func (b *bed) bridgeNetfilter(value string) error {
 	return nil
 }
 
-// mapped is a mapping as a runtime writes it.
-func mapped(host, container int, rest string) string {
+// portMapping returns an element of portMappings.
+func portMapping(host, container int, rest string) string {
 	return fmt.Sprintf(`{"hostPort":%d,"containerPort":%d,%s}`, host, container, rest)
 }
 
@@ -104,12 +104,14 @@ const (
 	overUDP = `"protocol":"udp"`
 )
 
-// conf writes a configuration. keys is JSON text that ends in a comma, or nothing;
-// the container's addresses are those of the first pod.
+// conf returns a configuration of network net1 whose container has the addresses of the first pod. keys
+// is empty, or JSON text that ends with a comma.
 func conf(keys string, mappings ...string) string {
 	return confFor(fmt.Sprintf(`%s"name":"net1",`, keys), []string{pod4 + "/24", pod6 + "/64"}, mappings...)
 }
 
+// confFor returns a configuration whose container has these addresses. keys must contain the name of the
+// network.
 func confFor(keys string, ips []string, mappings ...string) string {
 	texts := make([]string, len(ips))
 	for i, ip := range ips {
@@ -120,31 +122,34 @@ func confFor(keys string, ips []string, mappings ...string) string {
 			`{"cniVersion":"1.1.0","interfaces":[{"name":"cni0"},{"name":"eth0","sandbox":"/pod"},{"name":"eth1","sandbox":"/pod"}],"ips":[%s]}`, strings.Join(texts, ",")))
 }
 
-// call is a call for the container of that ID.
-func (b *bed) call(id, conf string) nstest.Call {
+// call returns a call without a command for the container ID.
+func (b *testbed) call(id, conf string) nstest.Call {
 	return nstest.Call{ContainerID: id, Node: b.node, Pod: b.pods[0], Config: conf}
 }
 
+// run runs portmap in process.
 func run(c nstest.Call, command string) nstest.Reply { return nstest.Run(plugin(), c.With(command)) }
 
+// ok runs portmap and expects success.
 func ok(c nstest.Call, command string) nstest.Reply {
 	GinkgoHelper()
 	return run(c, command).OK(GinkgoTB())
 }
 
+// failure runs portmap and expects an error, which it returns.
 func failure(c nstest.Call, command string) nstest.Failure {
 	GinkgoHelper()
 	return run(c, command).Failure(GinkgoTB())
 }
 
-// ruleset is what nft lists of the node.
-func (b *bed) ruleset() string {
+// ruleset returns the ruleset of the node, as nft lists it.
+func (b *testbed) ruleset() string {
 	GinkgoHelper()
 	return b.node.Must(GinkgoTB(), "nft", "list", "ruleset")
 }
 
-// elements is the lines with elements.
-func (b *bed) elements() string {
+// elements returns the lines of the ruleset with elements.
+func (b *testbed) elements() string {
 	GinkgoHelper()
 	var lines []string
 	for line := range strings.Lines(b.ruleset()) {
@@ -155,8 +160,9 @@ func (b *bed) elements() string {
 	return strings.Join(lines, "\n")
 }
 
-// saved is a table of both families without counters, dates and policies.
-func (b *bed) saved(programs ...string) string {
+// saved returns the rules and chains of table nat in both families, as the programs print them, without
+// counters.
+func (b *testbed) saved(programs ...string) string {
 	GinkgoHelper()
 	if len(programs) == 0 {
 		programs = []string{"iptables-save", "ip6tables-save"}
@@ -173,7 +179,8 @@ func (b *bed) saved(programs ...string) string {
 	return strings.Join(lines, "")
 }
 
-func (b *bed) load(program, rules string) {
+// load gives the rules to nft or to iptables-restore.
+func (b *testbed) load(program, rules string) {
 	GinkgoHelper()
 	args := []string{"--noflush"}
 	if program == "nft" {

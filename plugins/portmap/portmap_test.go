@@ -17,30 +17,31 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// kept writes the configuration of a GC.
-func kept(network string, attachments ...string) string {
+// gcConfig returns the configuration of a GC that keeps the attachments.
+func gcConfig(network string, attachments ...string) string {
 	return fmt.Sprintf(`{"cniVersion":"1.1.0","name":%q,"type":"portmap","cni.dev/valid-attachments":[%s]}`, network, strings.Join(attachments, ","))
 }
 
+// attachment returns an element of cni.dev/valid-attachments.
 func attachment(id, ifName string) string {
 	return fmt.Sprintf(`{"containerID":%q,"ifname":%q}`, id, ifName)
 }
 
-// bare is a configuration without runtimeConfig and without prevResult.
-func bare(network string) string {
+// minimalConfig returns a configuration without runtimeConfig and without prevResult.
+func minimalConfig(network string) string {
 	return fmt.Sprintf(`{"cniVersion":"1.1.0","name":%q,"type":"portmap"}`, network)
 }
 
 var _ = Describe("portmap", func() {
-	var b *bed
+	var b *testbed
 	BeforeEach(func() {
-		b = newBed()
+		b = newTestbed()
 		nstest.LeakCheck(GinkgoTB())
 	})
-	all := []string{mapped(8080, 80, overTCP), mapped(8081, 81, overUDP), mapped(8082, 82, `"protocol":"sctp"`), mapped(8083, 83, overTCP+`,"hostIP":"127.0.0.1"`)}
+	all := []string{portMapping(8080, 80, overTCP), portMapping(8081, 81, overUDP), portMapping(8082, 82, `"protocol":"sctp"`), portMapping(8083, 83, overTCP+`,"hostIP":"127.0.0.1"`)}
 
-	const v4only = "IPv4:" // not part of the keys
-	DescribeTable("keeps what each parameter set needs, in a form for people", func(golden, keys string, mappings ...string) {
+	const v4only = "IPv4:" // before the keys: the container has an IPv4 address only
+	DescribeTable("ADD makes the rules in the golden file, CHECK accepts them, and DEL deletes them", func(golden, keys string, mappings ...string) {
 		c := b.call("one", conf(keys, mappings...))
 		if rest, found := strings.CutPrefix(keys, v4only); found {
 			c.Config = confFor(rest+`"name":"net1",`, []string{pod4 + "/24"}, mappings...)
@@ -48,17 +49,17 @@ var _ = Describe("portmap", func() {
 		ok(c, "ADD")
 		ok(c, "CHECK")
 		got := b.ruleset()
-		if strings.HasPrefix(golden, iptables) {
+		if strings.HasPrefix(golden, backendIPTables) {
 			got = b.saved()
 		}
 		nstest.Golden(GinkgoTB(), golden, got)
-		if !strings.HasPrefix(golden, iptables) {
+		if !strings.HasPrefix(golden, backendIPTables) {
 			_, err := nstest.NewNode(GinkgoTB()).ExecInput(got, "nft", "-f", "-")
 			Expect(err).NotTo(HaveOccurred(), "a saved ruleset can be loaded")
 		}
 		ok(c, "DEL")
 		ok(c, "DEL")
-		Expect(failure(c, "CHECK").Code).To(BeEquivalentTo(codeChanged))
+		Expect(failure(c, "CHECK").Code).To(BeEquivalentTo(types.CodeChanged))
 		Expect(b.elements()).To(BeEmpty())
 		Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
 	},
@@ -77,7 +78,7 @@ var _ = Describe("portmap", func() {
 		Entry(nil, "iptables-conditions", `"conditionsV4":["!","-s","198.18.0.2/32"],"conditionsV6":["-i","uplink0"],`, all[0]),
 	)
 
-	It("marks by a chain of others", func() {
+	It("packets are marked by externalSetMarkChain, and ADD fails with code 7 when that chain is missing", func() {
 		c := b.call("one", conf(`"externalSetMarkChain":"KUBE-MARK-MASQ",`, all[0]))
 		Expect(failure(c, "ADD")).To(And(HaveField("Code", BeEquivalentTo(types.CodeConfig)), HaveField("Msg", ContainSubstring("KUBE-MARK-MASQ"))))
 		Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
@@ -89,15 +90,15 @@ var _ = Describe("portmap", func() {
 		ok(c, "DEL")
 	})
 
-	DescribeTable("leaves on the node what the node shares", func(backend string) {
+	DescribeTable("DEL and GC leave only what all containers share", func(backend string) {
 		c := b.call("one", conf(withBackend(backend), all...))
 		ok(c, "ADD")
 		ok(c, "DEL")
-		ok(b.call("gc", kept("net1")), "GC")
-		nstest.Golden(GinkgoTB(), backend+"-cleaned", map[string]func() string{nftables: b.ruleset, iptables: func() string { return b.saved() }}[backend]())
+		ok(b.call("gc", gcConfig("net1")), "GC")
+		nstest.Golden(GinkgoTB(), backend+"-cleaned", map[string]func() string{backendNFTables: b.ruleset, backendIPTables: func() string { return b.saved() }}[backend]())
 	}, backends())
 
-	It("hands prevResult on in the form of each version", func() {
+	It("ADD returns prevResult in each cniVersion", func() {
 		for _, version := range []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
 			reply := ok(b.call("one", strings.Replace(conf("", all...), "1.1.0", version, 1)), "ADD")
 			Expect(reply.Stdout).To(ContainSubstring(fmt.Sprintf(`"cniVersion": %q`, version)))
@@ -105,7 +106,7 @@ var _ = Describe("portmap", func() {
 		}
 	})
 
-	It("does nothing without mappings but look for route_localnet: no lock, no socket, no program", func() {
+	It("ADD without mappings only reads route_localnet: it takes no lock, opens no socket and runs no program", func() {
 		c := b.call("one", conf(""))
 		var steps []string
 		c.Before = func(step string) error { steps = append(steps, step); return nil }
@@ -115,11 +116,11 @@ var _ = Describe("portmap", func() {
 		Expect(b.ruleset()).To(BeEmpty())
 	})
 
-	It("needs to be in a chain", func() {
-		Expect(failure(b.call("one", bare("net1")), "ADD").Msg).To(ContainSubstring("must be called as chained plugin"))
+	It("ADD without prevResult fails", func() {
+		Expect(failure(b.call("one", minimalConfig("net1")), "ADD").Msg).To(ContainSubstring("must be called as chained plugin"))
 	})
 
-	DescribeTable("refuses what cannot work, before it does anything", func(config string, code int, texts ...string) {
+	DescribeTable("ADD refuses an invalid configuration before its first step, and DEL accepts it", func(config string, code int, texts ...string) {
 		var steps []string
 		c := b.call("one", config)
 		c.Before = func(step string) error { steps = append(steps, step); return nil }
@@ -134,13 +135,13 @@ var _ = Describe("portmap", func() {
 			Expect(failure(b.call("", config), "STATUS").Code).To(BeEquivalentTo(types.CodeNotAvailable))
 		}
 	},
-		Entry(nil, conf("", mapped(0, 80, overTCP)), 7, "Invalid host port number: 0", "portMappings[0]"),
-		Entry(nil, conf("", mapped(80, 0, overTCP)), 7, "Invalid container port number: 0"),
-		Entry(nil, conf("", mapped(-1, 65536, overTCP)), 7, "Invalid host port number: -1", "Invalid container port number: 65536"),
-		Entry(nil, conf("", all[0], mapped(65536, 80, overUDP), mapped(1, 2, `"protocol":"icmp"`)), 7, "portMappings[1]", "65536", "portMappings[2]", `"icmp"`),
-		Entry(nil, conf("", mapped(1, 2, `"protocol":""`)), 7, `protocol "" is none of tcp, udp, sctp`),
-		Entry(nil, conf("", mapped(1, 2, overTCP+`,"hostIP":"nowhere"`)), 7, "portMappings[0]", `"nowhere"`),
-		Entry(nil, conf("", mapped(1, 2, overTCP+`,"hostIP":"fe80::1%eth0"`)), 7, "fe80::1%eth0"),
+		Entry(nil, conf("", portMapping(0, 80, overTCP)), 7, "Invalid host port number: 0", "portMappings[0]"),
+		Entry(nil, conf("", portMapping(80, 0, overTCP)), 7, "Invalid container port number: 0"),
+		Entry(nil, conf("", portMapping(-1, 65536, overTCP)), 7, "Invalid host port number: -1", "Invalid container port number: 65536"),
+		Entry(nil, conf("", all[0], portMapping(65536, 80, overUDP), portMapping(1, 2, `"protocol":"icmp"`)), 7, "portMappings[1]", "65536", "portMappings[2]", `"icmp"`),
+		Entry(nil, conf("", portMapping(1, 2, `"protocol":""`)), 7, `protocol "" is not tcp, udp or sctp`),
+		Entry(nil, conf("", portMapping(1, 2, overTCP+`,"hostIP":"nowhere"`)), 7, "portMappings[0]", `"nowhere"`),
+		Entry(nil, conf("", portMapping(1, 2, overTCP+`,"hostIP":"fe80::1%eth0"`)), 7, "fe80::1%eth0"),
 		Entry(nil, conf("", all[0], "null"), 7, "portMappings[1] is null"),
 		Entry(nil, conf("", `{"hostPort":"80","containerPort":80,"protocol":"tcp"}`), 6, "runtimeConfig.portMappings[0].hostPort"),
 		Entry(nil, conf(`"backend":"ebpf",`, all[0]), 7, `"ebpf"`),
@@ -153,31 +154,31 @@ var _ = Describe("portmap", func() {
 		Entry(nil, conf(`"backend":"iptables","conditionsV4":["ip","saddr","x"],"conditionsV6":["a"],`, all[0]), 7,
 			"iptables backend was requested but configuration contains nftables-specific options [conditionsV4 conditionsV6]"),
 		Entry(nil, conf(`"conditionsV4":["ip","saddr","x"],"conditionsV6":["!","-s","::"],`, all[0]), 7, "[conditionsV4]", "[conditionsV6]"),
-		Entry(nil, conf(`"conditionsV4":["ip saddr 1.2.3.4; drop"],`, all[0]), 7, "no part of a condition"),
-		Entry(nil, conf(`"conditionsV4":["-s","1.2.3.4\n-F"],`, all[0]), 7, "no part of a condition"),
+		Entry(nil, conf(`"conditionsV4":["ip saddr 1.2.3.4; drop"],`, all[0]), 7, "cannot be part of a condition"),
+		Entry(nil, conf(`"conditionsV4":["-s","1.2.3.4\n-F"],`, all[0]), 7, "cannot be part of a condition"),
 	)
 
-	It("reads keys and protocols in any case, and empty conditions as none", func() {
+	It("keys and protocols may be in upper or lower case, and empty conditions are none", func() {
 		config := strings.NewReplacer("runtimeConfig", "RuntimeConfig", "portMappings", "PortMappings", "hostPort", "HostPort",
-			"containerPort", "ContainerPort", "protocol", "Protocol").Replace(conf(`"conditionsV4":[],"conditionsV6":[""],`, mapped(8080, 80, `"protocol":"TCP"`), mapped(8080, 80, `"protocol":"Udp"`)))
+			"containerPort", "ContainerPort", "protocol", "Protocol").Replace(conf(`"conditionsV4":[],"conditionsV6":[""],`, portMapping(8080, 80, `"protocol":"TCP"`), portMapping(8080, 80, `"protocol":"Udp"`)))
 		ok(b.call("one", config), "ADD")
 		Expect(b.elements()).To(And(ContainSubstring("tcp . 8080"), ContainSubstring("udp . 8080")))
 	})
 
-	It("says what nft dislikes of a condition, and leaves nothing", func() {
+	It("ADD returns the error text of nft for an invalid condition, and leaves no elements", func() {
 		got := failure(b.call("one", conf(`"conditionsV4":["nonsense"],`, all[0])), "ADD")
 		Expect(got).To(And(HaveField("Code", BeEquivalentTo(types.CodeConfig)), HaveField("Msg", And(ContainSubstring("conditionsV4"), ContainSubstring("nonsense")))))
 		Expect(b.elements()).To(BeEmpty())
 	})
 
-	It("says that masqAll does nothing without snat", func() {
+	It("ADD warns that masqAll has no effect without snat", func() {
 		c := b.call("one", conf(`"snat":false,"masqAll":true,`, all[0]))
-		Expect(run(c, "ADD").OK(GinkgoTB()).Stderr).To(ContainSubstring("masqAll does nothing where snat is false"))
+		Expect(run(c, "ADD").OK(GinkgoTB()).Stderr).To(ContainSubstring("masqAll has no effect because snat is false"))
 		Expect(run(c, "DEL").OK(GinkgoTB()).Stderr).To(BeEmpty())
 	})
 
-	It("names a port that is mapped twice", func() {
-		reply := ok(b.call("one", conf("", mapped(8080, 80, overTCP), mapped(8080, 81, overTCP), mapped(8080, 80, overTCP))), "ADD")
+	It("ADD warns of a port that is mapped twice", func() {
+		reply := ok(b.call("one", conf("", portMapping(8080, 80, overTCP), portMapping(8080, 81, overTCP), portMapping(8080, 80, overTCP))), "ADD")
 		for _, version := range []string{"4", "6"} {
 			Expect(reply.Stderr).To(ContainSubstring("portmap: warning: host port 8080/tcp of IP version " + version + " is mapped twice; it leads to container port 80, not 81\n"))
 		}
@@ -185,18 +186,18 @@ var _ = Describe("portmap", func() {
 		Expect(b.elements()).To(ContainSubstring("tcp . 8080 comment \"net1/one/eth0\" : 10.9.0.2 . 80"))
 	})
 
-	It("names the family in which a port is mapped twice", func() {
-		twice := []string{mapped(8080, 80, overTCP+`,"hostIP":"0.0.0.0"`), mapped(8080, 81, overTCP)}
+	It("ADD warns of a port that is mapped twice in one family only", func() {
+		twice := []string{portMapping(8080, 80, overTCP+`,"hostIP":"0.0.0.0"`), portMapping(8080, 81, overTCP)}
 		reply := ok(b.call("one", conf("", twice...)), "ADD")
 		Expect(reply.Stderr).To(Equal("portmap: warning: host port 8080/tcp of IP version 4 is mapped twice; it leads to container port 80, not 81\n"))
 		Expect(b.elements()).To(And(ContainSubstring("10.9.0.2 . 80"), ContainSubstring("fd00:9::2 . 81")))
 
-		By("and none that the container has no address of")
-		reply = ok(b.call("two", confFor(`"name":"net1",`, []string{pod6 + "/64"}, mapped(8081, 80, overTCP+`,"hostIP":"0.0.0.0"`), mapped(8081, 81, overTCP))), "ADD")
+		By("but not in a family of which the container has no address")
+		reply = ok(b.call("two", confFor(`"name":"net1",`, []string{pod6 + "/64"}, portMapping(8081, 80, overTCP+`,"hostIP":"0.0.0.0"`), portMapping(8081, 81, overTCP))), "ADD")
 		Expect(reply.Stderr).To(BeEmpty())
 	})
 
-	DescribeTable("says that nothing is mapped for want of an address", func(text string, ips []string, mapping string) {
+	DescribeTable("ADD warns that nothing is mapped when prevResult has no suitable address", func(text string, ips []string, mapping string) {
 		c := b.call("one", confFor(`"name":"net1",`, ips, mapping))
 		var steps []string
 		c.Before = func(step string) error { steps = append(steps, step); return nil }
@@ -209,17 +210,17 @@ var _ = Describe("portmap", func() {
 		ok(c, "DEL")
 	},
 		Entry(nil, "address", nil, all[0]),
-		Entry(nil, "address of the family of hostIP", []string{pod4 + "/24"}, mapped(8080, 80, overTCP+`,"hostIP":"::"`)),
+		Entry(nil, "address of the family of hostIP", []string{pod4 + "/24"}, portMapping(8080, 80, overTCP+`,"hostIP":"::"`)),
 	)
 
-	It("asks for the addresses of the node and for its connections once a family, however many ports", func() {
+	It("ADD lists the addresses and the connections of the node once per family, however many ports are mapped", func() {
 		var ports []string
 		for i := range 20 {
-			ports = append(ports, mapped(8000+i, 80, overUDP))
+			ports = append(ports, portMapping(8000+i, 80, overUDP))
 		}
-		// The kernel tracks connections where some rule needs it.
-		ok(b.call("zero", confFor(`"name":"net0",`, []string{pod4 + "/24", pod6 + "/64"}, mapped(9999, 80, overTCP))), "ADD")
-		_ = b.talk(b.outside, nstest.NodeV4+":7777")()
+		// The kernel tracks connections only if a rule needs that.
+		ok(b.call("zero", confFor(`"name":"net0",`, []string{pod4 + "/24", pod6 + "/64"}, portMapping(9999, 80, overTCP))), "ADD")
+		_ = b.newTalker(b.outside, nstest.NodeV4+":7777")()
 		c, steps := b.call("one", conf("", ports...)), map[string]int{}
 		c.Before = func(step string) error { steps[step]++; return nil }
 		ok(c, "ADD")
@@ -229,16 +230,16 @@ var _ = Describe("portmap", func() {
 		}
 	})
 
-	It("says nothing of a port that each family has once", func() {
-		reply := ok(b.call("one", conf("", mapped(8080, 80, overTCP+`,"hostIP":"0.0.0.0"`), mapped(8080, 81, overTCP+`,"hostIP":"::"`))), "ADD")
+	It("ADD does not warn of a port that is mapped once in each family", func() {
+		reply := ok(b.call("one", conf("", portMapping(8080, 80, overTCP+`,"hostIP":"0.0.0.0"`), portMapping(8080, 81, overTCP+`,"hostIP":"::"`))), "ADD")
 		Expect(reply.Stderr).To(BeEmpty())
 		Expect(b.elements()).To(And(ContainSubstring("10.9.0.2 . 80"), ContainSubstring("fd00:9::2 . 81")))
 	})
 
-	DescribeTable("finds what is left of a list that somebody damaged", func(damage string, drop string) {
+	DescribeTable("DEL deletes all elements when some elements of hostportowner4 are missing", func(damage string, drop string) {
 		var ports []string
 		for port := range 40 {
-			ports = append(ports, mapped(9000+port, 80, overTCP))
+			ports = append(ports, portMapping(9000+port, 80, overTCP))
 		}
 		call := b.call("one", confFor(`"name":"net1",`, []string{pod4 + "/24"}, ports...))
 		ok(call, "ADD")
@@ -254,20 +255,20 @@ var _ = Describe("portmap", func() {
 		Entry("at its end", "policy4 { tcp . 9000 }", "9039"),
 	)
 
-	It("finds all by the attachment alone", func() {
+	It("DEL without mappings and prevResult deletes all elements", func() {
 		var ports []string
 		for port := range 40 {
-			ports = append(ports, mapped(9000+port, 80, overTCP))
+			ports = append(ports, portMapping(9000+port, 80, overTCP))
 		}
 		ok(b.call("one", conf("", ports...)), "ADD")
-		ok(b.call("one", bare("net1")), "DEL")
+		ok(b.call("one", minimalConfig("net1")), "DEL")
 		Expect(b.elements()).To(BeEmpty())
 	})
 
-	It("takes over what is taken, beside ports that are free", func() {
-		former := b.call("former", conf("", mapped(9001, 80, overTCP), mapped(9003, 80, overTCP)))
+	It("ADD takes over two of four ports, and names the former holder of each", func() {
+		former := b.call("former", conf("", portMapping(9001, 80, overTCP), portMapping(9003, 80, overTCP)))
 		ok(former, "ADD")
-		newer := b.call("newer", conf("", mapped(9000, 81, overTCP), mapped(9001, 81, overTCP), mapped(9002, 81, overTCP), mapped(9003, 81, overTCP)))
+		newer := b.call("newer", conf("", portMapping(9000, 81, overTCP), portMapping(9001, 81, overTCP), portMapping(9002, 81, overTCP), portMapping(9003, 81, overTCP)))
 		Expect(ok(newer, "ADD").Stderr).To(And(ContainSubstring("9001/tcp of IP version 4 was held by net1/former/eth0"), ContainSubstring("9003/tcp of IP version 6")))
 		ok(newer, "CHECK")
 		ok(newer, "DEL")
@@ -275,7 +276,7 @@ var _ = Describe("portmap", func() {
 		Expect(b.elements()).To(BeEmpty())
 	})
 
-	DescribeTable("takes a port over, and says from whom", func(backend string) {
+	DescribeTable("a newer ADD takes over a port, and the former holder's CHECK and DEL respect that", func(backend string) {
 		former := b.call("former", conf(withBackend(backend), all[0], all[1]))
 		newer := b.call("newer", confFor(withBackend(backend)+`"name":"net2",`, []string{peer4 + "/24"}, all[0]))
 		ok(former, "ADD")
@@ -298,7 +299,7 @@ var _ = Describe("portmap", func() {
 		Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
 	}, backends())
 
-	DescribeTable("gives a port back to whom it was taken from", func(end func(b *bed, newer nstest.Call)) {
+	DescribeTable("a port goes back to its former holder", func(end func(b *testbed, newer nstest.Call)) {
 		former := b.call("former", conf(`"snat":true,`, all[0], all[1], all[3]))
 		ok(former, "ADD")
 		before := b.elements()
@@ -312,10 +313,10 @@ var _ = Describe("portmap", func() {
 		ok(former, "DEL")
 		Expect(b.elements()).To(BeEmpty())
 	},
-		Entry("by DEL", func(b *bed, newer nstest.Call) { ok(newer, "DEL") }),
-		Entry("by DEL of the attachment alone", func(b *bed, newer nstest.Call) { ok(b.call("newer", bare("net2")), "DEL") }),
-		Entry("by GC", func(b *bed, newer nstest.Call) { ok(b.call("", kept("net2")), "GC") }),
-		Entry("to the newest that stands", func(b *bed, newer nstest.Call) {
+		Entry("by DEL", func(b *testbed, newer nstest.Call) { ok(newer, "DEL") }),
+		Entry("by DEL without mappings and prevResult", func(b *testbed, newer nstest.Call) { ok(b.call("newer", minimalConfig("net2")), "DEL") }),
+		Entry("by GC", func(b *testbed, newer nstest.Call) { ok(b.call("", gcConfig("net2")), "GC") }),
+		Entry("when two ADDs in a row took it over", func(b *testbed, newer nstest.Call) {
 			third := b.call("third", confFor(`"name":"net3",`, []string{peer4 + "/24"}, all[0]))
 			ok(third, "ADD")
 			ok(newer, "DEL")
@@ -324,9 +325,9 @@ var _ = Describe("portmap", func() {
 		}),
 	)
 
-	It("sends packets to the container that a port was taken from, once it has it again", func() {
-		former := b.call("former", conf("", mapped(5353, 53, overTCP)))
-		newer := b.call("newer", confFor(`"name":"net2",`, []string{peer4 + "/24"}, mapped(5353, 53, overTCP)))
+	It("packets reach the container that has the port, also after the port went back", func() {
+		former := b.call("former", conf("", portMapping(5353, 53, overTCP)))
+		newer := b.call("newer", confFor(`"name":"net2",`, []string{peer4 + "/24"}, portMapping(5353, 53, overTCP)))
 		nstest.ServeTCP(GinkgoTB(), b.pods[0], pod4+":53")
 		nstest.ServeTCP(GinkgoTB(), b.pods[1], peer4+":53")
 		for _, step := range []func() string{
@@ -339,10 +340,10 @@ var _ = Describe("portmap", func() {
 		}
 	})
 
-	It("leaves nothing where the outcome of its transaction is lost", func() {
+	It("a failed ADD leaves nothing when the outcome of its transaction is lost", func() {
 		ok(b.call("former", conf("", all[0])), "ADD")
 		before := b.elements()
-		for _, m := range []string{all[0], all[1]} { // taken over, and free
+		for _, m := range []string{all[0], all[1]} { // a port of another container, and a free port
 			c := b.call("newer", conf("", m))
 			c.After = func(step string) error {
 				if step == "nft add port map of net1/newer/eth0" {
@@ -355,12 +356,12 @@ var _ = Describe("portmap", func() {
 		}
 	})
 
-	It("says whose the table is, and DEL succeeds", func() {
+	It("ADD fails with code 7 when the table is dormant or has other maps, and DEL succeeds", func() {
 		c := b.call("one", conf("", all...))
 		ok(c, "ADD")
 		b.node.Must(GinkgoTB(), "nft", "add table inet plumb { flags dormant; }")
-		Expect(failure(c, "CHECK")).To(And(HaveField("Code", BeEquivalentTo(codeChanged)), HaveField("Msg", ContainSubstring("dormant"))))
-		Expect(failure(b.call("two", conf("", mapped(9000, 80, overTCP))), "ADD")).To(And(HaveField("Code", BeEquivalentTo(types.CodeConfig)), HaveField("Msg", ContainSubstring("dormant"))))
+		Expect(failure(c, "CHECK")).To(And(HaveField("Code", BeEquivalentTo(types.CodeChanged)), HaveField("Msg", ContainSubstring("dormant"))))
+		Expect(failure(b.call("two", conf("", portMapping(9000, 80, overTCP))), "ADD")).To(And(HaveField("Code", BeEquivalentTo(types.CodeConfig)), HaveField("Msg", ContainSubstring("dormant"))))
 		Expect(failure(c, "STATUS").Code).To(BeEquivalentTo(types.CodeNotAvailable))
 		ok(c, "DEL")
 		Expect(b.elements()).To(BeEmpty())
@@ -368,32 +369,32 @@ var _ = Describe("portmap", func() {
 		b.node.Must(GinkgoTB(), "nft", "delete table inet plumb; add table inet plumb; add map inet plumb hostport4 { type ipv4_addr : ipv4_addr; }; add set inet plumb policy4 { type ipv4_addr; }")
 		Expect(failure(c, "ADD")).To(And(HaveField("Code", BeEquivalentTo(types.CodeConfig)), HaveField("Msg", ContainSubstring("nft delete table inet plumb"))))
 		ok(c, "DEL")
-		ok(b.call("", kept("net1")), "GC")
+		ok(b.call("", gcConfig("net1")), "GC")
 	})
 
 	Context("route_localnet", func() {
 		const setting = "net/ipv4/conf/cni0/route_localnet"
 		one := func(id string, port int) nstest.Call {
-			return b.call(id, confFor(`"name":"net1",`, []string{pod4 + "/24"}, mapped(port, 80, overTCP)))
+			return b.call(id, confFor(`"name":"net1",`, []string{pod4 + "/24"}, portMapping(port, 80, overTCP)))
 		}
 		value := func() string { return b.node.Sysctl(GinkgoTB(), setting) }
 
-		It("is reset when nothing behind the interface needs it any more", func() {
+		It("is reset when the last attachment that needs it is deleted", func() {
 			ok(one("a", 8001), "ADD")
 			ok(one("b", 8002), "ADD")
 			Expect(value()).To(Equal("1"))
 			ok(one("a", 8001), "DEL")
 			Expect(value()).To(Equal("1"))
-			ok(b.call("b", bare("net1")), "DEL")
+			ok(b.call("b", minimalConfig("net1")), "DEL")
 			Expect(value()).To(Equal("0"))
 			ok(one("c", 8003), "ADD")
 			Expect(value()).To(Equal("1"))
-			ok(b.call("", kept("net1")), "GC")
+			ok(b.call("", gcConfig("net1")), "GC")
 			Expect(value()).To(Equal("0"))
 			Expect(b.ruleset()).NotTo(ContainSubstring("localnet/"))
 		})
 
-		It("is reset with an ADD that fails", func() {
+		It("is reset when ADD fails", func() {
 			c := one("a", 8001)
 			c.After = func(step string) error {
 				if strings.HasPrefix(step, "ensure sysctls") && strings.HasSuffix(step, "=1") {
@@ -406,14 +407,14 @@ var _ = Describe("portmap", func() {
 			Expect(b.elements()).To(BeEmpty())
 		})
 
-		It("stays where somebody else has set it, or needs it", func() {
+		It("stays set if it was set before ADD, or while iptables rules need it", func() {
 			b.node.SetSysctl(GinkgoTB(), setting, "1")
 			ok(one("a", 8001), "ADD")
 			ok(one("a", 8001), "DEL")
 			Expect(value()).To(Equal("1"), "set before")
 			b.node.SetSysctl(GinkgoTB(), setting, "0")
 			ok(one("a", 8001), "ADD")
-			other := b.call("b", confFor(`"backend":"iptables","name":"net2",`, []string{pod4 + "/24"}, mapped(8002, 80, overTCP)))
+			other := b.call("b", confFor(`"backend":"iptables","name":"net2",`, []string{pod4 + "/24"}, portMapping(8002, 80, overTCP)))
 			ok(other, "ADD")
 			ok(one("a", 8001), "DEL")
 			Expect(value()).To(Equal("1"), "needed by the iptables backend")
@@ -423,13 +424,13 @@ var _ = Describe("portmap", func() {
 			ok(one("a", 8001), "ADD")
 			ok(other, "ADD")
 			ok(one("a", 8001), "DEL")
-			ok(b.call("", kept("net2")), "GC")
-			ok(b.call("", kept("net1")), "GC")
+			ok(b.call("", gcConfig("net2")), "GC")
+			ok(b.call("", gcConfig("net1")), "GC")
 			Expect(value()).To(Equal("0"))
 			Expect(b.ruleset()).NotTo(ContainSubstring("localnet/"))
 		})
 
-		It("never goes while a container is added as the last one is deleted", func() {
+		It("stays set when an ADD runs at the same time as the DEL of the last container", func() {
 			for i := range 20 {
 				last := one("last", 8001)
 				ok(last, "ADD")
@@ -445,7 +446,7 @@ var _ = Describe("portmap", func() {
 			}
 		})
 
-		DescribeTable("has its guard again after the ruleset was flushed", func(keys string, want string) {
+		DescribeTable("is guarded again by an ADD without mappings after the ruleset was flushed", func(keys string, want string) {
 			ok(b.call("one", conf(keys, all[0])), "ADD")
 			Expect(value()).To(Equal("1"))
 			b.node.Must(GinkgoTB(), "nft", "flush ruleset")
@@ -457,7 +458,7 @@ var _ = Describe("portmap", func() {
 		)
 	})
 
-	It("gives a port back that an ADD took over and then failed", func() {
+	It("a failed ADD gives back a port that it took over", func() {
 		ok(b.call("former", conf("", all[0])), "ADD")
 		before := b.elements()
 		c := b.call("newer", conf(`"snat":true,"masqAll":true,`, all[0], all[1]))
@@ -471,10 +472,10 @@ var _ = Describe("portmap", func() {
 		Expect(b.elements()).To(Equal(before))
 	})
 
-	It("needs one transaction for a hundred mappings, and takes a hundred over", func() {
+	It("ADD of a hundred mappings is one transaction, and another ADD takes all of them over", func() {
 		var many []string
 		for i := range 100 {
-			many = append(many, mapped(20000+i, 80, overTCP))
+			many = append(many, portMapping(20000+i, 80, overTCP))
 		}
 		var commits []string
 		c := b.call("one", conf("", many...))
@@ -497,21 +498,21 @@ var _ = Describe("portmap", func() {
 		Expect(b.elements()).NotTo(Or(ContainSubstring("/one/"), ContainSubstring("/two/")))
 	})
 
-	DescribeTable("tells networks and interfaces of one container apart", func(backend string) {
+	DescribeTable("DEL deletes the rules of one network and one interface of a container only", func(backend string) {
 		keys := withBackend(backend)
 		eth0 := b.call("one", confFor(keys+`"name":"net1",`, []string{pod4 + "/24"}, all[0], all[1]))
-		eth1 := b.call("one", strings.ReplaceAll(confFor(keys+`"name":"net1",`, []string{peer4 + "/24"}, mapped(9080, 80, overTCP)), `"interface":1`, `"interface":2`))
+		eth1 := b.call("one", strings.ReplaceAll(confFor(keys+`"name":"net1",`, []string{peer4 + "/24"}, portMapping(9080, 80, overTCP)), `"interface":1`, `"interface":2`))
 		eth1.IfName = "eth1"
-		other := b.call("one", confFor(keys+`"name":"net2",`, []string{"10.9.0.4/24"}, mapped(9180, 80, overTCP)))
+		other := b.call("one", confFor(keys+`"name":"net2",`, []string{"10.9.0.4/24"}, portMapping(9180, 80, overTCP)))
 		calls := []nstest.Call{eth0, eth1, other}
 		for i, gone := range calls {
-			for _, how := range []string{"by the mappings", "by the attachment alone"} {
+			for _, how := range []string{"with mappings", "without mappings and prevResult"} {
 				for _, c := range calls {
 					ok(c, "ADD")
 				}
 				del := gone
-				if how == "by the attachment alone" {
-					del.Config = bare([]string{"net1", "net1", "net2"}[i])
+				if how == "without mappings and prevResult" {
+					del.Config = minimalConfig([]string{"net1", "net1", "net2"}[i])
 				}
 				ok(del, "DEL")
 				for k, c := range calls {
@@ -526,7 +527,7 @@ var _ = Describe("portmap", func() {
 		}
 	}, backends())
 
-	DescribeTable("is the same after a repeated ADD", func(backend string) {
+	DescribeTable("a repeated ADD changes nothing", func(backend string) {
 		c := b.call("one", conf(withBackend(backend), all...))
 		ok(c, "ADD")
 		before := b.elements() + b.saved()
@@ -534,27 +535,38 @@ var _ = Describe("portmap", func() {
 		Expect(b.elements() + b.saved()).To(Equal(before))
 	}, backends())
 
-	DescribeTable("collects what is not to be kept, of its network only", func(backend string) {
+	DescribeTable("GC deletes stale rules of its network only", func(backend string) {
 		add := func(id, ifName, network string, port int) nstest.Call {
 			c := b.call(id, strings.ReplaceAll(confFor(withBackend(backend)+fmt.Sprintf(`"name":%q,`, network), []string{fmt.Sprintf("10.9.0.%d/24", port-9000)},
-				mapped(port, 80, overTCP)), `"interface":1`, map[string]string{"eth0": `"interface":1`, "eth1": `"interface":2`}[ifName]))
+				portMapping(port, 80, overTCP)), `"interface":1`, map[string]string{"eth0": `"interface":1`, "eth1": `"interface":2`}[ifName]))
 			c.IfName = ifName
 			ok(c, "ADD")
 			return c
 		}
 		keep, stale, sister := add("keep", "eth0", "net1", 9010), add("stale", "eth0", "net1", 9011), add("keep", "eth1", "net1", 9012)
 		other := add("other", "eth0", "net10", 9013)
-		ok(b.call("", kept("net1", attachment("keep", "eth0"))), "GC")
+		ok(b.call("", gcConfig("net1", attachment("keep", "eth0"))), "GC")
 		ok(keep, "CHECK")
 		ok(other, "CHECK")
-		Expect(failure(stale, "CHECK").Code).To(BeEquivalentTo(codeChanged))
-		Expect(failure(sister, "CHECK").Code).To(BeEquivalentTo(codeChanged))
-		ok(b.call("", kept("net1")), "GC")
-		ok(b.call("", kept("net10")), "GC")
+		Expect(failure(stale, "CHECK").Code).To(BeEquivalentTo(types.CodeChanged))
+		Expect(failure(sister, "CHECK").Code).To(BeEquivalentTo(types.CodeChanged))
+		ok(b.call("", gcConfig("net1")), "GC")
+		ok(b.call("", gcConfig("net10")), "GC")
 		Expect(b.elements()).To(BeEmpty())
 		Expect(b.ruleset()).NotTo(ContainSubstring("snat/"))
 		Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
 	}, backends())
+
+	It("GC deletes the rules of two interfaces of one container that had the same host port", func() {
+		for i, ifName := range []string{"eth0", "eth1"} {
+			c := b.call("one", strings.ReplaceAll(confFor(withBackend(backendIPTables)+`"name":"net1",`, []string{fmt.Sprintf("10.9.0.%d/24", i+2)},
+				portMapping(8080, 80, overTCP)), `"interface":1`, fmt.Sprintf(`"interface":%d`, i+1)))
+			c.IfName = ifName
+			ok(c, "ADD")
+		}
+		ok(b.call("", gcConfig("net1", attachment("one", "eth2"))), "GC")
+		Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
+	})
 
 	DescribeTable("CHECK names what is missing", func(backend, damage, want string) {
 		c := b.call("one", conf(withBackend(backend), all[0]))
@@ -562,30 +574,30 @@ var _ = Describe("portmap", func() {
 		ok(c, "CHECK")
 		words := strings.Fields(damage)
 		b.node.Must(GinkgoTB(), words[0], words[1:]...)
-		Expect(failure(c, "CHECK")).To(And(HaveField("Code", BeEquivalentTo(codeChanged)), HaveField("Msg", ContainSubstring(want))))
+		Expect(failure(c, "CHECK")).To(And(HaveField("Code", BeEquivalentTo(types.CodeChanged)), HaveField("Msg", ContainSubstring(want))))
 		ok(c, "ADD")
 		ok(c, "CHECK")
 	},
-		Entry(nil, nftables, "nft delete element inet plumb hostport4 {tcp . 8080}", "map hostport4 of table inet plumb has no element for host port 8080/tcp of IP version 4"),
-		Entry(nil, nftables, "nft delete element inet plumb policy6 {tcp . 8080}", "map policy6 of table inet plumb has no element for host port 8080/tcp of IP version 6"),
-		Entry(nil, nftables, "nft flush map inet plumb hostportowner4", "map hostportowner4 of table inet plumb has no element that lists host port 8080/tcp of IP version 4"),
-		Entry(nil, nftables, `nft delete element inet plumb policy4 {tcp . 8080}; add element inet plumb policy4 {tcp . 8080 comment "net1/other/eth0" : jump snat/net1/10.9.0.0/24}`,
+		Entry(nil, backendNFTables, "nft delete element inet plumb hostport4 {tcp . 8080}", "map hostport4 of table inet plumb has no element for host port 8080/tcp of IP version 4"),
+		Entry(nil, backendNFTables, "nft delete element inet plumb policy6 {tcp . 8080}", "map policy6 of table inet plumb has no element for host port 8080/tcp of IP version 6"),
+		Entry(nil, backendNFTables, "nft flush map inet plumb hostportowner4", "map hostportowner4 of table inet plumb has no element that lists host port 8080/tcp of IP version 4"),
+		Entry(nil, backendNFTables, `nft delete element inet plumb policy4 {tcp . 8080}; add element inet plumb policy4 {tcp . 8080 comment "net1/other/eth0" : jump snat/net1/10.9.0.0/24}`,
 			"host port 8080/tcp of IP version 4 belongs to net1/other/eth0 now"),
-		Entry(nil, nftables, "nft flush chain inet plumb hostports", "chain hostports of table inet plumb is gone or lacks rules"),
-		Entry(nil, nftables, "nft flush chain inet plumb snat/net1/10.9.0.0/24", "chain snat/net1/10.9.0.0/24"),
-		Entry(nil, nftables, "sysctl -w net.ipv4.conf.cni0.route_localnet=0", "route_localnet"),
-		Entry(nil, iptables, "iptables -t nat -F PREROUTING", "has no rule -A PREROUTING"),
-		Entry(nil, iptables, "iptables -t nat -F CNI-HOSTPORT-DNAT", "leads host port 8080/tcp nowhere"),
-		Entry(nil, iptables, "iptables -t raw -F PREROUTING", "table raw of iptables has no rule -A PREROUTING -d 127.0.0.0/8"),
-		Entry(nil, iptables, "ip6tables -t nat -F CNI-HOSTPORT-MASQ", "has no rule -A CNI-HOSTPORT-MASQ"),
+		Entry(nil, backendNFTables, "nft flush chain inet plumb hostports", "chain hostports of table inet plumb is gone or lacks rules"),
+		Entry(nil, backendNFTables, "nft flush chain inet plumb snat/net1/10.9.0.0/24", "chain snat/net1/10.9.0.0/24"),
+		Entry(nil, backendNFTables, "sysctl -w net.ipv4.conf.cni0.route_localnet=0", "route_localnet"),
+		Entry(nil, backendIPTables, "iptables -t nat -F PREROUTING", "has no rule -A PREROUTING"),
+		Entry(nil, backendIPTables, "iptables -t nat -F CNI-HOSTPORT-DNAT", "has no rule for host port 8080/tcp"),
+		Entry(nil, backendIPTables, "iptables -t raw -F PREROUTING", "table raw of iptables has no rule -A PREROUTING -d 127.0.0.0/8"),
+		Entry(nil, backendIPTables, "ip6tables -t nat -F CNI-HOSTPORT-MASQ", "has no rule -A CNI-HOSTPORT-MASQ"),
 	)
 
-	It("stays with a container whose backend was changed meanwhile", func() {
+	It("CHECK and DEL find the rules of the other backend", func() {
 		by := map[string]nstest.Call{}
-		for _, backend := range []string{nftables, iptables} {
+		for _, backend := range []string{backendNFTables, backendIPTables} {
 			by[backend] = b.call("one", conf(withBackend(backend), all...))
 		}
-		for _, pair := range [][2]string{{nftables, iptables}, {iptables, nftables}} {
+		for _, pair := range [][2]string{{backendNFTables, backendIPTables}, {backendIPTables, backendNFTables}} {
 			ok(by[pair[0]], "ADD")
 			ok(by[pair[1]], "CHECK")
 			ok(by[pair[1]], "DEL")
@@ -594,11 +606,11 @@ var _ = Describe("portmap", func() {
 		}
 	})
 
-	DescribeTable("serves 60 at once, and keeps each shared object once", func(backend string) {
+	DescribeTable("60 concurrent calls of each verb succeed, and shared rules exist once", func(backend string) {
 		calls := make([]nstest.Call, 60)
 		for i := range calls {
 			calls[i] = b.call(fmt.Sprint("cid", i), confFor(withBackend(backend)+`"name":"net1",`,
-				[]string{fmt.Sprintf("10.9.1.%d/16", i), fmt.Sprintf("fd00:9::1:%x/64", i)}, mapped(10000+i, 80, overTCP), mapped(20000+i, 80, overUDP)))
+				[]string{fmt.Sprintf("10.9.1.%d/16", i), fmt.Sprintf("fd00:9::1:%x/64", i)}, portMapping(10000+i, 80, overTCP), portMapping(20000+i, 80, overUDP)))
 		}
 		each := func(command string) {
 			GinkgoHelper()
@@ -607,7 +619,7 @@ var _ = Describe("portmap", func() {
 			for i, c := range calls {
 				wg.Go(func() {
 					r := run(c, command)
-					for r.Exit != 0 && r.Failure(GinkgoTB()).Code == types.CodeTryAgain { // on a slow machine the tables are locked for long
+					for r.Exit != 0 && r.Failure(GinkgoTB()).Code == types.CodeTryAgain { // on a slow machine, others may hold the lock for too long
 						r = run(c, command)
 					}
 					if r.Exit != 0 {
@@ -620,19 +632,19 @@ var _ = Describe("portmap", func() {
 		}
 		each("ADD")
 		each("CHECK")
-		if backend == iptables {
-			By("repairing what is missing once")
+		if backend == backendIPTables {
+			By("repairing missing shared rules once")
 			b.node.Must(GinkgoTB(), "iptables", "-t", "nat", "-F", "PREROUTING")
 			b.node.Must(GinkgoTB(), "ip6tables", "-t", "nat", "-F", "POSTROUTING")
 			each("ADD")
 			each("CHECK")
 		}
 		each("DEL")
-		ok(b.call("", kept("net1")), "GC")
-		nstest.Golden(GinkgoTB(), backend+"-cleaned", map[string]func() string{nftables: b.ruleset, iptables: func() string { return b.saved() }}[backend]())
+		ok(b.call("", gcConfig("net1")), "GC")
+		nstest.Golden(GinkgoTB(), backend+"-cleaned", map[string]func() string{backendNFTables: b.ruleset, backendIPTables: func() string { return b.saved() }}[backend]())
 	}, backends())
 
-	It("starts no program and needs none, by nftables", func() {
+	It("the nftables backend runs no program", func() {
 		GinkgoT().Setenv("PATH", "")
 		c := b.call("one", conf("", all...))
 		var steps []string
@@ -643,7 +655,7 @@ var _ = Describe("portmap", func() {
 		Expect(steps).NotTo(ContainElement(Or(ContainSubstring("tables-"), HavePrefix("run nft"))))
 	})
 
-	It("says in STATUS what the kernel can do, and makes nothing", func() {
+	It("STATUS returns code 50 when the kernel lacks nf_tables, and changes nothing", func() {
 		for _, keys := range []string{"", `"backend":"nftables",`, `"backend":"iptables",`, `"conditionsV4":["ip","saddr","x"],`} {
 			ok(b.call("", conf(keys)), "STATUS")
 		}
@@ -658,7 +670,7 @@ var _ = Describe("portmap", func() {
 		Expect(failure(c, "STATUS").Code).To(BeEquivalentTo(types.CodeNotAvailable))
 	})
 
-	It("falls back to iptables on a kernel without nf_tables, unless told not to", func() {
+	It("ADD uses iptables on a kernel without nf_tables, unless backend is nftables", func() {
 		lacking := func(step string) error {
 			if step == "open nftables" {
 				return nft.ErrUnavailable
@@ -678,14 +690,14 @@ var _ = Describe("portmap", func() {
 		Expect(failure(c, "ADD").Code).To(BeEquivalentTo(types.CodeConfig))
 	})
 
-	It("says which program is missing", func() {
+	It("ADD names the program that is missing", func() {
 		bin := nstest.Build(GinkgoTB(), "portmap")
 		empty := GinkgoT().TempDir()
 		c := b.call("one", conf(`"backend":"iptables",`, all...)).With("ADD")
 		c.Env = []string{"PATH=" + empty}
 		for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin"} {
 			if _, err := os.Stat(dir + "/iptables-restore"); err == nil {
-				c.Before = nil // found beside PATH: that is meant
+				c.Before = nil // plumb finds it although PATH is empty
 				nstest.Exec(GinkgoTB(), bin+"/portmap", c).OK(GinkgoTB())
 				return
 			}
@@ -694,9 +706,9 @@ var _ = Describe("portmap", func() {
 	})
 })
 
-var _ = DescribeTable("the fault sweep", func(keys string) {
+var _ = DescribeTable("a failed ADD or DEL leaves nothing, whichever step fails", func(keys string) {
 	p := plugin()
-	// The container that came before has ports of its own.
+	// The container that exists before the sweep must have other host ports.
 	swept := p.Add
 	p.Add = func(r *skel.Request) (*types.Result, error) {
 		if r.ContainerID == "warm" {
@@ -706,12 +718,12 @@ var _ = DescribeTable("the fault sweep", func(keys string) {
 	}
 	nstest.FaultSweep(GinkgoTB(), nstest.Sweep{
 		Plugin: p,
-		Config: conf(keys, mapped(8080, 80, overTCP), mapped(8081, 81, overUDP)),
+		Config: conf(keys, portMapping(8080, 80, overTCP), portMapping(8081, 81, overUDP)),
 		Prepare: func(node, _ *nstest.NS) {
 			addBridge(GinkgoTB(), node)
 		},
-		// Nothing may be tracked: then there is nothing to forget.
-		Survives: []string{"read sysctl net/netfilter/nf_conntrack_count"},
+		// ADD and DEL succeed without this number: it only tells that there are no connections.
+		MayFail: []string{"read sysctl net/netfilter/nf_conntrack_count"},
 	})
 },
 	Entry(nil, ""),

@@ -8,12 +8,15 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// The reference's rules for net1/cid1 with tcp 8080 → 80, in iptables and in nftables.
+// refChain is the reference plugin's chain for container cid1 in network net1.
 const refChain = "CNI-DN-e8f6f419596f7f47b3468"
 
+// referenceIPTables returns the rules of the reference plugin's iptables backend for net1/cid1 with host
+// port 8080/tcp.
 func referenceIPTables(subnet, to string) string {
 	return fmt.Sprintf(`*nat
 -N CNI-HOSTPORT-DNAT
@@ -33,6 +36,8 @@ COMMIT
 `, refChain, subnet, to)
 }
 
+// referenceNFT is the ruleset of the reference plugin's nftables backend for two networks of cid1 and for
+// cid2.
 const referenceNFT = `
 table ip cni_hostport {
 	comment "CNI portmap plugin"
@@ -59,23 +64,23 @@ table ip cni_hostport {
 }
 `
 
-var _ = Describe("beside the reference", func() {
-	var b *bed
+var _ = Describe("rules of the reference plugin", func() {
+	var b *testbed
 	var c nstest.Call
 	v4only := func(keys string) string {
-		return confFor(keys+`"name":"net1",`, []string{pod4 + "/24"}, mapped(8080, 80, overTCP))
+		return confFor(keys+`"name":"net1",`, []string{pod4 + "/24"}, portMapping(8080, 80, overTCP))
 	}
 	BeforeEach(func() {
-		b = newBed()
+		b = newTestbed()
 		c = b.call("cid1", v4only(""))
-		b.node.SetSysctl(GinkgoTB(), "net/ipv4/conf/cni0/route_localnet", "1") // it left that too
+		b.node.SetSysctl(GinkgoTB(), "net/ipv4/conf/cni0/route_localnet", "1") // the reference plugin sets it, too
 	})
 
 	for _, program := range []string{"iptables-nft", "iptables-legacy"} {
-		It("accepts and removes what it has by "+program, func() {
+		It("are accepted by CHECK, and deleted by DEL and GC, when made by "+program, func() {
 			b.load(program+"-restore", referenceIPTables("10.9.0.0/24", pod4+":80"))
 			ok(c, "CHECK")
-			for _, config := range []string{v4only(""), bare("net1")} {
+			for _, config := range []string{v4only(""), minimalConfig("net1")} {
 				c.Config = config
 				ok(c, "DEL")
 				Expect(b.saved(program + "-save")).NotTo(Or(ContainSubstring(refChain), ContainSubstring("dnat name")))
@@ -84,19 +89,19 @@ var _ = Describe("beside the reference", func() {
 				b.node.Must(GinkgoTB(), program, "-t", "nat", "-X")
 				b.load(program+"-restore", referenceIPTables("10.9.0.0/24", pod4+":80"))
 			}
-			By("but not what it has for another interface of the container")
+			By("DEL keeps the rules for another interface of the container")
 			c.Config = strings.ReplaceAll(v4only(""), pod4, peer4)
 			ok(c, "DEL")
 			Expect(b.saved(program + "-save")).To(ContainSubstring(refChain))
-			By("and collects it")
-			ok(b.call("", kept("net1", attachment("cid1", "eth0"))), "GC")
+			By("GC deletes them only if the attachment is not kept")
+			ok(b.call("", gcConfig("net1", attachment("cid1", "eth0"))), "GC")
 			Expect(b.saved(program + "-save")).To(ContainSubstring(refChain))
-			ok(b.call("", kept("net1")), "GC")
+			ok(b.call("", gcConfig("net1")), "GC")
 			Expect(b.saved(program + "-save")).NotTo(ContainSubstring(refChain))
 		})
 	}
 
-	It("starts no program to remove what is in nf_tables", func() {
+	It("in nf_tables are deleted without running a program", func() {
 		b.load("iptables-nft-restore", referenceIPTables("10.9.0.0/24", pod4+":80"))
 		var steps []string
 		c.Before = func(step string) error { steps = append(steps, step); return nil }
@@ -105,20 +110,20 @@ var _ = Describe("beside the reference", func() {
 		Expect(steps).NotTo(ContainElement(ContainSubstring("tables-")))
 	})
 
-	It("accepts and removes its nftables rules, those of this network only", func() {
+	It("of its nftables backend are accepted and deleted, those of this network only", func() {
 		b.load("nft", referenceNFT)
 		ok(c, "CHECK")
 		ok(c, "DEL")
 		Expect(b.ruleset()).To(And(ContainSubstring("10.77.0.2"), ContainSubstring("cid2"), Not(ContainSubstring(pod4+" "))))
-		Expect(failure(c, "CHECK").Code).To(BeEquivalentTo(codeChanged))
-		c.Config = bare("net1")
+		Expect(failure(c, "CHECK").Code).To(BeEquivalentTo(types.CodeChanged))
+		c.Config = minimalConfig("net1")
 		ok(c, "DEL")
 		Expect(b.ruleset()).To(And(Not(ContainSubstring("cid1")), ContainSubstring("cid2")))
 	})
 
-	It("adds an interface to a container of the reference", func() {
+	It("stay when plumb adds and deletes another interface of the container", func() {
 		b.load("iptables-restore", referenceIPTables("10.9.0.0/24", pod4+":80"))
-		sister := b.call("cid1", strings.ReplaceAll(confFor(`"backend":"iptables","name":"net1",`, []string{peer4 + "/24"}, mapped(9080, 80, overTCP)), `"interface":1`, `"interface":2`))
+		sister := b.call("cid1", strings.ReplaceAll(confFor(`"backend":"iptables","name":"net1",`, []string{peer4 + "/24"}, portMapping(9080, 80, overTCP)), `"interface":1`, `"interface":2`))
 		sister.IfName = "eth1"
 		ok(sister, "ADD")
 		ok(sister, "CHECK")
@@ -129,7 +134,7 @@ var _ = Describe("beside the reference", func() {
 		Expect(b.saved()).NotTo(ContainSubstring(refChain))
 	})
 
-	Context("in person", func() {
+	Context("with the reference plugin's executable", func() {
 		const path = "/usr/lib/cni/portmap" // Debian's containernetworking-plugins
 		reference := func(command, config string) nstest.Reply {
 			GinkgoHelper()
@@ -140,30 +145,30 @@ var _ = Describe("beside the reference", func() {
 			return nstest.Exec(GinkgoTB(), path, call.With(command))
 		}
 
-		It("deletes what we made", func() {
+		It("the reference plugin deletes what plumb made", func() {
 			ok(b.call("cid1", v4only(`"backend":"iptables",`)), "ADD")
 			reference("DEL", v4only("")).OK(GinkgoTB())
 			Expect(b.saved()).NotTo(ContainSubstring(refChain))
 			Expect(b.saved("iptables-save")).To(ContainSubstring("-A PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT"))
 		})
 
-		It("checks what we made", func() {
-			dual := conf(`"backend":"iptables",`, mapped(8080, 80, overTCP), mapped(8081, 80, overUDP))
+		It("the reference plugin checks what plumb made", func() {
+			dual := conf(`"backend":"iptables",`, portMapping(8080, 80, overTCP), portMapping(8081, 80, overUDP))
 			ok(b.call("cid1", dual), "ADD")
-			// Version 1.1.1 looks for IPv4 addresses in ip6tables, once ip is found right.
+			// Version 1.1.1 finds no difference in iptables, and then looks for IPv4 addresses in ip6tables.
 			Expect(reference("CHECK", dual).Stdout).To(Or(BeEmpty(), ContainSubstring("could not check ipv6")))
 			b.node.Must(GinkgoTB(), "iptables", "-t", "nat", "-F", refChain)
 			Expect(reference("CHECK", dual).Stdout).To(ContainSubstring("could not check ipv4"))
 		})
 
-		It("is checked, and deleted, by us", func() {
-			dual := conf(`"backend":"iptables","conditionsV4":["!","-s","192.0.2.0/24"],`, mapped(8080, 80, overTCP), mapped(8081, 80, overUDP+`,"hostIP":"127.0.0.1"`))
+		It("plumb checks and deletes what the reference plugin made", func() {
+			dual := conf(`"backend":"iptables","conditionsV4":["!","-s","192.0.2.0/24"],`, portMapping(8080, 80, overTCP), portMapping(8081, 80, overUDP+`,"hostIP":"127.0.0.1"`))
 			reference("ADD", dual).OK(GinkgoTB())
 			ok(b.call("cid1", dual), "CHECK")
 			before := b.saved()
 			ok(b.call("cid1", dual), "DEL")
 			Expect(b.saved()).NotTo(ContainSubstring(refChain))
-			By("and we make the same, and one rule more for each entry")
+			By("and makes the same rules, and a label for each entry")
 			ok(b.call("cid1", dual), "ADD")
 			var same []string
 			for line := range strings.Lines(b.saved()) {

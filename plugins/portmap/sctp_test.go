@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -12,22 +11,23 @@ import (
 	. "github.com/onsi/gomega"
 	"golang.org/x/sys/unix"
 
+	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
 var _ = Describe("SCTP", Label(nstest.Kernel), func() {
-	mapping := mapped(8080, 80, `"protocol":"sctp"`)
+	mapping := portMapping(8080, 80, `"protocol":"sctp"`)
 
-	DescribeTable("reaches the container, and its flows go with the mapping", func(backend string) {
+	DescribeTable("reaches the container, and DEL deletes its connections", func(backend string) {
 		fd, err := sctpSocket(unix.AF_INET)
-		nstest.Need(GinkgoTB(), "SCTP", err)
+		nstest.RequireFeature(GinkgoTB(), "SCTP", err)
 		Expect(unix.Close(fd)).To(Succeed())
-		b := newBed()
+		b := newTestbed()
 		serveSCTP(b.pods[0], pod4+":80")
 		serveSCTP(b.pods[0], "["+pod6+"]:80")
 		c := b.call("one", conf(withBackend(backend), mapping))
 		ok(c, "ADD")
-		By("from outside, with its own address")
+		By("from outside, with the source address of that host")
 		expectAnswer(dialSCTP, b.outside, nstest.NodeV4+":8080", nstest.OutsideV4)
 		expectAnswer(dialSCTP, b.outside, "["+nstest.NodeV6+"]:8080", nstest.OutsideV6)
 		By("from another pod, and from the node")
@@ -35,24 +35,24 @@ var _ = Describe("SCTP", Label(nstest.Kernel), func() {
 		expectAnswer(dialSCTP, b.pods[1], "["+gateway6+"]:8080", gateway6)
 		expectAnswer(dialSCTP, b.node, nstest.NodeV4+":8080", "")
 		expectAnswer(dialSCTP, b.node, "127.0.0.1:8080", gateway4)
-		By("and TCP at the same port does not")
+		By("but TCP to the same port does not")
 		_, err = nstest.Dial(b.outside, nstest.NodeV4+":8080")
 		Expect(err).To(HaveOccurred())
 
-		flows := func() string {
+		udpFlows := func() string {
 			GinkgoHelper()
 			return b.node.Must(GinkgoTB(), "conntrack", "-L", "-p", "sctp", "-f", "ipv4") +
 				b.node.Must(GinkgoTB(), "conntrack", "-L", "-p", "sctp", "-f", "ipv6")
 		}
-		Expect(flows()).To(And(ContainSubstring("dst="+nstest.NodeV4), ContainSubstring("dst="+nstest.NodeV6), ContainSubstring("dport=8080")))
+		Expect(udpFlows()).To(And(ContainSubstring("dst="+nstest.NodeV4), ContainSubstring("dst="+nstest.NodeV6), ContainSubstring("dport=8080")))
 		ok(c, "DEL")
-		Expect(flows()).NotTo(ContainSubstring("dport=8080"))
+		Expect(udpFlows()).NotTo(ContainSubstring("dport=8080"))
 		_, err = dialSCTP(b.outside, nstest.NodeV4+":8080")
 		Expect(err).To(HaveOccurred())
 	}, backends())
 })
 
-// sctpSocket makes a one-to-one socket (RFC 6458, section 4), which is used as TCP's.
+// sctpSocket returns a one-to-one socket (RFC 6458, section 4), which works like a TCP socket.
 func sctpSocket(family int) (int, error) {
 	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, unix.IPPROTO_SCTP)
 	if err != nil {
@@ -67,6 +67,7 @@ func sctpSocket(family int) (int, error) {
 	return fd, nil
 }
 
+// sctpAddr returns the family and the address for a socket call.
 func sctpAddr(addr string) (family int, to unix.Sockaddr) {
 	a := netip.MustParseAddrPort(addr)
 	if a.Addr().Is4() {
@@ -75,7 +76,7 @@ func sctpAddr(addr string) (family int, to unix.Sockaddr) {
 	return unix.AF_INET6, &unix.SockaddrInet6{Addr: a.Addr().As16(), Port: int(a.Port())}
 }
 
-// serveSCTP answers as nstest.ServeTCP does.
+// serveSCTP starts a server that answers like nstest.ServeTCP.
 func serveSCTP(n *nstest.NS, addr string) {
 	GinkgoHelper()
 	family, at := sctpAddr(addr)
@@ -93,7 +94,7 @@ func serveSCTP(n *nstest.NS, addr string) {
 	done := make(chan struct{})
 	serving.Go(func() {
 		for {
-			c, peer, err := unix.Accept(fd) // ends by itself each few seconds
+			c, peer, err := unix.Accept(fd) // returns after three seconds at the latest (SO_RCVTIMEO)
 			select {
 			case <-done:
 				return
@@ -113,6 +114,7 @@ func serveSCTP(n *nstest.NS, addr string) {
 	})
 }
 
+// sctpHost returns the IP address of a socket address.
 func sctpHost(a unix.Sockaddr) string {
 	switch a := a.(type) {
 	case *unix.SockaddrInet4:
@@ -123,15 +125,14 @@ func sctpHost(a unix.Sockaddr) string {
 	return ""
 }
 
-// dialSCTP is an asker. A socket with a time limit is interrupted by the signals of the
-// Go runtime (signal(7)), and what was interrupted is asked again.
-func dialSCTP(n *nstest.NS, addr string) (string, error) {
-	for {
-		reply, err := dialSCTPOnce(n, addr)
-		if !errors.Is(err, unix.EINTR) {
-			return reply, err
-		}
-	}
+// dialSCTP is a dialFunc. Signals of the Go runtime interrupt calls on a socket with a timeout
+// (signal(7)), so it tries again after EINTR.
+func dialSCTP(n *nstest.NS, addr string) (reply string, err error) {
+	err = types.RetryEINTR(func() (err error) {
+		reply, err = dialSCTPOnce(n, addr)
+		return err
+	})
+	return reply, err
 }
 
 func dialSCTPOnce(n *nstest.NS, addr string) (string, error) {

@@ -48,12 +48,10 @@ func add(r *skel.Request) (*types.Result, error) {
 	return result, attach.ExplainRemoved(node, a.host, r.IfName, err)
 }
 
-// connectPair makes the pair, waits for the lease, and configures both ends. An IPAM plugin
-// that works over the link (dhcp) is called when both ends are up.
+// connectPair makes the pair, waits for the lease, and configures both ends. It sets both ends up
+// before it waits, for an IPAM plugin that works over the link (dhcp).
 func (a *attachment) connectPair(pending *ipam.Pending) (*types.Result, error) {
-	if !ipam.OverLink(a.r) {
-		pending.SendConfig()
-	}
+	pending.AllowAllocation()
 	var err error
 	a.host, a.eth, err = attach.AddVeth(&a.r.Undo, attach.Pair{Node: a.node, Pod: a.pod, Owner: a.r.Attachment(), MTU: a.conf.mtu})
 	if err != nil {
@@ -61,9 +59,6 @@ func (a *attachment) connectPair(pending *ipam.Pending) (*types.Result, error) {
 	}
 	if err := a.prepare(); err != nil {
 		return nil, err
-	}
-	if ipam.OverLink(a.r) {
-		pending.SendConfig()
 	}
 	lease, err := pending.Wait()
 	if err != nil {
@@ -126,26 +121,25 @@ func (a *attachment) configure(result *types.Result) error {
 // adds later.
 func (a *attachment) addNeighbors(ips []types.IP) error {
 	var addrs, gateways []netip.Addr
-	var podNeighbors, hostNeighbors []nl.Change
 	for _, ip := range ips {
 		addrs, gateways = append(addrs, ip.Address.Addr()), append(gateways, ip.Gateway)
-		podNeighbors = append(podNeighbors, a.eth.AddNeighbor(ip.Gateway, a.host.MAC))
-		hostNeighbors = append(hostNeighbors, a.host.AddNeighbor(ip.Address.Addr(), a.eth.MAC))
 	}
 	for _, end := range []struct {
 		c         *nl.Conn
-		l         nl.Link
+		l, peer   nl.Link
 		addrs     []netip.Addr
-		neighbors []nl.Change
-	}{{a.node, a.host, gateways, hostNeighbors}, {a.pod, a.eth, addrs, podNeighbors}} {
+		neighbors []netip.Addr
+	}{{a.node, a.host, a.eth, gateways, addrs}, {a.pod, a.eth, a.host, addrs, gateways}} {
 		if err := end.c.AwaitRunning(end.l, kernelDeadline); err != nil {
 			return err
 		}
 		if err := end.c.AwaitDelivery(end.l, end.addrs, kernelDeadline); err != nil {
 			return err
 		}
-		if err := end.c.Apply(end.neighbors...); err != nil {
-			return err
+		for _, neighbor := range end.neighbors {
+			if err := end.c.AddNeighbor(end.l, neighbor, end.peer.MAC); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

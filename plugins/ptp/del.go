@@ -18,30 +18,23 @@ import (
 // its runtime was killed: without the link it fails, and undoes the rules that it has added
 // in the meantime. DelVeth does not wait for the grace period of the kernel (RCU), so that
 // the link and the rules have one grace period together.
-//
-// The address is released after the link is deleted, so that no container answers for it.
-// An IPAM plugin that works over the link (dhcp) releases it before.
 func del(r *skel.Request) error {
 	node, pod, err := nl.OpenBoth(r.Node, r.Pod)
 	if err != nil {
 		return err
 	}
-	var releaseErr error
-	if ipam.OverLink(r) {
-		releaseErr = ipam.Del(r)
-	}
 	prev, _ := r.Prev() // nil if it cannot be read: DEL does not depend on it
 	ips := attach.Prefixes(attach.IPsOf(prev, r.IfName))
-	finish, linkErr := attach.DelVeth(node, pod, r.Attachment(), prev)
-	masqErr := masq.Del(masq.Masq{Node: r.Node, Owner: r.Attachment()}, ips)
-	if linkErr != nil {
-		return errors.Join(releaseErr, masqErr, linkErr, finish()) // the container may still use the address
-	}
-	flowsErr := attach.DeleteAddressFlows(r.Node, ips)
-	if !ipam.OverLink(r) {
-		releaseErr = ipam.Del(r)
-	}
-	return errors.Join(masqErr, flowsErr, releaseErr, finish())
+	var masqErr, flowsErr error
+	err = ipam.DelWithLink(r, func() (func() error, error) {
+		finish, linkErr := attach.DelVeth(node, pod, r.Attachment(), prev)
+		masqErr = masq.Del(masq.Masq{Node: r.Node, Owner: r.Attachment()}, ips)
+		if linkErr == nil {
+			flowsErr = attach.DeleteAddressFlows(r.Node, ips)
+		}
+		return finish, linkErr
+	})
+	return errors.Join(masqErr, flowsErr, err)
 }
 
 func gc(r *skel.Request) error {

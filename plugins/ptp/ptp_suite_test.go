@@ -104,11 +104,6 @@ func mustAdd(c nstest.Call) *types.Result {
 	return run(c, "ADD").Result(GinkgoTB())
 }
 
-// withPrev returns the configuration with the result of an ADD as prevResult.
-func withPrev(conf string, reply nstest.Reply) string {
-	return strings.TrimSuffix(conf, "}") + `,"prevResult":` + reply.Stdout + "}"
-}
-
 func newPod() *nstest.NS { return nstest.New(GinkgoTB()) }
 
 // in runs a program in a namespace and returns its output.
@@ -136,19 +131,17 @@ func retransmissions(n *nstest.NS) string {
 }
 
 // newIPAMStub makes an IPAM plugin "stub" in a new folder, and returns the folder. The plugin
-// runs the given shell text for ADD and DEL, and appends each command to the file "calls".
+// runs the given shell text for ADD and DEL, and appends each command to the file "log".
 func newIPAMStub(onADD, onDEL string) string {
 	GinkgoHelper()
-	dir := GinkgoTB().TempDir()
-	script := fmt.Sprintf("#!/bin/sh\ncat >/dev/null\necho $CNI_COMMAND >>%s/calls\ncase $CNI_COMMAND in\nADD) %s ;;\nDEL) %s ;;\nesac\n", dir, onADD, onDEL)
-	Expect(os.WriteFile(filepath.Join(dir, "stub"), []byte(script), 0o755)).To(Succeed())
+	dir, _ := nstest.NewScriptPlugin(GinkgoTB(), "stub", fmt.Sprintf("echo $CNI_COMMAND >>$LOG\ncase $CNI_COMMAND in\nADD) %s ;;\nDEL) %s ;;\nesac", onADD, onDEL))
 	return dir
 }
 
 // calls returns the commands that the stub in the folder has received, with spaces between.
 func calls(dir string) string {
 	GinkgoHelper()
-	b, err := os.ReadFile(filepath.Join(dir, "calls"))
+	b, err := os.ReadFile(filepath.Join(dir, "log"))
 	Expect(err).NotTo(HaveOccurred())
 	return strings.Join(strings.Fields(string(b)), " ")
 }

@@ -8,14 +8,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
 	"github.com/plumb-cni/plumb/pkg/masq"
 	"github.com/plumb-cni/plumb/pkg/ns"
-	"github.com/plumb-cni/plumb/pkg/trace"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/pkg/undo"
 	"github.com/plumb-cni/plumb/test/nstest"
@@ -188,7 +186,7 @@ var _ = Describe("ptp", func() {
 			c := b.call("one", pod, conf())
 			reply := run(c, "ADD").OK(GinkgoTB())
 			nstest.Golden(GinkgoTB(), name, state(pod, reply.Result(GinkgoTB()).Interfaces[0].Name))
-			c.Config = withPrev(c.Config, reply)
+			c.Config = nstest.WithPrevResult(c.Config, reply.Stdout)
 			run(c, "CHECK").OK(GinkgoTB())
 		},
 			Entry(nil, "v4", func() string { return b.conf("1.1.0", "", v4range) }),
@@ -218,7 +216,7 @@ var _ = Describe("ptp", func() {
 				reply := run(c, "ADD").OK(GinkgoTB())
 				Expect(in(pod, "ip -4 route show table 100")).To(And(
 					ContainSubstring("default via 10.1.2.1"), ContainSubstring("10.60.0.0/16 via 10.1.2.1")))
-				c.Config = withPrev(conf, reply)
+				c.Config = nstest.WithPrevResult(conf, reply.Stdout)
 				run(c, "CHECK").OK(GinkgoTB())
 				in(pod, "ip route flush table 100")
 				if version == "1.1.0" {
@@ -235,7 +233,7 @@ var _ = Describe("ptp", func() {
 			reply := run(c, "ADD").OK(GinkgoTB())
 			Expect(in(pod, "ip -4 route show default")).To(Equal("default dev eth0 scope link \n"))
 			Expect(in(pod, "ip -6 route show default")).To(ContainSubstring("default dev eth0 metric 1024"))
-			c.Config = withPrev(c.Config, reply)
+			c.Config = nstest.WithPrevResult(c.Config, reply.Stdout)
 			run(c, "CHECK").OK(GinkgoTB())
 		})
 
@@ -251,7 +249,7 @@ var _ = Describe("ptp", func() {
 			reply := run(c, "ADD").OK(GinkgoTB())
 			Expect(in(pod, "ip -4 route")).To(Equal("default via 10.1.2.1 dev eth0 \n" +
 				"10.1.2.0/24 via 10.1.2.1 dev eth0 src 10.1.2.77 \n10.1.2.1 dev eth0 scope link src 10.1.2.77 \n"))
-			c.Config = withPrev(c.Config, reply)
+			c.Config = nstest.WithPrevResult(c.Config, reply.Stdout)
 			run(c, "CHECK").OK(GinkgoTB())
 		})
 
@@ -298,7 +296,7 @@ var _ = Describe("ptp", func() {
 		nstest.MustDial(GinkgoTB(), pod, "["+nstest.OutsideV6+"]:80", nstest.NodeV6)
 		nstest.MustDial(GinkgoTB(), pod, "10.1.2.3:80", "10.1.2.2")
 		nstest.MustDial(GinkgoTB(), pod, "[fd00:1::3]:80", "fd00:1::2")
-		run(b.call("one", pod, withPrev(conf, reply)), "CHECK").OK(GinkgoTB())
+		run(b.call("one", pod, nstest.WithPrevResult(conf, reply.Stdout)), "CHECK").OK(GinkgoTB())
 		Expect(nstest.Snapshot(GinkgoTB(), b.node)).To(And(MatchRegexp(`10\.1\.2\.2\b`), MatchRegexp(`fd00:1::2\b`)))
 
 		By("leaving no rule when DEL comes after the container was removed and the configuration changed")
@@ -322,7 +320,7 @@ var _ = Describe("ptp", func() {
 				return nil
 			}
 			Expect(run(c, "ADD").Failure(GinkgoTB()).Msg).To(ContainSubstring("forwarding refused"))
-			Expect(nstest.Settled(before, b.snapshot(pod))).To(BeEmpty())
+			Expect(nstest.WaitEqual(before, b.snapshot(pod))).To(BeEmpty())
 		})
 
 		It("calls DEL of the IPAM plugin when its lease has no address", func() {
@@ -334,7 +332,7 @@ var _ = Describe("ptp", func() {
 			Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
 			Expect(f.Msg).To(ContainSubstring("missing IP config"))
 			Expect(calls(c.Path)).To(Equal("ADD DEL"))
-			Expect(nstest.Settled(before, b.snapshot(pod))).To(BeEmpty())
+			Expect(nstest.WaitEqual(before, b.snapshot(pod))).To(BeEmpty())
 		})
 
 		It("leaves no pair when the IPAM plugin fails, and does not call its DEL", func() {
@@ -346,7 +344,7 @@ var _ = Describe("ptp", func() {
 			Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
 			Expect(f.Msg).To(ContainSubstring(`IPAM plugin "stub": none left`))
 			Expect(calls(c.Path)).To(Equal("ADD"))
-			Expect(nstest.Settled(before, b.snapshot(pod))).To(BeEmpty())
+			Expect(nstest.WaitEqual(before, b.snapshot(pod))).To(BeEmpty())
 		})
 
 		It("keeps the address of the container when ADD is repeated", func() {
@@ -363,21 +361,11 @@ var _ = Describe("ptp", func() {
 
 	DescribeTable("ADD names its interface in the error if the interface is removed during ADD", func(at string) {
 		pod := newPod()
-		for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} { // DEL does not reset it
-			b.node.SetSysctl(GinkgoTB(), key, "1")
-		}
-		before := nstest.Steady(b.snapshot(pod))
+		b.node.SetForwarding(GinkgoTB(), "1") // DEL does not reset it
+		before := nstest.WaitStable(b.snapshot(pod))
 		c := b.call("one", pod, b.conf("1.1.0", "", v4range, v6range))
-		c.Before = func(step string) error {
-			if strings.HasPrefix(step, at) {
-				_, _ = pod.Exec("ip", "link", "del", "eth0") // fails the second time
-			}
-			return nil
-		}
-		f := run(c, "ADD").Failure(GinkgoTB())
-		Expect(f.Msg).To(Equal("interface eth0 was removed during ADD, probably by a DEL of the same attachment"))
-		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
-		Expect(nstest.Settled(before, b.snapshot(pod))).To(BeEmpty())
+		nstest.RequireRemovedInterfaceInError(GinkgoTB(), plugin(), c, at)
+		Expect(nstest.WaitEqual(before, b.snapshot(pod))).To(BeEmpty())
 	},
 		Entry("before it is set up", "set link eth0 up"),
 		Entry("before its addresses are added", "add address 10.1.2.2/24"),
@@ -396,7 +384,7 @@ var _ = Describe("ptp", func() {
 			Expect(f.Msg + f.Details).To(ContainSubstring(w))
 		}
 		Expect(f.CNIVersion).NotTo(BeEmpty())
-		Expect(nstest.Settled(before, b.snapshot(pod))).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, b.snapshot(pod))).To(BeEmpty())
 	},
 		Entry("a configuration that is not JSON", func(c *nstest.Call) { c.Config = "{" }, types.CodeDecode, "decode configuration"),
 		Entry("an unknown cniVersion", func(c *nstest.Call) { c.Config = b.conf("1.7.0", "", v4range) }, types.CodeVersion, "incompatible CNI versions"),
@@ -440,29 +428,7 @@ var _ = Describe("ptp", func() {
 			conf := b.conf("1.1.0", `"ipMasq":true,`, v4range, v6range)
 			mustAdd(b.call("warm", newPod(), conf))
 			pod := newPod()
-			before := nstest.Steady(b.snapshot(pod))
-			gone := filepath.Join(GinkgoTB().TempDir(), "gone")
-			plain := filepath.Join(GinkgoTB().TempDir(), "plain")
-			Expect(os.WriteFile(plain, nil, 0o600)).To(Succeed())
-			for _, change := range []func(c nstest.Call, reply nstest.Reply) nstest.Call{
-				func(c nstest.Call, reply nstest.Reply) nstest.Call { c.Config = withPrev(conf, reply); return c },
-				func(c nstest.Call, _ nstest.Reply) nstest.Call { return c },
-				func(c nstest.Call, _ nstest.Reply) nstest.Call { c.Pod = nil; return c },
-				func(c nstest.Call, _ nstest.Reply) nstest.Call { c.Pod, c.NetNS = nil, gone; return c },
-				func(c nstest.Call, _ nstest.Reply) nstest.Call { c.Pod, c.NetNS = nil, plain; return c },
-				func(c nstest.Call, _ nstest.Reply) nstest.Call { c.Pod = newPod(); return c },
-				func(c nstest.Call, _ nstest.Reply) nstest.Call {
-					c.Config, c.Args = strings.Replace(conf, `"ipMasq":true,`, `"mtu":-4,"ipMasqBackend":"none",`, 1), "nonsense"
-					return c
-				},
-			} {
-				c := b.call("one", pod, conf)
-				reply := run(c, "ADD").OK(GinkgoTB())
-				c = change(c, reply)
-				run(c, "DEL").OK(GinkgoTB())
-				run(c, "DEL").OK(GinkgoTB())
-				Expect(nstest.Settled(before, b.snapshot(pod))).To(BeEmpty())
-			}
+			nstest.RequireDelRestores(GinkgoTB(), plugin(), b.call("one", pod, conf), b.snapshot(pod))
 		})
 
 		It("releases the address only after the link was deleted", func() {
@@ -495,24 +461,11 @@ var _ = Describe("ptp", func() {
 		DescribeTable("removes the rules that a concurrent ADD adds before the link is deleted", func(backend string) {
 			conf := b.conf("1.1.0", `"ipMasq":true,"ipMasqBackend":"`+backend+`",`, v4range)
 			mustAdd(b.call("warm", newPod(), conf))
-			before := nstest.Steady(func() string { return nstest.Snapshot(GinkgoTB(), b.node) })
 			c := b.call("one", newPod(), conf)
-			mustAdd(c)
-			node, err := ns.Open(b.node.Path(), &trace.Tracer{})
-			Expect(err).NotTo(HaveOccurred())
-			DeferCleanup(node.Close)
-			m := masq.Masq{Node: node, Owner: types.Attachment{Network: "net1", ContainerID: "one", IfName: "eth0"}, Backend: masq.Backend(backend)}
-			var late error
-			c.Before = func(step string) error {
-				if strings.HasPrefix(step, "delete link") {
-					var kept undo.Stack
-					late = masq.Add(&kept, m, []netip.Prefix{netip.MustParsePrefix("10.1.2.3/24")})
-				}
-				return nil
-			}
-			run(c, "DEL").OK(GinkgoTB())
-			Expect(late).NotTo(HaveOccurred())
-			Expect(nstest.Settled(before, func() string { return nstest.Snapshot(GinkgoTB(), b.node) })).To(BeEmpty())
+			nstest.RequireDelAfterLateAdd(GinkgoTB(), plugin(), c, func(node *ns.Handle) error {
+				m := masq.Masq{Node: node, Owner: types.Attachment{Network: "net1", ContainerID: "one", IfName: "eth0"}, Backend: masq.Backend(backend)}
+				return masq.Add(&undo.Stack{}, m, []netip.Prefix{netip.MustParsePrefix("10.1.2.3/24")})
+			})
 		}, Entry(nil, "nftables"), Entry(nil, "iptables"))
 
 		It("leaves the interface of another attachment whose namespace has the same path", func() {
@@ -541,7 +494,7 @@ var _ = Describe("ptp", func() {
 			Expect(os.WriteFile(filepath.Join(b.leases, "net1", "10.1.2.2"), []byte("one\r\neth0"), 0o600)).To(Succeed())
 			prev := fmt.Sprintf(`{"cniVersion":"1.0.0","interfaces":[{"name":"vethbadcafe0","mac":"02:00:00:00:00:01"},{"name":"eth0","mac":"02:00:00:00:00:02","sandbox":%q}],`+
 				`"ips":[{"interface":1,"address":"10.1.2.2/24","gateway":"10.1.2.1"}],"routes":[{"dst":"0.0.0.0/0"}],"dns":{}}`, pod.Path())
-			c = b.call("one", pod, withPrev(b.conf("1.0.0", `"ipMasq":true,`, v4range), nstest.Reply{Stdout: prev}))
+			c = b.call("one", pod, nstest.WithPrevResult(b.conf("1.0.0", `"ipMasq":true,`, v4range), prev))
 		})
 
 		It("CHECK succeeds, and DEL without the container deletes it", func() {
@@ -575,7 +528,7 @@ var _ = Describe("ptp", func() {
 			c = b.call("one", newPod(), conf)
 			reply := run(c, "ADD").OK(GinkgoTB())
 			host = reply.Result(GinkgoTB()).Interfaces[0].Name
-			c.Config = withPrev(conf, reply)
+			c.Config = nstest.WithPrevResult(conf, reply.Stdout)
 			run(c, "CHECK").OK(GinkgoTB())
 		})
 
@@ -612,7 +565,7 @@ var _ = Describe("ptp", func() {
 		It("reports another mtu of a route", func() {
 			c := b.call("mtu", newPod(), static(`{"address":"10.1.2.9/24","gateway":"10.1.2.1"}`, `,"routes":[{"dst":"0.0.0.0/0","mtu":1300}]`))
 			reply := run(c, "ADD").OK(GinkgoTB())
-			c.Config = withPrev(c.Config, reply)
+			c.Config = nstest.WithPrevResult(c.Config, reply.Stdout)
 			run(c, "CHECK").OK(GinkgoTB())
 			in(c.Pod, "ip route change default via 10.1.2.1 dev eth0 mtu 1200")
 			Expect(run(c, "CHECK").Failure(GinkgoTB()).Msg).To(ContainSubstring("has no route 0.0.0.0/0 via 10.1.2.1 mtu 1300"))
@@ -690,37 +643,30 @@ var _ = Describe("ptp", func() {
 		Expect(f.Msg).To(ContainSubstring("no IP addresses available"))
 	})
 
-	It("adds and deletes 32 pods at once, six times, without a duplicate address or leftovers", func() {
+	It("adds and deletes many pods at once, several times, without a duplicate address or leftovers", func() {
 		conf := b.conf("1.1.0", `"ipMasq":true,`, v4range, v6range)
 		mustAdd(b.call("warm", newPod(), conf))
-		pods := make([]*nstest.NS, 32)
+		pods := make([]*nstest.NS, nstest.FullOrShort(32, 8))
+		calls := make([]nstest.Call, len(pods))
 		for i := range pods {
 			pods[i] = newPod()
+			calls[i] = b.call(fmt.Sprint("pod", i), pods[i], conf)
 		}
 		state := b.snapshot(pods...)
-		before := nstest.Steady(state)
-		each := func(command string) []nstest.Reply {
-			replies := make([]nstest.Reply, len(pods))
-			var wg sync.WaitGroup
-			for i, pod := range pods {
-				wg.Go(func() { replies[i] = run(b.call(fmt.Sprint("pod", i), pod, conf), command) })
-			}
-			wg.Wait()
-			return replies
-		}
-		for range 6 {
+		before := nstest.WaitStable(state)
+		for range nstest.FullOrShort(6, 2) {
 			seen := map[string]bool{}
-			for _, reply := range each("ADD") {
+			for _, reply := range nstest.RunAll(plugin(), "ADD", calls) {
 				for _, ip := range reply.Result(GinkgoTB()).IPs {
 					Expect(seen).NotTo(HaveKey(ip.Address.String()))
 					seen[ip.Address.String()] = true
 				}
 			}
-			for _, reply := range each("DEL") {
+			for _, reply := range nstest.RunAll(plugin(), "DEL", calls) {
 				reply.OK(GinkgoTB())
 			}
 		}
-		Expect(nstest.Settled(before, state)).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, state)).To(BeEmpty())
 	})
 })
 
@@ -730,9 +676,7 @@ var _ = Describe("fault sweep", func() {
 		b := &testbed{leases: leases}
 		nstest.FaultSweep(GinkgoTB(), nstest.Sweep{
 			Plugin: plugin(), Config: b.conf("1.1.0", keys, ranges...), Path: path, Dirs: []string{leases},
-			Ignore: func(line string) bool {
-				return strings.Contains(line, "last_reserved_ip") || strings.Contains(line, ".plumb")
-			},
+			Ignore: nstest.KeptByHostLocal,
 		})
 	},
 		Entry("dual stack, masquerade", `"mtu":1400,"ipMasq":true,`, v4range, v6range),

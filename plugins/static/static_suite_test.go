@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -33,8 +32,3 @@ func call(conf, args string) nstest.Call {
 }
 
 func run(c nstest.Call, command string) nstest.Reply { return nstest.Run(plugin(), c.With(command)) }
-
-// withPrev returns the configuration with a prevResult.
-func withPrev(conf, result string) string {
-	return strings.TrimSuffix(conf, "}") + `,"prevResult":` + result + "}"
-}

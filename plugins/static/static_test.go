@@ -142,7 +142,7 @@ var _ = Describe("static", func() {
 		)
 		DescribeTable("compares the addresses with prevResult",
 			func(ipam, prev string, texts ...string) {
-				r := run(call(withPrev(conf("1.0.0", ipam, ""), prev), ""), "CHECK")
+				r := run(call(nstest.WithPrevResult(conf("1.0.0", ipam, ""), prev), ""), "CHECK")
 				if len(texts) == 0 {
 					r.OK(GinkgoTB())
 					return

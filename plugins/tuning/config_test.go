@@ -81,7 +81,7 @@ func decode(t *testing.T, text, args string) (*config, error) {
 		conf, err = parse(r)
 		return &types.Result{}, nil
 	}}
-	node, pod := nstest.Pair(t)
+	node, pod := nstest.NewNodeAndPod(t)
 	nstest.Run(p, nstest.Call{Command: "ADD", Node: node, Pod: pod, Args: args, Config: text}).OK(t)
 	return conf, err
 }

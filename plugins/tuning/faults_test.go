@@ -35,21 +35,21 @@ func TestKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, when := range []string{"BEFORE", "AFTER"} {
-		killed := 0
-		for step := 1; killed == step-1; step++ {
-			node, pod := nstest.Pair(t)
+		killed, stride := 0, nstest.FullOrShort(1, 4)
+		for step, ended := 1, false; !ended; step += stride {
+			node, pod := nstest.NewNodeAndPod(t)
 			withEth0(t)(pod)
 			dir := t.TempDir()
 			call := nstest.Call{Node: node, Pod: pod, Config: sweptConfig(dir)}
-			before := nstest.Steady(func() string { return nstest.Snapshot(t, node, pod) })
+			before := nstest.WaitStable(func() string { return nstest.Snapshot(t, node, pod) })
 			add := call.With("ADD")
 			add.Env = []string{fmt.Sprintf("TUNING_TEST_KILL_%s=%d", when, step)}
-			if nstest.Exec(t, self, add).Exit != 0 {
+			if ended = nstest.Exec(t, self, add).Exit == 0; !ended {
 				killed++
 			}
 			left, _ := filepath.Glob(dir + "/*")
 			nstest.Run(plugin(), call.With("DEL")).OK(t)
-			if diff := nstest.Settled(before, func() string { return nstest.Snapshot(t, node, pod) }); diff != "" {
+			if diff := nstest.WaitEqual(before, func() string { return nstest.Snapshot(t, node, pod) }); diff != "" {
 				t.Errorf("killed %s step %d: not as before:\n%s", when, step, diff)
 			}
 			wantEmpty(t, dir)
@@ -62,7 +62,7 @@ func TestKilled(t *testing.T) {
 			wantEmpty(t, dir)
 		}
 		t.Logf("killed %s: %d steps", when, killed)
-		if killed < 8 {
+		if killed*stride < 8 {
 			t.Errorf("killed %s: only %d steps were reached", when, killed)
 		}
 	}
@@ -70,7 +70,7 @@ func TestKilled(t *testing.T) {
 
 // TestKilledWhileWriting: ADD was killed before it renamed the temporary file.
 func TestKilledWhileWriting(t *testing.T) {
-	node, pod := nstest.Pair(t)
+	node, pod := nstest.NewNodeAndPod(t)
 	withEth0(t)(pod)
 	dir := t.TempDir()
 	call := nstest.Call{Node: node, Pod: pod, Config: sweptConfig(dir)}

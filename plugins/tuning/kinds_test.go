@@ -12,10 +12,10 @@ import (
 
 var _ = Describe("an interface of another kind", Label(nstest.Kernel), func() {
 	DescribeTable("is tuned, and put back", func(link string) {
-		node, pod := nstest.Pair(GinkgoTB())
+		node, pod := nstest.NewNodeAndPod(GinkgoTB())
 		pod.Batch(GinkgoTB(), "link add base type veth peer name far", "link set base up", "link set far up")
 		_, err := pod.Exec("ip", strings.Fields("link add eth0 address 02:00:00:00:00:01 "+link)...)
-		nstest.Need(GinkgoTB(), link, err)
+		nstest.RequireFeature(GinkgoTB(), link, err)
 		pod.Batch(GinkgoTB(), "link set eth0 addrgenmode none", "link set eth0 up")
 		c := nstest.Call{Node: node, Pod: pod, Config: fmt.Sprintf(
 			`{"cniVersion": "1.1.0", "name": "net", "type": "tuning", "dataDir": %q, %s, "prevResult": %s}`,
@@ -23,13 +23,13 @@ var _ = Describe("an interface of another kind", Label(nstest.Kernel), func() {
 		state := func() string { return nstest.Snapshot(GinkgoTB(), pod) }
 		run := func(command string) { nstest.Run(host{}.plugin(), c.With(command)).OK(GinkgoTB()) }
 
-		before := nstest.Steady(state)
+		before := nstest.WaitStable(state)
 		run("ADD")
 		run("CHECK")
 		Expect(pod.Must(GinkgoTB(), "ip", "link", "show", "eth0")).To(And(ContainSubstring("c2:b0:57:49:47:f1"), ContainSubstring("mtu 1454"),
 			ContainSubstring("PROMISC"), ContainSubstring("ALLMULTI"), ContainSubstring("qlen 20000")))
 		run("DEL")
-		Expect(nstest.Settled(before, state)).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, state)).To(BeEmpty())
 	},
 		Entry(nil, "type dummy"),
 		Entry(nil, "link base type vlan id 5"),

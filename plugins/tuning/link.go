@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -20,11 +21,11 @@ type settings struct {
 
 // A linkSetting is one setting of an interface, with all that the verbs do with it.
 type linkSetting struct {
-	isIn   func(*settings) bool               // reports whether the settings have a value for it
-	read   func(*settings, nl.Link)           // copies the value from the link
-	copy   func(to, from *settings)           // copies the value from other settings
-	change func(*settings, nl.Link) nl.Change // returns the change that sets it on the link
-	diff   func(*settings, nl.Link) error     // returns an error if the link has another value
+	isIn func(*settings) bool                     // reports whether the settings have a value for it
+	read func(*settings, nl.Link)                 // copies the value from the link
+	copy func(to, from *settings)                 // copies the value from other settings
+	set  func(*nl.Conn, nl.Link, *settings) error // sets the value on the link
+	diff func(*settings, nl.Link) error           // returns an error if the link has another value
 }
 
 // linkSettings lists all settings in the order in which ADD makes them. The MTU is the
@@ -32,22 +33,22 @@ type linkSetting struct {
 // sysctls.
 func linkSettings() []linkSetting {
 	return []linkSetting{
-		newLinkSetting("mtu", func(s *settings) **int { return &s.MTU }, func(l nl.Link) int { return l.MTU }, nl.Link.SetMTU),
-		newLinkSetting("mac", func(s *settings) **types.MAC { return &s.MAC }, func(l nl.Link) types.MAC { return l.MAC }, nl.Link.SetMAC),
-		newLinkSetting("promisc", func(s *settings) **bool { return &s.Promisc }, func(l nl.Link) bool { return l.Promisc }, toggle(nl.Promisc)),
-		newLinkSetting("allmulti", func(s *settings) **bool { return &s.AllMulti }, func(l nl.Link) bool { return l.AllMulti }, toggle(nl.AllMulti)),
-		newLinkSetting("txQLen", func(s *settings) **int { return &s.TxQLen }, func(l nl.Link) int { return l.TxQueue }, nl.Link.SetTxQueue),
+		newLinkSetting("mtu", func(s *settings) **int { return &s.MTU }, func(l nl.Link) int { return l.MTU }, (*nl.Conn).SetMTU),
+		newLinkSetting("mac", func(s *settings) **types.MAC { return &s.MAC }, func(l nl.Link) types.MAC { return l.MAC }, (*nl.Conn).SetMAC),
+		newLinkSetting("promisc", func(s *settings) **bool { return &s.Promisc }, func(l nl.Link) bool { return l.Promisc }, onOff((*nl.Conn).SetPromisc, (*nl.Conn).ClearPromisc)),
+		newLinkSetting("allmulti", func(s *settings) **bool { return &s.AllMulti }, func(l nl.Link) bool { return l.AllMulti }, onOff((*nl.Conn).SetAllMulti, (*nl.Conn).ClearAllMulti)),
+		newLinkSetting("txQLen", func(s *settings) **int { return &s.TxQLen }, func(l nl.Link) int { return l.TxQueue }, (*nl.Conn).SetTxQueue),
 	}
 }
 
-// newLinkSetting makes a linkSetting. field returns the place of the value in settings,
-// current the value of a link, and set the change that sets it.
-func newLinkSetting[T comparable](name string, field func(*settings) **T, current func(nl.Link) T, set func(nl.Link, T) nl.Change) linkSetting {
+// newLinkSetting makes a linkSetting. field returns a pointer to the field of settings with the
+// value, current returns the value of a link, and set sets it.
+func newLinkSetting[T comparable](name string, field func(*settings) **T, current func(nl.Link) T, set func(*nl.Conn, nl.Link, T) error) linkSetting {
 	return linkSetting{
-		isIn:   func(s *settings) bool { return *field(s) != nil },
-		read:   func(s *settings, l nl.Link) { now := current(l); *field(s) = &now },
-		copy:   func(to, from *settings) { *field(to) = *field(from) },
-		change: func(s *settings, l nl.Link) nl.Change { return set(l, **field(s)) },
+		isIn: func(s *settings) bool { return *field(s) != nil },
+		read: func(s *settings, l nl.Link) { now := current(l); *field(s) = &now },
+		copy: func(to, from *settings) { *field(to) = *field(from) },
+		set:  func(c *nl.Conn, l nl.Link, s *settings) error { return set(c, l, **field(s)) },
 		diff: func(s *settings, l nl.Link) error {
 			if now := current(l); now != **field(s) {
 				return fmt.Errorf("%s of interface %s is %v, not %v", name, l.Name, now, **field(s))
@@ -57,13 +58,13 @@ func newLinkSetting[T comparable](name string, field func(*settings) **T, curren
 	}
 }
 
-// toggle returns a function that makes the change which turns the flag on or off.
-func toggle(f nl.Flag) func(nl.Link, bool) nl.Change {
-	return func(l nl.Link, on bool) nl.Change {
+// onOff returns a function that calls turnOn or turnOff.
+func onOff(turnOn, turnOff func(*nl.Conn, nl.Link) error) func(*nl.Conn, nl.Link, bool) error {
+	return func(c *nl.Conn, l nl.Link, on bool) error {
 		if on {
-			return l.SetFlag(f)
+			return turnOn(c, l)
 		}
-		return l.ClearFlag(f)
+		return turnOff(c, l)
 	}
 }
 
@@ -94,15 +95,9 @@ func (s *settings) override(o settings) {
 	}
 }
 
-// changes returns the changes that give the link the values of s.
-func (s *settings) changes(l nl.Link) []nl.Change {
-	var all []nl.Change
-	for _, k := range s.present() {
-		if k.diff(s, l) != nil {
-			all = append(all, k.change(s, l))
-		}
-	}
-	return all
+// differing lists the settings of s for which the link has another value.
+func (s *settings) differing(l nl.Link) []linkSetting {
+	return slices.DeleteFunc(s.present(), func(k linkSetting) bool { return k.diff(s, l) == nil })
 }
 
 // diff returns an error that names each setting for which the link has another value.

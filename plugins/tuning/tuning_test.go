@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -74,7 +73,7 @@ var _ = Describe("tuning", func() {
 
 	BeforeEach(func() {
 		nstest.LeakCheck(GinkgoTB())
-		node, pod = nstest.Pair(GinkgoTB())
+		node, pod = nstest.NewNodeAndPod(GinkgoTB())
 		withEth0(GinkgoTB())(pod)
 		dir, allow = filepath.Join(GinkgoTB().TempDir(), "state"), filepath.Join(GinkgoTB().TempDir(), "allowlist.conf")
 		call = nstest.Call{Node: node, Pod: pod}
@@ -106,7 +105,7 @@ var _ = Describe("tuning", func() {
 
 	Describe("ADD", func() {
 		It("makes every setting, and DEL puts it back", func() {
-			before := nstest.Steady(state)
+			before := nstest.WaitStable(state)
 			run("ADD", everything).OK(GinkgoTB())
 			Expect(link()).To(And(ContainSubstring("c2:b0:57:49:47:f1"), ContainSubstring("mtu 1454"), ContainSubstring("PROMISC"),
 				ContainSubstring("ALLMULTI"), ContainSubstring("qlen 20000")))
@@ -117,7 +116,7 @@ var _ = Describe("tuning", func() {
 
 			Expect(run("DEL", everything).OK(GinkgoTB())).To(Equal(nstest.Reply{}))
 			Expect(get("net/ipv4/ping_group_range")).To(Equal("1\t0"))
-			Expect(nstest.Settled(before, state)).To(BeEmpty())
+			Expect(nstest.WaitEqual(before, state)).To(BeEmpty())
 			run("DEL", everything).OK(GinkgoTB())
 		})
 
@@ -157,7 +156,7 @@ var _ = Describe("tuning", func() {
 		})
 
 		It("does nothing if nothing is configured", func() {
-			before := nstest.Steady(state)
+			before := nstest.WaitStable(state)
 			var steps []string
 			call.Before = func(step string) error { steps = append(steps, step); return nil }
 			Expect(run("ADD", "").OK(GinkgoTB()).Stdout).To(MatchJSON(strings.ReplaceAll(prevResult, "SANDBOX", pod.Path())))
@@ -210,12 +209,12 @@ var _ = Describe("tuning", func() {
 
 		It("writes the sysctl of an interface after that of \"all\", which overwrites it", func() {
 			keys := `"sysctl": {"net.ipv4.conf.eth0.forwarding": "0", "net.ipv4.conf.all.forwarding": "1"}`
-			before := nstest.Steady(state)
+			before := nstest.WaitStable(state)
 			run("ADD", keys).OK(GinkgoTB())
 			Expect(get("net/ipv4/conf/eth0/forwarding")).To(Equal("0"))
 			Expect(get("net/ipv4/conf/far/forwarding")).To(Equal("1"))
 			run("DEL", keys).OK(GinkgoTB())
-			Expect(nstest.Settled(before, state)).To(BeEmpty())
+			Expect(nstest.WaitEqual(before, state)).To(BeEmpty())
 		})
 
 		It("sets a sysctl without a value to read, and restores an empty list", func() {
@@ -245,20 +244,20 @@ var _ = Describe("tuning", func() {
 		})
 
 		It("keeps the original state if ADD is called twice, as with the plugin twice in a chain", func() {
-			before := nstest.Steady(state)
+			before := nstest.WaitStable(state)
 			run("ADD", `"mtu": 1400, "sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1"}`).OK(GinkgoTB())
 			run("ADD", `"mtu": 1300, "txQLen": 5, "sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "0", "net.ipv4.ip_forward": "1"}`).OK(GinkgoTB())
 			Expect(link()).To(ContainSubstring("mtu 1300"))
 			run("DEL", "").OK(GinkgoTB())
-			Expect(nstest.Settled(before, state)).To(BeEmpty())
+			Expect(nstest.WaitEqual(before, state)).To(BeEmpty())
 			run("DEL", "").OK(GinkgoTB())
 		})
 
 		It("restores the state of the first ADD if a second one fails", func() {
 			run("ADD", `"mtu": 1400`).OK(GinkgoTB())
-			before := nstest.Steady(state)
+			before := nstest.WaitStable(state)
 			run("ADD", `"mtu": 1300, "txQLen": 5, "sysctl": {"net.ipv4.ip_forward": "nonsense"}`).Failure(GinkgoTB())
-			Expect(nstest.Settled(before, state)).To(BeEmpty())
+			Expect(nstest.WaitEqual(before, state)).To(BeEmpty())
 		})
 
 		It("restores a list that is longer than a page", func() {
@@ -304,7 +303,7 @@ var _ = Describe("tuning", func() {
 		DescribeTable("refuses what the allowlist does not allow",
 			func(lines, keys string, allowed bool) {
 				Expect(os.WriteFile(allow, []byte(lines), 0o600)).To(Succeed())
-				before := nstest.Steady(state)
+				before := nstest.WaitStable(state)
 				reply := run("ADD", keys)
 				if allowed {
 					reply.OK(GinkgoTB())
@@ -349,22 +348,22 @@ var _ = Describe("tuning", func() {
 		})
 
 		It("says what to do about a read-only /proc/sys, and changes nothing", func() {
-			before := nstest.Steady(state)
+			before := nstest.WaitStable(state)
 			restore := nstest.ReadOnlySysctls(GinkgoTB())
 			f := run("ADD", everything).Failure(GinkgoTB())
 			restore()
 			Expect(f.Code).To(BeEquivalentTo(types.CodeIO))
 			Expect(f.Msg).To(ContainSubstring("mount /proc/sys writable"))
-			Expect(nstest.Settled(before, state)).To(BeEmpty())
+			Expect(nstest.WaitEqual(before, state)).To(BeEmpty())
 		})
 
 		DescribeTable("refuses invalid configurations with their code, and changes nothing",
 			func(code int, keys string, want string) {
-				before := nstest.Steady(state)
+				before := nstest.WaitStable(state)
 				f := run("ADD", keys).Failure(GinkgoTB())
 				Expect(f.Code).To(BeEquivalentTo(code))
 				Expect(f.Msg).To(ContainSubstring(want))
-				Expect(nstest.Settled(before, state)).To(BeEmpty())
+				Expect(nstest.WaitEqual(before, state)).To(BeEmpty())
 			},
 			Entry("a sysctl that does not exist", types.CodeConfig, `"sysctl": {"net.ipv4.conf.nosuch.arp_notify": "1"}`, `sysctl "net.ipv4.conf.nosuch.arp_notify" does not exist in the container`),
 			Entry("a sysctl that only the node can set", types.CodeConfig, `"sysctl": {"net.core.rmem_max": "4096"}`, "rmem_max"),
@@ -392,7 +391,7 @@ var _ = Describe("tuning", func() {
 			Expect(syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=4k")).To(Succeed())
 			DeferCleanup(func() { Expect(syscall.Unmount(dir, 0)).To(Succeed()) })
 			Expect(os.WriteFile(filepath.Join(dir, "full"), make([]byte, 4096), 0o600)).To(Succeed()) // a file can be made, and not be written
-			before := nstest.Steady(state)
+			before := nstest.WaitStable(state)
 			f := run("ADD", everything).Failure(GinkgoTB())
 			Expect(f.Code).To(BeEquivalentTo(types.CodeIO))
 			Expect(f.Msg).To(ContainSubstring("no space left"))
@@ -402,7 +401,7 @@ var _ = Describe("tuning", func() {
 		It("is undone when its result cannot be written", func() {
 			run("ADD", `"mtu": 1400`).OK(GinkgoTB())
 			run("DEL", "").OK(GinkgoTB()) // the folder is there
-			before := nstest.Steady(state)
+			before := nstest.WaitStable(state)
 			full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 			Expect(err).NotTo(HaveOccurred())
 			defer func() { _ = full.Close() }()
@@ -411,7 +410,7 @@ var _ = Describe("tuning", func() {
 				Node:    node.Path(), Stdin: strings.NewReader(withPrev(conf(everything))), Stdout: full, Stderr: GinkgoWriter,
 			})
 			Expect(exit).To(Equal(1))
-			Expect(nstest.Settled(before, state)).To(BeEmpty())
+			Expect(nstest.WaitEqual(before, state)).To(BeEmpty())
 		})
 	})
 
@@ -758,33 +757,27 @@ var _ = Describe("tuning", func() {
 	})
 
 	It("works for many containers at a time with one folder", func() {
-		const n = 24
-		pods := make([]*nstest.NS, n)
+		pods := make([]*nstest.NS, nstest.FullOrShort(24, 6))
+		calls := make([]nstest.Call, len(pods))
 		for i := range pods {
 			pods[i] = nstest.New(GinkgoTB()).Named(fmt.Sprint("pod", i))
 			withEth0(GinkgoTB())(pods[i])
+			calls[i] = call
+			calls[i].Pod, calls[i].ContainerID, calls[i].Config = pods[i], fmt.Sprint("c", i), withPrev(conf(everything))
 		}
 		all := func() string { return nstest.Snapshot(GinkgoTB(), append(pods, node)...) }
-		before := nstest.Steady(all)
+		before := nstest.WaitStable(all)
 		each := func(command string) {
-			var wg sync.WaitGroup
-			replies := make([]nstest.Reply, n)
-			for i := range pods {
-				c := call.With(command)
-				c.Pod, c.ContainerID, c.Config = pods[i], fmt.Sprint("c", i), withPrev(conf(everything))
-				wg.Go(func() { replies[i] = nstest.Run(plugin(), c) })
-			}
-			wg.Wait()
-			for _, r := range replies {
+			for _, r := range nstest.RunAll(plugin(), command, calls) {
 				r.OK(GinkgoTB())
 			}
 		}
 		each("ADD")
-		Expect(os.ReadDir(dir)).To(HaveLen(n))
+		Expect(os.ReadDir(dir)).To(HaveLen(len(pods)))
 		each("CHECK")
 		each("DEL")
 		Expect(os.ReadDir(dir)).To(BeEmpty())
-		Expect(nstest.Settled(before, all)).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, all)).To(BeEmpty())
 	})
 })
 

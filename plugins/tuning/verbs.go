@@ -84,7 +84,7 @@ func newTarget(r *skel.Request, conf *config) (*target, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.pod, t.netns = pod, pod.Cookie()
+	t.pod, t.netns = pod, r.Pod.Cookie()
 	if t.link, err = pod.Link(r.IfName); errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("no interface %q in container: list tuning after the plugin that makes the interface: %w", r.IfName, err)
 	}
@@ -168,7 +168,12 @@ func (t *target) tune(in sysctl.Inside, u *undo.Stack) error {
 	if err := in.Set(t.settings()...); err != nil || t.pod == nil {
 		return err
 	}
-	return t.pod.Apply(t.conf.link.changes(t.link)...)
+	for _, k := range t.conf.link.differing(t.link) {
+		if err := k.set(t.pod, t.link, &t.conf.link); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // withCode gives the error code 7 (invalid configuration) if a sysctl or the interface
@@ -306,7 +311,7 @@ func restoreLink(r *skel.Request, state *saved) error {
 		return nil
 	}
 	pod, err := nl.Open(r.Pod)
-	if err != nil || !state.isOf(pod.Cookie()) {
+	if err != nil || !state.isOf(r.Pod.Cookie()) {
 		return err
 	}
 	link, err := pod.Link(r.IfName)
@@ -314,8 +319,8 @@ func restoreLink(r *skel.Request, state *saved) error {
 		return ignoreUnrestorable(r, err)
 	}
 	var errs []error
-	for _, ch := range state.changes(link) {
-		errs = append(errs, ignoreUnrestorable(r, pod.Apply(ch)))
+	for _, k := range state.differing(link) {
+		errs = append(errs, ignoreUnrestorable(r, k.set(pod, link, &state.settings)))
 	}
 	return errors.Join(errs...)
 }

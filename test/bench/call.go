@@ -149,7 +149,7 @@ func peak(s *side, c call) (kib int, out []byte, err error) {
 	defer stdin.Close()
 	defer stdout.Close()
 	err = s.node.Do(func() (err error) {
-		kib, err = nstest.Peak(filepath.Join(s.bin, c.plugin), c.environ, stdin, stdout)
+		kib, err = nstest.PeakMemory(filepath.Join(s.bin, c.plugin), c.environ, stdin, stdout)
 		return err
 	})
 	out, readErr := os.ReadFile(result)

@@ -34,7 +34,7 @@ func thisMachine(b bins) machine {
 	_, _ = unix.Sysinfo(&info), unix.Uname(&uts)
 	m := machine{
 		CPU: field("/proc/cpuinfo", "model name"), CPUs: runtime.NumCPU(),
-		MemoryMiB:    info.Totalram * uint64(info.Unit) >> 20,
+		MemoryMiB:    uint64(info.Totalram) * uint64(info.Unit) >> 20,
 		Kernel:       unix.ByteSliceToString(uts.Release[:]) + " " + unix.ByteSliceToString(uts.Machine[:]),
 		Distribution: strings.Trim(field("/etc/os-release", "PRETTY_NAME"), `"`),
 		State:        fileSystem(os.TempDir()),
@@ -66,14 +66,15 @@ func fileSystem(dir string) string {
 	if err := unix.Statfs(dir, &s); err != nil {
 		return err.Error()
 	}
-	names := map[int64]string{
+	names := map[uint32]string{
 		unix.EXT4_SUPER_MAGIC: "ext4", unix.TMPFS_MAGIC: "tmpfs", unix.XFS_SUPER_MAGIC: "xfs",
 		unix.BTRFS_SUPER_MAGIC: "btrfs", unix.OVERLAYFS_SUPER_MAGIC: "overlay",
 	}
-	if name := names[s.Type]; name != "" {
+	magic := uint32(s.Type) // int32 on some processors: the magic of btrfs would be negative
+	if name := names[magic]; name != "" {
 		return name
 	}
-	return fmt.Sprintf("%#x", s.Type)
+	return fmt.Sprintf("%#x", magic)
 }
 
 // about is what a plugin says of itself when it is called without CNI variables.

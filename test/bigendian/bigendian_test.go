@@ -1,5 +1,5 @@
-// Package bigendian runs tests of encoders and decoders for s390x, the one big-endian
-// architecture of a release, under an emulator.
+// Package bigendian runs the tests of encoders and decoders for s390x, the only big-endian
+// architecture of a release, in an emulator.
 package bigendian
 
 import (
@@ -17,18 +17,19 @@ const (
 	emulator = "qemu-s390x-static"
 )
 
-// Tests are those that need no kernel: an emulator of a processor hands system calls to
-// this machine's, and not all of netlink. So FuzzCheck, which attaches containers, is skipped. Each row has to run one test at least.
+// rows are the tests that run in the emulator. Each row must run at least one test. The emulator
+// passes system calls to this machine's kernel, but does not support all of netlink. Therefore
+// FuzzCheck, which attaches containers, is skipped.
 var rows = []struct{ packages, tests, what string }{
 	{"./pkg/types", ".", "configurations, results, errors"},
 	{"./pkg/...", "^(Fuzz.*|Test(Encode|Decode|Reader|CommentOf|Owner|VLANsTravelAsRanges|FlowMatches|Requests|Answers))$", "messages to the kernel"},
-	{"./plugins/host-local", "^(Fuzz|Test(LocalType|Spans|Parse))", "the pool's files"},
-	{"./plugins/tuning", "^Fuzz", "the file of what was before"},
+	{"./plugins/host-local", "^(Fuzz|Test(LocalType|Spans|Parse))", "host-local's files"},
+	{"./plugins/tuning", "^Fuzz", "tuning's state file"},
 }
 
 func TestBigEndian(t *testing.T) {
 	if runtime.GOARCH == arch {
-		t.Skip("every test is one here")
+		t.Skip("this processor is big-endian")
 	}
 	if _, err := exec.LookPath(emulator); err != nil {
 		t.Skipf("%v: install qemu-user-static", err)

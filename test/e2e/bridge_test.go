@@ -14,8 +14,8 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// versions × backends.
-func matrix() []TableEntry {
+// versionsAndBackends returns an entry for each version with each backend.
+func versionsAndBackends() []TableEntry {
 	var all []TableEntry
 	for _, v := range types.VersionsSince(types.V010) {
 		for _, backend := range []string{"nftables", "iptables"} {
@@ -26,129 +26,129 @@ func matrix() []TableEntry {
 }
 
 var _ = Describe("bridge with host-local", func() {
-	DescribeTable("a life of two pods",
+	DescribeTable("serves two pods from ADD to DEL",
 		func(cniVersion, backend string) {
 			nstest.LeakCheck(GinkgoTB())
-			c := newCluster(cniVersion, backend)
+			network := newBridgeNetwork(cniVersion, backend)
 			v, err := types.ParseVersion(cniVersion)
 			Expect(err).NotTo(HaveOccurred())
-			Expect(c.cni.GetStatusNetworkList(context.Background(), c.list)).To(Succeed())
-			c.attached("stays") // what the node shares stands from here on
-			before := nstest.Steady(c.state)
+			Expect(network.cni.GetStatusNetworkList(context.Background(), network.list)).To(Succeed())
+			network.addPod("existing") // the objects that pods share exist from here on
+			before := nstest.WaitStable(network.state)
 
-			a, b := c.attached("a"), c.attached("b")
+			a, b := network.addPod("a"), network.addPod("b")
 			for _, p := range []*pod{a, b} {
-				if err := c.check(p); v >= types.V040 {
+				if err := network.check(p); v >= types.V040 {
 					Expect(err).NotTo(HaveOccurred())
 				} else {
 					Expect(err).To(MatchError(ContainSubstring("does not support the CHECK")))
 				}
 			}
-			trafficFlows(c, a, b)
+			expectTraffic(network, a, b)
 
-			Expect(c.gc(a, b, &pod{rt: &libcni.RuntimeConf{ContainerID: "stays", IfName: "eth0"}})).To(Succeed())
-			trafficFlows(c, a, b)
-			Expect(c.gc(a, &pod{rt: &libcni.RuntimeConf{ContainerID: "stays", IfName: "eth0"}})).To(Succeed())
-			Expect(c.reserved()).NotTo(ContainElement(ContainSubstring(`"b\r`)), "b's leases after a GC without it")
+			Expect(network.gc(a, b, &pod{rt: &libcni.RuntimeConf{ContainerID: "existing", IfName: "eth0"}})).To(Succeed())
+			expectTraffic(network, a, b)
+			Expect(network.gc(a, &pod{rt: &libcni.RuntimeConf{ContainerID: "existing", IfName: "eth0"}})).To(Succeed())
+			Expect(network.reservations()).NotTo(ContainElement(ContainSubstring(`"b\r`)), "reservations of b after a GC without it")
 
 			for _, p := range []*pod{a, b} {
-				Expect(c.del(p.rt)).To(Succeed())
+				Expect(network.del(p.rt)).To(Succeed())
 				Expect(p.Exec("ip", "link", "show", "eth0")).Error().To(HaveOccurred())
 			}
-			Expect(nstest.Settled(before, c.state)).To(BeEmpty(), "what the two left")
+			Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "left after DEL")
 		},
-		EntryDescription("version %s, %s"), matrix())
+		EntryDescription("version %s, %s"), versionsAndBackends())
 
-	DescribeTable("DEL finds what there is, whatever it is told", func(backend string) {
+	DescribeTable("DEL removes everything, with and without namespace and prevResult", func(backend string) {
 		nstest.LeakCheck(GinkgoTB())
-		c := newCluster("1.1.0", backend)
-		c.attached("stays")
-		before := nstest.Steady(c.state)
-		late := func(rt *libcni.RuntimeConf) *libcni.RuntimeConf {
+		network := newBridgeNetwork("1.1.0", backend)
+		network.addPod("existing")
+		before := nstest.WaitStable(network.state)
+		noNetns := func(rt *libcni.RuntimeConf) *libcni.RuntimeConf {
 			without := *rt
 			without.NetNS = ""
 			return &without
 		}
 
-		By("twice, the second time without a namespace and a result, as containerd does")
-		p := c.attached("twice")
-		Expect(c.del(p.rt)).To(Succeed())
-		Expect(c.del(late(p.rt))).To(Succeed())
-		Expect(nstest.Settled(before, c.state)).To(BeEmpty())
+		By("twice, the second time without namespace and prevResult, as containerd does")
+		p := network.addPod("twice")
+		Expect(network.del(p.rt)).To(Succeed())
+		Expect(network.del(noNetns(p.rt))).To(Succeed())
+		Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty())
 
-		By("after the namespace is gone")
-		p = c.attached("gone")
+		By("after the namespace was deleted")
+		p = network.addPod("deleted")
 		p.Remove(GinkgoTB())
-		Expect(c.del(p.rt)).To(Succeed())
-		Expect(nstest.Settled(before, c.state)).To(BeEmpty())
+		Expect(network.del(p.rt)).To(Succeed())
+		Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty())
 
-		By("without a namespace and a result, the first time")
-		p = c.attached("forgotten")
-		c.cni = libcni.NewCNIConfigWithCacheDir(c.cni.Path, GinkgoTB().TempDir(), &onNode{node: c.Node})
-		Expect(c.del(late(p.rt))).To(Succeed())
-		Expect(nstest.Settled(before, c.state)).To(BeEmpty())
+		By("once, without namespace and prevResult")
+		p = network.addPod("not-cached")
+		network.cni = libcni.NewCNIConfigWithCacheDir(network.cni.Path, GinkgoTB().TempDir(), &execOnNode{node: network.Node})
+		Expect(network.del(noNetns(p.rt))).To(Succeed())
+		Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty())
 
-		By("for a container that never was")
-		Expect(c.del(&libcni.RuntimeConf{ContainerID: "never", IfName: "eth0"})).To(Succeed())
-		Expect(nstest.Settled(before, c.state)).To(BeEmpty())
+		By("for a container that never existed")
+		Expect(network.del(&libcni.RuntimeConf{ContainerID: "never", IfName: "eth0"})).To(Succeed())
+		Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty())
 	},
 		Entry("nftables", "nftables"), Entry("iptables", "iptables"))
 
-	DescribeTable("GC removes what a lost runtime left", func(backend string) {
-		c := newCluster("1.1.0", backend)
-		stays := c.attached("stays")
-		before := nstest.Steady(c.state)
-		c.attached("lost").Remove(GinkgoTB())
-		c.cni = libcni.NewCNIConfigWithCacheDir(c.cni.Path, GinkgoTB().TempDir(), &onNode{node: c.Node})
-		Expect(c.gc(stays)).To(Succeed())
-		Expect(nstest.Settled(before, c.state)).To(BeEmpty())
+	DescribeTable("GC removes what a runtime with a lost cache left", func(backend string) {
+		network := newBridgeNetwork("1.1.0", backend)
+		existing := network.addPod("existing")
+		before := nstest.WaitStable(network.state)
+		network.addPod("lost").Remove(GinkgoTB())
+		network.cni = libcni.NewCNIConfigWithCacheDir(network.cni.Path, GinkgoTB().TempDir(), &execOnNode{node: network.Node})
+		Expect(network.gc(existing)).To(Succeed())
+		Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty())
 	},
 		Entry("nftables", "nftables"), Entry("iptables", "iptables"))
 
-	It("refuses a second ADD of a live attachment, and leaves the first alone", func() {
-		c := newCluster("1.1.0", "nftables")
-		a, b := c.attached("a"), c.attached("b")
-		before := nstest.Steady(c.state)
-		again := *a
-		Expect(c.add(&again)).NotTo(Succeed())
-		Expect(nstest.Settled(before, c.state)).To(BeEmpty())
-		Expect(c.check(a)).To(Succeed())
-		trafficFlows(c, a, b)
+	It("refuses a second ADD of an attachment, and does not change the attachment", func() {
+		network := newBridgeNetwork("1.1.0", "nftables")
+		a, b := network.addPod("a"), network.addPod("b")
+		before := nstest.WaitStable(network.state)
+		second := *a
+		Expect(network.add(&second)).NotTo(Succeed())
+		Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty())
+		Expect(network.check(a)).To(Succeed())
+		expectTraffic(network, a, b)
 	})
 
-	It("serves 200 pods, 32 at a time, and takes them all away", func() {
+	It("adds and deletes 200 pods, 32 at a time", func() {
 		nstest.LeakCheck(GinkgoTB())
-		c := newCluster("1.1.0", "nftables")
-		stays := c.attached("stays")
-		before := nstest.Steady(c.state)
+		network := newBridgeNetwork("1.1.0", "nftables")
+		existing := network.addPod("existing")
+		before := nstest.WaitStable(network.state)
 		pods := make([]*pod, 200)
 		for i := range pods {
 			pods[i] = newPod(fmt.Sprintf("pod%d", i))
 		}
-		Expect(atOnce(32, pods, c.add)).To(BeEmpty())
+		Expect(concurrently(32, pods, network.add)).To(BeEmpty())
 		owner := map[string]string{}
-		for _, p := range append(pods, stays) {
+		for _, p := range append(pods, existing) {
 			for _, addr := range []string{p.v4.String(), p.v6.String()} {
-				Expect(owner).NotTo(HaveKey(addr), "given to %s too", p.rt.ContainerID)
+				Expect(owner).NotTo(HaveKey(addr), "allocated to %s too", p.rt.ContainerID)
 				owner[addr] = p.rt.ContainerID
 			}
 		}
-		Expect(c.reserved()).To(HaveLen(2 * 201))
-		trafficFlows(c, pods[0], pods[199])
-		Expect(atOnce(32, pods, func(p *pod) error { return c.del(p.rt) })).To(BeEmpty())
-		Expect(nstest.Settled(before, c.state)).To(BeEmpty())
+		Expect(network.reservations()).To(HaveLen(2 * 201))
+		expectTraffic(network, pods[0], pods[199])
+		Expect(concurrently(32, pods, func(p *pod) error { return network.del(p.rt) })).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty())
 	})
 
-	It("says what is wrong with the right code, through libcni", func() {
-		c := newCluster("1.1.0", "nftables")
+	It("returns its error code through libcni", func() {
+		network := newBridgeNetwork("1.1.0", "nftables")
 		p := newPod("p")
 		p.rt.NetNS = "/does/not/exist"
-		Expect(code(c.add(p))).To(BeEquivalentTo(types.CodeNamespace))
+		Expect(errorCode(network.add(p))).To(BeEquivalentTo(types.CodeNamespace))
 	})
 })
 
-// atOnce does f with all pods, n at a time, and gives what failed.
-func atOnce(n int, pods []*pod, f func(*pod) error) []error {
+// concurrently calls f for all pods, n at a time, and returns the errors.
+func concurrently(n int, pods []*pod, f func(*pod) error) []error {
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	var failed []error
@@ -168,9 +168,9 @@ func atOnce(n int, pods []*pod, f func(*pod) error) []error {
 	return failed
 }
 
-// trafficFlows: TCP of both families from a to b, to the gateway, and to the host
-// outside, which sees the node and answers although it has no route to the pods.
-func trafficFlows(c *cluster, a, b *pod) {
+// expectTraffic connects over IPv4 and IPv6 from a to b, to the gateway, and to the host outside.
+// The host outside must see the node's address: it has no route to the pods.
+func expectTraffic(network *testNetwork, a, b *pod) {
 	GinkgoHelper()
 	tb := GinkgoTB()
 	for _, f := range []struct{ from, to, gateway, outside, node string }{
@@ -180,15 +180,15 @@ func trafficFlows(c *cluster, a, b *pod) {
 		for _, server := range []struct {
 			in       *nstest.NS
 			at, seen string
-		}{{b.NS, f.to, f.from}, {c.Node, f.gateway, f.from}, {c.Outside, f.outside, f.node}} {
-			addr := nstest.ServeTCP(tb, server.in, hostPort(server.at))
+		}{{b.NS, f.to, f.from}, {network.Node, f.gateway, f.from}, {network.Outside, f.outside, f.node}} {
+			addr := nstest.ServeTCP(tb, server.in, withAnyPort(server.at))
 			nstest.MustDial(tb, a.NS, addr.String(), server.seen)
 		}
 	}
 }
 
-// hostPort is the address with any free port.
-func hostPort(addr string) string {
+// withAnyPort returns the address with port 0.
+func withAnyPort(addr string) string {
 	if strings.Contains(addr, ":") {
 		return "[" + addr + "]:0"
 	}

@@ -15,17 +15,16 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// kubelets is the chain of the list that containerd's documentation gives a node, and
-// tuning.
-const kubelets = `
+// containerdPlugins are the plugins of the list in containerd's documentation, and tuning.
+const containerdPlugins = `
 	{"type": "bridge", "bridge": "cni0", "isDefaultGateway": true, "ipMasq": true, "ipMasqBackend": "BACKEND", "hairpinMode": true,
 		"ipam": {"type": "host-local", "dataDir": "DIR/leases", "ranges": [[{"subnet": "10.1.0.0/16"}], [{"subnet": "fd00:1::/64"}]]}},
 	{"type": "portmap", "backend": "BACKEND", "snat": true, "capabilities": {"portMappings": true}},
 	{"type": "bandwidth", "capabilities": {"bandwidth": true}},
 	{"type": "tuning", "dataDir": "DIR/tuning", "mtu": 1400, "sysctl": {"net.ipv4.conf.IFNAME.arp_filter": "1"}}`
 
-// The capabilities as containerd passes them: its structs have no JSON tags, so that
-// the keys are capitalised.
+// The capability arguments as containerd passes them: its structs have no JSON tags, so that the
+// keys begin with a capital letter.
 type (
 	portMapping struct {
 		HostPort, ContainerPort int32
@@ -34,26 +33,27 @@ type (
 	bandwidth struct{ IngressRate, IngressBurst, EgressRate, EgressBurst uint64 }
 )
 
-// A fullChain is a cluster whose pods have a host port each, and limits.
-type fullChain struct {
-	*cluster
+// A chainNetwork is a network with containerdPlugins. Its pods have host ports and bandwidth
+// limits.
+type chainNetwork struct {
+	*testNetwork
 	backend string
-	ports   int32 // host ports given out
+	ports   int32 // number of allocated host ports
 }
 
 const firstPort = 8000
 
-func newFullChain(cniVersion, backend string) *fullChain {
+func newChainNetwork(cniVersion, backend string) *chainNetwork {
 	GinkgoHelper()
-	return &fullChain{cluster: newNetwork(cniVersion, strings.ReplaceAll(kubelets, "BACKEND", backend)), backend: backend}
+	return &chainNetwork{testNetwork: newNetwork(cniVersion, strings.ReplaceAll(containerdPlugins, "BACKEND", backend)), backend: backend}
 }
 
-// pod is one that is not attached yet, and its host port, which leads to port 80.
-func (c *fullChain) pod(id string) (*pod, int32) {
+// newPod returns a new pod that is not attached, and its host port, which leads to port 80.
+func (network *chainNetwork) newPod(id string) (*pod, int32) {
 	GinkgoHelper()
 	p := newPod(id)
-	c.ports++
-	port := firstPort + c.ports
+	network.ports++
+	port := firstPort + network.ports
 	p.rt.CapabilityArgs = map[string]any{
 		"portMappings": []portMapping{{port, 80, "tcp", ""}, {port, 80, "udp", ""}},
 		"bandwidth":    bandwidth{80_000_000, 4294967295, 40_000_000, 4294967295},
@@ -61,122 +61,123 @@ func (c *fullChain) pod(id string) (*pod, int32) {
 	return p, port
 }
 
-func (c *fullChain) attached(id string) (*pod, int32) {
+func (network *chainNetwork) addPod(id string) (*pod, int32) {
 	GinkgoHelper()
-	p, port := c.pod(id)
-	Expect(c.add(p)).To(Succeed())
+	p, port := network.newPod(id)
+	Expect(network.add(p)).To(Succeed())
 	return p, port
 }
 
-// state is the cluster's, and what tuning keeps.
-func (c *fullChain) state() string {
-	return c.cluster.state() + "\n" + nstest.SnapshotDir(GinkgoTB(), filepath.Join(filepath.Dir(c.leases), "tuning"))
+// state returns the state of the network, and the files of tuning.
+func (network *chainNetwork) state() string {
+	return network.testNetwork.state() + "\n" + nstest.SnapshotDir(GinkgoTB(), filepath.Join(filepath.Dir(network.leases), "tuning"))
 }
 
-// answers: the host port leads to p, over both protocols and families, from everywhere.
-func (c *fullChain) answers(p, other *pod, port int32) {
+// expectHostPort connects to the host port from everywhere, over TCP and UDP, IPv4 and IPv6. The
+// connections must reach p.
+func (network *chainNetwork) expectHostPort(p, other *pod, port int32) {
 	GinkgoHelper()
 	const gateway4, gateway6 = "10.1.0.1", "fd00:1::1"
 	for _, addr := range []string{p.v4.String() + ":80", "[" + p.v6.String() + "]:80"} {
 		nstest.ServeTCP(GinkgoTB(), p.NS, addr)
 		nstest.ServeUDP(GinkgoTB(), p.NS, addr)
 	}
-	for _, way := range []struct {
-		what     string
+	for _, client := range []struct {
+		name     string
 		from     *nstest.NS
-		at, seen string // seen empty: any address
+		at, seen string // node address, and client address that p sees; empty: any
 	}{
-		{"from outside", c.Outside, nstest.NodeV4, nstest.OutsideV4},
-		{"from outside", c.Outside, nstest.NodeV6, nstest.OutsideV6},
+		{"from outside", network.Outside, nstest.NodeV4, nstest.OutsideV4},
+		{"from outside", network.Outside, nstest.NodeV6, nstest.OutsideV6},
 		{"from another pod", other.NS, nstest.NodeV4, gateway4},
 		{"from another pod", other.NS, nstest.NodeV6, gateway6},
 		{"from another pod, at its gateway", other.NS, gateway4, gateway4},
 		{"from another pod, at its gateway", other.NS, gateway6, gateway6},
-		{"from the node", c.Node, nstest.NodeV4, ""},
-		{"from the node", c.Node, nstest.NodeV6, ""},
-		{"from the node's 127.0.0.1", c.Node, "127.0.0.1", gateway4},
+		{"from the node", network.Node, nstest.NodeV4, ""},
+		{"from the node", network.Node, nstest.NodeV6, ""},
+		{"from the node's 127.0.0.1", network.Node, "127.0.0.1", gateway4},
 		{"from the pod itself", p.NS, nstest.NodeV4, gateway4},
 		{"from the pod itself", p.NS, nstest.NodeV6, gateway6},
 	} {
-		addr, local := fmt.Sprintf("%s:%d", way.at, port), p.v4
-		if strings.Contains(way.at, ":") {
-			addr, local = fmt.Sprintf("[%s]:%d", way.at, port), p.v6
+		addr, local := fmt.Sprintf("%s:%d", client.at, port), p.v4
+		if strings.Contains(client.at, ":") {
+			addr, local = fmt.Sprintf("[%s]:%d", client.at, port), p.v6
 		}
-		for protocol, ask := range map[string]func(*nstest.NS, string) (string, error){"TCP": nstest.Dial, "UDP": nstest.DialUDP} {
-			reply, err := ask(way.from, addr)
-			Expect(err).NotTo(HaveOccurred(), "%s %s, %s", protocol, addr, way.what)
-			Expect(reply).To(HaveSuffix(" local="+local.String()), "%s %s, %s", protocol, addr, way.what)
-			Expect(reply).To(HavePrefix("peer="+way.seen), "%s %s, %s", protocol, addr, way.what)
+		for protocol, dial := range map[string]func(*nstest.NS, string) (string, error){"TCP": nstest.Dial, "UDP": nstest.DialUDP} {
+			reply, err := dial(client.from, addr)
+			Expect(err).NotTo(HaveOccurred(), "%s %s, %s", protocol, addr, client.name)
+			Expect(reply).To(HaveSuffix(" local="+local.String()), "%s %s, %s", protocol, addr, client.name)
+			Expect(reply).To(HavePrefix("peer="+client.seen), "%s %s, %s", protocol, addr, client.name)
 		}
 	}
 }
 
-// limited: bandwidth and tuning have done what the chain asks of them.
-func (c *fullChain) limited(p *pod) {
+// expectLimits checks that bandwidth and tuning have set what the list configures.
+func (network *chainNetwork) expectLimits(p *pod) {
 	GinkgoHelper()
-	qdiscs := c.Node.Must(GinkgoTB(), "tc", "qdisc", "show")
-	Expect(qdiscs).To(ContainSubstring(" rate 80Mbit burst 500000b "), "50 ms of the rate, whatever containerd says")
+	qdiscs := network.Node.Must(GinkgoTB(), "tc", "qdisc", "show")
+	Expect(qdiscs).To(ContainSubstring(" rate 80Mbit burst 500000b "), "burst of 50 ms, although containerd passes 4294967295")
 	Expect(qdiscs).To(ContainSubstring(" rate 40Mbit burst 250000b "))
 	Expect(p.Must(GinkgoTB(), "ip", "link", "show", "eth0")).To(ContainSubstring(" mtu 1400 "))
 	Expect(p.Sysctl(GinkgoTB(), "net/ipv4/conf/eth0/arp_filter")).To(Equal("1"))
 }
 
-// tell is the life of the chain's pods.
-func (c *fullChain) tell(cniVersion string) {
+// testPods calls all verbs for several pods, and checks their traffic and the state.
+func (network *chainNetwork) testPods(cniVersion string) {
 	GinkgoHelper()
-	Expect(c.cni.GetStatusNetworkList(context.Background(), c.list)).To(Succeed())
-	stays, _ := c.attached("stays")
-	before := nstest.Steady(c.state)
+	Expect(network.cni.GetStatusNetworkList(context.Background(), network.list)).To(Succeed())
+	existing, _ := network.addPod("existing")
+	before := nstest.WaitStable(network.state)
 
-	a, port := c.attached("a")
-	withA := nstest.Steady(c.state)
-	b, _ := c.attached("b")
-	checked(c.cluster, cniVersion, a, b)
-	c.limited(a)
-	c.answers(a, b, port)
-	trafficFlows(c.cluster, a, b)
+	a, port := network.addPod("a")
+	withA := nstest.WaitStable(network.state)
+	b, _ := network.addPod("b")
+	expectCheck(network.testNetwork, cniVersion, a, b)
+	network.expectLimits(a)
+	network.expectHostPort(a, b, port)
+	expectTraffic(network.testNetwork, a, b)
 
 	By("GC")
-	Expect(c.gc(stays, a, b)).To(Succeed())
-	checked(c.cluster, cniVersion, a, b)
+	Expect(network.gc(existing, a, b)).To(Succeed())
+	expectCheck(network.testNetwork, cniVersion, a, b)
 	if cniVersion == "1.1.0" {
 		b.Remove(GinkgoTB())
-		Expect(c.forgetful(func() error { return c.gc(stays, a) })).To(Succeed())
-		Expect(nstest.Settled(withA, c.state)).To(BeEmpty(), "what a GC without b left of it")
-		checked(c.cluster, cniVersion, a)
+		Expect(network.withoutCache(func() error { return network.gc(existing, a) })).To(Succeed())
+		Expect(nstest.WaitEqual(withA, network.state)).To(BeEmpty(), "left of b after a GC without it")
+		expectCheck(network.testNetwork, cniVersion, a)
 	}
 
 	By("DEL")
 	for _, p := range []*pod{a, b} {
-		Expect(c.del(p.rt)).To(Succeed())
-		Expect(c.forgetful(func() error { return c.del(bare(p)) })).To(Succeed())
+		Expect(network.del(p.rt)).To(Succeed())
+		Expect(network.withoutCache(func() error { return network.del(idOnly(p)) })).To(Succeed())
 	}
-	Expect(nstest.Settled(before, c.state)).To(BeEmpty(), "what the two left")
-	_, err := nstest.Dial(c.Outside, fmt.Sprintf("%s:%d", nstest.NodeV4, port))
-	Expect(err).To(HaveOccurred(), "a port that is given back")
+	Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "left after DEL")
+	_, err := nstest.Dial(network.Outside, fmt.Sprintf("%s:%d", nstest.NodeV4, port))
+	Expect(err).To(HaveOccurred(), "port of a deleted pod")
 
-	By("DEL by a runtime that has lost all but the name")
-	lost, _ := c.attached("lost")
-	Expect(c.forgetful(func() error { return c.del(bare(lost)) })).To(Succeed())
-	Expect(nstest.Settled(before, c.state)).To(BeEmpty(), "what the lost one left")
+	By("DEL with container ID and interface name only")
+	lost, _ := network.addPod("lost")
+	Expect(network.withoutCache(func() error { return network.del(idOnly(lost)) })).To(Succeed())
+	Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "left after DEL")
 }
 
-// stripped starts plugins where there is no iptables, no nft and no other program of
-// /usr/sbin, in PATH or out of it.
-type stripped struct {
-	onNode
+// execWithoutPrograms makes libcni start the plugins in a mount namespace without iptables, nft and
+// the other programs of /usr/sbin.
+type execWithoutPrograms struct {
+	execOnNode
 	script string
 }
 
-func (s *stripped) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
-	return s.onNode.ExecPlugin(ctx, s.script, stdin, append(environ, "PLUGIN="+path))
+func (e *execWithoutPrograms) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	return e.execOnNode.ExecPlugin(ctx, e.script, stdin, append(environ, "PLUGIN="+path))
 }
 
-// strip takes the programs away from the plugins of the chain.
-func (c *fullChain) strip() {
+// hidePrograms makes libcni start the plugins with execWithoutPrograms.
+func (network *chainNetwork) hidePrograms() {
 	GinkgoHelper()
 	dir := GinkgoTB().TempDir()
-	script := filepath.Join(dir, "stripped")
+	script := filepath.Join(dir, "without-programs")
 	Expect(os.WriteFile(script, []byte(`#!/bin/sh -e
 exec unshare --mount sh -ec '
 	for dir in /usr/sbin /usr/local/sbin; do mount -t tmpfs none $dir; done
@@ -184,13 +185,13 @@ exec unshare --mount sh -ec '
 	! command -v iptables-save nft
 	exec "$PLUGIN"'
 `), 0o755)).To(Succeed())
-	c.cni = libcni.NewCNIConfigWithCacheDir(c.cni.Path, filepath.Join(dir, "cache"), &stripped{*c.exec(), script})
+	network.cni = libcni.NewCNIConfigWithCacheDir(network.cni.Path, filepath.Join(dir, "cache"), &execWithoutPrograms{*network.exec(), script})
 }
 
-var _ = Describe("the chain that kubelet's list runs", func() {
-	DescribeTable("from ADD to DEL", func(cniVersion, backend string) {
+var _ = Describe("the plugin chain of containerd's documentation", func() {
+	DescribeTable("serves pods from ADD to DEL", func(cniVersion, backend string) {
 		nstest.LeakCheck(GinkgoTB())
-		newFullChain(cniVersion, backend).tell(cniVersion)
+		newChainNetwork(cniVersion, backend).testPods(cniVersion)
 	}, EntryDescription("version %s, %s"), func() (all []TableEntry) {
 		for _, v := range types.VersionsSince(types.V031) {
 			all = append(all, Entry(nil, v, "nftables"))
@@ -200,48 +201,48 @@ var _ = Describe("the chain that kubelet's list runs", func() {
 
 	It("needs no program", func() {
 		nstest.LeakCheck(GinkgoTB())
-		c := newFullChain("1.1.0", "nftables")
-		c.strip()
-		c.tell("1.1.0")
+		network := newChainNetwork("1.1.0", "nftables")
+		network.hidePrograms()
+		network.testPods("1.1.0")
 	})
 
-	It("says which program the iptables backend needs", func() {
-		c := newFullChain("1.1.0", "iptables")
-		c.strip()
-		p, _ := c.pod("p")
-		err := c.add(p)
+	It("returns an error that names the program that the iptables backend needs", func() {
+		network := newChainNetwork("1.1.0", "iptables")
+		network.hidePrograms()
+		p, _ := network.newPod("p")
+		err := network.add(p)
 		Expect(err).To(MatchError(ContainSubstring("iptables")))
-		Expect(code(err)).To(BeEquivalentTo(types.CodeConfig))
-		Expect(c.reserved()).To(BeEmpty())
+		Expect(errorCode(err)).To(BeEquivalentTo(types.CodeConfig))
+		Expect(network.reservations()).To(BeEmpty())
 	})
 
-	It("serves 60 pods, 16 at a time, and takes them all away", func() {
+	It("adds and deletes 60 pods, 16 at a time", func() {
 		nstest.LeakCheck(GinkgoTB())
-		c := newFullChain("1.1.0", "nftables")
-		c.attached("stays")
-		before := nstest.Steady(c.state)
+		network := newChainNetwork("1.1.0", "nftables")
+		network.addPod("existing")
+		before := nstest.WaitStable(network.state)
 		pods := make([]*pod, 60)
 		for i := range pods {
-			pods[i], _ = c.pod(fmt.Sprintf("pod%d", i))
+			pods[i], _ = network.newPod(fmt.Sprintf("pod%d", i))
 		}
-		Expect(atOnce(16, pods, c.add)).To(BeEmpty())
-		Expect(nstest.Compare(shared(before), shared(c.state()))).To(BeEmpty(), "what the node shares, once")
-		Expect(c.reserved()).To(HaveLen(2 * 61))
-		Expect(atOnce(16, pods, c.check)).To(BeEmpty())
+		Expect(concurrently(16, pods, network.add)).To(BeEmpty())
+		Expect(nstest.Compare(sharedLines(before), sharedLines(network.state()))).To(BeEmpty(), "objects that pods share")
+		Expect(network.reservations()).To(HaveLen(2 * 61))
+		Expect(concurrently(16, pods, network.check)).To(BeEmpty())
 		for i, p := range pods {
 			nstest.ServeTCP(GinkgoTB(), p.NS, p.v4.String()+":80")
-			reply, err := nstest.Dial(c.Outside, fmt.Sprintf("%s:%d", nstest.NodeV4, firstPort+2+i)) // "stays" has the first
+			reply, err := nstest.Dial(network.Outside, fmt.Sprintf("%s:%d", nstest.NodeV4, firstPort+2+i)) // the pod "existing" has the first port
 			Expect(err).NotTo(HaveOccurred())
 			Expect(reply).To(Equal("peer=" + nstest.OutsideV4 + " local=" + p.v4.String()))
 		}
-		Expect(atOnce(16, pods, func(p *pod) error { return c.del(p.rt) })).To(BeEmpty())
-		Expect(nstest.Settled(before, c.state)).To(BeEmpty())
+		Expect(concurrently(16, pods, func(p *pod) error { return network.del(p.rt) })).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty())
 	})
 })
 
-// shared are the lines of a state that do not tell of one attachment: tables, chains
-// and rules, and the bridge.
-func shared(state string) string {
+// sharedLines returns the lines of a state that show objects which attachments share: tables,
+// chains, rules and the bridge.
+func sharedLines(state string) string {
 	var lines []string
 	for line := range strings.SplitSeq(state, "\n") {
 		if strings.HasPrefix(line, "node: nft ") && !strings.HasPrefix(line, "node: nft element ") || strings.HasPrefix(line, "node: link cni0 ") {

@@ -16,9 +16,8 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// delegated has the cluster's network served by the delegator, which has bridge and
-// host-local do it.
-func delegated(c *cluster) {
+// useDelegator replaces the network's plugin by the delegator, which calls it.
+func useDelegator(network *testNetwork) {
 	GinkgoHelper()
 	dir := GinkgoTB().TempDir()
 	cmd := exec.Command("go", "build", "-o", dir, "./delegator")
@@ -26,57 +25,57 @@ func delegated(c *cluster) {
 	out, err := cmd.CombinedOutput()
 	Expect(err).NotTo(HaveOccurred(), string(out))
 
-	wrap := map[string]any{"type": "delegator", "delegate": json.RawMessage(c.list.Plugins[0].Bytes)}
-	text, err := json.Marshal(map[string]any{"cniVersion": c.list.CNIVersion, "name": c.list.Name, "plugins": []any{wrap}})
+	wrap := map[string]any{"type": "delegator", "delegate": json.RawMessage(network.list.Plugins[0].Bytes)}
+	text, err := json.Marshal(map[string]any{"cniVersion": network.list.CNIVersion, "name": network.list.Name, "plugins": []any{wrap}})
 	Expect(err).NotTo(HaveOccurred())
-	c.list = list(string(text))
-	c.cni = libcni.NewCNIConfigWithCacheDir(append([]string{dir}, c.cni.Path...), filepath.Join(dir, "cache"),
-		&onNode{RawExec: invoke.RawExec{Stderr: GinkgoWriter}, node: c.Node})
+	network.list = parseList(string(text))
+	network.cni = libcni.NewCNIConfigWithCacheDir(append([]string{dir}, network.cni.Path...), filepath.Join(dir, "cache"),
+		&execOnNode{RawExec: invoke.RawExec{Stderr: GinkgoWriter}, node: network.Node})
 }
 
-var _ = Describe("bridge and host-local behind a delegating plugin", func() {
-	DescribeTable("serve a pod's life",
+var _ = Describe("bridge and host-local called by a delegating plugin", func() {
+	DescribeTable("serve pods from ADD to DEL",
 		func(cniVersion string) {
-			c := newCluster(cniVersion, "nftables")
-			delegated(c)
+			network := newBridgeNetwork(cniVersion, "nftables")
+			useDelegator(network)
 			v, err := types.ParseVersion(cniVersion)
 			Expect(err).NotTo(HaveOccurred())
-			Expect(c.cni.GetStatusNetworkList(context.Background(), c.list)).To(Succeed())
-			stays := c.attached("stays")
-			before := nstest.Steady(c.state)
+			Expect(network.cni.GetStatusNetworkList(context.Background(), network.list)).To(Succeed())
+			existing := network.addPod("existing")
+			before := nstest.WaitStable(network.state)
 
-			a, b := c.attached("a"), c.attached("b")
+			a, b := network.addPod("a"), network.addPod("b")
 			if v >= types.V040 {
-				Expect(c.check(a)).To(Succeed())
+				Expect(network.check(a)).To(Succeed())
 				a.Must(GinkgoTB(), "ip", "address", "delete", a.v4.String()+"/16", "dev", "eth0")
-				Expect(code(c.check(a))).To(BeEquivalentTo(100), "of bridge, through the delegator")
+				Expect(errorCode(network.check(a))).To(BeEquivalentTo(100), "the code of bridge")
 				a.Must(GinkgoTB(), "ip", "address", "add", a.v4.String()+"/16", "dev", "eth0")
 				a.Must(GinkgoTB(), "ip", "route", "replace", "default", "via", "10.1.0.1")
 			}
-			trafficFlows(c, a, b)
+			expectTraffic(network, a, b)
 
-			Expect(c.del(a.rt)).To(Succeed())
+			Expect(network.del(a.rt)).To(Succeed())
 			a.rt.NetNS = ""
-			Expect(c.del(a.rt)).To(Succeed(), "again, without a namespace")
+			Expect(network.del(a.rt)).To(Succeed(), "second DEL, without namespace")
 			b.Remove(GinkgoTB())
 			b.rt.NetNS = ""
 			if v >= types.V110 {
-				Expect(c.gc(stays)).To(Succeed())
+				Expect(network.gc(existing)).To(Succeed())
 			} else {
-				Expect(c.del(b.rt)).To(Succeed())
+				Expect(network.del(b.rt)).To(Succeed())
 			}
-			Expect(nstest.Settled(before, c.state)).To(BeEmpty(), "left")
+			Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "left")
 		},
 		EntryDescription("version %s"), Entry(nil, "0.3.1"), Entry(nil, "0.4.0"), Entry(nil, "1.0.0"), Entry(nil, "1.1.0"))
 
-	It("leave nothing when ADD fails, and say why with their own code", func() {
-		c := newCluster("1.1.0", "nftables")
-		delegated(c)
-		c.attached("stays")
-		before := nstest.Steady(c.state)
+	It("leave nothing after a failed ADD, and return their error code", func() {
+		network := newBridgeNetwork("1.1.0", "nftables")
+		useDelegator(network)
+		network.addPod("existing")
+		before := nstest.WaitStable(network.state)
 		p := newPod("p")
 		p.rt.NetNS = "/does/not/exist"
-		Expect(code(c.add(p))).To(BeEquivalentTo(types.CodeNamespace))
-		Expect(nstest.Settled(before, c.state)).To(BeEmpty(), "left")
+		Expect(errorCode(network.add(p))).To(BeEquivalentTo(types.CodeNamespace))
+		Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "left")
 	})
 })

@@ -1,5 +1,5 @@
-// Package e2e drives the built executables as a runtime does: through libcni, the
-// library of containerd and CRI-O, on a node that is a network namespace.
+// Package e2e calls the built executables as a runtime does: with libcni, the library of containerd
+// and CRI-O. The node is a network namespace.
 package e2e
 
 import (
@@ -29,14 +29,14 @@ func TestE2E(t *testing.T) {
 	RunSpecs(t, "test/e2e")
 }
 
-// onNode is libcni's own way of starting a plugin, on a thread in the node.
-type onNode struct {
+// execOnNode makes libcni start the plugins on a thread in the node's namespace.
+type execOnNode struct {
 	invoke.RawExec
 	version.PluginDecoder
 	node *nstest.NS
 }
 
-func (e *onNode) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) (out []byte, err error) {
+func (e *execOnNode) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) (out []byte, err error) {
 	err = e.node.Do(func() (err error) {
 		out, err = e.RawExec.ExecPlugin(ctx, path, stdin, environ)
 		return err
@@ -44,16 +44,17 @@ func (e *onNode) ExecPlugin(ctx context.Context, path string, stdin []byte, envi
 	return out, err
 }
 
-// A cluster is one node, a host outside, a network and a runtime.
-type cluster struct {
+// A testNetwork is a node, a host outside, a network configuration list, and the libcni that runs
+// the list.
+type testNetwork struct {
 	nstest.Site
 	cni    *libcni.CNIConfig
 	list   *libcni.NetworkConfigList
 	leases string // host-local's dataDir
 }
 
-// network is the list that most specs use: dual stack, gateway, masquerade.
-const network = `{
+// bridgeList is a dual-stack network with a gateway and masquerade.
+const bridgeList = `{
 	"cniVersion": %q,
 	"name": "e2e",
 	"plugins": [{
@@ -71,20 +72,22 @@ const network = `{
 	}]
 }`
 
-// newCluster makes a node whose network has that version and masquerade backend.
-func newCluster(cniVersion, backend string) *cluster {
+// newBridgeNetwork returns a new node with bridgeList in this version, with this masquerade
+// backend.
+func newBridgeNetwork(cniVersion, backend string) *testNetwork {
 	GinkgoHelper()
 	tb := GinkgoTB()
 	dir := tb.TempDir()
-	c := &cluster{Site: nstest.NewSite(tb), leases: filepath.Join(dir, "leases")}
+	network := &testNetwork{Site: nstest.NewSite(tb), leases: filepath.Join(dir, "leases")}
 	bin := nstest.Build(tb, "bridge", "host-local", "loopback")
-	c.cni = libcni.NewCNIConfigWithCacheDir([]string{bin}, filepath.Join(dir, "cache"),
-		&onNode{RawExec: invoke.RawExec{Stderr: GinkgoWriter}, node: c.Node})
-	c.list = list(fmt.Sprintf(network, cniVersion, backend, c.leases))
-	return c
+	network.cni = libcni.NewCNIConfigWithCacheDir([]string{bin}, filepath.Join(dir, "cache"),
+		&execOnNode{RawExec: invoke.RawExec{Stderr: GinkgoWriter}, node: network.Node})
+	network.list = parseList(fmt.Sprintf(bridgeList, cniVersion, backend, network.leases))
+	return network
 }
 
-func list(text string) *libcni.NetworkConfigList {
+// parseList parses a network configuration list.
+func parseList(text string) *libcni.NetworkConfigList {
 	GinkgoHelper()
 	l, err := libcni.ConfListFromBytes([]byte(text))
 	Expect(err).NotTo(HaveOccurred())
@@ -99,30 +102,31 @@ type pod struct {
 	v6 netip.Addr
 }
 
+// newPod returns a new pod that is not attached.
 func newPod(id string) *pod {
 	GinkgoHelper()
 	n := nstest.New(GinkgoTB()).Named(id)
 	return &pod{NS: n, rt: &libcni.RuntimeConf{ContainerID: id, NetNS: n.Path(), IfName: "eth0"}}
 }
 
-// add attaches the pod and reads its addresses from the result.
-func (c *cluster) add(p *pod) error {
-	result, err := c.cni.AddNetworkList(context.Background(), c.list, p.rt)
+// add calls ADD and reads the pod's addresses from the result.
+func (network *testNetwork) add(p *pod) error {
+	result, err := network.cni.AddNetworkList(context.Background(), network.list, p.rt)
 	if err != nil {
 		return fmt.Errorf("add %s: %w", p.rt.ContainerID, err)
 	}
-	ips, err := p.read(result)
+	ips, err := p.readAddresses(result)
 	if err != nil {
 		return err
 	}
 	if !p.v4.IsValid() || !p.v6.IsValid() {
-		return fmt.Errorf("add %s: not both families: %v", p.rt.ContainerID, ips)
+		return fmt.Errorf("add %s: want an IPv4 and an IPv6 address, got %v", p.rt.ContainerID, ips)
 	}
 	return nil
 }
 
-// read takes the pod's addresses from the result.
-func (p *pod) read(result cnitypes.Result) ([]*current.IPConfig, error) {
+// readAddresses reads the pod's addresses from the result.
+func (p *pod) readAddresses(result cnitypes.Result) ([]*current.IPConfig, error) {
 	r, err := current.NewResultFromResult(result)
 	if err != nil {
 		return nil, err
@@ -138,38 +142,38 @@ func (p *pod) read(result cnitypes.Result) ([]*current.IPConfig, error) {
 	return r.IPs, nil
 }
 
-func (c *cluster) attached(id string) *pod {
+// addPod returns a new pod after an ADD, which must succeed.
+func (network *testNetwork) addPod(id string) *pod {
 	GinkgoHelper()
 	p := newPod(id)
-	Expect(c.add(p)).To(Succeed())
+	Expect(network.add(p)).To(Succeed())
 	return p
 }
 
-func (c *cluster) del(rt *libcni.RuntimeConf) error {
-	return c.cni.DelNetworkList(context.Background(), c.list, rt)
+func (network *testNetwork) del(rt *libcni.RuntimeConf) error {
+	return network.cni.DelNetworkList(context.Background(), network.list, rt)
 }
 
-func (c *cluster) check(p *pod) error {
-	return c.cni.CheckNetworkList(context.Background(), c.list, p.rt)
+func (network *testNetwork) check(p *pod) error {
+	return network.cni.CheckNetworkList(context.Background(), network.list, p.rt)
 }
 
-func (c *cluster) gc(valid ...*pod) error {
+func (network *testNetwork) gc(valid ...*pod) error {
 	args := &libcni.GCArgs{}
 	for _, p := range valid {
 		args.ValidAttachments = append(args.ValidAttachments, cnitypes.GCAttachment{ContainerID: p.rt.ContainerID, IfName: p.rt.IfName})
 	}
-	return c.cni.GCNetworkList(context.Background(), c.list, args)
+	return network.cni.GCNetworkList(context.Background(), network.list, args)
 }
 
-// state is all that the plugins may have left: the node, and who has which address.
-func (c *cluster) state() string {
-	return nstest.Snapshot(GinkgoTB(), c.Node) + "\n" + strings.Join(c.reserved(), "\n")
+// state returns the state of the node, and the reservations.
+func (network *testNetwork) state() string {
+	return nstest.Snapshot(GinkgoTB(), network.Node) + "\n" + strings.Join(network.reservations(), "\n")
 }
 
-// reserved lists "address owner" of each reservation, as the reference's host-local
-// would read it.
-func (c *cluster) reserved() []string {
-	files, err := filepath.Glob(filepath.Join(c.leases, c.list.Name, "*"))
+// reservations returns "lease ADDRESS OWNER" for each reservation.
+func (network *testNetwork) reservations() []string {
+	files, err := filepath.Glob(filepath.Join(network.leases, network.list.Name, "*"))
 	Expect(err).NotTo(HaveOccurred())
 	var all []string
 	for _, f := range files {
@@ -183,8 +187,8 @@ func (c *cluster) reserved() []string {
 	return all
 }
 
-// code is the error code that the plugin gave libcni.
-func code(err error) uint {
+// errorCode returns the code of a plugin's error, or 0.
+func errorCode(err error) uint {
 	var e *cnitypes.Error
 	if !errors.As(err, &e) {
 		return 0

@@ -15,44 +15,45 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// A story is a network, how a pod comes by its addresses there, and what reaches what.
-type story struct {
-	plugins string                         // of the list; VERSION and DIR are filled in
-	ask     func(p *pod, nth int) []string // the addresses to be had; nil: any
-	traffic func(c *cluster, a, b *pod)
+// An interfaceTest is a network, with the addresses that its pods request and the traffic that
+// must work.
+type interfaceTest struct {
+	plugins string                         // of the list; DIR and OPTIMISTIC are replaced
+	request func(p *pod, nth int) []string // the addresses that the pod requests; nil: any
+	traffic func(network *testNetwork, a, b *pod)
 }
 
-// hostLocal is the pools of trafficFlows.
+// hostLocal has the subnets that expectTraffic expects.
 const hostLocal = `"ipam": {"type": "host-local", "dataDir": "DIR/leases",
 	"ranges": [[{"subnet": "10.1.0.0/16"}], [{"subnet": "fd00:1::/64"}]],
 	"routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}`
 
-var stories = map[string]story{
+var interfaceTests = map[string]interfaceTest{
 	"ptp with host-local": {
 		plugins: `{"type": "ptp", "ipMasq": true, ` + hostLocal + `}`,
-		ask:     pooled, traffic: trafficFlows,
+		request: fromPool, traffic: expectTraffic,
 	},
 	"bridge with static": {
 		plugins: `{"type": "bridge", "isDefaultGateway": true, "ipMasq": true, "capabilities": {"ips": true}, "ipam": {"type": "static"}}`,
-		ask:     named("10.1.7.%d/16", "fd00:1::7:%d/64"), traffic: trafficFlows,
+		request: requestAddresses("10.1.7.%d/16", "fd00:1::7:%d/64"), traffic: expectTraffic,
 	},
 	"macvlan with host-local": {
 		plugins: `{"type": "macvlan", "master": "uplink0", "optimisticDAD": OPTIMISTIC, "ipam": {"type": "host-local", "dataDir": "DIR/leases",
 			"ranges": [[{"subnet": "198.18.0.0/24", "rangeStart": "198.18.0.100"}], [{"subnet": "2001:db8:18::/64", "rangeStart": "2001:db8:18::100"}]]}}`,
-		ask: pooled, traffic: onSegment,
+		request: fromPool, traffic: expectMacvlanTraffic,
 	},
 	"macvlan with static": {
 		plugins: `{"type": "macvlan", "master": "uplink0", "optimisticDAD": true, "capabilities": {"ips": true}, "ipam": {"type": "static"}}`,
-		ask:     named("198.18.0.7%d/24", "2001:db8:18::7:%d/64"), traffic: onSegment,
+		request: requestAddresses("198.18.0.7%d/24", "2001:db8:18::7:%d/64"), traffic: expectMacvlanTraffic,
 	},
 }
 
-// pooled leaves the addresses to host-local.
-func pooled(*pod, int) []string { return nil }
+// fromPool requests no address: host-local chooses them.
+func fromPool(*pod, int) []string { return nil }
 
-// named gives pods by turns their addresses by the capability, as nerdctl --ip does,
-// and by CNI_ARGS.
-func named(v4, v6 string) func(p *pod, nth int) []string {
+// requestAddresses requests addresses with the capability ips, as nerdctl --ip does, for every
+// other pod, and with CNI_ARGS for the others.
+func requestAddresses(v4, v6 string) func(p *pod, nth int) []string {
 	return func(p *pod, nth int) []string {
 		ips := []string{fmt.Sprintf(v4, nth), fmt.Sprintf(v6, nth)}
 		if nth%2 == 1 {
@@ -64,74 +65,76 @@ func named(v4, v6 string) func(p *pod, nth int) []string {
 	}
 }
 
-// onSegment: macvlans of one master reach each other and a neighbour of the master,
-// and are reached, each under its own address. An optimistic IPv6 address asks for
-// nobody while the detection goes on (RFC 4429, 3.3): it answers first, and that it
-// reaches whom it does not know yet is left to one version.
-func onSegment(c *cluster, a, b *pod) {
+// expectMacvlanTraffic connects between two macvlans of one master, and between them and a
+// neighbour of the master. Each must see the other's address. An optimistic IPv6 address sends no
+// neighbour solicitations during duplicate address detection (RFC 4429, section 3.3). Therefore
+// the neighbour connects first, and with IPv6 only version 1.1.0, which has no optimistic address,
+// connects between the macvlans.
+func expectMacvlanTraffic(network *testNetwork, a, b *pod) {
 	GinkgoHelper()
 	tb := GinkgoTB()
 	for _, f := range []struct {
 		a, b, outside string
-		each          bool
+		betweenPods   bool
 	}{
 		{a.v4.String(), b.v4.String(), nstest.OutsideV4, true},
-		{a.v6.String(), b.v6.String(), nstest.OutsideV6, c.list.CNIVersion == "1.1.0"},
+		{a.v6.String(), b.v6.String(), nstest.OutsideV6, network.list.CNIVersion == "1.1.0"},
 	} {
-		for _, way := range []struct {
+		for _, connection := range []struct {
 			from, to *nstest.NS
 			at, seen string
-			done     bool
+			expected bool
 		}{
-			{c.Outside, a.NS, f.a, f.outside, true}, {c.Outside, b.NS, f.b, f.outside, true},
-			{a.NS, c.Outside, f.outside, f.a, true}, {a.NS, b.NS, f.b, f.a, f.each},
+			{network.Outside, a.NS, f.a, f.outside, true}, {network.Outside, b.NS, f.b, f.outside, true},
+			{a.NS, network.Outside, f.outside, f.a, true}, {a.NS, b.NS, f.b, f.a, f.betweenPods},
 		} {
-			if way.done {
-				nstest.MustDial(tb, way.from, nstest.ServeTCP(tb, way.to, hostPort(way.at)).String(), way.seen)
+			if connection.expected {
+				nstest.MustDial(tb, connection.from, nstest.ServeTCP(tb, connection.to, withAnyPort(connection.at)).String(), connection.seen)
 			}
 		}
 	}
 }
 
-// newNetwork makes a node with a network of these plugins, which may keep their files
-// in DIR.
-func newNetwork(cniVersion, plugins string) *cluster {
+// newNetwork returns a new node with a network of these plugins. DIR in them is replaced by a
+// folder for their files.
+func newNetwork(cniVersion, plugins string) *testNetwork {
 	GinkgoHelper()
 	tb := GinkgoTB()
 	dir := tb.TempDir()
-	c := &cluster{Site: nstest.NewSite(tb), leases: filepath.Join(dir, "leases")}
+	network := &testNetwork{Site: nstest.NewSite(tb), leases: filepath.Join(dir, "leases")}
 	bin := nstest.Build(tb, "bridge", "ptp", "macvlan", "host-local", "static", "portmap", "bandwidth", "tuning")
-	c.cni = libcni.NewCNIConfigWithCacheDir([]string{bin}, filepath.Join(dir, "cache"), c.exec())
-	c.list = list(fmt.Sprintf(`{"cniVersion": %q, "name": "e2e", "plugins": [%s]}`,
+	network.cni = libcni.NewCNIConfigWithCacheDir([]string{bin}, filepath.Join(dir, "cache"), network.exec())
+	network.list = parseList(fmt.Sprintf(`{"cniVersion": %q, "name": "e2e", "plugins": [%s]}`,
 		cniVersion, strings.ReplaceAll(plugins, "DIR", dir)))
-	return c
+	return network
 }
 
-func (c *cluster) exec() *onNode {
-	return &onNode{RawExec: invoke.RawExec{Stderr: GinkgoWriter}, node: c.Node}
+// exec returns the means with which libcni starts the plugins.
+func (network *testNetwork) exec() *execOnNode {
+	return &execOnNode{RawExec: invoke.RawExec{Stderr: GinkgoWriter}, node: network.Node}
 }
 
-// forgetful does f with a runtime that has lost its cache: what libcni cannot delete
-// from there is left to the plugins.
-func (c *cluster) forgetful(f func() error) error {
-	knowing := c.cni
-	defer func() { c.cni = knowing }()
-	c.cni = libcni.NewCNIConfigWithCacheDir(c.cni.Path, GinkgoTB().TempDir(), c.exec())
+// withoutCache calls f with a libcni that has an empty cache. With its cache, libcni passes
+// prevResult, and calls DEL in a GC for the attachments that it knows.
+func (network *testNetwork) withoutCache(f func() error) error {
+	withCache := network.cni
+	defer func() { network.cni = withCache }()
+	network.cni = libcni.NewCNIConfigWithCacheDir(network.cni.Path, GinkgoTB().TempDir(), network.exec())
 	return f()
 }
 
-// bare is all that a runtime knows that has lost the rest.
-func bare(p *pod) *libcni.RuntimeConf {
+// idOnly returns a call with container ID and interface name only.
+func idOnly(p *pod) *libcni.RuntimeConf {
 	return &libcni.RuntimeConf{ContainerID: p.rt.ContainerID, IfName: p.rt.IfName}
 }
 
-// checked: CHECK passes where the version has it.
-func checked(c *cluster, cniVersion string, pods ...*pod) {
+// expectCheck calls CHECK, which must succeed in the versions that have it.
+func expectCheck(network *testNetwork, cniVersion string, pods ...*pod) {
 	GinkgoHelper()
 	v, err := types.ParseVersion(cniVersion)
 	Expect(err).NotTo(HaveOccurred())
 	for _, p := range pods {
-		if err := c.check(p); v >= types.V040 {
+		if err := network.check(p); v >= types.V040 {
 			Expect(err).NotTo(HaveOccurred())
 		} else {
 			Expect(err).To(MatchError(ContainSubstring("does not support the CHECK")))
@@ -139,7 +142,8 @@ func checked(c *cluster, cniVersion string, pods ...*pod) {
 	}
 }
 
-func inEachVersion(since types.Version) []TableEntry {
+// versionEntries returns an entry for each version since the given one.
+func versionEntries(since types.Version) []TableEntry {
 	var all []TableEntry
 	for _, v := range types.VersionsSince(since) {
 		all = append(all, Entry(nil, v))
@@ -147,61 +151,63 @@ func inEachVersion(since types.Version) []TableEntry {
 	return all
 }
 
-var _ = Describe("interfaces", func() {
-	for name, s := range stories {
-		DescribeTable(name+" from ADD to DEL", func(cniVersion string) { s.tell(cniVersion) },
-			EntryDescription("version %s"), inEachVersion(types.V010))
+var _ = Describe("interfaces of", func() {
+	for name, s := range interfaceTests {
+		DescribeTable(name+" from ADD to DEL", func(cniVersion string) { s.run(cniVersion) },
+			EntryDescription("version %s"), versionEntries(types.V010))
 	}
 })
 
-func (s story) tell(cniVersion string) {
+// run calls all verbs for several pods, and checks their traffic and the state.
+func (s interfaceTest) run(cniVersion string) {
 	GinkgoHelper()
 	nstest.LeakCheck(GinkgoTB())
-	// The detection of duplicates takes a second, and is the same in all versions.
-	c := newNetwork(cniVersion, strings.ReplaceAll(s.plugins, "OPTIMISTIC", fmt.Sprint(cniVersion != "1.1.0")))
+	// Duplicate address detection takes a second. It is the same in all versions, so that only one
+	// version waits for it.
+	network := newNetwork(cniVersion, strings.ReplaceAll(s.plugins, "OPTIMISTIC", fmt.Sprint(cniVersion != "1.1.0")))
 	pods := 0
-	attached := func(id string) *pod {
+	addPod := func(id string) *pod {
 		GinkgoHelper()
 		p := newPod(id)
 		pods++
-		asked := s.ask(p, pods)
-		Expect(c.add(p)).To(Succeed())
-		if asked != nil {
-			Expect(asked).To(HaveExactElements(HavePrefix(p.v4.String()+"/"), HavePrefix(p.v6.String()+"/")))
+		requested := s.request(p, pods)
+		Expect(network.add(p)).To(Succeed())
+		if requested != nil {
+			Expect(requested).To(HaveExactElements(HavePrefix(p.v4.String()+"/"), HavePrefix(p.v6.String()+"/")))
 		}
 		return p
 	}
-	Expect(c.cni.GetStatusNetworkList(context.Background(), c.list)).To(Succeed())
-	stays := attached("stays") // what the node shares stands from here on
-	before := nstest.Steady(c.state)
+	Expect(network.cni.GetStatusNetworkList(context.Background(), network.list)).To(Succeed())
+	existing := addPod("existing") // the objects that pods share exist from here on
+	before := nstest.WaitStable(network.state)
 
-	a := attached("a")
-	withA := nstest.Steady(c.state)
-	b := attached("b")
-	checked(c, cniVersion, a, b)
-	s.traffic(c, a, b)
+	a := addPod("a")
+	withA := nstest.WaitStable(network.state)
+	b := addPod("b")
+	expectCheck(network, cniVersion, a, b)
+	s.traffic(network, a, b)
 
 	By("GC")
-	Expect(c.gc(stays, a, b)).To(Succeed())
-	checked(c, cniVersion, a, b)
-	s.traffic(c, a, b)
+	Expect(network.gc(existing, a, b)).To(Succeed())
+	expectCheck(network, cniVersion, a, b)
+	s.traffic(network, a, b)
 	if cniVersion == "1.1.0" {
-		Expect(c.forgetful(func() error { return c.gc(stays, a) })).To(Succeed())
-		Expect(nstest.Settled(withA, c.state)).To(BeEmpty(), "what a GC without b left of it")
-		checked(c, cniVersion, a)
+		Expect(network.withoutCache(func() error { return network.gc(existing, a) })).To(Succeed())
+		Expect(nstest.WaitEqual(withA, network.state)).To(BeEmpty(), "left of b after a GC without it")
+		expectCheck(network, cniVersion, a)
 	}
 
 	By("DEL")
 	for _, p := range []*pod{a, b} {
-		Expect(c.del(p.rt)).To(Succeed())
+		Expect(network.del(p.rt)).To(Succeed())
 		Expect(p.Exec("ip", "link", "show", "eth0")).Error().To(HaveOccurred())
-		Expect(c.forgetful(func() error { return c.del(bare(p)) })).To(Succeed())
+		Expect(network.withoutCache(func() error { return network.del(idOnly(p)) })).To(Succeed())
 	}
-	Expect(nstest.Settled(before, c.state)).To(BeEmpty(), "what the two left")
+	Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "left after DEL")
 
-	By("DEL of a container that is gone, by a runtime that has lost all but its name")
-	gone := attached("gone")
-	gone.Remove(GinkgoTB())
-	Expect(c.forgetful(func() error { return c.del(bare(gone)) })).To(Succeed())
-	Expect(nstest.Settled(before, c.state)).To(BeEmpty(), "what the one that is gone left")
+	By("DEL without a namespace, with container ID and interface name only")
+	deleted := addPod("deleted")
+	deleted.Remove(GinkgoTB())
+	Expect(network.withoutCache(func() error { return network.del(idOnly(deleted)) })).To(Succeed())
+	Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "left after DEL")
 }

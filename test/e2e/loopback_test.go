@@ -12,22 +12,22 @@ import (
 )
 
 var _ = Describe("loopback", func() {
-	DescribeTable("brings lo up, and down again",
+	DescribeTable("sets lo up at ADD, and down at DEL",
 		func(cniVersion string) {
-			c := newCluster("1.1.0", "nftables")
-			lo := list(`{"cniVersion": "` + cniVersion + `", "name": "cni-loopback", "plugins": [{"type": "loopback"}]}`)
+			network := newBridgeNetwork("1.1.0", "nftables")
+			lo := parseList(`{"cniVersion": "` + cniVersion + `", "name": "cni-loopback", "plugins": [{"type": "loopback"}]}`)
 			p := newPod("p")
 			rt := &libcni.RuntimeConf{ContainerID: "p", NetNS: p.Path(), IfName: "lo"}
-			result, err := c.cni.AddNetworkList(context.Background(), lo, rt)
+			result, err := network.cni.AddNetworkList(context.Background(), lo, rt)
 			Expect(err).NotTo(HaveOccurred())
 			Expect(result.Version()).To(Equal(cniVersion))
 			for _, addr := range []string{"127.0.0.1:0", "[::1]:0"} {
 				nstest.MustDial(GinkgoTB(), p.NS, nstest.ServeTCP(GinkgoTB(), p.NS, addr).String(), "")
 			}
 			if v, _ := types.ParseVersion(cniVersion); v >= types.V040 {
-				Expect(c.cni.CheckNetworkList(context.Background(), lo, rt)).To(Succeed())
+				Expect(network.cni.CheckNetworkList(context.Background(), lo, rt)).To(Succeed())
 			}
-			Expect(c.cni.DelNetworkList(context.Background(), lo, rt)).To(Succeed())
+			Expect(network.cni.DelNetworkList(context.Background(), lo, rt)).To(Succeed())
 			Expect(p.Must(GinkgoTB(), "ip", "link", "show", "lo")).To(ContainSubstring("<LOOPBACK>"), "down")
 		},
 		EntryDescription("version %s"),

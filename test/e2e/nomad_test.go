@@ -12,54 +12,54 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// nomads is the chain of the bridge network that Nomad brings (nomadCNIConfigTemplate in
-// its client/allocrunner/networking_bridge_linux.go), with a folder for the reservations,
-// and a portmap that needs no iptables chain of Nomad's own. FIREWALL is an entry, or
-// empty.
-const nomads = `
+// nomadPlugins are the plugins of Nomad's built-in bridge network (nomadCNIConfigTemplate in its
+// client/allocrunner/networking_bridge_linux.go), with two changes: a folder for the reservations,
+// and a portmap that does not need Nomad's iptables chain. FIREWALL is replaced by a plugin or by
+// nothing.
+const nomadPlugins = `
 	{"type": "loopback"},
 	{"type": "bridge", "bridge": "nomad", "ipMasq": true, "isGateway": true, "forceAddress": true, "hairpinMode": false,
 		"ipam": {"type": "host-local", "dataDir": "DIR/leases", "ranges": [[{"subnet": "172.26.64.0/20"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
 	FIREWALL
 	{"type": "portmap", "capabilities": {"portMappings": true}, "snat": true}`
 
-const nomadsFirewall = `{"type": "firewall", "backend": "iptables", "iptablesAdminChainName": "NOMAD-ADMIN"},`
+const nomadFirewall = `{"type": "firewall", "backend": "iptables", "iptablesAdminChainName": "NOMAD-ADMIN"},`
 
-var _ = Describe("the chain of Nomad's bridge network", func() {
-	DescribeTable("from ADD to DEL", func(firewall string) {
+var _ = Describe("the plugin chain of Nomad's bridge network", func() {
+	DescribeTable("works from ADD to DEL", func(firewall string) {
 		nstest.LeakCheck(GinkgoTB())
-		c := newNetwork("0.4.0", strings.Replace(nomads, "FIREWALL", firewall, 1))
-		c.cni = libcni.NewCNIConfigWithCacheDir([]string{nstest.Build(GinkgoTB(), "loopback", "bridge", "host-local", "portmap", "firewall")}, GinkgoTB().TempDir(), c.exec())
+		network := newNetwork("0.4.0", strings.Replace(nomadPlugins, "FIREWALL", firewall, 1))
+		network.cni = libcni.NewCNIConfigWithCacheDir([]string{nstest.Build(GinkgoTB(), "loopback", "bridge", "host-local", "portmap", "firewall")}, GinkgoTB().TempDir(), network.exec())
 		if firewall != "" { // what the node drops else, and the chain that Nomad makes for what it lets through
 			for _, args := range []string{"-P FORWARD DROP", "-N NOMAD-ADMIN", "-A NOMAD-ADMIN -o nomad -d 172.26.64.0/20 -j ACCEPT"} {
-				c.Node.Must(GinkgoTB(), "iptables", strings.Fields(args)...)
+				network.Node.Must(GinkgoTB(), "iptables", strings.Fields(args)...)
 			}
 		}
 		p := newPod("alloc")
 		p.rt.CapabilityArgs = map[string]any{"portMappings": []portMapping{{8080, 80, "tcp", ""}, {8080, 80, "udp", ""}}}
-		result, err := c.cni.AddNetworkList(context.Background(), c.list, p.rt)
+		result, err := network.cni.AddNetworkList(context.Background(), network.list, p.rt)
 		Expect(err).NotTo(HaveOccurred())
 
-		By("telling Nomad of the address of eth0, and not that of lo in its place")
-		told, err := current.NewResultFromResult(result)
+		By("result with the addresses of eth0 and lo")
+		parsed, err := current.NewResultFromResult(result)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(addressesOf(told, "eth0", p.Path())).To(Equal([]string{"172.26.64.2/20"}))
-		Expect(addressesOf(told, "lo", p.Path())).To(ContainElement("127.0.0.1/8"))
+		Expect(addressesOf(parsed, "eth0", p.Path())).To(Equal([]string{"172.26.64.2/20"}))
+		Expect(addressesOf(parsed, "lo", p.Path())).To(ContainElement("127.0.0.1/8"))
 
-		By("carrying traffic")
+		By("traffic")
 		nstest.ServeTCP(GinkgoTB(), p.NS, "172.26.64.2:80")
-		nstest.MustDial(GinkgoTB(), c.Outside, nstest.NodeV4+":8080", nstest.OutsideV4)
-		nstest.ServeTCP(GinkgoTB(), c.Outside, nstest.OutsideV4+":81")
+		nstest.MustDial(GinkgoTB(), network.Outside, nstest.NodeV4+":8080", nstest.OutsideV4)
+		nstest.ServeTCP(GinkgoTB(), network.Outside, nstest.OutsideV4+":81")
 		nstest.MustDial(GinkgoTB(), p.NS, nstest.OutsideV4+":81", nstest.NodeV4)
-		Expect(c.check(p)).To(Succeed())
+		Expect(network.check(p)).To(Succeed())
 
 		By("DEL")
-		Expect(c.del(p.rt)).To(Succeed())
-		Expect(c.reserved()).To(BeEmpty())
-		Expect(nstest.Snapshot(GinkgoTB(), c.Node)).NotTo(Or(ContainSubstring("e2e/alloc/eth0"), ContainSubstring("172.26.64.2")))
+		Expect(network.del(p.rt)).To(Succeed())
+		Expect(network.reservations()).To(BeEmpty())
+		Expect(nstest.Snapshot(GinkgoTB(), network.Node)).NotTo(Or(ContainSubstring("e2e/alloc/eth0"), ContainSubstring("172.26.64.2")))
 	},
 		Entry("without firewall", ""),
-		Entry("with firewall, where the node drops what nobody accepts", nomadsFirewall),
+		Entry("with firewall, where the node drops what nobody accepts", nomadFirewall),
 	)
 })
 

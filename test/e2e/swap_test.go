@@ -17,11 +17,11 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// debian is where Debian 12's containernetworking-plugins are: the reference plugins
-// in version 1.1.1 of July 2022, of CNI 1.0.0, without STATUS, GC and nftables.
+// debian is the folder of Debian 12's containernetworking-plugins: the reference plugins in version
+// 1.1.1 of July 2022, for CNI 1.0.0, without STATUS, GC and nftables.
 const debian = "/usr/lib/cni"
 
-// A bundle is one set of plugins.
+// A bundle is a set of plugins.
 type bundle string
 
 const (
@@ -29,6 +29,7 @@ const (
 	plumb     bundle = "plumb's"
 )
 
+// folder returns the folder of the executables.
 func (b bundle) folder() string {
 	GinkgoHelper()
 	if b == plumb {
@@ -40,41 +41,42 @@ func (b bundle) folder() string {
 	return debian
 }
 
-// A swap is a node whose plugins are swapped under its containers. Configuration,
-// pool, runtime and the runtime's cache stay.
-type swap struct {
-	*cluster
-	dir    string // of the configuration, and of what plugins keep
-	text   string // the configuration
-	mapped bool   // the network maps ports
-	ports  int    // host ports given out
+// A swapNode is a node whose plugins are replaced while containers are attached. Configuration,
+// reservations, libcni and its cache remain.
+type swapNode struct {
+	*testNetwork
+	dir          string // folder of cache, reservations and the plugins' files
+	text         string // the configuration
+	hasHostPorts bool
+	ports        int // number of allocated host ports
 }
 
-// newSwap makes a node with the network, in whose text DIR is the folder of the swap.
-func newSwap(network string) *swap {
+// newSwapNode returns a new node with the network. DIR in its text is replaced by a folder.
+func newSwapNode(network string) *swapNode {
 	GinkgoHelper()
 	tb := GinkgoTB()
-	s := &swap{cluster: &cluster{Site: nstest.NewSite(tb)}, dir: tb.TempDir(), mapped: strings.Contains(network, "portMappings")}
+	s := &swapNode{testNetwork: &testNetwork{Site: nstest.NewSite(tb)}, dir: tb.TempDir(), hasHostPorts: strings.Contains(network, "portMappings")}
 	s.leases = filepath.Join(s.dir, "leases")
 	s.text = strings.ReplaceAll(network, "DIR", s.dir)
-	s.list = list(s.text)
+	s.list = parseList(s.text)
 	return s
 }
 
-// under puts the plugins of the bundle in place.
-func (s *swap) under(b bundle) {
+// use makes libcni use the plugins of the bundle.
+func (s *swapNode) use(b bundle) {
 	GinkgoHelper()
-	s.from(b.folder())
+	s.useFolder(b.folder())
 }
 
-func (s *swap) from(folder string) {
+// useFolder makes libcni use the plugins in a folder.
+func (s *swapNode) useFolder(folder string) {
 	s.cni = libcni.NewCNIConfigWithCacheDir([]string{folder}, filepath.Join(s.dir, "cache"),
-		&onNode{RawExec: invoke.RawExec{Stderr: GinkgoWriter}, node: s.Node})
+		&execOnNode{RawExec: invoke.RawExec{Stderr: GinkgoWriter}, node: s.Node})
 }
 
-// attach attaches a container, with a host port of its own and limits for networks
-// that take them.
-func (s *swap) attach(id string) *pod {
+// addPod returns a new pod after an ADD. Its capability arguments are a host port of its own and
+// bandwidth limits.
+func (s *swapNode) addPod(id string) *pod {
 	GinkgoHelper()
 	p := newPod(id)
 	s.ports++
@@ -87,57 +89,58 @@ func (s *swap) attach(id string) *pod {
 	}
 	result, err := s.cni.AddNetworkList(context.Background(), s.list, p.rt)
 	Expect(err).NotTo(HaveOccurred(), "ADD of %s", id)
-	_, err = p.read(result)
+	_, err = p.readAddresses(result)
 	Expect(err).NotTo(HaveOccurred())
 	return p
 }
 
-// populated attaches one container by each bundle, which stay throughout, after one
-// that came and went: all that the node's containers share is there, of both makers.
-func (s *swap) populated() []*pod {
+// addPodOfEachBundle adds a pod with each bundle, after it has added and deleted another one. From
+// then on, the objects that pods share exist, of both bundles.
+func (s *swapNode) addPodOfEachBundle() []*pod {
 	GinkgoHelper()
-	var stay []*pod
+	var existing []*pod
 	for _, b := range []bundle{reference, plumb} {
-		s.under(b)
-		Expect(s.gone(s.attach("came-and-went"), plain)).To(Succeed())
-		stay = append(stay, s.attach("stays-"+strings.TrimSuffix(string(b), "'s")))
+		s.use(b)
+		Expect(s.deletePod(s.addPod("first"), withEverything)).To(Succeed())
+		existing = append(existing, s.addPod("existing-"+strings.TrimSuffix(string(b), "'s")))
 	}
-	// The reference does not wait until its addresses can be used.
-	for _, n := range []*nstest.NS{s.Node, stay[0].NS, stay[1].NS} {
+	// The reference plugins do not wait until IPv6 addresses can be used.
+	for _, n := range []*nstest.NS{s.Node, existing[0].NS, existing[1].NS} {
 		Eventually(func() string { return n.Must(GinkgoTB(), "ip", "-6", "address", "show", "tentative") }).Should(BeEmpty())
 	}
-	for i, p := range stay {
+	for i, p := range existing {
 		for _, addr := range p.addrs() {
-			s.reach(stay[1-i], nstest.ServeTCP(GinkgoTB(), p.NS, hostPort(addr)).String())
+			s.dial(existing[1-i], nstest.ServeTCP(GinkgoTB(), p.NS, withAnyPort(addr)).String())
 		}
-		if s.mapped {
-			s.serveMapped(p)
-			s.reachMapped(p)
+		if s.hasHostPorts {
+			s.serveHostPort(p)
+			s.dialHostPort(p)
 		}
 	}
-	return stay
+	return existing
 }
 
-func (s *swap) reach(from *pod, addr string) {
+// dial connects from a pod to an address.
+func (s *swapNode) dial(from *pod, addr string) {
 	GinkgoHelper()
 	nstest.MustDial(GinkgoTB(), from.NS, addr, "")
 }
 
-// serveMapped serves where the host port leads.
-func (s *swap) serveMapped(p *pod) {
+// serveHostPort starts servers at port 80 of the pod, to which its host port leads.
+func (s *swapNode) serveHostPort(p *pod) {
 	for _, addr := range p.addrs() {
-		nstest.ServeTCP(GinkgoTB(), p.NS, strings.TrimSuffix(hostPort(addr), ":0")+":80")
+		nstest.ServeTCP(GinkgoTB(), p.NS, strings.TrimSuffix(withAnyPort(addr), ":0")+":80")
 	}
 }
 
-// reachMapped connects from outside to the pod's host port.
-func (s *swap) reachMapped(p *pod) {
+// dialHostPort connects from outside to the pod's host port.
+func (s *swapNode) dialHostPort(p *pod) {
 	GinkgoHelper()
 	mapping := p.rt.CapabilityArgs["portMappings"].([]map[string]any)[0]
 	nstest.MustDial(GinkgoTB(), s.Outside, fmt.Sprintf("%s:%d", nstest.NodeV4, mapping["hostPort"]), nstest.OutsideV4)
 }
 
-// addrs are the pod's addresses.
+// addrs returns the pod's addresses.
 func (p *pod) addrs() []string {
 	var all []string
 	if p.v4.IsValid() {
@@ -149,210 +152,212 @@ func (p *pod) addrs() []string {
 	return all
 }
 
-// state is the cluster's, and what tuning keeps.
-func (s *swap) state() string {
-	return s.cluster.state() + "\n" + nstest.SnapshotDir(GinkgoTB(), filepath.Join(s.dir, "tuning"))
+// state returns the state of the network, and the files of tuning.
+func (s *swapNode) state() string {
+	return s.testNetwork.state() + "\n" + nstest.SnapshotDir(GinkgoTB(), filepath.Join(s.dir, "tuning"))
 }
 
-// gone deletes the attachment in one of the ways in which runtimes do.
-func (s *swap) gone(p *pod, way string) error {
+// deletePod calls DEL in one of the ways in which runtimes do.
+func (s *swapNode) deletePod(p *pod, way string) error {
 	GinkgoHelper()
 	rt := *p.rt
 	switch way {
-	case late: // the sandbox is gone, as after a reboot of the container's runtime
+	case withoutNetns: // the namespace was deleted, as after a reboot
 		p.Remove(GinkgoTB())
 		rt.NetNS = ""
-	case forgotten: // the runtime has lost its cache: no prevResult
+	case withoutPrevResult: // the runtime has lost its cache
 		Expect(os.RemoveAll(filepath.Join(s.dir, "cache"))).To(Succeed())
 	}
 	return s.del(&rt)
 }
 
-// The ways to lose a container.
+// The ways to call DEL.
 const (
-	plain     = "with all that is known"
-	late      = "without a namespace"
-	forgotten = "without prevResult"
+	withEverything    = "with namespace and prevResult"
+	withoutNetns      = "without namespace"
+	withoutPrevResult = "without prevResult"
 )
 
-var ways = []string{plain, late, forgotten}
+var ways = []string{withEverything, withoutNetns, withoutPrevResult}
 
 const (
-	pool4 = `"ipam": {"type": "host-local", "dataDir": "DIR/leases", "ranges": [[{"subnet": "10.1.0.0/16"}]], "routes": [{"dst": "0.0.0.0/0"}]}`
-	pool  = `"ipam": {"type": "host-local", "dataDir": "DIR/leases", "ranges": [[{"subnet": "10.1.0.0/16"}], [{"subnet": "fd00:1::/64"}]],
+	ipamIPv4      = `"ipam": {"type": "host-local", "dataDir": "DIR/leases", "ranges": [[{"subnet": "10.1.0.0/16"}]], "routes": [{"dst": "0.0.0.0/0"}]}`
+	ipamDualStack = `"ipam": {"type": "host-local", "dataDir": "DIR/leases", "ranges": [[{"subnet": "10.1.0.0/16"}], [{"subnet": "fd00:1::/64"}]],
 		"routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}`
-	port     = `{"type": "portmap", "capabilities": {"portMappings": true}}`
-	portOld  = `{"type": "portmap", "backend": "iptables", "capabilities": {"portMappings": true}}`
-	tuned    = `{"type": "tuning", "dataDir": "DIR/tuning", "mtu": 1400, "sysctl": {"net.ipv4.conf.IFNAME.arp_filter": "1"}}`
-	limited  = `{"type": "bandwidth", "capabilities": {"bandwidth": true}}`
-	gateway  = `"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true`
-	bridged  = `{` + gateway + `, "ipMasq": true, ` + pool + `}`
-	bridgeIP = `{` + gateway + `, "ipMasq": true, "ipMasqBackend": "iptables", ` + pool + `}`
-	routed   = `{` + gateway + `, ` + pool + `}`
+	portmap            = `{"type": "portmap", "capabilities": {"portMappings": true}}`
+	portmapIPTables    = `{"type": "portmap", "backend": "iptables", "capabilities": {"portMappings": true}}`
+	tuning             = `{"type": "tuning", "dataDir": "DIR/tuning", "mtu": 1400, "sysctl": {"net.ipv4.conf.IFNAME.arp_filter": "1"}}`
+	bandwidthPlugin    = `{"type": "bandwidth", "capabilities": {"bandwidth": true}}`
+	gatewayKeys        = `"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true`
+	bridgeMasq         = `{` + gatewayKeys + `, "ipMasq": true, ` + ipamDualStack + `}`
+	bridgeMasqIPTables = `{` + gatewayKeys + `, "ipMasq": true, "ipMasqBackend": "iptables", ` + ipamDualStack + `}`
+	bridgeWithoutMasq  = `{` + gatewayKeys + `, ` + ipamDualStack + `}`
 )
 
-// chain is the list of the plugins. It is a 1.0.0 one, the newest that both know.
-func chain(plugins ...string) string {
+// listOf returns a network configuration list of version 1.0.0, the newest that both bundles know.
+func listOf(plugins ...string) string {
 	return `{"cniVersion": "1.0.0", "name": "swap", "plugins": [` + strings.Join(plugins, ", ") + `]}`
 }
 
-// An exchange is a network, and what Debian's plugins do wrong with what plumb made.
-type exchange struct {
-	name     string
-	network  string
-	check    string   // the text with which their CHECK fails
-	checkOwn string   // the same, of what they made themselves
-	del      string   // the text with which their first DEL fails; the second succeeds
-	left     []string // texts of the lines that they leave
-	late     []string // those that they leave without a namespace
+// A swapCase is a network, and the known errors of Debian's plugins with attachments that plumb
+// made.
+type swapCase struct {
+	name             string
+	network          string
+	check            string   // text of the error of their CHECK; empty: CHECK succeeds
+	checkOwn         string   // the same, for attachments that they made
+	del              string   // text of the error of their first DEL; the second DEL succeeds
+	left             []string // texts in the lines of the state that their DEL leaves
+	leftWithoutNetns []string // the same, for a DEL without namespace
 }
 
 const (
-	// Their DEL of an attachment without ipMasq's iptables chain.
+	// noChain is their error at DEL of an attachment without ipMasq's iptables chain.
 	noChain = "Chain 'CNI-"
-	// Of portmap 1.1.1: CHECK looks in ip6tables for the rules of IPv4.
+	// wrongFamily is an error of CHECK of portmap 1.1.1: it looks for the IPv4 rules in ip6tables.
 	wrongFamily = "could not check ipv6 dnat"
-	// Of tuning 1.1.1: CHECK does not replace IFNAME.
+	// noIfName is an error of CHECK of tuning 1.1.1: it does not replace IFNAME.
 	noIfName = "conf/IFNAME/arp_filter"
-	// Of bridge, to this day: CHECK asks for IPAM where there is none.
+	// noIPAM is an error of CHECK of bridge, in all versions so far: it calls an IPAM plugin although
+	// none is configured.
 	noIPAM = "no plugin name provided"
 )
 
 var (
-	// Elements of table inet plumb, which they do not know. They go with plumb's DEL or
-	// GC, or with the table (README.md, "Swap a node").
-	elements = []string{"nft element "}
-	// The chains of ipMasq, which they find by the addresses in the container: without a
-	// namespace they leave those of their own containers as well.
-	chains = []string{"CNI-", "nft }", "nft \n", "nft ip saddr", "nft ip daddr", "nft ip6 saddr", "nft ip6 daddr"}
-	// What tuning saved for DEL, as of their own containers.
-	saved = []string{"_eth0.json"}
+	// nftElements are elements of table inet plumb, which they do not know. plumb's DEL or GC
+	// deletes them, as does deleting the table (README.md, "Swap a node").
+	nftElements = []string{"nft element "}
+	// masqChains are the iptables chains of ipMasq. The reference plugins find them by the addresses
+	// in the container. Without a namespace they also leave those that they made.
+	masqChains = []string{"CNI-", "nft }", "nft \n", "nft ip saddr", "nft ip daddr", "nft ip6 saddr", "nft ip6 daddr"}
+	// tuningFiles are tuning's state files. They also leave those that they made.
+	tuningFiles = []string{"_eth0.json"}
 )
 
-var exchanges = []exchange{
-	{name: "bridge", network: chain(bridged), del: noChain, left: elements, late: elements},
-	{name: "bridge, iptables", network: chain(bridgeIP), late: chains},
-	{name: "bridge, no IPAM", network: chain(`{"type": "bridge", "bridge": "cni0"}`), check: noIPAM, checkOwn: noIPAM},
-	{name: "ptp", network: chain(`{"type": "ptp", "ipMasq": true, ` + pool + `}`), del: noChain, left: elements, late: elements},
-	{name: "macvlan", network: chain(`{"type": "macvlan", "master": "uplink0", ` + pool4 + `}`)},
-	{name: "portmap", network: chain(routed, port), check: "chain CNI-DN-", checkOwn: wrongFamily, left: elements, late: elements},
-	{name: "portmap, iptables", network: chain(bridgeIP, portOld), check: wrongFamily, checkOwn: wrongFamily, late: chains},
-	{name: "portmap, IPv4", network: chain(`{`+gateway+`, `+pool4+`}`, portOld), check: wrongFamily, checkOwn: wrongFamily},
-	{name: "bandwidth", network: chain(routed, limited)},
-	{name: "tuning", network: chain(routed, tuned), check: noIfName, checkOwn: noIfName, late: saved},
-	{name: "all of it", network: everything, check: wrongFamily, checkOwn: wrongFamily, late: slices.Concat(chains, saved)},
+var swapCases = []swapCase{
+	{name: "bridge", network: listOf(bridgeMasq), del: noChain, left: nftElements, leftWithoutNetns: nftElements},
+	{name: "bridge, iptables", network: listOf(bridgeMasqIPTables), leftWithoutNetns: masqChains},
+	{name: "bridge, no IPAM", network: listOf(`{"type": "bridge", "bridge": "cni0"}`), check: noIPAM, checkOwn: noIPAM},
+	{name: "ptp", network: listOf(`{"type": "ptp", "ipMasq": true, ` + ipamDualStack + `}`), del: noChain, left: nftElements, leftWithoutNetns: nftElements},
+	{name: "macvlan", network: listOf(`{"type": "macvlan", "master": "uplink0", ` + ipamIPv4 + `}`)},
+	{name: "portmap", network: listOf(bridgeWithoutMasq, portmap), check: "chain CNI-DN-", checkOwn: wrongFamily, left: nftElements, leftWithoutNetns: nftElements},
+	{name: "portmap, iptables", network: listOf(bridgeMasqIPTables, portmapIPTables), check: wrongFamily, checkOwn: wrongFamily, leftWithoutNetns: masqChains},
+	{name: "portmap, IPv4", network: listOf(`{`+gatewayKeys+`, `+ipamIPv4+`}`, portmapIPTables), check: wrongFamily, checkOwn: wrongFamily},
+	{name: "bandwidth", network: listOf(bridgeWithoutMasq, bandwidthPlugin)},
+	{name: "tuning", network: listOf(bridgeWithoutMasq, tuning), check: noIfName, checkOwn: noIfName, leftWithoutNetns: tuningFiles},
+	{name: "all of it", network: fullList, check: wrongFamily, checkOwn: wrongFamily, leftWithoutNetns: slices.Concat(masqChains, tuningFiles)},
 }
 
-var everything = chain(bridgeIP, portOld, tuned, limited)
+var fullList = listOf(bridgeMasqIPTables, portmapIPTables, tuning, bandwidthPlugin)
 
-func entries() []TableEntry {
+func swapEntries() []TableEntry {
 	var all []TableEntry
-	for _, e := range exchanges {
+	for _, e := range swapCases {
 		all = append(all, Entry(e.name, e))
 	}
 	return all
 }
 
-var _ = Describe("a node whose plugins are swapped", func() {
-	DescribeTable("plumb serves what Debian's plugins made, to the end", func(e exchange) {
-		s := newSwap(e.network)
-		stay := s.populated()
-		before := nstest.Steady(s.state)
+var _ = Describe("a node whose plugins are replaced", func() {
+	DescribeTable("plumb checks and deletes attachments that Debian's plugins made", func(e swapCase) {
+		s := newSwapNode(e.network)
+		existing := s.addPodOfEachBundle()
+		before := nstest.WaitStable(s.state)
 		for id, way := range ways {
-			By("a container to be deleted " + way)
-			s.under(reference)
-			p := s.attach(fmt.Sprint("p", id))
-			s.under(plumb)
+			By("a pod that is deleted " + way)
+			s.use(reference)
+			p := s.addPod(fmt.Sprint("p", id))
+			s.use(plumb)
 			Expect(s.check(p)).To(Succeed())
-			Expect(s.gone(p, way)).To(Succeed())
-			Expect(nstest.Settled(before, s.state)).To(BeEmpty(), "left")
-			Expect(s.del(p.rt)).To(Succeed(), "again")
+			Expect(s.deletePod(p, way)).To(Succeed())
+			Expect(nstest.WaitEqual(before, s.state)).To(BeEmpty(), "left")
+			Expect(s.del(p.rt)).To(Succeed(), "second DEL")
 		}
-		for _, p := range stay {
-			Expect(s.gone(p, plain)).To(Succeed())
+		for _, p := range existing {
+			Expect(s.deletePod(p, withEverything)).To(Succeed())
 		}
-		Expect(s.reserved()).To(BeEmpty())
-	}, entries())
+		Expect(s.reservations()).To(BeEmpty())
+	}, swapEntries())
 
-	DescribeTable("Debian's plugins serve what plumb made, as far as they can", func(e exchange) {
-		s := newSwap(e.network)
-		stay := s.populated()
-		before := nstest.Steady(s.state)
-		s.under(reference)
-		expectError(s.check(stay[0]), e.checkOwn)
+	DescribeTable("Debian's plugins check and delete attachments that plumb made, except for known errors", func(e swapCase) {
+		s := newSwapNode(e.network)
+		existing := s.addPodOfEachBundle()
+		before := nstest.WaitStable(s.state)
+		s.use(reference)
+		expectError(s.check(existing[0]), e.checkOwn)
 		for id, way := range ways {
-			By("a container to be deleted " + way)
-			s.under(plumb)
-			p := s.attach(fmt.Sprint("p", id))
-			s.under(reference)
+			By("a pod that is deleted " + way)
+			s.use(plumb)
+			p := s.addPod(fmt.Sprint("p", id))
+			s.use(reference)
 			expectError(s.check(p), e.check)
-			if way == late {
-				Expect(s.gone(p, way)).To(Succeed())
-				s.expectLeft(before, e.late)
+			if way == withoutNetns {
+				Expect(s.deletePod(p, way)).To(Succeed())
+				s.expectLeft(before, e.leftWithoutNetns)
 			} else {
-				expectError(s.gone(p, way), e.del)
-				Expect(s.del(p.rt)).To(Succeed(), "again, as every runtime tries it")
+				expectError(s.deletePod(p, way), e.del)
+				Expect(s.del(p.rt)).To(Succeed(), "second DEL, as all runtimes call it")
 				s.expectLeft(before, e.left)
 			}
-			s.under(plumb)
+			s.use(plumb)
 			Expect(s.del(p.rt)).To(Succeed())
-			Expect(nstest.Settled(before, s.state)).To(BeEmpty(), "left after plumb's DEL")
+			Expect(nstest.WaitEqual(before, s.state)).To(BeEmpty(), "left after plumb's DEL")
 		}
-	}, entries())
+	}, swapEntries())
 
-	It("is served throughout while install.sh replaces the plugins, and puts them back", func() {
-		s := newSwap(everything)
+	It("works while install.sh replaces and restores the plugins", func() {
+		s := newSwapNode(fullList)
 		bin, backup := filepath.Join(s.dir, "bin"), filepath.Join(s.dir, "backup")
 		Expect(os.CopyFS(bin, os.DirFS(reference.folder()))).To(Succeed())
-		stay := s.populated()
-		before := nstest.Steady(s.state)
-		s.from(bin)
+		existing := s.addPodOfEachBundle()
+		before := nstest.WaitStable(s.state)
+		s.useFolder(bin)
 
-		old := s.attach("old")
+		old := s.addPod("old")
 		installed := s.install(bin, "--from", plumb.folder(), "--backup", backup)
 		Expect(installed).To(ContainSubstring("bridge       replaced"))
 		Expect(s.check(old)).To(Succeed())
-		young := s.attach("young")
-		s.reach(young, nstest.ServeTCP(GinkgoTB(), old.NS, hostPort(old.v4.String())).String())
+		added := s.addPod("new")
+		s.dial(added, nstest.ServeTCP(GinkgoTB(), old.NS, withAnyPort(old.v4.String())).String())
 
 		s.install(bin, "--restore", backup)
 		Expect(nstest.SnapshotDir(GinkgoTB(), bin)).To(Equal(nstest.SnapshotDir(GinkgoTB(), reference.folder())))
-		s.reach(young, nstest.ServeTCP(GinkgoTB(), old.NS, hostPort(old.v6.String())).String())
-		Expect(s.gone(young, plain)).To(Succeed())
-		Expect(s.gone(old, plain)).To(Succeed())
-		Expect(nstest.Settled(before, s.state)).To(BeEmpty(), "left")
-		for _, p := range stay {
-			Expect(s.gone(p, plain)).To(Succeed())
+		s.dial(added, nstest.ServeTCP(GinkgoTB(), old.NS, withAnyPort(old.v6.String())).String())
+		Expect(s.deletePod(added, withEverything)).To(Succeed())
+		Expect(s.deletePod(old, withEverything)).To(Succeed())
+		Expect(nstest.WaitEqual(before, s.state)).To(BeEmpty(), "left")
+		for _, p := range existing {
+			Expect(s.deletePod(p, withEverything)).To(Succeed())
 		}
-		Expect(s.reserved()).To(BeEmpty())
+		Expect(s.reservations()).To(BeEmpty())
 	})
 
-	It("loses what only plumb knows with plumb's GC", func() {
-		s := newSwap(chain(bridged, port))
-		stay := s.populated()
-		before := nstest.Steady(s.state)
-		s.under(plumb)
-		p := s.attach("p")
-		s.under(reference)
-		Expect(s.gone(p, late)).To(Succeed())
-		s.expectLeft(before, elements)
-		s.under(plumb)
-		s.list = list(strings.Replace(s.text, `"1.0.0"`, `"1.1.0"`, 1)) // GC is of 1.1.0
-		Expect(s.gc(stay...)).To(Succeed())
-		Expect(nstest.Settled(before, s.state)).To(BeEmpty(), "left")
+	It("has none of plumb's elements left after plumb's GC", func() {
+		s := newSwapNode(listOf(bridgeMasq, portmap))
+		existing := s.addPodOfEachBundle()
+		before := nstest.WaitStable(s.state)
+		s.use(plumb)
+		p := s.addPod("p")
+		s.use(reference)
+		Expect(s.deletePod(p, withoutNetns)).To(Succeed())
+		s.expectLeft(before, nftElements)
+		s.use(plumb)
+		s.list = parseList(strings.Replace(s.text, `"1.0.0"`, `"1.1.0"`, 1)) // GC exists since 1.1.0
+		Expect(s.gc(existing...)).To(Succeed())
+		Expect(nstest.WaitEqual(before, s.state)).To(BeEmpty(), "left")
 	})
 })
 
 // install runs scripts/install.sh.
-func (s *swap) install(args ...string) string {
+func (s *swapNode) install(args ...string) string {
 	GinkgoHelper()
 	out, err := exec.Command(filepath.Join(nstest.Root(GinkgoTB()), "scripts/install.sh"), args...).CombinedOutput()
 	Expect(err).NotTo(HaveOccurred(), string(out))
 	return string(out)
 }
 
-// expectError: err is nil if text is empty, else it has the text. A known bug that is
-// gone is a failure too: the README tells people of it.
+// expectError expects an error with this text, or none if text is empty. A known error that does
+// not occur is also a failure, because the README describes it.
 func expectError(err error, text string) {
 	GinkgoHelper()
 	if text == "" {
@@ -362,16 +367,16 @@ func expectError(err error, text string) {
 	Expect(err).To(MatchError(ContainSubstring(text)))
 }
 
-// expectLeft: each line is new and one of those known to be left; and there are some.
-func (s *swap) expectLeft(before string, known []string) {
+// expectLeft expects that the state has new lines, and that each contains one of the known texts.
+func (s *swapNode) expectLeft(before string, known []string) {
 	GinkgoHelper()
 	if len(known) == 0 {
-		Expect(nstest.Settled(before, s.state)).To(BeEmpty(), "left")
+		Expect(nstest.WaitEqual(before, s.state)).To(BeEmpty(), "left")
 		return
 	}
-	Eventually(func(g Gomega) { // what goes may go a little later
+	Eventually(func(g Gomega) { // the kernel deletes some objects asynchronously
 		diff := nstest.Compare(before, s.state())
-		g.Expect(diff).NotTo(BeEmpty(), "nothing is left any more")
+		g.Expect(diff).NotTo(BeEmpty(), "nothing is left")
 		for line := range strings.Lines(diff) {
 			g.Expect(line).To(HavePrefix("+ "))
 			g.Expect(slices.ContainsFunc(known, func(k string) bool { return strings.Contains(line, k) })).To(BeTrue(), "left: %s", line)

@@ -1,9 +1,10 @@
-// Package faults puts the built executables through what goes wrong on a node: death
-// at any system call, refused requests, broken disks, reboots, bursts, hostile input.
-// All of it is done from outside, to programs that know nothing of it.
+// Package faults tests how the built executables handle faults: a kill at any system call,
+// refused kernel requests, full and damaged file systems, reboots, many concurrent calls and
+// malicious containers. The tests inject all faults from outside: the executables contain no
+// code for them.
 //
-// What runs in CI is a slice: of each row of faults some, spread evenly. With
-// CNI_TEST_FAULTS=all (scripts/test.sh --faults) it is every one.
+// By default, the tests inject an evenly spread part of the faults. With CNI_TEST_FAULTS=all
+// (scripts/test.sh --faults), they inject all of them.
 package faults
 
 import (
@@ -23,57 +24,58 @@ func TestFaults(t *testing.T) {
 	RunSpecs(t, "test/faults")
 }
 
-// all is whether every fault is to be tried, and not a slice.
-func all() bool { return os.Getenv("CNI_TEST_FAULTS") == "all" }
+// allFaults reports whether the tests inject all faults, or only a part of them.
+func allFaults() bool { return os.Getenv("CNI_TEST_FAULTS") == "all" }
 
-// A tally is what was tried in one row of the report.
-type tally struct {
-	what            string
-	tried, survived int
+// A reportRow counts the faults of one kind, and how many of them the plugins handled as
+// expected.
+type reportRow struct {
+	name          string
+	tried, passed int
 }
 
-// report has the tallies in the order in which the rows were first heard of.
+// report has the rows in the order in which record added them.
 var report struct {
 	sync.Mutex
-	rows []*tally
+	rows []*reportRow
 }
 
-// tried counts a fault in the report's row of that name ("bridge: killed in ADD, then
-// DEL"), and whether the promise held.
-func tried(what string, survived bool) {
+// record counts a fault in the report's row with this name, and whether the plugins handled
+// the fault as expected.
+func record(name string, passed bool) {
 	report.Lock()
 	defer report.Unlock()
 	for _, row := range report.rows {
-		if row.what == what {
-			row.add(survived)
+		if row.name == name {
+			row.count(passed)
 			return
 		}
 	}
-	row := &tally{what: what}
-	row.add(survived)
+	row := &reportRow{name: name}
+	row.count(passed)
 	report.rows = append(report.rows, row)
 }
 
-func (t *tally) add(survived bool) {
-	t.tried++
-	if survived {
-		t.survived++
+func (r *reportRow) count(passed bool) {
+	r.tried++
+	if passed {
+		r.passed++
 	}
 }
 
-var _ = ReportAfterSuite("what was tried", func(Report) {
+var _ = ReportAfterSuite("injected faults", func(Report) {
 	if len(report.rows) == 0 {
 		return
 	}
 	var text strings.Builder
-	total := tally{what: "all"}
+	total := reportRow{name: "total"}
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintf(w, "tried\tsurvived\t\n")
+	fmt.Fprintf(w, "tried\tpassed\t\n")
 	for _, row := range report.rows {
-		fmt.Fprintf(w, "%d\t%d\t  %s\n", row.tried, row.survived, row.what)
-		total.tried, total.survived = total.tried+row.tried, total.survived+row.survived
+		fmt.Fprintf(w, "%d\t%d\t  %s\n", row.tried, row.passed, row.name)
+		total.tried, total.passed = total.tried+row.tried, total.passed+row.passed
 	}
-	fmt.Fprintf(w, "%d\t%d\t  %s\n", total.tried, total.survived, total.what)
+	fmt.Fprintf(w, "%d\t%d\t  %s\n", total.tried, total.passed, total.name)
 	_ = w.Flush()
 	fmt.Printf("\n%s", &text)
 })

@@ -15,45 +15,46 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// adoptOrphans makes the processes whose parent dies children of this one, for the
-// time of the spec: so none can get away.
+// adoptOrphans makes this process the parent of all descendants whose parent ends, until the
+// end of the spec (PR_SET_CHILD_SUBREAPER).
 func adoptOrphans() {
 	GinkgoHelper()
 	Expect(unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)).To(Succeed())
 	DeferCleanup(func() { Expect(unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)).To(Succeed()) })
 }
 
-// A gate is a folder with a program that says when it is started, and waits to be let
-// on before it becomes the real one. Only the first one waits.
-type gate struct{ dir string }
+// A blockedProgram is a folder with a script that waits for unblock and then executes the real
+// program. Only the first process waits; later ones execute the real program at once.
+type blockedProgram struct{ dir string }
 
-func newGate(program, real string) gate {
+// newBlockedProgram returns a script with the name program. real is the path of the real program.
+func newBlockedProgram(program, real string) blockedProgram {
 	GinkgoHelper()
-	g := gate{GinkgoTB().TempDir()}
+	p := blockedProgram{GinkgoTB().TempDir()}
 	for _, fifo := range []string{"started", "go"} {
-		Expect(unix.Mkfifo(filepath.Join(g.dir, fifo), 0o600)).To(Succeed())
+		Expect(unix.Mkfifo(filepath.Join(p.dir, fifo), 0o600)).To(Succeed())
 	}
-	Expect(os.WriteFile(filepath.Join(g.dir, program), fmt.Appendf(nil, `#!/bin/sh
+	Expect(os.WriteFile(filepath.Join(p.dir, program), fmt.Appendf(nil, `#!/bin/sh
 if mkdir %[1]s/first 2>/dev/null; then
 	echo >%[1]s/started
 	read -r _ <%[1]s/go
 fi
 exec %[2]s "$@"
-`, g.dir, real), 0o755)).To(Succeed())
-	return g
+`, p.dir, real), 0o755)).To(Succeed())
+	return p
 }
 
-// started waits until the program is.
-func (g gate) started() {
+// waitStarted waits until the first process has started.
+func (p blockedProgram) waitStarted() {
 	GinkgoHelper()
-	_, err := os.ReadFile(filepath.Join(g.dir, "started"))
+	_, err := os.ReadFile(filepath.Join(p.dir, "started"))
 	Expect(err).NotTo(HaveOccurred())
 }
 
-// open lets the program on, if it lives.
-func (g gate) open() {
+// unblock lets the first process continue. It does nothing if the process was killed.
+func (p blockedProgram) unblock() {
 	GinkgoHelper()
-	f, err := os.OpenFile(filepath.Join(g.dir, "go"), os.O_WRONLY|unix.O_NONBLOCK, 0)
+	f, err := os.OpenFile(filepath.Join(p.dir, "go"), os.O_WRONLY|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ENXIO) {
 		return
 	}
@@ -62,49 +63,56 @@ func (g gate) open() {
 	Expect(errors.Join(err, f.Close())).To(Succeed())
 }
 
-// What a plugin has started can still be at work when the plugin is killed, and when
-// the DEL that follows is over.
-var _ = Describe("a program that outlives its plugin", func() {
-	DescribeTable("leaves nothing after DEL", func(network string, newGate func(bin string) gate, environ func(g gate, bin string) []string) {
+// A program that a plugin started may run on after the plugin was killed, and even after the
+// next DEL.
+var _ = Describe("a program that still runs after its plugin was killed", func() {
+	DescribeTable("leaves nothing after DEL", func(network string, newProgram func(bin string) blockedProgram, environ func(p blockedProgram, bin string) []string) {
 		nstest.LeakCheck(GinkgoTB())
 		adoptOrphans()
-		s := newStorm()
-		n := s.network(network)
-		warm, l := s.life("warm", n), s.life("killed", n)
-		s.lead(warm)
-		before := nstest.Steady(s.state)
+		s := newStressNode()
+		n := s.networkIndex(network)
+		first, c := s.newContainer("first", n), s.newContainer("killed", n)
+		s.runContainer(first) // makes the objects that containers share
+		before := nstest.WaitStable(s.state)
 
-		g := newGate(s.bin)
+		p := newProgram(s.bin)
 		cmd := exec.Command(filepath.Join(s.bin, s.lists[n].Plugins[0].Network.Type))
-		cmd.Env = append(environ(g, s.bin), "CNI_COMMAND=ADD", "CNI_CONTAINERID="+l.id, "CNI_IFNAME=eth0", "CNI_NETNS="+l.pod.Path())
-		cmd.Stdin = s.stdin(n)
+		cmd.Env = append(environ(p, s.bin), "CNI_COMMAND=ADD", "CNI_CONTAINERID="+c.id, "CNI_IFNAME=eth0", "CNI_NETNS="+c.pod.Path())
+		cmd.Stdin = s.firstPluginConfig(n)
 		Expect(s.Node.Start(cmd)).To(Succeed())
-		g.started()
+		p.waitStarted()
 		Expect(cmd.Process.Kill()).To(Succeed())
 		Expect(cmd.Wait()).NotTo(Succeed())
 
-		Expect(s.runtime(nil).DelNetworkList(context.Background(), s.lists[n], s.conf(l, l.legs[0]))).To(Succeed())
-		g.open()
-		for _, pid := range children() {
-			reap(pid)
+		Expect(s.runtime(nil).DelNetworkList(context.Background(), s.lists[n], s.runtimeConf(c, c.attachments[0]))).To(Succeed())
+		p.unblock()
+		for _, pid := range childPIDs() {
+			waitPID(pid)
 		}
-		left := nstest.Settled(before, s.state)
-		tried("a program that outlives its killed plugin, then DEL", left == "")
+		left := nstest.WaitEqual(before, s.state)
+		record("plugin killed while its child runs, then DEL", left == "")
 		Expect(left).To(BeEmpty(), "left")
-		Expect(s.failures()).To(BeEmpty())
+		Expect(s.errorText()).To(BeEmpty())
 	},
 		Entry("IPAM", "chain",
-			func(bin string) gate { return newGate("host-local", filepath.Join(bin, "host-local")) },
-			func(g gate, _ string) []string { return []string{"CNI_PATH=" + g.dir, "PATH=" + os.Getenv("PATH")} }),
-		Entry("iptables", "tables",
-			func(string) gate { return newGate("iptables-restore", realProgram("iptables-restore")) },
-			func(g gate, bin string) []string {
-				return []string{"CNI_PATH=" + bin, "PATH=" + g.dir + ":" + os.Getenv("PATH")}
+			func(bin string) blockedProgram {
+				return newBlockedProgram("host-local", filepath.Join(bin, "host-local"))
+			},
+			func(p blockedProgram, _ string) []string {
+				return []string{"CNI_PATH=" + p.dir, "PATH=" + os.Getenv("PATH")}
+			}),
+		Entry("iptables", "iptables",
+			func(string) blockedProgram {
+				return newBlockedProgram("iptables-restore", findProgram("iptables-restore"))
+			},
+			func(p blockedProgram, bin string) []string {
+				return []string{"CNI_PATH=" + bin, "PATH=" + p.dir + ":" + os.Getenv("PATH")}
 			}),
 	)
 })
 
-func realProgram(name string) string {
+// findProgram returns the path of a program in PATH or /usr/sbin.
+func findProgram(name string) string {
 	GinkgoHelper()
 	path, err := exec.LookPath(name)
 	if err != nil {

@@ -20,45 +20,45 @@ import (
 const smallNetwork = `{"type": "bridge", "bridge": "BRIDGE", "isGateway": true, "ipMasq": true,
 	"ipam": {"type": "host-local", "dataDir": "DIR/leases", "subnet": "SUBNET"}}`
 
-// withNetwork returns a lab for another network on the same node. The networks keep their
+// withNetwork returns another network on the same node. The networks keep their
 // files in the same folder.
-func (l *lab) withNetwork(name, plugins string) *lab {
+func (network *testNetwork) withNetwork(name, plugins string) *testNetwork {
 	GinkgoHelper()
 	list, err := libcni.ConfListFromBytes([]byte(`{"cniVersion": "1.1.0", "name": "` + name + `", "plugins": [` +
-		strings.ReplaceAll(plugins, "DIR", l.dir) + `]}`))
+		strings.ReplaceAll(plugins, "DIR", network.dir) + `]}`))
 	Expect(err).NotTo(HaveOccurred())
-	other := *l
+	other := *network
 	other.list = list
 	return &other
 }
 
 // setRuntime replaces the node's runtime by one that uses the plugins in bin and the cached
 // results in cache.
-func (l *lab) setRuntime(bin, cache string) {
-	l.cni = libcni.NewCNIConfigWithCacheDir([]string{bin}, cache, &inLab{RawExec: invoke.RawExec{Stderr: GinkgoWriter}, node: l.Node})
+func (network *testNetwork) setRuntime(bin, cache string) {
+	network.cni = libcni.NewCNIConfigWithCacheDir([]string{bin}, cache, &execOnNode{RawExec: invoke.RawExec{Stderr: GinkgoWriter}, node: network.Node})
 }
 
-// attachAll attaches n new guests concurrently. It fails if two of them get the same address.
-func (l *lab) attachAll(row, prefix string, n int) []*guest {
+// attachAll adds n new containers concurrently. It fails if two of them get the same address.
+func (network *testNetwork) attachAll(row, prefix string, n int) []*container {
 	GinkgoHelper()
-	guests := make([]*guest, n)
-	for i := range guests {
-		guests[i] = l.guest(fmt.Sprint(prefix, i), 8000+i)
+	containers := make([]*container, n)
+	for i := range containers {
+		containers[i] = network.newContainer(fmt.Sprint(prefix, i), 8000+i)
 	}
-	eachSurvives(row, n, func(i int) error { return l.add(guests[i]) })
-	survives(row+": no address is allocated twice", func() error { return distinct(guests) })
-	return guests
+	expectAllOK(row, n, func(i int) error { return network.add(containers[i]) })
+	expectOK(row+": no address is allocated twice", func() error { return checkDistinctAddresses(containers) })
+	return containers
 }
 
 var _ = Describe("a reboot", func() {
 	It("releases the reservations made before it, one network at a time, and none made after it", func() {
 		m := newMachine()
 		m.program("host-local")
-		one := newLab(strings.NewReplacer("BRIDGE", "cni0", "SUBNET", "10.1.0.0/29").Replace(smallNetwork))
+		one := newTestNetwork(strings.NewReplacer("BRIDGE", "cni0", "SUBNET", "10.1.0.0/29").Replace(smallNetwork))
 		cache := GinkgoTB().TempDir()
 		one.setRuntime(filepath.Dir(m.program("bridge")), cache)
 		two := one.withNetwork("two", strings.NewReplacer("BRIDGE", "cni1", "SUBNET", "10.2.0.0/29").Replace(smallNetwork))
-		for boot := range slice(10, 1) {
+		for boot := range fullOrCI(10, 1) {
 			old := append(one.attachAll("reboot: ADDs before the reboot", fmt.Sprint("one-", boot, "-"), 5), two.attachAll("reboot: ADDs before the reboot", fmt.Sprint("two-", boot, "-"), 4)...)
 			// A reservation of the reference plugin that plumb has not read before the reboot.
 			theirs := filepath.Join(one.dir, "leases", "two", "10.2.0.6")
@@ -68,50 +68,50 @@ var _ = Describe("a reboot", func() {
 			one.Site = nstest.NewSite(GinkgoTB()) // a new node: a reboot removes all interfaces
 			one.setRuntime(filepath.Dir(m.program("bridge")), cache)
 			two.Site, two.cni = one.Site, one.cni
-			for _, g := range old {
-				g.Remove(GinkgoTB())
+			for _, c := range old {
+				c.Remove(GinkgoTB())
 			}
 			second := two.attachAll("reboot: ADDs to a pool that was full before", fmt.Sprint("new-two-", boot, "-"), 4)
 			first := one.attachAll("reboot: ADDs to a pool that was full before", fmt.Sprint("new-one-", boot, "-"), 5)
-			for i, g := range old {
-				survives("reboot: late DEL of a container from before it", func() error { return []*lab{one, two}[i/5].del(g) })
+			for i, c := range old {
+				expectOK("reboot: late DEL of a container from before it", func() error { return []*testNetwork{one, two}[i/5].del(c) })
 			}
-			for i, g := range append(first, second...) {
-				survives("reboot: CHECK of containers attached after it", func() error { return []*lab{one, two}[i/5].check(g) })
+			for i, c := range append(first, second...) {
+				expectOK("reboot: CHECK of containers attached after it", func() error { return []*testNetwork{one, two}[i/5].check(c) })
 			}
-			survives("reboot: a reservation that plumb had not read is kept", func() error {
-				return equal(len(reservations(filepath.Dir(theirs))), 5)
+			expectOK("reboot: a reservation that plumb had not read is kept", func() error {
+				return checkEqual(len(readReservations(filepath.Dir(theirs))), 5)
 			})
-			for i, g := range append(first, second...) {
-				Expect([]*lab{one, two}[i/5].del(g)).To(Succeed())
+			for i, c := range append(first, second...) {
+				Expect([]*testNetwork{one, two}[i/5].del(c)).To(Succeed())
 			}
 			Expect(os.Remove(theirs)).To(Succeed())
 		}
 	})
 
 	It("is detected by the first call for a network, whatever its verb, and affects no other network", func() {
-		for _, verb := range []string{"ADD", "GC", "STATUS", "CHECK", "DEL"}[:slice(5, 2)] {
+		for _, verb := range []string{"ADD", "GC", "STATUS", "CHECK", "DEL"}[:fullOrCI(5, 2)] {
 			m, p := newMachine(), newPool()
 			p.bin = m.program("host-local")
 			other := *p
 			other.name = "other"
-			p.live(3)
-			other.live(3)
+			p.addContainers(3)
+			other.addContainers(3)
 			m.reboot()
-			living := other.live(2)
-			survives("reboot: first call is "+verb, func() error {
+			existing := other.addContainers(2)
+			expectOK("reboot: first call is "+verb, func() error {
 				err := p.do(verb, "live0", `"cni.dev/valid-attachments": [{"containerID": "live1", "ifname": "eth0"}]`)
 				left := 0
 				switch verb {
 				case "ADD":
 					left = 1
 				case "CHECK":
-					err = refused(err, 100, "no address is reserved")
+					err = checkError(err, 100, "no address is reserved")
 				}
-				return errors.Join(err, equal(len(p.taken()), left), equal(len(other.taken()), 2), other.do("CHECK", "live0"))
+				return errors.Join(err, checkEqual(len(p.reservations()), left), checkEqual(len(other.reservations()), 2), other.do("CHECK", "live0"))
 			})
-			survives("reboot: concurrent ADDs allocate the whole pool", func() error {
-				return errors.Join(p.do("DEL", "live0"), p.whole(nil), other.whole(living))
+			expectOK("reboot: concurrent ADDs allocate the whole pool", func() error {
+				return errors.Join(p.do("DEL", "live0"), p.checkAllocation(nil), other.checkAllocation(existing))
 			})
 		}
 	})
@@ -120,29 +120,29 @@ var _ = Describe("a reboot", func() {
 		for what, s := range shortages {
 			m, p := newMachine(), newPool()
 			p.bin = m.program("host-local")
-			tmpfs(p.dataDir, "nr_blocks=1000,nr_inodes=1000")
-			n := slice(29, 13)
-			p.live(n)
-			s.leave(p.dataDir, 0)
+			mountLimitedTmpfs(p.dataDir, "nr_blocks=1000,nr_inodes=1000")
+			n := fullOrCI(29, 13)
+			p.addContainers(n)
+			s.limit(p.dataDir, 0)
 			m.reboot()
 			row := "reboot on a full disk (" + what + "): "
-			eachSurvives(row+"ADD of the same container", n, func(i int) error {
+			expectAllOK(row+"ADD of the same container", n, func(i int) error {
 				_, err := p.add(fmt.Sprint("live", i))
 				return err
 			})
-			eachSurvives(row+"CHECK of the same container", n, func(i int) error { return p.do("CHECK", fmt.Sprint("live", i)) })
-			survives(row+"each address is reserved once", func() error { return equal(len(p.taken()), n) })
-			eachSurvives(row+"DEL of the same container", n, func(i int) error { return p.do("DEL", fmt.Sprint("live", i)) })
+			expectAllOK(row+"CHECK of the same container", n, func(i int) error { return p.do("CHECK", fmt.Sprint("live", i)) })
+			expectOK(row+"each address is reserved once", func() error { return checkEqual(len(p.reservations()), n) })
+			expectAllOK(row+"DEL of the same container", n, func(i int) error { return p.do("DEL", fmt.Sprint("live", i)) })
 		}
 	})
 
 	It("releases no reservation if the boot ID is not known", func() {
 		m, p := newMachine(), newPool()
 		p.bin = m.program("host-local")
-		living := p.live(5)
+		existing := p.addContainers(5)
 		Expect(os.WriteFile(filepath.Join(m.dir, "boot_id"), nil, 0o600)).To(Succeed())
-		survives("boot_id empty: concurrent ADDs allocate the rest of the pool", func() error { return p.whole(living) })
+		expectOK("boot_id empty: concurrent ADDs allocate the rest of the pool", func() error { return p.checkAllocation(existing) })
 		m.reboot()
-		survives("boot_id restored: concurrent ADDs allocate the rest of the pool", func() error { return p.whole(living) })
+		expectOK("boot_id restored: concurrent ADDs allocate the rest of the pool", func() error { return p.checkAllocation(existing) })
 	})
 })

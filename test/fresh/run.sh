@@ -1,37 +1,36 @@
 #!/bin/bash
-# run.sh runs the README's two commands on a bare machine: a new Debian that has Go, git
-# and iproute2, and a clean clone of HEAD. It is run by hand before a release.
+# run.sh runs the README's two commands on a new Debian with only Go, git and iproute2, in a clean clone
+# of HEAD. Run it before a release.
 #
 #   test/fresh/run.sh                    scripts/quickstart.sh, then scripts/test.sh
 #   test/fresh/run.sh --fast             the same; these are arguments of scripts/test.sh
 #   test/fresh/run.sh ./pkg/nl           the same for one package
 #   test/fresh/run.sh --exec COMMAND…    the command, in the clone
 #
-# It needs root, debootstrap (which it installs on Debian) and some GB in /var/tmp. The
-# new Debian is a folder that is the root of a mount namespace and a PID namespace, so
-# that all mounts and processes end with the run; the folder is removed then. From this
-# machine it has the Go toolchain (read-only), the address of apt's mirror, apt's
-# Acquire settings, the certificate authorities, the resolver and the settings of the Go
-# module proxy. The caches of Go are empty.
+# It needs root, debootstrap (which it installs on Debian) and some GB in /var/tmp. The new Debian is a
+# folder, which is the root in new mount and PID namespaces, so that all mounts and processes end with
+# the run. The script removes the folder at the end. The new Debian uses this machine's Go toolchain
+# (read-only), address of apt's mirror, Acquire settings of apt, certificate authorities, resolver and
+# settings of the Go module proxy. The caches of Go are empty.
 set -euo pipefail
 
 top=$(cd "$(dirname "$0")/../.." && pwd)
 suite=bookworm
 
-usage() { sed -n '2,/^set/s/^# \{0,1\}//p' "$0" | sed '$d'; }
+usage() { sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; }
 die() {
 	echo "run.sh: $*" >&2
 	exit 1
 }
 
-# mirror prints the address from which apt has this machine's Debian.
+# mirror prints the address of the Debian mirror that apt uses on this machine.
 mirror() {
-	# shellcheck disable=SC2016 # for apt-get
+	# shellcheck disable=SC2016 # expanded by apt-get
 	apt-get indextargets --format '$(RELEASE) $(COMPONENT) $(REPO_URI)' 'Created-By: Packages' |
 		awk -v release="$(. /etc/os-release && echo "$VERSION_CODENAME")" '$1 == release && $2 == "main" && !seen++ {print $3}'
 }
 
-# make_debian makes the new Debian in $root.
+# make_debian installs the new Debian in $root.
 make_debian() {
 	local from proxy=''
 	from=$(mirror)
@@ -49,7 +48,7 @@ make_debian() {
 	git clone --quiet "$top" "$root/root/plumb"
 }
 
-# inside runs a command in the clone on the new Debian, with an environment of its own.
+# inside runs a command in the clone on the new Debian, with a new environment.
 inside() {
 	local settings=(HOME=/root "TERM=${TERM:-dumb}" SSL_CERT_FILE=/etc/ssl/this-machine.crt
 		PATH=/usr/local/go/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin) name
@@ -59,9 +58,9 @@ inside() {
 	for name in http_proxy https_proxy no_proxy HTTP_PROXY HTTPS_PROXY NO_PROXY; do
 		[ -z "${!name:-}" ] || settings+=("$name=${!name}")
 	done
-	# The root is changed by pivot_root: in a mere chroot the kernel refuses user
-	# namespaces and another pivot_root, with which runc makes its containers.
-	# shellcheck disable=SC2016 # for the inner shells
+	# This uses pivot_root, not chroot: in a chroot, the kernel refuses user namespaces, and the
+	# pivot_root with which runc makes containers.
+	# shellcheck disable=SC2016 # expanded by the inner shells
 	unshare --mount --pid --fork --kill-child --propagation private sh -ec '
 		root=$1 && shift
 		mount --bind "$root" "$root"
@@ -77,16 +76,16 @@ inside() {
 		exec env -i "$@"' sh "$root" "$(go env GOROOT)" "${settings[@]}" "$@"
 }
 
-# report NAME COMMAND… runs a command inside, and says how it ended.
+# report NAME COMMAND… runs a command on the new Debian, and prints whether it succeeded.
 report() {
 	local name=$1 begin=$SECONDS
 	shift
 	echo "==> $name"
 	inside "$@" || {
-		echo "FAILED on a bare Debian: $name"
+		echo "FAILED on a new Debian: $name"
 		exit 1
 	}
-	echo "ok on a bare Debian: $name ($((SECONDS - begin)) s)"
+	echo "ok on a new Debian: $name ($((SECONDS - begin)) s)"
 }
 
 case ${1:-} in
@@ -96,7 +95,7 @@ esac
 "$top/scripts/need.sh" debootstrap:debootstrap git:git
 work=$(mktemp -d /var/tmp/plumb-fresh.XXXXXX)
 root=$work/root
-# No mount is left here: they were in the namespace of inside.
+# There are no mounts in the folder: they were in the mount namespace of inside.
 trap 'rm -rf --one-file-system "$work"' EXIT
 make_debian
 if [ "${1:-}" = --exec ]; then

@@ -10,7 +10,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// JSONBlocks gives the ```json blocks of a Markdown text.
+// JSONBlocks returns the ```json blocks of a Markdown text.
 func JSONBlocks(markdown string) []string {
 	var blocks []string
 	var block strings.Builder
@@ -31,10 +31,10 @@ func JSONBlocks(markdown string) []string {
 	return blocks
 }
 
-// Examples checks that the plugin's own parser takes each ```json block of the README
-// beside the test that is about the plugin, strictly: an unknown key fails. Of a list,
-// the plugin's entry is taken, made a configuration as libcni makes it. Every plugin
-// has a test that calls Examples; test/docs_test.go sees to it.
+// Examples checks that parse, the plugin's own parser, accepts each ```json block of README.md in
+// the folder of the test that has a configuration of the plugin. An unknown key is an error. From
+// a list, Examples makes the configuration of the plugin as libcni does. test/docs_test.go checks
+// that every plugin has a test that calls Examples.
 func Examples(tb TB, p skel.Plugin, parse func(*skel.Request) error) {
 	tb.Helper()
 	readme, err := os.ReadFile("README.md")
@@ -42,7 +42,7 @@ func Examples(tb TB, p skel.Plugin, parse func(*skel.Request) error) {
 		tb.Fatalf("%v", err)
 	}
 	p.Add = func(r *skel.Request) (*types.Result, error) { return &types.Result{}, parse(r) }
-	node, pod := Pair(tb)
+	node, pod := NewNodeAndPod(tb)
 	found := 0
 	for i, block := range JSONBlocks(string(readme)) {
 		confs, err := configurations(block, p.Name)
@@ -61,8 +61,8 @@ func Examples(tb TB, p skel.Plugin, parse func(*skel.Request) error) {
 	}
 }
 
-// configurations are those in block that are for the plugin: as plugin or as IPAM
-// plugin, alone or in a list.
+// configurations returns the configurations in a block that name the plugin as plugin or as IPAM
+// plugin. The block is one configuration or a list.
 func configurations(block, plugin string) ([]string, error) {
 	var top map[string]any
 	if err := json.Unmarshal([]byte(block), &top); err != nil {
@@ -76,7 +76,7 @@ func configurations(block, plugin string) ([]string, error) {
 	for _, entry := range entries {
 		conf, ok := entry.(map[string]any)
 		if !ok {
-			return nil, fmt.Errorf("an entry that is no object: %v", entry)
+			return nil, fmt.Errorf("an entry is not an object: %v", entry)
 		}
 		ipam, _ := conf["ipam"].(map[string]any)
 		if conf["type"] != plugin && ipam["type"] != plugin {

@@ -6,91 +6,98 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"testing"
 	"time"
 
 	"github.com/plumb-cni/plumb/pkg/skel"
 )
 
-// A Sweep says what FaultSweep runs.
+// A Sweep has the parameters of FaultSweep.
 type Sweep struct {
 	Plugin skel.Plugin
 	Config string
 	Args   string   // CNI_ARGS
 	Path   string   // CNI_PATH
-	Dirs   []string // folders that have to be as before as well
-	// Prepare readies a fresh node and pod before anything is called; nil: not needed.
+	Dirs   []string // folders whose content must be restored too
+	// Prepare, if not nil, prepares a new node and pod before the plugin is called.
 	Prepare func(node, pod *NS)
-	// PreparePod gives each container that is served, be it the one before, what a
-	// chained plugin finds there; nil: nothing.
+	// PreparePod, if not nil, makes in each of the two containers what an earlier plugin of the
+	// chain makes there.
 	PreparePod func(pod *NS)
-	// Survives lists how the steps begin that an ADD may do without ("announce "):
-	// they may be refused and the ADD succeed. Each needs its reason at the caller.
-	Survives []string
-	// Ignore tells lines of a snapshot that may change; nil: none may.
+	// MayFail has the beginnings of the steps ("announce ") that may fail in an ADD that
+	// succeeds. The caller gives the reason for each.
+	MayFail []string
+	// Ignore, if not nil, reports whether a line of a snapshot may change.
 	Ignore func(line string) bool
 
 	// For tests of the sweep itself.
-	settling time.Duration // 0: as in Settled
-	whole    bool          // with -short too
+	settleTime time.Duration // 0: settleTime
+	everyStep  bool          // with -short too
 }
 
-// FaultSweep refuses each step of a plugin in turn, and demands that nothing stays.
+// KeptByHostLocal reports whether a line of a snapshot is of a file that host-local keeps after DEL:
+// the address that it reserved last, and its own folder ".plumb". It serves as Sweep.Ignore.
+func KeptByHostLocal(line string) bool {
+	return strings.Contains(line, "last_reserved_ip") || strings.Contains(line, " .plumb")
+}
+
+// FaultSweep makes each step of a plugin fail in turn, and checks that nothing is left behind:
 //
-//   - ADD whose k-th step is refused fails, and leaves node, pod and folders as they were;
-//   - ADD whose k-th step is done but its outcome lost fails, and a DEL leaves them so;
-//   - DEL whose k-th step is refused, or its outcome lost, has tried the others, and a
-//     second DEL leaves them so;
+//   - an ADD whose k-th step is refused fails, and restores node, pod and folders;
+//   - an ADD whose k-th step is done, but seems to have failed, fails, and a DEL restores them;
+//   - after a DEL whose k-th step is refused, or is done but seems to have failed, a second DEL
+//     restores them;
 //
-// for k = 1, 2, 3 … until k is past the last step. An ADD of another container comes
-// first: what the node shares then stands already, and equality can be exact.
+// for k = 1, 2, 3 … until there is no k-th step. Before that, FaultSweep adds another container, so
+// that what the containers of a node share exists already, and the state must be exactly the same.
 //
-// With -short it takes every eighth step only, another of them in each mode.
+// With -short, FaultSweep tries every eighth step only, beginning with another step in each of the
+// four modes.
 func FaultSweep(tb TB, s Sweep) {
 	tb.Helper()
-	stride := 1
-	if testing.Short() && !s.whole {
-		stride = 8
+	stride := FullOrShort(1, 8)
+	if s.everyStep {
+		stride = 1
 	}
+	b := newTestbed(tb, s)
 	for i, m := range []mode{
-		{"ADD, step refused", (*bed).addRefused},
-		{"ADD, outcome lost", (*bed).addLost},
-		{"DEL, step refused", (*bed).delRefused},
-		{"DEL, outcome lost", (*bed).delLost},
+		{"ADD, step refused", (*testbed).addRefused},
+		{"ADD, outcome lost", (*testbed).addLost},
+		{"DEL, step refused", (*testbed).delRefused},
+		{"DEL, outcome lost", (*testbed).delLost},
 	} {
 		violations := 0
-		b := newBed(tb, s)
 		for k := 1 + i%stride; ; k += stride {
 			f := &fault{at: k}
 			if err := m.run(b, f); err != nil {
 				tb.Errorf("%s: step %d (%s): %v", m.name, k, f.step, err)
 				violations++
-				b.retire()
-				b = newBed(tb, s)
+				b.close()
+				b = newTestbed(tb, s)
 			}
 			if f.step == "" {
 				tb.Logf("%s: fewer than %d steps, %d violations", m.name, k, violations)
 				break
 			}
 		}
-		b.retire()
 	}
+	b.close()
 }
 
 type mode struct {
 	name string
-	run  func(*bed, *fault) error
+	run  func(*testbed, *fault) error
 }
 
-// A fault strikes at one step. Steps may come from several goroutines.
+// A fault makes one step fail. Its method inject serves as Call.Before or Call.After, and may be
+// called by several goroutines.
 type fault struct {
 	mu   sync.Mutex
-	at   int
-	seen int
-	step string // the one that was struck; empty: none yet
+	at   int    // the number of the step, from 1
+	seen int    // the number of steps so far
+	step string // the step that failed; empty: none so far
 }
 
-func (f *fault) strike(step string) error {
+func (f *fault) inject(step string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.seen++
@@ -101,22 +108,22 @@ func (f *fault) strike(step string) error {
 	return fmt.Errorf("injected: %w", syscall.ENOBUFS)
 }
 
-// A bed is a node that has served before, and a pod that is to be served.
-type bed struct {
+// A testbed is a node with one container, and a pod for another container.
+type testbed struct {
 	tb     TB
 	sweep  Sweep
-	call   Call
-	before string
-	warm   Call
+	call   Call   // of the container that the sweep adds and deletes
+	before string // the state without that container
+	warm   Call   // of the other container
 }
 
-func newBed(tb TB, s Sweep) *bed {
+func newTestbed(tb TB, s Sweep) *testbed {
 	tb.Helper()
-	node, pod := Pair(tb)
+	node, pod := NewNodeAndPod(tb)
 	if s.Prepare != nil {
 		s.Prepare(node, pod)
 	}
-	b := &bed{tb: tb, sweep: s, call: Call{
+	b := &testbed{tb: tb, sweep: s, call: Call{
 		ContainerID: "swept", Node: node, Pod: pod, Path: s.Path, Args: s.Args, Config: s.Config,
 	}}
 	warm := b.call
@@ -126,18 +133,19 @@ func newBed(tb TB, s Sweep) *bed {
 		s.PreparePod(warm.Pod)
 	}
 	Run(s.Plugin, warm.With("ADD")).OK(tb)
-	b.before = Steady(b.state)
+	b.before = WaitStable(b.state)
 	b.warm = warm
 	return b
 }
 
-// retire takes the warming container's attachment back: folders outlive the bed.
-func (b *bed) retire() {
+// close deletes the other container: the folders are also those of the next testbed.
+func (b *testbed) close() {
 	b.tb.Helper()
 	Run(b.sweep.Plugin, b.warm.With("DEL")).OK(b.tb)
 }
 
-func (b *bed) state() string {
+// state returns the state of node, pod and folders, without the lines to ignore.
+func (b *testbed) state() string {
 	all := []string{Snapshot(b.tb, b.call.Node, b.call.Pod)}
 	for _, dir := range b.sweep.Dirs {
 		all = append(all, SnapshotDir(b.tb, dir))
@@ -154,18 +162,20 @@ func (b *bed) state() string {
 	return strings.Join(kept, "\n")
 }
 
-// asBefore is an error that shows what stayed.
-func (b *bed) asBefore() error {
-	if diff := settled(b.before, b.state, cmp.Or(b.sweep.settling, settling)); diff != "" {
+// requireRestored returns an error that shows the difference if the state does not become as it was
+// before.
+func (b *testbed) requireRestored() error {
+	if diff := waitEqual(b.before, b.state, cmp.Or(b.sweep.settleTime, settleTime)); diff != "" {
 		return fmt.Errorf("not as before:\n%s", diff)
 	}
 	return nil
 }
 
-func (b *bed) run(c Call) Reply { return Run(b.sweep.Plugin, c) }
+func (b *testbed) run(c Call) Reply { return Run(b.sweep.Plugin, c) }
 
-// failed checks that the fault, where it struck, was told and not swallowed.
-func (b *bed) failed(r Reply, f *fault) error {
+// checkReply returns an error unless the call failed with the error of the fault. If there was no
+// fault, or the call may succeed without the step, it must have succeeded.
+func (b *testbed) checkReply(r Reply, f *fault) error {
 	if f.step == "" {
 		if r.Exit != 0 {
 			return fmt.Errorf("failed without a fault: %s", r.Stdout)
@@ -173,12 +183,12 @@ func (b *bed) failed(r Reply, f *fault) error {
 		return nil
 	}
 	if r.Exit == 0 {
-		for _, s := range b.sweep.Survives {
+		for _, s := range b.sweep.MayFail {
 			if strings.HasPrefix(f.step, s) {
 				return nil
 			}
 		}
-		return fmt.Errorf("succeeded all the same")
+		return fmt.Errorf("succeeded in spite of the fault")
 	}
 	if got := r.Failure(b.tb); !strings.Contains(got.String(), syscall.ENOBUFS.Error()) {
 		return fmt.Errorf("the error hides its cause: %s", got)
@@ -186,45 +196,45 @@ func (b *bed) failed(r Reply, f *fault) error {
 	return nil
 }
 
-func (b *bed) addRefused(f *fault) error {
+func (b *testbed) addRefused(f *fault) error {
 	c := b.call.With("ADD")
-	c.Before = f.strike
+	c.Before = f.inject
 	r := b.run(c)
-	if err := b.failed(r, f); err != nil {
+	if err := b.checkReply(r, f); err != nil {
 		return err
 	}
 	if r.Exit == 0 {
 		return b.del()
 	}
-	if err := b.asBefore(); err != nil {
+	if err := b.requireRestored(); err != nil {
 		return fmt.Errorf("%w\nthe plugin said: %s%s", err, r.Stdout, r.Stderr)
 	}
 	return nil
 }
 
-func (b *bed) addLost(f *fault) error {
+func (b *testbed) addLost(f *fault) error {
 	c := b.call.With("ADD")
-	c.After = f.strike
-	if err := b.failed(b.run(c), f); err != nil {
+	c.After = f.inject
+	if err := b.checkReply(b.run(c), f); err != nil {
 		return err
 	}
 	return b.del()
 }
 
-func (b *bed) delRefused(f *fault) error {
+func (b *testbed) delRefused(f *fault) error {
 	c := b.call.With("DEL")
-	c.Before = f.strike
+	c.Before = f.inject
 	return b.delTwice(c)
 }
 
-func (b *bed) delLost(f *fault) error {
+func (b *testbed) delLost(f *fault) error {
 	c := b.call.With("DEL")
-	c.After = f.strike
+	c.After = f.inject
 	return b.delTwice(c)
 }
 
-// delTwice: the first DEL may fail, as its fault demands, or need not.
-func (b *bed) delTwice(first Call) error {
+// delTwice runs an ADD, first, which is a DEL that may fail, and a DEL without a fault.
+func (b *testbed) delTwice(first Call) error {
 	if r := b.run(b.call.With("ADD")); r.Exit != 0 {
 		return fmt.Errorf("ADD without a fault: %s", r.Stdout)
 	}
@@ -232,10 +242,10 @@ func (b *bed) delTwice(first Call) error {
 	return b.del()
 }
 
-// del is a DEL without a fault, after which all has to be as before.
-func (b *bed) del() error {
+// del runs a DEL without a fault, which must restore the state.
+func (b *testbed) del() error {
 	if r := b.run(b.call.With("DEL")); r.Exit != 0 {
 		return fmt.Errorf("DEL: %s", r.Stdout)
 	}
-	return b.asBefore()
+	return b.requireRestored()
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// toy is a plugin of two steps: a veth pair between node and pod, and an alias that
-// says whose it is. forget leaves out what a careless author forgets.
+// toy returns a plugin with two steps: it adds a veth pair between node and pod, and sets an alias.
+// forget names what the plugin does not do: "undo", "error" (to return it), "del", or nothing.
 func toy(forget string) skel.Plugin {
 	run := func(h *ns.Handle, step string, args ...string) error {
 		return h.Step(step, func() error {
@@ -50,7 +50,7 @@ func toy(forget string) skel.Plugin {
 
 const toyConfig = `{"cniVersion": "1.1.0", "name": "n", "type": "toy"}`
 
-// verdict collects what a sweep says instead of failing.
+// A verdict is a test that collects errors instead of failing.
 type verdict struct {
 	*testing.T
 	errors []string
@@ -60,25 +60,29 @@ func (v *verdict) Errorf(format string, args ...any) {
 	v.errors = append(v.errors, fmt.Sprintf(format, args...))
 }
 
-func TestFaultSweepBites(t *testing.T) {
+func TestFaultSweepFindsWhatAPluginForgets(t *testing.T) {
 	LeakCheck(t)
 	for forget, want := range map[string]string{
 		"":      "",
 		"undo":  "ADD, step refused: step 2 (set alias): not as before:\n+ node: link tswept ",
-		"error": "ADD, step refused: step 2 (set alias): succeeded all the same",
+		"error": "ADD, step refused: step 2 (set alias): succeeded in spite of the fault",
 		"del":   "ADD, outcome lost: step 1 (add veth): not as before:\n+ node: link tswept ",
 	} {
 		v := &verdict{T: t}
-		FaultSweep(v, Sweep{Plugin: toy(forget), Config: toyConfig, settling: time.Second, whole: true})
+		sweep := Sweep{Plugin: toy(forget), Config: toyConfig, everyStep: true}
+		if forget != "" {
+			sweep.settleTime = time.Millisecond // what is left does not go away
+		}
+		FaultSweep(v, sweep)
 		got := strings.Join(v.errors, "\n")
 		if want == "" && got != "" || !strings.Contains(got, want) {
-			t.Errorf("forgetting %q: the sweep says %q, want %q", forget, got, want)
+			t.Errorf("forgetting %q: the sweep reports %q, want %q", forget, got, want)
 		}
 	}
 }
 
 func TestRunParsesResultsAndErrors(t *testing.T) {
-	node, pod := Pair(t)
+	node, pod := NewNodeAndPod(t)
 	c := Call{Command: "ADD", Node: node, Pod: pod, Config: toyConfig}
 	Run(toy(""), c).Result(t)
 	if f := Run(toy(""), Call{Command: "ADD", Node: node, Config: toyConfig}).Failure(t); f.Code != types.CodeEnvironment {
@@ -92,7 +96,7 @@ func TestRunParsesResultsAndErrors(t *testing.T) {
 
 func TestExecRunsOnTheNode(t *testing.T) {
 	LeakCheck(t)
-	node, pod := Pair(t)
+	node, pod := NewNodeAndPod(t)
 	script := t.TempDir() + "/plugin"
 	if err := os.WriteFile(script, []byte("#!/bin/sh\ncat; readlink /proc/self/ns/net; echo $CNI_NETNS >&2; exit 3\n"), 0o755); err != nil {
 		t.Fatal(err)
@@ -104,23 +108,23 @@ func TestExecRunsOnTheNode(t *testing.T) {
 	}
 }
 
-func TestNeedTellsLackFromFailure(t *testing.T) {
+func TestErrorsOfUnsupportedFeatures(t *testing.T) {
 	if !isUnsupported(fmt.Errorf("add vlan: %w", os.ErrNotExist)) || !isUnsupported(errors.New("RTNETLINK answers: Operation not supported")) {
 		t.Error("an error of an unsupported feature is not recognized")
 	}
 	if isUnsupported(os.ErrPermission) {
-		t.Error("EPERM is no lack of the kernel's")
+		t.Error("EPERM is taken for an error of an unsupported feature")
 	}
 }
 
-func TestNeedNotesTheAnswer(t *testing.T) {
+func TestRequireFeatureRecordsFeatures(t *testing.T) {
 	file := t.TempDir() + "/needs"
 	t.Setenv("CNI_TEST_NEEDS", file)
 	t.Setenv("CNI_TEST_REQUIRE", "")
-	Need(t, "air", nil)
-	t.Run("skipped", func(t *testing.T) { Need(t, "ether", os.ErrNotExist) })
-	want := "has test/nstest: TestNeedNotesTheAnswer: air\nlacks test/nstest: TestNeedNotesTheAnswer/skipped: ether\n"
+	RequireFeature(t, "air", nil)
+	t.Run("skipped", func(t *testing.T) { RequireFeature(t, "ether", os.ErrNotExist) })
+	want := "has test/nstest: TestRequireFeatureRecordsFeatures: air\nlacks test/nstest: TestRequireFeatureRecordsFeatures/skipped: ether\n"
 	if got, err := os.ReadFile(file); err != nil || string(got) != want {
-		t.Errorf("noted %q, %v; want %q", got, err, want)
+		t.Errorf("recorded %q, %v; want %q", got, err, want)
 	}
 }

@@ -60,13 +60,13 @@ func StartFirewalld(tb TB, node *NS) *Firewalld {
 	var log strings.Builder
 	cmd.Stdout, cmd.Stderr = &log, &log
 	f.Daemon = startDaemon(tb, cmd, node.Start)
-	timer := time.AfterFunc(patience, func() { _ = cmd.Process.Kill() })
+	timer := time.AfterFunc(waitLimit, func() { _ = cmd.Process.Kill() })
 	defer timer.Stop()
 	select {
 	case <-owned:
 		f.Call(tb, "getDefaultZone") // firewalld has its name before it answers
 	case <-f.Daemon.Ended:
-		tb.Fatalf("start firewalld: it has ended, or was killed after %s\n%s", patience, log.String())
+		tb.Fatalf("start firewalld: it has ended, or was killed after %s\n%s", waitLimit, log.String())
 	}
 	return f
 }
@@ -165,7 +165,7 @@ func (f *Firewalld) Await(tb TB, member, argument string) (wait func()) {
 		tb.Helper()
 		select {
 		case <-seen:
-		case <-time.After(patience):
+		case <-time.After(waitLimit):
 			tb.Fatalf("no message %s(%s) on the bus", member, argument)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 func FuzzCheck(f *testing.F, p skel.Plugin, c Call) {
 	f.Helper()
 	if c.Node == nil {
-		c.Node, c.Pod = Pair(f)
+		c.Node, c.Pod = NewNodeAndPod(f)
 	}
 	added := Run(p, c.With("ADD"))
 	added.OK(f)
@@ -27,11 +27,11 @@ func FuzzCheck(f *testing.F, p skel.Plugin, c Call) {
 // that made a veth pair with the addresses 10.9.0.2 and fd00::2.
 func FuzzChainedCheck(f *testing.F, p skel.Plugin, c Call) {
 	f.Helper()
-	c.Node, c.Pod = Pair(f)
+	c.Node, c.Pod = NewNodeAndPod(f)
 	c.Node.Must(f, "ip", "link", "add", "veth0", "up", "type", "veth", "peer", "name", "eth0", "netns", c.Pod.Path())
 	c.Pod.Batch(f, "link set eth0 up", "addr add 10.9.0.2/24 dev eth0", "addr add fd00::2/64 dev eth0 nodad")
 	first := c
-	first.Config = withPrevResult(c.Config, `{"cniVersion":"1.1.0","interfaces":[{"name":"veth0"},{"name":"eth0","sandbox":"`+c.Pod.Path()+`"}],`+
+	first.Config = WithPrevResult(c.Config, `{"cniVersion":"1.1.0","interfaces":[{"name":"veth0"},{"name":"eth0","sandbox":"`+c.Pod.Path()+`"}],`+
 		`"ips":[{"interface":1,"address":"10.9.0.2/24","gateway":"10.9.0.1"},{"interface":1,"address":"fd00::2/64"}],"routes":[{"dst":"0.0.0.0/0"}]}`)
 	added := Run(p, first.With("ADD"))
 	added.OK(f)
@@ -57,7 +57,7 @@ func fuzzPrevResult(f *testing.F, p skel.Plugin, c Call, added Reply) {
 			return // the configuration itself cannot be read then
 		}
 		check := c.With("CHECK")
-		check.Config = withPrevResult(c.Config, strings.ReplaceAll(prev, "SANDBOX", c.Pod.Path()))
+		check.Config = WithPrevResult(c.Config, strings.ReplaceAll(prev, "SANDBOX", c.Pod.Path()))
 		reply := Run(p, check)
 		if reply.Exit == 0 {
 			return
@@ -66,10 +66,6 @@ func fuzzPrevResult(f *testing.F, p skel.Plugin, c Call, added Reply) {
 			t.Errorf("prevResult %s: %s", prev, failure)
 		}
 	})
-}
-
-func withPrevResult(conf, prev string) string {
-	return strings.TrimSuffix(conf, "}") + `,"prevResult":` + prev + "}"
 }
 
 // variants lists what becomes of a JSON value when one of its parts is removed, stands

@@ -6,11 +6,11 @@ import (
 	"path/filepath"
 )
 
-// update is read when a test runs, after the flags were.
+// update has its value once the flags are parsed, when a test runs.
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// Golden compares got with testdata/<name>.golden of the package under test, which
-// `go test -update` writes anew.
+// Golden fails the test if got differs from the file testdata/<name>.golden of the package.
+// `go test -update` writes got to the file.
 func Golden(tb TB, name, got string) {
 	tb.Helper()
 	path := filepath.Join("testdata", name+".golden")
@@ -27,6 +27,6 @@ func Golden(tb TB, name, got string) {
 		tb.Fatalf("%v", err)
 	}
 	if got != string(want) {
-		tb.Fatalf("not as in %s:\n%s\nhave:\n%s", path, Compare(string(want), got), got)
+		tb.Fatalf("different from %s:\n%s\ngot:\n%s", path, Compare(string(want), got), got)
 	}
 }

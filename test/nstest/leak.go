@@ -10,23 +10,22 @@ import (
 	"time"
 )
 
-// LeakCheck fails the test when it ends with file descriptors, goroutines, child
-// processes or threads in foreign namespaces that were not there when LeakCheck was
-// called. It has to be called before whatever registers a Cleanup, and not in tests
-// that run in parallel.
+// LeakCheck fails the test if the test ends with file descriptors, goroutines, child processes or
+// threads in other network namespaces that did not exist when LeakCheck was called. It must be
+// called before any function that registers a Cleanup, and not in tests that run in parallel.
 func LeakCheck(tb TB) {
 	tb.Helper()
 	warmRuntime()
 	before := inventory()
 	tb.Cleanup(func() {
 		tb.Helper()
-		deadline := time.Now().Add(patience)
+		deadline := time.Now().Add(waitLimit)
 		for {
-			leaked := missingIn(before, inventory())
+			leaked := added(before, inventory())
 			if len(leaked) == 0 {
 				return
 			}
-			if time.Now().After(deadline) { // goroutines end a little after they are told
+			if time.Now().After(deadline) { // goroutines may still be ending
 				tb.Errorf("leaked:\n%s", strings.Join(leaked, "\n"))
 				return
 			}
@@ -35,7 +34,7 @@ func LeakCheck(tb TB) {
 	})
 }
 
-// warmRuntime makes the runtime open what it keeps for good: its poller.
+// warmRuntime makes the runtime open the descriptors of its poller, which it never closes.
 func warmRuntime() {
 	r, w, err := os.Pipe()
 	if err == nil {
@@ -44,11 +43,11 @@ func warmRuntime() {
 	}
 }
 
-// inventory maps what may leak to a description of it.
+// inventory returns everything that may leak, as the keys of a map. The values are details.
 func inventory() map[string]string {
 	all := map[string]string{}
 	for _, fd := range entries("/proc/self/fd") {
-		if target, err := os.Readlink(fd); err == nil { // but for the one that reads the folder
+		if target, err := os.Readlink(fd); err == nil { // the descriptor that read the folder is closed already
 			all["fd "+filepath.Base(fd)+" "+target] = ""
 		}
 	}
@@ -65,17 +64,19 @@ func inventory() map[string]string {
 	buf := make([]byte, 1<<20)
 	for stack := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
 		id, rest, _ := strings.Cut(stack, " [")
-		if !slices.ContainsFunc(runtimesOwn, func(f string) bool { return strings.Contains(rest, f) }) {
+		if !slices.ContainsFunc(ownGoroutines, func(f string) bool { return strings.Contains(rest, f) }) {
 			all[id] = rest
 		}
 	}
 	return all
 }
 
-// runtimesOwn are the goroutines that the standard library keeps, and the one that asks.
-var runtimesOwn = []string{"nstest.inventory(", "os/signal.loop", "runtime.ensureSigM", "testing.(*M).startAlarm", "testing.tRunner.func"}
+// ownGoroutines are functions in the stacks of the standard library's goroutines, and of the one that
+// calls inventory.
+var ownGoroutines = []string{"nstest.inventory(", "os/signal.loop", "runtime.ensureSigM", "testing.(*M).startAlarm", "testing.tRunner.func"}
 
-func missingIn(before, after map[string]string) []string {
+// added returns the entries of after that are not in before.
+func added(before, after map[string]string) []string {
 	var leaked []string
 	for what, detail := range after {
 		if _, had := before[what]; !had {
@@ -86,6 +87,7 @@ func missingIn(before, after map[string]string) []string {
 	return leaked
 }
 
+// entries returns the paths of a folder's entries.
 func entries(dir string) []string {
 	list, _ := os.ReadDir(dir)
 	var all []string

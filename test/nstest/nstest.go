@@ -15,6 +15,7 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
+	"testing"
 
 	"golang.org/x/sys/unix"
 )
@@ -31,6 +32,15 @@ type TB interface {
 	Fatalf(format string, args ...any)
 	Skipf(format string, args ...any)
 	Failed() bool
+}
+
+// FullOrShort returns full, or short if the tests run with -short. It is how often a test repeats
+// what takes long.
+func FullOrShort(full, short int) int {
+	if testing.Short() {
+		return short
+	}
+	return full
 }
 
 // NS is a network namespace. It exists until the end of the test, or until Remove.
@@ -65,8 +75,8 @@ func NewNode(tb TB) *NS {
 	return n
 }
 
-// Pair makes a node and a pod.
-func Pair(tb TB) (node, pod *NS) {
+// NewNodeAndPod makes a node and a pod.
+func NewNodeAndPod(tb TB) (node, pod *NS) {
 	tb.Helper()
 	node, pod = NewNode(tb), New(tb)
 	pod.name = "pod"
@@ -217,6 +227,13 @@ func (n *NS) SetSysctl(tb TB, key, value string) {
 	}
 }
 
+// SetForwarding sets the sysctls of forwarding, for both families, to "1" or "0".
+func (n *NS) SetForwarding(tb TB, value string) {
+	tb.Helper()
+	n.SetSysctl(tb, "net/ipv4/ip_forward", value)
+	n.SetSysctl(tb, "net/ipv6/conf/all/forwarding", value)
+}
+
 // Remove removes the namespace before the end of the test, as a runtime does before a late
 // DEL. Its path is then a regular file.
 func (n *NS) Remove(tb TB) {
@@ -242,16 +259,16 @@ var unsupportedErrors = []error{
 	syscall.ENOSYS, os.ErrNotExist,
 }
 
-// Kernel is the label of specs that call Need, because a kernel may lack a feature that they
+// Kernel is the label of specs that call RequireFeature, because a kernel may lack a feature that they
 // test. test/vm/run.sh runs these specs on a kernel that has the features.
 const Kernel = "kernel"
 
-// Need ends the test unless err, the result of using a kernel feature, is nil. It skips the
+// RequireFeature ends the test unless err, the result of using a kernel feature, is nil. It skips the
 // test if err says that the kernel lacks the feature, and fails the test on any other error.
 // With CNI_TEST_REQUIRE=all in the environment, a missing feature also fails the test. If
-// CNI_TEST_NEEDS names a file, Need appends a line to it that says whether the kernel has the
+// CNI_TEST_NEEDS names a file, RequireFeature appends a line to it that says whether the kernel has the
 // feature, so that the skipped tests can run on another kernel.
-func Need(tb TB, feature string, err error) {
+func RequireFeature(tb TB, feature string, err error) {
 	tb.Helper()
 	switch {
 	case err == nil:

@@ -50,7 +50,7 @@ func TestTrafficBetweenNamespaces(t *testing.T) {
 		}
 	}
 	if _, err := Dial(s.Node, OutsideV4+":9"); err == nil {
-		t.Error("nobody listens there, and somebody answered")
+		t.Error("Dial succeeded where no program listens")
 	}
 }
 
@@ -59,6 +59,7 @@ func TestSnapshotSeesWhatPluginsTouch(t *testing.T) {
 	n := NewNode(t)
 	n.Batch(t, "link add br0 type bridge", "link add v0 type veth peer name v1", "link set br0 up")
 	state := func() string { return Snapshot(t, n) }
+	before := WaitStable(state)
 	for _, change := range []string{
 		"ip link set v0 alias x", "ip link set v0 mtu 1400", "ip link set v0 master br0", "ip link set v0 up",
 		"bridge link set dev v0 hairpin on", "bridge link set dev v0 isolated on",
@@ -75,11 +76,12 @@ func TestSnapshotSeesWhatPluginsTouch(t *testing.T) {
 		"iptables-nft -t nat -N CNI-x", "ip6tables-nft -t nat -N CNI-x", "iptables-legacy -t nat -N CNI-x",
 		"sysctl -qw net.ipv4.ip_forward=1", "sysctl -qw net.ipv6.conf.v0.accept_ra=0", "ip link del v0",
 	} {
-		before := Steady(state)
 		n.Must(t, "sh", "-c", change)
-		if Compare(before, Steady(state)) == "" {
+		after := WaitStable(state)
+		if Compare(before, after) == "" {
 			t.Errorf("not seen: %s", change)
 		}
+		before = after
 	}
 }
 
@@ -87,12 +89,12 @@ func TestSnapshotIsSteady(t *testing.T) {
 	s := NewSite(t)
 	s.Node.Batch(t, "link add br0 type bridge", "link set br0 up")
 	state := func() string { return Snapshot(t, s.Node, s.Outside) }
-	before := Steady(state)
+	before := WaitStable(state)
 	tcp := ServeTCP(t, s.Outside, OutsideV4+":0")
 	for range 5 {
 		MustDial(t, s.Node, tcp.String(), NodeV4)
 	}
-	if diff := Settled(before, state); diff != "" {
+	if diff := WaitEqual(before, state); diff != "" {
 		t.Errorf("traffic changed the snapshot:\n%s", diff)
 	}
 }
@@ -157,7 +159,7 @@ func TestSnapshotWaitsForTheKernel(t *testing.T) {
 				t.Errorf("no %q in\n%s", want, up)
 			}
 		}
-		if diff := Compare(up, Steady(func() string { return Snapshot(t, n) })); diff != "" {
+		if diff := Compare(up, WaitStable(func() string { return Snapshot(t, n) })); diff != "" {
 			t.Errorf("not steady after all:\n%s", diff)
 		}
 		n.Batch(t, "link set v0 down")
@@ -172,7 +174,7 @@ func TestSnapshotWaitsForTheKernel(t *testing.T) {
 func TestSnapshotWaitsForABridge(t *testing.T) {
 	n := NewNode(t)
 	n.Batch(t, "link add v0 type veth peer name v1", "link set v0 up", "link set v1 up")
-	for range 8 {
+	for range FullOrShort(8, 2) {
 		n.Batch(t, "link add br0 type bridge", "link set br0 up", "link set v0 master br0")
 		state := Snapshot(t, n)
 		for _, want := range []string{"link br0 operstate=UP", "link br0 addr_info={family=inet6"} {
@@ -183,7 +185,7 @@ func TestSnapshotWaitsForABridge(t *testing.T) {
 		n.Batch(t, "link del br0")
 	}
 	n.Batch(t, "link add br1 type bridge", "link set br1 up")
-	if lines, err := n.iproute(); err != nil || underWay(lines) {
+	if lines, err := n.iproute(); err != nil || isChanging(lines) {
 		t.Errorf("a bridge without ports is waited for (%v)", err)
 	}
 }
@@ -193,7 +195,7 @@ func TestSnapshotWaitsForABridge(t *testing.T) {
 func TestSnapshotWaitsForAVLAN(t *testing.T) {
 	state := []string{"link base flags=[UP LOWER_UP]", "link eth0 flags=[UP LOWER_UP]", "link eth0 link=base"}
 	for operstate, waits := range map[string]bool{"UNKNOWN": true, "UP": false} {
-		if got := underWay(append(state, "link eth0 operstate="+operstate)); got != waits {
+		if got := isChanging(append(state, "link eth0 operstate="+operstate)); got != waits {
 			t.Errorf("with operstate %s: is waited for: %v", operstate, got)
 		}
 	}

@@ -10,13 +10,14 @@ import (
 	"syscall"
 )
 
-// Peak runs a program and gives the most memory that its process had resident, in KiB.
-// out gets what it writes on stdout and stderr. The error is that of a program that
-// failed, too. The maximum in rusage does not tell: it has in it what the process was
-// before its execve, a copy of this one (mm: setmax_mm_hiwater_rss in exec_mmap). So
-// the process is stopped at its exit, and its status is read.
-func Peak(path string, environ []string, in, out *os.File) (kib int, err error) {
-	runtime.LockOSThread() // it is the thread that traces
+// PeakMemory runs a program and returns the maximum of its resident memory in KiB. The stdout and stderr
+// of the program go to out. PeakMemory also returns an error if the program fails.
+//
+// The maximum in the program's rusage is not that of the program alone: it includes the time before
+// execve, when the process is a copy of this one (setmax_mm_hiwater_rss in the kernel's exec_mmap).
+// So PeakMemory stops the process at its exit, and reads its status.
+func PeakMemory(path string, environ []string, in, out *os.File) (kib int, err error) {
+	runtime.LockOSThread() // only the thread that started the process can trace it
 	defer runtime.UnlockOSThread()
 	pid, err := syscall.ForkExec(path, []string{path}, &syscall.ProcAttr{
 		Env: environ, Files: []uintptr{in.Fd(), out.Fd(), out.Fd()},
@@ -46,7 +47,7 @@ func Peak(path string, environ []string, in, out *os.File) (kib int, err error) 
 		case status.StopSignal() != syscall.SIGTRAP:
 			signal = int(status.StopSignal())
 		}
-		// ESRCH: another of its threads has ended the process meanwhile; its exit is next.
+		// ESRCH: another thread has ended the process meanwhile. Its exit is the next event.
 		if cerr := syscall.PtraceCont(pid, signal); !errors.Is(cerr, syscall.ESRCH) {
 			err = errors.Join(err, cerr)
 		}
@@ -56,7 +57,7 @@ func Peak(path string, environ []string, in, out *os.File) (kib int, err error) 
 	}
 }
 
-// awaitEnd waits for a traced process that was killed: it may stop once more.
+// awaitEnd waits until a traced process that was killed has ended. It may stop once more before.
 func awaitEnd(pid int) error {
 	for {
 		var status syscall.WaitStatus
@@ -67,6 +68,7 @@ func awaitEnd(pid int) error {
 	}
 }
 
+// highWater returns the maximum of the resident memory of a process in KiB.
 func highWater(pid int) (int, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

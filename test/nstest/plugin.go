@@ -19,8 +19,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A Call is one call of a plugin. Empty fields have the values that most tests want;
-// Env can take any of them away ("CNI_IFNAME=").
+// A Call is one call of a plugin. An empty field has the value that most tests need. Env replaces
+// variables of the environment ("CNI_IFNAME=").
 type Call struct {
 	Command     string
 	ContainerID string // empty: "test"
@@ -32,17 +32,23 @@ type Call struct {
 	Config      string // stdin
 	Env         []string
 	Node        *NS // the plugin runs here; nil: where the test runs
-	// Before and After are trace.Tracer's; calls in process only.
+	// Before and After are those of trace.Tracer. Only Run uses them.
 	Before, After func(step string) error
 }
 
-// With is the call under another command.
+// With returns the call with another command.
 func (c Call) With(command string) Call {
 	c.Command = command
 	return c
 }
 
-// environ is the environment of the call; nothing of the test's own gets in but PATH.
+// WithPrevResult returns the configuration with the result as its prevResult. The configuration
+// must have none, and at least one other key.
+func WithPrevResult(conf, result string) string {
+	return strings.TrimSuffix(conf, "}") + `,"prevResult":` + result + "}"
+}
+
+// environ returns the environment of the call. Only PATH comes from the test's own environment.
 func (c Call) environ() []string {
 	or := func(value, otherwise string) string {
 		if value == "" {
@@ -64,8 +70,8 @@ func (c Call) environ() []string {
 	}, c.Env)
 }
 
-// override puts settings in the place of those of the same names: of two in an
-// environment, programs see one or the other.
+// override returns env with the settings, which replace those of the same names. If a name
+// stood twice, some programs would read the first value, and others the second.
 func override(env, settings []string) []string {
 	for _, s := range settings {
 		name, _, _ := strings.Cut(s, "=")
@@ -74,7 +80,7 @@ func override(env, settings []string) []string {
 	return append(env, settings...)
 }
 
-// A Reply is what a call of a plugin gave.
+// A Reply is the outcome of a call of a plugin.
 type Reply struct {
 	Stdout, Stderr string
 	Exit           int
@@ -94,15 +100,27 @@ func Run(p skel.Plugin, c Call) Reply {
 	return Reply{stdout.String(), stderr.String(), exit}
 }
 
-// Cmd is the call of the executable at path, for those that start it in a way of
-// their own. It leaves Node to them.
+// RunAll runs the command of all calls at the same time in this process, and returns their
+// replies in the order of the calls.
+func RunAll(p skel.Plugin, command string, calls []Call) []Reply {
+	replies := make([]Reply, len(calls))
+	var wg sync.WaitGroup
+	for i, c := range calls {
+		wg.Go(func() { replies[i] = Run(p, c.With(command)) })
+	}
+	wg.Wait()
+	return replies
+}
+
+// Cmd returns the command that calls the executable at path, for tests that start it themselves.
+// They must also put it into Node.
 func (c Call) Cmd(path string) *exec.Cmd {
 	cmd := exec.Command(path)
 	cmd.Env, cmd.Stdin = c.environ(), strings.NewReader(c.Config)
 	return cmd
 }
 
-// Exec calls the executable at path as a runtime on the node does.
+// Exec calls the executable at path, as a runtime on the node does.
 func Exec(tb TB, path string, c Call) Reply {
 	tb.Helper()
 	var stdout, stderr bytes.Buffer
@@ -131,7 +149,7 @@ func (r Reply) OK(tb TB) Reply {
 	return r
 }
 
-// Result is the result of an ADD that has to have succeeded.
+// Result returns the result of an ADD. It fails the test if the ADD failed.
 func (r Reply) Result(tb TB) *types.Result {
 	tb.Helper()
 	result, err := types.ParseResult(types.Newest, []byte(r.OK(tb).Stdout))
@@ -141,7 +159,7 @@ func (r Reply) Result(tb TB) *types.Result {
 	return result
 }
 
-// A Failure is the error that a plugin put on stdout.
+// A Failure is the error that a plugin printed.
 type Failure struct {
 	CNIVersion string `json:"cniVersion"`
 	Code       uint   `json:"code"`
@@ -151,12 +169,12 @@ type Failure struct {
 
 func (f Failure) String() string { return fmt.Sprintf("code %d: %s; %s", f.Code, f.Msg, f.Details) }
 
-// Failure is the error of a call that has to have failed in the form of the
-// specification: one JSON document with version, code and text.
+// Failure returns the error of a call. It fails the test if the call succeeded, or if its error does
+// not have the form of the specification: one JSON document with version, code and message.
 func (r Reply) Failure(tb TB) Failure {
 	tb.Helper()
 	if r.Exit == 0 {
-		tb.Fatalf("succeeded, and was to fail\nstdout: %s\nstderr: %s", r.Stdout, r.Stderr)
+		tb.Fatalf("the call succeeded; want an error\nstdout: %s\nstderr: %s", r.Stdout, r.Stderr)
 	}
 	var f Failure
 	dec := json.NewDecoder(strings.NewReader(r.Stdout))
@@ -172,16 +190,16 @@ func (r Reply) Failure(tb TB) Failure {
 	return f
 }
 
-// builds are the executables of this test process, made once.
+// builds has the executables that Build has made in this process.
 var builds struct {
 	sync.Mutex
 	dir   string
 	built map[string]bool
 }
 
-// Build gives a folder with the executables of the plugins: a CNI_PATH. They are
-// built once a test process, or not at all where the environment has PLUMB_BIN, a
-// folder that has them (scripts/test.sh sets it).
+// Build returns a folder with the executables of the plugins, which can serve as CNI_PATH. It builds
+// each once per process. If PLUMB_BIN names a folder, as scripts/test.sh sets it, the executables
+// must be there, and Build builds nothing.
 func Build(tb TB, plugins ...string) string {
 	tb.Helper()
 	if dir := os.Getenv("PLUMB_BIN"); dir != "" {
@@ -211,8 +229,8 @@ func Build(tb TB, plugins ...string) string {
 	return builds.dir
 }
 
-// buildDir makes the folder of this process. No test is the last one to know, so it
-// is the next process that removes it.
+// buildDir makes the folder for the executables of this process. It removes those of processes that
+// have ended, because no test knows that it is the last one of its process.
 func buildDir(tb TB) string {
 	tb.Helper()
 	prefix := filepath.Join(os.TempDir(), "plumb-bin-")
@@ -230,7 +248,7 @@ func buildDir(tb TB) string {
 	return dir
 }
 
-// Root is the top folder of the module.
+// Root returns the top folder of the module.
 func Root(tb TB) string {
 	tb.Helper()
 	dir, err := os.Getwd()

@@ -19,12 +19,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Snapshot is the state of the namespaces as sorted lines of text, made to be
-// compared for equality: links with all their settings, addresses, routes, rules,
-// permanent neighbours and forwarding entries, VLANs, qdiscs, filters, the nftables
-// ruleset, iptables of both kinds, and the settings of each interface under
-// /proc/sys/net. Left out is what moves by itself: counters, timers, lifetimes,
-// learned entries.
+// Snapshot returns the state of the namespaces as lines of text: links with all their settings,
+// addresses, routes, rules, permanent neighbours and forwarding entries, VLANs, qdiscs, filters, the
+// nftables ruleset, both variants of iptables, and the settings of each interface under
+// /proc/sys/net. What changes by itself is left out: counters, timers, lifetimes, learned entries.
+// Two snapshots of the same state are equal.
 func Snapshot(tb TB, namespaces ...*NS) string {
 	tb.Helper()
 	parts := make([][]string, len(namespaces))
@@ -46,25 +45,25 @@ func Snapshot(tb TB, namespaces ...*NS) string {
 	return strings.Join(all, "\n")
 }
 
-// snapshot asks for all side by side: most of its time is that of starting programs.
+// snapshot runs all queries at the same time, because starting programs takes most of the time.
 func (n *NS) snapshot() ([]string, error) {
-	all, err := n.atRest()
+	all, err := n.stableIproute()
 	if err != nil {
 		return nil, err
 	}
-	asks := []func() ([]string, error){n.ip6rules, n.bridge, n.shaping, n.nft, n.iptables, n.sysctls}
-	parts := make([][]string, len(asks))
-	errs := make([]error, len(asks))
+	queries := []func() ([]string, error){n.ip6rules, n.bridge, n.shaping, n.netfilter, n.sysctls}
+	parts := make([][]string, len(queries))
+	errs := make([]error, len(queries))
 	var wg sync.WaitGroup
-	for i, ask := range asks {
-		wg.Go(func() { parts[i], errs[i] = ask() })
+	for i, query := range queries {
+		wg.Go(func() { parts[i], errs[i] = query() })
 	}
 	wg.Wait()
 	return append(all, slices.Concat(parts...)...), errors.Join(errs...)
 }
 
-// Compare gives the lines that two snapshots do not share, those that went with a
-// "-" and those that came with a "+"; empty when they are equal.
+// Compare returns the lines in which two snapshots differ: those of before alone begin with "-", those
+// of after alone with "+". The result is empty if the snapshots are equal.
 func Compare(before, after string) string {
 	if before == after {
 		return ""
@@ -92,30 +91,41 @@ func Compare(before, after string) string {
 	return strings.Join(diff, "\n")
 }
 
-// Settled takes a state until it equals want, for the kernel works on after the call that
-// asked it. It gives the difference that remained at the end of its patience; empty: the
-// state is as wanted. Where a difference is expected, compare with Steady instead.
-func Settled(want string, state func() string) string { return settled(want, state, settling) }
+// WaitEqual calls state until it returns want, because the kernel may still be working after a call has
+// returned. It returns the last difference (see Compare), which is empty if the state became want.
+// A test that expects a difference compares with WaitStable instead, which does not wait for so long.
+func WaitEqual(want string, state func() string) string { return waitEqual(want, state, settleTime) }
 
-// settling is how long a state may go on to change after a call: some milliseconds, and
-// seconds on a machine with much to do.
-const settling = 30 * time.Second
+// settleTime is the limit for a state to become as expected. It takes some milliseconds, and seconds
+// on a busy machine.
+const settleTime = 30 * time.Second
 
-func settled(want string, state func() string, limit time.Duration) string {
-	deadline := time.Now().Add(limit)
-	for {
+func waitEqual(want string, state func() string, limit time.Duration) string {
+	pause := newPause()
+	for deadline := time.Now().Add(limit); ; pause.sleep() {
 		diff := Compare(want, state())
 		if diff == "" || time.Now().After(deadline) {
 			return diff
 		}
-		time.Sleep(20 * time.Millisecond)
 	}
 }
 
-// Steady takes a state until it is the same twice.
-func Steady(state func() string) string {
+// A pause is the time between two looks at something that is awaited. It grows, because each
+// look starts programs, and what takes long may take a second.
+type pause struct{ next time.Duration }
+
+func newPause() *pause { return &pause{next: 10 * time.Millisecond} }
+
+func (p *pause) sleep() {
+	time.Sleep(p.next)
+	p.next = min(p.next*3/2, 100*time.Millisecond)
+}
+
+// WaitStable calls state until it returns the same twice, and returns that. After a limit of time, it
+// returns the last state.
+func WaitStable(state func() string) string {
 	last := state()
-	for deadline := time.Now().Add(settling); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(settleTime); time.Now().Before(deadline); {
 		time.Sleep(20 * time.Millisecond)
 		now := state()
 		if now == last {
@@ -126,8 +136,8 @@ func Steady(state func() string) string {
 	return last
 }
 
-// SnapshotDir is a folder with all below it as lines: mode, path and content. A
-// folder that does not exist is empty.
+// SnapshotDir returns a line for the folder and for each file and folder below it: mode, path and
+// content. If the folder does not exist, the result is empty.
 func SnapshotDir(tb TB, dir string) string {
 	tb.Helper()
 	var lines []string
@@ -160,23 +170,24 @@ func SnapshotDir(tb TB, dir string) string {
 	return strings.Join(lines, "\n")
 }
 
-// atRest is iproute once the kernel has finished what a call has begun: it tells of a
-// carrier up to a second later (net/core/link_watch.c), and works on addresses of
-// IPv6 in a queue. Some states never come to rest, such as an address whose local route
-// somebody has deleted: it does not wait for those for long.
-func (n *NS) atRest() ([]string, error) {
-	for deadline := time.Now().Add(3 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+// stableIproute returns what iproute returns once the kernel has finished what a call began. The
+// kernel reports a change of carrier up to a second later (net/core/link_watch.c), and it processes
+// IPv6 addresses in a queue. After three seconds, stableIproute returns the state as it is: some
+// states look unfinished for ever, such as an address whose local route was deleted.
+func (n *NS) stableIproute() ([]string, error) {
+	pause := newPause()
+	for deadline := time.Now().Add(3 * time.Second); ; pause.sleep() {
 		lines, err := n.iproute()
-		if err != nil || !underWay(lines) || time.Now().After(deadline) {
+		if err != nil || !isChanging(lines) || time.Now().After(deadline) {
 			return lines, err
 		}
 	}
 }
 
-// underWay reports whether a link that is up has a carrier that its operational state does
-// not show yet, or a link that runs has a global IPv6 address without its local route. A
-// bridge with a port, and a VLAN, show UNKNOWN first.
-func underWay(lines []string) bool {
+// isChanging reports whether the kernel has not finished a change of these lines: a link that is up
+// has a carrier that its operational state does not show yet, or a running link has a global IPv6
+// address without a local route. A bridge with a port, and a VLAN, have the state UNKNOWN first.
+func isChanging(lines []string) bool {
 	running := map[string]bool{}
 	for _, line := range lines {
 		if dev, flags, ok := property(line, "flags=["); ok && hasWord(flags, "UP") {
@@ -211,7 +222,7 @@ func underWay(lines []string) bool {
 	return false
 }
 
-// property cuts "link DEV KEYvalue]".
+// property returns dev and value of a line "link DEV KEYvalue]".
 func property(line, key string) (dev, value string, ok bool) {
 	rest, ok := strings.CutPrefix(line, "link ")
 	if !ok {
@@ -224,9 +235,9 @@ func property(line, key string) (dev, value string, ok bool) {
 
 func hasWord(s, word string) bool { return slices.Contains(strings.Fields(s), word) }
 
-// iproute is links, addresses, routes of both families, IPv4 rules and permanent
-// neighbours. The local routes of link-local addresses come when the detection of
-// duplicates ends, whenever that is; the addresses are there.
+// iproute returns links, addresses, routes of both families, IPv4 rules and permanent neighbours. It
+// leaves out the local routes of link-local addresses, which the kernel adds when duplicate address
+// detection has ended.
 func (n *NS) iproute() ([]string, error) {
 	lines, err := n.objects("addr show\nroute show table all\nrule show\nneigh show nud permanent\n",
 		"", "ip", "-d", "-j", "-batch", "-")
@@ -240,8 +251,8 @@ func (n *NS) ip6rules() ([]string, error) {
 	return n.objects("", "rule6", "ip", "-6", "-j", "rule", "show")
 }
 
-// bridge is VLANs and the forwarding entries that do not come and go by themselves:
-// an interface's multicast memberships follow its addresses.
+// bridge returns VLANs and forwarding entries. It leaves out the entries that change by themselves,
+// such as those of multicast memberships, which follow the addresses of an interface.
 func (n *NS) bridge() ([]string, error) {
 	lines, err := n.objects("vlan show\nfdb show\n", "bridge", "bridge", "-j", "-batch", "-")
 	return slices.DeleteFunc(lines, func(line string) bool {
@@ -250,7 +261,7 @@ func (n *NS) bridge() ([]string, error) {
 	}), err
 }
 
-// shaping is qdiscs, and the filters of those that can have some.
+// shaping returns the qdiscs, and the filters of those that can have filters.
 func (n *NS) shaping() ([]string, error) {
 	lines, err := n.objects("", "qdisc", "tc", "-j", "qdisc", "show")
 	if err != nil {
@@ -281,8 +292,8 @@ func (n *NS) shaping() ([]string, error) {
 // it was asked about was removed meanwhile.
 func interfaceGone(err error) bool { return strings.Contains(err.Error(), "Cannot find device") }
 
-// nft is the ruleset; the elements of a set are sorted, for their order is that of a
-// hash table.
+// nft returns the nftables ruleset. It sorts the elements of each set, because their order is that of
+// a hash table.
 func (n *NS) nft() ([]string, error) {
 	out, err := n.Exec("nft", "-s", "list", "ruleset")
 	if err != nil {
@@ -313,7 +324,7 @@ func (n *NS) nft() ([]string, error) {
 	return lines, nil
 }
 
-// outsideQuotes splits at a separator that is not within a "comment".
+// outsideQuotes splits s at each separator that is not between quotation marks.
 func outsideQuotes(s string, sep rune) []string {
 	quoted := false
 	parts := strings.FieldsFunc(s, func(r rune) bool {
@@ -328,10 +339,29 @@ func outsideQuotes(s string, sep rune) []string {
 	return parts
 }
 
-// iptables is the tables of the nft kind, and of the legacy kind where the namespace
-// has any: asking for one that is not there would make it.
-func (n *NS) iptables() ([]string, error) {
-	programs := []string{"iptables-nft-save", "ip6tables-nft-save"}
+// netfilter returns the nftables ruleset and the tables of iptables.
+func (n *NS) netfilter() ([]string, error) {
+	ruleset, err := n.nft()
+	if err != nil {
+		return nil, err
+	}
+	tables, err := n.iptables(ruleset)
+	return append(ruleset, tables...), err
+}
+
+// iptables returns the tables of iptables. Those of the nft variant are tables of the families
+// ip and ip6 in the ruleset. Those of the legacy variant are only read if there are any: reading a
+// table makes it.
+func (n *NS) iptables(ruleset []string) ([]string, error) {
+	var programs []string
+	for _, variant := range []struct{ table, program string }{
+		{"nft table ip ", "iptables-nft-save"},
+		{"nft table ip6 ", "ip6tables-nft-save"},
+	} {
+		if slices.ContainsFunc(ruleset, func(line string) bool { return strings.HasPrefix(line, variant.table) }) {
+			programs = append(programs, variant.program)
+		}
+	}
 	for _, legacy := range []struct{ names, program string }{
 		{"/proc/thread-self/net/ip_tables_names", "iptables-legacy-save"},
 		{"/proc/thread-self/net/ip6_tables_names", "ip6tables-legacy-save"},
@@ -360,8 +390,7 @@ func (n *NS) iptables() ([]string, error) {
 	return lines, nil
 }
 
-// sysctls are the settings that plugins of the field touch, those of each interface
-// among them.
+// sysctls returns the settings that CNI plugins change, among them those of each interface.
 func (n *NS) sysctls() ([]string, error) {
 	var lines []string
 	err := n.Do(func() error {
@@ -384,7 +413,8 @@ func (n *NS) sysctls() ([]string, error) {
 	return lines, err
 }
 
-// readSetting is os.ReadFile in three system calls: a namespace has a thousand settings.
+// readSetting reads a file of /proc/sys with three system calls, fewer than os.ReadFile needs: a
+// namespace has a thousand settings.
 func readSetting(path string) (string, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -395,6 +425,7 @@ func readSetting(path string) (string, error) {
 	return string(buf[:max(n, 0)]), errors.Join(err, unix.Close(fd))
 }
 
+// ignoreGone returns err, or nil if it says that a file does not exist.
 func ignoreGone(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -402,8 +433,8 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// objects runs a program of iproute2 that prints arrays of objects, and gives each
-// object as a line, a link as a line a property.
+// objects runs a program of iproute2 that prints JSON arrays of objects. It returns one line per
+// object, and for a link one line per property.
 func (n *NS) objects(stdin, what, name string, args ...string) ([]string, error) {
 	out, err := n.ExecInput(stdin, name, args...)
 	if err != nil {
@@ -430,7 +461,8 @@ func (n *NS) objects(stdin, what, name string, args ...string) ([]string, error)
 	}
 }
 
-// describe puts what before an object, or where that is empty what it shows to be.
+// describe returns the lines of an object. They begin with what, or with the kind of the object if
+// what is empty.
 func describe(what string, object map[string]any) []string {
 	properties := flatten("", object)
 	has := func(key string) bool { _, ok := object[key]; return ok }
@@ -452,20 +484,21 @@ func describe(what string, object map[string]any) []string {
 	return properties
 }
 
-// moving are the properties that change by themselves.
-var moving = []string{
+// volatile are the properties that change by themselves.
+var volatile = []string{
 	"valid_life_time", "preferred_life_time", "tentative", "expires", "refcnt", "used",
 	"bytes", "packets", "drops", "overlimits", "requeues", "backlog", "qlen", "rule_hit", "success", "stats", "direct_packets_stat",
 	"installed", "last_used", "first_used", "age",
 }
 
-// flatten gives "key.key=value", sorted by key. An address in a list is one property.
+// flatten returns the properties of a JSON value as "key.key=value", sorted by key. An object in a
+// list is one property.
 func flatten(prefix string, v any) []string {
 	switch v := v.(type) {
 	case map[string]any:
 		var all []string
 		for key, value := range v {
-			if slices.Contains(moving, key) || strings.HasSuffix(key, "_timer") {
+			if slices.Contains(volatile, key) || strings.HasSuffix(key, "_timer") {
 				continue
 			}
 			all = append(all, flatten(strings.TrimPrefix(prefix+"."+key, "."), value)...)
@@ -480,7 +513,7 @@ func flatten(prefix string, v any) []string {
 				all = append(all, prefix+"={"+strings.Join(flatten("", item), " ")+"}")
 				continue
 			}
-			if item != "linkdown" { // a route's flag that follows the carrier, late
+			if item != "linkdown" { // a flag of a route that follows the carrier with a delay
 				plain = append(plain, fmt.Sprint(item))
 			}
 		}
@@ -492,7 +525,7 @@ func flatten(prefix string, v any) []string {
 	return []string{fmt.Sprintf("%s=%v", prefix, v)}
 }
 
-// field finds key in a line of describe.
+// field returns the value of a key in a line of describe, or an empty string.
 func field(line, key string) string {
 	for word := range strings.FieldsSeq(line) {
 		if value, ok := strings.CutPrefix(word, key+"="); ok {

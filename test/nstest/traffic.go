@@ -13,17 +13,17 @@ import (
 )
 
 const (
-	// patience bounds every wait for something that has to come. It ends what hangs; a
-	// slow machine does not reach it.
-	patience = time.Minute
-	// silence is how long Dial and DialUDP wait for the other side. A test that expects
-	// no answer waits as long.
-	silence = 5 * time.Second
+	// waitLimit is the limit for an event that must happen. It ends tests that hang, and is long
+	// enough for slow machines.
+	waitLimit = time.Minute
+	// answerLimit is how long Dial and DialUDP wait for an answer. A test that expects no answer
+	// takes this long.
+	answerLimit = 5 * time.Second
 )
 
-// ServeTCP answers each connection to addr ("10.0.0.2:80"; port 0: a free one) in
-// the namespace with "peer=IP local=IP", as seen there, until the end of the test.
-// It gives the address it serves.
+// ServeTCP serves TCP at addr ("10.0.0.2:80") in the namespace until the end of the test, and returns
+// the address. Port 0 means a free port. The server writes "peer=IP local=IP", the addresses of the
+// connection as it sees them, to each client.
 func ServeTCP(tb TB, n *NS, addr string) netip.AddrPort {
 	tb.Helper()
 	var l net.Listener
@@ -41,8 +41,8 @@ func ServeTCP(tb TB, n *NS, addr string) netip.AddrPort {
 			if err != nil {
 				return
 			}
-			_ = c.SetDeadline(time.Now().Add(patience))
-			_, _ = io.WriteString(c, seen(c.RemoteAddr(), c.LocalAddr()))
+			_ = c.SetDeadline(time.Now().Add(waitLimit))
+			_, _ = io.WriteString(c, answer(c.RemoteAddr(), c.LocalAddr()))
 			_ = c.Close()
 		}
 	})
@@ -50,8 +50,8 @@ func ServeTCP(tb TB, n *NS, addr string) netip.AddrPort {
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// ServeUDP answers each datagram to addr as ServeTCP answers connections. addr has
-// to be a single address for the local one to be told.
+// ServeUDP answers each datagram to addr with the text that ServeTCP writes. The local address in it
+// is right only if addr is not unspecified.
 func ServeUDP(tb TB, n *NS, addr string) netip.AddrPort {
 	tb.Helper()
 	var c net.PacketConn
@@ -70,8 +70,8 @@ func ServeUDP(tb TB, n *NS, addr string) netip.AddrPort {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			if err == nil { // else a peer that is gone (ICMP): not the next one's trouble
-				_, _ = c.WriteTo([]byte(seen(peer, c.LocalAddr())), peer)
+			if err == nil { // an error is an ICMP message about an earlier peer
+				_, _ = c.WriteTo([]byte(answer(peer, c.LocalAddr())), peer)
 			}
 		}
 	})
@@ -79,16 +79,18 @@ func ServeUDP(tb TB, n *NS, addr string) netip.AddrPort {
 	return c.LocalAddr().(*net.UDPAddr).AddrPort()
 }
 
-func seen(peer, local net.Addr) string {
+// answer returns the text that servers send.
+func answer(peer, local net.Addr) string {
 	return fmt.Sprintf("peer=%s local=%s", host(peer), host(local))
 }
 
+// host returns the IP address of a, without the port.
 func host(a net.Addr) string {
 	return netip.MustParseAddrPort(a.String()).Addr().Unmap().WithZone("").String()
 }
 
-// family is network with the family of addr: a v4 server is not to be a mapped v6
-// one.
+// family returns the network with the family of addr ("tcp4"), so that a server for IPv4 does not
+// become one for mapped IPv6 addresses.
 func family(network, addr string) string {
 	if strings.HasPrefix(addr, "[") {
 		return network + "6"
@@ -96,24 +98,24 @@ func family(network, addr string) string {
 	return network + "4"
 }
 
-// Dial connects from the namespace to a ServeTCP and gives its answer. It tries
-// once: what a plugin set up works at once or not.
-func Dial(n *NS, addr string) (reply string, err error) { return ask(n, "tcp", addr) }
+// Dial connects from the namespace to the server of ServeTCP and returns its answer. It tries once,
+// because what a plugin sets up must work as soon as the plugin has ended.
+func Dial(n *NS, addr string) (reply string, err error) { return exchange(n, "tcp", addr) }
 
-// DialUDP sends one datagram to a ServeUDP and gives its answer.
-func DialUDP(n *NS, addr string) (reply string, err error) { return ask(n, "udp", addr) }
+// DialUDP sends one datagram from the namespace to the server of ServeUDP and returns its answer.
+func DialUDP(n *NS, addr string) (reply string, err error) { return exchange(n, "udp", addr) }
 
-func ask(n *NS, network, addr string) (string, error) {
+func exchange(n *NS, network, addr string) (string, error) {
 	var c net.Conn
 	err := n.Do(func() (err error) {
-		c, err = net.DialTimeout(family(network, addr), addr, silence)
+		c, err = net.DialTimeout(family(network, addr), addr, answerLimit)
 		return err
 	})
 	if err != nil {
 		return "", err
 	}
 	defer func() { _ = c.Close() }()
-	_ = c.SetDeadline(time.Now().Add(silence))
+	_ = c.SetDeadline(time.Now().Add(answerLimit))
 	if network == "udp" {
 		if _, err := c.Write([]byte("?")); err != nil {
 			return "", err
@@ -124,8 +126,8 @@ func ask(n *NS, network, addr string) (string, error) {
 	return string(buf[:read]), err
 }
 
-// MustDial is Dial for what has to work; peer is the address that the server has to
-// have seen, empty: any.
+// MustDial is Dial, but fails the test if there is no answer, or if the server saw another client
+// address than peer. An empty peer means any address.
 func MustDial(tb TB, n *NS, addr, peer string) {
 	tb.Helper()
 	reply, err := Dial(n, addr)
@@ -137,14 +139,14 @@ func MustDial(tb TB, n *NS, addr, peer string) {
 	}
 }
 
-// A Site is a node with an outside host on its uplink. The outside host has no route
-// to the node's pods: only what is masqueraded gets an answer.
+// A Site is a node, and an outside host that is connected to its uplink. The outside host has no route
+// to the pods of the node, so it can answer them only if their packets are masqueraded.
 type Site struct {
 	Node    *NS
 	Outside *NS
 }
 
-// Addresses of a Site: documentation and benchmark ranges only.
+// The addresses of a Site are from ranges for documentation and benchmarks.
 const (
 	NodeV4    = "198.18.0.1"
 	NodeV6    = "2001:db8:18::1"
@@ -153,7 +155,7 @@ const (
 	Uplink    = "uplink0" // the node's interface
 )
 
-// NewSite makes a node with an uplink and a default route, and the host outside.
+// NewSite makes a Site. The default route of the node is via the outside host.
 func NewSite(tb TB) Site {
 	tb.Helper()
 	s := Site{Node: NewNode(tb), Outside: NewNode(tb).Named("outside")}
@@ -163,15 +165,15 @@ func NewSite(tb TB) Site {
 	return s
 }
 
-// An End is one end of a cable between namespaces.
+// An End is one end of a veth pair.
 type End struct {
 	In    *NS
 	Name  string
 	Addrs []string // prefixes
 }
 
-// Join connects two namespaces by a veth pair, both ends up and addressed; the
-// addresses are usable when it returns, the link-local ones too.
+// Join connects two namespaces by a veth pair. Both ends are up. All addresses, also the link-local
+// ones, can be used when Join returns.
 func Join(tb TB, a, b End) {
 	tb.Helper()
 	a.In.Must(tb, "ip", "link", "add", a.Name, "type", "veth", "peer", "name", b.Name, "netns", b.In.Path())
@@ -184,14 +186,13 @@ func Join(tb TB, a, b End) {
 		}
 		e.In.Batch(tb, lines...)
 	}
-	a.settle(tb)
-	b.settle(tb)
+	a.awaitAddresses(tb)
+	b.awaitAddresses(tb)
 }
 
-// settle waits for the kernel's worker that makes IPv6 addresses known to its own
-// routing, some time after they are there, without duplicate detection too
-// (addrconf_dad_work).
-func (e End) settle(tb TB) {
+// awaitAddresses waits until the local routes of the IPv6 addresses exist. A worker of the kernel adds
+// them some time after the addresses, even without duplicate address detection (addrconf_dad_work).
+func (e End) awaitAddresses(tb TB) {
 	tb.Helper()
 	wanted := []string{"local fe80:"}
 	for _, addr := range e.Addrs {
@@ -199,12 +200,12 @@ func (e End) settle(tb TB) {
 			wanted = append(wanted, "local "+ip+" ")
 		}
 	}
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(waitLimit)
 	for len(wanted) > 0 {
 		routes := e.In.Must(tb, "ip", "-6", "route", "show", "table", "local", "dev", e.Name)
 		wanted = slices.DeleteFunc(wanted, func(w string) bool { return strings.Contains(routes, w) })
 		if time.Now().After(deadline) {
-			tb.Fatalf("%s in %s never had %q", e.Name, e.In.name, wanted)
+			tb.Fatalf("%s in %s has no routes %q", e.Name, e.In.name, wanted)
 		}
 	}
 }

@@ -14,13 +14,14 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// install runs the script and gives all that it said.
+// install runs install.sh and returns its output.
 func install(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	out, err := exec.Command(filepath.Join(nstest.Root(t), "scripts/install.sh"), args...).CombinedOutput()
 	return string(out), err
 }
 
+// mustInstall runs install.sh, which must succeed.
 func mustInstall(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := install(t, args...)
@@ -30,35 +31,35 @@ func mustInstall(t *testing.T, args ...string) string {
 	return out
 }
 
-// builds gives two folders with one loopback each, which differ and both work.
-func builds(t *testing.T) (one, other string) {
+// buildTwo returns two folders with two different loopback executables, which both work.
+func buildTwo(t *testing.T) (one, other string) {
 	t.Helper()
 	one, other = t.TempDir(), t.TempDir()
 	content, err := os.ReadFile(filepath.Join(nstest.Build(t, "loopback"), "loopback"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, filepath.Join(one, "loopback"), string(content))
-	write(t, filepath.Join(other, "loopback"), string(content)+"the other") // what follows an ELF file's sections is not read
+	writeExecutable(t, filepath.Join(one, "loopback"), string(content))
+	writeExecutable(t, filepath.Join(other, "loopback"), string(content)+"the other") // bytes after the sections of an ELF file are ignored
 	return one, other
 }
 
-// write writes an executable.
-func write(t *testing.T, path, content string) {
+// writeExecutable writes an executable file.
+func writeExecutable(t *testing.T, path, content string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(content), 0o755); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// TestInstallInUse: while the plugin is replaced 50 times it can always be run, and
-// what is there is one of the two, whole.
+// TestInstallInUse checks that a plugin can be run while it is replaced 50 times, and that its file
+// is always one of the two complete executables.
 func TestInstallInUse(t *testing.T) {
 	dir := t.TempDir()
-	one, other := builds(t)
+	one, other := buildTwo(t)
 	mustInstall(t, dir, "--from", one)
 	path := filepath.Join(dir, "loopback")
-	want := map[[sha256.Size]byte]bool{digest(t, filepath.Join(one, "loopback")): true, digest(t, filepath.Join(other, "loopback")): true}
+	want := map[[sha256.Size]byte]bool{sha256Of(t, filepath.Join(one, "loopback")): true, sha256Of(t, filepath.Join(other, "loopback")): true}
 
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -67,8 +68,8 @@ func TestInstallInUse(t *testing.T) {
 	for i := range runs {
 		users.Go(func() {
 			for ; ctx.Err() == nil; runs[i]++ {
-				if said, err := exec.Command(path).CombinedOutput(); err != nil || !strings.HasPrefix(string(said), "CNI loopback plugin ") {
-					t.Errorf("run %d of user %d: %v: %q", runs[i], i, err, said)
+				if output, err := exec.Command(path).CombinedOutput(); err != nil || !strings.HasPrefix(string(output), "CNI loopback plugin ") {
+					t.Errorf("run %d of user %d: %v: %q", runs[i], i, err, output)
 					return
 				}
 			}
@@ -78,7 +79,7 @@ func TestInstallInUse(t *testing.T) {
 		for ctx.Err() == nil {
 			content, err := os.ReadFile(path)
 			if sum := sha256.Sum256(content); err != nil || !want[sum] {
-				t.Errorf("a file of %d bytes that is neither of the two: %v", len(content), err)
+				t.Errorf("a file of %d bytes is neither of the two executables: %v", len(content), err)
 				return
 			} else {
 				seen[sum] = true
@@ -91,15 +92,16 @@ func TestInstallInUse(t *testing.T) {
 	cancel()
 	users.Wait()
 	if runs[0]*runs[1] == 0 || len(seen) != 2 {
-		t.Errorf("the plugin was run %v times, %d of the two were seen: that shows nothing", runs, len(seen))
+		t.Errorf("the plugin ran %v times, and %d of the two executables were seen: the test shows nothing", runs, len(seen))
 	}
-	t.Logf("run %v times while it was replaced 50 times", runs)
-	if left := list(t, dir); left != "loopback" {
+	t.Logf("the plugin ran %v times while it was replaced 50 times", runs)
+	if left := fileNames(t, dir); left != "loopback" {
 		t.Errorf("the folder has %q", left)
 	}
 }
 
-func digest(t *testing.T, path string) [sha256.Size]byte {
+// sha256Of returns the checksum of a file.
+func sha256Of(t *testing.T, path string) [sha256.Size]byte {
 	t.Helper()
 	content, err := os.ReadFile(path)
 	if err != nil {
@@ -108,7 +110,8 @@ func digest(t *testing.T, path string) [sha256.Size]byte {
 	return sha256.Sum256(content)
 }
 
-func list(t *testing.T, dir string) string {
+// fileNames returns the names of the files in a folder.
+func fileNames(t *testing.T, dir string) string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -121,37 +124,37 @@ func list(t *testing.T, dir string) string {
 	return strings.Join(names, " ")
 }
 
-// TestInstallAndBack: --restore makes the folder what it was before the first of
-// several installations, however each file stood there.
-func TestInstallAndBack(t *testing.T) {
+// TestInstallAndRestore checks that --restore restores the folder after several installations,
+// except for files that were added.
+func TestInstallAndRestore(t *testing.T) {
 	dir, backup := t.TempDir(), filepath.Join(t.TempDir(), "backup")
-	one, other := builds(t)
+	one, other := buildTwo(t)
 	for _, from := range []string{one, other} {
-		write(t, filepath.Join(from, "bridge"), "#!/bin/sh\n# "+from+"\n")
-		write(t, filepath.Join(from, "ptp"), "#!/bin/sh\n")
+		writeExecutable(t, filepath.Join(from, "bridge"), "#!/bin/sh\n# "+from+"\n")
+		writeExecutable(t, filepath.Join(from, "ptp"), "#!/bin/sh\n")
 		if err := os.WriteFile(filepath.Join(from, "README.md"), nil, 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	write(t, filepath.Join(dir, "cni"), "multicall")
-	write(t, filepath.Join(dir, "loopback"), "reference")
+	writeExecutable(t, filepath.Join(dir, "cni"), "multicall")
+	writeExecutable(t, filepath.Join(dir, "loopback"), "reference")
 	if err := os.Symlink("cni", filepath.Join(dir, "bridge")); err != nil {
 		t.Fatal(err)
 	}
 	before := nstest.SnapshotDir(t, dir)
 
-	said := mustInstall(t, dir, "--from", one, "--backup", backup)
+	output := mustInstall(t, dir, "--from", one, "--backup", backup)
 	for _, want := range []string{"bridge       replaced", "loopback     replaced", "ptp          added", "--restore " + backup} {
-		if !strings.Contains(said, want) {
-			t.Errorf("install.sh does not say %q: %s", want, said)
+		if !strings.Contains(output, want) {
+			t.Errorf("the output does not contain %q: %s", want, output)
 		}
 	}
 	mustInstall(t, dir, "--from", other, "--backup", backup)
-	if got := list(t, dir); got != "bridge cni loopback ptp" {
+	if got := fileNames(t, dir); got != "bridge cni loopback ptp" {
 		t.Errorf("the folder has %q", got)
 	}
 	for _, name := range []string{"bridge", "loopback", "ptp"} {
-		if digest(t, filepath.Join(dir, name)) != digest(t, filepath.Join(other, name)) {
+		if sha256Of(t, filepath.Join(dir, name)) != sha256Of(t, filepath.Join(other, name)) {
 			t.Errorf("%s is not that of the second installation", name)
 		}
 	}
@@ -159,9 +162,9 @@ func TestInstallAndBack(t *testing.T) {
 		t.Errorf("bridge is %v (%v), want a file of mode 755", info.Mode(), err)
 	}
 
-	said = mustInstall(t, dir, "--restore", backup)
-	if !strings.Contains(said, "ptp stays") {
-		t.Errorf("install.sh does not say that ptp stays: %s", said)
+	output = mustInstall(t, dir, "--restore", backup)
+	if !strings.Contains(output, "ptp stays") {
+		t.Errorf("the output does not say that ptp stays: %s", output)
 	}
 	if err := os.Remove(filepath.Join(dir, "ptp")); err != nil {
 		t.Error(err)
@@ -171,12 +174,12 @@ func TestInstallAndBack(t *testing.T) {
 	}
 }
 
-// TestInstallRefuses: what cannot be right is refused before anything is replaced.
+// TestInstallRefuses checks that invalid arguments are refused before a file is replaced.
 func TestInstallRefuses(t *testing.T) {
-	good, _ := builds(t)
+	good, _ := buildTwo(t)
 	foreign, empty := t.TempDir(), t.TempDir()
-	write(t, filepath.Join(foreign, "loopback"), foreignELF(t, filepath.Join(good, "loopback")))
-	write(t, filepath.Join(foreign, "a"), "#!/bin/sh\n")
+	writeExecutable(t, filepath.Join(foreign, "loopback"), foreignELF(t, filepath.Join(good, "loopback")))
+	writeExecutable(t, filepath.Join(foreign, "a"), "#!/bin/sh\n")
 	for _, c := range []struct {
 		name string
 		args []string // after the folder
@@ -184,36 +187,36 @@ func TestInstallRefuses(t *testing.T) {
 	}{
 		{"a folder that does not exist", []string{"/nope", "--from", good}, "no folder /nope: --create makes it"},
 		{"nothing to install", []string{"DIR", "--from", empty}, "no executables in"},
-		{"nowhere to take it from", []string{"DIR", "--from", "/nope"}, "no folder /nope"},
+		{"a source that does not exist", []string{"DIR", "--from", "/nope"}, "no folder /nope"},
 		{"another architecture", []string{"DIR", "--from", foreign}, "does not run on this machine"},
-		{"nothing kept", []string{"DIR", "--restore", empty}, "nothing is kept in"},
-		{"a flag without its folder", []string{"DIR", "--from"}, "--from needs a folder"},
+		{"an empty backup", []string{"DIR", "--restore", empty}, "no executables to restore in"},
+		{"a flag without a folder", []string{"DIR", "--from"}, "--from needs a folder"},
 		{"an unknown flag", []string{"DIR", "--force"}, "unknown argument --force"},
 		{"no folder", nil, "which folder"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
-			write(t, filepath.Join(dir, "loopback"), "old")
+			writeExecutable(t, filepath.Join(dir, "loopback"), "old")
 			before := nstest.SnapshotDir(t, dir)
 			for i := range c.args {
 				c.args[i] = strings.Replace(c.args[i], "DIR", dir, 1)
 			}
-			if said, err := install(t, c.args...); err == nil || !strings.Contains(said, c.want) {
-				t.Errorf("%v: %s; want %q", err, said, c.want)
+			if output, err := install(t, c.args...); err == nil || !strings.Contains(output, c.want) {
+				t.Errorf("%v: %s; want %q", err, output, c.want)
 			}
 			if diff := nstest.Compare(before, nstest.SnapshotDir(t, dir)); diff != "" {
 				t.Error(diff)
 			}
 		})
 	}
-	made := filepath.Join(t.TempDir(), "opt/cni/bin")
-	mustInstall(t, made, "--from", good, "--create")
-	if got := list(t, made); got != "loopback" {
-		t.Errorf("the folder that --create made has %q", got)
+	created := filepath.Join(t.TempDir(), "opt/cni/bin")
+	mustInstall(t, created, "--from", good, "--create")
+	if got := fileNames(t, created); got != "loopback" {
+		t.Errorf("the folder of --create has %q", got)
 	}
 }
 
-// foreignELF is the executable with the machine of another architecture in its header.
+// foreignELF returns the executable with another architecture in its ELF header.
 func foreignELF(t *testing.T, path string) string {
 	t.Helper()
 	content, err := os.ReadFile(path)

@@ -1,5 +1,5 @@
-// Package release tests what leaves the project, and how it gets onto a node: the
-// files that scripts/release.sh makes, and scripts/install.sh on a folder in use.
+// Package release tests the files that scripts/release.sh makes, and scripts/install.sh with a folder
+// in use.
 package release
 
 import (
@@ -28,15 +28,15 @@ const (
 	epoch   = 1700000000
 )
 
-// machines are the architectures that the test packs: the one of most nodes, and a
-// 32-bit one, for which a constant may be too large.
-var machines = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm": elf.EM_ARM}
+// architectures are the architectures that the test packs: that of most nodes, and a 32-bit one, in
+// which a constant may overflow.
+var architectures = map[string]elf.Machine{"amd64": elf.EM_X86_64, "arm": elf.EM_ARM}
 
 func archiveName(arch string) string { return "cni-plugins-linux-" + arch + "-" + version + ".tgz" }
 
-const billName = "cni-plugins-linux-" + version + ".spdx.json"
+const sbomName = "cni-plugins-linux-" + version + ".spdx.json"
 
-// checkout copies what a release is made of to a folder without a git history.
+// checkout copies the sources of a release to a folder without git history.
 func checkout(t *testing.T, dir string) {
 	t.Helper()
 	root := nstest.Root(t)
@@ -54,7 +54,7 @@ func checkout(t *testing.T, dir string) {
 	}
 }
 
-// run runs a program in dir and gives what it wrote on stdout.
+// run runs a program in dir and returns its stdout.
 func run(t *testing.T, dir string, environ []string, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(name, args...)
@@ -73,7 +73,7 @@ func run(t *testing.T, dir string, environ []string, name string, args ...string
 	return string(out)
 }
 
-// release makes one from the checkout.
+// release makes a release from the checkout.
 func release(t *testing.T, checkout, out string, environ ...string) {
 	t.Helper()
 	environ = append(environ, "VERSION="+version, fmt.Sprintf("SOURCE_DATE_EPOCH=%d", epoch))
@@ -92,16 +92,16 @@ func TestRelease(t *testing.T) {
 	release(t, here, out, "UMASK=022")
 	t.Run("has its files and no others", func(t *testing.T) { checkNames(t, out) })
 	t.Run("has checksums", func(t *testing.T) { checkSums(t, out) })
-	for arch, machine := range machines {
+	for arch, machine := range architectures {
 		t.Run("has an archive for "+arch, func(t *testing.T) {
 			checkArchive(t, filepath.Join(out, archiveName(arch)))
 			checkExecutables(t, filepath.Join(out, archiveName(arch)), machine)
 		})
 	}
 	t.Run("unpacks over a folder in use", func(t *testing.T) { checkUnpack(t, filepath.Join(out, archiveName("amd64"))) })
-	t.Run("lists what is linked", func(t *testing.T) { checkBill(t, out) })
-	t.Run("is never replaced", func(t *testing.T) { checkKept(t, here, out) })
-	t.Run("is the same to the byte elsewhere", func(t *testing.T) {
+	t.Run("has an SBOM with all modules", func(t *testing.T) { checkSBOM(t, out) })
+	t.Run("is never replaced", func(t *testing.T) { checkNotReplaced(t, here, out) })
+	t.Run("has the same bytes if it is made elsewhere", func(t *testing.T) {
 		release(t, there, again, "UMASK=077", "TZ=Asia/Tokyo", "LC_ALL=C.UTF-8", "GOAMD64=v3", "GOARM=7", "GOFLAGS=-ldflags=-w")
 		if diff := nstest.Compare(digests(t, out), digests(t, again)); diff != "" {
 			t.Error(diff)
@@ -109,8 +109,8 @@ func TestRelease(t *testing.T) {
 	})
 }
 
-// TestArchitectures: each one that is released compiles; packing all of them would take
-// minutes.
+// TestArchitectures checks that the plugins compile for each architecture of a release. Packing all
+// of them would take minutes.
 func TestArchitectures(t *testing.T) {
 	root := nstest.Root(t)
 	script, err := os.ReadFile(filepath.Join(root, "scripts/release.sh"))
@@ -124,12 +124,13 @@ func TestArchitectures(t *testing.T) {
 		t.Fatalf("scripts/release.sh is for %q; want 8", all)
 	}
 	for _, arch := range all {
-		if _, packed := machines[arch]; !packed {
+		if _, packed := architectures[arch]; !packed {
 			run(t, root, []string{"GOARCH=" + arch, "CGO_ENABLED=0"}, "go", "build", "-trimpath", "-o", os.DevNull, "./plugins/...")
 		}
 	}
 }
 
+// digests returns mode, name and checksum of each file.
 func digests(t *testing.T, dir string) string {
 	t.Helper()
 	return run(t, dir, nil, "sh", "-c", "stat -c '%a %n' * && sha256sum *")
@@ -137,11 +138,11 @@ func digests(t *testing.T, dir string) string {
 
 func checkNames(t *testing.T, out string) {
 	var want []string
-	for arch := range machines {
+	for arch := range architectures {
 		name := archiveName(arch)
 		want = append(want, name, name+".sha256", name+".sha512")
 	}
-	want = append(want, billName)
+	want = append(want, sbomName)
 	slices.Sort(want)
 	entries, err := os.ReadDir(out)
 	if err != nil {
@@ -156,17 +157,17 @@ func checkNames(t *testing.T, out string) {
 	}
 }
 
-// checkSums: the programs that people use find them good, and a broken archive bad.
+// checkSums checks the checksum files with sha256sum and sha512sum.
 func checkSums(t *testing.T, out string) {
-	for arch := range machines {
+	for arch := range architectures {
 		for _, sum := range []string{"sha256", "sha512"} {
 			run(t, out, nil, sum+"sum", "--check", "--strict", archiveName(arch)+"."+sum)
 		}
 	}
 }
 
-// members reads an archive.
-func members(t *testing.T, path string, visit func(*tar.Header, io.Reader)) {
+// readArchive calls visit for each member of an archive.
+func readArchive(t *testing.T, path string, visit func(*tar.Header, io.Reader)) {
 	t.Helper()
 	f, err := os.Open(path)
 	if err != nil {
@@ -178,7 +179,7 @@ func members(t *testing.T, path string, visit func(*tar.Header, io.Reader)) {
 		t.Fatal(err)
 	}
 	if !z.ModTime.IsZero() || z.Name != "" {
-		t.Errorf("gzip notes %q of %v", z.Name, z.ModTime)
+		t.Errorf("the gzip header has name %q and time %v", z.Name, z.ModTime)
 	}
 	for archive := tar.NewReader(z); ; {
 		h, err := archive.Next()
@@ -192,10 +193,11 @@ func members(t *testing.T, path string, visit func(*tar.Header, io.Reader)) {
 	}
 }
 
-// checkArchive: flat, "./name", root's, and no entry for the folder itself.
+// checkArchive checks that an archive has only files "./name", owned by root, and no entry for the
+// folder.
 func checkArchive(t *testing.T, path string) {
 	var names []string
-	members(t, path, func(h *tar.Header, _ io.Reader) {
+	readArchive(t, path, func(h *tar.Header, _ io.Reader) {
 		names = append(names, h.Name)
 		mode := fs.FileMode(0o755)
 		if h.Name == "./README.md" || h.Name == "./LICENSE" {
@@ -205,7 +207,7 @@ func checkArchive(t *testing.T, path string) {
 			t.Errorf("%s: type %q, %d:%d %q:%q, %v; want a file, 0:0, %v", h.Name, h.Typeflag, h.Uid, h.Gid, h.Uname, h.Gname, h.FileInfo().Mode(), mode)
 		}
 		if h.ModTime.Unix() != epoch {
-			t.Errorf("%s is of %v", h.Name, h.ModTime)
+			t.Errorf("%s has time %v", h.Name, h.ModTime)
 		}
 	})
 	want := []string{"./LICENSE", "./README.md"}
@@ -219,7 +221,7 @@ func checkArchive(t *testing.T, path string) {
 	}
 }
 
-// checkExecutables: each is for the machine, needs no loader, and knows its version.
+// checkExecutables checks that each executable is static, for this architecture, and has its version.
 func checkExecutables(t *testing.T, path string, machine elf.Machine) {
 	dir := t.TempDir()
 	unpack(t, path, dir)
@@ -238,7 +240,7 @@ func checkExecutables(t *testing.T, path string, machine elf.Machine) {
 		}
 		_ = e.Close()
 		if content, err := os.ReadFile(file); err != nil || !strings.Contains(string(content), version) {
-			t.Errorf("%s does not know version %s (%v)", file, version, err)
+			t.Errorf("%s does not contain version %s (%v)", file, version, err)
 		}
 	}
 }
@@ -248,9 +250,9 @@ func unpack(t *testing.T, path, dir string) {
 	run(t, dir, nil, "tar", "--extract", "--gzip", "--file", path)
 }
 
-// checkUnpack: the folder's own owner and mode stay (with the "./" entry of other
-// releases they do not: containernetworking/plugins#1053), files are replaced, others
-// are left alone, and a single "./loopback" can be asked for.
+// checkUnpack checks that unpacking replaces the plugins, keeps other files, and keeps owner and mode
+// of the folder (an entry "./" in the archive would change them: containernetworking/plugins#1053).
+// It also unpacks "./loopback" alone.
 func checkUnpack(t *testing.T, path string) {
 	dir := t.TempDir()
 	for name, content := range map[string]string{"bridge": "old", "other": "mine"} {
@@ -268,18 +270,18 @@ func checkUnpack(t *testing.T, path string) {
 		t.Fatal(err)
 	}
 	if got.Uid != 12345 || got.Gid != 23456 || got.Mode&0o7777 != 0o711 {
-		t.Errorf("the folder is %d:%d %o now, was 12345:23456 711", got.Uid, got.Gid, got.Mode&0o7777)
+		t.Errorf("owner and mode of the folder are %d:%d %o, want 12345:23456 711", got.Uid, got.Gid, got.Mode&0o7777)
 	}
 	if other, err := os.ReadFile(filepath.Join(dir, "other")); err != nil || string(other) != "mine" {
-		t.Errorf("a file of somebody else: %q, %v", other, err)
+		t.Errorf("another file was changed: %q, %v", other, err)
 	}
 	if bridge, err := os.ReadFile(filepath.Join(dir, "bridge")); err != nil || !strings.HasPrefix(string(bridge), elf.ELFMAG) {
 		t.Errorf("bridge was not replaced (%v)", err)
 	}
 }
 
-// bill is what the test reads of an SPDX document.
-type bill struct {
+// sbom has the fields of an SPDX document that the test reads.
+type sbom struct {
 	SPDXVersion       string
 	DocumentNamespace string
 	CreationInfo      struct{ Created string }
@@ -290,11 +292,11 @@ type bill struct {
 	Relationships []struct{ SPDXElementID, RelationshipType, RelatedSPDXElement string }
 }
 
-// checkBill: each module that an executable was linked with, in its version and with
-// go.sum's checksum, and each archive with its own.
-func checkBill(t *testing.T, out string) {
-	var b bill
-	text, err := os.ReadFile(filepath.Join(out, billName))
+// checkSBOM checks that the SBOM lists each module of an executable, with its version and the
+// checksum in go.sum, and each archive with its checksum.
+func checkSBOM(t *testing.T, out string) {
+	var b sbom
+	text, err := os.ReadFile(filepath.Join(out, sbomName))
 	if err == nil {
 		err = json.Unmarshal(text, &b)
 	}
@@ -302,12 +304,12 @@ func checkBill(t *testing.T, out string) {
 		t.Fatal(err)
 	}
 	if b.SPDXVersion != "SPDX-2.3" || b.CreationInfo.Created != "2023-11-14T22:13:20Z" || b.DocumentNamespace == "" {
-		t.Errorf("the document is %q of %q, %q", b.SPDXVersion, b.CreationInfo.Created, b.DocumentNamespace)
+		t.Errorf("version %q, created %q, namespace %q", b.SPDXVersion, b.CreationInfo.Created, b.DocumentNamespace)
 	}
 	ids, listed := map[string]bool{"SPDXRef-DOCUMENT": true}, map[string]bool{}
 	for _, p := range b.Packages {
 		if ids[p.SPDXID] {
-			t.Errorf("%s stands twice", p.SPDXID)
+			t.Errorf("%s is listed twice", p.SPDXID)
 		}
 		ids[p.SPDXID], listed[p.Name+" "+p.VersionInfo+" "+p.Comment] = true, true
 		if p.LicenseDeclared == "NOASSERTION" {
@@ -322,14 +324,15 @@ func checkBill(t *testing.T, out string) {
 	}
 	for _, r := range b.Relationships {
 		if !ids[r.SPDXElementID] || !ids[r.RelatedSPDXElement] {
-			t.Errorf("%v is about something that is not there", r)
+			t.Errorf("%v names an unknown element", r)
 		}
 	}
-	for arch := range machines {
+	for arch := range architectures {
 		checkListed(t, filepath.Join(out, archiveName(arch)), listed)
 	}
 }
 
+// checkListed checks that listed has the archive and the modules of its executables.
 func checkListed(t *testing.T, archive string, listed map[string]bool) {
 	dir := t.TempDir()
 	unpack(t, archive, dir)
@@ -342,7 +345,7 @@ func checkListed(t *testing.T, archive string, listed map[string]bool) {
 	for _, file := range files {
 		info, err := buildinfo.ReadFile(file)
 		if err != nil {
-			continue // a text; checkExecutables looks at the others
+			continue // README.md or LICENSE
 		}
 		for _, m := range info.Deps {
 			if m.Replace != nil {
@@ -364,20 +367,21 @@ func checkListed(t *testing.T, archive string, listed map[string]bool) {
 	}
 	for m := range modules {
 		if !listed[m] {
-			t.Errorf("the bill misses %s", m)
+			t.Errorf("the SBOM does not list %s", m)
 		}
 	}
 	if !listed[filepath.Base(archive)+" "+version+" "] {
-		t.Errorf("the bill misses %s", archive)
+		t.Errorf("the SBOM does not list %s", archive)
 	}
 }
 
-func checkKept(t *testing.T, checkout, out string) {
+// checkNotReplaced checks that a second release with the same version fails.
+func checkNotReplaced(t *testing.T, checkout, out string) {
 	before := digests(t, out)
 	cmd := exec.Command(filepath.Join(checkout, "scripts/release.sh"), "--out", out, "amd64")
 	cmd.Env = append(os.Environ(), "VERSION="+version, fmt.Sprintf("SOURCE_DATE_EPOCH=%d", epoch+1))
-	if said, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(said), "not replaced") {
-		t.Errorf("the second release of one version: %v\n%s", err, said)
+	if output, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(output), "not replaced") {
+		t.Errorf("second release with the same version: %v\n%s", err, output)
 	}
 	if diff := nstest.Compare(before, digests(t, out)); diff != "" {
 		t.Error(diff)

@@ -18,8 +18,9 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// containerdConfig takes the folder of the node's own state, and that of the plugins.
-// restrict_oom_score_adj: without CAP_SYS_RESOURCE runc cannot lower it.
+// containerdConfig is the format of containerd's configuration. The arguments are a folder for
+// containerd's state, and the folder of the plugins. restrict_oom_score_adj is set because runc
+// cannot lower oom_score_adj without CAP_SYS_RESOURCE.
 const containerdConfig = `
 version = 2
 root = "%[1]s/root"
@@ -42,7 +43,7 @@ bin_dir = "%[2]s"
 conf_dir = "%[1]s/net.d"
 `
 
-// A containerd is the daemon on a node, and a client of its CRI, as the kubelet is.
+// A containerd is a running containerd daemon on a node, with a client of its CRI.
 type containerd struct {
 	*node
 	cri.RuntimeServiceClient
@@ -50,7 +51,7 @@ type containerd struct {
 	log    *os.File
 }
 
-// newContainerd starts the daemon on the node, with the network.
+// newContainerd starts containerd on the node, with this network, and loads the image.
 func newContainerd(n *node, conflist string) *containerd {
 	GinkgoHelper()
 	Expect(os.Mkdir(filepath.Join(n.dir, "net.d"), 0o755)).To(Succeed())
@@ -64,31 +65,32 @@ func newContainerd(n *node, conflist string) *containerd {
 	conn, err := grpc.NewClient("unix://"+filepath.Join(n.dir, "sock"),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: 10 * time.Millisecond, MaxDelay: 10 * time.Millisecond}}),
-		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)), grpc.WithUnaryInterceptor(bounded))
+		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)), grpc.WithUnaryInterceptor(withTimeout))
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(conn.Close)
 	c.RuntimeServiceClient = cri.NewRuntimeServiceClient(conn)
 
-	DeferCleanup(c.end)
+	DeferCleanup(c.shutDown)
 	c.start()
 	out, err := exec.Command("ctr", "-a", filepath.Join(n.dir, "sock"), "-n", "k8s.io", "images", "import", imageTar(n.dir)).CombinedOutput()
 	Expect(err).NotTo(HaveOccurred(), "%s", out)
 	return c
 }
 
+// write writes a file in the runtime's folder.
 func (n *node) write(name, text string) {
 	GinkgoHelper()
 	Expect(os.WriteFile(filepath.Join(n.dir, name), []byte(text), 0o644)).To(Succeed())
 }
 
-// start starts the daemon and returns when runtime and network are ready.
+// start starts the daemon, and waits until its status says that runtime and network are ready.
 func (c *containerd) start() {
 	GinkgoHelper()
 	c.daemon = exec.Command("containerd", "-c", filepath.Join(c.dir, "config.toml"))
 	c.daemon.Stdout, c.daemon.Stderr = c.log, c.log
 	Expect(c.Node.Start(c.daemon)).To(Succeed())
 	Eventually(func(g Gomega) {
-		status, err := c.Status(always, &cri.StatusRequest{})
+		status, err := c.Status(ctx, &cri.StatusRequest{})
 		g.Expect(err).NotTo(HaveOccurred())
 		for _, condition := range status.Status.Conditions {
 			g.Expect(condition.Status).To(BeTrue(), "%s: %s", condition.Type, condition.Message)
@@ -96,17 +98,17 @@ func (c *containerd) start() {
 	}).Should(Succeed())
 }
 
-// always is the context of all calls; bounded bounds each.
-var always = context.Background()
+// ctx is the context of all calls. withTimeout limits the time of each.
+var ctx = context.Background()
 
-// bounded ends a call that takes too long, so that none hangs a spec.
-func bounded(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+// withTimeout ends a call after 10 minutes, so that a call that hangs does not block the spec.
+func withTimeout(ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
 	return invoke(ctx, method, req, reply, conn, opts...)
 }
 
-// kill ends the daemon as a crash does. Its shims and containers go on.
+// kill kills the daemon. Its shims and containers run on.
 func (c *containerd) kill() {
 	GinkgoHelper()
 	Expect(c.daemon.Process.Kill()).To(Succeed())
@@ -114,9 +116,9 @@ func (c *containerd) kill() {
 	c.daemon = nil
 }
 
-// end removes what a failed spec has left, ends the daemon, and shows its warnings
-// if something went wrong.
-func (c *containerd) end() {
+// shutDown removes all pods and stops the daemon. If the spec has failed, it adds the daemon's
+// warnings to the report.
+func (c *containerd) shutDown() {
 	if CurrentSpecReport().Failed() {
 		text, _ := os.ReadFile(c.log.Name())
 		for line := range strings.Lines(string(text)) {
@@ -135,10 +137,10 @@ func (c *containerd) end() {
 	}
 	_ = c.daemon.Process.Signal(syscall.SIGTERM)
 	_, _ = c.daemon.Process.Wait()
-	c.quiet()
+	c.waitForProcesses()
 }
 
-// A pod is a sandbox of the daemon, with what was asked for it.
+// A pod is a pod sandbox with its configuration.
 type pod struct {
 	*containerd
 	name   string
@@ -147,8 +149,8 @@ type pod struct {
 	v4, v6 string
 }
 
-// sandbox is the request for a pod.
-func sandbox(name string) *cri.PodSandboxConfig {
+// podConfig returns the configuration of a pod.
+func podConfig(name string) *cri.PodSandboxConfig {
 	return &cri.PodSandboxConfig{
 		Metadata: &cri.PodSandboxMetadata{Name: name, Uid: name + "-uid", Namespace: "default"},
 		Hostname: name,
@@ -156,28 +158,28 @@ func sandbox(name string) *cri.PodSandboxConfig {
 	}
 }
 
-// run makes the pod and reads its addresses from its status.
+// run creates the pod and reads its addresses from its status.
 func (c *containerd) run(config *cri.PodSandboxConfig) (*pod, error) {
-	made, err := c.RunPodSandbox(always, &cri.RunPodSandboxRequest{Config: config})
+	created, err := c.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: config})
 	if err != nil {
 		return nil, err
 	}
-	p := &pod{containerd: c, name: config.Metadata.Name, id: made.PodSandboxId, config: config}
-	status, err := c.PodSandboxStatus(always, &cri.PodSandboxStatusRequest{PodSandboxId: p.id})
+	p := &pod{containerd: c, name: config.Metadata.Name, id: created.PodSandboxId, config: config}
+	status, err := c.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: p.id})
 	if err != nil {
 		return nil, err
 	}
 	if s := status.Status; s.State != cri.PodSandboxState_SANDBOX_READY || len(s.Network.AdditionalIps) != 1 {
-		return nil, fmt.Errorf("pod %s is %s with the network %v", p.id, s.State, s.Network)
+		return nil, fmt.Errorf("pod %s: state %s, network %v", p.id, s.State, s.Network)
 	}
 	p.v4, p.v6 = status.Status.Network.Ip, status.Status.Network.AdditionalIps[0].Ip
 	return p, nil
 }
 
-// pods are those that the daemon knows, in whatever state.
+// pods returns all pods that the daemon knows, in any state.
 func (c *containerd) pods() []*pod {
 	GinkgoHelper()
-	list, err := c.ListPodSandbox(always, &cri.ListPodSandboxRequest{})
+	list, err := c.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
 	Expect(err).NotTo(HaveOccurred())
 	var all []*pod
 	for _, p := range list.Items {
@@ -186,45 +188,46 @@ func (c *containerd) pods() []*pod {
 	return all
 }
 
-func (c *containerd) running(config *cri.PodSandboxConfig) *pod {
+// mustRun creates the pod, which must succeed.
+func (c *containerd) mustRun(config *cri.PodSandboxConfig) *pod {
 	GinkgoHelper()
 	p, err := c.run(config)
 	Expect(err).NotTo(HaveOccurred())
 	return p
 }
 
-// stop ends what runs in the pod, and detaches it from the network.
+// stop calls StopPodSandbox. containerd stops the containers and calls DEL.
 func (p *pod) stop() error {
-	_, err := p.StopPodSandbox(always, &cri.StopPodSandboxRequest{PodSandboxId: p.id})
+	_, err := p.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: p.id})
 	return err
 }
 
-// remove removes the pod; containerd detaches it from the network once more.
+// remove calls RemovePodSandbox. containerd calls DEL again.
 func (p *pod) remove() error {
-	_, err := p.RemovePodSandbox(always, &cri.RemovePodSandboxRequest{PodSandboxId: p.id})
+	_, err := p.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: p.id})
 	return err
 }
 
-// container starts tenant in the pod and gives the container's ID.
+// container starts a container with the program workload in the pod, and returns its ID.
 func (p *pod) container(args ...string) string {
 	GinkgoHelper()
-	made, err := p.CreateContainer(always, &cri.CreateContainerRequest{
+	created, err := p.CreateContainer(ctx, &cri.CreateContainerRequest{
 		PodSandboxId: p.id, SandboxConfig: p.config,
 		Config: &cri.ContainerConfig{
-			Metadata: &cri.ContainerMetadata{Name: "tenant"}, Image: &cri.ImageSpec{Image: image}, Args: args,
+			Metadata: &cri.ContainerMetadata{Name: "workload"}, Image: &cri.ImageSpec{Image: image}, Args: args,
 			Linux: &cri.LinuxContainerConfig{},
 		},
 	})
 	Expect(err).NotTo(HaveOccurred())
-	_, err = p.StartContainer(always, &cri.StartContainerRequest{ContainerId: made.ContainerId})
+	_, err = p.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: created.ContainerId})
 	Expect(err).NotTo(HaveOccurred())
-	return made.ContainerId
+	return created.ContainerId
 }
 
-// in runs tenant in the container and gives what it prints.
-func (c *containerd) in(container string, args ...string) string {
+// exec runs the program workload in the container and returns its output.
+func (c *containerd) exec(container string, args ...string) string {
 	GinkgoHelper()
-	done, err := c.ExecSync(always, &cri.ExecSyncRequest{ContainerId: container, Cmd: append([]string{"/tenant"}, args...), Timeout: 10})
+	done, err := c.ExecSync(ctx, &cri.ExecSyncRequest{ContainerId: container, Cmd: append([]string{"/workload"}, args...), Timeout: 10})
 	Expect(err).NotTo(HaveOccurred())
 	Expect(done.ExitCode).To(BeZero(), "%s", done.Stderr)
 	return string(done.Stdout)

@@ -18,8 +18,8 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// network is that of containerd's pods.
-const network = `{
+// podNetwork is the network of containerd's pods.
+const podNetwork = `{
 	"cniVersion": "1.0.0",
 	"name": "pods",
 	"plugins": [{
@@ -49,9 +49,9 @@ const (
 	gatewayV6 = "fd00:88::1"
 )
 
-// web is the request for a pod with something for each plugin of the network.
-func web(name string, port int32) *cri.PodSandboxConfig {
-	config := sandbox(name)
+// webPod returns the configuration of a pod with a host port and bandwidth limits.
+func webPod(name string, port int32) *cri.PodSandboxConfig {
+	config := podConfig(name)
 	config.PortMappings = []*cri.PortMapping{{HostPort: port, ContainerPort: 80}}
 	config.Annotations = map[string]string{
 		"kubernetes.io/ingress-bandwidth": "10M", "kubernetes.io/egress-bandwidth": "8M",
@@ -60,32 +60,32 @@ func web(name string, port int32) *cri.PodSandboxConfig {
 }
 
 var _ = Describe("containerd", func() {
-	It("runs pods that reach and are reached, and removes them without a trace", func() {
-		c := newContainerd(newNode(), network)
-		stays := c.running(web("stays", 8079)) // what the node shares stands from here on
-		client := stays.container()
-		before := nstest.Steady(c.state)
+	It("runs pods with working traffic, and leaves nothing after their removal", func() {
+		c := newContainerd(newNode(), podNetwork)
+		existing := c.mustRun(webPod("existing", 8079)) // the objects that pods share exist from here on
+		client := existing.container()
+		before := nstest.WaitStable(c.state)
 
-		p := c.running(web("web", 8080))
+		p := c.mustRun(webPod("web", 8080))
 		server := p.container("serve", ":80")
 		Eventually(func() error { _, err := nstest.Dial(c.Node, p.v4+":80"); return err }).Should(Succeed())
-		Expect(c.in(server, "read", "/proc/sys/net/core/somaxconn")).To(Equal("500\n"))
-		Expect(c.in(server, "read", "/sys/class/net/eth0/mtu")).To(Equal("1400\n"))
+		Expect(c.exec(server, "read", "/proc/sys/net/core/somaxconn")).To(Equal("500\n"))
+		Expect(c.exec(server, "read", "/sys/class/net/eth0/mtu")).To(Equal("1400\n"))
 		shaping := c.Node.Must(GinkgoTB(), "tc", "qdisc", "show")
 		Expect(shaping).To(And(ContainSubstring("rate 10Mbit"), ContainSubstring("rate 8Mbit")))
 
-		reachable(c, p, client)
-		reaches(c, p, server)
+		expectReachable(c, p, client)
+		expectConnects(c, p, server)
 
 		Expect(p.stop()).To(Succeed())
-		Expect(nstest.Settled(before, c.state)).To(BeEmpty(), "after StopPodSandbox")
+		Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty(), "after StopPodSandbox")
 		Expect(p.remove()).To(Succeed())
-		Expect(nstest.Settled(before, c.state)).To(BeEmpty(), "after RemovePodSandbox")
+		Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty(), "after RemovePodSandbox")
 	})
 
-	It("calls the plugins as they expect it", func() {
-		c := newContainerd(newNode().relayed(), network)
-		p := c.running(web("web", 8080))
+	It("calls the plugins with the expected parameters", func() {
+		c := newContainerd(newNode().withWrappers(), podNetwork)
+		p := c.mustRun(webPod("web", 8080))
 		Expect(p.stop()).To(Succeed())
 		Expect(p.remove()).To(Succeed())
 
@@ -102,83 +102,83 @@ var _ = Describe("containerd", func() {
 		Expect(c.calls("bandwidth", p.id)[0].Stdin).To(ContainSubstring(`"IngressBurst":4294967295`))
 	})
 
-	It("runs 20 pods at once, and removes them at once", func() {
-		c := newContainerd(newNode(), network)
-		c.running(web("stays", 8079))
-		before := nstest.Steady(c.state)
+	It("runs 20 pods concurrently, and removes them concurrently", func() {
+		c := newContainerd(newNode(), podNetwork)
+		c.mustRun(webPod("existing", 8079))
+		before := nstest.WaitStable(c.state)
 
 		all := make([]*pod, 20)
-		Expect(atOnce(len(all), func(i int) (err error) {
-			all[i], err = c.run(web(fmt.Sprintf("web%d", i), int32(8080+i)))
+		Expect(concurrently(len(all), func(i int) (err error) {
+			all[i], err = c.run(webPod(fmt.Sprintf("web%d", i), int32(8080+i)))
 			return err
 		})).To(BeEmpty())
 		owner := map[string]string{}
 		for _, p := range all {
 			for _, addr := range []string{p.v4, p.v6} {
-				Expect(owner).NotTo(HaveKey(addr), "given to %s too", p.id)
+				Expect(owner).NotTo(HaveKey(addr), "allocated to %s too", p.id)
 				owner[addr] = p.id
 			}
 		}
-		Expect(leases("pods")).To(HaveLen(2 * 21))
+		Expect(reservations("pods")).To(HaveLen(2 * 21))
 
-		Expect(atOnce(len(all), func(i int) error { return all[i].stop() })).To(BeEmpty())
-		Expect(nstest.Settled(before, c.state)).To(BeEmpty(), "after StopPodSandbox")
-		Expect(atOnce(len(all), func(i int) error { return all[i].remove() })).To(BeEmpty())
-		Expect(nstest.Settled(before, c.state)).To(BeEmpty(), "after RemovePodSandbox")
+		Expect(concurrently(len(all), func(i int) error { return all[i].stop() })).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty(), "after StopPodSandbox")
+		Expect(concurrently(len(all), func(i int) error { return all[i].remove() })).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty(), "after RemovePodSandbox")
 	})
 
-	// The kubelet removes a sandbox that was not made to the end. containerd calls DEL
-	// for it without a result of the ADD, which libcni keeps only when the chain is
-	// through.
-	DescribeTable("is killed while a pod is made, and leaves nothing of it",
-		func(point string, plugins fate) {
-			c := newContainerd(newNode().relayed(), network)
-			c.running(web("stays", 8079))
-			before := nstest.Steady(c.state)
+	// The kubelet removes a sandbox whose creation was interrupted. containerd then calls DEL
+	// without prevResult, because libcni caches a result only after the last plugin.
+	DescribeTable("is killed during an ADD, and after its restart removes the pod completely",
+		func(point string, plugins pluginOutcome) {
+			c := newContainerd(newNode().withWrappers(), podNetwork)
+			c.mustRun(webPod("existing", 8079))
+			before := nstest.WaitStable(c.state)
 
-			c.killedAt(point, plugins)
+			c.killDuringADD(point, plugins)
 			c.start()
-			Expect(c.pods()).To(HaveLen(2), "the pods that containerd knows")
+			Expect(c.pods()).To(HaveLen(2), "pods that containerd knows")
 			for _, p := range c.pods() {
 				if p.name == "web" {
 					Expect(p.stop()).To(Succeed())
 					Expect(p.remove()).To(Succeed())
 				}
 			}
-			Expect(nstest.Settled(before, c.state)).To(BeEmpty())
-			c.running(web("web", 8080))
+			Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty())
+			c.mustRun(webPod("web", 8080))
 		},
 		EntryDescription("%s, and the plugins %s"),
 		Entry(nil, "before-bridge", areKilled),
 		Entry(nil, "before-host-local", areKilled), // the bridge plugin runs
 		Entry(nil, "after-host-local", areKilled),
-		Entry(nil, "after-host-local", goOn),
+		Entry(nil, "after-host-local", runOn),
 		Entry(nil, "after-bridge", areKilled),
-		Entry(nil, "after-bridge", goOn),
+		Entry(nil, "after-bridge", runOn),
 		Entry(nil, "after-portmap", areKilled),
 		Entry(nil, "before-tuning", areKilled),
 		Entry(nil, "after-tuning", areKilled),
-		Entry(nil, "after-tuning", goOn),
+		Entry(nil, "after-tuning", runOn),
 	)
 })
 
-// A fate is what happens to the plugins of a daemon that is killed.
-type fate string
+// A pluginOutcome says what happens to the running plugins of a daemon that is killed.
+type pluginOutcome string
 
 const (
-	areKilled fate = "are killed"
-	goOn      fate = "go on" // as systemd leaves them: KillMode=process
+	areKilled pluginOutcome = "are killed"
+	runOn     pluginOutcome = "run on" // as with KillMode=process in the systemd unit
 )
 
-// killedAt kills the daemon when the ADD of a pod has come to the point.
-func (c *containerd) killedAt(point string, plugins fate) {
+// killDuringADD kills the daemon when the ADD of a pod has reached the point, which is the name of
+// a FIFO of wrapper.sh. It waits until the plugins have ended.
+func (c *containerd) killDuringADD(point string, plugins pluginOutcome) {
 	GinkgoHelper()
 	fifo, leave := filepath.Join(c.bin, point), filepath.Join(c.bin, "go")
 	Expect(syscall.Mkfifo(fifo, 0o600)).To(Succeed())
 	Expect(syscall.Mkfifo(leave, 0o600)).To(Succeed())
 	failed := make(chan error, 1)
 	go func() {
-		_, err := c.run(web("web", 8080))
+		_, err := c.run(webPod("web", 8080))
 		failed <- err
 	}()
 	stopped := make(chan string, 1)
@@ -190,7 +190,7 @@ func (c *containerd) killedAt(point string, plugins fate) {
 	select {
 	case plugin = <-stopped:
 	case err := <-failed:
-		Fail(fmt.Sprintf("the pod was made, or not (%v), without coming to %s", err, point))
+		Fail(fmt.Sprintf("the pod creation ended (error: %v) without reaching %s", err, point))
 	}
 	Expect(os.Remove(fifo)).To(Succeed())
 
@@ -198,7 +198,7 @@ func (c *containerd) killedAt(point string, plugins fate) {
 	Expect(started).To(ContainElement(plugin))
 	c.kill()
 	Expect(<-failed).To(HaveOccurred())
-	if plugins == goOn {
+	if plugins == runOn {
 		Expect(os.WriteFile(leave, nil, 0o600)).To(Succeed())
 	}
 	for _, pid := range started {
@@ -209,6 +209,7 @@ func (c *containerd) killedAt(point string, plugins fate) {
 	}
 }
 
+// signal sends a signal to a process.
 func signal(pid string, s syscall.Signal) error {
 	n, err := strconv.Atoi(pid)
 	if err != nil {
@@ -217,7 +218,7 @@ func signal(pid string, s syscall.Signal) error {
 	return syscall.Kill(n, s)
 }
 
-// descendants are the PIDs of what the process has started.
+// descendants returns the PIDs of all descendants of a process.
 func descendants(pid int) []string {
 	GinkgoHelper()
 	var all []string
@@ -235,8 +236,8 @@ func descendants(pid int) []string {
 	return all
 }
 
-// atOnce does f with 0 to n-1 at the same time, and gives what failed.
-func atOnce(n int, f func(i int) error) []error {
+// concurrently calls f(0) … f(n-1) concurrently, and returns the errors.
+func concurrently(n int, f func(i int) error) []error {
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	var failed []error
@@ -253,29 +254,30 @@ func atOnce(n int, f func(i int) error) []error {
 	return failed
 }
 
-// reachable: the pod's host port from all sides, and what its server sees of the client.
-func reachable(c *containerd, p *pod, client string) {
+// expectReachable connects to the pod and to its host port from everywhere, and checks the
+// addresses of the connections.
+func expectReachable(c *containerd, p *pod, client string) {
 	GinkgoHelper()
 	nstest.MustDial(GinkgoTB(), c.Outside, net.JoinHostPort(nstest.NodeV4, "8080"), nstest.OutsideV4)
 	nstest.MustDial(GinkgoTB(), c.Outside, net.JoinHostPort(nstest.NodeV6, "8080"), nstest.OutsideV6)
 	nstest.MustDial(GinkgoTB(), c.Node, "127.0.0.1:8080", gatewayV4)
 	for _, at := range []string{p.v4, p.v6} {
-		Expect(c.in(client, "dial", net.JoinHostPort(at, "80"))).To(HaveSuffix("local=" + at))
+		Expect(c.exec(client, "dial", net.JoinHostPort(at, "80"))).To(HaveSuffix("local=" + at))
 	}
 	for _, at := range []string{nstest.NodeV4, nstest.NodeV6} {
-		Expect(c.in(client, "dial", net.JoinHostPort(at, "8080"))).To(HavePrefix("peer="), "the host port from another pod")
+		Expect(c.exec(client, "dial", net.JoinHostPort(at, "8080"))).To(HavePrefix("peer="), "the host port from another pod")
 	}
 }
 
-// reaches: its own host port (hairpin), and the host outside, which has no route to the
-// pod and sees the node.
-func reaches(c *containerd, p *pod, server string) {
+// expectConnects connects from the pod to its own host port (hairpin) and to the host outside,
+// which must see the node's address: it has no route to the pod.
+func expectConnects(c *containerd, p *pod, server string) {
 	GinkgoHelper()
 	for _, f := range []struct{ node, outside, gateway string }{
 		{nstest.NodeV4, nstest.OutsideV4, gatewayV4}, {nstest.NodeV6, nstest.OutsideV6, gatewayV6},
 	} {
-		Expect(c.in(server, "dial", net.JoinHostPort(f.node, "8080"))).To(HavePrefix("peer="+f.gateway+" "), "hairpin")
-		there := nstest.ServeTCP(GinkgoTB(), c.Outside, net.JoinHostPort(f.outside, "0"))
-		Expect(c.in(server, "dial", there.String())).To(HavePrefix("peer=" + f.node + " "))
+		Expect(c.exec(server, "dial", net.JoinHostPort(f.node, "8080"))).To(HavePrefix("peer="+f.gateway+" "), "hairpin")
+		outside := nstest.ServeTCP(GinkgoTB(), c.Outside, net.JoinHostPort(f.outside, "0"))
+		Expect(c.exec(server, "dial", outside.String())).To(HavePrefix("peer=" + f.node + " "))
 	}
 }

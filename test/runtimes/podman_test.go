@@ -68,15 +68,15 @@ func newPodman(n *node) *podman {
 	n.write("containers.conf", fmt.Sprintf(podmanConfig, n.bin, networks))
 	p := &podman{n}
 	DeferCleanup(func() {
-		p.do("rm", "--all", "--force", "--time", "0")
-		p.quiet()
+		p.command("rm", "--all", "--force", "--time", "0")
+		p.waitForProcesses()
 	})
-	p.do("load", "--input", imageTar(n.dir))
+	p.command("load", "--input", imageTar(n.dir))
 	return p
 }
 
-// do runs podman and returns its output.
-func (p *podman) do(args ...string) string {
+// command runs podman and returns its output.
+func (p *podman) command(args ...string) string {
 	GinkgoHelper()
 	path := func(name string) string { return filepath.Join(p.dir, name) }
 	return strings.TrimSpace(p.Node.Must(GinkgoTB(), "env", append([]string{"CONTAINERS_CONF=" + path("containers.conf"),
@@ -87,32 +87,32 @@ func (p *podman) do(args ...string) string {
 func (p *podman) run(name string, options []string, args ...string) {
 	GinkgoHelper()
 	all := append([]string{"run", "--detach", "--name", name, "--cgroup-parent", "/" + os.Getenv("PLUMB_CGROUP")}, options...)
-	p.do(append(append(all, image), args...)...)
+	p.command(append(append(all, image), args...)...)
 }
 
 // remove stops the container and removes it.
 func (p *podman) remove(name string) {
 	GinkgoHelper()
-	p.do("rm", "--force", "--time", "0", name)
+	p.command("rm", "--force", "--time", "0", name)
 }
 
-// exec runs the program /tenant in the container and returns its output.
+// exec runs the program /workload in the container and returns its output.
 func (p *podman) exec(name string, args ...string) string {
 	GinkgoHelper()
-	return p.do(append([]string{"exec", name, "/tenant"}, args...)...)
+	return p.command(append([]string{"exec", name, "/workload"}, args...)...)
 }
 
 // inspect returns one of the container's settings in a network, such as "IPAddress".
 func (p *podman) inspect(name, network, setting string) string {
 	GinkgoHelper()
-	return p.do("inspect", name, "--format", fmt.Sprintf("{{(index .NetworkSettings.Networks %q).%s}}", network, setting))
+	return p.command("inspect", name, "--format", fmt.Sprintf("{{(index .NetworkSettings.Networks %q).%s}}", network, setting))
 }
 
 var _ = Describe("podman", func() {
 	It("runs a container with a published port, an address and a MAC, and leaves no state after its removal", func() {
 		p := newPodman(newNode())
-		p.run("stays", []string{"--network", "one", "--publish", "8079:80"})
-		before := nstest.Steady(p.state)
+		p.run("existing", []string{"--network", "one", "--publish", "8079:80"})
+		before := nstest.WaitStable(p.state)
 
 		p.run("web", []string{"--network", "one", "--publish", "8080:80", "--ip", "10.91.0.77", "--mac-address", "02:00:00:00:00:77"}, "serve", ":80")
 		Expect(p.exec("web", "read", "/sys/class/net/eth0/address")).To(Equal("02:00:00:00:00:77"))
@@ -121,65 +121,65 @@ var _ = Describe("podman", func() {
 		Eventually(func() error { _, err := nstest.Dial(p.Node, "10.91.0.77:80"); return err }).Should(Succeed())
 		checkPublished(p, "web", "10.91.0.1", "fd00:91::1")
 
-		p.do("restart", "--time", "0", "web")
+		p.command("restart", "--time", "0", "web")
 		Expect(p.exec("web", "read", "/sys/class/net/eth0/address")).To(Equal("02:00:00:00:00:77"))
 		Eventually(func() error { _, err := nstest.Dial(p.Node, "10.91.0.77:80"); return err }).Should(Succeed())
 		checkPublished(p, "web", "10.91.0.1", "fd00:91::1")
 
 		p.remove("web")
-		Expect(nstest.Settled(before, p.state)).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, p.state)).To(BeEmpty())
 	})
 
 	It("connects a running container to a second network, and disconnects it", func() {
 		p := newPodman(newNode())
-		p.run("stays", []string{"--network", "one,two"})
-		p.run("moves", []string{"--network", "one"}, "serve", ":80")
-		before := nstest.Steady(p.state)
+		p.run("existing", []string{"--network", "one,two"})
+		p.run("connected", []string{"--network", "one"}, "serve", ":80")
+		before := nstest.WaitStable(p.state)
 
-		p.do("network", "connect", "two", "moves")
-		second := p.inspect("moves", "two", "IPAddress")
-		Expect(p.exec("stays", "dial", second+":80")).To(HaveSuffix("local=" + second))
-		p.do("network", "disconnect", "two", "moves")
-		Expect(nstest.Settled(before, p.state)).To(BeEmpty(), "after network disconnect")
-		first := p.inspect("moves", "one", "IPAddress")
-		Expect(p.exec("stays", "dial", first+":80")).To(HaveSuffix("local=" + first))
+		p.command("network", "connect", "two", "connected")
+		second := p.inspect("connected", "two", "IPAddress")
+		Expect(p.exec("existing", "dial", second+":80")).To(HaveSuffix("local=" + second))
+		p.command("network", "disconnect", "two", "connected")
+		Expect(nstest.WaitEqual(before, p.state)).To(BeEmpty(), "after network disconnect")
+		first := p.inspect("connected", "one", "IPAddress")
+		Expect(p.exec("existing", "dial", first+":80")).To(HaveSuffix("local=" + first))
 	})
 
 	It("leaves no state after a container that exits by itself", func() {
 		p := newPodman(newNode())
-		p.run("stays", []string{"--network", "one"})
-		before := nstest.Steady(p.state)
+		p.run("existing", []string{"--network", "one"})
+		before := nstest.WaitStable(p.state)
 		server := nstest.ServeTCP(GinkgoTB(), p.Outside, nstest.OutsideV4+":0")
-		Expect(p.do("run", "--rm", "--network", "one", "--cgroup-parent", "/"+os.Getenv("PLUMB_CGROUP"), image, "dial", server.String())).
+		Expect(p.command("run", "--rm", "--network", "one", "--cgroup-parent", "/"+os.Getenv("PLUMB_CGROUP"), image, "dial", server.String())).
 			To(HavePrefix("peer=" + nstest.NodeV4 + " "))
-		Expect(nstest.Settled(before, p.state)).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, p.state)).To(BeEmpty())
 	})
 
 	It("creates a bridge network, which has the plugin firewall", func() {
 		p := newPodman(newNode())
-		p.do("network", "create", "--subnet", "10.93.0.0/24", "--ipv6", "--subnet", "fd00:93::/64", "made")
-		p.run("stays", []string{"--network", "made", "--publish", "8079:80"})
-		before := nstest.Steady(p.state)
+		p.command("network", "create", "--subnet", "10.93.0.0/24", "--ipv6", "--subnet", "fd00:93::/64", "created")
+		p.run("existing", []string{"--network", "created", "--publish", "8079:80"})
+		before := nstest.WaitStable(p.state)
 
-		p.run("web", []string{"--network", "made", "--publish", "8080:80"}, "serve", ":80")
-		at := p.inspect("web", "made", "IPAddress")
+		p.run("web", []string{"--network", "created", "--publish", "8080:80"}, "serve", ":80")
+		at := p.inspect("web", "created", "IPAddress")
 		Eventually(func() error { _, err := nstest.Dial(p.Node, at+":80"); return err }).Should(Succeed())
 		checkPublished(p, "web", "10.93.0.1", "fd00:93::1")
 		p.remove("web")
-		Expect(nstest.Settled(before, p.state)).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, p.state)).To(BeEmpty())
 	})
 
 	It("creates a macvlan network", func() {
 		p := newPodman(newNode())
-		before := nstest.Steady(p.state)
-		p.do("network", "create", "--driver", "macvlan", "--opt", "parent="+nstest.Uplink,
-			"--subnet", "198.18.0.0/24", "--gateway", nstest.OutsideV4, "segment")
-		p.run("neighbour", []string{"--network", "segment", "--ip", "198.18.0.77"}, "serve", ":80")
+		before := nstest.WaitStable(p.state)
+		p.command("network", "create", "--driver", "macvlan", "--opt", "parent="+nstest.Uplink,
+			"--subnet", "198.18.0.0/24", "--gateway", nstest.OutsideV4, "lan")
+		p.run("neighbour", []string{"--network", "lan", "--ip", "198.18.0.77"}, "serve", ":80")
 		server := nstest.ServeTCP(GinkgoTB(), p.Outside, nstest.OutsideV4+":0")
 		Expect(p.exec("neighbour", "dial", server.String())).To(HavePrefix("peer=198.18.0.77 "))
 		nstest.MustDial(GinkgoTB(), p.Outside, "198.18.0.77:80", nstest.OutsideV4)
 		p.remove("neighbour")
-		Expect(nstest.Settled(before, p.state)).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, p.state)).To(BeEmpty())
 	})
 })
 

@@ -1,12 +1,12 @@
 #!/bin/bash
-# run.sh runs the executables under the real runtimes, Debian's containerd and podman,
-# each with state, control groups and network namespaces of its own (sandbox.sh).
+# run.sh tests the executables with Debian's containerd and podman. sandbox.sh gives the tests
+# their own folders, control groups and namespaces.
 #
-#   test/runtimes/run.sh                      all of it, the checks of the text included
+#   test/runtimes/run.sh                      all tests, and static checks of this module
 #   test/runtimes/run.sh -ginkgo.focus podman go test with these arguments
 #
-# It installs the Debian packages that it needs where they are missing (as root). The
-# executables are those in $PLUMB_BIN, or built for it.
+# It installs missing Debian packages (as root). It tests the executables in $PLUMB_BIN, or builds
+# them.
 set -euo pipefail
 cd "$(dirname "$0")"
 

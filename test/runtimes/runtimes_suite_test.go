@@ -1,6 +1,6 @@
-// Package runtimes drives the built executables by the real runtimes: containerd with
-// runc through the CRI, and podman with its CNI backend. Each spec has a node of its
-// own, which is a network namespace, and a runtime of its own on it.
+// Package runtimes runs the built executables with real runtimes: containerd with runc through
+// the CRI, and podman with its CNI backend. Each spec has a node of its own, which is a network
+// namespace, and starts a runtime there.
 package runtimes
 
 import (
@@ -18,31 +18,32 @@ import (
 )
 
 func TestRuntimes(t *testing.T) {
-	// Runtimes and plugins write below /run and /var/lib, whatever they are told.
+	// Runtimes and plugins write to /run and /var/lib, whatever their configuration is.
 	if _, err := os.Stat("/run/plumb-sandbox"); err != nil {
-		t.Fatal("run this by test/runtimes/run.sh: it has to be inside test/runtimes/sandbox.sh")
+		t.Fatal("run test/runtimes/run.sh: the tests need test/runtimes/sandbox.sh")
 	}
 	RegisterFailHandler(Fail)
 	RunSpecs(t, "test/runtimes")
 }
 
-// Where plugins and libcni keep their state unless they are told otherwise. It is
-// used here as it stands: the sandbox has these folders for itself.
+// The default folders of the plugins and of libcni. The tests use them, because the sandbox has
+// its own /run and /var/lib.
 const (
 	stateDir   = "/var/lib/cni"
 	leaseDir   = stateDir + "/networks"
-	resultsDir = stateDir + "/results" // libcni's
+	resultsDir = stateDir + "/results" // libcni's cache
 	runDir     = "/run/cni"
 )
 
 // A node is a network namespace with a host outside, and a folder of plugins.
 type node struct {
 	nstest.Site
-	dir string // for what the runtime keeps
-	bin string // the plugins
+	dir string // folder of the runtime's files
+	bin string // folder of the plugins
 }
 
-// newNode makes a node with empty state, whose plugins are the executables.
+// newNode returns a new node with the built executables as plugins, and deletes the default
+// folders.
 func newNode() *node {
 	GinkgoHelper()
 	for _, dir := range []string{stateDir, runDir} {
@@ -53,25 +54,25 @@ func newNode() *node {
 	return &node{Site: nstest.NewSite(GinkgoTB()), dir: GinkgoT().TempDir(), bin: bin}
 }
 
-// relayed puts relay.sh in the place of each plugin.
-func (n *node) relayed() *node {
+// withWrappers makes the runtime call wrapper.sh instead of each plugin.
+func (n *node) withWrappers() *node {
 	GinkgoHelper()
-	relay, err := filepath.Abs("testdata/relay.sh")
+	wrapper, err := filepath.Abs("testdata/wrapper.sh")
 	Expect(err).NotTo(HaveOccurred())
 	plugins, err := os.ReadDir(n.bin)
 	Expect(err).NotTo(HaveOccurred())
 	n.bin = filepath.Join(n.dir, "bin")
 	Expect(os.Mkdir(n.bin, 0o755)).To(Succeed())
 	for _, p := range plugins {
-		Expect(os.Symlink(relay, filepath.Join(n.bin, p.Name()))).To(Succeed())
+		Expect(os.Symlink(wrapper, filepath.Join(n.bin, p.Name()))).To(Succeed())
 	}
 	return n
 }
 
-// A call is a line of relay.sh.
+// A call is a plugin call that wrapper.sh recorded.
 type call struct{ Command, IfName, NetNS, Stdin string }
 
-// calls are those that relay.sh has seen of plugin about the container.
+// calls returns the recorded calls of a plugin for a container.
 func (n *node) calls(plugin, container string) []call {
 	GinkgoHelper()
 	text, err := os.ReadFile(filepath.Join(n.bin, "calls"))
@@ -86,9 +87,8 @@ func (n *node) calls(plugin, container string) []call {
 	return all
 }
 
-// state is all that plugins, libcni and the runtime may have left for a container:
-// the node with its links, rules and settings, the leases, what tuning has saved,
-// what libcni has cached, and the namespaces.
+// state returns everything that plugins, libcni and the runtime may leave of a container: the
+// state of the node, reservations, tuning's state files, libcni's cache, and named namespaces.
 func (n *node) state() string {
 	all := []string{nstest.Snapshot(GinkgoTB(), n.Node)}
 	for _, dir := range []string{leaseDir + "/*", resultsDir, runDir + "/*", "/run/netns"} {
@@ -103,9 +103,9 @@ func (n *node) state() string {
 	return strings.Join(all, "\n")
 }
 
-// quiet returns when no process works on the runtime's files any more: runtimes leave
-// some, which clean up, behind a removal.
-func (n *node) quiet() {
+// waitForProcesses waits until no process has the runtime's folder in its command line. Runtimes
+// start processes that clean up after the removal of a container.
+func (n *node) waitForProcesses() {
 	GinkgoHelper()
 	Eventually(func() (all []string) {
 		files, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -119,8 +119,8 @@ func (n *node) quiet() {
 	}).Should(BeEmpty())
 }
 
-// leases are the addresses that host-local has given out in the network.
-func leases(network string) []string {
+// reservations returns the reserved addresses of a network.
+func reservations(network string) []string {
 	GinkgoHelper()
 	files, err := filepath.Glob(filepath.Join(leaseDir, network, "*"))
 	Expect(err).NotTo(HaveOccurred())

@@ -1,13 +1,12 @@
 #!/bin/sh
-# sandbox.sh runs a command as scripts/sandbox.sh does, for real runtimes: in a PID
-# namespace besides, so that no daemon, shim or container outlives it, and with empty
-# /run, /var/lib and /dev/shm of its own, where runtimes and plugins keep what they
-# cannot be told to keep elsewhere. It needs root.
+# sandbox.sh runs a command in the namespaces of scripts/sandbox.sh, and also in a PID namespace, so
+# that all daemons, shims and containers end with the command. /run, /var/lib and /dev/shm are empty
+# file systems, because runtimes and plugins always write there. It needs root.
 #
 #   go test -exec "$PWD/sandbox.sh" .
 #
-# The command's temporary files go with /run; the control groups that containers are to
-# be put under, $PLUMB_CGROUP, are removed at the end.
+# The command's temporary files are in /run. At the end, the script removes the control groups in
+# $PLUMB_CGROUP, where the tests put the containers.
 set -eu
 
 [ $# -ge 1 ] || {
@@ -17,7 +16,7 @@ set -eu
 PLUMB_CGROUP=plumb-runtimes-$$
 export PLUMB_CGROUP
 
-# shellcheck disable=SC2016 # for the inner shell, which buries the orphans: no exec
+# shellcheck disable=SC2016 # expanded by the inner shell, which waits for orphans and therefore does not use exec
 "$(dirname "$0")/../../scripts/sandbox.sh" unshare --pid --fork --kill-child --mount-proc sh -c '
 	for dir in /run /var/lib /dev/shm; do mount -t tmpfs tmpfs $dir || exit; done
 	mkdir /run/tmp /run/netns
@@ -27,6 +26,6 @@ export PLUMB_CGROUP
 trap 'kill -KILL $! || :' INT TERM QUIT HUP
 status=0
 wait $! || status=$?
-# Emptied by now: the end of a PID namespace is the end of all in it.
+# The control groups are empty now: all processes end with their PID namespace.
 find /sys/fs/cgroup -depth -type d -path "*/$PLUMB_CGROUP*" -exec rmdir {} + 2>/dev/null || :
 exit $status

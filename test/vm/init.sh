@@ -1,16 +1,15 @@
 #!/bin/sh
-# init.sh is the first program of the virtual machine of run.sh, from its initramfs: it
-# makes the host's files, read-only, the machine's own under a layer in memory, and
-# hands over to the job.
+# init.sh is the first program in the virtual machine of run.sh. It is in the initramfs. It mounts the
+# host's files read-only, with an overlay in memory as the root, and executes the job.
 #
-# Its parameters, on the kernel's command line: vm.dir is the folder shared for writing,
-# vm.kernel where the host keeps the kernel's modules.
+# Its parameters are on the kernel's command line: vm.dir is a folder that is shared for writing, and
+# vm.kernel is the host's folder with the kernel's modules.
 export PATH=/bin
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs dev /dev
 for module in /modules/*.ko; do insmod "$module"; done
-# shellcheck disable=SC2013 # words
+# shellcheck disable=SC2013 # split into words
 for word in $(cat /proc/cmdline); do
 	case $word in
 	vm.dir=*) dir=${word#*=} ;;

@@ -1,26 +1,25 @@
 #!/bin/bash
-# run.sh runs tests on Debian's own kernel, in a virtual machine that has this machine's
-# files: what the kernel at hand may lack is tested there.
+# run.sh runs tests on Debian's kernel, in a virtual machine with this machine's files. It is for tests
+# of features that this machine's kernel may lack.
 #
 #   test/vm/run.sh                       all specs that are labelled nstest.Kernel, in one boot
-#   test/vm/run.sh ./pkg/nl -run TestNL  go test with these arguments, a boot a package
+#   test/vm/run.sh ./pkg/nl -run TestNL  go test with these arguments, one boot per package
 #   test/vm/run.sh --exec COMMAND…       the command
-#   test/vm/run.sh --kernel bookworm-backports …   any of them on that suite's kernel
+#   test/vm/run.sh --kernel bookworm-backports …   any of these on that suite's kernel
 #
-# It emulates the processor (TCG), which takes no /dev/kvm and is ten to twenty times
-# slower. It installs the Debian packages that it needs where they are missing (as
-# root), and keeps the kernel, which it does not install, under
-# ${XDG_CACHE_HOME:-/var/cache}/plumb-vm; a folder removed there is fetched anew. The guest sees this machine's / read-only
-# below a layer in memory, and has no network device. What is tested lacks nothing
-# there: CNI_TEST_REQUIRE=all.
+# It emulates the processor (TCG), which does not need /dev/kvm and is ten to twenty times slower. It
+# installs missing Debian packages (as root). It does not install the kernel, but unpacks it in
+# ${XDG_CACHE_HOME:-/var/cache}/plumb-vm, and downloads it again if it is missing there. The virtual
+# machine has this machine's / read-only, with an overlay in memory, and no network device. There, no
+# test may be skipped: CNI_TEST_REQUIRE=all.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 root=${here%/test/vm}
 suite=bookworm
 cache=${XDG_CACHE_HOME:-/var/cache}/plumb-vm
-seconds=7200 # at most, a boot: a limit for what hangs, not for slow machines
-memory=2048 # MiB; what the guest writes is in it
+seconds=7200 # limit per boot, for a machine that hangs
+memory=2048 # MiB, including the files of the overlay
 cpus=2
 
 die() {
@@ -28,11 +27,11 @@ die() {
 	exit 1
 }
 
-# fetch unpacks the suite's kernel into $kernel. apt has lists of its own for it: the
-# machine's packages, lists and sources stay as they are.
+# fetch downloads and unpacks the suite's kernel into $kernel. It uses apt with separate lists, and does
+# not change this machine's packages, lists and sources.
 fetch() {
 	local mirror image
-	# shellcheck disable=SC2016 # for apt-get
+	# shellcheck disable=SC2016 # expanded by apt-get
 	mirror=$(apt-get indextargets --format '$(RELEASE) $(COMPONENT) $(REPO_URI)' 'Created-By: Packages' |
 		awk -v release="$(. /etc/os-release && echo "$VERSION_CODENAME")" '$1 == release && $2 == "main" {print $3; exit}')
 	[ -n "$mirror" ] || die "apt has no Debian mirror here"
@@ -49,11 +48,11 @@ fetch() {
 	(cd "$work" && apt-get "${apt[@]}" download "$image")
 	dpkg-deb -x "$work/$image"_*.deb "$work/root"
 	depmod -b "$work/root" "$(ls "$work/root/lib/modules")"
-	mv -T "$work/root" "$kernel" 2>/dev/null || [ -d "$kernel" ] # another run was first
+	mv -T "$work/root" "$kernel" 2>/dev/null || [ -d "$kernel" ] # or another run has done so meanwhile
 	rm -rf "$work"
 }
 
-# initramfs packs busybox, init.sh and the modules that the shared files need.
+# initramfs prints an initramfs with busybox, init.sh and the modules for the shared folders.
 initramfs() {
 	local into=$1 version=$2 module i=10
 	mkdir -p "$into"/{bin,proc,sys,dev,below,above,new,modules}
@@ -74,8 +73,8 @@ initramfs() {
 	(cd "$into" && find . | cpio -o -H newc --quiet)
 }
 
-# boot runs a command in the guest, in this folder, with this environment, and ends with
-# its status.
+# boot runs a command in the virtual machine, in the same folder and with the same environment, and
+# returns its status.
 boot() {
 	local dir=$work/vm version
 	version=$(ls "$kernel/lib/modules")
@@ -84,13 +83,13 @@ boot() {
 	{
 		echo 'exec </dev/null >/dev/ttyS1 2>&1; stty -F /dev/ttyS1 -opost'
 		export -p
-		echo 'ip link set lo up; modprobe br_netfilter' # which no use of it loads
+		echo 'ip link set lo up; modprobe br_netfilter' # br_netfilter is not loaded automatically
 		printf 'cd %q; ( %s ); echo $? >%q\n' "$PWD" "$(printf '%q ' "$@")" "$dir/status"
 		echo 'sync; exec busybox poweroff -f'
 	} >"$dir/job"
-	# Starting a program costs half where its addresses are the same each time, for then
-	# its translation is there already.
-	# shellcheck disable=SC2054 # the commas are qemu's
+	# norandmaps: a program starts in half the time if its addresses are the same each time, because
+	# qemu can use the translated code again.
+	# shellcheck disable=SC2054 # the commas are part of qemu's arguments
 	local machine=(-accel tcg,thread=multi -cpu max -machine q35 -m "$memory" -smp "$cpus"
 		-nodefaults -no-user-config -display none -no-reboot -device virtio-rng-pci
 		-kernel "$kernel/boot/vmlinuz-$version" -initrd "$work/initrd"
@@ -110,15 +109,14 @@ boot() {
 	return "$(cat "$dir/status")"
 }
 
-# plugins makes the executables that tests call, for they are not to be built in the
-# guest.
+# plugins builds the executables that tests call, so that they are not built in the virtual machine.
 plugins() {
 	[ -z "${PLUMB_BIN:-}" ] || return 0
 	export PLUMB_BIN=$work/bin
 	"$root/build_linux.sh" "$PLUMB_BIN" >&2
 }
 
-# suites builds the packages that have labelled specs and runs those, all in one boot.
+# suites builds the test binaries of all packages with labelled specs, and runs these specs in one boot.
 suites() {
 	local package list=$work/packages
 	grep -rl --include='*_test.go' 'Label(nstest\.Kernel)' pkg plugins | xargs -n 1 dirname | sort -u >"$list"
@@ -126,11 +124,11 @@ suites() {
 		CGO_ENABLED=0 go test -c -o "$work/${package//\//-}.test" "./$package"
 	done <"$list"
 	mkdir -p "$work/vm"
-	local lacking=${CNI_TEST_NEEDS:-} answers=$work/vm/needs
-	: >"$answers"
-	export CNI_TEST_REQUIRE=all CNI_TEST_NEEDS=$answers
+	local lacking=${CNI_TEST_NEEDS:-} features=$work/vm/needs
+	: >"$features"
+	export CNI_TEST_REQUIRE=all CNI_TEST_NEEDS=$features
 	local status=0
-	# shellcheck disable=SC2016 # for the guest's shell
+	# shellcheck disable=SC2016 # expanded in the virtual machine
 	boot bash -c '
 		status=0
 		while read -r package; do
@@ -140,17 +138,17 @@ suites() {
 				-test.timeout 60m -ginkgo.label-filter kernel -ginkgo.fail-on-empty) || status=1
 		done <"$0/packages"
 		exit $status' "$work" || status=$?
-	[ -z "$lacking" ] || counterparts "$lacking" "$answers" || status=1
+	[ -z "$lacking" ] || check_skipped "$lacking" "$features" || status=1
 	return $status
 }
 
-# counterparts fails if a test skipped on this machine for want of something that no
-# test had in the guest.
-counterparts() {
+# check_skipped fails if a test was skipped on this machine because a feature is missing, and no test
+# used that feature in the virtual machine.
+check_skipped() {
 	local missing
 	missing=$(comm -23 <(sed -n 's/^lacks //p' "$1" | sort -u) <(sed -n 's/^has //p' "$2" | sort -u))
 	[ -n "$missing" ] || return 0
-	echo "run.sh: skipped on this machine, and not run in the virtual one (they need Label(nstest.Kernel)):" >&2
+	echo "run.sh: no test used these features, neither on this machine nor in the virtual machine (add Label(nstest.Kernel) to a spec):" >&2
 	echo "$missing" >&2
 	return 1
 }
@@ -160,9 +158,9 @@ if [ "${1:-}" = --kernel ]; then
 	suite=$2
 	shift 2
 fi
-[ "$(uname -m)" = x86_64 ] || die "only amd64 has been tried"
+[ "$(uname -m)" = x86_64 ] || die "this works on amd64 only"
 "$root/scripts/need.sh" qemu-system-x86_64:qemu-system-x86 busybox:busybox-static modprobe:kmod cpio:cpio xz:xz-utils \
-	ip:iproute2 nft:nftables iptables:iptables conntrack:conntrack ping:iputils-ping sysctl:procps # for the tests in the machine
+	ip:iproute2 nft:nftables iptables:iptables conntrack:conntrack ping:iputils-ping sysctl:procps # for the tests in the virtual machine
 work=$(mktemp -d)
 fetching=''
 trap 'rm -rf "$work" "$fetching"' EXIT

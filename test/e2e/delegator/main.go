@@ -1,6 +1,6 @@
-// delegator is a plugin for tests that has all its work done by another one, as
-// multus and flannel do: it finds the other in CNI_PATH by libcni's invoke, gives it
-// its own name, version and prevResult, and an environment with CNI variables only.
+// delegator is a test plugin that delegates all calls to another plugin, as multus and flannel do.
+// It finds the other plugin in CNI_PATH with libcni's package invoke, and passes it its own name,
+// version and prevResult. The environment has the CNI variables only.
 package main
 
 import (
@@ -58,11 +58,11 @@ func serve(command string) error {
 	case "STATUS":
 		return invoke.DelegateStatus(ctx, kind, conf, nil)
 	}
-	return fmt.Errorf("command %q", command)
+	return fmt.Errorf("unknown command %q", command)
 }
 
-// delegate gives the type of the plugin that does the work, and its configuration:
-// that under the key "delegate", and whatever else stands beside it.
+// delegate returns the type of the other plugin, and its configuration: the object of the key
+// "delegate", with the other keys of this plugin.
 func delegate(stdin []byte) (kind string, text []byte, err error) {
 	var own, conf map[string]json.RawMessage
 	if err := json.Unmarshal(stdin, &own); err != nil {

@@ -13,66 +13,68 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Syscall is a system call at which programs stop.
+// A Syscall is a system call at which a program stops.
 type Syscall struct {
 	Name   string
 	number int
 	only   func(*Call) bool // nil: always
 }
 
-func (s Syscall) counts(c *Call) bool { return s.Name != "" && (s.only == nil || s.only(c)) }
+// matches reports whether the program stops at this call.
+func (s Syscall) matches(c *Call) bool { return s.Name != "" && (s.only == nil || s.only(c)) }
 
-// Mutating are the calls by which a program changes anything outside of itself, be it
-// by starting another one.
+// Mutating returns the calls with which a program changes something outside of its process,
+// including those that start a process.
 func Mutating() []Syscall {
-	return slices.Concat(sends(nil), files(), []Syscall{
-		{"setsockopt", unix.SYS_SETSOCKOPT, (*Call).isTable},
+	return slices.Concat(sendCalls(nil), fileCalls(), []Syscall{
+		{"setsockopt", unix.SYS_SETSOCKOPT, (*Call).replacesTable},
 		{"mount", unix.SYS_MOUNT, nil},
 		{"umount2", unix.SYS_UMOUNT2, nil},
 		{"clone", unix.SYS_CLONE, (*Call).isFork},
 		{"clone3", unix.SYS_CLONE3, nil},
 		{"execve", unix.SYS_EXECVE, nil},
-	}, oldMutating())
+	}, legacyCalls())
 }
 
-// Netlink are the calls that send requests to the kernel: netlink's, and those of the
-// legacy iptables.
-func Netlink() []Syscall {
-	return append(sends((*Call).isNetlink), Syscall{"setsockopt", unix.SYS_SETSOCKOPT, (*Call).isTable})
+// NetlinkRequests returns the calls that send requests to the kernel: those that write to
+// netlink sockets, and those with which legacy iptables replaces a table.
+func NetlinkRequests() []Syscall {
+	return append(sendCalls((*Call).isNetlink), Syscall{"setsockopt", unix.SYS_SETSOCKOPT, (*Call).replacesTable})
 }
 
-// Answers are the calls that take what the kernel has to say. A request that was done
-// and its answer are two things.
-func Answers() []Syscall {
+// NetlinkReplies returns the calls that read the kernel's replies. If such a call is refused, the
+// kernel has already executed the request.
+func NetlinkReplies() []Syscall {
 	return []Syscall{{"recvfrom", unix.SYS_RECVFROM, (*Call).isNetlink}, {"recvmsg", unix.SYS_RECVMSG, (*Call).isNetlink}}
 }
 
-// Settings are the calls that write below /proc.
-func Settings() []Syscall {
-	return []Syscall{{"write", unix.SYS_WRITE, (*Call).isSetting}}
+// ProcWrites returns the calls that write to files in /proc.
+func ProcWrites() []Syscall {
+	return []Syscall{{"write", unix.SYS_WRITE, (*Call).isProcFile}}
 }
 
-// Files are the calls that change the file system, as far as the file is a regular one
-// or a folder.
-func Files() []Syscall {
-	all := files()
+// FileChanges returns the calls that change regular files or folders.
+func FileChanges() []Syscall {
+	all := fileCalls()
 	for i, s := range all {
 		if strings.Contains(s.Name, "write") {
 			all[i].only = (*Call).isRegular
 		}
 	}
-	return append(all, oldFiles()...)
+	return append(all, legacyFileCalls()...)
 }
 
-func sends(only func(*Call) bool) []Syscall {
+// sendCalls returns the calls that send a message, if only returns true for them.
+func sendCalls(only func(*Call) bool) []Syscall {
 	return []Syscall{{"sendto", unix.SYS_SENDTO, only}, {"sendmsg", unix.SYS_SENDMSG, only}, {"sendmmsg", unix.SYS_SENDMMSG, only}}
 }
 
-func files() []Syscall {
+// fileCalls returns the calls that change a file of any type.
+func fileCalls() []Syscall {
 	return []Syscall{
-		{"write", unix.SYS_WRITE, (*Call).isOutward},
-		{"writev", unix.SYS_WRITEV, (*Call).isOutward},
-		{"pwrite64", unix.SYS_PWRITE64, (*Call).isOutward},
+		{"write", unix.SYS_WRITE, (*Call).isExternal},
+		{"writev", unix.SYS_WRITEV, (*Call).isExternal},
+		{"pwrite64", unix.SYS_PWRITE64, (*Call).isExternal},
 		{"openat", unix.SYS_OPENAT, func(c *Call) bool { return c.creates(c.args[2]) }},
 		{"renameat2", unix.SYS_RENAMEAT2, nil},
 		{"linkat", unix.SYS_LINKAT, nil},
@@ -87,41 +89,40 @@ func files() []Syscall {
 	}
 }
 
-// A Call is a system call that stopped. Its arguments can be looked at for as long as
-// Decide runs.
+// A Call is a system call that stopped. Its arguments can be read until Decide returns.
 type Call struct {
 	Name    string
-	Process int    // in the order of appearance; 0: the program itself
-	Program string // base name of the process's executable
-	N       int    // ordinal of the call in its process, from 1
+	Process int    // number of the process, in the order of their first calls; 0: the program itself
+	Program string // base name of the executable
+	N       int    // number of the call in its process, from 1
 
 	args    [6]uint64
 	process *process
 }
 
-// String says what the call is about, as far as it can be read.
+// String describes the call.
 func (c *Call) String() string {
-	return fmt.Sprintf("%s, call %d: %s %s", c.Program, c.N, c.Name, c.about())
+	return fmt.Sprintf("%s, call %d: %s %s", c.Program, c.N, c.Name, c.object())
 }
 
-// about is the object of the call.
-func (c *Call) about() string {
+// object returns the path, socket or file that the call uses.
+func (c *Call) object() string {
 	switch c.Name {
 	case "clone", "clone3", "fork", "vfork":
 		return ""
 	case "execve", "open", "creat", "mkdir", "rmdir", "unlink", "rename", "link", "mount":
-		return c.text(c.args[0])
+		return c.cString(c.args[0])
 	case "openat", "mkdirat", "unlinkat", "renameat", "renameat2", "linkat", "utimensat":
-		return c.text(c.args[1])
+		return c.cString(c.args[1])
 	case "sendto":
-		return c.target() + c.message(c.args[1])
+		return c.target() + c.messageType(c.args[1])
 	case "sendmsg":
-		return c.target() + c.message(c.first(c.args[1]))
+		return c.target() + c.messageType(c.firstBuffer(c.args[1]))
 	}
 	return c.target()
 }
 
-// target is what the descriptor that is the first argument leads to.
+// target returns the socket or file of the descriptor in the first argument.
 func (c *Call) target() string {
 	if domain, protocol, ok := c.socket(); ok {
 		return fmt.Sprintf("socket of family %d, protocol %d", domain, protocol)
@@ -129,41 +130,44 @@ func (c *Call) target() string {
 	return c.file()
 }
 
-// isFork: the call makes a process, not a thread.
+// isFork reports whether the call makes a process, not a thread.
 func (c *Call) isFork() bool { return c.args[0]&unix.CLONE_THREAD == 0 }
 
+// creates reports whether flags of open(2) create or truncate the file.
 func (c *Call) creates(flags uint64) bool { return flags&(unix.O_CREAT|unix.O_TRUNC) != 0 }
 
-// isOutward: the file is not one by which Go's runtime wakes itself.
-func (c *Call) isOutward() bool { return !strings.HasPrefix(c.file(), "anon_inode:") }
+// isExternal reports whether the file is not an eventfd or epoll descriptor of Go's runtime.
+func (c *Call) isExternal() bool { return !strings.HasPrefix(c.file(), "anon_inode:") }
 
-// isRegular: the file is on a disk, not a pipe, a setting of the kernel, or in memory.
+// isRegular reports whether the file is in a file system, and is no pipe, memfd or file in /proc.
 func (c *Call) isRegular() bool {
 	name := c.file()
-	return strings.HasPrefix(name, "/") && !c.isSetting() && !strings.HasPrefix(name, "/memfd:")
+	return strings.HasPrefix(name, "/") && !c.isProcFile() && !strings.HasPrefix(name, "/memfd:")
 }
 
-func (c *Call) isSetting() bool { return strings.HasPrefix(c.file(), "/proc/") }
+// isProcFile reports whether the file is in /proc.
+func (c *Call) isProcFile() bool { return strings.HasPrefix(c.file(), "/proc/") }
 
-// isTable: the option is one by which the legacy iptables replaces a table.
-func (c *Call) isTable() bool {
+// replacesTable reports whether legacy iptables replaces a table with this socket option.
+func (c *Call) replacesTable() bool {
 	const replace = 64 // IPT_SO_SET_REPLACE, IP6T_SO_SET_REPLACE
 	level := int(c.args[1])
 	return (level == unix.SOL_IP || level == unix.SOL_IPV6) && c.args[2] == replace
 }
 
+// isNetlink reports whether the descriptor is a netlink socket.
 func (c *Call) isNetlink() bool {
 	domain, _, ok := c.socket()
 	return ok && domain == unix.AF_NETLINK
 }
 
-// file is what the descriptor that is the first argument leads to.
+// file returns the path of the descriptor in the first argument.
 func (c *Call) file() string {
 	name, _ := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", c.process.pid, int32(c.args[0])))
 	return name
 }
 
-// socket tells what kind of socket the first argument is.
+// socket returns address family and protocol of the socket in the first argument.
 func (c *Call) socket() (domain, protocol int, ok bool) {
 	fd, err := unix.PidfdGetfd(c.process.pidfd, int(int32(c.args[0])), 0)
 	if err != nil {
@@ -174,16 +178,16 @@ func (c *Call) socket() (domain, protocol int, ok bool) {
 	return domain, protocol, errors.Join(err, err2, unix.Close(fd)) == nil
 }
 
-// message is the type of a netlink message.
-func (c *Call) message(at uint64) string {
+// messageType returns the type of the netlink message at an address.
+func (c *Call) messageType(at uint64) string {
 	if b := c.memory(at, 6); len(b) == 6 {
 		return fmt.Sprintf(", message type %#x", binary.NativeEndian.Uint16(b[4:]))
 	}
 	return ""
 }
 
-// first is where the data of a struct msghdr begins.
-func (c *Call) first(header uint64) uint64 {
+// firstBuffer returns the address of the first buffer of a struct msghdr.
+func (c *Call) firstBuffer(header uint64) uint64 {
 	const iov = 16 // offset of msg_iov
 	if b := c.memory(header+iov, 8); len(b) == 8 {
 		if b := c.memory(binary.NativeEndian.Uint64(b), 8); len(b) == 8 {
@@ -193,10 +197,11 @@ func (c *Call) first(header uint64) uint64 {
 	return 0
 }
 
-func (c *Call) base() string { return filepath.Base(c.text(c.args[0])) }
+// executable returns the base name of the path in the first argument.
+func (c *Call) executable() string { return filepath.Base(c.cString(c.args[0])) }
 
-// text reads a string of C.
-func (c *Call) text(at uint64) string {
+// cString reads a NUL-terminated string at an address.
+func (c *Call) cString(at uint64) string {
 	b := c.memory(at, 4096-int(at%4096))
 	if end := bytes.IndexByte(b, 0); end >= 0 {
 		return string(b[:end])
@@ -204,7 +209,7 @@ func (c *Call) text(at uint64) string {
 	return string(append(b, c.memory(at+uint64(len(b)), 256)...))
 }
 
-// memory reads n bytes of the process; none where it cannot.
+// memory reads n bytes of the process. It returns nil on an error.
 func (c *Call) memory(at uint64, n int) []byte {
 	b := make([]byte, n)
 	local := []unix.Iovec{{Base: &b[0]}}

@@ -2,12 +2,13 @@ package inject
 
 import "golang.org/x/sys/unix"
 
-// oldMutating are the mutating calls that newer architectures do not have any more.
-func oldMutating() []Syscall {
-	return append(oldFiles(), Syscall{"fork", unix.SYS_FORK, nil}, Syscall{"vfork", unix.SYS_VFORK, nil})
+// legacyCalls returns the mutating calls that newer architectures do not have.
+func legacyCalls() []Syscall {
+	return append(legacyFileCalls(), Syscall{"fork", unix.SYS_FORK, nil}, Syscall{"vfork", unix.SYS_VFORK, nil})
 }
 
-func oldFiles() []Syscall {
+// legacyFileCalls returns those of legacyCalls that change files.
+func legacyFileCalls() []Syscall {
 	return []Syscall{
 		{"open", unix.SYS_OPEN, func(c *Call) bool { return c.creates(c.args[1]) }},
 		{"creat", unix.SYS_CREAT, nil},

@@ -2,7 +2,7 @@ package inject
 
 import "golang.org/x/sys/unix"
 
-// oldMutating are the mutating calls that newer architectures do not have any more.
-func oldMutating() []Syscall { return oldFiles() }
+// legacyCalls returns the mutating calls that newer architectures do not have.
+func legacyCalls() []Syscall { return legacyFileCalls() }
 
-func oldFiles() []Syscall { return []Syscall{{"renameat", unix.SYS_RENAMEAT, nil}} }
+func legacyFileCalls() []Syscall { return []Syscall{{"renameat", unix.SYS_RENAMEAT, nil}} }

@@ -2,6 +2,6 @@
 
 package inject
 
-func oldMutating() []Syscall { return nil }
+func legacyCalls() []Syscall { return nil }
 
-func oldFiles() []Syscall { return nil }
+func legacyFileCalls() []Syscall { return nil }

@@ -1,12 +1,11 @@
-// Package inject strikes programs at chosen system calls, from outside: a program runs
-// with all its children under a seccomp filter whose decisions are this process's
-// (SECCOMP_RET_USER_NOTIF, seccomp_unotify(2)). A call is let through, refused with an
-// errno, or its process is killed before the call is carried out. It is faster than a
-// tracer, for only the calls that are listed stop, and one count serves a process,
-// whichever of its threads calls.
+// Package inject injects faults into a program at chosen system calls. The program and its
+// children run with a seccomp filter that asks this process what to do with a call
+// (SECCOMP_RET_USER_NOTIF, seccomp_unotify(2)): it lets the call pass, refuses it with an errno,
+// or kills the process before the kernel runs the call. This is faster than ptrace, because only
+// the listed calls stop, and the calls of all threads of a process have common numbers.
 //
-// The program is started by a copy of the test binary, which installs the filter and
-// then becomes the program. So the binary's TestMain has to begin with Launch.
+// A copy of the test binary installs the filter and then executes the program. Therefore the
+// TestMain of the test binary must first call Launch.
 package inject
 
 import (
@@ -21,22 +20,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Verdict is what becomes of a call.
+// A Verdict decides about a call.
 type Verdict struct {
 	errno unix.Errno
 	kill  bool
 }
 
-// Pass lets the call through.
+// Pass lets the kernel run the call.
 func Pass() Verdict { return Verdict{} }
 
-// Refuse answers the call with an error; it is not carried out.
+// Refuse makes the call return an error. The kernel does not run it.
 func Refuse(errno unix.Errno) Verdict { return Verdict{errno: errno} }
 
-// Kill ends the process of the call by SIGKILL; the call is not carried out.
+// Kill kills the process with SIGKILL before the kernel runs the call.
 func Kill() Verdict { return Verdict{kill: true} }
 
-// Cause is how programs say what the call was refused with; empty: it was not.
+// Cause returns the text of the errno of Refuse, else "".
 func (v Verdict) Cause() string {
 	if v.errno == 0 {
 		return ""
@@ -51,37 +50,37 @@ func (v Verdict) String() string {
 	return v.Cause()
 }
 
-// A Session says at which calls programs stop, and what then.
+// A Session says at which system calls a program stops, and decides about each.
 type Session struct {
 	Calls []Syscall
-	// Decide is asked for one call after the other, whichever process calls.
+	// Decide is called for one system call at a time, for all processes.
 	Decide func(*Call) Verdict
-	Start  func(*exec.Cmd) error // starts the program; nil: as it is
+	Start  func(*exec.Cmd) error // starts the program; nil: (*exec.Cmd).Start
 }
 
-// A Tree is a program and all that it started, be it its children or not any more.
-type Tree struct {
-	session  Session
-	listener int
-	calls    map[int]Syscall  // by number
-	threads  map[int]*process // by thread ID
-	families map[int]*process // by process ID
-	done     chan struct{}
-	err      error // set before done is closed
+// A ProcessTree is a program and all its descendants, including orphans.
+type ProcessTree struct {
+	session   Session
+	listener  int
+	calls     map[int]Syscall  // by number
+	threads   map[int]*process // by thread ID
+	processes map[int]*process // by process ID
+	done      chan struct{}
+	err       error // set before done is closed
 }
 
-// A process is one of the tree, from its fork on.
+// A process is one process of a ProcessTree.
 type process struct {
-	pid     int
-	pidfd   int
-	ordinal int
-	program string // base name of the executable; of a fork, its parent's until it has its own
-	calls   int    // seen so far
+	pid       int
+	pidfd     int
+	number    int
+	program   string // base name of the executable; until the first execve, that of the parent
+	callsSeen int    // number of calls that stopped so far
 }
 
-// Run starts cmd, which must have no ExtraFiles. The caller waits for cmd, and then for
-// the tree.
-func (s Session) Run(cmd *exec.Cmd) (*Tree, error) {
+// Run starts cmd, which must have no ExtraFiles. The caller must wait for cmd, and then for the
+// ProcessTree.
+func (s Session) Run(cmd *exec.Cmd) (*ProcessTree, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -96,19 +95,19 @@ func (s Session) Run(cmd *exec.Cmd) (*Tree, error) {
 		_ = cmd.Process.Kill()
 		return nil, errors.Join(err, cmd.Wait())
 	}
-	t := &Tree{
+	t := &ProcessTree{
 		session: s, listener: listener, calls: map[int]Syscall{},
-		threads: map[int]*process{}, families: map[int]*process{}, done: make(chan struct{}),
+		threads: map[int]*process{}, processes: map[int]*process{}, done: make(chan struct{}),
 	}
 	for _, c := range s.Calls {
 		t.calls[c.number] = c
 	}
-	go t.supervise()
+	go t.serveAll()
 	return t, nil
 }
 
-// launch starts the copy of this program that becomes cmd. Its end of the pipe, w, says
-// what went wrong, and ends when the filter stands.
+// launch starts a copy of this program, which executes cmd. The copy writes an error to the pipe
+// w, or closes it after it has installed the filter.
 func (s Session) launch(cmd *exec.Cmd, w *os.File) error {
 	self, err := os.Executable()
 	if err != nil {
@@ -123,7 +122,7 @@ func (s Session) launch(cmd *exec.Cmd, w *os.File) error {
 	return cmd.Start()
 }
 
-// takeListener copies the descriptor of the filter out of the launcher.
+// takeListener copies the filter's file descriptor from the launcher.
 func takeListener(pid int, r io.Reader) (int, error) {
 	text, err := io.ReadAll(r)
 	if err == nil && len(text) > 0 {
@@ -144,7 +143,7 @@ func takeListener(pid int, r io.Reader) (int, error) {
 }
 
 // Wait returns when every process of the tree has ended.
-func (t *Tree) Wait(limit time.Duration) error {
+func (t *ProcessTree) Wait(limit time.Duration) error {
 	select {
 	case <-t.done:
 		return t.err
@@ -153,8 +152,8 @@ func (t *Tree) Wait(limit time.Duration) error {
 	}
 }
 
-// supervise answers for as long as a process runs under the filter.
-func (t *Tree) supervise() {
+// serveAll answers calls until no process runs with the filter.
+func (t *ProcessTree) serveAll() {
 	defer close(t.done)
 	for t.err == nil {
 		poll := []unix.PollFd{{Fd: int32(t.listener), Events: unix.POLLIN}}
@@ -165,7 +164,7 @@ func (t *Tree) supervise() {
 			t.err = err
 		case poll[0].Revents&unix.POLLIN != 0:
 			t.err = t.serve()
-		default: // POLLHUP: nobody is left
+		default: // POLLHUP: all processes have ended
 			t.err = t.close()
 			return
 		}
@@ -173,68 +172,68 @@ func (t *Tree) supervise() {
 	_ = t.close()
 }
 
-func (t *Tree) close() error {
+func (t *ProcessTree) close() error {
 	errs := []error{unix.Close(t.listener)}
-	for _, p := range t.families {
+	for _, p := range t.processes {
 		errs = append(errs, unix.Close(p.pidfd))
 	}
 	return errors.Join(errs...)
 }
 
 // serve answers one call.
-func (t *Tree) serve() error {
+func (t *ProcessTree) serve() error {
 	n, err := receive(t.listener)
 	if err != nil {
-		return ignoreGone(err)
+		return ignoreEnded(err)
 	}
 	p, err := t.process(int(n.tid))
 	if err != nil {
-		return ignoreGone(err)
+		return ignoreEnded(err)
 	}
-	c := &Call{Name: t.calls[int(n.number)].Name, Process: p.ordinal, Program: p.program, args: n.args, process: p}
+	c := &Call{Name: t.calls[int(n.number)].Name, Process: p.number, Program: p.program, args: n.args, process: p}
 	isExec := int(n.number) == unix.SYS_EXECVE
 	if isExec {
-		p.program = c.base()
+		p.program = c.executable()
 	}
-	if isLaunch := p.ordinal == 0 && p.calls == 0 && isExec && c.Program == ""; isLaunch || !t.calls[int(n.number)].counts(c) {
-		return ignoreGone(n.answer(t.listener, Pass()))
+	if isLaunch := p.number == 0 && p.callsSeen == 0 && isExec && c.Program == ""; isLaunch || !t.calls[int(n.number)].matches(c) {
+		return ignoreEnded(n.answer(t.listener, Pass()))
 	}
-	p.calls++
-	c.N = p.calls
+	p.callsSeen++
+	c.N = p.callsSeen
 	v := t.session.Decide(c)
 	if v.kill {
-		return ignoreGone(unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0))
+		return ignoreEnded(unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0))
 	}
-	return ignoreGone(n.answer(t.listener, v))
+	return ignoreEnded(n.answer(t.listener, v))
 }
 
-// process finds the process of a thread.
-func (t *Tree) process(tid int) (*process, error) {
+// process returns the process of a thread.
+func (t *ProcessTree) process(tid int) (*process, error) {
 	if p := t.threads[tid]; p != nil {
 		return p, nil
 	}
-	pid, parent, err := family(tid)
+	pid, parent, err := processAndParent(tid)
 	if err != nil {
 		return nil, err
 	}
-	p := t.families[pid]
+	p := t.processes[pid]
 	if p == nil {
 		pidfd, err := unix.PidfdOpen(pid, 0)
 		if err != nil {
 			return nil, err
 		}
-		p = &process{pid: pid, pidfd: pidfd, ordinal: len(t.families)}
-		if above := t.families[parent]; above != nil {
+		p = &process{pid: pid, pidfd: pidfd, number: len(t.processes)}
+		if above := t.processes[parent]; above != nil {
 			p.program = above.program
 		}
-		t.families[pid] = p
+		t.processes[pid] = p
 	}
 	t.threads[tid] = p
 	return p, nil
 }
 
-// family reads a thread's process and the process's parent.
-func family(tid int) (pid, parent int, err error) {
+// processAndParent returns the IDs of a thread's process and of the parent process.
+func processAndParent(tid int) (pid, parent int, err error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", tid))
 	if err != nil {
 		return 0, 0, err
@@ -246,8 +245,8 @@ func family(tid int) (pid, parent int, err error) {
 	return pid, parent, nil
 }
 
-// ignoreGone: whoever called has ended meanwhile.
-func ignoreGone(err error) error {
+// ignoreEnded ignores the errors that mean that the process has ended.
+func ignoreEnded(err error) error {
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH) {
 		return nil
 	}

@@ -21,20 +21,20 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// limit is how long the programs here may take on a machine that has much else to do.
-const limit = time.Minute
+// timeout is the time that a program may take. It is long, because the machine may be busy.
+const timeout = time.Minute
 
-// A run is what a shell said under a session, and the calls that it made.
-type run struct {
+// A shellRun is the outcome of a shell script that ran in a Session.
+type shellRun struct {
 	stdout string
-	err    error // of the shell
-	calls  []string
+	err    error    // of the shell
+	calls  []string // that stopped
 }
 
-// shell runs a script. It sees the world as it is: only files in dir change.
-func shell(t *testing.T, script string, calls []Syscall, decide func(*Call) Verdict) run {
+// shell runs a script in a Session.
+func shell(t *testing.T, script string, calls []Syscall, decide func(*Call) Verdict) shellRun {
 	t.Helper()
-	var out run
+	var out shellRun
 	var stdout bytes.Buffer
 	cmd := exec.Command("/bin/sh", "-c", script)
 	cmd.Stdout = &stdout
@@ -46,7 +46,7 @@ func shell(t *testing.T, script string, calls []Syscall, decide func(*Call) Verd
 		t.Fatal(err)
 	}
 	out.err = cmd.Wait()
-	if err := tree.Wait(limit); err != nil {
+	if err := tree.Wait(timeout); err != nil {
 		t.Fatal(err)
 	}
 	out.stdout = stdout.String()
@@ -74,7 +74,7 @@ func TestCount(t *testing.T) {
 
 func TestRefuse(t *testing.T) {
 	dir := t.TempDir()
-	r := shell(t, "mkdir "+dir+"/a 2>&1; mkdir "+dir+"/b; ls "+dir, Files(), func(c *Call) Verdict {
+	r := shell(t, "mkdir "+dir+"/a 2>&1; mkdir "+dir+"/b; ls "+dir, FileChanges(), func(c *Call) Verdict {
 		if strings.HasPrefix(c.Name, "mkdir") && strings.HasSuffix(c.String(), "/a") {
 			return Refuse(unix.ENOSPC)
 		}
@@ -100,15 +100,15 @@ func TestKillTheProgram(t *testing.T) {
 		}
 		content, err := os.ReadFile(a)
 		if missing := errors.Is(err, os.ErrNotExist); missing != (n == 1) || string(content) != []string{"", "", "1\n"}[n-1] {
-			t.Errorf("killed at call %d, and there is %q, %v", n, content, err)
+			t.Errorf("killed at call %d: the file contains %q, %v", n, content, err)
 		}
 		if len(r.calls) != n {
-			t.Errorf("killed at call %d, and it made %q", n, r.calls)
+			t.Errorf("killed at call %d: the calls are %q", n, r.calls)
 		}
 	}
 }
 
-// TestKillAChild: its parent sees it, and goes on.
+// TestKillAChild checks that the parent of a killed process runs on.
 func TestKillAChild(t *testing.T) {
 	dir := t.TempDir()
 	r := shell(t, "mkdir "+dir+"/a; echo $?; ls "+dir, Mutating(), func(c *Call) Verdict {
@@ -122,7 +122,7 @@ func TestKillAChild(t *testing.T) {
 	}
 }
 
-// TestOrphan: the end of the tree is that of its last process, not the program's.
+// TestOrphan checks that the ProcessTree ends with its last process, not with the program.
 func TestOrphan(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -144,7 +144,7 @@ func TestOrphan(t *testing.T) {
 	default:
 	}
 	_, err = w.WriteString("late\n")
-	if err := errors.Join(err, w.Close(), tree.Wait(limit)); err != nil {
+	if err := errors.Join(err, w.Close(), tree.Wait(timeout)); err != nil {
 		t.Fatal(err)
 	}
 	if content, err := os.ReadFile(file); string(content) != "late\n" {
@@ -152,12 +152,12 @@ func TestOrphan(t *testing.T) {
 	}
 }
 
-func TestNetlinkIsTold(t *testing.T) {
+func TestNetlinkRequests(t *testing.T) {
 	refused := 0
 	cmd := exec.Command("ip", "link", "show", "lo")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
-	tree, err := Session{Calls: Netlink(), Decide: func(c *Call) Verdict {
+	tree, err := Session{Calls: NetlinkRequests(), Decide: func(c *Call) Verdict {
 		refused++
 		if !strings.Contains(c.String(), "family 16, protocol 0") {
 			t.Error(c)
@@ -168,7 +168,7 @@ func TestNetlinkIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	ended := cmd.Wait()
-	if err := tree.Wait(limit); err != nil {
+	if err := tree.Wait(timeout); err != nil {
 		t.Fatal(err)
 	}
 	if ended == nil || refused == 0 || !strings.Contains(stderr.String(), "No buffer space") {
@@ -176,7 +176,7 @@ func TestNetlinkIsTold(t *testing.T) {
 	}
 }
 
-func TestWhatCannotStart(t *testing.T) {
+func TestProgramDoesNotExist(t *testing.T) {
 	cmd := exec.Command("/nonexistent")
 	if cmd.Err != nil {
 		t.Fatal(cmd.Err)
@@ -189,7 +189,7 @@ func TestWhatCannotStart(t *testing.T) {
 	if err := cmd.Wait(); !errors.As(err, &status) || status.ExitCode() != 127 {
 		t.Errorf("%v", err)
 	}
-	if err := tree.Wait(limit); err != nil {
+	if err := tree.Wait(timeout); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -206,7 +206,7 @@ func BenchmarkLaunch(b *testing.B) {
 		cmd := exec.Command("/bin/true")
 		tree, err := Session{Calls: Mutating(), Decide: pass}.Run(cmd)
 		if err == nil {
-			err = errors.Join(cmd.Wait(), tree.Wait(limit))
+			err = errors.Join(cmd.Wait(), tree.Wait(timeout))
 		}
 		if err != nil {
 			b.Fatal(err)

@@ -18,8 +18,7 @@ const (
 	listenerFD = 100
 )
 
-// Launch makes a process that Session.Run started the program that is to run; it
-// leaves any other alone.
+// Launch executes the program if Session.Run started this process. Else it does nothing.
 func Launch() {
 	if len(os.Args) < 4 || os.Args[0] != launcher {
 		return
@@ -29,8 +28,8 @@ func Launch() {
 	os.Exit(127)
 }
 
-// launch installs the filter on this thread alone, which then turns into the program.
-// Nothing between the two may be a call that stops: nobody listens yet.
+// launch installs the filter for this thread, and executes the program. Between both, it must
+// not make a call that stops, because no process answers yet.
 func launch(path, numbers string, args []string) error {
 	var calls []uint32
 	for _, text := range strings.Split(numbers, ",") {
@@ -55,8 +54,8 @@ func launch(path, numbers string, args []string) error {
 	return syscall.Exec(path, args, env)
 }
 
-// numbers are the calls that stop. The first execve has to: until it is answered the
-// launcher holds the listener.
+// numbers returns the numbers of the calls that stop. They include execve: the launcher must
+// stop there until this process has copied the filter's file descriptor.
 func (s Session) numbers() string {
 	all := []string{strconv.Itoa(unix.SYS_EXECVE)}
 	for _, c := range s.Calls {
@@ -65,7 +64,7 @@ func (s Session) numbers() string {
 	return strings.Join(all, ",")
 }
 
-// filter is a program that stops at the calls (Documentation/userspace-api/seccomp_filter.rst).
+// filter returns a filter program that stops at the calls (Documentation/userspace-api/seccomp_filter.rst).
 func filter(calls []uint32) []unix.SockFilter {
 	prog := []unix.SockFilter{{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}} // seccomp_data.nr
 	for i, n := range calls {
@@ -77,9 +76,9 @@ func filter(calls []uint32) []unix.SockFilter {
 	)
 }
 
-// install gives the descriptor of the filter's listener. Go's runtime interrupts
-// threads by signals: WAIT_KILLABLE_RECV (kernel 5.19) keeps a call that is being
-// decided on from beginning anew for each.
+// install installs the filter and returns the file descriptor for its notifications. Go's runtime
+// interrupts threads with signals. WAIT_KILLABLE_RECV (kernel 5.19) prevents each signal from
+// restarting a call that waits for a decision.
 func install(prog []unix.SockFilter) (int, error) {
 	fprog := unix.SockFprog{Len: uint16(len(prog)), Filter: &prog[0]}
 	const flags = unix.SECCOMP_FILTER_FLAG_NEW_LISTENER | unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
@@ -109,20 +108,23 @@ type response struct {
 	flags uint32
 }
 
+// receive waits for the next notification.
 func receive(listener int) (notification, error) {
 	var n notification
-	return n, control(listener, unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&n))
+	return n, ioctl(listener, unix.SECCOMP_IOCTL_NOTIF_RECV, unsafe.Pointer(&n))
 }
 
+// answer sends the verdict to the kernel.
 func (n notification) answer(listener int, v Verdict) error {
 	r := response{id: n.id, errno: -int32(v.errno)}
 	if v.errno == 0 {
 		r.flags = unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE
 	}
-	return control(listener, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&r))
+	return ioctl(listener, unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&r))
 }
 
-func control(fd int, request uintptr, arg unsafe.Pointer) error {
+// ioctl repeats an ioctl until no signal interrupts it.
+func ioctl(fd int, request uintptr, arg unsafe.Pointer) error {
 	for {
 		_, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(arg))
 		switch errno {

@@ -1,10 +1,9 @@
-// Tenant is what runs in the containers of this suite: it waits to be ended, serves
-// TCP meanwhile, or dials.
+// workload is the program in the containers of this suite.
 //
-//	tenant                  waits
-//	tenant serve ADDR…      answers each connection with "peer=IP local=IP", as nstest.ServeTCP does
-//	tenant dial ADDR        prints the answer of such a server
-//	tenant read FILE        prints the file
+//	workload                  waits for a signal
+//	workload serve ADDR…      waits for a signal, and answers each TCP connection with "peer=IP local=IP", as nstest.ServeTCP does
+//	workload dial ADDR        connects to such a server and prints its answer
+//	workload read FILE        prints the file
 package main
 
 import (
@@ -17,11 +16,11 @@ import (
 	"time"
 )
 
-const patience = 10 * time.Second
+const timeout = 10 * time.Second
 
 func main() {
 	if err := run(os.Args[1:]); err != nil {
-		fmt.Fprintln(os.Stderr, "tenant:", err)
+		fmt.Fprintln(os.Stderr, "workload:", err)
 		os.Exit(1)
 	}
 }
@@ -48,8 +47,8 @@ func run(args []string) error {
 	return nil
 }
 
-// wait returns when it is told to end. It is the first process of its PID namespace
-// and so buries the dead.
+// wait returns after SIGINT or SIGTERM. The program is the first process of its PID namespace, and
+// therefore waits for ended processes.
 func wait() {
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGCHLD)
@@ -79,11 +78,11 @@ func serve(l net.Listener) {
 func host(a net.Addr) string { return a.(*net.TCPAddr).AddrPort().Addr().Unmap().String() }
 
 func dial(addr string) error {
-	c, err := net.DialTimeout("tcp", addr, patience)
+	c, err := net.DialTimeout("tcp", addr, timeout)
 	if err != nil {
 		return err
 	}
-	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
+	if err := c.SetDeadline(time.Now().Add(timeout)); err != nil {
 		return err
 	}
 	_, err = io.Copy(os.Stdout, c)

@@ -1,8 +1,8 @@
 #!/bin/sh
-# relay.sh stands for the plugins in a node's CNI folder, one link to it each. It notes
-# each call in the folder's file calls, and leaves the call to the plugin in $PLUMB_BIN.
-# Where the folder has a FIFO before-PLUGIN or after-PLUGIN, an ADD writes its PID there
-# and stops until the folder's FIFO go has been opened for writing.
+# wrapper.sh replaces the plugins in a node's CNI folder: each plugin is a link to it. It appends
+# each call to the file "calls" in the folder, and then runs the plugin in $PLUMB_BIN. If the
+# folder has a FIFO before-PLUGIN or after-PLUGIN, an ADD writes its PID there, and waits until the
+# FIFO "go" in the folder is opened for writing.
 dir=${0%/*} plugin=${0##*/}
 stdin=$(cat)
 printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$plugin" "$CNI_COMMAND" "$CNI_CONTAINERID" "$CNI_IFNAME" "$CNI_NETNS" \

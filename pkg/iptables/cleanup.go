@@ -1,0 +1,98 @@
+package iptables
+
+import (
+	"errors"
+	"io/fs"
+
+	"github.com/plumb-cni/plumb/pkg/nft"
+	"github.com/plumb-cni/plumb/pkg/ns"
+)
+
+// NAT is the table for masquerade and port maps.
+const NAT = "nat"
+
+// A Cleanup finds and deletes rules that the iptables backends of plumb or the reference plugins
+// made. The rules can be in nf_tables, where iptables-nft keeps its tables, and in legacy tables.
+type Cleanup struct {
+	// Tables are the tables in nf_tables. Empty: the tables nat of both families.
+	Tables []nft.Table
+	// Required is a chain without which a table has nothing to delete. Empty: there is no such
+	// chain.
+	Required string
+	// Chains are the chains of which Select gets the rules, as far as the rules are in
+	// nf_tables. Empty: all chains. Select always gets all rules of a legacy table.
+	Chains []string
+	// Select selects what is deleted from a table. It is called once per table.
+	Select func(rules []Rule) Selection
+}
+
+// A Selection is what a Cleanup deletes from a table.
+type Selection struct {
+	Rules  []Rule
+	Chains []string // deleted with the rules in them
+}
+
+// Where returns a function for Select that selects the rules for which match returns true.
+func Where(match func(r Rule) bool) func(rules []Rule) Selection {
+	return func(rules []Rule) (selected Selection) {
+		for _, r := range rules {
+			if match(r) {
+				selected.Rules = append(selected.Rules, r)
+			}
+		}
+		return selected
+	}
+}
+
+// NFT puts the deletion of what is in nf_tables into tx. It runs no program.
+func (c Cleanup) NFT(conn *nft.Conn, tx *nft.Tx) error {
+	tables := c.Tables
+	if len(tables) == 0 {
+		tables = []nft.Table{{Family: nft.IPv4, Name: NAT}, {Family: nft.IPv6, Name: NAT}}
+	}
+	for _, t := range tables {
+		if c.Required != "" {
+			err := conn.HasChain(t, c.Required)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return err
+			}
+		}
+		rules, err := ReadNFT(conn, t, c.Chains...)
+		if err != nil {
+			return err
+		}
+		selected := c.Select(rules)
+		for _, r := range selected.Rules {
+			tx.DelRule(t, *r.found)
+		}
+		for _, chain := range selected.Chains {
+			tx.DelChain(t, chain)
+		}
+	}
+	return nil
+}
+
+// Legacy deletes what is in the legacy tables nat. See EachLegacy. The text description names the
+// deletion in errors and in the trace.
+func (c Cleanup) Legacy(node *ns.Handle, description string) error {
+	return EachLegacy(node, NAT, func(tool Tool, t Table) error {
+		if c.Required != "" && !t.HasChain(c.Required) {
+			return nil
+		}
+		var lines []string
+		selected := c.Select(t.Rules)
+		for _, r := range selected.Rules {
+			lines = append(lines, r.Deletion())
+		}
+		for _, chain := range selected.Chains {
+			lines = append(lines, "-F "+chain, "-X "+chain)
+		}
+		if len(lines) == 0 {
+			return nil
+		}
+		return tool.Restore(description, Script(NAT, lines...))
+	})
+}

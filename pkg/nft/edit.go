@@ -1,0 +1,359 @@
+package nft
+
+import (
+	"errors"
+	"io/fs"
+	"slices"
+	"strings"
+)
+
+// An edit reads elements of a store's table, records which elements the table shall have, and
+// adds the differences to a transaction. The zero Element stands for one that does not exist.
+type edit struct {
+	store   *Store
+	before  map[ElementRef]Element // as they were read
+	after   map[ElementRef]Element // as they shall be
+	order   []ElementRef           // all that was read, the oldest first
+	allRead map[string]bool        // the sets of which all elements were read
+	// claims has the claims of some owners, by owner and primary element.
+	claims map[string]map[ElementRef]claimRefs
+}
+
+// claimRefs says where the elements of a claim are.
+type claimRefs struct {
+	ownerEntry ElementRef   // in the owner map; the zero ElementRef: it may have no element there
+	elements   []ElementRef // the primary element first
+}
+
+func (s *Store) newEdit() *edit {
+	return &edit{store: s, before: map[ElementRef]Element{}, after: map[ElementRef]Element{}, allRead: map[string]bool{}, claims: map[string]map[ElementRef]claimRefs{}}
+}
+
+// read reads the elements that were not read before.
+func (e *edit) read(refs ...ElementRef) error {
+	var unread []ElementRef
+	for _, r := range refs {
+		if _, known := e.before[r]; known {
+			continue
+		}
+		e.record(r, Element{})
+		if !e.allRead[r.Set] {
+			unread = append(unread, r)
+		}
+	}
+	elements, err := e.store.Conn.Lookup(e.store.Layout.Table, unread)
+	for i, element := range elements {
+		e.before[unread[i]], e.after[unread[i]] = element, element
+	}
+	return err
+}
+
+// record notes an element that was read.
+func (e *edit) record(r ElementRef, element Element) {
+	e.before[r], e.after[r] = element, element
+	e.order = append(e.order, r)
+}
+
+// readSet reads all elements of a set. The set need not exist.
+func (e *edit) readSet(set string) error {
+	elements, err := e.store.Conn.Elements(e.store.Layout.Table, set)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	e.allRead[set] = true
+	for _, element := range elements {
+		e.record(ElementRef{set, element.Key}, element)
+	}
+	return nil
+}
+
+// put sets the element at r, which must have been read. The zero Element deletes it.
+func (e *edit) put(r ElementRef, element Element) {
+	if element != (Element{}) {
+		element.Key = r.Key
+	}
+	e.after[r] = element
+}
+
+// remove deletes the element at r, if there is one.
+func (e *edit) remove(r ElementRef) { e.put(r, Element{}) }
+
+// addTo adds the differences to the transaction: first deletions, then maps for displaced
+// elements, then new elements.
+func (e *edit) addTo(tx *Tx) {
+	table := e.store.Layout.Table
+	var deleted, added []ElementRef
+	for _, r := range e.order {
+		if e.before[r] == e.after[r] {
+			continue
+		}
+		if e.before[r].Key != "" {
+			deleted = append(deleted, r)
+		}
+		if e.after[r].Key != "" {
+			added = append(added, r)
+		}
+	}
+	for _, r := range deleted {
+		tx.DelElement(table, r.Set, r.Key)
+	}
+	ensured := map[string]bool{}
+	for _, r := range added {
+		if set, ok := strings.CutSuffix(r.Set, displacedSuffix); ok && !ensured[r.Set] {
+			ensured[r.Set] = true
+			tx.EnsureSet(table, e.store.Layout.displacedSet(set))
+		}
+	}
+	for _, r := range added {
+		tx.AddElement(table, r.Set, e.after[r])
+	}
+}
+
+// deleteOwned deletes all claims of the store's owner. It returns the elements that were
+// deleted, without those in owner maps and those that were displaced.
+func (e *edit) deleteOwned() (deleted []SetElement, err error) {
+	owner := Owner(e.store.Owner)
+	listed, err := e.readOwnerMaps(owner)
+	if err != nil {
+		return nil, err
+	}
+	claims, err := e.readClaims(e.withHints(listed))
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range claims {
+		for _, r := range c.elements {
+			if element := e.after[r]; element.Comment == owner {
+				deleted = append(deleted, SetElement{r.Set, element})
+				e.remove(r)
+			}
+		}
+		if err := e.deleteClaims(c.elements[0], func(o string) bool { return o == owner }); err != nil {
+			return nil, err
+		}
+	}
+	for _, c := range listed {
+		e.remove(c.ownerEntry)
+	}
+	return deleted, nil
+}
+
+// withHints returns the claims in owner maps and those of the store, each once. It leaves out
+// claims without elements.
+func (e *edit) withHints(listed []claimRefs) (claims []claimRefs) {
+	seen := map[ElementRef]bool{}
+	add := func(c claimRefs) {
+		if len(c.elements) > 0 && !seen[c.elements[0]] {
+			seen[c.elements[0]] = true
+			claims = append(claims, c)
+		}
+	}
+	for _, c := range listed {
+		add(c)
+	}
+	for _, c := range e.store.Claims {
+		add(claimRefs{elements: e.elementRefs(c)})
+	}
+	return claims
+}
+
+// readClaims reads the elements of claims. It returns the claims that are in an owner map or
+// whose primary element exists.
+func (e *edit) readClaims(claims []claimRefs) (existing []claimRefs, err error) {
+	var refs []ElementRef
+	for _, c := range claims {
+		refs = append(refs, c.elements...)
+		if c.ownerEntry != (ElementRef{}) {
+			refs = append(refs, displacedRef(c.elements[0], 0)) // deleteClaims needs it
+		}
+	}
+	if err := e.read(refs...); err != nil {
+		return nil, err
+	}
+	for _, c := range claims {
+		if c.ownerEntry != (ElementRef{}) || e.after[c.elements[0]].Key != "" {
+			existing = append(existing, c)
+		}
+	}
+	return existing, nil
+}
+
+// readOwnerMaps returns the claims of an owner that are in the owner maps. The keys of an owner
+// are numbered, and all numbers up to the highest are in use. So readOwnerMaps reads more and
+// more keys until the last one does not exist. It begins with as many as the store has claims.
+func (e *edit) readOwnerMaps(owner string) (claims []claimRefs, err error) {
+	key, keysRead, claimCount := ownerKeys(owner), map[string]int{}, map[string]int{}
+	for _, c := range e.store.Claims {
+		claimCount[c.OwnerMap]++
+	}
+	for kinds := e.store.Kinds; len(kinds) > 0; {
+		var all []ElementRef
+		refs := make([][]ElementRef, len(kinds))
+		for i, k := range kinds {
+			first := keysRead[k.OwnerMap]
+			for n := range max(2, claimCount[k.OwnerMap]+1, first) {
+				refs[i] = append(refs[i], ElementRef{k.OwnerMap, key(first + n)})
+			}
+			keysRead[k.OwnerMap] += len(refs[i])
+			all = append(all, refs[i]...)
+		}
+		if err := e.read(all...); err != nil {
+			return nil, err
+		}
+		var incomplete []ClaimKind
+		for i, k := range kinds {
+			claims = append(claims, e.claimsIn(k, owner, refs[i])...)
+			if last := refs[i][len(refs[i])-1]; e.before[last].Key != "" {
+				incomplete = append(incomplete, k)
+			}
+		}
+		kinds = incomplete
+	}
+	return claims, nil
+}
+
+// claimsIn returns the claims of the owner in these elements of its owner map.
+func (e *edit) claimsIn(k ClaimKind, owner string, ownerEntries []ElementRef) (claims []claimRefs) {
+	for _, r := range ownerEntries {
+		if element := e.after[r]; element.Comment == owner {
+			claims = append(claims, claimRefs{r, k.elementRefs(element.Data)})
+		}
+	}
+	return claims
+}
+
+// listedClaim reads the elements of the owner's claim to a primary element, and returns where
+// they are. It returns nil if the claim is not in an owner map.
+func (e *edit) listedClaim(owner string, primary ElementRef) ([]ElementRef, error) {
+	if e.claims[owner] == nil {
+		listed, err := e.readOwnerMaps(owner)
+		if err != nil {
+			return nil, err
+		}
+		e.claims[owner] = map[ElementRef]claimRefs{}
+		for _, c := range listed {
+			if len(c.elements) > 0 {
+				e.claims[owner][c.elements[0]] = c
+			}
+		}
+	}
+	c, ok := e.claims[owner][primary]
+	if !ok || e.after[c.ownerEntry].Comment != owner {
+		return nil, nil
+	}
+	return c.elements, e.read(c.elements...)
+}
+
+// deleteClaims deletes the claims to a primary element whose owners shall lose them, displaced
+// claims included. If nobody has the element then, it goes to a displaced claim.
+func (e *edit) deleteClaims(primary ElementRef, loses func(owner string) bool) error {
+	if loses(e.after[primary].Comment) {
+		e.remove(primary)
+	}
+	owners, err := e.displacedOwners(primary)
+	if err != nil {
+		return err
+	}
+	count := len(owners)
+	if slices.ContainsFunc(owners, loses) {
+		claims, err := e.readDisplaced(primary, count)
+		if err != nil {
+			return err
+		}
+		kept := slices.DeleteFunc(slices.Clone(claims), func(c displacedClaim) bool { return loses(c.owner) })
+		if err := e.replaceDisplaced(claims, kept); err != nil {
+			return err
+		}
+		count = len(kept)
+	}
+	return e.restoreNewest(primary, count)
+}
+
+// addClaims adds the claims of the store. It returns the primary elements that other owners had.
+func (e *edit) addClaims() (replaced []SetElement, err error) {
+	owner, claims := Owner(e.store.Owner), e.store.completeClaims()
+	var refs []ElementRef
+	for _, c := range claims {
+		refs = append(refs, ElementRef{c.OwnerMap, c.OwnerEntry.Key})
+		refs = append(refs, e.elementRefs(c)...)
+	}
+	if err := e.read(refs...); err != nil {
+		return nil, err
+	}
+	for _, c := range claims {
+		e.put(ElementRef{c.OwnerMap, c.OwnerEntry.Key}, c.OwnerEntry)
+		refs := e.elementRefs(c)
+		if len(refs) == 0 {
+			continue
+		}
+		if primary := e.before[refs[0]]; primary.Key != "" && primary.Comment != owner {
+			replaced = append(replaced, SetElement{refs[0].Set, primary})
+		}
+		if err := e.displaceHolder(refs[0]); err != nil {
+			return nil, err
+		}
+		for _, r := range refs { // the former holder may have elements that this claim does not need
+			e.remove(r)
+		}
+		for _, element := range c.Elements {
+			e.put(element.Ref(), element.Element)
+		}
+	}
+	return replaced, nil
+}
+
+// elementRefs returns where the elements of a claim of the store are.
+func (e *edit) elementRefs(c Claim) []ElementRef {
+	i := slices.IndexFunc(e.store.Kinds, func(k ClaimKind) bool { return k.OwnerMap == c.OwnerMap })
+	return e.store.Kinds[i].elementRefs(c.OwnerEntry.Data)
+}
+
+// deleteStale deletes all claims of owners that are stale. It reads all elements.
+func (e *edit) deleteStale(stale func(owner string) bool) error {
+	isPrimary, err := e.readAllSets()
+	if err != nil {
+		return err
+	}
+	var staleRefs, primaries []ElementRef
+	for _, r := range e.order {
+		if !stale(e.after[r].Comment) {
+			continue
+		}
+		staleRefs = append(staleRefs, r)
+		claimed, ok := displacedFrom(r)
+		if !ok {
+			claimed = r
+		}
+		if isPrimary[claimed.Set] {
+			primaries = append(primaries, claimed)
+		}
+	}
+	for _, r := range primaries {
+		if err := e.deleteClaims(r, stale); err != nil {
+			return err
+		}
+	}
+	// At last, because deleteClaims finds the elements of displaced claims by the owner maps.
+	for _, r := range staleRefs {
+		if stale(e.after[r].Comment) {
+			e.remove(r)
+		}
+	}
+	return nil
+}
+
+// readAllSets reads all sets of all kinds of claims. It returns which have primary elements.
+func (e *edit) readAllSets() (isPrimary map[string]bool, err error) {
+	isPrimary = map[string]bool{}
+	var errs []error
+	for _, k := range e.store.Kinds {
+		errs = append(errs, e.readSet(k.OwnerMap))
+		for _, set := range k.PrimarySets {
+			isPrimary[set] = true
+		}
+		for _, set := range slices.Concat(k.PrimarySets, k.OtherSets) {
+			errs = append(errs, e.readSet(set), e.readSet(set+displacedSuffix))
+		}
+	}
+	return isPrimary, errors.Join(errs...)
+}

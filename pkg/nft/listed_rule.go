@@ -1,0 +1,240 @@
+package nft
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	mathbits "math/bits"
+	"net"
+	"net/netip"
+	"reflect"
+	"slices"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/expr"
+	"github.com/google/nftables/userdata"
+	"github.com/google/nftables/xt"
+)
+
+// A ListedRule is a rule that the kernel listed. Any program may have made it, for example nft or
+// iptables-nft.
+type ListedRule struct {
+	Chain   string       // the chain that the rule is in
+	Comment string       // the comment of nft, or of the match "comment" of iptables
+	Jump    string       // the chain that the rule jumps or goes to
+	Target  string       // the name of the target in iptables, if it is known: ACCEPT, MASQUERADE
+	Saddr   netip.Prefix // the source addresses that the rule matches; the zero Prefix: all
+	Iif     string       // the input interface that the rule matches; empty: all
+
+	handle  uint64
+	matches []expr.Any // the expressions that decide which packets the rule matches
+	values  []string   // the values that are compared with, and the addresses of translations
+}
+
+// SameMatches reports whether both rules match the same packets. Targets and comments are not
+// compared. Expressions that the library does not know are ignored; iptables makes none of them.
+func (r ListedRule) SameMatches(o ListedRule) bool { return reflect.DeepEqual(r.matches, o.matches) }
+
+// Mentions reports whether the rule compares something with the address, or translates an
+// address to it.
+func (r ListedRule) Mentions(a netip.Addr) bool {
+	return slices.Contains(r.values, string(a.Unmap().AsSlice()))
+}
+
+// Rules returns the rules of a chain or, if chain is empty, of all chains of the table. If the
+// table or the chain does not exist, it returns no rules and no error.
+func (c *Conn) Rules(t Table, chain string) (rules []ListedRule, err error) {
+	what := "list rules of " + t.String()
+	if chain != "" {
+		what += " " + chain
+	}
+	err = c.step("nft "+what, func() error {
+		return c.listConsistently(func() (err error) {
+			if chain == "" {
+				rules, err = c.tableRules(t)
+			} else {
+				rules, err = c.chainRules(t, chain)
+			}
+			return err
+		})
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
+	}
+	return rules, nil
+}
+
+// tableRules returns the rules of all chains, which the library can list only one by one.
+func (c *Conn) tableRules(t Table) (rules []ListedRule, err error) {
+	_, err = c.nft.ListTableOfFamily(t.Name, nftables.TableFamily(t.Family))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // without listing the chains of all other tables
+	}
+	if err != nil {
+		return nil, err
+	}
+	chains, err := c.chainUses(t, "")
+	for _, ch := range chains {
+		more, err := c.chainRules(t, ch.Chain)
+		if err != nil {
+			return nil, err
+		}
+		rules = append(rules, more...)
+	}
+	return rules, err
+}
+
+// chainRules returns the rules of one chain.
+func (c *Conn) chainRules(t Table, chain string) ([]ListedRule, error) {
+	listed, err := c.nft.GetRules(t.library(), &nftables.Chain{Name: chain})
+	if err != nil {
+		return nil, err
+	}
+	rules := make([]ListedRule, len(listed))
+	for i, rule := range listed {
+		p := ruleParser{family: t.Family}
+		p.rule.Chain, p.rule.handle, p.rule.Comment = chain, rule.Handle, parseComment(rule.UserData)
+		for _, e := range rule.Exprs {
+			p.parse(e)
+		}
+		rules[i] = p.rule
+	}
+	return rules, nil
+}
+
+// parseComment returns the comment in the user data of a rule or an element. It first checks
+// the lengths of all attributes, because userdata.Get panics if the data ends within one.
+func parseComment(data []byte) string {
+	for rest := data; len(rest) > 0; rest = rest[2+int(rest[1]):] {
+		if len(rest) < 2 || len(rest) < 2+int(rest[1]) {
+			return ""
+		}
+	}
+	text, _ := userdata.GetString(data, userdata.TypeComment)
+	return text
+}
+
+// A ruleParser reads the expressions of a rule, from the first to the last, into a
+// ListedRule.
+type ruleParser struct {
+	rule     ListedRule
+	family   Family // of the table
+	loaded   loadedField
+	addrSize int    // of the source address that is loaded, in bytes
+	mask     []byte // applied to what is loaded; nil: none
+}
+
+// A loadedField says which field of a packet the rule has loaded into a register.
+type loadedField int
+
+const (
+	loadedOther loadedField = iota
+	loadedSaddr
+	loadedIifName
+)
+
+// parse adds what one expression says to the rule.
+func (p *ruleParser) parse(e expr.Any) {
+	switch e := e.(type) {
+	case *expr.Immediate: // a value for a later expression
+		p.rule.values = append(p.rule.values, string(e.Data))
+		return
+	case *expr.Verdict:
+		p.rule.Jump = e.Chain
+		if e.Kind == expr.VerdictAccept {
+			p.rule.Target = "ACCEPT"
+		}
+		return
+	case *expr.Target:
+		p.parseTarget(e)
+		return
+	case *expr.Counter:
+		return
+	case *expr.Match:
+		if text, ok := e.Info.(*xt.Comment); ok {
+			p.rule.Comment = string(*text)
+			return
+		}
+	case *expr.Masq:
+		p.rule.Target = "MASQUERADE"
+	case *expr.Payload:
+		p.parsePayload(e)
+	case *expr.Meta:
+		p.loaded = loadedOther
+		if e.Key == expr.MetaKeyIIFNAME {
+			p.loaded = loadedIifName
+		}
+	case *expr.Bitwise:
+		p.mask = e.Mask
+	case *expr.Cmp:
+		p.parseCmp(e)
+	}
+	p.rule.matches = append(p.rule.matches, e)
+}
+
+// parsePayload notes whether the source address is loaded.
+func (p *ruleParser) parsePayload(e *expr.Payload) {
+	v6 := e.Offset == 8 && (p.family == IPv6 || e.Len > 4)
+	v4 := e.Offset == 12 && p.family != IPv6
+	p.loaded, p.addrSize, p.mask = loadedOther, 4, nil
+	if e.Base == expr.PayloadBaseNetworkHeader && (v4 || v6) {
+		p.loaded = loadedSaddr
+	}
+	if v6 {
+		p.addrSize = 16
+	}
+}
+
+// parseCmp reads the value that the loaded field is compared with.
+func (p *ruleParser) parseCmp(e *expr.Cmp) {
+	p.rule.values = append(p.rule.values, string(e.Data))
+	switch {
+	case e.Op != expr.CmpOpEq:
+	case p.loaded == loadedSaddr:
+		p.rule.Saddr = parsePrefix(p.addrSize, e.Data, p.mask)
+	case p.loaded == loadedIifName:
+		name, _, _ := bytes.Cut(e.Data, []byte{0})
+		p.rule.Iif = string(name)
+	}
+	p.loaded = loadedOther
+}
+
+// parseTarget reads a target of iptables, with the addresses that a NAT target translates to.
+func (p *ruleParser) parseTarget(e *expr.Target) {
+	p.rule.Target = e.Name
+	switch to := e.Info.(type) {
+	case *xt.NatRange2:
+		p.addAddress(to.MinIP)
+	case *xt.NatRange:
+		p.addAddress(to.MinIP)
+	case *xt.NatIPv4MultiRangeCompat:
+		for _, r := range *to {
+			p.addAddress(r.MinIP)
+		}
+	}
+}
+
+func (p *ruleParser) addAddress(ip net.IP) {
+	if v4 := ip.To4(); v4 != nil {
+		ip = v4
+	}
+	p.rule.values = append(p.rule.values, string(ip))
+}
+
+// parsePrefix returns the prefix of an address of size bytes that a rule compares with value
+// and mask. If a prefix ends at a byte, iptables and nft compare only these bytes, without a
+// mask.
+func parsePrefix(size int, value, mask []byte) netip.Prefix {
+	bits := 8 * len(value)
+	if mask != nil {
+		bits = 0
+		for _, b := range mask {
+			bits += mathbits.OnesCount8(b)
+		}
+	}
+	address := make([]byte, size)
+	copy(address, value)
+	a, _ := netip.AddrFromSlice(address)
+	return netip.PrefixFrom(a, bits)
+}

@@ -1,0 +1,65 @@
+package nft
+
+import (
+	"encoding/hex"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// TestRuleParser parses rules of this package as if another program had made them.
+func TestRuleParser(t *testing.T) {
+	ruleOf := func(p Part, e ...expr.Any) Rule { return Rule{p, partOf(e...)} }
+	for name, tc := range map[string]struct {
+		family Family
+		rule   Rule
+		want   ListedRule // only Jump, Target, Saddr and Iif
+		values string
+	}{
+		"an IPv4 subnet":                    {Inet, Rule{SaddrIn(netip.MustParsePrefix("10.88.0.0/15")), Jump("c")}, ListedRule{Saddr: netip.MustParsePrefix("10.88.0.0/15"), Jump: "c"}, "02 0a580000"},
+		"an IPv4 address":                   {IPv4, Rule{SaddrIn(netip.MustParsePrefix("10.88.0.2/32")), Masquerade()}, ListedRule{Saddr: netip.MustParsePrefix("10.88.0.2/32"), Target: "MASQUERADE"}, "0a580002"},
+		"an IPv6 subnet":                    {Inet, Rule{SaddrIn(netip.MustParsePrefix("fd00::/61")), Drop()}, ListedRule{Saddr: netip.MustParsePrefix("fd00::/61")}, "0a fd000000000000000000000000000000"},
+		"an IPv6 address":                   {IPv6, Rule{SaddrIn(netip.MustParsePrefix("fd00::2/128")), Return()}, ListedRule{Saddr: netip.MustParsePrefix("fd00::2/128")}, "fd000000000000000000000000000002"},
+		"a prefix that ends at a byte":      {IPv4, ruleOf(partOf(payload(expr.PayloadBaseNetworkHeader, 12, 2, unix.NFT_REG_1)), equal([]byte{10, 88})), ListedRule{Saddr: netip.MustParsePrefix("10.88.0.0/16")}, "0a58"},
+		"all addresses but one":             {IPv4, ruleOf(load([]Field{Saddr(IPv4)}), unequal([]byte{10, 88, 0, 2})), ListedRule{}, "0a580002"},
+		"a destination":                     {IPv4, Rule{DaddrIn(netip.MustParsePrefix("10.88.0.0/15"))}, ListedRule{}, "0a580000"},
+		"the same offset in another header": {IPv4, ruleOf(partOf(payload(expr.PayloadBaseTransportHeader, 12, 4, unix.NFT_REG_1)), equal([]byte{10, 88, 0, 2})), ListedRule{}, "0a580002"},
+		"an interface":                      {Inet, ruleOf(load([]Field{IifName()}), equal([]byte(IfNameKey("eth0"))), &expr.Verdict{Kind: expr.VerdictAccept}), ListedRule{Iif: "eth0", Target: "ACCEPT"}, "65746830000000000000000000000000"},
+		"the kind of the interface":         {Inet, Rule{IifKindNot("vrf")}, ListedRule{}, "76726600000000000000000000000000"},
+		"another field loaded afterwards":   {IPv4, ruleOf(load([]Field{Saddr(IPv4)}), meta(expr.MetaKeyMARK, unix.NFT_REG_1), equal([]byte{10, 88, 0, 2})), ListedRule{}, "0a580002"},
+		"a masked comparison, then one without a mask": {IPv4, ruleOf(SaddrIn(netip.MustParsePrefix("10.88.0.0/15")), load([]Field{Saddr(IPv4)}).then(equal([]byte{10, 88, 0, 2})).expressions...),
+			ListedRule{Saddr: netip.MustParsePrefix("10.88.0.2/32")}, "0a580000 0a580002"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := ruleParser{family: tc.family}
+			for _, e := range tc.rule.expressions(tc.family) {
+				p.parse(e)
+			}
+			got := p.rule
+			if got.Jump != tc.want.Jump || got.Target != tc.want.Target || got.Saddr != tc.want.Saddr || got.Iif != tc.want.Iif {
+				t.Errorf("parsed %+v, want %+v", got, tc.want)
+			}
+			var values []string
+			for _, v := range got.values {
+				values = append(values, hex.EncodeToString([]byte(v)))
+			}
+			if got := strings.Join(values, " "); got != tc.values {
+				t.Errorf("compares with %s, want %s", got, tc.values)
+			}
+		})
+	}
+}
+
+// TestParseComment uses user data of other programs, which may end anywhere.
+func TestParseComment(t *testing.T) {
+	for data, want := range map[string]string{
+		"": "", "\x00": "", "\x00\x05ab": "", "\x00\x03ab\x00": "ab", "\x01\x01x\x00\x02a\x00": "a", "\x01\x01x\x00\xff": "",
+	} {
+		if got := parseComment([]byte(data)); got != want {
+			t.Errorf("the comment in %q is %q, want %q", data, got, want)
+		}
+	}
+}

@@ -1,0 +1,205 @@
+package nft
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// nfgenmsgSize is the size of struct nfgenmsg, which follows the netlink header.
+const nfgenmsgSize = 4
+
+// newRequest returns a message of the type in h to nf_tables, for the family of t.
+func newRequest(t Table, h netlink.Header, attributes []byte) netlink.Message {
+	h.Type |= unix.NFNL_SUBSYS_NFTABLES << 8
+	h.Flags |= netlink.Request
+	return netlink.Message{Header: h, Data: append([]byte{byte(t.Family), unix.NFNETLINK_V0, 0, 0}, attributes...)}
+}
+
+// eachAttribute calls f for each attribute of an answer.
+func eachAttribute(answer netlink.Message, f func(*netlink.AttributeDecoder)) error {
+	ad, err := netlink.NewAttributeDecoder(answer.Data[min(len(answer.Data), nfgenmsgSize):])
+	if err != nil {
+		return err
+	}
+	ad.ByteOrder = binary.BigEndian
+	for ad.Next() {
+		f(ad)
+	}
+	return ad.Err()
+}
+
+// errNoAnswer is the error of receive when the kernel has not answered all requests.
+var errNoAnswer = errors.New("the kernel did not answer")
+
+// receive calls handle for each answer of the kernel until handle returns more == false or an
+// error. refusal is the error that the answer reports, or nil.
+//
+// It does not wait: netlink is synchronous, so all answers are in the socket when the system
+// call that sent the requests has returned. If handle wants more than there is, receive returns
+// errNoAnswer. If the receive buffer was too small for the answers, it returns ENOBUFS.
+//
+// netlink.Conn.Receive makes two system calls and a buffer for each answer, which was half the
+// duration of an ADD with a hundred port mappings.
+func (c *Conn) receive(handle func(answer netlink.Message, refusal error) (more bool, err error)) error {
+	socket, err := c.socket.SyscallConn()
+	if err != nil {
+		return err
+	}
+	buf := make([]byte, 64<<10) // larger than any answer
+	for {
+		answers, err := readAnswers(socket, buf)
+		if err != nil {
+			return err
+		}
+		for _, answer := range answers {
+			more, err := handle(answer, refusal(answer))
+			if err != nil || !more {
+				return err
+			}
+		}
+	}
+}
+
+// readAnswers reads one datagram from the socket into buf. The answers refer to buf.
+func readAnswers(socket syscall.RawConn, buf []byte) ([]netlink.Message, error) {
+	var n int
+	var readErr error
+	err := socket.Read(func(fd uintptr) bool {
+		n, readErr = retryInterrupted(func() (int, error) { return unix.Read(int(fd), buf) })
+		return true // do not wait after EAGAIN
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case errors.Is(readErr, unix.EAGAIN):
+		return nil, errNoAnswer
+	case readErr != nil:
+		return nil, fmt.Errorf("read answers: %w", readErr)
+	}
+	parsed, err := syscall.ParseNetlinkMessage(buf[:min((n+3)&^3, len(buf))])
+	if err != nil {
+		return nil, errors.New("the kernel's answer is malformed") // err is EINVAL, which says nothing else
+	}
+	answers := make([]netlink.Message, len(parsed))
+	for i, m := range parsed {
+		answers[i].Data = m.Data
+		answers[i].Header = netlink.Header{Type: netlink.HeaderType(m.Header.Type), Sequence: m.Header.Seq}
+	}
+	return answers, nil
+}
+
+// retryInterrupted calls read until it returns another error than EINTR.
+func retryInterrupted(read func() (int, error)) (n int, err error) {
+	for {
+		if n, err = read(); !errors.Is(err, unix.EINTR) {
+			return n, err
+		}
+	}
+}
+
+// refusal returns the error that an answer reports, or nil.
+func refusal(m netlink.Message) error {
+	switch {
+	case m.Header.Type != netlink.Error:
+		return nil
+	case len(m.Data) < 4:
+		return errors.New("the kernel's error message has no error number")
+	}
+	if code := -int32(binary.NativeEndian.Uint32(m.Data)); code != 0 {
+		return unix.Errno(code)
+	}
+	return nil
+}
+
+// chainUses returns the chain with that name or, if the name is empty, all chains of the table.
+// nftables.Conn.ListChain does not return the use count.
+func (c *Conn) chainUses(t Table, name string) (uses []ChainUse, err error) {
+	request := newRequest(t, netlink.Header{Type: unix.NFT_MSG_GETCHAIN, Flags: netlink.Dump}, nil)
+	if name != "" {
+		attributes, err := netlink.MarshalAttributes([]netlink.Attribute{
+			{Type: unix.NFTA_CHAIN_TABLE, Data: []byte(t.Name + "\x00")},
+			{Type: unix.NFTA_CHAIN_NAME, Data: []byte(name + "\x00")},
+		})
+		if err != nil {
+			return nil, err
+		}
+		request = newRequest(t, netlink.Header{Type: unix.NFT_MSG_GETCHAIN}, attributes)
+	}
+	answers, err := c.socket.Execute(request)
+	if err != nil {
+		return nil, err
+	}
+	for _, answer := range answers { // a dump has the chains of all tables of the family
+		table, use, err := decodeChain(answer)
+		if err != nil {
+			return nil, err
+		}
+		if table == t.Name {
+			uses = append(uses, use)
+		}
+	}
+	return uses, nil
+}
+
+// decodeChain returns the chain in an answer, and the name of its table.
+func decodeChain(answer netlink.Message) (table string, use ChainUse, err error) {
+	err = eachAttribute(answer, func(ad *netlink.AttributeDecoder) {
+		switch ad.Type() {
+		case unix.NFTA_CHAIN_TABLE:
+			table = ad.String()
+		case unix.NFTA_CHAIN_NAME:
+			use.Chain = ad.String()
+		case unix.NFTA_CHAIN_USE:
+			use.Count = int(ad.Uint32())
+		}
+	})
+	return table, use, err
+}
+
+// nextSequence makes a request and returns its sequence number, which is one more than that of
+// the message that was sent before it.
+func (c *Conn) nextSequence() (uint32, error) {
+	answers, err := c.socket.Execute(newRequest(Table{}, netlink.Header{Type: unix.NFT_MSG_GETGEN}, nil))
+	if err != nil {
+		return 0, err
+	}
+	if len(answers) != 1 {
+		return 0, fmt.Errorf("%d answers to one request", len(answers))
+	}
+	return answers[0].Header.Sequence, nil
+}
+
+// enlargeBuffers makes the socket's buffers large enough to send tx (the GC of a node with
+// thousands of dead containers), and to receive the kernel's answers to it. All sizes are in
+// bytes.
+func (c *Conn) enlargeBuffers(tx *Tx) error {
+	const (
+		defaultWriteBuffer = 96 << 10 // less than net.core.wmem_default
+		maxReadBuffer      = 64 << 20
+		maxAnswerSize      = 4 << 10
+		maxChangeSize      = 2 << 10 // of a chain or a rule
+		maxElementSize     = 512
+		answersByDefault   = 64 // that many fit into the default receive buffer
+	)
+	if len(tx.changes) > answersByDefault {
+		if err := c.socket.SetReadBuffer(min(len(tx.changes)*maxAnswerSize, maxReadBuffer)); err != nil {
+			return err
+		}
+	}
+	size := 0
+	for _, change := range tx.changes {
+		size += maxChangeSize
+		if change.batch != nil {
+			size += maxElementSize * len(change.batch.elements)
+		}
+	}
+	if size < defaultWriteBuffer {
+		return nil
+	}
+	return c.socket.SetWriteBuffer(size)
+}

@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"crypto/sha512"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/iptables"
+	"github.com/plumb-cni/plumb/pkg/nft"
+	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// A conditionsChain is a chain with the conditions of a network for one family. All containers of
+// the network share it. The conditions are in the language of nft, which only the program nft can
+// parse. It runs for the first container of the network.
+type conditionsChain struct {
+	network string
+	text    string // the conditions
+	next    string // the chain for packets that meet the conditions; empty: none
+}
+
+// name returns the name of the chain, which contains a hash of its rules.
+func (c conditionsChain) name() string {
+	sum := sha512.Sum512([]byte(c.text + "\n" + c.next))
+	return conditionsChainPrefix(c.network) + hex.EncodeToString(sum[:8])
+}
+
+// conditionsChainPrefix returns what the names of all conditionsChains of the network begin with.
+func conditionsChainPrefix(network string) string { return "conditions/" + scriptName(network) }
+
+// layout returns the chain as far as nft.Conn.DamagedChains can compare it: the number of its rules.
+func (c conditionsChain) layout() nft.Layout {
+	l := tableLayout()
+	l.Chains = []nft.Chain{{Name: c.name(), Rules: make([]nft.Rule, 2)}}
+	return l
+}
+
+// script returns the commands for nft that make the chain. The chain accepts a packet that does
+// not meet the conditions, so that no later rule of the table translates it.
+func (c conditionsChain) script() string {
+	verdict := "return"
+	if c.next != "" {
+		verdict = "goto " + c.next
+	}
+	chain, comment := fmt.Sprintf("%s %s", table(), c.name()), c.layout().Comment()
+	return fmt.Sprintf("add chain %s\nflush chain %s\nadd rule %s %s %s comment %q\nadd rule %s accept comment %q\n",
+		chain, chain, chain, c.text, verdict, comment, chain, comment)
+}
+
+// ensure runs nft to make the chain if it is missing or damaged. The table and the chain next
+// must exist. The error has types.CodeConfig if nft refuses the conditions.
+func (c conditionsChain) ensure(conn *nft.Conn, node *ns.Handle) error {
+	damaged, err := conn.DamagedChains(c.layout())
+	if err != nil || len(damaged) == 0 {
+		return err
+	}
+	return runNFT(node, c.script())
+}
+
+// findNFT returns the path of the program nft. See iptables.FindProgram.
+func findNFT() (string, error) {
+	path, err := iptables.FindProgram("nft")
+	if err != nil {
+		return "", types.Errorf(types.CodeConfig, "conditionsV4 and conditionsV6 need the program nft: install nftables, or remove these keys: %w", err)
+	}
+	return path, nil
+}
+
+// nftLimit is how long nft may run.
+const nftLimit = 10 * time.Second
+
+// runNFT runs a script in the namespace. A new process is in the namespace of the thread that
+// forks it.
+func runNFT(node *ns.Handle, script string) error {
+	path, err := findNFT()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), nftLimit)
+	defer cancel()
+	var errOut strings.Builder
+	err = node.Step("run nft", func() error {
+		return node.Do(func() error {
+			cmd := exec.CommandContext(ctx, path, "-f", "-")
+			cmd.WaitDelay = nftLimit
+			cmd.Stdin, cmd.Stderr = strings.NewReader(script), &errOut
+			return cmd.Run()
+		})
+	})
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return types.Errorf(types.CodeTryAgain, "run nft: it still ran after %s and was killed: %w", nftLimit, err)
+	case errors.As(err, &exit):
+		return types.Errorf(types.CodeConfig, "run nft: it refuses the conditions: %s: %w", strings.Join(strings.Fields(errOut.String()), " "), err)
+	}
+	return fmt.Errorf("run nft: %w", err)
+}

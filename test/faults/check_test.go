@@ -1,0 +1,580 @@
+package faults
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	cnitypes "github.com/containernetworking/cni/pkg/types"
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// The tests of CHECK compare the state of node, container and files before and after an ADD.
+// For each line of the difference there is a mutationRule: either a command that deletes or
+// changes the object of the line, after which CHECK must fail, or the reason why CHECK may
+// ignore it. A line without a rule fails the test.
+
+// A mutationRule says how to delete or change an object that an ADD made. The first rule whose
+// pattern matches a line applies to it.
+type mutationRule struct {
+	pattern string // of the start of the line
+	command string // shell command that deletes or changes the object, run in its namespace; may contain $1 … for groups of the pattern
+	want    string // text that the error of CHECK contains; may contain groups
+	exempt  string // reason why CHECK may ignore the object; command and want are empty then
+}
+
+// mutationRules returns the rules for the lines of nstest.Snapshot, tc and the files.
+func mutationRules() []mutationRule {
+	return slices.Concat(linkRules(), routeRules(), shapingRules(), sysctlRules(), fileRules())
+}
+
+func linkRules() []mutationRule {
+	return []mutationRule{
+		{pattern: `link (bwp\S+) ifname=`, command: "ip link del $1", want: "bwp"},
+		{pattern: `link (veth\S+) ifname=`, command: "ip link del $1", want: "eth0"},
+		{pattern: `link (\S+) ifname=`, command: "ip link del $1", want: "$1"},
+		{pattern: `link lo (flags|operstate|qdisc)=`, command: "ip link set lo down", want: "lo is down"},
+		{pattern: `link lo `, exempt: "the kernel sets it when lo is up"},
+		{pattern: `route dev=lo `, exempt: "the kernel sets it when lo is up"},
+		{pattern: `qdisc dev=lo `, exempt: "the kernel sets it when lo is up"},
+		{pattern: `link (\S+) flags=\[.*\bUP\b`, command: "ip link set $1 down", want: "$1 is down"},
+		{pattern: `link (cni0) promiscuity=1`, command: "ip link set $1 promisc off", want: "$1 is not in promiscuous mode"},
+		{pattern: `link (\S+) master=(\S+)`, command: "ip link set $1 nomaster", want: "$1 is no port of bridge $2"},
+		{pattern: `link (\S+) linkinfo.info_slave_data.hairpin=true`, command: "bridge link set dev $1 hairpin off", want: "$1 has hairpin false"},
+		{pattern: `link (\S+) linkinfo.info_slave_data.isolated=true`, command: "bridge link set dev $1 isolated off", want: "$1 has isolated false"},
+		{pattern: `link (\S+) linkinfo.info_data.mode=vepa`, command: "ip link set $1 type macvlan mode private", want: "$1 has mode private"},
+		{pattern: `link (eth0) mtu=`, command: "ip link set $1 mtu 1333", want: "mtu of interface $1 is 1333"},
+		{pattern: `link (eth0) address=`, command: "ip link set $1 address 02:00:00:00:00:66", want: "mac of interface $1 is 02:00:00:00:00:66"},
+		{pattern: `link (eth0) promiscuity=1`, command: "ip link set $1 promisc off", want: "promisc of interface $1 is false"},
+		{pattern: `link (eth0) allmulti=1`, command: "ip link set $1 allmulticast off", want: "allmulti of interface $1 is false"},
+		{pattern: `link (eth0) txqlen=`, command: "ip link set $1 txqueuelen 99", want: "txQLen of interface $1 is 99"},
+		{pattern: `link \S+ addr_info=.*scope=link`, exempt: "the kernel adds link-local addresses"},
+		{pattern: `link (\S+) addr_info=.* local=(\S+) .*prefixlen=(\d+)`, command: "ip addr del $2/$3 dev $1", want: "$2/$3"},
+		{pattern: `link \S+ (address=|ifindex=|link_index=|link_netnsid=|link=)`, exempt: "the kernel chooses names and numbers"},
+		{pattern: `link \S+ ifalias=`, exempt: "CHECK takes a link without alias for one of the reference plugin, and checks it too"},
+		{pattern: `link \S+ mtu=1400`, exempt: "MTU of the ifb: copied from the interface, not configured"},
+		{pattern: `link \S+ (promiscuity|allmulti|qdisc|txqlen|operstate)=`, exempt: "follows from other properties"},
+		{pattern: `link \S+ linkinfo.info_(slave_)?data\.\S*(_id|root_port|designated_port|no)=`, exempt: "the bridge chooses these numbers"},
+	}
+}
+
+func routeRules() []mutationRule {
+	return []mutationRule{
+		{pattern: `route .*protocol=kernel`, exempt: "the kernel adds it with an address; a later plugin may move it (the reference plugin sbr does)"},
+		{pattern: `route dev=(\S+) dst=default gateway=(\S*:\S*) `, command: "ip -6 route del default via $2 dev $1", want: "::/0 via $2"},
+		{pattern: `route dev=(\S+) dst=default gateway=(\S+) `, command: "ip route del default via $2 dev $1", want: "0.0.0.0/0 via $2"},
+		{pattern: `route dst=(\S+) .*nexthops=\{dev=eth0 .*gateway=(\S+)`, command: "ip -6 route del $1 via $2 dev eth0", want: "$1 via $2"},
+		{pattern: `route dev=(\S+) dst=(\S+) .*table=(\d+)`, command: "ip route del $2 table $3 dev $1", want: "$2"},
+		{pattern: `route dev=(\S+) dst=(\S+) `, command: "ip route del $2 dev $1", want: "$2"},
+	}
+}
+
+func shapingRules() []mutationRule {
+	return []mutationRule{
+		{pattern: `qdisc .*kind=noqueue`, exempt: "the kernel sets it"},
+		{pattern: `qdisc dev=(\S+) handle=ffff: kind=ingress`, command: "tc qdisc del dev $1 ingress", want: "$1 has no ingress qdisc"},
+		{pattern: `qdisc dev=(\S+) handle=1: kind=tbf .*root=true`, command: "tc qdisc del dev $1 root", want: "$1: want tbf"},
+		{pattern: `qdisc dev=(\S+) handle=1: kind=htb .*root=true`, command: "tc qdisc del dev $1 root", want: "$1: want htb"},
+		{pattern: `qdisc dev=(\S+) handle=(\S+) kind=bfifo .*parent=(\S+)`, command: "tc qdisc del dev $1 parent $3", want: "$1: want bfifo"},
+		{pattern: `class dev=(\S+) classid=(\S+) `, command: "tc class change dev $1 classid $2 htb rate 1mbit", want: "$1 has no class $2"},
+		{pattern: `filter (\S+) .*to_dev=.* pref=(\d+) protocol=(\S+)`, command: "tc filter del dev $1 parent ffff: pref $2", want: "$1 has no filter"},
+		{pattern: `filter (\S+) .*options.flowid=.* pref=(\d+) protocol=(\S+)`, command: "tc filter del dev $1 parent 1: pref $2", want: "$1 has no"},
+		{pattern: `filter .*`, exempt: "the head of a filter list"},
+		{pattern: `bridge ifname=(\S+) .*vlans?=`, exempt: "VLANs have their own tests (plugins/bridge/vlan_test.go), for kernels with VLAN filtering"},
+		{pattern: `bridge ifname=\S+ mac=`, exempt: "the addresses of the interface itself"},
+	}
+}
+
+func sysctlRules() []mutationRule {
+	return []mutationRule{
+		{pattern: `sysctl (net/ipv4/ip_forward|net/ipv6/conf/all/forwarding) 1`, command: "echo 0 >/proc/sys/$1", want: "$1"},
+		{pattern: `sysctl net/ipv[46]/conf/(all|default|lo)/(forwarding|mc_forwarding)`, exempt: "another name of the same sysctl"},
+		{pattern: `sysctl net/ipv[46]/conf/\S+/forwarding`, exempt: "another name of the same sysctl"},
+		{pattern: `sysctl net/ipv4/conf/all/accept_redirects 0`, exempt: "the kernel sets it with forwarding"},
+		{pattern: `sysctl (net/ipv6/conf/(veth|cni)\S+/accept_ra) 0`, command: "echo 1 >/proc/sys/$1", want: "$1"},
+		{pattern: `sysctl (net/ipv4/conf/\S+/route_localnet) 1`, command: "echo 0 >/proc/sys/$1", want: "$1"},
+		{pattern: `sysctl (net/ipv4/conf/eth0/arp_filter) 1`, command: "echo 0 >/proc/sys/$1", want: "$1"},
+		{pattern: `sysctl (net/\S+/eth0/\S+) `, exempt: "a later plugin may change settings of the container's interface"},
+		{pattern: `sysctl net/ipv6/conf/\S+/(accept_dad|disable_ipv6|mtu)`, exempt: "matters only until the interface is up"},
+		{pattern: `sysctl net/ipv6/conf/\S+/stable_secret`, exempt: "the kernel sets it"},
+	}
+}
+
+func fileRules() []mutationRule {
+	return []mutationRule{
+		{pattern: `file \S+ (leases/net1/([0-9a-f.:]+)) `, command: "rm $DIR/$1", want: "$2 is not reserved"},
+		{pattern: `file \S+ (tuning/\S+\.json) `, command: "rm $DIR/$1", want: "$1"},
+		{pattern: `file \S+ leases/(net1/(lock|last_reserved_ip\.\d+)|\.plumb/\S+)`, exempt: "host-local makes these files again"},
+		{pattern: `file d`, exempt: "a folder"},
+	}
+}
+
+// A mutation deletes or changes one object that an ADD made.
+type mutation struct {
+	object  string // the line that describes it
+	netns   string // "node", or the name of the container
+	command string
+	want    string
+}
+
+// mutations calls ADD. It returns a mutation for each object that ADD made, and the lines
+// without a rule.
+func (checked checkedNetwork) mutations(network *testNetwork, c *container) (all []mutation, withoutRule []string) {
+	GinkgoHelper()
+	tb := GinkgoTB()
+	before := nstest.Snapshot(tb, network.Node, c.NS)
+	Expect(network.add(c)).To(Succeed())
+	after := nstest.Snapshot(tb, network.Node, c.NS)
+	defaults := newKernelDefaults()
+	var lines []string
+	for line := range strings.SplitSeq(nstest.Compare(before, after), "\n") {
+		if line, added := strings.CutPrefix(line, "+ "); added && !defaults.has(line, after) && !hasDefaultValue(line, after) {
+			lines = append(lines, line)
+		}
+	}
+	for _, line := range network.classes() {
+		lines = append(lines, "node: "+line)
+	}
+	for _, line := range network.files() {
+		lines = append(lines, "node: "+line)
+	}
+	for _, line := range lines {
+		where, rest, _ := strings.Cut(line, ": ")
+		if strings.HasPrefix(rest, "nft ") || strings.Contains(rest, "tables-nft ") { // nftMutations and iptablesMutations find these
+			continue
+		}
+		m, found := matchRule(checked.rules(), where, rest)
+		switch {
+		case !found:
+			withoutRule = append(withoutRule, line)
+		case m.command != "" && !slices.ContainsFunc(all, func(other mutation) bool { return other.netns == m.netns && other.command == m.command }):
+			all = append(all, m)
+		}
+	}
+	return append(append(all, changeVariants(all)...), append(network.nftMutations(), network.iptablesMutations()...)...), withoutRule
+}
+
+// matchRule returns the mutation of the first rule that matches a line.
+func matchRule(rules []mutationRule, where, line string) (mutation, bool) {
+	for _, r := range rules {
+		re := regexp.MustCompile(`^` + r.pattern)
+		if at := re.FindStringSubmatchIndex(line); at != nil {
+			expand := func(template string) string {
+				template = strings.ReplaceAll(template, "$DIR", "$$DIR")
+				return string(re.ExpandString(nil, template, line, at))
+			}
+			return mutation{object: line, netns: where, command: expand(r.command), want: expand(r.want)}, true
+		}
+	}
+	return mutation{}, false
+}
+
+// changeVariants returns mutations that change the objects which some of the given mutations
+// delete.
+func changeVariants(all []mutation) []mutation {
+	var more []mutation
+	for _, m := range all {
+		field := strings.Fields(m.command)
+		switch {
+		case strings.HasPrefix(m.command, "ip addr del "):
+			addr, _, _ := strings.Cut(field[3], "/")
+			m.command += fmt.Sprintf(" && ip addr add %s/30 dev %s", addr, field[5])
+			if strings.Contains(addr, ":") {
+				m.command = strings.Replace(m.command, "/30", "/126 nodad", 1)
+			}
+		case strings.HasPrefix(m.command, "ip -6 route del default via "), strings.HasPrefix(m.command, "ip route del default via "):
+			family := strings.TrimSuffix(m.command[:strings.Index(m.command, "del")], " ")
+			other := "10.1.0.99"
+			if strings.Contains(family, "-6") {
+				other = "fd00:1::99"
+			}
+			m.command += fmt.Sprintf(" && %s add default via %s dev eth0 onlink", family, other)
+		case strings.HasPrefix(m.command, "tc qdisc del ") && strings.Contains(m.want, "want tbf"):
+			m.command = fmt.Sprintf("tc qdisc change dev %s handle 1: root tbf rate 5mbit burst 100000 latency 25ms", field[4])
+		case strings.HasPrefix(m.command, "rm $DIR/leases/"):
+			m.command = fmt.Sprintf(`printf 'b\r\neth0' >%s`, field[1])
+		case strings.HasPrefix(m.command, "rm $DIR/tuning/"):
+			m.command = fmt.Sprintf(`printf '{"mtu"' >%s`, field[1])
+		default:
+			continue
+		}
+		m.object += " (changed)"
+		more = append(more, m)
+	}
+	return more
+}
+
+// kernelDefaults are the properties of new interfaces, each with the kind of the interface.
+type kernelDefaults map[string]bool
+
+// newKernelDefaults makes an interface of each kind and sets it up, as the plugins do.
+func newKernelDefaults() kernelDefaults {
+	GinkgoHelper()
+	tb := GinkgoTB()
+	node, pod := nstest.NewNodeAndPod(tb)
+	node.Must(tb, "sh", "-ec", "ip link add v0 type veth peer name v1 netns "+pod.Path()+`
+		ip link add b0 type bridge && ip link set b0 up && ip link set v0 master b0 && ip link set v0 up
+		ip link add i0 type ifb && ip link set i0 up
+		ip link add w0 type veth peer name w1 && ip link set w0 up && ip link set w1 up && ip link add m0 link w0 type macvlan mode bridge`)
+	pod.Must(tb, "ip", "link", "set", "v1", "up")
+	all := kernelDefaults{}
+	snapshot := nstest.Snapshot(tb, node, pod)
+	for line := range strings.SplitSeq(snapshot, "\n") {
+		if dev, property, ok := linkLine(line); ok && !strings.HasPrefix(property, "ifname=") {
+			all[linkKind(line, dev, snapshot)+" "+property] = true
+		}
+	}
+	return all
+}
+
+// linkLine parses a line "node: link DEV PROPERTY".
+func linkLine(line string) (dev, property string, ok bool) {
+	_, rest, _ := strings.Cut(line, ": ")
+	if rest, ok = strings.CutPrefix(rest, "link "); !ok {
+		return "", "", false
+	}
+	dev, property, ok = strings.Cut(rest, " ")
+	return dev, property, ok
+}
+
+// linkKind returns the kind of an interface, such as veth.
+func linkKind(line, dev, snapshot string) string {
+	where, _, _ := strings.Cut(line, ": ")
+	_, rest, _ := strings.Cut(snapshot, where+": link "+dev+" linkinfo.info_kind=")
+	kind, _, _ := strings.Cut(rest, "\n")
+	return kind
+}
+
+// has reports whether a line shows a property that each new interface of its kind has.
+func (b kernelDefaults) has(line, snapshot string) bool {
+	dev, property, ok := linkLine(line)
+	return ok && !strings.HasPrefix(property, "flags=") && b[linkKind(line, dev, snapshot)+" "+property]
+}
+
+// hasDefaultValue reports whether a line shows an interface's sysctl with its default value.
+func hasDefaultValue(line, snapshot string) bool {
+	where, rest, _ := strings.Cut(line, ": ")
+	re := regexp.MustCompile(`^sysctl (net/ipv[46]/(?:conf|neigh))/[^/]+/(.*)$`)
+	m := re.FindStringSubmatch(rest)
+	if m == nil {
+		return false
+	}
+	other := "default"
+	if strings.HasSuffix(m[1], "/neigh") { // only the first namespace has net/ipv4/neigh/default
+		other = "lo"
+	}
+	return strings.Contains(snapshot+"\n", where+": sysctl "+m[1]+"/"+other+"/"+m[2]+"\n")
+}
+
+// classes returns the classes of the node's qdiscs.
+func (network *testNetwork) classes() []string {
+	GinkgoHelper()
+	var all []string
+	devs := network.Node.Must(GinkgoTB(), "sh", "-c", "tc qdisc show | awk '/qdisc htb/ {print $5}'")
+	for dev := range strings.FieldsSeq(devs) {
+		for line := range strings.Lines(network.Node.Must(GinkgoTB(), "tc", "class", "show", "dev", dev)) {
+			if f := strings.Fields(line); len(f) > 2 && f[0] == "class" {
+				all = append(all, fmt.Sprintf("class dev=%s classid=%s %s", dev, f[2], f[1]))
+			}
+		}
+	}
+	return all
+}
+
+// nftMutations returns mutations for the elements and rules of plumb's tables: each is
+// deleted, and each element is also replaced by one of another owner.
+func (network *testNetwork) nftMutations() []mutation {
+	GinkgoHelper()
+	var all []mutation
+	var table, parent string
+	inElements, rules := false, false
+	handle := regexp.MustCompile(` # handle (\d+)$`)
+	for line := range strings.Lines(network.Node.Must(GinkgoTB(), "nft", "-a", "list", "ruleset")) {
+		line = strings.TrimSpace(line)
+		field := strings.Fields(line)
+		switch {
+		case len(field) == 0:
+		case inElements, strings.HasPrefix(line, "elements = {"):
+			line, _, inElements = strings.Cut(strings.TrimPrefix(line, "elements = {"), "}")
+			inElements = !inElements
+			for e := range strings.SplitSeq(line, ",") {
+				if e = strings.TrimSpace(e); e != "" {
+					all = append(all, elementMutations(table, parent, e)...)
+				}
+			}
+		case field[0] == "table":
+			table = field[1] + " " + field[2]
+		case field[0] == "chain", field[0] == "map", field[0] == "set":
+			parent, rules = field[1], field[0] == "chain"
+		case rules && strings.HasSuffix(table, " plumb") && handle.MatchString(line) && field[0] != "type":
+			all = append(all, mutation{
+				object: fmt.Sprintf("nft rule of %s: %s", parent, line), netns: "node",
+				command: fmt.Sprintf("nft delete rule %s %s handle %s", table, parent, handle.FindStringSubmatch(line)[1]), want: "chain " + parent,
+			})
+		}
+	}
+	return all
+}
+
+// elementMutations returns the mutations for an element of a set or map.
+func elementMutations(table, set, element string) []mutation {
+	if set == "localnetuser" { // counts the users of route_localnet; CHECK compares the sysctl itself
+		return nil
+	}
+	key, rest, _ := strings.Cut(element, " comment ")
+	_, data, _ := strings.Cut(rest, `" : `)
+	if data != "" {
+		data = " : " + data
+	}
+	m := mutation{
+		object: fmt.Sprintf("nft element of %s: %s", set, element), netns: "node",
+		command: fmt.Sprintf("nft 'delete element %s %s { %s }'", table, set, key), want: set,
+	}
+	replaced := m
+	replaced.object, replaced.want = replaced.object+" (another owner)", "net1/b/eth0"
+	if strings.HasPrefix(set, "masqowner") { // the key is a hash of the owner
+		replaced.want = set
+	}
+	replaced.command = fmt.Sprintf(`nft 'delete element %[1]s %[2]s { %[3]s }; add element %[1]s %[2]s { %[3]s comment "net1/b/eth0"%[4]s }'`, table, set, key, data)
+	return []mutation{m, replaced}
+}
+
+// iptablesMutations returns mutations that delete the iptables rules.
+func (network *testNetwork) iptablesMutations() []mutation {
+	GinkgoHelper()
+	var all []mutation
+	for _, program := range []string{"iptables-nft", "ip6tables-nft"} {
+		table := ""
+		for line := range strings.Lines(network.Node.Must(GinkgoTB(), program+"-save")) {
+			line = strings.TrimSpace(line)
+			if name, ok := strings.CutPrefix(line, "*"); ok {
+				table = name
+			}
+			// A rule without a target only names the interface of the rules before it. CHECK does
+			// not require it, because the reference plugin makes none.
+			if rule, ok := strings.CutPrefix(line, "-A "); ok && strings.Contains(line, " -j ") {
+				chain, _, _ := strings.Cut(rule, " ")
+				all = append(all, mutation{object: program + " " + line, netns: "node", command: program + " -t " + table + " -D " + rule, want: chain})
+			}
+		}
+	}
+	return all
+}
+
+// mutate runs the command of a mutation.
+func (network *testNetwork) mutate(c *container, m mutation) error {
+	in := network.Node
+	if m.netns != "node" {
+		in = c.NS
+	}
+	_, err := in.Exec("sh", "-ec", "DIR="+network.dir+"\n"+m.command)
+	return err
+}
+
+// A checkedNetwork is a network whose CHECK is tested.
+type checkedNetwork struct {
+	name              string
+	plugins           string
+	comparesInterface bool // a plugin of the list compares the properties of the container's interface
+}
+
+// rules returns the mutationRules for the network.
+func (checked checkedNetwork) rules() []mutationRule {
+	if checked.comparesInterface {
+		return mutationRules()
+	}
+	return append([]mutationRule{{pattern: `link eth0 (mtu|address|promiscuity|allmulti|txqlen)=`, exempt: "a later plugin may change properties of the container's interface"}}, mutationRules()...)
+}
+
+const dualStack = `"ipam": {"type": "host-local", "dataDir": "DIR/leases", "ranges": [[{"subnet": "10.1.0.0/16"}], [{"subnet": "fd00:1::/64"}]],
+	"routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}, {"dst": "192.0.2.0/24", "table": 77}]}`
+
+// checkedNetworks returns the networks whose CHECK is tested.
+func checkedNetworks() []checkedNetwork {
+	ptp := `{"type": "ptp", ` + dualStack + `}, `
+	return []checkedNetwork{
+		{name: "bridge", plugins: `{"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "hairpinMode": true, "portIsolation": true,
+			"macspoofchk": true, "mac": "02:00:00:00:00:07", ` + dualStack + `}`},
+		{name: "bridge and portmap with iptables", plugins: `{"type": "bridge", "bridge": "cni0", "isGateway": true, "promiscMode": true, "ipMasq": true, "ipMasqBackend": "iptables", ` + dualStack + `},
+			{"type": "portmap", "backend": "iptables", "snat": true, "capabilities": {"portMappings": true}}`},
+		{name: "route with two next hops", plugins: `{"type": "bridge", "ipam": {"type": "host-local", "dataDir": "DIR/leases", "ranges": [[{"subnet": "10.7.0.0/24"}], [{"subnet": "fd00:1::/64"}]],
+			"routes": [{"dst": "2001:db8:77::/48", "gw": "fd00:1::5"}, {"dst": "2001:db8:77::/48", "gw": "fd00:1::6"}]}}`},
+		{name: "ptp", plugins: `{"type": "ptp", "ipMasq": true, ` + dualStack + `}`},
+		{name: "macvlan", plugins: `{"type": "macvlan", "master": "uplink0", "mode": "vepa", "optimisticDAD": true, ` + dualStack + `}`},
+		{name: "portmap", plugins: ptp + `{"type": "portmap", "snat": true, "capabilities": {"portMappings": true}}`},
+		{name: "bandwidth", plugins: ptp + `{"type": "bandwidth", "capabilities": {"bandwidth": true}}`},
+		{name: "bandwidth for some subnets", plugins: ptp + `{"type": "bandwidth", "shapedSubnets": ["192.0.2.0/24", "2001:db8::/32"], "capabilities": {"bandwidth": true}}`},
+		{name: "tuning", comparesInterface: true, plugins: ptp + `{"type": "tuning", "dataDir": "DIR/tuning", "mtu": 1400, "mac": "02:00:00:00:00:09", "promisc": true, "allmulti": true,
+			"txQLen": 500, "sysctl": {"net.ipv4.conf.IFNAME.arp_filter": "1"}}`},
+		{name: "loopback", plugins: `{"type": "loopback"}`},
+	}
+}
+
+// checkDetects runs one mutation on a new attachment. It returns an error unless CHECK then
+// fails with the expected text.
+func (checked checkedNetwork) checkDetects(m mutation) error {
+	GinkgoHelper()
+	network := newTestNetwork(checked.plugins)
+	c := network.addContainer("a", 8001)
+	Expect(network.check(c)).To(Succeed(), "before the mutation")
+	if err := network.mutate(c, m); err != nil {
+		return fmt.Errorf("mutation failed: %w", err)
+	}
+	err := network.check(c)
+	if err == nil {
+		return errors.New("CHECK succeeds")
+	}
+	if !strings.Contains(err.Error(), m.want) {
+		return fmt.Errorf("the error of CHECK does not contain %q: %w", m.want, err)
+	}
+	return nil
+}
+
+// mutationStep is the distance between the mutations that the tests run by default.
+const mutationStep = 10
+
+var _ = Describe("CHECK", func() {
+	for _, checked := range checkedNetworks() {
+		It("fails if an object that ADD made is deleted or changed, and names it: "+checked.name, func() {
+			network := newTestNetwork(checked.plugins)
+			mutations, withoutRule := checked.mutations(network, network.newContainer("a", 8001))
+			Expect(strings.Join(withoutRule, "\n")).To(BeEmpty(), "lines without a mutationRule")
+			Expect(mutations).NotTo(BeEmpty())
+			var wrong []string
+			for i, m := range mutations {
+				if !allFaults() && i%mutationStep != 0 {
+					continue
+				}
+				err := checked.checkDetects(m)
+				record("CHECK: "+checked.name, err == nil)
+				if err != nil {
+					wrong = append(wrong, fmt.Sprintf("%s\n\t%s\n\t%v", m.object, m.command, err))
+				}
+			}
+			Expect(strings.Join(wrong, "\n")).To(BeEmpty())
+		})
+	}
+})
+
+// laterPlugins change what an interface plugin made: tuning changes MAC, MTU, flags, queue length
+// and sysctls.
+const laterPlugins = `, {"type": "tuning", "dataDir": "DIR/tuning", "mac": "02:00:00:00:00:09", "mtu": 1400, "promisc": true, "allmulti": true, "txQLen": 77,
+		"sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "0", "net.ipv6.conf.IFNAME.accept_ra": "2", "net.ipv6.conf.IFNAME.accept_dad": "1"}},
+	{"type": "portmap", "snat": true, "capabilities": {"portMappings": true}},
+	{"type": "bandwidth", "capabilities": {"bandwidth": true}}`
+
+var _ = Describe("CHECK succeeds after changes by later plugins", func() {
+	for _, first := range []string{
+		`{"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, ` + dualStack + `}`,
+		`{"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "ipMasqBackend": "iptables", "enabledad": true, ` + dualStack + `}`,
+		`{"type": "ptp", "ipMasq": true, ` + dualStack + `}`,
+		`{"type": "macvlan", "master": "uplink0", "mode": "bridge", "optimisticDAD": true, ` + dualStack + `}`,
+	} {
+		name, _, _ := strings.Cut(strings.TrimPrefix(first, `{"type": `), `, "ipam"`)
+		It("to "+name, func() {
+			network := newTestNetwork(first + laterPlugins)
+			wrong := network.check(network.addContainer("a", 8001))
+			record("CHECK: changes by later plugins", wrong == nil)
+			Expect(wrong).NotTo(HaveOccurred())
+		})
+	}
+
+	It("except with macspoofchk, which drops the frames with the MAC that tuning set", func() {
+		network := newTestNetwork(`{"type": "bridge", "bridge": "cni0", "isGateway": true, "macspoofchk": true, ` + dualStack + `}` + laterPlugins)
+		a := network.addContainer("a", 8001)
+		_, unreachable := a.Exec("ping", "-c", "1", "-W", "1", "10.1.0.1")
+		Expect(unreachable).To(HaveOccurred())
+		err := network.check(a)
+		record("CHECK: changes by later plugins", err != nil)
+		Expect(err).To(MatchError(ContainSubstring("MAC spoof check of net1/a/eth0 is missing")))
+	})
+})
+
+// A nodeCondition is a condition of the node with which ADD fails, and the error that STATUS must
+// return.
+type nodeCondition struct {
+	name    string
+	plugins string
+	setUp   func(*testNetwork)
+	code    uint
+	text    string // part of the error; empty: STATUS and ADD succeed
+}
+
+// nodeConditions returns the conditions to test.
+func nodeConditions() []nodeCondition {
+	const small = `"ipam": {"type": "host-local", "dataDir": "DIR/leases", "failStatusWhenFull": true, "subnet": "10.1.0.0/30"}`
+	exhaust := func(network *testNetwork) { network.addContainer("holder", 7999) }
+	readOnly := func(network *testNetwork) { mountTmpfs(network.dir, "ro") }
+	full := func(network *testNetwork) {
+		mountTmpfs(network.dir, "size=4k")
+		Expect(os.WriteFile(filepath.Join(network.dir, "data"), make([]byte, 4096), 0o600)).To(Succeed())
+	}
+	withoutPrograms := func(network *testNetwork) { network.hidePrograms() }
+	tuning := `{"type": "ptp", "ipam": {"type": "static", "addresses": [{"address": "10.1.0.2/24", "gateway": "10.1.0.1"}]}},
+		{"type": "tuning", "dataDir": "DIR/tuning", "mtu": 1400}`
+	all := []nodeCondition{
+		{name: "bridge can run", plugins: `{"type": "bridge", "ipMasq": true, "isGateway": true, ` + dualStack + `}`},
+		{name: "ptp can run in a chain", plugins: `{"type": "ptp", "ipMasq": true, ` + dualStack + `}` + laterPlugins},
+		{name: "macvlan can run", plugins: `{"type": "macvlan", "master": "uplink0", "optimisticDAD": true, ` + dualStack + `}`},
+		{name: "nftables can be used without programs", plugins: `{"type": "ptp", "ipMasq": true, ` + dualStack + `}, {"type": "portmap", "capabilities": {"portMappings": true}}`, setUp: withoutPrograms},
+		{name: "the interface with the bridge's name is no bridge", plugins: `{"type": "bridge", "bridge": "uplink0", ` + dualStack + `}`, code: 50, text: "uplink0"},
+		{name: "the master does not exist", plugins: `{"type": "macvlan", "master": "eth9", ` + dualStack + `}`, code: 50, text: "eth9"},
+		{name: "the IPAM plugin does not exist", plugins: `{"type": "ptp", "ipam": {"type": "nonesuch"}}`, code: 50, text: "nonesuch"},
+		{name: "ptp's iptables program does not exist", plugins: `{"type": "ptp", "ipMasq": true, "ipMasqBackend": "iptables", ` + dualStack + `}`, setUp: withoutPrograms, code: 50, text: "iptables"},
+		{name: "bridge's iptables program does not exist", plugins: `{"type": "bridge", "isGateway": true, "ipMasq": true, "ipMasqBackend": "iptables", ` + dualStack + `}`, setUp: withoutPrograms, code: 50, text: "iptables"},
+		{name: "portmap's iptables program does not exist", plugins: `{"type": "ptp", ` + dualStack + `}, {"type": "portmap", "backend": "iptables", "capabilities": {"portMappings": true}}`, setUp: withoutPrograms, code: 50, text: "iptables"},
+		{name: "the folder of tuning's state files is read-only", plugins: tuning, setUp: readOnly, code: 50, text: "/state"},
+		{name: "the file system of tuning's state files is full", plugins: tuning, setUp: full, code: 50, text: "/state"},
+	}
+	for _, with := range []string{`{"type": "bridge", `, `{"type": "ptp", `, `{"type": "macvlan", "master": "uplink0", `} {
+		name := with[len(`{"type": "`):strings.Index(with, `",`)]
+		all = append(all,
+			nodeCondition{name: "the pool is exhausted, with " + name, plugins: with + small + "}", setUp: exhaust, code: 50, text: "no IP addresses available in range set: 10.1.0.1-10.1.0.2"},
+			nodeCondition{name: "the folder of reservations is read-only, with " + name, plugins: with + small + "}", setUp: readOnly, code: 50, text: "/state"},
+			nodeCondition{name: "the file system of reservations is full, with " + name, plugins: with + small + "}", setUp: full, code: 50, text: "/state"})
+	}
+	return all
+}
+
+// mountTmpfs makes the folder dir and mounts a tmpfs there.
+func mountTmpfs(dir, options string) {
+	GinkgoHelper()
+	Expect(os.MkdirAll(dir, 0o755)).To(Succeed())
+	tb := GinkgoTB()
+	out, err := exec.Command("mount", "-t", "tmpfs", "-o", options, "none", dir).CombinedOutput()
+	Expect(err).NotTo(HaveOccurred(), string(out))
+	tb.Cleanup(func() { _ = exec.Command("umount", "-l", dir).Run() })
+}
+
+var _ = Describe("STATUS fails exactly if ADD fails", func() {
+	for _, c := range nodeConditions() {
+		It("on a node where "+c.name, func() {
+			network := newTestNetwork(c.plugins)
+			if c.setUp != nil {
+				c.setUp(network)
+			}
+			err, addErr := network.status(), network.add(network.newContainer("a", 8001))
+			var pluginErr *cnitypes.Error
+			switch {
+			case c.text == "":
+				err = errors.Join(err, addErr)
+			case addErr == nil:
+				err = errors.New("ADD succeeds")
+			case !errors.As(err, &pluginErr), pluginErr.Code != c.code, !strings.Contains(pluginErr.Error(), c.text):
+				err = fmt.Errorf("STATUS returns %w, want code %d with %q; ADD returns %w", err, c.code, c.text, addErr)
+			default:
+				err = nil
+			}
+			record("STATUS", err == nil)
+			Expect(err).NotTo(HaveOccurred())
+		})
+	}
+})

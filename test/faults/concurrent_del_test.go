@@ -1,0 +1,107 @@
+package faults
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"golang.org/x/sys/unix"
+
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// A runtime that is killed during an ADD leaves the plugin running. After its restart, it calls
+// DEL for the same attachment.
+var _ = Describe("a DEL during the ADD of the same attachment", func() {
+	for _, config := range pluginConfigs() {
+		if !callsIPAM(config) {
+			continue
+		}
+		It("waits for the ADD and removes everything: "+config.name, func() {
+			n := newTestNode(config)
+			p := newBlockedProgram("host-local", filepath.Join(n.bin, "host-local"))
+			add := n.addCall()
+			add.Path = p.dir
+			added := n.startCall(add)
+			p.waitStarted()
+
+			deleted := n.startCall(n.delCall(""))
+			Eventually(func() bool { return deleted.hasEnded() || attachmentLockWaiters() > 0 }).WithTimeout(callTimeout).Should(BeTrue())
+			delEndedFirst := deleted.hasEnded()
+			p.unblock()
+			added.wait(n).OK(n)
+			deleted.wait(n).OK(n)
+			err := waitUnchanged(n.before, n.fullState)
+			record("a DEL during the ADD of the same attachment", err == nil)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(delEndedFirst).To(BeFalse(), "DEL ended before ADD")
+		})
+	}
+})
+
+// A runningCall is a plugin call that was started.
+type runningCall struct {
+	cmd            *exec.Cmd
+	stdout, stderr bytes.Buffer
+	ended          chan struct{}
+}
+
+// startCall starts a plugin call and does not wait for its end.
+func (n *testNode) startCall(c nstest.Call) *runningCall {
+	GinkgoHelper()
+	r := &runningCall{cmd: c.Cmd(n.program()), ended: make(chan struct{})}
+	r.cmd.Stdout, r.cmd.Stderr = &r.stdout, &r.stderr
+	Expect(n.node.Start(r.cmd)).To(Succeed())
+	go func() {
+		_ = r.cmd.Wait() // wait returns the exit status
+		close(r.ended)
+	}()
+	return r
+}
+
+// hasEnded reports whether the call has ended.
+func (r *runningCall) hasEnded() bool {
+	select {
+	case <-r.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// wait waits until the call has ended, and returns its reply.
+func (r *runningCall) wait(tb nstest.TB) nstest.Reply {
+	GinkgoHelper()
+	select {
+	case <-r.ended:
+	case <-time.After(callTimeout):
+		_ = r.cmd.Process.Kill()
+		<-r.ended
+		tb.Fatalf("%s does not end: %s%s", r.cmd.Path, r.stdout.String(), r.stderr.String())
+	}
+	return nstest.Reply{Stdout: r.stdout.String(), Stderr: r.stderr.String(), Exit: r.cmd.ProcessState.ExitCode()}
+}
+
+// attachmentLockWaiters returns the number of processes that wait for the lock of an attachment.
+func attachmentLockWaiters() int {
+	GinkgoHelper()
+	var st unix.Stat_t
+	if err := unix.Stat("/run/cni/plumb.lock", &st); err != nil {
+		return 0
+	}
+	list, err := os.ReadFile("/proc/locks")
+	Expect(err).NotTo(HaveOccurred())
+	n := 0
+	for line := range strings.Lines(string(list)) {
+		if strings.Contains(line, "-> OFDLCK") && strings.Contains(line, fmt.Sprintf(":%d ", st.Ino)) {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,268 @@
+package faults
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+
+	"github.com/plumb-cni/plumb/test/faults/inject"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+func TestMain(m *testing.M) {
+	inject.Launch()
+	os.Exit(m.Run())
+}
+
+// A pluginConfig is a plugin with one configuration.
+type pluginConfig struct {
+	name   string
+	plugin string
+	// keys are the keys of the configuration except cniVersion, name, type and prevResult.
+	// DIR is replaced by a folder for the plugin's files. PORT and ADDRESS are replaced by a
+	// port number and an address that differ between the two containers.
+	keys string
+	// bridgeKeys are the keys of the bridge plugin that runs before a chained plugin. They
+	// are empty if the plugin is not chained.
+	bridgeKeys string
+	// needsNamespace is true if the plugin can undo its changes in the container only with
+	// CNI_NETNS. A DEL without CNI_NETNS and a GC need not undo them.
+	needsNamespace bool
+	// filesOnly is true if the plugin changes files only, and nothing in a namespace.
+	filesOnly bool
+}
+
+// A testNode is a node with a container, "tested", for which the tests call one plugin.
+// Another container, "existing", is already attached, so that the objects that all containers
+// share exist.
+type testNode struct {
+	nstest.TB
+	pluginConfig
+	dir        string
+	bin        string
+	node, pod  *nstest.NS
+	prevResult string // result of the bridge plugin; empty if the plugin is not chained
+	nodeBefore string // state of the node before the container "tested" exists
+	before     string // state of node, container and files before the plugin is called
+}
+
+// newTestNode returns a node with an existing container, and a container that is not attached.
+func newTestNode(config pluginConfig) *testNode {
+	GinkgoHelper()
+	tb := GinkgoTB()
+	n := &testNode{TB: tb, pluginConfig: config, dir: tb.TempDir(), bin: nstest.Build(tb, "bridge", "host-local", "static", config.plugin), node: nstest.NewNode(tb)}
+	outside := nstest.NewNode(tb).Named("outside")
+	nstest.Join(tb,
+		nstest.End{In: n.node, Name: "uplink0", Addrs: []string{"198.18.0.1/24", "fd00:18::1/64"}},
+		nstest.End{In: outside, Name: "uplink0", Addrs: []string{"198.18.0.2/24", "fd00:18::2/64"}})
+	existing := nstest.New(tb)
+	prevResult := n.addBridge("existing", existing)
+	nstest.Exec(tb, n.program(), n.call("ADD", "existing", existing, prevResult)).OK(tb)
+	n.nodeBefore = nstest.WaitStable(func() string { return n.state(n.node) })
+	n.replacePod()
+	return n
+}
+
+// replacePod replaces the container "tested" by a new one that is not attached.
+func (n *testNode) replacePod() {
+	GinkgoHelper()
+	if n.pod != nil {
+		n.delBridge("tested", n.pod) // the kernel deletes a namespace asynchronously
+		n.pod.Remove(n)
+	}
+	n.pod = nstest.New(n).Named("pod")
+	n.prevResult = n.addBridge("tested", n.pod)
+	n.before = nstest.WaitStable(n.fullState)
+}
+
+// addBridge calls ADD of the bridge plugin, if the plugin is chained, and returns its result.
+func (n *testNode) addBridge(id string, pod *nstest.NS) string {
+	GinkgoHelper()
+	if n.bridgeKeys == "" {
+		return ""
+	}
+	return n.callBridge("ADD", id, pod).Stdout
+}
+
+// delBridge calls DEL of the bridge plugin, if the plugin is chained.
+func (n *testNode) delBridge(id string, pod *nstest.NS) {
+	GinkgoHelper()
+	if n.bridgeKeys != "" {
+		n.callBridge("DEL", id, pod)
+	}
+}
+
+func (n *testNode) callBridge(verb, id string, pod *nstest.NS) nstest.Reply {
+	GinkgoHelper()
+	c := n.call(verb, id, pod, "")
+	c.Config = n.config("bridge", n.bridgeKeys, id, "")
+	return nstest.Exec(n, filepath.Join(n.bin, "bridge"), c).OK(n)
+}
+
+func (n *testNode) program() string { return filepath.Join(n.bin, n.plugin) }
+
+// config returns the configuration of the plugin for the container id.
+func (n *testNode) config(plugin, keys, id, prevResult string) string {
+	number := "2"
+	if id == "existing" {
+		number = "1"
+	}
+	keys = strings.NewReplacer("DIR", n.dir, "PORT", "808"+number, "ADDRESS", "10.1.0.1"+number).Replace(keys)
+	if prevResult != "" {
+		keys += `, "prevResult": ` + prevResult
+	}
+	return fmt.Sprintf(`{"cniVersion": "1.1.0", "name": "net1", "type": %q, %s}`, plugin, keys)
+}
+
+func (n *testNode) call(verb, id string, pod *nstest.NS, prevResult string) nstest.Call {
+	return nstest.Call{
+		Command: verb, ContainerID: id, Node: n.node, Pod: pod, Path: n.bin,
+		Config: n.config(n.plugin, n.keys, id, prevResult),
+	}
+}
+
+func (n *testNode) addCall() nstest.Call { return n.call("ADD", "tested", n.pod, n.prevResult) }
+
+// delCall returns the DEL after an ADD with this result. An empty result means that the ADD
+// returned none.
+func (n *testNode) delCall(result string) nstest.Call {
+	if result == "" {
+		result = n.prevResult
+	}
+	return n.call("DEL", "tested", n.pod, result)
+}
+
+// gcCall returns a GC with the existing container as the only valid attachment.
+func (n *testNode) gcCall() nstest.Call {
+	c := n.call("GC", "", nil, "")
+	c.Config = strings.Replace(c.Config, "{", `{"cni.dev/valid-attachments": [{"containerID": "existing", "ifname": "eth0"}], `, 1)
+	c.Env = []string{"CNI_CONTAINERID=", "CNI_IFNAME="}
+	return c
+}
+
+// state returns the state of the namespaces and of the plugin's files. It leaves out
+// host-local's cursor and the contents of the files in .plumb, which may change.
+func (n *testNode) state(namespaces ...*nstest.NS) string {
+	var parts []string
+	if !n.filesOnly {
+		parts = append(parts, nstest.Snapshot(n, namespaces...))
+	}
+	for line := range strings.SplitSeq(nstest.SnapshotDir(n, n.dir), "\n") {
+		if strings.Contains(line, "last_reserved_ip.") {
+			continue
+		}
+		if strings.Contains(line, ".plumb/") {
+			line = strings.Join(strings.Fields(line)[:2], " ")
+		}
+		parts = append(parts, line)
+	}
+	return strings.Join(parts, "\n")
+}
+
+func (n *testNode) fullState() string { return n.state(n.node, n.pod) }
+func (n *testNode) nodeState() string { return n.state(n.node) }
+
+// waitUnchanged waits until state returns want, or returns an error with the difference.
+func waitUnchanged(want string, state func() string) error {
+	if diff := nstest.WaitEqual(want, state); diff != "" {
+		return fmt.Errorf("not as before:\n%s", diff)
+	}
+	return nil
+}
+
+// run calls the plugin without a fault. It returns an error if the call fails.
+func (n *testNode) run(c nstest.Call) (nstest.Reply, error) {
+	r := nstest.Exec(n, n.program(), c)
+	if r.Exit != 0 {
+		return r, fmt.Errorf("%s without a fault: %s%s", c.Command, r.Stdout, r.Stderr)
+	}
+	return r, nil
+}
+
+// processes selects the processes whose system calls are counted.
+type processes int
+
+const (
+	// pluginAndIPAM selects the plugin and its IPAM plugin, not the iptables programs: if
+	// a request is refused, iptables-save prints a part of a table and exits with 0.
+	pluginAndIPAM processes = iota
+	pluginOnly
+	childrenOnly // the IPAM plugin and the iptables programs
+)
+
+func (p processes) includes(c *inject.Call) bool {
+	switch p {
+	case pluginOnly:
+		return c.Process == 0
+	case childrenOnly:
+		return c.Process > 0
+	}
+	return !strings.Contains(c.Program, "tables")
+}
+
+// A fault is injected at one system call of a plugin.
+type fault struct {
+	calls      []inject.Syscall
+	processes  processes
+	callNumber int // number of the system call, from 1
+	verdict    inject.Verdict
+	// allowLock, if not nil, delays an IPAM plugin that still runs after the fault: it
+	// takes its lock only after allowLock is closed.
+	allowLock  chan struct{}
+	callsSeen  int
+	faultyCall string // description of the system call; empty if there were fewer calls
+}
+
+// decide refuses or kills the call with the number callNumber, and lets all others pass.
+func (f *fault) decide(c *inject.Call) inject.Verdict {
+	if f.allowLock != nil && f.faultyCall != "" && c.Process > 0 && strings.HasSuffix(c.String(), " lock") {
+		<-f.allowLock
+	}
+	if !f.processes.includes(c) {
+		return inject.Pass()
+	}
+	if f.callsSeen++; f.callsSeen != f.callNumber {
+		return inject.Pass()
+	}
+	f.faultyCall = c.String()
+	return f.verdict
+}
+
+// callTimeout is the time that a plugin may take. It is long, because the machine may be busy.
+const callTimeout = time.Minute
+
+// runWithFault calls the plugin with the fault. The caller must wait for the process tree.
+func (n *testNode) runWithFault(c nstest.Call, f *fault) (nstest.Reply, *inject.ProcessTree) {
+	GinkgoHelper()
+	var stdout, stderr bytes.Buffer
+	cmd := c.Cmd(n.program())
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	tree, err := inject.Session{Calls: f.calls, Decide: f.decide, Start: c.Node.Start}.Run(cmd)
+	if err != nil {
+		Fail(err.Error())
+	}
+	var status *exec.ExitError
+	if err := cmd.Wait(); err != nil && !errors.As(err, &status) {
+		Fail(err.Error())
+	}
+	return nstest.Reply{Stdout: stdout.String(), Stderr: stderr.String(), Exit: cmd.ProcessState.ExitCode()}, tree
+}
+
+// runTreeWithFault calls runWithFault and waits until all processes that the plugin started
+// have ended.
+func (n *testNode) runTreeWithFault(c nstest.Call, f *fault) nstest.Reply {
+	GinkgoHelper()
+	r, tree := n.runWithFault(c, f)
+	if err := tree.Wait(callTimeout); err != nil {
+		Fail(err.Error())
+	}
+	return r
+}

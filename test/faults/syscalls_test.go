@@ -1,0 +1,341 @@
+package faults
+
+import (
+	"fmt"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/plumb-cni/plumb/test/faults/inject"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+const (
+	dualStackIPAM = `"ipam": {"type": "host-local", "dataDir": "DIR/leases", "ranges": [[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00:1::/64"}]],
+		"routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}`
+	bridgeConfig = `"bridge": "br0", "isGateway": true, "ipam": {"type": "static", "addresses": [{"address": "ADDRESS/24"}]}`
+)
+
+// pluginConfigs returns one configuration of each plugin, and more of them if the tests inject
+// all faults.
+func pluginConfigs() []pluginConfig {
+	some := []pluginConfig{
+		{name: "bridge", plugin: "bridge", keys: `"bridge": "br0", "isGateway": true, "ipMasq": true, "ipMasqBackend": "nftables", "macspoofchk": true, ` + dualStackIPAM},
+		{name: "ptp", plugin: "ptp", keys: `"ipMasq": true, "ipMasqBackend": "nftables", ` + dualStackIPAM},
+		{name: "macvlan", plugin: "macvlan", needsNamespace: true, keys: `"master": "uplink0", "optimisticDAD": true, ` + dualStackIPAM},
+		{name: "portmap", plugin: "portmap", bridgeKeys: bridgeConfig, keys: `"backend": "nftables", "snat": true, "runtimeConfig": {"portMappings": [
+			{"hostPort": PORT, "containerPort": 80, "protocol": "tcp"}, {"hostPort": PORT, "containerPort": 53, "protocol": "udp"}]}`},
+		{name: "bandwidth", plugin: "bandwidth", bridgeKeys: bridgeConfig,
+			keys: `"ingressRate": 80000000, "ingressBurst": 800000, "egressRate": 40000000, "egressBurst": 400000`},
+		{name: "tuning", plugin: "tuning", bridgeKeys: bridgeConfig, needsNamespace: true,
+			keys: `"dataDir": "DIR/tuning", "mtu": 1400, "mac": "0a:00:00:00:00:01", "promisc": true, "sysctl": {"net.ipv4.conf.IFNAME.arp_filter": "1"}`},
+		{name: "firewall", plugin: "firewall", bridgeKeys: bridgeConfig, keys: `"backend": "nftables", "ingressPolicy": "isolated"`},
+		{name: "host-local", plugin: "host-local", filesOnly: true, keys: dualStackIPAM},
+	}
+	if !allFaults() {
+		return some
+	}
+	return append(some, pluginConfig{
+		name: "bridge with iptables", plugin: "bridge", keys: `"bridge": "br0", "isGateway": true, "ipMasq": true, "ipMasqBackend": "iptables", ` + dualStackIPAM,
+	}, pluginConfig{
+		name: "portmap with iptables", plugin: "portmap", bridgeKeys: bridgeConfig,
+		keys: `"backend": "iptables", "snat": true, "runtimeConfig": {"portMappings": [{"hostPort": PORT, "containerPort": 80, "protocol": "tcp"}]}`,
+	}, pluginConfig{
+		name: "bandwidth for some subnets", plugin: "bandwidth", bridgeKeys: bridgeConfig,
+		keys: `"ingressRate": 80000000, "ingressBurst": 800000, "egressRate": 40000000, "egressBurst": 400000, "unshapedSubnets": ["10.0.0.0/8"]`,
+	})
+}
+
+var _ = Describe("after a fault at any system call nothing is left", func() {
+	for _, config := range pluginConfigs() {
+		Describe(config.name, func() {
+			for i, kind := range faultKinds() {
+				if kind.appliesTo == nil || kind.appliesTo(config) {
+					It(kind.name, func() { injectAtEachCall(config, kind, i) })
+				}
+			}
+		})
+	}
+})
+
+// A faultKind is a kind of fault in one verb, and the calls that must restore the state
+// afterwards.
+type faultKind struct {
+	name      string
+	appliesTo func(pluginConfig) bool // nil: every plugin
+	calls     []inject.Syscall
+	processes processes
+	verdicts  []inject.Verdict
+	// ciStep is the distance between the faults that the tests inject by default: 5 means
+	// every fifth.
+	ciStep int
+	try    func(*testNode, *fault) error
+}
+
+// callsIPAM reports whether the plugin calls host-local.
+func callsIPAM(config pluginConfig) bool {
+	return strings.Contains(config.keys, "host-local") && !config.filesOnly
+}
+
+// hasFiles reports whether the plugin, or its IPAM plugin, writes files.
+func hasFiles(config pluginConfig) bool { return strings.Contains(config.keys, "DIR/") }
+
+// usesNetlink reports whether the plugin sends netlink requests.
+func usesNetlink(config pluginConfig) bool { return !config.filesOnly }
+
+// faultKinds returns the kinds of faults.
+func faultKinds() []faultKind {
+	killed := []inject.Verdict{inject.Kill()}
+	refused := []inject.Verdict{inject.Refuse(unix.ENOBUFS), inject.Refuse(unix.EBUSY), inject.Refuse(unix.ENOMEM), inject.Refuse(unix.EPERM)}
+	broken := []inject.Verdict{inject.Refuse(unix.ENOSPC), inject.Refuse(unix.EIO), inject.Refuse(unix.EROFS)}
+	fixed, lost := []inject.Verdict{inject.Refuse(unix.EROFS), inject.Refuse(unix.EPERM)}, []inject.Verdict{inject.Refuse(unix.ENOBUFS)}
+	mutating, netlink, files := inject.Mutating(), inject.NetlinkRequests(), inject.FileChanges()
+	return []faultKind{
+		{"ADD killed, then DEL", nil, mutating, pluginOnly, killed, 5, (*testNode).addThenDel},
+		{"ADD killed, then DEL while its IPAM plugin runs", callsIPAM, mutating, pluginOnly, killed, 9, (*testNode).addThenDelAtOnce},
+		{"ADD killed, then DEL before its IPAM plugin takes its lock", callsIPAM, mutating, pluginOnly, killed, 9, (*testNode).addThenDelBeforeIPAM},
+		{"ADD killed, then DEL without namespace", nil, mutating, pluginOnly, killed, 7, (*testNode).addThenDelWithoutNetns},
+		{"ADD killed, then DEL after the namespace was removed", usesNetlink, mutating, pluginOnly, killed, 9, (*testNode).addThenDelAfterPod},
+		{"ADD killed, then GC", nil, mutating, pluginOnly, killed, 5, (*testNode).addThenGC},
+		{"IPAM killed in ADD", callsIPAM, mutating, childrenOnly, killed, 9, (*testNode).addFails},
+		{"kernel request refused in ADD", usesNetlink, netlink, pluginAndIPAM, refused, 9, (*testNode).addFails},
+		{"write to /proc refused in ADD", usesNetlink, inject.ProcWrites(), pluginAndIPAM, fixed, 3, (*testNode).addFails},
+		{"netlink reply lost in ADD, then DEL", usesNetlink, inject.NetlinkReplies(), pluginAndIPAM, lost, 9, (*testNode).addFailsThenDel},
+		{"file call refused in ADD", hasFiles, files, pluginAndIPAM, broken, 9, (*testNode).addFails},
+		{"file call interrupted in ADD and DEL", func(config pluginConfig) bool { return config.filesOnly }, files, pluginAndIPAM, []inject.Verdict{inject.Refuse(unix.EINTR)}, 3, (*testNode).addAndDel},
+		{"DEL killed, then DEL", nil, mutating, pluginOnly, killed, 5, (*testNode).delTwice},
+		{"IPAM killed in DEL, then DEL", callsIPAM, mutating, childrenOnly, killed, 9, (*testNode).delTwice},
+		{"kernel request refused in DEL, then DEL", usesNetlink, netlink, pluginAndIPAM, refused, 17, (*testNode).delTwice},
+		{"netlink reply lost in DEL, then DEL", usesNetlink, inject.NetlinkReplies(), pluginAndIPAM, lost, 17, (*testNode).delTwice},
+		{"file call refused in DEL, then DEL", hasFiles, files, pluginAndIPAM, broken, 9, (*testNode).delTwice},
+		{"GC killed, then GC", nil, mutating, pluginAndIPAM, killed, 9, (*testNode).gcTwice},
+		{"kernel request refused in GC, then GC", usesNetlink, netlink, pluginAndIPAM, refused, 17, (*testNode).gcTwice},
+	}
+}
+
+// injectAtEachCall runs kind.try once per system call, and injects the fault at that call. It
+// ends with the first run that makes fewer calls: no fault was injected in that run. By default,
+// it injects at every ciStep-th call only, with one verdict per call; offset determines the
+// first call.
+func injectAtEachCall(config pluginConfig, kind faultKind, offset int) {
+	GinkgoHelper()
+	n := newTestNode(config)
+	step := kind.ciStep
+	if allFaults() {
+		step = 1
+	}
+	for at := 1 + offset%step; ; at += step {
+		verdicts := kind.verdicts
+		if !allFaults() {
+			verdicts = verdicts[at/step%len(verdicts):][:1]
+		}
+		for _, v := range verdicts {
+			injected := &fault{calls: kind.calls, processes: kind.processes, callNumber: at, verdict: v}
+			err := kind.try(n, injected)
+			if injected.faultyCall != "" {
+				record(config.name+": "+kind.name, err == nil)
+			}
+			if err != nil {
+				Fail(fmt.Sprintf("fault at %s (%s): %v", injected.faultyCall, v, err))
+			}
+			if injected.faultyCall == "" {
+				return
+			}
+		}
+	}
+}
+
+// addWithFault runs an ADD with the fault. It returns the result, or "" if the ADD was killed.
+func (n *testNode) addWithFault(f *fault) string {
+	GinkgoHelper()
+	return resultOf(n.runTreeWithFault(n.addCall(), f))
+}
+
+// resultOf returns the result of an ADD, or "" if the ADD failed.
+func resultOf(r nstest.Reply) string {
+	if r.Exit != 0 {
+		return ""
+	}
+	return r.Stdout
+}
+
+// addThenDel checks that DEL removes what a killed ADD left.
+func (n *testNode) addThenDel(f *fault) error {
+	if _, err := n.run(n.delCall(n.addWithFault(f))); err != nil {
+		return err
+	}
+	return waitUnchanged(n.before, n.fullState)
+}
+
+// addThenDelAtOnce is addThenDel, but runs DEL while the IPAM plugin of the killed ADD may
+// still run.
+func (n *testNode) addThenDelAtOnce(f *fault) error {
+	r, tree := n.runWithFault(n.addCall(), f)
+	_, err := n.run(n.delCall(resultOf(r)))
+	if f.allowLock != nil {
+		close(f.allowLock)
+	}
+	if err := tree.Wait(callTimeout); err != nil {
+		Fail(err.Error())
+	}
+	if err != nil {
+		return err
+	}
+	return waitUnchanged(n.before, n.fullState)
+}
+
+// addThenDelBeforeIPAM is addThenDelAtOnce, but the IPAM plugin of the killed ADD takes its lock
+// only after the DEL.
+func (n *testNode) addThenDelBeforeIPAM(f *fault) error {
+	f.allowLock = make(chan struct{})
+	return n.addThenDelAtOnce(f)
+}
+
+// addThenDelWithoutNetns is addThenDel, but DEL has no namespace. In every other run, DEL also has
+// no prevResult if the ADD returned no result.
+func (n *testNode) addThenDelWithoutNetns(f *fault) error {
+	result := n.addWithFault(f)
+	c := n.delCall(result)
+	if f.callNumber%2 == 0 && result == "" {
+		c.Config = n.config(n.plugin, n.keys, "tested", "")
+	}
+	c.Pod = nil
+	if _, err := n.run(c); err != nil {
+		return err
+	}
+	return n.checkRestored()
+}
+
+// checkRestored returns an error if the state is not as before. For a plugin with
+// needsNamespace, it compares the node's part of the state only.
+func (n *testNode) checkRestored() error {
+	if !n.needsNamespace {
+		return waitUnchanged(n.before, n.fullState)
+	}
+	before := nodePart(n.before)
+	err := waitUnchanged(before, func() string { return nodePart(n.state(n.node)) })
+	n.replacePod()
+	return err
+}
+
+// addThenDelAfterPod is addThenDel, but the container's namespace is removed before DEL.
+func (n *testNode) addThenDelAfterPod(f *fault) error {
+	c := n.delCall(n.addWithFault(f))
+	n.pod.Remove(n)
+	if _, err := n.run(c); err != nil {
+		return err
+	}
+	err := waitUnchanged(n.nodeBefore, n.nodeState)
+	n.replacePod()
+	return err
+}
+
+// addThenGC checks that GC removes what a killed ADD left.
+func (n *testNode) addThenGC(f *fault) error {
+	n.addWithFault(f)
+	if _, err := n.run(n.gcCall()); err != nil {
+		return err
+	}
+	return n.checkRestored()
+}
+
+// addFails checks that ADD returns an error that names the cause, and that the state is as
+// before. If ADD succeeds although the request was refused, CHECK and DEL must succeed too.
+func (n *testNode) addFails(f *fault) error {
+	r := n.runTreeWithFault(n.addCall(), f)
+	if r.Exit == 0 {
+		return n.checkThenDel(r)
+	}
+	if f.faultyCall == "" {
+		return fmt.Errorf("ADD failed, but no fault was injected: %s", r.Stdout)
+	}
+	if cause := f.verdict.Cause(); !strings.Contains(r.Failure(n).String(), cause) {
+		return fmt.Errorf("the error does not name its cause: %s", r.Stdout)
+	}
+	if err := waitUnchanged(n.before, n.fullState); err != nil {
+		return fmt.Errorf("%w\noutput of the plugin: %s%s", err, r.Stdout, r.Stderr)
+	}
+	return nil
+}
+
+// addAndDel checks that ADD and DEL succeed: a call that a signal interrupted must be
+// repeated. The fault is at a call of ADD or of DEL.
+func (n *testNode) addAndDel(f *fault) error {
+	r := n.runTreeWithFault(n.addCall(), f)
+	if r.Exit != 0 {
+		return fmt.Errorf("ADD failed: %s", r.Stdout)
+	}
+	if r := n.runTreeWithFault(n.delCall(r.Stdout), f); r.Exit != 0 {
+		return fmt.Errorf("DEL failed: %s", r.Stdout)
+	}
+	return waitUnchanged(n.before, n.fullState)
+}
+
+// addFailsThenDel is addFails for a lost netlink reply. The plugin does not know that the kernel made
+// the change, so the change may remain until the DEL.
+func (n *testNode) addFailsThenDel(f *fault) error {
+	r := n.runTreeWithFault(n.addCall(), f)
+	if r.Exit == 0 {
+		return n.checkThenDel(r)
+	}
+	if cause := f.verdict.Cause(); !strings.Contains(r.Failure(n).String(), cause) {
+		return fmt.Errorf("the error does not name its cause: %s", r.Stdout)
+	}
+	if _, err := n.run(n.delCall("")); err != nil {
+		return err
+	}
+	return waitUnchanged(n.before, n.fullState)
+}
+
+// checkThenDel checks that CHECK and DEL succeed after an ADD, and that DEL removes everything.
+func (n *testNode) checkThenDel(r nstest.Reply) error {
+	if _, err := n.run(n.delCall(r.Stdout).With("CHECK")); err != nil {
+		return err
+	}
+	if _, err := n.run(n.delCall(r.Stdout)); err != nil {
+		return err
+	}
+	return waitUnchanged(n.before, n.fullState)
+}
+
+// delTwice checks that a second DEL completes a DEL with a fault. In every other run, the
+// second DEL has no namespace.
+func (n *testNode) delTwice(f *fault) error {
+	r, err := n.run(n.addCall())
+	if err != nil {
+		return err
+	}
+	c := n.delCall(r.Stdout)
+	n.runTreeWithFault(c, f)
+	if f.callNumber%2 == 0 && !n.needsNamespace {
+		c.Pod = nil
+	}
+	if _, err := n.run(c); err != nil {
+		return err
+	}
+	return waitUnchanged(n.before, n.fullState)
+}
+
+// gcTwice checks that a second GC completes a GC with a fault.
+func (n *testNode) gcTwice(f *fault) error {
+	if _, err := n.run(n.addCall()); err != nil {
+		return err
+	}
+	n.runTreeWithFault(n.gcCall(), f)
+	if _, err := n.run(n.gcCall()); err != nil {
+		return err
+	}
+	return n.checkRestored()
+}
+
+// nodePart returns a state without the lines of the container.
+func nodePart(state string) string {
+	var kept []string
+	for line := range strings.SplitSeq(state, "\n") {
+		if !strings.HasPrefix(line, "pod: ") {
+			kept = append(kept, line)
+		}
+	}
+	return strings.Join(kept, "\n")
+}

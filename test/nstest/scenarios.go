@@ -1,0 +1,190 @@
+package nstest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/trace"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// The functions in this file are specs of behaviour that several plugins have. Each fails the
+// test if the plugin behaves in another way.
+
+// NewScriptPlugin writes a plugin that is a shell script to a new folder, and returns the
+// folder and the path of a log. The script reads its configuration, and then runs body, which
+// may append lines to "$LOG".
+func NewScriptPlugin(tb TB, name, body string) (dir, log string) {
+	tb.Helper()
+	dir = tb.TempDir()
+	log = filepath.Join(dir, "log")
+	script := "#!/bin/sh\nLOG=" + log + "\ncat >/dev/null\n" + body + "\n"
+	if err := os.WriteFile(filepath.Join(dir, name), []byte(script), 0o755); err != nil {
+		tb.Fatalf("%v", err)
+	}
+	return dir, log
+}
+
+// RequireLinkForIPAM checks that ADD calls the IPAM plugin when the container's interface is up
+// and its host end exists, and that DEL calls it before the link is deleted, as an IPAM plugin
+// needs that works over the link. The type of the IPAM plugin in the configuration must be
+// "dhcp". hostEnds is a command that prints one line for each host end of the node.
+func RequireLinkForIPAM(tb TB, p skel.Plugin, config, hostEnds string) {
+	tb.Helper()
+	LeakCheck(tb)
+	node, pod := NewNodeAndPod(tb)
+	dir, log := NewScriptPlugin(tb, "dhcp", fmt.Sprintf(`set -- $(nsenter --net="$CNI_NETNS" ip -br link show "$CNI_IFNAME")
+echo "$CNI_COMMAND $2 $(nsenter --net=%s %s | wc -l)" >>$LOG
+[ "$CNI_COMMAND" != ADD ] || echo '{"cniVersion":"1.1.0","ips":[{"address":"10.1.2.2/24","gateway":"10.1.2.1"}]}'`, node.Path(), hostEnds))
+	c := Call{Node: node, Pod: pod, Path: dir, Config: config}
+	c.Before = func(step string) error {
+		if strings.HasPrefix(step, "add link veth") {
+			time.Sleep(200 * time.Millisecond) // so that a plugin that was called too early has time to log it
+		}
+		return nil
+	}
+	Run(p, c.With("ADD")).OK(tb)
+	c.Before = nil
+	Run(p, c.With("DEL")).OK(tb)
+	logged, err := os.ReadFile(log)
+	if want := "ADD UP 1\nDEL UP 1\n"; err != nil || string(logged) != want {
+		tb.Errorf("the IPAM plugin logged %q, %v; want %q", logged, err, want)
+	}
+	requireNoInterface(tb, pod)
+}
+
+// RequireAddOnReadOnlySysctls checks that ADD with a read-only /proc/sys succeeds, and that CHECK
+// and DEL then succeed too. ADD must warn about the sysctls that it could not write; the warning
+// must contain the texts.
+func RequireAddOnReadOnlySysctls(tb TB, p skel.Plugin, c Call, texts ...string) {
+	tb.Helper()
+	ReadOnlySysctls(tb)
+	added := Run(p, c.With("ADD")).OK(tb)
+	texts = append(texts, "warning: sysctls that cannot be written keep their values (read-only file system): ")
+	for _, text := range texts {
+		if !strings.Contains(added.Stderr, text) {
+			tb.Errorf("ADD printed no %q on stderr: %q", text, added.Stderr)
+		}
+	}
+	c.Config = WithPrevResult(c.Config, added.Stdout)
+	Run(p, c.With("CHECK")).OK(tb)
+	Run(p, c.With("DEL")).OK(tb)
+}
+
+// RequireRefusalOnReadOnlySysctls checks that ADD with a read-only /proc/sys on a node that does
+// not forward fails, says what to do, and leaves no interface in the container.
+func RequireRefusalOnReadOnlySysctls(tb TB, p skel.Plugin, c Call) {
+	tb.Helper()
+	c.Node.SetForwarding(tb, "0")
+	restore := ReadOnlySysctls(tb)
+	f := Run(p, c.With("ADD")).Failure(tb)
+	if f.Code != types.CodeIO || !strings.Contains(f.Msg, "forward") || !strings.Contains(f.Msg, "mount /proc/sys writable") {
+		tb.Errorf("ADD failed with %s; want code %d and what to do", f, types.CodeIO)
+	}
+	restore()
+	requireNoInterface(tb, c.Pod)
+}
+
+// RequireRemovedInterfaceInError checks the error of an ADD during which the interface of the
+// container is removed, just before each step whose name begins with step.
+func RequireRemovedInterfaceInError(tb TB, p skel.Plugin, c Call, step string) {
+	tb.Helper()
+	c.Before = func(s string) error {
+		if strings.HasPrefix(s, step) {
+			_, _ = c.Pod.Exec("ip", "link", "del", "eth0") // fails the second time
+		}
+		return nil
+	}
+	f := Run(p, c.With("ADD")).Failure(tb)
+	const want = "interface eth0 was removed during ADD, probably by a DEL of the same attachment"
+	if f.Msg != want || f.Code != types.CodeTryAgain {
+		tb.Errorf("ADD failed with %s; want code %d: %s", f, types.CodeTryAgain, want)
+	}
+}
+
+// RequireDelRestores checks that DEL restores the state before ADD, and that a second DEL does not
+// change it, in each of the ways in which a runtime may call DEL. Before the call, the node must
+// have served another container.
+func RequireDelRestores(tb TB, p skel.Plugin, c Call, state func() string) {
+	tb.Helper()
+	before := WaitStable(state)
+	for _, variant := range delVariants(tb) {
+		added := Run(p, c.With("ADD")).OK(tb)
+		del := variant.change(c.With("DEL"), added)
+		Run(p, del).OK(tb)
+		Run(p, del).OK(tb)
+		if diff := WaitEqual(before, state); diff != "" {
+			tb.Fatalf("after DEL %s, not as before ADD:\n%s", variant.name, diff)
+		}
+	}
+}
+
+// A delVariant is one way in which a runtime may call DEL after an ADD that printed added.
+type delVariant struct {
+	name   string
+	change func(c Call, added Reply) Call
+}
+
+func delVariants(tb TB) []delVariant {
+	tb.Helper()
+	regular := filepath.Join(tb.TempDir(), "regular")
+	if err := os.WriteFile(regular, nil, 0o600); err != nil {
+		tb.Fatalf("%v", err)
+	}
+	return []delVariant{
+		{"with prevResult", func(c Call, added Reply) Call { c.Config = WithPrevResult(c.Config, added.Stdout); return c }},
+		{"without prevResult", func(c Call, _ Reply) Call { return c }},
+		{"without CNI_NETNS", func(c Call, _ Reply) Call { c.Pod = nil; return c }},
+		{"with nothing at CNI_NETNS", func(c Call, _ Reply) Call { c.Pod, c.NetNS = nil, regular+"x"; return c }},
+		{"with a regular file at CNI_NETNS", func(c Call, _ Reply) Call { c.Pod, c.NetNS = nil, regular; return c }},
+		{"with another namespace at CNI_NETNS", func(c Call, _ Reply) Call { c.Pod = New(tb); return c }},
+		{"with a configuration that ADD refuses", func(c Call, _ Reply) Call {
+			c.Config = strings.Replace(c.Config, `"ipMasq":true,`, `"mtu":-4,"ipMasqBackend":"none",`, 1)
+			c.Args = "nonsense"
+			return c
+		}},
+	}
+}
+
+// RequireDelAfterLateAdd checks that DEL restores the state of the node before ADD if an ADD of
+// the same attachment adds to the node just before DEL deletes the link. add does what such an ADD
+// does then.
+func RequireDelAfterLateAdd(tb TB, p skel.Plugin, c Call, add func(node *ns.Handle) error) {
+	tb.Helper()
+	state := func() string { return Snapshot(tb, c.Node) }
+	before := WaitStable(state)
+	Run(p, c.With("ADD")).OK(tb)
+	node, err := ns.Open(c.Node.Path(), &trace.Tracer{})
+	if err != nil {
+		tb.Fatalf("%v", err)
+	}
+	tb.Cleanup(func() { _ = node.Close() })
+	late := errors.New("DEL did not delete the link")
+	c.Before = func(step string) error {
+		if strings.HasPrefix(step, "delete link") {
+			late = add(node)
+		}
+		return nil
+	}
+	Run(p, c.With("DEL")).OK(tb)
+	if late != nil {
+		tb.Fatalf("late ADD: %v", late)
+	}
+	if diff := WaitEqual(before, state); diff != "" {
+		tb.Fatalf("not as before ADD:\n%s", diff)
+	}
+}
+
+// requireNoInterface checks that the container has no interface eth0.
+func requireNoInterface(tb TB, pod *NS) {
+	tb.Helper()
+	if links := pod.Must(tb, "ip", "-br", "link", "show"); strings.Contains(links, "eth0") {
+		tb.Errorf("the container has links\n%s", links)
+	}
+}
