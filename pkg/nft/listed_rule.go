@@ -161,6 +161,7 @@ func (p *ruleParser) parse(e expr.Any) {
 		}
 	case *expr.Masq:
 		p.rule.Target = "MASQUERADE"
+		return
 	case *expr.Payload:
 		p.parsePayload(e)
 	case *expr.Meta:

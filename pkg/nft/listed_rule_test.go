@@ -63,3 +63,16 @@ func TestParseComment(t *testing.T) {
 		}
 	}
 }
+
+func TestSameMatchesComparesNoTargets(t *testing.T) {
+	list := func(target Part) ListedRule {
+		p := ruleParser{family: IPv4}
+		for _, e := range (Rule{SaddrIn(netip.MustParsePrefix("10.88.0.2/32")), target}).expressions(IPv4) {
+			p.parse(e)
+		}
+		return p.rule
+	}
+	if !list(Masquerade()).SameMatches(list(Return())) {
+		t.Error("rules that differ only in their target do not match the same packets")
+	}
+}
