@@ -25,7 +25,7 @@ const (
 	maxHostNames = 4
 )
 
-// hostName returns the possible name number i of the host end, with i < maxHostNames.
+// hostName returns the i-th possible name of the host end. i must be less than maxHostNames.
 func hostName(owner types.Attachment, i int) string {
 	sum := sha256.Sum256([]byte(owner.String()))
 	return hostPrefix + hex.EncodeToString(sum[4*i:4*i+4])
@@ -67,7 +67,7 @@ func AddVeth(u *undo.Stack, p Pair) (host, pod nl.Link, err error) {
 	for i := range maxHostNames {
 		host, pod, err = p.Node.AddVeth(u, nl.Veth{
 			Name: hostName(p.Owner, i), Peer: p.Owner.IfName, PeerIn: p.Pod, PeerMAC: p.MAC, MTU: p.MTU,
-			Group: UnfinishedGroup(p.Owner.Network),
+			Group: UnfinishedGroup(p.Owner.Network), // until SetOwner has set the alias
 		})
 		if !errors.Is(err, fs.ErrExist) {
 			break
@@ -93,15 +93,15 @@ func HostSysctls(name string) []sysctl.Setting {
 }
 
 // NoDAD returns the sysctl that makes the link-local address of an interface of the node
-// usable at once. The node sends neighbor solicitations for containers from that address.
-// With duplicate address detection it could send none in the first one or two seconds.
+// usable at once. The node sends neighbor solicitations for containers from that address. With
+// duplicate address detection, the node could send none for the first one or two seconds.
 func NoDAD(name string) sysctl.Setting {
 	return sysctl.Setting{Key: sysctl.IPv6(name, "accept_dad"), Value: "0", Optional: true}
 }
 
-// explainExists explains why the kernel made no pair (EEXIST). It returns nil if the name
-// of the host end belongs to another attachment or to an unknown owner: the caller then
-// tries the next name.
+// explainExists returns an error that says why the kernel made no pair (EEXIST). It returns nil
+// if the link that has the name belongs to another attachment or to an unknown owner. The caller
+// then tries the next name.
 func (p Pair) explainExists(name string) error {
 	l, err := p.Node.Link(name)
 	switch {
@@ -116,9 +116,10 @@ func (p Pair) explainExists(name string) error {
 }
 
 // HostEnd returns the host end of the attachment's pair. It looks for links with the
-// possible names of the attachment's host end, and then for links with the names in prev. A
-// link that only prev names must have no alias: the reference plugins set none. prev may be
-// nil. If no link is found, the error matches fs.ErrNotExist.
+// possible names of the attachment's host end, and then for links with the names in prev, which
+// may be nil. It returns a link that plumb made for the attachment, or a link without an alias
+// whose name is in prev: the reference plugins made it, and they set no alias. If no link is
+// found, the error matches fs.ErrNotExist.
 func HostEnd(node *nl.Conn, owner types.Attachment, prev *types.Result) (nl.Link, error) {
 	inPrev := hostEndNames(prev)
 	for _, name := range append(hostNames(owner), inPrev...) {
@@ -190,7 +191,8 @@ func DelVeth(node, pod *nl.Conn, owner types.Attachment, prev *types.Result) (fi
 //
 // If l has an alias, the alias decides. Without an alias, l belongs to another attachment in
 // two cases:
-//   - prev lists a host end. The attachment's container end was deleted together with it.
+//   - prev lists a host end. Because the node no longer has that host end, the pair was
+//     deleted, and l is not its container end.
 //   - l has neither the MAC nor an IP address of prev. The IP address alone is enough to
 //     recognize l, because tuning may have changed the MAC.
 //

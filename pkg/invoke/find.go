@@ -9,8 +9,8 @@ import (
 )
 
 // Find returns the path of a plugin: the first regular file of that name in the folders of
-// path, which has the form of CNI_PATH. It follows symbolic links. Its errors have
-// types.CodeConfig. If no folder has such a file, the error matches fs.ErrNotExist.
+// path. The folders are separated by colons, as in CNI_PATH. Find follows symbolic links. Its
+// errors have types.CodeConfig. If no folder has such a file, the error matches fs.ErrNotExist.
 func Find(name, path string) (string, error) {
 	switch {
 	case name == "":

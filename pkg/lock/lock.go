@@ -1,5 +1,6 @@
-// Package lock has locks between processes. A process waits for a lock in the kernel, which
-// serves waiting processes in order, and only for a limited time.
+// Package lock provides locks that processes share. A process waits for a lock only for a
+// limited time. It waits in the kernel, which gives the lock to waiting processes in the order
+// of their requests.
 //
 // The kernel releases a lock when its process ends, for whatever reason. Programs that the
 // process starts do not inherit the lock: the descriptors are close-on-exec.
@@ -25,18 +26,18 @@ func Flock(fd int, limit time.Duration) error {
 	if !errors.Is(err, unix.EWOULDBLOCK) {
 		return err
 	}
-	return wait(fd, limit, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX) })
+	return withLimit(limit, fd, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX) })
 }
 
-// A Key is one lock of a file of locks. All keys share one empty file: each key locks one byte,
-// whose offset is the hash of the key (fcntl_locking(2), open file description locks, kernel
-// 3.15). So no file needs to be removed.
+// A Key is one of the locks that share a lock file. The file is empty: a Key locks one byte of
+// it, whose offset is a hash of the key (fcntl_locking(2), open file description locks, kernel
+// 3.15). So no key needs a file of its own, and no file needs to be removed.
 type Key struct {
 	fd     int
 	offset int64
 }
 
-// NewKey opens the file of locks at path, and makes the file and its folder if they do not
+// NewKey opens the lock file at path, and makes the file and its folder if they do not
 // exist. It does not lock the key. The caller must close the key, which also unlocks it.
 func NewKey(path, key string) (*Key, error) {
 	const flags = unix.O_RDWR | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
@@ -52,7 +53,8 @@ func NewKey(path, key string) (*Key, error) {
 	}
 	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(key))
-	return &Key{fd: fd, offset: int64(hash.Sum64() >> 2)}, nil
+	offset := int64(hash.Sum64() >> 2) // must not be negative
+	return &Key{fd: fd, offset: offset}, nil
 }
 
 func open(path string, flags int) (fd int, err error) {
@@ -68,7 +70,7 @@ func open(path string, flags int) (fd int, err error) {
 
 // TryLock locks the key if it is free, and reports whether it did.
 func (k *Key) TryLock() (bool, error) {
-	err := types.RetryEINTR(func() error { return k.set(k.fd, unix.F_OFD_SETLK) })
+	err := types.RetryEINTR(func() error { return k.fcntl(k.fd, unix.F_OFD_SETLK) })
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
 		return false, nil
 	}
@@ -78,10 +80,11 @@ func (k *Key) TryLock() (bool, error) {
 // Lock waits until the key is free, and locks it. If another process still holds the lock after
 // the limit, Lock returns os.ErrDeadlineExceeded.
 func (k *Key) Lock(limit time.Duration) error {
-	return wait(k.fd, limit, func(fd int) error { return k.set(fd, unix.F_OFD_SETLKW) })
+	return withLimit(limit, k.fd, func(fd int) error { return k.fcntl(fd, unix.F_OFD_SETLKW) })
 }
 
-func (k *Key) set(fd, command int) error {
+// fcntl runs a lock command of fcntl(2) for the byte of the key.
+func (k *Key) fcntl(fd, command int) error {
 	return unix.FcntlFlock(uintptr(fd), command, &unix.Flock_t{Type: unix.F_WRLCK, Whence: unix.SEEK_SET, Start: k.offset, Len: 1})
 }
 
@@ -93,25 +96,26 @@ func (k *Key) Close() error {
 	return unix.Close(k.fd)
 }
 
-// wait runs take, which blocks, and returns os.ErrDeadlineExceeded if take has not returned
-// after the limit. take may return later than wait. It therefore gets a duplicate of the
-// descriptor: the caller may have closed its own, and the number may belong to another file. A
-// lock that take gets late is released when the open file is closed.
-func wait(fd int, limit time.Duration, take func(fd int) error) error {
-	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+// withLimit calls acquire, which blocks until it has the lock. If acquire has not returned after
+// the limit, withLimit returns os.ErrDeadlineExceeded, and acquire goes on in the background. By
+// then, the caller may have closed fd, and another file may have the same number. Therefore
+// acquire gets a duplicate of fd, which withLimit closes when acquire returns. If acquire gets
+// the lock after the limit, the lock is released when the caller has closed fd, too.
+func withLimit(limit time.Duration, fd int, acquire func(fd int) error) error {
+	duplicate, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("duplicate descriptor: %w", err)
 	}
-	got := make(chan error, 1)
+	result := make(chan error, 1)
 	go func() {
-		err := types.RetryEINTR(func() error { return take(own) })
-		_ = unix.Close(own)
-		got <- err
+		err := types.RetryEINTR(func() error { return acquire(duplicate) })
+		_ = unix.Close(duplicate)
+		result <- err
 	}()
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
-	case err := <-got:
+	case err := <-result:
 		return err
 	case <-timer.C:
 		return os.ErrDeadlineExceeded

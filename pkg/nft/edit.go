@@ -222,9 +222,9 @@ func (e *edit) claimsIn(k ClaimKind, owner string, ownerEntries []ElementRef) (c
 	return claims
 }
 
-// listedClaim reads the elements of the owner's claim to a primary element, and returns where
+// claimInOwnerMap reads the elements of the owner's claim to a primary element, and returns where
 // they are. It returns nil if the claim is not in an owner map.
-func (e *edit) listedClaim(owner string, primary ElementRef) ([]ElementRef, error) {
+func (e *edit) claimInOwnerMap(owner string, primary ElementRef) ([]ElementRef, error) {
 	if e.claims[owner] == nil {
 		listed, err := e.readOwnerMaps(owner)
 		if err != nil {

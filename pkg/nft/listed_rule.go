@@ -17,8 +17,8 @@ import (
 	"github.com/google/nftables/xt"
 )
 
-// A ListedRule is a rule that the kernel listed. Any program may have made it, for example nft or
-// iptables-nft.
+// A ListedRule is a rule that was read from the kernel. Any program may have made it, for example
+// nft or iptables-nft.
 type ListedRule struct {
 	Chain   string       // the chain that the rule is in
 	Comment string       // the comment of nft, or of the match "comment" of iptables
@@ -29,14 +29,15 @@ type ListedRule struct {
 
 	handle  uint64
 	matches []expr.Any // the expressions that decide which packets the rule matches
-	values  []string   // the values that are compared with, and the addresses of translations
+	values  []string   // the values that the rule compares fields with, and the addresses that it translates to
 }
 
 // SameMatches reports whether both rules match the same packets. Targets and comments are not
-// compared. Expressions that the library does not know are ignored; iptables makes none of them.
+// compared. Expressions that the library does not know are ignored; iptables-nft makes no such
+// expressions.
 func (r ListedRule) SameMatches(o ListedRule) bool { return reflect.DeepEqual(r.matches, o.matches) }
 
-// Mentions reports whether the rule compares something with the address, or translates an
+// Mentions reports whether the rule compares a field with the address, or translates an
 // address to it.
 func (r ListedRule) Mentions(a netip.Addr) bool {
 	return slices.Contains(r.values, string(a.Unmap().AsSlice()))
@@ -45,11 +46,11 @@ func (r ListedRule) Mentions(a netip.Addr) bool {
 // Rules returns the rules of a chain or, if chain is empty, of all chains of the table. If the
 // table or the chain does not exist, it returns no rules and no error.
 func (c *Conn) Rules(t Table, chain string) (rules []ListedRule, err error) {
-	what := "list rules of " + t.String()
+	request := "list rules of " + t.String()
 	if chain != "" {
-		what += " " + chain
+		request += " " + chain
 	}
-	err = c.step("nft "+what, func() error {
+	err = c.step("nft "+request, func() error {
 		return c.listConsistently(func() (err error) {
 			if chain == "" {
 				rules, err = c.tableRules(t)
@@ -60,16 +61,17 @@ func (c *Conn) Rules(t Table, chain string) (rules []ListedRule, err error) {
 		})
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
+		return nil, fmt.Errorf("%s: %w", request, err)
 	}
 	return rules, nil
 }
 
-// tableRules returns the rules of all chains, which the library can list only one by one.
+// tableRules returns the rules of all chains of the table. It lists them chain by chain, because
+// the library has no other request.
 func (c *Conn) tableRules(t Table) (rules []ListedRule, err error) {
 	_, err = c.nft.ListTableOfFamily(t.Name, nftables.TableFamily(t.Family))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil // without listing the chains of all other tables
+		return nil, nil // do not list chains: the kernel lists those of all tables
 	}
 	if err != nil {
 		return nil, err
@@ -122,7 +124,7 @@ type ruleParser struct {
 	family   Family // of the table
 	loaded   loadedField
 	addrSize int    // of the source address that is loaded, in bytes
-	mask     []byte // applied to what is loaded; nil: none
+	mask     []byte // that the rule has applied to the loaded field; nil: none
 }
 
 // A loadedField says which field of a packet the rule has loaded into a register.
@@ -134,7 +136,8 @@ const (
 	loadedIifName
 )
 
-// parse adds what one expression says to the rule.
+// parse adds the content of one expression to the rule. The cases that return leave the
+// expression out of matches.
 func (p *ruleParser) parse(e expr.Any) {
 	switch e := e.(type) {
 	case *expr.Immediate: // a value for a later expression
@@ -158,6 +161,7 @@ func (p *ruleParser) parse(e expr.Any) {
 		}
 	case *expr.Masq:
 		p.rule.Target = "MASQUERADE"
+		return
 	case *expr.Payload:
 		p.parsePayload(e)
 	case *expr.Meta:
@@ -173,9 +177,10 @@ func (p *ruleParser) parse(e expr.Any) {
 	p.rule.matches = append(p.rule.matches, e)
 }
 
-// parsePayload notes whether the source address is loaded.
+// parsePayload notes whether the expression loads the source address. The source address is at
+// byte 8 of an IPv6 header and at byte 12 of an IPv4 header.
 func (p *ruleParser) parsePayload(e *expr.Payload) {
-	v6 := e.Offset == 8 && (p.family == IPv6 || e.Len > 4)
+	v6 := e.Offset == 8 && (p.family == IPv6 || e.Len > 4) // in IPv4, up to four bytes at 8 are other fields
 	v4 := e.Offset == 12 && p.family != IPv6
 	p.loaded, p.addrSize, p.mask = loadedOther, 4, nil
 	if e.Base == expr.PayloadBaseNetworkHeader && (v4 || v6) {
@@ -215,6 +220,7 @@ func (p *ruleParser) parseTarget(e *expr.Target) {
 	}
 }
 
+// addAddress adds the address to the values of the rule.
 func (p *ruleParser) addAddress(ip net.IP) {
 	if v4 := ip.To4(); v4 != nil {
 		ip = v4
@@ -222,9 +228,9 @@ func (p *ruleParser) addAddress(ip net.IP) {
 	p.rule.values = append(p.rule.values, string(ip))
 }
 
-// parsePrefix returns the prefix of an address of size bytes that a rule compares with value
-// and mask. If a prefix ends at a byte, iptables and nft compare only these bytes, without a
-// mask.
+// parsePrefix returns the prefix whose addresses match value and mask. An address has size bytes.
+// If the length of a prefix is a multiple of 8, iptables and nft compare only the bytes of the
+// prefix, without a mask.
 func parsePrefix(size int, value, mask []byte) netip.Prefix {
 	bits := 8 * len(value)
 	if mask != nil {

@@ -24,13 +24,13 @@ func TestRuleParser(t *testing.T) {
 		"an IPv6 subnet":                    {Inet, Rule{SaddrIn(netip.MustParsePrefix("fd00::/61")), Drop()}, ListedRule{Saddr: netip.MustParsePrefix("fd00::/61")}, "0a fd000000000000000000000000000000"},
 		"an IPv6 address":                   {IPv6, Rule{SaddrIn(netip.MustParsePrefix("fd00::2/128")), Return()}, ListedRule{Saddr: netip.MustParsePrefix("fd00::2/128")}, "fd000000000000000000000000000002"},
 		"a prefix that ends at a byte":      {IPv4, ruleOf(partOf(payload(expr.PayloadBaseNetworkHeader, 12, 2, unix.NFT_REG_1)), equal([]byte{10, 88})), ListedRule{Saddr: netip.MustParsePrefix("10.88.0.0/16")}, "0a58"},
-		"all addresses but one":             {IPv4, ruleOf(load([]Field{Saddr(IPv4)}), unequal([]byte{10, 88, 0, 2})), ListedRule{}, "0a580002"},
+		"all addresses but one":             {IPv4, ruleOf(loadFields([]Field{Saddr(IPv4)}), unequal([]byte{10, 88, 0, 2})), ListedRule{}, "0a580002"},
 		"a destination":                     {IPv4, Rule{DaddrIn(netip.MustParsePrefix("10.88.0.0/15"))}, ListedRule{}, "0a580000"},
 		"the same offset in another header": {IPv4, ruleOf(partOf(payload(expr.PayloadBaseTransportHeader, 12, 4, unix.NFT_REG_1)), equal([]byte{10, 88, 0, 2})), ListedRule{}, "0a580002"},
-		"an interface":                      {Inet, ruleOf(load([]Field{IifName()}), equal([]byte(IfNameKey("eth0"))), &expr.Verdict{Kind: expr.VerdictAccept}), ListedRule{Iif: "eth0", Target: "ACCEPT"}, "65746830000000000000000000000000"},
+		"an interface":                      {Inet, ruleOf(loadFields([]Field{IifName()}), equal([]byte(IfNameKey("eth0"))), &expr.Verdict{Kind: expr.VerdictAccept}), ListedRule{Iif: "eth0", Target: "ACCEPT"}, "65746830000000000000000000000000"},
 		"the kind of the interface":         {Inet, Rule{IifKindNot("vrf")}, ListedRule{}, "76726600000000000000000000000000"},
-		"another field loaded afterwards":   {IPv4, ruleOf(load([]Field{Saddr(IPv4)}), meta(expr.MetaKeyMARK, unix.NFT_REG_1), equal([]byte{10, 88, 0, 2})), ListedRule{}, "0a580002"},
-		"a masked comparison, then one without a mask": {IPv4, ruleOf(SaddrIn(netip.MustParsePrefix("10.88.0.0/15")), load([]Field{Saddr(IPv4)}).then(equal([]byte{10, 88, 0, 2})).expressions...),
+		"another field loaded afterwards":   {IPv4, ruleOf(loadFields([]Field{Saddr(IPv4)}), meta(expr.MetaKeyMARK, unix.NFT_REG_1), equal([]byte{10, 88, 0, 2})), ListedRule{}, "0a580002"},
+		"a masked comparison, then one without a mask": {IPv4, ruleOf(SaddrIn(netip.MustParsePrefix("10.88.0.0/15")), loadFields([]Field{Saddr(IPv4)}).then(equal([]byte{10, 88, 0, 2})).expressions...),
 			ListedRule{Saddr: netip.MustParsePrefix("10.88.0.2/32")}, "0a580000 0a580002"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -61,5 +61,18 @@ func TestParseComment(t *testing.T) {
 		if got := parseComment([]byte(data)); got != want {
 			t.Errorf("the comment in %q is %q, want %q", data, got, want)
 		}
+	}
+}
+
+func TestSameMatchesComparesNoTargets(t *testing.T) {
+	list := func(target Part) ListedRule {
+		p := ruleParser{family: IPv4}
+		for _, e := range (Rule{SaddrIn(netip.MustParsePrefix("10.88.0.2/32")), target}).expressions(IPv4) {
+			p.parse(e)
+		}
+		return p.rule
+	}
+	if !list(Masquerade()).SameMatches(list(Return())) {
+		t.Error("rules that differ only in their target do not match the same packets")
 	}
 }

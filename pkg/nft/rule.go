@@ -18,9 +18,9 @@ type Part struct {
 	expressions []expr.Any
 }
 
-// expressions returns the expressions of all parts. In a table of family Inet, which has
-// packets of IPv4 and IPv6, a match of the IP version precedes the first part that is for one
-// of them, as in the rules that nft makes.
+// expressions returns the expressions of all parts. A table of family Inet has packets of IPv4
+// and IPv6. In such a table, expressions adds a match of the IP version before a part that is for
+// one version only, as nft does.
 func (r Rule) expressions(table Family) []expr.Any {
 	var all []expr.Any
 	var matched Family
@@ -88,10 +88,10 @@ func EtherSaddr() Field {
 	}}
 }
 
-// load loads the fields into registers, one after the other, beginning with the first register.
-func load(fields []Field) Part {
+// loadFields loads the fields into registers, one after the other, beginning with the first register.
+func loadFields(fields []Field) Part {
 	p := Part{}
-	word := uint32(0)
+	word := uint32(0) // number of the next free word of four bytes
 	for _, f := range fields {
 		if f.family != 0 {
 			p.family = f.family
@@ -103,8 +103,8 @@ func load(fields []Field) Part {
 }
 
 // register returns the register that begins at the n-th word of four bytes. The registers of 16
-// bytes (from NFT_REG_1) and of four bytes (from NFT_REG32_00) share their memory. Where a
-// register of 16 bytes begins, nft uses that one, and so does register.
+// bytes (from NFT_REG_1) and of four bytes (from NFT_REG32_00) share their memory. If a register
+// of each size begins at the word, register returns that of 16 bytes, as nft does.
 func register(n uint32) uint32 {
 	if n%4 == 0 {
 		return unix.NFT_REG_1 + n/4
@@ -120,37 +120,37 @@ func (p Part) then(e expr.Any) Part {
 
 // InSet matches packets whose fields are an element of the set.
 func InSet(set string, fields ...Field) Part {
-	return load(fields).then(&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: set})
+	return loadFields(fields).then(&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: set})
 }
 
 // NotInSet matches packets whose fields are not an element of the set.
 func NotInSet(set string, fields ...Field) Part {
-	return load(fields).then(&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: set, Invert: true})
+	return loadFields(fields).then(&expr.Lookup{SourceRegister: unix.NFT_REG_1, SetName: set, Invert: true})
 }
 
-// VerdictMap executes the verdict that the map has for the fields. If it has none, the next rule
-// follows.
-func VerdictMap(set string, fields ...Field) Part {
-	return load(fields).then(lookup(set, unix.NFT_REG_VERDICT))
+// VerdictMap executes the verdict that the map has for the fields. If the map has no verdict for
+// them, the kernel continues with the next rule.
+func VerdictMap(verdicts string, fields ...Field) Part {
+	return loadFields(fields).then(lookup(verdicts, unix.NFT_REG_VERDICT))
 }
 
 // DNATMap translates the destination to the address and port that the map has for the fields.
-// If it has none, the next rule follows.
-func DNATMap(f Family, set string, fields ...Field) Part {
-	p := load(fields).then(lookup(set, unix.NFT_REG_1))
+// If the map has none for them, the kernel continues with the next rule.
+func DNATMap(f Family, destinations string, fields ...Field) Part {
+	p := loadFields(fields).then(lookup(destinations, unix.NFT_REG_1))
 	p.family = f
 	return p.then(&expr.NAT{
 		Type:        expr.NATTypeDestNAT,
 		Family:      uint32(f),
 		RegAddrMin:  unix.NFT_REG_1,
-		RegProtoMin: register(Daddr(f).dataType.size() / 4),
+		RegProtoMin: register(Daddr(f).dataType.size() / 4), // the port follows the address
 	})
 }
 
 // lookup looks up the loaded fields in a map and stores the result in the register. A result in
 // the verdict register is executed.
-func lookup(set string, to uint32) expr.Any {
-	return &expr.Lookup{SourceRegister: unix.NFT_REG_1, DestRegister: to, IsDestRegSet: true, SetName: set}
+func lookup(mapName string, to uint32) expr.Any {
+	return &expr.Lookup{SourceRegister: unix.NFT_REG_1, DestRegister: to, IsDestRegSet: true, SetName: mapName}
 }
 
 // DaddrIn matches packets whose destination is in the prefix.
@@ -159,20 +159,22 @@ func DaddrIn(p netip.Prefix) Part { return inPrefix(p, Daddr) }
 // SaddrIn matches packets whose source is in the prefix.
 func SaddrIn(p netip.Prefix) Part { return inPrefix(p, Saddr) }
 
+// inPrefix matches packets whose field, an address, is in the prefix.
 func inPrefix(p netip.Prefix, field func(Family) Field) Part {
 	p = p.Masked()
 	f, size := IPv4, 4
 	if p.Addr().Is6() {
 		f, size = IPv6, 16
 	}
-	part := load([]Field{field(f)})
+	part := loadFields([]Field{field(f)})
 	if p.Bits() < 8*size {
 		part = part.then(bitwise(net.CIDRMask(p.Bits(), 8*size), make([]byte, size)))
 	}
 	return part.then(equal(p.Addr().AsSlice()))
 }
 
-// OnlyFamily matches packets of one IP version, in a table of family Inet.
+// OnlyFamily matches packets of one IP version, in a table of family Inet. It has no expressions:
+// Rule.expressions adds the match.
 func OnlyFamily(f Family) Part { return Part{family: f} }
 
 // ToLocal matches packets whose destination is an address of this node.
@@ -184,11 +186,12 @@ func ToLocal() Part {
 }
 
 // IifKindNot matches packets whose input interface has a kind other than this one ("veth",
-// "bridge"; kernel 5.1, commit 0fb4d21956f4). Neither lo nor a network card has a kind, so their
-// packets do not match.
+// "bridge"; kernel 5.1, commit 0fb4d21956f4). It matches no packets of an interface without a
+// kind, such as lo or a network card: there is nothing that the kernel could compare.
 func IifKindNot(kind string) Part {
-	const iifKind expr.MetaKey = 26 // NFT_META_IIFKIND, which the library and x/sys/unix lack
-	return partOf(meta(iifKind, unix.NFT_REG_1), unequal([]byte(IfNameKey(kind))))
+	const iifKind expr.MetaKey = 26  // NFT_META_IIFKIND, which the library and x/sys/unix lack
+	value := []byte(IfNameKey(kind)) // a kind has 16 bytes, as an interface name has
+	return partOf(meta(iifKind, unix.NFT_REG_1), unequal(value))
 }
 
 // SetMarkBit sets one bit of the packet's mark; 0 is the lowest.
@@ -243,9 +246,9 @@ func payload(base expr.PayloadBase, offset, size, to uint32) expr.Any {
 // meta loads metadata of the packet into the register.
 func meta(key expr.MetaKey, to uint32) expr.Any { return &expr.Meta{Key: key, Register: to} }
 
-// bitwise replaces the value v of the first register with v & and ^ xor.
-func bitwise(and, xor []byte) expr.Any {
-	return &expr.Bitwise{SourceRegister: unix.NFT_REG_1, DestRegister: unix.NFT_REG_1, Len: uint32(len(and)), Mask: and, Xor: xor}
+// bitwise replaces the value of the first register with (value AND mask) XOR xor.
+func bitwise(mask, xor []byte) expr.Any {
+	return &expr.Bitwise{SourceRegister: unix.NFT_REG_1, DestRegister: unix.NFT_REG_1, Len: uint32(len(mask)), Mask: mask, Xor: xor}
 }
 
 // equal matches if the first register has the value.

@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrDuplicate is the error of an address that another host on the segment has.
+// ErrDuplicate is the error for an address that another host in the network segment uses.
 var ErrDuplicate = errors.New("the address is in use on the segment (duplicate address detection)")
 
 // maxEventWait limits how long await waits for one notification before it reads the state
-// again. The kernel drops notifications if the buffer of the socket is full.
+// again. A notification can get lost: the kernel drops it if the buffer of the socket is full.
 const maxEventWait = time.Second
 
 // AwaitRunning waits until the operational state of the link is up (RFC 2863). A bridge
@@ -54,10 +54,10 @@ func (c *Conn) AwaitUsable(l Link, within time.Duration) error {
 }
 
 // DeleteLinkAsync deletes a link and returns when the kernel has announced the deletion
-// (RTM_DELLINK). The kernel then waits for a grace period of some ten milliseconds
-// (netdev_run_todo); it holds no lock that other requests need. The function finish is
-// never nil. It waits until the kernel has finished and returns the result. The caller must
-// not use the connection before finish has returned.
+// (RTM_DELLINK). The request then still waits in the kernel for tens of milliseconds
+// (netdev_run_todo), but does not block requests of other connections. The function finish
+// is never nil. It waits until the request has finished and returns its error. The caller
+// must not use the connection before finish has returned.
 func (c *Conn) DeleteLinkAsync(l Link) (finish func() error, err error) {
 	noWait := func() error { return nil }
 	events, err := openSocket(c.h, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
@@ -95,8 +95,8 @@ func awaitDeleted(events *rawnl.NetlinkSocket, index int) bool {
 	}
 }
 
-// anyTentative returns an address that is not usable yet, or the zero Prefix if all are
-// usable.
+// anyTentative returns one of the addresses that duplicate address detection still checks, or
+// the zero Prefix if there is none. It returns an error if one of the addresses is a duplicate.
 func anyTentative(addrs []Addr) (waiting netip.Prefix, err error) {
 	for _, a := range addrs {
 		if a.Duplicate {

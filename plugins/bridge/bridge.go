@@ -305,7 +305,7 @@ func (a *attachment) gatewayDevice() (nl.Link, error) {
 	if a.conf.vlan == 0 {
 		return a.bridge, nil
 	}
-	name := a.conf.gatewayDevice()
+	name := a.conf.gatewayName()
 	dev, err := a.node.Link(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		var notUndone undo.Stack

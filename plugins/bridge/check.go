@@ -178,7 +178,7 @@ func (c *checker) diffGateway(br nl.Link) error {
 	dev := br
 	if c.conf.vlan != 0 {
 		var err error
-		if dev, err = c.node.Link(c.conf.gatewayDevice()); err != nil {
+		if dev, err = c.node.Link(c.conf.gatewayName()); err != nil {
 			return err
 		}
 	}

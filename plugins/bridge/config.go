@@ -42,7 +42,8 @@ type rawConfig struct {
 	} `json:"args"`
 }
 
-// A rawTrunk is an item of vlanTrunk: one VLAN, a range of VLANs, or both. nil: not given.
+// A rawTrunk is an item of vlanTrunk: one VLAN (ID), a range of VLANs (MinID to MaxID), or both.
+// A key that the item does not have is nil.
 type rawTrunk struct {
 	MinID *int `json:"minID"`
 	MaxID *int `json:"maxID"`
@@ -60,8 +61,8 @@ type config struct {
 	mtu              int // bytes; zero: the kernel's default
 	port             nl.Port
 	promisc          bool
-	vlan             int   // zero: none
-	trunk            []int // sorted, without duplicates
+	vlan             int   // ID; zero: no VLAN
+	trunk            []int // VLAN IDs, sorted, without duplicates
 	filtering        bool  // the bridge must filter VLANs
 	keepDefaultVLAN  bool
 	macSpoofCheck    bool
@@ -75,6 +76,7 @@ const (
 	maxVLAN       = 4094
 )
 
+// parse reads the configuration of the request and checks it.
 func parse(r *skel.Request) (*config, error) {
 	raw := rawConfig{Bridge: defaultBridge}
 	if err := r.Decode(&raw); err != nil {
@@ -84,12 +86,12 @@ func parse(r *skel.Request) (*config, error) {
 	if err != nil {
 		return nil, err
 	}
-	conf, err := raw.config(r, args)
+	conf, err := raw.toConfig(r, args)
 	return conf, types.Coded(types.CodeConfig, err)
 }
 
-// config checks the configuration and returns all problems in one error.
-func (raw *rawConfig) config(r *skel.Request, args types.Args) (*config, error) {
+// toConfig converts raw to a config and checks it. The error joins all problems.
+func (raw *rawConfig) toConfig(r *skel.Request, args types.Args) (*config, error) {
 	mac, macErr := types.FirstMAC(raw.RuntimeConfig.MAC, raw.Args.CNI.MAC, args[types.ArgMAC], raw.MAC)
 	trunk, trunkErr := trunkIDs(raw.VLANTrunk)
 	backend, backendErr := masq.ParseBackend(raw.IPMasqBackend)
@@ -115,30 +117,33 @@ func (raw *rawConfig) config(r *skel.Request, args types.Args) (*config, error) 
 	return conf, errors.Join(macErr, trunkErr, backendErr, conf.validate(r.Conf.IPAM.Type != "", r.Version))
 }
 
-// validate returns an error for a configuration that can work on no node.
+// validate checks the configuration as far as this is possible without the node. The error
+// joins all problems.
 func (c *config) validate(hasIPAM bool, v types.Version) error {
 	errs := []error{attach.CheckVethMTU(c.mtu)}
 	refuseIf := types.ProblemsInto(&errs)
 	refuseIf(c.bridge == "" || len(c.bridge) > types.MaxIfName || strings.ContainsAny(c.bridge, "/:% \t\n") || c.bridge == "." || c.bridge == "..",
-		"bridge %q is no interface name: it must have 1 to %d bytes, without '/', ':', '%%' and white space", c.bridge, types.MaxIfName)
+		"bridge %q is not an interface name: it must have 1 to %d bytes, without '/', ':', '%%' and white space", c.bridge, types.MaxIfName)
 	refuseIf(c.vlan < 0 || c.vlan > maxVLAN, "invalid VLAN ID %d (must be between 0 and %d)", c.vlan, maxVLAN)
 	refuseIf(c.port.Hairpin && c.promisc, "cannot set hairpin mode and promiscuous mode at the same time")
 	refuseIf(c.podDown && hasIPAM, "cannot use IPAM when disableContainerInterface is set to true")
-	refuseIf(c.vlan != 0 && c.isGateway && len(c.gatewayDevice()) > types.MaxIfName,
-		"the gateway's interface name %q is longer than %d bytes: use a shorter bridge name", c.gatewayDevice(), types.MaxIfName)
+	refuseIf(c.vlan != 0 && c.isGateway && len(c.gatewayName()) > types.MaxIfName,
+		"the gateway's interface name %q is longer than %d bytes: use a shorter bridge name", c.gatewayName(), types.MaxIfName)
+	// Before version 0.3.0, a result must have an IP address.
 	refuseIf(!hasIPAM && v < types.V030, "%w", types.ErrNoAddress)
 	return errors.Join(errs...)
 }
 
-// gatewayDevice returns the name of the interface that has the gateway addresses.
-func (c *config) gatewayDevice() string {
+// gatewayName returns the name of the interface that has the gateway addresses: the bridge or,
+// with a VLAN, an interface of its own.
+func (c *config) gatewayName() string {
 	if c.vlan == 0 {
 		return c.bridge
 	}
 	return fmt.Sprintf("%s.%d", c.bridge, c.vlan)
 }
 
-// trunkIDs returns the sorted union of the items.
+// trunkIDs returns the VLAN IDs of all items, sorted and without duplicates.
 func trunkIDs(items []rawTrunk) ([]int, error) {
 	var ids []int
 	var errs []error

@@ -113,9 +113,9 @@ func (se *session) addRecord(o owner, r record) {
 }
 
 // removeRecord removes the record of a released reservation from known.
-func (se *session) removeRecord(h holding) {
-	records, err := se.records(h.owner)
-	se.setRecords(h.owner, slices.DeleteFunc(slices.Clone(records), func(r record) bool { return r.addr == h.addr }), err)
+func (se *session) removeRecord(res reservation) {
+	records, err := se.records(res.owner)
+	se.setRecords(res.owner, slices.DeleteFunc(slices.Clone(records), func(r record) bool { return r.addr == res.addr }), err)
 }
 
 // setRecords sets the records of an owner in known. If err is set, the records are not known;

@@ -28,7 +28,8 @@ type config struct {
 	requested  []netip.Addr // addresses that must be given, each once
 	routes     []types.Route
 	resolvConf string // path; empty: no dns in the result
-	statusFull bool   // STATUS fails with a range set that is exhausted
+
+	failStatusWhenFull bool // STATUS fails if a range set is exhausted
 }
 
 // A storeConf is the part of a configuration that DEL and GC need. They ignore errors in all
@@ -176,7 +177,7 @@ func (in *input) config() (*config, error) {
 	var errs problems
 	where, err := newStoreConf(raw.DataDir, raw.Cooldown)
 	errs.add(err)
-	conf := &config{storeConf: where, resolvConf: raw.ResolvConf, statusFull: raw.StatusFull}
+	conf := &config{storeConf: where, resolvConf: raw.ResolvConf, failStatusWhenFull: raw.StatusFull}
 	if raw.Cooldown < 0 || raw.Cooldown > maxCooldown {
 		errs.addf("cooldown %d is not between 0 and %d seconds", raw.Cooldown, maxCooldown)
 	}
@@ -184,7 +185,7 @@ func (in *input) config() (*config, error) {
 	excluded := parseExclude(raw.Exclude, &errs)
 	for _, set := range conf.sets {
 		for i := range set {
-			set[i].bar(excluded)
+			set[i].exclude(excluded)
 		}
 	}
 	conf.routes = parseRoutes(raw.Routes, &errs)

@@ -31,7 +31,7 @@ func (se *session) recordRelease(ip netip.Addr) error {
 		return nil
 	}
 	path := se.releases()
-	text, _, err := here.read(path)
+	text, _, err := workingDir.read(path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errSpecial) {
 		err = os.MkdirAll(filepath.Dir(path), 0o700)
 	}
@@ -45,7 +45,7 @@ func (se *session) recordRelease(ip netip.Addr) error {
 	if len(text) >= releaseCompact {
 		return replace(path, append(se.compact(text), record...))
 	}
-	f, err := here.open(path, unix.O_WRONLY|unix.O_NOFOLLOW)
+	f, err := workingDir.open(path, unix.O_WRONLY|unix.O_NOFOLLOW)
 	if err != nil {
 		return err
 	}
@@ -55,12 +55,12 @@ func (se *session) recordRelease(ip netip.Addr) error {
 
 // replace puts a whole new file in the place of path.
 func replace(path string, content []byte) error {
-	err := here.writeNew(path+".new", content)
+	err := workingDir.writeNew(path+".new", content)
 	if err != nil {
 		return err
 	}
 	if err = os.Rename(path+".new", path); err != nil {
-		_ = here.remove(path + ".new") // a disk may be full
+		_ = workingDir.remove(path + ".new") // a disk may be full
 	}
 	return err
 }
@@ -108,6 +108,6 @@ func (se *session) cooling() map[netip.Addr]time.Duration {
 		return nil
 	}
 	// A file that cannot be read is no reason to give nobody an address.
-	text, _, _ := here.read(se.releases())
+	text, _, _ := workingDir.read(se.releases())
 	return se.released(text)
 }

@@ -23,8 +23,8 @@ type folder struct {
 
 var (
 	noFolder = folder{fd: -1}
-	// here is where a path begins: an absolute one at the root.
-	here = folder{fd: unix.AT_FDCWD}
+	// workingDir is for absolute paths, and for paths that are relative to the working directory.
+	workingDir = folder{fd: unix.AT_FDCWD}
 )
 
 var errSpecial = errors.New("not a regular file of up to 1 MiB")
@@ -34,7 +34,7 @@ var errSpecial = errors.New("not a regular file of up to 1 MiB")
 const maxContent = 1 << 20
 
 func openFolder(path string, flags int) (folder, error) {
-	fd, err := here.openFD(path, unix.O_RDONLY|unix.O_DIRECTORY|flags)
+	fd, err := workingDir.openFD(path, unix.O_RDONLY|unix.O_DIRECTORY|flags)
 	return folder{fd: fd, path: path}, err
 }
 
@@ -51,8 +51,9 @@ func (d folder) error(op, name string, err error) error {
 	return &fs.PathError{Op: op, Path: filepath.Join(d.path, name), Err: err}
 }
 
-// cause is the error of the system call, without operation and path.
-func cause(err error) error {
+// errnoOf returns the error number of the system call that failed, without operation and path. If
+// there is none, it returns err.
+func errnoOf(err error) error {
 	var errno unix.Errno
 	if errors.As(err, &errno) {
 		return errno

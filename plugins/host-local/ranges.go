@@ -25,9 +25,9 @@ type ipRange struct {
 	run
 	subnet  netip.Prefix
 	gateway netip.Addr
-	// barred are the runs that are never given out, sorted and apart: the gateway
-	// and what the configuration excludes.
-	barred []run
+	// excluded has the runs that are never allocated: the gateway, and those that the configuration
+	// excludes. They are sorted and do not overlap.
+	excluded []run
 }
 
 // A rangeSet is the pools that one address is taken from, in order. They are of one
@@ -48,7 +48,7 @@ func (s rangeSet) find(ip netip.Addr) int {
 }
 
 // spans gives the runs that an address may be taken from: each address of the set
-// once, but the barred ones, in the order of their turn. The turn begins after
+// once, but the excluded ones, in the order of their turn. The turn begins after
 // last and ends with it; when last is not in the set it begins with the set. The
 // number of runs depends on the configuration, not on the size of the ranges.
 func (s rangeSet) spans(last netip.Addr) iter.Seq[run] {
@@ -74,22 +74,22 @@ func (s rangeSet) spans(last netip.Addr) iter.Seq[run] {
 	}
 }
 
-// gives reports whether there is an address that is not barred.
-func (s rangeSet) gives() bool {
+// hasUsable reports whether the set has an address that is not excluded.
+func (s rangeSet) hasUsable() bool {
 	for range s.spans(netip.Addr{}) {
 		return true
 	}
 	return false
 }
 
-// cut yields what is left of part without the barred runs, and reports whether the
+// cut yields what is left of part without the excluded runs, and reports whether the
 // receiver wants more. An empty part has nothing.
 func (r ipRange) cut(part run, yield func(run) bool) bool {
 	from := part.from
 	if !from.IsValid() || part.to.Less(from) {
 		return true
 	}
-	for _, b := range r.barred {
+	for _, b := range r.excluded {
 		if b.to.Less(from) {
 			continue
 		}
@@ -107,26 +107,26 @@ func (r ipRange) cut(part run, yield func(run) bool) bool {
 	return yield(run{from, part.to})
 }
 
-// bars reports whether ip is never given out.
-func (r ipRange) bars(ip netip.Addr) bool {
-	return slices.ContainsFunc(r.barred, func(b run) bool { return b.contains(ip) })
+// isExcluded reports whether ip is never allocated.
+func (r ipRange) isExcluded(ip netip.Addr) bool {
+	return slices.ContainsFunc(r.excluded, func(b run) bool { return b.contains(ip) })
 }
 
-// bar sets what is never given out: the gateway and those of the excluded runs that
-// touch the range.
-func (r *ipRange) bar(excluded []run) {
+// exclude sets r.excluded to the gateway and to those of the configured runs that overlap the
+// range.
+func (r *ipRange) exclude(configured []run) {
 	all := []run{{r.gateway, r.gateway}}
-	all = append(all, excluded...)
+	all = append(all, configured...)
 	all = slices.DeleteFunc(all, func(b run) bool { return !b.overlaps(r.run) })
 	slices.SortFunc(all, func(a, b run) int { return a.from.Compare(b.from) })
-	r.barred = nil
+	r.excluded = nil
 	for _, b := range all {
-		n := len(r.barred)
+		n := len(r.excluded)
 		switch {
-		case n == 0 || r.barred[n-1].to.Less(b.from):
-			r.barred = append(r.barred, b)
-		case r.barred[n-1].to.Less(b.to):
-			r.barred[n-1].to = b.to
+		case n == 0 || r.excluded[n-1].to.Less(b.from):
+			r.excluded = append(r.excluded, b)
+		case r.excluded[n-1].to.Less(b.to):
+			r.excluded[n-1].to = b.to
 		}
 	}
 }

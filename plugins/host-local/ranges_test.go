@@ -12,14 +12,14 @@ func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
 
 func set(t testing.TB, exclude []string, ranges ...run) rangeSet {
 	t.Helper()
-	var barred []run
+	var excluded []run
 	for _, e := range exclude {
-		barred = append(barred, whole(netip.MustParsePrefix(e)))
+		excluded = append(excluded, whole(netip.MustParsePrefix(e)))
 	}
 	var s rangeSet
 	for _, r := range ranges {
 		one := ipRange{run: r, gateway: r.from}
-		one.bar(barred)
+		one.exclude(excluded)
 		s = append(s, one)
 	}
 	return s
@@ -58,7 +58,7 @@ func TestSpans(t *testing.T) {
 	}
 }
 
-// FuzzSpans: each address that is not barred comes once, after last first.
+// FuzzSpans: each address that is not excluded comes once, after last first.
 func FuzzSpans(f *testing.F) {
 	f.Add(uint64(1), byte(3))
 	f.Add(uint64(2), byte(250))
@@ -80,7 +80,7 @@ func FuzzSpans(f *testing.F) {
 		want := map[netip.Addr]bool{}
 		for _, one := range s {
 			for a := one.from; !one.to.Less(a); a = a.Next() {
-				if !one.bars(a) {
+				if !one.isExcluded(a) {
 					want[a] = true
 				}
 			}
@@ -89,7 +89,7 @@ func FuzzSpans(f *testing.F) {
 		for span := range s.spans(last) {
 			for a := span.from; !span.to.Less(a); a = a.Next() {
 				if !want[a] {
-					t.Fatalf("%s came twice, or is barred", a)
+					t.Fatalf("%s came twice, or is excluded", a)
 				}
 				delete(want, a)
 				order = append(order, a)

@@ -9,18 +9,19 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/pkg/undo"
 	"golang.org/x/sys/unix"
 )
 
-// An owner is whom a reservation belongs to. A legacy one, of the days before
-// several interfaces a container, has no IfName.
+// An owner is the attachment that a reservation belongs to. A legacy owner has no ifName: the
+// reference plugin wrote such reservations before it supported several interfaces per container.
 type owner struct{ containerID, ifName string }
 
-// legacy is the owner under whom old reservations of the same container stand.
+// legacy returns the owner of the legacy reservations of the same container.
 func (o owner) legacy() owner { return owner{containerID: o.containerID} }
 
-// text is the content of a reservation file.
+// text returns the content of a reservation file of the owner.
 func (o owner) text() string {
 	if o.ifName == "" {
 		return o.containerID
@@ -28,18 +29,20 @@ func (o owner) text() string {
 	return o.containerID + "\r\n" + o.ifName
 }
 
-// parseOwner reads a reservation file. White space around the content is nothing,
-// as in the reference. ok is false for what a crash leaves of a file that was
-// created first and written later: nothing, zeros, or no name of an owner.
+// parseOwner returns the owner that the content of a reservation file names. It ignores white
+// space around the content, as the reference plugin does. ok is false if the content names no
+// owner. A crash can leave such a file, for example an empty one or one with zeros, if the file
+// was created before it was written.
 func parseOwner(content []byte) (o owner, ok bool) {
-	id, ifName, two := strings.Cut(strings.TrimSpace(string(content)), "\r\n")
-	if !validID(id) || two && !validIfName(ifName) {
+	id, ifName, hasIfName := strings.Cut(strings.TrimSpace(string(content)), "\r\n")
+	if !validID(id) || hasIfName && !validIfName(ifName) {
 		return owner{}, false
 	}
 	return owner{id, ifName}, true
 }
 
-// validID is the specification's rule for container IDs.
+// validID reports whether s is a container ID as the CNI specification defines it: it has letters
+// and digits and, after the first character, also '_', '.' and '-'.
 func validID(s string) bool {
 	for i, c := range []byte(s) {
 		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
@@ -50,92 +53,97 @@ func validID(s string) bool {
 	return s != ""
 }
 
-// validIfName is what the kernel takes as the name of an interface.
+// validIfName reports whether s can be the name of an interface: 1 to 15 bytes, without '/', ':',
+// white space and control characters.
 func validIfName(s string) bool {
-	return s != "" && len(s) <= 15 && !strings.ContainsFunc(s, func(c rune) bool {
+	return s != "" && len(s) <= types.MaxIfName && !strings.ContainsFunc(s, func(c rune) bool {
 		return c <= ' ' || c == '/' || c == ':' || c == 0x7f
 	})
 }
 
-// parseName reads the name of a reservation file. Only the form that the plugins
-// write is a reservation: lock and last_reserved_ip.N are not.
-func parseName(name string) (netip.Addr, bool) {
+// parseName returns the address in the name of a reservation file. ok is false for other files,
+// such as lock and last_reserved_ip.N, and for an address that is not written as the plugins
+// write it.
+func parseName(name string) (ip netip.Addr, ok bool) {
 	ip, err := netip.ParseAddr(name)
 	var text [64]byte
 	return ip, err == nil && !ip.Is4In6() && ip.Zone() == "" && string(ip.AppendTo(text[:0])) == name
 }
 
-// A holding is what a reservation file says.
-type holding struct {
+// A reservation is the content of a reservation file.
+type reservation struct {
 	record
-	owner owner
-	torn  bool // what a crash left: nobody's
+	owner      owner // the zero owner: unknown, or none
+	incomplete bool  // the file names no owner, because of a crash: the address is free
 }
 
+// path returns the path of the reservation file of ip.
 func (se *session) path(ip netip.Addr) string { return filepath.Join(se.dir, ip.String()) }
 
-// read reads the reservation of ip. The error matches fs.ErrNotExist when there is
-// none; with any other one the address is taken, and it is not known by whom. What is
-// no file, or one too large, takes the address, too, but has no owner.
-func (se *session) read(ip netip.Addr) (holding, error) {
-	h := holding{record: record{addr: ip}}
+// read reads the reservation of ip. If there is none, the error matches fs.ErrNotExist. After any
+// other error, the address counts as taken by an unknown owner. So does the address of a file that
+// is not regular or too large, but read then returns no error.
+func (se *session) read(ip netip.Addr) (reservation, error) {
+	res := reservation{record: record{addr: ip}}
 	content, st, err := se.folder.read(ip.String())
 	if errors.Is(err, errSpecial) {
-		return h, nil
+		return res, nil
 	}
 	if err != nil {
-		return h, err
+		return res, err
 	}
-	h.ino, h.mtime = st.Ino, st.Mtim.Nano()
-	who, ok := parseOwner(content)
-	h.owner, h.torn = who, !ok
-	return h, nil
+	res.ino, res.mtime = st.Ino, st.Mtim.Nano()
+	o, ok := parseOwner(content)
+	res.owner, res.incomplete = o, !ok
+	return res, nil
 }
 
-// errTaken says whose an address is.
-type errTaken struct{ holding }
+// A takenError is the error for an address that already has a reservation.
+type takenError struct{ reservation }
 
-func (e *errTaken) Error() string {
-	who := e.owner.containerID
-	if who == "" {
-		who = "nobody that can be made out"
+func (e *takenError) Error() string {
+	holder := e.owner.containerID
+	if holder == "" {
+		holder = "an unknown owner"
 	}
-	return e.addr.String() + " is allocated to " + who
+	return e.addr.String() + " is allocated to " + holder
 }
 
-func (e *errTaken) Is(target error) bool { return target == fs.ErrExist }
+func (e *takenError) Is(target error) bool { return target == fs.ErrExist }
 
-// reserve writes the reservation of ip. An address that is taken is an *errTaken.
+// reserve writes the reservation of ip and pushes its release to u. If the address is taken,
+// reserve returns a *takenError.
 func (se *session) reserve(u *undo.Stack, ip netip.Addr, o owner) error {
 	err := se.trace.Do("reserve "+ip.String(), func() error { return se.write(ip, o) })
 	if err != nil {
 		return err
 	}
 	s := se.store
-	s.cooldown = 0 // nobody has used it
+	s.cooldown = 0 // the undo needs none: no container has used the address
 	u.Push("release "+ip.String(), func() error {
-		return s.ignoreNoneHeld(s.withLock(func(se *session) error { return se.release(ip, o) }))
+		return s.ignoreNoReservations(s.withLock(func(se *session) error { return se.release(ip, o) }))
 	})
 	return nil
 }
 
+// write is reserve without the undo. It replaces an incomplete reservation.
 func (se *session) write(ip netip.Addr, o owner) error {
 	name, content := ip.String(), []byte(o.text())
-	err := se.link(name, content)
+	err := se.createFile(name, content)
 	if errors.Is(err, fs.ErrExist) {
-		h, rerr := se.read(ip)
-		if !errors.Is(rerr, fs.ErrNotExist) && !h.torn {
-			return &errTaken{h}
+		res, readErr := se.read(ip)
+		if !errors.Is(readErr, fs.ErrNotExist) && !res.incomplete {
+			return &takenError{res}
 		}
-		// Under the lock no honest writer is between making a file and writing it.
+		// No plugin is still writing the incomplete file: plugins write only under the lock.
 		se.changed = true
 		if err := se.folder.remove(name); err != nil {
-			return &fs.PathError{Op: "reclaim", Path: se.path(ip), Err: cause(err)}
+			return &fs.PathError{Op: "reclaim", Path: se.path(ip), Err: errnoOf(err)}
 		}
-		err = se.link(name, content)
+		err = se.createFile(name, content)
 	}
 	if err != nil {
-		return &fs.PathError{Op: "reserve", Path: se.path(ip), Err: cause(err)}
+		return &fs.PathError{Op: "reserve", Path: se.path(ip), Err: errnoOf(err)}
 	}
 	se.changed = true
 	se.taken.add(ip)
@@ -147,13 +155,14 @@ func (se *session) write(ip netip.Addr, o owner) error {
 	return nil
 }
 
-// link makes the file name, whole or not at all: it gets its name when it has its
-// content. Filesystems without nameless files (O_TMPFILE: overlayfs before 6.1,
-// NFS) or a system without /proc take a file of our own folder.
-func (se *session) link(name string, content []byte) error {
+// createFile creates a file with this content in the network's folder. The file gets its name only
+// after it was written, so that a crash leaves no incomplete file. createFile uses an unnamed file
+// (O_TMPFILE) or, if the file system supports none (NFS, overlayfs before Linux 6.1) or /proc is
+// not mounted, createFileByLink. The error matches fs.ErrExist if the file exists.
+func (se *session) createFile(name string, content []byte) error {
 	f, err := se.folder.open(".", unix.O_WRONLY|unix.O_TMPFILE)
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EINVAL) {
-		return se.linkNamed(name, content)
+		return se.createFileByLink(name, content)
 	}
 	if err != nil {
 		return err
@@ -163,26 +172,28 @@ func (se *session) link(name string, content []byte) error {
 		return err
 	}
 	err = se.folder.link(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), name, unix.AT_SYMLINK_FOLLOW)
-	if errors.Is(err, fs.ErrNotExist) {
-		return se.linkNamed(name, content)
+	if errors.Is(err, fs.ErrNotExist) { // no /proc
+		return se.createFileByLink(name, content)
 	}
 	return err
 }
 
-// linkNamed is link by way of a file in our own folder, and where there are no hard
-// links either, the way of the reference: create, then write.
-func (se *session) linkNamed(name string, content []byte) error {
+// createFileByLink is createFile without O_TMPFILE. It writes a file in privateDir, makes a hard
+// link to it in the network's folder, and removes the first name. If the file system does not
+// support hard links, it creates the file and then writes it, as the reference plugin does. A
+// crash between the two leaves an incomplete file.
+func (se *session) createFileByLink(name string, content []byte) error {
 	if err := os.MkdirAll(se.privateDir, 0o700); err != nil {
 		return err
 	}
 	path := filepath.Join(se.privateDir, "new")
-	// What a crash left may be a second name of a live reservation: writeNew does not
-	// write to it.
-	if err := here.writeNew(path, content); err != nil {
+	// If a crash left this file, it may be a hard link to a reservation. writeNew removes such a
+	// file and does not write to it.
+	if err := workingDir.writeNew(path, content); err != nil {
 		return err
 	}
 	err := se.folder.link(path, name, 0)
-	_ = here.remove(path)
+	_ = workingDir.remove(path)
 	if err == nil || errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -197,38 +208,39 @@ func (se *session) linkNamed(name string, content []byte) error {
 	return nil
 }
 
-// release removes the reservation of ip if it is that of o. One that is gone or
-// another's is left as it is.
+// release removes the reservation of ip if it belongs to o. If the reservation does not exist or
+// belongs to another owner, release does nothing.
 func (se *session) release(ip netip.Addr, o owner) error {
-	h, err := se.read(ip)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && h.owner != o {
+	res, err := se.read(ip)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && res.owner != o {
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	return se.unlink(h)
+	return se.remove(res)
 }
 
-// unlink removes a reservation that was just read.
-func (se *session) unlink(h holding) error {
-	return se.trace.Do("release "+h.addr.String(), func() error {
-		recorded := se.recordRelease(h.addr)
-		if recorded != nil && !errors.Is(recorded, unix.EROFS) && !isDiskFull(recorded) {
-			return &fs.PathError{Op: "record release", Path: se.path(h.addr), Err: recorded}
+// remove removes a reservation that was just read. Before that, it records the time of the
+// release, so that the cooldown begins.
+func (se *session) remove(res reservation) error {
+	return se.trace.Do("release "+res.addr.String(), func() error {
+		recordErr := se.recordRelease(res.addr)
+		if recordErr != nil && !errors.Is(recordErr, unix.EROFS) && !isDiskFull(recordErr) {
+			return &fs.PathError{Op: "record release", Path: se.path(res.addr), Err: recordErr}
 		}
-		if err := se.folder.remove(h.addr.String()); err != nil {
-			return &fs.PathError{Op: "release", Path: se.path(h.addr), Err: cause(err)}
+		if err := se.folder.remove(res.addr.String()); err != nil {
+			return &fs.PathError{Op: "release", Path: se.path(res.addr), Err: errnoOf(err)}
 		}
-		if isDiskFull(recorded) {
-			// There may be room now. If not, an address that does not cool down is better
-			// than a container that cannot be deleted.
-			_ = se.recordRelease(h.addr)
+		if isDiskFull(recordErr) {
+			// The removal may have freed space. If not, ignore the error: an address without
+			// a cooldown is better than a container that cannot be deleted.
+			_ = se.recordRelease(res.addr)
 		}
 		se.changed = true
-		se.taken.remove(h.addr)
-		if h.owner != (owner{}) {
-			se.removeRecord(h)
+		se.taken.remove(res.addr)
+		if res.owner != (owner{}) {
+			se.removeRecord(res)
 		}
 		return nil
 	})

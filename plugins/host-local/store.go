@@ -214,7 +214,7 @@ func (se *session) prepare() error {
 	earlier := se.fromEarlierBoots()
 	cooldown := se.cooldown
 	se.cooldown = 0 // no process of that boot is left that could mistake the new owner for the former one
-	_, err := se.readAll(func(h holding) bool { return !earlier[h.record] })
+	_, err := se.readAll(func(res reservation) bool { return !earlier[res.record] })
 	se.cooldown = cooldown
 	return err
 }
@@ -222,7 +222,7 @@ func (se *session) prepare() error {
 // readBootID returns the ID of the running boot. If it is empty, the boot is unknown, and no
 // reservation counts as one of an earlier boot.
 func readBootID(path string) string {
-	text, _, err := here.read(path)
+	text, _, err := workingDir.read(path)
 	if err != nil {
 		return ""
 	}
@@ -232,13 +232,13 @@ func readBootID(path string) string {
 
 // readAndKeepAll reads all reservations and releases none.
 func (se *session) readAndKeepAll() error {
-	_, err := se.readAll(func(holding) bool { return true })
+	_, err := se.readAll(func(reservation) bool { return true })
 	return err
 }
 
 // readAll reads all reservations, and releases those for which keep returns false. failed
 // joins the errors of the releases. err says that the folder could not be read.
-func (se *session) readAll(keep func(holding) bool) (failed, err error) {
+func (se *session) readAll(keep func(reservation) bool) (failed, err error) {
 	se.known, se.taken = map[fileID][]record{}, addressSet{}
 	se.complete, se.listed = true, true
 	se.readErr, se.recordErr = nil, nil
@@ -262,8 +262,8 @@ func (se *session) readAll(keep func(holding) bool) (failed, err error) {
 
 // readReservation reads one reservation for readAll. It returns the error of its release. A
 // reservation that cannot be read counts as taken by an unknown owner.
-func (se *session) readReservation(ip netip.Addr, keep func(holding) bool) error {
-	h, err := se.read(ip)
+func (se *session) readReservation(ip netip.Addr, keep func(reservation) bool) error {
+	res, err := se.read(ip)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -271,17 +271,17 @@ func (se *session) readReservation(ip netip.Addr, keep func(holding) bool) error
 		se.readErr = err
 	}
 	var failed error
-	if !keep(h) {
-		if failed = se.unlink(h); failed == nil {
+	if !keep(res) {
+		if failed = se.remove(res); failed == nil {
 			return nil
 		}
 	}
-	if !h.torn {
+	if !res.incomplete {
 		se.taken.add(ip)
 	}
-	if h.owner != (owner{}) {
-		id := h.owner.fileID()
-		se.known[id] = append(se.known[id], h.record)
+	if res.owner != (owner{}) {
+		id := res.owner.fileID()
+		se.known[id] = append(se.known[id], res.record)
 	}
 	return failed
 }
@@ -308,19 +308,19 @@ func (se *session) listTaken() error {
 // heldBy returns the reservations of an owner. The attachment's file says which reservations
 // to read; heldBy returns those that exist and belong to the owner. If the file does not agree
 // with them, heldBy reads all reservations. If it returns an error, the list may be incomplete.
-func (se *session) heldBy(o owner) ([]holding, error) {
+func (se *session) heldBy(o owner) ([]reservation, error) {
 	records, err := se.records(o)
-	var held []holding
+	var held []reservation
 	var failed []error
 	for _, r := range records {
-		h, readErr := se.read(r.addr)
+		res, readErr := se.read(r.addr)
 		switch {
 		case readErr != nil && !errors.Is(readErr, fs.ErrNotExist):
 			failed = append(failed, readErr)
-		case readErr != nil || h.owner != o:
+		case readErr != nil || res.owner != o:
 			err = errDamaged
 		default:
-			held = append(held, h)
+			held = append(held, res)
 		}
 	}
 	if len(failed) > 0 {
@@ -338,7 +338,7 @@ func (se *session) heldBy(o owner) ([]holding, error) {
 // heldByOrLegacy returns the reservations of an owner or, if there are none, the legacy
 // reservations of the same container. If it finds none and a reservation could not be read, it
 // returns the error of that reservation, which may belong to the owner.
-func (se *session) heldByOrLegacy(o owner) ([]holding, error) {
+func (se *session) heldByOrLegacy(o owner) ([]reservation, error) {
 	held, err := se.heldBy(o)
 	if err == nil && len(held) == 0 {
 		held, err = se.heldBy(o.legacy())

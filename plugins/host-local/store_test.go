@@ -183,7 +183,7 @@ var _ = Describe("a filesystem without nameless files", func() {
 	var b *bed
 	link := func(name, content string) error {
 		st := store{dir: b.net(""), privateDir: filepath.Join(b.dataDir, ".plumb", "net"), host: host{bootID: b.bootID, wait: b.wait, now: func() time.Duration { return 0 }}}
-		return st.withLock(func(se *session) error { return se.linkNamed(name, []byte(content)) })
+		return st.withLock(func(se *session) error { return se.createFileByLink(name, []byte(content)) })
 	}
 	BeforeEach(func() {
 		b = newBed()
@@ -390,7 +390,7 @@ var _ = Describe("what is no reservation", func() {
 		Expect(unix.Mkfifo(b.net("10.1.2.3"), 0o600)).To(Succeed())
 		Expect(unix.Mknod(b.net("10.1.2.4"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 5)))).To(Succeed()) // zeros without end
 		Expect(b.add("c1", try{})).To(Equal("10.1.2.5/24"))
-		Expect(b.fails("ADD", "c2", try{args: "IP=10.1.2.3"}).Msg).To(ContainSubstring("allocated to nobody that can be made out"))
+		Expect(b.fails("ADD", "c2", try{args: "IP=10.1.2.3"}).Msg).To(ContainSubstring("allocated to an unknown owner"))
 		b.ok("DEL", "c1", try{})
 		b.ok("GC", "", try{more: `"cni.dev/valid-attachments": []`})
 		for _, name := range []string{"10.1.2.2", "10.1.2.3", "10.1.2.4"} {
@@ -444,7 +444,7 @@ var _ = Describe("a reservation that cannot be read", func() {
 				b.ok("DEL", "unknown", try{})
 				Expect(b.walked()).To(BeFalse())
 			}
-			Expect(b.fails("ADD", "c4", try{args: "IP=10.1.2.3"}).Msg).To(ContainSubstring("allocated to nobody that can be made out"))
+			Expect(b.fails("ADD", "c4", try{args: "IP=10.1.2.3"}).Msg).To(ContainSubstring("allocated to an unknown owner"))
 			b.ok("DEL", "c1", try{})
 		})
 		Expect(b.reserved()).To(Equal([]string{"10.1.2.3 c2/eth0", "10.1.2.4 c3/eth0"}))

@@ -16,12 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The codes of this plugin; the README explains them.
+// The error codes of this plugin. README.md explains them.
 const (
-	codeNotReserved = 100 // CHECK: the reservations are not those of the result
-	codeDuplicate   = 101 // ADD: the attachment holds an address already
+	codeNotReserved = 100 // CHECK: the reservations differ from the addresses of prevResult
+	codeDuplicate   = 101 // ADD: the attachment already has an address
 )
 
+// ownerOf returns the attachment of the request as an owner.
 func ownerOf(r *skel.Request) owner { return owner{r.ContainerID, r.IfName} }
 
 func (h host) add(r *skel.Request) (*types.Result, error) {
@@ -33,7 +34,7 @@ func (h host) add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	wanted, err := conf.assign()
+	wanted, err := conf.requestedPerSet()
 	if err != nil {
 		return nil, err
 	}
@@ -49,59 +50,60 @@ func (h host) add(r *skel.Request) (*types.Result, error) {
 	return &types.Result{IPs: ips, Routes: conf.routes, DNS: dns}, nil
 }
 
-// assign gives each requested address to the set that it is in; invalid: the set
-// may choose. All requests must find a set before anything is reserved.
-func (c *config) assign() ([]netip.Addr, error) {
+// requestedPerSet returns, for each range set, the requested address that is in the set, or an
+// invalid address if none is requested from it. It returns an error if a requested address cannot
+// be allocated, is in no set, or is in the same set as another one.
+func (c *config) requestedPerSet() ([]netip.Addr, error) {
 	wanted := make([]netip.Addr, len(c.sets))
-	var left []string
+	var unassigned []string
 	for _, ip := range c.requested {
 		n := slices.IndexFunc(c.sets, func(s rangeSet) bool { return s.find(ip) >= 0 })
 		if n < 0 || wanted[n].IsValid() {
-			left = append(left, ip.String())
+			unassigned = append(unassigned, ip.String())
 			continue
 		}
 		wanted[n] = ip
-		in := c.sets[n][c.sets[n].find(ip)]
-		if ip == in.gateway {
+		pool := c.sets[n][c.sets[n].find(ip)]
+		if ip == pool.gateway {
 			return nil, types.Errorf(types.CodeConfig, "failed to allocate for range %d: requested ip %s is subnet's gateway", n, ip)
 		}
-		if in.bars(ip) {
-			return nil, types.Errorf(types.CodeConfig, "failed to allocate for range %d: requested IP address %s is one that \"exclude\" keeps back", n, ip)
+		if pool.isExcluded(ip) {
+			return nil, types.Errorf(types.CodeConfig, "failed to allocate for range %d: requested IP address %s is excluded by \"exclude\"", n, ip)
 		}
 	}
-	if err := c.canGive(); err != nil {
+	if err := c.checkUsable(); err != nil {
 		return nil, err
 	}
-	if len(left) > 0 {
-		return nil, types.Errorf(types.CodeConfig, "failed to allocate all requested IPs: %s", strings.Join(left, " "))
+	if len(unassigned) > 0 {
+		return nil, types.Errorf(types.CodeConfig, "failed to allocate all requested IPs: %s", strings.Join(unassigned, " "))
 	}
 	return wanted, nil
 }
 
-// canGive names a set of which no address may ever be given out.
-func (c *config) canGive() error {
+// checkUsable returns an error for the first range set whose addresses are all excluded.
+func (c *config) checkUsable() error {
 	for n, set := range c.sets {
-		if !set.gives() {
-			return types.Errorf(types.CodeConfig, "%s has no address to give: the gateway and \"exclude\" keep back all", set.name(n))
+		if !set.hasUsable() {
+			return types.Errorf(types.CodeConfig, "%s has no usable address: all are excluded (the gateway always is); make the range larger or \"exclude\" smaller", set.name(n))
 		}
 	}
 	return nil
 }
 
-// allocate takes an address of each set. The cursors are written when all are
-// taken: a failed ADD leaves them where they were.
+// allocate reserves one address of each set. Only after the last reservation, it writes the
+// cursors, which are the addresses where the next searches begin: a failed ADD does not move them.
 func (se *session) allocate(r *skel.Request, sets []rangeSet, wanted []netip.Addr) ([]types.IP, error) {
 	if err := se.checkDuplicate(ownerOf(r), sets); err != nil {
 		return nil, err
 	}
 	var ips []types.IP
 	for n, set := range sets {
-		ip, err := se.take(r, search{set: set, last: se.cursor(n), wanted: wanted[n]})
+		ip, err := se.reserveOne(r, search{set: set, last: se.cursor(n), wanted: wanted[n]})
 		if err != nil {
 			return nil, fmt.Errorf("failed to allocate for range %d: %w", n, err)
 		}
-		in := set[set.find(ip)]
-		ips = append(ips, types.IP{Interface: types.NoInterface, Address: netip.PrefixFrom(ip, in.subnet.Bits()), Gateway: in.gateway})
+		pool := set[set.find(ip)]
+		ips = append(ips, types.IP{Interface: types.NoInterface, Address: netip.PrefixFrom(ip, pool.subnet.Bits()), Gateway: pool.gateway})
 	}
 	for n, ip := range ips {
 		if err := se.setCursor(n, ip.Address.Addr()); err != nil {
@@ -111,86 +113,89 @@ func (se *session) allocate(r *skel.Request, sets []rangeSet, wanted []netip.Add
 	return ips, nil
 }
 
-// checkDuplicate refuses an attachment that holds an address of this network, in
-// these ranges or not: it lives, and DEL comes first. A legacy reservation may be
-// of another interface, so only one in these ranges counts.
+// checkDuplicate returns an error if the attachment already has an address in the network, in
+// these ranges or not: the runtime must call DEL before it calls ADD again. A legacy reservation
+// may belong to another interface of the container, so it counts only if it is in these ranges.
 func (se *session) checkDuplicate(o owner, sets []rangeSet) error {
-	exact, err := se.heldBy(o)
+	held, err := se.heldBy(o)
 	if err != nil {
 		return err
 	}
-	old, err := se.heldBy(o.legacy())
+	legacy, err := se.heldBy(o.legacy())
 	if err != nil {
 		return err
 	}
-	in := func(ip netip.Addr) int {
+	setOf := func(ip netip.Addr) int {
 		return slices.IndexFunc(sets, func(s rangeSet) bool { return s.find(ip) >= 0 })
 	}
-	old = slices.DeleteFunc(old, func(h holding) bool { return in(h.addr) < 0 })
-	for _, h := range append(exact, old...) {
+	legacy = slices.DeleteFunc(legacy, func(res reservation) bool { return setOf(res.addr) < 0 })
+	for _, res := range append(held, legacy...) {
 		return types.Errorf(codeDuplicate, "failed to allocate for range %d: %s has been allocated to %s, duplicate allocation is not allowed",
-			max(in(h.addr), 0), h.addr, o.containerID)
+			max(setOf(res.addr), 0), res.addr, o.containerID)
 	}
 	return nil
 }
 
-// A search is what decides which address of a set is next.
+// A search describes which address of a range set to reserve.
 type search struct {
 	set    rangeSet
-	last   netip.Addr // given out before; invalid: not known
-	wanted netip.Addr // invalid: any
+	last   netip.Addr // the address that was allocated last; invalid: not known
+	wanted netip.Addr // the requested address; invalid: any free address
 }
 
-// take reserves one address of the set.
-func (se *session) take(r *skel.Request, s search) (netip.Addr, error) {
+// reserveOne reserves one address of the set.
+func (se *session) reserveOne(r *skel.Request, s search) (netip.Addr, error) {
 	for {
 		ip, err := s.wanted, error(nil)
 		if !ip.IsValid() {
-			ip, err = se.next(s)
+			ip, err = se.nextFree(s)
 		}
 		if err != nil {
 			return ip, err
 		}
 		err = se.reserve(&r.Undo, ip, ownerOf(r))
-		var taken *errTaken
+		var taken *takenError
 		if !errors.As(err, &taken) {
 			return ip, err
 		}
 		if s.wanted.IsValid() {
 			return ip, types.Errorf(types.CodeTryAgain, "requested IP address %s is not available in range set %s: %w", ip, s.set, err)
 		}
-		se.taken.add(ip) // by somebody who does not take the lock
+		se.taken.add(ip) // another program has reserved it, without the lock: try the next one
 	}
 }
 
 const (
-	// maxTries is how many addresses are looked at one by one before the folder is listed.
+	// maxTries is the number of addresses that firstFree looks up one by one, before it lists all
+	// reservations.
 	maxTries = 64
-	// smallPool is a number of reservations that are read in no time.
+	// smallPool is the largest number of reservations that are always read if no address is free:
+	// to read them is fast.
 	smallPool = 512
-	// readInterval is how long a large pool that is exhausted is not read again.
+	// readInterval is the time after which more reservations than that are read again.
 	readInterval = 30 * time.Second
 )
 
-// next finds the first free address after the one that was given out last. When none is
-// free by the names of the reservations, those without an owner are looked for: that is
-// rare, and takes a reading of all.
-func (se *session) next(s search) (netip.Addr, error) {
+// nextFree returns the first free address after the one that was allocated last. If every address
+// has a reservation, nextFree reads all reservations, because the address of an incomplete one is
+// free. This is rare.
+func (se *session) nextFree(s search) (netip.Addr, error) {
 	cooling := se.cooling()
-	ip, err := se.free(s, cooling)
-	if err == nil && !ip.IsValid() && se.mayRead() {
+	ip, err := se.firstFree(s, cooling)
+	if err == nil && !ip.IsValid() && se.shouldReadAll() {
 		if err = se.readAndKeepAll(); err == nil {
-			ip, err = se.free(s, cooling)
+			ip, err = se.firstFree(s, cooling)
 		}
 	}
 	if err != nil || ip.IsValid() {
 		return ip, err
 	}
-	return ip, types.Errorf(types.CodeTryAgain, "no IP addresses available in range set: %s%s", s.set, se.waiting(s.set, cooling))
+	return ip, types.Errorf(types.CodeTryAgain, "no IP addresses available in range set: %s%s", s.set, se.describeCooling(s.set, cooling))
 }
 
-// mayRead reports whether the reservations are few, or were not read for a while.
-func (se *session) mayRead() bool {
+// shouldReadAll reports whether nextFree should read all reservations: this session has not read
+// them yet, and either they are few, or no session has read them for the readInterval.
+func (se *session) shouldReadAll() bool {
 	if se.complete || !se.listed && se.listTaken() != nil {
 		return false
 	}
@@ -198,9 +203,10 @@ func (se *session) mayRead() bool {
 	return se.names <= smallPool || since > readInterval || since < 0
 }
 
-// free finds the first address that is neither taken nor cooling down; invalid: none. It
-// goes through no more addresses than are taken or cooling down, however large the ranges.
-func (se *session) free(s search, cooling map[netip.Addr]time.Duration) (netip.Addr, error) {
+// firstFree returns the first address that is neither taken nor cooling down, or an invalid address
+// if there is none. How many addresses it looks at depends on how many are taken or cooling down,
+// not on the size of the ranges.
+func (se *session) firstFree(s search, cooling map[netip.Addr]time.Duration) (netip.Addr, error) {
 	tries := 0
 	for r := range s.set.spans(s.last) {
 		for ip := r.from; ip.IsValid() && !r.to.Less(ip); ip = ip.Next() {
@@ -220,23 +226,25 @@ func (se *session) free(s search, cooling map[netip.Addr]time.Duration) (netip.A
 	return netip.Addr{}, nil
 }
 
-// isFree reports whether an address has no reservation, or one without an owner.
+// isFree reports whether an address has no reservation, or an incomplete one.
 func (se *session) isFree(ip netip.Addr) bool {
 	if se.listed || se.taken.has(ip) {
 		return !se.taken.has(ip)
 	}
-	h, err := se.read(ip)
-	return errors.Is(err, fs.ErrNotExist) || err == nil && h.torn
+	res, err := se.read(ip)
+	return errors.Is(err, fs.ErrNotExist) || err == nil && res.incomplete
 }
 
-// waiting says how many addresses of the set will be there soon.
-func (se *session) waiting(set rangeSet, cooling map[netip.Addr]time.Duration) string {
+// describeCooling returns a text for an error: how many addresses of the set cool down, and when
+// the first of them is free. The text is empty if no address cools down. cooling has the times
+// when the addresses were released.
+func (se *session) describeCooling(set rangeSet, cooling map[netip.Addr]time.Duration) string {
 	n, first := 0, time.Duration(0)
-	for ip, at := range cooling {
+	for ip, releasedAt := range cooling {
 		if set.find(ip) < 0 {
 			continue
 		}
-		if left := at + se.cooldown - se.host.now(); n == 0 || left < first {
+		if left := releasedAt + se.cooldown - se.host.now(); n == 0 || left < first {
 			first = left
 		}
 		n++
@@ -244,46 +252,48 @@ func (se *session) waiting(set rangeSet, cooling map[netip.Addr]time.Duration) s
 	if n == 0 {
 		return ""
 	}
-	return fmt.Sprintf(" (%d released ones cool down; the first is ready in %s)", n, first.Round(time.Second))
+	return fmt.Sprintf(" (released addresses that cool down: %d; the first is free in %s)", n, first.Round(time.Second))
 }
 
-// del releases what this attachment holds. It needs nothing of the configuration
-// but where to look.
+// del releases the addresses of the attachment. It ignores errors in the parts of the configuration
+// that it does not need.
 func (h host) del(r *skel.Request) error {
-	p, err := parseStoreConf(r)
+	conf, err := parseStoreConf(r)
 	if err != nil {
 		return err
 	}
-	st := h.store(r, p)
-	return st.ignoreNoneHeld(st.withLock(func(se *session) error { return se.releaseAll(ownerOf(r)) }))
+	st := h.store(r, conf)
+	return st.ignoreNoReservations(st.withLock(func(se *session) error { return se.releaseAll(ownerOf(r)) }))
 }
 
-// ignoreNoneHeld: where there is no folder, nor could be one, nothing is held. Nor is
-// in an empty one, in which a full disk has no room for the lock.
-func (s store) ignoreNoneHeld(err error) error {
+// ignoreNoReservations returns nil instead of an error that means that the network has no
+// reservations: its folder does not exist, or cannot exist because the name is too long, or the
+// folder is empty and the disk has no space for the lock file. It returns other errors unchanged.
+func (s store) ignoreNoReservations(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENAMETOOLONG) {
 		return nil
 	}
 	if isDiskFull(err) {
-		if files, rerr := os.ReadDir(s.dir); rerr == nil && len(files) == 0 {
+		if files, readErr := os.ReadDir(s.dir); readErr == nil && len(files) == 0 {
 			return nil
 		}
 	}
 	return err
 }
 
-// releaseAll releases what heldByOrLegacy lists.
+// releaseAll removes the reservations of the owner or, if there are none, the legacy reservations
+// of the same container.
 func (se *session) releaseAll(o owner) error {
 	held, err := se.heldByOrLegacy(o)
 	errs := []error{err}
-	for _, h := range held {
-		errs = append(errs, se.unlink(h))
+	for _, res := range held {
+		errs = append(errs, se.remove(res))
 	}
 	return errors.Join(errs...)
 }
 
-// check compares the reservations with the result of the ADD, as far as it lies in
-// the ranges: they may have been changed since.
+// check compares the reservations of the attachment with the addresses of prevResult. It ignores
+// addresses outside of the ranges, because the ranges may have been changed since ADD.
 func (h host) check(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {
@@ -293,7 +303,7 @@ func (h host) check(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	var held []holding
+	var held []reservation
 	err = h.store(r, conf.storeConf).withLock(func(se *session) error {
 		held, err = se.heldByOrLegacy(ownerOf(r))
 		return err
@@ -301,11 +311,13 @@ func (h host) check(r *skel.Request) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return conf.compare(r, held, prev)
+	return conf.checkReservations(r, held, prev)
 }
 
-func (c *config) compare(r *skel.Request, held []holding, prev *types.Result) error {
-	ours := func(ip netip.Addr) bool {
+// checkReservations returns an error if held, which has the reservations of the attachment, is empty
+// or differs from the addresses of prev. prev may be nil.
+func (c *config) checkReservations(r *skel.Request, held []reservation, prev *types.Result) error {
+	inRanges := func(ip netip.Addr) bool {
 		return slices.ContainsFunc(c.sets, func(s rangeSet) bool { return s.find(ip) >= 0 })
 	}
 	if len(held) == 0 {
@@ -316,77 +328,79 @@ func (c *config) compare(r *skel.Request, held []holding, prev *types.Result) er
 	}
 	var want []netip.Addr
 	for _, ip := range prev.IPs {
-		if ours(ip.Address.Addr()) {
+		if inRanges(ip.Address.Addr()) {
 			want = append(want, ip.Address.Addr())
 		}
 	}
 	var errs []error
 	for _, ip := range want {
-		if !slices.ContainsFunc(held, func(h holding) bool { return h.addr == ip }) {
+		if !slices.ContainsFunc(held, func(res reservation) bool { return res.addr == ip }) {
 			errs = append(errs, fmt.Errorf("address %s is not reserved for %s in %s", ip, r.Attachment(), c.dataDir))
 		}
 	}
-	for _, h := range held {
-		if len(want) > 0 && ours(h.addr) && !slices.Contains(want, h.addr) {
-			errs = append(errs, fmt.Errorf("address %s is reserved for %s but not in its result", h.addr, r.Attachment()))
+	for _, res := range held {
+		if len(want) > 0 && inRanges(res.addr) && !slices.Contains(want, res.addr) {
+			errs = append(errs, fmt.Errorf("address %s is reserved for %s but not in its result", res.addr, r.Attachment()))
 		}
 	}
 	return types.Coded(codeNotReserved, errors.Join(errs...))
 }
 
-// statusWait is shorter than the interval of those who ask.
+// statusWait limits how long STATUS waits for the lock. It is shorter than the interval at which
+// runtimes call STATUS.
 const statusWait = 2 * time.Second
 
-// status reports whether ADD could keep an address, and with failStatusWhenFull whether
-// it would find one. A pool that is full for a while is no failure otherwise: containerd
-// reports a network whose STATUS fails as not ready, and Kubernetes then evicts the pods
-// of the node, which run well.
+// status returns an error if ADD could not write a reservation or, with failStatusWhenFull, if ADD
+// would find no free address. Without failStatusWhenFull, an exhausted pool is no error: containerd
+// reports a network whose STATUS fails as not ready, and Kubernetes then evicts the pods of the
+// node, although they run well.
 func (h host) status(r *skel.Request) error {
-	return types.NotAvailable(h.available(r))
+	return types.NotAvailable(h.checkAvailable(r))
 }
 
-func (h host) available(r *skel.Request) error {
+// checkAvailable is status without the error code of STATUS.
+func (h host) checkAvailable(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {
 		return err
 	}
-	if err := conf.canGive(); err != nil {
+	if err := conf.checkUsable(); err != nil {
 		return err
 	}
 	h.wait = min(h.wait, statusWait)
 	st := h.store(r, conf.storeConf)
-	if err := writable(st.dir); err != nil {
+	if err := checkWritable(st.dir); err != nil {
 		return err
 	}
-	look := func(se *session) error {
-		if !conf.statusFull {
+	checkFree := func(se *session) error {
+		if !conf.failStatusWhenFull {
 			return nil
 		}
-		return se.exhausted(conf.sets)
+		return se.checkNotExhausted(conf.sets)
 	}
-	err = st.withLock(look)
-	if errors.Is(err, fs.ErrNotExist) {
+	err = st.withLock(checkFree)
+	if errors.Is(err, fs.ErrNotExist) { // the network has no reservations yet
 		se := st.newSession()
 		se.complete, se.listed = true, true
-		return look(se)
+		return checkFree(se)
 	}
 	return err
 }
 
-// exhausted names the sets that have no address to give.
-func (se *session) exhausted(sets []rangeSet) error {
+// checkNotExhausted returns an error that names all range sets without a free address.
+func (se *session) checkNotExhausted(sets []rangeSet) error {
 	var errs []error
 	for n, set := range sets {
-		if _, err := se.next(search{set: set, last: se.cursor(n)}); err != nil {
+		if _, err := se.nextFree(search{set: set, last: se.cursor(n)}); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", set.name(n), err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// writable reports why no reservation can be kept in dir, which need not be there
-// yet.
-func writable(dir string) error {
+// checkWritable returns an error if no file can be written in dir. If dir does not exist, it checks
+// the nearest parent folder that exists.
+func checkWritable(dir string) error {
 	for unix.Access(dir, unix.F_OK) != nil && dir != "/" {
 		dir = filepath.Dir(dir)
 	}
@@ -400,12 +414,12 @@ func writable(dir string) error {
 	return nil
 }
 
-// gc releases what belongs to no attachment that lives on. A legacy reservation
-// stays as long as any interface of its container does; what is torn or empty is
-// nobody's; a thing that is no file is left alone. What cannot be read is left, and
-// reported when the rest is done.
+// gc removes the reservations of attachments that are not valid, and incomplete reservations. A
+// legacy reservation stays if any interface of its container is valid. Files that are not regular
+// or too large stay. Reservations that cannot be read stay, too; gc returns the first of their
+// errors after it has handled all others.
 func (h host) gc(r *skel.Request) error {
-	p, err := parseStoreConf(r)
+	conf, err := parseStoreConf(r)
 	if err != nil {
 		return err
 	}
@@ -414,9 +428,9 @@ func (h host) gc(r *skel.Request) error {
 		o := owner{a.ContainerID, a.IfName}
 		valid[o], valid[o.legacy()] = true, true
 	}
-	st := h.store(r, p)
-	return st.ignoreNoneHeld(st.withLock(func(se *session) error {
-		failed, err := se.readAll(func(h holding) bool { return valid[h.owner] || h.owner == owner{} && !h.torn })
+	st := h.store(r, conf)
+	return st.ignoreNoReservations(st.withLock(func(se *session) error {
+		failed, err := se.readAll(func(res reservation) bool { return valid[res.owner] || res.owner == owner{} && !res.incomplete })
 		return errors.Join(failed, se.readErr, err)
 	}))
 }

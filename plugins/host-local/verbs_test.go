@@ -135,9 +135,9 @@ var _ = Describe("ADD", func() {
 			"failed to allocate for range 1: requested IP address 10.1.2.9 is not available"),
 		Entry("excluded", try{ipam: subnet + `, "exclude": ["10.1.2.8/30"]`, args: "IP=10.1.2.10"}, uint(7), "10.1.2.10"),
 		Entry("where all is excluded", try{ipam: subnet + `, "exclude": ["10.1.0.0/16"]`}, uint(7),
-			`range set 1 (10.1.2.0/24) has no address to give: the gateway and "exclude" keep back all`),
+			`range set 1 (10.1.2.0/24) has no usable address: all are excluded (the gateway always is); make the range larger or "exclude" smaller`),
 		Entry("where there is only the gateway", try{ipam: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.3.0/24", "rangeEnd": "10.1.3.1"}]]`}, uint(7),
-			"range set 2 (10.1.3.0/24) has no address to give"),
+			"range set 2 (10.1.3.0/24) has no usable address"),
 		Entry("out of range", try{args: "IP=10.1.9.9"}, uint(7), "failed to allocate all requested IPs: 10.1.9.9"),
 		Entry("two of one set", try{more: `"runtimeConfig": {"ips": ["10.1.2.5", "10.1.2.6", "10.7.7.7"]}`}, uint(7), "failed to allocate all requested IPs: 10.1.2.6 10.7.7.7"),
 		Entry("no address", try{args: "IP=x"}, uint(7), "CNI_ARGS: IP: invalid IP address: x"),
@@ -208,14 +208,14 @@ var _ = Describe("ADD", func() {
 		Expect(b.add("new", try{})).To(Equal("10.1.2.200/24"))
 		Expect(os.ReadFile(b.net("10.1.2.200"))).To(BeEquivalentTo("new\r\neth0"))
 	},
-		Entry("empty", ""), Entry("zeros", "\x00\x00\x00\x00"), Entry("white space", "\r\n"), Entry("torn", "c1\r\neth0\x00\x00"),
+		Entry("empty", ""), Entry("zeros", "\x00\x00\x00\x00"), Entry("white space", "\r\n"), Entry("zeros after the interface name", "c1\r\neth0\x00\x00"),
 	)
 
 	It("passes over what is no file", func() {
 		Expect(os.MkdirAll(b.net("10.1.2.2"), 0o755)).To(Succeed())
 		Expect(os.Symlink("/nowhere", b.net("10.1.2.3"))).To(Succeed())
 		Expect(b.add("c1", try{})).To(Equal("10.1.2.4/24"))
-		Expect(b.fails("ADD", "c2", try{args: "IP=10.1.2.2"}).Msg).To(ContainSubstring("allocated to nobody that can be made out"))
+		Expect(b.fails("ADD", "c2", try{args: "IP=10.1.2.2"}).Msg).To(ContainSubstring("allocated to an unknown owner"))
 	})
 
 	It("begins anew with a cursor that says nothing", func() {
@@ -410,7 +410,7 @@ var _ = Describe("STATUS", func() {
 	It("sees a pool that is excluded as a whole", func() {
 		f := b.fails("STATUS", "", try{ipam: subnet + `, "exclude": ["10.1.0.0/16"]`})
 		Expect(f.Code).To(Equal(uint(types.CodeNotAvailable)))
-		Expect(f.Msg).To(ContainSubstring("has no address to give"))
+		Expect(f.Msg).To(ContainSubstring("has no usable address"))
 	})
 })
 
@@ -427,7 +427,7 @@ var _ = Describe("cooldown", func() {
 		b.ok("DEL", "c2", cool)
 		f := b.fails("ADD", "c3", cool)
 		Expect(f.Code).To(Equal(uint(types.CodeTryAgain)))
-		Expect(f.Msg).To(Equal("failed to allocate for range 0: no IP addresses available in range set: 10.1.2.1-10.1.2.3 (2 released ones cool down; the first is ready in 20s)"))
+		Expect(f.Msg).To(Equal("failed to allocate for range 0: no IP addresses available in range set: 10.1.2.1-10.1.2.3 (released addresses that cool down: 2; the first is free in 20s)"))
 		Expect(b.fails("STATUS", "", cool).Code).To(Equal(uint(types.CodeNotAvailable)))
 		b.clock += 20 * time.Second
 		Expect(b.add("c3", cool)).To(Equal("10.1.2.2/29"))
@@ -441,7 +441,7 @@ var _ = Describe("cooldown", func() {
 		b.add("c2", cool)
 		Expect(os.RemoveAll(filepath.Join(b.dataDir, ".plumb"))).To(Succeed())
 		b.ok("DEL", "c1", cool)
-		Expect(b.fails("ADD", "c3", cool).Msg).To(ContainSubstring("(1 released ones cool down"))
+		Expect(b.fails("ADD", "c3", cool).Msg).To(ContainSubstring("(released addresses that cool down: 1;"))
 	})
 
 	It("does not bind one who asks for the address, nor one without cooldown", func() {

@@ -30,9 +30,9 @@ import (
 // plumb is affected by one: packets of a container that conntrack considers invalid are not
 // masqueraded, and show the container's address (cni issue 816, plugins issue 816).
 const advisories = `
-CVE-2025-67499 GHSA-jv3w-x3r3-g6rm GO-2025-4222  plugins/portmap/traffic_test.go    that is only passing by is left alone (CVE-2025-67499)
-CVE-2019-9946                                    plugins/portmap/traffic_test.go    that a Service claims goes where the Service says (CVE-2019-9946)
-CVE-2020-8558                                    plugins/portmap/traffic_test.go    of a neighbour does not reach the node's 127.0.0.1 (CVE-2020-8558)
+CVE-2025-67499 GHSA-jv3w-x3r3-g6rm GO-2025-4222  plugins/portmap/traffic_test.go    that the node forwards is not translated (CVE-2025-67499)
+CVE-2019-9946                                    plugins/portmap/traffic_test.go    to a port of a Service goes to the Service (CVE-2019-9946)
+CVE-2020-8558                                    plugins/portmap/traffic_test.go    of another pod does not reach 127.0.0.1 of the node (CVE-2020-8558)
 CVE-2020-10749 GHSA-fx6x-h9g4-56f8 GHSA-pf59-j7c2-rh6x CVE-2020-13401 CVE-2020-13597  test/faults/security_test.go  change no route or address of the node
 CVE-2021-20206                                   test/faults/security_test.go        runs no program outside of CNI_PATH
 plugins#798                                      test/faults/security_test.go        sets no sysctl outside of net

@@ -72,7 +72,7 @@ func newContainerd(n *node, conflist string) *containerd {
 
 	DeferCleanup(c.shutDown)
 	c.start()
-	out, err := exec.Command("ctr", "-a", filepath.Join(n.dir, "sock"), "-n", "k8s.io", "images", "import", imageTar(n.dir)).CombinedOutput()
+	out, err := exec.Command("ctr", "-a", filepath.Join(n.dir, "sock"), "-n", "k8s.io", "images", "import", writeImage(n.dir)).CombinedOutput()
 	Expect(err).NotTo(HaveOccurred(), "%s", out)
 	return c
 }

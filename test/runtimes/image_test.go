@@ -16,20 +16,22 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// image is the name of the image of all containers. It has the program workload only.
+// image is the name of the image that all containers run. Its only program is workload.
 const image = "plumb.test/workload:1"
 
-// imageTar writes the image to a file that runtimes can import, and returns its path.
-func imageTar(dir string) string {
+// writeImage writes the image to a tar archive in dir, which runtimes can import. It returns the
+// path of the archive.
+func writeImage(dir string) string {
 	GinkgoHelper()
-	text, err := workloadImage()
+	content, err := buildImage()
 	Expect(err).NotTo(HaveOccurred())
 	path := filepath.Join(dir, "workload.tar")
-	Expect(os.WriteFile(path, text, 0o644)).To(Succeed())
+	Expect(os.WriteFile(path, content, 0o644)).To(Succeed())
 	return path
 }
 
-var workloadImage = sync.OnceValues(func() ([]byte, error) {
+// buildImage compiles the program workload, once, and returns the image as a tar archive.
+var buildImage = sync.OnceValues(func() ([]byte, error) {
 	dir, err := os.MkdirTemp("", "workload")
 	if err != nil {
 		return nil, err
@@ -47,7 +49,8 @@ var workloadImage = sync.OnceValues(func() ([]byte, error) {
 	return ociImage(program)
 })
 
-// ociImage returns a tar archive with an OCI image layout of one layer with one program.
+// ociImage returns a tar archive in the OCI image layout. The image has one layer, which has the
+// program and the folders that a runtime mounts to.
 func ociImage(program []byte) ([]byte, error) {
 	var layer archive
 	for _, d := range []string{"dev/", "etc/", "proc/", "sys/", "tmp/"} {
@@ -55,24 +58,24 @@ func ociImage(program []byte) ([]byte, error) {
 	}
 	layer.add("workload", 0o755, program)
 	layer.add("etc/passwd", 0o644, []byte("root:x:0:0:root:/:/\n"))
-	layerText, err := layer.close()
+	layerContent, err := layer.close()
 	if err != nil {
 		return nil, err
 	}
 
 	var out archive
-	blob := func(kind string, text []byte) map[string]any {
-		sum := fmt.Sprintf("%x", sha256.Sum256(text))
-		out.add("blobs/sha256/"+sum, 0o644, text)
-		return map[string]any{"mediaType": "application/vnd.oci.image." + kind, "digest": "sha256:" + sum, "size": len(text)}
+	addBlob := func(mediaType string, content []byte) (descriptor map[string]any) {
+		sum := fmt.Sprintf("%x", sha256.Sum256(content))
+		out.add("blobs/sha256/"+sum, 0o644, content)
+		return map[string]any{"mediaType": "application/vnd.oci.image." + mediaType, "digest": "sha256:" + sum, "size": len(content)}
 	}
-	layerBlob := blob("layer.v1.tar", layerText)
-	config := blob("config.v1+json", mustMarshal(map[string]any{
+	layerBlob := addBlob("layer.v1.tar", layerContent)
+	config := addBlob("config.v1+json", mustMarshal(map[string]any{
 		"architecture": runtime.GOARCH, "os": "linux",
 		"config": map[string]any{"Entrypoint": []string{"/workload"}, "Env": []string{"PATH=/"}},
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []any{layerBlob["digest"]}},
 	}))
-	manifest := blob("manifest.v1+json", mustMarshal(map[string]any{
+	manifest := addBlob("manifest.v1+json", mustMarshal(map[string]any{
 		"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json",
 		"config": config, "layers": []any{layerBlob},
 	}))
@@ -91,7 +94,7 @@ func mustMarshal(v any) []byte {
 	return text
 }
 
-// An archive writes a tar archive. close returns the first error.
+// An archive builds a tar archive in memory. close returns the first error of all calls.
 type archive struct {
 	buf bytes.Buffer
 	tar *tar.Writer
@@ -99,19 +102,19 @@ type archive struct {
 }
 
 // add adds a file, or a folder if the name ends with a slash.
-func (a *archive) add(name string, mode int64, text []byte) {
+func (a *archive) add(name string, mode int64, content []byte) {
 	if a.tar == nil {
 		a.tar = tar.NewWriter(&a.buf)
 	}
 	if a.err == nil {
-		a.err = a.tar.WriteHeader(&tar.Header{Name: name, Mode: mode, Size: int64(len(text))})
+		a.err = a.tar.WriteHeader(&tar.Header{Name: name, Mode: mode, Size: int64(len(content))})
 	}
 	if a.err == nil {
-		_, a.err = a.tar.Write(text)
+		_, a.err = a.tar.Write(content)
 	}
 }
 
-// close returns the archive.
+// close ends the archive and returns it.
 func (a *archive) close() ([]byte, error) {
 	if a.err != nil {
 		return nil, a.err

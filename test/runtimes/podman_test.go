@@ -71,7 +71,7 @@ func newPodman(n *node) *podman {
 		p.command("rm", "--all", "--force", "--time", "0")
 		p.waitForProcesses()
 	})
-	p.command("load", "--input", imageTar(n.dir))
+	p.command("load", "--input", writeImage(n.dir))
 	return p
 }
 
