@@ -69,7 +69,7 @@ silent() {
 
 # bench runs some scenarios, to check that bench.sh works. The figures do not matter.
 bench() {
-	scripts/bench.sh --quick -n 3 --only start/bridge,loopback,tuning,host-local/0,host-local/1000,bridge/v4,ptp/v4,macvlan/v4,bandwidth,portmap/1,chain,burst/bridge/x8
+	scripts/bench.sh --quick -n 3 --only start/bridge,loopback,tuning,host-local/0,host-local/1000,bridge/v4,ptp/v4,macvlan/v4,bandwidth,portmap/1,firewall/iptables,chain,burst/bridge/x8
 }
 
 format() { silent gofmt -l pkg plugins scripts test; }

@@ -165,6 +165,7 @@ var titles = map[string]string{
 	"start":      "start of a process",
 	"host-local": "host-local alone, by reservations of others",
 	"portmap":    "portmap, by its mappings and those of others",
+	"firewall":   "firewall, by iptables, and with a policy",
 	"chain":      "the whole chain: bridge with masquerade, portmap, bandwidth, tuning",
 	"burst":      "many containers, some at a time: time of all together, and CPU of each",
 }

@@ -16,6 +16,7 @@ func scenarios() []scenario {
 	all = append(all, bridges()...)
 	all = append(all, interfaces()...)
 	all = append(all, portmaps()...)
+	all = append(all, firewalls()...)
 	return append(all, chains()...)
 }
 
@@ -29,7 +30,7 @@ func one(c func(*side) conf) func(*side, int) []conf {
 }
 
 func starts() (all []scenario) {
-	for _, plugin := range []string{"bridge", "host-local", "loopback", "macvlan", "ptp", "static", "portmap", "bandwidth", "tuning"} {
+	for _, plugin := range []string{"bridge", "host-local", "loopback", "macvlan", "ptp", "static", "portmap", "firewall", "bandwidth", "tuning"} {
 		all = append(all, scenario{
 			name:  "start/" + plugin,
 			verbs: []verb{{name: "VERSION", aim: least}},
@@ -155,6 +156,21 @@ func portmaps() (all []scenario) {
 		})
 	}
 	return all
+}
+
+// firewalls call the plugin behind a veth pair. Without a backend, plumb keeps the policy in
+// nftables, and runs iptables only where iptables drops.
+func firewalls() []scenario {
+	return []scenario{
+		{
+			name: "firewall/iptables", verbs: verbs(aim{}, aim{}, aim{}), prepare: veth, base: attached,
+			chain: one(func(*side) conf { return conf{"type": "firewall", "backend": "iptables"} }),
+		},
+		{
+			name: "firewall/same-bridge", verbs: verbs(aim{Median: 0.15}, aim{}, aim{Median: 0.35}), prepare: veth, base: attached,
+			chain: one(func(*side) conf { return conf{"type": "firewall", "ingressPolicy": "same-bridge"} }),
+		},
+	}
 }
 
 // chains are what a node's network really is, and many containers at once.
