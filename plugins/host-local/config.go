@@ -297,7 +297,7 @@ func (in *input) checkFamilies(sets []rangeSet, errs *problems) {
 
 func (s rangeSet) overlaps(o rangeSet) bool {
 	return slices.ContainsFunc(s, func(a ipRange) bool {
-		return slices.ContainsFunc(o, func(b ipRange) bool { return a.run.overlaps(b.run) })
+		return slices.ContainsFunc(o, func(b ipRange) bool { return a.interval.overlaps(b.interval) })
 	})
 }
 
@@ -321,8 +321,8 @@ func parseRangeSet(raw []*rawRange, errs *problems) rangeSet {
 			continue
 		}
 		for _, other := range set {
-			if other.run.overlaps(r.run) {
-				errs.addf("subnets %s and %s overlap", other.run, r.run)
+			if other.interval.overlaps(r.interval) {
+				errs.addf("subnets %s and %s overlap", other.interval, r.interval)
 			}
 		}
 		set = append(set, r)
@@ -340,12 +340,12 @@ func (raw rawRange) parse(errs *problems) (ipRange, bool) {
 		return ipRange{}, false
 	}
 	before := len(*errs)
-	all := whole(subnet)
+	all := intervalOf(subnet)
 	first, last := all.from.Next(), all.to
 	if subnet.Addr().Is4() {
 		last = last.Prev()
 	}
-	r := ipRange{subnet: subnet, run: run{
+	r := ipRange{subnet: subnet, interval: interval{
 		from: errs.addr("rangeStart", raw.RangeStart, first),
 		to:   errs.addr("rangeEnd", raw.RangeEnd, last),
 	}}
@@ -363,7 +363,7 @@ func (raw rawRange) parse(errs *problems) (ipRange, bool) {
 		errs.addf("RangeEnd %s not in network %s", r.to, subnet)
 	}
 	if !unicast(r.from) || !unicast(r.to) {
-		errs.addf("range %s: a multicast or unspecified address cannot be an interface's", r.run)
+		errs.addf("range %s: a multicast or unspecified address cannot be an interface's", r.interval)
 	}
 	checkGateway(r, errs)
 	return r, len(*errs) == before
@@ -431,15 +431,15 @@ func parseRequest(s string) (netip.Addr, error) {
 }
 
 // parseExclude reads addresses and prefixes.
-func parseExclude(raw []*string, errs *problems) []run {
-	var all []run
+func parseExclude(raw []*string, errs *problems) []interval {
+	var all []interval
 	for i, one := range raw {
 		if one == nil {
 			errs.addf("exclude[%d] is null", i)
 			continue
 		}
 		if p, err := netip.ParsePrefix(*one); err == nil {
-			all = append(all, whole(unmap(p)))
+			all = append(all, intervalOf(unmap(p)))
 			continue
 		}
 		ip, err := parseAddr(*one)
@@ -447,7 +447,7 @@ func parseExclude(raw []*string, errs *problems) []run {
 			errs.addf("exclude[%d]: %q is neither an address nor a prefix", i, *one)
 			continue
 		}
-		all = append(all, run{ip, ip})
+		all = append(all, interval{ip, ip})
 	}
 	return all
 }
