@@ -20,7 +20,7 @@ func TestLocalType(t *testing.T) {
 		unix.EXT4_SUPER_MAGIC: true, unix.TMPFS_MAGIC: true, unix.OVERLAYFS_SUPER_MAGIC: true,
 		unix.NFS_SUPER_MAGIC: false, unix.FUSE_SUPER_MAGIC: false, unix.V9FS_MAGIC: false, unix.SMB2_SUPER_MAGIC: false, unix.CEPH_SUPER_MAGIC: false,
 	} {
-		if got := localType(magic); got != want {
+		if got := isLocalType(magic); got != want {
 			t.Errorf("%x: %v", magic, got)
 		}
 	}

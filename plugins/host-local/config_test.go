@@ -202,17 +202,17 @@ func TestResolvConf(t *testing.T) {
 	}
 }
 
-func TestLockOwner(t *testing.T) {
+func TestHolderPID(t *testing.T) {
 	const list = `1: POSIX  ADVISORY  WRITE 700 fe:00:42 0 EOF
 2: FLOCK  ADVISORY  WRITE 701 fe:00:142 0 EOF
 3: FLOCK  ADVISORY  WRITE 702 fe:00:42 0 EOF
 3: -> FLOCK  ADVISORY  WRITE 703 fe:00:42 0 EOF
 `
-	if got := lockOwner(list, 42); got != 702 {
-		t.Errorf("owner of 42: %d", got)
+	if got := holderPID(list, 42); got != 702 {
+		t.Errorf("holder of inode 42: got %d, want 702", got)
 	}
-	if got := lockOwner("3: -> FLOCK ADVISORY WRITE 703 fe:00:42 0 EOF\n", 42); got != 0 {
-		t.Errorf("a waiter is no owner: %d", got)
+	if got := holderPID("3: -> FLOCK ADVISORY WRITE 703 fe:00:42 0 EOF\n", 42); got != 0 {
+		t.Errorf("process %d waits for the lock, but is returned as its holder", got)
 	}
 }
 

@@ -40,7 +40,7 @@ func FuzzReleases(f *testing.F) {
 	f.Add(append(se.bootRecord(), releaseRecord(ip("10.1.2.2"), 1<<62)...))
 	f.Add([]byte("short"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		for a, at := range se.released(text) {
+		for a, at := range se.parseReleases(text) {
 			if now := se.host.now(); at > now || now-at >= se.cooldown {
 				t.Errorf("%s is held back since %s", a, at)
 			}
@@ -49,7 +49,7 @@ func FuzzReleases(f *testing.F) {
 				t.Errorf("%s is not in the file", a)
 			}
 		}
-		if kept := se.compact(text); len(kept) > max(len(text), releaseSize) {
+		if kept := se.withoutOldReleases(text); len(kept) > max(len(text), releaseSize) {
 			t.Errorf("compacted from %d to %d bytes", len(text), len(kept))
 		}
 	})
@@ -85,7 +85,7 @@ func FuzzResolvConf(f *testing.F) {
 func FuzzLocks(f *testing.F) {
 	f.Add("1: FLOCK  ADVISORY  WRITE 1234 fe:00:9979870 0 EOF\n2: -> FLOCK", uint64(9979870))
 	f.Fuzz(func(t *testing.T, list string, inode uint64) {
-		if pid := lockOwner(list, inode); pid != 0 && !strings.Contains(list, "FLOCK") {
+		if pid := holderPID(list, inode); pid != 0 && !strings.Contains(list, "FLOCK") {
 			t.Errorf("%d holds %d in %q", pid, inode, list)
 		}
 	})

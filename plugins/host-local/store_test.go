@@ -386,7 +386,7 @@ var _ = Describe("what is no reservation", func() {
 	It("takes its address, and is neither read to its end nor removed", func() {
 		b := newBed()
 		b.put("10.1.2.2", "c1\r\neth0")
-		Expect(os.Truncate(b.net("10.1.2.2"), maxContent+1)).To(Succeed())
+		Expect(os.Truncate(b.net("10.1.2.2"), maxFileSize+1)).To(Succeed())
 		Expect(unix.Mkfifo(b.net("10.1.2.3"), 0o600)).To(Succeed())
 		Expect(unix.Mknod(b.net("10.1.2.4"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 5)))).To(Succeed()) // zeros without end
 		Expect(b.add("c1", try{})).To(Equal("10.1.2.5/24"))

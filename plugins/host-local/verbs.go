@@ -180,7 +180,7 @@ const (
 // has a reservation, nextFree reads all reservations, because the address of an incomplete one is
 // free. This is rare.
 func (se *session) nextFree(s search) (netip.Addr, error) {
-	cooling := se.cooling()
+	cooling := se.readCooling()
 	ip, err := se.firstFree(s, cooling)
 	if err == nil && !ip.IsValid() && se.shouldReadAll() {
 		if err = se.readAndKeepAll(); err == nil {
