@@ -311,17 +311,17 @@ func (s rangeSet) overlaps(o rangeSet) bool {
 }
 
 // parseRangeSet returns the valid ranges of a set, and adds a problem for each invalid one.
-func parseRangeSet(raw []*rawRange, errs *problems) rangeSet {
-	if len(raw) == 0 {
+func parseRangeSet(rawSet []*rawRange, errs *problems) rangeSet {
+	if len(rawSet) == 0 {
 		errs.addf("empty range set")
 	}
 	var set rangeSet
-	for i, rawRange := range raw {
-		if rawRange == nil {
+	for i, raw := range rawSet {
+		if raw == nil {
 			errs.addf("range %d is null", i+1)
 			continue
 		}
-		r, ok := rawRange.parse(errs)
+		r, ok := raw.parse(errs)
 		if !ok {
 			continue
 		}
