@@ -26,7 +26,7 @@ func TestLocalType(t *testing.T) {
 	}
 }
 
-// TestAddressSet: the set has what a map would have.
+// TestAddressSet checks that an addressSet has the same addresses as a map after the same changes.
 func TestAddressSet(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	set, model := addressSet{}, map[netip.Addr]bool{}
@@ -49,7 +49,7 @@ func TestAddressSet(t *testing.T) {
 	}
 }
 
-// records reads an attachment's file: the addresses, one per line.
+// records returns the addresses in the file of an attachment, separated by spaces.
 func (b *bed) records(id string) string {
 	GinkgoHelper()
 	text, err := os.ReadFile(b.fileOf(id))
@@ -61,12 +61,12 @@ func (b *bed) records(id string) string {
 	return strings.Join(addresses, " ")
 }
 
-var _ = Describe("the file of an attachment", func() {
+var _ = Describe("the attachment's file", func() {
 	var b *bed
 	two := try{ipam: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.3.0/30"}]]`}
 	BeforeEach(func() { b = newBed() })
 
-	It("has its addresses, from ADD to DEL", func() {
+	It("has the addresses of the attachment from ADD to DEL", func() {
 		b.add("c1", two)
 		b.add("c2", try{})
 		Expect(b.records("c1")).To(Equal("10.1.2.2 10.1.3.2"))
@@ -76,7 +76,7 @@ var _ = Describe("the file of an attachment", func() {
 		Expect(b.records("c2")).To(Equal("10.1.2.3"))
 	})
 
-	It("is not left by an ADD that fails", func() {
+	It("does not exist after an ADD that fails", func() {
 		b.add("c1", two)
 		b.fails("ADD", "c2", two)
 		Expect(b.fileOf("c2")).NotTo(BeAnExistingFile())
@@ -84,7 +84,7 @@ var _ = Describe("the file of an attachment", func() {
 		Expect(b.walked()).To(BeFalse())
 	})
 
-	It("is made for a reservation of the reference plugin, of its old form as well", func() {
+	It("is made for a reservation of the reference plugin, and for a legacy reservation", func() {
 		b.add("c1", try{})
 		b.referenceAdd("10.1.2.9", "theirs")
 		b.put("10.1.2.10", "old")
@@ -97,14 +97,14 @@ var _ = Describe("the file of an attachment", func() {
 		Expect(b.records("theirs")).To(Equal("10.1.2.9"))
 	})
 
-	It("is removed with a reservation that the reference plugin removes", func() {
+	It("is removed after the reference plugin removed the reservation", func() {
 		b.add("c1", try{})
 		b.likeReference(func() { Expect(os.Remove(b.net("10.1.2.2"))).To(Succeed()) })
 		b.ok("STATUS", "", try{})
 		Expect(b.fileOf("c1")).NotTo(BeAnExistingFile())
 	})
 
-	It("is that of the folder which is there, also while a call works on one that is gone", func() {
+	It("is not changed by a session whose folder was replaced", func() {
 		b.add("c1", try{})
 		side := filepath.Join(b.dataDir, ".plumb", "net")
 		st := store{dir: b.net(""), privateDir: side, host: host{bootID: b.bootID, wait: b.wait, now: sinceBoot}}
@@ -117,14 +117,14 @@ var _ = Describe("the file of an attachment", func() {
 		Expect(b.reserved()).To(Equal([]string{"10.1.2.2 c1/eth0"}))
 	})
 
-	It("replaces the index of an earlier release, and the times of releases stay", func() {
+	It("is made when the index of an earlier version is removed, and the file of releases stays", func() {
 		b.add("c1", try{})
 		b.ok("DEL", "c1", try{ipam: subnet + `, "cooldown": 60`})
 		side := filepath.Join(b.dataDir, ".plumb", "net")
 		for _, name := range []string{"index", "index.new", "new"} {
 			Expect(os.WriteFile(filepath.Join(side, name), []byte("plumbhl1"), 0o600)).To(Succeed())
 		}
-		b.referenceAdd("10.1.2.9", "c9") // or any change that the earlier release made
+		b.referenceAdd("10.1.2.9", "c9") // any change makes the session read all reservations
 		b.ok("CHECK", "c9", try{})
 		left, err := filepath.Glob(filepath.Join(side, "*"))
 		Expect(err).NotTo(HaveOccurred())
@@ -133,7 +133,7 @@ var _ = Describe("the file of an attachment", func() {
 })
 
 var _ = Describe("a free address", func() {
-	It("is found behind many that are taken, in a range of any size", func() {
+	It("is found after many reserved ones, in a range of any size", func() {
 		b := newBed()
 		wide := try{ipam: `"subnet": "fd00::/64", "exclude": ["fd00::/120"], "cooldown": 60`}
 		for i := range 2 * maxTries {
@@ -142,10 +142,10 @@ var _ = Describe("a free address", func() {
 		Expect(b.add("c1", wide)).To(Equal(fmt.Sprintf("fd00::%x/64", 0x100+2*maxTries)))
 		b.ok("DEL", "c1", wide)
 		b.put("last_reserved_ip.0", "fd00::ffff:ffff:ffff:ffff")
-		Expect(b.add("c1", wide)).To(Equal(fmt.Sprintf("fd00::%x/64", 0x100+2*maxTries+1)), "the other one cools down")
+		Expect(b.add("c1", wide)).To(Equal(fmt.Sprintf("fd00::%x/64", 0x100+2*maxTries+1)), "the released address cools down")
 	})
 
-	It("is one that a file without an owner has, if it is among the next ones", func() {
+	It("may have an incomplete reservation, if it is one of the next addresses", func() {
 		b := newBed()
 		b.add("c1", try{})
 		for i := range 600 {

@@ -17,7 +17,7 @@ var _ = Describe("ADD", func() {
 	var b *bed
 	BeforeEach(func() { b = newBed() })
 
-	It("gives one address after the other, and released ones last", func() {
+	It("allocates addresses in order, and released ones after all others", func() {
 		Expect(b.add("c1", try{})).To(Equal("10.1.2.2/24"))
 		Expect(b.add("c2", try{})).To(Equal("10.1.2.3/24"))
 		b.ok("DEL", "c1", try{})
@@ -31,23 +31,23 @@ var _ = Describe("ADD", func() {
 		Expect(b.add("c5", small)).To(Equal("10.1.2.3/24"))
 	})
 
-	DescribeTable("knows the size of its pool", func(ipam, want string) {
+	DescribeTable("allocates every usable address, then returns code 11", func(ipam, want string) {
 		for i, ip := range strings.Fields(want) {
 			Expect(b.add(fmt.Sprint("c", i), try{ipam: ipam})).To(Equal(ip))
 		}
 		Expect(b.fails("ADD", "more", try{ipam: ipam}).Code).To(Equal(uint(types.CodeTryAgain)))
 	},
-		Entry("/30", `"subnet": "10.1.2.0/30"`, "10.1.2.2/30"),
-		Entry("/126", `"subnet": "fd00::/126"`, "fd00::2/126 fd00::3/126"),
-		Entry("gateway inside", `"subnet": "10.1.2.0/29", "rangeStart": "10.1.2.3", "rangeEnd": "10.1.2.5", "gateway": "10.1.2.4"`, "10.1.2.3/29 10.1.2.5/29"),
-		Entry("two ranges", `"ranges": [[{"subnet": "10.1.2.0/30"}, {"subnet": "10.1.4.0/28", "rangeStart": "10.1.4.9", "rangeEnd": "10.1.4.10"}]]`,
+		Entry("of a /30", `"subnet": "10.1.2.0/30"`, "10.1.2.2/30"),
+		Entry("of a /126", `"subnet": "fd00::/126"`, "fd00::2/126 fd00::3/126"),
+		Entry("of a range with the gateway inside", `"subnet": "10.1.2.0/29", "rangeStart": "10.1.2.3", "rangeEnd": "10.1.2.5", "gateway": "10.1.2.4"`, "10.1.2.3/29 10.1.2.5/29"),
+		Entry("of two ranges in one set", `"ranges": [[{"subnet": "10.1.2.0/30"}, {"subnet": "10.1.4.0/28", "rangeStart": "10.1.4.9", "rangeEnd": "10.1.4.10"}]]`,
 			"10.1.2.2/30 10.1.4.9/28 10.1.4.10/28"),
-		Entry("network and broadcast, when asked for", `"subnet": "10.1.2.0/30", "rangeStart": "10.1.2.0", "rangeEnd": "10.1.2.3"`, "10.1.2.0/30 10.1.2.2/30 10.1.2.3/30"),
-		Entry("exclude", `"subnet": "10.1.2.0/28", "exclude": ["10.1.2.2", "10.1.2.4/30", "10.1.2.8/29"]`, "10.1.2.3/28"),
-		Entry("the last of IPv4", `"subnet": "255.255.255.252/30", "rangeEnd": "255.255.255.255"`, "255.255.255.254/30 255.255.255.255/30"),
+		Entry("of a range that includes the network and the broadcast address", `"subnet": "10.1.2.0/30", "rangeStart": "10.1.2.0", "rangeEnd": "10.1.2.3"`, "10.1.2.0/30 10.1.2.2/30 10.1.2.3/30"),
+		Entry("of a subnet with excluded addresses", `"subnet": "10.1.2.0/28", "exclude": ["10.1.2.2", "10.1.2.4/30", "10.1.2.8/29"]`, "10.1.2.3/28"),
+		Entry("of the last IPv4 subnet", `"subnet": "255.255.255.252/30", "rangeEnd": "255.255.255.255"`, "255.255.255.254/30 255.255.255.255/30"),
 	)
 
-	It("takes one of each set: the runtime's, the single form, ranges", func() {
+	It("allocates one address per range set: ipRanges, the keys of ipam, ranges", func() {
 		Expect(b.add("c1", try{
 			ipam: `"subnet": "10.2.0.0/24", "ranges": [[{"subnet": "10.3.0.0/24"}], [{"subnet": "fd00::/64"}]]`,
 			more: `"runtimeConfig": {"ipRanges": [[{"subnet": "10.9.0.0/24"}]]}`,
@@ -57,7 +57,7 @@ var _ = Describe("ADD", func() {
 		}
 	})
 
-	It("writes the reference's files", func() {
+	It("writes the same files as the reference plugin", func() {
 		b.add("c1", try{})
 		Expect(nstest.SnapshotDir(GinkgoTB(), filepath.Join(b.dataDir, "net"))).To(Equal(`drwxr-xr-x .
 -rw------- 10.1.2.2 "c1\r\neth0"
@@ -65,7 +65,7 @@ var _ = Describe("ADD", func() {
 -rwxr-x--- lock ""`))
 	})
 
-	DescribeTable("answers in the form of the version", func(version, want string) {
+	DescribeTable("returns a result in the format of the CNI version", func(version, want string) {
 		dns := filepath.Join(GinkgoT().TempDir(), "resolv.conf")
 		Expect(os.WriteFile(dns, []byte("nameserver 10.0.0.53\nsearch example.org\n"), 0o600)).To(Succeed())
 		r := b.run("ADD", "c1", try{version: version, ipam: fmt.Sprintf(
@@ -83,21 +83,21 @@ var _ = Describe("ADD", func() {
 			`"dns": { "nameservers": [ "10.0.0.53" ], "search": [ "example.org" ] } }`),
 	)
 
-	DescribeTable("gives what is asked for", func(t try, want string) {
+	DescribeTable("allocates the requested addresses", func(t try, want string) {
 		Expect(b.add("c1", t)).To(Equal(want))
 	},
-		Entry("CNI_ARGS", try{args: "IP=10.1.2.77"}, "10.1.2.77/24"),
-		Entry("with others' arguments", try{args: "IgnoreUnknown=1;K8S_POD_NAME=a;IP=10.1.2.77/16"}, "10.1.2.77/24"),
-		Entry("args", try{more: `"args": {"cni": {"ips": ["10.1.2.78"]}}`}, "10.1.2.78/24"),
-		Entry("runtimeConfig", try{more: `"RuntimeConfig": {"IPs": ["10.1.2.79/24"]}`}, "10.1.2.79/24"),
-		Entry("the same thrice", try{args: "IP=10.1.2.7", more: `"args": {"cni": {"ips": ["10.1.2.7"]}}, "runtimeConfig": {"ips": ["10.1.2.7/24"]}`}, "10.1.2.7/24"),
-		Entry("nothing: IP in CNI_ARGS is empty", try{args: "IP="}, "10.1.2.2/24"),
-		Entry("of one set of two", try{ipam: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]`, args: "IP=fd00::77"}, "10.1.2.2/24 fd00::77/64"),
-		Entry("of both", try{ipam: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]`,
+		Entry("in CNI_ARGS", try{args: "IP=10.1.2.77"}, "10.1.2.77/24"),
+		Entry("in CNI_ARGS with unknown keys", try{args: "IgnoreUnknown=1;K8S_POD_NAME=a;IP=10.1.2.77/16"}, "10.1.2.77/24"),
+		Entry("in args", try{more: `"args": {"cni": {"ips": ["10.1.2.78"]}}`}, "10.1.2.78/24"),
+		Entry("in runtimeConfig", try{more: `"RuntimeConfig": {"IPs": ["10.1.2.79/24"]}`}, "10.1.2.79/24"),
+		Entry("the same address in all three places", try{args: "IP=10.1.2.7", more: `"args": {"cni": {"ips": ["10.1.2.7"]}}, "runtimeConfig": {"ips": ["10.1.2.7/24"]}`}, "10.1.2.7/24"),
+		Entry("any address if IP in CNI_ARGS is empty", try{args: "IP="}, "10.1.2.2/24"),
+		Entry("in one of two sets", try{ipam: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]`, args: "IP=fd00::77"}, "10.1.2.2/24 fd00::77/64"),
+		Entry("in both sets", try{ipam: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]`,
 			more: `"runtimeConfig": {"ips": ["fd00::77", "10.1.2.9"]}`}, "10.1.2.9/24 fd00::77/64"),
 	)
 
-	It("refuses a network's name that no folder can have, and DEL finishes", func() {
+	It("returns code 7 if the network name is too long for a folder, and DEL succeeds", func() {
 		long := try{network: strings.Repeat("n", 256)}
 		for _, command := range []string{"ADD", "CHECK"} {
 			f := b.fails(command, "c1", long)
@@ -108,7 +108,7 @@ var _ = Describe("ADD", func() {
 		b.add("c1", try{network: strings.Repeat("n", 255)})
 	})
 
-	It("hands on a gateway outside the subnet, and warns of it in a strict configuration", func() {
+	It("returns a gateway outside of the subnet, and warns of it only in a strict configuration", func() {
 		slice := try{ipam: `"subnet": "10.1.2.64/26", "gateway": "10.1.2.1"`}
 		Expect(b.run("ADD", "c1", slice).Result(GinkgoTB()).IPs[0].Gateway.String()).To(Equal("10.1.2.1"))
 		for _, verb := range []string{"ADD", "CHECK", "STATUS", "DEL"} {
@@ -119,7 +119,7 @@ var _ = Describe("ADD", func() {
 		Expect(b.run("ADD", "c3", slice).OK(GinkgoTB()).Stderr).To(Equal("host-local: warning: gateway 10.1.2.1 is outside of the subnet 10.1.2.64/26\n"))
 	})
 
-	DescribeTable("refuses what cannot be given, and takes nothing else for it", func(t try, code uint, want string) {
+	DescribeTable("returns an error if a request cannot be met, and reserves nothing", func(t try, code uint, want string) {
 		b.put("10.1.2.9", "other\r\neth0")
 		before := b.reserved()
 		f := b.fails("ADD", "c1", t)
@@ -129,23 +129,23 @@ var _ = Describe("ADD", func() {
 		Expect(b.net("last_reserved_ip.0")).NotTo(BeAnExistingFile())
 	},
 		Entry("the gateway", try{args: "IP=10.1.2.1"}, uint(7), "failed to allocate for range 0: requested ip 10.1.2.1 is subnet's gateway"),
-		Entry("taken", try{args: "IP=10.1.2.9"}, uint(11),
+		Entry("reserved by another attachment", try{args: "IP=10.1.2.9"}, uint(11),
 			"failed to allocate for range 0: requested IP address 10.1.2.9 is not available in range set 10.1.2.1-10.1.2.254: 10.1.2.9 is allocated to other"),
-		Entry("taken in the second set", try{ipam: `"ranges": [[{"subnet": "10.1.3.0/24"}], [{"subnet": "10.1.2.0/24"}]]`, args: "IP=10.1.2.9"}, uint(11),
+		Entry("reserved by another attachment, in the second set", try{ipam: `"ranges": [[{"subnet": "10.1.3.0/24"}], [{"subnet": "10.1.2.0/24"}]]`, args: "IP=10.1.2.9"}, uint(11),
 			"failed to allocate for range 1: requested IP address 10.1.2.9 is not available"),
-		Entry("excluded", try{ipam: subnet + `, "exclude": ["10.1.2.8/30"]`, args: "IP=10.1.2.10"}, uint(7), "10.1.2.10"),
-		Entry("where all is excluded", try{ipam: subnet + `, "exclude": ["10.1.0.0/16"]`}, uint(7),
+		Entry("an excluded address", try{ipam: subnet + `, "exclude": ["10.1.2.8/30"]`, args: "IP=10.1.2.10"}, uint(7), "10.1.2.10"),
+		Entry("a range set whose addresses are all excluded", try{ipam: subnet + `, "exclude": ["10.1.0.0/16"]`}, uint(7),
 			`range set 1 (10.1.2.0/24) has no usable address: all are excluded (the gateway always is); make the range larger or "exclude" smaller`),
-		Entry("where there is only the gateway", try{ipam: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.3.0/24", "rangeEnd": "10.1.3.1"}]]`}, uint(7),
+		Entry("a range set that has only the gateway", try{ipam: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.3.0/24", "rangeEnd": "10.1.3.1"}]]`}, uint(7),
 			"range set 2 (10.1.3.0/24) has no usable address"),
-		Entry("out of range", try{args: "IP=10.1.9.9"}, uint(7), "failed to allocate all requested IPs: 10.1.9.9"),
-		Entry("two of one set", try{more: `"runtimeConfig": {"ips": ["10.1.2.5", "10.1.2.6", "10.7.7.7"]}`}, uint(7), "failed to allocate all requested IPs: 10.1.2.6 10.7.7.7"),
-		Entry("no address", try{args: "IP=x"}, uint(7), "CNI_ARGS: IP: invalid IP address: x"),
-		Entry("unknown arguments", try{args: "K8S_POD_NAME=a"}, uint(4), "unknown args"),
-		Entry("null", try{more: `"runtimeConfig": {"ips": [null]}`}, uint(7), "runtimeConfig.ips[0] is null"),
+		Entry("an address outside of the ranges", try{args: "IP=10.1.9.9"}, uint(7), "failed to allocate all requested IPs: 10.1.9.9"),
+		Entry("two addresses in one set", try{more: `"runtimeConfig": {"ips": ["10.1.2.5", "10.1.2.6", "10.7.7.7"]}`}, uint(7), "failed to allocate all requested IPs: 10.1.2.6 10.7.7.7"),
+		Entry("not an address", try{args: "IP=x"}, uint(7), "CNI_ARGS: IP: invalid IP address: x"),
+		Entry("an unknown key in CNI_ARGS", try{args: "K8S_POD_NAME=a"}, uint(4), "unknown args"),
+		Entry("null in runtimeConfig.ips", try{more: `"runtimeConfig": {"ips": [null]}`}, uint(7), "runtimeConfig.ips[0] is null"),
 	)
 
-	DescribeTable("fails for an attachment that lives, and leaves it alone", func(again try) {
+	DescribeTable("returns code 101 if the attachment already has an address, and changes nothing", func(again try) {
 		two := try{ipam: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]`}
 		b.add("c1", two)
 		before := b.reserved()
@@ -154,24 +154,24 @@ var _ = Describe("ADD", func() {
 		Expect(f.Msg).To(MatchRegexp("^failed to allocate for range 0: (10.1.2.2|fd00::2) has been allocated to c1, duplicate allocation is not allowed$"))
 		Expect(b.reserved()).To(Equal(before))
 	},
-		Entry("as before", try{}),
-		Entry("with a request in the first set", try{ipam: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]`, args: "IP=10.1.2.50"}),
-		Entry("in other ranges", try{ipam: `"subnet": "10.99.0.0/16"`}),
+		Entry("with the same configuration", try{}),
+		Entry("with a requested address", try{ipam: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]`, args: "IP=10.1.2.50"}),
+		Entry("with other ranges", try{ipam: `"subnet": "10.99.0.0/16"`}),
 	)
 
-	It("gives another interface of the same container its own", func() {
+	It("allocates another address for another interface of the container", func() {
 		b.add("c1", try{})
 		Expect(b.add("c1", try{ifName: "eth1"})).To(Equal("10.1.2.3/24"))
 		Expect(b.add("c1", try{network: "other"})).To(Equal("10.1.2.2/24"))
 	})
 
-	It("fails for a container with a legacy reservation in the range", func() {
+	It("returns code 101 if the container has a legacy reservation in the range", func() {
 		b.put("10.1.2.40", "c1")
 		Expect(b.fails("ADD", "c1", try{}).Msg).To(ContainSubstring("10.1.2.40 has been allocated to c1, duplicate"))
 		Expect(b.add("c1", try{ipam: `"subnet": "10.9.0.0/24"`})).To(Equal("10.9.0.2/24"))
 	})
 
-	It("gives back what it took when a later set is exhausted", func() {
+	It("releases the first address if a later set is exhausted", func() {
 		two := try{ipam: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.3.0/30"}]]`}
 		b.add("c1", two)
 		before := nstest.SnapshotDir(GinkgoTB(), b.net(""))
@@ -181,7 +181,7 @@ var _ = Describe("ADD", func() {
 		Expect(nstest.SnapshotDir(GinkgoTB(), b.net(""))).To(Equal(before))
 	})
 
-	It("does not give back what became another's meanwhile", func() {
+	It("does not release an address that another owner has reserved since", func() {
 		two := try{ipam: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.3.0/30"}]]`}
 		b.add("c1", two)
 		locks := 0
@@ -199,7 +199,7 @@ var _ = Describe("ADD", func() {
 		Expect(b.reserved()).To(ContainElement("10.1.2.3 other/eth0"))
 	})
 
-	DescribeTable("takes an address back from a file without an owner", func(content string) {
+	DescribeTable("allocates the address of an incomplete reservation if no other is free", func(content string) {
 		for i := range 254 - 1 {
 			b.put(fmt.Sprint("10.1.2.", 2+i), fmt.Sprint("c", i, "\r\neth0"))
 		}
@@ -208,17 +208,17 @@ var _ = Describe("ADD", func() {
 		Expect(b.add("new", try{})).To(Equal("10.1.2.200/24"))
 		Expect(os.ReadFile(b.net("10.1.2.200"))).To(BeEquivalentTo("new\r\neth0"))
 	},
-		Entry("empty", ""), Entry("zeros", "\x00\x00\x00\x00"), Entry("white space", "\r\n"), Entry("zeros after the interface name", "c1\r\neth0\x00\x00"),
+		Entry("an empty file", ""), Entry("zeros", "\x00\x00\x00\x00"), Entry("white space", "\r\n"), Entry("zeros after the interface name", "c1\r\neth0\x00\x00"),
 	)
 
-	It("passes over what is no file", func() {
+	It("does not allocate an address whose file is a folder or a symbolic link", func() {
 		Expect(os.MkdirAll(b.net("10.1.2.2"), 0o755)).To(Succeed())
 		Expect(os.Symlink("/nowhere", b.net("10.1.2.3"))).To(Succeed())
 		Expect(b.add("c1", try{})).To(Equal("10.1.2.4/24"))
 		Expect(b.fails("ADD", "c2", try{args: "IP=10.1.2.2"}).Msg).To(ContainSubstring("allocated to an unknown owner"))
 	})
 
-	It("begins anew with a cursor that says nothing", func() {
+	It("begins at the start of the range if last_reserved_ip.0 has no usable address", func() {
 		for _, text := range []string{"", "x", "10.7.7.7", "10.1.2.254", "10.7.7.7 or another\n", strings.Repeat("10.1.2.7 ", 1000)} {
 			b.put("last_reserved_ip.0", text)
 			Expect(b.add("c1", try{})).To(Equal("10.1.2.2/24"))
@@ -227,7 +227,7 @@ var _ = Describe("ADD", func() {
 		}
 	})
 
-	It("fails in one piece when resolvConf is not there", func() {
+	It("returns code 5 if resolvConf does not exist, and makes no folder", func() {
 		f := b.fails("ADD", "c1", try{ipam: subnet + `, "resolvConf": "/nowhere"`})
 		Expect(f.Code).To(Equal(uint(types.CodeIO)))
 		Expect(b.dataDir).NotTo(BeADirectory())
@@ -238,7 +238,7 @@ var _ = Describe("DEL", func() {
 	var b *bed
 	BeforeEach(func() { b = newBed() })
 
-	It("releases what the interface holds, in all sets, and nothing else", func() {
+	It("releases the addresses of the interface in all sets, and no others", func() {
 		two := try{ipam: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]`}
 		b.add("c1", two)
 		b.add("c2", two)
@@ -249,7 +249,7 @@ var _ = Describe("DEL", func() {
 		b.ok("DEL", "c1", try{})
 	})
 
-	It("succeeds for what is not known, and makes no folder", func() {
+	It("succeeds for an unknown attachment, and makes no folder", func() {
 		b.ok("DEL", "c1", try{})
 		Expect(b.dataDir).NotTo(BeADirectory())
 		b.add("c2", try{})
@@ -257,30 +257,30 @@ var _ = Describe("DEL", func() {
 		Expect(b.reserved()).To(Equal([]string{"10.1.2.2 c2/eth0"}))
 	})
 
-	DescribeTable("finishes whatever the configuration", func(t try) {
+	DescribeTable("succeeds with an invalid configuration", func(t try) {
 		b.add("c1", try{})
 		b.ok("DEL", "c1", t)
 		Expect(b.reserved()).To(BeEmpty())
 	},
-		Entry("no ranges", try{ipam: `"ranges": []`}),
-		Entry("ranges of another shape", try{ipam: `"ranges": "none", "cooldown": "long", "routes": 7`}),
-		Entry("null", try{ipam: `"ranges": [[null]]`, more: `"runtimeConfig": {"ips": [null]}`}),
-		Entry("arguments", try{args: "nonsense"}),
-		Entry("strict", try{ipam: subnet + `, "isGateway": true`, more: `"strict": true`}),
+		Entry("without ranges", try{ipam: `"ranges": []`}),
+		Entry("with values of the wrong type", try{ipam: `"ranges": "none", "cooldown": "long", "routes": 7`}),
+		Entry("with null in lists", try{ipam: `"ranges": [[null]]`, more: `"runtimeConfig": {"ips": [null]}`}),
+		Entry("with malformed CNI_ARGS", try{args: "nonsense"}),
+		Entry("with an unknown key and strict", try{ipam: subnet + `, "isGateway": true`, more: `"strict": true`}),
 	)
 
-	DescribeTable("releases what was written by hand", func(content string) {
+	DescribeTable("releases reservations in every format", func(content string) {
 		b.add("c2", try{})
 		b.put("10.1.2.40", content)
 		b.ok("DEL", "c1", try{})
 		Expect(b.reserved()).To(Equal([]string{"10.1.2.2 c2/eth0"}))
 	},
-		Entry("as the reference", "c1\r\neth0"),
-		Entry("with a line's end", "c1\r\neth0\n"),
-		Entry("legacy", "c1"),
+		Entry("that of the reference plugin", "c1\r\neth0"),
+		Entry("with a newline at the end", "c1\r\neth0\n"),
+		Entry("the legacy format", "c1"),
 	)
 
-	It("releases legacy reservations only when there is no other", func() {
+	It("releases legacy reservations only if the attachment has no others", func() {
 		b.put("10.1.2.40", "c1")
 		b.put("10.1.2.41", "c1\r\neth0")
 		b.put("10.1.2.42", "c1\r\neth1")
@@ -290,7 +290,7 @@ var _ = Describe("DEL", func() {
 		Expect(b.reserved()).To(Equal([]string{"10.1.2.42 c1/eth1"}))
 	})
 
-	It("sees a file that was changed in place", func() {
+	It("does not release a reservation whose owner was changed in the file", func() {
 		b.add("c1", try{})
 		b.put("10.1.2.2", "other\r\neth0")
 		b.ok("DEL", "c1", try{})
@@ -312,7 +312,7 @@ var _ = Describe("CHECK", func() {
 		return fmt.Sprintf(`"prevResult": {"cniVersion": "1.1.0", "ips": [%s]}`, strings.Join(list, ", "))
 	}
 
-	It("is content with what ADD made", func() {
+	It("succeeds after ADD, and for a legacy reservation", func() {
 		b.add("c1", try{})
 		b.ok("CHECK", "c1", try{})
 		b.ok("CHECK", "c1", try{more: prev("10.1.2.2/24")})
@@ -321,7 +321,7 @@ var _ = Describe("CHECK", func() {
 		b.ok("CHECK", "old", try{more: prev("10.1.2.40/24")})
 	})
 
-	DescribeTable("says what is wrong", func(id, more, want string) {
+	DescribeTable("returns code 100 if the reservations differ from prevResult", func(id, more, want string) {
 		b.add("c1", try{})
 		b.put("10.1.2.9", "c2\r\neth0")
 		b.put("10.1.2.10", "c2\r\neth0")
@@ -329,17 +329,17 @@ var _ = Describe("CHECK", func() {
 		Expect(f.Code).To(Equal(uint(codeNotReserved)))
 		Expect(f.Msg).To(ContainSubstring(want))
 	},
-		Entry("nothing held", "c3", "", "no address is reserved for net/c3/eth0"),
-		Entry("another address", "c1", prev("10.1.2.9/24"), "address 10.1.2.9 is not reserved for net/c1/eth0"),
-		Entry("one too many", "c2", prev("10.1.2.9/24"), "address 10.1.2.10 is reserved for net/c2/eth0 but not in its result"),
+		Entry("no reservation", "c3", "", "no address is reserved for net/c3/eth0"),
+		Entry("a reservation for another address", "c1", prev("10.1.2.9/24"), "address 10.1.2.9 is not reserved for net/c1/eth0"),
+		Entry("a reservation that prevResult does not have", "c2", prev("10.1.2.9/24"), "address 10.1.2.10 is reserved for net/c2/eth0 but not in its result"),
 	)
 
-	It("is content while a pool is drained by excluding it", func() {
+	It("succeeds if the address is now excluded", func() {
 		b.add("c1", try{})
 		b.ok("CHECK", "c1", try{ipam: subnet + `, "exclude": ["10.1.2.0/24"]`})
 	})
 
-	It("fails without a folder, and makes none", func() {
+	It("returns code 100 if there is no folder, and makes none", func() {
 		Expect(b.fails("CHECK", "c1", try{}).Code).To(Equal(uint(codeNotReserved)))
 		Expect(b.dataDir).NotTo(BeADirectory())
 	})
@@ -349,7 +349,7 @@ var _ = Describe("GC", func() {
 	var b *bed
 	BeforeEach(func() { b = newBed() })
 
-	DescribeTable("keeps what lives on, and only that", func(valid string, want ...string) {
+	DescribeTable("releases the reservations of attachments that are not valid, and no others", func(valid string, want ...string) {
 		b.add("c1", try{})
 		b.add("c1", try{ifName: "eth1"})
 		b.add("c2", try{})
@@ -366,12 +366,12 @@ var _ = Describe("GC", func() {
 		Expect(b.add("new", try{})).To(Equal("10.1.2.5/24"))
 		b.ok("DEL", "c1", try{})
 	},
-		Entry("some", `[{"containerID": "c1", "ifname": "eth0"}]`, "10.1.2.2 c1/eth0", "10.1.2.40 c1"),
-		Entry("by another interface", `[{"containerID": "c1", "ifname": "eth7"}, {"containerID": "c2", "ifname": "eth0"}]`, "10.1.2.4 c2/eth0", "10.1.2.40 c1"),
-		Entry("none", `[]`),
+		Entry("one valid attachment", `[{"containerID": "c1", "ifname": "eth0"}]`, "10.1.2.2 c1/eth0", "10.1.2.40 c1"),
+		Entry("another interface of the container with a legacy reservation is valid", `[{"containerID": "c1", "ifname": "eth7"}, {"containerID": "c2", "ifname": "eth0"}]`, "10.1.2.4 c2/eth0", "10.1.2.40 c1"),
+		Entry("no valid attachment", `[]`),
 	)
 
-	It("has nothing to do without a folder", func() {
+	It("succeeds without a folder, and makes none", func() {
 		b.ok("GC", "", try{more: `"cni.dev/valid-attachments": []`})
 		Expect(b.dataDir).NotTo(BeADirectory())
 	})
@@ -381,23 +381,23 @@ var _ = Describe("STATUS", func() {
 	var b *bed
 	BeforeEach(func() { b = newBed() })
 
-	It("is good before the first ADD, and makes nothing", func() {
+	It("succeeds before the first ADD, and makes no folder", func() {
 		b.ok("STATUS", "", try{})
 		Expect(b.dataDir).NotTo(BeADirectory())
 	})
 
-	It("is good without ranges: the runtime may bring them", func() {
+	It("succeeds without ranges, because the runtime can pass them to ADD", func() {
 		b.ok("STATUS", "", try{ipam: `"routes": []`})
 	})
 
-	It("is good with a full pool: containers that run lose nothing by it", func() {
+	It("succeeds if the pool is exhausted", func() {
 		t := try{ipam: `"subnet": "10.1.2.0/30"`}
 		b.add("c1", t)
 		b.ok("STATUS", "", t)
 		Expect(b.fails("ADD", "c2", t).Code).To(Equal(uint(types.CodeTryAgain)))
 	})
 
-	It("names each set that is exhausted with failStatusWhenFull", func() {
+	It("with failStatusWhenFull, returns code 50 and names each exhausted range set", func() {
 		t := try{ipam: `"failStatusWhenFull": true, "ranges": [[{"subnet": "10.1.2.0/30"}], [{"subnet": "10.1.3.0/24"}]]`}
 		b.add("c1", t)
 		f := b.fails("STATUS", "", t)
@@ -407,7 +407,7 @@ var _ = Describe("STATUS", func() {
 		b.ok("STATUS", "", t)
 	})
 
-	It("sees a pool that is excluded as a whole", func() {
+	It("returns code 50 if all addresses are excluded", func() {
 		f := b.fails("STATUS", "", try{ipam: subnet + `, "exclude": ["10.1.0.0/16"]`})
 		Expect(f.Code).To(Equal(uint(types.CodeNotAvailable)))
 		Expect(f.Msg).To(ContainSubstring("has no usable address"))
@@ -419,7 +419,7 @@ var _ = Describe("cooldown", func() {
 	BeforeEach(func() { b = newBed() })
 	cool := try{ipam: `"subnet": "10.1.2.0/29", "rangeEnd": "10.1.2.3", "cooldown": 30, "failStatusWhenFull": true`}
 
-	It("keeps a released address back", func() {
+	It("ends after the configured time, and until then ADD does not allocate the address", func() {
 		b.add("c1", cool)
 		b.add("c2", cool)
 		b.ok("DEL", "c1", cool)
@@ -436,7 +436,7 @@ var _ = Describe("cooldown", func() {
 		Expect(b.add("c4", cool)).To(Equal("10.1.2.3/29"))
 	})
 
-	It("begins where nothing but reservations is", func() {
+	It("begins also if the private folder was removed", func() {
 		b.add("c1", cool)
 		b.add("c2", cool)
 		Expect(os.RemoveAll(filepath.Join(b.dataDir, ".plumb"))).To(Succeed())
@@ -444,7 +444,7 @@ var _ = Describe("cooldown", func() {
 		Expect(b.fails("ADD", "c3", cool).Msg).To(ContainSubstring("(released addresses that cool down: 1;"))
 	})
 
-	It("does not bind one who asks for the address, nor one without cooldown", func() {
+	It("does not apply to a requested address, nor to a configuration without cooldown", func() {
 		b.add("c1", cool)
 		b.add("c2", cool)
 		b.ok("DEL", "c1", cool)
@@ -455,7 +455,7 @@ var _ = Describe("cooldown", func() {
 		Expect(b.add("c4", try{ipam: `"subnet": "10.1.2.0/29", "rangeEnd": "10.1.2.3"`})).To(Equal("10.1.2.2/29"))
 	})
 
-	It("ends with the boot", func() {
+	It("ends at a reboot", func() {
 		b.add("c1", cool)
 		b.add("c2", cool)
 		b.ok("DEL", "c1", cool)
@@ -464,7 +464,7 @@ var _ = Describe("cooldown", func() {
 		Expect(b.add("c3", cool)).To(Equal("10.1.2.2/29"))
 	})
 
-	It("is not started by an ADD that failed", func() {
+	It("does not begin when a failed ADD releases its address", func() {
 		two := try{ipam: `"ranges": [[{"subnet": "10.1.2.0/30"}], [{"subnet": "10.1.3.0/30"}]], "cooldown": 30`}
 		b.put("10.1.3.2", "other\r\neth0")
 		b.fails("ADD", "c1", two)
@@ -472,7 +472,7 @@ var _ = Describe("cooldown", func() {
 		Expect(b.add("c1", two)).To(Equal("10.1.2.2/30 10.1.3.2/30"))
 	})
 
-	It("does not let its file grow without end", func() {
+	It("drops old records from the file of releases", func() {
 		t := try{ipam: `"subnet": "10.1.0.0/16", "cooldown": 1`}
 		for i := range 40 {
 			path := filepath.Join(b.dataDir, ".plumb", "net", "releases")
