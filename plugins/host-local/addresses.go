@@ -2,12 +2,14 @@ package main
 
 import "net/netip"
 
-// An addressSet has a bit per address, in blocks of 256 neighbours: a map of addresses
-// takes three times as long to fill, with tens of thousands.
+// An addressSet is a set of addresses. It has one bit per address, in blocks of 256 consecutive
+// addresses, by the first address of the block. With tens of thousands of addresses, a map of addresses
+// takes three times as long to fill.
 type addressSet map[[16]byte]*[256 / 64]uint64
 
-// bit finds the block of ip by its first address, and the bit in it.
-func bit(ip netip.Addr) (first [16]byte, word int, mask uint64) {
+// position returns where the bit of ip is: the first address of the block, the index of the word in the
+// block, and the bit in the word.
+func position(ip netip.Addr) (first [16]byte, word int, mask uint64) {
 	first = ip.As16()
 	last := first[15]
 	first[15] = 0
@@ -15,7 +17,7 @@ func bit(ip netip.Addr) (first [16]byte, word int, mask uint64) {
 }
 
 func (s addressSet) add(ip netip.Addr) {
-	first, word, mask := bit(ip)
+	first, word, mask := position(ip)
 	block := s[first]
 	if block == nil {
 		block = new([256 / 64]uint64)
@@ -25,14 +27,14 @@ func (s addressSet) add(ip netip.Addr) {
 }
 
 func (s addressSet) remove(ip netip.Addr) {
-	first, word, mask := bit(ip)
+	first, word, mask := position(ip)
 	if block := s[first]; block != nil {
 		block[word] &^= mask
 	}
 }
 
 func (s addressSet) has(ip netip.Addr) bool {
-	first, word, mask := bit(ip)
+	first, word, mask := position(ip)
 	block := s[first]
 	return block != nil && block[word]&mask != 0
 }

@@ -20,13 +20,13 @@ func TestLocalType(t *testing.T) {
 		unix.EXT4_SUPER_MAGIC: true, unix.TMPFS_MAGIC: true, unix.OVERLAYFS_SUPER_MAGIC: true,
 		unix.NFS_SUPER_MAGIC: false, unix.FUSE_SUPER_MAGIC: false, unix.V9FS_MAGIC: false, unix.SMB2_SUPER_MAGIC: false, unix.CEPH_SUPER_MAGIC: false,
 	} {
-		if got := localType(magic); got != want {
+		if got := isLocalType(magic); got != want {
 			t.Errorf("%x: %v", magic, got)
 		}
 	}
 }
 
-// TestAddressSet: the set has what a map would have.
+// TestAddressSet checks that an addressSet has the same addresses as a map after the same changes.
 func TestAddressSet(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	set, model := addressSet{}, map[netip.Addr]bool{}
@@ -49,10 +49,10 @@ func TestAddressSet(t *testing.T) {
 	}
 }
 
-// records reads an attachment's file: the addresses, one per line.
-func (b *bed) records(id string) string {
+// records returns the addresses in the file of an attachment, separated by spaces.
+func (node *testNode) records(id string) string {
 	GinkgoHelper()
-	text, err := os.ReadFile(b.fileOf(id))
+	text, err := os.ReadFile(node.fileOf(id))
 	Expect(err).NotTo(HaveOccurred())
 	var addresses []string
 	for line := range strings.Lines(string(text)) {
@@ -61,100 +61,100 @@ func (b *bed) records(id string) string {
 	return strings.Join(addresses, " ")
 }
 
-var _ = Describe("the file of an attachment", func() {
-	var b *bed
-	two := try{ipam: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.3.0/30"}]]`}
-	BeforeEach(func() { b = newBed() })
+var _ = Describe("the attachment's file", func() {
+	var node *testNode
+	two := variant{ipam: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.3.0/30"}]]`}
+	BeforeEach(func() { node = newTestNode() })
 
-	It("has its addresses, from ADD to DEL", func() {
-		b.add("c1", two)
-		b.add("c2", try{})
-		Expect(b.records("c1")).To(Equal("10.1.2.2 10.1.3.2"))
-		Expect(b.records("c2")).To(Equal("10.1.2.3"))
-		b.ok("DEL", "c1", two)
-		Expect(b.fileOf("c1")).NotTo(BeAnExistingFile())
-		Expect(b.records("c2")).To(Equal("10.1.2.3"))
+	It("has the addresses of the attachment from ADD to DEL", func() {
+		node.add("c1", two)
+		node.add("c2", variant{})
+		Expect(node.records("c1")).To(Equal("10.1.2.2 10.1.3.2"))
+		Expect(node.records("c2")).To(Equal("10.1.2.3"))
+		node.ok("DEL", "c1", two)
+		Expect(node.fileOf("c1")).NotTo(BeAnExistingFile())
+		Expect(node.records("c2")).To(Equal("10.1.2.3"))
 	})
 
-	It("is not left by an ADD that fails", func() {
-		b.add("c1", two)
-		b.fails("ADD", "c2", two)
-		Expect(b.fileOf("c2")).NotTo(BeAnExistingFile())
-		b.ok("CHECK", "c1", two)
-		Expect(b.walked()).To(BeFalse())
+	It("does not exist after an ADD that fails", func() {
+		node.add("c1", two)
+		node.fails("ADD", "c2", two)
+		Expect(node.fileOf("c2")).NotTo(BeAnExistingFile())
+		node.ok("CHECK", "c1", two)
+		Expect(node.readAll()).To(BeFalse())
 	})
 
-	It("is made for a reservation of the reference plugin, of its old form as well", func() {
-		b.add("c1", try{})
-		b.referenceAdd("10.1.2.9", "theirs")
-		b.put("10.1.2.10", "old")
-		b.ok("CHECK", "theirs", try{})
-		Expect(b.walked()).To(BeTrue())
+	It("is made for a reservation of the reference plugin, and for a legacy reservation", func() {
+		node.add("c1", variant{})
+		node.referenceAdd("10.1.2.9", "theirs")
+		node.put("10.1.2.10", "old")
+		node.ok("CHECK", "theirs", variant{})
+		Expect(node.readAll()).To(BeTrue())
 		for _, id := range []string{"theirs", "old", "c1"} {
-			b.ok("CHECK", id, try{})
-			Expect(b.walked()).To(BeFalse(), id)
+			node.ok("CHECK", id, variant{})
+			Expect(node.readAll()).To(BeFalse(), id)
 		}
-		Expect(b.records("theirs")).To(Equal("10.1.2.9"))
+		Expect(node.records("theirs")).To(Equal("10.1.2.9"))
 	})
 
-	It("is removed with a reservation that the reference plugin removes", func() {
-		b.add("c1", try{})
-		b.likeReference(func() { Expect(os.Remove(b.net("10.1.2.2"))).To(Succeed()) })
-		b.ok("STATUS", "", try{})
-		Expect(b.fileOf("c1")).NotTo(BeAnExistingFile())
+	It("is removed after the reference plugin removed the reservation", func() {
+		node.add("c1", variant{})
+		node.withReferenceLock(func() { Expect(os.Remove(node.net("10.1.2.2"))).To(Succeed()) })
+		node.ok("STATUS", "", variant{})
+		Expect(node.fileOf("c1")).NotTo(BeAnExistingFile())
 	})
 
-	It("is that of the folder which is there, also while a call works on one that is gone", func() {
-		b.add("c1", try{})
-		side := filepath.Join(b.dataDir, ".plumb", "net")
-		st := store{dir: b.net(""), privateDir: side, host: host{bootID: b.bootID, wait: b.wait, now: sinceBoot}}
+	It("is not changed by a session whose folder was replaced", func() {
+		node.add("c1", variant{})
+		privateDir := filepath.Join(node.dataDir, ".plumb", "net")
+		st := store{dir: node.net(""), privateDir: privateDir, host: host{bootID: node.bootID, wait: node.wait, now: sinceBoot}}
 		Expect(st.withLock(func(se *session) error {
-			Expect(os.Rename(b.net(""), b.net("../old"))).To(Succeed())
-			b.add("c1", try{})
+			Expect(os.Rename(node.net(""), node.net("../old"))).To(Succeed())
+			node.add("c1", variant{})
 			return se.releaseAll(owner{"c1", "eth0"})
 		})).To(Succeed())
-		b.ok("CHECK", "c1", try{})
-		Expect(b.reserved()).To(Equal([]string{"10.1.2.2 c1/eth0"}))
+		node.ok("CHECK", "c1", variant{})
+		Expect(node.reserved()).To(Equal([]string{"10.1.2.2 c1/eth0"}))
 	})
 
-	It("replaces the index of an earlier release, and the times of releases stay", func() {
-		b.add("c1", try{})
-		b.ok("DEL", "c1", try{ipam: subnet + `, "cooldown": 60`})
-		side := filepath.Join(b.dataDir, ".plumb", "net")
+	It("is made when the index of an earlier version is removed, and the file of releases stays", func() {
+		node.add("c1", variant{})
+		node.ok("DEL", "c1", variant{ipam: subnet + `, "cooldown": 60`})
+		privateDir := filepath.Join(node.dataDir, ".plumb", "net")
 		for _, name := range []string{"index", "index.new", "new"} {
-			Expect(os.WriteFile(filepath.Join(side, name), []byte("plumbhl1"), 0o600)).To(Succeed())
+			Expect(os.WriteFile(filepath.Join(privateDir, name), []byte("plumbhl1"), 0o600)).To(Succeed())
 		}
-		b.referenceAdd("10.1.2.9", "c9") // or any change that the earlier release made
-		b.ok("CHECK", "c9", try{})
-		left, err := filepath.Glob(filepath.Join(side, "*"))
+		node.referenceAdd("10.1.2.9", "c9") // any change makes the session read all reservations
+		node.ok("CHECK", "c9", variant{})
+		left, err := filepath.Glob(filepath.Join(privateDir, "*"))
 		Expect(err).NotTo(HaveOccurred())
-		Expect(left).To(ConsistOf(b.files(), filepath.Join(side, "releases")))
+		Expect(left).To(ConsistOf(node.files(), filepath.Join(privateDir, "releases")))
 	})
 })
 
 var _ = Describe("a free address", func() {
-	It("is found behind many that are taken, in a range of any size", func() {
-		b := newBed()
-		wide := try{ipam: `"subnet": "fd00::/64", "exclude": ["fd00::/120"], "cooldown": 60`}
+	It("is found after many reserved ones, in a range of any size", func() {
+		node := newTestNode()
+		wide := variant{ipam: `"subnet": "fd00::/64", "exclude": ["fd00::/120"], "cooldown": 60`}
 		for i := range 2 * maxTries {
-			b.put(fmt.Sprintf("fd00::%x", 0x100+i), fmt.Sprint("x", i, "\r\neth0"))
+			node.put(fmt.Sprintf("fd00::%x", 0x100+i), fmt.Sprint("x", i, "\r\neth0"))
 		}
-		Expect(b.add("c1", wide)).To(Equal(fmt.Sprintf("fd00::%x/64", 0x100+2*maxTries)))
-		b.ok("DEL", "c1", wide)
-		b.put("last_reserved_ip.0", "fd00::ffff:ffff:ffff:ffff")
-		Expect(b.add("c1", wide)).To(Equal(fmt.Sprintf("fd00::%x/64", 0x100+2*maxTries+1)), "the other one cools down")
+		Expect(node.add("c1", wide)).To(Equal(fmt.Sprintf("fd00::%x/64", 0x100+2*maxTries)))
+		node.ok("DEL", "c1", wide)
+		node.put("last_reserved_ip.0", "fd00::ffff:ffff:ffff:ffff")
+		Expect(node.add("c1", wide)).To(Equal(fmt.Sprintf("fd00::%x/64", 0x100+2*maxTries+1)), "the released address cools down")
 	})
 
-	It("is one that a file without an owner has, if it is among the next ones", func() {
-		b := newBed()
-		b.add("c1", try{})
+	It("may have an incomplete reservation, if it is one of the next addresses", func() {
+		node := newTestNode()
+		node.add("c1", variant{})
 		for i := range 600 {
-			b.put(fmt.Sprintf("10.1.%d.%d", 3+i/250, 2+i%250), fmt.Sprint("x", i, "\r\neth0"))
+			node.put(fmt.Sprintf("10.1.%d.%d", 3+i/250, 2+i%250), fmt.Sprint("x", i, "\r\neth0"))
 		}
-		b.put("10.1.2.3", "")
-		b.ok("STATUS", "", try{})
-		Expect(b.add("c2", try{})).To(Equal("10.1.2.3/24"))
-		Expect(b.walked()).To(BeFalse())
-		Expect(b.records("c2")).To(Equal("10.1.2.3"))
+		node.put("10.1.2.3", "")
+		node.ok("STATUS", "", variant{})
+		Expect(node.add("c2", variant{})).To(Equal("10.1.2.3/24"))
+		Expect(node.readAll()).To(BeFalse())
+		Expect(node.records("c2")).To(Equal("10.1.2.3"))
 	})
 })

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// BenchmarkPool runs the built plugin, as a runtime does, with an empty pool and
-// with 60000 reservations of others. The two of a name should be within 1.3 of each
-// other, but for ADD-cursor-before and ADD-last-free, which list the folder:
+// BenchmarkPool runs the built plugin, as a runtime does, with an empty pool and with a pool of 60000
+// reservations of other attachments. The larger pool should take at most 1.3 times as long, except in
+// ADD-cursor-before and ADD-last-free, which list the folder:
 //
 //	go test ./plugins/host-local -run '^$' -bench Pool -benchtime 100x
 func BenchmarkPool(b *testing.B) {
@@ -32,10 +32,10 @@ func BenchmarkPool(b *testing.B) {
 		{"DEL", func(p benchPool, b *testing.B) { p.cycle(b, "DEL") }},
 		{"DEL-unknown", func(p benchPool, b *testing.B) { p.repeat(b, "DEL", "nobody", nil) }},
 		{"STATUS", func(p benchPool, b *testing.B) { p.repeat(b, "STATUS", "", nil) }},
-		{"ADD-cursor-before", benchPool.behind},
+		{"ADD-cursor-before", benchPool.addBeforeTaken},
 		{"ADD-last-free", func(p benchPool, b *testing.B) {
 			p.end = address(p.n)
-			p.behind(b)
+			p.addBeforeTaken(b)
 		}},
 	} {
 		for _, p := range []benchPool{empty, full} {
@@ -44,20 +44,20 @@ func BenchmarkPool(b *testing.B) {
 	}
 }
 
-// address is the n-th address that a pool of 10.0.0.0/15 gives.
+// address returns the n-th address that is allocated from 10.0.0.0/15.
 func address(n int) string {
 	n += 2
 	return fmt.Sprintf("10.%d.%d.%d", n>>16, n>>8&255, n&255)
 }
 
-// A benchPool is a data folder with n reservations of others.
+// A benchPool is a data folder with n reservations of other attachments.
 type benchPool struct {
 	bin, dir string
 	n        int
-	end      string // rangeEnd; empty: that of the subnet
+	end      string // rangeEnd; empty: the default
 }
 
-// fill writes the reservations as the reference does, and has the plugin find them.
+// fill writes the reservations as the reference plugin does, and calls STATUS so that the plugin reads them.
 func (p benchPool) fill(b *testing.B) {
 	dir := filepath.Join(p.dir, "net")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -74,6 +74,7 @@ func (p benchPool) fill(b *testing.B) {
 	p.run(b, "STATUS", "")
 }
 
+// cursor writes ip as the address that was allocated last.
 func (p benchPool) cursor(b *testing.B, ip string) {
 	if err := os.WriteFile(filepath.Join(p.dir, "net", "last_reserved_ip.0"), []byte(ip), 0o600); err != nil {
 		b.Fatal(err)
@@ -92,7 +93,7 @@ func (p benchPool) run(b *testing.B, command, id string) {
 	}
 }
 
-// cycle measures one command of ADD, CHECK, DEL of a new container each time.
+// cycle calls ADD, CHECK and DEL for a new container each time, and measures one of the three commands.
 func (p benchPool) cycle(b *testing.B, command string) {
 	b.StopTimer()
 	for i := range b.N {
@@ -106,12 +107,12 @@ func (p benchPool) cycle(b *testing.B, command string) {
 	}
 }
 
-// behind measures an ADD whose search begins before all that is taken.
-func (p benchPool) behind(b *testing.B) {
+// addBeforeTaken measures an ADD whose search begins before all reserved addresses.
+func (p benchPool) addBeforeTaken(b *testing.B) {
 	p.repeat(b, "ADD", "c", func() { p.run(b, "DEL", "c"); p.cursor(b, "10.0.0.1") })
 }
 
-// repeat measures a command that prepare, if any, makes ready.
+// repeat measures a command. It calls prepare before each call, if prepare is not nil.
 func (p benchPool) repeat(b *testing.B, command, id string, prepare func()) {
 	for b.Loop() {
 		if prepare != nil {
@@ -123,17 +124,17 @@ func (p benchPool) repeat(b *testing.B, command, id string, prepare func()) {
 	}
 }
 
-// BenchmarkSpans walks the runs of a /8 from which 64 subnets are excluded: the time
-// depends on those, not on the addresses.
-func BenchmarkSpans(b *testing.B) {
+// BenchmarkUsableAfter iterates over the usable intervals of a /8 from which 64 subnets are excluded.
+// The time depends on the number of subnets, not on the number of addresses.
+func BenchmarkUsableAfter(b *testing.B) {
 	var exclude []string
 	for i := range 64 {
 		exclude = append(exclude, fmt.Sprintf("10.%d.0.0/16", 2*i))
 	}
-	s := set(b, exclude, run{ip("10.0.0.1"), ip("10.255.255.254")})
+	s := newRangeSet(b, exclude, interval{ip("10.0.0.1"), ip("10.255.255.254")})
 	b.ReportAllocs()
 	for b.Loop() {
-		for range s.spans(ip("10.77.0.9")) {
+		for range s.usableAfter(ip("10.77.0.9")) {
 			continue
 		}
 	}

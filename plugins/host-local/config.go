@@ -16,18 +16,18 @@ import (
 
 const (
 	defaultDataDir = "/var/lib/cni/networks"
-	maxName        = 255 // bytes (NAME_MAX, linux/limits.h)
+	maxNetworkName = 255 // bytes: the name is that of a folder (NAME_MAX, linux/limits.h)
 )
 
-// A config is a checked configuration.
+// A config is a valid configuration.
 type config struct {
 	storeConf
-	// sets give one address each. Their order is that of the result, and the index
-	// of a set is the N of its last_reserved_ip.N.
+	// sets has the range sets. ADD allocates one address from each, and returns the addresses in
+	// this order. The index of a set is the N of its file last_reserved_ip.N.
 	sets       []rangeSet
-	requested  []netip.Addr // addresses that must be given, each once
+	requested  []netip.Addr // addresses that ADD must allocate, without duplicates
 	routes     []types.Route
-	resolvConf string // path; empty: no dns in the result
+	resolvConf string // path; empty: the result has no dns
 
 	failStatusWhenFull bool // STATUS fails if a range set is exhausted
 }
@@ -39,8 +39,8 @@ type storeConf struct {
 	cooldown time.Duration
 }
 
-// rawConf is the configuration as written. Elements of lists are pointers, so that
-// a null is seen and refused.
+// rawConf is the configuration before it is checked. Elements of lists are pointers, so that null can
+// be detected and reported.
 type rawConf struct {
 	IPAM          *rawIPAM   `json:"ipam"`
 	RuntimeConfig rawRuntime `json:"runtimeConfig"`
@@ -69,8 +69,8 @@ type rawRange struct {
 	Gateway    string `json:"gateway"`
 }
 
-// rawRoute is types.Route with its addresses as text, so that all that is wrong
-// with a configuration can be said at once.
+// rawRoute is types.Route with the addresses as text. An invalid address is then no error of the JSON
+// decoder, and one error can report all problems of the configuration.
 type rawRoute struct {
 	Dst      string `json:"dst"`
 	GW       string `json:"gw"`
@@ -92,16 +92,16 @@ type rawArgs struct {
 	} `json:"cni"`
 }
 
-// An input is all that a config is made of.
+// An input has everything that determines a config.
 type input struct {
 	raw     rawConf
-	argIP   string // IP of CNI_ARGS; empty: none is asked for
+	argIP   string // IP in CNI_ARGS; empty: none is requested
 	version types.Version
 	command string
 }
 
-// parse reads the configuration of an ADD, CHECK or STATUS. All that is wrong with
-// it is in the error.
+// parse returns the configuration of an ADD, CHECK or STATUS. The error reports all problems of the
+// values in ipam, runtimeConfig and args.
 func parse(r *skel.Request) (*config, error) {
 	in := input{version: r.Version, command: r.Command}
 	if err := r.Decode(&in.raw); err != nil {
@@ -111,31 +111,32 @@ func parse(r *skel.Request) (*config, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(r.Conf.Name) > maxName {
-		return nil, types.Errorf(types.CodeConfig, "the network's name is longer than %d bytes, and no folder can have it", maxName)
+	if len(r.Conf.Name) > maxNetworkName {
+		return nil, types.Errorf(types.CodeConfig, "the network's name is longer than %d bytes, and no folder can have it", maxNetworkName)
 	}
 	in.argIP = args[types.ArgIP]
 	conf, err := in.config()
 	if err == nil && r.Conf.Strict && r.Command == "ADD" {
-		conf.warnOfGateways(r)
+		conf.warnOutsideGateways(r)
 	}
 	return conf, err
 }
 
-// warnOfGateways names the gateways outside of their subnets. They are legitimate where
-// the interface plugin adds a route to them (ptp), or where the subnet is a part of a
-// larger one, in which the router is.
-func (c *config) warnOfGateways(r *skel.Request) {
+// warnOutsideGateways warns of each gateway outside of its subnet. Such a gateway can be correct: if the
+// interface plugin adds a route to the gateway (ptp), or if the subnet is a part of a larger one that
+// has the router.
+func (c *config) warnOutsideGateways(r *skel.Request) {
 	for _, set := range c.sets {
-		for _, one := range set {
-			if !one.subnet.Contains(one.gateway) && !one.gateway.IsLinkLocalUnicast() {
-				r.Warn("gateway %s is outside of the subnet %s", one.gateway, one.subnet)
+		for _, ipr := range set {
+			if !ipr.subnet.Contains(ipr.gateway) && !ipr.gateway.IsLinkLocalUnicast() {
+				r.Warn("gateway %s is outside of the subnet %s", ipr.gateway, ipr.subnet)
 			}
 		}
 	}
 }
 
-// parseStoreConf reads what DEL and GC need. A cooldown that makes no sense is none.
+// parseStoreConf returns the part of the configuration that DEL and GC need. If the cooldown is invalid,
+// there is none.
 func parseStoreConf(r *skel.Request) (storeConf, error) {
 	var raw struct {
 		IPAM struct {
@@ -150,34 +151,36 @@ func parseStoreConf(r *skel.Request) (storeConf, error) {
 	if json.Unmarshal(raw.IPAM.Cooldown, &seconds) != nil {
 		seconds = 0
 	}
-	p, err := newStoreConf(raw.IPAM.DataDir, max(seconds, 0))
-	return p, types.Coded(types.CodeConfig, err)
+	c, err := newStoreConf(raw.IPAM.DataDir, max(seconds, 0))
+	return c, types.Coded(types.CodeConfig, err)
 }
 
-// maxCooldown, a year in seconds, is far below what overflows a time.Duration.
+// maxCooldown is one year in seconds. This is far below the value that overflows a time.Duration.
 const maxCooldown = 365 * 24 * 60 * 60
 
+// newStoreConf returns a storeConf with the default for an empty dataDir. cooldown is in seconds; a larger
+// one than maxCooldown counts as maxCooldown.
 func newStoreConf(dataDir string, cooldown int64) (storeConf, error) {
 	if dataDir == "" {
 		dataDir = defaultDataDir
 	}
-	p := storeConf{dataDir: filepath.Clean(dataDir), cooldown: time.Duration(min(cooldown, maxCooldown)) * time.Second}
+	c := storeConf{dataDir: filepath.Clean(dataDir), cooldown: time.Duration(min(cooldown, maxCooldown)) * time.Second}
 	if !filepath.IsAbs(dataDir) {
-		return p, fmt.Errorf("dataDir %q is not an absolute path", dataDir)
+		return c, fmt.Errorf("dataDir %q is not an absolute path", dataDir)
 	}
-	return p, nil
+	return c, nil
 }
 
-// config checks everything and reports every problem at once.
+// config checks the input and returns the configuration. The error reports all problems.
 func (in *input) config() (*config, error) {
 	raw := in.raw.IPAM
 	if raw == nil {
 		return nil, types.Errorf(types.CodeConfig, "IPAM config missing 'ipam' key")
 	}
 	var errs problems
-	where, err := newStoreConf(raw.DataDir, raw.Cooldown)
+	forStore, err := newStoreConf(raw.DataDir, raw.Cooldown)
 	errs.add(err)
-	conf := &config{storeConf: where, resolvConf: raw.ResolvConf, failStatusWhenFull: raw.StatusFull}
+	conf := &config{storeConf: forStore, resolvConf: raw.ResolvConf, failStatusWhenFull: raw.StatusFull}
 	if raw.Cooldown < 0 || raw.Cooldown > maxCooldown {
 		errs.addf("cooldown %d is not between 0 and %d seconds", raw.Cooldown, maxCooldown)
 	}
@@ -189,14 +192,14 @@ func (in *input) config() (*config, error) {
 		}
 	}
 	conf.routes = parseRoutes(raw.Routes, &errs)
-	conf.requested = in.requests(&errs)
+	conf.requested = in.requestedAddrs(&errs)
 	if len(errs) > 0 {
 		return nil, types.Errorf(types.CodeConfig, "%w", errors.Join(errs...))
 	}
 	return conf, nil
 }
 
-// problems are what is wrong with a configuration.
+// problems has the problems that were found in a configuration.
 type problems []error
 
 func (p *problems) addf(format string, args ...any) { *p = append(*p, fmt.Errorf(format, args...)) }
@@ -207,10 +210,11 @@ func (p *problems) add(err error) {
 	}
 }
 
-// addr reads the address of an optional key; an empty text is the default.
-func (p *problems) addr(key, s string, empty netip.Addr) netip.Addr {
+// addrOr returns the address in s, the value of an optional key. If s is empty, it returns the default.
+// If s is invalid, it adds a problem.
+func (p *problems) addrOr(key, s string, defaultAddr netip.Addr) netip.Addr {
 	if s == "" {
-		return empty
+		return defaultAddr
 	}
 	ip, err := parseAddr(s)
 	if err != nil {
@@ -219,8 +223,9 @@ func (p *problems) addr(key, s string, empty netip.Addr) netip.Addr {
 	return ip
 }
 
-// rangeSets are ipRanges, then the single form, then ranges: the order that the
-// numbers of last_reserved_ip files stand for.
+// rangeSets returns the range sets of the configuration: those of the runtime's ipRanges, then the one
+// of the keys directly in ipam, then those of ranges. The reference plugin numbers its
+// last_reserved_ip files in the same order.
 func (in *input) rangeSets(errs *problems) []rangeSet {
 	raw := in.raw.IPAM
 	all := slices.Clone(in.raw.RuntimeConfig.IPRanges)
@@ -228,16 +233,16 @@ func (in *input) rangeSets(errs *problems) []rangeSet {
 		all = append(all, []*rawRange{{raw.Subnet, raw.RangeStart, raw.RangeEnd, raw.Gateway}})
 	}
 	all = append(all, raw.Ranges...)
-	// STATUS is not told the runtime's ipRanges.
+	// The runtime does not pass ipRanges to STATUS.
 	if len(all) == 0 && in.command != "STATUS" {
 		errs.addf("no IP ranges specified")
 	}
 	sets := make([]rangeSet, len(all))
-	for i, one := range all {
-		var bad problems
-		sets[i] = parseRangeSet(one, &bad)
-		for _, err := range bad {
-			errs.addf("invalid %s: %w", setName(i, rawSubnets(one)), err)
+	for i, rawSet := range all {
+		var setErrs problems
+		sets[i] = parseRangeSet(rawSet, &setErrs)
+		for _, err := range setErrs {
+			errs.addf("invalid %s: %w", setName(i, rawSubnets(rawSet)), err)
 		}
 	}
 	for i, set := range sets {
@@ -251,7 +256,7 @@ func (in *input) rangeSets(errs *problems) []rangeSet {
 	return sets
 }
 
-// setName is how messages name the range set with an index: people count from 1.
+// setName returns the name of a range set for messages. The index counts from 0, the name from 1.
 func setName(index int, subnets []string) string {
 	if len(subnets) == 0 {
 		return fmt.Sprintf("range set %d", index+1)
@@ -259,8 +264,10 @@ func setName(index int, subnets []string) string {
 	return fmt.Sprintf("range set %d (%s)", index+1, strings.Join(subnets, ", "))
 }
 
+// name is setName for a valid range set.
 func (s rangeSet) name(index int) string { return setName(index, s.subnets()) }
 
+// subnets returns the subnets of the set as text.
 func (s rangeSet) subnets() []string {
 	var texts []string
 	for _, r := range s {
@@ -269,7 +276,7 @@ func (s rangeSet) subnets() []string {
 	return texts
 }
 
-// rawSubnets are the subnets of a set as they are written.
+// rawSubnets returns the subnets of a set as they are written in the configuration.
 func rawSubnets(set []*rawRange) []string {
 	var texts []string
 	for _, r := range set {
@@ -280,7 +287,8 @@ func rawSubnets(set []*rawRange) []string {
 	return texts
 }
 
-// checkFamilies: before 0.3.0 a result has room for one address a family.
+// checkFamilies adds a problem if the result would have several addresses of one family and the CNI
+// version is below 0.3.0, whose results have at most one address per family.
 func (in *input) checkFamilies(sets []rangeSet, errs *problems) {
 	var count [2]int
 	for _, set := range sets {
@@ -295,24 +303,25 @@ func (in *input) checkFamilies(sets []rangeSet, errs *problems) {
 	}
 }
 
+// overlaps reports whether both sets contain an address.
 func (s rangeSet) overlaps(o rangeSet) bool {
 	return slices.ContainsFunc(s, func(a ipRange) bool {
-		return slices.ContainsFunc(o, func(b ipRange) bool { return a.run.overlaps(b.run) })
+		return slices.ContainsFunc(o, func(b ipRange) bool { return a.interval.overlaps(b.interval) })
 	})
 }
 
-// parseRangeSet gives the ranges that are right.
-func parseRangeSet(raw []*rawRange, errs *problems) rangeSet {
-	if len(raw) == 0 {
+// parseRangeSet returns the valid ranges of a set, and adds a problem for each invalid one.
+func parseRangeSet(rawSet []*rawRange, errs *problems) rangeSet {
+	if len(rawSet) == 0 {
 		errs.addf("empty range set")
 	}
 	var set rangeSet
-	for i, one := range raw {
-		if one == nil {
+	for i, raw := range rawSet {
+		if raw == nil {
 			errs.addf("range %d is null", i+1)
 			continue
 		}
-		r, ok := one.parse(errs)
+		r, ok := raw.parse(errs)
 		if !ok {
 			continue
 		}
@@ -321,8 +330,8 @@ func parseRangeSet(raw []*rawRange, errs *problems) rangeSet {
 			continue
 		}
 		for _, other := range set {
-			if other.run.overlaps(r.run) {
-				errs.addf("subnets %s and %s overlap", other.run, r.run)
+			if other.interval.overlaps(r.interval) {
+				errs.addf("subnets %s and %s overlap", other.interval, r.interval)
 			}
 		}
 		set = append(set, r)
@@ -330,26 +339,27 @@ func parseRangeSet(raw []*rawRange, errs *problems) rangeSet {
 	return set
 }
 
-// parse checks one range and fills in its defaults: the gateway and the start are
-// the first address after the network's, the end is the last but the broadcast
-// address of IPv4.
-func (raw rawRange) parse(errs *problems) (ipRange, bool) {
+// parse returns the range with the defaults of the missing keys. It adds the problems of the range to
+// errs, and ok is false if there are any. The default of the gateway and of the start is the address
+// after the network address. The default of the end is the last address, or for IPv4 the one before the
+// broadcast address.
+func (raw rawRange) parse(errs *problems) (r ipRange, ok bool) {
 	subnet, err := parseSubnet(raw.Subnet)
 	if err != nil {
 		errs.addf("%w", err)
 		return ipRange{}, false
 	}
 	before := len(*errs)
-	all := whole(subnet)
+	all := intervalOf(subnet)
 	first, last := all.from.Next(), all.to
 	if subnet.Addr().Is4() {
 		last = last.Prev()
 	}
-	r := ipRange{subnet: subnet, run: run{
-		from: errs.addr("rangeStart", raw.RangeStart, first),
-		to:   errs.addr("rangeEnd", raw.RangeEnd, last),
+	r = ipRange{subnet: subnet, interval: interval{
+		from: errs.addrOr("rangeStart", raw.RangeStart, first),
+		to:   errs.addrOr("rangeEnd", raw.RangeEnd, last),
 	}}
-	r.gateway = errs.addr("gateway", raw.Gateway, first)
+	r.gateway = errs.addrOr("gateway", raw.Gateway, first)
 	if len(*errs) > before {
 		return r, false
 	}
@@ -362,30 +372,33 @@ func (raw rawRange) parse(errs *problems) (ipRange, bool) {
 	if !subnet.Contains(r.to) {
 		errs.addf("RangeEnd %s not in network %s", r.to, subnet)
 	}
-	if !unicast(r.from) || !unicast(r.to) {
-		errs.addf("range %s: a multicast or unspecified address cannot be an interface's", r.run)
+	if !isUnicast(r.from) || !isUnicast(r.to) {
+		errs.addf("range %s: a multicast or unspecified address cannot be an interface's", r.interval)
 	}
 	checkGateway(r, errs)
 	return r, len(*errs) == before
 }
 
-// checkGateway does not look for the gateway in the subnet: the reference plugin does not,
-// and configurations rely on it (see warnOfGateways).
+// checkGateway adds a problem if the gateway cannot be a router for the subnet. The gateway may be
+// outside of the subnet: the reference plugin allows that, and configurations rely on it (see
+// warnOutsideGateways).
 func checkGateway(r ipRange, errs *problems) {
 	switch {
 	case r.gateway.Is4() != r.subnet.Addr().Is4():
 		errs.addf("gateway %s is not of the family of %s", r.gateway, r.subnet)
-	case !unicast(r.gateway):
+	case !isUnicast(r.gateway):
 		errs.addf("gateway %s: a multicast or unspecified address cannot be a router's", r.gateway)
 	}
 }
 
-// unicast: the kernel drops what comes from an IPv4 multicast address as martian
-// (net/ipv4/route.c, ip_route_input_slow), refuses one of IPv6, and takes 0.0.0.0 for
-// no address at all. The rest of 0.0.0.0/8 works since kernel 5.3.
-func unicast(ip netip.Addr) bool { return !ip.IsMulticast() && !ip.IsUnspecified() }
+// isUnicast reports whether ip can be the address of an interface. A multicast address cannot: the
+// kernel drops packets from an IPv4 one as martian (net/ipv4/route.c, ip_route_input_slow), and does not
+// accept an IPv6 one for an interface. The unspecified address cannot: the kernel treats 0.0.0.0 as no
+// address. Other addresses of 0.0.0.0/8 work since Linux 5.3.
+func isUnicast(ip netip.Addr) bool { return !ip.IsMulticast() && !ip.IsUnspecified() }
 
-// parseSubnet wants a network address, and room for a gateway and another address.
+// parseSubnet returns the subnet in s. It returns an error if s has host bits set, or if the subnet is too
+// small for a gateway and another address.
 func parseSubnet(s string) (netip.Prefix, error) {
 	if s == "" {
 		return netip.Prefix{}, errors.New("a range without a subnet")
@@ -394,8 +407,8 @@ func parseSubnet(s string) (netip.Prefix, error) {
 	if err != nil {
 		return p, fmt.Errorf("invalid CIDR address: %s (subnet)", s)
 	}
-	if p = unmap(p); p.Masked() != p {
-		//lint:ignore ST1005 the reference's text, which tests of the field look for
+	if p = unmapPrefix(p); p.Masked() != p {
+		//lint:ignore ST1005 the text of the reference plugin, which tests of other projects compare
 		return p, fmt.Errorf("Network has host bits set. For a subnet mask of length %d the network address is %s", p.Bits(), p.Masked().Addr())
 	}
 	if p.Addr().BitLen()-p.Bits() < 2 {
@@ -405,14 +418,16 @@ func parseSubnet(s string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// unmap turns an IPv4-mapped IPv6 prefix into the IPv4 one.
-func unmap(p netip.Prefix) netip.Prefix {
+// unmapPrefix returns the IPv4 prefix for an IPv4-mapped IPv6 prefix, and other prefixes unchanged.
+func unmapPrefix(p netip.Prefix) netip.Prefix {
 	if p.Addr().Is4In6() && p.Bits() >= 96 {
 		return netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
 	}
 	return p
 }
 
+// parseAddr returns the address in s. It returns an IPv4-mapped IPv6 address as an IPv4 address, and an
+// error for an address with a zone.
 func parseAddr(s string) (netip.Addr, error) {
 	ip, err := netip.ParseAddr(s)
 	if err != nil || ip.Zone() != "" {
@@ -421,51 +436,53 @@ func parseAddr(s string) (netip.Addr, error) {
 	return ip.Unmap(), nil
 }
 
-// parseRequest reads an address, with or without a prefix length, which says
-// nothing that the range does not say.
-func parseRequest(s string) (netip.Addr, error) {
+// parseRequestedAddr returns the requested address in s. It ignores a prefix length, because the prefix
+// length of the result is that of the range.
+func parseRequestedAddr(s string) (netip.Addr, error) {
 	if p, err := netip.ParsePrefix(s); err == nil {
 		return p.Addr().Unmap(), nil
 	}
 	return parseAddr(s)
 }
 
-// parseExclude reads addresses and prefixes.
-func parseExclude(raw []*string, errs *problems) []run {
-	var all []run
-	for i, one := range raw {
-		if one == nil {
+// parseExclude returns the intervals of the addresses and prefixes in raw, and adds a problem for each
+// invalid one.
+func parseExclude(raw []*string, errs *problems) []interval {
+	var all []interval
+	for i, s := range raw {
+		if s == nil {
 			errs.addf("exclude[%d] is null", i)
 			continue
 		}
-		if p, err := netip.ParsePrefix(*one); err == nil {
-			all = append(all, whole(unmap(p)))
+		if p, err := netip.ParsePrefix(*s); err == nil {
+			all = append(all, intervalOf(unmapPrefix(p)))
 			continue
 		}
-		ip, err := parseAddr(*one)
+		ip, err := parseAddr(*s)
 		if err != nil {
-			errs.addf("exclude[%d]: %q is neither an address nor a prefix", i, *one)
+			errs.addf("exclude[%d]: %q is neither an address nor a prefix", i, *s)
 			continue
 		}
-		all = append(all, run{ip, ip})
+		all = append(all, interval{ip, ip})
 	}
 	return all
 }
 
+// parseRoutes returns the valid routes in raw, and adds a problem for each invalid one.
 func parseRoutes(raw []*rawRoute, errs *problems) []types.Route {
 	var routes []types.Route
-	for i, one := range raw {
-		if one == nil {
+	for i, r := range raw {
+		if r == nil {
 			errs.addf("routes[%d] is null", i)
 			continue
 		}
-		dst, err := netip.ParsePrefix(one.Dst)
+		dst, err := netip.ParsePrefix(r.Dst)
 		if err != nil {
-			errs.addf("routes[%d]: invalid CIDR address: %q (dst)", i, one.Dst)
+			errs.addf("routes[%d]: invalid CIDR address: %q (dst)", i, r.Dst)
 			continue
 		}
-		gw := errs.addr(fmt.Sprintf("routes[%d]: gw", i), one.GW, netip.Addr{})
-		route := types.Route{Dst: dst, GW: gw, MTU: one.MTU, AdvMSS: one.AdvMSS, Priority: one.Priority, Table: one.Table, Scope: one.Scope}
+		gw := errs.addrOr(fmt.Sprintf("routes[%d]: gw", i), r.GW, netip.Addr{})
+		route := types.Route{Dst: dst, GW: gw, MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority, Table: r.Table, Scope: r.Scope}
 		if err := route.Normalize(); err != nil {
 			errs.addf("routes[%d]: %w", i, err)
 			continue
@@ -475,13 +492,14 @@ func parseRoutes(raw []*rawRoute, errs *problems) []types.Route {
 	return routes
 }
 
-// requests are the addresses asked for by CNI_ARGS, args and runtimeConfig.
-func (in *input) requests(errs *problems) []netip.Addr {
+// requestedAddrs returns the addresses that CNI_ARGS, args and runtimeConfig request, without
+// duplicates. It adds a problem for each invalid one.
+func (in *input) requestedAddrs(errs *problems) []netip.Addr {
 	var all []netip.Addr
-	add := func(where, s string) {
-		ip, err := parseRequest(s)
+	add := func(key, s string) {
+		ip, err := parseRequestedAddr(s)
 		if err != nil {
-			errs.addf("%s: %w", where, err)
+			errs.addf("%s: %w", key, err)
 		} else if !slices.Contains(all, ip) {
 			all = append(all, ip)
 		}
@@ -490,15 +508,15 @@ func (in *input) requests(errs *problems) []netip.Addr {
 		add("CNI_ARGS: IP", in.argIP)
 	}
 	for _, list := range []struct {
-		where string
-		ips   []*string
+		key string
+		ips []*string
 	}{{"args.cni.ips", in.raw.Args.CNI.IPs}, {"runtimeConfig.ips", in.raw.RuntimeConfig.IPs}} {
 		for i, s := range list.ips {
 			if s == nil {
-				errs.addf("%s[%d] is null", list.where, i)
+				errs.addf("%s[%d] is null", list.key, i)
 				continue
 			}
-			add(fmt.Sprintf("%s[%d]", list.where, i), *s)
+			add(fmt.Sprintf("%s[%d]", list.key, i), *s)
 		}
 	}
 	return all

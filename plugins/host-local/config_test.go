@@ -12,8 +12,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// read checks a configuration as ADD does.
-func read(text string, version types.Version) (*config, error) {
+// parseConfig returns the configuration in text, as ADD does.
+func parseConfig(text string, version types.Version) (*config, error) {
 	in := input{version: version, command: "ADD"}
 	if err := types.Decode([]byte(text), &in.raw); err != nil {
 		return nil, err
@@ -21,14 +21,14 @@ func read(text string, version types.Version) (*config, error) {
 	return in.config()
 }
 
-func TestConfigRefused(t *testing.T) {
+func TestInvalidConfig(t *testing.T) {
 	for _, c := range []struct {
 		name, ipam string // ipam: the members of the object
 		want       []string
 	}{
 		{"no ranges", ``, []string{"no IP ranges specified"}},
 		{"start without subnet", `"rangeStart": "10.1.2.3"`, []string{"no IP ranges specified"}},
-		{"no CIDR", `"subnet": "10.1.2"`, []string{"invalid range set 1 (10.1.2): invalid CIDR address: 10.1.2"}},
+		{"subnet without prefix length", `"subnet": "10.1.2"`, []string{"invalid range set 1 (10.1.2): invalid CIDR address: 10.1.2"}},
 		{"/31", `"subnet": "10.1.2.0/31"`, []string{"invalid range set 1 (10.1.2.0/31): Network 10.1.2.0/31 too small to allocate from"}},
 		{"/32", `"subnet": "10.1.2.0/32"`, []string{"too small"}},
 		{"/127", `"subnet": "fd00::/127"`, []string{"too small"}},
@@ -40,12 +40,12 @@ func TestConfigRefused(t *testing.T) {
 		{"start outside", `"subnet": "10.1.2.0/24", "rangeStart": "10.2.0.1"`, []string{"invalid range set 1 (10.1.2.0/24): RangeStart 10.2.0.1 not in network 10.1.2.0/24"}},
 		{"end outside", `"subnet": "10.1.2.0/24", "rangeEnd": "10.2.0.1"`, []string{"invalid range set 1 (10.1.2.0/24): RangeEnd 10.2.0.1 not in network 10.1.2.0/24"}},
 		{"start above end", `"subnet": "10.1.2.0/24", "rangeStart": "10.1.2.20", "rangeEnd": "10.1.2.10"`, []string{"rangeStart 10.1.2.20 is above rangeEnd 10.1.2.10"}},
-		{"start no address", `"subnet": "10.1.2.0/24", "rangeStart": "x"`, []string{"rangeStart: invalid IP address: x"}},
-		{"a zone", `"subnet": "fd00::/64", "rangeStart": "fd00::1%eth0"`, []string{"rangeStart: invalid IP address: fd00::1%eth0"}},
+		{"start is not an address", `"subnet": "10.1.2.0/24", "rangeStart": "x"`, []string{"rangeStart: invalid IP address: x"}},
+		{"start with a zone", `"subnet": "fd00::/64", "rangeStart": "fd00::1%eth0"`, []string{"rangeStart: invalid IP address: fd00::1%eth0"}},
 		{"gateway of the other family", `"subnet": "10.1.2.0/24", "gateway": "fe80::1"`, []string{"gateway fe80::1 is not of the family of 10.1.2.0/24"}},
 		{"gateway unspecified", `"subnet": "10.1.2.0/24", "gateway": "0.0.0.0"`, []string{"gateway 0.0.0.0: a multicast or unspecified address cannot be a router's"}},
 		{"gateway multicast", `"subnet": "fd00::/64", "gateway": "ff02::2"`, []string{"gateway ff02::2: a multicast or unspecified address cannot be a router's"}},
-		{"gateway no address", `"subnet": "10.1.2.0/24", "gateway": "x"`, []string{"gateway: invalid IP address: x"}},
+		{"gateway is not an address", `"subnet": "10.1.2.0/24", "gateway": "x"`, []string{"gateway: invalid IP address: x"}},
 		{"empty set", `"ranges": [[]]`, []string{"invalid range set 1: empty range set"}},
 		{"null set", `"ranges": [null]`, []string{"invalid range set 1: empty range set"}},
 		{"null range", `"ranges": [[null]]`, []string{"invalid range set 1: range 1 is null"}},
@@ -59,17 +59,18 @@ func TestConfigRefused(t *testing.T) {
 		{"dataDir", `"subnet": "10.1.2.0/24", "dataDir": "var/lib"`, []string{`dataDir "var/lib" is not an absolute path`}},
 		{"routes", `"subnet": "10.1.2.0/24", "routes": [null, {"dst": "x"}, {"dst": "0.0.0.0/0", "gw": "y"}, {"dst": "::/0", "gw": "10.1.1.1"}]`,
 			[]string{"routes[0] is null", `routes[1]: invalid CIDR address: "x"`, "routes[2]: gw: invalid IP address: y", "routes[3]: route ::/0 has a gateway of the other family"}},
-		{"all at once", `"subnet": "10.1.2.5/24", "ranges": [[]], "cooldown": -1, "dataDir": "x"`,
+		{"several problems", `"subnet": "10.1.2.5/24", "ranges": [[]], "cooldown": -1, "dataDir": "x"`,
 			[]string{"host bits", "invalid range set 2: empty range set", "cooldown", "dataDir"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, err := read(`{"ipam": {`+c.ipam+`}}`, types.V110)
-			refused(t, err, types.CodeConfig, c.want...)
+			_, err := parseConfig(`{"ipam": {`+c.ipam+`}}`, types.V110)
+			expectError(t, err, types.CodeConfig, c.want...)
 		})
 	}
 }
 
-func refused(t *testing.T, err error, code uint, want ...string) {
+// expectError fails the test if err does not have the code, or lacks one of the texts.
+func expectError(t *testing.T, err error, code uint, want ...string) {
 	t.Helper()
 	var coded *types.Error
 	if !errors.As(err, &coded) || coded.Code != code {
@@ -82,9 +83,9 @@ func refused(t *testing.T, err error, code uint, want ...string) {
 	}
 }
 
-func TestConfigRefusedElsewhere(t *testing.T) {
-	_, err := read(`{}`, types.V110)
-	refused(t, err, types.CodeConfig, "IPAM config missing 'ipam' key")
+func TestInvalidConfigOutsideIPAM(t *testing.T) {
+	_, err := parseConfig(`{}`, types.V110)
+	expectError(t, err, types.CodeConfig, "IPAM config missing 'ipam' key")
 	const subnet = `"ipam": {"subnet": "10.1.2.0/24"}`
 	for _, c := range []struct {
 		name, text string
@@ -92,17 +93,17 @@ func TestConfigRefusedElsewhere(t *testing.T) {
 	}{
 		{"null in runtimeConfig.ips", `"runtimeConfig": {"ips": [null]}`, "runtimeConfig.ips[0] is null"},
 		{"null in args", `"args": {"cni": {"ips": ["10.1.2.3", null]}}`, "args.cni.ips[1] is null"},
-		{"empty text", `"runtimeConfig": {"ips": [""]}`, "runtimeConfig.ips[0]: invalid IP address: "},
-		{"no address", `"args": {"cni": {"ips": ["x"]}}`, "args.cni.ips[0]: invalid IP address: x"},
+		{"empty text in runtimeConfig.ips", `"runtimeConfig": {"ips": [""]}`, "runtimeConfig.ips[0]: invalid IP address: "},
+		{"not an address in args", `"args": {"cni": {"ips": ["x"]}}`, "args.cni.ips[0]: invalid IP address: x"},
 		{"null range set", `"runtimeConfig": {"ipRanges": [null]}`, "invalid range set 1: empty range set"},
 		{"null range", `"runtimeConfig": {"ipRanges": [[null]]}`, "invalid range set 1: range 1 is null"},
 	} {
-		_, err := read("{"+subnet+", "+c.text+"}", types.V110)
-		t.Run(c.name, func(t *testing.T) { refused(t, err, types.CodeConfig, c.want) })
+		_, err := parseConfig("{"+subnet+", "+c.text+"}", types.V110)
+		t.Run(c.name, func(t *testing.T) { expectError(t, err, types.CodeConfig, c.want) })
 	}
 	for _, text := range []string{`{"ipam": {"ranges": "x"}}`, `{"ipam": []}`, `[]`, `{`, `{"ipam": {"cooldown": "30"}}`} {
-		_, err := read(text, types.V110)
-		refused(t, err, types.CodeDecode)
+		_, err := parseConfig(text, types.V110)
+		expectError(t, err, types.CodeDecode)
 	}
 	for key, text := range map[string]string{
 		"ipam.routes":              `{"ipam": {"routes": "x"}}`,
@@ -112,41 +113,41 @@ func TestConfigRefusedElsewhere(t *testing.T) {
 		"args.cni":                 `{"args": {"cni": "x"}}`,
 		"ipam.ranges[0][0].subnet": `{"ipam": {"ranges": [[{"subnet": 7}]]}}`,
 	} {
-		_, err := read(text, types.V110)
-		refused(t, err, types.CodeDecode, fmt.Sprintf("key %q: want ", key))
+		_, err := parseConfig(text, types.V110)
+		expectError(t, err, types.CodeDecode, fmt.Sprintf("key %q: want ", key))
 	}
 	two := `{"ipam": {"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.3.0/24"}]]}}`
-	_, err = read(two, types.V020)
-	refused(t, err, types.CodeConfig, "CNI version 0.2.0 does not support more than 1 address per family")
-	if _, err = read(two, types.V030); err != nil {
+	_, err = parseConfig(two, types.V020)
+	expectError(t, err, types.CodeConfig, "CNI version 0.2.0 does not support more than 1 address per family")
+	if _, err = parseConfig(two, types.V030); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestConfigTaken(t *testing.T) {
+func TestValidConfig(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"defaults", `{"ipam": {"subnet": "10.1.2.0/24"}}`, "10.1.2.1-10.1.2.254 gw 10.1.2.1; /var/lib/cni/networks 0s"},
 		{"IPv6 defaults", `{"ipam": {"subnet": "fd00::/126"}}`, "fd00::1-fd00::3 gw fd00::1; /var/lib/cni/networks 0s"},
-		{"given", `{"ipam": {"subnet": "10.1.2.0/24", "rangeStart": "10.1.2.9", "rangeEnd": "10.1.2.11", "gateway": "10.1.2.254", "dataDir": "/x/./y", "cooldown": 9}}`,
+		{"all keys set", `{"ipam": {"subnet": "10.1.2.0/24", "rangeStart": "10.1.2.9", "rangeEnd": "10.1.2.11", "gateway": "10.1.2.254", "dataDir": "/x/./y", "cooldown": 9}}`,
 			"10.1.2.9-10.1.2.11 gw 10.1.2.254; /x/y 9s"},
-		{"empty is default", `{"ipam": {"subnet": "10.1.2.0/30", "rangeStart": "", "rangeEnd": "", "gateway": "", "dataDir": ""}}`,
+		{"empty texts", `{"ipam": {"subnet": "10.1.2.0/30", "rangeStart": "", "rangeEnd": "", "gateway": "", "dataDir": ""}}`,
 			"10.1.2.1-10.1.2.2 gw 10.1.2.1; /var/lib/cni/networks 0s"},
-		{"null is absent", `{"ipam": {"subnet": "10.1.2.0/30", "ranges": null, "routes": null, "exclude": null, "gateway": null, "cooldown": null}, "runtimeConfig": null, "args": {"cni": null}}`,
+		{"null values", `{"ipam": {"subnet": "10.1.2.0/30", "ranges": null, "routes": null, "exclude": null, "gateway": null, "cooldown": null}, "runtimeConfig": null, "args": {"cni": null}}`,
 			"10.1.2.1-10.1.2.2 gw 10.1.2.1; /var/lib/cni/networks 0s"},
 		{"null lists", `{"ipam": {"subnet": "10.1.2.0/30"}, "runtimeConfig": {"ips": null, "ipRanges": null}, "args": {"cni": {"ips": null}}}`,
 			"10.1.2.1-10.1.2.2 gw 10.1.2.1; /var/lib/cni/networks 0s"},
-		{"order of sets", `{"ipam": {"subnet": "10.2.0.0/30", "ranges": [[{"subnet": "10.3.0.0/30"}, {"subnet": "10.4.0.0/30"}]]}, "RuntimeConfig": {"IPRanges": [[{"Subnet": "10.1.0.0/30"}]]}}`,
+		{"the order of the range sets", `{"ipam": {"subnet": "10.2.0.0/30", "ranges": [[{"subnet": "10.3.0.0/30"}, {"subnet": "10.4.0.0/30"}]]}, "RuntimeConfig": {"IPRanges": [[{"Subnet": "10.1.0.0/30"}]]}}`,
 			"10.1.0.1-10.1.0.2 gw 10.1.0.1; 10.2.0.1-10.2.0.2 gw 10.2.0.1; 10.3.0.1-10.3.0.2,10.4.0.1-10.4.0.2 gw 10.3.0.1 gw 10.4.0.1; /var/lib/cni/networks 0s"},
-		{"requests, each once", `{"ipam": {"subnet": "10.1.2.0/24"}, "runtimeConfig": {"IPs": ["10.1.2.9/24", "10.1.2.8"]}, "args": {"cni": {"ips": ["10.1.2.8", "::ffff:10.1.2.7"]}}}`,
+		{"requested addresses without duplicates", `{"ipam": {"subnet": "10.1.2.0/24"}, "runtimeConfig": {"IPs": ["10.1.2.9/24", "10.1.2.8"]}, "args": {"cni": {"ips": ["10.1.2.8", "::ffff:10.1.2.7"]}}}`,
 			"10.1.2.1-10.1.2.254 gw 10.1.2.1; /var/lib/cni/networks 0s wants 10.1.2.8 10.1.2.7 10.1.2.9"},
-		{"gateway outside", `{"ipam": {"subnet": "10.1.2.64/26", "gateway": "10.1.2.1"}}`, "10.1.2.65-10.1.2.126 gw 10.1.2.1; /var/lib/cni/networks 0s"},
+		{"gateway outside of the subnet", `{"ipam": {"subnet": "10.1.2.64/26", "gateway": "10.1.2.1"}}`, "10.1.2.65-10.1.2.126 gw 10.1.2.1; /var/lib/cni/networks 0s"},
 		{"link-local gateway", `{"ipam": {"subnet": "fd00::/64", "gateway": "fe80::1"}}`, "fd00::1-fd00::ffff:ffff:ffff:ffff gw fe80::1; /var/lib/cni/networks 0s"},
-		{"IPv4 in IPv6", `{"ipam": {"subnet": "::ffff:10.1.2.0/120"}}`, "10.1.2.1-10.1.2.254 gw 10.1.2.1; /var/lib/cni/networks 0s"},
-		{"this network", `{"ipam": {"subnet": "0.0.0.0/8"}}`, "0.0.0.1-0.255.255.254 gw 0.0.0.1; /var/lib/cni/networks 0s"},
-		{"odd keys", `{"IPAM": {"SubNet": "10.1.2.0/24", "nonsense": [null]}}`, "10.1.2.1-10.1.2.254 gw 10.1.2.1; /var/lib/cni/networks 0s"},
+		{"an IPv4-mapped subnet", `{"ipam": {"subnet": "::ffff:10.1.2.0/120"}}`, "10.1.2.1-10.1.2.254 gw 10.1.2.1; /var/lib/cni/networks 0s"},
+		{"0.0.0.0/8", `{"ipam": {"subnet": "0.0.0.0/8"}}`, "0.0.0.1-0.255.255.254 gw 0.0.0.1; /var/lib/cni/networks 0s"},
+		{"keys in other case, and an unknown key", `{"IPAM": {"SubNet": "10.1.2.0/24", "nonsense": [null]}}`, "10.1.2.1-10.1.2.254 gw 10.1.2.1; /var/lib/cni/networks 0s"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			conf, err := read(c.text, types.V110)
+			conf, err := parseConfig(c.text, types.V110)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -157,14 +158,15 @@ func TestConfigTaken(t *testing.T) {
 	}
 }
 
+// describe returns the sets, the gateways, the storeConf and the requested addresses as text.
 func (c *config) describe() string {
 	var text []string
 	for _, set := range c.sets {
-		one := set.String()
+		setText := set.String()
 		for _, r := range set {
-			one += " gw " + r.gateway.String()
+			setText += " gw " + r.gateway.String()
 		}
-		text = append(text, one)
+		text = append(text, setText)
 	}
 	text = append(text, fmt.Sprintf("%s %s", c.dataDir, c.cooldown))
 	all := strings.Join(text, "; ")
@@ -174,7 +176,7 @@ func (c *config) describe() string {
 	return all
 }
 
-// TestUnknownKeys: unknown keys are found at every level.
+// TestUnknownKeys checks that unknown keys are found at every level of the configuration.
 func TestUnknownKeys(t *testing.T) {
 	const text = `{"ipam": {"a": 1, "ranges": [[{"b": 1}]], "routes": [{}, {"c": 1}]}, "runtimeConfig": {"d": 1, "ipRanges": [[{"e": 1}]]}, "args": {"f": 1, "cni": {"g": 1}}}`
 	var got []string
@@ -198,25 +200,26 @@ func TestResolvConf(t *testing.T) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 	if _, err := readResolvConf(t.TempDir() + "/none"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a file that is not there: %v", err)
+		t.Errorf("a file that does not exist: got error %v, want ErrNotExist", err)
 	}
 }
 
-func TestLockOwner(t *testing.T) {
+func TestHolderPID(t *testing.T) {
 	const list = `1: POSIX  ADVISORY  WRITE 700 fe:00:42 0 EOF
 2: FLOCK  ADVISORY  WRITE 701 fe:00:142 0 EOF
 3: FLOCK  ADVISORY  WRITE 702 fe:00:42 0 EOF
 3: -> FLOCK  ADVISORY  WRITE 703 fe:00:42 0 EOF
 `
-	if got := lockOwner(list, 42); got != 702 {
-		t.Errorf("owner of 42: %d", got)
+	if got := holderPID(list, 42); got != 702 {
+		t.Errorf("holder of inode 42: got %d, want 702", got)
 	}
-	if got := lockOwner("3: -> FLOCK ADVISORY WRITE 703 fe:00:42 0 EOF\n", 42); got != 0 {
-		t.Errorf("a waiter is no owner: %d", got)
+	if got := holderPID("3: -> FLOCK ADVISORY WRITE 703 fe:00:42 0 EOF\n", 42); got != 0 {
+		t.Errorf("process %d waits for the lock, but is returned as its holder", got)
 	}
 }
 
-// FuzzConfig: no configuration makes the parser panic, and what it takes is sound.
+// FuzzConfig checks that no configuration makes the parser panic, and that the ranges of a valid one are in
+// their subnets and usableAfter ends.
 func FuzzConfig(f *testing.F) {
 	for _, seed := range []string{
 		`{"ipam": {"subnet": "10.1.2.0/24", "exclude": ["10.1.2.0/28"], "routes": [{"dst": "::/0"}]}}`,
@@ -226,26 +229,26 @@ func FuzzConfig(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		conf, err := read(text, types.V110)
+		conf, err := parseConfig(text, types.V110)
 		if err != nil {
 			return
 		}
 		for _, set := range conf.sets {
 			if len(set) == 0 {
-				t.Fatal("an empty set was taken")
+				t.Fatal("an empty set was accepted")
 			}
 			for _, r := range set {
 				if !r.subnet.Contains(r.from) || !r.subnet.Contains(r.to) || r.to.Less(r.from) {
-					t.Fatalf("range %s of %s was taken", r.run, r.subnet)
+					t.Fatalf("range %s of %s was accepted", r.interval, r.subnet)
 				}
 			}
 			n := 0
-			for s := range set.spans(netip.Addr{}) {
+			for i := range set.usableAfter(netip.Addr{}) {
 				if n++; n > 10000 {
-					t.Fatal("spans do not end")
+					t.Fatal("usableAfter does not end")
 				}
-				if s.to.Less(s.from) || slices.ContainsFunc(set, func(r ipRange) bool { return s.contains(r.gateway) && r.contains(r.gateway) }) {
-					t.Fatalf("span %s", s)
+				if i.to.Less(i.from) || slices.ContainsFunc(set, func(r ipRange) bool { return i.contains(r.gateway) && r.contains(r.gateway) }) {
+					t.Fatalf("interval %s is empty or has a gateway", i)
 				}
 			}
 		}

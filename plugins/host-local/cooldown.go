@@ -13,24 +13,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The file of releases has a record per release: the address and the time since
-// boot. The first record has the hash of the boot that the times are of. A record is
-// appended before its reservation is removed, so that no crash makes an address
-// free too early.
+// The file of releases has one record per release: the address, and the time since boot. The first
+// record identifies the boot in which the times were measured, by a hash of its ID. The record of a
+// release is written before the reservation is removed, so that no crash ends a cooldown too early.
 const (
-	releasesName   = "releases"
-	releaseSize    = 24
-	releaseCompact = 64 << 10 // bytes from which on old records are dropped
+	releasesName    = "releases"
+	releaseSize     = 24       // of a record, in bytes
+	maxReleasesSize = 64 << 10 // from this size in bytes, recordRelease drops old records
 )
 
-func (s store) releases() string { return filepath.Join(s.privateDir, releasesName) }
+// releasesPath returns the path of the file of releases.
+func (s store) releasesPath() string { return filepath.Join(s.privateDir, releasesName) }
 
-// recordRelease writes down that ip is released now.
+// recordRelease writes the release of ip, at the present time, to the file of releases. Without a
+// cooldown, it does nothing.
 func (se *session) recordRelease(ip netip.Addr) error {
 	if se.cooldown == 0 {
 		return nil
 	}
-	path := se.releases()
+	path := se.releasesPath()
 	text, _, err := workingDir.read(path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errSpecial) {
 		err = os.MkdirAll(filepath.Dir(path), 0o700)
@@ -40,10 +41,10 @@ func (se *session) recordRelease(ip netip.Addr) error {
 	}
 	record := releaseRecord(ip, se.host.now())
 	if len(text) < releaseSize || string(text[:releaseSize]) != string(se.bootRecord()) {
-		return replace(path, append(se.bootRecord(), record...))
+		return replaceFile(path, append(se.bootRecord(), record...))
 	}
-	if len(text) >= releaseCompact {
-		return replace(path, append(se.compact(text), record...))
+	if len(text) >= maxReleasesSize {
+		return replaceFile(path, append(se.withoutOldReleases(text), record...))
 	}
 	f, err := workingDir.open(path, unix.O_WRONLY|unix.O_NOFOLLOW)
 	if err != nil {
@@ -53,41 +54,45 @@ func (se *session) recordRelease(ip netip.Addr) error {
 	return errors.Join(err, f.Close())
 }
 
-// replace puts a whole new file in the place of path.
-func replace(path string, content []byte) error {
+// replaceFile writes a new file and renames it to path, so that path never has a part of the content.
+func replaceFile(path string, content []byte) error {
 	err := workingDir.writeNew(path+".new", content)
 	if err != nil {
 		return err
 	}
 	if err = os.Rename(path+".new", path); err != nil {
-		_ = workingDir.remove(path + ".new") // a disk may be full
+		_ = workingDir.remove(path + ".new") // so that it uses no space on a full disk
 	}
 	return err
 }
 
+// releaseRecord returns the record of a release of ip at a time since boot.
 func releaseRecord(ip netip.Addr, at time.Duration) []byte {
 	addr := ip.As16()
 	return binary.LittleEndian.AppendUint64(addr[:], uint64(at))
 }
 
+// bootRecord returns the first record of the file of releases.
 func (se *session) bootRecord() []byte {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(se.boot))
 	return append(binary.LittleEndian.AppendUint64(nil, h.Sum64()), "plumb releases 1"...)
 }
 
-// compact drops the records that are over.
-func (se *session) compact(text []byte) []byte {
+// withoutOldReleases returns the content of the file of releases without the records of releases whose
+// cooldown has ended.
+func (se *session) withoutOldReleases(text []byte) []byte {
 	kept := se.bootRecord()
-	for ip, at := range se.released(text) {
+	for ip, at := range se.parseReleases(text) {
 		kept = append(kept, releaseRecord(ip, at)...)
 	}
 	return kept
 }
 
-// released is what the file says of addresses whose cooldown goes on: when each was
-// released last.
-func (se *session) released(text []byte) map[netip.Addr]time.Duration {
+// parseReleases returns the addresses that cool down according to the content of the file of
+// releases, with the time since boot at which each was released last. It returns none if the file is
+// from another boot.
+func (se *session) parseReleases(text []byte) map[netip.Addr]time.Duration {
 	cooling := map[netip.Addr]time.Duration{}
 	if len(text) < releaseSize || string(text[:releaseSize]) != string(se.bootRecord()) {
 		return cooling
@@ -102,12 +107,13 @@ func (se *session) released(text []byte) map[netip.Addr]time.Duration {
 	return cooling
 }
 
-// cooling reads which addresses must not be given out yet.
-func (se *session) cooling() map[netip.Addr]time.Duration {
+// readCooling returns the addresses that cool down, with the time since boot at which each was
+// released last.
+func (se *session) readCooling() map[netip.Addr]time.Duration {
 	if se.cooldown == 0 {
 		return nil
 	}
-	// A file that cannot be read is no reason to give nobody an address.
-	text, _, _ := workingDir.read(se.releases())
-	return se.released(text)
+	// If the file cannot be read, no address cools down: ADD need not fail because of that.
+	text, _, _ := workingDir.read(se.releasesPath())
+	return se.parseReleases(text)
 }

@@ -12,39 +12,43 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A folder is an open directory. Its files are found from the descriptor, so that they
-// stay the same ones when somebody moves the folder and makes another one at its path.
-// What a signal interrupts, as FUSE and NFS allow, is tried again. Errors are
-// *fs.PathError with the path of the file.
+// A folder is an open directory. Names of files are relative to the descriptor: if another process
+// moves the directory and makes a new one at its path, the folder is still the old one. A system call
+// that a signal interrupts, which happens on FUSE and NFS, is repeated. Errors are *fs.PathError with
+// the path of the file.
 type folder struct {
-	fd   int // -1: none
+	fd   int // -1: no open directory
 	path string
 }
 
 var (
 	noFolder = folder{fd: -1}
-	// workingDir is for absolute paths, and for paths that are relative to the working directory.
+	// workingDir is the working directory. Its methods accept absolute paths, too.
 	workingDir = folder{fd: unix.AT_FDCWD}
 )
 
+// errSpecial is the error of read for a file that is not regular, or larger than maxFileSize.
 var errSpecial = errors.New("not a regular file of up to 1 MiB")
 
-// maxContent is far over the longest container ID that a process can be started with
-// (MAX_ARG_STRLEN, 128 KiB). A larger file is not read.
-const maxContent = 1 << 20
+// maxFileSize is the size in bytes of the largest file that is read. The longest container ID is much
+// shorter: an environment variable of a new process has at most 128 KiB (MAX_ARG_STRLEN).
+const maxFileSize = 1 << 20
 
+// openFolder opens the directory at path. The flags are added to those of openat(2).
 func openFolder(path string, flags int) (folder, error) {
 	fd, err := workingDir.openFD(path, unix.O_RDONLY|unix.O_DIRECTORY|flags)
 	return folder{fd: fd, path: path}, err
 }
 
+// close closes the descriptor, if there is one.
 func (d folder) close() {
 	if d.fd >= 0 {
 		_ = unix.Close(d.fd)
 	}
 }
 
-func (d folder) error(op, name string, err error) error {
+// pathError returns err as a *fs.PathError with the path of the file. It returns nil for nil.
+func (d folder) pathError(op, name string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -61,19 +65,20 @@ func errnoOf(err error) error {
 	return err
 }
 
+// openFD opens a file and returns its descriptor. A new file has the mode 0600.
 func (d folder) openFD(name string, flags int) (fd int, err error) {
 	err = types.RetryEINTR(func() (err error) {
 		fd, err = unix.Openat(d.fd, name, flags|unix.O_CLOEXEC, 0o600)
 		return err
 	})
 	if err != nil {
-		return -1, d.error("open", name, err)
+		return -1, d.pathError("open", name, err)
 	}
 	return fd, nil
 }
 
-// open opens a file, or makes one for its owner alone. Unlike os.OpenFile it does not set
-// up the poller of the Go runtime, which can do nothing for a file on a disk.
+// open opens a file. A new file has the mode 0600. Unlike os.OpenFile, open does not register the file
+// with the poller of the Go runtime, which cannot poll files on a disk.
 func (d folder) open(name string, flags int) (*os.File, error) {
 	fd, err := d.openFD(name, flags)
 	if err != nil {
@@ -82,13 +87,14 @@ func (d folder) open(name string, flags int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), filepath.Join(d.path, name)), nil
 }
 
-// read reads a file. The error matches errSpecial for anything but a regular file, a
-// symbolic link included: those are neither read nor followed.
+// read returns the content and the status of a regular file. For any other file, including a symbolic
+// link, and for a file larger than maxFileSize, the error matches errSpecial. read does not follow
+// symbolic links and does not block on named pipes.
 func (d folder) read(name string) ([]byte, unix.Stat_t, error) {
 	var st unix.Stat_t
 	fd, err := d.openFD(name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK)
-	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) { // a link, a socket, a device
-		return nil, st, d.error("read", name, errSpecial)
+	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) { // a symbolic link, a socket, a device
+		return nil, st, d.pathError("read", name, errSpecial)
 	}
 	if err != nil {
 		return nil, st, err
@@ -96,16 +102,16 @@ func (d folder) read(name string) ([]byte, unix.Stat_t, error) {
 	f := os.NewFile(uintptr(fd), filepath.Join(d.path, name))
 	defer func() { _ = f.Close() }()
 	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, st, d.error("stat", name, err)
+		return nil, st, d.pathError("stat", name, err)
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size > maxContent {
-		return nil, st, d.error("read", name, errSpecial)
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size > maxFileSize {
+		return nil, st, d.pathError("read", name, errSpecial)
 	}
 	content, err := io.ReadAll(f)
 	return content, st, err
 }
 
-// write makes a file, or changes what is in it.
+// write creates a file, or replaces the content of an existing one. It does not follow symbolic links.
 func (d folder) write(name string, content []byte) error {
 	f, err := d.open(name, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW)
 	if err != nil {
@@ -115,8 +121,8 @@ func (d folder) write(name string, content []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// writeNew makes a file in the place of what is there, which a crash may have left. What a
-// link leads to is never written. A file that cannot be written whole does not stay.
+// writeNew removes a file of that name, which a crash may have left, and writes a new one. It does not
+// follow symbolic links. If the content cannot be written, writeNew removes the new file.
 func (d folder) writeNew(name string, content []byte) error {
 	f, err := d.createNew(name)
 	if err != nil {
@@ -129,6 +135,7 @@ func (d folder) writeNew(name string, content []byte) error {
 	return nil
 }
 
+// createNew creates an empty file. If the name exists, createNew first removes the old file.
 func (d folder) createNew(name string) (*os.File, error) {
 	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL
 	f, err := d.open(name, flags)
@@ -141,28 +148,30 @@ func (d folder) createNew(name string) (*os.File, error) {
 	return d.open(name, flags)
 }
 
-// remove removes a file. One that is not there is success.
+// remove removes a file. It returns nil if there is no such file.
 func (d folder) remove(name string) error {
 	err := types.RetryEINTR(func() error { return unix.Unlinkat(d.fd, name, 0) })
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	return d.error("remove", name, err)
+	return d.pathError("remove", name, err)
 }
 
-// link gives the file at the absolute path old a name here. The error matches fs.ErrExist
-// when the name is taken.
+// link makes a hard link in the folder to the file at the absolute path old. The flags are those of
+// linkat(2). The error matches fs.ErrExist if the name exists.
 func (d folder) link(old, name string, flags int) error {
-	return d.error("link", name, types.RetryEINTR(func() error { return unix.Linkat(unix.AT_FDCWD, old, d.fd, name, flags) }))
+	return d.pathError("link", name, types.RetryEINTR(func() error { return unix.Linkat(unix.AT_FDCWD, old, d.fd, name, flags) }))
 }
 
+// stat returns the status of a file. It does not follow symbolic links.
 func (d folder) stat(name string) (unix.Stat_t, error) {
 	var st unix.Stat_t
 	err := types.RetryEINTR(func() error { return unix.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) })
-	return st, d.error("stat", name, err)
+	return st, d.pathError("stat", name, err)
 }
 
-// names returns the names in the folder, some at a time: a folder can have 60,000.
+// names returns the names of the files in the folder. It reads 256 at a time, because a folder can have
+// 60,000. An error is the last element.
 func (d folder) names() iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		f, err := d.open(".", unix.O_RDONLY|unix.O_DIRECTORY)
@@ -172,8 +181,8 @@ func (d folder) names() iter.Seq2[string, error] {
 		}
 		defer func() { _ = f.Close() }()
 		for {
-			some, err := f.Readdirnames(256)
-			for _, name := range some {
+			batch, err := f.Readdirnames(256)
+			for _, name := range batch {
 				if !yield(name, nil) {
 					return
 				}

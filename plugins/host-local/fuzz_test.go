@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// FuzzRecords: an attachment's file that is taken has the records that are written to it,
-// and no address that could not be the name of a reservation.
+// FuzzRecords checks that the records that are read from an attachment's file are the same after they are
+// written and read again, and that each address can be the name of a reservation.
 func FuzzRecords(f *testing.F) {
 	f.Add("10.1.2.2 1 2\nfd00::2 18446744073709551615 -1\n")
 	f.Add("10.1.2.2 1 2")
@@ -32,30 +32,31 @@ func FuzzRecords(f *testing.F) {
 	})
 }
 
-// FuzzReleases: the times of releases hold no address back for longer than a cooldown,
-// and none that is not in the file.
+// FuzzReleases checks that no address cools down for longer than the cooldown, and that each address that
+// cools down is in the file of releases.
 func FuzzReleases(f *testing.F) {
 	se := &session{store: store{cooldown: time.Minute, host: host{now: func() time.Duration { return time.Hour }}}, boot: "b"}
 	f.Add(append(se.bootRecord(), releaseRecord(ip("10.1.2.2"), 59*time.Minute+time.Second)...))
 	f.Add(append(se.bootRecord(), releaseRecord(ip("10.1.2.2"), 1<<62)...))
 	f.Add([]byte("short"))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		for a, at := range se.released(text) {
+		for a, at := range se.parseReleases(text) {
 			if now := se.host.now(); at > now || now-at >= se.cooldown {
-				t.Errorf("%s is held back since %s", a, at)
+				t.Errorf("%s cools down since %s, which is not within the cooldown", a, at)
 			}
 			b := a.As16()
 			if !strings.Contains(string(text), string(binary.LittleEndian.AppendUint64(b[:], uint64(at)))) {
 				t.Errorf("%s is not in the file", a)
 			}
 		}
-		if kept := se.compact(text); len(kept) > max(len(text), releaseSize) {
-			t.Errorf("compacted from %d to %d bytes", len(text), len(kept))
+		if kept := se.withoutOldReleases(text); len(kept) > max(len(text), releaseSize) {
+			t.Errorf("got %d bytes without old releases, from %d bytes", len(kept), len(text))
 		}
 	})
 }
 
-// FuzzName: the name of a reservation is the one form of an address, and no path.
+// FuzzName checks that parseName accepts only the canonical form of an address, which is a file name and
+// not a longer path.
 func FuzzName(f *testing.F) {
 	for _, s := range []string{"10.1.2.2", "fd00::2", "::ffff:1.2.3.4", "fe80::1%../x", "lock", "last_reserved_ip.0", "10.01.2.2", ".."} {
 		f.Add(s)
@@ -63,12 +64,12 @@ func FuzzName(f *testing.F) {
 	f.Fuzz(func(t *testing.T, s string) {
 		a, ok := parseName(s)
 		if ok && (a.String() != s || filepath.Join("/d", s) != "/d/"+s || a.Unmap() != a || a.Zone() != "") {
-			t.Errorf("%q is taken for %s", s, a)
+			t.Errorf("%q is read as %s", s, a)
 		}
 	})
 }
 
-// FuzzResolvConf: what is read from resolv.conf is words.
+// FuzzResolvConf checks that each value of the configuration is a word of the text.
 func FuzzResolvConf(f *testing.F) {
 	f.Add("nameserver 10.0.0.1\nsearch a b\noptions ndots:5\ndomain x # y\n;c\n")
 	f.Fuzz(func(t *testing.T, text string) {
@@ -81,25 +82,25 @@ func FuzzResolvConf(f *testing.F) {
 	})
 }
 
-// FuzzLocks: whatever /proc/locks looks like, its holder is a process.
+// FuzzLocks checks that holderPID returns a process only if the text has a flock.
 func FuzzLocks(f *testing.F) {
 	f.Add("1: FLOCK  ADVISORY  WRITE 1234 fe:00:9979870 0 EOF\n2: -> FLOCK", uint64(9979870))
 	f.Fuzz(func(t *testing.T, list string, inode uint64) {
-		if pid := lockOwner(list, inode); pid != 0 && !strings.Contains(list, "FLOCK") {
+		if pid := holderPID(list, inode); pid != 0 && !strings.Contains(list, "FLOCK") {
 			t.Errorf("%d holds %d in %q", pid, inode, list)
 		}
 	})
 }
 
-// FuzzDelPlace: DEL and GC find where to look in any configuration that is JSON, and
-// never below a path that is relative.
-func FuzzDelPlace(f *testing.F) {
+// FuzzStoreConf checks that newStoreConf accepts only absolute paths, and returns a clean path and a
+// cooldown of at most maxCooldown.
+func FuzzStoreConf(f *testing.F) {
 	f.Add("/var/lib/x", int64(5))
 	f.Add("../x", int64(-1))
 	f.Fuzz(func(t *testing.T, dir string, cooldown int64) {
-		p, err := newStoreConf(dir, cooldown)
-		if err == nil && (!filepath.IsAbs(p.dataDir) || filepath.Clean(p.dataDir) != p.dataDir || p.cooldown > maxCooldown*time.Second) {
-			t.Errorf("%q: %+v", dir, p)
+		c, err := newStoreConf(dir, cooldown)
+		if err == nil && (!filepath.IsAbs(c.dataDir) || filepath.Clean(c.dataDir) != c.dataDir || c.cooldown > maxCooldown*time.Second) {
+			t.Errorf("%q: %+v", dir, c)
 		}
 	})
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -21,7 +22,7 @@ func TestHostLocal(t *testing.T) {
 	RunSpecs(t, "plugins/host-local")
 }
 
-// Whatever a spec does, the calls leave nothing in this process.
+// No call may leave a descriptor, a goroutine, a child process or a thread in another network namespace.
 var _ = BeforeEach(func() { nstest.LeakCheck(GinkgoTB()) })
 
 func TestExamples(t *testing.T) {
@@ -31,8 +32,8 @@ func TestExamples(t *testing.T) {
 	})
 }
 
-// A bed is a node as far as the plugin sees one: a data folder, a boot, a clock.
-type bed struct {
+// A testNode has what the plugin needs from a node: a data folder, a boot ID and a clock.
+type testNode struct {
 	dataDir string
 	bootID  string // path
 	clock   time.Duration
@@ -40,27 +41,27 @@ type bed struct {
 	steps   []string // of the last call
 }
 
-func newBed() *bed {
+func newTestNode() *testNode {
 	dir := GinkgoT().TempDir()
-	b := &bed{dataDir: filepath.Join(dir, "networks"), bootID: filepath.Join(dir, "boot_id"), clock: time.Hour, wait: time.Minute}
-	b.boot("6f1e8a52-0000-4000-8000-000000000001")
-	return b
+	node := &testNode{dataDir: filepath.Join(dir, "networks"), bootID: filepath.Join(dir, "boot_id"), clock: time.Hour, wait: time.Minute}
+	node.boot("6f1e8a52-0000-4000-8000-000000000001")
+	return node
 }
 
-// boot starts the node anew.
-func (b *bed) boot(id string) {
+// boot sets the boot ID, as a reboot does.
+func (node *testNode) boot(id string) {
 	GinkgoHelper()
-	Expect(os.WriteFile(b.bootID, []byte(id+"\n"), 0o600)).To(Succeed())
+	Expect(os.WriteFile(node.bootID, []byte(id+"\n"), 0o600)).To(Succeed())
 }
 
-func (b *bed) plugin() skel.Plugin {
-	return host{bootID: b.bootID, wait: b.wait, now: func() time.Duration { return b.clock }}.plugin()
+func (node *testNode) plugin() skel.Plugin {
+	return host{bootID: node.bootID, wait: node.wait, now: func() time.Duration { return node.clock }}.plugin()
 }
 
-// A try is one call: what differs from the usual.
-type try struct {
-	ipam    string // the members of ipam but type and dataDir
-	more    string // members of the configuration: `"runtimeConfig": {…}`
+// A variant has what differs from the default configuration and environment of a call.
+type variant struct {
+	ipam    string // the members of ipam except type and dataDir; empty: a subnet
+	more    string // further members of the configuration: `"runtimeConfig": {…}`
 	args    string // CNI_ARGS
 	ifName  string
 	version string // empty: 1.1.0
@@ -69,69 +70,68 @@ type try struct {
 
 const subnet = `"subnet": "10.1.2.0/24"`
 
-func (b *bed) config(t try) string {
-	or := func(s, otherwise string) string {
-		if s == "" {
-			return otherwise
-		}
-		return s
-	}
+// config returns the configuration of a call.
+func (node *testNode) config(t variant) string {
 	if t.more != "" {
 		t.more = ", " + t.more
 	}
 	return fmt.Sprintf(`{"cniVersion": %q, "name": %q, "type": "bridge"%s, "ipam": {"type": "host-local", "dataDir": %q, %s}}`,
-		or(t.version, "1.1.0"), or(t.network, "net"), t.more, b.dataDir, or(t.ipam, subnet))
+		cmp.Or(t.version, "1.1.0"), cmp.Or(t.network, "net"), t.more, node.dataDir, cmp.Or(t.ipam, subnet))
 }
 
-func (b *bed) call(id string, t try) nstest.Call {
-	return nstest.Call{ContainerID: id, IfName: t.ifName, NetNS: "/dev/null", Args: t.args, Config: b.config(t)}
+func (node *testNode) call(id string, t variant) nstest.Call {
+	return nstest.Call{ContainerID: id, IfName: t.ifName, NetNS: "/dev/null", Args: t.args, Config: node.config(t)}
 }
 
-func (b *bed) run(command, id string, t try) nstest.Reply {
-	b.steps = nil
-	c := b.call(id, t).With(command)
-	c.Before = func(step string) error { b.steps = append(b.steps, step); return nil }
-	return nstest.Run(b.plugin(), c)
+// run calls the plugin and records the steps.
+func (node *testNode) run(command, id string, t variant) nstest.Reply {
+	node.steps = nil
+	c := node.call(id, t).With(command)
+	c.Before = func(step string) error { node.steps = append(node.steps, step); return nil }
+	return nstest.Run(node.plugin(), c)
 }
 
-// add gives the addresses of a successful ADD.
-func (b *bed) add(id string, t try) string {
+// add calls ADD, which must succeed, and returns the addresses, separated by spaces.
+func (node *testNode) add(id string, t variant) string {
 	GinkgoHelper()
 	var ips []string
-	for _, ip := range b.run("ADD", id, t).Result(GinkgoTB()).IPs {
+	for _, ip := range node.run("ADD", id, t).Result(GinkgoTB()).IPs {
 		ips = append(ips, ip.Address.String())
 	}
 	return strings.Join(ips, " ")
 }
 
-func (b *bed) ok(command, id string, t try) {
+// ok calls the plugin, which must succeed.
+func (node *testNode) ok(command, id string, t variant) {
 	GinkgoHelper()
-	b.run(command, id, t).OK(GinkgoTB())
+	node.run(command, id, t).OK(GinkgoTB())
 }
 
-func (b *bed) fails(command, id string, t try) nstest.Failure {
+// fails calls the plugin, which must fail, and returns its error.
+func (node *testNode) fails(command, id string, t variant) nstest.Failure {
 	GinkgoHelper()
-	return b.run(command, id, t).Failure(GinkgoTB())
+	return node.run(command, id, t).Failure(GinkgoTB())
 }
 
-func (b *bed) net(name string) string { return filepath.Join(b.dataDir, "net", name) }
+// net returns the path of a file in the folder of the network.
+func (node *testNode) net(name string) string { return filepath.Join(node.dataDir, "net", name) }
 
-// put writes a file of the network by hand.
-func (b *bed) put(name, content string) {
+// put writes a file in the folder of the network, without the plugin.
+func (node *testNode) put(name, content string) {
 	GinkgoHelper()
-	Expect(os.MkdirAll(b.net(""), 0o755)).To(Succeed())
-	Expect(os.WriteFile(b.net(name), []byte(content), 0o600)).To(Succeed())
+	Expect(os.MkdirAll(node.net(""), 0o755)).To(Succeed())
+	Expect(os.WriteFile(node.net(name), []byte(content), 0o600)).To(Succeed())
 }
 
-// reserved lists the reservations: "10.1.2.2 c1/eth0".
-func (b *bed) reserved() []string {
+// reserved returns the reservations, for example "10.1.2.2 c1/eth0".
+func (node *testNode) reserved() []string {
 	GinkgoHelper()
-	files, err := os.ReadDir(b.net(""))
+	files, err := os.ReadDir(node.net(""))
 	Expect(err).NotTo(HaveOccurred())
 	all := []string{}
 	for _, f := range files {
 		if _, ok := parseName(f.Name()); ok {
-			content, err := os.ReadFile(b.net(f.Name()))
+			content, err := os.ReadFile(node.net(f.Name()))
 			Expect(err).NotTo(HaveOccurred())
 			all = append(all, f.Name()+" "+strings.Replace(string(content), "\r\n", "/", 1))
 		}
@@ -140,31 +140,32 @@ func (b *bed) reserved() []string {
 	return all
 }
 
-// likeReference changes the network's folder as the reference does: under the lock,
-// create first and write then.
-func (b *bed) likeReference(f func()) {
+// withReferenceLock calls f while it holds the lock of the network, as the reference plugin changes the
+// folder.
+func (node *testNode) withReferenceLock(f func()) {
 	GinkgoHelper()
-	Expect(os.MkdirAll(b.net(""), 0o755)).To(Succeed())
-	lock, err := os.OpenFile(b.net("lock"), os.O_RDONLY|os.O_CREATE, 0o750)
+	Expect(os.MkdirAll(node.net(""), 0o755)).To(Succeed())
+	lock, err := os.OpenFile(node.net("lock"), os.O_RDONLY|os.O_CREATE, 0o750)
 	Expect(err).NotTo(HaveOccurred())
 	defer func() { Expect(lock.Close()).To(Succeed()) }()
 	Expect(unix.Flock(int(lock.Fd()), unix.LOCK_EX)).To(Succeed())
 	f()
 }
 
-func (b *bed) referenceAdd(ip, id string) {
+// referenceAdd reserves ip as the reference plugin does: it creates the file first and then writes it.
+func (node *testNode) referenceAdd(ip, id string) {
 	GinkgoHelper()
-	b.likeReference(func() {
-		f, err := os.OpenFile(b.net(ip), os.O_RDWR|os.O_EXCL|os.O_CREATE, 0o600)
+	node.withReferenceLock(func() {
+		f, err := os.OpenFile(node.net(ip), os.O_RDWR|os.O_EXCL|os.O_CREATE, 0o600)
 		Expect(err).NotTo(HaveOccurred())
 		_, err = f.WriteString(id + "\r\neth0")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(f.Close()).To(Succeed())
-		Expect(os.WriteFile(b.net("last_reserved_ip.0"), []byte(ip), 0o600)).To(Succeed())
+		Expect(os.WriteFile(node.net("last_reserved_ip.0"), []byte(ip), 0o600)).To(Succeed())
 	})
 }
 
-// walked reports whether the last call read all reservations.
-func (b *bed) walked() bool {
-	return slices.ContainsFunc(b.steps, func(s string) bool { return strings.HasPrefix(s, "read reservations") })
+// readAll reports whether the last call read all reservations.
+func (node *testNode) readAll() bool {
+	return slices.ContainsFunc(node.steps, func(s string) bool { return strings.HasPrefix(s, "read reservations") })
 }

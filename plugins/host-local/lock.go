@@ -13,12 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// acquire takes the flock of fd, the lock file at path, within the limit. The error of a
-// lock not got in time has CodeTryAgain and names the holder.
-func acquire(fd int, path string, limit time.Duration) error {
+// acquireLock locks fd, the lock file at path, with flock(2). If another process holds the lock for
+// longer than the limit, the error has CodeTryAgain and names that process.
+func acquireLock(fd int, path string, limit time.Duration) error {
 	err := lock.Flock(fd, limit)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return types.Errorf(types.CodeTryAgain, "lock %s: held by %s for over %s; if it hangs, end it and try again", path, holder(fd), limit)
+		return types.Errorf(types.CodeTryAgain, "lock %s: held by %s for over %s; if it hangs, end it and try again", path, describeHolder(fd), limit)
 	}
 	if err != nil {
 		return types.Errorf(types.CodeIO, "lock %s: %w", path, err)
@@ -26,15 +26,16 @@ func acquire(fd int, path string, limit time.Duration) error {
 	return nil
 }
 
-// holder says who has the flock of fd, as far as /proc/locks knows: it lists locks
-// by inode, and hides those of processes outside our PID namespace.
-func holder(fd int) string {
+// describeHolder returns a text, for an error, about the process that holds the flock of fd. It finds
+// the process in /proc/locks, which lists locks by inode. The process is unknown if it is outside of
+// this PID namespace.
+func describeHolder(fd int) string {
 	var st unix.Stat_t
-	list, err := os.ReadFile("/proc/locks")
+	locks, err := os.ReadFile("/proc/locks")
 	if err != nil || unix.Fstat(fd, &st) != nil {
 		return "an unknown process"
 	}
-	pid := lockOwner(string(list), st.Ino)
+	pid := holderPID(string(locks), st.Ino)
 	if pid <= 0 {
 		return "an unknown process (outside of this PID namespace?)"
 	}
@@ -45,14 +46,16 @@ func holder(fd int) string {
 	return fmt.Sprintf("process %d (%s)", pid, strings.TrimSpace(string(comm)))
 }
 
-// lockOwner finds the process with the flock of the inode in the text of
-// /proc/locks; 0: none. The device is left aside: for btrfs and overlayfs it is not
-// the one that stat gives.
+// holderPID returns the ID of the process that holds a flock of the inode, or 0 if there is none. locks
+// is the content of /proc/locks. A line has the form
 //
 //	1: FLOCK  ADVISORY  WRITE 1234 fe:00:9979870 0 EOF
-func lockOwner(list string, inode uint64) int {
+//
+// holderPID ignores the device (fe:00), because on btrfs and overlayfs it is not the device that
+// stat(2) returns.
+func holderPID(locks string, inode uint64) int {
 	suffix := ":" + strconv.FormatUint(inode, 10)
-	for line := range strings.Lines(list) {
+	for line := range strings.Lines(locks) {
 		field := strings.Fields(line)
 		if len(field) < 6 || field[1] != "FLOCK" || !strings.HasSuffix(field[5], suffix) {
 			continue

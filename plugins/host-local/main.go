@@ -1,5 +1,5 @@
-// host-local hands out addresses from the ranges in its configuration and keeps
-// its reservations in files on the node (synopsis and keys: see README.md).
+// host-local allocates addresses from the ranges in its configuration, and keeps the reservations in
+// files on the node. README.md explains the configuration.
 package main
 
 import (
@@ -15,20 +15,19 @@ func plugin() skel.Plugin {
 	return host{bootID: "/proc/sys/kernel/random/boot_id", wait: 10 * time.Second, now: sinceBoot}.plugin()
 }
 
-// A host is what the plugin takes from the machine. Tests put their own in its
-// place.
+// A host has what the plugin needs from the machine. Tests use other values.
 type host struct {
-	bootID string               // path of the file that names the running boot
-	wait   time.Duration        // for the lock
-	now    func() time.Duration // since boot, time asleep included
+	bootID string               // path of the file with the ID of the running boot
+	wait   time.Duration        // how long to wait for the lock
+	now    func() time.Duration // returns the time since boot, including the time in suspend
 }
 
 func (h host) plugin() skel.Plugin {
 	return skel.Plugin{Name: "host-local", IPAM: true, Add: h.add, Del: h.del, Check: h.check, Status: h.status, GC: h.gc}
 }
 
-// sinceBoot is the clock of cooldowns: the same for all processes, never set, and
-// it goes on while the machine sleeps.
+// sinceBoot returns the time since boot, by which cooldowns are measured. This clock is the same for all
+// processes, cannot be set, and continues while the machine is suspended.
 func sinceBoot() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {

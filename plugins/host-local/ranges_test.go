@@ -10,72 +10,74 @@ import (
 
 func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
 
-func set(t testing.TB, exclude []string, ranges ...run) rangeSet {
+// newRangeSet returns a set of ranges. The gateway of each range is its first address.
+func newRangeSet(t testing.TB, exclude []string, ranges ...interval) rangeSet {
 	t.Helper()
-	var excluded []run
+	var excluded []interval
 	for _, e := range exclude {
-		excluded = append(excluded, whole(netip.MustParsePrefix(e)))
+		excluded = append(excluded, intervalOf(netip.MustParsePrefix(e)))
 	}
 	var s rangeSet
 	for _, r := range ranges {
-		one := ipRange{run: r, gateway: r.from}
-		one.exclude(excluded)
-		s = append(s, one)
+		ipr := ipRange{interval: r, gateway: r.from}
+		ipr.exclude(excluded)
+		s = append(s, ipr)
 	}
 	return s
 }
 
-func TestSpans(t *testing.T) {
-	two := []run{{ip("10.0.0.1"), ip("10.0.0.9")}, {ip("10.0.1.1"), ip("10.0.1.3")}}
+func TestUsableAfter(t *testing.T) {
+	two := []interval{{ip("10.0.0.1"), ip("10.0.0.9")}, {ip("10.0.1.1"), ip("10.0.1.3")}}
 	for _, c := range []struct {
 		name    string
 		exclude []string
-		ranges  []run
+		ranges  []interval
 		last    string
 		want    string
 	}{
-		{"from the start", nil, two, "", "[10.0.0.2-10.0.0.9 10.0.1.2-10.0.1.3]"},
-		{"after last", nil, two, "10.0.0.4", "[10.0.0.5-10.0.0.9 10.0.1.2-10.0.1.3 10.0.0.2-10.0.0.4]"},
-		{"after the last of a range", nil, two, "10.0.0.9", "[10.0.1.2-10.0.1.3 10.0.0.2-10.0.0.9]"},
-		{"after the last of all", nil, two, "10.0.1.3", "[10.0.0.2-10.0.0.9 10.0.1.2-10.0.1.3]"},
-		{"last is elsewhere", nil, two, "10.9.9.9", "[10.0.0.2-10.0.0.9 10.0.1.2-10.0.1.3]"},
-		{"last is of the other family", nil, two, "fd00::1", "[10.0.0.2-10.0.0.9 10.0.1.2-10.0.1.3]"},
+		{"no last address", nil, two, "", "[10.0.0.2-10.0.0.9 10.0.1.2-10.0.1.3]"},
+		{"last in the middle of a range", nil, two, "10.0.0.4", "[10.0.0.5-10.0.0.9 10.0.1.2-10.0.1.3 10.0.0.2-10.0.0.4]"},
+		{"last at the end of the first range", nil, two, "10.0.0.9", "[10.0.1.2-10.0.1.3 10.0.0.2-10.0.0.9]"},
+		{"last at the end of the set", nil, two, "10.0.1.3", "[10.0.0.2-10.0.0.9 10.0.1.2-10.0.1.3]"},
+		{"last outside of the set", nil, two, "10.9.9.9", "[10.0.0.2-10.0.0.9 10.0.1.2-10.0.1.3]"},
+		{"last of the other family", nil, two, "fd00::1", "[10.0.0.2-10.0.0.9 10.0.1.2-10.0.1.3]"},
 		{"last is the gateway", nil, two, "10.0.1.1", "[10.0.1.2-10.0.1.3 10.0.0.2-10.0.0.9]"},
-		{"excluded", []string{"10.0.0.4/32", "10.0.0.6/31", "10.0.0.7/32"}, two[:1], "10.0.0.6", "[10.0.0.8-10.0.0.9 10.0.0.2-10.0.0.3 10.0.0.5-10.0.0.5]"},
-		{"all excluded", []string{"10.0.0.0/8"}, two, "10.0.0.4", "[]"},
-		{"excluded begins before", []string{"10.0.0.0/30"}, two[:1], "", "[10.0.0.4-10.0.0.9]"},
-		{"the end of IPv4", nil, []run{{ip("255.255.255.253"), ip("255.255.255.255")}}, "255.255.255.255", "[255.255.255.254-255.255.255.255]"},
-		{"the end of IPv6", nil, []run{{ip("ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffd"), ip("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")}},
+		{"excluded addresses around last", []string{"10.0.0.4/32", "10.0.0.6/31", "10.0.0.7/32"}, two[:1], "10.0.0.6", "[10.0.0.8-10.0.0.9 10.0.0.2-10.0.0.3 10.0.0.5-10.0.0.5]"},
+		{"all addresses excluded", []string{"10.0.0.0/8"}, two, "10.0.0.4", "[]"},
+		{"excluded prefix begins before the range", []string{"10.0.0.0/30"}, two[:1], "", "[10.0.0.4-10.0.0.9]"},
+		{"range at the end of IPv4", nil, []interval{{ip("255.255.255.253"), ip("255.255.255.255")}}, "255.255.255.255", "[255.255.255.254-255.255.255.255]"},
+		{"range at the end of IPv6", nil, []interval{{ip("ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffd"), ip("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")}},
 			"ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]"},
-		{"no range", nil, nil, "10.0.0.1", "[]"},
+		{"set without ranges", nil, nil, "10.0.0.1", "[]"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			last, _ := netip.ParseAddr(c.last)
-			if got := fmt.Sprint(slices.Collect(set(t, c.exclude, c.ranges...).spans(last))); got != c.want {
+			if got := fmt.Sprint(slices.Collect(newRangeSet(t, c.exclude, c.ranges...).usableAfter(last))); got != c.want {
 				t.Errorf("got %s, want %s", got, c.want)
 			}
 		})
 	}
 }
 
-// FuzzSpans: each address that is not excluded comes once, after last first.
-func FuzzSpans(f *testing.F) {
+// FuzzUsableAfter checks that usableAfter returns each address that is not excluded once, and the last
+// allocated one at the end.
+func FuzzUsableAfter(f *testing.F) {
 	f.Add(uint64(1), byte(3))
 	f.Add(uint64(2), byte(250))
 	f.Fuzz(func(t *testing.T, seed uint64, lastByte byte) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		base := netip.MustParsePrefix("10.0.0.0/16").Addr().As4()
 		at := func(b2, b3 int) netip.Addr { a := base; a[2], a[3] = byte(b2), byte(b3); return netip.AddrFrom4(a) }
-		var ranges []run
+		var ranges []interval
 		for i := range 1 + r.IntN(4) {
 			from := r.IntN(256)
-			ranges = append(ranges, run{at(i, from), at(i, from+r.IntN(256-from))})
+			ranges = append(ranges, interval{at(i, from), at(i, from+r.IntN(256-from))})
 		}
 		var exclude []string
 		for range r.IntN(5) {
 			exclude = append(exclude, netip.PrefixFrom(at(r.IntN(4), r.IntN(256)), 24+r.IntN(9)).Masked().String())
 		}
-		s := set(t, exclude, ranges...)
+		s := newRangeSet(t, exclude, ranges...)
 		last := at(r.IntN(4), int(lastByte))
 		want := map[netip.Addr]bool{}
 		for _, one := range s {
@@ -86,20 +88,20 @@ func FuzzSpans(f *testing.F) {
 			}
 		}
 		var order []netip.Addr
-		for span := range s.spans(last) {
-			for a := span.from; !span.to.Less(a); a = a.Next() {
+		for part := range s.usableAfter(last) {
+			for a := part.from; !part.to.Less(a); a = a.Next() {
 				if !want[a] {
-					t.Fatalf("%s came twice, or is excluded", a)
+					t.Fatalf("%s is returned twice, or it is excluded", a)
 				}
 				delete(want, a)
 				order = append(order, a)
 			}
 		}
 		if len(want) > 0 {
-			t.Fatalf("never came: %v", want)
+			t.Fatalf("usableAfter does not return %v", want)
 		}
 		if i := slices.Index(order, last); i >= 0 && i != len(order)-1 {
-			t.Fatalf("last %s came as number %d of %d", last, i, len(order))
+			t.Fatalf("last %s is at index %d of %d, want the end", last, i, len(order))
 		}
 	})
 }
@@ -132,7 +134,7 @@ func TestParseOwner(t *testing.T) {
 	}
 }
 
-// FuzzParseOwner: what is read is what would be written.
+// FuzzParseOwner checks that parseOwner returns the same owner for the text that the owner writes.
 func FuzzParseOwner(f *testing.F) {
 	f.Add([]byte("c1\r\neth0"))
 	f.Add([]byte("\x00"))
@@ -150,12 +152,12 @@ func FuzzParseOwner(f *testing.F) {
 func TestParseName(t *testing.T) {
 	for _, name := range []string{"10.1.2.3", "fd00::2"} {
 		if _, ok := parseName(name); !ok {
-			t.Errorf("%s is a reservation", name)
+			t.Errorf("%s is not taken as the name of a reservation", name)
 		}
 	}
 	for _, name := range []string{"lock", "last_reserved_ip.0", "10.1.2", "10.1.2.3.new", "fd00:0::2", "FD00::2", "::ffff:10.1.2.3", "fe80::1%eth0"} {
 		if _, ok := parseName(name); ok {
-			t.Errorf("%s is no reservation", name)
+			t.Errorf("%s is taken as the name of a reservation", name)
 		}
 	}
 }

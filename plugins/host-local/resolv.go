@@ -8,8 +8,9 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// readResolvConf reads the resolver configuration at path; an empty path has none. It
-// refuses a named pipe, because opening one would wait for a writer.
+// readResolvConf returns the resolver configuration in the file at path. If path is empty, the
+// configuration is empty. For a named pipe or a socket it returns an error, because to open a named
+// pipe would block until there is a writer.
 func readResolvConf(path string) (types.DNS, error) {
 	if path == "" {
 		return types.DNS{}, nil
@@ -25,8 +26,9 @@ func readResolvConf(path string) (types.DNS, error) {
 	return parseResolvConf(string(text)), nil
 }
 
-// parseResolvConf reads the format of resolv.conf(5) as the reference does: the
-// last domain counts, search and options add up, what is not known is skipped.
+// parseResolvConf returns the resolver configuration in a text in the format of resolv.conf(5). It
+// reads the text as the reference plugin does: it uses the last domain, joins all search and all
+// options lines, and ignores unknown lines.
 func parseResolvConf(text string) types.DNS {
 	var dns types.DNS
 	for line := range strings.Lines(text) {

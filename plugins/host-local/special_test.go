@@ -13,20 +13,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What somebody has put in the place of a file must not keep a call waiting.
+// A special file in the place of a regular one must not block a call.
 var _ = Describe("a special file", func() {
-	var b *bed
+	var node *testNode
 	BeforeEach(func() {
-		b = newBed()
-		b.add("c0", try{})
+		node = newTestNode()
+		node.add("c0", variant{})
 	})
 
-	// ends calls the plugin, which has to come to an end.
-	ends := func(command, id string) nstest.Reply {
+	// runToEnd calls the plugin, and fails the spec if the call does not end.
+	runToEnd := func(command, id string) nstest.Reply {
 		GinkgoHelper()
 		done := make(chan nstest.Reply, 1)
-		call := b.call(id, try{}).With(command)
-		go func() { done <- nstest.Run(b.plugin(), call) }()
+		call := node.call(id, variant{}).With(command)
+		go func() { done <- nstest.Run(node.plugin(), call) }()
 		var r nstest.Reply
 		Eventually(done).WithTimeout(time.Minute).Should(Receive(&r), command)
 		return r
@@ -58,35 +58,35 @@ var _ = Describe("a special file", func() {
 		DeferCleanup(both.Close)
 	}
 
-	DescribeTable("as the lock is an error that names it", func(replace func(string)) {
-		replace(b.net("lock"))
+	DescribeTable("in the place of the lock file: the error has the path", func(replace func(string)) {
+		replace(node.net("lock"))
 		for _, command := range []string{"ADD", "CHECK", "DEL"} {
-			f := ends(command, "c0").Failure(GinkgoTB())
+			f := runToEnd(command, "c0").Failure(GinkgoTB())
 			Expect(f.Code).To(BeEquivalentTo(types.CodeIO), command)
-			Expect(f.Msg).To(ContainSubstring("open %s: ", b.net("lock")), command)
+			Expect(f.Msg).To(ContainSubstring("open %s: ", node.net("lock")), command)
 			Expect(f.Msg).To(HaveSuffix("not a regular file; remove it"), command)
 		}
-		Expect(ends("STATUS", "").Failure(GinkgoTB()).Code).To(BeEquivalentTo(types.CodeNotAvailable))
-		Expect(os.Remove(b.net("lock"))).To(Succeed())
-		ends("DEL", "c0").OK(GinkgoTB())
-		Expect(b.reserved()).To(BeEmpty())
+		Expect(runToEnd("STATUS", "").Failure(GinkgoTB()).Code).To(BeEquivalentTo(types.CodeNotAvailable))
+		Expect(os.Remove(node.net("lock"))).To(Succeed())
+		runToEnd("DEL", "c0").OK(GinkgoTB())
+		Expect(node.reserved()).To(BeEmpty())
 	},
-		Entry("a named pipe", pipe), Entry("a named pipe that has a writer", pipeWithWriter), Entry("a socket", socket))
+		Entry("a named pipe", pipe), Entry("a named pipe with a writer", pipeWithWriter), Entry("a socket", socket))
 
-	DescribeTable("as what was given out last is replaced", func(replace func(string)) {
-		replace(b.net("last_reserved_ip.0"))
-		Expect(ends("ADD", "c1").Result(GinkgoTB()).IPs[0].Address.String()).To(Equal("10.1.2.3/24"))
-		Expect(os.ReadFile(b.net("last_reserved_ip.0"))).To(BeEquivalentTo("10.1.2.3"))
+	DescribeTable("in the place of last_reserved_ip.0: ADD replaces it", func(replace func(string)) {
+		replace(node.net("last_reserved_ip.0"))
+		Expect(runToEnd("ADD", "c1").Result(GinkgoTB()).IPs[0].Address.String()).To(Equal("10.1.2.3/24"))
+		Expect(os.ReadFile(node.net("last_reserved_ip.0"))).To(BeEquivalentTo("10.1.2.3"))
 	},
-		Entry("a named pipe", pipe), Entry("a named pipe that has a reader", pipeWithReader),
-		Entry("a named pipe that has a writer", pipeWithWriter), Entry("a socket", socket))
+		Entry("a named pipe", pipe), Entry("a named pipe with a reader", pipeWithReader),
+		Entry("a named pipe with a writer", pipeWithWriter), Entry("a socket", socket))
 
-	It("as resolvConf is refused, and not waited for", func() {
+	It("as resolvConf: ADD returns code 5", func() {
 		path := fmt.Sprint(GinkgoT().TempDir(), "/resolv.conf")
 		Expect(unix.Mkfifo(path, 0o600)).To(Succeed())
 		done := make(chan nstest.Reply, 1)
-		call := b.call("c1", try{ipam: fmt.Sprintf(`%s, "resolvConf": %q`, subnet, path)}).With("ADD")
-		go func() { done <- nstest.Run(b.plugin(), call) }()
+		call := node.call("c1", variant{ipam: fmt.Sprintf(`%s, "resolvConf": %q`, subnet, path)}).With("ADD")
+		go func() { done <- nstest.Run(node.plugin(), call) }()
 		var r nstest.Reply
 		Eventually(done).WithTimeout(time.Minute).Should(Receive(&r))
 		f := r.Failure(GinkgoTB())

@@ -158,7 +158,7 @@ func (se *session) openFolder() error {
 		return err
 	}
 	se.lock = lock
-	return se.trace.Do("lock "+se.dir, func() error { return acquire(lock, filepath.Join(se.dir, "lock"), se.host.wait) })
+	return se.trace.Do("lock "+se.dir, func() error { return acquireLock(lock, filepath.Join(se.dir, "lock"), se.host.wait) })
 }
 
 var errNotRegular = errors.New("not a regular file; remove it")
@@ -175,11 +175,11 @@ func (d folder) openLock(flags int) (int, error) {
 		err = errNotRegular
 	}
 	if err != nil {
-		return -1, d.error("open", "lock", err)
+		return -1, d.pathError("open", "lock", err)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return -1, d.error("open", "lock", errors.Join(unix.Close(fd), errNotRegular))
+		return -1, d.pathError("open", "lock", errors.Join(unix.Close(fd), errNotRegular))
 	}
 	return fd, nil
 }

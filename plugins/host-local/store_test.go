@@ -19,221 +19,222 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// files is the folder of the attachments' files.
-func (b *bed) files() string {
+// files returns the path of the folder of the attachments' files.
+func (node *testNode) files() string {
 	GinkgoHelper()
-	all, err := filepath.Glob(filepath.Join(b.dataDir, ".plumb", "net", "*.*"))
+	all, err := filepath.Glob(filepath.Join(node.dataDir, ".plumb", "net", "*.*"))
 	Expect(err).NotTo(HaveOccurred())
 	Expect(all).To(HaveLen(1))
 	return all[0]
 }
 
-func (b *bed) fileOf(id string) string {
+// fileOf returns the path of the file of an attachment with the interface eth0.
+func (node *testNode) fileOf(id string) string {
 	GinkgoHelper()
-	return filepath.Join(b.files(), owner{id, "eth0"}.fileID().fileName())
+	return filepath.Join(node.files(), owner{id, "eth0"}.fileID().fileName())
 }
 
 var _ = Describe("the attachments' files", func() {
-	var b *bed
-	BeforeEach(func() { b = newBed() })
+	var node *testNode
+	BeforeEach(func() { node = newTestNode() })
 
-	It("spare every verb the reading of the pool", func() {
-		b.add("c1", try{})
+	It("let every verb work without reading all reservations", func() {
+		node.add("c1", variant{})
 		for i := range 300 {
-			b.put(fmt.Sprintf("10.1.%d.%d", 3+i/250, 2+i%250), fmt.Sprint("x", i, "\r\neth0"))
+			node.put(fmt.Sprintf("10.1.%d.%d", 3+i/250, 2+i%250), fmt.Sprint("x", i, "\r\neth0"))
 		}
-		b.ok("STATUS", "", try{})
-		Expect(b.walked()).To(BeTrue())
+		node.ok("STATUS", "", variant{})
+		Expect(node.readAll()).To(BeTrue())
 		for _, c := range []string{"STATUS", "ADD", "CHECK", "DEL", "DEL"} {
-			b.ok(c, "c2", try{})
-			Expect(b.walked()).To(BeFalse(), c)
+			node.ok(c, "c2", variant{})
+			Expect(node.readAll()).To(BeFalse(), c)
 		}
 	})
 
-	It("let ADD find the last free address of a large pool, and say that there is none, without reading it", func() {
-		t := try{ipam: `"subnet": "10.1.0.0/16", "rangeEnd": "10.1.15.255", "failStatusWhenFull": true`}
+	It("let ADD find the last free address of a large pool, or report that it is exhausted, without reading all reservations", func() {
+		t := variant{ipam: `"subnet": "10.1.0.0/16", "rangeEnd": "10.1.15.255", "failStatusWhenFull": true`}
 		for i := 2; i < 4096; i++ {
 			if i != 3000 {
-				b.put(fmt.Sprintf("10.1.%d.%d", i>>8, i&255), fmt.Sprint("x", i, "\r\neth0"))
+				node.put(fmt.Sprintf("10.1.%d.%d", i>>8, i&255), fmt.Sprint("x", i, "\r\neth0"))
 			}
 		}
-		b.put("last_reserved_ip.0", "10.1.11.184")
-		b.ok("STATUS", "", t)
-		Expect(b.add("c1", t)).To(Equal("10.1.11.184/16"))
-		Expect(b.walked()).To(BeFalse())
+		node.put("last_reserved_ip.0", "10.1.11.184")
+		node.ok("STATUS", "", t)
+		Expect(node.add("c1", t)).To(Equal("10.1.11.184/16"))
+		Expect(node.readAll()).To(BeFalse())
 		for _, c := range []string{"ADD", "STATUS"} {
-			b.fails(c, "c2", t)
-			Expect(b.walked()).To(BeFalse(), c)
+			node.fails(c, "c2", t)
+			Expect(node.readAll()).To(BeFalse(), c)
 		}
 	})
 
-	It("do not keep an exhausted large pool from being read again after a while", func() {
-		t := try{ipam: `"subnet": "10.1.0.0/16", "rangeEnd": "10.1.3.255", "failStatusWhenFull": true`}
+	It("do not prevent that an exhausted large pool is read again after the readInterval", func() {
+		t := variant{ipam: `"subnet": "10.1.0.0/16", "rangeEnd": "10.1.3.255", "failStatusWhenFull": true`}
 		for i := 2; i < 1024; i++ {
-			b.put(fmt.Sprintf("10.1.%d.%d", i>>8, i&255), fmt.Sprint("x", i, "\r\neth0"))
+			node.put(fmt.Sprintf("10.1.%d.%d", i>>8, i&255), fmt.Sprint("x", i, "\r\neth0"))
 		}
-		b.fails("STATUS", "", t)
-		b.put("10.1.2.2", "") // in place: the folder does not change
-		b.fails("ADD", "c1", t)
-		b.clock += readInterval + time.Second
-		Expect(b.add("c1", t)).To(Equal("10.1.2.2/16"))
+		node.fails("STATUS", "", t)
+		node.put("10.1.2.2", "") // the content of a file changes, so the times of the folder do not
+		node.fails("ADD", "c1", t)
+		node.clock += readInterval + time.Second
+		Expect(node.add("c1", t)).To(Equal("10.1.2.2/16"))
 	})
 
-	// ramfs has no multigrain timestamps, so that its times are those of the clock's
-	// ticks on every kernel.
-	DescribeTable("are not taken for complete after a change within the same tick of the clock", func(on func(dir string, f func())) {
-		Expect(os.MkdirAll(b.dataDir, 0o755)).To(Succeed())
-		on(b.dataDir, func() {
+	// ramfs has no multigrain timestamps: on every kernel, its times are those of clock ticks.
+	DescribeTable("are not used if another program changed the folder within the same clock tick", func(on func(dir string, f func())) {
+		Expect(os.MkdirAll(node.dataDir, 0o755)).To(Succeed())
+		on(node.dataDir, func() {
 			for i := range nstest.FullOrShort(400, 50) {
 				mine, theirs := fmt.Sprint("mine", i), fmt.Sprint("theirs", i)
-				b.add(mine, try{})
-				b.referenceAdd(fmt.Sprint("10.1.2.", 100+i%100), theirs)
-				b.ok("DEL", theirs, try{})
-				Expect(b.reserved()).To(HaveLen(1), "the reference's reservation was not seen")
-				b.likeReference(func() {
-					Expect(os.Remove(b.net(strings.Fields(b.reserved()[0])[0]))).To(Succeed())
+				node.add(mine, variant{})
+				node.referenceAdd(fmt.Sprint("10.1.2.", 100+i%100), theirs)
+				node.ok("DEL", theirs, variant{})
+				Expect(node.reserved()).To(HaveLen(1), "the reservation of the reference plugin was not found")
+				node.withReferenceLock(func() {
+					Expect(os.Remove(node.net(strings.Fields(node.reserved()[0])[0]))).To(Succeed())
 				})
-				Expect(b.add(mine, try{})).NotTo(BeEmpty()) // not a duplicate: it is gone
-				b.ok("DEL", mine, try{})
+				Expect(node.add(mine, variant{})).NotTo(BeEmpty()) // no duplicate: the reservation was removed
+				node.ok("DEL", mine, variant{})
 			}
 		})
 	},
-		Entry("here", func(_ string, f func()) { f() }),
+		Entry("on the file system of the temporary folder", func(_ string, f func()) { f() }),
 		Entry("on ramfs", onRamfs),
 	)
 
-	It("are not taken for complete when somebody restored the folder's times", func() {
-		b.add("c1", try{})
-		info, err := os.Stat(b.net(""))
+	It("are not used if the modification time of the folder was restored", func() {
+		node.add("c1", variant{})
+		info, err := os.Stat(node.net(""))
 		Expect(err).NotTo(HaveOccurred())
-		b.put("10.1.2.50", "c2\r\neth0")
-		Expect(os.Chtimes(b.net(""), info.ModTime(), info.ModTime())).To(Succeed())
-		b.ok("DEL", "c2", try{})
-		Expect(b.reserved()).To(Equal([]string{"10.1.2.2 c1/eth0"}))
+		node.put("10.1.2.50", "c2\r\neth0")
+		Expect(os.Chtimes(node.net(""), info.ModTime(), info.ModTime())).To(Succeed())
+		node.ok("DEL", "c2", variant{})
+		Expect(node.reserved()).To(Equal([]string{"10.1.2.2 c1/eth0"}))
 	})
 
-	DescribeTable("are made anew when they are not right", func(spoil func(before []byte)) {
-		b.add("c0", try{})
-		before, err := os.ReadFile(filepath.Join(b.files(), completeName))
+	DescribeTable("are made again if they are damaged", func(damage func(before []byte)) {
+		node.add("c0", variant{})
+		before, err := os.ReadFile(filepath.Join(node.files(), completeName))
 		Expect(err).NotTo(HaveOccurred())
-		b.add("c1", try{})
-		b.ok("DEL", "c0", try{})
-		spoil(before)
-		b.ok("CHECK", "c1", try{})
-		Expect(b.fails("ADD", "c1", try{}).Code).To(Equal(uint(codeDuplicate)))
-		Expect(b.add("c2", try{})).To(Equal("10.1.2.4/24"))
-		Expect(b.add("c3", try{args: "IP=10.1.2.2"})).To(Equal("10.1.2.2/24"))
-		b.ok("CHECK", "c3", try{})
-		Expect(b.walked()).To(BeFalse())
+		node.add("c1", variant{})
+		node.ok("DEL", "c0", variant{})
+		damage(before)
+		node.ok("CHECK", "c1", variant{})
+		Expect(node.fails("ADD", "c1", variant{}).Code).To(Equal(uint(codeDuplicate)))
+		Expect(node.add("c2", variant{})).To(Equal("10.1.2.4/24"))
+		Expect(node.add("c3", variant{args: "IP=10.1.2.2"})).To(Equal("10.1.2.2/24"))
+		node.ok("CHECK", "c3", variant{})
+		Expect(node.readAll()).To(BeFalse())
 		for _, id := range []string{"c1", "c2", "c3"} {
-			b.ok("DEL", id, try{})
+			node.ok("DEL", id, variant{})
 		}
-		Expect(b.reserved()).To(BeEmpty())
+		Expect(node.reserved()).To(BeEmpty())
 	},
-		Entry("all gone", func([]byte) { Expect(os.RemoveAll(filepath.Join(b.dataDir, ".plumb"))).To(Succeed()) }),
-		Entry("the network's folder gone", func([]byte) { Expect(os.RemoveAll(filepath.Dir(b.files()))).To(Succeed()) }),
-		Entry("one gone", func([]byte) { Expect(os.Remove(b.fileOf("c1"))).To(Succeed()) }),
-		Entry("one too many", func([]byte) {
-			Expect(os.WriteFile(b.fileOf("c2"), []byte("10.1.2.3 1 1\n"), 0o600)).To(Succeed())
+		Entry("the folder of all networks was removed", func([]byte) { Expect(os.RemoveAll(filepath.Join(node.dataDir, ".plumb"))).To(Succeed()) }),
+		Entry("the folder of the network was removed", func([]byte) { Expect(os.RemoveAll(filepath.Dir(node.files()))).To(Succeed()) }),
+		Entry("a file was removed", func([]byte) { Expect(os.Remove(node.fileOf("c1"))).To(Succeed()) }),
+		Entry("a file of an attachment without an address", func([]byte) {
+			Expect(os.WriteFile(node.fileOf("c2"), []byte("10.1.2.3 1 1\n"), 0o600)).To(Succeed())
 		}),
-		Entry("one with another's address", func([]byte) {
-			b.add("x", try{ipam: subnet + `, "rangeStart": "10.1.2.50"`})
-			text, err := os.ReadFile(b.fileOf("x"))
+		Entry("a file with the address of another attachment", func([]byte) {
+			node.add("x", variant{ipam: subnet + `, "rangeStart": "10.1.2.50"`})
+			text, err := os.ReadFile(node.fileOf("x"))
 			Expect(err).NotTo(HaveOccurred())
-			b.ok("DEL", "x", try{})
-			b.put("last_reserved_ip.0", "10.1.2.3")
-			Expect(os.WriteFile(b.fileOf("c1"), text, 0o600)).To(Succeed())
+			node.ok("DEL", "x", variant{})
+			node.put("last_reserved_ip.0", "10.1.2.3")
+			Expect(os.WriteFile(node.fileOf("c1"), text, 0o600)).To(Succeed())
 		}),
-		Entry("one empty", func([]byte) { Expect(os.Truncate(b.fileOf("c1"), 0)).To(Succeed()) }),
-		Entry("one cut", func([]byte) { Expect(os.Truncate(b.fileOf("c1"), 12)).To(Succeed()) }),
-		Entry("one of noise", func([]byte) {
-			Expect(os.WriteFile(b.fileOf("c1"), []byte(strings.Repeat("noise", 3000)), 0o600)).To(Succeed())
+		Entry("an empty file", func([]byte) { Expect(os.Truncate(node.fileOf("c1"), 0)).To(Succeed()) }),
+		Entry("a truncated file", func([]byte) { Expect(os.Truncate(node.fileOf("c1"), 12)).To(Succeed()) }),
+		Entry("a file with other content", func([]byte) {
+			Expect(os.WriteFile(node.fileOf("c1"), []byte(strings.Repeat("noise", 3000)), 0o600)).To(Succeed())
 		}),
-		Entry("one a folder", func([]byte) {
-			Expect(os.Remove(b.fileOf("c1"))).To(Succeed())
-			Expect(os.MkdirAll(filepath.Join(b.fileOf("c1"), "x"), 0o700)).To(Succeed())
+		Entry("a folder in the place of a file", func([]byte) {
+			Expect(os.Remove(node.fileOf("c1"))).To(Succeed())
+			Expect(os.MkdirAll(filepath.Join(node.fileOf("c1"), "x"), 0o700)).To(Succeed())
 		}),
-		Entry("complete: gone", func([]byte) { Expect(os.Remove(filepath.Join(b.files(), completeName))).To(Succeed()) }),
-		Entry("complete: of another time", func(before []byte) {
-			Expect(os.WriteFile(filepath.Join(b.files(), completeName), before, 0o600)).To(Succeed())
+		Entry("complete was removed", func([]byte) { Expect(os.Remove(filepath.Join(node.files(), completeName))).To(Succeed()) }),
+		Entry("complete has earlier times", func(before []byte) {
+			Expect(os.WriteFile(filepath.Join(node.files(), completeName), before, 0o600)).To(Succeed())
 		}),
-		Entry("complete: cut", func([]byte) { Expect(os.Truncate(filepath.Join(b.files(), completeName), 90)).To(Succeed()) }),
-		Entry("complete: empty", func([]byte) { Expect(os.Truncate(filepath.Join(b.files(), completeName), 0)).To(Succeed()) }),
-		Entry("their folder a file", func([]byte) {
-			path := b.files()
+		Entry("complete is truncated", func([]byte) { Expect(os.Truncate(filepath.Join(node.files(), completeName), 90)).To(Succeed()) }),
+		Entry("complete is empty", func([]byte) { Expect(os.Truncate(filepath.Join(node.files(), completeName), 0)).To(Succeed()) }),
+		Entry("a file in the place of their folder", func([]byte) {
+			path := node.files()
 			Expect(os.RemoveAll(path)).To(Succeed())
 			Expect(os.WriteFile(path, nil, 0o600)).To(Succeed())
 		}),
-		Entry("their folder a link", func([]byte) {
-			path := b.files()
-			Expect(os.Rename(path, filepath.Join(b.dataDir, "elsewhere"))).To(Succeed())
-			Expect(os.Symlink(filepath.Join(b.dataDir, "elsewhere"), path)).To(Succeed())
+		Entry("a symbolic link in the place of their folder", func([]byte) {
+			path := node.files()
+			Expect(os.Rename(path, filepath.Join(node.dataDir, "elsewhere"))).To(Succeed())
+			Expect(os.Symlink(filepath.Join(node.dataDir, "elsewhere"), path)).To(Succeed())
 		}),
 	)
 
-	It("do not outlive the removal of the network's folder", func() {
-		b.add("c1", try{})
-		Expect(os.RemoveAll(b.net(""))).To(Succeed())
-		b.ok("DEL", "c1", try{})
-		Expect(b.add("c1", try{})).To(Equal("10.1.2.2/24"))
+	It("are not used after the folder of the network was removed", func() {
+		node.add("c1", variant{})
+		Expect(os.RemoveAll(node.net(""))).To(Succeed())
+		node.ok("DEL", "c1", variant{})
+		Expect(node.add("c1", variant{})).To(Equal("10.1.2.2/24"))
 	})
 })
 
-var _ = Describe("a filesystem without nameless files", func() {
-	var b *bed
+var _ = Describe("createFileByLink, for a file system without O_TMPFILE", func() {
+	var node *testNode
 	link := func(name, content string) error {
-		st := store{dir: b.net(""), privateDir: filepath.Join(b.dataDir, ".plumb", "net"), host: host{bootID: b.bootID, wait: b.wait, now: func() time.Duration { return 0 }}}
+		st := store{dir: node.net(""), privateDir: filepath.Join(node.dataDir, ".plumb", "net"), host: host{bootID: node.bootID, wait: node.wait, now: func() time.Duration { return 0 }}}
 		return st.withLock(func(se *session) error { return se.createFileByLink(name, []byte(content)) })
 	}
 	BeforeEach(func() {
-		b = newBed()
-		b.add("c0", try{})
+		node = newTestNode()
+		node.add("c0", variant{})
 	})
 
-	It("has whole reservations all the same", func() {
+	It("writes a reservation completely, also after a crash", func() {
 		Expect(link("10.1.2.7", "c1\r\neth0")).To(Succeed())
 		Expect(link("10.1.2.7", "c2\r\neth0")).To(MatchError(os.ErrExist))
-		// Killed between link and unlink: what is left is a second name of c1's.
-		Expect(os.Link(b.net("10.1.2.7"), b.net("../.plumb/net/new"))).To(Succeed())
+		// A process that was killed between link and unlink leaves a second name of the reservation of c1.
+		Expect(os.Link(node.net("10.1.2.7"), node.net("../.plumb/net/new"))).To(Succeed())
 		Expect(link("10.1.2.8", "c3\r\neth0")).To(Succeed())
-		Expect(b.reserved()).To(Equal([]string{"10.1.2.2 c0/eth0", "10.1.2.7 c1/eth0", "10.1.2.8 c3/eth0"}))
-		Expect(b.net("../.plumb/net/new")).NotTo(BeAnExistingFile())
+		Expect(node.reserved()).To(Equal([]string{"10.1.2.2 c0/eth0", "10.1.2.7 c1/eth0", "10.1.2.8 c3/eth0"}))
+		Expect(node.net("../.plumb/net/new")).NotTo(BeAnExistingFile())
 	})
 
-	It("may have no links either", func() {
-		onRamfs(filepath.Join(b.dataDir, ".plumb"), func() {
+	It("writes a reservation on a file system without hard links", func() {
+		onRamfs(filepath.Join(node.dataDir, ".plumb"), func() {
 			Expect(link("10.1.2.7", "c1\r\neth0")).To(Succeed())
 			Expect(link("10.1.2.7", "c2\r\neth0")).To(MatchError(os.ErrExist))
 		})
-		Expect(b.reserved()).To(Equal([]string{"10.1.2.2 c0/eth0", "10.1.2.7 c1/eth0"}))
+		Expect(node.reserved()).To(Equal([]string{"10.1.2.2 c0/eth0", "10.1.2.7 c1/eth0"}))
 	})
 })
 
 var _ = Describe("a symbolic link", func() {
-	DescribeTable("leads to nothing that is written", func(at string) {
-		b := newBed()
-		b.add("c0", try{})
+	DescribeTable("is not followed when the plugin writes", func(at string) {
+		node := newTestNode()
+		node.add("c0", variant{})
 		victim := filepath.Join(GinkgoTB().TempDir(), "victim")
 		Expect(os.WriteFile(victim, []byte("precious"), 0o600)).To(Succeed())
-		at = strings.NewReplacer("FILES", "../.plumb/net/"+filepath.Base(b.files()), "C0", owner{"c0", "eth0"}.fileID().fileName(),
+		at = strings.NewReplacer("FILES", "../.plumb/net/"+filepath.Base(node.files()), "C0", owner{"c0", "eth0"}.fileID().fileName(),
 			"C1", owner{"c1", "eth0"}.fileID().fileName()).Replace(at)
-		Expect(os.RemoveAll(b.net(at))).To(Succeed())
-		Expect(os.Symlink(victim, b.net(at))).To(Succeed())
-		b.put("10.1.2.9", "x\r\neth0") // so that the attachments' files are written anew
-		b.add("c1", try{})
-		b.ok("DEL", "c0", try{ipam: subnet + `, "cooldown": 60`})
+		Expect(os.RemoveAll(node.net(at))).To(Succeed())
+		Expect(os.Symlink(victim, node.net(at))).To(Succeed())
+		node.put("10.1.2.9", "x\r\neth0") // so that the attachments' files are written again
+		node.add("c1", variant{})
+		node.ok("DEL", "c0", variant{ipam: subnet + `, "cooldown": 60`})
 		Expect(os.ReadFile(victim)).To(BeEquivalentTo("precious"))
-		Expect(b.reserved()).To(ContainElement(HaveSuffix(" c1/eth0")))
+		Expect(node.reserved()).To(ContainElement(HaveSuffix(" c1/eth0")))
 	},
 		Entry(nil, "last_reserved_ip.0"), Entry(nil, "lock"), Entry(nil, "10.1.2.3"),
 		Entry(nil, "FILES"), Entry(nil, "FILES/complete"), Entry(nil, "FILES/C0"), Entry(nil, "FILES/C1"),
 		Entry(nil, "../.plumb/net/new"), Entry(nil, "../.plumb/net/releases"), Entry(nil, "../.plumb/net/releases.new"))
 })
 
+// onRamfs runs f with a ramfs on dir.
 func onRamfs(dir string, f func()) { onFilesystem("ramfs", "mode=0755", dir, f) }
 
-// onFilesystem runs f on a thread for which dir is a filesystem of that kind. The
-// thread ends with f.
+// onFilesystem mounts a new file system on dir, which only the thread of f sees, and runs f. The thread
+// ends with f.
 func onFilesystem(kind, options, dir string, f func()) {
 	done := make(chan struct{})
 	go func() {
@@ -249,65 +250,65 @@ func onFilesystem(kind, options, dir string, f func()) {
 }
 
 var _ = Describe("a reboot", func() {
-	var b *bed
-	BeforeEach(func() { b = newBed() })
+	var node *testNode
+	BeforeEach(func() { node = newTestNode() })
 
-	It("makes stale what was seen before it, at the first call of any kind", func() {
+	It("lets the first call of any verb release the reservations that were read before it", func() {
 		for n, c := range []string{"ADD", "DEL", "STATUS"} {
-			b.add("c1", try{})
-			b.put("10.1.2.99", "theirs\r\neth0")
-			b.put("10.1.2.98", "legacy")
-			b.ok("STATUS", "", try{})
-			b.boot(fmt.Sprint("boot-", n))
-			b.ok(c, "new", try{})
-			b.ok("DEL", "new", try{})
-			Expect(b.reserved()).To(BeEmpty(), c)
+			node.add("c1", variant{})
+			node.put("10.1.2.99", "theirs\r\neth0")
+			node.put("10.1.2.98", "legacy")
+			node.ok("STATUS", "", variant{})
+			node.boot(fmt.Sprint("boot-", n))
+			node.ok(c, "new", variant{})
+			node.ok("DEL", "new", variant{})
+			Expect(node.reserved()).To(BeEmpty(), c)
 		}
 	})
 
-	It("keeps what others made since, even for the same owner at the same address", func() {
-		b.add("c1", try{})
-		b.add("c2", try{})
-		b.boot("next")
-		b.likeReference(func() { Expect(os.Remove(b.net("10.1.2.2"))).To(Succeed()) })
-		b.referenceAdd("10.1.2.2", "c1")
-		b.referenceAdd("10.1.2.9", "c9")
-		b.ok("STATUS", "", try{})
-		Expect(b.reserved()).To(Equal([]string{"10.1.2.2 c1/eth0", "10.1.2.9 c9/eth0"}))
-		b.boot("and another")
-		b.ok("STATUS", "", try{})
-		Expect(b.reserved()).To(BeEmpty())
+	It("does not release a reservation that was made after it, even for the same owner and address", func() {
+		node.add("c1", variant{})
+		node.add("c2", variant{})
+		node.boot("next")
+		node.withReferenceLock(func() { Expect(os.Remove(node.net("10.1.2.2"))).To(Succeed()) })
+		node.referenceAdd("10.1.2.2", "c1")
+		node.referenceAdd("10.1.2.9", "c9")
+		node.ok("STATUS", "", variant{})
+		Expect(node.reserved()).To(Equal([]string{"10.1.2.2 c1/eth0", "10.1.2.9 c9/eth0"}))
+		node.boot("and another")
+		node.ok("STATUS", "", variant{})
+		Expect(node.reserved()).To(BeEmpty())
 	})
 
-	It("keeps all when the attachments' files are gone, or the boot is not known", func() {
-		b.add("c1", try{})
-		Expect(os.RemoveAll(filepath.Join(b.dataDir, ".plumb"))).To(Succeed())
-		b.boot("next")
-		b.ok("STATUS", "", try{})
-		Expect(b.reserved()).To(HaveLen(1))
+	It("releases nothing if the attachments' files were removed, or if the boot ID is unknown", func() {
+		node.add("c1", variant{})
+		Expect(os.RemoveAll(filepath.Join(node.dataDir, ".plumb"))).To(Succeed())
+		node.boot("next")
+		node.ok("STATUS", "", variant{})
+		Expect(node.reserved()).To(HaveLen(1))
 
-		Expect(os.Remove(b.bootID)).To(Succeed())
-		b.ok("STATUS", "", try{})
-		Expect(b.reserved()).To(HaveLen(1))
-		b.boot("after")
-		b.ok("STATUS", "", try{})
-		Expect(b.reserved()).To(HaveLen(1))
+		Expect(os.Remove(node.bootID)).To(Succeed())
+		node.ok("STATUS", "", variant{})
+		Expect(node.reserved()).To(HaveLen(1))
+		node.boot("after")
+		node.ok("STATUS", "", variant{})
+		Expect(node.reserved()).To(HaveLen(1))
 	})
 
-	It("does not take the same boot for another", func() {
-		b.add("c1", try{})
-		b.referenceAdd("10.1.2.9", "c9")
-		b.ok("STATUS", "", try{})
-		Expect(b.reserved()).To(HaveLen(2))
+	It("is not detected while the boot ID stays the same", func() {
+		node.add("c1", variant{})
+		node.referenceAdd("10.1.2.9", "c9")
+		node.ok("STATUS", "", variant{})
+		Expect(node.reserved()).To(HaveLen(2))
 	})
 })
 
 var _ = Describe("the lock", func() {
-	It("is not waited for without end, and its holder is named", func() {
-		b := newBed()
-		b.wait = 50 * time.Millisecond
-		b.add("c1", try{})
-		holder := exec.Command("flock", b.net("lock"), "sh", "-c", "echo held; read line")
+	It("is waited for until the limit, and the error names the process that holds it", func() {
+		node := newTestNode()
+		node.wait = 50 * time.Millisecond
+		node.add("c1", variant{})
+		holder := exec.Command("flock", node.net("lock"), "sh", "-c", "echo held; read line")
 		in, err := holder.StdinPipe()
 		Expect(err).NotTo(HaveOccurred())
 		out, err := holder.StdoutPipe()
@@ -318,22 +319,22 @@ var _ = Describe("the lock", func() {
 		Expect(err).NotTo(HaveOccurred())
 
 		for _, c := range []string{"ADD", "DEL", "CHECK"} {
-			f := b.fails(c, "c1", try{})
+			f := node.fails(c, "c1", variant{})
 			Expect(f.Code).To(Equal(uint(types.CodeTryAgain)))
-			Expect(f.Msg).To(ContainSubstring("lock %s: held by process %d (flock) for over 50ms", b.net("lock"), holder.Process.Pid))
+			Expect(f.Msg).To(ContainSubstring("lock %s: held by process %d (flock) for over 50ms", node.net("lock"), holder.Process.Pid))
 		}
-		Expect(b.fails("STATUS", "", try{}).Code).To(Equal(uint(types.CodeNotAvailable)))
+		Expect(node.fails("STATUS", "", variant{}).Code).To(Equal(uint(types.CodeNotAvailable)))
 	})
 
-	It("is that of the folder which is there when it is got", func() {
-		b := newBed()
-		b.add("c1", try{})
+	It("is taken in the new folder if the folder was replaced meanwhile", func() {
+		node := newTestNode()
+		node.add("c1", variant{})
 		waiting := make(chan struct{})
 		done := make(chan nstest.Reply)
-		b.likeReference(func() {
+		node.withReferenceLock(func() {
 			go func() {
 				defer GinkgoRecover()
-				c := b.call("c2", try{}).With("ADD")
+				c := node.call("c2", variant{}).With("ADD")
 				c.Before = func(step string) error {
 					if strings.HasPrefix(step, "lock") {
 						select {
@@ -344,64 +345,64 @@ var _ = Describe("the lock", func() {
 					}
 					return nil
 				}
-				done <- nstest.Run(b.plugin(), c)
+				done <- nstest.Run(node.plugin(), c)
 			}()
 			<-waiting
-			Expect(os.Rename(b.net(""), b.net("../old"))).To(Succeed())
-			Expect(os.Mkdir(b.net(""), 0o755)).To(Succeed())
+			Expect(os.Rename(node.net(""), node.net("../old"))).To(Succeed())
+			Expect(os.Mkdir(node.net(""), 0o755)).To(Succeed())
 		})
 		(<-done).OK(GinkgoTB())
-		Expect(b.reserved()).To(Equal([]string{"10.1.2.2 c2/eth0"}))
+		Expect(node.reserved()).To(Equal([]string{"10.1.2.2 c2/eth0"}))
 	})
 })
 
-var _ = Describe("a container ID that is long", func() {
-	// Around 4096 bytes of the ID, and of the file, which has the interface, too.
+var _ = Describe("a long container ID", func() {
+	// The sizes are close to 4096 bytes, for the ID and for the file, which also has the interface.
 	for _, size := range []int{4089, 4090, 4091, 4095, 4096, 4097, 100_000} {
-		It(fmt.Sprint("is known by every verb: ", size), func() {
-			b, id := newBed(), strings.Repeat("x", size-2)+"-1"
+		It(fmt.Sprint("works with every verb: ", size, " bytes"), func() {
+			node, id := newTestNode(), strings.Repeat("x", size-2)+"-1"
 			other := id[:size-1] + "2"
-			ranges := try{ipam: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.3.0/24"}]]`}
-			Expect(b.add(id, ranges)).To(Equal("10.1.2.2/24 10.1.3.2/24"))
-			b.add(other, try{})
-			for _, walked := range []bool{false, true} {
-				if walked {
-					Expect(os.RemoveAll(b.net("../.plumb"))).To(Succeed())
+			ranges := variant{ipam: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.3.0/24"}]]`}
+			Expect(node.add(id, ranges)).To(Equal("10.1.2.2/24 10.1.3.2/24"))
+			node.add(other, variant{})
+			for _, readsAll := range []bool{false, true} {
+				if readsAll {
+					Expect(os.RemoveAll(node.net("../.plumb"))).To(Succeed())
 				}
-				b.ok("CHECK", id, ranges)
-				Expect(b.walked()).To(Equal(walked))
-				Expect(b.fails("ADD", id, ranges).Code).To(Equal(uint(codeDuplicate)))
+				node.ok("CHECK", id, ranges)
+				Expect(node.readAll()).To(Equal(readsAll))
+				Expect(node.fails("ADD", id, ranges).Code).To(Equal(uint(codeDuplicate)))
 			}
-			b.ok("GC", "", try{more: fmt.Sprintf(`"cni.dev/valid-attachments": [{"containerID": %q, "ifname": "eth0"}]`, id)})
-			Expect(b.reserved()).To(Equal([]string{"10.1.2.2 " + id + "/eth0", "10.1.3.2 " + id + "/eth0"}))
-			b.ok("DEL", other, ranges)
-			Expect(b.reserved()).To(HaveLen(2))
-			b.ok("DEL", id, ranges)
-			Expect(b.reserved()).To(BeEmpty())
+			node.ok("GC", "", variant{more: fmt.Sprintf(`"cni.dev/valid-attachments": [{"containerID": %q, "ifname": "eth0"}]`, id)})
+			Expect(node.reserved()).To(Equal([]string{"10.1.2.2 " + id + "/eth0", "10.1.3.2 " + id + "/eth0"}))
+			node.ok("DEL", other, ranges)
+			Expect(node.reserved()).To(HaveLen(2))
+			node.ok("DEL", id, ranges)
+			Expect(node.reserved()).To(BeEmpty())
 		})
 	}
 })
 
-var _ = Describe("what is no reservation", func() {
-	It("takes its address, and is neither read to its end nor removed", func() {
-		b := newBed()
-		b.put("10.1.2.2", "c1\r\neth0")
-		Expect(os.Truncate(b.net("10.1.2.2"), maxContent+1)).To(Succeed())
-		Expect(unix.Mkfifo(b.net("10.1.2.3"), 0o600)).To(Succeed())
-		Expect(unix.Mknod(b.net("10.1.2.4"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 5)))).To(Succeed()) // zeros without end
-		Expect(b.add("c1", try{})).To(Equal("10.1.2.5/24"))
-		Expect(b.fails("ADD", "c2", try{args: "IP=10.1.2.3"}).Msg).To(ContainSubstring("allocated to an unknown owner"))
-		b.ok("DEL", "c1", try{})
-		b.ok("GC", "", try{more: `"cni.dev/valid-attachments": []`})
+var _ = Describe("a file that is not regular or too large", func() {
+	It("reserves its address, and is neither read nor removed", func() {
+		node := newTestNode()
+		node.put("10.1.2.2", "c1\r\neth0")
+		Expect(os.Truncate(node.net("10.1.2.2"), maxFileSize+1)).To(Succeed())
+		Expect(unix.Mkfifo(node.net("10.1.2.3"), 0o600)).To(Succeed())
+		Expect(unix.Mknod(node.net("10.1.2.4"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 5)))).To(Succeed()) // /dev/zero
+		Expect(node.add("c1", variant{})).To(Equal("10.1.2.5/24"))
+		Expect(node.fails("ADD", "c2", variant{args: "IP=10.1.2.3"}).Msg).To(ContainSubstring("allocated to an unknown owner"))
+		node.ok("DEL", "c1", variant{})
+		node.ok("GC", "", variant{more: `"cni.dev/valid-attachments": []`})
 		for _, name := range []string{"10.1.2.2", "10.1.2.3", "10.1.2.4"} {
-			Expect(b.net(name)).To(BeAnExistingFile())
+			Expect(node.net(name)).To(BeAnExistingFile())
 		}
 	})
 })
 
-// asNobodySpecial runs f on a thread that is refused what the mode of a file refuses.
-// The thread ends with f.
-func asNobodySpecial(f func()) {
+// withoutFileCapabilities runs f on a thread that has no capability to override file permissions. The
+// thread ends with f.
+func withoutFileCapabilities(f func()) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -417,76 +418,76 @@ func asNobodySpecial(f func()) {
 	<-done
 }
 
-var _ = Describe("a reservation that cannot be read", func() {
-	var b *bed
-	gc := try{more: `"cni.dev/valid-attachments": []`}
+var _ = Describe("an unreadable reservation", func() {
+	var node *testNode
+	gc := variant{more: `"cni.dev/valid-attachments": []`}
 	BeforeEach(func() {
-		b = newBed()
+		node = newTestNode()
 		for _, id := range []string{"c1", "c2", "c3"} {
-			b.add(id, try{})
+			node.add(id, variant{})
 		}
-		Expect(os.Chmod(b.net("10.1.2.3"), 0)).To(Succeed())
+		Expect(os.Chmod(node.net("10.1.2.3"), 0)).To(Succeed())
 	})
-	refused := func(command, id string, t try) {
+	expectUnreadable := func(command, id string, t variant) {
 		GinkgoHelper()
-		f := b.fails(command, id, t)
+		f := node.fails(command, id, t)
 		Expect(f.Code).To(Equal(uint(types.CodeIO)), f.Msg)
-		Expect(f.Msg).To(ContainSubstring("open %s: permission denied", b.net("10.1.2.3")))
+		Expect(f.Msg).To(ContainSubstring("open %s: permission denied", node.net("10.1.2.3")))
 	}
 
-	It("is named to whom it belongs, and to nobody else, while the attachments' files are up to date", func() {
-		asNobodySpecial(func() {
+	It("is an error only for its owner while the attachments' files are up to date", func() {
+		withoutFileCapabilities(func() {
 			for range 2 {
-				refused("CHECK", "c2", try{})
-				refused("DEL", "c2", try{})
-				refused("ADD", "c2", try{})
-				b.ok("CHECK", "c1", try{})
-				b.ok("DEL", "unknown", try{})
-				Expect(b.walked()).To(BeFalse())
+				expectUnreadable("CHECK", "c2", variant{})
+				expectUnreadable("DEL", "c2", variant{})
+				expectUnreadable("ADD", "c2", variant{})
+				node.ok("CHECK", "c1", variant{})
+				node.ok("DEL", "unknown", variant{})
+				Expect(node.readAll()).To(BeFalse())
 			}
-			Expect(b.fails("ADD", "c4", try{args: "IP=10.1.2.3"}).Msg).To(ContainSubstring("allocated to an unknown owner"))
-			b.ok("DEL", "c1", try{})
+			Expect(node.fails("ADD", "c4", variant{args: "IP=10.1.2.3"}).Msg).To(ContainSubstring("allocated to an unknown owner"))
+			node.ok("DEL", "c1", variant{})
 		})
-		Expect(b.reserved()).To(Equal([]string{"10.1.2.3 c2/eth0", "10.1.2.4 c3/eth0"}))
+		Expect(node.reserved()).To(Equal([]string{"10.1.2.3 c2/eth0", "10.1.2.4 c3/eth0"}))
 	})
 
-	It("may be anybody's without the attachments' files, until it can be read", func() {
-		Expect(os.RemoveAll(b.net("../.plumb"))).To(Succeed())
-		asNobodySpecial(func() {
+	It("is an error for any attachment without an address if the attachments' files were removed", func() {
+		Expect(os.RemoveAll(node.net("../.plumb"))).To(Succeed())
+		withoutFileCapabilities(func() {
 			for range 2 {
-				refused("CHECK", "c2", try{})
-				refused("DEL", "c2", try{})
-				refused("DEL", "unknown", try{})
-				b.ok("CHECK", "c1", try{})
-				b.ok("STATUS", "", try{})
+				expectUnreadable("CHECK", "c2", variant{})
+				expectUnreadable("DEL", "c2", variant{})
+				expectUnreadable("DEL", "unknown", variant{})
+				node.ok("CHECK", "c1", variant{})
+				node.ok("STATUS", "", variant{})
 			}
-			Expect(b.add("c4", try{})).To(Equal("10.1.2.5/24"))
-			b.ok("DEL", "c1", try{})
+			Expect(node.add("c4", variant{})).To(Equal("10.1.2.5/24"))
+			node.ok("DEL", "c1", variant{})
 		})
-		Expect(os.Chmod(b.net("10.1.2.3"), 0o600)).To(Succeed())
-		b.ok("DEL", "c2", try{})
-		Expect(b.reserved()).To(Equal([]string{"10.1.2.4 c3/eth0", "10.1.2.5 c4/eth0"}))
-		b.ok("DEL", "unknown", try{})
-		Expect(b.walked()).To(BeFalse())
+		Expect(os.Chmod(node.net("10.1.2.3"), 0o600)).To(Succeed())
+		node.ok("DEL", "c2", variant{})
+		Expect(node.reserved()).To(Equal([]string{"10.1.2.4 c3/eth0", "10.1.2.5 c4/eth0"}))
+		node.ok("DEL", "unknown", variant{})
+		Expect(node.readAll()).To(BeFalse())
 	})
 
-	It("is left by GC, which does the rest and says so", func() {
-		asNobodySpecial(func() {
+	It("is an error of GC after it released the others", func() {
+		withoutFileCapabilities(func() {
 			for range 2 {
-				refused("GC", "", gc)
-				Expect(b.add("c4", try{args: "IP=10.1.2.2"})).To(Equal("10.1.2.2/24"))
+				expectUnreadable("GC", "", gc)
+				Expect(node.add("c4", variant{args: "IP=10.1.2.2"})).To(Equal("10.1.2.2/24"))
 			}
-			refused("GC", "", gc)
+			expectUnreadable("GC", "", gc)
 		})
-		Expect(b.reserved()).To(Equal([]string{"10.1.2.3 c2/eth0"}))
-		Expect(os.Chmod(b.net("10.1.2.3"), 0o600)).To(Succeed())
-		b.ok("GC", "", gc)
-		Expect(b.reserved()).To(BeEmpty())
+		Expect(node.reserved()).To(Equal([]string{"10.1.2.3 c2/eth0"}))
+		Expect(os.Chmod(node.net("10.1.2.3"), 0o600)).To(Succeed())
+		node.ok("GC", "", gc)
+		Expect(node.reserved()).To(BeEmpty())
 	})
 })
 
-var _ = Describe("a store without a folder", func() {
-	It("is not looked for where standard input is", func() {
+var _ = Describe("a session without an open folder", func() {
+	It("does not read from the folder that is standard input", func() {
 		dir := GinkgoT().TempDir()
 		Expect(os.WriteFile(filepath.Join(dir, cursorName(0)), []byte("10.1.2.77"), 0o600)).To(Succeed())
 		in, err := os.Open(dir)
@@ -502,16 +503,16 @@ var _ = Describe("a store without a folder", func() {
 	})
 })
 
-var _ = Describe("a folder that is read-only", func() {
-	It("lets DEL of the unknown finish, and says so of the known", func() {
-		b := newBed()
-		b.add("c1", try{})
+var _ = Describe("a read-only folder", func() {
+	It("lets DEL succeed for an unknown attachment, and returns code 5 for one with an address", func() {
+		node := newTestNode()
+		node.add("c1", variant{})
 		bin := filepath.Join(nstest.Build(GinkgoTB(), "host-local"), "host-local")
 		call := func(command, id string) nstest.Reply {
 			script := filepath.Join(GinkgoT().TempDir(), "in-a-read-only-folder")
 			Expect(os.WriteFile(script, fmt.Appendf(nil, "#!/bin/sh\nexec unshare -m sh -c 'mount --bind %s %s && mount -o remount,ro,bind %s && exec %s'\n",
-				b.dataDir, b.dataDir, b.dataDir, bin), 0o700)).To(Succeed())
-			return nstest.Exec(GinkgoTB(), script, b.call(id, try{}).With(command))
+				node.dataDir, node.dataDir, node.dataDir, bin), 0o700)).To(Succeed())
+			return nstest.Exec(GinkgoTB(), script, node.call(id, variant{}).With(command))
 		}
 		call("DEL", "c2").OK(GinkgoTB())
 		f := call("DEL", "c1").Failure(GinkgoTB())
@@ -519,97 +520,97 @@ var _ = Describe("a folder that is read-only", func() {
 		Expect(f.Msg).To(ContainSubstring("read-only file system"))
 		Expect(call("STATUS", "").Failure(GinkgoTB()).Code).To(Equal(uint(types.CodeNotAvailable)))
 		Expect(call("ADD", "c3").Failure(GinkgoTB()).Code).To(Equal(uint(types.CodeIO)))
-		Expect(os.Remove(b.net("lock"))).To(Succeed())
+		Expect(os.Remove(node.net("lock"))).To(Succeed())
 		call("DEL", "c2").OK(GinkgoTB())
 		Expect(call("DEL", "c1").Failure(GinkgoTB()).Code).To(Equal(uint(types.CodeIO)))
-		Expect(b.reserved()).To(HaveLen(1))
+		Expect(node.reserved()).To(HaveLen(1))
 	})
 })
 
-var _ = Describe("a disk that is full", func() {
-	// The folder above is the first inode.
-	full := func(b *bed, inodes int, f func()) {
-		Expect(os.MkdirAll(b.dataDir, 0o755)).To(Succeed())
-		onFilesystem("tmpfs", fmt.Sprint("nr_inodes=", inodes), b.dataDir, f)
+var _ = Describe("a full disk", func() {
+	// onFullDisk runs f with a file system for inodes files on the data folder, which is the first of them.
+	onFullDisk := func(node *testNode, inodes int, f func()) {
+		Expect(os.MkdirAll(node.dataDir, 0o755)).To(Succeed())
+		onFilesystem("tmpfs", fmt.Sprint("nr_inodes=", inodes), node.dataDir, f)
 	}
 
-	It("with no room for the lock has nothing to release", func() {
-		b := newBed()
-		full(b, 2, func() {
-			Expect(b.fails("ADD", "c1", try{}).Code).To(Equal(uint(types.CodeIO)))
-			b.ok("DEL", "c1", try{})
-			b.ok("GC", "", try{more: `"cni.dev/valid-attachments": []`})
+	It("lets DEL and GC succeed if it has no space for the lock file", func() {
+		node := newTestNode()
+		onFullDisk(node, 2, func() {
+			Expect(node.fails("ADD", "c1", variant{}).Code).To(Equal(uint(types.CodeIO)))
+			node.ok("DEL", "c1", variant{})
+			node.ok("GC", "", variant{more: `"cni.dev/valid-attachments": []`})
 		})
 	})
 
-	It("with no room for the time of a release releases all the same", func() {
-		b := newBed()
-		cool := try{ipam: subnet + `, "cooldown": 30`}
-		full(b, 10, func() { // folder, lock, cursor, reservation; 3 folders and 2 files beside
-			b.add("c1", cool)
-			b.fails("ADD", "c2", cool)
-			b.ok("DEL", "c1", cool)
-			Expect(b.reserved()).To(BeEmpty())
-			Expect(filepath.Join(b.dataDir, ".plumb", "net", "releases")).To(BeAnExistingFile(), "in the room that it made")
+	It("does not prevent a release, also if it has no space for the time of the release", func() {
+		node := newTestNode()
+		cool := variant{ipam: subnet + `, "cooldown": 30`}
+		onFullDisk(node, 10, func() { // folder, lock, cursor, reservation; 3 folders and 2 files in .plumb
+			node.add("c1", cool)
+			node.fails("ADD", "c2", cool)
+			node.ok("DEL", "c1", cool)
+			Expect(node.reserved()).To(BeEmpty())
+			Expect(filepath.Join(node.dataDir, ".plumb", "net", "releases")).To(BeAnExistingFile(), "in the space that the release made free")
 		})
 	})
 
-	It("keeps no attachments' files that are not all there", func() {
-		b := newBed()
-		Expect(os.MkdirAll(filepath.Join(b.dataDir, ".plumb"), 0o755)).To(Succeed())
-		onFilesystem("tmpfs", "nr_blocks=1", filepath.Join(b.dataDir, ".plumb"), func() {
-			b.add("c1", try{})
-			Expect(filepath.Glob(filepath.Join(b.dataDir, ".plumb", "net", "*"))).To(BeEmpty())
-			Expect(b.add("c2", try{})).To(Equal("10.1.2.3/24"))
+	It("leaves no attachments' files if it has no space for all", func() {
+		node := newTestNode()
+		Expect(os.MkdirAll(filepath.Join(node.dataDir, ".plumb"), 0o755)).To(Succeed())
+		onFilesystem("tmpfs", "nr_blocks=1", filepath.Join(node.dataDir, ".plumb"), func() {
+			node.add("c1", variant{})
+			Expect(filepath.Glob(filepath.Join(node.dataDir, ".plumb", "net", "*"))).To(BeEmpty())
+			Expect(node.add("c2", variant{})).To(Equal("10.1.2.3/24"))
 		})
 	})
 })
 
-var _ = Describe("many at a time", func() {
-	It("gives no address twice and loses none", func() {
-		b := newBed()
+var _ = Describe("many processes at a time", func() {
+	It("reserve a different address each, and release all", func() {
+		node := newTestNode()
 		bin := filepath.Join(nstest.Build(GinkgoTB(), "host-local"), "host-local")
 		count := nstest.FullOrShort(200, 50)
 		all := func(command string, each func(i int, r nstest.Reply)) {
 			var wg sync.WaitGroup
-			turns := make(chan struct{}, 32)
+			slots := make(chan struct{}, 32)
 			for i := range count {
 				wg.Go(func() {
 					defer GinkgoRecover()
-					turns <- struct{}{}
-					defer func() { <-turns }()
-					each(i, nstest.Exec(GinkgoTB(), bin, b.call(fmt.Sprint("c", i), try{}).With(command)))
+					slots <- struct{}{}
+					defer func() { <-slots }()
+					each(i, nstest.Exec(GinkgoTB(), bin, node.call(fmt.Sprint("c", i), variant{}).With(command)))
 				})
 			}
 			wg.Wait()
 		}
-		given := make([]string, count)
-		all("ADD", func(i int, r nstest.Reply) { given[i] = r.Result(GinkgoTB()).IPs[0].Address.String() })
-		slices.Sort(given)
-		Expect(slices.Compact(given)).To(HaveLen(count))
-		Expect(b.reserved()).To(HaveLen(count))
+		allocated := make([]string, count)
+		all("ADD", func(i int, r nstest.Reply) { allocated[i] = r.Result(GinkgoTB()).IPs[0].Address.String() })
+		slices.Sort(allocated)
+		Expect(slices.Compact(allocated)).To(HaveLen(count))
+		Expect(node.reserved()).To(HaveLen(count))
 		all("DEL", func(_ int, r nstest.Reply) { r.OK(GinkgoTB()) })
-		Expect(b.reserved()).To(BeEmpty())
+		Expect(node.reserved()).To(BeEmpty())
 	})
 })
 
 var _ = Describe("a crash", func() {
-	It("at any instruction leaves nothing that the next calls do not repair", func() {
-		b := newBed()
+	It("at any time is repaired by the next calls", func() {
+		node := newTestNode()
 		bin := filepath.Join(nstest.Build(GinkgoTB(), "host-local"), "host-local")
 		r := rand.New(rand.NewPCG(5, 6))
-		cool := try{ipam: subnet + `, "cooldown": 1`}
+		cool := variant{ipam: subnet + `, "cooldown": 1`}
 		for i := range nstest.FullOrShort(300, 50) {
 			id := fmt.Sprint("c", i%20)
-			// A runtime follows a failed ADD with a DEL, which may be killed as well.
+			// A runtime calls DEL after a failed ADD. The DEL may be killed, too.
 			for _, c := range []string{"ADD", "DEL", "GC"} {
 				if r.IntN(2) == 0 {
 					continue
 				}
 				cmd := exec.Command(bin)
-				call := b.call(id, cool).With(c)
+				call := node.call(id, cool).With(c)
 				if c == "GC" {
-					call.Config = b.config(try{more: `"cni.dev/valid-attachments": [{"containerID": "c1", "ifname": "eth0"}]`})
+					call.Config = node.config(variant{more: `"cni.dev/valid-attachments": [{"containerID": "c1", "ifname": "eth0"}]`})
 				}
 				cmd.Env = environ(call)
 				cmd.Stdin = strings.NewReader(call.Config)
@@ -621,22 +622,22 @@ var _ = Describe("a crash", func() {
 			if i%10 != 9 {
 				continue
 			}
-			// An address is in the hands of one, and its DEL frees it.
-			b.clock += time.Minute
-			b.add("witness", try{})
-			for _, line := range b.reserved() {
+			// Each address has one owner, and the DEL of that owner releases it.
+			node.clock += time.Minute
+			node.add("witness", variant{})
+			for _, line := range node.reserved() {
 				Expect(line).To(MatchRegexp(`^10\.1\.2\.\d+ (c\d+|witness)/eth0$`))
 			}
-			b.ok("DEL", "witness", try{})
+			node.ok("DEL", "witness", variant{})
 			for n := range 20 {
-				b.ok("DEL", fmt.Sprint("c", n), try{})
+				node.ok("DEL", fmt.Sprint("c", n), variant{})
 			}
-			Expect(b.reserved()).To(BeEmpty())
+			Expect(node.reserved()).To(BeEmpty())
 		}
 	})
 })
 
-// environ is what nstest.Exec would give the call.
+// environ returns the environment that nstest.Exec sets for the call.
 func environ(c nstest.Call) []string {
 	return []string{
 		"CNI_COMMAND=" + c.Command, "CNI_CONTAINERID=" + c.ContainerID, "CNI_IFNAME=eth0",
@@ -644,16 +645,16 @@ func environ(c nstest.Call) []string {
 	}
 }
 
-var _ = Describe("a step that fails", func() {
-	It("leaves nothing", func() {
-		b := newBed()
+var _ = Describe("an ADD in which a step fails", func() {
+	It("leaves no reservation", func() {
+		node := newTestNode()
 		nstest.FaultSweep(GinkgoTB(), nstest.Sweep{
-			Plugin: b.plugin(),
-			Config: b.config(try{ipam: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]`}),
-			Dirs:   []string{b.net("")},
-			// A bed of the sweep is a fresh node.
-			Prepare: func(_, _ *nstest.NS) { Expect(os.RemoveAll(b.dataDir)).To(Succeed()) },
-			// Where the next search begins belongs to the network.
+			Plugin: node.plugin(),
+			Config: node.config(variant{ipam: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]`}),
+			Dirs:   []string{node.net("")},
+			// Each run begins on a new node.
+			Prepare: func(_, _ *nstest.NS) { Expect(os.RemoveAll(node.dataDir)).To(Succeed()) },
+			// The cursor belongs to the network, not to the attachment.
 			Ignore: func(line string) bool { return strings.Contains(line, "last_reserved_ip.") },
 		})
 	})

@@ -180,7 +180,7 @@ const (
 // has a reservation, nextFree reads all reservations, because the address of an incomplete one is
 // free. This is rare.
 func (se *session) nextFree(s search) (netip.Addr, error) {
-	cooling := se.cooling()
+	cooling := se.readCooling()
 	ip, err := se.firstFree(s, cooling)
 	if err == nil && !ip.IsValid() && se.shouldReadAll() {
 		if err = se.readAndKeepAll(); err == nil {
@@ -208,7 +208,7 @@ func (se *session) shouldReadAll() bool {
 // not on the size of the ranges.
 func (se *session) firstFree(s search, cooling map[netip.Addr]time.Duration) (netip.Addr, error) {
 	tries := 0
-	for r := range s.set.spans(s.last) {
+	for r := range s.set.usableAfter(s.last) {
 		for ip := r.from; ip.IsValid() && !r.to.Less(ip); ip = ip.Next() {
 			if _, cools := cooling[ip]; cools {
 				continue
