@@ -38,7 +38,7 @@ CVE-2021-20206                                   test/faults/security_test.go   
 plugins#798                                      test/faults/security_test.go        sets no sysctl outside of net
 commit-33ccedc6                                  test/faults/security_test.go        can be written by no other user
 plugins#714                                      test/faults/security_test.go        does not change the node's own interfaces
-vpc-cni#3634                                     plugins/host-local/verbs_test.go   keeps a released address back
+vpc-cni#3634                                     plugins/host-local/verbs_test.go   ends after the configured time, and until then ADD does not allocate the address
 vpc-cni#3634                                     pkg/attach/attach_test.go          TestDeleteAddressFlowsDeletesTheFlowsOfTheAddressOnly
 k8s#43953                                        test/faults/security_test.go        drops frames with a foreign source MAC
 CVE-2025-52881 CVE-2024-24790 CVE-2024-34156 CVE-2022-27664  test/arch_test.go      TestExecutablesConsistOf
