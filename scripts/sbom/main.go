@@ -273,13 +273,14 @@ func licence(dir string) (string, error) {
 // identify gives the SPDX identifier of a licence's text, of those that occur.
 func identify(text string) string {
 	text = strings.Join(strings.Fields(text), " ")
-	for id, phrase := range map[string]string{
-		"Apache-2.0":   "Apache License Version 2.0, January 2004",
-		"MIT":          "Permission is hereby granted, free of charge, to any person obtaining a copy",
-		"BSD-3-Clause": "may be used to endorse or promote products derived from",
+	for _, licence := range []struct{ id, phrase string }{
+		{"Apache-2.0", "Apache License Version 2.0, January 2004"},
+		{"MIT", "Permission is hereby granted, free of charge, to any person obtaining a copy"},
+		{"BSD-3-Clause", "may be used to endorse or promote products derived from"},
+		{"BSD-2-Clause", "Redistributions in binary form must reproduce the above copyright notice"}, // BSD-3-Clause has it too
 	} {
-		if strings.Contains(text, phrase) {
-			return id
+		if strings.Contains(text, licence.phrase) {
+			return licence.id
 		}
 	}
 	return "NOASSERTION"
