@@ -22,6 +22,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
@@ -34,6 +35,14 @@ const (
 	V4 Family = "iptables"
 	V6 Family = "ip6tables"
 )
+
+// FamilyFor returns the family for a family of nftables, which is IPv4 or IPv6.
+func FamilyFor(f nft.Family) Family {
+	if f == nft.IPv6 {
+		return V6
+	}
+	return V4
+}
 
 // A Variant selects one of the iptables programs that a node can have. Since iptables 1.8 a
 // node can have rules in nf_tables and in the legacy tables (ip_tables) at the same time, and

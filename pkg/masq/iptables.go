@@ -13,14 +13,6 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// program returns the iptables family for a family of nftables.
-func program(f nft.Family) iptables.Family {
-	if f == nft.IPv6 {
-		return iptables.V6
-	}
-	return iptables.V4
-}
-
 // multicast returns the multicast prefix of a family. Packets to it are never masqueraded.
 func multicast(f nft.Family) string {
 	if f == nft.IPv6 {
@@ -32,17 +24,17 @@ func multicast(f nft.Family) string {
 // addIPTables adds the masquerade rules for the addresses and pushes their removal to u. It
 // runs iptables-restore once per family.
 func addIPTables(u *undo.Stack, m Masq, ips []netip.Prefix) error {
-	for _, f := range families() {
+	for _, f := range nft.Families() {
 		var familyIPs []netip.Prefix
 		for _, ip := range ips {
-			if family(ip.Addr()) == f {
+			if nft.FamilyOf(ip.Addr()) == f {
 				familyIPs = append(familyIPs, ip)
 			}
 		}
 		if len(familyIPs) == 0 {
 			continue
 		}
-		if err := addFamily(iptables.Tool{Node: m.Node, Family: program(f)}, m.Owner, familyIPs); err != nil {
+		if err := addFamily(iptables.Tool{Node: m.Node, Family: iptables.FamilyFor(f)}, m.Owner, familyIPs); err != nil {
 			return fmt.Errorf("masquerade: %w", err)
 		}
 		u.Push("delete "+m.String(), func() error { return Del(m, familyIPs) })
@@ -86,7 +78,7 @@ func addition(owner types.Attachment, ips []netip.Prefix, table iptables.Table) 
 	}
 	if !slices.ContainsFunc(table.Rules, func(r iptables.Rule) bool { return r.Chain == name && r.Jump == "MASQUERADE" }) {
 		lines = append(lines, fmt.Sprintf("-A %s ! -d %s -m comment --comment %s -j MASQUERADE",
-			name, multicast(family(ips[0].Addr())), text))
+			name, multicast(nft.FamilyOf(ips[0].Addr())), text))
 	}
 	for _, ip := range ips {
 		lines = append(lines, fmt.Sprintf("-A %s -s %s -m comment --comment %s -j %s", postrouting, ip.Addr(), text, name))
@@ -105,8 +97,8 @@ func uncovered(c *nft.Conn, m Masq, ips []netip.Prefix) ([]netip.Prefix, error) 
 	})
 	var missing []netip.Prefix
 	for _, ip := range ips {
-		f := family(ip.Addr())
-		covered := covers(legacy[program(f)], m.Owner, ip)
+		f := nft.FamilyOf(ip.Addr())
+		covered := covers(legacy[iptables.FamilyFor(f)], m.Owner, ip)
 		if !covered && c != nil {
 			rules, rulesErr := iptables.ReadNFT(c, nft.Table{Family: f, Name: iptables.NAT}, ownChains(m.Owner)...)
 			byReference, referenceErr := referenceCovers(c, m, ip)
@@ -124,7 +116,7 @@ func uncovered(c *nft.Conn, m Masq, ips []netip.Prefix) ([]netip.Prefix, error) 
 // masquerade.
 func missingRules(m Masq, ip netip.Prefix) error {
 	return fmt.Errorf("%s for %s is missing: chain %s of table %s of %s, its rules, or the jump to it from %s do not exist",
-		m, ip.Addr(), chain(m.Owner.Network, m.Owner.ContainerID), iptables.NAT, program(family(ip.Addr())), postrouting)
+		m, ip.Addr(), chain(m.Owner.Network, m.Owner.ContainerID), iptables.NAT, iptables.FamilyFor(nft.FamilyOf(ip.Addr())), postrouting)
 }
 
 // statusIPTables returns an error if the iptables programs are not installed.

@@ -164,14 +164,6 @@ func Status(node *ns.Handle, backend Backend) error {
 	return nil
 }
 
-// family returns the family of an address.
-func family(a netip.Addr) nft.Family {
-	if a.Is4() {
-		return nft.IPv4
-	}
-	return nft.IPv6
-}
-
 // joinAddresses returns the addresses without prefix lengths, for names of steps.
 func joinAddresses(ips []netip.Prefix) string {
 	texts := make([]string, len(ips))

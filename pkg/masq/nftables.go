@@ -10,9 +10,6 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// families returns the families of addresses that can be masqueraded.
-func families() []nft.Family { return []nft.Family{nft.IPv4, nft.IPv6} }
-
 // table returns the table with the elements.
 func table() nft.Table { return Layout().Table }
 
@@ -29,7 +26,7 @@ func (m Masq) store(c *nft.Conn, ips []netip.Prefix) *nft.Store {
 	}
 	s.Ensure = func() error { return c.Ensure(s.Layout) }
 	for _, ip := range ips {
-		f, key := family(ip.Addr()), nft.AddrKey(ip.Addr())
+		f, key := nft.FamilyOf(ip.Addr()), nft.AddrKey(ip.Addr())
 		s.Claims = append(s.Claims, nft.Claim{
 			Description: masqueradedAddr(ip.Addr()),
 			OwnerMap:    ownerMap(f),

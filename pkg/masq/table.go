@@ -74,7 +74,7 @@ func subnetChain(network string, subnet netip.Prefix) nft.Chain {
 		Name: subnetChainPrefix(network) + strings.ReplaceAll(subnet.String(), ":", "_"),
 		Rules: []nft.Rule{
 			{nft.DaddrIn(subnet), nft.Return()},
-			{nft.DaddrIn(netip.MustParsePrefix(multicast(family(subnet.Addr())))), nft.Return()},
+			{nft.DaddrIn(netip.MustParsePrefix(multicast(nft.FamilyOf(subnet.Addr())))), nft.Return()},
 			{nft.Masquerade()},
 		},
 	}

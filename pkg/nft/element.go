@@ -25,6 +25,17 @@ type Element struct {
 // the key of a Go map.
 type Key string
 
+// Families returns the families that an address can have, IPv4 first.
+func Families() []Family { return []Family{IPv4, IPv6} }
+
+// FamilyOf returns the family of an address.
+func FamilyOf(a netip.Addr) Family {
+	if a.Is4() {
+		return IPv4
+	}
+	return IPv6
+}
+
 // AddrKey returns an address as a key of type ipv4_addr or ipv6_addr.
 func AddrKey(a netip.Addr) Key { return Key(a.Unmap().AsSlice()) }
 

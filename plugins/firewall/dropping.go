@@ -99,7 +99,7 @@ func (f *firewall) allow() error {
 
 // families returns the families of the attachment's addresses.
 func (f *firewall) families() []nft.Family {
-	return slices.DeleteFunc(families(), func(fam nft.Family) bool { return len(f.of(program(fam))) == 0 })
+	return slices.DeleteFunc(nft.Families(), func(fam nft.Family) bool { return len(f.of(xt.FamilyFor(fam))) == 0 })
 }
 
 // allowByIPTables adds the rules of the reference plugin, whatever drops on the node.
@@ -166,7 +166,7 @@ func (f *firewall) checkByIPTables() error {
 	var errs []error
 	for _, fam := range f.families() {
 		tables, err := f.filterTables(fam)
-		missing := errors.Join(err, fmt.Errorf("table %s of %s has no chain %s", filter, program(fam), forwardChain))
+		missing := errors.Join(err, fmt.Errorf("table %s of %s has no chain %s", filter, xt.FamilyFor(fam), forwardChain))
 		for _, t := range tables {
 			if !t.ours {
 				continue
@@ -202,7 +202,7 @@ func (f *firewall) canAdd() error {
 	if err != nil {
 		return types.NotAvailable(err)
 	}
-	if names := f.closedChains(families()); len(names) > 0 {
+	if names := f.closedChains(nft.Families()); len(names) > 0 {
 		return types.Errorf(types.CodeLimited, "the policy drop of %s may drop packets of containers: only a rule there can accept them", strings.Join(names, ", "))
 	}
 	return nil
@@ -210,7 +210,7 @@ func (f *firewall) canAdd() error {
 
 // canAllow returns an error if the rules of iptables that are needed cannot be made.
 func (f *firewall) canAllow() error {
-	for _, fam := range families() {
+	for _, fam := range nft.Families() {
 		tables, err := f.filterTables(fam)
 		if err != nil {
 			return err

@@ -116,7 +116,7 @@ func (f *firewall) listSources() error {
 		}
 		count := map[nft.Family]int{}
 		for _, a := range f.addrs {
-			fam := familyOf(a)
+			fam := nft.FamilyOf(a)
 			tx.AddElement(isolationLayout().Table, sourceList(fam).Name,
 				nft.Element{Key: key(count[fam]), Data: nft.AddrKey(a), Comment: nft.Owner(owner)})
 			count[fam]++
@@ -128,7 +128,7 @@ func (f *firewall) listSources() error {
 // deleteList puts the deletion of the attachment's list into tx. It returns the listed sources.
 func (f *firewall) deleteList(tx *nft.Tx) (addrs []netip.Addr, err error) {
 	table, key := isolationLayout().Table, nft.OwnerKeys(f.r.Attachment())
-	for _, fam := range families() {
+	for _, fam := range nft.Families() {
 		set := sourceList(fam).Name
 		for n, more := 0, true; more; n++ {
 			found, err := f.c.Lookup(table, []nft.ElementRef{{Set: set, Key: key(n)}})
@@ -188,7 +188,7 @@ func (f *firewall) gcSources(keep types.Set) error {
 	}
 	return f.c.Atomically("nft delete stale lists of sources of network "+f.r.Conf.Name, func(tx *nft.Tx) error {
 		var addrs []netip.Addr
-		for _, fam := range families() {
+		for _, fam := range nft.Families() {
 			set := sourceList(fam).Name
 			all, err := f.c.Elements(isolationLayout().Table, set)
 			if err = types.IgnoreNotExist(err); err != nil {

@@ -34,27 +34,10 @@ const (
 // lockWait is how long a call waits for other calls that change the tables.
 const lockWait = 10 * time.Second
 
-func families() []nft.Family { return []nft.Family{nft.IPv4, nft.IPv6} }
-
-func familyOf(a netip.Addr) nft.Family {
-	if a.Is4() {
-		return nft.IPv4
-	}
-	return nft.IPv6
-}
-
-// program returns the family of iptables for a family of nftables.
-func program(fam nft.Family) xt.Family {
-	if fam == nft.IPv6 {
-		return xt.V6
-	}
-	return xt.V4
-}
-
 // tool returns the programs of a variant for the family, or the default ones if the node does not
 // have that variant, as before iptables 1.8.
 func (f *firewall) tool(fam nft.Family, v xt.Variant) xt.Tool {
-	t := xt.Tool{Node: f.r.Node, Family: program(fam), Variant: v}
+	t := xt.Tool{Node: f.r.Node, Family: xt.FamilyFor(fam), Variant: v}
 	if t.Find() != nil {
 		t.Variant = xt.Default
 	}
@@ -250,7 +233,7 @@ func deletions(have []xt.Rule, goes func(comment string) bool, besides []netip.A
 // reference plugin.
 func (f *firewall) eachTable(visit func(tool xt.Tool) error) error {
 	var errs []error
-	for _, fam := range families() {
+	for _, fam := range nft.Families() {
 		tables, err := f.filterTables(fam)
 		errs = append(errs, err)
 		for _, t := range tables {

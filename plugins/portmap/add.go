@@ -68,9 +68,9 @@ func add(r *skel.Request) (*types.Result, error) {
 // addresses returns the first address of each family that prev has for the interface.
 func addresses(prev *types.Result, ifName string) []netip.Prefix {
 	var out []netip.Prefix
-	for _, f := range families() {
+	for _, f := range nft.Families() {
 		for _, ip := range attach.IPsOf(prev, ifName) {
-			if familyOf(ip.Address.Addr()) == f {
+			if nft.FamilyOf(ip.Address.Addr()) == f {
 				out = append(out, ip.Address)
 				break
 			}
@@ -116,7 +116,7 @@ func (p *portMap) warnOfDuplicates() {
 	containerPorts := make(map[endpoint]uint16, len(p.conf.mappings))
 	for _, m := range p.conf.mappings {
 		for _, ip := range p.ips {
-			f := familyOf(ip.Addr())
+			f := nft.FamilyOf(ip.Addr())
 			if !m.hasFamily(f) {
 				continue
 			}

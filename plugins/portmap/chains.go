@@ -132,7 +132,7 @@ func (p *portMap) snatTarget() string {
 // labels, as iptables-save prints them.
 func (p *portMap) containerRules(ip netip.Prefix) []string {
 	var rules []string
-	f := familyOf(ip.Addr())
+	f := nft.FamilyOf(ip.Addr())
 	name := chainName(p.owner())
 	for _, m := range p.conf.mappingsOf(f) {
 		match := fmt.Sprintf("-p %s -m %[1]s --dport %d", m.proto, m.hostPort)

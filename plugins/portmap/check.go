@@ -65,7 +65,7 @@ func (p *portMap) checkIPTablesIfUsed(c *nft.Conn) error {
 	name := chainName(p.owner())
 	mayExist := p.conf.backend == backendIPTables
 	for _, ip := range p.ips {
-		f := familyOf(ip.Addr())
+		f := nft.FamilyOf(ip.Addr())
 		mayExist = mayExist || c.HasChain(nft.Table{Family: f, Name: iptables.NAT}, name) == nil
 		used, err := iptables.InUse(p.r.Node, p.tool(f).Family, iptables.NAT)
 		mayExist = mayExist || used && err == nil

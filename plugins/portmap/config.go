@@ -211,7 +211,7 @@ func hasControl(s string) bool { return strings.ContainsFunc(s, unicode.IsContro
 // error if these options contradict each other or the key backend.
 func (c *config) chooseBackend() error {
 	options := map[string][]string{}
-	for _, f := range families() {
+	for _, f := range nft.Families() {
 		if l := backendOf(c.conditions[f]); l != "" {
 			options[l] = append(options[l], conditionsKey(f))
 		}
@@ -232,17 +232,6 @@ func (c *config) chooseBackend() error {
 		c.backend = backend
 	}
 	return nil
-}
-
-// families returns the families of addresses that a container can have.
-func families() []nft.Family { return []nft.Family{nft.IPv4, nft.IPv6} }
-
-// familyOf returns the family of an address.
-func familyOf(a netip.Addr) nft.Family {
-	if a.Is4() {
-		return nft.IPv4
-	}
-	return nft.IPv6
 }
 
 // mappingsOf returns the mappings for packets of the family. Of several mappings with the same

@@ -89,7 +89,7 @@ func (p *portMap) claims() []nft.Claim {
 	all := make([]nft.Claim, 0, 2*len(p.conf.mappings)+1)
 	comment := nft.Owner(p.owner())
 	for _, ip := range p.ips {
-		f, containerIP := familyOf(ip.Addr()), ip.Addr()
+		f, containerIP := nft.FamilyOf(ip.Addr()), ip.Addr()
 		policyChain := p.policyChain(ip)
 		for _, m := range p.conf.mappingsOf(f) {
 			e := m.endpoint(f)
@@ -123,7 +123,7 @@ func (e endpoint) claim(containerIP netip.Addr) nft.Claim {
 // If the call has addresses of the container, there are no hints for a family without one.
 func (p *portMap) hints() []nft.Claim {
 	var all []nft.Claim
-	for _, f := range families() {
+	for _, f := range nft.Families() {
 		if !p.mayHaveFamily(f) {
 			continue
 		}
@@ -137,7 +137,7 @@ func (p *portMap) hints() []nft.Claim {
 // kinds returns the kinds of claims that portmap has in the table.
 func kinds() []nft.ClaimKind {
 	all := []nft.ClaimKind{{OwnerMap: localnetOwnerMap}}
-	for _, f := range families() {
+	for _, f := range nft.Families() {
 		all = append(all, nft.ClaimKind{
 			OwnerMap:    ownerMap(f),
 			PrimarySets: []string{hostportMap(f), hostportMapIP(f)},
@@ -161,7 +161,7 @@ func kinds() []nft.ClaimKind {
 // translate them.
 func (p *portMap) masqueradedSources(ip netip.Prefix) netip.Prefix {
 	if p.conf.masqAll {
-		return netip.PrefixFrom(unspecified(familyOf(ip.Addr())), 0)
+		return netip.PrefixFrom(unspecified(nft.FamilyOf(ip.Addr())), 0)
 	}
 	return ip.Masked()
 }
@@ -185,7 +185,7 @@ func (p *portMap) snatChain(ip netip.Prefix) nft.Chain {
 // conditionsChain returns the chain with the conditions for the family of the address. ok is false
 // if there are no conditions.
 func (p *portMap) conditionsChain(ip netip.Prefix) (c conditionsChain, ok bool) {
-	words := p.conf.conditions[familyOf(ip.Addr())]
+	words := p.conf.conditions[nft.FamilyOf(ip.Addr())]
 	if len(words) == 0 {
 		return conditionsChain{}, false
 	}

@@ -60,7 +60,7 @@ func (p *portMap) nodeAddrsOf(e endpoint) ([]netip.Addr, error) {
 // the mappings of this call, which may have been in iptables rules. DEL calls it.
 func (p *portMap) deleteFlows(deleted []translation) error {
 	for _, ip := range p.ips {
-		f := familyOf(ip.Addr())
+		f := nft.FamilyOf(ip.Addr())
 		for _, m := range p.conf.mappingsOf(f) {
 			deleted = append(deleted, translation{m.endpoint(f), netip.AddrPortFrom(ip.Addr(), m.containerPort)})
 		}

@@ -54,7 +54,7 @@ func FuzzConfig(f *testing.F) {
 // checkText checks that each rule is one line of a script, and that quoted words stay one word.
 func (p *portMap) checkText(t *testing.T, ip netip.Prefix) {
 	t.Helper()
-	f := familyOf(ip.Addr())
+	f := nft.FamilyOf(ip.Addr())
 	lines := p.containerRules(ip)
 	for _, s := range p.sharedRules() {
 		lines = append(lines, "-A "+s.chain+" "+s.spec)

@@ -19,17 +19,14 @@ const lockWait = 10 * time.Second
 
 // tool returns the programs of a family.
 func (p *portMap) tool(f nft.Family) iptables.Tool {
-	if f == nft.IPv6 {
-		return iptables.Tool{Node: p.r.Node, Family: iptables.V6}
-	}
-	return iptables.Tool{Node: p.r.Node, Family: iptables.V4}
+	return iptables.Tool{Node: p.r.Node, Family: iptables.FamilyFor(f)}
 }
 
 // addIPTables adds the rules and pushes their deletion. It runs iptables-save and iptables-restore
 // once per family. It also sets route_localnet, which stays set.
 func (p *portMap) addIPTables() error {
 	for _, ip := range p.ips {
-		tool := p.tool(familyOf(ip.Addr()))
+		tool := p.tool(nft.FamilyOf(ip.Addr()))
 		if err := tool.Find(); err != nil {
 			return fmt.Errorf("port map: %w", err)
 		}
@@ -137,7 +134,7 @@ func (p *portMap) additions(table iptables.Table, ip netip.Prefix) []string {
 	if !table.HasChain(name) {
 		lines = append(lines, "-N "+name)
 	}
-	entries := p.entries(familyOf(ip.Addr()))
+	entries := p.entries(nft.FamilyOf(ip.Addr()))
 	block := p.containerRules(ip)
 	for _, e := range entries {
 		block = append(block, fmt.Sprintf("-A %s %s", name, e.rule(labelComment(p.owner()))))
@@ -201,7 +198,7 @@ func (p *portMap) sharedAdditions(table iptables.Table) []string {
 // warnOfTakeover writes a warning for each host port that another container had. rules are the rules
 // before ADD changed them.
 func (p *portMap) warnOfTakeover(rules []iptables.Rule, ip netip.Prefix) {
-	for _, m := range p.conf.mappingsOf(familyOf(ip.Addr())) {
+	for _, m := range p.conf.mappingsOf(nft.FamilyOf(ip.Addr())) {
 		if holder := p.otherHolder(rules, m); holder != "" {
 			p.r.Warn("%s was held by %s, and is taken over", m, holder)
 		}
@@ -259,7 +256,7 @@ func translates(rules []iptables.Rule, chain string, m mapping) bool {
 func (p *portMap) checkIPTables() error {
 	var errs []error
 	for _, ip := range p.ips {
-		tool := p.tool(familyOf(ip.Addr()))
+		tool := p.tool(nft.FamilyOf(ip.Addr()))
 		missing := p.checkTable(tool, ip)
 		if missing == nil {
 			continue
@@ -299,7 +296,7 @@ func (p *portMap) checkTable(tool iptables.Tool, ip netip.Prefix) error {
 	if slices.Contains(labeledInterfaces(rules, name), p.owner().IfName) && p.guardTest(ip) != "" {
 		errs = append(errs, p.checkGuard(tool))
 	}
-	for _, m := range p.conf.mappingsOf(familyOf(ip.Addr())) {
+	for _, m := range p.conf.mappingsOf(nft.FamilyOf(ip.Addr())) {
 		if holder := p.otherHolder(rules, m); holder != "" {
 			errs = append(errs, fmt.Errorf("%s belongs to %s now", m, holder))
 		} else if !slices.ContainsFunc(rules, func(r iptables.Rule) bool { return r.Chain == dnatChain && r.Jump == name && matchesPort(r, m) }) {

@@ -34,7 +34,7 @@ func tableLayout() nft.Layout {
 	l := masq.Layout()
 	l.Chains, l.InitialChains = nil, nil
 	hostports := nft.Chain{Name: "hostports"}
-	for _, f := range families() {
+	for _, f := range nft.Families() {
 		l.Sets = append(l.Sets, hostportSets(f)...)
 		withAddress, withoutAddress := []nft.Field{nft.Daddr(f), nft.L4Proto(), nft.Dport()}, []nft.Field{nft.L4Proto(), nft.Dport()}
 		hostports.Rules = append(hostports.Rules,

@@ -162,7 +162,7 @@ func (p *portMap) ownReference() iptables.Cleanup {
 // each address of the container, at least as many as the address has mappings.
 func (p *portMap) hasReference(c *nft.Conn) (bool, error) {
 	for _, ip := range p.ips {
-		f := familyOf(ip.Addr())
+		f := nft.FamilyOf(ip.Addr())
 		rules, err := iptables.ReadNFT(c, referenceTable(f), referenceHostports)
 		if err != nil {
 			return false, err

@@ -64,7 +64,7 @@ func (p *portMap) ensureChains(c *nft.Conn) error {
 	for _, ip := range p.ips {
 		if chain, ok := p.conditionsChain(ip); ok {
 			if err := chain.ensure(c, p.r.Node); err != nil {
-				return fmt.Errorf("%s: %w", conditionsKey(familyOf(ip.Addr())), err)
+				return fmt.Errorf("%s: %w", conditionsKey(nft.FamilyOf(ip.Addr())), err)
 			}
 		}
 	}
@@ -75,7 +75,7 @@ func (p *portMap) ensureChains(c *nft.Conn) error {
 func (p *portMap) endpoints() []endpoint {
 	var all []endpoint
 	for _, ip := range p.ips {
-		f := familyOf(ip.Addr())
+		f := nft.FamilyOf(ip.Addr())
 		for _, m := range p.conf.mappingsOf(f) {
 			all = append(all, m.endpoint(f))
 		}
@@ -124,7 +124,7 @@ func (p *portMap) deleteNFT(c *nft.Conn, also func(*nft.Tx) error) (deleted []tr
 func translationsOf(entries []nft.SetElement) []translation {
 	var all []translation
 	for _, e := range entries {
-		for _, f := range families() {
+		for _, f := range nft.Families() {
 			if e.Set == hostportMap(f) || e.Set == hostportMapIP(f) {
 				all = append(all, translation{endpointAt(f, e.Set, e.Key), parseTarget(f, e.Data)})
 			}
@@ -149,7 +149,7 @@ func parseTarget(f nft.Family, k nft.Key) netip.AddrPort {
 // mayHaveFamily reports whether the container may have an address of the family. It returns false
 // if addresses of the container are known, but none of the family.
 func (p *portMap) mayHaveFamily(f nft.Family) bool {
-	return len(p.ips) == 0 || slices.ContainsFunc(p.ips, func(ip netip.Prefix) bool { return familyOf(ip.Addr()) == f })
+	return len(p.ips) == 0 || slices.ContainsFunc(p.ips, func(ip netip.Prefix) bool { return nft.FamilyOf(ip.Addr()) == f })
 }
 
 // checkNFT returns an error that names each element or chain that is missing, damaged or belongs to
