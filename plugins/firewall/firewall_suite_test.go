@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
@@ -22,29 +21,11 @@ func TestREADMEExamples(t *testing.T) {
 	nstest.Examples(t, plugin(), func(r *skel.Request) error { _, err := parse(r); return err })
 }
 
-// TestREADMERules: each listing in the page is what its golden says, with lines left out.
+// TestREADMERules: the lines of each listing in README.md are lines of its golden file, in the same
+// order.
 func TestREADMERules(t *testing.T) {
-	page, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	blocks := strings.Split(string(page), "```text\n")[1:]
-	for i, golden := range []string{"isolated", "nftables"} {
-		rules, err := os.ReadFile("testdata/" + golden + ".golden")
-		if err != nil {
-			t.Fatal(err)
-		}
-		rest := strings.ReplaceAll(string(rules), "\niptables -A", "\n-A")
-		listing, _, _ := strings.Cut(blocks[i], "```")
-		for line := range strings.Lines(listing) {
-			_, after, found := strings.Cut(rest, line)
-			if !found {
-				t.Errorf("%s has no line, in this order, that says %s", golden, line)
-				break
-			}
-			rest = after
-		}
-	}
+	withoutProgram := func(golden string) string { return strings.ReplaceAll(golden, "\niptables -A", "\n-A") }
+	nstest.Listings(t, withoutProgram, "isolated", "nftables")
 }
 
 // A testbed is a node with the bridges cni0, with two pods, cni1 and cni2, with one each, and a
@@ -91,20 +72,8 @@ func newTestbed() *testbed {
 		pod.Batch(GinkgoTB(), "link set lo up", "route add default via "+p.gateway4, "route add default via "+p.gateway6)
 		b.pods = append(b.pods, pod)
 	}
-	_ = b.bridgeNetfilter("0")
+	_ = b.Node.SetBridgeNetfilter(GinkgoTB(), "0")
 	return b
-}
-
-// bridgeNetfilter tells whether netfilter sees what a bridge passes between its ports. Without
-// br_netfilter it does not.
-func (b *testbed) bridgeNetfilter(value string) error {
-	for _, key := range []string{"net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables"} {
-		if _, err := os.Stat("/proc/sys/" + key); err != nil {
-			return err
-		}
-		b.Node.SetSysctl(GinkgoTB(), key, value)
-	}
-	return nil
 }
 
 // conf writes a configuration for a pod. keys is JSON text that ends in a comma, or nothing.
@@ -183,11 +152,5 @@ func (b *testbed) ruleset() string {
 // elements is the lines of the ruleset with elements.
 func (b *testbed) elements() string {
 	GinkgoHelper()
-	var lines []string
-	for line := range strings.Lines(b.ruleset()) {
-		if strings.Contains(line, `comment "`) && !strings.Contains(line, "plumb layout") {
-			lines = append(lines, strings.TrimSpace(line))
-		}
-	}
-	return strings.Join(lines, "\n")
+	return nstest.ElementLines(b.ruleset())
 }

@@ -122,7 +122,7 @@ var _ = Describe("traffic", func() {
 	}, entries)
 
 	DescribeTable("between two containers of a bridge is dropped with bridged frames seen by netfilter too", Label(nstest.Kernel), func(backend, policy string) {
-		nstest.RequireFeature(GinkgoTB(), "br_netfilter", b.bridgeNetfilter("1"))
+		nstest.RequireFeature(GinkgoTB(), "br_netfilter", b.Node.SetBridgeNetfilter(GinkgoTB(), "1"))
 		for pod := range 2 {
 			ok(b.call(key("backend", backend)+key("ingressPolicy", policy), pod), "ADD")
 		}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
@@ -24,29 +23,7 @@ func TestREADMEExamples(t *testing.T) {
 
 // TestREADMERules: the lines of each listing in README.md are lines of its golden file, in the same
 // order.
-func TestREADMERules(t *testing.T) {
-	page, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	blocks := strings.Split(string(page), "```text\n")[1:]
-	for i, golden := range []string{"nftables-example", "iptables-example"} {
-		rules, err := os.ReadFile("testdata/" + golden + ".golden")
-		if err != nil {
-			t.Fatal(err)
-		}
-		rest := string(rules)
-		listing, _, _ := strings.Cut(blocks[i], "```")
-		for line := range strings.Lines(listing) {
-			_, after, found := strings.Cut(rest, line)
-			if !found {
-				t.Errorf("%s has no line, in this order, that says %s", golden, line)
-				break
-			}
-			rest = after
-		}
-	}
-}
+func TestREADMERules(t *testing.T) { nstest.Listings(t, nil, "nftables-example", "iptables-example") }
 
 // A testbed is a node with a bridge, two pods on the bridge, and a host outside the node.
 type testbed struct {
@@ -78,20 +55,8 @@ func newTestbed() *testbed {
 		pod.Batch(GinkgoTB(), "link set lo up", "route add default via "+gateway4, "route add default via "+gateway6)
 		b.pods = append(b.pods, pod)
 	}
-	_ = b.bridgeNetfilter("0")
+	_ = b.node.SetBridgeNetfilter(GinkgoTB(), "0")
 	return b
-}
-
-// bridgeNetfilter sets whether netfilter sees the frames that the bridge forwards between its ports. It
-// returns an error if the kernel lacks br_netfilter.
-func (b *testbed) bridgeNetfilter(value string) error {
-	for _, key := range []string{"net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables"} {
-		if _, err := os.Stat("/proc/sys/" + key); err != nil {
-			return err
-		}
-		b.node.SetSysctl(GinkgoTB(), key, value)
-	}
-	return nil
 }
 
 // portMapping returns an element of portMappings.
@@ -151,13 +116,7 @@ func (b *testbed) ruleset() string {
 // elements returns the lines of the ruleset with elements.
 func (b *testbed) elements() string {
 	GinkgoHelper()
-	var lines []string
-	for line := range strings.Lines(b.ruleset()) {
-		if strings.Contains(line, `comment "`) && !strings.Contains(line, "plumb layout") {
-			lines = append(lines, strings.TrimSpace(line))
-		}
-	}
-	return strings.Join(lines, "\n")
+	return nstest.ElementLines(b.ruleset())
 }
 
 // saved returns the rules and chains of table nat in both families, as the programs print them, without

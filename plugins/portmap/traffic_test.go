@@ -93,7 +93,7 @@ var _ = Describe("traffic", func() {
 	}, backends())
 
 	DescribeTable("between two pods is masqueraded also if netfilter sees bridged frames", Label(nstest.Kernel), func(backend string) {
-		nstest.RequireFeature(GinkgoTB(), "br_netfilter", b.bridgeNetfilter("1"))
+		nstest.RequireFeature(GinkgoTB(), "br_netfilter", b.node.SetBridgeNetfilter(GinkgoTB(), "1"))
 		ok(b.call("one", conf(withBackend(backend), both...)), "ADD")
 		expectAnswer(nstest.Dial, b.pods[1], nstest.NodeV4+":8080", gateway4)
 		expectAnswer(nstest.Dial, b.pods[1], pod4+":80", peer4)

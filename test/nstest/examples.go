@@ -94,3 +94,34 @@ func configurations(block, plugin string) ([]string, error) {
 	}
 	return all, nil
 }
+
+// Listings compares the blocks of text in README.md, from the first on, with golden files in testdata:
+// the lines of a block must be lines of its golden file, in the same order. edit, if it is not nil,
+// changes the text of a golden file before.
+func Listings(tb TB, edit func(golden string) string, goldens ...string) {
+	tb.Helper()
+	page, err := os.ReadFile("README.md")
+	if err != nil {
+		tb.Fatalf("read the page: %v", err)
+	}
+	blocks := strings.Split(string(page), "```text\n")[1:]
+	for i, golden := range goldens {
+		content, err := os.ReadFile("testdata/" + golden + ".golden")
+		if err != nil {
+			tb.Fatalf("read the golden file: %v", err)
+		}
+		rest := string(content)
+		if edit != nil {
+			rest = edit(rest)
+		}
+		listing, _, _ := strings.Cut(blocks[i], "```")
+		for line := range strings.Lines(listing) {
+			_, after, found := strings.Cut(rest, line)
+			if !found {
+				tb.Errorf("%s has no line, in this order, that says %s", golden, line)
+				break
+			}
+			rest = after
+		}
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -208,4 +209,28 @@ func (e End) awaitAddresses(tb TB) {
 			tb.Fatalf("%s in %s has no routes %q", e.Name, e.In.name, wanted)
 		}
 	}
+}
+
+// SetBridgeNetfilter sets whether netfilter sees the frames that a bridge forwards between its ports.
+// It returns an error if the kernel lacks br_netfilter.
+func (n *NS) SetBridgeNetfilter(tb TB, value string) error {
+	tb.Helper()
+	for _, key := range []string{"net/bridge/bridge-nf-call-iptables", "net/bridge/bridge-nf-call-ip6tables"} {
+		if _, err := os.Stat("/proc/sys/" + key); err != nil {
+			return err
+		}
+		n.SetSysctl(tb, key, value)
+	}
+	return nil
+}
+
+// ElementLines returns the lines of a ruleset, as nft lists it, that have elements of plumb.
+func ElementLines(ruleset string) string {
+	var lines []string
+	for line := range strings.Lines(ruleset) {
+		if strings.Contains(line, `comment "`) && !strings.Contains(line, "plumb layout") {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	return strings.Join(lines, "\n")
 }
