@@ -81,6 +81,7 @@ func TestScenariosAreChosenBy(t *testing.T) {
 	}{
 		{"ptp", false, "ptp/v4 ptp/dual"},
 		{"ptp", true, "ptp/v4"},
+		{"ptp,ptp/v4", true, "ptp/v4"},
 		{"portmap/1", true, "portmap/1"},
 		{"ptp/dual,loopback", true, "loopback ptp/dual"},
 	} {

@@ -60,16 +60,18 @@ func parse(stderr io.Writer, args []string) (o options, err error) {
 	return o, nil
 }
 
-// chosen are the scenarios that the options name.
+// chosen returns the scenarios that the options name.
 func (o options) chosen() (all []scenario, err error) {
 	names := strings.FieldsFunc(o.only, func(r rune) bool { return r == ',' })
 	used := map[string]bool{}
 	for _, sc := range scenarios() {
-		named := slices.IndexFunc(names, func(n string) bool { return sc.name == n || strings.HasPrefix(sc.name, n+"/") })
-		if named >= 0 {
-			used[names[named]] = true
+		named := len(names) == 0
+		for _, n := range names {
+			if sc.name == n || strings.HasPrefix(sc.name, n+"/") {
+				named, used[n] = true, true
+			}
 		}
-		if (named >= 0 || len(names) == 0) && (!o.quick || !sc.long || slices.Contains(names, sc.name)) {
+		if named && (!o.quick || !sc.long || slices.Contains(names, sc.name)) {
 			all = append(all, sc)
 		}
 	}
