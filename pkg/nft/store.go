@@ -74,7 +74,7 @@ type Store struct {
 	// deleted meanwhile.
 	Ensure func() error
 	// AddToTx adds what only this attachment needs to the transaction of Add. It may be nil.
-	AddToTx func(tx *Tx)
+	AddToTx func(tx *Tx) error
 	// Warn gets a warning for each claim that Add takes from another owner. It may be nil.
 	Warn func(format string, args ...any)
 }
@@ -108,7 +108,9 @@ func (s *Store) Add(u *undo.Stack, inverse func() error) error {
 func (s *Store) add() (replaced []SetElement, err error) {
 	err = s.Conn.Atomically("nft add "+s.Description, func(tx *Tx) error {
 		if s.AddToTx != nil {
-			s.AddToTx(tx)
+			if err := s.AddToTx(tx); err != nil {
+				return err
+			}
 		}
 		e := s.newEdit()
 		if _, err := e.deleteOwned(); err != nil {

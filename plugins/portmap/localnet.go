@@ -125,12 +125,19 @@ func (p *portMap) findLocalnetCounter(c *nft.Conn) error {
 }
 
 // addLocalnetCounter puts the counter of the interface into the transaction that adds the element of
-// the attachment.
-func (p *portMap) addLocalnetCounter(tx *nft.Tx) {
-	if p.localnetCounted {
-		tx.EnsureSet(table(), nft.Set{Name: localnetOwnerMap, Key: []nft.Type{nft.IfName}, Data: []nft.Type{nft.Verdict}})
-		tx.EnsureChain(table(), localnetChain(p.localnetDevice))
+// the attachment, unless the counter exists. An update of a chain that exists would do no harm, but after one the kernel
+// lets the process end only after a grace period of RCU (nf_tables_commit), some 10 ms.
+func (p *portMap) addLocalnetCounter(c *nft.Conn, tx *nft.Tx) error {
+	if !p.localnetCounted {
+		return nil
 	}
+	err := c.HasChain(table(), localnetChain(p.localnetDevice))
+	if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	tx.EnsureSet(table(), nft.Set{Name: localnetOwnerMap, Key: []nft.Type{nft.IfName}, Data: []nft.Type{nft.Verdict}})
+	tx.EnsureChain(table(), localnetChain(p.localnetDevice))
+	return nil
 }
 
 // localnetCounter returns the name of the counter that the attachment's element jumps to. It is empty

@@ -21,7 +21,7 @@ func (p *portMap) store(c *nft.Conn, claims []nft.Claim) *nft.Store {
 		Claims:      claims,
 		Description: p.String(),
 		Ensure:      func() error { return p.ensureChains(c) },
-		AddToTx:     p.addLocalnetCounter,
+		AddToTx:     func(tx *nft.Tx) error { return p.addLocalnetCounter(c, tx) },
 		Warn:        p.r.Warn,
 	}
 }

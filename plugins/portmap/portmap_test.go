@@ -4,12 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"regexp"
 	"strings"
 	"sync"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/gbytes"
 
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/skel"
@@ -392,6 +394,28 @@ var _ = Describe("portmap", func() {
 			ok(b.call("", gcConfig("net1")), "GC")
 			Expect(value()).To(Equal("0"))
 			Expect(b.ruleset()).NotTo(ContainSubstring("localnet/"))
+		})
+
+		It("ADD behind an interface that has host ports changes no chain", func() {
+			ok(one("a", 8001), "ADD")
+			events := gbytes.NewBuffer()
+			monitor := exec.Command("nft", "monitor")
+			monitor.Stdout = events
+			Expect(b.node.Start(monitor)).To(Succeed())
+			DeferCleanup(func() {
+				_ = monitor.Process.Kill()
+				_ = monitor.Wait()
+			})
+			awaitEventOf := func(table string) {
+				Eventually(func() *gbytes.Buffer {
+					b.node.Must(GinkgoTB(), "nft", "add table ip "+table+"; delete table ip "+table)
+					return events
+				}).Should(gbytes.Say("add table ip " + table))
+			}
+			awaitEventOf("before")
+			ok(one("b", 8002), "ADD")
+			awaitEventOf("after")
+			Expect(string(events.Contents())).To(And(ContainSubstring("add element inet plumb"), Not(ContainSubstring("add chain inet plumb"))))
 		})
 
 		It("is reset when ADD fails", func() {
