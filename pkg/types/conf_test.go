@@ -43,7 +43,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-func TestErrorsOfDecodeNameTheKey(t *testing.T) {
+func TestErrorsOfDecodeNameEachKey(t *testing.T) {
 	for _, tc := range []struct {
 		text string
 		code uint
@@ -67,6 +67,11 @@ func TestErrorsOfDecodeNameTheKey(t *testing.T) {
 		{`{"nested":{"subnet":1}}`, CodeDecode, `decode configuration: key "nested.subnet": want a string, have number`},
 		{`{"nested":{"Subnet":"10.0.0.0"}}`, CodeConfig, `invalid configuration: key "nested.Subnet": netip.ParsePrefix("10.0.0.0"): no '/'`},
 		{`{"nested":{"mac":"zz"}}`, CodeConfig, `invalid configuration: key "nested.mac": invalid MAC address "zz"`},
+		{`{"mtu":"x","bridge":1,"nested":{"subnet":5}}`, CodeDecode, `decode configuration: key "bridge": want a string, have number` + "\n" +
+			`key "mtu": want a number (int), have string` + "\n" + `key "nested.subnet": want a string, have number`},
+		{`{"ranges":[[{"subnet":"x"}]],"nested":{"mac":"zz"},"mtu":[]}`, CodeDecode, `decode configuration: key "mtu": want a number (int), have array` + "\n" +
+			`key "nested.mac": invalid MAC address "zz"` + "\n" + `key "ranges[0][0].subnet": netip.ParsePrefix("x"): no '/'`},
+		{`{"mtu":"x","mtu":1}`, CodeDecode, `decode configuration: want a number (int), have string`},
 		{`{"ranges":[[{}],[{},{"subnet":"x"}]]}`, CodeConfig, `invalid configuration: key "ranges[1][1].subnet": netip.ParsePrefix("x"): no '/'`},
 	} {
 		err := Decode([]byte(tc.text), &pluginConf{})

@@ -74,16 +74,20 @@ func (v *value) path() string {
 
 func (v *value) decode() error { return json.Unmarshal(v.data, reflect.New(v.typ).Interface()) }
 
-// firstRefused returns the innermost value within v that encoding/json cannot decode. If
-// there are several, it returns the one whose path sorts first. It returns v itself if no
-// single value within v is refused.
-func (v *value) firstRefused() *value {
-	for _, inner := range v.children() {
-		if inner.typ != nil && inner.decode() != nil {
-			return inner.firstRefused()
-		}
+// refused returns the innermost values within v that encoding/json cannot decode, sorted by
+// path. If v is refused for another reason than a value within it, that is v itself.
+func (v *value) refused() []*value {
+	if v.typ == nil || v.decode() == nil {
+		return nil
 	}
-	return v
+	var found []*value
+	for _, inner := range v.children() {
+		found = append(found, inner.refused()...)
+	}
+	if found == nil {
+		return []*value{v}
+	}
+	return found
 }
 
 func (v *value) unknown(shared []string) []UnknownKey {
