@@ -60,23 +60,12 @@ func (l *Lease) Gateways() []netip.Prefix {
 }
 
 // A Pending is an IPAM ADD that has been started. A network without addresses has a nil
-// *Pending.
+// *Pending. The state of the IPAM ADD is that of its call (invoke.State): in state Launched it
+// has allocated nothing, and only in state Ended it is known whether it succeeded.
 type Pending struct {
-	r     *skel.Request
-	call  *invoke.Call
-	state state
-	out   []byte // all that the IPAM plugin printed; set when state is ended
-	err   error  // the error of the IPAM ADD; set when state is ended
+	r    *skel.Request
+	call *invoke.Call
 }
-
-// A state is a stage of an IPAM ADD. It only moves forward.
-type state int
-
-const (
-	launched   state = iota // the process runs and waits for its configuration; it has allocated nothing
-	allocating              // it has the configuration; it may have printed a lease, which is already in use
-	ended                   // the process has ended; only its end tells whether the IPAM ADD succeeded
-)
 
 // Start starts the process of the IPAM plugin, which does nothing before AllowAllocation or
 // Wait. The caller calls Start first of all, because starting a process takes longer than
@@ -89,19 +78,11 @@ func Start(r *skel.Request) (*Pending, error) {
 	if err != nil {
 		return nil, withPluginName(r, err)
 	}
-	p := &Pending{r: r, call: call}
-	r.Undo.Push("end IPAM plugin", p.undoStart)
-	return p, nil
-}
-
-// undoStart kills the process if it has no configuration yet. Otherwise undoAllocation waits for
-// the process.
-func (p *Pending) undoStart() error {
-	if p.state == launched {
-		p.call.Kill()
-		p.state = ended
-	}
-	return nil
+	r.Undo.Push("kill IPAM plugin", func() error {
+		call.Kill() // nothing in another state than Launched: there undoAllocation waits for the process
+		return nil
+	})
+	return &Pending{r: r, call: call}, nil
 }
 
 // AllowAllocation lets the IPAM plugin allocate addresses: at once or, if it works over the
@@ -118,7 +99,6 @@ func (p *Pending) AllowAllocation() {
 // plugin and releases what it has allocated. sendConfig pushes this undo, and Wait does not:
 // links that the caller makes in between must be deleted before the address is released.
 func (p *Pending) sendConfig() {
-	p.state = allocating
 	p.call.SendConfig()
 	p.r.Undo.Push("IPAM DEL", p.undoAllocation)
 }
@@ -127,7 +107,7 @@ func (p *Pending) sendConfig() {
 // ended then: skel prints the result of the caller's ADD only after the process has ended
 // without an error. Wait must be called at most once, and not for a nil *Pending.
 func (p *Pending) Wait() (*Lease, error) {
-	if p.state == launched { // the IPAM plugin works over the link
+	if p.call.State() == invoke.Launched { // the IPAM plugin works over the link
 		p.sendConfig()
 	}
 	out, err := p.call.ReadAnswer()
@@ -139,20 +119,22 @@ func (p *Pending) Wait() (*Lease, error) {
 		}
 	}
 	// The output is not a lease yet, or it is an error result. The end of the process decides.
-	if err := p.awaitEnd(); err != nil {
+	out, err = p.call.Wait()
+	if err != nil {
 		return nil, withPluginName(p.r, err)
 	}
-	return p.parse(p.out)
+	return p.parse(out)
 }
 
 // confirm waits until the process has ended. It returns an error if the IPAM plugin failed after
 // it had printed the lease, or if it printed anything else than the lease. lease is the output
 // that Wait parsed.
 func (p *Pending) confirm(lease []byte) error {
-	if err := p.awaitEnd(); err != nil {
+	out, err := p.call.Wait()
+	if err != nil {
 		return withPluginName(p.r, err)
 	}
-	if !bytes.Equal(bytes.TrimSpace(p.out), bytes.TrimSpace(lease)) {
+	if !bytes.Equal(bytes.TrimSpace(out), bytes.TrimSpace(lease)) {
 		return withPluginName(p.r, types.Errorf(types.CodeDecode, "it printed more than one result"))
 	}
 	return nil
@@ -184,20 +166,11 @@ func (p *Pending) parse(output []byte) (*Lease, error) {
 	return &Lease{IPs: result.IPs, Routes: result.Routes, DNS: result.DNS}, nil
 }
 
-// awaitEnd waits until the process has ended, and returns the error of the IPAM ADD.
-func (p *Pending) awaitEnd() error {
-	if p.state != ended {
-		p.out, p.err = p.call.Wait()
-		p.state = ended
-	}
-	return p.err
-}
-
 // undoAllocation waits until the process has ended, and releases what the IPAM ADD allocated. If
 // the IPAM ADD failed, there is nothing to release, unless the IPAM plugin was killed: it may
 // have allocated an address before.
 func (p *Pending) undoAllocation() error {
-	if err := p.awaitEnd(); err != nil && !errors.Is(err, invoke.ErrKilled) {
+	if _, err := p.call.Wait(); err != nil && !errors.Is(err, invoke.ErrKilled) {
 		return nil
 	}
 	return Del(p.r)

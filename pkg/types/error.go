@@ -5,9 +5,10 @@ import (
 	"fmt"
 )
 
-// Error codes of the specification (SPEC 1.1.0, section 5, "Error"), and CodeInternal, which
-// the reference plugins use for all other errors. Each plugin has codes of its own from 100,
-// and documents them in its README.
+// Error codes of the specification (SPEC 1.1.0, section 5, "Error"), which reserves 0 to 99 and
+// leaves all others to the plugins. CodeInternal is one of these: the reference plugins use it
+// for each error that has no code of its own. Each plugin has codes of its own from 100, and
+// documents them in its README.
 const (
 	CodeVersion      = 1   // incompatible CNI version
 	CodeUnsupported  = 2   // unsupported field: names key and value
