@@ -10,7 +10,11 @@
 //  3. Wait returns the lease. An IPAM plugin that works over the link (OverLink) allocates
 //     addresses only now, when the links are up.
 //
-// The caller's DEL calls DelWithLink, or Del if it deletes no link.
+// The caller's DEL calls DelWithLink, or Del if it deletes no link. Its CHECK calls StartCheck.
+//
+// What runs in the background is awaited in one way, here and in pkg/nl: by a method Wait, or
+// by a function wait that the caller must call once. skel awaits what must have ended before
+// the result is printed (skel.Request.BeforeResult), and the undo awaits what it undoes.
 //
 // Two rules keep the address of another attachment safe:
 //
@@ -21,8 +25,9 @@
 //     ADD failed: the IPAM plugin has cleaned up itself, and DEL could release the address of
 //     the attachment that made the IPAM ADD fail.
 //
-// A network without "ipam.type" has no addresses. Start then returns nil, and the other
-// functions do nothing.
+// A network has no addresses if its configuration has no "ipam", or one whose "type" is missing
+// or empty. Start then returns nil, and the other functions do nothing. The reference plugins
+// that make a link without addresses (bridge, macvlan) read the configuration in the same way.
 package ipam
 
 import (
@@ -189,20 +194,20 @@ func OverLink(r *skel.Request) bool { return r.Conf.IPAM.Type == "dhcp" }
 // the link, and releases the addresses only if deleteLink returned no error: while the link
 // exists, the container answers for its addresses, and no other attachment may get them.
 //
-// deleteLink returns an error if the link may still exist. finish, which is never nil, waits
-// until the kernel has cleaned up. DelWithLink calls it last, because the kernel can clean up
+// deleteLink returns an error if the link may still exist. wait, which is never nil, returns
+// when the kernel has cleaned up. DelWithLink calls it last, because the kernel can clean up
 // while the IPAM plugin runs.
-func DelWithLink(r *skel.Request, deleteLink func() (finish func() error, err error)) error {
+func DelWithLink(r *skel.Request, deleteLink func() (wait func() error, err error)) error {
 	if OverLink(r) {
 		releaseErr := Del(r)
-		finish, err := deleteLink()
-		return errors.Join(releaseErr, err, finish())
+		wait, err := deleteLink()
+		return errors.Join(releaseErr, err, wait())
 	}
-	finish, err := deleteLink()
+	wait, err := deleteLink()
 	if err == nil {
 		err = Del(r)
 	}
-	return errors.Join(err, finish())
+	return errors.Join(err, wait())
 }
 
 // Del calls DEL of the IPAM plugin, which releases the addresses of the attachment. If CNI_PATH

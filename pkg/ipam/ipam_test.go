@@ -318,26 +318,26 @@ func TestDelWithLink(t *testing.T) {
 	const succeeds, fails = "true", `echo '{"code":5,"msg":"disk"}'; exit 1`
 	busy, slow := errors.New("link is busy"), errors.New("no answer")
 	for _, tc := range []struct {
-		why, kind, script  string
-		linkErr, finishErr error
-		calls, msg         string
+		why, kind, script string
+		linkErr, waitErr  error
+		calls, msg        string
 	}{
-		{"no ipam", "", succeeds, nil, nil, "link finish", ""},
-		{"another plugin", "fake", succeeds, nil, nil, "link DEL finish", ""},
-		{"another plugin, link fails", "fake", succeeds, busy, nil, "link finish", "link is busy"},
-		{"another plugin, DEL fails", "fake", fails, nil, nil, "link DEL finish", `IPAM plugin "fake": disk`},
-		{"another plugin, finish fails", "fake", succeeds, nil, slow, "link DEL finish", "no answer"},
-		{"another plugin, DEL and finish fail", "fake", fails, nil, slow, "link DEL finish", "IPAM plugin \"fake\": disk\nno answer"},
-		{"dhcp", "dhcp", succeeds, nil, nil, "DEL link finish", ""},
-		{"dhcp, link fails", "dhcp", succeeds, busy, nil, "DEL link finish", "link is busy"},
-		{"dhcp, DEL fails", "dhcp", fails, nil, nil, "DEL link finish", `IPAM plugin "dhcp": disk`},
-		{"dhcp, all fail", "dhcp", fails, busy, slow, "DEL link finish", "IPAM plugin \"dhcp\": disk\nlink is busy\nno answer"},
+		{"no ipam", "", succeeds, nil, nil, "link wait", ""},
+		{"another plugin", "fake", succeeds, nil, nil, "link DEL wait", ""},
+		{"another plugin, link fails", "fake", succeeds, busy, nil, "link wait", "link is busy"},
+		{"another plugin, DEL fails", "fake", fails, nil, nil, "link DEL wait", `IPAM plugin "fake": disk`},
+		{"another plugin, wait fails", "fake", succeeds, nil, slow, "link DEL wait", "no answer"},
+		{"another plugin, DEL and wait fail", "fake", fails, nil, slow, "link DEL wait", "IPAM plugin \"fake\": disk\nno answer"},
+		{"dhcp", "dhcp", succeeds, nil, nil, "DEL link wait", ""},
+		{"dhcp, link fails", "dhcp", succeeds, busy, nil, "DEL link wait", "link is busy"},
+		{"dhcp, DEL fails", "dhcp", fails, nil, nil, "DEL link wait", `IPAM plugin "dhcp": disk`},
+		{"dhcp, all fail", "dhcp", fails, busy, slow, "DEL link wait", "IPAM plugin \"dhcp\": disk\nlink is busy\nno answer"},
 	} {
 		s := newFakePlugin(t, tc.script)
 		err := s.call(t, tc.kind, func(r *skel.Request) error {
-			return DelWithLink(r, func() (finish func() error, err error) {
-				finish = func() error { return errors.Join(tc.finishErr, appendTo(s.dir+"/log", "finish\n")) }
-				return finish, errors.Join(tc.linkErr, appendTo(s.dir+"/log", "link\n"))
+			return DelWithLink(r, func() (wait func() error, err error) {
+				wait = func() error { return errors.Join(tc.waitErr, appendTo(s.dir+"/log", "wait\n")) }
+				return wait, errors.Join(tc.linkErr, appendTo(s.dir+"/log", "link\n"))
 			})
 		})
 		if msg := messageOf(err); msg != tc.msg {

@@ -25,7 +25,7 @@ type Conf struct {
 	Plugins json.RawMessage `json:"plugins"`
 }
 
-// DelConf has the keys without which there is no DEL.
+// DelConf has the keys that DEL cannot do without.
 type DelConf struct {
 	CNIVersion string          `json:"cniVersion"`
 	Name       string          `json:"name"`
@@ -47,7 +47,8 @@ type GCConf struct {
 	ValidOld ValidAttachments `json:"cni.dev/attachments"`
 }
 
-// IPAM has the keys of the IPAM configuration that an interface plugin reads.
+// IPAM has the keys of the IPAM configuration that an interface plugin reads. If Type is empty,
+// the network has no addresses, whatever other keys "ipam" has.
 type IPAM struct {
 	Type string `json:"type"`
 }
