@@ -111,8 +111,10 @@ func (r *Request) Args() (types.Args, error) {
 }
 
 // Prev returns prevResult, the result of the plugin before this one in the chain, in the form
-// of the newest version, or nil if there is none. Errors have types.CodeDecode. DEL must
-// finish, so it gets nil and a warning if prevResult cannot be decoded.
+// of the newest version, or nil if the configuration has none, or null. An empty object is a
+// result without interfaces and addresses. The reference plugins accept it, too. Errors have
+// types.CodeDecode. DEL must succeed, so it gets nil and a warning if prevResult cannot be
+// decoded.
 func (r *Request) Prev() (*types.Result, error) {
 	raw := string(r.Conf.PrevResult)
 	if r.prev != nil || raw == "" || raw == "null" {

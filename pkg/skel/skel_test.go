@@ -623,6 +623,7 @@ func TestPrev(t *testing.T) {
 		{"ADD", `"prevResult":{"cniVersion":"0.3.1",` + ips + `}`, 0, 0},
 		{"ADD", `"PrevResult":{` + ips + `}`, 0, 0},
 		{"ADD", `"prevResult":null`, 0, 7},
+		{"ADD", `"prevResult":{}`, 0, 0},
 		{"ADD", `"x":1`, 0, 7},
 		{"ADD", `"prevResult":{"ips":[null]}`, 6, 6},
 		{"ADD", `"prevResult":[]`, 6, 6},
@@ -639,7 +640,7 @@ func TestPrev(t *testing.T) {
 				if code(err) != tc.code || (prev != nil) != (tc.must == 0) {
 					t.Errorf("%s %s: %v, %v", tc.verb, tc.prev, prev, err)
 				}
-				if prev != nil && (len(prev.IPs) != 1 || prev.IPs[0].Address.String() != "10.1.2.3/24") {
+				if prev != nil && strings.Contains(tc.prev, ips) && (len(prev.IPs) != 1 || prev.IPs[0].Address.String() != "10.1.2.3/24") {
 					t.Errorf("%s %s: %+v", tc.verb, tc.prev, prev)
 				}
 			}
