@@ -63,7 +63,8 @@ type ValidAttachment struct {
 // keep no attachment.
 type ValidAttachments []ValidAttachment
 
-// UnmarshalJSON reads null as an empty list, because libcni writes an empty list so.
+// UnmarshalJSON implements json.Unmarshaler. It reads null as an empty list, because libcni
+// writes an empty list as null.
 func (v *ValidAttachments) UnmarshalJSON(data []byte) error {
 	var list []ValidAttachment
 	if err := json.Unmarshal(data, &list); err != nil {
@@ -98,6 +99,10 @@ func ParseAttachment(s string) (a Attachment, ok bool) {
 	return Attachment{Network: parts[0], ContainerID: parts[1], IfName: parts[2]}, true
 }
 
+// MaxIfName is the largest length of an interface name, in bytes (IFNAMSIZ of the kernel
+// without the terminating zero).
+const MaxIfName = 15
+
 // A Set is a set of attachments.
 type Set map[Attachment]bool
 
@@ -106,7 +111,7 @@ type Set map[Attachment]bool
 // CodeConfig: the Go type of a value does not accept the text.
 func Decode(data []byte, conf any) error {
 	if string(bytes.TrimSpace(data)) == "null" {
-		return Errorf(CodeDecode, "decode configuration: want an object, have null")
+		return Errorf(CodeDecode, "decode configuration: want an object, have null") // json.Unmarshal accepts it
 	}
 	err := json.Unmarshal(data, conf)
 	if err == nil {

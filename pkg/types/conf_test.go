@@ -118,7 +118,7 @@ func TestUnknown(t *testing.T) {
 		{`{"bridge":"b","BRIDGE":"b","untagged":"x","ipam":{"type":"t"},"sysctl":{"any.thing":"1"},"raw":{"a":[1]}}`, ""},
 		{`{"isGatway":true}`, `unknown key "isGatway" with value true; did you mean "isGateway"?`},
 		{`{"ISGATWAY":true}`, `unknown key "ISGATWAY" with value true; did you mean "isGateway"?`},
-		{`{"mut":1}`, `unknown key "mut" with value 1`}, // two edits are too far for three letters
+		{`{"mut":1}`, `unknown key "mut" with value 1`}, // with fewer than five letters, one edit at most
 		{`{"mtuu":1}`, `unknown key "mtuu" with value 1; did you mean "mtu"?`},
 		{`{"com.example/x":{"y":1}}`, `unknown key "com.example/x" with value {"y":1}`},
 		{`{"Hidden":"x"}`, `unknown key "Hidden" with value "x"`},
@@ -131,7 +131,7 @@ func TestUnknown(t *testing.T) {
 		{`{"ranges":[[{"gw":1}]]}`, `unknown key "ranges[0][0].gw" with value 1`},
 		{"{ \"mut\\u0075\" : [ \"}\" ] ,\n\"nested\" :\t{ } }", `unknown key "mutu" with value [ "}" ]; did you mean "mtu"?`},
 		{`{"nested":null,"vlanTrunk":null,"ranges":[null]}`, ""},
-		{`{"nested":5,"vlanTrunk":{}}`, ""}, // Decode's business
+		{`{"nested":5,"vlanTrunk":{}}`, ""}, // Decode refuses it
 		{`[]`, ""}, {`null`, ""}, {`{`, ""},
 	} {
 		var lines []string

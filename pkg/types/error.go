@@ -6,9 +6,8 @@ import (
 )
 
 // Error codes of the specification (SPEC 1.1.0, section 5, "Error"), which reserves 0 to 99 and
-// leaves all others to the plugins. CodeInternal is one of these: the reference plugins use it
-// for each error that has no code of its own. Each plugin has codes of its own from 100, and
-// documents them in its README.
+// leaves all others to the plugins. The reference plugins use CodeInternal for each error that
+// has no other code. A plugin can have codes of its own from 101, which its README documents.
 const (
 	CodeVersion      = 1   // incompatible CNI version
 	CodeUnsupported  = 2   // unsupported field: names key and value
@@ -21,6 +20,7 @@ const (
 	CodeTryAgain     = 11  // may succeed later: the pool is exhausted, a lock was not free in time
 	CodeNotAvailable = 50  // STATUS: the plugin cannot serve ADD
 	CodeLimited      = 51  // STATUS: containers would have limited connectivity
+	CodeChanged      = 100 // CHECK: something differs from what ADD made; plumb's, in each plugin
 	CodeInternal     = 999 // any other error
 )
 
@@ -28,7 +28,7 @@ const (
 type Error struct {
 	Code    uint
 	Msg     string // what is wrong, and what to do
-	Details string // more about it, such as a value or a stack
+	Details string // a value, a stack, or what a program printed
 	cause   error
 }
 
@@ -47,7 +47,8 @@ func Errorf(code uint, format string, args ...any) *Error {
 	return &Error{Code: code, Msg: err.Error(), cause: err}
 }
 
-// Coded returns err with the code, or err itself if it is nil or has a code already.
+// Coded returns err with the code, or err itself if it is nil or wraps an *Error, which has a
+// code already.
 func Coded(code uint, err error) error {
 	var coded *Error
 	if err == nil || errors.As(err, &coded) {
