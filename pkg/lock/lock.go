@@ -19,8 +19,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Flock takes an exclusive flock(2) of an open file. If another process still holds the lock
-// after the limit, Flock returns os.ErrDeadlineExceeded.
+// Flock takes an exclusive flock(2) of an open file, which the kernel releases when the file is
+// closed. If another open file still holds the lock after the limit, Flock returns
+// os.ErrDeadlineExceeded.
 func Flock(fd int, limit time.Duration) error {
 	err := types.RetryEINTR(func() error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
 	if !errors.Is(err, unix.EWOULDBLOCK) {
@@ -29,9 +30,10 @@ func Flock(fd int, limit time.Duration) error {
 	return withLimit(limit, fd, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX) })
 }
 
-// A Key is one of the locks that share a lock file. The file is empty: a Key locks one byte of
-// it, whose offset is a hash of the key (fcntl_locking(2), open file description locks, kernel
-// 3.15). So no key needs a file of its own, and no file needs to be removed.
+// A Key is one of the locks that share a lock file. It locks one byte, whose offset is a hash of
+// the key, while the file stays empty: a lock may be beyond the end of its file (fcntl_locking(2),
+// open file description locks, Linux 3.15). So no key needs a file of its own, and no file needs
+// to be removed.
 type Key struct {
 	fd     int
 	offset int64
@@ -53,7 +55,7 @@ func NewKey(path, key string) (*Key, error) {
 	}
 	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(key))
-	offset := int64(hash.Sum64() >> 2) // must not be negative
+	offset := int64(hash.Sum64() >> 2) // an offset must not be negative
 	return &Key{fd: fd, offset: offset}, nil
 }
 
@@ -68,7 +70,7 @@ func open(path string, flags int) (fd int, err error) {
 	return fd, nil
 }
 
-// TryLock locks the key if it is free, and reports whether it did.
+// TryLock locks the key if no other Key has locked it, and reports whether it did.
 func (k *Key) TryLock() (bool, error) {
 	err := types.RetryEINTR(func() error { return k.fcntl(k.fd, unix.F_OFD_SETLK) })
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
@@ -77,8 +79,8 @@ func (k *Key) TryLock() (bool, error) {
 	return err == nil, err
 }
 
-// Lock waits until the key is free, and locks it. If another process still holds the lock after
-// the limit, Lock returns os.ErrDeadlineExceeded.
+// Lock waits until the key is free, and locks it. If the key is still locked after the limit,
+// Lock returns os.ErrDeadlineExceeded.
 func (k *Key) Lock(limit time.Duration) error {
 	return withLimit(limit, k.fd, func(fd int) error { return k.fcntl(fd, unix.F_OFD_SETLKW) })
 }
