@@ -12,7 +12,7 @@ import (
 // An UnknownKey is a key of a configuration that no plugin reads.
 type UnknownKey struct {
 	Path   string   // where the key is: "ipam.rangeStrat"
-	Value  string   // JSON, as it was written
+	Value  string   // the JSON text of the value
 	Nested bool     // the key is in an object within the configuration
 	name   string   // the last part of Path
 	known  []string // the keys that are read from the same object
@@ -21,6 +21,7 @@ type UnknownKey struct {
 // Likely returns the known key that was probably meant, or "" if none is similar.
 func (u UnknownKey) Likely() string { return nearest(u.name, u.known) }
 
+// String returns a warning: the key, its value, and the known key that was probably meant.
 func (u UnknownKey) String() string {
 	s := fmt.Sprintf("unknown key %q with value %s", u.Path, u.Value)
 	if likely := u.Likely(); likely != "" {
