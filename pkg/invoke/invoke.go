@@ -26,14 +26,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A State is a stage of a Call. It only moves forward.
+// A State is a stage of a Call. A Call never returns to an earlier state.
 type State int
 
 // The states of a Call.
 const (
 	Launched State = iota // the process waits for its configuration; it has done nothing
-	Running               // it has the configuration; what it did may be in use before it ends
-	Ended                 // the process has ended, and the call has its result or its error
+	Running               // the process has its configuration; it may have printed its result
+	Ended                 // the process has ended; only now it is known whether it succeeded
 )
 
 // A Call is one run of a delegate. The process of a delegate takes longer to start than to
@@ -49,7 +49,7 @@ const (
 // What the delegate prints stays in its pipes until ReadAnswer or Wait reads it.
 type Call struct {
 	state    State
-	err      error // in state Ended
+	err      error // the error of the call, in state Ended
 	pid      int
 	pidfd    int    // readable when the process has exited; -1: the kernel has no pidfds (before 5.3)
 	exited   bool   // pidfd was readable
@@ -58,22 +58,21 @@ type Call struct {
 	stdout   stream
 	stderr   stream
 	deadline time.Time
-	timedOut bool
-	tooMuch  bool              // the delegate printed more than maxOutput
+	timedOut bool              // the delegate was killed at the deadline
 	stderrTo io.Writer         // receives what the delegate printed to stderr
 	endStep  func(error) error // see trace.Tracer.Start
 }
 
-// A stream is the end that we read of one pipe of the delegate.
+// A stream is stdout or stderr of the delegate.
 type stream struct {
-	fd   int // -1: closed
-	data []byte
+	fd   int    // the end of the pipe to read from; -1: closed
+	data []byte // what has been read
 }
 
-// timing holds the durations, which tests shorten.
+// timing has the durations that tests shorten.
 type timing struct {
-	limit      time.Duration // after which a delegate is killed
-	retryPause time.Duration // before the second attempt to start a busy file; longer before each later one
+	limit      time.Duration // how long a delegate may run before it is killed
+	retryPause time.Duration // before the second attempt to start a busy file; n times that before attempt n+1
 }
 
 func defaultTiming() timing {
@@ -86,12 +85,13 @@ func defaultTiming() timing {
 
 // Launch starts the process of a plugin for a verb. The plugin does nothing before it has
 // the configuration, which it reads from its stdin (SPEC 1.1.0, section 2). The caller must
-// call SendConfig and Wait, or Kill.
+// call SendConfig and Wait, or Kill. If CNI_PATH has no such plugin, the error matches
+// fs.ErrNotExist and has types.CodeConfig.
 func Launch(r *skel.Request, verb, plugin string) (*Call, error) {
 	return defaultTiming().launch(r, verb, plugin)
 }
 
-// Start calls Launch and SendConfig.
+// Start calls Launch and SendConfig. The caller must call Wait.
 func Start(r *skel.Request, verb, plugin string) (*Call, error) {
 	c, err := Launch(r, verb, plugin)
 	if err == nil {
@@ -110,7 +110,7 @@ func (t timing) launch(r *skel.Request, verb, plugin string) (*Call, error) {
 		return nil, err
 	}
 	c := &Call{config: r.Stdin, pidfd: -1, stdin: -1, stdout: stream{fd: -1}, stderr: stream{fd: -1}, stderrTo: r.Stderr(), endStep: endStep}
-	if err := t.start(c, file, environ(r, verb)); err != nil {
+	if err := t.startProcess(c, file, environ(r, verb)); err != nil {
 		c.end(err)
 		return nil, c.err
 	}
@@ -138,8 +138,8 @@ func environ(r *skel.Request, verb string) []string {
 	return append(env, skel.CalledForIPAM+"="+r.Plugin(), "CNI_COMMAND="+verb)
 }
 
-// start starts the process with a pipe for each of its standard streams.
-func (t timing) start(c *Call, file string, env []string) error {
+// startProcess starts the process with a pipe for each of its standard streams.
+func (t timing) startProcess(c *Call, file string, env []string) error {
 	var childFiles []uintptr
 	defer func() {
 		for _, fd := range childFiles {
@@ -172,6 +172,7 @@ func (t timing) start(c *Call, file string, env []string) error {
 	return nil
 }
 
+// pipe makes a pipe whose ends are close-on-exec.
 func pipe() (read, write int, err error) {
 	fds := [2]int{-1, -1}
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
@@ -184,8 +185,8 @@ func pipe() (read, write int, err error) {
 // because the plugins are being updated in place: about a second in all.
 const maxAttempts = 12
 
-// fork starts the process. It sleeps between attempts, because the kernel has no event for
-// a file that is no longer open for writing.
+// fork starts the process. It sleeps between attempts, because the kernel sends no event when a
+// file is no longer open for writing.
 func (t timing) fork(file string, attr *syscall.ProcAttr) (pid int, err error) {
 	for attempt := 1; ; attempt++ {
 		pid, err = syscall.ForkExec(file, []string{file}, attr)
@@ -234,7 +235,7 @@ func (c *Call) Kill() {
 }
 
 // ReadAnswer returns what the delegate has printed to stdout, as soon as that is a JSON
-// document or the delegate has ended. Only Wait tells whether the delegate succeeded.
+// document or the delegate has ended. Wait tells whether the delegate succeeded.
 func (c *Call) ReadAnswer() ([]byte, error) {
 	err := c.readUntil(func() bool { return json.Valid(c.stdout.data) })
 	return c.stdout.data, err
@@ -290,7 +291,6 @@ func (c *Call) readUntil(done func() bool) error {
 			return err
 		}
 		if max(len(c.stdout.data), len(c.stderr.data)) > maxOutput {
-			c.tooMuch = true
 			return errTooMuch
 		}
 		if fds[3].Revents != 0 {
@@ -315,7 +315,7 @@ func (c *Call) pollTimeout() int {
 	return int(max(0, time.Until(c.deadline)+time.Millisecond-1) / time.Millisecond)
 }
 
-// read reads what the pipe holds at the moment.
+// read reads what is in the pipe, and does not wait for more.
 func (s *stream) read() error {
 	for s.fd >= 0 && len(s.data) <= maxOutput {
 		s.data = slices.Grow(s.data, 4096)
@@ -335,6 +335,7 @@ func (s *stream) read() error {
 	return nil
 }
 
+// close closes all descriptors.
 func (c *Call) close() {
 	for _, fd := range []*int{&c.stdin, &c.stdout.fd, &c.stderr.fd, &c.pidfd} {
 		closeFD(fd)
@@ -373,7 +374,8 @@ func (c *Call) reap() error {
 // exceeded its time limit. Such a delegate could not undo what it had begun.
 var ErrKilled = errors.New("killed")
 
-// A signalError is the error of a process that a signal ended. It matches ErrKilled.
+// A signalError is the number of the signal that ended a process, as an error that matches
+// ErrKilled.
 type signalError syscall.Signal
 
 func (e signalError) Error() string {
@@ -389,7 +391,7 @@ func (c *Call) failure(err error) error {
 		return nil
 	case c.timedOut:
 		return types.Errorf(types.CodeTryAgain, "no answer in time, %w: %w", ErrKilled, os.ErrDeadlineExceeded)
-	case c.tooMuch:
+	case errors.Is(err, errTooMuch):
 		return types.Errorf(types.CodeDecode, "%w, and was %w", errTooMuch, ErrKilled)
 	}
 	if result := ParseError(c.stdout.data); result != nil {
@@ -445,10 +447,12 @@ const (
 	maxShownStderr = 1024
 )
 
+// beginning returns the first bytes of a delegate's stdout as text.
 func beginning(stdout []byte) string {
 	return strings.TrimSpace(strings.ToValidUTF8(string(stdout[:min(len(stdout), maxShownStdout)]), ""))
 }
 
+// ending returns the last bytes of a delegate's stderr as text.
 func ending(stderr []byte) string {
 	return strings.TrimSpace(strings.ToValidUTF8(string(stderr[max(0, len(stderr)-maxShownStderr):]), ""))
 }
