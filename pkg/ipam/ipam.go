@@ -21,9 +21,10 @@
 //   - Before AllowAllocation, the caller has checked that the container has no interface with
 //     the name CNI_IFNAME. A second ADD of a live attachment must fail before it allocates.
 //   - An ADD that fails calls DEL of the IPAM plugin if the IPAM ADD succeeded, or if it was
-//     killed, because then it may have allocated an address. It does not call DEL if the IPAM
-//     ADD failed: the IPAM plugin has cleaned up itself, and DEL could release the address of
-//     the attachment that made the IPAM ADD fail.
+//     killed, because then it may have allocated an address. If the IPAM ADD failed, the caller
+//     does not call DEL, although the specification recommends it (SPEC 1.1.0, section 4): the
+//     IPAM plugin has cleaned up itself, and if the attachment already had an address, DEL would
+//     release it.
 //
 // A network has no addresses if its configuration has no "ipam", or one whose "type" is missing
 // or empty. Start then returns nil, and the other functions do nothing. The reference plugins
@@ -43,8 +44,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A Lease is what the IPAM plugin returned. It has at least one IP. The IPs belong to no
-// interface yet (types.NoInterface).
+// A Lease is the result of an IPAM ADD. It has at least one IP. The IPs belong to no interface
+// yet (types.NoInterface).
 type Lease struct {
 	IPs    []types.IP
 	Routes []types.Route
@@ -84,7 +85,7 @@ func Start(r *skel.Request) (*Pending, error) {
 		return nil, withPluginName(r, err)
 	}
 	r.Undo.Push("kill IPAM plugin", func() error {
-		call.Kill() // nothing in another state than Launched: there undoAllocation waits for the process
+		call.Kill() // does nothing if the process has its configuration: undoAllocation has awaited its end
 		return nil
 	})
 	return &Pending{r: r, call: call}, nil
@@ -123,7 +124,8 @@ func (p *Pending) Wait() (*Lease, error) {
 			return lease, nil
 		}
 	}
-	// The output is not a lease yet, or it is an error result. The end of the process decides.
+	// The output is no lease, or not yet a whole one, or an error result. Only the whole output and
+	// the exit status tell which.
 	out, err = p.call.Wait()
 	if err != nil {
 		return nil, withPluginName(p.r, err)
@@ -132,8 +134,8 @@ func (p *Pending) Wait() (*Lease, error) {
 }
 
 // confirm waits until the process has ended. It returns an error if the IPAM plugin failed after
-// it had printed the lease, or if it printed anything else than the lease. lease is the output
-// that Wait parsed.
+// it had printed the lease, or if it printed something after the lease. lease is the output that
+// Wait has parsed.
 func (p *Pending) confirm(lease []byte) error {
 	out, err := p.call.Wait()
 	if err != nil {

@@ -378,7 +378,7 @@ func TestOtherVerbs(t *testing.T) {
 		{"fails", "fake", `echo '{"code":50,"msg":"full"}'; exit 1`, true, map[string]answer{
 			"DEL": {50, "full"}, "CHECK": {50, "full"}, "GC": {50, "full"}, "STATUS": {50, "full"},
 		}},
-		{"knows no such verb", "fake", `echo '` + old + `'; exit 1`, true, map[string]answer{
+		{"does not know the verb", "fake", `echo '` + old + `'; exit 1`, true, map[string]answer{
 			"DEL": {4, "unknown CNI_COMMAND"}, "CHECK": {4, "unknown CNI_COMMAND"},
 		}},
 		{"fails with another code 4", "fake", `echo '{"code":4,"msg":"HOME"}'; exit 1`, true, map[string]answer{

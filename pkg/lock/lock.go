@@ -2,7 +2,7 @@
 // limited time. It waits in the kernel, which gives the lock to waiting processes in the order
 // of their requests.
 //
-// The kernel releases a lock when its process ends, for whatever reason. Programs that the
+// The kernel releases a lock when its process ends, also when the process is killed. Programs that the
 // process starts do not inherit the lock: the descriptors are close-on-exec.
 package lock
 

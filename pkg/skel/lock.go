@@ -20,8 +20,8 @@ const (
 
 // lockAttachment waits until no other call of this plugin for the same attachment runs, and
 // locks the attachment until this call ends. If a runtime is killed during ADD, the plugin
-// goes on, and the restarted runtime calls DEL. Without the lock, DEL would not delete what
-// ADD makes after it.
+// still runs, and the restarted runtime calls DEL. Without the lock, that DEL would not delete
+// what the ADD makes after it.
 //
 // After lockWait, ADD and CHECK return an error with types.CodeTryAgain. DEL must succeed, so
 // it prints a warning and goes on. If the lock file cannot be made, all verbs go on without the

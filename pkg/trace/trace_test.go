@@ -103,10 +103,10 @@ func TestWarn(t *testing.T) {
 	var none *Tracer
 	none.Warn("a")
 	(&Tracer{}).Warn("a")
-	var told []string
-	tr := &Tracer{Warnings: func(text string) { told = append(told, text) }}
+	var warned []string
+	tr := &Tracer{Warnings: func(text string) { warned = append(warned, text) }}
 	tr.Warn("%d of %s", 1, "b")
-	if !slices.Equal(told, []string{"1 of b"}) {
-		t.Errorf("%q", told)
+	if !slices.Equal(warned, []string{"1 of b"}) {
+		t.Errorf("%q", warned)
 	}
 }

@@ -38,7 +38,7 @@ type IPAMConf struct {
 	IPAM IPAM `json:"ipam"`
 }
 
-// GCConf has the keys that only GC reads. A mistake in them must not fail other verbs.
+// GCConf has the keys that only GC reads. An invalid value in them must not fail other verbs.
 type GCConf struct {
 	// Valid has the attachments of this network that GC must keep. Runtimes with libcni 1.1.0
 	// set ValidOld instead, which was the first name of the key in the specification

@@ -57,8 +57,8 @@ func Coded(code uint, err error) error {
 	return &Error{Code: code, Msg: err.Error(), cause: err}
 }
 
-// NotAvailable returns err with CodeNotAvailable, whatever code it has, for STATUS. It returns
-// nil if err is nil.
+// NotAvailable returns err with CodeNotAvailable in place of its code, for STATUS. It returns nil
+// if err is nil.
 func NotAvailable(err error) error {
 	if err == nil {
 		return nil
