@@ -35,20 +35,20 @@ func Flock(fd int, limit time.Duration) error {
 // open file description locks, Linux 3.15). So no key needs a file of its own, and no file needs
 // to be removed.
 type Key struct {
-	fd     int
+	file   *os.File
 	offset int64
 }
 
 // NewKey opens the lock file at path, and makes the file and its folder if they do not
 // exist. It does not lock the key. The caller must close the key, which also unlocks it.
 func NewKey(path, key string) (*Key, error) {
-	const flags = unix.O_RDWR | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
-	fd, err := open(path, flags)
+	const flags = os.O_RDWR | unix.O_NOFOLLOW
+	file, err := os.OpenFile(path, flags, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return nil, err
 		}
-		fd, err = open(path, flags|unix.O_CREAT)
+		file, err = os.OpenFile(path, flags|os.O_CREATE, 0o600)
 	}
 	if err != nil {
 		return nil, err
@@ -56,23 +56,12 @@ func NewKey(path, key string) (*Key, error) {
 	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(key))
 	offset := int64(hash.Sum64() >> 2) // an offset must not be negative
-	return &Key{fd: fd, offset: offset}, nil
-}
-
-func open(path string, flags int) (fd int, err error) {
-	err = types.RetryEINTR(func() error {
-		fd, err = unix.Open(path, flags, 0o600)
-		return err
-	})
-	if err != nil {
-		return -1, &fs.PathError{Op: "open", Path: path, Err: err}
-	}
-	return fd, nil
+	return &Key{file: file, offset: offset}, nil
 }
 
 // TryLock locks the key if no other Key has locked it, and reports whether it did.
 func (k *Key) TryLock() (bool, error) {
-	err := types.RetryEINTR(func() error { return k.fcntl(k.fd, unix.F_OFD_SETLK) })
+	err := types.RetryEINTR(func() error { return k.fcntl(int(k.file.Fd()), unix.F_OFD_SETLK) })
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
 		return false, nil
 	}
@@ -82,7 +71,7 @@ func (k *Key) TryLock() (bool, error) {
 // Lock waits until the key is free, and locks it. If the key is still locked after the limit,
 // Lock returns os.ErrDeadlineExceeded.
 func (k *Key) Lock(limit time.Duration) error {
-	return withLimit(limit, k.fd, func(fd int) error { return k.fcntl(fd, unix.F_OFD_SETLKW) })
+	return withLimit(limit, int(k.file.Fd()), func(fd int) error { return k.fcntl(fd, unix.F_OFD_SETLKW) })
 }
 
 // fcntl runs a lock command of fcntl(2) for the byte of the key.
@@ -95,7 +84,7 @@ func (k *Key) Close() error {
 	if k == nil {
 		return nil
 	}
-	return unix.Close(k.fd)
+	return k.file.Close()
 }
 
 // withLimit calls acquire, which blocks until it has the lock. If acquire has not returned after
