@@ -223,6 +223,30 @@ func TestReadAnswerReturnsBeforeTheDelegateEnds(t *testing.T) {
 	})
 }
 
+// TestStatesOfACall: Kill ends only a delegate that has no configuration, and each Wait returns
+// the same.
+func TestStatesOfACall(t *testing.T) {
+	b := newTestCaller(t, `echo >> $DIR/runs; echo '{"code":11,"msg":"full"}'; exit 1`)
+	b.add(t, func(r *skel.Request) {
+		c, err := Launch(r, "ADD", "fake")
+		if err != nil || c.State() != Launched {
+			t.Fatalf("Launch: %v", err)
+		}
+		c.SendConfig()
+		if c.Kill(); c.State() != Running {
+			t.Errorf("state %d after Kill of a delegate that has its configuration", c.State())
+		}
+		for range 2 {
+			if out, err := c.Wait(); out != nil || types.AsError(err).Msg != "full" || c.State() != Ended {
+				t.Errorf("Wait: %q, %v, state %d", out, err, c.State())
+			}
+		}
+	})
+	if runs := b.read(t, "runs"); runs != "\n" {
+		t.Errorf("the delegate ran %d times", len(runs))
+	}
+}
+
 // TestDelegateThatReadsNothing: EPIPE on its stdin is no error. The configuration is larger
 // than a pipe.
 func TestDelegateThatReadsNothing(t *testing.T) {
