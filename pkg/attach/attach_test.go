@@ -150,11 +150,11 @@ func (b testbed) hostName(t *testing.T, id string) string {
 
 func (b testbed) del(t *testing.T, id string) {
 	t.Helper()
-	finish, err := attach.DelVeth(b.node, nil, attachment(id), nil)
+	wait, err := attach.DelVeth(b.node, nil, attachment(id), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := finish(); err != nil {
+	if err := wait(); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -255,8 +255,8 @@ func TestDelVethLeavesAnInterfaceOfAnotherAttachment(t *testing.T) {
 			b := newTestbed(t)
 			b.nodeNS.Batch(t, "link add veth0 type veth peer name eth0 address 02:00:00:00:00:01 netns "+b.podNS.Path())
 			b.podNS.Batch(t, "addr add 10.9.0.2/24 dev eth0")
-			finish, err := attach.DelVeth(b.node, b.pod, attachment("old"), c.prev)
-			if err := errors.Join(err, finish()); err != nil {
+			wait, err := attach.DelVeth(b.node, b.pod, attachment("old"), c.prev)
+			if err := errors.Join(err, wait()); err != nil {
 				t.Fatal(err)
 			}
 			if stays := strings.Contains(b.podNS.Must(t, "ip", "-br", "link"), "eth0"); stays != c.stays {

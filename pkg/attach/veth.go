@@ -158,12 +158,12 @@ func hostEndNames(prev *types.Result) []string {
 
 // DelVeth deletes the attachment's pair by its host end or, if the host end is not found, by
 // its container end. It returns when no process can reach the container through the pair.
-// The caller must call finish before it uses the connections again: finish waits until the
-// kernel has cleaned up (see nl.Conn.DeleteLinkAsync). pod and prev may be nil.
+// The caller must call wait before it uses the connections again: wait returns when the kernel
+// has cleaned up (see nl.Conn.DeleteLinkAsync). pod and prev may be nil.
 //
 // DelVeth does not delete an interface of another attachment. The container may have such an
 // interface if the namespace path was reused.
-func DelVeth(node, pod *nl.Conn, owner types.Attachment, prev *types.Result) (finish func() error, err error) {
+func DelVeth(node, pod *nl.Conn, owner types.Attachment, prev *types.Result) (wait func() error, err error) {
 	host, err := HostEnd(node, owner, prev)
 	if err == nil {
 		return node.DeleteLinkAsync(host)

@@ -26,42 +26,53 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// A State is a stage of a Call. A Call never returns to an earlier state.
+type State int
+
+// The states of a Call.
+const (
+	Launched State = iota // the process waits for its configuration; it has done nothing
+	Running               // the process has its configuration; it may have printed its result
+	Ended                 // the process has ended; only now it is known whether it succeeded
+)
+
 // A Call is one run of a delegate. The process of a delegate takes longer to start than to
 // do its work, so a caller can start it early: Launch starts the process, which does nothing
 // until SendConfig has sent it the configuration.
 //
-// The goroutine that calls Launch is locked to its thread until Wait or Kill, which must be
-// called from the same goroutine: the kernel kills the delegate when the thread that forked
-// it ends.
+// The goroutine that calls Launch is locked to its thread until the call has ended. All
+// methods must be called from that goroutine: the kernel kills the delegate when the thread
+// that forked it ends.
 //
 // Call does not use os/exec, which first starts another process to find out whether the
 // kernel has pidfds, and then runs a goroutine per stream: a tenth of the time of a call.
 // What the delegate prints stays in its pipes until ReadAnswer or Wait reads it.
 type Call struct {
-	pid       int
-	pidfd     int // readable when the delegate has ended; -1: the kernel has no pidfds (before 5.3)
-	ended     bool
-	config    []byte // the part of the configuration that has not been sent yet
-	stdin     int    // -1: closed
-	stdout    stream
-	stderr    stream
-	deadline  time.Time
-	timedOut  bool
-	tooMuch   bool      // the delegate printed more than maxOutput
-	stderrTo  io.Writer // receives what the delegate printed to stderr
-	endOfStep func(error) error
+	state    State
+	err      error // the error of the call, in state Ended
+	pid      int
+	pidfd    int    // readable when the process has exited; -1: the kernel has no pidfds (before 5.3)
+	exited   bool   // pidfd was readable
+	config   []byte // the part of the configuration that has not been sent yet
+	stdin    int    // -1: closed
+	stdout   stream
+	stderr   stream
+	deadline time.Time
+	timedOut bool              // the delegate was killed at the deadline
+	stderrTo io.Writer         // receives what the delegate printed to stderr
+	endStep  func(error) error // see trace.Tracer.Start
 }
 
-// A stream is the end that we read of one pipe of the delegate.
+// A stream is stdout or stderr of the delegate.
 type stream struct {
-	fd   int // -1: closed
-	data []byte
+	fd   int    // the end of the pipe to read from; -1: closed
+	data []byte // what has been read
 }
 
-// timing holds the durations, which tests shorten.
+// timing has the durations that tests shorten.
 type timing struct {
-	limit      time.Duration // after which a delegate is killed
-	retryPause time.Duration // before the second attempt to start a busy file; longer before each later one
+	limit      time.Duration // how long a delegate may run before it is killed
+	retryPause time.Duration // before the second attempt to start a busy file; n times that before attempt n+1
 }
 
 func defaultTiming() timing {
@@ -74,12 +85,13 @@ func defaultTiming() timing {
 
 // Launch starts the process of a plugin for a verb. The plugin does nothing before it has
 // the configuration, which it reads from its stdin (SPEC 1.1.0, section 2). The caller must
-// call SendConfig and Wait, or Kill.
+// call SendConfig and Wait, or Kill. If CNI_PATH has no such plugin, the error matches
+// fs.ErrNotExist and has types.CodeConfig.
 func Launch(r *skel.Request, verb, plugin string) (*Call, error) {
 	return defaultTiming().launch(r, verb, plugin)
 }
 
-// Start calls Launch and SendConfig.
+// Start calls Launch and SendConfig. The caller must call Wait.
 func Start(r *skel.Request, verb, plugin string) (*Call, error) {
 	c, err := Launch(r, verb, plugin)
 	if err == nil {
@@ -93,14 +105,14 @@ func (t timing) launch(r *skel.Request, verb, plugin string) (*Call, error) {
 	if err != nil {
 		return nil, err
 	}
-	end, err := r.Trace.Start("run " + plugin + " " + verb)
+	endStep, err := r.Trace.Start("run " + plugin + " " + verb)
 	if err != nil {
 		return nil, err
 	}
-	c := &Call{config: r.Stdin, pidfd: -1, stdin: -1, stdout: stream{fd: -1}, stderr: stream{fd: -1}, stderrTo: r.Stderr(), endOfStep: end}
-	if err := t.start(c, file, environ(r, verb)); err != nil {
-		c.close()
-		return nil, end(err)
+	c := &Call{config: r.Stdin, pidfd: -1, stdin: -1, stdout: stream{fd: -1}, stderr: stream{fd: -1}, stderrTo: r.Stderr(), endStep: endStep}
+	if err := t.startProcess(c, file, environ(r, verb)); err != nil {
+		c.end(err)
+		return nil, c.err
 	}
 	c.deadline = time.Now().Add(t.limit)
 	return c, nil
@@ -126,8 +138,8 @@ func environ(r *skel.Request, verb string) []string {
 	return append(env, skel.CalledForIPAM+"="+r.Plugin(), "CNI_COMMAND="+verb)
 }
 
-// start starts the process with a pipe for each of its standard streams.
-func (t timing) start(c *Call, file string, env []string) error {
+// startProcess starts the process with a pipe for each of its standard streams.
+func (t timing) startProcess(c *Call, file string, env []string) error {
 	var childFiles []uintptr
 	defer func() {
 		for _, fd := range childFiles {
@@ -160,6 +172,7 @@ func (t timing) start(c *Call, file string, env []string) error {
 	return nil
 }
 
+// pipe makes a pipe whose ends are close-on-exec.
 func pipe() (read, write int, err error) {
 	fds := [2]int{-1, -1}
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
@@ -172,8 +185,8 @@ func pipe() (read, write int, err error) {
 // because the plugins are being updated in place: about a second in all.
 const maxAttempts = 12
 
-// fork starts the process. It sleeps between attempts, because the kernel has no event for
-// a file that is no longer open for writing.
+// fork starts the process. It sleeps between attempts, because the kernel sends no event when a
+// file is no longer open for writing.
 func (t timing) fork(file string, attr *syscall.ProcAttr) (pid int, err error) {
 	for attempt := 1; ; attempt++ {
 		pid, err = syscall.ForkExec(file, []string{file}, attr)
@@ -189,10 +202,14 @@ func (t timing) fork(file string, attr *syscall.ProcAttr) (pid int, err error) {
 	}
 }
 
+// State returns the state of the call.
+func (c *Call) State() State { return c.state }
+
 // SendConfig sends the configuration to the delegate, which then does its work. SendConfig
 // does not block: ReadAnswer and Wait send the part that does not fit into the pipe. A
 // delegate may close its stdin without reading it; that is no error here.
 func (c *Call) SendConfig() {
+	c.state = max(c.state, Running)
 	for c.stdin >= 0 {
 		n, err := unix.Write(c.stdin, c.config)
 		switch {
@@ -204,20 +221,21 @@ func (c *Call) SendConfig() {
 			c.config = c.config[n:]
 			continue
 		}
-		_ = unix.Close(c.stdin)
-		c.stdin = -1
+		closeFD(&c.stdin)
 	}
 }
 
-// Kill ends a delegate that has no configuration yet, and so has done nothing.
+// Kill ends a delegate that has no configuration yet, and so has done nothing. In other states
+// than Launched it does nothing.
 func (c *Call) Kill() {
-	_ = unix.Kill(c.pid, unix.SIGKILL)
-	_ = c.endOfStep(c.reap())
-	c.close()
+	if c.state == Launched {
+		_ = unix.Kill(c.pid, unix.SIGKILL)
+		c.end(c.reap())
+	}
 }
 
 // ReadAnswer returns what the delegate has printed to stdout, as soon as that is a JSON
-// document or the delegate has ended. Only Wait tells whether the delegate succeeded.
+// document or the delegate has ended. Wait tells whether the delegate succeeded.
 func (c *Call) ReadAnswer() ([]byte, error) {
 	err := c.readUntil(func() bool { return json.Valid(c.stdout.data) })
 	return c.stdout.data, err
@@ -225,28 +243,36 @@ func (c *Call) ReadAnswer() ([]byte, error) {
 
 // Wait waits until the delegate has ended, and returns all that it printed to stdout. If the
 // delegate failed, the error is a *types.Error with the code, msg and details of its error
-// result. Wait must be called once.
+// result. Later calls of Wait return the same.
 func (c *Call) Wait() ([]byte, error) {
-	defer c.close()
-	err := c.readUntil(func() bool { return false })
-	if err != nil {
-		_ = unix.Kill(c.pid, unix.SIGKILL)
+	if c.state != Ended {
+		err := c.readUntil(func() bool { return false })
+		if err != nil {
+			_ = unix.Kill(c.pid, unix.SIGKILL)
+		}
+		err = errors.Join(err, c.reap())
+		if len(c.stderr.data) > 0 {
+			_, _ = c.stderrTo.Write(c.stderr.data) // a failed write does not fail the call
+		}
+		c.end(c.failure(err))
 	}
-	err = errors.Join(err, c.reap())
-	if len(c.stderr.data) > 0 {
-		_, _ = c.stderrTo.Write(c.stderr.data) // a failed write does not fail the call
-	}
-	if err = c.endOfStep(c.failure(err)); err != nil {
-		return nil, err
+	if c.err != nil {
+		return nil, c.err
 	}
 	return c.stdout.data, nil
 }
 
-// readUntil reads both streams until done returns true or the delegate has ended. If the
+// end records that the process has ended, and that err is the error of the call.
+func (c *Call) end(err error) {
+	c.state, c.err = Ended, c.endStep(err)
+	c.close()
+}
+
+// readUntil reads both streams until done returns true or the process has exited. If the
 // kernel has no pidfds, it reads until every process has closed the streams. It kills the
 // delegate at its deadline.
 func (c *Call) readUntil(done func() bool) error {
-	for !c.ended && !done() && (c.stdout.fd >= 0 || c.stderr.fd >= 0 || c.pidfd >= 0) {
+	for !c.exited && !done() && (c.stdout.fd >= 0 || c.stderr.fd >= 0 || c.pidfd >= 0) {
 		fds := []unix.PollFd{
 			{Fd: int32(c.stdout.fd), Events: unix.POLLIN}, // poll ignores a negative descriptor
 			{Fd: int32(c.stderr.fd), Events: unix.POLLIN},
@@ -265,13 +291,12 @@ func (c *Call) readUntil(done func() bool) error {
 			return err
 		}
 		if max(len(c.stdout.data), len(c.stderr.data)) > maxOutput {
-			c.tooMuch = true
 			return errTooMuch
 		}
 		if fds[3].Revents != 0 {
 			c.SendConfig()
 		}
-		c.ended = fds[2].Revents != 0 // all that the delegate wrote has been read above
+		c.exited = fds[2].Revents != 0 // all that the delegate wrote has been read above
 	}
 	return nil
 }
@@ -290,7 +315,7 @@ func (c *Call) pollTimeout() int {
 	return int(max(0, time.Until(c.deadline)+time.Millisecond-1) / time.Millisecond)
 }
 
-// read reads what the pipe holds at the moment.
+// read reads what is in the pipe, and does not wait for more.
 func (s *stream) read() error {
 	for s.fd >= 0 && len(s.data) <= maxOutput {
 		s.data = slices.Grow(s.data, 4096)
@@ -303,28 +328,25 @@ func (s *stream) read() error {
 		case err != nil:
 			return fmt.Errorf("read answer: %w", err)
 		case n == 0:
-			s.close()
+			closeFD(&s.fd)
 		}
 		s.data = s.data[:len(s.data)+n]
 	}
 	return nil
 }
 
-func (s *stream) close() {
-	if s.fd >= 0 {
-		_ = unix.Close(s.fd)
-		s.fd = -1
+// close closes all descriptors.
+func (c *Call) close() {
+	for _, fd := range []*int{&c.stdin, &c.stdout.fd, &c.stderr.fd, &c.pidfd} {
+		closeFD(fd)
 	}
 }
 
-func (c *Call) close() {
-	if c.stdin >= 0 {
-		_ = unix.Close(c.stdin)
-	}
-	c.stdout.close()
-	c.stderr.close()
-	if c.pidfd >= 0 {
-		_ = unix.Close(c.pidfd)
+// closeFD closes a descriptor that is open, and marks it as closed.
+func closeFD(fd *int) {
+	if *fd >= 0 {
+		_ = unix.Close(*fd)
+		*fd = -1
 	}
 }
 
@@ -352,7 +374,8 @@ func (c *Call) reap() error {
 // exceeded its time limit. Such a delegate could not undo what it had begun.
 var ErrKilled = errors.New("killed")
 
-// A signalError is the error of a process that a signal ended. It matches ErrKilled.
+// A signalError is the number of the signal that ended a process, as an error that matches
+// ErrKilled.
 type signalError syscall.Signal
 
 func (e signalError) Error() string {
@@ -368,33 +391,37 @@ func (c *Call) failure(err error) error {
 		return nil
 	case c.timedOut:
 		return types.Errorf(types.CodeTryAgain, "no answer in time, %w: %w", ErrKilled, os.ErrDeadlineExceeded)
-	case c.tooMuch:
+	case errors.Is(err, errTooMuch):
 		return types.Errorf(types.CodeDecode, "%w, and was %w", errTooMuch, ErrKilled)
 	}
 	if result := ParseError(c.stdout.data); result != nil {
 		return result
 	}
-	return types.Errorf(types.CodeInternal, "%w%s", err, c.describeOutput(err))
+	return c.failureWithoutResult(err)
 }
 
-// describeOutput describes what a delegate printed that failed without an error result.
-func (c *Call) describeOutput(err error) string {
-	stdout, stderr := beginning(c.stdout.data), end(c.stderr.data)
-	text := " without an error result"
+// failureWithoutResult returns the error of a delegate that failed without an error result.
+// Its code is types.CodeInternal: no code that SPEC 1.1.0 reserves (0 to 99) means that.
+func (c *Call) failureWithoutResult(err error) error {
+	stdout, stderr := beginning(c.stdout.data), ending(c.stderr.data)
+	msg := "it failed without an error result: %w"
 	switch {
 	case !errors.Is(err, ErrKilled):
 	case stdout == "":
-		text = " before it answered"
+		msg = "%w before it answered"
 	default:
-		text = " before it exited"
+		msg = "%w before it exited"
 	}
+	failure := types.Errorf(types.CodeInternal, msg, err)
+	var details []string
 	if stdout != "" {
-		text += fmt.Sprintf("; it printed %q", stdout)
+		details = append(details, fmt.Sprintf("it printed %q", stdout))
 	}
 	if stderr != "" {
-		text += "; its stderr ends with: " + stderr
+		details = append(details, "its stderr ends with: "+stderr)
 	}
-	return text
+	failure.Details = strings.Join(details, "; ")
+	return failure
 }
 
 // ParseError returns the error result (SPEC 1.1.0, section 5) that a delegate printed, or nil
@@ -420,11 +447,13 @@ const (
 	maxShownStderr = 1024
 )
 
+// beginning returns the first bytes of a delegate's stdout as text.
 func beginning(stdout []byte) string {
 	return strings.TrimSpace(strings.ToValidUTF8(string(stdout[:min(len(stdout), maxShownStdout)]), ""))
 }
 
-func end(stderr []byte) string {
+// ending returns the last bytes of a delegate's stderr as text.
+func ending(stderr []byte) string {
 	return strings.TrimSpace(strings.ToValidUTF8(string(stderr[max(0, len(stderr)-maxShownStderr):]), ""))
 }
 

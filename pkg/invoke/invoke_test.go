@@ -81,11 +81,11 @@ func (b *testCaller) add(t *testing.T, f func(r *skel.Request)) {
 		Before: b.before, After: b.after,
 	})
 	if code != 0 {
-		t.Errorf("exit %d: %s", code, b.stdout.String()) // a panic of f
+		t.Errorf("exit %d: %s", code, b.stdout.String()) // f has panicked
 	}
 }
 
-// shortTiming lets the tests of failures end soon.
+// shortTiming returns durations with which the tests of failures end soon.
 func shortTiming() timing {
 	return timing{limit: time.Minute, retryPause: time.Millisecond}
 }
@@ -111,10 +111,10 @@ func TestFind(t *testing.T) {
 	path := first + "::" + second + ":"
 	missing := "[" + first + " " + second + "]"
 	for _, tc := range []struct{ why, name, path, want, err string }{
-		{"in the second folder; a dangling link is none", "a", path, second + "/a", ""},
-		{"the first folder wins", "b", path, first + "/b", ""},
-		{"a folder is no plugin", "dir", path, second + "/dir", ""},
-		{"a link is followed", "link", path, first + "/link", ""},
+		{"in the second folder; the link in the first one leads to no file", "a", path, second + "/a", ""},
+		{"in both folders", "b", path, first + "/b", ""},
+		{"a folder in the first folder, a file in the second one", "dir", path, second + "/dir", ""},
+		{"a symbolic link", "link", path, first + "/link", ""},
 		{"missing", "c", path, "", `failed to find plugin "c" in path ` + missing},
 		{"no path", "c", "", "", `failed to find plugin "c" in path []`},
 		{"no name", "", path, "", "no plugin name provided"},
@@ -203,7 +203,7 @@ func TestDelegateDoesNothingBeforeSendConfig(t *testing.T) {
 	})
 }
 
-// TestReadAnswerReturnsBeforeTheDelegateEnds, when the output is a complete JSON document.
+// TestReadAnswerReturnsBeforeTheDelegateEnds: as soon as the output is a JSON document.
 func TestReadAnswerReturnsBeforeTheDelegateEnds(t *testing.T) {
 	b := newTestCaller(t, `printf '{"a":'; sleep 0.05; echo '1}'; while [ ! -e $DIR/taken ]; do sleep 0.01; done; echo more`)
 	b.add(t, func(r *skel.Request) {
@@ -221,6 +221,30 @@ func TestReadAnswerReturnsBeforeTheDelegateEnds(t *testing.T) {
 			t.Errorf("%q, %v", out, err)
 		}
 	})
+}
+
+// TestStatesOfACall: Kill ends only a delegate that has no configuration, and each Wait returns
+// the same.
+func TestStatesOfACall(t *testing.T) {
+	b := newTestCaller(t, `echo >> $DIR/runs; echo '{"code":11,"msg":"full"}'; exit 1`)
+	b.add(t, func(r *skel.Request) {
+		c, err := Launch(r, "ADD", "fake")
+		if err != nil || c.State() != Launched {
+			t.Fatalf("Launch: %v", err)
+		}
+		c.SendConfig()
+		if c.Kill(); c.State() != Running {
+			t.Errorf("state %d after Kill of a delegate that has its configuration", c.State())
+		}
+		for range 2 {
+			if out, err := c.Wait(); out != nil || types.AsError(err).Msg != "full" || c.State() != Ended {
+				t.Errorf("Wait: %q, %v, state %d", out, err, c.State())
+			}
+		}
+	})
+	if runs := b.read(t, "runs"); runs != "\n" {
+		t.Errorf("the delegate ran %d times", len(runs))
+	}
 }
 
 // TestDelegateThatReadsNothing: EPIPE on its stdin is no error. The configuration is larger
@@ -241,18 +265,18 @@ func TestFailures(t *testing.T) {
 		code         uint
 		msg, details string
 	}{
-		{"its own code", `echo '{"cniVersion":"1.1.0","code":11,"msg":"no address","details":"pool <a>"}'; exit 1`, 11, "no address", "pool <a>"},
-		{"a code of its own kind", `echo '{"code":123,"msg":"m"}'; exit 7`, 123, "m", ""},
+		{"a code of the specification", `echo '{"cniVersion":"1.1.0","code":11,"msg":"no address","details":"pool <a>"}'; exit 1`, 11, "no address", "pool <a>"},
+		{"a code that only the plugin knows", `echo '{"code":123,"msg":"m"}'; exit 7`, 123, "m", ""},
 		{"no code", `echo '{"msg":"m"}'; exit 1`, 999, "m", ""},
 		{"code 0", `echo '{"code":0,"msg":"m"}'; exit 1`, 999, "m", ""},
-		{"nothing", `exit 3`, 999, "exit status 3 without an error result", ""},
-		{"stderr only", `echo 'it hurts' >&2; exit 3`, 999, "exit status 3 without an error result; its stderr ends with: it hurts", ""},
-		{"no JSON", `echo panic; echo why >&2; exit 2`, 999, `exit status 2 without an error result; it printed "panic"; its stderr ends with: why`, ""},
-		{"JSON, but no error", `echo '{}'; exit 1`, 999, `exit status 1 without an error result; it printed "{}"`, ""},
-		{"null", `echo null; exit 1`, 999, `exit status 1 without an error result; it printed "null"`, ""},
-		{"a code that is none", `echo '{"code":-1,"msg":"m"}'; exit 1`, 999, `exit status 1 without an error result; it printed "{\"code\":-1,\"msg\":\"m\"}"`, ""},
+		{"no output", `exit 3`, 999, "it failed without an error result: exit status 3", ""},
+		{"stderr only", `echo 'it hurts' >&2; exit 3`, 999, "it failed without an error result: exit status 3", "its stderr ends with: it hurts"},
+		{"no JSON", `echo panic; echo why >&2; exit 2`, 999, "it failed without an error result: exit status 2", `it printed "panic"; its stderr ends with: why`},
+		{"JSON, but no error", `echo '{}'; exit 1`, 999, "it failed without an error result: exit status 1", `it printed "{}"`},
+		{"null", `echo null; exit 1`, 999, "it failed without an error result: exit status 1", `it printed "null"`},
+		{"an invalid code", `echo '{"code":-1,"msg":"m"}'; exit 1`, 999, "it failed without an error result: exit status 1", `it printed "{\"code\":-1,\"msg\":\"m\"}"`},
 		{"a signal", `kill -9 $$`, 999, "it was killed (SIGKILL) before it answered", ""},
-		{"another signal", `echo '{'; kill -SEGV $$`, 999, `it was killed (SIGSEGV) before it exited; it printed "{"`, ""},
+		{"another signal", `echo '{'; kill -SEGV $$`, 999, "it was killed (SIGSEGV) before it exited", `it printed "{"`},
 		{"output without end", `exec cat /dev/zero`, 6, "it printed more than 8 MiB, and was killed", ""},
 		{"messages without end", `exec cat /dev/zero >&2`, 6, "it printed more than 8 MiB, and was killed", ""},
 	} {
@@ -319,10 +343,10 @@ func TestFileThatCannotBeStarted(t *testing.T) {
 
 func TestDeadlineKills(t *testing.T) {
 	b := newTestCaller(t, `echo $$ > $DIR/pid; exec sleep 60`)
-	u := shortTiming()
-	u.limit = 2 * time.Second
+	short := shortTiming()
+	short.limit = 2 * time.Second
 	b.add(t, func(r *skel.Request) {
-		_, err := u.run(r, "ADD")
+		_, err := short.run(r, "ADD")
 		if !errors.Is(err, os.ErrDeadlineExceeded) || types.AsError(err).Code != types.CodeTryAgain {
 			t.Errorf("%v", err)
 		}
@@ -364,7 +388,7 @@ func TestDelegateIsKilledWithItsCaller(t *testing.T) {
 	_ = caller.Process.Kill()
 	_ = caller.Wait()
 	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(delegate), Events: unix.POLLIN}}, 30_000); n != 1 {
-		t.Errorf("the delegate lives on: %v", err)
+		t.Errorf("the delegate still runs: %v", err)
 		_ = unix.PidfdSendSignal(delegate, unix.SIGKILL, nil, 0)
 	}
 }
@@ -384,7 +408,7 @@ func TestChildOfDelegateKeepsStdoutOpen(t *testing.T) {
 	}
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil || strings.Contains(string(stat), ") Z ") {
-		t.Errorf("was waited for: %s, %v", stat, err)
+		t.Errorf("Wait returned after the child of the delegate had ended: %s, %v", stat, err)
 	}
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Error(err)
@@ -411,12 +435,12 @@ func (b *testCaller) openForWriting(t *testing.T) *os.File {
 func TestBusyFileIsRetried(t *testing.T) {
 	b := newTestCaller(t, "echo answer")
 	f := b.openForWriting(t)
-	u := shortTiming()
-	u.retryPause = 10 * time.Millisecond
+	short := shortTiming()
+	short.retryPause = 10 * time.Millisecond
 	b.add(t, func(r *skel.Request) {
 		released := make(chan error)
-		time.AfterFunc(u.retryPause, func() { released <- f.Close() })
-		if out, err := u.run(r, "ADD"); string(out) != "answer\n" || err != nil {
+		time.AfterFunc(short.retryPause, func() { released <- f.Close() })
+		if out, err := short.run(r, "ADD"); string(out) != "answer\n" || err != nil {
 			t.Errorf("%q, %v", out, err)
 		}
 		if err := <-released; err != nil {

@@ -10,19 +10,25 @@
 //  3. Wait returns the lease. An IPAM plugin that works over the link (OverLink) allocates
 //     addresses only now, when the links are up.
 //
-// The caller's DEL calls DelWithLink, or Del if it deletes no link.
+// The caller's DEL calls DelWithLink, or Del if it deletes no link. Its CHECK calls StartCheck.
+//
+// What runs in the background is awaited in one way, here and in pkg/nl: by a method Wait, or
+// by a function wait that the caller must call once. skel awaits what must have ended before
+// the result is printed (skel.Request.BeforeResult), and the undo awaits what it undoes.
 //
 // Two rules keep the address of another attachment safe:
 //
 //   - Before AllowAllocation, the caller has checked that the container has no interface with
 //     the name CNI_IFNAME. A second ADD of a live attachment must fail before it allocates.
 //   - An ADD that fails calls DEL of the IPAM plugin if the IPAM ADD succeeded, or if it was
-//     killed, because then it may have allocated an address. It does not call DEL if the IPAM
-//     ADD failed: the IPAM plugin has cleaned up itself, and DEL could release the address of
-//     the attachment that made the IPAM ADD fail.
+//     killed, because then it may have allocated an address. If the IPAM ADD failed, the caller
+//     does not call DEL, although the specification recommends it (SPEC 1.1.0, section 4): the
+//     IPAM plugin has cleaned up itself, and if the attachment already had an address, DEL would
+//     release it.
 //
-// A network without "ipam.type" has no addresses. Start then returns nil, and the other
-// functions do nothing.
+// A network has no addresses if its configuration has no "ipam", or one whose "type" is missing
+// or empty. Start then returns nil, and the other functions do nothing. The reference plugins
+// that make a link without addresses (bridge, macvlan) read the configuration in the same way.
 package ipam
 
 import (
@@ -38,8 +44,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A Lease is what the IPAM plugin returned. It has at least one IP. The IPs belong to no
-// interface yet (types.NoInterface).
+// A Lease is the result of an IPAM ADD. It has at least one IP. The IPs belong to no interface
+// yet (types.NoInterface).
 type Lease struct {
 	IPs    []types.IP
 	Routes []types.Route
@@ -60,23 +66,12 @@ func (l *Lease) Gateways() []netip.Prefix {
 }
 
 // A Pending is an IPAM ADD that has been started. A network without addresses has a nil
-// *Pending.
+// *Pending. The state of the IPAM ADD is that of its call (invoke.State): in state Launched it
+// has allocated nothing, and only in state Ended it is known whether it succeeded.
 type Pending struct {
-	r     *skel.Request
-	call  *invoke.Call
-	state state
-	out   []byte // all that the IPAM plugin printed; set when state is ended
-	err   error  // the error of the IPAM ADD; set when state is ended
+	r    *skel.Request
+	call *invoke.Call
 }
-
-// A state is a stage of an IPAM ADD. It only moves forward.
-type state int
-
-const (
-	launched   state = iota // the process runs and waits for its configuration; it has allocated nothing
-	allocating              // it has the configuration; it may have printed a lease, which is already in use
-	ended                   // the process has ended; only its end tells whether the IPAM ADD succeeded
-)
 
 // Start starts the process of the IPAM plugin, which does nothing before AllowAllocation or
 // Wait. The caller calls Start first of all, because starting a process takes longer than
@@ -89,19 +84,11 @@ func Start(r *skel.Request) (*Pending, error) {
 	if err != nil {
 		return nil, withPluginName(r, err)
 	}
-	p := &Pending{r: r, call: call}
-	r.Undo.Push("end IPAM plugin", p.undoStart)
-	return p, nil
-}
-
-// undoStart kills the process if it has no configuration yet. Otherwise undoAllocation waits for
-// the process.
-func (p *Pending) undoStart() error {
-	if p.state == launched {
-		p.call.Kill()
-		p.state = ended
-	}
-	return nil
+	r.Undo.Push("kill IPAM plugin", func() error {
+		call.Kill() // does nothing if the process has its configuration: undoAllocation has awaited its end
+		return nil
+	})
+	return &Pending{r: r, call: call}, nil
 }
 
 // AllowAllocation lets the IPAM plugin allocate addresses: at once or, if it works over the
@@ -118,7 +105,6 @@ func (p *Pending) AllowAllocation() {
 // plugin and releases what it has allocated. sendConfig pushes this undo, and Wait does not:
 // links that the caller makes in between must be deleted before the address is released.
 func (p *Pending) sendConfig() {
-	p.state = allocating
 	p.call.SendConfig()
 	p.r.Undo.Push("IPAM DEL", p.undoAllocation)
 }
@@ -127,7 +113,7 @@ func (p *Pending) sendConfig() {
 // ended then: skel prints the result of the caller's ADD only after the process has ended
 // without an error. Wait must be called at most once, and not for a nil *Pending.
 func (p *Pending) Wait() (*Lease, error) {
-	if p.state == launched { // the IPAM plugin works over the link
+	if p.call.State() == invoke.Launched { // the IPAM plugin works over the link
 		p.sendConfig()
 	}
 	out, err := p.call.ReadAnswer()
@@ -138,21 +124,24 @@ func (p *Pending) Wait() (*Lease, error) {
 			return lease, nil
 		}
 	}
-	// The output is not a lease yet, or it is an error result. The end of the process decides.
-	if err := p.awaitEnd(); err != nil {
+	// The output is no lease, or not yet a whole one, or an error result. Only the whole output and
+	// the exit status tell which.
+	out, err = p.call.Wait()
+	if err != nil {
 		return nil, withPluginName(p.r, err)
 	}
-	return p.parse(p.out)
+	return p.parse(out)
 }
 
 // confirm waits until the process has ended. It returns an error if the IPAM plugin failed after
-// it had printed the lease, or if it printed anything else than the lease. lease is the output
-// that Wait parsed.
+// it had printed the lease, or if it printed something after the lease. lease is the output that
+// Wait has parsed.
 func (p *Pending) confirm(lease []byte) error {
-	if err := p.awaitEnd(); err != nil {
+	out, err := p.call.Wait()
+	if err != nil {
 		return withPluginName(p.r, err)
 	}
-	if !bytes.Equal(bytes.TrimSpace(p.out), bytes.TrimSpace(lease)) {
+	if !bytes.Equal(bytes.TrimSpace(out), bytes.TrimSpace(lease)) {
 		return withPluginName(p.r, types.Errorf(types.CodeDecode, "it printed more than one result"))
 	}
 	return nil
@@ -184,20 +173,11 @@ func (p *Pending) parse(output []byte) (*Lease, error) {
 	return &Lease{IPs: result.IPs, Routes: result.Routes, DNS: result.DNS}, nil
 }
 
-// awaitEnd waits until the process has ended, and returns the error of the IPAM ADD.
-func (p *Pending) awaitEnd() error {
-	if p.state != ended {
-		p.out, p.err = p.call.Wait()
-		p.state = ended
-	}
-	return p.err
-}
-
 // undoAllocation waits until the process has ended, and releases what the IPAM ADD allocated. If
 // the IPAM ADD failed, there is nothing to release, unless the IPAM plugin was killed: it may
 // have allocated an address before.
 func (p *Pending) undoAllocation() error {
-	if err := p.awaitEnd(); err != nil && !errors.Is(err, invoke.ErrKilled) {
+	if _, err := p.call.Wait(); err != nil && !errors.Is(err, invoke.ErrKilled) {
 		return nil
 	}
 	return Del(p.r)
@@ -216,20 +196,20 @@ func OverLink(r *skel.Request) bool { return r.Conf.IPAM.Type == "dhcp" }
 // the link, and releases the addresses only if deleteLink returned no error: while the link
 // exists, the container answers for its addresses, and no other attachment may get them.
 //
-// deleteLink returns an error if the link may still exist. finish, which is never nil, waits
-// until the kernel has cleaned up. DelWithLink calls it last, because the kernel can clean up
+// deleteLink returns an error if the link may still exist. wait, which is never nil, returns
+// when the kernel has cleaned up. DelWithLink calls it last, because the kernel can clean up
 // while the IPAM plugin runs.
-func DelWithLink(r *skel.Request, deleteLink func() (finish func() error, err error)) error {
+func DelWithLink(r *skel.Request, deleteLink func() (wait func() error, err error)) error {
 	if OverLink(r) {
 		releaseErr := Del(r)
-		finish, err := deleteLink()
-		return errors.Join(releaseErr, err, finish())
+		wait, err := deleteLink()
+		return errors.Join(releaseErr, err, wait())
 	}
-	finish, err := deleteLink()
+	wait, err := deleteLink()
 	if err == nil {
 		err = Del(r)
 	}
-	return errors.Join(err, finish())
+	return errors.Join(err, wait())
 }
 
 // Del calls DEL of the IPAM plugin, which releases the addresses of the attachment. If CNI_PATH

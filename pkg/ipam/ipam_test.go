@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/plumb-cni/plumb/pkg/invoke"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
@@ -77,9 +78,6 @@ func (s *fakePlugin) call(t *testing.T, ipamType string, f func(r *skel.Request)
 func printOnAdd(text string) string {
 	return "[ $CNI_COMMAND = ADD ] && cat <<'.'\n" + text + "\n.\ntrue"
 }
-
-// shown returns the part of the output that an error shows.
-func shown(output string) string { return fmt.Sprintf("%q", output[:200]) }
 
 func startAndSend(r *skel.Request) error {
 	p, err := Start(r)
@@ -205,7 +203,7 @@ func TestFailedAddReleasesItsOwnAddressOnly(t *testing.T) {
 		{"ADD failed", fails, addFails, "ADD", `IPAM plugin "fake": full`, 11},
 		{"ADD was killed", `[ $CNI_COMMAND = DEL ] || kill -9 $$`, addFails, "ADD DEL", `IPAM plugin "fake": it was killed (SIGKILL) before it answered`, 999},
 		{"ADD prints text and fails", "echo 'Segmentation fault'; echo why >&2; exit 1", addFails, "ADD",
-			`IPAM plugin "fake": exit status 1 without an error result; it printed "Segmentation fault"; its stderr ends with: why`, 999},
+			`IPAM plugin "fake": it failed without an error result: exit status 1`, 999},
 		{"ADD prints an error and succeeds", printOnAdd(`{"cniVersion":"1.0.0","code":11,"msg":"full"}`), addFails, "ADD DEL", `IPAM plugin "fake": full`, 11},
 		{"ADD without an address", printOnAdd(`{"cniVersion":"1.0.0"}`), addFails, "ADD DEL", "IPAM plugin returned missing IP config", 7},
 		{"ADD answers null", printOnAdd(`null`), addFails, "ADD DEL", "IPAM plugin returned missing IP config", 7},
@@ -224,6 +222,15 @@ func TestFailedAddReleasesItsOwnAddressOnly(t *testing.T) {
 	}
 }
 
+func TestErrorSaysHowTheIPAMPluginFailed(t *testing.T) {
+	s := newFakePlugin(t, "echo 'Segmentation fault'; echo why >&2; exit 3")
+	err := s.call(t, "fake", func(r *skel.Request) error { _, err := getLease(r); return err })
+	const want = `IPAM plugin "fake": it failed without an error result: exit status 3; it printed "Segmentation fault"; its stderr ends with: why`
+	if err == nil || err.Error() != want || err.Code != types.CodeInternal {
+		t.Errorf("%+v, want %d %s", err, types.CodeInternal, want)
+	}
+}
+
 // TestAddFailsIfIPAMFailsAfterItsAnswer: a lease is used as soon as it was printed, but ADD
 // succeeds only if the IPAM plugin then exits with 0 and prints nothing else.
 func TestAddFailsIfIPAMFailsAfterItsAnswer(t *testing.T) {
@@ -232,8 +239,8 @@ func TestAddFailsIfIPAMFailsAfterItsAnswer(t *testing.T) {
 		calls, msg string
 		code       uint
 	}{
-		{"fails", "exit 3", "ADD used", `IPAM plugin "fake": exit status 3 without an error result; it printed ` + shown(lease), 999},
-		{"is killed", "kill -9 $$", "ADD used DEL", `IPAM plugin "fake": it was killed (SIGKILL) before it exited; it printed ` + shown(lease), 999},
+		{"fails", "exit 3", "ADD used", `IPAM plugin "fake": it failed without an error result: exit status 3`, 999},
+		{"is killed", "kill -9 $$", "ADD used DEL", `IPAM plugin "fake": it was killed (SIGKILL) before it exited`, 999},
 		{"prints more", "echo '{}'", "ADD used DEL", `IPAM plugin "fake": it printed more than one result`, 6},
 	} {
 		// It exits only after its lease was used.
@@ -280,8 +287,8 @@ func TestPluginOverLinkAllocatesInWait(t *testing.T) {
 			return err
 		}
 		p.AllowAllocation()
-		if p.state != launched {
-			t.Errorf("state %d after AllowAllocation, want %d", p.state, launched)
+		if state := p.call.State(); state != invoke.Launched {
+			t.Errorf("state %d after AllowAllocation, want %d", state, invoke.Launched)
 		}
 		r.Undo.Push("delete link", func() error { return appendTo(s.dir+"/log", "link\n") })
 		if _, err := p.Wait(); err != nil {
@@ -311,26 +318,26 @@ func TestDelWithLink(t *testing.T) {
 	const succeeds, fails = "true", `echo '{"code":5,"msg":"disk"}'; exit 1`
 	busy, slow := errors.New("link is busy"), errors.New("no answer")
 	for _, tc := range []struct {
-		why, kind, script  string
-		linkErr, finishErr error
-		calls, msg         string
+		why, kind, script string
+		linkErr, waitErr  error
+		calls, msg        string
 	}{
-		{"no ipam", "", succeeds, nil, nil, "link finish", ""},
-		{"another plugin", "fake", succeeds, nil, nil, "link DEL finish", ""},
-		{"another plugin, link fails", "fake", succeeds, busy, nil, "link finish", "link is busy"},
-		{"another plugin, DEL fails", "fake", fails, nil, nil, "link DEL finish", `IPAM plugin "fake": disk`},
-		{"another plugin, finish fails", "fake", succeeds, nil, slow, "link DEL finish", "no answer"},
-		{"another plugin, DEL and finish fail", "fake", fails, nil, slow, "link DEL finish", "IPAM plugin \"fake\": disk\nno answer"},
-		{"dhcp", "dhcp", succeeds, nil, nil, "DEL link finish", ""},
-		{"dhcp, link fails", "dhcp", succeeds, busy, nil, "DEL link finish", "link is busy"},
-		{"dhcp, DEL fails", "dhcp", fails, nil, nil, "DEL link finish", `IPAM plugin "dhcp": disk`},
-		{"dhcp, all fail", "dhcp", fails, busy, slow, "DEL link finish", "IPAM plugin \"dhcp\": disk\nlink is busy\nno answer"},
+		{"no ipam", "", succeeds, nil, nil, "link wait", ""},
+		{"another plugin", "fake", succeeds, nil, nil, "link DEL wait", ""},
+		{"another plugin, link fails", "fake", succeeds, busy, nil, "link wait", "link is busy"},
+		{"another plugin, DEL fails", "fake", fails, nil, nil, "link DEL wait", `IPAM plugin "fake": disk`},
+		{"another plugin, wait fails", "fake", succeeds, nil, slow, "link DEL wait", "no answer"},
+		{"another plugin, DEL and wait fail", "fake", fails, nil, slow, "link DEL wait", "IPAM plugin \"fake\": disk\nno answer"},
+		{"dhcp", "dhcp", succeeds, nil, nil, "DEL link wait", ""},
+		{"dhcp, link fails", "dhcp", succeeds, busy, nil, "DEL link wait", "link is busy"},
+		{"dhcp, DEL fails", "dhcp", fails, nil, nil, "DEL link wait", `IPAM plugin "dhcp": disk`},
+		{"dhcp, all fail", "dhcp", fails, busy, slow, "DEL link wait", "IPAM plugin \"dhcp\": disk\nlink is busy\nno answer"},
 	} {
 		s := newFakePlugin(t, tc.script)
 		err := s.call(t, tc.kind, func(r *skel.Request) error {
-			return DelWithLink(r, func() (finish func() error, err error) {
-				finish = func() error { return errors.Join(tc.finishErr, appendTo(s.dir+"/log", "finish\n")) }
-				return finish, errors.Join(tc.linkErr, appendTo(s.dir+"/log", "link\n"))
+			return DelWithLink(r, func() (wait func() error, err error) {
+				wait = func() error { return errors.Join(tc.waitErr, appendTo(s.dir+"/log", "wait\n")) }
+				return wait, errors.Join(tc.linkErr, appendTo(s.dir+"/log", "link\n"))
 			})
 		})
 		if msg := messageOf(err); msg != tc.msg {
@@ -371,7 +378,7 @@ func TestOtherVerbs(t *testing.T) {
 		{"fails", "fake", `echo '{"code":50,"msg":"full"}'; exit 1`, true, map[string]answer{
 			"DEL": {50, "full"}, "CHECK": {50, "full"}, "GC": {50, "full"}, "STATUS": {50, "full"},
 		}},
-		{"knows no such verb", "fake", `echo '` + old + `'; exit 1`, true, map[string]answer{
+		{"does not know the verb", "fake", `echo '` + old + `'; exit 1`, true, map[string]answer{
 			"DEL": {4, "unknown CNI_COMMAND"}, "CHECK": {4, "unknown CNI_COMMAND"},
 		}},
 		{"fails with another code 4", "fake", `echo '{"code":4,"msg":"HOME"}'; exit 1`, true, map[string]answer{

@@ -2,7 +2,7 @@
 // limited time. It waits in the kernel, which gives the lock to waiting processes in the order
 // of their requests.
 //
-// The kernel releases a lock when its process ends, for whatever reason. Programs that the
+// The kernel releases a lock when its process ends, also when the process is killed. Programs that the
 // process starts do not inherit the lock: the descriptors are close-on-exec.
 package lock
 
@@ -19,8 +19,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Flock takes an exclusive flock(2) of an open file. If another process still holds the lock
-// after the limit, Flock returns os.ErrDeadlineExceeded.
+// Flock takes an exclusive flock(2) of an open file, which the kernel releases when the file is
+// closed. If another open file still holds the lock after the limit, Flock returns
+// os.ErrDeadlineExceeded.
 func Flock(fd int, limit time.Duration) error {
 	err := types.RetryEINTR(func() error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) })
 	if !errors.Is(err, unix.EWOULDBLOCK) {
@@ -29,58 +30,48 @@ func Flock(fd int, limit time.Duration) error {
 	return withLimit(limit, fd, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX) })
 }
 
-// A Key is one of the locks that share a lock file. The file is empty: a Key locks one byte of
-// it, whose offset is a hash of the key (fcntl_locking(2), open file description locks, kernel
-// 3.15). So no key needs a file of its own, and no file needs to be removed.
+// A Key is one of the locks that share a lock file. It locks one byte, whose offset is a hash of
+// the key, while the file stays empty: a lock may be beyond the end of its file (fcntl_locking(2),
+// open file description locks, Linux 3.15). So no key needs a file of its own, and no file needs
+// to be removed.
 type Key struct {
-	fd     int
+	file   *os.File
 	offset int64
 }
 
 // NewKey opens the lock file at path, and makes the file and its folder if they do not
 // exist. It does not lock the key. The caller must close the key, which also unlocks it.
 func NewKey(path, key string) (*Key, error) {
-	const flags = unix.O_RDWR | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
-	fd, err := open(path, flags)
+	const flags = os.O_RDWR | unix.O_NOFOLLOW
+	file, err := os.OpenFile(path, flags, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return nil, err
 		}
-		fd, err = open(path, flags|unix.O_CREAT)
+		file, err = os.OpenFile(path, flags|os.O_CREATE, 0o600)
 	}
 	if err != nil {
 		return nil, err
 	}
 	hash := fnv.New64a()
 	_, _ = hash.Write([]byte(key))
-	offset := int64(hash.Sum64() >> 2) // must not be negative
-	return &Key{fd: fd, offset: offset}, nil
+	offset := int64(hash.Sum64() >> 2) // an offset must not be negative
+	return &Key{file: file, offset: offset}, nil
 }
 
-func open(path string, flags int) (fd int, err error) {
-	err = types.RetryEINTR(func() error {
-		fd, err = unix.Open(path, flags, 0o600)
-		return err
-	})
-	if err != nil {
-		return -1, &fs.PathError{Op: "open", Path: path, Err: err}
-	}
-	return fd, nil
-}
-
-// TryLock locks the key if it is free, and reports whether it did.
+// TryLock locks the key if no other Key has locked it, and reports whether it did.
 func (k *Key) TryLock() (bool, error) {
-	err := types.RetryEINTR(func() error { return k.fcntl(k.fd, unix.F_OFD_SETLK) })
+	err := types.RetryEINTR(func() error { return k.fcntl(int(k.file.Fd()), unix.F_OFD_SETLK) })
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
 		return false, nil
 	}
 	return err == nil, err
 }
 
-// Lock waits until the key is free, and locks it. If another process still holds the lock after
-// the limit, Lock returns os.ErrDeadlineExceeded.
+// Lock waits until the key is free, and locks it. If the key is still locked after the limit,
+// Lock returns os.ErrDeadlineExceeded.
 func (k *Key) Lock(limit time.Duration) error {
-	return withLimit(limit, k.fd, func(fd int) error { return k.fcntl(fd, unix.F_OFD_SETLKW) })
+	return withLimit(limit, int(k.file.Fd()), func(fd int) error { return k.fcntl(fd, unix.F_OFD_SETLKW) })
 }
 
 // fcntl runs a lock command of fcntl(2) for the byte of the key.
@@ -93,7 +84,7 @@ func (k *Key) Close() error {
 	if k == nil {
 		return nil
 	}
-	return unix.Close(k.fd)
+	return k.file.Close()
 }
 
 // withLimit calls acquire, which blocks until it has the lock. If acquire has not returned after

@@ -87,9 +87,9 @@ func TestWaitThatExceedsItsLimit(t *testing.T) {
 	if err := late.Lock(time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Fatal(err)
 	}
-	number := late.fd
+	number := late.file.Fd()
 	_ = late.Close()
-	for key(t, dir+"/others", "a").fd < number { // a new descriptor has the lowest free number
+	for key(t, dir+"/others", "a").file.Fd() < number { // a new descriptor has the lowest free number
 		continue
 	}
 	_ = holder.Close()

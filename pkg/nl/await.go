@@ -55,10 +55,10 @@ func (c *Conn) AwaitUsable(l Link, within time.Duration) error {
 
 // DeleteLinkAsync deletes a link and returns when the kernel has announced the deletion
 // (RTM_DELLINK). The request then still waits in the kernel for tens of milliseconds
-// (netdev_run_todo), but does not block requests of other connections. The function finish
+// (netdev_run_todo), but does not block requests of other connections. The function wait
 // is never nil. It waits until the request has finished and returns its error. The caller
-// must not use the connection before finish has returned.
-func (c *Conn) DeleteLinkAsync(l Link) (finish func() error, err error) {
+// must not use the connection before wait has returned.
+func (c *Conn) DeleteLinkAsync(l Link) (wait func() error, err error) {
 	noWait := func() error { return nil }
 	events, err := openSocket(c.h, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
 	if err != nil {

@@ -84,13 +84,13 @@ var _ = Describe("rtnetlink", func() {
 		Expect(err).To(MatchError(fs.ErrNotExist))
 	})
 
-	It("returns from DeleteLinkAsync when the link is gone, and from finish when the kernel has cleaned up", func() {
+	It("returns from DeleteLinkAsync when the link is gone, and from wait when the kernel has cleaned up", func() {
 		near, _ := pair()
-		finish, err := node.DeleteLinkAsync(near)
+		wait, err := node.DeleteLinkAsync(near)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(nodeNS.Must(GinkgoTB(), "ip", "-br", "link")).NotTo(ContainSubstring("veth0"))
 		Expect(podNS.Must(GinkgoTB(), "ip", "-br", "link")).NotTo(ContainSubstring("eth0"))
-		Expect(finish()).To(Succeed())
+		Expect(wait()).To(Succeed())
 		_, err = node.Link("veth0")
 		Expect(err).To(MatchError(fs.ErrNotExist))
 		By("returning the error of a link that cannot be deleted")
@@ -101,9 +101,9 @@ var _ = Describe("rtnetlink", func() {
 			return nil
 		}
 		near, _ = pair()
-		finish, err = node.DeleteLinkAsync(near)
+		wait, err = node.DeleteLinkAsync(near)
 		Expect(err).To(MatchError(unix.EBUSY))
-		Expect(finish()).To(Succeed())
+		Expect(wait()).To(Succeed())
 		tracer.Before = nil
 	})
 

@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"runtime"
 	"runtime/debug"
+	"slices"
 
 	"github.com/plumb-cni/plumb/pkg/trace"
 	"github.com/vishvananda/netns"
@@ -23,21 +24,22 @@ import (
 // for example a plain file that was left when the namespace was unmounted.
 var ErrNotNamespace = errors.New("not a network namespace")
 
-// A Handle is an open network namespace. Sockets that were opened in it are closed with
-// it (Keep). A Handle is not safe for concurrent use, except for Do and FD.
+// A Handle is an open network namespace. A package that opens a socket in the namespace calls
+// Keep, so that Close closes the socket, too. A Handle is not safe for concurrent use, except
+// for Do, Step and the methods that return a property.
 type Handle struct {
 	fd    netns.NsHandle
 	path  string
-	self  bool
+	self  bool // opened by Self
 	trace *trace.Tracer
-	keep  []func() error
+	keep  []func() error // see Keep
 }
 
-// Open opens the namespace at path. The error matches fs.ErrNotExist when there
-// is nothing at path, and ErrNotNamespace when something else is. The caller
-// closes the handle.
+// Open opens the namespace at path. Its steps are logged by t, which may be nil. The error
+// matches fs.ErrNotExist if there is no file at path, and ErrNotNamespace if the file is not a
+// network namespace. The caller must close the handle.
 func Open(path string, t *trace.Tracer) (*Handle, error) {
-	// Not by netns.GetFromPath, which would wait at a FIFO until somebody writes to it.
+	// netns.GetFromPath would wait at a FIFO until a process opens it for writing.
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ENOTDIR) {
 		err = fs.ErrNotExist
@@ -52,11 +54,11 @@ func Open(path string, t *trace.Tracer) (*Handle, error) {
 	return h, nil
 }
 
-// ownPath is the namespace of the calling thread. Other than the path of netns.Get, which
-// has the process ID in it, it is right also where /proc is that of another PID namespace.
+// ownPath is the path of the calling thread's namespace. The path that netns.Get uses has a
+// process ID in it, which is wrong if /proc belongs to another PID namespace.
 const ownPath = "/proc/thread-self/ns/net"
 
-// Self opens the namespace of this process.
+// Self opens the namespace of this process. The caller must close the handle.
 func Self(t *trace.Tracer) (*Handle, error) {
 	h, err := Open(ownPath, t)
 	if err != nil {
@@ -115,16 +117,16 @@ func (h *Handle) Close() error {
 		return nil
 	}
 	var errs []error
-	for i := len(h.keep) - 1; i >= 0; i-- {
-		errs = append(errs, h.keep[i]())
+	for _, closeKept := range slices.Backward(h.keep) {
+		errs = append(errs, closeKept())
 	}
 	h.keep = nil
 	return errors.Join(append(errs, h.fd.Close())...)
 }
 
-// Cookie returns the number of the namespace that the calling thread is in, for example
-// within Do. Until the next boot no other namespace has that number, while an inode
-// number is used again. Zero means that the kernel has no cookies (before Linux 5.14).
+// Cookie returns the cookie of the namespace that the calling thread is in, for example within
+// Do. The cookie is a number that no other namespace gets until the next boot; an inode number
+// can be used again. Zero means that the kernel has no cookies (before Linux 5.14).
 func Cookie() uint64 {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
@@ -135,7 +137,7 @@ func Cookie() uint64 {
 	return cookie
 }
 
-// Cookie returns the number of the namespace, as the function Cookie does.
+// Cookie returns the cookie of the namespace, as the function Cookie does.
 func (h *Handle) Cookie() (cookie uint64) {
 	_ = h.Do(func() error {
 		cookie = Cookie()
@@ -144,11 +146,11 @@ func (h *Handle) Cookie() (cookie uint64) {
 	return cookie
 }
 
-// Do runs f in the namespace and returns its error. f runs in a goroutine of its own, on
-// a thread that no other goroutine uses until the thread is back in the process's own
-// namespace. So the caller never leaves its namespace, and a Do within f enters the
-// namespace of its own handle, whichever f is in. A thread that cannot come back is
-// ended, and Do returns an error. If f panics, Do panics with a Panic.
+// Do runs f in the namespace, waits until f has returned, and returns its error. f runs in a
+// goroutine of its own, on a thread that no other goroutine uses until the thread is back in
+// the process's own namespace. So the caller never leaves its namespace, and f can call Do of
+// any other handle. If the thread cannot return to its own namespace, it is ended, and Do
+// returns an error. If f panics, Do panics with a Panic.
 func (h *Handle) Do(f func() error) (err error) {
 	var panicked *Panic
 	returned := false
@@ -167,23 +169,24 @@ func (h *Handle) Do(f func() error) (err error) {
 	switch {
 	case panicked != nil:
 		panic(*panicked)
-	case !returned: // f has ended its goroutine, as a failing test does
+	case !returned: // f has called runtime.Goexit, as testing.T.FailNow does
 		runtime.Goexit()
 	}
 	return err
 }
 
-// A Panic is what Do panics with if its function did.
+// A Panic is the value that Do panics with if its function panicked.
 type Panic struct {
-	Value any    // what the function panicked with
-	Stack []byte // where
+	Value any    // the value that the function panicked with
+	Stack []byte // the stack of the function's goroutine, as debug.Stack returns it
 }
 
+// String returns the text of Value.
 func (p Panic) String() string { return fmt.Sprint(p.Value) }
 
-// inside runs f in the namespace, on the calling thread. It comes from a goroutine that
-// is new, and so on a thread that is in the process's own namespace: while a thread is in
-// another one, its goroutine is locked to it.
+// inside runs f in the namespace, on the calling thread. The caller is a new goroutine, so its
+// thread is in the process's own namespace: as long as a thread is in another namespace, another
+// goroutine is locked to it.
 func (h *Handle) inside(f func() error) (err error) {
 	if h.self {
 		return f()
@@ -205,7 +208,7 @@ func (h *Handle) inside(f func() error) (err error) {
 	}
 	defer func() {
 		if left := netns.Set(own); left != nil {
-			// The thread stays locked, so the runtime ends it with this goroutine.
+			// The goroutine stays locked to the thread, so the thread ends with the goroutine.
 			err = errors.Join(err, &fs.PathError{Op: "leave", Path: h.path, Err: left})
 			return
 		}
@@ -214,7 +217,7 @@ func (h *Handle) inside(f func() error) (err error) {
 	return f()
 }
 
-// explain adds what is probably wrong to the error of a system call.
+// explain adds the probable cause to the error of a system call.
 func explain(err *fs.PathError) error {
 	switch {
 	case err.Op == "enter" && errors.Is(err, fs.ErrPermission): // netns_install in net/core/net_namespace.c

@@ -18,11 +18,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// init keeps the tests off the process's first thread: unlike others it does not end
-// with the goroutine that is locked to it, and would stay in the namespace it is in.
+// init locks the main goroutine to the process's first thread, so that no test runs on it. Other
+// threads end with the goroutine that is locked to them; the first one would stay in its namespace.
 func init() { runtime.LockOSThread() }
 
-// newNS makes a network namespace that lives as long as the test, and gives its path.
+// newNS makes a network namespace that exists until the test ends, and returns its path.
 func newNS(t *testing.T) string {
 	t.Helper()
 	var file *os.File
@@ -69,7 +69,7 @@ func here(t *testing.T) uint64 {
 	return st.Ino
 }
 
-func TestOpenRefusesWhatIsNone(t *testing.T) {
+func TestOpenRefusesOtherFiles(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -102,19 +102,19 @@ func TestSame(t *testing.T) {
 	defer func() { _ = self.Close() }()
 	one, two, other := open(t, a), open(t, a), open(t, newNS(t))
 	if !one.Same(two) || one.Same(other) || one.Same(self) {
-		t.Error("namespaces are told apart by something else than what they are")
+		t.Error("Same does not compare the namespaces")
 	}
 	if again := open(t, "/proc/self/ns/net"); !again.Same(self) || again.Self() || !self.Self() {
-		t.Error("the own namespace by path is the same, but not known as the own")
+		t.Error("the own namespace, opened by its path: want Same to be true, and Self to be false")
 	}
 	if one.Path() != a || one.FD() < 3 {
 		t.Errorf("%q, %d", one.Path(), one.FD())
 	}
 }
 
-// TestDo: f sees the other namespace, also its /proc/sys/net, and no thread that
-// anybody else runs on ever does.
-func TestDo(t *testing.T) {
+// TestDoRunsInTheNamespace: f sees the other namespace, also in /proc/thread-self/net. No
+// goroutine but that of f runs on a thread that is in the other namespace.
+func TestDoRunsInTheNamespace(t *testing.T) {
 	h := open(t, newNS(t))
 	home := here(t)
 	var seen uint64
@@ -123,12 +123,12 @@ func TestDo(t *testing.T) {
 		seen = here(t)
 		text, err := os.ReadFile("/proc/thread-self/net/dev")
 		if n := strings.Count(string(text), ":"); err != nil || n != 1 {
-			t.Errorf("%d devices, %v: not only lo", n, err)
+			t.Errorf("%d devices, %v; want lo only", n, err)
 		}
 		return boom
 	})
 	if err != boom || seen != inode(h) || seen == home || here(t) != home {
-		t.Errorf("%v; in %d, want %d; back in %d, want %d", err, seen, inode(h), here(t), home)
+		t.Errorf("%v; f ran in %d, want %d; then the caller is in %d, want %d", err, seen, inode(h), here(t), home)
 	}
 	var all sync.WaitGroup
 	for range 50 {
@@ -139,16 +139,17 @@ func TestDo(t *testing.T) {
 		})
 		all.Go(func() {
 			if here(t) != home {
-				t.Error("a goroutine woke up in the other namespace")
+				t.Error("another goroutine runs in the namespace of f")
 			}
 		})
 	}
 	all.Wait()
-	allThreadsAreHome(t, home)
+	awaitThreadsIn(t, home)
 }
 
-// allThreadsAreHome waits for the threads that end with their goroutines.
-func allThreadsAreHome(t *testing.T, home uint64) {
+// awaitThreadsIn waits until all threads are in the namespace with that inode number. A thread in
+// another namespace ends some time after its goroutine.
+func awaitThreadsIn(t *testing.T, home uint64) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
 	for len(threadsAway(t, home)) > 0 {
@@ -159,6 +160,7 @@ func allThreadsAreHome(t *testing.T, home uint64) {
 	}
 }
 
+// threadsAway returns the paths of the namespaces of the threads that are in another namespace.
 func threadsAway(t *testing.T, home uint64) (away []string) {
 	t.Helper()
 	threads, err := filepath.Glob("/proc/self/task/*/ns/net")
@@ -185,7 +187,7 @@ func TestCookie(t *testing.T) {
 	}
 }
 
-func TestDoInTheOwn(t *testing.T) {
+func TestDoInTheOwnNamespace(t *testing.T) {
 	self, err := Self(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -197,8 +199,8 @@ func TestDoInTheOwn(t *testing.T) {
 	}
 }
 
-// TestDoComesBack: from whatever f does.
-func TestDoComesBack(t *testing.T) {
+// TestDoReturnsToItsNamespace: also if f does not return.
+func TestDoReturnsToItsNamespace(t *testing.T) {
 	h := open(t, newNS(t))
 	home := here(t)
 	for what, f := range map[string]func() error{
@@ -211,7 +213,7 @@ func TestDoComesBack(t *testing.T) {
 				p := recover()
 				if panicked, ok := p.(Panic); ok {
 					p = panicked.Value
-					if !strings.Contains(string(panicked.Stack), "TestDoComesBack") {
+					if !strings.Contains(string(panicked.Stack), "TestDoReturnsToItsNamespace") {
 						t.Errorf("%s: the stack is not that of f: %s", what, panicked.Stack)
 					}
 				}
@@ -226,7 +228,7 @@ func TestDoComesBack(t *testing.T) {
 		if p := <-ended; returned || (p == "ouch") != (what == "panics") {
 			t.Errorf("%s: returned %t, recovered %v", what, returned, p)
 		}
-		allThreadsAreHome(t, home)
+		awaitThreadsIn(t, home)
 	}
 }
 
@@ -252,9 +254,9 @@ func TestDoWithinDo(t *testing.T) {
 	}
 }
 
-// TestDoCannotComeBack: where the kernel does not let a thread return, Do fails, and the
-// caller goes on in its own namespace. The thread is never used again.
-func TestDoCannotComeBack(t *testing.T) {
+// TestDoEndsAThreadThatCannotReturn: if the kernel does not permit that the thread returns to its
+// namespace, Do returns an error, the caller is still in its own namespace, and the thread ends.
+func TestDoEndsAThreadThatCannotReturn(t *testing.T) {
 	h := open(t, newNS(t))
 	home, boom := here(t), errors.New("boom")
 	err := h.Do(func() error { dropCapabilities(t); return boom })
@@ -267,10 +269,10 @@ func TestDoCannotComeBack(t *testing.T) {
 	if err := h.Do(func() error { return nil }); err != nil {
 		t.Errorf("a later Do: %v", err)
 	}
-	allThreadsAreHome(t, home)
+	awaitThreadsIn(t, home)
 }
 
-// dropCapabilities takes the capabilities of the calling thread, for good.
+// dropCapabilities removes all capabilities of the calling thread. It cannot get them back.
 func dropCapabilities(t *testing.T) {
 	t.Helper()
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -280,9 +282,9 @@ func dropCapabilities(t *testing.T) {
 	}
 }
 
-// TestDoWithoutPrivilege: f does not run where the process may not enter the namespace,
-// and the error says which privilege is missing: here in a process that has its
-// capabilities in a user namespace of its own, as with a rootless runtime.
+// TestDoWithoutPrivilege: if the process may not enter the namespace, f does not run, and the
+// error says which privilege is missing. The test runs itself in a user namespace of its own, as
+// a rootless runtime does.
 func TestDoWithoutPrivilege(t *testing.T) {
 	if path := os.Getenv("TEST_DO_IN"); path != "" {
 		h := open(t, path)
@@ -307,8 +309,8 @@ func TestDoWithoutPrivilege(t *testing.T) {
 	}
 }
 
-// TestProcIsMissing: the error says so in a mount namespace without /proc.
-func TestProcIsMissing(t *testing.T) {
+// TestErrorSaysThatProcIsNotMounted runs itself in a mount namespace without /proc.
+func TestErrorSaysThatProcIsNotMounted(t *testing.T) {
 	if os.Getenv("TEST_WITHOUT_PROC") != "" {
 		if err := unix.Mount("none", "/proc", "tmpfs", 0, ""); err != nil {
 			t.Fatal(err)
@@ -319,7 +321,7 @@ func TestProcIsMissing(t *testing.T) {
 		}
 		return
 	}
-	cmd := exec.Command(os.Args[0], "-test.run", "^TestProcIsMissing$")
+	cmd := exec.Command(os.Args[0], "-test.run", "^TestErrorSaysThatProcIsNotMounted$")
 	cmd.Env = append(os.Environ(), "TEST_WITHOUT_PROC=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -23,7 +23,7 @@ func FuzzCall(f *testing.F) {
 		look := func(r *skel.Request) error {
 			for _, name := range []string{r.Conf.Name, r.ContainerID, r.IfName} {
 				if name != "" && filepath.Join("/d", name) != "/d/"+name {
-					t.Errorf("%s: the name %q gets through", r.Command, name)
+					t.Errorf("%s: the handler got the name %q", r.Command, name)
 				}
 			}
 			_, argsErr := r.Args()

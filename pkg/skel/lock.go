@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// lockFile is the file of locks (see lock.NewKey), with one key per attachment.
+	// lockFile is the lock file (see lock.NewKey), with one key per plugin and attachment.
 	lockFile = "/run/cni/plumb.lock"
 	// lockWait is how long a call waits for another call for the same attachment. Runtimes
 	// let a call run for some minutes.
@@ -20,11 +20,11 @@ const (
 
 // lockAttachment waits until no other call of this plugin for the same attachment runs, and
 // locks the attachment until this call ends. If a runtime is killed during ADD, the plugin
-// goes on, and the restarted runtime calls DEL. Without the lock, DEL would not delete what
-// ADD makes after it.
+// still runs, and the restarted runtime calls DEL. Without the lock, that DEL would not delete
+// what the ADD makes after it.
 //
-// After lockWait, ADD and CHECK return an error with types.CodeTryAgain. DEL must finish, so
-// it prints a warning and goes on. If the file of locks cannot be made, all go on without a
+// After lockWait, ADD and CHECK return an error with types.CodeTryAgain. DEL must succeed, so
+// it prints a warning and goes on. If the lock file cannot be made, all verbs go on without the
 // lock. IPAM plugins take no lock, because the plugin that calls them has it.
 func (r *Request) lockAttachment(v verb) error {
 	if v.netns == netnsNone || r.plugin.IPAM {
@@ -45,6 +45,7 @@ func (r *Request) lockAttachment(v verb) error {
 	return nil
 }
 
+// lockIn locks the attachment with the lock file at path.
 func (r *Request) lockIn(path string) error {
 	key, err := lock.NewKey(path, r.plugin.Name+"/"+r.Attachment().String())
 	if err != nil {

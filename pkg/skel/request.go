@@ -13,7 +13,6 @@ import (
 	"github.com/plumb-cni/plumb/pkg/trace"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/pkg/undo"
-	"golang.org/x/sys/unix"
 )
 
 // A Request is one call of a plugin. skel has checked all that the specification requires.
@@ -43,9 +42,9 @@ type Request struct {
 	logFile logFile
 	prev    *types.Result
 	valid   types.ValidAttachments // in GC
-	// unreleased is the mistake in "ipam" for which DEL cannot release addresses.
+	// unreleased is the error for an "ipam" with which DEL cannot release addresses.
 	unreleased error
-	// beforeResult are the functions that BeforeResult registered.
+	// beforeResult has the functions that BeforeResult registered.
 	beforeResult []func() error
 }
 
@@ -101,7 +100,7 @@ func (r *Request) Valid() types.Set {
 }
 
 // Args returns CNI_ARGS. It returns an error if the text is malformed, except in DEL, which
-// must finish: there it returns no arguments then.
+// must succeed: there it returns no arguments then.
 func (r *Request) Args() (types.Args, error) {
 	args, err := types.ParseArgs(r.getenv("CNI_ARGS"))
 	if err != nil && r.Command == "DEL" {
@@ -111,8 +110,10 @@ func (r *Request) Args() (types.Args, error) {
 }
 
 // Prev returns prevResult, the result of the plugin before this one in the chain, in the form
-// of the newest version, or nil if there is none. Errors have types.CodeDecode. DEL must
-// finish, so it gets nil and a warning if prevResult cannot be decoded.
+// of the newest version, or nil if the configuration has none, or null. An empty object is a
+// result without interfaces and addresses. The reference plugins accept it, too. Errors have
+// types.CodeDecode. DEL must succeed, so it gets nil and a warning if prevResult cannot be
+// decoded.
 func (r *Request) Prev() (*types.Result, error) {
 	raw := string(r.Conf.PrevResult)
 	if r.prev != nil || raw == "" || raw == "null" {
@@ -147,7 +148,7 @@ func (r *Request) MustPrev() (*types.Result, error) {
 
 // Decode reads the plugin's own keys into conf, a pointer to a struct with json tags. In ADD
 // it warns of each unknown key that is similar to a known one. If the configuration has
-// "strict": true, any unknown key is an error, except in DEL, which must finish.
+// "strict": true, any unknown key is an error, except in DEL, which must succeed.
 func (r *Request) Decode(conf any) error {
 	if err := types.Decode(r.Stdin, conf); err != nil {
 		return err
@@ -213,73 +214,8 @@ func (l *lockedWriter) Write(b []byte) (int, error) {
 	return l.to.Write(b)
 }
 
-// openLog sets up the tracer as CNI_LOG_LEVEL and CNI_LOG_FILE say.
-func (r *Request) openLog() {
-	switch level := r.getenv("CNI_LOG_LEVEL"); strings.ToLower(level) {
-	case "":
-	case "debug":
-		r.Trace.Text = r.env.Stderr
-	default:
-		r.Warn("CNI_LOG_LEVEL: unknown level %q: the only one is debug", level)
-	}
-	path := r.getenv("CNI_LOG_FILE")
-	if path == "" {
-		return
-	}
-	f, err := openLogFile(path)
-	if err != nil {
-		r.Warn("CNI_LOG_FILE: %v", err)
-		return
-	}
-	r.Trace.JSON, r.logFile = f, f
-}
-
-// A logFile is the descriptor of CNI_LOG_FILE. Write never waits: what does not fit into a
-// pipe is lost.
-type logFile int
-
-const noLog logFile = -1
-
-// openLogFile opens a regular file, a character device, or a named pipe that a process reads.
-func openLogFile(path string) (logFile, error) {
-	const flags = unix.O_WRONLY | unix.O_APPEND | unix.O_CREAT | unix.O_NONBLOCK | unix.O_CLOEXEC
-	var fd int
-	err := types.RetryEINTR(func() (err error) {
-		fd, err = unix.Open(path, flags, 0o600)
-		return err
-	})
-	if err != nil {
-		err = &fs.PathError{Op: "open", Path: path, Err: err}
-	}
-	if errors.Is(err, unix.ENXIO) {
-		return noLog, fmt.Errorf("%w: a socket, or a named pipe that no process reads", err)
-	}
-	if err != nil {
-		return noLog, err
-	}
-	var st unix.Stat_t
-	err = unix.Fstat(fd, &st)
-	if kind := st.Mode & unix.S_IFMT; err == nil && kind != unix.S_IFREG && kind != unix.S_IFCHR && kind != unix.S_IFIFO {
-		err = fmt.Errorf("%s is neither a regular file nor a character device nor a named pipe", path)
-	}
-	if err != nil {
-		_ = unix.Close(fd)
-		return noLog, err
-	}
-	return logFile(fd), nil
-}
-
-func (f logFile) Write(b []byte) (int, error) { return unix.Write(int(f), b) }
-
-func (f logFile) close() error {
-	if f == noLog {
-		return nil
-	}
-	return unix.Close(int(f))
-}
-
-// openNamespaces opens node and pod. It returns an error if the pod is the node, because the
-// plugin would change the host instead of the container. IPAM plugins need neither.
+// openNamespaces sets r.Node and r.Pod. If both would be the same namespace, the plugin would
+// change the host instead of the container: see podIsNode. IPAM plugins need no namespace.
 func (r *Request) openNamespaces(v verb) error {
 	if r.plugin.IPAM {
 		return nil
@@ -308,10 +244,10 @@ func (r *Request) openNamespaces(v verb) error {
 	return types.Errorf(types.CodeNamespace, "container namespace: %w", err)
 }
 
-// podIsNode is called if CNI_NETNS is the namespace of the node. In DEL the container is gone
-// then: the path can be /proc/<pid>/ns/net, and a process of the host has the pid now. DEL
-// deletes nothing in that namespace as a pod, but deletes what the node has for the container.
-// In ADD and CHECK it is an error.
+// podIsNode returns the error if CNI_NETNS is the namespace of the node. In DEL that is a
+// warning. It means that the container is gone: the path can be /proc/<pid>/ns/net, and a
+// process of the host has the pid now. DEL then has no pod, and deletes only what the node has
+// for the container.
 func (r *Request) podIsNode(v verb, closeErr error) error {
 	if v.netns == netnsOptional {
 		r.Warn("CNI_NETNS %s is the namespace that the plugin itself runs in; DEL goes on as if the container's namespace were gone", r.NetNS)
@@ -327,6 +263,7 @@ func gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, ns.ErrNotNamespace)
 }
 
+// openNode opens the namespace of the process, or that of a test.
 func (r *Request) openNode() (*ns.Handle, error) {
 	if r.env.Node != "" {
 		return ns.Open(r.env.Node, r.Trace)
@@ -334,12 +271,15 @@ func (r *Request) openNode() (*ns.Handle, error) {
 	return ns.Self(r.Trace)
 }
 
+// overridden reports whether CNI_NETNS_OVERRIDE permits that the pod is the
+// node, as for the plugins that use containernetworking/cni/pkg/skel.
 func (r *Request) overridden() bool {
 	v := r.getenv("CNI_NETNS_OVERRIDE")
 	return v == "1" || strings.EqualFold(v, "true")
 }
 
-// close releases the lock last, when this call does nothing any more.
+// close closes what the request has opened. The lock is last, because the next call for the
+// attachment may begin when it is free.
 func (r *Request) close() error {
 	return errors.Join(r.Pod.Close(), r.Node.Close(), r.logFile.close(), r.lock.Close())
 }

@@ -133,24 +133,19 @@ func (r *Request) readStdin() error {
 	return r.checkVersion()
 }
 
-// decodeConf decodes the keys that skel reads. DEL must finish, so a value of the wrong type
-// does not stop it, unless it is one of those that DEL cannot do without. If that value is in
-// "ipam", DEL cannot find out whose addresses to release, and fails at its end.
+// decodeConf decodes the keys that skel reads. In DEL, which must succeed, a value of the wrong
+// type is an error only if DEL cannot do without its key (types.DelConf); any other one is a
+// warning, and the key counts as missing. If the value is in "ipam", an interface plugin cannot
+// know which IPAM plugin has to release the addresses: del then returns an error at its end.
 func (r *Request) decodeConf() error {
-	err := types.Decode(r.Stdin, &r.Conf)
-	if err == nil || r.Command != "DEL" {
-		return err
-	}
-	var needed types.DelConf
-	if types.Decode(r.Stdin, &needed) != nil {
+	err := types.Decode(r.Stdin, &r.Conf) // decodes the other keys if it refuses some
+	if err == nil || r.Command != "DEL" || types.Decode(r.Stdin, new(types.DelConf)) != nil {
 		return err
 	}
 	r.Warn("%v", err)
-	var ipam types.IPAMConf
-	if broken := types.Decode(r.Stdin, &ipam); broken != nil && !r.plugin.Chained && !r.plugin.IPAM {
-		r.unreleased = broken
+	if !r.plugin.Chained && !r.plugin.IPAM {
+		r.unreleased = types.Decode(r.Stdin, new(types.IPAMConf))
 	}
-	r.Conf = types.Conf{CNIVersion: needed.CNIVersion, Name: needed.Name, Type: needed.Type, PrevResult: needed.PrevResult, IPAM: ipam.IPAM}
 	return nil
 }
 
@@ -180,7 +175,7 @@ func (r *Request) checkVersion() error {
 	return nil
 }
 
-// serve handles the verb of one call. If an ADD fails or panics, the deferred call of finish
+// serve handles the verb of one call. If an ADD fails or panics, the deferred call of cleanUp
 // undoes what the ADD did.
 func (r *Request) serve() (err error) {
 	verb, known := verbs[r.Command]
@@ -196,7 +191,7 @@ func (r *Request) serve() (err error) {
 	if err := r.readStdin(); err != nil {
 		return err
 	}
-	defer func() { err = r.finish(recover(), err) }()
+	defer func() { err = r.cleanUp(recover(), err) }()
 	r.openLog()
 	if err := r.lockAttachment(verb); err != nil {
 		return err
@@ -211,10 +206,10 @@ func (r *Request) serve() (err error) {
 	return nil
 }
 
-// finish undoes an ADD that has failed, and closes the namespaces and files of the request. It
-// returns the error of the handler or of a panic. It adds errors of the undo to the details of
-// that error.
-func (r *Request) finish(panicked any, err error) error {
+// cleanUp undoes an ADD that has failed, and closes the namespaces and files of the request. It
+// returns err or, if the handler panicked, an error with the value of the panic. It adds errors
+// of the undo to the details.
+func (r *Request) cleanUp(panicked any, err error) error {
 	if panicked != nil {
 		stack := debug.Stack()
 		if p, ok := panicked.(ns.Panic); ok {
@@ -282,10 +277,9 @@ func add(r *Request) error {
 	return r.write(b)
 }
 
-// gc calls the handler only if the configuration lists the valid attachments. Without the
-// list (cnitool gc passes none) the handler would delete all attachments. If the list is
-// missing, a plugin that is not chained prints a warning, so that there is one warning per
-// chain.
+// gc calls the handler only if the configuration has the list of valid attachments. Without
+// the list, which cnitool gc does not pass, the handler would delete all attachments. Only a
+// plugin that is not chained warns of a missing list, so that there is one warning per chain.
 func gc(r *Request) error {
 	var conf types.GCConf
 	if err := types.Decode(r.Stdin, &conf); err != nil {
@@ -300,22 +294,19 @@ func gc(r *Request) error {
 		}
 		return nil
 	}
-	return withoutResult(func(p Plugin) func(*Request) error { return p.GC })(r)
+	return r.handle(r.plugin.GC)
 }
 
 // del calls the handler. If the configuration does not tell which IPAM plugin has to release
 // the addresses, that is the error, after everything else is deleted.
 func del(r *Request) error {
-	return errors.Join(withoutResult(func(p Plugin) func(*Request) error { return p.Del })(r), r.unreleased)
+	return errors.Join(r.handle(r.plugin.Del), r.unreleased)
 }
 
-// withoutResult returns the function for a verb whose handler returns no result, only an
-// error. The function succeeds if the plugin has no such handler.
-func withoutResult(handler func(Plugin) func(*Request) error) func(*Request) error {
-	return func(r *Request) error {
-		if h := handler(r.plugin); h != nil {
-			return h(r)
-		}
+// handle calls a handler that returns no result. It succeeds if the plugin has no such handler.
+func (r *Request) handle(handler func(*Request) error) error {
+	if handler == nil {
 		return nil
 	}
+	return handler(r)
 }

@@ -1,6 +1,7 @@
 package skel
 
 import (
+	"fmt"
 	"strings"
 	"unicode"
 
@@ -9,15 +10,15 @@ import (
 
 const cmdVersion = "VERSION"
 
-// A verb is one CNI_COMMAND: the variables that it needs, the version of the specification
-// that added it, and whether it needs the container's namespace.
+// A verb is a value of CNI_COMMAND.
 type verb struct {
-	needs []string
-	since types.Version
-	netns netnsUse
-	call  func(*Request) error
+	needs []string             // the environment variables that must be set
+	since types.Version        // the version of the specification that added the verb
+	netns netnsUse             // the use of the container's namespace
+	call  func(*Request) error // calls the handler
 }
 
+// A netnsUse says whether a verb uses the container's namespace.
 type netnsUse int
 
 const (
@@ -34,7 +35,7 @@ var verbs = map[string]verb{
 	"CHECK": {
 		needs: []string{"CNI_CONTAINERID", "CNI_NETNS", "CNI_IFNAME", "CNI_PATH"},
 		since: types.V040, netns: netnsRequired,
-		call: withoutResult(func(p Plugin) func(*Request) error { return p.Check }),
+		call: func(r *Request) error { return r.handle(r.plugin.Check) },
 	},
 	"DEL": {
 		needs: []string{"CNI_CONTAINERID", "CNI_IFNAME", "CNI_PATH"},
@@ -49,14 +50,14 @@ var verbs = map[string]verb{
 	"STATUS": {
 		needs: []string{"CNI_PATH"},
 		since: types.V110,
-		call:  withoutResult(func(p Plugin) func(*Request) error { return p.Status }),
+		call:  func(r *Request) error { return r.handle(r.plugin.Status) },
 	},
 	cmdVersion: {},
 }
 
-// CalledForIPAM is the variable with the name of the plugin that calls an IPAM plugin. An
-// interface plugin returns an error if it is set: it would call its own "ipam.type" in turn,
-// and so call itself for ever if "ipam.type" names it.
+// CalledForIPAM is the environment variable in which pkg/invoke passes the name of the calling
+// plugin to the IPAM plugin. A plugin that is no IPAM plugin returns an error if the variable is
+// set. Otherwise an interface plugin whose "ipam.type" names itself would call itself for ever.
 const CalledForIPAM = "PLUMB_CALLED_FOR_IPAM_BY"
 
 // checkEnvironment returns an error that names all missing variables, or one for a malformed
@@ -100,10 +101,10 @@ func validID(s string) bool {
 // badIfName returns why s cannot be the name of an interface, or "" if it can.
 func badIfName(s string) string {
 	switch {
-	case len(s) > 15:
-		return "longer than 15 bytes"
+	case len(s) > types.MaxIfName:
+		return fmt.Sprintf("longer than %d bytes", types.MaxIfName)
 	case s == "." || s == "..":
-		return "a dot is no name"
+		return "'.' and '..' are not allowed"
 	case s == "all" || s == "default": // net.ipv4.conf.all (net/core/dev.c, dev_valid_name; net/ipv4/devinet.c)
 		return "the kernel's settings for all interfaces have that name"
 	case strings.ContainsAny(s, "/:%"): // the kernel replaces %d by a number

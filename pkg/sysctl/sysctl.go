@@ -20,14 +20,14 @@ import (
 
 const root = "/proc/sys/"
 
-// A Setting is a value for a key. Keys are paths below /proc/sys, with '/' between their
-// parts, since an interface name may have a dot in it.
+// A Setting is a value for a key. Key is a path below /proc/sys, with '/' between its parts,
+// because the name of an interface can have a dot in it.
 type Setting struct {
 	Key   string
 	Value string
-	// Optional says that an attachment works without the setting, which only hardens it
-	// or makes it faster. Where the kernel has no such key, nothing is set. Where the key
-	// cannot be written, it keeps its value, and the user is warned.
+	// Optional says that an attachment works without the setting, which makes it only safer or
+	// faster. If the kernel has no such key, the setting is ignored. If the key cannot be
+	// written, it keeps its value, and the user is warned.
 	Optional bool
 }
 
@@ -40,36 +40,31 @@ func IPv6(ifName, name string) string { return "net/ipv6/conf/" + ifName + "/" +
 // Get returns the value of a key, without the newline at its end. The error matches
 // fs.ErrNotExist if the kernel has no such key.
 func Get(h *ns.Handle, key string) (value string, err error) {
-	err = h.Step("read sysctl "+key, func() error {
-		return h.Do(func() error {
-			value, err = read(key)
-			return err
-		})
+	err = Within(h, func(in Inside) error {
+		value, err = in.Get(key)
+		return err
 	})
 	return value, err
 }
 
-// Set writes the settings in their order. It enters the namespace once.
+// Set writes the settings in their order. Errors match fs.ErrNotExist if the kernel has no
+// such key, and unix.EROFS if /proc/sys is mounted read-only.
 func Set(h *ns.Handle, settings ...Setting) error {
 	if len(settings) == 0 {
 		return nil
 	}
-	return h.Step("write sysctls "+names(settings), func() error {
-		return h.Do(func() error { return set(h, settings) })
-	})
+	return Within(h, func(in Inside) error { return in.Set(settings...) })
 }
 
-// Ensure writes the settings that have another value. It is for settings that attachments
-// share on the node.
+// Ensure is Set for the settings that have another value. It is for settings that
+// attachments share on the node.
 func Ensure(h *ns.Handle, settings ...Setting) error {
-	return h.Step("ensure sysctls "+names(settings), func() error {
-		return h.Do(func() error { return ensure(h, settings) })
-	})
+	return Within(h, func(in Inside) error { return in.Ensure(settings...) })
 }
 
 // An Inside reads and writes settings of the namespace that the calling thread is in. Its
 // methods do the same as the functions of the same names, which enter the namespace for
-// each call: that takes twice as long as reading a key.
+// each call: to enter it takes as long as to read a key.
 type Inside struct{ h *ns.Handle }
 
 // Within runs f in the namespace. The Inside is valid until f returns.
@@ -78,8 +73,8 @@ func Within(h *ns.Handle, f func(Inside) error) error {
 }
 
 // Get returns the value of a key.
-func (v Inside) Get(key string) (value string, err error) {
-	err = v.h.Step("read sysctl "+key, func() error {
+func (in Inside) Get(key string) (value string, err error) {
+	err = in.h.Step("read sysctl "+key, func() error {
 		value, err = read(key)
 		return err
 	})
@@ -87,19 +82,20 @@ func (v Inside) Get(key string) (value string, err error) {
 }
 
 // Set writes the settings in their order.
-func (v Inside) Set(settings ...Setting) error {
+func (in Inside) Set(settings ...Setting) error {
 	if len(settings) == 0 {
 		return nil
 	}
-	return v.h.Step("write sysctls "+names(settings), func() error { return set(v.h, settings) })
+	return in.h.Step("write sysctls "+names(settings), func() error { return set(in.h, settings) })
 }
 
 // Ensure writes the settings that have another value.
-func (v Inside) Ensure(settings ...Setting) error {
-	return v.h.Step("ensure sysctls "+names(settings), func() error { return ensure(v.h, settings) })
+func (in Inside) Ensure(settings ...Setting) error {
+	return in.h.Step("ensure sysctls "+names(settings), func() error { return ensure(in.h, settings) })
 }
 
-// set writes the settings, from a thread that is in the namespace.
+// set writes the settings, from a thread that is in the namespace. It writes one warning for all
+// optional settings that cannot be written.
 func set(h *ns.Handle, settings []Setting) error {
 	var refused []Setting
 	var why error
@@ -118,6 +114,7 @@ func set(h *ns.Handle, settings []Setting) error {
 	return nil
 }
 
+// ensure writes the settings that have another value, from a thread that is in the namespace.
 func ensure(h *ns.Handle, settings []Setting) error {
 	return set(h, slices.DeleteFunc(slices.Clone(settings), func(s Setting) bool {
 		now, err := read(s.Key)
@@ -125,8 +122,8 @@ func ensure(h *ns.Handle, settings []Setting) error {
 	}))
 }
 
-// Diff returns an error that names each setting that has another value, except for
-// optional ones that cannot be written.
+// Diff returns an error that names each setting that has another value, except for optional
+// settings whose key cannot be written or does not exist.
 func Diff(h *ns.Handle, settings ...Setting) error {
 	var errs []error
 	for _, s := range settings {
@@ -142,6 +139,7 @@ func Diff(h *ns.Handle, settings ...Setting) error {
 	return errors.Join(errs...)
 }
 
+// writable reports whether the process may write the key.
 func writable(h *ns.Handle, key string) bool {
 	return !isRefused(h.Do(func() error {
 		file, err := file(key)
@@ -188,10 +186,10 @@ func (s Setting) explain(file string, err error) error {
 	return err
 }
 
-// writeFile writes a value. Of a list that is longer than a page, the kernel takes the
-// entries that fit and adds those of the next write (proc_do_large_bitmap); WriteString
-// repeats until all is written. An empty value is written as a newline, because a write
-// of zero bytes does not reach the kernel's handler; it empties a list.
+// writeFile writes a value. If a list is longer than a page, the kernel takes the entries that
+// fit, and adds the entries of the next write to them (proc_do_large_bitmap). WriteString writes
+// until all is written. An empty value, which empties a list, is written as a newline, because
+// the kernel ignores a write of zero bytes.
 func writeFile(file, value string) error {
 	if value == "" {
 		value = "\n"
@@ -216,10 +214,10 @@ func read(key string) (string, error) {
 	return strings.TrimSuffix(value, "\n"), nil
 }
 
-// readFile reads a value by one read. Of a long list (ip_local_reserved_ports) the kernel
-// does not return in a second read what did not fit in the first one
-// (proc_do_large_bitmap, proc_dointvec). So readFile reads from the beginning again, with
-// a larger buffer, until the buffer is not filled.
+// readFile reads a value by one read. If a long list (ip_local_reserved_ports) does not fit into
+// the buffer, a second read does not return the rest (proc_do_large_bitmap, proc_dointvec). So
+// readFile reads from the beginning again, with a larger buffer, until it does not fill the
+// buffer.
 func readFile(file string) (string, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -248,7 +246,7 @@ func cause(err error) error {
 	return err
 }
 
-// file returns the path of a key, or an error if that is not below /proc/sys.
+// file returns the path of a key, or an error if the path is not below /proc/sys.
 func file(key string) (string, error) {
 	file := path.Join(root, key)
 	if !strings.HasPrefix(file, root) {
@@ -257,6 +255,7 @@ func file(key string) (string, error) {
 	return file, nil
 }
 
+// names returns the settings as text: "net/ipv4/ip_forward=1 …".
 func names(settings []Setting) string {
 	var b strings.Builder
 	for i, s := range settings {

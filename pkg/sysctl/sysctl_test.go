@@ -57,7 +57,7 @@ func TestSettingsBelongToTheNamespace(t *testing.T) {
 	}
 }
 
-// TestWithin: the methods do what the functions do, and each call is a step.
+// TestWithin: the methods of Inside read and write settings, and each call is a step.
 func TestWithin(t *testing.T) {
 	n, h := open(t)
 	notify := sysctl.Setting{Key: sysctl.IPv4("lo", "arp_notify"), Value: "1"}
@@ -82,8 +82,7 @@ func TestWithin(t *testing.T) {
 	}
 }
 
-// TestLongLists: a list of ports is longer than a page, in which the kernel takes and
-// gives a part at a time.
+// TestLongLists: the kernel reads and writes a list that is longer than a page in parts.
 func TestLongLists(t *testing.T) {
 	_, h := open(t)
 	ports := sysctl.Setting{Key: "net/ipv4/ip_local_reserved_ports"}
@@ -103,7 +102,7 @@ func TestMissingKeys(t *testing.T) {
 	_, h := open(t)
 	missing := sysctl.Setting{Key: "net/ipv6/conf/nope/accept_ra", Value: "0"}
 	if err := sysctl.Set(h, missing); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), missing.Key) {
-		t.Errorf("have %v", err)
+		t.Error(err)
 	}
 	missing.Optional = true
 	if err := errors.Join(sysctl.Set(h, missing), sysctl.Ensure(h, missing), sysctl.Diff(h, missing)); err != nil {
@@ -111,7 +110,7 @@ func TestMissingKeys(t *testing.T) {
 	}
 }
 
-func TestPathsStayInside(t *testing.T) {
+func TestKeysCannotLeaveProcSys(t *testing.T) {
 	_, h := open(t)
 	for _, key := range []string{"../self/comm", "net/../../self/comm", "net/ipv4/../../../../tmp/x"} {
 		err := sysctl.Set(h, sysctl.Setting{Key: key, Value: "1"})
@@ -125,7 +124,7 @@ func TestDiffNamesWhatDiffers(t *testing.T) {
 	_, h := open(t)
 	err := sysctl.Diff(h, sysctl.Setting{Key: forward, Value: "1"}, sysctl.Setting{Key: sysctl.IPv4("lo", "arp_notify"), Value: "0"})
 	if err == nil || err.Error() != `sysctl net/ipv4/ip_forward is "0", not "1"` {
-		t.Errorf("have %v", err)
+		t.Error(err)
 	}
 	if err := sysctl.Ensure(h, sysctl.Setting{Key: forward, Value: "1"}); err != nil {
 		t.Fatal(err)
@@ -139,12 +138,12 @@ func TestInvalidValueNamesKeyAndValue(t *testing.T) {
 	_, h := open(t)
 	err := sysctl.Set(h, sysctl.Setting{Key: forward, Value: "many"})
 	if err == nil || !strings.Contains(err.Error(), `write sysctl net/ipv4/ip_forward = "many": `) {
-		t.Errorf("have %v", err)
+		t.Error(err)
 	}
 }
 
-// TestReadOnly: where /proc/sys cannot be written, what is optional is a warning, and
-// what is not is an error, unless the value is right already.
+// TestReadOnly: if /proc/sys cannot be written, an optional setting is a warning, and another one
+// is an error, unless it already has its value.
 func TestReadOnly(t *testing.T) {
 	_, h := open(t)
 	var warned []string
@@ -167,8 +166,8 @@ func TestReadOnly(t *testing.T) {
 	}
 }
 
-// TestOfTheNode: a key that only the initial namespace can write.
-func TestOfTheNode(t *testing.T) {
+// TestKeyThatIsNotPerNamespace: only the initial namespace can write it.
+func TestKeyThatIsNotPerNamespace(t *testing.T) {
 	_, h := open(t)
 	setting := sysctl.Setting{Key: "net/core/rmem_max", Value: "4096"}
 	if _, err := sysctl.Get(h, setting.Key); errors.Is(err, fs.ErrNotExist) {

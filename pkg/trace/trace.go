@@ -1,8 +1,12 @@
 // Package trace logs the steps of a plugin: each netlink request, sysctl write, ruleset
 // change and started program.
 //
-// Users see each step with its time: CNI_LOG_LEVEL=debug writes them to stderr,
-// CNI_LOG_FILE as JSON lines to a file. Tests make a chosen step fail.
+// CNI_LOG_LEVEL=debug prints each step with its start and duration to stderr, and
+// CNI_LOG_FILE appends the same to a file as lines of JSON. Tests make a chosen step fail.
+//
+// A step that runs in the background begins with Start and ends when the caller calls the
+// function that Start returned. That function does not wait as a function wait of pkg/ipam or
+// pkg/nl does: with it, the code that has awaited the work reports its end to the tracer.
 package trace
 
 import (
@@ -32,54 +36,48 @@ type Tracer struct {
 	// fails with it, as if the kernel's answer had been lost. For tests only.
 	After func(step string) error
 
-	mu    sync.Mutex
-	start time.Time
+	mu    sync.Mutex // for start, Text and JSON
+	start time.Time  // when the first step began
 }
 
 // Do runs one step and returns its error.
 func (t *Tracer) Do(step string, f func() error) error {
-	if t == nil {
-		return f()
-	}
-	begin := time.Now()
-	if err := t.begin(step, begin); err != nil {
+	end, err := t.Start(step)
+	if err != nil {
 		return err
 	}
-	return t.end(step, begin, f())
+	return end(f())
 }
 
-// Start begins a step that runs beside others. The caller calls the returned function once
-// with the step's error when the step has ended, and uses the error that it returns.
-func (t *Tracer) Start(step string) (func(error) error, error) {
+// Start begins a step that runs beside others. When the step has ended, the caller must call
+// end once with the error of the step, and use the error that end returns. If Before refused
+// the step, Start returns its error, and the caller must not run the step.
+func (t *Tracer) Start(step string) (end func(error) error, err error) {
 	if t == nil {
 		return func(err error) error { return err }, nil
 	}
 	begin := time.Now()
-	if err := t.begin(step, begin); err != nil {
-		return nil, err
+	t.mu.Lock()
+	if t.start.IsZero() {
+		t.start = begin
+	}
+	t.mu.Unlock()
+	if t.Before != nil {
+		if err := t.Before(step); err != nil {
+			return nil, err
+		}
 	}
 	return func(err error) error { return t.end(step, begin, err) }, nil
 }
 
-// Warn reports something to the user of the plugin that is no error.
+// Warn formats a warning as fmt.Sprintf does, and passes it to Warnings.
 func (t *Tracer) Warn(format string, args ...any) {
 	if t != nil && t.Warnings != nil {
 		t.Warnings(fmt.Sprintf(format, args...))
 	}
 }
 
-func (t *Tracer) begin(step string, now time.Time) error {
-	t.mu.Lock()
-	if t.start.IsZero() {
-		t.start = now
-	}
-	t.mu.Unlock()
-	if t.Before == nil {
-		return nil
-	}
-	return t.Before(step)
-}
-
+// end logs a step, and returns its error or that of After.
 func (t *Tracer) end(step string, begin time.Time, err error) error {
 	if t.After != nil && err == nil {
 		err = t.After(step)

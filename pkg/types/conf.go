@@ -25,7 +25,7 @@ type Conf struct {
 	Plugins json.RawMessage `json:"plugins"`
 }
 
-// DelConf has the keys without which there is no DEL.
+// DelConf has the keys that DEL cannot do without.
 type DelConf struct {
 	CNIVersion string          `json:"cniVersion"`
 	Name       string          `json:"name"`
@@ -38,7 +38,7 @@ type IPAMConf struct {
 	IPAM IPAM `json:"ipam"`
 }
 
-// GCConf has the keys that only GC reads. A mistake in them must not fail other verbs.
+// GCConf has the keys that only GC reads. An invalid value in them must not fail other verbs.
 type GCConf struct {
 	// Valid has the attachments of this network that GC must keep. Runtimes with libcni 1.1.0
 	// set ValidOld instead, which was the first name of the key in the specification
@@ -47,7 +47,8 @@ type GCConf struct {
 	ValidOld ValidAttachments `json:"cni.dev/attachments"`
 }
 
-// IPAM has the keys of the IPAM configuration that an interface plugin reads.
+// IPAM has the keys of the IPAM configuration that an interface plugin reads. If Type is empty,
+// the network has no addresses, whatever other keys "ipam" has.
 type IPAM struct {
 	Type string `json:"type"`
 }
@@ -62,7 +63,8 @@ type ValidAttachment struct {
 // keep no attachment.
 type ValidAttachments []ValidAttachment
 
-// UnmarshalJSON reads null as an empty list, because libcni writes an empty list so.
+// UnmarshalJSON implements json.Unmarshaler. It reads null as an empty list, because libcni
+// writes an empty list as null.
 func (v *ValidAttachments) UnmarshalJSON(data []byte) error {
 	var list []ValidAttachment
 	if err := json.Unmarshal(data, &list); err != nil {
@@ -97,50 +99,61 @@ func ParseAttachment(s string) (a Attachment, ok bool) {
 	return Attachment{Network: parts[0], ContainerID: parts[1], IfName: parts[2]}, true
 }
 
+// MaxIfName is the largest length of an interface name, in bytes (IFNAMSIZ of the kernel
+// without the terminating zero).
+const MaxIfName = 15
+
 // A Set is a set of attachments.
 type Set map[Attachment]bool
 
-// Decode decodes a JSON object into conf. The error has CodeDecode if data is not JSON or a
-// value has the wrong JSON type, and CodeConfig if the Go type of a value does not accept it.
-// The text names the key.
+// Decode decodes a JSON object into conf. The error names each key whose value is refused. It
+// has CodeDecode if data is not JSON or a value has the wrong JSON type, and otherwise
+// CodeConfig: the Go type of a value does not accept the text.
 func Decode(data []byte, conf any) error {
 	if string(bytes.TrimSpace(data)) == "null" {
-		return Errorf(CodeDecode, "decode configuration: want an object, have null")
+		return Errorf(CodeDecode, "decode configuration: want an object, have null") // json.Unmarshal accepts it
 	}
 	err := json.Unmarshal(data, conf)
-	var shape *json.UnmarshalTypeError
-	var syntax *json.SyntaxError
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
-	case errors.As(err, &shape), errors.As(err, &syntax):
-		return Errorf(CodeDecode, "decode configuration: %w", explain(err, data, conf))
 	}
-	return Errorf(CodeConfig, "invalid configuration: %w", explain(err, data, conf))
+	err = explain(err, data, conf)
+	var wrongType *json.UnmarshalTypeError
+	var syntax *json.SyntaxError
+	if errors.As(err, &wrongType) || errors.As(err, &syntax) {
+		return Errorf(CodeDecode, "decode configuration: %w", err)
+	}
+	return Errorf(CodeConfig, "invalid configuration: %w", err)
 }
 
-// explain describes err, which json.Unmarshal of data into out returned: it names the key
-// whose value is wrong, and what is expected there, in the words of JSON.
+// explain describes err, which json.Unmarshal of data into out returned, in the words of JSON.
+// encoding/json reports one value that it refuses; explain names all of them.
 func explain(err error, data []byte, out any) error {
-	key := ""
-	if json.Valid(data) {
-		refused := topValue(data, out).firstRefused()
-		err = refused.decode()
-		key = refused.path()
-	}
-	if key != "" {
-		key = fmt.Sprintf("key %q: ", key)
-	}
-	var shape *json.UnmarshalTypeError
 	var syntax *json.SyntaxError
-	switch {
-	case errors.As(err, &shape):
-		return fmt.Errorf("%swant %s, have %s", key, kindName(shape.Type), shape.Value)
-	case errors.As(err, &syntax):
+	if errors.As(err, &syntax) {
 		return fmt.Errorf("byte %d: %w", syntax.Offset, err)
 	}
-	return fmt.Errorf("%s%w", key, err)
+	var problems []error
+	for _, v := range topValue(data, out).refused() {
+		problem := v.decode()
+		var wrongType *json.UnmarshalTypeError
+		if errors.As(problem, &wrongType) {
+			problem = typeError{wrongType}
+		}
+		if v.parent != nil {
+			problem = fmt.Errorf("key %q: %w", v.path(), problem)
+		}
+		problems = append(problems, problem)
+	}
+	return errors.Join(problems...)
 }
+
+// A typeError is an UnmarshalTypeError with a text that names JSON types, not Go types.
+type typeError struct{ *json.UnmarshalTypeError }
+
+func (e typeError) Error() string { return fmt.Sprintf("want %s, have %s", kindName(e.Type), e.Value) }
+
+func (e typeError) Unwrap() error { return e.UnmarshalTypeError }
 
 // kindName returns the JSON type that is decoded into a Go type.
 func kindName(t reflect.Type) string {

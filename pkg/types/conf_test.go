@@ -43,7 +43,7 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-func TestErrorsOfDecodeNameTheKey(t *testing.T) {
+func TestErrorsOfDecodeNameEachKey(t *testing.T) {
 	for _, tc := range []struct {
 		text string
 		code uint
@@ -67,6 +67,11 @@ func TestErrorsOfDecodeNameTheKey(t *testing.T) {
 		{`{"nested":{"subnet":1}}`, CodeDecode, `decode configuration: key "nested.subnet": want a string, have number`},
 		{`{"nested":{"Subnet":"10.0.0.0"}}`, CodeConfig, `invalid configuration: key "nested.Subnet": netip.ParsePrefix("10.0.0.0"): no '/'`},
 		{`{"nested":{"mac":"zz"}}`, CodeConfig, `invalid configuration: key "nested.mac": invalid MAC address "zz"`},
+		{`{"mtu":"x","bridge":1,"nested":{"subnet":5}}`, CodeDecode, `decode configuration: key "bridge": want a string, have number` + "\n" +
+			`key "mtu": want a number (int), have string` + "\n" + `key "nested.subnet": want a string, have number`},
+		{`{"ranges":[[{"subnet":"x"}]],"nested":{"mac":"zz"},"mtu":[]}`, CodeDecode, `decode configuration: key "mtu": want a number (int), have array` + "\n" +
+			`key "nested.mac": invalid MAC address "zz"` + "\n" + `key "ranges[0][0].subnet": netip.ParsePrefix("x"): no '/'`},
+		{`{"mtu":"x","mtu":1}`, CodeDecode, `decode configuration: want a number (int), have string`},
 		{`{"ranges":[[{}],[{},{"subnet":"x"}]]}`, CodeConfig, `invalid configuration: key "ranges[1][1].subnet": netip.ParsePrefix("x"): no '/'`},
 	} {
 		err := Decode([]byte(tc.text), &pluginConf{})
@@ -113,7 +118,7 @@ func TestUnknown(t *testing.T) {
 		{`{"bridge":"b","BRIDGE":"b","untagged":"x","ipam":{"type":"t"},"sysctl":{"any.thing":"1"},"raw":{"a":[1]}}`, ""},
 		{`{"isGatway":true}`, `unknown key "isGatway" with value true; did you mean "isGateway"?`},
 		{`{"ISGATWAY":true}`, `unknown key "ISGATWAY" with value true; did you mean "isGateway"?`},
-		{`{"mut":1}`, `unknown key "mut" with value 1`}, // two edits are too far for three letters
+		{`{"mut":1}`, `unknown key "mut" with value 1`}, // with fewer than five letters, one edit at most
 		{`{"mtuu":1}`, `unknown key "mtuu" with value 1; did you mean "mtu"?`},
 		{`{"com.example/x":{"y":1}}`, `unknown key "com.example/x" with value {"y":1}`},
 		{`{"Hidden":"x"}`, `unknown key "Hidden" with value "x"`},
@@ -126,7 +131,7 @@ func TestUnknown(t *testing.T) {
 		{`{"ranges":[[{"gw":1}]]}`, `unknown key "ranges[0][0].gw" with value 1`},
 		{"{ \"mut\\u0075\" : [ \"}\" ] ,\n\"nested\" :\t{ } }", `unknown key "mutu" with value [ "}" ]; did you mean "mtu"?`},
 		{`{"nested":null,"vlanTrunk":null,"ranges":[null]}`, ""},
-		{`{"nested":5,"vlanTrunk":{}}`, ""}, // Decode's business
+		{`{"nested":5,"vlanTrunk":{}}`, ""}, // Decode refuses it
 		{`[]`, ""}, {`null`, ""}, {`{`, ""},
 	} {
 		var lines []string

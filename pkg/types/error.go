@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// Error codes of the specification (SPEC 1.1.0, section 5, "Error"), and CodeInternal, which
-// the reference plugins use for all other errors. Each plugin has codes of its own from 100,
-// and documents them in its README.
+// Error codes of the specification (SPEC 1.1.0, section 5, "Error"), which reserves 0 to 99 and
+// leaves all others to the plugins. The reference plugins use CodeInternal for each error that
+// has no other code. A plugin can have codes of its own from 101, which its README documents.
 const (
 	CodeVersion      = 1   // incompatible CNI version
 	CodeUnsupported  = 2   // unsupported field: names key and value
@@ -20,6 +20,7 @@ const (
 	CodeTryAgain     = 11  // may succeed later: the pool is exhausted, a lock was not free in time
 	CodeNotAvailable = 50  // STATUS: the plugin cannot serve ADD
 	CodeLimited      = 51  // STATUS: containers would have limited connectivity
+	CodeChanged      = 100 // CHECK: something differs from what ADD made; plumb's, in each plugin
 	CodeInternal     = 999 // any other error
 )
 
@@ -27,7 +28,7 @@ const (
 type Error struct {
 	Code    uint
 	Msg     string // what is wrong, and what to do
-	Details string // more about it, such as a value or a stack
+	Details string // a value, a stack, or what a program printed
 	cause   error
 }
 
@@ -46,7 +47,8 @@ func Errorf(code uint, format string, args ...any) *Error {
 	return &Error{Code: code, Msg: err.Error(), cause: err}
 }
 
-// Coded returns err with the code, or err itself if it is nil or has a code already.
+// Coded returns err with the code, or err itself if it is nil or wraps an *Error, which has a
+// code already.
 func Coded(code uint, err error) error {
 	var coded *Error
 	if err == nil || errors.As(err, &coded) {
@@ -55,8 +57,8 @@ func Coded(code uint, err error) error {
 	return &Error{Code: code, Msg: err.Error(), cause: err}
 }
 
-// NotAvailable returns err with CodeNotAvailable, whatever code it has, for STATUS. It returns
-// nil if err is nil.
+// NotAvailable returns err with CodeNotAvailable in place of its code, for STATUS. It returns nil
+// if err is nil.
 func NotAvailable(err error) error {
 	if err == nil {
 		return nil

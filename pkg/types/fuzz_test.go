@@ -41,7 +41,7 @@ func FuzzAttachment(f *testing.F) {
 	f.Add("a//b")
 	f.Fuzz(func(t *testing.T, s string) {
 		if a, ok := ParseAttachment(s); ok && (a.String() != s || strings.Contains(a.Network+a.ContainerID+a.IfName, "/")) {
-			t.Errorf("%q is read as %+v", s, a)
+			t.Errorf("%q is parsed as %+v", s, a)
 		}
 	})
 }
@@ -67,7 +67,7 @@ func FuzzResultOfVersion(f *testing.F) {
 		}
 		second, err := ParseResult(v, text)
 		if err != nil {
-			t.Fatalf("%s: written, but not read: %v\n%s", v, err, text)
+			t.Fatalf("%s: printed, but cannot be parsed: %v\n%s", v, err, text)
 		}
 		if again, err := second.Marshal(v); err != nil || string(again) != string(text) {
 			t.Fatalf("%s: %v\n%s\nis not\n%s", v, err, again, text)

@@ -12,7 +12,7 @@ import (
 // An UnknownKey is a key of a configuration that no plugin reads.
 type UnknownKey struct {
 	Path   string   // where the key is: "ipam.rangeStrat"
-	Value  string   // JSON, as it was written
+	Value  string   // the JSON text of the value
 	Nested bool     // the key is in an object within the configuration
 	name   string   // the last part of Path
 	known  []string // the keys that are read from the same object
@@ -21,6 +21,7 @@ type UnknownKey struct {
 // Likely returns the known key that was probably meant, or "" if none is similar.
 func (u UnknownKey) Likely() string { return nearest(u.name, u.known) }
 
+// String returns a warning: the key, its value, and the known key that was probably meant.
 func (u UnknownKey) String() string {
 	s := fmt.Sprintf("unknown key %q with value %s", u.Path, u.Value)
 	if likely := u.Likely(); likely != "" {
@@ -74,16 +75,20 @@ func (v *value) path() string {
 
 func (v *value) decode() error { return json.Unmarshal(v.data, reflect.New(v.typ).Interface()) }
 
-// firstRefused returns the innermost value within v that encoding/json cannot decode. If
-// there are several, it returns the one whose path sorts first. It returns v itself if no
-// single value within v is refused.
-func (v *value) firstRefused() *value {
-	for _, inner := range v.children() {
-		if inner.typ != nil && inner.decode() != nil {
-			return inner.firstRefused()
-		}
+// refused returns the innermost values within v that encoding/json cannot decode, sorted by
+// path. If v is refused for another reason than a value within it, that is v itself.
+func (v *value) refused() []*value {
+	if v.typ == nil || v.decode() == nil {
+		return nil
 	}
-	return v
+	var found []*value
+	for _, inner := range v.children() {
+		found = append(found, inner.refused()...)
+	}
+	if found == nil {
+		return []*value{v}
+	}
+	return found
 }
 
 func (v *value) unknown(shared []string) []UnknownKey {

@@ -12,6 +12,3 @@ func ProblemsInto(errs *[]error) func(wrong bool, format string, args ...any) {
 		}
 	}
 }
-
-// CodeChanged is the code of a CHECK that found a difference, in every plugin of plumb.
-const CodeChanged = 100

@@ -59,7 +59,7 @@ type Route struct {
 	Scope    int          `json:"scope,omitempty"`
 }
 
-// DNS is a resolver configuration, which the runtime may use.
+// DNS is a resolver configuration, which the runtime may use. Each field is as in resolv.conf(5).
 type DNS struct {
 	Nameservers []string `json:"nameservers,omitempty"`
 	Domain      string   `json:"domain,omitempty"`
@@ -91,7 +91,7 @@ func (r *Result) Container(ifName string) (index int, found bool) {
 	return NoInterface, false
 }
 
-// Of returns the IPs of the interface with that index, and those that name no interface.
+// Of returns the IPs of the interface with that index, and the IPs that name no interface.
 func (r *Result) Of(index int) []IP {
 	var ips []IP
 	for _, ip := range r.IPs {
@@ -102,16 +102,16 @@ func (r *Result) Of(index int) []IP {
 	return ips
 }
 
-// A MAC is a hardware address as bytes, so that MACs can be compared with ==. The zero MAC is
-// no address. In JSON it is text in lower case.
+// A MAC is a hardware address as a string of bytes, so that MACs can be compared with ==. The
+// zero MAC is no address. In JSON a MAC is text, in lower case.
 type MAC string
 
 // ParseMAC parses 6, 8 or 20 bytes in hexadecimal, with a colon or a hyphen between bytes, a
-// dot between pairs of bytes, or no separator. It accepts all that net.ParseMAC accepts, which
-// would link package net into each executable.
+// dot between pairs of bytes, or no separator. It accepts the same texts as net.ParseMAC, which
+// is not used because it would link package net into each executable.
 func ParseMAC(s string) (MAC, error) {
 	group, separator := len(s), ":"
-	switch {
+	switch { // group is the number of digits between separators
 	case strings.Contains(s, ":"):
 		group = 2
 	case strings.Contains(s, "-"):
@@ -133,6 +133,7 @@ func ParseMAC(s string) (MAC, error) {
 	return MAC(m), nil
 }
 
+// String returns the address in lower case with colons, or "" for the zero MAC.
 func (m MAC) String() string {
 	const digits = "0123456789abcdef"
 	text := make([]byte, 0, 3*len(m))
@@ -145,7 +146,7 @@ func (m MAC) String() string {
 	return string(text)
 }
 
-// Bytes returns the address in the form of the kernel.
+// Bytes returns the address as the kernel has it.
 func (m MAC) Bytes() []byte { return []byte(m) }
 
 // MarshalText implements encoding.TextMarshaler.
@@ -251,22 +252,23 @@ func decode[Wire any](data []byte, from func(*Wire) *Result) (*Result, error) {
 	return r, nil
 }
 
-// normalize checks an IP of a decoded result and converts IPv4-mapped IPv6 to IPv4. The result
-// has that many interfaces; if it has none (an IPAM plugin's result), normalize sets Interface
-// to NoInterface. netip decodes an empty text as the zero prefix, which is an error here.
+// normalize checks an IP of a decoded result, and converts IPv4-mapped IPv6 to IPv4. interfaces
+// is the number of interfaces in the result. If it is zero, as in the result of an IPAM plugin,
+// normalize sets Interface to NoInterface. netip decodes an empty text as the zero prefix, which
+// is an error here.
 func (ip *IP) normalize(interfaces int) error {
 	ip.Address, ip.Gateway = unmap(ip.Address), ip.Gateway.Unmap()
 	switch {
 	case !ip.Address.IsValid():
 		return errors.New("an IP without an address")
 	case ip.Address.Addr().Is4In6():
-		return fmt.Errorf("IP %s is IPv4 in IPv6 with the prefix length of neither", ip.Address)
+		return fmt.Errorf("IP %s is an IPv4-mapped IPv6 address with a prefix length below 96", ip.Address)
 	case ip.Gateway.Zone() != "":
 		return fmt.Errorf("IP %s has a gateway with a zone: %s", ip.Address, ip.Gateway)
 	case interfaces == 0:
 		ip.Interface = NoInterface
 	case ip.Interface < NoInterface || ip.Interface >= interfaces:
-		return fmt.Errorf("IP %s names interface %d of %d", ip.Address, ip.Interface, interfaces)
+		return fmt.Errorf("IP %s has interface index %d, but the result has %d interfaces", ip.Address, ip.Interface, interfaces)
 	}
 	return nil
 }

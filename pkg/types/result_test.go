@@ -158,14 +158,14 @@ func same(a, b *Result) bool {
 		reflect.DeepEqual(a.DNS, b.DNS)
 }
 
-// TestKeysOfLaterVersionsAreNotPrinted looks at all keys of printed results.
-func TestKeysOfLaterVersionsAreNotPrinted(t *testing.T) {
-	youngerThan := map[string]Version{ // key → first version that has it
+// TestOnlyKeysOfTheVersionArePrinted looks at all keys of printed results.
+func TestOnlyKeysOfTheVersionArePrinted(t *testing.T) {
+	since := map[string]Version{ // the first version that has the key
 		"interfaces": V030, "ips": V030, "sandbox": V030, "mac": V030, "name": V030, "interface": V030,
 		"interfaces.mtu": V110, "socketPath": V110, "pciID": V110,
 		"routes.mtu": V110, "advmss": V110, "priority": V110, "table": V110, "scope": V110,
 	}
-	gone := map[string]Version{"ip4": V030, "ip6": V030, "ips.version": V100} // key → first version without it
+	until := map[string]Version{"ip4": V030, "ip6": V030, "ips.version": V100} // the first version without the key
 	for shape, r := range goldenResults(t) {
 		for _, v := range allVersions() {
 			text, err := r.Marshal(v)
@@ -178,11 +178,11 @@ func TestKeysOfLaterVersionsAreNotPrinted(t *testing.T) {
 			}
 			walk("", tree, func(parent, key string) {
 				for _, k := range []string{key, parent + "." + key} {
-					if first, ok := youngerThan[k]; ok && v < first {
-						t.Errorf("%s in %s: key %s is of %s", shape, v, k, first)
+					if first, ok := since[k]; ok && v < first {
+						t.Errorf("%s in %s: key %s exists only since %s", shape, v, k, first)
 					}
-					if first, ok := gone[k]; ok && v >= first {
-						t.Errorf("%s in %s: key %s is gone since %s", shape, v, k, first)
+					if first, ok := until[k]; ok && v >= first {
+						t.Errorf("%s in %s: key %s exists only before %s", shape, v, k, first)
 					}
 				}
 			})
@@ -234,12 +234,12 @@ func TestParseResultOfAnyVersion(t *testing.T) {
 	}
 }
 
-// TestParseResultWithMissingKeys: a key that is missing or null is not set if the specification
-// makes it optional. Otherwise the error names it.
-func TestParseResultWithMissingKeys(t *testing.T) {
+// TestParseResultChecksKeys: a key that is missing or null is not set if the specification
+// makes it optional. Any other wrong value is an error, which names the key.
+func TestParseResultChecksKeys(t *testing.T) {
 	for _, tc := range []struct {
 		v         Version
-		text, err string // err empty: fine
+		text, err string // err empty: the result is accepted
 	}{
 		{V110, `null`, ""},
 		{V110, `{}`, ""},
@@ -249,7 +249,7 @@ func TestParseResultWithMissingKeys(t *testing.T) {
 		{V110, `{"interfaces":[{"name":null,"mac":null,"mtu":null}]}`, ""},
 		{V110, `{"ips":[{"address":"10.0.0.1/8","gateway":null,"interface":null}]}`, ""},
 		{V110, `{"ips":[{"address":"10.0.0.1/8","gateway":""}]}`, ""},
-		{V110, `{"ips":[{"address":"10.0.0.1/8","interface":4}]}`, ""}, // of no interfaces
+		{V110, `{"ips":[{"address":"10.0.0.1/8","interface":4}]}`, ""}, // a result without interfaces
 		{V110, `{"routes":[{"dst":"10.0.0.1/8","gw":""}]}`, ""},
 		{V110, ``, `decode result: byte 0: unexpected end of JSON input`},
 		{V110, `[]`, `decode result: want an object, have array`},
@@ -269,8 +269,8 @@ func TestParseResultWithMissingKeys(t *testing.T) {
 		{V110, `{"ips":[{"address":"10.0.0.1/8"},{"address":7}]}`, `key "ips[1].address": want a string, have number`},
 		{V110, `{"ips":[{"address":"10.0.0.1"}]}`, `key "ips[0].address": netip.ParsePrefix("10.0.0.1"): no '/'`},
 		{V110, `{"ips":[{"address":"10.0.0.1/8","interface":"0"}]}`, `key "ips[0].interface": want a number (int), have string`},
-		{V110, `{"interfaces":[{"name":"a"}],"ips":[{"address":"10.0.0.1/8","interface":1}]}`, "IP 10.0.0.1/8 names interface 1 of 1"},
-		{V110, `{"interfaces":[{"name":"a"}],"ips":[{"address":"10.0.0.1/8","interface":-2}]}`, "IP 10.0.0.1/8 names interface -2 of 1"},
+		{V110, `{"interfaces":[{"name":"a"}],"ips":[{"address":"10.0.0.1/8","interface":1}]}`, "IP 10.0.0.1/8 has interface index 1, but the result has 1 interfaces"},
+		{V110, `{"interfaces":[{"name":"a"}],"ips":[{"address":"10.0.0.1/8","interface":-2}]}`, "IP 10.0.0.1/8 has interface index -2, but the result has 1 interfaces"},
 		{V110, `{"interfaces":[{"name":"a","mac":"zz"}]}`, `key "interfaces[0].mac": invalid MAC address "zz"`},
 		{V110, `{"ips":[{"address":"10.0.0.1/8","gateway":"fe80::1%eth0"}]}`, "IP 10.0.0.1/8 has a gateway with a zone: fe80::1%eth0"},
 		{V110, `{"routes":[{"dst":"fd00::/8","gw":"fe80::1%eth0"}]}`, "route fd00::/8 has a gateway with a zone: fe80::1%eth0"},
@@ -408,11 +408,11 @@ func FuzzParseResult(f *testing.F) {
 		}
 		text, err := first.MarshalLease(V110)
 		if err != nil {
-			t.Fatalf("read, but not written: %v", err)
+			t.Fatalf("parsed, but cannot be printed: %v", err)
 		}
 		second, err := ParseResult(V010, text)
 		if err != nil {
-			t.Fatalf("written, but not read: %v\n%s", err, text)
+			t.Fatalf("printed, but cannot be parsed: %v\n%s", err, text)
 		}
 		again, err := second.MarshalLease(V110)
 		if err != nil || !bytes.Equal(again, text) {

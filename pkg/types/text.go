@@ -24,8 +24,9 @@ func ParseCIDR(s string) (netip.Prefix, error) {
 	return unmap(p), nil
 }
 
-// A RouteText is a Route of a configuration, with the addresses as text. A caller can so report
-// all mistakes at once, while encoding/json stops at the first address that is wrong.
+// A RouteText is a Route of a configuration, with the addresses as text, so that the plugin can
+// report an invalid address together with the other problems of the configuration. MTU and
+// AdvMSS are in bytes.
 type RouteText struct {
 	Dst      string `json:"dst"`
 	GW       string `json:"gw"`
@@ -36,7 +37,7 @@ type RouteText struct {
 	Scope    int    `json:"scope"`
 }
 
-// Route converts t to a Route.
+// Route converts t to a Route and normalizes it. The error names the key that is wrong.
 func (t RouteText) Route() (Route, error) {
 	r := Route{MTU: t.MTU, AdvMSS: t.AdvMSS, Priority: t.Priority, Table: t.Table, Scope: t.Scope}
 	var err error

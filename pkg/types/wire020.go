@@ -23,27 +23,29 @@ type ip020 struct {
 // express.
 var ErrNoAddress = errors.New("cannot convert: no valid IP addresses; a network without addresses needs cniVersion 0.3.0 or later")
 
+// to020 converts a result. Of each family it keeps the first address, and the routes if there is
+// an address.
 func to020(r *Result, v Version) (*result020, error) {
 	w := &result020{CNIVersion: v.String(), DNS: r.DNS}
 	for _, ip := range r.IPs {
-		side := &w.IP6
+		family := &w.IP6
 		if ip.Address.Addr().Is4() {
-			side = &w.IP4
+			family = &w.IP4
 		}
-		if *side == nil {
-			*side = &ip020{IP: ip.Address, Gateway: ip.Gateway}
+		if *family == nil {
+			*family = &ip020{IP: ip.Address, Gateway: ip.Gateway}
 		}
 	}
 	if w.IP4 == nil && w.IP6 == nil {
 		return nil, ErrNoAddress
 	}
 	for _, route := range withoutAttributes(r.Routes) {
-		side := w.IP6
+		family := w.IP6
 		if route.Dst.Addr().Is4() {
-			side = w.IP4
+			family = w.IP4
 		}
-		if side != nil {
-			side.Routes = append(side.Routes, route)
+		if family != nil {
+			family.Routes = append(family.Routes, route)
 		}
 	}
 	return w, nil
@@ -51,12 +53,12 @@ func to020(r *Result, v Version) (*result020, error) {
 
 func from020(w *result020) *Result {
 	r := &Result{DNS: w.DNS}
-	for _, side := range []*ip020{w.IP4, w.IP6} {
-		if side == nil {
+	for _, family := range []*ip020{w.IP4, w.IP6} {
+		if family == nil {
 			continue
 		}
-		r.IPs = append(r.IPs, IP{Interface: NoInterface, Address: side.IP, Gateway: side.Gateway})
-		r.Routes = append(r.Routes, side.Routes...)
+		r.IPs = append(r.IPs, IP{Interface: NoInterface, Address: family.IP, Gateway: family.Gateway})
+		r.Routes = append(r.Routes, family.Routes...)
 	}
 	return r
 }

@@ -10,49 +10,53 @@ package undo
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // A Stack holds the inverses of changes. The zero Stack is empty and ready to use. It is
 // not safe for concurrent use.
 type Stack struct {
-	steps []step
+	inverses []inverse
 }
 
-type step struct {
-	what string
+// An inverse is a function that undoes one change.
+type inverse struct {
+	what string // what the function does, for errors
 	undo func() error
 }
 
-// Push adds the inverse of a change that has just been made. what names the inverse in
-// errors: "delete link veth0a1b2c3d".
+// Push adds the inverse of a change that has just been made. what describes the inverse in
+// errors: "delete link veth0a1b2c3d". An inverse may wait, for example until a process that is
+// part of the change has ended.
 func (s *Stack) Push(what string, undo func() error) {
-	s.steps = append(s.steps, step{what, undo})
+	s.inverses = append(s.inverses, inverse{what, undo})
 }
 
 // Rollback runs the inverses, the newest first, and empties the stack. If one fails or
-// panics, Rollback still runs the others, and joins the errors.
+// panics, Rollback still runs the others. It returns all errors, joined.
 func (s *Stack) Rollback() error {
 	var errs []error
-	for i := len(s.steps) - 1; i >= 0; i-- {
-		if err := s.steps[i].run(); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", s.steps[i].what, err))
+	for _, inverse := range slices.Backward(s.inverses) {
+		if err := inverse.run(); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", inverse.what, err))
 		}
 	}
-	s.steps = nil
+	s.inverses = nil
 	return errors.Join(errs...)
 }
 
-func (s step) run() (err error) {
+// run runs the inverse, and returns a panic as an error.
+func (i inverse) run() (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v", p)
 		}
 	}()
-	return s.undo()
+	return i.undo()
 }
 
 // Commit empties the stack without running the inverses: the changes stay.
-func (s *Stack) Commit() { s.steps = nil }
+func (s *Stack) Commit() { s.inverses = nil }
 
 // Len returns the number of inverses that Rollback would run.
-func (s *Stack) Len() int { return len(s.steps) }
+func (s *Stack) Len() int { return len(s.inverses) }

@@ -25,10 +25,10 @@ func TestRollbackRunsTheNewestFirstAndAllDespiteErrors(t *testing.T) {
 		t.Errorf("ran %v, want %v", ran, want)
 	}
 	if !errors.Is(err, boom) || !strings.Contains(err.Error(), "undo b: boom") {
-		t.Errorf("error %v does not name the failed step", err)
+		t.Errorf("error %v does not name the inverse that failed", err)
 	}
 	if s.Len() != 0 {
-		t.Errorf("%d steps left after a rollback", s.Len())
+		t.Errorf("%d inverses left after a rollback", s.Len())
 	}
 }
 

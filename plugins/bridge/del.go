@@ -29,7 +29,7 @@ func del(r *skel.Request) error {
 	var rulesErr, flowsErr error
 	err = ipam.DelWithLink(r, func() (func() error, error) {
 		portErr := removeExistingPorts(node, prev, bridgeName(r))
-		finish, vethErr := attach.DelVeth(node, pod, r.Attachment(), prev)
+		wait, vethErr := attach.DelVeth(node, pod, r.Attachment(), prev)
 		rulesErr = errors.Join(
 			masq.Del(masq.Masq{Node: r.Node, Owner: r.Attachment()}, ips),
 			delMACSpoofCheck(r.Node, r.Attachment()),
@@ -38,7 +38,7 @@ func del(r *skel.Request) error {
 		if linkErr == nil {
 			flowsErr = attach.DeleteAddressFlows(r.Node, ips)
 		}
-		return finish, linkErr
+		return wait, linkErr
 	})
 	return errors.Join(rulesErr, flowsErr, err)
 }

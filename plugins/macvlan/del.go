@@ -20,8 +20,8 @@ func del(r *skel.Request) error {
 // delLink deletes the attachment's link, if the container exists. It leaves a link of
 // another kind, or of another attachment, alone: another namespace is at the path. A link
 // without an alias was made by the reference plugin, or by an ADD that was killed. The
-// caller calls finish to wait until the kernel has cleaned up.
-func delLink(r *skel.Request) (finish func() error, err error) {
+// caller must call wait, which returns when the kernel has cleaned up.
+func delLink(r *skel.Request) (wait func() error, err error) {
 	nothing := func() error { return nil }
 	if r.Pod == nil {
 		return nothing, nil

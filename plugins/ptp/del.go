@@ -27,12 +27,12 @@ func del(r *skel.Request) error {
 	ips := attach.Prefixes(attach.IPsOf(prev, r.IfName))
 	var masqErr, flowsErr error
 	err = ipam.DelWithLink(r, func() (func() error, error) {
-		finish, linkErr := attach.DelVeth(node, pod, r.Attachment(), prev)
+		wait, linkErr := attach.DelVeth(node, pod, r.Attachment(), prev)
 		masqErr = masq.Del(masq.Masq{Node: r.Node, Owner: r.Attachment()}, ips)
 		if linkErr == nil {
 			flowsErr = attach.DeleteAddressFlows(r.Node, ips)
 		}
-		return finish, linkErr
+		return wait, linkErr
 	})
 	return errors.Join(masqErr, flowsErr, err)
 }
