@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -103,35 +104,19 @@ func (raw *rawConfig) config(ifName string, args types.Args) (*config, error) {
 	above := raw.Args.CNI
 	mac, macErr := types.FirstMAC(raw.RuntimeConfig.MAC, above.MAC, args[types.ArgMAC], raw.MAC)
 	sysctls, sysctlErr := assignments(raw.Sysctl, above.Sysctl, ifName)
-	conf := &config{sysctls: sysctls, dataDir: dataDirOrDefault(raw.DataDir)}
+	conf := &config{sysctls: sysctls, dataDir: cmp.Or(raw.DataDir, defaultDataDir)}
 	if mac != "" {
 		conf.link.MAC = &mac
 	}
-	if promisc := firstSet(above.Promisc, &raw.Promisc); *promisc { // false means: leave the flag alone
+	if promisc := cmp.Or(above.Promisc, &raw.Promisc); *promisc { // false means: leave the flag alone
 		conf.link.Promisc = promisc
 	}
-	if mtu := firstSet(above.MTU, &raw.MTU); *mtu != 0 {
+	if mtu := cmp.Or(above.MTU, &raw.MTU); *mtu != 0 {
 		conf.link.MTU = mtu
 	}
-	conf.link.AllMulti = firstSet(above.AllMulti, raw.AllMulti)
-	conf.link.TxQLen = firstSet(above.TxQLen, raw.TxQLen)
+	conf.link.AllMulti = cmp.Or(above.AllMulti, raw.AllMulti)
+	conf.link.TxQLen = cmp.Or(above.TxQLen, raw.TxQLen)
 	return conf, errors.Join(macErr, sysctlErr, conf.validate())
-}
-
-// firstSet returns above, or below if above is nil.
-func firstSet[T any](above, below *T) *T {
-	if above != nil {
-		return above
-	}
-	return below
-}
-
-// dataDirOrDefault returns the default for an empty path.
-func dataDirOrDefault(dataDir string) string {
-	if dataDir == "" {
-		return defaultDataDir
-	}
-	return dataDir
 }
 
 // validate returns an error for values that work with no container.
@@ -150,7 +135,7 @@ func (c *config) validate() error {
 }
 
 // idle reports whether nothing is configured.
-func (c *config) idle() bool { return len(c.sysctls) == 0 && len(c.link.present()) == 0 }
+func (c *config) idle() bool { return len(c.sysctls) == 0 && c.link == (settings{}) }
 
 // dataDir returns the folder of saved states. It reads no other key, because DEL and GC
 // must work with any configuration.
@@ -159,5 +144,5 @@ func dataDir(r *skel.Request) string {
 		DataDir string `json:"dataDir"`
 	}
 	_ = types.Decode(r.Stdin, &raw)
-	return dataDirOrDefault(raw.DataDir)
+	return cmp.Or(raw.DataDir, defaultDataDir)
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -39,16 +40,20 @@ func decodeSaved(text []byte) (*saved, error) {
 	return s, s.validate()
 }
 
-// override replaces values by those that an earlier ADD saved, which are the original
-// ones.
-func (s *saved) override(older *saved) {
-	if older.isOfLink(s.IfIndex) {
-		s.settings.override(older.settings)
-		s.IfIndex = max(s.IfIndex, older.IfIndex)
+// withOriginals returns s with the values of earlier in place of its own: an earlier ADD saved
+// them, so they are the original ones. earlier may be nil.
+func (s *saved) withOriginals(earlier *saved) *saved {
+	if earlier == nil {
+		return s
 	}
-	for key, value := range older.Sysctl {
-		s.Sysctl[key] = value
+	original := *s
+	if earlier.isOfLink(s.IfIndex) {
+		original.settings = earlier.settings.or(s.settings)
+		original.IfIndex = max(s.IfIndex, earlier.IfIndex)
 	}
+	original.Sysctl = maps.Clone(s.Sysctl)
+	maps.Copy(original.Sysctl, earlier.Sysctl)
+	return &original
 }
 
 // isOf reports whether the state was saved in the namespace with that cookie, and not in
@@ -166,28 +171,16 @@ func (s store) save(state *saved) error {
 	}))
 }
 
-// writeTemp writes the temporary file. It makes the folder, or removes the file of a
-// killed ADD, only after the first attempt has failed for want of that.
+// writeTemp makes the temporary file, which only root can read. It makes the folder, if it does
+// not exist, and removes the temporary file of an ADD that was killed.
 func (s store) writeTemp(text []byte) error {
-	err := writeNew(s.temp(), text)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		err = os.MkdirAll(s.dir, 0o700)
-	case errors.Is(err, fs.ErrExist):
-		err = os.Remove(s.temp())
-	default:
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return err
 	}
-	if err != nil {
+	if err := os.Remove(s.temp()); types.IgnoreNotExist(err) != nil {
 		return err
 	}
-	return writeNew(s.temp(), text)
-}
-
-// writeNew makes a file that only root can read. The error matches fs.ErrExist if there
-// is one already, of whatever type.
-func writeNew(path string, text []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := os.OpenFile(s.temp(), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
