@@ -184,6 +184,18 @@ var _ = Describe("bandwidth", func() {
 		Expect(w.node.Must(GinkgoTB(), "ip", "-br", "link")).To(And(ContainSubstring(ifbX), Not(ContainSubstring(ifbNames(types.Attachment{Network: network, ContainerID: cid, IfName: "eth0"})[1]))))
 	})
 
+	It("ADD names the interfaces that have the names of the ifb, and changes nothing", func() {
+		w = ptp()
+		for _, name := range ifbNames(types.Attachment{Network: network, ContainerID: cid, IfName: "eth0"}) {
+			w.node.Must(GinkgoTB(), "ip", "link", "add", name, "type", "ifb")
+		}
+		before := w.shape()
+		f := w.run("ADD", i5).Failure(GinkgoTB())
+		Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
+		Expect(f.Msg).To(MatchRegexp(`interfaces \["` + ifbX + `" "bwp[0-9a-f]{12}"\] already exist: an earlier ADD`))
+		Expect(w.shape()).To(Equal(before))
+	})
+
 	It("puts a new ifb into the network's group until it has an alias, so that GC finds it", func() {
 		w = ptp()
 		made := ""

@@ -24,8 +24,8 @@ func FuzzConfig(f *testing.F) {
 		if err != nil {
 			return
 		}
-		d := device{link: nl.Link{Name: "x", MTU: mtu}, conf: conf}
-		for _, s := range []shaper{d.ingressShaper(d.link), d.egressShaper(d.link)} {
+		ingress, egress := conf.shapers(nl.Link{Name: "x", MTU: mtu})
+		for _, s := range []shaper{ingress, egress} {
 			if s.rate == 0 || s.checkRate() != nil {
 				continue
 			}

@@ -19,7 +19,7 @@ import (
 // filters that send packets into the class or past it.
 type shaper struct {
 	dev     nl.Link
-	rate    uint64 // bytes per second
+	rate    uint64 // bytes per second; zero: no limit
 	burst   uint64 // bytes, as configured
 	latency time.Duration
 	traffic traffic
@@ -64,6 +64,22 @@ const (
 	initialWindow = 10
 )
 
+// shapers returns the shapers on dev for the packets that the container receives (ingress) and
+// sends (egress).
+func (c *config) shapers(dev nl.Link) (ingress, egress shaper) {
+	both := shaper{dev: dev, latency: c.latency, traffic: c.traffic}
+	ingress, egress = both, both
+	ingress.rate, ingress.burst, ingress.remote = c.ingress.rate/8, c.ingress.burst/8, source
+	egress.rate, egress.burst, egress.remote = c.egress.rate/8, c.egress.burst/8, destination
+	return ingress, egress
+}
+
+// on returns the same shaper on another device.
+func (s shaper) on(dev nl.Link) shaper {
+	s.dev = dev
+	return s
+}
+
 func (s shaper) frame() uint64 { return uint64(s.dev.MTU) + framing }
 
 // bucket returns how much may be sent at once, in bytes. It is at least one frame, since
@@ -107,7 +123,7 @@ func (s shaper) limit() uint32 {
 
 // checkRate returns an error if a frame takes longer than the kernel can count.
 func (s shaper) checkRate() error {
-	if minTicks(s.frame(), s.rate) <= maxTicks {
+	if s.rate == 0 || minTicks(s.frame(), s.rate) <= maxTicks {
 		return nil
 	}
 	least := s.frame()*1_000_000_000/nl.TickNanoseconds/maxTicks + 1
@@ -170,11 +186,16 @@ func (s shaper) filters() []nl.Filter {
 	return filters
 }
 
-// keys returns the u32 keys that match an address of a packet against a subnet, 32 bits
-// each.
+// keys returns the u32 keys that match one address of a packet against a subnet, 32 bits each.
 func keys(p netip.Prefix, s side) []nl.Key {
+	offset := int32(8) // of the source in an IPv6 header (RFC 8200, section 3)
+	if p.Addr().Is4() {
+		offset = 12 // RFC 791, section 3.1
+	}
 	addr := p.Addr().AsSlice()
-	offset := map[int][2]int32{4: {12, 16}, 16: {8, 24}}[len(addr)][s] // RFC 791, RFC 8200
+	if s == destination { // it follows the source
+		offset += int32(len(addr))
+	}
 	var all []nl.Key
 	for i := 0; i < len(addr) && 8*i < p.Bits(); i += 4 {
 		mask := ^uint32(0) << (32 - min(32, p.Bits()-8*i))
@@ -183,8 +204,12 @@ func keys(p netip.Prefix, s side) []nl.Key {
 	return all
 }
 
-// apply adds the qdisc, and with subnets the class and the filters, to the device.
+// apply adds the qdisc, and with subnets the class and the filters, to the device. Without a
+// limit it changes nothing.
 func (s shaper) apply(c *nl.Conn, u *undo.Stack) error {
+	if s.rate == 0 {
+		return nil
+	}
 	if err := addQdisc(c, u, s.dev, s.qdisc()); err != nil || s.traffic.scope == everything {
 		return err
 	}
@@ -202,9 +227,12 @@ func (s shaper) apply(c *nl.Conn, u *undo.Stack) error {
 	return nil
 }
 
-// diff returns an error if the device is shaped in another way. What the reference plugin
-// made for the same configuration is accepted.
+// diff returns an error if the device is shaped in another way. It accepts what the reference
+// plugin makes for the same configuration. Without a limit it compares nothing.
 func (s shaper) diff(c *nl.Conn) error {
+	if s.rate == 0 {
+		return nil
+	}
 	have, err := c.Qdisc(s.dev, nl.Root)
 	if err != nil {
 		return err

@@ -26,16 +26,11 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := d.checkRates(); err != nil {
+	if err := errors.Join(d.send.checkRate(), d.receive.checkRate()); err != nil {
 		return nil, err
 	}
-	if s := d.sendShaper(); s.rate != 0 {
-		if err := s.apply(d.conn, &r.Undo); err != nil {
-			return nil, err
-		}
-	}
-	if d.receiveShaper(d.link).rate == 0 {
-		return prev, nil
+	if err := d.send.apply(d.conn, &r.Undo); err != nil || d.receive.rate == 0 {
+		return prev, err
 	}
 	ifb, err := d.shapeReceived(&r.Undo)
 	if err != nil {
@@ -46,18 +41,6 @@ func add(r *skel.Request) (*types.Result, error) {
 	return &result, nil
 }
 
-// checkRates checks both directions before anything is changed. The ifb will have the
-// MTU of the device.
-func (d device) checkRates() error {
-	var errs []error
-	for _, s := range []shaper{d.ingressShaper(d.link), d.egressShaper(d.link)} {
-		if s.rate != 0 {
-			errs = append(errs, s.checkRate())
-		}
-	}
-	return errors.Join(errs...)
-}
-
 // shapeReceived makes the ifb and then redirects to it, so that no packet is lost. The ifb
 // gets its qdisc before it is set up: for a link that is up, the kernel waits until the
 // former qdisc is no longer in use (dev_deactivate_many in net/sched/sch_generic.c).
@@ -66,7 +49,7 @@ func (d device) shapeReceived(u *undo.Stack) (nl.Link, error) {
 	if err != nil {
 		return nl.Link{}, err
 	}
-	if err := d.receiveShaper(ifb).apply(d.conn, u); err != nil {
+	if err := d.receive.on(ifb).apply(d.conn, u); err != nil {
 		return nl.Link{}, err
 	}
 	if err := attach.SetOwner(d.conn, ifb, d.owner); err != nil {
@@ -88,8 +71,12 @@ func del(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	prev, _ := r.Prev() // without it, if it cannot be read
-	return errors.Join(unshapeDevice(node, pod, r.Attachment(), prev), delIFBs(node, r.Attachment()))
+	prev, _ := r.Prev() // in DEL, Prev returns no error
+	errs := []error{unshapeDevice(node, pod, r.Attachment(), prev), delIFBs(node, r.Attachment())}
+	if pod != nil {
+		errs = append(errs, delIFBs(pod, r.Attachment()))
+	}
+	return errors.Join(errs...)
 }
 
 // unshapeDevice finds the device on which the attachment is shaped: the host end of
@@ -104,13 +91,13 @@ func unshapeDevice(node, pod *nl.Conn, owner types.Attachment, prev *types.Resul
 	}
 	eth, err := pod.Link(owner.IfName)
 	if err != nil {
-		return errors.Join(types.IgnoreNotExist(err), delIFBs(pod, owner))
+		return types.IgnoreNotExist(err)
 	}
 	if other, err := attach.BelongsToOther(pod, eth, owner, prev); other || err != nil {
-		return errors.Join(types.IgnoreNotExist(err), delIFBs(pod, owner))
+		return types.IgnoreNotExist(err)
 	}
 	if eth.Kind != "veth" {
-		return errors.Join(removeQdiscs(pod, eth), delIFBs(pod, owner))
+		return removeQdiscs(pod, eth)
 	}
 	if host, err = pod.VethPeer(eth, node); err != nil || servesAnother(host, owner) {
 		return types.IgnoreNotExist(err)
@@ -146,17 +133,15 @@ func check(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	var errs []error
-	if s := d.sendShaper(); s.rate != 0 {
-		errs = append(errs, s.diff(d.conn))
-	}
-	if d.receiveShaper(d.link).rate != 0 {
-		errs = append(errs, d.diffReceived())
-	}
-	return types.Coded(types.CodeChanged, errors.Join(errs...))
+	return types.Coded(types.CodeChanged, errors.Join(d.send.diff(d.conn), d.diffReceived()))
 }
 
+// diffReceived compares the ifb, its shaper, and the redirection to it. If the packets that the
+// device receives have no limit, it compares nothing.
 func (d device) diffReceived() error {
+	if d.receive.rate == 0 {
+		return nil
+	}
 	links, err := ifbs(d.conn, d.owner)
 	if err != nil {
 		return err
@@ -165,7 +150,7 @@ func (d device) diffReceived() error {
 		return fmt.Errorf("find ifb %s of %s: %w", ifbNames(d.owner)[0], d.owner, fs.ErrNotExist)
 	}
 	ifb := links[0]
-	errs := []error{d.receiveShaper(ifb).diff(d.conn)}
+	errs := []error{d.receive.on(ifb).diff(d.conn)}
 	if !ifb.Up {
 		errs = append(errs, fmt.Errorf("interface %s is down", ifb.Name))
 	}
