@@ -67,38 +67,6 @@ func Ensure(h *ns.Handle, settings ...Setting) error {
 	})
 }
 
-// An Inside reads and writes settings of the namespace that the calling thread is in. Its
-// methods do the same as the functions of the same names, which enter the namespace for
-// each call: that takes twice as long as reading a key.
-type Inside struct{ h *ns.Handle }
-
-// Within runs f in the namespace. The Inside is valid until f returns.
-func Within(h *ns.Handle, f func(Inside) error) error {
-	return h.Do(func() error { return f(Inside{h}) })
-}
-
-// Get returns the value of a key.
-func (v Inside) Get(key string) (value string, err error) {
-	err = v.h.Step("read sysctl "+key, func() error {
-		value, err = read(key)
-		return err
-	})
-	return value, err
-}
-
-// Set writes the settings in their order.
-func (v Inside) Set(settings ...Setting) error {
-	if len(settings) == 0 {
-		return nil
-	}
-	return v.h.Step("write sysctls "+names(settings), func() error { return set(v.h, settings) })
-}
-
-// Ensure writes the settings that have another value.
-func (v Inside) Ensure(settings ...Setting) error {
-	return v.h.Step("ensure sysctls "+names(settings), func() error { return ensure(v.h, settings) })
-}
-
 // set writes the settings, from a thread that is in the namespace.
 func set(h *ns.Handle, settings []Setting) error {
 	var refused []Setting
