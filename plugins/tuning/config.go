@@ -14,7 +14,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// rawConfig is the configuration as a person writes it. README.md explains each key.
+// rawConfig is the configuration as the user writes it. README.md explains each key.
 type rawConfig struct {
 	Sysctl        rawSysctls `json:"sysctl"`
 	MAC           string     `json:"mac"`
@@ -31,8 +31,8 @@ type rawConfig struct {
 	} `json:"args"`
 }
 
-// rawArgs is args.cni, whose values replace those of the configuration. A nil value means
-// that the key is absent.
+// rawArgs has the keys of args.cni, which replace those of the configuration. A nil value means that
+// the key is absent.
 type rawArgs struct {
 	Sysctl   rawSysctls `json:"sysctl"`
 	MAC      string     `json:"mac"`
@@ -45,7 +45,7 @@ type rawArgs struct {
 // rawSysctls is an object of strings in which no key occurs twice.
 type rawSysctls map[string]string
 
-// UnmarshalJSON returns an error if a key occurs twice.
+// UnmarshalJSON decodes an object. It returns an error if a key occurs twice or a value is null.
 func (s *rawSysctls) UnmarshalJSON(data []byte) error {
 	var object map[string]*string
 	if err := json.Unmarshal(data, &object); err != nil {
@@ -101,25 +101,25 @@ func parse(r *skel.Request) (*config, error) {
 
 // config checks the configuration and returns all problems in one error.
 func (raw *rawConfig) config(ifName string, args types.Args) (*config, error) {
-	above := raw.Args.CNI
-	mac, macErr := types.FirstMAC(raw.RuntimeConfig.MAC, above.MAC, args[types.ArgMAC], raw.MAC)
-	sysctls, sysctlErr := assignments(raw.Sysctl, above.Sysctl, ifName)
+	fromArgs := raw.Args.CNI
+	mac, macErr := types.FirstMAC(raw.RuntimeConfig.MAC, fromArgs.MAC, args[types.ArgMAC], raw.MAC)
+	sysctls, sysctlErr := assignments(raw.Sysctl, fromArgs.Sysctl, ifName)
 	conf := &config{sysctls: sysctls, dataDir: cmp.Or(raw.DataDir, defaultDataDir)}
 	if mac != "" {
 		conf.link.MAC = &mac
 	}
-	if promisc := cmp.Or(above.Promisc, &raw.Promisc); *promisc { // false means: leave the flag alone
+	if promisc := cmp.Or(fromArgs.Promisc, &raw.Promisc); *promisc { // false leaves the flag unchanged
 		conf.link.Promisc = promisc
 	}
-	if mtu := cmp.Or(above.MTU, &raw.MTU); *mtu != 0 {
+	if mtu := cmp.Or(fromArgs.MTU, &raw.MTU); *mtu != 0 {
 		conf.link.MTU = mtu
 	}
-	conf.link.AllMulti = cmp.Or(above.AllMulti, raw.AllMulti)
-	conf.link.TxQLen = cmp.Or(above.TxQLen, raw.TxQLen)
+	conf.link.AllMulti = cmp.Or(fromArgs.AllMulti, raw.AllMulti)
+	conf.link.TxQLen = cmp.Or(fromArgs.TxQLen, raw.TxQLen)
 	return conf, errors.Join(macErr, sysctlErr, conf.validate())
 }
 
-// validate returns an error for values that work with no container.
+// validate returns an error for values that are invalid for every container.
 func (c *config) validate() error {
 	var errs []error
 	if mtu := c.link.MTU; mtu != nil && (*mtu < attach.MinMTU || *mtu > maxMTU) {
@@ -129,12 +129,12 @@ func (c *config) validate() error {
 		errs = append(errs, fmt.Errorf("txQLen %d is not between 0 and %d", *n, math.MaxInt32))
 	}
 	if !filepath.IsAbs(c.dataDir) {
-		errs = append(errs, fmt.Errorf("dataDir %q is no absolute path", c.dataDir))
+		errs = append(errs, fmt.Errorf("dataDir %q is not an absolute path", c.dataDir))
 	}
 	return errors.Join(errs...)
 }
 
-// idle reports whether nothing is configured.
+// idle reports whether the configuration sets nothing.
 func (c *config) idle() bool { return len(c.sysctls) == 0 && c.link == (settings{}) }
 
 // dataDir returns the folder of saved states. It reads no other key, because DEL and GC

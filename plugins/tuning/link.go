@@ -8,8 +8,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// settings holds settings of an interface: the configured ones, or those that it had
-// before ADD. A nil value means that the setting is not among them.
+// settings are settings of an interface: the configured ones, or those that the interface had before
+// ADD. A nil value means that the setting is not configured, or was not saved.
 type settings struct {
 	MAC      *types.MAC `json:"mac,omitempty"`
 	Promisc  *bool      `json:"promisc,omitempty"`
@@ -18,16 +18,16 @@ type settings struct {
 	TxQLen   *int       `json:"txQLen,omitempty"`
 }
 
-// A difference is a setting that an interface has with another value than the settings say.
+// A difference is a setting that has another value on the link than in the settings.
 type difference struct {
 	name       string
 	have, want any
-	set        func(*nl.Conn, nl.Link) error // sets the value of the settings
+	set        func(*nl.Conn, nl.Link) error // sets the link to want
 }
 
 // differences lists the settings for which the link has another value, in the order in which
-// ADD and DEL set them. The MTU is the first: with one below 1280 the kernel removes IPv6 from
-// an interface, and with it the sysctls.
+// ADD and DEL set them. The MTU is the first, because the kernel removes IPv6 and its sysctls from
+// an interface with an MTU below 1280.
 func (s settings) differences(l nl.Link) []difference {
 	return slices.Concat(
 		compare("mtu", s.MTU, l.MTU, (*nl.Conn).SetMTU),
@@ -76,13 +76,13 @@ func currentOf[T any](want *T, have T) *T {
 	return &have
 }
 
-// or returns s with the values of below where s has none.
-func (s settings) or(below settings) settings {
+// or returns s, with the values of other for the settings that s has no values for.
+func (s settings) or(other settings) settings {
 	return settings{
-		MAC:      cmp.Or(s.MAC, below.MAC),
-		Promisc:  cmp.Or(s.Promisc, below.Promisc),
-		MTU:      cmp.Or(s.MTU, below.MTU),
-		AllMulti: cmp.Or(s.AllMulti, below.AllMulti),
-		TxQLen:   cmp.Or(s.TxQLen, below.TxQLen),
+		MAC:      cmp.Or(s.MAC, other.MAC),
+		Promisc:  cmp.Or(s.Promisc, other.Promisc),
+		MTU:      cmp.Or(s.MTU, other.MTU),
+		AllMulti: cmp.Or(s.AllMulti, other.AllMulti),
+		TxQLen:   cmp.Or(s.TxQLen, other.TxQLen),
 	}
 }

@@ -5,13 +5,11 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/plumb-cni/plumb/pkg/nl"
-	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/sysctl"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -54,13 +52,6 @@ type target struct {
 	sysctls []currentSysctl
 }
 
-// A currentSysctl is a configured sysctl (Setting) and its present value in the container.
-type currentSysctl struct {
-	sysctl.Setting
-	now     string
-	noValue bool // the sysctl can be written, but not read
-}
-
 // newTarget looks up the interface, if link settings are configured, and reads the configured
 // sysctls. If only sysctls are configured, it opens no netlink socket: that would take as long
 // as setting the sysctls.
@@ -82,41 +73,6 @@ func newTarget(r *skel.Request, conf *config) (*target, error) {
 	return t, err
 }
 
-// readSysctls reads the sysctls of the assignments. It tries all and joins the errors.
-func readSysctls(pod *ns.Handle, assignments []assignment) ([]currentSysctl, error) {
-	var all []currentSysctl
-	var errs []error
-	for _, a := range assignments {
-		s, err := readFirst(pod, a)
-		all, errs = append(all, s), append(errs, err)
-	}
-	return all, errors.Join(errs...)
-}
-
-// readFirst reads the sysctl of an assignment: the first of its paths that exists in the
-// container.
-func readFirst(pod *ns.Handle, a assignment) (currentSysctl, error) {
-	var err error
-	for _, path := range a.paths {
-		s := currentSysctl{Setting: sysctl.Setting{Key: path, Value: a.value}}
-		s.now, err = sysctl.Get(pod, path)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			continue
-		case hasNoValue(err):
-			s.noValue, err = true, nil
-		}
-		return s, err
-	}
-	return currentSysctl{}, fmt.Errorf("sysctl %q does not exist in the container; check the spelling, load its kernel module, or remove it if it is not per namespace: %w", a.written, err)
-}
-
-// hasNoValue reports whether err is the error of reading a sysctl that has no value:
-// net.ipv4.route.flush can only be written, and stable_secret may never have been set.
-func hasNoValue(err error) bool {
-	return errors.Is(err, syscall.EIO) || errors.Is(err, syscall.EINVAL) || errors.Is(err, fs.ErrPermission)
-}
-
 // tune saves the present settings and then applies the configured ones. It saves before the
 // first change, so that DEL can restore the settings after an ADD that was killed. It also
 // pushes the undo before the first change: a change whose answer was lost may have been made,
@@ -131,7 +87,7 @@ func (t *target) tune(u *undo.Stack) error {
 	if err := t.store.save(before.withOriginals(earlier)); err != nil {
 		return err
 	}
-	u.Push("put back the settings of "+t.r.IfName, func() error {
+	u.Push("restore the settings of "+t.r.IfName, func() error {
 		if err := restore(t.r, before); err != nil {
 			return err
 		}
@@ -140,7 +96,7 @@ func (t *target) tune(u *undo.Stack) error {
 		}
 		return t.store.remove()
 	})
-	if err := sysctl.Set(t.r.Pod, t.settings()...); err != nil {
+	if err := sysctl.Set(t.r.Pod, t.configuredSysctls()...); err != nil {
 		return err
 	}
 	for _, d := range t.conf.link.differences(t.link) {
@@ -151,9 +107,9 @@ func (t *target) tune(u *undo.Stack) error {
 	return nil
 }
 
-// withCode gives the error code 7 (invalid configuration) if a sysctl or the interface
-// does not exist in the container, or if the kernel does not accept a value: for example
-// a MAC that another macvlan of the same master has.
+// withCode returns err with types.CodeConfig if a sysctl or the interface does not exist in the
+// container, or if the kernel refuses a value: for example a MAC that another macvlan of the same
+// master has. It returns other errors unchanged.
 func withCode(err error) error {
 	for _, cause := range []error{fs.ErrNotExist, syscall.EINVAL, syscall.ERANGE, syscall.EADDRINUSE} {
 		if errors.Is(err, cause) {
@@ -196,8 +152,8 @@ func (t *target) loadEarlier(netns uint64) (*saved, error) {
 	return state, nil
 }
 
-// settings returns the configured sysctls.
-func (t *target) settings() []sysctl.Setting {
+// configuredSysctls returns the sysctls with the configured values.
+func (t *target) configuredSysctls() []sysctl.Setting {
 	all := make([]sysctl.Setting, 0, len(t.sysctls))
 	for _, s := range t.sysctls {
 		all = append(all, s.Setting)
@@ -206,9 +162,9 @@ func (t *target) settings() []sysctl.Setting {
 }
 
 // updateResult records the configured MAC and MTU in the result of the chain. It changes the
-// interfaces named CNI_IFNAME whose sandbox is CNI_NETNS. If the result has none, because the
-// earlier plugin wrote another sandbox or no sandbox, it changes every interface of that name,
-// as the reference plugin does.
+// interfaces named CNI_IFNAME whose sandbox is CNI_NETNS. If the result has no such interface,
+// because the earlier plugin wrote another sandbox or no sandbox, it changes every interface of that
+// name, as the reference plugin does.
 func (t *target) updateResult(result *types.Result) {
 	hasSandbox := slices.ContainsFunc(result.Interfaces, t.isInSandbox)
 	for i := range result.Interfaces {
@@ -239,7 +195,7 @@ func del(r *skel.Request) error {
 	case errors.Is(err, fs.ErrNotExist):
 		warnOfSysctls(r, st.path())
 	case errors.Is(err, errUnreadable):
-		r.Warn("%v; nothing is put back", err)
+		r.Warn("%v; nothing is restored", err)
 	case err != nil:
 		return types.Coded(types.CodeIO, err)
 	case r.Pod != nil:
@@ -268,7 +224,7 @@ func warnOfSysctls(r *skel.Request, missingFile string) {
 		}
 	}
 	if len(kept) > 0 {
-		r.Warn("saved state %s does not exist; these sysctls are not put back: %s", missingFile, strings.Join(kept, ", "))
+		r.Warn("saved state %s does not exist; these sysctls are not restored: %s", missingFile, strings.Join(kept, ", "))
 	}
 }
 
@@ -316,7 +272,7 @@ func ignoreUnrestorable(r *skel.Request, err error) error {
 	}
 	for _, errno := range []error{syscall.EINVAL, syscall.ERANGE, syscall.EOPNOTSUPP, syscall.EADDRINUSE} {
 		if errors.Is(err, errno) {
-			r.Warn("put back: %v", err)
+			r.Warn("restore: %v", err)
 			return nil
 		}
 	}
@@ -349,15 +305,6 @@ func check(r *skel.Request) error {
 	return types.Coded(types.CodeChanged, errors.Join(append(errs, t.checkSaved())...))
 }
 
-// diff returns an error if the present value is not the configured one. It ignores differences
-// in white space: the kernel prints lists with tabs.
-func (s currentSysctl) diff() error {
-	if s.noValue || slices.Equal(strings.Fields(s.now), strings.Fields(s.Value)) {
-		return nil
-	}
-	return fmt.Errorf("sysctl %s is %q, not %q", s.Key, s.now, s.Value)
-}
-
 // checkSaved returns an error if the saved state cannot be read: DEL could not restore
 // anything. If only sysctls are configured, a missing state is no error, because the reference
 // plugin saves no sysctls. DEL then warns.
@@ -372,8 +319,8 @@ func (t *target) checkSaved() error {
 	return nil
 }
 
-// status returns an error if the allowlist does not allow the configuration, or if the
-// state could not be saved.
+// status returns an error if the configuration is invalid, if the allowlist does not allow it, or if
+// the state could not be saved.
 func (h host) status(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {
@@ -383,25 +330,4 @@ func (h host) status(r *skel.Request) error {
 		return types.NotAvailable(err)
 	}
 	return types.NotAvailable(checkWritable(conf.dataDir))
-}
-
-// checkWritable returns an error if the process cannot make files in dir, or if its file system
-// has no free block or no free inode. If dir does not exist, checkWritable tests the nearest
-// parent folder that exists.
-func checkWritable(dir string) error {
-	const writeAndSearch = 2 | 1 // W_OK|X_OK
-	// With "/." at its end, the path of a file gives ENOTDIR.
-	err := syscall.Access(dir+"/.", writeAndSearch)
-	for errors.Is(err, fs.ErrNotExist) && dir != "/" {
-		dir = filepath.Dir(dir)
-		err = syscall.Access(dir+"/.", writeAndSearch)
-	}
-	var st syscall.Statfs_t
-	if err == nil && syscall.Statfs(dir, &st) == nil && (st.Blocks > 0 && st.Bavail == 0 || st.Files > 0 && st.Ffree == 0) {
-		err = syscall.ENOSPC
-	}
-	if err != nil {
-		return &fs.PathError{Op: "save state in", Path: dir, Err: err}
-	}
-	return nil
 }
