@@ -25,9 +25,8 @@ type difference struct {
 	set        func(*nl.Conn, nl.Link) error // sets the link to want
 }
 
-// differences lists the settings for which the link has another value, in the order in which
-// ADD and DEL set them. The MTU is the first, because the kernel removes IPv6 and its sysctls from
-// an interface with an MTU below 1280.
+// differences lists the settings for which the link has another value, in the order in which ADD
+// and DEL set them.
 func (s settings) differences(l nl.Link) []difference {
 	return slices.Concat(
 		compare("mtu", s.MTU, l.MTU, (*nl.Conn).SetMTU),

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -36,19 +37,18 @@ func assignments(configured, fromArgs rawSysctls, ifName string) ([]assignment, 
 func parseSysctls(object rawSysctls, ifName string) ([]assignment, error) {
 	var all []assignment
 	var errs []error
-	for key, value := range object {
+	for _, key := range slices.Sorted(maps.Keys(object)) {
 		paths, err := pathsOf(key, ifName)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		a := assignment{key, paths, value}
+		a := assignment{key, paths, object[key]}
 		if i := slices.IndexFunc(all, a.same); i >= 0 {
-			errs = append(errs, fmt.Errorf("duplicated sysctl keys are not allowed: %q and %q are the same", min(key, all[i].written), max(key, all[i].written)))
+			errs = append(errs, fmt.Errorf("duplicated sysctl keys are not allowed: %q and %q are the same", all[i].written, key))
 		}
 		all = append(all, a)
 	}
-	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return all, errors.Join(errs...)
 }
 

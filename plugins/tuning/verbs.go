@@ -229,8 +229,8 @@ func warnOfSysctls(r *skel.Request, missingFile string) {
 }
 
 // restore restores all saved settings and joins the errors. It does nothing if the namespace is
-// not the one in which the state was saved. It restores the sysctls last, because some sysctls
-// exist only with the original MTU.
+// not the one in which the state was saved. It restores the sysctls last, because the kernel removes
+// IPv6 and its sysctls from an interface with an MTU below 1280.
 func restore(r *skel.Request, state *saved) error {
 	if !state.isOf(r.Pod.Cookie()) {
 		return nil
