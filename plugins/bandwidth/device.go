@@ -4,7 +4,6 @@ import (
 	"crypto/sha512"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"io/fs"
 	"slices"
 	"syscall"
@@ -57,14 +56,15 @@ func findDevice(r *skel.Request, conf *config) (device, error) {
 	return d, err
 }
 
-// ifbNames returns the two names that the ifb of an attachment can have. The first is the
-// reference plugin's name, which is the same for all interfaces of a container in one network.
-// The second is unique to the attachment; it is used if another interface has the first. The
-// alias of an ifb names its owner.
+// ifbNames returns the two names that the ifb of an attachment can have. The first is the reference
+// plugin's name, which is the same for all interfaces of a container in one network. The second is
+// unique to the attachment. ADD uses it if an interface with the first name exists. The alias of an
+// ifb names its owner.
 func ifbNames(a types.Attachment) []string {
 	return []string{ifbName(a.Network + a.ContainerID), ifbName(a.String())}
 }
 
+// ifbName returns the name of an ifb with a hash of a text.
 func ifbName(identity string) string {
 	sum := sha512.Sum512([]byte(identity))
 	return "bwp" + hex.EncodeToString(sum[:6])
@@ -175,6 +175,3 @@ func removeIngressQdisc(c *nl.Conn, dev nl.Link) error {
 	}
 	return c.DeleteQdisc(dev, q)
 }
-
-// missing returns the error of a CHECK for an object that the interface lacks.
-func missing(name, object string) error { return fmt.Errorf("interface %s has no %s", name, object) }

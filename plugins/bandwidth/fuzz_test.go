@@ -9,8 +9,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// FuzzConfig: whatever the numbers, a frame fits into the bucket and the queue of what
-// is taken, and filters match a subnet of their family.
+// FuzzConfig tests that with every accepted configuration a frame fits into the bucket and the queue,
+// and that filters match a subnet of their family.
 func FuzzConfig(f *testing.F) {
 	f.Add(`{"name": "n", "ingressRate": 1000000, "ingressBurst": 8000, "latency": 5, "unshapedSubnets": ["10.0.0.0/8", "fd00::/8"]}`, 1500)
 	f.Add(`{"name": "n", "runtimeConfig": {"bandwidth": {"egressRate": 18446744073709551615, "egressBurst": 34359738359, "shapedSubnets": ["::ffff:10.0.0.0/104"]}}}`, 65535)

@@ -41,9 +41,9 @@ func add(r *skel.Request) (*types.Result, error) {
 	return &result, nil
 }
 
-// shapeReceived makes the ifb and then redirects to it, so that no packet is lost. The ifb
-// gets its qdisc before it is set up: for a link that is up, the kernel waits until the
-// former qdisc is no longer in use (dev_deactivate_many in net/sched/sch_generic.c).
+// shapeReceived makes the ifb, and then redirects what the device receives to it, so that no packet is
+// lost. It adds the qdisc to the ifb before it sets the ifb up: if the link is up, the kernel waits
+// until the former qdisc is not in use any more (dev_deactivate_many in net/sched/sch_generic.c).
 func (d device) shapeReceived(u *undo.Stack) (nl.Link, error) {
 	ifb, err := d.addIFB(u)
 	if err != nil {
@@ -64,8 +64,8 @@ func (d device) shapeReceived(u *undo.Stack) (nl.Link, error) {
 	return ifb, d.conn.AddFilter(d.link, redirectFilter(ifb))
 }
 
-// del removes what ADD made. It finds it by the attachment, without the container,
-// prevResult or the configuration. It tries every step and joins the errors.
+// del removes what ADD made. It needs neither the container nor prevResult nor the limits of the
+// configuration. It tries every step and joins the errors.
 func del(r *skel.Request) error {
 	node, pod, err := nl.OpenBoth(r.Node, r.Pod)
 	if err != nil {
@@ -79,8 +79,9 @@ func del(r *skel.Request) error {
 	return errors.Join(errs...)
 }
 
-// unshapeDevice finds the device on which the attachment is shaped: the host end of
-// its pair, by name, prevResult or the container's end, or the container's interface.
+// unshapeDevice removes the qdiscs of the device of an attachment. It looks for the host end by its
+// names and by prevResult, and then for the container's interface and the other end of that. pod and
+// prev may be nil.
 func unshapeDevice(node, pod *nl.Conn, owner types.Attachment, prev *types.Result) error {
 	host, err := attach.HostEnd(node, owner, prev)
 	if err == nil {
@@ -99,18 +100,15 @@ func unshapeDevice(node, pod *nl.Conn, owner types.Attachment, prev *types.Resul
 	if eth.Kind != "veth" {
 		return removeQdiscs(pod, eth)
 	}
-	if host, err = pod.VethPeer(eth, node); err != nil || servesAnother(host, owner) {
+	host, err = pod.VethPeer(eth, node)
+	ofOther := attach.MadeByPlumb(host) && host.Alias != attach.LinkAlias(owner) // the namespace path was reused
+	if err != nil || ofOther {
 		return types.IgnoreNotExist(err)
 	}
 	return removeQdiscs(node, host)
 }
 
-// servesAnother reports whether a host end belongs to another attachment: the namespace
-// path was reused.
-func servesAnother(l nl.Link, owner types.Attachment) bool {
-	return attach.MadeByPlumb(l) && l.Alias != attach.LinkAlias(owner)
-}
-
+// delIFBs deletes the ifbs of an attachment.
 func delIFBs(c *nl.Conn, owner types.Attachment) error {
 	links, err := ifbs(c, owner)
 	errs := []error{err}
@@ -120,7 +118,7 @@ func delIFBs(c *nl.Conn, owner types.Attachment) error {
 	return errors.Join(errs...)
 }
 
-// check compares what ADD made with what is there, and names every difference.
+// check compares what ADD makes with the present state. The error names every difference.
 func check(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {
@@ -156,11 +154,11 @@ func (d device) diffReceived() error {
 	}
 	q, err := d.conn.Qdisc(d.link, nl.Ingress)
 	if err != nil || q != ingressQdisc() {
-		return errors.Join(append(errs, err, missing(d.link.Name, "ingress qdisc"))...)
+		return errors.Join(append(errs, err, fmt.Errorf("interface %s has no ingress qdisc", d.link.Name))...)
 	}
 	filters, err := d.conn.Filters(d.link, q.Handle)
 	if err == nil && !slices.ContainsFunc(filters, redirectFilter(ifb).Same) {
-		err = missing(d.link.Name, "filter that redirects what it receives to "+ifb.Name)
+		err = fmt.Errorf("interface %s has no filter that redirects what it receives to %s", d.link.Name, ifb.Name)
 	}
 	return errors.Join(append(errs, err)...)
 }
@@ -172,9 +170,9 @@ func status(r *skel.Request) error {
 	return types.NotAvailable(err)
 }
 
-// gc removes the ifbs of attachments that are not to be kept, and the qdiscs on the host
-// ends of their veth pairs, if plumb made these: those of other plugins name no owner.
-// Usually the pairs are gone already, or the GC of the plugin that made them removes them.
+// gc removes the ifbs of attachments that are not to be kept, and the qdiscs on the host ends of their
+// veth pairs, if plumb made the pairs: the pairs of other plugins have no alias with an owner. Usually
+// the pairs are gone, or the GC of the plugin that made them removes them.
 func gc(r *skel.Request) error {
 	node, err := nl.Open(r.Node)
 	if err != nil {
