@@ -16,24 +16,19 @@ import (
 
 // rawConfig is the configuration as the user writes it. README.md explains each key.
 type rawConfig struct {
-	Sysctl        rawSysctls `json:"sysctl"`
-	MAC           string     `json:"mac"`
-	Promisc       bool       `json:"promisc"`
-	MTU           int        `json:"mtu"`
-	AllMulti      *bool      `json:"allmulti"`
-	TxQLen        *int       `json:"txQLen"`
-	DataDir       string     `json:"dataDir"`
+	rawSettings
+	DataDir       string `json:"dataDir"`
 	RuntimeConfig struct {
 		MAC string `json:"mac"`
 	} `json:"runtimeConfig"`
 	Args struct {
-		CNI rawArgs `json:"cni"`
+		CNI rawSettings `json:"cni"`
 	} `json:"args"`
 }
 
-// rawArgs has the keys of args.cni, which replace those of the configuration. A nil value means that
+// rawSettings has the keys that both the configuration and args.cni can set. A nil value means that
 // the key is absent.
-type rawArgs struct {
+type rawSettings struct {
 	Sysctl   rawSysctls `json:"sysctl"`
 	MAC      string     `json:"mac"`
 	Promisc  *bool      `json:"promisc"`
@@ -104,18 +99,21 @@ func (raw *rawConfig) config(ifName string, args types.Args) (*config, error) {
 	fromArgs := raw.Args.CNI
 	mac, macErr := types.FirstMAC(raw.RuntimeConfig.MAC, fromArgs.MAC, args[types.ArgMAC], raw.MAC)
 	sysctls, sysctlErr := assignments(raw.Sysctl, fromArgs.Sysctl, ifName)
-	conf := &config{sysctls: sysctls, dataDir: cmp.Or(raw.DataDir, defaultDataDir)}
+	conf := &config{sysctls: sysctls, dataDir: cmp.Or(raw.DataDir, defaultDataDir), link: settings{
+		Promisc:  cmp.Or(fromArgs.Promisc, raw.Promisc),
+		MTU:      cmp.Or(fromArgs.MTU, raw.MTU),
+		AllMulti: cmp.Or(fromArgs.AllMulti, raw.AllMulti),
+		TxQLen:   cmp.Or(fromArgs.TxQLen, raw.TxQLen),
+	}}
 	if mac != "" {
 		conf.link.MAC = &mac
 	}
-	if promisc := cmp.Or(fromArgs.Promisc, &raw.Promisc); *promisc { // false leaves the flag unchanged
-		conf.link.Promisc = promisc
+	if promisc := conf.link.Promisc; promisc != nil && !*promisc {
+		conf.link.Promisc = nil // false leaves the flag unchanged
 	}
-	if mtu := cmp.Or(fromArgs.MTU, &raw.MTU); *mtu != 0 {
-		conf.link.MTU = mtu
+	if mtu := conf.link.MTU; mtu != nil && *mtu == 0 {
+		conf.link.MTU = nil
 	}
-	conf.link.AllMulti = cmp.Or(fromArgs.AllMulti, raw.AllMulti)
-	conf.link.TxQLen = cmp.Or(fromArgs.TxQLen, raw.TxQLen)
 	return conf, errors.Join(macErr, sysctlErr, conf.validate())
 }
 
