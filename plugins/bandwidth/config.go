@@ -64,6 +64,7 @@ const (
 // limits reports whether the configuration limits any rate.
 func (c *config) limits() bool { return c.ingress.rate != 0 || c.egress.rate != 0 }
 
+// parse reads and checks the configuration. Invalid values have types.CodeConfig.
 func parse(r *skel.Request) (*config, error) {
 	var raw rawConfig
 	if err := r.Decode(&raw); err != nil {

@@ -147,12 +147,12 @@ func TestNumbersFit(t *testing.T) {
 				t.Errorf("rate %d burst %d: %d ticks pass %.0f bytes, configured are %.0f", rate, burst, s.buffer(), passes, most)
 			}
 			s.latency = maxLatency * time.Millisecond
-			if uint64(s.limit()) < min(min(s.rate, 1<<40)*60, max32bits) {
-				t.Errorf("rate %d burst %d: a queue of %d bytes, a minute's worth is wanted", rate, burst, s.limit())
+			if uint64(s.queueLimit()) < min(min(s.rate, 1<<40)*60, max32bits) {
+				t.Errorf("rate %d burst %d: a queue of %d bytes, a minute's worth is wanted", rate, burst, s.queueLimit())
 			}
 			s.latency = time.Millisecond
-			if uint64(s.limit()) < s.frame() {
-				t.Errorf("rate %d burst %d: a queue of %d bytes", rate, burst, s.limit())
+			if uint64(s.queueLimit()) < s.frame() {
+				t.Errorf("rate %d burst %d: a queue of %d bytes", rate, burst, s.queueLimit())
 			}
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"io/fs"
-	"slices"
 	"syscall"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
@@ -140,19 +139,18 @@ func ifbs(c *nl.Conn, owner types.Attachment) ([]nl.Link, error) {
 	return withAlias, nil
 }
 
-// removeQdiscs removes the qdiscs that this plugin, or the reference plugin, added to the
-// device.
+// removeQdiscs removes the qdiscs that this plugin or the reference plugin added to the device.
 func removeQdiscs(c *nl.Conn, dev nl.Link) error {
 	return errors.Join(removeRootQdisc(c, dev), removeIngressQdisc(c, dev))
 }
 
-// removeRootQdisc removes the root qdisc, unless another program made it.
+// removeRootQdisc removes the root qdisc if it has the handle and a kind that this plugin uses.
 func removeRootQdisc(c *nl.Conn, dev nl.Link) error {
 	q, err := c.Qdisc(dev, nl.Root)
 	if err != nil {
 		return types.IgnoreNotExist(err)
 	}
-	if q.Handle != rootHandle || !slices.Contains([]string{kindTBF, kindHTB}, q.Kind) {
+	if q.Handle != rootHandle || q.Kind != kindTBF && q.Kind != kindHTB {
 		return nil
 	}
 	return c.DeleteQdisc(dev, q)

@@ -29,8 +29,8 @@ func FuzzConfig(f *testing.F) {
 			if s.rate == 0 || s.checkRate() != nil {
 				continue
 			}
-			if s.bucket() < s.frame() || s.buffer() == 0 || uint64(s.limit()) < s.frame() {
-				t.Errorf("%s: bucket %d, buffer %d, limit %d", text, s.bucket(), s.buffer(), s.limit())
+			if s.bucket() < s.frame() || s.buffer() == 0 || uint64(s.queueLimit()) < s.frame() {
+				t.Errorf("%s: bucket %d, buffer %d, limit %d", text, s.bucket(), s.buffer(), s.queueLimit())
 			}
 			_, _, _ = s.qdisc(), s.class(), s.referenceQdisc()
 			if filters := s.filters(); len(filters) != len(conf.traffic.subnets) {

@@ -92,11 +92,11 @@ func (s shaper) bucket() uint64 {
 	return max(burst, s.frame())
 }
 
-// bytesIn returns the number of bytes that pass in d at a rate in bytes per second. It takes a rate
-// above 2⁴⁸ as 2⁴⁸, so that the result does not overflow. The caller limits the result to 32 bits.
+// bytesIn returns the number of bytes that pass in d, at most maxLatency, at a rate in bytes per second.
+// It takes a rate above 2⁴⁸ as 2⁴⁸, so that the product has less than 64 bits; the results are above
+// what the kernel's numbers of 32 bits can hold anyway.
 func bytesIn(d time.Duration, rate uint64) uint64 {
-	rate = min(rate, 1<<48)
-	return rate/1000*uint64(d.Milliseconds()) + rate%1000*uint64(d.Milliseconds())/1000
+	return min(rate, 1<<48) * uint64(d.Milliseconds()) / 1000
 }
 
 // ticks returns the time that n bytes take at a rate in bytes per second, in the kernel's ticks. It
@@ -116,9 +116,9 @@ func (s shaper) buffer() uint32 {
 	return uint32(min(max(ticks(s.bucket(), s.rate), minTicks(s.frame(), s.rate)), maxTicks))
 }
 
-// limit returns the length of the queue in bytes: the bucket, and what passes in the latency at the
+// queueLimit returns the length of the queue in bytes: the bucket, and what passes in the latency at the
 // rate.
-func (s shaper) limit() uint32 {
+func (s shaper) queueLimit() uint32 {
 	return uint32(min(bytesIn(s.latency, s.rate)+s.bucket(), max32bits))
 }
 
@@ -136,7 +136,7 @@ func (s shaper) checkRate() error {
 func (s shaper) qdisc() nl.Qdisc {
 	q := nl.Qdisc{Kind: kindTBF, Handle: rootHandle, Parent: nl.Root}
 	if s.traffic.scope == everything {
-		q.TBF = nl.TBF{Rate: s.rate, Buffer: s.buffer(), Limit: s.limit()}
+		q.TBF = nl.TBF{Rate: s.rate, Buffer: s.buffer(), Limit: s.queueLimit()}
 		return q
 	}
 	q.Kind, q.HTB = kindHTB, nl.HTB{Direct: directQLen}
@@ -166,7 +166,7 @@ func (s shaper) class() nl.Class {
 // leaf returns the qdisc with the queue of the class. Unlike a token bucket filter, an HTB does not
 // split the segments that TCP passes to it, so the queue must hold at least one of them.
 func (s shaper) leaf() nl.Qdisc {
-	return nl.Qdisc{Kind: "bfifo", Handle: leafHandle, Parent: rootHandle.Class(leafClass), Limit: max(s.limit(), gsoMax+framing)}
+	return nl.Qdisc{Kind: "bfifo", Handle: leafHandle, Parent: rootHandle.Class(leafClass), Limit: max(s.queueLimit(), gsoMax+framing)}
 }
 
 // filters returns the filters that send the packets of the subnets to the class, or directly to the

@@ -13,6 +13,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
+// add shapes the packets that the device of the attachment sends, and then those that it receives.
 func add(r *skel.Request) (*types.Result, error) {
 	conf, err := parse(r)
 	if err != nil {
@@ -153,8 +154,11 @@ func (d device) diffReceived() error {
 		errs = append(errs, fmt.Errorf("interface %s is down", ifb.Name))
 	}
 	q, err := d.conn.Qdisc(d.link, nl.Ingress)
-	if err != nil || q != ingressQdisc() {
-		return errors.Join(append(errs, err, fmt.Errorf("interface %s has no ingress qdisc", d.link.Name))...)
+	if err == nil && q != ingressQdisc() {
+		err = fmt.Errorf("interface %s has no ingress qdisc", d.link.Name)
+	}
+	if err != nil {
+		return errors.Join(append(errs, err)...)
 	}
 	filters, err := d.conn.Filters(d.link, q.Handle)
 	if err == nil && !slices.ContainsFunc(filters, redirectFilter(ifb).Same) {
@@ -163,7 +167,7 @@ func (d device) diffReceived() error {
 	return errors.Join(append(errs, err)...)
 }
 
-// status returns an error if the configuration is invalid. It does not test the kernel,
+// status returns an error if the configuration is invalid. It does not test what the kernel supports,
 // because that needs a device.
 func status(r *skel.Request) error {
 	_, err := parse(r)

@@ -48,6 +48,7 @@ type config struct {
 	unused []netip.Addr // gateways of CNI_ARGS that are in the subnet of no address
 }
 
+// parse reads and checks the configuration and CNI_ARGS. Invalid values have types.CodeConfig.
 func parse(r *skel.Request) (*config, error) {
 	var raw rawConfig
 	if err := r.Decode(&raw); err != nil {

@@ -81,6 +81,7 @@ const (
 	maxMTU         = 65536
 )
 
+// parse reads and checks the configuration and CNI_ARGS. Invalid values have types.CodeConfig.
 func parse(r *skel.Request) (*config, error) {
 	raw := rawConfig{}
 	if err := r.Decode(&raw); err != nil {

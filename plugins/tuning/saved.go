@@ -102,6 +102,7 @@ func tempName(a types.Attachment) string { return tempPrefix(a.Network) + shortH
 // tempPrefix returns what the names of all temporary files of a network begin with.
 func tempPrefix(network string) string { return "." + shortHash(network) + "~" }
 
+// shortHash returns 24 hexadecimal digits of the SHA-256 hash of s.
 func shortHash(s string) string {
 	sum := sha256.Sum256([]byte(s))
 	return hex.EncodeToString(sum[:12])

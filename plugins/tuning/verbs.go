@@ -16,6 +16,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
+// add saves the present settings and applies the configured ones. The result is prevResult with the new
+// MAC and MTU.
 func (h host) add(r *skel.Request) (*types.Result, error) {
 	conf, err := parse(r)
 	if err != nil {
