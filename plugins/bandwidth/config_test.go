@@ -71,6 +71,7 @@ func TestErrorNamesAllProblems(t *testing.T) {
 		{`{"latency": 60001}`, "latency 60001 is not between"},
 		{`{"unshapedSubnets": ["10.0.0.0/8"], "shapedSubnets": ["10.1.0.0/16"]}`, `unshapedSubnets ["10.0.0.0/8"] and shapedSubnets ["10.1.0.0/16"] exclude each other`},
 		{`{"unshapedSubnets": ["10.0.0.0/8"], "shapedSubnets": ["broken"]}`, `shapedSubnets: "broken" is not a subnet`},
+		{`{"shapedSubnets": ["::ffff:10.0.0.0/64"]}`, `shapedSubnets: "::ffff:10.0.0.0/64" is not a subnet`},
 		{`{"unshapedSubnets": ["10.0.0.0", "", "::/129"]}`, `unshapedSubnets: "10.0.0.0" is not a subnet; write it like 10.0.0.0/8 or fd00::/8` + "\n" +
 			`unshapedSubnets: "" is not a subnet; write it like 10.0.0.0/8 or fd00::/8` + "\n" + `unshapedSubnets: "::/129" is not a subnet`},
 		{`{"ingressRate": 1, "ingressBurst": 99999999999, "egressRate": 9, "shapedSubnets": ["x"], "latency": -1}`,
