@@ -124,24 +124,18 @@ func (h *Handle) Close() error {
 	return errors.Join(append(errs, h.fd.Close())...)
 }
 
-// Cookie returns the cookie of the namespace that the calling thread is in, for example within
-// Do. The cookie is a number that no other namespace gets until the next boot; an inode number
-// can be used again. Zero means that the kernel has no cookies (before Linux 5.14).
-func Cookie() uint64 {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
-	if err != nil {
-		return 0
-	}
-	defer func() { _ = unix.Close(fd) }()
-	cookie, _ := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
-	return cookie
-}
-
-// Cookie returns the cookie of the namespace, as the function Cookie does.
+// Cookie returns the number of the namespace. Until the next boot no other namespace has that
+// number, while an inode number is used again. Zero means that the kernel has no cookies (before
+// Linux 5.14).
 func (h *Handle) Cookie() (cookie uint64) {
 	_ = h.Do(func() error {
-		cookie = Cookie()
-		return nil
+		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = unix.Close(fd) }()
+		cookie, err = unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE)
+		return err
 	})
 	return cookie
 }

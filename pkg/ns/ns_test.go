@@ -178,7 +178,7 @@ func threadsAway(t *testing.T, home uint64) (away []string) {
 
 func TestCookie(t *testing.T) {
 	path := newNS(t)
-	one, two, other, home := open(t, path).Cookie(), open(t, path).Cookie(), open(t, newNS(t)).Cookie(), Cookie()
+	one, two, other, home := open(t, path).Cookie(), open(t, path).Cookie(), open(t, newNS(t)).Cookie(), open(t, ownPath).Cookie()
 	if home == 0 {
 		t.Skip("the kernel has no cookies")
 	}

@@ -40,9 +40,11 @@ func IPv6(ifName, name string) string { return "net/ipv6/conf/" + ifName + "/" +
 // Get returns the value of a key, without the newline at its end. The error matches
 // fs.ErrNotExist if the kernel has no such key.
 func Get(h *ns.Handle, key string) (value string, err error) {
-	err = Within(h, func(in Inside) error {
-		value, err = in.Get(key)
-		return err
+	err = h.Step("read sysctl "+key, func() error {
+		return h.Do(func() error {
+			value, err = read(key)
+			return err
+		})
 	})
 	return value, err
 }
@@ -53,45 +55,17 @@ func Set(h *ns.Handle, settings ...Setting) error {
 	if len(settings) == 0 {
 		return nil
 	}
-	return Within(h, func(in Inside) error { return in.Set(settings...) })
+	return h.Step("write sysctls "+names(settings), func() error {
+		return h.Do(func() error { return set(h, settings) })
+	})
 }
 
 // Ensure is Set for the settings that have another value. It is for settings that
 // attachments share on the node.
 func Ensure(h *ns.Handle, settings ...Setting) error {
-	return Within(h, func(in Inside) error { return in.Ensure(settings...) })
-}
-
-// An Inside reads and writes settings of the namespace that the calling thread is in. Its
-// methods do the same as the functions of the same names, which enter the namespace for
-// each call: to enter it takes as long as to read a key.
-type Inside struct{ h *ns.Handle }
-
-// Within runs f in the namespace. The Inside is valid until f returns.
-func Within(h *ns.Handle, f func(Inside) error) error {
-	return h.Do(func() error { return f(Inside{h}) })
-}
-
-// Get returns the value of a key.
-func (in Inside) Get(key string) (value string, err error) {
-	err = in.h.Step("read sysctl "+key, func() error {
-		value, err = read(key)
-		return err
+	return h.Step("ensure sysctls "+names(settings), func() error {
+		return h.Do(func() error { return ensure(h, settings) })
 	})
-	return value, err
-}
-
-// Set writes the settings in their order.
-func (in Inside) Set(settings ...Setting) error {
-	if len(settings) == 0 {
-		return nil
-	}
-	return in.h.Step("write sysctls "+names(settings), func() error { return set(in.h, settings) })
-}
-
-// Ensure writes the settings that have another value.
-func (in Inside) Ensure(settings ...Setting) error {
-	return in.h.Step("ensure sysctls "+names(settings), func() error { return ensure(in.h, settings) })
 }
 
 // set writes the settings, from a thread that is in the namespace. It writes one warning for all

@@ -57,31 +57,6 @@ func TestSettingsBelongToTheNamespace(t *testing.T) {
 	}
 }
 
-// TestWithin: the methods of Inside read and write settings, and each call is a step.
-func TestWithin(t *testing.T) {
-	n, h := open(t)
-	notify := sysctl.Setting{Key: sysctl.IPv4("lo", "arp_notify"), Value: "1"}
-	var steps []string
-	h.Trace().Before = func(step string) error { steps = append(steps, step); return nil }
-	err := sysctl.Within(h, func(in sysctl.Inside) error {
-		before, err := in.Get(notify.Key)
-		if err != nil || before != "0" {
-			t.Errorf("Get: %q, %v", before, err)
-		}
-		return errors.Join(in.Set(), in.Set(notify), in.Ensure(notify, sysctl.Setting{Key: forward, Value: "1"}))
-	})
-	if now := n.Sysctl(t, notify.Key) + n.Sysctl(t, forward); err != nil || now != "11" {
-		t.Errorf("%v; now %s", err, now)
-	}
-	if want := []string{"read sysctl " + notify.Key, "write sysctls " + notify.Key + "=1", "ensure sysctls " + notify.Key + "=1 " + forward + "=1"}; !slices.Equal(steps, want) {
-		t.Errorf("steps %q", steps)
-	}
-	boom := errors.New("boom")
-	if err := sysctl.Within(h, func(sysctl.Inside) error { return boom }); err != boom {
-		t.Error(err)
-	}
-}
-
 // TestLongLists: the kernel reads and writes a list that is longer than a page in parts.
 func TestLongLists(t *testing.T) {
 	_, h := open(t)

@@ -21,71 +21,74 @@ func TestBandwidth(t *testing.T) {
 const (
 	network = "bwn"
 	cid     = "cidX"
-	ifbX    = "bwp365d6baf39d2" // the reference plugin's name for the two
+	ifbX    = "bwp365d6baf39d2" // the name of the ifb of network and cid
 	hostV4  = "10.77.0.1"
 	podV4   = "10.77.0.2"
 	hostV6  = "fd77::1"
 	podV6   = "fd77::2"
 )
 
-// A world is a node and a pod with an interface as another plugin made it.
-type world struct {
+// A testbed has a node and a pod with an interface that another plugin made.
+type testbed struct {
 	node, pod *nstest.NS
 	call      nstest.Call // without Command and Config
-	prev      string      // that plugin's result
+	prev      string      // result of that plugin
 }
 
-func newWorld() *world {
+// newTestbed returns a testbed without an interface.
+func newTestbed() *testbed {
 	GinkgoHelper()
 	node, pod := nstest.NewNodeAndPod(GinkgoTB())
-	w := &world{node: node, pod: pod, call: nstest.Call{ContainerID: cid, Node: node, Pod: pod}}
+	bed := &testbed{node: node, pod: pod, call: nstest.Call{ContainerID: cid, Node: node, Pod: pod}}
 	pod.Must(GinkgoTB(), "ip", "link", "set", "lo", "up")
-	return w
+	return bed
 }
 
-// ptp: a pair of which the node's end has the gateway address.
-func ptp() *world {
+// ptp returns a testbed with a veth pair whose host end has the gateway address.
+func ptp() *testbed {
 	GinkgoHelper()
-	w := newWorld()
-	nstest.Join(GinkgoTB(), nstest.End{In: w.node, Name: "veth0", Addrs: []string{hostV4 + "/24", hostV6 + "/64"}},
-		nstest.End{In: w.pod, Name: "eth0", Addrs: []string{podV4 + "/24", podV6 + "/64"}})
-	w.prev = w.result(`{"name": "veth0", "mac": "02:00:00:00:00:01"}, `)
-	return w
+	bed := newTestbed()
+	nstest.Join(GinkgoTB(), nstest.End{In: bed.node, Name: "veth0", Addrs: []string{hostV4 + "/24", hostV6 + "/64"}},
+		nstest.End{In: bed.pod, Name: "eth0", Addrs: []string{podV4 + "/24", podV6 + "/64"}})
+	bed.prev = bed.result(`{"name": "veth0", "mac": "02:00:00:00:00:01"}, `)
+	return bed
 }
 
-// bridge: the same, but that the node's end is a port.
-func bridge() *world {
+// bridge returns a testbed with a veth pair whose host end is a port of a bridge.
+func bridge() *testbed {
 	GinkgoHelper()
-	w := newWorld()
-	nstest.Join(GinkgoTB(), nstest.End{In: w.node, Name: "veth0"}, nstest.End{In: w.pod, Name: "eth0", Addrs: []string{podV4 + "/24"}})
-	w.node.Batch(GinkgoTB(), "link add br0 type bridge", "link set veth0 master br0", "link set br0 up", "addr add "+hostV4+"/24 dev br0")
-	w.prev = w.result(`{"name": "br0"}, {"name": "veth0"}, `)
-	return w
+	bed := newTestbed()
+	nstest.Join(GinkgoTB(), nstest.End{In: bed.node, Name: "veth0"}, nstest.End{In: bed.pod, Name: "eth0", Addrs: []string{podV4 + "/24"}})
+	bed.node.Batch(GinkgoTB(), "link add br0 type bridge", "link set veth0 master br0", "link set br0 up", "addr add "+hostV4+"/24 dev br0")
+	bed.prev = bed.result(`{"name": "br0"}, {"name": "veth0"}, `)
+	return bed
 }
 
-// macvlan: the node has no end; the other side is another host.
-func macvlan() *world {
+// macvlan returns a testbed with a macvlan. Its field node is another host, with which the pod
+// exchanges packets.
+func macvlan() *testbed {
 	GinkgoHelper()
-	w := newWorld()
+	bed := newTestbed()
 	outside := nstest.NewNode(GinkgoTB()).Named("outside")
-	nstest.Join(GinkgoTB(), nstest.End{In: w.node, Name: "up0"}, nstest.End{In: outside, Name: "up0", Addrs: []string{hostV4 + "/24"}})
-	w.node.Must(GinkgoTB(), "ip", "link", "add", "link", "up0", "name", "mv0", "type", "macvlan", "mode", "bridge")
-	w.node.Must(GinkgoTB(), "ip", "link", "set", "mv0", "netns", w.pod.Path(), "name", "eth0")
-	w.pod.Batch(GinkgoTB(), "link set eth0 up", "addr add "+podV4+"/24 dev eth0")
-	w.prev = w.result("")
-	w.node = outside // who is on the other side
-	return w
+	nstest.Join(GinkgoTB(), nstest.End{In: bed.node, Name: "up0"}, nstest.End{In: outside, Name: "up0", Addrs: []string{hostV4 + "/24"}})
+	bed.node.Must(GinkgoTB(), "ip", "link", "add", "link", "up0", "name", "mv0", "type", "macvlan", "mode", "bridge")
+	bed.node.Must(GinkgoTB(), "ip", "link", "set", "mv0", "netns", bed.pod.Path(), "name", "eth0")
+	bed.pod.Batch(GinkgoTB(), "link set eth0 up", "addr add "+podV4+"/24 dev eth0")
+	bed.prev = bed.result("")
+	bed.node = outside
+	return bed
 }
 
-// result is a result with the container's interface after others.
-func (w *world) result(others string) string {
+// result returns a result with other interfaces and then the container's interface.
+func (bed *testbed) result(others string) string {
 	return fmt.Sprintf(`{"cniVersion": "1.0.0", "interfaces": [%s{"name": "eth0", "mac": "02:00:00:00:00:02", "sandbox": %q}],
-		"ips": [{"address": "%s/24", "interface": %d}], "dns": {}}`, others, w.pod.Path(), podV4, strings.Count(others, "name"))
+		"ips": [{"address": "%s/24", "interface": %d}], "dns": {}}`, others, bed.pod.Path(), podV4, strings.Count(others, "name"))
 }
 
-// config is a configuration with these keys ("\"ingressRate\": 8").
-func (w *world) config(keys string) string { return configOf(network, keys, w.prev) }
+// config returns a configuration with these keys, such as `"ingressRate": 8`.
+func (bed *testbed) config(keys string) string { return configOf(network, keys, bed.prev) }
 
+// configOf returns a configuration. keys and prev may be empty.
 func configOf(network, keys, prev string) string {
 	c := fmt.Sprintf(`{"cniVersion": "1.0.0", "name": %q, "type": "bandwidth"`, network)
 	if keys != "" {
@@ -97,30 +100,32 @@ func configOf(network, keys, prev string) string {
 	return c + "}"
 }
 
-func (w *world) run(command, keys string) nstest.Reply {
-	c := w.call.With(command)
-	c.Config = w.config(keys)
+// run calls the plugin with a configuration with these keys.
+func (bed *testbed) run(command, keys string) nstest.Reply {
+	c := bed.call.With(command)
+	c.Config = bed.config(keys)
 	return nstest.Run(plugin(), c)
 }
 
 // shape returns the links with their qdiscs, classes and filters as text.
-func (w *world) shape() string {
+func (bed *testbed) shape() string {
 	GinkgoHelper()
 	names := regexp.MustCompile(`(?m)^\d+: \S+`)
 	var all []string
-	for _, n := range []*nstest.NS{w.call.Node, w.pod} {
+	for _, n := range []*nstest.NS{bed.call.Node, bed.pod} {
 		all = append(all, names.FindAllString(n.Must(GinkgoTB(), "ip", "-o", "link"), -1)...)
 		all = append(all, tcText(n))
 	}
 	return strings.Join(all, "\n")
 }
 
+// rates returns the keys for two rates and one burst, in bits.
 func rates(ingress, egress, burst uint64) string {
 	return fmt.Sprintf(`"ingressRate": %d, "ingressBurst": %d, "egressRate": %d, "egressBurst": %d`, ingress, burst, egress, burst)
 }
 
-// tcText is all that tc knows of the namespace's qdiscs, classes and filters, but for
-// numbers that count something else.
+// tcText returns the qdiscs, classes and filters of the namespace as tc prints them, without
+// counters.
 func tcText(n *nstest.NS) string {
 	GinkgoHelper()
 	var links []struct{ Ifname string }

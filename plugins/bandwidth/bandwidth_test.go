@@ -19,72 +19,74 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// i5 is the parameter set of the observation I.5 in reference-behaviour.md.
-const i5 = `"ingressRate": 1000000, "ingressBurst": 800000, "egressRate": 2000000, "egressBurst": 1600000`
+// bothLimits are the keys of a configuration with limits in both directions.
+const bothLimits = `"ingressRate": 1000000, "ingressBurst": 800000, "egressRate": 2000000, "egressBurst": 1600000`
 
-// fromContainerd is what containerd passes for a pod with both annotations at 10M.
+// fromContainerd are the keys that containerd passes for a pod with both annotations at 10M.
 const fromContainerd = `"runtimeConfig": {"bandwidth": {"IngressRate": 10000000, "IngressBurst": 4294967295, "EgressRate": 10000000, "EgressBurst": 4294967295}}`
 
 var _ = Describe("bandwidth", func() {
-	var w *world
+	var bed *testbed
 
 	BeforeEach(func() { nstest.LeakCheck(GinkgoTB()) })
 
-	DescribeTable("ADD makes what the golden file says, and DEL removes all of it", func(golden string, on func() *world, keys string) {
-		w := on()
-		shaped := func() string { return "on the node:\n" + tcText(w.call.Node) + "in the container:\n" + tcText(w.pod) }
-		before := nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), w.call.Node, w.pod) })
-		w.run("ADD", keys).OK(GinkgoTB())
+	DescribeTable("ADD makes what the golden file has, and DEL removes all of it", func(golden string, on func() *testbed, keys string) {
+		bed := on()
+		shaped := func() string {
+			return "on the node:\n" + tcText(bed.call.Node) + "in the container:\n" + tcText(bed.pod)
+		}
+		before := nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), bed.call.Node, bed.pod) })
+		bed.run("ADD", keys).OK(GinkgoTB())
 		nstest.Golden(GinkgoTB(), golden, shaped())
-		w.run("CHECK", keys).OK(GinkgoTB())
-		w.run("DEL", keys).OK(GinkgoTB())
+		bed.run("CHECK", keys).OK(GinkgoTB())
+		bed.run("DEL", keys).OK(GinkgoTB())
 		nstest.Golden(GinkgoTB(), "cleaned", shaped())
-		Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), w.call.Node, w.pod) })).To(BeEmpty())
-		w.run("DEL", keys).OK(GinkgoTB())
-		w.run("ADD", keys).OK(GinkgoTB()) // on the same interface again
+		Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), bed.call.Node, bed.pod) })).To(BeEmpty())
+		bed.run("DEL", keys).OK(GinkgoTB())
+		bed.run("ADD", keys).OK(GinkgoTB()) // on the same interface again
 	},
-		Entry("both directions", "both", ptp, i5),
+		Entry("both directions", "both", ptp, bothLimits),
 		Entry("ingress only", "ingress", ptp, `"ingressRate": 1000000, "ingressBurst": 800000`),
 		Entry("egress only", "egress", bridge, `"egressRate": 1000000, "egressBurst": 800000`),
 		Entry("as containerd calls", "containerd", ptp, fromContainerd),
-		Entry("latency", "latency", ptp, i5+`, "latency": 100`),
+		Entry("latency", "latency", ptp, bothLimits+`, "latency": 100`),
 		Entry("64-bit rates", "wide", ptp, rates(100e9, 40e9, 80e6)),
-		Entry("unshaped subnets", "unshaped", ptp, i5+`, "unshapedSubnets": ["10.0.0.0/8", "fd00:1:2::/40"]`),
-		Entry("shaped subnets", "shaped", ptp, i5+`, "shapedSubnets": ["0.0.0.0/0", "2000::/3"]`),
-		Entry("macvlan", "macvlan", macvlan, i5),
-		Entry("macvlan with subnets", "macvlan-unshaped", macvlan, i5+`, "unshapedSubnets": ["10.0.0.0/8"]`),
+		Entry("unshaped subnets", "unshaped", ptp, bothLimits+`, "unshapedSubnets": ["10.0.0.0/8", "fd00:1:2::/40"]`),
+		Entry("shaped subnets", "shaped", ptp, bothLimits+`, "shapedSubnets": ["0.0.0.0/0", "2000::/3"]`),
+		Entry("macvlan", "macvlan", macvlan, bothLimits),
+		Entry("macvlan with subnets", "macvlan-unshaped", macvlan, bothLimits+`, "unshapedSubnets": ["10.0.0.0/8"]`),
 	)
 
 	DescribeTable("ADD returns prevResult with the ifb added", func(version string) {
-		w = ptp()
-		c := w.call.With("ADD")
-		c.Config = strings.Replace(w.config(i5), `"1.0.0"`, `"`+version+`"`, 1)
+		bed = ptp()
+		c := bed.call.With("ADD")
+		c.Config = strings.Replace(bed.config(bothLimits), `"1.0.0"`, `"`+version+`"`, 1)
 		r := nstest.Run(plugin(), c).Result(GinkgoTB())
 		Expect(r.Interfaces).To(HaveLen(3))
 		Expect(r.Interfaces[2]).To(And(HaveField("Name", ifbX), HaveField("Sandbox", ""), HaveField("MAC", Not(BeEmpty()))))
 		Expect(r.IPs).To(ConsistOf(HaveField("Interface", 1)))
-		Expect(w.node.Must(GinkgoTB(), "ip", "-d", "link", "show", ifbX)).To(And(
+		Expect(bed.node.Must(GinkgoTB(), "ip", "-d", "link", "show", ifbX)).To(And(
 			ContainSubstring("alias plumb:bwn/cidX/eth0"), ContainSubstring("mtu 1500"), ContainSubstring("qlen 32"), ContainSubstring("group default")))
-		Expect(w.node.Must(GinkgoTB(), "ip", "addr", "show", ifbX)).NotTo(ContainSubstring("inet6"))
+		Expect(bed.node.Must(GinkgoTB(), "ip", "addr", "show", ifbX)).NotTo(ContainSubstring("inet6"))
 	}, Entry(nil, "0.3.0"), Entry(nil, "0.3.1"), Entry(nil, "0.4.0"), Entry(nil, "1.0.0"), Entry(nil, "1.1.0"))
 
 	It("ADD returns the ifb of a macvlan as an interface in the container", func() {
-		w = macvlan()
-		Expect(w.run("ADD", i5).Result(GinkgoTB()).Interfaces).To(HaveExactElements(
-			HaveField("Name", "eth0"), And(HaveField("Name", ifbX), HaveField("Sandbox", w.pod.Path()))))
+		bed = macvlan()
+		Expect(bed.run("ADD", bothLimits).Result(GinkgoTB()).Interfaces).To(HaveExactElements(
+			HaveField("Name", "eth0"), And(HaveField("Name", ifbX), HaveField("Sandbox", bed.pod.Path()))))
 	})
 
-	It("changes nothing without limits, but needs a prevResult", func() {
-		w = ptp()
+	It("ADD without limits changes nothing, but needs a prevResult", func() {
+		bed = ptp()
 		steps := 0
-		c := w.call.With("ADD")
+		c := bed.call.With("ADD")
 		c.Before = func(string) error { steps++; return nil }
-		c.Config = w.config(`"ingressRate": 0, "ingressBurst": 0`)
+		c.Config = bed.config(`"ingressRate": 0, "ingressBurst": 0`)
 		Expect(nstest.Run(plugin(), c).Result(GinkgoTB()).Interfaces).To(HaveLen(2))
 		Expect(steps).To(BeZero())
 		for _, command := range []string{"ADD", "CHECK"} {
-			for _, keys := range []string{"", i5} {
-				c = w.call.With(command)
+			for _, keys := range []string{"", bothLimits} {
+				c = bed.call.With(command)
 				c.Config = configOf(network, keys, "")
 				f := nstest.Run(plugin(), c).Failure(GinkgoTB())
 				Expect(f).To(And(HaveField("Code", uint(7)), HaveField("Msg", ContainSubstring(command+" of bandwidth needs a prevResult"))))
@@ -93,105 +95,117 @@ var _ = Describe("bandwidth", func() {
 	})
 
 	It("applies the runtime's limits if those of the configuration are zero", func() {
-		w = ptp()
-		w.run("ADD", `"ingressRate": 0, "egressRate": 0, `+fromContainerd).OK(GinkgoTB())
-		Expect(tcText(w.node)).To(ContainSubstring("rate 10Mbit"))
+		bed = ptp()
+		bed.run("ADD", `"ingressRate": 0, "egressRate": 0, `+fromContainerd).OK(GinkgoTB())
+		Expect(tcText(bed.node)).To(ContainSubstring("rate 10Mbit"))
 	})
 
-	DescribeTable("refuses an invalid configuration, and changes nothing", func(on func() *world, keys string, code int, text string) {
-		w = on()
-		before := w.shape()
-		f := w.run("ADD", keys).Failure(GinkgoTB())
+	DescribeTable("ADD returns an error for an invalid configuration, and changes nothing", func(on func() *testbed, keys string, code int, text string) {
+		bed = on()
+		before := bed.shape()
+		f := bed.run("ADD", keys).Failure(GinkgoTB())
 		Expect(f.String()).To(ContainSubstring(text))
 		Expect(f.Code).To(BeEquivalentTo(code))
-		Expect(w.shape()).To(Equal(before))
-		w.run("DEL", keys).OK(GinkgoTB()) // whatever the configuration
+		Expect(bed.shape()).To(Equal(before))
+		bed.run("DEL", keys).OK(GinkgoTB()) // whatever the configuration
 	},
 		Entry(nil, ptp, `"ingressRate": 8`, 7, "if rate is set, burst must also be set"),
 		Entry(nil, ptp, `"egressBurst": 8`, 7, "if burst is set, rate must also be set"),
 		Entry(nil, ptp, `"egressRate": 7, "egressBurst": 8`, 7, "egressRate 7 is too low"),
 		Entry(nil, ptp, `"egressRate": 40, "egressBurst": 8`, 7, "the lowest rate for its MTU is 48 bit/s"),
 		Entry(nil, ptp, `"egressRate": 80, "egressBurst": 34359738368`, 7, "burst cannot be more than 4GB"),
-		Entry(nil, ptp, i5+`, "shapedSubnets": ["10.0.0.1"]`, 7, "is not a subnet"),
-		Entry(nil, ptp, i5+`, "latency": 0`, 7, "latency 0"),
-		Entry(nil, ptp, i5+`, "ingresRate": 1, "strict": true`, 2, "did you mean"),
-		Entry("no such interface", newWorldWithPrev, i5, 7, `no interface "eth0" in container`),
-		Entry("the other end elsewhere", elsewhere, i5, 7, "no veth peer of container interface eth0 found in host ns"),
+		Entry(nil, ptp, bothLimits+`, "shapedSubnets": ["10.0.0.1"]`, 7, "is not a subnet"),
+		Entry(nil, ptp, bothLimits+`, "latency": 0`, 7, "latency 0"),
+		Entry(nil, ptp, bothLimits+`, "ingresRate": 1, "strict": true`, 2, "did you mean"),
+		Entry("no such interface", withoutInterface, bothLimits, 7, `no interface "eth0" in container`),
+		Entry("the other end in a third namespace", peerElsewhere, bothLimits, 7, "no veth peer of container interface eth0 found in host ns"),
 	)
 
-	DescribeTable("refuses JSON of the wrong types", func(keys string) {
-		w = ptp()
-		Expect(w.run("ADD", keys).Failure(GinkgoTB()).Code).To(BeEquivalentTo(types.CodeDecode))
+	DescribeTable("ADD returns an error for a value of the wrong JSON type", func(keys string) {
+		bed = ptp()
+		Expect(bed.run("ADD", keys).Failure(GinkgoTB()).Code).To(BeEquivalentTo(types.CodeDecode))
 	},
 		Entry(nil, `"ingressRate": -1`), Entry(nil, `"ingressRate": 1.5`), Entry(nil, `"ingressRate": "8M"`),
 		Entry(nil, `"ingressRate": 18446744073709551616`), Entry(nil, `"shapedSubnets": "10.0.0.0/8"`), Entry(nil, `"runtimeConfig": {"bandwidth": 8}`))
 
-	It("refuses a second ADD, and keeps what the first made", func() {
-		for _, keys := range []string{i5, `"ingressRate": 1000000, "ingressBurst": 800000`, `"egressRate": 1000000, "egressBurst": 800000`} {
-			w = ptp()
-			w.run("ADD", keys).OK(GinkgoTB())
-			before := tcText(w.node)
-			f := w.run("ADD", keys).Failure(GinkgoTB())
+	It("a second ADD fails, and what the first made stays", func() {
+		for _, keys := range []string{bothLimits, `"ingressRate": 1000000, "ingressBurst": 800000`, `"egressRate": 1000000, "egressBurst": 800000`} {
+			bed = ptp()
+			bed.run("ADD", keys).OK(GinkgoTB())
+			before := tcText(bed.node)
+			f := bed.run("ADD", keys).Failure(GinkgoTB())
 			Expect(f).To(And(HaveField("Code", uint(7)), HaveField("Msg", ContainSubstring("an earlier ADD was not followed by a DEL"))))
-			Expect(tcText(w.node)).To(Equal(before))
-			w.run("CHECK", keys).OK(GinkgoTB())
+			Expect(tcText(bed.node)).To(Equal(before))
+			bed.run("CHECK", keys).OK(GinkgoTB())
 		}
 	})
 
-	It("refuses an interface that another program shapes, and DEL leaves that alone", func() {
-		w = ptp()
+	It("ADD fails if another program shapes the interface, and DEL does not change that", func() {
+		bed = ptp()
 		for _, command := range []string{
 			"qdisc add dev veth0 root handle 7: tbf rate 1mbit burst 10000 limit 10000", "qdisc add dev veth0 ingress",
 			"filter add dev veth0 parent ffff: pref 9 protocol ip u32 match u32 0 0 flowid 1:7",
 		} {
-			w.node.Must(GinkgoTB(), "tc", strings.Fields(command)...)
+			bed.node.Must(GinkgoTB(), "tc", strings.Fields(command)...)
 		}
-		before := tcText(w.node)
+		before := tcText(bed.node)
 		for _, keys := range []string{`"ingressRate": 1000000, "ingressBurst": 800000`, `"egressRate": 1000000, "egressBurst": 800000`} {
-			Expect(w.run("ADD", keys).Failure(GinkgoTB()).Msg).To(ContainSubstring("another program made the qdisc"))
-			w.run("DEL", keys).OK(GinkgoTB())
-			Expect(tcText(w.node)).To(Equal(before))
+			Expect(bed.run("ADD", keys).Failure(GinkgoTB()).Msg).To(ContainSubstring("another program made the qdisc"))
+			bed.run("DEL", keys).OK(GinkgoTB())
+			Expect(tcText(bed.node)).To(Equal(before))
 		}
 	})
 
 	It("limits two interfaces of a container in one network", func() {
-		w = ptp()
-		nstest.Join(GinkgoTB(), nstest.End{In: w.node, Name: "veth1"}, nstest.End{In: w.pod, Name: "eth1"})
-		second := *w
+		bed = ptp()
+		nstest.Join(GinkgoTB(), nstest.End{In: bed.node, Name: "veth1"}, nstest.End{In: bed.pod, Name: "eth1"})
+		second := *bed
 		second.call.IfName = "eth1"
-		second.prev = strings.NewReplacer("veth0", "veth1", "eth0", "eth1").Replace(w.prev)
-		w.run("ADD", i5).OK(GinkgoTB())
+		second.prev = strings.NewReplacer("veth0", "veth1", "eth0", "eth1").Replace(bed.prev)
+		bed.run("ADD", bothLimits).OK(GinkgoTB())
 		own := ifbNames(types.Attachment{Network: network, ContainerID: cid, IfName: "eth1"})[1]
-		Expect(second.run("ADD", i5).Result(GinkgoTB()).Interfaces[2].Name).To(Equal(own))
-		w.run("CHECK", i5).OK(GinkgoTB())
-		second.run("CHECK", i5).OK(GinkgoTB())
-		w.run("DEL", i5).OK(GinkgoTB())
-		second.run("CHECK", i5).OK(GinkgoTB())
-		w.run("ADD", i5).OK(GinkgoTB())
-		second.run("DEL", i5).OK(GinkgoTB())
-		w.run("CHECK", i5).OK(GinkgoTB())
-		w.run("DEL", i5).OK(GinkgoTB())
-		Expect(tcText(w.node)).To(BeEmpty())
-		Expect(w.node.Must(GinkgoTB(), "ip", "-br", "link")).NotTo(ContainSubstring("bwp"))
+		Expect(second.run("ADD", bothLimits).Result(GinkgoTB()).Interfaces[2].Name).To(Equal(own))
+		bed.run("CHECK", bothLimits).OK(GinkgoTB())
+		second.run("CHECK", bothLimits).OK(GinkgoTB())
+		bed.run("DEL", bothLimits).OK(GinkgoTB())
+		second.run("CHECK", bothLimits).OK(GinkgoTB())
+		bed.run("ADD", bothLimits).OK(GinkgoTB())
+		second.run("DEL", bothLimits).OK(GinkgoTB())
+		bed.run("CHECK", bothLimits).OK(GinkgoTB())
+		bed.run("DEL", bothLimits).OK(GinkgoTB())
+		Expect(tcText(bed.node)).To(BeEmpty())
+		Expect(bed.node.Must(GinkgoTB(), "ip", "-br", "link")).NotTo(ContainSubstring("bwp"))
 	})
 
 	It("does not delete the ifb without an alias of another interface", func() {
-		w = ptp()
-		w.node.Must(GinkgoTB(), "ip", "link", "add", ifbX, "type", "ifb") // the reference plugin's, for the container's eth1
-		w.run("ADD", i5).OK(GinkgoTB())
-		w.run("CHECK", i5).OK(GinkgoTB())
-		w.run("DEL", i5).OK(GinkgoTB())
-		Expect(w.node.Must(GinkgoTB(), "ip", "-br", "link")).To(And(ContainSubstring(ifbX), Not(ContainSubstring(ifbNames(types.Attachment{Network: network, ContainerID: cid, IfName: "eth0"})[1]))))
+		bed = ptp()
+		bed.node.Must(GinkgoTB(), "ip", "link", "add", ifbX, "type", "ifb") // as the reference plugin makes it for the container's eth1
+		bed.run("ADD", bothLimits).OK(GinkgoTB())
+		bed.run("CHECK", bothLimits).OK(GinkgoTB())
+		bed.run("DEL", bothLimits).OK(GinkgoTB())
+		Expect(bed.node.Must(GinkgoTB(), "ip", "-br", "link")).To(And(ContainSubstring(ifbX), Not(ContainSubstring(ifbNames(types.Attachment{Network: network, ContainerID: cid, IfName: "eth0"})[1]))))
+	})
+
+	It("ADD names the interfaces that have the names of the ifb, and changes nothing", func() {
+		bed = ptp()
+		for _, name := range ifbNames(types.Attachment{Network: network, ContainerID: cid, IfName: "eth0"}) {
+			bed.node.Must(GinkgoTB(), "ip", "link", "add", name, "type", "ifb")
+		}
+		before := bed.shape()
+		f := bed.run("ADD", bothLimits).Failure(GinkgoTB())
+		Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
+		Expect(f.Msg).To(MatchRegexp(`interfaces \["` + ifbX + `" "bwp[0-9a-f]{12}"\] already exist: an earlier ADD`))
+		Expect(bed.shape()).To(Equal(before))
 	})
 
 	It("puts a new ifb into the network's group until it has an alias, so that GC finds it", func() {
-		w = ptp()
+		bed = ptp()
 		made := ""
-		c := w.call.With("ADD")
-		c.Config = w.config(i5)
+		c := bed.call.With("ADD")
+		c.Config = bed.config(bothLimits)
 		c.Before = func(step string) error {
 			if step == "set link "+ifbX+" alias" {
-				made = w.node.Must(GinkgoTB(), "ip", "-o", "link", "show", ifbX)
+				made = bed.node.Must(GinkgoTB(), "ip", "-o", "link", "show", ifbX)
 			}
 			return nil
 		}
@@ -200,13 +214,13 @@ var _ = Describe("bandwidth", func() {
 	})
 
 	It("adds the qdisc of the ifb before it sets it up", func() {
-		w = ptp()
+		bed = ptp()
 		shape := ""
-		c := w.call.With("ADD")
-		c.Config = w.config(i5)
+		c := bed.call.With("ADD")
+		c.Config = bed.config(bothLimits)
 		c.Before = func(step string) error {
 			if step == "set link "+ifbX+" up" {
-				shape = w.node.Must(GinkgoTB(), "tc", "qdisc", "show", "dev", ifbX)
+				shape = bed.node.Must(GinkgoTB(), "tc", "qdisc", "show", "dev", ifbX)
 			}
 			return nil
 		}
@@ -215,105 +229,105 @@ var _ = Describe("bandwidth", func() {
 	})
 
 	DescribeTable("DEL needs neither container, prevResult nor limits", func(change func(c *nstest.Call)) {
-		w = ptp()
-		w.run("ADD", i5).OK(GinkgoTB())
-		c := w.call.With("DEL")
-		c.Config = w.config("")
+		bed = ptp()
+		bed.run("ADD", bothLimits).OK(GinkgoTB())
+		c := bed.call.With("DEL")
+		c.Config = bed.config("")
 		change(&c)
 		nstest.Run(plugin(), c).OK(GinkgoTB())
-		Expect(w.node.Must(GinkgoTB(), "ip", "-br", "link")).NotTo(ContainSubstring("bwp"))
+		Expect(bed.node.Must(GinkgoTB(), "ip", "-br", "link")).NotTo(ContainSubstring("bwp"))
 		if c.Pod != nil || strings.Contains(c.Config, "prevResult") {
-			Expect(tcText(w.node)).To(BeEmpty())
+			Expect(tcText(bed.node)).To(BeEmpty())
 		}
 	},
 		Entry("no limits", func(*nstest.Call) {}),
 		Entry("no prevResult", func(c *nstest.Call) { c.Config = configOf(network, "", "") }),
-		Entry("a prevResult that is none", func(c *nstest.Call) { c.Config = configOf(network, i5, `{"ips": 7}`) }),
-		Entry("keys that cannot be read", func(c *nstest.Call) { c.Config = w.config(`"ingressRate": "x", "shapedSubnets": 7`) }),
+		Entry("an invalid prevResult", func(c *nstest.Call) { c.Config = configOf(network, bothLimits, `{"ips": 7}`) }),
+		Entry("keys of the wrong type", func(c *nstest.Call) { c.Config = bed.config(`"ingressRate": "x", "shapedSubnets": 7`) }),
 		Entry("CNI_NETNS empty", func(c *nstest.Call) { c.Pod = nil }),
-		Entry("neither", func(c *nstest.Call) { c.Pod, c.Config = nil, configOf(network, "", "") }),
-		Entry("a container that is gone", func(c *nstest.Call) {
-			w.pod.Remove(GinkgoTB())
-			// The kernel takes a namespace apart, and the pair with it, some time later.
-			Eventually(func() string { return w.node.Must(GinkgoTB(), "ip", "-br", "link") }).ShouldNot(ContainSubstring("veth0"))
+		Entry("neither CNI_NETNS nor prevResult", func(c *nstest.Call) { c.Pod, c.Config = nil, configOf(network, "", "") }),
+		Entry("no container", func(c *nstest.Call) {
+			bed.pod.Remove(GinkgoTB())
+			// The kernel deletes the namespace, and the pair with it, some time later.
+			Eventually(func() string { return bed.node.Must(GinkgoTB(), "ip", "-br", "link") }).ShouldNot(ContainSubstring("veth0"))
 		}),
 		Entry("a container without the interface", func(c *nstest.Call) {
-			w.pod.Must(GinkgoTB(), "ip", "link", "del", "eth0")
+			bed.pod.Must(GinkgoTB(), "ip", "link", "del", "eth0")
 		}),
 	)
 
-	It("DEL leaves another attachment alone whose namespace is at the same path", func() {
-		w = ptp()
-		w.node.Must(GinkgoTB(), "ip", "link", "set", "veth0", "alias", attach.LinkAlias(types.Attachment{Network: network, ContainerID: "newcomer", IfName: "eth0"}))
-		newcomer := w.call
-		newcomer.ContainerID = "newcomer"
-		newcomer.Config = w.config(i5)
-		nstest.Run(plugin(), newcomer.With("ADD")).OK(GinkgoTB())
-		w.run("DEL", i5).OK(GinkgoTB())
-		w.prev = ""
-		w.run("DEL", i5).OK(GinkgoTB())
-		nstest.Run(plugin(), newcomer.With("CHECK")).OK(GinkgoTB())
+	It("DEL does not change another attachment whose namespace is at the same path", func() {
+		bed = ptp()
+		bed.node.Must(GinkgoTB(), "ip", "link", "set", "veth0", "alias", attach.LinkAlias(types.Attachment{Network: network, ContainerID: "other", IfName: "eth0"}))
+		other := bed.call
+		other.ContainerID = "other"
+		other.Config = bed.config(bothLimits)
+		nstest.Run(plugin(), other.With("ADD")).OK(GinkgoTB())
+		bed.run("DEL", bothLimits).OK(GinkgoTB())
+		bed.prev = ""
+		bed.run("DEL", bothLimits).OK(GinkgoTB())
+		nstest.Run(plugin(), other.With("CHECK")).OK(GinkgoTB())
 	})
 
-	It("DEL leaves qdiscs of another program at the same path alone", func() {
-		w = ptp()
-		w.run("ADD", i5).OK(GinkgoTB())
-		w.node.Batch(GinkgoTB(), "link del veth0", "link add other0 type veth peer name eth0 netns "+w.pod.Path())
-		w.node.Must(GinkgoTB(), "tc", "qdisc", "add", "dev", "other0", "root", "handle", "1:", "tbf", "rate", "1mbit", "burst", "10kb", "latency", "25ms")
-		w.run("DEL", i5).OK(GinkgoTB())
-		Expect(w.node.Must(GinkgoTB(), "tc", "qdisc", "show", "dev", "other0")).To(ContainSubstring("tbf"))
+	It("DEL does not delete qdiscs of another program in another namespace at the same path", func() {
+		bed = ptp()
+		bed.run("ADD", bothLimits).OK(GinkgoTB())
+		bed.node.Batch(GinkgoTB(), "link del veth0", "link add other0 type veth peer name eth0 netns "+bed.pod.Path())
+		bed.node.Must(GinkgoTB(), "tc", "qdisc", "add", "dev", "other0", "root", "handle", "1:", "tbf", "rate", "1mbit", "burst", "10kb", "latency", "25ms")
+		bed.run("DEL", bothLimits).OK(GinkgoTB())
+		Expect(bed.node.Must(GinkgoTB(), "tc", "qdisc", "show", "dev", "other0")).To(ContainSubstring("tbf"))
 	})
 
-	DescribeTable("CHECK fails if something is missing or changed", func(on func() *world, keys, text string, commands ...string) {
-		w = on()
-		w.run("ADD", keys).OK(GinkgoTB())
-		w.run("CHECK", keys).OK(GinkgoTB())
+	DescribeTable("CHECK fails if something is missing or changed", func(on func() *testbed, keys, text string, commands ...string) {
+		bed = on()
+		bed.run("ADD", keys).OK(GinkgoTB())
+		bed.run("CHECK", keys).OK(GinkgoTB())
 		for _, command := range commands {
 			args := strings.Fields(command)
-			w.call.Node.Must(GinkgoTB(), args[0], args[1:]...)
+			bed.call.Node.Must(GinkgoTB(), args[0], args[1:]...)
 		}
-		f := w.run("CHECK", keys).Failure(GinkgoTB())
+		f := bed.run("CHECK", keys).Failure(GinkgoTB())
 		Expect(f.String()).To(ContainSubstring(text))
 		Expect(f.Code).To(BeEquivalentTo(types.CodeChanged))
 	},
-		Entry("no qdisc", ptp, i5, "interface veth0: want tbf 1: at root with rate 125000 byte/s, burst 12500000 ticks, limit 103125 bytes, have no qdisc", "tc qdisc del dev veth0 root"),
-		Entry("another rate", ptp, i5, "have tbf 1: at root with rate 250000 byte/s", "tc qdisc replace dev veth0 root handle 1: tbf rate 2mbit burst 100000 limit 103125"),
-		Entry("another kind", ptp, i5, "have htb 1:", "tc qdisc del dev veth0 root", "tc qdisc add dev veth0 root handle 1: htb"),
-		Entry("no ifb", ptp, i5, "find ifb "+ifbX+" of bwn/cidX/eth0", "ip link del "+ifbX),
-		Entry("ifb down", ptp, i5, "interface "+ifbX+" is down", "ip link set "+ifbX+" down"),
-		Entry("no qdisc on the ifb", ptp, i5, "interface "+ifbX+": want tbf", "tc qdisc del dev "+ifbX+" root"),
-		Entry("no ingress qdisc", ptp, i5, "interface veth0 has no ingress qdisc", "tc qdisc del dev veth0 ingress"),
-		Entry("no filter", ptp, i5, "interface veth0 has no filter that redirects what it receives to "+ifbX, "tc filter del dev veth0 parent ffff:"),
-		Entry("another ifb", ptp, i5, "has no filter that redirects", "tc filter del dev veth0 parent ffff:", "ip link add other type ifb",
+		Entry("no qdisc", ptp, bothLimits, "interface veth0: want tbf 1: at root with rate 125000 byte/s, burst 12500000 ticks, limit 103125 bytes, have no qdisc", "tc qdisc del dev veth0 root"),
+		Entry("another rate", ptp, bothLimits, "have tbf 1: at root with rate 250000 byte/s", "tc qdisc replace dev veth0 root handle 1: tbf rate 2mbit burst 100000 limit 103125"),
+		Entry("another kind", ptp, bothLimits, "have htb 1:", "tc qdisc del dev veth0 root", "tc qdisc add dev veth0 root handle 1: htb"),
+		Entry("no ifb", ptp, bothLimits, "find ifb "+ifbX+" of bwn/cidX/eth0", "ip link del "+ifbX),
+		Entry("ifb down", ptp, bothLimits, "interface "+ifbX+" is down", "ip link set "+ifbX+" down"),
+		Entry("no qdisc on the ifb", ptp, bothLimits, "interface "+ifbX+": want tbf", "tc qdisc del dev "+ifbX+" root"),
+		Entry("no ingress qdisc", ptp, bothLimits, "interface veth0 has no ingress qdisc", "tc qdisc del dev veth0 ingress"),
+		Entry("no filter", ptp, bothLimits, "interface veth0 has no filter that redirects what it receives to "+ifbX, "tc filter del dev veth0 parent ffff:"),
+		Entry("another ifb", ptp, bothLimits, "has no filter that redirects", "tc filter del dev veth0 parent ffff:", "ip link add other type ifb",
 			"tc filter add dev veth0 parent ffff: pref 1 protocol all u32 match u32 0 0 flowid 1:1 action mirred egress redirect dev other"),
-		Entry("no class", ptp, i5+`, "unshapedSubnets": ["10.0.0.0/8"]`, "interface veth0 has no class 1:30 of 125000 bytes a second", "tc qdisc del dev veth0 root",
+		Entry("no class", ptp, bothLimits+`, "unshapedSubnets": ["10.0.0.0/8"]`, "interface veth0 has no class 1:30 of 125000 byte/s", "tc qdisc del dev veth0 root",
 			"tc qdisc add dev veth0 root handle 1: htb default 30 direct_qlen 1000"),
-		Entry("no leaf", ptp, i5+`, "unshapedSubnets": ["10.0.0.0/8"]`, "want bfifo 30: at 1:30", "tc qdisc del dev veth0 parent 1:30"),
-		Entry("no subnet", ptp, i5+`, "unshapedSubnets": ["10.0.0.0/8"]`, "interface veth0 has no filter parent 1: pref 16 protocol 0x0800 flowid 1: match 0a000000/ff000000 at 12", "tc filter del dev veth0 parent 1: pref 16"),
-		Entry("no subnet on the ifb", ptp, i5+`, "shapedSubnets": ["fd00::/8"]`, "interface "+ifbX+" has no filter parent 1: pref 15", "tc filter del dev "+ifbX+" parent 1: pref 15"),
+		Entry("no leaf", ptp, bothLimits+`, "unshapedSubnets": ["10.0.0.0/8"]`, "want bfifo 30: at 1:30", "tc qdisc del dev veth0 parent 1:30"),
+		Entry("no subnet", ptp, bothLimits+`, "unshapedSubnets": ["10.0.0.0/8"]`, "interface veth0 has no filter parent 1: pref 16 protocol 0x0800 flowid 1: match 0a000000/ff000000 at 12", "tc filter del dev veth0 parent 1: pref 16"),
+		Entry("no subnet on the ifb", ptp, bothLimits+`, "shapedSubnets": ["fd00::/8"]`, "interface "+ifbX+" has no filter parent 1: pref 15", "tc filter del dev "+ifbX+" parent 1: pref 15"),
 	)
 
 	It("GC removes the ifbs of the network's attachments that are not listed, and no others", func() {
-		w = ptp()
-		w.run("ADD", i5).OK(GinkgoTB())
+		bed = ptp()
+		bed.run("ADD", bothLimits).OK(GinkgoTB())
 		for name, alias := range map[string]string{"i1": "plumb:bwn/gone/eth0", "i2": "plumb:bwn2/gone/eth0", "i3": "mine"} {
-			w.node.Must(GinkgoTB(), "ip", "link", "add", name, "type", "ifb")
-			w.node.Must(GinkgoTB(), "ip", "link", "set", name, "alias", alias)
+			bed.node.Must(GinkgoTB(), "ip", "link", "add", name, "type", "ifb")
+			bed.node.Must(GinkgoTB(), "ip", "link", "set", name, "alias", alias)
 		}
 		var killed undo.Stack
-		h, err := ns.Open(w.node.Path(), nil)
+		h, err := ns.Open(bed.node.Path(), nil)
 		Expect(err).NotTo(HaveOccurred())
 		defer func() { Expect(h.Close()).To(Succeed()) }()
 		node, err := nl.Open(h)
 		Expect(err).NotTo(HaveOccurred())
-		_, err = node.AddIFB(&killed, nl.IFB{Name: "i4", Group: attach.UnfinishedGroup(network)}) // and then the plugin was killed
+		_, err = node.AddIFB(&killed, nl.IFB{Name: "i4", Group: attach.UnfinishedGroup(network)}) // as if the plugin was killed then
 		Expect(err).NotTo(HaveOccurred())
 		gc := func(valid string) string {
-			c := w.call.With("GC")
+			c := bed.call.With("GC")
 			c.Pod = nil
 			c.Config = `{"cniVersion": "1.1.0", "name": "bwn", "type": "bandwidth", "cni.dev/valid-attachments": ` + valid + `}`
 			nstest.Run(plugin(), c).OK(GinkgoTB())
-			return w.node.Must(GinkgoTB(), "ip", "-br", "link")
+			return bed.node.Must(GinkgoTB(), "ip", "-br", "link")
 		}
 		left := gc(`[{"containerID": "cidX", "ifname": "eth0"}]`)
 		Expect(left).To(And(ContainSubstring(ifbX), ContainSubstring("i2"), ContainSubstring("i3"), Not(MatchRegexp(`(?m)^i[14] `))))
@@ -321,25 +335,25 @@ var _ = Describe("bandwidth", func() {
 	})
 
 	It("GC removes the limits of a host end whose attachment, by its alias, is not listed", func() {
-		w = ptp()
-		before := w.shape()
-		w.run("ADD", i5).OK(GinkgoTB())
-		limited := w.shape()
+		bed = ptp()
+		before := bed.shape()
+		bed.run("ADD", bothLimits).OK(GinkgoTB())
+		limited := bed.shape()
 		gc := func(valid string) string {
-			c := w.call.With("GC")
+			c := bed.call.With("GC")
 			c.Pod = nil
 			c.Config = `{"cniVersion": "1.1.0", "name": "bwn", "type": "bandwidth", "cni.dev/valid-attachments": ` + valid + `}`
 			nstest.Run(plugin(), c).OK(GinkgoTB())
-			return w.shape()
+			return bed.shape()
 		}
-		w.node.Must(GinkgoTB(), "ip", "link", "set", "veth0", "alias", "plumb:bwn/cidX/eth0")
+		bed.node.Must(GinkgoTB(), "ip", "link", "set", "veth0", "alias", "plumb:bwn/cidX/eth0")
 		Expect(gc(`[{"containerID": "cidX", "ifname": "eth0"}]`)).To(Equal(limited))
 		Expect(gc(`[]`)).To(Equal(before))
 	})
 
 	It("STATUS fails for an invalid configuration", func() {
-		w = ptp()
-		c := w.call.With("STATUS")
+		bed = ptp()
+		c := bed.call.With("STATUS")
 		c.Config = `{"cniVersion": "1.1.0", "name": "bwn", "type": "bandwidth"}`
 		nstest.Run(plugin(), c).OK(GinkgoTB())
 		c.Config = `{"cniVersion": "1.1.0", "name": "bwn", "type": "bandwidth", "ingressRate": 1}`
@@ -347,14 +361,14 @@ var _ = Describe("bandwidth", func() {
 	})
 
 	It("limits many containers at a time, and DEL leaves nothing", func() {
-		w = newWorld()
+		bed = newTestbed()
 		calls := make([]nstest.Call, nstest.FullOrShort(32, 8))
 		for i := range calls {
 			pod := nstest.New(GinkgoTB())
 			host := fmt.Sprintf("veth%d", i)
-			w.node.Must(GinkgoTB(), "ip", "link", "add", host, "up", "type", "veth", "peer", "name", "eth0", "netns", pod.Path())
+			bed.node.Must(GinkgoTB(), "ip", "link", "add", host, "up", "type", "veth", "peer", "name", "eth0", "netns", pod.Path())
 			prev := strings.ReplaceAll(ptpResult(pod), "veth0", host)
-			calls[i] = nstest.Call{ContainerID: fmt.Sprint("c", i), Node: w.node, Pod: pod, Config: configOf(network, i5, prev)}
+			calls[i] = nstest.Call{ContainerID: fmt.Sprint("c", i), Node: bed.node, Pod: pod, Config: configOf(network, bothLimits, prev)}
 		}
 		all := func(command string) error {
 			var errs []error
@@ -368,38 +382,38 @@ var _ = Describe("bandwidth", func() {
 		for range nstest.FullOrShort(3, 1) {
 			Expect(all("ADD")).To(Succeed())
 			Expect(all("CHECK")).To(Succeed())
-			Expect(strings.Count(w.node.Must(GinkgoTB(), "ip", "-br", "link"), "bwp")).To(Equal(len(calls)))
+			Expect(strings.Count(bed.node.Must(GinkgoTB(), "ip", "-br", "link"), "bwp")).To(Equal(len(calls)))
 			Expect(all("DEL")).To(Succeed())
-			Expect(w.node.Must(GinkgoTB(), "ip", "-br", "link")).NotTo(ContainSubstring("bwp"))
-			Expect(tcText(w.node)).To(BeEmpty())
+			Expect(bed.node.Must(GinkgoTB(), "ip", "-br", "link")).NotTo(ContainSubstring("bwp"))
+			Expect(tcText(bed.node)).To(BeEmpty())
 		}
 	})
 })
 
 func ptpResult(pod *nstest.NS) string {
-	w := &world{pod: pod}
-	return w.result(`{"name": "veth0"}, `)
+	bed := &testbed{pod: pod}
+	return bed.result(`{"name": "veth0"}, `)
 }
 
-// newWorldWithPrev has a prevResult that is not true.
-func newWorldWithPrev() *world {
-	w := newWorld()
-	w.prev = ptpResult(w.pod)
-	return w
+// withoutInterface returns a testbed whose prevResult has an interface that does not exist.
+func withoutInterface() *testbed {
+	bed := newTestbed()
+	bed.prev = ptpResult(bed.pod)
+	return bed
 }
 
-// elsewhere has a pair whose other end is in a third namespace, and on the node one
-// with the same two indexes.
-func elsewhere() *world {
-	w := newWorld()
+// peerElsewhere returns a testbed with a veth pair whose other end is in a third namespace. The node
+// has a pair with the same two indexes.
+func peerElsewhere() *testbed {
+	bed := newTestbed()
 	third, other := nstest.NewNode(GinkgoTB()).Named("third"), nstest.New(GinkgoTB())
-	nstest.Join(GinkgoTB(), nstest.End{In: third, Name: "veth0"}, nstest.End{In: w.pod, Name: "eth0"})
-	nstest.Join(GinkgoTB(), nstest.End{In: w.node, Name: "veth0"}, nstest.End{In: other, Name: "eth0"})
-	w.prev = ptpResult(w.pod)
-	return w
+	nstest.Join(GinkgoTB(), nstest.End{In: third, Name: "veth0"}, nstest.End{In: bed.pod, Name: "eth0"})
+	nstest.Join(GinkgoTB(), nstest.End{In: bed.node, Name: "veth0"}, nstest.End{In: other, Name: "eth0"})
+	bed.prev = ptpResult(bed.pod)
+	return bed
 }
 
-// An ip runs ip(8) in one namespace.
+// An ip is a function that runs ip(8) in one namespace.
 type ip func(args ...string) error
 
 func ipIn(n *nstest.NS) ip {
@@ -410,8 +424,8 @@ func ipAt(h *ns.Handle) ip {
 	return func(args ...string) error { return h.Do(exec.Command("ip", args...).Run) }
 }
 
-// pairFor makes the container's pair unless it is there, and macvlanFor its macvlan.
-// They stay down: the kernel takes up to a second to tell all of a link that came up.
+// pairFor makes the container's veth pair, and macvlanFor its macvlan, unless it exists. The links
+// stay down, because the state of a link that is set up changes for up to a second.
 func pairFor(node, pod ip, podPath string) error {
 	if pod("link", "show", "eth0") == nil {
 		return nil
@@ -429,8 +443,8 @@ func macvlanFor(node, pod ip, podPath string) error {
 	)
 }
 
-// after is the plugin after one that makes an interface and leaves it in place, so
-// that what bandwidth forgets stays to be seen. Only bandwidth's steps are swept.
+// after returns the plugin with an ADD that first calls makes, which makes the interface. The sweep
+// refuses only the steps of bandwidth, and the interface stays, so that the sweep sees what is left.
 func after(makes func(*skel.Request) error) skel.Plugin {
 	p := plugin()
 	p.Add = func(r *skel.Request) (*types.Result, error) {
@@ -442,14 +456,14 @@ func after(makes func(*skel.Request) error) skel.Plugin {
 	return p
 }
 
-const prevAny = `{"cniVersion": "1.0.0", "interfaces": []}`
+const emptyPrevResult = `{"cniVersion": "1.0.0", "interfaces": []}`
 
-func TestFaultsOnAPair(t *testing.T) {
+func TestFaultsWithVeth(t *testing.T) {
 	p := after(func(r *skel.Request) error { return pairFor(ipAt(r.Node), ipAt(r.Pod), r.NetNS) })
-	for name, keys := range map[string]string{"tbf": i5, "htb": i5 + `, "unshapedSubnets": ["10.0.0.0/8", "fd00::/8"]`} {
+	for name, keys := range map[string]string{"tbf": bothLimits, "htb": bothLimits + `, "unshapedSubnets": ["10.0.0.0/8", "fd00::/8"]`} {
 		t.Run(name, func(t *testing.T) {
 			nstest.LeakCheck(t)
-			nstest.FaultSweep(t, nstest.Sweep{Plugin: p, Config: configOf(network, keys, prevAny), Prepare: func(node, pod *nstest.NS) {
+			nstest.FaultSweep(t, nstest.Sweep{Plugin: p, Config: configOf(network, keys, emptyPrevResult), Prepare: func(node, pod *nstest.NS) {
 				if err := pairFor(ipIn(node), ipIn(pod), pod.Path()); err != nil {
 					t.Fatal(err)
 				}
@@ -458,10 +472,10 @@ func TestFaultsOnAPair(t *testing.T) {
 	}
 }
 
-func TestFaultsOnAMacvlan(t *testing.T) {
+func TestFaultsWithMacvlan(t *testing.T) {
 	nstest.LeakCheck(t)
 	p := after(func(r *skel.Request) error { return macvlanFor(ipAt(r.Node), ipAt(r.Pod), r.NetNS) })
-	nstest.FaultSweep(t, nstest.Sweep{Plugin: p, Config: configOf(network, i5, prevAny), Prepare: func(node, pod *nstest.NS) {
+	nstest.FaultSweep(t, nstest.Sweep{Plugin: p, Config: configOf(network, bothLimits, emptyPrevResult), Prepare: func(node, pod *nstest.NS) {
 		node.Batch(t, "link add up0 type veth peer name up1")
 		if err := macvlanFor(ipIn(node), ipIn(pod), pod.Path()); err != nil {
 			t.Fatal(err)

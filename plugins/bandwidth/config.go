@@ -10,7 +10,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// rawConfig is the configuration as a person writes it. README.md explains each key.
+// rawConfig is the configuration as the user writes it. README.md explains each key.
 type rawConfig struct {
 	rawLimits
 	Latency       *int `json:"latency"`
@@ -19,8 +19,8 @@ type rawConfig struct {
 	} `json:"runtimeConfig"`
 }
 
-// rawLimits are the keys that both the configuration and the runtime can have. Ingress is
-// what the container receives.
+// rawLimits has the keys that both the configuration and the runtime can set. Ingress is what the
+// container receives, egress what it sends.
 type rawLimits struct {
 	IngressRate     uint64   `json:"ingressRate"`
 	IngressBurst    uint64   `json:"ingressBurst"`
@@ -40,7 +40,7 @@ type config struct {
 // A limit is a rate in bits per second (zero means no limit) and a burst in bits.
 type limit struct{ rate, burst uint64 }
 
-// traffic selects what is shaped, by the address of the other side.
+// traffic selects the packets that are shaped, by the address outside of the container.
 type traffic struct {
 	scope   scope
 	subnets []netip.Prefix
@@ -50,8 +50,8 @@ type scope int
 
 const (
 	everything scope = iota
-	allBut           // all but the subnets
-	only             // only the subnets
+	allBut           // all packets except those of the subnets
+	only             // only packets of the subnets
 )
 
 const (
@@ -61,9 +61,10 @@ const (
 	maxBurst       = 1<<32 - 1 // bytes, as with the reference plugin
 )
 
-// limits reports whether any rate is limited.
+// limits reports whether the configuration limits any rate.
 func (c *config) limits() bool { return c.ingress.rate != 0 || c.egress.rate != 0 }
 
+// parse reads and checks the configuration. Invalid values have types.CodeConfig.
 func parse(r *skel.Request) (*config, error) {
 	var raw rawConfig
 	if err := r.Decode(&raw); err != nil {
@@ -121,39 +122,38 @@ func (l limit) validate(direction string) error {
 	return errors.Join(errs...)
 }
 
+// traffic returns the packets that are shaped.
 func (raw *rawLimits) traffic() (traffic, error) {
-	others, these := raw.UnshapedSubnets, raw.ShapedSubnets
-	unshaped, othersErr := parseSubnets(allBut, "unshapedSubnets", others)
-	shaped, theseErr := parseSubnets(only, "shapedSubnets", these)
-	err := errors.Join(othersErr, theseErr)
+	unshaped, unshapedErr := parseSubnets("unshapedSubnets", raw.UnshapedSubnets)
+	shaped, shapedErr := parseSubnets("shapedSubnets", raw.ShapedSubnets)
+	err := errors.Join(unshapedErr, shapedErr)
 	switch {
-	case len(others) > 0 && len(these) > 0:
-		return traffic{}, errors.Join(err, fmt.Errorf("unshapedSubnets %q and shapedSubnets %q exclude each other: give one of them", others, these))
-	case len(others) > 0:
-		return unshaped, err
-	case len(these) > 0:
-		return shaped, err
+	case len(raw.UnshapedSubnets) > 0 && len(raw.ShapedSubnets) > 0:
+		return traffic{}, errors.Join(err, fmt.Errorf("unshapedSubnets %q and shapedSubnets %q exclude each other: set only one of them", raw.UnshapedSubnets, raw.ShapedSubnets))
+	case len(unshaped) > 0:
+		return traffic{allBut, unshaped}, err
+	case len(shaped) > 0:
+		return traffic{only, shaped}, err
 	}
-	return traffic{}, nil
+	return traffic{}, err
 }
 
-func parseSubnets(s scope, key string, texts []string) (traffic, error) {
-	t := traffic{scope: s}
+// parseSubnets parses the value of a key.
+func parseSubnets(key string, texts []string) ([]netip.Prefix, error) {
+	var subnets []netip.Prefix
 	var errs []error
 	for _, text := range texts {
-		p, err := netip.ParsePrefix(text)
+		p, err := types.ParseCIDR(text)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %q is not a subnet; write it like 10.0.0.0/8 or fd00::/8", key, text))
 			continue
 		}
-		if p.Addr().Is4In6() && p.Bits() >= 96 {
-			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
-		}
-		t.subnets = append(t.subnets, p.Masked())
+		subnets = append(subnets, p.Masked())
 	}
-	return t, errors.Join(errs...)
+	return subnets, errors.Join(errs...)
 }
 
+// latency returns the configured latency or the default.
 func (raw *rawConfig) latency() (time.Duration, error) {
 	if raw.Latency == nil {
 		return defaultLatency, nil

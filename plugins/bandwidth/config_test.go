@@ -30,7 +30,7 @@ func decode(t *testing.T, text string) (*config, error) {
 	return raw.config()
 }
 
-func TestLimitsAreTheConfigurationsOrTheRuntimes(t *testing.T) {
+func TestLimitsOfConfigurationOrRuntime(t *testing.T) {
 	both := &config{ingress: limit{8000, 800}, egress: limit{16000, 1600}, latency: defaultLatency}
 	in := &config{ingress: limit{8000, 800}, latency: defaultLatency}
 	const runtime = `"runtimeConfig": {"bandwidth": {"ingressRate": 8000, "ingressBurst": 800, "egressRate": 16000, "egressBurst": 1600}}`
@@ -38,15 +38,15 @@ func TestLimitsAreTheConfigurationsOrTheRuntimes(t *testing.T) {
 		name, text string
 		want       *config
 	}{
-		{"nothing", `{}`, &config{latency: defaultLatency}},
+		{"no keys", `{}`, &config{latency: defaultLatency}},
 		{"null", `{"ingressRate": null, "runtimeConfig": null}`, &config{latency: defaultLatency}},
-		{"own", `{"ingressRate": 8000, "ingressBurst": 800, "egressRate": 16000, "egressBurst": 1600}`, both},
+		{"the configuration's", `{"ingressRate": 8000, "ingressBurst": 800, "egressRate": 16000, "egressBurst": 1600}`, both},
 		{"the runtime's", `{` + runtime + `}`, both},
 		{"containerd's spelling", `{"runtimeConfig": {"bandwidth": {"IngressRate": 8000, "IngressBurst": 800, "EgressRate": 16000, "EgressBurst": 1600}}}`, both},
-		{"own before the runtime's, all four", `{"ingressRate": 8000, "ingressBurst": 800, ` + runtime + `}`, in},
+		{"one limit of the configuration replaces all of the runtime's", `{"ingressRate": 8000, "ingressBurst": 800, ` + runtime + `}`, in},
 		{"zeros are no limits", `{"ingressRate": 0, "ingressBurst": 0, "egressRate": 0, "egressBurst": 0, ` + runtime + `}`, both},
 		{"latency", `{"latency": 100}`, &config{latency: 100 * time.Millisecond}},
-		{"own subnets for the runtime's limits", `{"unshapedSubnets": ["10.1.2.3/8"], ` + runtime + `}`, &config{
+		{"the configuration's subnets with the runtime's limits", `{"unshapedSubnets": ["10.1.2.3/8"], ` + runtime + `}`, &config{
 			ingress: both.ingress, egress: both.egress, latency: defaultLatency,
 			traffic: traffic{allBut, []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}},
 		}},
@@ -61,7 +61,7 @@ func TestLimitsAreTheConfigurationsOrTheRuntimes(t *testing.T) {
 	}
 }
 
-func TestAllProblemsAreToldAtOnce(t *testing.T) {
+func TestErrorNamesAllProblems(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{`{"ingressRate": 8}`, "ingress: if rate is set, burst must also be set"},
 		{`{"egressBurst": 8}`, "egress: if burst is set, rate must also be set"},
@@ -71,6 +71,7 @@ func TestAllProblemsAreToldAtOnce(t *testing.T) {
 		{`{"latency": 60001}`, "latency 60001 is not between"},
 		{`{"unshapedSubnets": ["10.0.0.0/8"], "shapedSubnets": ["10.1.0.0/16"]}`, `unshapedSubnets ["10.0.0.0/8"] and shapedSubnets ["10.1.0.0/16"] exclude each other`},
 		{`{"unshapedSubnets": ["10.0.0.0/8"], "shapedSubnets": ["broken"]}`, `shapedSubnets: "broken" is not a subnet`},
+		{`{"shapedSubnets": ["::ffff:10.0.0.0/64"]}`, `shapedSubnets: "::ffff:10.0.0.0/64" is not a subnet`},
 		{`{"unshapedSubnets": ["10.0.0.0", "", "::/129"]}`, `unshapedSubnets: "10.0.0.0" is not a subnet; write it like 10.0.0.0/8 or fd00::/8` + "\n" +
 			`unshapedSubnets: "" is not a subnet; write it like 10.0.0.0/8 or fd00::/8` + "\n" + `unshapedSubnets: "::/129" is not a subnet`},
 		{`{"ingressRate": 1, "ingressBurst": 99999999999, "egressRate": 9, "shapedSubnets": ["x"], "latency": -1}`,
@@ -82,13 +83,14 @@ func TestAllProblemsAreToldAtOnce(t *testing.T) {
 			t.Errorf("%s:\n%v\nwant\n%s", c.text, err, c.want)
 		}
 	}
-	// What CRI-O passes is the most that is taken.
+	// CRI-O passes the largest valid burst.
 	if _, err := decode(t, `{"egressRate": 8, "egressBurst": 34359738359}`); err != nil {
 		t.Error(err)
 	}
 }
 
-func of(rate, burst uint64) shaper {
+// shaperOf returns a shaper for a rate in bits per second and a burst in bits.
+func shaperOf(rate, burst uint64) shaper {
 	return shaper{dev: nl.Link{Name: "veth0", MTU: 1500}, rate: rate / 8, burst: burst / 8, latency: defaultLatency}
 }
 
@@ -98,41 +100,41 @@ const (
 	crio       = 8*math.MaxUint32 - 1
 )
 
-func TestBucketStillLimits(t *testing.T) {
+func TestBucket(t *testing.T) {
 	const kbit, mbit, gbit = 1e3, 1e6, 1e9
 	for _, c := range []struct {
 		rate, burst, want uint64 // bit/s, bit, byte
 	}{
 		{mbit, 800 * kbit, 100_000},
-		{123, 456, 1518},                     // less than a frame lets nothing pass
-		{10 * mbit, 2000 * mbit, 250e6},      // somebody's own choice
+		{123, 456, 1518},                     // at least one frame
+		{10 * mbit, 2000 * mbit, 250e6},      // a large burst that no runtime passes by default
 		{10 * mbit, kubelet, 62_500},         // 50 ms
 		{10 * mbit, containerd, 62_500},      //
 		{10 * mbit, crio, 62_500},            //
 		{mbit, containerd, 15_000},           // ten segments
 		{kbit, containerd, 15_000},           //
-		{100 * gbit, kubelet, 268_435_455},   // never more than asked for
+		{100 * gbit, kubelet, 268_435_455},   // not more than configured
 		{100 * gbit, containerd, 536870911},  //
 		{400 * gbit, crio, 2_500_000_000},    //
 		{10 * gbit, 10 * gbit, 62_500_000},   //
 		{10 * gbit, kubelet - 8, 268435454},  //
 		{10 * gbit, kubelet + 8, 62_500_000}, //
 	} {
-		s := of(c.rate, c.burst)
+		s := shaperOf(c.rate, c.burst)
 		if got := s.bucket(); got != c.want {
 			t.Errorf("rate %d burst %d: a bucket of %d bytes, want %d", c.rate, c.burst, got, c.want)
 		}
 	}
 }
 
-// TestNumbersFit: whatever the numbers, what the kernel is told lets a frame pass, is
-// no more than was asked for, and runs over nowhere.
+// TestNumbersFit tests that the numbers for the kernel let a frame pass, are not above the configured
+// ones, and do not overflow.
 func TestNumbersFit(t *testing.T) {
 	rates := []uint64{48, 64, 1e3, 56e3, 1e6, 10e6, 1e9, 10e9, 34_359_738_368, 100e9, 400e9, 1e15, math.MaxUint64}
 	bursts := []uint64{8, 12_000, 1e6, kubelet, containerd, crio}
 	for _, rate := range rates {
 		for _, burst := range bursts {
-			s := of(rate, burst)
+			s := shaperOf(rate, burst)
 			if err := s.checkRate(); err != nil {
 				t.Errorf("rate %d: %v", rate, err)
 			}
@@ -141,26 +143,26 @@ func TestNumbersFit(t *testing.T) {
 			if passes < float64(s.frame()) {
 				t.Errorf("rate %d burst %d: %d ticks pass %.0f bytes, less than a frame", rate, burst, s.buffer(), passes)
 			}
-			// The smallest number is one tick more than a frame needs.
+			// minTicks adds one tick to the time of a frame.
 			if most := float64(max(s.burst, s.frame())) + 2*nl.TickNanoseconds*float64(s.rate)/1e9; passes > most {
-				t.Errorf("rate %d burst %d: %d ticks pass %.0f bytes, asked for %.0f", rate, burst, s.buffer(), passes, most)
+				t.Errorf("rate %d burst %d: %d ticks pass %.0f bytes, configured are %.0f", rate, burst, s.buffer(), passes, most)
 			}
 			s.latency = maxLatency * time.Millisecond
-			if uint64(s.limit()) < min(min(s.rate, 1<<40)*60, max32bits) {
-				t.Errorf("rate %d burst %d: a queue of %d bytes, a minute's worth is wanted", rate, burst, s.limit())
+			if uint64(s.queueLimit()) < min(min(s.rate, 1<<40)*60, max32bits) {
+				t.Errorf("rate %d burst %d: a queue of %d bytes, a minute's worth is wanted", rate, burst, s.queueLimit())
 			}
 			s.latency = time.Millisecond
-			if uint64(s.limit()) < s.frame() {
-				t.Errorf("rate %d burst %d: a queue of %d bytes", rate, burst, s.limit())
+			if uint64(s.queueLimit()) < s.frame() {
+				t.Errorf("rate %d burst %d: a queue of %d bytes", rate, burst, s.queueLimit())
 			}
 		}
 	}
-	if err := of(40, 8).checkRate(); err == nil || !strings.Contains(err.Error(), "the lowest rate for its MTU is 48 bit/s") {
+	if err := shaperOf(40, 8).checkRate(); err == nil || !strings.Contains(err.Error(), "the lowest rate for its MTU is 48 bit/s") {
 		t.Errorf("40 bit/s: %v", err)
 	}
 }
 
-func TestKeysMatchTheOtherSide(t *testing.T) {
+func TestKeys(t *testing.T) {
 	for _, c := range []struct {
 		subnet string
 		side   side

@@ -4,9 +4,7 @@ import (
 	"crypto/sha512"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"io/fs"
-	"slices"
 	"syscall"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
@@ -26,7 +24,8 @@ type device struct {
 	link    nl.Link
 	sandbox string // netns path of the container; empty if the link is on the node
 	owner   types.Attachment
-	conf    *config
+	send    shaper // of the packets that the link sends
+	receive shaper // of the packets that the link receives; the ifb has the link's MTU
 }
 
 // findDevice returns the device of an attachment. It asks the kernel for the host end, because
@@ -36,58 +35,35 @@ func findDevice(r *skel.Request, conf *config) (device, error) {
 	if err != nil {
 		return device{}, err
 	}
-	d := device{conn: pod, sandbox: r.NetNS, owner: r.Attachment(), conf: conf}
-	d.link, err = pod.Link(r.IfName)
-	if errors.Is(err, fs.ErrNotExist) {
+	eth, err := pod.Link(r.IfName)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return device{}, types.Errorf(types.CodeConfig, "no interface %q in container: list bandwidth after the plugin that makes the interface: %w", r.IfName, err)
+	case err != nil:
+		return device{}, err
+	case eth.Kind != "veth":
+		d := device{conn: pod, link: eth, sandbox: r.NetNS, owner: r.Attachment()}
+		d.receive, d.send = conf.shapers(eth)
+		return d, nil
 	}
-	if err != nil || d.link.Kind != "veth" {
-		return d, err
-	}
-	host, err := d.conn.VethPeer(d.link, node)
+	host, err := pod.VethPeer(eth, node)
 	if errors.Is(err, fs.ErrNotExist) {
 		return device{}, types.Errorf(types.CodeConfig, "no veth peer of container interface %s found in host ns: the peer is in another network namespace, and bandwidth cannot shape this interface", r.IfName)
 	}
-	d.conn, d.link, d.sandbox = node, host, ""
+	d := device{conn: node, link: host, owner: r.Attachment()}
+	d.send, d.receive = conf.shapers(host)
 	return d, err
 }
 
-// sendShaper returns the shaper for the packets that the device sends.
-func (d device) sendShaper() shaper {
-	if d.sandbox == "" {
-		return d.ingressShaper(d.link)
-	}
-	return d.egressShaper(d.link)
-}
-
-// receiveShaper returns the shaper for the packets that the device receives. It is on the ifb.
-func (d device) receiveShaper(ifb nl.Link) shaper {
-	if d.sandbox == "" {
-		return d.egressShaper(ifb)
-	}
-	return d.ingressShaper(ifb)
-}
-
-// ingressShaper returns the shaper on dev for the packets that the container receives.
-func (d device) ingressShaper(dev nl.Link) shaper { return d.shaper(dev, d.conf.ingress, source) }
-
-// egressShaper returns the shaper on dev for the packets that the container sends.
-func (d device) egressShaper(dev nl.Link) shaper { return d.shaper(dev, d.conf.egress, destination) }
-
-// shaper returns the shaper on dev for a limit. remote is the side of the packets, source or
-// destination, that has the address outside of the container.
-func (d device) shaper(dev nl.Link, l limit, remote side) shaper {
-	return shaper{dev: dev, rate: l.rate / 8, burst: l.burst / 8, latency: d.conf.latency, traffic: d.conf.traffic, remote: remote}
-}
-
-// ifbNames returns the two names that the ifb of an attachment can have. The first is the
-// reference plugin's name, which is the same for all interfaces of a container in one network.
-// The second is unique to the attachment; it is used if another interface has the first. The
-// alias of an ifb names its owner.
+// ifbNames returns the two names that the ifb of an attachment can have. The first is the reference
+// plugin's name, which is the same for all interfaces of a container in one network. The second is
+// unique to the attachment. ADD uses it if an interface with the first name exists. The alias of an
+// ifb names its owner.
 func ifbNames(a types.Attachment) []string {
 	return []string{ifbName(a.Network + a.ContainerID), ifbName(a.String())}
 }
 
+// ifbName returns the name of an ifb with a hash of a text.
 func ifbName(identity string) string {
 	sum := sha512.Sum512([]byte(identity))
 	return "bwp" + hex.EncodeToString(sum[:6])
@@ -100,32 +76,31 @@ const kindIFB = "ifb"
 func (d device) addIFB(u *undo.Stack) (nl.Link, error) {
 	var ifb nl.Link
 	var err error
-	for _, name := range ifbNames(d.owner) {
+	names := ifbNames(d.owner)
+	for _, name := range names {
 		ifb, err = d.conn.AddIFB(u, nl.IFB{Name: name, MTU: d.link.MTU, Group: attach.UnfinishedGroup(d.owner.Network)})
 		if !errors.Is(err, fs.ErrExist) {
 			break
 		}
-		err = explainExists(name, err)
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return nl.Link{}, types.Errorf(types.CodeConfig, "interfaces %q already exist: an earlier ADD was not followed by a DEL, or another program made them; call DEL, or remove one of them: %w", names, err)
+	case err != nil:
 		return nl.Link{}, err
 	}
 	noIPv6 := sysctl.Setting{Key: sysctl.IPv6(ifb.Name, "disable_ipv6"), Value: "1", Optional: true}
 	return ifb, sysctl.Set(d.conn.NS(), noIPv6)
 }
 
-// addQdisc adds a qdisc and pushes its removal to u.
+// addQdisc adds a qdisc and pushes its removal to u. If the interface already has one, the error
+// says what to do.
 func addQdisc(c *nl.Conn, u *undo.Stack, l nl.Link, q nl.Qdisc) error {
 	err := c.AddQdisc(u, l, q)
 	if errors.Is(err, fs.ErrExist) {
-		return explainExists(l.Name, err)
+		return types.Errorf(types.CodeConfig, "interface %s already has a qdisc: an earlier ADD was not followed by a DEL, or another program made the qdisc; remove it: %w", l.Name, err)
 	}
 	return err
-}
-
-// explainExists explains the error EEXIST for the qdisc or the ifb of an interface.
-func explainExists(name string, err error) error {
-	return types.Errorf(types.CodeConfig, "interface %s already has a qdisc: an earlier ADD was not followed by a DEL, or another program made the qdisc; remove it: %w", name, err)
 }
 
 // ingressQdisc returns the qdisc that the redirecting filter is attached to.
@@ -164,19 +139,18 @@ func ifbs(c *nl.Conn, owner types.Attachment) ([]nl.Link, error) {
 	return withAlias, nil
 }
 
-// removeQdiscs removes the qdiscs that this plugin, or the reference plugin, added to the
-// device.
+// removeQdiscs removes the qdiscs that this plugin or the reference plugin added to the device.
 func removeQdiscs(c *nl.Conn, dev nl.Link) error {
 	return errors.Join(removeRootQdisc(c, dev), removeIngressQdisc(c, dev))
 }
 
-// removeRootQdisc removes the root qdisc, unless another program made it.
+// removeRootQdisc removes the root qdisc if it has the handle and a kind that this plugin uses.
 func removeRootQdisc(c *nl.Conn, dev nl.Link) error {
 	q, err := c.Qdisc(dev, nl.Root)
 	if err != nil {
 		return types.IgnoreNotExist(err)
 	}
-	if q.Handle != rootHandle || !slices.Contains([]string{kindTBF, kindHTB}, q.Kind) {
+	if q.Handle != rootHandle || q.Kind != kindTBF && q.Kind != kindHTB {
 		return nil
 	}
 	return c.DeleteQdisc(dev, q)
@@ -199,6 +173,3 @@ func removeIngressQdisc(c *nl.Conn, dev nl.Link) error {
 	}
 	return c.DeleteQdisc(dev, q)
 }
-
-// missing returns the error of a CHECK for an object that the interface lacks.
-func missing(name, object string) error { return fmt.Errorf("interface %s has no %s", name, object) }

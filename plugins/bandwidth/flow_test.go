@@ -20,8 +20,8 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// A flow is some TCP connections side by side that send as fast as they may: one
-// alone would measure how TCP gets over a loss.
+// A flow is a number of TCP connections that send as fast as they can. One connection alone would
+// measure how TCP recovers from a loss.
 type flow struct {
 	from, to *nstest.NS
 	src, dst string // addresses
@@ -30,8 +30,8 @@ type flow struct {
 
 const connections = 4
 
-// A measure is what came through in a time. On a busy machine the time is longer: that a
-// flow is fast enough cannot be measured, only that it is not too fast.
+// A measure has the amount that was received, and the time that it took. The tests assert only that a
+// flow is not faster than its limit, because a busy machine makes it slower.
 type measure struct {
 	bits float64
 	took time.Duration
@@ -41,17 +41,17 @@ func (m measure) String() string {
 	return fmt.Sprintf("%.2f Mbit in %s: %.2f Mbit/s", m.bits/mbit, m.took, m.bits/mbit/m.took.Seconds())
 }
 
-// limitedTo expects that no more came through than a limit to the rate lets pass, with the
-// burst and the queue: half a second's worth.
+// limitedTo asserts that not more was received than a limit to the rate lets pass. Burst and queue add
+// what passes in half a second, and headers 10 %.
 func (m measure) limitedTo(rate float64, what ...any) {
 	GinkgoHelper()
 	GinkgoTB().Logf("%v %s", what, m)
 	Expect(m.bits).To(BeNumerically("<", rate*(1.1*m.took.Seconds()+0.5)), "%v: %s", what, m)
 }
 
-// received is what IP of either version has received in the namespace, in bytes on
-// the wire: what is limited is packets, not what TCP makes of them. Of the 1514 bytes
-// of a segment IP counts 1500, or, where segments come merged, little more than 1448.
+// received returns the number of bytes on the wire that IPv4 and IPv6 have received in the namespace.
+// Of the 1514 bytes of a segment the kernel counts 1500, or little more than 1448 if it has merged
+// segments; received assumes 1474.
 func received(n *nstest.NS) float64 {
 	GinkgoHelper()
 	var octets float64
@@ -79,7 +79,7 @@ func number(s string) float64 {
 	return n
 }
 
-// run measures the flow.
+// run sends the volume and measures it.
 func (f flow) run() measure {
 	GinkgoHelper()
 	var total atomic.Int64
@@ -104,7 +104,7 @@ func (f flow) run() measure {
 	return measure{bits: bits, took: time.Since(begin)}
 }
 
-// connect gives the two ends of a connection.
+// connect returns the two ends of a connection.
 func (f flow) connect() (sender, receiver net.Conn, err error) {
 	var l net.Listener
 	err = f.to.Do(func() (err error) {
@@ -138,7 +138,7 @@ func (zeros) Read(b []byte) (int, error) { return len(b), nil }
 
 const mbit = 1e6
 
-// seconds is the volume that passes in so many seconds at the rate, in bytes.
+// seconds returns the bytes that pass in n seconds at the rate in bits per second.
 func seconds(n, rate float64) int64 { return int64(n * rate / 8) }
 
 var _ = Describe("a flow", Serial, func() {
@@ -149,11 +149,11 @@ var _ = Describe("a flow", Serial, func() {
 		nstest.LeakCheck(GinkgoTB())
 	})
 
-	DescribeTable("is limited to the rate asked for in both directions", func(on func() *world, keys string) {
-		w := on()
-		w.run("ADD", keys).OK(GinkgoTB())
-		flow{from: w.node, to: w.pod, src: hostV4, dst: podV4, volume: seconds(3, 8*mbit)}.run().limitedTo(8*mbit, "ingress")
-		flow{from: w.pod, to: w.node, src: podV4, dst: hostV4, volume: seconds(3, 16*mbit)}.run().limitedTo(16*mbit, "egress")
+	DescribeTable("is limited to the configured rate in both directions", func(on func() *testbed, keys string) {
+		bed := on()
+		bed.run("ADD", keys).OK(GinkgoTB())
+		flow{from: bed.node, to: bed.pod, src: hostV4, dst: podV4, volume: seconds(3, 8*mbit)}.run().limitedTo(8*mbit, "ingress")
+		flow{from: bed.pod, to: bed.node, src: podV4, dst: hostV4, volume: seconds(3, 16*mbit)}.run().limitedTo(16*mbit, "egress")
 	},
 		Entry("ptp", ptp, rates(8*mbit, 16*mbit, mbit)),
 		Entry("bridge", bridge, rates(8*mbit, 16*mbit, mbit)),
@@ -162,49 +162,49 @@ var _ = Describe("a flow", Serial, func() {
 		Entry("a burst smaller than a frame", ptp, rates(8*mbit, 16*mbit, 800)),
 	)
 
-	DescribeTable("is told from others by its subnet, in both families and directions", func(keys string, shaped, free []string) {
-		w := ptp()
-		w.node.Batch(GinkgoTB(), "addr add 10.78.0.1/32 dev veth0", "addr add fd78::1/128 dev veth0 nodad")
-		w.pod.Batch(GinkgoTB(), "route add 10.78.0.1 dev eth0", "route add fd78::1 dev eth0")
-		w.run("ADD", rates(8*mbit, 8*mbit, mbit)+keys).OK(GinkgoTB())
+	DescribeTable("is limited or not by its subnet, in both families and directions", func(keys string, shaped, free []string) {
+		bed := ptp()
+		bed.node.Batch(GinkgoTB(), "addr add 10.78.0.1/32 dev veth0", "addr add fd78::1/128 dev veth0 nodad")
+		bed.pod.Batch(GinkgoTB(), "route add 10.78.0.1 dev eth0", "route add fd78::1 dev eth0")
+		bed.run("ADD", rates(8*mbit, 8*mbit, mbit)+keys).OK(GinkgoTB())
 		of := func(host string, volume int64) []flow {
 			pod := podV4
 			if netip.MustParseAddr(host).Is6() {
 				pod = podV6
 			}
-			return []flow{{w.node, w.pod, host, pod, volume}, {w.pod, w.node, pod, host, volume}}
+			return []flow{{bed.node, bed.pod, host, pod, volume}, {bed.pod, bed.node, pod, host, volume}}
 		}
 		for _, host := range shaped {
 			for i, f := range of(host, seconds(3, 8*mbit)) {
-				before := w.queued()
+				before := bed.queued()
 				f.run().limitedTo(8*mbit, "shaped", host, "direction", i)
-				Expect(w.queued()-before).To(BeNumerically(">", f.volume/2), "%s, direction %d: bytes that were limited", host, i)
+				Expect(bed.queued()-before).To(BeNumerically(">", f.volume/2), "%s, direction %d: bytes that were limited", host, i)
 			}
 		}
 		for _, host := range free {
 			for i, f := range of(host, 30e6) {
-				before := w.queued()
+				before := bed.queued()
 				m := f.run()
 				GinkgoTB().Logf("unshaped, %s, direction %d: %s", host, i, m)
-				Expect(w.queued()-before).To(BeNumerically("<", f.volume/100), "%s, direction %d: bytes that were limited", host, i)
+				Expect(bed.queued()-before).To(BeNumerically("<", f.volume/100), "%s, direction %d: bytes that were limited", host, i)
 			}
 		}
-		w.run("CHECK", rates(8*mbit, 8*mbit, mbit)+keys).OK(GinkgoTB())
+		bed.run("CHECK", rates(8*mbit, 8*mbit, mbit)+keys).OK(GinkgoTB())
 	},
 		Entry("all but some", `, "unshapedSubnets": ["10.78.0.0/16", "fd78::/16"]`, []string{hostV4, hostV6}, []string{"10.78.0.1", "fd78::1"}),
 		Entry("only some", `, "shapedSubnets": ["10.78.0.0/16", "fd78::/16"]`, []string{"10.78.0.1", "fd78::1"}, []string{hostV4, hostV6}),
 	)
 })
 
-// queued is how many bytes have passed the queues of the node's limits; what is not
-// limited passes none.
-func (w *world) queued() int64 {
+// queued returns the number of bytes that have passed the queues (bfifo) of the limits on the node.
+// Packets that are not limited do not pass these queues.
+func (bed *testbed) queued() int64 {
 	GinkgoHelper()
 	var qdiscs []struct {
 		Kind  string
 		Bytes int64
 	}
-	Expect(json.Unmarshal([]byte(w.call.Node.Must(GinkgoTB(), "tc", "-s", "-j", "qdisc", "show")), &qdiscs)).To(Succeed())
+	Expect(json.Unmarshal([]byte(bed.call.Node.Must(GinkgoTB(), "tc", "-s", "-j", "qdisc", "show")), &qdiscs)).To(Succeed())
 	var total int64
 	for _, q := range qdiscs {
 		if q.Kind == "bfifo" {

@@ -9,8 +9,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// FuzzConfig: whatever the numbers, a frame fits into the bucket and the queue of what
-// is taken, and filters match a subnet of their family.
+// FuzzConfig tests that with every accepted configuration a frame fits into the bucket and the queue,
+// and that filters match a subnet of their family.
 func FuzzConfig(f *testing.F) {
 	f.Add(`{"name": "n", "ingressRate": 1000000, "ingressBurst": 8000, "latency": 5, "unshapedSubnets": ["10.0.0.0/8", "fd00::/8"]}`, 1500)
 	f.Add(`{"name": "n", "runtimeConfig": {"bandwidth": {"egressRate": 18446744073709551615, "egressBurst": 34359738359, "shapedSubnets": ["::ffff:10.0.0.0/104"]}}}`, 65535)
@@ -24,13 +24,13 @@ func FuzzConfig(f *testing.F) {
 		if err != nil {
 			return
 		}
-		d := device{link: nl.Link{Name: "x", MTU: mtu}, conf: conf}
-		for _, s := range []shaper{d.ingressShaper(d.link), d.egressShaper(d.link)} {
+		ingress, egress := conf.shapers(nl.Link{Name: "x", MTU: mtu})
+		for _, s := range []shaper{ingress, egress} {
 			if s.rate == 0 || s.checkRate() != nil {
 				continue
 			}
-			if s.bucket() < s.frame() || s.buffer() == 0 || uint64(s.limit()) < s.frame() {
-				t.Errorf("%s: bucket %d, buffer %d, limit %d", text, s.bucket(), s.buffer(), s.limit())
+			if s.bucket() < s.frame() || s.buffer() == 0 || uint64(s.queueLimit()) < s.frame() {
+				t.Errorf("%s: bucket %d, buffer %d, limit %d", text, s.bucket(), s.buffer(), s.queueLimit())
 			}
 			_, _, _ = s.qdisc(), s.class(), s.referenceQdisc()
 			if filters := s.filters(); len(filters) != len(conf.traffic.subnets) {

@@ -1,5 +1,5 @@
-// bandwidth limits the rate at which a container receives and sends. It is chained
-// after the plugin that makes the interface. See README.md.
+// bandwidth is a chained plugin that limits the rates at which a container receives and sends. See
+// README.md.
 package main
 
 import (

@@ -10,23 +10,22 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// reference is where Debian's containernetworking-plugins has its bandwidth. It is
-// run as a black box; what it is known to do stands in the goldens as well.
+// reference is the path of the plugin in Debian's package containernetworking-plugins.
 const reference = "/usr/lib/cni/bandwidth"
 
-// withoutSecondAction takes out what the reference plugin adds to its redirection, and no packet
-// ever reaches.
+// withoutSecondAction removes the second action of the reference plugin's redirection from the output
+// of tc. No packet reaches that action.
 func withoutSecondAction(text string) string {
 	return regexp.MustCompile(`\n\n\taction order 2: .*\n\s+index 2.*`).ReplaceAllString(text, "")
 }
 
 var _ = Describe("beside the reference plugin", func() {
-	var w *world
+	var bed *testbed
 
 	run := func(command, keys string) nstest.Reply {
 		GinkgoHelper()
-		c := w.call.With(command)
-		c.Config = w.config(keys)
+		c := bed.call.With(command)
+		c.Config = bed.config(keys)
 		return nstest.Exec(GinkgoTB(), reference, c)
 	}
 
@@ -35,17 +34,17 @@ var _ = Describe("beside the reference plugin", func() {
 			Skip("containernetworking-plugins is not installed: " + err.Error())
 		}
 		nstest.LeakCheck(GinkgoTB())
-		w = ptp()
+		bed = ptp()
 	})
 
 	DescribeTable("makes the same as plumb for the same configuration", func(keys string) {
 		run("ADD", keys).OK(GinkgoTB())
-		theirs := withoutSecondAction(tcText(w.node))
-		w = ptp()
-		w.run("ADD", keys).OK(GinkgoTB())
-		Expect(tcText(w.node)).To(Equal(theirs))
+		made := withoutSecondAction(tcText(bed.node))
+		bed = ptp()
+		bed.run("ADD", keys).OK(GinkgoTB())
+		Expect(tcText(bed.node)).To(Equal(made))
 	},
-		Entry("I.5", i5),
+		Entry("both limits", bothLimits),
 		Entry("ingress", `"ingressRate": 1234567, "ingressBurst": 7654321`),
 		Entry("egress", `"egressRate": 987654321, "egressBurst": 123456789`),
 		Entry("runtimeConfig", `"runtimeConfig": {"bandwidth": {"IngressRate": 56000, "IngressBurst": 80000, "EgressRate": 8000000, "EgressBurst": 999999}}`),
@@ -54,30 +53,30 @@ var _ = Describe("beside the reference plugin", func() {
 	)
 
 	DescribeTable("makes attachments that plumb checks and deletes", func(keys string) {
-		before := w.shape()
+		before := bed.shape()
 		run("ADD", keys).OK(GinkgoTB())
-		w.run("CHECK", keys).OK(GinkgoTB())
-		w.run("DEL", keys).OK(GinkgoTB())
-		Expect(w.shape()).To(Equal(before))
+		bed.run("CHECK", keys).OK(GinkgoTB())
+		bed.run("DEL", keys).OK(GinkgoTB())
+		Expect(bed.shape()).To(Equal(before))
 		run("DEL", keys).OK(GinkgoTB())
-		run("ADD", keys).OK(GinkgoTB()) // without what it leaves itself, it can add again
+		run("ADD", keys).OK(GinkgoTB()) // nothing is left that an ADD would refuse
 	},
-		Entry("I.5", i5), Entry("as containerd calls", fromContainerd), Entry("as CRI-O calls", rates(10e6, 20e6, crio)),
+		Entry("both limits", bothLimits), Entry("as containerd calls", fromContainerd), Entry("as CRI-O calls", rates(10e6, 20e6, crio)),
 		Entry("as kubelet calls", rates(10e6, 20e6, kubelet)), Entry("less than a frame", rates(10e6, 20e6, 456)))
 
 	It("checks and deletes attachments that plumb made", func() {
-		w.run("ADD", i5).OK(GinkgoTB())
-		run("CHECK", i5).OK(GinkgoTB())
-		run("DEL", i5).OK(GinkgoTB())
-		Expect(w.node.Must(GinkgoTB(), "ip", "-br", "link")).NotTo(ContainSubstring("bwp"))
-		w.run("DEL", i5).OK(GinkgoTB()) // and what it leaves on the pair is ours to take
-		Expect(tcText(w.node)).To(BeEmpty())
+		bed.run("ADD", bothLimits).OK(GinkgoTB())
+		run("CHECK", bothLimits).OK(GinkgoTB())
+		run("DEL", bothLimits).OK(GinkgoTB())
+		Expect(bed.node.Must(GinkgoTB(), "ip", "-br", "link")).NotTo(ContainSubstring("bwp"))
+		bed.run("DEL", bothLimits).OK(GinkgoTB()) // removes what the reference plugin leaves on the pair
+		Expect(tcText(bed.node)).To(BeEmpty())
 	})
 
-	It("makes an attachment for which plumb refuses a second ADD", func() {
-		run("ADD", i5).OK(GinkgoTB())
-		f := w.run("ADD", i5).Failure(GinkgoTB())
+	It("makes attachments for which a second ADD by plumb fails", func() {
+		run("ADD", bothLimits).OK(GinkgoTB())
+		f := bed.run("ADD", bothLimits).Failure(GinkgoTB())
 		Expect(f.Msg).To(ContainSubstring("an earlier ADD was not followed by a DEL"))
-		w.run("CHECK", i5).OK(GinkgoTB())
+		bed.run("CHECK", bothLimits).OK(GinkgoTB())
 	})
 })

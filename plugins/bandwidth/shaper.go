@@ -14,16 +14,16 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-// A shaper limits what a device sends. Without subnets it is a token bucket filter (tbf)
-// with the numbers of the reference plugin. With subnets it is an HTB with one class, and
-// filters that send packets into the class or past it.
+// A shaper limits the packets that a device sends. Without subnets it is a token bucket filter (tbf)
+// with the same numbers as in the reference plugin. With subnets it is an HTB with one class, and
+// filters that send packets to the class or directly to the device.
 type shaper struct {
 	dev     nl.Link
-	rate    uint64 // bytes per second
+	rate    uint64 // bytes per second; zero: no limit
 	burst   uint64 // bytes, as configured
 	latency time.Duration
 	traffic traffic
-	remote  side // the field that has the other side's address in what dev sends
+	remote  side // the address of the sent packets that is outside of the container
 }
 
 // A side is one of the addresses of a packet.
@@ -40,34 +40,50 @@ const (
 	leafClass            = 0x30
 	kindTBF              = "tbf"
 	kindHTB              = "htb"
-	directQLen           = 1000     // packets that pass by the class
-	framing              = 14 + 4   // Ethernet header and one VLAN tag
-	gsoMax               = 64 << 10 // the largest piece that TCP gives to a device, by the kernel's default
+	directQLen           = 1000     // length of the queue for packets without a class, in packets
+	framing              = 14 + 4   // bytes of an Ethernet header with one VLAN tag
+	gsoMax               = 64 << 10 // bytes of the largest segment that TCP passes to a device (GSO_LEGACY_MAX_SIZE)
 )
 
-// Priorities of filters, one per protocol. Those for subnets are the ones of the reference
-// plugin's versions 1.5.
+// Priorities of filters, one per protocol. Those for subnets are the same as in version 1.5 of the
+// reference plugin.
 const (
 	redirectPriority = 1
 	ipv6Priority     = 15
 	ipv4Priority     = 16
 )
 
-// Runtimes that know a rate but no burst pass a very large one: kubelet 2³¹−1, containerd
-// 2³²−1, CRI-O 8·(2³²−1)−1 bits. Taken literally, hundreds of megabytes pass before the
-// limit applies (kubernetes/kubernetes#90838). A burst of anyBurst or more is replaced by
-// what passes in defaultBurst at the rate, but at least by the ten segments that a TCP
-// connection begins with (RFC 6928).
+// Runtimes that know a rate but no burst pass a very large burst: kubelet 2³¹−1, containerd 2³²−1,
+// CRI-O 8·(2³²−1)−1 bits. With such a burst hundreds of megabytes pass before the limit applies
+// (kubernetes/kubernetes#90838). So a burst of anyBurst or more is replaced by what passes in
+// defaultBurst at the rate, but at least by the ten segments of TCP's initial window (RFC 6928).
 const (
 	anyBurst      = (1<<31 - 1) / 8 // bytes
 	defaultBurst  = 50 * time.Millisecond
 	initialWindow = 10
 )
 
+// shapers returns the shapers on dev for the packets that the container receives (ingress) and
+// sends (egress).
+func (c *config) shapers(dev nl.Link) (ingress, egress shaper) {
+	both := shaper{dev: dev, latency: c.latency, traffic: c.traffic}
+	ingress, egress = both, both
+	ingress.rate, ingress.burst, ingress.remote = c.ingress.rate/8, c.ingress.burst/8, source
+	egress.rate, egress.burst, egress.remote = c.egress.rate/8, c.egress.burst/8, destination
+	return ingress, egress
+}
+
+// on returns the shaper for another device.
+func (s shaper) on(dev nl.Link) shaper {
+	s.dev = dev
+	return s
+}
+
+// frame returns the size of the largest frame, in bytes.
 func (s shaper) frame() uint64 { return uint64(s.dev.MTU) + framing }
 
-// bucket returns how much may be sent at once, in bytes. It is at least one frame, since
-// a frame that is larger than the bucket is never sent.
+// bucket returns the number of bytes that can be sent at once. It is at least one frame, because the
+// kernel never sends a frame that is larger than the bucket.
 func (s shaper) bucket() uint64 {
 	burst := s.burst
 	if burst >= anyBurst {
@@ -76,18 +92,18 @@ func (s shaper) bucket() uint64 {
 	return max(burst, s.frame())
 }
 
-// bytesIn returns the number of bytes that pass in d at a rate in bytes per second. Rates
-// above 2⁴⁸ count as 2⁴⁸, so that nothing overflows; the kernel's numbers have 32 bits.
+// bytesIn returns the number of bytes that pass in d, at most maxLatency, at a rate in bytes per second.
+// It takes a rate above 2⁴⁸ as 2⁴⁸, so that the product has less than 64 bits; the results are above
+// what the kernel's numbers of 32 bits can hold anyway.
 func bytesIn(d time.Duration, rate uint64) uint64 {
-	rate = min(rate, 1<<48)
-	return rate/1000*uint64(d.Milliseconds()) + rate%1000*uint64(d.Milliseconds())/1000
+	return min(rate, 1<<48) * uint64(d.Milliseconds()) / 1000
 }
 
-// ticks returns how long n bytes take at a rate, in the kernel's ticks. It rounds down to
-// whole microseconds, as the reference plugin and tc do.
+// ticks returns the time that n bytes take at a rate in bytes per second, in the kernel's ticks. It
+// rounds down to microseconds, as the reference plugin and tc do.
 func ticks(n, rate uint64) uint64 { return n * 1_000_000 / rate * 1000 / nl.TickNanoseconds }
 
-// minTicks returns the smallest number of ticks in which n bytes pass at a rate.
+// minTicks returns the smallest number of ticks in which n bytes pass at a rate in bytes per second.
 func minTicks(n, rate uint64) uint64 { return n*1_000_000_000/rate/nl.TickNanoseconds + 1 }
 
 const (
@@ -95,19 +111,20 @@ const (
 	max32bits = 1<<32 - 1
 )
 
+// buffer returns the time that the bucket takes at the rate, in ticks, but at least that of a frame.
 func (s shaper) buffer() uint32 {
 	return uint32(min(max(ticks(s.bucket(), s.rate), minTicks(s.frame(), s.rate)), maxTicks))
 }
 
-// limit returns the length of the queue in bytes: the burst, and what is sent in the
-// latency.
-func (s shaper) limit() uint32 {
+// queueLimit returns the length of the queue in bytes: the bucket, and what passes in the latency at the
+// rate.
+func (s shaper) queueLimit() uint32 {
 	return uint32(min(bytesIn(s.latency, s.rate)+s.bucket(), max32bits))
 }
 
-// checkRate returns an error if a frame takes longer than the kernel can count.
+// checkRate returns an error if the time of a frame at the rate is more than maxTicks.
 func (s shaper) checkRate() error {
-	if minTicks(s.frame(), s.rate) <= maxTicks {
+	if s.rate == 0 || minTicks(s.frame(), s.rate) <= maxTicks {
 		return nil
 	}
 	least := s.frame()*1_000_000_000/nl.TickNanoseconds/maxTicks + 1
@@ -119,7 +136,7 @@ func (s shaper) checkRate() error {
 func (s shaper) qdisc() nl.Qdisc {
 	q := nl.Qdisc{Kind: kindTBF, Handle: rootHandle, Parent: nl.Root}
 	if s.traffic.scope == everything {
-		q.TBF = nl.TBF{Rate: s.rate, Buffer: s.buffer(), Limit: s.limit()}
+		q.TBF = nl.TBF{Rate: s.rate, Buffer: s.buffer(), Limit: s.queueLimit()}
 		return q
 	}
 	q.Kind, q.HTB = kindHTB, nl.HTB{Direct: directQLen}
@@ -129,8 +146,8 @@ func (s shaper) qdisc() nl.Qdisc {
 	return q
 }
 
-// referenceQdisc returns the token bucket filter that the reference plugin makes for the
-// same configuration: it does not replace a large burst, and its 32-bit numbers overflow.
+// referenceQdisc returns the token bucket filter that the reference plugin makes for the same
+// configuration. It does not replace a large burst, and its 32-bit numbers can overflow.
 func (s shaper) referenceQdisc() nl.Qdisc {
 	q := nl.Qdisc{Kind: kindTBF, Handle: rootHandle, Parent: nl.Root}
 	q.TBF = nl.TBF{
@@ -141,19 +158,19 @@ func (s shaper) referenceQdisc() nl.Qdisc {
 	return q
 }
 
-// class returns the HTB class for what is limited.
+// class returns the HTB class of the packets that are limited.
 func (s shaper) class() nl.Class {
 	return nl.Class{ID: rootHandle.Class(leafClass), Parent: nl.Root, Rate: s.rate, Buffer: s.buffer(), Quantum: uint32(s.frame())}
 }
 
-// leaf returns the qdisc with the queue of the class. Unlike a token bucket filter, an HTB
-// does not segment what TCP gives it in one piece, so one such piece has to fit.
+// leaf returns the qdisc with the queue of the class. Unlike a token bucket filter, an HTB does not
+// split the segments that TCP passes to it, so the queue must hold at least one of them.
 func (s shaper) leaf() nl.Qdisc {
-	return nl.Qdisc{Kind: "bfifo", Handle: leafHandle, Parent: rootHandle.Class(leafClass), Limit: max(s.limit(), gsoMax+framing)}
+	return nl.Qdisc{Kind: "bfifo", Handle: leafHandle, Parent: rootHandle.Class(leafClass), Limit: max(s.queueLimit(), gsoMax+framing)}
 }
 
-// filters returns the filters that send the traffic of the subnets into the class, or past
-// it (1:0).
+// filters returns the filters that send the packets of the subnets to the class, or directly to the
+// device (class 1:0).
 func (s shaper) filters() []nl.Filter {
 	to := rootHandle.Class(leafClass)
 	if s.traffic.scope == allBut {
@@ -170,11 +187,16 @@ func (s shaper) filters() []nl.Filter {
 	return filters
 }
 
-// keys returns the u32 keys that match an address of a packet against a subnet, 32 bits
-// each.
+// keys returns the u32 keys that match one address of a packet against a subnet, 32 bits each.
 func keys(p netip.Prefix, s side) []nl.Key {
+	offset := int32(8) // of the source in an IPv6 header (RFC 8200, section 3)
+	if p.Addr().Is4() {
+		offset = 12 // RFC 791, section 3.1
+	}
 	addr := p.Addr().AsSlice()
-	offset := map[int][2]int32{4: {12, 16}, 16: {8, 24}}[len(addr)][s] // RFC 791, RFC 8200
+	if s == destination { // it follows the source
+		offset += int32(len(addr))
+	}
 	var all []nl.Key
 	for i := 0; i < len(addr) && 8*i < p.Bits(); i += 4 {
 		mask := ^uint32(0) << (32 - min(32, p.Bits()-8*i))
@@ -183,8 +205,12 @@ func keys(p netip.Prefix, s side) []nl.Key {
 	return all
 }
 
-// apply adds the qdisc, and with subnets the class and the filters, to the device.
+// apply adds the qdisc, and with subnets the class and the filters, to the device. Without a
+// limit it changes nothing.
 func (s shaper) apply(c *nl.Conn, u *undo.Stack) error {
+	if s.rate == 0 {
+		return nil
+	}
 	if err := addQdisc(c, u, s.dev, s.qdisc()); err != nil || s.traffic.scope == everything {
 		return err
 	}
@@ -202,9 +228,12 @@ func (s shaper) apply(c *nl.Conn, u *undo.Stack) error {
 	return nil
 }
 
-// diff returns an error if the device is shaped in another way. What the reference plugin
-// made for the same configuration is accepted.
+// diff returns an error if the device is shaped in another way. It accepts what the reference
+// plugin makes for the same configuration. Without a limit it compares nothing.
 func (s shaper) diff(c *nl.Conn) error {
+	if s.rate == 0 {
+		return nil
+	}
 	have, err := c.Qdisc(s.dev, nl.Root)
 	if err != nil {
 		return err
@@ -219,6 +248,7 @@ func (s shaper) diff(c *nl.Conn) error {
 	return errors.Join(s.diffClass(c), s.diffFilters(c))
 }
 
+// diffClass returns an error if the class or its queue is missing or has other numbers.
 func (s shaper) diffClass(c *nl.Conn) error {
 	classes, err := c.Classes(s.dev)
 	if err != nil {
@@ -229,13 +259,14 @@ func (s shaper) diffClass(c *nl.Conn) error {
 	case err != nil:
 		return err
 	case !slices.Contains(classes, s.class()):
-		return fmt.Errorf("interface %s has no class %s of %d bytes a second", s.dev.Name, s.class().ID, s.rate)
+		return fmt.Errorf("interface %s has no class %s of %d byte/s", s.dev.Name, s.class().ID, s.rate)
 	case leaf != s.leaf():
 		return fmt.Errorf("interface %s: want %s, have %s", s.dev.Name, describe(s.leaf()), describe(leaf))
 	}
 	return nil
 }
 
+// diffFilters returns an error that names each missing filter.
 func (s shaper) diffFilters(c *nl.Conn) error {
 	have, err := c.Filters(s.dev, rootHandle)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
+// add shapes the packets that the device of the attachment sends, and then those that it receives.
 func add(r *skel.Request) (*types.Result, error) {
 	conf, err := parse(r)
 	if err != nil {
@@ -26,16 +27,11 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := d.checkRates(); err != nil {
+	if err := errors.Join(d.send.checkRate(), d.receive.checkRate()); err != nil {
 		return nil, err
 	}
-	if s := d.sendShaper(); s.rate != 0 {
-		if err := s.apply(d.conn, &r.Undo); err != nil {
-			return nil, err
-		}
-	}
-	if d.receiveShaper(d.link).rate == 0 {
-		return prev, nil
+	if err := d.send.apply(d.conn, &r.Undo); err != nil || d.receive.rate == 0 {
+		return prev, err
 	}
 	ifb, err := d.shapeReceived(&r.Undo)
 	if err != nil {
@@ -46,27 +42,15 @@ func add(r *skel.Request) (*types.Result, error) {
 	return &result, nil
 }
 
-// checkRates checks both directions before anything is changed. The ifb will have the
-// MTU of the device.
-func (d device) checkRates() error {
-	var errs []error
-	for _, s := range []shaper{d.ingressShaper(d.link), d.egressShaper(d.link)} {
-		if s.rate != 0 {
-			errs = append(errs, s.checkRate())
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// shapeReceived makes the ifb and then redirects to it, so that no packet is lost. The ifb
-// gets its qdisc before it is set up: for a link that is up, the kernel waits until the
-// former qdisc is no longer in use (dev_deactivate_many in net/sched/sch_generic.c).
+// shapeReceived makes the ifb, and then redirects what the device receives to it, so that no packet is
+// lost. It adds the qdisc to the ifb before it sets the ifb up: if the link is up, the kernel waits
+// until the former qdisc is not in use any more (dev_deactivate_many in net/sched/sch_generic.c).
 func (d device) shapeReceived(u *undo.Stack) (nl.Link, error) {
 	ifb, err := d.addIFB(u)
 	if err != nil {
 		return nl.Link{}, err
 	}
-	if err := d.receiveShaper(ifb).apply(d.conn, u); err != nil {
+	if err := d.receive.on(ifb).apply(d.conn, u); err != nil {
 		return nl.Link{}, err
 	}
 	if err := attach.SetOwner(d.conn, ifb, d.owner); err != nil {
@@ -81,19 +65,24 @@ func (d device) shapeReceived(u *undo.Stack) (nl.Link, error) {
 	return ifb, d.conn.AddFilter(d.link, redirectFilter(ifb))
 }
 
-// del removes what ADD made. It finds it by the attachment, without the container,
-// prevResult or the configuration. It tries every step and joins the errors.
+// del removes what ADD made. It needs neither the container nor prevResult nor the limits of the
+// configuration. It tries every step and joins the errors.
 func del(r *skel.Request) error {
 	node, pod, err := nl.OpenBoth(r.Node, r.Pod)
 	if err != nil {
 		return err
 	}
-	prev, _ := r.Prev() // without it, if it cannot be read
-	return errors.Join(unshapeDevice(node, pod, r.Attachment(), prev), delIFBs(node, r.Attachment()))
+	prev, _ := r.Prev() // in DEL, Prev returns no error
+	errs := []error{unshapeDevice(node, pod, r.Attachment(), prev), delIFBs(node, r.Attachment())}
+	if pod != nil {
+		errs = append(errs, delIFBs(pod, r.Attachment()))
+	}
+	return errors.Join(errs...)
 }
 
-// unshapeDevice finds the device on which the attachment is shaped: the host end of
-// its pair, by name, prevResult or the container's end, or the container's interface.
+// unshapeDevice removes the qdiscs of the device of an attachment. It looks for the host end by its
+// names and by prevResult, and then for the container's interface and the other end of that. pod and
+// prev may be nil.
 func unshapeDevice(node, pod *nl.Conn, owner types.Attachment, prev *types.Result) error {
 	host, err := attach.HostEnd(node, owner, prev)
 	if err == nil {
@@ -104,26 +93,23 @@ func unshapeDevice(node, pod *nl.Conn, owner types.Attachment, prev *types.Resul
 	}
 	eth, err := pod.Link(owner.IfName)
 	if err != nil {
-		return errors.Join(types.IgnoreNotExist(err), delIFBs(pod, owner))
+		return types.IgnoreNotExist(err)
 	}
 	if other, err := attach.BelongsToOther(pod, eth, owner, prev); other || err != nil {
-		return errors.Join(types.IgnoreNotExist(err), delIFBs(pod, owner))
+		return types.IgnoreNotExist(err)
 	}
 	if eth.Kind != "veth" {
-		return errors.Join(removeQdiscs(pod, eth), delIFBs(pod, owner))
+		return removeQdiscs(pod, eth)
 	}
-	if host, err = pod.VethPeer(eth, node); err != nil || servesAnother(host, owner) {
+	host, err = pod.VethPeer(eth, node)
+	ofOther := attach.MadeByPlumb(host) && host.Alias != attach.LinkAlias(owner) // the namespace path was reused
+	if err != nil || ofOther {
 		return types.IgnoreNotExist(err)
 	}
 	return removeQdiscs(node, host)
 }
 
-// servesAnother reports whether a host end belongs to another attachment: the namespace
-// path was reused.
-func servesAnother(l nl.Link, owner types.Attachment) bool {
-	return attach.MadeByPlumb(l) && l.Alias != attach.LinkAlias(owner)
-}
-
+// delIFBs deletes the ifbs of an attachment.
 func delIFBs(c *nl.Conn, owner types.Attachment) error {
 	links, err := ifbs(c, owner)
 	errs := []error{err}
@@ -133,7 +119,7 @@ func delIFBs(c *nl.Conn, owner types.Attachment) error {
 	return errors.Join(errs...)
 }
 
-// check compares what ADD made with what is there, and names every difference.
+// check compares what ADD makes with the present state. The error names every difference.
 func check(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {
@@ -146,17 +132,15 @@ func check(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	var errs []error
-	if s := d.sendShaper(); s.rate != 0 {
-		errs = append(errs, s.diff(d.conn))
-	}
-	if d.receiveShaper(d.link).rate != 0 {
-		errs = append(errs, d.diffReceived())
-	}
-	return types.Coded(types.CodeChanged, errors.Join(errs...))
+	return types.Coded(types.CodeChanged, errors.Join(d.send.diff(d.conn), d.diffReceived()))
 }
 
+// diffReceived compares the ifb, its shaper, and the redirection to it. If the packets that the
+// device receives have no limit, it compares nothing.
 func (d device) diffReceived() error {
+	if d.receive.rate == 0 {
+		return nil
+	}
 	links, err := ifbs(d.conn, d.owner)
 	if err != nil {
 		return err
@@ -165,31 +149,34 @@ func (d device) diffReceived() error {
 		return fmt.Errorf("find ifb %s of %s: %w", ifbNames(d.owner)[0], d.owner, fs.ErrNotExist)
 	}
 	ifb := links[0]
-	errs := []error{d.receiveShaper(ifb).diff(d.conn)}
+	errs := []error{d.receive.on(ifb).diff(d.conn)}
 	if !ifb.Up {
 		errs = append(errs, fmt.Errorf("interface %s is down", ifb.Name))
 	}
 	q, err := d.conn.Qdisc(d.link, nl.Ingress)
-	if err != nil || q != ingressQdisc() {
-		return errors.Join(append(errs, err, missing(d.link.Name, "ingress qdisc"))...)
+	if err == nil && q != ingressQdisc() {
+		err = fmt.Errorf("interface %s has no ingress qdisc", d.link.Name)
+	}
+	if err != nil {
+		return errors.Join(append(errs, err)...)
 	}
 	filters, err := d.conn.Filters(d.link, q.Handle)
 	if err == nil && !slices.ContainsFunc(filters, redirectFilter(ifb).Same) {
-		err = missing(d.link.Name, "filter that redirects what it receives to "+ifb.Name)
+		err = fmt.Errorf("interface %s has no filter that redirects what it receives to %s", d.link.Name, ifb.Name)
 	}
 	return errors.Join(append(errs, err)...)
 }
 
-// status returns an error if the configuration is invalid. It does not test the kernel,
+// status returns an error if the configuration is invalid. It does not test what the kernel supports,
 // because that needs a device.
 func status(r *skel.Request) error {
 	_, err := parse(r)
 	return types.NotAvailable(err)
 }
 
-// gc removes the ifbs of attachments that are not to be kept, and the qdiscs on the host
-// ends of their veth pairs, if plumb made these: those of other plugins name no owner.
-// Usually the pairs are gone already, or the GC of the plugin that made them removes them.
+// gc removes the ifbs of attachments that are not to be kept, and the qdiscs on the host ends of their
+// veth pairs, if plumb made the pairs: the pairs of other plugins have no alias with an owner. Usually
+// the pairs are gone, or the GC of the plugin that made them removes them.
 func gc(r *skel.Request) error {
 	node, err := nl.Open(r.Node)
 	if err != nil {

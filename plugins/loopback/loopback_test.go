@@ -24,30 +24,31 @@ func TestFaults(t *testing.T) {
 	nstest.FaultSweep(t, nstest.Sweep{Plugin: plugin(), Config: config("1.1.0"), Prepare: func(_, pod *nstest.NS) { setUpAndDown(t, pod) }})
 }
 
-// setUpAndDown sets lo up and down again: 127.0.0.1 and its routes come when lo is set up
-// for the first time, and stay when it is set down.
+// setUpAndDown sets lo up and down. The kernel adds 127.0.0.1 and its routes when lo is set up for the
+// first time, and does not remove them when lo is set down.
 func setUpAndDown(tb nstest.TB, pod *nstest.NS) {
 	pod.Batch(tb, "link set lo up", "link set lo down")
 }
 
-// containerd is what containerd sends for each sandbox.
+// containerd is the configuration that containerd sends for each pod.
 const containerd = `{"cniVersion":"0.3.1","name":"cni-loopback","type":"loopback"}`
 
+// config returns a configuration of a version.
 func config(version string) string {
 	return fmt.Sprintf(`{"cniVersion": %q, "name": "lo-net", "type": "loopback"}`, version)
 }
 
-// The results of an ADD, one per wire form; SANDBOX stands for CNI_NETNS.
+// The results of an ADD, one per form of results. SANDBOX stands for CNI_NETNS.
 const (
-	shape020 = `{"cniVersion": "0.2.0", "ip4": {"ip": "127.0.0.1/8"}, "ip6": {"ip": "::1/128"}, "dns": {}}`
-	shape031 = `{"cniVersion": "0.3.1",
+	result020 = `{"cniVersion": "0.2.0", "ip4": {"ip": "127.0.0.1/8"}, "ip6": {"ip": "::1/128"}, "dns": {}}`
+	result031 = `{"cniVersion": "0.3.1",
 		"interfaces": [{"name": "lo", "mac": "00:00:00:00:00:00", "sandbox": "SANDBOX"}],
 		"ips": [{"version": "4", "interface": 0, "address": "127.0.0.1/8"}, {"version": "6", "interface": 0, "address": "::1/128"}],
 		"dns": {}}`
-	shape100 = `{"cniVersion": "1.0.0",
+	result100 = `{"cniVersion": "1.0.0",
 		"interfaces": [{"name": "lo", "mac": "00:00:00:00:00:00", "sandbox": "SANDBOX"}],
 		"ips": [{"interface": 0, "address": "127.0.0.1/8"}, {"interface": 0, "address": "::1/128"}]}`
-	shape110 = `{"cniVersion": "1.1.0",
+	result110 = `{"cniVersion": "1.1.0",
 		"interfaces": [{"name": "lo", "mac": "00:00:00:00:00:00", "mtu": 65536, "sandbox": "SANDBOX"}],
 		"ips": [{"interface": 0, "address": "127.0.0.1/8"}, {"interface": 0, "address": "::1/128"}]}`
 )
@@ -68,31 +69,28 @@ var _ = Describe("loopback", func() {
 		return strings.Contains(pod.Must(GinkgoTB(), "ip", "link", "show", "lo"), ",UP,")
 	}
 
-	DescribeTable("ADD gives the result in the form of the version asked for",
-		func(version, shape, stamp string) {
+	DescribeTable("ADD returns the result in the form of the version",
+		func(version, want, printed string) {
 			call.Config = config(version)
 			reply := run("ADD").OK(GinkgoTB())
-			want := strings.Replace(shape, "SANDBOX", pod.Path(), 1)
-			if stamp != "" {
-				want = strings.Replace(want, stamp, version, 1)
-			}
+			want = strings.NewReplacer("SANDBOX", pod.Path(), printed, version).Replace(want)
 			Expect(reply.Stdout).To(MatchJSON(want))
 			Expect(reply.Stderr).To(BeEmpty())
 			Expect(isUp()).To(BeTrue())
 		},
-		Entry("0.1.0", "0.1.0", shape020, "0.2.0"),
-		Entry("0.2.0", "0.2.0", shape020, ""),
-		Entry("0.3.0", "0.3.0", shape031, "0.3.1"),
-		Entry("0.3.1, which the reference plugin gets wrong", "0.3.1", shape031, ""),
-		Entry("0.4.0", "0.4.0", shape031, "0.3.1"),
-		Entry("1.0.0", "1.0.0", shape100, ""),
-		Entry("1.1.0", "1.1.0", shape110, ""),
+		Entry("0.1.0", "0.1.0", result020, "0.2.0"),
+		Entry("0.2.0", "0.2.0", result020, "0.2.0"),
+		Entry("0.3.0", "0.3.0", result031, "0.3.1"),
+		Entry("0.3.1, which the reference plugin gets wrong", "0.3.1", result031, "0.3.1"),
+		Entry("0.4.0", "0.4.0", result031, "0.3.1"),
+		Entry("1.0.0", "1.0.0", result100, "1.0.0"),
+		Entry("1.1.0", "1.1.0", result110, "1.1.0"),
 	)
 
-	It("serves what containerd sends: ADD, then DEL twice, the second without a namespace", func() {
+	It("succeeds with the calls of containerd: ADD, then DEL twice, the second without a namespace", func() {
 		call.Config = containerd
 		call.Args = "K8S_POD_NAMESPACE=default;K8S_POD_NAME=p;K8S_POD_INFRA_CONTAINER_ID=test;K8S_POD_UID=u;IgnoreUnknown=1"
-		Expect(run("ADD").OK(GinkgoTB()).Stdout).To(MatchJSON(strings.Replace(shape031, "SANDBOX", pod.Path(), 1)))
+		Expect(run("ADD").OK(GinkgoTB()).Stdout).To(MatchJSON(strings.Replace(result031, "SANDBOX", pod.Path(), 1)))
 		run("DEL").OK(GinkgoTB())
 		Expect(isUp()).To(BeFalse())
 		call.Pod = nil
@@ -112,7 +110,7 @@ var _ = Describe("loopback", func() {
 		Expect(result.IPs[0].Address.String()).To(Equal("127.0.0.1/8"))
 	})
 
-	It("leaves the group of lo as it is", func() {
+	It("does not change the group of lo", func() {
 		pod.Must(GinkgoTB(), "ip", "link", "set", "lo", "group", "42")
 		group := func() string { return pod.Must(GinkgoTB(), "ip", "link", "show", "lo") }
 		run("ADD").OK(GinkgoTB())
@@ -121,14 +119,14 @@ var _ = Describe("loopback", func() {
 		Expect(group()).To(ContainSubstring("group 42"))
 	})
 
-	It("returns the first address of each family, also if ADD is called again", func() {
+	It("ADD returns the first address of each family, also in a second call", func() {
 		run("ADD").OK(GinkgoTB())
 		pod.Must(GinkgoTB(), "ip", "addr", "add", "127.0.0.53/8", "dev", "lo")
 		first := run("ADD").OK(GinkgoTB())
-		Expect(first.Stdout).To(MatchJSON(strings.Replace(shape110, "SANDBOX", pod.Path(), 1)))
+		Expect(first.Stdout).To(MatchJSON(strings.Replace(result110, "SANDBOX", pod.Path(), 1)))
 	})
 
-	It("returns prevResult if there is one", func() {
+	It("ADD returns prevResult if there is one", func() {
 		prev := `{"cniVersion": "1.0.0", "interfaces": [{"name": "eth0", "sandbox": "/x"}],
 			"ips": [{"interface": 0, "address": "10.1.0.2/24", "gateway": "10.1.0.1"}], "routes": [{"dst": "0.0.0.0/0"}], "dns": {"domain": "d"}}`
 		call.Config = `{"cniVersion": "1.0.0", "name": "n", "type": "loopback", "prevResult": ` + prev + `}`
@@ -136,7 +134,7 @@ var _ = Describe("loopback", func() {
 		Expect(isUp()).To(BeTrue())
 	})
 
-	It("refuses an address that is not a loopback address, and changes nothing", func() {
+	It("ADD fails if lo has an address that is not a loopback address, and changes nothing", func() {
 		setUpAndDown(GinkgoTB(), pod)
 		pod.Must(GinkgoTB(), "ip", "addr", "add", "192.0.2.1/32", "dev", "lo")
 		before := nstest.Snapshot(GinkgoTB(), node, pod)
@@ -146,7 +144,7 @@ var _ = Describe("loopback", func() {
 		Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), node, pod) })).To(BeEmpty())
 	})
 
-	It("leaves lo up if it was up and ADD fails", func() {
+	It("a failed ADD leaves lo up if it was up", func() {
 		pod.Must(GinkgoTB(), "ip", "link", "set", "lo", "up")
 		call.Before = func(step string) error {
 			if strings.HasPrefix(step, "list addresses") {
@@ -158,7 +156,7 @@ var _ = Describe("loopback", func() {
 		Expect(isUp()).To(BeTrue())
 	})
 
-	It("undoes an ADD whose result cannot be written", func() {
+	It("ADD is undone if its result cannot be written", func() {
 		setUpAndDown(GinkgoTB(), pod)
 		before := nstest.Snapshot(GinkgoTB(), node, pod)
 		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
@@ -173,7 +171,7 @@ var _ = Describe("loopback", func() {
 	})
 
 	Describe("DEL", func() {
-		It("sets lo down, and again", func() {
+		It("sets lo down, and succeeds again", func() {
 			run("ADD").OK(GinkgoTB())
 			run("DEL").OK(GinkgoTB())
 			Expect(isUp()).To(BeFalse())
@@ -186,25 +184,25 @@ var _ = Describe("loopback", func() {
 				Expect(run("DEL").OK(GinkgoTB()).Stdout).To(BeEmpty())
 			},
 			Entry("no CNI_NETNS", func() string { return "" }),
-			Entry("a path without anything", func() string { return filepath.Join(GinkgoTB().TempDir(), "gone") }),
+			Entry("a path that does not exist", func() string { return filepath.Join(GinkgoTB().TempDir(), "gone") }),
 			Entry("the plain file that an unmounted namespace leaves", func() string {
 				gone := nstest.New(GinkgoTB())
 				gone.Remove(GinkgoTB())
 				return gone.Path()
 			}),
-			Entry("the node's own namespace, by a pid that is another's now", func() string { return node.Path() }),
+			Entry("the node's own namespace, as /proc/<pid>/ns/net if a process of the node has the pid now", func() string { return node.Path() }),
 		)
 
 		It("leaves lo up in another attachment's namespace at the same path", func() {
-			pod.Must(GinkgoTB(), "ip", "link", "set", "lo", "up") // of other means
+			pod.Must(GinkgoTB(), "ip", "link", "set", "lo", "up")
 			run("DEL").OK(GinkgoTB())
 			Expect(isUp()).To(BeTrue())
-			newcomer := call
-			newcomer.ContainerID = "newcomer"
-			nstest.Run(plugin(), newcomer.With("ADD")).OK(GinkgoTB())
+			other := call
+			other.ContainerID = "other"
+			nstest.Run(plugin(), other.With("ADD")).OK(GinkgoTB())
 			run("DEL").OK(GinkgoTB())
 			Expect(isUp()).To(BeTrue())
-			nstest.Run(plugin(), newcomer.With("DEL")).OK(GinkgoTB())
+			nstest.Run(plugin(), other.With("DEL")).OK(GinkgoTB())
 			Expect(isUp()).To(BeFalse())
 		})
 
@@ -216,40 +214,40 @@ var _ = Describe("loopback", func() {
 	})
 
 	Describe("CHECK", func() {
-		It("passes after ADD, with prevResult or without", func() {
+		It("succeeds after ADD, with and without prevResult", func() {
 			result := run("ADD").OK(GinkgoTB()).Stdout
 			Expect(run("CHECK").OK(GinkgoTB())).To(Equal(nstest.Reply{}))
 			call.Config = `{"cniVersion": "1.1.0", "name": "n", "type": "loopback", "prevResult": ` + result + `}`
 			run("CHECK").OK(GinkgoTB())
 		})
 
-		It("fails when lo is down", func() {
+		It("fails if lo is down", func() {
 			run("ADD").OK(GinkgoTB())
 			pod.Must(GinkgoTB(), "ip", "link", "set", "lo", "down")
 			f := run("CHECK").Failure(GinkgoTB())
-			Expect(f.Code).To(BeEquivalentTo(codeDown))
+			Expect(f.Code).To(BeEquivalentTo(types.CodeChanged))
 			Expect(f.Msg).To(Equal("interface lo is down"))
 		})
 	})
 
-	DescribeTable("bad input is refused with its code, and nothing is touched",
+	DescribeTable("ADD returns the code of an invalid input, and changes nothing",
 		func(code int, change func()) {
 			before := nstest.Snapshot(GinkgoTB(), node, pod)
 			change()
 			Expect(run("ADD").Failure(GinkgoTB()).Code).To(BeEquivalentTo(code))
 			Expect(nstest.Compare(before, nstest.Snapshot(GinkgoTB(), node, pod))).To(BeEmpty())
 		},
-		Entry("no JSON", types.CodeDecode, func() { call.Config = `{"cniVersion"` }),
-		Entry("nothing", types.CodeDecode, func() { call.Config = "" }),
+		Entry("not JSON", types.CodeDecode, func() { call.Config = `{"cniVersion"` }),
+		Entry("no configuration", types.CodeDecode, func() { call.Config = "" }),
 		Entry("null", types.CodeDecode, func() { call.Config = "null" }),
 		Entry("an unknown version", types.CodeVersion, func() { call.Config = config("9.9.9") }),
-		Entry("a prevResult that is none", types.CodeDecode, func() {
+		Entry("an invalid prevResult", types.CodeDecode, func() {
 			call.Config = `{"cniVersion": "1.0.0", "name": "n", "prevResult": {"ips": [{"address": "no"}]}}`
 		}),
-		Entry("a strict configuration with a key too many", types.CodeUnsupported, func() {
+		Entry("an unknown key, strictly", types.CodeUnsupported, func() {
 			call.Config = `{"cniVersion": "1.1.0", "name": "n", "strict": true, "mtu": 5}`
 		}),
-		Entry("a namespace that is missing", types.CodeNamespace, func() { call.Pod, call.NetNS = nil, "/nonexistent/ns" }),
+		Entry("a namespace that does not exist", types.CodeNamespace, func() { call.Pod, call.NetNS = nil, "/nonexistent/ns" }),
 		Entry("a namespace that is a plain file", types.CodeNamespace, func() { call.Pod, call.NetNS = nil, "/etc/passwd" }),
 		Entry("the node's own namespace", types.CodeNamespace, func() { call.Pod, call.NetNS = nil, node.Path() }),
 	)

@@ -2,7 +2,7 @@
 package main
 
 import (
-	"net/netip"
+	"slices"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/nl"
@@ -19,9 +19,7 @@ func plugin() skel.Plugin {
 // lo is the name of the interface, whatever CNI_IFNAME is.
 const lo = "lo"
 
-// codeDown is the code of a CHECK that found lo down.
-const codeDown = 100
-
+// add sets lo up. It returns prevResult if there is one, and otherwise the addresses of lo.
 func add(r *skel.Request) (*types.Result, error) {
 	prev, err := r.Prev()
 	if err != nil {
@@ -31,9 +29,9 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The undo is pushed before the change, whose answer may be lost. If nothing was
-	// changed, it changes nothing.
-	r.Undo.Push("put lo back", func() error {
+	// The undo is pushed before the first change: a change whose answer was lost may have been made.
+	// If nothing was changed, the undo changes nothing.
+	r.Undo.Push("restore lo", func() error {
 		if err := pod.SetAlias(link, link.Alias); err != nil || link.Up {
 			return err
 		}
@@ -50,15 +48,16 @@ func add(r *skel.Request) (*types.Result, error) {
 		return nil, err
 	}
 	result, err := describe(r, link, addrs)
-	if prev != nil {
-		result = prev
+	if err != nil || prev == nil {
+		return result, err
 	}
-	return result, err
+	return prev, nil
 }
 
 // parse checks the configuration, which has only the keys that all plugins have.
 func parse(r *skel.Request) error { return r.Decode(&types.Conf{}) }
 
+// open checks the configuration, and returns a connection to the container's namespace and lo.
 func open(r *skel.Request) (*nl.Conn, nl.Link, error) {
 	if err := parse(r); err != nil {
 		return nil, nl.Link{}, err
@@ -71,31 +70,28 @@ func open(r *skel.Request) (*nl.Conn, nl.Link, error) {
 	return pod, link, err
 }
 
-// describe returns the result: lo with its first address of each family. It returns an
-// error if lo has an address that is no loopback address, because the container would
-// answer for the host that has it.
+// describe returns the result: lo with its first address of each family. It returns an error if lo has
+// an address that is not a loopback address, because packets of the container to the host with that
+// address would not leave the container.
 func describe(r *skel.Request, link nl.Link, addrs []nl.Addr) (*types.Result, error) {
 	result := &types.Result{Interfaces: []types.Interface{{Name: lo, MAC: link.MAC, MTU: link.MTU, Sandbox: r.NetNS}}}
-	for _, v4 := range []bool{true, false} {
-		first := netip.Prefix{}
-		for _, a := range addrs {
-			switch {
-			case !a.Prefix.Addr().IsLoopback():
-				return nil, types.Errorf(types.CodeConfig, "interface lo has %s, which is not a loopback address; remove it", a.Prefix)
-			case a.Prefix.Addr().Is4() == v4 && !first.IsValid():
-				first = a.Prefix
-			}
+	for _, a := range addrs {
+		if !a.Prefix.Addr().IsLoopback() {
+			return nil, types.Errorf(types.CodeConfig, "interface lo has %s, which is not a loopback address; remove it", a.Prefix)
 		}
-		if first.IsValid() {
-			result.IPs = append(result.IPs, types.IP{Address: first})
+	}
+	for _, is4 := range []bool{true, false} {
+		first := slices.IndexFunc(addrs, func(a nl.Addr) bool { return a.Prefix.Addr().Is4() == is4 })
+		if first >= 0 {
+			result.IPs = append(result.IPs, types.IP{Address: addrs[first].Prefix})
 		}
 	}
 	return result, nil
 }
 
-// del sets lo down, as the reference plugin does, if the alias names this attachment:
-// another container's namespace may be at the path by now. It leaves lo up in a container
-// that the reference plugin served, whose lo has no alias.
+// del sets lo down, as the reference plugin does, if the alias of lo names this attachment. If it does
+// not, the namespace at the path may be that of another container, and del changes nothing. So lo
+// stays up if the reference plugin did the ADD, because that sets no alias.
 func del(r *skel.Request) error {
 	if r.Pod == nil {
 		return nil
@@ -114,10 +110,11 @@ func del(r *skel.Request) error {
 	return pod.SetAlias(link, "")
 }
 
+// check returns an error if lo is down.
 func check(r *skel.Request) error {
 	_, link, err := open(r)
 	if err == nil && !link.Up {
-		return types.Errorf(codeDown, "interface lo is down")
+		return types.Errorf(types.CodeChanged, "interface lo is down")
 	}
 	return err
 }

@@ -48,6 +48,7 @@ type config struct {
 	unused []netip.Addr // gateways of CNI_ARGS that are in the subnet of no address
 }
 
+// parse reads and checks the configuration and CNI_ARGS. Invalid values have types.CodeConfig.
 func parse(r *skel.Request) (*config, error) {
 	var raw rawConfig
 	if err := r.Decode(&raw); err != nil {
@@ -113,8 +114,7 @@ func (c *config) addConfigured(raw rawAddress) error {
 	return nil
 }
 
-// addAll adds addresses without a gateway. problem begins the error for a text that is no
-// address.
+// addAll adds addresses without a gateway. problem begins the error for a text that is not an address.
 func (c *config) addAll(ips []string, problem string) error {
 	var errs []error
 	for _, s := range ips {
@@ -136,9 +136,9 @@ func (c *config) add(ip types.IP) {
 	}
 }
 
-// addGateway sets a gateway of CNI_ARGS for the addresses whose subnet contains it. The first
-// addresses, as many as configured says, are those of the configuration: they keep a gateway
-// of their own.
+// addGateway sets a gateway of CNI_ARGS for the addresses whose subnet contains it. configured is the
+// number of addresses at the beginning of c.ips that come from the configuration. addGateway does not
+// change the gateway of such an address, if it has one.
 func (c *config) addGateway(s string, configured int) error {
 	gateway, err := parseGateway(strings.TrimSpace(s))
 	if err != nil || !gateway.IsValid() {
@@ -146,8 +146,8 @@ func (c *config) addGateway(s string, configured int) error {
 	}
 	used := false
 	for i := range c.ips {
-		keep := i < configured && c.ips[i].Gateway.IsValid()
-		if !keep && c.ips[i].Address.Contains(gateway) {
+		hasOwn := i < configured && c.ips[i].Gateway.IsValid()
+		if !hasOwn && c.ips[i].Address.Contains(gateway) {
 			c.ips[i].Gateway, used = gateway, true
 		}
 	}
@@ -157,8 +157,8 @@ func (c *config) addGateway(s string, configured int) error {
 	return nil
 }
 
-// parseAddress parses an address with its prefix length that an interface can have. problem
-// begins the error for another text.
+// parseAddress parses an address with its prefix length. It returns an error if no interface can have
+// the address. problem begins the error for a text that is not an address.
 func parseAddress(s, problem string) (netip.Prefix, error) {
 	p, err := types.ParseCIDR(strings.TrimSpace(s))
 	switch {
@@ -185,15 +185,11 @@ func parseGateway(s string) (netip.Addr, error) {
 // checkFamilies returns an error if the result of this version cannot contain the addresses:
 // before 0.3.0 it can contain one address per family.
 func (c *config) checkFamilies(v types.Version) error {
-	var v4, v6 int
+	perFamily := map[bool]int{}
 	for _, ip := range c.ips {
-		if ip.Address.Addr().Is4() {
-			v4++
-		} else {
-			v6++
-		}
+		perFamily[ip.Address.Addr().Is4()]++
 	}
-	if v < types.V030 && max(v4, v6) > 1 {
+	if v < types.V030 && max(perFamily[true], perFamily[false]) > 1 {
 		return fmt.Errorf("CNI version %s does not support more than 1 address per family", v)
 	}
 	return nil

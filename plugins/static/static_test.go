@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"os/exec"
 	"strings"
 	"testing"
@@ -19,22 +18,19 @@ const (
 	dns    = `,"dns":{"nameservers":["10.10.0.1"],"domain":"example.org","search":["a.example.org"],"options":["ndots:2"]}`
 )
 
-// addedIPs returns "address gateway" for each IP of an ADD.
+// addedIPs returns "address gateway" for each IP of an ADD. The gateway is "-" if there is none.
 func addedIPs(c nstest.Call) string {
 	GinkgoHelper()
 	var ips []string
 	for _, ip := range run(c, "ADD").Result(GinkgoTB()).IPs {
 		Expect(ip.Interface).To(Equal(types.NoInterface))
-		ips = append(ips, strings.TrimSpace(fmt.Sprint(ip.Address, " ", orNone(ip.Gateway.IsValid(), ip.Gateway))))
+		gateway := "-"
+		if ip.Gateway.IsValid() {
+			gateway = ip.Gateway.String()
+		}
+		ips = append(ips, ip.Address.String()+" "+gateway)
 	}
 	return strings.Join(ips, ", ")
-}
-
-func orNone(valid bool, v any) any {
-	if valid {
-		return v
-	}
-	return "-"
 }
 
 var _ = Describe("static", func() {
@@ -53,20 +49,20 @@ var _ = Describe("static", func() {
 		func(ipam, rest, args, want string) {
 			Expect(addedIPs(call(conf("1.1.0", ipam, rest), args))).To(Equal(want))
 		},
-		Entry("the configuration's", two, "", "", "10.10.0.5/24 10.10.0.254, 3ffe:ffff:0:1ff::1/64 3ffe:ffff::1"),
+		Entry("the addresses of the configuration", two, "", "", "10.10.0.5/24 10.10.0.254, 3ffe:ffff:0:1ff::1/64 3ffe:ffff::1"),
 		Entry("a gateway outside the subnet, as ptp may have", `,"addresses":[{"address":"10.0.0.5/32","gateway":"169.254.1.1"}]`, "", "",
 			"10.0.0.5/32 169.254.1.1"),
 		Entry("the old key version", `,"addresses":[{"version":"4","address":"10.0.0.5/24"},{"version":6,"address":"fd00::5/64"}]`, "", "",
 			"10.0.0.5/24 -, fd00::5/64 -"),
 		Entry("keys in any case", `,"Addresses":[{"ADDRESS":"10.0.0.5/24","Gateway":""}]`, "", "", "10.0.0.5/24 -"),
 		Entry("IPv4 written as IPv6", `,"addresses":[{"address":"::ffff:10.0.0.5/120","gateway":"::ffff:10.0.0.1"}]`, "", "", "10.0.0.5/24 10.0.0.1"),
-		Entry("CNI_ARGS behind the configuration's", `,"addresses":[{"address":"10.0.0.5/24"}]`, "", "IP=10.1.0.5/24,fd00::5/64",
+		Entry("CNI_ARGS after the configuration", `,"addresses":[{"address":"10.0.0.5/24"}]`, "", "IP=10.1.0.5/24,fd00::5/64",
 			"10.0.0.5/24 -, 10.1.0.5/24 -, fd00::5/64 -"),
-		Entry("the same address twice: once", `,"addresses":[{"address":"10.0.0.5/24","gateway":"10.0.0.1"}]`, "", "IP=10.0.0.5/24",
+		Entry("an address in both is returned once", `,"addresses":[{"address":"10.0.0.5/24","gateway":"10.0.0.1"}]`, "", "IP=10.0.0.5/24",
 			"10.0.0.5/24 10.0.0.1"),
-		Entry("GATEWAY for each address whose subnet has it", "", "", "IP=10.1.0.5/24,10.2.0.5/24,10.1.0.6/24;GATEWAY=10.1.0.1,10.2.0.1",
+		Entry("GATEWAY for each address whose subnet contains it", "", "", "IP=10.1.0.5/24,10.2.0.5/24,10.1.0.6/24;GATEWAY=10.1.0.1,10.2.0.1",
 			"10.1.0.5/24 10.1.0.1, 10.2.0.5/24 10.2.0.1, 10.1.0.6/24 10.1.0.1"),
-		Entry("GATEWAY leaves a configured gateway alone", `,"addresses":[{"address":"10.0.0.5/24","gateway":"10.0.0.1"},{"address":"10.0.0.6/24"}]`, "",
+		Entry("GATEWAY does not replace a configured gateway", `,"addresses":[{"address":"10.0.0.5/24","gateway":"10.0.0.1"},{"address":"10.0.0.6/24"}]`, "",
 			"IP=10.0.0.7/24;GATEWAY=10.0.0.254", "10.0.0.5/24 10.0.0.1, 10.0.0.6/24 10.0.0.254, 10.0.0.7/24 10.0.0.254"),
 		Entry("empty CNI_ARGS", two, "", "IP=;GATEWAY=;IgnoreUnknown=1;K8S_POD_NAME=x", "10.10.0.5/24 10.10.0.254, 3ffe:ffff:0:1ff::1/64 3ffe:ffff::1"),
 		Entry("args.cni.ips instead of all others", two, `,"args":{"cni":{"ips":["10.2.0.5/24"],"labels":[{"key":"a"}]}}`, "IP=10.1.0.5/24", "10.2.0.5/24 -"),
@@ -113,7 +109,7 @@ var _ = Describe("static", func() {
 			"an entry in the 'ips' field is NOT in CIDR notation, got: '10.0.0.5'"),
 		Entry("no CIDR in runtimeConfig", call(conf("1.0.0", "", `,"runtimeConfig":{"ips":["x"]}`), ""), types.CodeConfig,
 			"an entry in the 'ips' field is NOT in CIDR notation, got: 'x'"),
-		Entry("null in ips is no panic", call(conf("1.0.0", "", `,"runtimeConfig":{"ips":[null]}`), ""), types.CodeConfig,
+		Entry("null in ips", call(conf("1.0.0", "", `,"runtimeConfig":{"ips":[null]}`), ""), types.CodeConfig,
 			"an entry in the 'ips' field is NOT in CIDR notation, got: ''"),
 		Entry("bad gateways", call(conf("1.0.0", `,"addresses":[{"address":"10.0.0.5/24","gateway":"x"}]`, ""), "GATEWAY=10.0.0.256"), types.CodeConfig,
 			"invalid gateway address: x", "invalid gateway address: 10.0.0.256"),
@@ -121,7 +117,7 @@ var _ = Describe("static", func() {
 			"invalid gateway address: fe80::1%eth0"),
 		Entry("a gateway of the other family", call(conf("1.0.0", `,"addresses":[{"address":"10.0.0.5/24","gateway":"fd00::1"}]`, ""), ""), types.CodeConfig,
 			"address 10.0.0.5/24 has a gateway of the other family: fd00::1"),
-		Entry("addresses that no interface has", call(conf("1.0.0", `,"addresses":[{"address":"0.0.0.0/0"},{"address":"ff02::1/64"}]`, ""), ""), types.CodeConfig,
+		Entry("addresses that no interface can have", call(conf("1.0.0", `,"addresses":[{"address":"0.0.0.0/0"},{"address":"ff02::1/64"}]`, ""), ""), types.CodeConfig,
 			"address 0.0.0.0/0 cannot be", "address ff02::1/64 cannot be"),
 		Entry("two of a family before 0.3.0", call(conf("0.2.0", `,"addresses":[{"address":"10.0.0.5/24"},{"address":"10.0.0.6/24"}]`, ""), ""), types.CodeConfig,
 			"CNI version 0.2.0 does not support more than 1 address per family"),

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,26 +14,21 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// rawConfig is the configuration as a person writes it. README.md explains each key.
+// rawConfig is the configuration as the user writes it. README.md explains each key.
 type rawConfig struct {
-	Sysctl        rawSysctls `json:"sysctl"`
-	MAC           string     `json:"mac"`
-	Promisc       bool       `json:"promisc"`
-	MTU           int        `json:"mtu"`
-	AllMulti      *bool      `json:"allmulti"`
-	TxQLen        *int       `json:"txQLen"`
-	DataDir       string     `json:"dataDir"`
+	rawSettings
+	DataDir       string `json:"dataDir"`
 	RuntimeConfig struct {
 		MAC string `json:"mac"`
 	} `json:"runtimeConfig"`
 	Args struct {
-		CNI rawArgs `json:"cni"`
+		CNI rawSettings `json:"cni"`
 	} `json:"args"`
 }
 
-// rawArgs is args.cni, whose values replace those of the configuration. A nil value means
-// that the key is absent.
-type rawArgs struct {
+// rawSettings has the keys that both the configuration and args.cni can set. A nil value means that
+// the key is absent.
+type rawSettings struct {
 	Sysctl   rawSysctls `json:"sysctl"`
 	MAC      string     `json:"mac"`
 	Promisc  *bool      `json:"promisc"`
@@ -44,7 +40,7 @@ type rawArgs struct {
 // rawSysctls is an object of strings in which no key occurs twice.
 type rawSysctls map[string]string
 
-// UnmarshalJSON returns an error if a key occurs twice.
+// UnmarshalJSON decodes an object. It returns an error if a key occurs twice or a value is null.
 func (s *rawSysctls) UnmarshalJSON(data []byte) error {
 	var object map[string]*string
 	if err := json.Unmarshal(data, &object); err != nil {
@@ -85,6 +81,7 @@ const (
 	maxMTU         = 65536
 )
 
+// parse reads and checks the configuration and CNI_ARGS. Invalid values have types.CodeConfig.
 func parse(r *skel.Request) (*config, error) {
 	raw := rawConfig{}
 	if err := r.Decode(&raw); err != nil {
@@ -100,41 +97,28 @@ func parse(r *skel.Request) (*config, error) {
 
 // config checks the configuration and returns all problems in one error.
 func (raw *rawConfig) config(ifName string, args types.Args) (*config, error) {
-	above := raw.Args.CNI
-	mac, macErr := types.FirstMAC(raw.RuntimeConfig.MAC, above.MAC, args[types.ArgMAC], raw.MAC)
-	sysctls, sysctlErr := assignments(raw.Sysctl, above.Sysctl, ifName)
-	conf := &config{sysctls: sysctls, dataDir: dataDirOrDefault(raw.DataDir)}
+	fromArgs := raw.Args.CNI
+	mac, macErr := types.FirstMAC(raw.RuntimeConfig.MAC, fromArgs.MAC, args[types.ArgMAC], raw.MAC)
+	sysctls, sysctlErr := assignments(raw.Sysctl, fromArgs.Sysctl, ifName)
+	conf := &config{sysctls: sysctls, dataDir: cmp.Or(raw.DataDir, defaultDataDir), link: settings{
+		Promisc:  cmp.Or(fromArgs.Promisc, raw.Promisc),
+		MTU:      cmp.Or(fromArgs.MTU, raw.MTU),
+		AllMulti: cmp.Or(fromArgs.AllMulti, raw.AllMulti),
+		TxQLen:   cmp.Or(fromArgs.TxQLen, raw.TxQLen),
+	}}
 	if mac != "" {
 		conf.link.MAC = &mac
 	}
-	if promisc := firstSet(above.Promisc, &raw.Promisc); *promisc { // false means: leave the flag alone
-		conf.link.Promisc = promisc
+	if promisc := conf.link.Promisc; promisc != nil && !*promisc {
+		conf.link.Promisc = nil // false leaves the flag unchanged
 	}
-	if mtu := firstSet(above.MTU, &raw.MTU); *mtu != 0 {
-		conf.link.MTU = mtu
+	if mtu := conf.link.MTU; mtu != nil && *mtu == 0 {
+		conf.link.MTU = nil
 	}
-	conf.link.AllMulti = firstSet(above.AllMulti, raw.AllMulti)
-	conf.link.TxQLen = firstSet(above.TxQLen, raw.TxQLen)
 	return conf, errors.Join(macErr, sysctlErr, conf.validate())
 }
 
-// firstSet returns above, or below if above is nil.
-func firstSet[T any](above, below *T) *T {
-	if above != nil {
-		return above
-	}
-	return below
-}
-
-// dataDirOrDefault returns the default for an empty path.
-func dataDirOrDefault(dataDir string) string {
-	if dataDir == "" {
-		return defaultDataDir
-	}
-	return dataDir
-}
-
-// validate returns an error for values that work with no container.
+// validate returns an error for values that are invalid for every container.
 func (c *config) validate() error {
 	var errs []error
 	if mtu := c.link.MTU; mtu != nil && (*mtu < attach.MinMTU || *mtu > maxMTU) {
@@ -144,13 +128,13 @@ func (c *config) validate() error {
 		errs = append(errs, fmt.Errorf("txQLen %d is not between 0 and %d", *n, math.MaxInt32))
 	}
 	if !filepath.IsAbs(c.dataDir) {
-		errs = append(errs, fmt.Errorf("dataDir %q is no absolute path", c.dataDir))
+		errs = append(errs, fmt.Errorf("dataDir %q is not an absolute path", c.dataDir))
 	}
 	return errors.Join(errs...)
 }
 
-// idle reports whether nothing is configured.
-func (c *config) idle() bool { return len(c.sysctls) == 0 && len(c.link.present()) == 0 }
+// idle reports whether the configuration sets nothing.
+func (c *config) idle() bool { return len(c.sysctls) == 0 && c.link == (settings{}) }
 
 // dataDir returns the folder of saved states. It reads no other key, because DEL and GC
 // must work with any configuration.
@@ -159,5 +143,5 @@ func dataDir(r *skel.Request) string {
 		DataDir string `json:"dataDir"`
 	}
 	_ = types.Decode(r.Stdin, &raw)
-	return dataDirOrDefault(raw.DataDir)
+	return cmp.Or(raw.DataDir, defaultDataDir)
 }

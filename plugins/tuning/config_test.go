@@ -28,13 +28,13 @@ func TestPathsOf(t *testing.T) {
 		{"net.ipv4.conf.IFNAME.arp_notify", "eth0.100", "net/ipv4/conf/eth0.100/arp_notify"},
 		{"net/ipv4/conf/IFNAME/arp_notify", "eth0.100", "net/ipv4/conf/eth0.100/arp_notify"},
 		{"net.ipv4.conf.IFNAME.arp_notify", "", "net/ipv4/conf/IFNAME/arp_notify"}, // STATUS
-		{"net/ipv4/conf/IFNAME/IFNAME", "eth0", "net/ipv4/conf/eth0/IFNAME"},       // the first, as the reference
-		// Both separators: the meaning of sysctl(8), then that of the reference.
+		{"net/ipv4/conf/IFNAME/IFNAME", "eth0", "net/ipv4/conf/eth0/IFNAME"},       // replaces the first one, as the reference plugin
+		// With both separators: the meaning in sysctl(8), then in the reference plugin.
 		{"net/ipv4/conf/eth0.100/arp_notify", "x", "net/ipv4/conf/eth0.100/arp_notify net/ipv4/conf/eth0/100/arp_notify"},
 		{"net.ipv4.conf.eth0/100.arp_notify", "x", "net/ipv4/conf/eth0.100/arp_notify net/ipv4/conf/eth0/100/arp_notify"},
 		{"net.ipv4/conf/eth0/arp_notify", "x", "net/ipv4.conf.eth0.arp_notify net/ipv4/conf/eth0/arp_notify"},
 		{"net//ipv4/./ip_forward", "x", "net/ipv4/ip_forward net/ipv4/ip_forward"},
-		// Nothing outside of net., whatever it would lead to.
+		// Keys that are not below net. are errors.
 		{"kernel.nosuch", "x", ""}, {"kernel/nosuch", "x", ""}, {"", "x", ""}, {"net", "x", ""}, {"net.", "x", ""},
 		{"netx.y", "x", ""}, {".net.x", "x", ""}, {"/net/x", "x", ""}, {"/proc/sys/net/x", "x", ""},
 		{"net/../kernel/nosuch", "x", ""}, {"net/ipv4/../../kernel/nosuch", "x", ""}, {"../net/x", "x", ""},
@@ -52,12 +52,13 @@ func TestPathsOf(t *testing.T) {
 	}
 }
 
+// FuzzPathsOf tests that all paths are below /proc/sys/net.
 func FuzzPathsOf(f *testing.F) {
 	for _, key := range []string{"net.ipv4.conf.IFNAME.x", "net/../kernel", "net.//.x", "net/./..", "IFNAME"} {
 		f.Add(key, "eth0.1")
 	}
 	f.Fuzz(func(t *testing.T, key, ifName string) {
-		if strings.Contains(ifName, "/") || ifName == ".." || ifName == "." { // skel's business
+		if strings.Contains(ifName, "/") || ifName == ".." || ifName == "." { // skel refuses these names
 			return
 		}
 		paths, err := pathsOf(key, ifName)
@@ -72,7 +73,7 @@ func FuzzPathsOf(f *testing.F) {
 	})
 }
 
-// decode calls parse from an ADD.
+// decode calls parse in an ADD.
 func decode(t *testing.T, text, args string) (*config, error) {
 	t.Helper()
 	var conf *config
@@ -102,15 +103,15 @@ func describe(c *config) string {
 func TestParse(t *testing.T) {
 	const head = `{"cniVersion": "1.1.0", "name": "n", "type": "tuning"`
 	for _, tc := range []struct{ name, body, args, want string }{
-		{"nothing", ``, "", `{} /run/cni/tuning`},
-		{"what asks for nothing", `, "sysctl": {}, "mac": "", "promisc": false, "mtu": 0, "allmulti": null, "txQLen": null, "args": null`, "", `{} /run/cni/tuning`},
-		{"all", `, "sysctl": {"net.b": "2", "net/a": "1"}, "mac": "C2:B0:57:49:47:F1", "promisc": true, "mtu": 1454, "allmulti": true, "txQLen": 20000, "dataDir": "/d"`, "",
+		{"no keys", ``, "", `{} /run/cni/tuning`},
+		{"empty values and null", `, "sysctl": {}, "mac": "", "promisc": false, "mtu": 0, "allmulti": null, "txQLen": null, "args": null`, "", `{} /run/cni/tuning`},
+		{"all keys", `, "sysctl": {"net.b": "2", "net/a": "1"}, "mac": "C2:B0:57:49:47:F1", "promisc": true, "mtu": 1454, "allmulti": true, "txQLen": 20000, "dataDir": "/d"`, "",
 			`net/a=1 net/b=2 {"mac":"c2:b0:57:49:47:f1","promisc":true,"mtu":1454,"allmulti":true,"txQLen":20000} /d`},
-		{"false and zero where they say something", `, "allmulti": false, "txQLen": 0`, "", `{"allmulti":false,"txQLen":0} /run/cni/tuning`},
+		{"allmulti false and txQLen 0 are values", `, "allmulti": false, "txQLen": 0`, "", `{"allmulti":false,"txQLen":0} /run/cni/tuning`},
 		{"keys in any case", `, "SYSCTL": {"net.a": "1"}, "MTU": 1400, "AllMulti": false, "RuntimeConfig": {"Mac": "02:00:00:00:00:01"}`, "",
 			`net/a=1 {"mac":"02:00:00:00:00:01","mtu":1400,"allmulti":false} /run/cni/tuning`},
-		{"args.cni.sysctl without sysctl, at which the reference crashes", `, "args": {"cni": {"sysctl": {"net.a": "1"}}}`, "", `net/a=1 {} /run/cni/tuning`},
-		{"args.cni over all", `, "sysctl": {"net.a": "1", "net.b": "2"}, "promisc": true, "mtu": 1400, "allmulti": true, "txQLen": 5,
+		{"args.cni.sysctl without sysctl, with which the reference plugin panics", `, "args": {"cni": {"sysctl": {"net.a": "1"}}}`, "", `net/a=1 {} /run/cni/tuning`},
+		{"args.cni replaces the keys of the configuration", `, "sysctl": {"net.a": "1", "net.b": "2"}, "promisc": true, "mtu": 1400, "allmulti": true, "txQLen": 5,
 			"args": {"cni": {"sysctl": {"net/b": "3"}, "promisc": false, "mtu": 1300, "allmulti": false, "txQLen": 6}}`, "",
 			`net/a=1 net/b=3 {"mtu":1300,"allmulti":false,"txQLen":6} /run/cni/tuning`},
 		{"mac: runtimeConfig first", `, "mac": "02:00:00:00:00:04", "args": {"cni": {"mac": "02:00:00:00:00:02"}}, "runtimeConfig": {"mac": "02:00:00:00:00:01"}`,
@@ -128,7 +129,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-func TestParseRefuses(t *testing.T) {
+func TestParseReturnsErrors(t *testing.T) {
 	const head = `{"cniVersion": "1.1.0", "name": "n", "type": "tuning"`
 	for _, tc := range []struct {
 		body, args string
@@ -148,7 +149,7 @@ func TestParseRefuses(t *testing.T) {
 			"invalid MAC address \"no\"\n" +
 				"invalid net sysctl key: \"kernel.nosuch\": only what is below net. can be set\n" +
 				"invalid net sysctl key: \"net/../vm/x\": only what is below net. can be set\n" +
-				"mtu 67 is not between 68 and 65536\ntxQLen -1 is not between 0 and 2147483647\ndataDir \"d\" is no absolute path"},
+				"mtu 67 is not between 68 and 65536\ntxQLen -1 is not between 0 and 2147483647\ndataDir \"d\" is not an absolute path"},
 		{`, "mtu": -5`, "", types.CodeConfig, "mtu -5"}, {`, "mtu": 65537`, "", types.CodeConfig, "mtu 65537"},
 		{`, "txQLen": 4294967296`, "", types.CodeConfig, "txQLen 4294967296"},
 		{`, "mac": "ff:ff:ff:ff:ff:ff"`, "", types.CodeConfig, "unicast"},
@@ -170,7 +171,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// TestOrder: every ADD writes in one order, "all" before an interface.
+// TestOrder tests that every ADD writes in the same order, "all" before an interface.
 func TestOrder(t *testing.T) {
 	object := rawSysctls{}
 	for i := range 20 {
@@ -207,12 +208,8 @@ func TestAllowlist(t *testing.T) {
 		if err := os.WriteFile(path, []byte(tc.text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		list, err := readAllowlist(path)
-		if err != nil {
-			t.Fatal(err)
-		}
 		var refused []string
-		if err := list.check(keys(strings.Fields(tc.keys)...)); err != nil {
+		if err := checkAllowlist(path, keys(strings.Fields(tc.keys)...)); err != nil {
 			for line := range strings.Lines(err.Error()) {
 				refused = append(refused, strings.Split(line, `"`)[1])
 			}
@@ -228,18 +225,18 @@ func TestAllowlist(t *testing.T) {
 	if err := os.WriteFile(path, []byte("net.a\nnet.(\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := readAllowlist(path); err == nil || types.AsError(err).Code != types.CodeConfig || !strings.Contains(err.Error(), path+", line 2: ") {
+	if err := checkAllowlist(path, nil); err == nil || types.AsError(err).Code != types.CodeConfig || !strings.Contains(err.Error(), path+", line 2: ") {
 		t.Errorf("a line that is no expression: %v", err)
 	}
-	if _, err := readAllowlist(filepath.Dir(path)); err == nil || types.AsError(err).Code != types.CodeIO {
+	if err := checkAllowlist(filepath.Dir(path), nil); err == nil || types.AsError(err).Code != types.CodeIO {
 		t.Errorf("a folder: %v", err)
 	}
-	list, err := readAllowlist(filepath.Join(path + ".none"))
-	if err != nil || list.check(keys("net.anything")) != nil {
+	if err := checkAllowlist(path+".none", keys("net.anything")); err != nil {
 		t.Errorf("no file: %v", err)
 	}
 }
 
+// FuzzRead tests that read returns a state or errUnreadable for every content of a file.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(`{"mac": "02:00:00:00:00:01", "promisc": false, "mtu": 1500, "allmulti": false, "txQLen": 1000}`))
 	f.Add([]byte(`{"sysctl": {"net/x": "1"}, "network": "n", "netns": 5}`))

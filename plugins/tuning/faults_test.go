@@ -14,7 +14,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-func sweptConfig(dir string) string {
+func configWithEverything(dir string) string {
 	return fmt.Sprintf(`{"cniVersion": "1.1.0", "name": "net", "type": "tuning", "dataDir": %q, %s,
 		"prevResult": {"interfaces": [{"name": "eth0", "sandbox": "/x"}]}}`, dir, everything)
 }
@@ -23,12 +23,12 @@ func TestFaults(t *testing.T) {
 	nstest.LeakCheck(t)
 	dir := t.TempDir()
 	nstest.FaultSweep(t, nstest.Sweep{
-		Plugin: plugin(), Config: sweptConfig(dir), Dirs: []string{dir}, PreparePod: withEth0(t),
+		Plugin: plugin(), Config: configWithEverything(dir), Dirs: []string{dir}, PreparePod: withEth0(t),
 	})
 }
 
-// TestKilled ends an ADD by SIGKILL before and after each of its steps. DEL then puts
-// everything back; without the namespace, DEL and GC leave no file.
+// TestKilled kills an ADD before and after each of its steps. DEL must then restore everything, and
+// GC must remove the files.
 func TestKilled(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {
@@ -40,7 +40,7 @@ func TestKilled(t *testing.T) {
 			node, pod := nstest.NewNodeAndPod(t)
 			withEth0(t)(pod)
 			dir := t.TempDir()
-			call := nstest.Call{Node: node, Pod: pod, Config: sweptConfig(dir)}
+			call := nstest.Call{Node: node, Pod: pod, Config: configWithEverything(dir)}
 			before := nstest.WaitStable(func() string { return nstest.Snapshot(t, node, pod) })
 			add := call.With("ADD")
 			add.Env = []string{fmt.Sprintf("TUNING_TEST_KILL_%s=%d", when, step)}
@@ -52,14 +52,14 @@ func TestKilled(t *testing.T) {
 			if diff := nstest.WaitEqual(before, func() string { return nstest.Snapshot(t, node, pod) }); diff != "" {
 				t.Errorf("killed %s step %d: not as before:\n%s", when, step, diff)
 			}
-			wantEmpty(t, dir)
-			for _, file := range left { // what the other two ways find
-				plant(t, file, `{"network": "net"}`)
+			requireEmpty(t, dir)
+			for _, file := range left {
+				writeFile(t, file, `{"network": "net"}`)
 			}
 			collected := call.With("GC")
 			collected.Config = strings.Replace(call.Config, "{", `{"cni.dev/valid-attachments": [], `, 1)
 			nstest.Run(plugin(), collected).OK(t)
-			wantEmpty(t, dir)
+			requireEmpty(t, dir)
 		}
 		t.Logf("killed %s: %d steps", when, killed)
 		if killed*stride < 8 {
@@ -68,36 +68,36 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// TestKilledWhileWriting: ADD was killed before it renamed the temporary file.
+// TestKilledWhileWriting tests that ADD and DEL remove the temporary file of an ADD that was killed.
 func TestKilledWhileWriting(t *testing.T) {
 	node, pod := nstest.NewNodeAndPod(t)
 	withEth0(t)(pod)
 	dir := t.TempDir()
-	call := nstest.Call{Node: node, Pod: pod, Config: sweptConfig(dir)}
-	half := filepath.Join(dir, tempName(types.Attachment{Network: "net", ContainerID: "test", IfName: "eth0"}))
-	plant(t, half, `{"ma`)
+	call := nstest.Call{Node: node, Pod: pod, Config: configWithEverything(dir)}
+	temp := filepath.Join(dir, tempName(types.Attachment{Network: "net", ContainerID: "test", IfName: "eth0"}))
+	writeFile(t, temp, `{"ma`)
 	nstest.Run(plugin(), call.With("ADD")).OK(t)
-	plant(t, half, `{"ma`)
+	writeFile(t, temp, `{"ma`)
 	nstest.Run(plugin(), call.With("DEL")).OK(t)
-	wantEmpty(t, dir)
+	requireEmpty(t, dir)
 }
 
-func plant(t *testing.T, path, text string) {
+func writeFile(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func wantEmpty(t *testing.T, dir string) {
+func requireEmpty(t *testing.T, dir string) {
 	t.Helper()
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
 		t.Errorf("%s: %v, %v", dir, entries, err)
 	}
 }
 
-// promiscuous makes an interface promiscuous as tcpdump does (PACKET_MR_PROMISC).
-func promiscuous(fd int, ifName string) error {
+// setPromiscuous makes an interface promiscuous as tcpdump does (PACKET_MR_PROMISC).
+func setPromiscuous(fd int, ifName string) error {
 	in, err := net.InterfaceByName(ifName)
 	if err != nil {
 		return err

@@ -10,8 +10,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// FuzzConfig: whatever the configuration, no sysctl outside of net is set, no file that
-// is not in dataDir written, and no setting asked for that no interface can have.
+// FuzzConfig tests that every accepted configuration has only sysctls below net, an absolute
+// dataDir, and an MTU in the range.
 func FuzzConfig(f *testing.F) {
 	f.Add(`{"name": "n", "sysctl": {"net.ipv4.conf.IFNAME.arp_filter": "1", "net/core/somaxconn": "5"}, "mtu": 1400, "dataDir": "/run/x"}`)
 	f.Add(`{"name": "n", "sysctl": {"net/../kernel/x": "1"}, "args": {"cni": {"sysctl": {"net.": ""}, "mtu": -1}}, "txQLen": -1}`)

@@ -11,7 +11,7 @@ import (
 )
 
 var _ = Describe("an interface of another kind", Label(nstest.Kernel), func() {
-	DescribeTable("is tuned, and put back", func(link string) {
+	DescribeTable("has the settings after ADD, and the former ones after DEL", func(link string) {
 		node, pod := nstest.NewNodeAndPod(GinkgoTB())
 		pod.Batch(GinkgoTB(), "link add base type veth peer name far", "link set base up", "link set far up")
 		_, err := pod.Exec("ip", strings.Fields("link add eth0 address 02:00:00:00:00:01 "+link)...)

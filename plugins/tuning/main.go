@@ -1,5 +1,5 @@
 // tuning is a chained plugin that sets sysctls and the settings of the container's
-// interface, and puts them back on DEL. See README.md.
+// interface, and restores them on DEL. See README.md.
 package main
 
 import "github.com/plumb-cni/plumb/pkg/skel"
@@ -10,7 +10,7 @@ func plugin() skel.Plugin {
 	return host{allowlist: "/etc/cni/tuning/allowlist.conf"}.plugin()
 }
 
-// A host holds the path that the plugin reads on the node. Tests use another one.
+// A host has the path of a file on the node. Tests use another path.
 type host struct {
 	allowlist string // path of the file that says which sysctls may be set
 }

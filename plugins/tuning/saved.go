@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -8,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,10 +20,9 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// saved is the state before ADD, which DEL puts back. The reference plugin reads and
-// writes a file of the same name and form for the settings of the interface, and ignores
-// the other keys, so each plugin can put back what the other saved. Order and names of
-// the keys of settings are the reference plugin's.
+// saved is the state before ADD, which DEL restores. The reference plugin has a file of the same
+// name with the same keys for the settings of the interface, and ignores the other keys. So each of
+// the two plugins can restore what the other saved.
 type saved struct {
 	settings
 	Sysctl  map[string]string `json:"sysctl,omitempty"` // path below /proc/sys: value
@@ -30,47 +31,47 @@ type saved struct {
 	IfIndex int               `json:"ifindex,omitempty"` // of the interface; zero: not known
 }
 
-// decodeSaved reads the text of a file.
+// decodeSaved decodes the content of a file. It refuses sysctls that no ADD can have saved:
+// otherwise a user who can write to dataDir could make DEL write to other files.
 func decodeSaved(text []byte) (*saved, error) {
 	s := &saved{}
 	if err := json.Unmarshal(text, s); err != nil {
 		return nil, err
 	}
-	return s, s.validate()
-}
-
-// override replaces values by those that an earlier ADD saved, which are the original
-// ones.
-func (s *saved) override(older *saved) {
-	if older.isOfLink(s.IfIndex) {
-		s.settings.override(older.settings)
-		s.IfIndex = max(s.IfIndex, older.IfIndex)
-	}
-	for key, value := range older.Sysctl {
-		s.Sysctl[key] = value
-	}
-}
-
-// isOf reports whether the state was saved in the namespace with that cookie, and not in
-// another one that was at the same path.
-func (s *saved) isOf(netns uint64) bool { return s.NetNS == 0 || netns == 0 || s.NetNS == netns }
-
-// isOfLink reports whether the state was saved of the interface with that index.
-func (s *saved) isOfLink(index int) bool { return s.IfIndex == 0 || index == 0 || s.IfIndex == index }
-
-// validate refuses sysctls that no ADD can have saved: whoever can write to dataDir must
-// not be able to have DEL write to other files.
-func (s *saved) validate() error {
 	for key := range s.Sysctl {
 		if paths, err := pathsOf(key, ""); err != nil || paths[0] != key {
-			return fmt.Errorf("invalid net sysctl key %q", key)
+			return nil, fmt.Errorf("invalid net sysctl key %q", key)
 		}
 	}
-	return nil
+	return s, nil
 }
 
-// errUnreadable is the error for a file that holds no saved state: it was cut off by a
-// crash of the reference plugin, or it is not a regular file.
+// withOriginals returns s with the values of earlier, as far as earlier has any: an earlier ADD saved
+// them before it changed the settings. earlier may be nil.
+func (s *saved) withOriginals(earlier *saved) *saved {
+	if earlier == nil {
+		return s
+	}
+	original := *s
+	if earlier.isOfLink(s.IfIndex) {
+		original.settings = earlier.settings.or(s.settings)
+		original.IfIndex = cmp.Or(s.IfIndex, earlier.IfIndex)
+	}
+	original.Sysctl = maps.Clone(s.Sysctl)
+	maps.Copy(original.Sysctl, earlier.Sysctl)
+	return &original
+}
+
+// isOf reports whether the state was saved in the namespace with that cookie. Another namespace may
+// have been at the same path. isOf returns true if one of the cookies is not known.
+func (s *saved) isOf(netns uint64) bool { return s.NetNS == 0 || netns == 0 || s.NetNS == netns }
+
+// isOfLink reports whether the saved settings are those of the interface with that index. It
+// returns true if one of the indexes is not known.
+func (s *saved) isOfLink(index int) bool { return s.IfIndex == 0 || index == 0 || s.IfIndex == index }
+
+// errUnreadable is the error for a file from which no state can be read: the reference plugin was
+// killed while it wrote the file, or it is no regular file.
 var errUnreadable = errors.New("no saved state can be read from it")
 
 // A store reads and writes the file with the saved state of one attachment.
@@ -84,31 +85,30 @@ func newStore(r *skel.Request, dir string) store {
 	return store{dir: dir, owner: r.Attachment(), trace: r.Trace}
 }
 
-// fileName returns the reference plugin's name for the file. The network is not part of
-// it: an interface of a container belongs to one network.
+// fileName returns the name of an attachment's file, which is the same as in the reference plugin.
 func fileName(a types.Attachment) string { return a.ContainerID + "_" + a.IfName + ".json" }
 
+// path returns the path of the file.
 func (s store) path() string { return filepath.Join(s.dir, fileName(s.owner)) }
 
-// temp returns the path at which the file is written before it is renamed. A killed ADD
-// leaves it, and DEL and GC remove it.
+// temp returns the path of the temporary file, which save renames. An ADD that is killed leaves the
+// temporary file; DEL and GC remove it.
 func (s store) temp() string { return filepath.Join(s.dir, tempName(s.owner)) }
 
-// tempName returns the name of the temporary file of an attachment. It consists of hashes
-// because it has to name the network as well, and must not be longer than a file name may
-// be (255 bytes).
+// tempName returns the name of an attachment's temporary file. GC finds the network of the file by
+// its name. The name consists of hashes, because a file name has at most 255 bytes.
 func tempName(a types.Attachment) string { return tempPrefix(a.Network) + shortHash(a.String()) }
 
-// tempPrefix returns the beginning of the names of all temporary files of a network.
+// tempPrefix returns what the names of all temporary files of a network begin with.
 func tempPrefix(network string) string { return "." + shortHash(network) + "~" }
 
+// shortHash returns 24 hexadecimal digits of the SHA-256 hash of s.
 func shortHash(s string) string {
 	sum := sha256.Sum256([]byte(s))
 	return hex.EncodeToString(sum[:12])
 }
 
-// load reads the file. The error matches fs.ErrNotExist if there is none, and
-// errUnreadable if it holds no saved state.
+// load reads the file as one step. The errors are those of read.
 func (s store) load() (state *saved, err error) {
 	err = s.trace.Do("read saved state "+s.path(), func() error {
 		state, err = read(s.path())
@@ -117,6 +117,8 @@ func (s store) load() (state *saved, err error) {
 	return state, err
 }
 
+// read reads a file with a saved state. The error matches fs.ErrNotExist if the file does not exist,
+// and errUnreadable if no state can be read from it.
 func read(path string) (*saved, error) {
 	text, err := readFile(path)
 	switch {
@@ -134,7 +136,8 @@ func read(path string) (*saved, error) {
 	return state, nil
 }
 
-// readFile reads a regular file. It follows no symbolic link and does not wait at a FIFO.
+// readFile returns the content of a regular file. It does not follow a symbolic link, and does not
+// wait at a named pipe.
 func readFile(path string) ([]byte, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -147,8 +150,8 @@ func readFile(path string) ([]byte, error) {
 	return io.ReadAll(f)
 }
 
-// save writes the file by way of a temporary one, so that it is always complete. It
-// replaces what is at the path, and never writes through a link there.
+// save writes a temporary file and renames it, so that the file is always complete. It replaces
+// what is at the path, also a symbolic link. Errors have types.CodeIO.
 func (s store) save(state *saved) error {
 	text, err := json.MarshalIndent(state, "", " ")
 	if err != nil {
@@ -166,28 +169,16 @@ func (s store) save(state *saved) error {
 	}))
 }
 
-// writeTemp writes the temporary file. It makes the folder, or removes the file of a
-// killed ADD, only after the first attempt has failed for want of that.
+// writeTemp makes the temporary file, which only root can read. It makes the folder if it does not
+// exist, and removes the temporary file of an ADD that was killed.
 func (s store) writeTemp(text []byte) error {
-	err := writeNew(s.temp(), text)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		err = os.MkdirAll(s.dir, 0o700)
-	case errors.Is(err, fs.ErrExist):
-		err = os.Remove(s.temp())
-	default:
+	if err := os.MkdirAll(s.dir, 0o700); err != nil {
 		return err
 	}
-	if err != nil {
+	if err := os.Remove(s.temp()); types.IgnoreNotExist(err) != nil {
 		return err
 	}
-	return writeNew(s.temp(), text)
-}
-
-// writeNew makes a file that only root can read. The error matches fs.ErrExist if there
-// is one already, of whatever type.
-func writeNew(path string, text []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := os.OpenFile(s.temp(), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
@@ -195,13 +186,13 @@ func writeNew(path string, text []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// remove removes the file, and the temporary file of a killed ADD.
+// remove removes the file, and the temporary file of an ADD that was killed.
 func (s store) remove() error {
 	return errors.Join(remove(s.trace, s.path()), remove(s.trace, s.temp()))
 }
 
-// remove removes a file if it exists. It looks first, because removing a file that does
-// not exist fails in a read-only folder.
+// remove removes a file if it exists. It looks for the file first: to remove a file that does not
+// exist fails if the file system is read-only.
 func remove(t *trace.Tracer, path string) error {
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ENAMETOOLONG) {
 		return nil
@@ -214,9 +205,9 @@ func remove(t *trace.Tracer, path string) error {
 	}))
 }
 
-// gc removes the saved states of attachments of this network that are not to be kept.
-// Their containers are gone, so nothing is put back. The files of the reference plugin do
-// not name their network; DEL removes them.
+// gc removes the saved states of the attachments of this network that are not to be kept. It
+// restores nothing, because the containers are gone. It does not remove files that the reference
+// plugin wrote, because these do not name their network.
 func gc(r *skel.Request) error {
 	dir, valid := dataDir(r), r.Valid()
 	files, err := os.ReadDir(dir)
@@ -237,8 +228,8 @@ func gc(r *skel.Request) error {
 	return errors.Join(errs...)
 }
 
-// isOfNetwork reports whether the file is the saved state of an attachment of the
-// network, or its temporary file.
+// isOfNetwork reports whether a file is the saved state of an attachment of the network, or its
+// temporary file.
 func isOfNetwork(path, network string) bool {
 	name := filepath.Base(path)
 	if strings.HasPrefix(name, tempPrefix(network)) {
@@ -249,4 +240,25 @@ func isOfNetwork(path, network string) bool {
 	}
 	state, err := read(path)
 	return err == nil && state.Network == network
+}
+
+// checkWritable returns an error if the process cannot make files in dir, or if its file system
+// has no free block or no free inode. If dir does not exist, checkWritable tests the nearest
+// parent folder that exists.
+func checkWritable(dir string) error {
+	const writeAndSearch = 2 | 1 // W_OK|X_OK
+	// With "/." at its end, the path of a file gives ENOTDIR.
+	err := syscall.Access(dir+"/.", writeAndSearch)
+	for errors.Is(err, fs.ErrNotExist) && dir != "/" {
+		dir = filepath.Dir(dir)
+		err = syscall.Access(dir+"/.", writeAndSearch)
+	}
+	var st syscall.Statfs_t
+	if err == nil && syscall.Statfs(dir, &st) == nil && (st.Blocks > 0 && st.Bavail == 0 || st.Files > 0 && st.Ffree == 0) {
+		err = syscall.ENOSPC
+	}
+	if err != nil {
+		return &fs.PathError{Op: "save state in", Path: dir, Err: err}
+	}
+	return nil
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// FuzzSaved: what is read from the file is what was saved.
+// FuzzSaved tests that a state that was encoded is decoded to the same state.
 func FuzzSaved(f *testing.F) {
 	f.Add("net/a", "1", "net", "02:00:00:00:00:01", uint64(1)<<63, 5, uint8(255))
 	f.Add("net/b", "0\t2147483647", "n\x00<\"\xff", "", uint64(0), 0, uint8(0))

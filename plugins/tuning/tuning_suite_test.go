@@ -17,8 +17,8 @@ func TestTuning(t *testing.T) {
 	RunSpecs(t, "plugins/tuning")
 }
 
-// TestMain runs the plugin in place of the tests if the environment says so: it is killed
-// just before, or just after, the step of that number.
+// TestMain runs the plugin instead of the tests if one of the two variables is set. The plugin kills
+// itself before, or after, the step with that number.
 func TestMain(m *testing.M) {
 	before, after := os.Getenv("TUNING_TEST_KILL_BEFORE"), os.Getenv("TUNING_TEST_KILL_AFTER")
 	if before == "" && after == "" {
@@ -30,6 +30,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
+// killAt returns a function that kills the process in the call with that number.
 func killAt(step string) func(string) error {
 	left, err := strconv.Atoi(step)
 	if err != nil {
@@ -38,7 +39,7 @@ func killAt(step string) func(string) error {
 	return func(string) error {
 		if left--; left == 0 {
 			_ = syscall.Kill(syscall.Getpid(), syscall.SIGKILL)
-			select {} // the signal comes
+			select {} // until the signal arrives
 		}
 		return nil
 	}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/sysctl"
+)
+
+// An assignment is an entry of "sysctl": a key and the value to write.
+type assignment struct {
+	written string   // the key as the configuration has it
+	paths   []string // the paths below /proc/sys that the key can mean, the more likely first; never empty
+	value   string
+}
+
+// assignments returns the entries of the configuration and of args.cni. An entry of args.cni
+// replaces the entry of the configuration for the same sysctl. The result is sorted, so that every
+// ADD writes in the same order: "all" before an interface, whose value it overwrites.
+func assignments(configured, fromArgs rawSysctls, ifName string) ([]assignment, error) {
+	all, err := parseSysctls(configured, ifName)
+	replacing, argsErr := parseSysctls(fromArgs, ifName)
+	all = slices.DeleteFunc(all, func(a assignment) bool { return slices.ContainsFunc(replacing, a.same) })
+	all = append(all, replacing...)
+	slices.SortFunc(all, func(a, b assignment) int { return strings.Compare(a.paths[0], b.paths[0]) })
+	return all, errors.Join(err, argsErr)
+}
+
+// parseSysctls returns the entries of one object. It is an error if two keys mean the same sysctl.
+func parseSysctls(object rawSysctls, ifName string) ([]assignment, error) {
+	var all []assignment
+	var errs []error
+	for _, key := range slices.Sorted(maps.Keys(object)) {
+		paths, err := pathsOf(key, ifName)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		a := assignment{key, paths, object[key]}
+		if i := slices.IndexFunc(all, a.same); i >= 0 {
+			errs = append(errs, fmt.Errorf("duplicated sysctl keys are not allowed: %q and %q are the same", all[i].written, key))
+		}
+		all = append(all, a)
+	}
+	return all, errors.Join(errs...)
+}
+
+// same reports whether a and b can mean the same sysctl.
+func (a assignment) same(b assignment) bool {
+	return slices.ContainsFunc(a.paths, func(p string) bool { return slices.Contains(b.paths, p) })
+}
+
+// swapSeparator returns a slash for a dot, and a dot for a slash.
+func swapSeparator(r rune) rune {
+	switch r {
+	case '.':
+		return '/'
+	case '/':
+		return '.'
+	}
+	return r
+}
+
+// interfaceName is the placeholder in keys for the name of the container's interface.
+const interfaceName = "IFNAME"
+
+// pathsOf returns the paths below /proc/sys that a key can mean. The first path is the meaning in
+// sysctl(8): if a dot comes before any slash, dots are separators and a slash stands for a dot in a
+// name, so net.ipv4.conf.eth0/100.arp_notify and net/ipv4/conf/eth0.100/arp_notify are the same.
+// Otherwise slashes are separators. The second path is the meaning in the reference plugin, for
+// which every dot and every slash is a separator. pathsOf replaces the placeholder, unless ifName
+// is empty.
+func pathsOf(key, ifName string) ([]string, error) {
+	meanings := []string{key, strings.ReplaceAll(key, ".", "/")}
+	if i := strings.IndexAny(key, "./"); i >= 0 && key[i] == '.' {
+		meanings[0] = strings.Map(swapSeparator, key)
+	}
+	var paths []string
+	for _, p := range meanings {
+		if ifName != "" {
+			p = strings.Replace(p, interfaceName, ifName, 1)
+		}
+		clean := path.Clean(p)
+		if !strings.HasPrefix(clean, "net/") || slices.Contains(strings.Split(p, "/"), "..") || strings.ContainsRune(p, 0) {
+			return nil, fmt.Errorf("invalid net sysctl key: %q: only what is below net. can be set", key)
+		}
+		if !slices.Contains(paths, clean) {
+			paths = append(paths, clean)
+		}
+	}
+	return paths, nil
+}
+
+// A currentSysctl is a configured sysctl (Setting) and its present value in the container.
+type currentSysctl struct {
+	sysctl.Setting
+	now     string
+	noValue bool // the sysctl can be written, but not read
+}
+
+// readSysctls reads the sysctls of the assignments. It tries all and joins the errors.
+func readSysctls(pod *ns.Handle, assignments []assignment) ([]currentSysctl, error) {
+	var all []currentSysctl
+	var errs []error
+	for _, a := range assignments {
+		s, err := readFirst(pod, a)
+		all, errs = append(all, s), append(errs, err)
+	}
+	return all, errors.Join(errs...)
+}
+
+// readFirst reads the sysctl of an assignment: the first of its paths that exists in the
+// container.
+func readFirst(pod *ns.Handle, a assignment) (currentSysctl, error) {
+	var err error
+	for _, path := range a.paths {
+		s := currentSysctl{Setting: sysctl.Setting{Key: path, Value: a.value}}
+		s.now, err = sysctl.Get(pod, path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			continue
+		case hasNoValue(err):
+			s.noValue, err = true, nil
+		}
+		return s, err
+	}
+	return currentSysctl{}, fmt.Errorf("sysctl %q does not exist in the container; check the spelling, load its kernel module, or remove it if it is not per namespace: %w", a.written, err)
+}
+
+// hasNoValue reports whether err is the error of reading a sysctl that has no value:
+// net.ipv4.route.flush can only be written, and stable_secret may never have been set.
+func hasNoValue(err error) bool {
+	return errors.Is(err, syscall.EIO) || errors.Is(err, syscall.EINVAL) || errors.Is(err, fs.ErrPermission)
+}
+
+// diff returns an error if the present value is not the configured one. It ignores differences
+// in white space: the kernel prints lists with tabs.
+func (s currentSysctl) diff() error {
+	if s.noValue || slices.Equal(strings.Fields(s.now), strings.Fields(s.Value)) {
+		return nil
+	}
+	return fmt.Errorf("sysctl %s is %q, not %q", s.Key, s.now, s.Value)
+}
