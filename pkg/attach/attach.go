@@ -13,6 +13,7 @@ import (
 	"slices"
 
 	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/sysctl"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
@@ -198,33 +199,37 @@ func (s Spec) addTo(c *nl.Conn, l nl.Link) error {
 func Announce(c *nl.Conn, l nl.Link) error { return c.SetMAC(l, l.MAC) }
 
 // SpecFromResult returns the Spec that CHECK expects of the container's interface: the
-// addresses and routes of the chain's result. It has no MAC and no MTU, because a later
-// plugin of the chain may have set them without changing the result.
-func SpecFromResult(r *types.Result, ifName, netns string) (Spec, error) {
-	i, found := r.Container(ifName)
+// addresses and routes of prev. It has no MAC and no MTU, because a later plugin of the chain
+// may have set them without changing the result. made is as for PrevRoutes.
+func SpecFromResult(r *skel.Request, prev *types.Result, made nl.Link) (Spec, error) {
+	i, found := prev.Container(r.IfName)
 	if !found {
-		return Spec{}, fmt.Errorf("prevResult has no interface %q in a sandbox", ifName)
+		return Spec{}, fmt.Errorf("prevResult has no interface %q in a sandbox", r.IfName)
 	}
-	if r.Interfaces[i].Sandbox != netns {
-		return Spec{}, fmt.Errorf("prevResult has interface %q in sandbox %s, CNI_NETNS is %s", ifName, r.Interfaces[i].Sandbox, netns)
+	if sandbox := prev.Interfaces[i].Sandbox; sandbox != r.NetNS {
+		return Spec{}, fmt.Errorf("prevResult has interface %q in sandbox %s, CNI_NETNS is %s", r.IfName, sandbox, r.NetNS)
 	}
-	ips := r.Of(i)
+	ips := prev.Of(i)
 	var s Spec
 	for _, ip := range ips {
 		s.Addrs = append(s.Addrs, nl.Addr{Prefix: ip.Address})
 	}
-	s.Routes = Routes(ips, r.Routes)
+	s.Routes = Routes(ips, PrevRoutes(prev, made))
 	return s, nil
 }
 
-// ReferenceMade returns the Spec as the reference plugins apply it: they do not program
-// the mtu and advmss of a route.
-func (s Spec) ReferenceMade() Spec {
-	s.Routes = slices.Clone(s.Routes)
-	for i := range s.Routes {
-		s.Routes[i].MTU, s.Routes[i].AdvMSS = 0, 0
+// PrevRoutes returns the routes of prev as ADD set them. made is the link of the attachment
+// that has its alias. If plumb did not make it, the routes have no mtu and no advmss, because
+// the reference plugins do not set these.
+func PrevRoutes(prev *types.Result, made nl.Link) []types.Route {
+	if MadeByPlumb(made) {
+		return prev.Routes
 	}
-	return s
+	routes := slices.Clone(prev.Routes)
+	for i := range routes {
+		routes[i].MTU, routes[i].AdvMSS = 0, 0
+	}
+	return routes
 }
 
 // Diff returns an error that names every difference between the interface and the Spec,

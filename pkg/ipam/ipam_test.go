@@ -142,27 +142,6 @@ func TestLeaseOfAnotherVersion(t *testing.T) {
 	}
 }
 
-func TestGateways(t *testing.T) {
-	ip := func(address, gateway string) types.IP {
-		gw, _ := netip.ParseAddr(gateway)
-		return types.IP{Address: netip.MustParsePrefix(address), Gateway: gw}
-	}
-	for _, tc := range []struct {
-		ips      []types.IP
-		gateways string
-	}{
-		{nil, "[]"},
-		{[]types.IP{ip("10.0.0.2/24", "")}, "[]"},
-		{[]types.IP{ip("fd00::2/64", "fd00::1"), ip("10.0.0.2/24", "10.0.0.1")}, "[fd00::1/64 10.0.0.1/24]"},
-		{[]types.IP{ip("fd00::2/64", "fd00::1"), ip("fd00::3/64", "fd00::1")}, "[fd00::1/64]"},
-	} {
-		l := Lease{IPs: tc.ips}
-		if got := fmt.Sprint(l.Gateways()); got != tc.gateways {
-			t.Errorf("%v: gateways %s, want %s", tc.ips, got, tc.gateways)
-		}
-	}
-}
-
 func TestOverLink(t *testing.T) {
 	for kind, want := range map[string]bool{"": false, "host-local": false, "static": false, "dhcp": true} {
 		r := &skel.Request{Conf: types.Conf{IPAM: types.IPAM{Type: kind}}}

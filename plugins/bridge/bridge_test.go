@@ -266,6 +266,13 @@ var _ = Describe("bridge", func() {
 			Expect(warned).To(ContainSubstring("fd00:9::/64 of bridge cni0 is also on interface old0 (fd00:9::1/64)"))
 		})
 
+		It("a gateway outside the network of its address", func() {
+			ranges := `[{"subnet":"10.9.0.0/24","gateway":"10.99.0.1"}]`
+			Expect(warnings(b.conf("1.1.0", `"isGateway":true,`, ranges, v6range))).To(And(
+				ContainSubstring("the gateway 10.99.0.1 is outside the network of address 10.9.0.1/24"), Not(ContainSubstring("fd00:9::1"))))
+			Expect(in(b.node, "ip -4 addr show cni0")).To(ContainSubstring("10.99.0.1/24"))
+		})
+
 		It("nothing if the node reaches the network by its default route or not at all", func() {
 			Expect(warnings(b.conf("1.1.0", gatewayed+`"mtu":1500,`, v4range, v6range))).To(BeEmpty())
 			run(b.call("one", nil, b.conf("1.1.0", gatewayed, v4range, v6range)), "DEL").OK(GinkgoTB())

@@ -65,8 +65,8 @@ type macSpoofCheck struct {
 func (s macSpoofCheck) String() string { return "MAC spoof check of " + s.owner.String() }
 
 // spoofCheck returns the check of this ADD.
-func (a *attachment) spoofCheck(mac types.MAC) macSpoofCheck {
-	return macSpoofCheck{node: a.r.Node, owner: a.r.Attachment(), port: a.host.Name, mac: mac, warn: a.r.Warn}
+func (a *attachment) spoofCheck() macSpoofCheck {
+	return macSpoofCheck{node: a.r.Node, owner: a.r.Attachment(), port: a.host.Name, mac: a.eth.MAC, warn: a.r.Warn}
 }
 
 // store returns the store of the owner's elements in table bridge plumb.

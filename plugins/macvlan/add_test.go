@@ -6,6 +6,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
@@ -226,17 +227,17 @@ var _ = Describe("ADD", func() {
 	Describe("duplicate address detection", func() {
 		taken := `{"type":"static","addresses":[{"address":"198.18.0.50/24"},{"address":"` + nstest.OutsideV6 + `/64"}]}`
 		It("fails if a neighbour has the address, and leaves nothing", func() {
-			refused(b.call("one", slowPod(), conf("1.0.0", onUplink, taken)), codeDuplicate, nstest.OutsideV6+"/64: the address is in use on the segment")
+			refused(b.call("one", slowPod(), conf("1.0.0", onUplink, taken)), attach.CodeDuplicate, nstest.OutsideV6+"/64: the address is in use on the segment")
 		})
 		It("fails if another container of the node has the address", func() {
 			config := conf("1.0.0", onUplink, static6)
 			added(b.call("one", newPod(), config))
-			refused(b.call("two", slowPod(), config), codeDuplicate, pod6)
+			refused(b.call("two", slowPod(), config), attach.CodeDuplicate, pod6)
 		})
 		It("releases the lease of a duplicate", func() {
 			b.outside.Batch(GinkgoTB(), "address add 2001:db8:18::100/64 dev uplink0 nodad")
 			c := b.call("one", slowPod(), conf("1.0.0", onUplink, b.hostLocal(hostLocalAll)))
-			refused(c, codeDuplicate, "2001:db8:18::100/64")
+			refused(c, attach.CodeDuplicate, "2001:db8:18::100/64")
 			Expect(b.reservations()).To(BeEmpty())
 			Expect(added(c).IPs[1].Address.String()).To(Equal("2001:db8:18::101/64")) // the next ADD goes on
 		})
@@ -346,8 +347,8 @@ var _ = Describe("ADD", func() {
 			refused(c, code, texts...)
 		},
 		Entry("a mode", conf("1.0.0", `"mode":"trunk"`, static4), "", types.CodeConfig, `unknown macvlan mode: "trunk"`, "want bridge, private, vepa or passthru"),
-		Entry("an MTU below zero", conf("1.0.0", `"mtu":-1`, static4), "", types.CodeConfig, "mtu -1 is below 68"),
-		Entry("an MTU of no use", conf("1.0.0", `"mtu":67`, static4), "", types.CodeConfig, "mtu 67 is below 68"),
+		Entry("an MTU below zero", conf("1.0.0", `"mtu":-1`, static4), "", types.CodeConfig, "mtu -1 is not between 68 and 65535"),
+		Entry("an MTU of no use", conf("1.0.0", `"mtu":67`, static4), "", types.CodeConfig, "mtu 67 is not between 68 and 65535"),
 		Entry("a MAC (before anything is made)", conf("1.0.0", `"mac":"02:00:00:00:00"`, static4), "", types.CodeConfig, `invalid MAC address "02:00:00:00:00"`),
 		Entry("a multicast MAC", conf("1.0.0", "", static4), "MAC=01:00:00:00:00:01", types.CodeConfig, "unicast"),
 		Entry("a queue", conf("1.0.0", `"bcqueuelen":-1`, static4), "", types.CodeConfig, "bcqueuelen -1"),

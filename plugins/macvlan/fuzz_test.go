@@ -24,7 +24,7 @@ func FuzzConfig(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(conf.master) > types.MaxIfName || conf.mtu != 0 && conf.mtu < attach.MinMTU || !nl.IsMacvlanMode(conf.mode) {
+		if len(conf.master.Name) > types.MaxIfName || conf.mtu != 0 && conf.mtu < attach.MinMTU || !nl.IsMacvlanMode(conf.mode) {
 			t.Errorf("%s: accepted as %+v", text, conf)
 		}
 		if again, err := types.ParseMAC(conf.mac.String()); conf.mac != "" && (err != nil || again != conf.mac) {

@@ -64,10 +64,11 @@ func (a *attachment) connectPair(pending *ipam.Pending) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	result := a.result(lease)
-	if result.IPs, err = withGateways(lease, a.conf.mtu); err != nil {
+	if lease.IPs, err = withGateways(lease); err != nil {
 		return nil, err
 	}
+	result := a.result()
+	lease.AddTo(result, podIndex)
 	return result, a.configure(result)
 }
 
@@ -79,20 +80,15 @@ func (a *attachment) prepare() error {
 	return attach.Prepare(a.pod, a.eth, attach.PodSysctls(a.eth.Name, attach.DADOff)...)
 }
 
-// result returns the result for the lease, but without its IPs.
-func (a *attachment) result(lease *ipam.Lease) *types.Result {
-	result := &types.Result{
+// result returns a result with both ends.
+func (a *attachment) result() *types.Result {
+	return &types.Result{
 		Interfaces: []types.Interface{
 			{Name: a.host.Name, MAC: a.host.MAC, MTU: a.host.MTU},
 			{Name: a.eth.Name, MAC: a.eth.MAC, MTU: a.eth.MTU, Sandbox: a.r.NetNS},
 		},
-		Routes: lease.Routes,
-		DNS:    a.r.Conf.DNS,
+		DNS: a.r.Conf.DNS,
 	}
-	if result.DNS.IsZero() {
-		result.DNS = lease.DNS
-	}
-	return result
 }
 
 // configure adds addresses and routes to both ends, and forwarding and masquerade to the

@@ -39,7 +39,7 @@ func parse(r *skel.Request) (*config, error) {
 
 // validate returns an error for a configuration that can work on no node.
 func (c *config) validate(ipamType string) error {
-	errs := []error{attach.CheckVethMTU(c.mtu)}
+	errs := []error{attach.CheckMTU(c.mtu)}
 	if ipamType == "" {
 		errs = append(errs, errors.New(`ptp needs addresses: set "ipam" with a "type" (host-local, static, …); for layer 2 without addresses use bridge`))
 	}
