@@ -139,7 +139,7 @@ func Routes(ips []types.IP, routes []types.Route) []nl.Route {
 // FirstGateway returns the first gateway of the destination's family, or the zero Addr.
 func FirstGateway(ips []types.IP, dst netip.Prefix) netip.Addr {
 	for _, ip := range ips {
-		if ip.Gateway.IsValid() && !ip.Gateway.IsUnspecified() && ip.Gateway.Is4() == dst.Addr().Is4() {
+		if ip.HasGateway() && ip.Gateway.Is4() == dst.Addr().Is4() {
 			return ip.Gateway
 		}
 	}

@@ -115,6 +115,7 @@ func TestGatewaysHaveThePrefixLengthsOfTheirIPs(t *testing.T) {
 	}{
 		{nil, "[]"},
 		{[]types.IP{ip("10.0.0.2/24", "")}, "[]"},
+		{[]types.IP{ip("10.0.0.2/24", "0.0.0.0"), ip("fd00::2/64", "::")}, "[]"},
 		{[]types.IP{ip("fd00::2/64", "fd00::1"), ip("10.0.0.2/24", "10.0.0.1")}, "[fd00::1/64 10.0.0.1/24]"},
 		{[]types.IP{ip("fd00::2/64", "fd00::1"), ip("fd00::3/64", "fd00::1")}, "[fd00::1/64]"},
 	} {

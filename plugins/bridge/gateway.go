@@ -31,7 +31,7 @@ func (c *config) setGateways(ips []types.IP) error {
 		return nil
 	}
 	for i := range ips {
-		if ip := &ips[i]; !ip.Gateway.IsValid() || ip.Gateway.IsUnspecified() {
+		if ip := &ips[i]; !ip.HasGateway() {
 			ip.Gateway = ip.Address.Masked().Addr().Next()
 		}
 	}
@@ -68,7 +68,7 @@ func gatewaysOf(ips []types.IP) []netip.Prefix {
 	var gateways []netip.Prefix
 	for _, ip := range ips {
 		gw := netip.PrefixFrom(ip.Gateway, ip.Address.Bits())
-		if gw.IsValid() && !slices.Contains(gateways, gw) {
+		if ip.HasGateway() && !slices.Contains(gateways, gw) {
 			gateways = append(gateways, gw)
 		}
 	}
@@ -97,13 +97,13 @@ func (a *attachment) warnOfOverlap(dev nl.Link, ip types.IP) error {
 	return err
 }
 
-// warnOfUnreachable warns of IPs that are in the network of no gateway: the node gets no route to
-// them from the gateway addresses. The reference plugin accepts such a gateway, too.
+// warnOfUnreachable warns of IPs that are in the network of no gateway: the gateway addresses
+// give the node no route to them. The reference plugin accepts such gateways, too.
 func (a *attachment) warnOfUnreachable(ips []types.IP, gateways []netip.Prefix) {
 	for _, ip := range ips {
-		if !slices.ContainsFunc(gateways, func(gw netip.Prefix) bool { return gw.Contains(ip.Address.Addr()) }) {
+		if ip.HasGateway() && !slices.ContainsFunc(gateways, func(gw netip.Prefix) bool { return gw.Contains(ip.Address.Addr()) }) {
 			a.r.Warn("the gateway %s is outside the network of address %s: the gateway address gives the node no route to the container; "+
-				"correct \"gateway\" in \"ipam\", or add a route", ip.Gateway, ip.Address)
+				"correct \"gateway\" in \"ipam\", or add such a route", ip.Gateway, ip.Address)
 		}
 	}
 }

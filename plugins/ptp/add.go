@@ -116,26 +116,35 @@ func (a *attachment) configure(result *types.Result) error {
 // solicitation. The host end would send that from its link-local address, which the kernel
 // adds later.
 func (a *attachment) addNeighbors(ips []types.IP) error {
-	var addrs, gateways []netip.Addr
+	host, pod := end{c: a.node, link: a.host}, end{c: a.pod, link: a.eth}
 	for _, ip := range ips {
-		addrs, gateways = append(addrs, ip.Address.Addr()), append(gateways, ip.Gateway)
+		host.addrs, pod.addrs = append(host.addrs, ip.Gateway), append(pod.addrs, ip.Address.Addr())
 	}
-	for _, end := range []struct {
-		c         *nl.Conn
-		l, peer   nl.Link
-		addrs     []netip.Addr
-		neighbors []netip.Addr
-	}{{a.node, a.host, a.eth, gateways, addrs}, {a.pod, a.eth, a.host, addrs, gateways}} {
-		if err := end.c.AwaitRunning(end.l, kernelDeadline); err != nil {
+	if err := host.addNeighbor(pod); err != nil {
+		return err
+	}
+	return pod.addNeighbor(host)
+}
+
+// An end is one end of the pair, with its addresses.
+type end struct {
+	c     *nl.Conn
+	link  nl.Link
+	addrs []netip.Addr
+}
+
+// addNeighbor waits until the end e receives packets, and adds neighbor entries for the
+// addresses of the other end to it.
+func (e end) addNeighbor(other end) error {
+	if err := e.c.AwaitRunning(e.link, kernelDeadline); err != nil {
+		return err
+	}
+	if err := e.c.AwaitDelivery(e.link, e.addrs, kernelDeadline); err != nil {
+		return err
+	}
+	for _, addr := range other.addrs {
+		if err := e.c.AddNeighbor(e.link, addr, other.link.MAC); err != nil {
 			return err
-		}
-		if err := end.c.AwaitDelivery(end.l, end.addrs, kernelDeadline); err != nil {
-			return err
-		}
-		for _, neighbor := range end.neighbors {
-			if err := end.c.AddNeighbor(end.l, neighbor, end.peer.MAC); err != nil {
-				return err
-			}
 		}
 	}
 	return nil

@@ -36,7 +36,7 @@ func withGateways(lease *ipam.Lease) ([]types.IP, error) {
 // family among the IPs, and then among the routes. Addresses from the runtime have no
 // gateway of their own.
 func gatewayOf(ip types.IP, lease *ipam.Lease) netip.Addr {
-	if ip.Gateway.IsValid() && !ip.Gateway.IsUnspecified() {
+	if ip.HasGateway() {
 		return ip.Gateway
 	}
 	if gw := attach.FirstGateway(lease.IPs, ip.Address); gw.IsValid() {
