@@ -68,8 +68,7 @@ func Prepare(c *nl.Conn, l nl.Link, settings ...sysctl.Setting) error {
 	return c.SetUp(l)
 }
 
-// PodSysctls returns the sysctls that a container's interface has whatever its addresses
-// are. The interface never configures itself by router advertisements (CVE-2020-10749),
+// PodSysctls returns the sysctls that a container's interface has with any addresses. The interface never configures itself by router advertisements (CVE-2020-10749),
 // and Announce makes it tell its neighbors of its addresses.
 func PodSysctls(ifName string, dad DADMode) []sysctl.Setting {
 	settings := []sysctl.Setting{{Key: sysctl.IPv4(ifName, "arp_notify"), Value: "1", Optional: true}}
@@ -94,7 +93,7 @@ func PodSysctls(ifName string, dad DADMode) []sysctl.Setting {
 }
 
 // ipv6Sysctls returns the sysctls that an interface with IPv6 addresses needs: IPv6 is
-// enabled, whatever the default of the namespace is, and the interface keeps its addresses
+// enabled, also if the namespace disables it by default, and the interface keeps its addresses
 // when it is set down. Without an IPv6 address it returns nil.
 func ipv6Sysctls(ifName string, ips []types.IP) []sysctl.Setting {
 	if !slices.ContainsFunc(ips, is6) {
@@ -144,6 +143,12 @@ func FirstGateway(ips []types.IP, dst netip.Prefix) netip.Addr {
 		}
 	}
 	return netip.Addr{}
+}
+
+// Interface returns the entry of a link in the result. sandbox is CNI_NETNS for a link of the
+// container, and empty for a link of the node.
+func Interface(l nl.Link, sandbox string) types.Interface {
+	return types.Interface{Name: l.Name, MAC: l.MAC, MTU: l.MTU, Sandbox: sandbox}
 }
 
 // IPsOf returns the IPs that prev has for the container's interface. prev may be nil.

@@ -34,7 +34,7 @@ type PodLink struct {
 // addresses.
 func (p PodLink) Configure(r *skel.Request, pending *ipam.Pending) (*types.Result, error) {
 	result := &types.Result{
-		Interfaces: []types.Interface{{Name: p.Link.Name, MAC: p.Link.MAC, MTU: p.Link.MTU, Sandbox: r.NetNS}},
+		Interfaces: []types.Interface{Interface(p.Link, r.NetNS)},
 		DNS:        r.Conf.DNS,
 	}
 	if pending == nil {

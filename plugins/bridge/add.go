@@ -1,20 +1,11 @@
 package main
 
 import (
-	"time"
-
 	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/ipam"
-	"github.com/plumb-cni/plumb/pkg/masq"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
-)
-
-// How long ADD waits at most for an event of the kernel.
-const (
-	portDeadline = 10 * time.Second
-	dadDeadline  = 10 * time.Second
 )
 
 // podIndex is the index of the container end in the result, after the bridge and the host
@@ -66,7 +57,7 @@ func (a *attachment) connectNewPair() (*types.Result, error) {
 		return nil, err
 	}
 	a.pending.AllowAllocation()
-	err := a.ensureBridge()
+	err := a.prepareBridge()
 	if err != nil {
 		return nil, err
 	}
@@ -97,8 +88,8 @@ func (a *attachment) connectNewPair() (*types.Result, error) {
 	return result, a.awaitReachable(result.IPs)
 }
 
-// ensureBridge makes or adapts the bridge, and warns of what limits its use.
-func (a *attachment) ensureBridge() (err error) {
+// prepareBridge makes or adapts the bridge, and warns of what limits its use.
+func (a *attachment) prepareBridge() (err error) {
 	if a.bridge, err = ensureBridge(a.node, a.conf); err != nil {
 		return err
 	}
@@ -109,94 +100,10 @@ func (a *attachment) ensureBridge() (err error) {
 func (a *attachment) result() *types.Result {
 	return &types.Result{
 		Interfaces: []types.Interface{
-			{Name: a.bridge.Name, MAC: a.bridge.MAC, MTU: a.bridge.MTU},
-			{Name: a.host.Name, MAC: a.host.MAC, MTU: a.host.MTU},
-			{Name: a.eth.Name, MAC: a.eth.MAC, MTU: a.eth.MTU, Sandbox: a.r.NetNS},
+			attach.Interface(a.bridge, ""),
+			attach.Interface(a.host, ""),
+			attach.Interface(a.eth, a.r.NetNS),
 		},
 		DNS: a.r.Conf.DNS,
 	}
-}
-
-// configure configures the container and the node for the lease.
-func (a *attachment) configure(result *types.Result) error {
-	if err := a.configurePod(result, podIndex); err != nil {
-		return err
-	}
-	return a.configureNode(result)
-}
-
-// configurePod waits for the lease, adds it to the result, and configures the interface of the
-// container for it. index is the index of that interface in the result, or types.NoInterface
-// if the container has none.
-func (a *attachment) configurePod(result *types.Result, index int) error {
-	if index != types.NoInterface {
-		if err := attach.Prepare(a.pod, a.eth, attach.PodSysctls(a.eth.Name, a.conf.dadMode())...); err != nil {
-			return err
-		}
-	}
-	lease, err := a.awaitLease()
-	if err != nil {
-		return err
-	}
-	if err := a.conf.setGateways(lease.IPs); err != nil {
-		return err
-	}
-	lease.Routes = a.conf.withDefaultRoutes(lease.IPs, lease.Routes)
-	lease.AddTo(result, index)
-	if index == types.NoInterface {
-		return nil
-	}
-	return attach.Apply(a.pod, a.eth, attach.PodSpec(a.eth.Name, a.conf.dadMode(), lease.IPs, lease.Routes))
-}
-
-// awaitLease waits for the lease. Both ends are up now. Before an IPAM plugin that works over
-// the link (dhcp) allocates addresses, awaitLease waits until the port forwards.
-func (a *attachment) awaitLease() (*ipam.Lease, error) {
-	if ipam.OverLink(a.r) {
-		if err := a.node.AwaitRunning(a.host, portDeadline); err != nil {
-			return nil, err
-		}
-	}
-	return a.pending.Wait()
-}
-
-// configureNode adds to the node what the addresses of the container need: the gateway
-// addresses, forwarding and masquerade, as far as they are configured.
-func (a *attachment) configureNode(result *types.Result) error {
-	if a.conf.isGateway {
-		dev, err := a.ensureGateway(result.IPs)
-		if err != nil {
-			return err
-		}
-		if dev.Index != a.bridge.Index {
-			result.Interfaces = append(result.Interfaces, types.Interface{Name: dev.Name, MAC: dev.MAC, MTU: dev.MTU})
-		}
-		if err := attach.EnsureForwarding(a.node, result.IPs); err != nil {
-			return err
-		}
-	}
-	if !a.conf.masquerade {
-		return nil
-	}
-	return masq.Add(&a.r.Undo, a.conf.masq(a.r), attach.Prefixes(result.IPs))
-}
-
-// awaitReachable waits until the port forwards and the container receives packets for its
-// addresses, and then announces the addresses to the hosts on the bridge.
-func (a *attachment) awaitReachable(ips []types.IP) error {
-	if a.conf.podDown {
-		return nil
-	}
-	if err := a.node.AwaitRunning(a.host, portDeadline); err != nil {
-		return err
-	}
-	if a.conf.awaitDAD {
-		if err := a.pod.AwaitUsable(a.eth, dadDeadline); err != nil {
-			return err
-		}
-	}
-	if err := a.pod.AwaitDelivery(a.eth, addresses(attach.Prefixes(ips)), portDeadline); err != nil {
-		return err
-	}
-	return attach.Announce(a.pod, a.eth)
 }

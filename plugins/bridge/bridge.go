@@ -25,8 +25,8 @@ func ensureBridge(node *nl.Conn, conf *config) (nl.Link, error) {
 	if err != nil {
 		return nl.Link{}, explainUnsupported(err, conf)
 	}
-	if br.Kind != "bridge" {
-		return nl.Link{}, types.Errorf(types.CodeConfig, "interface %q exists and is no bridge; set another name with the key \"bridge\"", conf.bridge)
+	if err := checkIsBridge(br); err != nil {
+		return nl.Link{}, err
 	}
 	settings := attach.HostSysctls(br.Name)
 	// A bridge that is down may have been made by a plugin that was killed afterwards.
@@ -50,6 +50,14 @@ func ensureBridge(node *nl.Conn, conf *config) (nl.Link, error) {
 		return br, nil
 	}
 	return br, node.SetUp(br)
+}
+
+// checkIsBridge returns an error if the link that has the name of the bridge is no bridge.
+func checkIsBridge(l nl.Link) error {
+	if l.Kind == "bridge" {
+		return nil
+	}
+	return types.Errorf(types.CodeConfig, "interface %q exists and is no bridge; set another name with the key \"bridge\"", l.Name)
 }
 
 // explainUnsupported adds an explanation to the error of a kernel without VLAN filtering.

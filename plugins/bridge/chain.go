@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
@@ -17,7 +18,7 @@ func (a *attachment) connectExisting(prev *types.Result, name string) (*types.Re
 	if a.host, err = a.node.Link(name); err != nil {
 		return nil, err
 	}
-	if err := a.ensureBridge(); err != nil {
+	if err := a.prepareBridge(); err != nil {
 		return nil, err
 	}
 	if a.host.Master != 0 && a.host.Master != a.bridge.Index {
@@ -34,7 +35,7 @@ func (a *attachment) connectExisting(prev *types.Result, name string) (*types.Re
 	}
 	result := *prev
 	result.IPs, result.Routes = slices.Clone(prev.IPs), slices.Clone(prev.Routes)
-	result.Interfaces = append(slices.Clone(prev.Interfaces), types.Interface{Name: a.bridge.Name, MAC: a.bridge.MAC, MTU: a.bridge.MTU})
+	result.Interfaces = append(slices.Clone(prev.Interfaces), attach.Interface(a.bridge, ""))
 	if err := a.configureExisting(&result); err != nil {
 		return nil, err
 	}

@@ -71,7 +71,7 @@ func (c *checker) diffPod() error {
 func (c *checker) diffNode(missing error) error {
 	br, err := c.node.Link(c.conf.bridge)
 	if errors.Is(err, fs.ErrNotExist) {
-		return errors.Join(fmt.Errorf("bridge %s is gone", c.conf.bridge), missing)
+		return errors.Join(fmt.Errorf("bridge %s does not exist", c.conf.bridge), missing)
 	}
 	if err != nil {
 		return err
