@@ -1,6 +1,10 @@
 // Package attach has what the interface plugins share. A Spec describes the state of a
-// container's interface once; ADD applies it and CHECK compares it. AddVeth, HostEnd and
-// DelVeth make, find and delete the veth pair of an attachment.
+// container's interface once; ADD applies it and CHECK compares it.
+//
+// There are two kinds of attachments. One has a veth pair with an end on the node: AddVeth,
+// HostEnd and DelVeth make, find and delete it. The other has an interface in the container only:
+// the plugin makes it, for example on a Master, and a PodLink, CheckPodLink and DelPodLink do the
+// rest of ADD, CHECK and DEL.
 //
 // Only AddVeth pushes an undo. Everything else that is added to an interface disappears
 // with the interface.
@@ -68,8 +72,9 @@ func Prepare(c *nl.Conn, l nl.Link, settings ...sysctl.Setting) error {
 	return c.SetUp(l)
 }
 
-// PodSysctls returns the sysctls that a container's interface has with any addresses. The interface never configures itself by router advertisements (CVE-2020-10749),
-// and Announce makes it tell its neighbors of its addresses.
+// PodSysctls returns the sysctls that a container's interface has with any addresses. The
+// interface never configures itself by router advertisements (CVE-2020-10749), and Announce
+// makes it tell its neighbors of its addresses.
 func PodSysctls(ifName string, dad DADMode) []sysctl.Setting {
 	settings := []sysctl.Setting{{Key: sysctl.IPv4(ifName, "arp_notify"), Value: "1", Optional: true}}
 	add := func(name, value string) {

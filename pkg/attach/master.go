@@ -70,6 +70,13 @@ func (m Master) link(c *nl.Conn) (nl.Link, error) {
 	return c.LinkByIndex(index)
 }
 
+// WarnOfNoCarrier warns if the master has no carrier. ADD does not wait for one.
+func WarnOfNoCarrier(r *skel.Request, master nl.Link) {
+	if !master.Carrier {
+		r.Warn("master %s is down or has no carrier: until it has one, the container reaches no other host, and IPv6 addresses are not checked for duplicates", master.Name)
+	}
+}
+
 // Status returns an error if Find would return one. It cannot find a master in the container,
 // because STATUS concerns no container.
 func (m Master) Status(r *skel.Request, mtu int) error {

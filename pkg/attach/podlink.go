@@ -29,14 +29,23 @@ type PodLink struct {
 	NoCarrier bool
 }
 
-// Configure sets the interface up, waits for the lease, and adds its addresses and routes. It
-// returns the result of ADD. Without an IPAM plugin, pending is nil, and the interface gets no
-// addresses.
+// Configure marks the interface as that of the attachment by its alias, sets it up, waits for the
+// lease, and adds its addresses and routes. It returns the result of ADD. Without an IPAM
+// plugin, pending is nil, and the interface gets no addresses.
+//
+// If another host has an IPv6 address of the lease, the error has CodeDuplicate. If duplicate
+// address detection does not end in time, or if the interface was deleted meanwhile, it has
+// types.CodeTryAgain.
 func (p PodLink) Configure(r *skel.Request, pending *ipam.Pending) (*types.Result, error) {
-	result := &types.Result{
-		Interfaces: []types.Interface{Interface(p.Link, r.NetNS)},
-		DNS:        r.Conf.DNS,
+	result, err := p.configure(r, pending)
+	return result, ExplainRemoved(p.Pod, p.Link, r.IfName, err)
+}
+
+func (p PodLink) configure(r *skel.Request, pending *ipam.Pending) (*types.Result, error) {
+	if err := p.Pod.SetAlias(p.Link, LinkAlias(r.Attachment())); err != nil {
+		return nil, err
 	}
+	result := &types.Result{Interfaces: []types.Interface{Interface(p.Link, r.NetNS)}, DNS: r.Conf.DNS}
 	if pending == nil {
 		return result, p.Pod.SetUp(p.Link)
 	}

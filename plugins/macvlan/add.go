@@ -44,28 +44,17 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, explainRefusal(err, master, conf.mode)
 	}
-	if eth, err = claim(r, pod, eth, conf.mac); err != nil {
-		return nil, err
+	if conf.mac != "" && eth.MAC != conf.mac {
+		// In mode passthru the kernel ignores the configured MAC and uses the master's. If the MAC
+		// is set afterwards, the master has it too, until the macvlan is deleted.
+		eth.MAC = conf.mac
+		if err := pod.SetMAC(eth, conf.mac); err != nil {
+			return nil, err
+		}
 	}
-	if !master.Carrier {
-		r.Warn("master %s is down or has no carrier: until it has one, the container reaches no other host, and IPv6 addresses are not checked for duplicates", master.Name)
-	}
+	attach.WarnOfNoCarrier(r, master)
 	result, err := attach.PodLink{Pod: pod, Link: eth, DAD: conf.dad, NoCarrier: !master.Carrier}.Configure(r, pending)
 	return result, explainSameMAC(err, eth, master)
-}
-
-// claim sets the alias of the new macvlan and, if the macvlan does not have the configured
-// MAC, the MAC. In mode passthru the kernel ignores the configured MAC and uses the master's.
-// If the MAC is set afterwards, the master has it too, until the macvlan is deleted.
-func claim(r *skel.Request, pod *nl.Conn, eth nl.Link, mac types.MAC) (nl.Link, error) {
-	if err := pod.SetAlias(eth, attach.LinkAlias(r.Attachment())); err != nil {
-		return eth, err
-	}
-	if mac == "" || eth.MAC == mac {
-		return eth, nil
-	}
-	eth.MAC = mac
-	return eth, pod.SetMAC(eth, mac)
 }
 
 // explainRefusal explains the error of a kernel that makes no macvlan on the master

@@ -340,6 +340,17 @@ var _ = Describe("ADD", func() {
 		Expect(nstest.Snapshot(GinkgoTB(), pod) + strings.Join(b.reservations(), " ")).To(Equal(before))
 	})
 
+	DescribeTable("names its interface in the error if the interface is removed during ADD", func(at string) {
+		c := b.call("one", newPod(), conf("1.1.0", onUplink, b.hostLocal(hostLocalAll)))
+		nstest.RequireRemovedInterfaceInError(GinkgoTB(), plugin(), c, at)
+		Expect(b.reservations()).To(BeEmpty())
+	},
+		Entry("before its alias is set", "set link eth0 alias"),
+		Entry("before it is set up", "set link eth0 up"),
+		Entry("before its addresses are added", "add address 198.18.0.100/24"),
+		Entry("at the last step", "set link eth0 address"),
+	)
+
 	DescribeTable("refuses an invalid configuration",
 		func(config, args string, code int, texts ...string) {
 			c := b.call("one", newPod(), config)
