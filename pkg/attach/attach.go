@@ -30,21 +30,6 @@ type Spec struct {
 	Routes  []nl.Route
 }
 
-// A DADMode says whether the kernel does duplicate address detection (DAD) for the IPv6
-// addresses of an interface.
-type DADMode int
-
-const (
-	// DADOff: no detection, and addresses are usable at once. It is for links on which
-	// the IPAM plugin assigns every address.
-	DADOff DADMode = iota
-	// DADOn: an address is usable after the detection (RFC 4862). It is for links with
-	// hosts that the IPAM plugin does not know.
-	DADOn
-	// DADOptimistic: an address is usable during the detection (RFC 4429).
-	DADOptimistic
-)
-
 // PodSpec returns the Spec of the container's interface for the answer of an IPAM plugin.
 // It does not contain the PodSysctls, which Prepare writes earlier. A route without a
 // gateway uses the first gateway of its family, as with the reference plugins. A route

@@ -2,22 +2,13 @@ package attach
 
 import (
 	"errors"
-	"os"
 	"slices"
-	"time"
 
 	"github.com/plumb-cni/plumb/pkg/ipam"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
-
-// CodeDuplicate is the code of an ADD that found another host with an address of the container.
-const CodeDuplicate = 101
-
-// dadDeadline limits how long ADD waits for duplicate address detection, which takes one second
-// for each of dad_transmits.
-const dadDeadline = 10 * time.Second
 
 // A PodLink is an interface that is in the container only: it has no host end.
 type PodLink struct {
@@ -66,25 +57,12 @@ func (p PodLink) configure(r *skel.Request, pending *ipam.Pending) (*types.Resul
 	if err := Apply(p.Pod, p.Link, PodSpec(p.Link.Name, p.DAD, result.IPs, result.Routes)); err != nil {
 		return nil, err
 	}
-	if err := p.awaitUsable(result.IPs); err != nil {
-		return nil, err
+	if p.DAD == DADOn && !p.NoCarrier && slices.ContainsFunc(result.IPs, is6) {
+		if err := AwaitDAD(p.Pod, p.Link); err != nil {
+			return nil, err
+		}
 	}
 	return result, Announce(p.Pod, p.Link)
-}
-
-// awaitUsable waits for duplicate address detection.
-func (p PodLink) awaitUsable(ips []types.IP) error {
-	if p.NoCarrier || p.DAD != DADOn || !slices.ContainsFunc(ips, is6) {
-		return nil
-	}
-	err := p.Pod.AwaitUsable(p.Link, dadDeadline)
-	switch {
-	case errors.Is(err, nl.ErrDuplicate):
-		return types.Errorf(CodeDuplicate, "%w; give the other host or this container another address", err)
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return types.Errorf(types.CodeTryAgain, "%w", err)
-	}
-	return err
 }
 
 // CheckPodLink is CHECK of an interface that is in the container only. It compares the interface

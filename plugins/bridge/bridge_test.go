@@ -11,6 +11,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/masq"
 	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -105,6 +106,15 @@ var _ = Describe("bridge", func() {
 			Expect(reply.Stderr).To(ContainSubstring("await addresses of eth0"))
 			Expect(c.Pod.Sysctl(GinkgoTB(), "net/ipv6/conf/eth0/accept_dad")).To(Equal("1"))
 			Expect(in(c.Pod, "ip -6 addr show tentative")).To(BeEmpty())
+		})
+
+		It("fails with enabledad if another host on the bridge has the address, and names it", func() {
+			other := newPod()
+			mustAdd(b.call("other", other, b.conf("1.1.0", "")))
+			in(other, "ip addr add fd00:9::2/64 dev eth0 nodad")
+			f := run(b.call("one", newPod(), b.conf("1.1.0", `"enabledad":true,`, v6range)), "ADD").Failure(GinkgoTB())
+			Expect(f.Code).To(BeEquivalentTo(attach.CodeDuplicate))
+			Expect(f.Msg).To(And(ContainSubstring("fd00:9::2/64: the address is in use"), ContainSubstring("give the other host or this container another address")))
 		})
 
 		It("adds no address without IPAM, and CHECK succeeds", func() {

@@ -9,11 +9,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// How long ADD waits at most for an event of the kernel.
-const (
-	portDeadline = 10 * time.Second
-	dadDeadline  = 10 * time.Second
-)
+// portDeadline is how long ADD waits at most for an event of the kernel.
+const portDeadline = 10 * time.Second
 
 // configure configures the container and the node for the lease.
 func (a *attachment) configure(result *types.Result) error {
@@ -89,7 +86,7 @@ func (a *attachment) awaitReachable(ips []types.IP) error {
 		return err
 	}
 	if a.conf.awaitDAD {
-		if err := a.pod.AwaitUsable(a.eth, dadDeadline); err != nil {
+		if err := attach.AwaitDAD(a.pod, a.eth); err != nil {
 			return err
 		}
 	}
