@@ -585,6 +585,10 @@ var _ = Describe("bridge", func() {
 				c.Path = nstest.Build(GinkgoTB(), "static")
 				c.Config = `{"cniVersion":"1.1.0","name":"net1","type":"bridge","isGateway":true,"ipam":{"type":"static","addresses":[{"address":"10.9.0.1/24"}]}}`
 			}, types.CodeConfig, "10.9.0.1 is the address of the container and of its gateway, bridge cni0"),
+			Entry("a gateway of the other family", func(c *nstest.Call) {
+				c.Path, _ = nstest.NewScriptPlugin(GinkgoTB(), "stub", `echo '{"cniVersion":"1.1.0","ips":[{"address":"10.9.0.2/24","gateway":"fd00:9::1"}]}'`)
+				c.Config = `{"cniVersion":"1.1.0","name":"net1","type":"bridge","isGateway":true,"ipam":{"type":"stub"}}`
+			}, types.CodeConfig, "address 10.9.0.2/24 has the gateway fd00:9::1 of the other family"),
 			Entry("a bridge without IPv6", func(c *nstest.Call) {
 				b.node.SetSysctl(GinkgoTB(), "net/ipv6/conf/default/disable_ipv6", "1")
 				c.Config = b.conf("1.1.0", gatewayed, v6range)

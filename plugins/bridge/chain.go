@@ -9,10 +9,10 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// connectExisting makes an interface of the node a port of the bridge that an earlier plugin
-// of the chain made and listed in its result, such as a tap device (CONVENTIONS.md, "Chained
-// Plugins"). The interface in the container belongs to that plugin: it gets addresses here
-// only if this configuration has an IPAM plugin.
+// connectExisting makes an interface of the node a port of the bridge: an earlier plugin of the
+// chain made that interface, such as a tap device, and prev lists it under that name
+// (CONVENTIONS.md, "Chained Plugins"). The interface in the container belongs to that plugin.
+// It gets addresses here only if this configuration has an IPAM plugin.
 func (a *attachment) connectExisting(prev *types.Result, name string) (*types.Result, error) {
 	var err error
 	if a.host, err = a.node.Link(name); err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
@@ -94,4 +95,13 @@ func (a *attachment) awaitReachable(ips []types.IP) error {
 		return err
 	}
 	return attach.Announce(a.pod, a.eth)
+}
+
+// addresses returns the addresses of the prefixes.
+func addresses(prefixes []netip.Prefix) []netip.Addr {
+	out := make([]netip.Addr, 0, len(prefixes))
+	for _, p := range prefixes {
+		out = append(out, p.Addr())
+	}
+	return out
 }

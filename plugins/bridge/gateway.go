@@ -16,16 +16,9 @@ import (
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
-func addresses(prefixes []netip.Prefix) []netip.Addr {
-	out := make([]netip.Addr, 0, len(prefixes))
-	for _, p := range prefixes {
-		out = append(out, p.Addr())
-	}
-	return out
-}
-
 // setGateways gives each IP without a gateway the first address of its network as gateway, if
-// the bridge is the gateway. It is an error if a gateway is also an address of the container.
+// the bridge is the gateway. It is an error if a gateway has the other family, or is also an
+// address of the container.
 func (c *config) setGateways(ips []types.IP) error {
 	if !c.isGateway {
 		return nil
@@ -36,6 +29,9 @@ func (c *config) setGateways(ips []types.IP) error {
 		}
 	}
 	for _, ip := range ips {
+		if ip.Gateway.Is4() != ip.Address.Addr().Is4() {
+			return types.Errorf(types.CodeConfig, "address %s has the gateway %s of the other family", ip.Address, ip.Gateway)
+		}
 		isGateway := func(other types.IP) bool { return other.Address.Addr() == ip.Gateway }
 		if slices.ContainsFunc(ips, isGateway) {
 			return types.Errorf(types.CodeConfig, "%s is the address of the container and of its gateway, bridge %s: "+
@@ -51,8 +47,8 @@ func (c *config) withDefaultRoutes(ips []types.IP, routes []types.Route) []types
 	if !c.isDefaultGateway {
 		return routes
 	}
-	for _, any := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
-		dst := netip.PrefixFrom(any, 0)
+	for _, unspecified := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		dst := netip.PrefixFrom(unspecified, 0)
 		gw := attach.FirstGateway(ips, dst)
 		exists := slices.ContainsFunc(routes, func(r types.Route) bool { return r.Dst == dst && r.Table == 0 })
 		if gw.IsValid() && !exists {
@@ -68,44 +64,11 @@ func gatewaysOf(ips []types.IP) []netip.Prefix {
 	var gateways []netip.Prefix
 	for _, ip := range ips {
 		gw := netip.PrefixFrom(ip.Gateway, ip.Address.Bits())
-		if ip.HasGateway() && !slices.Contains(gateways, gw) {
+		if gw.IsValid() && ip.HasGateway() && !slices.Contains(gateways, gw) {
 			gateways = append(gateways, gw)
 		}
 	}
 	return gateways
-}
-
-// warnOfOverlap warns if another interface of the node has an address in the container's
-// network, such as the uplink, or the bridge that the configuration named before. The node
-// then sends the packets for the containers to one of the two interfaces only.
-func (a *attachment) warnOfOverlap(dev nl.Link, ip types.IP) error {
-	other, err := a.node.LinkTo(ip.Address.Addr())
-	var refused syscall.Errno // for example, the kernel found a blackhole route
-	if errors.Is(err, fs.ErrNotExist) || errors.As(err, &refused) {
-		return nil
-	}
-	if err != nil || other.Index == dev.Index {
-		return err
-	}
-	addrs, err := a.node.Addrs(other)
-	for _, h := range addrs {
-		if h.Prefix.Overlaps(ip.Address) {
-			a.r.Warn("the network %s of bridge %s is also on interface %s (%s): the node reaches containers on only one of the two interfaces; "+
-				"remove the unused address, or use another subnet", ip.Address.Masked(), dev.Name, other.Name, h.Prefix)
-		}
-	}
-	return err
-}
-
-// warnOfUnreachable warns of IPs that are in the network of no gateway: the gateway addresses
-// give the node no route to them. The reference plugin accepts such gateways, too.
-func (a *attachment) warnOfUnreachable(ips []types.IP, gateways []netip.Prefix) {
-	for _, ip := range ips {
-		if ip.HasGateway() && !slices.ContainsFunc(gateways, func(gw netip.Prefix) bool { return gw.Contains(ip.Address.Addr()) }) {
-			a.r.Warn("the gateway %s is outside the network of address %s: the gateway address gives the node no route to the container; "+
-				"correct \"gateway\" in \"ipam\", or add such a route", ip.Gateway, ip.Address)
-		}
-	}
 }
 
 // ensureGateway adds the gateway addresses of the container's IPs to the gateway's interface
@@ -261,4 +224,37 @@ func (c *config) gatewayPort() *config {
 func vlanPortName(dev string) string {
 	sum := sha256.Sum256([]byte(dev))
 	return "veth" + hex.EncodeToString(sum[:4])
+}
+
+// warnOfUnreachable warns of IPs that are in the network of no gateway: the gateway addresses
+// give the node no route to them. The reference plugin accepts such gateways, too.
+func (a *attachment) warnOfUnreachable(ips []types.IP, gateways []netip.Prefix) {
+	for _, ip := range ips {
+		if ip.HasGateway() && !slices.ContainsFunc(gateways, func(gw netip.Prefix) bool { return gw.Contains(ip.Address.Addr()) }) {
+			a.r.Warn("the gateway %s is outside the network of address %s: the gateway address gives the node no route to the container; "+
+				"correct \"gateway\" in \"ipam\", or add such a route", ip.Gateway, ip.Address)
+		}
+	}
+}
+
+// warnOfOverlap warns if another interface of the node has an address in the container's
+// network, such as the uplink, or the bridge that the configuration named before. The node
+// then sends the packets for the containers to one of the two interfaces only.
+func (a *attachment) warnOfOverlap(dev nl.Link, ip types.IP) error {
+	other, err := a.node.LinkTo(ip.Address.Addr())
+	var refused syscall.Errno // for example, the kernel found a blackhole route
+	if errors.Is(err, fs.ErrNotExist) || errors.As(err, &refused) {
+		return nil
+	}
+	if err != nil || other.Index == dev.Index {
+		return err
+	}
+	addrs, err := a.node.Addrs(other)
+	for _, h := range addrs {
+		if h.Prefix.Overlaps(ip.Address) {
+			a.r.Warn("the network %s of bridge %s is also on interface %s (%s): the node reaches containers on only one of the two interfaces; "+
+				"remove the unused address, or use another subnet", ip.Address.Masked(), dev.Name, other.Name, h.Prefix)
+		}
+	}
+	return err
 }
