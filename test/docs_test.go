@@ -138,6 +138,9 @@ func checkKeys(t *testing.T, plugin, page string) (bad []string) {
 	var tags map[string]bool
 	if text, err := os.ReadFile("../plugins/" + plugin + "/config.go"); err == nil {
 		tags = jsonTags(t, string(text))
+		if strings.Contains(string(text), "\tattach.MACKeys\n") {
+			maps.Copy(tags, jsonTags(t, read(t, "pkg/attach/keys.go")))
+		}
 	}
 	shared := jsonTags(t, read(t, "pkg/types/conf.go"))
 	shared["args"], shared["cni"], shared["runtimeConfig"] = true, true, true

@@ -53,11 +53,6 @@ func shortened(s string) string {
 	return "#" + hex.EncodeToString(sum[:16])
 }
 
-// GCVeths deletes the pairs of the network whose attachment is not in keep.
-func GCVeths(node *nl.Conn, network string, keep types.Set) error {
-	return VethGC(node, network).Run(keep)
-}
-
 // VethGC returns the LinkGC of the host ends that plumb made for the network.
 func VethGC(node *nl.Conn, network string) LinkGC {
 	return LinkGC{Node: node, Kind: "veth", Network: network, Names: hostNames}

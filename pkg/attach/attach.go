@@ -1,6 +1,10 @@
 // Package attach has what the interface plugins share. A Spec describes the state of a
-// container's interface once; ADD applies it and CHECK compares it. AddVeth, HostEnd and
-// DelVeth make, find and delete the veth pair of an attachment.
+// container's interface once; ADD applies it and CHECK compares it.
+//
+// There are two kinds of attachments. One has a veth pair with an end on the node: AddVeth,
+// HostEnd and DelVeth make, find and delete it. The other has an interface in the container only:
+// the plugin makes it, for example on a Master, and a PodLink, CheckPodLink and DelPodLink do the
+// rest of ADD, CHECK and DEL.
 //
 // Only AddVeth pushes an undo. Everything else that is added to an interface disappears
 // with the interface.
@@ -13,6 +17,7 @@ import (
 	"slices"
 
 	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/sysctl"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
@@ -24,21 +29,6 @@ type Spec struct {
 	Addrs   []nl.Addr
 	Routes  []nl.Route
 }
-
-// A DADMode says whether the kernel does duplicate address detection (DAD) for the IPv6
-// addresses of an interface.
-type DADMode int
-
-const (
-	// DADOff: no detection, and addresses are usable at once. It is for links on which
-	// the IPAM plugin assigns every address.
-	DADOff DADMode = iota
-	// DADOn: an address is usable after the detection (RFC 4862). It is for links with
-	// hosts that the IPAM plugin does not know.
-	DADOn
-	// DADOptimistic: an address is usable during the detection (RFC 4429).
-	DADOptimistic
-)
 
 // PodSpec returns the Spec of the container's interface for the answer of an IPAM plugin.
 // It does not contain the PodSysctls, which Prepare writes earlier. A route without a
@@ -67,9 +57,9 @@ func Prepare(c *nl.Conn, l nl.Link, settings ...sysctl.Setting) error {
 	return c.SetUp(l)
 }
 
-// PodSysctls returns the sysctls that a container's interface has whatever its addresses
-// are. The interface never configures itself by router advertisements (CVE-2020-10749),
-// and Announce makes it tell its neighbors of its addresses.
+// PodSysctls returns the sysctls that a container's interface has with any addresses. The
+// interface never configures itself by router advertisements (CVE-2020-10749), and Announce
+// makes it tell its neighbors of its addresses.
 func PodSysctls(ifName string, dad DADMode) []sysctl.Setting {
 	settings := []sysctl.Setting{{Key: sysctl.IPv4(ifName, "arp_notify"), Value: "1", Optional: true}}
 	add := func(name, value string) {
@@ -93,7 +83,7 @@ func PodSysctls(ifName string, dad DADMode) []sysctl.Setting {
 }
 
 // ipv6Sysctls returns the sysctls that an interface with IPv6 addresses needs: IPv6 is
-// enabled, whatever the default of the namespace is, and the interface keeps its addresses
+// enabled, also if the namespace disables it by default, and the interface keeps its addresses
 // when it is set down. Without an IPv6 address it returns nil.
 func ipv6Sysctls(ifName string, ips []types.IP) []sysctl.Setting {
 	if !slices.ContainsFunc(ips, is6) {
@@ -138,11 +128,17 @@ func Routes(ips []types.IP, routes []types.Route) []nl.Route {
 // FirstGateway returns the first gateway of the destination's family, or the zero Addr.
 func FirstGateway(ips []types.IP, dst netip.Prefix) netip.Addr {
 	for _, ip := range ips {
-		if ip.Gateway.IsValid() && !ip.Gateway.IsUnspecified() && ip.Gateway.Is4() == dst.Addr().Is4() {
+		if ip.HasGateway() && ip.Gateway.Is4() == dst.Addr().Is4() {
 			return ip.Gateway
 		}
 	}
 	return netip.Addr{}
+}
+
+// Interface returns the entry of a link in the result. sandbox is CNI_NETNS for a link of the
+// container, and empty for a link of the node.
+func Interface(l nl.Link, sandbox string) types.Interface {
+	return types.Interface{Name: l.Name, MAC: l.MAC, MTU: l.MTU, Sandbox: sandbox}
 }
 
 // IPsOf returns the IPs that prev has for the container's interface. prev may be nil.
@@ -198,33 +194,37 @@ func (s Spec) addTo(c *nl.Conn, l nl.Link) error {
 func Announce(c *nl.Conn, l nl.Link) error { return c.SetMAC(l, l.MAC) }
 
 // SpecFromResult returns the Spec that CHECK expects of the container's interface: the
-// addresses and routes of the chain's result. It has no MAC and no MTU, because a later
-// plugin of the chain may have set them without changing the result.
-func SpecFromResult(r *types.Result, ifName, netns string) (Spec, error) {
-	i, found := r.Container(ifName)
+// addresses and routes of prev. It has no MAC and no MTU, because a later plugin of the chain
+// may have set them without changing the result. made is as for PrevRoutes.
+func SpecFromResult(r *skel.Request, prev *types.Result, made nl.Link) (Spec, error) {
+	i, found := prev.Container(r.IfName)
 	if !found {
-		return Spec{}, fmt.Errorf("prevResult has no interface %q in a sandbox", ifName)
+		return Spec{}, fmt.Errorf("prevResult has no interface %q in a sandbox", r.IfName)
 	}
-	if r.Interfaces[i].Sandbox != netns {
-		return Spec{}, fmt.Errorf("prevResult has interface %q in sandbox %s, CNI_NETNS is %s", ifName, r.Interfaces[i].Sandbox, netns)
+	if sandbox := prev.Interfaces[i].Sandbox; sandbox != r.NetNS {
+		return Spec{}, fmt.Errorf("prevResult has interface %q in sandbox %s, CNI_NETNS is %s", r.IfName, sandbox, r.NetNS)
 	}
-	ips := r.Of(i)
+	ips := prev.Of(i)
 	var s Spec
 	for _, ip := range ips {
 		s.Addrs = append(s.Addrs, nl.Addr{Prefix: ip.Address})
 	}
-	s.Routes = Routes(ips, r.Routes)
+	s.Routes = Routes(ips, PrevRoutes(prev, made))
 	return s, nil
 }
 
-// ReferenceMade returns the Spec as the reference plugins apply it: they do not program
-// the mtu and advmss of a route.
-func (s Spec) ReferenceMade() Spec {
-	s.Routes = slices.Clone(s.Routes)
-	for i := range s.Routes {
-		s.Routes[i].MTU, s.Routes[i].AdvMSS = 0, 0
+// PrevRoutes returns the routes of prev as ADD set them. made is the link of the attachment
+// that has its alias. If plumb did not make it, the routes have no mtu and no advmss, because
+// the reference plugins do not set these.
+func PrevRoutes(prev *types.Result, made nl.Link) []types.Route {
+	if MadeByPlumb(made) {
+		return prev.Routes
 	}
-	return s
+	routes := slices.Clone(prev.Routes)
+	for i := range routes {
+		routes[i].MTU, routes[i].AdvMSS = 0, 0
+	}
+	return routes
 }
 
 // Diff returns an error that names every difference between the interface and the Spec,

@@ -228,7 +228,7 @@ func TestAForeignLinkWithTheNameOfAnAttachmentStays(t *testing.T) {
 	b.del(t, "one")
 	b.del(t, "one")
 	if links := b.nodeNS.Must(t, "ip", "-br", "link"); !strings.Contains(links, name) {
-		t.Errorf("%s is gone:\n%s", name, links)
+		t.Errorf("%s was deleted:\n%s", name, links)
 	}
 }
 
@@ -266,28 +266,28 @@ func TestDelVethLeavesAnInterfaceOfAnotherAttachment(t *testing.T) {
 	}
 }
 
-func TestGCVethsLeavesOtherNetworks(t *testing.T) {
+func TestVethGCLeavesOtherNetworks(t *testing.T) {
 	b := newTestbed(t)
 	keep := b.add(t, "keep").Name
 	others := testbed{nodeNS: b.nodeNS, podNS: nstest.New(t), node: b.node}
 	others.pod = connect(t, others.podNS)
 	drop := others.add(t, "drop").Name
-	begun := b.hostName(t, "begun")
+	unfinished := b.hostName(t, "unfinished")
 	b.nodeNS.Must(t, "ip", "link", "add", "vethfeedf00d", "type", "veth", "peer", "name", "x0")
 	b.nodeNS.Must(t, "ip", "link", "set", "vethfeedf00d", "alias", "plumb:net12/drop/eth0")
 	// Two plugins were killed before they had set the alias. A third one is about to set it.
-	for name, network := range map[string]string{"vethaaaaaaaa": "net1", "vethbbbbbbbb": "net12", begun: "net1"} {
+	for name, network := range map[string]string{"vethaaaaaaaa": "net1", "vethbbbbbbbb": "net12", unfinished: "net1"} {
 		var u undo.Stack
 		v := nl.Veth{Name: name, Peer: "p" + name[4:], PeerIn: b.pod, Group: attach.UnfinishedGroup(network)}
 		if _, _, err := b.node.AddVeth(&u, v); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := attach.GCVeths(b.node, "net1", types.Set{attachment("keep"): true, attachment("begun"): true}); err != nil {
+	if err := attach.VethGC(b.node, "net1").Run(types.Set{attachment("keep"): true, attachment("unfinished"): true}); err != nil {
 		t.Fatal(err)
 	}
 	links := b.nodeNS.Must(t, "ip", "-br", "link")
-	if !strings.Contains(links, keep) || !strings.Contains(links, begun) || !strings.Contains(links, "vethfeedf00d") || !strings.Contains(links, "vethbbbbbbbb") ||
+	if !strings.Contains(links, keep) || !strings.Contains(links, unfinished) || !strings.Contains(links, "vethfeedf00d") || !strings.Contains(links, "vethbbbbbbbb") ||
 		strings.Contains(links, drop) || strings.Contains(links, "vethaaaaaaaa") {
 		t.Errorf("left:\n%s", links)
 	}

@@ -35,8 +35,6 @@ import (
 	"bytes"
 	"errors"
 	"io/fs"
-	"net/netip"
-	"slices"
 	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/invoke"
@@ -52,17 +50,17 @@ type Lease struct {
 	DNS    types.DNS
 }
 
-// Gateways returns the gateways of the IPs in their order and without duplicates. Each has the
-// prefix length of its IP, as a bridge that is the gateway needs it for its own address.
-func (l *Lease) Gateways() []netip.Prefix {
-	var gateways []netip.Prefix
+// AddTo adds the lease to the result of the caller's ADD. Its IPs belong to the interface with
+// that index in the result. Its DNS is used if the result has none.
+func (l *Lease) AddTo(result *types.Result, index int) {
 	for _, ip := range l.IPs {
-		gw := netip.PrefixFrom(ip.Gateway, ip.Address.Bits())
-		if gw.IsValid() && !slices.Contains(gateways, gw) {
-			gateways = append(gateways, gw)
-		}
+		ip.Interface = index
+		result.IPs = append(result.IPs, ip)
 	}
-	return gateways
+	result.Routes = append(result.Routes, l.Routes...)
+	if result.DNS.IsZero() {
+		result.DNS = l.DNS
+	}
 }
 
 // A Pending is an IPAM ADD that has been started. A network without addresses has a nil

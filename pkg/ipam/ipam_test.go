@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/netip"
 	"os"
 	"reflect"
@@ -136,27 +135,6 @@ func TestLeaseOfAnotherVersion(t *testing.T) {
 		})
 		if err != nil {
 			t.Errorf("%s: %v", version, err)
-		}
-	}
-}
-
-func TestGateways(t *testing.T) {
-	ip := func(address, gateway string) types.IP {
-		gw, _ := netip.ParseAddr(gateway)
-		return types.IP{Address: netip.MustParsePrefix(address), Gateway: gw}
-	}
-	for _, tc := range []struct {
-		ips      []types.IP
-		gateways string
-	}{
-		{nil, "[]"},
-		{[]types.IP{ip("10.0.0.2/24", "")}, "[]"},
-		{[]types.IP{ip("fd00::2/64", "fd00::1"), ip("10.0.0.2/24", "10.0.0.1")}, "[fd00::1/64 10.0.0.1/24]"},
-		{[]types.IP{ip("fd00::2/64", "fd00::1"), ip("fd00::3/64", "fd00::1")}, "[fd00::1/64]"},
-	} {
-		l := Lease{IPs: tc.ips}
-		if got := fmt.Sprint(l.Gateways()); got != tc.gateways {
-			t.Errorf("%v: gateways %s, want %s", tc.ips, got, tc.gateways)
 		}
 	}
 }

@@ -91,17 +91,14 @@ func (m Masq) open() (*nft.Conn, error) {
 	return nil, nil
 }
 
-// openForAnyBackend connects to nf_tables whatever the backend is. It returns nil, nil if the
+// openForAnyBackend connects to nf_tables, also if the backend is iptables. It returns nil, nil if the
 // kernel has no nf_tables.
 func (m Masq) openForAnyBackend() (*nft.Conn, error) {
-	c, err := nft.Open(m.Node)
-	if errors.Is(err, nft.ErrUnavailable) {
-		return nil, nil
-	}
-	return c, err
+	m.Backend = Default
+	return m.open()
 }
 
-// Del deletes the masquerade of the owner, of whatever backend. ips are the addresses as far as
+// Del deletes the masquerade of the owner, of any backend. ips are the addresses as far as
 // they are known; Del finds the others. It is no error if there is nothing to delete. If another
 // attachment has taken an address over, its element stays.
 func Del(m Masq, ips []netip.Prefix) error {

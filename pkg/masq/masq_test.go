@@ -246,7 +246,7 @@ var _ = Describe("masquerade", func() {
 		It("Check names a damaged chain, and the next Add repairs it", func() {
 			Expect(masq.Add(&u, m, dual)).To(Succeed())
 			node.Must(GinkgoTB(), "nft", "flush chain inet plumb masq/net1/10.88.0.0/16")
-			Expect(masq.Check(m, dual)).To(MatchError(ContainSubstring("chain masq/net1/10.88.0.0/16 of table inet plumb is gone or lacks rules")))
+			Expect(masq.Check(m, dual)).To(MatchError(ContainSubstring("chain masq/net1/10.88.0.0/16 of table inet plumb is missing or lacks rules")))
 			Expect(masq.Add(&u, of("net1", "cid2", "eth0"), prefixes("10.88.0.3/16"))).To(Succeed())
 			Expect(masq.Check(m, dual)).To(Succeed())
 		})
@@ -478,12 +478,12 @@ var _ = DescribeTable("traffic to the outside", func(backend masq.Backend) {
 	ips := prefixes("10.88.0.2/16", "fd00:9::2/64")
 	out4 := nstest.ServeTCP(GinkgoTB(), site.Outside, nstest.OutsideV4+":0").String()
 	out6 := nstest.ServeTCP(GinkgoTB(), site.Outside, "["+nstest.OutsideV6+"]:0").String()
-	near := nstest.ServeTCP(GinkgoTB(), pods[1], "10.88.0.3:0").String()
+	neighbor := nstest.ServeTCP(GinkgoTB(), pods[1], "10.88.0.3:0").String()
 
 	Expect(masq.Add(&u, m, ips)).To(Succeed())
 	nstest.MustDial(GinkgoTB(), pods[0], out4, nstest.NodeV4)
 	nstest.MustDial(GinkgoTB(), pods[0], out6, nstest.NodeV6)
-	nstest.MustDial(GinkgoTB(), pods[0], near, "10.88.0.2")
+	nstest.MustDial(GinkgoTB(), pods[0], neighbor, "10.88.0.2")
 
 	Expect(masq.Del(m, ips)).To(Succeed())
 	_, err := nstest.Dial(pods[0], out4)

@@ -102,7 +102,7 @@ func checkNFT(c *nft.Conn, m Masq, ips []netip.Prefix) error {
 	missing := store.Check()
 	damaged, err := c.DamagedChains(store.Layout)
 	for _, ch := range damaged {
-		missing = errors.Join(missing, fmt.Errorf("chain %s of table %s is gone or lacks rules", ch.Name, table()))
+		missing = errors.Join(missing, fmt.Errorf("chain %s of table %s is missing or lacks rules", ch.Name, table()))
 	}
 	if missing = errors.Join(missing, err); missing != nil {
 		return fmt.Errorf("%s is missing: %w", m, missing)

@@ -37,7 +37,7 @@ func Layout() nft.Layout {
 // answers of containers: at this hook, the destination of an answer is still the address that the
 // request was masqueraded with. It does not drop packets from a VRF, which has a loopback address
 // of its own, nor from lo and network cards, which have no kind (see nft.IifKindNot). The chain is
-// made with the table, because route_localnet stays set when somebody flushes the ruleset.
+// made with the table, because route_localnet stays set when the ruleset is flushed.
 func LocalnetGuard() nft.Chain {
 	return nft.Chain{
 		Name:  "localnet",

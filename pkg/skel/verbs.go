@@ -1,9 +1,7 @@
 package skel
 
 import (
-	"fmt"
 	"strings"
-	"unicode"
 
 	"github.com/plumb-cni/plumb/pkg/types"
 )
@@ -75,8 +73,8 @@ func (r *Request) checkEnvironment(v verb) error {
 		case key == "CNI_CONTAINERID" && !validID(value):
 			return &types.Error{Code: types.CodeEnvironment, Msg: "invalid characters in containerID", Details: value}
 		case key == "CNI_IFNAME":
-			if why := badIfName(value); why != "" {
-				return &types.Error{Code: types.CodeEnvironment, Msg: "invalid interface name: " + why, Details: value}
+			if err := types.CheckIfName(value); err != nil {
+				return &types.Error{Code: types.CodeEnvironment, Msg: "invalid interface name: " + err.Error(), Details: value}
 			}
 		}
 	}
@@ -96,21 +94,4 @@ func validID(s string) bool {
 		}
 	}
 	return s != ""
-}
-
-// badIfName returns why s cannot be the name of an interface, or "" if it can.
-func badIfName(s string) string {
-	switch {
-	case len(s) > types.MaxIfName:
-		return fmt.Sprintf("longer than %d bytes", types.MaxIfName)
-	case s == "." || s == "..":
-		return "'.' and '..' are not allowed"
-	case s == "all" || s == "default": // net.ipv4.conf.all (net/core/dev.c, dev_valid_name; net/ipv4/devinet.c)
-		return "the kernel's settings for all interfaces have that name"
-	case strings.ContainsAny(s, "/:%"): // the kernel replaces %d by a number
-		return "'/', ':' and '%' are not allowed"
-	case strings.ContainsFunc(s, unicode.IsSpace):
-		return "white space is not allowed"
-	}
-	return ""
 }

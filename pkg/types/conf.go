@@ -99,10 +99,6 @@ func ParseAttachment(s string) (a Attachment, ok bool) {
 	return Attachment{Network: parts[0], ContainerID: parts[1], IfName: parts[2]}, true
 }
 
-// MaxIfName is the largest length of an interface name, in bytes (IFNAMSIZ of the kernel
-// without the terminating zero).
-const MaxIfName = 15
-
 // A Set is a set of attachments.
 type Set map[Attachment]bool
 

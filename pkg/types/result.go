@@ -46,6 +46,9 @@ type IP struct {
 	Gateway   netip.Addr
 }
 
+// HasGateway reports whether the IP has a gateway. An unspecified one (0.0.0.0, ::) is none.
+func (ip IP) HasGateway() bool { return ip.Gateway.IsValid() && !ip.Gateway.IsUnspecified() }
+
 // A Route is a route in the container. If GW is zero, the route uses the gateway of the first
 // IP of its family. MTU and AdvMSS are in bytes. A number that is zero is not set. Scope is a
 // number of rtnetlink (0 global, 253 link, 254 host).

@@ -9,25 +9,22 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// connectExisting makes an interface of the node a port of the bridge that an earlier plugin
-// of the chain made and listed in its result, such as a tap device (CONVENTIONS.md, "Chained
-// Plugins"). The interface in the container belongs to that plugin: it gets addresses here
-// only if this configuration has an IPAM plugin.
+// connectExisting makes an interface of the node a port of the bridge: an earlier plugin of the
+// chain made that interface, such as a tap device, and prev lists it under that name
+// (CONVENTIONS.md, "Chained Plugins"). The interface in the container belongs to that plugin.
+// It gets addresses here only if this configuration has an IPAM plugin.
 func (a *attachment) connectExisting(prev *types.Result, name string) (*types.Result, error) {
 	var err error
 	if a.host, err = a.node.Link(name); err != nil {
 		return nil, err
 	}
-	if a.bridge, err = ensureBridge(a.node, a.conf); err != nil {
-		return nil, err
-	}
-	if err := a.warnOfSTPAndMTU(); err != nil {
+	if err := a.prepareBridge(); err != nil {
 		return nil, err
 	}
 	if a.host.Master != 0 && a.host.Master != a.bridge.Index {
 		return nil, types.Errorf(types.CodeConfig, "interface %q already has a master, so that it cannot be a port of %s", a.host.Name, a.bridge.Name)
 	}
-	a.lease.AllowAllocation()
+	a.pending.AllowAllocation()
 	if a.host.Master == 0 {
 		a.r.Undo.Push("remove port "+a.host.Name+" from "+a.bridge.Name, func() error {
 			return types.IgnoreNotExist(a.node.ClearMaster(a.host))
@@ -37,61 +34,34 @@ func (a *attachment) connectExisting(prev *types.Result, name string) (*types.Re
 		return nil, err
 	}
 	result := *prev
-	result.Interfaces = append(slices.Clone(prev.Interfaces), types.Interface{Name: a.bridge.Name, MAC: a.bridge.MAC, MTU: a.bridge.MTU})
+	result.IPs, result.Routes = slices.Clone(prev.IPs), slices.Clone(prev.Routes)
+	result.Interfaces = append(slices.Clone(prev.Interfaces), attach.Interface(a.bridge, ""))
 	if err := a.configureExisting(&result); err != nil {
 		return nil, err
 	}
 	return &result, a.node.AwaitRunning(a.host, portDeadline)
 }
 
-// configureExisting adds the addresses and routes of the IPAM plugin, if there is one, to
-// the interface of the container, and configures the node for all addresses of the result.
-func (a *attachment) configureExisting(result *types.Result) error {
+// configureExisting configures the interface of the container for the lease, if there is an
+// IPAM plugin, and the node for all addresses of the result.
+func (a *attachment) configureExisting(result *types.Result) (err error) {
 	index, inPod := result.Container(a.r.IfName)
-	if a.lease != nil {
-		if inPod {
-			if err := a.prepareExisting(); err != nil {
-				return err
-			}
-		}
-		lease, err := a.awaitLease()
-		if err != nil {
+	if inPod && (a.pending != nil || a.conf.macSpoofCheck) {
+		if a.eth, err = a.pod.Link(a.r.IfName); err != nil {
 			return err
 		}
-		ips, err := withGateways(lease.IPs, a.conf, index)
-		if err != nil {
+	}
+	if a.pending != nil {
+		if err := a.configurePod(result, index); err != nil {
 			return err
-		}
-		routes := withDefaultRoutes(ips, lease.Routes, a.conf)
-		if inPod {
-			spec := attach.PodSpec(a.eth.Name, a.conf.dadMode(), ips, routes)
-			if err := attach.Apply(a.pod, a.eth, spec); err != nil {
-				return err
-			}
-		}
-		result.IPs, result.Routes = append(slices.Clone(result.IPs), ips...), append(slices.Clone(result.Routes), routes...)
-		if result.DNS.IsZero() {
-			result.DNS = lease.DNS
 		}
 	}
 	if inPod && a.conf.macSpoofCheck {
-		eth, err := a.pod.Link(a.r.IfName)
-		if err != nil {
-			return err
-		}
-		if err := addMACSpoofCheck(&a.r.Undo, a.spoofCheck(eth.MAC)); err != nil {
+		if err := addMACSpoofCheck(&a.r.Undo, a.spoofCheck()); err != nil {
 			return err
 		}
 	}
 	return a.configureNode(result)
-}
-
-// prepareExisting sets up the interface of the container that an earlier plugin made.
-func (a *attachment) prepareExisting() (err error) {
-	if a.eth, err = a.pod.Link(a.r.IfName); err != nil {
-		return err
-	}
-	return attach.Prepare(a.pod, a.eth, attach.PodSysctls(a.eth.Name, a.conf.dadMode())...)
 }
 
 // nodeInterface returns the first interface of prev that is on the node and is not the

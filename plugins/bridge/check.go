@@ -59,12 +59,9 @@ func (c *checker) diffPod() error {
 		_, err := c.pod.Link(c.r.IfName)
 		return err
 	}
-	spec, err := attach.SpecFromResult(c.prev, c.r.IfName, c.r.NetNS)
+	spec, err := attach.SpecFromResult(c.r, c.prev, c.host)
 	if err != nil {
 		return err
-	}
-	if !attach.MadeByPlumb(c.host) {
-		spec = spec.ReferenceMade()
 	}
 	return attach.Diff(c.pod, c.r.IfName, spec)
 }
@@ -74,7 +71,7 @@ func (c *checker) diffPod() error {
 func (c *checker) diffNode(missing error) error {
 	br, err := c.node.Link(c.conf.bridge)
 	if errors.Is(err, fs.ErrNotExist) {
-		return errors.Join(fmt.Errorf("bridge %s is gone", c.conf.bridge), missing)
+		return errors.Join(fmt.Errorf("bridge %s does not exist", c.conf.bridge), missing)
 	}
 	if err != nil {
 		return err
@@ -223,8 +220,7 @@ func (c *checker) diffGatewayPort(dev, br nl.Link) error {
 func (c *checker) diffRules(host nl.Link) error {
 	errs := []error{sysctl.Diff(c.r.Node, append(attach.HostSysctls(host.Name), attach.HostSysctls(c.conf.bridge)...)...)}
 	if c.conf.masquerade {
-		owner := masq.Masq{Node: c.r.Node, Owner: c.r.Attachment(), Backend: c.conf.masqBackend}
-		errs = append(errs, masq.Check(owner, attach.Prefixes(c.ips())))
+		errs = append(errs, masq.Check(c.conf.masq(c.r), attach.Prefixes(c.ips())))
 	}
 	// diffPod has reported it if prevResult lacks the interface of the container.
 	if index, found := c.prev.Container(c.r.IfName); found && c.conf.macSpoofCheck {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/masq"
@@ -31,15 +30,7 @@ type rawConfig struct {
 	EnableDAD                 bool       `json:"enabledad"`
 	DisableContainerInterface bool       `json:"disableContainerInterface"`
 	PortIsolation             bool       `json:"portIsolation"`
-	MAC                       string     `json:"mac"`
-	RuntimeConfig             struct {
-		MAC string `json:"mac"`
-	} `json:"runtimeConfig"`
-	Args struct {
-		CNI struct {
-			MAC string `json:"mac"`
-		} `json:"cni"`
-	} `json:"args"`
+	attach.MACKeys
 }
 
 // A rawTrunk is an item of vlanTrunk: one VLAN (ID), a range of VLANs (MinID to MaxID), or both.
@@ -92,7 +83,7 @@ func parse(r *skel.Request) (*config, error) {
 
 // toConfig converts raw to a config and checks it. The error joins all problems.
 func (raw *rawConfig) toConfig(r *skel.Request, args types.Args) (*config, error) {
-	mac, macErr := types.FirstMAC(raw.RuntimeConfig.MAC, raw.Args.CNI.MAC, args[types.ArgMAC], raw.MAC)
+	mac, macErr := raw.MACKeys.Parse(args)
 	trunk, trunkErr := trunkIDs(raw.VLANTrunk)
 	backend, backendErr := masq.ParseBackend(raw.IPMasqBackend)
 	conf := &config{
@@ -120,10 +111,10 @@ func (raw *rawConfig) toConfig(r *skel.Request, args types.Args) (*config, error
 // validate checks the configuration as far as this is possible without the node. The error
 // joins all problems.
 func (c *config) validate(hasIPAM bool, v types.Version) error {
-	errs := []error{attach.CheckVethMTU(c.mtu)}
+	errs := []error{attach.CheckMTU(c.mtu)}
 	refuseIf := types.ProblemsInto(&errs)
-	refuseIf(c.bridge == "" || len(c.bridge) > types.MaxIfName || strings.ContainsAny(c.bridge, "/:% \t\n") || c.bridge == "." || c.bridge == "..",
-		"bridge %q is not an interface name: it must have 1 to %d bytes, without '/', ':', '%%' and white space", c.bridge, types.MaxIfName)
+	nameErr := types.CheckIfName(c.bridge)
+	refuseIf(nameErr != nil, "bridge %q is not an interface name: %w", c.bridge, nameErr)
 	refuseIf(c.vlan < 0 || c.vlan > maxVLAN, "invalid VLAN ID %d (must be between 0 and %d)", c.vlan, maxVLAN)
 	refuseIf(c.port.Hairpin && c.promisc, "cannot set hairpin mode and promiscuous mode at the same time")
 	refuseIf(c.podDown && hasIPAM, "cannot use IPAM when disableContainerInterface is set to true")
@@ -183,4 +174,17 @@ func (t rawTrunk) ids() ([]int, error) {
 		ids = append(ids, *t.ID)
 	}
 	return ids, nil
+}
+
+// dadMode returns the mode of duplicate address detection that enabledad asks for.
+func (c *config) dadMode() attach.DADMode {
+	if c.awaitDAD {
+		return attach.DADOn
+	}
+	return attach.DADOff
+}
+
+// masq returns the masquerade of the attachment.
+func (c *config) masq(r *skel.Request) masq.Masq {
+	return masq.Masq{Node: r.Node, Owner: r.Attachment(), Backend: c.masqBackend, Warn: r.Warn}
 }

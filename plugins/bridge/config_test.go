@@ -2,6 +2,8 @@ package main
 
 import (
 	"errors"
+	"fmt"
+	"net/netip"
 	"reflect"
 	"strings"
 	"testing"
@@ -43,7 +45,8 @@ func TestRefusedConfigurations(t *testing.T) {
 		{`"mtu":67`, "mtu 67 is not between 68 and 65535", types.CodeConfig},
 		{`"mtu":-5`, "mtu -5", types.CodeConfig},
 		{`"bridge":""`, "is not an interface name", types.CodeConfig},
-		{`"bridge":"../x"`, "without '/'", types.CodeConfig},
+		{`"bridge":"../x"`, "'/', ':' and '%' are not allowed", types.CodeConfig},
+		{`"bridge":"all"`, "the kernel's settings for all interfaces have that name", types.CodeConfig},
 		{`"bridge":"a-name-of-16-byte"`, "is not an interface name", types.CodeConfig},
 		{`"bridge":"bridge-names","vlan":100,"isGateway":true`, `"bridge-names.100" is longer than 15 bytes`, types.CodeConfig},
 		{`"disableContainerInterface":true,"ipam":{"type":"host-local"}`, "cannot use IPAM when disableContainerInterface is set to true", types.CodeConfig},
@@ -97,6 +100,27 @@ func TestMACPrecedence(t *testing.T) {
 		}
 		if got.mac.String() != c.want {
 			t.Errorf("%s: have %s, want %s", c.conf, got.mac, c.want)
+		}
+	}
+}
+
+func TestGatewaysHaveThePrefixLengthsOfTheirIPs(t *testing.T) {
+	ip := func(address, gateway string) types.IP {
+		gw, _ := netip.ParseAddr(gateway)
+		return types.IP{Address: prefix(address), Gateway: gw}
+	}
+	for _, tc := range []struct {
+		ips      []types.IP
+		gateways string
+	}{
+		{nil, "[]"},
+		{[]types.IP{ip("10.0.0.2/24", "")}, "[]"},
+		{[]types.IP{ip("10.0.0.2/24", "0.0.0.0"), ip("fd00::2/64", "::")}, "[]"},
+		{[]types.IP{ip("fd00::2/64", "fd00::1"), ip("10.0.0.2/24", "10.0.0.1")}, "[fd00::1/64 10.0.0.1/24]"},
+		{[]types.IP{ip("fd00::2/64", "fd00::1"), ip("fd00::3/64", "fd00::1")}, "[fd00::1/64]"},
+	} {
+		if got := fmt.Sprint(gatewaysOf(tc.ips)); got != tc.gateways {
+			t.Errorf("%v: gateways %s, want %s", tc.ips, got, tc.gateways)
 		}
 	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"io/fs"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/ipam"
@@ -60,7 +59,7 @@ func gc(r *skel.Request) error {
 	}
 	keep := r.Valid()
 	return errors.Join(
-		attach.GCVeths(node, r.Conf.Name, keep),
+		attach.VethGC(node, r.Conf.Name).Run(keep),
 		masq.GC(r.Node, r.Conf.Name, keep),
 		gcMACSpoofChecks(r.Node, r.Conf.Name, keep),
 		ipam.GC(r),
@@ -70,31 +69,34 @@ func gc(r *skel.Request) error {
 // status returns an error if an ADD would fail.
 func status(r *skel.Request) error {
 	conf, err := parse(r)
+	if err == nil {
+		err = bridgeStatus(r, conf)
+	}
+	if err == nil && conf.masquerade {
+		err = masq.Status(r.Node, conf.masqBackend)
+	}
 	if err != nil {
 		return types.NotAvailable(err)
-	}
-	node, err := nl.Open(r.Node)
-	if err != nil {
-		return types.NotAvailable(err)
-	}
-	br, err := node.Link(conf.bridge)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-	case err != nil:
-		return types.NotAvailable(err)
-	case br.Kind != "bridge":
-		return types.Errorf(types.CodeNotAvailable, "interface %q exists and is no bridge; set another name with the key \"bridge\"", conf.bridge)
-	}
-	if err == nil && conf.filtering && !br.VLANFiltering {
-		ports, err := node.Ports(br)
-		if err := errors.Join(err, checkNoPorts(br, ports)); err != nil {
-			return types.NotAvailable(err)
-		}
-	}
-	if conf.masquerade {
-		if err := masq.Status(r.Node, conf.masqBackend); err != nil {
-			return err
-		}
 	}
 	return ipam.Status(r)
+}
+
+// bridgeStatus returns an error if ADD could not use the existing bridge.
+func bridgeStatus(r *skel.Request, conf *config) error {
+	node, err := nl.Open(r.Node)
+	if err != nil {
+		return err
+	}
+	br, err := node.Link(conf.bridge)
+	if err != nil {
+		return types.IgnoreNotExist(err)
+	}
+	if err := checkIsBridge(br); err != nil || !conf.filtering || br.VLANFiltering {
+		return err
+	}
+	ports, err := node.Ports(br)
+	if err != nil {
+		return err
+	}
+	return checkNoPorts(br, ports)
 }

@@ -20,8 +20,8 @@ import (
 //	set allowed { "veth1" . 02:00:00:00:00:01 comment "net1/cid1/eth0" }
 //	iifname @checked iifname . ether saddr != @allowed drop
 //
-// The map owners leads from an attachment to its elements. DEL needs it, because the veth
-// is already deleted.
+// The map owners has the port and the MAC of each attachment. DEL needs it, because it has
+// already deleted the port, and may have no prevResult.
 const (
 	checkedSet = "checked"
 	allowedSet = "allowed"
@@ -65,8 +65,8 @@ type macSpoofCheck struct {
 func (s macSpoofCheck) String() string { return "MAC spoof check of " + s.owner.String() }
 
 // spoofCheck returns the check of this ADD.
-func (a *attachment) spoofCheck(mac types.MAC) macSpoofCheck {
-	return macSpoofCheck{node: a.r.Node, owner: a.r.Attachment(), port: a.host.Name, mac: mac, warn: a.r.Warn}
+func (a *attachment) spoofCheck() macSpoofCheck {
+	return macSpoofCheck{node: a.r.Node, owner: a.r.Attachment(), port: a.host.Name, mac: a.eth.MAC, warn: a.r.Warn}
 }
 
 // store returns the store of the owner's elements in table bridge plumb.
@@ -139,6 +139,17 @@ func openSpoofTable(node *ns.Handle) (*nft.Conn, error) {
 // delMACSpoofCheck deletes the check of the attachment, also one that the reference plugin
 // made.
 func delMACSpoofCheck(node *ns.Handle, owner types.Attachment) error {
+	return deleteSpoofRules(node, "MAC spoof check of "+owner.String(), func(c *nft.Conn, tx *nft.Tx) error {
+		if _, err := (macSpoofCheck{owner: owner}).store(c).Delete(tx); err != nil {
+			return err
+		}
+		return deleteReferenceCheck(c, tx, referenceSpoofChain(owner))
+	})
+}
+
+// deleteSpoofRules runs f in one transaction, for what f deletes. It does nothing if the kernel
+// has no nf_tables.
+func deleteSpoofRules(node *ns.Handle, what string, f func(c *nft.Conn, tx *nft.Tx) error) error {
 	c, err := nft.Open(node)
 	if errors.Is(err, nft.ErrUnavailable) {
 		return nil
@@ -146,13 +157,7 @@ func delMACSpoofCheck(node *ns.Handle, owner types.Attachment) error {
 	if err != nil {
 		return err
 	}
-	what := "nft delete MAC spoof check of " + owner.String()
-	return c.Atomically(what, func(tx *nft.Tx) error {
-		if _, err := (macSpoofCheck{owner: owner}).store(c).Delete(tx); err != nil {
-			return err
-		}
-		return deleteReferenceCheck(c, tx, referenceSpoofChain(owner))
-	})
+	return c.Atomically("nft delete "+what, func(tx *nft.Tx) error { return f(c, tx) })
 }
 
 // checkMACSpoofCheck returns an error that names what is missing of the check. A check that
@@ -183,7 +188,7 @@ func diffMACSpoofCheck(c *nft.Conn, s macSpoofCheck) error {
 	damaged, err := c.DamagedChains(spoofLayout())
 	missing := errors.Join(store.Check(), err)
 	if len(damaged) > 0 {
-		missing = errors.Join(missing, fmt.Errorf("chain %s of table %s is missing, or its rule is missing", damaged[0].Name, spoofLayout().Table))
+		missing = errors.Join(missing, fmt.Errorf("chain %s of table %s is missing or lacks rules", damaged[0].Name, spoofLayout().Table))
 	}
 	if missing != nil {
 		return fmt.Errorf("%s is missing: %w", s, missing)
@@ -193,14 +198,7 @@ func diffMACSpoofCheck(c *nft.Conn, s macSpoofCheck) error {
 
 // gcMACSpoofChecks deletes the checks of the network whose attachment is not in keep.
 func gcMACSpoofChecks(node *ns.Handle, network string, keep types.Set) error {
-	c, err := nft.Open(node)
-	if errors.Is(err, nft.ErrUnavailable) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	return c.Atomically("nft delete stale MAC spoof checks of network "+network, func(tx *nft.Tx) error {
+	return deleteSpoofRules(node, "stale MAC spoof checks of network "+network, func(c *nft.Conn, tx *nft.Tx) error {
 		if err := (macSpoofCheck{}).store(c).GC(tx, network, keep); err != nil {
 			return err
 		}

@@ -69,7 +69,7 @@ var _ = Describe("macspoofchk", func() {
 		Expect(delMACSpoofCheck(s.node, s.owner)).To(Succeed())
 		nstest.Golden(GinkgoTB(), "macspoof-cleaned", ruleset())
 		Expect(checkMACSpoofCheck(s)).To(MatchError(ContainSubstring("no element for the MAC spoof check of veth1")))
-		Expect(delMACSpoofCheck(s.node, s.owner)).To(Succeed(), "gone already")
+		Expect(delMACSpoofCheck(s.node, s.owner)).To(Succeed(), "it was deleted already")
 	})
 
 	It("drops frames with another source MAC on checked ports, and nothing else", func() {
@@ -136,12 +136,12 @@ var _ = Describe("macspoofchk", func() {
 		s := checkOf(1)
 		Expect(addMACSpoofCheck(&u, s)).To(Succeed())
 		node.Must(GinkgoTB(), "nft", "flush chain bridge plumb prerouting")
-		Expect(checkMACSpoofCheck(s)).To(MatchError(ContainSubstring("chain prerouting of table bridge plumb is missing, or its rule is missing")))
+		Expect(checkMACSpoofCheck(s)).To(MatchError(ContainSubstring("chain prerouting of table bridge plumb is missing or lacks rules")))
 		Expect(addMACSpoofCheck(&u, checkOf(2))).To(Succeed())
 		Expect(checkMACSpoofCheck(s)).To(Succeed())
 	})
 
-	It("serves 60 concurrent ADDs on a node without the table", func() {
+	It("adds 60 checks at once on a node without the table", func() {
 		var wg sync.WaitGroup
 		errs := make([]error, 60)
 		for n := range errs {

@@ -23,11 +23,6 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 		b = newTestbedOn(nstest.NewNode(GinkgoTB()))
 		nstest.LeakCheck(GinkgoTB())
 	})
-	in := func(n *nstest.NS, line string) string {
-		GinkgoHelper()
-		words := strings.Fields(line)
-		return n.Must(GinkgoTB(), words[0], words[1:]...)
-	}
 	// vlansOfPort returns the VLANs of a port of the node as `bridge` prints them.
 	vlansOfPort := func(port string) string {
 		GinkgoHelper()

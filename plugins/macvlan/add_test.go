@@ -6,22 +6,23 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
 var _ = Describe("ADD", func() {
-	var b *bed
+	var b *testbed
 	BeforeEach(func() {
-		b = newBed()
+		b = newTestbed()
 		nstest.LeakCheck(GinkgoTB())
 	})
 
 	It("makes static addresses of both families usable on the segment", func() {
-		pod := slowPod()
-		result := added(b.call("one", pod, conf("1.1.0", onUplink+`,"mtu":1400,"bcqueuelen":2000`, staticDual)))
+		pod := newPodWithDAD()
+		result := mustAdd(b.call("one", pod, conf("1.1.0", onUplink+`,"mtu":1400,"bcqueuelen":2000`, staticDual)))
 
-		By("reaching the neighbour, and being reached")
+		By("connecting to the host outside, and being connected to")
 		Expect(in(pod, "ip -6 address show dev eth0 tentative")).To(BeEmpty())
 		for _, c := range []struct{ pod, outside string }{{pod4, nstest.OutsideV4}, {"[" + pod6 + "]", "[" + nstest.OutsideV6 + "]"}} {
 			nstest.ServeTCP(GinkgoTB(), pod, c.pod+":80")
@@ -30,7 +31,7 @@ var _ = Describe("ADD", func() {
 			nstest.MustDial(GinkgoTB(), b.outside, c.pod+":80", strings.Trim(c.outside, "[]"))
 		}
 
-		By("describing what it made")
+		By("returning what it made")
 		Expect(result.Interfaces).To(HaveLen(1))
 		Expect(result.Interfaces[0]).To(And(HaveField("Name", "eth0"), HaveField("MTU", 1400), HaveField("Sandbox", pod.Path())))
 		Expect(result.IPs).To(HaveEach(HaveField("Interface", 0)))
@@ -38,7 +39,7 @@ var _ = Describe("ADD", func() {
 			ContainSubstring("macvlan mode bridge bcqueuelen 2000"), ContainSubstring("mtu 1400"),
 			ContainSubstring("alias plumb:net1/one/eth0"), ContainSubstring(result.Interfaces[0].MAC.String())))
 
-		By("programming routes and sysctls as the reference does (I.7)")
+		By("making the same routes and sysctls as the reference plugin")
 		Expect(in(pod, "ip -4 route")).To(Equal("default via 198.18.0.2 dev eth0 \n198.18.0.0/24 dev eth0 proto kernel scope link src 198.18.0.50 \n"))
 		Expect(in(pod, "ip -6 route show default")).To(ContainSubstring("default via 2001:db8:18::2 dev eth0 metric 1024"))
 		for key, want := range map[string]string{
@@ -63,8 +64,8 @@ var _ = Describe("ADD", func() {
 	It("connects two pods on one master with each other", func() {
 		one, two := newPod(), newPod()
 		config := conf("1.0.0", onUplink, b.hostLocal(hostLocalAll))
-		ips := added(b.call("one", one, config)).IPs
-		added(b.call("two", two, config))
+		ips := mustAdd(b.call("one", one, config)).IPs
+		mustAdd(b.call("two", two, config))
 		Expect(b.reservations()).To(HaveLen(4))
 		for _, ip := range ips {
 			addr := ip.Address.Addr().String() + ":80"
@@ -79,14 +80,14 @@ var _ = Describe("ADD", func() {
 	It("announces an address that has moved to the segment", func() {
 		one, two := newPod(), newPod()
 		config := conf("1.0.0", onUplink, staticDual)
-		first := added(b.call("one", one, config)).Interfaces[0].MAC
+		first := mustAdd(b.call("one", one, config)).Interfaces[0].MAC
 		for _, addr := range []string{pod4 + ":80", "[" + pod6 + "]:80"} {
 			nstest.ServeTCP(GinkgoTB(), one, addr)
 			nstest.MustDial(GinkgoTB(), b.outside, addr, "")
 		}
 		Expect(in(b.outside, "ip neigh show")).To(ContainSubstring(first.String()))
 		run(b.call("one", one, config), "DEL").OK(GinkgoTB())
-		second := added(b.call("two", two, config)).Interfaces[0].MAC
+		second := mustAdd(b.call("two", two, config)).Interfaces[0].MAC
 		for _, addr := range []string{pod4, pod6} {
 			Eventually(func() string { return in(b.outside, "ip neigh show "+addr) }).Should(ContainSubstring(second.String()), addr)
 		}
@@ -95,7 +96,7 @@ var _ = Describe("ADD", func() {
 	DescribeTable("makes a link of each mode",
 		func(mode, want string) {
 			pod := newPod()
-			added(b.call("one", pod, conf("1.0.0", onUplink+`,"mode":"`+mode+`"`, static4)))
+			mustAdd(b.call("one", pod, conf("1.0.0", onUplink+`,"mode":"`+mode+`"`, static4)))
 			Expect(in(pod, "ip -d link show eth0")).To(ContainSubstring("macvlan mode " + want))
 		},
 		EntryDescription("%q"),
@@ -107,40 +108,40 @@ var _ = Describe("ADD", func() {
 		was := macOf(b.node, "uplink0")
 		one, two := newPod(), newPod()
 		config := conf("1.1.0", onUplink+`,"mode":"passthru","mac":"02:00:00:00:00:77"`, static4)
-		Expect(added(b.call("one", one, config)).Interfaces[0].MAC.String()).To(Equal("02:00:00:00:00:77"))
+		Expect(mustAdd(b.call("one", one, config)).Interfaces[0].MAC.String()).To(Equal("02:00:00:00:00:77"))
 		Expect(in(one, "ip link show eth0")).To(ContainSubstring("02:00:00:00:00:77"))
 		nstest.ServeTCP(GinkgoTB(), one, pod4+":80")
 		nstest.MustDial(GinkgoTB(), b.outside, pod4+":80", "")
-		refused(b.call("two", two, config), types.CodeConfig, "mode passthru needs master uplink0 for itself, but it has another macvlan")
-		refused(b.call("two", two, conf("1.1.0", onUplink, static4)), types.CodeConfig, "one of mode passthru may have it for itself")
+		mustRefuse(b.call("two", two, config), types.CodeConfig, "mode passthru needs master uplink0 for itself, but it has another macvlan")
+		mustRefuse(b.call("two", two, conf("1.1.0", onUplink, static4)), types.CodeConfig, "one of mode passthru may have it for itself")
 		run(b.call("one", one, config), "DEL").OK(GinkgoTB())
 		Expect(macOf(b.node, "uplink0")).To(Equal(was))
-		added(b.call("two", two, config))
+		mustAdd(b.call("two", two, config))
 	})
 
 	Describe("the master", func() {
-		on := func(pod *nstest.NS, master string) {
+		expectOn := func(pod *nstest.NS, master string) {
 			GinkgoHelper()
 			index, _, _ := strings.Cut(in(b.node, "ip -o link show "+master), ":")
 			Expect(in(pod, "ip link show eth0")).To(ContainSubstring("eth0@if" + index))
 		}
-		It("is the device of the default route if none is configured", func() {
+		It("is the link of the default route if none is configured", func() {
 			pod := newPod()
-			added(b.call("one", pod, conf("1.0.0", "", static4)))
-			on(pod, "uplink0")
+			mustAdd(b.call("one", pod, conf("1.0.0", "", static4)))
+			expectOn(pod, "uplink0")
 		})
-		It("is the device of the IPv6 default route if there is no IPv4 one", func() {
+		It("is the link of the IPv6 default route if there is no IPv4 default route", func() {
 			in(b.node, "ip -4 route del default")
 			pod := newPod()
-			added(b.call("one", pod, conf("1.0.0", `"master":""`, static4)))
-			on(pod, "uplink0")
+			mustAdd(b.call("one", pod, conf("1.0.0", `"master":""`, static4)))
+			expectOn(pod, "uplink0")
 		})
 		It("may be a macvlan itself", func() {
 			b.node.Batch(GinkgoTB(), "link add mv0 link uplink0 type macvlan mode bridge", "link set mv0 up")
 			pod := newPod()
 			c := b.call("one", pod, conf("1.0.0", `"master":"mv0"`, static4))
 			reply := run(c, "ADD").OK(GinkgoTB())
-			on(pod, "uplink0")
+			expectOn(pod, "uplink0")
 			c.Config = nstest.WithPrevResult(c.Config, reply.Stdout)
 			run(c, "CHECK").OK(GinkgoTB())
 		})
@@ -165,29 +166,29 @@ var _ = Describe("ADD", func() {
 			c := b.call("one", pod, conf("1.0.0", `"linkInContainer":true`, noIPAM))
 			Expect(run(c, "ADD").Failure(GinkgoTB()).Msg).To(ContainSubstring("no default route interface found in the container"))
 			in(pod, "ip route add default via 203.0.113.2")
-			added(c)
+			mustAdd(c)
 			Expect(in(pod, "ip link show eth0")).To(ContainSubstring("eth0@net0"))
 		})
 		It("is named in the error if it does not exist", func() {
 			pod := newPod()
-			refused(b.call("one", pod, conf("1.0.0", `"master":"nope0"`, static4)), types.CodeConfig, "master: find link nope0")
+			mustRefuse(b.call("one", pod, conf("1.0.0", `"master":"nope0"`, static4)), types.CodeConfig, "master: find link nope0")
 			in(b.node, "ip -4 route del default")
 			in(b.node, "ip -6 route del default")
-			refused(b.call("one", pod, conf("1.0.0", "", static4)), types.CodeConfig, "no default route interface found on the node", `by the key "master"`)
+			mustRefuse(b.call("one", pod, conf("1.0.0", "", static4)), types.CodeConfig, "no default route interface found on the node", `by the key "master"`)
 		})
 		It("must not be a port of a bridge", func() {
 			b.node.Batch(GinkgoTB(), "link add br0 type bridge", "link set uplink0 master br0")
-			refused(b.call("one", newPod(), conf("1.0.0", onUplink, static4)), types.CodeConfig, "master uplink0 is already a port")
+			mustRefuse(b.call("one", newPod(), conf("1.0.0", onUplink, static4)), types.CodeConfig, "master uplink0 is already a port")
 		})
 		It("has an MTU that the configured one must not exceed", func() {
-			refused(b.call("one", newPod(), conf("1.0.0", onUplink+`,"mtu":1501`, static4)), types.CodeConfig, "invalid MTU 1501, must be [0, master MTU(1500)]")
+			mustRefuse(b.call("one", newPod(), conf("1.0.0", onUplink+`,"mtu":1501`, static4)), types.CodeConfig, "invalid MTU 1501, must be [0, master MTU(1500)]")
 			pod := newPod()
-			added(b.call("one", pod, conf("1.0.0", onUplink+`,"mtu":1500`, static4)))
+			mustAdd(b.call("one", pod, conf("1.0.0", onUplink+`,"mtu":1500`, static4)))
 			Expect(in(pod, "ip link show eth0")).To(ContainSubstring("mtu 1500"))
 		})
 		It("may be down: ADD warns and does not wait, and the container is connected when it comes up", func() {
 			in(b.node, "ip link set uplink0 down")
-			pod := slowPod()
+			pod := newPodWithDAD()
 			reply := run(b.call("one", pod, conf("1.0.0", onUplink, staticDual)), "ADD").OK(GinkgoTB())
 			Expect(reply.Stderr).To(ContainSubstring("master uplink0 is down or has no carrier"))
 			Expect(in(pod, "ip -6 address show dev eth0 tentative")).To(ContainSubstring(pod6))
@@ -204,7 +205,7 @@ var _ = Describe("ADD", func() {
 			pod := newPod()
 			c := b.call("one", pod, conf("1.0.0", onUplink+keys, static4))
 			c.Args = args
-			Expect(added(c).Interfaces[0].MAC.String()).To(Equal(want))
+			Expect(mustAdd(c).Interfaces[0].MAC.String()).To(Equal(want))
 			Expect(in(pod, "ip link show eth0")).To(ContainSubstring(want))
 		},
 		Entry("the configuration", `,"mac":"02:00:00:00:00:01"`, "", "02:00:00:00:00:01"),
@@ -216,47 +217,47 @@ var _ = Describe("ADD", func() {
 
 	It("fails if another link of the master has the MAC, and names it", func() {
 		keys := onUplink + `,"mac":"02:00:00:00:00:01"`
-		added(b.call("one", newPod(), conf("1.0.0", keys, static4)))
+		mustAdd(b.call("one", newPod(), conf("1.0.0", keys, static4)))
 		for _, ipam := range []string{static6, noIPAM} {
-			refused(b.call("two", newPod(), conf("1.0.0", keys, ipam)), types.CodeConfig, "the MAC address 02:00:00:00:00:01 is that of master uplink0, or of another macvlan on it")
+			mustRefuse(b.call("two", newPod(), conf("1.0.0", keys, ipam)), types.CodeConfig, "the MAC address 02:00:00:00:00:01 is that of master uplink0, or of another macvlan on it")
 		}
-		refused(b.call("two", newPod(), conf("1.0.0", onUplink+`,"mac":"`+macOf(b.node, "uplink0")+`"`, noIPAM)), types.CodeConfig, "is that of master uplink0")
+		mustRefuse(b.call("two", newPod(), conf("1.0.0", onUplink+`,"mac":"`+macOf(b.node, "uplink0")+`"`, noIPAM)), types.CodeConfig, "is that of master uplink0")
 	})
 
 	Describe("duplicate address detection", func() {
 		taken := `{"type":"static","addresses":[{"address":"198.18.0.50/24"},{"address":"` + nstest.OutsideV6 + `/64"}]}`
-		It("fails if a neighbour has the address, and leaves nothing", func() {
-			refused(b.call("one", slowPod(), conf("1.0.0", onUplink, taken)), codeDuplicate, nstest.OutsideV6+"/64: the address is in use on the segment")
+		It("fails if another host on the segment has the address, and leaves nothing", func() {
+			mustRefuse(b.call("one", newPodWithDAD(), conf("1.0.0", onUplink, taken)), attach.CodeDuplicate, nstest.OutsideV6+"/64: the address is in use on the segment")
 		})
 		It("fails if another container of the node has the address", func() {
 			config := conf("1.0.0", onUplink, static6)
-			added(b.call("one", newPod(), config))
-			refused(b.call("two", slowPod(), config), codeDuplicate, pod6)
+			mustAdd(b.call("one", newPod(), config))
+			mustRefuse(b.call("two", newPodWithDAD(), config), attach.CodeDuplicate, pod6)
 		})
 		It("releases the lease of a duplicate", func() {
 			b.outside.Batch(GinkgoTB(), "address add 2001:db8:18::100/64 dev uplink0 nodad")
-			c := b.call("one", slowPod(), conf("1.0.0", onUplink, b.hostLocal(hostLocalAll)))
-			refused(c, codeDuplicate, "2001:db8:18::100/64")
+			c := b.call("one", newPodWithDAD(), conf("1.0.0", onUplink, b.hostLocal(hostLocalAll)))
+			mustRefuse(c, attach.CodeDuplicate, "2001:db8:18::100/64")
 			Expect(b.reservations()).To(BeEmpty())
-			Expect(added(c).IPs[1].Address.String()).To(Equal("2001:db8:18::101/64")) // the next ADD goes on
+			Expect(mustAdd(c).IPs[1].Address.String()).To(Equal("2001:db8:18::101/64")) // the next ADD goes on
 		})
-		It("does not wait with optimisticDAD, and the address is usable meanwhile", func() {
-			pod := slowPod()
-			added(b.call("one", pod, conf("1.0.0", onUplink+`,"optimisticDAD":true`, staticDual)))
+		It("does not wait with optimisticDAD, and the address is usable at once", func() {
+			pod := newPodWithDAD()
+			mustAdd(b.call("one", pod, conf("1.0.0", onUplink+`,"optimisticDAD":true`, staticDual)))
 			Expect(in(pod, "ip -6 address show dev eth0 tentative")).To(ContainSubstring("optimistic"))
 			nstest.ServeTCP(GinkgoTB(), pod, "["+pod6+"]:80")
 			nstest.MustDial(GinkgoTB(), b.outside, "["+pod6+"]:80", "")
 		})
 		It("does not wait for IPv4 addresses", func() {
-			pod := slowPod()
-			added(b.call("one", pod, conf("1.0.0", onUplink, static4)))
+			pod := newPodWithDAD()
+			mustAdd(b.call("one", pod, conf("1.0.0", onUplink, static4)))
 			Expect(in(pod, "ip -6 address show dev eth0 tentative")).To(ContainSubstring("fe80"))
 		})
 	})
 
-	It("makes a layer 2 link without IPAM, with the kernel's autoconfiguration", func() {
+	It("makes a layer 2 link without IPAM, and leaves the kernel's autoconfiguration enabled", func() {
 		pod := newPod()
-		result := added(b.call("one", pod, conf("0.3.1", onUplink+`,"dns":{"nameservers":["192.0.2.1"]}`, noIPAM)))
+		result := mustAdd(b.call("one", pod, conf("0.3.1", onUplink+`,"dns":{"nameservers":["192.0.2.1"]}`, noIPAM)))
 		Expect(result.IPs).To(BeEmpty())
 		Expect(result.DNS.Nameservers).To(Equal([]string{"192.0.2.1"}))
 		Expect(in(pod, "ip link show eth0")).To(ContainSubstring("UP,LOWER_UP"))
@@ -264,14 +265,14 @@ var _ = Describe("ADD", func() {
 	})
 
 	It("returns the DNS of IPAM unless the configuration has its own", func() {
-		Expect(added(b.call("one", newPod(), conf("1.0.0", onUplink, staticDual))).DNS.Nameservers).To(Equal([]string{"198.18.0.53"}))
-		Expect(added(b.call("two", newPod(), conf("1.0.0", onUplink+`,"dns":{"nameservers":["192.0.2.1"]}`, staticDual))).DNS.Nameservers).
+		Expect(mustAdd(b.call("one", newPod(), conf("1.0.0", onUplink, staticDual))).DNS.Nameservers).To(Equal([]string{"198.18.0.53"}))
+		Expect(mustAdd(b.call("two", newPod(), conf("1.0.0", onUplink+`,"dns":{"nameservers":["192.0.2.1"]}`, staticDual))).DNS.Nameservers).
 			To(Equal([]string{"192.0.2.1"}))
 	})
 
 	It("adds routes with all attributes", func() {
 		pod := newPod()
-		added(b.call("one", pod, conf("1.0.0", onUplink, strings.TrimSuffix(static4, "}")+
+		mustAdd(b.call("one", pod, conf("1.0.0", onUplink, strings.TrimSuffix(static4, "}")+
 			`,"routes":[{"dst":"192.0.2.0/24","gw":"198.18.0.2","mtu":1300,"advmss":1200,"priority":77,"table":9}]}`)))
 		Expect(in(pod, "ip route show table 9")).To(And(ContainSubstring("192.0.2.0/24 via 198.18.0.2"), ContainSubstring("metric 77"),
 			ContainSubstring("mtu 1300"), ContainSubstring("advmss 1200")))
@@ -279,7 +280,7 @@ var _ = Describe("ADD", func() {
 
 	Describe("IPAM of another kind", func() {
 		It("may work over the link: dhcp", func() {
-			dir, log := script("dhcp", `
+			dir, log := newIPAMScript("dhcp", `
 				[ $CNI_COMMAND = ADD ] || exit 0
 				nsenter --net=$CNI_NETNS cat /proc/sys/net/ipv6/conf/$CNI_IFNAME/accept_ra >>$LOG
 				nsenter --net=$CNI_NETNS ip link set $CNI_IFNAME up || exit 1
@@ -288,80 +289,91 @@ var _ = Describe("ADD", func() {
 			c := b.call("one", pod, conf("1.0.0", onUplink, `{"type":"dhcp"}`))
 			c.Path = dir
 			b.outside.Batch(GinkgoTB(), "neigh add 198.18.0.60 lladdr 02:00:00:00:00:ee dev uplink0 nud reachable")
-			mac := added(c).Interfaces[0].MAC
-			By("telling the segment, although the link was up before it had the address")
+			mac := mustAdd(c).Interfaces[0].MAC
+			By("announcing the address, although the link was up before it had the address")
 			Eventually(func() string { return in(b.outside, "ip neigh show 198.18.0.60") }).Should(ContainSubstring(mac.String()))
 			nstest.ServeTCP(GinkgoTB(), pod, "198.18.0.60:80")
 			nstest.MustDial(GinkgoTB(), b.outside, "198.18.0.60:80", "")
-			By("giving the lease back over the link")
+			By("calling its DEL before the link is deleted")
 			run(c, "DEL").OK(GinkgoTB())
 			Expect(readFile(log)).To(And(HavePrefix("ADD: link\n0\n"), HaveSuffix("DEL: link\n")))
 			Expect(in(pod, "ip -br link")).NotTo(ContainSubstring("eth0"))
 		})
 		It("leaves nothing in the container when it fails", func() {
-			dir, log := script("broken", `[ $CNI_COMMAND = ADD ] || exit 0
+			dir, log := newIPAMScript("broken", `[ $CNI_COMMAND = ADD ] || exit 0
 				echo '{"cniVersion":"1.0.0","code":11,"msg":"no address today"}'; exit 1`)
 			c := b.call("one", newPod(), conf("1.0.0", onUplink, `{"type":"broken"}`))
 			c.Path = dir
-			refused(c, types.CodeTryAgain, `IPAM plugin "broken": no address today`)
-			refused(c, types.CodeTryAgain, "no address today") // and not "file exists"
+			mustRefuse(c, types.CodeTryAgain, `IPAM plugin "broken": no address today`)
+			mustRefuse(c, types.CodeTryAgain, "no address today") // and not "file exists"
 			Expect(readFile(log)).To(MatchRegexp(`^(ADD: (no )?link\n){2}$`))
 		})
 		It("leaves nothing beside a master in the container either", func() {
 			pod := newPod()
 			nstest.Join(GinkgoTB(), nstest.End{In: pod, Name: "net0"}, nstest.End{In: b.outside, Name: "peer0"})
 			Eventually(func() string { return in(pod, "ip link show net0") }).Should(ContainSubstring("state UP"))
-			refused(b.call("one", pod, conf("1.0.0", `"master":"net0","linkInContainer":true`, `{"type":"nope"}`)), types.CodeConfig, `"nope"`)
+			mustRefuse(b.call("one", pod, conf("1.0.0", `"master":"net0","linkInContainer":true`, `{"type":"nope"}`)), types.CodeConfig, `"nope"`)
 		})
 		It("releases the addresses after the link is deleted if ADD fails later", func() {
-			dir, log := script("odd", `[ $CNI_COMMAND = ADD ] || exit 0
+			dir, log := newIPAMScript("odd", `[ $CNI_COMMAND = ADD ] || exit 0
 				echo '{"cniVersion":"1.0.0","ips":[{"address":"198.18.0.60/24"}],"routes":[{"dst":"0.0.0.0/0","gw":"192.0.2.1"}]}'`)
 			c := b.call("one", newPod(), conf("1.0.0", onUplink, `{"type":"odd"}`))
 			c.Path = dir
-			refused(c, types.CodeConfig, "add route 0.0.0.0/0 via 192.0.2.1 to eth0")
+			mustRefuse(c, types.CodeConfig, "add route 0.0.0.0/0 via 192.0.2.1 to eth0")
 			Expect(readFile(log)).To(MatchRegexp(`^ADD: (no )?link\nDEL: no link\n$`))
 		})
 		It("is named in the error if it does not exist", func() {
-			refused(b.call("one", newPod(), conf("1.0.0", onUplink, `{"type":"nope"}`)), types.CodeConfig, `failed to find plugin "nope"`)
+			mustRefuse(b.call("one", newPod(), conf("1.0.0", onUplink, `{"type":"nope"}`)), types.CodeConfig, `failed to find plugin "nope"`)
 		})
 		It("must return an address", func() {
-			refused(b.call("one", newPod(), conf("1.0.0", onUplink, `{"type":"static"}`)), types.CodeConfig, "returned missing IP config")
+			mustRefuse(b.call("one", newPod(), conf("1.0.0", onUplink, `{"type":"static"}`)), types.CodeConfig, "returned missing IP config")
 		})
 	})
 
 	It("refuses an interface name that exists in the container, and keeps that attachment", func() {
 		pod := newPod()
 		c := b.call("one", pod, conf("1.0.0", onUplink, b.hostLocal(hostLocalAll)))
-		added(c)
+		mustAdd(c)
 		before := nstest.Snapshot(GinkgoTB(), pod) + strings.Join(b.reservations(), " ")
 		f := run(c, "ADD").Failure(GinkgoTB())
 		Expect(f.Msg).To(ContainSubstring(`interface "eth0" already exists`))
 		Expect(nstest.Snapshot(GinkgoTB(), pod) + strings.Join(b.reservations(), " ")).To(Equal(before))
 	})
 
+	DescribeTable("names its interface in the error if the interface is removed during ADD", func(at string) {
+		c := b.call("one", newPod(), conf("1.1.0", onUplink, b.hostLocal(hostLocalAll)))
+		nstest.RequireRemovedInterfaceInError(GinkgoTB(), plugin(), c, at)
+		Expect(b.reservations()).To(BeEmpty())
+	},
+		Entry("before its alias is set", "set link eth0 alias"),
+		Entry("before it is set up", "set link eth0 up"),
+		Entry("before its addresses are added", "add address 198.18.0.100/24"),
+		Entry("at the last step", "set link eth0 address"),
+	)
+
 	DescribeTable("refuses an invalid configuration",
 		func(config, args string, code int, texts ...string) {
 			c := b.call("one", newPod(), config)
 			c.Args = args
-			refused(c, code, texts...)
+			mustRefuse(c, code, texts...)
 		},
-		Entry("a mode", conf("1.0.0", `"mode":"trunk"`, static4), "", types.CodeConfig, `unknown macvlan mode: "trunk"`, "want bridge, private, vepa or passthru"),
-		Entry("an MTU below zero", conf("1.0.0", `"mtu":-1`, static4), "", types.CodeConfig, "mtu -1 is below 68"),
-		Entry("an MTU of no use", conf("1.0.0", `"mtu":67`, static4), "", types.CodeConfig, "mtu 67 is below 68"),
-		Entry("a MAC (before anything is made)", conf("1.0.0", `"mac":"02:00:00:00:00"`, static4), "", types.CodeConfig, `invalid MAC address "02:00:00:00:00"`),
+		Entry("an unknown mode", conf("1.0.0", `"mode":"trunk"`, static4), "", types.CodeConfig, `unknown macvlan mode: "trunk"`, "want bridge, private, vepa or passthru"),
+		Entry("an MTU below zero", conf("1.0.0", `"mtu":-1`, static4), "", types.CodeConfig, "mtu -1 is not between 68 and 65535"),
+		Entry("an MTU too small", conf("1.0.0", `"mtu":67`, static4), "", types.CodeConfig, "mtu 67 is not between 68 and 65535"),
+		Entry("a MAC of five bytes", conf("1.0.0", `"mac":"02:00:00:00:00"`, static4), "", types.CodeConfig, `invalid MAC address "02:00:00:00:00"`),
 		Entry("a multicast MAC", conf("1.0.0", "", static4), "MAC=01:00:00:00:00:01", types.CodeConfig, "unicast"),
-		Entry("a queue", conf("1.0.0", `"bcqueuelen":-1`, static4), "", types.CodeConfig, "bcqueuelen -1"),
-		Entry("a long queue", conf("1.0.0", `"bcqueuelen":4294967296`, static4), "", types.CodeConfig, "bcqueuelen 4294967296"),
-		Entry("the loopback", conf("1.0.0", `"master":"lo"`, static4), "", types.CodeConfig, "master lo is the loopback"),
-		Entry("a long name", conf("1.0.0", `"master":"a-very-long-master"`, static4), "", types.CodeConfig, "is not an interface name"),
-		Entry("several at once", conf("1.0.0", `"mode":"x","mtu":-1,"mac":"y","bcqueuelen":-1`, static4), "", types.CodeConfig, `"x"`, "mtu -1", `"y"`, "bcqueuelen -1"),
+		Entry("a negative queue length", conf("1.0.0", `"bcqueuelen":-1`, static4), "", types.CodeConfig, "bcqueuelen -1"),
+		Entry("a queue length that is too large", conf("1.0.0", `"bcqueuelen":4294967296`, static4), "", types.CodeConfig, "bcqueuelen 4294967296"),
+		Entry("the loopback interface as master", conf("1.0.0", `"master":"lo"`, static4), "", types.CodeConfig, "master lo is the loopback"),
+		Entry("a master whose name is too long", conf("1.0.0", `"master":"a-very-long-master"`, static4), "", types.CodeConfig, "is not an interface name"),
+		Entry("several problems, which the error names all", conf("1.0.0", `"mode":"x","mtu":-1,"mac":"y","bcqueuelen":-1`, static4), "", types.CodeConfig, `"x"`, "mtu -1", `"y"`, "bcqueuelen -1"),
 		Entry("layer 2 before 0.3.0", conf("0.2.0", onUplink, noIPAM), "", types.CodeConfig, "cannot convert: no valid IP addresses"),
-		Entry("a value of the wrong shape", conf("1.0.0", `"mtu":"1400"`, static4), "", types.CodeDecode, `key "mtu": want a number`),
+		Entry("a value of the wrong type", conf("1.0.0", `"mtu":"1400"`, static4), "", types.CodeDecode, `key "mtu": want a number`),
 		Entry("an address that is its own gateway", conf("1.0.0", onUplink, `{"type":"static","addresses":[{"address":"10.68.0.5/24","gateway":"10.68.0.5"}]}`), "",
 			types.CodeConfig, "address 10.68.0.5/24 is its own gateway"),
 		Entry("unknown CNI_ARGS", conf("1.0.0", onUplink, static4), "X=1", types.CodeEnvironment, "unknown args"),
-		Entry("an unknown key, strictly", conf("1.0.0", onUplink+`,"strict":true,"mod":"vepa"`, static4), "", types.CodeUnsupported, `"mod"`),
-		Entry("a broken prevResult is not looked at by ADD, but a broken IPAM is", conf("1.0.0", onUplink, `{"type":"static","addresses":[{"address":"x"}]}`), "", types.CodeConfig,
+		Entry("an unknown key with strict", conf("1.0.0", onUplink+`,"strict":true,"mod":"vepa"`, static4), "", types.CodeUnsupported, `"mod"`),
+		Entry("an invalid configuration of the IPAM plugin", conf("1.0.0", onUplink, `{"type":"static","addresses":[{"address":"x"}]}`), "", types.CodeConfig,
 			`IPAM plugin "static": the 'address' field is expected to be in CIDR notation, got: 'x'`),
 	)
 })

@@ -9,16 +9,16 @@ import (
 )
 
 var _ = Describe("CHECK", func() {
-	var b *bed
+	var b *testbed
 	BeforeEach(func() {
-		b = newBed()
+		b = newTestbed()
 		nstest.LeakCheck(GinkgoTB())
 	})
 
 	const odd = `{"type":"static","addresses":[{"address":"198.18.0.50/32"},{"address":"2001:db8:18::50/128"}],
 		"routes":[{"dst":"198.18.0.2/32","scope":253},{"dst":"192.0.2.0/24","table":9,"scope":253},{"dst":"2001:db8:99::/64","table":9}]}`
 
-	// attached is a call for a container that was attached, with its result.
+	// attached calls ADD for a new container, and returns a call with its result as prevResult.
 	attached := func(version, keys, ipam string) nstest.Call {
 		GinkgoHelper()
 		c := b.call("one", newPod(), conf(version, keys, ipam))
@@ -36,15 +36,15 @@ var _ = Describe("CHECK", func() {
 			}
 		},
 		Entry("dual stack", onUplink, staticDual),
-		Entry("by the default route", `"mode":"vepa"`, staticDual),
+		Entry("a master that was found by the default route", `"mode":"vepa"`, staticDual),
 		Entry("layer 2", onUplink, noIPAM),
 		Entry("/32, /128 and tables", onUplink, odd),
-		Entry("with a MAC and an MTU of a later plugin", onUplink+`,"mac":"02:00:00:00:00:01","mtu":1400`, staticDual,
+		Entry("after a later plugin changed MAC and MTU", onUplink+`,"mac":"02:00:00:00:00:01","mtu":1400`, staticDual,
 			"link set eth0 address 02:00:00:00:00:99 mtu 1300"),
-		Entry("with an address of somebody else", onUplink, staticDual, "address add 192.0.2.9/24 dev eth0"),
+		Entry("with an additional address", onUplink, staticDual, "address add 192.0.2.9/24 dev eth0"),
 	)
 
-	It("passes if the node's default route has moved", func() {
+	It("passes if the default route of the node has another link now", func() {
 		c := attached("1.0.0", "", staticDual)
 		nstest.Join(GinkgoTB(), nstest.End{In: b.node, Name: "uplink1", Addrs: []string{"203.0.113.1/24"}}, nstest.End{In: b.outside, Name: "uplink1"})
 		in(b.node, "ip route replace default via 203.0.113.2")
@@ -82,7 +82,7 @@ var _ = Describe("CHECK", func() {
 	})
 
 	It("names an address that is a duplicate after an ADD with optimisticDAD", func() {
-		c := b.call("one", slowPod(), conf("1.0.0", onUplink+`,"optimisticDAD":true`,
+		c := b.call("one", newPodWithDAD(), conf("1.0.0", onUplink+`,"optimisticDAD":true`,
 			`{"type":"static","addresses":[{"address":"`+nstest.OutsideV6+`/64"}]}`))
 		c.Config = nstest.WithPrevResult(c.Config, run(c, "ADD").OK(GinkgoTB()).Stdout)
 		Eventually(func() string { return run(c, "CHECK").Stdout }).Should(ContainSubstring("address " + nstest.OutsideV6 + "/64 of interface eth0: the address is in use on the segment"))
@@ -96,9 +96,9 @@ var _ = Describe("CHECK", func() {
 		Expect(run(c, "CHECK").Failure(GinkgoTB()).Msg).To(ContainSubstring(`IPAM plugin "host-local"`))
 	})
 
-	It("needs a prevResult that has the interface", func() {
+	It("fails without a prevResult that has the interface", func() {
 		c := b.call("one", newPod(), conf("1.0.0", onUplink, static4))
-		added(c)
+		mustAdd(c)
 		Expect(run(c, "CHECK").Failure(GinkgoTB()).Code).To(BeEquivalentTo(types.CodeConfig))
 		c.Config = nstest.WithPrevResult(c.Config, `{"cniVersion":"1.0.0","interfaces":[{"name":"eth1","sandbox":"x"}],"ips":[{"address":"198.18.0.50/24"}]}`)
 		Expect(run(c, "CHECK").Failure(GinkgoTB()).Msg).To(ContainSubstring(`prevResult has no interface "eth0"`))

@@ -13,13 +13,13 @@ import (
 )
 
 var _ = Describe("DEL", func() {
-	var b *bed
+	var b *testbed
 	BeforeEach(func() {
-		b = newBed()
+		b = newTestbed()
 		nstest.LeakCheck(GinkgoTB())
 	})
 
-	It("leaves node, container and leases as they were, and may be called again", func() {
+	It("leaves node, container and reservations as before, also when it is repeated", func() {
 		pod := newPod()
 		before := nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), b.node, pod) })
 		c := b.call("one", pod, conf("1.0.0", onUplink, b.hostLocal(hostLocalAll)))
@@ -30,10 +30,10 @@ var _ = Describe("DEL", func() {
 		run(c, "DEL").OK(GinkgoTB())
 	})
 
-	DescribeTable("succeeds with what is left",
-		func(change func(b *bed, c *nstest.Call)) {
+	DescribeTable("succeeds, deletes the link and releases the addresses",
+		func(change func(b *testbed, c *nstest.Call)) {
 			c := b.call("one", newPod(), conf("1.0.0", onUplink, b.hostLocal(hostLocalAll)))
-			added(c)
+			mustAdd(c)
 			pod := c.Pod
 			change(b, &c)
 			run(c, "DEL").OK(GinkgoTB())
@@ -43,37 +43,37 @@ var _ = Describe("DEL", func() {
 			}
 			run(c, "DEL").OK(GinkgoTB())
 		},
-		Entry("no CNI_NETNS, as containerd's second DEL", func(_ *bed, c *nstest.Call) { c.Pod = nil }),
-		Entry("nothing at CNI_NETNS", func(_ *bed, c *nstest.Call) { c.Pod, c.NetNS = nil, "/run/netns/none" }),
-		Entry("a plain file at CNI_NETNS", func(_ *bed, c *nstest.Call) { c.Pod.Remove(GinkgoTB()) }),
-		Entry("the link is gone", func(_ *bed, c *nstest.Call) { in(c.Pod, "ip link del eth0") }),
-		Entry("the master is gone", func(b *bed, _ *nstest.Call) { in(b.node, "ip link del uplink0") }),
-		Entry("a configuration that ADD would refuse", func(b *bed, c *nstest.Call) {
+		Entry("without CNI_NETNS, as in the second DEL of containerd", func(_ *testbed, c *nstest.Call) { c.Pod = nil }),
+		Entry("with nothing at CNI_NETNS", func(_ *testbed, c *nstest.Call) { c.Pod, c.NetNS = nil, "/run/netns/none" }),
+		Entry("with a regular file at CNI_NETNS", func(_ *testbed, c *nstest.Call) { c.Pod.Remove(GinkgoTB()) }),
+		Entry("after the link was deleted", func(_ *testbed, c *nstest.Call) { in(c.Pod, "ip link del eth0") }),
+		Entry("after the master was deleted", func(b *testbed, _ *nstest.Call) { in(b.node, "ip link del uplink0") }),
+		Entry("with a configuration that ADD refuses", func(b *testbed, c *nstest.Call) {
 			c.Config = conf("1.0.0", `"master":"nope0","mode":"x","mtu":-5,"mac":"y"`, b.hostLocal(hostLocalAll))
 		}),
-		Entry("malformed CNI_ARGS", func(_ *bed, c *nstest.Call) { c.Args = "X=1;;Y" }),
-		Entry("a prevResult that cannot be read", func(_ *bed, c *nstest.Call) {
+		Entry("with malformed CNI_ARGS", func(_ *testbed, c *nstest.Call) { c.Args = "X=1;;Y" }),
+		Entry("with a prevResult that cannot be read", func(_ *testbed, c *nstest.Call) {
 			c.Config = nstest.WithPrevResult(c.Config, `{"cniVersion":"9.9.9"}`)
 		}),
-		Entry("a link without an alias, as the reference makes", func(_ *bed, c *nstest.Call) {
+		Entry("with a link without an alias, as the reference plugin makes it", func(_ *testbed, c *nstest.Call) {
 			c.Pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "alias", "")
 		}),
 	)
 
 	It("releases the address after the link is deleted", func() {
-		dir, log := script("rec", `[ $CNI_COMMAND = ADD ] || exit 0
+		dir, log := newIPAMScript("rec", `[ $CNI_COMMAND = ADD ] || exit 0
 			echo '{"cniVersion":"1.0.0","ips":[{"address":"198.18.0.60/24"}]}'`)
 		c := b.call("one", newPod(), conf("1.0.0", onUplink, `{"type":"rec"}`))
 		c.Path = dir
-		added(c)
+		mustAdd(c)
 		run(c, "DEL").OK(GinkgoTB())
 		Expect(readFile(log)).To(MatchRegexp(`^ADD: (no )?link\nDEL: no link\n$`))
 	})
 
-	DescribeTable("leaves a link of another attachment at the same path alone",
+	DescribeTable("leaves the interface of another attachment whose namespace has the same path",
 		func(lines ...string) {
 			c := b.call("one", newPod(), conf("1.0.0", onUplink, b.hostLocal(hostLocalAll)))
-			added(c)
+			mustAdd(c)
 			in(c.Pod, "ip link del eth0")
 			if len(lines) > 0 {
 				c.Pod.Batch(GinkgoTB(), lines...)
@@ -81,7 +81,7 @@ var _ = Describe("DEL", func() {
 				other := c
 				other.ContainerID = "two"
 				other.Config = conf("1.0.0", onUplink, static4)
-				added(other)
+				mustAdd(other)
 			}
 			before := nstest.Snapshot(GinkgoTB(), c.Pod)
 			run(c, "DEL").OK(GinkgoTB())
@@ -92,7 +92,7 @@ var _ = Describe("DEL", func() {
 		Entry("a link of another kind", "link add eth0 type veth peer name eth1"),
 	)
 
-	It("leaves a macvlan without an alias alone if prevResult has another MAC and IP", func() {
+	It("leaves a macvlan without an alias if prevResult has another MAC and other IPs", func() {
 		c := b.call("one", newPod(), conf("1.0.0", onUplink, b.hostLocal(hostLocalAll)))
 		c.Config = nstest.WithPrevResult(c.Config, run(c, "ADD").OK(GinkgoTB()).Stdout)
 		in(c.Pod, "ip link del eth0")
@@ -103,9 +103,9 @@ var _ = Describe("DEL", func() {
 		Expect(b.reservations()).To(BeEmpty())
 	})
 
-	It("keeps the address while the link cannot be removed", func() {
+	It("does not release the addresses while the link cannot be deleted", func() {
 		c := b.call("one", newPod(), conf("1.0.0", onUplink, b.hostLocal(hostLocalAll)))
-		added(c)
+		mustAdd(c)
 		c.Before = func(step string) error {
 			if strings.HasPrefix(step, "delete link") {
 				return fmt.Errorf("not now")
@@ -118,15 +118,15 @@ var _ = Describe("DEL", func() {
 })
 
 var _ = Describe("GC and STATUS", func() {
-	var b *bed
+	var b *testbed
 	BeforeEach(func() {
-		b = newBed()
+		b = newTestbed()
 		nstest.LeakCheck(GinkgoTB())
 	})
 
-	It("has IPAM release the addresses of attachments that are not listed", func() {
+	It("GC calls the IPAM plugin, which releases the addresses of attachments that are not listed", func() {
 		for _, id := range []string{"one", "two"} {
-			added(b.call(id, newPod(), conf("1.1.0", onUplink, b.hostLocal(hostLocal4))))
+			mustAdd(b.call(id, newPod(), conf("1.1.0", onUplink, b.hostLocal(hostLocal4))))
 		}
 		Expect(b.reservations()).To(HaveLen(2))
 		c := b.call("", nil, conf("1.1.0", onUplink+`,"cni.dev/valid-attachments":[{"containerID":"two","ifname":"eth0"}]`, b.hostLocal(hostLocal4)))
@@ -135,8 +135,8 @@ var _ = Describe("GC and STATUS", func() {
 		run(b.call("", nil, conf("1.1.0", onUplink+`,"cni.dev/valid-attachments":[]`, noIPAM)), "GC").OK(GinkgoTB())
 	})
 
-	DescribeTable("STATUS fails if ADD would fail",
-		func(config func(b *bed) string, code int, texts ...string) {
+	DescribeTable("STATUS fails if an ADD would fail",
+		func(config func(b *testbed) string, code int, texts ...string) {
 			r := run(b.call("", nil, config(b)), "STATUS")
 			if code == 0 {
 				r.OK(GinkgoTB())
@@ -148,27 +148,27 @@ var _ = Describe("GC and STATUS", func() {
 				Expect(f.String()).To(ContainSubstring(text))
 			}
 		},
-		Entry("yes", func(b *bed) string { return conf("1.1.0", onUplink, b.hostLocal(hostLocal4)) }, 0),
-		Entry("yes, by the default route, layer 2", func(*bed) string { return conf("1.1.0", "", noIPAM) }, 0),
-		Entry("yes: a master in the container cannot be missed yet", func(*bed) string { return conf("1.1.0", `"master":"net0","linkInContainer":true`, noIPAM) }, 0),
-		Entry("no: the master is missing", func(*bed) string { return conf("1.1.0", `"master":"nope0"`, static4) }, types.CodeNotAvailable, "find link nope0"),
-		Entry("no: there is no default route", func(b *bed) string {
+		Entry("success", func(b *testbed) string { return conf("1.1.0", onUplink, b.hostLocal(hostLocal4)) }, 0),
+		Entry("success with the link of the default route, layer 2", func(*testbed) string { return conf("1.1.0", "", noIPAM) }, 0),
+		Entry("success with a master in the container, which STATUS does not look for", func(*testbed) string { return conf("1.1.0", `"master":"net0","linkInContainer":true`, noIPAM) }, 0),
+		Entry("the master does not exist", func(*testbed) string { return conf("1.1.0", `"master":"nope0"`, static4) }, types.CodeNotAvailable, "find link nope0"),
+		Entry("no default route", func(b *testbed) string {
 			in(b.node, "ip -4 route del default")
 			in(b.node, "ip -6 route del default")
 			return conf("1.1.0", "", static4)
 		}, types.CodeNotAvailable, "no default route interface found"),
-		Entry("no: the MTU is too large", func(*bed) string { return conf("1.1.0", onUplink+`,"mtu":9000`, static4) }, types.CodeNotAvailable, "invalid MTU 9000"),
-		Entry("no: the configuration is wrong", func(*bed) string { return conf("1.1.0", onUplink+`,"mode":"x"`, static4) }, types.CodeNotAvailable, "unknown macvlan mode"),
-		Entry("no: IPAM is missing", func(*bed) string { return conf("1.1.0", onUplink, `{"type":"nope"}`) }, types.CodeNotAvailable, `failed to find plugin "nope"`),
-		Entry("no: IPAM says so", func(*bed) string {
+		Entry("the MTU is larger than the master's", func(*testbed) string { return conf("1.1.0", onUplink+`,"mtu":9000`, static4) }, types.CodeNotAvailable, "invalid MTU 9000"),
+		Entry("the configuration is invalid", func(*testbed) string { return conf("1.1.0", onUplink+`,"mode":"x"`, static4) }, types.CodeNotAvailable, "unknown macvlan mode"),
+		Entry("the IPAM plugin does not exist", func(*testbed) string { return conf("1.1.0", onUplink, `{"type":"nope"}`) }, types.CodeNotAvailable, `failed to find plugin "nope"`),
+		Entry("STATUS of the IPAM plugin fails", func(*testbed) string {
 			return conf("1.1.0", onUplink, `{"type":"static","addresses":[{"address":"x"}]}`)
 		}, types.CodeNotAvailable, `IPAM plugin "static"`),
 	)
 })
 
 var _ = Describe("many at once", func() {
-	It("attaches many containers at a time, several times, and leaves nothing", func() {
-		b := newBed()
+	It("are added and deleted, several times, without a duplicate address or leftovers", func() {
+		b := newTestbed()
 		nstest.LeakCheck(GinkgoTB())
 		config := conf("1.1.0", onUplink+`,"optimisticDAD":true`, b.hostLocal(hostLocalAll))
 		pods := make([]*nstest.NS, nstest.FullOrShort(32, 8))
@@ -198,11 +198,11 @@ var _ = Describe("many at once", func() {
 	})
 })
 
-// TestFaults refuses each step in turn. DAD is over at once in the swept container;
-// what it waits for is a step like others.
+// TestFaults checks that ADD and DEL leave nothing if any single step fails. In the container,
+// duplicate address detection ends at once.
 func TestFaults(t *testing.T) {
 	leases := t.TempDir()
-	b := &bed{leases: leases}
+	b := &testbed{leases: leases}
 	for name, config := range map[string]string{
 		"dual stack":  conf("1.1.0", onUplink, b.hostLocal(hostLocalAll)),
 		"optimistic":  conf("1.1.0", onUplink+`,"mtu":1400,"optimisticDAD":true`, b.hostLocal(hostLocalAll)),
@@ -218,7 +218,7 @@ func TestFaults(t *testing.T) {
 					outside := nstest.NewNode(t).Named("outside")
 					nstest.Join(t, nstest.End{In: node, Name: "uplink0", Addrs: []string{"198.18.0.1/24"}}, nstest.End{In: outside, Name: "uplink0", Addrs: []string{"198.18.0.2/24"}})
 					node.Batch(t, "route add default via 198.18.0.2")
-					hurry(t, pod)
+					skipDAD(t, pod)
 				},
 				Ignore: nstest.KeptByHostLocal,
 			})

@@ -6,8 +6,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// FuzzCheck: CHECK answers in the form of the specification, whatever the runtime passes
-// as prevResult.
+// FuzzCheck tests that CHECK answers as the specification says, whatever prevResult is.
 func FuzzCheck(f *testing.F) {
 	node, pod := nstest.NewNodeAndPod(f)
 	node.Must(f, "ip", "link", "add", "master0", "up", "type", "veth", "peer", "name", "other0")

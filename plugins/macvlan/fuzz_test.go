@@ -9,7 +9,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// FuzzConfig: what is taken can work, and no configuration makes the parser panic.
+// FuzzConfig tests that an accepted configuration is valid, and that none makes the parser
+// panic.
 func FuzzConfig(f *testing.F) {
 	f.Add(`{"name": "n", "master": "eth0", "mode": "bridge", "mtu": 1400, "mac": "02:00:00:00:00:01", "bcqueuelen": 5, "optimisticDAD": true}`)
 	f.Add(`{"name": "n", "mode": "passthru", "bcqueuelen": 4294967296, "runtimeConfig": {"mac": "x"}, "args": {"cni": {"mac": null}}}`)
@@ -24,7 +25,7 @@ func FuzzConfig(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(conf.master) > types.MaxIfName || conf.mtu != 0 && conf.mtu < attach.MinMTU || !nl.IsMacvlanMode(conf.mode) {
+		if len(conf.master.Name) > types.MaxIfName || conf.mtu != 0 && conf.mtu < attach.MinMTU || !nl.IsMacvlanMode(conf.mode) {
 			t.Errorf("%s: accepted as %+v", text, conf)
 		}
 		if again, err := types.ParseMAC(conf.mac.String()); conf.mac != "" && (err != nil || again != conf.mac) {

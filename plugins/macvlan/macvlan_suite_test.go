@@ -24,17 +24,18 @@ func TestREADMEExamples(t *testing.T) {
 	nstest.Examples(t, plugin(), func(r *skel.Request) error { _, err := parse(r); return err })
 }
 
-// A bed is a node whose uplink is the master, and a neighbour on the uplink's segment.
-type bed struct {
+// A testbed is a node whose uplink is the master, with a host outside it on the same segment,
+// and a folder for the reservations of host-local.
+type testbed struct {
 	node    *nstest.NS
 	outside *nstest.NS
 	path    string // CNI_PATH with the real host-local and static
-	leases  string // dataDir
+	leases  string // dataDir of host-local
 }
 
-func newBed() *bed {
+func newTestbed() *testbed {
 	site := nstest.NewSite(GinkgoTB())
-	return &bed{
+	return &testbed{
 		node: site.Node, outside: site.Outside,
 		path: nstest.Build(GinkgoTB(), "host-local", "static"), leases: GinkgoTB().TempDir(),
 	}
@@ -53,12 +54,13 @@ const (
 	hostLocalAll = hostLocal4 + "," + hostLocal6
 )
 
-// hostLocal is an IPAM configuration for those ranges.
-func (b *bed) hostLocal(ranges string) string {
+// hostLocal returns the IPAM configuration of host-local with these ranges.
+func (b *testbed) hostLocal(ranges string) string {
 	return fmt.Sprintf(`{"type":"host-local","dataDir":%q,"ranges":[%s]}`, b.leases, ranges)
 }
 
-// conf writes a configuration: keys is JSON text, or nothing; so is ipam.
+// conf returns a configuration. keys is the JSON text of additional keys, ipam the JSON text of
+// the IPAM configuration; each may be empty.
 func conf(version, keys, ipam string) string {
 	if keys != "" {
 		keys = "," + keys
@@ -69,22 +71,22 @@ func conf(version, keys, ipam string) string {
 	return fmt.Sprintf(`{"cniVersion":%q,"name":"net1","type":"macvlan"%s%s}`, version, keys, ipam)
 }
 
-// call is a call for a pod of that container ID.
-func (b *bed) call(id string, pod *nstest.NS, conf string) nstest.Call {
+// call returns a call for the container with that ID.
+func (b *testbed) call(id string, pod *nstest.NS, conf string) nstest.Call {
 	return nstest.Call{ContainerID: id, Node: b.node, Pod: pod, Path: b.path, Config: conf}
 }
 
 func run(c nstest.Call, command string) nstest.Reply { return nstest.Run(plugin(), c.With(command)) }
 
-// added runs an ADD that has to succeed.
-func added(c nstest.Call) *types.Result {
+// mustAdd runs an ADD that must succeed.
+func mustAdd(c nstest.Call) *types.Result {
 	GinkgoHelper()
 	return run(c, "ADD").Result(GinkgoTB())
 }
 
-// refused runs an ADD that has to fail with that code, say those texts, and leave the
-// container as it was.
-func refused(c nstest.Call, code int, texts ...string) {
+// mustRefuse runs an ADD that must fail with the code and the texts in its error, and leave the
+// container as before.
+func mustRefuse(c nstest.Call, code int, texts ...string) {
 	GinkgoHelper()
 	before := nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), c.Pod) })
 	f := run(c, "ADD").Failure(GinkgoTB())
@@ -95,29 +97,31 @@ func refused(c nstest.Call, code int, texts ...string) {
 	Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), c.Pod) })).To(BeEmpty())
 }
 
-// newPod is a container in which duplicate address detection is over as soon as it
-// has begun.
+// newPod makes a container in which duplicate address detection sends nothing and ends at once.
 func newPod() *nstest.NS {
-	pod := slowPod()
-	hurry(GinkgoTB(), pod)
+	pod := newPodWithDAD()
+	skipDAD(GinkgoTB(), pod)
 	return pod
 }
 
-// slowPod is a container as the kernel makes it.
-func slowPod() *nstest.NS { return nstest.New(GinkgoTB()).Named("pod") }
+// newPodWithDAD makes a container with the defaults of the kernel.
+func newPodWithDAD() *nstest.NS { return nstest.New(GinkgoTB()).Named("pod") }
 
-func hurry(tb nstest.TB, pod *nstest.NS) {
+// skipDAD makes duplicate address detection end at once on the interfaces of the container that
+// are made from now on.
+func skipDAD(tb nstest.TB, pod *nstest.NS) {
 	pod.SetSysctl(tb, "net/ipv6/conf/default/dad_transmits", "0")
 	pod.SetSysctl(tb, "net/ipv6/conf/default/router_solicitation_delay", "0")
 }
 
-// in runs a program in a namespace and gives what it printed.
+// in runs a program in a namespace and returns its output.
 func in(n *nstest.NS, line string) string {
 	GinkgoHelper()
 	words := strings.Fields(line)
 	return n.Must(GinkgoTB(), words[0], words[1:]...)
 }
 
+// macOf returns the MAC of a link as ip prints it.
 func macOf(n *nstest.NS, link string) string {
 	GinkgoHelper()
 	_, rest, _ := strings.Cut(in(n, "ip -o link show "+link), "link/ether ")
@@ -125,8 +129,8 @@ func macOf(n *nstest.NS, link string) string {
 	return mac
 }
 
-// reservations are the addresses that host-local has given out.
-func (b *bed) reservations() []string {
+// reservations returns the addresses that host-local has reserved.
+func (b *testbed) reservations() []string {
 	GinkgoHelper()
 	files, err := filepath.Glob(filepath.Join(b.leases, "net1", "*[.:]*[0-9a-f]"))
 	Expect(err).NotTo(HaveOccurred())
@@ -139,9 +143,10 @@ func (b *bed) reservations() []string {
 	return ips
 }
 
-// script writes an IPAM plugin that is a shell script. It finds the calls before it
-// in the file $LOG, and "link" or "no link" there for the state of CNI_IFNAME.
-func script(name, body string) (dir, log string) {
+// newIPAMScript writes an IPAM plugin that is a shell script, and returns its folder and its
+// log. For each call, the log gets a line with the command and "link" or "no link", which says
+// whether the interface CNI_IFNAME exists; body may append more to $LOG.
+func newIPAMScript(name, body string) (dir, log string) {
 	GinkgoHelper()
 	return nstest.NewScriptPlugin(GinkgoTB(), name,
 		"nsenter --net=$CNI_NETNS ip link show $CNI_IFNAME >/dev/null 2>&1 && state=link || state='no link'\n"+

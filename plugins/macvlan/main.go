@@ -1,5 +1,6 @@
 // macvlan makes a macvlan interface for a container on an interface of the node, its
-// master, with addresses from an IPAM plugin or without addresses. See README.md.
+// master. The addresses come from an IPAM plugin; without one the connection is on layer 2
+// only. See README.md.
 package main
 
 import (
@@ -9,11 +10,8 @@ import (
 
 func main() { skel.Main(plugin()) }
 
-// plugin describes the plugin. GC only calls the IPAM plugin: a link goes with its
-// container, and GC gets no path to containers.
+// plugin describes the plugin. GC only calls the IPAM plugin: the links are in containers,
+// whose paths GC does not get, and are deleted with them.
 func plugin() skel.Plugin {
 	return skel.Plugin{Name: "macvlan", Add: add, Del: del, Check: check, Status: status, GC: ipam.GC}
 }
-
-// codeDuplicate is the code of an ADD that found another host with the address.
-const codeDuplicate = 101

@@ -6,7 +6,7 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-var _ = It("ADD succeeds and warns with a read-only /proc/sys", func() {
-	b := newBed()
+var _ = It("ADD succeeds with a warning if /proc/sys is read-only; CHECK and DEL succeed", func() {
+	b := newTestbed()
 	nstest.RequireAddOnReadOnlySysctls(GinkgoTB(), plugin(), b.call("c1", nstest.New(GinkgoTB()), conf("1.1.0", onUplink, staticDual)))
 })

@@ -1,9 +1,6 @@
 package main
 
 import (
-	"net/netip"
-	"time"
-
 	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/ipam"
 	"github.com/plumb-cni/plumb/pkg/masq"
@@ -11,9 +8,6 @@ import (
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
-
-// kernelDeadline is how long ADD waits at most for an event of the kernel.
-const kernelDeadline = 10 * time.Second
 
 // podIndex is the index of the container end in the result, after the host end.
 const podIndex = 1
@@ -64,10 +58,11 @@ func (a *attachment) connectPair(pending *ipam.Pending) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	result := a.result(lease)
-	if result.IPs, err = withGateways(lease, a.conf.mtu); err != nil {
+	if lease.IPs, err = withGateways(lease); err != nil {
 		return nil, err
 	}
+	result := a.result()
+	lease.AddTo(result, podIndex)
 	return result, a.configure(result)
 }
 
@@ -79,20 +74,15 @@ func (a *attachment) prepare() error {
 	return attach.Prepare(a.pod, a.eth, attach.PodSysctls(a.eth.Name, attach.DADOff)...)
 }
 
-// result returns the result for the lease, but without its IPs.
-func (a *attachment) result(lease *ipam.Lease) *types.Result {
-	result := &types.Result{
+// result returns a result with both ends.
+func (a *attachment) result() *types.Result {
+	return &types.Result{
 		Interfaces: []types.Interface{
-			{Name: a.host.Name, MAC: a.host.MAC, MTU: a.host.MTU},
-			{Name: a.eth.Name, MAC: a.eth.MAC, MTU: a.eth.MTU, Sandbox: a.r.NetNS},
+			attach.Interface(a.host, ""),
+			attach.Interface(a.eth, a.r.NetNS),
 		},
-		Routes: lease.Routes,
-		DNS:    a.r.Conf.DNS,
+		DNS: a.r.Conf.DNS,
 	}
-	if result.DNS.IsZero() {
-		result.DNS = lease.DNS
-	}
-	return result
 }
 
 // configure adds addresses and routes to both ends, and forwarding and masquerade to the
@@ -113,34 +103,4 @@ func (a *attachment) configure(result *types.Result) error {
 		}
 	}
 	return a.addNeighbors(result.IPs)
-}
-
-// addNeighbors waits until both ends are running and receive packets for their addresses, and
-// adds a neighbor entry for the other end to each. So the first packet needs no neighbor
-// solicitation. The host end would send that from its link-local address, which the kernel
-// adds later.
-func (a *attachment) addNeighbors(ips []types.IP) error {
-	var addrs, gateways []netip.Addr
-	for _, ip := range ips {
-		addrs, gateways = append(addrs, ip.Address.Addr()), append(gateways, ip.Gateway)
-	}
-	for _, end := range []struct {
-		c         *nl.Conn
-		l, peer   nl.Link
-		addrs     []netip.Addr
-		neighbors []netip.Addr
-	}{{a.node, a.host, a.eth, gateways, addrs}, {a.pod, a.eth, a.host, addrs, gateways}} {
-		if err := end.c.AwaitRunning(end.l, kernelDeadline); err != nil {
-			return err
-		}
-		if err := end.c.AwaitDelivery(end.l, end.addrs, kernelDeadline); err != nil {
-			return err
-		}
-		for _, neighbor := range end.neighbors {
-			if err := end.c.AddNeighbor(end.l, neighbor, end.peer.MAC); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }

@@ -28,16 +28,13 @@ func check(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	spec, err := attach.SpecFromResult(prev, r.IfName, r.NetNS)
+	host, changed := attach.HostEnd(node, r.Attachment(), prev)
+	spec, err := attach.SpecFromResult(r, prev, host)
 	if err != nil {
 		return types.Coded(types.CodeChanged, err)
 	}
 	ips := attach.IPsOf(prev, r.IfName)
-	spec.Kind, spec.Routes = "veth", podRoutes(ips, prev.Routes)
-	host, changed := attach.HostEnd(node, r.Attachment(), prev)
-	if !attach.MadeByPlumb(host) {
-		spec = spec.ReferenceMade()
-	}
+	spec.Kind, spec.Routes = "veth", podRoutes(ips, attach.PrevRoutes(prev, host))
 	reserved := ipam.StartCheck(r)
 	if changed == nil {
 		changed = (&hostEnd{r: r, conf: conf, node: node, host: host}).diff(ips)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/masq"
@@ -24,26 +23,18 @@ type config struct {
 	mtu         int // bytes; zero: the kernel's default
 }
 
+// parse reads the configuration of the request and checks it. The error joins all problems.
 func parse(r *skel.Request) (*config, error) {
 	var raw rawConfig
 	if err := r.Decode(&raw); err != nil {
 		return nil, err
 	}
-	backend, err := masq.ParseBackend(raw.IPMasqBackend)
-	if err != nil {
-		err = fmt.Errorf("ipMasqBackend: %w", err)
-	}
+	backend, backendErr := masq.ParseBackend(raw.IPMasqBackend)
+	errs := []error{backendErr, attach.CheckMTU(raw.MTU)}
+	refuseIf := types.ProblemsInto(&errs)
+	refuseIf(r.Conf.IPAM.Type == "", `ptp needs addresses: set "ipam" with a "type" (host-local, static, …); for layer 2 without addresses use bridge`)
 	conf := &config{masquerade: raw.IPMasq, masqBackend: backend, mtu: raw.MTU}
-	return conf, types.Coded(types.CodeConfig, errors.Join(err, conf.validate(r.Conf.IPAM.Type)))
-}
-
-// validate returns an error for a configuration that can work on no node.
-func (c *config) validate(ipamType string) error {
-	errs := []error{attach.CheckVethMTU(c.mtu)}
-	if ipamType == "" {
-		errs = append(errs, errors.New(`ptp needs addresses: set "ipam" with a "type" (host-local, static, …); for layer 2 without addresses use bridge`))
-	}
-	return errors.Join(errs...)
+	return conf, types.Coded(types.CodeConfig, errors.Join(errs...))
 }
 
 // masq returns the masquerade of the attachment.

@@ -44,7 +44,7 @@ func gc(r *skel.Request) error {
 	}
 	keep := r.Valid()
 	return errors.Join(
-		attach.GCVeths(node, r.Conf.Name, keep),
+		attach.VethGC(node, r.Conf.Name).Run(keep),
 		masq.GC(r.Node, r.Conf.Name, keep),
 		ipam.GC(r),
 	)
@@ -53,13 +53,11 @@ func gc(r *skel.Request) error {
 // status returns an error if an ADD would fail.
 func status(r *skel.Request) error {
 	conf, err := parse(r)
+	if err == nil && conf.masquerade {
+		err = masq.Status(r.Node, conf.masqBackend)
+	}
 	if err != nil {
 		return types.NotAvailable(err)
-	}
-	if conf.masquerade {
-		if err := masq.Status(r.Node, conf.masqBackend); err != nil {
-			return err
-		}
 	}
 	return ipam.Status(r)
 }

@@ -15,20 +15,19 @@ import (
 // The functions of this file compute the state of both ends from a lease. ADD applies it and
 // CHECK compares it.
 
-// withGateways returns the IPs of the lease, each with a gateway and the index of the
-// container end. It returns all problems in one error.
-func withGateways(lease *ipam.Lease, mtu int) ([]types.IP, error) {
+// withGateways returns the IPs of the lease, each with a gateway. The error joins all
+// problems.
+func withGateways(lease *ipam.Lease) ([]types.IP, error) {
 	var errs []error
 	refuseIf := types.ProblemsInto(&errs)
 	ips := slices.Clone(lease.IPs)
 	for i := range ips {
 		ip := &ips[i]
-		ip.Interface, ip.Gateway = podIndex, gatewayOf(*ip, lease)
+		ip.Gateway = gatewayOf(*ip, lease)
 		addr, gw := ip.Address.Addr(), ip.Gateway
 		refuseIf(!gw.IsValid(), "address %s has no gateway, which ptp needs for the host end: set \"gateway\" in \"ipam\", or \"gw\" of a route (169.254.1.1 and fe80::1 work for every network)", ip.Address)
 		refuseIf(gw.IsValid() && gw.Is4() != addr.Is4(), "address %s has the gateway %s of the other family", ip.Address, gw)
 		refuseIf(gw == addr, "address %s is its own gateway: the gateway is the host end, which needs another address", ip.Address)
-		refuseIf(addr.Is6() && mtu != 0 && mtu < attach.MinMTUv6, "mtu %d is too small for address %s: IPv6 needs %d (RFC 8200)", mtu, ip.Address, attach.MinMTUv6)
 	}
 	return ips, types.Coded(types.CodeConfig, errors.Join(errs...))
 }
@@ -37,7 +36,7 @@ func withGateways(lease *ipam.Lease, mtu int) ([]types.IP, error) {
 // family among the IPs, and then among the routes. Addresses from the runtime have no
 // gateway of their own.
 func gatewayOf(ip types.IP, lease *ipam.Lease) netip.Addr {
-	if ip.Gateway.IsValid() && !ip.Gateway.IsUnspecified() {
+	if ip.HasGateway() {
 		return ip.Gateway
 	}
 	if gw := attach.FirstGateway(lease.IPs, ip.Address); gw.IsValid() {

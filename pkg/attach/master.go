@@ -1,0 +1,113 @@
+package attach
+
+import (
+	"fmt"
+
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// A Master says on which interface a plugin makes the interface of the container.
+type Master struct {
+	Name        string // empty: the device of the first default route, IPv4 before IPv6
+	InContainer bool   // the master is in the container; otherwise it is on the node
+}
+
+// Check returns an error if no interface with the configured name can be a master.
+func (m Master) Check() error {
+	if m.Name == "" {
+		return nil
+	}
+	if m.Name == "lo" {
+		return fmt.Errorf("master lo is the loopback interface, which is on no network segment")
+	}
+	if err := types.CheckIfName(m.Name); err != nil {
+		return fmt.Errorf("master %q is not an interface name: %w", m.Name, err)
+	}
+	return nil
+}
+
+// Open connects to the namespace of the master and to that of the container. The two
+// connections are the same if the master is in the container.
+func (m Master) Open(r *skel.Request) (master, pod *nl.Conn, err error) {
+	if m.InContainer {
+		pod, err = nl.Open(r.Pod)
+		return pod, pod, err
+	}
+	return nl.OpenBoth(r.Node, r.Pod)
+}
+
+// Find returns the master. c is the connection to its namespace. It is an error if mtu, the
+// configured MTU of the container's interface in bytes, is larger than the master's.
+func (m Master) Find(c *nl.Conn, mtu int) (nl.Link, error) {
+	master, err := m.link(c)
+	if err != nil {
+		return nl.Link{}, types.Errorf(types.CodeConfig, "master: %w", err)
+	}
+	if mtu > master.MTU {
+		return nl.Link{}, types.Errorf(types.CodeConfig, "invalid MTU %d, must be [0, master MTU(%d)]: it cannot be larger than that of %s", mtu, master.MTU, master.Name)
+	}
+	return master, nil
+}
+
+// link returns the configured interface, or that of the default route.
+func (m Master) link(c *nl.Conn) (nl.Link, error) {
+	if m.Name != "" {
+		return c.Link(m.Name)
+	}
+	index, err := c.DefaultDevice()
+	if err != nil {
+		return nl.Link{}, err
+	}
+	if index == 0 {
+		where := "on the node"
+		if m.InContainer {
+			where = "in the container"
+		}
+		return nl.Link{}, fmt.Errorf("no default route interface found %s; name one by the key \"master\"", where)
+	}
+	return c.LinkByIndex(index)
+}
+
+// WarnOfNoCarrier warns if the master has no carrier. ADD does not wait for one.
+func WarnOfNoCarrier(r *skel.Request, master nl.Link) {
+	if !master.Carrier {
+		r.Warn("master %s is down or has no carrier: until it has one, the container reaches no other host, and IPv6 addresses are not checked for duplicates", master.Name)
+	}
+}
+
+// Status returns an error if Find would return one. It cannot find a master in the container,
+// because STATUS concerns no container.
+func (m Master) Status(r *skel.Request, mtu int) error {
+	if m.InContainer {
+		return nil
+	}
+	node, err := nl.Open(r.Node)
+	if err != nil {
+		return err
+	}
+	_, err = m.Find(node, mtu)
+	return err
+}
+
+// Diff returns an error if l, an interface of the container, is not on the configured master. c
+// is the connection to the master's namespace. Without a configured master, Diff returns nil:
+// the default route may have changed since ADD.
+func (m Master) Diff(c *nl.Conn, l nl.Link) error {
+	if m.Name == "" {
+		return nil
+	}
+	master, err := c.Link(m.Name)
+	if err != nil {
+		return fmt.Errorf("master: %w", err)
+	}
+	parent := master.Index
+	if master.Kind == "macvlan" && l.Kind == "macvlan" { // the kernel uses the master's parent (macvlan_common_newlink)
+		parent = master.Peer
+	}
+	if l.Peer != parent {
+		return fmt.Errorf("interface %s is on link %d, not on master %s, which is %d", l.Name, l.Peer, master.Name, parent)
+	}
+	return nil
+}

@@ -1,0 +1,110 @@
+package attach
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/plumb-cni/plumb/pkg/ipam"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// A PodLink is an interface that is in the container only: it has no host end.
+type PodLink struct {
+	Pod  *nl.Conn
+	Link nl.Link
+	DAD  DADMode
+	// NoCarrier: the interface has no carrier, so that the kernel does not start duplicate
+	// address detection.
+	NoCarrier bool
+}
+
+// Configure marks the interface as that of the attachment by its alias, sets it up, waits for the
+// lease, and adds its addresses and routes. It returns the result of ADD. Without an IPAM
+// plugin, pending is nil, and the interface gets no addresses.
+//
+// If another host has an IPv6 address of the lease, the error has CodeDuplicate. If duplicate
+// address detection does not end in time, or if the interface was deleted meanwhile, it has
+// types.CodeTryAgain.
+func (p PodLink) Configure(r *skel.Request, pending *ipam.Pending) (*types.Result, error) {
+	result, err := p.configure(r, pending)
+	return result, ExplainRemoved(p.Pod, p.Link, r.IfName, err)
+}
+
+func (p PodLink) configure(r *skel.Request, pending *ipam.Pending) (*types.Result, error) {
+	if err := p.Pod.SetAlias(p.Link, LinkAlias(r.Attachment())); err != nil {
+		return nil, err
+	}
+	result := &types.Result{Interfaces: []types.Interface{Interface(p.Link, r.NetNS)}, DNS: r.Conf.DNS}
+	if pending == nil {
+		return result, p.Pod.SetUp(p.Link)
+	}
+	// An IPAM plugin that works over the link (dhcp) needs the link up.
+	if err := Prepare(p.Pod, p.Link, PodSysctls(p.Link.Name, p.DAD)...); err != nil {
+		return nil, err
+	}
+	lease, err := pending.Wait()
+	if err != nil {
+		return nil, err
+	}
+	for _, ip := range lease.IPs {
+		if ip.Gateway == ip.Address.Addr() {
+			return nil, types.Errorf(types.CodeConfig, "address %s is its own gateway: the gateway is another host on the segment, set its address as \"gateway\" in \"ipam\"", ip.Address)
+		}
+	}
+	lease.AddTo(result, 0)
+	if err := Apply(p.Pod, p.Link, PodSpec(p.Link.Name, p.DAD, result.IPs, result.Routes)); err != nil {
+		return nil, err
+	}
+	if p.DAD == DADOn && !p.NoCarrier && slices.ContainsFunc(result.IPs, is6) {
+		if err := AwaitDAD(p.Pod, p.Link); err != nil {
+			return nil, err
+		}
+	}
+	return result, Announce(p.Pod, p.Link)
+}
+
+// CheckPodLink is CHECK of an interface that is in the container only. It compares the interface
+// with prevResult and calls CHECK of the IPAM plugin. diff compares what only the plugin knows;
+// CheckPodLink calls it with the interface, if that is of the kind.
+func CheckPodLink(r *skel.Request, pod *nl.Conn, kind string, diff func(nl.Link) error) error {
+	prev, err := r.MustPrev()
+	if err != nil {
+		return err
+	}
+	reserved := ipam.StartCheck(r)
+	l, err := pod.Link(r.IfName)
+	spec, changed := SpecFromResult(r, prev, l)
+	spec.Kind = kind
+	changed = errors.Join(changed, Diff(pod, r.IfName, spec))
+	if err == nil && l.Kind == kind {
+		changed = errors.Join(changed, diff(l))
+	}
+	return types.Coded(types.CodeChanged, errors.Join(reserved(), changed))
+}
+
+// DelPodLink is DEL of an interface that is in the container only. It deletes the interface, if
+// the container exists, and releases the addresses. It does not delete an interface of another
+// kind or of another attachment: the namespace path was reused.
+func DelPodLink(r *skel.Request, kind string) error {
+	return ipam.DelWithLink(r, func() (wait func() error, err error) {
+		noWait := func() error { return nil }
+		if r.Pod == nil {
+			return noWait, nil
+		}
+		pod, err := nl.Open(r.Pod)
+		if err != nil {
+			return noWait, err
+		}
+		l, err := pod.Link(r.IfName)
+		if err != nil || l.Kind != kind {
+			return noWait, types.IgnoreNotExist(err)
+		}
+		prev, _ := r.Prev() // nil if it cannot be read: DEL does not depend on it
+		if other, err := BelongsToOther(pod, l, r.Attachment(), prev); other || err != nil {
+			return noWait, err
+		}
+		return pod.DeleteLinkAsync(l)
+	})
+}

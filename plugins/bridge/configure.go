@@ -1,0 +1,107 @@
+package main
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/ipam"
+	"github.com/plumb-cni/plumb/pkg/masq"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// portDeadline is how long ADD waits at most for an event of the kernel.
+const portDeadline = 10 * time.Second
+
+// configure configures the container and the node for the lease.
+func (a *attachment) configure(result *types.Result) error {
+	if err := a.configurePod(result, podIndex); err != nil {
+		return err
+	}
+	return a.configureNode(result)
+}
+
+// configurePod waits for the lease, adds it to the result, and configures the interface of the
+// container for it. index is the index of that interface in the result, or types.NoInterface
+// if the container has none.
+func (a *attachment) configurePod(result *types.Result, index int) error {
+	if index != types.NoInterface {
+		if err := attach.Prepare(a.pod, a.eth, attach.PodSysctls(a.eth.Name, a.conf.dadMode())...); err != nil {
+			return err
+		}
+	}
+	lease, err := a.awaitLease()
+	if err != nil {
+		return err
+	}
+	if err := a.conf.setGateways(lease.IPs); err != nil {
+		return err
+	}
+	lease.Routes = a.conf.withDefaultRoutes(lease.IPs, lease.Routes)
+	lease.AddTo(result, index)
+	if index == types.NoInterface {
+		return nil
+	}
+	return attach.Apply(a.pod, a.eth, attach.PodSpec(a.eth.Name, a.conf.dadMode(), lease.IPs, lease.Routes))
+}
+
+// awaitLease waits for the lease. Both ends are up now. Before an IPAM plugin that works over
+// the link (dhcp) allocates addresses, awaitLease waits until the port forwards.
+func (a *attachment) awaitLease() (*ipam.Lease, error) {
+	if ipam.OverLink(a.r) {
+		if err := a.node.AwaitRunning(a.host, portDeadline); err != nil {
+			return nil, err
+		}
+	}
+	return a.pending.Wait()
+}
+
+// configureNode adds to the node what the addresses of the container need: the gateway
+// addresses, forwarding and masquerade, as far as they are configured.
+func (a *attachment) configureNode(result *types.Result) error {
+	if a.conf.isGateway {
+		dev, err := a.ensureGateway(result.IPs)
+		if err != nil {
+			return err
+		}
+		if dev.Index != a.bridge.Index {
+			result.Interfaces = append(result.Interfaces, attach.Interface(dev, ""))
+		}
+		if err := attach.EnsureForwarding(a.node, result.IPs); err != nil {
+			return err
+		}
+	}
+	if !a.conf.masquerade {
+		return nil
+	}
+	return masq.Add(&a.r.Undo, a.conf.masq(a.r), attach.Prefixes(result.IPs))
+}
+
+// awaitReachable waits until the port forwards and the container receives packets for its
+// addresses, and then announces the addresses to the hosts on the bridge.
+func (a *attachment) awaitReachable(ips []types.IP) error {
+	if a.conf.podDown {
+		return nil
+	}
+	if err := a.node.AwaitRunning(a.host, portDeadline); err != nil {
+		return err
+	}
+	if a.conf.awaitDAD {
+		if err := attach.AwaitDAD(a.pod, a.eth); err != nil {
+			return err
+		}
+	}
+	if err := a.pod.AwaitDelivery(a.eth, addresses(attach.Prefixes(ips)), portDeadline); err != nil {
+		return err
+	}
+	return attach.Announce(a.pod, a.eth)
+}
+
+// addresses returns the addresses of the prefixes.
+func addresses(prefixes []netip.Prefix) []netip.Addr {
+	out := make([]netip.Addr, 0, len(prefixes))
+	for _, p := range prefixes {
+		out = append(out, p.Addr())
+	}
+	return out
+}

@@ -1,0 +1,260 @@
+package main
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io/fs"
+	"net/netip"
+	"slices"
+	"syscall"
+
+	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/sysctl"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/pkg/undo"
+)
+
+// setGateways gives each IP without a gateway the first address of its network as gateway, if
+// the bridge is the gateway. It is an error if a gateway has the other family, or is also an
+// address of the container.
+func (c *config) setGateways(ips []types.IP) error {
+	if !c.isGateway {
+		return nil
+	}
+	for i := range ips {
+		if ip := &ips[i]; !ip.HasGateway() {
+			ip.Gateway = ip.Address.Masked().Addr().Next()
+		}
+	}
+	for _, ip := range ips {
+		if ip.Gateway.Is4() != ip.Address.Addr().Is4() {
+			return types.Errorf(types.CodeConfig, "address %s has the gateway %s of the other family", ip.Address, ip.Gateway)
+		}
+		isGateway := func(other types.IP) bool { return other.Address.Addr() == ip.Gateway }
+		if slices.ContainsFunc(ips, isGateway) {
+			return types.Errorf(types.CodeConfig, "%s is the address of the container and of its gateway, bridge %s: "+
+				"change one of the two (\"gateway\" in \"ipam\")", ip.Gateway, c.bridge)
+		}
+	}
+	return nil
+}
+
+// withDefaultRoutes adds the default routes that isDefaultGateway asks for. It adds none for
+// a family for which the IPAM plugin has returned a default route.
+func (c *config) withDefaultRoutes(ips []types.IP, routes []types.Route) []types.Route {
+	if !c.isDefaultGateway {
+		return routes
+	}
+	for _, unspecified := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		dst := netip.PrefixFrom(unspecified, 0)
+		gw := attach.FirstGateway(ips, dst)
+		exists := slices.ContainsFunc(routes, func(r types.Route) bool { return r.Dst == dst && r.Table == 0 })
+		if gw.IsValid() && !exists {
+			routes = append(routes, types.Route{Dst: dst, GW: gw})
+		}
+	}
+	return routes
+}
+
+// gatewaysOf returns the gateways of the IPs without duplicates. Each has the prefix length of
+// its IP, as the gateway's interface needs it for its own address.
+func gatewaysOf(ips []types.IP) []netip.Prefix {
+	var gateways []netip.Prefix
+	for _, ip := range ips {
+		gw := netip.PrefixFrom(ip.Gateway, ip.Address.Bits())
+		if gw.IsValid() && ip.HasGateway() && !slices.Contains(gateways, gw) {
+			gateways = append(gateways, gw)
+		}
+	}
+	return gateways
+}
+
+// ensureGateway adds the gateway addresses of the container's IPs to the gateway's interface
+// (see gatewayDevice) and returns that interface.
+func (a *attachment) ensureGateway(ips []types.IP) (nl.Link, error) {
+	gateways := gatewaysOf(ips)
+	a.warnOfUnreachable(ips, gateways)
+	dev, err := a.gatewayDevice()
+	if err != nil {
+		return nl.Link{}, err
+	}
+	existing, err := a.node.Addrs(dev)
+	if err != nil {
+		return nl.Link{}, err
+	}
+	var stale, missing []netip.Prefix
+	for _, gw := range gateways {
+		if hasAddr(existing, gw) {
+			continue
+		}
+		replaced := conflicting(existing, gateways, gw)
+		if err := a.conf.checkMayReplace(dev, replaced, gw); err != nil {
+			return nl.Link{}, err
+		}
+		stale, missing = append(stale, replaced...), append(missing, gw)
+	}
+	if len(missing) == 0 {
+		return dev, nil
+	}
+	for _, ip := range ips {
+		if err := a.warnOfOverlap(dev, ip); err != nil {
+			return nl.Link{}, err
+		}
+	}
+	if err := replaceAddrs(a.node, dev, stale, missing); err != nil {
+		return nl.Link{}, attach.ExplainIPv6Off(a.node, dev.Name, err)
+	}
+	return dev, a.node.AwaitDelivery(dev, addresses(gateways), portDeadline)
+}
+
+// replaceAddrs deletes the stale addresses of the gateway's interface, adds the missing ones,
+// and sets its MAC. Another ADD may do the same at the same time.
+func replaceAddrs(node *nl.Conn, dev nl.Link, stale, missing []netip.Prefix) error {
+	for _, p := range stale {
+		if err := types.IgnoreNotExist(node.DeleteAddr(dev, p)); err != nil {
+			return err
+		}
+	}
+	for _, gw := range missing {
+		err := node.AddAddr(dev, nl.Addr{Prefix: gw, NoDAD: gw.Addr().Is6()})
+		if err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	// Once the MAC was set, even to its present value, the kernel no longer changes it when
+	// ports are added and removed.
+	return node.SetMAC(dev, dev.MAC)
+}
+
+// hasAddr reports whether one of the addresses is p, with the same prefix length.
+func hasAddr(addrs []nl.Addr, p netip.Prefix) bool {
+	return slices.ContainsFunc(addrs, func(a nl.Addr) bool { return a.Prefix == p })
+}
+
+// conflicting returns the existing addresses that must not be on the same interface as the
+// gateway address gw: for IPv4, every address that is not a gateway of this network; for IPv6,
+// every such address whose prefix overlaps with that of gw.
+func conflicting(existing []nl.Addr, gateways []netip.Prefix, gw netip.Prefix) []netip.Prefix {
+	var stale []netip.Prefix
+	for _, h := range existing {
+		sameFamily := h.Prefix.Addr().Is4() == gw.Addr().Is4()
+		if !sameFamily || slices.Contains(gateways, h.Prefix) {
+			continue
+		}
+		if gw.Addr().Is4() || h.Prefix.Overlaps(gw) {
+			stale = append(stale, h.Prefix)
+		}
+	}
+	return stale
+}
+
+// checkMayReplace returns an error if stale is not empty and forceAddress is not set. The stale
+// addresses may come from an earlier network of this bridge, but an administrator may also have
+// added them.
+func (c *config) checkMayReplace(dev nl.Link, stale []netip.Prefix, gw netip.Prefix) error {
+	if len(stale) == 0 || c.forceAddress {
+		return nil
+	}
+	return types.Errorf(types.CodeConfig,
+		"%q already has an IP address different from %s: it has %s; remove it (ip addr del %s dev %s), set \"forceAddress\": true to have it replaced, or use another bridge",
+		dev.Name, gw, stale, stale[0], dev.Name)
+}
+
+// gatewayDevice returns the interface for the gateway addresses. Without a VLAN, that is the
+// bridge. With a VLAN, it is one end of a veth pair whose other end is a port of the bridge in
+// the VLAN. gatewayDevice makes the pair if it does not exist. All containers in the VLAN share
+// the pair, so a failed ADD does not delete it.
+func (a *attachment) gatewayDevice() (nl.Link, error) {
+	if a.conf.vlan == 0 {
+		return a.bridge, nil
+	}
+	name := a.conf.gatewayName()
+	dev, err := a.node.Link(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		var notUndone undo.Stack
+		dev, _, err = a.node.AddVeth(&notUndone, nl.Veth{
+			Name: name, Peer: vlanPortName(name), PeerIn: a.node, MTU: a.bridge.MTU,
+		})
+	}
+	if errors.Is(err, fs.ErrExist) { // another ADD has just made it
+		dev, err = a.node.Link(name)
+	}
+	if err != nil {
+		return nl.Link{}, err
+	}
+	if dev.Kind != "veth" {
+		return nl.Link{}, types.Errorf(types.CodeConfig, "interface %q exists, but is not the veth that plumb makes for the gateway of VLAN %d; use another bridge name", name, a.conf.vlan)
+	}
+	port, err := a.node.VethPeer(dev, a.node)
+	if err != nil || port.Master == a.bridge.Index && port.Running && dev.Up {
+		return dev, err
+	}
+	return dev, a.configureVLANDevice(dev, port)
+}
+
+// configureVLANDevice makes port, the other end of dev, a port of the bridge, and waits until
+// the port forwards. It can run several times for the same pair: an earlier ADD may have been
+// killed before it finished, and another ADD may run at the same time.
+func (a *attachment) configureVLANDevice(dev, port nl.Link) error {
+	settings := append(attach.HostSysctls(dev.Name), attach.HostSysctls(port.Name)...)
+	if !a.conf.awaitDAD {
+		settings = append(settings, attach.NoDAD(dev.Name))
+	}
+	if err := sysctl.Set(a.node.NS(), settings...); err != nil {
+		return err
+	}
+	if err := makePort(a.node, port, a.bridge, a.conf.gatewayPort()); err != nil {
+		return err
+	}
+	if err := a.node.SetUp(dev); err != nil {
+		return err
+	}
+	return a.node.AwaitRunning(port, portDeadline)
+}
+
+// gatewayPort returns the configuration of the gateway's port.
+func (c *config) gatewayPort() *config {
+	return &config{vlan: c.vlan, keepDefaultVLAN: c.keepDefaultVLAN}
+}
+
+// vlanPortName returns the name of the gateway's port. It is a hash of the name of the
+// gateway's interface.
+func vlanPortName(dev string) string {
+	sum := sha256.Sum256([]byte(dev))
+	return "veth" + hex.EncodeToString(sum[:4])
+}
+
+// warnOfUnreachable warns of IPs that are in the network of no gateway: the gateway addresses
+// give the node no route to them. The reference plugin accepts such gateways, too.
+func (a *attachment) warnOfUnreachable(ips []types.IP, gateways []netip.Prefix) {
+	for _, ip := range ips {
+		if ip.HasGateway() && !slices.ContainsFunc(gateways, func(gw netip.Prefix) bool { return gw.Contains(ip.Address.Addr()) }) {
+			a.r.Warn("the gateway %s is outside the network of address %s: the gateway address gives the node no route to the container; "+
+				"correct \"gateway\" in \"ipam\", or add such a route", ip.Gateway, ip.Address)
+		}
+	}
+}
+
+// warnOfOverlap warns if another interface of the node has an address in the container's
+// network, such as the uplink, or the bridge that the configuration named before. The node
+// then sends the packets for the containers to one of the two interfaces only.
+func (a *attachment) warnOfOverlap(dev nl.Link, ip types.IP) error {
+	other, err := a.node.LinkTo(ip.Address.Addr())
+	var refused syscall.Errno // for example, the kernel found a blackhole route
+	if errors.Is(err, fs.ErrNotExist) || errors.As(err, &refused) {
+		return nil
+	}
+	if err != nil || other.Index == dev.Index {
+		return err
+	}
+	addrs, err := a.node.Addrs(other)
+	for _, h := range addrs {
+		if h.Prefix.Overlaps(ip.Address) {
+			a.r.Warn("the network %s of bridge %s is also on interface %s (%s): the node reaches containers on only one of the two interfaces; "+
+				"remove the unused address, or use another subnet", ip.Address.Masked(), dev.Name, other.Name, h.Prefix)
+		}
+	}
+	return err
+}

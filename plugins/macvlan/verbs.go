@@ -1,0 +1,48 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/ipam"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// check compares the present state with what ADD made, and names every difference in one
+// error. It does not compare what a later plugin of the chain may change: MAC, MTU, sysctls.
+func check(r *skel.Request) error {
+	conf, err := parse(r)
+	if err != nil {
+		return err
+	}
+	node, pod, err := conf.master.Open(r)
+	if err != nil {
+		return err
+	}
+	return attach.CheckPodLink(r, pod, kind, func(eth nl.Link) error {
+		var modeErr error
+		if eth.MacvlanMode != conf.mode {
+			modeErr = fmt.Errorf("interface %s has mode %s, not %s", eth.Name, eth.MacvlanMode, conf.mode)
+		}
+		return errors.Join(modeErr, conf.master.Diff(node, eth))
+	})
+}
+
+// del does not read the configuration of the plugin: the master may have been deleted since
+// ADD, and the configuration may have changed.
+func del(r *skel.Request) error { return attach.DelPodLink(r, kind) }
+
+// status returns an error if an ADD would fail.
+func status(r *skel.Request) error {
+	conf, err := parse(r)
+	if err == nil {
+		err = conf.master.Status(r, conf.mtu)
+	}
+	if err != nil {
+		return types.NotAvailable(err)
+	}
+	return ipam.Status(r)
+}

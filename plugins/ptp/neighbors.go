@@ -1,0 +1,51 @@
+package main
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// kernelDeadline is how long ADD waits at most for an event of the kernel.
+const kernelDeadline = 10 * time.Second
+
+// addNeighbors waits until both ends are running and receive packets for their addresses, and
+// adds a neighbor entry for the other end to each. So the first packet needs no neighbor
+// solicitation. The host end would send that from its link-local address, which the kernel
+// adds later.
+func (a *attachment) addNeighbors(ips []types.IP) error {
+	host, pod := end{c: a.node, link: a.host}, end{c: a.pod, link: a.eth}
+	for _, ip := range ips {
+		host.addrs, pod.addrs = append(host.addrs, ip.Gateway), append(pod.addrs, ip.Address.Addr())
+	}
+	if err := host.addNeighbor(pod); err != nil {
+		return err
+	}
+	return pod.addNeighbor(host)
+}
+
+// An end is one end of the pair, with its addresses.
+type end struct {
+	c     *nl.Conn
+	link  nl.Link
+	addrs []netip.Addr
+}
+
+// addNeighbor waits until the end e receives packets, and adds neighbor entries for the
+// addresses of the other end to it.
+func (e end) addNeighbor(other end) error {
+	if err := e.c.AwaitRunning(e.link, kernelDeadline); err != nil {
+		return err
+	}
+	if err := e.c.AwaitDelivery(e.link, e.addrs, kernelDeadline); err != nil {
+		return err
+	}
+	for _, addr := range other.addrs {
+		if err := e.c.AddNeighbor(e.link, addr, other.link.MAC); err != nil {
+			return err
+		}
+	}
+	return nil
+}
