@@ -3,6 +3,7 @@ package nl
 import (
 	"fmt"
 	"io/fs"
+	"syscall"
 
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/vishvananda/netlink"
@@ -231,7 +232,7 @@ func getLinkRequest(index int) *rawnl.NetlinkRequest {
 // decodePort returns the state of a bridge port from an RTM_NEWLINK message.
 func decodePort(m []byte) (Port, error) {
 	data, err := linkInfo(m, rawnl.IFLA_INFO_SLAVE_DATA)
-	isSet := func(attr uint16) bool { return len(data[attr]) > 0 && data[attr][0] != 0 }
+	isSet := func(attr uint16) bool { v := data[attr].Value; return len(v) > 0 && v[0] != 0 }
 	return Port{Hairpin: isSet(rawnl.IFLA_BRPORT_MODE), Isolated: isSet(rawnl.IFLA_BRPORT_ISOLATED)}, err
 }
 
@@ -239,33 +240,22 @@ func decodePort(m []byte) (Port, error) {
 // message.
 func decodeSTP(m []byte) (bool, error) {
 	data, err := linkInfo(m, rawnl.IFLA_INFO_DATA)
-	state := data[rawnl.IFLA_BR_STP_STATE] // BR_NO_STP is zero
+	state := data[rawnl.IFLA_BR_STP_STATE].Value // BR_NO_STP is zero
 	return len(state) == 4 && rawnl.NativeEndian().Uint32(state) != 0, err
 }
 
 // linkInfo returns the attributes that are nested in one attribute of IFLA_LINKINFO, such as
 // IFLA_INFO_DATA, in an RTM_NEWLINK message.
-func linkInfo(m []byte, attr uint16) (map[uint16][]byte, error) {
-	attrs, err := attributes(m[unix.SizeofIfInfomsg:])
+func linkInfo(m []byte, attr uint16) (map[uint16]syscall.NetlinkRouteAttr, error) {
+	attrs, err := rawnl.ParseRouteAttrAsMap(m[unix.SizeofIfInfomsg:])
 	if err != nil {
 		return nil, err
 	}
-	info, err := attributes(attrs[unix.IFLA_LINKINFO])
+	info, err := rawnl.ParseRouteAttrAsMap(attrs[unix.IFLA_LINKINFO].Value)
 	if err != nil {
 		return nil, err
 	}
-	return attributes(info[attr])
-}
-
-// attributes returns the values of netlink attributes. The key is the attribute's type
-// without flags.
-func attributes(b []byte) (map[uint16][]byte, error) {
-	list, err := rawnl.ParseRouteAttr(b)
-	values := make(map[uint16][]byte, len(list))
-	for _, a := range list {
-		values[a.Attr.Type&rawnl.NLA_TYPE_MASK] = a.Value
-	}
-	return values, err
+	return rawnl.ParseRouteAttrAsMap(info[attr].Value)
 }
 
 // SetUp sets the link administratively up.

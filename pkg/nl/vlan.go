@@ -122,11 +122,11 @@ func listVLANsRequest() *rawnl.NetlinkRequest {
 
 // decodeVLANs returns the VLANs in an RTM_NEWLINK message of AF_BRIDGE.
 func decodeVLANs(m []byte) ([]VLAN, error) {
-	attrs, err := attributes(m[unix.SizeofIfInfomsg:])
+	attrs, err := rawnl.ParseRouteAttrAsMap(m[unix.SizeofIfInfomsg:])
 	if err != nil {
 		return nil, err
 	}
-	infos, err := rawnl.ParseRouteAttr(attrs[unix.IFLA_AF_SPEC])
+	infos, err := rawnl.ParseRouteAttr(attrs[unix.IFLA_AF_SPEC].Value)
 	var vlans []VLAN
 	first := 0
 	for _, a := range infos {
