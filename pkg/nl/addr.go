@@ -31,13 +31,14 @@ type Addr struct {
 // AddAddr adds an address to a link.
 func (c *Conn) AddAddr(l Link, a Addr) error {
 	flags := 0
-	for _, f := range []struct {
-		on  bool
-		bit int
-	}{{a.NoDAD, unix.IFA_F_NODAD}, {a.Optimistic, unix.IFA_F_OPTIMISTIC}, {a.NoPrefixRoute, unix.IFA_F_NOPREFIXROUTE}} {
-		if f.on {
-			flags |= f.bit
-		}
+	if a.NoDAD {
+		flags |= unix.IFA_F_NODAD
+	}
+	if a.Optimistic {
+		flags |= unix.IFA_F_OPTIMISTIC
+	}
+	if a.NoPrefixRoute {
+		flags |= unix.IFA_F_NOPREFIXROUTE
 	}
 	return c.step(fmt.Sprintf("add address %s to %s", a.Prefix, l.Name), func() error {
 		return c.lib.AddrAdd(l.device(), &netlink.Addr{IPNet: ipNet(a.Prefix), Flags: flags})
@@ -64,15 +65,7 @@ func (c *Conn) AddNeighbor(l Link, neighbor netip.Addr, mac types.MAC) error {
 
 // Addrs returns the addresses of a link, IPv4 first.
 func (c *Conn) Addrs(l Link) ([]Addr, error) {
-	var addrs []Addr
-	for _, family := range families {
-		found, err := c.addrs("list addresses of "+l.Name, l.device(), family)
-		if err != nil {
-			return nil, err
-		}
-		addrs = append(addrs, found...)
-	}
-	return addrs, nil
+	return c.addrs("list addresses of "+l.Name, l.device(), unix.AF_UNSPEC)
 }
 
 // LocalAddrs returns the addresses of all links of the namespace that have the same family
@@ -88,7 +81,8 @@ func (c *Conn) LocalAddrs(like netip.Addr) ([]netip.Addr, error) {
 	return addrs, err
 }
 
-// addrs returns the addresses of one family of a link or, if link is nil, of all links.
+// addrs returns the addresses of a link or, if link is nil, of all links. If family is
+// AF_UNSPEC, it returns those of all families, in the order of the families' numbers.
 func (c *Conn) addrs(step string, link netlink.Link, family int) ([]Addr, error) {
 	return query(c, step, func() (addrs []Addr, err error) {
 		list, err := c.lib.AddrList(link, family)
