@@ -71,7 +71,7 @@ func (c *Conn) Addrs(l Link) ([]Addr, error) {
 // LocalAddrs returns the addresses of all links of the namespace that have the same family
 // as like. It returns an address once, even if several links have it.
 func (c *Conn) LocalAddrs(like netip.Addr) ([]netip.Addr, error) {
-	found, err := c.addrs("list own addresses", nil, family(like))
+	found, err := c.addrs("list own addresses", nil, familyOf(like))
 	var addrs []netip.Addr
 	for _, a := range found {
 		if ip := a.Prefix.Addr(); !slices.Contains(addrs, ip) {
@@ -113,7 +113,7 @@ func newAddr(a netlink.Addr) Addr {
 // families are the address families, in the order of lists.
 var families = []int{unix.AF_INET, unix.AF_INET6}
 
-func family(a netip.Addr) int {
+func familyOf(a netip.Addr) int {
 	if a.Is4() {
 		return unix.AF_INET
 	}

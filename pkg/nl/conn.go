@@ -209,10 +209,13 @@ func withStep(step string, err error) error {
 	return &requestError{step: step, err: err}
 }
 
-// step runs f, which makes requests, as one step.
-func (c *Conn) step(step string, f func() error) error {
-	return withStep(step, c.h.Step(step, func() error { return asKernelError(f()) }))
+// runStep runs f, which makes requests, as one step.
+func runStep(h *ns.Handle, step string, f func() error) error {
+	return withStep(step, h.Step(step, func() error { return asKernelError(f()) }))
 }
+
+// step runs f, which makes requests, as one step.
+func (c *Conn) step(step string, f func() error) error { return runStep(c.h, step, f) }
 
 // query runs f, which requests information from the kernel, as one step.
 func query[T any](c *Conn, step string, f func() (T, error)) (T, error) {

@@ -143,6 +143,23 @@ func TestFlushFlowsWithManyFlows(t *testing.T) {
 	}
 }
 
+// TestFlushFlowsWithoutConnectionTracking: a kernel without nfnetlink has no connections to delete.
+func TestFlushFlowsWithoutConnectionTracking(t *testing.T) {
+	h, err := ns.Open(nstest.NewNode(t).Path(), &trace.Tracer{Before: func(step string) error {
+		if step == "open netlink socket" {
+			return unix.EPROTONOSUPPORT
+		}
+		return nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = h.Close() }()
+	if err := FlushFlows(h, Flow{OrigSrc: addr("192.0.2.1")}); err != nil {
+		t.Error(err)
+	}
+}
+
 // count returns the number of steps that begin with prefix.
 func count(steps []string, prefix string) (n int) {
 	for _, step := range steps {

@@ -164,7 +164,7 @@ func (c *Conn) DefaultDevice() (int, error) {
 	for _, probe := range []netip.Addr{unrouted4, unrouted6} {
 		index, err := c.defaultRouteTo(probe)
 		if index == 0 && err == nil {
-			index, err = c.firstDefaultRoute(family(probe))
+			index, err = c.firstDefaultRoute(familyOf(probe))
 		}
 		if index != 0 || err != nil {
 			return index, err
