@@ -62,14 +62,14 @@ func (f Flow) matches(c Flow) bool {
 		(!f.ReplySrc.IsValid() || f.ReplySrc == c.ReplySrc)
 }
 
-// maxFilteredFlows is the number of flows of a family up to which FlushFlows sends one filtered
+// maxFilteredFlows is the number of flows of a family up to which DeleteFlows sends one filtered
 // deletion per flow. For each of these, the kernel walks through the whole table. For a list it
 // walks through the table once, but a list takes some microseconds per connection.
 const maxFilteredFlows = 4
 
-// FlushFlows deletes the tracked connections of the flows. If there are none, or if the kernel
-// has no connection tracking, FlushFlows returns nil.
-func FlushFlows(h *ns.Handle, flows ...Flow) error {
+// DeleteFlows deletes the tracked connections of the flows. If there are none, or if the kernel
+// has no connection tracking, DeleteFlows returns nil.
+func DeleteFlows(h *ns.Handle, flows ...Flow) error {
 	if len(flows) == 0 {
 		return nil
 	}
@@ -125,7 +125,7 @@ func (t flowTable) deleteFiltered(flows []Flow) (supported bool, err error) {
 	supported = true
 	var errs []error
 	for _, f := range flows {
-		errs = append(errs, runStep(t.h, "flush conntrack "+f.text(), func() error {
+		errs = append(errs, runStep(t.h, "delete conntrack "+f.text(), func() error {
 			err := t.delete(f.deleteRequest())
 			if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOENT) {
 				supported = false
