@@ -2,7 +2,6 @@ package nl
 
 import (
 	"fmt"
-	"io/fs"
 	"syscall"
 
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -90,9 +89,6 @@ func (l Link) device() *netlink.Device {
 // Link returns the link of that name. If it does not exist, the error matches
 // fs.ErrNotExist.
 func (c *Conn) Link(name string) (Link, error) {
-	if name == "" {
-		return Link{}, &requestError{step: "find link", err: fs.ErrNotExist}
-	}
 	return c.findLink("find link "+name, func() (netlink.Link, error) { return c.lib.LinkByName(name) })
 }
 
