@@ -28,7 +28,8 @@ type Addr struct {
 	Duplicate bool
 }
 
-// AddAddr adds an address to a link.
+// AddAddr adds an address to a link. If the link already has the address, the error matches
+// fs.ErrExist.
 func (c *Conn) AddAddr(l Link, a Addr) error {
 	flags := 0
 	if a.NoDAD {
@@ -45,7 +46,8 @@ func (c *Conn) AddAddr(l Link, a Addr) error {
 	})
 }
 
-// DeleteAddr deletes an address of a link.
+// DeleteAddr deletes an address of a link. If the link does not have the address, the error
+// matches fs.ErrNotExist.
 func (c *Conn) DeleteAddr(l Link, p netip.Prefix) error {
 	return c.step(fmt.Sprintf("delete address %s from %s", p, l.Name), func() error {
 		return c.lib.AddrDel(l.device(), &netlink.Addr{IPNet: ipNet(p)})
@@ -56,7 +58,7 @@ func (c *Conn) DeleteAddr(l Link, p netip.Prefix) error {
 // kernel uses the hardware address at once, and soon verifies it. The link must be running,
 // because the kernel deletes the neighbor entries of a link that is not.
 func (c *Conn) AddNeighbor(l Link, neighbor netip.Addr, mac types.MAC) error {
-	return c.step(fmt.Sprintf("add neighbour %s to %s", neighbor, l.Name), func() error {
+	return c.step(fmt.Sprintf("add neighbor %s to %s", neighbor, l.Name), func() error {
 		return c.lib.NeighSet(&netlink.Neigh{
 			LinkIndex: l.Index, State: netlink.NUD_STALE, IP: neighbor.AsSlice(), HardwareAddr: mac.Bytes(),
 		})
@@ -68,10 +70,10 @@ func (c *Conn) Addrs(l Link) ([]Addr, error) {
 	return c.addrs("list addresses of "+l.Name, l.device(), unix.AF_UNSPEC)
 }
 
-// LocalAddrs returns the addresses of all links of the namespace that have the same family
-// as like. It returns an address once, even if several links have it.
-func (c *Conn) LocalAddrs(like netip.Addr) ([]netip.Addr, error) {
-	found, err := c.addrs("list own addresses", nil, familyOf(like))
+// LocalAddrs returns the addresses of all links of the namespace that have the family of a. It
+// returns an address once, even if several links have it.
+func (c *Conn) LocalAddrs(a netip.Addr) ([]netip.Addr, error) {
+	found, err := c.addrs("list own addresses", nil, familyOf(a))
 	var addrs []netip.Addr
 	for _, a := range found {
 		if ip := a.Prefix.Addr(); !slices.Contains(addrs, ip) {

@@ -117,7 +117,7 @@ type Macvlan struct {
 }
 
 // AddMacvlan makes a macvlan in the namespace of m.In, with its final name, and pushes its
-// removal to u.
+// removal to u. If the name exists there, the error matches fs.ErrExist.
 func (c *Conn) AddMacvlan(u *undo.Stack, m Macvlan) (Link, error) {
 	attrs := linkAttrs(m.Name, m.MTU)
 	attrs.ParentIndex = m.Parent.Index

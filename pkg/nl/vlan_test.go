@@ -2,7 +2,8 @@ package nl
 
 import "testing"
 
-func TestVLANsTravelAsRanges(t *testing.T) {
+// TestVLANRanges: VLANs with consecutive IDs and the same flags are one range, except PVIDs.
+func TestVLANRanges(t *testing.T) {
 	for _, c := range []struct {
 		vlans  []VLAN
 		text   string
@@ -14,7 +15,7 @@ func TestVLANsTravelAsRanges(t *testing.T) {
 		{[]VLAN{{ID: 4}, {ID: 5, PVID: true}, {ID: 6}}, "vlan 4, vlan 5 pvid, vlan 6", 3},
 	} {
 		if got := vlanText(c.vlans); got != c.text {
-			t.Errorf("named %q, want %q", got, c.text)
+			t.Errorf("text of %v: %q, want %q", c.vlans, got, c.text)
 		}
 		if got := len(vlanRanges(c.vlans)); got != c.ranges {
 			t.Errorf("%s: %d ranges, want %d", c.text, got, c.ranges)
