@@ -14,7 +14,7 @@ import (
 type Link struct {
 	Index    int
 	Name     string
-	Kind     string // "veth", "bridge", "macvlan", …, as the library names it; empty: none (lo, hardware)
+	Kind     string // "veth", "bridge", "macvlan", …, as in the output of ip -d link; empty: none (lo, hardware)
 	MAC      types.MAC
 	MTU      int // in bytes
 	Alias    string
@@ -48,7 +48,7 @@ type Port struct {
 func newLink(l netlink.Link) Link {
 	a := l.Attrs()
 	out := Link{
-		Index: a.Index, Name: a.Name, MAC: hardwareAddr(a), MTU: a.MTU, Alias: a.Alias, Group: a.Group,
+		Index: a.Index, Name: a.Name, Kind: l.Type(), MAC: hardwareAddr(a), MTU: a.MTU, Alias: a.Alias, Group: a.Group,
 		Up:       a.RawFlags&unix.IFF_UP != 0,
 		Running:  a.OperState == netlink.OperUp,
 		Carrier:  a.RawFlags&unix.IFF_LOWER_UP != 0,
@@ -59,7 +59,9 @@ func newLink(l netlink.Link) Link {
 	}
 	switch l := l.(type) {
 	case *netlink.Device:
-		return out
+		out.Kind = ""
+	case *netlink.Tuntap: // the library's name is "tuntap"
+		out.Kind = "tun"
 	case *netlink.Bridge:
 		out.VLANFiltering = l.VlanFiltering != nil && *l.VlanFiltering
 		if l.VlanDefaultPVID != nil {
@@ -68,7 +70,6 @@ func newLink(l netlink.Link) Link {
 	case *netlink.Macvlan:
 		out.MacvlanMode = macvlanModeName(l.Mode)
 	}
-	out.Kind = l.Type()
 	return out
 }
 
@@ -86,8 +87,8 @@ func (l Link) device() *netlink.Device {
 	return &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: l.Index, Name: l.Name}}
 }
 
-// Link returns the link of that name. If it does not exist, the error matches
-// fs.ErrNotExist.
+// Link returns the link that has the name, also as an alternative name (Linux 5.5). If it does
+// not exist, the error matches fs.ErrNotExist.
 func (c *Conn) Link(name string) (Link, error) {
 	return c.findLink("find link "+name, func() (netlink.Link, error) { return c.lib.LinkByName(name) })
 }
@@ -137,7 +138,9 @@ func (c *Conn) VethPeer(l Link, other *Conn) (Link, error) {
 // (RTEXT_FILTER_SKIP_STATS, Linux 4.4).
 const skipStatistics = 1 << 3
 
-// LinksOfKind returns the links of one kind, such as "macvlan". The kernel filters them.
+// LinksOfKind returns the links of one kind, such as "macvlan". The kernel filters them, unless
+// it does not know the kind, for example because the module is not loaded: then it sends all
+// links.
 func (c *Conn) LinksOfKind(kind string) ([]Link, error) {
 	return c.listLinks("list links of kind "+kind, kindFilter(kind), func(l Link) bool { return l.Kind == kind })
 }

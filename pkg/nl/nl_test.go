@@ -319,6 +319,18 @@ var _ = Describe("rtnetlink", func() {
 		Expect(links).To(ConsistOf(HaveField("Name", "veth0")))
 	})
 
+	It("lists links of a kind by the kernel's name of the kind", func() {
+		near, _ := pair()
+		nodeNS.Must(GinkgoTB(), "ip", "tuntap", "add", "tap0", "mode", "tap")
+		nodeNS.Must(GinkgoTB(), "ip", "link", "property", "add", "dev", "tap0", "altname", "other0")
+		tap := And(HaveField("Name", "tap0"), HaveField("Kind", "tun"))
+		Expect(node.LinksOfKind("tun")).To(ConsistOf(tap))
+		Expect(node.LinksOfKind("veth")).To(ConsistOf(HaveField("Index", near.Index)))
+		Expect(node.LinksOfKind("none")).To(BeEmpty())
+		By("and finds a link by its alternative name")
+		Expect(node.Link("other0")).To(tap)
+	})
+
 	It("makes a macvlan in another namespace, and undoes it", func() {
 		near, _ := pair()
 		otherNS := nstest.New(GinkgoTB())
