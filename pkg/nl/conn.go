@@ -6,10 +6,9 @@
 // fs.ErrNotExist if the object does not exist, fs.ErrExist if the object already exists, and
 // errors.ErrUnsupported if the kernel lacks the feature.
 //
-// A request asks for one object, or for a list that the kernel filters. Package nl never
-// lists all links of a node, because that list grows with the number of containers. If the
-// library has no suitable request, package nl builds the request from the library's messages
-// and attributes.
+// A request asks for one object, or for a list that the kernel filters, because a list of all
+// links of a node grows with the number of containers. If the library has no suitable request,
+// package nl builds the request from the library's messages and attributes.
 package nl
 
 import (

@@ -47,7 +47,7 @@ func (c *Conn) AddVLANs(l Link, vlans ...VLAN) error {
 
 // DeleteVLAN removes a bridge port from a VLAN.
 func (c *Conn) DeleteVLAN(l Link, id int) error {
-	return c.step(fmt.Sprintf("take port %s out of vlan %d", l.Name, id), func() error {
+	return c.step(fmt.Sprintf("remove port %s from vlan %d", l.Name, id), func() error {
 		return c.lib.BridgeVlanDel(l.device(), uint16(id), false, false, false, false)
 	})
 }
