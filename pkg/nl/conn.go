@@ -2,7 +2,7 @@
 // control and connection tracking of a network namespace by netlink. It uses the library
 // github.com/vishvananda/netlink, which no other package uses.
 //
-// Each request is one step of the namespace's tracer. The error of a request matches
+// Every request is made within a step of the namespace's tracer. The error of a request matches
 // fs.ErrNotExist if the object does not exist, fs.ErrExist if the object already exists, and
 // errors.ErrUnsupported if the kernel lacks the feature.
 //

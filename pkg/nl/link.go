@@ -197,24 +197,24 @@ func (c *Conn) listLinks(step string, filter *rawnl.RtAttr, match func(Link) boo
 // no port. The library's LinkGetProtinfo is not used: it lists the ports of all bridges of
 // the node.
 func (c *Conn) Port(l Link) (Port, error) {
-	return query(c, "find port "+l.Name, func() (Port, error) {
-		msgs, err := c.execute(getLinkRequest(l.Index), unix.RTM_NEWLINK)
-		if err != nil || len(msgs) == 0 {
-			return Port{}, err
-		}
-		return decodePort(msgs[0])
-	})
+	return queryLink(c, "find port "+l.Name, l, decodePort)
 }
 
 // RunsSTP reports whether the spanning tree protocol decides which ports of a bridge
 // forward. The library does not decode this attribute.
 func (c *Conn) RunsSTP(bridge Link) (bool, error) {
-	return query(c, "find STP of "+bridge.Name, func() (bool, error) {
-		msgs, err := c.execute(getLinkRequest(bridge.Index), unix.RTM_NEWLINK)
+	return queryLink(c, "find STP of "+bridge.Name, bridge, decodeSTP)
+}
+
+// queryLink requests a link, as one step, and returns what decode finds in the RTM_NEWLINK
+// message.
+func queryLink[T any](c *Conn, step string, l Link, decode func([]byte) (T, error)) (T, error) {
+	return query(c, step, func() (found T, err error) {
+		msgs, err := c.execute(getLinkRequest(l.Index), unix.RTM_NEWLINK)
 		if err != nil || len(msgs) == 0 {
-			return false, err
+			return found, err
 		}
-		return decodeSTP(msgs[0])
+		return decode(msgs[0])
 	})
 }
 

@@ -2,8 +2,6 @@ package nl
 
 import (
 	"fmt"
-	"strconv"
-	"strings"
 
 	rawnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -16,33 +14,24 @@ type VLAN struct {
 	Untagged bool // the port sends frames of this VLAN without a tag
 }
 
-func (v VLAN) String() string { return v.text(strconv.Itoa(v.ID)) }
+func (v VLAN) String() string { return vlanRange{VLAN: v, last: v.ID}.String() }
 
-func (v VLAN) text(ids string) string {
-	s := "vlan " + ids
-	if v.PVID {
-		s += " pvid"
-	}
-	if v.Untagged {
-		s += " untagged"
-	}
-	return s
-}
-
-// AddVLANs adds a bridge port to VLANs.
+// AddVLANs adds a bridge port to VLANs, with one request for VLANs with consecutive IDs and the
+// same flags.
 func (c *Conn) AddVLANs(l Link, vlans ...VLAN) error {
-	return c.step("add port "+l.Name+" to "+vlanText(vlans), func() error {
-		for _, r := range vlanRanges(vlans) {
-			last := uint16(r.last)
-			if r.last == r.ID {
-				last = 0 // for the library, this is no range
-			}
-			if err := c.lib.BridgeVlanAddRange(l.device(), uint16(r.ID), last, r.PVID, r.Untagged, false, false); err != nil {
-				return err
-			}
+	for _, r := range vlanRanges(vlans) {
+		last := uint16(r.last)
+		if r.last == r.ID {
+			last = 0 // for the library, this is no range
 		}
-		return nil
-	})
+		err := c.step("add port "+l.Name+" to "+r.String(), func() error {
+			return c.lib.BridgeVlanAddRange(l.device(), uint16(r.ID), last, r.PVID, r.Untagged, false, false)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // DeleteVLAN removes a bridge port from a VLAN.
@@ -56,6 +45,21 @@ func (c *Conn) DeleteVLAN(l Link, id int) error {
 type vlanRange struct {
 	VLAN     // the first VLAN
 	last int // the ID of the last VLAN
+}
+
+// String returns the range as text, such as "vlan 100 pvid untagged" or "vlan 300-310".
+func (r vlanRange) String() string {
+	s := fmt.Sprintf("vlan %d", r.ID)
+	if r.last != r.ID {
+		s += fmt.Sprintf("-%d", r.last)
+	}
+	if r.PVID {
+		s += " pvid"
+	}
+	if r.Untagged {
+		s += " untagged"
+	}
+	return s
 }
 
 // vlanRanges joins VLANs with consecutive IDs and the same flags. A PVID is a range of its
@@ -73,19 +77,6 @@ func vlanRanges(vlans []VLAN) []vlanRange {
 		ranges = append(ranges, vlanRange{VLAN: v, last: v.ID})
 	}
 	return ranges
-}
-
-// vlanText returns VLANs as text, such as "vlan 100 pvid untagged, vlan 300-310".
-func vlanText(vlans []VLAN) string {
-	var text []string
-	for _, r := range vlanRanges(vlans) {
-		ids := strconv.Itoa(r.ID)
-		if r.last != r.ID {
-			ids += "-" + strconv.Itoa(r.last)
-		}
-		text = append(text, r.text(ids))
-	}
-	return strings.Join(text, ", ")
 }
 
 // VLANs returns the VLANs of a bridge port. It is for CHECK, not for ADD: the kernel can only
