@@ -146,6 +146,7 @@ var _ = Describe("rtnetlink", func() {
 			{Dst: netip.MustParsePrefix("2001:db8::/32"), GW: netip.MustParseAddr("fd00::1"), Table: 100},
 		} {
 			Expect(pod.AddRoute(far, r)).To(Succeed())
+			Expect(pod.AddRoute(far, r)).To(MatchError(fs.ErrExist))
 		}
 		addrs, err := pod.Addrs(far)
 		Expect(err).NotTo(HaveOccurred())
