@@ -79,8 +79,9 @@ func vlanRanges(vlans []VLAN) []vlanRange {
 	return ranges
 }
 
-// VLANs returns the VLANs of a bridge port. It is for CHECK, not for ADD: the kernel can only
-// list the VLANs of all ports of the namespace.
+// VLANs returns the VLANs of a bridge port. It is for CHECK, not for ADD, because it lists the VLANs
+// of all ports of the namespace. Since Linux 5.6 the kernel can list those of one port
+// (RTM_GETVLAN), but the library has no such request.
 func (c *Conn) VLANs(l Link) ([]VLAN, error) {
 	return query(c, "list VLANs of port "+l.Name, func() (vlans []VLAN, err error) {
 		msgs, err := c.execute(listVLANsRequest(), unix.RTM_NEWLINK)
