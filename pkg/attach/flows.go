@@ -29,5 +29,5 @@ func DeleteFlows(node *ns.Handle, flows ...nl.Flow) error {
 	if err != nil || count == "0" {
 		return nil
 	}
-	return nl.FlushFlows(node, flows...)
+	return nl.DeleteFlows(node, flows...)
 }

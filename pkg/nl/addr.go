@@ -28,23 +28,26 @@ type Addr struct {
 	Duplicate bool
 }
 
-// AddAddr adds an address to a link.
+// AddAddr adds an address to a link. If the link already has the address, the error matches
+// fs.ErrExist.
 func (c *Conn) AddAddr(l Link, a Addr) error {
 	flags := 0
-	for _, f := range []struct {
-		on  bool
-		bit int
-	}{{a.NoDAD, unix.IFA_F_NODAD}, {a.Optimistic, unix.IFA_F_OPTIMISTIC}, {a.NoPrefixRoute, unix.IFA_F_NOPREFIXROUTE}} {
-		if f.on {
-			flags |= f.bit
-		}
+	if a.NoDAD {
+		flags |= unix.IFA_F_NODAD
+	}
+	if a.Optimistic {
+		flags |= unix.IFA_F_OPTIMISTIC
+	}
+	if a.NoPrefixRoute {
+		flags |= unix.IFA_F_NOPREFIXROUTE
 	}
 	return c.step(fmt.Sprintf("add address %s to %s", a.Prefix, l.Name), func() error {
 		return c.lib.AddrAdd(l.device(), &netlink.Addr{IPNet: ipNet(a.Prefix), Flags: flags})
 	})
 }
 
-// DeleteAddr deletes an address of a link.
+// DeleteAddr deletes an address of a link. If the link does not have the address, the error
+// matches fs.ErrNotExist.
 func (c *Conn) DeleteAddr(l Link, p netip.Prefix) error {
 	return c.step(fmt.Sprintf("delete address %s from %s", p, l.Name), func() error {
 		return c.lib.AddrDel(l.device(), &netlink.Addr{IPNet: ipNet(p)})
@@ -55,7 +58,7 @@ func (c *Conn) DeleteAddr(l Link, p netip.Prefix) error {
 // kernel uses the hardware address at once, and soon verifies it. The link must be running,
 // because the kernel deletes the neighbor entries of a link that is not.
 func (c *Conn) AddNeighbor(l Link, neighbor netip.Addr, mac types.MAC) error {
-	return c.step(fmt.Sprintf("add neighbour %s to %s", neighbor, l.Name), func() error {
+	return c.step(fmt.Sprintf("add neighbor %s to %s", neighbor, l.Name), func() error {
 		return c.lib.NeighSet(&netlink.Neigh{
 			LinkIndex: l.Index, State: netlink.NUD_STALE, IP: neighbor.AsSlice(), HardwareAddr: mac.Bytes(),
 		})
@@ -64,21 +67,13 @@ func (c *Conn) AddNeighbor(l Link, neighbor netip.Addr, mac types.MAC) error {
 
 // Addrs returns the addresses of a link, IPv4 first.
 func (c *Conn) Addrs(l Link) ([]Addr, error) {
-	var addrs []Addr
-	for _, family := range families {
-		found, err := c.addrs("list addresses of "+l.Name, l.device(), family)
-		if err != nil {
-			return nil, err
-		}
-		addrs = append(addrs, found...)
-	}
-	return addrs, nil
+	return c.addrs("list addresses of "+l.Name, l.device(), unix.AF_UNSPEC)
 }
 
-// LocalAddrs returns the addresses of all links of the namespace that have the same family
-// as like. It returns an address once, even if several links have it.
-func (c *Conn) LocalAddrs(like netip.Addr) ([]netip.Addr, error) {
-	found, err := c.addrs("list own addresses", nil, family(like))
+// LocalAddrs returns the addresses of all links of the namespace that have the family of a. It
+// returns an address once, even if several links have it.
+func (c *Conn) LocalAddrs(a netip.Addr) ([]netip.Addr, error) {
+	found, err := c.addrs("list own addresses", nil, familyOf(a))
 	var addrs []netip.Addr
 	for _, a := range found {
 		if ip := a.Prefix.Addr(); !slices.Contains(addrs, ip) {
@@ -88,7 +83,8 @@ func (c *Conn) LocalAddrs(like netip.Addr) ([]netip.Addr, error) {
 	return addrs, err
 }
 
-// addrs returns the addresses of one family of a link or, if link is nil, of all links.
+// addrs returns the addresses of a link or, if link is nil, of all links. If family is
+// AF_UNSPEC, it returns those of all families, in the order of the families' numbers.
 func (c *Conn) addrs(step string, link netlink.Link, family int) ([]Addr, error) {
 	return query(c, step, func() (addrs []Addr, err error) {
 		list, err := c.lib.AddrList(link, family)
@@ -119,7 +115,7 @@ func newAddr(a netlink.Addr) Addr {
 // families are the address families, in the order of lists.
 var families = []int{unix.AF_INET, unix.AF_INET6}
 
-func family(a netip.Addr) int {
+func familyOf(a netip.Addr) int {
 	if a.Is4() {
 		return unix.AF_INET
 	}

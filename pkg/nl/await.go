@@ -20,7 +20,8 @@ var ErrDuplicate = errors.New("the address is in use on the segment (duplicate a
 const maxEventWait = time.Second
 
 // AwaitRunning waits until the operational state of the link is up (RFC 2863). A bridge
-// port reaches that state when the bridge forwards packets to it.
+// port reaches that state when the bridge forwards packets to it. If the link does not reach
+// it within the given time, the error matches os.ErrDeadlineExceeded.
 func (c *Conn) AwaitRunning(l Link, within time.Duration) error {
 	state := "unknown"
 	return c.await(within, awaited{
@@ -36,7 +37,9 @@ func (c *Conn) AwaitRunning(l Link, within time.Duration) error {
 }
 
 // AwaitUsable waits until duplicate address detection has finished for all addresses of the
-// link. If it found a duplicate, the error names the address and matches ErrDuplicate.
+// link except optimistic ones, which are usable during the detection. If it found a duplicate,
+// the error names the address and matches ErrDuplicate. If it has not finished within the given
+// time, the error matches os.ErrDeadlineExceeded.
 func (c *Conn) AwaitUsable(l Link, within time.Duration) error {
 	var waiting netip.Prefix
 	return c.await(within, awaited{
@@ -57,7 +60,8 @@ func (c *Conn) AwaitUsable(l Link, within time.Duration) error {
 // (RTM_DELLINK). The request then still waits in the kernel for tens of milliseconds
 // (netdev_run_todo), but does not block requests of other connections. The function wait
 // is never nil. It waits until the request has finished and returns its error. The caller
-// must not use the connection before wait has returned.
+// must not use the connection before wait has returned. If the link does not exist,
+// DeleteLinkAsync returns no error.
 func (c *Conn) DeleteLinkAsync(l Link) (wait func() error, err error) {
 	noWait := func() error { return nil }
 	events, err := openSocket(c.h, unix.NETLINK_ROUTE, unix.RTNLGRP_LINK)
@@ -95,8 +99,9 @@ func awaitDeleted(events *rawnl.NetlinkSocket, index int) bool {
 	}
 }
 
-// anyTentative returns one of the addresses that duplicate address detection still checks, or
-// the zero Prefix if there is none. It returns an error if one of the addresses is a duplicate.
+// anyTentative returns one of the addresses that are not usable before duplicate address
+// detection has finished, or the zero Prefix if there is none. It returns an error if one of
+// the addresses is a duplicate.
 func anyTentative(addrs []Addr) (waiting netip.Prefix, err error) {
 	for _, a := range addrs {
 		if a.Duplicate {
@@ -113,7 +118,8 @@ func anyTentative(addrs []Addr) (waiting netip.Prefix, err error) {
 // delivers packets for these addresses to the namespace. For IPv4 the kernel adds the route
 // before it answers the request that adds the address. For IPv6 it adds the route, and joins
 // the multicast group of neighbor solicitations for the address, some time after its answer
-// (addrconf_dad_work), even without duplicate address detection.
+// (addrconf_dad_work), even without duplicate address detection. If a route does not exist
+// within the given time, the error names the address and matches os.ErrDeadlineExceeded.
 func (c *Conn) AwaitDelivery(l Link, addrs []netip.Addr, within time.Duration) error {
 	waiting := slices.DeleteFunc(slices.Clone(addrs), netip.Addr.Is4)
 	return c.await(within, awaited{

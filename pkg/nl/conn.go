@@ -2,14 +2,13 @@
 // control and connection tracking of a network namespace by netlink. It uses the library
 // github.com/vishvananda/netlink, which no other package uses.
 //
-// Each request is one step of the namespace's tracer. The error of a request matches
+// Every request is made within a step of the namespace's tracer. The error of a request matches
 // fs.ErrNotExist if the object does not exist, fs.ErrExist if the object already exists, and
 // errors.ErrUnsupported if the kernel lacks the feature.
 //
-// A request asks for one object, or for a list that the kernel filters. Package nl never
-// lists all links of a node, because that list grows with the number of containers. If the
-// library has no suitable request, package nl builds the request from the library's messages
-// and attributes.
+// A request asks for one object, or for a list that the kernel filters, because a list of all
+// links of a node grows with the number of containers. If the library has no suitable request,
+// package nl builds the request from the library's messages and attributes.
 package nl
 
 import (
@@ -209,10 +208,13 @@ func withStep(step string, err error) error {
 	return &requestError{step: step, err: err}
 }
 
-// step runs f, which makes requests, as one step.
-func (c *Conn) step(step string, f func() error) error {
-	return withStep(step, c.h.Step(step, func() error { return asKernelError(f()) }))
+// runStep runs f, which makes requests, as one step.
+func runStep(h *ns.Handle, step string, f func() error) error {
+	return withStep(step, h.Step(step, func() error { return asKernelError(f()) }))
 }
+
+// step runs f, which makes requests, as one step.
+func (c *Conn) step(step string, f func() error) error { return runStep(c.h, step, f) }
 
 // query runs f, which requests information from the kernel, as one step.
 func query[T any](c *Conn, step string, f func() (T, error)) (T, error) {

@@ -46,7 +46,7 @@ func (f Flow) text() string {
 func (f Flow) family() int {
 	for _, a := range []netip.Addr{f.OrigSrc, f.OrigDst, f.ReplySrc} {
 		if a.IsValid() {
-			return family(a)
+			return familyOf(a)
 		}
 	}
 	return 0
@@ -62,33 +62,28 @@ func (f Flow) matches(c Flow) bool {
 		(!f.ReplySrc.IsValid() || f.ReplySrc == c.ReplySrc)
 }
 
-// maxFilteredFlows is the number of flows of a family up to which FlushFlows sends one filtered
+// maxFilteredFlows is the number of flows of a family up to which DeleteFlows sends one filtered
 // deletion per flow. For each of these, the kernel walks through the whole table. For a list it
 // walks through the table once, but a list takes some microseconds per connection.
 const maxFilteredFlows = 4
 
-// FlushFlows deletes the tracked connections of the flows. If there are none, or if the kernel
-// has no connection tracking, FlushFlows returns nil.
-func FlushFlows(h *ns.Handle, flows ...Flow) error {
+// DeleteFlows deletes the tracked connections of the flows. If there are none, or if the kernel
+// has no connection tracking, DeleteFlows returns nil.
+func DeleteFlows(h *ns.Handle, flows ...Flow) error {
 	if len(flows) == 0 {
 		return nil
 	}
 	s, err := openSocket(h, unix.NETLINK_NETFILTER)
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
 	t := flowTable{h: h, sockets: map[int]*rawnl.SocketHandle{unix.NETLINK_NETFILTER: {Socket: s}}}
 	var errs []error
-	for _, fam := range families {
-		of := slices.DeleteFunc(slices.Clone(flows), func(f Flow) bool { return f.family() != 0 && f.family() != fam })
-		few := len(of) <= maxFilteredFlows && !slices.ContainsFunc(of, func(f Flow) bool { return !f.canFilter() })
-		if few {
-			few, err = t.deleteFiltered(of)
-			errs = append(errs, err)
-		}
-		if !few {
-			errs = append(errs, t.step("list conntrack and delete", func() error { return t.deleteListed(fam, of) }))
-		}
+	for _, family := range families {
+		errs = append(errs, t.deleteFamily(family, flows))
 	}
 	return errors.Join(append(errs, s.Close())...)
 }
@@ -99,12 +94,15 @@ type flowTable struct {
 	sockets map[int]*rawnl.SocketHandle
 }
 
-func (t flowTable) step(step string, f func() error) error {
-	err := withStep(step, t.h.Step(step, func() error { return asKernelError(f()) }))
-	if errors.Is(err, unix.EPROTONOSUPPORT) {
-		return nil
+// deleteFamily deletes the connections of one family.
+func (t flowTable) deleteFamily(family int, flows []Flow) error {
+	flows = slices.DeleteFunc(slices.Clone(flows), func(f Flow) bool { return f.family() != 0 && f.family() != family })
+	if len(flows) <= maxFilteredFlows && !slices.ContainsFunc(flows, func(f Flow) bool { return !f.canFilter() }) {
+		if supported, err := t.deleteFiltered(flows); supported {
+			return err
+		}
 	}
-	return err
+	return runStep(t.h, "list conntrack and delete", func() error { return t.deleteListed(family, flows) })
 }
 
 func (t flowTable) delete(req *rawnl.NetlinkRequest) error {
@@ -121,25 +119,25 @@ func (f Flow) canFilter() bool {
 	return f.family() == unix.AF_INET && (f.Proto == 0 || f.Proto == unix.IPPROTO_TCP || f.Proto == unix.IPPROTO_UDP)
 }
 
-// deleteFiltered sends one filtered deletion per flow. done is false if the kernel cannot filter
-// deletions (before Linux 6.11).
-func (t flowTable) deleteFiltered(flows []Flow) (done bool, err error) {
+// deleteFiltered sends one filtered deletion per flow. If the kernel cannot filter deletions
+// (before Linux 6.11), supported is false.
+func (t flowTable) deleteFiltered(flows []Flow) (supported bool, err error) {
+	supported = true
 	var errs []error
 	for _, f := range flows {
-		done := true
-		errs = append(errs, t.step("flush conntrack "+f.text(), func() error {
+		errs = append(errs, runStep(t.h, "delete conntrack "+f.text(), func() error {
 			err := t.delete(f.deleteRequest())
 			if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOENT) {
-				done = false
+				supported = false
 				return nil
 			}
 			return err
 		}))
-		if !done {
-			return false, errors.Join(errs...)
+		if !supported {
+			break
 		}
 	}
-	return true, errors.Join(errs...)
+	return supported, errors.Join(errs...)
 }
 
 // Attributes and flags of linux/netfilter/nfnetlink_conntrack.h that the library lacks.
@@ -210,10 +208,10 @@ func (t tuple) filter(kind int) (attr *rawnl.RtAttr, flags uint32) {
 // deleteListed lists the connections of one family, and deletes those that one of the flows
 // selects. The library's ConntrackDeleteFilters does not decode the ports of SCTP, and keeps
 // the whole list in memory.
-func (t flowTable) deleteListed(fam int, flows []Flow) error {
+func (t flowTable) deleteListed(family int, flows []Flow) error {
 	var found [][]byte
 	var errs []error
-	list := ctRequest(fam, rawnl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
+	list := ctRequest(family, rawnl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP)
 	list.Sockets = t.sockets
 	err := list.ExecuteIter(unix.NETLINK_NETFILTER, 0, func(m []byte) bool {
 		c, err := decodeFlow(m)
@@ -226,7 +224,7 @@ func (t flowTable) deleteListed(fam int, flows []Flow) error {
 	})
 	errs = append(errs, err)
 	for _, attrs := range found { // the attributes of a connection identify it
-		deletion := ctRequest(fam, rawnl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
+		deletion := ctRequest(family, rawnl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
 		deletion.AddRawData(attrs)
 		if err := t.delete(deletion); !errors.Is(err, unix.ENOENT) {
 			errs = append(errs, err)
@@ -236,9 +234,9 @@ func (t flowTable) deleteListed(fam int, flows []Flow) error {
 }
 
 // ctRequest returns a request to connection tracking without attributes.
-func ctRequest(fam, kind, flags int) *rawnl.NetlinkRequest {
+func ctRequest(family, kind, flags int) *rawnl.NetlinkRequest {
 	req := rawnl.NewNetlinkRequest(unix.NFNL_SUBSYS_CTNETLINK<<8|kind, flags)
-	req.AddData(&rawnl.Nfgenmsg{NfgenFamily: uint8(fam), Version: rawnl.NFNETLINK_V0})
+	req.AddData(&rawnl.Nfgenmsg{NfgenFamily: uint8(family), Version: rawnl.NFNETLINK_V0})
 	return req
 }
 

@@ -14,9 +14,9 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// TestFlushFlowsDeletesOnlySelectedConnections: the filter of the kernel, and the list, which
+// TestDeleteFlowsDeletesOnlySelectedConnections: the filter of the kernel, and the list, which
 // kernels before 6.11 always need, select the same connections by each field of a flow.
-func TestFlushFlowsDeletesOnlySelectedConnections(t *testing.T) {
+func TestDeleteFlowsDeletesOnlySelectedConnections(t *testing.T) {
 	site := nstest.NewSite(t)
 	site.Node.Must(t, "nft", "add table inet t; add chain inet t c { type nat hook prerouting priority -100; }; "+
 		"add rule inet t c udp dport 8053 redirect to :53")
@@ -32,12 +32,12 @@ func TestFlushFlowsDeletesOnlySelectedConnections(t *testing.T) {
 	defer func() { _ = h.Close() }()
 
 	for _, way := range []struct {
-		name  string
-		flush func(Flow) error
+		name   string
+		delete func(Flow) error
 	}{
-		{"a single flow", func(f Flow) error { return FlushFlows(h, f) }},
+		{"a single flow", func(f Flow) error { return DeleteFlows(h, f) }},
 		// Too many flows for a filtered deletion per flow.
-		{"from a list", func(f Flow) error { return FlushFlows(h, slices.Repeat([]Flow{f}, maxFilteredFlows+1)...) }},
+		{"from a list", func(f Flow) error { return DeleteFlows(h, slices.Repeat([]Flow{f}, maxFilteredFlows+1)...) }},
 	} {
 		for _, tc := range []struct {
 			flow Flow
@@ -60,7 +60,7 @@ func TestFlushFlowsDeletesOnlySelectedConnections(t *testing.T) {
 					}
 				}
 			}
-			if err := way.flush(tc.flow); err != nil {
+			if err := way.delete(tc.flow); err != nil {
 				t.Errorf("%s, %s: %v", way.name, tc.flow.text(), err)
 			}
 			left := tracked(t, site.Node)
@@ -77,9 +77,9 @@ func TestFlushFlowsDeletesOnlySelectedConnections(t *testing.T) {
 	}
 }
 
-// TestFlushFlowsWithManyFlows: FlushFlows deletes the connections of each of many flows and no
+// TestDeleteFlowsWithManyFlows: DeleteFlows deletes the connections of each of many flows and no
 // others, and the number of its requests does not grow with the number of flows.
-func TestFlushFlowsWithManyFlows(t *testing.T) {
+func TestDeleteFlowsWithManyFlows(t *testing.T) {
 	node := nstest.NewNode(t)
 	var steps []string
 	h, err := ns.Open(node.Path(), &trace.Tracer{Before: func(step string) error { steps = append(steps, step); return nil }})
@@ -99,7 +99,7 @@ func TestFlushFlowsWithManyFlows(t *testing.T) {
 			v4, v6 = append(v4, Flow{Proto: of.Proto, OrigPort: of.OrigPort, ReplySrc: of.OrigDst}), append(v6, Flow{OrigDst: answered.ReplySrc, OrigPort: answered.ReplyPort})
 		}
 	}
-	const list, filter = "list conntrack and delete", "flush conntrack "
+	const list, filter = "list conntrack and delete", "delete conntrack "
 	for _, tc := range []struct {
 		name            string
 		flows           []Flow
@@ -121,7 +121,7 @@ func TestFlushFlowsWithManyFlows(t *testing.T) {
 			t.Fatalf("%d connections, want %d", n, 2*ports)
 		}
 		steps = nil
-		if err := FlushFlows(h, tc.flows...); err != nil {
+		if err := DeleteFlows(h, tc.flows...); err != nil {
 			t.Errorf("%s: %v", tc.name, err)
 		}
 		lists, filtered := count(steps, list), count(steps, filter)
@@ -140,6 +140,23 @@ func TestFlushFlowsWithManyFlows(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestDeleteFlowsWithoutConnectionTracking: a kernel without nfnetlink has no connections to delete.
+func TestDeleteFlowsWithoutConnectionTracking(t *testing.T) {
+	h, err := ns.Open(nstest.NewNode(t).Path(), &trace.Tracer{Before: func(step string) error {
+		if step == "open netlink socket" {
+			return unix.EPROTONOSUPPORT
+		}
+		return nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = h.Close() }()
+	if err := DeleteFlows(h, Flow{OrigSrc: addr("192.0.2.1")}); err != nil {
+		t.Error(err)
 	}
 }
 

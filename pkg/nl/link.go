@@ -2,7 +2,7 @@ package nl
 
 import (
 	"fmt"
-	"io/fs"
+	"syscall"
 
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/vishvananda/netlink"
@@ -14,7 +14,7 @@ import (
 type Link struct {
 	Index    int
 	Name     string
-	Kind     string // "veth", "bridge", "macvlan", …, as the library names it; empty: none (lo, hardware)
+	Kind     string // "veth", "bridge", "macvlan", …, as in the output of ip -d link; empty: none (lo, hardware)
 	MAC      types.MAC
 	MTU      int // in bytes
 	Alias    string
@@ -48,7 +48,7 @@ type Port struct {
 func newLink(l netlink.Link) Link {
 	a := l.Attrs()
 	out := Link{
-		Index: a.Index, Name: a.Name, MAC: hardwareAddr(a), MTU: a.MTU, Alias: a.Alias, Group: a.Group,
+		Index: a.Index, Name: a.Name, Kind: l.Type(), MAC: hardwareAddr(a), MTU: a.MTU, Alias: a.Alias, Group: a.Group,
 		Up:       a.RawFlags&unix.IFF_UP != 0,
 		Running:  a.OperState == netlink.OperUp,
 		Carrier:  a.RawFlags&unix.IFF_LOWER_UP != 0,
@@ -59,7 +59,9 @@ func newLink(l netlink.Link) Link {
 	}
 	switch l := l.(type) {
 	case *netlink.Device:
-		return out
+		out.Kind = ""
+	case *netlink.Tuntap: // the library's name is "tuntap"
+		out.Kind = "tun"
 	case *netlink.Bridge:
 		out.VLANFiltering = l.VlanFiltering != nil && *l.VlanFiltering
 		if l.VlanDefaultPVID != nil {
@@ -68,7 +70,6 @@ func newLink(l netlink.Link) Link {
 	case *netlink.Macvlan:
 		out.MacvlanMode = macvlanModeName(l.Mode)
 	}
-	out.Kind = l.Type()
 	return out
 }
 
@@ -86,12 +87,9 @@ func (l Link) device() *netlink.Device {
 	return &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: l.Index, Name: l.Name}}
 }
 
-// Link returns the link of that name. If it does not exist, the error matches
-// fs.ErrNotExist.
+// Link returns the link that has the name, also as an alternative name (Linux 5.5). If it does
+// not exist, the error matches fs.ErrNotExist.
 func (c *Conn) Link(name string) (Link, error) {
-	if name == "" {
-		return Link{}, &requestError{step: "find link", err: fs.ErrNotExist}
-	}
 	return c.findLink("find link "+name, func() (netlink.Link, error) { return c.lib.LinkByName(name) })
 }
 
@@ -140,7 +138,9 @@ func (c *Conn) VethPeer(l Link, other *Conn) (Link, error) {
 // (RTEXT_FILTER_SKIP_STATS, Linux 4.4).
 const skipStatistics = 1 << 3
 
-// LinksOfKind returns the links of one kind, such as "macvlan". The kernel filters them.
+// LinksOfKind returns the links of one kind, such as "macvlan". The kernel filters them, unless
+// it does not know the kind, for example because the module is not loaded: then it sends all
+// links.
 func (c *Conn) LinksOfKind(kind string) ([]Link, error) {
 	return c.listLinks("list links of kind "+kind, kindFilter(kind), func(l Link) bool { return l.Kind == kind })
 }
@@ -197,24 +197,24 @@ func (c *Conn) listLinks(step string, filter *rawnl.RtAttr, match func(Link) boo
 // no port. The library's LinkGetProtinfo is not used: it lists the ports of all bridges of
 // the node.
 func (c *Conn) Port(l Link) (Port, error) {
-	return query(c, "find port "+l.Name, func() (Port, error) {
-		msgs, err := c.execute(getLinkRequest(l.Index), unix.RTM_NEWLINK)
-		if err != nil || len(msgs) == 0 {
-			return Port{}, err
-		}
-		return decodePort(msgs[0])
-	})
+	return queryLink(c, "find port "+l.Name, l, decodePort)
 }
 
 // RunsSTP reports whether the spanning tree protocol decides which ports of a bridge
 // forward. The library does not decode this attribute.
 func (c *Conn) RunsSTP(bridge Link) (bool, error) {
-	return query(c, "find STP of "+bridge.Name, func() (bool, error) {
-		msgs, err := c.execute(getLinkRequest(bridge.Index), unix.RTM_NEWLINK)
+	return queryLink(c, "find STP of "+bridge.Name, bridge, decodeSTP)
+}
+
+// queryLink requests a link, as one step, and returns what decode finds in the RTM_NEWLINK
+// message.
+func queryLink[T any](c *Conn, step string, l Link, decode func([]byte) (T, error)) (T, error) {
+	return query(c, step, func() (found T, err error) {
+		msgs, err := c.execute(getLinkRequest(l.Index), unix.RTM_NEWLINK)
 		if err != nil || len(msgs) == 0 {
-			return false, err
+			return found, err
 		}
-		return decodeSTP(msgs[0])
+		return decode(msgs[0])
 	})
 }
 
@@ -231,7 +231,7 @@ func getLinkRequest(index int) *rawnl.NetlinkRequest {
 // decodePort returns the state of a bridge port from an RTM_NEWLINK message.
 func decodePort(m []byte) (Port, error) {
 	data, err := linkInfo(m, rawnl.IFLA_INFO_SLAVE_DATA)
-	isSet := func(attr uint16) bool { return len(data[attr]) > 0 && data[attr][0] != 0 }
+	isSet := func(attr uint16) bool { v := data[attr].Value; return len(v) > 0 && v[0] != 0 }
 	return Port{Hairpin: isSet(rawnl.IFLA_BRPORT_MODE), Isolated: isSet(rawnl.IFLA_BRPORT_ISOLATED)}, err
 }
 
@@ -239,33 +239,22 @@ func decodePort(m []byte) (Port, error) {
 // message.
 func decodeSTP(m []byte) (bool, error) {
 	data, err := linkInfo(m, rawnl.IFLA_INFO_DATA)
-	state := data[rawnl.IFLA_BR_STP_STATE] // BR_NO_STP is zero
+	state := data[rawnl.IFLA_BR_STP_STATE].Value // BR_NO_STP is zero
 	return len(state) == 4 && rawnl.NativeEndian().Uint32(state) != 0, err
 }
 
 // linkInfo returns the attributes that are nested in one attribute of IFLA_LINKINFO, such as
 // IFLA_INFO_DATA, in an RTM_NEWLINK message.
-func linkInfo(m []byte, attr uint16) (map[uint16][]byte, error) {
-	attrs, err := attributes(m[unix.SizeofIfInfomsg:])
+func linkInfo(m []byte, attr uint16) (map[uint16]syscall.NetlinkRouteAttr, error) {
+	attrs, err := rawnl.ParseRouteAttrAsMap(m[unix.SizeofIfInfomsg:])
 	if err != nil {
 		return nil, err
 	}
-	info, err := attributes(attrs[unix.IFLA_LINKINFO])
+	info, err := rawnl.ParseRouteAttrAsMap(attrs[unix.IFLA_LINKINFO].Value)
 	if err != nil {
 		return nil, err
 	}
-	return attributes(info[attr])
-}
-
-// attributes returns the values of netlink attributes. The key is the attribute's type
-// without flags.
-func attributes(b []byte) (map[uint16][]byte, error) {
-	list, err := rawnl.ParseRouteAttr(b)
-	values := make(map[uint16][]byte, len(list))
-	for _, a := range list {
-		values[a.Attr.Type&rawnl.NLA_TYPE_MASK] = a.Value
-	}
-	return values, err
+	return rawnl.ParseRouteAttrAsMap(info[attr].Value)
 }
 
 // SetUp sets the link administratively up.

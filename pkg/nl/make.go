@@ -35,7 +35,7 @@ type Veth struct {
 
 // AddVeth makes a veth pair in one request, each end in its namespace and with its final
 // name, and pushes its removal to u. If one of the names exists, the error matches
-// fs.ErrExist.
+// fs.ErrExist. Of far, only Index, Name, Kind, MAC, MTU and Peer are set.
 func (c *Conn) AddVeth(u *undo.Stack, v Veth) (near, far Link, err error) {
 	if v.PeerMAC == "" {
 		v.PeerMAC = RandomMAC()
@@ -117,7 +117,7 @@ type Macvlan struct {
 }
 
 // AddMacvlan makes a macvlan in the namespace of m.In, with its final name, and pushes its
-// removal to u.
+// removal to u. If the name exists there, the error matches fs.ErrExist.
 func (c *Conn) AddMacvlan(u *undo.Stack, m Macvlan) (Link, error) {
 	attrs := linkAttrs(m.Name, m.MTU)
 	attrs.ParentIndex = m.Parent.Index
@@ -167,11 +167,9 @@ func (c *Conn) add(u *undo.Stack, in *Conn, l netlink.Link) (Link, error) {
 
 // deleteByName deletes a link. If the link does not exist, deleteByName returns nil.
 func (c *Conn) deleteByName(name string) error {
-	return types.IgnoreNotExist(c.step("delete link "+name, func() error {
-		l, err := c.lib.LinkByName(name)
-		if err != nil {
-			return err
-		}
-		return c.lib.LinkDel(l)
-	}))
+	l, err := c.Link(name)
+	if err != nil {
+		return types.IgnoreNotExist(err)
+	}
+	return c.DeleteLink(l)
 }

@@ -146,6 +146,7 @@ var _ = Describe("rtnetlink", func() {
 			{Dst: netip.MustParsePrefix("2001:db8::/32"), GW: netip.MustParseAddr("fd00::1"), Table: 100},
 		} {
 			Expect(pod.AddRoute(far, r)).To(Succeed())
+			Expect(pod.AddRoute(far, r)).To(MatchError(fs.ErrExist))
 		}
 		addrs, err := pod.Addrs(far)
 		Expect(err).NotTo(HaveOccurred())
@@ -317,6 +318,18 @@ var _ = Describe("rtnetlink", func() {
 		links, err := node.LinksOfKind("veth")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(links).To(ConsistOf(HaveField("Name", "veth0")))
+	})
+
+	It("lists links of a kind by the kernel's name of the kind", func() {
+		near, _ := pair()
+		nodeNS.Must(GinkgoTB(), "ip", "tuntap", "add", "tap0", "mode", "tap")
+		nodeNS.Must(GinkgoTB(), "ip", "link", "property", "add", "dev", "tap0", "altname", "other0")
+		tap := And(HaveField("Name", "tap0"), HaveField("Kind", "tun"))
+		Expect(node.LinksOfKind("tun")).To(ConsistOf(tap))
+		Expect(node.LinksOfKind("veth")).To(ConsistOf(HaveField("Index", near.Index)))
+		Expect(node.LinksOfKind("none")).To(BeEmpty())
+		By("and finds a link by its alternative name")
+		Expect(node.Link("other0")).To(tap)
 	})
 
 	It("makes a macvlan in another namespace, and undoes it", func() {

@@ -108,7 +108,7 @@ func TestAnswers(t *testing.T) {
 			t.Errorf("STP state %d: %t, %v", state, got, err)
 		}
 	}
-	vlans := slices.Concat(ifinfo, attr(26|nested, attr(2, uint16(6), uint16(1)),
+	vlans := slices.Concat(ifinfo, attr(26, attr(2, uint16(6), uint16(1)),
 		attr(2, uint16(8), uint16(20)), attr(2, uint16(16), uint16(22)), attr(2, uint16(4), uint16(30))))
 	want := []VLAN{{ID: 1, PVID: true, Untagged: true}, {ID: 20}, {ID: 21}, {ID: 22}, {ID: 30, Untagged: true}}
 	if got, err := decodeVLANs(vlans); err != nil || !slices.Equal(got, want) {

@@ -75,9 +75,10 @@ func (r Route) metric() int {
 	return r.Priority
 }
 
-// AddRoute adds a route through the link. There may be a route with the same destination and
-// metric through another gateway. As with the reference plugins, an IPv4 route then has
-// precedence over the existing one, and an IPv6 route shares the load with it.
+// AddRoute adds a route through the link. If the same route exists (Route.Same), the error matches
+// fs.ErrExist. There may be a route with the same destination and metric through another gateway.
+// As with the reference plugins, an IPv4 route then has precedence over the existing one, and an
+// IPv6 route shares the load with it.
 func (c *Conn) AddRoute(l Link, r Route) error {
 	route := &netlink.Route{
 		LinkIndex: l.Index, Dst: ipNet(r.Dst.Masked()), Gw: r.GW.AsSlice(), Src: r.Src.AsSlice(),
@@ -164,7 +165,7 @@ func (c *Conn) DefaultDevice() (int, error) {
 	for _, probe := range []netip.Addr{unrouted4, unrouted6} {
 		index, err := c.defaultRouteTo(probe)
 		if index == 0 && err == nil {
-			index, err = c.firstDefaultRoute(family(probe))
+			index, err = c.firstDefaultRoute(familyOf(probe))
 		}
 		if index != 0 || err != nil {
 			return index, err

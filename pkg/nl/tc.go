@@ -199,30 +199,30 @@ func getQdiscRequest(l Link, parent Handle) *rawnl.NetlinkRequest {
 // kernel's default, which has no handle.
 func decodeQdisc(m []byte) (Qdisc, error) {
 	msg := rawnl.DeserializeTcMsg(m)
-	attrs, err := attributes(m[msg.Len():])
+	attrs, err := rawnl.ParseRouteAttrAsMap(m[msg.Len():])
 	if err != nil || msg.Handle == 0 {
 		return Qdisc{}, err
 	}
-	q := Qdisc{Kind: unix.ByteSliceToString(attrs[unix.TCA_KIND]), Handle: Handle(msg.Handle), Parent: Handle(msg.Parent)}
-	value := attrs[unix.TCA_OPTIONS]
+	q := Qdisc{Kind: unix.ByteSliceToString(attrs[unix.TCA_KIND].Value), Handle: Handle(msg.Handle), Parent: Handle(msg.Parent)}
+	value := attrs[unix.TCA_OPTIONS].Value
 	if q.Kind == "bfifo" && len(value) >= 4 {
 		q.Limit = rawnl.NativeEndian().Uint32(value)
 	}
 	if q.Kind != "tbf" && q.Kind != "htb" {
 		return q, nil
 	}
-	options, err := attributes(value)
-	if parms := options[rawnl.TCA_TBF_PARMS]; q.Kind == "tbf" && len(parms) >= rawnl.SizeofTcTbfQopt {
+	options, err := rawnl.ParseRouteAttrAsMap(value)
+	if parms := options[rawnl.TCA_TBF_PARMS].Value; q.Kind == "tbf" && len(parms) >= rawnl.SizeofTcTbfQopt {
 		opt := rawnl.DeserializeTcTbfQopt(parms)
 		q.TBF = TBF{Rate: uint64(opt.Rate.Rate), Buffer: opt.Buffer, Limit: opt.Limit}
-		if wide := options[rawnl.TCA_TBF_RATE64]; len(wide) == 8 {
+		if wide := options[rawnl.TCA_TBF_RATE64].Value; len(wide) == 8 {
 			q.TBF.Rate = rawnl.NativeEndian().Uint64(wide)
 		}
 	}
-	if glob := options[rawnl.TCA_HTB_INIT]; q.Kind == "htb" && len(glob) >= rawnl.SizeofTcHtbGlob {
+	if glob := options[rawnl.TCA_HTB_INIT].Value; q.Kind == "htb" && len(glob) >= rawnl.SizeofTcHtbGlob {
 		q.HTB.Default = uint16(rawnl.DeserializeTcHtbGlob(glob).Defcls)
 	}
-	if direct := options[rawnl.TCA_HTB_DIRECT_QLEN]; q.Kind == "htb" && len(direct) == 4 {
+	if direct := options[rawnl.TCA_HTB_DIRECT_QLEN].Value; q.Kind == "htb" && len(direct) == 4 {
 		q.HTB.Direct = rawnl.NativeEndian().Uint32(direct)
 	}
 	return q, err

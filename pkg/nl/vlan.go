@@ -2,8 +2,6 @@ package nl
 
 import (
 	"fmt"
-	"strconv"
-	"strings"
 
 	rawnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -16,38 +14,29 @@ type VLAN struct {
 	Untagged bool // the port sends frames of this VLAN without a tag
 }
 
-func (v VLAN) String() string { return v.text(strconv.Itoa(v.ID)) }
+func (v VLAN) String() string { return vlanRange{VLAN: v, last: v.ID}.String() }
 
-func (v VLAN) text(ids string) string {
-	s := "vlan " + ids
-	if v.PVID {
-		s += " pvid"
-	}
-	if v.Untagged {
-		s += " untagged"
-	}
-	return s
-}
-
-// AddVLANs adds a bridge port to VLANs.
+// AddVLANs adds a bridge port to VLANs, with one request for VLANs with consecutive IDs and the
+// same flags.
 func (c *Conn) AddVLANs(l Link, vlans ...VLAN) error {
-	return c.step("add port "+l.Name+" to "+vlanText(vlans), func() error {
-		for _, r := range vlanRanges(vlans) {
-			last := uint16(r.last)
-			if r.last == r.ID {
-				last = 0 // for the library, this is no range
-			}
-			if err := c.lib.BridgeVlanAddRange(l.device(), uint16(r.ID), last, r.PVID, r.Untagged, false, false); err != nil {
-				return err
-			}
+	for _, r := range vlanRanges(vlans) {
+		last := uint16(r.last)
+		if r.last == r.ID {
+			last = 0 // for the library, this is no range
 		}
-		return nil
-	})
+		err := c.step("add port "+l.Name+" to "+r.String(), func() error {
+			return c.lib.BridgeVlanAddRange(l.device(), uint16(r.ID), last, r.PVID, r.Untagged, false, false)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // DeleteVLAN removes a bridge port from a VLAN.
 func (c *Conn) DeleteVLAN(l Link, id int) error {
-	return c.step(fmt.Sprintf("take port %s out of vlan %d", l.Name, id), func() error {
+	return c.step(fmt.Sprintf("remove port %s from vlan %d", l.Name, id), func() error {
 		return c.lib.BridgeVlanDel(l.device(), uint16(id), false, false, false, false)
 	})
 }
@@ -56,6 +45,21 @@ func (c *Conn) DeleteVLAN(l Link, id int) error {
 type vlanRange struct {
 	VLAN     // the first VLAN
 	last int // the ID of the last VLAN
+}
+
+// String returns the range as text, such as "vlan 100 pvid untagged" or "vlan 300-310".
+func (r vlanRange) String() string {
+	s := fmt.Sprintf("vlan %d", r.ID)
+	if r.last != r.ID {
+		s += fmt.Sprintf("-%d", r.last)
+	}
+	if r.PVID {
+		s += " pvid"
+	}
+	if r.Untagged {
+		s += " untagged"
+	}
+	return s
 }
 
 // vlanRanges joins VLANs with consecutive IDs and the same flags. A PVID is a range of its
@@ -75,21 +79,9 @@ func vlanRanges(vlans []VLAN) []vlanRange {
 	return ranges
 }
 
-// vlanText returns VLANs as text, such as "vlan 100 pvid untagged, vlan 300-310".
-func vlanText(vlans []VLAN) string {
-	var text []string
-	for _, r := range vlanRanges(vlans) {
-		ids := strconv.Itoa(r.ID)
-		if r.last != r.ID {
-			ids += "-" + strconv.Itoa(r.last)
-		}
-		text = append(text, r.text(ids))
-	}
-	return strings.Join(text, ", ")
-}
-
-// VLANs returns the VLANs of a bridge port. It is for CHECK, not for ADD: the kernel can only
-// list the VLANs of all ports of the namespace.
+// VLANs returns the VLANs of a bridge port. It is for CHECK, not for ADD, because it lists the VLANs
+// of all ports of the namespace. Since Linux 5.6 the kernel can list those of one port
+// (RTM_GETVLAN), but the library has no such request.
 func (c *Conn) VLANs(l Link) ([]VLAN, error) {
 	return query(c, "list VLANs of port "+l.Name, func() (vlans []VLAN, err error) {
 		msgs, err := c.execute(listVLANsRequest(), unix.RTM_NEWLINK)
@@ -122,11 +114,11 @@ func listVLANsRequest() *rawnl.NetlinkRequest {
 
 // decodeVLANs returns the VLANs in an RTM_NEWLINK message of AF_BRIDGE.
 func decodeVLANs(m []byte) ([]VLAN, error) {
-	attrs, err := attributes(m[unix.SizeofIfInfomsg:])
+	attrs, err := rawnl.ParseRouteAttrAsMap(m[unix.SizeofIfInfomsg:])
 	if err != nil {
 		return nil, err
 	}
-	infos, err := rawnl.ParseRouteAttr(attrs[unix.IFLA_AF_SPEC])
+	infos, err := rawnl.ParseRouteAttr(attrs[unix.IFLA_AF_SPEC].Value)
 	var vlans []VLAN
 	first := 0
 	for _, a := range infos {

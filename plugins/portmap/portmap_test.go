@@ -228,7 +228,7 @@ var _ = Describe("portmap", func() {
 		ok(c, "ADD")
 		Expect(steps).To(And(HaveKeyWithValue("list own addresses", 2), HaveKeyWithValue("list conntrack and delete", 2)))
 		for step := range steps {
-			Expect(step).NotTo(ContainSubstring("flush conntrack"))
+			Expect(step).NotTo(ContainSubstring("delete conntrack"))
 		}
 	})
 
