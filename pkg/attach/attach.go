@@ -235,12 +235,9 @@ func Diff(c *nl.Conn, ifName string, s Spec) error {
 		return err
 	}
 	errs := []error{sysctl.Diff(c.NS(), s.Sysctls...)}
-	if s.Kind != "" && l.Kind != s.Kind {
-		errs = append(errs, fmt.Errorf("interface %s is of kind %q, not %q", ifName, l.Kind, s.Kind))
-	}
-	if !l.Up {
-		errs = append(errs, fmt.Errorf("interface %s is down", ifName))
-	}
+	reportIf := types.ProblemsInto(&errs)
+	reportIf(s.Kind != "" && l.Kind != s.Kind, "interface %s is of kind %q, not %q", ifName, l.Kind, s.Kind)
+	reportIf(!l.Up, "interface %s is down", ifName)
 	return errors.Join(append(errs, diffAddrs(c, l, s.Addrs), diffRoutes(c, l, s.Routes))...)
 }
 
@@ -274,10 +271,9 @@ func diffRoutes(c *nl.Conn, l nl.Link, want []nl.Route) error {
 		return err
 	}
 	var errs []error
+	reportIf := types.ProblemsInto(&errs)
 	for _, w := range want {
-		if !slices.ContainsFunc(have, w.Matches) {
-			errs = append(errs, fmt.Errorf("interface %s has no route %s%s", l.Name, w, metrics(w)))
-		}
+		reportIf(!slices.ContainsFunc(have, w.Matches), "interface %s has no route %s%s", l.Name, w, metrics(w))
 	}
 	return errors.Join(errs...)
 }

@@ -1,6 +1,7 @@
 package attach
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/plumb-cni/plumb/pkg/nl"
@@ -14,13 +15,13 @@ type Master struct {
 	InContainer bool   // the master is in the container; otherwise it is on the node
 }
 
-// Check returns an error if no interface with the configured name can be a master.
-func (m Master) Check() error {
+// Validate returns an error if no interface with the configured name can be a master.
+func (m Master) Validate() error {
 	if m.Name == "" {
 		return nil
 	}
 	if m.Name == "lo" {
-		return fmt.Errorf("master lo is the loopback interface, which is on no network segment")
+		return errors.New("master lo is the loopback interface, which is on no network segment")
 	}
 	if err := types.CheckIfName(m.Name); err != nil {
 		return fmt.Errorf("master %q is not an interface name: %w", m.Name, err)
@@ -28,9 +29,9 @@ func (m Master) Check() error {
 	return nil
 }
 
-// Open connects to the namespace of the master and to that of the container. The two
-// connections are the same if the master is in the container.
-func (m Master) Open(r *skel.Request) (master, pod *nl.Conn, err error) {
+// Open connects to the namespace of the master and to that of the container. If the master is in
+// the container, both are the same connection. They are closed with the namespaces of r.
+func (m Master) Open(r *skel.Request) (masterConn, pod *nl.Conn, err error) {
 	if m.InContainer {
 		pod, err = nl.Open(r.Pod)
 		return pod, pod, err

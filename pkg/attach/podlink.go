@@ -12,11 +12,11 @@ import (
 
 // A PodLink is an interface that is in the container only: it has no host end.
 type PodLink struct {
-	Pod  *nl.Conn
-	Link nl.Link
+	Pod  *nl.Conn // to the container
+	Link nl.Link  // as the kernel made it; it is down
 	DAD  DADMode
-	// NoCarrier: the interface has no carrier, so that the kernel does not start duplicate
-	// address detection.
+	// NoCarrier says that the interface has no carrier: the kernel then starts duplicate
+	// address detection later, and Configure does not wait for it.
 	NoCarrier bool
 }
 

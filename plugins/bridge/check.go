@@ -80,21 +80,16 @@ func (c *checker) diffNode(missing error) error {
 		return fmt.Errorf("interface %s is of kind %q, not a bridge", br.Name, br.Kind)
 	}
 	var errs []error
-	if !br.Up {
-		errs = append(errs, fmt.Errorf("bridge %s is down", br.Name))
-	}
-	if c.conf.promisc && !br.Promisc {
-		errs = append(errs, fmt.Errorf("bridge %s is not in promiscuous mode", br.Name))
-	}
-	if c.conf.filtering && !br.VLANFiltering {
-		errs = append(errs, fmt.Errorf("bridge %s does not filter VLANs", br.Name))
-	}
+	reportIf := types.ProblemsInto(&errs)
+	reportIf(!br.Up, "bridge %s is down", br.Name)
+	reportIf(c.conf.promisc && !br.Promisc, "bridge %s is not in promiscuous mode", br.Name)
+	reportIf(c.conf.filtering && !br.VLANFiltering, "bridge %s does not filter VLANs", br.Name)
 	if missing != nil {
 		return errors.Join(append(errs, missing)...)
 	}
-	errs = append(errs, c.diffPort(c.host, br), c.diffGateway(br))
+	errs = append(errs, c.diffPort(br), c.diffGateway(br))
 	if attach.MadeByPlumb(c.host) {
-		errs = append(errs, c.diffRules(c.host))
+		errs = append(errs, c.diffRules())
 	}
 	return errors.Join(errs...)
 }
@@ -114,44 +109,39 @@ func (c *checker) findHost() (nl.Link, error) {
 }
 
 // diffPort compares the container's port.
-func (c *checker) diffPort(host, br nl.Link) error {
-	var errs []error
+func (c *checker) diffPort(br nl.Link) error {
+	host, want := c.host, c.conf.port
 	if host.Master != br.Index {
 		return fmt.Errorf("interface %s is no port of bridge %s", host.Name, br.Name)
-	}
-	if !host.Up {
-		errs = append(errs, fmt.Errorf("port %s is down", host.Name))
 	}
 	have, err := c.node.Port(host)
 	if err != nil {
 		return err
 	}
-	if have.Hairpin != c.conf.port.Hairpin {
-		errs = append(errs, fmt.Errorf("port %s has hairpin %t, not %t", host.Name, have.Hairpin, c.conf.port.Hairpin))
-	}
-	if have.Isolated != c.conf.port.Isolated {
-		errs = append(errs, fmt.Errorf("port %s has isolated %t, not %t", host.Name, have.Isolated, c.conf.port.Isolated))
-	}
-	return errors.Join(append(errs, c.diffVLANs(host, br))...)
+	var errs []error
+	reportIf := types.ProblemsInto(&errs)
+	reportIf(!host.Up, "port %s is down", host.Name)
+	reportIf(have.Hairpin != want.Hairpin, "port %s has hairpin %t, not %t", host.Name, have.Hairpin, want.Hairpin)
+	reportIf(have.Isolated != want.Isolated, "port %s has isolated %t, not %t", host.Name, have.Isolated, want.Isolated)
+	return errors.Join(append(errs, c.diffVLANs(br))...)
 }
 
 // diffVLANs compares the VLANs of the container's port.
-func (c *checker) diffVLANs(host, br nl.Link) error {
+func (c *checker) diffVLANs(br nl.Link) error {
 	want := vlansOf(c.conf)
 	if len(want) == 0 {
 		return nil
 	}
-	have, err := c.node.VLANs(host)
+	have, err := c.node.VLANs(c.host)
 	if err != nil {
 		return err
 	}
-	errs := []error{missingVLANs(host, want, have)}
+	errs := []error{missingVLANs(c.host, want, have)}
+	reportIf := types.ProblemsInto(&errs)
 	for _, v := range have {
 		wanted := slices.ContainsFunc(want, func(w nl.VLAN) bool { return w.ID == v.ID })
 		kept := c.conf.keepDefaultVLAN && v.ID == br.DefaultPVID
-		if !wanted && !kept {
-			errs = append(errs, fmt.Errorf("port %s is in %s", host.Name, v))
-		}
+		reportIf(!wanted && !kept, "port %s is in %s", c.host.Name, v)
 	}
 	return errors.Join(errs...)
 }
@@ -159,10 +149,9 @@ func (c *checker) diffVLANs(host, br nl.Link) error {
 // missingVLANs returns an error that names each VLAN of want that is not in have.
 func missingVLANs(port nl.Link, want, have []nl.VLAN) error {
 	var errs []error
+	reportIf := types.ProblemsInto(&errs)
 	for _, v := range want {
-		if !slices.Contains(have, v) {
-			errs = append(errs, fmt.Errorf("port %s is not in %s", port.Name, v))
-		}
+		reportIf(!slices.Contains(have, v), "port %s is not in %s", port.Name, v)
 	}
 	return errors.Join(errs...)
 }
@@ -184,10 +173,9 @@ func (c *checker) diffGateway(br nl.Link) error {
 		return err
 	}
 	errs := []error{c.diffGatewayPort(dev, br), attach.DiffForwarding(c.node, c.ips())}
+	reportIf := types.ProblemsInto(&errs)
 	for _, gw := range gatewaysOf(c.ips()) {
-		if !hasAddr(have, gw) {
-			errs = append(errs, fmt.Errorf("interface %s has no gateway address %s", dev.Name, gw))
-		}
+		reportIf(!hasAddr(have, gw), "interface %s has no gateway address %s", dev.Name, gw)
 	}
 	return errors.Join(errs...)
 }
@@ -206,10 +194,9 @@ func (c *checker) diffGatewayPort(dev, br nl.Link) error {
 		return fmt.Errorf("interface %s is no port of bridge %s", port.Name, br.Name)
 	}
 	var errs []error
+	reportIf := types.ProblemsInto(&errs)
 	for _, l := range []nl.Link{dev, port} {
-		if !l.Up {
-			errs = append(errs, fmt.Errorf("interface %s is down", l.Name))
-		}
+		reportIf(!l.Up, "interface %s is down", l.Name)
 	}
 	have, err := c.node.VLANs(port)
 	return errors.Join(append(errs, err, missingVLANs(port, vlansOf(c.conf.gatewayPort()), have))...)
@@ -217,15 +204,15 @@ func (c *checker) diffGatewayPort(dev, br nl.Link) error {
 
 // diffRules compares what only plumb makes on the node for the attachment: sysctls,
 // masquerade and MAC spoof check.
-func (c *checker) diffRules(host nl.Link) error {
-	errs := []error{sysctl.Diff(c.r.Node, append(attach.HostSysctls(host.Name), attach.HostSysctls(c.conf.bridge)...)...)}
+func (c *checker) diffRules() error {
+	errs := []error{sysctl.Diff(c.r.Node, append(attach.HostSysctls(c.host.Name), attach.HostSysctls(c.conf.bridge)...)...)}
 	if c.conf.masquerade {
 		errs = append(errs, masq.Check(c.conf.masq(c.r), attach.Prefixes(c.ips())))
 	}
 	// diffPod has reported it if prevResult lacks the interface of the container.
 	if index, found := c.prev.Container(c.r.IfName); found && c.conf.macSpoofCheck {
 		errs = append(errs, checkMACSpoofCheck(macSpoofCheck{
-			node: c.r.Node, owner: c.r.Attachment(), port: host.Name, mac: c.prev.Interfaces[index].MAC,
+			node: c.r.Node, owner: c.r.Attachment(), port: c.host.Name, mac: c.prev.Interfaces[index].MAC,
 		}))
 	}
 	return errors.Join(errs...)

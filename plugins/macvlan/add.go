@@ -26,11 +26,11 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	node, pod, err := conf.master.Open(r)
+	masterConn, pod, err := conf.master.Open(r)
 	if err != nil {
 		return nil, err
 	}
-	master, err := conf.master.Find(node, conf.mtu)
+	master, err := conf.master.Find(masterConn, conf.mtu)
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +38,7 @@ func add(r *skel.Request) (*types.Result, error) {
 		return nil, err
 	}
 	pending.AllowAllocation()
-	eth, err := node.AddMacvlan(&r.Undo, nl.Macvlan{
+	eth, err := masterConn.AddMacvlan(&r.Undo, nl.Macvlan{
 		Name: r.IfName, In: pod, Parent: master, Mode: conf.mode, MAC: conf.mac, MTU: conf.mtu, QueueLen: conf.queueLen,
 	})
 	if err != nil {

@@ -63,7 +63,7 @@ func (raw *rawConfig) toConfig(r *skel.Request, args types.Args) (*config, error
 	if raw.OptimisticDAD {
 		conf.dad = attach.DADOptimistic
 	}
-	errs := []error{macErr, conf.master.Check(), attach.CheckMTU(raw.MTU)}
+	errs := []error{macErr, conf.master.Validate(), attach.CheckMTU(raw.MTU)}
 	refuseIf := types.ProblemsInto(&errs)
 	refuseIf(!nl.IsMacvlanMode(conf.mode), "unknown macvlan mode: %q; want bridge, private, vepa or passthru", raw.Mode)
 	refuseIf(raw.BCQueueLen < 0 || raw.BCQueueLen > maxQueueLen, "bcqueuelen %d is not between 0 and %d", raw.BCQueueLen, maxQueueLen)

@@ -18,7 +18,7 @@ func check(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	node, pod, err := conf.master.Open(r)
+	masterConn, pod, err := conf.master.Open(r)
 	if err != nil {
 		return err
 	}
@@ -27,7 +27,7 @@ func check(r *skel.Request) error {
 		if eth.MacvlanMode != conf.mode {
 			modeErr = fmt.Errorf("interface %s has mode %s, not %s", eth.Name, eth.MacvlanMode, conf.mode)
 		}
-		return errors.Join(modeErr, conf.master.Diff(node, eth))
+		return errors.Join(modeErr, conf.master.Diff(masterConn, eth))
 	})
 }
 
