@@ -370,7 +370,7 @@ var _ = Describe("ptp", func() {
 		Entry("before it is set up", "set link eth0 up"),
 		Entry("before its addresses are added", "add address 10.1.2.2/24"),
 		Entry("before the gateway addresses are added", "add address 10.1.2.1/32"),
-		Entry("at the last step", "add neighbour"),
+		Entry("at the last step", "add neighbor"),
 	)
 
 	DescribeTable("ADD with bad input returns an error that says what to do, and leaves nothing", func(change func(c *nstest.Call), code int, want ...string) {
