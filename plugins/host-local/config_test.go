@@ -219,7 +219,7 @@ func TestHolderPID(t *testing.T) {
 }
 
 // FuzzConfig checks that no configuration makes the parser panic, and that the ranges of a valid one are in
-// their subnets and usableAfter ends.
+// their subnets and usableAfter returns no gateway.
 func FuzzConfig(f *testing.F) {
 	for _, seed := range []string{
 		`{"ipam": {"subnet": "10.1.2.0/24", "exclude": ["10.1.2.0/28"], "routes": [{"dst": "::/0"}]}}`,
@@ -243,12 +243,12 @@ func FuzzConfig(f *testing.F) {
 				}
 			}
 			n := 0
-			for i := range set.usableAfter(netip.Addr{}) {
-				if n++; n > 10000 {
-					t.Fatal("usableAfter does not end")
+			for a := range set.usableAfter(netip.Addr{}) {
+				if n++; n > 1000 {
+					break
 				}
-				if i.to.Less(i.from) || slices.ContainsFunc(set, func(r ipRange) bool { return i.contains(r.gateway) && r.contains(r.gateway) }) {
-					t.Fatalf("interval %s is empty or has a gateway", i)
+				if r := set.find(a); r < 0 || a == set[r].gateway {
+					t.Fatalf("%s is in no range, or is the gateway", a)
 				}
 			}
 		}

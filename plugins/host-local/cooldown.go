@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"hash/fnv"
 	"io/fs"
 	"net/netip"
@@ -39,7 +40,7 @@ func (se *session) recordRelease(ip netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	record := releaseRecord(ip, se.host.now())
+	record := releaseRecord(ip, se.now())
 	if len(text) < releaseSize || string(text[:releaseSize]) != string(se.bootRecord()) {
 		return replaceFile(path, append(se.bootRecord(), record...))
 	}
@@ -56,7 +57,7 @@ func (se *session) recordRelease(ip netip.Addr) error {
 
 // replaceFile writes a new file and renames it to path, so that path never has a part of the content.
 func replaceFile(path string, content []byte) error {
-	err := workingDir.writeNew(path+".new", content)
+	err := workingDir.replace(path+".new", content)
 	if err != nil {
 		return err
 	}
@@ -97,7 +98,7 @@ func (se *session) parseReleases(text []byte) map[netip.Addr]time.Duration {
 	if len(text) < releaseSize || string(text[:releaseSize]) != string(se.bootRecord()) {
 		return cooling
 	}
-	now := se.host.now()
+	now := se.now()
 	for text = text[releaseSize:]; len(text) >= releaseSize; text = text[releaseSize:] {
 		at := time.Duration(binary.LittleEndian.Uint64(text[16:]))
 		if at <= now && now-at < se.cooldown {
@@ -116,4 +117,23 @@ func (se *session) readCooling() map[netip.Addr]time.Duration {
 	// If the file cannot be read, no address cools down: ADD need not fail because of that.
 	text, _, _ := workingDir.read(se.releasesPath())
 	return se.parseReleases(text)
+}
+
+// describeCooling returns a text for an error: how many addresses of the set cool down, and when
+// the first of them is free. The text is empty if no address cools down.
+func (se *session) describeCooling(set rangeSet) string {
+	n, first := 0, time.Duration(0)
+	for ip, releasedAt := range se.readCooling() {
+		if set.find(ip) < 0 {
+			continue
+		}
+		if left := releasedAt + se.cooldown - se.now(); n == 0 || left < first {
+			first = left
+		}
+		n++
+	}
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (released addresses that cool down: %d; the first is free in %s)", n, first.Round(time.Second))
 }

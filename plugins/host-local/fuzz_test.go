@@ -35,13 +35,13 @@ func FuzzRecords(f *testing.F) {
 // FuzzReleases checks that no address cools down for longer than the cooldown, and that each address that
 // cools down is in the file of releases.
 func FuzzReleases(f *testing.F) {
-	se := &session{store: store{cooldown: time.Minute, host: host{now: func() time.Duration { return time.Hour }}}, boot: "b"}
+	se := &session{store: store{cooldown: time.Minute, machine: machine{now: func() time.Duration { return time.Hour }}}, boot: "b"}
 	f.Add(append(se.bootRecord(), releaseRecord(ip("10.1.2.2"), 59*time.Minute+time.Second)...))
 	f.Add(append(se.bootRecord(), releaseRecord(ip("10.1.2.2"), 1<<62)...))
 	f.Add([]byte("short"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		for a, at := range se.parseReleases(text) {
-			if now := se.host.now(); at > now || now-at >= se.cooldown {
+			if now := se.now(); at > now || now-at >= se.cooldown {
 				t.Errorf("%s cools down since %s, which is not within the cooldown", a, at)
 			}
 			b := a.As16()

@@ -204,6 +204,7 @@ var _ = Describe("ADD", func() {
 			node.put(fmt.Sprint("10.1.2.", 2+i), fmt.Sprint("c", i, "\r\neth0"))
 		}
 		Expect(node.fails("ADD", "new", variant{}).Code).To(Equal(uint(types.CodeTryAgain)))
+		node.ok("DEL", "c198", variant{})
 		node.put("10.1.2.200", content)
 		Expect(node.add("new", variant{})).To(Equal("10.1.2.200/24"))
 		Expect(os.ReadFile(node.net("10.1.2.200"))).To(BeEquivalentTo("new\r\neth0"))
