@@ -118,6 +118,8 @@ type session struct {
 	recordErr error // if set, known is incomplete: an attachment's file could not be read
 	changed   bool  // whether the session changed something in folder
 
+	releasesReady bool // see prepareReleases
+
 	// names has the names of the files in folder; nil: free has not listed it yet.
 	names map[string]bool
 }
