@@ -140,9 +140,9 @@ var _ = Describe("ADD", func() {
 			"range set 2 (10.1.3.0/24) has no usable address"),
 		Entry("an address outside of the ranges", variant{args: "IP=10.1.9.9"}, uint(7), "failed to allocate all requested IPs: 10.1.9.9"),
 		Entry("two addresses in one set", variant{more: `"runtimeConfig": {"ips": ["10.1.2.5", "10.1.2.6", "10.7.7.7"]}`}, uint(7), "failed to allocate all requested IPs: 10.1.2.6 10.7.7.7"),
-		Entry("not an address", variant{args: "IP=x"}, uint(7), "CNI_ARGS: IP: invalid IP address: x"),
+		Entry("not an address", variant{args: "IP=x"}, uint(7), `CNI_ARGS: IP: invalid IP address: "x"`),
 		Entry("an unknown key in CNI_ARGS", variant{args: "K8S_POD_NAME=a"}, uint(4), "unknown args"),
-		Entry("null in runtimeConfig.ips", variant{more: `"runtimeConfig": {"ips": [null]}`}, uint(7), "runtimeConfig.ips[0] is null"),
+		Entry("null in runtimeConfig.ips", variant{more: `"runtimeConfig": {"ips": [null]}`}, uint(7), `runtimeConfig.ips[0]: invalid IP address: ""`),
 	)
 
 	DescribeTable("returns code 101 if the attachment already has an address, and changes nothing", func(again variant) {
