@@ -54,16 +54,6 @@ func (d folder) pathError(op, name string, err error) error {
 	return &fs.PathError{Op: op, Path: filepath.Join(d.path, name), Err: err}
 }
 
-// errnoOf returns the error number of the system call that failed, without operation and path. If
-// there is none, it returns err.
-func errnoOf(err error) error {
-	var errno unix.Errno
-	if errors.As(err, &errno) {
-		return errno
-	}
-	return err
-}
-
 // openFD opens a file and returns its descriptor. The mode is that of a new file.
 func (d folder) openFD(name string, flags int, mode uint32) (fd int, err error) {
 	err = types.RetryEINTR(func() (err error) {

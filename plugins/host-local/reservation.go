@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -77,9 +78,6 @@ type reservation struct {
 	incomplete bool  // the file names no owner, because of a crash: readAll releases it
 }
 
-// path returns the path of the reservation file of ip.
-func (se *session) path(ip netip.Addr) string { return filepath.Join(se.dir, ip.String()) }
-
 // read reads the reservation of ip. If there is none, the error matches fs.ErrNotExist. After any
 // other error, the address counts as taken by an unknown owner. So does the address of a file that
 // is not regular or too large, but read then returns no error.
@@ -117,7 +115,7 @@ func (se *session) reserve(u *undo.Stack, ip netip.Addr, o owner) error {
 func (se *session) write(ip netip.Addr, o owner) error {
 	name := ip.String()
 	if err := se.createFile(name, []byte(o.text())); err != nil {
-		return &fs.PathError{Op: "reserve", Path: se.path(ip), Err: errnoOf(err)}
+		return err
 	}
 	se.changed = true
 	st, err := se.folder.stat(name)
@@ -173,10 +171,10 @@ func (se *session) remove(res reservation) error {
 	return se.trace.Do("release "+res.addr.String(), func() error {
 		recordErr := se.recordRelease(res.addr)
 		if recordErr != nil && !errors.Is(recordErr, unix.EROFS) && !isDiskFull(recordErr) {
-			return &fs.PathError{Op: "record release", Path: se.path(res.addr), Err: recordErr}
+			return fmt.Errorf("record the release of %s: %w", res.addr, recordErr)
 		}
 		if err := se.folder.remove(res.addr.String()); err != nil {
-			return &fs.PathError{Op: "release", Path: se.path(res.addr), Err: errnoOf(err)}
+			return err
 		}
 		if isDiskFull(recordErr) {
 			// The removal may have freed space. If not, ignore the error: an address without

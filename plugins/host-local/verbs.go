@@ -195,7 +195,7 @@ func (h host) check(r *skel.Request) error {
 		held, err = se.heldByOrLegacy(ownerOf(r))
 		return err
 	})
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if types.IgnoreNotExist(err) != nil {
 		return err
 	}
 	return conf.checkReservations(r, held, prev)
@@ -257,13 +257,12 @@ func (h host) checkAvailable(r *skel.Request) error {
 	if err := st.checkWritable(); err != nil {
 		return err
 	}
-	checkFree := func(se *session) error {
+	return types.IgnoreNotExist(st.withLock(func(se *session) error { // without a folder, no address is reserved
 		if !conf.failStatusWhenFull {
 			return nil
 		}
 		return checkNotExhausted(se, conf.sets)
-	}
-	return types.IgnoreNotExist(st.withLock(checkFree)) // without a folder, no address is reserved
+	}))
 }
 
 // checkNotExhausted returns an error that names all range sets without a free address.
