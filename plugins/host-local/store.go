@@ -37,14 +37,11 @@ type machine struct {
 	now    func() time.Duration // returns the time since boot, including the time in suspend
 }
 
-// create makes dir. All containers of the network share dir, so ADD does not undo this.
-func (s store) create() error {
-	return s.trace.Do("make folder "+s.dir, func() error { return os.MkdirAll(s.dir, 0o755) })
-}
-
-// createAndLock is withLock for a store whose folder may not exist yet: it makes the folder.
+// createAndLock is withLock for a store whose folder may not exist yet: it makes the folder. All
+// containers of the network share the folder, so ADD does not undo this.
 func (s store) createAndLock(f func(*session) error) error {
-	if err := s.create(); err != nil {
+	err := s.trace.Do("make folder "+s.dir, func() error { return os.MkdirAll(s.dir, 0o755) })
+	if err != nil {
 		return types.Coded(types.CodeIO, err)
 	}
 	return s.withLock(f)
@@ -238,12 +235,6 @@ func readBootID(path string) string {
 	return id[:min(len(id), 40)]
 }
 
-// readAndKeepAll reads all reservations, and releases only incomplete ones.
-func (se *session) readAndKeepAll() error {
-	_, err := se.readAll(func(reservation) bool { return true })
-	return err
-}
-
 // readAll reads all reservations. It releases those for which keep returns false, and incomplete
 // ones. failed joins the errors of the releases. err says that the folder could not be read.
 func (se *session) readAll(keep func(reservation) bool) (failed, err error) {
@@ -363,7 +354,7 @@ func (se *session) heldBy(o owner) ([]reservation, error) {
 	if err == nil || se.complete {
 		return held, nil
 	}
-	if err := se.readAndKeepAll(); err != nil {
+	if _, err := se.readAll(func(reservation) bool { return true }); err != nil {
 		return nil, err
 	}
 	return se.heldBy(o)
