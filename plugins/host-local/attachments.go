@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -12,8 +13,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
+	"github.com/plumb-cni/plumb/pkg/types"
 	"golang.org/x/sys/unix"
 )
 
@@ -42,19 +43,13 @@ type record struct {
 
 var errDamaged = errors.New("an attachment's file does not agree with the reservations")
 
-// A fileID identifies the file of an attachment. It is a hash, because a container ID can be
+// fileName returns the name of the attachment's file. It is a hash, because a container ID can be
 // longer than a file name.
-type fileID [16]byte
-
-func (o owner) fileID() (id fileID) {
+func (o owner) fileName() string {
 	h := fnv.New128a()
 	_, _ = h.Write([]byte(o.text()))
-	h.Sum(id[:0])
-	return id
+	return hex.EncodeToString(h.Sum(nil))
 }
-
-// fileName returns the name of the file.
-func (id fileID) fileName() string { return hex.EncodeToString(id[:]) }
 
 // recordsText returns the content of an attachment's file.
 func recordsText(records []record) []byte {
@@ -91,10 +86,10 @@ func parseRecords(text []byte) ([]record, error) {
 // records returns the records of an owner: those in known or, if the session has not read or
 // changed them yet, those in the attachment's file.
 func (se *session) records(o owner) ([]record, error) {
-	if known, ok := se.known[o.fileID()]; ok || se.complete {
+	if known, ok := se.known[o.fileName()]; ok || se.complete {
 		return known, nil
 	}
-	text, _, err := se.files.read(o.fileID().fileName())
+	text, _, err := se.files.read(o.fileName())
 	if errors.Is(err, fs.ErrNotExist) {
 		if now, timesErr := se.files.times(); timesErr == nil && now == se.filesTimes {
 			return nil, nil
@@ -121,11 +116,14 @@ func (se *session) removeRecord(res reservation) {
 // setRecords sets the records of an owner in known. If err is set, the records are not known;
 // setRecords notes the error instead.
 func (se *session) setRecords(o owner, records []record, err error) {
-	if err != nil {
+	switch {
+	case err != nil:
 		se.recordErr = err
-		return
+	case len(records) == 0 && se.complete:
+		delete(se.known, o.fileName())
+	default:
+		se.known[o.fileName()] = records
 	}
-	se.known[o.fileID()] = records
 }
 
 // filesPath returns the path of the folder of the attachments' files.
@@ -146,16 +144,14 @@ func (se *session) upToDate() bool {
 		return false
 	}
 	now, err := files.times()
-	state, lastReadText, _ := strings.Cut(string(text), "\n")
-	lastRead, parseErr := strconv.ParseInt(strings.TrimSpace(lastReadText), 10, 64)
-	se.filesTimes, se.lastRead = now, time.Duration(lastRead)
-	return err == nil && parseErr == nil && state == stateText(se.found, now)
+	se.filesTimes = now
+	return err == nil && string(text) == stateText(se.found, now)
 }
 
-// stateText returns the first line of the file "complete". The line has the same length for all
-// times, so that writeState can overwrite an older one.
+// stateText returns the content of the file "complete". It has the same length for all times, so that
+// writeState can overwrite an older one.
 func stateText(folder, files times) string {
-	return fmt.Sprintf("%020d %020d %020d %020d", folder.mtime, folder.ctime, files.mtime, files.ctime)
+	return fmt.Sprintf("%020d %020d %020d %020d\n", folder.mtime, folder.ctime, files.mtime, files.ctime)
 }
 
 // save writes the changes of the session to the attachments' files. It returns no error: if it
@@ -177,81 +173,62 @@ func (se *session) save() {
 	}
 }
 
-// writeFiles writes the files of the attachments in known.
+// writeFiles writes the files of the attachments in known. If known is complete, it also makes
+// their folder, and removes all other files.
 func (se *session) writeFiles() error {
 	if se.complete {
-		return se.writeAll()
-	}
-	for id := range se.known {
-		if err := se.writeFile(id); err != nil {
+		if err := se.makeFilesFolder(); err != nil {
 			return err
 		}
+	}
+	for name, records := range se.known {
+		if err := se.writeFile(name, records); err != nil {
+			return err
+		}
+	}
+	if se.complete {
+		return se.removeOtherFiles()
 	}
 	return nil
 }
 
-// writeFile writes the file of one attachment, or removes it if the attachment holds no address.
-func (se *session) writeFile(id fileID) error {
-	if len(se.known[id]) == 0 {
-		return se.files.remove(id.fileName())
+// writeFile writes the file of one attachment, unless it is the same already. It removes the file
+// of an attachment that holds no address.
+func (se *session) writeFile(name string, records []record) error {
+	if len(records) == 0 {
+		return se.files.remove(name)
 	}
-	return se.files.write(id.fileName(), recordsText(se.known[id]))
+	text := recordsText(records)
+	if old, _, err := se.files.read(name); err == nil && bytes.Equal(old, text) {
+		return nil
+	}
+	return se.files.replace(name, text)
 }
 
-// writeAll makes the folder of the attachments' files, writes the files of all attachments in
-// known, and removes all other files.
-func (se *session) writeAll() error {
-	if err := se.makeFilesFolder(); err != nil {
-		return err
-	}
-	left := map[string]bool{}
-	for name, err := range se.files.names() {
-		if err != nil {
-			return err
-		}
-		left[name] = true
-	}
-	for id, records := range se.known {
-		name := id.fileName()
-		if len(records) == 0 {
-			continue
-		}
-		if left[name] {
-			delete(left, name)
-			if text, _, err := se.files.read(name); err == nil && string(text) == string(recordsText(records)) {
-				continue
-			}
-		}
-		if err := se.writeFile(id); err != nil {
-			return err
+// removeOtherFiles removes the files of attachments that are not in known.
+func (se *session) removeOtherFiles() error {
+	names, err := se.files.names()
+	for _, name := range names {
+		if se.known[name] == nil {
+			err = errors.Join(err, se.files.remove(name))
 		}
 	}
-	for name := range left {
-		if err := se.files.remove(name); err != nil {
-			return err
-		}
-	}
-	return nil
+	return err
 }
 
 // makeFilesFolder makes the folder of the attachments' files, without the file "complete". It
 // removes the folders of earlier boots and of network folders that no longer exist, files that
 // a crash left, and the index of earlier versions of this plugin.
 func (se *session) makeFilesFolder() error {
-	all, err := os.ReadDir(se.privateDir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
 	path := se.filesPath()
+	all, err := os.ReadDir(se.privateDir)
+	err = types.IgnoreNotExist(err)
 	for _, e := range all {
-		if e.Name() == releasesName || e.Name() == filepath.Base(path) && e.IsDir() {
-			continue
-		}
-		if err := os.RemoveAll(filepath.Join(se.privateDir, e.Name())); err != nil {
-			return err
+		if e.Name() != releasesName && (e.Name() != filepath.Base(path) || !e.IsDir()) {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(se.privateDir, e.Name())))
 		}
 	}
-	if err := os.MkdirAll(path, 0o700); err != nil {
+	if err = errors.Join(err, os.MkdirAll(path, 0o700)); err != nil {
 		return err
 	}
 	se.files.close()
@@ -276,29 +253,18 @@ func (se *session) writeState() error {
 		folder, err = se.folder.setTime()
 	}
 	if err == nil {
-		_, err = fmt.Fprintf(f, "%s\n%020d\n", stateText(folder, files), se.lastRead)
+		_, err = f.WriteString(stateText(folder, files))
 	}
 	return errors.Join(err, f.Close())
 }
 
-// countFiles returns an error if another process has added or removed files during writeAll.
+// countFiles returns an error if another process has added or removed files since writeFiles.
 func (se *session) countFiles() error {
-	want := 1 // completeName
-	for _, records := range se.known {
-		if len(records) > 0 {
-			want++
-		}
+	names, err := se.files.names()
+	if err == nil && len(names) != len(se.known)+1 { // and completeName
+		err = errDamaged
 	}
-	for _, err := range se.files.names() {
-		if err != nil {
-			return err
-		}
-		want--
-	}
-	if want != 0 {
-		return errDamaged
-	}
-	return nil
+	return err
 }
 
 // fromEarlierBoots returns the records of reservations that were made in earlier boots. It
@@ -326,10 +292,8 @@ func (se *session) addRecordsIn(path string, all map[record]bool) {
 		return
 	}
 	defer files.close()
-	for name, err := range files.names() {
-		if err != nil {
-			return
-		}
+	names, _ := files.names()
+	for _, name := range names {
 		text, _, err := files.read(name)
 		if err != nil {
 			continue

@@ -123,19 +123,3 @@ func (p benchPool) repeat(b *testing.B, command, id string, prepare func()) {
 		p.run(b, command, id)
 	}
 }
-
-// BenchmarkUsableAfter iterates over the usable intervals of a /8 from which 64 subnets are excluded.
-// The time depends on the number of subnets, not on the number of addresses.
-func BenchmarkUsableAfter(b *testing.B) {
-	var exclude []string
-	for i := range 64 {
-		exclude = append(exclude, fmt.Sprintf("10.%d.0.0/16", 2*i))
-	}
-	s := newRangeSet(b, exclude, interval{ip("10.0.0.1"), ip("10.255.255.254")})
-	b.ReportAllocs()
-	for b.Loop() {
-		for range s.usableAfter(ip("10.77.0.9")) {
-			continue
-		}
-	}
-}

@@ -39,8 +39,7 @@ type storeConf struct {
 	cooldown time.Duration
 }
 
-// rawConf is the configuration before it is checked. Elements of lists are pointers, so that null can
-// be detected and reported.
+// rawConf is the configuration before it is checked. A null in a list is an empty item.
 type rawConf struct {
 	IPAM          *rawIPAM   `json:"ipam"`
 	RuntimeConfig rawRuntime `json:"runtimeConfig"`
@@ -48,19 +47,21 @@ type rawConf struct {
 }
 
 type rawIPAM struct {
-	Type       string        `json:"type"`
-	Subnet     string        `json:"subnet"`
-	RangeStart string        `json:"rangeStart"`
-	RangeEnd   string        `json:"rangeEnd"`
-	Gateway    string        `json:"gateway"`
-	Ranges     [][]*rawRange `json:"ranges"`
-	Routes     []*rawRoute   `json:"routes"`
-	DataDir    string        `json:"dataDir"`
-	ResolvConf string        `json:"resolvConf"`
-	Exclude    []*string     `json:"exclude"`
-	Cooldown   int64         `json:"cooldown"`
-	StatusFull bool          `json:"failStatusWhenFull"`
+	Type       string            `json:"type"`
+	Subnet     string            `json:"subnet"`
+	RangeStart string            `json:"rangeStart"`
+	RangeEnd   string            `json:"rangeEnd"`
+	Gateway    string            `json:"gateway"`
+	Ranges     []rawSet          `json:"ranges"`
+	Routes     []types.RouteText `json:"routes"`
+	DataDir    string            `json:"dataDir"`
+	ResolvConf string            `json:"resolvConf"`
+	Exclude    []string          `json:"exclude"`
+	Cooldown   int64             `json:"cooldown"`
+	StatusFull bool              `json:"failStatusWhenFull"`
 }
+
+type rawSet []rawRange
 
 type rawRange struct {
 	Subnet     string `json:"subnet"`
@@ -69,26 +70,14 @@ type rawRange struct {
 	Gateway    string `json:"gateway"`
 }
 
-// rawRoute is types.Route with the addresses as text. An invalid address is then no error of the JSON
-// decoder, and one error can report all problems of the configuration.
-type rawRoute struct {
-	Dst      string `json:"dst"`
-	GW       string `json:"gw"`
-	MTU      int    `json:"mtu"`
-	AdvMSS   int    `json:"advmss"`
-	Priority int    `json:"priority"`
-	Table    int    `json:"table"`
-	Scope    int    `json:"scope"`
-}
-
 type rawRuntime struct {
-	IPs      []*string     `json:"ips"`
-	IPRanges [][]*rawRange `json:"ipRanges"`
+	IPs      []string `json:"ips"`
+	IPRanges []rawSet `json:"ipRanges"`
 }
 
 type rawArgs struct {
 	CNI struct {
-		IPs []*string `json:"ips"`
+		IPs []string `json:"ips"`
 	} `json:"cni"`
 }
 
@@ -119,7 +108,7 @@ func parse(r *skel.Request) (*config, error) {
 	if err == nil && r.Conf.Strict && r.Command == "ADD" {
 		conf.warnOutsideGateways(r)
 	}
-	return conf, err
+	return conf, types.Coded(types.CodeConfig, err)
 }
 
 // warnOutsideGateways warns of each gateway outside of its subnet. Such a gateway can be correct: if the
@@ -175,85 +164,58 @@ func newStoreConf(dataDir string, cooldown int64) (storeConf, error) {
 func (in *input) config() (*config, error) {
 	raw := in.raw.IPAM
 	if raw == nil {
-		return nil, types.Errorf(types.CodeConfig, "IPAM config missing 'ipam' key")
+		return nil, errors.New("IPAM config missing 'ipam' key")
 	}
-	var errs problems
-	forStore, err := newStoreConf(raw.DataDir, raw.Cooldown)
-	errs.add(err)
-	conf := &config{storeConf: forStore, resolvConf: raw.ResolvConf, failStatusWhenFull: raw.StatusFull}
+	var cooldownErr error
 	if raw.Cooldown < 0 || raw.Cooldown > maxCooldown {
-		errs.addf("cooldown %d is not between 0 and %d seconds", raw.Cooldown, maxCooldown)
+		cooldownErr = fmt.Errorf("cooldown %d is not between 0 and %d seconds", raw.Cooldown, maxCooldown)
 	}
-	conf.sets = in.rangeSets(&errs)
-	excluded := parseExclude(raw.Exclude, &errs)
-	for _, set := range conf.sets {
+	forStore, storeErr := newStoreConf(raw.DataDir, raw.Cooldown)
+	sets, setsErr := in.rangeSets()
+	excluded, excludeErr := parseExclude(raw.Exclude)
+	for _, set := range sets {
 		for i := range set {
 			set[i].exclude(excluded)
 		}
 	}
-	conf.routes = parseRoutes(raw.Routes, &errs)
-	conf.requested = in.requestedAddrs(&errs)
-	if len(errs) > 0 {
-		return nil, types.Errorf(types.CodeConfig, "%w", errors.Join(errs...))
+	routes, routesErr := parseRoutes(raw.Routes)
+	requested, requestedErr := in.requestedAddrs()
+	conf := &config{
+		storeConf: forStore, sets: sets, requested: requested, routes: routes,
+		resolvConf: raw.ResolvConf, failStatusWhenFull: raw.StatusFull,
 	}
-	return conf, nil
-}
-
-// problems has the problems that were found in a configuration.
-type problems []error
-
-func (p *problems) addf(format string, args ...any) { *p = append(*p, fmt.Errorf(format, args...)) }
-
-func (p *problems) add(err error) {
-	if err != nil {
-		*p = append(*p, err)
-	}
-}
-
-// addrOr returns the address in s, the value of an optional key. If s is empty, it returns the default.
-// If s is invalid, it adds a problem.
-func (p *problems) addrOr(key, s string, defaultAddr netip.Addr) netip.Addr {
-	if s == "" {
-		return defaultAddr
-	}
-	ip, err := parseAddr(s)
-	if err != nil {
-		p.addf("%s: %w", key, err)
-	}
-	return ip
+	return conf, errors.Join(storeErr, cooldownErr, setsErr, excludeErr, routesErr, requestedErr)
 }
 
 // rangeSets returns the range sets of the configuration: those of the runtime's ipRanges, then the one
 // of the keys directly in ipam, then those of ranges. The reference plugin numbers its
 // last_reserved_ip files in the same order.
-func (in *input) rangeSets(errs *problems) []rangeSet {
+func (in *input) rangeSets() ([]rangeSet, error) {
 	raw := in.raw.IPAM
 	all := slices.Clone(in.raw.RuntimeConfig.IPRanges)
 	if raw.Subnet != "" {
-		all = append(all, []*rawRange{{raw.Subnet, raw.RangeStart, raw.RangeEnd, raw.Gateway}})
+		all = append(all, rawSet{{raw.Subnet, raw.RangeStart, raw.RangeEnd, raw.Gateway}})
 	}
 	all = append(all, raw.Ranges...)
+	var sets []rangeSet
+	var errs []error
 	// The runtime does not pass ipRanges to STATUS.
 	if len(all) == 0 && in.command != "STATUS" {
-		errs.addf("no IP ranges specified")
+		errs = append(errs, errors.New("no IP ranges specified"))
 	}
-	sets := make([]rangeSet, len(all))
 	for i, rawSet := range all {
-		var setErrs problems
-		sets[i] = parseRangeSet(rawSet, &setErrs)
-		for _, err := range setErrs {
-			errs.addf("invalid %s: %w", setName(i, rawSubnets(rawSet)), err)
+		set, err := rawSet.parse()
+		if err != nil {
+			errs = append(errs, fmt.Errorf("invalid %s: %w", setName(i, rawSet.subnets()), err))
 		}
-	}
-	for i, set := range sets {
-		for j, later := range sets[i+1:] {
-			if set.overlaps(later) {
-				errs.addf("%s overlaps with %d (%s)", set.name(i), i+j+2, strings.Join(later.subnets(), ", "))
+		for j, other := range sets {
+			if set.overlaps(other) {
+				errs = append(errs, fmt.Errorf("%s overlaps with %s", other.name(j), set.name(i)))
 			}
 		}
+		sets = append(sets, set)
 	}
-	in.checkFamilies(sets, errs)
-	return sets
+	return sets, errors.Join(append(errs, checkFamilies(sets, in.version))...)
 }
 
 // setName returns the name of a range set for messages. The index counts from 0, the name from 1.
@@ -265,42 +227,38 @@ func setName(index int, subnets []string) string {
 }
 
 // name is setName for a valid range set.
-func (s rangeSet) name(index int) string { return setName(index, s.subnets()) }
-
-// subnets returns the subnets of the set as text.
-func (s rangeSet) subnets() []string {
-	var texts []string
+func (s rangeSet) name(index int) string {
+	var subnets []string
 	for _, r := range s {
-		texts = append(texts, r.subnet.String())
+		subnets = append(subnets, r.subnet.String())
 	}
-	return texts
+	return setName(index, subnets)
 }
 
-// rawSubnets returns the subnets of a set as they are written in the configuration.
-func rawSubnets(set []*rawRange) []string {
-	var texts []string
-	for _, r := range set {
-		if r != nil && r.Subnet != "" {
-			texts = append(texts, r.Subnet)
+// subnets returns the subnets of a set as they are written in the configuration.
+func (raw rawSet) subnets() []string {
+	var subnets []string
+	for _, r := range raw {
+		if r.Subnet != "" {
+			subnets = append(subnets, r.Subnet)
 		}
 	}
-	return texts
+	return subnets
 }
 
-// checkFamilies adds a problem if the result would have several addresses of one family and the CNI
+// checkFamilies returns an error if the result would have several addresses of one family and the CNI
 // version is below 0.3.0, whose results have at most one address per family.
-func (in *input) checkFamilies(sets []rangeSet, errs *problems) {
-	var count [2]int
+func checkFamilies(sets []rangeSet, v types.Version) error {
+	count := map[bool]int{} // by whether the family is IPv4
 	for _, set := range sets {
-		if len(set) > 0 && set[0].from.Is4() {
-			count[0]++
-		} else if len(set) > 0 {
-			count[1]++
+		if len(set) > 0 {
+			count[set[0].from.Is4()]++
 		}
 	}
-	if in.version < types.V030 && max(count[0], count[1]) > 1 {
-		errs.addf("CNI version %s does not support more than 1 address per family", in.version)
+	if v < types.V030 && max(count[true], count[false]) > 1 {
+		return fmt.Errorf("CNI version %s does not support more than 1 address per family", v)
 	}
+	return nil
 }
 
 // overlaps reports whether both sets contain an address.
@@ -310,85 +268,81 @@ func (s rangeSet) overlaps(o rangeSet) bool {
 	})
 }
 
-// parseRangeSet returns the valid ranges of a set, and adds a problem for each invalid one.
-func parseRangeSet(rawSet []*rawRange, errs *problems) rangeSet {
-	if len(rawSet) == 0 {
-		errs.addf("empty range set")
-	}
+// parse returns the valid ranges of a set, and an error for the others.
+func (raw rawSet) parse() (rangeSet, error) {
 	var set rangeSet
-	for i, raw := range rawSet {
-		if raw == nil {
-			errs.addf("range %d is null", i+1)
+	var errs []error
+	if len(raw) == 0 {
+		errs = append(errs, errors.New("empty range set"))
+	}
+	for _, rawRange := range raw {
+		r, err := rawRange.parse()
+		switch {
+		case err != nil:
+			errs = append(errs, err)
 			continue
-		}
-		r, ok := raw.parse(errs)
-		if !ok {
-			continue
-		}
-		if len(set) > 0 && set[0].from.Is4() != r.from.Is4() {
-			errs.addf("mixed address families")
+		case len(set) > 0 && set[0].from.Is4() != r.from.Is4():
+			errs = append(errs, errors.New("mixed address families"))
 			continue
 		}
 		for _, other := range set {
 			if other.interval.overlaps(r.interval) {
-				errs.addf("subnets %s and %s overlap", other.interval, r.interval)
+				errs = append(errs, fmt.Errorf("subnets %s and %s overlap", other.interval, r.interval))
 			}
 		}
 		set = append(set, r)
 	}
-	return set
+	return set, errors.Join(errs...)
 }
 
-// parse returns the range with the defaults of the missing keys. It adds the problems of the range to
-// errs, and ok is false if there are any. The default of the gateway and of the start is the address
-// after the network address. The default of the end is the last address, or for IPv4 the one before the
-// broadcast address.
-func (raw rawRange) parse(errs *problems) (r ipRange, ok bool) {
+// parse returns the range with the defaults of the missing keys. The default of the gateway and of the
+// start is the address after the network address. The default of the end is the last address, or for
+// IPv4 the one before the broadcast address.
+func (raw rawRange) parse() (ipRange, error) {
 	subnet, err := parseSubnet(raw.Subnet)
 	if err != nil {
-		errs.addf("%w", err)
-		return ipRange{}, false
+		return ipRange{}, err
 	}
-	before := len(*errs)
 	all := intervalOf(subnet)
 	first, last := all.from.Next(), all.to
 	if subnet.Addr().Is4() {
 		last = last.Prev()
 	}
-	r = ipRange{subnet: subnet, interval: interval{
-		from: errs.addrOr("rangeStart", raw.RangeStart, first),
-		to:   errs.addrOr("rangeEnd", raw.RangeEnd, last),
-	}}
-	r.gateway = errs.addrOr("gateway", raw.Gateway, first)
-	if len(*errs) > before {
-		return r, false
+	from, fromErr := addrOr("rangeStart", raw.RangeStart, first)
+	to, toErr := addrOr("rangeEnd", raw.RangeEnd, last)
+	gateway, gatewayErr := addrOr("gateway", raw.Gateway, first)
+	if err := errors.Join(fromErr, toErr, gatewayErr); err != nil {
+		return ipRange{}, err
 	}
-	switch {
-	case !subnet.Contains(r.from):
-		errs.addf("RangeStart %s not in network %s", r.from, subnet)
-	case subnet.Contains(r.to) && r.to.Less(r.from):
-		errs.addf("rangeStart %s is above rangeEnd %s", r.from, r.to)
-	}
-	if !subnet.Contains(r.to) {
-		errs.addf("RangeEnd %s not in network %s", r.to, subnet)
-	}
-	if !isUnicast(r.from) || !isUnicast(r.to) {
-		errs.addf("range %s: a multicast or unspecified address cannot be an interface's", r.interval)
-	}
-	checkGateway(r, errs)
-	return r, len(*errs) == before
+	r := ipRange{subnet: subnet, interval: interval{from, to}, gateway: gateway}
+	return r, r.check()
 }
 
-// checkGateway adds a problem if the gateway cannot be a router for the subnet. The gateway may be
-// outside of the subnet: the reference plugin allows that, and configurations rely on it (see
-// warnOutsideGateways).
-func checkGateway(r ipRange, errs *problems) {
-	switch {
-	case r.gateway.Is4() != r.subnet.Addr().Is4():
-		errs.addf("gateway %s is not of the family of %s", r.gateway, r.subnet)
-	case !isUnicast(r.gateway):
-		errs.addf("gateway %s: a multicast or unspecified address cannot be a router's", r.gateway)
+// addrOr returns the address in s, the value of an optional key, or the default if s is empty.
+func addrOr(key, s string, defaultAddr netip.Addr) (netip.Addr, error) {
+	if s == "" {
+		return defaultAddr, nil
 	}
+	ip, err := types.ParseAddr(s)
+	if err != nil {
+		return ip, fmt.Errorf("%s: %w", key, err)
+	}
+	return ip, nil
+}
+
+// check returns an error if the range is not in its subnet, or if an address cannot be used. The gateway
+// may be outside of the subnet: the reference plugin allows that, and configurations rely on it (see
+// warnOutsideGateways).
+func (r ipRange) check() error {
+	var errs []error
+	problem := types.ProblemsInto(&errs)
+	problem(!r.subnet.Contains(r.from), "RangeStart %s not in network %s", r.from, r.subnet)
+	problem(!r.subnet.Contains(r.to), "RangeEnd %s not in network %s", r.to, r.subnet)
+	problem(len(errs) == 0 && r.to.Less(r.from), "rangeStart %s is above rangeEnd %s", r.from, r.to)
+	problem(!isUnicast(r.from) || !isUnicast(r.to), "range %s: a multicast or unspecified address cannot be an interface's", r.interval)
+	problem(r.gateway.Is4() != r.subnet.Addr().Is4(), "gateway %s is not of the family of %s", r.gateway, r.subnet)
+	problem(!isUnicast(r.gateway), "gateway %s: a multicast or unspecified address cannot be a router's", r.gateway)
+	return errors.Join(errs...)
 }
 
 // isUnicast reports whether ip can be the address of an interface. A multicast address cannot: the
@@ -403,11 +357,11 @@ func parseSubnet(s string) (netip.Prefix, error) {
 	if s == "" {
 		return netip.Prefix{}, errors.New("a range without a subnet")
 	}
-	p, err := netip.ParsePrefix(s)
+	p, err := types.ParseCIDR(s)
 	if err != nil {
-		return p, fmt.Errorf("invalid CIDR address: %s (subnet)", s)
+		return p, fmt.Errorf("subnet: %w", err)
 	}
-	if p = unmapPrefix(p); p.Masked() != p {
+	if p.Masked() != p {
 		//lint:ignore ST1005 the text of the reference plugin, which tests of other projects compare
 		return p, fmt.Errorf("Network has host bits set. For a subnet mask of length %d the network address is %s", p.Bits(), p.Masked().Addr())
 	}
@@ -418,88 +372,52 @@ func parseSubnet(s string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// unmapPrefix returns the IPv4 prefix for an IPv4-mapped IPv6 prefix, and other prefixes unchanged.
-func unmapPrefix(p netip.Prefix) netip.Prefix {
-	if p.Addr().Is4In6() && p.Bits() >= 96 {
-		return netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
-	}
-	return p
-}
-
-// parseAddr returns the address in s. It returns an IPv4-mapped IPv6 address as an IPv4 address, and an
-// error for an address with a zone.
-func parseAddr(s string) (netip.Addr, error) {
-	ip, err := netip.ParseAddr(s)
-	if err != nil || ip.Zone() != "" {
-		return netip.Addr{}, fmt.Errorf("invalid IP address: %s", s)
-	}
-	return ip.Unmap(), nil
-}
-
-// parseRequestedAddr returns the requested address in s. It ignores a prefix length, because the prefix
-// length of the result is that of the range.
-func parseRequestedAddr(s string) (netip.Addr, error) {
-	if p, err := netip.ParsePrefix(s); err == nil {
-		return p.Addr().Unmap(), nil
-	}
-	return parseAddr(s)
-}
-
-// parseExclude returns the intervals of the addresses and prefixes in raw, and adds a problem for each
-// invalid one.
-func parseExclude(raw []*string, errs *problems) []interval {
+// parseExclude returns the intervals of the addresses and prefixes in raw.
+func parseExclude(raw []string) ([]interval, error) {
 	var all []interval
+	var errs []error
 	for i, s := range raw {
-		if s == nil {
-			errs.addf("exclude[%d] is null", i)
-			continue
+		ip, ipErr := types.ParseAddr(s)
+		p, cidrErr := types.ParseCIDR(s)
+		switch {
+		case ipErr == nil:
+			all = append(all, interval{ip, ip})
+		case cidrErr == nil:
+			all = append(all, intervalOf(p))
+		default:
+			errs = append(errs, fmt.Errorf("exclude[%d]: %q is neither an address nor a prefix", i, s))
 		}
-		if p, err := netip.ParsePrefix(*s); err == nil {
-			all = append(all, intervalOf(unmapPrefix(p)))
-			continue
-		}
-		ip, err := parseAddr(*s)
-		if err != nil {
-			errs.addf("exclude[%d]: %q is neither an address nor a prefix", i, *s)
-			continue
-		}
-		all = append(all, interval{ip, ip})
 	}
-	return all
+	return all, errors.Join(errs...)
 }
 
-// parseRoutes returns the valid routes in raw, and adds a problem for each invalid one.
-func parseRoutes(raw []*rawRoute, errs *problems) []types.Route {
+// parseRoutes returns the routes in raw.
+func parseRoutes(raw []types.RouteText) ([]types.Route, error) {
 	var routes []types.Route
-	for i, r := range raw {
-		if r == nil {
-			errs.addf("routes[%d] is null", i)
-			continue
-		}
-		dst, err := netip.ParsePrefix(r.Dst)
+	var errs []error
+	for i, text := range raw {
+		route, err := text.Route()
 		if err != nil {
-			errs.addf("routes[%d]: invalid CIDR address: %q (dst)", i, r.Dst)
-			continue
-		}
-		gw := errs.addrOr(fmt.Sprintf("routes[%d]: gw", i), r.GW, netip.Addr{})
-		route := types.Route{Dst: dst, GW: gw, MTU: r.MTU, AdvMSS: r.AdvMSS, Priority: r.Priority, Table: r.Table, Scope: r.Scope}
-		if err := route.Normalize(); err != nil {
-			errs.addf("routes[%d]: %w", i, err)
-			continue
+			errs = append(errs, fmt.Errorf("routes[%d]: %w", i, err))
 		}
 		routes = append(routes, route)
 	}
-	return routes
+	return routes, errors.Join(errs...)
 }
 
 // requestedAddrs returns the addresses that CNI_ARGS, args and runtimeConfig request, without
-// duplicates. It adds a problem for each invalid one.
-func (in *input) requestedAddrs(errs *problems) []netip.Addr {
+// duplicates. It ignores a prefix length, because the prefix length of the result is that of the range.
+func (in *input) requestedAddrs() ([]netip.Addr, error) {
 	var all []netip.Addr
+	var errs []error
 	add := func(key, s string) {
-		ip, err := parseRequestedAddr(s)
+		p, err := types.ParseCIDR(s)
+		ip := p.Addr()
 		if err != nil {
-			errs.addf("%s: %w", key, err)
+			ip, err = types.ParseAddr(s)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", key, err))
 		} else if !slices.Contains(all, ip) {
 			all = append(all, ip)
 		}
@@ -507,17 +425,11 @@ func (in *input) requestedAddrs(errs *problems) []netip.Addr {
 	if in.argIP != "" {
 		add("CNI_ARGS: IP", in.argIP)
 	}
-	for _, list := range []struct {
-		key string
-		ips []*string
-	}{{"args.cni.ips", in.raw.Args.CNI.IPs}, {"runtimeConfig.ips", in.raw.RuntimeConfig.IPs}} {
-		for i, s := range list.ips {
-			if s == nil {
-				errs.addf("%s[%d] is null", list.key, i)
-				continue
-			}
-			add(fmt.Sprintf("%s[%d]", list.key, i), *s)
-		}
+	for i, s := range in.raw.Args.CNI.IPs {
+		add(fmt.Sprintf("args.cni.ips[%d]", i), s)
 	}
-	return all
+	for i, s := range in.raw.RuntimeConfig.IPs {
+		add(fmt.Sprintf("runtimeConfig.ips[%d]", i), s)
+	}
+	return all, errors.Join(errs...)
 }

@@ -1,25 +1,24 @@
 package main
 
 import (
-	"encoding/binary"
+	"bytes"
 	"errors"
-	"hash/fnv"
-	"io/fs"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// The file of releases has one record per release: the address, and the time since boot. The first
-// record identifies the boot in which the times were measured, by a hash of its ID. The record of a
-// release is written before the reservation is removed, so that no crash ends a cooldown too early.
+// The file of releases has the ID of the running boot in its first line, and then one line for each
+// address that was released: the address, and the time since boot. The line is written before the
+// reservation is removed, so that no crash ends a cooldown too early.
 const (
 	releasesName    = "releases"
-	releaseSize     = 24       // of a record, in bytes
-	maxReleasesSize = 64 << 10 // from this size in bytes, recordRelease drops old records
+	maxReleasesSize = 64 << 10 // from this size in bytes, recordRelease drops releases whose cooldown has ended
 )
 
 // releasesPath returns the path of the file of releases.
@@ -31,80 +30,48 @@ func (se *session) recordRelease(ip netip.Addr) error {
 	if se.cooldown == 0 {
 		return nil
 	}
-	path := se.releasesPath()
-	text, _, err := workingDir.read(path)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errSpecial) {
-		err = os.MkdirAll(filepath.Dir(path), 0o700)
+	if !se.releasesReady {
+		if err := se.prepareReleases(); err != nil {
+			return err
+		}
+		se.releasesReady = true
 	}
+	f, err := workingDir.open(se.releasesPath(), unix.O_WRONLY|unix.O_APPEND|unix.O_NOFOLLOW)
 	if err != nil {
 		return err
 	}
-	record := releaseRecord(ip, se.host.now())
-	if len(text) < releaseSize || string(text[:releaseSize]) != string(se.bootRecord()) {
-		return replaceFile(path, append(se.bootRecord(), record...))
-	}
-	if len(text) >= maxReleasesSize {
-		return replaceFile(path, append(se.withoutOldReleases(text), record...))
-	}
-	f, err := workingDir.open(path, unix.O_WRONLY|unix.O_NOFOLLOW)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteAt(record, int64(len(text)-len(text)%releaseSize))
+	_, err = f.WriteString(releaseText(ip, se.now()))
 	return errors.Join(err, f.Close())
 }
 
-// replaceFile writes a new file and renames it to path, so that path never has a part of the content.
-func replaceFile(path string, content []byte) error {
-	err := workingDir.writeNew(path+".new", content)
-	if err != nil {
-		return err
+// releaseText returns the line of a release. The newline is at the beginning, so that a line that was
+// written in part, because the disk was full, does not damage the next one.
+func releaseText(ip netip.Addr, at time.Duration) string { return fmt.Sprintf("\n%s %s", ip, at) }
+
+// prepareReleases writes a new file of releases, with those that still cool down, if there is none of
+// this boot or it has maxReleasesSize. It renames the new file to the old one, so that the file never
+// has a part of the content.
+func (se *session) prepareReleases() error {
+	path := se.releasesPath()
+	old, _, _ := workingDir.read(path)
+	if bytes.HasPrefix(old, []byte(se.boot+"\n")) && len(old) < maxReleasesSize {
+		return nil
 	}
-	if err = os.Rename(path+".new", path); err != nil {
+	text := []byte(se.boot)
+	for ip, at := range se.parseReleases(string(old)) {
+		text = append(text, releaseText(ip, at)...)
+	}
+	err := os.MkdirAll(se.privateDir, 0o700)
+	if err == nil {
+		err = workingDir.replace(path+".new", text)
+	}
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err != nil {
 		_ = workingDir.remove(path + ".new") // so that it uses no space on a full disk
 	}
 	return err
-}
-
-// releaseRecord returns the record of a release of ip at a time since boot.
-func releaseRecord(ip netip.Addr, at time.Duration) []byte {
-	addr := ip.As16()
-	return binary.LittleEndian.AppendUint64(addr[:], uint64(at))
-}
-
-// bootRecord returns the first record of the file of releases.
-func (se *session) bootRecord() []byte {
-	h := fnv.New64a()
-	_, _ = h.Write([]byte(se.boot))
-	return append(binary.LittleEndian.AppendUint64(nil, h.Sum64()), "plumb releases 1"...)
-}
-
-// withoutOldReleases returns the content of the file of releases without the records of releases whose
-// cooldown has ended.
-func (se *session) withoutOldReleases(text []byte) []byte {
-	kept := se.bootRecord()
-	for ip, at := range se.parseReleases(text) {
-		kept = append(kept, releaseRecord(ip, at)...)
-	}
-	return kept
-}
-
-// parseReleases returns the addresses that cool down according to the content of the file of
-// releases, with the time since boot at which each was released last. It returns none if the file is
-// from another boot.
-func (se *session) parseReleases(text []byte) map[netip.Addr]time.Duration {
-	cooling := map[netip.Addr]time.Duration{}
-	if len(text) < releaseSize || string(text[:releaseSize]) != string(se.bootRecord()) {
-		return cooling
-	}
-	now := se.host.now()
-	for text = text[releaseSize:]; len(text) >= releaseSize; text = text[releaseSize:] {
-		at := time.Duration(binary.LittleEndian.Uint64(text[16:]))
-		if at <= now && now-at < se.cooldown {
-			cooling[netip.AddrFrom16([16]byte(text[:16])).Unmap()] = at
-		}
-	}
-	return cooling
 }
 
 // readCooling returns the addresses that cool down, with the time since boot at which each was
@@ -115,5 +82,44 @@ func (se *session) readCooling() map[netip.Addr]time.Duration {
 	}
 	// If the file cannot be read, no address cools down: ADD need not fail because of that.
 	text, _, _ := workingDir.read(se.releasesPath())
-	return se.parseReleases(text)
+	return se.parseReleases(string(text))
+}
+
+// parseReleases returns the addresses that cool down according to the content of the file of
+// releases. It returns none if the file is from another boot.
+func (se *session) parseReleases(text string) map[netip.Addr]time.Duration {
+	cooling := map[netip.Addr]time.Duration{}
+	lines := strings.Split(text, "\n")
+	if lines[0] != se.boot {
+		return cooling
+	}
+	now := se.now()
+	for _, line := range lines[1:] {
+		name, at, _ := strings.Cut(line, " ")
+		ip, ok := parseName(name)
+		released, err := time.ParseDuration(at)
+		if ok && err == nil && released <= now && now-released < se.cooldown {
+			cooling[ip] = released
+		}
+	}
+	return cooling
+}
+
+// describeCooling returns a text for an error: how many addresses of the set cool down, and when
+// the first of them is free. The text is empty if no address cools down.
+func (se *session) describeCooling(set rangeSet) string {
+	n, first := 0, time.Duration(0)
+	for ip, releasedAt := range se.readCooling() {
+		if set.find(ip) < 0 {
+			continue
+		}
+		if left := releasedAt + se.cooldown - se.now(); n == 0 || left < first {
+			first = left
+		}
+		n++
+	}
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf(" (released addresses that cool down: %d; the first is free in %s)", n, first.Round(time.Second))
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"io/fs"
-	"iter"
 	"os"
 	"path/filepath"
 
@@ -36,7 +35,7 @@ const maxFileSize = 1 << 20
 
 // openFolder opens the directory at path. The flags are added to those of openat(2).
 func openFolder(path string, flags int) (folder, error) {
-	fd, err := workingDir.openFD(path, unix.O_RDONLY|unix.O_DIRECTORY|flags)
+	fd, err := workingDir.openFD(path, unix.O_RDONLY|unix.O_DIRECTORY|flags, 0)
 	return folder{fd: fd, path: path}, err
 }
 
@@ -55,20 +54,10 @@ func (d folder) pathError(op, name string, err error) error {
 	return &fs.PathError{Op: op, Path: filepath.Join(d.path, name), Err: err}
 }
 
-// errnoOf returns the error number of the system call that failed, without operation and path. If
-// there is none, it returns err.
-func errnoOf(err error) error {
-	var errno unix.Errno
-	if errors.As(err, &errno) {
-		return errno
-	}
-	return err
-}
-
-// openFD opens a file and returns its descriptor. A new file has the mode 0600.
-func (d folder) openFD(name string, flags int) (fd int, err error) {
+// openFD opens a file and returns its descriptor. The mode is that of a new file.
+func (d folder) openFD(name string, flags int, mode uint32) (fd int, err error) {
 	err = types.RetryEINTR(func() (err error) {
-		fd, err = unix.Openat(d.fd, name, flags|unix.O_CLOEXEC, 0o600)
+		fd, err = unix.Openat(d.fd, name, flags|unix.O_CLOEXEC, mode)
 		return err
 	})
 	if err != nil {
@@ -80,7 +69,7 @@ func (d folder) openFD(name string, flags int) (fd int, err error) {
 // open opens a file. A new file has the mode 0600. Unlike os.OpenFile, open does not register the file
 // with the poller of the Go runtime, which cannot poll files on a disk.
 func (d folder) open(name string, flags int) (*os.File, error) {
-	fd, err := d.openFD(name, flags)
+	fd, err := d.openFD(name, flags, 0o600)
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +81,7 @@ func (d folder) open(name string, flags int) (*os.File, error) {
 // symbolic links and does not block on named pipes.
 func (d folder) read(name string) ([]byte, unix.Stat_t, error) {
 	var st unix.Stat_t
-	fd, err := d.openFD(name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK)
+	fd, err := d.openFD(name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) { // a symbolic link, a socket, a device
 		return nil, st, d.pathError("read", name, errSpecial)
 	}
@@ -111,20 +100,10 @@ func (d folder) read(name string) ([]byte, unix.Stat_t, error) {
 	return content, st, err
 }
 
-// write creates a file, or replaces the content of an existing one. It does not follow symbolic links.
-func (d folder) write(name string, content []byte) error {
-	f, err := d.open(name, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_NOFOLLOW)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	return errors.Join(err, f.Close())
-}
-
-// writeNew removes a file of that name, which a crash may have left, and writes a new one. It does not
-// follow symbolic links. If the content cannot be written, writeNew removes the new file.
-func (d folder) writeNew(name string, content []byte) error {
-	f, err := d.createNew(name)
+// create creates a file with this content. The error matches fs.ErrExist if the name exists. If the
+// content cannot be written, create removes the file.
+func (d folder) create(name string, content []byte) error {
+	f, err := d.open(name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
 	if err != nil {
 		return err
 	}
@@ -135,17 +114,13 @@ func (d folder) writeNew(name string, content []byte) error {
 	return nil
 }
 
-// createNew creates an empty file. If the name exists, createNew first removes the old file.
-func (d folder) createNew(name string) (*os.File, error) {
-	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL
-	f, err := d.open(name, flags)
-	if !errors.Is(err, fs.ErrExist) {
-		return f, err
-	}
+// replace removes a file, if there is one, and creates a new one with this content. So it neither
+// follows a symbolic link nor writes to the other names of a file.
+func (d folder) replace(name string, content []byte) error {
 	if err := d.remove(name); err != nil {
-		return nil, err
+		return err
 	}
-	return d.open(name, flags)
+	return d.create(name, content)
 }
 
 // remove removes a file. It returns nil if there is no such file.
@@ -157,10 +132,10 @@ func (d folder) remove(name string) error {
 	return d.pathError("remove", name, err)
 }
 
-// link makes a hard link in the folder to the file at the absolute path old. The flags are those of
-// linkat(2). The error matches fs.ErrExist if the name exists.
-func (d folder) link(old, name string, flags int) error {
-	return d.pathError("link", name, types.RetryEINTR(func() error { return unix.Linkat(unix.AT_FDCWD, old, d.fd, name, flags) }))
+// link makes a hard link in the folder to the file at the absolute path old. The error matches
+// fs.ErrExist if the name exists.
+func (d folder) link(old, name string) error {
+	return d.pathError("link", name, types.RetryEINTR(func() error { return unix.Linkat(unix.AT_FDCWD, old, d.fd, name, 0) }))
 }
 
 // stat returns the status of a file. It does not follow symbolic links.
@@ -170,30 +145,12 @@ func (d folder) stat(name string) (unix.Stat_t, error) {
 	return st, d.pathError("stat", name, err)
 }
 
-// names returns the names of the files in the folder. It reads 256 at a time, because a folder can have
-// 60,000. An error is the last element.
-func (d folder) names() iter.Seq2[string, error] {
-	return func(yield func(string, error) bool) {
-		f, err := d.open(".", unix.O_RDONLY|unix.O_DIRECTORY)
-		if err != nil {
-			yield("", err)
-			return
-		}
-		defer func() { _ = f.Close() }()
-		for {
-			batch, err := f.Readdirnames(256)
-			for _, name := range batch {
-				if !yield(name, nil) {
-					return
-				}
-			}
-			if errors.Is(err, io.EOF) {
-				return
-			}
-			if err != nil {
-				yield("", err)
-				return
-			}
-		}
+// names returns the names of the files in the folder.
+func (d folder) names() ([]string, error) {
+	f, err := d.open(".", unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return nil, err
 	}
+	names, err := f.Readdirnames(-1)
+	return names, errors.Join(err, f.Close())
 }

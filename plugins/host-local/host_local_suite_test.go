@@ -55,7 +55,7 @@ func (node *testNode) boot(id string) {
 }
 
 func (node *testNode) plugin() skel.Plugin {
-	return host{bootID: node.bootID, wait: node.wait, now: func() time.Duration { return node.clock }}.plugin()
+	return host{machine{bootID: node.bootID, wait: node.wait, now: func() time.Duration { return node.clock }}}.plugin()
 }
 
 // A variant has what differs from the default configuration and environment of a call.

@@ -18,7 +18,7 @@ import (
 func acquireLock(fd int, path string, limit time.Duration) error {
 	err := lock.Flock(fd, limit)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return types.Errorf(types.CodeTryAgain, "lock %s: held by %s for over %s; if it hangs, end it and try again", path, describeHolder(fd), limit)
+		return types.Errorf(types.CodeTryAgain, "lock %s: held by %s for over %s; if it hangs, end it and try again", path, describeLocker(fd), limit)
 	}
 	if err != nil {
 		return types.Errorf(types.CodeIO, "lock %s: %w", path, err)
@@ -26,10 +26,10 @@ func acquireLock(fd int, path string, limit time.Duration) error {
 	return nil
 }
 
-// describeHolder returns a text, for an error, about the process that holds the flock of fd. It finds
+// describeLocker returns a text, for an error, about the process that holds the flock of fd. It finds
 // the process in /proc/locks, which lists locks by inode. The process is unknown if it is outside of
 // this PID namespace.
-func describeHolder(fd int) string {
+func describeLocker(fd int) string {
 	var st unix.Stat_t
 	locks, err := os.ReadFile("/proc/locks")
 	if err != nil || unix.Fstat(fd, &st) != nil {

@@ -12,15 +12,11 @@ import (
 func main() { skel.Main(plugin()) }
 
 func plugin() skel.Plugin {
-	return host{bootID: "/proc/sys/kernel/random/boot_id", wait: 10 * time.Second, now: sinceBoot}.plugin()
+	return host{machine{bootID: "/proc/sys/kernel/random/boot_id", wait: 10 * time.Second, now: sinceBoot}}.plugin()
 }
 
-// A host has what the plugin needs from the machine. Tests use other values.
-type host struct {
-	bootID string               // path of the file with the ID of the running boot
-	wait   time.Duration        // how long to wait for the lock
-	now    func() time.Duration // returns the time since boot, including the time in suspend
-}
+// A host has the verbs of the plugin.
+type host struct{ machine }
 
 func (h host) plugin() skel.Plugin {
 	return skel.Plugin{Name: "host-local", IPAM: true, Add: h.add, Del: h.del, Check: h.check, Status: h.status, GC: h.gc}

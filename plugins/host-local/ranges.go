@@ -26,7 +26,7 @@ type ipRange struct {
 	subnet  netip.Prefix
 	gateway netip.Addr
 	// excluded has the intervals that are never allocated: the gateway, and those that the
-	// configuration excludes. They are sorted and do not overlap.
+	// configuration excludes. They may overlap.
 	excluded []interval
 }
 
@@ -47,31 +47,29 @@ func (s rangeSet) find(ip netip.Addr) int {
 	return slices.IndexFunc(s, func(r ipRange) bool { return r.contains(ip) })
 }
 
-// usableAfter returns the intervals of the addresses that are not excluded, in the order in which
-// they are allocated. Each address occurs once. The order begins after last, continues with the
-// following ranges and from the start of the set, and ends with last. If last is not in the set,
-// the order begins at the start of the set. The number of intervals depends on the configuration,
-// not on the size of the ranges.
-func (s rangeSet) usableAfter(last netip.Addr) iter.Seq[interval] {
-	return func(yield func(interval) bool) {
-		start := max(s.find(last), 0)
-		if len(s) == 0 {
-			return
-		}
-		first := s[start]
-		after, before := first.interval, interval{}
-		if first.contains(last) {
-			after, before = interval{last.Next(), first.to}, interval{first.from, last}
-		}
-		if !first.yieldUsable(after, yield) {
-			return
-		}
-		for i := 1; i < len(s); i++ {
-			if r := s[(start+i)%len(s)]; !r.yieldUsable(r.interval, yield) {
-				return
+// findSet returns the index of the set that contains ip, or -1 if no set contains it.
+func findSet(sets []rangeSet, ip netip.Addr) int {
+	return slices.IndexFunc(sets, func(s rangeSet) bool { return s.find(ip) >= 0 })
+}
+
+// usableAfter returns the addresses that are not excluded, in the order in which they are
+// allocated. Each address occurs once. The order begins after last, continues with the following
+// ranges and from the start of the set, and ends with last. If last is not in the set, the order
+// begins at the start of the set.
+func (s rangeSet) usableAfter(last netip.Addr) iter.Seq[netip.Addr] {
+	if i := s.find(last); i >= 0 {
+		begin, end := s[i], s[i]
+		begin.from, end.to = last.Next(), last
+		s = slices.Concat(rangeSet{begin}, s[i+1:], s[:i], rangeSet{end})
+	}
+	return func(yield func(netip.Addr) bool) {
+		for _, r := range s {
+			for ip := range r.usable() {
+				if !yield(ip) {
+					return
+				}
 			}
 		}
-		first.yieldUsable(before, yield)
 	}
 }
 
@@ -83,53 +81,29 @@ func (s rangeSet) hasUsable() bool {
 	return false
 }
 
-// yieldUsable calls yield with each interval of part that is not excluded. It stops and returns
-// false if yield returns false. An empty or zero part has no addresses.
-func (r ipRange) yieldUsable(part interval, yield func(interval) bool) bool {
-	from := part.from
-	if !from.IsValid() || part.to.Less(from) {
-		return true
+// usable returns the addresses of the range that are not excluded.
+func (r ipRange) usable() iter.Seq[netip.Addr] {
+	return func(yield func(netip.Addr) bool) {
+		for ip := r.from; ip.IsValid() && !r.to.Less(ip); ip = ip.Next() {
+			if i := r.findExcluded(ip); i >= 0 {
+				ip = r.excluded[i].to
+			} else if !yield(ip) {
+				return
+			}
+		}
 	}
-	for _, e := range r.excluded {
-		if e.to.Less(from) {
-			continue
-		}
-		if part.to.Less(e.from) {
-			break
-		}
-		if from.Less(e.from) && !yield(interval{from, e.from.Prev()}) {
-			return false
-		}
-		if !e.to.Less(part.to) {
-			return true
-		}
-		from = e.to.Next()
-	}
-	return yield(interval{from, part.to})
 }
 
-// isExcluded reports whether ip is never allocated.
-func (r ipRange) isExcluded(ip netip.Addr) bool {
-	return slices.ContainsFunc(r.excluded, func(e interval) bool { return e.contains(ip) })
+// findExcluded returns the index of an excluded interval that contains ip, or -1 if ip may be allocated.
+func (r ipRange) findExcluded(ip netip.Addr) int {
+	return slices.IndexFunc(r.excluded, func(e interval) bool { return e.contains(ip) })
 }
 
 // exclude sets r.excluded to the gateway and to those of the configured intervals that overlap the
-// range. It merges intervals that overlap each other.
+// range.
 func (r *ipRange) exclude(configured []interval) {
-	all := []interval{{r.gateway, r.gateway}}
-	all = append(all, configured...)
-	all = slices.DeleteFunc(all, func(e interval) bool { return !e.overlaps(r.interval) })
-	slices.SortFunc(all, func(a, b interval) int { return a.from.Compare(b.from) })
-	r.excluded = nil
-	for _, e := range all {
-		n := len(r.excluded)
-		switch {
-		case n == 0 || r.excluded[n-1].to.Less(e.from):
-			r.excluded = append(r.excluded, e)
-		case r.excluded[n-1].to.Less(e.to):
-			r.excluded[n-1].to = e.to
-		}
-	}
+	all := append([]interval{{r.gateway, r.gateway}}, configured...)
+	r.excluded = slices.DeleteFunc(all, func(e interval) bool { return !e.overlaps(r.interval) })
 }
 
 // intervalOf returns the interval of all addresses of p.

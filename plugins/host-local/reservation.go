@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -74,11 +75,8 @@ func parseName(name string) (ip netip.Addr, ok bool) {
 type reservation struct {
 	record
 	owner      owner // the zero owner: unknown, or none
-	incomplete bool  // the file names no owner, because of a crash: the address is free
+	incomplete bool  // the file names no owner, because of a crash: readAll releases it
 }
-
-// path returns the path of the reservation file of ip.
-func (se *session) path(ip netip.Addr) string { return filepath.Join(se.dir, ip.String()) }
 
 // read reads the reservation of ip. If there is none, the error matches fs.ErrNotExist. After any
 // other error, the address counts as taken by an unknown owner. So does the address of a file that
@@ -98,21 +96,8 @@ func (se *session) read(ip netip.Addr) (reservation, error) {
 	return res, nil
 }
 
-// A takenError is the error for an address that already has a reservation.
-type takenError struct{ reservation }
-
-func (e *takenError) Error() string {
-	holder := e.owner.containerID
-	if holder == "" {
-		holder = "an unknown owner"
-	}
-	return e.addr.String() + " is allocated to " + holder
-}
-
-func (e *takenError) Is(target error) bool { return target == fs.ErrExist }
-
-// reserve writes the reservation of ip and pushes its release to u. If the address is taken,
-// reserve returns a *takenError.
+// reserve writes the reservation of ip and pushes its release to u. If the address already has a
+// reservation, the error matches fs.ErrExist.
 func (se *session) reserve(u *undo.Stack, ip netip.Addr, o owner) error {
 	err := se.trace.Do("reserve "+ip.String(), func() error { return se.write(ip, o) })
 	if err != nil {
@@ -126,27 +111,13 @@ func (se *session) reserve(u *undo.Stack, ip netip.Addr, o owner) error {
 	return nil
 }
 
-// write is reserve without the undo. It replaces an incomplete reservation.
+// write is reserve without the undo.
 func (se *session) write(ip netip.Addr, o owner) error {
-	name, content := ip.String(), []byte(o.text())
-	err := se.createFile(name, content)
-	if errors.Is(err, fs.ErrExist) {
-		res, readErr := se.read(ip)
-		if !errors.Is(readErr, fs.ErrNotExist) && !res.incomplete {
-			return &takenError{res}
-		}
-		// No plugin is still writing the incomplete file: plugins write only under the lock.
-		se.changed = true
-		if err := se.folder.remove(name); err != nil {
-			return &fs.PathError{Op: "reclaim", Path: se.path(ip), Err: errnoOf(err)}
-		}
-		err = se.createFile(name, content)
-	}
-	if err != nil {
-		return &fs.PathError{Op: "reserve", Path: se.path(ip), Err: errnoOf(err)}
+	name := ip.String()
+	if err := se.createFile(name, []byte(o.text())); err != nil {
+		return err
 	}
 	se.changed = true
-	se.taken.add(ip)
 	st, err := se.folder.stat(name)
 	if err != nil {
 		return err
@@ -155,57 +126,30 @@ func (se *session) write(ip netip.Addr, o owner) error {
 	return nil
 }
 
-// createFile creates a file with this content in the network's folder. The file gets its name only
-// after it was written, so that a crash leaves no incomplete file. createFile uses an unnamed file
-// (O_TMPFILE) or, if the file system supports none (NFS, overlayfs before Linux 6.1) or /proc is
-// not mounted, createFileByLink. The error matches fs.ErrExist if the file exists.
+// newPath returns the path at which createFile writes a file. The next session removes a file that a
+// crash left there.
+func (s store) newPath() string { return filepath.Join(s.privateDir, "new") }
+
+// createFile creates a file in the network's folder. It writes a file in privateDir, and makes a hard
+// link to it, so that a crash leaves no incomplete file. If that is not possible, for example because
+// the file system has no hard links, it creates the file and then writes it, as the reference plugin
+// does. The error matches fs.ErrExist if the file exists.
 func (se *session) createFile(name string, content []byte) error {
-	f, err := se.folder.open(".", unix.O_WRONLY|unix.O_TMPFILE)
-	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EISDIR) || errors.Is(err, unix.EINVAL) {
-		return se.createFileByLink(name, content)
+	path := se.newPath()
+	if os.MkdirAll(se.privateDir, 0o700) == nil && workingDir.create(path, content) == nil {
+		err := se.folder.link(path, name)
+		_ = workingDir.remove(path)
+		if err == nil || errors.Is(err, fs.ErrExist) {
+			return err
+		}
 	}
-	if err != nil {
-		return err
-	}
-	defer func() { _ = f.Close() }()
-	if _, err := f.Write(content); err != nil {
-		return err
-	}
-	err = se.folder.link(fmt.Sprintf("/proc/self/fd/%d", f.Fd()), name, unix.AT_SYMLINK_FOLLOW)
-	if errors.Is(err, fs.ErrNotExist) { // no /proc
-		return se.createFileByLink(name, content)
-	}
-	return err
+	return se.folder.create(name, content)
 }
 
-// createFileByLink is createFile without O_TMPFILE. It writes a file in privateDir, makes a hard
-// link to it in the network's folder, and removes the first name. If the file system does not
-// support hard links, it creates the file and then writes it, as the reference plugin does. A
-// crash between the two leaves an incomplete file.
-func (se *session) createFileByLink(name string, content []byte) error {
-	if err := os.MkdirAll(se.privateDir, 0o700); err != nil {
-		return err
-	}
-	path := filepath.Join(se.privateDir, "new")
-	// If a crash left this file, it may be a hard link to a reservation. writeNew removes such a
-	// file and does not write to it.
-	if err := workingDir.writeNew(path, content); err != nil {
-		return err
-	}
-	err := se.folder.link(path, name, 0)
-	_ = workingDir.remove(path)
-	if err == nil || errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	f, err := se.folder.open(name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(content)
-	if err := errors.Join(err, f.Close()); err != nil {
-		return errors.Join(err, se.folder.remove(name))
-	}
-	return nil
+// describeHolder returns a text, for an error, about the container that has the reservation of ip.
+func (se *session) describeHolder(ip netip.Addr) string {
+	res, _ := se.read(ip) // without an owner if it cannot be read
+	return ip.String() + " is allocated to " + cmp.Or(res.owner.containerID, "an unknown owner")
 }
 
 // release removes the reservation of ip if it belongs to o. If the reservation does not exist or
@@ -227,10 +171,10 @@ func (se *session) remove(res reservation) error {
 	return se.trace.Do("release "+res.addr.String(), func() error {
 		recordErr := se.recordRelease(res.addr)
 		if recordErr != nil && !errors.Is(recordErr, unix.EROFS) && !isDiskFull(recordErr) {
-			return &fs.PathError{Op: "record release", Path: se.path(res.addr), Err: recordErr}
+			return fmt.Errorf("record the release of %s: %w", res.addr, recordErr)
 		}
 		if err := se.folder.remove(res.addr.String()); err != nil {
-			return &fs.PathError{Op: "release", Path: se.path(res.addr), Err: errnoOf(err)}
+			return err
 		}
 		if isDiskFull(recordErr) {
 			// The removal may have freed space. If not, ignore the error: an address without
@@ -238,10 +182,20 @@ func (se *session) remove(res reservation) error {
 			_ = se.recordRelease(res.addr)
 		}
 		se.changed = true
-		se.taken.remove(res.addr)
 		if res.owner != (owner{}) {
 			se.removeRecord(res)
 		}
 		return nil
 	})
+}
+
+// releaseAll removes the reservations of the owner or, if there are none, the legacy reservations
+// of the same container.
+func (se *session) releaseAll(o owner) error {
+	held, err := se.heldByOrLegacy(o)
+	errs := []error{err}
+	for _, res := range held {
+		errs = append(errs, se.remove(res))
+	}
+	return errors.Join(errs...)
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"io/fs"
+	"iter"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -10,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/trace"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"golang.org/x/sys/unix"
@@ -23,39 +23,28 @@ import (
 // path of the other folder contains ".plumb", which cannot be the name of a network, because
 // such a name cannot begin with a dot.
 type store struct {
-	host       host
+	machine
 	dir        string // <dataDir>/<network>
 	privateDir string // <dataDir>/.plumb/<network>
 	cooldown   time.Duration
 	trace      *trace.Tracer
 }
 
-// store returns the store of the network of the request.
-func (h host) store(r *skel.Request, c storeConf) store {
-	return store{
-		host: h, cooldown: c.cooldown, trace: r.Trace,
-		dir:        filepath.Join(c.dataDir, r.Conf.Name),
-		privateDir: filepath.Join(c.dataDir, ".plumb", r.Conf.Name),
-	}
+// A machine has what a store needs from the machine. Tests use other values.
+type machine struct {
+	bootID string               // path of the file with the ID of the running boot
+	wait   time.Duration        // how long to wait for the lock
+	now    func() time.Duration // returns the time since boot, including the time in suspend
 }
 
-// create makes dir. All containers of the network share dir, so ADD does not undo this.
-func (s store) create() error {
-	return s.trace.Do("make folder "+s.dir, func() error { return os.MkdirAll(s.dir, 0o755) })
-}
-
-// createAndLock is withLock for a store whose folder may not exist yet: it makes the folder.
+// createAndLock is withLock for a store whose folder may not exist yet: it makes the folder. All
+// containers of the network share the folder, so ADD does not undo this.
 func (s store) createAndLock(f func(*session) error) error {
-	se, err := s.open()
-	if errors.Is(err, fs.ErrNotExist) {
-		if err = s.create(); err == nil {
-			se, err = s.open()
-		}
-	}
+	err := s.trace.Do("make folder "+s.dir, func() error { return os.MkdirAll(s.dir, 0o755) })
 	if err != nil {
 		return types.Coded(types.CodeIO, err)
 	}
-	return se.run(f)
+	return s.withLock(f)
 }
 
 // withLock calls f while it holds the lock of the store. If dir does not exist, it does not
@@ -65,17 +54,44 @@ func (s store) withLock(f func(*session) error) error {
 	if err != nil {
 		return types.Coded(types.CodeIO, err)
 	}
-	return se.run(f)
-}
-
-// run prepares the session, calls f, updates the attachments' files, and closes the session.
-func (se *session) run(f func(*session) error) error {
 	defer se.close()
 	if err := se.prepare(); err != nil {
 		return types.Coded(types.CodeIO, err)
 	}
 	defer se.save()
 	return types.Coded(types.CodeIO, f(se))
+}
+
+// ignoreNoReservations returns nil instead of an error that means that the network has no
+// reservations: its folder does not exist, or cannot exist because the name is too long, or the
+// folder is empty and the disk has no space for the lock file. It returns other errors unchanged.
+func (s store) ignoreNoReservations(err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENAMETOOLONG) {
+		return nil
+	}
+	if isDiskFull(err) {
+		if files, readErr := os.ReadDir(s.dir); readErr == nil && len(files) == 0 {
+			return nil
+		}
+	}
+	return err
+}
+
+// checkWritable returns an error if no file can be written in dir. If dir does not exist, it checks
+// the nearest parent folder that exists.
+func (s store) checkWritable() error {
+	dir := s.dir
+	for unix.Access(dir, unix.F_OK) != nil && dir != "/" {
+		dir = filepath.Dir(dir)
+	}
+	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
+		return &fs.PathError{Op: "write to", Path: dir, Err: err}
+	}
+	var st unix.Statfs_t
+	if unix.Statfs(dir, &st) == nil && (st.Bavail == 0 || st.Files > 0 && st.Ffree == 0) {
+		return &fs.PathError{Op: "write to", Path: dir, Err: unix.ENOSPC}
+	}
+	return nil
 }
 
 // A session is a store whose lock this process holds.
@@ -90,34 +106,26 @@ type session struct {
 
 	files      folder // the folder of the attachments' files
 	filesTimes times  // times of that folder
-	// known has the reservations of the attachments for which a reservation was made or
-	// removed. If complete is set, it has those of all attachments that hold an address.
-	known     map[fileID][]record
+	// known has the records of the attachments for which a reservation was made or removed, by the
+	// name of the attachment's file. If complete is set, it has those of all attachments that hold
+	// an address.
+	known     map[string][]record
 	complete  bool
-	lastRead  time.Duration // time since boot of the last reading of all reservations
-	readErr   error         // the first error of that reading
-	recordErr error         // if set, known is incomplete: an attachment's file could not be read
-	changed   bool          // whether the session changed something in folder
+	readErr   error // the first error of the last reading of all reservations
+	recordErr error // if set, known is incomplete: an attachment's file could not be read
+	changed   bool  // whether the session changed something in folder
 
-	// taken has addresses that are known to be reserved. If listed is set, it has all of them.
-	taken  addressSet
-	listed bool
-	names  int // number of files in folder when it was listed
-}
+	releasesReady bool // see prepareReleases
 
-// newSession returns a session that has no open folder and no lock.
-func (s store) newSession() *session {
-	return &session{
-		store: s, folder: noFolder, files: noFolder, lock: -1,
-		known: map[fileID][]record{}, taken: addressSet{},
-	}
+	// names has the names of the files in folder; nil: free has not listed it yet.
+	names map[string]bool
 }
 
 // open opens and locks the folder at s.dir. While open waits for the lock, another process may
 // remove the folder and make it again. Then open begins again with the new folder.
 func (s store) open() (*session, error) {
 	for {
-		se := s.newSession()
+		se := &session{store: s, folder: noFolder, files: noFolder, lock: -1, known: map[string][]record{}}
 		if err := se.openFolder(); err != nil {
 			se.close()
 			return nil, err
@@ -158,7 +166,7 @@ func (se *session) openFolder() error {
 		return err
 	}
 	se.lock = lock
-	return se.trace.Do("lock "+se.dir, func() error { return acquireLock(lock, filepath.Join(se.dir, "lock"), se.host.wait) })
+	return se.trace.Do("lock "+se.dir, func() error { return acquireLock(lock, filepath.Join(se.dir, "lock"), se.wait) })
 }
 
 var errNotRegular = errors.New("not a regular file; remove it")
@@ -166,16 +174,12 @@ var errNotRegular = errors.New("not a regular file; remove it")
 // openLock opens the lock file. It returns an error if the file is not regular; it does not
 // block on a named pipe.
 func (d folder) openLock(flags int) (int, error) {
-	var fd int
-	err := types.RetryEINTR(func() (err error) {
-		fd, err = unix.Openat(d.fd, "lock", flags|unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o750)
-		return err
-	})
+	fd, err := d.openFD("lock", flags|unix.O_RDONLY|unix.O_NONBLOCK, 0o750)
 	if errors.Is(err, unix.ENXIO) { // a socket
-		err = errNotRegular
+		return -1, d.pathError("open", "lock", errNotRegular)
 	}
 	if err != nil {
-		return -1, d.pathError("open", "lock", err)
+		return -1, err
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
@@ -203,11 +207,12 @@ func (se *session) close() {
 	se.folder.close()
 }
 
-// prepare opens the attachments' files. If they are not up to date, or if the file system is
-// not local, prepare reads all reservations instead. It then also releases the reservations of
-// earlier boots: no container survives a reboot.
+// prepare removes what a crash of createFile left, and opens the attachments' files. If they are not
+// up to date, or if the file system is not local, prepare reads all reservations instead. It then also
+// releases the reservations of earlier boots: no container survives a reboot.
 func (se *session) prepare() error {
-	se.boot, se.local = readBootID(se.host.bootID), se.folder.isLocal()
+	_ = workingDir.remove(se.newPath())
+	se.boot, se.local = readBootID(se.bootID), se.folder.isLocal()
 	if se.local && se.upToDate() {
 		return nil
 	}
@@ -230,29 +235,19 @@ func readBootID(path string) string {
 	return id[:min(len(id), 40)]
 }
 
-// readAndKeepAll reads all reservations and releases none.
-func (se *session) readAndKeepAll() error {
-	_, err := se.readAll(func(reservation) bool { return true })
-	return err
-}
-
-// readAll reads all reservations, and releases those for which keep returns false. failed
-// joins the errors of the releases. err says that the folder could not be read.
+// readAll reads all reservations. It releases those for which keep returns false, and incomplete
+// ones. failed joins the errors of the releases. err says that the folder could not be read.
 func (se *session) readAll(keep func(reservation) bool) (failed, err error) {
-	se.known, se.taken = map[fileID][]record{}, addressSet{}
-	se.complete, se.listed = true, true
+	se.known, se.complete = map[string][]record{}, true
 	se.readErr, se.recordErr = nil, nil
-	se.lastRead = se.host.now()
 	err = se.trace.Do("read reservations in "+se.dir, func() error {
-		for name, err := range se.folder.names() {
-			if err != nil {
-				return err
-			}
+		names, err := se.folder.names()
+		for _, name := range names {
 			if ip, ok := parseName(name); ok {
 				failed = errors.Join(failed, se.readReservation(ip, keep))
 			}
 		}
-		return nil
+		return err
 	})
 	if err != nil {
 		se.recordErr = err
@@ -271,36 +266,66 @@ func (se *session) readReservation(ip netip.Addr, keep func(reservation) bool) e
 		se.readErr = err
 	}
 	var failed error
-	if !keep(res) {
+	if res.incomplete || !keep(res) {
 		if failed = se.remove(res); failed == nil {
 			return nil
 		}
 	}
-	if !res.incomplete {
-		se.taken.add(ip)
-	}
 	if res.owner != (owner{}) {
-		id := res.owner.fileID()
-		se.known[id] = append(se.known[id], res.record)
+		name := res.owner.fileName()
+		se.known[name] = append(se.known[name], res.record)
 	}
 	return failed
 }
 
-// listTaken finds the addresses that are reserved. It lists the names of the reservations and
-// does not read the files.
-func (se *session) listTaken() error {
-	return se.trace.Do("list reservations in "+se.dir, func() error {
-		n := 0
-		for name, err := range se.folder.names() {
-			if err != nil {
-				return err
+// maxLookups is the number of addresses that free looks up one by one, before it lists the folder.
+const maxLookups = 64
+
+// free returns the addresses of a range set that are neither reserved nor cooling down, in the order
+// in which they are allocated after last. The time to find one depends on how many others are
+// reserved or cool down, not on the size of the ranges. If the folder cannot be listed, the error is
+// the last element.
+func (se *session) free(set rangeSet, last netip.Addr) iter.Seq2[netip.Addr, error] {
+	return func(yield func(netip.Addr, error) bool) {
+		cooling, lookups := se.readCooling(), 0
+		for ip := range set.usableAfter(last) {
+			if _, cools := cooling[ip]; cools {
+				continue
 			}
-			if ip, ok := parseName(name); ok {
-				se.taken.add(ip)
+			if lookups++; lookups > maxLookups && se.names == nil {
+				if err := se.listNames(); err != nil {
+					yield(netip.Addr{}, err)
+					return
+				}
 			}
-			n++
+			if !se.isTaken(ip) && !yield(ip, nil) {
+				return
+			}
 		}
-		se.listed, se.names = true, n
+	}
+}
+
+// isTaken reports whether an address has a reservation.
+func (se *session) isTaken(ip netip.Addr) bool {
+	if se.names != nil {
+		var name [64]byte
+		return se.names[string(ip.AppendTo(name[:0]))]
+	}
+	_, err := se.folder.stat(ip.String())
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// listNames sets names.
+func (se *session) listNames() error {
+	return se.trace.Do("list reservations in "+se.dir, func() error {
+		list, err := se.folder.names()
+		if err != nil {
+			return err
+		}
+		se.names = make(map[string]bool, len(list))
+		for _, name := range list {
+			se.names[name] = true
+		}
 		return nil
 	})
 }
@@ -329,7 +354,7 @@ func (se *session) heldBy(o owner) ([]reservation, error) {
 	if err == nil || se.complete {
 		return held, nil
 	}
-	if err := se.readAndKeepAll(); err != nil {
+	if _, err := se.readAll(func(reservation) bool { return true }); err != nil {
 		return nil, err
 	}
 	return se.heldBy(o)
@@ -349,6 +374,19 @@ func (se *session) heldByOrLegacy(o owner) ([]reservation, error) {
 	return held, err
 }
 
+// checkFree returns an error if the set has no free address. The search begins after last.
+func (se *session) checkFree(set rangeSet, last netip.Addr) error {
+	for _, err := range se.free(set, last) {
+		return err
+	}
+	return se.exhausted(set)
+}
+
+// exhausted returns the error for a range set without a free address.
+func (se *session) exhausted(set rangeSet) error {
+	return types.Errorf(types.CodeTryAgain, "no IP addresses available in range set: %s%s", set, se.describeCooling(set))
+}
+
 // cursor returns the address that was allocated last from range set n, or an invalid address
 // if that is unknown.
 func (se *session) cursor(n int) netip.Addr {
@@ -365,39 +403,13 @@ func (se *session) cursor(n int) netip.Addr {
 
 func cursorName(n int) string { return "last_reserved_ip." + strconv.Itoa(n) }
 
-// setCursor records the address that was allocated last from range set n. It overwrites the
-// old text and then truncates the file, so that the file is never empty. After a crash, the
-// file may have another address. That does no harm: it is only where the next search begins.
+// setCursor records the address that was allocated last from range set n. After a crash, the file
+// may be missing. That does no harm: it is only where the next search begins.
 func (se *session) setCursor(n int, ip netip.Addr) error {
-	name, content := cursorName(n), []byte(ip.String())
-	return se.trace.Do("advance "+name, func() error {
+	return se.trace.Do("advance "+cursorName(n), func() error {
 		se.changed = true
-		f, err := se.folder.open(name, unix.O_WRONLY|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK)
-		if err == nil {
-			err = errors.Join(overwrite(f, content), f.Close())
-		}
-		if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) || errors.Is(err, errSpecial) { // a symbolic link, a socket, a named pipe
-			err = se.folder.writeNew(name, content)
-		}
-		return err
+		return se.folder.replace(cursorName(n), []byte(ip.String()))
 	})
-}
-
-// overwrite replaces the content of a file that was just opened. It truncates the file only if
-// the old content was longer: truncation is the slowest step (an ext4 transaction), even if it
-// changes nothing.
-func overwrite(f *os.File, content []byte) error {
-	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = errSpecial
-	}
-	if err == nil {
-		_, err = f.Write(content)
-	}
-	if err != nil || info.Size() <= int64(len(content)) {
-		return err
-	}
-	return f.Truncate(int64(len(content)))
 }
 
 // isDiskFull reports whether err says that the disk or the disk quota is full.

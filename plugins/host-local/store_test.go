@@ -31,7 +31,7 @@ func (node *testNode) files() string {
 // fileOf returns the path of the file of an attachment with the interface eth0.
 func (node *testNode) fileOf(id string) string {
 	GinkgoHelper()
-	return filepath.Join(node.files(), owner{id, "eth0"}.fileID().fileName())
+	return filepath.Join(node.files(), owner{id, "eth0"}.fileName())
 }
 
 var _ = Describe("the attachments' files", func() {
@@ -66,18 +66,6 @@ var _ = Describe("the attachments' files", func() {
 			node.fails(c, "c2", t)
 			Expect(node.readAll()).To(BeFalse(), c)
 		}
-	})
-
-	It("do not prevent that an exhausted large pool is read again after the readInterval", func() {
-		t := variant{ipam: `"subnet": "10.1.0.0/16", "rangeEnd": "10.1.3.255", "failStatusWhenFull": true`}
-		for i := 2; i < 1024; i++ {
-			node.put(fmt.Sprintf("10.1.%d.%d", i>>8, i&255), fmt.Sprint("x", i, "\r\neth0"))
-		}
-		node.fails("STATUS", "", t)
-		node.put("10.1.2.2", "") // the content of a file changes, so the times of the folder do not
-		node.fails("ADD", "c1", t)
-		node.clock += readInterval + time.Second
-		Expect(node.add("c1", t)).To(Equal("10.1.2.2/16"))
 	})
 
 	// ramfs has no multigrain timestamps: on every kernel, its times are those of clock ticks.
@@ -179,11 +167,11 @@ var _ = Describe("the attachments' files", func() {
 	})
 })
 
-var _ = Describe("createFileByLink, for a file system without O_TMPFILE", func() {
+var _ = Describe("createFile", func() {
 	var node *testNode
 	link := func(name, content string) error {
-		st := store{dir: node.net(""), privateDir: filepath.Join(node.dataDir, ".plumb", "net"), host: host{bootID: node.bootID, wait: node.wait, now: func() time.Duration { return 0 }}}
-		return st.withLock(func(se *session) error { return se.createFileByLink(name, []byte(content)) })
+		st := store{dir: node.net(""), privateDir: filepath.Join(node.dataDir, ".plumb", "net"), machine: machine{bootID: node.bootID, wait: node.wait, now: func() time.Duration { return 0 }}}
+		return st.withLock(func(se *session) error { return se.createFile(name, []byte(content)) })
 	}
 	BeforeEach(func() {
 		node = newTestNode()
@@ -215,8 +203,8 @@ var _ = Describe("a symbolic link", func() {
 		node.add("c0", variant{})
 		victim := filepath.Join(GinkgoTB().TempDir(), "victim")
 		Expect(os.WriteFile(victim, []byte("precious"), 0o600)).To(Succeed())
-		at = strings.NewReplacer("FILES", "../.plumb/net/"+filepath.Base(node.files()), "C0", owner{"c0", "eth0"}.fileID().fileName(),
-			"C1", owner{"c1", "eth0"}.fileID().fileName()).Replace(at)
+		at = strings.NewReplacer("FILES", "../.plumb/net/"+filepath.Base(node.files()), "C0", owner{"c0", "eth0"}.fileName(),
+			"C1", owner{"c1", "eth0"}.fileName()).Replace(at)
 		Expect(os.RemoveAll(node.net(at))).To(Succeed())
 		Expect(os.Symlink(victim, node.net(at))).To(Succeed())
 		node.put("10.1.2.9", "x\r\neth0") // so that the attachments' files are written again
@@ -483,23 +471,6 @@ var _ = Describe("an unreadable reservation", func() {
 		Expect(os.Chmod(node.net("10.1.2.3"), 0o600)).To(Succeed())
 		node.ok("GC", "", gc)
 		Expect(node.reserved()).To(BeEmpty())
-	})
-})
-
-var _ = Describe("a session without an open folder", func() {
-	It("does not read from the folder that is standard input", func() {
-		dir := GinkgoT().TempDir()
-		Expect(os.WriteFile(filepath.Join(dir, cursorName(0)), []byte("10.1.2.77"), 0o600)).To(Succeed())
-		in, err := os.Open(dir)
-		Expect(err).NotTo(HaveOccurred())
-		stdin, err := unix.FcntlInt(0, unix.F_DUPFD_CLOEXEC, 3)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(unix.Dup2(int(in.Fd()), 0)).To(Succeed())
-		cursor := store{dir: filepath.Join(dir, "net")}.newSession().cursor(0)
-		Expect(unix.Dup2(stdin, 0)).To(Succeed())
-		Expect(unix.Close(stdin)).To(Succeed())
-		Expect(in.Close()).To(Succeed())
-		Expect(cursor.IsValid()).To(BeFalse())
 	})
 })
 

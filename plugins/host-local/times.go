@@ -24,7 +24,7 @@ import (
 // Two kinds of change are not detected: new content in an existing file, and a change without the lock
 // just before a session sets the time. host-local and the reference plugin make neither. If another
 // program does, the damage is small: a session reads the file of a reservation before it releases the
-// reservation or allocates the address, and it reads an exhausted pool again after the readInterval.
+// reservation, and the address of a file that lost its content is free after the next reading of all.
 type times struct{ mtime, ctime int64 }
 
 // timesOf returns the times in the status of a folder.
