@@ -46,12 +46,12 @@ func (f *firewall) filterTables(fam nft.Family) (all []filterTable, err error) {
 	if found {
 		all = append(all, t)
 	}
-	t = filterTable{tool: f.tool(fam, xt.Legacy)}
-	used, err := xt.InUse(f.r.Node, t.tool.Family, filter)
-	if err != nil || !used || t.tool.Find() != nil {
+	tool, found, err := xt.LegacyTool(f.r.Node, xt.FamilyFor(fam), filter)
+	if !found || err != nil {
 		return all, err
 	}
-	saved, err := t.tool.Save(filter)
+	t = filterTable{tool: tool}
+	saved, err := tool.Save(filter)
 	if err != nil {
 		return all, err
 	}

@@ -111,13 +111,13 @@ func (f *firewall) elements() []nft.SetElement {
 
 // setPolicy gives the bridge the policy, and takes away what another policy left. Two bridges are
 // kept apart only if one place has the policies of both. So as soon as the policy of one bridge is kept
-// here, those that are kept in iptables are here too.
-func (f *firewall) setPolicy() error {
+// in nf_tables, those that are kept in iptables are there too.
+func (f *firewall) setPolicy(inIPTables map[string]string) error {
 	if f.c == nil {
 		return nil
 	}
 	err := f.c.Atomically("nft set ingress policy of "+f.bridge.Name, func(tx *nft.Tx) error {
-		want, err := f.wantedElements()
+		want, err := f.wantedElements(inIPTables)
 		if err != nil {
 			return err
 		}
@@ -145,7 +145,7 @@ func (f *firewall) setPolicy() error {
 
 // wantedElements returns the elements of the bridge, and those of bridges whose policies are kept in
 // iptables alone.
-func (f *firewall) wantedElements() (want []nft.SetElement, err error) {
+func (f *firewall) wantedElements(inIPTables map[string]string) (want []nft.SetElement, err error) {
 	have, err := f.c.Elements(isolationLayout().Table, isolatingSet)
 	if err = types.IgnoreNotExist(err); err != nil {
 		return nil, err
@@ -158,7 +158,7 @@ func (f *firewall) wantedElements() (want []nft.SetElement, err error) {
 		return nil, nil
 	}
 	want = f.elements()
-	for name, policy := range f.kept {
+	for name, policy := range inIPTables {
 		gone, err := f.isGone(name)
 		if err != nil {
 			return nil, err

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -35,16 +36,25 @@ const policyPrefix = "CNI firewall plugin rules"
 
 const bothPolicies = sameBridge + "|" + isolated
 
-// A stage is one of the two chains, and the rules that the bridge needs in it, without the chain.
+// A stage is one of the two chains, and the rules that the bridge needs in it.
 type stage struct {
 	chain string
-	rules []string
+	rules []xt.Rule
+}
+
+// newStage returns the stage with rules, which are lines without the chain.
+func newStage(chain string, rules ...string) stage {
+	s := stage{chain: chain}
+	for _, rule := range rules {
+		s.rules = append(s.rules, xt.Parse("-A "+chain+" "+rule).Rules...)
+	}
+	return s
 }
 
 // stages returns the rules of the bridge's policy.
 func (f *firewall) stages() []stage {
 	if f.conf.policy == open || f.bridge.Name == "" || !f.byStages() {
-		return []stage{{chain: stage1}, {chain: stage2}}
+		return []stage{newStage(stage1), newStage(stage2)}
 	}
 	var first []string
 	name := xt.Quote(f.bridge.Name)
@@ -59,7 +69,7 @@ func (f *firewall) stages() []stage {
 		first = append(first, fmt.Sprintf("-i %s -o %[1]s %s -j DROP", name, policyComment(isolated)))
 	}
 	first = append(first, fmt.Sprintf("-i %s ! -o %[1]s %s -j %s", name, policyComment(f.conf.policy), stage2))
-	return []stage{{stage1, first}, {stage2, []string{fmt.Sprintf("-o %s %s -j DROP", name, policyComment(bothPolicies))}}}
+	return []stage{newStage(stage1, first...), newStage(stage2, fmt.Sprintf("-o %s %s -j DROP", name, policyComment(bothPolicies)))}
 }
 
 // stageLines returns the lines that give the bridge its policy, and take away another one.
@@ -94,10 +104,7 @@ func nthRule(have []xt.Rule, chain string, n int) xt.Rule {
 // of the stage, and the others that do not go. New rules come first, as with the reference plugin,
 // but none before those for published ports; the RETURN comes last.
 func (s stage) lines(have []xt.Rule, goes func(xt.Rule) bool) []string {
-	want := make([]xt.Rule, 0, len(s.rules))
-	for _, rule := range s.rules {
-		want = append(want, xt.Parse("-A "+s.chain+" "+rule).Rules...)
-	}
+	want := slices.Clone(s.rules)
 	var now, kept []xt.Rule
 	var last *xt.Rule
 	for i, r := range have {
@@ -119,7 +126,7 @@ func (s stage) lines(have []xt.Rule, goes func(xt.Rule) bool) []string {
 	rules := append(want, kept...)
 	slices.SortStableFunc(rules, func(a, b xt.Rule) int { return forPublished(b) - forPublished(a) })
 	if last == nil && len(s.rules) > 0 {
-		last = &xt.Parse("-A " + s.chain + " " + policyComment(bothPolicies) + " -j RETURN").Rules[0]
+		last = &newStage(s.chain, policyComment(bothPolicies)+" -j RETURN").rules[0]
 	}
 	if last != nil {
 		rules = append(rules, *last)
@@ -163,34 +170,36 @@ func bridgesOf(r xt.Rule) (names []string) {
 
 func isAbout(r xt.Rule, bridge string) bool { return slices.Contains(bridgesOf(r), bridge) }
 
-// noteKept notes the policies of other bridges.
-func (f *firewall) noteKept(have []xt.Rule) {
-	if f.kept == nil {
-		f.kept = map[string]string{}
-	}
-	for _, r := range have {
+// policiesIn returns the policies that rules of iptables keep, by bridge.
+func policiesIn(rules []xt.Rule) map[string]string {
+	policies := map[string]string{}
+	for _, r := range rules {
 		names := bridgesOf(r)
 		switch {
-		case r.Chain != stage1 || len(names) != 2 || names[0] == f.bridge.Name:
+		case r.Chain != stage1 || len(names) != 2:
 		case r.Jump == "DROP":
-			f.kept[names[0]] = isolated
-		case f.kept[names[0]] == "":
-			f.kept[names[0]] = sameBridge
+			policies[names[0]] = isolated
+		case policies[names[0]] == "":
+			policies[names[0]] = sameBridge
 		}
 	}
+	return policies
 }
 
-// clearStages takes the policy of the bridge out of iptables, where it is kept elsewhere.
-func (f *firewall) clearStages() error {
+// clearStages takes the policy of the bridge out of iptables, if it is kept elsewhere. It returns
+// the policies that iptables kept.
+func (f *firewall) clearStages() (kept map[string]string, err error) {
+	kept = map[string]string{}
 	if f.bridge.Name == "" || f.byStages() {
-		return nil
+		return kept, nil
 	}
-	return f.eachTable(func(tool xt.Tool) error {
-		return f.change(tool, "delete ingress policy of "+f.bridge.Name, func(have xt.Table) []string {
-			f.noteKept(have.Rules)
-			return f.stageLines(have)
+	err = f.eachTable(func(tool xt.Tool) error {
+		return tool.Change(filter, "delete ingress policy of "+f.bridge.Name, func(have xt.Table) (string, error) {
+			maps.Copy(kept, policiesIn(have.Rules))
+			return xt.Script(filter, f.stageLines(have)...), nil
 		})
 	})
+	return kept, err
 }
 
 // gonePolicies returns the lines that delete the policies of bridges that are gone.
@@ -219,24 +228,31 @@ func (f *firewall) checkStages(tool xt.Tool) error {
 	have := xt.Parse(saved).Rules
 	var errs []error
 	for _, s := range f.stages() {
-		for _, rule := range s.rules {
-			w := xt.Parse("-A " + s.chain + " " + rule).Rules[0]
-			if !slices.ContainsFunc(have, func(r xt.Rule) bool { return r.Chain == s.chain && r.Matches == w.Matches && r.Jump == w.Jump }) {
-				errs = append(errs, fmt.Errorf("table %s of %s has no rule %s", filter, tool.Family, w.Line))
-			}
-		}
-		for _, r := range have {
-			wanted := slices.ContainsFunc(s.rules, func(rule string) bool {
-				w := xt.Parse("-A " + s.chain + " " + rule).Rules[0]
-				return r.Matches == w.Matches && r.Jump == w.Jump
-			})
-			if r.Chain == s.chain && isAbout(r, f.bridge.Name) && !wanted {
-				errs = append(errs, fmt.Errorf("table %s of %s has a rule of another policy than %q: %s", filter, tool.Family, f.conf.policy, r.Line))
-			}
-		}
+		errs = append(errs, f.compareStage(s, tool, have))
 	}
 	if f.conf.policy != open && jumpAt(have, "FORWARD", stage1) == 0 {
 		errs = append(errs, fmt.Errorf("chain FORWARD in table %s of %s does not jump to %s", filter, tool.Family, stage1))
+	}
+	return errors.Join(errs...)
+}
+
+// compareStage names the rules that the stage lacks in a table, and those of another policy. Comments
+// may differ: those of the reference plugin do.
+func (f *firewall) compareStage(s stage, tool xt.Tool, have []xt.Rule) error {
+	have = slices.DeleteFunc(slices.Clone(have), func(r xt.Rule) bool { return r.Chain != s.chain })
+	in := func(rules []xt.Rule, r xt.Rule) bool {
+		return slices.ContainsFunc(rules, func(other xt.Rule) bool { return other.Matches == r.Matches && other.Jump == r.Jump })
+	}
+	var errs []error
+	for _, r := range s.rules {
+		if !in(have, r) {
+			errs = append(errs, fmt.Errorf("table %s of %s has no rule %s", filter, tool.Family, r.Line))
+		}
+	}
+	for _, r := range have {
+		if isAbout(r, f.bridge.Name) && !in(s.rules, r) {
+			errs = append(errs, fmt.Errorf("table %s of %s has a rule of another policy than %q: %s", filter, tool.Family, f.conf.policy, r.Line))
+		}
 	}
 	return errors.Join(errs...)
 }

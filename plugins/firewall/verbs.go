@@ -17,10 +17,9 @@ import (
 type firewall struct {
 	r      *skel.Request
 	conf   *config
-	addrs  []netip.Addr      // all of prevResult, whatever interface they belong to
-	bridge nl.Link           // the bridge that the policy is for, or the host end of ptp; zero: none
-	ports  []string          // the host ends of the attachment that are ports of the bridge
-	kept   map[string]string // the policies of other bridges in iptables, see setPolicy
+	addrs  []netip.Addr // all of prevResult, whatever interface they belong to
+	bridge nl.Link      // the bridge that the policy is for, or the host end of ptp; zero: none
+	ports  []string     // the host ends of the attachment that are ports of the bridge
 	links  *nl.Conn
 	c      *nft.Conn         // nil: the kernel has no nf_tables
 	chains []nft.ListedChain // as they were when the call began
@@ -44,13 +43,14 @@ func add(r *skel.Request) (*types.Result, error) {
 
 // isolate gives the bridge its policy, and takes away what another policy or backend left.
 func (f *firewall) isolate() error {
-	if err := f.clearStages(); err != nil {
+	kept, err := f.clearStages()
+	if err != nil {
 		return err
 	}
 	if f.conf.policy == isolated && f.bridge.Kind == "bridge" && (f.c == nil || len(f.ports) == 0) {
 		f.r.Warn("containers of %s may reach each other: that needs nf_tables, and a port of the bridge in prevResult", f.bridge.Name)
 	}
-	return f.setPolicy()
+	return f.setPolicy(kept)
 }
 
 // del deletes what ADD made for the attachment. It finds that by the attachment, with or without
