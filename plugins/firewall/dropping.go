@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -155,24 +156,44 @@ func (f *firewall) checkAllowed() error {
 	}
 	tools, err := f.closedTables(func(t filterTable) bool { return t.drops })
 	for _, tool := range tools {
-		err = errors.Join(err, f.checkRules(tool))
+		err = errors.Join(err, checkTable(tool, f.checkRules))
 	}
 	return err
+}
+
+// A tableCheck returns an error that names what the rules of a table lack.
+type tableCheck func(tool xt.Tool, have []xt.Rule) error
+
+// checkTable reads table filter and runs the checks.
+func checkTable(tool xt.Tool, checks ...tableCheck) error {
+	saved, err := tool.Save(filter)
+	if err != nil {
+		return err
+	}
+	have := xt.Parse(saved).Rules
+	var errs []error
+	for _, check := range checks {
+		errs = append(errs, check(tool, have))
+	}
+	return errors.Join(errs...)
 }
 
 // checkByIPTables looks into each table that has chains of the plugin. One that has all is enough. It runs no
 // program where there is no such chain: that could make the table.
 func (f *firewall) checkByIPTables() error {
 	var errs []error
-	for _, fam := range f.families() {
+	for i, fam := range f.families() {
 		tables, err := f.filterTables(fam)
 		missing := errors.Join(err, fmt.Errorf("table %s of %s has no chain %s", filter, xt.FamilyFor(fam), forwardChain))
 		for _, t := range tables {
 			if !t.ours {
 				continue
 			}
-			missing = errors.Join(f.checkRules(t.tool), f.checkStages(t.tool))
-			if missing == nil {
+			checks := []tableCheck{f.checkRules, f.checkStages}
+			if i == 0 {
+				checks = append(checks, f.checkPrivateOfRules)
+			}
+			if missing = checkTable(t.tool, checks...); missing == nil {
 				break
 			}
 		}
@@ -183,14 +204,8 @@ func (f *firewall) checkByIPTables() error {
 
 // canAdd returns the error of STATUS. It changes nothing.
 func (f *firewall) canAdd() error {
-	if f.conf.backend == iptables {
-		return types.NotAvailable(xt.Tool{Node: f.r.Node, Family: xt.V4}.Find())
-	}
-	layouts := map[string][]nft.Layout{sameBridge: {isolationLayout()}, isolated: {isolationLayout(), privateLayout()}}
-	for _, l := range layouts[f.conf.policy] {
-		if err := f.c.CheckSupport(l); err != nil {
-			return types.NotAvailable(err)
-		}
+	if err := f.checkTables(); err != nil || f.conf.backend == iptables {
+		return types.NotAvailable(cmp.Or(err, xt.Tool{Node: f.r.Node, Family: xt.V4}.Find()))
 	}
 	z, err := bus.Open(f.r.Node)
 	if err == nil { // firewalld lets containers through
@@ -206,6 +221,22 @@ func (f *firewall) canAdd() error {
 		return types.Errorf(types.CodeLimited, "the policy drop of %s may drop packets of containers: only a rule there can accept them", strings.Join(names, ", "))
 	}
 	return nil
+}
+
+// checkTables returns an error if the tables of nf_tables that the policy needs cannot be made.
+func (f *firewall) checkTables() error {
+	if f.c == nil {
+		return nil
+	}
+	if f.conf.policy != open && f.conf.backend != iptables {
+		if err := f.c.CheckSupport(isolationLayout()); err != nil {
+			return err
+		}
+	}
+	if f.conf.policy != isolated {
+		return nil
+	}
+	return f.c.CheckSupport(privateLayout())
 }
 
 // canAllow returns an error if the rules of iptables that are needed cannot be made.

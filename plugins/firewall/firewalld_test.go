@@ -50,7 +50,7 @@ var _ = Describe("the backend firewalld", func() {
 		}
 		ok(nstest.Call{Node: b.Node, Config: strings.Replace(kept(), "net1", "net2", 1)}, "GC")
 		Expect(zoneOf("10.9.1.2/32")).To(Equal(""))
-		Expect(b.elements()).To(BeEmpty())
+		Expect(b.elements()).NotTo(ContainSubstring("10.9."))
 	}, Entry(nil, firewalld, open), Entry(nil, "", sameBridge))
 
 	It("keeps policies when firewalld reloads", func() {

@@ -49,6 +49,7 @@ func (f *firewall) addRules(tool xt.Tool) error {
 		})
 	})
 	return tool.Change(filter, "add "+what, func(have xt.Table) (string, error) {
+		f.notePolicies(have.Rules)
 		lines := f.additions(have, f.of(tool.Family))
 		if f.byStages() {
 			lines = append(lines, f.stageLines(have)...)
@@ -230,12 +231,7 @@ func (f *firewall) gcRules(keep types.Set) error {
 }
 
 // checkRules names the rules that the table lacks.
-func (f *firewall) checkRules(tool xt.Tool) error {
-	saved, err := tool.Save(filter)
-	if err != nil {
-		return err
-	}
-	have := xt.Parse(saved).Rules
+func (f *firewall) checkRules(tool xt.Tool, have []xt.Rule) error {
 	var errs []error
 	lacks := func(chain, rule string) {
 		errs = append(errs, fmt.Errorf("chain %s in table %s of %s has no rule %s", chain, filter, tool.Family, rule))

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -53,13 +52,13 @@ func newStage(chain string, rules ...string) stage {
 
 // stages returns the rules of the bridge's policy.
 func (f *firewall) stages() []stage {
-	if f.conf.policy == open || f.bridge.Name == "" || !f.byStages() {
+	if f.conf.policy == open || f.device == "" || !f.byStages() {
 		return []stage{newStage(stage1), newStage(stage2)}
 	}
 	var first []string
-	name := xt.Quote(f.bridge.Name)
-	if !strings.ContainsAny(f.bridge.Name, `"\' `) {
-		name = f.bridge.Name
+	name := xt.Quote(f.device)
+	if !strings.ContainsAny(f.device, `"\' `) {
+		name = f.device
 	}
 	if f.conf.published {
 		first = append(first, fmt.Sprintf("-o %s -m conntrack --ctstate DNAT --ctdir ORIGINAL %s -j RETURN", name, policyComment(f.conf.policy)),
@@ -89,7 +88,7 @@ func (f *firewall) stageLines(table xt.Table) []string {
 		}
 	}
 	for _, s := range stages {
-		lines = append(lines, s.lines(have, func(r xt.Rule) bool { return isAbout(r, f.bridge.Name) })...)
+		lines = append(lines, s.lines(have, func(r xt.Rule) bool { return isAbout(r, f.device) })...)
 	}
 	return lines
 }
@@ -170,36 +169,34 @@ func bridgesOf(r xt.Rule) (names []string) {
 
 func isAbout(r xt.Rule, bridge string) bool { return slices.Contains(bridgesOf(r), bridge) }
 
-// policiesIn returns the policies that rules of iptables keep, by bridge.
-func policiesIn(rules []xt.Rule) map[string]string {
-	policies := map[string]string{}
-	for _, r := range rules {
+// notePolicies notes the policies that rules of iptables keep.
+func (f *firewall) notePolicies(have []xt.Rule) {
+	if f.inIPTables == nil {
+		f.inIPTables = map[string]string{}
+	}
+	for _, r := range have {
 		names := bridgesOf(r)
 		switch {
 		case r.Chain != stage1 || len(names) != 2:
 		case r.Jump == "DROP":
-			policies[names[0]] = isolated
-		case policies[names[0]] == "":
-			policies[names[0]] = sameBridge
+			f.inIPTables[names[0]] = isolated
+		case f.inIPTables[names[0]] == "":
+			f.inIPTables[names[0]] = sameBridge
 		}
 	}
-	return policies
 }
 
-// clearStages takes the policy of the bridge out of iptables, if it is kept elsewhere. It returns
-// the policies that iptables kept.
-func (f *firewall) clearStages() (kept map[string]string, err error) {
-	kept = map[string]string{}
-	if f.bridge.Name == "" || f.byStages() {
-		return kept, nil
+// clearStages takes the policy of the bridge out of iptables, if it is kept elsewhere.
+func (f *firewall) clearStages() error {
+	if f.device == "" || f.byStages() {
+		return nil
 	}
-	err = f.eachTable(func(tool xt.Tool) error {
-		return tool.Change(filter, "delete ingress policy of "+f.bridge.Name, func(have xt.Table) (string, error) {
-			maps.Copy(kept, policiesIn(have.Rules))
+	return f.eachTable(func(tool xt.Tool) error {
+		return tool.Change(filter, "delete ingress policy of "+f.device, func(have xt.Table) (string, error) {
+			f.notePolicies(have.Rules)
 			return xt.Script(filter, f.stageLines(have)...), nil
 		})
 	})
-	return kept, err
 }
 
 // gonePolicies returns the lines that delete the policies of bridges that are gone.
@@ -220,12 +217,7 @@ func (f *firewall) gonePolicies(have []xt.Rule) (lines []string, err error) {
 }
 
 // checkStages names the rules that the policy lacks in a table, and those of another policy.
-func (f *firewall) checkStages(tool xt.Tool) error {
-	saved, err := tool.Save(filter)
-	if err != nil {
-		return err
-	}
-	have := xt.Parse(saved).Rules
+func (f *firewall) checkStages(tool xt.Tool, have []xt.Rule) error {
 	var errs []error
 	for _, s := range f.stages() {
 		errs = append(errs, f.compareStage(s, tool, have))
@@ -250,7 +242,7 @@ func (f *firewall) compareStage(s stage, tool xt.Tool, have []xt.Rule) error {
 		}
 	}
 	for _, r := range have {
-		if isAbout(r, f.bridge.Name) && !in(s.rules, r) {
+		if isAbout(r, f.device) && !in(s.rules, r) {
 			errs = append(errs, fmt.Errorf("table %s of %s has a rule of another policy than %q: %s", filter, tool.Family, f.conf.policy, r.Line))
 		}
 	}

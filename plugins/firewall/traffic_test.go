@@ -169,6 +169,64 @@ var _ = Describe("traffic", func() {
 		Entry(nil, iptables, nftables, sameBridge), Entry(nil, nftables, iptables, isolated),
 	)
 
+	DescribeTable("between containers that run already is dropped after a change to isolated", func(backend, policy string) {
+		keys := key("backend", backend) + key("ingressPolicy", isolated)
+		b.Node.Batch(GinkgoTB(), "link add veth9 type veth peer name veth8", "link set veth9 master cni0 alias plumb:net9/c9/eth0",
+			"link add veth7 type veth peer name veth6", "link set veth7 master cni0") // of another network, and of an unknown owner
+		for pod := range 2 {
+			b.Node.Batch(GinkgoTB(), fmt.Sprintf("link set veth%d alias plumb:net1/c%[1]d/eth0", pod))
+			ok(b.call(key("backend", backend)+key("ingressPolicy", policy), pod), "ADD")
+		}
+		expect(toPod(b.pods[0], 1, true))
+		ok(b.call(keys, 0), "ADD")
+		expect(toPod(b.pods[0], 1, false), toPod(b.pods[1], 0, false), toPod(b.Node, 1, true))
+		ok(b.call(keys, 1), "CHECK")
+		Expect(b.elements()).NotTo(Or(ContainSubstring("veth9"), ContainSubstring("veth7")))
+		By("and only the ADD that changes the policy lists the ports")
+		var steps []string
+		c := b.call(keys, 1)
+		c.Before = func(step string) error { steps = append(steps, step); return nil }
+		ok(c, "ADD")
+		Expect(steps).NotTo(ContainElement("list ports of cni0"))
+		By("until the DEL or GC of each container")
+		c.Config = bare("")
+		ok(c, "DEL")
+		Expect(b.elements()).To(And(Not(ContainSubstring("veth1")), ContainSubstring("veth0")))
+		ok(nstest.Call{Node: b.Node, Config: kept()}, "GC")
+		Expect(b.elements()).NotTo(ContainSubstring("veth"))
+	},
+		Entry(nil, iptables, sameBridge), Entry(nil, nftables, sameBridge), Entry(nil, nftables, open),
+	)
+
+	DescribeTable("through the gateway of a VLAN passes as the policy says", func(backend string) {
+		// The plugin bridge with "vlan": the gateway is one end of a veth pair, the other end is a port of the bridge.
+		b.Node.Batch(GinkgoTB(), "link add vbr type bridge", "link set vbr up", "link add vbr.100 type veth peer name vgate", "link set vgate master vbr up",
+			"addr add 10.7.0.1/24 dev vbr.100", "addr add fd07::1/64 dev vbr.100 nodad", "link set vbr.100 up")
+		var pods []*nstest.NS
+		for i, v4 := range []string{"10.7.0.2", "10.7.0.3"} {
+			pod, port := nstest.New(GinkgoTB()).Named("tagged"+v4), fmt.Sprint("vport", i)
+			v6 := fmt.Sprint("fd07::", 2+i)
+			nstest.Join(GinkgoTB(), nstest.End{In: b.Node, Name: port}, nstest.End{In: pod, Name: "eth0", Addrs: []string{v4 + "/24", v6 + "/64"}})
+			b.Node.Batch(GinkgoTB(), "link set "+port+" master vbr")
+			pod.Batch(GinkgoTB(), "route add default via 10.7.0.1", "route add default via fd07::1")
+			nstest.ServeTCP(GinkgoTB(), pod, v4+":80")
+			nstest.ServeTCP(GinkgoTB(), pod, "["+v6+"]:80")
+			pods = append(pods, pod)
+			prev := fmt.Sprintf(`{"cniVersion":"1.1.0","interfaces":[{"name":"vbr"},{"name":%q},{"name":"eth0","sandbox":"/pod"},{"name":"vbr.100"}],`+
+				`"ips":[{"address":"%s/24","interface":2},{"address":"%s/64","interface":2}]}`, port, v4, v6)
+			c := nstest.Call{ContainerID: fmt.Sprint("tagged", i), Node: b.Node, Pod: pod, Config: confFor(key("backend", backend)+key("ingressPolicy", sameBridge), prev)}
+			ok(c, "ADD")
+			ok(c, "CHECK")
+		}
+		ok(b.call(key("backend", backend)+key("ingressPolicy", sameBridge), 2), "ADD")
+		expect(
+			probe{b.pods[2], "10.7.0.2", "fd07::2", false}, // another bridge with a policy
+			toPod(pods[0], 2, false),
+			probe{b.pods[3], "10.7.0.2", "fd07::2", true}, // a bridge without one
+			probe{pods[0], "10.7.0.3", "fd07::3", true},   // of the same VLAN
+		)
+	}, Entry(nil, iptables), Entry(nil, nftables))
+
 	DescribeTable("follows a change of the policy at the next ADD", func(before, after string) {
 		for _, policies := range [][2]string{{isolated, sameBridge}, {sameBridge, isolated}, {isolated, open}} {
 			for pod := range 3 {

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
+	xt "github.com/plumb-cni/plumb/pkg/iptables"
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/skel"
@@ -18,11 +19,14 @@ type firewall struct {
 	r      *skel.Request
 	conf   *config
 	addrs  []netip.Addr // all of prevResult, whatever interface they belong to
-	bridge nl.Link      // the bridge that the policy is for, or the host end of ptp; zero: none
+	bridge nl.Link      // of the attachment, or the host end of ptp; zero: none
+	device string       // the interface that the policy is for, see findDevice; empty: none
 	ports  []string     // the host ends of the attachment that are ports of the bridge
 	links  *nl.Conn
 	c      *nft.Conn         // nil: the kernel has no nf_tables
 	chains []nft.ListedChain // as they were when the call began
+
+	inIPTables map[string]string // by interface: the policies that iptables kept before ADD changed them
 }
 
 // add lets the node forward the container's packets, gives the bridge its policy, and hands on
@@ -43,14 +47,18 @@ func add(r *skel.Request) (*types.Result, error) {
 
 // isolate gives the bridge its policy, and takes away what another policy or backend left.
 func (f *firewall) isolate() error {
-	kept, err := f.clearStages()
-	if err != nil {
+	if err := f.clearStages(); err != nil {
 		return err
 	}
 	if f.conf.policy == isolated && f.bridge.Kind == "bridge" && (f.c == nil || len(f.ports) == 0) {
 		f.r.Warn("containers of %s may reach each other: that needs nf_tables, and a port of the bridge in prevResult", f.bridge.Name)
 	}
-	return f.setPolicy(kept)
+	if f.conf.policy == isolated && f.c != nil {
+		if err := f.addPrivate(); err != nil {
+			return err
+		}
+	}
+	return f.setPolicy()
 }
 
 // del deletes what ADD made for the attachment. It finds that by the attachment, with or without
@@ -190,8 +198,8 @@ func (f *firewall) findBridge(prev *types.Result) error {
 		return types.Errorf(types.CodeConfig,
 			"interface needs to be set for ingress policy %q, make sure to chain \"firewall\" plugin with \"bridge\"", f.conf.policy)
 	}
-	if f.conf.policy != isolated {
-		return nil
+	if err := f.findDevice(onNode); err != nil || f.conf.policy != isolated {
+		return err
 	}
 	host, err := attach.HostEnd(f.links, f.r.Attachment(), prev)
 	if err == nil {
@@ -199,6 +207,25 @@ func (f *firewall) findBridge(prev *types.Result) error {
 	}
 	f.notePorts(onNode)
 	return types.IgnoreNotExist(err)
+}
+
+// findDevice finds the interface that the policy is for, which has the gateway address: the bridge
+// or, for a VLAN of the bridge, one end of a veth pair whose other end is a port of the bridge.
+func (f *firewall) findDevice(onNode []nl.Link) error {
+	f.device = f.bridge.Name
+	for _, l := range onNode {
+		if f.bridge.Kind != "bridge" || l.Master != 0 {
+			continue
+		}
+		peer, err := f.links.VethPeer(l, f.links)
+		if err = types.IgnoreNotExist(err); err != nil {
+			return err
+		}
+		if peer.Master == f.bridge.Index {
+			f.device = l.Name
+		}
+	}
+	return nil
 }
 
 // notePorts notes which of the links are ports of the bridge, each once.
@@ -223,7 +250,7 @@ func (f *firewall) checkIsolation() error {
 		return missing // checkByIPTables looks for the rules
 	}
 	if f.conf.policy == open {
-		return errors.Join(missing, f.eachTable(f.checkStages))
+		return errors.Join(missing, f.eachTable(func(tool xt.Tool) error { return checkTable(tool, f.checkStages) }))
 	}
 	if missing != nil && f.keptByStages() {
 		return nil
