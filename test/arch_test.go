@@ -45,7 +45,7 @@ var doors = map[string][]string{
 	"os.Stdin":                           {"pkg/skel"},
 	"os.Stdout":                          {"pkg/skel"},
 	"os.Stderr":                          {"pkg/skel"},
-	"os.Args":                            nil,
+	"os.Args":                            {"pkg/skel"},
 	"os.Exit":                            {"pkg/skel"},
 	"fmt.Print":                          nil,
 	"fmt.Printf":                         nil,

@@ -62,7 +62,7 @@ func parse(r *skel.Request) (*config, error) {
 	problem(!slices.Contains([]string{open, sameBridge, isolated}, conf.policy),
 		"unknown ingress policy: %q: must be %q, %q or %q", conf.policy, open, sameBridge, isolated)
 	problem(!isChainName(conf.adminChain), "iptablesAdminChainName %q cannot be the name of a chain of an administrator", conf.adminChain)
-	problem(strings.ContainsFunc(conf.zone, unicode.IsControl), "firewalldZone %q cannot be the name of a zone", conf.zone)
+	problem(len(conf.zone) > maxZone || strings.ContainsFunc(conf.zone, unicode.IsControl), "firewalldZone %q cannot be the name of a zone", conf.zone)
 	if !slices.Contains([]string{"", iptables, nftables, firewalld}, conf.backend) {
 		const want = "unknown backend %q: must be %q, %q or %q, or left out"
 		problem(r.Conf.Strict, want, conf.backend, iptables, nftables, firewalld)

@@ -31,6 +31,7 @@ var _ = Describe("the configuration", func() {
 		Entry(nil, conf(key("ingressPolicy", "bogus"), 0), types.CodeConfig, `unknown ingress policy: "bogus"`),
 		Entry(nil, conf(byIPTables+key("iptablesAdminChainName", "A -j ACCEPT"), 0), types.CodeConfig, "iptablesAdminChainName"),
 		Entry(nil, conf(key("iptablesAdminChainName", "CNI-FORWARD")+key("ingressPolicy", "x"), 0), types.CodeConfig, "unknown ingress policy"),
+		Entry(nil, conf(key("firewalldZone", strings.Repeat("z", 31)), 0), types.CodeConfig, "firewalldZone"),
 		Entry(nil, conf(`"strict":true,"backend":"ebpf",`, 0), types.CodeConfig, `unknown backend "ebpf"`),
 		Entry(nil, conf(`"strict":true,"ingresPolicy":"open",`, 0), types.CodeUnsupported, "ingresPolicy"),
 		Entry(nil, conf(`"ingressPolicy":1,`, 0), types.CodeDecode, "ingressPolicy"),
