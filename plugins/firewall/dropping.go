@@ -75,6 +75,9 @@ func (f *firewall) closedChains(fams []nft.Family) (names []string) {
 	return names
 }
 
+// mayDrop is the warning of ADD and the error of STATUS about closedChains.
+const mayDrop = "the policy drop of %s may drop packets of containers: only a rule there can accept them"
+
 // allow lets the node forward the packets of the attachment.
 func (f *firewall) allow() error {
 	if f.conf.backend == iptables {
@@ -84,7 +87,7 @@ func (f *firewall) allow() error {
 		return err
 	}
 	if names := f.closedChains(f.families()); len(names) > 0 {
-		f.r.Warn("the policy drop of %s may drop packets of the container: only a rule there can accept them", strings.Join(names, ", "))
+		f.r.Warn(mayDrop, strings.Join(names, ", "))
 	}
 	tools, err := f.closedTables(func(t filterTable) bool { return t.drops || t.busy && f.conf.backend == "" })
 	if err != nil {
@@ -100,7 +103,7 @@ func (f *firewall) allow() error {
 
 // families returns the families of the attachment's addresses.
 func (f *firewall) families() []nft.Family {
-	return slices.DeleteFunc(nft.Families(), func(fam nft.Family) bool { return len(f.of(xt.FamilyFor(fam))) == 0 })
+	return slices.DeleteFunc(nft.Families(), func(fam nft.Family) bool { return len(f.addrsOf(xt.FamilyFor(fam))) == 0 })
 }
 
 // allowByIPTables adds the rules of the reference plugin, whatever drops on the node.
@@ -204,12 +207,12 @@ func (f *firewall) checkByIPTables() error {
 
 // canAdd returns the error of STATUS. It changes nothing.
 func (f *firewall) canAdd() error {
-	if err := f.checkTables(); err != nil || f.conf.backend == iptables {
+	if err := f.checkLayouts(); err != nil || f.conf.backend == iptables {
 		return types.NotAvailable(cmp.Or(err, xt.Tool{Node: f.r.Node, Family: xt.V4}.Find()))
 	}
 	z, err := bus.Open(f.r.Node)
-	if err == nil { // firewalld lets containers through
-		return z.Close()
+	if err == nil { // firewalld lets containers through, and their sources are listed in table inet plumb
+		return types.NotAvailable(errors.Join(z.Close(), f.checkLayout(isolationLayout())))
 	}
 	if f.isOptional(err) {
 		err = f.canAllow()
@@ -218,25 +221,30 @@ func (f *firewall) canAdd() error {
 		return types.NotAvailable(err)
 	}
 	if names := f.closedChains(nft.Families()); len(names) > 0 {
-		return types.Errorf(types.CodeLimited, "the policy drop of %s may drop packets of containers: only a rule there can accept them", strings.Join(names, ", "))
+		return types.Errorf(types.CodeLimited, mayDrop, strings.Join(names, ", "))
 	}
 	return nil
 }
 
-// checkTables returns an error if the tables of nf_tables that the policy needs cannot be made.
-func (f *firewall) checkTables() error {
-	if f.c == nil {
-		return nil
-	}
+// checkLayouts returns an error if the tables of nf_tables that the policy needs cannot be made.
+func (f *firewall) checkLayouts() error {
 	if f.conf.policy != open && f.conf.backend != iptables {
-		if err := f.c.CheckSupport(isolationLayout()); err != nil {
+		if err := f.checkLayout(isolationLayout()); err != nil {
 			return err
 		}
 	}
 	if f.conf.policy != isolated {
 		return nil
 	}
-	return f.c.CheckSupport(privateLayout())
+	return f.checkLayout(privateLayout())
+}
+
+// checkLayout returns an error if the table cannot be made. A kernel without nf_tables needs none.
+func (f *firewall) checkLayout(l nft.Layout) error {
+	if f.c == nil {
+		return nil
+	}
+	return f.c.CheckSupport(l)
 }
 
 // canAllow returns an error if the rules of iptables that are needed cannot be made.

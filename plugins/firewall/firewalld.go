@@ -228,7 +228,7 @@ func (f *firewall) gcSources(keep types.Set) error {
 		var stale []source
 		for _, fam := range nft.Families() {
 			set := sourceList(fam).Name
-			all, err := f.listed(set)
+			all, err := f.elementsIn(set)
 			if err != nil {
 				return err
 			}
@@ -243,12 +243,6 @@ func (f *firewall) gcSources(keep types.Set) error {
 	})
 }
 
-// listed returns the sources of all attachments in a list.
-func (f *firewall) listed(set string) ([]nft.Element, error) {
-	all, err := f.c.Elements(isolationLayout().Table, set)
-	return all, types.IgnoreNotExist(err)
-}
-
 // restore adds the listed sources of all attachments to their zones again.
 func restore(r *skel.Request) error {
 	f := &firewall{r: r}
@@ -257,7 +251,7 @@ func restore(r *skel.Request) error {
 	}
 	var sources []source
 	for _, fam := range nft.Families() {
-		all, err := f.listed(sourceList(fam).Name)
+		all, err := f.elementsIn(sourceList(fam).Name)
 		if err != nil {
 			return err
 		}

@@ -134,6 +134,14 @@ var _ = Describe("the backend firewalld", func() {
 		Expect(failure(c, "ADD")).To(And(HaveField("Code", BeEquivalentTo(types.CodeConfig)), HaveField("Msg", ContainSubstring("not authorized"))))
 	})
 
+	It("needs table inet plumb for the list, as STATUS says", func() {
+		b.Node.Must(GinkgoTB(), "nft", "add table inet plumb; add map inet plumb source4 { type ipv4_addr : ipv4_addr; }")
+		c := b.call("", 0)
+		Expect(failure(c, "ADD")).To(And(HaveField("Code", BeEquivalentTo(types.CodeConfig)), HaveField("Msg", ContainSubstring("is not as plumb makes it"))))
+		c.Config = bare("")
+		Expect(failure(c, "STATUS")).To(And(HaveField("Code", BeEquivalentTo(types.CodeNotAvailable)), HaveField("Msg", ContainSubstring("is not as plumb makes it"))))
+	})
+
 	It("says that firewalld is not running", func() {
 		GinkgoT().Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/nonexistent")
 		c := b.call(key("backend", firewalld), 0)

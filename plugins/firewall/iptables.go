@@ -50,7 +50,7 @@ func (f *firewall) addRules(tool xt.Tool) error {
 	})
 	return tool.Change(filter, "add "+what, func(have xt.Table) (string, error) {
 		f.notePolicies(have.Rules)
-		lines := f.additions(have, f.of(tool.Family))
+		lines := f.additions(have, f.addrsOf(tool.Family))
 		if f.byStages() {
 			lines = append(lines, f.stageLines(have)...)
 		}
@@ -58,8 +58,8 @@ func (f *firewall) addRules(tool xt.Tool) error {
 	})
 }
 
-// of returns the attachment's addresses of one family.
-func (f *firewall) of(fam xt.Family) []netip.Addr {
+// addrsOf returns the attachment's addresses of one family.
+func (f *firewall) addrsOf(fam xt.Family) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(f.addrs), func(a netip.Addr) bool { return a.Is4() != (fam == xt.V4) })
 }
 
@@ -207,7 +207,7 @@ func (f *firewall) eachTable(visit func(tool xt.Tool) error) error {
 func (f *firewall) delRules() error {
 	return f.eachTable(func(tool xt.Tool) error {
 		return tool.Change(filter, "delete rules of "+f.r.Attachment().String(), func(have xt.Table) (string, error) {
-			return xt.Script(filter, deletions(have.Rules, f.isOwn, f.of(tool.Family))...), nil
+			return xt.Script(filter, deletions(have.Rules, f.isOwn, f.addrsOf(tool.Family))...), nil
 		})
 	})
 }
@@ -245,7 +245,7 @@ func (f *firewall) checkRules(tool xt.Tool, have []xt.Rule) error {
 	if jumpAt(have, forwardChain, f.conf.adminChain) == 0 {
 		lacks(forwardChain, jumpToAdmin+f.conf.adminChain)
 	}
-	for _, a := range f.of(tool.Family) {
+	for _, a := range f.addrsOf(tool.Family) {
 		for _, line := range accepts(a) {
 			if !hasLine(have, line) {
 				lacks(forwardChain, strings.TrimPrefix(line, "-A "+forwardChain+" "))

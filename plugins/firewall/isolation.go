@@ -145,8 +145,8 @@ func (f *firewall) setPolicy() error {
 // wantedElements returns the elements of the bridge, and those of bridges whose policies are kept in
 // iptables alone.
 func (f *firewall) wantedElements() (want []nft.SetElement, err error) {
-	have, err := f.c.Elements(isolationLayout().Table, isolatingSet)
-	if err = types.IgnoreNotExist(err); err != nil {
+	have, err := f.elementsIn(isolatingSet)
+	if err != nil {
 		return nil, err
 	}
 	known := map[string]bool{f.device: true}
@@ -169,13 +169,19 @@ func (f *firewall) wantedElements() (want []nft.SetElement, err error) {
 	return want, nil
 }
 
+// elementsIn returns the elements of a set or map of isolationLayout, which need not exist.
+func (f *firewall) elementsIn(set string) ([]nft.Element, error) {
+	all, err := f.c.Elements(isolationLayout().Table, set)
+	return all, types.IgnoreNotExist(err)
+}
+
 // replaceElements puts the deletion of the bridges' elements that go, and the addition of those
 // that are wanted, into tx.
 func (f *firewall) replaceElements(tx *nft.Tx, want []nft.SetElement, goes func(nft.Element) (bool, error)) error {
 	table := isolationLayout().Table
 	for _, set := range bridgeSets() {
-		have, err := f.c.Elements(table, set)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		have, err := f.elementsIn(set)
+		if err != nil {
 			return err
 		}
 		for _, e := range have {
@@ -369,8 +375,8 @@ func (f *firewall) checkPolicy() error {
 	want := f.elements()
 	table := isolationLayout().Table
 	for _, set := range bridgeSets() {
-		have, err := f.c.Elements(table, set)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		have, err := f.elementsIn(set)
+		if err != nil {
 			return err
 		}
 		has := slices.ContainsFunc(have, func(e nft.Element) bool { return f.device != "" && bridgeOf(e.Key) == f.device })
