@@ -15,8 +15,8 @@ import (
 
 // A packet that one base chain accepts still goes through the others at the same hook, and any of
 // them can drop it. So a chain of plumb's own cannot let a container through. Only the owner of the
-// chain that drops can: firewalld by a source of a zone, iptables by a rule in FORWARD. Whatever
-// drops in a chain of nftables that somebody else made stays closed.
+// chain that drops can: firewalld by a source of a zone, iptables by a rule in FORWARD. The plugin
+// cannot change what another program's chain of nftables drops.
 
 // A filterTable is a table filter of iptables, in nf_tables or in the legacy tables.
 type filterTable struct {

@@ -63,7 +63,7 @@ func (f *firewall) sources() (all []source) {
 }
 
 // addSources makes the addresses sources of the zone. It reports false if firewalld does not run
-// or does not let us, and the configuration does not insist on it.
+// or does not authorize the plugin, and the configuration does not require it.
 func (f *firewall) addSources() (done bool, err error) {
 	z, err := bus.Open(f.r.Node)
 	if err == nil {
@@ -77,11 +77,12 @@ func (f *firewall) addSources() (done bool, err error) {
 }
 
 // isOptional reports whether the error says that firewalld cannot be used, and the configuration does
-// not insist on it.
+// not require it.
 func (f *firewall) isOptional(err error) bool {
 	return f.conf.backend != firewalld && (errors.Is(err, bus.ErrNotRunning) || errors.Is(err, bus.ErrNotAuthorized))
 }
 
+// addSourcesTo lists the sources and adds them to firewalld.
 func (f *firewall) addSourcesTo(z *bus.Conn) error {
 	if err := f.listSources(); err != nil {
 		return err
@@ -182,6 +183,7 @@ func (f *firewall) deleteList(tx *nft.Tx) (listed []source, err error) {
 	return listed, nil
 }
 
+// unlistSources deletes the list of the attachment's sources.
 func (f *firewall) unlistSources() error {
 	if f.c == nil {
 		return nil

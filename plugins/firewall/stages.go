@@ -99,9 +99,9 @@ func nthRule(have []xt.Rule, chain string, n int) xt.Rule {
 	return rules[n-1]
 }
 
-// lines returns the lines that write the chain anew, if its rules are not as they have to be: those
-// of the stage, and the others that do not go. New rules come first, as with the reference plugin,
-// but none before those for published ports; the RETURN comes last.
+// lines returns the lines that rewrite the chain if its rules are not as they should be. The chain
+// should have the rules of the stage, and all others for which goes returns false. Rules for published
+// ports come first, then new rules, as with the reference plugin, and the RETURN comes last.
 func (s stage) lines(have []xt.Rule, goes func(xt.Rule) bool) []string {
 	want := slices.Clone(s.rules)
 	var now, kept []xt.Rule
@@ -186,7 +186,7 @@ func (f *firewall) notePolicies(have []xt.Rule) {
 	}
 }
 
-// clearStages takes the policy of the bridge out of iptables, if it is kept elsewhere.
+// clearStages deletes the policy of the bridge from iptables, if it is kept in nf_tables.
 func (f *firewall) clearStages() error {
 	if f.device == "" || f.byStages() {
 		return nil

@@ -29,8 +29,8 @@ type firewall struct {
 	inIPTables map[string]string // by interface: the policies that iptables kept before ADD changed them
 }
 
-// add lets the node forward the container's packets, gives the bridge its policy, and hands on
-// the result of the chain.
+// add lets the node forward the container's packets and gives the bridge its policy. It returns
+// prevResult.
 func add(r *skel.Request) (*types.Result, error) {
 	f, prev, err := prepare(r)
 	if err != nil {
@@ -74,7 +74,8 @@ func del(r *skel.Request) error {
 	return errors.Join(f.delRules(), f.delSources(), f.delElements())
 }
 
-// check compares. What the reference plugin made is as good.
+// check returns an error that names what is not as ADD makes it. It accepts what the reference
+// plugin made.
 func check(r *skel.Request) error {
 	f, _, err := prepare(r)
 	if err != nil {
