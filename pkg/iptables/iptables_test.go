@@ -59,6 +59,22 @@ func TestRestoreMakesAllChangesOrNone(t *testing.T) {
 	}
 }
 
+func TestProgramReturnsWhyItFailed(t *testing.T) {
+	node, shell := newTool(t, Default).Node, Program{Path: "/bin/sh", Args: []string{"-c", "read line; echo $line; echo two words >&2; exit 3"}, Stdin: "in\n", Limit: time.Minute}
+	_, err := shell.Run(node, "run sh")
+	var exit *ExitError
+	if !errors.As(err, &exit) || exit.Status != 3 || err.Error() != "run sh: exit status 3: two words" {
+		t.Errorf("the error is %v, want an ExitError with status 3 and what the program wrote to stderr", err)
+	}
+	shell.Args[1] = "read line; echo $line"
+	if out, err := shell.Run(node, "run sh"); err != nil || out != "in\n" {
+		t.Errorf("Run returned %q, %v, want what the program wrote to stdout", out, err)
+	}
+	shell.Args[1], shell.Limit = "while :; do :; done", time.Millisecond
+	_, err = shell.Run(node, "run sh")
+	expectCode(t, err, types.CodeTryAgain)
+}
+
 func TestChangeTriesAgainAfterARefusal(t *testing.T) {
 	tool := newTool(t, Default)
 	calls := 0
