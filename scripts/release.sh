@@ -46,9 +46,9 @@ archive() {
 pack() {
 	local name=cni-plugins-linux-$1-$version.tgz
 	GOARCH=$1 "$top/build_linux.sh" "$work/$1" >"$work/log" || die "cannot build for $1"
-	cp "$top/README.md" "$top/LICENSE" "$work/$1"
+	cp "$top/README.md" "$top/LICENSE" "$top/plugins/firewall/plumb-firewalld.service" "$work/$1"
 	chmod 0755 "$work/$1"/*
-	chmod 0644 "$work/$1"/{README.md,LICENSE}
+	chmod 0644 "$work/$1"/{README.md,LICENSE,plumb-firewalld.service}
 	archive "$work/$1" | gzip -n -9 >"$work/made/$name"
 	(cd "$work/made" && sha256sum "$name" >"$name.sha256" && sha512sum "$name" >"$name.sha512")
 }

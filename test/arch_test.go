@@ -35,7 +35,7 @@ var doors = map[string][]string{
 	"github.com/mdlayher/netlink":        {"pkg/nft"}, // what nftables cannot say
 	"github.com/godbus/dbus":             {"pkg/firewalld"},
 	"golang.org/x/sys/unix.Socket":       {"pkg/ns"},
-	"os/exec":                            {"pkg/iptables", "plugins/portmap"},
+	"os/exec":                            {"pkg/iptables"},
 	"golang.org/x/sys/unix.Setns":        nil,
 	"github.com/vishvananda/netns":       {"pkg/ns"},
 	"syscall.Setns":                      nil,
@@ -45,7 +45,7 @@ var doors = map[string][]string{
 	"os.Stdin":                           {"pkg/skel"},
 	"os.Stdout":                          {"pkg/skel"},
 	"os.Stderr":                          {"pkg/skel"},
-	"os.Args":                            nil,
+	"os.Args":                            {"pkg/skel"},
 	"os.Exit":                            {"pkg/skel"},
 	"fmt.Print":                          nil,
 	"fmt.Printf":                         nil,

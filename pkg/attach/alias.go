@@ -24,6 +24,15 @@ func LinkAlias(a types.Attachment) string {
 // MadeByPlumb reports whether the alias of the link says that plumb made it.
 func MadeByPlumb(l nl.Link) bool { return strings.HasPrefix(l.Alias, aliasPrefix) }
 
+// OwnerOf returns the attachment of a link that plumb made for the network. It reports false for
+// any other link, and if the alias has only a hash of the container ID, which is too long.
+func OwnerOf(l nl.Link, network string) (owner types.Attachment, ok bool) {
+	rest, ok := strings.CutPrefix(l.Alias, networkAlias(network))
+	containerID, ifName, found := strings.Cut(rest, "/")
+	owner = types.Attachment{Network: network, ContainerID: containerID, IfName: ifName}
+	return owner, ok && found && !strings.HasPrefix(containerID, "#")
+}
+
 // UnfinishedGroup returns the group of a link of the network that has no alias yet. The
 // kernel sets the group when it makes the link, but the alias only later. If the plugin is
 // killed between the two, GC finds the link by its group.

@@ -159,6 +159,24 @@ func (b testbed) del(t *testing.T, id string) {
 	}
 }
 
+func TestOwnerOfReadsTheAttachmentFromTheAlias(t *testing.T) {
+	long := strings.Repeat("n", 200)
+	for _, owner := range []types.Attachment{{Network: "net1", ContainerID: "cid", IfName: "eth0"}, {Network: long, ContainerID: "cid", IfName: "eth0"}} {
+		l := nl.Link{Alias: attach.LinkAlias(owner)}
+		if got, ok := attach.OwnerOf(l, owner.Network); !ok || got != owner {
+			t.Errorf("OwnerOf(%q) = %v, %t, want %v", l.Alias, got, ok, owner)
+		}
+		if got, ok := attach.OwnerOf(l, "net"); ok {
+			t.Errorf("OwnerOf(%q) of another network = %v", l.Alias, got)
+		}
+	}
+	for _, alias := range []string{"", "net1/cid/eth0", "plumb:net1/cid", attach.LinkAlias(types.Attachment{Network: "net1", ContainerID: long, IfName: "eth0"})} {
+		if got, ok := attach.OwnerOf(nl.Link{Alias: alias}, "net1"); ok {
+			t.Errorf("OwnerOf(%q) = %v, want none", alias, got)
+		}
+	}
+}
+
 func TestHostEndFindsThePairOfTheAttachment(t *testing.T) {
 	b := newTestbed(t)
 	host := b.add(t, "one")

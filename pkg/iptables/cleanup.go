@@ -22,7 +22,8 @@ type Cleanup struct {
 	// Chains are the chains of which Select gets the rules, as far as the rules are in
 	// nf_tables. Empty: all chains. Select always gets all rules of a legacy table.
 	Chains []string
-	// Select selects what is deleted from a table. It is called once per table.
+	// Select selects what is deleted from a table. It is called again for a table that another
+	// program has changed meanwhile.
 	Select func(rules []Rule) Selection
 }
 
@@ -75,24 +76,31 @@ func (c Cleanup) NFT(conn *nft.Conn, tx *nft.Tx) error {
 	return nil
 }
 
-// Legacy deletes what is in the legacy tables nat. See EachLegacy. The text description names the
+// Legacy deletes what is in the legacy tables nat. See LegacyTool. The text description names the
 // deletion in errors and in the trace.
 func (c Cleanup) Legacy(node *ns.Handle, description string) error {
-	return EachLegacy(node, NAT, func(tool Tool, t Table) error {
-		if c.Required != "" && !t.HasChain(c.Required) {
-			return nil
+	var errs []error
+	for _, f := range []Family{V4, V6} {
+		tool, found, err := LegacyTool(node, f, NAT)
+		if found {
+			err = tool.Change(NAT, description, func(t Table) (string, error) { return Script(NAT, c.deletions(t)...), nil })
 		}
-		var lines []string
-		selected := c.Select(t.Rules)
-		for _, r := range selected.Rules {
-			lines = append(lines, r.Deletion())
-		}
-		for _, chain := range selected.Chains {
-			lines = append(lines, "-F "+chain, "-X "+chain)
-		}
-		if len(lines) == 0 {
-			return nil
-		}
-		return tool.Restore(description, Script(NAT, lines...))
-	})
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// deletions returns the lines that delete what is selected in a legacy table.
+func (c Cleanup) deletions(t Table) (lines []string) {
+	if c.Required != "" && !t.HasChain(c.Required) {
+		return nil
+	}
+	selected := c.Select(t.Rules)
+	for _, r := range selected.Rules {
+		lines = append(lines, r.Deletion())
+	}
+	for _, chain := range selected.Chains {
+		lines = append(lines, "-F "+chain, "-X "+chain)
+	}
+	return lines
 }

@@ -8,18 +8,15 @@
 package iptables
 
 import (
-	"context"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/plumb-cni/plumb/pkg/nft"
@@ -104,11 +101,40 @@ func (t Tool) Save(table string) (string, error) {
 	return t.run("list table "+table, "", program, "-t", table)
 }
 
-// Find returns an error with types.CodeConfig if iptables-restore is not installed for this
-// family and variant.
+// Change reads a table and executes the script that the function returns for its content. If the
+// script is empty, Change changes nothing. The text description names the changes in errors and in
+// the trace.
+//
+// Change uses Exclusive. Programs that do not know its lock can change the table between the
+// function and the execution of its script. If the script is refused, Change tries again, up to
+// five times. The error is that of the function, Save, Restore or Exclusive.
+func (t Tool) Change(table, description string, script func(Table) (string, error)) error {
+	const attempts, lockWait = 5, 10 * time.Second
+	return Exclusive(t.Node, lockWait, func() error {
+		var refused error
+		for range attempts {
+			saved, err := t.Save(table)
+			if err != nil {
+				return err
+			}
+			text, err := script(Parse(saved))
+			if err != nil || text == "" {
+				return err
+			}
+			if refused = t.Restore(description, text); !errors.Is(refused, ErrRefused) {
+				return refused
+			}
+		}
+		return types.Coded(types.CodeConfig, refused)
+	})
+}
+
+// Find returns an error with types.CodeConfig if iptables-save or iptables-restore is not
+// installed for this family and variant.
 func (t Tool) Find() error {
+	_, saveErr := t.program("save")
 	_, err := t.program("restore")
-	return err
+	return cmp.Or(err, saveErr)
 }
 
 // program returns the path of the program for a verb, "restore" or "save".
@@ -116,61 +142,19 @@ func (t Tool) program(verb string) (string, error) {
 	name := string(t.Family) + string(t.Variant) + "-" + verb
 	path, err := FindProgram(name)
 	if err != nil {
-		return "", types.Errorf(types.CodeConfig,
-			"the iptables backend needs the program %s: install iptables, or use the nftables backend, which needs no program: %w", name, err)
+		return "", types.Errorf(types.CodeConfig, "the program %s is missing: install iptables: %w", name, err)
 	}
 	return path, nil
-}
-
-// FindProgram returns the path of a program for the rules of the kernel, such as nft. Besides PATH, it
-// searches the folders where distributions install these programs, because a runtime may call
-// plugins with any PATH.
-func FindProgram(name string) (string, error) {
-	path, err := exec.LookPath(name)
-	if err == nil {
-		return path, nil
-	}
-	for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin"} {
-		candidate := filepath.Join(dir, name)
-		if info, err := os.Stat(candidate); err == nil && info.Mode()&0o111 != 0 {
-			return candidate, nil
-		}
-	}
-	return "", err
 }
 
 // ErrRefused matches the error of a script that does not fit the content of the tables.
 var ErrRefused = errors.New("refused")
 
-// run runs a program in the namespace and returns what the program wrote to stdout. A new
-// process is in the namespace of the thread that forks it. If the plugin is killed, the kernel
-// kills the program too (PR_SET_PDEATHSIG). Otherwise the program could make its changes after
-// the DEL that follows, and the changes would remain. The kernel also kills the program when
-// the thread that forked it ends, so the goroutine is locked to its thread.
+// run runs a program and explains its error.
 func (t Tool) run(description, stdin, program string, args ...string) (string, error) {
-	limit := t.wait() + runLimit
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
-	var out, errOut strings.Builder
-	step := filepath.Base(program) + ": " + description
-	err := t.Node.Step(step, func() error {
-		return t.Node.Do(func() error {
-			runtime.LockOSThread()
-			defer runtime.UnlockOSThread()
-			cmd := exec.CommandContext(ctx, program, args...)
-			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-			cmd.WaitDelay = runLimit // a busy node needs time to read what the program wrote
-			cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &out, &errOut
-			return cmd.Run()
-		})
-	})
-	if err == nil {
-		return out.String(), nil
-	}
-	if ctx.Err() != nil {
-		return "", types.Errorf(types.CodeTryAgain, "%s: the program still ran after %s and was killed: %w", step, limit, err)
-	}
-	return "", explain(step, errOut.String(), err)
+	p := Program{Path: program, Args: args, Stdin: stdin, Limit: t.wait() + runLimit}
+	out, err := p.Run(t.Node, filepath.Base(program)+": "+description)
+	return out, explain(err)
 }
 
 // Exit statuses of the iptables programs (include/xtables.h: xtables_exittype).
@@ -180,25 +164,21 @@ const (
 	resourceProblem  = 4
 )
 
-// explain returns the error of a program that failed. It adds message, which the program wrote to
-// stderr, and the CNI code or ErrRefused according to the exit status.
-func explain(step, message string, err error) error {
-	if message = strings.Join(strings.Fields(message), " "); message != "" {
-		err = fmt.Errorf("%w: %s", err, message)
-	}
-	var exit *exec.ExitError
+// explain adds the CNI code or ErrRefused to the error of a program, according to its exit status.
+func explain(err error) error {
+	var exit *ExitError
 	if !errors.As(err, &exit) {
-		return fmt.Errorf("%s: %w", step, err)
+		return err
 	}
-	switch exit.ExitCode() {
+	switch exit.Status {
 	case otherProblem:
-		return fmt.Errorf("%s: %w: %w", step, ErrRefused, err)
+		return fmt.Errorf("%w: %w", err, ErrRefused)
 	case parameterProblem: // a chain, a match or an option that does not exist
-		return types.Errorf(types.CodeConfig, "%s: %w", step, err)
+		return types.Coded(types.CodeConfig, err)
 	case resourceProblem:
-		return types.Errorf(types.CodeTryAgain, "%s: the tables are busy (another program holds the lock); try again: %w", step, err)
+		return types.Errorf(types.CodeTryAgain, "%w; the tables are busy (another program holds the lock): try again", err)
 	}
-	return fmt.Errorf("%s: %w", step, err)
+	return err
 }
 
 // InUse reports whether the namespace has the legacy table of that name, such as "nat". Only
@@ -226,31 +206,18 @@ func InUse(node *ns.Handle, f Family, table string) (bool, error) {
 	return slices.Contains(strings.Fields(string(names)), table), nil
 }
 
-// EachLegacy calls visit once per family that has the legacy table (see InUse). The arguments
-// are the Tool for that table and the content of the table.
-// EachLegacy skips a family whose programs are missing: plumb cannot have made rules there.
-func EachLegacy(node *ns.Handle, table string, visit func(tool Tool, t Table) error) error {
-	var errs []error
-	for _, f := range []Family{V4, V6} {
-		used, err := InUse(node, f, table)
-		errs = append(errs, err)
-		if !used {
-			continue
-		}
-		tool := Tool{Node: node, Family: f, Variant: Legacy}
-		if tool.Find() != nil { // before version 1.8, iptables had only legacy tables and no variants
-			tool.Variant = Default
-		}
-		if tool.Find() != nil {
-			continue
-		}
-		saved, err := tool.Save(table)
-		if err == nil {
-			err = visit(tool, Parse(saved))
-		}
-		errs = append(errs, err)
+// LegacyTool returns the Tool for the legacy table of that name (see InUse). It reports false if
+// there is no such table, or if the programs are missing: plumb cannot have made rules there.
+func LegacyTool(node *ns.Handle, f Family, table string) (t Tool, found bool, err error) {
+	if used, err := InUse(node, f, table); !used || err != nil {
+		return Tool{}, false, err
 	}
-	return errors.Join(errs...)
+	for _, v := range []Variant{Legacy, Default} { // before 1.8, iptables had only legacy tables and no variants
+		if t = (Tool{Node: node, Family: f, Variant: v}); t.Find() == nil {
+			return t, true, nil
+		}
+	}
+	return Tool{}, false, nil
 }
 
 // Quote returns s quoted, so that it is one word of a script.

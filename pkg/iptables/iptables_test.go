@@ -59,6 +59,49 @@ func TestRestoreMakesAllChangesOrNone(t *testing.T) {
 	}
 }
 
+func TestProgramReturnsWhyItFailed(t *testing.T) {
+	node, shell := newTool(t, Default).Node, Program{Path: "/bin/sh", Args: []string{"-c", "read line; echo $line; echo two words >&2; exit 3"}, Stdin: "in\n", Limit: time.Minute}
+	_, err := shell.Run(node, "run sh")
+	var exit *ExitError
+	if !errors.As(err, &exit) || exit.Status != 3 || err.Error() != "run sh: exit status 3: two words" {
+		t.Errorf("the error is %v, want an ExitError with status 3 and what the program wrote to stderr", err)
+	}
+	shell.Args[1] = "read line; echo $line"
+	if out, err := shell.Run(node, "run sh"); err != nil || out != "in\n" {
+		t.Errorf("Run returned %q, %v, want what the program wrote to stdout", out, err)
+	}
+	shell.Args[1], shell.Limit = "while :; do :; done", time.Millisecond
+	_, err = shell.Run(node, "run sh")
+	expectCode(t, err, types.CodeTryAgain)
+}
+
+func TestChangeTriesAgainAfterARefusal(t *testing.T) {
+	tool := newTool(t, Default)
+	calls := 0
+	err := tool.Change(NAT, "add A", func(table Table) (string, error) {
+		if calls++; calls == 1 { // another program makes the chain meanwhile
+			if err := tool.Restore("add A before", Script(NAT, "-N A")); err != nil {
+				t.Error(err)
+			}
+		}
+		if table.HasChain("A") {
+			return Script(NAT), nil
+		}
+		return Script(NAT, "-N A"), nil
+	})
+	if err != nil || calls != 2 {
+		t.Errorf("Change returned %v after %d calls of the function, want nil after 2", err, calls)
+	}
+	expectCode(t, tool.Change(NAT, "add A", func(Table) (string, error) { return Script(NAT, "-N A"), nil }), types.CodeConfig)
+	wrong := errors.New("wrong")
+	if err := tool.Change(NAT, "add A", func(Table) (string, error) { return Script(NAT, "-N B"), wrong }); !errors.Is(err, wrong) {
+		t.Errorf("Change returned %v, want the error of the function", err)
+	}
+	if saved, err := tool.Save(NAT); err != nil || Parse(saved).HasChain("B") {
+		t.Errorf("Change executed the script of a function that failed: %v\n%s", err, saved)
+	}
+}
+
 func TestRestoreReturnsTryAgainIfLockIsHeld(t *testing.T) {
 	lock := filepath.Join(t.TempDir(), "lock")
 	t.Setenv("XTABLES_LOCKFILE", lock)
@@ -79,7 +122,7 @@ func TestErrorNamesMissingProgram(t *testing.T) {
 	tool := newTool(t, "-nonesuch")
 	for _, err := range []error{tool.Find(), tool.Restore("add", "")} {
 		expectCode(t, err, types.CodeConfig)
-		if err != nil && !strings.Contains(err.Error(), "iptables-nonesuch-restore: install iptables") {
+		if err != nil && !strings.Contains(err.Error(), "iptables-nonesuch-restore is missing: install iptables") {
 			t.Errorf("the error does not say what to do: %v", err)
 		}
 	}

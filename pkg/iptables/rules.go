@@ -133,7 +133,11 @@ func (r Rule) Mentions(a netip.Addr) bool {
 // Deletion returns the line of a script that deletes a rule from Parse.
 func (r Rule) Deletion() string { return "-D" + strings.TrimPrefix(r.Line, "-A") }
 
-// Script returns a script for Restore that executes the lines on a table.
+// Script returns a script for Restore that executes the lines on a table. Without lines, the
+// script is empty.
 func Script(table string, lines ...string) string {
+	if len(lines) == 0 {
+		return ""
+	}
 	return "*" + table + "\n" + strings.Join(lines, "\n") + "\nCOMMIT\n"
 }

@@ -52,11 +52,9 @@ func addFamily(tool iptables.Tool, owner types.Attachment, ips []netip.Prefix) e
 	if !errors.Is(err, iptables.ErrRefused) {
 		return err
 	}
-	saved, saveErr := tool.Save(iptables.NAT)
-	if saveErr != nil {
-		return errors.Join(err, saveErr)
-	}
-	return tool.Restore(description, iptables.Script(iptables.NAT, addition(owner, ips, iptables.Parse(saved))...))
+	return tool.Change(iptables.NAT, description, func(t iptables.Table) (string, error) {
+		return iptables.Script(iptables.NAT, addition(owner, ips, t)...), nil
+	})
 }
 
 // addition returns the lines that add the owner's rules to the table.
@@ -90,15 +88,11 @@ func addition(owner types.Attachment, ips []netip.Prefix, table iptables.Table) 
 // reference plugin masquerade. Such rules exist on a node that was upgraded to plumb while
 // containers ran. c is nil if the kernel has no nf_tables.
 func uncovered(c *nft.Conn, m Masq, ips []netip.Prefix) ([]netip.Prefix, error) {
-	legacy := map[iptables.Family][]iptables.Rule{}
-	err := iptables.EachLegacy(m.Node, iptables.NAT, func(tool iptables.Tool, t iptables.Table) error {
-		legacy[tool.Family] = t.Rules
-		return nil
-	})
+	legacy, err := legacyRules(m.Node)
 	var missing []netip.Prefix
 	for _, ip := range ips {
 		f := nft.FamilyOf(ip.Addr())
-		covered := covers(legacy[iptables.FamilyFor(f)], m.Owner, ip)
+		covered := covers(legacy[f], m.Owner, ip)
 		if !covered && c != nil {
 			rules, rulesErr := iptables.ReadNFT(c, nft.Table{Family: f, Name: iptables.NAT}, ownChains(m.Owner)...)
 			byReference, referenceErr := referenceCovers(c, m, ip)
@@ -110,6 +104,22 @@ func uncovered(c *nft.Conn, m Masq, ips []netip.Prefix) ([]netip.Prefix, error) 
 		}
 	}
 	return missing, err
+}
+
+// legacyRules returns the rules of the legacy tables nat.
+func legacyRules(node *ns.Handle) (map[nft.Family][]iptables.Rule, error) {
+	rules := map[nft.Family][]iptables.Rule{}
+	var errs []error
+	for _, f := range nft.Families() {
+		tool, found, err := iptables.LegacyTool(node, iptables.FamilyFor(f), iptables.NAT)
+		if found {
+			var saved string
+			saved, err = tool.Save(iptables.NAT)
+			rules[f] = iptables.Parse(saved).Rules
+		}
+		errs = append(errs, err)
+	}
+	return rules, errors.Join(errs...)
 }
 
 // missingRules returns the error of Check for an address that the iptables backend does not

@@ -306,25 +306,31 @@ func (c *Conn) damagedChains(l Layout) (damaged []Chain, err error) {
 	return damaged, nil
 }
 
-// CheckSupport returns ErrUnavailable if the kernel lacks something that the layout needs. It
-// changes nothing. If the table is not complete already, CheckSupport sends a transaction that
-// makes a table with another name, and at last makes the same table again. The kernel always
-// refuses that: with fs.ErrExist for the last change if it supports all changes before.
+// CheckSupport returns nil if Ensure would succeed. The error is ErrUnavailable if the kernel
+// lacks something that the layout needs, and has types.CodeConfig if the table is not as plumb
+// makes it.
+//
+// CheckSupport changes nothing. If the table is not complete already, it sends a transaction that
+// makes what is missing, and at last makes a table that exists. The kernel always refuses that:
+// only the last change if it accepts all changes before.
 func (c *Conn) CheckSupport(l Layout) error {
 	damaged, err := c.DamagedChains(l)
 	if err != nil || len(damaged) == 0 {
 		return err
 	}
-	l.Table.Name += "-status" // a name that no table has, so that the kernel checks all of the layout
 	var tx Tx
-	tx.createTable(l.Table)
-	tx.addLayout(l, l.Chains)
+	tx.ensureTable(l.Table)
+	tx.addLayout(l, damaged)
 	tx.createTable(l.Table)
 	err = c.Commit("nft propose table "+l.Table.String(), &tx)
-	if errors.Is(err, fs.ErrExist) {
+	var refused *refusedError
+	if errors.As(err, &refused) && refused.index == len(tx.changes)-1 {
 		return nil
 	}
-	return asUnavailable(err)
+	if _, missing := c.tableProblem(l.Table); errors.Is(missing, fs.ErrNotExist) {
+		return asUnavailable(err)
+	}
+	return addAdvice(l.Table, err)
 }
 
 // addLayout adds the sets of the layout that do not exist, and rewrites the chains.

@@ -50,6 +50,14 @@ type SetElement struct {
 // Ref returns where the element is.
 func (e SetElement) Ref() ElementRef { return ElementRef{e.Set, e.Key} }
 
+// setName names the set or map in errors.
+func (e SetElement) setName() string {
+	if e.Data == "" && e.Jump == "" {
+		return "set " + e.Set
+	}
+	return "map " + e.Set
+}
+
 // A Store adds, checks and deletes the claims of one attachment in a table.
 //
 // If two attachments claim the same key, the one that was added last holds the claim. The
@@ -226,9 +234,9 @@ func (e *edit) checkElements(c Claim) error {
 		switch {
 		case got == want.Element:
 		case got.Key == "":
-			errs = append(errs, fmt.Errorf("map %s of table %s has no element for %s", want.Set, e.store.Layout.Table, c.Description))
+			errs = append(errs, fmt.Errorf("%s of table %s has no element for %s", want.setName(), e.store.Layout.Table, c.Description))
 		case got.Comment == want.Comment:
-			errs = append(errs, fmt.Errorf("in map %s of table %s, %s leads elsewhere", want.Set, e.store.Layout.Table, c.Description))
+			errs = append(errs, fmt.Errorf("in %s of table %s, %s leads elsewhere", want.setName(), e.store.Layout.Table, c.Description))
 		case got.Comment != holder:
 			holder = got.Comment
 			errs = append(errs, fmt.Errorf("%s belongs to %s now", c.Description, OwnerName(holder)))

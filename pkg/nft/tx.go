@@ -95,9 +95,25 @@ func (c *Conn) nameRefusedChange(tx *Tx, answer *netlink.OpError) error {
 	}
 	begin := next - uint32(len(tx.changes)) - 2
 	if i := answer.Sequence - begin - 1; i < uint32(len(tx.changes)) {
-		return fmt.Errorf("%s: %w", tx.changes[i].description, answer)
+		return &refusedError{index: int(i), description: tx.changes[i].description, error: answer}
 	}
 	return answer // the kernel refused the transaction as a whole
+}
+
+// A refusedError is the error of a commit of which the kernel refused a change.
+type refusedError struct {
+	index       int    // of the first refused change in the transaction
+	description string // of that change
+	error
+}
+
+func (e *refusedError) Error() string { return e.description + ": " + e.error.Error() }
+
+func (e *refusedError) Unwrap() error { return e.error }
+
+// ensureTable adds a table unless it exists.
+func (t *Tx) ensureTable(tab Table) {
+	t.add("add table "+tab.String(), func(c *nftables.Conn) { c.AddTable(tab.library()) })
 }
 
 // createTable adds a table. If the table exists, the commit fails with fs.ErrExist.

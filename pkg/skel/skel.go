@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -37,12 +38,16 @@ type Plugin struct {
 	// types.CodeLimited if ADD can succeed only in part.
 	Status func(*Request) error
 	GC     func(*Request) error
+	// Restore makes again what other programs of the node have deleted. Operators and service
+	// managers call it without CNI_COMMAND: NAME restore. If it is nil, there is no such call.
+	Restore func(*Request) error
 }
 
 // Env is the input and output of one call: the environment variables, the streams, and the
 // paths, times and hooks that tests replace.
 type Env struct {
 	Environ []string // KEY=VALUE
+	Args    []string // the arguments of the process, without its name
 	Stdin   io.Reader
 	Stdout  io.Writer
 	Stderr  io.Writer
@@ -56,13 +61,16 @@ type Env struct {
 
 // Main handles one call with the environment and the streams of the process, and exits.
 func Main(p Plugin) {
-	os.Exit(Run(p, Env{Environ: os.Environ(), Stdin: os.Stdin, Stdout: stdout(), Stderr: outputStream(2, "stderr")}))
+	os.Exit(Run(p, Env{Environ: os.Environ(), Args: os.Args[min(1, len(os.Args)):], Stdin: os.Stdin, Stdout: stdout(), Stderr: outputStream(2, "stderr")}))
 }
 
 // Run handles one call and returns the exit status.
 func Run(p Plugin, env Env) int {
 	r := newRequest(p, env)
-	if r.Command == "" {
+	switch {
+	case r.Command == "" && p.Restore != nil && slices.Equal(env.Args, []string{"restore"}):
+		return r.runRestore()
+	case r.Command == "":
 		return r.printBanner()
 	}
 	if err := r.serve(); err != nil {
@@ -79,6 +87,26 @@ func (r *Request) printBanner() int {
 	fmt.Fprintf(r.env.Stderr, "CNI %s plugin %s\nCNI protocol versions supported: %s\n",
 		r.plugin.Name, version, strings.Join(types.VersionsSince(r.plugin.since()), ", "))
 	return 0
+}
+
+// runRestore calls Restore. It prints an error to stderr, because its caller is not a runtime.
+func (r *Request) runRestore() int {
+	r.Trace.Who = r.plugin.Name + " restore"
+	if err := r.restore(); err != nil {
+		fmt.Fprintf(r.env.Stderr, "%s: %v\n", r.Trace.Who, err)
+		return 1
+	}
+	return 0
+}
+
+// restore opens the node's namespace and calls Restore.
+func (r *Request) restore() (err error) {
+	defer func() { err = r.finish(recover(), err) }()
+	r.openLog()
+	if err := r.openNamespaces(verb{}); err != nil {
+		return err
+	}
+	return r.plugin.Restore(r)
 }
 
 // since returns Since or its default.

@@ -211,6 +211,31 @@ func TestBanner(t *testing.T) {
 	}
 }
 
+func TestRestore(t *testing.T) {
+	calls := 0
+	p := skel.Plugin{Name: "firewall", Restore: func(r *skel.Request) error {
+		if calls++; r.Node == nil {
+			t.Error("there is no node")
+		}
+		return errors.New("wrong")
+	}}
+	var stdout, stderr strings.Builder
+	env := skel.Env{Environ: []string{"CNI_COMMAND="}, Args: []string{"restore"}, Stdin: unreadable{t}, Stdout: &stdout, Stderr: &stderr}
+	if code := skel.Run(p, env); code != 1 || calls != 1 || stdout.String() != "" || stderr.String() != "firewall restore: wrong\n" {
+		t.Errorf("exit status %d after %d calls, stdout %q, stderr %q", code, calls, stdout.String(), stderr.String())
+	}
+	for _, args := range [][]string{nil, {"other"}, {"restore", "more"}} {
+		env.Args = args
+		if code := skel.Run(p, env); code != 0 || calls != 1 {
+			t.Errorf("with arguments %q the exit status is %d after %d calls, want the banner", args, code, calls)
+		}
+	}
+	p.Restore, env.Args = nil, []string{"restore"}
+	if code := skel.Run(p, env); code != 0 {
+		t.Errorf("a plugin without Restore has exit status %d, want the banner", code)
+	}
+}
+
 // An unreadable fails the test if it is read.
 type unreadable struct{ t *testing.T }
 

@@ -62,7 +62,7 @@ func parse(r *skel.Request) (*config, error) {
 	problem(!slices.Contains([]string{open, sameBridge, isolated}, conf.policy),
 		"unknown ingress policy: %q: must be %q, %q or %q", conf.policy, open, sameBridge, isolated)
 	problem(!isChainName(conf.adminChain), "iptablesAdminChainName %q cannot be the name of a chain of an administrator", conf.adminChain)
-	problem(strings.ContainsFunc(conf.zone, unicode.IsControl), "firewalldZone %q cannot be the name of a zone", conf.zone)
+	problem(len(conf.zone) > maxZone || strings.ContainsFunc(conf.zone, unicode.IsControl), "firewalldZone %q cannot be the name of a zone", conf.zone)
 	if !slices.Contains([]string{"", iptables, nftables, firewalld}, conf.backend) {
 		const want = "unknown backend %q: must be %q, %q or %q, or left out"
 		problem(r.Conf.Strict, want, conf.backend, iptables, nftables, firewalld)
@@ -74,7 +74,7 @@ func parse(r *skel.Request) (*config, error) {
 	return conf, types.Coded(types.CodeConfig, errors.Join(errs...))
 }
 
-// lenient is parse for verbs that delete, and so use what can be read.
+// lenient is parse for the verbs that delete. They must finish, so they use what can be read.
 func lenient(r *skel.Request) *config {
 	conf, _ := parse(r)
 	if conf == nil {
@@ -83,8 +83,8 @@ func lenient(r *skel.Request) *config {
 	return conf
 }
 
-// isChainName reports whether iptables takes the name for a chain that somebody may make, which
-// is none of those that the plugin itself jumps from.
+// isChainName reports whether an administrator can make a chain of that name with iptables. Names
+// of the kernel's and of the plugin's own chains and targets are not possible.
 func isChainName(s string) bool {
 	const maxLength = 28 // XT_EXTENSION_MAXNAMELEN less its NUL
 	taken := []string{

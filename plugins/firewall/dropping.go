@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,8 +15,8 @@ import (
 
 // A packet that one base chain accepts still goes through the others at the same hook, and any of
 // them can drop it. So a chain of plumb's own cannot let a container through. Only the owner of the
-// chain that drops can: firewalld by a source of a zone, iptables by a rule in FORWARD. Whatever
-// drops in a chain of nftables that somebody else made stays closed.
+// chain that drops can: firewalld by a source of a zone, iptables by a rule in FORWARD. The plugin
+// cannot change what another program's chain of nftables drops.
 
 // A filterTable is a table filter of iptables, in nf_tables or in the legacy tables.
 type filterTable struct {
@@ -46,12 +47,12 @@ func (f *firewall) filterTables(fam nft.Family) (all []filterTable, err error) {
 	if found {
 		all = append(all, t)
 	}
-	t = filterTable{tool: f.tool(fam, xt.Legacy)}
-	used, err := xt.InUse(f.r.Node, t.tool.Family, filter)
-	if err != nil || !used || t.tool.Find() != nil {
+	tool, found, err := xt.LegacyTool(f.r.Node, xt.FamilyFor(fam), filter)
+	if !found || err != nil {
 		return all, err
 	}
-	saved, err := t.tool.Save(filter)
+	t = filterTable{tool: tool}
+	saved, err := tool.Save(filter)
 	if err != nil {
 		return all, err
 	}
@@ -74,6 +75,9 @@ func (f *firewall) closedChains(fams []nft.Family) (names []string) {
 	return names
 }
 
+// mayDrop is the warning of ADD and the error of STATUS about closedChains.
+const mayDrop = "the policy drop of %s may drop packets of containers: only a rule there can accept them"
+
 // allow lets the node forward the packets of the attachment.
 func (f *firewall) allow() error {
 	if f.conf.backend == iptables {
@@ -83,7 +87,7 @@ func (f *firewall) allow() error {
 		return err
 	}
 	if names := f.closedChains(f.families()); len(names) > 0 {
-		f.r.Warn("the policy drop of %s may drop packets of the container: only a rule there can accept them", strings.Join(names, ", "))
+		f.r.Warn(mayDrop, strings.Join(names, ", "))
 	}
 	tools, err := f.closedTables(func(t filterTable) bool { return t.drops || t.busy && f.conf.backend == "" })
 	if err != nil {
@@ -99,7 +103,7 @@ func (f *firewall) allow() error {
 
 // families returns the families of the attachment's addresses.
 func (f *firewall) families() []nft.Family {
-	return slices.DeleteFunc(nft.Families(), func(fam nft.Family) bool { return len(f.of(xt.FamilyFor(fam))) == 0 })
+	return slices.DeleteFunc(nft.Families(), func(fam nft.Family) bool { return len(f.addrsOf(xt.FamilyFor(fam))) == 0 })
 }
 
 // allowByIPTables adds the rules of the reference plugin, whatever drops on the node.
@@ -155,24 +159,44 @@ func (f *firewall) checkAllowed() error {
 	}
 	tools, err := f.closedTables(func(t filterTable) bool { return t.drops })
 	for _, tool := range tools {
-		err = errors.Join(err, f.checkRules(tool))
+		err = errors.Join(err, checkTable(tool, f.checkRules))
 	}
 	return err
+}
+
+// A tableCheck returns an error that names what the rules of a table lack.
+type tableCheck func(tool xt.Tool, have []xt.Rule) error
+
+// checkTable reads table filter and runs the checks.
+func checkTable(tool xt.Tool, checks ...tableCheck) error {
+	saved, err := tool.Save(filter)
+	if err != nil {
+		return err
+	}
+	have := xt.Parse(saved).Rules
+	var errs []error
+	for _, check := range checks {
+		errs = append(errs, check(tool, have))
+	}
+	return errors.Join(errs...)
 }
 
 // checkByIPTables looks into each table that has chains of the plugin. One that has all is enough. It runs no
 // program where there is no such chain: that could make the table.
 func (f *firewall) checkByIPTables() error {
 	var errs []error
-	for _, fam := range f.families() {
+	for i, fam := range f.families() {
 		tables, err := f.filterTables(fam)
 		missing := errors.Join(err, fmt.Errorf("table %s of %s has no chain %s", filter, xt.FamilyFor(fam), forwardChain))
 		for _, t := range tables {
 			if !t.ours {
 				continue
 			}
-			missing = errors.Join(f.checkRules(t.tool), f.checkStages(t.tool))
-			if missing == nil {
+			checks := []tableCheck{f.checkRules, f.checkStages}
+			if i == 0 {
+				checks = append(checks, f.checkPrivateOfRules)
+			}
+			if missing = checkTable(t.tool, checks...); missing == nil {
 				break
 			}
 		}
@@ -183,18 +207,12 @@ func (f *firewall) checkByIPTables() error {
 
 // canAdd returns the error of STATUS. It changes nothing.
 func (f *firewall) canAdd() error {
-	if f.conf.backend == iptables {
-		return types.NotAvailable(xt.Tool{Node: f.r.Node, Family: xt.V4}.Find())
-	}
-	layouts := map[string][]nft.Layout{sameBridge: {isolationLayout()}, isolated: {isolationLayout(), privateLayout()}}
-	for _, l := range layouts[f.conf.policy] {
-		if err := f.c.CheckSupport(l); err != nil {
-			return types.NotAvailable(err)
-		}
+	if err := f.checkLayouts(); err != nil || f.conf.backend == iptables {
+		return types.NotAvailable(cmp.Or(err, xt.Tool{Node: f.r.Node, Family: xt.V4}.Find()))
 	}
 	z, err := bus.Open(f.r.Node)
-	if err == nil { // firewalld lets containers through
-		return z.Close()
+	if err == nil { // firewalld lets containers through, and their sources are listed in table inet plumb
+		return types.NotAvailable(errors.Join(z.Close(), f.checkLayout(isolationLayout())))
 	}
 	if f.isOptional(err) {
 		err = f.canAllow()
@@ -203,9 +221,30 @@ func (f *firewall) canAdd() error {
 		return types.NotAvailable(err)
 	}
 	if names := f.closedChains(nft.Families()); len(names) > 0 {
-		return types.Errorf(types.CodeLimited, "the policy drop of %s may drop packets of containers: only a rule there can accept them", strings.Join(names, ", "))
+		return types.Errorf(types.CodeLimited, mayDrop, strings.Join(names, ", "))
 	}
 	return nil
+}
+
+// checkLayouts returns an error if the tables of nf_tables that the policy needs cannot be made.
+func (f *firewall) checkLayouts() error {
+	if f.conf.policy != open && f.conf.backend != iptables {
+		if err := f.checkLayout(isolationLayout()); err != nil {
+			return err
+		}
+	}
+	if f.conf.policy != isolated {
+		return nil
+	}
+	return f.checkLayout(privateLayout())
+}
+
+// checkLayout returns an error if the table cannot be made. A kernel without nf_tables needs none.
+func (f *firewall) checkLayout(l nft.Layout) error {
+	if f.c == nil {
+		return nil
+	}
+	return f.c.CheckSupport(l)
 }
 
 // canAllow returns an error if the rules of iptables that are needed cannot be made.

@@ -31,6 +31,9 @@ var _ = DescribeTable("the fault sweep", func(keys, forward string) {
 		Config: conf(keys, 0),
 		Prepare: func(node, _ *nstest.NS) {
 			addBridges(GinkgoTB(), node)
+			if strings.Contains(keys, firewalld) {
+				GinkgoT().Setenv("DBUS_SYSTEM_BUS_ADDRESS", nstest.StartFirewalld(GinkgoTB(), node).Address)
+			}
 			node.Batch(GinkgoTB(), "link add veth0 type veth peer name veth1", "link set veth0 master cni0", "link set veth1 master cni0")
 			for _, program := range []string{"iptables", "ip6tables"} {
 				node.Must(GinkgoTB(), program, "-P", "FORWARD", forward)
@@ -39,6 +42,7 @@ var _ = DescribeTable("the fault sweep", func(keys, forward string) {
 	})
 },
 	Entry(nil, byIPTables, "ACCEPT"),
+	Entry(nil, key("backend", firewalld)+key("ingressPolicy", sameBridge), "ACCEPT"),
 	Entry(nil, byIPTables+key("ingressPolicy", isolated), "ACCEPT"),
 	Entry(nil, key("ingressPolicy", sameBridge), "DROP"),
 	Entry(nil, key("backend", nftables)+key("ingressPolicy", isolated)+`"publishedPorts":true,`, "ACCEPT"),

@@ -31,6 +31,7 @@ var _ = Describe("the configuration", func() {
 		Entry(nil, conf(key("ingressPolicy", "bogus"), 0), types.CodeConfig, `unknown ingress policy: "bogus"`),
 		Entry(nil, conf(byIPTables+key("iptablesAdminChainName", "A -j ACCEPT"), 0), types.CodeConfig, "iptablesAdminChainName"),
 		Entry(nil, conf(key("iptablesAdminChainName", "CNI-FORWARD")+key("ingressPolicy", "x"), 0), types.CodeConfig, "unknown ingress policy"),
+		Entry(nil, conf(key("firewalldZone", strings.Repeat("z", 31)), 0), types.CodeConfig, "firewalldZone"),
 		Entry(nil, conf(`"strict":true,"backend":"ebpf",`, 0), types.CodeConfig, `unknown backend "ebpf"`),
 		Entry(nil, conf(`"strict":true,"ingresPolicy":"open",`, 0), types.CodeUnsupported, "ingresPolicy"),
 		Entry(nil, conf(`"ingressPolicy":1,`, 0), types.CodeDecode, "ingressPolicy"),
@@ -84,6 +85,7 @@ var _ = Describe("the policies in nftables", func() {
 		ok(c, command)
 		Expect(b.elements()).To(And(Not(ContainSubstring("net1/c0")), ContainSubstring(`"veth1" comment "net1/c1/eth0"`), ContainSubstring(`"cni0" comment "net1/"`)))
 		ok(b.call(byNFT+key("ingressPolicy", isolated), 1), "CHECK")
+		b.Node.Batch(GinkgoTB(), "link del veth0", "link del veth1")
 		ok(nstest.Call{Node: b.Node, Config: kept()}, "GC")
 		Expect(b.elements()).To(BeEmpty())
 	},
@@ -92,6 +94,20 @@ var _ = Describe("the policies in nftables", func() {
 		Entry(nil, "DEL", bare(`"ingressPolicy":"bogus",`)),
 		Entry(nil, "GC", kept("c1")),
 	)
+
+	It("stay while another network has a port of the bridge", func() {
+		c := b.call(byNFT+key("ingressPolicy", sameBridge), 1)
+		c.Config = strings.Replace(c.Config, "net1", "net9", 1)
+		ok(b.call(byNFT+key("ingressPolicy", sameBridge), 0), "ADD")
+		ok(c, "ADD")
+		b.Node.Batch(GinkgoTB(), "link del veth1")
+		gc := nstest.Call{Node: b.Node, Config: strings.Replace(kept(), "net1", "net9", 1)}
+		ok(gc, "GC")
+		ok(b.call(byNFT+key("ingressPolicy", sameBridge), 0), "CHECK")
+		b.Node.Batch(GinkgoTB(), "link del veth0")
+		ok(gc, "GC")
+		Expect(b.elements()).To(BeEmpty())
+	})
 
 	It("go with the bridge", func() {
 		ok(b.call(byNFT+key("ingressPolicy", sameBridge), 0), "ADD")
@@ -134,7 +150,30 @@ var _ = Describe("the policies in nftables", func() {
 		nstest.MustDial(GinkgoTB(), pod, "10.9.2.2:80", "10.8.0.2")
 		_, err := nstest.Dial(pod, "10.9.0.2:80")
 		Expect(err).To(HaveOccurred())
+		By("until the host end is gone")
+		ok(nstest.Call{Node: b.Node, Config: kept()}, "GC")
+		Expect(b.elements()).To(ContainSubstring("veth9"))
+		b.Node.Batch(GinkgoTB(), "link del veth9")
+		ok(nstest.Call{Node: b.Node, Config: kept()}, "GC")
+		Expect(b.elements()).NotTo(ContainSubstring("veth9"))
 	})
+
+	DescribeTable("cannot be kept in a table of another program, as STATUS says", func(keys, commands string) {
+		b.Node.Must(GinkgoTB(), "nft", commands)
+		before := b.Node.Must(GinkgoTB(), "nft", "list", "ruleset")
+		failed := failure(nstest.Call{Node: b.Node, Config: bare(keys)}, "STATUS")
+		Expect(failed.Code).To(BeEquivalentTo(types.CodeNotAvailable))
+		Expect(failed.Msg).To(ContainSubstring("is not as plumb makes it"))
+		Expect(b.Node.Must(GinkgoTB(), "nft", "list", "ruleset")).To(Equal(before))
+		failed = failure(b.call(keys, 0), "ADD")
+		Expect(failed.Code).To(BeEquivalentTo(types.CodeConfig))
+		Expect(failed.Msg).To(ContainSubstring("is not as plumb makes it"))
+	},
+		Entry(nil, byNFT+key("ingressPolicy", sameBridge), "add table inet plumb; add chain inet plumb forward { type filter hook input priority 0; }"),
+		Entry(nil, byNFT+key("ingressPolicy", sameBridge), "add table inet plumb; add map inet plumb isolating { type ipv4_addr : ipv4_addr; }"),
+		Entry(nil, byNFT+key("ingressPolicy", isolated), "add table bridge plumb; add map bridge plumb private { type ipv4_addr : ipv4_addr; }"),
+		Entry(nil, byIPTables+key("ingressPolicy", isolated), "add table bridge plumb; add map bridge plumb private { type ipv4_addr : ipv4_addr; }"),
+	)
 
 	It("need no more than STATUS says", func() {
 		for _, policy := range []string{open, sameBridge, isolated} {

@@ -8,22 +8,62 @@ import (
 
 	bus "github.com/plumb-cni/plumb/pkg/firewalld"
 	"github.com/plumb-cni/plumb/pkg/nft"
+	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A zone of firewalld does not say who added a source. So the sources of each attachment are
-// listed in table inet plumb, under the keys of their owner:
+// A zone of firewalld does not say who added a source, and firewalld forgets the source when it
+// reloads or restarts. So the sources of each attachment are listed in table inet plumb, with their
+// zones and under the keys of their owner. The name of a zone takes two parts of the value, because
+// ifname, the only type of nftables for text, has 15 bytes, and the name can have 17:
 //
-//	map zonesource4 { "5dd9d1c2b7989a8" comment "net1/cid1/eth0" : 10.88.0.2 }
+//	map source4 { "5dd9d1c2b7989a8" comment "net1/cid1/eth0" : "trusted" . "" . 10.88.0.2 }
 func sourceList(f nft.Family) nft.Set {
+	s := nft.Set{Name: "source4", Key: []nft.Type{nft.IfName}, Data: []nft.Type{nft.IfName, nft.IfName, nft.IPv4Addr}}
 	if f == nft.IPv6 {
-		return nft.Set{Name: "zonesource6", Key: []nft.Type{nft.IfName}, Data: []nft.Type{nft.IPv6Addr}}
+		s.Name, s.Data[2] = "source6", nft.IPv6Addr
 	}
-	return nft.Set{Name: "zonesource4", Key: []nft.Type{nft.IfName}, Data: []nft.Type{nft.IPv4Addr}}
+	return s
+}
+
+const (
+	maxIfName = 15            // bytes of text in an ifname
+	maxZone   = 2 * maxIfName // bytes of the name of a zone in a list
+)
+
+// A source is an address in a zone.
+type source struct {
+	zone string
+	addr netip.Addr
+}
+
+func (s source) prefix() netip.Prefix { return netip.PrefixFrom(s.addr, s.addr.BitLen()) }
+
+// value returns the value of the source in the list.
+func (s source) value() nft.Key {
+	n := min(len(s.zone), maxIfName)
+	return nft.Concat(nft.IfNameKey(s.zone[:n]), nft.IfNameKey(s.zone[n:]), nft.AddrKey(s.addr))
+}
+
+// parseSource returns the source of a value in the list.
+func parseSource(value nft.Key) source {
+	const size = maxIfName + 1 // of an ifname
+	if len(value) < 2*size {
+		return source{}
+	}
+	return source{zone: strings.ReplaceAll(string(value[:2*size]), "\x00", ""), addr: value[2*size:].Addr()}
+}
+
+// sources returns the attachment's addresses as sources of the configured zone.
+func (f *firewall) sources() (all []source) {
+	for _, a := range f.addrs {
+		all = append(all, source{f.conf.zone, a})
+	}
+	return all
 }
 
 // addSources makes the addresses sources of the zone. It reports false if firewalld does not run
-// or does not let us, and the configuration does not insist on it.
+// or does not authorize the plugin, and the configuration does not require it.
 func (f *firewall) addSources() (done bool, err error) {
 	z, err := bus.Open(f.r.Node)
 	if err == nil {
@@ -37,20 +77,20 @@ func (f *firewall) addSources() (done bool, err error) {
 }
 
 // isOptional reports whether the error says that firewalld cannot be used, and the configuration does
-// not insist on it.
+// not require it.
 func (f *firewall) isOptional(err error) bool {
 	return f.conf.backend != firewalld && (errors.Is(err, bus.ErrNotRunning) || errors.Is(err, bus.ErrNotAuthorized))
 }
 
+// addSourcesTo lists the sources and adds them to firewalld.
 func (f *firewall) addSourcesTo(z *bus.Conn) error {
 	if err := f.listSources(); err != nil {
 		return err
 	}
-	for _, a := range f.addrs {
-		p := netip.PrefixFrom(a, a.BitLen())
-		added, err := z.AddSource(f.conf.zone, p)
+	for _, s := range f.sources() {
+		added, err := z.AddSource(s.zone, s.prefix())
 		if added {
-			f.r.Undo.Push("remove source "+p.String(), func() error { return f.removeSources([]netip.Addr{a}) })
+			f.r.Undo.Push("remove source "+s.prefix().String(), func() error { return f.removeSources(s) })
 		}
 		if err != nil {
 			return err
@@ -59,10 +99,10 @@ func (f *firewall) addSourcesTo(z *bus.Conn) error {
 	return nil
 }
 
-// removeSources removes the addresses from the zone. That firewalld does not run is no error: its
+// removeSources removes the sources from their zones. That firewalld does not run is no error: its
 // sources ended with it.
-func (f *firewall) removeSources(addrs []netip.Addr) error {
-	if len(addrs) == 0 {
+func (f *firewall) removeSources(sources ...source) error {
+	if len(sources) == 0 {
 		return nil
 	}
 	z, err := bus.Open(f.r.Node)
@@ -74,8 +114,8 @@ func (f *firewall) removeSources(addrs []netip.Addr) error {
 	}
 	defer func() { _ = z.Close() }()
 	var errs []error
-	for _, a := range addrs {
-		errs = append(errs, z.RemoveSource(f.conf.zone, netip.PrefixFrom(a, a.BitLen())))
+	for _, s := range sources {
+		errs = append(errs, z.RemoveSource(s.zone, s.prefix()))
 	}
 	return errors.Join(errs...)
 }
@@ -85,11 +125,10 @@ func (f *firewall) checkSources() (done bool, err error) {
 	z, err := bus.Open(f.r.Node)
 	if err == nil {
 		defer func() { _ = z.Close() }()
-		for _, a := range f.addrs {
-			p := netip.PrefixFrom(a, a.BitLen())
-			has, herr := z.HasSource(f.conf.zone, p)
+		for _, s := range f.sources() {
+			has, herr := z.HasSource(s.zone, s.prefix())
 			if herr == nil && !has {
-				herr = fmt.Errorf("%s is no source of the zone %s of firewalld", p, f.conf.zone)
+				herr = fmt.Errorf("%s is no source of the zone %s of firewalld", s.prefix(), s.zone)
 			}
 			err = errors.Join(err, herr)
 		}
@@ -115,10 +154,10 @@ func (f *firewall) listSources() error {
 			return err
 		}
 		count := map[nft.Family]int{}
-		for _, a := range f.addrs {
-			fam := nft.FamilyOf(a)
+		for _, s := range f.sources() {
+			fam := nft.FamilyOf(s.addr)
 			tx.AddElement(isolationLayout().Table, sourceList(fam).Name,
-				nft.Element{Key: key(count[fam]), Data: nft.AddrKey(a), Comment: nft.Owner(owner)})
+				nft.Element{Key: key(count[fam]), Data: s.value(), Comment: nft.Owner(owner)})
 			count[fam]++
 		}
 		return nil
@@ -126,7 +165,7 @@ func (f *firewall) listSources() error {
 }
 
 // deleteList puts the deletion of the attachment's list into tx. It returns the listed sources.
-func (f *firewall) deleteList(tx *nft.Tx) (addrs []netip.Addr, err error) {
+func (f *firewall) deleteList(tx *nft.Tx) (listed []source, err error) {
 	table, key := isolationLayout().Table, nft.OwnerKeys(f.r.Attachment())
 	for _, fam := range nft.Families() {
 		set := sourceList(fam).Name
@@ -137,13 +176,14 @@ func (f *firewall) deleteList(tx *nft.Tx) (addrs []netip.Addr, err error) {
 			}
 			if more = found[0].Comment == nft.Owner(f.r.Attachment()); more {
 				tx.DelElement(table, set, found[0].Key)
-				addrs = append(addrs, found[0].Data.Addr())
+				listed = append(listed, parseSource(found[0].Data))
 			}
 		}
 	}
-	return addrs, nil
+	return listed, nil
 }
 
+// unlistSources deletes the list of the attachment's sources.
 func (f *firewall) unlistSources() error {
 	if f.c == nil {
 		return nil
@@ -157,19 +197,19 @@ func (f *firewall) unlistSources() error {
 // delSources removes the sources of the attachment: those that are listed, and those of
 // prevResult, which the reference plugin may have added.
 func (f *firewall) delSources() error {
-	addrs := f.addrs
-	if f.conf.backend != "" && f.conf.backend != firewalld {
-		addrs = nil
+	var inPrev []source
+	if f.conf.backend == "" || f.conf.backend == firewalld {
+		inPrev = f.sources()
 	}
 	if f.c == nil {
-		return f.removeSources(addrs)
+		return f.removeSources(inPrev...)
 	}
 	return f.c.Atomically("nft delete list of sources of "+f.r.Attachment().String(), func(tx *nft.Tx) error {
 		listed, err := f.deleteList(tx)
 		if err != nil {
 			return err
 		}
-		err = f.removeSources(append(listed, addrs...))
+		err = f.removeSources(append(listed, inPrev...)...)
 		if len(listed) == 0 && errors.Is(err, bus.ErrNotAuthorized) { // so ADD was refused too
 			return nil
 		}
@@ -187,20 +227,52 @@ func (f *firewall) gcSources(keep types.Set) error {
 		kept[nft.Owner(a)] = true
 	}
 	return f.c.Atomically("nft delete stale lists of sources of network "+f.r.Conf.Name, func(tx *nft.Tx) error {
-		var addrs []netip.Addr
+		var stale []source
 		for _, fam := range nft.Families() {
 			set := sourceList(fam).Name
-			all, err := f.c.Elements(isolationLayout().Table, set)
-			if err = types.IgnoreNotExist(err); err != nil {
+			all, err := f.elementsIn(set)
+			if err != nil {
 				return err
 			}
 			for _, e := range all {
 				if strings.HasPrefix(e.Comment, nft.NetworkPrefix(f.r.Conf.Name)) && !kept[e.Comment] {
 					tx.DelElement(isolationLayout().Table, set, e.Key)
-					addrs = append(addrs, e.Data.Addr())
+					stale = append(stale, parseSource(e.Data))
 				}
 			}
 		}
-		return f.removeSources(addrs)
+		return f.removeSources(stale...)
 	})
+}
+
+// restore adds the listed sources of all attachments to their zones again.
+func restore(r *skel.Request) error {
+	f := &firewall{r: r}
+	if err := f.connect(); err != nil || f.c == nil {
+		return err
+	}
+	var sources []source
+	for _, fam := range nft.Families() {
+		all, err := f.elementsIn(sourceList(fam).Name)
+		if err != nil {
+			return err
+		}
+		for _, e := range all {
+			sources = append(sources, parseSource(e.Data))
+		}
+	}
+	if len(sources) == 0 {
+		return nil
+	}
+	z, err := bus.Open(r.Node)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = z.Close() }()
+	var errs []error
+	for _, s := range sources {
+		_, err := z.AddSource(s.zone, s.prefix())
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"net/netip"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
@@ -50,7 +52,7 @@ var _ = Describe("the backend firewalld", func() {
 		}
 		ok(nstest.Call{Node: b.Node, Config: strings.Replace(kept(), "net1", "net2", 1)}, "GC")
 		Expect(zoneOf("10.9.1.2/32")).To(Equal(""))
-		Expect(b.elements()).To(BeEmpty())
+		Expect(b.elements()).NotTo(ContainSubstring("10.9."))
 	}, Entry(nil, firewalld, open), Entry(nil, "", sameBridge))
 
 	It("keeps policies when firewalld reloads", func() {
@@ -66,6 +68,47 @@ var _ = Describe("the backend firewalld", func() {
 			ok(b.call(keys, pod), "ADD")
 		}
 		expect(toPod(b.pods[0], 2, false), probe{b.pods[0], nstest.OutsideV4, nstest.OutsideV6, true})
+	})
+
+	It("restores the sources after a reload of firewalld", func() {
+		ok(b.call("", 0), "ADD")
+		ok(b.call(key("firewalldZone", "internal"), 2), "ADD")
+		ok(b.call("", 1), "ADD")
+		ok(b.call("", 1), "DEL")
+		d.Call(GinkgoTB(), "reload")
+		Expect(zoneOf("10.9.0.2/32")).To(Equal(""))
+		Expect(b.elements()).To(ContainSubstring(`"trusted" . "" . 10.9.0.2`))
+		restore := func() (exit int, stderr string) {
+			var out strings.Builder
+			return skel.Run(plugin(), skel.Env{Args: []string{"restore"}, Node: b.Node.Path(), Stdout: &out, Stderr: &out}), out.String()
+		}
+		for range 2 {
+			exit, stderr := restore()
+			Expect(exit).To(BeZero(), stderr)
+			Expect(stderr).To(BeEmpty())
+			Expect([]any{zoneOf("10.9.0.2/32"), zoneOf("fd00:1::2/128")}).To(HaveEach("trusted"))
+			Expect([]any{zoneOf("10.9.1.2/32"), zoneOf("fd00:2::2/128")}).To(HaveEach("internal"))
+			Expect(zoneOf("10.9.0.3/32")).To(Equal(""))
+		}
+		By("and DEL removes a source from the zone of its ADD")
+		c := b.call("", 2)
+		c.Config = strings.Replace(bare(""), "net1", "net2", 1)
+		ok(c, "DEL")
+		Expect(zoneOf("10.9.1.2/32")).To(Equal(""))
+		By("an error goes to stderr")
+		GinkgoT().Setenv("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/nonexistent")
+		exit, stderr := restore()
+		Expect(exit).To(Equal(1))
+		Expect(stderr).To(ContainSubstring("firewall restore: connect to firewalld: firewalld is not running"))
+	})
+
+	It("lists zones with names of any length that firewalld permits", func() {
+		for _, name := range []string{"trusted", "fifteen-letters", "seventeen-letters"} {
+			for _, addr := range []string{"10.9.0.2", "fd00:1::2"} {
+				s := source{name, netip.MustParseAddr(addr)}
+				Expect(parseSource(s.value())).To(Equal(s))
+			}
+		}
 	})
 
 	It("leaves nothing of an ADD that fails", func() {
@@ -89,6 +132,14 @@ var _ = Describe("the backend firewalld", func() {
 		d.Deny(GinkgoTB(), "zone.addSource")
 		c := b.call(key("backend", firewalld), 0)
 		Expect(failure(c, "ADD")).To(And(HaveField("Code", BeEquivalentTo(types.CodeConfig)), HaveField("Msg", ContainSubstring("not authorized"))))
+	})
+
+	It("needs table inet plumb for the list, as STATUS says", func() {
+		b.Node.Must(GinkgoTB(), "nft", "add table inet plumb; add map inet plumb source4 { type ipv4_addr : ipv4_addr; }")
+		c := b.call("", 0)
+		Expect(failure(c, "ADD")).To(And(HaveField("Code", BeEquivalentTo(types.CodeConfig)), HaveField("Msg", ContainSubstring("is not as plumb makes it"))))
+		c.Config = bare("")
+		Expect(failure(c, "STATUS")).To(And(HaveField("Code", BeEquivalentTo(types.CodeNotAvailable)), HaveField("Msg", ContainSubstring("is not as plumb makes it"))))
 	})
 
 	It("says that firewalld is not running", func() {

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	xt "github.com/plumb-cni/plumb/pkg/iptables"
-	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
@@ -29,7 +28,7 @@ func FuzzConfig(f *testing.F) {
 		}
 		conf.backend = iptables
 		a := netip.MustParseAddr("10.1.0.2")
-		w := &firewall{r: r, conf: conf, addrs: []netip.Addr{a}, bridge: nl.Link{Name: bridge}}
+		w := &firewall{r: r, conf: conf, addrs: []netip.Addr{a}, device: bridge}
 		lines := append(w.additions(xt.Table{}, w.addrs), w.stageLines(xt.Table{})...)
 		for _, line := range lines {
 			if strings.ContainsAny(line, "\n\r\x00") {

@@ -1,14 +1,11 @@
 package main
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	xt "github.com/plumb-cni/plumb/pkg/iptables"
 	"github.com/plumb-cni/plumb/pkg/nft"
@@ -28,11 +25,8 @@ import (
 const (
 	filter       = "filter"
 	forwardChain = "CNI-FORWARD"
-	markerPrefix = "firewall name: "
+	markerPrefix = "firewall: "
 )
-
-// lockWait is how long a call waits for other calls that change the tables.
-const lockWait = 10 * time.Second
 
 // tool returns the programs of a variant for the family, or the default ones if the node does not
 // have that variant, as before iptables 1.8.
@@ -44,49 +38,28 @@ func (f *firewall) tool(fam nft.Family, v xt.Variant) xt.Tool {
 	return t
 }
 
-// change reads the table, and makes the changes that lines returns for its rules. Programs that
-// do not know our lock may change the table meanwhile: then once more.
-func (f *firewall) change(tool xt.Tool, what string, lines func(have xt.Table) []string) error {
-	const attempts = 5
-	return xt.Exclusive(f.r.Node, lockWait, func() error {
-		var err error
-		for range attempts {
-			saved, serr := tool.Save(filter)
-			if serr != nil {
-				return serr
-			}
-			script := lines(xt.Parse(saved))
-			if len(script) == 0 {
-				return nil
-			}
-			err = tool.Restore(what, xt.Script(filter, script...))
-			if !errors.Is(err, xt.ErrRefused) {
-				return err
-			}
-		}
-		return types.Coded(types.CodeConfig, err)
-	})
-}
-
 // addRules lets the attachment's addresses of one family through, and, if the policy is kept by
 // iptables, gives the bridge its policy.
 func (f *firewall) addRules(tool xt.Tool) error {
 	what := "rules of " + f.r.Attachment().String()
 	// The program may have made its changes although it failed, as when it was killed.
 	f.r.Undo.Push("delete "+what, func() error {
-		return f.change(tool, "delete "+what, func(have xt.Table) []string { return deletions(have.Rules, f.isOwn, nil) })
+		return tool.Change(filter, "delete "+what, func(have xt.Table) (string, error) {
+			return xt.Script(filter, deletions(have.Rules, f.isOwn, nil)...), nil
+		})
 	})
-	return f.change(tool, "add "+what, func(have xt.Table) []string {
-		lines := f.additions(have, f.of(tool.Family))
+	return tool.Change(filter, "add "+what, func(have xt.Table) (string, error) {
+		f.notePolicies(have.Rules)
+		lines := f.additions(have, f.addrsOf(tool.Family))
 		if f.byStages() {
 			lines = append(lines, f.stageLines(have)...)
 		}
-		return lines
+		return xt.Script(filter, lines...), nil
 	})
 }
 
-// of returns the attachment's addresses of one family.
-func (f *firewall) of(fam xt.Family) []netip.Addr {
+// addrsOf returns the attachment's addresses of one family.
+func (f *firewall) addrsOf(fam xt.Family) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(f.addrs), func(a netip.Addr) bool { return a.Is4() != (fam == xt.V4) })
 }
 
@@ -169,23 +142,8 @@ func accepts(a netip.Addr) []string {
 	}
 }
 
-// marker is the comment of the attachment's markers. A comment has at most 255 bytes
-// (XT_MAX_COMMENT_LEN less its NUL).
-func marker(a types.Attachment) string {
-	return fmt.Sprintf("%s id: %q if: %q", networkMarker(a.Network), short(a.ContainerID), a.IfName)
-}
-
-// networkMarker is what the markers of all attachments of the network begin with.
-func networkMarker(network string) string { return fmt.Sprintf("%s%q", markerPrefix, short(network)) }
-
-// short returns s or, if it is too long for a comment, its hash. No name begins with "#".
-func short(s string) string {
-	if len(s) <= 64 {
-		return s
-	}
-	sum := sha256.Sum256([]byte(s))
-	return "#" + hex.EncodeToString(sum[:16])
-}
+// marker is the comment of the attachment's markers.
+func marker(a types.Attachment) string { return markerPrefix + nft.Owner(a) }
 
 // isOwn reports whether the comment is that of the attachment's markers.
 func (f *firewall) isOwn(comment string) bool { return comment == marker(f.r.Attachment()) }
@@ -248,8 +206,8 @@ func (f *firewall) eachTable(visit func(tool xt.Tool) error) error {
 // delRules deletes what the attachment has in iptables.
 func (f *firewall) delRules() error {
 	return f.eachTable(func(tool xt.Tool) error {
-		return f.change(tool, "delete rules of "+f.r.Attachment().String(), func(have xt.Table) []string {
-			return deletions(have.Rules, f.isOwn, f.of(tool.Family))
+		return tool.Change(filter, "delete rules of "+f.r.Attachment().String(), func(have xt.Table) (string, error) {
+			return xt.Script(filter, deletions(have.Rules, f.isOwn, f.addrsOf(tool.Family))...), nil
 		})
 	})
 }
@@ -257,29 +215,23 @@ func (f *firewall) delRules() error {
 // gcRules deletes the rules of the network's attachments that are not in keep, and the policies of
 // bridges that are gone.
 func (f *firewall) gcRules(keep types.Set) error {
-	network, kept := networkMarker(f.r.Conf.Name)+" ", map[string]bool{}
+	kept := map[string]bool{}
 	for a := range keep {
 		kept[marker(a)] = true
 	}
-	goes := func(comment string) bool { return strings.HasPrefix(comment, network) && !kept[comment] }
+	goes := func(comment string) bool {
+		return strings.HasPrefix(comment, markerPrefix+nft.NetworkPrefix(f.r.Conf.Name)) && !kept[comment]
+	}
 	return f.eachTable(func(tool xt.Tool) error {
-		var gone error
-		err := f.change(tool, "delete stale rules of network "+f.r.Conf.Name, func(have xt.Table) []string {
-			var policies []string
-			policies, gone = f.gonePolicies(have.Rules)
-			return append(deletions(have.Rules, goes, nil), policies...)
+		return tool.Change(filter, "delete stale rules of network "+f.r.Conf.Name, func(have xt.Table) (string, error) {
+			policies, err := f.gonePolicies(have.Rules)
+			return xt.Script(filter, append(deletions(have.Rules, goes, nil), policies...)...), err
 		})
-		return errors.Join(err, gone)
 	})
 }
 
 // checkRules names the rules that the table lacks.
-func (f *firewall) checkRules(tool xt.Tool) error {
-	saved, err := tool.Save(filter)
-	if err != nil {
-		return err
-	}
-	have := xt.Parse(saved).Rules
+func (f *firewall) checkRules(tool xt.Tool, have []xt.Rule) error {
 	var errs []error
 	lacks := func(chain, rule string) {
 		errs = append(errs, fmt.Errorf("chain %s in table %s of %s has no rule %s", chain, filter, tool.Family, rule))
@@ -293,7 +245,7 @@ func (f *firewall) checkRules(tool xt.Tool) error {
 	if jumpAt(have, forwardChain, f.conf.adminChain) == 0 {
 		lacks(forwardChain, jumpToAdmin+f.conf.adminChain)
 	}
-	for _, a := range f.of(tool.Family) {
+	for _, a := range f.addrsOf(tool.Family) {
 		for _, line := range accepts(a) {
 			if !hasLine(have, line) {
 				lacks(forwardChain, strings.TrimPrefix(line, "-A "+forwardChain+" "))

@@ -65,6 +65,22 @@ var _ = Describe("the backend iptables", func() {
 		}
 	})
 
+	It("has elements for isolated, which CHECK misses", func() {
+		c := b.call(byIPTables+key("ingressPolicy", isolated), 0)
+		for _, broken := range []string{"flush set bridge plumb private", "flush map bridge plumb privateowner", "flush chain bridge plumb forward", "delete table bridge plumb"} {
+			ok(c, "ADD")
+			ok(c, "CHECK")
+			b.Node.Must(GinkgoTB(), "nft", broken)
+			failed := failure(c, "CHECK")
+			Expect(failed.Code).To(BeEquivalentTo(types.CodeChanged), broken)
+			Expect(failed.Msg).To(ContainSubstring("table bridge plumb"))
+		}
+		By("but not those of rules that the reference plugin made")
+		b.Node.Must(GinkgoTB(), "iptables", "-D", forwardChain, "-s", "10.9.0.2/32", "-m", "comment", "--comment", "firewall: net1/c0/eth0")
+		b.Node.Must(GinkgoTB(), "ip6tables", "-D", forwardChain, "-s", "fd00:1::2/128", "-m", "comment", "--comment", "firewall: net1/c0/eth0")
+		ok(c, "CHECK")
+	})
+
 	It("makes no table to CHECK", func() {
 		Expect(failure(b.call(byIPTables, 0), "CHECK").Msg).To(ContainSubstring("has no chain CNI-FORWARD"))
 		Expect(b.Node.Must(GinkgoTB(), "nft", "list", "ruleset")).To(BeEmpty())

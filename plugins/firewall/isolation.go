@@ -7,9 +7,12 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/plumb-cni/plumb/pkg/attach"
+	xt "github.com/plumb-cni/plumb/pkg/iptables"
 	"github.com/plumb-cni/plumb/pkg/masq"
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/pkg/undo"
 )
 
 // An ingress policy drops packets, and a chain of plumb's own can do that: the policies are kept
@@ -102,21 +105,21 @@ func bridgeElements(bridge, policy, comment string) []nft.SetElement {
 // elements returns the elements that the policy of the configuration needs.
 func (f *firewall) elements() []nft.SetElement {
 	comment := nft.NetworkPrefix(f.r.Conf.Name)
-	all := bridgeElements(f.bridge.Name, f.conf.policy, comment)
+	all := bridgeElements(f.device, f.conf.policy, comment)
 	if len(all) > 0 && f.conf.published {
-		all = append(all, nft.SetElement{Set: publishedSet, Element: nft.Element{Key: nft.IfNameKey(f.bridge.Name), Comment: comment}})
+		all = append(all, nft.SetElement{Set: publishedSet, Element: nft.Element{Key: nft.IfNameKey(f.device), Comment: comment}})
 	}
 	return all
 }
 
 // setPolicy gives the bridge the policy, and takes away what another policy left. Two bridges are
 // kept apart only if one place has the policies of both. So as soon as the policy of one bridge is kept
-// here, those that are kept in iptables are here too.
+// in nf_tables, those that are kept in iptables are there too.
 func (f *firewall) setPolicy() error {
 	if f.c == nil {
 		return nil
 	}
-	err := f.c.Atomically("nft set ingress policy of "+f.bridge.Name, func(tx *nft.Tx) error {
+	return f.c.Atomically("nft set ingress policy of "+f.device, func(tx *nft.Tx) error {
 		want, err := f.wantedElements()
 		if err != nil {
 			return err
@@ -127,7 +130,7 @@ func (f *firewall) setPolicy() error {
 			}
 		}
 		err = f.replaceElements(tx, want, func(e nft.Element) (bool, error) {
-			if name := bridgeOf(e.Key); name != f.bridge.Name {
+			if name := bridgeOf(e.Key); name != f.device {
 				return f.isGone(name)
 			}
 			return true, nil
@@ -137,20 +140,16 @@ func (f *firewall) setPolicy() error {
 		}
 		return err
 	})
-	if err != nil || f.conf.policy != isolated {
-		return err
-	}
-	return f.private().Add(&f.r.Undo, f.delElements)
 }
 
 // wantedElements returns the elements of the bridge, and those of bridges whose policies are kept in
 // iptables alone.
 func (f *firewall) wantedElements() (want []nft.SetElement, err error) {
-	have, err := f.c.Elements(isolationLayout().Table, isolatingSet)
-	if err = types.IgnoreNotExist(err); err != nil {
+	have, err := f.elementsIn(isolatingSet)
+	if err != nil {
 		return nil, err
 	}
-	known := map[string]bool{f.bridge.Name: true}
+	known := map[string]bool{f.device: true}
 	for _, e := range have {
 		known[bridgeOf(e.Key)] = true
 	}
@@ -158,7 +157,7 @@ func (f *firewall) wantedElements() (want []nft.SetElement, err error) {
 		return nil, nil
 	}
 	want = f.elements()
-	for name, policy := range f.kept {
+	for name, policy := range f.inIPTables {
 		gone, err := f.isGone(name)
 		if err != nil {
 			return nil, err
@@ -170,13 +169,19 @@ func (f *firewall) wantedElements() (want []nft.SetElement, err error) {
 	return want, nil
 }
 
+// elementsIn returns the elements of a set or map of isolationLayout, which need not exist.
+func (f *firewall) elementsIn(set string) ([]nft.Element, error) {
+	all, err := f.c.Elements(isolationLayout().Table, set)
+	return all, types.IgnoreNotExist(err)
+}
+
 // replaceElements puts the deletion of the bridges' elements that go, and the addition of those
 // that are wanted, into tx.
 func (f *firewall) replaceElements(tx *nft.Tx, want []nft.SetElement, goes func(nft.Element) (bool, error)) error {
 	table := isolationLayout().Table
 	for _, set := range bridgeSets() {
-		have, err := f.c.Elements(table, set)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		have, err := f.elementsIn(set)
+		if err != nil {
 			return err
 		}
 		for _, e := range have {
@@ -214,30 +219,99 @@ func (f *firewall) isGone(name string) (bool, error) {
 	return false, err
 }
 
+// isUnused reports whether the node has no link of that name any more, or a bridge without ports.
+func (f *firewall) isUnused(name string) (bool, error) {
+	l, err := f.links.Link(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil || l.Kind != "bridge" {
+		return false, err
+	}
+	ports, err := f.links.Ports(l)
+	return len(ports) == 0, err
+}
+
 // private returns the store of the attachment's elements in table bridge plumb.
-func (f *firewall) private() *nft.Store {
+func (f *firewall) private() *nft.Store { return f.privateOf(f.r.Attachment(), f.ports) }
+
+// privateOf returns the store of an attachment's elements in table bridge plumb.
+func (f *firewall) privateOf(owner types.Attachment, ports []string) *nft.Store {
 	s := &nft.Store{
 		Conn:        f.c,
 		Layout:      privateLayout(),
 		Kinds:       []nft.ClaimKind{{OwnerMap: privateOwners, PrimarySets: []string{privateSet}, ElementRefs: privateRefs}},
-		Owner:       f.r.Attachment(),
-		Description: "isolation of " + f.r.Attachment().String(),
+		Owner:       owner,
+		Description: "isolation of " + owner.String(),
 		Warn:        f.r.Warn,
 		Ensure:      func() error { return f.c.Ensure(privateLayout()) },
 	}
-	if f.conf.policy != isolated {
-		return s
-	}
-	for _, port := range f.ports {
+	for _, port := range ports {
 		key := nft.IfNameKey(port)
 		s.Claims = append(s.Claims, nft.Claim{
 			Description: privatePort(port),
 			OwnerMap:    privateOwners,
 			OwnerEntry:  nft.Element{Data: nft.Concat(nft.IfNameKey(f.bridge.Name), key)},
-			Elements:    []nft.SetElement{{Set: privateSet, Element: nft.Element{Key: key, Comment: nft.Owner(s.Owner)}}},
+			Elements:    []nft.SetElement{{Set: privateSet, Element: nft.Element{Key: key, Comment: nft.Owner(owner)}}},
 		})
 	}
 	return s
+}
+
+// addPrivate adds the host ends of the attachment to the set private. If the bridge had another
+// policy before, it first adds those of the network's other attachments. A failed ADD leaves
+// these.
+func (f *firewall) addPrivate() error {
+	former, err := f.formerPolicy()
+	if err != nil {
+		return err
+	}
+	if former != isolated && f.bridge.Kind == "bridge" {
+		if err := f.addOthersPrivate(); err != nil {
+			return err
+		}
+	}
+	return f.private().Add(&f.r.Undo, f.delElements)
+}
+
+// addOthersPrivate adds the host ends of the network's other attachments to the set private. Their
+// aliases name the attachments.
+func (f *firewall) addOthersPrivate() error {
+	links, err := f.links.Ports(f.bridge)
+	if err != nil {
+		return err
+	}
+	ports := map[types.Attachment][]string{}
+	for _, l := range links {
+		if owner, ok := attach.OwnerOf(l, f.r.Conf.Name); ok && owner != f.r.Attachment() {
+			ports[owner] = append(ports[owner], l.Name)
+		}
+	}
+	var notUndone undo.Stack
+	for owner, names := range ports {
+		if err := f.privateOf(owner, names).Add(&notUndone, func() error { return nil }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// formerPolicy returns the policy that the bridge had before this ADD.
+func (f *firewall) formerPolicy() (string, error) {
+	if f.byStages() {
+		return f.inIPTables[f.device], nil
+	}
+	name := nft.IfNameKey(f.device)
+	found, err := f.c.Lookup(isolationLayout().Table, []nft.ElementRef{{Set: isolatingSet, Key: name}, {Set: withinSet, Key: nft.Concat(name, name)}})
+	switch {
+	case err != nil:
+		return "", err
+	case found[0].Key == "":
+		return open, nil
+	case found[1].Key == "":
+		return isolated, nil
+	}
+	return sameBridge, nil
 }
 
 // privateRefs returns the element of a port by the value in the map of owners, which is the bridge and
@@ -270,7 +344,7 @@ func (f *firewall) delElements() error {
 }
 
 // gcElements deletes the elements of attachments that are not in keep, of bridges that are
-// gone, and, if the network has no attachment any more, those of its bridges.
+// gone, and of the network's bridges that have no port.
 func (f *firewall) gcElements(keep types.Set) error {
 	if f.c == nil {
 		return nil
@@ -281,10 +355,10 @@ func (f *firewall) gcElements(keep types.Set) error {
 			return err
 		}
 		return f.replaceElements(tx, nil, func(e nft.Element) (bool, error) {
-			if len(keep) == 0 && e.Comment == nft.NetworkPrefix(network) {
-				return true, nil
+			if e.Comment != nft.NetworkPrefix(network) {
+				return f.isGone(bridgeOf(e.Key))
 			}
-			return f.isGone(bridgeOf(e.Key))
+			return f.isUnused(bridgeOf(e.Key))
 		})
 	})
 }
@@ -301,24 +375,38 @@ func (f *firewall) checkPolicy() error {
 	want := f.elements()
 	table := isolationLayout().Table
 	for _, set := range bridgeSets() {
-		have, err := f.c.Elements(table, set)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		have, err := f.elementsIn(set)
+		if err != nil {
 			return err
 		}
-		has := slices.ContainsFunc(have, func(e nft.Element) bool { return f.bridge.Name != "" && bridgeOf(e.Key) == f.bridge.Name })
+		has := slices.ContainsFunc(have, func(e nft.Element) bool { return f.device != "" && bridgeOf(e.Key) == f.device })
 		wants := slices.ContainsFunc(want, func(e nft.SetElement) bool { return e.Set == set })
 		if has != wants {
 			lacks := map[bool]string{true: "has", false: "lacks"}[has]
-			errs = append(errs, fmt.Errorf("set %s of table %s %s %s, which is not as ingressPolicy %q needs it", set, table, lacks, f.bridge.Name, f.conf.policy))
+			errs = append(errs, fmt.Errorf("set %s of table %s %s %s, which is not as ingressPolicy %q needs it", set, table, lacks, f.device, f.conf.policy))
 		}
 	}
 	if len(want) > 0 {
 		errs = append(errs, f.damage(isolationLayout()))
 	}
-	if f.conf.policy == isolated {
-		errs = append(errs, f.private().Check(), f.damage(privateLayout()))
+	return errors.Join(append(errs, f.checkPrivate())...)
+}
+
+// checkPrivate names what the policy isolated lacks in table bridge plumb.
+func (f *firewall) checkPrivate() error {
+	if f.conf.policy != isolated || f.c == nil {
+		return nil
 	}
-	return errors.Join(errs...)
+	return errors.Join(f.private().Check(), f.damage(privateLayout()))
+}
+
+// checkPrivateOfRules is checkPrivate if this plugin made the attachment's rules in iptables. The
+// reference plugin makes no more than the rules.
+func (f *firewall) checkPrivateOfRules(_ xt.Tool, have []xt.Rule) error {
+	if !slices.ContainsFunc(have, func(r xt.Rule) bool { return f.isOwn(r.Comment) }) {
+		return nil
+	}
+	return f.checkPrivate()
 }
 
 // damage returns an error that names the chains of the layout that are not as they were made.

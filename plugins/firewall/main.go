@@ -10,5 +10,5 @@ import (
 func main() { skel.Main(plugin()) }
 
 func plugin() skel.Plugin {
-	return skel.Plugin{Name: "firewall", Since: types.V040, Chained: true, Add: add, Del: del, Check: check, Status: status, GC: gc}
+	return skel.Plugin{Name: "firewall", Since: types.V040, Chained: true, Add: add, Del: del, Check: check, Status: status, GC: gc, Restore: restore}
 }

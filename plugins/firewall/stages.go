@@ -35,21 +35,30 @@ const policyPrefix = "CNI firewall plugin rules"
 
 const bothPolicies = sameBridge + "|" + isolated
 
-// A stage is one of the two chains, and the rules that the bridge needs in it, without the chain.
+// A stage is one of the two chains, and the rules that the bridge needs in it.
 type stage struct {
 	chain string
-	rules []string
+	rules []xt.Rule
+}
+
+// newStage returns the stage with rules, which are lines without the chain.
+func newStage(chain string, rules ...string) stage {
+	s := stage{chain: chain}
+	for _, rule := range rules {
+		s.rules = append(s.rules, xt.Parse("-A "+chain+" "+rule).Rules...)
+	}
+	return s
 }
 
 // stages returns the rules of the bridge's policy.
 func (f *firewall) stages() []stage {
-	if f.conf.policy == open || f.bridge.Name == "" || !f.byStages() {
-		return []stage{{chain: stage1}, {chain: stage2}}
+	if f.conf.policy == open || f.device == "" || !f.byStages() {
+		return []stage{newStage(stage1), newStage(stage2)}
 	}
 	var first []string
-	name := xt.Quote(f.bridge.Name)
-	if !strings.ContainsAny(f.bridge.Name, `"\' `) {
-		name = f.bridge.Name
+	name := xt.Quote(f.device)
+	if !strings.ContainsAny(f.device, `"\' `) {
+		name = f.device
 	}
 	if f.conf.published {
 		first = append(first, fmt.Sprintf("-o %s -m conntrack --ctstate DNAT --ctdir ORIGINAL %s -j RETURN", name, policyComment(f.conf.policy)),
@@ -59,7 +68,7 @@ func (f *firewall) stages() []stage {
 		first = append(first, fmt.Sprintf("-i %s -o %[1]s %s -j DROP", name, policyComment(isolated)))
 	}
 	first = append(first, fmt.Sprintf("-i %s ! -o %[1]s %s -j %s", name, policyComment(f.conf.policy), stage2))
-	return []stage{{stage1, first}, {stage2, []string{fmt.Sprintf("-o %s %s -j DROP", name, policyComment(bothPolicies))}}}
+	return []stage{newStage(stage1, first...), newStage(stage2, fmt.Sprintf("-o %s %s -j DROP", name, policyComment(bothPolicies)))}
 }
 
 // stageLines returns the lines that give the bridge its policy, and take away another one.
@@ -79,7 +88,7 @@ func (f *firewall) stageLines(table xt.Table) []string {
 		}
 	}
 	for _, s := range stages {
-		lines = append(lines, s.lines(have, func(r xt.Rule) bool { return isAbout(r, f.bridge.Name) })...)
+		lines = append(lines, s.lines(have, func(r xt.Rule) bool { return isAbout(r, f.device) })...)
 	}
 	return lines
 }
@@ -90,14 +99,11 @@ func nthRule(have []xt.Rule, chain string, n int) xt.Rule {
 	return rules[n-1]
 }
 
-// lines returns the lines that write the chain anew, if its rules are not as they have to be: those
-// of the stage, and the others that do not go. New rules come first, as with the reference plugin,
-// but none before those for published ports; the RETURN comes last.
+// lines returns the lines that rewrite the chain if its rules are not as they should be. The chain
+// should have the rules of the stage, and all others for which goes returns false. Rules for published
+// ports come first, then new rules, as with the reference plugin, and the RETURN comes last.
 func (s stage) lines(have []xt.Rule, goes func(xt.Rule) bool) []string {
-	want := make([]xt.Rule, 0, len(s.rules))
-	for _, rule := range s.rules {
-		want = append(want, xt.Parse("-A "+s.chain+" "+rule).Rules...)
-	}
+	want := slices.Clone(s.rules)
 	var now, kept []xt.Rule
 	var last *xt.Rule
 	for i, r := range have {
@@ -119,7 +125,7 @@ func (s stage) lines(have []xt.Rule, goes func(xt.Rule) bool) []string {
 	rules := append(want, kept...)
 	slices.SortStableFunc(rules, func(a, b xt.Rule) int { return forPublished(b) - forPublished(a) })
 	if last == nil && len(s.rules) > 0 {
-		last = &xt.Parse("-A " + s.chain + " " + policyComment(bothPolicies) + " -j RETURN").Rules[0]
+		last = &newStage(s.chain, policyComment(bothPolicies)+" -j RETURN").rules[0]
 	}
 	if last != nil {
 		rules = append(rules, *last)
@@ -163,32 +169,32 @@ func bridgesOf(r xt.Rule) (names []string) {
 
 func isAbout(r xt.Rule, bridge string) bool { return slices.Contains(bridgesOf(r), bridge) }
 
-// noteKept notes the policies of other bridges.
-func (f *firewall) noteKept(have []xt.Rule) {
-	if f.kept == nil {
-		f.kept = map[string]string{}
+// notePolicies notes the policies that rules of iptables keep.
+func (f *firewall) notePolicies(have []xt.Rule) {
+	if f.inIPTables == nil {
+		f.inIPTables = map[string]string{}
 	}
 	for _, r := range have {
 		names := bridgesOf(r)
 		switch {
-		case r.Chain != stage1 || len(names) != 2 || names[0] == f.bridge.Name:
+		case r.Chain != stage1 || len(names) != 2:
 		case r.Jump == "DROP":
-			f.kept[names[0]] = isolated
-		case f.kept[names[0]] == "":
-			f.kept[names[0]] = sameBridge
+			f.inIPTables[names[0]] = isolated
+		case f.inIPTables[names[0]] == "":
+			f.inIPTables[names[0]] = sameBridge
 		}
 	}
 }
 
-// clearStages takes the policy of the bridge out of iptables, where it is kept elsewhere.
+// clearStages deletes the policy of the bridge from iptables, if it is kept in nf_tables.
 func (f *firewall) clearStages() error {
-	if f.bridge.Name == "" || f.byStages() {
+	if f.device == "" || f.byStages() {
 		return nil
 	}
 	return f.eachTable(func(tool xt.Tool) error {
-		return f.change(tool, "delete ingress policy of "+f.bridge.Name, func(have xt.Table) []string {
-			f.noteKept(have.Rules)
-			return f.stageLines(have)
+		return tool.Change(filter, "delete ingress policy of "+f.device, func(have xt.Table) (string, error) {
+			f.notePolicies(have.Rules)
+			return xt.Script(filter, f.stageLines(have)...), nil
 		})
 	})
 }
@@ -211,32 +217,34 @@ func (f *firewall) gonePolicies(have []xt.Rule) (lines []string, err error) {
 }
 
 // checkStages names the rules that the policy lacks in a table, and those of another policy.
-func (f *firewall) checkStages(tool xt.Tool) error {
-	saved, err := tool.Save(filter)
-	if err != nil {
-		return err
-	}
-	have := xt.Parse(saved).Rules
+func (f *firewall) checkStages(tool xt.Tool, have []xt.Rule) error {
 	var errs []error
 	for _, s := range f.stages() {
-		for _, rule := range s.rules {
-			w := xt.Parse("-A " + s.chain + " " + rule).Rules[0]
-			if !slices.ContainsFunc(have, func(r xt.Rule) bool { return r.Chain == s.chain && r.Matches == w.Matches && r.Jump == w.Jump }) {
-				errs = append(errs, fmt.Errorf("table %s of %s has no rule %s", filter, tool.Family, w.Line))
-			}
-		}
-		for _, r := range have {
-			wanted := slices.ContainsFunc(s.rules, func(rule string) bool {
-				w := xt.Parse("-A " + s.chain + " " + rule).Rules[0]
-				return r.Matches == w.Matches && r.Jump == w.Jump
-			})
-			if r.Chain == s.chain && isAbout(r, f.bridge.Name) && !wanted {
-				errs = append(errs, fmt.Errorf("table %s of %s has a rule of another policy than %q: %s", filter, tool.Family, f.conf.policy, r.Line))
-			}
-		}
+		errs = append(errs, f.compareStage(s, tool, have))
 	}
 	if f.conf.policy != open && jumpAt(have, "FORWARD", stage1) == 0 {
 		errs = append(errs, fmt.Errorf("chain FORWARD in table %s of %s does not jump to %s", filter, tool.Family, stage1))
+	}
+	return errors.Join(errs...)
+}
+
+// compareStage names the rules that the stage lacks in a table, and those of another policy. Comments
+// may differ: those of the reference plugin do.
+func (f *firewall) compareStage(s stage, tool xt.Tool, have []xt.Rule) error {
+	have = slices.DeleteFunc(slices.Clone(have), func(r xt.Rule) bool { return r.Chain != s.chain })
+	in := func(rules []xt.Rule, r xt.Rule) bool {
+		return slices.ContainsFunc(rules, func(other xt.Rule) bool { return other.Matches == r.Matches && other.Jump == r.Jump })
+	}
+	var errs []error
+	for _, r := range s.rules {
+		if !in(have, r) {
+			errs = append(errs, fmt.Errorf("table %s of %s has no rule %s", filter, tool.Family, r.Line))
+		}
+	}
+	for _, r := range have {
+		if isAbout(r, f.device) && !in(s.rules, r) {
+			errs = append(errs, fmt.Errorf("table %s of %s has a rule of another policy than %q: %s", filter, tool.Family, f.conf.policy, r.Line))
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
+	xt "github.com/plumb-cni/plumb/pkg/iptables"
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/skel"
@@ -17,17 +18,19 @@ import (
 type firewall struct {
 	r      *skel.Request
 	conf   *config
-	addrs  []netip.Addr      // all of prevResult, whatever interface they belong to
-	bridge nl.Link           // the bridge that the policy is for, or the host end of ptp; zero: none
-	ports  []string          // the host ends of the attachment that are ports of the bridge
-	kept   map[string]string // the policies of other bridges in iptables, see setPolicy
+	addrs  []netip.Addr // all of prevResult, whatever interface they belong to
+	bridge nl.Link      // of the attachment, or the host end of ptp; zero: none
+	device string       // the interface that the policy is for, see findDevice; empty: none
+	ports  []string     // the host ends of the attachment that are ports of the bridge
 	links  *nl.Conn
 	c      *nft.Conn         // nil: the kernel has no nf_tables
 	chains []nft.ListedChain // as they were when the call began
+
+	inIPTables map[string]string // by interface: the policies that iptables kept before ADD changed them
 }
 
-// add lets the node forward the container's packets, gives the bridge its policy, and hands on
-// the result of the chain.
+// add lets the node forward the container's packets and gives the bridge its policy. It returns
+// prevResult.
 func add(r *skel.Request) (*types.Result, error) {
 	f, prev, err := prepare(r)
 	if err != nil {
@@ -50,6 +53,11 @@ func (f *firewall) isolate() error {
 	if f.conf.policy == isolated && f.bridge.Kind == "bridge" && (f.c == nil || len(f.ports) == 0) {
 		f.r.Warn("containers of %s may reach each other: that needs nf_tables, and a port of the bridge in prevResult", f.bridge.Name)
 	}
+	if f.conf.policy == isolated && f.c != nil {
+		if err := f.addPrivate(); err != nil {
+			return err
+		}
+	}
 	return f.setPolicy()
 }
 
@@ -66,7 +74,8 @@ func del(r *skel.Request) error {
 	return errors.Join(f.delRules(), f.delSources(), f.delElements())
 }
 
-// check compares. What the reference plugin made is as good.
+// check returns an error that names what is not as ADD makes it. It accepts what the reference
+// plugin made.
 func check(r *skel.Request) error {
 	f, _, err := prepare(r)
 	if err != nil {
@@ -190,8 +199,8 @@ func (f *firewall) findBridge(prev *types.Result) error {
 		return types.Errorf(types.CodeConfig,
 			"interface needs to be set for ingress policy %q, make sure to chain \"firewall\" plugin with \"bridge\"", f.conf.policy)
 	}
-	if f.conf.policy != isolated {
-		return nil
+	if err := f.findDevice(onNode); err != nil || f.conf.policy != isolated {
+		return err
 	}
 	host, err := attach.HostEnd(f.links, f.r.Attachment(), prev)
 	if err == nil {
@@ -199,6 +208,25 @@ func (f *firewall) findBridge(prev *types.Result) error {
 	}
 	f.notePorts(onNode)
 	return types.IgnoreNotExist(err)
+}
+
+// findDevice finds the interface that the policy is for, which has the gateway address: the bridge
+// or, for a VLAN of the bridge, one end of a veth pair whose other end is a port of the bridge.
+func (f *firewall) findDevice(onNode []nl.Link) error {
+	f.device = f.bridge.Name
+	for _, l := range onNode {
+		if f.bridge.Kind != "bridge" || l.Master != 0 {
+			continue
+		}
+		peer, err := f.links.VethPeer(l, f.links)
+		if err = types.IgnoreNotExist(err); err != nil {
+			return err
+		}
+		if peer.Master == f.bridge.Index {
+			f.device = l.Name
+		}
+	}
+	return nil
 }
 
 // notePorts notes which of the links are ports of the bridge, each once.
@@ -223,7 +251,7 @@ func (f *firewall) checkIsolation() error {
 		return missing // checkByIPTables looks for the rules
 	}
 	if f.conf.policy == open {
-		return errors.Join(missing, f.eachTable(f.checkStages))
+		return errors.Join(missing, f.eachTable(func(tool xt.Tool) error { return checkTable(tool, f.checkStages) }))
 	}
 	if missing != nil && f.keptByStages() {
 		return nil

@@ -1,13 +1,10 @@
 package main
 
 import (
-	"context"
 	"crypto/sha512"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"os/exec"
-	"strings"
 	"time"
 
 	"github.com/plumb-cni/plumb/pkg/iptables"
@@ -72,35 +69,19 @@ func findNFT() (string, error) {
 	return path, nil
 }
 
-// nftLimit is how long nft may run.
-const nftLimit = 10 * time.Second
-
-// runNFT runs a script in the namespace. A new process is in the namespace of the thread that
-// forks it.
+// runNFT runs a script in the namespace. The error has types.CodeConfig if nft refuses the script.
 func runNFT(node *ns.Handle, script string) error {
 	path, err := findNFT()
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), nftLimit)
-	defer cancel()
-	var errOut strings.Builder
-	err = node.Step("run nft", func() error {
-		return node.Do(func() error {
-			cmd := exec.CommandContext(ctx, path, "-f", "-")
-			cmd.WaitDelay = nftLimit
-			cmd.Stdin, cmd.Stderr = strings.NewReader(script), &errOut
-			return cmd.Run()
-		})
-	})
-	var exit *exec.ExitError
-	switch {
-	case err == nil:
-		return nil
-	case ctx.Err() != nil:
-		return types.Errorf(types.CodeTryAgain, "run nft: it still ran after %s and was killed: %w", nftLimit, err)
-	case errors.As(err, &exit):
-		return types.Errorf(types.CodeConfig, "run nft: it refuses the conditions: %s: %w", strings.Join(strings.Fields(errOut.String()), " "), err)
+	_, err = iptables.Program{Path: path, Args: []string{"-f", "-"}, Stdin: script, Limit: nftLimit}.Run(node, "run nft")
+	var exit *iptables.ExitError
+	if errors.As(err, &exit) {
+		return types.Errorf(types.CodeConfig, "nft refuses the conditions: %w", err)
 	}
-	return fmt.Errorf("run nft: %w", err)
+	return err
 }
+
+// nftLimit is how long nft may run.
+const nftLimit = 10 * time.Second

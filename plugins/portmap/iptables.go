@@ -11,7 +11,6 @@ import (
 
 	"github.com/plumb-cni/plumb/pkg/iptables"
 	"github.com/plumb-cni/plumb/pkg/nft"
-	"github.com/plumb-cni/plumb/pkg/types"
 )
 
 // lockWait is how long a call waits for other calls that change the rules.
@@ -30,8 +29,7 @@ func (p *portMap) addIPTables() error {
 		if err := tool.Find(); err != nil {
 			return fmt.Errorf("port map: %w", err)
 		}
-		err := iptables.Exclusive(p.r.Node, lockWait, func() error { return p.addFamily(tool, ip) })
-		if err != nil {
+		if err := p.addFamily(tool, ip); err != nil {
 			return fmt.Errorf("port map: %w", err)
 		}
 		p.r.Undo.Push("delete "+p.String(), func() error {
@@ -42,28 +40,22 @@ func (p *portMap) addIPTables() error {
 	return p.ensureLocalnet()
 }
 
-// addFamily adds what the table lacks for one address. Other programs, which do not know the lock of
-// iptables.Exclusive, can change the table between save and restore. Then addFamily tries again.
+// addFamily adds what the table lacks for one address. The script is refused if guardRule is missing.
+// Then the next attempt adds that rule first.
 func (p *portMap) addFamily(tool iptables.Tool, ip netip.Prefix) error {
-	const attempts = 5
-	var err error
-	for range attempts {
-		saved, saveErr := tool.Save(iptables.NAT)
-		if saveErr != nil {
-			return saveErr
+	var before []iptables.Rule
+	attempt := 0
+	err := tool.Change(iptables.NAT, "add "+p.String(), func(table iptables.Table) (string, error) {
+		before, attempt = table.Rules, attempt+1
+		if attempt > 1 && p.guardTest(ip) != "" {
+			if err := p.addGuard(tool); err != nil {
+				return "", err
+			}
 		}
-		table := iptables.Parse(saved)
-		script := iptables.Script(iptables.NAT, p.additions(table, ip)...)
-		err = tool.Restore("add "+p.String(), p.guardTest(ip)+script)
-		if errors.Is(err, iptables.ErrRefused) && p.guardTest(ip) != "" {
-			err = errors.Join(p.addGuard(tool), tool.Restore("add "+p.String(), script))
-		}
-		if !errors.Is(err, iptables.ErrRefused) {
-			p.warnOfTakeover(table.Rules, ip)
-			return err
-		}
-	}
-	return types.Coded(types.CodeConfig, err)
+		return p.guardTest(ip) + iptables.Script(iptables.NAT, p.additions(table, ip)...), nil
+	})
+	p.warnOfTakeover(before, ip)
+	return err
 }
 
 // guardComment is the comment of guardRule.
@@ -261,10 +253,8 @@ func (p *portMap) checkIPTables() error {
 		if missing == nil {
 			continue
 		}
-		// iptables-legacy-save would make a legacy table that does not exist, so ask InUse first.
-		tool.Variant = iptables.Legacy
-		used, err := iptables.InUse(p.r.Node, tool.Family, iptables.NAT)
-		if !used || err != nil || tool.Find() != nil || p.checkTable(tool, ip) != nil {
+		legacy, found, err := iptables.LegacyTool(p.r.Node, tool.Family, iptables.NAT)
+		if !found || err != nil || p.checkTable(legacy, ip) != nil {
 			errs = append(errs, missing)
 		}
 	}

@@ -33,7 +33,7 @@ const (
 func (b bundle) folder() string {
 	GinkgoHelper()
 	if b == plumb {
-		return nstest.Build(GinkgoTB(), "bridge", "ptp", "macvlan", "host-local", "portmap", "bandwidth", "tuning")
+		return nstest.Build(GinkgoTB(), "bridge", "ptp", "macvlan", "host-local", "portmap", "bandwidth", "tuning", "firewall")
 	}
 	if _, err := os.Stat(filepath.Join(debian, "bridge")); err != nil {
 		Fail(fmt.Sprintf("%v: scripts/test.sh installs the package containernetworking-plugins", err))
@@ -187,6 +187,7 @@ const (
 	portmap            = `{"type": "portmap", "capabilities": {"portMappings": true}}`
 	portmapIPTables    = `{"type": "portmap", "backend": "iptables", "capabilities": {"portMappings": true}}`
 	tuning             = `{"type": "tuning", "dataDir": "DIR/tuning", "mtu": 1400, "sysctl": {"net.ipv4.conf.IFNAME.arp_filter": "1"}}`
+	firewallIPTables   = `{"type": "firewall", "backend": "iptables"}`
 	bandwidthPlugin    = `{"type": "bandwidth", "capabilities": {"bandwidth": true}}`
 	gatewayKeys        = `"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true`
 	bridgeMasq         = `{` + gatewayKeys + `, "ipMasq": true, ` + ipamDualStack + `}`
@@ -209,6 +210,7 @@ type swapCase struct {
 	del              string   // text of the error of their first DEL; the second DEL succeeds
 	left             []string // texts in the lines of the state that their DEL leaves
 	leftWithoutNetns []string // the same, for a DEL without namespace
+	leftByPlumb      []string // what plumb's DEL without prevResult leaves of attachments that they made
 }
 
 const (
@@ -230,6 +232,9 @@ var (
 	// masqChains are the iptables chains of ipMasq. The reference plugins find them by the addresses
 	// in the container. Without a namespace they also leave those that they made.
 	masqChains = []string{"CNI-", "nft }", "nft \n", "nft ip saddr", "nft ip daddr", "nft ip6 saddr", "nft ip6 daddr"}
+	// firewallRules are the rules of a container. The reference plugin does not know the one that names
+	// the container, and finds the others by prevResult. Those that it made can be found in no other way.
+	firewallRules = []string{"CNI-FORWARD", "nft ip saddr", "nft ip daddr", "nft ip6 saddr", "nft ip6 daddr"}
 	// tuningFiles are tuning's state files. They also leave those that they made.
 	tuningFiles = []string{"_eth0.json"}
 )
@@ -245,6 +250,7 @@ var swapCases = []swapCase{
 	{name: "portmap, IPv4", network: listOf(`{`+gatewayKeys+`, `+ipamIPv4+`}`, portmapIPTables), check: wrongFamily, checkOwn: wrongFamily},
 	{name: "bandwidth", network: listOf(bridgeWithoutMasq, bandwidthPlugin)},
 	{name: "tuning", network: listOf(bridgeWithoutMasq, tuning), check: noIfName, checkOwn: noIfName, leftWithoutNetns: tuningFiles},
+	{name: "firewall, iptables", network: listOf(bridgeWithoutMasq, firewallIPTables), left: firewallRules, leftWithoutNetns: firewallRules, leftByPlumb: firewallRules},
 	{name: "all of it", network: fullList, check: wrongFamily, checkOwn: wrongFamily, leftWithoutNetns: slices.Concat(masqChains, tuningFiles)},
 }
 
@@ -270,7 +276,11 @@ var _ = Describe("a node whose plugins are replaced", func() {
 			s.use(plumb)
 			Expect(s.check(p)).To(Succeed())
 			Expect(s.deletePod(p, way)).To(Succeed())
-			Expect(nstest.WaitEqual(before, s.state)).To(BeEmpty(), "left")
+			if way == withoutPrevResult {
+				s.expectLeft(before, e.leftByPlumb)
+			} else {
+				s.expectLeft(before, nil)
+			}
 			Expect(s.del(p.rt)).To(Succeed(), "second DEL")
 		}
 		for _, p := range existing {

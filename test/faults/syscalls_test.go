@@ -42,6 +42,8 @@ func pluginConfigs() []pluginConfig {
 		name: "portmap with iptables", plugin: "portmap", bridgeKeys: bridgeConfig,
 		keys: `"backend": "iptables", "snat": true, "runtimeConfig": {"portMappings": [{"hostPort": PORT, "containerPort": 80, "protocol": "tcp"}]}`,
 	}, pluginConfig{
+		name: "firewall with iptables", plugin: "firewall", bridgeKeys: bridgeConfig, keys: `"backend": "iptables", "ingressPolicy": "isolated"`,
+	}, pluginConfig{
 		name: "bandwidth for some subnets", plugin: "bandwidth", bridgeKeys: bridgeConfig,
 		keys: `"ingressRate": 80000000, "ingressBurst": 800000, "egressRate": 40000000, "egressBurst": 400000, "unshapedSubnets": ["10.0.0.0/8"]`,
 	})

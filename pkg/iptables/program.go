@@ -1,0 +1,88 @@
+package iptables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// A Program is a program that is run once.
+type Program struct {
+	Path  string
+	Args  []string
+	Stdin string
+	Limit time.Duration // how long it may run
+}
+
+// An ExitError is the error of a program that failed.
+type ExitError struct {
+	Status int    // the exit status; -1: a signal killed the program
+	Text   string // the status and what the program wrote to stderr, in one line
+}
+
+func (e *ExitError) Error() string { return e.Text }
+
+// Run runs the program in the namespace and returns what it wrote to stdout. The text step names
+// the run in errors and in the trace.
+//
+// The error matches an *ExitError if the program failed, and has types.CodeTryAgain if it ran
+// longer than its limit and was killed.
+//
+// A new process is in the namespace of the thread that forks it. If the plugin is killed, the
+// kernel kills the program too (PR_SET_PDEATHSIG). Otherwise the program could make its changes
+// after the DEL that follows, and the changes would remain. The kernel also kills the program
+// when the thread that forked it ends, so the goroutine is locked to its thread.
+func (p Program) Run(node *ns.Handle, step string) (stdout string, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), p.Limit)
+	defer cancel()
+	var out, errOut strings.Builder
+	err = node.Step(step, func() error {
+		return node.Do(func() error {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			cmd := exec.CommandContext(ctx, p.Path, p.Args...)
+			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+			cmd.WaitDelay = runLimit // a busy node needs time to read what the program wrote
+			cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(p.Stdin), &out, &errOut
+			return cmd.Run()
+		})
+	})
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return out.String(), nil
+	case ctx.Err() != nil:
+		return "", types.Errorf(types.CodeTryAgain, "%s: the program still ran after %s and was killed: %w", step, p.Limit, err)
+	case errors.As(err, &exit):
+		text := strings.Join(append([]string{exit.Error() + ":"}, strings.Fields(errOut.String())...), " ")
+		err = &ExitError{Status: exit.ExitCode(), Text: strings.TrimSuffix(text, ":")}
+	}
+	return "", fmt.Errorf("%s: %w", step, err)
+}
+
+// FindProgram returns the path of a program for the rules of the kernel, such as nft. Besides PATH, it
+// searches the folders where distributions install these programs, because a runtime may call
+// plugins with any PATH.
+func FindProgram(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	if err == nil {
+		return path, nil
+	}
+	for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/local/sbin", "/usr/bin"} {
+		candidate := filepath.Join(dir, name)
+		if info, err := os.Stat(candidate); err == nil && info.Mode()&0o111 != 0 {
+			return candidate, nil
+		}
+	}
+	return "", err
+}
