@@ -101,7 +101,7 @@ func (r *Request) runRestore() int {
 
 // restore opens the node's namespace and calls Restore.
 func (r *Request) restore() (err error) {
-	defer func() { err = r.finish(recover(), err) }()
+	defer func() { err = r.cleanUp(recover(), err) }()
 	r.openLog()
 	if err := r.openNamespaces(verb{}); err != nil {
 		return err
