@@ -57,7 +57,7 @@ faults() { CNI_TEST_FAULTS=all go test -count=1 -timeout 60m -v -exec "$PWD/scri
 
 # fast does not use the race detector, and leaves out the tests of the executables. It runs four
 # packages at a time, because they wait more than they compute, and starts with the one that waits longest.
-fast() { go test -short -count=1 -p 4 -timeout 60m -exec "$PWD/scripts/sandbox.sh" ./plugins/portmap ./plugins/... ./pkg/... ./test ./test/nstest; }
+fast() { go test -short -count=1 -p 4 -timeout 60m -exec "$PWD/scripts/sandbox.sh" ./plugins/firewall ./plugins/... ./pkg/... ./test ./test/nstest; }
 
 # silent runs a command, and fails if the command prints something.
 silent() {

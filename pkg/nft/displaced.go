@@ -1,7 +1,6 @@
 package nft
 
 import (
-	"errors"
 	"slices"
 	"strings"
 )
@@ -51,53 +50,31 @@ type displacedClaim struct {
 	elements   []Element    // that were at refs; the zero Element: the claim had none there
 }
 
-// displacedOwners returns the owners of the displaced claims to a primary element, the oldest
-// claim first. It does not know the number of claims, which usually is 0. It therefore reads 1
-// claim, then the next 2, 4, … up to 32 at a time, until one does not exist.
-func (e *edit) displacedOwners(primary ElementRef) (owners []string, err error) {
-	for first, count := 0, 1; first < 2*maxDisplaced; first, count = first+count, min(2*count, 32) {
-		var refs []ElementRef
-		for i := range count {
-			refs = append(refs, displacedRef(primary, first+i))
-		}
-		if err := e.read(refs...); err != nil {
+// readDisplaced returns the displaced claims to a primary element, the oldest first.
+func (e *edit) readDisplaced(primary ElementRef) (claims []displacedClaim, err error) {
+	for n := 0; ; n++ {
+		at := displacedRef(primary, n)
+		if err := e.read(at); err != nil {
 			return nil, err
 		}
-		for _, r := range refs {
-			if e.after[r].Key == "" {
-				return owners, nil
+		if e.after[at].Key == "" {
+			return claims, nil
+		}
+		c := displacedClaim{owner: e.after[at].Comment}
+		if c.refs, err = e.claimInOwnerMap(c.owner, primary); err != nil {
+			return nil, err
+		}
+		if c.inOwnerMap = c.refs != nil; !c.inOwnerMap {
+			c.refs = []ElementRef{primary}
+		}
+		for _, r := range c.refs {
+			if err := e.read(displacedRef(r, n)); err != nil {
+				return nil, err
 			}
-			owners = append(owners, e.after[r].Comment)
-		}
-	}
-	return owners, nil
-}
-
-// readDisplaced returns the displaced claims 0 to count-1 to a primary element.
-func (e *edit) readDisplaced(primary ElementRef, count int) (claims []displacedClaim, err error) {
-	for n := range count {
-		c, err := e.readDisplacedAt(primary, n)
-		if err != nil {
-			return nil, err
+			c.elements = append(c.elements, e.after[displacedRef(r, n)])
 		}
 		claims = append(claims, c)
 	}
-	return claims, nil
-}
-
-// readDisplacedAt returns displaced claim n to a primary element.
-func (e *edit) readDisplacedAt(primary ElementRef, n int) (displacedClaim, error) {
-	c := displacedClaim{owner: e.after[displacedRef(primary, n)].Comment}
-	refs, err := e.claimInOwnerMap(c.owner, primary)
-	c.refs, c.inOwnerMap = refs, refs != nil
-	if !c.inOwnerMap {
-		c.refs = []ElementRef{primary}
-	}
-	for _, r := range c.refs {
-		err = errors.Join(err, e.read(displacedRef(r, n)))
-		c.elements = append(c.elements, e.after[displacedRef(r, n)])
-	}
-	return c, err
 }
 
 // replaceDisplaced replaces the displaced claims to a primary element. old must be all of them.
@@ -118,70 +95,47 @@ func (e *edit) replaceDisplaced(old, replacement []displacedClaim) error {
 	return nil
 }
 
-// restoreNewest moves the elements of the newest displaced claim back, if the primary element
-// does not exist. count is the number of displaced claims. A claim that is not in an owner map is
-// deleted instead, and then the next older claim is restored.
-func (e *edit) restoreNewest(primary ElementRef, count int) error {
-	for n := count - 1; n >= 0 && e.after[primary].Key == ""; n-- {
-		c, err := e.readDisplacedAt(primary, n)
-		if err != nil {
-			return err
-		}
-		for i, r := range c.refs {
-			e.remove(displacedRef(r, n))
-			if c.inOwnerMap {
-				e.put(r, c.elements[i])
-			}
-		}
+// restore puts the elements of a displaced claim back, if the claim is in an owner map.
+func (e *edit) restore(c displacedClaim) {
+	if !c.inOwnerMap {
+		return
 	}
-	return nil
+	for i, r := range c.refs {
+		e.put(r, c.elements[i])
+	}
 }
 
 // displaceHolder displaces the claim of the holder, which is the owner of the primary element. It
 // does nothing if the element does not exist, or if the claim is not in an owner map. An older
 // displaced claim of the same owner is deleted.
 func (e *edit) displaceHolder(primary ElementRef) error {
-	holder := e.after[primary].Comment
 	if e.after[primary].Key == "" {
 		return nil
 	}
-	refs, err := e.claimInOwnerMap(holder, primary)
-	if err != nil || refs == nil {
+	holder := displacedClaim{owner: e.after[primary].Comment}
+	var err error
+	holder.refs, err = e.claimInOwnerMap(holder.owner, primary)
+	if err != nil || holder.refs == nil {
 		return err
 	}
-	owners, err := e.displacedOwners(primary)
+	for _, r := range holder.refs {
+		element := e.after[r]
+		if element.Comment != holder.owner {
+			element = Element{}
+		}
+		holder.elements = append(holder.elements, element)
+		e.remove(r)
+	}
+	old, err := e.readDisplaced(primary)
 	if err != nil {
 		return err
 	}
-	count := len(owners)
-	if count >= maxDisplaced || slices.Contains(owners, holder) {
-		claims, err := e.readDisplaced(primary, count)
-		if err != nil {
-			return err
-		}
-		kept := slices.DeleteFunc(slices.Clone(claims), func(c displacedClaim) bool { return c.owner == holder })
-		kept = kept[max(0, len(kept)-maxDisplaced+1):]
-		if err := e.replaceDisplaced(claims, kept); err != nil {
-			return err
-		}
-		count = len(kept)
-	}
-	return e.moveToDisplaced(holder, refs, count)
+	kept := withoutOwners(old, func(owner string) bool { return owner == holder.owner })
+	kept = kept[max(0, len(kept)-maxDisplaced+1):]
+	return e.replaceDisplaced(old, append(kept, holder))
 }
 
-// moveToDisplaced moves the owner's elements at refs to displaced claim n. It deletes elements of
-// other owners at refs.
-func (e *edit) moveToDisplaced(owner string, refs []ElementRef, n int) error {
-	for _, r := range refs {
-		if err := e.read(displacedRef(r, n)); err != nil {
-			return err
-		}
-		element := e.after[r]
-		if element.Comment != owner {
-			element = Element{}
-		}
-		e.put(displacedRef(r, n), element)
-		e.remove(r)
-	}
-	return nil
+// withoutOwners returns a copy of claims without those of the owners for which leaves is true.
+func withoutOwners(claims []displacedClaim, leaves func(owner string) bool) []displacedClaim {
+	return slices.DeleteFunc(slices.Clone(claims), func(c displacedClaim) bool { return leaves(c.owner) })
 }

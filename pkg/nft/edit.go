@@ -25,6 +25,9 @@ type claimRefs struct {
 	elements   []ElementRef // the primary element first
 }
 
+// listed reports whether the claim is in the owner map.
+func (c claimRefs) listed() bool { return c.ownerEntry != (ElementRef{}) }
+
 func (s *Store) newEdit() *edit {
 	return &edit{store: s, before: map[ElementRef]Element{}, after: map[ElementRef]Element{}, allRead: map[string]bool{}, claims: map[string]map[ElementRef]claimRefs{}}
 }
@@ -117,11 +120,14 @@ func (e *edit) deleteOwned() (deleted []SetElement, err error) {
 	if err != nil {
 		return nil, err
 	}
-	claims, err := e.readClaims(e.withHints(listed))
-	if err != nil {
+	claims := e.withHints(listed)
+	if err := e.readClaims(claims); err != nil {
 		return nil, err
 	}
 	for _, c := range claims {
+		if !c.listed() && e.after[c.elements[0]].Key == "" {
+			continue // nobody has the claim
+		}
 		for _, r := range c.elements {
 			if element := e.after[r]; element.Comment == owner {
 				deleted = append(deleted, SetElement{r.Set, element})
@@ -141,75 +147,68 @@ func (e *edit) deleteOwned() (deleted []SetElement, err error) {
 // withHints returns the claims in owner maps and those of the store, each once. It leaves out
 // claims without elements.
 func (e *edit) withHints(listed []claimRefs) (claims []claimRefs) {
+	all := slices.Clone(listed)
+	for _, c := range e.store.Claims {
+		all = append(all, claimRefs{elements: e.elementRefs(c)})
+	}
 	seen := map[ElementRef]bool{}
-	add := func(c claimRefs) {
+	for _, c := range all {
 		if len(c.elements) > 0 && !seen[c.elements[0]] {
 			seen[c.elements[0]] = true
 			claims = append(claims, c)
 		}
 	}
-	for _, c := range listed {
-		add(c)
-	}
-	for _, c := range e.store.Claims {
-		add(claimRefs{elements: e.elementRefs(c)})
-	}
 	return claims
 }
 
-// readClaims reads the elements of claims. It returns the claims that are in an owner map or
-// whose primary element exists.
-func (e *edit) readClaims(claims []claimRefs) (existing []claimRefs, err error) {
+// readClaims reads the elements that deleteOwned needs, in one look-up.
+func (e *edit) readClaims(claims []claimRefs) error {
 	var refs []ElementRef
 	for _, c := range claims {
 		refs = append(refs, c.elements...)
-		if c.ownerEntry != (ElementRef{}) {
-			refs = append(refs, displacedRef(c.elements[0], 0)) // deleteClaims needs it
+		if c.listed() {
+			refs = append(refs, displacedRef(c.elements[0], 0))
 		}
 	}
-	if err := e.read(refs...); err != nil {
-		return nil, err
-	}
-	for _, c := range claims {
-		if c.ownerEntry != (ElementRef{}) || e.after[c.elements[0]].Key != "" {
-			existing = append(existing, c)
-		}
-	}
-	return existing, nil
+	return e.read(refs...)
 }
 
-// readOwnerMaps returns the claims of an owner that are in the owner maps. The keys of an owner
-// are numbered, and all numbers up to the highest are in use. So readOwnerMaps reads more and
-// more keys until the last one does not exist. It begins with as many as the store has claims.
+// readOwnerMaps returns the claims of an owner that are in the owner maps.
 func (e *edit) readOwnerMaps(owner string) (claims []claimRefs, err error) {
-	key, keysRead, claimCount := ownerKeys(owner), map[string]int{}, map[string]int{}
-	for _, c := range e.store.Claims {
-		claimCount[c.OwnerMap]++
-	}
-	for kinds := e.store.Kinds; len(kinds) > 0; {
-		var all []ElementRef
-		refs := make([][]ElementRef, len(kinds))
-		for i, k := range kinds {
-			first := keysRead[k.OwnerMap]
-			for n := range max(2, claimCount[k.OwnerMap]+1, first) {
-				refs[i] = append(refs[i], ElementRef{k.OwnerMap, key(first + n)})
-			}
-			keysRead[k.OwnerMap] += len(refs[i])
-			all = append(all, refs[i]...)
-		}
-		if err := e.read(all...); err != nil {
+	for _, k := range e.store.Kinds {
+		more, err := e.readOwnerMap(k, owner)
+		if err != nil {
 			return nil, err
 		}
-		var incomplete []ClaimKind
-		for i, k := range kinds {
-			claims = append(claims, e.claimsIn(k, owner, refs[i])...)
-			if last := refs[i][len(refs[i])-1]; e.before[last].Key != "" {
-				incomplete = append(incomplete, k)
-			}
-		}
-		kinds = incomplete
+		claims = append(claims, more...)
 	}
 	return claims, nil
+}
+
+// readOwnerMap returns the claims of an owner that are in one owner map. The keys of an owner are
+// numbered, and all numbers up to the highest are in use. So readOwnerMap reads more and more keys
+// until the last one does not exist. It begins with one more than the claims of the store, and
+// with two at least.
+func (e *edit) readOwnerMap(k ClaimKind, owner string) (claims []claimRefs, err error) {
+	key, claimCount := ownerKeys(owner), 0
+	for _, c := range e.store.Claims {
+		if c.OwnerMap == k.OwnerMap {
+			claimCount++
+		}
+	}
+	for first, count := 0, max(2, claimCount+1); ; first, count = first+count, first+count {
+		refs := make([]ElementRef, count)
+		for i := range refs {
+			refs[i] = ElementRef{k.OwnerMap, key(first + i)}
+		}
+		if err := e.read(refs...); err != nil {
+			return nil, err
+		}
+		claims = append(claims, e.claimsIn(k, owner, refs)...)
+		if e.before[refs[count-1]].Key == "" {
+			return claims, nil
+		}
+	}
 }
 
 // claimsIn returns the claims of the owner in these elements of its owner map.
@@ -245,28 +244,23 @@ func (e *edit) claimInOwnerMap(owner string, primary ElementRef) ([]ElementRef, 
 }
 
 // deleteClaims deletes the claims to a primary element whose owners shall lose them, displaced
-// claims included. If nobody has the element then, it goes to a displaced claim.
+// claims included. If nobody has the element then, the newest displaced claim is restored. A
+// displaced claim that is not in an owner map is deleted instead.
 func (e *edit) deleteClaims(primary ElementRef, loses func(owner string) bool) error {
 	if loses(e.after[primary].Comment) {
 		e.remove(primary)
 	}
-	owners, err := e.displacedOwners(primary)
+	displaced, err := e.readDisplaced(primary)
 	if err != nil {
 		return err
 	}
-	count := len(owners)
-	if slices.ContainsFunc(owners, loses) {
-		claims, err := e.readDisplaced(primary, count)
-		if err != nil {
-			return err
-		}
-		kept := slices.DeleteFunc(slices.Clone(claims), func(c displacedClaim) bool { return loses(c.owner) })
-		if err := e.replaceDisplaced(claims, kept); err != nil {
-			return err
-		}
-		count = len(kept)
+	kept := withoutOwners(displaced, loses)
+	for len(kept) > 0 && e.after[primary].Key == "" {
+		newest := len(kept) - 1
+		e.restore(kept[newest])
+		kept = kept[:newest]
 	}
-	return e.restoreNewest(primary, count)
+	return e.replaceDisplaced(displaced, kept)
 }
 
 // addClaims adds the claims of the store. It returns the primary elements that other owners had.

@@ -50,7 +50,7 @@ func (c *Conn) receive(handle func(answer netlink.Message, refusal error) (more 
 	if err != nil {
 		return err
 	}
-	buf := make([]byte, 64<<10) // larger than any answer
+	buf := make([]byte, 8<<10) // no answer is larger (NLMSG_GOODSIZE)
 	for {
 		answers, err := readAnswers(socket, buf)
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -98,7 +99,14 @@ func (s *Store) Add(u *undo.Stack, inverse func() error) error {
 		if err := s.Ensure(); err != nil {
 			return err
 		}
-		if replaced, err = s.add(); !errors.Is(err, fs.ErrNotExist) {
+		err = s.commitAdd(s.addNew)
+		if errors.Is(err, fs.ErrExist) {
+			err = s.commitAdd(func(tx *Tx) (err error) {
+				replaced, err = s.replace(tx)
+				return err
+			})
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
 	}
@@ -112,22 +120,61 @@ func (s *Store) Add(u *undo.Stack, inverse func() error) error {
 	return nil
 }
 
-// add makes the transaction of Add. It returns the primary elements that other owners had.
-func (s *Store) add() (replaced []SetElement, err error) {
-	err = s.Conn.Atomically("nft add "+s.Description, func(tx *Tx) error {
+// commitAdd makes the transaction of Add with the changes that add puts into it.
+func (s *Store) commitAdd(add func(tx *Tx) error) error {
+	return s.Conn.Atomically("nft add "+s.Description, func(tx *Tx) error {
 		if s.AddToTx != nil {
 			if err := s.AddToTx(tx); err != nil {
 				return err
 			}
 		}
-		e := s.newEdit()
-		if _, err := e.deleteOwned(); err != nil {
-			return err
-		}
-		replaced, err = e.addClaims()
-		e.addTo(tx)
-		return err
+		return add(tx)
 	})
+}
+
+// addNew adds the claims to tx if the owner has no claims and no owner holds one of them, which is
+// the usual case. Otherwise it returns fs.ErrExist.
+//
+// It looks up the first key of the owner in each owner map, and the primary elements: without
+// these, the other elements do not exist either. If somebody deleted a part of the elements by
+// hand, one may exist. Then the kernel refuses the transaction with fs.ErrExist, or keeps the
+// element if it has the same data.
+func (s *Store) addNew(tx *Tx) error {
+	var refs []ElementRef
+	for _, k := range s.Kinds {
+		refs = append(refs, ElementRef{k.OwnerMap, OwnerKey(s.Owner, 0)})
+	}
+	claims := s.completeClaims()
+	for _, c := range claims {
+		if len(c.Elements) > 0 {
+			refs = append(refs, c.Elements[0].Ref())
+		}
+	}
+	elements, err := s.Conn.Lookup(s.Layout.Table, refs)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(elements, func(e Element) bool { return e.Key != "" }) {
+		return fs.ErrExist
+	}
+	for _, c := range claims {
+		tx.AddElement(s.Layout.Table, c.OwnerMap, c.OwnerEntry)
+		for _, e := range c.Elements {
+			tx.AddElement(s.Layout.Table, e.Set, e.Element)
+		}
+	}
+	return nil
+}
+
+// replace adds the claims to tx, in place of those that the owner has and those that other owners
+// hold. It returns the primary elements of other owners.
+func (s *Store) replace(tx *Tx) (replaced []SetElement, err error) {
+	e := s.newEdit()
+	if _, err := e.deleteOwned(); err != nil {
+		return nil, err
+	}
+	replaced, err = e.addClaims()
+	e.addTo(tx)
 	return replaced, err
 }
 

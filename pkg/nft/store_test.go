@@ -277,11 +277,22 @@ var _ = Describe("the store of claims", func() {
 		steps = nil
 		Expect(a.store(81, 82).Add(new(undo.Stack), nil)).To(Succeed())
 		lookup := "nft get elements of inet plumb"
-		Expect(steps[len(steps)-4:]).To(Equal([]string{"nft get generation", lookup, lookup, "nft add ports of " + a.String()}))
+		Expect(steps[len(steps)-3:]).To(Equal([]string{"nft get generation", lookup, "nft add ports of " + a.String()}))
 		steps = nil
 		Expect(a.del()).To(Succeed())
 		Expect(steps).To(Equal([]string{"nft get generation", lookup, lookup, lookup, "delete"}))
 		Expect(node.Must(GinkgoTB(), "nft", "list", "ruleset")).NotTo(ContainSubstring("displaced"))
+	})
+
+	It("Add replaces a claim whose owner has lost the first element of its owner map", func() {
+		a := claimants[0]
+		Expect(a.add(80, 81)).To(Succeed())
+		var tx nft.Tx
+		tx.DelElement(table, "hostportowner4", nft.OwnerKey(a.owner, 0))
+		Expect(c.Commit("delete by hand", &tx)).To(Succeed())
+		Expect(a.add(82, 83)).To(Succeed())
+		Expect(a.store(82, 83).Check()).To(Succeed())
+		Expect(elementsOf(c)).NotTo(ContainElement(ContainSubstring("81")))
 	})
 
 	It("concurrent calls of Add all succeed", func() {

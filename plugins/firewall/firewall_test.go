@@ -148,7 +148,7 @@ var _ = Describe("the policies in nftables", func() {
 		ok(c, "CHECK")
 		ok(b.call(byNFT+key("ingressPolicy", sameBridge), 0), "ADD")
 		nstest.MustDial(GinkgoTB(), pod, "10.9.2.2:80", "10.8.0.2")
-		expect(toPod(pod, 0, false))
+		nstest.MustNotAnswer(GinkgoTB(), pod, "10.9.0.2:80")
 		By("until the host end is gone")
 		ok(nstest.Call{Node: b.Node, Config: kept()}, "GC")
 		Expect(b.elements()).To(ContainSubstring("veth9"))

@@ -79,15 +79,18 @@ func addresses(prev *types.Result, ifName string) []netip.Prefix {
 	return out
 }
 
-// addRules adds the mappings to the backend. If the configuration does not name a backend, it is
+// addRules adds the mappings to the backend.
+func (p *portMap) addRules() error { return p.useBackend(p.addNFT, p.addIPTables) }
+
+// useBackend calls the function for the backend. If the configuration does not name a backend, it is
 // nftables, or iptables if the kernel lacks nf_tables or NAT in the inet family (Linux 5.2).
-func (p *portMap) addRules() error {
+func (p *portMap) useBackend(byNFT func(*nft.Conn) error, byIPTables func() error) error {
 	if p.conf.backend == backendIPTables {
-		return p.addIPTables()
+		return byIPTables()
 	}
 	c, err := nft.Open(p.r.Node)
 	if err == nil {
-		err = p.addNFT(c)
+		err = byNFT(c)
 	}
 	switch {
 	case !errors.Is(err, nft.ErrUnavailable):
@@ -95,7 +98,7 @@ func (p *portMap) addRules() error {
 	case p.conf.backend == backendNFTables:
 		return types.Errorf(types.CodeConfig, "port map: load the module nf_tables, or use the iptables backend: %w", err)
 	}
-	return p.addIPTables()
+	return byIPTables()
 }
 
 // warnNothingMapped writes a warning if there are mappings but no address that they could lead to.

@@ -77,17 +77,11 @@ func status(r *skel.Request) error {
 // checkSupport returns an error if the kernel or the programs lack what the backend needs. It
 // changes nothing and runs no program.
 func (p *portMap) checkSupport() error {
-	if p.conf.backend != backendIPTables {
-		c, err := nft.Open(p.r.Node)
-		if err == nil {
-			err = c.CheckSupport(p.layout())
-		}
+	return p.useBackend(func(c *nft.Conn) error {
+		err := c.CheckSupport(p.layout())
 		if err == nil && len(p.conf.conditions) > 0 {
 			_, err = findNFT()
 		}
-		if p.conf.backend == backendNFTables || !errors.Is(err, nft.ErrUnavailable) {
-			return err
-		}
-	}
-	return iptables.Tool{Node: p.r.Node, Family: iptables.V4}.Find()
+		return err
+	}, iptables.Tool{Node: p.r.Node, Family: iptables.V4}.Find)
 }

@@ -37,6 +37,9 @@ func unspecified(f nft.Family) netip.Addr {
 	return netip.IPv4Unspecified()
 }
 
+// addrSize returns the size of an address in bytes.
+func addrSize(f nft.Family) int { return len(nft.AddrKey(unspecified(f))) }
+
 // key returns the key of the endpoint in hostportMap or hostportMapIP.
 func (e endpoint) key() nft.Key {
 	port := nft.Concat(nft.ProtoKey(uint8(e.proto)), nft.PortKey(e.port))
@@ -74,10 +77,7 @@ func (e endpoint) ownerData(containerIP netip.Addr) nft.Key {
 
 // parseOwnerData returns the endpoint of ownerData. ok is false if the data has another length.
 func parseOwnerData(f nft.Family, k nft.Key) (e endpoint, ok bool) {
-	size := 4
-	if f == nft.IPv6 {
-		size = 16
-	}
+	size := addrSize(f)
 	if len(k) != 2*size+8 {
 		return endpoint{}, false
 	}

@@ -239,16 +239,10 @@ func (p *portMap) restoreGuard(prev *types.Result) error {
 	return nil
 }
 
-// ensureGuard adds the guard of 127/8 in the backend of the configuration.
+// ensureGuard adds the guard of 127/8.
 func (p *portMap) ensureGuard() error {
-	if p.conf.backend != backendIPTables {
-		c, err := nft.Open(p.r.Node)
-		if err == nil {
-			err = c.Ensure(guardLayout())
-		}
-		if p.conf.backend == backendNFTables || !errors.Is(err, nft.ErrUnavailable) {
-			return err
-		}
-	}
-	return p.addGuard(p.tool(nft.IPv4))
+	return p.useBackend(
+		func(c *nft.Conn) error { return c.Ensure(guardLayout()) },
+		func() error { return p.addGuard(p.tool(nft.IPv4)) },
+	)
 }

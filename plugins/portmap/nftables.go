@@ -99,31 +99,35 @@ type translation struct {
 // deleteNFT deletes the elements of the attachment. It calls also to put more deletions into the
 // same transaction. It returns the translations of the deleted elements.
 func (p *portMap) deleteNFT(c *nft.Conn, also func(*nft.Tx) error) (deleted []translation, err error) {
-	del := func(release func(*nft.Conn, *nft.Tx) error) error {
+	counter, err := p.localnetCounter(c)
+	if err != nil {
+		return nil, err
+	}
+	del := func() error {
 		return c.Atomically("nft delete "+p.String(), func(tx *nft.Tx) error {
-			entries, err := p.store(c, p.hints()).Delete(tx)
+			elements, err := p.store(c, p.hints()).Delete(tx)
 			if err != nil {
 				return err
 			}
-			deleted = translationsOf(entries)
-			return errors.Join(release(c, tx), also(tx))
+			deleted = translationsOf(elements)
+			if counter != "" {
+				err = p.releaseLocalnet(c, tx)
+			}
+			return errors.Join(err, also(tx))
 		})
 	}
-	counter, err := p.localnetCounter(c)
-	switch {
-	case err != nil:
-	case counter == "":
-		err = del(func(*nft.Conn, *nft.Tx) error { return nil })
-	default:
-		err = iptables.Exclusive(p.r.Node, lockWait, func() error { return del(p.releaseLocalnet) })
+	if counter == "" {
+		err = del()
+	} else {
+		err = iptables.Exclusive(p.r.Node, lockWait, del)
 	}
 	return deleted, err
 }
 
 // translationsOf returns the translations of the targets among the elements.
-func translationsOf(entries []nft.SetElement) []translation {
+func translationsOf(elements []nft.SetElement) []translation {
 	var all []translation
-	for _, e := range entries {
+	for _, e := range elements {
 		for _, f := range nft.Families() {
 			if e.Set == hostportMap(f) || e.Set == hostportMapIP(f) {
 				all = append(all, translation{endpointAt(f, e.Set, e.Key), parseTarget(f, e.Data)})
@@ -136,10 +140,7 @@ func translationsOf(entries []nft.SetElement) []translation {
 // parseTarget parses the data of a target: address and port of the container. It returns the zero
 // value if the data is too short.
 func parseTarget(f nft.Family, k nft.Key) netip.AddrPort {
-	size := 4
-	if f == nft.IPv6 {
-		size = 16
-	}
+	size := addrSize(f)
 	if len(k) < size+2 {
 		return netip.AddrPort{}
 	}

@@ -455,7 +455,7 @@ var _ = Describe("portmap", func() {
 		})
 
 		It("stays set when an ADD runs at the same time as the DEL of the last container", func() {
-			for i := range 20 {
+			for i := range nstest.FullOrShort(20, 4) {
 				last := one("last", 8001)
 				ok(last, "ADD")
 				next := one("next", 8002)
@@ -630,8 +630,8 @@ var _ = Describe("portmap", func() {
 		}
 	})
 
-	DescribeTable("60 concurrent calls of each verb succeed, and shared rules exist once", func(backend string) {
-		calls := make([]nstest.Call, 60)
+	DescribeTable("concurrent calls of each verb succeed, and shared rules exist once", func(backend string) {
+		calls := make([]nstest.Call, nstest.FullOrShort(60, 8))
 		for i := range calls {
 			calls[i] = b.call(fmt.Sprint("cid", i), confFor(withBackend(backend)+`"name":"net1",`,
 				[]string{fmt.Sprintf("10.9.1.%d/16", i), fmt.Sprintf("fd00:9::1:%x/64", i)}, portMapping(10000+i, 80, overTCP), portMapping(20000+i, 80, overUDP)))

@@ -36,8 +36,7 @@ var _ = Describe("SCTP", Label(nstest.Kernel), func() {
 		expectAnswer(dialSCTP, b.node, nstest.NodeV4+":8080", "")
 		expectAnswer(dialSCTP, b.node, "127.0.0.1:8080", gateway4)
 		By("but TCP to the same port does not")
-		_, err = nstest.Dial(b.outside, nstest.NodeV4+":8080")
-		Expect(err).To(HaveOccurred())
+		nstest.MustNotAnswer(GinkgoTB(), b.outside, nstest.NodeV4+":8080")
 
 		udpFlows := func() string {
 			GinkgoHelper()

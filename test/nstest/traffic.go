@@ -18,7 +18,7 @@ const (
 	// enough for slow machines.
 	waitLimit = time.Minute
 	// answerLimit is how long Dial and DialUDP wait for an answer. A test that expects no answer
-	// takes this long.
+	// calls MustNotAnswer, which can wait less.
 	answerLimit = 5 * time.Second
 )
 
@@ -101,22 +101,24 @@ func family(network, addr string) string {
 
 // Dial connects from the namespace to the server of ServeTCP and returns its answer. It tries once,
 // because what a plugin sets up must work as soon as the plugin has ended.
-func Dial(n *NS, addr string) (reply string, err error) { return exchange(n, "tcp", addr) }
+func Dial(n *NS, addr string) (reply string, err error) { return exchange(n, "tcp", addr, answerLimit) }
 
 // DialUDP sends one datagram from the namespace to the server of ServeUDP and returns its answer.
-func DialUDP(n *NS, addr string) (reply string, err error) { return exchange(n, "udp", addr) }
+func DialUDP(n *NS, addr string) (reply string, err error) {
+	return exchange(n, "udp", addr, answerLimit)
+}
 
-func exchange(n *NS, network, addr string) (string, error) {
+func exchange(n *NS, network, addr string, limit time.Duration) (string, error) {
 	var c net.Conn
 	err := n.Do(func() (err error) {
-		c, err = net.DialTimeout(family(network, addr), addr, answerLimit)
+		c, err = net.DialTimeout(family(network, addr), addr, limit)
 		return err
 	})
 	if err != nil {
 		return "", err
 	}
 	defer func() { _ = c.Close() }()
-	_ = c.SetDeadline(time.Now().Add(answerLimit))
+	_ = c.SetDeadline(time.Now().Add(limit))
 	if network == "udp" {
 		if _, err := c.Write([]byte("?")); err != nil {
 			return "", err
@@ -125,6 +127,15 @@ func exchange(n *NS, network, addr string) (string, error) {
 	buf := make([]byte, 256)
 	read, err := c.Read(buf)
 	return string(buf[:read]), err
+}
+
+// MustNotAnswer fails the test if Dial gets an answer. It waits five seconds for one, or one second
+// with -short: a packet that is let through is answered within milliseconds.
+func MustNotAnswer(tb TB, n *NS, addr string) {
+	tb.Helper()
+	if reply, err := exchange(n, "tcp", addr, time.Duration(FullOrShort(5, 1))*time.Second); err == nil {
+		tb.Fatalf("%s in %s answers: %s", addr, n.name, reply)
+	}
 }
 
 // MustDial is Dial, but fails the test if there is no answer, or if the server saw another client
