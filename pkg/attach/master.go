@@ -3,6 +3,7 @@ package attach
 import (
 	"fmt"
 
+	"github.com/plumb-cni/plumb/pkg/ipam"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -70,11 +71,45 @@ func (m Master) link(c *nl.Conn) (nl.Link, error) {
 	return c.LinkByIndex(index)
 }
 
-// WarnOfNoCarrier warns if the master has no carrier. ADD does not wait for one.
-func WarnOfNoCarrier(r *skel.Request, master nl.Link) {
-	if !master.Carrier {
-		r.Warn("master %s is down or has no carrier: until it has one, the container reaches no other host, and IPv6 addresses are not checked for duplicates", master.Name)
+// An OnMaster has what an ADD needs to make the container's interface on a master.
+type OnMaster struct {
+	Node   *nl.Conn // the namespace of the master: that of the node or, with InContainer, that of the container
+	Pod    *nl.Conn
+	Master nl.Link
+
+	pending *ipam.Pending
+}
+
+// Prepare does what comes before the interface is made: it starts the IPAM plugin, finds the
+// master, checks that the container has no interface of that name, and lets the IPAM plugin
+// allocate addresses. mtu is as for Find.
+func (m Master) Prepare(r *skel.Request, mtu int) (*OnMaster, error) {
+	pending, err := ipam.Start(r)
+	if err != nil {
+		return nil, err
 	}
+	node, pod, err := m.Open(r)
+	if err != nil {
+		return nil, err
+	}
+	master, err := m.Find(node, mtu)
+	if err != nil {
+		return nil, err
+	}
+	if err := EnsureNameFree(pod, r.IfName); err != nil {
+		return nil, err
+	}
+	pending.AllowAllocation()
+	return &OnMaster{Node: node, Pod: pod, Master: master, pending: pending}, nil
+}
+
+// Configure configures the interface l for the lease (PodLink.Configure). If the master has no
+// carrier, Configure warns, and ADD does not wait for one.
+func (o *OnMaster) Configure(r *skel.Request, l nl.Link, dad DADMode) (*types.Result, error) {
+	if !o.Master.Carrier {
+		r.Warn("master %s is down or has no carrier: until it has one, the container reaches no other host, and IPv6 addresses are not checked for duplicates", o.Master.Name)
+	}
+	return PodLink{Pod: o.Pod, Link: l, DAD: dad, NoCarrier: !o.Master.Carrier}.Configure(r, o.pending)
 }
 
 // Status returns an error if Find would return one. It cannot find a master in the container,
