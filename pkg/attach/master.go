@@ -138,7 +138,8 @@ func (m Master) Diff(c *nl.Conn, l nl.Link) error {
 		return fmt.Errorf("master: %w", err)
 	}
 	parent := master.Index
-	if master.Kind == "macvlan" && l.Kind == "macvlan" { // the kernel uses the master's parent (macvlan_common_newlink)
+	if master.Kind == l.Kind && (l.Kind == "macvlan" || l.Kind == "ipvlan") {
+		// The kernel uses the parent of the master (macvlan_common_newlink, ipvlan_link_new).
 		parent = master.Peer
 	}
 	if l.Peer != parent {
