@@ -172,7 +172,6 @@ var _ = Describe("CHECK", Label(nstest.Kernel), func() {
 		for _, d := range []struct{ change, undo, text string }{
 			{"address del 198.18.100.50/24 dev eth0", "address add 198.18.100.50/24 dev eth0", "no address 198.18.100.50/24"},
 			{"link set eth0 down", "link set eth0 up", "eth0 is down"},
-			{"link set eth0 name old0", "link set old0 name eth0", "find link eth0"},
 		} {
 			c.Pod.Batch(GinkgoTB(), d.change)
 			expectFailure(run(c, "CHECK"), types.CodeChanged, d.text)
@@ -182,9 +181,11 @@ var _ = Describe("CHECK", Label(nstest.Kernel), func() {
 		other.Config = strings.Replace(c.Config, `"vlanId":100`, `"vlanId":101,"protocol":"802.1ad"`, 1)
 		expectFailure(run(other, "CHECK"), types.CodeChanged, "interface eth0 has VLAN 100 (802.1Q), not 101 (802.1ad)")
 		nstest.Join(GinkgoTB(), nstest.End{In: b.Node, Name: "uplink1"}, nstest.End{In: b.Outside, Name: "uplink1"})
-		b.Node.Batch(GinkgoTB(), "link set uplink0 name old0", "link set uplink1 name uplink0")
+		b.Node.Batch(GinkgoTB(), "link set uplink0 down", "link set uplink0 name old0", "link set old0 up", "link set uplink1 down", "link set uplink1 name uplink0")
 		expectFailure(run(c, "CHECK"), types.CodeChanged, "not on master uplink0")
-		c.Pod.Batch(GinkgoTB(), "link del eth0", "link add eth0 type veth peer name eth1")
+		c.Pod.Batch(GinkgoTB(), "link del eth0")
+		expectFailure(run(c, "CHECK"), types.CodeChanged, "find link eth0")
+		c.Pod.Batch(GinkgoTB(), "link add eth0 type veth peer name eth1")
 		expectFailure(run(c, "CHECK"), types.CodeChanged, `of kind "veth", not "vlan"`)
 	})
 })
