@@ -109,8 +109,14 @@ func (o *OnMaster) Configure(r *skel.Request, l nl.Link, dad DADMode) (*types.Re
 	if !o.Master.Carrier {
 		r.Warn("master %s is down or has no carrier: until it has one, the container reaches no other host, and IPv6 addresses are not checked for duplicates", o.Master.Name)
 	}
-	return PodLink{Pod: o.Pod, Link: l, DAD: dad, NoCarrier: !o.Master.Carrier}.Configure(r, o.pending)
+	return PodLink{
+		Pod: o.Pod, Link: l, DAD: dad, NoCarrier: !o.Master.Carrier, FixedMAC: l.Kind == "ipvlan",
+	}.Configure(r, o.pending)
 }
+
+// UseLease makes Configure use the lease, instead of one from an IPAM plugin. It is for an interface
+// that takes over the addresses of prevResult.
+func (o *OnMaster) UseLease(l *ipam.Lease) { o.pending = ipam.NewPending(l) }
 
 // Status returns an error if Find would return one. It cannot find a master in the container,
 // because STATUS concerns no container.
