@@ -70,9 +70,9 @@ func newLink(l netlink.Link) Link {
 			out.DefaultPVID = int(*l.VlanDefaultPVID)
 		}
 	case *netlink.Macvlan:
-		out.MacvlanMode = macvlanModeName(l.Mode)
+		out.MacvlanMode = nameOf(macvlanModes, l.Mode)
 	case *netlink.Vlan:
-		out.VLANID, out.VLANProtocol = l.VlanId, vlanProtocolName(l.VlanProtocol)
+		out.VLANID, out.VLANProtocol = l.VlanId, nameOf(vlanProtocols, l.VlanProtocol)
 	}
 	return out
 }

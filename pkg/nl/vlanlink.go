@@ -17,17 +17,6 @@ var vlanProtocols = map[string]netlink.VlanProtocol{
 // IsVLANProtocol reports whether name is a protocol that AddVLANLink accepts: "802.1Q" or "802.1ad".
 func IsVLANProtocol(name string) bool { return vlanProtocols[name] != 0 }
 
-// vlanProtocolName returns the name of a protocol, or the EtherType of one that AddVLANLink does not
-// accept.
-func vlanProtocolName(protocol netlink.VlanProtocol) string {
-	for name, p := range vlanProtocols {
-		if p == protocol {
-			return name
-		}
-	}
-	return fmt.Sprintf("%#04x", int(protocol))
-}
-
 // A VLANLink describes a VLAN interface that AddVLANLink makes.
 type VLANLink struct {
 	Name     string
