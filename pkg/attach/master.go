@@ -76,6 +76,8 @@ type OnMaster struct {
 	Node   *nl.Conn // the namespace of the master: that of the node or, with InContainer, that of the container
 	Pod    *nl.Conn
 	Master nl.Link
+	// AnyGateway is that of PodLink.
+	AnyGateway bool
 
 	pending *ipam.Pending
 }
@@ -110,7 +112,7 @@ func (o *OnMaster) Configure(r *skel.Request, l nl.Link, dad DADMode) (*types.Re
 		r.Warn("master %s is down or has no carrier: until it has one, the container reaches no other host, and IPv6 addresses are not checked for duplicates", o.Master.Name)
 	}
 	return PodLink{
-		Pod: o.Pod, Link: l, DAD: dad, NoCarrier: !o.Master.Carrier, FixedMAC: l.Kind == "ipvlan",
+		Pod: o.Pod, Link: l, DAD: dad, NoCarrier: !o.Master.Carrier, FixedMAC: l.Kind == "ipvlan", AnyGateway: o.AnyGateway,
 	}.Configure(r, o.pending)
 }
 

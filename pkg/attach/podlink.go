@@ -22,6 +22,9 @@ type PodLink struct {
 	// FixedMAC: the MAC cannot be set, so that Announce is impossible. The kernel announces the
 	// addresses that the interface has when it is set up (arp_notify, ndisc_notify).
 	FixedMAC bool
+	// AnyGateway: a gateway outside the networks of the interface is on the link. The interface
+	// resolves no neighbors, so that its packets do not depend on the gateway.
+	AnyGateway bool
 }
 
 // Configure marks the interface as that of the attachment by its alias, sets it up, waits for the
@@ -57,7 +60,11 @@ func (p PodLink) configure(r *skel.Request, pending *ipam.Pending) (*types.Resul
 		}
 	}
 	lease.AddTo(result, 0)
-	if err := Apply(p.Pod, p.Link, PodSpec(p.Link.Name, p.DAD, result.IPs, result.Routes)); err != nil {
+	spec := PodSpec(p.Link.Name, p.DAD, result.IPs, result.Routes)
+	for i, route := range spec.Routes {
+		spec.Routes[i].OnLink = p.AnyGateway && route.GW.IsValid() && !reachable(spec, route.GW)
+	}
+	if err := Apply(p.Pod, p.Link, spec); err != nil {
 		return nil, err
 	}
 	if p.DAD == DADOn && !p.NoCarrier && slices.ContainsFunc(result.IPs, is6) {
