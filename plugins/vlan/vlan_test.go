@@ -228,15 +228,13 @@ var _ = Describe("DEL", Label(nstest.Kernel), func() {
 
 	It("leaves nothing if any step of ADD or DEL fails", func() {
 		// Two containers of a node cannot have the same VLAN of one master, so each has its master.
-		const keys = `"master":"net0","linkInContainer":true,"vlanId":100`
-		for _, config := range []string{conf("1.1.0", keys+`,"mtu":1400`, b.hostLocal()), conf("1.1.0", keys, noIPAM)} {
-			nstest.FaultSweep(GinkgoTB(), nstest.Sweep{
-				Plugin: plugin(), Config: config, Path: b.path, Dirs: []string{b.leases}, Ignore: nstest.KeptByHostLocal,
-				PreparePod: func(pod *nstest.NS) {
-					skipDAD(GinkgoTB(), pod)
-					nstest.Join(GinkgoTB(), nstest.End{In: pod, Name: "net0"}, nstest.End{In: nstest.New(GinkgoTB()), Name: "peer0"})
-				},
-			})
-		}
+		nstest.FaultSweep(GinkgoTB(), nstest.Sweep{
+			Plugin: plugin(), Config: conf("1.1.0", `"master":"net0","linkInContainer":true,"vlanId":100,"mtu":1400`, b.hostLocal()),
+			Path: b.path, Dirs: []string{b.leases}, Ignore: nstest.KeptByHostLocal,
+			PreparePod: func(pod *nstest.NS) {
+				skipDAD(GinkgoTB(), pod)
+				nstest.Join(GinkgoTB(), nstest.End{In: pod, Name: "net0"}, nstest.End{In: nstest.New(GinkgoTB()), Name: "peer0"})
+			},
+		})
 	})
 })
