@@ -27,6 +27,7 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	on.AnyGateway = conf.mode.Mode != "l2" // the kernel looks at the destination only (ipvlan_xmit_mode_l3)
 	if prev != nil {
 		on.UseLease(&ipam.Lease{IPs: prev.IPs, Routes: prev.Routes, DNS: prev.DNS})
 	}

@@ -41,8 +41,12 @@ func parse(r *skel.Request) (*config, error) {
 	if err := r.Decode(&raw); err != nil {
 		return nil, err
 	}
-	if _, err := r.Args(); err != nil {
+	args, err := r.Args()
+	if err != nil {
 		return nil, err
+	}
+	if args[types.ArgMAC] != "" && r.Command == "ADD" {
+		r.Warn("MAC in CNI_ARGS is ignored: an ipvlan has the MAC of its master")
 	}
 	conf, err := raw.toConfig(r)
 	return conf, types.Coded(types.CodeConfig, err)

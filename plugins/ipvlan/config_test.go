@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"syscall"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -62,6 +64,31 @@ var _ = Describe("without an ipvlan", func() {
 		c := b.call("one", newPod(), b.conf("1.0.0", onUplink, b.hostLocal()))
 		b.mustRefuse(failing(c, "add link eth0", syscall.EOPNOTSUPP), types.CodeConfig, "the kernel has no ipvlan interfaces (CONFIG_IPVLAN)")
 		b.mustRefuse(failing(c, "add link eth0", syscall.EBUSY), types.CodeConfig, "master uplink0 has macvlans, or is a port of a bridge or a bond")
+	})
+
+	It("ADD warns that it ignores a MAC from the runtime", func() {
+		c := failing(b.call("one", newPod(), b.conf("1.0.0", onUplink, static4)), "add link eth0", syscall.EBUSY)
+		c.Args = "MAC=02:00:00:00:00:01"
+		Expect(run(c, "ADD").Stderr).To(ContainSubstring("MAC in CNI_ARGS is ignored"))
+	})
+
+	It("ADD refuses a mode that another attachment of the master does not have, and ignores damaged records", func() {
+		Expect(os.MkdirAll(b.records, 0o700)).To(Succeed())
+		for name, text := range map[string]string{"empty.json": "", "cut.json": `{"Network":"net1"`, "list.json": "[]"} {
+			Expect(os.WriteFile(filepath.Join(b.records, name), []byte(text), 0o600)).To(Succeed())
+		}
+		first := b.call("one", newPod(), b.conf("1.0.0", onUplink, static4))
+		first.Before = func(step string) error {
+			if step != "add link eth0" {
+				return nil
+			}
+			for _, keys := range []string{`,"mode":"l3"`, `,"flag":"vepa"`} {
+				c := b.call("two", newPod(), b.conf("1.0.0", onUplink+keys, static4))
+				expectFailure(run(c, "ADD"), types.CodeConfig, "the master has mode l2, flag bridge for the attachment net1/one/eth0")
+			}
+			return syscall.EBUSY
+		}
+		b.mustRefuse(first, types.CodeConfig, "master uplink0 has macvlans")
 	})
 
 	It("ADD takes the device of the default route, or the interface of prevResult, as the master", func() {
