@@ -284,6 +284,30 @@ func TestDelVethLeavesAnInterfaceOfAnotherAttachment(t *testing.T) {
 	}
 }
 
+// The interfaces of these kinds have the MAC of their master, and so the same as all others on it.
+func TestAMACDoesNotIdentifyAnInterfaceThatHasItFromItsMaster(t *testing.T) {
+	b := newTestbed(t)
+	b.podNS.Batch(t, "link add eth0 type veth peer name eth1", "address add 192.0.2.7/24 dev eth0")
+	l, err := b.pod.Link("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	prev := &types.Result{
+		Interfaces: []types.Interface{{Name: "eth0", MAC: l.MAC, Sandbox: b.podNS.Path()}},
+		IPs:        []types.IP{{Interface: 0, Address: netip.MustParsePrefix("192.0.2.5/24")}},
+	}
+	for kind, want := range map[string]bool{"macvlan": false, "vlan": true, "ipvlan": true} {
+		l.Kind = kind
+		if other, err := attach.BelongsToOther(b.pod, l, types.Attachment{}, prev); err != nil || other != want {
+			t.Errorf("%s with the MAC but no IP of prevResult: belongs to another attachment: %t, %v; want %t", kind, other, err, want)
+		}
+	}
+	prev.IPs = nil
+	if other, err := attach.BelongsToOther(b.pod, l, types.Attachment{}, prev); other || err != nil {
+		t.Errorf("without IPs in prevResult, which tells nothing: %t, %v", other, err)
+	}
+}
+
 func TestVethGCLeavesOtherNetworks(t *testing.T) {
 	b := newTestbed(t)
 	keep := b.add(t, "keep").Name

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/plumb-cni/plumb/pkg/ipam"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -71,12 +72,54 @@ func (m Master) link(c *nl.Conn) (nl.Link, error) {
 	return c.LinkByIndex(index)
 }
 
-// WarnOfNoCarrier warns if the master has no carrier. ADD does not wait for one.
-func WarnOfNoCarrier(r *skel.Request, master nl.Link) {
-	if !master.Carrier {
-		r.Warn("master %s is down or has no carrier: until it has one, the container reaches no other host, and IPv6 addresses are not checked for duplicates", master.Name)
-	}
+// OnMaster is what an ADD needs to make the container's interface on a master.
+type OnMaster struct {
+	MasterConn *nl.Conn // the namespace of the master: that of the node or, with InContainer, that of the container
+	Pod        *nl.Conn
+	Master     nl.Link
+	// AnyGateway is that of PodLink.
+	AnyGateway bool
+
+	pending *ipam.Pending
 }
+
+// Prepare does what comes before the interface is made: it starts the IPAM plugin, finds the
+// master, checks that the container has no interface of that name, and lets the IPAM plugin
+// allocate addresses. mtu is as for Find.
+func (m Master) Prepare(r *skel.Request, mtu int) (*OnMaster, error) {
+	pending, err := ipam.Start(r)
+	if err != nil {
+		return nil, err
+	}
+	masterConn, pod, err := m.Open(r)
+	if err != nil {
+		return nil, err
+	}
+	master, err := m.Find(masterConn, mtu)
+	if err != nil {
+		return nil, err
+	}
+	if err := EnsureNameFree(pod, r.IfName); err != nil {
+		return nil, err
+	}
+	pending.AllowAllocation()
+	return &OnMaster{MasterConn: masterConn, Pod: pod, Master: master, pending: pending}, nil
+}
+
+// Configure configures the interface l for the lease (PodLink.Configure). If the master has no
+// carrier, Configure warns, and ADD does not wait for one.
+func (o *OnMaster) Configure(r *skel.Request, l nl.Link, dad DADMode) (*types.Result, error) {
+	if !o.Master.Carrier {
+		r.Warn("master %s is down or has no carrier: until it has one, the container reaches no other host, and IPv6 addresses are not checked for duplicates", o.Master.Name)
+	}
+	return PodLink{
+		Pod: o.Pod, Link: l, DAD: dad, NoCarrier: !o.Master.Carrier, FixedMAC: l.Kind == "ipvlan", AnyGateway: o.AnyGateway,
+	}.Configure(r, o.pending)
+}
+
+// UseLease makes Configure use the lease, instead of one from an IPAM plugin. It is for an interface
+// that takes over the addresses of prevResult.
+func (o *OnMaster) UseLease(l *ipam.Lease) { o.pending = ipam.NewPending(l) }
 
 // Status returns an error if Find would return one. It cannot find a master in the container,
 // because STATUS concerns no container.
@@ -104,7 +147,8 @@ func (m Master) Diff(c *nl.Conn, l nl.Link) error {
 		return fmt.Errorf("master: %w", err)
 	}
 	parent := master.Index
-	if master.Kind == "macvlan" && l.Kind == "macvlan" { // the kernel uses the master's parent (macvlan_common_newlink)
+	if master.Kind == l.Kind && (l.Kind == "macvlan" || l.Kind == "ipvlan") {
+		// The kernel uses the parent of the master (macvlan_common_newlink, ipvlan_link_new).
 		parent = master.Peer
 	}
 	if l.Peer != parent {

@@ -7,6 +7,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/ipam"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/sysctl"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
@@ -18,6 +19,12 @@ type PodLink struct {
 	// NoCarrier says that the interface has no carrier: the kernel then starts duplicate
 	// address detection later, and Configure does not wait for it.
 	NoCarrier bool
+	// FixedMAC: the MAC cannot be set, so that Announce is impossible. The kernel announces the
+	// addresses that the interface has when it is set up (arp_notify, ndisc_notify).
+	FixedMAC bool
+	// AnyGateway: a gateway outside the networks of the interface is on the link. The interface
+	// resolves no neighbors, so that its packets do not depend on the gateway.
+	AnyGateway bool
 }
 
 // Configure marks the interface as that of the attachment by its alias, sets it up, waits for the
@@ -40,8 +47,7 @@ func (p PodLink) configure(r *skel.Request, pending *ipam.Pending) (*types.Resul
 	if pending == nil {
 		return result, p.Pod.SetUp(p.Link)
 	}
-	// An IPAM plugin that works over the link (dhcp) needs the link up.
-	if err := Prepare(p.Pod, p.Link, PodSysctls(p.Link.Name, p.DAD)...); err != nil {
+	if err := p.prepare(r); err != nil {
 		return nil, err
 	}
 	lease, err := pending.Wait()
@@ -54,7 +60,11 @@ func (p PodLink) configure(r *skel.Request, pending *ipam.Pending) (*types.Resul
 		}
 	}
 	lease.AddTo(result, 0)
-	if err := Apply(p.Pod, p.Link, PodSpec(p.Link.Name, p.DAD, result.IPs, result.Routes)); err != nil {
+	spec := PodSpec(p.Link.Name, p.DAD, result.IPs, result.Routes)
+	for i, route := range spec.Routes {
+		spec.Routes[i].OnLink = p.AnyGateway && route.GW.IsValid() && !reachable(spec, route.GW)
+	}
+	if err := Apply(p.Pod, p.Link, spec); err != nil {
 		return nil, err
 	}
 	if p.DAD == DADOn && !p.NoCarrier && slices.ContainsFunc(result.IPs, is6) {
@@ -62,7 +72,20 @@ func (p PodLink) configure(r *skel.Request, pending *ipam.Pending) (*types.Resul
 			return nil, err
 		}
 	}
+	if p.FixedMAC {
+		return result, nil
+	}
 	return result, Announce(p.Pod, p.Link)
+}
+
+// prepare writes the sysctls and sets the interface up. With FixedMAC, the interface stays down until
+// it has its addresses, unless the IPAM plugin works over it.
+func (p PodLink) prepare(r *skel.Request) error {
+	settings := PodSysctls(p.Link.Name, p.DAD)
+	if p.FixedMAC && !ipam.OverLink(r) {
+		return sysctl.Set(p.Pod.NS(), settings...)
+	}
+	return Prepare(p.Pod, p.Link, settings...)
 }
 
 // CheckPodLink is CHECK of an interface that is in the container only. It compares the interface

@@ -194,7 +194,9 @@ func DelVeth(node, pod *nl.Conn, owner types.Attachment, prev *types.Result) (wa
 //   - prev lists a host end. Because the node no longer has that host end, the pair was
 //     deleted, and l is not its container end.
 //   - l has neither the MAC nor an IP address of prev. The IP address alone is enough to
-//     recognize l, because tuning may have changed the MAC.
+//     recognize l, because tuning may have changed the MAC. The MAC of a vlan or ipvlan is
+//     that of its master, which all others on the master have too: it proves nothing if prev
+//     has IP addresses.
 //
 // If prev is nil and l has no alias, the owner is unknown and BelongsToOther returns false:
 // the reference plugins made l, or an ADD that was killed.
@@ -209,14 +211,18 @@ func BelongsToOther(pod *nl.Conn, l nl.Link, owner types.Attachment, prev *types
 		return false, nil
 	}
 	index, found := prev.Container(l.Name)
-	if !found || prev.Interfaces[index].MAC == "" || prev.Interfaces[index].MAC == l.MAC {
+	if !found || prev.Interfaces[index].MAC == "" {
+		return false, nil
+	}
+	inPrev := Prefixes(prev.Of(index))
+	sharesMAC := l.Kind == "vlan" || l.Kind == "ipvlan"
+	if prev.Interfaces[index].MAC == l.MAC && !(sharesMAC && len(inPrev) > 0) {
 		return false, nil
 	}
 	addrs, err := pod.Addrs(l)
 	if err != nil {
 		return false, err
 	}
-	inPrev := Prefixes(prev.Of(index))
 	return !slices.ContainsFunc(addrs, func(a nl.Addr) bool { return slices.Contains(inPrev, a.Prefix) }), nil
 }
 

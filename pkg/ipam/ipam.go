@@ -67,9 +67,14 @@ func (l *Lease) AddTo(result *types.Result, index int) {
 // *Pending. The state of the IPAM ADD is that of its call (invoke.State): in state Launched it
 // has allocated nothing, and only in state Ended it is known whether it succeeded.
 type Pending struct {
-	r    *skel.Request
-	call *invoke.Call
+	r     *skel.Request
+	call  *invoke.Call
+	lease *Lease // not nil: NewPending made p, and there is no call
 }
+
+// NewPending returns a Pending for a lease that no IPAM plugin has to return. Only Wait may be
+// called.
+func NewPending(l *Lease) *Pending { return &Pending{lease: l} }
 
 // Start starts the process of the IPAM plugin, which does nothing before AllowAllocation or
 // Wait. The caller calls Start first of all, because starting a process takes longer than
@@ -111,6 +116,9 @@ func (p *Pending) sendConfig() {
 // ended then: skel prints the result of the caller's ADD only after the process has ended
 // without an error. Wait must be called at most once, and not for a nil *Pending.
 func (p *Pending) Wait() (*Lease, error) {
+	if p.lease != nil {
+		return p.lease, nil
+	}
 	if p.call.State() == invoke.Launched { // the IPAM plugin works over the link
 		p.sendConfig()
 	}

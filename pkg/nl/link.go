@@ -26,11 +26,13 @@ type Link struct {
 	AllMulti bool   // the link receives all multicast packets
 	TxQueue  int    // length of the transmit queue, in packets
 	Master   int    // index; zero: none
-	Peer     int    // index of the other end (veth) or of the parent (macvlan), which may be in another namespace
+	Peer     int    // index of the other end (veth) or of the parent (macvlan, vlan), which may be in another namespace
 
 	VLANFiltering bool   // of a bridge
 	DefaultPVID   int    // of a bridge: the VLAN to which the kernel adds new ports; zero: none
 	MacvlanMode   string // of a macvlan: "bridge", "private", "vepa" or "passthru"
+	VLANID        int    // of a VLAN interface
+	VLANProtocol  string // of a VLAN interface: "802.1Q" or "802.1ad"
 
 	state netlink.LinkOperState
 	// peerNS is 1 + the nsid of Peer's namespace (IFLA_LINK_NETNSID): the number by
@@ -68,7 +70,9 @@ func newLink(l netlink.Link) Link {
 			out.DefaultPVID = int(*l.VlanDefaultPVID)
 		}
 	case *netlink.Macvlan:
-		out.MacvlanMode = macvlanModeName(l.Mode)
+		out.MacvlanMode = nameOf(macvlanModes, l.Mode)
+	case *netlink.Vlan:
+		out.VLANID, out.VLANProtocol = l.VlanId, nameOf(vlanProtocols, l.VlanProtocol)
 	}
 	return out
 }

@@ -3,9 +3,9 @@ package nl
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io/fs"
 	"math/rand/v2"
-	"strconv"
 
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/pkg/undo"
@@ -94,17 +94,6 @@ var macvlanModes = map[string]netlink.MacvlanMode{
 // "bridge" or "passthru".
 func IsMacvlanMode(name string) bool { return macvlanModes[name] != 0 }
 
-// macvlanModeName returns the name of a mode, or the library's number of a mode that AddMacvlan
-// does not accept.
-func macvlanModeName(mode netlink.MacvlanMode) string {
-	for name, m := range macvlanModes {
-		if m == mode {
-			return name
-		}
-	}
-	return strconv.Itoa(int(mode))
-}
-
 // A Macvlan describes a macvlan that AddMacvlan makes.
 type Macvlan struct {
 	Name     string
@@ -141,6 +130,16 @@ func (c *Conn) AddIFB(u *undo.Stack, i IFB) (Link, error) {
 	attrs := linkAttrs(i.Name, i.MTU)
 	attrs.Group = i.Group
 	return c.add(u, c, &netlink.Ifb{LinkAttrs: attrs})
+}
+
+// nameOf returns the name of one of the kernel's numbers, or its digits if it has no name.
+func nameOf[N comparable](names map[string]N, number N) string {
+	for name, n := range names {
+		if n == number {
+			return name
+		}
+	}
+	return fmt.Sprint(number)
 }
 
 // linkAttrs returns the attributes of a new link.

@@ -108,6 +108,10 @@ func TestAnswers(t *testing.T) {
 			t.Errorf("STP state %d: %t, %v", state, got, err)
 		}
 	}
+	ipvlan := slices.Concat(ifinfo, attr(18, attr(1, "ipvlan\x00"), attr(2, attr(1, uint16(2)), attr(2, uint16(1)))))
+	if got, err := decodeIPVlanMode(ipvlan); err != nil || got != (IPVlanMode{Mode: "l3s", Flag: "private"}) {
+		t.Errorf("ipvlan: %s, %v", got, err)
+	}
 	vlans := slices.Concat(ifinfo, attr(26, attr(2, uint16(6), uint16(1)),
 		attr(2, uint16(8), uint16(20)), attr(2, uint16(16), uint16(22)), attr(2, uint16(4), uint16(30))))
 	want := []VLAN{{ID: 1, PVID: true, Untagged: true}, {ID: 20}, {ID: 21}, {ID: 22}, {ID: 30, Untagged: true}}

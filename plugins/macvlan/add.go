@@ -4,8 +4,6 @@ import (
 	"errors"
 	"syscall"
 
-	"github.com/plumb-cni/plumb/pkg/attach"
-	"github.com/plumb-cni/plumb/pkg/ipam"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -22,39 +20,26 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	pending, err := ipam.Start(r)
+	on, err := conf.master.Prepare(r, conf.mtu)
 	if err != nil {
 		return nil, err
 	}
-	masterConn, pod, err := conf.master.Open(r)
-	if err != nil {
-		return nil, err
-	}
-	master, err := conf.master.Find(masterConn, conf.mtu)
-	if err != nil {
-		return nil, err
-	}
-	if err := attach.EnsureNameFree(pod, r.IfName); err != nil {
-		return nil, err
-	}
-	pending.AllowAllocation()
-	eth, err := masterConn.AddMacvlan(&r.Undo, nl.Macvlan{
-		Name: r.IfName, In: pod, Parent: master, Mode: conf.mode, MAC: conf.mac, MTU: conf.mtu, QueueLen: conf.queueLen,
+	eth, err := on.MasterConn.AddMacvlan(&r.Undo, nl.Macvlan{
+		Name: r.IfName, In: on.Pod, Parent: on.Master, Mode: conf.mode, MAC: conf.mac, MTU: conf.mtu, QueueLen: conf.queueLen,
 	})
 	if err != nil {
-		return nil, explainRefusal(err, master, conf.mode)
+		return nil, explainRefusal(err, on.Master, conf.mode)
 	}
 	if conf.mac != "" && eth.MAC != conf.mac {
 		// In mode passthru the kernel ignores the configured MAC and uses the master's. If the MAC
 		// is set afterwards, the master has it too, until the macvlan is deleted.
 		eth.MAC = conf.mac
-		if err := pod.SetMAC(eth, conf.mac); err != nil {
+		if err := on.Pod.SetMAC(eth, conf.mac); err != nil {
 			return nil, err
 		}
 	}
-	attach.WarnOfNoCarrier(r, master)
-	result, err := attach.PodLink{Pod: pod, Link: eth, DAD: conf.dad, NoCarrier: !master.Carrier}.Configure(r, pending)
-	return result, explainSameMAC(err, eth, master)
+	result, err := on.Configure(r, eth, conf.dad)
+	return result, explainSameMAC(err, eth, on.Master)
 }
 
 // explainRefusal explains the error of a kernel that makes no macvlan on the master

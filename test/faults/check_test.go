@@ -527,6 +527,8 @@ func nodeConditions() []nodeCondition {
 		{name: "nftables can be used without programs", plugins: `{"type": "ptp", "ipMasq": true, ` + dualStack + `}, {"type": "portmap", "capabilities": {"portMappings": true}}`, setUp: withoutPrograms},
 		{name: "the interface with the bridge's name is no bridge", plugins: `{"type": "bridge", "bridge": "uplink0", ` + dualStack + `}`, code: 50, text: "uplink0"},
 		{name: "the master does not exist", plugins: `{"type": "macvlan", "master": "eth9", ` + dualStack + `}`, code: 50, text: "eth9"},
+		{name: "ipvlan's master does not exist", plugins: `{"type": "ipvlan", "master": "eth9", ` + dualStack + `}`, code: 50, text: "eth9"},
+		{name: "vlan's master does not exist", plugins: `{"type": "vlan", "master": "eth9", "vlanId": 100, ` + dualStack + `}`, code: 50, text: "eth9"},
 		{name: "the IPAM plugin does not exist", plugins: `{"type": "ptp", "ipam": {"type": "nonesuch"}}`, code: 50, text: "nonesuch"},
 		{name: "ptp's iptables program does not exist", plugins: `{"type": "ptp", "ipMasq": true, "ipMasqBackend": "iptables", ` + dualStack + `}`, setUp: withoutPrograms, code: 50, text: "iptables"},
 		{name: "bridge's iptables program does not exist", plugins: `{"type": "bridge", "isGateway": true, "ipMasq": true, "ipMasqBackend": "iptables", ` + dualStack + `}`, setUp: withoutPrograms, code: 50, text: "iptables"},

@@ -584,11 +584,11 @@ var _ = Describe("reservations", func() {
 
 var _ = Describe("a CNI_NETNS that is the node's namespace", func() {
 	It("makes ADD fail, and DEL does not change the node's own interfaces (plugins#714)", func() {
-		bin := nstest.Build(GinkgoTB(), "bridge", "ptp", "macvlan", "loopback", "host-local", "portmap", "bandwidth", "tuning")
+		bin := nstest.Build(GinkgoTB(), "bridge", "ptp", "macvlan", "ipvlan", "vlan", "loopback", "host-local", "portmap", "bandwidth", "tuning")
 		site := nstest.NewSite(GinkgoTB())
 		site.Node.Must(GinkgoTB(), "ip", "link", "add", "link", "uplink0", "name", "mac0", "type", "macvlan")
 		before := nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), site.Node) })
-		for _, plugin := range []string{"bridge", "ptp", "macvlan", "loopback", "portmap", "bandwidth", "tuning"} {
+		for _, plugin := range []string{"bridge", "ptp", "macvlan", "ipvlan", "vlan", "loopback", "portmap", "bandwidth", "tuning"} {
 			for _, ifName := range []string{"uplink0", "mac0", "lo"} {
 				c := nstest.Call{Node: site.Node, Pod: site.Node, Path: bin, IfName: ifName, Config: fmt.Sprintf(
 					`{"cniVersion": "1.1.0", "name": "net1", "type": %q, "dataDir": "/nonexistent", "mtu": 1400, "master": "uplink0", "prevResult": {"cniVersion": "1.1.0", "interfaces": [{"name": %q, "sandbox": %q}]},

@@ -1,0 +1,86 @@
+package nl
+
+import (
+	"fmt"
+
+	"github.com/plumb-cni/plumb/pkg/undo"
+	"github.com/vishvananda/netlink"
+	rawnl "github.com/vishvananda/netlink/nl"
+)
+
+// ipvlanModes and ipvlanFlags are the modes and flags of ipvlans by name.
+var (
+	ipvlanModes = map[string]netlink.IPVlanMode{"l2": netlink.IPVLAN_MODE_L2, "l3": netlink.IPVLAN_MODE_L3, "l3s": netlink.IPVLAN_MODE_L3S}
+	ipvlanFlags = map[string]netlink.IPVlanFlag{"bridge": netlink.IPVLAN_FLAG_BRIDGE, "private": netlink.IPVLAN_FLAG_PRIVATE, "vepa": netlink.IPVLAN_FLAG_VEPA}
+)
+
+// An IPVlanMode is how the ipvlans of a parent work. All ipvlans of a parent have the same: to make
+// one with another mode or flag changes those that exist (ipvlan_set_port_mode).
+type IPVlanMode struct {
+	Mode string // "l2", "l3" or "l3s"
+	Flag string // "bridge", "private" or "vepa"
+}
+
+func (m IPVlanMode) String() string { return "mode " + m.Mode + ", flag " + m.Flag }
+
+// HasKnownMode reports whether AddIPVlan accepts m.Mode.
+func (m IPVlanMode) HasKnownMode() bool {
+	_, known := ipvlanModes[m.Mode]
+	return known
+}
+
+// HasKnownFlag reports whether AddIPVlan accepts m.Flag.
+func (m IPVlanMode) HasKnownFlag() bool {
+	_, known := ipvlanFlags[m.Flag]
+	return known
+}
+
+// An IPVlan describes an ipvlan that AddIPVlan makes.
+type IPVlan struct {
+	Name   string
+	In     *Conn // the namespace of the ipvlan
+	Parent Link  // in the namespace of the connection
+	Mode   IPVlanMode
+	MTU    int // in bytes; zero: the parent's
+}
+
+// AddIPVlan makes an ipvlan in the namespace of i.In, with its final name, and pushes its removal to
+// u. If the name exists there, the error matches fs.ErrExist. The kernel gives it the MAC of the
+// parent, which cannot be changed.
+func (c *Conn) AddIPVlan(u *undo.Stack, i IPVlan) (Link, error) {
+	attrs := linkAttrs(i.Name, i.MTU)
+	attrs.ParentIndex = i.Parent.Index
+	attrs.Namespace = netlink.NsFd(i.In.h.FD())
+	return c.add(u, i.In, &netlink.IPVlan{LinkAttrs: attrs, Mode: ipvlanModes[i.Mode.Mode], Flag: ipvlanFlags[i.Mode.Flag]})
+}
+
+// IPVlanMode returns the mode and flag of an ipvlan. The library's decoder is not used: it takes
+// the 16 bits of each for 32, which is wrong on big-endian processors.
+func (c *Conn) IPVlanMode(l Link) (IPVlanMode, error) {
+	return queryLink(c, "find mode of ipvlan "+l.Name, l, decodeIPVlanMode)
+}
+
+// IPVlansOn returns the ipvlans of the parent that are in the namespace of c, which is that of the
+// parent.
+func (c *Conn) IPVlansOn(parent Link) ([]Link, error) {
+	return c.listLinks("list ipvlans of "+parent.Name, kindFilter("ipvlan"), func(l Link) bool {
+		return l.Kind == "ipvlan" && l.Peer == parent.Index && l.peerNS == 0
+	})
+}
+
+// decodeIPVlanMode returns the mode and flag of an ipvlan from an RTM_NEWLINK message.
+func decodeIPVlanMode(m []byte) (IPVlanMode, error) {
+	data, err := linkInfo(m, rawnl.IFLA_INFO_DATA)
+	if err != nil {
+		return IPVlanMode{}, err
+	}
+	mode, flag := data[rawnl.IFLA_IPVLAN_MODE].Value, data[rawnl.IFLA_IPVLAN_FLAG].Value
+	if len(mode) < 2 || len(flag) < 2 {
+		return IPVlanMode{}, fmt.Errorf("the kernel reported no ipvlan mode")
+	}
+	number := rawnl.NativeEndian().Uint16
+	return IPVlanMode{
+		Mode: nameOf(ipvlanModes, netlink.IPVlanMode(number(mode))),
+		Flag: nameOf(ipvlanFlags, netlink.IPVlanFlag(number(flag))),
+	}, nil
+}

@@ -1,0 +1,62 @@
+package nl
+
+import (
+	"fmt"
+
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/pkg/undo"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// vlanProtocols are the protocols of a VLAN interface by name, with the EtherType of their tags.
+var vlanProtocols = map[string]netlink.VlanProtocol{
+	"802.1Q": netlink.VLAN_PROTOCOL_8021Q, "802.1ad": netlink.VLAN_PROTOCOL_8021AD,
+}
+
+// IsVLANProtocol reports whether name is a protocol that AddVLANLink accepts: "802.1Q" or "802.1ad".
+func IsVLANProtocol(name string) bool { return vlanProtocols[name] != 0 }
+
+// A VLANLink describes a VLAN interface that AddVLANLink makes.
+type VLANLink struct {
+	Name     string
+	In       *Conn  // the namespace of the VLAN interface
+	Parent   Link   // in the namespace of the connection
+	ID       int    // 0 to 4094
+	Protocol string // see IsVLANProtocol
+	MAC      types.MAC
+	MTU      int // in bytes; zero: the parent's
+}
+
+// AddVLANLink makes a VLAN interface in the namespace of v.In, with its final name, and pushes its
+// removal to u. If the parent already has an interface for that VLAN, in whatever namespace, or if
+// the name exists, the error matches fs.ErrExist.
+//
+// The interface can be up while its parent is down (VLAN_FLAG_LOOSE_BINDING). Without that, the
+// kernel sets the interface down together with its parent, which removes its routes, and does not
+// restore them when the parent comes up (vlan_device_event).
+func (c *Conn) AddVLANLink(u *undo.Stack, v VLANLink) (Link, error) {
+	attrs := linkAttrs(v.Name, v.MTU)
+	attrs.ParentIndex = v.Parent.Index
+	attrs.Namespace = netlink.NsFd(v.In.h.FD())
+	if v.MAC != "" {
+		attrs.HardwareAddr = v.MAC.Bytes()
+	}
+	loose := true
+	return c.add(u, v.In, &netlink.Vlan{LinkAttrs: attrs, VlanId: v.ID, VlanProtocol: vlanProtocols[v.Protocol], LooseBinding: &loose})
+}
+
+// FindVLANLink returns the interface for a VLAN of the parent. If the namespace of c, which is that of
+// the parent, does not have it, the error matches fs.ErrNotExist: another namespace may have it.
+func (c *Conn) FindVLANLink(parent Link, protocol string, id int) (Link, error) {
+	links, err := c.LinksOfKind("vlan")
+	if err != nil {
+		return Link{}, err
+	}
+	for _, l := range links {
+		if l.Peer == parent.Index && l.peerNS == 0 && l.VLANProtocol == protocol && l.VLANID == id {
+			return l, nil
+		}
+	}
+	return Link{}, &requestError{step: fmt.Sprintf("find vlan %d of %s", id, parent.Name), err: unix.ENODEV}
+}

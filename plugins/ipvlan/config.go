@@ -1,0 +1,109 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// rawConfig is the configuration as the user writes it. README.md explains each key.
+type rawConfig struct {
+	Master          string `json:"master"`
+	LinkInContainer bool   `json:"linkInContainer"`
+	Mode            string `json:"mode"`
+	Flag            string `json:"flag"`
+	MTU             int    `json:"mtu"`
+	OptimisticDAD   bool   `json:"optimisticDAD"`
+	DataDir         string `json:"dataDir"`
+}
+
+// config is the checked configuration.
+type config struct {
+	master  attach.Master
+	mode    nl.IPVlanMode
+	mtu     int // bytes; zero: the master's
+	dad     attach.DADMode
+	dataDir string
+}
+
+// defaultDataDir is removed by a boot, as the interfaces are.
+const defaultDataDir = "/run/cni/ipvlan"
+
+// parse reads the configuration of the request and checks it.
+func parse(r *skel.Request) (*config, error) {
+	var raw rawConfig
+	if err := r.Decode(&raw); err != nil {
+		return nil, err
+	}
+	args, err := r.Args()
+	if err != nil {
+		return nil, err
+	}
+	if args[types.ArgMAC] != "" && r.Command == "ADD" {
+		r.Warn("MAC in CNI_ARGS is ignored: an ipvlan has the MAC of its master")
+	}
+	conf, err := raw.toConfig(r)
+	return conf, types.Coded(types.CodeConfig, err)
+}
+
+// toConfig converts raw to a config and checks it. The error joins all problems.
+func (raw *rawConfig) toConfig(r *skel.Request) (*config, error) {
+	conf := &config{
+		master:  attach.Master{Name: raw.Master, InContainer: raw.LinkInContainer},
+		mode:    nl.IPVlanMode{Mode: cmp.Or(raw.Mode, "l2"), Flag: cmp.Or(raw.Flag, "bridge")},
+		mtu:     raw.MTU,
+		dad:     attach.DADOn,
+		dataDir: cmp.Or(raw.DataDir, defaultDataDir),
+	}
+	if raw.OptimisticDAD {
+		conf.dad = attach.DADOptimistic
+	}
+	errs := []error{conf.master.Validate(), attach.CheckMTU(raw.MTU)}
+	refuseIf := types.ProblemsInto(&errs)
+	refuseIf(!conf.mode.HasKnownMode(), "unknown ipvlan mode: %q; want l2, l3 or l3s", raw.Mode)
+	refuseIf(!conf.mode.HasKnownFlag(), "unknown ipvlan flag: %q; want bridge, private or vepa", raw.Flag)
+	refuseIf(!filepath.IsAbs(conf.dataDir), "dataDir %q is not an absolute path", conf.dataDir)
+	// Before version 0.3.0, a result must have an IP address.
+	noAddress := r.Conf.IPAM.Type == "" && len(r.Conf.PrevResult) == 0 && r.Version < types.V030
+	refuseIf(noAddress, "%w", types.ErrNoAddress)
+	return conf, errors.Join(errs...)
+}
+
+// useChained completes the configuration in an ADD that follows another plugin. Without "master",
+// the only interface of prevResult is the master. useChained returns prevResult if the interface gets
+// its addresses, routes and DNS, because there is no "ipam"; otherwise it returns nil.
+func (c *config) useChained(r *skel.Request) (*types.Result, error) {
+	prev, err := r.Prev()
+	if err != nil || prev == nil {
+		return nil, err
+	}
+	if c.master.Name == "" {
+		if len(prev.Interfaces) != 1 || prev.Interfaces[0].Name == "" {
+			return nil, types.Errorf(types.CodeConfig, "chained master failure. PrevResult lacks a single named interface; name the master by the key \"master\"")
+		}
+		c.master.Name = prev.Interfaces[0].Name
+		if err := c.master.Validate(); err != nil {
+			return nil, types.Coded(types.CodeConfig, fmt.Errorf("prevResult: %w", err))
+		}
+	}
+	if r.Conf.IPAM.Type != "" || len(prev.IPs) == 0 {
+		return nil, nil
+	}
+	return prev, nil
+}
+
+// dataDir returns the folder of the records. It reads no other key, because DEL and GC must work
+// with any configuration.
+func dataDir(r *skel.Request) string {
+	var raw struct {
+		DataDir string `json:"dataDir"`
+	}
+	_ = types.Decode(r.Stdin, &raw)
+	return cmp.Or(raw.DataDir, defaultDataDir)
+}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/ipam"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// check compares the present state with what ADD made, and names every difference in one
+// error. It does not compare what a later plugin of the chain may change: MTU, sysctls.
+func check(r *skel.Request) error {
+	conf, err := parse(r)
+	if err != nil {
+		return err
+	}
+	node, pod, err := conf.master.Open(r)
+	if err != nil {
+		return err
+	}
+	return attach.CheckPodLink(r, pod, kind, func(eth nl.Link) error {
+		mode, modeErr := pod.IPVlanMode(eth)
+		if modeErr == nil && mode != conf.mode {
+			modeErr = fmt.Errorf("interface %s has %s, not %s", eth.Name, mode, conf.mode)
+		}
+		return errors.Join(modeErr, conf.master.Diff(node, eth))
+	})
+}
+
+// del reads no key of the plugin but dataDir: the master may have been deleted since ADD, and the
+// configuration may have changed.
+func del(r *skel.Request) error {
+	if err := attach.DelPodLink(r, kind); err != nil {
+		return err
+	}
+	return removeRecord(r, recordPath(dataDir(r), r.Attachment()))
+}
+
+// gc deletes no links: they are in containers, whose paths GC does not get, and are deleted with
+// them.
+func gc(r *skel.Request) error { return errors.Join(ipam.GC(r), collectRecords(r)) }
+
+// status returns an error if an ADD would fail. Without "master" and "ipam", the plugin may stand
+// behind another one, whose result names the master: then status does not look for a master.
+func status(r *skel.Request) error {
+	conf, err := parse(r)
+	if err == nil && (conf.master.Name != "" || r.Conf.IPAM.Type != "") {
+		err = conf.master.Status(r, conf.mtu)
+	}
+	if err != nil {
+		return types.NotAvailable(err)
+	}
+	return ipam.Status(r)
+}

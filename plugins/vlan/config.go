@@ -1,0 +1,76 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+
+	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// rawConfig is the configuration as the user writes it. README.md explains each key.
+type rawConfig struct {
+	Master          string `json:"master"`
+	LinkInContainer bool   `json:"linkInContainer"`
+	VLANID          *int   `json:"vlanId"`
+	Protocol        string `json:"protocol"`
+	MTU             int    `json:"mtu"`
+	OptimisticDAD   bool   `json:"optimisticDAD"`
+	attach.MACKeys
+}
+
+// config is the checked configuration.
+type config struct {
+	master   attach.Master
+	id       int    // 0 to maxVLANID
+	protocol string // see nl.IsVLANProtocol
+	mtu      int    // bytes; zero: the master's
+	mac      types.MAC
+	dad      attach.DADMode
+}
+
+// maxVLANID is the largest ID of a VLAN; 4095 is reserved (IEEE 802.1Q, table 9-2).
+const maxVLANID = 4094
+
+// parse reads the configuration of the request and checks it.
+func parse(r *skel.Request) (*config, error) {
+	var raw rawConfig
+	if err := r.Decode(&raw); err != nil {
+		return nil, err
+	}
+	args, err := r.Args()
+	if err != nil {
+		return nil, err
+	}
+	conf, err := raw.toConfig(r, args)
+	return conf, types.Coded(types.CodeConfig, err)
+}
+
+// toConfig converts raw to a config and checks it. The error joins all problems.
+func (raw *rawConfig) toConfig(r *skel.Request, args types.Args) (*config, error) {
+	mac, macErr := raw.MACKeys.Parse(args)
+	conf := &config{
+		master:   attach.Master{Name: raw.Master, InContainer: raw.LinkInContainer},
+		protocol: cmp.Or(raw.Protocol, "802.1Q"),
+		mtu:      raw.MTU,
+		mac:      mac,
+		dad:      attach.DADOn,
+	}
+	if raw.OptimisticDAD {
+		conf.dad = attach.DADOptimistic
+	}
+	errs := []error{macErr, conf.master.Validate(), attach.CheckMTU(raw.MTU)}
+	refuseIf := types.ProblemsInto(&errs)
+	refuseIf(raw.Master == "", `"master" field is required: it names the interface on which the VLAN is`)
+	refuseIf(raw.VLANID == nil, `"vlanId" is required: the ID of the VLAN, from 0 to %d`, maxVLANID)
+	if raw.VLANID != nil {
+		conf.id = *raw.VLANID
+		refuseIf(conf.id < 0 || conf.id > maxVLANID, "invalid VLAN ID %d (must be between 0 and %d)", conf.id, maxVLANID)
+	}
+	refuseIf(!nl.IsVLANProtocol(conf.protocol), "unknown protocol: %q; want 802.1Q or 802.1ad", raw.Protocol)
+	// Before version 0.3.0, a result must have an IP address.
+	refuseIf(r.Conf.IPAM.Type == "" && r.Version < types.V030, "%w", types.ErrNoAddress)
+	return conf, errors.Join(errs...)
+}

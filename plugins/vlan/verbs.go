@@ -1,0 +1,49 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/ipam"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// check compares the present state with what ADD made, and names every difference in one
+// error. It does not compare what a later plugin of the chain may change (MAC, MTU, sysctls), nor
+// the MTU that the kernel lowers with the master's.
+func check(r *skel.Request) error {
+	conf, err := parse(r)
+	if err != nil {
+		return err
+	}
+	node, pod, err := conf.master.Open(r)
+	if err != nil {
+		return err
+	}
+	return attach.CheckPodLink(r, pod, kind, func(eth nl.Link) error {
+		var idErr error
+		if eth.VLANID != conf.id || eth.VLANProtocol != conf.protocol {
+			idErr = fmt.Errorf("interface %s has VLAN %d (%s), not %d (%s)", eth.Name, eth.VLANID, eth.VLANProtocol, conf.id, conf.protocol)
+		}
+		return errors.Join(idErr, conf.master.Diff(node, eth))
+	})
+}
+
+// del does not read the configuration of the plugin: the master may have been deleted since
+// ADD, and the configuration may have changed.
+func del(r *skel.Request) error { return attach.DelPodLink(r, kind) }
+
+// status returns an error if an ADD would fail.
+func status(r *skel.Request) error {
+	conf, err := parse(r)
+	if err == nil {
+		err = conf.master.Status(r, conf.mtu)
+	}
+	if err != nil {
+		return types.NotAvailable(err)
+	}
+	return ipam.Status(r)
+}
