@@ -31,6 +31,7 @@ type Link struct {
 	VLANFiltering bool   // of a bridge
 	DefaultPVID   int    // of a bridge: the VLAN to which the kernel adds new ports; zero: none
 	MacvlanMode   string // of a macvlan: "bridge", "private", "vepa" or "passthru"
+	Tun           Tun    // of a tun or tap device, which has Kind "tun"
 
 	state netlink.LinkOperState
 	// peerNS is 1 + the nsid of Peer's namespace (IFLA_LINK_NETNSID): the number by
@@ -61,7 +62,7 @@ func newLink(l netlink.Link) Link {
 	case *netlink.Device:
 		out.Kind = ""
 	case *netlink.Tuntap: // the library's name is "tuntap"
-		out.Kind = "tun"
+		out.Kind, out.Tun = "tun", tunState(l)
 	case *netlink.Bridge:
 		out.VLANFiltering = l.VlanFiltering != nil && *l.VlanFiltering
 		if l.VlanDefaultPVID != nil {
