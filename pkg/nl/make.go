@@ -156,10 +156,10 @@ func (c *Conn) add(u *undo.Stack, in *Conn, l netlink.Link) (Link, error) {
 	return in.addBy(u, l.Attrs().Name, func() error { return c.lib.LinkAdd(l) })
 }
 
-// addBy calls makeLink, which makes a link of that name in the namespace of the connection,
-// pushes the removal of the link to u, and returns the link as the kernel made it.
-func (c *Conn) addBy(u *undo.Stack, name string, makeLink func() error) (Link, error) {
-	err := c.step("add link "+name, makeLink)
+// addBy calls request, which asks the kernel for a new link of that name in the namespace of the
+// connection. It pushes the removal of the link to u, and returns the link as the kernel made it.
+func (c *Conn) addBy(u *undo.Stack, name string, request func() error) (Link, error) {
+	err := c.step("add link "+name, request)
 	// If the kernel refused the request, a link of that name belongs to another owner.
 	if !isRefusal(err) {
 		u.Push("delete link "+name, func() error { return c.deleteByName(name) })

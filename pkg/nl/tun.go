@@ -57,10 +57,16 @@ func (c *Conn) AddTap(u *undo.Stack, t Tap) (Link, error) {
 	return c.addBy(u, t.Name, func() error { return t.make(int(tun.Fd())) })
 }
 
-// AddTapBy is AddTap for a device that run makes. run is called in the namespace of the
-// connection.
+// AddTapBy is AddTap for a device that run makes. run is called in the namespace of the connection,
+// as one step. The name must be free: if run fails, it may have made the device nevertheless, and
+// the undo deletes the link of that name.
 func (c *Conn) AddTapBy(u *undo.Stack, name string, run func() error) (Link, error) {
-	return c.addBy(u, name, func() error { return c.h.Do(run) })
+	err := runIn(c.h, "add link "+name, run)
+	u.Push("delete link "+name, func() error { return c.deleteByName(name) })
+	if err != nil {
+		return Link{}, err
+	}
+	return c.Link(name)
 }
 
 // CheckTun returns an error if AddTap could not open /dev/net/tun: an *fs.PathError with TunPath.

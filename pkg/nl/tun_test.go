@@ -8,6 +8,7 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"golang.org/x/sys/unix"
 
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/trace"
@@ -98,8 +99,17 @@ var _ = Describe("a tap device", func() {
 		})
 		Expect(err).NotTo(HaveOccurred())
 		Expect(l.Tun.Tap).To(BeTrue())
-		_, err = c.AddTapBy(&u, "tap1", func() error { return errors.New("no") })
-		Expect(err).To(MatchError("add link tap1: no"))
+		Expect(u.Rollback()).To(Succeed())
+		_, err = c.Link("tap0")
+		Expect(err).To(MatchError(fs.ErrNotExist))
+	})
+
+	It("is deleted by the undo if the function failed after it made the device", func() {
+		_, err := c.AddTapBy(&u, "tap0", func() error {
+			_, err := pod.Exec("ip", "tuntap", "add", "mode", "tap", "name", "tap0")
+			return errors.Join(err, unix.EINVAL)
+		})
+		Expect(err).To(MatchError(unix.EINVAL))
 		Expect(u.Rollback()).To(Succeed())
 		_, err = c.Link("tap0")
 		Expect(err).To(MatchError(fs.ErrNotExist))
