@@ -102,6 +102,12 @@ var _ = Describe("ADD", func() {
 			Expect(attachAs(b.pod, 1234, 4322)).To(MatchError(unix.EPERM))
 			Expect(attachAs(b.pod, 1234, 4321)).To(Succeed())
 		})
+		It("must be that of the owner and of a member of the group with both", func() {
+			mustAdd(b.call(conf("1.1.0", `"owner":1234,"group":4321`, noIPAM)))
+			Expect(attachAs(b.pod, 1234, 4322)).To(MatchError(unix.EPERM))
+			Expect(attachAs(b.pod, 1235, 4321)).To(MatchError(unix.EPERM))
+			Expect(attachAs(b.pod, 1234, 4321)).To(Succeed())
+		})
 	})
 
 	Describe("with bridge", func() {
