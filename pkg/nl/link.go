@@ -33,6 +33,7 @@ type Link struct {
 	MacvlanMode   string // of a macvlan: "bridge", "private", "vepa" or "passthru"
 	VLANID        int    // of a VLAN interface
 	VLANProtocol  string // of a VLAN interface: "802.1Q" or "802.1ad"
+	Tun           Tun    // of a tun or tap device, which has Kind "tun"
 
 	state netlink.LinkOperState
 	// peerNS is 1 + the nsid of Peer's namespace (IFLA_LINK_NETNSID): the number by
@@ -63,7 +64,7 @@ func newLink(l netlink.Link) Link {
 	case *netlink.Device:
 		out.Kind = ""
 	case *netlink.Tuntap: // the library's name is "tuntap"
-		out.Kind = "tun"
+		out.Kind, out.Tun = "tun", tunState(l)
 	case *netlink.Bridge:
 		out.VLANFiltering = l.VlanFiltering != nil && *l.VlanFiltering
 		if l.VlanDefaultPVID != nil {

@@ -152,16 +152,21 @@ func linkAttrs(name string, mtu int) netlink.LinkAttrs {
 // add makes a link that will be in the namespace of in, pushes its removal to u, and returns
 // the link as the kernel made it.
 func (c *Conn) add(u *undo.Stack, in *Conn, l netlink.Link) (Link, error) {
-	name := l.Attrs().Name
-	err := c.step("add link "+name, func() error { return c.lib.LinkAdd(l) })
+	return in.addBy(u, l.Attrs().Name, func() error { return c.lib.LinkAdd(l) })
+}
+
+// addBy calls request, which asks the kernel for a new link of that name in the namespace of the
+// connection. It pushes the removal of the link to u, and returns the link as the kernel made it.
+func (c *Conn) addBy(u *undo.Stack, name string, request func() error) (Link, error) {
+	err := c.step("add link "+name, request)
 	// If the kernel refused the request, a link of that name belongs to another owner.
 	if !isRefusal(err) {
-		u.Push("delete link "+name, func() error { return in.deleteByName(name) })
+		u.Push("delete link "+name, func() error { return c.deleteByName(name) })
 	}
 	if err != nil {
 		return Link{}, err
 	}
-	return in.Link(name)
+	return c.Link(name)
 }
 
 // deleteByName deletes a link. If the link does not exist, deleteByName returns nil.

@@ -51,6 +51,7 @@ func linkRules() []mutationRule {
 		{pattern: `link (\S+) linkinfo.info_slave_data.hairpin=true`, command: "bridge link set dev $1 hairpin off", want: "$1 has hairpin false"},
 		{pattern: `link (\S+) linkinfo.info_slave_data.isolated=true`, command: "bridge link set dev $1 isolated off", want: "$1 has isolated false"},
 		{pattern: `link (\S+) linkinfo.info_data.mode=vepa`, command: "ip link set $1 type macvlan mode private", want: "$1 has mode private"},
+		{pattern: `link (\S+) linkinfo.info_data.user=107`, command: "ip link del $1 && ip tuntap add $1 mode tap user 108", want: "$1 has owner 108, not 107"},
 		{pattern: `link (eth0) mtu=`, command: "ip link set $1 mtu 1333", want: "mtu of interface $1 is 1333"},
 		{pattern: `link (eth0) address=`, command: "ip link set $1 address 02:00:00:00:00:66", want: "mac of interface $1 is 02:00:00:00:00:66"},
 		{pattern: `link (eth0) promiscuity=1`, command: "ip link set $1 promisc off", want: "promisc of interface $1 is false"},
@@ -79,7 +80,7 @@ func routeRules() []mutationRule {
 
 func shapingRules() []mutationRule {
 	return []mutationRule{
-		{pattern: `qdisc .*kind=noqueue`, exempt: "the kernel sets it"},
+		{pattern: `qdisc .*kind=(noqueue|pfifo_fast)`, exempt: "the kernel sets it"},
 		{pattern: `qdisc dev=(\S+) handle=ffff: kind=ingress`, command: "tc qdisc del dev $1 ingress", want: "$1 has no ingress qdisc"},
 		{pattern: `qdisc dev=(\S+) handle=1: kind=tbf .*root=true`, command: "tc qdisc del dev $1 root", want: "$1: want tbf"},
 		{pattern: `qdisc dev=(\S+) handle=1: kind=htb .*root=true`, command: "tc qdisc del dev $1 root", want: "$1: want htb"},
@@ -223,6 +224,7 @@ func newKernelDefaults() kernelDefaults {
 	node.Must(tb, "sh", "-ec", "ip link add v0 type veth peer name v1 netns "+pod.Path()+`
 		ip link add b0 type bridge && ip link set b0 up && ip link set v0 master b0 && ip link set v0 up
 		ip link add i0 type ifb && ip link set i0 up
+		ip tuntap add t0 mode tap && ip link set t0 up
 		ip link add w0 type veth peer name w1 && ip link set w0 up && ip link set w1 up && ip link add m0 link w0 type macvlan mode bridge`)
 	pod.Must(tb, "ip", "link", "set", "v1", "up")
 	all := kernelDefaults{}
@@ -409,6 +411,7 @@ func checkedNetworks() []checkedNetwork {
 			"routes": [{"dst": "2001:db8:77::/48", "gw": "fd00:1::5"}, {"dst": "2001:db8:77::/48", "gw": "fd00:1::6"}]}}`},
 		{name: "ptp", plugins: `{"type": "ptp", "ipMasq": true, ` + dualStack + `}`},
 		{name: "macvlan", plugins: `{"type": "macvlan", "master": "uplink0", "mode": "vepa", "optimisticDAD": true, ` + dualStack + `}`},
+		{name: "tap", plugins: `{"type": "tap", "owner": 107, ` + dualStack + `}`},
 		{name: "portmap", plugins: ptp + `{"type": "portmap", "snat": true, "capabilities": {"portMappings": true}}`},
 		{name: "bandwidth", plugins: ptp + `{"type": "bandwidth", "capabilities": {"bandwidth": true}}`},
 		{name: "bandwidth for some subnets", plugins: ptp + `{"type": "bandwidth", "shapedSubnets": ["192.0.2.0/24", "2001:db8::/32"], "capabilities": {"bandwidth": true}}`},
@@ -524,6 +527,7 @@ func nodeConditions() []nodeCondition {
 		{name: "bridge can run", plugins: `{"type": "bridge", "ipMasq": true, "isGateway": true, ` + dualStack + `}`},
 		{name: "ptp can run in a chain", plugins: `{"type": "ptp", "ipMasq": true, ` + dualStack + `}` + laterPlugins},
 		{name: "macvlan can run", plugins: `{"type": "macvlan", "master": "uplink0", "optimisticDAD": true, ` + dualStack + `}`},
+		{name: "tap can run", plugins: `{"type": "tap", ` + dualStack + `}`},
 		{name: "nftables can be used without programs", plugins: `{"type": "ptp", "ipMasq": true, ` + dualStack + `}, {"type": "portmap", "capabilities": {"portMappings": true}}`, setUp: withoutPrograms},
 		{name: "the interface with the bridge's name is no bridge", plugins: `{"type": "bridge", "bridge": "uplink0", ` + dualStack + `}`, code: 50, text: "uplink0"},
 		{name: "the master does not exist", plugins: `{"type": "macvlan", "master": "eth9", ` + dualStack + `}`, code: 50, text: "eth9"},
@@ -536,7 +540,7 @@ func nodeConditions() []nodeCondition {
 		{name: "the folder of tuning's state files is read-only", plugins: tuning, setUp: readOnly, code: 50, text: "/state"},
 		{name: "the file system of tuning's state files is full", plugins: tuning, setUp: full, code: 50, text: "/state"},
 	}
-	for _, with := range []string{`{"type": "bridge", `, `{"type": "ptp", `, `{"type": "macvlan", "master": "uplink0", `} {
+	for _, with := range []string{`{"type": "bridge", `, `{"type": "ptp", `, `{"type": "tap", `, `{"type": "macvlan", "master": "uplink0", `} {
 		name := with[len(`{"type": "`):strings.Index(with, `",`)]
 		all = append(all,
 			nodeCondition{name: "the pool is exhausted, with " + name, plugins: with + small + "}", setUp: exhaust, code: 50, text: "no IP addresses available in range set: 10.1.0.1-10.1.0.2"},

@@ -33,6 +33,7 @@ var networks = map[string]string{
 	"bridge, portmap, bandwidth, tuning": `{"type": "bridge", "isDefaultGateway": true, "ipMasq": true, ` + dualStackHostLocal + `}, ` + portmapConfig + `, ` + bandwidthConfig + `, ` + tuningConfig,
 	"ptp":                                `{"type": "ptp", "ipMasq": true, ` + dualStackHostLocal + `}`,
 	"ptp, bandwidth, portmap":            `{"type": "ptp", ` + dualStackHostLocal + `}, ` + bandwidthConfig + `, ` + portmapConfig,
+	"tap":                                `{"type": "tap", ` + dualStackHostLocal + `}`,
 	"macvlan": `{"type": "macvlan", "master": "uplink0",
 		"ipam": {"type": "host-local", "dataDir": "DIR/leases", "subnet": "198.18.0.0/24", "rangeStart": "198.18.0.100"}}`,
 	"macvlan, bandwidth, tuning": `{"type": "macvlan", "master": "uplink0",

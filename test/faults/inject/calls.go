@@ -28,6 +28,7 @@ func (s Syscall) matches(c *Call) bool { return s.Name != "" && (s.only == nil |
 func Mutating() []Syscall {
 	return slices.Concat(sendCalls(nil), fileCalls(), []Syscall{
 		{"setsockopt", unix.SYS_SETSOCKOPT, (*Call).replacesTable},
+		{"ioctl", unix.SYS_IOCTL, (*Call).isTun},
 		{"mount", unix.SYS_MOUNT, nil},
 		{"umount2", unix.SYS_UMOUNT2, nil},
 		{"clone", unix.SYS_CLONE, (*Call).isFork},
@@ -37,9 +38,10 @@ func Mutating() []Syscall {
 }
 
 // NetlinkRequests returns the calls that send requests to the kernel: those that write to
-// netlink sockets, and those with which legacy iptables replaces a table.
+// netlink sockets, those with which legacy iptables replaces a table, and those that make a tap.
 func NetlinkRequests() []Syscall {
-	return append(sendCalls((*Call).isNetlink), Syscall{"setsockopt", unix.SYS_SETSOCKOPT, (*Call).replacesTable})
+	return append(sendCalls((*Call).isNetlink),
+		Syscall{"setsockopt", unix.SYS_SETSOCKOPT, (*Call).replacesTable}, Syscall{"ioctl", unix.SYS_IOCTL, (*Call).isTun})
 }
 
 // NetlinkReplies returns the calls that read the kernel's replies. If such a call is refused, the
@@ -154,6 +156,9 @@ func (c *Call) replacesTable() bool {
 	level := int(c.args[1])
 	return (level == unix.SOL_IP || level == unix.SOL_IPV6) && c.args[2] == replace
 }
+
+// isTun reports whether the descriptor is the device file with which taps are made.
+func (c *Call) isTun() bool { return c.file() == "/dev/net/tun" }
 
 // isNetlink reports whether the descriptor is a netlink socket.
 func (c *Call) isNetlink() bool {

@@ -1,0 +1,127 @@
+package nl
+
+import (
+	"errors"
+	"os"
+
+	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/undo"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// TunPath is the path of the device file with which tap devices are made.
+const TunPath = "/dev/net/tun"
+
+// MaxTapMTU is the largest MTU of a tap device: 65535 less the Ethernet header (tun_net_init).
+const MaxTapMTU = 65535 - 14
+
+// A Tun is the state of a tun or tap device.
+type Tun struct {
+	Tap        bool   // the device carries Ethernet frames; otherwise it is a tun device, with IP packets
+	MultiQueue bool   // as Tap.MultiQueue
+	Owner      uint32 // zero: root, or none
+	Group      uint32 // zero: root, or none
+}
+
+// tunState converts a device of the library into a Tun.
+func tunState(l *netlink.Tuntap) Tun {
+	return Tun{
+		Tap: l.Mode == netlink.TUNTAP_MODE_TAP, MultiQueue: l.Flags&netlink.TUNTAP_MULTI_QUEUE != 0,
+		Owner: l.Owner, Group: l.Group,
+	}
+}
+
+// A Tap describes a tap device that AddTap makes.
+type Tap struct {
+	Name       string
+	MultiQueue bool    // programs attach to it with IFF_MULTI_QUEUE, several times; otherwise once, without it
+	Owner      *uint32 // ID of the user who may attach to it; nil: any
+	Group      *uint32 // ID of the group whose members may attach to it; nil: any
+}
+
+// AddTap makes a persistent tap device in the namespace of the connection, and pushes its removal
+// to u. The device is down. If the name exists, the error matches fs.ErrExist. If /dev/net/tun
+// cannot be opened, the error is an *fs.PathError with TunPath.
+//
+// Neither rtnetlink nor the library is used. The kernel makes no tap by rtnetlink (tun_validate).
+// The library makes the device in the namespace of the thread, uses a device that exists already,
+// and makes root the owner if there should be none.
+func (c *Conn) AddTap(u *undo.Stack, t Tap) (Link, error) {
+	tun, err := openTun(c.h)
+	if err != nil {
+		return Link{}, err
+	}
+	// Without a program that is attached, the device has no carrier.
+	defer func() { _ = tun.Close() }()
+	return c.addBy(u, t.Name, func() error { return t.make(int(tun.Fd())) })
+}
+
+// AddTapBy is AddTap for a device that run makes. run is called in the namespace of the connection,
+// as one step. The name must be free: if run fails, it may have made the device nevertheless, and
+// the undo deletes the link of that name.
+func (c *Conn) AddTapBy(u *undo.Stack, name string, run func() error) (Link, error) {
+	err := runIn(c.h, "add link "+name, run)
+	u.Push("delete link "+name, func() error { return c.deleteByName(name) })
+	if err != nil {
+		return Link{}, err
+	}
+	return c.Link(name)
+}
+
+// CheckTun returns an error if AddTap could not open /dev/net/tun: an *fs.PathError with TunPath.
+func CheckTun(h *ns.Handle) error {
+	tun, err := openTun(h)
+	if err != nil {
+		return err
+	}
+	return tun.Close()
+}
+
+// openTun opens /dev/net/tun. Devices that are made with the file are in the namespace of h.
+func openTun(h *ns.Handle) (*os.File, error) {
+	var tun *os.File
+	err := runIn(h, "open "+TunPath, func() (err error) {
+		tun, err = os.OpenFile(TunPath, os.O_RDWR, 0)
+		return err
+	})
+	if err != nil && tun != nil {
+		err = errors.Join(err, tun.Close())
+	}
+	return tun, err
+}
+
+// make makes the device with the file descriptor of /dev/net/tun. The device becomes persistent
+// last: before that, the kernel deletes it when the descriptor is closed, so that nothing remains
+// if the kernel refuses a setting.
+//
+// IFF_NO_PI only sets what `ip -d link` shows: a program that attaches to the device sets it, and
+// IFF_VNET_HDR, as it likes.
+func (t Tap) make(fd int) error {
+	request, err := unix.NewIfreq(t.Name)
+	if err != nil {
+		return err
+	}
+	flags := uint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_TUN_EXCL)
+	if t.MultiQueue {
+		flags |= unix.IFF_MULTI_QUEUE
+	}
+	request.SetUint16(flags)
+	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, request); err != nil {
+		if errors.Is(err, unix.EBUSY) { // with IFF_TUN_EXCL: a link has the name (tun_set_iff)
+			return unix.EEXIST
+		}
+		return err
+	}
+	if t.Owner != nil {
+		if err := unix.IoctlSetInt(fd, unix.TUNSETOWNER, int(*t.Owner)); err != nil {
+			return err
+		}
+	}
+	if t.Group != nil {
+		if err := unix.IoctlSetInt(fd, unix.TUNSETGROUP, int(*t.Group)); err != nil {
+			return err
+		}
+	}
+	return unix.IoctlSetInt(fd, unix.TUNSETPERSIST, 1)
+}

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"errors"
+	"io/fs"
+
+	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/ipam"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// add makes the tap, while the IPAM plugin works, and configures it for the lease. The tap has no
+// carrier until a program attaches to it, so add does not wait for duplicate address detection.
+func add(r *skel.Request) (*types.Result, error) {
+	conf, err := parse(r)
+	if err != nil {
+		return nil, err
+	}
+	pending, err := ipam.Start(r)
+	if err != nil {
+		return nil, err
+	}
+	pod, err := nl.Open(r.Pod)
+	if err != nil {
+		return nil, err
+	}
+	if err := attach.EnsureNameFree(pod, r.IfName); err != nil {
+		return nil, err
+	}
+	bridge, err := conf.findBridge(pod)
+	if err != nil {
+		return nil, err
+	}
+	pending.AllowAllocation()
+	eth, err := conf.addTap(r, pod)
+	if err != nil {
+		return nil, explainNoTun(err)
+	}
+	if conf.bridge != "" {
+		if err := pod.SetMaster(eth, bridge); err != nil {
+			return nil, err
+		}
+	}
+	return attach.PodLink{Pod: pod, Link: eth, DAD: attach.DADOn, NoCarrier: true}.Configure(r, pending)
+}
+
+// addTap makes the tap and sets its MAC and MTU, which the kernel does not take with the request
+// that makes a tap.
+func (conf *config) addTap(r *skel.Request, pod *nl.Conn) (eth nl.Link, err error) {
+	if conf.context == "" {
+		eth, err = pod.AddTap(&r.Undo, conf.tap)
+	} else {
+		eth, err = pod.AddTapBy(&r.Undo, r.IfName, func() error { return runLabelled(execLabelPath, conf.context, ipArgs(conf.tap)) })
+	}
+	if err == nil && conf.mac != "" {
+		eth.MAC = conf.mac
+		err = pod.SetMAC(eth, conf.mac)
+	}
+	if err == nil && conf.mtu != 0 {
+		eth.MTU = conf.mtu
+		err = pod.SetMTU(eth, conf.mtu)
+	}
+	return eth, err
+}
+
+// findBridge returns the configured bridge, or the zero Link if none is configured.
+func (conf *config) findBridge(pod *nl.Conn) (nl.Link, error) {
+	if conf.bridge == "" {
+		return nl.Link{}, nil
+	}
+	bridge, err := pod.Link(conf.bridge)
+	if err != nil {
+		return nl.Link{}, types.Errorf(types.CodeConfig, "bridge, which must be in the container: %w", err)
+	}
+	if bridge.Kind != "bridge" {
+		return nl.Link{}, types.Errorf(types.CodeConfig, "interface %s in the container is of kind %q, not a bridge", conf.bridge, bridge.Kind)
+	}
+	return bridge, nil
+}
+
+// explainNoTun explains the error of a node on which the device file of taps cannot be opened.
+func explainNoTun(err error) error {
+	var failed *fs.PathError
+	if errors.As(err, &failed) && failed.Path == nl.TunPath {
+		return types.Errorf(types.CodeIO, "%w: taps need this device file and the module tun (CONFIG_TUN)", err)
+	}
+	return err
+}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// rawConfig is the configuration as the user writes it. README.md explains each key.
+type rawConfig struct {
+	MultiQueue     bool    `json:"multiQueue"`
+	MTU            int     `json:"mtu"`
+	Owner          *uint32 `json:"owner"`
+	Group          *uint32 `json:"group"`
+	SELinuxContext string  `json:"selinuxContext"`
+	Bridge         string  `json:"bridge"`
+	attach.MACKeys
+}
+
+// config is the checked configuration.
+type config struct {
+	tap     nl.Tap
+	mtu     int       // bytes; zero: the kernel's default
+	mac     types.MAC // zero: random
+	context string    // SELinux context of the device; empty: that of the plugin
+	bridge  string    // name of a bridge in the container; empty: none
+}
+
+// parse reads the configuration of the request and checks it.
+func parse(r *skel.Request) (*config, error) {
+	var raw rawConfig
+	if err := r.Decode(&raw); err != nil {
+		return nil, err
+	}
+	args, err := r.Args()
+	if err != nil {
+		return nil, err
+	}
+	conf, err := raw.toConfig(r, args)
+	return conf, types.Coded(types.CodeConfig, err)
+}
+
+// toConfig converts raw to a config and checks it. The error joins all problems.
+func (raw *rawConfig) toConfig(r *skel.Request, args types.Args) (*config, error) {
+	mac, macErr := raw.MACKeys.Parse(args)
+	conf := &config{
+		tap: nl.Tap{Name: r.IfName, MultiQueue: raw.MultiQueue, Owner: raw.Owner, Group: raw.Group},
+		mtu: raw.MTU, mac: mac, context: raw.SELinuxContext, bridge: raw.Bridge,
+	}
+	errs := []error{macErr, attach.CheckMTU(raw.MTU), checkBridge(raw.Bridge)}
+	refuseIf := types.ProblemsInto(&errs)
+	refuseIf(raw.MTU > nl.MaxTapMTU && raw.MTU <= attach.MaxMTU, "mtu %d is larger than %d, the limit of tap devices", raw.MTU, nl.MaxTapMTU)
+	refuseIf(isNoID(raw.Owner), "owner %d is no user ID", uint32(math.MaxUint32))
+	refuseIf(isNoID(raw.Group), "group %d is no group ID", uint32(math.MaxUint32))
+	refuseIf(strings.ContainsAny(raw.SELinuxContext, "\x00\n"), "selinuxContext %q has a line feed or a NUL", raw.SELinuxContext)
+	// Before version 0.3.0, a result must have an IP address.
+	refuseIf(r.Conf.IPAM.Type == "" && r.Version < types.V030, "%w", types.ErrNoAddress)
+	return conf, errors.Join(errs...)
+}
+
+// checkBridge returns an error if no bridge can have the name. An empty name stands for none.
+func checkBridge(name string) error {
+	if name == "" {
+		return nil
+	}
+	if err := types.CheckIfName(name); err != nil {
+		return fmt.Errorf("bridge %q is not an interface name: %w", name, err)
+	}
+	return nil
+}
+
+// isNoID reports whether id is the number that the kernel uses for no user and no group
+// (INVALID_UID).
+func isNoID(id *uint32) bool { return id != nil && *id == math.MaxUint32 }

@@ -1,0 +1,48 @@
+package main
+
+import (
+	"math"
+	"testing"
+
+	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// FuzzConfig tests that an accepted configuration is valid, and that none makes the parser
+// panic.
+func FuzzConfig(f *testing.F) {
+	f.Add(`{"name": "n", "multiQueue": true, "mtu": 1400, "mac": "02:00:00:00:00:01", "owner": 0, "group": 4294967294, "bridge": "br0"}`)
+	f.Add(`{"name": "n", "mtu": 65522, "owner": 4294967295, "runtimeConfig": {"mac": "x"}, "args": {"cni": {"mac": null}}}`)
+	f.Add(`{"name": "n", "owner": -1, "group": null, "selinuxContext": "a\nb"}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		r := &skel.Request{Command: "CHECK", Stdin: []byte(text), Version: types.Newest}
+		if types.Decode(r.Stdin, &r.Conf) != nil {
+			return
+		}
+		conf, err := parse(r)
+		if err != nil {
+			return
+		}
+		if conf.mtu != 0 && (conf.mtu < attach.MinMTU || conf.mtu > nl.MaxTapMTU) || len(conf.bridge) > types.MaxIfName {
+			t.Errorf("%s: accepted as %+v", text, conf)
+		}
+		for _, id := range []*uint32{conf.tap.Owner, conf.tap.Group} {
+			if id != nil && *id == math.MaxUint32 {
+				t.Errorf("%s: accepted ID %d", text, *id)
+			}
+		}
+		if again, err := types.ParseMAC(conf.mac.String()); conf.mac != "" && (err != nil || again != conf.mac) {
+			t.Errorf("%s: MAC %s", text, conf.mac)
+		}
+	})
+}
+
+// FuzzCheck tests that CHECK answers as the specification says, whatever prevResult is.
+func FuzzCheck(f *testing.F) {
+	nstest.FuzzCheck(f, plugin(), nstest.Call{Path: nstest.Build(f, "static"),
+		Config: `{"cniVersion":"1.1.0","name":"net1","type":"tap",` +
+			`"ipam":{"type":"static","addresses":[{"address":"10.9.0.2/24","gateway":"10.9.0.1"},{"address":"fd00::2/64"}],"routes":[{"dst":"0.0.0.0/0"}]}}`})
+}

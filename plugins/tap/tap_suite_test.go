@@ -1,0 +1,226 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"golang.org/x/sys/unix"
+
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+func TestTap(t *testing.T) {
+	RegisterFailHandler(Fail)
+	RunSpecs(t, "plugins/tap")
+}
+
+func TestREADMEExamples(t *testing.T) {
+	nstest.Examples(t, plugin(), func(r *skel.Request) error { _, err := parse(r); return err })
+}
+
+// A testbed is a node with one container, and a folder for the reservations of host-local. In the
+// container, duplicate address detection sends nothing and ends at once.
+type testbed struct {
+	node, pod *nstest.NS
+	path      string // CNI_PATH with the real host-local and static
+	leases    string // dataDir of host-local
+}
+
+func newTestbed() *testbed {
+	GinkgoHelper()
+	node, pod := nstest.NewNodeAndPod(GinkgoTB())
+	skipDAD(pod)
+	return &testbed{node: node, pod: pod, path: nstest.Build(GinkgoTB(), "host-local", "static"), leases: GinkgoTB().TempDir()}
+}
+
+// skipDAD makes duplicate address detection end at once on the interfaces of the namespace that
+// are made from now on.
+func skipDAD(n *nstest.NS) {
+	GinkgoHelper()
+	n.SetSysctl(GinkgoTB(), "net/ipv6/conf/default/dad_transmits", "0")
+	n.SetSysctl(GinkgoTB(), "net/ipv6/conf/default/router_solicitation_delay", "0")
+}
+
+const (
+	static = `{"type":"static","addresses":[{"address":"10.1.0.2/24","gateway":"10.1.0.1"},{"address":"fd00:1::2/64","gateway":"fd00:1::1"}],
+		"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}],"dns":{"nameservers":["10.1.0.53"]}}`
+	noIPAM = ""
+)
+
+// hostLocal returns the IPAM configuration of host-local with a range of each family.
+func (b *testbed) hostLocal() string {
+	return fmt.Sprintf(`{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]]}`, b.leases)
+}
+
+// conf returns a configuration. keys is the JSON text of additional keys, ipam the JSON text of
+// the IPAM configuration; each may be empty.
+func conf(version, keys, ipam string) string {
+	if keys != "" {
+		keys = "," + keys
+	}
+	if ipam != "" {
+		ipam = `,"ipam":` + ipam
+	}
+	return fmt.Sprintf(`{"cniVersion":%q,"name":"net1","type":"tap"%s%s}`, version, keys, ipam)
+}
+
+// call returns a call for the container.
+func (b *testbed) call(conf string) nstest.Call {
+	return nstest.Call{ContainerID: "one", Node: b.node, Pod: b.pod, Path: b.path, Config: conf}
+}
+
+func run(c nstest.Call, command string) nstest.Reply { return nstest.Run(plugin(), c.With(command)) }
+
+// mustAdd runs an ADD that must succeed.
+func mustAdd(c nstest.Call) *types.Result {
+	GinkgoHelper()
+	return run(c, "ADD").Result(GinkgoTB())
+}
+
+// mustRefuse runs an ADD that must fail with the code and the texts in its error, and leave the
+// container as before.
+func mustRefuse(c nstest.Call, code int, texts ...string) {
+	GinkgoHelper()
+	before := nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), c.Pod) })
+	f := run(c, "ADD").Failure(GinkgoTB())
+	Expect(f.Code).To(BeEquivalentTo(code), f.String())
+	for _, text := range texts {
+		Expect(f.String()).To(ContainSubstring(text))
+	}
+	Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), c.Pod) })).To(BeEmpty())
+}
+
+// failAt makes a call fail at the step, before it is made.
+func failAt(c nstest.Call, step string, err error) nstest.Call {
+	c.Before = func(s string) error {
+		if s == step {
+			return err
+		}
+		return nil
+	}
+	return c
+}
+
+// in runs a program in a namespace and returns its output.
+func in(n *nstest.NS, line string) string {
+	GinkgoHelper()
+	words := strings.Fields(line)
+	return n.Must(GinkgoTB(), words[0], words[1:]...)
+}
+
+// reservations returns the addresses that host-local has reserved.
+func (b *testbed) reservations() []string {
+	GinkgoHelper()
+	files, err := filepath.Glob(filepath.Join(b.leases, "net1", "[1f]*"))
+	Expect(err).NotTo(HaveOccurred())
+	return files
+}
+
+func readFile(path string) string {
+	GinkgoHelper()
+	b, err := os.ReadFile(path)
+	Expect(err).NotTo(HaveOccurred())
+	return string(b)
+}
+
+// openTun opens the device file of taps in the namespace.
+func openTun(n *nstest.NS) (fd int) {
+	GinkgoHelper()
+	Expect(n.Do(func() (err error) {
+		fd, err = unix.Open(nl.TunPath, unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+		return err
+	})).To(Succeed())
+	return fd
+}
+
+// attachFile attaches an open device file to the tap eth0.
+func attachFile(fd, flags int) error {
+	request, err := unix.NewIfreq("eth0")
+	if err != nil {
+		return err
+	}
+	request.SetUint16(uint16(unix.IFF_TAP | unix.IFF_NO_PI | flags))
+	return unix.IoctlIfreq(fd, unix.TUNSETIFF, request)
+}
+
+// attachTap attaches to the tap eth0 of the namespace, as a virtual machine monitor does.
+func attachTap(n *nstest.NS, flags int) (*os.File, error) {
+	GinkgoHelper()
+	fd := openTun(n)
+	if err := attachFile(fd, flags); err != nil {
+		_ = unix.Close(fd)
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), nl.TunPath), nil
+}
+
+// mustAttach attaches to the tap eth0 of the namespace until the spec ends.
+func mustAttach(n *nstest.NS, flags int) *os.File {
+	GinkgoHelper()
+	file, err := attachTap(n, flags)
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(func() { _ = file.Close() })
+	return file
+}
+
+// attachAs attaches to the tap eth0 of the namespace as a user who has no other group than that
+// one, and returns the error of the kernel. The thread that became this user ends.
+func attachAs(n *nstest.NS, user, group uintptr) error {
+	GinkgoHelper()
+	fd := openTun(n)
+	defer func() { _ = unix.Close(fd) }()
+	result := make(chan error)
+	go func() {
+		runtime.LockOSThread() // never unlocked
+		for _, call := range [][4]uintptr{{unix.SYS_SETGROUPS}, {unix.SYS_SETRESGID, group, group, group}, {unix.SYS_SETRESUID, user, user, user}} {
+			if _, _, errno := unix.RawSyscall(call[0], call[1], call[2], call[3]); errno != 0 {
+				result <- fmt.Errorf("become user %d: %w", user, errno)
+				return
+			}
+		}
+		result <- attachFile(fd, 0)
+	}()
+	return <-result
+}
+
+// newGuest makes a namespace whose eth0 is connected to the tap eth0 of the container, as in a
+// virtual machine: what one end sends, the other receives.
+func newGuest(pod *nstest.NS, addrs ...string) *nstest.NS {
+	GinkgoHelper()
+	guest := nstest.New(GinkgoTB()).Named("guest")
+	skipDAD(guest)
+	guest.Batch(GinkgoTB(), "tuntap add mode tap eth0", "link set eth0 up")
+	for _, addr := range addrs {
+		guest.Batch(GinkgoTB(), "address add "+addr+" dev eth0")
+	}
+	ends := []*os.File{mustAttach(pod, 0), mustAttach(guest, 0)}
+	var pumps sync.WaitGroup
+	for i := range ends {
+		pumps.Go(func() {
+			for frame := make([]byte, 1<<16); ; {
+				n, err := ends[i].Read(frame)
+				if err != nil {
+					return // the file was closed, or the tap deleted
+				}
+				_, _ = ends[1-i].Write(frame[:n])
+			}
+		})
+	}
+	DeferCleanup(func() {
+		for _, end := range ends {
+			_ = end.Close()
+		}
+		pumps.Wait()
+	})
+	return guest
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/ipam"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// kind is the kernel's name for tun and tap devices.
+const kind = "tun"
+
+// check compares the present state with what ADD made, and names every difference in one
+// error. It does not compare what a later plugin of the chain may change: MAC, MTU, sysctls.
+func check(r *skel.Request) error {
+	conf, err := parse(r)
+	if err != nil {
+		return err
+	}
+	pod, err := nl.Open(r.Pod)
+	if err != nil {
+		return err
+	}
+	return attach.CheckPodLink(r, pod, kind, func(eth nl.Link) error {
+		return errors.Join(conf.diffTap(eth), conf.diffBridge(pod, eth))
+	})
+}
+
+// diffTap returns an error that names each difference between the settings of the device and the
+// configuration. Without a configured owner or group, it does not compare them.
+func (conf *config) diffTap(eth nl.Link) error {
+	var errs []error
+	differs := types.ProblemsInto(&errs)
+	differs(!eth.Tun.Tap, "interface %s is a tun device, not a tap", eth.Name)
+	differs(eth.Tun.MultiQueue != conf.tap.MultiQueue, "interface %s has multiQueue %t, not %t", eth.Name, eth.Tun.MultiQueue, conf.tap.MultiQueue)
+	if want := conf.tap.Owner; want != nil {
+		differs(eth.Tun.Owner != *want, "interface %s has owner %d, not %d", eth.Name, eth.Tun.Owner, *want)
+	}
+	if want := conf.tap.Group; want != nil {
+		differs(eth.Tun.Group != *want, "interface %s has group %d, not %d", eth.Name, eth.Tun.Group, *want)
+	}
+	return errors.Join(errs...)
+}
+
+// diffBridge returns an error if the device is not a port of the configured bridge.
+func (conf *config) diffBridge(pod *nl.Conn, eth nl.Link) error {
+	if conf.bridge == "" {
+		return nil
+	}
+	bridge, err := pod.Link(conf.bridge)
+	if err != nil {
+		return fmt.Errorf("bridge: %w", err)
+	}
+	if eth.Master != bridge.Index {
+		return fmt.Errorf("interface %s is not a port of bridge %s", eth.Name, bridge.Name)
+	}
+	return nil
+}
+
+// del does not read the configuration of the plugin, which may have changed since ADD.
+func del(r *skel.Request) error { return attach.DelPodLink(r, kind) }
+
+// status returns an error if an ADD would fail.
+func status(r *skel.Request) error {
+	_, err := parse(r)
+	if err == nil {
+		err = explainNoTun(nl.CheckTun(r.Node))
+	}
+	if err != nil {
+		return types.NotAvailable(err)
+	}
+	return ipam.Status(r)
+}
