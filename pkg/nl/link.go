@@ -31,6 +31,7 @@ type Link struct {
 	VLANFiltering bool   // of a bridge
 	DefaultPVID   int    // of a bridge: the VLAN to which the kernel adds new ports; zero: none
 	MacvlanMode   string // of a macvlan: "bridge", "private", "vepa" or "passthru"
+	VRFTable      int    // of a vrf: its routing table
 
 	state netlink.LinkOperState
 	// peerNS is 1 + the nsid of Peer's namespace (IFLA_LINK_NETNSID): the number by
@@ -67,6 +68,8 @@ func newLink(l netlink.Link) Link {
 		}
 	case *netlink.Macvlan:
 		out.MacvlanMode = macvlanModeName(l.Mode)
+	case *netlink.Vrf:
+		out.VRFTable = int(l.Table)
 	}
 	out.Kind = l.Type()
 	return out
