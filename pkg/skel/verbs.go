@@ -75,7 +75,7 @@ func (r *Request) checkEnvironment(v verb) error {
 		case key == "CNI_CONTAINERID" && !validID(value):
 			return &types.Error{Code: types.CodeEnvironment, Msg: "invalid characters in containerID", Details: value}
 		case key == "CNI_IFNAME":
-			if why := badIfName(value); why != "" {
+			if why := IfNameProblem(value); why != "" {
 				return &types.Error{Code: types.CodeEnvironment, Msg: "invalid interface name: " + why, Details: value}
 			}
 		}
@@ -98,8 +98,8 @@ func validID(s string) bool {
 	return s != ""
 }
 
-// badIfName returns why s cannot be the name of an interface, or "" if it can.
-func badIfName(s string) string {
+// IfNameProblem returns why s cannot be the name of an interface, or "" if it can.
+func IfNameProblem(s string) string {
 	switch {
 	case len(s) > types.MaxIfName:
 		return fmt.Sprintf("longer than %d bytes", types.MaxIfName)
