@@ -60,11 +60,18 @@ func (t *target) diff(p *plan, ip types.IP, table int) error {
 		}
 	}
 	toSubnet := func(r nl.FullRoute) bool { return r.Dst == ip.Address.Masked() && !r.GW.IsValid() }
-	if !ip.Address.IsSingleIP() && !slices.ContainsFunc(routes, toSubnet) {
+	if t.hasSubnetRoute(ip) && !slices.ContainsFunc(routes, toSubnet) {
 		errs = append(errs, fmt.Errorf("table %d has no route to %s through %s", table, ip.Address.Masked(), t.link.Name))
 	}
 	if own, needed := p.ownDefault(ip, defaults); needed {
 		errs = append(errs, fmt.Errorf("table %d has no default route via %s", table, own.GW))
 	}
 	return errors.Join(errs...)
+}
+
+// hasSubnetRoute reports whether the kernel added a route to the subnet with the address. The plugin ptp,
+// for example, adds addresses without one.
+func (t *target) hasSubnetRoute(ip types.IP) bool {
+	return !ip.Address.IsSingleIP() &&
+		slices.ContainsFunc(t.addrs, func(a nl.Addr) bool { return a.Prefix == ip.Address && !a.NoPrefixRoute })
 }

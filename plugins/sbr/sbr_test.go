@@ -109,6 +109,17 @@ var _ = Describe("ADD", func() {
 		Expect(restored(before, b.pod)).To(BeEmpty())
 	})
 
+	It("serves addresses without a route to their subnet, as ptp makes them", func() {
+		b.pod.Batch(GinkgoTB(), "addr flush dev net1", "addr add 10.66.0.2/24 dev net1 noprefixroute", "route add 10.66.0.1 dev net1", "route add 10.66.0.0/24 via 10.66.0.1")
+		before := snapshot(b.pod)
+		c := b.call(conf("", `{"address":"10.66.0.2/24","gateway":"10.66.0.1"}`))
+		added(c)
+		Expect(b.ip("-4 route show table 100")).To(Equal("default via 10.66.0.1 dev net1 proto 112\n10.66.0.0/24 via 10.66.0.1 dev net1\n10.66.0.1 dev net1 scope link"))
+		run(c, "CHECK").OK(GinkgoTB())
+		run(c, "DEL").OK(GinkgoTB())
+		Expect(restored(before, b.pod)).To(BeEmpty())
+	})
+
 	It("restores all attributes of the routes", func() {
 		b.pod.Batch(GinkgoTB(), "route add 192.0.2.0/24 via 10.66.0.3 mtu lock 1300 advmss 1200 proto static metric 7 initcwnd 20",
 			"route add 198.51.100.0/24 nexthop via 10.66.0.4 weight 3 nexthop via 10.66.0.5", "route add 203.0.113.0/24 via 192.0.2.77 dev net1 onlink",

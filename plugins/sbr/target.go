@@ -36,7 +36,7 @@ type target struct {
 	pod    *nl.Conn
 	link   nl.Link
 	home   int // the table that has the routes of the interface without sbr: main, or that of its VRF
-	addrs  []netip.Addr
+	addrs  []nl.Addr
 	routes []nl.FullRoute // through the interface, of all tables
 	rules  []nl.Rule      // of the attachment
 }
@@ -51,14 +51,10 @@ func newTarget(r *skel.Request, pod *nl.Conn) (*target, error) {
 	if err := t.findHome(); err != nil {
 		return nil, err
 	}
-	addrs, err := pod.Addrs(t.link)
-	if err != nil {
+	if t.addrs, err = pod.Addrs(link); err != nil {
 		return nil, err
 	}
-	for _, a := range addrs {
-		t.addrs = append(t.addrs, a.Prefix.Addr())
-	}
-	if t.routes, err = pod.FullRoutes(t.link); err != nil {
+	if t.routes, err = pod.FullRoutes(link); err != nil {
 		return nil, err
 	}
 	rules, err := pod.SourceRules()
@@ -85,7 +81,8 @@ func (t *target) findHome() error {
 // owns reports whether a rule belongs to the attachment: the source is an address of the interface,
 // and plumb or the reference plugin made the rule.
 func (t *target) owns(rule nl.Rule) bool {
-	return rule.Source.IsSingleIP() && slices.Contains(t.addrs, rule.Source.Addr()) && (isMarked(rule) || t.isReferenceMade(rule))
+	return rule.Source.IsSingleIP() && (isMarked(rule) || t.isReferenceMade(rule)) &&
+		slices.ContainsFunc(t.addrs, func(a nl.Addr) bool { return a.Prefix.Addr() == rule.Source.Addr() })
 }
 
 // isMarked reports whether plumb made the rule.
