@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+	"sync"
 	"syscall"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -30,6 +31,8 @@ var _ = Describe("ADD", func() {
 		Expect(b.ip("-4 route show table 100")).To(Equal("default via 10.66.0.1 dev net1 metric 100\n" +
 			"10.66.0.0/24 dev net1 proto kernel scope link src 10.66.0.2\n172.31.0.0/16 via 10.66.0.9 dev net1"))
 		Expect(b.ip("-6 route show table 101")).To(Equal("fd66::/64 dev net1 proto kernel metric 256 pref medium\ndefault via fd66::1 dev net1 metric 1024 pref medium"))
+		Expect(b.ip("-4 route show table all")).NotTo(ContainSubstring("table 101"))
+		Expect(b.ip("-6 route show table all")).NotTo(ContainSubstring("table 100"))
 		By("leaving other interfaces and link-local routes alone")
 		Expect(b.ip("-4 route")).To(Equal("default via 10.77.0.1 dev eth0\n10.77.0.0/24 dev eth0 proto kernel scope link src 10.77.0.2"))
 		Expect(b.ip("-6 route show dev net1")).To(Equal("fe80::/64 proto kernel metric 256 pref medium"))
@@ -214,9 +217,31 @@ var _ = Describe("ADD", func() {
 		b.pod.Batch(GinkgoTB(), "addr add 10.78.0.2/24 dev eth0")
 		calls := []nstest.Call{b.call(conf("", net1Prev)), b.call(confOf("1.1.0", "eth0", "", eth0Prev+`,{"address":"10.78.0.2/24"}`))}
 		calls[1].IfName = "eth0"
-		for _, reply := range nstest.RunAll(plugin(), "ADD", calls) {
-			reply.OK(GinkgoTB())
+		By("calling the second ADD when the first has chosen its tables")
+		waits, done := make(chan struct{}), make(chan nstest.Reply, 1)
+		calls[1].Before = func(step string) error {
+			if strings.HasPrefix(step, "wait for another call for the container") {
+				close(waits)
+			}
+			return nil
 		}
+		var once sync.Once
+		calls[0].Before = func(step string) error {
+			if strings.HasPrefix(step, "add rule") {
+				once.Do(func() {
+					go func() { done <- run(calls[1], "ADD") }()
+					select {
+					case <-waits:
+					case reply := <-done:
+						done <- reply
+					}
+				})
+			}
+			return nil
+		}
+		run(calls[0], "ADD").OK(GinkgoTB())
+		reply := <-done
+		reply.OK(GinkgoTB())
 		tables := map[string]bool{}
 		for _, rule := range append(b.rules("-4"), b.rules("-6")...) {
 			tables[strings.Fields(rule)[4]] = true
