@@ -33,6 +33,12 @@ func OwnerOf(l nl.Link, network string) (owner types.Attachment, ok bool) {
 	return owner, ok && found && !strings.HasPrefix(containerID, "#")
 }
 
+// NamesOther reports whether the alias of the link names another attachment: then another
+// namespace is at the path. A link without an alias of plumb's was made by another program.
+func NamesOther(l nl.Link, owner types.Attachment) bool {
+	return MadeByPlumb(l) && l.Alias != LinkAlias(owner)
+}
+
 // UnfinishedGroup returns the group of a link of the network that has no alias yet. The
 // kernel sets the group when it makes the link, but the alias only later. If the plugin is
 // killed between the two, GC finds the link by its group.

@@ -1,4 +1,4 @@
-// Package nl configures links, addresses, routes, neighbors, bridge ports, traffic
+// Package nl configures links, addresses, routes, rules, neighbors, bridge ports, traffic
 // control and connection tracking of a network namespace by netlink. It uses the library
 // github.com/vishvananda/netlink, which no other package uses.
 //

@@ -34,6 +34,7 @@ type Link struct {
 	VLANID        int    // of a VLAN interface
 	VLANProtocol  string // of a VLAN interface: "802.1Q" or "802.1ad"
 	Tun           Tun    // of a tun or tap device, which has Kind "tun"
+	VRFTable      int    // of a vrf: its routing table
 
 	state netlink.LinkOperState
 	// peerNS is 1 + the nsid of Peer's namespace (IFLA_LINK_NETNSID): the number by
@@ -74,6 +75,8 @@ func newLink(l netlink.Link) Link {
 		out.MacvlanMode = nameOf(macvlanModes, l.Mode)
 	case *netlink.Vlan:
 		out.VLANID, out.VLANProtocol = l.VlanId, nameOf(vlanProtocols, l.VlanProtocol)
+	case *netlink.Vrf:
+		out.VRFTable = int(l.Table)
 	}
 	return out
 }

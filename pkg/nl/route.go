@@ -80,6 +80,13 @@ func (r Route) metric() int {
 // As with the reference plugins, an IPv4 route then has precedence over the existing one, and an
 // IPv6 route shares the load with it.
 func (c *Conn) AddRoute(l Link, r Route) error {
+	return c.step(fmt.Sprintf("add route %s to %s", r, l.Name), func() error {
+		return c.lib.RouteAddEcmp(newLibRoute(l, r)) // RouteAdd would send NLM_F_EXCL too
+	})
+}
+
+// newLibRoute converts a route through the link into the library's type.
+func newLibRoute(l Link, r Route) *netlink.Route {
 	route := &netlink.Route{
 		LinkIndex: l.Index, Dst: ipNet(r.Dst.Masked()), Gw: r.GW.AsSlice(), Src: r.Src.AsSlice(),
 		Priority: r.Priority, Table: r.table(), Scope: netlink.Scope(r.Scope), MTU: r.MTU, AdvMSS: r.AdvMSS,
@@ -87,9 +94,7 @@ func (c *Conn) AddRoute(l Link, r Route) error {
 	if r.OnLink {
 		route.Flags = int(netlink.FLAG_ONLINK)
 	}
-	return c.step(fmt.Sprintf("add route %s to %s", r, l.Name), func() error {
-		return c.lib.RouteAddEcmp(route) // RouteAdd would send NLM_F_EXCL too
-	})
+	return route
 }
 
 // Routes returns the unicast routes through a link of all tables except the local table, IPv4

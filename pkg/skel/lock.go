@@ -2,6 +2,7 @@ package skel
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"time"
 
@@ -11,7 +12,8 @@ import (
 )
 
 const (
-	// lockFile is the lock file (see lock.NewKey), with one key per plugin and attachment.
+	// lockFile is the lock file (see lock.NewKey), with one key per plugin and attachment, and one
+	// per container for LockPod.
 	lockFile = "/run/cni/plumb.lock"
 	// lockWait is how long a call waits for another call for the same attachment. Runtimes
 	// let a call run for some minutes.
@@ -30,33 +32,62 @@ func (r *Request) lockAttachment(v verb) error {
 	if v.netns == netnsNone || r.plugin.IPAM {
 		return nil
 	}
-	err := r.lockIn(r.env.lock())
+	attachment := r.Attachment().String()
+	return r.lock(wantedLock{
+		key:    r.plugin.Name + "/" + attachment,
+		step:   "wait for another call for " + attachment,
+		holder: fmt.Sprintf("call of %s for %s", r.plugin.Name, attachment),
+	})
+}
+
+// LockPod waits until no other call that has called LockPod for the same container runs, and
+// locks the container until this call ends. A plugin calls it if it looks for a free number in
+// the container, such as that of a routing table: the attachments of one container can be made
+// at the same time. LockPod fails as the lock of the attachment does (see lockAttachment).
+func (r *Request) LockPod() error {
+	return r.lock(wantedLock{
+		key:    fmt.Sprintf("pod %d", r.Pod.Cookie()),
+		step:   "wait for another call for the container of " + r.Attachment().String(),
+		holder: "call for the container of " + r.Attachment().String(),
+	})
+}
+
+// A wantedLock is a lock that a call waits for.
+type wantedLock struct {
+	key    string // see lock.NewKey
+	step   string // the name of the step that waits
+	holder string // the call that has the lock, for errors
+}
+
+// lock waits for a lock. See lockAttachment for its errors.
+func (r *Request) lock(w wantedLock) error {
+	err := r.lockIn(r.env.lock(), w)
 	switch {
 	case err == nil, errors.Is(err, unix.EROFS), errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
 		return nil
 	case !errors.Is(err, os.ErrDeadlineExceeded):
 		r.Warn("lock the attachment: %v; the call goes on without the lock", err)
 	case r.Command == "DEL":
-		r.Warn("another call of %s for %s has run for over %s; DEL goes on, and does not delete what that call makes from now on", r.plugin.Name, r.Attachment(), r.env.lockWait())
+		r.Warn("another %s has run for over %s; DEL goes on, and does not delete what that call makes from now on", w.holder, r.env.lockWait())
 	default:
-		return types.Errorf(types.CodeTryAgain, "another call of %s for %s has run for over %s: %w; try again when it has ended",
-			r.plugin.Name, r.Attachment(), r.env.lockWait(), err)
+		return types.Errorf(types.CodeTryAgain, "another %s has run for over %s: %w; try again when it has ended",
+			w.holder, r.env.lockWait(), err)
 	}
 	return nil
 }
 
-// lockIn locks the attachment with the lock file at path.
-func (r *Request) lockIn(path string) error {
-	key, err := lock.NewKey(path, r.plugin.Name+"/"+r.Attachment().String())
+// lockIn locks with the lock file at path.
+func (r *Request) lockIn(path string, w wantedLock) error {
+	key, err := lock.NewKey(path, w.key)
 	if err != nil {
 		return err
 	}
-	r.lock = key
+	r.locks = append(r.locks, key)
 	free, err := key.TryLock()
 	if free || err != nil {
 		return err
 	}
-	return r.Trace.Do("wait for another call for "+r.Attachment().String(), func() error { return key.Lock(r.env.lockWait()) })
+	return r.Trace.Do(w.step, func() error { return key.Lock(r.env.lockWait()) })
 }
 
 func (e Env) lock() string {

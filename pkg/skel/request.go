@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"slices"
 	"strings"
 	"sync"
 
@@ -38,7 +39,7 @@ type Request struct {
 
 	plugin  Plugin
 	env     Env
-	lock    *lock.Key
+	locks   []*lock.Key // in the order of their locking
 	logFile logFile
 	prev    *types.Result
 	valid   types.ValidAttachments // in GC
@@ -278,8 +279,12 @@ func (r *Request) overridden() bool {
 	return v == "1" || strings.EqualFold(v, "true")
 }
 
-// close closes what the request has opened. The lock is last, because the next call for the
-// attachment may begin when it is free.
+// close closes what the request has opened. The locks are last, because the next call for the
+// attachment may begin when they are free.
 func (r *Request) close() error {
-	return errors.Join(r.Pod.Close(), r.Node.Close(), r.logFile.close(), r.lock.Close())
+	errs := []error{r.Pod.Close(), r.Node.Close(), r.logFile.close()}
+	for _, key := range slices.Backward(r.locks) {
+		errs = append(errs, key.Close())
+	}
+	return errors.Join(errs...)
 }

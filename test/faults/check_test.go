@@ -69,6 +69,9 @@ func linkRules() []mutationRule {
 
 func routeRules() []mutationRule {
 	return []mutationRule{
+		{pattern: `rule .*protocol=\S+ src=(\S+) table=`, command: "ip rule del from $1", want: "the rule from $1 is missing"},
+		{pattern: `rule6 .*protocol=\S+ src=(\S+) table=`, command: "ip -6 rule del from $1", want: "the rule from $1 is missing"},
+		{pattern: `route dev=\S+ dst=default gateway=(\S+) .*table=(10[01]) `, command: "ip route del default via $1 table $2", want: "via $1"},
 		{pattern: `route .*protocol=kernel`, exempt: "the kernel adds it with an address; a later plugin may move it (the reference plugin sbr does)"},
 		{pattern: `route dev=(\S+) dst=default gateway=(\S*:\S*) `, command: "ip -6 route del default via $2 dev $1", want: "::/0 via $2"},
 		{pattern: `route dev=(\S+) dst=default gateway=(\S+) `, command: "ip route del default via $2 dev $1", want: "0.0.0.0/0 via $2"},
@@ -417,6 +420,7 @@ func checkedNetworks() []checkedNetwork {
 		{name: "bandwidth for some subnets", plugins: ptp + `{"type": "bandwidth", "shapedSubnets": ["192.0.2.0/24", "2001:db8::/32"], "capabilities": {"bandwidth": true}}`},
 		{name: "tuning", comparesInterface: true, plugins: ptp + `{"type": "tuning", "dataDir": "DIR/tuning", "mtu": 1400, "mac": "02:00:00:00:00:09", "promisc": true, "allmulti": true,
 			"txQLen": 500, "sysctl": {"net.ipv4.conf.IFNAME.arp_filter": "1"}}`},
+		{name: "sbr", plugins: ptp + `{"type": "sbr"}`},
 		{name: "loopback", plugins: `{"type": "loopback"}`},
 	}
 }

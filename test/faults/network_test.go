@@ -42,7 +42,7 @@ func newTestNetwork(plugins string) *testNetwork {
 
 // clearCache replaces the libcni by one with an empty cache.
 func (network *testNetwork) clearCache() {
-	bin := nstest.Build(GinkgoTB(), "bridge", "ptp", "macvlan", "ipvlan", "vlan", "loopback", "host-local", "static", "portmap", "bandwidth", "tuning", "tap")
+	bin := nstest.Build(GinkgoTB(), "bridge", "ptp", "macvlan", "ipvlan", "vlan", "loopback", "host-local", "static", "portmap", "bandwidth", "tuning", "tap", "sbr")
 	network.cni = libcni.NewCNIConfigWithCacheDir([]string{bin}, GinkgoTB().TempDir(), &execOnNode{RawExec: invoke.RawExec{Stderr: GinkgoWriter}, node: network.Node})
 }
 

@@ -31,6 +31,7 @@ func pluginConfigs() []pluginConfig {
 			keys: `"ingressRate": 80000000, "ingressBurst": 800000, "egressRate": 40000000, "egressBurst": 400000`},
 		{name: "tuning", plugin: "tuning", bridgeKeys: bridgeConfig, needsNamespace: true,
 			keys: `"dataDir": "DIR/tuning", "mtu": 1400, "mac": "0a:00:00:00:00:01", "promisc": true, "sysctl": {"net.ipv4.conf.IFNAME.arp_filter": "1"}`},
+		{name: "sbr", plugin: "sbr", bridgeKeys: bridgeConfig, needsNamespace: true, keys: `"keepMain": "subnet"`},
 		{name: "firewall", plugin: "firewall", bridgeKeys: bridgeConfig, keys: `"backend": "nftables", "ingressPolicy": "isolated"`},
 		{name: "host-local", plugin: "host-local", filesOnly: true, keys: dualStackIPAM},
 	}

@@ -1,0 +1,239 @@
+package nl
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/pkg/undo"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// A Rule is a policy rule that selects packets by their source address and looks up their
+// route in a table.
+type Rule struct {
+	Source   netip.Prefix
+	Table    int
+	Priority int // the kernel evaluates the rules in the order of their priorities
+	// Protocol says who made the rule (FRA_PROTOCOL, Linux 4.17). The kernel ignores it. Zero:
+	// the maker did not say.
+	Protocol int
+}
+
+func (r Rule) String() string { return fmt.Sprintf("from %s lookup %d", r.Source, r.Table) }
+
+// AddRule adds a rule and pushes its removal to u. If the same rule exists, the error matches
+// fs.ErrExist.
+func (c *Conn) AddRule(u *undo.Stack, r Rule) error {
+	err := c.step("add rule "+r.String(), func() error { return c.lib.RuleAdd(r.lib()) })
+	if !isRefusal(err) {
+		u.Push("delete rule "+r.String(), func() error { return c.DeleteRule(r) })
+	}
+	return err
+}
+
+// DeleteRule deletes a rule. If the rule does not exist, DeleteRule returns nil.
+func (c *Conn) DeleteRule(r Rule) error {
+	return types.IgnoreNotExist(c.step("delete rule "+r.String(), func() error { return c.lib.RuleDel(r.lib()) }))
+}
+
+// lib returns the rule in the library's type.
+func (r Rule) lib() *netlink.Rule {
+	rule := netlink.NewRule()
+	rule.Src, rule.Family = ipNet(r.Source), familyOf(r.Source.Addr())
+	rule.Table, rule.Priority, rule.Protocol = r.Table, r.Priority, uint8(r.Protocol)
+	return rule
+}
+
+// SourceRules returns the rules of both families that select packets by nothing but a source
+// address, IPv4 first.
+func (c *Conn) SourceRules() ([]Rule, error) {
+	list, err := c.rules()
+	var rules []Rule
+	for _, r := range list {
+		found := Rule{Source: prefix(r.Src), Table: r.Table, Priority: r.Priority, Protocol: int(r.Protocol)}
+		if found.Source.IsValid() && !selectsMore(r) {
+			rules = append(rules, found)
+		}
+	}
+	return rules, err
+}
+
+// selectsMore reports whether a rule selects packets by more than the source address, or does
+// more than a lookup in a table.
+func selectsMore(r netlink.Rule) bool {
+	return r.Dst != nil || r.Mark != 0 || r.Mask != nil || r.Tos != 0 || r.TunID != 0 || r.IifName != "" || r.OifName != "" ||
+		r.Invert || r.Dport != nil || r.Sport != nil || r.IPProto != 0 || r.UIDRange != nil || r.Goto >= 0 ||
+		r.SuppressPrefixlen >= 0 || r.SuppressIfgroup >= 0
+}
+
+// rules returns all rules of the namespace.
+func (c *Conn) rules() ([]netlink.Rule, error) {
+	var all []netlink.Rule
+	for _, family := range families {
+		list, err := query(c, "list rules", func() ([]netlink.Rule, error) {
+			// The library's request has a header of another type, which is four bytes too long.
+			// With strict checks the kernel refuses it (fib_valid_dumprule_req).
+			_ = c.lib.SetStrictCheck(false)
+			defer func() { _ = c.lib.SetStrictCheck(true) }()
+			return c.lib.RuleList(family)
+		})
+		if err != nil && !errors.Is(err, errors.ErrUnsupported) { // the kernel has no IPv6
+			return nil, err
+		}
+		all = append(all, list...)
+	}
+	return all, nil
+}
+
+// FreeTables returns n numbers of routing tables, the lowest from lowest on that no rule, no
+// route and no VRF of the namespace uses.
+func (c *Conn) FreeTables(n, lowest int) ([]int, error) {
+	used, err := c.usedTables()
+	var free []int
+	for table := lowest; err == nil && len(free) < n; table++ {
+		if !used[table] {
+			free = append(free, table)
+		}
+	}
+	return free, err
+}
+
+// usedTables returns the tables of all rules, routes and VRFs, and those that Linux reserves.
+func (c *Conn) usedTables() (map[int]bool, error) {
+	used := map[int]bool{unix.RT_TABLE_DEFAULT: true, unix.RT_TABLE_MAIN: true, unix.RT_TABLE_LOCAL: true}
+	rules, err := c.rules()
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range rules {
+		used[r.Table] = true
+	}
+	for _, family := range families {
+		routes, err := c.routes("list routes", family, &netlink.Route{})
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range routes {
+			used[r.Table] = true
+		}
+	}
+	vrfs, err := c.LinksOfKind("vrf")
+	for _, l := range vrfs {
+		used[l.VRFTable] = true
+	}
+	return used, err
+}
+
+// A FullRoute is a Route with all other attributes that the library knows, so that it can be
+// moved to another table and back without change.
+type FullRoute struct {
+	Route
+	Protocol int // who made the route: 2 the kernel, 3 a program that does not say who it is, …
+	// Advertised: the kernel made the route because of a router advertisement, and maintains it.
+	Advertised bool
+
+	lib netlink.Route
+}
+
+// ProtocolKernel is the Protocol of the routes that the kernel adds with an address.
+const ProtocolKernel = unix.RTPROT_KERNEL
+
+// NewFullRoute returns the route through the link with that protocol.
+func NewFullRoute(l Link, r Route, protocol int) FullRoute {
+	lib := *newLibRoute(l, r)
+	lib.Protocol = netlink.RouteProtocol(protocol)
+	r.Table = r.table()
+	return FullRoute{Route: r, Protocol: protocol, lib: lib}
+}
+
+// In returns the same route in another table.
+func (r FullRoute) In(table int) FullRoute {
+	r.Table, r.lib.Table = table, table
+	return r
+}
+
+// FullRoutes returns the unicast routes through a link of all tables except the local table.
+// Routes without a gateway are first: the gateways of others may be in their destinations. Of an
+// IPv6 route with several next hops it returns one route for each that is through the link, as
+// the kernel adds and deletes them one by one. It leaves out an IPv4 route with a next hop
+// through another link, because the kernel changes that only as a whole.
+func (c *Conn) FullRoutes(l Link) ([]FullRoute, error) {
+	var direct, others []FullRoute
+	for _, family := range families {
+		list, err := c.routes("list routes of "+l.Name, family, &netlink.Route{LinkIndex: l.Index})
+		if err != nil {
+			return nil, err
+		}
+		for _, found := range list {
+			if found.Table == unix.RT_TABLE_LOCAL || found.Type != unix.RTN_UNICAST {
+				continue
+			}
+			for _, r := range fullRoutes(l, found) {
+				if r.GW.IsValid() || len(r.lib.MultiPath) > 0 {
+					others = append(others, r)
+				} else {
+					direct = append(direct, r)
+				}
+			}
+		}
+	}
+	return append(direct, others...), nil
+}
+
+// fullRoutes converts a route of the library. See FullRoutes.
+func fullRoutes(l Link, found netlink.Route) []FullRoute {
+	found.NHID = 0 // the route has the next hop itself, too, and the kernel refuses both
+	hops := nextHops(found)
+	if found.Family == unix.AF_INET && len(hops) > 1 {
+		for _, hop := range hops {
+			if hop.LinkIndex != l.Index {
+				return nil
+			}
+			hop.Flags &= int(netlink.FLAG_ONLINK)
+		}
+		return []FullRoute{newFullRoute(found, hops[0])}
+	}
+	var routes []FullRoute
+	for _, hop := range hops {
+		if hop.LinkIndex != l.Index {
+			continue
+		}
+		single := found
+		if len(found.MultiPath) > 0 {
+			single.LinkIndex, single.Gw, single.Flags, single.MultiPath = hop.LinkIndex, hop.Gw, hop.Flags, nil
+		}
+		routes = append(routes, newFullRoute(single, hop))
+	}
+	return routes
+}
+
+// newFullRoute converts a route of the library, through one of its next hops.
+func newFullRoute(r netlink.Route, hop *netlink.NexthopInfo) FullRoute {
+	full := FullRoute{Route: newRoute(r, hop), Protocol: int(r.Protocol)}
+	full.Advertised = r.Protocol == unix.RTPROT_RA || r.CacheInfo != nil && r.CacheInfo.Expires != 0
+	r.Flags &= int(netlink.FLAG_ONLINK) // the others are states, which the kernel refuses
+	full.lib = r
+	return full
+}
+
+// EnsureFullRoute adds a route, behind those with the same destination and metric, unless the
+// same route exists. It pushes its removal to u if it added the route.
+func (c *Conn) EnsureFullRoute(u *undo.Stack, r FullRoute) error {
+	err := c.step("add route "+r.String(), func() error { return c.lib.RouteAppend(&r.lib) })
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if !isRefusal(err) {
+		u.Push("delete route "+r.String(), func() error { return c.DeleteFullRoute(r) })
+	}
+	return err
+}
+
+// DeleteFullRoute deletes a route. If it does not exist, DeleteFullRoute returns nil.
+func (c *Conn) DeleteFullRoute(r FullRoute) error {
+	return types.IgnoreNotExist(c.step("delete route "+r.String(), func() error { return c.lib.RouteDel(&r.lib) }))
+}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"math"
+	"net/netip"
+
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// rawConfig is the configuration as the user writes it. README.md explains each key.
+type rawConfig struct {
+	Table          *int     `json:"table"`
+	Gateways       []string `json:"gateways"`
+	AddSourceHints bool     `json:"addSourceHints"`
+	KeepMain       string   `json:"keepMain"`
+}
+
+// config is the checked configuration.
+type config struct {
+	table    int          // zero: a free table per address
+	gateways []netip.Addr // at most one per family
+	keep     string       // keepNone, keepSubnet or keepAll
+}
+
+// The values of keepMain say which routes of the interface stay in the main table.
+const (
+	keepNone   = "none"
+	keepSubnet = "subnet"
+	keepAll    = "all"
+)
+
+// parse reads and checks the configuration. Invalid values have types.CodeConfig.
+func parse(r *skel.Request) (*config, error) {
+	var raw rawConfig
+	if err := r.Decode(&raw); err != nil {
+		return nil, err
+	}
+	conf, err := raw.config()
+	if r.Command == "ADD" && raw.Table != nil && (len(raw.Gateways) > 0 || raw.AddSourceHints || raw.KeepMain != "") {
+		r.Warn("with \"table\" only rules are made: gateways, addSourceHints and keepMain have no effect")
+	}
+	return conf, types.Coded(types.CodeConfig, err)
+}
+
+// config checks the configuration and returns all problems in one error.
+func (raw *rawConfig) config() (*config, error) {
+	conf := &config{keep: cmp.Or(raw.KeepMain, keepNone)}
+	var errs []error
+	refuseIf := types.ProblemsInto(&errs)
+	if raw.Table != nil {
+		conf.table = *raw.Table
+		refuseIf(conf.table < 1 || int64(conf.table) > math.MaxUint32, "table %d is not between 1 and %d", conf.table, int64(math.MaxUint32))
+	}
+	if raw.AddSourceHints && raw.KeepMain == "" {
+		conf.keep = keepSubnet
+	}
+	refuseIf(conf.keep != keepNone && conf.keep != keepSubnet && conf.keep != keepAll,
+		"unknown keepMain: %q; want %s, %s or %s", raw.KeepMain, keepNone, keepSubnet, keepAll)
+	refuseIf(raw.AddSourceHints && conf.keep != keepSubnet,
+		"addSourceHints and keepMain %q exclude each other: addSourceHints is keepMain %q", raw.KeepMain, keepSubnet)
+	refuseIf(len(raw.Gateways) > 2, "gateways list cannot contain more than 2 entries: it has %d", len(raw.Gateways))
+	for _, text := range raw.Gateways {
+		gateway, err := netip.ParseAddr(text)
+		gateway = gateway.Unmap()
+		if err != nil || gateway.Zone() != "" || gateway.IsUnspecified() || gateway.IsMulticast() {
+			refuseIf(true, "gateways: %q is not the address of a gateway", text)
+			continue
+		}
+		refuseIf(firstOf(conf.gateways, gateway).IsValid(), "gateways list contains multiple %s addresses: %s and %s",
+			familyName(gateway), firstOf(conf.gateways, gateway), gateway)
+		conf.gateways = append(conf.gateways, gateway)
+	}
+	return conf, errors.Join(errs...)
+}
+
+// firstOf returns the first address of the same family as like, or the zero Addr.
+func firstOf(addrs []netip.Addr, like netip.Addr) netip.Addr {
+	for _, a := range addrs {
+		if a.Is4() == like.Is4() {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+func familyName(a netip.Addr) string {
+	if a.Is4() {
+		return "IPv4"
+	}
+	return "IPv6"
+}
+
+// configuredTable returns the key "table", or zero. It reads no other key and returns no error,
+// because DEL must work with any configuration.
+func configuredTable(r *skel.Request) int {
+	var raw struct {
+		Table int `json:"table"`
+	}
+	_ = types.Decode(r.Stdin, &raw)
+	return raw.Table
+}

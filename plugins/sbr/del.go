@@ -1,0 +1,115 @@
+package main
+
+import (
+	"errors"
+	"io/fs"
+	"slices"
+
+	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/pkg/undo"
+)
+
+// del deletes the rules of the attachment, and moves the routes back. It needs neither prevResult
+// nor a valid configuration.
+func del(r *skel.Request) error {
+	if r.Pod == nil {
+		return nil
+	}
+	if err := r.LockPod(); err != nil {
+		return err
+	}
+	pod, err := nl.Open(r.Pod)
+	if err != nil {
+		return err
+	}
+	t, err := newTarget(r, pod)
+	if errors.Is(err, fs.ErrNotExist) {
+		return deleteOrphans(pod)
+	}
+	if err != nil {
+		return err
+	}
+	if attach.NamesOther(t.link, r.Attachment()) {
+		return nil
+	}
+	prev, _ := r.Prev() // in DEL, Prev returns no error
+	ips := attach.IPsOf(prev, r.IfName)
+	table := configuredTable(r)
+	var errs []error
+	for _, rule := range t.rules {
+		if isIn(ips, rule) && (isMarked(rule) || table == 0 || rule.Table == table) {
+			errs = append(errs, t.release(rule, table))
+		}
+	}
+	return errors.Join(append(errs, t.deleteOwn(t.home), deleteOrphans(pod))...)
+}
+
+// isIn reports whether the source of a rule is one of the IPs of prevResult. If it is not, another
+// container's namespace is at the path. Without prevResult, that is not known.
+func isIn(ips []types.IP, rule nl.Rule) bool {
+	return len(ips) == 0 || slices.ContainsFunc(ips, func(ip types.IP) bool { return ip.Address.Addr() == rule.Source.Addr() })
+}
+
+// release deletes a rule. If the rule leads to a table of our own, release moves the routes of the
+// table back before: DEL finds them by the rule. configured is the key "table": with it, the
+// reference plugin makes rules only.
+func (t *target) release(rule nl.Rule, configured int) error {
+	if rule.Protocol == protocolMoved || rule.Protocol == 0 && configured == 0 {
+		routes := t.routesIn(rule.Table)
+		moved := slices.DeleteFunc(slices.Clone(routes), func(r nl.FullRoute) bool { return r.Protocol == protocolOurs })
+		for i := range moved {
+			moved[i] = moved[i].In(t.home)
+		}
+		if err := t.restore(moved); err != nil {
+			return err
+		}
+		for _, r := range routes {
+			if err := t.pod.DeleteFullRoute(r); err != nil {
+				return err
+			}
+		}
+	}
+	return t.pod.DeleteRule(rule)
+}
+
+// restore adds routes that are missing.
+func (t *target) restore(routes []nl.FullRoute) error {
+	var errs []error
+	var kept undo.Stack // what DEL and an undo restore is not undone
+	for _, r := range routes {
+		errs = append(errs, t.pod.EnsureFullRoute(&kept, r))
+	}
+	return errors.Join(errs...)
+}
+
+// deleteOwn deletes the routes that the plugin made in a table.
+func (t *target) deleteOwn(table int) error {
+	var errs []error
+	for _, r := range t.routesIn(table) {
+		if r.Protocol == protocolOurs {
+			errs = append(errs, t.pod.DeleteFullRoute(r))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// deleteOrphans deletes the rules that plumb made for addresses that the container no longer has,
+// because their interface was removed. Its routes went with it.
+func deleteOrphans(pod *nl.Conn) error {
+	rules, err := pod.SourceRules()
+	errs := []error{err}
+	for _, rule := range rules {
+		if !isMarked(rule) {
+			continue
+		}
+		addrs, err := pod.LocalAddrs(rule.Source.Addr())
+		if err == nil && !slices.Contains(addrs, rule.Source.Addr()) {
+			err = pod.DeleteRule(rule)
+		}
+		errs = append(errs, types.IgnoreNotExist(err))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,75 @@
+package main
+
+import (
+	"os"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// reference is the path of the plugin in Debian's package containernetworking-plugins.
+const reference = "/usr/lib/cni/sbr"
+
+var _ = Describe("beside the reference plugin", func() {
+	var b *testbed
+	var c nstest.Call
+
+	runReference := func(command string) { // it knows cniVersions up to 1.0.0
+		GinkgoHelper()
+		nstest.Exec(GinkgoTB(), reference, c.With(command)).OK(GinkgoTB())
+	}
+
+	BeforeEach(func() {
+		if _, err := os.Stat(reference); err != nil {
+			Skip("containernetworking-plugins is not installed: " + err.Error())
+		}
+		nstest.LeakCheck(GinkgoTB())
+		b = newTestbed(GinkgoTB())
+		b.pod.Batch(GinkgoTB(), "route del default via 10.66.0.1 metric 100", "route prepend default via 10.66.0.1")
+		c = b.call(confOf("1.0.0", "net1", "", net1Prev))
+	})
+
+	It("makes the same rules and tables, but for protocol numbers and link-local routes", func() {
+		tables := func() []string {
+			GinkgoHelper()
+			var lines []string
+			for _, text := range []string{b.ip("-4 rule"), b.ip("-6 rule"), b.ip("-4 route show table 100"), b.ip("-6 route show table 101")} {
+				for line := range strings.SplitSeq(text, "\n") {
+					line = strings.NewReplacer(" proto 113", "", " proto 112", "", " proto kernel", "").Replace(line)
+					if line != "" && !strings.HasPrefix(line, "fe80::") {
+						lines = append(lines, line)
+					}
+				}
+			}
+			return lines
+		}
+		runReference("ADD")
+		made := tables()
+		b = newTestbed(GinkgoTB())
+		b.pod.Batch(GinkgoTB(), "route del default via 10.66.0.1 metric 100", "route prepend default via 10.66.0.1")
+		c.Pod = b.pod
+		run(c, "ADD").OK(GinkgoTB())
+		Expect(tables()).To(ConsistOf(made))
+	})
+
+	It("makes attachments that plumb checks and deletes", func() {
+		before := b.ip("-4 route")
+		runReference("ADD")
+		run(c, "CHECK").OK(GinkgoTB())
+		run(c, "DEL").OK(GinkgoTB())
+		Expect(append(b.rules("-4"), b.rules("-6")...)).To(BeEmpty())
+		Expect(strings.Split(b.ip("-4 route"), "\n")).To(ConsistOf(strings.Split(before, "\n")))
+		Expect(b.ip("-6 route show table 101")).To(BeEmpty())
+	})
+
+	It("deletes the rules of attachments that plumb made", func() {
+		run(c, "ADD").OK(GinkgoTB())
+		runReference("CHECK")
+		runReference("DEL")
+		Expect(append(b.rules("-4"), b.rules("-6")...)).To(BeEmpty())
+		run(c, "DEL").OK(GinkgoTB())
+	})
+})

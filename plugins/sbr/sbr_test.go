@@ -1,0 +1,429 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"syscall"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+var _ = Describe("ADD", func() {
+	var b *testbed
+	BeforeEach(func() {
+		nstest.LeakCheck(GinkgoTB())
+		b = newTestbed(GinkgoTB())
+	})
+
+	It("gives each IP a rule and a table with the routes of its family, and DEL restores the main table", func() {
+		before := snapshot(b.pod)
+		c := b.call(conf("", net1Prev))
+		Expect(added(c).IPs).To(HaveLen(2))
+
+		Expect(b.rules("-4")).To(Equal([]string{"32765:\tfrom 10.66.0.2 lookup 100 proto 113"}))
+		Expect(b.rules("-6")).To(Equal([]string{"32765:\tfrom fd66::2 lookup 101 proto 113"}))
+		Expect(b.ip("-4 route show table 100")).To(Equal("default via 10.66.0.1 dev net1 metric 100\n" +
+			"10.66.0.0/24 dev net1 proto kernel scope link src 10.66.0.2\n172.31.0.0/16 via 10.66.0.9 dev net1"))
+		Expect(b.ip("-6 route show table 101")).To(Equal("fd66::/64 dev net1 proto kernel metric 256 pref medium\ndefault via fd66::1 dev net1 metric 1024 pref medium"))
+		Expect(b.ip("-4 route show table all")).NotTo(ContainSubstring("table 101"))
+		Expect(b.ip("-6 route show table all")).NotTo(ContainSubstring("table 100"))
+		By("leaving other interfaces and link-local routes alone")
+		Expect(b.ip("-4 route")).To(Equal("default via 10.77.0.1 dev eth0\n10.77.0.0/24 dev eth0 proto kernel scope link src 10.77.0.2"))
+		Expect(b.ip("-6 route show dev net1")).To(Equal("fe80::/64 proto kernel metric 256 pref medium"))
+
+		run(c, "CHECK").OK(GinkgoTB())
+		run(c, "DEL").OK(GinkgoTB())
+		Expect(restored(before, b.pod)).To(BeEmpty())
+		run(c, "DEL").OK(GinkgoTB())
+		Expect(restored(before, b.pod)).To(BeEmpty())
+	})
+
+	It("returns packets through the interface whose address they have, and others by the main table", func() {
+		b.pod.Batch(GinkgoTB(), "route del default via 10.66.0.1")
+		b.second.Batch(GinkgoTB(), "addr add 203.0.113.5/32 dev lo", "route replace 10.66.0.0/24 dev r1 src 203.0.113.5")
+		b.first.Batch(GinkgoTB(), "addr add 203.0.113.9/32 dev lo")
+		nstest.ServeTCP(GinkgoTB(), b.pod, "10.66.0.2:80")
+		nstest.ServeTCP(GinkgoTB(), b.first, "203.0.113.9:80")
+		_, err := nstest.Dial(b.second, "10.66.0.2:80")
+		Expect(err).To(HaveOccurred(), "without sbr the answer leaves through eth0")
+		added(b.call(conf("", net1Prev)))
+		nstest.MustDial(GinkgoTB(), b.second, "10.66.0.2:80", "203.0.113.5")
+		nstest.MustDial(GinkgoTB(), b.pod, "203.0.113.9:80", "10.77.0.2")
+		By("and through an IPv6 gateway with a link-local address")
+		b.second.Batch(GinkgoTB(), "addr add fe80::1/64 dev r1 nodad", "addr add 2001:db8::5/128 dev r1 nodad")
+		b.second.Must(GinkgoTB(), "ip", "-6", "route", "add", "fd66::2", "dev", "r1", "src", "2001:db8::5")
+		run(b.call(conf("", net1Prev)), "DEL").OK(GinkgoTB())
+		b.pod.Batch(GinkgoTB(), "route del default via fd66::1")
+		added(b.call(conf(`"gateways":["fe80::1"]`, net1Prev)))
+		nstest.ServeTCP(GinkgoTB(), b.pod, "[fd66::2]:80")
+		nstest.MustDial(GinkgoTB(), b.second, "[fd66::2]:80", "2001:db8::5")
+	})
+
+	It("prefers gateways to the default routes of the main table, which DEL restores", func() {
+		before := snapshot(b.pod)
+		c := b.call(conf(`"gateways":["10.66.0.254","fd66::254"]`, net1Prev))
+		added(c)
+		Expect(b.ip("route get 198.51.100.1 from 10.66.0.2")).To(ContainSubstring("via 10.66.0.254 "))
+		Expect(b.ip("route get 2001:db8:99::1 from fd66::2")).To(ContainSubstring("via fd66::254 "))
+		run(c, "CHECK").OK(GinkgoTB())
+		run(c, "DEL").OK(GinkgoTB())
+		Expect(restored(before, b.pod)).To(BeEmpty())
+	})
+
+	It("prefers gateways to a default route of the same metric", func() {
+		b.pod.Batch(GinkgoTB(), "route del default via 10.77.0.1", "route replace default via 10.66.0.1 metric 0")
+		before := snapshot(b.pod)
+		c := b.call(conf(`"gateways":["10.66.0.254"]`, net1Prev))
+		added(c)
+		Expect(b.ip("route get 198.51.100.1 from 10.66.0.2")).To(ContainSubstring("via 10.66.0.254 "))
+		run(c, "CHECK").OK(GinkgoTB())
+		run(c, "DEL").OK(GinkgoTB())
+		Expect(restored(before, b.pod)).To(BeEmpty())
+	})
+
+	DescribeTable("finds the gateway where the main table has no default route",
+		func(prev string, routes string, want string) {
+			b.pod.Batch(GinkgoTB(), "route del default via 10.66.0.1", "route del default via fd66::1")
+			added(b.call(strings.Replace(conf("", prev), `"ips":`, `"routes":[`+routes+`],"ips":`, 1)))
+			Expect(b.ip("-4 route show table 100 default")).To(Equal(want))
+		},
+		Entry("in the IP", `{"address":"10.66.0.2/24","gateway":"10.66.0.1"}`, ``, "default via 10.66.0.1 dev net1 proto 112"),
+		Entry("in a default route of prevResult", `{"address":"10.66.0.2/24"}`, `{"dst":"0.0.0.0/0","gw":"10.66.0.254"}`, "default via 10.66.0.254 dev net1 proto 112"),
+		Entry("nowhere", `{"address":"10.66.0.2/24"}`, ``, ""),
+	)
+
+	It("gives each of several IPs a table with the routes of its subnet", func() {
+		b.pod.Batch(GinkgoTB(), "addr add 10.67.0.2/24 dev net1", "route add 192.0.2.0/24 via 10.67.0.1", "route add 198.51.100.7 dev net1")
+		before := snapshot(b.pod)
+		c := b.call(conf("", `{"address":"10.66.0.2/24"},{"address":"10.67.0.2/24","gateway":"10.67.0.1"}`))
+		added(c)
+		Expect(b.ip("-4 route show table 100")).To(Equal("default via 10.66.0.1 dev net1 metric 100\n" +
+			"10.66.0.0/24 dev net1 proto kernel scope link src 10.66.0.2\n172.31.0.0/16 via 10.66.0.9 dev net1\n198.51.100.7 dev net1 scope link"))
+		Expect(b.ip("-4 route show table 101")).To(Equal("default via 10.67.0.1 dev net1 proto 112\n" +
+			"10.67.0.0/24 dev net1 proto kernel scope link src 10.67.0.2\n192.0.2.0/24 via 10.67.0.1 dev net1\n198.51.100.7 dev net1 scope link"))
+		run(c, "CHECK").OK(GinkgoTB())
+		run(c, "DEL").OK(GinkgoTB())
+		Expect(restored(before, b.pod)).To(BeEmpty())
+	})
+
+	It("serves addresses without a route to their subnet, as ptp makes them", func() {
+		b.pod.Batch(GinkgoTB(), "addr flush dev net1", "addr add 10.66.0.2/24 dev net1 noprefixroute", "route add 10.66.0.1 dev net1", "route add 10.66.0.0/24 via 10.66.0.1")
+		before := snapshot(b.pod)
+		c := b.call(conf("", `{"address":"10.66.0.2/24","gateway":"10.66.0.1"}`))
+		added(c)
+		Expect(b.ip("-4 route show table 100")).To(Equal("default via 10.66.0.1 dev net1 proto 112\n10.66.0.0/24 via 10.66.0.1 dev net1\n10.66.0.1 dev net1 scope link"))
+		run(c, "CHECK").OK(GinkgoTB())
+		run(c, "DEL").OK(GinkgoTB())
+		Expect(restored(before, b.pod)).To(BeEmpty())
+	})
+
+	It("restores all attributes of the routes", func() {
+		b.pod.Batch(GinkgoTB(), "route add 192.0.2.0/24 via 10.66.0.3 mtu lock 1300 advmss 1200 proto static metric 7 initcwnd 20",
+			"route add 198.51.100.0/24 nexthop via 10.66.0.4 weight 3 nexthop via 10.66.0.5", "route add 203.0.113.0/24 via 192.0.2.77 dev net1 onlink",
+			"route add 2001:db8:1::/48 via fd66::3 mtu 1300 proto static", "route append 2001:db8:1::/48 via fd66::4 mtu 1300 proto static")
+		before := snapshot(b.pod)
+		c := b.call(conf("", net1Prev))
+		added(c)
+		Expect(b.ip("-4 route show dev net1")).To(BeEmpty())
+		Expect(b.ip("-6 route show table 101")).To(ContainSubstring("via fd66::4"))
+		run(c, "DEL").OK(GinkgoTB())
+		Expect(restored(before, b.pod)).To(BeEmpty())
+	})
+
+	DescribeTable("keeps routes in the main table", func(keys, want4, want6 string) {
+		before := snapshot(b.pod)
+		c := b.call(conf(keys, net1Prev))
+		added(c)
+		Expect(b.ip("-4 route show dev net1")).To(Equal(want4))
+		Expect(b.ip("-6 route show dev net1")).To(Equal(want6))
+		Expect(b.ip("-4 route show table 100")).To(ContainSubstring("172.31.0.0/16 via 10.66.0.9"))
+		again := snapshot(b.pod)
+		added(c)
+		Expect(restored(again, b.pod)).To(BeEmpty(), "a second ADD changes nothing")
+		run(c, "CHECK").OK(GinkgoTB())
+		run(c, "DEL").OK(GinkgoTB())
+		Expect(restored(before, b.pod)).To(BeEmpty())
+	},
+		Entry("with gateways", `"gateways":["10.66.0.254","fd66::254"]`, "", "fe80::/64 proto kernel metric 256 pref medium"),
+		Entry("none", `"keepMain":"none"`, "", "fe80::/64 proto kernel metric 256 pref medium"),
+		Entry("those to the subnets", `"keepMain":"subnet"`, "10.66.0.0/24 proto kernel scope link src 10.66.0.2",
+			"fd66::/64 proto 112 src fd66::2 metric 1024 pref medium\nfe80::/64 proto kernel metric 256 pref medium"),
+		Entry("as the reference plugin calls that", `"addSourceHints":true`, "10.66.0.0/24 proto kernel scope link src 10.66.0.2",
+			"fd66::/64 proto 112 src fd66::2 metric 1024 pref medium\nfe80::/64 proto kernel metric 256 pref medium"),
+		Entry("all", `"keepMain":"all"`, "default via 10.66.0.1 metric 100\n10.66.0.0/24 proto kernel scope link src 10.66.0.2\n172.31.0.0/16 via 10.66.0.9",
+			"fd66::/64 proto kernel metric 256 pref medium\nfe80::/64 proto kernel metric 256 pref medium\ndefault via fd66::1 metric 1024 pref medium"),
+	)
+
+	It("with table makes rules only", func() {
+		b.pod.Batch(GinkgoTB(), "route add default via 10.66.0.254 table 5000")
+		before := snapshot(b.pod)
+		c := b.call(conf(`"table":5000`, net1Prev))
+		added(c)
+		Expect(b.rules("-4")).To(Equal([]string{"32765:\tfrom 10.66.0.2 lookup 5000 proto 112"}))
+		Expect(b.rules("-6")).To(Equal([]string{"32765:\tfrom fd66::2 lookup 5000 proto 112"}))
+		Expect(b.ip("route get 198.51.100.1 from 10.66.0.2")).To(ContainSubstring("via 10.66.0.254 "))
+		added(c)
+		run(c, "CHECK").OK(GinkgoTB())
+		other := c
+		other.Config = conf(`"table":5001`, net1Prev)
+		Expect(run(other, "CHECK").Failure(GinkgoTB()).Msg).To(ContainSubstring("the rule from 10.66.0.2 leads to table 5000, not 5001"))
+		By("which DEL recognises without the key")
+		c.Config = conf("", net1Prev)
+		run(c, "DEL").OK(GinkgoTB())
+		Expect(restored(before, b.pod)).To(BeEmpty())
+	})
+
+	It("avoids the tables of others", func() {
+		b.pod.Batch(GinkgoTB(), "rule add from 192.0.2.9 lookup 100", "route add 192.0.2.0/24 via 10.77.0.9 table 101")
+		added(b.call(conf("", net1Prev)))
+		Expect(b.rules("-4")).To(ContainElement(ContainSubstring("from 10.66.0.2 lookup 102")))
+		first := b.call(confOf("1.1.0", "eth0", "", eth0Prev))
+		first.IfName = "eth0"
+		added(first)
+		Expect(b.rules("-4")).To(ContainElement(ContainSubstring("from 10.77.0.2 lookup 104")))
+	})
+
+	It("serves interfaces with overlapping subnets, and DELs in any order restore the main table", func() {
+		for _, second := range []string{"eth0", "net1"} {
+			b := newTestbed(GinkgoTB())
+			b.pod.Batch(GinkgoTB(), "addr add 10.66.0.3/24 dev eth0")
+			before := snapshot(b.pod)
+			calls := map[string]nstest.Call{"net1": b.call(conf("", net1Prev)), "eth0": b.call(confOf("1.1.0", "eth0", "", eth0Prev+`,{"address":"10.66.0.3/24"}`))}
+			for name, c := range calls {
+				c.IfName = name
+				calls[name] = c
+				added(c)
+			}
+			Expect(b.ip("route get 10.66.0.9 from 10.66.0.2")).To(ContainSubstring("dev net1"))
+			Expect(b.ip("route get 10.66.0.9 from 10.66.0.3")).To(ContainSubstring("dev eth0"))
+			for name, c := range calls {
+				if name != second {
+					run(c, "DEL").OK(GinkgoTB())
+					run(calls[second], "CHECK").OK(GinkgoTB())
+				}
+			}
+			run(calls[second], "DEL").OK(GinkgoTB())
+			Expect(strings.Split(snapshot(b.pod), "\n")).To(ConsistOf(strings.Split(before, "\n"))) // the order is that of the DELs
+		}
+	})
+
+	It("gives interfaces that are attached at the same time different tables", func() {
+		b.pod.Batch(GinkgoTB(), "addr add 10.78.0.2/24 dev eth0")
+		calls := []nstest.Call{b.call(conf("", net1Prev)), b.call(confOf("1.1.0", "eth0", "", eth0Prev+`,{"address":"10.78.0.2/24"}`))}
+		calls[1].IfName = "eth0"
+		By("calling the second ADD when the first has chosen its tables")
+		waits, done := make(chan struct{}), make(chan nstest.Reply, 1)
+		calls[1].Before = func(step string) error {
+			if strings.HasPrefix(step, "wait for another call for the container") {
+				close(waits)
+			}
+			return nil
+		}
+		var once sync.Once
+		calls[0].Before = func(step string) error {
+			if strings.HasPrefix(step, "add rule") {
+				once.Do(func() {
+					go func() { done <- run(calls[1], "ADD") }()
+					select {
+					case <-waits:
+					case reply := <-done:
+						done <- reply
+					}
+				})
+			}
+			return nil
+		}
+		run(calls[0], "ADD").OK(GinkgoTB())
+		reply := <-done
+		reply.OK(GinkgoTB())
+		tables := map[string]bool{}
+		for _, rule := range append(b.rules("-4"), b.rules("-6")...) {
+			tables[strings.Fields(rule)[4]] = true
+		}
+		Expect(tables).To(HaveLen(4))
+	})
+
+	DescribeTable("returns prevResult in the form of each version", func(version string) {
+		v, err := types.ParseVersion(version)
+		Expect(err).NotTo(HaveOccurred())
+		prev := &types.Result{
+			Interfaces: []types.Interface{{Name: "net1", Sandbox: "/any", MAC: "\x02\x00\x00\x00\x00\x01"}},
+			IPs:        []types.IP{{Address: netip.MustParsePrefix("10.66.0.2/24"), Gateway: netip.MustParseAddr("10.66.0.1")}, {Address: netip.MustParsePrefix("fd66::2/64")}},
+			Routes:     []types.Route{{Dst: netip.MustParsePrefix("0.0.0.0/0")}},
+			DNS:        types.DNS{Nameservers: []string{"10.66.0.53"}},
+		}
+		text, err := prev.Marshal(v)
+		Expect(err).NotTo(HaveOccurred())
+		c := b.call(nstest.WithPrevResult(`{"cniVersion":"`+version+`","name":"net","type":"sbr"}`, string(text)))
+		nstest.Golden(GinkgoTB(), "add-"+version, run(c, "ADD").OK(GinkgoTB()).Stdout)
+		Expect(b.rules("-4")).To(HaveLen(1))
+		Expect(b.rules("-6")).To(HaveLen(1))
+	},
+		EntryDescription("%s"),
+		Entry(nil, "0.1.0"), Entry(nil, "0.2.0"), Entry(nil, "0.3.0"), Entry(nil, "0.3.1"), Entry(nil, "0.4.0"), Entry(nil, "1.0.0"), Entry(nil, "1.1.0"),
+	)
+
+	DescribeTable("fails and changes nothing",
+		func(config string, code int, texts ...string) { refused(b.call(config), code, texts...) },
+		Entry("without prevResult", `{"cniVersion":"1.1.0","name":"net","type":"sbr"}`, 7, "must be called as chained plugin"),
+		Entry("without IPs", conf("", ""), 7, "no IP addresses supplied on interface: net1"),
+		Entry("with IPs of another interface only", confOf("1.1.0", "eth0", "", eth0Prev), 7, "no IP addresses supplied on interface: net1"),
+		Entry("with a gateway that is in no subnet", conf(`"gateways":["192.0.2.1"]`, `{"address":"10.66.0.2/24"}`), 7, "192.0.2.1, the gateway for 10.66.0.2/24, is not reachable"),
+		Entry("with several problems", conf(`"table":0,"keepMain":"some","gateways":["x","10.0.0.1","10.0.0.2"]`, net1Prev), 7,
+			"table 0 is not between", `unknown keepMain: "some"`, `"x" is not the address of a gateway`,
+			"gateways list cannot contain more than 2 entries", "gateways list contains multiple IPv4 addresses: 10.0.0.1 and 10.0.0.2"),
+		Entry("with addSourceHints and another keepMain", conf(`"addSourceHints":true,"keepMain":"all"`, net1Prev), 7, "exclude each other"),
+		Entry("with a value of the wrong type", conf(`"gateways":"10.0.0.1"`, net1Prev), 6, "gateways"),
+		Entry("with an unknown key if strict", conf(`"gatways":[],"strict":true`, net1Prev), 2, "gatways"),
+	)
+
+	It("fails if the container has no such interface", func() {
+		c := b.call(confOf("1.1.0", "net2", "", net1Prev))
+		c.IfName = "net2"
+		refused(c, 7, "find link net2")
+	})
+
+	It("warns of keys that have no effect beside table", func() {
+		Expect(run(b.call(conf(`"table":9,"keepMain":"all"`, net1Prev)), "ADD").OK(GinkgoTB()).Stderr).To(ContainSubstring("keepMain have no effect"))
+	})
+
+	It("leaves routes of router advertisements to the kernel, and uses their gateway", func() {
+		b.pod.Batch(GinkgoTB(), "route del default via fd66::1", "route add default via fe80::9 dev net1 proto ra metric 1024", "route add 2001:db8:5::/64 dev net1 expires 3000")
+		before := snapshot(b.pod)
+		c := b.call(conf("", `{"address":"fd66::2/64"}`))
+		added(c)
+		Expect(b.ip("-6 route show table 100")).To(Equal("fd66::/64 dev net1 proto kernel metric 256 pref medium\ndefault via fe80::9 dev net1 proto 112 metric 1024 pref medium"))
+		Expect(b.ip("-6 route show dev net1")).To(And(ContainSubstring("default via fe80::9 proto ra"), ContainSubstring("2001:db8:5::/64")))
+		run(c, "DEL").OK(GinkgoTB())
+		Expect(restored(before, b.pod)).To(BeEmpty())
+	})
+})
+
+var _ = Describe("DEL", func() {
+	var b *testbed
+	BeforeEach(func() {
+		nstest.LeakCheck(GinkgoTB())
+		b = newTestbed(GinkgoTB())
+	})
+
+	DescribeTable("restores the main table", func(change func(*nstest.Call)) {
+		before := snapshot(b.pod)
+		c := b.call(conf("", net1Prev))
+		added(c)
+		change(&c)
+		run(c, "DEL").OK(GinkgoTB())
+		Expect(restored(before, b.pod)).To(BeEmpty())
+	},
+		Entry("without prevResult", func(c *nstest.Call) { c.Config = `{"cniVersion":"1.1.0","name":"net","type":"sbr"}` }),
+		Entry("with a configuration that ADD refuses", func(c *nstest.Call) {
+			c.Config = `{"cniVersion":"9","name":"net","type":"sbr","table":"x","gateways":7,"keepMain":[],"prevResult":3}`
+		}),
+		Entry("with a table that was configured since", func(c *nstest.Call) { c.Config = conf(`"table":77`, net1Prev) }),
+	)
+
+	It("succeeds without the container, and makes no file at the path", func() {
+		path := GinkgoT().TempDir() + "/netns"
+		for _, netns := range []string{"", path} {
+			run(nstest.Call{Node: b.node, NetNS: netns, IfName: "net1", Config: conf("", net1Prev)}, "DEL").OK(GinkgoTB())
+		}
+		Expect(path).NotTo(BeAnExistingFile())
+	})
+
+	It("deletes the rules if the interface is gone", func() {
+		c := b.call(conf("", net1Prev))
+		added(c)
+		b.pod.Batch(GinkgoTB(), "link del net1")
+		run(c, "DEL").OK(GinkgoTB())
+		Expect(append(b.rules("-4"), b.rules("-6")...)).To(BeEmpty())
+	})
+
+	It("leaves the rules of other interfaces and of other programs alone", func() {
+		other := b.call(confOf("1.1.0", "eth0", "", eth0Prev))
+		other.IfName = "eth0"
+		added(other)
+		b.pod.Batch(GinkgoTB(), "rule add from 10.66.0.2 lookup 33", "rule add from 10.66.0.2 to 192.0.2.0/24 lookup 33")
+		before := snapshot(b.pod)
+		c := b.call(conf("", net1Prev))
+		added(c)
+		run(c, "DEL").OK(GinkgoTB())
+		Expect(restored(before, b.pod)).To(BeEmpty())
+		run(other, "CHECK").OK(GinkgoTB())
+	})
+
+	It("leaves an interface of another attachment at the same path alone", func() {
+		added(b.call(conf("", net1Prev)))
+		before := snapshot(b.pod)
+		run(b.call(conf("", `{"address":"10.66.0.9/24"}`)), "DEL").OK(GinkgoTB())
+		Expect(restored(before, b.pod)).To(BeEmpty())
+		b.pod.Batch(GinkgoTB(), "link set net1 alias plumb:net/other/net1")
+		before = snapshot(b.pod)
+		run(b.call(conf("", net1Prev)), "DEL").OK(GinkgoTB())
+		Expect(restored(before, b.pod)).To(BeEmpty())
+	})
+})
+
+var _ = Describe("CHECK", func() {
+	var b *testbed
+	BeforeEach(func() {
+		nstest.LeakCheck(GinkgoTB())
+		b = newTestbed(GinkgoTB())
+	})
+
+	DescribeTable("names what is missing", func(change, want string) { // change is a command of ip
+		c := b.call(conf(`"gateways":["10.66.0.254"]`, net1Prev))
+		added(c)
+		run(c, "CHECK").OK(GinkgoTB())
+		b.ip(change)
+		f := run(c, "CHECK").Failure(GinkgoTB())
+		Expect(f.Code).To(BeEquivalentTo(types.CodeChanged))
+		Expect(f.Msg).To(ContainSubstring(want))
+	},
+		Entry(nil, "rule del from 10.66.0.2", "the rule from 10.66.0.2 is missing"),
+		Entry(nil, "-6 rule del from fd66::2", "the rule from fd66::2 is missing"),
+		Entry(nil, "route del 10.66.0.0/24 table 100", "table 100 has no route to 10.66.0.0/24 through net1"),
+		Entry(nil, "route del default via 10.66.0.254 table 100", "table 100 has no default route via 10.66.0.254"),
+		Entry(nil, "route del default via fd66::1 table 101", "table 101 has no default route via fd66::1"),
+		Entry(nil, "link del net1", "find link net1"),
+	)
+})
+
+var _ = Describe("STATUS", func() {
+	It("returns code 50 for an invalid configuration", func() {
+		node := nstest.NewNode(GinkgoTB())
+		call := func(keys string) nstest.Reply {
+			return nstest.Run(plugin(), nstest.Call{Command: "STATUS", Node: node, Config: `{"cniVersion":"1.1.0","name":"net","type":"sbr"` + keys + `}`})
+		}
+		call("").OK(GinkgoTB())
+		Expect(call(`,"table":-1`).Failure(GinkgoTB()).Code).To(BeEquivalentTo(50))
+	})
+})
+
+var _ = DescribeTable("leaves nothing behind if a step fails", func(keys string) {
+	config := strings.ReplaceAll(confOf("1.1.0", "eth0", keys, net1Prev), `"sandbox":"/any"`, `"sandbox":"/any","mac":""`)
+	nstest.FaultSweep(GinkgoTB(), nstest.Sweep{Plugin: plugin(), Config: config, PreparePod: func(pod *nstest.NS) {
+		pod.Batch(GinkgoTB(), "link add eth0 up type veth peer name peer0", "link set peer0 up", "addr add 10.66.0.2/24 dev eth0", "addr add fd66::2/64 dev eth0 nodad",
+			"route add default via 10.66.0.1", "route add default via fd66::1", "route add 172.31.0.0/16 via 10.66.0.9")
+	}})
+},
+	Entry("by default", ""),
+	Entry("with gateways and hints", `"gateways":["10.66.0.254"],"keepMain":"subnet"`),
+	Entry("with table", `"table":5000`),
+)
+
+var _ = It("the error of a failed ADD names its cause", func() {
+	b := newTestbed(GinkgoTB())
+	c := b.call(conf("", net1Prev))
+	c.Before = func(step string) error {
+		if strings.HasPrefix(step, "add rule") {
+			return fmt.Errorf("injected: %w", syscall.EPERM)
+		}
+		return nil
+	}
+	Expect(run(c, "ADD").Failure(GinkgoTB()).Msg).To(ContainSubstring("add rule from 10.66.0.2/32 lookup 100: injected"))
+})

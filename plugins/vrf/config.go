@@ -1,0 +1,60 @@
+package main
+
+import (
+	"errors"
+	"math"
+
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// rawConfig is the configuration as the user writes it. README.md explains each key.
+type rawConfig struct {
+	VRFName string `json:"vrfname"`
+	Table   int    `json:"table"`
+}
+
+// config is the checked configuration.
+type config struct {
+	name  string
+	table int // zero: that of an existing VRF, or a free one
+}
+
+const kind = "vrf"
+
+// firstTable is the lowest table that a VRF gets if the configuration has none. sbr uses tables from 100 on.
+const firstTable = 1000
+
+// parse reads and checks the configuration. Invalid values have types.CodeConfig.
+func parse(r *skel.Request) (*config, error) {
+	var raw rawConfig
+	if err := r.Decode(&raw); err != nil {
+		return nil, err
+	}
+	conf, err := raw.config(r.IfName)
+	return conf, types.Coded(types.CodeConfig, err)
+}
+
+// config checks the configuration and returns all problems in one error.
+func (raw *rawConfig) config(ifName string) (*config, error) {
+	var errs []error
+	refuseIf := types.ProblemsInto(&errs)
+	refuseIf(raw.VRFName == "", "configuration is expected to have a valid vrf name: set \"vrfname\"")
+	if err := types.CheckIfName(raw.VRFName); err != nil {
+		refuseIf(raw.VRFName != "", "vrfname %q is not an interface name: %w", raw.VRFName, err)
+	}
+	refuseIf(raw.VRFName == "lo" || raw.VRFName == ifName, "vrfname %q is the name of another interface of the container", raw.VRFName)
+	refuseIf(raw.Table < 0 || int64(raw.Table) > math.MaxUint32, "table %d is not between 0 and %d", raw.Table, int64(math.MaxUint32))
+	refuseIf(raw.Table >= 253 && raw.Table <= 255, "table %d is one of the kernel's tables (default, main, local)", raw.Table)
+	return &config{name: raw.VRFName, table: raw.Table}, errors.Join(errs...)
+}
+
+// configuredName returns the key "vrfname", or "". It reads no other key and returns no error, because
+// DEL must work with any configuration.
+func configuredName(r *skel.Request) string {
+	var raw struct {
+		VRFName string `json:"vrfname"`
+	}
+	_ = types.Decode(r.Stdin, &raw)
+	return raw.VRFName
+}

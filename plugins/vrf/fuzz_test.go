@@ -1,0 +1,51 @@
+package main
+
+import (
+	"encoding/json"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// FuzzConfig tests that every accepted configuration can work, and that none makes the parser panic.
+func FuzzConfig(f *testing.F) {
+	f.Add(`{"name": "n", "vrfname": "blue", "table": 1000}`)
+	f.Add(`{"name": "n", "vrfname": "blue%d", "table": 4294967296}`)
+	f.Add(`{"name": "n", "vrfname": "sixteen-bytes-16", "table": 255}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		r := &skel.Request{Command: "CHECK", IfName: "eth0", Stdin: []byte(text), Version: types.Newest}
+		if types.Decode(r.Stdin, &r.Conf) != nil {
+			return
+		}
+		conf, err := parse(r)
+		if err != nil {
+			return
+		}
+		if conf.name == "" || len(conf.name) > types.MaxIfName || strings.ContainsAny(conf.name, "/: %") || conf.name == "eth0" ||
+			conf.table < 0 || int64(conf.table) > math.MaxUint32 || conf.table >= 253 && conf.table <= 255 {
+			t.Errorf("%s: accepted as %+v", text, conf)
+		}
+	})
+}
+
+// FuzzCheck tests that CHECK replies as the specification says, for every prevResult. There is no VRF,
+// which not every kernel has.
+func FuzzCheck(f *testing.F) {
+	node, pod := nstest.NewNodeAndPod(f)
+	f.Add(`{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"x"}],"ips":[{"interface":0,"address":"10.9.0.2/24"}]}`)
+	f.Add(`{"cniVersion":"0.3.1","ips":[{"version":"4","interface":-7,"address":"10.9.0.2/24"}]}`)
+	f.Add(`[]`)
+	f.Fuzz(func(t *testing.T, prev string) {
+		if !json.Valid([]byte(prev)) {
+			return
+		}
+		c := nstest.Call{Command: "CHECK", Node: node, Pod: pod, Config: nstest.WithPrevResult(`{"cniVersion":"1.1.0","name":"net","type":"vrf","vrfname":"blue"}`, prev)}
+		if failure := nstest.Run(plugin(), c).Failure(t); strings.HasPrefix(failure.Msg, "panic") {
+			t.Errorf("prevResult %s: %s", prev, failure)
+		}
+	})
+}
