@@ -2,6 +2,7 @@ package nl
 
 import (
 	"errors"
+	"fmt"
 	"os"
 
 	"github.com/plumb-cni/plumb/pkg/ns"
@@ -109,7 +110,7 @@ func (t Tap) make(fd int) error {
 	request.SetUint16(flags)
 	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, request); err != nil {
 		if errors.Is(err, unix.EBUSY) { // with IFF_TUN_EXCL: a link has the name (tun_set_iff)
-			return unix.EEXIST
+			return fmt.Errorf("%w: %w", unix.EEXIST, err)
 		}
 		return err
 	}

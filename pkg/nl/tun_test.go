@@ -49,7 +49,7 @@ var _ = Describe("a tap device", func() {
 		for _, kind := range []string{"tuntap add mode tap tap0", "link add tap0 type bridge"} {
 			pod.Batch(GinkgoTB(), kind)
 			_, err := c.AddTap(&u, nl.Tap{Name: "tap0"})
-			Expect(err).To(MatchError(fs.ErrExist))
+			Expect(err).To(And(MatchError(fs.ErrExist), MatchError("add link tap0: file exists (device or resource busy)")))
 			Expect(u.Rollback()).To(Succeed())
 			pod.Batch(GinkgoTB(), "link del tap0")
 		}
