@@ -67,8 +67,9 @@ func (l *Lease) AddTo(result *types.Result, index int) {
 // *Pending. The state of the IPAM ADD is that of its call (invoke.State): in state Launched it
 // has allocated nothing, and only in state Ended it is known whether it succeeded.
 type Pending struct {
-	r    *skel.Request
-	call *invoke.Call
+	r     *skel.Request
+	call  *invoke.Call
+	lease *Lease // what Wait has returned; nil: nothing yet
 }
 
 // Start starts the process of the IPAM plugin, which does nothing before AllowAllocation or
@@ -109,8 +110,17 @@ func (p *Pending) sendConfig() {
 
 // Wait returns the lease as soon as the IPAM plugin has printed it. The process may not have
 // ended then: skel prints the result of the caller's ADD only after the process has ended
-// without an error. Wait must be called at most once, and not for a nil *Pending.
-func (p *Pending) Wait() (*Lease, error) {
+// without an error. After Wait has returned a lease, it returns the same one again; after an error
+// it must not be called again. It must not be called for a nil *Pending.
+func (p *Pending) Wait() (lease *Lease, err error) {
+	if p.lease == nil {
+		p.lease, err = p.wait()
+	}
+	return p.lease, err
+}
+
+// wait waits for the lease.
+func (p *Pending) wait() (*Lease, error) {
 	if p.call.State() == invoke.Launched { // the IPAM plugin works over the link
 		p.sendConfig()
 	}
