@@ -2,6 +2,7 @@ package attach
 
 import (
 	"errors"
+	"os"
 	"slices"
 
 	"github.com/plumb-cni/plumb/pkg/ipam"
@@ -43,6 +44,18 @@ func (p PodLink) configure(r *skel.Request, pending *ipam.Pending) (*types.Resul
 	if err := p.Pod.SetAlias(p.Link, LinkAlias(r.Attachment())); err != nil {
 		return nil, err
 	}
+	return p.useLease(r, pending)
+}
+
+// ConfigureMarked is Configure for an interface that the plugin has marked in its own way. It does
+// not change the alias.
+func (p PodLink) ConfigureMarked(r *skel.Request, pending *ipam.Pending) (*types.Result, error) {
+	result, err := p.useLease(r, pending)
+	return result, ExplainRemoved(p.Pod, p.Link, r.IfName, err)
+}
+
+// useLease is Configure without the alias.
+func (p PodLink) useLease(r *skel.Request, pending *ipam.Pending) (*types.Result, error) {
 	result := &types.Result{Interfaces: []types.Interface{Interface(p.Link, r.NetNS)}, DNS: r.Conf.DNS}
 	if pending == nil {
 		return result, p.Pod.SetUp(p.Link)
@@ -68,7 +81,7 @@ func (p PodLink) configure(r *skel.Request, pending *ipam.Pending) (*types.Resul
 		return nil, err
 	}
 	if p.DAD == DADOn && !p.NoCarrier && slices.ContainsFunc(result.IPs, is6) {
-		if err := AwaitDAD(p.Pod, p.Link); err != nil {
+		if err := p.awaitDAD(r); err != nil {
 			return nil, err
 		}
 	}
@@ -86,6 +99,20 @@ func (p PodLink) prepare(r *skel.Request) error {
 		return sysctl.Set(p.Pod.NS(), settings...)
 	}
 	return Prepare(p.Pod, p.Link, settings...)
+}
+
+// awaitDAD is AwaitDAD, but returns nil after a warning if the interface has had no carrier: then
+// the kernel has not started the detection.
+func (p PodLink) awaitDAD(r *skel.Request) error {
+	err := AwaitDAD(p.Pod, p.Link)
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		return err
+	}
+	if now, lookupErr := p.Pod.LinkByIndex(p.Link.Index); lookupErr != nil || now.Carrier {
+		return err
+	}
+	r.Warn("interface %s has no carrier: until it has one, the container reaches no other host, and IPv6 addresses are not checked for duplicates", p.Link.Name)
+	return nil
 }
 
 // CheckPodLink is CHECK of an interface that is in the container only. It compares the interface

@@ -69,7 +69,7 @@ func (l *Lease) AddTo(result *types.Result, index int) {
 type Pending struct {
 	r     *skel.Request
 	call  *invoke.Call
-	lease *Lease // not nil: NewPending made p, and there is no call
+	lease *Lease // what Wait has returned, or what NewPending got; nil: nothing yet
 }
 
 // NewPending returns a Pending for a lease that no IPAM plugin has to return. Only Wait may be
@@ -114,11 +114,17 @@ func (p *Pending) sendConfig() {
 
 // Wait returns the lease as soon as the IPAM plugin has printed it. The process may not have
 // ended then: skel prints the result of the caller's ADD only after the process has ended
-// without an error. Wait must be called at most once, and not for a nil *Pending.
-func (p *Pending) Wait() (*Lease, error) {
-	if p.lease != nil {
-		return p.lease, nil
+// without an error. After Wait has returned a lease, it returns the same one again; after an error
+// it must not be called again. It must not be called for a nil *Pending.
+func (p *Pending) Wait() (lease *Lease, err error) {
+	if p.lease == nil {
+		p.lease, err = p.wait()
 	}
+	return p.lease, err
+}
+
+// wait waits for the lease.
+func (p *Pending) wait() (*Lease, error) {
 	if p.call.State() == invoke.Launched { // the IPAM plugin works over the link
 		p.sendConfig()
 	}

@@ -26,6 +26,9 @@ type Addr struct {
 	// still looks for a duplicate. Duplicate: it has found one.
 	Tentative bool
 	Duplicate bool
+	// The kernel sets Permanent; AddAddr ignores it. An address that is not permanent has a limited
+	// lifetime: DHCP or router advertisements gave it.
+	Permanent bool
 }
 
 // AddAddr adds an address to a link. If the link already has the address, the error matches
@@ -109,6 +112,7 @@ func newAddr(a netlink.Addr) Addr {
 		NoPrefixRoute: a.Flags&unix.IFA_F_NOPREFIXROUTE != 0,
 		Tentative:     a.Flags&unix.IFA_F_TENTATIVE != 0,
 		Duplicate:     a.Flags&unix.IFA_F_DADFAILED != 0,
+		Permanent:     a.Flags&unix.IFA_F_PERMANENT != 0,
 	}
 }
 

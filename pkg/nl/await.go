@@ -3,6 +3,7 @@ package nl
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"slices"
@@ -185,4 +186,23 @@ func nextEvent(events *rawnl.NetlinkSocket, within time.Duration) error {
 		return nil
 	}
 	return err
+}
+
+// AwaitLink calls find, and again after each change of a link of the namespace, until find returns a
+// link, or an error that does not match fs.ErrNotExist. what describes the link. After the given time,
+// AwaitLink returns the last error of find.
+func (c *Conn) AwaitLink(what string, within time.Duration, find func() (Link, error)) (found Link, err error) {
+	waitErr := c.await(within, awaited{
+		step:  "await " + what,
+		group: unix.RTNLGRP_LINK,
+		done: func() (bool, error) {
+			found, err = find()
+			return !errors.Is(err, fs.ErrNotExist), nil
+		},
+		state: func() string { return "it does not exist" },
+	})
+	if errors.Is(waitErr, os.ErrDeadlineExceeded) || waitErr == nil {
+		return found, err
+	}
+	return Link{}, waitErr
 }

@@ -28,6 +28,10 @@ type Link struct {
 	Master   int    // index; zero: none
 	Peer     int    // index of the other end (veth) or of the parent (macvlan, vlan), which may be in another namespace
 
+	AltNames []string  // the alternative names (Linux 5.5)
+	PermMAC  types.MAC // the address in the hardware (Linux 5.6); zero: none, or not known
+	Parent   string    // bus and name of the device in sysfs, "pci/0000:00:02.0" (Linux 5.14); empty: none, or not known
+
 	VLANFiltering bool   // of a bridge
 	DefaultPVID   int    // of a bridge: the VLAN to which the kernel adds new ports; zero: none
 	MacvlanMode   string // of a macvlan: "bridge", "private", "vepa" or "passthru"
@@ -59,6 +63,7 @@ func newLink(l netlink.Link) Link {
 		Promisc:  a.RawFlags&unix.IFF_PROMISC != 0,
 		AllMulti: a.RawFlags&unix.IFF_ALLMULTI != 0,
 		TxQueue:  a.TxQLen, Master: a.MasterIndex, Peer: a.ParentIndex,
+		AltNames: a.AltNames, PermMAC: types.MAC(a.PermHWAddr), Parent: parentOf(a),
 		state: a.OperState, peerNS: 1 + a.NetNsID,
 	}
 	switch l := l.(type) {
@@ -79,6 +84,14 @@ func newLink(l netlink.Link) Link {
 		out.VRFTable = int(l.Table)
 	}
 	return out
+}
+
+// parentOf returns the bus and the name of a link's device in sysfs, or "" if it has none.
+func parentOf(a *netlink.LinkAttrs) string {
+	if a.ParentDev == "" {
+		return ""
+	}
+	return a.ParentDevBus + "/" + a.ParentDev
 }
 
 // hardwareAddr returns the hardware address of a link. The library drops an address of zeros,
@@ -170,13 +183,15 @@ func masterFilter(index int) *rawnl.RtAttr {
 	return rawnl.NewRtAttr(unix.IFLA_MASTER, rawnl.Uint32Attr(uint32(index)))
 }
 
-// listLinksRequest returns a request for the links that match a filter. The kernel filters
+// listLinksRequest returns a request for the links that match a filter, or for all if it is nil. The kernel filters
 // links since Linux 4.6. The library's LinkList takes no filter.
 func listLinksRequest(filter *rawnl.RtAttr) *rawnl.NetlinkRequest {
 	req := rawnl.NewNetlinkRequest(unix.RTM_GETLINK, unix.NLM_F_DUMP)
 	req.AddData(rawnl.NewIfInfomsg(unix.AF_UNSPEC))
 	req.AddData(rawnl.NewRtAttr(unix.IFLA_EXT_MASK, rawnl.Uint32Attr(skipStatistics)))
-	req.AddData(filter)
+	if filter != nil {
+		req.AddData(filter)
+	}
 	return req
 }
 

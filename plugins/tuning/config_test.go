@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/statefile"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
@@ -236,7 +237,7 @@ func TestAllowlist(t *testing.T) {
 	}
 }
 
-// FuzzRead tests that read returns a state or errUnreadable for every content of a file.
+// FuzzRead tests that read returns a state or statefile.ErrUnreadable for every content of a file.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(`{"mac": "02:00:00:00:00:01", "promisc": false, "mtu": 1500, "allmulti": false, "txQLen": 1000}`))
 	f.Add([]byte(`{"sysctl": {"net/x": "1"}, "network": "n", "netns": 5}`))
@@ -246,7 +247,7 @@ func FuzzRead(f *testing.F) {
 		if err := os.WriteFile(path, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if state, err := read(path); (state == nil) == (err == nil) || err != nil && !errors.Is(err, errUnreadable) {
+		if state, err := read(path); (state == nil) == (err == nil) || err != nil && !errors.Is(err, statefile.ErrUnreadable) {
 			t.Errorf("%q: %v, %v", text, state, err)
 		}
 	})

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/plumb-cni/plumb/pkg/statefile"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
@@ -74,7 +75,7 @@ func TestKilledWhileWriting(t *testing.T) {
 	withEth0(t)(pod)
 	dir := t.TempDir()
 	call := nstest.Call{Node: node, Pod: pod, Config: configWithEverything(dir)}
-	temp := filepath.Join(dir, tempName(types.Attachment{Network: "net", ContainerID: "test", IfName: "eth0"}))
+	temp := filepath.Join(dir, statefile.TempName(types.Attachment{Network: "net", ContainerID: "test", IfName: "eth0"}))
 	writeFile(t, temp, `{"ma`)
 	nstest.Run(plugin(), call.With("ADD")).OK(t)
 	writeFile(t, temp, `{"ma`)

@@ -16,6 +16,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/statefile"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
@@ -572,7 +573,7 @@ var _ = Describe("tuning", func() {
 		target := filepath.Join(GinkgoTB().TempDir(), "target")
 		Expect(os.WriteFile(target, []byte("content"), 0o600)).To(Succeed())
 		Expect(os.Symlink(target, file())).To(Succeed())
-		Expect(os.Symlink(target, filepath.Join(dir, tempName(types.Attachment{Network: "net", ContainerID: "test", IfName: "eth0"})))).To(Succeed())
+		Expect(os.Symlink(target, filepath.Join(dir, statefile.TempName(types.Attachment{Network: "net", ContainerID: "test", IfName: "eth0"})))).To(Succeed())
 		run("ADD", everything).OK(GinkgoTB())
 		Expect(os.ReadFile(target)).To(BeEquivalentTo("content"))
 		info, err := os.Lstat(file())
@@ -678,7 +679,7 @@ var _ = Describe("tuning", func() {
 			}
 			Expect(os.WriteFile(filepath.Join(dir, "incomplete_eth0.json"), []byte("{"), 0o600)).To(Succeed())
 			temp := func(network, id string) string {
-				return tempName(types.Attachment{Network: network, ContainerID: id, IfName: "eth0"})
+				return statefile.TempName(types.Attachment{Network: network, ContainerID: id, IfName: "eth0"})
 			}
 			for name, text := range map[string]string{
 				"other_eth0.json": `{"mtu": 1500, "network": "net2"}`, "reference_eth0.json": `{"mtu": 1500}`, "README": "hello",

@@ -11,6 +11,7 @@ import (
 
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/statefile"
 	"github.com/plumb-cni/plumb/pkg/sysctl"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/pkg/undo"
@@ -96,7 +97,7 @@ func (t *target) tune(u *undo.Stack) error {
 		if earlier != nil {
 			return t.store.save(earlier)
 		}
-		return t.store.remove()
+		return t.store.Remove()
 	})
 	if err := sysctl.Set(t.r.Pod, t.configuredSysctls()...); err != nil {
 		return err
@@ -143,7 +144,7 @@ func (t *target) loadEarlier(netns uint64) (*saved, error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
-	case errors.Is(err, errUnreadable):
+	case errors.Is(err, statefile.ErrUnreadable):
 		t.r.Warn("%v; it is replaced", err)
 		return nil, nil
 	case err != nil:
@@ -195,8 +196,8 @@ func del(r *skel.Request) error {
 	state, err := st.load()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		warnOfSysctls(r, st.path())
-	case errors.Is(err, errUnreadable):
+		warnOfSysctls(r, st.Path())
+	case errors.Is(err, statefile.ErrUnreadable):
 		r.Warn("%v; nothing is restored", err)
 	case err != nil:
 		return types.Coded(types.CodeIO, err)
@@ -205,7 +206,7 @@ func del(r *skel.Request) error {
 			return err
 		}
 	}
-	return st.remove()
+	return st.Remove()
 }
 
 // warnOfSysctls warns of the sysctls that DEL leaves at the configured values, because no state
@@ -331,5 +332,5 @@ func (h host) status(r *skel.Request) error {
 	if err := checkAllowlist(h.allowlist, conf.sysctls); err != nil {
 		return types.NotAvailable(err)
 	}
-	return types.NotAvailable(checkWritable(conf.dataDir))
+	return types.NotAvailable(statefile.CheckWritable(conf.dataDir))
 }

@@ -10,8 +10,9 @@
 # It emulates the processor (TCG), which does not need /dev/kvm and is ten to twenty times slower. It
 # installs missing Debian packages (as root). It does not install the kernel, but unpacks it in
 # ${XDG_CACHE_HOME:-/var/cache}/plumb-vm, and downloads it again if it is missing there. The virtual
-# machine has this machine's / read-only, with an overlay in memory, and no network device. There, no
-# test may be skipped: CNI_TEST_REQUIRE=all.
+# machine has this machine's / read-only, with an overlay in memory, and two network cards (e1000e and
+# virtio), which are connected with each other and with nothing else. There, no test may be skipped:
+# CNI_TEST_REQUIRE=all.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -83,7 +84,7 @@ boot() {
 	{
 		echo 'exec </dev/null >/dev/ttyS1 2>&1; stty -F /dev/ttyS1 -opost'
 		export -p
-		echo 'ip link set lo up; modprobe br_netfilter' # br_netfilter is not loaded automatically
+		echo 'ip link set lo up; modprobe -a br_netfilter e1000e virtio_net' # these are not loaded automatically
 		printf 'cd %q; ( %s ); echo $? >%q\n' "$PWD" "$(printf '%q ' "$@")" "$dir/status"
 		echo 'sync; exec busybox poweroff -f'
 	} >"$dir/job"
@@ -92,6 +93,8 @@ boot() {
 	# shellcheck disable=SC2054 # the commas are part of qemu's arguments
 	local machine=(-accel tcg,thread=multi -cpu max -machine q35 -m "$memory" -smp "$cpus"
 		-nodefaults -no-user-config -display none -no-reboot -device virtio-rng-pci
+		-netdev hubport,id=net0,hubid=0 -device e1000e,netdev=net0,mac=52:54:00:00:00:01,romfile=
+		-netdev hubport,id=net1,hubid=0 -device virtio-net-pci,netdev=net1,mac=52:54:00:00:00:02,romfile=
 		-kernel "$kernel/boot/vmlinuz-$version" -initrd "$work/initrd"
 		-append "console=ttyS0 quiet panic=-1 mitigations=off nopti no5lvl norandmaps random.trust_cpu=1 vm.dir=$dir vm.kernel=$kernel"
 		-serial "file:$work/console" -serial stdio)

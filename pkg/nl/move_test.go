@@ -1,0 +1,83 @@
+package nl_test
+
+import (
+	"io/fs"
+	"syscall"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/trace"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+var _ = Describe("MoveLink", func() {
+	var nodeNS, podNS *nstest.NS
+	var node, pod *nl.Conn
+	var device nl.Link
+
+	BeforeEach(func() {
+		nodeNS, podNS = nstest.NewNodeAndPod(GinkgoTB())
+		node, pod = connect(nodeNS, &trace.Tracer{}), connect(podNS, &trace.Tracer{})
+		nodeNS.Batch(GinkgoTB(), "link add hd0 address 02:00:00:00:00:01 mtu 1400 type veth peer name peer0", "link set hd0 up alias before",
+			"addr add 192.0.2.1/24 dev hd0", "link property add dev hd0 altname alt0")
+		var err error
+		device, err = node.Link("hd0")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(device.AltNames).To(Equal([]string{"alt0"}))
+	})
+
+	It("moves, renames and sets the alias, and keeps MAC, MTU and alternative names", func() {
+		moved, err := node.MoveLink(device, nl.Move{To: pod, Name: "eth0", Alias: "hd0"})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(moved).To(And(HaveField("Name", "eth0"), HaveField("Alias", "hd0"), HaveField("MAC", device.MAC), HaveField("MTU", 1400), HaveField("Up", false)))
+		Expect(pod.Addrs(moved)).To(BeEmpty())
+		Expect(pod.Link("alt0")).To(Equal(moved))
+		_, err = node.Link("hd0")
+		Expect(err).To(MatchError(fs.ErrNotExist))
+
+		By("clearing the alias on the way back")
+		back, err := pod.MoveLink(moved, nl.Move{To: node, Name: "hd0"})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(back).To(And(HaveField("Name", "hd0"), HaveField("Alias", ""), HaveField("AltNames", []string{"alt0"})))
+
+		By("telling that it is gone")
+		_, err = pod.MoveLink(moved, nl.Move{To: node, Name: "hd0"})
+		Expect(err).To(MatchError(fs.ErrNotExist))
+	})
+
+	It("moves a link whose old name exists in the other namespace", func() {
+		podNS.Batch(GinkgoTB(), "link add hd0 type veth peer name other0")
+		moved, err := node.MoveLink(device, nl.Move{To: pod, Name: "eth0", Alias: "hd0"})
+		Expect(err).NotTo(HaveOccurred())
+		Expect(moved.MAC).To(Equal(device.MAC))
+	})
+
+	It("returns fs.ErrExist if the new name exists, and has moved the link all the same", func() {
+		podNS.Batch(GinkgoTB(), "link add eth0 type veth peer name other0")
+		_, err := node.MoveLink(device, nl.Move{To: pod, Name: "eth0", Alias: "hd0"})
+		Expect(err).To(MatchError(fs.ErrExist))
+		Expect(pod.Link("hd0")).To(HaveField("Alias", "before"))
+	})
+
+	It("returns EINVAL for a link that the kernel does not move", func() {
+		nodeNS.Batch(GinkgoTB(), "link add br0 type bridge")
+		bridge, err := node.Link("br0")
+		Expect(err).NotTo(HaveOccurred())
+		_, err = node.MoveLink(bridge, nl.Move{To: pod, Name: "eth0"})
+		Expect(err).To(MatchError(syscall.EINVAL))
+	})
+
+	It("adds and deletes alternative names", func() {
+		Expect(node.AddAltName(device, "plumb-0123456789abcdef0123456789")).To(Succeed())
+		Expect(node.Link("plumb-0123456789abcdef0123456789")).To(HaveField("Index", device.Index))
+		Expect(node.AddAltName(device, "alt0")).To(MatchError(fs.ErrExist))
+		Expect(node.DeleteAltName(device, "alt0")).To(Succeed())
+		Expect(node.DeleteAltName(device, "alt0")).To(MatchError(fs.ErrNotExist))
+	})
+
+	It("lists all links", func() {
+		Expect(node.Links()).To(ConsistOf(HaveField("Name", "lo"), HaveField("Name", "hd0"), HaveField("Name", "peer0")))
+	})
+})

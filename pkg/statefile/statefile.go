@@ -1,0 +1,153 @@
+// Package statefile reads and writes the files in which a plugin keeps, from ADD to DEL, what
+// it must know of an attachment. Each attachment has a file of its own, which is always
+// complete: it is written under a temporary name and then renamed.
+package statefile
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/plumb-cni/plumb/pkg/trace"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// ErrUnreadable is the error for a file from which no state can be read: a program was killed
+// while it wrote the file, or it is no regular file.
+var ErrUnreadable = errors.New("no saved state can be read from it")
+
+// A File is the file of one attachment.
+type File struct {
+	Dir   string
+	Name  string // of the file in Dir
+	Owner types.Attachment
+	Trace *trace.Tracer // logs the steps; may be nil
+}
+
+// Path returns the path of the file.
+func (f File) Path() string { return filepath.Join(f.Dir, f.Name) }
+
+// temp returns the path of the temporary file, which Write renames. An ADD that is killed leaves
+// the temporary file; DEL and GC remove it.
+func (f File) temp() string { return filepath.Join(f.Dir, TempName(f.Owner)) }
+
+// TempName returns the name of an attachment's temporary file. GC finds the network of the file by
+// its name (IsTempOf). The name consists of hashes, because a file name has at most 255 bytes.
+func TempName(a types.Attachment) string { return tempPrefix(a.Network) + ShortHash(a.String()) }
+
+// IsTempOf reports whether name is that of a temporary file of the network.
+func IsTempOf(name, network string) bool { return strings.HasPrefix(name, tempPrefix(network)) }
+
+// tempPrefix returns what the names of all temporary files of a network begin with.
+func tempPrefix(network string) string { return "." + ShortHash(network) + "~" }
+
+// ShortHash returns 24 hexadecimal digits of the SHA-256 hash of s.
+func ShortHash(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return hex.EncodeToString(sum[:12])
+}
+
+// Read returns the content of the file, as one step. The errors are those of the function Read.
+func (f File) Read() (text []byte, err error) {
+	err = f.Trace.Do("read saved state "+f.Path(), func() error {
+		text, err = Read(f.Path())
+		return err
+	})
+	return text, err
+}
+
+// Read returns the content of the file at path. It does not follow a symbolic link, and does not
+// wait at a named pipe. The error matches fs.ErrNotExist if the file does not exist, and
+// ErrUnreadable if it is no regular file.
+func Read(path string) ([]byte, error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	switch {
+	case errors.Is(err, syscall.ELOOP):
+		return nil, fmt.Errorf("%s: %w: it is a symbolic link", path, ErrUnreadable)
+	case errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ENAMETOOLONG):
+		return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
+	case err != nil:
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	if info, err := file.Stat(); err == nil && !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: %w: it is no regular file", path, ErrUnreadable)
+	}
+	return io.ReadAll(file)
+}
+
+// Write writes a temporary file and renames it. It replaces what is at the path, also a symbolic
+// link. Errors have types.CodeIO.
+func (f File) Write(text []byte) error {
+	return types.Coded(types.CodeIO, f.Trace.Do("save state "+f.Path(), func() error {
+		err := f.writeTemp(text)
+		if err == nil {
+			err = os.Rename(f.temp(), f.Path())
+		}
+		if err != nil {
+			_ = os.Remove(f.temp())
+		}
+		return err
+	}))
+}
+
+// writeTemp makes the temporary file, which only root can read. It makes the folder if it does not
+// exist, and removes the temporary file of an ADD that was killed.
+func (f File) writeTemp(text []byte) error {
+	if err := os.MkdirAll(f.Dir, 0o700); err != nil {
+		return err
+	}
+	if err := os.Remove(f.temp()); types.IgnoreNotExist(err) != nil {
+		return err
+	}
+	file, err := os.OpenFile(f.temp(), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(text)
+	return errors.Join(err, file.Close())
+}
+
+// Remove removes the file, and the temporary file of an ADD that was killed.
+func (f File) Remove() error {
+	return errors.Join(Remove(f.Trace, f.Path()), Remove(f.Trace, f.temp()))
+}
+
+// Remove removes a file if it exists. It looks for the file first: to remove a file that does not
+// exist fails if the file system is read-only.
+func Remove(t *trace.Tracer, path string) error {
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ENAMETOOLONG) {
+		return nil
+	}
+	return types.Coded(types.CodeIO, t.Do("remove saved state "+path, func() error {
+		return types.IgnoreNotExist(os.Remove(path))
+	}))
+}
+
+// CheckWritable returns an error if the process cannot make files in dir, or if its file system
+// has no free block or no free inode. If dir does not exist, CheckWritable tests the nearest
+// parent folder that exists.
+func CheckWritable(dir string) error {
+	const writeAndSearch = 2 | 1 // W_OK|X_OK
+	// With "/." at its end, the path of a file gives ENOTDIR.
+	err := syscall.Access(dir+"/.", writeAndSearch)
+	for errors.Is(err, fs.ErrNotExist) && dir != "/" {
+		dir = filepath.Dir(dir)
+		err = syscall.Access(dir+"/.", writeAndSearch)
+	}
+	var st syscall.Statfs_t
+	if err == nil && syscall.Statfs(dir, &st) == nil && (st.Blocks > 0 && st.Bavail == 0 || st.Files > 0 && st.Ffree == 0) {
+		err = syscall.ENOSPC
+	}
+	if err != nil {
+		return &fs.PathError{Op: "save state in", Path: dir, Err: err}
+	}
+	return nil
+}

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"errors"
+	"path"
+	"strings"
+
+	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// rawConfig is the configuration as the user writes it. README.md explains each key.
+type rawConfig struct {
+	Device           string `json:"device"`
+	HWAddr           string `json:"hwaddr"`
+	KernelPath       string `json:"kernelpath"`
+	PCIBusID         string `json:"pciBusID"`
+	DPDKMode         bool   `json:"DPDKMode"`
+	Force            bool   `json:"force"`
+	RestoreAddresses bool   `json:"restoreAddresses"`
+	OptimisticDAD    bool   `json:"optimisticDAD"`
+	RuntimeConfig    struct {
+		DeviceID string `json:"deviceID"`
+	} `json:"runtimeConfig"`
+}
+
+// config is the checked configuration.
+type config struct {
+	selector         selector // the zero selector if none is configured, which ADD refuses
+	dpdk             bool     // the container uses the device without its network interface
+	force            bool     // also take a device that the node needs
+	restoreAddresses bool
+	dad              attach.DADMode
+}
+
+// parse reads the configuration of the request and checks it.
+func parse(r *skel.Request) (*config, error) {
+	var raw rawConfig
+	if err := r.Decode(&raw); err != nil {
+		return nil, err
+	}
+	conf, err := raw.toConfig(r)
+	return conf, types.Coded(types.CodeConfig, err)
+}
+
+// toConfig converts raw to a config and checks it. The error joins all problems. Only ADD needs a
+// selector: runtimes set runtimeConfig.deviceID only for the verbs of a container.
+func (raw *rawConfig) toConfig(r *skel.Request) (*config, error) {
+	sel, err := raw.selector()
+	conf := &config{selector: sel, dpdk: raw.DPDKMode, force: raw.Force, restoreAddresses: raw.RestoreAddresses, dad: attach.DADOn}
+	if raw.OptimisticDAD {
+		conf.dad = attach.DADOptimistic
+	}
+	errs := []error{err}
+	refuseIf := types.ProblemsInto(&errs)
+	refuseIf(err == nil && r.Command == "ADD" && sel == selector{}, `specify either "device", "hwaddr", "kernelpath" or "pciBusID"`)
+	// Before version 0.3.0, a result must have an IP address.
+	refuseIf(r.Conf.IPAM.Type == "" && r.Version < types.V030, "%w", types.ErrNoAddress)
+	return conf, errors.Join(errs...)
+}
+
+// maxAltName is the largest length of an alternative name of an interface, in bytes.
+const maxAltName = 127
+
+// selector checks all keys that select a device, and returns the selector of the first one.
+func (raw *rawConfig) selector() (selector, error) {
+	var errs []error
+	refuseIf := types.ProblemsInto(&errs)
+	if name := raw.Device; name != "" {
+		refuseIf(name == "lo", "device lo is the loopback interface, which cannot be moved")
+		err := types.CheckIfName(name)
+		isAltName := len(name) > types.MaxIfName && len(name) <= maxAltName
+		refuseIf(err != nil && !isAltName, "device %q is not an interface name: %w", name, err)
+	}
+	mac, err := types.ParseMAC(raw.HWAddr)
+	refuseIf(raw.HWAddr != "" && err != nil, "hwaddr: %w", err)
+	kernelPath := raw.KernelPath
+	if kernelPath != "" {
+		kernelPath = path.Clean(kernelPath)
+		refuseIf(!strings.HasPrefix(kernelPath, "/sys/devices/"), "kernelpath %q is not below /sys/devices/", raw.KernelPath)
+	}
+	refuseIf(raw.PCIBusID != "" && !isPCIBusID(raw.PCIBusID), "pciBusID %q is not of the form 0000:00:1f.6", raw.PCIBusID)
+	pci, auxiliary := raw.PCIBusID, ""
+	if id := raw.RuntimeConfig.DeviceID; isPCIBusID(id) {
+		pci = id
+	} else if id != "" {
+		pci, auxiliary = "", id
+		refuseIf(!isFileName(id), "runtime config DeviceID %s not found or unsupported: it is no PCI ID and no name of an auxiliary device", id)
+	}
+	for _, s := range []selector{{byName, raw.Device}, {byMAC, mac.String()}, {byPath, kernelPath}, {byPCI, pci}, {byAuxiliary, auxiliary}} {
+		if s.value != "" {
+			return s, errors.Join(errs...)
+		}
+	}
+	return selector{}, errors.Join(errs...)
+}
+
+// isPCIBusID reports whether s has the form of a PCI ID: domain, bus, device and function.
+func isPCIBusID(s string) bool {
+	domain, rest, _ := strings.Cut(s, ":")
+	bus, rest, _ := strings.Cut(rest, ":")
+	device, function, _ := strings.Cut(rest, ".")
+	return len(domain) >= 4 && len(domain) <= 8 && isHex(domain) && len(bus) == 2 && isHex(bus) &&
+		len(device) == 2 && isHex(device) && len(function) == 1 && isHex(function)
+}
+
+func isHex(s string) bool { return strings.Trim(s, "0123456789abcdefABCDEF") == "" }
+
+// isFileName reports whether s can be the name of a file in a folder.
+func isFileName(s string) bool { return s != "." && s != ".." && !strings.ContainsAny(s, "/\x00") }

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// FuzzConfig tests that an accepted configuration is valid, that none makes the parser panic, and that
+// a selector names no file outside sysfs.
+func FuzzConfig(f *testing.F) {
+	f.Add(`{"name": "n", "device": "eth1", "force": true, "restoreAddresses": true, "optimisticDAD": true, "DPDKMode": true}`)
+	f.Add(`{"name": "n", "hwaddr": "02:00:00:00:00:01", "runtimeConfig": {"deviceID": "mlx5_core.sf.4"}}`)
+	f.Add(`{"name": "n", "kernelpath": "/sys/devices/../../etc"}`)
+	f.Add(`{"name": "n", "pciBusID": "0000:00:1f.6", "runtimeConfig": {"deviceID": ".."}}`)
+	f.Add(`{"name": "n", "runtimeConfig": {"deviceID": "a1b2c3d4:00:02.0"}}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		r := &skel.Request{Command: "ADD", Stdin: []byte(text), Version: types.Newest}
+		if types.Decode(r.Stdin, &r.Conf) != nil {
+			return
+		}
+		r.Command = "CHECK" // ADD would print warnings
+		conf, err := parse(r)
+		if err != nil || conf.selector == (selector{}) {
+			return
+		}
+		folder := sysfs("/sys").folder(conf.selector)
+		switch conf.selector.by {
+		case byPath, byPCI, byAuxiliary:
+			if !strings.HasPrefix(folder, "/sys/devices/") && filepath.Dir(folder) != "/sys/bus/pci/devices" && filepath.Dir(folder) != "/sys/bus/auxiliary/devices" {
+				t.Errorf("%s: accepted with folder %s", text, folder)
+			}
+		case byMAC:
+			if mac, err := types.ParseMAC(conf.selector.value); err != nil || mac.String() != conf.selector.value {
+				t.Errorf("%s: accepted with MAC %s", text, conf.selector.value)
+			}
+		}
+	})
+}
+
+// FuzzState tests that any content of a state file is refused, or decoded to a state that is encoded
+// and decoded to the same.
+func FuzzState(f *testing.F) {
+	f.Add(`{"name": "eth1", "mtu": 1500, "up": true, "mac": "02:00:00:00:00:01", "addresses": [{"prefix": "192.0.2.1/24", "nodad": true}]}`)
+	f.Add(`{"name": "../x"}`)
+	f.Add(`{"name": "eth1", "parent": "pci/0000:00:02.0", "netns": 18446744073709551615}`)
+	f.Add(`[]`)
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := decodeState("file", []byte(text))
+		if err != nil {
+			return
+		}
+		again, err := json.Marshal(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if back, err := decodeState("file", again); err != nil || !reflect.DeepEqual(back, s) && len(s.Addresses) > 0 {
+			t.Errorf("%s: %s is decoded as %+v, %v", text, again, back, err)
+		}
+	})
+}
+
+// FuzzCheck tests that CHECK answers as the specification says, whatever prevResult is.
+func FuzzCheck(f *testing.F) {
+	node, pod := nstest.NewNodeAndPod(f)
+	node.Must(f, "ip", "link", "add", "hd0", "up", "type", "veth", "peer", "name", "other0")
+	h := host{sys: sysfs(f.TempDir()), states: filepath.Join(f.TempDir(), "states")}
+	nstest.FuzzCheck(f, h.plugin(), nstest.Call{Node: node, Pod: pod, Path: nstest.Build(f, "static"),
+		Config: conf("1.1.0", byDevice+`,"optimisticDAD":true`, `{"type":"static","addresses":[{"address":"10.9.0.2/24","gateway":"10.9.0.1"},{"address":"fd00::2/64"}],"routes":[{"dst":"0.0.0.0/0"}]}`)})
+}
+
+// TestKilled kills an ADD and a DEL before and after each of their steps, as far as the plugin's own
+// process goes: it runs no undo. The next DEL must restore everything.
+func TestKilled(t *testing.T) {
+	nstest.LeakCheck(t)
+	h := host{sys: sysfs(t.TempDir()), states: filepath.Join(t.TempDir(), "states")}
+	if err := os.MkdirAll(h.states, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	node, outside := nstest.NewNode(t), nstest.NewNode(t)
+	addDevice(t, node, outside, "hd0 index 101")
+	node.Batch(t, "link set hd0 alias uplink", "addr add 192.0.2.1/24 brd + dev hd0")
+	pod := nstest.New(t).Named("pod")
+	c := nstest.Call{Node: node, Pod: pod, Config: conf("1.1.0", byDevice+`,"restoreAddresses":true`, noIPAM)}
+	state := func() string { return nstest.Snapshot(t, node, pod) + nstest.SnapshotDir(t, h.states) }
+	before := nstest.WaitStable(state)
+	for _, command := range []string{"ADD", "DEL"} {
+		for k := 1; ; k++ {
+			if command == "DEL" {
+				nstest.Run(h.plugin(), c.With("ADD")).OK(t)
+			}
+			step := runUntil(h, c.With(command), k)
+			if step == "" {
+				nstest.Run(h.plugin(), c.With("DEL")).OK(t)
+				break
+			}
+			nstest.Run(h.plugin(), c.With("DEL")).OK(t)
+			if diff := nstest.WaitEqual(before, state); diff != "" {
+				t.Fatalf("%s killed before step %d (%s): not as before:\n%s", command, k, step, diff)
+			}
+		}
+	}
+}
+
+// runUntil runs a call whose k-th step and all later ones are refused, those of the undo too, so that it
+// leaves what a killed plugin leaves. It returns the k-th step, or "" if there is none.
+func runUntil(h host, c nstest.Call, k int) (at string) {
+	seen := 0
+	c.Before = func(step string) error {
+		seen++
+		if seen < k {
+			return nil
+		}
+		if seen == k {
+			at = step
+		}
+		return os.ErrDeadlineExceeded
+	}
+	nstest.Run(h.plugin(), c)
+	return at
+}

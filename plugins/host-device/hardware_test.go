@@ -1,0 +1,145 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// A card is a network card of the virtual machine of test/vm.
+type card struct{ pci, path, name, mac string }
+
+// cards returns the two cards, which are connected with each other. The interface of the first is in
+// the folder net of its PCI device, that of the other below its virtio device.
+func cards() []card {
+	GinkgoHelper()
+	var found []card
+	for _, pattern := range []string{"/sys/bus/pci/drivers/e1000e/0000:*/net/*", "/sys/bus/pci/drivers/virtio-pci/0000:*/virtio*/net/*"} {
+		files, err := filepath.Glob(pattern)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(files).To(HaveLen(1), pattern)
+		path, err := filepath.EvalSymlinks(files[0])
+		Expect(err).NotTo(HaveOccurred())
+		mac, err := os.ReadFile(files[0] + "/address")
+		Expect(err).NotTo(HaveOccurred())
+		pci := filepath.Dir(filepath.Dir(files[0]))
+		if len(found) == 1 {
+			pci = filepath.Dir(pci)
+		}
+		found = append(found, card{pci: filepath.Base(pci), path: filepath.Dir(filepath.Dir(path)), name: filepath.Base(path), mac: string(mac[:len(mac)-1])})
+	}
+	return found
+}
+
+var _ = Describe("a network card", Label(nstest.Kernel), func() {
+	var b *testbed
+	BeforeEach(func() {
+		node := nstest.NewVMNode(GinkgoTB())
+		b = &testbed{
+			host: host{sys: "/sys", states: filepath.Join(GinkgoTB().TempDir(), "states")},
+			node: node, path: nstest.Build(GinkgoTB(), "host-local", "static"), leases: GinkgoTB().TempDir(),
+		}
+		nstest.LeakCheck(GinkgoTB())
+	})
+	links := func() string { return in(b.node, "ip -o link") }
+	address := func(a string) string { return `{"type":"static","addresses":[{"address":"` + a + `/24"}]}` }
+
+	It("is moved and returned, selected in each way, and keeps its name, MAC, MTU and state", func() {
+		both := cards()
+		in(b.node, "ip link set "+both[0].name+" mtu 1400 up")
+		before := nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), b.node) })
+		for _, selectors := range [][2]string{
+			{`"pciBusID":"` + both[0].pci + `"`, `"runtimeConfig":{"deviceID":"` + both[1].pci + `"}`},
+			{`"kernelpath":"` + both[0].path + `"`, `"hwaddr":"` + both[1].mac + `"`},
+			{`"device":"` + both[0].name + `"`, `"kernelpath":"` + both[1].path + `"`},
+		} {
+			one := b.call("one", newPod(), conf("1.1.0", selectors[0], address("198.18.0.1")))
+			two := b.call("two", newPod(), conf("1.1.0", selectors[1], address("198.18.0.2")))
+			first, second := b.mustAdd(one).Interfaces[0], b.mustAdd(two).Interfaces[0]
+			Expect([]string{first.MAC.String(), second.MAC.String()}).To(Equal([]string{both[0].mac, both[1].mac}))
+			if selectors[0] == `"pciBusID":"`+both[0].pci+`"` {
+				Expect([]string{first.PciID, second.PciID}).To(Equal([]string{both[0].pci, both[1].pci}))
+			}
+			nstest.ServeTCP(GinkgoTB(), one.Pod, "198.18.0.1:80")
+			for _, pod := range []*nstest.NS{one.Pod, two.Pod} { // the cards take seconds to have a carrier
+				Eventually(func() string { return in(pod, "ip link show eth0") }).Should(ContainSubstring("state UP"))
+			}
+			nstest.MustDial(GinkgoTB(), two.Pod, "198.18.0.1:80", "198.18.0.2")
+			one.Pod.Batch(GinkgoTB(), "link set eth0 down", "link set eth0 address 02:00:00:00:00:99 mtu 1300 name renamed0")
+			for _, c := range []nstest.Call{one, two} {
+				b.mustDel(c)
+			}
+			Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), b.node) })).To(BeEmpty())
+		}
+		in(b.node, "ip link set "+both[0].name+" mtu 1500 down")
+	})
+
+	// attachedThenEnded adds a container with a card, and removes its namespace. change is called before.
+	attachedThenEnded := func(selector string, change func(c nstest.Call)) nstest.Call {
+		GinkgoHelper()
+		c := b.call("one", nstest.New(GinkgoTB()), conf("1.1.0", selector, b.hostLocal(hostLocal4)))
+		c.IfName = "net1"
+		b.mustAdd(c)
+		change(c)
+		c.Pod.Remove(GinkgoTB())
+		return c
+	}
+	none := func(nstest.Call) {}
+
+	It("is restored by a DEL that comes when the container has ended, before the kernel has returned it", func() {
+		for _, k := range cards() {
+			c := attachedThenEnded(`"device":"`+k.name+`"`, none)
+			b.mustDel(c)
+			Expect(links()).To(And(MatchRegexp(": "+k.name+": .*"+k.mac), Not(ContainSubstring("net1")), Not(ContainSubstring("plumb-")), Not(ContainSubstring("alias"))))
+			Expect(b.stateFiles()).To(BeEmpty())
+			Expect(b.reservations()).To(BeEmpty())
+		}
+	})
+
+	It("is restored without its mark, as on a kernel that does not keep it", func() {
+		k := cards()[0]
+		c := attachedThenEnded(`"device":"`+k.name+`"`, func(c nstest.Call) {
+			in(c.Pod, "ip link property del dev net1 altname "+altName(types.Attachment{Network: "net1", ContainerID: "one", IfName: "net1"}))
+		})
+		b.mustDel(c)
+		Expect(links()).To(And(MatchRegexp(": "+k.name+": .*"+k.mac), Not(ContainSubstring("net1")), Not(ContainSubstring("alias"))))
+	})
+
+	It("is restored if its name in the container is taken on the node", func() {
+		k := cards()[0]
+		c := attachedThenEnded(`"device":"`+k.name+`"`, func(nstest.Call) { in(b.node, "ip link add net1 type dummy") })
+		b.mustDel(c)
+		in(b.node, "ip link del net1")
+		Expect(links()).To(And(MatchRegexp(": "+k.name+": .*"+k.mac), Not(MatchRegexp(`: dev\d`)), Not(ContainSubstring("alias"))))
+	})
+
+	It("is restored by the next ADD that selects it, if there was no DEL", func() {
+		k := cards()[0]
+		for _, selector := range []string{`"device":"` + k.name + `"`, `"pciBusID":"` + k.pci + `"`} {
+			attachedThenEnded(selector, none)
+			Eventually(links).Should(ContainSubstring("net1"))
+			next := b.call("two", newPod(), conf("1.1.0", selector, b.hostLocal(hostLocal4)))
+			b.mustAdd(next)
+			Expect(in(next.Pod, "ip link show eth0")).To(ContainSubstring("alias " + k.name))
+			Expect(b.stateFiles()).To(HaveLen(1))
+			b.mustDel(next)
+			Expect(links()).To(MatchRegexp(": " + k.name + ": .*" + k.mac))
+		}
+	})
+
+	It("is restored by GC, if there was no DEL", func() {
+		k := cards()[1]
+		attachedThenEnded(`"device":"`+k.name+`"`, none)
+		Eventually(links).Should(ContainSubstring("net1"))
+		gc := b.call("", nil, conf("1.1.0", `"device":"`+k.name+`","cni.dev/valid-attachments":[]`, b.hostLocal(hostLocal4)))
+		b.run(gc, "GC").OK(GinkgoTB())
+		Expect(links()).To(And(MatchRegexp(": "+k.name+": .*"+k.mac), Not(ContainSubstring("net1"))))
+		Expect(b.stateFiles()).To(BeEmpty())
+		Expect(b.reservations()).To(BeEmpty())
+	})
+})

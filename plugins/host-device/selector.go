@@ -1,0 +1,175 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/trace"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// A selector says which device of the node ADD moves into the container.
+type selector struct {
+	by    string // what value is: byName, …
+	value string
+}
+
+const (
+	byName      = "device"
+	byMAC       = "hwaddr"
+	byPath      = "kernelpath"
+	byPCI       = "PCI device"
+	byAuxiliary = "auxiliary device"
+)
+
+func (s selector) String() string { return s.by + " " + s.value }
+
+// pciID returns the PCI ID of the selector, or "" if it selects by something else.
+func (s selector) pciID() string {
+	if s.by == byPCI {
+		return s.value
+	}
+	return ""
+}
+
+// A sysfs is the folder at which sysfs is mounted: /sys.
+type sysfs string
+
+// folder returns the folder of the device of a selector.
+func (s sysfs) folder(sel selector) string {
+	switch sel.by {
+	case byPCI:
+		return filepath.Join(string(s), "bus/pci/devices", strings.ToLower(sel.value))
+	case byAuxiliary:
+		return filepath.Join(string(s), "bus/auxiliary/devices", sel.value)
+	}
+	return filepath.Join(string(s), strings.TrimPrefix(sel.value, "/sys"))
+}
+
+// userspaceDrivers are the drivers that give a PCI device to a program, for example one that uses
+// DPDK. Such a device has no network interface.
+var userspaceDrivers = []string{"vfio-pci", "uio_pci_generic", "igb_uio"}
+
+// usesDPDK reports whether the container uses the device without its network interface: if
+// the device is a PCI device, its driver decides, and otherwise the key DPDKMode. A PCI device
+// without a driver is an error that matches fs.ErrNotExist.
+func (s sysfs) usesDPDK(t *trace.Tracer, conf *config) (dpdk bool, err error) {
+	if conf.selector.by != byPCI {
+		return conf.dpdk, nil
+	}
+	err = t.Do("find the driver of "+conf.selector.String(), func() error {
+		driver, err := os.Readlink(filepath.Join(s.folder(conf.selector), "driver"))
+		dpdk = slices.Contains(userspaceDrivers, path.Base(driver))
+		return err
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, fmt.Errorf("%s does not exist on the node, or has no driver: %w", conf.selector, err)
+	}
+	return dpdk, err
+}
+
+// interfaces returns the names of the network interfaces of the device. An interface that is in
+// another namespace than the one in which sysfs was mounted does not count. A PCI device of virtio
+// has its interfaces below its virtio device.
+func (s sysfs) interfaces(sel selector) ([]string, error) {
+	names, err := fileNames(filepath.Join(s.folder(sel), "net"))
+	if len(names) > 0 || err != nil || sel.by != byPCI {
+		return names, err
+	}
+	folders, err := filepath.Glob(filepath.Join(s.folder(sel), "virtio*/net")) // the names of PCI IDs have no special characters
+	for _, f := range folders {
+		more, listErr := fileNames(f)
+		names, err = append(names, more...), errors.Join(err, listErr)
+	}
+	return names, err
+}
+
+// fileNames returns the names of the files in a folder, or nil if it does not exist.
+func fileNames(folder string) ([]string, error) {
+	entries, err := os.ReadDir(folder)
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names, types.IgnoreNotExist(err)
+}
+
+// find returns the interface of the node that the selector selects. If there is none, the error
+// matches fs.ErrNotExist.
+func (h host) find(node *nl.Conn, sel selector) (nl.Link, error) {
+	switch sel.by {
+	case byName:
+		l, err := node.Link(sel.value)
+		return l, err
+	case byMAC:
+		return findMAC(node, sel)
+	}
+	var names []string
+	err := node.NS().Step("find the interface of "+sel.String(), func() (err error) {
+		names, err = h.sys.interfaces(sel)
+		return err
+	})
+	switch {
+	case err != nil:
+		return nl.Link{}, err
+	case len(names) == 0:
+		return nl.Link{}, fmt.Errorf("%s has no network interface on the node: %w", sel, fs.ErrNotExist)
+	case len(names) > 1:
+		return nl.Link{}, severalError(sel, names)
+	}
+	return node.Link(names[0])
+}
+
+// findMAC returns the interface with the selected MAC. Interfaces on top of another one, such as
+// VLANs, often have its MAC: of several, the only one that is hardware is selected.
+func findMAC(node *nl.Conn, sel selector) (nl.Link, error) {
+	links, err := node.Links()
+	if err != nil {
+		return nl.Link{}, err
+	}
+	links = slices.DeleteFunc(links, func(l nl.Link) bool { return l.MAC.String() != sel.value })
+	if len(links) == 0 {
+		return nl.Link{}, fmt.Errorf("no interface on the node has %s: %w", sel, fs.ErrNotExist)
+	}
+	if len(links) > 1 {
+		links = slices.DeleteFunc(links, func(l nl.Link) bool { return l.Kind != "" })
+	}
+	if len(links) != 1 {
+		return nl.Link{}, types.Errorf(types.CodeConfig, "several interfaces have %s; name one by the key \"device\"", sel)
+	}
+	return links[0], nil
+}
+
+// severalError is the error for a device with several interfaces, such as one with two ports.
+func severalError(sel selector, names []string) error {
+	return types.Errorf(types.CodeConfig, "%s has several network interfaces: %s; name one by the key \"device\" or \"hwaddr\"", sel, strings.Join(names, ", "))
+}
+
+// checkDispensable returns an error if the kernel cannot move the interface, or if the node needs it.
+func checkDispensable(node *nl.Conn, l nl.Link, conf *config) error {
+	if l.Name == "lo" {
+		return types.Errorf(types.CodeConfig, "%s is the loopback interface, which cannot be moved", conf.selector)
+	}
+	if conf.force {
+		return nil
+	}
+	if l.Master != 0 {
+		master, err := node.LinkByIndex(l.Master)
+		if err != nil {
+			return err
+		}
+		return types.Errorf(types.CodeConfig, "interface %s is a port of %s; remove it from there, or set force", l.Name, master.Name)
+	}
+	index, err := node.DefaultDevice()
+	if err == nil && index == l.Index {
+		return types.Errorf(types.CodeConfig, "the default route of the node is on interface %s: without it, the node loses its connection; set force if that is meant", l.Name)
+	}
+	return err
+}

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+var _ = Describe("a selector by sysfs", func() {
+	const pciID, lowerPCIID = "0000:3B:02.1", "0000:3b:02.1"
+	const pciFolder = "devices/pci0000:3a/0000:3b:02.1"
+	var b *testbed
+	BeforeEach(func() {
+		b = newTestbed()
+		nstest.LeakCheck(GinkgoTB())
+	})
+
+	// add makes folders below the root of sysfs.
+	add := func(folders ...string) {
+		GinkgoHelper()
+		for _, f := range folders {
+			Expect(os.MkdirAll(filepath.Join(string(b.sys), f), 0o755)).To(Succeed())
+		}
+	}
+	link := func(target, name string) {
+		GinkgoHelper()
+		path := filepath.Join(string(b.sys), name)
+		Expect(os.MkdirAll(filepath.Dir(path), 0o755)).To(Succeed())
+		Expect(os.Symlink(filepath.Join(string(b.sys), target), path)).To(Succeed())
+	}
+	// addPCI makes a PCI device with a driver and interfaces, which are in a folder of the device.
+	addPCI := func(driver, folder string, interfaces ...string) {
+		GinkgoHelper()
+		add(pciFolder, "bus/pci/drivers/"+driver)
+		link("bus/pci/drivers/"+driver, pciFolder+"/driver")
+		link(pciFolder, "bus/pci/devices/"+lowerPCIID)
+		for _, i := range interfaces {
+			add(pciFolder + "/" + folder + "/" + i)
+		}
+	}
+	const byPCIBusID, byDeviceID = `"pciBusID":"` + pciID + `"`, `"runtimeConfig":{"deviceID":"` + pciID + `"}`
+
+	DescribeTable("finds the interface, and DEL returns it",
+		func(prepare func(), keys, pci string) {
+			prepare()
+			pod := newPod()
+			c := b.call("one", pod, conf("1.1.0", keys, static4))
+			added := b.run(c, "ADD").OK(GinkgoTB())
+			eth := added.Result(GinkgoTB()).Interfaces[0]
+			Expect([]string{eth.PciID, eth.MAC.String()}).To(Equal([]string{pci, deviceMAC}))
+			c.Config = nstest.WithPrevResult(c.Config, added.Stdout)
+			b.run(c, "CHECK").OK(GinkgoTB())
+			By("also after the device has left sysfs")
+			Expect(os.RemoveAll(string(b.sys))).To(Succeed())
+			b.mustDel(c)
+			in(b.node, "ip link show hd0")
+		},
+		Entry("kernelpath", func() { add(pciFolder + "/net/hd0") }, `"kernelpath":"/sys/`+pciFolder+`"`, ""),
+		Entry("kernelpath that is not clean", func() { add(pciFolder + "/net/hd0") }, `"kernelpath":"/sys//devices/../`+pciFolder+`/"`, ""),
+		Entry("PCI ID", func() { addPCI("mlx5_core", "net", "hd0") }, byPCIBusID, pciID),
+		Entry("PCI ID of a virtio device", func() { addPCI("virtio-pci", "virtio3/net", "hd0") }, byPCIBusID, pciID),
+		Entry("PCI ID from the runtime, which replaces that of the configuration", func() { addPCI("mlx5_core", "net", "hd0") },
+			`"pciBusID":"0000:00:00.0",`+byDeviceID, pciID),
+		Entry("auxiliary device from the runtime, which replaces the PCI ID", func() {
+			add(pciFolder + "/mlx5_core.sf.4/net/hd0")
+			link(pciFolder+"/mlx5_core.sf.4", "bus/auxiliary/devices/mlx5_core.sf.4")
+		}, `"pciBusID":"0000:00:00.0","runtimeConfig":{"deviceID":"mlx5_core.sf.4"}`, ""),
+		Entry("device before all others", func() {}, byDevice+`,"hwaddr":"02:00:00:00:00:99",`+byDeviceID, ""),
+	)
+
+	DescribeTable("names the device that has no interface, or several",
+		func(prepare func(), keys string, texts ...string) {
+			prepare()
+			b.mustRefuse(b.call("one", newPod(), conf("1.1.0", keys, static4)), types.CodeConfig, texts...)
+			f := b.run(b.call("", nil, conf("1.1.0", keys, static4)), "STATUS").Failure(GinkgoTB())
+			Expect(f.Code).To(BeEquivalentTo(types.CodeNotAvailable), f.String())
+		},
+		Entry("no PCI device", func() {}, byPCIBusID, "PCI device "+pciID+" does not exist on the node, or has no driver"),
+		Entry("a PCI device without a driver", func() { add("bus/pci/devices/" + lowerPCIID) }, byPCIBusID, "has no driver"),
+		Entry("a PCI device without an interface", func() { addPCI("ahci", "ata") }, byPCIBusID, "PCI device "+pciID+" has no network interface on the node"),
+		Entry("no auxiliary device", func() {}, `"runtimeConfig":{"deviceID":"mlx5_core.sf.4"}`, "auxiliary device mlx5_core.sf.4 has no network interface on the node"),
+		Entry("no kernelpath", func() {}, `"kernelpath":"/sys/`+pciFolder+`"`, "kernelpath /sys/"+pciFolder+" has no network interface on the node"),
+		Entry("a card with two ports", func() { addPCI("mlx4_core", "net", "hd0", "hd1") }, byPCIBusID, "has several network interfaces: hd0, hd1; name one"),
+	)
+
+	It("names the attachment that has the PCI device", func() {
+		addPCI("mlx5_core", "net", "hd0")
+		config := conf("1.1.0", byPCIBusID, static4)
+		b.mustAdd(b.call("one", newPod(), config))
+		Expect(os.RemoveAll(filepath.Join(string(b.sys), pciFolder, "net/hd0"))).To(Succeed())
+		b.mustRefuse(b.call("two", newPod(), config), types.CodeTryAgain, "in use by net1/one/eth0")
+		b.run(b.call("", nil, config), "STATUS").OK(GinkgoTB())
+	})
+
+	DescribeTable("of a device that programs use moves nothing, and reports the addresses",
+		func(driver, keys, pci string) {
+			if driver != "" {
+				addPCI(driver, "none")
+			}
+			pod := newPod()
+			before := nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), b.node, pod) })
+			c := b.call("one", pod, conf("1.1.0", keys+`,"dns":{"nameservers":["192.0.2.1"]}`, b.hostLocal(hostLocal4)))
+			added := b.run(c, "ADD").OK(GinkgoTB())
+			result := added.Result(GinkgoTB())
+			Expect(result.Interfaces).To(Equal([]types.Interface{{Name: "eth0", Sandbox: pod.Path(), PciID: pci}}))
+			Expect(result.IPs).To(And(HaveLen(1), HaveEach(HaveField("Interface", 0))))
+			Expect(result.DNS.Nameservers).To(Equal([]string{"192.0.2.1"}))
+			c.Config = nstest.WithPrevResult(c.Config, added.Stdout)
+			b.run(c, "CHECK").OK(GinkgoTB())
+			status := b.call("", nil, conf("1.1.0", keys, b.hostLocal(hostLocal4)))
+			b.run(status, "STATUS").OK(GinkgoTB())
+			Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), b.node, pod) })).To(BeEmpty())
+			b.mustDel(c)
+			Expect(b.reservations()).To(BeEmpty())
+			b.run(c, "CHECK").Failure(GinkgoTB())
+		},
+		Entry("vfio-pci", "vfio-pci", byPCIBusID, pciID),
+		Entry("uio_pci_generic", "uio_pci_generic", byPCIBusID, pciID),
+		Entry("igb_uio", "igb_uio", byDeviceID, pciID),
+		Entry("DPDKMode, in any capitalisation", "", byDevice+`,"dpdkMode":true`, ""),
+	)
+
+	It("by PCI ID is decided by the driver, not by DPDKMode", func() {
+		addPCI("mlx5_core", "net", "hd0")
+		pod := newPod()
+		b.mustAdd(b.call("one", pod, conf("1.1.0", byPCIBusID+`,"DPDKMode":true`, noIPAM)))
+		Expect(in(pod, "ip -br link")).To(ContainSubstring("eth0"))
+	})
+})
+
+var _ = DescribeTable("isPCIBusID", func(id string, want bool) {
+	Expect(isPCIBusID(id)).To(Equal(want))
+	Expect(isPCIBusID(strings.ToUpper(id))).To(Equal(want))
+},
+	EntryDescription("%q: %t"),
+	Entry(nil, "0000:00:1f.6", true), Entry(nil, "10000:e1:00.0", true), Entry(nil, "a1b2c3d4:00:02.0", true),
+	Entry(nil, "", false), Entry(nil, "00:1f.6", false), Entry(nil, "0000:00:1f", false), Entry(nil, "0000:00:1f.66", false),
+	Entry(nil, "0000:00:1g.6", false), Entry(nil, "0000:00:1f.6/..", false), Entry(nil, "mlx5_core.sf.4", false), Entry(nil, "0000:00:1f.6:0", false),
+)

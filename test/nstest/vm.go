@@ -1,0 +1,28 @@
+package nstest
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// NewVMNode returns the initial network namespace of the virtual machine of test/vm/run.sh, which has
+// two network cards: when a namespace ends, the kernel returns its network cards to the initial one.
+// On any other machine it skips the test.
+func NewVMNode(tb TB) *NS {
+	tb.Helper()
+	cmdline, err := os.ReadFile("/proc/cmdline")
+	if err == nil && !strings.Contains(string(cmdline), " vm.dir=") {
+		err = fmt.Errorf("this is not the virtual machine of test/vm: %w", os.ErrNotExist)
+	}
+	RequireFeature(tb, "network cards for tests", err)
+	const path = "/proc/1/ns/net"
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		tb.Fatalf("open %s: %v", path, err)
+	}
+	tb.Cleanup(func() { _ = unix.Close(fd) })
+	return &NS{name: "node", path: path, fd: fd}
+}
