@@ -156,6 +156,12 @@ func (r FullRoute) In(table int) FullRoute {
 	return r
 }
 
+// WithoutSource returns the same route without a preferred source.
+func (r FullRoute) WithoutSource() FullRoute {
+	r.Src, r.lib.Src = netip.Addr{}, nil
+	return r
+}
+
 // FullRoutes returns the unicast routes through a link of all tables except the local table.
 // Routes without a gateway are first: the gateways of others may be in their destinations. Of an
 // IPv6 route with several next hops it returns one route for each that is through the link, as

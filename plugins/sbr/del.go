@@ -54,7 +54,7 @@ func isIn(ips []types.IP, rule nl.Rule) bool {
 }
 
 // release deletes a rule. If the rule leads to a table of our own, release moves the routes of the
-// table back before: DEL finds them by the rule. configured is the key "table": with it, the
+// table back before: DEL finds them by the rule. The table of a VRF still has them. configured is the key "table": with it, the
 // reference plugin makes rules only.
 func (t *target) release(rule nl.Rule, configured int) error {
 	if rule.Protocol == protocolMoved || rule.Protocol == 0 && configured == 0 {
@@ -63,8 +63,10 @@ func (t *target) release(rule nl.Rule, configured int) error {
 		for i := range moved {
 			moved[i] = moved[i].In(t.home)
 		}
-		if err := t.restore(moved); err != nil {
-			return err
+		if t.home == mainTable {
+			if err := t.restore(moved); err != nil {
+				return err
+			}
 		}
 		for _, r := range routes {
 			if err := t.pod.DeleteFullRoute(r); err != nil {

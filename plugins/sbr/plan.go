@@ -51,9 +51,15 @@ func (p *plan) table(l nl.Link, ip types.IP, number int, present []nl.FullRoute)
 	defaults := slices.DeleteFunc(slices.Clone(present), func(r nl.FullRoute) bool { return !isDefault(r.Route, ip) })
 	found := len(defaults)
 	for _, r := range p.home {
+		belongs := p.belongs(r, ip)
+		if r.Table != mainTable {
+			// In the table of a VRF the kernel accepts preferred sources that are addresses of the VRF, and
+			// in others it does not (fib_valid_prefsrc in net/ipv4/fib_semantics.c).
+			r = r.WithoutSource()
+		}
 		r = r.In(number)
 		switch {
-		case !p.belongs(r, ip), slices.ContainsFunc(present, func(has nl.FullRoute) bool { return has.Same(r.Route) && has.Src == r.Src }):
+		case !belongs, slices.ContainsFunc(present, func(has nl.FullRoute) bool { return has.Same(r.Route) && has.Src == r.Src }):
 		case isDefault(r.Route, ip):
 			defaults = append(defaults, r)
 		case r.GW.IsValid():

@@ -22,6 +22,7 @@ type member struct {
 
 // A state is what an interface loses when it enters or leaves a VRF, as it was before.
 type state struct {
+	home    int       // the table with the routes that the kernel adds with an address
 	addrs   []nl.Addr // IPv6, without link-local ones
 	routes  []nl.FullRoute
 	sysctls []sysctl.Setting // those that keptAddrs changes, with their values
@@ -42,14 +43,14 @@ func (m *member) keptAddrs() []sysctl.Setting {
 	}
 }
 
-// state reads the state of an interface whose connected routes are in the table home. It leaves out the
-// routes that the kernel adds again by itself.
+// state reads the state of an interface with that home. It leaves out the routes that the kernel adds
+// again by itself.
 func (m *member) state(home int) (*state, error) {
 	addrs, err := m.pod.Addrs(m.link)
 	if err != nil {
 		return nil, err
 	}
-	s := &state{addrs: slices.DeleteFunc(addrs, func(a nl.Addr) bool {
+	s := &state{home: home, addrs: slices.DeleteFunc(addrs, func(a nl.Addr) bool {
 		return a.Prefix.Addr().Is4() || a.Prefix.Addr().IsLinkLocalUnicast()
 	})}
 	routes, err := m.pod.FullRoutes(m.link)
@@ -84,7 +85,7 @@ func (m *member) enter(u *undo.Stack) error {
 	if err := m.pod.SetMaster(m.link, m.vrf); err != nil {
 		return err
 	}
-	return m.restore(s.moved(mainTable, m.vrf.VRFTable), once)
+	return m.restore(s.moved(m.vrf.VRFTable), mainTable, once)
 }
 
 // leave takes the interface out of the VRF. Its routes of the VRF's table get into the main table.
@@ -93,7 +94,7 @@ func (m *member) leave() error {
 	if err != nil {
 		return err
 	}
-	return m.takeOut(s.moved(m.vrf.VRFTable, mainTable), twice)
+	return m.takeOut(s.moved(mainTable), twice)
 }
 
 // takeOut takes the interface out of the VRF, if it is in it, and restores its state.
@@ -110,7 +111,7 @@ func (m *member) takeOut(s *state, try attempts) error {
 			return errors.Join(err, again, m.restoreSysctls(s, try))
 		}
 	}
-	return errors.Join(err, m.restore(s, try))
+	return errors.Join(err, m.restore(s, m.vrf.VRFTable, try))
 }
 
 func (m *member) isInVRF() (bool, error) {
@@ -118,12 +119,12 @@ func (m *member) isInVRF() (bool, error) {
 	return link.Master == m.vrf.Index, err
 }
 
-// moved returns the state with the routes of one table in another one.
-func (s *state) moved(from, to int) *state {
-	moved := &state{addrs: s.addrs, sysctls: s.sysctls}
+// moved returns the state with the routes of the home table in another one, which becomes the home.
+func (s *state) moved(home int) *state {
+	moved := &state{home: home, addrs: s.addrs, sysctls: s.sysctls}
 	for _, r := range s.routes {
-		if r.Table == from {
-			r = r.In(to)
+		if r.Table == s.home {
+			r = r.In(home)
 		}
 		moved.routes = append(moved.routes, r)
 	}
@@ -140,8 +141,17 @@ func (m *member) keepAddrs(s *state) error {
 
 // restore adds the addresses and routes that are missing, waits until the addresses are usable, and
 // then restores the sysctls. It tries every step.
-func (m *member) restore(s *state, try attempts) error {
+//
+// The table former was the home until now. restore deletes the routes there: of an
+// IPv6 route with several next hops the kernel keeps a next hop whose interface is set down, until all of
+// them are (fib6_ifdown in net/ipv6/route.c), and uses it when the interface is up again.
+func (m *member) restore(s *state, former int, try attempts) error {
 	errs := []error{m.restoreAddrs(s, try)}
+	for _, r := range s.routes {
+		if r.Table == s.home {
+			errs = append(errs, try(func() error { return m.pod.DeleteFullRoute(r.In(former)) }))
+		}
+	}
 	var kept undo.Stack // the undo of enter deletes the routes with the link's master
 	for _, r := range s.routes {
 		errs = append(errs, try(func() error { return m.pod.EnsureFullRoute(&kept, r) }))
