@@ -121,13 +121,15 @@ var _ = Describe("a network card", Label(nstest.Kernel), func() {
 	It("is restored by the next ADD that selects it, if there was no DEL", func() {
 		k := cards()[0]
 		for _, selector := range []string{`"device":"` + k.name + `"`, `"pciBusID":"` + k.pci + `"`} {
-			attachedThenEnded(selector, none)
+			ended := attachedThenEnded(selector, none)
 			Eventually(links).Should(ContainSubstring("net1"))
-			next := b.call("two", newPod(), conf("1.1.0", selector, b.hostLocal(hostLocal4)))
+			next := b.call("two", newPod(), conf("1.1.0", selector, static4))
 			b.mustAdd(next)
 			Expect(in(next.Pod, "ip link show eth0")).To(ContainSubstring("alias " + k.name))
 			Expect(b.stateFiles()).To(HaveLen(1))
 			b.mustDel(next)
+			Expect(links()).To(MatchRegexp(": " + k.name + ": .*" + k.mac))
+			b.mustDel(ended)
 			Expect(links()).To(MatchRegexp(": " + k.name + ": .*" + k.mac))
 		}
 	})
