@@ -27,8 +27,8 @@ type pluginConfig struct {
 	name   string
 	plugin string
 	// keys are the keys of the configuration except cniVersion, name, type and prevResult.
-	// DIR is replaced by a folder for the plugin's files. PORT and ADDRESS are replaced by a
-	// port number and an address that differ between the two containers.
+	// DIR is replaced by a folder for the plugin's files. PORT, ADDRESS and DEVICE are replaced by a
+	// port number, an address and an interface of the node that differ between the two containers.
 	keys string
 	// bridgeKeys are the keys of the bridge plugin that runs before a chained plugin. They
 	// are empty if the plugin is not chained.
@@ -36,6 +36,9 @@ type pluginConfig struct {
 	// needsNamespace is true if the plugin can undo its changes in the container only with
 	// CNI_NETNS. A DEL without CNI_NETNS and a GC need not undo them.
 	needsNamespace bool
+	// takesDevice is true if the plugin moves DEVICE into the container. The device is virtual, so
+	// the kernel deletes it with the container's namespace.
+	takesDevice bool
 	// filesOnly is true if the plugin changes files only, and nothing in a namespace.
 	filesOnly bool
 }
@@ -63,6 +66,13 @@ func newTestNode(config pluginConfig) *testNode {
 	nstest.Join(tb,
 		nstest.End{In: n.node, Name: "uplink0", Addrs: []string{"198.18.0.1/24", "fd00:18::1/64"}},
 		nstest.End{In: outside, Name: "uplink0", Addrs: []string{"198.18.0.2/24", "fd00:18::2/64"}})
+	if config.takesDevice {
+		for _, key := range []string{"accept_dad", "accept_ra"} { // Join sets these of an interface, and the kernel those of one that is moved
+			n.node.SetSysctl(tb, "net/ipv6/conf/default/"+key, "0")
+		}
+		nstest.Join(tb, nstest.End{In: n.node, Name: "device1"}, nstest.End{In: outside, Name: "device1"})
+		nstest.Join(tb, nstest.End{In: n.node, Name: "device2"}, nstest.End{In: outside, Name: "device2"})
+	}
 	existing := nstest.New(tb)
 	prevResult := n.addBridge("existing", existing)
 	nstest.Exec(tb, n.program(), n.call("ADD", "existing", existing, prevResult)).OK(tb)
@@ -115,7 +125,7 @@ func (n *testNode) config(plugin, keys, id, prevResult string) string {
 	if id == "existing" {
 		number = "1"
 	}
-	keys = strings.NewReplacer("DIR", n.dir, "PORT", "808"+number, "ADDRESS", "10.1.0.1"+number).Replace(keys)
+	keys = strings.NewReplacer("DIR", n.dir, "PORT", "808"+number, "ADDRESS", "10.1.0.1"+number, "DEVICE", "device"+number).Replace(keys)
 	if prevResult != "" {
 		keys += `, "prevResult": ` + prevResult
 	}

@@ -25,6 +25,7 @@ func pluginConfigs() []pluginConfig {
 		{name: "ptp", plugin: "ptp", keys: `"ipMasq": true, "ipMasqBackend": "nftables", ` + dualStackIPAM},
 		{name: "macvlan", plugin: "macvlan", needsNamespace: true, keys: `"master": "uplink0", "optimisticDAD": true, ` + dualStackIPAM},
 		{name: "tap", plugin: "tap", needsNamespace: true, keys: `"mtu": 1400, "mac": "0a:00:00:00:00:01", "owner": 107, ` + dualStackIPAM},
+		{name: "host-device", plugin: "host-device", takesDevice: true, keys: `"device": "DEVICE", "optimisticDAD": true, ` + dualStackIPAM},
 		{name: "portmap", plugin: "portmap", bridgeKeys: bridgeConfig, keys: `"backend": "nftables", "snat": true, "runtimeConfig": {"portMappings": [
 			{"hostPort": PORT, "containerPort": 80, "protocol": "tcp"}, {"hostPort": PORT, "containerPort": 53, "protocol": "udp"}]}`},
 		{name: "bandwidth", plugin: "bandwidth", bridgeKeys: bridgeConfig,
@@ -88,6 +89,9 @@ func hasFiles(config pluginConfig) bool { return strings.Contains(config.keys, "
 // usesNetlink reports whether the plugin sends netlink requests.
 func usesNetlink(config pluginConfig) bool { return !config.filesOnly }
 
+// keepsNode reports whether the node has all its interfaces after a container has ended.
+func keepsNode(config pluginConfig) bool { return usesNetlink(config) && !config.takesDevice }
+
 // faultKinds returns the kinds of faults.
 func faultKinds() []faultKind {
 	killed := []inject.Verdict{inject.Kill()}
@@ -100,7 +104,7 @@ func faultKinds() []faultKind {
 		{"ADD killed, then DEL while its IPAM plugin runs", callsIPAM, mutating, pluginOnly, killed, 9, (*testNode).addThenDelAtOnce},
 		{"ADD killed, then DEL before its IPAM plugin takes its lock", callsIPAM, mutating, pluginOnly, killed, 9, (*testNode).addThenDelBeforeIPAM},
 		{"ADD killed, then DEL without namespace", nil, mutating, pluginOnly, killed, 7, (*testNode).addThenDelWithoutNetns},
-		{"ADD killed, then DEL after the namespace was removed", usesNetlink, mutating, pluginOnly, killed, 9, (*testNode).addThenDelAfterPod},
+		{"ADD killed, then DEL after the namespace was removed", keepsNode, mutating, pluginOnly, killed, 9, (*testNode).addThenDelAfterPod},
 		{"ADD killed, then GC", nil, mutating, pluginOnly, killed, 5, (*testNode).addThenGC},
 		{"IPAM killed in ADD", callsIPAM, mutating, childrenOnly, killed, 9, (*testNode).addFails},
 		{"kernel request refused in ADD", usesNetlink, netlink, pluginAndIPAM, refused, 9, (*testNode).addFails},
