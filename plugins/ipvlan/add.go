@@ -68,7 +68,8 @@ func claimMode(r *skel.Request, setup *attach.MasterSetup, conf *config) error {
 	return rec.checkConflict(r, conf.dataDir)
 }
 
-// explainRefusal explains why the kernel did not make the ipvlan (ipvlan_port_create). EBUSY means that another device receives the master's packets.
+// explainRefusal explains why the kernel did not make the ipvlan (ipvlan_port_create). EBUSY means
+// that another device receives the master's packets.
 func explainRefusal(err error, master nl.Link) error {
 	switch {
 	case errors.Is(err, syscall.EBUSY):

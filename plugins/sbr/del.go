@@ -82,7 +82,7 @@ func (t *target) release(rule nl.Rule, tableKey int) error {
 // restore adds routes that are missing.
 func (t *target) restore(routes []nl.FullRoute) error {
 	var errs []error
-	var notUndone undo.Stack // is dropped: restored routes stay
+	var notUndone undo.Stack // dropped, because restored routes stay
 	for _, r := range routes {
 		errs = append(errs, t.pod.EnsureFullRoute(&notUndone, r))
 	}

@@ -23,7 +23,7 @@ type member struct {
 
 // A state has the settings that an interface loses when it enters or leaves a VRF.
 type state struct {
-	table   int       // where the kernel adds routes with an address: that of the VRF, or main without VRF
+	table   int       // the table to which the kernel adds a route with each address: that of the VRF, or main
 	addrs   []nl.Addr // IPv6, without link-local ones
 	routes  []nl.FullRoute
 	sysctls []sysctl.Setting // those of keepAddrsSysctls, with their values before
@@ -36,8 +36,8 @@ const (
 )
 
 // keepAddrsSysctls returns the sysctls with which the interface keeps its IPv6 addresses. accept_dad is
-// 0 because duplicate address detection has already checked the addresses, and a second check would
-// make them unusable for a second.
+// 0 because duplicate address detection has already checked the addresses, and another check would
+// make them unusable for one second.
 func (m *member) keepAddrsSysctls() []sysctl.Setting {
 	return []sysctl.Setting{
 		{Key: sysctl.IPv6(m.link.Name, "keep_addr_on_down"), Value: "1", Optional: true},
@@ -125,7 +125,7 @@ func (m *member) isInVRF() (bool, error) {
 	return link.Master == m.vrf.Index, err
 }
 
-// moved returns a copy of the state in which table has the routes that s.table has in s.
+// moved returns a copy of the state with the routes of s.table moved to table, which becomes its table.
 func (s *state) moved(table int) *state {
 	moved := &state{table: table, addrs: s.addrs, sysctls: s.sysctls}
 	for _, r := range s.routes {
@@ -149,9 +149,9 @@ func (m *member) keepAddrs(s *state) error {
 // then restores the sysctls. It tries every step.
 //
 // The table former had the routes until now. restore deletes them there, because the kernel does not
-// always do so. If an IPv6 route has several next hops, and only one of their interfaces is set down,
-// the kernel keeps that next hop (fib6_ifdown in net/ipv6/route.c). It uses the next hop again when the
-// interface is up.
+// always do so. If an IPv6 route has several next hops, the kernel keeps a next hop whose interface is
+// set down until the interfaces of all next hops are down (fib6_ifdown in net/ipv6/route.c). It uses
+// the next hop again when its interface is up.
 func (m *member) restore(s *state, former int, try runStep) error {
 	errs := []error{m.restoreAddrs(s, try)}
 	for _, r := range s.routes {
@@ -159,7 +159,8 @@ func (m *member) restore(s *state, former int, try runStep) error {
 			errs = append(errs, try(func() error { return m.pod.DeleteFullRoute(r.In(former)) }))
 		}
 	}
-	var notUndone undo.Stack // is dropped: the undo of enter takes the interface out of the VRF, which deletes the routes
+	// The stack is dropped: the undo of enter takes the interface out of the VRF, which deletes the routes.
+	var notUndone undo.Stack
 	for _, r := range s.routes {
 		errs = append(errs, try(func() error { return m.pod.EnsureFullRoute(&notUndone, r) }))
 	}

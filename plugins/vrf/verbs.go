@@ -129,8 +129,8 @@ func del(r *skel.Request) error {
 			return err
 		}
 	}
-	// A VRF without an alias is taken for one of the reference plugin, and deleted as well.
 	ports, err := pod.Ports(vrf)
+	// A VRF without an alias is taken for one of the reference plugin, and deleted as well.
 	if err != nil || len(ports) > 0 || vrf.Alias != "" && !attach.MadeByPlumb(vrf) {
 		return err
 	}
