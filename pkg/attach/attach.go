@@ -166,7 +166,7 @@ func Apply(c *nl.Conn, l nl.Link, s Spec) error {
 		return err
 	}
 	if err := sysctl.Set(c.NS(), s.Sysctls...); err != nil {
-		return explainIPv6(err)
+		return explainNoIPv6(err)
 	}
 	return explainGateway(l, s, ExplainIPv6Off(c, l.Name, s.addTo(c, l)))
 }

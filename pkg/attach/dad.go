@@ -27,15 +27,15 @@ const (
 // CodeDuplicate is the code of an ADD that found another host with an address of the container.
 const CodeDuplicate = 101
 
-// dadDeadline limits how long ADD waits for duplicate address detection, which takes one second
-// for each of dad_transmits.
-const dadDeadline = 10 * time.Second
+// dadTimeout limits how long ADD waits for duplicate address detection. The detection takes one
+// second for each probe; the sysctl dad_transmits is the number of probes.
+const dadTimeout = 10 * time.Second
 
 // AwaitDAD waits until duplicate address detection has ended for all addresses of the interface.
 // If another host has one of the addresses, the error has CodeDuplicate. If the detection does not
 // end in time, the error has types.CodeTryAgain.
 func AwaitDAD(c *nl.Conn, l nl.Link) error {
-	err := c.AwaitUsable(l, dadDeadline)
+	err := c.AwaitUsable(l, dadTimeout)
 	switch {
 	case errors.Is(err, nl.ErrDuplicate):
 		return types.Errorf(CodeDuplicate, "%w; give the other host or this container another address", err)

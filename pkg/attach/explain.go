@@ -13,8 +13,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// The functions of this file replace an error whose errno does not tell the cause by one
-// that names the cause. They return every other error as it is.
+// Some errors of the kernel have an errno that does not tell the cause. The functions of this file
+// return an error that names the cause instead. They return every other error as it is.
 
 // ExplainRemoved explains the error of an ADD whose link was deleted while ADD was
 // running. made is the link as ADD made it, or the zero Link.
@@ -45,8 +45,8 @@ func ExplainIPv6Off(c *nl.Conn, ifName string, err error) error {
 	return types.Errorf(types.CodeConfig, "sysctl %s is 1: enable IPv6 there, or remove the IPv6 range from ipam: %w", key, err)
 }
 
-// explainIPv6 explains the error of an IPv6 sysctl that does not exist.
-func explainIPv6(err error) error {
+// explainNoIPv6 explains the error of an IPv6 sysctl that does not exist.
+func explainNoIPv6(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return types.Errorf(types.CodeConfig, "the network has IPv6 addresses, but IPv6 is disabled in this kernel: %w", err)
 	}

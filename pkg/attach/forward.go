@@ -8,15 +8,16 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// EnsureForwarding makes the node forward packets of the families of the IPs. All
-// containers share this setting: it is written only if it is off, and is not undone.
+// EnsureForwarding makes the node forward IPv4 packets, IPv6 packets or both, according to the address
+// families of ips. All containers share this setting: it is written only if it is off, and is not
+// undone.
 func EnsureForwarding(node *nl.Conn, ips []types.IP) error {
 	for _, s := range forwardingSysctls(ips) {
-		now, err := sysctl.Get(node.NS(), s.Key)
+		current, err := sysctl.Get(node.NS(), s.Key)
 		if err != nil {
-			return explainIPv6(err)
+			return explainNoIPv6(err)
 		}
-		if now == s.Value {
+		if current == s.Value {
 			continue
 		}
 		if s.Key == forwarding6 {
@@ -31,8 +32,8 @@ func EnsureForwarding(node *nl.Conn, ips []types.IP) error {
 	return nil
 }
 
-// DiffForwarding returns an error that names each family of the IPs that the node does
-// not forward.
+// DiffForwarding returns an error if the node does not forward the packets of an address family of
+// ips. The error names each sysctl that is off.
 func DiffForwarding(node *nl.Conn, ips []types.IP) error {
 	return sysctl.Diff(node.NS(), forwardingSysctls(ips)...)
 }
@@ -66,7 +67,7 @@ func keepAdvertisedRoutes(node *nl.Conn) error {
 	var errs []error
 	for _, l := range uplinks {
 		key := sysctl.IPv6(l.Name, "accept_ra")
-		if now, err := sysctl.Get(node.NS(), key); err == nil && now == "1" {
+		if current, err := sysctl.Get(node.NS(), key); err == nil && current == "1" {
 			errs = append(errs, sysctl.Set(node.NS(), sysctl.Setting{Key: key, Value: "2"}))
 		}
 	}

@@ -72,12 +72,12 @@ func (m Master) link(c *nl.Conn) (nl.Link, error) {
 	return c.LinkByIndex(index)
 }
 
-// OnMaster is what an ADD needs to make the container's interface on a master.
-type OnMaster struct {
+// A MasterSetup is what an ADD needs to make the container's interface on a master. Prepare returns it.
+type MasterSetup struct {
 	MasterConn *nl.Conn // the namespace of the master: that of the node or, with InContainer, that of the container
 	Pod        *nl.Conn
 	Master     nl.Link
-	// AnyGateway is that of PodLink.
+	// AnyGateway is passed on to PodLink.
 	AnyGateway bool
 
 	pending *ipam.Pending
@@ -86,7 +86,7 @@ type OnMaster struct {
 // Prepare does what comes before the interface is made: it starts the IPAM plugin, finds the
 // master, checks that the container has no interface of that name, and lets the IPAM plugin
 // allocate addresses. mtu is as for Find.
-func (m Master) Prepare(r *skel.Request, mtu int) (*OnMaster, error) {
+func (m Master) Prepare(r *skel.Request, mtu int) (*MasterSetup, error) {
 	pending, err := ipam.Start(r)
 	if err != nil {
 		return nil, err
@@ -103,23 +103,23 @@ func (m Master) Prepare(r *skel.Request, mtu int) (*OnMaster, error) {
 		return nil, err
 	}
 	pending.AllowAllocation()
-	return &OnMaster{MasterConn: masterConn, Pod: pod, Master: master, pending: pending}, nil
+	return &MasterSetup{MasterConn: masterConn, Pod: pod, Master: master, pending: pending}, nil
 }
 
 // Configure configures the interface l for the lease (PodLink.Configure). If the master has no
 // carrier, Configure warns, and ADD does not wait for one.
-func (o *OnMaster) Configure(r *skel.Request, l nl.Link, dad DADMode) (*types.Result, error) {
-	if !o.Master.Carrier {
-		r.Warn("master %s is down or has no carrier: until it has one, the container reaches no other host, and IPv6 addresses are not checked for duplicates", o.Master.Name)
+func (s *MasterSetup) Configure(r *skel.Request, l nl.Link, dad DADMode) (*types.Result, error) {
+	if !s.Master.Carrier {
+		r.Warn("master %s is down or has no carrier: until it has one, the container reaches no other host, and IPv6 addresses are not checked for duplicates", s.Master.Name)
 	}
 	return PodLink{
-		Pod: o.Pod, Link: l, DAD: dad, NoCarrier: !o.Master.Carrier, FixedMAC: l.Kind == "ipvlan", AnyGateway: o.AnyGateway,
-	}.Configure(r, o.pending)
+		Pod: s.Pod, Link: l, DAD: dad, NoCarrier: !s.Master.Carrier, FixedMAC: l.Kind == "ipvlan", AnyGateway: s.AnyGateway,
+	}.Configure(r, s.pending)
 }
 
 // UseLease makes Configure use the lease, instead of one from an IPAM plugin. It is for an interface
 // that takes over the addresses of prevResult.
-func (o *OnMaster) UseLease(l *ipam.Lease) { o.pending = ipam.NewPending(l) }
+func (s *MasterSetup) UseLease(l *ipam.Lease) { s.pending = ipam.NewPending(l) }
 
 // Status returns an error if Find would return one. It cannot find a master in the container,
 // because STATUS concerns no container.

@@ -20,11 +20,12 @@ type PodLink struct {
 	// NoCarrier says that the interface has no carrier: the kernel then starts duplicate
 	// address detection later, and Configure does not wait for it.
 	NoCarrier bool
-	// FixedMAC: the MAC cannot be set, so that Announce is impossible. The kernel announces the
+	// FixedMAC says that the MAC cannot be set, so that Announce is impossible. The kernel announces the
 	// addresses that the interface has when it is set up (arp_notify, ndisc_notify).
 	FixedMAC bool
-	// AnyGateway: a gateway outside the networks of the interface is on the link. The interface
-	// resolves no neighbors, so that its packets do not depend on the gateway.
+	// AnyGateway says that a gateway need not be in the networks of the interface: a route through it
+	// gets the flag onlink. This is for interfaces that resolve no neighbors, so that the gateway does
+	// not decide where their packets go.
 	AnyGateway bool
 }
 
@@ -44,18 +45,18 @@ func (p PodLink) configure(r *skel.Request, pending *ipam.Pending) (*types.Resul
 	if err := p.Pod.SetAlias(p.Link, LinkAlias(r.Attachment())); err != nil {
 		return nil, err
 	}
-	return p.useLease(r, pending)
+	return p.configureForLease(r, pending)
 }
 
 // ConfigureMarked is Configure for an interface that the plugin has marked in its own way. It does
 // not change the alias.
 func (p PodLink) ConfigureMarked(r *skel.Request, pending *ipam.Pending) (*types.Result, error) {
-	result, err := p.useLease(r, pending)
+	result, err := p.configureForLease(r, pending)
 	return result, ExplainRemoved(p.Pod, p.Link, r.IfName, err)
 }
 
-// useLease is Configure without the alias.
-func (p PodLink) useLease(r *skel.Request, pending *ipam.Pending) (*types.Result, error) {
+// configureForLease is Configure without the alias.
+func (p PodLink) configureForLease(r *skel.Request, pending *ipam.Pending) (*types.Result, error) {
 	result := &types.Result{Interfaces: []types.Interface{Interface(p.Link, r.NetNS)}, DNS: r.Conf.DNS}
 	if pending == nil {
 		return result, p.Pod.SetUp(p.Link)
@@ -123,7 +124,7 @@ func CheckPodLink(r *skel.Request, pod *nl.Conn, kind string, diff func(nl.Link)
 	if err != nil {
 		return err
 	}
-	reserved := ipam.StartCheck(r)
+	waitIPAM := ipam.StartCheck(r)
 	l, err := pod.Link(r.IfName)
 	spec, changed := SpecFromResult(r, prev, l)
 	spec.Kind = kind
@@ -131,7 +132,7 @@ func CheckPodLink(r *skel.Request, pod *nl.Conn, kind string, diff func(nl.Link)
 	if err == nil && l.Kind == kind {
 		changed = errors.Join(changed, diff(l))
 	}
-	return types.Coded(types.CodeChanged, errors.Join(reserved(), changed))
+	return types.Coded(types.CodeChanged, errors.Join(waitIPAM(), changed))
 }
 
 // DelPodLink is DEL of an interface that is in the container only. It deletes the interface, if

@@ -53,7 +53,7 @@ func (c Cleanup) NFT(conn *nft.Conn, tx *nft.Tx) error {
 	}
 	for _, t := range tables {
 		if c.Required != "" {
-			err := conn.HasChain(t, c.Required)
+			err := conn.CheckChain(t, c.Required)
 			if errors.Is(err, fs.ErrNotExist) {
 				continue
 			}

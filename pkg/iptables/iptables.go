@@ -1,6 +1,6 @@
 // Package iptables runs the iptables programs, for networks that are configured to use them
-// and for kernels without nf_tables. It also deletes rules that these programs made, without a
-// program where the rules are in nf_tables (Cleanup).
+// and for kernels without nf_tables. It also deletes rules that these programs made (Cleanup). If
+// these rules are in nf_tables, it deletes them without running a program.
 //
 // It runs iptables-restore --noflush: one process makes all changes of a script, or none of
 // them. The library coreos/go-iptables has no such call: it starts one process per rule, and
@@ -33,7 +33,7 @@ const (
 	V6 Family = "ip6tables"
 )
 
-// FamilyFor returns the family for a family of nftables, which is IPv4 or IPv6.
+// FamilyFor converts f, which is nft.IPv4 or nft.IPv6, to V4 or V6.
 func FamilyFor(f nft.Family) Family {
 	if f == nft.IPv6 {
 		return V6
@@ -41,9 +41,9 @@ func FamilyFor(f nft.Family) Family {
 	return V4
 }
 
-// A Variant selects one of the iptables programs that a node can have. Since iptables 1.8 a
-// node can have rules in nf_tables and in the legacy tables (ip_tables) at the same time, and
-// one program for each.
+// A Variant selects one of the iptables programs that a node can have. Since iptables 1.8 there is
+// one program for rules in nf_tables, and another one for rules in the legacy tables (ip_tables). A
+// node can have both programs, and both kinds of rules, at the same time.
 type Variant string
 
 // The variants, by the middle part of the names of their programs.
@@ -74,9 +74,9 @@ func (t Tool) wait() time.Duration {
 // runLimit is how long a program may run after it has acquired the lock.
 const runLimit = 10 * time.Second
 
-// Restore makes all changes of a script, which has the format of iptables-save, or none of
-// them. It flushes the chains that the script declares (":CHAIN -"), and no others. The text
-// description names the changes in errors and in the trace.
+// Restore makes all changes of a script, or none of them. The script has the format of
+// iptables-save. Restore flushes the chains that the script declares (":CHAIN -"), and no others.
+// The parameter description names the changes in errors and in the trace.
 //
 // The error matches ErrRefused if the script does not fit the content of the tables: the
 // script adds a chain that exists, or deletes a rule that does not exist. The error has
@@ -101,14 +101,14 @@ func (t Tool) Save(table string) (string, error) {
 	return t.run("list table "+table, "", program, "-t", table)
 }
 
-// Change reads a table and executes the script that the function returns for its content. If the
-// script is empty, Change changes nothing. The text description names the changes in errors and in
-// the trace.
+// Change reads a table, calls makeScript with its content, and executes the script that makeScript
+// returns. If the script is empty, Change changes nothing. The parameter description names the
+// changes in errors and in the trace.
 //
-// Change uses Exclusive. Programs that do not know its lock can change the table between the
-// function and the execution of its script. If the script is refused, Change tries again, up to
-// five times. The error is that of the function, Save, Restore or Exclusive.
-func (t Tool) Change(table, description string, script func(Table) (string, error)) error {
+// Change holds the lock of Exclusive. Programs that do not use that lock can still change the table
+// after Change has read it. If the script is then refused, Change starts again; it makes at most
+// five attempts. The error is that of makeScript, Save, Restore or Exclusive.
+func (t Tool) Change(table, description string, makeScript func(Table) (string, error)) error {
 	const attempts, lockWait = 5, 10 * time.Second
 	return Exclusive(t.Node, lockWait, func() error {
 		var refused error
@@ -117,11 +117,11 @@ func (t Tool) Change(table, description string, script func(Table) (string, erro
 			if err != nil {
 				return err
 			}
-			text, err := script(Parse(saved))
-			if err != nil || text == "" {
+			script, err := makeScript(Parse(saved))
+			if err != nil || script == "" {
 				return err
 			}
-			if refused = t.Restore(description, text); !errors.Is(refused, ErrRefused) {
+			if refused = t.Restore(description, script); !errors.Is(refused, ErrRefused) {
 				return refused
 			}
 		}
@@ -129,9 +129,9 @@ func (t Tool) Change(table, description string, script func(Table) (string, erro
 	})
 }
 
-// Find returns an error with types.CodeConfig if iptables-save or iptables-restore is not
+// CheckInstalled returns an error with types.CodeConfig if iptables-save or iptables-restore is not
 // installed for this family and variant.
-func (t Tool) Find() error {
+func (t Tool) CheckInstalled() error {
 	_, saveErr := t.program("save")
 	_, err := t.program("restore")
 	return cmp.Or(err, saveErr)
@@ -181,10 +181,10 @@ func explain(err error) error {
 	return err
 }
 
-// InUse reports whether the namespace has the legacy table of that name, such as "nat". Only
-// the Legacy programs show legacy tables. InUse runs no program. It returns false if the
-// kernel does not support legacy tables.
-func InUse(node *ns.Handle, f Family, table string) (bool, error) {
+// HasLegacyTable reports whether the namespace has the legacy table of that name, such as "nat".
+// Only the Legacy programs can list the rules of that table. HasLegacyTable itself runs no program.
+// It returns false if the kernel does not support legacy tables.
+func HasLegacyTable(node *ns.Handle, f Family, table string) (bool, error) {
 	// /proc/net shows the namespace of the process's main thread, not of this thread.
 	path := "/proc/thread-self/net/ip_tables_names"
 	if f == V6 {
@@ -206,14 +206,15 @@ func InUse(node *ns.Handle, f Family, table string) (bool, error) {
 	return slices.Contains(strings.Fields(string(names)), table), nil
 }
 
-// LegacyTool returns the Tool for the legacy table of that name (see InUse). It reports false if
-// there is no such table, or if the programs are missing: plumb cannot have made rules there.
+// LegacyTool returns the Tool for the legacy table of that name (see HasLegacyTable). found is false
+// if there is no such table. It is also false if the programs for it are not installed: without
+// them, plumb cannot have made rules in that table.
 func LegacyTool(node *ns.Handle, f Family, table string) (t Tool, found bool, err error) {
-	if used, err := InUse(node, f, table); !used || err != nil {
+	if exists, err := HasLegacyTable(node, f, table); !exists || err != nil {
 		return Tool{}, false, err
 	}
 	for _, v := range []Variant{Legacy, Default} { // before 1.8, iptables had only legacy tables and no variants
-		if t = (Tool{Node: node, Family: f, Variant: v}); t.Find() == nil {
+		if t = (Tool{Node: node, Family: f, Variant: v}); t.CheckInstalled() == nil {
 			return t, true, nil
 		}
 	}

@@ -52,8 +52,8 @@ func TestRestoreMakesAllChangesOrNone(t *testing.T) {
 			if !slices.Equal(got, want) {
 				t.Errorf("the saved rule has the words %q, want %q", got, want)
 			}
-			if used, err := InUse(tool.Node, V4, "nat"); err != nil || used != (v == Legacy) {
-				t.Errorf("InUse of the legacy table nat = %v, %v, want %v", used, err, v == Legacy)
+			if used, err := HasLegacyTable(tool.Node, V4, "nat"); err != nil || used != (v == Legacy) {
+				t.Errorf("HasLegacyTable of nat = %v, %v, want %v", used, err, v == Legacy)
 			}
 		})
 	}
@@ -120,7 +120,7 @@ func TestRestoreReturnsTryAgainIfLockIsHeld(t *testing.T) {
 
 func TestErrorNamesMissingProgram(t *testing.T) {
 	tool := newTool(t, "-nonesuch")
-	for _, err := range []error{tool.Find(), tool.Restore("add", "")} {
+	for _, err := range []error{tool.CheckInstalled(), tool.Restore("add", "")} {
 		expectCode(t, err, types.CodeConfig)
 		if err != nil && !strings.Contains(err.Error(), "iptables-nonesuch-restore is missing: install iptables") {
 			t.Errorf("the error does not say what to do: %v", err)
@@ -130,7 +130,7 @@ func TestErrorNamesMissingProgram(t *testing.T) {
 
 func TestFindFindsProgramIfPATHIsEmpty(t *testing.T) {
 	t.Setenv("PATH", "")
-	if err := newTool(t, Default).Find(); err != nil {
+	if err := newTool(t, Default).CheckInstalled(); err != nil {
 		t.Error(err)
 	}
 }

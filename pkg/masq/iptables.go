@@ -131,5 +131,5 @@ func missingRules(m Masq, ip netip.Prefix) error {
 
 // statusIPTables returns an error if the iptables programs are not installed.
 func statusIPTables(node *ns.Handle) error {
-	return iptables.Tool{Node: node, Family: iptables.V4}.Find()
+	return iptables.Tool{Node: node, Family: iptables.V4}.CheckInstalled()
 }

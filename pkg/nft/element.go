@@ -21,8 +21,8 @@ type Element struct {
 	Comment string // names the owner; at most MaxComment bytes
 }
 
-// A Key is a key or value of an element, with the bytes that the kernel compares. It can be
-// the key of a Go map.
+// A Key holds the bytes of an element's key or of its value, in the form that the kernel
+// compares. A Key can be the key of a Go map.
 type Key string
 
 // Families returns the families that an address can have, IPv4 first.
@@ -107,19 +107,19 @@ func (c *Conn) Lookup(t Table, refs []ElementRef) ([]Element, error) {
 // at the first that is missing. The elements after that one are requested again, each on its
 // own.
 func (c *Conn) lookup(t Table, refs []ElementRef, elements []Element) error {
-	const maxKeys = 32 // that many answers fit into the socket's default receive buffer
+	const chunkSize = 32 // the answers for that many elements fit into the socket's default receive buffer
 	indexes := make([]int, len(refs))
 	for i := range indexes {
 		indexes[i] = i
 	}
-	for _, keysPerRequest := range []int{maxKeys, 1} {
+	for _, keysPerRequest := range []int{chunkSize, 1} {
 		var unanswered []int
-		for chunk := range slices.Chunk(indexes, maxKeys) {
-			more, err := c.getElements(t, newElementQueries(refs, chunk, keysPerRequest), elements)
+		for chunk := range slices.Chunk(indexes, chunkSize) {
+			skipped, err := c.getElements(t, newElementQueries(refs, chunk, keysPerRequest), elements)
 			if err != nil {
 				return err
 			}
-			unanswered = append(unanswered, more...)
+			unanswered = append(unanswered, skipped...)
 		}
 		indexes = unanswered
 	}
@@ -149,7 +149,7 @@ func newElementQueries(refs []ElementRef, indexes []int, maxKeys int) []*element
 	return queries
 }
 
-// getElements sends the queries in one system call and writes the answers into elements. It
+// getElements sends the queries and writes the answers into elements. It
 // returns the indexes of the elements that the kernel did not look up, because an element
 // before them in the same query is missing.
 func (c *Conn) getElements(t Table, queries []*elementQuery, elements []Element) (unanswered []int, err error) {
@@ -178,7 +178,8 @@ func (c *Conn) getElements(t Table, queries []*elementQuery, elements []Element)
 	return unanswered, err
 }
 
-// sendQueries returns the queries by the sequence numbers of their requests.
+// sendQueries sends the queries in one system call. It returns a map from the sequence number of each
+// request to its query.
 func (c *Conn) sendQueries(t Table, queries []*elementQuery) (map[uint32]*elementQuery, error) {
 	requests := make([]netlink.Message, len(queries))
 	for i, q := range queries {
@@ -200,8 +201,8 @@ func (c *Conn) sendQueries(t Table, queries []*elementQuery) (map[uint32]*elemen
 }
 
 // isMissing reports whether err says that an element, its set or its table does not exist. The
-// kernel answers EINVAL if the keys of the set have another type: then plumb did not make the
-// set.
+// kernel returns EINVAL if the keys of the set have another type. Such a set was made by another
+// program, so plumb has no element in it.
 func isMissing(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EINVAL) }
 
 // encode returns the attributes of the request. A query without keys is for all elements.
@@ -310,7 +311,7 @@ func (e *Element) decode(ad *netlink.AttributeDecoder) error {
 	return nil
 }
 
-// decodeData sets the value or the chain of the verdict of e.
+// decodeData sets e.Data if the attributes are a value, and e.Jump if they are a verdict.
 func (e *Element) decodeData(ad *netlink.AttributeDecoder) error {
 	for ad.Next() {
 		switch ad.Type() {

@@ -56,9 +56,9 @@ type Layout struct {
 	// A set whose types change needs a new name.
 	Version int
 	Sets    []Set
-	Chains  []Chain // in an order in which each jumps only to chains before it
-	// InitialChains are chains that Ensure makes together with the table. If the table exists, it
-	// does not check them.
+	Chains  []Chain // a chain may jump only to chains before it in this list
+	// InitialChains are chains that Ensure makes together with the table. If the table exists
+	// already, Ensure does not check these chains.
 	InitialChains []Chain
 }
 
@@ -68,7 +68,8 @@ func (l Layout) WithChains(chains ...Chain) Layout {
 	return l
 }
 
-// A Set describes a set or, with Data, a map. Several types are a concatenation.
+// A Set describes a set or, if Data is not empty, a map. If Key or Data has several types, the keys or
+// values are concatenations of these types.
 type Set struct {
 	Name string
 	Key  []Type
@@ -91,7 +92,7 @@ const (
 	IfName      Type = 41
 )
 
-// libraryTypes are the types in the form of the library.
+// libraryTypes has, for each Type, the type of the library, package github.com/google/nftables.
 var libraryTypes = map[Type]nftables.SetDatatype{
 	Verdict:     nftables.TypeVerdict,
 	IPv4Addr:    nftables.TypeIPAddr,
@@ -105,7 +106,7 @@ var libraryTypes = map[Type]nftables.SetDatatype{
 // size returns the size of a value in bytes.
 func (t Type) size() uint32 { return libraryTypes[t].Bytes }
 
-// libraryType returns the type, or the concatenation of several types, in the form of the library.
+// libraryType returns the library's type for one type, or for the concatenation of several types.
 func libraryType(types []Type) nftables.SetDatatype {
 	if len(types) == 1 {
 		return libraryTypes[types[0]]
@@ -117,7 +118,7 @@ func libraryType(types []Type) nftables.SetDatatype {
 	return nftables.MustConcatSetType(parts...)
 }
 
-// library returns s in the form of the library.
+// library converts s to the library's type.
 func (s Set) library(t Table) *nftables.Set {
 	l := &nftables.Set{Table: t.library(), Name: s.Name, IsMap: s.isMap(), KeyType: libraryType(s.Key), DataType: libraryType(s.Data)}
 	if len(s.Key) == 1 && s.Key[0] == IfName {
@@ -126,8 +127,8 @@ func (s Set) library(t Table) *nftables.Set {
 	return l
 }
 
-// A Chain is a list of rules. With a Hook it is a base chain. Without one, only packets for which
-// a rule or element jumps to the chain go through it.
+// A Chain is a list of rules. With a Hook it is a base chain. Without a Hook, the chain sees only the
+// packets for which a rule or an element jumps to it.
 type Chain struct {
 	Name  string
 	Hook  Hook
@@ -194,7 +195,8 @@ func (l Layout) intact(ch Chain, rules []ListedRule) bool {
 // missing and rewrites the chains that are missing, incomplete or of an older version. Elements
 // are kept. Other processes may call Ensure at the same time.
 //
-// The cost does not depend on the number of elements or of chains that are not in the layout.
+// The cost depends neither on the number of elements, nor on the number of chains that are not in
+// the layout.
 // If the kernel lacks something that the layout needs, the error is ErrUnavailable.
 func (c *Conn) Ensure(l Layout) error {
 	const attempts = 20
@@ -248,8 +250,8 @@ func addAdvice(t Table, err error) error {
 	return err
 }
 
-// tableProblem returns why plumb cannot use a table that exists; empty: it can. If the table
-// does not exist, the error matches fs.ErrNotExist.
+// tableProblem returns the reason why plumb cannot use a table that exists. The reason is empty if
+// plumb can use the table. If the table does not exist, the error matches fs.ErrNotExist.
 func (c *Conn) tableProblem(t Table) (problem string, err error) {
 	var table *nftables.Table
 	err = c.step("nft get table "+t.String(), func() (err error) {
@@ -262,13 +264,13 @@ func (c *Conn) tableProblem(t Table) (problem string, err error) {
 	case table.Flags&nftables.TableFlagDormant != 0:
 		problem = fmt.Sprintf("table %s is dormant, so its rules see no packets: wake it with nft add table %[1]s, or delete it with nft delete table %[1]s", t)
 	case table.Flags&nftables.TableFlagOwner != 0:
-		problem = fmt.Sprintf("table %s belongs to another program alone (flag owner, netlink port %d, often its process ID): end that program, or have it use another name", t, table.Owner)
+		problem = fmt.Sprintf("table %s belongs exclusively to another program (flag owner, netlink port %d, often its process ID): end that program, or have it use another name", t, table.Owner)
 	}
 	return problem, err
 }
 
 // DamagedChains returns the chains of the layout that are missing, incomplete or of an older version.
-// If the table is dormant or belongs to another program alone, it returns an error.
+// It returns an error if the table is dormant, or belongs exclusively to another program.
 func (c *Conn) DamagedChains(l Layout) ([]Chain, error) {
 	problem, err := c.tableProblem(l.Table)
 	switch {
@@ -310,9 +312,10 @@ func (c *Conn) damagedChains(l Layout) (damaged []Chain, err error) {
 // lacks something that the layout needs, and has types.CodeConfig if the table is not as plumb
 // makes it.
 //
-// CheckSupport changes nothing. If the table is not complete already, it sends a transaction that
-// makes what is missing, and at last makes a table that exists. The kernel always refuses that:
-// only the last change if it accepts all changes before.
+// CheckSupport changes nothing. If the table is not complete already, CheckSupport sends a transaction
+// that makes what is missing, and whose last change makes the table a second time. The kernel always
+// refuses that last change, so nothing takes effect. If it refuses no other change, Ensure would
+// succeed.
 func (c *Conn) CheckSupport(l Layout) error {
 	damaged, err := c.DamagedChains(l)
 	if err != nil || len(damaged) == 0 {
@@ -347,9 +350,10 @@ func (t *Tx) addLayout(l Layout, chains []Chain) {
 	}
 }
 
-// asUnavailable makes an ErrUnavailable of the errors of a kernel that lacks a module: ENOENT for
-// chain types and expressions, EOPNOTSUPP and EAFNOSUPPORT for families. It is for transactions
-// that make everything that they refer to, so ENOENT cannot mean a missing table or chain.
+// asUnavailable returns an ErrUnavailable if err is an error of a kernel that lacks a module: ENOENT
+// for a chain type or an expression, EOPNOTSUPP or EAFNOSUPPORT for a family. It returns any other
+// error as it is. err must be the error of a transaction that makes everything that it refers to, so
+// that ENOENT cannot mean a missing table or chain.
 func asUnavailable(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EAFNOSUPPORT) {
 		return fmt.Errorf("%w: %w", ErrUnavailable, textOnly{err})
@@ -357,12 +361,14 @@ func asUnavailable(err error) error {
 	return err
 }
 
-// textOnly is an error with the text of another one that matches nothing. For a caller,
-// fs.ErrNotExist means a missing table, chain or element, not a missing module of the kernel.
+// textOnly has the text of an error, but errors.Is and errors.As do not find that error in it. For a
+// caller, fs.ErrNotExist means a missing table, chain or element, not a missing module of the
+// kernel.
 type textOnly struct{ error }
 
-// HasChain returns nil if the chain exists. If it does not, the error matches fs.ErrNotExist.
-func (c *Conn) HasChain(t Table, chain string) error {
+// CheckChain returns nil if the chain exists. If the chain does not exist, the error matches
+// fs.ErrNotExist.
+func (c *Conn) CheckChain(t Table, chain string) error {
 	_, err := c.ChainUse(t, chain)
 	return err
 }

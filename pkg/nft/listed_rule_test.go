@@ -16,8 +16,8 @@ func TestRuleParser(t *testing.T) {
 	for name, tc := range map[string]struct {
 		family Family
 		rule   Rule
-		want   ListedRule // only Jump, Target, Saddr and Iif
-		values string
+		want   ListedRule // the test compares only Jump, Target, Saddr and Iif
+		values string     // the values that the rule compares with, in hexadecimal
 	}{
 		"an IPv4 subnet":                    {Inet, Rule{SaddrIn(netip.MustParsePrefix("10.88.0.0/15")), Jump("c")}, ListedRule{Saddr: netip.MustParsePrefix("10.88.0.0/15"), Jump: "c"}, "02 0a580000"},
 		"an IPv4 address":                   {IPv4, Rule{SaddrIn(netip.MustParsePrefix("10.88.0.2/32")), Masquerade()}, ListedRule{Saddr: netip.MustParsePrefix("10.88.0.2/32"), Target: "MASQUERADE"}, "0a580002"},
@@ -47,13 +47,13 @@ func TestRuleParser(t *testing.T) {
 				values = append(values, hex.EncodeToString([]byte(v)))
 			}
 			if got := strings.Join(values, " "); got != tc.values {
-				t.Errorf("compares with %s, want %s", got, tc.values)
+				t.Errorf("the rule compares with the values %q, want %q", got, tc.values)
 			}
 		})
 	}
 }
 
-// TestParseComment uses user data of other programs, which may end anywhere.
+// TestParseComment also parses user data that is cut off, because other programs can write any bytes.
 func TestParseComment(t *testing.T) {
 	for data, want := range map[string]string{
 		"": "", "\x00": "", "\x00\x05ab": "", "\x00\x03ab\x00": "ab", "\x01\x01x\x00\x02a\x00": "a", "\x01\x01x\x00\xff": "",
@@ -64,15 +64,15 @@ func TestParseComment(t *testing.T) {
 	}
 }
 
-func TestSameMatchesComparesNoTargets(t *testing.T) {
-	list := func(target Part) ListedRule {
+func TestSameMatchesIgnoresTarget(t *testing.T) {
+	parsed := func(target Part) ListedRule {
 		p := ruleParser{family: IPv4}
 		for _, e := range (Rule{SaddrIn(netip.MustParsePrefix("10.88.0.2/32")), target}).expressions(IPv4) {
 			p.parse(e)
 		}
 		return p.rule
 	}
-	if !list(Masquerade()).SameMatches(list(Return())) {
-		t.Error("rules that differ only in their target do not match the same packets")
+	if !parsed(Masquerade()).SameMatches(parsed(Return())) {
+		t.Error("SameMatches is false for two rules that differ only in their target")
 	}
 }

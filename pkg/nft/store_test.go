@@ -374,7 +374,7 @@ var _ = DescribeTable("Add and Damaged reject a table that another program made,
 	Entry("with a chain at another hook", types.CodeConfig, "table inet plumb is not as plumb makes it", "add table inet plumb", "add chain inet plumb prerouting { type filter hook forward priority 0; }"),
 )
 
-var _ = It("Add says that the table belongs to another program alone", func() {
+var _ = It("Add says that the table belongs exclusively to another program", func() {
 	node := nstest.NewNode(GinkgoTB())
 	var program *nftables.Conn
 	Expect(node.Do(func() (err error) {
@@ -386,7 +386,7 @@ var _ = It("Add says that the table belongs to another program alone", func() {
 	Expect(program.Flush()).To(Succeed())
 	a := claimant{connect(node, nil), types.Attachment{Network: "net0", ContainerID: "c", IfName: "eth0"}}
 	err := a.add(80)
-	Expect(err).To(MatchError(ContainSubstring("table inet plumb belongs to another program alone (flag owner")))
+	Expect(err).To(MatchError(ContainSubstring("table inet plumb belongs exclusively to another program (flag owner")))
 	Expect(types.AsError(err).Code).To(BeEquivalentTo(types.CodeConfig))
 	Expect(a.del(80)).To(Succeed())
 })

@@ -19,8 +19,9 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// ErrUnreadable is the error for a file from which no state can be read: a program was killed
-// while it wrote the file, or it is no regular file.
+// ErrUnreadable is the error for a file from which no state can be read: the file is not a regular file,
+// or its content is not a saved state. For example, a program that does not rename its files was
+// killed while it wrote the file.
 var ErrUnreadable = errors.New("no saved state can be read from it")
 
 // A File is the file of one attachment.
@@ -83,7 +84,7 @@ func Read(path string) ([]byte, error) {
 	return io.ReadAll(file)
 }
 
-// Write writes a temporary file and renames it. It replaces what is at the path, also a symbolic
+// Write writes a temporary file and renames it. It replaces any file at the path, even a symbolic
 // link. Errors have types.CodeIO.
 func (f File) Write(text []byte) error {
 	return types.Coded(types.CodeIO, f.Trace.Do("save state "+f.Path(), func() error {
@@ -120,8 +121,8 @@ func (f File) Remove() error {
 	return errors.Join(Remove(f.Trace, f.Path()), Remove(f.Trace, f.temp()))
 }
 
-// Remove removes a file if it exists. It looks for the file first: to remove a file that does not
-// exist fails if the file system is read-only.
+// Remove removes a file if it exists. It first looks whether the file exists, because on a
+// read-only file system os.Remove fails even for a file that does not exist.
 func Remove(t *trace.Tracer, path string) error {
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.ENAMETOOLONG) {
 		return nil

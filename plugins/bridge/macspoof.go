@@ -254,7 +254,7 @@ func gcReferenceChecks(c *nft.Conn, tx *nft.Tx, node *ns.Handle) error {
 // jumps to.
 func deleteReferenceCheck(c *nft.Conn, tx *nft.Tx, chain string) error {
 	table := referenceSpoofTable()
-	err := c.HasChain(table, chain)
+	err := c.CheckChain(table, chain)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -271,7 +271,7 @@ func deleteReferenceCheck(c *nft.Conn, tx *nft.Tx, chain string) error {
 		}
 	}
 	tx.DelChain(table, chain)
-	if err := c.HasChain(table, chain+"-mac"); err == nil {
+	if err := c.CheckChain(table, chain+"-mac"); err == nil {
 		tx.DelChain(table, chain+"-mac")
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err

@@ -12,7 +12,7 @@ import (
 
 const kind = "dummy"
 
-// add makes the dummy interface, while the IPAM plugin works, and configures it for the lease. No
+// add makes the dummy interface while the IPAM plugin runs, and then configures it for the lease. No
 // other host is on the link, so there is no duplicate address detection.
 func add(r *skel.Request) (*types.Result, error) {
 	conf, err := parse(r)

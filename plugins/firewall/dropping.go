@@ -110,7 +110,7 @@ func (f *firewall) families() []nft.Family {
 func (f *firewall) allowByIPTables() error {
 	for _, fam := range f.families() {
 		tool := f.tool(fam, xt.Default)
-		if err := tool.Find(); err != nil {
+		if err := tool.CheckInstalled(); err != nil {
 			return err
 		}
 	}
@@ -208,7 +208,7 @@ func (f *firewall) checkByIPTables() error {
 // canAdd returns the error of STATUS. It changes nothing.
 func (f *firewall) canAdd() error {
 	if err := f.checkLayouts(); err != nil || f.conf.backend == iptables {
-		return types.NotAvailable(cmp.Or(err, xt.Tool{Node: f.r.Node, Family: xt.V4}.Find()))
+		return types.NotAvailable(cmp.Or(err, xt.Tool{Node: f.r.Node, Family: xt.V4}.CheckInstalled()))
 	}
 	z, err := bus.Open(f.r.Node)
 	if err == nil { // firewalld lets containers through, and their sources are listed in table inet plumb
@@ -258,7 +258,7 @@ func (f *firewall) canAllow() error {
 			if t.drops && f.conf.backend == nftables {
 				return errNeedsIPTables(t)
 			}
-			if err := t.tool.Find(); err != nil && t.drops {
+			if err := t.tool.CheckInstalled(); err != nil && t.drops {
 				return err
 			}
 		}

@@ -32,7 +32,7 @@ const (
 // have that variant, as before iptables 1.8.
 func (f *firewall) tool(fam nft.Family, v xt.Variant) xt.Tool {
 	t := xt.Tool{Node: f.r.Node, Family: xt.FamilyFor(fam), Variant: v}
-	if t.Find() != nil {
+	if t.CheckInstalled() != nil {
 		t.Variant = xt.Default
 	}
 	return t

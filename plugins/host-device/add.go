@@ -13,9 +13,9 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// add moves the device into the container and configures it for the lease. Unless the IPAM plugin
-// works over the link, it moves the device when it has the lease: an ADD that gets no address then
-// leaves the device as it is.
+// add moves the device into the container and configures it for the lease. It waits for the lease before
+// it moves the device, so that an ADD that gets no address leaves the device as it is. An IPAM plugin
+// that needs the link, such as dhcp, gets the link first.
 func (h host) add(r *skel.Request) (*types.Result, error) {
 	conf, err := parse(r)
 	if err != nil {
@@ -49,7 +49,7 @@ func (h host) add(r *skel.Request) (*types.Result, error) {
 			return nil, err
 		}
 	}
-	eth, err := h.take(r, conf, namespaces{node, pod}, device)
+	eth, err := h.take(r, conf, connections{node, pod}, device)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func (h host) findFree(r *skel.Request, node *nl.Conn, conf *config) (nl.Link, e
 	}
 	l, err = h.find(node, conf.selector)
 	if user := holder(states, conf.selector); errors.Is(err, fs.ErrNotExist) && user != nil {
-		return nl.Link{}, types.Errorf(types.CodeTryAgain, "%s is in use by %s: %w; if that no longer exists, GC releases it", conf.selector, user.owner(), err)
+		return nl.Link{}, types.Errorf(types.CodeTryAgain, "%s is in use by %s: %w; if that attachment no longer exists, GC releases the device", conf.selector, user.owner(), err)
 	}
 	if err != nil {
 		return nl.Link{}, types.Coded(types.CodeConfig, err)
@@ -104,8 +104,8 @@ func (h host) findFree(r *skel.Request, node *nl.Conn, conf *config) (nl.Link, e
 	return l, checkDispensable(node, l, conf)
 }
 
-// checkPod returns an error if the container has an interface CNI_IFNAME, or a device that an
-// earlier ADD of the attachment moved there, and whose name was changed since.
+// checkPod returns an error if the container has an interface named CNI_IFNAME. It also returns an error
+// if an earlier ADD of the attachment moved a device there, whatever its name is now.
 func checkPod(pod *nl.Conn, own types.Attachment) error {
 	if err := attach.EnsureNameFree(pod, own.IfName); err != nil {
 		return err
@@ -117,21 +117,21 @@ func checkPod(pod *nl.Conn, own types.Attachment) error {
 	return types.IgnoreNotExist(err)
 }
 
-// namespaces are the connections to node and container.
-type namespaces struct{ node, pod *nl.Conn }
+// connections has the connections to the node and to the container.
+type connections struct{ node, pod *nl.Conn }
 
 // take saves the state of the device, marks it with the attachment, and moves it into the
 // container, as CNI_IFNAME. The undo, which is pushed before the first change, also restores the
 // device's addresses, which DEL does only if the configuration says so.
-func (h host) take(r *skel.Request, conf *config, in namespaces, device nl.Link) (nl.Link, error) {
-	addrs, err := addressesOf(in.node, device)
+func (h host) take(r *skel.Request, conf *config, conns connections, device nl.Link) (nl.Link, error) {
+	addrs, err := addressesOf(conns.node, device)
 	if err != nil {
 		return nl.Link{}, err
 	}
 	before := newState(r, conf.selector, device)
 	before.Addresses = addrs
 	r.Undo.Push("return interface "+device.Name, func() error {
-		return (&restorer{r: r, node: in.node, pod: in.pod, state: before, file: h.file(r.Trace, r.Attachment())}).restore()
+		return (&restorer{r: r, node: conns.node, pod: conns.pod, state: before, file: h.file(r.Trace, r.Attachment())}).restore()
 	})
 	saved := *before
 	if !conf.restoreAddresses {
@@ -140,11 +140,11 @@ func (h host) take(r *skel.Request, conf *config, in namespaces, device nl.Link)
 	if err := h.save(r.Trace, &saved); err != nil {
 		return nl.Link{}, err
 	}
-	err = in.node.AddAltName(device, altName(r.Attachment()))
+	err = conns.node.AddAltName(device, altName(r.Attachment()))
 	if err != nil && !errors.Is(err, errors.ErrUnsupported) {
 		return nl.Link{}, explainTake(err, device)
 	}
-	eth, err := in.node.MoveLink(device, nl.Move{To: in.pod, Name: r.IfName, Alias: device.Name})
+	eth, err := conns.node.MoveLink(device, nl.Move{To: conns.pod, Name: r.IfName, Alias: device.Name})
 	return eth, explainTake(err, device)
 }
 

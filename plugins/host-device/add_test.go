@@ -128,7 +128,7 @@ var _ = Describe("ADD", func() {
 			for _, keys := range []string{byDevice, `"hwaddr":"` + deviceMAC + `"`} {
 				c := b.call("one", newPod(), conf("1.1.0", keys, b.hostLocal(hostLocalAll)))
 				b.mustAdd(c)
-				b.mustRefuse(b.call("two", newPod(), c.Config), types.CodeTryAgain, "is in use by net1/one/eth0", "GC releases it")
+				b.mustRefuse(b.call("two", newPod(), c.Config), types.CodeTryAgain, "is in use by net1/one/eth0", "GC releases the device")
 				b.mustDel(c)
 			}
 		})

@@ -28,9 +28,9 @@ type restorer struct {
 	state *state
 }
 
-// restorer returns the restorer of a state, and a function that closes what it has opened. It
-// uses the namespace of CNI_NETNS or, if that is another one or is missing, that at the path which
-// ADD saved: DEL may be called without CNI_NETNS while the container still runs.
+// restorer returns the restorer of a state, and a function that closes what the restorer has opened. The
+// restorer uses the namespace of CNI_NETNS. If CNI_NETNS is missing or leads to another namespace, it
+// uses the path that ADD saved: DEL may be called without CNI_NETNS while the container still runs.
 func (h host) restorer(r *skel.Request, node *nl.Conn, s *state) (d *restorer, closeAll func() error, err error) {
 	closeAll = func() error { return nil }
 	d = &restorer{r: r, node: node, state: s, file: h.file(r.Trace, s.owner())}
@@ -60,7 +60,7 @@ func (d *restorer) restore() error {
 	case err != nil:
 		return err
 	}
-	if l, err = d.bringHome(from, l); err != nil {
+	if l, err = d.returnToNode(from, l); err != nil {
 		return err
 	}
 	if err := errors.Join(d.restoreSettings(l), d.restoreAddresses(l)); err != nil {
@@ -91,9 +91,10 @@ func (d *restorer) find() (l nl.Link, from *nl.Conn, err error) {
 	return l, d.node, err
 }
 
-// findInPod returns the device in the container, where its name may have been changed. On a kernel
-// that does not find it by its mark, its name and alias are those that ADD set, or still the
-// former ones if ADD was killed.
+// findInPod returns the device if it is in the container. It finds the device by its mark, even if
+// another program renamed the device. On a kernel that finds no interfaces by an alternative name, it
+// looks for the name and the alias that ADD set, and for the name on the node, which the device still
+// has if ADD was killed.
 func (d *restorer) findInPod() (nl.Link, error) {
 	l, err := d.pod.Link(altName(d.state.owner()))
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -101,7 +102,7 @@ func (d *restorer) findInPod() (nl.Link, error) {
 	}
 	for _, name := range []string{d.state.IfName, d.state.Name} {
 		l, err = d.pod.Link(name)
-		if err == nil && d.state.isOf(l) && (l.Alias == d.state.Name || l.Name == d.state.Name && l.MAC == d.state.MAC) {
+		if err == nil && d.state.canBe(l) && (l.Alias == d.state.Name || l.Name == d.state.Name && l.MAC == d.state.MAC) {
 			return l, nil
 		}
 		if types.IgnoreNotExist(err) != nil {
@@ -118,7 +119,7 @@ func (d *restorer) findOnNode() (nl.Link, error) {
 	if err == nil { // kernels before 6.6 find a link that has left the namespace, too (see nl.MoveLink)
 		l, err = d.node.LinkByIndex(l.Index)
 	}
-	if err == nil && d.state.isOf(l) || types.IgnoreNotExist(err) != nil {
+	if err == nil && d.state.canBe(l) || types.IgnoreNotExist(err) != nil {
 		return l, err
 	}
 	if !d.state.isHardware() {
@@ -129,7 +130,7 @@ func (d *restorer) findOnNode() (nl.Link, error) {
 		return nl.Link{}, err
 	}
 	i := slices.IndexFunc(links, func(l nl.Link) bool {
-		return d.state.isOf(l) && (l.Alias == d.state.Name || l.Name == d.state.Name)
+		return d.state.canBe(l) && (l.Alias == d.state.Name || l.Name == d.state.Name)
 	})
 	if i < 0 {
 		return nl.Link{}, fs.ErrNotExist
@@ -137,9 +138,10 @@ func (d *restorer) findOnNode() (nl.Link, error) {
 	return links[i], nil
 }
 
-// bringHome moves the device to the node, with the name and the alias that it had there.
-func (d *restorer) bringHome(from *nl.Conn, l nl.Link) (nl.Link, error) {
-	name, alias, err := d.homeName(from, l)
+// returnToNode moves the device to the node, unless it is there, and gives it the name and the alias of
+// nameOnNode.
+func (d *restorer) returnToNode(from *nl.Conn, l nl.Link) (nl.Link, error) {
+	name, alias, err := d.nameOnNode(from, l)
 	if err != nil {
 		return nl.Link{}, err
 	}
@@ -154,9 +156,10 @@ func (d *restorer) bringHome(from *nl.Conn, l nl.Link) (nl.Link, error) {
 	return from.MoveLink(l, nl.Move{To: d.node, Name: name, Alias: alias})
 }
 
-// homeName returns the name and the alias that the device gets on the node: its former ones or, if
-// another interface has the name now, one made of its mark, with the former name as its alias.
-func (d *restorer) homeName(from *nl.Conn, l nl.Link) (name, alias string, err error) {
+// nameOnNode returns the name and the alias that the device gets on the node. They are the former ones,
+// unless another interface has the former name now. In that case the name is made from the mark, and
+// the alias is the former name.
+func (d *restorer) nameOnNode(from *nl.Conn, l nl.Link) (name, alias string, err error) {
 	other, err := d.node.Link(d.state.Name)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && from == d.node && other.Index == l.Index {
 		return d.state.Name, d.state.Alias, nil
@@ -166,12 +169,13 @@ func (d *restorer) homeName(from *nl.Conn, l nl.Link) (name, alias string, err e
 	return name, d.state.Name, err
 }
 
-// restoreSettings restores MTU, MAC and up or down. It tries all, and joins the errors. It warns of
-// what the kernel or the driver refuses, because to try again would not help.
+// restoreSettings restores the MTU, the MAC, and whether the device is up. It tries all of them, and joins
+// the errors. If the kernel or the driver refuses a setting, it only warns, because a retry would not
+// help.
 func (d *restorer) restoreSettings(l nl.Link) error {
 	var errs []error
-	try := func(wrong bool, set func() error) {
-		if !wrong {
+	restoreIf := func(differs bool, set func() error) {
+		if !differs {
 			return
 		}
 		err := set()
@@ -181,10 +185,10 @@ func (d *restorer) restoreSettings(l nl.Link) error {
 		}
 		errs = append(errs, err)
 	}
-	try(l.MTU != d.state.MTU, func() error { return d.node.SetMTU(l, d.state.MTU) })
-	try(l.MAC != d.state.MAC, func() error { return d.node.SetMAC(l, d.state.MAC) })
-	try(l.Up && !d.state.Up, func() error { return d.node.SetDown(l) })
-	try(!l.Up && d.state.Up, func() error { return d.node.SetUp(l) })
+	restoreIf(l.MTU != d.state.MTU, func() error { return d.node.SetMTU(l, d.state.MTU) })
+	restoreIf(l.MAC != d.state.MAC, func() error { return d.node.SetMAC(l, d.state.MAC) })
+	restoreIf(l.Up && !d.state.Up, func() error { return d.node.SetDown(l) })
+	restoreIf(!l.Up && d.state.Up, func() error { return d.node.SetUp(l) })
 	return errors.Join(errs...)
 }
 
@@ -203,8 +207,8 @@ func (d *restorer) restoreAddresses(l nl.Link) error {
 	return errors.Join(errs...)
 }
 
-// restoreReturned restores those of the devices that the kernel has returned to the node, because
-// their containers ended without a DEL: they have the names and settings that they had there.
+// restoreReturned restores the devices that the kernel has returned to the node because their containers
+// ended without a DEL. Such a device still has the name and the settings that it had in the container.
 func (h host) restoreReturned(r *skel.Request, node *nl.Conn, states []*state) error {
 	for _, s := range states {
 		d := &restorer{r: r, node: node, state: s, file: h.file(r.Trace, s.owner())}
@@ -248,8 +252,8 @@ func (h host) restoreUnsaved(r *skel.Request, node *nl.Conn) error {
 	return d.restore()
 }
 
-// marksOfOthers reports whether the interface has the mark of another attachment.
-func marksOfOthers(l nl.Link, own types.Attachment) bool {
+// hasMarkOfOther reports whether the interface has the mark of another attachment.
+func hasMarkOfOther(l nl.Link, own types.Attachment) bool {
 	return slices.ContainsFunc(l.AltNames, func(name string) bool {
 		return strings.HasPrefix(name, altNamePrefix) && name != altName(own)
 	})

@@ -57,9 +57,9 @@ func (s sysfs) folder(sel selector) string {
 // DPDK. Such a device has no network interface.
 var userspaceDrivers = []string{"vfio-pci", "uio_pci_generic", "igb_uio"}
 
-// usesDPDK reports whether the container uses the device without its network interface: if
-// the device is a PCI device, its driver decides, and otherwise the key DPDKMode. A PCI device
-// without a driver is an error that matches fs.ErrNotExist.
+// usesDPDK reports whether the container uses the device without its network interface. For a PCI
+// device, that depends on the driver of the device; for another device, on the key DPDKMode. If a PCI
+// device has no driver, the error matches fs.ErrNotExist.
 func (s sysfs) usesDPDK(t *trace.Tracer, conf *config) (dpdk bool, err error) {
 	if conf.selector.by != byPCI {
 		return conf.dpdk, nil
@@ -127,8 +127,9 @@ func (h host) find(node *nl.Conn, sel selector) (nl.Link, error) {
 	return node.Link(names[0])
 }
 
-// findMAC returns the interface with the selected MAC. Interfaces on top of another one, such as
-// VLANs, often have its MAC: of several, the only one that is hardware is selected.
+// findMAC returns the interface with the selected MAC. A virtual interface, such as a VLAN, often has
+// the MAC of the interface below it. So if several interfaces have the MAC, findMAC returns the only
+// one that is hardware.
 func findMAC(node *nl.Conn, sel selector) (nl.Link, error) {
 	links, err := node.Links()
 	if err != nil {

@@ -70,8 +70,8 @@ func altName(a types.Attachment) string { return altNamePrefix + statefile.Short
 // hardware to the node, and deletes other devices.
 func (s *state) isHardware() bool { return s.Kind == "" }
 
-// isOf reports whether l can be the device: it is of the same kind, and the same hardware.
-func (s *state) isOf(l nl.Link) bool {
+// canBe reports whether l can be the device of the state: it is of the same kind, and the same hardware.
+func (s *state) canBe(l nl.Link) bool {
 	return l.Kind == s.Kind && l.PermMAC == s.PermMAC && l.Parent == s.Parent
 }
 
@@ -117,8 +117,8 @@ func (h host) save(t *trace.Tracer, s *state) error {
 	return h.file(t, s.owner()).Write(text)
 }
 
-// load reads the state file of an attachment. The errors are those of statefile.Read; a file that
-// has no state is statefile.ErrUnreadable.
+// load reads the state file of an attachment. The errors are those of statefile.Read. If the content of
+// the file is not a state, the error matches statefile.ErrUnreadable.
 func (h host) load(t *trace.Tracer, a types.Attachment) (*state, error) {
 	f := h.file(t, a)
 	text, err := f.Read()

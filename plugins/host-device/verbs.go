@@ -30,7 +30,7 @@ func (h host) release(r *skel.Request) error {
 	s, err := h.load(r.Trace, r.Attachment())
 	switch {
 	case errors.Is(err, statefile.ErrUnreadable):
-		r.Warn("%v; the device returns to the node as its alias says", err)
+		r.Warn("%v; the device returns to the node with its alias as its name", err)
 		fallthrough
 	case errors.Is(err, fs.ErrNotExist):
 		err := h.restoreUnsaved(r, node)
@@ -56,7 +56,7 @@ func (h host) restoreSaved(r *skel.Request, node *nl.Conn, s *state) error {
 // isOfOther reports whether an interface of the container is known to belong to another
 // attachment: the path of the namespace was reused.
 func isOfOther(pod *nl.Conn, l nl.Link, r *skel.Request) (bool, error) {
-	if marksOfOthers(l, r.Attachment()) {
+	if hasMarkOfOther(l, r.Attachment()) {
 		return true, nil
 	}
 	prev, _ := r.Prev() // nil if it cannot be read: DEL does not depend on it
@@ -88,8 +88,8 @@ func (h host) check(r *skel.Request) error {
 	return attach.CheckPodLink(r, pod, "", func(nl.Link) error { return nil })
 }
 
-// gc returns the devices of the attachments of this network that are not to be kept, and then
-// calls the IPAM plugin.
+// gc restores the devices of the attachments of this network that GC need not keep, and then calls the
+// IPAM plugin.
 func (h host) gc(r *skel.Request) error {
 	return errors.Join(h.gcDevices(r), ipam.GC(r))
 }

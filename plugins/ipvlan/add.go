@@ -13,63 +13,63 @@ import (
 
 const kind = "ipvlan"
 
-// add makes the ipvlan, while the IPAM plugin works, and configures it for the lease.
+// add makes the ipvlan while the IPAM plugin runs, and then configures it for the lease.
 func add(r *skel.Request) (*types.Result, error) {
 	conf, err := parse(r)
 	if err != nil {
 		return nil, err
 	}
-	prev, err := conf.useChained(r)
+	prev, err := conf.usePrevResult(r)
 	if err != nil {
 		return nil, err
 	}
-	on, err := conf.master.Prepare(r, conf.mtu)
+	setup, err := conf.master.Prepare(r, conf.mtu)
 	if err != nil {
 		return nil, err
 	}
-	on.AnyGateway = conf.mode.Mode != "l2" // the kernel looks at the destination only (ipvlan_xmit_mode_l3)
+	setup.AnyGateway = conf.mode.Mode != "l2" // l3 and l3s look up the destination, and do not use the gateway (ipvlan_xmit_mode_l3)
 	if prev != nil {
-		on.UseLease(&ipam.Lease{IPs: prev.IPs, Routes: prev.Routes, DNS: prev.DNS})
+		setup.UseLease(&ipam.Lease{IPs: prev.IPs, Routes: prev.Routes, DNS: prev.DNS})
 	}
-	if err := claimMode(r, on, conf); err != nil {
+	if err := claimMode(r, setup, conf); err != nil {
 		return nil, err
 	}
-	eth, err := on.MasterConn.AddIPVlan(&r.Undo, nl.IPVlan{Name: r.IfName, In: on.Pod, Parent: on.Master, Mode: conf.mode, MTU: conf.mtu})
+	eth, err := setup.MasterConn.AddIPVlan(&r.Undo, nl.IPVlan{Name: r.IfName, In: setup.Pod, Parent: setup.Master, Mode: conf.mode, MTU: conf.mtu})
 	if err != nil {
-		return nil, explainRefusal(err, on.Master)
+		return nil, explainRefusal(err, setup.Master)
 	}
-	result, err := on.Configure(r, eth, conf.dad)
-	return result, explainSameAddress(err, on.Master)
+	result, err := setup.Configure(r, eth, conf.dad)
+	return result, explainSameAddress(err, setup.Master)
 }
 
 // claimMode returns an error if the master has ipvlans of another mode. It records the mode of the
 // attachment.
-func claimMode(r *skel.Request, on *attach.OnMaster, conf *config) error {
-	visible, err := on.MasterConn.IPVlansOn(on.Master)
+func claimMode(r *skel.Request, setup *attach.MasterSetup, conf *config) error {
+	visible, err := setup.MasterConn.IPVlansOn(setup.Master)
 	if err != nil {
 		return err
 	}
-	if on.Master.Kind == kind { // the kernel makes the new ipvlan on the parent of the master
-		visible = append(visible, on.Master)
+	if setup.Master.Kind == kind { // the kernel makes the new ipvlan on the parent of the master
+		visible = append(visible, setup.Master)
 	}
 	for _, l := range visible {
-		mode, err := on.MasterConn.IPVlanMode(l)
+		mode, err := setup.MasterConn.IPVlanMode(l)
 		if err != nil {
 			return err
 		}
 		if mode != conf.mode {
-			return types.Errorf(types.CodeConfig, "the master has %s for the interface %s; all ipvlans of a master have the same, so that %s would change that", mode, l.Name, conf.mode)
+			return types.Errorf(types.CodeConfig, "the master has %s for the interface %s; all ipvlans of a master have the same mode and flag, so a new ipvlan with %s would change those of that interface", mode, l.Name, conf.mode)
 		}
 	}
-	rec := record{Attachment: r.Attachment(), Parent: parentID(r, on.MasterConn, on.Master), IPVlanMode: conf.mode}
+	rec := record{Attachment: r.Attachment(), Parent: parentID(r, setup.MasterConn, setup.Master), IPVlanMode: conf.mode}
 	if err := rec.write(r, conf.dataDir); err != nil {
 		return err
 	}
-	return rec.conflict(r, conf.dataDir)
+	return rec.checkConflict(r, conf.dataDir)
 }
 
-// explainRefusal explains the error of a kernel that makes no ipvlan on the master
-// (ipvlan_port_create): EBUSY means that another device receives the master's packets.
+// explainRefusal explains why the kernel did not make the ipvlan (ipvlan_port_create). EBUSY means
+// that another device receives the master's packets.
 func explainRefusal(err error, master nl.Link) error {
 	switch {
 	case errors.Is(err, syscall.EBUSY):
@@ -80,11 +80,11 @@ func explainRefusal(err error, master nl.Link) error {
 	return err
 }
 
-// explainSameAddress explains the error of a kernel that adds no address that another ipvlan of the
-// master has (ipvlan_addr4_validator_event).
+// explainSameAddress explains why the kernel did not add an address: another ipvlan of the master has
+// it already (ipvlan_addr4_validator_event).
 func explainSameAddress(err error, master nl.Link) error {
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return types.Errorf(attach.CodeDuplicate, "another ipvlan of master %s, in this container or another one of the node, has the address: %w", master.Name, err)
+		return types.Errorf(attach.CodeDuplicate, "another ipvlan of master %s, in this or another container of the node, has the address: %w", master.Name, err)
 	}
 	return err
 }

@@ -32,7 +32,7 @@ type config struct {
 	dataDir string
 }
 
-// defaultDataDir is removed by a boot, as the interfaces are.
+// defaultDataDir is in /run, because records are useless after a reboot: the interfaces are gone.
 const defaultDataDir = "/run/cni/ipvlan"
 
 // parse reads the configuration of the request and checks it.
@@ -75,10 +75,10 @@ func (raw *rawConfig) toConfig(r *skel.Request) (*config, error) {
 	return conf, errors.Join(errs...)
 }
 
-// useChained completes the configuration in an ADD that follows another plugin. Without "master",
-// the only interface of prevResult is the master. useChained returns prevResult if the interface gets
-// its addresses, routes and DNS, because there is no "ipam"; otherwise it returns nil.
-func (c *config) useChained(r *skel.Request) (*types.Result, error) {
+// usePrevResult completes the configuration in an ADD that follows another plugin. If "master" is not
+// set, the master is the only interface of prevResult. If there is no "ipam", usePrevResult returns
+// prevResult: the new interface gets the addresses, routes and DNS from it. Otherwise it returns nil.
+func (c *config) usePrevResult(r *skel.Request) (*types.Result, error) {
 	prev, err := r.Prev()
 	if err != nil || prev == nil {
 		return nil, err

@@ -25,7 +25,7 @@ func FuzzConfig(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if _, err := conf.useChained(r); err != nil {
+		if _, err := conf.usePrevResult(r); err != nil {
 			return
 		}
 		if len(conf.master.Name) > types.MaxIfName || conf.master.Name == "lo" || conf.mtu != 0 && conf.mtu < attach.MinMTU {

@@ -86,7 +86,7 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 	It("refuses to change the mode or the flag of other ipvlans of the master", func() {
 		first := attached(b.call("one", newPod(), b.conf("1.1.0", onUplink, static4)))
 		second := b.call("two", newPod(), b.conf("1.1.0", onUplink+`,"mode":"l3"`, b.hostLocal()))
-		b.mustRefuse(second, types.CodeConfig, "the master has mode l2, flag bridge for the attachment net1/one/eth0", "mode l3, flag bridge would change that")
+		b.mustRefuse(second, types.CodeConfig, "the master has mode l2, flag bridge for the attachment net1/one/eth0", "a new ipvlan with mode l3, flag bridge would change those of that attachment")
 		b.mustRefuse(b.call("two", second.Pod, b.conf("1.1.0", onUplink+`,"flag":"private"`, static)), types.CodeConfig, "the master has mode l2, flag bridge")
 		run(first, "CHECK").OK(GinkgoTB())
 		By("but not those of another master, nor after DEL or GC")

@@ -1,6 +1,6 @@
 // ipvlan makes an ipvlan interface for a container on an interface of the node, its master. The
-// addresses come from an IPAM plugin or from prevResult; without both the connection is on layer 2
-// only. See README.md.
+// addresses come from an IPAM plugin or from prevResult; without either of
+// them, the connection is on layer 2 only. See README.md.
 package main
 
 import "github.com/plumb-cni/plumb/pkg/skel"

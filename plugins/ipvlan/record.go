@@ -15,10 +15,10 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A record is the file of one attachment that says which mode the master has. All ipvlans of a
-// master have one mode and flag. The kernel changes them silently when an ipvlan with others is made,
-// also for containers that are at work, and it does not tell which ones a master has: the ipvlans in
-// other namespaces cannot be listed.
+// A record is the file of one attachment that says which mode and flag its ipvlan has. All ipvlans of
+// a master share one mode and one flag. If a new ipvlan has another mode or flag, the kernel silently
+// changes the ones that exist, also in running containers. The records are needed because the kernel
+// does not tell the mode of a master, and ipvlans in other namespaces cannot be listed.
 type record struct {
 	types.Attachment
 	Parent string // see parentID
@@ -26,8 +26,8 @@ type record struct {
 }
 
 // parentID returns a text that identifies a master until the next boot: the cookie of its namespace
-// and its index. On kernels without cookies (before Linux 5.14), it also has the path of the
-// container's namespace if the master is there.
+// and its index. On kernels without cookies (before Linux 5.14), the path of the container's
+// namespace takes the place of the cookie if the master is in the container.
 func parentID(r *skel.Request, c *nl.Conn, master nl.Link) string {
 	cookie := c.NS().Cookie()
 	if cookie == 0 && c.NS().Same(r.Pod) {
@@ -59,25 +59,26 @@ func (rec record) write(r *skel.Request, dir string) error {
 	}))
 }
 
-// conflict returns the error for a record of another attachment that has the same master in another
-// mode. The caller has written rec before. So of two ADDs at the same time at least one finds the
-// record of the other, and a record that cannot be decoded needs no attention: its ADD is still
-// writing it, or was killed before it made an ipvlan.
-func (rec record) conflict(r *skel.Request, dir string) error {
+// checkConflict returns an error if another attachment has a record with the same master, and with
+// another mode or flag. The caller must have written rec before. Then, if two ADDs run at the same
+// time, at least one of them finds the record of the other. A record that cannot be decoded is
+// ignored: its ADD is still writing it and checks for conflicts afterwards, or was killed before it
+// made an ipvlan.
+func (rec record) checkConflict(r *skel.Request, dir string) error {
 	others, err := records(r, dir)
 	if err != nil {
 		return types.Coded(types.CodeIO, err)
 	}
 	for path, other := range others {
 		if other.Parent == rec.Parent && other.IPVlanMode != rec.IPVlanMode {
-			return types.Errorf(types.CodeConfig, "the master has %s for the attachment %s; all ipvlans of a master have the same, so that %s would change that (if that attachment does not exist any more, remove %s)",
+			return types.Errorf(types.CodeConfig, "the master has %s for the attachment %s; all ipvlans of a master have the same mode and flag, so a new ipvlan with %s would change those of that attachment (if that attachment does not exist any more, remove %s)",
 				other.IPVlanMode, other.Attachment, rec.IPVlanMode, path)
 		}
 	}
 	return nil
 }
 
-// records returns the records in dir by path.
+// records returns the records in dir. The keys of the map are the paths of the files.
 func records(r *skel.Request, dir string) (map[string]record, error) {
 	found := map[string]record{}
 	err := r.Trace.Do("read records in "+dir, func() error {

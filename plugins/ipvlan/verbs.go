@@ -44,8 +44,8 @@ func del(r *skel.Request) error {
 // them.
 func gc(r *skel.Request) error { return errors.Join(ipam.GC(r), collectRecords(r)) }
 
-// status returns an error if an ADD would fail. Without "master" and "ipam", the plugin may stand
-// behind another one, whose result names the master: then status does not look for a master.
+// status returns an error if an ADD would fail. If neither "master" nor "ipam" is set, status does not
+// look for a master: ADD may get it from the result of an earlier plugin in the chain.
 func status(r *skel.Request) error {
 	conf, err := parse(r)
 	if err == nil && (conf.master.Name != "" || r.Conf.IPAM.Type != "") {

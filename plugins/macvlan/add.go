@@ -20,26 +20,26 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	on, err := conf.master.Prepare(r, conf.mtu)
+	setup, err := conf.master.Prepare(r, conf.mtu)
 	if err != nil {
 		return nil, err
 	}
-	eth, err := on.MasterConn.AddMacvlan(&r.Undo, nl.Macvlan{
-		Name: r.IfName, In: on.Pod, Parent: on.Master, Mode: conf.mode, MAC: conf.mac, MTU: conf.mtu, QueueLen: conf.queueLen,
+	eth, err := setup.MasterConn.AddMacvlan(&r.Undo, nl.Macvlan{
+		Name: r.IfName, In: setup.Pod, Parent: setup.Master, Mode: conf.mode, MAC: conf.mac, MTU: conf.mtu, QueueLen: conf.queueLen,
 	})
 	if err != nil {
-		return nil, explainRefusal(err, on.Master, conf.mode)
+		return nil, explainRefusal(err, setup.Master, conf.mode)
 	}
 	if conf.mac != "" && eth.MAC != conf.mac {
 		// In mode passthru the kernel ignores the configured MAC and uses the master's. If the MAC
 		// is set afterwards, the master has it too, until the macvlan is deleted.
 		eth.MAC = conf.mac
-		if err := on.Pod.SetMAC(eth, conf.mac); err != nil {
+		if err := setup.Pod.SetMAC(eth, conf.mac); err != nil {
 			return nil, err
 		}
 	}
-	result, err := on.Configure(r, eth, conf.dad)
-	return result, explainSameMAC(err, eth, on.Master)
+	result, err := setup.Configure(r, eth, conf.dad)
+	return result, explainSameMAC(err, eth, setup.Master)
 }
 
 // explainRefusal explains the error of a kernel that makes no macvlan on the master

@@ -20,10 +20,10 @@ type portMap struct {
 	// localnetDevice is the interface of the node through which packets from 127/8 reach the
 	// container. It is empty if there is none, or if findLocalnetDevice was not called.
 	localnetDevice string
-	// localnetCounted says that the attachment has an element in localnetOwnerMap.
-	localnetCounted bool
-	conn            *nl.Conn                    // see nodeConn
-	nodeAddrs       map[nft.Family][]netip.Addr // see nodeAddrsOf
+	// hasLocalnetElement says that the attachment has an element in localnetOwnerMap.
+	hasLocalnetElement bool
+	conn               *nl.Conn                    // see nodeConn
+	nodeAddrs          map[nft.Family][]netip.Addr // see nodeAddrsOf
 }
 
 // nodeConn returns a connection to rtnetlink of the node. The first call opens it.

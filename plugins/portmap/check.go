@@ -52,23 +52,23 @@ func (p *portMap) checkRules(c *nft.Conn) error {
 	if missing == nil || second(c) == nil {
 		return nil
 	}
-	if complete, err := p.hasReference(c); err == nil && complete {
+	if complete, err := p.hasReferenceRules(c); err == nil && complete {
 		return nil
 	}
 	return missing
 }
 
-// checkIPTablesIfUsed is checkIPTables if iptables is the backend of the configuration, or if the
-// node has the container's chain or a legacy table nat. Otherwise it returns an error without
-// running a program.
+// checkIPTablesIfUsed calls checkIPTables if iptables is the backend of the configuration, or if the
+// node has the container's chain or a legacy table nat. Otherwise the rules cannot exist, and it
+// returns an error without running a program.
 func (p *portMap) checkIPTablesIfUsed(c *nft.Conn) error {
 	name := chainName(p.owner())
 	mayExist := p.conf.backend == backendIPTables
 	for _, ip := range p.ips {
 		f := nft.FamilyOf(ip.Addr())
-		mayExist = mayExist || c.HasChain(nft.Table{Family: f, Name: iptables.NAT}, name) == nil
-		used, err := iptables.InUse(p.r.Node, p.tool(f).Family, iptables.NAT)
-		mayExist = mayExist || used && err == nil
+		mayExist = mayExist || c.CheckChain(nft.Table{Family: f, Name: iptables.NAT}, name) == nil
+		exists, err := iptables.HasLegacyTable(p.r.Node, p.tool(f).Family, iptables.NAT)
+		mayExist = mayExist || err == nil && exists
 	}
 	if !mayExist {
 		return fmt.Errorf("table %s has no chain %s", iptables.NAT, name)

@@ -131,8 +131,9 @@ func (raw *rawConfig) config() (*config, error) {
 	if raw.MarkMasqBit != nil {
 		conf.markBit = *raw.MarkMasqBit
 		refuseIf(conf.markBit < 0 || conf.markBit > 31, "markMasqBit %d is not between 0 and 31", conf.markBit)
-		refuseIf(conf.externalMarkChain != "", "markMasqBit and externalSetMarkChain exclude each other: the chain sets the bit that its owner masquerades")
+		refuseIf(conf.externalMarkChain != "", "markMasqBit and externalSetMarkChain exclude each other: the program that made the chain chooses the bit")
 	}
+	// A name that begins with "-" or "!" would be an option of iptables.
 	refuseIf(hasControl(conf.externalMarkChain) || strings.ContainsAny(conf.externalMarkChain, ` "'\`) || backendOf([]string{conf.externalMarkChain}) == backendIPTables,
 		"externalSetMarkChain %q is not the name of a chain", conf.externalMarkChain)
 	for f, words := range map[nft.Family][]string{nft.IPv4: raw.ConditionsV4, nft.IPv6: raw.ConditionsV6} {
@@ -149,7 +150,8 @@ func (raw *rawConfig) config() (*config, error) {
 	return conf, errors.Join(errs...)
 }
 
-// check returns the checked mapping. An error names all problems, each with the i-th mapping.
+// check returns the checked mapping. The error joins all problems; each problem names the index i of
+// the mapping.
 func (raw *rawMapping) check(i int) (mapping, error) {
 	if raw == nil {
 		return mapping{}, fmt.Errorf("portMappings[%d] is null: want an object", i)
@@ -207,13 +209,13 @@ func conditionsKey(f nft.Family) string {
 // hasControl reports whether the string has a control character, such as a newline.
 func hasControl(s string) bool { return strings.ContainsFunc(s, unicode.IsControl) }
 
-// chooseBackend sets the backend if options that only one backend has are used. It returns an
-// error if these options contradict each other or the key backend.
+// chooseBackend sets c.backend if the configuration has an option that only one backend supports. It
+// returns an error if the options need different backends, or another one than the key backend names.
 func (c *config) chooseBackend() error {
-	options := map[string][]string{}
+	options := map[string][]string{} // for each backend, the options that only it supports
 	for _, f := range nft.Families() {
-		if l := backendOf(c.conditions[f]); l != "" {
-			options[l] = append(options[l], conditionsKey(f))
+		if backend := backendOf(c.conditions[f]); backend != "" {
+			options[backend] = append(options[backend], conditionsKey(f))
 		}
 	}
 	if c.externalMarkChain != "" {
@@ -228,7 +230,7 @@ func (c *config) chooseBackend() error {
 	case len(options[backendNFTables]) > 0 && len(options[backendIPTables]) > 0:
 		return fmt.Errorf("configuration contains both nftables-specific options %v and iptables-specific options %v", options[backendNFTables], options[backendIPTables])
 	}
-	for backend := range options {
+	for backend := range options { // there is at most one
 		c.backend = backend
 	}
 	return nil

@@ -83,5 +83,5 @@ func (p *portMap) checkSupport() error {
 			_, err = findNFT()
 		}
 		return err
-	}, iptables.Tool{Node: p.r.Node, Family: iptables.V4}.Find)
+	}, iptables.Tool{Node: p.r.Node, Family: iptables.V4}.CheckInstalled)
 }

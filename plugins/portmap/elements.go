@@ -37,6 +37,9 @@ func unspecified(f nft.Family) netip.Addr {
 	return netip.IPv4Unspecified()
 }
 
+// protoPortSize is the size in bytes of the concatenation of a protocol and a port.
+const protoPortSize = 8
+
 // addrSize returns the size of an address in bytes.
 func addrSize(f nft.Family) int { return len(nft.AddrKey(unspecified(f))) }
 
@@ -49,9 +52,9 @@ func (e endpoint) key() nft.Key {
 	return nft.Concat(nft.AddrKey(e.hostIP), port)
 }
 
-// refs returns where the elements of the endpoint are: target is the element that says to which
-// container packets are sent, and policy the optional element that says through which chain they
-// go before.
+// refs returns where the two elements of the endpoint are. The value of target is the address and port
+// of the container to which packets are sent. policy is optional: it jumps to a chain that packets go
+// through first.
 func (e endpoint) refs() (target, policy nft.ElementRef) {
 	key := e.key()
 	if e.hostIP.IsUnspecified() {
@@ -64,7 +67,7 @@ func (e endpoint) refs() (target, policy nft.ElementRef) {
 func endpointAt(f nft.Family, set string, key nft.Key) endpoint {
 	hostIP := unspecified(f)
 	if set == hostportMapIP(f) {
-		hostIP, key = key[:len(key)-8].Addr(), key[len(key)-8:]
+		hostIP, key = key[:len(key)-protoPortSize].Addr(), key[len(key)-protoPortSize:]
 	}
 	return endpoint{f, hostIP, protocol(key[0]), uint16(key[4])<<8 | uint16(key[5])}
 }
@@ -78,7 +81,7 @@ func (e endpoint) ownerData(containerIP netip.Addr) nft.Key {
 // parseOwnerData returns the endpoint of ownerData. ok is false if the data has another length.
 func parseOwnerData(f nft.Family, k nft.Key) (e endpoint, ok bool) {
 	size := addrSize(f)
-	if len(k) != 2*size+8 {
+	if len(k) != 2*size+protoPortSize {
 		return endpoint{}, false
 	}
 	return endpoint{f, k[:size].Addr(), protocol(k[size]), uint16(k[size+4])<<8 | uint16(k[size+5])}, true
@@ -104,7 +107,7 @@ func (p *portMap) claims() []nft.Claim {
 			all = append(all, c)
 		}
 	}
-	if p.localnetCounted {
+	if p.hasLocalnetElement {
 		all = append(all, nft.Claim{
 			Description: localnetName(p.localnetDevice),
 			OwnerMap:    localnetOwnerMap,
@@ -119,8 +122,9 @@ func (e endpoint) claim(containerIP netip.Addr) nft.Claim {
 	return nft.Claim{Description: e, OwnerMap: ownerMap(e.family), OwnerEntry: nft.Element{Data: e.ownerData(containerIP)}}
 }
 
-// hints returns the claims that the attachment probably has: those for the mappings of this call.
-// If the call has addresses of the container, there are no hints for a family without one.
+// hints returns the claims that the attachment probably has: those for the mappings of this call. If
+// the call has addresses of the container, hints returns claims only for the families of these
+// addresses. The claims have an unspecified containerIP, which is not needed to find their elements.
 func (p *portMap) hints() []nft.Claim {
 	var all []nft.Claim
 	for _, f := range nft.Families() {
@@ -142,8 +146,8 @@ func kinds() []nft.ClaimKind {
 			OwnerMap:    ownerMap(f),
 			PrimarySets: []string{hostportMap(f), hostportMapIP(f)},
 			OtherSets:   []string{policyMap(f), policyMapIP(f)},
-			ElementRefs: func(name nft.Key) []nft.ElementRef {
-				e, ok := parseOwnerData(f, name)
+			ElementRefs: func(ownerData nft.Key) []nft.ElementRef {
+				e, ok := parseOwnerData(f, ownerData)
 				if !ok {
 					return nil
 				}
@@ -155,10 +159,10 @@ func kinds() []nft.ClaimKind {
 	return all
 }
 
-// masqueradedSources returns the prefix from which packets to the mappings are masqueraded. With
-// masqAll, that is every address. Otherwise it is the container's own subnet, which includes the
-// container itself: in that subnet, answers would not go through the node, and the node could not
-// translate them.
+// masqueradedSources returns the prefix of the source addresses whose packets to the mappings are
+// masqueraded. With masqAll, the prefix has all addresses. Otherwise it is the container's own subnet,
+// which includes the container itself: the container would send its answers to that subnet directly,
+// and not through the node, so that the node could not translate them back.
 func (p *portMap) masqueradedSources(ip netip.Prefix) netip.Prefix {
 	if p.conf.masqAll {
 		return netip.PrefixFrom(unspecified(nft.FamilyOf(ip.Addr())), 0)

@@ -26,7 +26,7 @@ func (p *portMap) tool(f nft.Family) iptables.Tool {
 func (p *portMap) addIPTables() error {
 	for _, ip := range p.ips {
 		tool := p.tool(nft.FamilyOf(ip.Addr()))
-		if err := tool.Find(); err != nil {
+		if err := tool.CheckInstalled(); err != nil {
 			return fmt.Errorf("port map: %w", err)
 		}
 		if err := p.addFamily(tool, ip); err != nil {

@@ -158,9 +158,9 @@ func (p *portMap) ownReference() iptables.Cleanup {
 	}
 }
 
-// hasReference reports whether rules of the reference plugin's nftables backend translate to
+// hasReferenceRules reports whether rules of the reference plugin's nftables backend translate to
 // each address of the container, at least as many as the address has mappings.
-func (p *portMap) hasReference(c *nft.Conn) (bool, error) {
+func (p *portMap) hasReferenceRules(c *nft.Conn) (bool, error) {
 	for _, ip := range p.ips {
 		f := nft.FamilyOf(ip.Addr())
 		rules, err := iptables.ReadNFT(c, referenceTable(f), referenceHostports)

@@ -108,19 +108,19 @@ func (p *portMap) checkLocalnet() error {
 	return sysctl.Diff(p.r.Node, routeLocalnet(p.localnetDevice, "1"))
 }
 
-// findLocalnetCounter sets localnetCounted: the interface has a counter, or gets one because
-// route_localnet is 0.
+// findLocalnetCounter sets hasLocalnetElement. It is true if the interface has a counter, or gets one
+// because route_localnet is 0.
 func (p *portMap) findLocalnetCounter(c *nft.Conn) error {
-	err := c.HasChain(table(), localnetChain(p.localnetDevice))
+	err := c.CheckChain(table(), localnetChain(p.localnetDevice))
 	if err == nil {
-		p.localnetCounted = true
+		p.hasLocalnetElement = true
 		return nil
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	value, err := sysctl.Get(p.r.Node, routeLocalnet(p.localnetDevice, "").Key)
-	p.localnetCounted = err == nil && value != "1"
+	p.hasLocalnetElement = err == nil && value != "1"
 	return err
 }
 
@@ -128,10 +128,10 @@ func (p *portMap) findLocalnetCounter(c *nft.Conn) error {
 // the attachment, unless the counter exists. An update of a chain that exists would do no harm, but after one the kernel
 // lets the process end only after a grace period of RCU (nf_tables_commit), some 10 ms.
 func (p *portMap) addLocalnetCounter(c *nft.Conn, tx *nft.Tx) error {
-	if !p.localnetCounted {
+	if !p.hasLocalnetElement {
 		return nil
 	}
-	err := c.HasChain(table(), localnetChain(p.localnetDevice))
+	err := c.CheckChain(table(), localnetChain(p.localnetDevice))
 	if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -196,7 +196,7 @@ func (p *portMap) hasUncountedHostPorts(c *nft.Conn) (bool, error) {
 			return len(rules) > 0, err
 		}
 	}
-	return iptables.InUse(p.r.Node, iptables.V4, iptables.NAT)
+	return iptables.HasLegacyTable(p.r.Node, iptables.V4, iptables.NAT)
 }
 
 // gcLocalnet resets route_localnet of the interfaces whose counters no element jumps to.

@@ -40,7 +40,7 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err == nil && conf.table != 0 {
 		err = t.addRules(ips, conf.table)
 	} else if err == nil {
-		err = t.moveRoutes(&plan{conf: conf, ips: ips, prev: prev.Routes, home: t.routesIn(t.home)})
+		err = t.moveRoutes(&plan{conf: conf, ips: ips, prev: prev.Routes, baseRoutes: t.routesIn(t.baseTable)})
 	}
 	return prev, err
 }
@@ -69,8 +69,8 @@ func (t *target) addRule(ip types.IP, table, protocol int) error {
 	return err
 }
 
-// moveRoutes gives each IP a table of its own, and moves the routes of the interface there. The rule
-// is first, because DEL finds the table by it.
+// moveRoutes gives each IP a table of its own, and moves the routes of the interface there. It makes
+// the rule before the routes, because DEL finds the table by the rule.
 func (t *target) moveRoutes(p *plan) error {
 	tables, err := t.tables(p.ips)
 	if err != nil {
@@ -80,13 +80,13 @@ func (t *target) moveRoutes(p *plan) error {
 		if err := t.addRule(ip, tables[i], protocolMoved); err != nil {
 			return err
 		}
-		for _, route := range p.table(t.link, ip, tables[i], t.routesIn(tables[i])) {
+		for _, route := range p.routesFor(t.link, ip, tables[i], t.routesIn(tables[i])) {
 			if err := t.pod.EnsureFullRoute(&t.r.Undo, route); err != nil {
 				return explainGateway(err, route, ip)
 			}
 		}
 	}
-	return t.clearHome(p)
+	return t.removeMoved(p)
 }
 
 // tables returns a table for each IP: that of its rule, or a free one.
@@ -103,16 +103,17 @@ func (t *target) tables(ips []types.IP) ([]int, error) {
 	return free, nil
 }
 
-// clearHome removes the routes from the main table that are in the tables of the IPs now. Those of a VRF
-// stay, because programs that are bound to the VRF use them.
-func (t *target) clearHome(p *plan) error {
-	if p.conf.keep == keepAll || t.home != mainTable {
+// removeMoved removes from the main table the routes that the tables of the IPs have now. If the
+// interface is in a VRF, the routes stay in the table of the VRF, because programs that are bound to
+// the VRF use them.
+func (t *target) removeMoved(p *plan) error {
+	if p.conf.keep == keepAll || t.baseTable != mainTable {
 		return nil
 	}
 	moved := p.moved()
 	if p.conf.keep == keepSubnet {
 		for _, hint := range subnetHints(t.link, p.ips) {
-			if !slices.ContainsFunc(p.home, func(r nl.FullRoute) bool { return isHint(hint, r) }) {
+			if !slices.ContainsFunc(p.baseRoutes, func(r nl.FullRoute) bool { return isHint(hint, r) }) {
 				if err := t.pod.EnsureFullRoute(&t.r.Undo, hint); err != nil {
 					return err
 				}

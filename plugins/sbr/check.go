@@ -10,8 +10,9 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// check looks for the rule of each IP, and for the routes to its subnet and to its gateway in its table.
-// It does not look at the main table: the kernel adds routes there when the interface is set up again.
+// check looks for the rule of each IP. In the table of the rule, it looks for the route to the subnet of
+// the IP and for the default route. It does not look at the main table: the kernel adds routes there
+// when the interface is set up again.
 func check(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {
@@ -33,7 +34,7 @@ func check(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	p := &plan{conf: conf, ips: ips, prev: prev.Routes, home: t.routesIn(t.home)}
+	p := &plan{conf: conf, ips: ips, prev: prev.Routes, baseRoutes: t.routesIn(t.baseTable)}
 	var errs []error
 	for _, ip := range ips {
 		rule, found := t.ruleOf(ip.Address.Addr())
@@ -49,7 +50,7 @@ func check(r *skel.Request) error {
 	return types.Coded(types.CodeChanged, errors.Join(errs...))
 }
 
-// diff compares the table of an IP with what it needs.
+// diff returns an error that names the routes that the table of an IP lacks.
 func (t *target) diff(p *plan, ip types.IP, table int) error {
 	var errs []error
 	var defaults []nl.FullRoute
@@ -69,8 +70,8 @@ func (t *target) diff(p *plan, ip types.IP, table int) error {
 	return errors.Join(errs...)
 }
 
-// hasSubnetRoute reports whether the kernel added a route to the subnet with the address. The plugin ptp,
-// for example, adds addresses without one.
+// hasSubnetRoute reports whether the kernel added a route to the subnet when the address was added. The
+// plugin ptp, for example, adds addresses for which the kernel adds no route (noprefixroute).
 func (t *target) hasSubnetRoute(ip types.IP) bool {
 	return !ip.Address.IsSingleIP() &&
 		slices.ContainsFunc(t.addrs, func(a nl.Addr) bool { return a.Prefix == ip.Address && !a.NoPrefixRoute })

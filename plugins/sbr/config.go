@@ -60,7 +60,7 @@ func (raw *rawConfig) config() (*config, error) {
 	refuseIf(conf.keep != keepNone && conf.keep != keepSubnet && conf.keep != keepAll,
 		"unknown keepMain: %q; want %s, %s or %s", raw.KeepMain, keepNone, keepSubnet, keepAll)
 	refuseIf(raw.AddSourceHints && conf.keep != keepSubnet,
-		"addSourceHints and keepMain %q exclude each other: addSourceHints is keepMain %q", raw.KeepMain, keepSubnet)
+		"addSourceHints and keepMain %q exclude each other: addSourceHints means keepMain %q", raw.KeepMain, keepSubnet)
 	refuseIf(len(raw.Gateways) > 2, "gateways list cannot contain more than 2 entries: it has %d", len(raw.Gateways))
 	for _, text := range raw.Gateways {
 		gateway, err := netip.ParseAddr(text)

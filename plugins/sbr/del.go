@@ -40,30 +40,32 @@ func del(r *skel.Request) error {
 	table := configuredTable(r)
 	var errs []error
 	for _, rule := range t.rules {
-		if isIn(ips, rule) && (isMarked(rule) || table == 0 || rule.Table == table) {
+		if hasSourceIn(ips, rule) && (isMarked(rule) || table == 0 || rule.Table == table) {
 			errs = append(errs, t.release(rule, table))
 		}
 	}
-	return errors.Join(append(errs, t.deleteOwn(t.home), deleteOrphans(pod))...)
+	return errors.Join(append(errs, t.deleteOwn(t.baseTable), deleteOrphans(pod))...)
 }
 
-// isIn reports whether the source of a rule is one of the IPs of prevResult. If it is not, another
-// container's namespace is at the path. Without prevResult, that is not known.
-func isIn(ips []types.IP, rule nl.Rule) bool {
+// hasSourceIn reports whether the source of a rule is one of ips, the IPs of prevResult. A rule with
+// another source belongs to another container, whose namespace is now at the path. If ips is empty,
+// the owner is not known, and hasSourceIn returns true.
+func hasSourceIn(ips []types.IP, rule nl.Rule) bool {
 	return len(ips) == 0 || slices.ContainsFunc(ips, func(ip types.IP) bool { return ip.Address.Addr() == rule.Source.Addr() })
 }
 
-// release deletes a rule. If the rule leads to a table of our own, release moves the routes of the
-// table back before: DEL finds them by the rule. The table of a VRF still has them. configured is the key "table": with it, the
-// reference plugin makes rules only.
-func (t *target) release(rule nl.Rule, configured int) error {
-	if rule.Protocol == protocolMoved || rule.Protocol == 0 && configured == 0 {
+// release deletes a rule. If the rule leads to a table of our own, release first moves the routes of that
+// table back: a later DEL could not find them without the rule. If the interface is in a VRF, release
+// only deletes them, because the table of the VRF still has them. tableKey is the key "table". If the
+// key is set, a rule of the reference plugin does not lead to a table of our own.
+func (t *target) release(rule nl.Rule, tableKey int) error {
+	if rule.Protocol == protocolMoved || rule.Protocol == 0 && tableKey == 0 {
 		routes := t.routesIn(rule.Table)
 		moved := slices.DeleteFunc(slices.Clone(routes), func(r nl.FullRoute) bool { return r.Protocol == protocolOurs })
 		for i := range moved {
-			moved[i] = moved[i].In(t.home)
+			moved[i] = moved[i].In(t.baseTable)
 		}
-		if t.home == mainTable {
+		if t.baseTable == mainTable {
 			if err := t.restore(moved); err != nil {
 				return err
 			}
@@ -80,9 +82,9 @@ func (t *target) release(rule nl.Rule, configured int) error {
 // restore adds routes that are missing.
 func (t *target) restore(routes []nl.FullRoute) error {
 	var errs []error
-	var kept undo.Stack // what DEL and an undo restore is not undone
+	var notUndone undo.Stack // dropped, because restored routes stay
 	for _, r := range routes {
-		errs = append(errs, t.pod.EnsureFullRoute(&kept, r))
+		errs = append(errs, t.pod.EnsureFullRoute(&notUndone, r))
 	}
 	return errors.Join(errs...)
 }
@@ -99,7 +101,7 @@ func (t *target) deleteOwn(table int) error {
 }
 
 // deleteOrphans deletes the rules that plumb made for addresses that the container no longer has,
-// because their interface was removed. Its routes went with it.
+// because their interface was removed. The kernel has deleted the routes of that interface.
 func deleteOrphans(pod *nl.Conn) error {
 	rules, err := pod.SourceRules()
 	errs := []error{err}

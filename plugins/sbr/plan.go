@@ -13,14 +13,16 @@ type plan struct {
 	conf *config
 	ips  []types.IP
 	prev []types.Route // of prevResult
-	home []nl.FullRoute
+	// baseRoutes are the routes of the interface in the table that has them without sbr (see
+	// target.baseTable).
+	baseRoutes []nl.FullRoute
 }
 
-// belongs reports whether the table of an IP gets a route: it is of the same family, and neither its
-// preferred source nor its gateway is in the subnet of another IP only. Routes for link-local and
-// multicast addresses stay where they are, as these addresses are the same on all interfaces. So do
-// routes that the kernel maintains because of router advertisements, because it would add them again,
-// and those that an earlier ADD made.
+// belongs reports whether the table of an IP gets a route. The route must be of the same family as the
+// IP. Its preferred source and its gateway must not be addresses that are only in the subnet of
+// another IP. Some routes stay where they are: those for link-local and multicast addresses, because
+// these addresses are the same on all interfaces; those from router advertisements, because the kernel
+// would add them again; and those that an earlier ADD made.
 func (p *plan) belongs(r nl.FullRoute, ip types.IP) bool {
 	dst := r.Dst.Addr()
 	return dst.Is4() == ip.Address.Addr().Is4() && !r.Advertised && r.Protocol != protocolOurs &&
@@ -33,10 +35,10 @@ func (p *plan) isOfOther(a netip.Addr, ip types.IP) bool {
 		slices.ContainsFunc(p.ips, func(other types.IP) bool { return other.Address.Contains(a) })
 }
 
-// moved returns the routes of the home table that belong to a table of any IP.
+// moved returns the base routes that belong to the table of at least one IP.
 func (p *plan) moved() []nl.FullRoute {
 	var routes []nl.FullRoute
-	for _, r := range p.home {
+	for _, r := range p.baseRoutes {
 		if slices.ContainsFunc(p.ips, func(ip types.IP) bool { return p.belongs(r, ip) }) {
 			routes = append(routes, r)
 		}
@@ -44,17 +46,17 @@ func (p *plan) moved() []nl.FullRoute {
 	return routes
 }
 
-// table returns the routes that the table of an IP needs besides those that it has (present), in the
-// order in which they can be added.
-func (p *plan) table(l nl.Link, ip types.IP, number int, present []nl.FullRoute) []nl.FullRoute {
-	var routes, behind []nl.FullRoute
+// routesFor returns the routes that the table of an IP needs besides those that it has (present). The
+// routes that gateways need come before the routes through these gateways.
+func (p *plan) routesFor(l nl.Link, ip types.IP, number int, present []nl.FullRoute) []nl.FullRoute {
+	var routes, throughGateway []nl.FullRoute
 	defaults := slices.DeleteFunc(slices.Clone(present), func(r nl.FullRoute) bool { return !isDefault(r.Route, ip) })
 	found := len(defaults)
-	for _, r := range p.home {
+	for _, r := range p.baseRoutes {
 		belongs := p.belongs(r, ip)
 		if r.Table != mainTable {
-			// In the table of a VRF the kernel accepts preferred sources that are addresses of the VRF, and
-			// in others it does not (fib_valid_prefsrc in net/ipv4/fib_semantics.c).
+			// An address of a VRF can be the preferred source of routes in the table of the VRF, but not
+			// of routes in other tables (fib_valid_prefsrc in net/ipv4/fib_semantics.c).
 			r = r.WithoutSource()
 		}
 		r = r.In(number)
@@ -63,7 +65,7 @@ func (p *plan) table(l nl.Link, ip types.IP, number int, present []nl.FullRoute)
 		case isDefault(r.Route, ip):
 			defaults = append(defaults, r)
 		case r.GW.IsValid():
-			behind = append(behind, r)
+			throughGateway = append(throughGateway, r)
 		default:
 			routes = append(routes, r)
 		}
@@ -72,13 +74,14 @@ func (p *plan) table(l nl.Link, ip types.IP, number int, present []nl.FullRoute)
 		own.Table = number
 		routes = append(routes, nl.NewFullRoute(l, own, protocolOurs))
 	}
-	return slices.Concat(routes, defaults[found:], behind)
+	return slices.Concat(routes, defaults[found:], throughGateway)
 }
 
-// ownDefault returns the default route that the plugin has to make, because the table of the IP has
-// none, or only some through other gateways than the configured one. The kernel prefers it to those.
+// ownDefault returns the default route that the plugin has to make, and whether it has to make one. That
+// is so if the table of the IP has no default route, or if the best default route there does not lead
+// through the configured gateway. The kernel prefers the returned route to the present ones.
 func (p *plan) ownDefault(ip types.IP, defaults []nl.FullRoute) (nl.Route, bool) {
-	gateway := p.configured(ip)
+	gateway := p.configuredGateway(ip)
 	switch {
 	case gateway.IsValid() && len(defaults) > 0 && best(defaults).GW == gateway:
 		return nl.Route{}, false
@@ -86,7 +89,7 @@ func (p *plan) ownDefault(ip types.IP, defaults []nl.FullRoute) (nl.Route, bool)
 	case len(defaults) > 0:
 		return nl.Route{}, false
 	default:
-		gateway = p.gateway(ip)
+		gateway = p.defaultGateway(ip)
 	}
 	own := nl.Route{Dst: defaultOf(ip), GW: gateway}
 	if len(defaults) > 0 && gateway.Is6() {
@@ -95,8 +98,8 @@ func (p *plan) ownDefault(ip types.IP, defaults []nl.FullRoute) (nl.Route, bool)
 	return own, gateway.IsValid()
 }
 
-// configured returns the gateway of the key "gateways" for an IP, or the zero Addr.
-func (p *plan) configured(ip types.IP) netip.Addr {
+// configuredGateway returns the gateway of the key "gateways" for an IP, or the zero Addr.
+func (p *plan) configuredGateway(ip types.IP) netip.Addr {
 	gateway := firstOf(p.conf.gateways, ip.Address.Addr())
 	if p.isOfOther(gateway, ip) {
 		return netip.Addr{}
@@ -104,9 +107,11 @@ func (p *plan) configured(ip types.IP) netip.Addr {
 	return gateway
 }
 
-// gateway returns the gateway of an IP for which neither the configuration nor the home table names
-// one: its own, or that of a default route of prevResult or of a router advertisement.
-func (p *plan) gateway(ip types.IP) netip.Addr {
+// defaultGateway returns the gateway to use for an IP if the configuration names none and the table of
+// the IP has no default route: the first of the gateway of the IP in prevResult, the gateway of a
+// default route of prevResult, and the gateway of a router advertisement. It returns the zero Addr if
+// there is none of these.
+func (p *plan) defaultGateway(ip types.IP) netip.Addr {
 	if ip.Gateway.IsValid() && !ip.Gateway.IsUnspecified() {
 		return ip.Gateway
 	}
@@ -115,7 +120,7 @@ func (p *plan) gateway(ip types.IP) netip.Addr {
 			return r.GW
 		}
 	}
-	for _, r := range p.home {
+	for _, r := range p.baseRoutes {
 		if isDefault(r.Route, ip) && r.Advertised {
 			return r.GW
 		}
@@ -123,8 +128,8 @@ func (p *plan) gateway(ip types.IP) netip.Addr {
 	return netip.Addr{}
 }
 
-// best returns the route that the kernel uses of several for the same destination: the first of those
-// with the lowest metric.
+// best returns the route that the kernel uses if there are several routes for the same destination: the
+// first one with the lowest metric.
 func best(routes []nl.FullRoute) nl.FullRoute {
 	return slices.MinFunc(routes, func(a, b nl.FullRoute) int { return a.Priority - b.Priority })
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// The protocol numbers of our rules and routes. No program of iproute2's list of protocols (rt_protos) has
-// them.
+// The protocol numbers of our rules and routes. iproute2's list of protocols (rt_protos) assigns them to
+// no other program.
 const (
 	// protocolOurs is that of routes that the plugin made, and of rules to the configured table.
 	protocolOurs = 112
@@ -25,20 +25,22 @@ const (
 	mainTable = 254
 	// firstTable is the lowest table that the plugin uses, as with the reference plugin.
 	firstTable = 100
-	// rulePriority is behind that of the kernel's rule for VRFs (1000) and just before that of main.
+	// rulePriority is the priority of our rules. The kernel looks them up after its rule for VRFs (priority
+	// 1000), and just before its rule for the main table (32766).
 	rulePriority = 32765
 )
 
 // A target is the interface of an attachment, with the state that its container had when the call
 // began.
 type target struct {
-	r      *skel.Request
-	pod    *nl.Conn
-	link   nl.Link
-	home   int // the table that has the routes of the interface without sbr: main, or that of its VRF
-	addrs  []nl.Addr
-	routes []nl.FullRoute // through the interface, of all tables
-	rules  []nl.Rule      // of the attachment
+	r    *skel.Request
+	pod  *nl.Conn
+	link nl.Link
+	// baseTable has the routes of the interface without sbr: it is the main table, or that of its VRF.
+	baseTable int
+	addrs     []nl.Addr
+	routes    []nl.FullRoute // through the interface, of all tables
+	rules     []nl.Rule      // of the attachment
 }
 
 // newTarget reads the state. The error matches fs.ErrNotExist if the container has no such interface.
@@ -47,8 +49,8 @@ func newTarget(r *skel.Request, pod *nl.Conn) (*target, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &target{r: r, pod: pod, link: link, home: mainTable}
-	if err := t.findHome(); err != nil {
+	t := &target{r: r, pod: pod, link: link, baseTable: mainTable}
+	if err := t.findBaseTable(); err != nil {
 		return nil, err
 	}
 	if t.addrs, err = pod.Addrs(link); err != nil {
@@ -66,14 +68,14 @@ func newTarget(r *skel.Request, pod *nl.Conn) (*target, error) {
 	return t, err
 }
 
-// findHome finds the VRF of the interface, if it is in one.
-func (t *target) findHome() error {
+// findBaseTable sets baseTable to the table of the VRF, if the interface is in one.
+func (t *target) findBaseTable() error {
 	if t.link.Master == 0 {
 		return nil
 	}
 	master, err := t.pod.LinkByIndex(t.link.Master)
 	if err == nil && master.Kind == "vrf" {
-		t.home = master.VRFTable
+		t.baseTable = master.VRFTable
 	}
 	return err
 }
@@ -121,7 +123,7 @@ func (t *target) routesIn(table int) []nl.FullRoute {
 	return routes
 }
 
-// sources returns the IPs of the interface in prevResult. Without any there is nothing to route.
+// sources returns the IPs of the interface in prevResult. It is an error if there are none.
 func sources(r *skel.Request) ([]types.IP, error) {
 	prev, err := r.MustPrev()
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// add makes the tap, while the IPAM plugin works, and configures it for the lease. The tap has no
+// add makes the tap while the IPAM plugin runs, and then configures it for the lease. The tap has no
 // carrier until a program attaches to it, so add does not wait for duplicate address detection.
 func add(r *skel.Request) (*types.Result, error) {
 	conf, err := parse(r)
@@ -52,7 +52,7 @@ func (conf *config) addTap(r *skel.Request, pod *nl.Conn) (eth nl.Link, err erro
 	if conf.context == "" {
 		eth, err = pod.AddTap(&r.Undo, conf.tap)
 	} else {
-		eth, err = pod.AddTapBy(&r.Undo, r.IfName, func() error { return runLabelled(execLabelPath, conf.context, ipArgs(conf.tap)) })
+		eth, err = pod.AddTapBy(&r.Undo, r.IfName, func() error { return runInContext(execContextPath, conf.context, ipArgs(conf.tap)) })
 	}
 	if err == nil && conf.mac != "" {
 		eth.MAC = conf.mac

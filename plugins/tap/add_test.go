@@ -216,7 +216,7 @@ var _ = Describe("selinuxContext", func() {
 		labelPath, log := newIP()
 		pod := nstest.New(GinkgoTB())
 		tap := nl.Tap{Name: "eth0", MultiQueue: true, Owner: id(1234), Group: id(0)}
-		Expect(pod.Do(func() error { return runLabelled(labelPath, label, ipArgs(tap)) })).To(Succeed())
+		Expect(pod.Do(func() error { return runInContext(labelPath, label, ipArgs(tap)) })).To(Succeed())
 		Expect(readFile(log)).To(Equal(label + ": tuntap add mode tap name eth0 multi_queue user 1234 group 0\n"))
 		Expect(in(pod, "ip -d link show eth0")).To(ContainSubstring("tun type tap pi off vnet_hdr off multi_queue numqueues 0 numdisabled 0 persist on user 1234 group root"))
 		Expect(readFile(labelPath)).To(BeEmpty())
@@ -226,7 +226,7 @@ var _ = Describe("selinuxContext", func() {
 		labelPath, _ := newIP()
 		pod := nstest.New(GinkgoTB())
 		pod.Batch(GinkgoTB(), "link add eth0 type bridge")
-		err := pod.Do(func() error { return runLabelled(labelPath, label, ipArgs(nl.Tap{Name: "eth0"})) })
+		err := pod.Do(func() error { return runInContext(labelPath, label, ipArgs(nl.Tap{Name: "eth0"})) })
 		Expect(err).To(MatchError(ContainSubstring("run ip: exit status 1: ioctl(TUNSETIFF): Device or resource busy")))
 		Expect(readFile(labelPath)).To(BeEmpty())
 	})
@@ -243,6 +243,6 @@ var _ = Describe("selinuxContext", func() {
 
 	It("needs the program ip", func() {
 		GinkgoTB().Setenv("PATH", GinkgoTB().TempDir())
-		Expect(runLabelled("/nonexistent", label, nil)).To(MatchError(ContainSubstring("selinuxContext needs the program ip (iproute2) in PATH")))
+		Expect(runInContext("/nonexistent", label, nil)).To(MatchError(ContainSubstring("selinuxContext needs the program ip (iproute2) in PATH")))
 	})
 })

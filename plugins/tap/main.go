@@ -1,5 +1,5 @@
-// tap makes a tap device for a container, to which a program attaches, such as a virtual machine
-// monitor. The addresses come from an IPAM plugin; without one the connection is on layer 2 only.
+// tap makes a tap device in a container. A program, such as a virtual machine monitor, attaches to the
+// device. The addresses come from an IPAM plugin; without one the connection is on layer 2 only.
 // See README.md.
 package main
 

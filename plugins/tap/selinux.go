@@ -17,9 +17,9 @@ import (
 // The plugin cannot change its own context, because it has several threads. So it starts a program
 // in that context, which makes the tap: ip, as the reference plugin does.
 
-// execLabelPath is the file with the SELinux context of the program that the calling thread starts
+// execContextPath is the file with the SELinux context of the program that the calling thread starts
 // next.
-const execLabelPath = "/proc/thread-self/attr/exec"
+const execContextPath = "/proc/thread-self/attr/exec"
 
 // ipLimit is how long ip may run.
 const ipLimit = 10 * time.Second
@@ -39,23 +39,23 @@ func ipArgs(t nl.Tap) []string {
 	return args
 }
 
-// runLabelled runs ip in the SELinux context. The calling goroutine must be locked to its thread.
-// labelPath is execLabelPath, except in tests.
-func runLabelled(labelPath, label string, args []string) (err error) {
+// runInContext runs ip in the SELinux context. The calling goroutine must be locked to its thread.
+// contextPath is execContextPath, except in tests.
+func runInContext(contextPath, seContext string, args []string) (err error) {
 	path, err := exec.LookPath("ip")
 	if err != nil {
 		return types.Errorf(types.CodeConfig, "selinuxContext needs the program ip (iproute2) in PATH: %w", err)
 	}
-	if err := os.WriteFile(labelPath, []byte(label), 0); err != nil {
-		return types.Errorf(types.CodeConfig, "selinuxContext %q: this node has no SELinux, or its policy does not permit the context: %w", label, err)
+	if err := os.WriteFile(contextPath, []byte(seContext), 0); err != nil {
+		return types.Errorf(types.CodeConfig, "selinuxContext %q: this node has no SELinux, or its policy does not permit the context: %w", seContext, err)
 	}
-	// Without this, all later programs of the thread would have the context.
-	defer func() { err = errors.Join(err, os.WriteFile(labelPath, nil, 0)) }()
+	// Reset the context, because it applies to every program that this thread starts.
+	defer func() { err = errors.Join(err, os.WriteFile(contextPath, nil, 0)) }()
 	ctx, cancel := context.WithTimeout(context.Background(), ipLimit)
 	defer cancel()
 	output, err := exec.CommandContext(ctx, path, args...).CombinedOutput()
 	if err != nil {
-		return types.Errorf(types.CodeConfig, "selinuxContext %q: run ip: %w: %s", label, err, strings.Join(strings.Fields(string(output)), " "))
+		return types.Errorf(types.CodeConfig, "selinuxContext %q: run ip: %w: %s", seContext, err, strings.Join(strings.Fields(string(output)), " "))
 	}
 	return nil
 }

@@ -13,41 +13,42 @@ import (
 
 const kind = "vlan"
 
-// add makes the VLAN interface, while the IPAM plugin works, and configures it for the lease.
+// add makes the VLAN interface while the IPAM plugin runs, and then configures it for the lease.
 func add(r *skel.Request) (*types.Result, error) {
 	conf, err := parse(r)
 	if err != nil {
 		return nil, err
 	}
-	on, err := conf.master.Prepare(r, conf.mtu)
+	setup, err := conf.master.Prepare(r, conf.mtu)
 	if err != nil {
 		return nil, err
 	}
-	eth, err := on.MasterConn.AddVLANLink(&r.Undo, nl.VLANLink{
-		Name: r.IfName, In: on.Pod, Parent: on.Master, ID: conf.id, Protocol: conf.protocol, MAC: conf.mac, MTU: conf.mtu,
+	eth, err := setup.MasterConn.AddVLANLink(&r.Undo, nl.VLANLink{
+		Name: r.IfName, In: setup.Pod, Parent: setup.Master, ID: conf.id, Protocol: conf.protocol, MAC: conf.mac, MTU: conf.mtu,
 	})
 	if err != nil {
-		return nil, explainRefusal(err, on, conf)
+		return nil, explainRefusal(err, setup, conf)
 	}
-	return on.Configure(r, eth, conf.dad)
+	return setup.Configure(r, eth, conf.dad)
 }
 
-// explainRefusal explains the error of a kernel that makes no VLAN interface on the master
-// (vlan_check_real_dev): EEXIST means that the VLAN already has an interface there, EOPNOTSUPP that
-// the kernel has no VLANs, or the master cannot carry any.
-func explainRefusal(err error, on *attach.OnMaster, conf *config) error {
+// explainRefusal explains why the kernel did not make the VLAN interface (vlan_check_real_dev). EEXIST
+// means that the master already has an interface for the VLAN. EOPNOTSUPP means that the kernel has
+// no VLAN interfaces, or that the master cannot carry VLANs.
+func explainRefusal(err error, setup *attach.MasterSetup, conf *config) error {
 	switch {
 	case errors.Is(err, fs.ErrExist):
-		return types.Errorf(types.CodeConfig, "VLAN %d (%s) of master %s already has an interface, %s; the kernel makes only one: %w", conf.id, conf.protocol, on.Master.Name, holder(on, conf), err)
+		return types.Errorf(types.CodeConfig, "VLAN %d (%s) of master %s already has an interface, %s; the kernel makes only one: %w", conf.id, conf.protocol, setup.Master.Name, describeExisting(setup, conf), err)
 	case errors.Is(err, errors.ErrUnsupported):
-		return types.Errorf(types.CodeConfig, "the kernel has no VLAN interfaces (CONFIG_VLAN_8021Q), or master %s can carry none: %w", on.Master.Name, err)
+		return types.Errorf(types.CodeConfig, "the kernel has no VLAN interfaces (CONFIG_VLAN_8021Q), or master %s can carry none: %w", setup.Master.Name, err)
 	}
 	return err
 }
 
-// holder says where the interface is that the VLAN of the master already has.
-func holder(on *attach.OnMaster, conf *config) string {
-	l, err := on.MasterConn.FindVLANLink(on.Master, conf.protocol, conf.id)
+// describeExisting describes the interface that the master already has for the VLAN: its name and
+// alias if it is in the namespace of the master.
+func describeExisting(setup *attach.MasterSetup, conf *config) string {
+	l, err := setup.MasterConn.FindVLANLink(setup.Master, conf.protocol, conf.id)
 	switch {
 	case err != nil:
 		return "probably in another container"

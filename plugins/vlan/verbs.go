@@ -12,8 +12,8 @@ import (
 )
 
 // check compares the present state with what ADD made, and names every difference in one
-// error. It does not compare what a later plugin of the chain may change (MAC, MTU, sysctls), nor
-// the MTU that the kernel lowers with the master's.
+// error. It does not compare what a later plugin of the chain may change: MAC, MTU, sysctls. The
+// kernel also lowers the MTU when the master's MTU is lowered.
 func check(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {

@@ -13,19 +13,20 @@ import (
 )
 
 // A member is an interface that enters or leaves a VRF. The kernel then sets the interface down and up
-// again (cycle_netdev in drivers/net/vrf.c). That deletes its routes in all tables, except those that the
-// kernel itself adds with an address, and its IPv6 addresses, unless the sysctl keep_addr_on_down is 1.
+// again (cycle_netdev in drivers/net/vrf.c). That deletes the routes of the interface in all tables; the
+// kernel then adds back only the routes that it adds with each address. It also deletes the IPv6
+// addresses of the interface, unless the sysctl keep_addr_on_down is 1.
 type member struct {
 	pod       *nl.Conn
 	link, vrf nl.Link
 }
 
-// A state is what an interface loses when it enters or leaves a VRF, as it was before.
+// A state has the settings that an interface loses when it enters or leaves a VRF.
 type state struct {
-	home    int       // the table with the routes that the kernel adds with an address
+	table   int       // the table to which the kernel adds a route with each address: that of the VRF, or main
 	addrs   []nl.Addr // IPv6, without link-local ones
 	routes  []nl.FullRoute
-	sysctls []sysctl.Setting // those that keptAddrs changes, with their values
+	sysctls []sysctl.Setting // those of keepAddrsSysctls, with their values before
 }
 
 const (
@@ -34,23 +35,24 @@ const (
 	usableLimit = 10 * time.Second
 )
 
-// keptAddrs are the sysctls with which the interface keeps its IPv6 addresses. Duplicate address
-// detection has checked them before, and would make them unusable for a second.
-func (m *member) keptAddrs() []sysctl.Setting {
+// keepAddrsSysctls returns the sysctls with which the interface keeps its IPv6 addresses. accept_dad is
+// 0 because duplicate address detection has already checked the addresses, and another check would
+// make them unusable for one second.
+func (m *member) keepAddrsSysctls() []sysctl.Setting {
 	return []sysctl.Setting{
 		{Key: sysctl.IPv6(m.link.Name, "keep_addr_on_down"), Value: "1", Optional: true},
 		{Key: sysctl.IPv6(m.link.Name, "accept_dad"), Value: "0", Optional: true},
 	}
 }
 
-// state reads the state of an interface with that home. It leaves out the routes that the kernel adds
-// again by itself.
-func (m *member) state(home int) (*state, error) {
+// state reads the state of the interface. table is the table of the VRF that the interface is in, or the
+// main table. The state does not include the routes that the kernel adds again by itself.
+func (m *member) state(table int) (*state, error) {
 	addrs, err := m.pod.Addrs(m.link)
 	if err != nil {
 		return nil, err
 	}
-	s := &state{home: home, addrs: slices.DeleteFunc(addrs, func(a nl.Addr) bool {
+	s := &state{table: table, addrs: slices.DeleteFunc(addrs, func(a nl.Addr) bool {
 		return a.Prefix.Addr().Is4() || a.Prefix.Addr().IsLinkLocalUnicast()
 	})}
 	routes, err := m.pod.FullRoutes(m.link)
@@ -58,12 +60,12 @@ func (m *member) state(home int) (*state, error) {
 		return nil, err
 	}
 	s.routes = slices.DeleteFunc(routes, func(r nl.FullRoute) bool {
-		return r.Advertised || r.Protocol == nl.ProtocolKernel && r.Table == home
+		return r.Advertised || r.Protocol == nl.ProtocolKernel && r.Table == table
 	})
 	if len(s.addrs) == 0 {
 		return s, nil
 	}
-	for _, setting := range m.keptAddrs() {
+	for _, setting := range m.keepAddrsSysctls() {
 		if setting.Value, err = sysctl.Get(m.pod.NS(), setting.Key); err != nil {
 			return nil, err
 		}
@@ -72,7 +74,8 @@ func (m *member) state(home int) (*state, error) {
 	return s, nil
 }
 
-// enter puts the interface into the VRF. Its routes of the main table get into the table of the VRF.
+// enter puts the interface into the VRF. It moves the routes of the interface from the main table to the
+// table of the VRF.
 func (m *member) enter(u *undo.Stack) error {
 	s, err := m.state(mainTable)
 	if err != nil {
@@ -88,7 +91,8 @@ func (m *member) enter(u *undo.Stack) error {
 	return m.restore(s.moved(m.vrf.VRFTable), mainTable, once)
 }
 
-// leave takes the interface out of the VRF. Its routes of the VRF's table get into the main table.
+// leave takes the interface out of the VRF. It moves the routes of the interface from the table of the VRF
+// to the main table.
 func (m *member) leave() error {
 	s, err := m.state(m.vrf.VRFTable)
 	if err != nil {
@@ -97,8 +101,8 @@ func (m *member) leave() error {
 	return m.takeOut(s.moved(mainTable), twice)
 }
 
-// takeOut takes the interface out of the VRF, if it is in it, and restores its state.
-func (m *member) takeOut(s *state, try attempts) error {
+// takeOut takes the interface out of the VRF, unless it is out already, and then restores s.
+func (m *member) takeOut(s *state, try runStep) error {
 	if err := m.keepAddrs(s); err != nil {
 		return err
 	}
@@ -106,9 +110,11 @@ func (m *member) takeOut(s *state, try attempts) error {
 	if err == nil && inVRF {
 		err = m.pod.ClearMaster(m.link)
 	}
-	if err != nil { // the kernel may have done it: a later DEL would not know the routes
-		if inVRF, again := m.isInVRF(); inVRF || again != nil {
-			return errors.Join(err, again, m.restoreSysctls(s, try))
+	// After an error, the interface can still be out of the VRF. Then the routes must be restored now,
+	// because a later DEL would not know them.
+	if err != nil {
+		if inVRF, lookupErr := m.isInVRF(); inVRF || lookupErr != nil {
+			return errors.Join(err, lookupErr, m.restoreSysctls(s, try))
 		}
 	}
 	return errors.Join(err, m.restore(s, m.vrf.VRFTable, try))
@@ -119,12 +125,12 @@ func (m *member) isInVRF() (bool, error) {
 	return link.Master == m.vrf.Index, err
 }
 
-// moved returns the state with the routes of the home table in another one, which becomes the home.
-func (s *state) moved(home int) *state {
-	moved := &state{home: home, addrs: s.addrs, sysctls: s.sysctls}
+// moved returns a copy of the state with the routes of s.table moved to table, which becomes its table.
+func (s *state) moved(table int) *state {
+	moved := &state{table: table, addrs: s.addrs, sysctls: s.sysctls}
 	for _, r := range s.routes {
-		if r.Table == s.home {
-			r = r.In(home)
+		if r.Table == s.table {
+			r = r.In(table)
 		}
 		moved.routes = append(moved.routes, r)
 	}
@@ -136,31 +142,34 @@ func (m *member) keepAddrs(s *state) error {
 	if len(s.addrs) == 0 {
 		return nil
 	}
-	return sysctl.Ensure(m.pod.NS(), m.keptAddrs()...)
+	return sysctl.Ensure(m.pod.NS(), m.keepAddrsSysctls()...)
 }
 
 // restore adds the addresses and routes that are missing, waits until the addresses are usable, and
 // then restores the sysctls. It tries every step.
 //
-// The table former was the home until now. restore deletes the routes there: of an
-// IPv6 route with several next hops the kernel keeps a next hop whose interface is set down, until all of
-// them are (fib6_ifdown in net/ipv6/route.c), and uses it when the interface is up again.
-func (m *member) restore(s *state, former int, try attempts) error {
+// The table former had the routes until now. restore deletes them there, because the kernel does not
+// always do so. If an IPv6 route has several next hops, the kernel keeps a next hop whose interface is
+// set down until the interfaces of all next hops are down (fib6_ifdown in net/ipv6/route.c). It uses
+// the next hop again when its interface is up.
+func (m *member) restore(s *state, former int, try runStep) error {
 	errs := []error{m.restoreAddrs(s, try)}
 	for _, r := range s.routes {
-		if r.Table == s.home {
+		if r.Table == s.table {
 			errs = append(errs, try(func() error { return m.pod.DeleteFullRoute(r.In(former)) }))
 		}
 	}
-	var kept undo.Stack // the undo of enter deletes the routes with the link's master
+	// The stack is dropped: the undo of enter takes the interface out of the VRF, which deletes the routes.
+	var notUndone undo.Stack
 	for _, r := range s.routes {
-		errs = append(errs, try(func() error { return m.pod.EnsureFullRoute(&kept, r) }))
+		errs = append(errs, try(func() error { return m.pod.EnsureFullRoute(&notUndone, r) }))
 	}
 	return errors.Join(append(errs, m.restoreSysctls(s, try))...)
 }
 
-// restoreAddrs adds the addresses that the kernel did not keep, because the sysctls could not be written.
-func (m *member) restoreAddrs(s *state, try attempts) error {
+// restoreAddrs adds the addresses that are missing, and waits until all addresses are usable. Addresses are
+// missing if the sysctls of keepAddrsSysctls could not be written.
+func (m *member) restoreAddrs(s *state, try runStep) error {
 	if len(s.addrs) == 0 {
 		return nil
 	}
@@ -188,21 +197,21 @@ func (m *member) restoreAddrs(s *state, try attempts) error {
 	return errors.Join(append(errs, err)...)
 }
 
-func (m *member) restoreSysctls(s *state, try attempts) error {
+func (m *member) restoreSysctls(s *state, try runStep) error {
 	if len(s.sysctls) == 0 {
 		return nil
 	}
 	return try(func() error { return sysctl.Ensure(m.pod.NS(), s.sysctls...) })
 }
 
-// attempts runs a step, and returns its error.
-type attempts func(step func() error) error
+// A runStep runs a step, and returns its error: it is once or twice.
+type runStep func(step func() error) error
 
 // once runs a step of ADD, which is undone if it fails.
 func once(step func() error) error { return step() }
 
-// twice runs a step of DEL again if it fails: no later DEL could do it, as nothing tells any more what
-// the interface had.
+// twice runs a step of DEL, and runs it again if it fails. A later DEL could not make up for it, because
+// the addresses and routes that the interface had are then no longer known.
 func twice(step func() error) error {
 	if step() == nil {
 		return nil

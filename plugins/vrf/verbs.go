@@ -90,7 +90,7 @@ func makeVRF(r *skel.Request, pod *nl.Conn, conf *config) (nl.Link, error) {
 	}
 	for _, other := range others {
 		if other.VRFTable == table {
-			return nl.Link{}, types.Errorf(types.CodeConfig, "table %d is that of VRF %s; choose another one, or none", table, other.Name)
+			return nl.Link{}, types.Errorf(types.CodeConfig, "table %d is that of VRF %s; choose another table, or leave \"table\" out", table, other.Name)
 		}
 	}
 	vrf, err := pod.AddVRF(&r.Undo, conf.name, table)
@@ -130,6 +130,7 @@ func del(r *skel.Request) error {
 		}
 	}
 	ports, err := pod.Ports(vrf)
+	// A VRF without an alias is taken for one of the reference plugin, and deleted as well.
 	if err != nil || len(ports) > 0 || vrf.Alias != "" && !attach.MadeByPlumb(vrf) {
 		return err
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// podmanConfig is the format of containers.conf. The arguments are two folders of plugins and
-// the folder of the networks. The ulimits are lower than podman's defaults, because podman
+// podmanConfig is the format string of containers.conf. The arguments are the folder of the plugins
+// and the folder of the network configurations. The ulimits are lower than podman's defaults, because podman
 // needs CAP_SYS_RESOURCE to set its defaults.
 const podmanConfig = `
 [containers]
@@ -30,9 +30,9 @@ cni_plugin_dirs = ["%s"]
 network_config_dir = "%s"
 `
 
-// bridgeNetwork is the format of a network like those that podman creates, but with IPv4 and
-// IPv6 and without the firewall plugin. %[1]s is the network's name, %[2]d a number for its
-// subnets.
+// bridgeNetwork is the format string of a network configuration like those that podman creates, but
+// with IPv4 and IPv6 and without the firewall plugin. %[1]s is the network's name, %[2]d a number
+// for its subnets.
 const bridgeNetwork = `{
 	"cniVersion": "0.4.0",
 	"name": "%[1]s",
@@ -83,7 +83,8 @@ func (p *podman) command(args ...string) string {
 		"podman", "--root", path("root"), "--runroot", path("run"), "--tmpdir", path("tmp"), "--storage-driver", "overlay"}, args...)...))
 }
 
-// run starts a container in the background. options are options of podman run.
+// run starts a container of the image in the background. options are options of podman run, args are
+// the arguments of the container.
 func (p *podman) run(name string, options []string, args ...string) {
 	GinkgoHelper()
 	all := append([]string{"run", "--detach", "--name", name, "--cgroup-parent", "/" + os.Getenv("PLUMB_CGROUP")}, options...)
@@ -155,21 +156,21 @@ var _ = Describe("podman", func() {
 		Expect(nstest.WaitEqual(before, p.state)).To(BeEmpty())
 	})
 
-	It("creates a bridge network, which has the plugin firewall", func() {
+	It("publishes a port in a bridge network that podman created, which has the plugin firewall", func() {
 		p := newPodman(newNode())
 		p.command("network", "create", "--subnet", "10.93.0.0/24", "--ipv6", "--subnet", "fd00:93::/64", "created")
 		p.run("existing", []string{"--network", "created", "--publish", "8079:80"})
 		before := nstest.WaitStable(p.state)
 
 		p.run("web", []string{"--network", "created", "--publish", "8080:80"}, "serve", ":80")
-		at := p.inspect("web", "created", "IPAddress")
-		Eventually(func() error { _, err := nstest.Dial(p.Node, at+":80"); return err }).Should(Succeed())
+		address := p.inspect("web", "created", "IPAddress")
+		Eventually(func() error { _, err := nstest.Dial(p.Node, address+":80"); return err }).Should(Succeed())
 		checkPublished(p, "web", "10.93.0.1", "fd00:93::1")
 		p.remove("web")
 		Expect(nstest.WaitEqual(before, p.state)).To(BeEmpty())
 	})
 
-	It("creates a macvlan network", func() {
+	It("connects a container to other hosts through a macvlan network that podman created", func() {
 		p := newPodman(newNode())
 		before := nstest.WaitStable(p.state)
 		p.command("network", "create", "--driver", "macvlan", "--opt", "parent="+nstest.Uplink,
