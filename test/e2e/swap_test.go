@@ -330,7 +330,12 @@ var _ = Describe("a node whose plugins are replaced", func() {
 		added := s.addPod("new")
 		s.dial(added, nstest.ServeTCP(GinkgoTB(), old.NS, withAnyPort(old.v4.String())).String())
 
-		s.install(bin, "--restore", backup)
+		restored := s.install(bin, "--restore", backup)
+		for _, name := range strings.Fields("dummy tap") { // which Debian's version does not have
+			if os.Remove(filepath.Join(bin, name)) == nil {
+				Expect(restored).To(ContainSubstring(name + " stays: it was added"))
+			}
+		}
 		Expect(nstest.SnapshotDir(GinkgoTB(), bin)).To(Equal(nstest.SnapshotDir(GinkgoTB(), reference.folder())))
 		s.dial(added, nstest.ServeTCP(GinkgoTB(), old.NS, withAnyPort(old.v6.String())).String())
 		Expect(s.deletePod(added, withEverything)).To(Succeed())
