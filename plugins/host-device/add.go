@@ -96,7 +96,7 @@ func (h host) findFree(r *skel.Request, node *nl.Conn, conf *config) (nl.Link, e
 	}
 	l, err = h.find(node, conf.selector)
 	if user := holder(states, conf.selector); errors.Is(err, fs.ErrNotExist) && user != nil {
-		return nl.Link{}, types.Errorf(types.CodeTryAgain, "%s is in use by %s: %w; if that attachment no longer exists, GC releases the device", conf.selector, user.owner(), err)
+		return nl.Link{}, types.Errorf(types.CodeTryAgain, "%s is in use by %s: %w; if the attachment %[2]s no longer exists, GC releases the device", conf.selector, user.owner(), err)
 	}
 	if err != nil {
 		return nl.Link{}, types.Coded(types.CodeConfig, err)

@@ -111,7 +111,7 @@ var _ = Describe("ADD", func() {
 		}
 		It("is named in the error", func() {
 			refuses(`"device":"nope0"`, types.CodeConfig, "find link nope0")
-			refuses(`"hwaddr":"02:00:00:00:00:99"`, types.CodeConfig, "no interface on the node has hwaddr 02:00:00:00:00:99")
+			refuses(`"hwaddr":"02:00:00:00:00:99"`, types.CodeConfig, "no interface on the node has hwaddr 02:00:00:00:00:99; ")
 		})
 		It("may be of a kind that the kernel does not move", func() {
 			in(b.node, "ip link add br0 type bridge")
@@ -128,7 +128,7 @@ var _ = Describe("ADD", func() {
 			for _, keys := range []string{byDevice, `"hwaddr":"` + deviceMAC + `"`} {
 				c := b.call("one", newPod(), conf("1.1.0", keys, b.hostLocal(hostLocalAll)))
 				b.mustAdd(c)
-				b.mustRefuse(b.call("two", newPod(), c.Config), types.CodeTryAgain, "is in use by net1/one/eth0", "GC releases the device")
+				b.mustRefuse(b.call("two", newPod(), c.Config), types.CodeTryAgain, "is in use by net1/one/eth0", "; if the attachment net1/one/eth0 no longer exists, GC releases the device")
 				b.mustDel(c)
 			}
 		})

@@ -120,12 +120,20 @@ func (h host) find(node *nl.Conn, sel selector) (nl.Link, error) {
 	case err != nil:
 		return nl.Link{}, err
 	case len(names) == 0:
-		return nl.Link{}, fmt.Errorf("%s has no network interface on the node: %w", sel, fs.ErrNotExist)
+		return nl.Link{}, notFoundError(sel.String() + " has no network interface on the node")
 	case len(names) > 1:
 		return nl.Link{}, severalError(sel, names)
 	}
 	return node.Link(names[0])
 }
+
+// notFoundError is the text of an error that matches fs.ErrNotExist.
+type notFoundError string
+
+func (e notFoundError) Error() string { return string(e) }
+
+// Is reports whether target is fs.ErrNotExist.
+func (notFoundError) Is(target error) bool { return target == fs.ErrNotExist }
 
 // findMAC returns the interface with the selected MAC. A virtual interface, such as a VLAN, often has
 // the MAC of the interface below it. So if several interfaces have the MAC, findMAC returns the only
@@ -137,7 +145,7 @@ func findMAC(node *nl.Conn, sel selector) (nl.Link, error) {
 	}
 	links = slices.DeleteFunc(links, func(l nl.Link) bool { return l.MAC.String() != sel.value })
 	if len(links) == 0 {
-		return nl.Link{}, fmt.Errorf("no interface on the node has %s: %w", sel, fs.ErrNotExist)
+		return nl.Link{}, notFoundError("no interface on the node has " + sel.String())
 	}
 	if len(links) > 1 {
 		links = slices.DeleteFunc(links, func(l nl.Link) bool { return l.Kind != "" })

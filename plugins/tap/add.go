@@ -71,8 +71,11 @@ func (conf *config) findBridge(pod *nl.Conn) (nl.Link, error) {
 		return nl.Link{}, nil
 	}
 	bridge, err := pod.Link(conf.bridge)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nl.Link{}, types.Errorf(types.CodeConfig, "the container has no bridge %s: %w", conf.bridge, err)
+	}
 	if err != nil {
-		return nl.Link{}, types.Errorf(types.CodeConfig, "bridge, which must be in the container: %w", err)
+		return nl.Link{}, types.Coded(types.CodeConfig, err)
 	}
 	if bridge.Kind != "bridge" {
 		return nl.Link{}, types.Errorf(types.CodeConfig, "interface %s in the container is of kind %q, not a bridge", conf.bridge, bridge.Kind)

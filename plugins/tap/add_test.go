@@ -126,7 +126,7 @@ var _ = Describe("ADD", func() {
 			nstest.MustDial(GinkgoTB(), outside, "10.1.0.7:80", "10.1.0.1")
 		})
 		It("fails if the container has no such bridge, and reserves nothing", func() {
-			mustRefuse(b.call(conf("1.1.0", `"bridge":"br1"`, b.hostLocal())), types.CodeConfig, "bridge, which must be in the container: find link br1")
+			mustRefuse(b.call(conf("1.1.0", `"bridge":"br1"`, b.hostLocal())), types.CodeConfig, "the container has no bridge br1: find link br1")
 			b.pod.Batch(GinkgoTB(), "link add br1 type veth peer name br2")
 			mustRefuse(b.call(conf("1.1.0", `"bridge":"br1"`, b.hostLocal())), types.CodeConfig, `interface br1 in the container is of kind "veth", not a bridge`)
 			Expect(b.reservations()).To(BeEmpty())
@@ -148,9 +148,10 @@ var _ = Describe("ADD", func() {
 			mustRefuse(b.call(conf(version, keys, ipam)), types.CodeConfig, texts...)
 		},
 		Entry("all values", "1.1.0", `"mtu":67,"mac":"x","owner":4294967295,"group":4294967295,"bridge":"a/b","selinuxContext":"a\nb"`, static,
-			"mtu 67 is not between 68 and 65535", `invalid MAC address "x"`, "owner 4294967295 is no user ID", "group 4294967295 is no group ID",
+			"mtu 67 is not between 68 and 65521", `invalid MAC address "x"`, "owner 4294967295 is no user ID", "group 4294967295 is no group ID",
 			`bridge "a/b" is not an interface name`, `selinuxContext "a\nb" has a line feed`),
-		Entry("an MTU that no tap can have", "1.1.0", `"mtu":65535`, static, "mtu 65535 is larger than 65521, the limit of tap devices"),
+		Entry("an MTU that no tap can have", "1.1.0", `"mtu":65535`, static, "mtu 65535 is not between 68 and 65521"),
+		Entry("an MTU below zero", "1.1.0", `"mtu":-1`, static, "mtu -1 is not between 68 and 65521"),
 		Entry("an MTU that is too small for IPv6", "1.1.0", `"mtu":1279`, static, "too small for address fd00:1::2/64"),
 		Entry("no address before 0.3.0", "0.2.0", "", noIPAM, types.ErrNoAddress.Error()),
 		Entry("an IPAM plugin that does not exist", "1.1.0", "", `{"type":"nope"}`, `failed to find plugin "nope"`),

@@ -53,9 +53,9 @@ func (raw *rawConfig) toConfig(r *skel.Request, args types.Args) (*config, error
 		tap: nl.Tap{Name: r.IfName, MultiQueue: raw.MultiQueue, Owner: raw.Owner, Group: raw.Group},
 		mtu: raw.MTU, mac: mac, context: raw.SELinuxContext, bridge: raw.Bridge,
 	}
-	errs := []error{macErr, attach.CheckMTU(raw.MTU), checkBridge(raw.Bridge)}
+	errs := []error{macErr, checkBridge(raw.Bridge)}
 	refuseIf := types.ProblemsInto(&errs)
-	refuseIf(raw.MTU > nl.MaxTapMTU && raw.MTU <= attach.MaxMTU, "mtu %d is larger than %d, the limit of tap devices", raw.MTU, nl.MaxTapMTU)
+	refuseIf(raw.MTU != 0 && (raw.MTU < attach.MinMTU || raw.MTU > nl.MaxTapMTU), "mtu %d is not between %d and %d", raw.MTU, attach.MinMTU, nl.MaxTapMTU)
 	refuseIf(isNoID(raw.Owner), "owner %d is no user ID", uint32(math.MaxUint32))
 	refuseIf(isNoID(raw.Group), "group %d is no group ID", uint32(math.MaxUint32))
 	refuseIf(strings.ContainsAny(raw.SELinuxContext, "\x00\n"), "selinuxContext %q has a line feed or a NUL", raw.SELinuxContext)

@@ -39,7 +39,7 @@ func parse(r *skel.Request) (*config, error) {
 func (raw *rawConfig) config(ifName string) (*config, error) {
 	var errs []error
 	refuseIf := types.ProblemsInto(&errs)
-	refuseIf(raw.VRFName == "", "configuration is expected to have a valid vrf name: set \"vrfname\"")
+	refuseIf(raw.VRFName == "", "configuration is expected to have a valid vrf name: the key \"vrfname\" is missing or empty")
 	if err := types.CheckIfName(raw.VRFName); err != nil {
 		refuseIf(raw.VRFName != "", "vrfname %q is not an interface name: %w", raw.VRFName, err)
 	}

@@ -268,7 +268,7 @@ var _ = Describe("without a VRF in the kernel or in the container", func() {
 		node, pod := nstest.NewNodeAndPod(GinkgoTB())
 		refused(nstest.Call{Node: node, Pod: pod, IfName: "net1", Config: config}, code, texts...)
 	},
-		Entry("without a name", conf(`"table":5`), 7, "configuration is expected to have a valid vrf name"),
+		Entry("without a name", conf(`"table":5`), 7, `configuration is expected to have a valid vrf name: the key "vrfname" is missing or empty`),
 		Entry("with several problems", conf(`"vrfname":"a/b","table":254`), 7, `vrfname "a/b" is not an interface name`, "table 254 is one of the kernel's tables"),
 		Entry("with the name of the interface", conf(`"vrfname":"net1"`), 7, "is the name of another interface"),
 		Entry("with a negative table", conf(blue+`,"table":-1`), 7, "table -1 is not between"),
