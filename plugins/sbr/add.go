@@ -36,6 +36,9 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := t.requireAddrs(ips); err != nil {
+		return nil, types.Coded(types.CodeConfig, err)
+	}
 	prev, err := r.Prev()
 	if err == nil && conf.table != 0 {
 		err = t.addRules(ips, conf.table)

@@ -274,6 +274,8 @@ var _ = Describe("ADD", func() {
 		Entry("without prevResult", `{"cniVersion":"1.1.0","name":"net","type":"sbr"}`, 7, "must be called as chained plugin"),
 		Entry("without IPs", conf("", ""), 7, "no IP addresses supplied on interface: net1"),
 		Entry("with IPs of another interface only", confOf("1.1.0", "eth0", "", eth0Prev), 7, "no IP addresses supplied on interface: net1"),
+		Entry("with an IP that the interface does not have", conf("", net1Prev+`,{"address":"10.99.99.3/24"}`), 7,
+			"10.99.99.3/24", "net1 does not have", "list sbr after the plugin that assigns addresses"),
 		Entry("with a gateway that is in no subnet", conf(`"gateways":["192.0.2.1"]`, `{"address":"10.66.0.2/24"}`), 7, "192.0.2.1, the gateway for 10.66.0.2/24, is not reachable"),
 		Entry("with several problems", conf(`"table":0,"keepMain":"some","gateways":["x","10.0.0.1","10.0.0.2"]`, net1Prev), 7,
 			"table 0 is not between", `unknown keepMain: "some"`, `"x" is not the address of a gateway`,

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -84,7 +86,7 @@ func (t *target) findBaseTable() error {
 // and plumb or the reference plugin made the rule.
 func (t *target) owns(rule nl.Rule) bool {
 	return rule.Source.IsSingleIP() && (isMarked(rule) || t.isReferenceMade(rule)) &&
-		slices.ContainsFunc(t.addrs, func(a nl.Addr) bool { return a.Prefix.Addr() == rule.Source.Addr() })
+		t.hasAddr(rule.Source.Addr())
 }
 
 // isMarked reports whether plumb made the rule.
@@ -134,6 +136,23 @@ func sources(r *skel.Request) ([]types.IP, error) {
 		return nil, types.Errorf(types.CodeConfig, "no IP addresses supplied on interface: %s; list sbr after the plugin that assigns addresses", r.IfName)
 	}
 	return ips, nil
+}
+
+// requireAddrs returns an error that names the IPs of prevResult that the interface does not have.
+func (t *target) requireAddrs(ips []types.IP) error {
+	var errs []error
+	for _, ip := range ips {
+		if !t.hasAddr(ip.Address.Addr()) {
+			errs = append(errs, fmt.Errorf("prevResult has %s, which %s does not have; list sbr after the plugin that assigns addresses, and correct the plugin that changed prevResult or the addresses",
+				ip.Address, t.link.Name))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// hasAddr reports whether the interface has an address.
+func (t *target) hasAddr(a netip.Addr) bool {
+	return slices.ContainsFunc(t.addrs, func(has nl.Addr) bool { return has.Prefix.Addr() == a })
 }
 
 // hostPrefix returns the prefix that has the address only.
