@@ -138,8 +138,10 @@ func checkKeys(t *testing.T, plugin, page string) (bad []string) {
 	var tags map[string]bool
 	if text, err := os.ReadFile("../plugins/" + plugin + "/config.go"); err == nil {
 		tags = jsonTags(t, string(text))
-		if strings.Contains(string(text), "\tattach.MACKeys\n") {
-			maps.Copy(tags, jsonTags(t, read(t, "pkg/attach/keys.go")))
+		for embedded, file := range map[string]string{"attach.MACKeys": "keys.go", "attach.DADKeys": "dad.go"} {
+			if strings.Contains(string(text), "\t"+embedded+"\n") {
+				maps.Copy(tags, jsonTags(t, read(t, "pkg/attach/"+file)))
+			}
 		}
 	}
 	shared := jsonTags(t, read(t, "pkg/types/conf.go"))

@@ -24,6 +24,20 @@ const (
 	DADOptimistic
 )
 
+// DADKeys is the key with which a configuration chooses between DADOn and DADOptimistic. A plugin
+// embeds it in the struct of its configuration.
+type DADKeys struct {
+	OptimisticDAD bool `json:"optimisticDAD"`
+}
+
+// Mode returns the configured mode.
+func (k DADKeys) Mode() DADMode {
+	if k.OptimisticDAD {
+		return DADOptimistic
+	}
+	return DADOn
+}
+
 // CodeDuplicate is the code of an ADD that found another host with an address of the container.
 const CodeDuplicate = 101
 

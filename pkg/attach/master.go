@@ -135,6 +135,18 @@ func (m Master) Status(r *skel.Request, mtu int) error {
 	return err
 }
 
+// Check is CHECK of an interface of the kind on the master (CheckPodLink). diff compares what only the
+// plugin knows. It gets the connection to the container.
+func (m Master) Check(r *skel.Request, kind string, diff func(pod *nl.Conn, l nl.Link) error) error {
+	masterConn, pod, err := m.Open(r)
+	if err != nil {
+		return err
+	}
+	return CheckPodLink(r, pod, kind, func(l nl.Link) error {
+		return errors.Join(diff(pod, l), m.Diff(masterConn, l))
+	})
+}
+
 // Diff returns an error if l, an interface of the container, is not on the configured master. c
 // is the connection to the master's namespace. Without a configured master, Diff returns nil:
 // the default route may have changed since ADD.

@@ -76,6 +76,15 @@ type Pending struct {
 // called.
 func NewPending(l *Lease) *Pending { return &Pending{lease: l} }
 
+// CheckLayer2 returns types.ErrNoAddress if the network has no IPAM plugin, but a result of its version
+// must have an IP address, which it must before 0.3.0.
+func CheckLayer2(r *skel.Request) error {
+	if r.Conf.IPAM.Type == "" && r.Version < types.V030 {
+		return types.ErrNoAddress
+	}
+	return nil
+}
+
 // Start starts the process of the IPAM plugin, which does nothing before AllowAllocation or
 // Wait. The caller calls Start first of all, because starting a process takes longer than
 // allocating addresses. Start returns nil if the network has no addresses.

@@ -34,8 +34,7 @@ func parse(r *skel.Request) (*config, error) {
 	mac, macErr := raw.MACKeys.Parse(args)
 	errs := []error{macErr, attach.CheckMTU(raw.MTU)}
 	refuseIf := types.ProblemsInto(&errs)
-	// Before version 0.3.0, a result must have an IP address.
-	refuseIf(r.Conf.IPAM.Type == "" && r.Version < types.V030, "%w", types.ErrNoAddress)
+	errs = append(errs, ipam.CheckLayer2(r))
 	refuseIf(ipam.OverLink(r), "a dummy interface reaches no DHCP server: use another IPAM plugin than %s", r.Conf.IPAM.Type)
 	return &config{mtu: raw.MTU, mac: mac}, types.Coded(types.CodeConfig, errors.Join(errs...))
 }

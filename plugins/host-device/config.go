@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/ipam"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
@@ -19,10 +20,10 @@ type rawConfig struct {
 	DPDKMode         bool   `json:"DPDKMode"`
 	Force            bool   `json:"force"`
 	RestoreAddresses bool   `json:"restoreAddresses"`
-	OptimisticDAD    bool   `json:"optimisticDAD"`
 	RuntimeConfig    struct {
 		DeviceID string `json:"deviceID"`
 	} `json:"runtimeConfig"`
+	attach.DADKeys
 }
 
 // config is the checked configuration.
@@ -48,15 +49,11 @@ func parse(r *skel.Request) (*config, error) {
 // selector: runtimes set runtimeConfig.deviceID only for the verbs of a container.
 func (raw *rawConfig) toConfig(r *skel.Request) (*config, error) {
 	sel, err := raw.selector()
-	conf := &config{selector: sel, dpdk: raw.DPDKMode, force: raw.Force, restoreAddresses: raw.RestoreAddresses, dad: attach.DADOn}
-	if raw.OptimisticDAD {
-		conf.dad = attach.DADOptimistic
-	}
+	conf := &config{selector: sel, dpdk: raw.DPDKMode, force: raw.Force, restoreAddresses: raw.RestoreAddresses, dad: raw.DADKeys.Mode()}
 	errs := []error{err}
 	refuseIf := types.ProblemsInto(&errs)
 	refuseIf(err == nil && r.Command == "ADD" && sel == selector{}, `specify either "device", "hwaddr", "kernelpath" or "pciBusID"`)
-	// Before version 0.3.0, a result must have an IP address.
-	refuseIf(r.Conf.IPAM.Type == "" && r.Version < types.V030, "%w", types.ErrNoAddress)
+	errs = append(errs, ipam.CheckLayer2(r))
 	return conf, errors.Join(errs...)
 }
 

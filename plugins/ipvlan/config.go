@@ -19,8 +19,8 @@ type rawConfig struct {
 	Mode            string `json:"mode"`
 	Flag            string `json:"flag"`
 	MTU             int    `json:"mtu"`
-	OptimisticDAD   bool   `json:"optimisticDAD"`
 	DataDir         string `json:"dataDir"`
+	attach.DADKeys
 }
 
 // config is the checked configuration.
@@ -58,11 +58,8 @@ func (raw *rawConfig) toConfig(r *skel.Request) (*config, error) {
 		master:  attach.Master{Name: raw.Master, InContainer: raw.LinkInContainer},
 		mode:    nl.IPVlanMode{Mode: cmp.Or(raw.Mode, "l2"), Flag: cmp.Or(raw.Flag, "bridge")},
 		mtu:     raw.MTU,
-		dad:     attach.DADOn,
+		dad:     raw.DADKeys.Mode(),
 		dataDir: cmp.Or(raw.DataDir, defaultDataDir),
-	}
-	if raw.OptimisticDAD {
-		conf.dad = attach.DADOptimistic
 	}
 	errs := []error{conf.master.Validate(), attach.CheckMTU(raw.MTU)}
 	refuseIf := types.ProblemsInto(&errs)

@@ -18,16 +18,12 @@ func check(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	node, pod, err := conf.master.Open(r)
-	if err != nil {
-		return err
-	}
-	return attach.CheckPodLink(r, pod, kind, func(eth nl.Link) error {
-		mode, modeErr := pod.IPVlanMode(eth)
-		if modeErr == nil && mode != conf.mode {
-			modeErr = fmt.Errorf("interface %s has %s, not %s", eth.Name, mode, conf.mode)
+	return conf.master.Check(r, kind, func(pod *nl.Conn, eth nl.Link) error {
+		mode, err := pod.IPVlanMode(eth)
+		if err == nil && mode != conf.mode {
+			err = fmt.Errorf("interface %s has %s, not %s", eth.Name, mode, conf.mode)
 		}
-		return errors.Join(modeErr, conf.master.Diff(node, eth))
+		return err
 	})
 }
 

@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/ipam"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -18,7 +19,7 @@ type rawConfig struct {
 	Mode            string `json:"mode"`
 	MTU             int    `json:"mtu"`
 	BCQueueLen      int64  `json:"bcqueuelen"`
-	OptimisticDAD   bool   `json:"optimisticDAD"`
+	attach.DADKeys
 	attach.MACKeys
 }
 
@@ -58,16 +59,12 @@ func (raw *rawConfig) toConfig(r *skel.Request, args types.Args) (*config, error
 		mtu:      raw.MTU,
 		mac:      mac,
 		queueLen: uint32(raw.BCQueueLen),
-		dad:      attach.DADOn,
-	}
-	if raw.OptimisticDAD {
-		conf.dad = attach.DADOptimistic
+		dad:      raw.DADKeys.Mode(),
 	}
 	errs := []error{macErr, conf.master.Validate(), attach.CheckMTU(raw.MTU)}
 	refuseIf := types.ProblemsInto(&errs)
 	refuseIf(!nl.IsMacvlanMode(conf.mode), "unknown macvlan mode: %q; want bridge, private, vepa or passthru", raw.Mode)
 	refuseIf(raw.BCQueueLen < 0 || raw.BCQueueLen > maxQueueLen, "bcqueuelen %d is not between 0 and %d", raw.BCQueueLen, maxQueueLen)
-	// Before version 0.3.0, a result must have an IP address.
-	refuseIf(r.Conf.IPAM.Type == "" && r.Version < types.V030, "%w", types.ErrNoAddress)
+	errs = append(errs, ipam.CheckLayer2(r))
 	return conf, errors.Join(errs...)
 }

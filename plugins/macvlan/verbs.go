@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
@@ -18,16 +17,11 @@ func check(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	masterConn, pod, err := conf.master.Open(r)
-	if err != nil {
-		return err
-	}
-	return attach.CheckPodLink(r, pod, kind, func(eth nl.Link) error {
-		var modeErr error
+	return conf.master.Check(r, kind, func(_ *nl.Conn, eth nl.Link) error {
 		if eth.MacvlanMode != conf.mode {
-			modeErr = fmt.Errorf("interface %s has mode %s, not %s", eth.Name, eth.MacvlanMode, conf.mode)
+			return fmt.Errorf("interface %s has mode %s, not %s", eth.Name, eth.MacvlanMode, conf.mode)
 		}
-		return errors.Join(modeErr, conf.master.Diff(masterConn, eth))
+		return nil
 	})
 }
 

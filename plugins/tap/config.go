@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/ipam"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -59,8 +60,7 @@ func (raw *rawConfig) toConfig(r *skel.Request, args types.Args) (*config, error
 	refuseIf(isNoID(raw.Owner), "owner %d is no user ID", uint32(math.MaxUint32))
 	refuseIf(isNoID(raw.Group), "group %d is no group ID", uint32(math.MaxUint32))
 	refuseIf(strings.ContainsAny(raw.SELinuxContext, "\x00\n"), "selinuxContext %q has a line feed or a NUL", raw.SELinuxContext)
-	// Before version 0.3.0, a result must have an IP address.
-	refuseIf(r.Conf.IPAM.Type == "" && r.Version < types.V030, "%w", types.ErrNoAddress)
+	errs = append(errs, ipam.CheckLayer2(r))
 	return conf, errors.Join(errs...)
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/ipam"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -17,7 +18,7 @@ type rawConfig struct {
 	VLANID          *int   `json:"vlanId"`
 	Protocol        string `json:"protocol"`
 	MTU             int    `json:"mtu"`
-	OptimisticDAD   bool   `json:"optimisticDAD"`
+	attach.DADKeys
 	attach.MACKeys
 }
 
@@ -56,10 +57,7 @@ func (raw *rawConfig) toConfig(r *skel.Request, args types.Args) (*config, error
 		protocol: cmp.Or(raw.Protocol, "802.1Q"),
 		mtu:      raw.MTU,
 		mac:      mac,
-		dad:      attach.DADOn,
-	}
-	if raw.OptimisticDAD {
-		conf.dad = attach.DADOptimistic
+		dad:      raw.DADKeys.Mode(),
 	}
 	errs := []error{macErr, conf.master.Validate(), attach.CheckMTU(raw.MTU)}
 	refuseIf := types.ProblemsInto(&errs)
@@ -70,7 +68,6 @@ func (raw *rawConfig) toConfig(r *skel.Request, args types.Args) (*config, error
 		refuseIf(conf.id < 0 || conf.id > maxVLANID, "invalid VLAN ID %d (must be between 0 and %d)", conf.id, maxVLANID)
 	}
 	refuseIf(!nl.IsVLANProtocol(conf.protocol), "unknown protocol: %q; want 802.1Q or 802.1ad", raw.Protocol)
-	// Before version 0.3.0, a result must have an IP address.
-	refuseIf(r.Conf.IPAM.Type == "" && r.Version < types.V030, "%w", types.ErrNoAddress)
+	errs = append(errs, ipam.CheckLayer2(r))
 	return conf, errors.Join(errs...)
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
@@ -19,16 +18,11 @@ func check(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	node, pod, err := conf.master.Open(r)
-	if err != nil {
-		return err
-	}
-	return attach.CheckPodLink(r, pod, kind, func(eth nl.Link) error {
-		var idErr error
+	return conf.master.Check(r, kind, func(_ *nl.Conn, eth nl.Link) error {
 		if eth.VLANID != conf.id || eth.VLANProtocol != conf.protocol {
-			idErr = fmt.Errorf("interface %s has VLAN %d (%s), not %d (%s)", eth.Name, eth.VLANID, eth.VLANProtocol, conf.id, conf.protocol)
+			return fmt.Errorf("interface %s has VLAN %d (%s), not %d (%s)", eth.Name, eth.VLANID, eth.VLANProtocol, conf.id, conf.protocol)
 		}
-		return errors.Join(idErr, conf.master.Diff(node, eth))
+		return nil
 	})
 }
 
