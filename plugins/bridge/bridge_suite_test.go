@@ -80,6 +80,5 @@ func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 // in runs a program in a namespace and returns its output.
 func in(n *nstest.NS, line string) string {
 	GinkgoHelper()
-	words := strings.Fields(line)
-	return n.Must(GinkgoTB(), words[0], words[1:]...)
+	return n.MustLine(GinkgoTB(), line)
 }

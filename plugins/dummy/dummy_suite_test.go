@@ -3,8 +3,6 @@ package main
 import (
 	"fmt"
 	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -79,27 +77,20 @@ func run(c nstest.Call, command string) nstest.Reply { return nstest.Run(plugin(
 func mustRefuse(c nstest.Call, code int, texts ...string) {
 	GinkgoHelper()
 	before := nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), c.Pod) })
-	f := run(c, "ADD").Failure(GinkgoTB())
-	Expect(f.Code).To(BeEquivalentTo(code), f.String())
-	for _, text := range texts {
-		Expect(f.String()).To(ContainSubstring(text))
-	}
+	run(c, "ADD").RequireFailure(GinkgoTB(), code, texts...)
 	Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), c.Pod) })).To(BeEmpty())
 }
 
 // in runs a program in a namespace and returns its output.
 func in(n *nstest.NS, line string) string {
 	GinkgoHelper()
-	words := strings.Fields(line)
-	return n.Must(GinkgoTB(), words[0], words[1:]...)
+	return n.MustLine(GinkgoTB(), line)
 }
 
 // reservations returns the addresses that host-local has reserved.
 func (b *testbed) reservations() []string {
 	GinkgoHelper()
-	files, err := filepath.Glob(filepath.Join(b.leases, "net1", "[1f]*"))
-	Expect(err).NotTo(HaveOccurred())
-	return files
+	return nstest.Reservations(GinkgoTB(), b.leases, "net1")
 }
 
 func readFile(path string) string {

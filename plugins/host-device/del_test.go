@@ -320,7 +320,7 @@ func TestFaults(t *testing.T) {
 					if name == "addresses" {
 						node.Batch(t, "addr add 192.0.2.1/24 brd + dev hd0", "addr add 2001:db8::1/64 dev hd0 nodad", "link set hd0 alias uplink")
 					}
-					skipDAD(t, pod)
+					pod.SkipDAD(t)
 				},
 				Ignore: nstest.KeptByHostLocal,
 			})

@@ -130,47 +130,27 @@ func (b *testbed) mustRefuse(c nstest.Call, code int, texts ...string) {
 	Expect(os.MkdirAll(b.states, 0o700)).To(Succeed()) // ADD leaves the folder
 	state := func() string { return b.state(c.Pod) }
 	before := nstest.WaitStable(state)
-	f := b.run(c, "ADD").Failure(GinkgoTB())
-	Expect(f.Code).To(BeEquivalentTo(code), f.String())
-	for _, text := range texts {
-		Expect(f.String()).To(ContainSubstring(text))
-	}
+	b.run(c, "ADD").RequireFailure(GinkgoTB(), code, texts...)
 	Expect(nstest.WaitEqual(before, state)).To(BeEmpty())
 }
 
 // newPod makes a container in which duplicate address detection sends nothing and ends at once.
 func newPod() *nstest.NS {
 	pod := nstest.New(GinkgoTB()).Named("pod")
-	skipDAD(GinkgoTB(), pod)
+	pod.SkipDAD(GinkgoTB())
 	return pod
-}
-
-// skipDAD makes duplicate address detection end at once on the interfaces of the container that
-// come from now on.
-func skipDAD(tb nstest.TB, pod *nstest.NS) {
-	pod.SetSysctl(tb, "net/ipv6/conf/default/dad_transmits", "0")
-	pod.SetSysctl(tb, "net/ipv6/conf/default/router_solicitation_delay", "0")
 }
 
 // in runs a program in a namespace and returns its output.
 func in(n *nstest.NS, line string) string {
 	GinkgoHelper()
-	words := strings.Fields(line)
-	return n.Must(GinkgoTB(), words[0], words[1:]...)
+	return n.MustLine(GinkgoTB(), line)
 }
 
 // reservations returns the addresses that host-local has reserved.
 func (b *testbed) reservations() []string {
 	GinkgoHelper()
-	files, err := filepath.Glob(filepath.Join(b.leases, "net1", "*[.:]*[0-9a-f]"))
-	Expect(err).NotTo(HaveOccurred())
-	var ips []string
-	for _, f := range files {
-		if name := filepath.Base(f); !strings.HasPrefix(name, "last_reserved_ip") && !strings.HasPrefix(name, ".") {
-			ips = append(ips, name)
-		}
-	}
-	return ips
+	return nstest.Reservations(GinkgoTB(), b.leases, "net1")
 }
 
 // stateFiles returns the names of the state files.

@@ -84,7 +84,7 @@ var _ = Describe("without an ipvlan", func() {
 			}
 			for _, keys := range []string{`,"mode":"l3"`, `,"flag":"vepa"`} {
 				c := b.call("two", newPod(), b.conf("1.0.0", onUplink+keys, static4))
-				expectFailure(run(c, "ADD"), types.CodeConfig, "the master has mode l2, flag bridge for the attachment net1/one/eth0")
+				run(c, "ADD").RequireFailure(GinkgoTB(), types.CodeConfig, "the master has mode l2, flag bridge for the attachment net1/one/eth0")
 			}
 			return syscall.EBUSY
 		}
@@ -129,7 +129,7 @@ var _ = Describe("without an ipvlan", func() {
 			if text == "" {
 				reply.OK(GinkgoTB())
 			} else {
-				expectFailure(reply, types.CodeNotAvailable, text)
+				reply.RequireFailure(GinkgoTB(), types.CodeNotAvailable, text)
 			}
 		},
 		Entry("success", onUplink, static4, ""),

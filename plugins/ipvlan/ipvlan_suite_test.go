@@ -100,39 +100,22 @@ func (b *testbed) mustRefuse(c nstest.Call, code int, texts ...string) {
 	GinkgoHelper()
 	state := func() string { return nstest.Snapshot(GinkgoTB(), c.Pod) }
 	before, files := nstest.WaitStable(state), append(b.reservations(), b.recordFiles()...)
-	expectFailure(run(c, "ADD"), code, texts...)
+	run(c, "ADD").RequireFailure(GinkgoTB(), code, texts...)
 	Expect(nstest.WaitEqual(before, state)).To(BeEmpty())
 	Expect(append(b.reservations(), b.recordFiles()...)).To(Equal(files))
-}
-
-func expectFailure(r nstest.Reply, code int, texts ...string) {
-	GinkgoHelper()
-	f := r.Failure(GinkgoTB())
-	Expect(f.Code).To(BeEquivalentTo(code), f.String())
-	for _, text := range texts {
-		Expect(f.String()).To(ContainSubstring(text))
-	}
 }
 
 // newPod makes a container in which duplicate address detection sends nothing and ends at once.
 func newPod() *nstest.NS {
 	pod := nstest.New(GinkgoTB()).Named("pod")
-	skipDAD(GinkgoTB(), pod)
+	pod.SkipDAD(GinkgoTB())
 	return pod
-}
-
-// skipDAD makes duplicate address detection end at once on the interfaces of the container that
-// are made from now on.
-func skipDAD(tb nstest.TB, pod *nstest.NS) {
-	pod.SetSysctl(tb, "net/ipv6/conf/default/dad_transmits", "0")
-	pod.SetSysctl(tb, "net/ipv6/conf/default/router_solicitation_delay", "0")
 }
 
 // in runs a program in a namespace and returns its output.
 func in(n *nstest.NS, line string) string {
 	GinkgoHelper()
-	words := strings.Fields(line)
-	return n.Must(GinkgoTB(), words[0], words[1:]...)
+	return n.MustLine(GinkgoTB(), line)
 }
 
 // expectTraffic connects between the pod and the outside host, from both sides and with both families.
@@ -149,13 +132,7 @@ func (b *testbed) expectTraffic(pod *nstest.NS) {
 // reservations returns the addresses that host-local has reserved.
 func (b *testbed) reservations() []string {
 	GinkgoHelper()
-	files, err := filepath.Glob(filepath.Join(b.leases, "net1", "[0-9]*[.:]*"))
-	Expect(err).NotTo(HaveOccurred())
-	var ips []string
-	for _, f := range files {
-		ips = append(ips, filepath.Base(f))
-	}
-	return ips
+	return nstest.Reservations(GinkgoTB(), b.leases, "net1")
 }
 
 // recordFiles returns the names of the records of modes.

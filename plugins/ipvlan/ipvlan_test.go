@@ -77,7 +77,7 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 				Eventually(func() error { _, err := nstest.Dial(b.Outside, pod4+":80"); return err }, "1m").Should(Succeed(), mode+flag)
 				run(c, "CHECK").OK(GinkgoTB())
 				in(pod, "ip link set eth0 type ipvlan mode "+map[string]string{"l2": "l3", "l3": "l3s", "l3s": "l2"}[mode])
-				expectFailure(run(c, "CHECK"), types.CodeChanged, "interface eth0 has mode "+map[string]string{"l2": "l3", "l3": "l3s", "l3s": "l2"}[mode], ", not mode "+mode)
+				run(c, "CHECK").RequireFailure(GinkgoTB(), types.CodeChanged, "interface eth0 has mode "+map[string]string{"l2": "l3", "l3": "l3s", "l3s": "l2"}[mode], ", not mode "+mode)
 				run(c, "DEL").OK(GinkgoTB())
 			}
 		}
@@ -239,14 +239,14 @@ var _ = Describe("CHECK", Label(nstest.Kernel), func() {
 		c.Pod.Batch(GinkgoTB(), "link set eth0 mtu 1300")
 		run(c, "CHECK").OK(GinkgoTB())
 		c.Pod.Batch(GinkgoTB(), "address del 198.18.0.50/24 dev eth0")
-		expectFailure(run(c, "CHECK"), types.CodeChanged, "no address 198.18.0.50/24")
+		run(c, "CHECK").RequireFailure(GinkgoTB(), types.CodeChanged, "no address 198.18.0.50/24")
 		c.Pod.Batch(GinkgoTB(), "link set eth0 down")
-		expectFailure(run(c, "CHECK"), types.CodeChanged, "eth0 is down")
+		run(c, "CHECK").RequireFailure(GinkgoTB(), types.CodeChanged, "eth0 is down")
 		nstest.Join(GinkgoTB(), nstest.End{In: b.Node, Name: "uplink1"}, nstest.End{In: b.Outside, Name: "uplink1"})
 		b.Node.Batch(GinkgoTB(), "link set uplink0 down", "link set uplink0 name old0", "link set old0 up", "link set uplink1 down", "link set uplink1 name uplink0")
-		expectFailure(run(c, "CHECK"), types.CodeChanged, "not on master uplink0")
+		run(c, "CHECK").RequireFailure(GinkgoTB(), types.CodeChanged, "not on master uplink0")
 		c.Pod.Batch(GinkgoTB(), "link del eth0", "link add eth0 type veth peer name eth1")
-		expectFailure(run(c, "CHECK"), types.CodeChanged, `of kind "veth", not "ipvlan"`)
+		run(c, "CHECK").RequireFailure(GinkgoTB(), types.CodeChanged, `of kind "veth", not "ipvlan"`)
 	})
 })
 
@@ -294,7 +294,7 @@ var _ = Describe("DEL", Label(nstest.Kernel), func() {
 				outside := nstest.New(GinkgoTB()).Named("outside")
 				nstest.Join(GinkgoTB(), nstest.End{In: node, Name: "uplink0"}, nstest.End{In: outside, Name: "uplink0"})
 			},
-			PreparePod: func(pod *nstest.NS) { skipDAD(GinkgoTB(), pod) },
+			PreparePod: func(pod *nstest.NS) { pod.SkipDAD(GinkgoTB()) },
 		})
 	})
 })

@@ -218,7 +218,7 @@ func TestFaults(t *testing.T) {
 					outside := nstest.NewNode(t).Named("outside")
 					nstest.Join(t, nstest.End{In: node, Name: "uplink0", Addrs: []string{"198.18.0.1/24"}}, nstest.End{In: outside, Name: "uplink0", Addrs: []string{"198.18.0.2/24"}})
 					node.Batch(t, "route add default via 198.18.0.2")
-					skipDAD(t, pod)
+					pod.SkipDAD(t)
 				},
 				Ignore: nstest.KeptByHostLocal,
 			})

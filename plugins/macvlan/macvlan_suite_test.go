@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -89,36 +88,24 @@ func mustAdd(c nstest.Call) *types.Result {
 func mustRefuse(c nstest.Call, code int, texts ...string) {
 	GinkgoHelper()
 	before := nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), c.Pod) })
-	f := run(c, "ADD").Failure(GinkgoTB())
-	Expect(f.Code).To(BeEquivalentTo(code), f.String())
-	for _, text := range texts {
-		Expect(f.String()).To(ContainSubstring(text))
-	}
+	run(c, "ADD").RequireFailure(GinkgoTB(), code, texts...)
 	Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), c.Pod) })).To(BeEmpty())
 }
 
 // newPod makes a container in which duplicate address detection sends nothing and ends at once.
 func newPod() *nstest.NS {
 	pod := newPodWithDAD()
-	skipDAD(GinkgoTB(), pod)
+	pod.SkipDAD(GinkgoTB())
 	return pod
 }
 
 // newPodWithDAD makes a container with the defaults of the kernel.
 func newPodWithDAD() *nstest.NS { return nstest.New(GinkgoTB()).Named("pod") }
 
-// skipDAD makes duplicate address detection end at once on the interfaces of the container that
-// are made from now on.
-func skipDAD(tb nstest.TB, pod *nstest.NS) {
-	pod.SetSysctl(tb, "net/ipv6/conf/default/dad_transmits", "0")
-	pod.SetSysctl(tb, "net/ipv6/conf/default/router_solicitation_delay", "0")
-}
-
 // in runs a program in a namespace and returns its output.
 func in(n *nstest.NS, line string) string {
 	GinkgoHelper()
-	words := strings.Fields(line)
-	return n.Must(GinkgoTB(), words[0], words[1:]...)
+	return n.MustLine(GinkgoTB(), line)
 }
 
 // macOf returns the MAC of a link as ip prints it.
@@ -132,15 +119,7 @@ func macOf(n *nstest.NS, link string) string {
 // reservations returns the addresses that host-local has reserved.
 func (b *testbed) reservations() []string {
 	GinkgoHelper()
-	files, err := filepath.Glob(filepath.Join(b.leases, "net1", "*[.:]*[0-9a-f]"))
-	Expect(err).NotTo(HaveOccurred())
-	var ips []string
-	for _, f := range files {
-		if name := filepath.Base(f); !strings.HasPrefix(name, "last_reserved_ip") && !strings.HasPrefix(name, ".") {
-			ips = append(ips, name)
-		}
-	}
-	return ips
+	return nstest.Reservations(GinkgoTB(), b.leases, "net1")
 }
 
 // newIPAMScript writes an IPAM plugin that is a shell script, and returns its folder and its

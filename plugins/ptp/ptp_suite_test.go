@@ -109,8 +109,7 @@ func newPod() *nstest.NS { return nstest.New(GinkgoTB()) }
 // in runs a program in a namespace and returns its output.
 func in(n *nstest.NS, line string) string {
 	GinkgoHelper()
-	words := strings.Fields(line)
-	return n.Must(GinkgoTB(), words[0], words[1:]...)
+	return n.MustLine(GinkgoTB(), line)
 }
 
 // retransmissions returns the number of TCP segments that the namespace has retransmitted.

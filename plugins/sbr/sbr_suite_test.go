@@ -70,11 +70,7 @@ func added(c nstest.Call) *types.Result {
 func refused(c nstest.Call, code int, texts ...string) {
 	GinkgoHelper()
 	before := snapshot(c.Pod)
-	f := run(c, "ADD").Failure(GinkgoTB())
-	Expect(f.Code).To(BeEquivalentTo(code), f.String())
-	for _, text := range texts {
-		Expect(f.String()).To(ContainSubstring(text))
-	}
+	run(c, "ADD").RequireFailure(GinkgoTB(), code, texts...)
 	Expect(restored(before, c.Pod)).To(BeEmpty())
 }
 

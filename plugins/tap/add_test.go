@@ -115,7 +115,7 @@ var _ = Describe("ADD", func() {
 
 		It("connects the virtual machine with the network of the bridge", func() {
 			outside := nstest.NewNode(GinkgoTB()).Named("outside")
-			skipDAD(outside)
+			outside.SkipDAD(GinkgoTB())
 			nstest.Join(GinkgoTB(), nstest.End{In: b.pod, Name: "net0"}, nstest.End{In: outside, Name: "up0", Addrs: []string{"10.1.0.1/24"}})
 			b.pod.Batch(GinkgoTB(), "link set net0 master br0")
 			mustAdd(b.call(conf("1.1.0", `"bridge":"br0"`, noIPAM)))

@@ -3,9 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
-	"strings"
 	"sync"
 	"testing"
 
@@ -39,16 +37,8 @@ type testbed struct {
 func newTestbed() *testbed {
 	GinkgoHelper()
 	node, pod := nstest.NewNodeAndPod(GinkgoTB())
-	skipDAD(pod)
+	pod.SkipDAD(GinkgoTB())
 	return &testbed{node: node, pod: pod, path: nstest.Build(GinkgoTB(), "host-local", "static"), leases: GinkgoTB().TempDir()}
-}
-
-// skipDAD makes duplicate address detection end at once on the interfaces of the namespace that
-// are made from now on.
-func skipDAD(n *nstest.NS) {
-	GinkgoHelper()
-	n.SetSysctl(GinkgoTB(), "net/ipv6/conf/default/dad_transmits", "0")
-	n.SetSysctl(GinkgoTB(), "net/ipv6/conf/default/router_solicitation_delay", "0")
 }
 
 const (
@@ -92,11 +82,7 @@ func mustAdd(c nstest.Call) *types.Result {
 func mustRefuse(c nstest.Call, code int, texts ...string) {
 	GinkgoHelper()
 	before := nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), c.Pod) })
-	f := run(c, "ADD").Failure(GinkgoTB())
-	Expect(f.Code).To(BeEquivalentTo(code), f.String())
-	for _, text := range texts {
-		Expect(f.String()).To(ContainSubstring(text))
-	}
+	run(c, "ADD").RequireFailure(GinkgoTB(), code, texts...)
 	Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), c.Pod) })).To(BeEmpty())
 }
 
@@ -114,16 +100,13 @@ func failAt(c nstest.Call, step string, err error) nstest.Call {
 // in runs a program in a namespace and returns its output.
 func in(n *nstest.NS, line string) string {
 	GinkgoHelper()
-	words := strings.Fields(line)
-	return n.Must(GinkgoTB(), words[0], words[1:]...)
+	return n.MustLine(GinkgoTB(), line)
 }
 
 // reservations returns the addresses that host-local has reserved.
 func (b *testbed) reservations() []string {
 	GinkgoHelper()
-	files, err := filepath.Glob(filepath.Join(b.leases, "net1", "[1f]*"))
-	Expect(err).NotTo(HaveOccurred())
-	return files
+	return nstest.Reservations(GinkgoTB(), b.leases, "net1")
 }
 
 func readFile(path string) string {
@@ -198,7 +181,7 @@ func attachAs(n *nstest.NS, user, group uintptr) error {
 func newGuest(pod *nstest.NS, addrs ...string) *nstest.NS {
 	GinkgoHelper()
 	guest := nstest.New(GinkgoTB()).Named("guest")
-	skipDAD(guest)
+	guest.SkipDAD(GinkgoTB())
 	guest.Batch(GinkgoTB(), "tuntap add mode tap eth0", "link set eth0 up")
 	for _, addr := range addrs {
 		guest.Batch(GinkgoTB(), "address add "+addr+" dev eth0")

@@ -100,7 +100,7 @@ var _ = Describe("without a VLAN interface", func() {
 			if text == "" {
 				reply.OK(GinkgoTB())
 			} else {
-				expectFailure(reply, types.CodeNotAvailable, text)
+				reply.RequireFailure(GinkgoTB(), types.CodeNotAvailable, text)
 			}
 		},
 		Entry("success", in100, static4, ""),

@@ -174,19 +174,19 @@ var _ = Describe("CHECK", Label(nstest.Kernel), func() {
 			{"link set eth0 down", "link set eth0 up", "eth0 is down"},
 		} {
 			c.Pod.Batch(GinkgoTB(), d.change)
-			expectFailure(run(c, "CHECK"), types.CodeChanged, d.text)
+			run(c, "CHECK").RequireFailure(GinkgoTB(), types.CodeChanged, d.text)
 			c.Pod.Batch(GinkgoTB(), d.undo)
 		}
 		other := c
 		other.Config = strings.Replace(c.Config, `"vlanId":100`, `"vlanId":101,"protocol":"802.1ad"`, 1)
-		expectFailure(run(other, "CHECK"), types.CodeChanged, "interface eth0 has VLAN 100 (802.1Q), not 101 (802.1ad)")
+		run(other, "CHECK").RequireFailure(GinkgoTB(), types.CodeChanged, "interface eth0 has VLAN 100 (802.1Q), not 101 (802.1ad)")
 		nstest.Join(GinkgoTB(), nstest.End{In: b.Node, Name: "uplink1"}, nstest.End{In: b.Outside, Name: "uplink1"})
 		b.Node.Batch(GinkgoTB(), "link set uplink0 down", "link set uplink0 name old0", "link set old0 up", "link set uplink1 down", "link set uplink1 name uplink0")
-		expectFailure(run(c, "CHECK"), types.CodeChanged, "not on master uplink0")
+		run(c, "CHECK").RequireFailure(GinkgoTB(), types.CodeChanged, "not on master uplink0")
 		c.Pod.Batch(GinkgoTB(), "link del eth0")
-		expectFailure(run(c, "CHECK"), types.CodeChanged, "find link eth0")
+		run(c, "CHECK").RequireFailure(GinkgoTB(), types.CodeChanged, "find link eth0")
 		c.Pod.Batch(GinkgoTB(), "link add eth0 type veth peer name eth1")
-		expectFailure(run(c, "CHECK"), types.CodeChanged, `of kind "veth", not "vlan"`)
+		run(c, "CHECK").RequireFailure(GinkgoTB(), types.CodeChanged, `of kind "veth", not "vlan"`)
 	})
 })
 
@@ -232,7 +232,7 @@ var _ = Describe("DEL", Label(nstest.Kernel), func() {
 			Plugin: plugin(), Config: conf("1.1.0", `"master":"net0","linkInContainer":true,"vlanId":100,"mtu":1400`, b.hostLocal()),
 			Path: b.path, Dirs: []string{b.leases}, Ignore: nstest.KeptByHostLocal,
 			PreparePod: func(pod *nstest.NS) {
-				skipDAD(GinkgoTB(), pod)
+				pod.SkipDAD(GinkgoTB())
 				nstest.Join(GinkgoTB(), nstest.End{In: pod, Name: "net0"}, nstest.End{In: nstest.New(GinkgoTB()), Name: "peer0"})
 			},
 		})

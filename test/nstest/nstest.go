@@ -197,6 +197,13 @@ func (n *NS) Must(tb TB, name string, args ...string) string {
 	return out
 }
 
+// MustLine is Must for a line whose words, separated by white space, are the program and its arguments.
+func (n *NS) MustLine(tb TB, line string) string {
+	tb.Helper()
+	words := strings.Fields(line)
+	return n.Must(tb, words[0], words[1:]...)
+}
+
 // Batch runs the lines with ip -batch in the namespace.
 func (n *NS) Batch(tb TB, lines ...string) {
 	tb.Helper()
@@ -232,6 +239,14 @@ func (n *NS) SetForwarding(tb TB, value string) {
 	tb.Helper()
 	n.SetSysctl(tb, "net/ipv4/ip_forward", value)
 	n.SetSysctl(tb, "net/ipv6/conf/all/forwarding", value)
+}
+
+// SkipDAD makes duplicate address detection end at once, without sending a packet, on the interfaces
+// that are made in the namespace, or moved into it, from now on.
+func (n *NS) SkipDAD(tb TB) {
+	tb.Helper()
+	n.SetSysctl(tb, "net/ipv6/conf/default/dad_transmits", "0")
+	n.SetSysctl(tb, "net/ipv6/conf/default/router_solicitation_delay", "0")
 }
 
 // Remove removes the namespace before the end of the test, as a runtime does before a late

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -188,6 +190,37 @@ func (r Reply) Failure(tb TB) Failure {
 		tb.Fatalf("an error without cniVersion, code or msg: %s", r.Stdout)
 	}
 	return f
+}
+
+// RequireFailure fails the test unless the call failed with the code, and its error has all texts.
+func (r Reply) RequireFailure(tb TB, code int, texts ...string) {
+	tb.Helper()
+	f := r.Failure(tb)
+	if f.Code != uint(code) {
+		tb.Fatalf("code %d, want %d: %s", f.Code, code, f)
+	}
+	for _, text := range texts {
+		if !strings.Contains(f.String(), text) {
+			tb.Fatalf("the error has no %q: %s", text, f)
+		}
+	}
+}
+
+// Reservations returns the addresses that host-local has reserved for a network in its dataDir, in the
+// order of their names.
+func Reservations(tb TB, dataDir, network string) []string {
+	tb.Helper()
+	files, err := os.ReadDir(filepath.Join(dataDir, network))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		tb.Fatalf("%v", err)
+	}
+	var addrs []string
+	for _, f := range files {
+		if _, err := netip.ParseAddr(f.Name()); err == nil {
+			addrs = append(addrs, f.Name())
+		}
+	}
+	return addrs
 }
 
 // builds has the executables that Build has made in this process.
