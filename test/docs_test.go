@@ -138,9 +138,9 @@ func checkKeys(t *testing.T, plugin, page string) (bad []string) {
 	var tags map[string]bool
 	if text, err := os.ReadFile("../plugins/" + plugin + "/config.go"); err == nil {
 		tags = jsonTags(t, string(text))
-		for embedded, file := range map[string]string{"attach.MACKeys": "keys.go", "attach.DADKeys": "dad.go"} {
-			if strings.Contains(string(text), "\t"+embedded+"\n") {
-				maps.Copy(tags, jsonTags(t, read(t, "pkg/attach/"+file)))
+		for name, file := range map[string]string{"attach.MACKeys": "attach/keys.go", "attach.DADKeys": "attach/dad.go", "pool.Keys": "pool/keys.go"} {
+			if usesType(string(text), name) {
+				maps.Copy(tags, jsonTags(t, read(t, "pkg/"+file)))
 			}
 		}
 	}
@@ -162,6 +162,11 @@ func checkKeys(t *testing.T, plugin, page string) (bad []string) {
 		}
 	}
 	return bad
+}
+
+// usesType reports whether a struct in the text embeds a type, or has it as the type of a key that it points to.
+func usesType(text, name string) bool {
+	return strings.Contains(text, "\t"+name+"\n") || strings.Contains(text, " *"+name+" `")
 }
 
 // tableKeys are what stands in backquotes in the first column under "Keys".

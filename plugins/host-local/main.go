@@ -3,31 +3,67 @@
 package main
 
 import (
-	"time"
-
+	"github.com/plumb-cni/plumb/pkg/pool"
 	"github.com/plumb-cni/plumb/pkg/skel"
-	"golang.org/x/sys/unix"
+	"github.com/plumb-cni/plumb/pkg/types"
 )
 
 func main() { skel.Main(plugin()) }
 
-func plugin() skel.Plugin {
-	return host{machine{bootID: "/proc/sys/kernel/random/boot_id", wait: 10 * time.Second, now: sinceBoot}}.plugin()
-}
+func plugin() skel.Plugin { return host{pool.ThisMachine()}.plugin() }
 
 // A host has the verbs of the plugin.
-type host struct{ machine }
+type host struct{ pool.Machine }
 
 func (h host) plugin() skel.Plugin {
 	return skel.Plugin{Name: "host-local", IPAM: true, Add: h.add, Del: h.del, Check: h.check, Status: h.status, GC: h.gc}
 }
 
-// sinceBoot returns the time since boot, by which cooldowns are measured. This clock is the same for all
-// processes, cannot be set, and continues while the machine is suspended.
-func sinceBoot() time.Duration {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
-		return 0
+// add reserves one address of each range set.
+func (h host) add(r *skel.Request) (*types.Result, error) {
+	p, err := h.parse(r)
+	if err != nil {
+		return nil, err
 	}
-	return time.Duration(ts.Nano())
+	return p.Allocate(r, pool.All)
+}
+
+// del releases the addresses of the attachment. It ignores errors in the parts of the configuration
+// that it does not need.
+func (h host) del(r *skel.Request) error {
+	store, err := h.NewStore(r)
+	if err != nil {
+		return err
+	}
+	_, err = store.Release(r)
+	return err
+}
+
+// check compares the reservations of the attachment with the addresses of prevResult.
+func (h host) check(r *skel.Request) error {
+	p, err := h.parse(r)
+	if err != nil {
+		return err
+	}
+	return p.Check(r)
+}
+
+// status returns an error if ADD could not write a reservation or, with failStatusWhenFull, if ADD
+// would find no free address.
+func (h host) status(r *skel.Request) error {
+	p, err := h.parse(r)
+	if err != nil {
+		return types.NotAvailable(err)
+	}
+	return p.Status(pool.All)
+}
+
+// gc releases the reservations of attachments that are not valid.
+func (h host) gc(r *skel.Request) error {
+	store, err := h.NewStore(r)
+	if err != nil {
+		return err
+	}
+	_, err = store.ReleaseInvalid(r)
+	return err
 }

@@ -15,18 +15,18 @@ import (
 
 // A special file in the place of a regular one must not block a call.
 var _ = Describe("a special file", func() {
-	var node *testNode
+	var node *nstest.PoolNode
 	BeforeEach(func() {
 		node = newTestNode()
-		node.add("c0", variant{})
+		node.Add("c0", variant{})
 	})
 
 	// runToEnd calls the plugin, and fails the spec if the call does not end.
 	runToEnd := func(command, id string) nstest.Reply {
 		GinkgoHelper()
 		done := make(chan nstest.Reply, 1)
-		call := node.call(id, variant{}).With(command)
-		go func() { done <- nstest.Run(node.plugin(), call) }()
+		call := node.Call(id, variant{}).With(command)
+		go func() { done <- nstest.Run(node.Plugin(), call) }()
 		var r nstest.Reply
 		Eventually(done).WithTimeout(time.Minute).Should(Receive(&r), command)
 		return r
@@ -59,24 +59,24 @@ var _ = Describe("a special file", func() {
 	}
 
 	DescribeTable("in the place of the lock file: the error has the path", func(replace func(string)) {
-		replace(node.net("lock"))
+		replace(node.Net("lock"))
 		for _, command := range []string{"ADD", "CHECK", "DEL"} {
 			f := runToEnd(command, "c0").Failure(GinkgoTB())
 			Expect(f.Code).To(BeEquivalentTo(types.CodeIO), command)
-			Expect(f.Msg).To(ContainSubstring("open %s: ", node.net("lock")), command)
+			Expect(f.Msg).To(ContainSubstring("open %s: ", node.Net("lock")), command)
 			Expect(f.Msg).To(HaveSuffix("not a regular file; remove it"), command)
 		}
 		Expect(runToEnd("STATUS", "").Failure(GinkgoTB()).Code).To(BeEquivalentTo(types.CodeNotAvailable))
-		Expect(os.Remove(node.net("lock"))).To(Succeed())
+		Expect(os.Remove(node.Net("lock"))).To(Succeed())
 		runToEnd("DEL", "c0").OK(GinkgoTB())
-		Expect(node.reserved()).To(BeEmpty())
+		Expect(node.Reserved()).To(BeEmpty())
 	},
 		Entry("a named pipe", pipe), Entry("a named pipe with a writer", pipeWithWriter), Entry("a socket", socket))
 
 	DescribeTable("in the place of last_reserved_ip.0: ADD replaces it", func(replace func(string)) {
-		replace(node.net("last_reserved_ip.0"))
+		replace(node.Net("last_reserved_ip.0"))
 		Expect(runToEnd("ADD", "c1").Result(GinkgoTB()).IPs[0].Address.String()).To(Equal("10.1.2.3/24"))
-		Expect(os.ReadFile(node.net("last_reserved_ip.0"))).To(BeEquivalentTo("10.1.2.3"))
+		Expect(os.ReadFile(node.Net("last_reserved_ip.0"))).To(BeEquivalentTo("10.1.2.3"))
 	},
 		Entry("a named pipe", pipe), Entry("a named pipe with a reader", pipeWithReader),
 		Entry("a named pipe with a writer", pipeWithWriter), Entry("a socket", socket))
@@ -85,8 +85,8 @@ var _ = Describe("a special file", func() {
 		path := fmt.Sprint(GinkgoT().TempDir(), "/resolv.conf")
 		Expect(unix.Mkfifo(path, 0o600)).To(Succeed())
 		done := make(chan nstest.Reply, 1)
-		call := node.call("c1", variant{ipam: fmt.Sprintf(`%s, "resolvConf": %q`, subnet, path)}).With("ADD")
-		go func() { done <- nstest.Run(node.plugin(), call) }()
+		call := node.Call("c1", variant{IPAM: fmt.Sprintf(`%s, "resolvConf": %q`, subnet, path)}).With("ADD")
+		go func() { done <- nstest.Run(node.Plugin(), call) }()
 		var r nstest.Reply
 		Eventually(done).WithTimeout(time.Minute).Should(Receive(&r))
 		f := r.Failure(GinkgoTB())

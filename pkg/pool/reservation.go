@@ -1,4 +1,4 @@
-package main
+package pool
 
 import (
 	"cmp"
@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/pkg/undo"
 	"golang.org/x/sys/unix"
@@ -18,6 +19,9 @@ import (
 // An owner is the attachment that a reservation belongs to. A legacy owner has no ifName: the
 // reference plugin wrote such reservations before it supported several interfaces per container.
 type owner struct{ containerID, ifName string }
+
+// ownerOf returns the attachment of the request as an owner.
+func ownerOf(r *skel.Request) owner { return owner{r.ContainerID, r.IfName} }
 
 // legacy returns the owner of the legacy reservations of the same container.
 func (o owner) legacy() owner { return owner{containerID: o.containerID} }
@@ -81,7 +85,7 @@ type reservation struct {
 // read reads the reservation of ip. If there is none, the error matches fs.ErrNotExist. After any
 // other error, the address counts as taken by an unknown owner. So does the address of a file that
 // is not regular or too large, but read then returns no error.
-func (se *session) read(ip netip.Addr) (reservation, error) {
+func (se *Session) read(ip netip.Addr) (reservation, error) {
 	res := reservation{record: record{addr: ip}}
 	content, st, err := se.folder.read(ip.String())
 	if errors.Is(err, errSpecial) {
@@ -98,7 +102,7 @@ func (se *session) read(ip netip.Addr) (reservation, error) {
 
 // reserve writes the reservation of ip and pushes its release to u. If the address already has a
 // reservation, the error matches fs.ErrExist.
-func (se *session) reserve(u *undo.Stack, ip netip.Addr, o owner) error {
+func (se *Session) reserve(u *undo.Stack, ip netip.Addr, o owner) error {
 	err := se.trace.Do("reserve "+ip.String(), func() error { return se.write(ip, o) })
 	if err != nil {
 		return err
@@ -106,13 +110,13 @@ func (se *session) reserve(u *undo.Stack, ip netip.Addr, o owner) error {
 	s := se.store
 	s.cooldown = 0 // the undo needs none: no container has used the address
 	u.Push("release "+ip.String(), func() error {
-		return s.ignoreNoReservations(s.withLock(func(se *session) error { return se.release(ip, o) }))
+		return s.ignoreNoReservations(s.withLock(func(se *Session) error { return se.release(ip, o) }))
 	})
 	return nil
 }
 
 // write is reserve without the undo.
-func (se *session) write(ip netip.Addr, o owner) error {
+func (se *Session) write(ip netip.Addr, o owner) error {
 	name := ip.String()
 	if err := se.createFile(name, []byte(o.text())); err != nil {
 		return err
@@ -134,7 +138,7 @@ func (s store) newPath() string { return filepath.Join(s.privateDir, "new") }
 // link to it, so that a crash leaves no incomplete file. If that is not possible, for example because
 // the file system has no hard links, it creates the file and then writes it, as the reference plugin
 // does. The error matches fs.ErrExist if the file exists.
-func (se *session) createFile(name string, content []byte) error {
+func (se *Session) createFile(name string, content []byte) error {
 	path := se.newPath()
 	if os.MkdirAll(se.privateDir, 0o700) == nil && workingDir.create(path, content) == nil {
 		err := se.folder.link(path, name)
@@ -147,14 +151,14 @@ func (se *session) createFile(name string, content []byte) error {
 }
 
 // describeHolder returns a text, for an error, about the container that has the reservation of ip.
-func (se *session) describeHolder(ip netip.Addr) string {
+func (se *Session) describeHolder(ip netip.Addr) string {
 	res, _ := se.read(ip) // without an owner if it cannot be read
 	return ip.String() + " is allocated to " + cmp.Or(res.owner.containerID, "an unknown owner")
 }
 
 // release removes the reservation of ip if it belongs to o. If the reservation does not exist or
 // belongs to another owner, release does nothing.
-func (se *session) release(ip netip.Addr, o owner) error {
+func (se *Session) release(ip netip.Addr, o owner) error {
 	res, err := se.read(ip)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && res.owner != o {
 		return nil
@@ -167,7 +171,7 @@ func (se *session) release(ip netip.Addr, o owner) error {
 
 // remove removes a reservation that was just read. Before that, it records the time of the
 // release, so that the cooldown begins.
-func (se *session) remove(res reservation) error {
+func (se *Session) remove(res reservation) error {
 	return se.trace.Do("release "+res.addr.String(), func() error {
 		recordErr := se.recordRelease(res.addr)
 		if recordErr != nil && !errors.Is(recordErr, unix.EROFS) && !isDiskFull(recordErr) {
@@ -182,6 +186,7 @@ func (se *session) remove(res reservation) error {
 			_ = se.recordRelease(res.addr)
 		}
 		se.changed = true
+		se.released = append(se.released, res.addr)
 		if res.owner != (owner{}) {
 			se.removeRecord(res)
 		}
@@ -191,7 +196,7 @@ func (se *session) remove(res reservation) error {
 
 // releaseAll removes the reservations of the owner or, if there are none, the legacy reservations
 // of the same container.
-func (se *session) releaseAll(o owner) error {
+func (se *Session) releaseAll(o owner) error {
 	held, err := se.heldByOrLegacy(o)
 	errs := []error{err}
 	for _, res := range held {

@@ -1,4 +1,4 @@
-package main
+package pool
 
 import (
 	"errors"
@@ -7,10 +7,12 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/trace"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"golang.org/x/sys/unix"
@@ -23,23 +25,81 @@ import (
 // path of the other folder contains ".plumb", which cannot be the name of a network, because
 // such a name cannot begin with a dot.
 type store struct {
-	machine
+	machine    Machine
 	dir        string // <dataDir>/<network>
 	privateDir string // <dataDir>/.plumb/<network>
 	cooldown   time.Duration
 	trace      *trace.Tracer
 }
 
-// A machine has what a store needs from the machine. Tests use other values.
-type machine struct {
-	bootID string               // path of the file with the ID of the running boot
-	wait   time.Duration        // how long to wait for the lock
-	now    func() time.Duration // returns the time since boot, including the time in suspend
+// A Store has the reservations of one network. It is what DEL and GC need of the configuration.
+type Store struct{ store }
+
+// NewStore returns the store of the network of the request. It reads only dataDir and cooldown, and
+// ignores an invalid cooldown. An error has types.CodeConfig or types.CodeDecode.
+func (m Machine) NewStore(r *skel.Request) (Store, error) {
+	conf, err := parseStoreConf(r)
+	return m.newStore(r, conf), err
 }
+
+// newStore returns the store of the network of the request.
+func (m Machine) newStore(r *skel.Request, c storeConf) Store {
+	return Store{store{
+		machine: m, cooldown: c.cooldown, trace: r.Trace,
+		dir:        filepath.Join(c.dataDir, r.Conf.Name),
+		privateDir: filepath.Join(c.dataDir, ".plumb", r.Conf.Name),
+	}}
+}
+
+// PrivatePath returns <dataDir>/.plumb/.<name>/<network>, the path of a file in which a plugin keeps what
+// it has to know of the network beside the reservations. This package neither makes its folder nor reads
+// or removes the file. Change the file only while the network's folder is locked (Lock, Allocate).
+func (s Store) PrivatePath(name string) string {
+	return filepath.Join(filepath.Dir(s.privateDir), "."+name, filepath.Base(s.privateDir))
+}
+
+// Release removes the reservations of the attachment of the request or, if there are none, the legacy
+// reservations of its container. If there is no folder, it does nothing. The result has all addresses whose
+// reservations were removed, also if there is an error. Besides those of the attachment, these can be
+// incomplete reservations and, at the first call after a reboot, those of earlier boots.
+func (s Store) Release(r *skel.Request) (released []netip.Addr, err error) {
+	return s.lockAndRelease(func(se *Session) error { return se.releaseAll(ownerOf(r)) })
+}
+
+// ReleaseInvalid removes the reservations of attachments that are not valid (GC), and incomplete ones. A
+// legacy reservation stays if any interface of its container is valid. Files that are not regular or
+// too large stay. Reservations that cannot be read stay, too; ReleaseInvalid returns the first of their
+// errors after it has handled all others. The result is that of Release.
+func (s Store) ReleaseInvalid(r *skel.Request) (released []netip.Addr, err error) {
+	valid := map[owner]bool{}
+	for a := range r.Valid() {
+		o := owner{a.ContainerID, a.IfName}
+		valid[o], valid[o.legacy()] = true, true
+	}
+	return s.lockAndRelease(func(se *Session) error {
+		failed, err := se.readAll(func(res reservation) bool { return valid[res.owner] || res.owner == owner{} })
+		return errors.Join(failed, se.readErr, err)
+	})
+}
+
+// lockAndRelease calls f with the lock, and returns the addresses whose reservations the session removed.
+func (s Store) lockAndRelease(f func(*Session) error) (released []netip.Addr, err error) {
+	err = s.ignoreNoReservations(s.Lock(func(se *Session) error {
+		err := f(se)
+		released = se.released
+		return err
+	}))
+	return released, err
+}
+
+// Lock calls f while this process holds the lock of the network's folder. If the folder does not exist,
+// it does not call f, and the error matches fs.ErrNotExist. An error without a code gets types.CodeIO.
+// f must not do anything slow.
+func (s Store) Lock(f func(*Session) error) error { return s.withLock(f) }
 
 // createAndLock is withLock for a store whose folder may not exist yet: it makes the folder. All
 // containers of the network share the folder, so ADD does not undo this.
-func (s store) createAndLock(f func(*session) error) error {
+func (s store) createAndLock(f func(*Session) error) error {
 	err := s.trace.Do("make folder "+s.dir, func() error { return os.MkdirAll(s.dir, 0o755) })
 	if err != nil {
 		return types.Coded(types.CodeIO, err)
@@ -47,9 +107,8 @@ func (s store) createAndLock(f func(*session) error) error {
 	return s.withLock(f)
 }
 
-// withLock calls f while it holds the lock of the store. If dir does not exist, it does not
-// call f, and the error matches fs.ErrNotExist. f must not do anything slow.
-func (s store) withLock(f func(*session) error) error {
+// withLock is Store.Lock.
+func (s store) withLock(f func(*Session) error) error {
 	se, err := s.open()
 	if err != nil {
 		return types.Coded(types.CodeIO, err)
@@ -94,8 +153,9 @@ func (s store) checkWritable() error {
 	return nil
 }
 
-// A session is a store whose lock this process holds.
-type session struct {
+// A Session is a store whose lock this process holds. Lock and Allocate pass it to functions; it is not
+// valid after they return.
+type Session struct {
 	store
 	folder folder // dir
 	lock   int    // the lock file; -1: the folder is read-only, and nothing can change
@@ -111,9 +171,10 @@ type session struct {
 	// an address.
 	known     map[string][]record
 	complete  bool
-	readErr   error // the first error of the last reading of all reservations
-	recordErr error // if set, known is incomplete: an attachment's file could not be read
-	changed   bool  // whether the session changed something in folder
+	readErr   error        // the first error of the last reading of all reservations
+	recordErr error        // if set, known is incomplete: an attachment's file could not be read
+	changed   bool         // whether the session changed something in folder
+	released  []netip.Addr // addresses whose reservations the session removed
 
 	releasesReady bool // see prepareReleases
 
@@ -123,9 +184,9 @@ type session struct {
 
 // open opens and locks the folder at s.dir. While open waits for the lock, another process may
 // remove the folder and make it again. Then open begins again with the new folder.
-func (s store) open() (*session, error) {
+func (s store) open() (*Session, error) {
 	for {
-		se := &session{store: s, folder: noFolder, files: noFolder, lock: -1, known: map[string][]record{}}
+		se := &Session{store: s, folder: noFolder, files: noFolder, lock: -1, known: map[string][]record{}}
 		if err := se.openFolder(); err != nil {
 			se.close()
 			return nil, err
@@ -146,7 +207,7 @@ func (s store) open() (*session, error) {
 }
 
 // openFolder opens the folder and locks its lock file. A read-only folder has no lock.
-func (se *session) openFolder() error {
+func (se *Session) openFolder() error {
 	dir, err := openFolder(se.dir, 0)
 	if err != nil {
 		return err
@@ -166,7 +227,7 @@ func (se *session) openFolder() error {
 		return err
 	}
 	se.lock = lock
-	return se.trace.Do("lock "+se.dir, func() error { return acquireLock(lock, filepath.Join(se.dir, "lock"), se.wait) })
+	return se.trace.Do("lock "+se.dir, func() error { return acquireLock(lock, filepath.Join(se.dir, "lock"), se.machine.Wait) })
 }
 
 var errNotRegular = errors.New("not a regular file; remove it")
@@ -190,7 +251,7 @@ func (d folder) openLock(flags int) (int, error) {
 
 // isLockCurrent reports whether the locked file is still the lock file of the folder: another
 // process may have replaced it.
-func (se *session) isLockCurrent() bool {
+func (se *Session) isLockCurrent() bool {
 	if se.lock < 0 {
 		return true
 	}
@@ -199,7 +260,7 @@ func (se *session) isLockCurrent() bool {
 }
 
 // close releases the lock and closes the folders.
-func (se *session) close() {
+func (se *Session) close() {
 	se.files.close()
 	if se.lock >= 0 {
 		_ = unix.Close(se.lock)
@@ -210,9 +271,9 @@ func (se *session) close() {
 // prepare removes what a crash of createFile left, and opens the attachments' files. If they are not
 // up to date, or if the file system is not local, prepare reads all reservations instead. It then also
 // releases the reservations of earlier boots: no container survives a reboot.
-func (se *session) prepare() error {
+func (se *Session) prepare() error {
 	_ = workingDir.remove(se.newPath())
-	se.boot, se.local = readBootID(se.bootID), se.folder.isLocal()
+	se.boot, se.local = readBootID(se.machine.BootID), se.folder.isLocal()
 	if se.local && se.upToDate() {
 		return nil
 	}
@@ -237,7 +298,7 @@ func readBootID(path string) string {
 
 // readAll reads all reservations. It releases those for which keep returns false, and incomplete
 // ones. failed joins the errors of the releases. err says that the folder could not be read.
-func (se *session) readAll(keep func(reservation) bool) (failed, err error) {
+func (se *Session) readAll(keep func(reservation) bool) (failed, err error) {
 	se.known, se.complete = map[string][]record{}, true
 	se.readErr, se.recordErr = nil, nil
 	err = se.trace.Do("read reservations in "+se.dir, func() error {
@@ -257,7 +318,7 @@ func (se *session) readAll(keep func(reservation) bool) (failed, err error) {
 
 // readReservation reads one reservation for readAll. It returns the error of its release. A
 // reservation that cannot be read counts as taken by an unknown owner.
-func (se *session) readReservation(ip netip.Addr, keep func(reservation) bool) error {
+func (se *Session) readReservation(ip netip.Addr, keep func(reservation) bool) error {
 	res, err := se.read(ip)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -281,14 +342,13 @@ func (se *session) readReservation(ip netip.Addr, keep func(reservation) bool) e
 // maxLookups is the number of addresses that free looks up one by one, before it lists the folder.
 const maxLookups = 64
 
-// free returns the addresses of a range set that are neither reserved nor cooling down, in the order
-// in which they are allocated after last. The time to find one depends on how many others are
-// reserved or cool down, not on the size of the ranges. If the folder cannot be listed, the error is
-// the last element.
-func (se *session) free(set rangeSet, last netip.Addr) iter.Seq2[netip.Addr, error] {
+// free returns those of the candidates that are neither reserved nor cooling down, in the same order.
+// The time to find one depends on how many before it are reserved or cool down, not on the number of
+// candidates. If the folder cannot be listed, the error is the last element.
+func (se *Session) free(candidates iter.Seq[netip.Addr]) iter.Seq2[netip.Addr, error] {
 	return func(yield func(netip.Addr, error) bool) {
 		cooling, lookups := se.readCooling(), 0
-		for ip := range set.usableAfter(last) {
+		for ip := range candidates {
 			if _, cools := cooling[ip]; cools {
 				continue
 			}
@@ -305,8 +365,24 @@ func (se *session) free(set rangeSet, last netip.Addr) iter.Seq2[netip.Addr, err
 	}
 }
 
+// Free returns those of the addresses that are neither reserved nor cooling down, in the same order.
+func (se *Session) Free(addrs []netip.Addr) ([]netip.Addr, error) {
+	var free []netip.Addr
+	for ip, err := range se.free(slices.Values(addrs)) {
+		if err != nil {
+			return nil, err
+		}
+		free = append(free, ip)
+	}
+	return free, nil
+}
+
+// Boot returns the ID of the running boot, or an empty text if it cannot be read. What a file says of an
+// earlier boot may not be true any more.
+func (se *Session) Boot() string { return se.boot }
+
 // isTaken reports whether an address has a reservation.
-func (se *session) isTaken(ip netip.Addr) bool {
+func (se *Session) isTaken(ip netip.Addr) bool {
 	if se.names != nil {
 		var name [64]byte
 		return se.names[string(ip.AppendTo(name[:0]))]
@@ -316,7 +392,7 @@ func (se *session) isTaken(ip netip.Addr) bool {
 }
 
 // listNames sets names.
-func (se *session) listNames() error {
+func (se *Session) listNames() error {
 	return se.trace.Do("list reservations in "+se.dir, func() error {
 		list, err := se.folder.names()
 		if err != nil {
@@ -333,7 +409,7 @@ func (se *session) listNames() error {
 // heldBy returns the reservations of an owner. The attachment's file says which reservations
 // to read; heldBy returns those that exist and belong to the owner. If the file does not agree
 // with them, heldBy reads all reservations. If it returns an error, the list may be incomplete.
-func (se *session) heldBy(o owner) ([]reservation, error) {
+func (se *Session) heldBy(o owner) ([]reservation, error) {
 	records, err := se.records(o)
 	var held []reservation
 	var failed []error
@@ -363,7 +439,7 @@ func (se *session) heldBy(o owner) ([]reservation, error) {
 // heldByOrLegacy returns the reservations of an owner or, if there are none, the legacy
 // reservations of the same container. If it finds none and a reservation could not be read, it
 // returns the error of that reservation, which may belong to the owner.
-func (se *session) heldByOrLegacy(o owner) ([]reservation, error) {
+func (se *Session) heldByOrLegacy(o owner) ([]reservation, error) {
 	held, err := se.heldBy(o)
 	if err == nil && len(held) == 0 {
 		held, err = se.heldBy(o.legacy())
@@ -374,22 +450,9 @@ func (se *session) heldByOrLegacy(o owner) ([]reservation, error) {
 	return held, err
 }
 
-// checkFree returns an error if the set has no free address. The search begins after last.
-func (se *session) checkFree(set rangeSet, last netip.Addr) error {
-	for _, err := range se.free(set, last) {
-		return err
-	}
-	return se.exhausted(set)
-}
-
-// exhausted returns the error for a range set without a free address.
-func (se *session) exhausted(set rangeSet) error {
-	return types.Errorf(types.CodeTryAgain, "no IP addresses available in range set: %s%s", set, se.describeCooling(set))
-}
-
 // cursor returns the address that was allocated last from range set n, or an invalid address
 // if that is unknown.
-func (se *session) cursor(n int) netip.Addr {
+func (se *Session) cursor(n int) netip.Addr {
 	text, _, err := se.folder.read(cursorName(n))
 	if err != nil {
 		return netip.Addr{}
@@ -405,7 +468,7 @@ func cursorName(n int) string { return "last_reserved_ip." + strconv.Itoa(n) }
 
 // setCursor records the address that was allocated last from range set n. After a crash, the file
 // may be missing. That does no harm: it is only where the next search begins.
-func (se *session) setCursor(n int, ip netip.Addr) error {
+func (se *Session) setCursor(n int, ip netip.Addr) error {
 	return se.trace.Do("advance "+cursorName(n), func() error {
 		se.changed = true
 		return se.folder.replace(cursorName(n), []byte(ip.String()))

@@ -1,4 +1,4 @@
-package main
+package pool
 
 import (
 	"bytes"
@@ -26,7 +26,7 @@ func (s store) releasesPath() string { return filepath.Join(s.privateDir, releas
 
 // recordRelease writes the release of ip, at the present time, to the file of releases. Without a
 // cooldown, it does nothing.
-func (se *session) recordRelease(ip netip.Addr) error {
+func (se *Session) recordRelease(ip netip.Addr) error {
 	if se.cooldown == 0 {
 		return nil
 	}
@@ -40,7 +40,7 @@ func (se *session) recordRelease(ip netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteString(releaseText(ip, se.now()))
+	_, err = f.WriteString(releaseText(ip, se.machine.Now()))
 	return errors.Join(err, f.Close())
 }
 
@@ -51,7 +51,7 @@ func releaseText(ip netip.Addr, at time.Duration) string { return fmt.Sprintf("\
 // prepareReleases writes a new file of releases, with those that still cool down, if there is none of
 // this boot or it has maxReleasesSize. It renames the new file to the old one, so that the file never
 // has a part of the content.
-func (se *session) prepareReleases() error {
+func (se *Session) prepareReleases() error {
 	path := se.releasesPath()
 	old, _, _ := workingDir.read(path)
 	if bytes.HasPrefix(old, []byte(se.boot+"\n")) && len(old) < maxReleasesSize {
@@ -76,7 +76,7 @@ func (se *session) prepareReleases() error {
 
 // readCooling returns the addresses that cool down, with the time since boot at which each was
 // released last.
-func (se *session) readCooling() map[netip.Addr]time.Duration {
+func (se *Session) readCooling() map[netip.Addr]time.Duration {
 	if se.cooldown == 0 {
 		return nil
 	}
@@ -87,13 +87,13 @@ func (se *session) readCooling() map[netip.Addr]time.Duration {
 
 // parseReleases returns the addresses that cool down according to the content of the file of
 // releases. It returns none if the file is from another boot.
-func (se *session) parseReleases(text string) map[netip.Addr]time.Duration {
+func (se *Session) parseReleases(text string) map[netip.Addr]time.Duration {
 	cooling := map[netip.Addr]time.Duration{}
 	lines := strings.Split(text, "\n")
 	if lines[0] != se.boot {
 		return cooling
 	}
-	now := se.now()
+	now := se.machine.Now()
 	for _, line := range lines[1:] {
 		name, at, _ := strings.Cut(line, " ")
 		ip, ok := parseName(name)
@@ -107,13 +107,13 @@ func (se *session) parseReleases(text string) map[netip.Addr]time.Duration {
 
 // describeCooling returns a text for an error: how many addresses of the set cool down, and when
 // the first of them is free. The text is empty if no address cools down.
-func (se *session) describeCooling(set rangeSet) string {
+func (se *Session) describeCooling(set rangeSet) string {
 	n, first := 0, time.Duration(0)
 	for ip, releasedAt := range se.readCooling() {
 		if set.find(ip) < 0 {
 			continue
 		}
-		if left := releasedAt + se.cooldown - se.now(); n == 0 || left < first {
+		if left := releasedAt + se.cooldown - se.machine.Now(); n == 0 || left < first {
 			first = left
 		}
 		n++

@@ -1,6 +1,7 @@
-package main
+package pool
 
 import (
+	"cmp"
 	"iter"
 	"net/netip"
 	"slices"
@@ -71,6 +72,25 @@ func (s rangeSet) usableAfter(last netip.Addr) iter.Seq[netip.Addr] {
 			}
 		}
 	}
+}
+
+// usableAmong returns those of the addresses that usableAfter returns, in the same order. The time that it
+// takes depends on the number of addresses, not on the size of the ranges.
+func (s rangeSet) usableAmong(addrs []netip.Addr, last netip.Addr) []netip.Addr {
+	var usable []netip.Addr
+	for _, ip := range addrs {
+		if i := s.find(ip); i >= 0 && s[i].findExcluded(ip) < 0 {
+			usable = append(usable, ip)
+		}
+	}
+	order := func(a, b netip.Addr) int { return cmp.Or(cmp.Compare(s.find(a), s.find(b)), a.Compare(b)) }
+	slices.SortFunc(usable, order)
+	usable = slices.Compact(usable)
+	n, found := slices.BinarySearchFunc(usable, last, order)
+	if found {
+		n++
+	}
+	return slices.Concat(usable[n:], usable[:n])
 }
 
 // hasUsable reports whether the set has an address that is not excluded.

@@ -1,4 +1,4 @@
-package main
+package pool
 
 import (
 	"bytes"
@@ -85,7 +85,7 @@ func parseRecords(text []byte) ([]record, error) {
 
 // records returns the records of an owner: those in known or, if the session has not read or
 // changed them yet, those in the attachment's file.
-func (se *session) records(o owner) ([]record, error) {
+func (se *Session) records(o owner) ([]record, error) {
 	if known, ok := se.known[o.fileName()]; ok || se.complete {
 		return known, nil
 	}
@@ -102,20 +102,20 @@ func (se *session) records(o owner) ([]record, error) {
 }
 
 // addRecord adds the record of a new reservation to known.
-func (se *session) addRecord(o owner, r record) {
+func (se *Session) addRecord(o owner, r record) {
 	records, err := se.records(o)
 	se.setRecords(o, append(slices.Clone(records), r), err)
 }
 
 // removeRecord removes the record of a released reservation from known.
-func (se *session) removeRecord(res reservation) {
+func (se *Session) removeRecord(res reservation) {
 	records, err := se.records(res.owner)
 	se.setRecords(res.owner, slices.DeleteFunc(slices.Clone(records), func(r record) bool { return r.addr == res.addr }), err)
 }
 
 // setRecords sets the records of an owner in known. If err is set, the records are not known;
 // setRecords notes the error instead.
-func (se *session) setRecords(o owner, records []record, err error) {
+func (se *Session) setRecords(o owner, records []record, err error) {
 	switch {
 	case err != nil:
 		se.recordErr = err
@@ -127,13 +127,13 @@ func (se *session) setRecords(o owner, records []record, err error) {
 }
 
 // filesPath returns the path of the folder of the attachments' files.
-func (se *session) filesPath() string {
+func (se *Session) filesPath() string {
 	return filepath.Join(se.privateDir, se.boot+"."+strconv.FormatUint(se.inode, 10))
 }
 
 // upToDate opens the folder of the attachments' files and reports whether the files have every
 // reservation.
-func (se *session) upToDate() bool {
+func (se *Session) upToDate() bool {
 	files, err := openFolder(se.filesPath(), unix.O_NOFOLLOW)
 	if err != nil {
 		return false
@@ -157,7 +157,7 @@ func stateText(folder, files times) string {
 // save writes the changes of the session to the attachments' files. It returns no error: if it
 // fails, the next session reads all reservations. After a failure it removes the folder of the
 // files, because an incomplete folder is of no use and the disk may be full.
-func (se *session) save() {
+func (se *Session) save() {
 	switch {
 	case se.lock < 0 || !se.local || !se.complete && !se.changed:
 		return
@@ -175,7 +175,7 @@ func (se *session) save() {
 
 // writeFiles writes the files of the attachments in known. If known is complete, it also makes
 // their folder, and removes all other files.
-func (se *session) writeFiles() error {
+func (se *Session) writeFiles() error {
 	if se.complete {
 		if err := se.makeFilesFolder(); err != nil {
 			return err
@@ -194,7 +194,7 @@ func (se *session) writeFiles() error {
 
 // writeFile writes the file of one attachment, unless it is the same already. It removes the file
 // of an attachment that holds no address.
-func (se *session) writeFile(name string, records []record) error {
+func (se *Session) writeFile(name string, records []record) error {
 	if len(records) == 0 {
 		return se.files.remove(name)
 	}
@@ -206,7 +206,7 @@ func (se *session) writeFile(name string, records []record) error {
 }
 
 // removeOtherFiles removes the files of attachments that are not in known.
-func (se *session) removeOtherFiles() error {
+func (se *Session) removeOtherFiles() error {
 	names, err := se.files.names()
 	for _, name := range names {
 		if se.known[name] == nil {
@@ -219,7 +219,7 @@ func (se *session) removeOtherFiles() error {
 // makeFilesFolder makes the folder of the attachments' files, without the file "complete". It
 // removes the folders of earlier boots and of network folders that no longer exist, files that
 // a crash left, and the index of earlier versions of this plugin.
-func (se *session) makeFilesFolder() error {
+func (se *Session) makeFilesFolder() error {
 	path := se.filesPath()
 	all, err := os.ReadDir(se.privateDir)
 	err = types.IgnoreNotExist(err)
@@ -239,7 +239,7 @@ func (se *session) makeFilesFolder() error {
 }
 
 // writeState writes the times of both folders to the file "complete".
-func (se *session) writeState() error {
+func (se *Session) writeState() error {
 	f, err := se.files.open(completeName, unix.O_WRONLY|unix.O_CREAT|unix.O_NOFOLLOW)
 	if err != nil {
 		return err
@@ -259,7 +259,7 @@ func (se *session) writeState() error {
 }
 
 // countFiles returns an error if another process has added or removed files since writeFiles.
-func (se *session) countFiles() error {
+func (se *Session) countFiles() error {
 	names, err := se.files.names()
 	if err == nil && len(names) != len(se.known)+1 { // and completeName
 		err = errDamaged
@@ -269,7 +269,7 @@ func (se *session) countFiles() error {
 
 // fromEarlierBoots returns the records of reservations that were made in earlier boots. It
 // returns none if the ID of the running boot is unknown, or if other machines share the folder.
-func (se *session) fromEarlierBoots() map[record]bool {
+func (se *Session) fromEarlierBoots() map[record]bool {
 	all := map[record]bool{}
 	if se.boot == "" || !se.local {
 		return all
@@ -286,7 +286,7 @@ func (se *session) fromEarlierBoots() map[record]bool {
 }
 
 // addRecordsIn adds the records of all files in the folder at path to all.
-func (se *session) addRecordsIn(path string, all map[record]bool) {
+func (se *Session) addRecordsIn(path string, all map[record]bool) {
 	files, err := openFolder(path, unix.O_NOFOLLOW)
 	if err != nil {
 		return

@@ -1,4 +1,4 @@
-package main
+package pool
 
 import (
 	"fmt"
@@ -74,7 +74,7 @@ func TestUsableAfter(t *testing.T) {
 }
 
 // FuzzUsableAfter checks that usableAfter returns each address that is not excluded once, and the last
-// allocated one at the end.
+// allocated one at the end, and that usableAmong returns some of them in the same order.
 func FuzzUsableAfter(f *testing.F) {
 	f.Add(uint64(1), byte(3))
 	f.Add(uint64(2), byte(250))
@@ -111,6 +111,16 @@ func FuzzUsableAfter(f *testing.F) {
 		}
 		if len(want) > 0 {
 			t.Fatalf("usableAfter does not return %v", want)
+		}
+		var some, ordered []netip.Addr
+		for _, a := range order {
+			if r.IntN(3) == 0 {
+				ordered, some = append(ordered, a), append(some, a, a, at(9, r.IntN(256)))
+			}
+		}
+		r.Shuffle(len(some), func(i, j int) { some[i], some[j] = some[j], some[i] })
+		if got := s.usableAmong(some, last); !slices.Equal(got, ordered) {
+			t.Fatalf("usableAmong returns %v, want %v", got, ordered)
 		}
 		if i := slices.Index(order, last); i >= 0 && i != len(order)-1 {
 			t.Fatalf("last %s is at index %d of %d, want the end", last, i, len(order))

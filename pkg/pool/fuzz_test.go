@@ -1,4 +1,4 @@
-package main
+package pool
 
 import (
 	"path/filepath"
@@ -34,13 +34,13 @@ func FuzzRecords(f *testing.F) {
 // FuzzReleases checks that no address cools down for longer than the cooldown, and that a line that was
 // written in part does not hide the next one.
 func FuzzReleases(f *testing.F) {
-	se := &session{store: store{cooldown: time.Minute, machine: machine{now: func() time.Duration { return time.Hour }}}, boot: "b"}
+	se := &Session{store: store{cooldown: time.Minute, machine: Machine{Now: func() time.Duration { return time.Hour }}}, boot: "b"}
 	f.Add("b" + releaseText(ip("10.1.2.2"), 59*time.Minute+time.Second))
 	f.Add("b" + releaseText(ip("10.1.2.2"), 1<<62) + "\nfd00::2 5")
 	f.Add("short")
 	f.Fuzz(func(t *testing.T, text string) {
 		for a, at := range se.parseReleases(text) {
-			if now := se.now(); at > now || now-at >= se.cooldown {
+			if now := se.machine.Now(); at > now || now-at >= se.cooldown {
 				t.Errorf("%s cools down since %s, which is not within the cooldown", a, at)
 			}
 			if !strings.Contains(text, "\n"+a.String()+" ") {

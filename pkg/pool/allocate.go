@@ -1,0 +1,210 @@
+package pool
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// CodeDuplicate is the code of the error of an ADD for an attachment that already has an address.
+const CodeDuplicate = 101
+
+// A NoneFreeError says that a range set has no free address that may be allocated, or that the requested
+// address of the set may not be allocated. In errors of this package, it has types.CodeTryAgain.
+type NoneFreeError struct {
+	Set  int        // the index of the range set, from 0
+	Addr netip.Addr // the requested address; invalid: none was requested from the set
+	text string
+}
+
+func (e *NoneFreeError) Error() string { return e.text }
+
+// A Choice says which addresses of the range sets may be allocated. The zero Choice has none.
+type Choice struct {
+	all   bool
+	among []netip.Addr // if all is not set
+}
+
+// All is the choice of a plugin that may allocate every address of the range sets.
+func All(*Session) (Choice, error) { return Choice{all: true}, nil }
+
+// Among returns the choice that has only these addresses. Those that are excluded, or in no range, are
+// not allocated.
+func Among(addrs []netip.Addr) Choice { return Choice{among: addrs} }
+
+// usableAfter returns the addresses of a set that may be allocated, in the order of rangeSet.usableAfter.
+func (c Choice) usableAfter(set rangeSet, last netip.Addr) iter.Seq[netip.Addr] {
+	if c.all {
+		return set.usableAfter(last)
+	}
+	return slices.Values(set.usableAmong(c.among, last))
+}
+
+// has reports whether an address may be allocated.
+func (c Choice) has(ip netip.Addr) bool { return c.all || slices.Contains(c.among, ip) }
+
+// Allocate reserves the addresses of an ADD and returns its result. It makes the folder of the network and
+// locks it, calls choose, reserves one address of each range set, and pushes the releases to r.Undo. The
+// requested address of a set is reserved, or else the first free one of the choice after the address that
+// was allocated last. choose is called while the folder is locked, so it must not do anything slow.
+//
+// If no address of the choice is free, the error matches *NoneFreeError. An error may come after Allocate
+// has reserved addresses of other sets: roll back r.Undo before you call Allocate again.
+func (p *Pool) Allocate(r *skel.Request, choose func(*Session) (Choice, error)) (*types.Result, error) {
+	dns, err := readResolvConf(p.conf.resolvConf)
+	if err != nil {
+		return nil, err
+	}
+	wanted, err := p.conf.requestedPerSet()
+	if err != nil {
+		return nil, err
+	}
+	var ips []types.IP
+	err = p.createAndLock(func(se *Session) error {
+		choice, err := choose(se)
+		if err != nil {
+			return err
+		}
+		ips, err = allocation{se, r, choice}.allocate(p.conf.sets, wanted)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &types.Result{IPs: ips, Routes: p.conf.routes, DNS: dns}, nil
+}
+
+// requestedPerSet returns, for each range set, the requested address that is in the set, or an
+// invalid address if none is requested from it. It returns an error if a requested address cannot
+// be allocated, is in no set, or is in the same set as another one.
+func (c *config) requestedPerSet() ([]netip.Addr, error) {
+	wanted := make([]netip.Addr, len(c.sets))
+	var unassigned []string
+	for _, ip := range c.requested {
+		n := findSet(c.sets, ip)
+		if n < 0 || wanted[n].IsValid() {
+			unassigned = append(unassigned, ip.String())
+			continue
+		}
+		wanted[n] = ip
+		pool := c.sets[n][c.sets[n].find(ip)]
+		if ip == pool.gateway {
+			return nil, types.Errorf(types.CodeConfig, "failed to allocate for range %d: requested ip %s is subnet's gateway", n, ip)
+		}
+		if pool.findExcluded(ip) >= 0 {
+			return nil, types.Errorf(types.CodeConfig, "failed to allocate for range %d: requested IP address %s is excluded by \"exclude\"", n, ip)
+		}
+	}
+	if err := c.checkUsable(); err != nil {
+		return nil, err
+	}
+	if len(unassigned) > 0 {
+		return nil, types.Errorf(types.CodeConfig, "failed to allocate all requested IPs: %s", strings.Join(unassigned, " "))
+	}
+	return wanted, nil
+}
+
+// checkUsable returns an error for the first range set whose addresses are all excluded.
+func (c *config) checkUsable() error {
+	for n, set := range c.sets {
+		if !set.hasUsable() {
+			return types.Errorf(types.CodeConfig, "%s has no usable address: all are excluded (the gateway always is); make the range larger or \"exclude\" smaller", set.name(n))
+		}
+	}
+	return nil
+}
+
+// An allocation is an ADD whose process holds the lock.
+type allocation struct {
+	*Session
+	request *skel.Request
+	choice  Choice
+}
+
+// allocate reserves one address of each set. Only after the last reservation, it writes the
+// cursors, which are the addresses where the next searches begin: a failed ADD does not move them.
+func (a allocation) allocate(sets []rangeSet, wanted []netip.Addr) ([]types.IP, error) {
+	if err := a.checkDuplicate(ownerOf(a.request), sets); err != nil {
+		return nil, err
+	}
+	var ips []types.IP
+	for n, set := range sets {
+		ip, err := wanted[n], error(nil)
+		if ip.IsValid() {
+			err = a.reserveRequested(n, set, ip)
+		} else {
+			ip, err = a.reserveFree(n, set)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("failed to allocate for range %d: %w", n, err)
+		}
+		pool := set[set.find(ip)]
+		ips = append(ips, types.IP{Interface: types.NoInterface, Address: netip.PrefixFrom(ip, pool.subnet.Bits()), Gateway: pool.gateway})
+	}
+	for n, ip := range ips {
+		if err := a.setCursor(n, ip.Address.Addr()); err != nil {
+			return nil, err
+		}
+	}
+	return ips, nil
+}
+
+// checkDuplicate returns an error if the attachment already has an address in the network, in
+// these ranges or not: the runtime must call DEL before it calls ADD again. A legacy reservation
+// may belong to another interface of the container, so it counts only if it is in these ranges.
+func (se *Session) checkDuplicate(o owner, sets []rangeSet) error {
+	held, err := se.heldBy(o)
+	if err != nil {
+		return err
+	}
+	legacy, err := se.heldBy(o.legacy())
+	if err != nil {
+		return err
+	}
+	legacy = slices.DeleteFunc(legacy, func(res reservation) bool { return findSet(sets, res.addr) < 0 })
+	for _, res := range append(held, legacy...) {
+		return types.Errorf(CodeDuplicate, "failed to allocate for range %d: %s has been allocated to %s, duplicate allocation is not allowed",
+			max(findSet(sets, res.addr), 0), res.addr, o.containerID)
+	}
+	return nil
+}
+
+// reserveRequested reserves the requested address of range set n.
+func (a allocation) reserveRequested(n int, set rangeSet, ip netip.Addr) error {
+	if !a.choice.has(ip) {
+		return types.Coded(types.CodeTryAgain, &NoneFreeError{n, ip, fmt.Sprintf(
+			"requested IP address %s is not available in range set %s: it is not one of the addresses of this node", ip, set)})
+	}
+	err := a.reserve(&a.request.Undo, ip, ownerOf(a.request))
+	if errors.Is(err, fs.ErrExist) {
+		return types.Errorf(types.CodeTryAgain, "requested IP address %s is not available in range set %s: %s", ip, set, a.describeHolder(ip))
+	}
+	return err
+}
+
+// reserveFree reserves a free address of range set n. The search begins after the address that was
+// allocated last, or at the start of the set if that is unknown.
+func (a allocation) reserveFree(n int, set rangeSet) (netip.Addr, error) {
+	for ip, err := range a.free(a.choice.usableAfter(set, a.cursor(n))) {
+		if err == nil {
+			err = a.reserve(&a.request.Undo, ip, ownerOf(a.request))
+		}
+		if !errors.Is(err, fs.ErrExist) { // else another program has reserved it, without the lock
+			return ip, err
+		}
+	}
+	return netip.Addr{}, a.exhausted(n, set)
+}
+
+// exhausted returns the error for range set n, which has no free address.
+func (se *Session) exhausted(n int, set rangeSet) error {
+	text := fmt.Sprintf("no IP addresses available in range set: %s%s", set, se.describeCooling(set))
+	return types.Coded(types.CodeTryAgain, &NoneFreeError{Set: n, text: text})
+}

@@ -1,0 +1,390 @@
+package pool
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+const (
+	defaultDataDir = "/var/lib/cni/networks"
+	maxNetworkName = 255 // bytes: the name is that of a folder (NAME_MAX, linux/limits.h)
+)
+
+// A config is a valid configuration.
+type config struct {
+	storeConf
+	// sets has the range sets. ADD allocates one address from each, and returns the addresses in
+	// this order. The index of a set is the N of its file last_reserved_ip.N.
+	sets       []rangeSet
+	requested  []netip.Addr // addresses that ADD must allocate, without duplicates
+	routes     []types.Route
+	resolvConf string // path; empty: the result has no dns
+
+	failStatusWhenFull bool // STATUS fails if a range set is exhausted
+}
+
+// A storeConf is the part of a configuration that DEL and GC need. They ignore errors in all
+// other parts.
+type storeConf struct {
+	dataDir  string
+	cooldown time.Duration
+}
+
+// An input has everything that determines a config.
+type input struct {
+	keys    *Keys // nil: the configuration has no ipam
+	runtime RuntimeKeys
+	argIP   string // IP in CNI_ARGS; empty: none is requested
+	version types.Version
+	command string
+}
+
+// parse returns the configuration of an ADD, CHECK or STATUS. The error reports all problems of the
+// values in ipam, runtimeConfig and args.
+func parse(r *skel.Request, keys *Keys, runtime RuntimeKeys) (*config, error) {
+	args, err := r.Args()
+	if err != nil {
+		return nil, err
+	}
+	if len(r.Conf.Name) > maxNetworkName {
+		return nil, types.Errorf(types.CodeConfig, "the network's name is longer than %d bytes, and no folder can have it", maxNetworkName)
+	}
+	in := input{keys, runtime, args[types.ArgIP], r.Version, r.Command}
+	conf, err := in.config()
+	if err == nil && r.Conf.Strict && r.Command == "ADD" {
+		conf.warnOutsideGateways(r)
+	}
+	return conf, types.Coded(types.CodeConfig, err)
+}
+
+// warnOutsideGateways warns of each gateway outside of its subnet. Such a gateway can be correct: if the
+// interface plugin adds a route to the gateway (ptp), or if the subnet is a part of a larger one that
+// has the router.
+func (c *config) warnOutsideGateways(r *skel.Request) {
+	for _, set := range c.sets {
+		for _, ipr := range set {
+			if !ipr.subnet.Contains(ipr.gateway) && !ipr.gateway.IsLinkLocalUnicast() {
+				r.Warn("gateway %s is outside of the subnet %s", ipr.gateway, ipr.subnet)
+			}
+		}
+	}
+}
+
+// parseStoreConf returns the part of the configuration that DEL and GC need. If the cooldown is invalid,
+// there is none.
+func parseStoreConf(r *skel.Request) (storeConf, error) {
+	var raw struct {
+		IPAM struct {
+			DataDir  string          `json:"dataDir"`
+			Cooldown json.RawMessage `json:"cooldown"`
+		} `json:"ipam"`
+	}
+	if err := types.Decode(r.Stdin, &raw); err != nil {
+		return storeConf{}, err
+	}
+	var seconds int64
+	if json.Unmarshal(raw.IPAM.Cooldown, &seconds) != nil {
+		seconds = 0
+	}
+	c, err := newStoreConf(raw.IPAM.DataDir, max(seconds, 0))
+	return c, types.Coded(types.CodeConfig, err)
+}
+
+// maxCooldown is one year in seconds. This is far below the value that overflows a time.Duration.
+const maxCooldown = 365 * 24 * 60 * 60
+
+// newStoreConf returns a storeConf with the default for an empty dataDir. cooldown is in seconds; a larger
+// one than maxCooldown counts as maxCooldown.
+func newStoreConf(dataDir string, cooldown int64) (storeConf, error) {
+	if dataDir == "" {
+		dataDir = defaultDataDir
+	}
+	c := storeConf{dataDir: filepath.Clean(dataDir), cooldown: time.Duration(min(cooldown, maxCooldown)) * time.Second}
+	if !filepath.IsAbs(dataDir) {
+		return c, fmt.Errorf("dataDir %q is not an absolute path", dataDir)
+	}
+	return c, nil
+}
+
+// config checks the input and returns the configuration. The error reports all problems.
+func (in *input) config() (*config, error) {
+	raw := in.keys
+	if raw == nil {
+		return nil, errors.New("IPAM config missing 'ipam' key")
+	}
+	var cooldownErr error
+	if raw.Cooldown < 0 || raw.Cooldown > maxCooldown {
+		cooldownErr = fmt.Errorf("cooldown %d is not between 0 and %d seconds", raw.Cooldown, maxCooldown)
+	}
+	forStore, storeErr := newStoreConf(raw.DataDir, raw.Cooldown)
+	sets, setsErr := in.rangeSets()
+	excluded, excludeErr := parseExclude(raw.Exclude)
+	for _, set := range sets {
+		for i := range set {
+			set[i].exclude(excluded)
+		}
+	}
+	routes, routesErr := parseRoutes(raw.Routes)
+	requested, requestedErr := in.requestedAddrs()
+	conf := &config{
+		storeConf: forStore, sets: sets, requested: requested, routes: routes,
+		resolvConf: raw.ResolvConf, failStatusWhenFull: raw.StatusFull,
+	}
+	return conf, errors.Join(storeErr, cooldownErr, setsErr, excludeErr, routesErr, requestedErr)
+}
+
+// rangeSets returns the range sets of the configuration: those of the runtime's ipRanges, then the one
+// of the keys directly in ipam, then those of ranges. The reference plugin numbers its
+// last_reserved_ip files in the same order.
+func (in *input) rangeSets() ([]rangeSet, error) {
+	raw := in.keys
+	all := slices.Clone(in.runtime.RuntimeConfig.IPRanges)
+	if raw.Subnet != "" {
+		all = append(all, rawSet{{raw.Subnet, raw.RangeStart, raw.RangeEnd, raw.Gateway}})
+	}
+	all = append(all, raw.Ranges...)
+	var sets []rangeSet
+	var errs []error
+	// The runtime does not pass ipRanges to STATUS.
+	if len(all) == 0 && in.command != "STATUS" {
+		errs = append(errs, errors.New("no IP ranges specified"))
+	}
+	for i, rawSet := range all {
+		set, err := rawSet.parse()
+		if err != nil {
+			errs = append(errs, fmt.Errorf("invalid %s: %w", setName(i, rawSet.subnets()), err))
+		}
+		for j, other := range sets {
+			if set.overlaps(other) {
+				errs = append(errs, fmt.Errorf("%s overlaps with %s", other.name(j), set.name(i)))
+			}
+		}
+		sets = append(sets, set)
+	}
+	return sets, errors.Join(append(errs, checkFamilies(sets, in.version))...)
+}
+
+// setName returns the name of a range set for messages. The index counts from 0, the name from 1.
+func setName(index int, subnets []string) string {
+	if len(subnets) == 0 {
+		return fmt.Sprintf("range set %d", index+1)
+	}
+	return fmt.Sprintf("range set %d (%s)", index+1, strings.Join(subnets, ", "))
+}
+
+// name is setName for a valid range set.
+func (s rangeSet) name(index int) string {
+	var subnets []string
+	for _, r := range s {
+		subnets = append(subnets, r.subnet.String())
+	}
+	return setName(index, subnets)
+}
+
+// subnets returns the subnets of a set as they are written in the configuration.
+func (raw rawSet) subnets() []string {
+	var subnets []string
+	for _, r := range raw {
+		if r.Subnet != "" {
+			subnets = append(subnets, r.Subnet)
+		}
+	}
+	return subnets
+}
+
+// checkFamilies returns an error if the result would have several addresses of one family and the CNI
+// version is below 0.3.0, whose results have at most one address per family.
+func checkFamilies(sets []rangeSet, v types.Version) error {
+	count := map[bool]int{} // by whether the family is IPv4
+	for _, set := range sets {
+		if len(set) > 0 {
+			count[set[0].from.Is4()]++
+		}
+	}
+	if v < types.V030 && max(count[true], count[false]) > 1 {
+		return fmt.Errorf("CNI version %s does not support more than 1 address per family", v)
+	}
+	return nil
+}
+
+// overlaps reports whether both sets contain an address.
+func (s rangeSet) overlaps(o rangeSet) bool {
+	return slices.ContainsFunc(s, func(a ipRange) bool {
+		return slices.ContainsFunc(o, func(b ipRange) bool { return a.interval.overlaps(b.interval) })
+	})
+}
+
+// parse returns the valid ranges of a set, and an error for the others.
+func (raw rawSet) parse() (rangeSet, error) {
+	var set rangeSet
+	var errs []error
+	if len(raw) == 0 {
+		errs = append(errs, errors.New("empty range set"))
+	}
+	for _, rawRange := range raw {
+		r, err := rawRange.parse()
+		switch {
+		case err != nil:
+			errs = append(errs, err)
+			continue
+		case len(set) > 0 && set[0].from.Is4() != r.from.Is4():
+			errs = append(errs, errors.New("mixed address families"))
+			continue
+		}
+		for _, other := range set {
+			if other.interval.overlaps(r.interval) {
+				errs = append(errs, fmt.Errorf("subnets %s and %s overlap", other.interval, r.interval))
+			}
+		}
+		set = append(set, r)
+	}
+	return set, errors.Join(errs...)
+}
+
+// parse returns the range with the defaults of the missing keys. The default of the gateway and of the
+// start is the address after the network address. The default of the end is the last address, or for
+// IPv4 the one before the broadcast address.
+func (raw rawRange) parse() (ipRange, error) {
+	subnet, err := parseSubnet(raw.Subnet)
+	if err != nil {
+		return ipRange{}, err
+	}
+	all := intervalOf(subnet)
+	first, last := all.from.Next(), all.to
+	if subnet.Addr().Is4() {
+		last = last.Prev()
+	}
+	from, fromErr := addrOr("rangeStart", raw.RangeStart, first)
+	to, toErr := addrOr("rangeEnd", raw.RangeEnd, last)
+	gateway, gatewayErr := addrOr("gateway", raw.Gateway, first)
+	if err := errors.Join(fromErr, toErr, gatewayErr); err != nil {
+		return ipRange{}, err
+	}
+	r := ipRange{subnet: subnet, interval: interval{from, to}, gateway: gateway}
+	return r, r.check()
+}
+
+// addrOr returns the address in s, the value of an optional key, or the default if s is empty.
+func addrOr(key, s string, defaultAddr netip.Addr) (netip.Addr, error) {
+	if s == "" {
+		return defaultAddr, nil
+	}
+	ip, err := types.ParseAddr(s)
+	if err != nil {
+		return ip, fmt.Errorf("%s: %w", key, err)
+	}
+	return ip, nil
+}
+
+// check returns an error if the range is not in its subnet, or if an address cannot be used. The gateway
+// may be outside of the subnet: the reference plugin allows that, and configurations rely on it (see
+// warnOutsideGateways).
+func (r ipRange) check() error {
+	var errs []error
+	problem := types.ProblemsInto(&errs)
+	problem(!r.subnet.Contains(r.from), "RangeStart %s not in network %s", r.from, r.subnet)
+	problem(!r.subnet.Contains(r.to), "RangeEnd %s not in network %s", r.to, r.subnet)
+	problem(len(errs) == 0 && r.to.Less(r.from), "rangeStart %s is above rangeEnd %s", r.from, r.to)
+	problem(!isUnicast(r.from) || !isUnicast(r.to), "range %s: a multicast or unspecified address cannot be an interface's", r.interval)
+	problem(r.gateway.Is4() != r.subnet.Addr().Is4(), "gateway %s is not of the family of %s", r.gateway, r.subnet)
+	problem(!isUnicast(r.gateway), "gateway %s: a multicast or unspecified address cannot be a router's", r.gateway)
+	return errors.Join(errs...)
+}
+
+// isUnicast reports whether ip can be the address of an interface. A multicast address cannot: the
+// kernel drops packets from an IPv4 one as martian (net/ipv4/route.c, ip_route_input_slow), and does not
+// accept an IPv6 one for an interface. The unspecified address cannot: the kernel treats 0.0.0.0 as no
+// address. Other addresses of 0.0.0.0/8 work since Linux 5.3.
+func isUnicast(ip netip.Addr) bool { return !ip.IsMulticast() && !ip.IsUnspecified() }
+
+// parseSubnet returns the subnet in s. It returns an error if s has host bits set, or if the subnet is too
+// small for a gateway and another address.
+func parseSubnet(s string) (netip.Prefix, error) {
+	if s == "" {
+		return netip.Prefix{}, errors.New("a range without a subnet")
+	}
+	p, err := types.ParseCIDR(s)
+	if err != nil {
+		return p, fmt.Errorf("subnet: %w", err)
+	}
+	if p.Masked() != p {
+		//lint:ignore ST1005 the text of the reference plugin, which tests of other projects compare
+		return p, fmt.Errorf("Network has host bits set. For a subnet mask of length %d the network address is %s", p.Bits(), p.Masked().Addr())
+	}
+	if p.Addr().BitLen()-p.Bits() < 2 {
+		//lint:ignore ST1005 as above
+		return p, fmt.Errorf("Network %s too small to allocate from", p)
+	}
+	return p, nil
+}
+
+// parseExclude returns the intervals of the addresses and prefixes in raw.
+func parseExclude(raw []string) ([]interval, error) {
+	var all []interval
+	var errs []error
+	for i, s := range raw {
+		ip, ipErr := types.ParseAddr(s)
+		p, cidrErr := types.ParseCIDR(s)
+		switch {
+		case ipErr == nil:
+			all = append(all, interval{ip, ip})
+		case cidrErr == nil:
+			all = append(all, intervalOf(p))
+		default:
+			errs = append(errs, fmt.Errorf("exclude[%d]: %q is neither an address nor a prefix", i, s))
+		}
+	}
+	return all, errors.Join(errs...)
+}
+
+// parseRoutes returns the routes in raw.
+func parseRoutes(raw []types.RouteText) ([]types.Route, error) {
+	var routes []types.Route
+	var errs []error
+	for i, text := range raw {
+		route, err := text.Route()
+		if err != nil {
+			errs = append(errs, fmt.Errorf("routes[%d]: %w", i, err))
+		}
+		routes = append(routes, route)
+	}
+	return routes, errors.Join(errs...)
+}
+
+// requestedAddrs returns the addresses that CNI_ARGS, args and runtimeConfig request, without
+// duplicates. It ignores a prefix length, because the prefix length of the result is that of the range.
+func (in *input) requestedAddrs() ([]netip.Addr, error) {
+	var all []netip.Addr
+	var errs []error
+	add := func(key, s string) {
+		p, err := types.ParseCIDR(s)
+		ip := p.Addr()
+		if err != nil {
+			ip, err = types.ParseAddr(s)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", key, err))
+		} else if !slices.Contains(all, ip) {
+			all = append(all, ip)
+		}
+	}
+	if in.argIP != "" {
+		add("CNI_ARGS: IP", in.argIP)
+	}
+	for i, s := range in.runtime.Args.CNI.IPs {
+		add(fmt.Sprintf("args.cni.ips[%d]", i), s)
+	}
+	for i, s := range in.runtime.RuntimeConfig.IPs {
+		add(fmt.Sprintf("runtimeConfig.ips[%d]", i), s)
+	}
+	return all, errors.Join(errs...)
+}

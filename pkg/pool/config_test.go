@@ -1,0 +1,247 @@
+package pool
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// parseConfig returns the configuration in text, as ADD does.
+func parseConfig(text string, version types.Version) (*config, error) {
+	var raw struct {
+		IPAM *Keys `json:"ipam"`
+		RuntimeKeys
+	}
+	if err := types.Decode([]byte(text), &raw); err != nil {
+		return nil, err
+	}
+	in := input{keys: raw.IPAM, runtime: raw.RuntimeKeys, version: version, command: "ADD"}
+	conf, err := in.config()
+	return conf, types.Coded(types.CodeConfig, err)
+}
+
+func TestInvalidConfig(t *testing.T) {
+	for _, c := range []struct {
+		name, ipam string // ipam: the members of the object
+		want       []string
+	}{
+		{"no ranges", ``, []string{"no IP ranges specified"}},
+		{"start without subnet", `"rangeStart": "10.1.2.3"`, []string{"no IP ranges specified"}},
+		{"subnet without prefix length", `"subnet": "10.1.2"`, []string{`invalid range set 1 (10.1.2): subnet: invalid CIDR address: "10.1.2"`}},
+		{"/31", `"subnet": "10.1.2.0/31"`, []string{"invalid range set 1 (10.1.2.0/31): Network 10.1.2.0/31 too small to allocate from"}},
+		{"/32", `"subnet": "10.1.2.0/32"`, []string{"too small"}},
+		{"/127", `"subnet": "fd00::/127"`, []string{"too small"}},
+		{"/128", `"subnet": "fd00::/128"`, []string{"too small"}},
+		{"multicast", `"subnet": "239.1.2.0/24"`, []string{"invalid range set 1 (239.1.2.0/24): range 239.1.2.1-239.1.2.254: a multicast or unspecified address cannot be an interface's"}},
+		{"multicast of IPv6", `"subnet": "ff05::/64"`, []string{"a multicast or unspecified address cannot be an interface's"}},
+		{"unspecified", `"subnet": "0.0.0.0/8", "rangeStart": "0.0.0.0"`, []string{"a multicast or unspecified address cannot be an interface's"}},
+		{"host bits", `"subnet": "10.1.2.5/24"`, []string{"invalid range set 1 (10.1.2.5/24): Network has host bits set. For a subnet mask of length 24 the network address is 10.1.2.0"}},
+		{"start outside", `"subnet": "10.1.2.0/24", "rangeStart": "10.2.0.1"`, []string{"invalid range set 1 (10.1.2.0/24): RangeStart 10.2.0.1 not in network 10.1.2.0/24"}},
+		{"end outside", `"subnet": "10.1.2.0/24", "rangeEnd": "10.2.0.1"`, []string{"invalid range set 1 (10.1.2.0/24): RangeEnd 10.2.0.1 not in network 10.1.2.0/24"}},
+		{"start above end", `"subnet": "10.1.2.0/24", "rangeStart": "10.1.2.20", "rangeEnd": "10.1.2.10"`, []string{"rangeStart 10.1.2.20 is above rangeEnd 10.1.2.10"}},
+		{"start is not an address", `"subnet": "10.1.2.0/24", "rangeStart": "x"`, []string{`rangeStart: invalid IP address: "x"`}},
+		{"start with a zone", `"subnet": "fd00::/64", "rangeStart": "fd00::1%eth0"`, []string{`rangeStart: invalid IP address: "fd00::1%eth0"`}},
+		{"gateway of the other family", `"subnet": "10.1.2.0/24", "gateway": "fe80::1"`, []string{"gateway fe80::1 is not of the family of 10.1.2.0/24"}},
+		{"gateway unspecified", `"subnet": "10.1.2.0/24", "gateway": "0.0.0.0"`, []string{"gateway 0.0.0.0: a multicast or unspecified address cannot be a router's"}},
+		{"gateway multicast", `"subnet": "fd00::/64", "gateway": "ff02::2"`, []string{"gateway ff02::2: a multicast or unspecified address cannot be a router's"}},
+		{"gateway is not an address", `"subnet": "10.1.2.0/24", "gateway": "x"`, []string{`gateway: invalid IP address: "x"`}},
+		{"empty set", `"ranges": [[]]`, []string{"invalid range set 1: empty range set"}},
+		{"null set", `"ranges": [null]`, []string{"invalid range set 1: empty range set"}},
+		{"null range", `"ranges": [[null]]`, []string{"invalid range set 1: a range without a subnet"}},
+		{"no subnet in a range", `"ranges": [[{"rangeStart": "10.1.2.3"}]]`, []string{"invalid range set 1: a range without a subnet"}},
+		{"families mixed", `"ranges": [[{"subnet": "10.1.2.0/24"}, {"subnet": "fd00::/64"}]]`, []string{"invalid range set 1 (10.1.2.0/24, fd00::/64): mixed address families"}},
+		{"overlap in a set", `"ranges": [[{"subnet": "10.1.2.0/24"}, {"subnet": "10.1.0.0/16"}]]`,
+			[]string{"invalid range set 1 (10.1.2.0/24, 10.1.0.0/16): subnets 10.1.2.1-10.1.2.254 and 10.1.0.1-10.1.255.254 overlap"}},
+		{"overlap of sets", `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.0.0/16"}]]`, []string{"range set 1 (10.1.2.0/24) overlaps with range set 2 (10.1.0.0/16)"}},
+		{"exclude", `"subnet": "10.1.2.0/24", "exclude": [null, "x"]`, []string{`exclude[0]: "" is neither an address nor a prefix`, `exclude[1]: "x" is neither an address nor a prefix`}},
+		{"cooldown", `"subnet": "10.1.2.0/24", "cooldown": -1`, []string{"cooldown -1 is not between 0 and"}},
+		{"dataDir", `"subnet": "10.1.2.0/24", "dataDir": "var/lib"`, []string{`dataDir "var/lib" is not an absolute path`}},
+		{"routes", `"subnet": "10.1.2.0/24", "routes": [null, {"dst": "x"}, {"dst": "0.0.0.0/0", "gw": "y"}, {"dst": "::/0", "gw": "10.1.1.1"}]`,
+			[]string{`routes[0]: dst: invalid CIDR address: ""`, `routes[1]: dst: invalid CIDR address: "x"`, `routes[2]: gw: invalid IP address: "y"`, "routes[3]: route ::/0 has a gateway of the other family"}},
+		{"several problems", `"subnet": "10.1.2.5/24", "ranges": [[]], "cooldown": -1, "dataDir": "x"`,
+			[]string{"host bits", "invalid range set 2: empty range set", "cooldown", "dataDir"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := parseConfig(`{"ipam": {`+c.ipam+`}}`, types.V110)
+			expectError(t, err, types.CodeConfig, c.want...)
+		})
+	}
+}
+
+// expectError fails the test if err does not have the code, or lacks one of the texts.
+func expectError(t *testing.T, err error, code uint, want ...string) {
+	t.Helper()
+	var coded *types.Error
+	if !errors.As(err, &coded) || coded.Code != code {
+		t.Fatalf("error %v, want code %d", err, code)
+	}
+	for _, w := range want {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("error %q lacks %q", err, w)
+		}
+	}
+}
+
+func TestInvalidConfigOutsideIPAM(t *testing.T) {
+	_, err := parseConfig(`{}`, types.V110)
+	expectError(t, err, types.CodeConfig, "IPAM config missing 'ipam' key")
+	const subnet = `"ipam": {"subnet": "10.1.2.0/24"}`
+	for _, c := range []struct {
+		name, text string
+		want       string
+	}{
+		{"null in runtimeConfig.ips", `"runtimeConfig": {"ips": [null]}`, `runtimeConfig.ips[0]: invalid IP address: ""`},
+		{"null in args", `"args": {"cni": {"ips": ["10.1.2.3", null]}}`, `args.cni.ips[1]: invalid IP address: ""`},
+		{"empty text in runtimeConfig.ips", `"runtimeConfig": {"ips": [""]}`, `runtimeConfig.ips[0]: invalid IP address: ""`},
+		{"not an address in args", `"args": {"cni": {"ips": ["x"]}}`, `args.cni.ips[0]: invalid IP address: "x"`},
+		{"null range set", `"runtimeConfig": {"ipRanges": [null]}`, "invalid range set 1: empty range set"},
+		{"null range", `"runtimeConfig": {"ipRanges": [[null]]}`, "invalid range set 1: a range without a subnet"},
+	} {
+		_, err := parseConfig("{"+subnet+", "+c.text+"}", types.V110)
+		t.Run(c.name, func(t *testing.T) { expectError(t, err, types.CodeConfig, c.want) })
+	}
+	for _, text := range []string{`{"ipam": {"ranges": "x"}}`, `{"ipam": []}`, `[]`, `{`, `{"ipam": {"cooldown": "30"}}`} {
+		_, err := parseConfig(text, types.V110)
+		expectError(t, err, types.CodeDecode)
+	}
+	for key, text := range map[string]string{
+		"ipam.routes":              `{"ipam": {"routes": "x"}}`,
+		"ipam.routes[1].mtu":       `{"ipam": {"routes": [{}, {"mtu": "x"}]}}`,
+		"runtimeConfig":            `{"runtimeConfig": 7}`,
+		"runtimeConfig.ips[0]":     `{"runtimeConfig": {"ips": [7]}}`,
+		"args.cni":                 `{"args": {"cni": "x"}}`,
+		"ipam.ranges[0][0].subnet": `{"ipam": {"ranges": [[{"subnet": 7}]]}}`,
+	} {
+		_, err := parseConfig(text, types.V110)
+		expectError(t, err, types.CodeDecode, fmt.Sprintf("key %q: want ", key))
+	}
+	two := `{"ipam": {"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.3.0/24"}]]}}`
+	_, err = parseConfig(two, types.V020)
+	expectError(t, err, types.CodeConfig, "CNI version 0.2.0 does not support more than 1 address per family")
+	if _, err = parseConfig(two, types.V030); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestValidConfig(t *testing.T) {
+	for _, c := range []struct{ name, text, want string }{
+		{"defaults", `{"ipam": {"subnet": "10.1.2.0/24"}}`, "10.1.2.1-10.1.2.254 gw 10.1.2.1; /var/lib/cni/networks 0s"},
+		{"IPv6 defaults", `{"ipam": {"subnet": "fd00::/126"}}`, "fd00::1-fd00::3 gw fd00::1; /var/lib/cni/networks 0s"},
+		{"all keys set", `{"ipam": {"subnet": "10.1.2.0/24", "rangeStart": "10.1.2.9", "rangeEnd": "10.1.2.11", "gateway": "10.1.2.254", "dataDir": "/x/./y", "cooldown": 9}}`,
+			"10.1.2.9-10.1.2.11 gw 10.1.2.254; /x/y 9s"},
+		{"empty texts", `{"ipam": {"subnet": "10.1.2.0/30", "rangeStart": "", "rangeEnd": "", "gateway": "", "dataDir": ""}}`,
+			"10.1.2.1-10.1.2.2 gw 10.1.2.1; /var/lib/cni/networks 0s"},
+		{"null values", `{"ipam": {"subnet": "10.1.2.0/30", "ranges": null, "routes": null, "exclude": null, "gateway": null, "cooldown": null}, "runtimeConfig": null, "args": {"cni": null}}`,
+			"10.1.2.1-10.1.2.2 gw 10.1.2.1; /var/lib/cni/networks 0s"},
+		{"null lists", `{"ipam": {"subnet": "10.1.2.0/30"}, "runtimeConfig": {"ips": null, "ipRanges": null}, "args": {"cni": {"ips": null}}}`,
+			"10.1.2.1-10.1.2.2 gw 10.1.2.1; /var/lib/cni/networks 0s"},
+		{"the order of the range sets", `{"ipam": {"subnet": "10.2.0.0/30", "ranges": [[{"subnet": "10.3.0.0/30"}, {"subnet": "10.4.0.0/30"}]]}, "RuntimeConfig": {"IPRanges": [[{"Subnet": "10.1.0.0/30"}]]}}`,
+			"10.1.0.1-10.1.0.2 gw 10.1.0.1; 10.2.0.1-10.2.0.2 gw 10.2.0.1; 10.3.0.1-10.3.0.2,10.4.0.1-10.4.0.2 gw 10.3.0.1 gw 10.4.0.1; /var/lib/cni/networks 0s"},
+		{"requested addresses without duplicates", `{"ipam": {"subnet": "10.1.2.0/24"}, "runtimeConfig": {"IPs": ["10.1.2.9/24", "10.1.2.8"]}, "args": {"cni": {"ips": ["10.1.2.8", "::ffff:10.1.2.7"]}}}`,
+			"10.1.2.1-10.1.2.254 gw 10.1.2.1; /var/lib/cni/networks 0s wants 10.1.2.8 10.1.2.7 10.1.2.9"},
+		{"gateway outside of the subnet", `{"ipam": {"subnet": "10.1.2.64/26", "gateway": "10.1.2.1"}}`, "10.1.2.65-10.1.2.126 gw 10.1.2.1; /var/lib/cni/networks 0s"},
+		{"link-local gateway", `{"ipam": {"subnet": "fd00::/64", "gateway": "fe80::1"}}`, "fd00::1-fd00::ffff:ffff:ffff:ffff gw fe80::1; /var/lib/cni/networks 0s"},
+		{"an IPv4-mapped subnet", `{"ipam": {"subnet": "::ffff:10.1.2.0/120"}}`, "10.1.2.1-10.1.2.254 gw 10.1.2.1; /var/lib/cni/networks 0s"},
+		{"0.0.0.0/8", `{"ipam": {"subnet": "0.0.0.0/8"}}`, "0.0.0.1-0.255.255.254 gw 0.0.0.1; /var/lib/cni/networks 0s"},
+		{"keys in other case, and an unknown key", `{"IPAM": {"SubNet": "10.1.2.0/24", "nonsense": [null]}}`, "10.1.2.1-10.1.2.254 gw 10.1.2.1; /var/lib/cni/networks 0s"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			conf, err := parseConfig(c.text, types.V110)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := conf.describe(); got != c.want {
+				t.Errorf("got  %s\nwant %s", got, c.want)
+			}
+		})
+	}
+}
+
+// describe returns the sets, the gateways, the storeConf and the requested addresses as text.
+func (c *config) describe() string {
+	var text []string
+	for _, set := range c.sets {
+		setText := set.String()
+		for _, r := range set {
+			setText += " gw " + r.gateway.String()
+		}
+		text = append(text, setText)
+	}
+	text = append(text, fmt.Sprintf("%s %s", c.dataDir, c.cooldown))
+	all := strings.Join(text, "; ")
+	if len(c.requested) > 0 {
+		all += strings.TrimSuffix(" wants "+strings.Join(strings.Fields(strings.Trim(fmt.Sprint(c.requested), "[]")), " "), " ")
+	}
+	return all
+}
+
+func TestResolvConf(t *testing.T) {
+	got := parseResolvConf("# a comment\n; another\nnameserver 10.0.0.1 trailing\nnameserver fd00::1\n\ndomain one\ndomain two\n" +
+		"search a b\nsearch c\noptions ndots:5\noptions rotate\nsortlist x\nnameserver\n  nameserver 10.0.0.2\n")
+	want := types.DNS{
+		Nameservers: []string{"10.0.0.1", "fd00::1", "10.0.0.2"}, Domain: "two",
+		Search: []string{"a", "b", "c"}, Options: []string{"ndots:5", "rotate"},
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if _, err := readResolvConf(t.TempDir() + "/none"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a file that does not exist: got error %v, want ErrNotExist", err)
+	}
+}
+
+func TestHolderPID(t *testing.T) {
+	const list = `1: POSIX  ADVISORY  WRITE 700 fe:00:42 0 EOF
+2: FLOCK  ADVISORY  WRITE 701 fe:00:142 0 EOF
+3: FLOCK  ADVISORY  WRITE 702 fe:00:42 0 EOF
+3: -> FLOCK  ADVISORY  WRITE 703 fe:00:42 0 EOF
+`
+	if got := holderPID(list, 42); got != 702 {
+		t.Errorf("holder of inode 42: got %d, want 702", got)
+	}
+	if got := holderPID("3: -> FLOCK ADVISORY WRITE 703 fe:00:42 0 EOF\n", 42); got != 0 {
+		t.Errorf("process %d waits for the lock, but is returned as its holder", got)
+	}
+}
+
+// FuzzConfig checks that no configuration makes the parser panic, and that the ranges of a valid one are in
+// their subnets and usableAfter returns no gateway.
+func FuzzConfig(f *testing.F) {
+	for _, seed := range []string{
+		`{"ipam": {"subnet": "10.1.2.0/24", "exclude": ["10.1.2.0/28"], "routes": [{"dst": "::/0"}]}}`,
+		`{"ipam": {"ranges": [[{"subnet": "fd00::/64"}], [{"subnet": "10.0.0.0/8", "rangeEnd": "10.0.0.9"}]]}}`,
+		`{"ipam": {"ranges": [null, [null]]}, "runtimeConfig": {"ips": [null], "ipRanges": [[]]}, "args": {"cni": {"ips": ["x"]}}}`,
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		conf, err := parseConfig(text, types.V110)
+		if err != nil {
+			return
+		}
+		for _, set := range conf.sets {
+			if len(set) == 0 {
+				t.Fatal("an empty set was accepted")
+			}
+			for _, r := range set {
+				if !r.subnet.Contains(r.from) || !r.subnet.Contains(r.to) || r.to.Less(r.from) {
+					t.Fatalf("range %s of %s was accepted", r.interval, r.subnet)
+				}
+			}
+			n := 0
+			for a := range set.usableAfter(netip.Addr{}) {
+				if n++; n > 1000 {
+					break
+				}
+				if r := set.find(a); r < 0 || a == set[r].gateway {
+					t.Fatalf("%s is in no range, or is the gateway", a)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,43 @@
+package pool
+
+import "github.com/plumb-cni/plumb/pkg/types"
+
+// Keys are the keys in ipam. A plugin embeds them in the struct of its ipam, or uses them as it. A null in
+// a list is an empty item.
+type Keys struct {
+	Type       string            `json:"type"`
+	Subnet     string            `json:"subnet"`
+	RangeStart string            `json:"rangeStart"`
+	RangeEnd   string            `json:"rangeEnd"`
+	Gateway    string            `json:"gateway"`
+	Ranges     []rawSet          `json:"ranges"`
+	Routes     []types.RouteText `json:"routes"`
+	DataDir    string            `json:"dataDir"`
+	ResolvConf string            `json:"resolvConf"`
+	Exclude    []string          `json:"exclude"`
+	Cooldown   int64             `json:"cooldown"` // seconds
+	StatusFull bool              `json:"failStatusWhenFull"`
+}
+
+// RuntimeKeys are the keys that come from the runtime. A plugin embeds them in the struct of its
+// configuration.
+type RuntimeKeys struct {
+	RuntimeConfig struct {
+		IPs      []string `json:"ips"`
+		IPRanges []rawSet `json:"ipRanges"`
+	} `json:"runtimeConfig"`
+	Args struct {
+		CNI struct {
+			IPs []string `json:"ips"`
+		} `json:"cni"`
+	} `json:"args"`
+}
+
+type rawSet []rawRange
+
+type rawRange struct {
+	Subnet     string `json:"subnet"`
+	RangeStart string `json:"rangeStart"`
+	RangeEnd   string `json:"rangeEnd"`
+	Gateway    string `json:"gateway"`
+}

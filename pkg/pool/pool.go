@@ -1,0 +1,148 @@
+// Package pool allocates addresses from the pool of a network. A pool has range sets, from each of which
+// an ADD allocates one address, and reservations, which are files in a folder on the node. The package
+// has what IPAM plugins with such a folder share: the configuration keys, the lock, allocation, release,
+// and the checks of CHECK and STATUS. The folder has the form and the lock of the reference plugin
+// host-local.
+//
+// host-local allocates any address of its ranges (All). A plugin that shares the ranges with other
+// nodes allocates only the addresses that its node owns (Among):
+//
+//	lease, err := p.Allocate(r, func(*pool.Session) (pool.Choice, error) {
+//		owned, err := readOwned(p.PrivatePath("owned")) // while the folder is locked
+//		return pool.Among(owned), err
+//	})
+//	if none := (*pool.NoneFreeError)(nil); errors.As(err, &none) {
+//		// Roll back r.Undo, get an address of range set none.Set from the cluster, and allocate again.
+//	}
+package pool
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// A Pool has the configuration that ADD, CHECK and STATUS need, and the store of its network. Nothing
+// has to be closed: the methods open and close the files.
+type Pool struct {
+	Store
+	conf *config
+}
+
+// NewPool returns the pool that the keys of an ADD, CHECK or STATUS describe. ipam is nil if the
+// configuration has no ipam. The error reports all problems of the values of the keys and has
+// types.CodeConfig, unless CNI_ARGS cannot be read.
+func (m Machine) NewPool(r *skel.Request, ipam *Keys, runtime RuntimeKeys) (*Pool, error) {
+	conf, err := parse(r, ipam, runtime)
+	if err != nil {
+		return nil, err
+	}
+	return &Pool{m.newStore(r, conf.storeConf), conf}, nil
+}
+
+// Check compares the reservations of the attachment with the addresses of prevResult. It ignores
+// addresses outside of the ranges, because the ranges may have been changed since ADD. If they differ,
+// the error has types.CodeChanged.
+func (p *Pool) Check(r *skel.Request) error {
+	prev, err := r.Prev()
+	if err != nil {
+		return err
+	}
+	var held []reservation
+	err = p.Lock(func(se *Session) error {
+		held, err = se.heldByOrLegacy(ownerOf(r))
+		return err
+	})
+	if types.IgnoreNotExist(err) != nil {
+		return err
+	}
+	return p.conf.checkReservations(r, held, prev)
+}
+
+// checkReservations returns an error if held, which has the reservations of the attachment, is empty
+// or differs from the addresses of prev. prev may be nil.
+func (c *config) checkReservations(r *skel.Request, held []reservation, prev *types.Result) error {
+	inRanges := func(ip netip.Addr) bool { return findSet(c.sets, ip) >= 0 }
+	if len(held) == 0 {
+		return types.Errorf(types.CodeChanged, "no address is reserved for %s in %s", r.Attachment(), c.dataDir)
+	}
+	if prev == nil {
+		return nil
+	}
+	var want []netip.Addr
+	for _, ip := range prev.IPs {
+		if inRanges(ip.Address.Addr()) {
+			want = append(want, ip.Address.Addr())
+		}
+	}
+	var errs []error
+	for _, ip := range want {
+		if !slices.ContainsFunc(held, func(res reservation) bool { return res.addr == ip }) {
+			errs = append(errs, fmt.Errorf("address %s is not reserved for %s in %s", ip, r.Attachment(), c.dataDir))
+		}
+	}
+	for _, res := range held {
+		if len(want) > 0 && inRanges(res.addr) && !slices.Contains(want, res.addr) {
+			errs = append(errs, fmt.Errorf("address %s is reserved for %s but not in its result", res.addr, r.Attachment()))
+		}
+	}
+	return types.Coded(types.CodeChanged, errors.Join(errs...))
+}
+
+// statusWait limits how long STATUS waits for the lock. It is shorter than the interval at which
+// runtimes call STATUS.
+const statusWait = 2 * time.Second
+
+// Status returns an error with types.CodeNotAvailable if ADD could not write a reservation or, with
+// failStatusWhenFull, if ADD would find no free address among those that choose returns. Without
+// failStatusWhenFull, an exhausted pool is no error: containerd reports a network whose STATUS fails as
+// not ready, and Kubernetes then evicts the pods of the node, although they run well.
+func (p *Pool) Status(choose func(*Session) (Choice, error)) error {
+	return types.NotAvailable(p.checkAvailable(choose))
+}
+
+// checkAvailable is Status without the error code of STATUS.
+func (p *Pool) checkAvailable(choose func(*Session) (Choice, error)) error {
+	if err := p.conf.checkUsable(); err != nil {
+		return err
+	}
+	st := p.Store
+	st.machine.Wait = min(st.machine.Wait, statusWait)
+	if err := st.checkWritable(); err != nil {
+		return err
+	}
+	return types.IgnoreNotExist(st.Lock(func(se *Session) error { // without a folder, no address is reserved
+		if !p.conf.failStatusWhenFull {
+			return nil
+		}
+		choice, err := choose(se)
+		if err != nil {
+			return err
+		}
+		return se.checkNotExhausted(p.conf.sets, choice)
+	}))
+}
+
+// checkNotExhausted returns an error that names all range sets without a free address.
+func (se *Session) checkNotExhausted(sets []rangeSet, choice Choice) error {
+	var errs []error
+	for n, set := range sets {
+		if err := se.checkFree(n, set, choice); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", set.name(n), err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkFree returns an error if range set n has no free address.
+func (se *Session) checkFree(n int, set rangeSet, choice Choice) error {
+	for _, err := range se.free(choice.usableAfter(set, se.cursor(n))) {
+		return err
+	}
+	return se.exhausted(n, set)
+}

@@ -1,0 +1,89 @@
+package pool
+
+import (
+	"net/netip"
+	"path/filepath"
+	"testing"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+func TestPool(t *testing.T) {
+	RegisterFailHandler(Fail)
+	RunSpecs(t, "pkg/pool")
+}
+
+// No call may leave a descriptor, a goroutine, a child process or a thread in another network namespace.
+var _ = BeforeEach(func() { nstest.LeakCheck(GinkgoTB()) })
+
+// A testNode is a node with the plugin of newPlugin.
+type testNode struct{ *nstest.PoolNode }
+
+type variant = nstest.PoolCall
+
+const subnet = `"subnet": "10.1.2.0/24"`
+
+func newTestNode() *testNode {
+	node := &testNode{nstest.NewPoolNode(GinkgoTB())}
+	node.Plugin = func() skel.Plugin { return newPlugin(node.machine()) }
+	return node
+}
+
+// machine returns the boot ID, the clock and the limit of the lock of the node.
+func (node *testNode) machine() Machine {
+	return Machine{BootID: node.BootID, Wait: node.Wait, Now: func() time.Duration { return node.Clock }}
+}
+
+// store returns the store of the network "net".
+func (node *testNode) store() Store {
+	return Store{store{machine: node.machine(), dir: node.Net(""), privateDir: filepath.Join(node.DataDir, ".plumb", "net")}}
+}
+
+// newPlugin returns a plugin whose verbs are those of this package. It allocates all addresses.
+func newPlugin(m Machine) skel.Plugin {
+	parse := func(r *skel.Request) (*Pool, error) {
+		var raw struct {
+			IPAM *Keys `json:"ipam"`
+			RuntimeKeys
+		}
+		if err := r.Decode(&raw); err != nil {
+			return nil, err
+		}
+		return m.NewPool(r, raw.IPAM, raw.RuntimeKeys)
+	}
+	release := func(r *skel.Request, f func(Store, *skel.Request) ([]netip.Addr, error)) error {
+		s, err := m.NewStore(r)
+		if err == nil {
+			_, err = f(s, r)
+		}
+		return err
+	}
+	with := func(f func(*Pool, *skel.Request) error) func(*skel.Request) error {
+		return func(r *skel.Request) error {
+			p, err := parse(r)
+			if err != nil {
+				return err
+			}
+			return f(p, r)
+		}
+	}
+	return skel.Plugin{
+		Name: "pool", IPAM: true,
+		Add: func(r *skel.Request) (*types.Result, error) {
+			p, err := parse(r)
+			if err != nil {
+				return nil, err
+			}
+			return p.Allocate(r, All)
+		},
+		Del:    func(r *skel.Request) error { return release(r, Store.Release) },
+		Check:  with((*Pool).Check),
+		Status: with(func(p *Pool, _ *skel.Request) error { return p.Status(All) }),
+		GC:     func(r *skel.Request) error { return release(r, Store.ReleaseInvalid) },
+	}
+}

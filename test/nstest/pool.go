@@ -1,0 +1,159 @@
+package nstest
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/skel"
+)
+
+// A PoolNode has what an IPAM plugin that keeps reservations in a folder (pkg/pool) needs from a node: a
+// data folder, a boot ID and a clock. Its methods call the plugin in this process.
+type PoolNode struct {
+	Plugin  func() skel.Plugin // makes the plugin for each call
+	DataDir string
+	BootID  string // path
+	Clock   time.Duration
+	Wait    time.Duration // for the lock
+	Steps   []string      // of the last call
+	tb      TB
+}
+
+// NewPoolNode makes a node without reservations. The caller sets Plugin.
+func NewPoolNode(tb TB) *PoolNode {
+	tb.Helper()
+	dir := tb.TempDir()
+	n := &PoolNode{DataDir: filepath.Join(dir, "networks"), BootID: filepath.Join(dir, "boot_id"), Clock: time.Hour, Wait: time.Minute, tb: tb}
+	n.Boot("6f1e8a52-0000-4000-8000-000000000001")
+	return n
+}
+
+// require fails the test if there is an error.
+func (n *PoolNode) require(err error) {
+	n.tb.Helper()
+	if err != nil {
+		n.tb.Fatalf("%v", err)
+	}
+}
+
+// Boot sets the boot ID, as a reboot does.
+func (n *PoolNode) Boot(id string) {
+	n.tb.Helper()
+	n.require(os.WriteFile(n.BootID, []byte(id+"\n"), 0o600))
+}
+
+// A PoolCall has what differs from the default configuration and environment of a call.
+type PoolCall struct {
+	IPAM    string // the members of ipam except type and dataDir; empty: the subnet 10.1.2.0/24
+	More    string // further members of the configuration: `"runtimeConfig": {…}`
+	Args    string // CNI_ARGS
+	IfName  string
+	Version string // empty: 1.1.0
+	Network string // empty: net
+}
+
+// Config returns the configuration of a call.
+func (n *PoolNode) Config(c PoolCall) string {
+	if c.More != "" {
+		c.More = ", " + c.More
+	}
+	return fmt.Sprintf(`{"cniVersion": %q, "name": %q, "type": "bridge"%s, "ipam": {"type": %q, "dataDir": %q, %s}}`,
+		cmp.Or(c.Version, "1.1.0"), cmp.Or(c.Network, "net"), c.More, n.Plugin().Name, n.DataDir, cmp.Or(c.IPAM, `"subnet": "10.1.2.0/24"`))
+}
+
+// Call returns a call for a container.
+func (n *PoolNode) Call(id string, c PoolCall) Call {
+	return Call{ContainerID: id, IfName: c.IfName, NetNS: "/dev/null", Args: c.Args, Config: n.Config(c)}
+}
+
+// Run calls the plugin and records the steps.
+func (n *PoolNode) Run(command, id string, c PoolCall) Reply {
+	n.Steps = nil
+	call := n.Call(id, c).With(command)
+	call.Before = func(step string) error { n.Steps = append(n.Steps, step); return nil }
+	return Run(n.Plugin(), call)
+}
+
+// Add calls ADD, which must succeed, and returns the addresses, separated by spaces.
+func (n *PoolNode) Add(id string, c PoolCall) string {
+	n.tb.Helper()
+	var ips []string
+	for _, ip := range n.Run("ADD", id, c).Result(n.tb).IPs {
+		ips = append(ips, ip.Address.String())
+	}
+	return strings.Join(ips, " ")
+}
+
+// OK calls the plugin, which must succeed.
+func (n *PoolNode) OK(command, id string, c PoolCall) {
+	n.tb.Helper()
+	n.Run(command, id, c).OK(n.tb)
+}
+
+// Fails calls the plugin, which must fail, and returns its error.
+func (n *PoolNode) Fails(command, id string, c PoolCall) Failure {
+	n.tb.Helper()
+	return n.Run(command, id, c).Failure(n.tb)
+}
+
+// Net returns the path of a file in the folder of the network "net".
+func (n *PoolNode) Net(name string) string { return filepath.Join(n.DataDir, "net", name) }
+
+// Put writes a file in the folder of the network, without the plugin.
+func (n *PoolNode) Put(name, content string) {
+	n.tb.Helper()
+	n.require(os.MkdirAll(n.Net(""), 0o755))
+	n.require(os.WriteFile(n.Net(name), []byte(content), 0o600))
+}
+
+// Reserved returns the reservations, for example "10.1.2.2 c1/eth0".
+func (n *PoolNode) Reserved() []string {
+	n.tb.Helper()
+	if _, err := os.Stat(n.Net("")); err != nil {
+		n.tb.Fatalf("%v", err)
+	}
+	all := []string{}
+	for _, ip := range Reservations(n.tb, n.DataDir, "net") {
+		content, err := os.ReadFile(n.Net(ip))
+		n.require(err)
+		all = append(all, ip+" "+strings.Replace(string(content), "\r\n", "/", 1))
+	}
+	slices.Sort(all)
+	return all
+}
+
+// WithReferenceLock calls f while it holds the lock of the network, as the reference plugin changes the
+// folder.
+func (n *PoolNode) WithReferenceLock(f func()) {
+	n.tb.Helper()
+	n.require(os.MkdirAll(n.Net(""), 0o755))
+	lock, err := os.OpenFile(n.Net("lock"), os.O_RDONLY|os.O_CREATE, 0o750)
+	n.require(err)
+	defer func() { n.require(lock.Close()) }()
+	n.require(syscall.Flock(int(lock.Fd()), syscall.LOCK_EX))
+	f()
+}
+
+// ReferenceAdd reserves ip as the reference plugin does: it creates the file first and then writes it.
+func (n *PoolNode) ReferenceAdd(ip, id string) {
+	n.tb.Helper()
+	n.WithReferenceLock(func() {
+		f, err := os.OpenFile(n.Net(ip), os.O_RDWR|os.O_EXCL|os.O_CREATE, 0o600)
+		n.require(err)
+		_, err = f.WriteString(id + "\r\neth0")
+		n.require(errors.Join(err, f.Close()))
+		n.require(os.WriteFile(n.Net("last_reserved_ip.0"), []byte(ip), 0o600))
+	})
+}
+
+// ReadAll reports whether the last call read all reservations.
+func (n *PoolNode) ReadAll() bool {
+	return slices.ContainsFunc(n.Steps, func(s string) bool { return strings.HasPrefix(s, "read reservations") })
+}
