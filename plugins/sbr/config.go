@@ -84,13 +84,3 @@ func family(a netip.Addr) string {
 	}
 	return "IPv6"
 }
-
-// configuredTable returns the key "table", or zero. It reads no other key and returns no error,
-// because DEL must work with any configuration.
-func configuredTable(r *skel.Request) int {
-	var raw struct {
-		Table int `json:"table"`
-	}
-	_ = types.Decode(r.Stdin, &raw)
-	return raw.Table
-}

@@ -112,7 +112,10 @@ func del(r *skel.Request) error {
 	if r.Pod == nil {
 		return nil
 	}
-	t := &target{conf: &config{table: configuredTable(r)}}
+	var raw rawConfig
+	_ = types.Decode(r.Stdin, &raw)
+	conf, _ := raw.config() // DEL must work with any configuration
+	t := &target{conf: conf}
 	if err := t.read(r); err != nil {
 		return err
 	}
