@@ -8,9 +8,9 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// routesFor returns the routes that ADD adds to the table of an IP: the base routes that belong there,
-// and before them those of lacking, because of two IPv4 routes with the same metric the kernel prefers the
-// first. The kernel finds a gateway by the base routes as long as the table has no route to it.
+// routesFor returns the routes that ADD adds to the table of an IP: the base routes that belong there, and
+// those of lacking. These are behind the routes that lead to gateways, and before other default routes,
+// because of two IPv4 routes with the same metric the kernel prefers the first.
 func (t *target) routesFor(ip types.IP, table int) []nl.FullRoute {
 	var routes []nl.FullRoute
 	for _, r := range t.routesIn(t.baseTable) {
@@ -24,7 +24,12 @@ func (t *target) routesFor(ip types.IP, table int) []nl.FullRoute {
 		}
 		routes = append(routes, r.In(table))
 	}
-	return append(t.lacking(ip, table, slices.Concat(t.routesIn(table), routes)), routes...)
+	lacking := t.lacking(ip, table, slices.Concat(t.routesIn(table), routes))
+	i := slices.IndexFunc(routes, func(r nl.FullRoute) bool { return r.GW.IsValid() || r.Dst == defaultOf(ip) })
+	if i < 0 {
+		return append(routes, lacking...)
+	}
+	return slices.Insert(routes, i, lacking...)
 }
 
 // belongs reports whether the table of an IP gets a base route. The route must be of the same family as

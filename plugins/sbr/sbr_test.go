@@ -300,6 +300,25 @@ var _ = Describe("ADD", func() {
 		Expect(run(b.call(conf(`"table":9,"keepMain":"all"`, net1Prev)), "ADD").OK(GinkgoTB()).Stderr).To(ContainSubstring("keepMain have no effect"))
 	})
 
+	It("makes no route to an IP without a subnet, and keeps none in the main table", func() {
+		b.pod.Batch(GinkgoTB(), "addr add 10.66.0.7/32 dev net1")
+		c := b.call(conf(`"keepMain":"subnet"`, `{"address":"10.66.0.7/32"}`))
+		added(c)
+		Expect(b.ip("-4 route show 10.66.0.7")).To(BeEmpty())
+		Expect(b.table("-4", 100)).NotTo(ContainSubstring("10.66.0.7"))
+		run(c, "CHECK").OK(GinkgoTB())
+	})
+
+	It("makes the route to a subnet that has none", func() {
+		b.pod.Batch(GinkgoTB(), "route del 10.66.0.0/24 dev net1")
+		c := b.call(conf("", `{"address":"10.66.0.2/24"}`))
+		added(c)
+		Expect(b.table("-4", 100)).To(ContainSubstring("10.66.0.0/24 dev net1 proto 112 scope link"))
+		run(c, "CHECK").OK(GinkgoTB())
+		run(c, "DEL").OK(GinkgoTB())
+		Expect(b.table("-4", 100)).To(BeEmpty())
+	})
+
 	It("warns of a gateway of a family without an IP", func() {
 		reply := run(b.call(conf(`"gateways":["10.66.0.254","fd66::254"]`, `{"address":"10.66.0.2/24"}`)), "ADD").OK(GinkgoTB())
 		Expect(reply.Stderr).To(ContainSubstring("gateways: fd66::254 has no effect, because the interface has no IPv6 address"))

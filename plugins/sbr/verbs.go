@@ -82,6 +82,9 @@ func (t *target) removeMoved(r *skel.Request) error {
 	}
 	if t.conf.keep == keepSubnet {
 		for _, ip := range t.ips {
+			if ip.Address.IsSingleIP() {
+				continue
+			}
 			hint := nl.Route{Dst: ip.Address.Masked(), Src: ip.Address.Addr()}
 			if err := t.pod.EnsureFullRoute(&r.Undo, nl.NewFullRoute(t.link, hint, protocolOurs)); err != nil {
 				return err
