@@ -56,7 +56,7 @@ func explainNoIPv6(err error) error {
 // explainGateway explains the error of a request that adds routes: it names the gateway
 // that is in none of the networks of the interface.
 func explainGateway(l nl.Link, s Spec, err error) error {
-	if !errors.Is(err, syscall.ENETUNREACH) && !errors.Is(err, syscall.EHOSTUNREACH) && !errors.Is(err, syscall.EINVAL) {
+	if !nl.IsInvalidRoute(err) {
 		return err
 	}
 	for _, r := range s.Routes {

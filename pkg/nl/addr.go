@@ -73,10 +73,14 @@ func (c *Conn) Addrs(l Link) ([]Addr, error) {
 	return c.addrs("list addresses of "+l.Name, l.device(), unix.AF_UNSPEC)
 }
 
-// LocalAddrs returns the addresses of all links of the namespace that have the family of a. It
-// returns an address once, even if several links have it.
+// LocalAddrs returns the addresses of all links of the namespace that have the family of a or, if a
+// is the zero Addr, of both families. It returns an address once, even if several links have it.
 func (c *Conn) LocalAddrs(a netip.Addr) ([]netip.Addr, error) {
-	found, err := c.addrs("list own addresses", nil, familyOf(a))
+	family := unix.AF_UNSPEC
+	if a.IsValid() {
+		family = familyOf(a)
+	}
+	found, err := c.addrs("list own addresses", nil, family)
 	var addrs []netip.Addr
 	for _, a := range found {
 		if ip := a.Prefix.Addr(); !slices.Contains(addrs, ip) {

@@ -85,6 +85,12 @@ func (c *Conn) AddRoute(l Link, r Route) error {
 	})
 }
 
+// IsInvalidRoute reports whether the kernel refused a route because it has no route to its gateway,
+// or does not have its preferred source.
+func IsInvalidRoute(err error) bool {
+	return errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EINVAL)
+}
+
 // newLibRoute converts a route through the link into the library's type.
 func newLibRoute(l Link, r Route) *netlink.Route {
 	route := &netlink.Route{
