@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -78,10 +79,48 @@ func TestReadOfWhatIsNoRegularFile(t *testing.T) {
 	}
 }
 
-func TestTemporaryFilesOfANetwork(t *testing.T) {
-	name := TempName(types.Attachment{Network: "net", ContainerID: "c", IfName: "eth0"})
-	if !IsTempOf(name, "net") || IsTempOf(name, "net2") {
-		t.Errorf("%s: of net %t, of net2 %t", name, IsTempOf(name, "net"), IsTempOf(name, "net2"))
+func TestReadAll(t *testing.T) {
+	dir := t.TempDir()
+	if err := ReadAll(nil, filepath.Join(dir, "none"), nil); err != nil {
+		t.Errorf("a folder that does not exist: %v", err)
+	}
+	for _, name := range []string{"b.json", "a.json", "other", TempName(types.Attachment{Network: "net"})} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("a.json", filepath.Join(dir, "link.json")); err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	err := ReadAll(nil, dir, func(path string, text []byte) { found = append(found, filepath.Base(path)+" "+string(text)) })
+	if want := []string{"a.json a.json", "b.json b.json"}; err != nil || !slices.Equal(found, want) {
+		t.Errorf("%q, %v; want %q", found, err, want)
+	}
+	if err := ReadAll(nil, filepath.Join(dir, "other"), nil); types.AsError(err).Code != types.CodeIO {
+		t.Errorf("a file instead of a folder: %v", err)
+	}
+}
+
+func TestRemoveTemp(t *testing.T) {
+	dir := t.TempDir()
+	if err := RemoveTemp(nil, filepath.Join(dir, "none"), "net", nil); err != nil {
+		t.Errorf("a folder that does not exist: %v", err)
+	}
+	killed, running := types.Attachment{Network: "net", ContainerID: "killed"}, types.Attachment{Network: "net", ContainerID: "running"}
+	other := types.Attachment{Network: "net2", ContainerID: "killed"}
+	for _, name := range []string{TempName(killed), TempName(running), TempName(other), "state.json"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := RemoveTemp(nil, dir, "net", types.Set{running: true}); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]bool{TempName(killed): false, TempName(running): true, TempName(other): true, "state.json": true} {
+		if _, err := os.Stat(filepath.Join(dir, name)); (err == nil) != want {
+			t.Errorf("%s exists: %t, want %t", name, err == nil, want)
+		}
 	}
 }
 

@@ -292,7 +292,7 @@ var _ = DescribeTable("STATUS fails if an ADD would fail",
 	Entry("the states cannot be saved", func(b *testbed) string {
 		Expect(os.WriteFile(b.states, nil, 0o600)).To(Succeed())
 		return conf("1.1.0", byDevice, static4)
-	}, types.CodeNotAvailable, "save state in"),
+	}, types.CodeNotAvailable, "write to"),
 	Entry("the IPAM plugin does not exist", func(*testbed) string { return conf("1.1.0", byDevice, `{"type":"nope"}`) }, types.CodeNotAvailable, `failed to find plugin "nope"`),
 )
 

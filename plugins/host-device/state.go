@@ -4,9 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/ns"
@@ -103,10 +101,8 @@ func addressesOf(node *nl.Conn, l nl.Link) ([]address, error) {
 
 // file returns the state file of an attachment.
 func (h host) file(t *trace.Tracer, a types.Attachment) statefile.File {
-	return statefile.File{Dir: h.states, Name: fileName(a), Owner: a, Trace: t}
+	return statefile.File{Dir: h.states, Name: statefile.ShortHash(a.String()) + ".json", Owner: a, Trace: t}
 }
-
-func fileName(a types.Attachment) string { return statefile.ShortHash(a.String()) + ".json" }
 
 // save writes the state file.
 func (h host) save(t *trace.Tracer, s *state) error {
@@ -144,21 +140,12 @@ func decodeState(path string, text []byte) (*state, error) {
 // loadAll reads the state files of all attachments, also of other networks. It leaves out files
 // from which no state can be read.
 func (h host) loadAll(t *trace.Tracer) (all []*state, err error) {
-	err = t.Do("read saved states in "+h.states, func() error {
-		names, err := fileNames(h.states)
-		for _, name := range names {
-			path := filepath.Join(h.states, name)
-			text, readErr := statefile.Read(path)
-			if readErr != nil || !strings.HasSuffix(name, ".json") {
-				continue
-			}
-			if s, decodeErr := decodeState(path, text); decodeErr == nil && name == fileName(s.owner()) {
-				all = append(all, s)
-			}
+	err = statefile.ReadAll(t, h.states, func(path string, text []byte) {
+		if s, err := decodeState(path, text); err == nil && path == h.file(t, s.owner()).Path() {
+			all = append(all, s)
 		}
-		return err
 	})
-	return all, types.Coded(types.CodeIO, err)
+	return all, err
 }
 
 // holder returns the first state of a device that the selector selected, or nil.

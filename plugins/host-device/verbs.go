@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"io/fs"
-	"path/filepath"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/ipam"
@@ -100,21 +99,11 @@ func (h host) gcDevices(r *skel.Request) error {
 		return err
 	}
 	states, err := h.loadAll(r.Trace)
-	errs := []error{err}
-	valid, keepTemp := r.Valid(), map[string]bool{}
-	for a := range valid {
-		keepTemp[statefile.TempName(a)] = true
-	}
+	valid := r.Valid()
+	errs := []error{err, statefile.RemoveTemp(r.Trace, h.states, r.Conf.Name, valid)}
 	for _, s := range states {
 		if s.Network == r.Conf.Name && !valid[s.owner()] {
 			errs = append(errs, h.restoreSaved(r, node, s))
-		}
-	}
-	names, err := fileNames(h.states)
-	errs = append(errs, err)
-	for _, name := range names {
-		if statefile.IsTempOf(name, r.Conf.Name) && !keepTemp[name] {
-			errs = append(errs, statefile.Remove(r.Trace, filepath.Join(h.states, name)))
 		}
 	}
 	return errors.Join(errs...)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/statefile"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
@@ -254,7 +255,7 @@ func (h host) checkAvailable(r *skel.Request) error {
 	}
 	h.wait = min(h.wait, statusWait)
 	st := h.store(r, conf.storeConf)
-	if err := st.checkWritable(); err != nil {
+	if err := statefile.CheckWritable(st.dir); err != nil {
 		return err
 	}
 	return types.IgnoreNotExist(st.withLock(func(se *session) error { // without a folder, no address is reserved

@@ -5,11 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/statefile"
@@ -76,27 +73,16 @@ func newStore(r *skel.Request, dir string) store {
 // fileName returns the name of an attachment's file, which is the same as in the reference plugin.
 func fileName(a types.Attachment) string { return a.ContainerID + "_" + a.IfName + ".json" }
 
-// load reads the file as one step. The errors are those of read.
+// load reads the file as one step. The error matches fs.ErrNotExist if the file does not exist, and
+// statefile.ErrUnreadable if no state can be read from it.
 func (s store) load() (*saved, error) {
 	text, err := s.Read()
-	return decodeFile(s.Path(), text, err)
-}
-
-// read reads a file with a saved state. The error matches fs.ErrNotExist if the file does not exist,
-// and statefile.ErrUnreadable if no state can be read from it.
-func read(path string) (*saved, error) {
-	text, err := statefile.Read(path)
-	return decodeFile(path, text, err)
-}
-
-// decodeFile decodes the content of the file at path, unless err says that it could not be read.
-func decodeFile(path string, text []byte, err error) (*saved, error) {
 	if err != nil {
 		return nil, err
 	}
 	state, err := decodeSaved(text)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w: %w", path, statefile.ErrUnreadable, err)
+		return nil, fmt.Errorf("%s: %w: %w", s.Path(), statefile.ErrUnreadable, err)
 	}
 	return state, nil
 }
@@ -115,34 +101,20 @@ func (s store) save(state *saved) error {
 // plugin wrote, because these do not name their network.
 func gc(r *skel.Request) error {
 	dir, valid := dataDir(r), r.Valid()
-	files, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	errs := []error{types.Coded(types.CodeIO, err)}
 	keep := map[string]bool{}
 	for a := range valid {
-		keep[fileName(a)], keep[statefile.TempName(a)] = true, true
+		keep[filepath.Join(dir, fileName(a))] = true
 	}
-	for _, f := range files {
-		path := filepath.Join(dir, f.Name())
-		if !keep[f.Name()] && isOfNetwork(path, r.Conf.Name) {
-			errs = append(errs, statefile.Remove(r.Trace, path))
+	var stale []string
+	err := statefile.ReadAll(r.Trace, dir, func(path string, text []byte) {
+		state, err := decodeSaved(text)
+		if err == nil && state.Network == r.Conf.Name && !keep[path] {
+			stale = append(stale, path)
 		}
+	})
+	errs := []error{err, statefile.RemoveTemp(r.Trace, dir, r.Conf.Name, valid)}
+	for _, path := range stale {
+		errs = append(errs, statefile.Remove(r.Trace, path))
 	}
 	return errors.Join(errs...)
-}
-
-// isOfNetwork reports whether a file is the saved state of an attachment of the network, or its
-// temporary file.
-func isOfNetwork(path, network string) bool {
-	name := filepath.Base(path)
-	if statefile.IsTempOf(name, network) {
-		return true
-	}
-	if !strings.HasSuffix(name, ".json") {
-		return false
-	}
-	state, err := read(path)
-	return err == nil && state.Network == network
 }
