@@ -6,6 +6,7 @@ package statefile
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -51,13 +52,44 @@ func ShortHash(s string) string {
 	return hex.EncodeToString(sum[:12])
 }
 
-// Read returns the content of the file, as one step. The errors are those of the function Read.
-func (f File) Read() (text []byte, err error) {
-	err = f.Trace.Do("read saved state "+f.Path(), func() error {
+// A State is what a plugin saves of an attachment, as JSON.
+type State interface {
+	// Validate returns an error if no plugin can have saved this state.
+	Validate() error
+}
+
+// Decode decodes the content of a file into s, a pointer, and validates it.
+func Decode(text []byte, s State) error {
+	if err := json.Unmarshal(text, s); err != nil {
+		return err
+	}
+	return s.Validate()
+}
+
+// Load reads the file, as one step, and decodes it into s. The errors are those of the function Read.
+// If the content is not a valid state, the error matches ErrUnreadable.
+func (f File) Load(s State) error {
+	var text []byte
+	err := f.Trace.Do("read saved state "+f.Path(), func() (err error) {
 		text, err = Read(f.Path())
 		return err
 	})
-	return text, err
+	if err != nil {
+		return err
+	}
+	if err := Decode(text, s); err != nil {
+		return fmt.Errorf("%s: %w: %w", f.Path(), ErrUnreadable, err)
+	}
+	return nil
+}
+
+// Save writes the state, as JSON. The errors are those of Write.
+func (f File) Save(s State) error {
+	text, err := json.MarshalIndent(s, "", " ")
+	if err != nil {
+		return err
+	}
+	return f.Write(text)
 }
 
 // Read returns the content of the file at path. It does not follow a symbolic link, and does not

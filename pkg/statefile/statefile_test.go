@@ -17,9 +17,38 @@ func newFile(t *testing.T) File {
 	return File{Dir: filepath.Join(t.TempDir(), "a", "b"), Name: "state.json", Owner: types.Attachment{Network: "net", ContainerID: "c", IfName: "eth0"}}
 }
 
+// A count is a state that must not be negative.
+type count struct{ N int }
+
+func (c *count) Validate() error {
+	if c.N < 0 {
+		return errors.New("negative")
+	}
+	return nil
+}
+
+func TestLoad(t *testing.T) {
+	f := newFile(t)
+	if err := f.Load(&count{}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("before Save: %v", err)
+	}
+	var loaded count
+	if err := errors.Join(f.Save(&count{7}), f.Load(&loaded)); err != nil || loaded.N != 7 {
+		t.Errorf("loaded %v, %v", loaded, err)
+	}
+	for _, text := range []string{"{", "[]", `{"N":-1}`} {
+		if err := f.Write([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Load(&count{}); !errors.Is(err, ErrUnreadable) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
 func TestWriteReplacesWhatIsThere(t *testing.T) {
 	f := newFile(t)
-	if _, err := f.Read(); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := Read(f.Path()); !errors.Is(err, fs.ErrNotExist) {
 		t.Fatalf("before the first Write: %v", err)
 	}
 	outside := filepath.Join(t.TempDir(), "outside")
@@ -30,7 +59,7 @@ func TestWriteReplacesWhatIsThere(t *testing.T) {
 		if err := f.Write([]byte(text)); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := f.Read(); err != nil || string(got) != text {
+		if got, err := Read(f.Path()); err != nil || string(got) != text {
 			t.Fatalf("read %q, %v; want %q", got, err, text)
 		}
 		for _, path := range []string{f.Path(), f.temp()} { // the next Write finds links
@@ -43,7 +72,7 @@ func TestWriteReplacesWhatIsThere(t *testing.T) {
 	if got, _ := os.ReadFile(outside); string(got) != "outside" {
 		t.Errorf("Write followed a symbolic link: %q", got)
 	}
-	if _, err := f.Read(); !errors.Is(err, ErrUnreadable) {
+	if _, err := Read(f.Path()); !errors.Is(err, ErrUnreadable) {
 		t.Errorf("read a symbolic link: %v", err)
 	}
 	for range 2 {
@@ -61,7 +90,7 @@ func TestReadOfWhatIsNoRegularFile(t *testing.T) {
 	if err := os.MkdirAll(f.Path(), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.Read(); !errors.Is(err, ErrUnreadable) {
+	if _, err := Read(f.Path()); !errors.Is(err, ErrUnreadable) {
 		t.Errorf("read a folder: %v", err)
 	}
 	if err := os.Remove(f.Path()); err != nil {
@@ -70,11 +99,11 @@ func TestReadOfWhatIsNoRegularFile(t *testing.T) {
 	if err := syscall.Mkfifo(f.Path(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.Read(); !errors.Is(err, ErrUnreadable) {
+	if _, err := Read(f.Path()); !errors.Is(err, ErrUnreadable) {
 		t.Errorf("read a named pipe: %v", err)
 	}
 	below := File{Dir: f.Path(), Name: "x"}
-	if _, err := below.Read(); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := Read(below.Path()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("read below a file: %v", err)
 	}
 }

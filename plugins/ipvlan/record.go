@@ -3,7 +3,6 @@ package main
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -21,6 +20,14 @@ type record struct {
 	types.Attachment
 	Parent string // see parentID
 	nl.IPVlanMode
+}
+
+// Validate returns an error if the record has no mode and flag that AddIPVlan accepts.
+func (rec *record) Validate() error {
+	if !rec.HasKnownMode() || !rec.HasKnownFlag() {
+		return fmt.Errorf("unknown %s", rec.IPVlanMode)
+	}
+	return nil
 }
 
 // parentID returns a text that identifies a master until the next boot: the cookie of its namespace
@@ -43,13 +50,9 @@ func recordFile(r *skel.Request, dir string, a types.Attachment) statefile.File 
 
 // write writes the record, and pushes its removal to r.Undo.
 func (rec record) write(r *skel.Request, dir string) error {
-	text, err := json.Marshal(rec)
-	if err != nil {
-		return err
-	}
 	file := recordFile(r, dir, rec.Attachment)
 	r.Undo.Push("remove "+file.Path(), file.Remove)
-	return file.Write(text)
+	return file.Save(&rec)
 }
 
 // checkConflict returns an error if another attachment has a record with the same master, and with
@@ -73,7 +76,7 @@ func (rec record) checkConflict(r *skel.Request, dir string) error {
 func records(r *skel.Request, dir string) (all []record, err error) {
 	err = statefile.ReadAll(r.Trace, dir, func(path string, text []byte) {
 		var rec record
-		if json.Unmarshal(text, &rec) == nil && path == recordFile(r, dir, rec.Attachment).Path() {
+		if statefile.Decode(text, &rec) == nil && path == recordFile(r, dir, rec.Attachment).Path() {
 			all = append(all, rec)
 		}
 	})
