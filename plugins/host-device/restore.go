@@ -110,7 +110,7 @@ func (m *mover) returnToNode(from *nl.Conn, l nl.Link) (nl.Link, error) {
 }
 
 // nameOnNode returns the name and the alias that the device gets on the node. They are the former ones,
-// unless another interface has the former name now. In that case the name is made from the mark, and
+// unless another interface has the former name now. In that case the name is made from the attachment, and
 // the alias is the former name.
 func (m *mover) nameOnNode(from *nl.Conn, l nl.Link) (name, alias string, err error) {
 	other, err := m.node.Link(m.state.Name)
