@@ -173,6 +173,14 @@ func (r *Request) Decode(conf any) error {
 	return nil
 }
 
+// DecodeWithArgs is Decode and Args.
+func (r *Request) DecodeWithArgs(conf any) (types.Args, error) {
+	if err := r.Decode(conf); err != nil {
+		return types.Args{}, err
+	}
+	return r.Args()
+}
+
 // ownsKey reports whether this plugin is responsible for an unknown key. An IPAM plugin gets
 // the configuration of the interface plugin and is responsible for "ipam" only; the interface
 // plugin is responsible for all other keys. No plugin is responsible for the keys within args,

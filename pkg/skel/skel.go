@@ -155,7 +155,7 @@ func (r *Request) readStdin() error {
 	if r.Conf.Name == "" {
 		return types.Errorf(types.CodeConfig, "missing network name: the configuration needs a \"name\"")
 	}
-	if !validID(r.Conf.Name) {
+	if !types.IsID(r.Conf.Name) {
 		return &types.Error{Code: types.CodeConfig, Msg: "invalid characters in network name", Details: r.Conf.Name}
 	}
 	return r.checkVersion()
