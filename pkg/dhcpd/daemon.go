@@ -104,9 +104,10 @@ func (o Options) Run(ctx context.Context, l net.Listener, log io.Writer) (err er
 		}
 		defer func() { _ = os.Remove(o.PIDFile) }()
 	}
+	retry := dhcp.Retry{First: min(2*time.Second, o.ResendMax), Max: o.ResendMax}
 	return o.serve(ctx, l, &machine{
 		store: store, timeout: o.Timeout,
-		open: func(r record) (iface, error) { return openLink(r, dhcp.Retry{Max: o.ResendMax}) },
+		open: func(r record) (iface, error) { return openLink(r, retry) },
 		log:  func(format string, args ...any) { fmt.Fprintf(log, format+"\n", args...) },
 	})
 }

@@ -329,8 +329,8 @@ func (m *machine) request(l *lease, o dhcp.Offer) {
 
 // bind takes over a lease that a server has acknowledged, and answers the ADDs that wait.
 func (m *machine) bind(l *lease, done outcome) {
-	if done.lease.ServerMAC == "" { // it came by UDP
-		done.lease.ServerMAC = l.Lease.ServerMAC
+	for _, ignored := range done.lease.Ignored {
+		m.log("%s: ignored in the answer of %s: %v", l.Owner, done.lease.Server, ignored)
 	}
 	switch {
 	case l.State == requesting:

@@ -562,7 +562,7 @@ func TestAnAddressInUseIsDeclined(t *testing.T) {
 		r := recordOf(owner)
 		r.Probe = true
 		b.net.set(func() { b.net.inUse = map[string]bool{"10.0.0.5": true} })
-		if a := b.add(r, time.Minute); a.Code != CodeInUse || !strings.Contains(a.Msg, "10.0.0.5: the address is in use") {
+		if a := b.add(r, time.Minute); a.Code != CodeInUse || !strings.Contains(a.Msg, "10.0.0.5: another host") {
 			t.Errorf("%+v", a)
 		}
 		b.wantEvents("0s DISCOVER", "0s REQUEST 10.0.0.5", "0s DECLINE 10.0.0.5", "0s DISCOVER", "0s REQUEST 10.0.0.5", "0s DECLINE 10.0.0.5",

@@ -51,7 +51,7 @@ func (r record) check() error {
 		return nil
 	}
 	l := r.Lease
-	if !l.Address.IsValid() || !l.Address.Addr().Is4() || r.Start < 0 ||
+	if !l.Address.IsValid() || !l.Address.Addr().Is4() || r.Start < 0 || r.Start > never/2 ||
 		l.RenewAfter < 0 || l.RenewAfter > l.RebindAfter || l.RebindAfter > l.Duration || l.Duration > dhcp.Infinite {
 		return errors.New("the lease is invalid")
 	}

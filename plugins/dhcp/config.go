@@ -64,10 +64,6 @@ var optionNames = map[string]uint8{
 	"dhcp-client-identifier": optionClientID, "user-class": 77,
 }
 
-// defaultAsked are the options that ADD asks for unless the configuration has "skipDefault": the
-// mask, routes, DNS, MTU and the times of the lease. 121 must precede 3 (RFC 3442).
-var defaultAsked = []byte{121, optionMask, 3, 33, 6, 15, 119, 26, 51, 58, 59}
-
 // ownOptions are the options that the client itself sets in its messages: requested address,
 // overload, message type, server, and the list of requested options.
 var ownOptions = []uint8{50, 52, 53, 54, 55}
@@ -184,12 +180,12 @@ func (in input) provided() ([]dhcp.Option, error) {
 	return options, errors.Join(errs...)
 }
 
-// asked returns the codes of the options to ask for, without duplicates.
+// asked returns the codes of the options to ask for, without duplicates. There is at least the mask.
 func (in input) asked() ([]byte, error) {
 	var errs []error
 	var asked []byte
 	if !slices.ContainsFunc(in.raw.Request, func(r rawRequest) bool { return r.SkipDefault }) {
-		asked = slices.Clone(defaultAsked)
+		asked = slices.Clone(dhcp.DefaultRequest)
 	}
 	for i, r := range in.raw.Request {
 		if r.Option == "" && r.SkipDefault {
@@ -201,6 +197,9 @@ func (in input) asked() ([]byte, error) {
 		} else if !slices.Contains(asked, code) {
 			asked = append(asked, code)
 		}
+	}
+	if len(asked) == 0 { // no list would be that of the client
+		asked = []byte{optionMask}
 	}
 	return asked, errors.Join(errs...)
 }
