@@ -97,14 +97,16 @@ func (l *link) configure(from, to *dhcp.Lease) error {
 	if !l.Added || from != nil && to != nil && from.Address == to.Address && slices.Equal(l.routes(from), l.routes(to)) {
 		return errors.Join(errs...)
 	}
-	if to != nil && (from == nil || from.Address != to.Address) {
-		errs = append(errs, ignoreExist(l.pod.AddAddr(l.link, nl.Addr{Prefix: to.Address})))
-	}
 	if from != nil {
 		errs = append(errs, l.deleteRoutes(from))
 	}
 	if from != nil && (to == nil || from.Address != to.Address) {
+		// First of all: as long as the interface has it, an address of the same subnet would be its
+		// secondary one, which the kernel deletes with it.
 		errs = append(errs, types.IgnoreNotExist(l.pod.DeleteAddr(l.link, from.Address)))
+	}
+	if to != nil && (from == nil || from.Address != to.Address) {
+		errs = append(errs, ignoreExist(l.pod.AddAddr(l.link, nl.Addr{Prefix: to.Address})))
 	}
 	if to != nil {
 		for _, r := range l.routes(to) {
