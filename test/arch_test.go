@@ -97,7 +97,6 @@ var dependencies = map[string]string{
 	"github.com/google/go-cmp":       "comes with github.com/mdlayher/netlink",
 	"github.com/google/nftables":     "nf_tables, for pkg/nft",
 	"github.com/insomniacslk/dhcp":   "DHCPv4 messages, for pkg/dhcp",
-	"github.com/josharian/native":    "comes with github.com/u-root/uio",
 	"github.com/mdlayher/netlink":    "the socket of github.com/google/nftables",
 	"github.com/mdlayher/packet":     "packet sockets, for pkg/dhcp",
 	"github.com/mdlayher/socket":     "comes with github.com/mdlayher/netlink and github.com/mdlayher/packet",

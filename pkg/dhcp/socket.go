@@ -62,10 +62,9 @@ func (c *Client) step(what string, f func() error) error {
 func (c *Client) listenUDP(addr netip.Addr) (s *net.UDPConn, err error) {
 	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
 		return raw.Control(func(fd uintptr) {
-			// Without these options the packet takes the way that the routes say, another client on another
-			// interface is in the way, or Release does not see that its packet has left.
+			// An old kernel may lack these options. Then the packet takes the way that the routes of the
+			// container say, and Release sends it a second time by a packet socket.
 			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX, c.Link)
-			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
 			_ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_TIMESTAMPING,
 				unix.SOF_TIMESTAMPING_TX_SCHED|unix.SOF_TIMESTAMPING_SOFTWARE|unix.SOF_TIMESTAMPING_OPT_TSONLY)
 		})

@@ -23,6 +23,7 @@ const (
 var rows = []struct{ packages, tests, what string }{
 	{"./pkg/types", ".", "configurations, results, errors"},
 	{"./pkg/...", "^(Fuzz.*|Test(Encode|Decode|Reader|CommentOf|Owner|VLANRanges|FlowMatches|Requests|Answers))$", "messages to the kernel"},
+	{"./pkg/dhcp", "^(Fuzz|Test(Encode|Decode))", "DHCP and ARP messages"},
 	{"./plugins/host-local", "^(Fuzz|Test(LocalType|UsableAfter|Parse))", "host-local's files"},
 	{"./plugins/tuning", "^Fuzz", "tuning's state file"},
 }
