@@ -2,8 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -12,27 +10,6 @@ import (
 
 	"github.com/plumb-cni/plumb/test/nstest"
 )
-
-// startDNSMasq starts a DHCP server on an interface, and returns its log. --keep-in-foreground does
-// not change the user; --no-ping gives an address at once.
-func startDNSMasq(n *nstest.NS, link string, args ...string) (log func() string) {
-	GinkgoHelper()
-	dir := GinkgoTB().TempDir()
-	path := filepath.Join(dir, "log")
-	cmd := exec.Command("dnsmasq", append([]string{
-		"--keep-in-foreground", "--conf-file=/dev/null", "--port=0", "--no-ping", "--log-dhcp", "--user=root", "--leasefile-ro",
-		"--pid-file=" + filepath.Join(dir, "pid"), "--log-facility=" + path, "--interface=" + link, "--bind-interfaces",
-		"--dhcp-range=10.50.0.10,10.50.0.50,255.255.255.0,2m",
-	}, args...)...)
-	Expect(n.Start(cmd)).To(Succeed())
-	DeferCleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	log = func() string {
-		text, _ := os.ReadFile(path)
-		return string(text)
-	}
-	Eventually(log).Should(ContainSubstring("DHCP, IP range"))
-	return log
-}
 
 var _ = Describe("behind an interface plugin, with the executables and dnsmasq", func() {
 	var b *testbed
@@ -49,7 +26,7 @@ var _ = Describe("behind an interface plugin, with the executables and dnsmasq",
 			if plugin == "bridge" {
 				b.lan.Batch(GinkgoTB(), "link add br0 up type bridge", "link set up0 master br0")
 			}
-			log := startDNSMasq(router, "lan0", "--dhcp-option=option:mtu,1400", "--dhcp-option=option:domain-name,example.org", "--dhcp-option=option:dns-server,10.50.0.1")
+			server := nstest.StartDnsmasq(GinkgoTB(), nstest.End{In: router, Name: "lan0"}, "--dhcp-range=10.50.0.10,10.50.0.50,255.255.255.0,2m", "--dhcp-option=option:mtu,1400", "--dhcp-option=option:domain-name,example.org", "--dhcp-option=option:dns-server,10.50.0.1")
 			bin := nstest.Build(GinkgoTB(), plugin, "dhcp")
 			b.startDaemon()
 			c := nstest.Call{ContainerID: "m1", Node: b.lan, Pod: b.pod, Path: bin, Config: fmt.Sprintf(
@@ -65,14 +42,14 @@ var _ = Describe("behind an interface plugin, with the executables and dnsmasq",
 			Expect(b.pod.MustLine(GinkgoTB(), "ip route")).To(ContainSubstring("default via 10.50.0.1 dev eth0"))
 			b.pod.MustLine(GinkgoTB(), "ping -c 1 -w 30 10.50.0.1")
 			addr := result.IPs[0].Address.Addr().String()
-			Expect(log()).To(ContainSubstring("DHCPACK(lan0) " + addr))
+			Expect(server.HasLease(addr)).To(BeTrue())
 			c.Config = nstest.WithPrevResult(c.Config, added.Stdout)
 			call("CHECK")
 			call("DEL")
-			Eventually(log).Should(ContainSubstring("DHCPRELEASE(lan0) " + addr))
+			server.AwaitLog(GinkgoTB(), "DHCPRELEASE(lan0) "+addr)
+			Eventually(server.HasLease).WithArguments(addr).Should(BeFalse())
 			Expect(b.files()).To(BeEmpty())
 			call("DEL")
-			Expect(strings.Count(log(), "DHCPRELEASE")).To(Equal(1))
 		},
 		Entry("bridge", "bridge", `"bridge":"br0"`),
 		Entry("macvlan", "macvlan", `"master":"up0"`),
