@@ -132,18 +132,9 @@ func (l *link) routes(of *dhcp.Lease) []nl.Route {
 		}
 		routes = append(routes, route)
 	}
-	// The gateway of one route may be in the destination of one without a gateway.
-	slices.SortStableFunc(routes, func(a, b nl.Route) int {
-		return cmp.Compare(b2i(a.GW.IsValid()), b2i(b.GW.IsValid()))
-	})
+	// Routes without a gateway come first: the gateways of others may be in their destinations.
+	slices.SortStableFunc(routes, func(a, b nl.Route) int { return a.GW.Compare(b.GW) })
 	return routes
-}
-
-func b2i(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // deleteRoutes deletes the routes of a lease that the interface has.

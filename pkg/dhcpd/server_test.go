@@ -317,12 +317,19 @@ func TestTheStoreKeepsOnlyLeases(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	text, err := os.ReadFile(s.file(owner).Path())
+	if err == nil { // a lease under the name of another one
+		err = os.WriteFile(filepath.Join(s.Dir, "y"+leaseSuffix), text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := os.Mkdir(filepath.Join(s.Dir, "dir"+leaseSuffix), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	reported := 0
 	records, err := s.load(func(path string, err error) { reported++; t.Log(path, err) })
-	if err != nil || len(records) != 1 || records[0].Owner != owner || reported != 3 {
+	if err != nil || len(records) != 1 || records[0].Owner != owner || reported != 4 {
 		t.Errorf("%+v, %v, %d reported", records, err, reported)
 	}
 	files, _ := os.ReadDir(s.Dir)

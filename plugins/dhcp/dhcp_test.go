@@ -241,7 +241,7 @@ var _ = Describe("dhcp", func() {
 				Eventually(b.files).Should(BeEmpty())
 			},
 			Entry("DEL", "DEL", "", "the daemon releases the lease when it runs"),
-			Entry("GC", "GC", `,"cni.dev/valid-attachments":[]`, "the daemon releases 1 leases when it runs"),
+			Entry("GC", "GC", `,"cni.dev/valid-attachments":[]`, "leases that the daemon releases when it runs: 1"),
 		)
 	})
 

@@ -18,7 +18,7 @@ const (
 	statusLimit = 5 * time.Second
 )
 
-// call sends a request to the daemon, as one step. answered is false if there is no answer.
+// call sends a request to the daemon, as one step. It returns an error if there is no answer.
 func call(r *skel.Request, socket string, req dhcpd.Request, limit time.Duration) (answer dhcpd.Answer, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -124,7 +124,7 @@ func gc(r *skel.Request) error {
 	}
 	n, markErr := store(r, socket).ReleaseOthers(r.Conf.Name, r.Valid())
 	if n > 0 {
-		r.Warn("%v; the daemon releases %d leases when it runs", err, n)
+		r.Warn("%v; leases that the daemon releases when it runs: %d", err, n)
 	}
 	return markErr
 }
