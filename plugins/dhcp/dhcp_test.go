@@ -133,13 +133,7 @@ var _ = Describe("dhcp", func() {
 
 	It("releases the lease of an ADD whose caller hangs up", func() {
 		b.runDaemon()
-		b.server.Next(nstest.DHCPChange(func(*dhcpv4.DHCPv4) {}))
-		b.server.Always(func(m nstest.DHCPMessage, answer *dhcpv4.DHCPv4) [][]byte {
-			if m.MessageType() == requested {
-				return nil
-			}
-			return [][]byte{answer.ToBytes()}
-		})
+		b.server.Always(toRequests(nstest.DHCPSilence))
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
 		done := make(chan error, 1)
@@ -162,8 +156,7 @@ var _ = Describe("dhcp", func() {
 		b.server.Always(nstest.DHCPSilence)
 		run(b.call(`,"timeout":1`), "ADD").RequireFailure(GinkgoTB(), types.CodeTryAgain, "no lease from a DHCP server: none within 1s (no answer to DHCPDISCOVER)")
 		Expect(b.files()).To(BeEmpty())
-		b.server.Always(nstest.DHCPNAK)
-		b.server.Next(nstest.DHCPChange(func(*dhcpv4.DHCPv4) {}))
+		b.server.Always(toRequests(nstest.DHCPNAK))
 		run(b.call(`,"timeout":1`), "ADD").RequireFailure(GinkgoTB(), types.CodeTryAgain, "DHCPNAK")
 	})
 
@@ -333,8 +326,7 @@ var _ = Describe("dhcp", func() {
 		})
 
 		It("releases what a daemon had requested that was killed", func() {
-			b.server.Next(nstest.DHCPChange(func(*dhcpv4.DHCPv4) {}))
-			b.server.Always(nstest.DHCPSilence)
+			b.server.Always(toRequests(nstest.DHCPSilence))
 			kill := b.startDaemon()
 			done := make(chan nstest.Reply, 1)
 			go func() { done <- run(b.call(""), "ADD") }()
@@ -377,6 +369,16 @@ var _ = Describe("dhcp", func() {
 		})
 	})
 })
+
+// toRequests is a behaviour for REQUEST. A DISCOVER is answered.
+func toRequests(behaviour nstest.DHCPBehaviour) nstest.DHCPBehaviour {
+	return func(m nstest.DHCPMessage, answer *dhcpv4.DHCPv4) [][]byte {
+		if m.MessageType() == requested {
+			return behaviour(m, answer)
+		}
+		return [][]byte{answer.ToBytes()}
+	}
+}
 
 // listenAt returns the file of a socket that listens.
 func listenAt(path string) (*os.File, error) {
