@@ -20,7 +20,7 @@ cd "$(dirname "$0")/.."
 needed=(
 	ip:iproute2 nft:nftables iptables:iptables conntrack:conntrack ping:iputils-ping sysctl:procps
 	git:git gcc:gcc /usr/include/stdio.h:libc6-dev shellcheck:shellcheck
-	qemu-s390x-static:qemu-user-static dbus-daemon:dbus firewalld:firewalld
+	qemu-s390x-static:qemu-user-static dbus-daemon:dbus firewalld:firewalld dnsmasq:dnsmasq-base
 	/usr/lib/cni/bridge:containernetworking-plugins
 )
 

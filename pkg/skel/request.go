@@ -103,7 +103,14 @@ func (r *Request) Valid() types.Set {
 // Args returns CNI_ARGS. It returns an error if the text is malformed, except in DEL, which
 // must succeed: there it returns no arguments then.
 func (r *Request) Args() (types.Args, error) {
-	args, err := types.ParseArgs(r.getenv("CNI_ARGS"))
+	return r.parseArgs(types.ParseArgs)
+}
+
+// AnyArgs is Args for a plugin whose configuration can name any key of CNI_ARGS.
+func (r *Request) AnyArgs() (types.Args, error) { return r.parseArgs(types.ParseAnyArgs) }
+
+func (r *Request) parseArgs(parse func(string) (types.Args, error)) (types.Args, error) {
+	args, err := parse(r.getenv("CNI_ARGS"))
 	if err != nil && r.Command == "DEL" {
 		return types.Args{}, nil
 	}

@@ -12,7 +12,6 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"time"
 
@@ -38,9 +37,9 @@ type Plugin struct {
 	// types.CodeLimited if ADD can succeed only in part.
 	Status func(*Request) error
 	GC     func(*Request) error
-	// Restore makes again what other programs of the node have deleted. Operators and service
-	// managers call it without CNI_COMMAND: NAME restore. If it is nil, there is no such call.
-	Restore func(*Request) error
+	// Commands has what operators and service managers call without CNI_COMMAND, by name:
+	// NAME COMMAND ARGUMENT… Each gets the arguments after its name.
+	Commands map[string]func(r *Request, args []string) error
 }
 
 // Env is the input and output of one call: the environment variables, the streams, and the
@@ -67,10 +66,10 @@ func Main(p Plugin) {
 // Run handles one call and returns the exit status.
 func Run(p Plugin, env Env) int {
 	r := newRequest(p, env)
-	switch {
-	case r.Command == "" && p.Restore != nil && slices.Equal(env.Args, []string{"restore"}):
-		return r.runRestore()
-	case r.Command == "":
+	if r.Command == "" {
+		if len(env.Args) > 0 && p.Commands[env.Args[0]] != nil {
+			return r.runCommand()
+		}
 		return r.printBanner()
 	}
 	if err := r.serve(); err != nil {
@@ -89,24 +88,25 @@ func (r *Request) printBanner() int {
 	return 0
 }
 
-// runRestore calls Restore. It prints an error to stderr, because its caller is not a runtime.
-func (r *Request) runRestore() int {
-	r.Trace.Who = r.plugin.Name + " restore"
-	if err := r.restore(); err != nil {
+// runCommand calls the command that the arguments name. It prints an error to stderr, because its
+// caller is not a runtime.
+func (r *Request) runCommand() int {
+	r.Trace.Who = r.plugin.Name + " " + r.env.Args[0]
+	if err := r.command(); err != nil {
 		fmt.Fprintf(r.env.Stderr, "%s: %v\n", r.Trace.Who, err)
 		return 1
 	}
 	return 0
 }
 
-// restore opens the node's namespace and calls Restore.
-func (r *Request) restore() (err error) {
+// command opens the node's namespace and calls the command.
+func (r *Request) command() (err error) {
 	defer func() { err = r.cleanUp(recover(), err) }()
 	r.openLog()
 	if err := r.openNamespaces(verb{}); err != nil {
 		return err
 	}
-	return r.plugin.Restore(r)
+	return r.plugin.Commands[r.env.Args[0]](r, r.env.Args[1:])
 }
 
 // since returns Since or its default.
