@@ -75,8 +75,8 @@ func (c *Conn) RestoreSettings(l, earlier Link) (refused []error, err error) {
 			errs = append(errs, err)
 		}
 	}
-	setIf(l.MTU != earlier.MTU, valueRefusals, func() error { return c.SetMTU(l, earlier.MTU) })
-	setIf(l.MAC != earlier.MAC, valueRefusals, func() error { return c.SetMAC(l, earlier.MAC) })
+	setIf(l.MTU != earlier.MTU, valueRefusals(), func() error { return c.SetMTU(l, earlier.MTU) })
+	setIf(l.MAC != earlier.MAC, valueRefusals(), func() error { return c.SetMAC(l, earlier.MAC) })
 	setIf(l.Up && !earlier.Up, nil, func() error { return c.SetDown(l) })
 	setIf(!l.Up && earlier.Up, upRefusals, func() error { return c.SetUp(l) })
 	return refused, errors.Join(errs...)
@@ -85,9 +85,9 @@ func (c *Conn) RestoreSettings(l, earlier Link) (refused []error, err error) {
 // upRefusals are the errors with which the kernel or a driver refuses to set a link up.
 var upRefusals = []error{unix.EINVAL, unix.ERANGE, unix.EOPNOTSUPP, unix.EADDRINUSE, unix.EADDRNOTAVAIL, unix.EIO}
 
-// valueRefusals are the errors with which the kernel or a driver refuses an MTU or a MAC. EBUSY and EPERM are
-// among them: some drivers have a fixed MAC, and that of a virtual function can be fixed by its host.
-var valueRefusals = append(slices.Clip(upRefusals), unix.EBUSY, unix.EPERM)
+// valueRefusals returns the errors with which the kernel or a driver refuses an MTU or a MAC. EBUSY and EPERM
+// are among them: some drivers have a fixed MAC, and that of a virtual function can be fixed by its host.
+func valueRefusals() []error { return append(slices.Clip(upRefusals), unix.EBUSY, unix.EPERM) }
 
 // StaticAddrs returns the addresses of a link that RestoreAddrs can restore: those that did not come
 // from DHCP or router advertisements, and that the kernel does not make itself.
