@@ -72,7 +72,7 @@ var _ = Describe("after a fault at any system call nothing is left", func() {
 
 // kindsInVM are the kinds of faults that the tests inject by default if a kernel may lack the link that
 // the plugin makes: the virtual machine of test/vm is too slow for all kinds.
-var kindsInVM = []string{"ADD killed, then DEL", "ADD killed, then GC", "kernel request refused in ADD", "DEL killed, then DEL"}
+var kindsInVM = []string{"ADD killed, then DEL", "kernel request refused in ADD"}
 
 // injects reports whether the tests inject this kind of faults into the plugin, and returns the labels of
 // the spec.
