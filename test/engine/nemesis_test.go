@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -51,12 +52,13 @@ func keyAddr(key string) netip.Addr {
 // A nemesis is nodes that add and delete containers all the time, and somebody who breaks what they use.
 type nemesis struct {
 	*cluster
-	caller   caller
-	operator *nstest.NS // reaches the members when the nodes do not
-	direct   *clientv3.Client
-	mutation mutation
-	wire     *wire
-	nodes    []*machineNode
+	caller         caller
+	operator       *nstest.NS // reaches the members when the nodes do not
+	operatorEngine json.RawMessage
+	direct         *clientv3.Client
+	mutation       mutation
+	wire           *wire
+	nodes          []*machineNode
 
 	killRate                       atomic.Value // float64: of calls of engine and plugin
 	calls, kills, unknown, reboots atomic.Int64
@@ -100,11 +102,13 @@ func newNemesis(m mutation) *nemesis {
 	n := &nemesis{cluster: c, mutation: m, wire: newWire(), operator: nstest.NewNode(GinkgoTB()).Named("operator"),
 		direct: c.connect("root", c.members...), caller: c.newCaller(segment, "", "10.7.0.1-"+poolAddr(poolSize-1).String())}
 	c.plug(n.operator, "operator", "10.9.0.101")
-	n.caller.base.Engine = c.engineConfig("node", map[string]any{"timeout": 1})
-	n.killRate.Store(0.05)
-	if m == adoptByReading {
-		n.killRate.Store(0.25) // only a release of unknown outcome makes this one visible
+	var endpoints []string
+	for _, m := range c.members {
+		endpoints = append(endpoints, m.slowEndpoint())
 	}
+	n.caller.base.Engine = c.engineConfig("node", map[string]any{"timeout": 1, "endpoints": endpoints})
+	n.operatorEngine = c.engineConfig("node", nil)
+	n.killRate.Store(0.05)
 	for i := range nodes {
 		name := fmt.Sprintf("n%d", i+1)
 		n.nodes = append(n.nodes, &machineNode{nemesis: n, plugin: newReference(n, name), name: name, containers: map[string]netip.Addr{}})
@@ -230,7 +234,7 @@ func (n *nemesis) restoreSnapshot(ctx context.Context) {
 	n.setLink("clients", "down")
 	n.restore(file)
 	operator := n.caller.request(engine.Freeze)
-	operator.Node = "operator"
+	operator.Node, operator.Engine = "operator", n.operatorEngine
 	Eventually(func() *engine.Error { return call(n.operator, operator).Error }, "2m", "100ms").Should(BeNil())
 	n.setLink("clients", "up")
 	n.reassertAll()

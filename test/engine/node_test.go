@@ -99,12 +99,12 @@ func (r *reference) call(verb string, changes ...func(*engine.Request)) (engine.
 		return engine.Answer{}, err
 	}
 	r.calls.Add(1)
-	rate := r.killRate.Load().(float64)
+	rate := 4 * r.killRate.Load().(float64)
 	stdout, _, err := run(r.clients, text, func(cmd *exec.Cmd) {
 		r.process.Store(cmd.Process)
 		if rand.Float64() < rate {
 			r.kills.Add(1)
-			time.AfterFunc(time.Duration(rand.IntN(40))*time.Millisecond, func() { _ = cmd.Process.Kill() })
+			time.AfterFunc(time.Duration(rand.IntN(150))*time.Millisecond, func() { _ = cmd.Process.Kill() })
 		}
 	})
 	r.process.Store(nil)
@@ -159,10 +159,10 @@ func (r *reference) fill() error {
 			return err
 		}
 	}
-	if _, ok := r.available(); ok {
+	if _, ok := r.available(); ok && !(r.files.mustAdopt && r.mutation == adoptByReading) {
 		return nil
 	}
-	if r.files.mustAdopt {
+	if r.files.mustAdopt { // with the mutation at once, so that the test sees it sooner
 		if err := r.adoptNow(); err != nil {
 			return err
 		}
