@@ -24,7 +24,7 @@ const module = "github.com/plumb-cni/plumb/"
 
 // layers are the packages under pkg/ in order: each may import those before it.
 var layers = []string{
-	"undo", "trace", "types", "lock", "statefile", "ns", "nl", "dhcp", "sysctl", "nft", "iptables", "firewalld", "masq", "skel", "pool", "dhcpd", "invoke", "ipam", "attach",
+	"undo", "trace", "types", "engine", "lock", "statefile", "ns", "nl", "dhcp", "sysctl", "nft", "iptables", "firewalld", "masq", "skel", "pool", "dhcpd", "invoke", "ipam", "attach",
 }
 
 // doors are the imports and symbols that only the packages named may use: one door
@@ -123,6 +123,7 @@ var startCost = map[string]string{
 var mutable = map[string]string{
 	"pkg/nl.enableExtAck": "a sync.Once, for a switch that the library has as a package variable",
 	"pkg/skel.version":    "set by the linker",
+	"engine/etcd.version": "set by the linker",
 }
 
 const (
@@ -146,8 +147,14 @@ func (s source) at(n ast.Node) string {
 // shipped parses all Go files under pkg/ and plugins/.
 func shipped(t *testing.T) []source {
 	t.Helper()
+	return sources(t, "pkg/*/*.go", "plugins/*/*.go")
+}
+
+// sources parses the Go files of the patterns, without tests.
+func sources(t *testing.T, patterns ...string) []source {
+	t.Helper()
 	var all []source
-	for _, pattern := range []string{"pkg/*/*.go", "plugins/*/*.go"} {
+	for _, pattern := range patterns {
 		files, _ := filepath.Glob(filepath.Join("..", pattern))
 		for _, f := range files {
 			if strings.HasSuffix(f, "_test.go") {
@@ -186,6 +193,16 @@ var checks = map[string]func(source) []string{
 	"functions":         checkFuncs,
 	"errors":            checkErrors,
 	"main":              checkMain,
+}
+
+// TestEngines checks the engines. They are modules of their own, and no plugins: the rules about imports
+// do not hold for them.
+func TestEngines(t *testing.T) {
+	for _, s := range sources(t, "engine/*/*.go") {
+		for _, violation := range slices.Concat(checkInit(s), checkVars(s), checkFuncs(s)) {
+			t.Error(violation)
+		}
+	}
 }
 
 func TestArchitecture(t *testing.T) {
