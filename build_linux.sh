@@ -1,6 +1,6 @@
 #!/bin/sh
-# build_linux.sh builds one static executable per plugin, in bin/ or in the given folder, for the
-# architecture in GOARCH or for that of this machine.
+# build_linux.sh builds one static executable per plugin, and the engine of cluster-local for etcd, in bin/
+# or in the given folder, for the architecture in GOARCH or for that of this machine.
 #
 #   ./build_linux.sh
 #   GOARCH=arm64 ./build_linux.sh release/arm64
@@ -18,15 +18,17 @@ command -v go >/dev/null || {
 VERSION=$(scripts/version.sh)
 
 mkdir -p "$bin"
+bin=$(cd "$bin" && pwd)
 export CGO_ENABLED=0 GOOS=linux
 modfile=$(scripts/modfile.sh)
 # shellcheck disable=SC2086 # the flag may be empty
 go build -trimpath -buildvcs=false $modfile \
 	-ldflags "-s -w -X github.com/plumb-cni/plumb/pkg/skel.version=$VERSION" \
 	-o "$bin/" ./plugins/...
+go -C engine/etcd build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$VERSION" -o "$bin/cluster-local-etcd"
 
 echo "plumb $VERSION for linux/$(go env GOARCH) in $bin:"
-for plugin in plugins/*/; do
+for plugin in plugins/*/ cluster-local-etcd; do
 	plugin=$(basename "$plugin")
-	[ -f "$bin/$plugin" ] && printf '  %-12s %5d KiB\n' "$plugin" $(($(stat -c %s "$bin/$plugin") / 1024))
+	[ -f "$bin/$plugin" ] && printf '  %-18s %5d KiB\n' "$plugin" $(($(stat -c %s "$bin/$plugin") / 1024))
 done

@@ -25,7 +25,7 @@ needed=(
 )
 
 # The Go modules of this checkout.
-modules=(. test/runtimes)
+modules=(. engine/etcd test/engine test/runtimes)
 
 bold='' plain=''
 if [ -t 1 ]; then
@@ -72,7 +72,7 @@ bench() {
 	scripts/bench.sh --quick -n 3 --only start/bridge,loopback,tuning,host-local/0,host-local/1000,bridge/v4,ptp/v4,macvlan/v4,bandwidth,portmap/1,firewall/iptables,chain,burst/bridge/x8
 }
 
-format() { silent gofmt -l pkg plugins scripts test; }
+format() { silent gofmt -l engine pkg plugins scripts test; }
 
 failed=()
 # run NAME COMMAND… runs a check, and adds its name to failed if it fails.
@@ -112,8 +112,9 @@ else
 	run "go vet" go vet ./...
 	run "staticcheck" go tool staticcheck -checks all ./...
 	run "go mod tidy" go mod tidy -diff
-	run "shellcheck" shellcheck -x build_linux.sh scripts/*.sh .ci/run test/vm/*.sh test/fresh/*.sh test/runtimes/*.sh test/runtimes/testdata/*.sh
+	run "shellcheck" shellcheck -x build_linux.sh scripts/*.sh .ci/run test/vm/*.sh test/engine/*.sh test/fresh/*.sh test/runtimes/*.sh test/runtimes/testdata/*.sh
 	CNI_TEST_NEEDS=$work/needs run "go test -race" tests ./...
+	run "engine" test/engine/run.sh
 	run "runtimes" test/runtimes/run.sh
 	[ "$(uname -m)" != x86_64 ] || CNI_TEST_NEEDS=$work/needs run "vm" test/vm/run.sh
 	run "bench" bench

@@ -64,6 +64,7 @@ var installations = []installation{
 	{"scripts/quickstart.sh", []string{"build_linux.sh", "scripts/quickstart.sh"}, nil},
 	{"test/vm/run.sh", []string{"build_linux.sh", "scripts/sandbox.sh", "test/vm", "test/nstest", "pkg", "plugins"}, firewalld},
 	{"test/runtimes/run.sh", []string{"build_linux.sh", "scripts/sandbox.sh", "test/runtimes", "test/nstest"}, firewalld},
+	{"test/engine/run.sh", []string{"scripts/sandbox.sh", "test/engine", "test/nstest"}, firewalld},
 	{"test/fresh/run.sh", []string{"test/fresh"}, nil},
 }
 
@@ -71,7 +72,7 @@ var installations = []installation{
 var firewalld = []string{"test/nstest/firewalld.go"}
 
 // own are the folders whose run.sh has an installation of its own.
-var own = []string{"test/vm", "test/runtimes", "test/fresh"}
+var own = []string{"test/engine", "test/vm", "test/runtimes", "test/fresh"}
 
 // TestProgramsAreInstalled holds the programs that tests and scripts run against the
 // packages that the scripts install.

@@ -23,7 +23,10 @@ import (
 	"time"
 )
 
-const home = "https://github.com/plumb-cni/plumb"
+const (
+	plumbModule = "github.com/plumb-cni/plumb"
+	home        = "https://" + plumbModule
+)
 
 // A document and what is in it have the fields and names of SPDX 2.3, clauses 6, 7
 // and 11.
@@ -80,7 +83,7 @@ type relationship struct {
 // An archive is one file of the release, and the modules in its executables.
 type archive struct {
 	path    string
-	modules map[string]*debug.Module // by path; Go itself is module "std"
+	modules map[string]*debug.Module // by path and version; Go itself is module "std"
 }
 
 func main() {
@@ -137,11 +140,14 @@ func linked(folder string) (map[string]*debug.Module, error) {
 		}
 		modules["std"] = &debug.Module{Path: "std", Version: strings.TrimPrefix(info.GoVersion, "go")}
 		for _, m := range info.Deps {
+			if m.Path == plumbModule {
+				continue // the engine's module names the folder above it
+			}
 			if m.Replace != nil && !patched(m) {
 				return nil, fmt.Errorf("%s: module %s is replaced by %s: a release is made of what go.sum and scripts/modfile.sh name",
 					f.Name(), m.Path, m.Replace.Path)
 			}
-			modules[name(m)] = m
+			modules[name(m)+"@"+m.Version] = m
 		}
 	}
 	if len(modules) == 0 {
@@ -156,7 +162,7 @@ func patched(m *debug.Module) bool {
 }
 
 // name is what the document calls the module. A module and its patched copy may both be
-// linked, for different architectures.
+// linked, for different architectures, and two versions of a module: the engine has a go.mod of its own.
 func name(m *debug.Module) string {
 	if patched(m) {
 		return m.Path + "-patched"
@@ -169,7 +175,7 @@ func describe(version string, archives []archive) (document, error) {
 	plumb := spdxPackage{
 		SPDXID: "SPDXRef-plumb", Name: "plumb", VersionInfo: version, Supplier: "Organization: plumb-cni",
 		DownloadLocation: "git+" + home + "@" + version, LicenseConcluded: "Apache-2.0", LicenseDeclared: "Apache-2.0",
-		CopyrightText: "NOASSERTION", ExternalRefs: purl("github.com/plumb-cni/plumb", version),
+		CopyrightText: "NOASSERTION", ExternalRefs: purl(plumbModule, version),
 	}
 	doc := document{
 		SPDXVersion: "SPDX-2.3", DataLicense: "CC0-1.0", SPDXID: "SPDXRef-DOCUMENT", Name: "cni-plugins-linux-" + version,
@@ -232,12 +238,12 @@ func modulePackage(m *debug.Module) (spdxPackage, error) {
 		return spdxPackage{}, err
 	}
 	p := spdxPackage{
-		SPDXID: id(name(m)), Name: name(m), VersionInfo: m.Version, DownloadLocation: "https://proxy.golang.org/" + escape(m.Path) + "/@v/" + m.Version + ".zip",
+		SPDXID: id(name(m) + "@" + m.Version), Name: name(m), VersionInfo: m.Version, DownloadLocation: "https://proxy.golang.org/" + escape(m.Path) + "/@v/" + m.Version + ".zip",
 		LicenseConcluded: "NOASSERTION", LicenseDeclared: identify(text), CopyrightText: "NOASSERTION",
 		AttributionTexts: []string{text}, ExternalRefs: purl(m.Path, m.Version),
 	}
 	if m.Path == "std" {
-		p.Name, p.DownloadLocation = "Go standard library", "https://go.dev/dl/go"+m.Version+".src.tar.gz"
+		p.SPDXID, p.Name, p.DownloadLocation = id(m.Path), "Go standard library", "https://go.dev/dl/go"+m.Version+".src.tar.gz"
 		return p, nil
 	}
 	p.Comment = "go.sum: " + m.Sum
@@ -249,15 +255,15 @@ func modulePackage(m *debug.Module) (spdxPackage, error) {
 
 // sources is the folder of the module's sources: they have just been compiled.
 func sources(m *debug.Module) (string, error) {
-	args := []string{"list", "-m", "-f", "{{.Dir}}", m.Path}
+	variable, below := "GOMODCACHE", escape(m.Path)+"@"+m.Version
 	if m.Path == "std" {
-		args = []string{"env", "GOROOT"}
+		variable, below = "GOROOT", ""
 	}
-	out, err := exec.Command("go", args...).Output()
+	out, err := exec.Command("go", "env", variable).Output()
 	if err != nil {
-		return "", fmt.Errorf("go %s: %w", strings.Join(args, " "), err)
+		return "", fmt.Errorf("go env %s: %w", variable, err)
 	}
-	return strings.TrimSpace(string(out)), nil
+	return filepath.Join(strings.TrimSpace(string(out)), below), nil
 }
 
 func licence(dir string) (string, error) {

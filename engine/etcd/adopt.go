@@ -1,0 +1,228 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/plumb-cni/plumb/pkg/engine"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// adopt registers the node, and answers with all addresses that belong to it, each with a new claim. An
+// answer with what etcd has, without new claims, would be wrong: a release of an earlier call, whose
+// outcome is unknown, may be applied after the read. After the change it no longer fits.
+func (s *session) adopt(ctx context.Context, answer *engine.Answer) error {
+	for range maxRounds {
+		v, has, err := s.holdings(ctx, s.Node)
+		if err == nil {
+			err = errors.Join(s.checkRevision(), s.checkMachine(v), s.checkFrozen(v))
+		}
+		if err != nil {
+			return err
+		}
+		registered, err := s.register(ctx, v, []clientv3.Cmp{s.unfrozen()})
+		if err != nil {
+			return err
+		}
+		if !registered {
+			continue
+		}
+		renewed, err := s.renew(ctx, has)
+		if err != nil {
+			return err
+		}
+		if len(renewed) == len(has) {
+			answer.Addresses, answer.Free = renewed, v.free
+			return nil
+		}
+	}
+	return s.busy()
+}
+
+// busy is the error of a call that began again too often.
+func (s *session) busy() error {
+	return failf(types.CodeTryAgain, engine.ReasonUnreachable, "the addresses of node %s changed %d times during the call: other calls for the node run at the same time; try again", s.Node, maxRounds)
+}
+
+// register writes the node's registration, and runs the operations in more, if the registration still is
+// what the view has and the conditions hold. It reports whether it did.
+func (s *session) register(ctx context.Context, v view, conditions []clientv3.Cmp, more ...clientv3.Op) (bool, error) {
+	key := s.node(s.Node)
+	same := clientv3.Compare(clientv3.Value(key), "=", v.identity)
+	if v.identity == "" {
+		same = absent(key)
+	}
+	resp, err := s.change(ctx, append(conditions, same), append(more, clientv3.OpPut(key, s.identity()), s.touch()), nil)
+	return err == nil && resp.Succeeded, err
+}
+
+// renew gives the addresses new claims, if they still have those that were read. It returns the new ones;
+// those of other addresses are missing.
+func (s *session) renew(ctx context.Context, has map[netip.Addr]holding) (map[netip.Addr]string, error) {
+	renewed := map[netip.Addr]string{}
+	for _, batch := range batches(has) {
+		var ops []clientv3.Op
+		claims := make([]string, len(batch))
+		for i, a := range batch {
+			claims[i] = newClaim()
+			ops = append(ops, nested(s.owns(s.Node, a, has[a].claim), s.give(a, claims[i], has[a].since)))
+		}
+		resp, err := s.change(ctx, []clientv3.Cmp{s.unfrozen(), s.registered()}, ops, nil)
+		if err != nil || !resp.Succeeded {
+			return nil, err
+		}
+		for i, a := range batch {
+			if resp.Responses[i].GetResponseTxn().Succeeded {
+				renewed[a] = claims[i]
+			}
+		}
+	}
+	return renewed, nil
+}
+
+// reassert makes etcd agree with the addresses of the request, which are all that the node owns: it gives
+// them to the node, with new claims, and removes the node as the owner of others. It freezes the segment
+// if etcd is behind what the node has seen. An address that another node has stays with it, and is
+// a conflict: that node has it in fact, or has yet to reassert.
+func (s *session) reassert(ctx context.Context, answer *engine.Answer) error {
+	for range maxRounds {
+		v, has, err := s.holdings(ctx, s.Node)
+		if err == nil {
+			err = s.checkMachine(v)
+		}
+		if err != nil {
+			return err
+		}
+		var freeze []clientv3.Op
+		if s.revision < s.Seen && v.frozen == "" {
+			freeze = []clientv3.Op{s.putFrozen()}
+		}
+		registered, err := s.register(ctx, v, nil, freeze...)
+		if err != nil {
+			return err
+		}
+		if !registered {
+			continue
+		}
+		r := reassertion{has: has, given: map[netip.Addr]string{}, conflicts: map[netip.Addr]string{}}
+		if err := s.apply(ctx, &r); err != nil {
+			return err
+		}
+		if !r.changed {
+			return s.reasserted(ctx, answer, r)
+		}
+	}
+	return s.busy()
+}
+
+func (s *session) reasserted(ctx context.Context, answer *engine.Answer, r reassertion) error {
+	v, err := s.look(ctx)
+	answer.Addresses, answer.Conflicts, answer.Free, answer.Frozen = r.given, r.conflicts, v.free, frozenText(v)
+	return err
+}
+
+// A reassertion is what etcd has for the node, and what became of it.
+type reassertion struct {
+	has       map[netip.Addr]holding
+	given     map[netip.Addr]string
+	conflicts map[netip.Addr]string
+	changed   bool // since has was read
+}
+
+// apply gives and takes the addresses of a reassertion.
+func (s *session) apply(ctx context.Context, r *reassertion) error {
+	all := map[netip.Addr]bool{}
+	for a := range r.has {
+		all[a] = true
+	}
+	for a := range s.Addresses {
+		all[a] = true
+	}
+	for _, batch := range batches(all) {
+		var ops []clientv3.Op
+		claims, since := make([]string, len(batch)), now()
+		for i, a := range batch {
+			claims[i] = newClaim()
+			ops = append(ops, s.reassertOne(r.has, a, claims[i], since))
+		}
+		resp, err := s.change(ctx, []clientv3.Cmp{s.registered()}, ops, nil)
+		if err != nil {
+			return err
+		}
+		if !resp.Succeeded {
+			r.changed = true
+			return nil
+		}
+		for i, a := range batch {
+			s.note(r, a, claims[i], (*clientv3.TxnResponse)(resp.Responses[i].GetResponseTxn()))
+		}
+	}
+	return nil
+}
+
+// reassertOne is the part of the transaction for one address. Its alternative reads the owner.
+func (s *session) reassertOne(has map[netip.Addr]holding, a netip.Addr, claim, since string) clientv3.Op {
+	h, listed := has[a]
+	_, mine := s.Addresses[a]
+	owner := clientv3.OpGet(s.owner(a))
+	switch {
+	case !mine:
+		return nested(s.owns(s.Node, a, h.claim), s.take(s.Node, a), owner)
+	case listed:
+		return nested(s.owns(s.Node, a, h.claim), s.give(a, claim, h.since), owner)
+	}
+	return nested(absent(s.owner(a)), s.give(a, claim, since), owner)
+}
+
+// note adds the outcome of one address to the reassertion.
+func (s *session) note(r *reassertion, a netip.Addr, claim string, resp *clientv3.TxnResponse) {
+	_, mine := s.Addresses[a]
+	if resp.Succeeded {
+		if mine {
+			r.given[a] = claim
+		}
+		return
+	}
+	owner := (*clientv3.GetResponse)(resp.Responses[0].GetResponseRange())
+	node, _, _ := strings.Cut(valueOf(owner), " ")
+	switch {
+	case node == s.Node || node == "":
+		r.changed = true
+	case mine:
+		r.conflicts[a] = node
+	}
+}
+
+// forget removes the registration of the target, and then its addresses. Without a registration,
+// claims of the target that are still on their way do nothing.
+func (s *session) forget(ctx context.Context, answer *engine.Answer) error {
+	removed := map[netip.Addr]string{}
+	for round := range maxRounds {
+		v, has, err := s.holdings(ctx, s.Target)
+		if err != nil {
+			return err
+		}
+		if round > 0 && len(has) == 0 {
+			answer.Addresses, answer.Free, answer.Frozen = removed, v.free, frozenText(v)
+			return nil
+		}
+		if _, err := s.change(ctx, nil, []clientv3.Op{clientv3.OpDelete(s.node(s.Target)), clientv3.OpDelete(s.last(s.Target))}, nil); err != nil {
+			return err
+		}
+		for _, batch := range batches(has) {
+			var ops []clientv3.Op
+			for _, a := range batch {
+				removed[a] = has[a].claim
+				ops = append(ops, nested(s.owns(s.Target, a, has[a].claim), s.take(s.Target, a)))
+			}
+			if _, err := s.change(ctx, nil, ops, nil); err != nil {
+				return err
+			}
+		}
+	}
+	return s.busy()
+}

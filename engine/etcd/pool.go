@@ -1,0 +1,232 @@
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"iter"
+	"math/bits"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+
+	"github.com/plumb-cni/plumb/pkg/engine"
+)
+
+// windowSize is how many addresses one read of claim covers, at most.
+const windowSize = 256
+
+// maxFree is the largest number of free addresses that an answer has: numbers in JSON are exact up to it.
+const maxFree = 1 << 53
+
+// A block is the addresses from first to last, with both. They share the upper 64 bits of IPv6.
+type block struct {
+	v4          bool
+	high        uint64 // upper 64 bits of IPv6
+	first, last uint64
+}
+
+// A pool is blocks that do not overlap, and the addresses in them that must not be given.
+type pool struct {
+	blocks   []block
+	excluded []block // each is in one block; they do not overlap
+	prefixes []netip.Prefix
+}
+
+// newPool checks ranges and exclusions. An error names all problems.
+func newPool(ranges []engine.Range, exclude []netip.Prefix) (pool, error) {
+	p := pool{prefixes: outermost(exclude)}
+	var errs []error
+	for _, r := range ranges {
+		b, err := newBlock(r.First, r.Last)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		for _, other := range p.blocks {
+			if _, overlap := other.part(r.First, r.Last); overlap {
+				errs = append(errs, fmt.Errorf("ranges: %v-%v overlaps with %v-%v", r.First, r.Last, other.addr(other.first), other.addr(other.last)))
+			}
+		}
+		p.blocks = append(p.blocks, b)
+	}
+	for _, prefix := range p.prefixes {
+		if !prefix.IsValid() || !isAddress(prefix.Addr()) {
+			errs = append(errs, fmt.Errorf("exclude: %q is no prefix", prefix))
+			continue
+		}
+		first, last := prefix.Addr(), lastOf(prefix)
+		for _, b := range p.blocks {
+			if x, ok := b.part(first, last); ok {
+				p.excluded = append(p.excluded, x)
+			}
+		}
+	}
+	if n := len(p.blocks) + len(p.excluded); n > maxRanges {
+		errs = append(errs, fmt.Errorf("ranges and exclude have %d parts; at most %d are possible", n, maxRanges))
+	}
+	return p, errors.Join(errs...)
+}
+
+// newBlock returns the block of a range.
+func newBlock(first, last netip.Addr) (block, error) {
+	switch {
+	case !isAddress(first) || !isAddress(last) || first.Is4() != last.Is4():
+		return block{}, fmt.Errorf("ranges: %v-%v: first and last must be addresses of the same family", first, last)
+	case last.Less(first):
+		return block{}, fmt.Errorf("ranges: %v-%v: last is before first", first, last)
+	}
+	high, low := split(first)
+	lastHigh, end := split(last)
+	if high != lastHigh {
+		return block{}, fmt.Errorf("ranges: %v-%v: a range can be a /64 at most", first, last)
+	}
+	return block{first.Is4(), high, low, end}, nil
+}
+
+// part returns the addresses of the block that are from first to last, if there are any.
+func (b block) part(first, last netip.Addr) (block, bool) {
+	if first.Is4() != b.v4 {
+		return block{}, false
+	}
+	if a := b.addr(b.first); first.Less(a) {
+		first = a
+	}
+	if a := b.addr(b.last); a.Less(last) {
+		last = a
+	}
+	_, low := split(first)
+	_, end := split(last)
+	return block{b.v4, b.high, low, end}, !last.Less(first)
+}
+
+// outermost returns the prefixes, masked, that are in no other prefix.
+func outermost(prefixes []netip.Prefix) (out []netip.Prefix) {
+	masked := make([]netip.Prefix, len(prefixes))
+	for i, p := range prefixes {
+		masked[i] = p.Masked()
+	}
+	slices.SortFunc(masked, func(a, b netip.Prefix) int { return a.Bits() - b.Bits() })
+	for _, p := range masked {
+		if !slices.ContainsFunc(out, func(o netip.Prefix) bool { return o.Contains(p.Addr()) }) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// lastOf returns the last address of a masked prefix.
+func lastOf(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	for i := p.Bits(); i < 8*len(b); i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// split returns the upper and lower 64 bits of an address. IPv4 is in the lower 32 bits.
+func split(a netip.Addr) (high, low uint64) {
+	if a.Is4() {
+		b := a.As4()
+		return 0, uint64(binary.BigEndian.Uint32(b[:]))
+	}
+	b := a.As16()
+	return binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])
+}
+
+// addr returns the address with these lower bits.
+func (b block) addr(low uint64) netip.Addr {
+	if b.v4 {
+		return netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, uint32(low))))
+	}
+	return netip.AddrFrom16([16]byte(binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, b.high), low)))
+}
+
+// size is the number of addresses, at most maxFree.
+func (b block) size() uint64 { return min(b.last-b.first, maxFree-1) + 1 }
+
+// windows is the number of windows that have addresses of the block.
+func (b block) windows() uint64 { return b.last/windowSize - b.first/windowSize + 1 }
+
+// window is the part of the block in its nth window.
+func (b block) window(n uint64) block {
+	w := (b.first/windowSize + n) * windowSize
+	return block{b.v4, b.high, max(b.first, w), min(b.last, w+windowSize-1)}
+}
+
+// counted are the blocks whose addresses free needs the number of.
+func (p pool) counted() []block { return slices.Concat(p.blocks, p.excluded) }
+
+// free is the number of free addresses, where used has the number of used ones for each block of counted.
+func (p pool) free(used []int64) uint64 {
+	var all, gone uint64
+	for i, b := range p.counted() {
+		if i < len(p.blocks) {
+			all, gone = min(all+b.size(), maxFree), gone+uint64(used[i])
+		} else {
+			gone += b.size() - min(b.size(), uint64(used[i]))
+		}
+	}
+	return all - min(all, gone)
+}
+
+// windows yields all windows, from a random one on.
+func (p pool) windows() iter.Seq[block] {
+	return func(yield func(block) bool) {
+		var total uint64
+		for _, b := range p.blocks {
+			sum, carry := bits.Add64(total, b.windows(), 0)
+			total = sum | -carry
+		}
+		if total == 0 {
+			return
+		}
+		start := rand.Uint64N(total)
+		for i := range total {
+			if !yield(p.window((start + i) % total)) {
+				return
+			}
+		}
+	}
+}
+
+// window returns the nth window of all blocks.
+func (p pool) window(n uint64) block {
+	for _, b := range p.blocks {
+		if n < b.windows() {
+			return b.window(n)
+		}
+		n -= b.windows()
+	}
+	return block{}
+}
+
+// candidates returns the addresses of a window that are neither taken nor excluded, in random order.
+func (p pool) candidates(w block, taken map[netip.Addr]bool) (free []netip.Addr) {
+	for low := w.first; ; low++ {
+		a := w.addr(low)
+		if !taken[a] && !slices.ContainsFunc(p.prefixes, func(x netip.Prefix) bool { return x.Contains(a) }) {
+			free = append(free, a)
+		}
+		if low == w.last {
+			break
+		}
+	}
+	rand.Shuffle(len(free), func(i, j int) { free[i], free[j] = free[j], free[i] })
+	return free
+}
+
+// count returns how many of the addresses count in free.
+func (p pool) count(addresses map[netip.Addr]string) (n int) {
+	for a := range addresses {
+		for i, b := range p.counted() {
+			if _, in := b.part(a, a); in && i < len(p.blocks) {
+				n++
+			} else if in {
+				n--
+			}
+		}
+	}
+	return n
+}

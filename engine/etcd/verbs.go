@@ -1,0 +1,248 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/plumb-cni/plumb/pkg/engine"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+const (
+	// claimBatch is how many addresses one transaction claims, at most. With more, nodes that fill a pool
+	// take addresses from each other's transactions more often.
+	claimBatch = 8
+	// changeBatch is how many addresses one transaction releases or rewrites, at most. etcd takes 128
+	// operations in a transaction, unless --max-txn-ops says otherwise.
+	changeBatch = 32
+	// maxRounds is how often adopt, reassert and forget begin again because something changed meanwhile.
+	maxRounds = 10
+)
+
+// newClaim returns 128 random bits. Each change of an address's owner has a claim of its own, so that a
+// transaction of an earlier call that is applied late never fits.
+func newClaim() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+func now() string { return time.Now().UTC().Format(time.RFC3339) }
+
+// check returns an error if the node may not claim: by its registration, or because the segment is frozen.
+func (s *session) check(v view) error {
+	if err := s.checkMachine(v); err != nil {
+		return err
+	}
+	switch {
+	case v.identity == "":
+		return failf(types.CodeTryAgain, engine.ReasonUnregistered,
+			"node %s is not registered in segment %s: it is new, or it has been forgotten; adopt", s.Node, s.Segment)
+	case v.identity != s.identity():
+		return failf(types.CodeTryAgain, engine.ReasonBoot, "node %s is registered with another boot (%s): adopt", s.Node, v.identity)
+	}
+	return s.checkFrozen(v)
+}
+
+// checkMachine returns an error if another machine is registered with the name of the node.
+func (s *session) checkMachine(v view) error {
+	if machine, _, _ := strings.Cut(v.identity, " "); v.identity != "" && machine != s.Machine {
+		return failf(types.CodeConfig, engine.ReasonMachine,
+			"node %s of segment %s is registered by machine %s; this is machine %s: give each machine a name of its own, or, if the other machine is gone, forget the node",
+			s.Node, s.Segment, machine, s.Machine)
+	}
+	return nil
+}
+
+func (s *session) checkFrozen(v view) error {
+	if v.frozen == "" {
+		return nil
+	}
+	return failf(types.CodeTryAgain, engine.ReasonFrozen, "segment %s is frozen since %s: reassert on each node, then thaw", s.Segment, frozenText(v))
+}
+
+// frozenText is who froze the segment and when, for people; "" if it is not frozen.
+func frozenText(v view) string {
+	if since, node, _ := strings.Cut(v.frozen, " "); node != "" {
+		return since + " by " + node
+	}
+	return strings.TrimSpace(v.frozen)
+}
+
+// checkRevision returns an error if the store has an older state than the node has seen.
+func (s *session) checkRevision() error {
+	if s.revision >= s.Seen {
+		return nil
+	}
+	return failf(types.CodeTryAgain, engine.ReasonBehind,
+		"etcd is at revision %d, and node %s has seen %d: an older state was restored, or this is another etcd; reassert on each node, then thaw",
+		s.revision, s.Node, s.Seen)
+}
+
+// unfrozen and registered are the conditions of a change by the node.
+func (s *session) unfrozen() clientv3.Cmp { return absent(s.frozen()) }
+func (s *session) registered() clientv3.Cmp {
+	return clientv3.Compare(clientv3.Value(s.node(s.Node)), "=", s.identity())
+}
+
+// owns is the condition that the address belongs to the node with this claim.
+func (s *session) owns(node string, a netip.Addr, claim string) clientv3.Cmp {
+	return clientv3.Compare(clientv3.Value(s.owner(a)), "=", node+" "+claim)
+}
+
+func absent(key string) clientv3.Cmp { return clientv3.Compare(clientv3.CreateRevision(key), "=", 0) }
+
+// give makes the node the owner of an address.
+func (s *session) give(a netip.Addr, claim, since string) []clientv3.Op {
+	return []clientv3.Op{
+		clientv3.OpPut(s.owner(a), s.Node+" "+claim), clientv3.OpPut(s.own(s.Node, a), claim+" "+since),
+	}
+}
+
+// take removes the owner of an address.
+func (s *session) take(node string, a netip.Addr) []clientv3.Op {
+	return []clientv3.Op{clientv3.OpDelete(s.owner(a)), clientv3.OpDelete(s.own(node, a))}
+}
+
+// touch notes the time of the call.
+func (s *session) touch() clientv3.Op { return clientv3.OpPut(s.last(s.Node), now()) }
+
+// nested is one part of a transaction: f if the condition holds.
+func nested(condition clientv3.Cmp, then []clientv3.Op, otherwise ...clientv3.Op) clientv3.Op {
+	return clientv3.OpTxn([]clientv3.Cmp{condition}, then, otherwise)
+}
+
+// holding is an address of a node, as etcd has it.
+type holding struct{ claim, since string }
+
+// holdings reads the addresses of a node at one revision with the rest of the view.
+func (s *session) holdings(ctx context.Context, node string) (view, map[netip.Addr]holding, error) {
+	v, err := s.look(ctx, clientv3.OpGet(s.owned(node), clientv3.WithPrefix()))
+	if err != nil {
+		return v, nil, err
+	}
+	all := map[netip.Addr]holding{}
+	for _, kv := range v.extra[0].Kvs {
+		a, err := addrOf(kv.Key)
+		if err != nil {
+			return v, nil, err
+		}
+		claim, since, _ := strings.Cut(string(kv.Value), " ")
+		all[a] = holding{claim, since}
+	}
+	return v, all, nil
+}
+
+// batches yields the keys of a map, at most changeBatch at a time, in order.
+func batches[V any](m map[netip.Addr]V) [][]netip.Addr {
+	var all []netip.Addr
+	for a := range m {
+		all = append(all, a)
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Collect(slices.Chunk(all, changeBatch))
+}
+
+// release removes the owners of addresses that belong to the node with the claims of the request. It
+// answers with those that it removed: the others belong to the node no longer, or with another claim.
+func (s *session) release(ctx context.Context, answer *engine.Answer) error {
+	v, err := s.look(ctx)
+	if err == nil {
+		err = s.checkRevision()
+	}
+	if err != nil {
+		return err
+	}
+	released := map[netip.Addr]string{}
+	for _, batch := range batches(s.Addresses) {
+		var ops []clientv3.Op
+		for _, a := range batch {
+			ops = append(ops, nested(s.owns(s.Node, a, s.Addresses[a]), s.take(s.Node, a)))
+		}
+		resp, err := s.change(ctx, nil, ops, nil)
+		if err != nil {
+			return err
+		}
+		for i, a := range batch {
+			if resp.Responses[i].GetResponseTxn().Succeeded {
+				released[a] = s.Addresses[a]
+			}
+		}
+	}
+	answer.Addresses, answer.Free = released, v.free+uint64(s.pool.count(released))
+	return nil
+}
+
+// status tells how many addresses are free, and whether the segment is frozen.
+func (s *session) status(ctx context.Context, answer *engine.Answer) error {
+	v, err := s.look(ctx)
+	if err != nil {
+		return err
+	}
+	answer.Free, answer.Frozen = v.free, frozenText(v)
+	return s.checkRevision()
+}
+
+// list tells the nodes of the segment and the owners of addresses, or those of one node.
+func (s *session) list(ctx context.Context, answer *engine.Answer) error {
+	owned, node, last := s.root+"n/", s.node(s.Target), s.last(s.Target)
+	option := clientv3.WithPrefix()
+	if s.Target != "" {
+		owned, option = s.owned(s.Target), func(*clientv3.Op) {}
+	}
+	v, err := s.look(ctx, clientv3.OpGet(owned, clientv3.WithPrefix()), clientv3.OpGet(node, option), clientv3.OpGet(last, option))
+	if err != nil {
+		return err
+	}
+	answer.Free, answer.Frozen = v.free, frozenText(v)
+	answer.Nodes, answer.Owners = map[string]engine.Node{}, map[netip.Addr]engine.Owner{}
+	eachValue(v.extra[1].Kvs, func(name, machine, boot string) { answer.Nodes[name] = engine.Node{Machine: machine, Boot: boot} })
+	eachValue(v.extra[2].Kvs, func(name, at, _ string) {
+		if n, ok := answer.Nodes[name]; ok {
+			n.LastCall = at
+			answer.Nodes[name] = n
+		}
+	})
+	for _, kv := range v.extra[0].Kvs {
+		a, err := addrOf(kv.Key)
+		if err != nil {
+			return err
+		}
+		_, since, _ := strings.Cut(string(kv.Value), " ")
+		name, _, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), s.root+"n/"), "/")
+		answer.Owners[a] = engine.Owner{Node: name, Since: since}
+	}
+	return s.checkRevision()
+}
+
+// freeze makes claim and adopt fail until thaw.
+func (s *session) freeze(ctx context.Context, answer *engine.Answer) error {
+	return s.setFrozen(ctx, answer, nested(absent(s.frozen()), []clientv3.Op{s.putFrozen()}))
+}
+
+func (s *session) putFrozen() clientv3.Op { return clientv3.OpPut(s.frozen(), now()+" "+s.Node) }
+
+// thaw ends freeze.
+func (s *session) thaw(ctx context.Context, answer *engine.Answer) error {
+	return s.setFrozen(ctx, answer, clientv3.OpDelete(s.frozen()))
+}
+
+// setFrozen runs the change, and answers with the state after it.
+func (s *session) setFrozen(ctx context.Context, answer *engine.Answer, change clientv3.Op) error {
+	if _, err := s.look(ctx); err != nil {
+		return err
+	}
+	if _, err := s.change(ctx, nil, []clientv3.Op{change}, nil); err != nil {
+		return err
+	}
+	v, err := s.look(ctx)
+	answer.Free, answer.Frozen = v.free, frozenText(v)
+	return err
+}

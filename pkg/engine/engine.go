@@ -1,0 +1,102 @@
+// Package engine has the requests and answers of an engine: an executable that keeps, for all nodes of a
+// segment, which node owns which address. One call is one process: it reads a Request as JSON from stdin,
+// and prints an Answer as JSON to stdout. Its exit status is 0, or 1 if the answer has an error.
+// engine/README.md is the page for somebody who writes an engine.
+package engine
+
+import (
+	"encoding/json"
+	"net/netip"
+)
+
+// The verbs of a request.
+const (
+	Claim    = "claim"    // makes the node the owner of free addresses
+	Release  = "release"  // gives addresses of the node back
+	Adopt    = "adopt"    // registers the node, and gives new claims for all addresses that it owns
+	List     = "list"     // tells nodes and owners
+	Forget   = "forget"   // gives back all addresses of another node, and removes its registration
+	Status   = "status"   // tells how many addresses are free, and whether the segment is frozen
+	Freeze   = "freeze"   // refuses claim and adopt until Thaw
+	Thaw     = "thaw"     // ends Freeze
+	Reassert = "reassert" // makes the engine agree with what the node owns, after a restore from a backup
+)
+
+// A Request is what an engine reads from stdin. Machine and Boot are texts without white space that
+// are unequal for two machines, and for two boots of one machine.
+type Request struct {
+	Verb      string                `json:"verb"`
+	Segment   string                `json:"segment"`             // the nodes on one wire, between which addresses are unique
+	Node      string                `json:"node,omitempty"`      // of the caller
+	Machine   string                `json:"machine,omitempty"`   // of the caller
+	Boot      string                `json:"boot,omitempty"`      // of the caller
+	Ranges    []Range               `json:"ranges,omitempty"`    // the pool of claim; what "free" counts
+	Exclude   []netip.Prefix        `json:"exclude,omitempty"`   // are in no range
+	Want      int                   `json:"want,omitempty"`      // claim: how many addresses, at most
+	Requested []netip.Addr          `json:"requested,omitempty"` // claim: these, all or none, instead of Want
+	Addresses map[netip.Addr]string `json:"addresses,omitempty"` // release, reassert: addresses with their claims
+	Target    string                `json:"target,omitempty"`    // forget: which node; list: of which node only
+	Seen      int64                 `json:"seen,omitempty"`      // the highest revision that the node has seen
+	Engine    json.RawMessage       `json:"engine,omitempty"`    // the configuration of the engine: its own keys, and "type"
+}
+
+// A Range is the addresses from First to Last, with both.
+type Range struct {
+	First netip.Addr `json:"first"`
+	Last  netip.Addr `json:"last"`
+}
+
+// An Answer is what an engine prints to stdout. An answer with an error has no addresses.
+type Answer struct {
+	Addresses map[netip.Addr]string `json:"addresses,omitempty"` // with their claims; see the verbs in engine/README.md
+	Conflicts map[netip.Addr]string `json:"conflicts,omitempty"` // reassert: addresses that another node has, with its name
+	Free      uint64                `json:"free"`                // free addresses in the ranges of the request
+	Revision  int64                 `json:"revision,omitempty"`  // of the engine's data; grows with each change
+	Frozen    string                `json:"frozen,omitempty"`    // since when, and by which node
+	Nodes     map[string]Node       `json:"nodes,omitempty"`     // list
+	Owners    map[netip.Addr]Owner  `json:"owners,omitempty"`    // list
+	Error     *Error                `json:"error,omitempty"`
+}
+
+// A Node is a registered node. LastCall is for people: no decision depends on a clock.
+type Node struct {
+	Machine  string `json:"machine"`
+	Boot     string `json:"boot"`
+	LastCall string `json:"lastCall,omitempty"` // RFC 3339
+}
+
+// An Owner is the node that an address belongs to. It has no claim, so that nobody can adopt an address
+// by reading.
+type Owner struct {
+	Node  string `json:"node"`
+	Since string `json:"since,omitempty"` // RFC 3339
+}
+
+// An Error says why a call failed. Code is a code of package types, for the runtime; Reason is for the
+// caller; Msg is for people, and says what to do.
+type Error struct {
+	Code   uint   `json:"code"`
+	Reason string `json:"reason"`
+	Msg    string `json:"msg"`
+}
+
+func (e *Error) Error() string { return e.Msg }
+
+// The reasons of an error. After each, except ReasonUnknown, the call has changed nothing for the caller's
+// addresses.
+const (
+	ReasonRequest      = "request"      // the request or the engine's configuration is wrong
+	ReasonUnreachable  = "unreachable"  // the engine's store did not answer in time
+	ReasonUnknown      = "unknown"      // the store did not answer a change: it may happen, even later. Adopt
+	ReasonDenied       = "denied"       // the store refuses this client
+	ReasonSpace        = "space"        // the store takes no more data; it does release addresses
+	ReasonFull         = "full"         // no address is free
+	ReasonTaken        = "taken"        // a requested address belongs to another node
+	ReasonOwn          = "own"          // a requested address belongs to this node, which does not know it. Adopt
+	ReasonUnregistered = "unregistered" // the node was never registered, or has been forgotten. Adopt
+	ReasonBoot         = "boot"         // the node is registered with another boot. Adopt
+	ReasonMachine      = "machine"      // another machine is registered with the name of this node
+	ReasonFrozen       = "frozen"       // see Freeze
+	ReasonBehind       = "behind"       // the store's revision is below Seen: an older state was restored. Reassert
+	ReasonInternal     = "internal"     // any other
+)

@@ -1,0 +1,24 @@
+#!/bin/bash
+# run.sh tests the engines of cluster-local with their stores, in namespaces of their own.
+#
+#   test/engine/run.sh                            all tests, and static checks of both modules
+#   test/engine/run.sh -short                     go test with these arguments
+#   test/engine/run.sh -nemesis 15m -mutations -ginkgo.focus nemesis
+#
+# It tests the executable in $PLUMB_BIN, or builds it. It builds etcd from its Go module: the first build
+# takes a minute of CPU time.
+set -euo pipefail
+cd "$(dirname "$0")"
+
+[ -t 1 ] || export GINKGO_NO_COLOR=1
+../../scripts/need.sh ip:iproute2 nft:nftables iptables:iptables sysctl:procps
+if [ $# = 0 ]; then
+	for module in ../../engine/etcd .; do
+		go -C "$module" vet ./...
+		(cd "$module" && "$(go -C "$OLDPWD/../.." tool -n staticcheck)" -checks all ./...)
+		go -C "$module" mod tidy -diff
+	done
+	go -C ../../engine/etcd test -count=1 .
+fi
+# With a PID namespace, all members of etcd end with the tests, also if these are killed.
+go test -count=1 -timeout 60m -exec "$PWD/../../scripts/sandbox.sh unshare --pid --fork --kill-child --mount-proc" . "$@"

@@ -1,0 +1,42 @@
+// Package engine tests the engines of cluster-local with the stores that they use: cluster-local-etcd with
+// members of etcd, each in a network namespace of its own.
+package engine
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+)
+
+func TestEngine(t *testing.T) {
+	RegisterFailHandler(Fail)
+	RunSpecs(t, "test/engine")
+}
+
+// The executables of etcd and of the engine.
+var etcdPath, enginePath string
+
+var _ = BeforeSuite(func() {
+	dir := GinkgoT().TempDir()
+	etcdPath, enginePath = filepath.Join(dir, "etcd"), filepath.Join(dir, "cluster-local-etcd")
+	build(".", etcdPath, "./etcd")
+	if bin := os.Getenv("PLUMB_BIN"); bin != "" {
+		enginePath = filepath.Join(bin, "cluster-local-etcd")
+	} else {
+		build("../../engine/etcd", enginePath, "-trimpath", ".")
+	}
+})
+
+// build builds an executable of a module. Go's build cache keeps what etcd is made of from run to run: the
+// flags and the environment are those of this test binary, which contains a large part of etcd, too.
+func build(module, out string, args ...string) {
+	GinkgoHelper()
+	cmd := exec.Command("go", append([]string{"build", "-buildvcs=false", "-o", out}, args...)...)
+	cmd.Dir = module
+	text, err := cmd.CombinedOutput()
+	Expect(err).NotTo(HaveOccurred(), string(text))
+}

@@ -1,0 +1,218 @@
+package engine
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"slices"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/plumb-cni/plumb/pkg/engine"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// dump returns all keys of a segment with their values.
+func (c *cluster) dump(segment string) map[string]string {
+	GinkgoHelper()
+	all := map[string]string{}
+	client := c.connect("root", c.members...)
+	Expect(do(func(ctx context.Context) error {
+		prefix := "/plumb/v1/" + segment + "/"
+		resp, err := client.Get(ctx, prefix, clientv3.WithPrefix())
+		if err == nil {
+			for _, kv := range resp.Kvs {
+				all[string(kv.Key[len(prefix):])] = string(kv.Value)
+			}
+		}
+		return err
+	})).To(Succeed())
+	return all
+}
+
+// addrs returns the addresses of an answer, sorted.
+func addrs(answer engine.Answer) []netip.Addr {
+	return slices.SortedFunc(maps.Keys(answer.Addresses), netip.Addr.Compare)
+}
+
+var _ = Describe("cluster-local-etcd", Ordered, func() {
+	var c *cluster
+	BeforeAll(func() { c = newCluster(3) })
+
+	It("claims addresses, counts the free ones, and releases", func() {
+		n1 := c.newCaller("claims", "n1", "10.7.0.1-10.7.0.10", "fd00::1-fd00::2")
+		n1.base.Exclude = []netip.Prefix{netip.MustParsePrefix("10.7.0.8/30")} // .8, .9, .10
+		Expect(n1.succeed(engine.Adopt).Addresses).To(BeEmpty())
+		a := n1.succeed(engine.Claim, want(4))
+		Expect(a.Addresses).To(HaveLen(4))
+		Expect(a.Free).To(BeEquivalentTo(7 + 2 - 4))
+		rest := n1.succeed(engine.Claim, want(256))
+		Expect(rest.Addresses).To(HaveLen(5))
+		Expect(rest.Free).To(BeZero())
+		Expect(rest.Revision).To(BeNumerically(">", a.Revision))
+		all := slices.SortedFunc(slices.Values(append(addrs(a), addrs(rest)...)), netip.Addr.Compare)
+		Expect(all[0]).To(Equal(netip.MustParseAddr("10.7.0.1")))
+		Expect(all[6]).To(Equal(netip.MustParseAddr("10.7.0.7")))
+		Expect(all[8]).To(Equal(netip.MustParseAddr("fd00::2")))
+		requireError(c.clients, n1.request(engine.Claim, want(1)), types.CodeTryAgain, engine.ReasonFull, "n1", "claims")
+
+		wrong := map[netip.Addr]string{all[0]: "another-claim"}
+		Expect(n1.succeed(engine.Release, addresses(wrong)).Addresses).To(BeEmpty())
+		freed := n1.succeed(engine.Release, addresses(a.Addresses))
+		Expect(freed.Addresses).To(Equal(a.Addresses))
+		Expect(freed.Free).To(BeEquivalentTo(4))
+		n1.succeed(engine.Release, addresses(rest.Addresses))
+		Expect(n1.succeed(engine.Status).Free).To(BeEquivalentTo(9))
+		Expect(c.dump("claims")).To(And(HaveLen(2), HaveKey("node/n1"), HaveKey("last/n1")))
+	})
+
+	It("takes addresses from all windows before it says that none is free", func() {
+		n1 := c.newCaller("windows", "n1", "10.7.0.200-10.7.4.20")
+		n1.succeed(engine.Adopt)
+		size := 1024 + 20 - 200 + 1
+		all := map[netip.Addr]string{}
+		for len(all) < size {
+			a := n1.succeed(engine.Claim, want(250))
+			for addr := range a.Addresses {
+				Expect(all).NotTo(HaveKey(addr))
+			}
+			maps.Copy(all, a.Addresses)
+			Expect(a.Free).To(BeEquivalentTo(size - len(all)))
+		}
+		requireError(c.clients, n1.request(engine.Claim, want(1)), types.CodeTryAgain, engine.ReasonFull)
+		Expect(n1.succeed(engine.Release, addresses(all)).Addresses).To(HaveLen(size))
+	})
+
+	It("claims from a /64", func() {
+		n1 := c.newCaller("wide", "n1", "fd00::-fd00::ffff:ffff:ffff:ffff")
+		n1.succeed(engine.Adopt)
+		a := n1.succeed(engine.Claim, want(8))
+		Expect(a.Addresses).To(HaveLen(8))
+		Expect(a.Free).To(BeEquivalentTo(1<<53 - 8))
+	})
+
+	It("keeps IPv4 and IPv6 with the same first digits apart", func() {
+		n1 := c.newCaller("families", "n1", "32.1.13.0-32.1.13.255")
+		n1.succeed(engine.Adopt)
+		n1.succeed(engine.Claim, requested("2001:db0::1", "2001:dff::2"))
+		Expect(n1.succeed(engine.Status).Free).To(BeEquivalentTo(256))
+	})
+
+	It("claims all requested addresses or none, and names the owner", func() {
+		n1, n2 := c.newCaller("requested", "n1"), c.newCaller("requested", "n2")
+		n1.succeed(engine.Adopt)
+		n2.succeed(engine.Adopt)
+		Expect(n1.succeed(engine.Claim, requested("10.7.0.5", "fd00::5")).Addresses).To(HaveLen(2))
+		requireError(c.clients, n2.request(engine.Claim, requested("10.7.0.6", "10.7.0.5")), types.CodeTryAgain, engine.ReasonTaken,
+			"10.7.0.5 belongs to node n1 since 20")
+		Expect(n2.succeed(engine.Claim, requested("10.7.0.6")).Addresses).To(HaveLen(1))
+		requireError(c.clients, n1.request(engine.Claim, requested("10.7.0.5")), types.CodeTryAgain, engine.ReasonOwn, "adopt")
+	})
+
+	It("adopts with new claims, so that a late release does nothing", func() {
+		n1 := c.newCaller("adopts", "n1", "10.7.0.1-10.7.0.100")
+		n1.succeed(engine.Adopt)
+		before := n1.succeed(engine.Claim, want(70))
+		after := n1.succeed(engine.Adopt)
+		Expect(addrs(after)).To(Equal(addrs(before)))
+		for a, claim := range before.Addresses {
+			Expect(after.Addresses[a]).NotTo(Or(Equal(claim), BeEmpty()))
+		}
+		Expect(n1.succeed(engine.Release, addresses(before.Addresses)).Addresses).To(BeEmpty())
+		Expect(n1.succeed(engine.Release, addresses(after.Addresses)).Addresses).To(HaveLen(70))
+	})
+
+	It("wants an adopt from a new node and after a boot", func() {
+		n1 := c.newCaller("boots", "n1", "10.7.0.1-10.7.0.100")
+		requireError(c.clients, n1.request(engine.Claim, want(1)), types.CodeTryAgain, engine.ReasonUnregistered, "adopt")
+		n1.succeed(engine.Adopt)
+		a := n1.succeed(engine.Claim, want(3))
+		requireError(c.clients, n1.request(engine.Claim, want(1), boot("boot2")), types.CodeTryAgain, engine.ReasonBoot, "boot1", "adopt")
+		Expect(addrs(n1.succeed(engine.Adopt, boot("boot2")))).To(Equal(addrs(a)))
+		requireError(c.clients, n1.request(engine.Claim, want(1)), types.CodeTryAgain, engine.ReasonBoot, "boot2")
+		n1.succeed(engine.Claim, want(1), boot("boot2"))
+	})
+
+	It("refuses a second machine with the name of a node, and names both", func() {
+		n1 := c.newCaller("clones", "n1", "10.7.0.1-10.7.0.100")
+		n1.succeed(engine.Adopt)
+		for _, verb := range []string{engine.Adopt, engine.Reassert} {
+			requireError(c.clients, n1.request(verb, machine("uuid-2")), types.CodeConfig, engine.ReasonMachine, "machine-of-n1", "uuid-2")
+		}
+		requireError(c.clients, n1.request(engine.Claim, want(1), machine("uuid-2")), types.CodeConfig, engine.ReasonMachine, "machine-of-n1", "uuid-2")
+	})
+
+	It("forgets a node, which then has nothing", func() {
+		n1, n2 := c.newCaller("forgets", "n1", "10.7.0.1-10.7.0.40"), c.newCaller("forgets", "n2", "10.7.0.1-10.7.0.40")
+		n1.succeed(engine.Adopt)
+		n2.succeed(engine.Adopt)
+		a := n1.succeed(engine.Claim, want(40))
+		requireError(c.clients, n2.request(engine.Claim, want(1)), types.CodeTryAgain, engine.ReasonFull)
+		gone := n2.succeed(engine.Forget, target("n1"))
+		Expect(addrs(gone)).To(Equal(addrs(a)))
+		Expect(gone.Free).To(BeEquivalentTo(40))
+		requireError(c.clients, n1.request(engine.Claim, want(1)), types.CodeTryAgain, engine.ReasonUnregistered, "forgotten")
+		other := n2.succeed(engine.Claim, want(8))
+		Expect(n1.succeed(engine.Release, addresses(a.Addresses)).Addresses).To(BeEmpty())
+		Expect(n1.succeed(engine.Adopt).Addresses).To(BeEmpty())
+		Expect(n2.succeed(engine.List).Owners).To(HaveLen(len(other.Addresses)))
+	})
+
+	It("lists nodes and owners, without claims", func() {
+		n1, n2 := c.newCaller("lists", "n1"), c.newCaller("lists", "n2")
+		n1.succeed(engine.Adopt)
+		n2.succeed(engine.Adopt)
+		n1.succeed(engine.Claim, requested("10.7.0.5", "fd00::5"))
+		n2.succeed(engine.Claim, requested("10.7.0.6"))
+		all := n1.succeed(engine.List)
+		Expect(all.Nodes).To(And(HaveLen(2), HaveKeyWithValue("n2", And(HaveField("Machine", "machine-of-n2"), HaveField("Boot", "boot1"), HaveField("LastCall", HavePrefix("20"))))))
+		Expect(all.Owners).To(And(HaveLen(3), HaveKeyWithValue(netip.MustParseAddr("fd00::5"), And(HaveField("Node", "n1"), HaveField("Since", HavePrefix("20"))))))
+		some := n1.succeed(engine.List, target("n2"))
+		Expect(some.Nodes).To(And(HaveLen(1), HaveKey("n2")))
+		Expect(some.Owners).To(And(HaveLen(1), HaveKey(netip.MustParseAddr("10.7.0.6"))))
+		n2.base.Segment = "other"
+		Expect(n2.succeed(engine.List)).To(And(HaveField("Nodes", BeEmpty()), HaveField("Owners", BeEmpty())))
+	})
+
+	It("refuses claims while the segment is frozen, and releases", func() {
+		n1 := c.newCaller("freezes", "n1", "10.7.0.1-10.7.0.40")
+		n1.succeed(engine.Adopt)
+		a := n1.succeed(engine.Claim, want(2))
+		Expect(n1.succeed(engine.Freeze).Frozen).To(MatchRegexp(`^20.*Z by n1$`))
+		Expect(n1.succeed(engine.Status).Frozen).NotTo(BeEmpty())
+		requireError(c.clients, n1.request(engine.Claim, want(1)), types.CodeTryAgain, engine.ReasonFrozen, "reassert", "thaw")
+		requireError(c.clients, n1.request(engine.Claim, requested("10.7.0.9")), types.CodeTryAgain, engine.ReasonFrozen)
+		requireError(c.clients, n1.request(engine.Adopt), types.CodeTryAgain, engine.ReasonFrozen)
+		Expect(n1.succeed(engine.Release, addresses(a.Addresses)).Addresses).To(HaveLen(2))
+		Expect(n1.succeed(engine.Thaw).Frozen).To(BeEmpty())
+		n1.succeed(engine.Claim, want(1))
+	})
+
+	It("gives an address to one of many callers at the same time", func() {
+		const nodes, pool = 12, 30
+		taken := make(chan netip.Addr, nodes*pool)
+		Expect(inParallel(nodes, func(i int) error {
+			n := c.newCaller("parallel", string(rune('a'+i)), "10.7.0.1-10.7.0.30")
+			n.succeed(engine.Adopt)
+			for {
+				a := call(c.clients, n.request(engine.Claim, want(3)))
+				if a.Error != nil {
+					Expect(a.Error.Reason).To(Equal(engine.ReasonFull), a.Error.Msg)
+					return nil
+				}
+				for addr := range a.Addresses {
+					taken <- addr
+				}
+			}
+		})).To(Succeed())
+		close(taken)
+		owners := map[netip.Addr]int{}
+		for a := range taken {
+			owners[a]++
+		}
+		Expect(owners).To(HaveLen(pool))
+		Expect(owners).To(HaveEach(1))
+	})
+})
