@@ -39,7 +39,8 @@ type Plugin struct {
 	Status func(*Request) error
 	GC     func(*Request) error
 	// Restore makes again what other programs of the node have deleted. Operators and service
-	// managers call it without CNI_COMMAND: NAME restore. If it is nil, there is no such call.
+	// managers call it without CNI_COMMAND: NAME restore. If it is nil, there is no such call. It has no
+	// configuration, unless it calls Request.ReadConfig.
 	Restore func(*Request) error
 }
 
@@ -134,6 +135,10 @@ func (r *Request) printError(err error) {
 		fmt.Fprintf(r.env.Stderr, "%s: %v (and stdout cannot be written: %v)\n", r.plugin.Name, err, werr)
 	}
 }
+
+// ReadConfig reads the configuration of one plugin from stdin, for Restore. For all verbs, skel has read it
+// already.
+func (r *Request) ReadConfig() error { return r.readStdin() }
 
 // readStdin reads the configuration from stdin and checks the keys that the specification
 // defines for all plugins.
