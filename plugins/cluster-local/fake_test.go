@@ -407,12 +407,15 @@ func (n *testNode) fails(command, id string, v variant) nstest.Failure {
 }
 
 // gc calls GC with these valid containers.
-func (n *testNode) gc(ids ...string) nstest.Reply {
+func (n *testNode) gc(ids ...string) nstest.Reply { return n.gcWith(variant{}, ids...) }
+
+func (n *testNode) gcWith(v variant, ids ...string) nstest.Reply {
 	valid := []string{}
 	for _, id := range ids {
 		valid = append(valid, fmt.Sprintf(`{"containerID": %q, "ifname": "eth0"}`, id))
 	}
-	return n.run("GC", "", variant{More: `"cni.dev/valid-attachments": [` + strings.Join(valid, ",") + `]`})
+	v.More = `"cni.dev/valid-attachments": [` + strings.Join(valid, ",") + `]`
+	return n.run("GC", "", v)
 }
 
 // state returns the content of the file of owned addresses.
