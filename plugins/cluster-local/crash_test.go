@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -223,12 +222,12 @@ func (s *storm) step() {
 	case p < 70:
 		s.del(n)
 	case p < 80:
-		verbs, does := []string{"claim", "release", "release", "adopt"}, []string{"die", "done, die", "done, unknown", "later", "done, garbage", "refuse unreachable"}
-		verb, do := verbs[s.IntN(len(verbs))], does[s.IntN(len(does))]
-		if do == "later" && verb != "release" {
-			do = "done, die"
+		faults := []string{"die", "done, die", "done, unknown", "done, garbage", "refuse unreachable"}
+		if verb := []string{"claim", "adopt", "release", "release"}[s.IntN(4)]; verb == "release" && s.IntN(2) == 0 {
+			n.cluster.script(verb, "later")
+		} else {
+			n.cluster.script(verb, faults[s.IntN(len(faults))])
 		}
-		n.cluster.script(verb, do)
 	case p < 88:
 		n.cluster.applyLate()
 	case p < 91:
@@ -316,12 +315,10 @@ func (n *testNode) expectNoForeignIfAny() {
 	Expect(err).NotTo(HaveOccurred())
 	st, ok := parseState(string(text))
 	Expect(ok).To(BeTrue(), "%s", text)
-	owned := map[netip.Addr]string{}
-	if st.boot == strings.TrimSpace(string(boot)) {
-		owned = n.cluster.owned(n.name)
-	} else {
+	if st.boot != strings.TrimSpace(string(boot)) {
 		return
 	}
+	owned := n.cluster.owned(n.name)
 	for ip := range st.claims {
 		Expect(owned).To(HaveKey(ip))
 	}
