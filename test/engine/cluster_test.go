@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -155,7 +156,7 @@ func (c *cluster) connect(user string, members ...*member) *clientv3.Client {
 	client, err := clientv3.New(clientv3.Config{Endpoints: endpoints, Logger: zap.NewNop(), TLS: c.tlsConfig(user),
 		DialOptions: []grpc.DialOption{grpc.WithContextDialer(c.dial)}})
 	Expect(err).NotTo(HaveOccurred())
-	DeferCleanup(client.Close)
+	DeferCleanup(func() { _ = client.Close() }) // it may be closed already
 	return client
 }
 
@@ -228,4 +229,45 @@ func (c *cluster) engineConfig(user string, more map[string]any) json.RawMessage
 	text, err := json.Marshal(conf)
 	Expect(err).NotTo(HaveOccurred())
 	return text
+}
+
+// signal sends a signal to the member.
+func (m *member) signal(s syscall.Signal) {
+	GinkgoHelper()
+	Expect(m.cmd.Process.Signal(s)).To(Succeed())
+}
+
+// leader returns the member that is the leader, or nil if none says so within a second.
+func (c *cluster) leader() *member {
+	for _, m := range c.members {
+		if m.cmd == nil {
+			continue
+		}
+		client := c.connect("root", m)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		status, err := client.Status(ctx, m.clientURL())
+		cancel()
+		_ = client.Close()
+		if err == nil && status.Leader == status.Header.MemberId {
+			return m
+		}
+	}
+	return nil
+}
+
+// setLink sets the link of a port of the bridge "up" or "down".
+func (c *cluster) setLink(port, state string) {
+	GinkgoHelper()
+	c.bridge.MustLine(GinkgoTB(), "ip link set "+port+" "+state)
+}
+
+// setPeers cuts the member off from the other members, but not from clients, with "add"; "del" ends that.
+func (m *member) setPeers(verb string) {
+	GinkgoHelper()
+	for _, other := range m.members {
+		if other != m {
+			m.ns.MustLine(GinkgoTB(), "ip route "+verb+" blackhole "+other.addr)
+			other.ns.MustLine(GinkgoTB(), "ip route "+verb+" blackhole "+m.addr)
+		}
+	}
 }

@@ -29,7 +29,7 @@ func newPKI() *pki {
 	GinkgoHelper()
 	p := &pki{dir: GinkgoT().TempDir()}
 	p.cert, p.key = p.issue("ca", &x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign})
-	var addrs []net.IP
+	addrs := []net.IP{net.IPv4(10, 9, 0, 100)} // of slowEndpoint
 	for i := range byte(9) {
 		addrs = append(addrs, net.IPv4(10, 9, 0, i))
 	}

@@ -1,0 +1,346 @@
+package engine
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/plumb-cni/plumb/pkg/engine"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+var (
+	duration  = flag.Duration("nemesis", 90*time.Second, "how long the nemesis runs; 8 s with -short")
+	mutations = flag.Bool("mutations", false, "also run the nemesis on clients that break a law, and want duplicates")
+)
+
+// The load of the nemesis: nodes that fill nine tenths of the pool, if they can.
+const (
+	nodes         = 12
+	maxContainers = 9 // of a node
+	poolSize      = 120
+	segment       = "nemesis"
+)
+
+func poolAddr(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 7, 0, byte(i + 1)}) }
+
+// keyAddr returns the IPv4 address at the end of a key.
+func keyAddr(key string) netip.Addr {
+	b, _ := hex.DecodeString(key[strings.LastIndexByte(key, '/')+1:])
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// A nemesis is nodes that add and delete containers all the time, and somebody who breaks what they use.
+type nemesis struct {
+	*cluster
+	caller         caller
+	operator       *nstest.NS // reaches the members when the nodes do not
+	operatorEngine json.RawMessage
+	direct         *clientv3.Client
+	mutation       mutation
+	wire           *wire
+	nodes          []*machineNode
+
+	killRate                       atomic.Value // float64: of calls of engine and plugin
+	calls, kills, unknown, reboots atomic.Int64
+	sync.Mutex
+	failures  []string
+	claims    int
+	lastClaim time.Time
+	noClaim   time.Duration // the longest
+}
+
+// fail notes a failure.
+func (n *nemesis) fail(format string, args ...any) {
+	n.Lock()
+	defer n.Unlock()
+	n.failures = append(n.failures, fmt.Sprintf(format, args...))
+}
+
+// claimed notes a claim that succeeded.
+func (n *nemesis) claimed(addresses int) {
+	n.Lock()
+	defer n.Unlock()
+	n.claims += addresses
+	n.noClaim, n.lastClaim = max(n.noClaim, time.Since(n.lastClaim)), time.Now()
+}
+
+// A machineNode is a node and its containers, as its runtime knows them.
+type machineNode struct {
+	*nemesis
+	plugin
+	name string
+	sync.Mutex
+	boots      int
+	next       int
+	containers map[string]netip.Addr
+}
+
+// newNemesis starts a cluster with nodes that do nothing yet.
+func newNemesis(m mutation) *nemesis {
+	GinkgoHelper()
+	c := newCluster(3)
+	n := &nemesis{cluster: c, mutation: m, wire: newWire(), operator: nstest.NewNode(GinkgoTB()).Named("operator"),
+		direct: c.connect("root", c.members...), caller: c.newCaller(segment, "", "10.7.0.1-"+poolAddr(poolSize-1).String())}
+	c.plug(n.operator, "operator", "10.9.0.101")
+	var endpoints []string
+	for _, m := range c.members {
+		endpoints = append(endpoints, m.slowEndpoint())
+	}
+	n.caller.base.Engine = c.engineConfig("node", map[string]any{"timeout": 1, "endpoints": endpoints})
+	n.operatorEngine = c.engineConfig("node", nil)
+	n.killRate.Store(0.05)
+	for i := range nodes {
+		name := fmt.Sprintf("n%d", i+1)
+		n.nodes = append(n.nodes, &machineNode{nemesis: n, plugin: newReference(n, name), name: name, containers: map[string]netip.Addr{}})
+	}
+	return n
+}
+
+// step adds or deletes one container.
+func (m *machineNode) step() {
+	m.Lock()
+	boots, add := m.boots, len(m.containers) == 0 || len(m.containers) < maxContainers && rand.IntN(100) < 55
+	var container string
+	if add {
+		m.next++
+		container = fmt.Sprintf("%s-%d", m.name, m.next)
+	} else {
+		all := slices.Collect(maps.Keys(m.containers))
+		container = all[rand.IntN(len(all))]
+		m.wire.removed(m.containers[container], container)
+		delete(m.containers, container)
+	}
+	m.Unlock()
+	if add && m.addContainer(container, boots) {
+		return
+	}
+	_ = m.del(container) // a runtime deletes after an ADD that failed, too
+}
+
+// addContainer reports whether the container has an address, on a node that has not booted meanwhile.
+func (m *machineNode) addContainer(container string, boots int) bool {
+	a, err := m.add(container)
+	m.Lock()
+	defer m.Unlock()
+	if err != nil || m.boots != boots {
+		return false
+	}
+	m.wire.added(a, container)
+	m.containers[container] = a
+	return true
+}
+
+// bootAgain ends all containers of the node.
+func (m *machineNode) bootAgain() {
+	m.Lock()
+	defer m.Unlock()
+	for container, a := range m.containers {
+		m.wire.removed(a, container)
+	}
+	m.containers = map[string]netip.Addr{}
+	m.boots++
+	m.reboot()
+	m.reboots.Add(1)
+}
+
+// load runs the nodes until the context ends.
+func (n *nemesis) load(ctx context.Context, group *sync.WaitGroup) {
+	n.lastClaim = time.Now()
+	for _, m := range n.nodes {
+		for range 2 {
+			group.Go(func() {
+				for ctx.Err() == nil {
+					m.step()
+					pause(ctx, time.Duration(rand.IntN(60))*time.Millisecond)
+				}
+			})
+		}
+	}
+	group.Go(func() {
+		for ctx.Err() == nil {
+			n.nodes[rand.IntN(len(n.nodes))].bootAgain()
+			pause(ctx, time.Duration(rand.IntN(800))*time.Millisecond)
+		}
+	})
+}
+
+// pause waits, or returns when the context ends.
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// A disturbance breaks a member, and mends it.
+type disturbance struct {
+	name        string
+	begin, mend func(*member)
+}
+
+var disturbances = []disturbance{
+	{"stop", func(m *member) { m.signal(syscall.SIGSTOP) }, func(m *member) { m.signal(syscall.SIGCONT) }},
+	{"kill -9", func(m *member) { m.kill() }, func(m *member) { m.start() }},
+	{"cut off from peers", func(m *member) { m.setPeers("add") }, func(m *member) { m.setPeers("del") }},
+	{"cut off from all", func(m *member) { m.setLink(m.name, "down") }, func(m *member) { m.setLink(m.name, "up") }},
+}
+
+// disturb breaks members, mostly the leader, one after the other until the context ends.
+func (n *nemesis) disturb(ctx context.Context) {
+	GinkgoHelper()
+	for i := 0; ctx.Err() == nil; i++ {
+		d := disturbances[i%len(disturbances)]
+		m := n.leader()
+		if m == nil || rand.IntN(4) == 0 {
+			m = n.members[rand.IntN(len(n.members))]
+		}
+		d.begin(m)
+		pause(ctx, 3*time.Second)
+		d.mend(m)
+		pause(ctx, 2*time.Second)
+		if i%8 == 7 && n.mutation == none {
+			n.restoreSnapshot(ctx)
+		}
+	}
+}
+
+// restoreSnapshot puts the cluster back to an earlier state, as engine/README.md says.
+func (n *nemesis) restoreSnapshot(ctx context.Context) {
+	GinkgoHelper()
+	file := filepath.Join(GinkgoT().TempDir(), "snapshot")
+	n.awaitReady()
+	n.save(file)
+	pause(ctx, 2*time.Second)
+	n.setLink("clients", "down")
+	n.restore(file)
+	operator := n.caller.request(engine.Freeze)
+	operator.Node, operator.Engine = "operator", n.operatorEngine
+	Eventually(func() *engine.Error { return call(n.operator, operator).Error }, "2m", "100ms").Should(BeNil())
+	n.setLink("clients", "up")
+	n.reassertAll()
+	operator.Verb = engine.Thaw
+	Eventually(func() *engine.Error { return call(n.operator, operator).Error }, "2m", "100ms").Should(BeNil())
+	n.Lock()
+	defer n.Unlock()
+	n.lastClaim = time.Now() // nobody could claim during the restore
+}
+
+// reassertAll calls reassert on each node, until none has a conflict.
+func (n *nemesis) reassertAll() {
+	GinkgoHelper()
+	Eventually(func() error {
+		return inParallel(len(n.nodes), func(i int) error { return n.nodes[i].plugin.reassert() })
+	}, "5m", "100ms").Should(Succeed())
+}
+
+// settle lets all nodes adopt, and compares what they own with what etcd has.
+func (n *nemesis) settle() {
+	GinkgoHelper()
+	n.killRate.Store(0.0)
+	n.awaitReady()
+	for _, m := range n.nodes {
+		Eventually(m.plugin.adopt, "2m", "100ms").Should(Succeed(), m.name)
+	}
+	keys := n.dump(segment)
+	owners, lists := map[netip.Addr]string{}, map[netip.Addr]string{}
+	for key, value := range keys {
+		switch parts := strings.Split(key, "/"); parts[0] {
+		case "a":
+			owners[keyAddr(key)] = value
+		case "n":
+			claim, _, _ := strings.Cut(value, " ")
+			lists[keyAddr(key)] = parts[1] + " " + claim
+		}
+	}
+	Expect(lists).To(Equal(owners), "the list by address and the lists by node")
+	for _, m := range n.nodes {
+		for a := range m.plugin.owned() {
+			node, _, _ := strings.Cut(owners[a], " ")
+			Expect(node).To(Equal(m.name), "owner of %v", a)
+			delete(owners, a)
+		}
+		for container, a := range m.containers {
+			Expect(m.plugin.owned()).To(HaveKey(a), "the address of %s", container)
+		}
+	}
+	Expect(owners).To(BeEmpty(), "addresses that no node knows")
+}
+
+// report prints the figures of a run.
+func (n *nemesis) report(took time.Duration) {
+	n.Lock()
+	defer n.Unlock()
+	AddReportEntry("figures", fmt.Sprintf(
+		"%v: %d ADDs (%.0f per second), %d addresses claimed, %d calls of the engine, %d unknown outcomes, %d kills, %d reboots; longest time without a claim %v, without an ADD %v; %d duplicates",
+		took.Round(time.Second), n.wire.adds, float64(n.wire.adds)/took.Seconds(), n.claims, n.calls.Load(), n.unknown.Load(), n.kills.Load(), n.reboots.Load(),
+		n.noClaim.Round(10*time.Millisecond), n.wire.longest.Round(10*time.Millisecond), len(n.wire.duplicates)))
+}
+
+// runFor runs load and disturbances.
+func (n *nemesis) runFor(ctx context.Context) {
+	GinkgoHelper()
+	start := time.Now()
+	var group sync.WaitGroup
+	ctx, cancel := context.WithCancel(ctx)
+	defer func() {
+		cancel()
+		group.Wait()
+		n.report(time.Since(start))
+	}()
+	n.load(ctx, &group)
+	n.disturb(ctx)
+}
+
+var _ = Describe("The nemesis", func() {
+	It("finds no address twice on the wire", func() {
+		n := newNemesis(none)
+		limit := *duration
+		if testing.Short() {
+			limit = 8 * time.Second
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), limit)
+		defer cancel()
+		n.runFor(ctx)
+		Expect(n.wire.duplicates).To(BeEmpty())
+		Expect(n.wire.adds).NotTo(BeZero())
+		n.settle()
+		Expect(n.failures).To(BeEmpty())
+	})
+
+	for _, m := range []mutation{adoptByReading, etcdBeforeFile, timeoutIsClaim} {
+		It("finds duplicates with the mutation: "+string(m), func() {
+			if !*mutations {
+				Skip("-mutations is not set")
+			}
+			n := newNemesis(m)
+			ctx, cancel := context.WithTimeout(context.Background(), max(*duration, 5*time.Minute))
+			defer cancel()
+			found := errors.New("found")
+			ctx, stop := context.WithCancelCause(ctx)
+			n.wire.onDuplicate = func() { stop(found) }
+			n.runFor(ctx)
+			Expect(context.Cause(ctx)).To(MatchError(found))
+			GinkgoWriter.Println(n.wire.duplicates[0])
+		})
+	}
+})
