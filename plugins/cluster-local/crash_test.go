@@ -323,3 +323,40 @@ func (n *testNode) expectNoForeignIfAny() {
 		Expect(owned).To(HaveKey(ip))
 	}
 }
+
+var _ = Describe("in a pool that is half full", func() {
+	It("one ADD in five calls the engine, at most", func() {
+		nodes := []*testNode{newNode(newCluster(GinkgoTB()), "n1")}
+		for i := range 7 {
+			nodes = append(nodes, nodes[0].beside(fmt.Sprint("n", i+2)))
+		}
+		r := rand.New(rand.NewPCG(uint64(GinkgoRandomSeed()), 2))
+		type container struct {
+			node *testNode
+			id   string
+		}
+		var live []container
+		next := 0
+		add := func() {
+			next++
+			c := container{nodes[r.IntN(len(nodes))], fmt.Sprint("c", next)}
+			c.node.add(c.id, variant{})
+			live = append(live, c)
+		}
+		for range 120 {
+			add()
+		}
+		nodes[0].cluster.calls()
+		pairs := nstest.FullOrShort(600, 100)
+		for range pairs {
+			i := r.IntN(len(live))
+			live[i].node.del(live[i].id, variant{})
+			live[i] = live[len(live)-1]
+			live = live[:len(live)-1]
+			add()
+		}
+		calls := len(nodes[0].cluster.calls())
+		AddReportEntry("calls of the engine for a pair of ADD and DEL", fmt.Sprintf("%.2f", float64(calls)/float64(pairs)))
+		Expect(calls).To(BeNumerically("<=", pairs/5))
+	})
+})

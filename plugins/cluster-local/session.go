@@ -296,17 +296,8 @@ const retryReturn = 30 * time.Second
 
 // returnSurplus gives the engine back what the node does not need. Those in last stay if possible.
 func (n *network) returnSurplus(last []netip.Addr) error {
-	needed := false
-	err := n.Lock(func(se *pool.Session) error {
-		st, valid, err := n.read(se)
-		if err != nil || !valid || st.failed != 0 && n.host.Now() < st.failed+retryReturn {
-			return err
-		}
-		surplus, err := n.surplus(se, st, last)
-		needed = len(surplus) > 0
-		return err
-	})
-	if err != nil || !needed {
+	due, err := n.isReturnDue(last)
+	if err != nil || !due {
 		return err
 	}
 	s, err := n.open(n.timeout)
@@ -314,7 +305,24 @@ func (n *network) returnSurplus(last []netip.Addr) error {
 		return err
 	}
 	defer s.close()
+	if due, err := n.isReturnDue(last); err != nil || !due { // another process has done it meanwhile, or has failed
+		return err
+	}
 	return s.release(last)
+}
+
+// isReturnDue reports whether the node has a surplus, and has not failed to return one just now.
+func (n *network) isReturnDue(last []netip.Addr) (due bool, err error) {
+	err = n.Lock(func(se *pool.Session) error {
+		st, valid, err := n.read(se)
+		if err != nil || !valid || st.failed != 0 && n.host.Now() < st.failed+retryReturn {
+			return err
+		}
+		surplus, err := n.surplus(se, st, last)
+		due = len(surplus) > 0
+		return err
+	})
+	return due, err
 }
 
 // release gives the engine back what the node does not need. Before that it settles, if that is due.

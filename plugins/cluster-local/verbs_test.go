@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"sync"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -208,6 +209,26 @@ var _ = Describe("DEL", func() {
 		n.del("c3", none)
 		Expect(n.cluster.owned("n1")).To(BeEmpty())
 		n.expectAgreement()
+	})
+
+	It("waits for an engine that hangs once, also if many come at the same time", func() {
+		none := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "stock": 0`}
+		for i := range 6 {
+			n.add(fmt.Sprint("c", i), none)
+		}
+		n.cluster.calls()
+		n.cluster.script("release", "hang")
+		n.cluster.script("adopt", "hang")
+		var wg sync.WaitGroup
+		for i := range 6 {
+			wg.Go(func() {
+				defer GinkgoRecover()
+				n.run("DEL", fmt.Sprint("c", i), none).OK(GinkgoTB())
+			})
+		}
+		wg.Wait()
+		Expect(n.cluster.calls()).To(Equal([]string{"release"}))
+		Expect(n.Reserved()).To(BeEmpty())
 	})
 
 	It("works without an engine, and with a configuration that ADD refuses", func() {
