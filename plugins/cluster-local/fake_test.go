@@ -454,7 +454,8 @@ func (n *testNode) expectNoForeign() {
 	}
 }
 
-func nstestRun(n *testNode, c nstest.Call) nstest.Failure {
+// failureOf runs a call of the node, which must fail, and returns its error.
+func failureOf(n *testNode, c nstest.Call) nstest.Failure {
 	GinkgoHelper()
 	return nstest.Run(n.Plugin(), c).Failure(GinkgoTB())
 }

@@ -460,7 +460,7 @@ var _ = Describe("the configuration", func() {
 		n := newNode(newCluster(GinkgoTB()), "n1")
 		c := n.Call("c1", variant{IPAM: ipam})
 		c.Path = n.cluster.dir
-		f := nstestRun(n, c.With("ADD"))
+		f := failureOf(n, c.With("ADD"))
 		Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
 		for _, text := range texts {
 			Expect(f.Msg).To(ContainSubstring(text))

@@ -25,6 +25,7 @@ var rows = []struct{ packages, tests, what string }{
 	{"./pkg/...", "^(Fuzz.*|Test(Encode|Decode|Reader|CommentOf|Owner|VLANRanges|FlowMatches|Requests|Answers))$", "messages to the kernel"},
 	{"./pkg/pool", "^(Fuzz|Test(LocalType|UsableAfter|Parse))", "host-local's files"},
 	{"./plugins/tuning", "^Fuzz", "tuning's state file"},
+	{"./plugins/cluster-local", "^(Fuzz|Test(SizeOf|Target|State))", "the addresses that cluster-local owns"},
 }
 
 func TestBigEndian(t *testing.T) {
