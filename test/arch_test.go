@@ -598,6 +598,21 @@ func TestStartCost(t *testing.T) {
 	}
 }
 
+// TestClusterLocalIsSmall: cluster-local starts at every ADD, so it has neither what interface plugins need
+// nor what an engine needs to reach its store.
+func TestClusterLocalIsSmall(t *testing.T) {
+	out, err := goList("-deps", "./plugins/cluster-local")
+	if err != nil {
+		t.Fatal(err)
+	}
+	deps := strings.Fields(out)
+	for _, unwanted := range []string{"net", "github.com/vishvananda/netlink", module + "pkg/nl", "google.golang.org/grpc", "go.etcd.io/etcd/client/v3", "os/exec", "math/big"} {
+		if slices.Contains(deps, unwanted) {
+			t.Errorf("plugins/cluster-local contains %s", unwanted)
+		}
+	}
+}
+
 func goList(args ...string) (string, error) {
 	cmd := exec.Command("go", append([]string{"list"}, args...)...)
 	cmd.Dir = ".."

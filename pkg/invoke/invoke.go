@@ -7,6 +7,8 @@
 // lived longer than its caller could reserve an address after the DEL that follows. What
 // the delegate did before it was killed belongs to the attachment, and that DEL releases
 // it. The kernel does not kill programs that the delegate started.
+//
+// RunProgram runs an executable of CNI_PATH that is no plugin.
 package invoke
 
 import (
@@ -246,20 +248,25 @@ func (c *Call) ReadAnswer() ([]byte, error) {
 // result. Later calls of Wait return the same.
 func (c *Call) Wait() ([]byte, error) {
 	if c.state != Ended {
-		err := c.readUntil(func() bool { return false })
-		if err != nil {
-			_ = unix.Kill(c.pid, unix.SIGKILL)
-		}
-		err = errors.Join(err, c.reap())
-		if len(c.stderr.data) > 0 {
-			_, _ = c.stderrTo.Write(c.stderr.data) // a failed write does not fail the call
-		}
-		c.end(c.failure(err))
+		c.end(c.failure(c.waitForEnd()))
 	}
 	if c.err != nil {
 		return nil, c.err
 	}
 	return c.stdout.data, nil
+}
+
+// waitForEnd waits until the process has ended, and copies what it printed to stderr.
+func (c *Call) waitForEnd() error {
+	err := c.readUntil(func() bool { return false })
+	if err != nil {
+		_ = unix.Kill(c.pid, unix.SIGKILL)
+	}
+	err = errors.Join(err, c.reap())
+	if len(c.stderr.data) > 0 {
+		_, _ = c.stderrTo.Write(c.stderr.data) // a failed write does not fail the call
+	}
+	return err
 }
 
 // end records that the process has ended, and that err is the error of the call.

@@ -25,7 +25,8 @@ type config struct {
 	// sets has the range sets. ADD allocates one address from each, and returns the addresses in
 	// this order. The index of a set is the N of its file last_reserved_ip.N.
 	sets       []rangeSet
-	requested  []netip.Addr // addresses that ADD must allocate, without duplicates
+	exclude    []netip.Prefix // addresses that are never allocated, beside the gateways
+	requested  []netip.Addr   // addresses that ADD must allocate, without duplicates
 	routes     []types.Route
 	resolvConf string // path; empty: the result has no dns
 
@@ -127,7 +128,7 @@ func (in *input) config() (*config, error) {
 	}
 	forStore, storeErr := newStoreConf(raw.DataDir, raw.Cooldown)
 	sets, setsErr := in.rangeSets()
-	excluded, excludeErr := parseExclude(raw.Exclude)
+	excluded, excludeErr := ParsePrefixes("exclude", raw.Exclude)
 	for _, set := range sets {
 		for i := range set {
 			set[i].exclude(excluded)
@@ -136,7 +137,7 @@ func (in *input) config() (*config, error) {
 	routes, routesErr := parseRoutes(raw.Routes)
 	requested, requestedErr := in.requestedAddrs()
 	conf := &config{
-		storeConf: forStore, sets: sets, requested: requested, routes: routes,
+		storeConf: forStore, sets: sets, exclude: excluded, requested: requested, routes: routes,
 		resolvConf: raw.ResolvConf, failStatusWhenFull: raw.StatusFull,
 	}
 	return conf, errors.Join(storeErr, cooldownErr, setsErr, excludeErr, routesErr, requestedErr)
@@ -154,8 +155,8 @@ func (in *input) rangeSets() ([]rangeSet, error) {
 	all = append(all, raw.Ranges...)
 	var sets []rangeSet
 	var errs []error
-	// The runtime does not pass ipRanges to STATUS.
-	if len(all) == 0 && in.command != "STATUS" {
+	// The runtime does not pass ipRanges to STATUS and GC.
+	if len(all) == 0 && in.command != "STATUS" && in.command != "GC" {
 		errs = append(errs, errors.New("no IP ranges specified"))
 	}
 	for i, rawSet := range all {
@@ -327,20 +328,21 @@ func parseSubnet(s string) (netip.Prefix, error) {
 	return p, nil
 }
 
-// parseExclude returns the intervals of the addresses and prefixes in raw.
-func parseExclude(raw []string) ([]interval, error) {
-	var all []interval
+// ParsePrefixes returns the addresses and prefixes in raw, the value of a key. An address is a prefix of
+// one address, and a prefix has no host bits. The error names all problems.
+func ParsePrefixes(key string, raw []string) ([]netip.Prefix, error) {
+	var all []netip.Prefix
 	var errs []error
 	for i, s := range raw {
 		ip, ipErr := types.ParseAddr(s)
 		p, cidrErr := types.ParseCIDR(s)
 		switch {
 		case ipErr == nil:
-			all = append(all, interval{ip, ip})
+			all = append(all, netip.PrefixFrom(ip, ip.BitLen()))
 		case cidrErr == nil:
-			all = append(all, intervalOf(p))
+			all = append(all, p.Masked())
 		default:
-			errs = append(errs, fmt.Errorf("exclude[%d]: %q is neither an address nor a prefix", i, s))
+			errs = append(errs, fmt.Errorf("%s[%d]: %q is neither an address nor a prefix", key, i, s))
 		}
 	}
 	return all, errors.Join(errs...)

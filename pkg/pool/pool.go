@@ -12,8 +12,10 @@
 //		return pool.Among(owned), err
 //	})
 //	if none := (*pool.NoneFreeError)(nil); errors.As(err, &none) {
-//		// Roll back r.Undo, get an address of range set none.Set from the cluster, and allocate again.
+//		// Roll back r.Undo, get an address of p.Sets()[none.Set] from the cluster, and allocate again.
 //	}
+//
+// plugins/cluster-local is such a plugin.
 package pool
 
 import (

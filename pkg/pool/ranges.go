@@ -119,10 +119,13 @@ func (r ipRange) findExcluded(ip netip.Addr) int {
 	return slices.IndexFunc(r.excluded, func(e interval) bool { return e.contains(ip) })
 }
 
-// exclude sets r.excluded to the gateway and to those of the configured intervals that overlap the
+// exclude sets r.excluded to the gateway and to those of the configured prefixes that overlap the
 // range.
-func (r *ipRange) exclude(configured []interval) {
-	all := append([]interval{{r.gateway, r.gateway}}, configured...)
+func (r *ipRange) exclude(configured []netip.Prefix) {
+	all := []interval{{r.gateway, r.gateway}}
+	for _, p := range configured {
+		all = append(all, intervalOf(p))
+	}
 	r.excluded = slices.DeleteFunc(all, func(e interval) bool { return !e.overlaps(r.interval) })
 }
 

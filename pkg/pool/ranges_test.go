@@ -14,9 +14,9 @@ func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
 // newRangeSet returns a set of ranges. The gateway of each range is its first address.
 func newRangeSet(t testing.TB, exclude []string, ranges ...interval) rangeSet {
 	t.Helper()
-	var excluded []interval
+	var excluded []netip.Prefix
 	for _, e := range exclude {
-		excluded = append(excluded, intervalOf(netip.MustParsePrefix(e)))
+		excluded = append(excluded, netip.MustParsePrefix(e))
 	}
 	var s rangeSet
 	for _, r := range ranges {

@@ -1,7 +1,6 @@
 package pool
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -140,8 +139,7 @@ func (se *Session) createFile(name string, content []byte) error {
 
 // describeHolder returns a text, for an error, about the container that has the reservation of ip.
 func (se *Session) describeHolder(ip netip.Addr) string {
-	res, _ := se.read(ip) // without an owner if it cannot be read
-	return ip.String() + " is allocated to " + cmp.Or(res.owner.containerID, "an unknown owner")
+	return ip.String() + " is allocated to " + se.Holder(ip)
 }
 
 // release removes the reservation of ip if it belongs to o. If the reservation does not exist or

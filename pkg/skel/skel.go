@@ -38,7 +38,8 @@ type Plugin struct {
 	Status func(*Request) error
 	GC     func(*Request) error
 	// Commands has what operators and service managers call without CNI_COMMAND, by name:
-	// NAME COMMAND ARGUMENT… Each gets the arguments after its name.
+	// NAME COMMAND ARGUMENT… Each gets the arguments after its name. It has no
+	// configuration, unless it calls Request.ReadConfig.
 	Commands map[string]func(r *Request, args []string) error
 }
 
@@ -134,6 +135,10 @@ func (r *Request) printError(err error) {
 		fmt.Fprintf(r.env.Stderr, "%s: %v (and stdout cannot be written: %v)\n", r.plugin.Name, err, werr)
 	}
 }
+
+// ReadConfig reads the configuration of one plugin from stdin, for Commands. For all verbs, skel has read it
+// already.
+func (r *Request) ReadConfig() error { return r.readStdin() }
 
 // readStdin reads the configuration from stdin and checks the keys that the specification
 // defines for all plugins.

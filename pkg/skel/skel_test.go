@@ -245,6 +245,28 @@ func TestCommands(t *testing.T) {
 	}
 }
 
+func TestCommandCanReadAConfiguration(t *testing.T) {
+	var name string
+	p := skel.Plugin{Name: "firewall", Commands: map[string]func(*skel.Request, []string) error{
+		"restore": func(r *skel.Request, _ []string) error {
+			err := r.ReadConfig()
+			name = r.Conf.Name
+			return err
+		},
+	}}
+	for stdin, want := range map[string]string{
+		`{"cniVersion": "1.0.0", "name": "net", "type": "firewall"}`: "",
+		``: "firewall restore: decode configuration: stdin is empty",
+		`{"cniVersion": "1.0.0", "name": "net", "plugins": [{}]}`: "firewall restore: the configuration is a list of plugins",
+	} {
+		var stderr strings.Builder
+		code := skel.Run(p, skel.Env{Args: []string{"restore"}, Stdin: strings.NewReader(stdin), Stdout: io.Discard, Stderr: &stderr})
+		if !strings.HasPrefix(stderr.String(), want) || (code == 0) != (want == "") || code == 0 && name != "net" {
+			t.Errorf("%s: exit status %d, name %q, stderr %q", stdin, code, name, stderr.String())
+		}
+	}
+}
+
 // An unreadable fails the test if it is read.
 type unreadable struct{ t *testing.T }
 

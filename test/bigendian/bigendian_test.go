@@ -26,6 +26,7 @@ var rows = []struct{ packages, tests, what string }{
 	{"./pkg/pool", "^(Fuzz|Test(LocalType|UsableAfter|Parse))", "host-local's files"},
 	{"./pkg/dhcp", "^(Fuzz|Test(Encode|Decode))", "DHCP and ARP messages"},
 	{"./plugins/tuning", "^Fuzz", "tuning's state file"},
+	{"./plugins/cluster-local", "^(Fuzz|Test(SizeOf|Target|State))", "the addresses that cluster-local owns"},
 }
 
 func TestBigEndian(t *testing.T) {

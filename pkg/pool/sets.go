@@ -1,0 +1,83 @@
+package pool
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// A Set is a range set of the configuration, for a plugin that gets addresses from elsewhere.
+type Set struct {
+	Ranges  []Range
+	Exclude []netip.Prefix // what is never allocated: the gateways, and what the key exclude names
+}
+
+// A Range is the addresses from First to Last, with both.
+type Range struct{ First, Last netip.Addr }
+
+// Contains reports whether the address is in a range of the set and may be allocated.
+func (s Set) Contains(ip netip.Addr) bool {
+	return slices.ContainsFunc(s.Ranges, func(r Range) bool { return interval{r.First, r.Last}.contains(ip) }) &&
+		!slices.ContainsFunc(s.Exclude, func(p netip.Prefix) bool { return p.Contains(ip) })
+}
+
+// Sets returns the range sets, in the order in which NoneFreeError numbers them.
+func (p *Pool) Sets() []Set {
+	var all []Set
+	for _, set := range p.conf.sets {
+		s := Set{}
+		for _, r := range set {
+			s.Ranges = append(s.Ranges, Range{r.from, r.to})
+			gateway := netip.PrefixFrom(r.gateway, r.gateway.BitLen())
+			for _, e := range slices.Concat(p.conf.exclude, []netip.Prefix{gateway}) {
+				if r.overlaps(intervalOf(e)) {
+					s.Exclude = append(s.Exclude, e)
+				}
+			}
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// Requested returns the addresses that the runtime requests.
+func (p *Pool) Requested() []netip.Addr { return p.conf.requested }
+
+// FailStatusWhenFull reports whether the configuration has the key failStatusWhenFull.
+func (p *Pool) FailStatusWhenFull() bool { return p.conf.failStatusWhenFull }
+
+// Held returns the addresses that are reserved for the attachment of the request. There are none if the
+// folder does not exist.
+func (s Store) Held(r *skel.Request) (held []netip.Addr, err error) {
+	err = s.Lock(func(se *Session) error {
+		all, err := se.heldByOrLegacy(ownerOf(r))
+		for _, res := range all {
+			held = append(held, res.addr)
+		}
+		return err
+	})
+	return held, types.IgnoreNotExist(err)
+}
+
+// Reserved returns all addresses that have a reservation, of any attachment. It lists the folder.
+func (se *Session) Reserved() ([]netip.Addr, error) {
+	if err := se.listNames(); err != nil {
+		return nil, err
+	}
+	var all []netip.Addr
+	for name := range se.names {
+		if ip, ok := parseName(name); ok {
+			all = append(all, ip)
+		}
+	}
+	return all, nil
+}
+
+// Holder returns the ID of the container that an address is reserved for, or a text if it is unknown.
+func (se *Session) Holder(ip netip.Addr) string {
+	res, _ := se.read(ip) // without an owner if it cannot be read
+	return cmp.Or(res.owner.containerID, "an unknown owner")
+}

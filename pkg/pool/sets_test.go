@@ -1,0 +1,84 @@
+package pool
+
+import (
+	"fmt"
+	"net/netip"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+var _ = Describe("a plugin that gets addresses from elsewhere", func() {
+	var node *testNode
+	// with calls f in the ADD of a plugin with this configuration.
+	with := func(id, keys string, f func(*skel.Request, *Pool)) {
+		GinkgoHelper()
+		p := node.Plugin()
+		p.Add = func(r *skel.Request) (*types.Result, error) {
+			var raw struct {
+				IPAM *Keys `json:"ipam"`
+				RuntimeKeys
+			}
+			if err := r.Decode(&raw); err != nil {
+				return nil, err
+			}
+			pool, err := node.machine().NewPool(r, raw.IPAM, raw.RuntimeKeys)
+			if err == nil {
+				f(r, pool)
+			}
+			return &types.Result{}, err
+		}
+		call := node.Call(id, variant{IPAM: keys, Args: "IP=10.1.2.9"}).With("ADD")
+		nstest.Run(p, call).OK(GinkgoTB())
+	}
+	BeforeEach(func() { node = newTestNode() })
+
+	It("knows the ranges of each set, what is excluded from them, and what is requested", func() {
+		with("c1", `"ranges": [[{"subnet": "10.1.2.0/24", "rangeEnd": "10.1.2.99"}, {"subnet": "10.1.3.0/24", "gateway": "10.1.2.1"}], [{"subnet": "fd00::/64"}]],
+			"exclude": ["10.1.2.7", "10.1.2.64/28", "10.9.0.0/16", "fd00::2"], "failStatusWhenFull": true`, func(_ *skel.Request, p *Pool) {
+			sets := p.Sets()
+			Expect(fmt.Sprint(sets)).To(Equal("[{[{10.1.2.1 10.1.2.99} {10.1.3.1 10.1.3.254}] [10.1.2.7/32 10.1.2.64/28 10.1.2.1/32]} " +
+				"{[{fd00::1 fd00::ffff:ffff:ffff:ffff}] [fd00::2/128 fd00::1/128]}]"))
+			Expect(p.Requested()).To(Equal([]netip.Addr{ip("10.1.2.9")}))
+			Expect(p.FailStatusWhenFull()).To(BeTrue())
+			for text, want := range map[string]bool{
+				"10.1.2.1": false, "10.1.2.2": true, "10.1.2.70": false, "10.1.2.100": false, "10.1.3.254": true, "fd00::3": false, "::ffff:10.1.2.2": false,
+			} {
+				Expect(sets[0].Contains(ip(text))).To(Equal(want), text)
+			}
+		})
+	})
+
+	It("knows what is reserved, for whom, and for the attachment", func() {
+		with("c1", subnet, func(r *skel.Request, p *Pool) {
+			held, err := p.Held(r)
+			Expect(err).NotTo(HaveOccurred(), "without a folder")
+			Expect(held).To(BeEmpty())
+		})
+		node.Add("c1", variant{})
+		node.Add("c2", variant{})
+		with("c2", subnet, func(r *skel.Request, p *Pool) {
+			Expect(p.Held(r)).To(Equal([]netip.Addr{ip("10.1.2.3")}))
+			Expect(p.Lock(func(se *Session) error {
+				Expect(se.Reserved()).To(ConsistOf(ip("10.1.2.2"), ip("10.1.2.3")))
+				Expect(se.Holder(ip("10.1.2.2"))).To(Equal("c1"))
+				Expect(se.Holder(ip("10.1.2.9"))).To(Equal("an unknown owner"))
+				return nil
+			})).To(Succeed())
+		})
+	})
+
+	It("has no sets in GC if only the runtime knows the ranges", func() {
+		p := node.Plugin()
+		p.GC = func(r *skel.Request) error {
+			pool, err := node.machine().NewPool(r, &Keys{}, RuntimeKeys{})
+			Expect(err).NotTo(HaveOccurred())
+			Expect(pool.Sets()).To(BeEmpty())
+			return nil
+		}
+		nstest.Run(p, node.Call("", variant{More: `"cni.dev/valid-attachments": []`}).With("GC")).OK(GinkgoTB())
+	})
+})

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/engine"
+	"github.com/plumb-cni/plumb/pkg/invoke"
+	"github.com/plumb-cni/plumb/pkg/pool"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// killAfter is how long after its own time limit the engine is killed.
+const killAfter = 2 * time.Second
+
+// call runs the engine, and returns its answer, which has been checked. An error wraps an *engine.Error.
+// If that has engine.ReasonUnknown, it is not known whether the engine has done what it was asked for,
+// or will do it later. In all other cases, nothing has changed.
+func (n *network) call(req engine.Request, limit time.Duration) (*engine.Answer, error) {
+	machine, err := n.host.machine()
+	if err != nil {
+		return nil, n.failure(engine.ReasonInternal, err)
+	}
+	req.Segment, req.Node, req.Machine, req.Engine = n.segment, n.node, machine, n.engine
+	input, err := json.Marshal(req)
+	if err != nil {
+		return nil, n.failure(engine.ReasonInternal, err)
+	}
+	output, err := invoke.RunProgram(n.request, n.program, input, limit)
+	if errors.Is(err, invoke.ErrNotStarted) {
+		return nil, n.failure(engine.ReasonInternal, err)
+	}
+	answer, answerErr := decodeAnswer(output, req)
+	switch {
+	case answerErr == nil && answer.Error != nil && !errors.Is(err, invoke.ErrKilled):
+		return answer, n.failure(answer.Error.Reason, answer.Error)
+	case err != nil:
+		return nil, n.failure(engine.ReasonUnknown, err)
+	case answerErr != nil:
+		return nil, n.failure(engine.ReasonUnknown, fmt.Errorf("decode answer: %w", answerErr))
+	}
+	return answer, nil
+}
+
+// failure returns an error of the engine with a code, which by default is types.CodeTryAgain.
+func (n *network) failure(reason string, err error) error {
+	e := &engine.Error{Code: types.CodeTryAgain, Reason: reason, Msg: err.Error()}
+	var coded *types.Error
+	var own *engine.Error
+	switch {
+	case errors.As(err, &own):
+		e.Code = own.Code
+	case errors.As(err, &coded):
+		e.Code = coded.Code
+	}
+	return types.Errorf(e.Code, "%s: %w", n.program, e)
+}
+
+// reasonOf returns the reason of an error of the engine, or "" for another error.
+func reasonOf(err error) string {
+	var e *engine.Error
+	if errors.As(err, &e) {
+		return e.Reason
+	}
+	return ""
+}
+
+// decodeAnswer returns the answer in an engine's output. The error says what no answer to the request
+// can have. An answer with an error has no addresses.
+func decodeAnswer(output []byte, req engine.Request) (*engine.Answer, error) {
+	var a engine.Answer
+	if err := json.Unmarshal(output, &a); err != nil {
+		return nil, err
+	}
+	var errs []error
+	problem := types.ProblemsInto(&errs)
+	problem(a.Revision < 0, "revision %d is negative", a.Revision)
+	if e := a.Error; e != nil {
+		problem(e.Code == 0 || e.Reason == "" || e.Msg == "", "the error has no code, reason or message")
+		problem(len(a.Addresses) > 0, "an error comes with addresses")
+		return &a, errors.Join(errs...)
+	}
+	for ip, claim := range a.Addresses {
+		problem(!isAddress(ip), "%q is no address that can be an interface's", ip)
+		problem(!isClaim(claim), "%q is no claim of %s", claim, ip)
+		problem(!mayAnswer(req, ip), "%s was not asked for", ip)
+	}
+	problem(req.Verb == engine.Claim && len(a.Addresses) == 0, "there is no address")
+	problem(req.Verb == engine.Claim && len(req.Requested) == 0 && len(a.Addresses) > req.Want, "there are %d addresses; at most %d were asked for", len(a.Addresses), req.Want)
+	problem(len(req.Requested) > 0 && len(a.Addresses) != len(req.Requested), "not all of %v are there", req.Requested)
+	return &a, errors.Join(errs...)
+}
+
+// mayAnswer reports whether the answer to the request may have the address.
+func mayAnswer(req engine.Request, ip netip.Addr) bool {
+	switch {
+	case req.Verb == engine.Adopt:
+		return true
+	case req.Verb != engine.Claim:
+		_, asked := req.Addresses[ip]
+		return asked
+	case len(req.Requested) > 0:
+		for _, r := range req.Requested {
+			if r == ip {
+				return true
+			}
+		}
+		return false
+	}
+	s := pool.Set{Exclude: req.Exclude}
+	for _, r := range req.Ranges {
+		s.Ranges = append(s.Ranges, pool.Range(r))
+	}
+	return s.Contains(ip)
+}
+
+// about returns a request whose answer counts the free addresses of a set.
+func (n *network) about(verb string, set int) engine.Request {
+	req := engine.Request{Verb: verb}
+	if set != noSet {
+		req.Exclude = n.sets[set].Exclude
+		for _, r := range n.sets[set].Ranges {
+			req.Ranges = append(req.Ranges, engine.Range(r))
+		}
+	}
+	return req
+}

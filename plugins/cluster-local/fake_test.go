@@ -1,0 +1,461 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"github.com/plumb-cni/plumb/pkg/engine"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// A cluster is a folder in which the fake engine keeps the owners of addresses, and the script of its
+// misbehaviour. The fake engine is this test binary (TestMain), so that it is a process as a real one.
+type cluster struct{ dir, segment string }
+
+// newCluster makes a cluster without nodes. The folder is also the CNI_PATH with the engine.
+func newCluster(tb nstest.TB) cluster {
+	tb.Helper()
+	c := cluster{tb.TempDir(), "net"}
+	binary, err := os.Executable()
+	if err == nil {
+		err = os.WriteFile(filepath.Join(c.dir, "fake-engine"), fmt.Appendf(nil, "#!/bin/sh\nFAKE_ENGINE=%s exec %s\n", c.dir, binary), 0o755)
+	}
+	if err != nil {
+		tb.Fatalf("%v", err)
+	}
+	return c
+}
+
+// A fakeState is what the fake engine keeps.
+type fakeState struct {
+	Revision int64
+	Frozen   string
+	Nodes    map[string]string // "machine boot" by node
+	Owners   map[netip.Addr]fakeOwner
+	Script   []fakeStep
+	Late     []engine.Request // releases that will be done later
+	Calls    []engine.Request
+}
+
+type fakeOwner struct{ Node, Claim string }
+
+// A fakeStep is what the fake engine does in the next call with the verb.
+type fakeStep struct{ Verb, Does string }
+
+// change changes the state under the lock.
+func (c cluster) change(f func(*fakeState)) {
+	lock, err := os.OpenFile(filepath.Join(c.dir, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err == nil {
+		err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX)
+	}
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = lock.Close() }()
+	st := &fakeState{Revision: 1, Nodes: map[string]string{}, Owners: map[netip.Addr]fakeOwner{}}
+	path := filepath.Join(c.dir, "segment."+c.segment)
+	text, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(text, st)
+	}
+	if err != nil && !os.IsNotExist(err) {
+		panic(err)
+	}
+	f(st)
+	if text, err = json.Marshal(st); err == nil {
+		err = os.WriteFile(path, text, 0o600)
+	}
+	if err != nil {
+		panic(err)
+	}
+}
+
+// script makes the next call with the verb misbehave: see misbehave.
+func (c cluster) script(verb, does string) {
+	c.change(func(st *fakeState) { st.Script = append(st.Script, fakeStep{verb, does}) })
+}
+
+// calls returns the verbs of all calls since the last time, and forgets them.
+func (c cluster) calls() (verbs []string) {
+	c.change(func(st *fakeState) {
+		for _, r := range st.Calls {
+			verbs = append(verbs, r.Verb)
+		}
+		st.Calls = nil
+	})
+	return verbs
+}
+
+// owned returns the addresses of a node with their claims.
+func (c cluster) owned(node string) map[netip.Addr]string {
+	all := map[netip.Addr]string{}
+	c.change(func(st *fakeState) {
+		for ip, o := range st.Owners {
+			if o.Node == node {
+				all[ip] = o.Claim
+			}
+		}
+	})
+	return all
+}
+
+// applyLate does the releases that the engine had put off.
+func (c cluster) applyLate() {
+	c.change(func(st *fakeState) {
+		for _, r := range st.Late {
+			st.release(r, &engine.Answer{})
+		}
+		st.Late = nil
+	})
+}
+
+// give makes a node the owner of addresses.
+func (c cluster) give(node string, ips ...string) {
+	c.change(func(st *fakeState) {
+		for _, ip := range ips {
+			st.give(node, netip.MustParseAddr(ip))
+		}
+	})
+}
+
+func (st *fakeState) give(node string, ip netip.Addr) string {
+	claim := fmt.Sprintf("%016x%016x", rand.Uint64(), rand.Uint64())
+	st.Owners[ip] = fakeOwner{node, claim}
+	return claim
+}
+
+// runFakeEngine serves the request in stdin, and returns the exit status.
+func runFakeEngine(dir string) int {
+	var r engine.Request
+	text, err := io.ReadAll(os.Stdin)
+	if err == nil {
+		err = json.Unmarshal(text, &r)
+	}
+	if err != nil {
+		panic(err)
+	}
+	for _, v := range os.Environ() {
+		if strings.HasPrefix(v, "CNI_") && !strings.HasPrefix(v, "CNI_PATH=") {
+			panic("the engine has " + v)
+		}
+	}
+	var answer engine.Answer
+	var does string
+	c := cluster{dir, r.Segment}
+	c.change(func(st *fakeState) {
+		st.Calls = append(st.Calls, r)
+		i := slices.IndexFunc(st.Script, func(s fakeStep) bool { return s.Verb == r.Verb })
+		if i >= 0 {
+			does = st.Script[i].Does
+			st.Script = slices.Delete(st.Script, i, i+1)
+		}
+	})
+	switch does {
+	case "die":
+		return 3
+	case "hang":
+		time.Sleep(time.Hour)
+	}
+	c.change(func(st *fakeState) {
+		if done := misbehave(st, r, does, &answer); !done {
+			st.serve(r, &answer)
+		}
+	})
+	return printAnswer(does, answer)
+}
+
+// misbehave does what the script says instead of the call, and reports whether that replaces the call.
+func misbehave(st *fakeState, r engine.Request, does string, answer *engine.Answer) bool {
+	switch {
+	case does == "later":
+		st.Late = append(st.Late, r)
+		answer.Error = &engine.Error{Code: 11, Reason: engine.ReasonUnknown, Msg: "it may happen later"}
+		return true
+	case strings.HasPrefix(does, "refuse "):
+		answer.Error = &engine.Error{Code: 11, Reason: strings.TrimPrefix(does, "refuse "), Msg: "refused: " + does}
+		return true
+	}
+	return false
+}
+
+// printAnswer prints the answer, or what the script says instead.
+func printAnswer(does string, answer engine.Answer) int {
+	switch does {
+	case "done, die":
+		return 3
+	case "done, hang":
+		time.Sleep(time.Hour)
+	case "done, unknown":
+		answer = engine.Answer{Error: &engine.Error{Code: 11, Reason: engine.ReasonUnknown, Msg: "no confirmation"}}
+	case "done, garbage":
+		fmt.Print("panic: no JSON")
+		return 0
+	case "done, foreign":
+		answer.Addresses = map[netip.Addr]string{netip.MustParseAddr("192.0.2.1"): strings.Repeat("0", 32)}
+	}
+	text, err := json.Marshal(answer)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(string(text))
+	if answer.Error != nil {
+		return 1
+	}
+	return 0
+}
+
+// serve does what engine/README.md says of the verbs.
+func (st *fakeState) serve(r engine.Request, a *engine.Answer) {
+	verbs := map[string]func(engine.Request, *engine.Answer){
+		engine.Claim: st.claim, engine.Release: st.release, engine.Adopt: st.adopt, engine.Reassert: st.reassert,
+		engine.Status: func(engine.Request, *engine.Answer) {},
+	}
+	switch {
+	case r.Verb != engine.Reassert && st.Revision < r.Seen:
+		a.Error = &engine.Error{Code: 11, Reason: engine.ReasonBehind, Msg: "an older state was restored"}
+	case r.Verb != engine.Status && st.Nodes[r.Node] != "" && !strings.HasPrefix(st.Nodes[r.Node], r.Machine+" "):
+		a.Error = &engine.Error{Code: 7, Reason: engine.ReasonMachine, Msg: "registered by machine " + st.Nodes[r.Node] + "; this is " + r.Machine}
+	default:
+		verbs[r.Verb](r, a)
+	}
+	a.Revision, a.Frozen = st.Revision, st.Frozen
+	for _, rg := range r.Ranges {
+		for ip := rg.First; !rg.Last.Less(ip) && a.Free < 1<<17; ip = ip.Next() {
+			if _, taken := st.Owners[ip]; !taken && !containsAddr(r.Exclude, ip) {
+				a.Free++
+			}
+		}
+	}
+}
+
+func (st *fakeState) claim(r engine.Request, a *engine.Answer) {
+	refuse := func(reason, format string, args ...any) {
+		a.Error, a.Addresses = &engine.Error{Code: 11, Reason: reason, Msg: fmt.Sprintf(format, args...)}, nil
+	}
+	switch {
+	case st.Nodes[r.Node] == "":
+		refuse(engine.ReasonUnregistered, "node %s is not registered", r.Node)
+		return
+	case st.Nodes[r.Node] != r.Machine+" "+r.Boot:
+		refuse(engine.ReasonBoot, "another boot")
+		return
+	case st.Frozen != "":
+		refuse(engine.ReasonFrozen, "segment %s is frozen since %s", r.Segment, st.Frozen)
+		return
+	}
+	a.Addresses = map[netip.Addr]string{}
+	for _, ip := range r.Requested {
+		if o, taken := st.Owners[ip]; taken && o.Node == r.Node {
+			refuse(engine.ReasonOwn, "%s belongs to this node", ip)
+			return
+		} else if taken {
+			refuse(engine.ReasonTaken, "%s belongs to node %s", ip, o.Node)
+			return
+		}
+	}
+	for _, ip := range r.Requested {
+		a.Addresses[ip] = st.give(r.Node, ip)
+	}
+	for _, rg := range r.Ranges {
+		for ip := rg.First; !rg.Last.Less(ip) && len(a.Addresses) < r.Want; ip = ip.Next() {
+			if _, taken := st.Owners[ip]; !taken && !containsAddr(r.Exclude, ip) {
+				a.Addresses[ip] = st.give(r.Node, ip)
+			}
+		}
+	}
+	if len(a.Addresses) == 0 {
+		refuse(engine.ReasonFull, "no address of segment %s is free", r.Segment)
+	}
+	st.Revision++
+}
+
+func (st *fakeState) release(r engine.Request, a *engine.Answer) {
+	a.Addresses = map[netip.Addr]string{}
+	for ip, claim := range r.Addresses {
+		if st.Owners[ip] == (fakeOwner{r.Node, claim}) {
+			a.Addresses[ip] = claim
+			delete(st.Owners, ip)
+		}
+	}
+	st.Revision++
+}
+
+func (st *fakeState) adopt(r engine.Request, a *engine.Answer) {
+	if st.Frozen != "" {
+		a.Error = &engine.Error{Code: 11, Reason: engine.ReasonFrozen, Msg: "the segment is frozen since " + st.Frozen}
+		return
+	}
+	st.Nodes[r.Node], a.Addresses = r.Machine+" "+r.Boot, map[netip.Addr]string{}
+	for ip, o := range st.Owners {
+		if o.Node == r.Node {
+			a.Addresses[ip] = st.give(r.Node, ip)
+		}
+	}
+	st.Revision++
+}
+
+func (st *fakeState) reassert(r engine.Request, a *engine.Answer) {
+	st.Nodes[r.Node] = r.Machine + " " + r.Boot
+	a.Addresses, a.Conflicts = map[netip.Addr]string{}, map[netip.Addr]string{}
+	if st.Revision < r.Seen && st.Frozen == "" {
+		st.Frozen = "2026-01-01T00:00:00Z by " + r.Node
+	}
+	for ip, o := range st.Owners {
+		if _, mine := r.Addresses[ip]; o.Node == r.Node && !mine {
+			delete(st.Owners, ip)
+		}
+	}
+	for ip := range r.Addresses {
+		if o, taken := st.Owners[ip]; taken && o.Node != r.Node {
+			a.Conflicts[ip] = o.Node
+			continue
+		}
+		a.Addresses[ip] = st.give(r.Node, ip)
+	}
+	st.Revision++
+}
+
+// A testNode is a node of a cluster.
+type testNode struct {
+	*nstest.PoolNode
+	cluster cluster
+	name    string
+	wire    map[string]string // the addresses of all containers of the cluster
+}
+
+// newNode returns a node whose plugin has the data folder, boot ID, clock and name of the node.
+func newNode(c cluster, name string) *testNode {
+	GinkgoHelper()
+	n := &testNode{nstest.NewPoolNode(GinkgoTB()), c, name, map[string]string{}}
+	n.Boot("boot-1-of-" + name)
+	Expect(os.WriteFile(n.identity(), []byte("machine-of-"+name+"\n"), 0o600)).To(Succeed())
+	n.Plugin = n.host().plugin
+	return n
+}
+
+// beside returns another node of the same cluster.
+func (n *testNode) beside(name string) *testNode {
+	GinkgoHelper()
+	other := newNode(n.cluster, name)
+	other.wire = n.wire
+	return other
+}
+
+func (n *testNode) identity() string { return filepath.Join(filepath.Dir(n.BootID), "machine-id") }
+func (n *testNode) ownedFile() string {
+	return filepath.Join(n.DataDir, ".plumb", ".owned", "net")
+}
+
+// with adds the keys of the engine and the node to the variant.
+func (n *testNode) with(v variant) variant {
+	if v.IPAM == "" {
+		v.IPAM = subnet
+	}
+	v.IPAM += `, "engine": {"type": "fake-engine", "timeout": 1}`
+	return v
+}
+
+// call returns a call of the plugin for a container.
+func (n *testNode) call(command, id string, v variant) nstest.Call {
+	c := n.Call(id, n.with(v)).With(command)
+	c.Path = n.cluster.dir
+	return c
+}
+
+func (n *testNode) run(command, id string, v variant) nstest.Reply {
+	return nstest.Run(n.Plugin(), n.call(command, id, v))
+}
+
+// add calls ADD, checks that no container has one of the addresses, and returns these.
+func (n *testNode) add(id string, v variant) string {
+	GinkgoHelper()
+	var ips []string
+	for _, ip := range n.run("ADD", id, v).Result(GinkgoTB()).IPs {
+		a := ip.Address.Addr().String()
+		Expect(n.wire[a]).To(BeEmpty(), "address %s of %s on node %s", a, id, n.name)
+		n.wire[a] = n.name + "/" + id
+		ips = append(ips, a)
+	}
+	return strings.Join(ips, " ")
+}
+
+// del calls DEL. From its call on, others may have the addresses.
+func (n *testNode) del(id string, v variant) {
+	GinkgoHelper()
+	for a, of := range n.wire {
+		if of == n.name+"/"+id {
+			delete(n.wire, a)
+		}
+	}
+	n.run("DEL", id, v).OK(GinkgoTB())
+}
+
+func (n *testNode) fails(command, id string, v variant) nstest.Failure {
+	GinkgoHelper()
+	return n.run(command, id, v).Failure(GinkgoTB())
+}
+
+// gc calls GC with these valid containers.
+func (n *testNode) gc(ids ...string) nstest.Reply { return n.gcWith(variant{}, ids...) }
+
+func (n *testNode) gcWith(v variant, ids ...string) nstest.Reply {
+	valid := []string{}
+	for _, id := range ids {
+		valid = append(valid, fmt.Sprintf(`{"containerID": %q, "ifname": "eth0"}`, id))
+	}
+	v.More = `"cni.dev/valid-attachments": [` + strings.Join(valid, ",") + `]`
+	return n.run("GC", "", v)
+}
+
+// state returns the content of the file of owned addresses.
+func (n *testNode) state() *state {
+	GinkgoHelper()
+	text, err := os.ReadFile(n.ownedFile())
+	Expect(err).NotTo(HaveOccurred())
+	st, ok := parseState(string(text))
+	Expect(ok).To(BeTrue(), "%s", text)
+	return st
+}
+
+// expectAgreement checks that the node and the engine agree which addresses the node owns, and that all
+// reserved ones are among them.
+func (n *testNode) expectAgreement() {
+	GinkgoHelper()
+	Expect(n.state().unsettled).To(BeFalse())
+	Expect(n.state().claims).To(Equal(n.cluster.owned(n.name)))
+	n.expectNoForeign()
+}
+
+// expectNoForeign checks that the engine has the node as the owner of all addresses that it may give or
+// has reserved.
+func (n *testNode) expectNoForeign() {
+	GinkgoHelper()
+	owned := n.cluster.owned(n.name)
+	for _, line := range n.Reserved() {
+		a, _, _ := strings.Cut(line, " ")
+		Expect(owned).To(HaveKey(netip.MustParseAddr(a)), "reserved: %s", line)
+	}
+	if _, err := os.Stat(n.ownedFile()); err != nil {
+		return
+	}
+	for ip := range n.state().claims {
+		Expect(owned).To(HaveKey(ip))
+	}
+}
+
+// failureOf runs a call of the node, which must fail, and returns its error.
+func failureOf(n *testNode, c nstest.Call) nstest.Failure {
+	GinkgoHelper()
+	return nstest.Run(n.Plugin(), c).Failure(GinkgoTB())
+}

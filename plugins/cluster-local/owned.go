@@ -1,0 +1,187 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/pool"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/statefile"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// A state is the content of the file "owned": which addresses this node owns, as far as the node knows.
+// It counts for one boot and one scope. In any other, the node adopts: the engine says what it owns.
+// Processes read the file while they hold the lock of the pool. They write it while they also hold the
+// lock of the engine.
+type state struct {
+	boot  string
+	scope string // segment, node and engine
+	seen  int64  // the highest revision that an answer of the engine had
+	// unsettled says that a change of the engine has begun, and that it is not known what came of it.
+	unsettled bool
+	failed    time.Duration         // when the last return of a surplus failed, since boot; zero: it did not
+	free      map[netip.Addr]uint64 // the free addresses of the segment in a range set, by the first address of the set
+	claims    map[netip.Addr]string // the owned addresses
+}
+
+// ownedPath returns the path of the file.
+func (n *network) ownedPath() string { return n.PrivatePath("owned") }
+
+// read returns the state. If there is none for this boot and scope, valid is false, and the state has
+// no addresses. So it is with a damaged file, which a power failure can leave.
+func (n *network) read(se *pool.Session) (st *state, valid bool, err error) {
+	if se.Boot() == "" {
+		return nil, false, types.Errorf(types.CodeIO, "the ID of the running boot cannot be read, so it is not known whether %s is of this boot", n.ownedPath())
+	}
+	text, err := statefile.Read(n.ownedPath())
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, statefile.ErrUnreadable) {
+		return nil, false, types.Coded(types.CodeIO, err)
+	}
+	st, ok := parseState(string(text))
+	if !ok || st.scope != n.scope {
+		st = &state{}
+	}
+	if valid = st.boot == se.Boot(); valid {
+		return st, true, nil
+	}
+	return newState(se.Boot(), n.scope, st.seen), false, nil
+}
+
+func newState(boot, scope string, seen int64) *state {
+	return &state{boot: boot, scope: scope, seen: seen, free: map[netip.Addr]uint64{}, claims: map[netip.Addr]string{}}
+}
+
+// write replaces the file.
+func (n *network) write(st *state) error {
+	path := n.ownedPath()
+	file := statefile.File{
+		Dir: filepath.Dir(path), Name: filepath.Base(path), Owner: types.Attachment{Network: filepath.Base(path)}, Trace: n.request.Trace,
+	}
+	return file.Write([]byte(st.text()))
+}
+
+// text returns the content of the file: the boot ID, then the other values, one per line, and at the end
+// a line per address.
+func (st *state) text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\nscope %s\nseen %d\n", st.boot, st.scope, st.seen)
+	if st.unsettled {
+		b.WriteString("unsettled\n")
+	}
+	if st.failed != 0 {
+		fmt.Fprintf(&b, "failed %s\n", st.failed)
+	}
+	for _, first := range slices.SortedFunc(maps.Keys(st.free), netip.Addr.Compare) {
+		fmt.Fprintf(&b, "free %s %d\n", first, st.free[first])
+	}
+	for _, ip := range st.addrs() {
+		fmt.Fprintf(&b, "%s %s\n", ip, st.claims[ip])
+	}
+	return b.String()
+}
+
+// parseState returns the state that a file has, or false if it is damaged.
+func parseState(text string) (*state, bool) {
+	lines := strings.Split(text, "\n")
+	if len(lines) < 2 || lines[0] == "" || lines[len(lines)-1] != "" {
+		return nil, false
+	}
+	st := newState(lines[0], "", 0)
+	for _, line := range lines[1 : len(lines)-1] {
+		if !st.parseLine(line) {
+			return nil, false
+		}
+	}
+	return st, true
+}
+
+// parseLine adds a line of the file to the state, and reports whether it can be one.
+func (st *state) parseLine(line string) (ok bool) {
+	word, rest, _ := strings.Cut(line, " ")
+	var err error
+	switch word {
+	case "scope":
+		st.scope = rest
+	case "seen":
+		st.seen, err = strconv.ParseInt(rest, 10, 64)
+	case "unsettled":
+		st.unsettled = true
+	case "failed":
+		st.failed, err = time.ParseDuration(rest)
+	case "free":
+		first, count, _ := strings.Cut(rest, " ")
+		var ip netip.Addr
+		if ip, err = netip.ParseAddr(first); err == nil {
+			st.free[ip], err = strconv.ParseUint(count, 10, 64)
+		}
+	default:
+		ip, parseErr := netip.ParseAddr(word)
+		st.claims[ip] = rest
+		return parseErr == nil && isAddress(ip) && isClaim(rest)
+	}
+	return err == nil
+}
+
+// isAddress reports whether ip has one text form only.
+func isAddress(ip netip.Addr) bool { return ip.IsValid() && ip.Zone() == "" && !ip.Is4In6() }
+
+// isClaim reports whether s can be a claim, which is made of 128 random bits at least: printable ASCII
+// characters without white space.
+func isClaim(s string) bool {
+	const minClaim, maxClaim = 16, 253 // bytes
+	return len(s) >= minClaim && len(s) <= maxClaim && !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r > '~' })
+}
+
+// addrs returns the owned addresses in order.
+func (st *state) addrs() []netip.Addr {
+	return slices.SortedFunc(maps.Keys(st.claims), netip.Addr.Compare)
+}
+
+// choose returns the owned addresses that this ADD may allocate: all but the fixed ones that it does not
+// request. It is called while the folder is locked.
+func (n *network) choose(se *pool.Session) (pool.Choice, error) {
+	st, _, err := n.read(se)
+	if err != nil {
+		return pool.Choice{}, err
+	}
+	var among []netip.Addr
+	for ip := range st.claims {
+		if !n.isFixed(ip) || slices.Contains(n.Requested(), ip) {
+			among = append(among, ip)
+		}
+	}
+	return pool.Among(among), nil
+}
+
+// checkOwned returns an error if the node does not own an address that is reserved for the attachment:
+// then another node may give it to a container.
+func (n *network) checkOwned(r *skel.Request) error {
+	held, err := n.Held(r)
+	if err != nil || len(held) == 0 {
+		return err
+	}
+	var errs []error
+	err = n.Lock(func(se *pool.Session) error {
+		st, _, err := n.read(se)
+		if err != nil {
+			return err
+		}
+		for _, ip := range held {
+			if st.claims[ip] == "" {
+				errs = append(errs, fmt.Errorf("address %s of %s does not belong to node %s in segment %s: another node may use it; delete the container",
+					ip, r.Attachment(), n.node, n.segment))
+			}
+		}
+		return nil
+	})
+	return errors.Join(err, types.Coded(types.CodeChanged, errors.Join(errs...)))
+}

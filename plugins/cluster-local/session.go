@@ -1,0 +1,458 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/engine"
+	"github.com/plumb-cni/plumb/pkg/lock"
+	"github.com/plumb-cni/plumb/pkg/pool"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// A session is a network whose lock "engine" this process holds. Only a session runs the engine for a
+// change, and writes the file of the state. It holds the pool's lock too while it reads or writes the
+// state, but not while the engine runs.
+type session struct {
+	*network
+	key   *lock.Key
+	st    *state
+	valid bool // the state counted when it was read
+	was   bool // it was unsettled before the change that has begun
+}
+
+// open locks the engine. If another process holds the lock for longer than the limit, the error has
+// types.CodeTryAgain. The caller must close the session.
+func (n *network) open(limit time.Duration) (*session, error) {
+	key, err := lock.NewKey(n.PrivatePath("engine"), "engine")
+	if err == nil {
+		err = n.request.Trace.Do("lock "+n.PrivatePath("engine"), func() error { return key.Lock(limit) })
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = types.Errorf(types.CodeTryAgain, "another process uses %s for over %s: %w", n.program, limit, err)
+	}
+	if err != nil {
+		return nil, types.Coded(types.CodeIO, errors.Join(err, key.Close()))
+	}
+	return &session{network: n, key: key}, nil
+}
+
+func (s *session) close() { _ = s.key.Close() }
+
+// load reads the state.
+func (s *session) load() error {
+	return s.Lock(func(se *pool.Session) (err error) {
+		s.st, s.valid, err = s.read(se)
+		return err
+	})
+}
+
+// begin reads the state, changes it with edit, which may be nil, and writes it as unsettled. So if this
+// process is killed, the next session adopts.
+func (s *session) begin(edit func(*pool.Session) error) error {
+	return s.Lock(func(se *pool.Session) (err error) {
+		if s.st, s.valid, err = s.read(se); err != nil {
+			return err
+		}
+		s.was = s.st.unsettled || !s.valid
+		if edit != nil {
+			err = edit(se)
+		}
+		if err != nil {
+			return err
+		}
+		s.st.unsettled = true
+		return s.write(s.st)
+	})
+}
+
+// A change is what a session asks the engine for.
+type change struct {
+	request engine.Request
+	apply   func(*engine.Answer) // changes the state according to the answer
+}
+
+// run asks the engine for the change that has begun, and writes what came of it. Unless it is known that
+// all of the change was made, or nothing of it, the state stays unsettled.
+func (s *session) run(c change) error {
+	c.request.Seen, c.request.Boot = s.st.seen, s.st.boot
+	answer, err := s.call(c.request, s.timeout+killAfter)
+	switch {
+	case err == nil:
+		s.st.unsettled, s.st.failed, s.st.seen = s.was, 0, max(s.st.seen, answer.Revision)
+		c.apply(answer)
+		return s.save()
+	case c.request.Verb == engine.Claim && reasonOf(err) != engine.ReasonUnknown:
+		s.st.unsettled = s.was
+	case c.request.Verb == engine.Release: // it may have been done in part
+		s.st.failed = s.host.Now()
+	}
+	return errors.Join(err, s.save())
+}
+
+func (s *session) save() error {
+	return s.Lock(func(*pool.Session) error { return s.write(s.st) })
+}
+
+// maxAttempts is how often an ADD asks the engine. An ADD needs more than one attempt per range set only
+// if others take the addresses first, or if the node has to adopt.
+const maxAttempts = 20
+
+// allocateWithEngine allocates like Allocate. When none of the owned addresses is free, it gets some from
+// the engine and looks again.
+func (n *network) allocateWithEngine(r *skel.Request) (*types.Result, error) {
+	if err := r.Undo.Rollback(); err != nil {
+		return nil, err
+	}
+	s, err := n.open(n.host.Wait)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	for range maxAttempts {
+		lease, err := n.Allocate(r, n.choose)
+		var none *pool.NoneFreeError
+		if !errors.As(err, &none) {
+			return lease, err
+		}
+		if err := errors.Join(r.Undo.Rollback(), s.refill(none)); err != nil {
+			return nil, err
+		}
+	}
+	return nil, types.Errorf(types.CodeTryAgain, "other calls took the addresses of this node %d times; try again", maxAttempts)
+}
+
+// refill makes the node the owner of free addresses of the set that has none, or of the requested
+// address. If the state does not count, it only settles.
+func (s *session) refill(none *pool.NoneFreeError) error {
+	if err := s.load(); err != nil {
+		return err
+	}
+	if !s.valid || s.st.unsettled {
+		return s.settle(none.Set)
+	}
+	req := s.about(engine.Claim, none.Set)
+	if none.Addr.IsValid() {
+		req.Requested = []netip.Addr{none.Addr}
+	} else {
+		req.Want = max(1, s.target(s.st, none.Set))
+	}
+	err := s.claim(req, none.Set)
+	switch reasonOf(err) {
+	case engine.ReasonOwn, engine.ReasonBoot, engine.ReasonBehind:
+		return s.settle(none.Set)
+	case engine.ReasonUnregistered:
+		return s.settleForgotten(none.Set)
+	case engine.ReasonFrozen:
+		return errors.Join(err, s.settle(none.Set))
+	case engine.ReasonFull, engine.ReasonTaken:
+		return types.Errorf(types.AsError(err).Code, "%w: %w", none, err)
+	}
+	return err
+}
+
+// claim asks the engine for addresses, and adds them to the state.
+func (s *session) claim(req engine.Request, set int) error {
+	if err := s.begin(nil); err != nil {
+		return err
+	}
+	return s.run(change{request: req, apply: func(a *engine.Answer) {
+		maps.Copy(s.st.claims, a.Addresses)
+		s.setFree(s.st, set, a.Free)
+	}})
+}
+
+// settleForgotten settles after the engine has forgotten the node. Its addresses may belong to others.
+func (s *session) settleForgotten(set int) error {
+	s.request.Warn("node %s is not registered in segment %s any more: somebody has forgotten it; it registers again", s.node, s.segment)
+	err := s.begin(func(*pool.Session) error {
+		clear(s.st.claims)
+		return nil
+	})
+	if err == nil {
+		err = s.settle(set)
+	}
+	return err
+}
+
+// settle makes the state agree with the engine: it adopts, which registers the node and gives all of its
+// addresses new claims. What another call has begun, and what is done late, has no effect after that.
+// Then settle claims the addresses that are reserved although the node does not own them. If another node
+// has one of these, the state stays unsettled, and the error names address, container and node. While the
+// segment is frozen, or if the engine has an older state than the node has seen, settle reasserts instead.
+func (s *session) settle(set int) error {
+	err := s.adopt(set)
+	switch reasonOf(err) {
+	case engine.ReasonBehind, engine.ReasonFrozen:
+		err = s.reassert()
+	case "":
+		if err == nil {
+			err = s.claimMissing()
+		}
+	}
+	if err != nil {
+		return err
+	}
+	s.st.unsettled = false
+	return s.save()
+}
+
+// claimMissing claims the addresses that are reserved although the node does not own them: somebody has
+// forgotten the node, or the containers are older than this configuration.
+func (s *session) claimMissing() error {
+	containers, err := s.reserved()
+	if err != nil {
+		return err
+	}
+	var taken []error
+	for _, ip := range slices.SortedFunc(maps.Keys(containers), netip.Addr.Compare) {
+		if s.st.claims[ip] != "" {
+			continue
+		}
+		req := s.about(engine.Claim, noSet)
+		req.Requested = []netip.Addr{ip}
+		err := s.claim(req, noSet)
+		switch {
+		case reasonOf(err) == engine.ReasonTaken:
+			taken = append(taken, types.Errorf(types.CodeTryAgain, "delete container %s, because another node owns its address: %w", containers[ip], err))
+		case err != nil:
+			return err
+		}
+	}
+	return errors.Join(taken...)
+}
+
+// adopt replaces the addresses of the state by those that the engine answers with.
+func (s *session) adopt(set int) error {
+	if err := s.begin(nil); err != nil {
+		return err
+	}
+	s.was = true
+	return s.run(change{request: s.about(engine.Adopt, set), apply: func(a *engine.Answer) {
+		s.replaceClaims(a)
+		s.setFree(s.st, set, a.Free)
+	}})
+}
+
+// reassert tells the engine what the node owns: all addresses of the state, and all that are reserved. It
+// is for an engine that was restored from a backup. The engine gives nothing to anybody until somebody
+// thaws the segment.
+func (s *session) reassert() error {
+	if err := s.begin(nil); err != nil {
+		return err
+	}
+	containers, err := s.reserved()
+	if err != nil {
+		return err
+	}
+	s.was = true
+	req := s.about(engine.Reassert, noSet)
+	req.Addresses = maps.Clone(s.st.claims)
+	for ip := range containers {
+		req.Addresses[ip] = s.st.claims[ip]
+	}
+	var taken []error
+	err = s.run(change{request: req, apply: func(a *engine.Answer) {
+		s.replaceClaims(a)
+		s.st.seen = a.Revision
+		for ip, node := range a.Conflicts {
+			if id, used := containers[ip]; used {
+				taken = append(taken, types.Errorf(types.CodeTryAgain,
+					"node %s has address %s of container %s, too: reassert there; if that does not help, delete one of the containers", node, ip, id))
+			}
+		}
+	}})
+	return errors.Join(append(taken, err)...)
+}
+
+// replaceClaims makes the addresses of an answer those of the state.
+func (s *session) replaceClaims(a *engine.Answer) {
+	s.st.claims = map[netip.Addr]string{}
+	maps.Copy(s.st.claims, a.Addresses)
+}
+
+// reserved returns all reserved addresses with the IDs of their containers.
+func (s *session) reserved() (map[netip.Addr]string, error) {
+	containers := map[netip.Addr]string{}
+	err := s.Lock(func(se *pool.Session) error {
+		reserved, err := se.Reserved()
+		for _, ip := range reserved {
+			containers[ip] = se.Holder(ip)
+		}
+		return err
+	})
+	return containers, err
+}
+
+// retryReturn is how long after a failure nothing is returned to the engine, so that not every DEL waits
+// for an engine that does not answer.
+const retryReturn = 30 * time.Second
+
+// returnSurplus gives the engine back what the node does not need. Those in last stay if possible.
+func (n *network) returnSurplus(last []netip.Addr) error {
+	due, err := n.isReturnDue(last)
+	if err != nil || !due {
+		return err
+	}
+	s, err := n.open(n.timeout)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	if due, err := n.isReturnDue(last); err != nil || !due { // another process has done it meanwhile, or has failed
+		return err
+	}
+	return s.release(last)
+}
+
+// isReturnDue reports whether the node has a surplus, and has not failed to return one just now.
+func (n *network) isReturnDue(last []netip.Addr) (due bool, err error) {
+	err = n.Lock(func(se *pool.Session) error {
+		st, valid, err := n.read(se)
+		if err != nil || !valid || st.failed != 0 && n.host.Now() < st.failed+retryReturn {
+			return err
+		}
+		surplus, err := n.surplus(se, st, last)
+		due = len(surplus) > 0
+		return err
+	})
+	return due, err
+}
+
+// release gives the engine back what the node does not need. Before that it settles, if that is due.
+func (s *session) release(last []netip.Addr) error {
+	if err := s.load(); err != nil || !s.valid {
+		return err
+	}
+	if s.st.unsettled {
+		if err := s.settle(0); err != nil {
+			s.st.failed = s.host.Now()
+			return errors.Join(err, s.save())
+		}
+	}
+	var surplus map[int][]netip.Addr
+	err := s.Lock(func(se *pool.Session) (err error) {
+		surplus, err = s.surplus(se, s.st, last)
+		return err
+	})
+	for _, set := range slices.Sorted(maps.Keys(surplus)) {
+		if err != nil {
+			return err
+		}
+		err = s.releaseOf(set, last)
+	}
+	return err
+}
+
+// releaseOf gives back the surplus of one set. It first removes the addresses from the state, so that no
+// ADD can allocate them any more. If the call fails, the next session finds by adopting which of them the
+// node still owns.
+func (s *session) releaseOf(set int, last []netip.Addr) error {
+	req := s.about(engine.Release, set)
+	req.Addresses = map[netip.Addr]string{}
+	err := s.begin(func(se *pool.Session) error {
+		surplus, err := s.surplus(se, s.st, last)
+		for _, ip := range surplus[set] {
+			req.Addresses[ip] = s.st.claims[ip]
+			delete(s.st.claims, ip)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if len(req.Addresses) == 0 {
+		s.st.unsettled = s.was
+		return s.save()
+	}
+	return s.run(change{
+		request: req,
+		apply: func(a *engine.Answer) {
+			// The engine has other claims for the rest: adopt before the next change.
+			s.st.unsettled = s.st.unsettled || len(a.Addresses) < len(req.Addresses)
+			s.setFree(s.st, set, a.Free)
+		},
+	})
+}
+
+// agree settles with the engine, and gives back what the node does not need. It does nothing before the
+// first ADD.
+func (n *network) agree() error {
+	if err := n.Lock(func(*pool.Session) error { return nil }); err != nil {
+		return types.IgnoreNotExist(err)
+	}
+	s, err := n.open(n.host.Wait)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	if len(n.sets) == 0 { // only the runtime knows the ranges, and tells them to ADD and DEL
+		return s.settle(noSet)
+	}
+	if err := s.settle(0); err != nil {
+		return err
+	}
+	return s.release(nil)
+}
+
+// checkFree returns an error if a reservation cannot be written or, with failStatusWhenFull, if a range
+// set has no free address, neither among the owned ones nor in the engine.
+func (n *network) checkFree() error {
+	exhausted := make([]bool, len(n.sets))
+	for i := range exhausted {
+		exhausted[i] = true // unless the folder exists, and the node owns one
+	}
+	var seen int64
+	err := n.Status(func(se *pool.Session) (pool.Choice, error) {
+		st, _, err := n.read(se)
+		if err != nil {
+			return pool.Choice{}, err
+		}
+		seen = st.seen
+		free, err := se.Free(st.addrs())
+		for _, ip := range free {
+			if set := n.setOf(ip); set != noSet {
+				exhausted[set] = false
+			}
+		}
+		return pool.Among(free), err
+	})
+	if !n.FailStatusWhenFull() || err != nil && !isNoneFree(err) {
+		return err
+	}
+	for set := range n.sets {
+		if !exhausted[set] {
+			continue
+		}
+		if err := n.checkEngine(set, seen); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// statusLimit is how long STATUS waits for the engine. It is shorter than the interval at which runtimes
+// call STATUS.
+const statusLimit = 2 * time.Second
+
+// checkEngine returns an error if the engine would not give an address of the set.
+func (n *network) checkEngine(set int, seen int64) error {
+	req := n.about(engine.Status, set)
+	req.Seen = seen
+	a, err := n.call(req, statusLimit)
+	switch {
+	case err != nil:
+		return err
+	case a.Frozen != "":
+		return fmt.Errorf("segment %s is frozen since %s", n.segment, a.Frozen)
+	case a.Free == 0:
+		return fmt.Errorf("no address of range set %d is free in segment %s", set+1, n.segment)
+	}
+	return nil
+}

@@ -1,0 +1,495 @@
+package main
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+var _ = Describe("ADD", func() {
+	var n *testNode
+	BeforeEach(func() { n = newNode(newCluster(GinkgoTB()), "n1") })
+
+	It("gets a stock from the engine at first, and then none before the stock is empty", func() {
+		n.add("c0", variant{})
+		Expect(n.cluster.calls()).To(Equal([]string{"adopt", "claim"}))
+		for i := range 7 {
+			n.add(fmt.Sprint("d", i), variant{})
+		}
+		Expect(n.cluster.calls()).To(BeEmpty())
+		n.expectAgreement()
+		n.add("e", variant{})
+		Expect(n.cluster.calls()).To(Equal([]string{"claim"}))
+		Expect(n.state().claims).To(HaveLen(16))
+		n.expectAgreement()
+	})
+
+	It("never gives an address that another node has", func() {
+		n2 := n.beside("n2")
+		small := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/28"`}
+		added := 0
+		for i := range 20 {
+			for _, node := range []*testNode{n, n2} {
+				if node.run("ADD", fmt.Sprint("c", i), variant{IPAM: small.IPAM}).Exit == 0 {
+					added++
+					node.run("DEL", fmt.Sprint("c", i), small).OK(GinkgoTB())
+					node.add(fmt.Sprint("c", i), small)
+				}
+			}
+		}
+		Expect(added).To(Equal(13))
+		f := n.fails("ADD", "more", small)
+		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
+		Expect(f.Msg).To(Equal("no IP addresses available in range set: 10.1.2.1-10.1.2.14: fake-engine: no address of segment net is free"))
+		n.expectAgreement()
+		n2.expectAgreement()
+	})
+
+	It("gives the address that it took last after all others of the stock", func() {
+		first := n.add("c1", variant{})
+		n.del("c1", variant{})
+		Expect(n.add("c2", variant{})).NotTo(Equal(first))
+	})
+
+	It("allocates from two families, with one claim each", func() {
+		two := variant{IPAM: `"segment": "net", "ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]`}
+		Expect(n.add("c1", two)).To(MatchRegexp(`^10\.1\.2\.\d+ fd00::\d$`))
+		Expect(n.cluster.calls()).To(Equal([]string{"adopt", "claim", "claim"}))
+		Expect(n.Reserved()).To(HaveLen(2))
+		n.expectAgreement()
+	})
+
+	It("reserves a requested address that the node owns, or gets it alone", func() {
+		n.add("c1", variant{})
+		n.cluster.calls()
+		own := "10.1.2.5"
+		Expect(n.add("c2", variant{Args: "IP=" + own})).To(Equal(own))
+		Expect(n.cluster.calls()).To(BeEmpty())
+		Expect(n.add("c3", variant{Args: "IP=10.1.2.99"})).To(Equal("10.1.2.99"))
+		Expect(n.cluster.calls()).To(Equal([]string{"claim"}))
+		Expect(n.state().claims).To(HaveLen(9))
+	})
+
+	It("names the node that has a requested address", func() {
+		n.cluster.give("n7", "10.1.2.99")
+		f := n.fails("ADD", "c1", variant{Args: "IP=10.1.2.99"})
+		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
+		Expect(f.Msg).To(ContainSubstring("10.1.2.99 belongs to node n7"))
+		Expect(n.Reserved()).To(BeEmpty())
+	})
+
+	It("adopts if a requested address belongs to the node, which does not know it", func() {
+		n.add("c1", variant{})
+		n.cluster.give("n1", "10.1.2.99")
+		n.cluster.calls()
+		Expect(n.add("c2", variant{Args: "IP=10.1.2.99"})).To(Equal("10.1.2.99"))
+		Expect(n.cluster.calls()).To(Equal([]string{"claim", "adopt"}))
+		n.expectAgreement()
+	})
+
+	It("gives a fixed address on request only, and DEL returns it at once", func() {
+		fixed := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/28", "fixed": ["10.1.2.8/29"]`}
+		asked := fixed
+		asked.Args = "IP=10.1.2.9"
+		Expect(n.add("db", asked)).To(Equal("10.1.2.9"))
+		for i := range 6 {
+			Expect(n.add(fmt.Sprint("c", i), fixed)).To(MatchRegexp(`^10\.1\.2\.[2-7]$`))
+		}
+		n.fails("ADD", "more", fixed)
+		n.del("db", fixed)
+		Expect(n.cluster.owned("n1")).To(HaveLen(6))
+		Expect(n.beside("n2").add("db", asked)).To(Equal("10.1.2.9"))
+	})
+
+	It("keeps the fixed address while its cooldown lasts", func() {
+		fixed := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/28", "fixed": ["10.1.2.8/29"], "cooldown": 60`, Args: "IP=10.1.2.9"}
+		n.add("db", fixed)
+		n.del("db", fixed)
+		Expect(n.cluster.owned("n1")).To(HaveKey(netip.MustParseAddr("10.1.2.9")))
+		n.Clock += 2 * time.Minute
+		other := fixed
+		other.Args = "IP=10.1.2.10"
+		n.add("other", other)
+		n.del("other", other)
+		Expect(n.cluster.owned("n1")).NotTo(HaveKey(netip.MustParseAddr("10.1.2.9")))
+	})
+
+	It("gives every network of a segment addresses of its own", func() {
+		lan := variant{IPAM: `"segment": "lan", "subnet": "10.1.2.0/28"`}
+		other := lan
+		other.Network = "other"
+		for i := range 6 {
+			n.add(fmt.Sprint("a", i), lan)
+			n.add(fmt.Sprint("b", i), other)
+		}
+		wire := cluster{n.cluster.dir, "lan"}
+		Expect(len(wire.owned("n1.net"))).To(BeNumerically(">=", 6))
+		Expect(len(wire.owned("n1.other"))).To(BeNumerically(">=", 6))
+	})
+
+	It("refuses a machine with the name of another one, and names both", func() {
+		n.add("c1", variant{})
+		clone := n.beside("n1")
+		Expect(os.WriteFile(clone.identity(), []byte("copy"), 0o600)).To(Succeed())
+		f := clone.fails("ADD", "c2", variant{})
+		Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
+		Expect(f.Msg).To(SatisfyAll(ContainSubstring("machine-of-n1"), ContainSubstring("copy")))
+	})
+})
+
+var _ = Describe("DEL", func() {
+	var n *testNode
+	BeforeEach(func() { n = newNode(newCluster(GinkgoTB()), "n1") })
+
+	It("returns what is more than the stock, down to half of it", func() {
+		for i := range 20 {
+			n.add(fmt.Sprint("c", i), variant{})
+		}
+		n.cluster.calls()
+		for i := range 20 {
+			n.del(fmt.Sprint("c", i), variant{})
+		}
+		calls := n.cluster.calls()
+		Expect(len(calls)).To(BeNumerically("<=", 5))
+		Expect(calls).To(HaveEach("release"))
+		Expect(len(n.state().claims)).To(BeNumerically("<=", 8))
+		n.expectAgreement()
+		n.del("c0", variant{})
+		Expect(n.cluster.calls()).To(BeEmpty())
+	})
+
+	It("returns the address at once if few are free", func() {
+		for i := range 230 {
+			n.cluster.give("n9", fmt.Sprint("10.1.2.", 24+i))
+		}
+		n.add("c1", variant{})
+		Expect(n.state().claims).To(HaveLen(1))
+		n.add("c2", variant{})
+		n.del("c1", variant{})
+		n.del("c2", variant{})
+		Expect(n.state().claims).To(BeEmpty())
+		n.expectAgreement()
+	})
+
+	It("does not fail because of the engine, and the next session adopts", func() {
+		none := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "stock": 0`}
+		for _, does := range []string{"refuse unreachable", "die", "done, die", "done, unknown", "done, garbage", "later", "refuse frozen"} {
+			n.add("c1", none)
+			n.cluster.script("release", does)
+			n.Clock += time.Minute
+			n.del("c1", none)
+			Expect(n.Reserved()).To(BeEmpty(), does)
+			n.expectNoForeign()
+			n.add("c2", none)
+			n.cluster.applyLate()
+			n.expectAgreement()
+			n.Clock += time.Minute
+			n.del("c2", none)
+			n.expectAgreement()
+		}
+	})
+
+	It("does not ask the engine again for a while after a failure", func() {
+		none := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "stock": 0`}
+		for _, id := range []string{"c1", "c2", "c3"} {
+			n.add(id, none)
+		}
+		n.cluster.calls()
+		n.cluster.script("release", "refuse unreachable")
+		n.del("c1", none)
+		n.del("c2", none)
+		Expect(n.cluster.calls()).To(Equal([]string{"release"}))
+		n.Clock += time.Minute
+		n.del("c3", none)
+		Expect(n.cluster.owned("n1")).To(BeEmpty())
+		n.expectAgreement()
+	})
+
+	It("waits for an engine that hangs once, also if many come at the same time", func() {
+		none := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "stock": 0`}
+		for i := range 6 {
+			n.add(fmt.Sprint("c", i), none)
+		}
+		n.cluster.calls()
+		n.cluster.script("release", "hang")
+		n.cluster.script("adopt", "hang")
+		var wg sync.WaitGroup
+		for i := range 6 {
+			wg.Go(func() {
+				defer GinkgoRecover()
+				n.run("DEL", fmt.Sprint("c", i), none).OK(GinkgoTB())
+			})
+		}
+		wg.Wait()
+		Expect(n.cluster.calls()).To(Equal([]string{"release"}))
+		Expect(n.Reserved()).To(BeEmpty())
+	})
+
+	It("works without an engine, and with a configuration that ADD refuses", func() {
+		n.add("c1", variant{})
+		n.run("DEL", "c1", variant{IPAM: `"subnet": "x", "stock": -1`}).OK(GinkgoTB())
+		Expect(n.Reserved()).To(BeEmpty())
+		n.run("DEL", "c1", variant{IPAM: `"subnet": "x", "stock": "8"`}).OK(GinkgoTB())
+	})
+})
+
+var _ = Describe("after a reboot", func() {
+	It("the node adopts with new claims, so that a late release does nothing", func() {
+		n := newNode(newCluster(GinkgoTB()), "n1")
+		none := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "stock": 0`}
+		n.add("c1", none)
+		n.cluster.script("release", "later")
+		n.del("c1", none)
+		n.Boot("boot-2")
+		n.cluster.calls()
+		n.add("c2", none)
+		Expect(n.cluster.calls()[0]).To(Equal("adopt"))
+		n.cluster.applyLate()
+		n.expectNoForeign()
+		n.beside("n2").add("c3", none)
+		n.expectAgreement()
+	})
+
+	It("ADD returns code 11 until the engine answers", func() {
+		n := newNode(newCluster(GinkgoTB()), "n1")
+		n.add("c1", variant{})
+		n.Boot("boot-2")
+		n.cluster.script("adopt", "refuse unreachable")
+		f := n.fails("ADD", "c2", variant{})
+		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
+		Expect(f.Msg).To(Equal("fake-engine: refused: refuse unreachable"))
+		n.add("c2", variant{})
+		Expect(n.Reserved()).To(HaveLen(1))
+		n.expectAgreement()
+	})
+})
+
+var _ = Describe("an engine that fails during ADD", func() {
+	DescribeTable("gives code 11, and the next ADD succeeds and agrees with the engine", func(verb, does, text string) {
+		n := newNode(newCluster(GinkgoTB()), "n1")
+		if verb == "claim" {
+			n.add("c0", variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "stock": 1`})
+		}
+		n.cluster.script(verb, does)
+		f := n.fails("ADD", "c1", variant{})
+		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain), f.Msg)
+		Expect(f.Msg).To(ContainSubstring(text))
+		n.expectNoForeign()
+		n.add("c2", variant{})
+		n.expectAgreement()
+	},
+		Entry("adopt: it dies", "adopt", "die", "exit status 3"),
+		Entry("adopt: it dies afterwards", "adopt", "done, die", "exit status 3"),
+		Entry("adopt: it hangs", "adopt", "hang", "no answer within 3s, killed"),
+		Entry("adopt: it does not know", "adopt", "done, unknown", "no confirmation"),
+		Entry("claim: it dies", "claim", "die", "exit status 3"),
+		Entry("claim: it dies afterwards", "claim", "done, die", "exit status 3"),
+		Entry("claim: it hangs afterwards", "claim", "done, hang", "no answer within 3s, killed"),
+		Entry("claim: it does not know", "claim", "done, unknown", "no confirmation"),
+		Entry("claim: no JSON", "claim", "done, garbage", "decode answer"),
+		Entry("claim: an address of another range", "claim", "done, foreign", "192.0.2.1 was not asked for"),
+		Entry("claim: unreachable", "claim", "refuse unreachable", "refused"),
+		Entry("claim: space", "claim", "refuse space", "refused"),
+	)
+})
+
+var _ = Describe("a forgotten node", func() {
+	var n *testNode
+	BeforeEach(func() {
+		n = newNode(newCluster(GinkgoTB()), "n1")
+		n.add("c1", variant{Args: "IP=10.1.2.50"})
+		n.cluster.change(func(st *fakeState) {
+			clear(st.Nodes)
+			clear(st.Owners)
+		})
+	})
+
+	It("claims the addresses of its containers again", func() {
+		n.add("c2", variant{})
+		Expect(n.cluster.owned("n1")).To(HaveKey(netip.MustParseAddr("10.1.2.50")))
+		n.run("CHECK", "c1", variant{More: `"prevResult": {"cniVersion": "1.1.0", "ips": [{"address": "10.1.2.50/24"}]}`}).OK(GinkgoTB())
+		n.expectAgreement()
+	})
+
+	It("gives no address while another node has that of a container, and names both; CHECK names it, too", func() {
+		n.cluster.give("n9", "10.1.2.50")
+		for range 2 {
+			f := n.fails("ADD", "c2", variant{})
+			Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
+			Expect(f.Msg).To(ContainSubstring("delete container c1, because another node owns its address: fake-engine: 10.1.2.50 belongs to node n9"))
+		}
+		f := n.fails("CHECK", "c1", variant{More: `"prevResult": {"cniVersion": "1.1.0", "ips": [{"address": "10.1.2.50/24"}]}`})
+		Expect(f.Code).To(BeEquivalentTo(types.CodeChanged))
+		Expect(f.Msg).To(ContainSubstring("address 10.1.2.50 of net/c1/eth0 does not belong to node n1 in segment net"))
+		n.del("c1", variant{})
+		n.add("c2", variant{})
+		n.expectAgreement()
+	})
+})
+
+var _ = Describe("an engine that was restored from a backup", func() {
+	var n, n2 *testNode
+	const prev = `"prevResult": {"cniVersion": "1.1.0", "ips": [{"address": "10.1.2.50/24"}]}`
+	BeforeEach(func() {
+		n = newNode(newCluster(GinkgoTB()), "n1")
+		n2 = n.beside("n2")
+		n.add("c1", variant{Args: "IP=10.1.2.50"})
+		n2.add("c1", variant{})
+	})
+	restore := func(revision int64) {
+		n.cluster.change(func(st *fakeState) {
+			clear(st.Nodes)
+			clear(st.Owners)
+			st.Revision = revision
+		})
+	}
+	thaw := func() { n.cluster.change(func(st *fakeState) { st.Frozen = "" }) }
+
+	It("gets all that the nodes own again when they notice, and gives nothing before it is thawed", func() {
+		restore(1)
+		n.cluster.calls()
+		f := n.fails("ADD", "c2", variant{})
+		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
+		Expect(f.Msg).To(ContainSubstring("is frozen since"))
+		Expect(n.cluster.calls()).To(ContainElement("reassert"))
+		n.expectAgreement()
+		n2.gc("c1").OK(GinkgoTB())
+		n2.expectAgreement()
+		thaw()
+		n.add("c2", variant{})
+		n.expectAgreement()
+		n.run("CHECK", "c1", variant{More: prev}).OK(GinkgoTB())
+	})
+
+	It("and frozen by somebody gets them again from GC", func() {
+		restore(1000)
+		n.cluster.change(func(st *fakeState) { st.Frozen = "today by hand" })
+		for _, node := range []*testNode{n, n2} {
+			node.gc("c1").OK(GinkgoTB())
+			node.expectAgreement()
+		}
+		thaw()
+		n.add("c2", variant{})
+		n2.add("c2", variant{})
+	})
+
+	It("names the other node if both have an address", func() {
+		restore(1000)
+		n.cluster.change(func(st *fakeState) { st.Frozen = "today by hand" })
+		n.cluster.give("n7", "10.1.2.50")
+		n2.gc("c1").OK(GinkgoTB())
+		f := n.gc("c1").Failure(GinkgoTB())
+		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
+		Expect(f.Msg).To(ContainSubstring("node n7 has address 10.1.2.50 of container c1, too"))
+		thaw()
+		n.fails("ADD", "c2", variant{})
+		n.del("c1", variant{})
+		n.add("c2", variant{})
+		n.expectAgreement()
+	})
+})
+
+var _ = Describe("GC", func() {
+	It("releases reservations of invalid attachments, adopts, and returns the surplus", func() {
+		n := newNode(newCluster(GinkgoTB()), "n1")
+		for i := range 12 {
+			n.add(fmt.Sprint("c", i), variant{})
+		}
+		n.cluster.give("n1", "10.1.2.200")
+		n.cluster.calls()
+		n.gc("c1").OK(GinkgoTB())
+		Expect(n.cluster.calls()).To(Equal([]string{"adopt", "release"}))
+		Expect(n.Reserved()).To(HaveLen(1))
+		Expect(n.state().claims).To(HaveLen(5))
+		n.expectAgreement()
+	})
+
+	It("does nothing before the first ADD, and reports that the engine does not answer", func() {
+		n := newNode(newCluster(GinkgoTB()), "n1")
+		n.gc().OK(GinkgoTB())
+		Expect(n.cluster.calls()).To(BeEmpty())
+		Expect(n.DataDir).NotTo(BeADirectory())
+		n.add("c1", variant{})
+		n.cluster.script("adopt", "refuse unreachable")
+		n.gc().RequireFailure(GinkgoTB(), types.CodeTryAgain, "fake-engine")
+		Expect(n.Reserved()).To(BeEmpty())
+	})
+})
+
+var _ = Describe("STATUS", func() {
+	var n *testNode
+	full := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/28", "failStatusWhenFull": true`}
+	BeforeEach(func() { n = newNode(newCluster(GinkgoTB()), "n1") })
+
+	It("does not call the engine, but looks for its executable", func() {
+		n.run("STATUS", "", variant{}).OK(GinkgoTB())
+		n.add("c1", variant{})
+		n.cluster.calls()
+		n.run("STATUS", "", variant{}).OK(GinkgoTB())
+		Expect(n.cluster.calls()).To(BeEmpty())
+		Expect(os.Remove(n.cluster.dir + "/fake-engine")).To(Succeed())
+		f := n.fails("STATUS", "", variant{})
+		Expect(f.Code).To(BeEquivalentTo(types.CodeNotAvailable))
+		Expect(f.Msg).To(ContainSubstring(`failed to find plugin "fake-engine"`))
+	})
+
+	It("with failStatusWhenFull asks the engine if no owned address is free", func() {
+		n.run("STATUS", "", full).OK(GinkgoTB())
+		for i := range 13 {
+			n.add(fmt.Sprint("c", i), full)
+		}
+		n.cluster.calls()
+		f := n.fails("STATUS", "", full)
+		Expect(f.Code).To(BeEquivalentTo(types.CodeNotAvailable))
+		Expect(f.Msg).To(ContainSubstring("no address of range set 1 is free in segment net"))
+		Expect(n.cluster.calls()).To(Equal([]string{"status"}))
+		n.cluster.script("status", "refuse unreachable")
+		Expect(n.fails("STATUS", "", full).Code).To(BeEquivalentTo(types.CodeNotAvailable))
+		n.del("c1", full)
+	})
+})
+
+var _ = Describe("the configuration", func() {
+	DescribeTable("with an error is refused by ADD with code 7", func(ipam string, texts ...string) {
+		n := newNode(newCluster(GinkgoTB()), "n1")
+		c := n.Call("c1", variant{IPAM: ipam})
+		c.Path = n.cluster.dir
+		f := failureOf(n, c.With("ADD"))
+		Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
+		for _, text := range texts {
+			Expect(f.Msg).To(ContainSubstring(text))
+		}
+		Expect(n.DataDir).NotTo(BeADirectory())
+	},
+		Entry("no engine", `"subnet": "10.1.2.0/24"`, "engine is missing"),
+		Entry("no type", `"subnet": "10.1.2.0/24", "engine": {}`, `engine.type "" must be the name of an executable`),
+		Entry("a path as type", `"subnet": "10.1.2.0/24", "engine": {"type": "../x"}`, `engine.type "../x"`),
+		Entry("all at once", `"subnet": "x", "stock": 1000, "segment": "a b", "node": "-", "fixed": ["y"], "engine": {"type": "e", "timeout": 0}`,
+			"subnet:", "stock 1000", `segment "a b"`, `node "-`, `fixed[0]: "y"`, "engine.timeout 0"),
+		Entry("an engine that is no object", `"subnet": "10.1.2.0/24", "engine": "etcd"`, "engine: json"),
+	)
+
+	It("that names an engine that CNI_PATH does not have gets code 7", func() {
+		n := newNode(newCluster(GinkgoTB()), "n1")
+		Expect(os.Remove(n.cluster.dir + "/fake-engine")).To(Succeed())
+		f := n.fails("ADD", "c1", variant{})
+		Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
+		Expect(f.Msg).To(ContainSubstring("fake-engine"))
+	})
+
+	It("may change to another segment: the node claims the addresses of its containers there", func() {
+		n := newNode(newCluster(GinkgoTB()), "n1")
+		ip := n.add("c1", variant{})
+		lan := cluster{n.cluster.dir, "lan"}
+		changed := variant{IPAM: `"segment": "lan", "subnet": "10.1.2.0/24"`}
+		n.add("c2", changed)
+		Expect(lan.owned("n1.net")).To(HaveKey(netip.MustParseAddr(ip)))
+		Expect(n.state().claims).To(Equal(lan.owned("n1.net")))
+	})
+})
