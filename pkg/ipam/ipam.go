@@ -10,7 +10,8 @@
 //  3. Wait returns the lease. An IPAM plugin that works over the link (OverLink) allocates
 //     addresses only now, when the links are up.
 //
-// The caller's DEL calls DelWithLink, or Del if it deletes no link. Its CHECK calls StartCheck.
+// The caller's DEL calls DelWithLink, or Del if it deletes no link. Its GC calls GCWithLinks, or GC.
+// Its CHECK calls StartCheck.
 //
 // What runs in the background is awaited in one way, here and in pkg/nl: by a method Wait, or
 // by a function wait that the caller must call once. skel awaits what must have ended before
@@ -257,6 +258,17 @@ func StartCheck(r *skel.Request) (wait func() error) {
 // GC calls GC of the IPAM plugin. It returns nil if the IPAM plugin does not know the verb GC,
 // which is new in CNI 1.1.0.
 func GC(r *skel.Request) error { return ignoreUnknownVerb(run(r, "GC")) }
+
+// GCWithLinks calls GC of the IPAM plugin, and deleteLinks, which deletes the links of the attachments
+// that are not valid, in the order of DelWithLink. It calls both, also if the first one fails.
+func GCWithLinks(r *skel.Request, deleteLinks func() error) error {
+	if OverLink(r) {
+		releaseErr := GC(r)
+		return errors.Join(releaseErr, deleteLinks())
+	}
+	err := deleteLinks()
+	return errors.Join(err, GC(r))
+}
 
 // Status calls STATUS of the IPAM plugin. If CNI_PATH has no such IPAM plugin, the error has
 // types.CodeNotAvailable, because ADD cannot succeed. Status returns nil if the IPAM plugin does

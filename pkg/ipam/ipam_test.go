@@ -327,6 +327,30 @@ func TestDelWithLink(t *testing.T) {
 	}
 }
 
+// TestGCWithLinks: GC and the deletion of the links have the order that the IPAM plugin needs, and the
+// second is called although the first fails.
+func TestGCWithLinks(t *testing.T) {
+	const fails = `echo '{"code":5,"msg":"disk"}'; exit 1`
+	for _, tc := range []struct{ kind, script, calls, msg string }{
+		{"", "true", "link", "link is busy"},
+		{"fake", fails, "link GC", "link is busy\nIPAM plugin \"fake\": disk"},
+		{"dhcp", fails, "GC link", "IPAM plugin \"dhcp\": disk\nlink is busy"},
+	} {
+		s := newFakePlugin(t, tc.script)
+		err := s.call(t, tc.kind, func(r *skel.Request) error {
+			return GCWithLinks(r, func() error {
+				return errors.Join(errors.New("link is busy"), appendTo(s.dir+"/log", "link\n"))
+			})
+		})
+		if msg := messageOf(err); msg != tc.msg {
+			t.Errorf("%q: error %q, want %q", tc.kind, msg, tc.msg)
+		}
+		if log := s.log(t); log != tc.calls {
+			t.Errorf("%q: calls %q, want %q", tc.kind, log, tc.calls)
+		}
+	}
+}
+
 // messageOf returns the message of err, or "" if err is nil.
 func messageOf(err *types.Error) string {
 	if err == nil {

@@ -58,12 +58,13 @@ func gc(r *skel.Request) error {
 		return err
 	}
 	keep := r.Valid()
-	return errors.Join(
-		attach.VethGC(node, r.Conf.Name).Run(keep),
-		masq.GC(r.Node, r.Conf.Name, keep),
-		gcMACSpoofChecks(r.Node, r.Conf.Name, keep),
-		ipam.GC(r),
-	)
+	return ipam.GCWithLinks(r, func() error {
+		return errors.Join(
+			attach.VethGC(node, r.Conf.Name).Run(keep),
+			masq.GC(r.Node, r.Conf.Name, keep),
+			gcMACSpoofChecks(r.Node, r.Conf.Name, keep),
+		)
+	})
 }
 
 // status returns an error if an ADD would fail.

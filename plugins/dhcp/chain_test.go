@@ -4,35 +4,67 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-var _ = Describe("behind an interface plugin, with the executables and dnsmasq", func() {
-	var b *testbed
-	BeforeEach(func() {
-		nstest.LeakCheck(GinkgoTB())
-		node, pod := nstest.NewNodeAndPod(GinkgoTB())
-		b = &testbed{lan: node, pod: pod, socket: filepath.Join(GinkgoTB().TempDir(), "dhcp.sock")}
-	})
+// served are dnsmasq's addresses and options.
+var served = []string{"--dhcp-range=10.50.0.10,10.50.0.50,255.255.255.0,2m", "--dhcp-option=option:mtu,1400",
+	"--dhcp-option=option:domain-name,example.org", "--dhcp-option=option:dns-server,10.50.0.1"}
 
+// newSegment makes a testbed whose node lan has the interface up0. Its other end is lan0 of the router.
+func newSegment() (b *testbed, router *nstest.NS) {
+	GinkgoHelper()
+	nstest.LeakCheck(GinkgoTB())
+	node, pod := nstest.NewNodeAndPod(GinkgoTB())
+	b = &testbed{lan: node, pod: pod, socket: filepath.Join(GinkgoTB().TempDir(), "dhcp.sock")}
+	router = nstest.New(GinkgoTB()).Named("router")
+	nstest.Join(GinkgoTB(), nstest.End{In: b.lan, Name: "up0"}, nstest.End{In: router, Name: "lan0", Addrs: []string{serverAddr + "/24"}})
+	return b, router
+}
+
+// An interfacePlugin is an interface plugin that calls dhcp.
+type interfacePlugin struct {
+	name, keys string
+	prepare    func(b *testbed, router *nstest.NS) // nil: nothing
+	serve      string                              // the router's interface that reaches the container
+}
+
+// call returns a call of the plugin, which finds dhcp in the folder bin.
+func (p interfacePlugin) call(b *testbed, bin string) nstest.Call {
+	return nstest.Call{ContainerID: "m1", Node: b.lan, Pod: b.pod, Path: bin, Config: fmt.Sprintf(
+		`{"cniVersion":"1.1.0","name":"d","type":%q,%s,"ipam":{"type":"dhcp","daemonSocketPath":%q,"mtu":true}}`, p.name, p.keys, b.socket)}
+}
+
+var (
+	behindBridge = interfacePlugin{
+		name: "bridge", keys: `"bridge":"br0"`, serve: "lan0",
+		prepare: func(b *testbed, _ *nstest.NS) {
+			b.lan.Batch(GinkgoTB(), "link add br0 up type bridge", "link set up0 master br0")
+		},
+	}
+	behindMacvlan    = interfacePlugin{name: "macvlan", keys: `"master":"up0"`, serve: "lan0"}
+	behindHostDevice = interfacePlugin{name: "host-device", keys: `"device":"up0"`, serve: "lan0"}
+)
+
+var _ = Describe("behind an interface plugin, with the executables and dnsmasq", func() {
 	DescribeTable("ADD, CHECK and DEL work with",
-		func(plugin, keys string) {
-			router := nstest.New(GinkgoTB()).Named("router")
-			nstest.Join(GinkgoTB(), nstest.End{In: b.lan, Name: "up0"}, nstest.End{In: router, Name: "lan0", Addrs: []string{"10.50.0.1/24"}})
-			if plugin == "bridge" {
-				b.lan.Batch(GinkgoTB(), "link add br0 up type bridge", "link set up0 master br0")
+		func(p interfacePlugin) {
+			b, router := newSegment()
+			if p.prepare != nil {
+				p.prepare(b, router)
 			}
-			server := nstest.StartDnsmasq(GinkgoTB(), nstest.End{In: router, Name: "lan0"}, "--dhcp-range=10.50.0.10,10.50.0.50,255.255.255.0,2m", "--dhcp-option=option:mtu,1400", "--dhcp-option=option:domain-name,example.org", "--dhcp-option=option:dns-server,10.50.0.1")
-			bin := nstest.Build(GinkgoTB(), plugin, "dhcp")
+			server := nstest.StartDnsmasq(GinkgoTB(), nstest.End{In: router, Name: p.serve}, served...)
+			bin := nstest.Build(GinkgoTB(), p.name, "dhcp")
 			b.startDaemon()
-			c := nstest.Call{ContainerID: "m1", Node: b.lan, Pod: b.pod, Path: bin, Config: fmt.Sprintf(
-				`{"cniVersion":"1.1.0","name":"d","type":%q,%s,"ipam":{"type":"dhcp","daemonSocketPath":%q,"mtu":true}}`, plugin, keys, b.socket)}
+			c := p.call(b, bin)
 			call := func(command string) nstest.Reply {
-				return nstest.Exec(GinkgoTB(), filepath.Join(bin, plugin), c.With(command)).OK(GinkgoTB())
+				return nstest.Exec(GinkgoTB(), filepath.Join(bin, p.name), c.With(command)).OK(GinkgoTB())
 			}
 			added := call("ADD")
 			result := added.Result(GinkgoTB())
@@ -46,13 +78,50 @@ var _ = Describe("behind an interface plugin, with the executables and dnsmasq",
 			c.Config = nstest.WithPrevResult(c.Config, added.Stdout)
 			call("CHECK")
 			call("DEL")
-			server.AwaitLog(GinkgoTB(), "DHCPRELEASE(lan0) "+addr)
+			server.AwaitLog(GinkgoTB(), "DHCPRELEASE("+p.serve+") "+addr)
 			Eventually(server.HasLease).WithArguments(addr).Should(BeFalse())
 			Expect(b.files()).To(BeEmpty())
+			Expect(b.pod.MustLine(GinkgoTB(), "ip -o link")).NotTo(ContainSubstring("eth0"))
+			Expect(b.lan.MustLine(GinkgoTB(), "ip link show up0")).To(ContainSubstring("mtu 1500"))
 			call("DEL")
 		},
-		Entry("bridge", "bridge", `"bridge":"br0"`),
-		Entry("macvlan", "macvlan", `"master":"up0"`),
+		Entry("bridge", behindBridge),
+		Entry("macvlan", behindMacvlan),
+		Entry("host-device", behindHostDevice),
+	)
+
+	DescribeTable("after the server gave another address, CHECK names both and says what to do, and a new ADD reports the new one, with",
+		func(p interfacePlugin) {
+			b, router := newSegment()
+			if p.prepare != nil {
+				p.prepare(b, router)
+			}
+			short := nstest.DHCPLease{Address: "10.50.0.5/24", Duration: 60 * time.Second, Renew: time.Second, Rebind: 50 * time.Second}
+			server := nstest.StartDHCPServer(GinkgoTB(), nstest.End{In: router, Name: "lan0", Addrs: []string{serverAddr + "/24"}}, short)
+			bin := nstest.Build(GinkgoTB(), p.name, "dhcp")
+			b.startDaemon()
+			c := p.call(b, bin)
+			call := func(command string) nstest.Reply {
+				return nstest.Exec(GinkgoTB(), filepath.Join(bin, p.name), c.With(command))
+			}
+			added := call("ADD").OK(GinkgoTB())
+			config := c.Config
+			c.Config = nstest.WithPrevResult(config, added.Stdout)
+			call("CHECK").OK(GinkgoTB())
+			short.Address = "10.50.0.6/24"
+			server.Lease(short)
+			Eventually(func() string { return b.pod.MustLine(GinkgoTB(), "ip -4 -br addr show eth0") }).Should(ContainSubstring("10.50.0.6/24"))
+			Eventually(b.record).Should(ContainSubstring(`"10.50.0.6/24"`))
+			call("CHECK").RequireFailure(GinkgoTB(), types.CodeChanged,
+				"prevResult has no address 10.50.0.6/24, which the lease has now: the DHCP server has changed it; delete the attachment and add it again",
+				"eth0 has no address 10.50.0.5/24")
+			call("DEL").OK(GinkgoTB())
+			c.Config = config
+			Expect(call("ADD").Result(GinkgoTB()).IPs[0].Address.String()).To(Equal("10.50.0.6/24"))
+			call("DEL").OK(GinkgoTB())
+		},
+		Entry("bridge", behindBridge),
+		Entry("macvlan", behindMacvlan),
 	)
 })
 

@@ -80,7 +80,7 @@ func check(r *skel.Request) error {
 			return nil
 		}
 	}
-	return types.Errorf(types.CodeChanged, "prevResult has no address %s, which the lease has now", answer.Lease.Address)
+	return types.Errorf(types.CodeChanged, "prevResult has no address %s, which the lease has now: the DHCP server has changed it; delete the attachment and add it again", answer.Lease.Address)
 }
 
 // del releases the lease.

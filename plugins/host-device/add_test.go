@@ -225,17 +225,14 @@ var _ = Describe("ADD", func() {
 		Expect(reply.Stderr).To(ContainSubstring("interface eth0 has no carrier"))
 	})
 
-	It("calls an IPAM plugin that works over the link when the device is in the container, also in DEL", func() {
-		dir, log := nstest.NewScriptPlugin(GinkgoTB(), "dhcp", `set -- $(nsenter --net="$CNI_NETNS" ip -br link show "$CNI_IFNAME")
-			echo "$CNI_COMMAND $2" >>$LOG
-			[ "$CNI_COMMAND" != ADD ] || echo '{"cniVersion":"1.1.0","ips":[{"address":"198.18.0.60/24","gateway":"198.18.0.2"}]}'`)
-		c := b.call("one", newPod(), conf("1.1.0", byDevice, `{"type":"dhcp"}`))
-		c.Path = dir
-		b.mustAdd(c)
-		b.mustDel(c)
-		text, err := os.ReadFile(log)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(string(text)).To(Equal("ADD UP\nDEL UP\n"))
+	Describe("an IPAM plugin that works over the link", func() {
+		var l nstest.LinkForIPAM
+		BeforeEach(func() {
+			c := b.call("one", newPod(), conf("1.1.0", byDevice, `{"type":"dhcp"}`))
+			l = nstest.LinkForIPAM{Plugin: b.plugin(), Call: c, HostEnds: "ip -o link show type veth"}
+		})
+		It("gets its ADD when the device is in the container, and its DEL before the device leaves", func() { l.Require(GinkgoTB(), "DEL") })
+		It("gets its GC before the device leaves the container", func() { l.Require(GinkgoTB(), "GC") })
 	})
 
 	It("refuses an interface name that exists in the container, and keeps that attachment", func() {

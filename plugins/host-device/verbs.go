@@ -66,10 +66,10 @@ func (h host) check(r *skel.Request) error {
 	return attach.CheckPodLink(r, pod, "", func(nl.Link) error { return nil })
 }
 
-// gc restores the devices of the attachments of this network that GC need not keep, and then calls the
-// IPAM plugin.
+// gc restores the devices of the attachments of this network that GC need not keep, and calls the IPAM
+// plugin.
 func (h host) gc(r *skel.Request) error {
-	return errors.Join(h.gcDevices(r), ipam.GC(r))
+	return ipam.GCWithLinks(r, func() error { return h.gcDevices(r) })
 }
 
 func (h host) gcDevices(r *skel.Request) error {

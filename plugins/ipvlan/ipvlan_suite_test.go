@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -141,11 +140,4 @@ func (b *testbed) recordFiles() []string {
 	files, err := filepath.Glob(filepath.Join(b.records, "*"))
 	Expect(err).NotTo(HaveOccurred())
 	return files
-}
-
-func readFile(path string) string {
-	GinkgoHelper()
-	b, err := os.ReadFile(path)
-	Expect(err).NotTo(HaveOccurred())
-	return string(b)
 }

@@ -187,15 +187,9 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 		b.mustRefuse(b.call("one", newPod(), b.conf("1.0.0", onUplink, ipam)), types.CodeConfig, "192.0.2.1, the gateway of the route to 0.0.0.0/0, is in none of the networks of eth0")
 	})
 
-	It("lets dhcp work over the link", func() {
-		dir, log := nstest.NewScriptPlugin(GinkgoTB(), "dhcp", `
-			nsenter --net=$CNI_NETNS ip -br link show $CNI_IFNAME | grep -o UP,LOWER_UP | sed "s/^/$CNI_COMMAND /" >>$LOG
-			[ $CNI_COMMAND = ADD ] && echo '{"cniVersion":"1.0.0","ips":[{"address":"198.18.0.60/24"}]}'; exit 0`)
-		c := b.call("one", newPod(), b.conf("1.0.0", onUplink, `{"type":"dhcp"}`))
-		c.Path = dir
-		mustAdd(c)
-		run(c, "DEL").OK(GinkgoTB())
-		Expect(readFile(log)).To(Equal("ADD UP,LOWER_UP\nDEL UP,LOWER_UP\n"))
+	It("calls ADD of an IPAM plugin that works over the link when the link is up, and its DEL before the link is deleted", func() {
+		c := b.call("one", newPod(), b.conf("1.1.0", onUplink, `{"type":"dhcp"}`))
+		nstest.LinkForIPAM{Plugin: plugin(), Call: c}.Require(GinkgoTB(), "DEL")
 	})
 
 	It("succeeds with a warning if /proc/sys is read-only", func() {

@@ -279,6 +279,10 @@ var _ = Describe("ADD", func() {
 	})
 
 	Describe("IPAM of another kind", func() {
+		It("calls ADD of an IPAM plugin that works over the link when the link is up, and its DEL before the link is deleted", func() {
+			c := b.call("one", newPod(), conf("1.1.0", onUplink, `{"type":"dhcp"}`))
+			nstest.LinkForIPAM{Plugin: plugin(), Call: c}.Require(GinkgoTB(), "DEL")
+		})
 		It("may work over the link: dhcp", func() {
 			dir, log := newIPAMScript("dhcp", `
 				[ $CNI_COMMAND = ADD ] || exit 0

@@ -42,8 +42,8 @@ func add(r *skel.Request) (*types.Result, error) {
 	return result, attach.ExplainRemoved(node, a.host, r.IfName, err)
 }
 
-// connectPair makes the pair, waits for the lease, and configures both ends. It sets both ends up
-// before it waits, for an IPAM plugin that works over the link (dhcp).
+// connectPair makes the pair and sets both ends up, while the IPAM plugin works, waits for the lease, and
+// configures both ends.
 func (a *attachment) connectPair(pending *ipam.Pending) (*types.Result, error) {
 	pending.AllowAllocation()
 	var err error

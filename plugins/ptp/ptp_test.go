@@ -393,6 +393,7 @@ var _ = Describe("ptp", func() {
 		Entry("the node's own netns", func(c *nstest.Call) { c.Pod = b.node }, types.CodeNamespace, "CNI_NETNS_OVERRIDE"),
 		Entry("no IPAM", func(c *nstest.Call) { c.Config = `{"cniVersion":"1.1.0","name":"net1","type":"ptp"}` }, types.CodeConfig, `ptp needs addresses: set "ipam"`),
 		Entry("an IPAM without a type", func(c *nstest.Call) { c.Config = withIPAM("1.1.0", "", `"subnet":"10.1.2.0/24"`) }, types.CodeConfig, `ptp needs addresses: set "ipam"`),
+		Entry("dhcp", func(c *nstest.Call) { c.Config = withIPAM("1.1.0", `"mtu":67,`, `"type":"dhcp"`) }, types.CodeConfig, "reaches the node only, and no DHCP server: use another IPAM plugin than dhcp", "mtu 67"),
 		Entry("an IPAM plugin that does not exist", func(c *nstest.Call) { c.Path = "/nonexistent" }, types.CodeConfig, `failed to find plugin "host-local" in path`),
 		Entry("an MTU too small", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":67,`, v4range) }, types.CodeConfig, "mtu 67 is not between 68 and 65535"),
 		Entry("a negative MTU", func(c *nstest.Call) { c.Config = b.conf("1.1.0", `"mtu":-1500,`, v4range) }, types.CodeConfig, "mtu -1500 is not between"),
@@ -624,6 +625,7 @@ var _ = Describe("ptp", func() {
 		for want, conf := range map[string]string{
 			"ptp needs addresses": `{"cniVersion":"1.1.0","name":"net1","type":"ptp"}`,
 			"mtu 5":               b.conf("1.1.0", `"mtu":5,`, v4range),
+			"no DHCP server":      withIPAM("1.1.0", "", `"type":"dhcp"`),
 			"no-such-ipam":        withIPAM("1.1.0", "", `"type":"no-such-ipam"`),
 		} {
 			c.Config = conf

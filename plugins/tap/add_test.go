@@ -154,6 +154,7 @@ var _ = Describe("ADD", func() {
 		Entry("an MTU below zero", "1.1.0", `"mtu":-1`, static, "mtu -1 is not between 68 and 65521"),
 		Entry("an MTU that is too small for IPv6", "1.1.0", `"mtu":1279`, static, "too small for address fd00:1::2/64"),
 		Entry("no address before 0.3.0", "0.2.0", "", noIPAM, types.ErrNoAddress.Error()),
+		Entry("dhcp", "1.1.0", `"mtu":67`, `{"type":"dhcp"}`, "no program is attached to a tap during ADD, so that it reaches no DHCP server: use another IPAM plugin than dhcp", "mtu 67"),
 		Entry("an IPAM plugin that does not exist", "1.1.0", "", `{"type":"nope"}`, `failed to find plugin "nope"`),
 	)
 

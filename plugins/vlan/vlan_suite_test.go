@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
@@ -147,11 +146,4 @@ func (b *testbed) expectTraffic(pod *nstest.NS) {
 func (b *testbed) reservations() []string {
 	GinkgoHelper()
 	return nstest.Reservations(GinkgoTB(), b.leases, "net1")
-}
-
-func readFile(path string) string {
-	GinkgoHelper()
-	b, err := os.ReadFile(path)
-	Expect(err).NotTo(HaveOccurred())
-	return string(b)
 }

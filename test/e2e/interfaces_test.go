@@ -102,7 +102,7 @@ func newNetwork(cniVersion, plugins string) *testNetwork {
 	tb := GinkgoTB()
 	dir := tb.TempDir()
 	network := &testNetwork{Site: nstest.NewSite(tb), leases: filepath.Join(dir, "leases")}
-	bin := nstest.Build(tb, "bridge", "ptp", "macvlan", "host-local", "static", "portmap", "bandwidth", "tuning")
+	bin := nstest.Build(tb, "bridge", "ptp", "macvlan", "host-local", "static", "dhcp", "portmap", "bandwidth", "tuning")
 	network.cni = libcni.NewCNIConfigWithCacheDir([]string{bin}, filepath.Join(dir, "cache"), network.exec())
 	network.list = parseList(fmt.Sprintf(`{"cniVersion": %q, "name": "e2e", "plugins": [%s]}`,
 		cniVersion, strings.ReplaceAll(plugins, "DIR", dir)))

@@ -1,6 +1,7 @@
 package nstest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -31,32 +32,43 @@ func NewScriptPlugin(tb TB, name, body string) (dir, log string) {
 	return dir, log
 }
 
-// RequireLinkForIPAM checks that ADD calls the IPAM plugin when the container's interface is up
-// and its host end exists, and that DEL calls it before the link is deleted, as an IPAM plugin
-// needs that works over the link. The type of the IPAM plugin in the configuration must be
-// "dhcp". hostEnds is a command that prints one line for each host end of the node.
-func RequireLinkForIPAM(tb TB, p skel.Plugin, config, hostEnds string) {
+// A LinkForIPAM tests when an interface plugin calls an IPAM plugin that works over the link: when the
+// container's interface has its name and is up, and before it is deleted. The type of the IPAM plugin in
+// the configuration must be "dhcp"; it gives the container the address 198.18.0.60.
+type LinkForIPAM struct {
+	Plugin   skel.Plugin
+	Call     Call
+	HostEnds string // command that prints one line for each host end on the node; empty: there are none
+	Want     int    // lines that HostEnds prints while the attachment exists
+}
+
+// Require checks the order for ADD, and then for DEL or GC. GC gets CNI_NETNS too, which a runtime does not
+// pass.
+func (l LinkForIPAM) Require(tb TB, command string) {
 	tb.Helper()
-	LeakCheck(tb)
-	node, pod := NewNodeAndPod(tb)
-	dir, log := NewScriptPlugin(tb, "dhcp", fmt.Sprintf(`set -- $(nsenter --net="$CNI_NETNS" ip -br link show "$CNI_IFNAME")
+	c := l.Call
+	var log string
+	c.Path, log = NewScriptPlugin(tb, "dhcp", fmt.Sprintf(`set -- $(nsenter --net="$CNI_NETNS" ip -br link show "$CNI_IFNAME")
 echo "$CNI_COMMAND $2 $(nsenter --net=%s %s | wc -l)" >>$LOG
-[ "$CNI_COMMAND" != ADD ] || echo '{"cniVersion":"1.1.0","ips":[{"address":"10.1.2.2/24","gateway":"10.1.2.1"}]}'`, node.Path(), hostEnds))
-	c := Call{Node: node, Pod: pod, Path: dir, Config: config}
+[ "$CNI_COMMAND" != ADD ] || echo '{"cniVersion":"1.1.0","ips":[{"address":"198.18.0.60/24","gateway":"198.18.0.2"}]}'`, c.Node.Path(), cmp.Or(l.HostEnds, "true")))
 	c.Before = func(step string) error {
-		if strings.HasPrefix(step, "add link veth") {
-			time.Sleep(200 * time.Millisecond) // so that a plugin that was called too early has time to log it
+		for _, verb := range []string{"add link", "move link", "set link", "delete link"} {
+			if strings.HasPrefix(step, verb) {
+				time.Sleep(200 * time.Millisecond) // so that an IPAM plugin that is called too early has time to log it
+			}
 		}
 		return nil
 	}
-	Run(p, c.With("ADD")).OK(tb)
-	c.Before = nil
-	Run(p, c.With("DEL")).OK(tb)
+	Run(l.Plugin, c.With("ADD")).OK(tb)
+	if command == "GC" {
+		c.Config = strings.TrimSuffix(c.Config, "}") + `,"cni.dev/valid-attachments":[]}`
+	}
+	Run(l.Plugin, c.With(command)).OK(tb)
 	logged, err := os.ReadFile(log)
-	if want := "ADD UP 1\nDEL UP 1\n"; err != nil || string(logged) != want {
+	if want := fmt.Sprintf("ADD UP %d\n%s UP %[1]d\n", l.Want, command); err != nil || string(logged) != want {
 		tb.Errorf("the IPAM plugin logged %q, %v; want %q", logged, err, want)
 	}
-	requireNoInterface(tb, pod)
+	requireNoInterface(tb, c.Pod)
 }
 
 // RequireAddOnReadOnlySysctls checks that ADD with a read-only /proc/sys succeeds, and that CHECK

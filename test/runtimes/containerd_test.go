@@ -158,8 +158,17 @@ func podConfig(name string) *cri.PodSandboxConfig {
 	}
 }
 
-// run creates the pod and reads its addresses from its status.
+// run creates the pod, which gets an address of each family.
 func (c *containerd) run(config *cri.PodSandboxConfig) (*pod, error) {
+	p, err := c.create(config)
+	if err == nil && p.v6 == "" {
+		err = fmt.Errorf("pod %s has one address: %s", p.id, p.v4)
+	}
+	return p, err
+}
+
+// create creates the pod and reads its one or two addresses from its status.
+func (c *containerd) create(config *cri.PodSandboxConfig) (*pod, error) {
 	created, err := c.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: config})
 	if err != nil {
 		return nil, err
@@ -169,10 +178,14 @@ func (c *containerd) run(config *cri.PodSandboxConfig) (*pod, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s := status.Status; s.State != cri.PodSandboxState_SANDBOX_READY || len(s.Network.AdditionalIps) != 1 {
+	s := status.Status
+	if s.State != cri.PodSandboxState_SANDBOX_READY || len(s.Network.AdditionalIps) > 1 {
 		return nil, fmt.Errorf("pod %s: state %s, network %v", p.id, s.State, s.Network)
 	}
-	p.v4, p.v6 = status.Status.Network.Ip, status.Status.Network.AdditionalIps[0].Ip
+	p.v4 = s.Network.Ip
+	for _, ip := range s.Network.AdditionalIps {
+		p.v6 = ip.Ip
+	}
 	return p, nil
 }
 

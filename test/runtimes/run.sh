@@ -12,7 +12,7 @@ cd "$(dirname "$0")"
 
 [ -t 1 ] || export GINKGO_NO_COLOR=1
 ../../scripts/need.sh containerd:containerd runc:runc podman:podman conmon:conmon \
-	ip:iproute2 nft:nftables iptables:iptables sysctl:procps
+	ip:iproute2 nft:nftables iptables:iptables sysctl:procps dnsmasq:dnsmasq-base
 if [ -z "${PLUMB_BIN:-}" ]; then
 	PLUMB_BIN=$(mktemp -d)
 	export PLUMB_BIN

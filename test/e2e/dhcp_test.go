@@ -1,0 +1,215 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// A dhcpNetwork is a network with the IPAM plugin dhcp, its daemon, and dnsmasq on the outside host. All
+// containers are on the segment of the outside host.
+type dhcpNetwork struct {
+	*testNetwork
+	server *nstest.Dnsmasq
+	socket string
+	end    func(os.Signal) // ends the daemon
+}
+
+const dhcpIPAM = `"ipam": {"type": "dhcp", "daemonSocketPath": "DIR/dhcp.sock"}`
+
+// A dhcpTest is a list of plugins whose interface plugin uses dhcp.
+type dhcpTest struct {
+	plugins string
+	prepare func(network *dhcpNetwork) // nil: nothing
+	ports   bool                       // the list has portmap
+}
+
+var (
+	dhcpBehindBridge = dhcpTest{
+		plugins: `{"type": "bridge", "bridge": "cni0", ` + dhcpIPAM + `},
+			{"type": "portmap", "backend": "nftables", "snat": true, "capabilities": {"portMappings": true}},
+			{"type": "tuning", "dataDir": "DIR/tuning", "mtu": 1400}`,
+		prepare: func(network *dhcpNetwork) {
+			network.Node.Batch(GinkgoTB(), "link add cni0 up type bridge", "link set "+nstest.Uplink+" master cni0",
+				"addr flush dev "+nstest.Uplink, "addr add "+nstest.NodeV4+"/24 dev cni0")
+		},
+		ports: true,
+	}
+	dhcpBehindMacvlan = dhcpTest{plugins: `{"type": "macvlan", "master": "uplink0", ` + dhcpIPAM + `}, {"type": "tuning", "dataDir": "DIR/tuning", "mtu": 1400}`}
+)
+
+// start returns a new network.
+func (t dhcpTest) start(cniVersion string) *dhcpNetwork {
+	GinkgoHelper()
+	nstest.LeakCheck(GinkgoTB())
+	network := &dhcpNetwork{testNetwork: newNetwork(cniVersion, t.plugins)}
+	network.socket = filepath.Join(filepath.Dir(network.leases), "dhcp.sock")
+	if t.prepare != nil {
+		t.prepare(network)
+	}
+	network.server = nstest.StartDnsmasq(GinkgoTB(), nstest.End{In: network.Outside, Name: nstest.Uplink}, "--dhcp-range=198.18.0.100,198.18.0.200,255.255.255.0,1h")
+	network.startDaemon()
+	return network
+}
+
+// startDaemon starts the executable, and waits until it answers.
+func (network *dhcpNetwork) startDaemon() {
+	GinkgoHelper()
+	cmd := exec.Command(filepath.Join(network.cni.Path[0], "dhcp"), "daemon", "-socketpath", network.socket, "-resendmax", "200ms")
+	cmd.Stderr = GinkgoWriter
+	Expect(network.Node.Start(cmd)).To(Succeed())
+	ended := false
+	network.end = func(s os.Signal) {
+		if !ended {
+			ended = true
+			_ = cmd.Process.Signal(s)
+			_ = cmd.Wait()
+		}
+	}
+	DeferCleanup(network.end, syscall.SIGKILL)
+	Eventually(func() error { return network.cni.GetStatusNetworkList(context.Background(), network.list) }).Should(Succeed())
+}
+
+// addLeased returns a new pod after an ADD, which must succeed. Its host port is 8000 + nth.
+func (network *dhcpNetwork) addLeased(id string, nth int32) *pod {
+	GinkgoHelper()
+	p := newPod(id)
+	p.rt.CapabilityArgs = map[string]any{"portMappings": []portMapping{{firstPort + nth, 80, "tcp", ""}}}
+	result, err := network.cni.AddNetworkList(context.Background(), network.list, p.rt)
+	Expect(err).NotTo(HaveOccurred())
+	Expect(p.readAddresses(result)).To(HaveLen(1))
+	network.server.AwaitLog(GinkgoTB(), "DHCPACK("+nstest.Uplink+") "+p.v4.String())
+	return p
+}
+
+// expectRelease waits until dnsmasq has got the RELEASE of the pod.
+func (network *dhcpNetwork) expectRelease(p *pod) {
+	GinkgoHelper()
+	network.server.AwaitLog(GinkgoTB(), "DHCPRELEASE("+nstest.Uplink+") "+p.v4.String())
+	Eventually(network.server.HasLease).WithArguments(p.v4.String()).Should(BeFalse())
+}
+
+// files returns the files of the daemon.
+func (network *dhcpNetwork) files() []string {
+	all, _ := filepath.Glob(filepath.Join(filepath.Dir(network.socket), "dhcp", "[^.]*"))
+	return all
+}
+
+// expectTraffic connects between the pods and the outside host.
+func (network *dhcpNetwork) expectTraffic(pods ...*pod) {
+	GinkgoHelper()
+	toOutside := nstest.ServeTCP(GinkgoTB(), network.Outside, nstest.OutsideV4+":0").String()
+	for i, p := range pods {
+		nstest.MustDial(GinkgoTB(), p.NS, toOutside, p.v4.String())
+		addr := nstest.ServeTCP(GinkgoTB(), p.NS, p.v4.String()+":0").String()
+		nstest.MustDial(GinkgoTB(), network.Outside, addr, nstest.OutsideV4)
+		other := pods[(i+1)%len(pods)]
+		nstest.MustDial(GinkgoTB(), other.NS, addr, other.v4.String())
+	}
+}
+
+// expectChain checks what portmap and tuning of the list have done.
+func (network *dhcpNetwork) expectChain(t dhcpTest, p *pod, nth int32) {
+	GinkgoHelper()
+	Expect(p.MustLine(GinkgoTB(), "ip link show eth0")).To(ContainSubstring(" mtu 1400 "))
+	if t.ports {
+		nstest.ServeTCP(GinkgoTB(), p.NS, p.v4.String()+":80")
+		nstest.MustDial(GinkgoTB(), network.Node, fmt.Sprintf("%s:%d", nstest.NodeV4, firstPort+nth), "")
+	}
+}
+
+var _ = Describe("dhcp", func() {
+	DescribeTable("serves pods from ADD to DEL", func(t dhcpTest, cniVersion string) {
+		network := t.start(cniVersion)
+		existing := network.addLeased("existing", 0)
+		before := nstest.WaitStable(network.state)
+		a, b := network.addLeased("a", 1), network.addLeased("b", 2)
+		expectCheck(network.testNetwork, cniVersion, a, b)
+		network.expectTraffic(a, b)
+		network.expectChain(t, a, 1)
+
+		By("GC")
+		Expect(network.gc(existing, a, b)).To(Succeed())
+		Expect(network.files()).To(HaveLen(3))
+		expectCheck(network.testNetwork, cniVersion, existing, a, b)
+		if cniVersion == "1.1.0" {
+			Expect(network.withoutCache(func() error { return network.gc(existing, a) })).To(Succeed())
+			network.expectRelease(b)
+			c := network.addLeased("c", 3)
+			Expect(network.gc(existing, a)).To(Succeed()) // libcni has b and c in its cache, and calls DEL
+			network.expectRelease(c)
+			Expect(network.files()).To(HaveLen(2))
+			expectCheck(network.testNetwork, cniVersion, existing, a)
+			network.expectTraffic(existing, a)
+		}
+
+		By("DEL")
+		Expect(network.del(a.rt)).To(Succeed())
+		network.expectRelease(a)
+		Expect(network.withoutCache(func() error { return network.del(idOnly(a)) })).To(Succeed())
+		Expect(network.del(b.rt)).To(Succeed())
+		Expect(network.files()).To(HaveLen(1))
+		Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "left after DEL")
+
+		By("DEL after the namespace, with container ID and interface name only")
+		existing.Remove(GinkgoTB())
+		Expect(network.withoutCache(func() error { return network.del(idOnly(existing)) })).To(Succeed())
+		Expect(network.files()).To(BeEmpty())
+	},
+		Entry("bridge, portmap and tuning, version 0.3.1", dhcpBehindBridge, "0.3.1"),
+		Entry("bridge, portmap and tuning, version 1.0.0", dhcpBehindBridge, "1.0.0"),
+		Entry("bridge, portmap and tuning, version 1.1.0", dhcpBehindBridge, "1.1.0"),
+		Entry("macvlan and tuning, version 1.0.0", dhcpBehindMacvlan, "1.0.0"),
+		Entry("macvlan and tuning, version 1.1.0", dhcpBehindMacvlan, "1.1.0"),
+	)
+
+	DescribeTable("keeps leases when the daemon is killed and started again", func(t dhcpTest) {
+		network := t.start("1.1.0")
+		p := network.addLeased("p", 1)
+		network.end(syscall.SIGKILL)
+		Expect(errorCode(network.check(p))).To(BeEquivalentTo(types.CodeIO))
+		Expect(errorCode(network.cni.GetStatusNetworkList(context.Background(), network.list))).To(BeEquivalentTo(types.CodeNotAvailable))
+		_, err := network.cni.AddNetworkList(context.Background(), network.list, newPod("refused").rt)
+		Expect(errorCode(err)).To(BeEquivalentTo(types.CodeIO))
+		network.expectChain(t, p, 1)
+		network.startDaemon()
+		network.server.AwaitLog(GinkgoTB(), "DHCPACK("+nstest.Uplink+") "+p.v4.String())
+		Eventually(network.check).WithArguments(p).Should(Succeed())
+		second := network.addLeased("second", 2)
+		Expect(second.v4).NotTo(Equal(p.v4))
+		network.expectTraffic(p, second)
+		for _, each := range []*pod{p, second} {
+			Expect(network.del(each.rt)).To(Succeed())
+			network.expectRelease(each)
+		}
+		Expect(network.files()).To(BeEmpty())
+	}, Entry("bridge", dhcpBehindBridge), Entry("macvlan", dhcpBehindMacvlan))
+
+	DescribeTable("DEL and GC succeed without the daemon, and the next daemon forgets the leases", func(t dhcpTest) {
+		network := t.start("1.1.0")
+		existing := network.addLeased("existing", 0)
+		before := nstest.WaitStable(network.state)
+		deleted, collected := network.addLeased("deleted", 1), network.addLeased("collected", 2)
+		network.end(syscall.SIGTERM)
+		Expect(network.del(deleted.rt)).To(Succeed())
+		Expect(network.withoutCache(func() error { return network.gc(existing) })).To(Succeed())
+		Expect(network.del(collected.rt)).To(Succeed())
+		Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "left after DEL")
+		network.startDaemon()
+		Eventually(network.files).Should(HaveLen(1))
+		Expect(network.check(existing)).To(Succeed())
+		again := network.addLeased("deleted", 1)
+		network.expectTraffic(existing, again)
+		Expect(network.del(again.rt)).To(Succeed())
+		network.expectRelease(again)
+	}, Entry("bridge", dhcpBehindBridge), Entry("macvlan", dhcpBehindMacvlan))
+})

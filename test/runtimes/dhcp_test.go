@@ -1,0 +1,73 @@
+package runtimes
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// dhcpNetwork is a network whose bridge has the uplink as a port. The daemon has its default socket.
+const dhcpNetwork = `{
+	"cniVersion": "1.0.0",
+	"name": "pods",
+	"plugins": [
+		{"type": "bridge", "bridge": "cni0", "ipam": {"type": "dhcp", "clientID": "name"}},
+		{"type": "portmap", "snat": true, "capabilities": {"portMappings": true}}
+	]
+}`
+
+// startDHCP puts the uplink of the node into a bridge, and starts dnsmasq on the outside host and the
+// daemon of dhcp on the node.
+func (n *node) startDHCP() *nstest.Dnsmasq {
+	GinkgoHelper()
+	n.Node.Batch(GinkgoTB(), "link add cni0 up type bridge", "link set "+nstest.Uplink+" master cni0",
+		"addr flush dev "+nstest.Uplink, "addr add "+nstest.NodeV4+"/24 dev cni0")
+	server := nstest.StartDnsmasq(GinkgoTB(), nstest.End{In: n.Outside, Name: nstest.Uplink}, "--dhcp-range=198.18.0.100,198.18.0.200,255.255.255.0,1h")
+	daemon := exec.Command(filepath.Join(n.bin, "dhcp"), "daemon")
+	daemon.Stderr = GinkgoWriter
+	Expect(n.Node.Start(daemon)).To(Succeed())
+	DeferCleanup(func() {
+		_ = daemon.Process.Signal(syscall.SIGTERM)
+		Expect(daemon.Wait()).To(Succeed())
+	})
+	Eventually(filepath.Join(runDir, "dhcp.sock")).Should(BeAnExistingFile())
+	return server
+}
+
+var _ = Describe("containerd with dhcp", func() {
+	It("runs pods with leases of a DHCP server, and releases them", func() {
+		n := newNode()
+		server := n.startDHCP()
+		c := newContainerd(n, dhcpNetwork)
+		existing, err := c.create(webPod("existing", 8079))
+		Expect(err).NotTo(HaveOccurred())
+		server.AwaitLog(GinkgoTB(), "DHCPACK", existing.v4)
+		before := nstest.WaitStable(c.state)
+
+		p, err := c.create(webPod("web", 8080))
+		Expect(err).NotTo(HaveOccurred())
+		server.AwaitLog(GinkgoTB(), "DHCPACK", p.v4)
+		leases, err := os.ReadFile(server.Leases)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(string(leases)).To(ContainSubstring(" "+strings.ReplaceAll(fmt.Sprintf("% x", "\x00default/web"), " ", ":")), "the client identifier of the pod's name")
+		p.container("serve", ":80")
+		Eventually(func() error { _, err := nstest.Dial(c.Outside, p.v4+":80"); return err }).Should(Succeed())
+		nstest.MustDial(GinkgoTB(), c.Node, nstest.NodeV4+":8080", "")
+
+		Expect(p.stop()).To(Succeed())
+		server.AwaitLog(GinkgoTB(), "DHCPRELEASE", p.v4)
+		Eventually(server.HasLease).WithArguments(p.v4).Should(BeFalse())
+		Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty(), "after StopPodSandbox")
+		Expect(p.remove()).To(Succeed())
+		Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty(), "after RemovePodSandbox")
+		Expect(server.HasLease(existing.v4)).To(BeTrue())
+	})
+})
