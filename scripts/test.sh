@@ -21,6 +21,7 @@ needed=(
 	ip:iproute2 nft:nftables iptables:iptables conntrack:conntrack ping:iputils-ping sysctl:procps
 	git:git gcc:gcc /usr/include/stdio.h:libc6-dev shellcheck:shellcheck
 	qemu-s390x-static:qemu-user-static dbus-daemon:dbus firewalld:firewalld dnsmasq:dnsmasq-base
+	kea-dhcp4:kea-dhcp4-server
 	/usr/lib/cni/bridge:containernetworking-plugins
 )
 
