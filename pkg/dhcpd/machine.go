@@ -66,8 +66,8 @@ type lease struct {
 	cancel   context.CancelFunc // ends the exchange under way; nil: there is none
 	exchange int                // the number of the exchange under way: outcomes of others are ignored
 	begun    time.Duration      // when the exchange began
-	offer    dhcp.Offer
-	failures int // without an address, since the last lease
+	offer    dhcp.Offer         // it was requested, and the server's answer has not come
+	failures int                // without an address, since the last lease
 	declined int
 	lastErr  error   // of the last exchange that failed
 	adds     []*call // they wait for the lease
@@ -171,6 +171,9 @@ func (m *machine) load() error {
 			m.release(l)
 		case r.State.hasAddress():
 			l.State = rebooting
+		case r.State == requesting: // the server may have acknowledged it
+			l.offer.Lease = *r.Lease
+			m.begin(l, requesting)
 		default:
 			m.begin(l, selecting)
 		}
@@ -343,7 +346,7 @@ func (m *machine) bind(l *lease, done outcome) {
 		m.log("%s: %v", l.Owner, done.warning)
 		answer.Warning = done.warning.Error()
 	}
-	l.Lease, l.Start, l.State = &done.lease, l.begun, bound
+	l.Lease, l.offer, l.Start, l.State = &done.lease, dhcp.Offer{}, l.begun, bound
 	l.Added = l.Added || len(l.adds) > 0
 	l.failures, l.declined, l.lastErr = 0, 0, nil
 	if err := m.store.save(l.record); err != nil {
@@ -381,7 +384,10 @@ func (m *machine) retry(l *lease, err error) {
 func (m *machine) pause(l *lease, err error) {
 	inUse := errors.Is(err, dhcp.ErrInUse)
 	if errors.Is(err, dhcp.ErrNAK) || inUse {
-		l.Lease = nil
+		l.offer = dhcp.Offer{}
+		if !l.Added {
+			l.Lease = nil
+		}
 	}
 	if inUse {
 		l.declined++
@@ -414,7 +420,7 @@ func (m *machine) release(l *lease) {
 	switch {
 	case l.State == releasing && l.cancel != nil:
 		return
-	case l.Lease == nil, l.State == selecting && l.Added: // it has no address
+	case l.Lease == nil, l.State == selecting && l.Added && !l.offer.Address.IsValid(): // it has no address
 		m.forget(l, "")
 		return
 	}
