@@ -72,15 +72,19 @@ var _ = It("gets, renews and releases its lease among random and changed answers
 		run(c, "DEL").OK(GinkgoTB())
 		Expect(b.files()).To(BeEmpty())
 	}
-	// Instead of the answer to a renewal come some with another transaction ID, of which it may take none.
+	// Instead of the answer to a renewal come some with another transaction ID and another address. The client may
+	// take none of them.
 	Expect(addedAddress(c)).To(Equal(lease.Address))
 	b.server.Next(slices.Repeat([]nstest.DHCPBehaviour{func(_ nstest.DHCPMessage, answer *dhcpv4.DHCPv4) [][]byte {
 		answer.TransactionID = dhcpv4.TransactionID{^answer.TransactionID[0], ^answer.TransactionID[1], ^answer.TransactionID[2], ^answer.TransactionID[3]}
+		answer.YourIPAddr = []byte{10, 50, 0, 66}
 		return hostile(rng, answer.ToBytes(), 200)
 	}}, 3)...)
 	b.pod.MustLine(GinkgoTB(), "ip addr add "+lease.Address+" dev eth0")
 	before, _ := b.leaseInFile()
-	Eventually(func() bool { now, ok := b.leaseInFile(); return ok && now > before }).Should(BeTrue(), "renewed")
+	Eventually(func() time.Duration { now, _ := b.leaseInFile(); return now }).Should(BeNumerically(">", before), "renewed")
+	_, same := b.leaseInFile()
+	Expect(same).To(BeTrue(), "the lease after the renewal: %s", b.record())
 	Expect(addedAddress(c)).To(Equal(lease.Address), "a second ADD")
 	run(c, "CHECK").OK(GinkgoTB())
 	b.server.Received()
