@@ -37,6 +37,8 @@ const (
 	never = time.Duration(math.MaxInt64)
 	// releaseTimeout limits a RELEASE, which is one message, with an exchange of ARP before it.
 	releaseTimeout = 2 * time.Second
+	// probeTime is more than the probe of an address takes (RFC 5227, section 2.1.1).
+	probeTime = 10 * time.Second
 	// minWait is the shortest time between two attempts to renew a lease (RFC 2131, section 4.4.5).
 	minWait = time.Minute
 	// minRenewAfter keeps a server with very short leases from making the daemon busy.
@@ -287,8 +289,12 @@ func (m *machine) limit(l *lease, s state) time.Duration {
 		return min(now+m.timeout, end)
 	case releasing:
 		return now + releaseTimeout
+	case requesting:
+		if l.Probe {
+			now += probeTime
+		}
 	}
-	return now + m.timeout + probeTime(l.Probe && s == requesting)
+	return now + m.timeout
 }
 
 // finish takes over the outcome of an exchange.
@@ -297,8 +303,10 @@ func (m *machine) finish(l *lease, done outcome) {
 	switch {
 	case errors.Is(done.err, errGone):
 		m.forget(l, "its interface is gone")
+	case s == releasing && done.err != nil:
+		m.forget(l, fmt.Sprintf("the release of %s was not sent: %v", l.Lease.Address, done.err))
 	case s == releasing:
-		m.forgetReleased(l, done.err)
+		m.forget(l, fmt.Sprintf("%s is released", l.Lease.Address))
 	case done.err == nil && s == selecting:
 		m.request(l, done.offer)
 	case done.err == nil:
@@ -429,15 +437,6 @@ func (m *machine) release(l *lease) {
 		m.log("%s: %v", l.Owner, err)
 	}
 	m.begin(l, releasing)
-}
-
-// forgetReleased forgets a lease after its RELEASE.
-func (m *machine) forgetReleased(l *lease, err error) {
-	if err != nil {
-		m.forget(l, fmt.Sprintf("the release of %s was not sent: %v", l.Lease.Address, err))
-		return
-	}
-	m.forget(l, fmt.Sprintf("%s is released", l.Lease.Address))
 }
 
 // forget removes a lease. It logs the reason, unless that is empty.
