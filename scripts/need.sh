@@ -18,16 +18,18 @@ if [ "$(id -u)" != 0 ] || [ ! -e /etc/debian_version ]; then
 	exit 1
 fi
 echo "installing:$missing"
-case " $missing " in
-*' firewalld '*)
-	# The package starts firewalld, now and at each boot, which replaces this machine's firewall.
-	# The tests need the program only.
-	unit=/etc/systemd/system/firewalld.service
-	mkdir -p "${unit%/*}"
-	[ -e "$unit" ] || ln -s /dev/null "$unit"
-	echo "the service firewalld is masked; systemctl unmask firewalld permits it again"
-	;;
-esac
+# These packages start services, now and at each boot: firewalld replaces this machine's firewall, and
+# Kea gives addresses to its networks. The tests need the programs only.
+for service in firewalld kea-dhcp4-server; do
+	case " $missing " in
+	*" $service "*)
+		unit=/etc/systemd/system/$service.service
+		mkdir -p "${unit%/*}"
+		[ -e "$unit" ] || ln -s /dev/null "$unit"
+		echo "the service $service is masked; systemctl unmask $service permits it again"
+		;;
+	esac
+done
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 export DEBIAN_FRONTEND=noninteractive

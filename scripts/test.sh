@@ -5,7 +5,7 @@
 #   scripts/test.sh ./pkg/nl -ginkgo.focus veth     go test with these arguments
 #   scripts/test.sh --fast                 a minute: format, vet, unit tests and tests in process, with a
 #                                          part of each fault sweep
-#   scripts/test.sh --faults               all faults of test/faults; the full run has a part of them
+#   scripts/test.sh --faults               all faults of test/faults and plugins/dhcp; the full run has a part of them
 #
 # It installs missing Debian packages (as root). Each test binary runs in its own network and mount
 # namespaces (scripts/sandbox.sh), and makes more network namespaces, so that it does not change this
@@ -21,6 +21,7 @@ needed=(
 	ip:iproute2 nft:nftables iptables:iptables conntrack:conntrack ping:iputils-ping sysctl:procps
 	git:git gcc:gcc /usr/include/stdio.h:libc6-dev shellcheck:shellcheck
 	qemu-s390x-static:qemu-user-static dbus-daemon:dbus firewalld:firewalld dnsmasq:dnsmasq-base
+	kea-dhcp4:kea-dhcp4-server
 	/usr/lib/cni/bridge:containernetworking-plugins
 )
 
@@ -53,7 +54,7 @@ build() {
 tests() { go test -race -count=1 -timeout 60m -exec "$PWD/scripts/sandbox.sh" "$@"; }
 
 # faults does not use the race detector, because it tests the built executables.
-faults() { CNI_TEST_FAULTS=all go test -count=1 -timeout 3h -v -exec "$PWD/scripts/sandbox.sh" ./test/faults "$@"; }
+faults() { CNI_TEST_FAULTS=all go test -count=1 -timeout 3h -v -exec "$PWD/scripts/sandbox.sh" ./test/faults ./plugins/dhcp "$@"; }
 
 # fast does not use the race detector, and leaves out the tests of the executables. It runs four
 # packages at a time, because they wait more than they compute, and starts with the one that waits longest.

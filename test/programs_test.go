@@ -39,7 +39,7 @@ var packages = map[string]string{
 	"ethtool": "ethtool", "tcpdump": "tcpdump", "strace": "strace", "valgrind": "valgrind", "perf": "linux-perf",
 	"curl": "curl", "wget": "wget", "jq": "jq", "nc": "netcat-openbsd", "socat": "socat", "python3": "python3", "perl": "perl",
 	"bc": "bc", "lsof": "lsof", "fuser": "psmisc", "setfacl": "acl", "mkfs.ext4": "e2fsprogs", "dnsmasq": "dnsmasq-base",
-	"dbus-daemon": "dbus", "firewalld": "firewalld",
+	"dbus-daemon": "dbus", "firewalld": "firewalld", "kea-dhcp4": "kea-dhcp4-server",
 }
 
 // optional are the uses of programs that a script installs nothing for: "file: program",
@@ -69,7 +69,7 @@ var installations = []installation{
 }
 
 // daemons are the helpers that start daemons: only tests that scripts/test.sh runs call them.
-var daemons = []string{"test/nstest/dnsmasq.go", "test/nstest/firewalld.go"}
+var daemons = []string{"test/nstest/dnsmasq.go", "test/nstest/firewalld.go", "test/nstest/kea.go"}
 
 // own are the folders whose run.sh has an installation of its own.
 var own = []string{"test/engine", "test/vm", "test/runtimes", "test/fresh"}

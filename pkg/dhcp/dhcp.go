@@ -68,7 +68,8 @@ type Retry struct {
 // An Offer is a server's answer to DISCOVER. Its Lease is what the server would acknowledge.
 type Offer struct {
 	Lease
-	// REQUEST has the transaction ID and the seconds of DISCOVER (RFC 2131, section 3.1.3).
+	// REQUEST has the transaction ID and the seconds of DISCOVER (RFC 2131, section 3.1.3). In an Offer that
+	// Discover has not returned they are zero.
 	xid  dhcpv4.TransactionID
 	secs uint16
 }
@@ -85,7 +86,10 @@ func (c *Client) Discover(ctx context.Context) (Offer, error) {
 // discover again: servers keep an offer for a short time only.
 func (c *Client) Accept(ctx context.Context, o Offer) (Lease, error) {
 	q := c.newRequest(dhcpv4.MessageTypeRequest)
-	q.msg.TransactionID, q.msg.NumSeconds, q.server = o.xid, o.secs, o.Server
+	if o.xid != (dhcpv4.TransactionID{}) {
+		q.msg.TransactionID, q.msg.NumSeconds = o.xid, o.secs
+	}
+	q.server = o.Server
 	q.set(optRequestedIP, o.Address.Addr())
 	q.set(optServerID, o.Server)
 	return c.ask(ctx, q)

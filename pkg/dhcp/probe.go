@@ -2,6 +2,7 @@ package dhcp
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -31,10 +32,7 @@ func (c *Client) Probe(ctx context.Context, addr netip.Addr) error {
 		return err
 	}
 	defer stop()
-	unit := c.Retry.Probe
-	if unit == 0 {
-		unit = time.Second
-	}
+	unit := cmp.Or(c.Retry.Probe, time.Second)
 	if err := c.awaitConflict(ctx, s, addr, rand.N(unit)); err != nil { // PROBE_WAIT
 		return err
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"time"
 
 	"github.com/plumb-cni/plumb/pkg/dhcp"
 )
@@ -39,15 +38,6 @@ type outcome struct {
 	lease   dhcp.Lease
 	warning error // the lease is acknowledged, but the interface could not be configured
 	err     error
-}
-
-// probeTime returns how long the probe of an address takes (RFC 5227, section 2.1.1), or zero if
-// there is none.
-func probeTime(probe bool) time.Duration {
-	if probe {
-		return 10 * time.Second
-	}
-	return 0
 }
 
 // run makes the exchange.

@@ -37,6 +37,8 @@ const (
 	never = time.Duration(math.MaxInt64)
 	// releaseTimeout limits a RELEASE, which is one message, with an exchange of ARP before it.
 	releaseTimeout = 2 * time.Second
+	// probeTime is more than the probe of an address takes (RFC 5227, section 2.1.1).
+	probeTime = 10 * time.Second
 	// minWait is the shortest time between two attempts to renew a lease (RFC 2131, section 4.4.5).
 	minWait = time.Minute
 	// minRenewAfter keeps a server with very short leases from making the daemon busy.
@@ -66,8 +68,8 @@ type lease struct {
 	cancel   context.CancelFunc // ends the exchange under way; nil: there is none
 	exchange int                // the number of the exchange under way: outcomes of others are ignored
 	begun    time.Duration      // when the exchange began
-	offer    dhcp.Offer
-	failures int // without an address, since the last lease
+	offer    dhcp.Offer         // it was requested, and the server's answer has not come
+	failures int                // without an address, since the last lease
 	declined int
 	lastErr  error   // of the last exchange that failed
 	adds     []*call // they wait for the lease
@@ -171,6 +173,9 @@ func (m *machine) load() error {
 			m.release(l)
 		case r.State.hasAddress():
 			l.State = rebooting
+		case r.State == requesting: // the server may have acknowledged it
+			l.offer.Lease = *r.Lease
+			m.begin(l, requesting)
 		default:
 			m.begin(l, selecting)
 		}
@@ -284,8 +289,12 @@ func (m *machine) limit(l *lease, s state) time.Duration {
 		return min(now+m.timeout, end)
 	case releasing:
 		return now + releaseTimeout
+	case requesting:
+		if l.Probe {
+			now += probeTime
+		}
 	}
-	return now + m.timeout + probeTime(l.Probe && s == requesting)
+	return now + m.timeout
 }
 
 // finish takes over the outcome of an exchange.
@@ -294,8 +303,10 @@ func (m *machine) finish(l *lease, done outcome) {
 	switch {
 	case errors.Is(done.err, errGone):
 		m.forget(l, "its interface is gone")
+	case s == releasing && done.err != nil:
+		m.forget(l, fmt.Sprintf("the release of %s was not sent: %v", l.Lease.Address, done.err))
 	case s == releasing:
-		m.forgetReleased(l, done.err)
+		m.forget(l, fmt.Sprintf("%s is released", l.Lease.Address))
 	case done.err == nil && s == selecting:
 		m.request(l, done.offer)
 	case done.err == nil:
@@ -343,7 +354,7 @@ func (m *machine) bind(l *lease, done outcome) {
 		m.log("%s: %v", l.Owner, done.warning)
 		answer.Warning = done.warning.Error()
 	}
-	l.Lease, l.Start, l.State = &done.lease, l.begun, bound
+	l.Lease, l.offer, l.Start, l.State = &done.lease, dhcp.Offer{}, l.begun, bound
 	l.Added = l.Added || len(l.adds) > 0
 	l.failures, l.declined, l.lastErr = 0, 0, nil
 	if err := m.store.save(l.record); err != nil {
@@ -381,7 +392,10 @@ func (m *machine) retry(l *lease, err error) {
 func (m *machine) pause(l *lease, err error) {
 	inUse := errors.Is(err, dhcp.ErrInUse)
 	if errors.Is(err, dhcp.ErrNAK) || inUse {
-		l.Lease = nil
+		l.offer = dhcp.Offer{}
+		if !l.Added {
+			l.Lease = nil
+		}
 	}
 	if inUse {
 		l.declined++
@@ -414,7 +428,7 @@ func (m *machine) release(l *lease) {
 	switch {
 	case l.State == releasing && l.cancel != nil:
 		return
-	case l.Lease == nil, l.State == selecting && l.Added: // it has no address
+	case l.Lease == nil, l.State == selecting && l.Added && !l.offer.Address.IsValid(): // it has no address
 		m.forget(l, "")
 		return
 	}
@@ -423,15 +437,6 @@ func (m *machine) release(l *lease) {
 		m.log("%s: %v", l.Owner, err)
 	}
 	m.begin(l, releasing)
-}
-
-// forgetReleased forgets a lease after its RELEASE.
-func (m *machine) forgetReleased(l *lease, err error) {
-	if err != nil {
-		m.forget(l, fmt.Sprintf("the release of %s was not sent: %v", l.Lease.Address, err))
-		return
-	}
-	m.forget(l, fmt.Sprintf("%s is released", l.Lease.Address))
 }
 
 // forget removes a lease. It logs the reason, unless that is empty.

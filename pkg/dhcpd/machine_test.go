@@ -348,7 +348,8 @@ func TestARefusedLeaseIsReplacedAtOnce(t *testing.T) {
 		time.AfterFunc(61*time.Second, func() { b.net.mu.Lock(); defer b.net.mu.Unlock(); b.net.nak, b.net.addr = false, "10.0.0.6" })
 		time.Sleep(2 * time.Minute)
 		b.wantEvents("30m0s RENEW 10.0.0.5", "30m0s configure 10.0.0.5 -> none", "30m0s DISCOVER", "30m0s REQUEST 10.0.0.5",
-			"30m0s DISCOVER", "30m0s REQUEST 10.0.0.5", "30m2s DISCOVER", "30m2s REQUEST 10.0.0.6", "30m2s configure none -> 10.0.0.6")
+			"30m0s configure 10.0.0.5 -> none", "30m0s DISCOVER", "30m0s REQUEST 10.0.0.5",
+			"30m2s configure 10.0.0.5 -> none", "30m2s DISCOVER", "30m2s REQUEST 10.0.0.6", "30m2s configure none -> 10.0.0.6")
 	})
 }
 
@@ -388,7 +389,7 @@ func TestALeaseSurvivesARestart(t *testing.T) {
 		b.net.set(func() { b.net.silent, b.net.nak = false, true })
 		b.restart(0)
 		b.wantEvents("45m0s REBOOT 10.0.0.5", "45m0s configure 10.0.0.5 -> none", "45m0s DISCOVER", "45m0s REQUEST 10.0.0.5",
-			"45m0s DISCOVER", "45m0s REQUEST 10.0.0.5")
+			"45m0s configure 10.0.0.5 -> none", "45m0s DISCOVER", "45m0s REQUEST 10.0.0.5")
 	})
 }
 
@@ -459,6 +460,33 @@ func TestAnAddressThatWasOnlyRequestedIsReleasedAfterARestart(t *testing.T) {
 		b.restart(0)
 		b.wantEvents("0s RELEASE 10.0.0.5")
 		b.wantFiles(0)
+	})
+}
+
+func TestAnotherAddressThatWasRequestedIsRequestedAgainAfterARestart(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		r := recordOf(owner)
+		l, _ := b.net.answer(t.Context())
+		r.State, r.Lease, r.Added = requesting, &l, true // the lease of an ADD is replaced
+		restart := func() {
+			b.stop()
+			if err := b.store.save(r); err != nil {
+				t.Fatal(err)
+			}
+			b.start(b.store.Dir)
+		}
+		restart()
+		b.wantEvents("0s REQUEST 10.0.0.5", "0s configure none -> 10.0.0.5")
+		for _, wait := range []time.Duration{0, time.Minute} { // during the REQUEST, and later
+			b.net.set(func() { b.net.silent = true })
+			restart()
+			time.Sleep(wait)
+			synctest.Wait()
+			b.net.set(func() {})
+			b.del(all)
+			b.wantEvents(fmt.Sprintf("%s RELEASE 10.0.0.5", wait))
+			b.wantFiles(0)
+		}
 	})
 }
 

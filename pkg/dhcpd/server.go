@@ -76,8 +76,7 @@ func (s *server) handle(ctx context.Context, conn net.Conn) {
 	} else if err != nil {
 		s.write(conn, failure(err))
 	} else if !s.write(conn, s.answer(ctx, req)) && req.Method == MethodAdd {
-		// The caller does not know its lease.
-		s.machine.submit(context.WithoutCancel(ctx), func(c *call) { s.machine.del(func(o Owner) bool { return o == req.Owner }, c) })
+		s.del(context.WithoutCancel(ctx), req.Owner) // the caller does not know its lease
 	}
 	_ = conn.Close()
 	<-ended
@@ -101,7 +100,7 @@ func (s *server) answer(ctx context.Context, req Request) Answer {
 	case MethodCheck:
 		return m.submit(ctx, func(c *call) { m.check(req.Owner, c) })
 	case MethodDel:
-		return m.submit(ctx, func(c *call) { m.del(func(o Owner) bool { return o == req.Owner }, c) })
+		return s.del(ctx, req.Owner)
 	case MethodGC:
 		valid := types.Set{}
 		for _, o := range req.Valid {
@@ -112,6 +111,11 @@ func (s *server) answer(ctx context.Context, req Request) Answer {
 		})
 	}
 	return Answer{}
+}
+
+// del releases the lease of an attachment.
+func (s *server) del(ctx context.Context, owner Owner) Answer {
+	return s.machine.submit(ctx, func(c *call) { s.machine.del(func(o Owner) bool { return o == owner }, c) })
 }
 
 // add answers with a lease.

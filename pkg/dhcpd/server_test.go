@@ -17,6 +17,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -106,6 +107,26 @@ func TestTheDaemonLeavesOnlyItsLeases(t *testing.T) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
+}
+
+func TestTheEndOfTheDaemonEndsIdleConnectionsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		client, conn := net.Pipe()
+		defer func() { _ = client.Close() }()
+		began := time.Now()
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			(&server{}).handle(ctx, conn)
+		}()
+		synctest.Wait() // it reads
+		cancel()
+		<-ended
+		if waited := time.Since(began); waited != 0 { // by the clock of the bubble
+			t.Errorf("the connection has ended after %s", waited)
+		}
+	})
 }
 
 func TestAStaleSocketIsReplaced(t *testing.T) {

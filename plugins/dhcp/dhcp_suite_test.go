@@ -45,14 +45,24 @@ type testbed struct {
 
 // newTestbed makes a testbed without a daemon.
 func newTestbed() *testbed {
+	b := newSegment()
+	b.server = nstest.StartDHCPServer(GinkgoTB(), b.end(), lease)
+	return b
+}
+
+// newSegment makes a testbed without a daemon and without a server.
+func newSegment() *testbed {
 	nstest.LeakCheck(GinkgoTB())
 	lan, pod := nstest.NewNodeAndPod(GinkgoTB())
 	b := &testbed{lan: lan, pod: pod, socket: filepath.Join(GinkgoTB().TempDir(), "dhcp.sock")}
 	b.join(pod, "lan0")
-	end := nstest.End{In: lan, Name: "lan0", Addrs: []string{serverAddr + "/24"}}
-	lan.MustLine(GinkgoTB(), "ip addr add "+end.Addrs[0]+" dev lan0")
-	b.server = nstest.StartDHCPServer(GinkgoTB(), end, lease)
+	lan.MustLine(GinkgoTB(), "ip addr add "+b.end().Addrs[0]+" dev lan0")
 	return b
+}
+
+// end returns the interface of the server.
+func (b *testbed) end() nstest.End {
+	return nstest.End{In: b.lan, Name: "lan0", Addrs: []string{serverAddr + "/24"}}
 }
 
 // join gives a container the interface eth0, on a cable to the segment.

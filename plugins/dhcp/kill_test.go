@@ -1,15 +1,19 @@
 package main
 
 import (
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/insomniacslk/dhcp/dhcpv4"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
@@ -55,44 +59,263 @@ func (k *killer) killedAt() string {
 	return k.at
 }
 
-var _ = It("releases what a daemon requested that is killed at any system call of an ADD", func() {
-	b := newTestbed()
-	bin := filepath.Join(nstest.Build(GinkgoTB(), "dhcp"), "dhcp")
-	stride := nstest.FullOrShort(1, 5)
-	for n := 1; ; n += stride {
-		k := &killer{left: n}
-		cmd := exec.Command(bin, "daemon", "-socketpath", b.socket, "-resendmax", "200ms")
-		tree, err := inject.Session{Calls: inject.Mutating(), Decide: k.decide, Start: b.lan.Start}.Run(cmd)
-		Expect(err).NotTo(HaveOccurred())
-		b.awaitDaemon()
-		k.arm()
-		c := b.call("")
-		r := run(c, "ADD")
-		at := k.killedAt()
-		if at == "" {
-			r.OK(GinkgoTB())
+// A killedDaemon is a daemon that is killed at one of its system calls.
+type killedDaemon struct {
+	*killer
+	cmd   *exec.Cmd
+	tree  *inject.ProcessTree
+	ended chan struct{}
+}
+
+// startKilled starts the executable, which the killer kills.
+func (b *testbed) startKilled(k *killer) *killedDaemon {
+	GinkgoHelper()
+	cmd := exec.Command(filepath.Join(nstest.Build(GinkgoTB(), "dhcp"), "dhcp"), "daemon", "-socketpath", b.socket, "-resendmax", "200ms")
+	cmd.Stderr = GinkgoWriter
+	tree, err := inject.Session{Calls: inject.Mutating(), Decide: k.decide, Start: b.lan.Start}.Run(cmd)
+	Expect(err).NotTo(HaveOccurred())
+	d := &killedDaemon{killer: k, cmd: cmd, tree: tree, ended: make(chan struct{})}
+	go func() { _ = cmd.Wait(); close(d.ended) }()
+	DeferCleanup(d.end)
+	return d
+}
+
+// end ends the daemon, and returns the call at which it was killed before.
+func (d *killedDaemon) end() string {
+	GinkgoHelper()
+	at := d.killedAt()
+	_ = d.cmd.Process.Kill()
+	<-d.ended
+	Expect(d.tree.Wait(time.Minute)).To(Succeed())
+	return at
+}
+
+// await waits until the condition holds or the daemon has ended.
+func (d *killedDaemon) await(condition func() bool) {
+	GinkgoHelper()
+	Eventually(func() bool {
+		select {
+		case <-d.ended:
+			return true
+		default:
+			return condition()
 		}
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		Expect(tree.Wait(time.Minute)).To(Succeed())
-		// The runtime calls DEL after a failed ADD: before or after the daemon runs again.
-		if n%2 == 0 {
-			run(c, "DEL").OK(GinkgoTB())
-		}
-		end := b.startDaemon()
-		run(c, "DEL").OK(GinkgoTB())
-		Eventually(b.files).Should(BeEmpty())
-		messages := b.server.Received()
-		if slices.ContainsFunc(messages, func(m nstest.DHCPMessage) bool { return m.MessageType() == requested }) &&
-			!slices.ContainsFunc(messages, func(m nstest.DHCPMessage) bool { return m.MessageType() == released }) {
-			b.server.Await(GinkgoTB(), released)
-		}
-		Expect(end(syscall.SIGTERM)).To(Succeed())
-		b.server.Received()
+	}).Should(BeTrue())
+}
+
+// stride returns at which calls daemons are killed: every one with CNI_TEST_FAULTS=all, and else
+// every fourth or, with -short, every eighth one.
+func stride() int {
+	if os.Getenv("CNI_TEST_FAULTS") == "all" {
+		return 1
+	}
+	return nstest.FullOrShort(4, 8)
+}
+
+// atEachCall calls f with 1, 1 + stride and so on, until f returns the name of no call.
+func atEachCall(atLeast int, f func(n int) (killedAt string)) {
+	GinkgoHelper()
+	for n := 1; ; n += stride() {
+		at := f(n)
 		if at == "" {
 			AddReportEntry("calls", n-1)
-			Expect(n).To(BeNumerically(">", 5), "calls of an ADD")
+			Expect(n).To(BeNumerically(">", atLeast), "calls")
 			return
 		}
 	}
+}
+
+// leaseInFile reports whether the lease is in a file, and when it was requested.
+func (b *testbed) leaseInFile() (start time.Duration, ok bool) {
+	var r struct {
+		State string
+		Lease *struct{ Address string }
+		Start time.Duration
+	}
+	var text []byte
+	files, err := filepath.Glob(strings.TrimSuffix(b.socket, ".sock") + "/*.lease")
+	if err == nil && len(files) == 1 {
+		text, _ = os.ReadFile(files[0])
+	}
+	err = json.Unmarshal(text, &r)
+	return r.Start, err == nil && r.Lease != nil && r.Lease.Address == lease.Address
+}
+
+// has reports whether one of the messages is of the type.
+func has(messages []nstest.DHCPMessage, t dhcpv4.MessageType) bool {
+	return slices.ContainsFunc(messages, func(m nstest.DHCPMessage) bool { return m.MessageType() == t })
+}
+
+// requireReleased runs DEL until nothing is left, by the running daemon. The server must get a RELEASE, unless that
+// is in messages, which it got since the lease was requested, and no DISCOVER: that would take a second address.
+func (b *testbed) requireReleased(c nstest.Call, messages []nstest.DHCPMessage) {
+	GinkgoHelper()
+	run(c, "DEL").OK(GinkgoTB())
+	Eventually(b.files).Should(BeEmpty())
+	messages = append(messages, b.server.Received()...)
+	if !has(messages, released) {
+		b.server.Await(GinkgoTB(), released)
+	}
+	Expect(has(messages, discover)).To(BeFalse(), "DISCOVER while the lease is held")
+}
+
+var _ = Describe("a daemon that is killed at any system call", func() {
+	var b *testbed
+	BeforeEach(func() { b = newTestbed() })
+
+	// hold makes an ADD, and configures the interface as an interface plugin does.
+	hold := func(l nstest.DHCPLease) nstest.Call {
+		GinkgoHelper()
+		b.server.Lease(l)
+		c := b.call("")
+		addedAddress(c)
+		b.pod.MustLine(GinkgoTB(), "ip addr replace "+l.Address+" dev eth0")
+		b.server.Await(GinkgoTB(), requested)
+		return c
+	}
+
+	It("of an ADD leaves no address with the server", func() {
+		atEachCall(5, func(n int) string {
+			d := b.startKilled(&killer{left: n})
+			b.awaitDaemon()
+			d.arm()
+			c := b.call("")
+			r := run(c, "ADD")
+			at := d.end()
+			if at == "" {
+				r.OK(GinkgoTB())
+			}
+			// The runtime calls DEL after a failed ADD: before or after the daemon runs again.
+			if n%2 == 0 {
+				run(c, "DEL").OK(GinkgoTB())
+			}
+			end := b.startDaemon()
+			run(c, "DEL").OK(GinkgoTB())
+			Eventually(b.files).Should(BeEmpty())
+			messages := b.server.Received()
+			if has(messages, requested) && !has(messages, released) {
+				b.server.Await(GinkgoTB(), released)
+			}
+			Expect(end(syscall.SIGTERM)).To(Succeed())
+			b.server.Received()
+			return at
+		})
+	})
+
+	DescribeTable("of a DEL or GC leaves no address with the server",
+		func(command, rest string) {
+			atEachCall(2, func(n int) string {
+				d := b.startKilled(&killer{left: n})
+				b.awaitDaemon()
+				c := hold(lease)
+				del := c
+				del.Config = c.Config[:len(c.Config)-1] + rest + "}"
+				d.arm()
+				run(del, command).OK(GinkgoTB())
+				at := d.end()
+				messages := b.server.Received()
+				if _, ok := b.leaseInFile(); !ok && !has(messages, released) {
+					messages = append(messages, b.server.Await(GinkgoTB(), released))
+				}
+				end := b.startDaemon()
+				run(del, command).OK(GinkgoTB())
+				b.requireReleased(c, messages)
+				addedAddress(c) // the next attachment of the same name
+				run(c, "DEL").OK(GinkgoTB())
+				Expect(end(syscall.SIGTERM)).To(Succeed())
+				b.server.Await(GinkgoTB(), released)
+				return at
+			})
+		},
+		Entry("DEL", "DEL", ""),
+		Entry("GC", "GC", `,"cni.dev/valid-attachments":[]`),
+	)
+
+	It("of a renewal loses no lease", func() {
+		short := lease
+		short.Duration, short.Renew, short.Rebind = time.Minute, time.Second, 50*time.Second
+		atEachCall(2, func(n int) string {
+			d := b.startKilled(&killer{left: n})
+			b.awaitDaemon()
+			c := hold(short)
+			before, _ := b.leaseInFile()
+			d.arm()
+			d.await(func() bool { now, ok := b.leaseInFile(); return ok && now > before })
+			at := d.end()
+			b.requireHeld(c)
+			return at
+		})
+	})
+
+	It("of a renewal that the server refuses loses neither address", func() {
+		short, other := lease, lease
+		short.Duration, short.Renew, short.Rebind = time.Minute, time.Second, 50*time.Second
+		other.Address = "10.50.0.6/24"
+		addresses := func() string { return b.pod.MustLine(GinkgoTB(), "ip -4 -br addr show eth0") }
+		atEachCall(5, func(n int) string {
+			b.server.Always(nil)
+			b.pod.MustLine(GinkgoTB(), "ip addr flush dev eth0")
+			d := b.startKilled(&killer{left: n})
+			b.awaitDaemon()
+			c := hold(short)
+			b.server.Lease(other)
+			var acknowledged atomic.Bool
+			b.server.Always(toRequests(func(m nstest.DHCPMessage, answer *dhcpv4.DHCPv4) [][]byte {
+				if m.ClientIPAddr.String() != "10.50.0.6" && m.RequestedIPAddress().String() != "10.50.0.6" {
+					return nstest.DHCPNAK(m, answer)
+				}
+				acknowledged.Store(true)
+				return [][]byte{answer.ToBytes()}
+			}))
+			d.arm()
+			d.await(func() bool {
+				return strings.Contains(b.record(), "10.50.0.6") && strings.Contains(b.record(), `"bound"`)
+			})
+			at := d.end()
+			if n%2 == 0 { // DEL comes before an answer of the server
+				b.server.Always(nstest.DHCPSilence)
+			}
+			end := b.startDaemon()
+			if n%2 == 1 {
+				Eventually(addresses).Should(And(ContainSubstring("10.50.0.6"), Not(ContainSubstring("10.50.0.5"))))
+			}
+			run(c, "DEL").OK(GinkgoTB())
+			Eventually(b.files).Should(BeEmpty())
+			if acknowledged.Load() {
+				Expect(b.server.Await(GinkgoTB(), released).ClientIPAddr.String()).To(Equal("10.50.0.6"))
+			}
+			Expect(end(syscall.SIGTERM)).To(Succeed())
+			b.server.Received()
+			return at
+		})
+	})
+
+	It("of its start loses no lease", func() {
+		atEachCall(5, func(n int) string {
+			end := b.startDaemon()
+			c := hold(lease)
+			Expect(end(syscall.SIGTERM)).To(Succeed())
+			before, _ := b.leaseInFile()
+			d := b.startKilled(&killer{left: n, armed: true})
+			d.await(func() bool { now, ok := b.leaseInFile(); return ok && now > before })
+			at := d.end()
+			b.requireHeld(c)
+			return at
+		})
+	})
 })
+
+// requireHeld fails unless the lease is in its file, and the next daemon takes it over and releases it.
+func (b *testbed) requireHeld(c nstest.Call) {
+	GinkgoHelper()
+	_, ok := b.leaseInFile()
+	Expect(ok).To(BeTrue(), "the lease file")
+	messages := b.server.Received()
+	end := b.startDaemon()
+	run(c, "CHECK").OK(GinkgoTB())
+	Expect(addedAddress(c)).To(Equal(lease.Address), "a second ADD")
+	Expect(has(messages, released)).To(BeFalse(), "RELEASE before DEL")
+	b.requireReleased(c, messages)
+	Expect(end(syscall.SIGTERM)).To(Succeed())
+	b.server.Received()
+}

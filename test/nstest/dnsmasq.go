@@ -14,7 +14,6 @@ type Dnsmasq struct {
 	Daemon
 	Leases string // path of the file with the leases
 	log    *lineLog
-	seen   int // lines that AwaitLog has returned or passed
 }
 
 // StartDnsmasq starts dnsmasq for DHCP on an interface, with more arguments, such as
@@ -37,25 +36,7 @@ func StartDnsmasq(tb TB, e End, args ...string) *Dnsmasq {
 // the lines after it.
 func (d *Dnsmasq) AwaitLog(tb TB, texts ...string) string {
 	tb.Helper()
-	deadline := time.Now().Add(waitLimit)
-	for {
-		lines := d.log.complete()
-		for i, line := range lines[d.seen:] {
-			if containsAll(line, texts) {
-				d.seen += i + 1
-				return line
-			}
-		}
-		select {
-		case <-d.Ended:
-			tb.Fatalf("dnsmasq has ended:\n%s", strings.Join(d.log.complete(), "\n"))
-		default:
-		}
-		if time.Now().After(deadline) {
-			tb.Fatalf("dnsmasq has not logged %q:\n%s", texts, strings.Join(lines[d.seen:], "\n"))
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	return d.log.await(tb, d.Daemon, texts)
 }
 
 // HasLease reports whether dnsmasq has a lease of the address in its file.
@@ -77,12 +58,38 @@ func containsAll(line string, texts []string) bool {
 type lineLog struct {
 	mu   sync.Mutex
 	text strings.Builder
+	seen int // lines that await has returned or passed
 }
 
 func (l *lineLog) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.Write(p)
+}
+
+// await waits for a line that a daemon writes and that contains all texts, and returns it. The next call
+// looks at the lines after it.
+func (l *lineLog) await(tb TB, d Daemon, texts []string) string {
+	tb.Helper()
+	deadline := time.Now().Add(waitLimit)
+	for {
+		lines := l.complete()
+		for i, line := range lines[l.seen:] {
+			if containsAll(line, texts) {
+				l.seen += i + 1
+				return line
+			}
+		}
+		select {
+		case <-d.Ended:
+			tb.Fatalf("the server has ended:\n%s", strings.Join(l.complete(), "\n"))
+		default:
+		}
+		if time.Now().After(deadline) {
+			tb.Fatalf("the server has not logged %q:\n%s", texts, strings.Join(lines[l.seen:], "\n"))
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
 }
 
 // complete returns all lines that have their end.

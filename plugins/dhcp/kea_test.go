@@ -1,0 +1,40 @@
+package main
+
+import (
+	"strings"
+	"syscall"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+var _ = It("gets, renews, keeps over a restart and releases a lease of Kea, with a client identifier of the configuration", func() {
+	b := newSegment()
+	kea := nstest.StartKea(GinkgoTB(), b.end(), "10.50.0.10-10.50.0.19", 2)
+	kill := b.startDaemon()
+	c := b.call(`,"provide":[{"option":"dhcp-client-identifier","value":"web-0"}]`)
+	cidr := addedAddress(c)
+	addr, _, _ := strings.Cut(cidr, "/")
+	const id = "cid=[77:65:62:2d:30]" // web-0
+	kea.AwaitLog(GinkgoTB(), "DHCP4_LEASE_ALLOC", id, addr)
+	b.pod.MustLine(GinkgoTB(), "ip addr add "+cidr+" dev eth0")
+	kea.AwaitLog(GinkgoTB(), "DHCP4_PACKET_RECEIVED", id, "DHCPREQUEST", "from "+addr+" to "+serverAddr)
+	kea.AwaitLog(GinkgoTB(), "DHCP4_LEASE_ALLOC", id, addr)
+
+	other := b.call("") // has the MAC of the first, and the default identifier
+	other.ContainerID = "m2"
+	Expect(addedAddress(other)).NotTo(Equal(cidr))
+	run(other, "DEL").OK(GinkgoTB())
+	kea.AwaitLog(GinkgoTB(), "DHCP4_RELEASE ", "cid=[00:6d:32:2f:64:2f:65:74:68:30]")
+
+	_ = kill(syscall.SIGKILL)
+	b.startDaemon()
+	kea.AwaitLog(GinkgoTB(), "DHCP4_INIT_REBOOT", id, addr)
+	kea.AwaitLog(GinkgoTB(), "DHCP4_LEASE_ALLOC", id, addr)
+	run(c, "CHECK").OK(GinkgoTB())
+	run(c, "DEL").OK(GinkgoTB())
+	kea.AwaitLog(GinkgoTB(), "DHCP4_RELEASE ", id, addr)
+	Expect(b.files()).To(BeEmpty())
+})

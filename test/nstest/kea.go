@@ -1,0 +1,49 @@
+package nstest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// A Kea is Debian's kea-dhcp4 as the DHCP server of an interface.
+type Kea struct {
+	Daemon
+	log *lineLog
+}
+
+// StartKea starts Kea for DHCP on an interface, with the addresses of pool, such as
+// "10.0.0.2-10.0.0.9". Leases last an hour, and are renewed after renew seconds. Kea recognizes a client
+// by its identifier only, unless that has no lease. It ends with the test.
+func StartKea(tb TB, e End, pool string, renew int) *Kea {
+	tb.Helper()
+	dir := tb.TempDir()
+	config := filepath.Join(dir, "kea.json")
+	must(tb, os.WriteFile(config, fmt.Appendf(nil, `{"Dhcp4":{"interfaces-config":{"interfaces":[%q]},"match-client-id":true,"authoritative":true,
+"lease-database":{"type":"memfile","persist":false},"valid-lifetime":3600,"renew-timer":%d,"rebind-timer":3000,
+"subnet4":[{"subnet":%q,"pools":[{"pool":%q}]}],
+"loggers":[{"name":"kea-dhcp4","severity":"DEBUG","debuglevel":50,"output_options":[{"output":"stdout","flush":true}]}]}}`,
+		e.Name, renew, e.Addrs[0], pool), 0o600))
+	program, err := exec.LookPath("kea-dhcp4")
+	must(tb, err)
+	text, err := os.ReadFile(program)
+	must(tb, err)
+	// AppArmor limits the files of Debian's executable, but not those of a copy.
+	program = filepath.Join(dir, "kea-dhcp4")
+	must(tb, os.WriteFile(program, text, 0o700))
+	k := &Kea{log: &lineLog{}}
+	cmd := exec.Command(program, "-c", config)
+	cmd.Env = append(os.Environ(), "KEA_PIDFILE_DIR="+dir, "KEA_LOCKFILE_DIR=none")
+	cmd.Stdout, cmd.Stderr = k.log, k.log
+	k.Daemon = startDaemon(tb, cmd, e.In.Start)
+	k.AwaitLog(tb, "DHCP4_STARTED")
+	return k
+}
+
+// AwaitLog waits for a line of the log that contains all texts, and returns it. The next call looks at
+// the lines after it.
+func (k *Kea) AwaitLog(tb TB, texts ...string) string {
+	tb.Helper()
+	return k.log.await(tb, k.Daemon, texts)
+}
