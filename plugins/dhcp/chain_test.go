@@ -41,6 +41,14 @@ func (p interfacePlugin) call(b *testbed, bin string) nstest.Call {
 		`{"cniVersion":"1.1.0","name":"d","type":%q,%s,"ipam":{"type":"dhcp","daemonSocketPath":%q,"mtu":true}}`, p.name, p.keys, b.socket)}
 }
 
+// requireKind skips the spec if the kernel has no links of the kind, of which it makes one.
+func requireKind(b *testbed, feature, kind string) {
+	GinkgoHelper()
+	_, err := b.lan.Exec("ip", strings.Fields("link add link up0 name try0 type "+kind)...)
+	nstest.RequireFeature(GinkgoTB(), feature, err)
+	b.lan.Batch(GinkgoTB(), "link del try0")
+}
+
 var (
 	behindBridge = interfacePlugin{
 		name: "bridge", keys: `"bridge":"br0"`, serve: "lan0",
@@ -50,6 +58,18 @@ var (
 	}
 	behindMacvlan    = interfacePlugin{name: "macvlan", keys: `"master":"up0"`, serve: "lan0"}
 	behindHostDevice = interfacePlugin{name: "host-device", keys: `"device":"up0"`, serve: "lan0"}
+	behindIPVlan     = interfacePlugin{
+		name: "ipvlan", keys: `"master":"up0"`, serve: "lan0",
+		prepare: func(b *testbed, _ *nstest.NS) { requireKind(b, "ipvlan", "ipvlan") },
+	}
+	behindVLAN = interfacePlugin{
+		name: "vlan", keys: `"master":"up0","vlanId":100`, serve: "tagged",
+		prepare: func(b *testbed, router *nstest.NS) {
+			requireKind(b, "8021q", "vlan id 100")
+			router.Batch(GinkgoTB(), "link add link lan0 name tagged type vlan id 100", "addr del "+serverAddr+"/24 dev lan0",
+				"addr add "+serverAddr+"/24 dev tagged", "link set tagged up")
+		},
+	}
 )
 
 var _ = Describe("behind an interface plugin, with the executables and dnsmasq", func() {
@@ -88,6 +108,8 @@ var _ = Describe("behind an interface plugin, with the executables and dnsmasq",
 		Entry("bridge", behindBridge),
 		Entry("macvlan", behindMacvlan),
 		Entry("host-device", behindHostDevice),
+		Entry("vlan", Label(nstest.Kernel), behindVLAN),
+		Entry("ipvlan", Label(nstest.Kernel), behindIPVlan),
 	)
 
 	DescribeTable("after the server gave another address, CHECK names both and says what to do, and a new ADD reports the new one, with",
@@ -123,6 +145,45 @@ var _ = Describe("behind an interface plugin, with the executables and dnsmasq",
 		Entry("bridge", behindBridge),
 		Entry("macvlan", behindMacvlan),
 	)
+
+	It("two ipvlans of one master, which have one MAC, get different addresses and renew them", Label(nstest.Kernel), func() {
+		b, router := newSegment()
+		behindIPVlan.prepare(b, router)
+		server := nstest.StartDnsmasq(GinkgoTB(), nstest.End{In: router, Name: "lan0"}, append(served, "--dhcp-option=option:T1,5")...)
+		bin := nstest.Build(GinkgoTB(), "ipvlan", "dhcp")
+		b.startDaemon()
+		first := behindIPVlan.call(b, bin)
+		second := first
+		second.ContainerID, second.Pod = "m2", nstest.New(GinkgoTB()).Named("second")
+		call := func(command string, c nstest.Call) nstest.Reply {
+			return nstest.Exec(GinkgoTB(), filepath.Join(bin, "ipvlan"), c.With(command)).OK(GinkgoTB())
+		}
+		add := func(c nstest.Call) (mac types.MAC, addr string) {
+			GinkgoHelper()
+			result := call("ADD", c).Result(GinkgoTB())
+			addr = result.IPs[0].Address.Addr().String()
+			server.AwaitLog(GinkgoTB(), "broadcast response")
+			server.AwaitLog(GinkgoTB(), "DHCPACK(lan0) "+addr)
+			return result.Interfaces[0].MAC, addr
+		}
+		mac1, addr1 := add(first)
+		mac2, addr2 := add(second)
+		Expect(mac1).To(Equal(mac2))
+		Expect(addr1).NotTo(Equal(addr2))
+		first.Pod.MustLine(GinkgoTB(), "ping -c 1 -w 30 "+addr2)
+		By("renewal")
+		for _, addr := range []string{addr1, addr2} {
+			server.AwaitLog(GinkgoTB(), "DHCPACK(lan0) "+addr)
+		}
+		By("DEL")
+		call("DEL", first)
+		server.AwaitLog(GinkgoTB(), "DHCPRELEASE(lan0) "+addr1)
+		Expect(server.HasLease(addr2)).To(BeTrue())
+		second.Pod.MustLine(GinkgoTB(), "ping -c 1 -w 30 10.50.0.1")
+		call("DEL", second)
+		server.AwaitLog(GinkgoTB(), "DHCPRELEASE(lan0) "+addr2)
+		Expect(b.files()).To(BeEmpty())
+	})
 })
 
 var _ = It("survives the fault sweep", func() {

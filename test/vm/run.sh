@@ -163,7 +163,7 @@ if [ "${1:-}" = --kernel ]; then
 fi
 [ "$(uname -m)" = x86_64 ] || die "this works on amd64 only"
 "$root/scripts/need.sh" qemu-system-x86_64:qemu-system-x86 busybox:busybox-static modprobe:kmod cpio:cpio xz:xz-utils \
-	ip:iproute2 nft:nftables iptables:iptables conntrack:conntrack ping:iputils-ping sysctl:procps # for the tests in the virtual machine
+	ip:iproute2 nft:nftables iptables:iptables conntrack:conntrack ping:iputils-ping sysctl:procps dnsmasq:dnsmasq-base # for the tests in the virtual machine
 work=$(mktemp -d)
 fetching=''
 trap 'rm -rf "$work" "$fetching"' EXIT
