@@ -13,7 +13,8 @@
 #   --create       make DIR if it does not exist
 #   --restore OLD  replace the plugins by those in this backup
 #
-# It replaces only executables with the same name as one in BIN.
+# It replaces only executables with the same name as one in BIN. With dhcp it restarts its daemon,
+# cni-dhcp.service, if systemd runs it: plugin and daemon must be of the same version.
 set -euo pipefail
 
 top=$(cd "$(dirname "$0")/.." && pwd)
@@ -24,7 +25,7 @@ die() {
 	exit 1
 }
 
-# executables FOLDER prints the names of the executables. A release also has two text files.
+# executables FOLDER prints the names of the executables. A release also has text files.
 executables() { find "$1" -mindepth 1 -maxdepth 1 ! -name '.*' -perm -u+x \( -type f -o -type l \) -printf '%f\n' | sort; }
 
 # place FILE FOLDER copies FILE to FOLDER, and replaces the file with its name there atomically. It
@@ -63,6 +64,15 @@ back_up() {
 	fi
 }
 
+# restart_daemon NAME… restarts the daemon of dhcp, if dhcp is one of the names and the daemon runs.
+restart_daemon() {
+	local unit=cni-dhcp.service
+	printf '%s\n' "$@" | grep -qxF dhcp || return 0
+	systemctl is-active --quiet "$unit" 2>/dev/null || return 0
+	systemctl restart "$unit" || die "$unit could not be restarted; restart it, because its daemon is that of before"
+	echo "$unit is restarted."
+}
+
 install_all() {
 	local name names
 	[ -d "$from" ] || die "no folder $from: run ./build_linux.sh first, or name another folder with --from"
@@ -81,6 +91,7 @@ install_all() {
 	done
 	sync "$dir"
 	echo "${#names[@]} plugins are installed in $dir."
+	restart_daemon "${names[@]}"
 	[ -z "$backup" ] || echo "To restore the previous plugins: $0 $dir --restore $backup"
 }
 
@@ -95,6 +106,7 @@ restore_all() {
 	done
 	sync "$dir"
 	echo "${#names[@]} plugins are restored in $dir."
+	restart_daemon "${names[@]}"
 	[ ! -e "$restore/.new" ] || while read -r name; do
 		! exists "$dir/$name" || echo "$dir/$name stays: it was added, and a container may need it for its DEL."
 	done <"$restore/.new"

@@ -42,13 +42,16 @@ archive() {
 		--owner=0 --group=0 --numeric-owner "${members[@]}"
 }
 
+# The units of systemd that an archive has.
+units=("$top/plugins/firewall/plumb-firewalld.service" "$top"/plugins/dhcp/cni-dhcp.{service,socket})
+
 # pack ARCH makes the archive and the checksum files of an architecture.
 pack() {
 	local name=cni-plugins-linux-$1-$version.tgz
 	GOARCH=$1 "$top/build_linux.sh" "$work/$1" >"$work/log" || die "cannot build for $1"
-	cp "$top/README.md" "$top/LICENSE" "$top/plugins/firewall/plumb-firewalld.service" "$work/$1"
+	cp "$top/README.md" "$top/LICENSE" "${units[@]}" "$work/$1"
 	chmod 0755 "$work/$1"/*
-	chmod 0644 "$work/$1"/{README.md,LICENSE,plumb-firewalld.service}
+	chmod 0644 "$work/$1"/{README.md,LICENSE,*.service,*.socket}
 	archive "$work/$1" | gzip -n -9 >"$work/made/$name"
 	(cd "$work/made" && sha256sum "$name" >"$name.sha256" && sha512sum "$name" >"$name.sha512")
 }

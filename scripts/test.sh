@@ -20,7 +20,7 @@ cd "$(dirname "$0")/.."
 needed=(
 	ip:iproute2 nft:nftables iptables:iptables conntrack:conntrack ping:iputils-ping sysctl:procps
 	git:git gcc:gcc /usr/include/stdio.h:libc6-dev shellcheck:shellcheck
-	qemu-s390x-static:qemu-user-static dbus-daemon:dbus firewalld:firewalld
+	qemu-s390x-static:qemu-user-static dbus-daemon:dbus firewalld:firewalld dnsmasq:dnsmasq-base
 	/usr/lib/cni/bridge:containernetworking-plugins
 )
 
@@ -53,7 +53,7 @@ build() {
 tests() { go test -race -count=1 -timeout 60m -exec "$PWD/scripts/sandbox.sh" "$@"; }
 
 # faults does not use the race detector, because it tests the built executables.
-faults() { CNI_TEST_FAULTS=all go test -count=1 -timeout 60m -v -exec "$PWD/scripts/sandbox.sh" ./test/faults "$@"; }
+faults() { CNI_TEST_FAULTS=all go test -count=1 -timeout 3h -v -exec "$PWD/scripts/sandbox.sh" ./test/faults "$@"; }
 
 # fast does not use the race detector, and leaves out the tests of the executables. It runs four
 # packages at a time, because they wait more than they compute, and starts with the one that waits longest.

@@ -24,7 +24,7 @@ const module = "github.com/plumb-cni/plumb/"
 
 // layers are the packages under pkg/ in order: each may import those before it.
 var layers = []string{
-	"undo", "trace", "types", "engine", "lock", "statefile", "ns", "nl", "sysctl", "nft", "iptables", "firewalld", "masq", "skel", "pool", "invoke", "ipam", "attach",
+	"undo", "trace", "types", "engine", "lock", "statefile", "ns", "nl", "dhcp", "sysctl", "nft", "iptables", "firewalld", "masq", "skel", "pool", "dhcpd", "invoke", "ipam", "attach",
 }
 
 // doors are the imports and symbols that only the packages named may use: one door
@@ -34,6 +34,8 @@ var doors = map[string][]string{
 	"github.com/google/nftables":         {"pkg/nft"},
 	"github.com/mdlayher/netlink":        {"pkg/nft"}, // what nftables cannot say
 	"github.com/godbus/dbus":             {"pkg/firewalld"},
+	"github.com/insomniacslk/dhcp":       {"pkg/dhcp"},
+	"github.com/mdlayher/packet":         {"pkg/dhcp"},
 	"golang.org/x/sys/unix.Socket":       {"pkg/ns"},
 	"os/exec":                            {"pkg/iptables"},
 	"golang.org/x/sys/unix.Setns":        nil,
@@ -58,7 +60,7 @@ var doors = map[string][]string{
 	"net/http":                           nil,
 	"text/template":                      nil,
 	"log":                                nil,
-	"flag":                               nil,
+	"flag":                               {"pkg/dhcpd"}, // its daemon has the flags of the reference plugin's
 	"testing":                            nil,
 }
 
@@ -69,6 +71,7 @@ var doorExceptions = map[string]string{
 	"pkg/pool/machine.go: /proc/sys":      "the boot's ID is no setting; it is only read",
 	"plugins/tap/selinux.go: os/exec":     "SELinux gives a tap the context of the process that makes it: only a new process can have another one",
 	"plugins/tuning/allowlist.go: regexp": "the allowlist's lines are regular expressions, as those of the reference plugin; compiled only where the file exists",
+	"pkg/dhcpd/clock.go: /proc/sys":       "the boot's ID is no setting; it is only read",
 }
 
 // knownTexts begin error texts that differ from our way because people, runtimes and
@@ -92,11 +95,15 @@ var dependencies = map[string]string{
 	"github.com/godbus/dbus/v5":      "D-Bus, for pkg/firewalld",
 	"github.com/google/go-cmp":       "comes with github.com/mdlayher/netlink",
 	"github.com/google/nftables":     "nf_tables, for pkg/nft",
+	"github.com/insomniacslk/dhcp":   "DHCPv4 messages, for pkg/dhcp",
 	"github.com/mdlayher/netlink":    "the socket of github.com/google/nftables",
-	"github.com/mdlayher/socket":     "comes with github.com/mdlayher/netlink",
+	"github.com/mdlayher/packet":     "packet sockets, for pkg/dhcp",
+	"github.com/mdlayher/socket":     "comes with github.com/mdlayher/netlink and github.com/mdlayher/packet",
+	"github.com/pierrec/lz4/v4":      "comes with github.com/u-root/uio",
+	"github.com/u-root/uio":          "comes with github.com/insomniacslk/dhcp",
 	"github.com/vishvananda/netlink": "rtnetlink and conntrack, for pkg/nl",
 	"github.com/vishvananda/netns":   "network namespaces: open, enter, compare, close; for pkg/ns",
-	"golang.org/x/net":               "comes with github.com/mdlayher/netlink",
+	"golang.org/x/net":               "comes with github.com/mdlayher/netlink; its bpf assembles filters for pkg/dhcp",
 	"golang.org/x/sync":              "comes with github.com/mdlayher/socket",
 	"golang.org/x/sys":               "system calls and their constants",
 }

@@ -60,16 +60,16 @@ type installation struct {
 
 var installations = []installation{
 	{"scripts/test.sh", []string{"build_linux.sh", "scripts", "pkg", "plugins", "test"}, nil},
-	{"scripts/bench.sh", []string{"build_linux.sh", "scripts/bench.sh", "scripts/sandbox.sh", "test/bench", "test/nstest"}, firewalld},
+	{"scripts/bench.sh", []string{"build_linux.sh", "scripts/bench.sh", "scripts/sandbox.sh", "test/bench", "test/nstest"}, daemons},
 	{"scripts/quickstart.sh", []string{"build_linux.sh", "scripts/quickstart.sh"}, nil},
-	{"test/vm/run.sh", []string{"build_linux.sh", "scripts/sandbox.sh", "test/vm", "test/nstest", "pkg", "plugins"}, firewalld},
-	{"test/runtimes/run.sh", []string{"build_linux.sh", "scripts/sandbox.sh", "test/runtimes", "test/nstest"}, firewalld},
-	{"test/engine/run.sh", []string{"scripts/sandbox.sh", "test/engine", "test/nstest"}, firewalld},
+	{"test/vm/run.sh", []string{"build_linux.sh", "scripts/sandbox.sh", "test/vm", "test/nstest", "pkg", "plugins"}, daemons},
+	{"test/runtimes/run.sh", []string{"build_linux.sh", "scripts/sandbox.sh", "test/runtimes", "test/nstest"}, daemons},
+	{"test/engine/run.sh", []string{"scripts/sandbox.sh", "test/engine", "test/nstest"}, daemons},
 	{"test/fresh/run.sh", []string{"test/fresh"}, nil},
 }
 
-// firewalld are the helpers that start firewalld: only tests that scripts/test.sh runs call them.
-var firewalld = []string{"test/nstest/firewalld.go"}
+// daemons are the helpers that start daemons: only tests that scripts/test.sh runs call them.
+var daemons = []string{"test/nstest/dnsmasq.go", "test/nstest/firewalld.go"}
 
 // own are the folders whose run.sh has an installation of its own.
 var own = []string{"test/engine", "test/vm", "test/runtimes", "test/fresh"}

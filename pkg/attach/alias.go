@@ -5,9 +5,11 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/statefile"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
@@ -37,6 +39,23 @@ func OwnerOf(l nl.Link, network string) (owner types.Attachment, ok bool) {
 // namespace is at the path. A link without an alias of plumb's was made by another program.
 func NamesOther(l nl.Link, owner types.Attachment) bool {
 	return MadeByPlumb(l) && l.Alias != LinkAlias(owner)
+}
+
+// altNamePrefix is what the AltNames of all attachments begin with.
+const altNamePrefix = "plumb-"
+
+// AltName returns the alternative name that marks a link of the attachment. It is for a link whose
+// alias has something else.
+func AltName(a types.Attachment) string { return altNamePrefix + statefile.ShortHash(a.String()) }
+
+// HasAltName reports whether the link has the AltName of the attachment.
+func HasAltName(l nl.Link, a types.Attachment) bool { return slices.Contains(l.AltNames, AltName(a)) }
+
+// HasOtherAltName reports whether the link has the AltName of another attachment.
+func HasOtherAltName(l nl.Link, own types.Attachment) bool {
+	return slices.ContainsFunc(l.AltNames, func(name string) bool {
+		return strings.HasPrefix(name, altNamePrefix) && name != AltName(own)
+	})
 }
 
 // UnfinishedGroup returns the group of a link of the network that has no alias yet. The

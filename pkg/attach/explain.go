@@ -32,6 +32,20 @@ func ExplainRemoved(c *nl.Conn, made nl.Link, ifName string, err error) error {
 	}
 }
 
+// ExplainMove explains the error of a kernel that does not give a link of the node another alternative
+// name, or does not move it into the container.
+func ExplainMove(l nl.Link, err error) error {
+	switch {
+	case errors.Is(err, syscall.EINVAL):
+		return types.Errorf(types.CodeConfig, "the kernel does not move interface %s, which is of kind %q, to another namespace: %w", l.Name, l.Kind, err)
+	case errors.Is(err, fs.ErrNotExist):
+		return types.Errorf(types.CodeTryAgain, "interface %s has left the node during ADD, probably for another container: %w", l.Name, err)
+	case errors.Is(err, fs.ErrExist):
+		return types.Errorf(types.CodeConfig, "the name or an alternative name of interface %s exists already: %w", l.Name, err)
+	}
+	return err
+}
+
 // ExplainIPv6Off explains the error of a request that adds addresses to an interface on
 // which the sysctl disable_ipv6 is 1 (EACCES from ipv6_add_addr).
 func ExplainIPv6Off(c *nl.Conn, ifName string, err error) error {
@@ -56,7 +70,7 @@ func explainNoIPv6(err error) error {
 // explainGateway explains the error of a request that adds routes: it names the gateway
 // that is in none of the networks of the interface.
 func explainGateway(l nl.Link, s Spec, err error) error {
-	if !errors.Is(err, syscall.ENETUNREACH) && !errors.Is(err, syscall.EHOSTUNREACH) && !errors.Is(err, syscall.EINVAL) {
+	if !nl.IsInvalidRoute(err) {
 		return err
 	}
 	for _, r := range s.Routes {

@@ -189,8 +189,8 @@ func DelVeth(node, pod *nl.Conn, owner types.Attachment, prev *types.Result) (wa
 // another attachment: the namespace path was reused. The caller must have found no host end
 // of the attachment on the node.
 //
-// If l has an alias, the alias decides. Without an alias, l belongs to another attachment in
-// two cases:
+// If l has the AltName of another attachment, it belongs to that one. If l has an alias, the alias
+// decides. Without an alias, l belongs to another attachment in two cases:
 //   - prev lists a host end. Because the node no longer has that host end, the pair was
 //     deleted, and l is not its container end.
 //   - l has neither the MAC nor an IP address of prev. The IP address alone is enough to
@@ -201,6 +201,9 @@ func DelVeth(node, pod *nl.Conn, owner types.Attachment, prev *types.Result) (wa
 // If prev is nil and l has no alias, the owner is unknown and BelongsToOther returns false:
 // the reference plugins made l, or an ADD that was killed.
 func BelongsToOther(pod *nl.Conn, l nl.Link, owner types.Attachment, prev *types.Result) (bool, error) {
+	if HasOtherAltName(l, owner) {
+		return true, nil
+	}
 	if l.Alias != "" {
 		return l.Alias != LinkAlias(owner), nil
 	}

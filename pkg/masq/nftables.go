@@ -99,12 +99,7 @@ func checkNFT(c *nft.Conn, m Masq, ips []netip.Prefix) error {
 		return fmt.Errorf("%s is missing: %w", m, nft.ErrUnavailable)
 	}
 	store := m.store(c, ips)
-	missing := store.Check()
-	damaged, err := c.DamagedChains(store.Layout)
-	for _, ch := range damaged {
-		missing = errors.Join(missing, fmt.Errorf("chain %s of table %s is missing or lacks rules", ch.Name, table()))
-	}
-	if missing = errors.Join(missing, err); missing != nil {
+	if missing := errors.Join(store.Check(), c.CheckChains(store.Layout)); missing != nil {
 		return fmt.Errorf("%s is missing: %w", m, missing)
 	}
 	return nil

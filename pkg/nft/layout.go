@@ -269,6 +269,16 @@ func (c *Conn) tableProblem(t Table) (problem string, err error) {
 	return problem, err
 }
 
+// CheckChains returns an error that names the DamagedChains of the layout.
+func (c *Conn) CheckChains(l Layout) error {
+	damaged, err := c.DamagedChains(l)
+	errs := []error{err}
+	for _, ch := range damaged {
+		errs = append(errs, fmt.Errorf("chain %s of table %s is missing or lacks rules", ch.Name, l.Table))
+	}
+	return errors.Join(errs...)
+}
+
 // DamagedChains returns the chains of the layout that are missing, incomplete or of an older version.
 // It returns an error if the table is dormant, or belongs exclusively to another program.
 func (c *Conn) DamagedChains(l Layout) ([]Chain, error) {

@@ -19,6 +19,9 @@ type Addr struct {
 	NoDAD bool
 	// Optimistic makes the address usable during duplicate address detection (RFC 4429).
 	Optimistic bool
+	// Broadcast is the broadcast address of an IPv4 address. 0.0.0.0: none. Zero: AddAddr sets the last
+	// address of the network, if the prefix length is at most 30. Addrs returns it for each IPv4 address.
+	Broadcast netip.Addr
 	// NoPrefixRoute: the kernel adds no route to the prefix (IFA_F_NOPREFIXROUTE, for IPv4
 	// since Linux 4.18).
 	NoPrefixRoute bool
@@ -45,7 +48,7 @@ func (c *Conn) AddAddr(l Link, a Addr) error {
 		flags |= unix.IFA_F_NOPREFIXROUTE
 	}
 	return c.step(fmt.Sprintf("add address %s to %s", a.Prefix, l.Name), func() error {
-		return c.lib.AddrAdd(l.device(), &netlink.Addr{IPNet: ipNet(a.Prefix), Flags: flags})
+		return c.lib.AddrAdd(l.device(), &netlink.Addr{IPNet: ipNet(a.Prefix), Flags: flags, Broadcast: a.Broadcast.AsSlice()})
 	})
 }
 
@@ -73,10 +76,14 @@ func (c *Conn) Addrs(l Link) ([]Addr, error) {
 	return c.addrs("list addresses of "+l.Name, l.device(), unix.AF_UNSPEC)
 }
 
-// LocalAddrs returns the addresses of all links of the namespace that have the family of a. It
-// returns an address once, even if several links have it.
+// LocalAddrs returns the addresses of all links of the namespace that have the family of a or, if a
+// is the zero Addr, of both families. It returns an address once, even if several links have it.
 func (c *Conn) LocalAddrs(a netip.Addr) ([]netip.Addr, error) {
-	found, err := c.addrs("list own addresses", nil, familyOf(a))
+	family := unix.AF_UNSPEC
+	if a.IsValid() {
+		family = familyOf(a)
+	}
+	found, err := c.addrs("list own addresses", nil, family)
 	var addrs []netip.Addr
 	for _, a := range found {
 		if ip := a.Prefix.Addr(); !slices.Contains(addrs, ip) {
@@ -105,8 +112,13 @@ func newAddr(a netlink.Addr) Addr {
 	if a.Peer != nil {
 		network = &net.IPNet{IP: a.IP, Mask: a.Peer.Mask}
 	}
+	broadcast := ipAddr(a.Broadcast)
+	if a.Broadcast == nil && network.IP.To4() != nil {
+		broadcast = netip.IPv4Unspecified()
+	}
 	return Addr{
 		Prefix:        prefix(network),
+		Broadcast:     broadcast,
 		NoDAD:         a.Flags&unix.IFA_F_NODAD != 0,
 		Optimistic:    a.Flags&unix.IFA_F_OPTIMISTIC != 0,
 		NoPrefixRoute: a.Flags&unix.IFA_F_NOPREFIXROUTE != 0,

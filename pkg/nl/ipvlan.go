@@ -48,9 +48,7 @@ type IPVlan struct {
 // u. If the name exists there, the error matches fs.ErrExist. The kernel gives it the MAC of the
 // parent, which cannot be changed.
 func (c *Conn) AddIPVlan(u *undo.Stack, i IPVlan) (Link, error) {
-	attrs := linkAttrs(i.Name, i.MTU)
-	attrs.ParentIndex = i.Parent.Index
-	attrs.Namespace = netlink.NsFd(i.In.h.FD())
+	attrs := attrsOn(i.Parent, i.In, i.Name, i.MTU)
 	return c.add(u, i.In, &netlink.IPVlan{LinkAttrs: attrs, Mode: ipvlanModes[i.Mode.Mode], Flag: ipvlanFlags[i.Mode.Flag]})
 }
 

@@ -103,6 +103,10 @@ func hardwareAddr(a *netlink.LinkAttrs) types.MAC {
 	return types.MAC(a.HardwareAddr)
 }
 
+// IsHardware reports whether the link is hardware, or lo. When a namespace ends, the kernel moves its
+// hardware to the first namespace, and deletes its other links.
+func (l Link) IsHardware() bool { return l.Kind == "" }
+
 // device returns the link in the library's type, for calls of its methods.
 func (l Link) device() *netlink.Device {
 	return &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: l.Index, Name: l.Name}}

@@ -108,9 +108,7 @@ type Macvlan struct {
 // AddMacvlan makes a macvlan in the namespace of m.In, with its final name, and pushes its
 // removal to u. If the name exists there, the error matches fs.ErrExist.
 func (c *Conn) AddMacvlan(u *undo.Stack, m Macvlan) (Link, error) {
-	attrs := linkAttrs(m.Name, m.MTU)
-	attrs.ParentIndex = m.Parent.Index
-	attrs.Namespace = netlink.NsFd(m.In.h.FD())
+	attrs := attrsOn(m.Parent, m.In, m.Name, m.MTU)
 	if m.MAC != "" {
 		attrs.HardwareAddr = m.MAC.Bytes()
 	}
@@ -146,6 +144,13 @@ func nameOf[N comparable](names map[string]N, number N) string {
 func linkAttrs(name string, mtu int) netlink.LinkAttrs {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU = name, mtu
+	return attrs
+}
+
+// attrsOn returns the attributes of a new link on a parent, in the namespace of in.
+func attrsOn(parent Link, in *Conn, name string, mtu int) netlink.LinkAttrs {
+	attrs := linkAttrs(name, mtu)
+	attrs.ParentIndex, attrs.Namespace = parent.Index, netlink.NsFd(in.h.FD())
 	return attrs
 }
 

@@ -1,7 +1,10 @@
 package nl
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
+	"slices"
 
 	rawnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -55,6 +58,56 @@ func (c *Conn) AddAltName(l Link, name string) error {
 // name, the error matches fs.ErrNotExist.
 func (c *Conn) DeleteAltName(l Link, name string) error {
 	return c.step("delete altname "+name+" from "+l.Name, func() error { return c.lib.LinkDelAltName(l.device(), name) })
+}
+
+// RestoreSettings gives l the MTU, the MAC and the state, up or down, of the earlier Link. It tries all
+// of them. refused has the errors of the settings that the kernel or the driver refuses, so that a
+// retry would not help; err has the other errors.
+func (c *Conn) RestoreSettings(l, earlier Link) (refused []error, err error) {
+	var errs []error
+	setIf := func(differs bool, refusals []error, set func() error) {
+		if !differs {
+			return
+		}
+		if err := set(); slices.ContainsFunc(refusals, func(errno error) bool { return errors.Is(err, errno) }) {
+			refused = append(refused, err)
+		} else {
+			errs = append(errs, err)
+		}
+	}
+	setIf(l.MTU != earlier.MTU, valueRefusals(), func() error { return c.SetMTU(l, earlier.MTU) })
+	setIf(l.MAC != earlier.MAC, valueRefusals(), func() error { return c.SetMAC(l, earlier.MAC) })
+	setIf(l.Up && !earlier.Up, nil, func() error { return c.SetDown(l) })
+	setIf(!l.Up && earlier.Up, upRefusals, func() error { return c.SetUp(l) })
+	return refused, errors.Join(errs...)
+}
+
+// upRefusals are the errors with which the kernel or a driver refuses to set a link up.
+var upRefusals = []error{unix.EINVAL, unix.ERANGE, unix.EOPNOTSUPP, unix.EADDRINUSE, unix.EADDRNOTAVAIL, unix.EIO}
+
+// valueRefusals returns the errors with which the kernel or a driver refuses an MTU or a MAC. EBUSY and EPERM
+// are among them: some drivers have a fixed MAC, and that of a virtual function can be fixed by its host.
+func valueRefusals() []error { return append(slices.Clip(upRefusals), unix.EBUSY, unix.EPERM) }
+
+// StaticAddrs returns the addresses of a link that RestoreAddrs can restore: those that did not come
+// from DHCP or router advertisements, and that the kernel does not make itself.
+func (c *Conn) StaticAddrs(l Link) ([]Addr, error) {
+	addrs, err := c.Addrs(l)
+	return slices.DeleteFunc(addrs, func(a Addr) bool {
+		return !a.Permanent || a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast()
+	}), err
+}
+
+// RestoreAddrs adds the addresses to the link, except those that it has. It tries all of them, and joins
+// the errors.
+func (c *Conn) RestoreAddrs(l Link, addrs []Addr) error {
+	var errs []error
+	for _, a := range addrs {
+		if err := c.AddAddr(l, a); !errors.Is(err, fs.ErrExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // Links returns all links of the namespace.

@@ -151,6 +151,7 @@ var _ = Describe("rtnetlink", func() {
 		addrs, err := pod.Addrs(far)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(prefixes(addrs)).To(Equal([]string{"10.1.2.3/24", "fd00::3/64"}))
+		Expect([]netip.Addr{addrs[0].Broadcast, addrs[1].Broadcast}).To(Equal([]netip.Addr{netip.MustParseAddr("10.1.2.255"), {}}))
 		Expect(podNS.Must(GinkgoTB(), "ip", "-4", "addr", "show", "eth0")).To(ContainSubstring("brd 10.1.2.255"))
 		text := podNS.Must(GinkgoTB(), "ip", "route")
 		Expect(text).To(ContainSubstring("default via 10.1.2.1 dev eth0 metric 7 mtu 1300 advmss 1200"))
@@ -165,6 +166,20 @@ var _ = Describe("rtnetlink", func() {
 		index, err := pod.DefaultDevice()
 		Expect(err).NotTo(HaveOccurred())
 		Expect(index).To(Equal(far.Index))
+	})
+
+	It("adds the broadcast address that Addrs has returned, or none", func() {
+		_, far := pair()
+		for _, args := range []string{"10.1.2.3/24", "10.1.2.3/24 brd 10.1.2.0", "10.1.2.3/24 brd +", "10.1.2.3/32"} {
+			podNS.Batch(GinkgoTB(), "addr add "+args+" dev eth0")
+			before := podNS.Must(GinkgoTB(), "ip", "-4", "addr", "show", "eth0")
+			addrs, err := pod.Addrs(far)
+			Expect(err).NotTo(HaveOccurred())
+			Expect(pod.DeleteAddr(far, addrs[0].Prefix)).To(Succeed())
+			Expect(pod.AddAddr(far, addrs[0])).To(Succeed())
+			Expect(podNS.Must(GinkgoTB(), "ip", "-4", "addr", "show", "eth0")).To(Equal(before), args)
+			Expect(pod.DeleteAddr(far, addrs[0].Prefix)).To(Succeed())
+		}
 	})
 
 	Describe("the link of the default route", func() {
@@ -205,6 +220,32 @@ var _ = Describe("rtnetlink", func() {
 			nodeNS.Must(GinkgoTB(), "ip", "route", "add", "unreachable", "default", "metric", "9999")
 			Expect(node.DefaultDevice()).To(BeZero())
 		})
+
+		DescribeTable("is an uplink, with the links below it",
+			func(want []string, setup ...string) {
+				nodeNS.Batch(GinkgoTB(), setup...)
+				uplinks, err := node.Uplinks()
+				Expect(err).NotTo(HaveOccurred())
+				var names []string
+				for _, l := range uplinks {
+					names = append(names, l.Name)
+				}
+				Expect(names).To(ConsistOf(want))
+			},
+			Entry("of the first route of the main table", []string{"veth0"}, "route add default via 10.1.2.2", "route add default dev other metric 200"),
+			Entry("of each family", []string{"veth0", "other"}, "route add default via 10.1.2.2", "route add ::/0 dev other"),
+			Entry("of each next hop", []string{"veth0", "other"}, "route add default nexthop via 10.1.2.2 nexthop via 10.3.0.2"),
+			Entry("of another table, to which a policy rule leads", []string{"veth0"}, "route add default via 10.1.2.2 table 100", "rule add table 100"),
+			Entry("of the main table and of another one", []string{"veth0", "other"}, "route add default via 10.1.2.2", "route add default dev other table 100", "rule add not fwmark 5 table 100"),
+			Entry("but not of a table that is only for one source address", []string{"veth0"}, "route add default via 10.1.2.2", "route add default dev other table 100", "rule add from 10.3.0.1 table 100"),
+			Entry("of two routes that replace the default route", []string{"veth0", "other"}, "route add default via 10.1.2.2", "route add 0.0.0.0/1 dev other", "route add 128.0.0.0/1 dev other"),
+			Entry("but not of a longer prefix", []string{"veth0"}, "route add default via 10.1.2.2", "route add 240.0.0.0/4 dev other"),
+			Entry("that is a macvlan", []string{"mv0", "veth0"}, "link add mv0 link veth0 type macvlan", "link set mv0 up", "route add default dev mv0"),
+			Entry("that is a bridge", []string{"br0", "other"}, "link add br0 type bridge", "link set other master br0", "link set br0 up", "route add default dev br0"),
+			Entry("that is a bridge with a macvlan as its port", []string{"br0", "mv0", "veth0"},
+				"link add br0 type bridge", "link add mv0 link veth0 type macvlan", "link set mv0 master br0", "link set br0 up", "route add default dev br0"),
+			Entry("none", nil, "route add 192.0.2.0/24 via 10.1.2.2"),
+		)
 
 		It("is an advertised uplink if the route came from a router advertisement", func() {
 			nodeNS.Must(GinkgoTB(), "ip", "-6", "route", "add", "default", "dev", "other", "metric", "1")

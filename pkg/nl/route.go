@@ -85,6 +85,12 @@ func (c *Conn) AddRoute(l Link, r Route) error {
 	})
 }
 
+// IsInvalidRoute reports whether the kernel refused a route because it has no route to its gateway,
+// or does not have its preferred source.
+func IsInvalidRoute(err error) bool {
+	return errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) || errors.Is(err, unix.EINVAL)
+}
+
 // newLibRoute converts a route through the link into the library's type.
 func newLibRoute(l Link, r Route) *netlink.Route {
 	route := &netlink.Route{
@@ -168,11 +174,11 @@ func newRoute(r netlink.Route, hop *netlink.NexthopInfo) Route {
 // IPv4 before IPv6, or zero if there is no default route.
 func (c *Conn) DefaultDevice() (int, error) {
 	for _, probe := range []netip.Addr{unrouted4, unrouted6} {
-		index, err := c.defaultRouteTo(probe)
-		if index == 0 && err == nil {
-			index, err = c.firstDefaultRoute(familyOf(probe))
+		route, err := c.selectedRoute(probe)
+		if err == nil && !isMainDefault(route) {
+			route, err = c.mainDefaultRoute(familyOf(probe))
 		}
-		if index != 0 || err != nil {
+		if index := nextHops(route)[0].LinkIndex; index != 0 || err != nil {
 			return index, err
 		}
 	}
@@ -186,40 +192,32 @@ var (
 	unrouted6 = netip.MustParseAddr("4000::")
 )
 
-// defaultRouteTo asks the kernel for the route to an address (RTM_F_FIB_MATCH, Linux 4.13). If
-// that is a default route of the main table, defaultRouteTo returns the index of its link, and
-// otherwise zero: policy rules or a VPN may select another route. A list of all routes would
-// take 70 ms on a node with 100,000 routes.
-func (c *Conn) defaultRouteTo(probe netip.Addr) (int, error) {
+// selectedRoute asks the kernel for the route to an address (RTM_F_FIB_MATCH, Linux 4.13), and returns
+// the zero Route if there is none. Policy rules or a VPN may select a route that is not the default
+// route of the main table. A list of all routes would take 70 ms on a node with 100,000 routes.
+func (c *Conn) selectedRoute(probe netip.Addr) (netlink.Route, error) {
 	route, err := c.lookup(probe, &netlink.RouteGetOptions{FIBMatch: true})
-	switch {
-	case errors.Is(err, fs.ErrNotExist), isRefusal(err): // no route, or one of type prohibit
-		return 0, nil
-	case err != nil:
-		return 0, err
+	if errors.Is(err, fs.ErrNotExist) || isRefusal(err) { // no route, or one of type prohibit
+		return netlink.Route{}, nil
 	}
-	return defaultLink(route), nil
+	return route, err
 }
 
-// firstDefaultRoute lists the routes of the main table and returns the index of the link of the
-// first default route, or zero if there is none.
-func (c *Conn) firstDefaultRoute(family int) (int, error) {
+// mainDefaultRoute lists the routes of the main table and returns the first default route, or the
+// zero Route if there is none.
+func (c *Conn) mainDefaultRoute(family int) (netlink.Route, error) {
 	list, err := c.routes("list default routes", family, &netlink.Route{Table: unix.RT_TABLE_MAIN})
 	for _, r := range list {
-		if index := defaultLink(r); index != 0 {
-			return index, err
+		if isMainDefault(r) {
+			return r, err
 		}
 	}
-	return 0, err
+	return netlink.Route{}, err
 }
 
-// defaultLink returns the index of the link of a default route in the main table, and zero for
-// any other route.
-func defaultLink(r netlink.Route) int {
-	if prefix(r.Dst).Bits() != 0 || r.Table != unix.RT_TABLE_MAIN {
-		return 0
-	}
-	return nextHops(r)[0].LinkIndex
+// isMainDefault reports whether the route is a default route of the main table through a link.
+func isMainDefault(r netlink.Route) bool {
+	return prefix(r.Dst).Bits() == 0 && r.Table == unix.RT_TABLE_MAIN && nextHops(r)[0].LinkIndex != 0
 }
 
 // AdvertisedUplinks returns the links with an IPv6 default route from a router advertisement.

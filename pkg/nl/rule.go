@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Rule is a policy rule that selects packets by their source address and looks up their
+// A Rule is a policy rule that selects packets with one source address and looks up their
 // route in a table.
 type Rule struct {
-	Source   netip.Prefix
+	Source   netip.Addr
 	Table    int
 	Priority int // the kernel evaluates the rules in the order of their priorities
 	// Protocol says who made the rule (FRA_PROTOCOL, Linux 4.17). The kernel ignores it. Zero:
@@ -25,10 +25,13 @@ type Rule struct {
 
 func (r Rule) String() string { return fmt.Sprintf("from %s lookup %d", r.Source, r.Table) }
 
-// AddRule adds a rule and pushes its removal to u. If the same rule exists, the error matches
-// fs.ErrExist.
-func (c *Conn) AddRule(u *undo.Stack, r Rule) error {
+// EnsureRule adds a rule, unless the same rule exists. It pushes its removal to u if it added the
+// rule. The kernel does not compare the protocol.
+func (c *Conn) EnsureRule(u *undo.Stack, r Rule) error {
 	err := c.step("add rule "+r.String(), func() error { return c.lib.RuleAdd(r.lib()) })
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
 	if !isRefusal(err) {
 		u.Push("delete rule "+r.String(), func() error { return c.DeleteRule(r) })
 	}
@@ -43,20 +46,19 @@ func (c *Conn) DeleteRule(r Rule) error {
 // lib returns the rule in the library's type.
 func (r Rule) lib() *netlink.Rule {
 	rule := netlink.NewRule()
-	rule.Src, rule.Family = ipNet(r.Source), familyOf(r.Source.Addr())
+	rule.Src, rule.Family = ipNet(netip.PrefixFrom(r.Source, r.Source.BitLen())), familyOf(r.Source)
 	rule.Table, rule.Priority, rule.Protocol = r.Table, r.Priority, uint8(r.Protocol)
 	return rule
 }
 
-// SourceRules returns the rules of both families that select packets by nothing but a source
+// SourceRules returns the rules of both families that select packets by nothing but one source
 // address, IPv4 first.
 func (c *Conn) SourceRules() ([]Rule, error) {
 	list, err := c.rules()
 	var rules []Rule
 	for _, r := range list {
-		found := Rule{Source: prefix(r.Src), Table: r.Table, Priority: r.Priority, Protocol: int(r.Protocol)}
-		if found.Source.IsValid() && !selectsMore(r) {
-			rules = append(rules, found)
+		if source := prefix(r.Src); source.IsSingleIP() && !selectsMore(r) {
+			rules = append(rules, Rule{Source: source.Addr(), Table: r.Table, Priority: r.Priority, Protocol: int(r.Protocol)})
 		}
 	}
 	return rules, err
@@ -142,8 +144,12 @@ type FullRoute struct {
 // ProtocolKernel is the Protocol of the routes that the kernel adds with an address.
 const ProtocolKernel = unix.RTPROT_KERNEL
 
-// NewFullRoute returns the route through the link with that protocol.
+// NewFullRoute returns the route through the link with that protocol. An IPv4 route without a
+// gateway gets the scope link, as `ip route add` sets it.
 func NewFullRoute(l Link, r Route, protocol int) FullRoute {
+	if !r.GW.IsValid() && r.Dst.Addr().Is4() {
+		r.Scope = ScopeLink
+	}
 	lib := *newLibRoute(l, r)
 	lib.Protocol = netlink.RouteProtocol(protocol)
 	r.Table = r.table()

@@ -1,7 +1,6 @@
 package nl_test
 
 import (
-	"io/fs"
 	"net/netip"
 	"slices"
 
@@ -35,15 +34,16 @@ var _ = Describe("rules and tables", func() {
 	It("adds, lists, deletes and undoes rules of both families", func() {
 		before := nstest.Snapshot(GinkgoTB(), pod)
 		rules := []nl.Rule{
-			{Source: netip.MustParsePrefix("10.1.0.2/32"), Table: 100, Priority: 32765, Protocol: 112},
-			{Source: netip.MustParsePrefix("fd01::2/128"), Table: 5000, Priority: 7, Protocol: 113},
+			{Source: netip.MustParseAddr("10.1.0.2"), Table: 100, Priority: 32765, Protocol: 112},
+			{Source: netip.MustParseAddr("fd01::2"), Table: 5000, Priority: 7, Protocol: 113},
 		}
 		for _, r := range rules {
-			Expect(c.AddRule(&u, r)).To(Succeed())
-			Expect(c.AddRule(&u, r)).To(MatchError(fs.ErrExist))
+			Expect(c.EnsureRule(&u, r)).To(Succeed())
+			Expect(c.EnsureRule(&u, r)).To(Succeed())
 		}
-		pod.Batch(GinkgoTB(), "rule add from 10.9.0.0/16 to 10.8.0.0/16 lookup 9", "rule add from 10.9.0.0/16 iif lo lookup 9", "rule add from 10.9.0.0/16 fwmark 3 lookup 9",
-			"rule add from 10.9.0.0/16 goto 40000", "rule add not from 10.9.0.0/16 lookup 9", "rule add from 10.9.0.0/16 ipproto tcp dport 80 lookup 9")
+		Expect(u.Len()).To(Equal(len(rules)))
+		pod.Batch(GinkgoTB(), "rule add from 10.9.0.9 to 10.8.0.0/16 lookup 9", "rule add from 10.9.0.9 iif lo lookup 9", "rule add from 10.9.0.9 fwmark 3 lookup 9",
+			"rule add from 10.9.0.0/16 lookup 9", "rule add from 10.9.0.9 goto 40000", "rule add not from 10.9.0.9 lookup 9", "rule add from 10.9.0.9 ipproto tcp dport 80 lookup 9")
 		Expect(c.SourceRules()).To(Equal(rules))
 		pod.Must(GinkgoTB(), "ip", "-4", "rule", "flush")
 		pod.Batch(GinkgoTB(), "rule add lookup main priority 32766", "rule add lookup default priority 32767")

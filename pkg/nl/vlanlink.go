@@ -36,9 +36,7 @@ type VLANLink struct {
 // kernel sets the interface down together with its parent, which removes its routes, and does not
 // restore them when the parent comes up (vlan_device_event).
 func (c *Conn) AddVLANLink(u *undo.Stack, v VLANLink) (Link, error) {
-	attrs := linkAttrs(v.Name, v.MTU)
-	attrs.ParentIndex = v.Parent.Index
-	attrs.Namespace = netlink.NsFd(v.In.h.FD())
+	attrs := attrsOn(v.Parent, v.In, v.Name, v.MTU)
 	if v.MAC != "" {
 		attrs.HardwareAddr = v.MAC.Bytes()
 	}

@@ -140,6 +140,13 @@ func (h *Handle) Cookie() (cookie uint64) {
 	return cookie
 }
 
+// CanHaveCookie reports whether the namespace can be the one that had the cookie: another one may be at
+// its path now. It returns true if the cookie is zero, or if the kernel has no cookies.
+func (h *Handle) CanHaveCookie(cookie uint64) bool {
+	now := h.Cookie()
+	return cookie == 0 || now == 0 || cookie == now
+}
+
 // Do runs f in the namespace, waits until f has returned, and returns its error. f runs in a
 // goroutine of its own, on a thread that no other goroutine uses until the thread is back in
 // the process's own namespace. So the caller never leaves its namespace, and f can call Do of

@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/statefile"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
@@ -115,7 +116,7 @@ func (p *Pool) checkAvailable(choose func(*Session) (Choice, error)) error {
 	}
 	st := p.Store
 	st.machine.Wait = min(st.machine.Wait, statusWait)
-	if err := st.checkWritable(); err != nil {
+	if err := statefile.CheckWritable(st.dir); err != nil {
 		return err
 	}
 	return types.IgnoreNotExist(st.Lock(func(se *Session) error { // without a folder, no address is reserved

@@ -39,22 +39,10 @@ func (o owner) text() string {
 // was created before it was written.
 func parseOwner(content []byte) (o owner, ok bool) {
 	id, ifName, hasIfName := strings.Cut(strings.TrimSpace(string(content)), "\r\n")
-	if !validID(id) || hasIfName && !validIfName(ifName) {
+	if !types.IsID(id) || hasIfName && !validIfName(ifName) {
 		return owner{}, false
 	}
 	return owner{id, ifName}, true
-}
-
-// validID reports whether s is a container ID as the CNI specification defines it: it has letters
-// and digits and, after the first character, also '_', '.' and '-'.
-func validID(s string) bool {
-	for i, c := range []byte(s) {
-		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
-		if !letter && (i == 0 || c != '_' && c != '.' && c != '-') {
-			return false
-		}
-	}
-	return s != ""
 }
 
 // validIfName reports whether s can be the name of an interface: 1 to 15 bytes, without '/', ':',

@@ -136,23 +136,6 @@ func (s store) ignoreNoReservations(err error) error {
 	return err
 }
 
-// checkWritable returns an error if no file can be written in dir. If dir does not exist, it checks
-// the nearest parent folder that exists.
-func (s store) checkWritable() error {
-	dir := s.dir
-	for unix.Access(dir, unix.F_OK) != nil && dir != "/" {
-		dir = filepath.Dir(dir)
-	}
-	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
-		return &fs.PathError{Op: "write to", Path: dir, Err: err}
-	}
-	var st unix.Statfs_t
-	if unix.Statfs(dir, &st) == nil && (st.Bavail == 0 || st.Files > 0 && st.Ffree == 0) {
-		return &fs.PathError{Op: "write to", Path: dir, Err: unix.ENOSPC}
-	}
-	return nil
-}
-
 // A Session is a store whose lock this process holds. Lock and Allocate pass it to functions; it is not
 // valid after they return.
 type Session struct {

@@ -103,7 +103,14 @@ func (r *Request) Valid() types.Set {
 // Args returns CNI_ARGS. It returns an error if the text is malformed, except in DEL, which
 // must succeed: there it returns no arguments then.
 func (r *Request) Args() (types.Args, error) {
-	args, err := types.ParseArgs(r.getenv("CNI_ARGS"))
+	return r.parseArgs(types.ParseArgs)
+}
+
+// AnyArgs is Args for a plugin whose configuration can name any key of CNI_ARGS.
+func (r *Request) AnyArgs() (types.Args, error) { return r.parseArgs(types.ParseAnyArgs) }
+
+func (r *Request) parseArgs(parse func(string) (types.Args, error)) (types.Args, error) {
+	args, err := parse(r.getenv("CNI_ARGS"))
 	if err != nil && r.Command == "DEL" {
 		return types.Args{}, nil
 	}
@@ -171,6 +178,14 @@ func (r *Request) Decode(conf any) error {
 		return types.Errorf(types.CodeUnsupported, "strict configuration: %w", errors.Join(refused...))
 	}
 	return nil
+}
+
+// DecodeWithArgs is Decode and Args.
+func (r *Request) DecodeWithArgs(conf any) (types.Args, error) {
+	if err := r.Decode(conf); err != nil {
+		return types.Args{}, err
+	}
+	return r.Args()
 }
 
 // ownsKey reports whether this plugin is responsible for an unknown key. An IPAM plugin gets

@@ -12,7 +12,6 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
-	"slices"
 	"strings"
 	"time"
 
@@ -38,10 +37,10 @@ type Plugin struct {
 	// types.CodeLimited if ADD can succeed only in part.
 	Status func(*Request) error
 	GC     func(*Request) error
-	// Restore makes again what other programs of the node have deleted. Operators and service
-	// managers call it without CNI_COMMAND: NAME restore. If it is nil, there is no such call. It has no
-	// configuration, unless it calls Request.ReadConfig.
-	Restore func(*Request) error
+	// Commands has what operators and service managers call without CNI_COMMAND, by name:
+	// NAME COMMAND ARGUMENT… Each gets the arguments after its name. It has no configuration, unless it
+	// calls Request.ReadConfig.
+	Commands map[string]func(r *Request, args []string) error
 }
 
 // Env is the input and output of one call: the environment variables, the streams, and the
@@ -68,10 +67,10 @@ func Main(p Plugin) {
 // Run handles one call and returns the exit status.
 func Run(p Plugin, env Env) int {
 	r := newRequest(p, env)
-	switch {
-	case r.Command == "" && p.Restore != nil && slices.Equal(env.Args, []string{"restore"}):
-		return r.runRestore()
-	case r.Command == "":
+	if r.Command == "" {
+		if len(env.Args) > 0 && p.Commands[env.Args[0]] != nil {
+			return r.runCommand()
+		}
 		return r.printBanner()
 	}
 	if err := r.serve(); err != nil {
@@ -90,24 +89,25 @@ func (r *Request) printBanner() int {
 	return 0
 }
 
-// runRestore calls Restore. It prints an error to stderr, because its caller is not a runtime.
-func (r *Request) runRestore() int {
-	r.Trace.Who = r.plugin.Name + " restore"
-	if err := r.restore(); err != nil {
+// runCommand calls the command that the arguments name. It prints an error to stderr, because its
+// caller is not a runtime.
+func (r *Request) runCommand() int {
+	r.Trace.Who = r.plugin.Name + " " + r.env.Args[0]
+	if err := r.command(); err != nil {
 		fmt.Fprintf(r.env.Stderr, "%s: %v\n", r.Trace.Who, err)
 		return 1
 	}
 	return 0
 }
 
-// restore opens the node's namespace and calls Restore.
-func (r *Request) restore() (err error) {
+// command opens the node's namespace and calls the command.
+func (r *Request) command() (err error) {
 	defer func() { err = r.cleanUp(recover(), err) }()
 	r.openLog()
 	if err := r.openNamespaces(verb{}); err != nil {
 		return err
 	}
-	return r.plugin.Restore(r)
+	return r.plugin.Commands[r.env.Args[0]](r, r.env.Args[1:])
 }
 
 // since returns Since or its default.
@@ -136,7 +136,7 @@ func (r *Request) printError(err error) {
 	}
 }
 
-// ReadConfig reads the configuration of one plugin from stdin, for Restore. For all verbs, skel has read it
+// ReadConfig reads the configuration of one plugin from stdin, for Commands. For verbs, skel has read it
 // already.
 func (r *Request) ReadConfig() error { return r.readStdin() }
 
@@ -160,7 +160,7 @@ func (r *Request) readStdin() error {
 	if r.Conf.Name == "" {
 		return types.Errorf(types.CodeConfig, "missing network name: the configuration needs a \"name\"")
 	}
-	if !validID(r.Conf.Name) {
+	if !types.IsID(r.Conf.Name) {
 		return &types.Error{Code: types.CodeConfig, Msg: "invalid characters in network name", Details: r.Conf.Name}
 	}
 	return r.checkVersion()

@@ -211,37 +211,48 @@ func TestBanner(t *testing.T) {
 	}
 }
 
-func TestRestore(t *testing.T) {
-	calls := 0
-	p := skel.Plugin{Name: "firewall", Restore: func(r *skel.Request) error {
-		if calls++; r.Node == nil {
-			t.Error("there is no node")
-		}
-		return errors.New("wrong")
+func TestCommands(t *testing.T) {
+	var calls []string
+	p := skel.Plugin{Name: "firewall", Commands: map[string]func(*skel.Request, []string) error{
+		"restore": func(r *skel.Request, args []string) error {
+			if calls = append(calls, strings.Join(args, ",")); r.Node == nil {
+				t.Error("there is no node")
+			}
+			return errors.New("wrong")
+		},
 	}}
 	var stdout, stderr strings.Builder
-	env := skel.Env{Environ: []string{"CNI_COMMAND="}, Args: []string{"restore"}, Stdin: unreadable{t}, Stdout: &stdout, Stderr: &stderr}
-	if code := skel.Run(p, env); code != 1 || calls != 1 || stdout.String() != "" || stderr.String() != "firewall restore: wrong\n" {
-		t.Errorf("exit status %d after %d calls, stdout %q, stderr %q", code, calls, stdout.String(), stderr.String())
-	}
-	for _, args := range [][]string{nil, {"other"}, {"restore", "more"}} {
+	env := skel.Env{Environ: []string{"CNI_COMMAND="}, Stdin: unreadable{t}, Stdout: &stdout, Stderr: &stderr}
+	for _, args := range [][]string{{"restore"}, {"restore", "-all", "more"}} {
+		stderr.Reset()
 		env.Args = args
-		if code := skel.Run(p, env); code != 0 || calls != 1 {
-			t.Errorf("with arguments %q the exit status is %d after %d calls, want the banner", args, code, calls)
+		if code := skel.Run(p, env); code != 1 || stdout.String() != "" || stderr.String() != "firewall restore: wrong\n" {
+			t.Errorf("exit status %d, stdout %q, stderr %q", code, stdout.String(), stderr.String())
 		}
 	}
-	p.Restore, env.Args = nil, []string{"restore"}
+	if want := []string{"", "-all,more"}; !slices.Equal(calls, want) {
+		t.Errorf("calls with arguments %q, want %q", calls, want)
+	}
+	for _, args := range [][]string{nil, {"other"}, {"other", "restore"}} {
+		env.Args = args
+		if code := skel.Run(p, env); code != 0 || len(calls) != 2 {
+			t.Errorf("with arguments %q the exit status is %d after %d calls, want the banner", args, code, len(calls))
+		}
+	}
+	p.Commands, env.Args = nil, []string{"restore"}
 	if code := skel.Run(p, env); code != 0 {
-		t.Errorf("a plugin without Restore has exit status %d, want the banner", code)
+		t.Errorf("a plugin without commands has exit status %d, want the banner", code)
 	}
 }
 
-func TestRestoreCanReadAConfiguration(t *testing.T) {
+func TestCommandCanReadAConfiguration(t *testing.T) {
 	var name string
-	p := skel.Plugin{Name: "firewall", Restore: func(r *skel.Request) error {
-		err := r.ReadConfig()
-		name = r.Conf.Name
-		return err
+	p := skel.Plugin{Name: "firewall", Commands: map[string]func(*skel.Request, []string) error{
+		"restore": func(r *skel.Request, _ []string) error {
+			err := r.ReadConfig()
+			name = r.Conf.Name
+			return err
+		},
 	}}
 	for stdin, want := range map[string]string{
 		`{"cniVersion": "1.0.0", "name": "net", "type": "firewall"}`: "",

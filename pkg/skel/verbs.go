@@ -70,7 +70,7 @@ func (r *Request) checkEnvironment(v verb) error {
 		switch {
 		case value == "":
 			missing = append(missing, key)
-		case key == "CNI_CONTAINERID" && !validID(value):
+		case key == "CNI_CONTAINERID" && !types.IsID(value):
 			return &types.Error{Code: types.CodeEnvironment, Msg: "invalid characters in containerID", Details: value}
 		case key == "CNI_IFNAME":
 			if err := types.CheckIfName(value); err != nil {
@@ -82,16 +82,4 @@ func (r *Request) checkEnvironment(v verb) error {
 		return types.Errorf(types.CodeEnvironment, "required env variables [%s] missing", strings.Join(missing, ","))
 	}
 	return nil
-}
-
-// validID reports whether s is a valid container ID or network name: a letter or digit, then
-// letters, digits, '_', '.' and '-' (SPEC 1.1.0). So it can be used as the name of a file.
-func validID(s string) bool {
-	for i, c := range []byte(s) {
-		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
-		if !letter && (i == 0 || c != '_' && c != '.' && c != '-') {
-			return false
-		}
-	}
-	return s != ""
 }

@@ -6,6 +6,7 @@ package statefile
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -20,8 +21,7 @@ import (
 )
 
 // ErrUnreadable is the error for a file from which no state can be read: the file is not a regular file,
-// or its content is not a saved state. For example, a program that does not rename its files was
-// killed while it wrote the file.
+// or its content is not a saved state.
 var ErrUnreadable = errors.New("no saved state can be read from it")
 
 // A File is the file of one attachment.
@@ -39,12 +39,9 @@ func (f File) Path() string { return filepath.Join(f.Dir, f.Name) }
 // the temporary file; DEL and GC remove it.
 func (f File) temp() string { return filepath.Join(f.Dir, TempName(f.Owner)) }
 
-// TempName returns the name of an attachment's temporary file. GC finds the network of the file by
-// its name (IsTempOf). The name consists of hashes, because a file name has at most 255 bytes.
+// TempName returns the name of an attachment's temporary file. RemoveTemp finds the network of the
+// file by its name. The name consists of hashes, because a file name has at most 255 bytes.
 func TempName(a types.Attachment) string { return tempPrefix(a.Network) + ShortHash(a.String()) }
-
-// IsTempOf reports whether name is that of a temporary file of the network.
-func IsTempOf(name, network string) bool { return strings.HasPrefix(name, tempPrefix(network)) }
 
 // tempPrefix returns what the names of all temporary files of a network begin with.
 func tempPrefix(network string) string { return "." + ShortHash(network) + "~" }
@@ -55,13 +52,44 @@ func ShortHash(s string) string {
 	return hex.EncodeToString(sum[:12])
 }
 
-// Read returns the content of the file, as one step. The errors are those of the function Read.
-func (f File) Read() (text []byte, err error) {
-	err = f.Trace.Do("read saved state "+f.Path(), func() error {
+// A State is what a plugin saves of an attachment, as JSON.
+type State interface {
+	// Validate returns an error if no plugin can have saved this state.
+	Validate() error
+}
+
+// Decode decodes the content of a file into s, a pointer, and validates it.
+func Decode(text []byte, s State) error {
+	if err := json.Unmarshal(text, s); err != nil {
+		return err
+	}
+	return s.Validate()
+}
+
+// Load reads the file, as one step, and decodes it into s. The errors are those of the function Read.
+// If the content is not a valid state, the error matches ErrUnreadable.
+func (f File) Load(s State) error {
+	var text []byte
+	err := f.Trace.Do("read saved state "+f.Path(), func() (err error) {
 		text, err = Read(f.Path())
 		return err
 	})
-	return text, err
+	if err != nil {
+		return err
+	}
+	if err := Decode(text, s); err != nil {
+		return fmt.Errorf("%s: %w: %w", f.Path(), ErrUnreadable, err)
+	}
+	return nil
+}
+
+// Save writes the state, as JSON. The errors are those of Write.
+func (f File) Save(s State) error {
+	text, err := json.MarshalIndent(s, "", " ")
+	if err != nil {
+		return err
+	}
+	return f.Write(text)
 }
 
 // Read returns the content of the file at path. It does not follow a symbolic link, and does not
@@ -82,6 +110,25 @@ func Read(path string) ([]byte, error) {
 		return nil, fmt.Errorf("%s: %w: it is no regular file", path, ErrUnreadable)
 	}
 	return io.ReadAll(file)
+}
+
+// ReadAll calls use with the path and the content of each file in dir whose name ends in ".json", in the
+// order of the names. It leaves out files that cannot be read. Errors have types.CodeIO; a folder that
+// does not exist is no error.
+func ReadAll(t *trace.Tracer, dir string, use func(path string, text []byte)) error {
+	return types.Coded(types.CodeIO, t.Do("read saved states in "+dir, func() error {
+		files, err := os.ReadDir(dir)
+		for _, f := range files {
+			path := filepath.Join(dir, f.Name())
+			if filepath.Ext(path) != ".json" {
+				continue
+			}
+			if text, err := Read(path); err == nil {
+				use(path, text)
+			}
+		}
+		return types.IgnoreNotExist(err)
+	}))
 }
 
 // Write writes a temporary file and renames it. It replaces any file at the path, even a symbolic
@@ -121,6 +168,22 @@ func (f File) Remove() error {
 	return errors.Join(Remove(f.Trace, f.Path()), Remove(f.Trace, f.temp()))
 }
 
+// RemoveTemp removes the temporary files of the network's attachments that are not in keep.
+func RemoveTemp(t *trace.Tracer, dir, network string, keep types.Set) error {
+	files, err := os.ReadDir(dir)
+	errs := []error{types.Coded(types.CodeIO, types.IgnoreNotExist(err))}
+	keepNames := map[string]bool{}
+	for a := range keep {
+		keepNames[TempName(a)] = true
+	}
+	for _, f := range files {
+		if strings.HasPrefix(f.Name(), tempPrefix(network)) && !keepNames[f.Name()] {
+			errs = append(errs, Remove(t, filepath.Join(dir, f.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // Remove removes a file if it exists. It first looks whether the file exists, because on a
 // read-only file system os.Remove fails even for a file that does not exist.
 func Remove(t *trace.Tracer, path string) error {
@@ -148,7 +211,7 @@ func CheckWritable(dir string) error {
 		err = syscall.ENOSPC
 	}
 	if err != nil {
-		return &fs.PathError{Op: "save state in", Path: dir, Err: err}
+		return &fs.PathError{Op: "write to", Path: dir, Err: err}
 	}
 	return nil
 }

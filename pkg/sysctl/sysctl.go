@@ -63,6 +63,9 @@ func Set(h *ns.Handle, settings ...Setting) error {
 // Ensure is Set for the settings that have another value. It is for settings that
 // attachments share on the node.
 func Ensure(h *ns.Handle, settings ...Setting) error {
+	if len(settings) == 0 {
+		return nil
+	}
 	return h.Step("ensure sysctls "+names(settings), func() error {
 		return h.Do(func() error { return ensure(h, settings) })
 	})

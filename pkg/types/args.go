@@ -17,19 +17,12 @@ const (
 	argIgnoreUnknown = "IgnoreUnknown"
 )
 
-// ParseArgs parses "K=V;K=V". Keys are case-sensitive. It returns an error if it finds an
-// unknown key, unless IgnoreUnknown is 1 or true. Errors have CodeEnvironment.
+// ParseArgs is ParseAnyArgs, but returns an error if it finds an unknown key, unless
+// IgnoreUnknown is 1 or true.
 func ParseArgs(s string) (Args, error) {
-	args := Args{}
-	for pair := range strings.SplitSeq(s, ";") {
-		if pair == "" {
-			continue
-		}
-		key, value, ok := strings.Cut(pair, "=")
-		if !ok || key == "" {
-			return nil, Errorf(CodeEnvironment, "CNI_ARGS: %q is not KEY=VALUE", pair)
-		}
-		args[key] = value
+	args, err := ParseAnyArgs(s)
+	if err != nil {
+		return nil, err
 	}
 	ignore, err := parseIgnoreUnknown(args[argIgnoreUnknown])
 	if err != nil {
@@ -47,6 +40,22 @@ func ParseArgs(s string) (Args, error) {
 	if len(unknown) > 0 {
 		slices.Sort(unknown)
 		return nil, Errorf(CodeEnvironment, "ARGS: unknown args %q; add IgnoreUnknown=1 to accept them", unknown)
+	}
+	return args, nil
+}
+
+// ParseAnyArgs parses "K=V;K=V". Keys are case-sensitive. Errors have CodeEnvironment.
+func ParseAnyArgs(s string) (Args, error) {
+	args := Args{}
+	for pair := range strings.SplitSeq(s, ";") {
+		if pair == "" {
+			continue
+		}
+		key, value, ok := strings.Cut(pair, "=")
+		if !ok || key == "" {
+			return nil, Errorf(CodeEnvironment, "CNI_ARGS: %q is not KEY=VALUE", pair)
+		}
+		args[key] = value
 	}
 	return args, nil
 }

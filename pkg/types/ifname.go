@@ -29,3 +29,15 @@ func CheckIfName(name string) error {
 	}
 	return nil
 }
+
+// IsID reports whether s is a valid container ID or network name: a letter or digit, then
+// letters, digits, '_', '.' and '-' (SPEC 1.1.0). So it can be used as the name of a file.
+func IsID(s string) bool {
+	for i, c := range []byte(s) {
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if !letter && (i == 0 || c != '_' && c != '.' && c != '-') {
+			return false
+		}
+	}
+	return s != ""
+}

@@ -70,10 +70,7 @@ const (
 // parse reads the configuration of the request and checks it.
 func parse(r *skel.Request) (*config, error) {
 	raw := rawConfig{Bridge: defaultBridge}
-	if err := r.Decode(&raw); err != nil {
-		return nil, err
-	}
-	args, err := r.Args()
+	args, err := r.DecodeWithArgs(&raw)
 	if err != nil {
 		return nil, err
 	}

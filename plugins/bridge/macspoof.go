@@ -185,12 +185,7 @@ func checkMACSpoofCheck(s macSpoofCheck) error {
 func diffMACSpoofCheck(c *nft.Conn, s macSpoofCheck) error {
 	store := s.store(c)
 	store.Claims = []nft.Claim{s.claim()}
-	damaged, err := c.DamagedChains(spoofLayout())
-	missing := errors.Join(store.Check(), err)
-	if len(damaged) > 0 {
-		missing = errors.Join(missing, fmt.Errorf("chain %s of table %s is missing or lacks rules", damaged[0].Name, spoofLayout().Table))
-	}
-	if missing != nil {
+	if missing := errors.Join(store.Check(), c.CheckChains(spoofLayout())); missing != nil {
 		return fmt.Errorf("%s is missing: %w", s, missing)
 	}
 	return nil

@@ -24,7 +24,10 @@ type host struct {
 }
 
 func (h host) plugin() skel.Plugin {
-	return skel.Plugin{Name: "cluster-local", IPAM: true, Add: h.add, Del: h.del, Check: h.check, Status: h.status, GC: h.gc, Restore: h.restore}
+	return skel.Plugin{
+		Name: "cluster-local", IPAM: true, Add: h.add, Del: h.del, Check: h.check, Status: h.status, GC: h.gc,
+		Commands: map[string]func(*skel.Request, []string) error{"reassert": h.reassert},
+	}
 }
 
 // add reserves one address of each range set, among those that the node owns. If the node owns none
@@ -106,9 +109,12 @@ func (h host) gc(r *skel.Request) error {
 	return errors.Join(released, err)
 }
 
-// restore makes the engine and the owned addresses agree, as gc does. Operators call it after they have
+// reassert makes the engine and the owned addresses agree, as gc does. Operators call it after they have
 // restored the engine from a backup.
-func (h host) restore(r *skel.Request) error {
+func (h host) reassert(r *skel.Request, args []string) error {
+	if len(args) > 0 {
+		return types.Errorf(types.CodeConfig, "reassert has no arguments; it reads the configuration from stdin")
+	}
 	if err := r.ReadConfig(); err != nil {
 		return err
 	}

@@ -246,7 +246,10 @@ func (f *firewall) gcSources(keep types.Set) error {
 }
 
 // restore adds the listed sources of all attachments to their zones again.
-func restore(r *skel.Request) error {
+func restore(r *skel.Request, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("unexpected argument %q: restore takes none", args[0])
+	}
 	f := &firewall{r: r}
 	if err := f.connect(); err != nil || f.c == nil {
 		return err

@@ -387,7 +387,7 @@ func (f *firewall) checkPolicy() error {
 		}
 	}
 	if len(want) > 0 {
-		errs = append(errs, f.damage(isolationLayout()))
+		errs = append(errs, f.c.CheckChains(isolationLayout()))
 	}
 	return errors.Join(append(errs, f.checkPrivate())...)
 }
@@ -397,7 +397,7 @@ func (f *firewall) checkPrivate() error {
 	if f.conf.policy != isolated || f.c == nil {
 		return nil
 	}
-	return errors.Join(f.private().Check(), f.damage(privateLayout()))
+	return errors.Join(f.private().Check(), f.c.CheckChains(privateLayout()))
 }
 
 // checkPrivateOfRules is checkPrivate if this plugin made the attachment's rules in iptables. The
@@ -407,13 +407,4 @@ func (f *firewall) checkPrivateOfRules(_ xt.Tool, have []xt.Rule) error {
 		return nil
 	}
 	return f.checkPrivate()
-}
-
-// damage returns an error that names the chains of the layout that are not as they were made.
-func (f *firewall) damage(l nft.Layout) error {
-	damaged, err := f.c.DamagedChains(l)
-	for _, ch := range damaged {
-		err = errors.Join(err, fmt.Errorf("chain %s of table %s is missing or lacks rules", ch.Name, l.Table))
-	}
-	return err
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io/fs"
 	"slices"
-	"syscall"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/ipam"
@@ -49,7 +48,8 @@ func (h host) add(r *skel.Request) (*types.Result, error) {
 			return nil, err
 		}
 	}
-	eth, err := h.take(r, conf, connections{node, pod}, device)
+	m := &mover{host: h, r: r, node: node, pod: pod}
+	eth, err := m.take(conf, device)
 	if err != nil {
 		return nil, err
 	}
@@ -90,13 +90,24 @@ func (h host) findFree(r *skel.Request, node *nl.Conn, conf *config) (nl.Link, e
 	if types.IgnoreNotExist(err) != nil {
 		return nl.Link{}, err
 	}
-	returned := slices.DeleteFunc(slices.Clone(states), func(s *state) bool { return !s.isHardware() || !s.isSelectedBy(conf.selector, l) })
-	if err := h.restoreReturned(r, node, returned); err != nil {
-		return nl.Link{}, err
+	for _, s := range states {
+		if !s.IsHardware() || !s.isSelectedBy(conf.selector, l) {
+			continue
+		}
+		if err := (&mover{host: h, r: r, node: node, state: s}).restoreReturned(); err != nil {
+			return nl.Link{}, err
+		}
 	}
-	l, err = h.find(node, conf.selector)
-	if user := holder(states, conf.selector); errors.Is(err, fs.ErrNotExist) && user != nil {
-		return nl.Link{}, types.Errorf(types.CodeTryAgain, "%s is in use by %s: %w; if the attachment %[2]s no longer exists, GC releases the device", conf.selector, user.owner(), err)
+	return h.available(node, conf, states)
+}
+
+// available returns the selected interface of the node, if it may be moved. If the device of one of the
+// states is selected and not on the node, the error has types.CodeTryAgain.
+func (h host) available(node *nl.Conn, conf *config, states []*state) (nl.Link, error) {
+	l, err := h.find(node, conf.selector)
+	i := slices.IndexFunc(states, func(s *state) bool { return s.Selector == conf.selector.String() })
+	if i >= 0 && errors.Is(err, fs.ErrNotExist) {
+		return nl.Link{}, types.Errorf(types.CodeTryAgain, "%s is in use by %s: %w; if the attachment %[2]s no longer exists, GC releases the device", conf.selector, states[i].Attachment, err)
 	}
 	if err != nil {
 		return nl.Link{}, types.Coded(types.CodeConfig, err)
@@ -110,53 +121,40 @@ func checkPod(pod *nl.Conn, own types.Attachment) error {
 	if err := attach.EnsureNameFree(pod, own.IfName); err != nil {
 		return err
 	}
-	l, err := pod.Link(altName(own))
-	if err == nil {
-		return types.Errorf(types.CodeConfig, "interface %s in the container already serves %s: an earlier ADD was not followed by a DEL", l.Name, own)
+	links, err := pod.Links()
+	for _, l := range links {
+		if attach.HasAltName(l, own) {
+			return types.Errorf(types.CodeConfig, "interface %s in the container already serves %s: an earlier ADD was not followed by a DEL", l.Name, own)
+		}
 	}
-	return types.IgnoreNotExist(err)
+	return err
 }
-
-// connections has the connections to the node and to the container.
-type connections struct{ node, pod *nl.Conn }
 
 // take saves the state of the device, marks it with the attachment, and moves it into the
 // container, as CNI_IFNAME. The undo, which is pushed before the first change, also restores the
 // device's addresses, which DEL does only if the configuration says so.
-func (h host) take(r *skel.Request, conf *config, conns connections, device nl.Link) (nl.Link, error) {
-	addrs, err := addressesOf(conns.node, device)
+func (m *mover) take(conf *config, device nl.Link) (nl.Link, error) {
+	addrs, err := m.node.StaticAddrs(device)
 	if err != nil {
 		return nl.Link{}, err
 	}
-	before := newState(r, conf.selector, device)
-	before.Addresses = addrs
-	r.Undo.Push("return interface "+device.Name, func() error {
-		return (&restorer{r: r, node: conns.node, pod: conns.pod, state: before, file: h.file(r.Trace, r.Attachment())}).restore()
-	})
-	saved := *before
+	own := m.r.Attachment()
+	m.state = &state{
+		Attachment: own, Selector: conf.selector.String(), Sandbox: m.r.NetNS, NetNS: m.r.Pod.Cookie(),
+		Link: device, Addresses: addrs,
+	}
+	m.r.Undo.Push("return interface "+device.Name, m.restore)
+	saved := *m.state
 	if !conf.restoreAddresses {
 		saved.Addresses = nil
 	}
-	if err := h.save(r.Trace, &saved); err != nil {
+	if err := m.file(m.r.Trace, own).Save(&saved); err != nil {
 		return nl.Link{}, err
 	}
-	err = conns.node.AddAltName(device, altName(r.Attachment()))
+	err = m.node.AddAltName(device, attach.AltName(own))
 	if err != nil && !errors.Is(err, errors.ErrUnsupported) {
-		return nl.Link{}, explainTake(err, device)
+		return nl.Link{}, attach.ExplainMove(device, err)
 	}
-	eth, err := conns.node.MoveLink(device, nl.Move{To: conns.pod, Name: r.IfName, Alias: device.Name})
-	return eth, explainTake(err, device)
-}
-
-// explainTake explains the error of a kernel that does not mark or move the device.
-func explainTake(err error, device nl.Link) error {
-	switch {
-	case errors.Is(err, syscall.EINVAL):
-		return types.Errorf(types.CodeConfig, "the kernel does not move interface %s, which is of kind %q, to another namespace: %w", device.Name, device.Kind, err)
-	case errors.Is(err, fs.ErrNotExist):
-		return types.Errorf(types.CodeTryAgain, "interface %s has left the node during ADD, probably for another container: %w", device.Name, err)
-	case errors.Is(err, fs.ErrExist):
-		return types.Errorf(types.CodeConfig, "the name or an alternative name of interface %s exists already: %w", device.Name, err)
-	}
-	return err
+	eth, err := m.node.MoveLink(device, nl.Move{To: m.pod, Name: m.r.IfName, Alias: device.Name})
+	return eth, attach.ExplainMove(device, err)
 }

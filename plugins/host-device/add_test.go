@@ -101,7 +101,7 @@ var _ = Describe("ADD", func() {
 
 	It("names what it cannot choose between if several interfaces have the MAC", func() {
 		b.addDevice("hd1", deviceMAC)
-		b.mustRefuse(b.call("one", newPod(), conf("1.1.0", `"hwaddr":"`+deviceMAC+`"`, static4)), types.CodeConfig, "several interfaces have hwaddr "+deviceMAC)
+		b.mustRefuse(b.call("one", newPod(), conf("1.1.0", `"hwaddr":"`+deviceMAC+`"`, static4)), types.CodeConfig, "the node has several network interfaces with hwaddr "+deviceMAC+": hd0, hd1; name one")
 	})
 
 	Describe("a device that does not exist, or cannot be moved", func() {
@@ -111,7 +111,7 @@ var _ = Describe("ADD", func() {
 		}
 		It("is named in the error", func() {
 			refuses(`"device":"nope0"`, types.CodeConfig, "find link nope0")
-			refuses(`"hwaddr":"02:00:00:00:00:99"`, types.CodeConfig, "no interface on the node has hwaddr 02:00:00:00:00:99; ")
+			refuses(`"hwaddr":"02:00:00:00:00:99"`, types.CodeConfig, "the node has no network interface with hwaddr 02:00:00:00:00:99; ")
 		})
 		It("may be of a kind that the kernel does not move", func() {
 			in(b.node, "ip link add br0 type bridge")
@@ -121,9 +121,32 @@ var _ = Describe("ADD", func() {
 			b.node.Batch(GinkgoTB(), "link add br0 type bridge", "link set hd0 master br0")
 			refuses(byDevice, types.CodeConfig, "interface hd0 is a port of br0")
 			b.node.Batch(GinkgoTB(), "link set hd0 nomaster", "addr add 198.18.0.1/24 dev hd0", "route add default via 198.18.0.2")
-			refuses(byDevice, types.CodeConfig, "the default route of the node is on interface hd0")
+			refuses(byDevice, types.CodeConfig, "the default route of the node goes through interface hd0")
 			b.mustAdd(b.call("one", newPod(), conf("1.1.0", byDevice+`,"force":true`, static4)))
 		})
+		DescribeTable("may be needed by a default route of the node",
+			func(refused bool, setup ...string) {
+				b.addDevice("hd1", "02:00:00:00:00:1d")
+				b.node.Batch(GinkgoTB(), append([]string{"addr add 198.18.0.1/24 dev hd0", "addr add 198.19.0.1/24 dev hd1"}, setup...)...)
+				if refused {
+					refuses(byDevice, types.CodeConfig, "the default route of the node goes through interface hd0")
+				}
+				c := b.call("one", newPod(), conf("1.1.0", byDevice, static4))
+				if refused {
+					c.Config = conf("1.1.0", byDevice+`,"force":true`, static4)
+				}
+				b.mustAdd(c)
+			},
+			Entry("IPv6, beside an IPv4 route through another device", true, "route add default via 198.19.0.2", "route add ::/0 dev hd0"),
+			Entry("through a macvlan on the device", true, "link add mv0 link hd0 type macvlan", "link set mv0 up", "route add default dev mv0"),
+			Entry("through a bridge that has a macvlan on the device as its port", true,
+				"link add br0 type bridge", "link add mv0 link hd0 type macvlan", "link set mv0 master br0", "link set br0 up", "route add default dev br0"),
+			Entry("with several next hops", true, "route add default nexthop via 198.19.0.2 nexthop via 198.18.0.2"),
+			Entry("in another table", true, "route add default via 198.18.0.2 table 100", "rule add table 100"),
+			Entry("that consists of two routes", true, "route add 0.0.0.0/1 dev hd0", "route add 128.0.0.0/1 dev hd0"),
+			Entry("but not by one that another route replaces", false, "route add default via 198.18.0.2 metric 200", "route add default via 198.19.0.2 metric 100"),
+			Entry("but not by one for packets from a single address", false, "route add default via 198.19.0.2", "route add default via 198.18.0.2 table 100", "rule add from 198.18.0.1 table 100"),
+		)
 		It("may be in use by another attachment", func() {
 			for _, keys := range []string{byDevice, `"hwaddr":"` + deviceMAC + `"`} {
 				c := b.call("one", newPod(), conf("1.1.0", keys, b.hostLocal(hostLocalAll)))

@@ -35,26 +35,19 @@ type config struct {
 	dad              attach.DADMode
 }
 
-// parse reads the configuration of the request and checks it.
+// parse reads the configuration of the request and checks it. The error joins all problems. Only ADD
+// needs a selector: runtimes set runtimeConfig.deviceID only for the verbs of a container.
 func parse(r *skel.Request) (*config, error) {
 	var raw rawConfig
 	if err := r.Decode(&raw); err != nil {
 		return nil, err
 	}
-	conf, err := raw.toConfig(r)
-	return conf, types.Coded(types.CodeConfig, err)
-}
-
-// toConfig converts raw to a config and checks it. The error joins all problems. Only ADD needs a
-// selector: runtimes set runtimeConfig.deviceID only for the verbs of a container.
-func (raw *rawConfig) toConfig(r *skel.Request) (*config, error) {
 	sel, err := raw.selector()
-	conf := &config{selector: sel, dpdk: raw.DPDKMode, force: raw.Force, restoreAddresses: raw.RestoreAddresses, dad: raw.DADKeys.Mode()}
-	errs := []error{err}
+	errs := []error{err, ipam.CheckLayer2(r)}
 	refuseIf := types.ProblemsInto(&errs)
 	refuseIf(err == nil && r.Command == "ADD" && sel == selector{}, `specify either "device", "hwaddr", "kernelpath" or "pciBusID"`)
-	errs = append(errs, ipam.CheckLayer2(r))
-	return conf, errors.Join(errs...)
+	conf := &config{selector: sel, dpdk: raw.DPDKMode, force: raw.Force, restoreAddresses: raw.RestoreAddresses, dad: raw.DADKeys.Mode()}
+	return conf, types.Coded(types.CodeConfig, errors.Join(errs...))
 }
 
 // maxAltName is the largest length of an alternative name of an interface, in bytes.

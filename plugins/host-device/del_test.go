@@ -11,6 +11,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/statefile"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -57,7 +58,7 @@ var _ = Describe("DEL", func() {
 			c.Pod.Batch(GinkgoTB(), "link set eth0 down", "link set eth0 address 02:00:00:00:00:99 mtu 1300 alias mine")
 		}),
 		Entry("after an alternative name was removed", func(c *nstest.Call) {
-			in(c.Pod, "ip link property del dev eth0 altname "+altName(types.Attachment{Network: "net1", ContainerID: "one", IfName: "eth0"}))
+			in(c.Pod, "ip link property del dev eth0 altname "+attach.AltName(types.Attachment{Network: "net1", ContainerID: "one", IfName: "eth0"}))
 		}),
 	)
 
@@ -82,6 +83,45 @@ var _ = Describe("DEL", func() {
 				Expect(have).To(And(ContainSubstring("192.0.2.1/24"), ContainSubstring("2001:db8::1/64")))
 			}
 		}
+	})
+
+	It("restores an address without the broadcast address that it did not have", func() {
+		b.node.Batch(GinkgoTB(), "addr add 192.0.2.1/24 dev hd0", "addr add 192.0.3.1/24 brd 192.0.3.0 dev hd0")
+		before := nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), b.node) })
+		c := b.call("one", newPod(), conf("1.0.0", byDevice+`,"restoreAddresses":true`, static4))
+		b.mustAdd(c)
+		b.mustDel(c)
+		Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), b.node) })).To(BeEmpty())
+		Expect(in(b.node, "ip -4 addr show hd0")).To(And(ContainSubstring("brd 192.0.3.0"), Not(ContainSubstring("192.0.2.255"))))
+	})
+
+	It("warns and succeeds if the container moved the device into another namespace, or deleted it", func() {
+		nested := nstest.New(GinkgoTB()).Named("nested")
+		for _, change := range []string{"link set eth0 netns " + nested.Path(), "link del eth0"} {
+			b.addDevice("dev0", "02:00:00:00:00:1d")
+			c := b.call("one", newPod(), conf("1.0.0", `"device":"dev0"`, b.hostLocal(hostLocalAll)))
+			b.mustAdd(c)
+			in(c.Pod, "ip "+change)
+			Expect(b.mustDel(c).Stderr).To(ContainSubstring("interface dev0 of the node (device dev0) is neither in the container nor on the node: it was deleted there, or moved to another network namespace; it is not restored"))
+			Expect(append(b.stateFiles(), b.reservations()...)).To(BeEmpty())
+			Expect(b.mustDel(c).Stderr).To(BeEmpty())
+			if change != "link del eth0" {
+				in(nested, "ip link del eth0")
+			}
+		}
+	})
+
+	It("restores a device whose state an earlier version of plumb saved", func() {
+		c := b.call("one", newPod(), conf("1.0.0", byDevice, static4))
+		b.mustAdd(c)
+		file := filepath.Join(b.states, b.stateFiles()[0])
+		Expect(os.WriteFile(file, []byte(`{"network": "net1", "containerID": "one", "ifname": "eth0", "selector": "device hd0", "sandbox": "", "netns": 0, "kind": "veth",
+			"name": "hd0", "alias": "uplink", "mac": "02:00:00:00:00:99", "mtu": 1300, "up": true, "addresses": [{"prefix": "192.0.2.1/24"}, {"prefix": "2001:db8::1/64", "nodad": true}]}`), 0o600)).To(Succeed())
+		b.mustDel(c)
+		Expect(in(b.node, "ip addr show hd0")).To(And(ContainSubstring("mtu 1300"), ContainSubstring("UP"), ContainSubstring("02:00:00:00:00:99"),
+			ContainSubstring("inet 192.0.2.1/24 brd 192.0.2.255"), ContainSubstring("inet6 2001:db8::1/64")))
+		Expect(in(b.node, "ip link show hd0")).To(ContainSubstring("alias uplink"))
+		Expect(b.stateFiles()).To(BeEmpty())
 	})
 
 	It("returns the device under another name if its own is taken, and says so", func() {
@@ -155,7 +195,7 @@ var _ = Describe("DEL", func() {
 		file := filepath.Join(b.states, b.stateFiles()[0])
 		text, err := os.ReadFile(file)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(os.WriteFile(file, []byte(strings.Replace(string(text), `"mtu": 1400`, `"mtu": 1`, 1)), 0o600)).To(Succeed())
+		Expect(os.WriteFile(file, []byte(strings.Replace(string(text), `"MTU": 1400`, `"MTU": 1`, 1)), 0o600)).To(Succeed())
 		Expect(b.mustDel(c).Stderr).To(ContainSubstring("restore interface hd0: set link hd0 mtu 1"))
 		Expect(in(b.node, "ip link show hd0")).To(And(ContainSubstring("alias uplink"), ContainSubstring("UP")))
 	})
@@ -292,7 +332,7 @@ var _ = DescribeTable("STATUS fails if an ADD would fail",
 	Entry("the states cannot be saved", func(b *testbed) string {
 		Expect(os.WriteFile(b.states, nil, 0o600)).To(Succeed())
 		return conf("1.1.0", byDevice, static4)
-	}, types.CodeNotAvailable, "save state in"),
+	}, types.CodeNotAvailable, "write to"),
 	Entry("the IPAM plugin does not exist", func(*testbed) string { return conf("1.1.0", byDevice, `{"type":"nope"}`) }, types.CodeNotAvailable, `failed to find plugin "nope"`),
 )
 

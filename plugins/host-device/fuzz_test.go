@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/statefile"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
@@ -53,15 +54,15 @@ func FuzzState(f *testing.F) {
 	f.Add(`{"name": "eth1", "parent": "pci/0000:00:02.0", "netns": 18446744073709551615}`)
 	f.Add(`[]`)
 	f.Fuzz(func(t *testing.T, text string) {
-		s, err := decodeState("file", []byte(text))
-		if err != nil {
+		s, back := &state{}, &state{}
+		if statefile.Decode([]byte(text), s) != nil {
 			return
 		}
 		again, err := json.Marshal(s)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if back, err := decodeState("file", again); err != nil || !reflect.DeepEqual(back, s) && len(s.Addresses) > 0 {
+		if err := statefile.Decode(again, back); err != nil || !reflect.DeepEqual(back, s) && len(s.Addresses) > 0 {
 			t.Errorf("%s: %s is decoded as %+v, %v", text, again, back, err)
 		}
 	})

@@ -7,6 +7,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
@@ -104,7 +105,7 @@ var _ = Describe("a network card", Label(nstest.Kernel), func() {
 	It("is restored without its mark, as on a kernel that does not keep it", func() {
 		k := cards()[0]
 		c := attachedThenEnded(`"device":"`+k.name+`"`, func(c nstest.Call) {
-			in(c.Pod, "ip link property del dev net1 altname "+altName(types.Attachment{Network: "net1", ContainerID: "one", IfName: "net1"}))
+			in(c.Pod, "ip link property del dev net1 altname "+attach.AltName(types.Attachment{Network: "net1", ContainerID: "one", IfName: "net1"}))
 		})
 		b.mustDel(c)
 		Expect(links()).To(And(MatchRegexp(": "+k.name+": .*"+k.mac), Not(ContainSubstring("net1")), Not(ContainSubstring("alias"))))

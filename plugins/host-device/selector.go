@@ -78,51 +78,49 @@ func (s sysfs) usesDPDK(t *trace.Tracer, conf *config) (dpdk bool, err error) {
 // interfaces returns the names of the network interfaces of the device. An interface that is in
 // another namespace than the one in which sysfs was mounted does not count. A PCI device of virtio
 // has its interfaces below its virtio device.
-func (s sysfs) interfaces(sel selector) ([]string, error) {
-	names, err := fileNames(filepath.Join(s.folder(sel), "net"))
-	if len(names) > 0 || err != nil || sel.by != byPCI {
-		return names, err
+func (s sysfs) interfaces(sel selector) (names []string, err error) {
+	folders := []string{filepath.Join(s.folder(sel), "net")}
+	if sel.by == byPCI { // the names of PCI IDs have no special characters
+		virtio, err := filepath.Glob(filepath.Join(s.folder(sel), "virtio*/net"))
+		if err != nil {
+			return nil, err
+		}
+		folders = append(folders, virtio...)
 	}
-	folders, err := filepath.Glob(filepath.Join(s.folder(sel), "virtio*/net")) // the names of PCI IDs have no special characters
-	for _, f := range folders {
-		more, listErr := fileNames(f)
-		names, err = append(names, more...), errors.Join(err, listErr)
+	for _, folder := range folders {
+		entries, err := os.ReadDir(folder)
+		if types.IgnoreNotExist(err) != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
 	}
-	return names, err
-}
-
-// fileNames returns the names of the files in a folder, or nil if it does not exist.
-func fileNames(folder string) ([]string, error) {
-	entries, err := os.ReadDir(folder)
-	var names []string
-	for _, e := range entries {
-		names = append(names, e.Name())
-	}
-	return names, types.IgnoreNotExist(err)
+	return names, nil
 }
 
 // find returns the interface of the node that the selector selects. If there is none, the error
 // matches fs.ErrNotExist.
-func (h host) find(node *nl.Conn, sel selector) (nl.Link, error) {
+func (h host) find(node *nl.Conn, sel selector) (l nl.Link, err error) {
+	var names []string
 	switch sel.by {
 	case byName:
-		l, err := node.Link(sel.value)
-		return l, err
+		return node.Link(sel.value)
 	case byMAC:
-		return findMAC(node, sel)
+		names, err = interfacesWithMAC(node, sel.value)
+	default:
+		err = node.NS().Step("find the interfaces of "+sel.String(), func() error {
+			names, err = h.sys.interfaces(sel)
+			return err
+		})
 	}
-	var names []string
-	err := node.NS().Step("find the interface of "+sel.String(), func() (err error) {
-		names, err = h.sys.interfaces(sel)
-		return err
-	})
 	switch {
 	case err != nil:
 		return nl.Link{}, err
 	case len(names) == 0:
-		return nl.Link{}, notFoundError(sel.String() + " has no network interface on the node")
+		return nl.Link{}, notFoundError("the node has no network interface with " + sel.String())
 	case len(names) > 1:
-		return nl.Link{}, severalError(sel, names)
+		return nl.Link{}, types.Errorf(types.CodeConfig, "the node has several network interfaces with %s: %s; name one by the key \"device\"", sel, strings.Join(names, ", "))
 	}
 	return node.Link(names[0])
 }
@@ -135,30 +133,25 @@ func (e notFoundError) Error() string { return string(e) }
 // Is reports whether target is fs.ErrNotExist.
 func (notFoundError) Is(target error) bool { return target == fs.ErrNotExist }
 
-// findMAC returns the interface with the selected MAC. A virtual interface, such as a VLAN, often has
-// the MAC of the interface below it. So if several interfaces have the MAC, findMAC returns the only
-// one that is hardware.
-func findMAC(node *nl.Conn, sel selector) (nl.Link, error) {
+// interfacesWithMAC returns the names of the interfaces with the MAC. A virtual interface, such as a
+// VLAN, often has the MAC of the interface below it. So if hardware has the MAC, interfacesWithMAC
+// returns no virtual interfaces.
+func interfacesWithMAC(node *nl.Conn, mac string) ([]string, error) {
 	links, err := node.Links()
-	if err != nil {
-		return nl.Link{}, err
+	var virtual, hardware []string
+	for _, l := range links {
+		switch {
+		case l.MAC.String() != mac:
+		case l.IsHardware():
+			hardware = append(hardware, l.Name)
+		default:
+			virtual = append(virtual, l.Name)
+		}
 	}
-	links = slices.DeleteFunc(links, func(l nl.Link) bool { return l.MAC.String() != sel.value })
-	if len(links) == 0 {
-		return nl.Link{}, notFoundError("no interface on the node has " + sel.String())
+	if len(hardware) > 0 {
+		return hardware, err
 	}
-	if len(links) > 1 {
-		links = slices.DeleteFunc(links, func(l nl.Link) bool { return l.Kind != "" })
-	}
-	if len(links) != 1 {
-		return nl.Link{}, types.Errorf(types.CodeConfig, "several interfaces have %s; name one by the key \"device\"", sel)
-	}
-	return links[0], nil
-}
-
-// severalError is the error for a device with several interfaces, such as one with two ports.
-func severalError(sel selector, names []string) error {
-	return types.Errorf(types.CodeConfig, "%s has several network interfaces: %s; name one by the key \"device\" or \"hwaddr\"", sel, strings.Join(names, ", "))
+	return virtual, err
 }
 
 // checkDispensable returns an error if the kernel cannot move the interface, or if the node needs it.
@@ -176,9 +169,9 @@ func checkDispensable(node *nl.Conn, l nl.Link, conf *config) error {
 		}
 		return types.Errorf(types.CodeConfig, "interface %s is a port of %s; remove it from there, or set force", l.Name, master.Name)
 	}
-	index, err := node.DefaultDevice()
-	if err == nil && index == l.Index {
-		return types.Errorf(types.CodeConfig, "the default route of the node is on interface %s: without it, the node loses its connection; set force if that is meant", l.Name)
+	uplinks, err := node.Uplinks()
+	if slices.ContainsFunc(uplinks, func(up nl.Link) bool { return up.Index == l.Index }) {
+		return types.Errorf(types.CodeConfig, "the default route of the node goes through interface %s: without it, the node loses its connection; set force if that is meant", l.Name)
 	}
 	return err
 }

@@ -83,10 +83,10 @@ var _ = Describe("a selector by sysfs", func() {
 		},
 		Entry("no PCI device", func() {}, byPCIBusID, "PCI device "+pciID+" does not exist on the node, or has no driver"),
 		Entry("a PCI device without a driver", func() { add("bus/pci/devices/" + lowerPCIID) }, byPCIBusID, "has no driver"),
-		Entry("a PCI device without an interface", func() { addPCI("ahci", "ata") }, byPCIBusID, "PCI device "+pciID+" has no network interface on the node"),
-		Entry("no auxiliary device", func() {}, `"runtimeConfig":{"deviceID":"mlx5_core.sf.4"}`, "auxiliary device mlx5_core.sf.4 has no network interface on the node"),
-		Entry("no kernelpath", func() {}, `"kernelpath":"/sys/`+pciFolder+`"`, "kernelpath /sys/"+pciFolder+" has no network interface on the node"),
-		Entry("a card with two ports", func() { addPCI("mlx4_core", "net", "hd0", "hd1") }, byPCIBusID, "has several network interfaces: hd0, hd1; name one"),
+		Entry("a PCI device without an interface", func() { addPCI("ahci", "ata") }, byPCIBusID, "the node has no network interface with PCI device "+pciID),
+		Entry("no auxiliary device", func() {}, `"runtimeConfig":{"deviceID":"mlx5_core.sf.4"}`, "the node has no network interface with auxiliary device mlx5_core.sf.4"),
+		Entry("no kernelpath", func() {}, `"kernelpath":"/sys/`+pciFolder+`"`, "the node has no network interface with kernelpath /sys/"+pciFolder),
+		Entry("a card with two ports", func() { addPCI("mlx4_core", "net", "hd0", "hd1") }, byPCIBusID, "the node has several network interfaces with PCI device "+pciID+": hd0, hd1; name one"),
 	)
 
 	It("names the attachment that has the PCI device", func() {

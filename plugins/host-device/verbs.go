@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"io/fs"
-	"path/filepath"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/ipam"
@@ -27,41 +26,20 @@ func (h host) release(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	s, err := h.load(r.Trace, r.Attachment())
+	file, s := h.file(r.Trace, r.Attachment()), &state{}
+	err = file.Load(s)
 	switch {
+	case err == nil:
+		return h.restoreSaved(r, node, s)
 	case errors.Is(err, statefile.ErrUnreadable):
 		r.Warn("%v; the device returns to the node with its alias as its name", err)
-		fallthrough
-	case errors.Is(err, fs.ErrNotExist):
-		err := h.restoreUnsaved(r, node)
-		if err == nil {
-			err = h.file(r.Trace, r.Attachment()).Remove()
-		}
-		return err
-	case err != nil:
+	case !errors.Is(err, fs.ErrNotExist):
 		return types.Coded(types.CodeIO, err)
 	}
-	return h.restoreSaved(r, node, s)
-}
-
-// restoreSaved returns the device of a state to the node.
-func (h host) restoreSaved(r *skel.Request, node *nl.Conn, s *state) error {
-	d, closeAll, err := h.restorer(r, node, s)
-	if err == nil {
-		err = d.restore()
+	if err := h.restoreUnsaved(r, node); err != nil {
+		return err
 	}
-	return errors.Join(err, closeAll())
-}
-
-// isOfOther reports whether an interface of the container is known to belong to another
-// attachment: the path of the namespace was reused.
-func isOfOther(pod *nl.Conn, l nl.Link, r *skel.Request) (bool, error) {
-	if hasMarkOfOther(l, r.Attachment()) {
-		return true, nil
-	}
-	prev, _ := r.Prev() // nil if it cannot be read: DEL does not depend on it
-	l.Alias = ""        // the alias does not name the attachment
-	return attach.BelongsToOther(pod, l, r.Attachment(), prev)
+	return file.Remove()
 }
 
 // check compares the interface with prevResult. It does not compare the MAC, which a later
@@ -100,21 +78,11 @@ func (h host) gcDevices(r *skel.Request) error {
 		return err
 	}
 	states, err := h.loadAll(r.Trace)
-	errs := []error{err}
-	valid, keepTemp := r.Valid(), map[string]bool{}
-	for a := range valid {
-		keepTemp[statefile.TempName(a)] = true
-	}
+	valid := r.Valid()
+	errs := []error{err, statefile.RemoveTemp(r.Trace, h.states, r.Conf.Name, valid)}
 	for _, s := range states {
-		if s.Network == r.Conf.Name && !valid[s.owner()] {
+		if s.Network == r.Conf.Name && !valid[s.Attachment] {
 			errs = append(errs, h.restoreSaved(r, node, s))
-		}
-	}
-	names, err := fileNames(h.states)
-	errs = append(errs, err)
-	for _, name := range names {
-		if statefile.IsTempOf(name, r.Conf.Name) && !keepTemp[name] {
-			errs = append(errs, statefile.Remove(r.Trace, filepath.Join(h.states, name)))
 		}
 	}
 	return errors.Join(errs...)
@@ -149,12 +117,9 @@ func (h host) checkDevice(r *skel.Request, conf *config) error {
 	if err != nil {
 		return err
 	}
-	l, err := h.find(node, conf.selector)
-	if errors.Is(err, fs.ErrNotExist) && holder(states, conf.selector) != nil {
+	_, err = h.available(node, conf, states)
+	if err != nil && types.AsError(err).Code == types.CodeTryAgain {
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	return checkDispensable(node, l, conf)
+	return err
 }

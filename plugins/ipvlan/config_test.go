@@ -8,6 +8,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"github.com/plumb-cni/plumb/pkg/statefile"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
@@ -122,6 +123,22 @@ var _ = Describe("without an ipvlan", func() {
 			c.Config = b.conf("1.0.0", `"mode":"x","mtu":-5`, b.hostLocal())
 		}),
 	)
+
+	It("GC removes the temporary files of ADDs that were killed, and leaves those of valid attachments and of other networks", func() {
+		Expect(os.MkdirAll(b.records, 0o700)).To(Succeed())
+		var temps []string
+		for _, a := range []types.Attachment{{Network: "net1", ContainerID: "killed"}, {Network: "net1", ContainerID: "running", IfName: "eth0"}, {Network: "net2", ContainerID: "killed"}} {
+			temps = append(temps, filepath.Join(b.records, statefile.TempName(a)))
+			Expect(os.WriteFile(temps[len(temps)-1], nil, 0o600)).To(Succeed())
+		}
+		run(b.call("", nil, b.conf("1.1.0", onUplink+`,"cni.dev/valid-attachments":[{"containerID":"running","ifname":"eth0"}]`, noIPAM)), "GC").OK(GinkgoTB())
+		Expect(b.recordFiles()).To(ConsistOf(temps[1], temps[2]))
+	})
+
+	It("STATUS fails if the record of an ADD cannot be written", func() {
+		Expect(os.WriteFile(b.records, nil, 0o600)).To(Succeed())
+		run(b.call("", nil, b.conf("1.1.0", onUplink, static4)), "STATUS").RequireFailure(GinkgoTB(), types.CodeNotAvailable, "write to "+b.records)
+	})
 
 	DescribeTable("STATUS fails if an ADD would fail",
 		func(keys, ipam, text string) {

@@ -8,6 +8,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/ipam"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/statefile"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
@@ -33,7 +34,7 @@ func del(r *skel.Request) error {
 	if err := attach.DelPodLink(r, kind); err != nil {
 		return err
 	}
-	return removeRecord(r, recordPath(dataDir(r), r.Attachment()))
+	return recordFile(r, dataDir(r), r.Attachment()).Remove()
 }
 
 // gc deletes no links: they are in containers, whose paths GC does not get, and are deleted with
@@ -44,6 +45,9 @@ func gc(r *skel.Request) error { return errors.Join(ipam.GC(r), collectRecords(r
 // look for a master: ADD may get it from the result of an earlier plugin in the chain.
 func status(r *skel.Request) error {
 	conf, err := parse(r)
+	if err == nil {
+		err = statefile.CheckWritable(conf.dataDir)
+	}
 	if err == nil && (conf.master.Name != "" || r.Conf.IPAM.Type != "") {
 		err = conf.master.Status(r, conf.mtu)
 	}

@@ -167,15 +167,7 @@ func (p *portMap) checkChains(c *nft.Conn) error {
 			l = l.WithChains(chain.layout().Chains...)
 		}
 	}
-	damaged, err := c.DamagedChains(l)
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, ch := range damaged {
-		errs = append(errs, fmt.Errorf("chain %s of table %s is gone or lacks rules", ch.Name, table()))
-	}
-	return errors.Join(errs...)
+	return c.CheckChains(l)
 }
 
 // gcNFT deletes what the network's attachments that are not in keep have in nf_tables.

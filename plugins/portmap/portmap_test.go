@@ -607,7 +607,7 @@ var _ = Describe("portmap", func() {
 		Entry(nil, backendNFTables, "nft flush map inet plumb hostportowner4", "map hostportowner4 of table inet plumb has no element that lists host port 8080/tcp of IP version 4"),
 		Entry(nil, backendNFTables, `nft delete element inet plumb policy4 {tcp . 8080}; add element inet plumb policy4 {tcp . 8080 comment "net1/other/eth0" : jump snat/net1/10.9.0.0/24}`,
 			"host port 8080/tcp of IP version 4 belongs to net1/other/eth0 now"),
-		Entry(nil, backendNFTables, "nft flush chain inet plumb hostports", "chain hostports of table inet plumb is gone or lacks rules"),
+		Entry(nil, backendNFTables, "nft flush chain inet plumb hostports", "chain hostports of table inet plumb is missing or lacks rules"),
 		Entry(nil, backendNFTables, "nft flush chain inet plumb snat/net1/10.9.0.0/24", "chain snat/net1/10.9.0.0/24"),
 		Entry(nil, backendNFTables, "sysctl -w net.ipv4.conf.cni0.route_localnet=0", "route_localnet"),
 		Entry(nil, backendIPTables, "iptables -t nat -F PREROUTING", "has no rule -A PREROUTING"),

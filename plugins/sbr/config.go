@@ -52,7 +52,8 @@ func (raw *rawConfig) config() (*config, error) {
 	refuseIf := types.ProblemsInto(&errs)
 	if raw.Table != nil {
 		conf.table = *raw.Table
-		refuseIf(conf.table < 1 || int64(conf.table) > math.MaxUint32, "table %d is not between 1 and %d", conf.table, int64(math.MaxUint32))
+		refuseIf(conf.table < 1 || int64(conf.table) > math.MaxUint32,
+			"table %d is not between 1 and %d; leave \"table\" out for tables that sbr chooses", conf.table, int64(math.MaxUint32))
 	}
 	if raw.AddSourceHints && raw.KeepMain == "" {
 		conf.keep = keepSubnet
@@ -69,36 +70,17 @@ func (raw *rawConfig) config() (*config, error) {
 			refuseIf(true, "gateways: %q is not the address of a gateway", text)
 			continue
 		}
-		refuseIf(firstOf(conf.gateways, gateway).IsValid(), "gateways list contains multiple %s addresses: %s and %s",
-			familyName(gateway), firstOf(conf.gateways, gateway), gateway)
+		for _, other := range conf.gateways {
+			refuseIf(other.Is4() == gateway.Is4(), "gateways list contains multiple %s addresses: %s and %s", family(gateway), other, gateway)
+		}
 		conf.gateways = append(conf.gateways, gateway)
 	}
 	return conf, errors.Join(errs...)
 }
 
-// firstOf returns the first address of the same family as like, or the zero Addr.
-func firstOf(addrs []netip.Addr, like netip.Addr) netip.Addr {
-	for _, a := range addrs {
-		if a.Is4() == like.Is4() {
-			return a
-		}
-	}
-	return netip.Addr{}
-}
-
-func familyName(a netip.Addr) string {
+func family(a netip.Addr) string {
 	if a.Is4() {
 		return "IPv4"
 	}
 	return "IPv6"
-}
-
-// configuredTable returns the key "table", or zero. It reads no other key and returns no error,
-// because DEL must work with any configuration.
-func configuredTable(r *skel.Request) int {
-	var raw struct {
-		Table int `json:"table"`
-	}
-	_ = types.Decode(r.Stdin, &raw)
-	return raw.Table
 }

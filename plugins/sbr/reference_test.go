@@ -36,7 +36,7 @@ var _ = Describe("beside the reference plugin", func() {
 		tables := func() []string {
 			GinkgoHelper()
 			var lines []string
-			for _, text := range []string{b.ip("-4 rule"), b.ip("-6 rule"), b.ip("-4 route show table 100"), b.ip("-6 route show table 101")} {
+			for _, text := range []string{b.ip("-4 rule"), b.ip("-6 rule"), b.table("-4", 100), b.table("-6", 101)} {
 				for line := range strings.SplitSeq(text, "\n") {
 					line = strings.NewReplacer(" proto 113", "", " proto 112", "", " proto kernel", "").Replace(line)
 					if line != "" && !strings.HasPrefix(line, "fe80::") {

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -104,4 +106,11 @@ func (b *testbed) rules(family string) []string {
 		}
 	}
 	return rules
+}
+
+// table returns the routes of a family in a table, without the plugin's record.
+func (b *testbed) table(family string, number int) string {
+	GinkgoHelper()
+	lines := strings.Split(b.ip(fmt.Sprintf("%s route show table %d", family, number)), "\n")
+	return strings.Join(slices.DeleteFunc(lines, func(line string) bool { return strings.Contains(line, " proto 113") }), "\n")
 }

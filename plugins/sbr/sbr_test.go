@@ -29,8 +29,8 @@ var _ = Describe("ADD", func() {
 		Expect(b.rules("-4")).To(Equal([]string{"32765:\tfrom 10.66.0.2 lookup 100 proto 113"}))
 		Expect(b.rules("-6")).To(Equal([]string{"32765:\tfrom fd66::2 lookup 101 proto 113"}))
 		Expect(b.ip("-4 route show table 100")).To(Equal("default via 10.66.0.1 dev net1 metric 100\n" +
-			"10.66.0.0/24 dev net1 proto kernel scope link src 10.66.0.2\n172.31.0.0/16 via 10.66.0.9 dev net1"))
-		Expect(b.ip("-6 route show table 101")).To(Equal("fd66::/64 dev net1 proto kernel metric 256 pref medium\ndefault via fd66::1 dev net1 metric 1024 pref medium"))
+			"10.66.0.0/24 dev net1 proto kernel scope link src 10.66.0.2\n10.66.0.2 dev net1 proto 113 scope link\n172.31.0.0/16 via 10.66.0.9 dev net1"))
+		Expect(b.ip("-6 route show table 101")).To(Equal("fd66::2 dev net1 proto 113 metric 1024 pref medium\nfd66::/64 dev net1 proto kernel metric 256 pref medium\ndefault via fd66::1 dev net1 metric 1024 pref medium"))
 		Expect(b.ip("-4 route show table all")).NotTo(ContainSubstring("table 101"))
 		Expect(b.ip("-6 route show table all")).NotTo(ContainSubstring("table 100"))
 		By("leaving other interfaces and link-local routes alone")
@@ -103,9 +103,9 @@ var _ = Describe("ADD", func() {
 		before := snapshot(b.pod)
 		c := b.call(conf("", `{"address":"10.66.0.2/24"},{"address":"10.67.0.2/24","gateway":"10.67.0.1"}`))
 		added(c)
-		Expect(b.ip("-4 route show table 100")).To(Equal("default via 10.66.0.1 dev net1 metric 100\n" +
+		Expect(b.table("-4", 100)).To(Equal("default via 10.66.0.1 dev net1 metric 100\n" +
 			"10.66.0.0/24 dev net1 proto kernel scope link src 10.66.0.2\n172.31.0.0/16 via 10.66.0.9 dev net1\n198.51.100.7 dev net1 scope link"))
-		Expect(b.ip("-4 route show table 101")).To(Equal("default via 10.67.0.1 dev net1 proto 112\n" +
+		Expect(b.table("-4", 101)).To(Equal("default via 10.67.0.1 dev net1 proto 112\n" +
 			"10.67.0.0/24 dev net1 proto kernel scope link src 10.67.0.2\n192.0.2.0/24 via 10.67.0.1 dev net1\n198.51.100.7 dev net1 scope link"))
 		run(c, "CHECK").OK(GinkgoTB())
 		run(c, "DEL").OK(GinkgoTB())
@@ -117,7 +117,7 @@ var _ = Describe("ADD", func() {
 		before := snapshot(b.pod)
 		c := b.call(conf("", `{"address":"10.66.0.2/24","gateway":"10.66.0.1"}`))
 		added(c)
-		Expect(b.ip("-4 route show table 100")).To(Equal("default via 10.66.0.1 dev net1 proto 112\n10.66.0.0/24 via 10.66.0.1 dev net1\n10.66.0.1 dev net1 scope link"))
+		Expect(b.table("-4", 100)).To(Equal("default via 10.66.0.1 dev net1 proto 112\n10.66.0.0/24 via 10.66.0.1 dev net1\n10.66.0.1 dev net1 scope link"))
 		run(c, "CHECK").OK(GinkgoTB())
 		run(c, "DEL").OK(GinkgoTB())
 		Expect(restored(before, b.pod)).To(BeEmpty())
@@ -131,7 +131,7 @@ var _ = Describe("ADD", func() {
 		c := b.call(conf("", net1Prev))
 		added(c)
 		Expect(b.ip("-4 route show dev net1")).To(BeEmpty())
-		Expect(b.ip("-6 route show table 101")).To(ContainSubstring("via fd66::4"))
+		Expect(b.table("-6", 101)).To(ContainSubstring("via fd66::4"))
 		run(c, "DEL").OK(GinkgoTB())
 		Expect(restored(before, b.pod)).To(BeEmpty())
 	})
@@ -142,7 +142,7 @@ var _ = Describe("ADD", func() {
 		added(c)
 		Expect(b.ip("-4 route show dev net1")).To(Equal(want4))
 		Expect(b.ip("-6 route show dev net1")).To(Equal(want6))
-		Expect(b.ip("-4 route show table 100")).To(ContainSubstring("172.31.0.0/16 via 10.66.0.9"))
+		Expect(b.table("-4", 100)).To(ContainSubstring("172.31.0.0/16 via 10.66.0.9"))
 		again := snapshot(b.pod)
 		added(c)
 		Expect(restored(again, b.pod)).To(BeEmpty(), "a second ADD changes nothing")
@@ -152,9 +152,9 @@ var _ = Describe("ADD", func() {
 	},
 		Entry("with gateways", `"gateways":["10.66.0.254","fd66::254"]`, "", "fe80::/64 proto kernel metric 256 pref medium"),
 		Entry("none", `"keepMain":"none"`, "", "fe80::/64 proto kernel metric 256 pref medium"),
-		Entry("those to the subnets", `"keepMain":"subnet"`, "10.66.0.0/24 proto kernel scope link src 10.66.0.2",
+		Entry("those to the subnets", `"keepMain":"subnet"`, "10.66.0.0/24 proto 112 scope link src 10.66.0.2",
 			"fd66::/64 proto 112 src fd66::2 metric 1024 pref medium\nfe80::/64 proto kernel metric 256 pref medium"),
-		Entry("as the reference plugin calls that", `"addSourceHints":true`, "10.66.0.0/24 proto kernel scope link src 10.66.0.2",
+		Entry("as the reference plugin calls that", `"addSourceHints":true`, "10.66.0.0/24 proto 112 scope link src 10.66.0.2",
 			"fd66::/64 proto 112 src fd66::2 metric 1024 pref medium\nfe80::/64 proto kernel metric 256 pref medium"),
 		Entry("all", `"keepMain":"all"`, "default via 10.66.0.1 metric 100\n10.66.0.0/24 proto kernel scope link src 10.66.0.2\n172.31.0.0/16 via 10.66.0.9",
 			"fd66::/64 proto kernel metric 256 pref medium\nfe80::/64 proto kernel metric 256 pref medium\ndefault via fd66::1 metric 1024 pref medium"),
@@ -277,8 +277,13 @@ var _ = Describe("ADD", func() {
 		Entry("with an IP that the interface does not have", conf("", net1Prev+`,{"address":"10.99.99.3/24"}`), 7,
 			"10.99.99.3/24", "net1 does not have", "list sbr after the plugin that assigns addresses"),
 		Entry("with a gateway that is in no subnet", conf(`"gateways":["192.0.2.1"]`, `{"address":"10.66.0.2/24"}`), 7, "192.0.2.1, the gateway for 10.66.0.2/24, is not reachable"),
+		Entry("with the IPv6 address of the interface as the gateway", conf(`"gateways":["fd66::2"]`, net1Prev), 7, "fd66::2, the gateway for fd66::2/64, is not reachable"),
+		Entry("with an IPv6 gateway in no subnet", conf(`"gateways":["2001:db8::1"]`, net1Prev), 7, "2001:db8::1, the gateway for fd66::2/64, is not reachable"),
+		Entry("with a loopback address as the gateway", conf(`"gateways":["127.0.0.1"]`, net1Prev), 7, "127.0.0.1, the gateway for 10.66.0.2/24, is not reachable"),
+		Entry("with the broadcast address", conf(`"gateways":["255.255.255.255"]`, net1Prev), 7, "255.255.255.255, the gateway for 10.66.0.2/24, is not reachable"),
+		Entry("with unspecified and multicast gateways", conf(`"gateways":["0.0.0.0","ff02::1"]`, net1Prev), 7, `"0.0.0.0" is not the address of a gateway`, `"ff02::1" is not`),
 		Entry("with several problems", conf(`"table":0,"keepMain":"some","gateways":["x","10.0.0.1","10.0.0.2"]`, net1Prev), 7,
-			"table 0 is not between", `unknown keepMain: "some"`, `"x" is not the address of a gateway`,
+			"table 0 is not between", `leave "table" out`, `unknown keepMain: "some"`, `"x" is not the address of a gateway`,
 			"gateways list cannot contain more than 2 entries", "gateways list contains multiple IPv4 addresses: 10.0.0.1 and 10.0.0.2"),
 		Entry("with addSourceHints and another keepMain", conf(`"addSourceHints":true,"keepMain":"all"`, net1Prev), 7, "exclude each other"),
 		Entry("with a value of the wrong type", conf(`"gateways":"10.0.0.1"`, net1Prev), 6, "gateways"),
@@ -288,11 +293,47 @@ var _ = Describe("ADD", func() {
 	It("fails if the container has no such interface", func() {
 		c := b.call(confOf("1.1.0", "net2", "", net1Prev))
 		c.IfName = "net2"
-		refused(c, 7, "find link net2")
+		refused(c, 7, "the container has no interface net2")
 	})
 
 	It("warns of keys that have no effect beside table", func() {
 		Expect(run(b.call(conf(`"table":9,"keepMain":"all"`, net1Prev)), "ADD").OK(GinkgoTB()).Stderr).To(ContainSubstring("keepMain have no effect"))
+	})
+
+	It("makes no route to an IP without a subnet, and keeps none in the main table", func() {
+		b.pod.Batch(GinkgoTB(), "addr add 10.66.0.7/32 dev net1")
+		c := b.call(conf(`"keepMain":"subnet"`, `{"address":"10.66.0.7/32"}`))
+		added(c)
+		Expect(b.ip("-4 route show 10.66.0.7")).To(BeEmpty())
+		Expect(b.table("-4", 100)).NotTo(ContainSubstring("10.66.0.7"))
+		run(c, "CHECK").OK(GinkgoTB())
+	})
+
+	It("makes the route to a subnet that has none", func() {
+		b.pod.Batch(GinkgoTB(), "route del 10.66.0.0/24 dev net1")
+		c := b.call(conf("", `{"address":"10.66.0.2/24"}`))
+		added(c)
+		Expect(b.table("-4", 100)).To(ContainSubstring("10.66.0.0/24 dev net1 proto 112 scope link"))
+		run(c, "CHECK").OK(GinkgoTB())
+		run(c, "DEL").OK(GinkgoTB())
+		Expect(b.table("-4", 100)).To(BeEmpty())
+	})
+
+	It("warns of a gateway of a family without an IP", func() {
+		reply := run(b.call(conf(`"gateways":["10.66.0.254","fd66::254"]`, `{"address":"10.66.0.2/24"}`)), "ADD").OK(GinkgoTB())
+		Expect(reply.Stderr).To(ContainSubstring("gateways: fd66::254 has no effect, because the interface has no IPv6 address"))
+		Expect(reply.Stderr).NotTo(ContainSubstring("10.66.0.254"))
+	})
+
+	It("accepts the kernel's tables, as the reference plugin does, and DEL leaves their routes alone", func() {
+		before := snapshot(b.pod)
+		for _, table := range []string{"253", "254", "255"} {
+			c := b.call(conf(`"table":`+table, net1Prev))
+			added(c)
+			run(c, "CHECK").OK(GinkgoTB())
+			run(c, "DEL").OK(GinkgoTB())
+			Expect(restored(before, b.pod)).To(BeEmpty())
+		}
 	})
 
 	It("leaves routes of router advertisements to the kernel, and uses their gateway", func() {
@@ -300,7 +341,7 @@ var _ = Describe("ADD", func() {
 		before := snapshot(b.pod)
 		c := b.call(conf("", `{"address":"fd66::2/64"}`))
 		added(c)
-		Expect(b.ip("-6 route show table 100")).To(Equal("fd66::/64 dev net1 proto kernel metric 256 pref medium\ndefault via fe80::9 dev net1 proto 112 metric 1024 pref medium"))
+		Expect(b.table("-6", 100)).To(Equal("fd66::/64 dev net1 proto kernel metric 256 pref medium\ndefault via fe80::9 dev net1 proto 112 metric 1024 pref medium"))
 		Expect(b.ip("-6 route show dev net1")).To(And(ContainSubstring("default via fe80::9 proto ra"), ContainSubstring("2001:db8:5::/64")))
 		run(c, "DEL").OK(GinkgoTB())
 		Expect(restored(before, b.pod)).To(BeEmpty())
@@ -336,6 +377,62 @@ var _ = Describe("DEL", func() {
 		}
 		Expect(path).NotTo(BeAnExistingFile())
 	})
+
+	DescribeTable("restores the main table if somebody deleted rules", func(changes ...string) {
+		before := snapshot(b.pod)
+		c := b.call(conf("", net1Prev))
+		added(c)
+		for _, change := range changes {
+			b.ip(change)
+		}
+		run(c, "DEL").OK(GinkgoTB())
+		Expect(restored(before, b.pod)).To(BeEmpty())
+	},
+		Entry("of IPv4", "rule del from 10.66.0.2"),
+		Entry("of both families", "rule del from 10.66.0.2", "-6 rule del from fd66::2"),
+	)
+
+	DescribeTable("deletes everything if somebody deleted an address, and warns of routes that the kernel refuses", func(address, warning string) {
+		b.pod.Batch(GinkgoTB(), "addr add 10.67.0.2/24 dev net1") // with the last IPv4 address, the kernel deletes all IPv4 routes
+		c := b.call(conf("", net1Prev))
+		added(c)
+		b.pod.Batch(GinkgoTB(), "addr del "+address+" dev net1")
+		reply := run(c, "DEL").OK(GinkgoTB())
+		Expect(append(b.rules("-4"), b.rules("-6")...)).To(BeEmpty())
+		Expect(b.table("-4", 100) + b.table("-6", 101)).To(BeEmpty())
+		Expect(reply.Stderr).To(ContainSubstring(warning))
+		run(c, "DEL").OK(GinkgoTB())
+	},
+		Entry("of IPv4", "10.66.0.2/24", "the main table does not get route 172.31.0.0/16 via 10.66.0.9 back"),
+		Entry("of IPv6", "fd66::2/64", "the main table does not get route ::/0 via fd66::1"),
+	)
+
+	DescribeTable("restores the main table after an ADD that was killed at any step", func(prepare ...string) {
+		before := snapshot(b.pod)
+		c := b.call(conf(`"keepMain":"subnet"`, net1Prev))
+		for steps, ended := 0, false; !ended; steps++ {
+			if len(prepare) > 0 {
+				added(c)
+				for _, change := range prepare {
+					b.ip(change)
+				}
+			}
+			killed, count := c, 0
+			killed.Before = func(string) error { // it refuses the undo, too
+				if count++; count > steps {
+					return syscall.EPERM
+				}
+				return nil
+			}
+			run(killed, "ADD")
+			ended = count <= steps
+			run(c, "DEL").OK(GinkgoTB())
+			Expect(restored(before, b.pod)).To(BeEmpty(), "after %d steps", steps)
+		}
+	},
+		Entry("in a new container"),
+		Entry("in a container with an ADD before it, whose rules somebody deleted", "rule del from 10.66.0.2", "-6 rule del from fd66::2"),
+	)
 
 	It("deletes the rules if the interface is gone", func() {
 		c := b.call(conf("", net1Prev))
@@ -388,10 +485,11 @@ var _ = Describe("CHECK", func() {
 	},
 		Entry(nil, "rule del from 10.66.0.2", "the rule from 10.66.0.2 is missing"),
 		Entry(nil, "-6 rule del from fd66::2", "the rule from fd66::2 is missing"),
-		Entry(nil, "route del 10.66.0.0/24 table 100", "table 100 has no route to 10.66.0.0/24 through net1"),
-		Entry(nil, "route del default via 10.66.0.254 table 100", "table 100 has no default route via 10.66.0.254"),
-		Entry(nil, "route del default via fd66::1 table 101", "table 101 has no default route via fd66::1"),
-		Entry(nil, "link del net1", "find link net1"),
+		Entry(nil, "route del 10.66.0.0/24 table 100", "table 100 has no route 10.66.0.0/24 through net1"),
+		Entry(nil, "route del default via 10.66.0.254 table 100", "table 100 has no route 0.0.0.0/0 via 10.66.0.254 through net1"),
+		Entry(nil, "route del default via fd66::1 table 101", "table 101 has no route ::/0 via fd66::1 through net1"),
+		Entry(nil, "addr del 10.66.0.2/24 dev net1", "prevResult has 10.66.0.2/24, which net1 does not have"),
+		Entry(nil, "link del net1", "the container has no interface net1"),
 	)
 })
 
@@ -427,5 +525,5 @@ var _ = It("the error of a failed ADD names its cause", func() {
 		}
 		return nil
 	}
-	Expect(run(c, "ADD").Failure(GinkgoTB()).Msg).To(ContainSubstring("add rule from 10.66.0.2/32 lookup 100: injected"))
+	Expect(run(c, "ADD").Failure(GinkgoTB()).Msg).To(ContainSubstring("add rule from 10.66.0.2 lookup 100: injected"))
 })

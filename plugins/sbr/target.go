@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"slices"
 
@@ -17,14 +18,13 @@ import (
 const (
 	// protocolOurs is that of routes that the plugin made, and of rules to the configured table.
 	protocolOurs = 112
-	// protocolMoved is that of rules to a table of our own. Each route in that table that is not
-	// protocolOurs was moved or copied there.
-	protocolMoved = 113
+	// protocolTable is that of rules to a table of our own, and of the record in this table: a route to
+	// the IP. The record has no effect, because the kernel looks its own addresses up in the table
+	// "local" first. DEL finds the table by it if the rule or the address is gone.
+	protocolTable = 113
 )
 
 const (
-	// mainTable is the number of the table "main".
-	mainTable = 254
 	// firstTable is the lowest table that the plugin uses, as with the reference plugin.
 	firstTable = 100
 	// rulePriority is the priority of our rules. The kernel looks them up after its rule for VRFs (priority
@@ -35,116 +35,51 @@ const (
 // A target is the interface of an attachment, with the state that its container had when the call
 // began.
 type target struct {
-	r    *skel.Request
+	conf *config
+	prev *types.Result
+	ips  []types.IP // of the interface in prevResult
+
 	pod  *nl.Conn
-	link nl.Link
+	link nl.Link // zero in DEL if the interface is gone
 	// baseTable has the routes of the interface without sbr: it is the main table, or that of its VRF.
 	baseTable int
 	addrs     []nl.Addr
 	routes    []nl.FullRoute // through the interface, of all tables
 	rules     []nl.Rule      // of the attachment
+	missing   []nl.Rule      // those whose table has a record, but which somebody deleted
 }
 
-// newTarget reads the state. The error matches fs.ErrNotExist if the container has no such interface.
-func newTarget(r *skel.Request, pod *nl.Conn) (*target, error) {
-	link, err := pod.Link(r.IfName)
+// newTarget reads the configuration and the state for ADD and CHECK. If the interface is not as prevResult
+// says, the error has the code.
+func newTarget(r *skel.Request, code uint) (*target, error) {
+	conf, err := parse(r)
 	if err != nil {
 		return nil, err
 	}
-	t := &target{r: r, pod: pod, link: link, baseTable: mainTable}
-	if err := t.findBaseTable(); err != nil {
-		return nil, err
-	}
-	if t.addrs, err = pod.Addrs(link); err != nil {
-		return nil, err
-	}
-	if t.routes, err = pod.FullRoutes(link); err != nil {
-		return nil, err
-	}
-	rules, err := pod.SourceRules()
-	for _, rule := range rules {
-		if t.owns(rule) {
-			t.rules = append(t.rules, rule)
-		}
-	}
-	return t, err
-}
-
-// findBaseTable sets baseTable to the table of the VRF, if the interface is in one.
-func (t *target) findBaseTable() error {
-	if t.link.Master == 0 {
-		return nil
-	}
-	master, err := t.pod.LinkByIndex(t.link.Master)
-	if err == nil && master.Kind == "vrf" {
-		t.baseTable = master.VRFTable
-	}
-	return err
-}
-
-// owns reports whether a rule belongs to the attachment: the source is an address of the interface,
-// and plumb or the reference plugin made the rule.
-func (t *target) owns(rule nl.Rule) bool {
-	return rule.Source.IsSingleIP() && (isMarked(rule) || t.isReferenceMade(rule)) &&
-		t.hasAddr(rule.Source.Addr())
-}
-
-// isMarked reports whether plumb made the rule.
-func isMarked(rule nl.Rule) bool {
-	return rule.Protocol == protocolOurs || rule.Protocol == protocolMoved
-}
-
-// isReferenceMade reports whether the rule looks like one of the reference plugin, which sets no
-// protocol: it leads to the configured table, or to one with routes through the interface.
-func (t *target) isReferenceMade(rule nl.Rule) bool {
-	if rule.Protocol != 0 {
-		return false
-	}
-	ownTable := rule.Table >= firstTable && rule.Table != mainTable && len(t.routesIn(rule.Table)) > 0
-	return ownTable || rule.Table != 0 && rule.Table == configuredTable(t.r)
-}
-
-// ruleOf returns the rule for an address, and whether there is one.
-func (t *target) ruleOf(a netip.Addr) (nl.Rule, bool) {
-	for _, rule := range t.rules {
-		if rule.Source.Addr() == a {
-			return rule, true
-		}
-	}
-	return nl.Rule{}, false
-}
-
-// routesIn returns the routes through the interface in a table.
-func (t *target) routesIn(table int) []nl.FullRoute {
-	var routes []nl.FullRoute
-	for _, r := range t.routes {
-		if r.Table == table {
-			routes = append(routes, r)
-		}
-	}
-	return routes
-}
-
-// sources returns the IPs of the interface in prevResult. It is an error if there are none.
-func sources(r *skel.Request) ([]types.IP, error) {
 	prev, err := r.MustPrev()
 	if err != nil {
 		return nil, err
 	}
-	ips := attach.IPsOf(prev, r.IfName)
-	if len(ips) == 0 {
+	t := &target{conf: conf, prev: prev, ips: attach.IPsOf(prev, r.IfName)}
+	if len(t.ips) == 0 {
 		return nil, types.Errorf(types.CodeConfig, "no IP addresses supplied on interface: %s; list sbr after the plugin that assigns addresses", r.IfName)
 	}
-	return ips, nil
+	if err := t.read(r); err != nil {
+		return nil, err
+	}
+	return t, types.Coded(code, t.requireAddrs(r.IfName))
 }
 
 // requireAddrs returns an error that names the IPs of prevResult that the interface does not have.
-func (t *target) requireAddrs(ips []types.IP) error {
+func (t *target) requireAddrs(ifName string) error {
+	if t.link.Index == 0 {
+		return fmt.Errorf("the container has no interface %s; list sbr after the plugin that makes it", ifName)
+	}
 	var errs []error
-	for _, ip := range ips {
+	for _, ip := range t.ips {
 		if !t.hasAddr(ip.Address.Addr()) {
 			errs = append(errs, fmt.Errorf("prevResult has %s, which %s does not have; list sbr after the plugin that assigns addresses, and correct the plugin that changed prevResult or the addresses",
-				ip.Address, t.link.Name))
+				ip.Address, ifName))
 		}
 	}
 	return errors.Join(errs...)
@@ -155,5 +90,81 @@ func (t *target) hasAddr(a netip.Addr) bool {
 	return slices.ContainsFunc(t.addrs, func(has nl.Addr) bool { return has.Prefix.Addr() == a })
 }
 
-// hostPrefix returns the prefix that has the address only.
-func hostPrefix(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+// read locks the container and reads its state. It is no error if the container has no such interface.
+func (t *target) read(r *skel.Request) error {
+	if err := r.LockPod(); err != nil {
+		return err
+	}
+	var err error
+	if t.pod, err = nl.Open(r.Pod); err != nil {
+		return err
+	}
+	t.link, err = t.pod.Link(r.IfName)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return t.readRules()
+	case err != nil:
+		return err
+	}
+	if t.baseTable, err = t.pod.TableOf(t.link); err != nil {
+		return err
+	}
+	if t.addrs, err = t.pod.Addrs(t.link); err != nil {
+		return err
+	}
+	if t.routes, err = t.pod.FullRoutes(t.link); err != nil {
+		return err
+	}
+	return t.readRules()
+}
+
+// readRules finds the rules of the attachment.
+func (t *target) readRules() error {
+	local, err := t.pod.LocalAddrs(netip.Addr{})
+	if err != nil {
+		return err
+	}
+	var recorded []nl.Rule
+	for _, r := range t.routes {
+		if r.Protocol == protocolTable {
+			recorded = append(recorded, newRule(r.Dst.Addr(), r.Table, protocolTable))
+		}
+	}
+	rules, err := t.pod.SourceRules()
+	for _, rule := range rules {
+		// The interface of an address that no interface has is gone.
+		orphaned := isMarked(rule.Protocol) && !slices.Contains(local, rule.Source)
+		if orphaned || slices.Contains(recorded, rule) || t.hasAddr(rule.Source) && (isMarked(rule.Protocol) || t.isReferenceMade(rule)) {
+			t.rules = append(t.rules, rule)
+		}
+	}
+	t.missing = slices.DeleteFunc(recorded, func(rule nl.Rule) bool { return slices.Contains(t.rules, rule) })
+	return err
+}
+
+func newRule(source netip.Addr, table, protocol int) nl.Rule {
+	return nl.Rule{Source: source, Table: table, Priority: rulePriority, Protocol: protocol}
+}
+
+// isMarked reports whether a protocol is that of a rule or route that plumb made.
+func isMarked(protocol int) bool { return protocol == protocolOurs || protocol == protocolTable }
+
+// isReferenceMade reports whether the rule of an address looks like one of the reference plugin, which
+// sets no protocol: it leads to the configured table or, if none is configured, to one with routes through
+// the interface.
+func (t *target) isReferenceMade(rule nl.Rule) bool {
+	if rule.Protocol != 0 || t.conf.table != 0 {
+		return rule.Protocol == 0 && rule.Table == t.conf.table
+	}
+	return rule.Table >= firstTable && rule.Table != nl.MainTable && len(t.routesIn(rule.Table)) > 0
+}
+
+// hasOwnTable reports whether a rule of the attachment leads to a table that sbr has chosen.
+func (t *target) hasOwnTable(rule nl.Rule) bool {
+	return rule.Protocol == protocolTable || rule.Protocol == 0 && t.conf.table == 0
+}
+
+// routesIn returns the routes through the interface in a table.
+func (t *target) routesIn(table int) []nl.FullRoute {
+	return slices.DeleteFunc(slices.Clone(t.routes), func(r nl.FullRoute) bool { return r.Table != table })
+}

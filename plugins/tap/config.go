@@ -36,10 +36,7 @@ type config struct {
 // parse reads the configuration of the request and checks it.
 func parse(r *skel.Request) (*config, error) {
 	var raw rawConfig
-	if err := r.Decode(&raw); err != nil {
-		return nil, err
-	}
-	args, err := r.Args()
+	args, err := r.DecodeWithArgs(&raw)
 	if err != nil {
 		return nil, err
 	}

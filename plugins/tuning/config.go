@@ -78,16 +78,13 @@ type config struct {
 
 const (
 	defaultDataDir = "/run/cni/tuning"
-	maxMTU         = 65536
+	maxMTU         = 65536 // of lo, which no other interface reaches (attach.MaxMTU)
 )
 
 // parse reads and checks the configuration and CNI_ARGS. Invalid values have types.CodeConfig.
 func parse(r *skel.Request) (*config, error) {
 	raw := rawConfig{}
-	if err := r.Decode(&raw); err != nil {
-		return nil, err
-	}
-	args, err := r.Args()
+	args, err := r.DecodeWithArgs(&raw)
 	if err != nil {
 		return nil, err
 	}

@@ -237,18 +237,18 @@ func TestAllowlist(t *testing.T) {
 	}
 }
 
-// FuzzRead tests that read returns a state or statefile.ErrUnreadable for every content of a file.
+// FuzzRead tests that Load returns a state or statefile.ErrUnreadable for every content of a file.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte(`{"mac": "02:00:00:00:00:01", "promisc": false, "mtu": 1500, "allmulti": false, "txQLen": 1000}`))
 	f.Add([]byte(`{"sysctl": {"net/x": "1"}, "network": "n", "netns": 5}`))
 	f.Add([]byte(`{"mtu": `))
 	f.Fuzz(func(t *testing.T, text []byte) {
-		path := filepath.Join(t.TempDir(), "f")
-		if err := os.WriteFile(path, text, 0o600); err != nil {
+		file := statefile.File{Dir: t.TempDir(), Name: "f"}
+		if err := os.WriteFile(file.Path(), text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if state, err := read(path); (state == nil) == (err == nil) || err != nil && !errors.Is(err, statefile.ErrUnreadable) {
-			t.Errorf("%q: %v, %v", text, state, err)
+		if err := file.Load(&saved{}); err != nil && !errors.Is(err, statefile.ErrUnreadable) {
+			t.Errorf("%q: %v", text, err)
 		}
 	})
 }

@@ -2,14 +2,10 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/statefile"
@@ -27,19 +23,15 @@ type saved struct {
 	IfIndex int               `json:"ifindex,omitempty"` // of the interface; zero: not known
 }
 
-// decodeSaved decodes the content of a file. It refuses sysctls that no ADD can have saved:
-// otherwise a user who can write to dataDir could make DEL write to other files.
-func decodeSaved(text []byte) (*saved, error) {
-	s := &saved{}
-	if err := json.Unmarshal(text, s); err != nil {
-		return nil, err
-	}
+// Validate refuses sysctls that no ADD can have saved: otherwise a user who can write to dataDir could
+// make DEL write to other files.
+func (s *saved) Validate() error {
 	for key := range s.Sysctl {
 		if paths, err := pathsOf(key, ""); err != nil || paths[0] != key {
-			return nil, fmt.Errorf("invalid net sysctl key %q", key)
+			return fmt.Errorf("invalid net sysctl key %q", key)
 		}
 	}
-	return s, nil
+	return nil
 }
 
 // withOriginals returns s with the values of earlier, as far as earlier has any: an earlier ADD saved
@@ -58,91 +50,37 @@ func (s *saved) withOriginals(earlier *saved) *saved {
 	return &original
 }
 
-// isOf reports whether the state was saved in the namespace with that cookie. Another namespace may
-// have been at the same path. isOf returns true if one of the cookies is not known.
-func (s *saved) isOf(netns uint64) bool { return s.NetNS == 0 || netns == 0 || s.NetNS == netns }
-
 // isOfLink reports whether the saved settings are those of the interface with that index. It
 // returns true if one of the indexes is not known.
 func (s *saved) isOfLink(index int) bool { return s.IfIndex == 0 || index == 0 || s.IfIndex == index }
 
-// A store reads and writes the file with the saved state of one attachment.
-type store struct{ statefile.File }
-
-func newStore(r *skel.Request, dir string) store {
-	return store{statefile.File{Dir: dir, Name: fileName(r.Attachment()), Owner: r.Attachment(), Trace: r.Trace}}
+// savedFile returns the file with the saved state of the attachment.
+func savedFile(r *skel.Request, dir string) statefile.File {
+	return statefile.File{Dir: dir, Name: fileName(r.Attachment()), Owner: r.Attachment(), Trace: r.Trace}
 }
 
 // fileName returns the name of an attachment's file, which is the same as in the reference plugin.
 func fileName(a types.Attachment) string { return a.ContainerID + "_" + a.IfName + ".json" }
-
-// load reads the file as one step. The errors are those of read.
-func (s store) load() (*saved, error) {
-	text, err := s.Read()
-	return decodeFile(s.Path(), text, err)
-}
-
-// read reads a file with a saved state. The error matches fs.ErrNotExist if the file does not exist,
-// and statefile.ErrUnreadable if no state can be read from it.
-func read(path string) (*saved, error) {
-	text, err := statefile.Read(path)
-	return decodeFile(path, text, err)
-}
-
-// decodeFile decodes the content of the file at path, unless err says that it could not be read.
-func decodeFile(path string, text []byte, err error) (*saved, error) {
-	if err != nil {
-		return nil, err
-	}
-	state, err := decodeSaved(text)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w: %w", path, statefile.ErrUnreadable, err)
-	}
-	return state, nil
-}
-
-// save writes the file. Errors have types.CodeIO.
-func (s store) save(state *saved) error {
-	text, err := json.MarshalIndent(state, "", " ")
-	if err != nil {
-		return err
-	}
-	return s.Write(text)
-}
 
 // gc removes the saved states of the attachments of this network that are not to be kept. It
 // restores nothing, because the containers are gone. It does not remove files that the reference
 // plugin wrote, because these do not name their network.
 func gc(r *skel.Request) error {
 	dir, valid := dataDir(r), r.Valid()
-	files, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	errs := []error{types.Coded(types.CodeIO, err)}
 	keep := map[string]bool{}
 	for a := range valid {
-		keep[fileName(a)], keep[statefile.TempName(a)] = true, true
+		keep[filepath.Join(dir, fileName(a))] = true
 	}
-	for _, f := range files {
-		path := filepath.Join(dir, f.Name())
-		if !keep[f.Name()] && isOfNetwork(path, r.Conf.Name) {
-			errs = append(errs, statefile.Remove(r.Trace, path))
+	var stale []string
+	err := statefile.ReadAll(r.Trace, dir, func(path string, text []byte) {
+		state := &saved{}
+		if statefile.Decode(text, state) == nil && state.Network == r.Conf.Name && !keep[path] {
+			stale = append(stale, path)
 		}
+	})
+	errs := []error{err, statefile.RemoveTemp(r.Trace, dir, r.Conf.Name, valid)}
+	for _, path := range stale {
+		errs = append(errs, statefile.Remove(r.Trace, path))
 	}
 	return errors.Join(errs...)
-}
-
-// isOfNetwork reports whether a file is the saved state of an attachment of the network, or its
-// temporary file.
-func isOfNetwork(path, network string) bool {
-	name := filepath.Base(path)
-	if statefile.IsTempOf(name, network) {
-		return true
-	}
-	if !strings.HasSuffix(name, ".json") {
-		return false
-	}
-	state, err := read(path)
-	return err == nil && state.Network == network
 }

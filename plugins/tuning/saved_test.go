@@ -6,6 +6,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/plumb-cni/plumb/pkg/statefile"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
@@ -35,7 +36,8 @@ func FuzzSaved(f *testing.F) {
 			t.Fatal(err)
 		}
 		readable := utf8.ValidString(key + "|" + value + "|" + network)
-		if back, err := decodeSaved(text); err == nil && readable && !reflect.DeepEqual(back, s) {
+		back := &saved{}
+		if err := statefile.Decode(text, back); err == nil && readable && !reflect.DeepEqual(back, s) {
 			t.Errorf("%s is read as %+v", text, back)
 		}
 	})

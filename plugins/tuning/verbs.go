@@ -49,9 +49,9 @@ func (h host) add(r *skel.Request) (*types.Result, error) {
 type target struct {
 	r       *skel.Request
 	conf    *config
-	store   store
-	pod     *nl.Conn // nil if only sysctls are configured
-	link    nl.Link  // zero if only sysctls are configured
+	file    statefile.File // with the saved state
+	pod     *nl.Conn       // nil if only sysctls are configured
+	link    nl.Link        // zero if only sysctls are configured
 	sysctls []currentSysctl
 }
 
@@ -59,7 +59,7 @@ type target struct {
 // sysctls. If only sysctls are configured, it opens no netlink socket: that would take as long
 // as setting the sysctls.
 func newTarget(r *skel.Request, conf *config) (*target, error) {
-	t := &target{r: r, conf: conf, store: newStore(r, conf.dataDir)}
+	t := &target{r: r, conf: conf, file: savedFile(r, conf.dataDir)}
 	var err error
 	if conf.link != (settings{}) {
 		if t.pod, err = nl.Open(r.Pod); err != nil {
@@ -83,11 +83,11 @@ func newTarget(r *skel.Request, conf *config) (*target, error) {
 // for DEL.
 func (t *target) tune(u *undo.Stack) error {
 	before := t.currentState()
-	earlier, err := t.loadEarlier(before.NetNS)
+	earlier, err := t.loadEarlier()
 	if err != nil {
 		return err
 	}
-	if err := t.store.save(before.withOriginals(earlier)); err != nil {
+	if err := t.file.Save(before.withOriginals(earlier)); err != nil {
 		return err
 	}
 	u.Push("restore the settings of "+t.r.IfName, func() error {
@@ -95,9 +95,9 @@ func (t *target) tune(u *undo.Stack) error {
 			return err
 		}
 		if earlier != nil {
-			return t.store.save(earlier)
+			return t.file.Save(earlier)
 		}
-		return t.store.Remove()
+		return t.file.Remove()
 	})
 	if err := sysctl.Set(t.r.Pod, t.configuredSysctls()...); err != nil {
 		return err
@@ -136,11 +136,12 @@ func (t *target) currentState() *saved {
 	return s
 }
 
-// loadEarlier returns the state that an earlier ADD of this attachment saved in the namespace
-// with that cookie, or nil if there is none. There is one if the chain lists the plugin twice.
-// The settings that the second call finds are then not the original ones.
-func (t *target) loadEarlier(netns uint64) (*saved, error) {
-	state, err := t.store.load()
+// loadEarlier returns the state that an earlier ADD of this attachment saved in the same namespace, or
+// nil if there is none. There is one if the chain lists the plugin twice. The settings that the second
+// call finds are then not the original ones.
+func (t *target) loadEarlier() (*saved, error) {
+	state := &saved{}
+	err := t.file.Load(state)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
@@ -149,7 +150,7 @@ func (t *target) loadEarlier(netns uint64) (*saved, error) {
 		return nil, nil
 	case err != nil:
 		return nil, types.Coded(types.CodeIO, err)
-	case !state.isOf(netns):
+	case !t.r.Pod.CanHaveCookie(state.NetNS):
 		return nil, nil
 	}
 	return state, nil
@@ -192,11 +193,11 @@ func (t *target) isInSandbox(in types.Interface) bool {
 // del restores the saved state, if the container still exists, and removes the file with the
 // state. It does not use the configured settings, because they may have changed since ADD.
 func del(r *skel.Request) error {
-	st := newStore(r, dataDir(r))
-	state, err := st.load()
+	file, state := savedFile(r, dataDir(r)), &saved{}
+	err := file.Load(state)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		warnOfSysctls(r, st.Path())
+		warnOfSysctls(r, file.Path())
 	case errors.Is(err, statefile.ErrUnreadable):
 		r.Warn("%v; nothing is restored", err)
 	case err != nil:
@@ -206,7 +207,7 @@ func del(r *skel.Request) error {
 			return err
 		}
 	}
-	return st.Remove()
+	return file.Remove()
 }
 
 // warnOfSysctls warns of the sysctls that DEL leaves at the configured values, because no state
@@ -235,7 +236,7 @@ func warnOfSysctls(r *skel.Request, missingFile string) {
 // not the one in which the state was saved. It restores the sysctls last, because the kernel removes
 // IPv6 and its sysctls from an interface with an MTU below 1280.
 func restore(r *skel.Request, state *saved) error {
-	if !state.isOf(r.Pod.Cookie()) {
+	if !r.Pod.CanHaveCookie(state.NetNS) {
 		return nil
 	}
 	errs := []error{restoreLink(r, state)}
@@ -312,7 +313,7 @@ func check(r *skel.Request) error {
 // anything. If only sysctls are configured, a missing state is no error, because the reference
 // plugin saves no sysctls. DEL then warns.
 func (t *target) checkSaved() error {
-	_, err := t.store.load()
+	err := t.file.Load(&saved{})
 	if errors.Is(err, fs.ErrNotExist) && t.conf.link == (settings{}) {
 		return nil
 	}

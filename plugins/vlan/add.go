@@ -19,17 +19,26 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	if conf.inChain {
+		return addInChain(r, conf)
+	}
 	setup, err := conf.master.Prepare(r, conf.mtu)
 	if err != nil {
 		return nil, err
 	}
-	eth, err := setup.MasterConn.AddVLANLink(&r.Undo, nl.VLANLink{
-		Name: r.IfName, In: setup.Pod, Parent: setup.Master, ID: conf.id, Protocol: conf.protocol, MAC: conf.mac, MTU: conf.mtu,
-	})
+	eth, err := conf.addLink(r, setup)
 	if err != nil {
-		return nil, explainRefusal(err, setup, conf)
+		return nil, err
 	}
 	return setup.Configure(r, eth, conf.dad)
+}
+
+// addLink makes the VLAN interface.
+func (conf *config) addLink(r *skel.Request, setup *attach.MasterSetup) (nl.Link, error) {
+	eth, err := setup.MasterConn.AddVLANLink(&r.Undo, nl.VLANLink{
+		Name: conf.name, In: setup.Pod, Parent: setup.Master, ID: conf.id, Protocol: conf.protocol, MAC: conf.mac, MTU: conf.mtu,
+	})
+	return eth, explainRefusal(err, setup, conf)
 }
 
 // explainRefusal explains why the kernel did not make the VLAN interface (vlan_check_real_dev). EEXIST

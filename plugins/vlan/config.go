@@ -15,6 +15,7 @@ import (
 type rawConfig struct {
 	Master          string `json:"master"`
 	LinkInContainer bool   `json:"linkInContainer"`
+	IfName          string `json:"ifName"`
 	VLANID          *int   `json:"vlanId"`
 	Protocol        string `json:"protocol"`
 	MTU             int    `json:"mtu"`
@@ -25,6 +26,8 @@ type rawConfig struct {
 // config is the checked configuration.
 type config struct {
 	master   attach.Master
+	inChain  bool   // the master is the interface CNI_IFNAME of the container
+	name     string // of the VLAN interface
 	id       int    // 0 to maxVLANID
 	protocol string // see nl.IsVLANProtocol
 	mtu      int    // bytes; zero: the master's
@@ -38,10 +41,7 @@ const maxVLANID = 4094
 // parse reads the configuration of the request and checks it.
 func parse(r *skel.Request) (*config, error) {
 	var raw rawConfig
-	if err := r.Decode(&raw); err != nil {
-		return nil, err
-	}
-	args, err := r.Args()
+	args, err := r.DecodeWithArgs(&raw)
 	if err != nil {
 		return nil, err
 	}
@@ -54,14 +54,18 @@ func (raw *rawConfig) toConfig(r *skel.Request, args types.Args) (*config, error
 	mac, macErr := raw.MACKeys.Parse(args)
 	conf := &config{
 		master:   attach.Master{Name: raw.Master, InContainer: raw.LinkInContainer},
+		inChain:  raw.isInChain(),
+		name:     raw.linkName(r),
 		protocol: cmp.Or(raw.Protocol, "802.1Q"),
 		mtu:      raw.MTU,
 		mac:      mac,
 		dad:      raw.DADKeys.Mode(),
 	}
-	errs := []error{macErr, conf.master.Validate(), attach.CheckMTU(raw.MTU)}
+	if conf.inChain {
+		conf.master.Name = r.IfName
+	}
+	errs := []error{macErr, raw.validateChain(r), conf.master.Validate(), attach.CheckMTU(raw.MTU)}
 	refuseIf := types.ProblemsInto(&errs)
-	refuseIf(raw.Master == "", `"master" field is required: it names the interface on which the VLAN is`)
 	refuseIf(raw.VLANID == nil, `"vlanId" is required: the ID of the VLAN, from 0 to %d`, maxVLANID)
 	if raw.VLANID != nil {
 		conf.id = *raw.VLANID

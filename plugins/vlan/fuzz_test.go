@@ -16,6 +16,7 @@ func FuzzConfig(f *testing.F) {
 	f.Add(`{"name": "n", "master": "eth0", "vlanId": 4095, "runtimeConfig": {"mac": "x"}, "args": {"cni": {"mac": null}}}`)
 	f.Add(`{"name": "n", "master": "eth0", "vlanId": null}`)
 	f.Add(`{"name": "n", "master": "sixteen-bytes-16", "vlanId": 0}`)
+	f.Add(`{"name": "n", "linkInContainer": true, "ifName": "storage", "vlanId": 5}`)
 	f.Fuzz(func(t *testing.T, text string) {
 		r := &skel.Request{Command: "CHECK", Stdin: []byte(text), Version: types.Newest}
 		if types.Decode(r.Stdin, &r.Conf) != nil {
@@ -25,7 +26,7 @@ func FuzzConfig(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if name := conf.master.Name; name == "" || len(name) > types.MaxIfName || conf.mtu != 0 && conf.mtu < attach.MinMTU {
+		if name := conf.master.Name; name == "" && !conf.inChain || len(name) > types.MaxIfName || conf.mtu != 0 && conf.mtu < attach.MinMTU {
 			t.Errorf("%s: accepted as %+v", text, conf)
 		}
 		if conf.id < 0 || conf.id > 4094 || !nl.IsVLANProtocol(conf.protocol) {

@@ -18,17 +18,29 @@ func check(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	return conf.master.Check(r, kind, func(_ *nl.Conn, eth nl.Link) error {
-		if eth.VLANID != conf.id || eth.VLANProtocol != conf.protocol {
-			return fmt.Errorf("interface %s has VLAN %d (%s), not %d (%s)", eth.Name, eth.VLANID, eth.VLANProtocol, conf.id, conf.protocol)
-		}
-		return nil
-	})
+	if conf.inChain {
+		return checkInChain(r, conf)
+	}
+	return conf.master.Check(r, kind, func(_ *nl.Conn, eth nl.Link) error { return conf.diff(eth) })
 }
 
-// del does not read the configuration of the plugin: the master may have been deleted since
-// ADD, and the configuration may have changed.
-func del(r *skel.Request) error { return attach.DelPodLink(r, kind) }
+// diff returns an error if the interface has another VLAN than the configuration.
+func (conf *config) diff(eth nl.Link) error {
+	if eth.VLANID != conf.id || eth.VLANProtocol != conf.protocol {
+		return fmt.Errorf("interface %s has VLAN %d (%s), not %d (%s)", eth.Name, eth.VLANID, eth.VLANProtocol, conf.id, conf.protocol)
+	}
+	return nil
+}
+
+// del reads only the keys that name an interface in a chain, and no errors of them: the master may have
+// been deleted since ADD, and the configuration may have changed.
+func del(r *skel.Request) error {
+	var raw rawConfig
+	if _ = types.Decode(r.Stdin, &raw); raw.isInChain() {
+		return delInChain(r, raw.linkName(r))
+	}
+	return attach.DelPodLink(r, kind)
+}
 
 // status returns an error if an ADD would fail.
 func status(r *skel.Request) error {

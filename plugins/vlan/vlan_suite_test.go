@@ -66,6 +66,7 @@ const (
 	static4            = `{"type":"static","addresses":[{"address":"198.18.100.50/24"}]}`
 	staticDual         = `{"type":"static","addresses":[{"address":"198.18.100.50/24","gateway":"198.18.100.2"},{"address":"2001:db8:100::50/64","gateway":"2001:db8:100::2"}],"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}],"dns":{"nameservers":["198.18.100.53"]}}`
 	in100              = `"master":"uplink0","vlanId":100`
+	inChain            = `"linkInContainer":true,"vlanId":100`
 	noIPAM             = ""
 	hostLocalAll       = `[{"subnet":"198.18.100.0/24","rangeStart":"198.18.100.100"}],[{"subnet":"2001:db8:100::/64","rangeStart":"2001:db8:100::100"}]`
 )

@@ -48,13 +48,3 @@ func (raw *rawConfig) config(ifName string) (*config, error) {
 	refuseIf(raw.Table >= 253 && raw.Table <= 255, "table %d is one of the kernel's tables (default, main, local)", raw.Table)
 	return &config{name: raw.VRFName, table: raw.Table}, errors.Join(errs...)
 }
-
-// configuredName returns the key "vrfname", or "". It reads no other key and returns no error, because
-// DEL must work with any configuration.
-func configuredName(r *skel.Request) string {
-	var raw struct {
-		VRFName string `json:"vrfname"`
-	}
-	_ = types.Decode(r.Stdin, &raw)
-	return raw.VRFName
-}

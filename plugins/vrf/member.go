@@ -17,6 +17,7 @@ import (
 // kernel then adds back only the routes that it adds with each address. It also deletes the IPv6
 // addresses of the interface, unless the sysctl keep_addr_on_down is 1.
 type member struct {
+	conf      *config // nil in DEL
 	pod       *nl.Conn
 	link, vrf nl.Link
 }
@@ -29,11 +30,8 @@ type state struct {
 	sysctls []sysctl.Setting // those of keepAddrsSysctls, with their values before
 }
 
-const (
-	mainTable = 254
-	// usableLimit limits how long ADD waits for IPv6 addresses.
-	usableLimit = 10 * time.Second
-)
+// usableLimit limits how long ADD waits for IPv6 addresses.
+const usableLimit = 10 * time.Second
 
 // keepAddrsSysctls returns the sysctls with which the interface keeps its IPv6 addresses. accept_dad is
 // 0 because duplicate address detection has already checked the addresses, and another check would
@@ -77,18 +75,18 @@ func (m *member) state(table int) (*state, error) {
 // enter puts the interface into the VRF. It moves the routes of the interface from the main table to the
 // table of the VRF.
 func (m *member) enter(u *undo.Stack) error {
-	s, err := m.state(mainTable)
+	s, err := m.state(nl.MainTable)
 	if err != nil {
 		return err
 	}
-	u.Push("take "+m.link.Name+" out of VRF "+m.vrf.Name, func() error { return m.takeOut(s, once) })
+	u.Push("take "+m.link.Name+" out of VRF "+m.vrf.Name, func() error { return m.takeOut(s) })
 	if err := m.keepAddrs(s); err != nil {
 		return err
 	}
 	if err := m.pod.SetMaster(m.link, m.vrf); err != nil {
 		return err
 	}
-	return m.restore(s.moved(m.vrf.VRFTable), mainTable, once)
+	return m.restore(s.moved(m.vrf.VRFTable), nl.MainTable)
 }
 
 // leave takes the interface out of the VRF. It moves the routes of the interface from the table of the VRF
@@ -98,11 +96,12 @@ func (m *member) leave() error {
 	if err != nil {
 		return err
 	}
-	return m.takeOut(s.moved(mainTable), twice)
+	return m.takeOut(s.moved(nl.MainTable))
 }
 
-// takeOut takes the interface out of the VRF, unless it is out already, and then restores s.
-func (m *member) takeOut(s *state, try runStep) error {
+// takeOut takes the interface out of the VRF, unless it is out already, and then restores s. It tries twice
+// to restore s, because a later DEL would not know the addresses and routes that the interface had.
+func (m *member) takeOut(s *state) error {
 	if err := m.keepAddrs(s); err != nil {
 		return err
 	}
@@ -110,14 +109,15 @@ func (m *member) takeOut(s *state, try runStep) error {
 	if err == nil && inVRF {
 		err = m.pod.ClearMaster(m.link)
 	}
-	// After an error, the interface can still be out of the VRF. Then the routes must be restored now,
-	// because a later DEL would not know them.
-	if err != nil {
+	if err != nil { // the interface can be out of the VRF nevertheless
 		if inVRF, lookupErr := m.isInVRF(); inVRF || lookupErr != nil {
-			return errors.Join(err, lookupErr, m.restoreSysctls(s, try))
+			return errors.Join(err, lookupErr, sysctl.Ensure(m.pod.NS(), s.sysctls...))
 		}
 	}
-	return errors.Join(err, m.restore(s, m.vrf.VRFTable, try))
+	if m.restore(s, m.vrf.VRFTable) == nil {
+		return err
+	}
+	return errors.Join(err, m.restore(s, m.vrf.VRFTable))
 }
 
 func (m *member) isInVRF() (bool, error) {
@@ -152,32 +152,26 @@ func (m *member) keepAddrs(s *state) error {
 // always do so. If an IPv6 route has several next hops, the kernel keeps a next hop whose interface is
 // set down until the interfaces of all next hops are down (fib6_ifdown in net/ipv6/route.c). It uses
 // the next hop again when its interface is up.
-func (m *member) restore(s *state, former int, try runStep) error {
-	errs := []error{m.restoreAddrs(s, try)}
+func (m *member) restore(s *state, former int) error {
+	errs := []error{m.restoreAddrs(s)}
 	for _, r := range s.routes {
 		if r.Table == s.table {
-			errs = append(errs, try(func() error { return m.pod.DeleteFullRoute(r.In(former)) }))
+			errs = append(errs, m.pod.DeleteFullRoute(r.In(former)))
 		}
 	}
-	// The stack is dropped: the undo of enter takes the interface out of the VRF, which deletes the routes.
-	var notUndone undo.Stack
-	for _, r := range s.routes {
-		errs = append(errs, try(func() error { return m.pod.EnsureFullRoute(&notUndone, r) }))
+	for _, r := range s.routes { // the undo of enter takes the interface out of the VRF, which deletes them
+		errs = append(errs, m.pod.EnsureFullRoute(&undo.Stack{}, r))
 	}
-	return errors.Join(append(errs, m.restoreSysctls(s, try))...)
+	return errors.Join(append(errs, sysctl.Ensure(m.pod.NS(), s.sysctls...))...)
 }
 
 // restoreAddrs adds the addresses that are missing, and waits until all addresses are usable. Addresses are
 // missing if the sysctls of keepAddrsSysctls could not be written.
-func (m *member) restoreAddrs(s *state, try runStep) error {
+func (m *member) restoreAddrs(s *state) error {
 	if len(s.addrs) == 0 {
 		return nil
 	}
-	var present []nl.Addr
-	err := try(func() (err error) {
-		present, err = m.pod.Addrs(m.link)
-		return err
-	})
+	present, err := m.pod.Addrs(m.link)
 	if err != nil {
 		return err
 	}
@@ -185,7 +179,7 @@ func (m *member) restoreAddrs(s *state, try runStep) error {
 	for _, a := range s.addrs {
 		if !slices.ContainsFunc(present, func(p nl.Addr) bool { return p.Prefix == a.Prefix }) {
 			a.NoDAD = true
-			errs = append(errs, try(func() error { return m.pod.AddAddr(m.link, a) }))
+			errs = append(errs, m.pod.AddAddr(m.link, a))
 		}
 	}
 	if m.link.Carrier { // without a carrier the kernel does not begin to check addresses
@@ -195,26 +189,4 @@ func (m *member) restoreAddrs(s *state, try runStep) error {
 		err = types.Errorf(types.CodeTryAgain, "%w", err)
 	}
 	return errors.Join(append(errs, err)...)
-}
-
-func (m *member) restoreSysctls(s *state, try runStep) error {
-	if len(s.sysctls) == 0 {
-		return nil
-	}
-	return try(func() error { return sysctl.Ensure(m.pod.NS(), s.sysctls...) })
-}
-
-// A runStep runs a step, and returns its error: it is once or twice.
-type runStep func(step func() error) error
-
-// once runs a step of ADD, which is undone if it fails.
-func once(step func() error) error { return step() }
-
-// twice runs a step of DEL, and runs it again if it fails. A later DEL could not make up for it, because
-// the addresses and routes that the interface had are then no longer known.
-func twice(step func() error) error {
-	if step() == nil {
-		return nil
-	}
-	return step()
 }

@@ -11,15 +11,14 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// add makes the VRF, unless it exists, and puts the interface into it. If the interface is in it already,
-// add changes nothing.
-func add(r *skel.Request) (*types.Result, error) {
+// newMember returns the interface and the configured VRF, whose Link is zero if it does not exist. If one
+// of them cannot be used, the error has the code.
+func newMember(r *skel.Request, code uint) (*member, error) {
 	conf, err := parse(r)
 	if err != nil {
 		return nil, err
 	}
-	prev, err := r.MustPrev()
-	if err != nil {
+	if _, err := r.MustPrev(); err != nil {
 		return nil, err
 	}
 	if err := r.LockPod(); err != nil {
@@ -31,30 +30,40 @@ func add(r *skel.Request) (*types.Result, error) {
 	}
 	link, err := pod.Link(r.IfName)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, types.Coded(types.CodeConfig, err)
+		return nil, types.Coded(code, err)
 	}
 	if err != nil {
 		return nil, err
 	}
 	vrf, err := findVRF(pod, conf)
-	switch {
-	case err != nil:
-		return nil, types.Coded(types.CodeConfig, err)
-	case link.Master != 0 && link.Master == vrf.Index:
-		return prev, pod.SetUp(vrf)
-	case link.Master != 0:
-		return nil, types.Errorf(types.CodeConfig, "interface %s has already a master set: link %d; an interface can be in one VRF or bridge only", link.Name, link.Master)
-	case vrf.Index == 0:
-		vrf, err = makeVRF(r, pod, conf)
-	}
+	return &member{conf: conf, pod: pod, link: link, vrf: vrf}, types.Coded(code, err)
+}
+
+// add makes the VRF, unless it exists, and puts the interface into it. If the interface is in it already,
+// add only sets the VRF up.
+func add(r *skel.Request) (*types.Result, error) {
+	m, err := newMember(r, types.CodeConfig)
 	if err != nil {
 		return nil, err
 	}
-	if err := pod.SetUp(vrf); err != nil {
+	isMember := m.link.Master != 0 && m.link.Master == m.vrf.Index
+	if m.link.Master != 0 && !isMember {
+		return nil, types.Errorf(types.CodeConfig, "interface %s has already a master set: link %d; an interface can be in one VRF or bridge only", m.link.Name, m.link.Master)
+	}
+	if m.vrf.Index == 0 {
+		if m.vrf, err = makeVRF(r, m.pod, m.conf); err != nil {
+			return nil, err
+		}
+	}
+	if err := m.pod.SetUp(m.vrf); err != nil {
 		return nil, err
 	}
-	m := &member{pod: pod, link: link, vrf: vrf}
-	return prev, m.enter(&r.Undo)
+	if !isMember {
+		if err := m.enter(&r.Undo); err != nil {
+			return nil, err
+		}
+	}
+	return r.Prev()
 }
 
 // findVRF returns the configured VRF, or the zero Link if there is none. It returns an error if the
@@ -120,7 +129,9 @@ func del(r *skel.Request) error {
 	if types.IgnoreNotExist(err) != nil {
 		return err
 	}
-	vrf, err := vrfOf(pod, configuredName(r), link)
+	var raw rawConfig
+	_ = types.Decode(r.Stdin, &raw) // DEL must work with any configuration
+	vrf, err := vrfOf(pod, raw.VRFName, link)
 	if err != nil || vrf.Kind != kind {
 		return types.IgnoreNotExist(err)
 	}
@@ -155,33 +166,17 @@ func vrfOf(pod *nl.Conn, name string, link nl.Link) (nl.Link, error) {
 
 // check looks whether the interface is in the VRF, and the VRF is up.
 func check(r *skel.Request) error {
-	conf, err := parse(r)
+	m, err := newMember(r, types.CodeChanged)
 	if err != nil {
 		return err
 	}
-	if _, err := r.MustPrev(); err != nil {
-		return err
-	}
-	pod, err := nl.Open(r.Pod)
-	if err != nil {
-		return err
-	}
-	link, err := pod.Link(r.IfName)
-	if err != nil {
-		return types.Coded(types.CodeChanged, err)
-	}
-	vrf, err := findVRF(pod, conf)
-	var errs []error
 	switch {
-	case err != nil:
-		errs = append(errs, err)
-	case vrf.Index == 0:
-		errs = append(errs, fmt.Errorf("VRF %s does not exist", conf.name))
-	case link.Master != vrf.Index:
-		errs = append(errs, fmt.Errorf("interface %s is not in VRF %s", link.Name, conf.name))
+	case m.vrf.Index == 0:
+		return types.Errorf(types.CodeChanged, "VRF %s does not exist", m.conf.name)
+	case m.link.Master != m.vrf.Index:
+		return types.Errorf(types.CodeChanged, "interface %s is not in VRF %s", m.link.Name, m.conf.name)
+	case !m.vrf.Up:
+		return types.Errorf(types.CodeChanged, "VRF %s is down", m.conf.name)
 	}
-	if vrf.Index != 0 && !vrf.Up {
-		errs = append(errs, fmt.Errorf("VRF %s is down", conf.name))
-	}
-	return types.Coded(types.CodeChanged, errors.Join(errs...))
+	return nil
 }

@@ -86,6 +86,30 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 		Expect(restored(before, b.pod)).To(BeEmpty())
 	})
 
+	It("adds the IPv6 addresses again where it may not write sysctls, and they are usable at once", func() {
+		b.pod.SetSysctl(GinkgoTB(), "net/ipv6/conf/net1/keep_addr_on_down", "0")
+		b.pod.SetSysctl(GinkgoTB(), "net/ipv6/conf/net1/accept_dad", "1")
+		c := b.call("net1", conf(blue))
+		restore := nstest.ReadOnlySysctls(GinkgoTB())
+		added(c)
+		usable := And(ContainSubstring("fd01::2/64"), Not(ContainSubstring("tentative")))
+		Expect(b.ip("-6 addr show dev net1 scope global")).To(usable)
+		Expect(b.ip("-6 route show vrf blue default")).To(ContainSubstring("via fd01::1 dev net1"))
+		run(c, "DEL").OK(GinkgoTB())
+		restore()
+		Expect(b.ip("-6 addr show dev net1 scope global")).To(usable)
+	})
+
+	It("leaves the routes of router advertisements to the kernel, and sets up a VRF that is down", func() {
+		b.pod.Batch(GinkgoTB(), "route add 2001:db8:7::/48 via fe80::9 dev net1 proto ra")
+		c := b.call("net1", conf(blue))
+		added(c)
+		Expect(b.ip("-6 route show vrf blue")).NotTo(ContainSubstring("2001:db8:7::/48"))
+		b.ip("link set blue down")
+		added(c)
+		run(c, "CHECK").OK(GinkgoTB())
+	})
+
 	It("takes an existing VRF, and the configured table", func() {
 		b.pod.Batch(GinkgoTB(), "link add blue type vrf table 5", "link set blue alias somebody", "route add default via 10.1.0.1 dev eth0 table 1000")
 		c := b.call("net1", conf(blue+`,"table":5`))
@@ -157,6 +181,11 @@ var _ = Describe("DEL", Label(nstest.Kernel), func() {
 		before := snapshot(b.pod)
 		run(b.call("net1", conf(blue)), "DEL").OK(GinkgoTB())
 		run(b.call("net1", `{"cniVersion":"1.1.0","name":"net","type":"vrf"}`), "DEL").OK(GinkgoTB())
+		Expect(restored(before, b.pod)).To(BeEmpty())
+		By("also if the container has the VRF of the name, with another interface")
+		added(b.call("eth0", conf(blue)))
+		before = snapshot(b.pod)
+		run(b.call("net1", conf(blue)), "DEL").OK(GinkgoTB())
 		Expect(restored(before, b.pod)).To(BeEmpty())
 		b.pod.Batch(GinkgoTB(), "link set net1 alias plumb:net/other/net1")
 		before = snapshot(b.pod)
@@ -270,6 +299,10 @@ var _ = Describe("without a VRF in the kernel or in the container", func() {
 	},
 		Entry("without a name", conf(`"table":5`), 7, `configuration is expected to have a valid vrf name: the key "vrfname" is missing or empty`),
 		Entry("with several problems", conf(`"vrfname":"a/b","table":254`), 7, `vrfname "a/b" is not an interface name`, "table 254 is one of the kernel's tables"),
+		Entry("with a table above the largest", conf(blue+`,"table":4294967296`), 7, "table 4294967296 is not between"),
+		Entry("with the table default", conf(blue+`,"table":253`), 7, "table 253 is one of the kernel's tables"),
+		Entry("with the table local", conf(blue+`,"table":255`), 7, "table 255 is one of the kernel's tables"),
+		Entry("with the name of the loopback interface", conf(`"vrfname":"lo"`), 7, `vrfname "lo" is the name of another interface`),
 		Entry("with the name of the interface", conf(`"vrfname":"net1"`), 7, "is the name of another interface"),
 		Entry("with a negative table", conf(blue+`,"table":-1`), 7, "table -1 is not between"),
 		Entry("with a value of the wrong type", conf(`"vrfname":1`), 6, "vrfname"),

@@ -33,7 +33,7 @@ func one(c func(*side) conf) func(*side, int) []conf {
 }
 
 func starts() (all []scenario) {
-	for _, plugin := range []string{"bridge", "host-local", "loopback", "macvlan", "ipvlan", "vlan", "ptp", "static", "portmap", "firewall", "bandwidth", "tuning", "vrf", "sbr", "host-device"} {
+	for _, plugin := range []string{"bridge", "host-local", "loopback", "macvlan", "ipvlan", "vlan", "ptp", "static", "dhcp", "portmap", "firewall", "bandwidth", "tuning", "vrf", "sbr", "host-device"} {
 		all = append(all, scenario{
 			name:  "start/" + plugin,
 			verbs: []verb{{name: "VERSION", aim: startAim}},

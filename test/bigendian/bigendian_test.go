@@ -24,6 +24,7 @@ var rows = []struct{ packages, tests, what string }{
 	{"./pkg/types", ".", "configurations, results, errors"},
 	{"./pkg/...", "^(Fuzz.*|Test(Encode|Decode|Reader|CommentOf|Owner|VLANRanges|FlowMatches|Requests|Answers))$", "messages to the kernel"},
 	{"./pkg/pool", "^(Fuzz|Test(LocalType|UsableAfter|Parse))", "host-local's files"},
+	{"./pkg/dhcp", "^(Fuzz|Test(Encode|Decode))", "DHCP and ARP messages"},
 	{"./plugins/tuning", "^Fuzz", "tuning's state file"},
 	{"./plugins/cluster-local", "^(Fuzz|Test(SizeOf|Target|State))", "the addresses that cluster-local owns"},
 }

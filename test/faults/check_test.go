@@ -72,6 +72,7 @@ func routeRules() []mutationRule {
 		{pattern: `rule .*protocol=\S+ src=(\S+) table=`, command: "ip rule del from $1", want: "the rule from $1 is missing"},
 		{pattern: `rule6 .*protocol=\S+ src=(\S+) table=`, command: "ip -6 rule del from $1", want: "the rule from $1 is missing"},
 		{pattern: `route dev=\S+ dst=default gateway=(\S+) .*table=(10[01]) `, command: "ip route del default via $1 table $2", want: "via $1"},
+		{pattern: `route .*protocol=113`, exempt: "sbr's record of its table: DEL finds the table by the rule, too"},
 		{pattern: `route .*protocol=kernel`, exempt: "the kernel adds it with an address; a later plugin may move it (the reference plugin sbr does)"},
 		{pattern: `route dev=(\S+) dst=default gateway=(\S*:\S*) `, command: "ip -6 route del default via $2 dev $1", want: "::/0 via $2"},
 		{pattern: `route dev=(\S+) dst=default gateway=(\S+) `, command: "ip route del default via $2 dev $1", want: "0.0.0.0/0 via $2"},

@@ -27,8 +27,8 @@ type pluginConfig struct {
 	name   string
 	plugin string
 	// keys are the keys of the configuration except cniVersion, name, type and prevResult.
-	// DIR is replaced by a folder for the plugin's files. PORT, ADDRESS and DEVICE are replaced by a
-	// port number, an address and an interface of the node that differ between the two containers.
+	// DIR is replaced by a folder for the plugin's files. PORT, VLAN, ADDRESS and DEVICE are replaced by a
+	// port number, a VLAN, an address and an interface of the node that differ between the two containers.
 	keys string
 	// bridgeKeys are the keys of the bridge plugin that runs before a chained plugin. They
 	// are empty if the plugin is not chained.
@@ -41,6 +41,9 @@ type pluginConfig struct {
 	takesDevice bool
 	// filesOnly is true if the plugin changes files only, and nothing in a namespace.
 	filesOnly bool
+	// kind is the kind of link that the plugin makes, with its options, if a kernel may lack it. The
+	// specs are skipped then, and run in test/vm.
+	kind string
 }
 
 // A testNode is a node with a container, "tested", for which the tests call one plugin.
@@ -74,6 +77,7 @@ func newTestNode(config pluginConfig) *testNode {
 		nstest.Join(tb, nstest.End{In: n.node, Name: "device2"}, nstest.End{In: outside, Name: "device2"})
 	}
 	existing := nstest.New(tb)
+	n.requireKind(existing)
 	prevResult := n.addBridge("existing", existing)
 	nstest.Exec(tb, n.program(), n.call("ADD", "existing", existing, prevResult)).OK(tb)
 	n.nodeBefore = nstest.WaitStable(func() string { return n.state(n.node) })
@@ -89,8 +93,23 @@ func (n *testNode) replacePod() {
 		n.pod.Remove(n)
 	}
 	n.pod = nstest.New(n).Named("pod")
+	n.requireKind(n.pod)
 	n.prevResult = n.addBridge("tested", n.pod)
 	n.before = nstest.WaitStable(n.fullState)
+}
+
+// requireKind skips the spec if the kernel has no links of the kind. It makes one in the container, and
+// deletes it, because with the first VRF of a namespace the kernel makes a rule that stays.
+func (n *testNode) requireKind(pod *nstest.NS) {
+	GinkgoHelper()
+	if n.kind == "" {
+		return
+	}
+	pod.Must(n, "ip", "link", "add", "first", "type", "veth", "peer", "name", "second")
+	_, err := pod.Exec("ip", strings.Fields("link add link first name tried type "+n.kind)...)
+	nstest.RequireFeature(n, strings.Fields(n.kind)[0], err)
+	pod.Must(n, "ip", "link", "del", "tried")
+	pod.Must(n, "ip", "link", "del", "first")
 }
 
 // addBridge calls ADD of the bridge plugin, if the plugin is chained, and returns its result.
@@ -125,7 +144,7 @@ func (n *testNode) config(plugin, keys, id, prevResult string) string {
 	if id == "existing" {
 		number = "1"
 	}
-	keys = strings.NewReplacer("DIR", n.dir, "PORT", "808"+number, "ADDRESS", "10.1.0.1"+number, "DEVICE", "device"+number).Replace(keys)
+	keys = strings.NewReplacer("DIR", n.dir, "PORT", "808"+number, "VLAN", "10"+number, "ADDRESS", "10.1.0.1"+number, "DEVICE", "device"+number).Replace(keys)
 	if prevResult != "" {
 		keys += `, "prevResult": ` + prevResult
 	}

@@ -3,6 +3,7 @@ package faults
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -36,6 +37,10 @@ func pluginConfigs() []pluginConfig {
 		{name: "sbr", plugin: "sbr", bridgeKeys: bridgeConfig, needsNamespace: true, keys: `"keepMain": "subnet"`},
 		{name: "firewall", plugin: "firewall", bridgeKeys: bridgeConfig, keys: `"backend": "nftables", "ingressPolicy": "isolated"`},
 		{name: "host-local", plugin: "host-local", filesOnly: true, keys: dualStackIPAM},
+		{name: "vlan", plugin: "vlan", kind: "vlan id 1", needsNamespace: true, keys: `"master": "uplink0", "vlanId": VLAN, "optimisticDAD": true, ` + dualStackIPAM},
+		{name: "ipvlan", plugin: "ipvlan", kind: "ipvlan", needsNamespace: true, keys: `"master": "uplink0", "dataDir": "DIR/ipvlan", "optimisticDAD": true, ` + dualStackIPAM},
+		{name: "dummy", plugin: "dummy", kind: "dummy", needsNamespace: true, keys: dualStackIPAM},
+		{name: "vrf", plugin: "vrf", kind: "vrf table 9", bridgeKeys: bridgeConfig, needsNamespace: true, keys: `"vrfname": "blue"`},
 	}
 	if !allFaults() {
 		return some
@@ -57,13 +62,29 @@ var _ = Describe("after a fault at any system call nothing is left", func() {
 	for _, config := range pluginConfigs() {
 		Describe(config.name, func() {
 			for i, kind := range faultKinds() {
-				if kind.appliesTo == nil || kind.appliesTo(config) {
-					It(kind.name, func() { injectAtEachCall(config, kind, i) })
+				if labels, ok := config.injects(kind); ok {
+					It(kind.name, labels, func() { injectAtEachCall(config, kind, i) })
 				}
 			}
 		})
 	}
 })
+
+// kindsInVM are the kinds of faults that the tests inject by default if a kernel may lack the link that
+// the plugin makes: the virtual machine of test/vm is too slow for all kinds.
+var kindsInVM = []string{"ADD killed, then DEL", "kernel request refused in ADD"}
+
+// injects reports whether the tests inject this kind of faults into the plugin, and returns the labels of
+// the spec.
+func (config pluginConfig) injects(kind faultKind) (Labels, bool) {
+	if kind.appliesTo != nil && !kind.appliesTo(config) {
+		return nil, false
+	}
+	if config.kind == "" {
+		return nil, true
+	}
+	return Label(nstest.Kernel), allFaults() || slices.Contains(kindsInVM, kind.name)
+}
 
 // A faultKind is a kind of fault in one verb, and the calls that must restore the state
 // afterwards.

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -13,9 +14,17 @@ import (
 // LeakCheck fails the test if the test ends with file descriptors, goroutines, child processes or
 // threads in other network namespaces that did not exist when LeakCheck was called. It must be
 // called before any function that registers a Cleanup, and not in tests that run in parallel.
+//
+// The garbage collector closes files that nothing refers to any more, and so would hide that they leaked. Until
+// the test ends it runs only if the heap gets large.
 func LeakCheck(tb TB) {
 	tb.Helper()
 	warmRuntime()
+	percent, limit := debug.SetGCPercent(-1), debug.SetMemoryLimit(1<<30)
+	tb.Cleanup(func() {
+		debug.SetGCPercent(percent)
+		debug.SetMemoryLimit(limit)
+	})
 	before := inventory()
 	tb.Cleanup(func() {
 		tb.Helper()

@@ -3,6 +3,7 @@ package nstest
 import (
 	"os"
 	"os/exec"
+	"runtime/debug"
 	"strings"
 	"testing"
 
@@ -50,5 +51,19 @@ func TestInventorySeesLeaks(t *testing.T) {
 		if got := strings.Join(added(before, inventory()), "\n"); !strings.Contains(got, leak.want) {
 			t.Errorf("%s: not found: %q", leak.want, got)
 		}
+	}
+}
+
+func TestLeakCheckKeepsLeakedFilesOpen(t *testing.T) {
+	before := debug.SetGCPercent(100)
+	defer debug.SetGCPercent(before)
+	t.Run("", func(t *testing.T) {
+		LeakCheck(t)
+		if percent := debug.SetGCPercent(-1); percent != -1 {
+			t.Errorf("the garbage collector runs at %d %%", percent)
+		}
+	})
+	if percent := debug.SetGCPercent(100); percent != 100 {
+		t.Errorf("after the test the garbage collector runs at %d %%, want 100", percent)
 	}
 }

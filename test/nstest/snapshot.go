@@ -257,7 +257,8 @@ func (n *NS) bridge() ([]string, error) {
 	lines, err := n.objects("vlan show\nfdb show\n", "bridge", "bridge", "-j", "-batch", "-")
 	return slices.DeleteFunc(lines, func(line string) bool {
 		fdb := strings.Contains(line, " mac=")
-		return fdb && (strings.HasSuffix(line, "state=") || strings.Contains(line, "flags=[self]"))
+		learned := strings.Contains(line+" ", " state= ") // the bridge forgets it after some minutes
+		return fdb && (learned || strings.Contains(line, "flags=[self]"))
 	}), err
 }
 

@@ -174,6 +174,45 @@ func TestInstallAndRestore(t *testing.T) {
 	}
 }
 
+// TestInstallRestartsTheDaemon checks that the daemon of dhcp is restarted if dhcp is installed or restored
+// and systemd runs the daemon. A script stands for systemctl.
+func TestInstallRestartsTheDaemon(t *testing.T) {
+	bin, calls := t.TempDir(), filepath.Join(t.TempDir(), "calls")
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	t.Setenv("CALLS", calls)
+	from := t.TempDir()
+	writeExecutable(t, filepath.Join(from, "dhcp"), "#!/bin/sh\n")
+	for _, c := range []struct{ name, systemctl, want string }{
+		{"runs", "true", "is-active --quiet cni-dhcp.service\nrestart cni-dhcp.service\n"},
+		{"does not run", "[ $1 != is-active ]", "is-active --quiet cni-dhcp.service\n"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			writeExecutable(t, filepath.Join(bin, "systemctl"), "#!/bin/sh\necho \"$*\" >>\"$CALLS\"\n"+c.systemctl+"\n")
+			dir, backup := t.TempDir(), filepath.Join(t.TempDir(), "backup")
+			writeExecutable(t, filepath.Join(dir, "dhcp"), "#!/bin/sh\n# before\n")
+			for _, args := range [][]string{{dir, "--from", from, "--backup", backup}, {dir, "--restore", backup}} {
+				mustInstall(t, args...)
+				got, err := os.ReadFile(calls)
+				if err != nil || string(got) != c.want {
+					t.Errorf("%q: systemctl was called with %q, %v; want %q", args, got, err, c.want)
+				}
+				if err := os.Remove(calls); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+	one, _ := buildTwo(t)
+	mustInstall(t, t.TempDir(), "--from", one)
+	if _, err := os.Stat(calls); err == nil {
+		t.Error("systemctl was called without dhcp")
+	}
+	writeExecutable(t, filepath.Join(bin, "systemctl"), "#!/bin/sh\n[ $1 != restart ]\n")
+	if out, err := install(t, t.TempDir(), "--from", from); err == nil || !strings.Contains(out, "cni-dhcp.service could not be restarted") {
+		t.Errorf("a restart that fails: %v\n%s", err, out)
+	}
+}
+
 // TestInstallRefuses checks that invalid arguments are refused before a file is replaced.
 func TestInstallRefuses(t *testing.T) {
 	good, _ := buildTwo(t)

@@ -195,6 +195,9 @@ func readArchive(t *testing.T, path string, visit func(*tar.Header, io.Reader)) 
 	}
 }
 
+// texts are the files of an archive that are no executables.
+var texts = []string{"./LICENSE", "./README.md", "./cni-dhcp.service", "./cni-dhcp.socket", "./plumb-firewalld.service"}
+
 // checkArchive checks that an archive has only files "./name", owned by root, and no entry for the
 // folder.
 func checkArchive(t *testing.T, path string) {
@@ -202,7 +205,7 @@ func checkArchive(t *testing.T, path string) {
 	readArchive(t, path, func(h *tar.Header, _ io.Reader) {
 		names = append(names, h.Name)
 		mode := fs.FileMode(0o755)
-		if h.Name == "./README.md" || h.Name == "./LICENSE" || h.Name == "./plumb-firewalld.service" {
+		if slices.Contains(texts, h.Name) {
 			mode = 0o644
 		}
 		if h.Typeflag != tar.TypeReg || h.Uid != 0 || h.Gid != 0 || h.Uname != "" || h.Gname != "" || h.FileInfo().Mode() != mode {
@@ -212,7 +215,7 @@ func checkArchive(t *testing.T, path string) {
 			t.Errorf("%s has time %v", h.Name, h.ModTime)
 		}
 	})
-	want := []string{"./LICENSE", "./README.md", "./cluster-local-etcd", "./plumb-firewalld.service"}
+	want := append(slices.Clone(texts), "./cluster-local-etcd")
 	sources, _ := filepath.Glob(filepath.Join(nstest.Root(t), "plugins/*/main.go"))
 	for _, main := range sources {
 		want = append(want, "./"+filepath.Base(filepath.Dir(main)))

@@ -122,7 +122,7 @@ plugins() {
 # suites builds the test binaries of all packages with labelled specs, and runs these specs in one boot.
 suites() {
 	local package list=$work/packages
-	grep -rl --include='*_test.go' 'Label(nstest\.Kernel)' pkg plugins | xargs -n 1 dirname | sort -u >"$list"
+	grep -rl --include='*_test.go' 'Label(nstest\.Kernel)' pkg plugins test/faults | xargs -n 1 dirname | sort -u >"$list"
 	while read -r package; do
 		CGO_ENABLED=0 go test -c -o "$work/${package//\//-}.test" "./$package"
 	done <"$list"

@@ -1,0 +1,135 @@
+// Package dhcp is a DHCPv4 client for one interface in one network namespace (RFC 2131). Each
+// exchange of messages is a method of Client, which ends with its context. The package keeps no
+// state between exchanges: the caller keeps the Lease, and decides when to renew it.
+//
+// A socket is open only during an exchange, and no thread stays in the namespace. The interface
+// must be up, and must be an Ethernet interface. If it does not exist, the error of an exchange
+// matches fs.ErrNotExist.
+package dhcp
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// ErrNAK is the error for a server's refusal (DHCPNAK). The client must not use the address.
+var ErrNAK = errors.New("the server refused it (DHCPNAK)")
+
+// ErrInUse is the error for an address that another host in the network segment uses.
+var ErrInUse = errors.New("another host in the network segment uses the address")
+
+// ErrNoAnswer is the error for an exchange whose context ended before a usable answer came.
+var ErrNoAnswer = errors.New("no usable answer")
+
+// DefaultRequest is the list of options that a Client asks for if its Request is nil. Classless
+// routes come before static routes and routers, as RFC 3442 demands.
+var DefaultRequest = []uint8{
+	optSubnetMask, optClasslessRoutes, optStaticRoutes, optRouter, optDNS, optDomain, optDomainSearch, optMTU,
+	optLeaseTime, optRenewalTime, optRebindingTime,
+}
+
+// A Client exchanges DHCPv4 messages for one interface. Its methods do not change it and may be
+// called concurrently.
+type Client struct {
+	NS        *ns.Handle
+	Link      int       // index of the interface in NS
+	MAC       types.MAC // hardware address of the interface
+	ID        []byte    // client identifier: the content of option 61; empty: not sent
+	Options   []Option  // further options of DISCOVER and REQUEST; an option 61 replaces ID in all messages
+	Request   []uint8   // options to ask for (option 55), in order; nil: DefaultRequest
+	Broadcast bool      // asks servers to broadcast their answers, for an interface that shares its MAC (ipvlan)
+	Retry     Retry
+}
+
+// An Option is a DHCP option. A value of more than 255 bytes is sent in parts (RFC 3396).
+type Option struct {
+	Code  uint8  `json:"code"`
+	Value []byte `json:"value"`
+}
+
+// Retry has the times of retransmissions. A time that is zero is the default.
+type Retry struct {
+	// First is the time before each of the first four retransmissions; after that the time
+	// doubles. Each time varies at random by an eighth. Default: 2 s.
+	First time.Duration
+	// Max is the longest time. Default: 64 s. Renew and Rebind may wait longer: half of the time
+	// that is left until the deadline of their context (RFC 2131, section 4.4.5).
+	Max time.Duration
+	// Probe is the unit of time of Probe, which takes four to seven of it. Default: 1 s (RFC 5227).
+	Probe time.Duration
+}
+
+// An Offer is a server's answer to DISCOVER. Its Lease is what the server would acknowledge.
+type Offer struct {
+	Lease
+	// REQUEST has the transaction ID and the seconds of DISCOVER (RFC 2131, section 3.1.3).
+	xid  dhcpv4.TransactionID
+	secs uint16
+}
+
+// Discover sends DISCOVER until a server offers an address.
+func (c *Client) Discover(ctx context.Context) (Offer, error) {
+	q := c.newRequest(dhcpv4.MessageTypeDiscover)
+	l, err := c.ask(ctx, q)
+	return Offer{Lease: l, xid: q.msg.TransactionID, secs: q.msg.NumSeconds}, err
+}
+
+// Accept requests the offered address until its server acknowledges it. The error matches
+// ErrNAK if the server refuses. If the server does not answer several times, the caller should
+// discover again: servers keep an offer for a short time only.
+func (c *Client) Accept(ctx context.Context, o Offer) (Lease, error) {
+	q := c.newRequest(dhcpv4.MessageTypeRequest)
+	q.msg.TransactionID, q.msg.NumSeconds, q.server = o.xid, o.secs, o.Server
+	q.set(optRequestedIP, o.Address.Addr())
+	q.set(optServerID, o.Server)
+	return c.ask(ctx, q)
+}
+
+// Reboot asks for an address that the client had before (INIT-REBOOT) until a server
+// acknowledges it. The error matches ErrNAK if a server refuses.
+func (c *Client) Reboot(ctx context.Context, addr netip.Addr) (Lease, error) {
+	q := c.newRequest(dhcpv4.MessageTypeRequest)
+	q.set(optRequestedIP, addr)
+	return c.ask(ctx, q)
+}
+
+// Renew asks the server of the lease, by unicast, to extend the lease. The error matches ErrNAK
+// if the server refuses.
+func (c *Client) Renew(ctx context.Context, l Lease) (Lease, error) {
+	q := c.newRequest(dhcpv4.MessageTypeRequest)
+	q.sendTo(l)
+	return c.ask(ctx, q)
+}
+
+// Rebind asks any server, by broadcast, to extend the lease. The error matches ErrNAK if a
+// server refuses.
+func (c *Client) Rebind(ctx context.Context, l Lease) (Lease, error) {
+	q := c.newRequest(dhcpv4.MessageTypeRequest)
+	q.setFrom(l.Address.Addr())
+	return c.ask(ctx, q)
+}
+
+// Release gives the address back. It sends RELEASE to the server, which does not answer, and
+// returns when the message has left the interface. The message goes through the IP stack. If
+// that is impossible, because the interface does not have the address any more, it goes to the
+// hardware address that the lease came from.
+func (c *Client) Release(ctx context.Context, l Lease) error {
+	q := c.newMessage(dhcpv4.MessageTypeRelease)
+	q.sendTo(l)
+	q.set(optServerID, l.Server)
+	return c.tell(ctx, q)
+}
+
+// Decline tells the server, which does not answer, that another host uses the address.
+func (c *Client) Decline(ctx context.Context, l Lease) error {
+	q := c.newMessage(dhcpv4.MessageTypeDecline)
+	q.set(optRequestedIP, l.Address.Addr())
+	q.set(optServerID, l.Server)
+	return c.tell(ctx, q)
+}

@@ -1,0 +1,264 @@
+package dhcp
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"math/bits"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/rfc1035label"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// Infinite is the Duration, RenewAfter and RebindAfter of a lease that does not end.
+const Infinite = math.MaxUint32 * time.Second
+
+// defaultDuration is the duration of a lease whose server does not say it.
+const defaultDuration = time.Hour
+
+// scopeLink is the scope of a route without a gateway (RT_SCOPE_LINK of rtnetlink).
+const scopeLink = 253
+
+// minMTU is the smallest value of option 26 (RFC 2132, section 5.1).
+const minMTU = 68
+
+// A Lease is what a server has acknowledged. It can be encoded as JSON, without Age and Ignored.
+type Lease struct {
+	Address   netip.Prefix  `json:"address"`         // with the mask of option 1
+	Server    netip.Addr    `json:"server"`          // option 54
+	ServerMAC types.MAC     `json:"serverMAC"`       // sender of the frame: the server or a router
+	Router    netip.Addr    `json:"router,omitzero"` // the first of option 3; may be zero
+	Routes    []types.Route `json:"routes,omitempty"`
+	DNS       types.DNS     `json:"dns,omitzero"`
+	MTU       int           `json:"mtu,omitempty"` // option 26, in bytes; zero: the server did not send it
+
+	// The times count from the moment when the request was sent. They are in this order:
+	// RenewAfter, RebindAfter, Duration.
+	Duration    time.Duration `json:"duration"`    // option 51; one hour if the server does not send it
+	RenewAfter  time.Duration `json:"renewAfter"`  // T1: option 58, or half of Duration
+	RebindAfter time.Duration `json:"rebindAfter"` // T2: option 59, or 85 % of Duration
+
+	// Age is the time from the sending of the request to the end of the exchange.
+	Age time.Duration `json:"-"`
+	// Ignored are the parts of the answer that are invalid.
+	Ignored []error `json:"-"`
+}
+
+// newLease returns the lease in an OFFER or ACK. The error says why the message is of no use. What
+// a client can do without is ignored if it is invalid.
+func newLease(m *dhcpv4.DHCPv4) (Lease, error) {
+	l := Lease{}
+	addr, _ := netip.AddrFromSlice(m.YourIPAddr.To4())
+	mask, maskErr := maskBits(m.Options[optSubnetMask])
+	l.Server, _ = netip.AddrFromSlice(m.Options[optServerID])
+	switch {
+	case !isHost(addr):
+		return l, fmt.Errorf("it offers the address %s", addr)
+	case maskErr != nil:
+		return l, maskErr
+	case !isHost(l.Server):
+		return l, fmt.Errorf("the server's identifier (option %d) is %v", optServerID, m.Options[optServerID])
+	}
+	l.Address = netip.PrefixFrom(addr, mask)
+	if err := l.setTimes(m.Options); err != nil {
+		return l, err
+	}
+	l.setRoutes(m.Options)
+	l.setDNS(m.Options)
+	if v, ok := m.Options[optMTU]; ok {
+		if len(v) == 2 && binary.BigEndian.Uint16(v) >= minMTU {
+			l.MTU = int(binary.BigEndian.Uint16(v))
+		} else {
+			l.ignore(optMTU, v)
+		}
+	}
+	return l, nil
+}
+
+// ignore records that an option, or a part of it, is invalid.
+func (l *Lease) ignore(option uint8, value any) {
+	l.Ignored = append(l.Ignored, fmt.Errorf("option %d: invalid value %q", option, fmt.Sprint(value)))
+}
+
+// isHost reports whether addr is an IPv4 address that a host can have.
+func isHost(addr netip.Addr) bool {
+	return addr.Is4() && addr.As4()[0] != 0 && !addr.IsLoopback() && !addr.IsMulticast() && addr != broadcastAddr
+}
+
+// maskBits returns the prefix length of a subnet mask.
+func maskBits(mask []byte) (int, error) {
+	if mask == nil {
+		return 0, fmt.Errorf("it has no subnet mask (option %d)", optSubnetMask)
+	}
+	if len(mask) == 4 {
+		m := binary.BigEndian.Uint32(mask)
+		if n := bits.LeadingZeros32(^m); n > 0 && m<<n == 0 {
+			return n, nil
+		}
+	}
+	return 0, fmt.Errorf("its subnet mask (option %d) is %v", optSubnetMask, mask)
+}
+
+// setTimes sets the times. If those of the server are not in order, T1 and T2 are the defaults.
+func (l *Lease) setTimes(o dhcpv4.Options) error {
+	seconds := func(option uint8, otherwise time.Duration) time.Duration {
+		v, ok := o[option]
+		if ok && len(v) == 4 {
+			return time.Duration(binary.BigEndian.Uint32(v)) * time.Second
+		}
+		if ok {
+			l.ignore(option, v)
+		}
+		return otherwise
+	}
+	l.Duration = seconds(optLeaseTime, defaultDuration)
+	switch l.Duration {
+	case 0:
+		return errors.New("its lease ends at once")
+	case Infinite:
+		l.RenewAfter, l.RebindAfter = Infinite, Infinite
+		return nil
+	}
+	t1, t2 := l.Duration/2, l.Duration*85/100
+	l.RenewAfter, l.RebindAfter = seconds(optRenewalTime, t1), seconds(optRebindingTime, t2)
+	if l.RenewAfter == 0 || l.RenewAfter >= l.RebindAfter || l.RebindAfter >= l.Duration {
+		l.RenewAfter, l.RebindAfter = t1, t2
+	}
+	return nil
+}
+
+// setRoutes sets the routes and the router. Classless routes replace all others (RFC 3442).
+func (l *Lease) setRoutes(o dhcpv4.Options) {
+	for _, r := range addresses(o[optRouter]) {
+		if isHost(r) {
+			l.Router = r
+			break
+		}
+	}
+	var classless dhcpv4.Routes
+	if v := o[optClasslessRoutes]; len(v) > 0 {
+		if err := classless.FromBytes(v); err != nil {
+			l.ignore(optClasslessRoutes, v)
+			classless = nil
+		}
+	}
+	for _, r := range classless {
+		dst, _ := netip.AddrFromSlice(r.Dest.IP.To4())
+		gw, _ := netip.AddrFromSlice(r.Router.To4())
+		length, _ := r.Dest.Mask.Size()
+		l.addRoute(optClasslessRoutes, netip.PrefixFrom(dst, length), gw)
+	}
+	if len(classless) > 0 {
+		return
+	}
+	static := addresses(o[optStaticRoutes])
+	for pair := range slices.Chunk(static, 2) {
+		if len(pair) < 2 || !isHost(pair[0]) || pair[1].IsUnspecified() {
+			l.ignore(optStaticRoutes, pair)
+			continue
+		}
+		l.addRoute(optStaticRoutes, netip.PrefixFrom(pair[0], classBits(pair[0])), pair[1])
+	}
+	if l.Router.IsValid() {
+		l.addRoute(optRouter, netip.PrefixFrom(netip.IPv4Unspecified(), 0), l.Router)
+	}
+}
+
+// addRoute adds a route, unless there is one to that destination. The gateway 0.0.0.0 says that
+// the destination is on the link.
+func (l *Lease) addRoute(option uint8, dst netip.Prefix, gw netip.Addr) {
+	r := types.Route{Dst: dst.Masked(), GW: gw}
+	switch {
+	case gw.IsUnspecified():
+		r.GW, r.Scope = netip.Addr{}, scopeLink
+	case !isHost(gw):
+		l.ignore(option, fmt.Sprintf("%s via %s", dst, gw))
+		return
+	}
+	if !slices.ContainsFunc(l.Routes, func(o types.Route) bool { return o.Dst == r.Dst }) {
+		l.Routes = append(l.Routes, r)
+	}
+}
+
+// classBits returns the prefix length of the network class of addr, for option 33, which has no
+// masks.
+func classBits(addr netip.Addr) int {
+	switch first := addr.As4()[0]; {
+	case first < 128:
+		return 8
+	case first < 192:
+		return 16
+	case first < 224:
+		return 24
+	}
+	return 32
+}
+
+// setDNS sets the name servers and the domains.
+func (l *Lease) setDNS(o dhcpv4.Options) {
+	for _, a := range addresses(o[optDNS]) {
+		if a.IsUnspecified() || a.IsMulticast() || a == broadcastAddr {
+			l.ignore(optDNS, a)
+			continue
+		}
+		l.DNS.Nameservers = append(l.DNS.Nameservers, a.String())
+	}
+	if v, ok := o[optDomain]; ok {
+		// Some servers send a zero byte at the end (RFC 2132, section 2).
+		name, err := domainName(strings.TrimRight(string(v), "\x00"))
+		if err != nil {
+			l.ignore(optDomain, string(v))
+		}
+		l.DNS.Domain = name
+	}
+	if v, ok := o[optDomainSearch]; ok {
+		labels, err := rfc1035label.FromBytes(v)
+		if err != nil {
+			l.ignore(optDomainSearch, v)
+			return
+		}
+		for _, text := range labels.Labels {
+			name, err := domainName(text)
+			if err != nil {
+				l.ignore(optDomainSearch, text)
+			} else if !slices.Contains(l.DNS.Search, name) {
+				l.DNS.Search = append(l.DNS.Search, name)
+			}
+		}
+	}
+}
+
+// domainName returns the name without the dot at its end. It returns an error for a text that is
+// no name of hosts, for example because it has a line break: resolv.conf gets the name.
+func domainName(text string) (string, error) {
+	text = strings.TrimSuffix(text, ".")
+	valid := len(text) <= 253
+	for label := range strings.SplitSeq(text, ".") {
+		valid = valid && len(label) > 0 && len(label) <= 63 && label[0] != '-' && strings.Trim(label, nameChars) == ""
+	}
+	if !valid {
+		return "", errors.New("invalid domain name")
+	}
+	return text, nil
+}
+
+// nameChars are the characters of domain names. The underscore is in names of Active Directory.
+const nameChars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_"
+
+// addresses returns the addresses of an option. What is left after the last whole address is
+// ignored.
+func addresses(value []byte) []netip.Addr {
+	var all []netip.Addr
+	for part := range slices.Chunk(value, 4) {
+		if a, ok := netip.AddrFromSlice(part); ok {
+			all = append(all, a)
+		}
+	}
+	return all
+}

@@ -1,0 +1,177 @@
+package dhcp
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// Options that the client sends or reads (RFC 2132, RFC 3397, RFC 3442).
+const (
+	optSubnetMask      = 1
+	optRouter          = 3
+	optDNS             = 6
+	optDomain          = 15
+	optMTU             = 26
+	optStaticRoutes    = 33
+	optRequestedIP     = 50
+	optLeaseTime       = 51
+	optOverload        = 52
+	optMessageType     = 53
+	optServerID        = 54
+	optParameterList   = 55
+	optMessage         = 56
+	optMaxSize         = 57
+	optRenewalTime     = 58
+	optRebindingTime   = 59
+	optClientID        = 61
+	optDomainSearch    = 119
+	optClasslessRoutes = 121
+)
+
+// maxSize is the size of messages that the client accepts. Larger ones could be fragmented on
+// networks whose MTU is a little below that of Ethernet.
+const maxSize = 1400
+
+// etherBroadcast is the hardware address of all hosts.
+const etherBroadcast = types.MAC("\xff\xff\xff\xff\xff\xff")
+
+// broadcastAddr is the address of all hosts of the segment.
+var broadcastAddr = netip.MustParseAddr("255.255.255.255")
+
+// A request is a message of the client, where it goes, and what answers it.
+type request struct {
+	msg    *dhcpv4.DHCPv4
+	from   netip.Addr // zero: the client has no address
+	to     netip.Addr
+	mac    types.MAC  // destination of the frame, if the message does not go through the IP stack
+	server netip.Addr // only this server can answer; zero: any
+	err    error      // why the message cannot be sent
+}
+
+// newMessage returns a message with what all messages have.
+func (c *Client) newMessage(t dhcpv4.MessageType) *request {
+	msg := &dhcpv4.DHCPv4{
+		OpCode: dhcpv4.OpcodeBootRequest, HWType: etherHardware, ClientHWAddr: c.MAC.Bytes(),
+		Options: dhcpv4.Options{optMessageType: {byte(t)}},
+	}
+	_, _ = rand.Read(msg.TransactionID[:]) // it never returns an error
+	if len(c.ID) > 0 {
+		msg.Options[optClientID] = c.ID
+	}
+	for _, o := range c.Options {
+		if o.Code == optClientID {
+			msg.Options[optClientID] = o.Value
+		}
+	}
+	q := &request{msg: msg, to: broadcastAddr, mac: etherBroadcast}
+	if len(c.MAC) != 6 {
+		q.err = fmt.Errorf("interface %d is no Ethernet interface: its hardware address is %q", c.Link, c.MAC)
+	}
+	return q
+}
+
+// newRequest returns a message with what DISCOVER and REQUEST have, too.
+func (c *Client) newRequest(t dhcpv4.MessageType) *request {
+	q := c.newMessage(t)
+	q.msg.Options[optParameterList] = c.Request
+	if c.Request == nil {
+		q.msg.Options[optParameterList] = DefaultRequest
+	}
+	for _, o := range c.Options {
+		if o.Code != optMessageType {
+			q.msg.Options[o.Code] = o.Value
+		}
+	}
+	q.msg.Options[optMaxSize] = binary.BigEndian.AppendUint16(nil, maxSize)
+	if len(q.msg.Options[optParameterList]) == 0 {
+		delete(q.msg.Options, optParameterList)
+	}
+	if c.Broadcast {
+		q.msg.SetBroadcast()
+	}
+	return q
+}
+
+// set sets an option whose value is an address.
+func (q *request) set(option uint8, addr netip.Addr) {
+	q.require(addr)
+	q.msg.Options[option] = addr.AsSlice()
+}
+
+// setFrom makes addr the client's address, and the source of the packet.
+func (q *request) setFrom(addr netip.Addr) {
+	q.require(addr)
+	q.from = addr
+	q.msg.ClientIPAddr = addr.AsSlice()
+}
+
+// require makes the request invalid if addr is not the IPv4 address of a host.
+func (q *request) require(addr netip.Addr) {
+	if !isHost(addr) {
+		q.err = fmt.Errorf("invalid address of a client or server: %s", addr)
+	}
+}
+
+// sendTo addresses a message to the server of the lease.
+func (q *request) sendTo(l Lease) {
+	q.setFrom(l.Address.Addr())
+	q.require(l.Server)
+	q.to = l.Server
+	if len(l.ServerMAC) == 6 {
+		q.mac = l.ServerMAC
+	}
+}
+
+// unicast reports whether the message goes to one server.
+func (q *request) unicast() bool { return q.to != broadcastAddr }
+
+// name returns the name of the message, for errors and steps.
+func (q *request) name() string { return "DHCP" + q.msg.MessageType().String() }
+
+// isAnsweredBy reports whether m is an answer to q of a server that may answer.
+func (q *request) isAnsweredBy(m *dhcpv4.DHCPv4) bool {
+	isRequest := q.msg.MessageType() == dhcpv4.MessageTypeRequest
+	switch m.MessageType() {
+	case dhcpv4.MessageTypeOffer:
+		if isRequest {
+			return false
+		}
+	case dhcpv4.MessageTypeAck, dhcpv4.MessageTypeNak:
+		if !isRequest {
+			return false
+		}
+	default:
+		return false
+	}
+	// A server may repeat the client's identifier (RFC 6842). Several interfaces can have one MAC.
+	sent, repeated := q.msg.Options[optClientID], m.Options[optClientID]
+	server, _ := netip.AddrFromSlice(m.Options[optServerID])
+	return m.OpCode == dhcpv4.OpcodeBootReply && m.TransactionID == q.msg.TransactionID &&
+		bytes.Equal(m.ClientHWAddr, q.msg.ClientHWAddr) &&
+		(len(sent) == 0 || len(repeated) == 0 || bytes.Equal(sent, repeated)) &&
+		(!q.server.IsValid() || server == q.server)
+}
+
+// parse decodes a message. A server may put options into the fields for names (option overload:
+// RFC 2132, section 9.3).
+func parse(data []byte) (*dhcpv4.DHCPv4, error) {
+	m, err := dhcpv4.FromBytes(data)
+	if err != nil {
+		return nil, err
+	}
+	const names, file, end = 44, 108, 236
+	overload := m.Options[optOverload]
+	if len(overload) == 1 && overload[0]&1 != 0 {
+		err = m.Options.FromBytes(data[file:end])
+	}
+	if len(overload) == 1 && overload[0]&2 != 0 && err == nil {
+		err = m.Options.FromBytes(data[names:file])
+	}
+	return m, err
+}

@@ -1,0 +1,93 @@
+package dhcpd
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// add answers with the lease of an interface. If there is none, it gets one.
+func (m *machine) add(r record, c *call) {
+	l := m.leases[types.Attachment(r.Owner)]
+	if l != nil && !l.sameLink(r) {
+		m.forget(l, "its container is replaced")
+		l = nil
+	}
+	switch {
+	case m.ctx.Err() != nil: // submit answers
+	case l == nil:
+		l = &lease{record: r, adds: []*call{c}}
+		m.leases[types.Attachment(r.Owner)] = l
+		m.begin(l, selecting)
+	case l.State == releasing, m.store.isMarked(r.Owner):
+		m.release(l)
+		c.answer <- failure(types.Errorf(types.CodeTryAgain, "the former lease of %s is being released; try again", r.Owner))
+	case l.State.hasAddress():
+		c.answer <- Answer{Lease: l.Lease}
+	default:
+		l.adds = append(l.adds, c)
+		if l.State == selecting && l.cancel == nil {
+			m.begin(l, selecting)
+		} else if l.State == selecting {
+			l.due = never // the ADD has a limit of its own
+		}
+	}
+}
+
+// check answers with the lease of an attachment, and sends nothing.
+func (m *machine) check(o Owner, c *call) {
+	l := m.leases[types.Attachment(o)]
+	if l == nil || !l.State.hasAddress() {
+		c.answer <- failure(types.Errorf(types.CodeChanged, "%s has no lease", o))
+		return
+	}
+	c.answer <- Answer{Lease: l.Lease}
+}
+
+// del releases the leases that match, and answers when they are forgotten.
+func (m *machine) del(match func(Owner) bool, c *call) {
+	c.left = 1
+	for _, l := range m.leases {
+		if match(l.Owner) {
+			c.left++
+			l.dels = append(l.dels, c)
+			m.release(l)
+		}
+	}
+	c.done()
+}
+
+// abandon answers a call whose caller does not wait any more. It releases the lease of an ADD for
+// which no other ADD waits.
+func (m *machine) abandon(c *call, cause error) {
+	for _, l := range m.leases {
+		i := slices.Index(l.adds, c)
+		if i < 0 {
+			continue
+		}
+		l.adds = slices.Delete(l.adds, i, i+1)
+		c.answer <- failure(types.Errorf(types.CodeTryAgain, "no lease from a DHCP server: %w%s", cause, l.progress()))
+		if len(l.adds) == 0 && !l.Added {
+			m.release(l)
+		} else if l.due == never {
+			l.due = m.limit(l, l.State)
+		}
+		return
+	}
+	select {
+	case c.answer <- failure(types.Errorf(types.CodeTryAgain, "the lease is still being released: %w", cause)):
+	default: // it has an answer
+	}
+}
+
+// progress says in brackets what a lease waits for.
+func (l *lease) progress() string {
+	switch {
+	case l.lastErr != nil:
+		return fmt.Sprintf(" (%v)", l.lastErr)
+	case l.State == requesting:
+		return " (no answer to DHCPREQUEST)"
+	}
+	return " (no answer to DHCPDISCOVER)"
+}

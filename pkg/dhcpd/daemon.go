@@ -1,0 +1,212 @@
+package dhcpd
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/dhcp"
+	"github.com/plumb-cni/plumb/pkg/lock"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// Options are the flags of the daemon.
+type Options struct {
+	PIDFile    string
+	HostPrefix string
+	Socket     string
+	Broadcast  bool
+	Timeout    time.Duration
+	ResendMax  time.Duration
+	AddTimeout time.Duration
+}
+
+// parseOptions parses the arguments of the daemon. For -h it prints the flags to stderr and
+// returns flag.ErrHelp.
+func parseOptions(args []string, stderr io.Writer) (o Options, err error) {
+	f := flag.NewFlagSet("dhcp daemon", flag.ContinueOnError)
+	f.SetOutput(stderr)
+	f.StringVar(&o.PIDFile, "pidfile", "", "write the process ID to this `file`, an absolute path")
+	f.StringVar(&o.HostPrefix, "hostprefix", "", "`folder` at which the host's file system is mounted; it precedes the path of the socket and of each namespace")
+	f.StringVar(&o.Socket, "socketpath", "", "`path` of the socket (default "+DefaultSocket+")")
+	f.BoolVar(&o.Broadcast, "broadcast", false, "ask servers to broadcast their answers, for all interfaces; for ipvlan that is always so")
+	f.DurationVar(&o.Timeout, "timeout", 10*time.Second, "limit of an exchange with a server for which no ADD waits")
+	f.DurationVar(&o.ResendMax, "resendmax", 62*time.Second, "longest time between two retransmissions of a message")
+	f.DurationVar(&o.AddTimeout, "resendtimeout", time.Minute, "limit of an ADD, unless its configuration has \"timeout\"")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	var errs []error
+	problem := types.ProblemsInto(&errs)
+	problem(f.NArg() > 0, "unexpected argument %q", f.Arg(0))
+	problem(o.PIDFile != "" && !filepath.IsAbs(o.PIDFile), "-pidfile %q is not an absolute path", o.PIDFile)
+	problem(o.Timeout <= 0 || o.ResendMax <= 0 || o.AddTimeout <= 0, "-timeout, -resendmax and -resendtimeout must be positive")
+	return o, errors.Join(errs...)
+}
+
+// Command runs the daemon until SIGTERM or SIGINT. It is the command "daemon" of the plugin.
+func Command(r *skel.Request, args []string) error {
+	o, err := parseOptions(args, r.Stderr())
+	if errors.Is(err, flag.ErrHelp) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	l, err := inheritedSocket(r.Environ())
+	if err != nil {
+		return err
+	}
+	return o.Run(ctx, l, r.Stderr())
+}
+
+// Run runs the daemon until ctx ends. If l is nil, it listens at the socket's path. It closes l. It
+// writes a line to log for each event.
+func (o Options) Run(ctx context.Context, l net.Listener, log io.Writer) (err error) {
+	if o.Socket == "" {
+		o.Socket = DefaultSocket
+		if l != nil {
+			o.Socket = l.Addr().String()
+		}
+	}
+	if l == nil && o.HostPrefix != "" {
+		o.Socket = filepath.Join(o.HostPrefix, o.Socket)
+	}
+	store := StoreOf(o.Socket)
+	unlock, err := lockStore(store)
+	if err == nil {
+		defer unlock()
+		if l == nil {
+			l, err = listen(o.Socket)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = l.Close() }()
+	if o.PIDFile != "" {
+		if err := os.WriteFile(o.PIDFile, []byte(strconv.Itoa(os.Getpid())+"\n"), 0o644); err != nil {
+			return fmt.Errorf("write pid file: %w", err)
+		}
+		defer func() { _ = os.Remove(o.PIDFile) }()
+	}
+	retry := dhcp.Retry{First: min(2*time.Second, o.ResendMax), Max: o.ResendMax}
+	return o.serve(ctx, l, &machine{
+		store: store, timeout: o.Timeout,
+		open: func(r record) (iface, error) { return openLink(r, retry) },
+		log:  func(format string, args ...any) { fmt.Fprintf(log, format+"\n", args...) },
+	})
+}
+
+// serve runs the machine and the server until ctx ends.
+func (o Options) serve(ctx context.Context, l net.Listener, m *machine) error {
+	clock, err := newBootClock()
+	if err != nil {
+		return err
+	}
+	defer clock.close()
+	if m.boot, err = readBootID(); err != nil {
+		return err
+	}
+	m.clock = clock
+	m.init()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	failed := make(chan error, 1)
+	go func() {
+		defer stop()
+		failed <- m.run(ctx)
+	}()
+	m.log("the DHCP daemon listens at %s, and keeps its leases in %s", o.Socket, m.store.Dir)
+	served := (&server{machine: m, options: o}).serve(ctx, l)
+	stop()
+	return errors.Join(served, <-failed)
+}
+
+// lockStore locks the folder of the lease files, which it makes if it does not exist. The kernel
+// unlocks it when the process ends.
+func lockStore(s Store) (unlock func(), err error) {
+	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(filepath.Join(s.Dir, ".lock"), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	err = lock.Flock(int(f.Fd()), 0)
+	if err != nil {
+		_ = f.Close()
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil, fmt.Errorf("another DHCP daemon keeps its leases in %s: stop it first", s.Dir)
+	}
+	return func() { _ = f.Close() }, err
+}
+
+// listen makes the socket, which only root can use. It replaces a socket at which nobody answers,
+// as a daemon leaves it that is killed.
+func listen(path string) (net.Listener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, err
+	}
+	if info, err := os.Lstat(path); err == nil && info.Mode().Type() != fs.ModeSocket {
+		return nil, fmt.Errorf("listen at %s: it is no socket; remove it, or choose another -socketpath", path)
+	}
+	conn, err := net.Dial("unix", path)
+	switch {
+	case err == nil:
+		_ = conn.Close()
+		return nil, fmt.Errorf("listen at %s: another daemon answers there: stop it first", path)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		if err := os.Remove(path); err != nil {
+			return nil, err
+		}
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, err
+	}
+	return l, os.Chmod(path, 0o600)
+}
+
+// inheritedSocket returns the socket that systemd has opened for this process (sd_listen_fds(3)),
+// or nil if there is none. The package activation of go-systemd would link crypto/tls.
+func inheritedSocket(environ []string) (net.Listener, error) {
+	var pid, n string
+	for _, setting := range environ {
+		if v, ok := strings.CutPrefix(setting, "LISTEN_PID="); ok {
+			pid = v
+		}
+		if v, ok := strings.CutPrefix(setting, "LISTEN_FDS="); ok {
+			n = v
+		}
+	}
+	if pid != strconv.Itoa(os.Getpid()) || n == "" || n == "0" {
+		return nil, nil
+	}
+	if n != "1" {
+		return nil, fmt.Errorf("systemd passes %s sockets, want one (LISTEN_FDS)", n)
+	}
+	const first = 3 // SD_LISTEN_FDS_START
+	f := os.NewFile(first, "LISTEN_FDS")
+	defer func() { _ = f.Close() }()
+	l, err := net.FileListener(f)
+	if err != nil {
+		return nil, fmt.Errorf("use the socket that systemd passes: %w", err)
+	}
+	return l, nil
+}

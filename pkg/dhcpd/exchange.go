@@ -1,0 +1,99 @@
+package dhcpd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/dhcp"
+)
+
+// An iface is the interface of a container, with its exchanges (see dhcp.Client).
+type iface interface {
+	Discover(context.Context) (dhcp.Offer, error)
+	Accept(context.Context, dhcp.Offer) (dhcp.Lease, error)
+	Reboot(context.Context, netip.Addr) (dhcp.Lease, error)
+	Renew(context.Context, dhcp.Lease) (dhcp.Lease, error)
+	Rebind(context.Context, dhcp.Lease) (dhcp.Lease, error)
+	Release(context.Context, dhcp.Lease) error
+	Decline(context.Context, dhcp.Lease) error
+	Probe(context.Context, netip.Addr) error
+
+	// configure replaces what the interface has of a lease; nil: nothing.
+	configure(from, to *dhcp.Lease) error
+	close()
+}
+
+// An exchange is the work for a lease in one state.
+type exchange struct {
+	record
+	offer dhcp.Offer
+}
+
+// An outcome is that of an exchange. offer is that of state selecting, lease that of all other
+// states except releasing.
+type outcome struct {
+	offer   dhcp.Offer
+	lease   dhcp.Lease
+	warning error // the lease is acknowledged, but the interface could not be configured
+	err     error
+}
+
+// probeTime returns how long the probe of an address takes (RFC 5227, section 2.1.1), or zero if
+// there is none.
+func probeTime(probe bool) time.Duration {
+	if probe {
+		return 10 * time.Second
+	}
+	return 0
+}
+
+// run makes the exchange.
+func (x exchange) run(ctx context.Context, open func(record) (iface, error)) (done outcome) {
+	i, err := open(x.record)
+	if err != nil {
+		return outcome{err: err}
+	}
+	defer i.close()
+	from := x.Lease
+	switch x.State {
+	case selecting:
+		if x.Added && x.Lease != nil {
+			if err := i.configure(x.Lease, nil); err != nil {
+				return outcome{err: err}
+			}
+		}
+		done.offer, done.err = i.Discover(ctx)
+		return done
+	case releasing:
+		return outcome{err: i.Release(ctx, *x.Lease)}
+	case requesting:
+		from = nil
+		done.lease, done.err = x.accept(ctx, i)
+	case renewing:
+		done.lease, done.err = i.Renew(ctx, *x.Lease)
+	case rebinding:
+		done.lease, done.err = i.Rebind(ctx, *x.Lease)
+	default:
+		done.lease, done.err = i.Reboot(ctx, x.Lease.Address.Addr())
+	}
+	if done.err == nil {
+		done.warning = i.configure(from, &done.lease)
+	}
+	return done
+}
+
+// accept requests the offered address, and probes it.
+func (x exchange) accept(ctx context.Context, i iface) (dhcp.Lease, error) {
+	l, err := i.Accept(ctx, x.offer)
+	if err != nil || !x.Probe {
+		return l, err
+	}
+	err = i.Probe(ctx, l.Address.Addr())
+	if errors.Is(err, dhcp.ErrInUse) {
+		err = errors.Join(fmt.Errorf("%s: %w", l.Address.Addr(), err), i.Decline(ctx, l))
+	}
+	return l, err
+}

@@ -1,0 +1,157 @@
+package dhcpd
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"slices"
+
+	"github.com/plumb-cni/plumb/pkg/dhcp"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// A link is the interface of a container, whose namespace is open. It is opened for each exchange
+// anew: an open namespace would exist as long as the daemon has it, and so would the interface.
+type link struct {
+	dhcp.Client
+	record
+	pod  *nl.Conn
+	link nl.Link
+}
+
+// findLink returns the record of the interface of an ADD, and sets the interface up.
+func findLink(req Request, broadcast bool) (r record, err error) {
+	pod, err := ns.Open(req.NetNS, nil)
+	if err != nil {
+		return r, types.Errorf(types.CodeNamespace, "container namespace: %w; it must exist at this path for the DHCP daemon, too", err)
+	}
+	defer func() { _ = pod.Close() }()
+	conn, err := nl.Open(pod)
+	if err != nil {
+		return r, err
+	}
+	l, err := conn.Link(req.IfName)
+	if errors.Is(err, fs.ErrNotExist) {
+		return r, types.Errorf(types.CodeConfig, "the container has no interface %s, over which a DHCP server could be asked", req.IfName)
+	}
+	if err == nil && !l.Up {
+		err = conn.SetUp(l)
+	}
+	if len(req.ID) == 0 {
+		req.ID = append([]byte{1}, l.MAC.Bytes()...) // RFC 2132, section 9.14; 1 is Ethernet
+	}
+	return record{
+		Owner: req.Owner, Settings: req.Settings, NetNS: req.NetNS, Cookie: pod.Cookie(),
+		Link: l.Index, MAC: l.MAC, Broadcast: broadcast || l.Kind == "ipvlan",
+	}, err
+}
+
+// openLink opens the interface of a record. If it is not there any more, the error matches errGone.
+func openLink(r record, retry dhcp.Retry) (iface, error) {
+	pod, err := ns.Open(r.NetNS, nil)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, ns.ErrNotNamespace) {
+		return nil, errGone
+	}
+	if err != nil {
+		return nil, err
+	}
+	l, err := linkIn(pod, r)
+	if err != nil {
+		return nil, errors.Join(err, pod.Close())
+	}
+	l.Retry = retry
+	return l, nil
+}
+
+func linkIn(pod *ns.Handle, r record) (*link, error) {
+	if pod.Cookie() != r.Cookie {
+		return nil, errGone
+	}
+	conn, err := nl.Open(pod)
+	if err != nil {
+		return nil, err
+	}
+	found, err := conn.LinkByIndex(r.Link)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, errGone
+	}
+	// The MAC may have changed since ADD, by a later plugin of the chain.
+	return &link{record: r, pod: conn, link: found, Client: dhcp.Client{
+		NS: pod, Link: r.Link, MAC: found.MAC, ID: r.ID, Options: r.Options, Request: r.Ask, Broadcast: r.Broadcast,
+	}}, err
+}
+
+func (l *link) close() { _ = l.NS.Close() }
+
+// configure implements iface. Until ADD has returned, the interface plugin configures the address:
+// then only the MTU is set.
+func (l *link) configure(from, to *dhcp.Lease) error {
+	var errs []error
+	if l.SetMTU && to != nil && to.MTU > 0 && to.MTU != l.link.MTU {
+		errs = append(errs, l.pod.SetMTU(l.link, to.MTU))
+	}
+	if !l.Added || from != nil && to != nil && from.Address == to.Address && slices.Equal(l.routes(from), l.routes(to)) {
+		return errors.Join(errs...)
+	}
+	if from != nil {
+		errs = append(errs, l.deleteRoutes(from))
+	}
+	if from != nil && (to == nil || from.Address != to.Address) {
+		// First of all: as long as the interface has it, an address of the same subnet would be its
+		// secondary one, which the kernel deletes with it.
+		errs = append(errs, types.IgnoreNotExist(l.pod.DeleteAddr(l.link, from.Address)))
+	}
+	if to != nil && (from == nil || from.Address != to.Address) {
+		errs = append(errs, ignoreExist(l.pod.AddAddr(l.link, nl.Addr{Prefix: to.Address})))
+	}
+	if to != nil {
+		for _, r := range l.routes(to) {
+			errs = append(errs, ignoreExist(l.pod.AddRoute(l.link, r)))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("configure interface %s: %w", l.link.Name, err)
+	}
+	return nil
+}
+
+// routes returns the routes of a lease in the main table.
+func (l *link) routes(of *dhcp.Lease) []nl.Route {
+	var routes []nl.Route
+	for _, r := range of.Routes {
+		route := nl.Route{Dst: r.Dst, GW: r.GW, Priority: cmp.Or(r.Priority, l.Priority), Scope: r.Scope}
+		switch {
+		case !r.GW.IsValid() && r.Scope == nl.ScopeGlobal:
+			route.GW = of.Router
+		case r.GW.IsValid() && r.GW.IsUnspecified():
+			route.GW, route.Scope = netip.Addr{}, nl.ScopeLink
+		}
+		routes = append(routes, route)
+	}
+	// Routes without a gateway come first: the gateways of others may be in their destinations.
+	slices.SortStableFunc(routes, func(a, b nl.Route) int { return a.GW.Compare(b.GW) })
+	return routes
+}
+
+// deleteRoutes deletes the routes of a lease that the interface has.
+func (l *link) deleteRoutes(of *dhcp.Lease) error {
+	have, err := l.pod.FullRoutes(l.link)
+	errs := []error{err}
+	for _, r := range slices.Backward(have) {
+		if slices.ContainsFunc(l.routes(of), r.Same) {
+			errs = append(errs, l.pod.DeleteFullRoute(r))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func ignoreExist(err error) error {
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,461 @@
+package dhcpd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/dhcp"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// A state is that of a lease. Their names are those of RFC 2131, figure 5, as far as they are there.
+type state string
+
+const (
+	selecting  state = "selecting"  // there is no address; DISCOVER
+	requesting state = "requesting" // an address was offered; REQUEST
+	bound      state = "bound"      // the lease is used, and T1 has not come
+	renewing   state = "renewing"   // after T1; REQUEST to the server
+	rebinding  state = "rebinding"  // after T2; REQUEST to all servers
+	rebooting  state = "rebooting"  // another daemon got the lease; REQUEST for the same address
+	releasing  state = "releasing"  // RELEASE
+)
+
+var states = map[state]bool{
+	selecting: true, requesting: true, bound: true, renewing: true, rebinding: true, rebooting: true, releasing: true,
+}
+
+// hasAddress reports whether the interface may use the address of the lease.
+func (s state) hasAddress() bool {
+	return s == bound || s == renewing || s == rebinding || s == rebooting
+}
+
+const (
+	never = time.Duration(math.MaxInt64)
+	// releaseTimeout limits a RELEASE, which is one message, with an exchange of ARP before it.
+	releaseTimeout = 2 * time.Second
+	// minWait is the shortest time between two attempts to renew a lease (RFC 2131, section 4.4.5).
+	minWait = time.Minute
+	// minRenewAfter keeps a server with very short leases from making the daemon busy.
+	minRenewAfter = time.Second
+	// maxPause is the longest time between two attempts to get an address.
+	maxPause = 5 * time.Minute
+	// declines is how many offered addresses may be in use before an ADD fails.
+	declines = 3
+	// maxReboots is how many leases ask at once for their address after a restart.
+	maxReboots = 32
+)
+
+// errGone is the error for a namespace or interface that does not exist any more.
+var errGone = errors.New("the interface is gone")
+
+// A clock tells the time since boot, which continues while the machine is suspended.
+type clock interface {
+	now() time.Duration
+	set(at time.Duration) // sets the alarm; never: no alarm
+	alarm() <-chan struct{}
+}
+
+// A lease is the lease of one attachment. Only the loop of the machine uses it.
+type lease struct {
+	record
+	due      time.Duration      // when the exchange under way is ended or, without one, the next begins
+	cancel   context.CancelFunc // ends the exchange under way; nil: there is none
+	exchange int                // the number of the exchange under way: outcomes of others are ignored
+	begun    time.Duration      // when the exchange began
+	offer    dhcp.Offer
+	failures int // without an address, since the last lease
+	declined int
+	lastErr  error   // of the last exchange that failed
+	adds     []*call // they wait for the lease
+	dels     []*call // they wait until the lease is forgotten
+}
+
+// A call is a request that waits for its answer.
+type call struct {
+	answer chan Answer // has room for one answer
+	left   int         // of MethodDel and MethodGC: how many leases are not forgotten yet
+}
+
+// A machine keeps all leases. Its methods, except run and submit, are called in its loop only.
+type machine struct {
+	store   Store
+	clock   clock
+	open    func(record) (iface, error) // opens the interface of a container
+	boot    string                      // boot ID
+	timeout time.Duration               // limit of an exchange for which no ADD waits
+	log     func(format string, args ...any)
+
+	leases   map[types.Attachment]*lease
+	work     chan func() // functions to be called in the loop
+	ended    chan struct{}
+	ctx      context.Context // of all exchanges
+	exchange int             // number of the last exchange
+	running  int             // exchanges under way
+}
+
+// init makes what a machine needs before run.
+func (m *machine) init() {
+	m.leases = map[types.Attachment]*lease{}
+	m.work, m.ended = make(chan func()), make(chan struct{})
+}
+
+// run is the loop. It ends with ctx, when all exchanges have ended. The files of the leases stay.
+func (m *machine) run(ctx context.Context) error {
+	defer close(m.ended)
+	m.ctx = ctx
+	if err := m.load(); err != nil {
+		return err
+	}
+	for {
+		next := never
+		for _, l := range m.leases {
+			next = min(next, l.due)
+		}
+		m.clock.set(next)
+		select {
+		case <-ctx.Done():
+			for m.running > 0 {
+				(<-m.work)()
+			}
+			return nil
+		case f := <-m.work:
+			f()
+		case <-m.clock.alarm():
+		}
+		m.wakeDue()
+	}
+}
+
+// submit calls f in the loop and waits for the answer to its call. If ctx ends first, the call is
+// abandoned.
+func (m *machine) submit(ctx context.Context, f func(*call)) Answer {
+	c := &call{answer: make(chan Answer, 1)}
+	m.do(func() { f(c) })
+	select {
+	case a := <-c.answer:
+		return a
+	case <-ctx.Done():
+		m.do(func() { m.abandon(c, context.Cause(ctx)) })
+	case <-m.ended:
+	}
+	select {
+	case a := <-c.answer:
+		return a
+	case <-m.ended:
+		return failure(types.Errorf(types.CodeTryAgain, "the DHCP daemon ends; try again when it runs"))
+	}
+}
+
+// do calls f in the loop, unless the loop has ended.
+func (m *machine) do(f func()) {
+	select {
+	case m.work <- f:
+	case <-m.ended:
+	}
+}
+
+// load takes over the leases of an earlier daemon.
+func (m *machine) load() error {
+	records, err := m.store.load(func(path string, err error) { m.log("%s: the lease file is removed: %v", path, err) })
+	for _, r := range records {
+		l := &lease{record: r, due: never}
+		m.leases[types.Attachment(r.Owner)] = l
+		switch {
+		case r.Boot != m.boot:
+			m.forget(l, "it is from before the machine was booted")
+		case r.State == releasing, m.store.isMarked(r.Owner), !r.Added:
+			m.release(l)
+		case r.State.hasAddress():
+			l.State = rebooting
+		default:
+			m.begin(l, selecting)
+		}
+	}
+	m.reboot()
+	return err
+}
+
+// reboot begins the exchange of leases in state rebooting that have none.
+func (m *machine) reboot() {
+	n := 0
+	for _, l := range m.leases {
+		if l.State == rebooting && l.cancel != nil {
+			n++
+		}
+	}
+	for _, l := range m.leases {
+		if l.State != rebooting || l.cancel != nil {
+			continue
+		}
+		if _, _, end := l.times(); m.clock.now() >= end {
+			m.resume(l)
+		} else if n < maxReboots {
+			m.begin(l, rebooting)
+			n++
+		}
+	}
+}
+
+// wakeDue does what is due.
+func (m *machine) wakeDue() {
+	now := m.clock.now()
+	for _, l := range m.leases {
+		switch {
+		case l.due > now:
+		case l.cancel != nil: // its time is over; its outcome comes
+			l.due = never
+			l.cancel()
+		case l.State == bound && m.store.isMarked(l.Owner):
+			m.release(l)
+		case l.State == selecting:
+			m.begin(l, selecting)
+		default:
+			m.resume(l)
+		}
+	}
+}
+
+// resume puts a lease with an address into the state that its times say. If that is bound, it
+// waits, and otherwise it begins an exchange.
+func (m *machine) resume(l *lease) {
+	t1, t2, end := l.times()
+	switch now := m.clock.now(); {
+	case now >= end:
+		m.log("%s: the lease of %s has run out", l.Owner, l.Lease.Address)
+		m.begin(l, selecting)
+	case now >= t2:
+		m.begin(l, rebinding)
+	case now >= t1:
+		m.begin(l, renewing)
+	default:
+		l.State, l.due = bound, t1
+	}
+}
+
+// times returns when the lease is to be renewed, to be rebound, and when it ends.
+func (l *lease) times() (t1, t2, end time.Duration) {
+	t1 = max(l.Lease.RenewAfter, minRenewAfter)
+	t2 = max(l.Lease.RebindAfter, t1)
+	return l.Start + t1, l.Start + t2, l.Start + max(l.Lease.Duration, t2)
+}
+
+// begin puts a lease into a state and begins its exchange.
+func (m *machine) begin(l *lease, s state) {
+	if l.cancel != nil {
+		l.cancel() // its outcome will be ignored
+	}
+	l.State, l.begun, l.due = s, m.clock.now(), m.limit(l, s)
+	m.exchange++
+	number := m.exchange
+	ctx, cancel := context.WithCancel(m.ctx)
+	l.cancel, l.exchange = cancel, number
+	m.running++
+	x := exchange{record: l.record, offer: l.offer}
+	go func() {
+		done := x.run(ctx, m.open)
+		cancel()
+		m.work <- func() { // the loop takes it, even if it ends
+			m.running--
+			if l.exchange == number && m.ctx.Err() == nil {
+				l.cancel = nil
+				m.finish(l, done)
+			}
+		}
+	}()
+}
+
+// limit returns when the exchange of a state is ended.
+func (m *machine) limit(l *lease, s state) time.Duration {
+	now := m.clock.now()
+	switch s {
+	case selecting:
+		if len(l.adds) > 0 {
+			return never // each ADD has a limit of its own
+		}
+	case renewing:
+		_, t2, _ := l.times()
+		return min(now+m.timeout, t2)
+	case rebinding, rebooting:
+		_, _, end := l.times()
+		return min(now+m.timeout, end)
+	case releasing:
+		return now + releaseTimeout
+	}
+	return now + m.timeout + probeTime(l.Probe && s == requesting)
+}
+
+// finish takes over the outcome of an exchange.
+func (m *machine) finish(l *lease, done outcome) {
+	s := l.State
+	switch {
+	case errors.Is(done.err, errGone):
+		m.forget(l, "its interface is gone")
+	case s == releasing:
+		m.forgetReleased(l, done.err)
+	case done.err == nil && s == selecting:
+		m.request(l, done.offer)
+	case done.err == nil:
+		m.bind(l, done)
+	case errors.Is(done.err, dhcp.ErrNAK) && s != requesting:
+		m.log("%s: the server takes the address %s back (DHCPNAK)", l.Owner, l.Lease.Address)
+		m.begin(l, selecting)
+	case s.hasAddress():
+		m.retry(l, done.err)
+	default:
+		m.pause(l, done.err)
+	}
+	if s == rebooting {
+		m.reboot()
+	}
+}
+
+// request saves the offered address, and then requests it. So the address of a daemon that is
+// killed is in its file.
+func (m *machine) request(l *lease, o dhcp.Offer) {
+	l.State, l.offer, l.Lease, l.Start = requesting, o, &o.Lease, l.begun
+	if err := m.store.save(l.record); err != nil {
+		l.Lease = nil
+		m.log("%s: %v", l.Owner, err)
+		m.fail(l, err)
+		m.pause(l, err)
+		return
+	}
+	m.begin(l, requesting)
+}
+
+// bind takes over a lease that a server has acknowledged, and answers the ADDs that wait.
+func (m *machine) bind(l *lease, done outcome) {
+	for _, ignored := range done.lease.Ignored {
+		m.log("%s: ignored in the answer of %s: %v", l.Owner, done.lease.Server, ignored)
+	}
+	switch {
+	case l.State == requesting:
+		m.log("%s: %s is leased by %s for %s", l.Owner, done.lease.Address, done.lease.Server, done.lease.Duration)
+	case l.Lease.Address != done.lease.Address:
+		m.log("%s: the server has changed the address from %s to %s", l.Owner, l.Lease.Address, done.lease.Address)
+	}
+	answer := Answer{Lease: &done.lease}
+	if done.warning != nil {
+		m.log("%s: %v", l.Owner, done.warning)
+		answer.Warning = done.warning.Error()
+	}
+	l.Lease, l.Start, l.State = &done.lease, l.begun, bound
+	l.Added = l.Added || len(l.adds) > 0
+	l.failures, l.declined, l.lastErr = 0, 0, nil
+	if err := m.store.save(l.record); err != nil {
+		m.log("%s: %v", l.Owner, err)
+	}
+	l.answer(answer)
+	m.resume(l)
+}
+
+// answer answers all ADDs that wait.
+func (l *lease) answer(a Answer) {
+	for _, c := range l.adds {
+		c.answer <- a
+	}
+	l.adds = nil
+}
+
+// retry waits before the next attempt to renew a lease: half of the time that is left, and at
+// least a minute (RFC 2131, section 4.4.5).
+func (m *machine) retry(l *lease, err error) {
+	m.log("%s: the lease of %s is not renewed: %v", l.Owner, l.Lease.Address, err)
+	_, next, end := l.times()
+	now := m.clock.now()
+	if l.State == rebooting || l.State == renewing && now >= next || now >= end {
+		m.resume(l)
+		return
+	}
+	if l.State == rebinding {
+		next = end
+	}
+	l.due = min(next, now+max((next-now)/2, minWait))
+}
+
+// pause waits before it looks for an offer again. The first time it does not wait.
+func (m *machine) pause(l *lease, err error) {
+	inUse := errors.Is(err, dhcp.ErrInUse)
+	if errors.Is(err, dhcp.ErrNAK) || inUse {
+		l.Lease = nil
+	}
+	if inUse {
+		l.declined++
+		m.log("%s: %v", l.Owner, err)
+	}
+	if l.declined >= declines {
+		m.fail(l, types.Errorf(CodeInUse, "%d addresses that the DHCP server offered are in use: %w", l.declined, err))
+	}
+	if l.exchange == 0 || l.State == releasing { // fail has ended it
+		return
+	}
+	l.State, l.lastErr, l.due = selecting, err, m.clock.now()
+	if l.failures > 0 {
+		l.due += min(time.Second<<min(l.failures, 10), maxPause)
+	}
+	l.failures++
+}
+
+// fail answers the ADDs that wait with an error. Without a former ADD, it releases the lease.
+func (m *machine) fail(l *lease, err error) {
+	l.answer(failure(err))
+	if !l.Added {
+		m.release(l)
+	}
+}
+
+// release releases a lease and forgets it.
+func (m *machine) release(l *lease) {
+	l.answer(failure(types.Errorf(types.CodeTryAgain, "a DEL of %s has released the lease", l.Owner)))
+	switch {
+	case l.State == releasing && l.cancel != nil:
+		return
+	case l.Lease == nil, l.State == selecting && l.Added: // it has no address
+		m.forget(l, "")
+		return
+	}
+	l.State = releasing
+	if err := m.store.save(l.record); err != nil {
+		m.log("%s: %v", l.Owner, err)
+	}
+	m.begin(l, releasing)
+}
+
+// forgetReleased forgets a lease after its RELEASE.
+func (m *machine) forgetReleased(l *lease, err error) {
+	if err != nil {
+		m.forget(l, fmt.Sprintf("the release of %s was not sent: %v", l.Lease.Address, err))
+		return
+	}
+	m.forget(l, fmt.Sprintf("%s is released", l.Lease.Address))
+}
+
+// forget removes a lease. It logs the reason, unless that is empty.
+func (m *machine) forget(l *lease, why string) {
+	if l.cancel != nil {
+		l.cancel()
+	}
+	l.exchange, l.due = 0, never
+	delete(m.leases, types.Attachment(l.Owner))
+	if why != "" {
+		m.log("%s: %s", l.Owner, why)
+	}
+	if err := m.store.remove(l.Owner); err != nil {
+		m.log("%s: %v", l.Owner, err)
+	}
+	l.answer(failure(types.Errorf(types.CodeNamespace, "%s: %s", l.Owner, why)))
+	for _, c := range l.dels {
+		c.done()
+	}
+}
+
+// done counts a lease that is forgotten, and answers after the last one.
+func (c *call) done() {
+	if c.left--; c.left == 0 {
+		c.answer <- Answer{}
+	}
+}

@@ -1,0 +1,194 @@
+// Package dhcpd is the daemon of the IPAM plugin dhcp: it gets DHCP leases for the interfaces of
+// containers, and renews them. Its parts are
+//
+//   - protocol.go: what plugin and daemon write to the socket, and the plugin's call;
+//   - machine.go and exchange.go: the leases, all in one loop, by the states of RFC 2131;
+//   - store.go: the lease files, by which leases survive the daemon;
+//   - link.go: the interface of a container;
+//   - server.go: the socket; daemon.go: the command line.
+package dhcpd
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/dhcp"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// DefaultSocket is the path of the daemon's socket, as of the reference plugin.
+const DefaultSocket = "/run/cni/dhcp.sock"
+
+// The methods of a Request.
+const (
+	MethodAdd    = "add"    // answers with a lease, after an exchange with a server if there is none
+	MethodCheck  = "check"  // answers with the lease that the attachment has
+	MethodDel    = "del"    // releases the lease of the attachment
+	MethodGC     = "gc"     // releases the leases of the network whose attachments are not in Valid
+	MethodStatus = "status" // answers
+)
+
+// CodeInUse is the error code if hosts of the segment use the offered addresses (RFC 5227).
+const CodeInUse = 101
+
+// An Owner is a types.Attachment in JSON.
+type Owner struct {
+	Network     string `json:"network"`
+	ContainerID string `json:"containerID,omitempty"`
+	IfName      string `json:"ifName,omitempty"`
+}
+
+func (o Owner) String() string { return types.Attachment(o).String() }
+
+// Settings say how a lease is requested and used.
+type Settings struct {
+	ID       []byte        `json:"id,omitempty"`      // content of option 61; empty: the MAC of the interface
+	Options  []dhcp.Option `json:"options,omitempty"` // further options to send
+	Ask      []byte        `json:"ask,omitempty"`     // codes of the options to ask for
+	Priority int           `json:"priority,omitempty"`
+	SetMTU   bool          `json:"setMTU,omitempty"` // the interface gets the MTU of the lease
+	Probe    bool          `json:"probe,omitempty"`  // an address is probed by ARP before it is used
+}
+
+// A Request is one line of JSON, which the plugin writes to the socket. The daemon ignores
+// fields that it does not know.
+type Request struct {
+	Method string `json:"method"`
+	Owner
+	NetNS   string        `json:"netns,omitempty"`
+	Timeout time.Duration `json:"timeout,omitempty"` // of MethodAdd; zero: that of the daemon
+	Settings
+	Valid []Owner `json:"valid,omitempty"`
+}
+
+// An Answer is one line of JSON, which the daemon writes to the socket. Code is zero if the
+// request succeeded.
+type Answer struct {
+	Lease   *dhcp.Lease `json:"lease,omitempty"`
+	Warning string      `json:"warning,omitempty"`
+	Code    uint        `json:"code,omitempty"`
+	Msg     string      `json:"msg,omitempty"`
+}
+
+// Err returns the error of the answer, or nil.
+func (a Answer) Err() error {
+	if a.Code == 0 {
+		return nil
+	}
+	return &types.Error{Code: a.Code, Msg: a.Msg}
+}
+
+// failure returns the answer for an error.
+func failure(err error) Answer {
+	coded := types.AsError(err)
+	return Answer{Code: coded.Code, Msg: coded.Error()}
+}
+
+// StoreOf returns the store of the daemon with that socket: the folder /run/cni/dhcp for
+// /run/cni/dhcp.sock.
+func StoreOf(socket string) Store {
+	dir, isSock := strings.CutSuffix(filepath.Clean(socket), ".sock")
+	if !isSock {
+		dir += ".leases"
+	}
+	return Store{Dir: dir}
+}
+
+// Call sends a request to the daemon and returns its answer. It returns an error, with
+// types.CodeIO, if there is no answer before ctx ends. The daemon ends an ADD if ctx ends.
+func Call(ctx context.Context, socket string, req Request) (Answer, error) {
+	answer, err := roundTrip(ctx, socket, req)
+	if ended := ctx.Err(); err != nil && ended != nil {
+		err = fmt.Errorf("the DHCP daemon at %s does not answer: %w", socket, ended)
+	}
+	return answer, types.Coded(types.CodeIO, err)
+}
+
+// roundTrip sends a request and reads the answer.
+func roundTrip(ctx context.Context, socket string, req Request) (Answer, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", socket)
+	if err != nil {
+		return Answer{}, fmt.Errorf("the DHCP daemon cannot be reached (is \"dhcp daemon\" running?): %w", err)
+	}
+	defer func() { _ = conn.Close() }()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
+	line, err := json.Marshal(req)
+	if err != nil {
+		return Answer{}, fmt.Errorf("encode request for the DHCP daemon: %w", err)
+	}
+	if _, err := conn.Write(append(line, '\n')); err != nil {
+		return Answer{}, fmt.Errorf("send request to the DHCP daemon: %w", err)
+	}
+	text, err := readLine(conn)
+	if err != nil {
+		return Answer{}, fmt.Errorf("read answer of the DHCP daemon at %s: %w", socket, err)
+	}
+	var answer Answer
+	if bytes.HasPrefix(text, []byte("HTTP/")) {
+		return Answer{}, fmt.Errorf("the daemon of the reference plugin listens at %s: stop it, and start this plugin's", socket)
+	}
+	if err := json.Unmarshal(text, &answer); err != nil {
+		return Answer{}, fmt.Errorf("decode answer of the DHCP daemon: %w", err)
+	}
+	return answer, nil
+}
+
+// maxLine limits a request and an answer. GC of a large node sends some hundred KiB.
+const maxLine = 8 << 20
+
+// readLine reads up to the end of a line, or of the stream.
+func readLine(r io.Reader) ([]byte, error) {
+	limited := &io.LimitedReader{R: r, N: maxLine}
+	line, err := bufio.NewReader(limited).ReadBytes('\n')
+	switch {
+	case errors.Is(err, io.EOF) && limited.N <= 0:
+		return nil, fmt.Errorf("a line of more than %d bytes", maxLine)
+	case errors.Is(err, io.EOF) && len(line) > 0:
+		return line, nil
+	case errors.Is(err, io.EOF):
+		return nil, io.ErrUnexpectedEOF
+	}
+	return line, err
+}
+
+// parseRequest decodes and checks a request. Errors have a code of the specification.
+func parseRequest(line []byte) (Request, error) {
+	if bytes.HasPrefix(line, []byte("CONNECT ")) {
+		return Request{}, errReferenceClient
+	}
+	var req Request
+	if err := json.Unmarshal(line, &req); err != nil {
+		return Request{}, types.Errorf(types.CodeDecode, "decode request: %w", err)
+	}
+	needsOwner := true
+	switch req.Method {
+	case MethodAdd, MethodCheck, MethodDel:
+	case MethodGC, MethodStatus:
+		needsOwner = false
+	default:
+		return Request{}, types.Errorf(types.CodeDecode, "unknown method %q: are plugin and daemon of the same version?", req.Method)
+	}
+	switch {
+	case needsOwner && (req.Network == "" || req.ContainerID == "" || req.IfName == ""):
+		return Request{}, types.Errorf(types.CodeDecode, "a request without network, containerID or ifName")
+	case req.Method == MethodGC && req.Network == "":
+		return Request{}, types.Errorf(types.CodeDecode, "a request without network")
+	case req.Method == MethodAdd && !filepath.IsAbs(req.NetNS):
+		return Request{}, types.Errorf(types.CodeNamespace, "netns %q is not an absolute path", req.NetNS)
+	case req.Timeout < 0:
+		return Request{}, types.Errorf(types.CodeDecode, "timeout %s is negative", req.Timeout)
+	}
+	return req, nil
+}
+
+// errReferenceClient is the error for the reference plugin, whose requests begin as HTTP does.
+var errReferenceClient = errors.New("this is the DHCP daemon of plumb, which the reference plugin dhcp cannot call: install plumb's")

@@ -1,0 +1,134 @@
+package dhcpd
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// A server answers the requests on the daemon's socket.
+type server struct {
+	machine *machine
+	options Options
+}
+
+// requestTimeout limits how long a caller may take to send its request.
+const requestTimeout = 10 * time.Second
+
+// serve answers all connections until ctx ends. It returns when all have ended.
+func (s *server) serve(ctx context.Context, l net.Listener) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer context.AfterFunc(ctx, func() { _ = l.Close() })()
+	for {
+		conn, err := l.Accept()
+		switch {
+		case ctx.Err() != nil:
+			if err == nil {
+				_ = conn.Close()
+			}
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return err
+		case err != nil: // for example, there are too many open files
+			s.machine.log("accept a connection: %v", err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+			continue
+		}
+		wg.Go(func() { s.handle(ctx, conn) })
+	}
+}
+
+// handle answers one connection. If the caller hangs up or the daemon ends, the request ends.
+func (s *server) handle(ctx context.Context, conn net.Conn) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer func() { _ = conn.Close() }()
+	defer context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })()
+	_ = conn.SetReadDeadline(time.Now().Add(requestTimeout))
+	line, err := readLine(conn)
+	if err != nil {
+		return
+	}
+	if ctx.Err() == nil {
+		_ = conn.SetReadDeadline(time.Time{})
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = io.Copy(io.Discard, conn) // ends when the caller hangs up, or with handle
+		cancel(errors.New("the caller has hung up"))
+	}()
+	req, err := parseRequest(line)
+	if errors.Is(err, errReferenceClient) {
+		_, _ = fmt.Fprintf(conn, "HTTP/1.0 400 %v\r\n\r\n", err)
+	} else if err != nil {
+		s.write(conn, failure(err))
+	} else if !s.write(conn, s.answer(ctx, req)) && req.Method == MethodAdd {
+		// The caller does not know its lease.
+		s.machine.submit(context.WithoutCancel(ctx), func(c *call) { s.machine.del(func(o Owner) bool { return o == req.Owner }, c) })
+	}
+	_ = conn.Close()
+	<-ended
+}
+
+// write writes an answer, and reports whether that succeeded.
+func (s *server) write(conn net.Conn, a Answer) bool {
+	text, err := json.Marshal(a)
+	if err == nil {
+		_, err = conn.Write(append(text, '\n'))
+	}
+	return err == nil
+}
+
+// answer does what is requested.
+func (s *server) answer(ctx context.Context, req Request) Answer {
+	m := s.machine
+	switch req.Method {
+	case MethodAdd:
+		return s.add(ctx, req)
+	case MethodCheck:
+		return m.submit(ctx, func(c *call) { m.check(req.Owner, c) })
+	case MethodDel:
+		return m.submit(ctx, func(c *call) { m.del(func(o Owner) bool { return o == req.Owner }, c) })
+	case MethodGC:
+		valid := types.Set{}
+		for _, o := range req.Valid {
+			valid[types.Attachment(o)] = true
+		}
+		return m.submit(ctx, func(c *call) {
+			m.del(func(o Owner) bool { return o.Network == req.Network && !valid[types.Attachment(o)] }, c)
+		})
+	}
+	return Answer{}
+}
+
+// add answers with a lease.
+func (s *server) add(ctx context.Context, req Request) Answer {
+	limit := s.options.AddTimeout
+	if req.Timeout > 0 {
+		limit = req.Timeout
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("none within %s", limit))
+	defer cancel()
+	if s.options.HostPrefix != "" {
+		req.NetNS = filepath.Join(s.options.HostPrefix, req.NetNS)
+	}
+	r, err := findLink(req, s.options.Broadcast)
+	if err != nil {
+		return failure(types.Coded(types.CodeInternal, err))
+	}
+	r.Boot = s.machine.boot
+	return s.machine.submit(ctx, func(c *call) { s.machine.add(r, c) })
+}

@@ -1,0 +1,360 @@
+package dhcpd
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"io"
+	"net"
+	"net/rpc"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+const limit = time.Minute
+
+// A lockedBuffer is the log of a daemon.
+type lockedBuffer struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.Write(p)
+}
+
+func optionsIn(t *testing.T, args ...string) Options {
+	t.Helper()
+	o, err := parseOptions(append([]string{"-socketpath", filepath.Join(t.TempDir(), "run", "dhcp.sock")}, args...), io.Discard)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// runDaemon runs a daemon until stop is called, and waits until it answers.
+func runDaemon(t *testing.T, o Options) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- o.Run(ctx, nil, new(lockedBuffer)) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(stop)
+	for deadline := time.Now().Add(limit); ; time.Sleep(time.Millisecond) {
+		if _, err := ask(t, o, Request{Method: MethodStatus}); err == nil {
+			return stop
+		} else if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+}
+
+func ask(t *testing.T, o Options, req Request) (Answer, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	return Call(ctx, o.Socket, req)
+}
+
+func wantError(t *testing.T, err error, texts ...string) {
+	t.Helper()
+	for _, text := range texts {
+		if err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("error %v, want %q", err, text)
+		}
+	}
+}
+
+func TestTheDaemonLeavesOnlyItsLeases(t *testing.T) {
+	nstest.LeakCheck(t)
+	o := optionsIn(t)
+	o.PIDFile = filepath.Join(t.TempDir(), "pid")
+	stop := runDaemon(t, o)
+	if pid, err := os.ReadFile(o.PIDFile); err != nil || string(pid) != strconv.Itoa(os.Getpid())+"\n" {
+		t.Errorf("pid file %q, %v", pid, err)
+	}
+	if info, err := os.Stat(o.Socket); err != nil || info.Mode().Perm() != 0o600 {
+		t.Error(info.Mode(), err)
+	}
+	idle, err := net.Dial("unix", o.Socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = idle.Close() }()
+	stop()
+	for _, path := range []string{o.PIDFile, o.Socket} {
+		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
+func TestAStaleSocketIsReplaced(t *testing.T) {
+	o := optionsIn(t)
+	if err := os.MkdirAll(filepath.Dir(o.Socket), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: o.Socket, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	runDaemon(t, o)()
+	if err := os.WriteFile(o.Socket, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	wantError(t, o.Run(t.Context(), nil, io.Discard), "it is no socket; remove it")
+}
+
+func TestASecondDaemonDoesNotStart(t *testing.T) {
+	o := optionsIn(t)
+	defer runDaemon(t, o)()
+	wantError(t, o.Run(t.Context(), nil, io.Discard), "another DHCP daemon keeps its leases in "+strings.TrimSuffix(o.Socket, ".sock"))
+	other := filepath.Join(filepath.Dir(o.Socket), "other.sock")
+	if err := os.Symlink(o.Socket, other); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "x")) // as the reference's daemon does, which has no folder
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	o.Socket = l.Addr().String()
+	wantError(t, o.Run(t.Context(), nil, io.Discard), "another daemon answers there: stop it first")
+}
+
+func TestTheReferencePluginIsToldWhatIsWrong(t *testing.T) {
+	o := optionsIn(t)
+	defer runDaemon(t, o)()
+	_, err := rpc.DialHTTP("unix", o.Socket)
+	wantError(t, err, "this is the DHCP daemon of plumb, which the reference plugin dhcp cannot call: install plumb's")
+}
+
+func TestTheReferenceDaemonIsRecognized(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ref.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	go func() {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		_, _ = bufio.NewReader(conn).ReadString('\n')
+		_, _ = io.WriteString(conn, "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n\r\n400 Bad Request") // as net/http does
+		_ = conn.Close()
+	}()
+	_, err = ask(t, Options{Socket: path}, Request{Method: MethodStatus})
+	wantError(t, err, "the daemon of the reference plugin listens at "+path)
+	if types.AsError(err).Code != types.CodeIO {
+		t.Error(err)
+	}
+}
+
+func TestADaemonThatDoesNotAnswerIsNotAwaitedForEver(t *testing.T) {
+	nstest.LeakCheck(t)
+	path := filepath.Join(t.TempDir(), "hung.sock")
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	_, err = Call(ctx, path, Request{Method: MethodStatus})
+	wantError(t, err, "does not answer")
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	_, err = Call(t.Context(), path+"x", Request{Method: MethodStatus})
+	wantError(t, err, `is "dhcp daemon" running?`)
+	if !errors.Is(err, syscall.ENOENT) {
+		t.Error(err)
+	}
+}
+
+func TestTheDaemonRefusesRequestsWithAnError(t *testing.T) {
+	o := optionsIn(t)
+	defer runDaemon(t, o)()
+	for _, c := range []struct {
+		line string
+		code uint
+		text string
+	}{
+		{"{", types.CodeDecode, "decode request"},
+		{"null", types.CodeDecode, `unknown method ""`},
+		{`{"method": "renew"}`, types.CodeDecode, `unknown method "renew"`},
+		{`{"method": "add", "network": "n", "ifName": "eth0"}`, types.CodeDecode, "without network, containerID or ifName"},
+		{`{"method": "gc"}`, types.CodeDecode, "without network"},
+		{`{"method": "add", "network": "n", "containerID": "c", "ifName": "eth0", "netns": "x"}`, types.CodeNamespace, "not an absolute path"},
+		{`{"method": "add", "network": "n", "containerID": "c", "ifName": "eth0", "netns": "/nonexistent"}`, types.CodeNamespace, "it must exist at this path for the DHCP daemon, too"},
+		{`{"method": "add", "network": "n", "containerID": "c", "ifName": "eth9", "netns": "/proc/self/ns/net"}`, types.CodeConfig, "the container has no interface eth9"},
+		{`{"method": "add", "network": "n", "containerID": "c", "ifName": "eth0", "netns": "/proc/self/ns/net", "timeout": -1}`, types.CodeDecode, "negative"},
+		{`{"method": "check", "network": "n", "containerID": "c", "ifName": "eth0"}`, types.CodeChanged, "n/c/eth0 has no lease"},
+		{`{"method": "del", "network": "n", "containerID": "c", "ifName": "eth0", "future": {"key": 1}}`, 0, ""},
+		{`{"method": "gc", "network": "n"}`, 0, ""},
+		{`{"method": "status"}`, 0, ""},
+	} {
+		conn, err := net.Dial("unix", o.Socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.WriteString(conn, c.line+"\n")
+		text, err := bufio.NewReader(conn).ReadBytes('\n')
+		_ = conn.Close()
+		var a Answer
+		if err := errors.Join(err, json.Unmarshal(text, &a)); err != nil || a.Code != c.code || !strings.Contains(a.Msg, c.text) {
+			t.Errorf("%s: answer %s, %v; want code %d: %s", c.line, text, err, c.code, c.text)
+		}
+	}
+}
+
+func TestFlags(t *testing.T) {
+	o, err := parseOptions([]string{
+		"--pidfile=/run/p", "--hostprefix", "/host", "-socketpath", "/s.sock", "-broadcast", "--timeout", "1s", "-resendmax=2s", "--resendtimeout=3s",
+	}, io.Discard)
+	want := Options{PIDFile: "/run/p", HostPrefix: "/host", Socket: "/s.sock", Broadcast: true, Timeout: time.Second, ResendMax: 2 * time.Second, AddTimeout: 3 * time.Second}
+	if err != nil || o != want {
+		t.Errorf("%+v, %v", o, err)
+	}
+	_, err = parseOptions([]string{"-pidfile", "p", "-timeout", "0s", "more"}, io.Discard)
+	wantError(t, err, `-pidfile "p" is not an absolute path`, "must be positive", `unexpected argument "more"`)
+	_, err = parseOptions([]string{"-nosuch"}, io.Discard)
+	wantError(t, err, "nosuch")
+	var help bytes.Buffer
+	if _, err = parseOptions([]string{"-h"}, &help); !errors.Is(err, flag.ErrHelp) || !strings.Contains(help.String(), "-resendtimeout") {
+		t.Errorf("%v: %s", err, help.String())
+	}
+}
+
+func TestHostPrefixPrecedesThePaths(t *testing.T) {
+	root := t.TempDir()
+	o := Options{HostPrefix: root, Socket: "/cni/dhcp.sock", Timeout: time.Second, ResendMax: time.Second, AddTimeout: time.Second}
+	at := o
+	at.Socket = filepath.Join(root, o.Socket)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- o.Run(ctx, nil, io.Discard) }()
+	defer func() { cancel(); <-ended }()
+	for {
+		a, err := ask(t, at, Request{Method: MethodAdd, Owner: owner, NetNS: "/netns/none"})
+		if err != nil {
+			time.Sleep(time.Millisecond)
+			continue
+		}
+		wantError(t, a.Err(), root+"/netns/none")
+		break
+	}
+}
+
+func TestOneInheritedSocketIsUsed(t *testing.T) {
+	pid := "LISTEN_PID=" + strconv.Itoa(os.Getpid())
+	for _, environ := range [][]string{nil, {"LISTEN_PID=1", "LISTEN_FDS=1"}, {pid}, {pid, "LISTEN_FDS=0"}} {
+		if l, err := inheritedSocket(environ); l != nil || err != nil {
+			t.Errorf("%q: %v, %v", environ, l, err)
+		}
+	}
+	_, err := inheritedSocket([]string{pid, "LISTEN_FDS=2"})
+	wantError(t, err, "systemd passes 2 sockets, want one")
+}
+
+func TestTheBootClockRings(t *testing.T) {
+	nstest.LeakCheck(t)
+	c, err := newBootClock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.close()
+	for _, at := range []time.Duration{0, c.now(), c.now() + 20*time.Millisecond} {
+		c.set(never)
+		c.set(at)
+		select {
+		case <-c.alarm():
+		case <-time.After(limit):
+			t.Fatalf("the alarm at %s does not ring", at)
+		}
+		if c.now() < at {
+			t.Errorf("the alarm at %s rings at %s", at, c.now())
+		}
+	}
+}
+
+func TestTheStoreKeepsOnlyLeases(t *testing.T) {
+	s := Store{Dir: t.TempDir()}
+	good := recordOf(owner)
+	good.State = selecting
+	for _, r := range []record{good, recordOf(Owner{"net1", "bad", "eth0"})} { // the second has no state
+		if err := s.save(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"x" + leaseSuffix, "x" + markSuffix, ".0123~4567", "other"} {
+		if err := os.WriteFile(filepath.Join(s.Dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(s.file(owner).Path())
+	if err == nil { // a lease under the name of another one
+		err = os.WriteFile(filepath.Join(s.Dir, "y"+leaseSuffix), text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(s.Dir, "dir"+leaseSuffix), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	reported := 0
+	records, err := s.load(func(path string, err error) { reported++; t.Log(path, err) })
+	if err != nil || len(records) != 1 || records[0].Owner != owner || reported != 4 {
+		t.Errorf("%+v, %v, %d reported", records, err, reported)
+	}
+	files, _ := os.ReadDir(s.Dir)
+	if len(files) != 2 {
+		t.Errorf("files %v, want the lease and the one that is not the daemon's", files)
+	}
+}
+
+func TestMarksOfANetwork(t *testing.T) {
+	s := Store{Dir: t.TempDir()}
+	if n, err := (Store{Dir: s.Dir + "/none"}).ReleaseOthers("net1", nil); n != 0 || err != nil {
+		t.Error(n, err)
+	}
+	if found, err := s.Release(owner); found || err != nil {
+		t.Error(found, err)
+	}
+	for _, o := range []Owner{{"net1", "a", "eth0"}, {"net1", "b", "eth0"}, {"net2", "a", "eth0"}} {
+		r := recordOf(o)
+		r.State = selecting
+		if err := s.save(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n, err := s.ReleaseOthers("net1", types.Set{{Network: "net1", ContainerID: "b", IfName: "eth0"}: true})
+	if n != 1 || err != nil || !s.isMarked(Owner{"net1", "a", "eth0"}) || s.isMarked(Owner{"net1", "b", "eth0"}) || s.isMarked(Owner{"net2", "a", "eth0"}) {
+		t.Error(n, err)
+	}
+}

@@ -1,0 +1,189 @@
+package dhcpd
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/dhcp"
+	"github.com/plumb-cni/plumb/pkg/statefile"
+	"github.com/plumb-cni/plumb/pkg/trace"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// A record is the content of a lease file.
+type record struct {
+	Owner
+	Settings
+	State state  `json:"state"`
+	Boot  string `json:"boot"` // boot ID: after another boot no namespace is left
+
+	NetNS     string    `json:"netns"`
+	Cookie    uint64    `json:"cookie,omitempty"` // of the namespace (ns.Handle.Cookie)
+	Link      int       `json:"link"`             // index of the interface
+	MAC       types.MAC `json:"mac"`
+	Broadcast bool      `json:"broadcast,omitempty"`
+
+	// Added: an ADD has returned a lease, so that the interface has or had its address. The
+	// daemon then looks for another address if it loses this one.
+	Added bool          `json:"added"`
+	Lease *dhcp.Lease   `json:"lease,omitempty"` // in state requesting: what a server has offered
+	Start time.Duration `json:"start"`           // when the lease was requested, since boot
+}
+
+// sameLink reports whether both records are of one interface.
+func (r record) sameLink(o record) bool { return r.Cookie == o.Cookie && r.Link == o.Link }
+
+// check returns an error if the daemon could not have written the record.
+func (r record) check() error {
+	switch {
+	case r.Network == "" || r.ContainerID == "" || r.IfName == "" || r.NetNS == "" || r.Link <= 0:
+		return errors.New("a value is missing")
+	case !states[r.State]:
+		return fmt.Errorf("unknown state %q", r.State)
+	case r.Lease == nil && r.State != selecting:
+		return fmt.Errorf("state %s without a lease", r.State)
+	case r.Lease == nil:
+		return nil
+	}
+	l := r.Lease
+	if !l.Address.IsValid() || !l.Address.Addr().Is4() || r.Start < 0 || r.Start > never/2 ||
+		l.RenewAfter < 0 || l.RenewAfter > l.RebindAfter || l.RebindAfter > l.Duration || l.Duration > dhcp.Infinite {
+		return errors.New("the lease is invalid")
+	}
+	return nil
+}
+
+// A Store is the folder of the lease files. Each lease has a file, and a second one, its mark, if
+// a plugin wants it to be released and no daemon answers.
+type Store struct {
+	Dir   string
+	Trace *trace.Tracer // logs the steps; may be nil
+}
+
+const (
+	leaseSuffix = ".lease"
+	markSuffix  = ".released"
+)
+
+func (s Store) file(o Owner) statefile.File {
+	a := types.Attachment(o)
+	return statefile.File{Dir: s.Dir, Name: statefile.ShortHash(a.String()) + leaseSuffix, Owner: a, Trace: s.Trace}
+}
+
+func (s Store) mark(o Owner) string {
+	return strings.TrimSuffix(s.file(o).Path(), leaseSuffix) + markSuffix
+}
+
+// save writes a lease file.
+func (s Store) save(r record) error {
+	text, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return err
+	}
+	return s.file(r.Owner).Write(append(text, '\n'))
+}
+
+// remove removes a lease file and its mark.
+func (s Store) remove(o Owner) error {
+	return errors.Join(s.file(o).Remove(), statefile.Remove(s.Trace, s.mark(o)))
+}
+
+// isMarked reports whether a plugin wants the lease to be released.
+func (s Store) isMarked(o Owner) bool {
+	_, err := os.Lstat(s.mark(o))
+	return err == nil
+}
+
+// load reads all lease files. It removes all other files, and calls report for each file that is
+// no lease file, but should be.
+func (s Store) load(report func(path string, err error)) ([]record, error) {
+	entries, err := os.ReadDir(s.Dir)
+	if types.IgnoreNotExist(err) != nil {
+		return nil, err
+	}
+	var all []record
+	for _, e := range entries {
+		path := filepath.Join(s.Dir, e.Name())
+		if !strings.HasSuffix(path, leaseSuffix) {
+			continue
+		}
+		r, err := s.read(path)
+		if err != nil {
+			report(path, errors.Join(err, os.RemoveAll(path)))
+			continue
+		}
+		all = append(all, r)
+	}
+	return all, s.removeRest(entries)
+}
+
+// removeRest removes marks without a lease, and the temporary files of a daemon that was killed.
+func (s Store) removeRest(entries []os.DirEntry) error {
+	var errs []error
+	for _, e := range entries {
+		name, isMark := strings.CutSuffix(e.Name(), markSuffix)
+		_, err := os.Lstat(filepath.Join(s.Dir, name+leaseSuffix))
+		isTemp := strings.HasPrefix(e.Name(), ".") && strings.Contains(e.Name(), "~")
+		if isMark && err != nil || isTemp {
+			errs = append(errs, types.IgnoreNotExist(os.Remove(filepath.Join(s.Dir, e.Name()))))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// read reads the lease file at path.
+func (s Store) read(path string) (record, error) {
+	text, err := statefile.Read(path)
+	if err != nil {
+		return record{}, err
+	}
+	r, err := parseRecord(text)
+	if err == nil && s.file(r.Owner).Path() != path {
+		err = errors.New("it has the lease of another attachment")
+	}
+	return r, err
+}
+
+// parseRecord decodes and checks the content of a lease file.
+func parseRecord(text []byte) (record, error) {
+	var r record
+	if err := json.Unmarshal(text, &r); err != nil {
+		return record{}, err
+	}
+	return r, r.check()
+}
+
+// Release marks the lease of an attachment: the daemon will release it when it starts, or before it
+// would renew the lease. It reports whether there is a lease.
+func (s Store) Release(o Owner) (found bool, err error) {
+	if _, err := os.Lstat(s.file(o).Path()); err != nil {
+		return false, types.Coded(types.CodeIO, types.IgnoreNotExist(err))
+	}
+	err = s.Trace.Do("mark "+s.file(o).Path()+" as released", func() error { return os.WriteFile(s.mark(o), nil, 0o600) })
+	return true, types.Coded(types.CodeIO, err)
+}
+
+// ReleaseOthers marks the leases of the network whose attachments are not in valid. It returns how
+// many these are.
+func (s Store) ReleaseOthers(network string, valid types.Set) (n int, err error) {
+	entries, err := os.ReadDir(s.Dir)
+	if types.IgnoreNotExist(err) != nil {
+		return 0, types.Coded(types.CodeIO, err)
+	}
+	var errs []error
+	for _, e := range entries {
+		r, err := s.read(filepath.Join(s.Dir, e.Name()))
+		if err != nil || r.Network != network || valid[types.Attachment(r.Owner)] {
+			continue
+		}
+		_, err = s.Release(r.Owner)
+		errs = append(errs, err)
+		n++
+	}
+	return n, errors.Join(errs...)
+}

@@ -1,0 +1,84 @@
+package nl
+
+import (
+	"errors"
+	"io/fs"
+	"net/netip"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+)
+
+// Uplinks returns the links that the default routes of the namespace need, for IPv4 and for IPv6: the
+// links of the default routes, and the links below these, such as the parent of a VLAN and the ports
+// of a bridge. A default route is the first one of the main table, and the one that the policy rules
+// select for a packet that has neither a source address nor a mark. That may be in another table, and
+// it may be one of two routes that replace the default route together, such as 0.0.0.0/1 and 128.0.0.0/1.
+func (c *Conn) Uplinks() ([]Link, error) {
+	indexes, err := c.defaultDevices()
+	if err != nil {
+		return nil, err
+	}
+	var uplinks []Link
+	for ; len(indexes) > 0; indexes = indexes[1:] {
+		if slices.ContainsFunc(uplinks, func(l Link) bool { return l.Index == indexes[0] }) {
+			continue
+		}
+		l, err := c.LinkByIndex(indexes[0])
+		if errors.Is(err, fs.ErrNotExist) { // deleted since
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		below, err := c.below(l)
+		if err != nil {
+			return nil, err
+		}
+		uplinks, indexes = append(uplinks, l), append(indexes, below...)
+	}
+	return uplinks, nil
+}
+
+// defaultDevices returns the indexes of the links of the default routes, with all next hops.
+func (c *Conn) defaultDevices() ([]int, error) {
+	var indexes []int
+	for _, probe := range []netip.Addr{unrouted4, unrouted6} {
+		selected, err := c.selectedRoute(probe)
+		if err != nil {
+			return nil, err
+		}
+		var hops []*netlink.NexthopInfo
+		if prefix(selected.Dst).Bits() <= 1 {
+			hops = nextHops(selected)
+		}
+		if !isMainDefault(selected) {
+			main, err := c.mainDefaultRoute(familyOf(probe))
+			if err != nil {
+				return nil, err
+			}
+			hops = append(hops, nextHops(main)...)
+		}
+		for _, hop := range hops {
+			indexes = append(indexes, hop.LinkIndex)
+		}
+	}
+	return slices.DeleteFunc(indexes, func(index int) bool { return index == 0 }), nil
+}
+
+// below returns the indexes of the links through which l sends its packets: the parent of a VLAN or a
+// macvlan, and the ports of a bridge or a bond.
+func (c *Conn) below(l Link) ([]int, error) {
+	if l.Kind == "" || l.Kind == "veth" { // the Peer of a veth is its other end
+		return nil, nil
+	}
+	var indexes []int
+	if l.Peer != 0 && l.peerNS == 0 {
+		indexes = append(indexes, l.Peer)
+	}
+	ports, err := c.Ports(l)
+	for _, port := range ports {
+		indexes = append(indexes, port.Index)
+	}
+	return indexes, err
+}

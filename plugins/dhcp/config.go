@@ -1,0 +1,217 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/dhcp"
+	"github.com/plumb-cni/plumb/pkg/dhcpd"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// rawConfig is the configuration as the user writes it. README.md explains each key.
+type rawConfig struct {
+	IPAM *rawIPAM `json:"ipam"`
+}
+
+type rawIPAM struct {
+	Type             string       `json:"type"`
+	DaemonSocketPath string       `json:"daemonSocketPath"`
+	Priority         int          `json:"priority"`
+	Provide          []rawProvide `json:"provide"`
+	Request          []rawRequest `json:"request"`
+	ClientID         string       `json:"clientID"`
+	MTU              bool         `json:"mtu"`
+	Probe            bool         `json:"probe"`
+	Timeout          int          `json:"timeout"`
+}
+
+type rawProvide struct {
+	Option  string `json:"option"`
+	Value   string `json:"value"`
+	FromArg string `json:"fromArg"`
+}
+
+type rawRequest struct {
+	Option      string `json:"option"`
+	SkipDefault bool   `json:"skipDefault"`
+}
+
+// config is the checked configuration.
+type config struct {
+	socket   string
+	timeout  time.Duration // of ADD; zero: that of the daemon
+	settings dhcpd.Settings
+}
+
+// The codes of DHCP options that have a name here (RFC 2132, RFC 3004).
+const (
+	optionPad      = 0
+	optionMask     = 1
+	optionClientID = 61
+	optionEnd      = 255
+)
+
+// optionNames are the names that the reference plugin knows.
+var optionNames = map[string]uint8{
+	"subnet-mask": optionMask, "routers": 3, "host-name": 12, "vendor-class-identifier": 60,
+	"dhcp-client-identifier": optionClientID, "user-class": 77,
+}
+
+// ownOptions are the options that the client itself sets in its messages: requested address,
+// overload, message type, server, and the list of requested options.
+var ownOptions = []uint8{50, 52, 53, 54, 55}
+
+// maxTimeout is what ADD may take, in seconds. The interface plugins of this bundle wait for 240 s.
+const maxTimeout = 200
+
+// maxValue is the most bytes of an option's value.
+const maxValue = 255
+
+// An input has what determines a config.
+type input struct {
+	raw   *rawIPAM
+	args  types.Args // CNI_ARGS
+	owner types.Attachment
+}
+
+// parse reads and checks the configuration and CNI_ARGS. Invalid values have types.CodeConfig.
+func parse(r *skel.Request) (*config, error) {
+	var raw rawConfig
+	if err := r.Decode(&raw); err != nil {
+		return nil, err
+	}
+	args, err := r.AnyArgs()
+	if err != nil {
+		return nil, err
+	}
+	conf, err := input{raw.IPAM, args, r.Attachment()}.config()
+	return conf, types.Coded(types.CodeConfig, err)
+}
+
+// parseSocket returns the path of the socket, which is all that DEL and GC need.
+func parseSocket(r *skel.Request) (string, error) {
+	var raw struct {
+		IPAM struct {
+			DaemonSocketPath string `json:"daemonSocketPath"`
+		} `json:"ipam"`
+	}
+	if err := types.Decode(r.Stdin, &raw); err != nil {
+		return "", err
+	}
+	socket, err := socketPath(raw.IPAM.DaemonSocketPath)
+	return socket, types.Coded(types.CodeConfig, err)
+}
+
+// socketPath returns the path of the socket, or the default for an empty one.
+func socketPath(path string) (string, error) {
+	path = cmp.Or(path, dhcpd.DefaultSocket)
+	if !filepath.IsAbs(path) {
+		return "", fmt.Errorf("daemonSocketPath %q is not an absolute path", path)
+	}
+	return path, nil
+}
+
+// config checks the input and returns all problems in one error.
+func (in input) config() (*config, error) {
+	if in.raw == nil {
+		return nil, errors.New("IPAM config missing 'ipam' key")
+	}
+	var errs []error
+	problem := types.ProblemsInto(&errs)
+	problem(in.raw.Priority < 0 || int64(in.raw.Priority) > 1<<32-1, "priority %d is not between 0 and %d", in.raw.Priority, int64(1<<32-1))
+	problem(in.raw.Timeout < 0 || in.raw.Timeout > maxTimeout, "timeout %d is not between 1 and %d seconds", in.raw.Timeout, maxTimeout)
+	socket, socketErr := socketPath(in.raw.DaemonSocketPath)
+	options, optionsErr := in.provided()
+	asked, askedErr := in.asked()
+	conf := &config{
+		socket: socket, timeout: time.Duration(in.raw.Timeout) * time.Second,
+		settings: dhcpd.Settings{
+			ID: in.clientID(), Options: options, Ask: asked,
+			Priority: in.raw.Priority, SetMTU: in.raw.MTU, Probe: in.raw.Probe,
+		},
+	}
+	return conf, errors.Join(append(errs, socketErr, optionsErr, askedErr)...)
+}
+
+// clientID returns the content of option 61, or nil for the MAC of the interface: a zero, which
+// says that no hardware address follows (RFC 2132, section 9.14), and at most 254 bytes of text.
+func (in input) clientID() []byte {
+	text := in.raw.ClientID
+	switch namespace, pod := in.args["K8S_POD_NAMESPACE"], in.args["K8S_POD_NAME"]; {
+	case text == "mac":
+		return nil
+	case text == "name" && namespace != "" && pod != "":
+		text = namespace + "/" + pod
+	case text == "name":
+		text = in.owner.ContainerID
+	case text == "": // as the reference plugin
+		text = in.owner.ContainerID + "/" + in.owner.Network + "/" + in.owner.IfName
+	}
+	return append([]byte{0}, text[:min(len(text), maxValue-1)]...)
+}
+
+// provided returns the options to send. An option whose argument is not in CNI_ARGS, and that has
+// no value, is not sent.
+func (in input) provided() ([]dhcp.Option, error) {
+	var options []dhcp.Option
+	var errs []error
+	problem := types.ProblemsInto(&errs)
+	for i, p := range in.raw.Provide {
+		code, err := parseOption(p.Option)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("provide[%d]: %w", i, err))
+		}
+		value := cmp.Or(in.args[p.FromArg], p.Value)
+		problem(slices.Contains(ownOptions, code), "provide[%d]: option %d is set by the client itself", i, code)
+		problem(p.Value == "" && p.FromArg == "", "provide[%d]: neither value nor fromArg is set", i)
+		problem(len(value) > maxValue, "provide[%d]: value too long for option %s: %d bytes, at most %d", i, p.Option, len(value), maxValue)
+		problem(slices.ContainsFunc(options, func(o dhcp.Option) bool { return o.Code == code }), "provide[%d]: option %s is there twice", i, p.Option)
+		if value != "" {
+			options = append(options, dhcp.Option{Code: code, Value: []byte(value)})
+		}
+	}
+	return options, errors.Join(errs...)
+}
+
+// asked returns the codes of the options to ask for, without duplicates. There is at least the mask.
+func (in input) asked() ([]byte, error) {
+	var errs []error
+	var asked []byte
+	if !slices.ContainsFunc(in.raw.Request, func(r rawRequest) bool { return r.SkipDefault }) {
+		asked = slices.Clone(dhcp.DefaultRequest)
+	}
+	for i, r := range in.raw.Request {
+		if r.Option == "" && r.SkipDefault {
+			continue
+		}
+		code, err := parseOption(r.Option)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("request[%d]: %w", i, err))
+		} else if !slices.Contains(asked, code) {
+			asked = append(asked, code)
+		}
+	}
+	if len(asked) == 0 { // no list would be that of the client
+		asked = []byte{optionMask}
+	}
+	return asked, errors.Join(errs...)
+}
+
+// parseOption parses the name or number of an option.
+func parseOption(s string) (uint8, error) {
+	if code, known := optionNames[s]; known {
+		return code, nil
+	}
+	code, err := strconv.ParseUint(s, 10, 8)
+	if err != nil || code == optionPad || code == optionEnd {
+		return 0, fmt.Errorf("option %q is neither a known name nor a number from 1 to 254", s)
+	}
+	return uint8(code), nil
+}

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/ginkgo/v2"
+
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// No daemon listens at the socket: a configuration that is accepted fails with types.CodeIO.
+var _ = DescribeTable("ADD refuses",
+	func(ipam, rest, args string, code int, texts ...string) {
+		nstest.LeakCheck(GinkgoTB())
+		c := nstest.Call{NetNS: "/run/netns/none", Args: args, Config: `{"cniVersion":"1.1.0","name":"d","type":"macvlan"` + rest +
+			`,"ipam":{"type":"dhcp","daemonSocketPath":"/nonexistent/dhcp.sock"` + ipam + `}}`}
+		run(c, "ADD").RequireFailure(GinkgoTB(), code, texts...)
+		if code == types.CodeConfig {
+			run(c, "STATUS").RequireFailure(GinkgoTB(), types.CodeNotAvailable, texts...)
+		}
+		run(c, "DEL")
+	},
+	Entry("nothing without a reason", "", "", "A=b;C=", types.CodeIO, "/nonexistent/dhcp.sock"),
+	Entry("all problems at once",
+		`,"priority":-1,"timeout":201,"provide":[{"option":"nosuch","value":"x"},{"option":"53","value":"x"},{"option":"12"},
+		{"option":"60","value":"`+strings.Repeat("x", 256)+`"},{"option":"15","value":"a"},{"option":"15","value":"b"}],"request":[{"option":"256"},{"option":"0"},{}]`, "", "",
+		types.CodeConfig, "priority -1", "timeout 201", `provide[0]: option "nosuch" is neither`, "provide[1]: option 53 is set by the client itself",
+		"provide[2]: neither value nor fromArg", "provide[3]: value too long for option 60: 256 bytes", "provide[5]: option 15 is there twice",
+		`request[0]: option "256"`, `request[1]: option "0"`, `request[2]: option ""`),
+	Entry("a value of CNI_ARGS that is too long", `,"provide":[{"option":"host-name","fromArg":"K"}]`, "", "K="+strings.Repeat("x", 256),
+		types.CodeConfig, "value too long for option host-name"),
+	Entry("a socket that is not absolute", `,"daemonSocketPath":"run/dhcp.sock"`, "", "", types.CodeConfig, `daemonSocketPath "run/dhcp.sock" is not an absolute path`),
+	Entry("values of the wrong type", `,"mtu":1400,"provide":{}`, "", "", types.CodeDecode, `key "ipam.mtu"`, `key "ipam.provide"`),
+	Entry("malformed CNI_ARGS", "", "", "A", types.CodeEnvironment, `"A" is not KEY=VALUE`),
+	Entry("an unknown key, strictly", `,"clientId2":""`, `,"strict":true`, "", types.CodeUnsupported, `"ipam.clientId2"`),
+)
+
+// FuzzConfig tests that every accepted configuration gives a client identifier and options that fit
+// into a DHCP message, without duplicates.
+func FuzzConfig(f *testing.F) {
+	f.Add(`{"ipam":{"provide":[{"option":"12","fromArg":"K8S_POD_NAME","value":"x"}],"request":[{"option":"42"},{"skipDefault":true}],"clientID":"name"}}`, "K8S_POD_NAMESPACE=a;K8S_POD_NAME=b")
+	f.Add(`{"ipam":{"provide":[{"option":"61","value":"x"},{"option":"dhcp-client-identifier","value":"y"}],"clientID":"mac","timeout":200,"priority":4294967295}}`, "")
+	f.Add(`{"ipam":{"request":[{"option":"121","skipDefault":true},{"option":"121"}],"daemonSocketPath":"/x"}}`, "=;")
+	f.Add(`{"ipam":null}`, "K")
+	f.Fuzz(func(t *testing.T, text, args string) {
+		var raw rawConfig
+		given, err := types.ParseAnyArgs(args)
+		if err != nil || types.Decode([]byte(text), &raw) != nil {
+			return
+		}
+		conf, err := input{raw.IPAM, given, types.Attachment{Network: "n", ContainerID: strings.Repeat("c", 300), IfName: "eth0"}}.config()
+		if err != nil {
+			return
+		}
+		s := conf.settings
+		if len(s.ID) > maxValue || len(s.ID) == 0 && raw.IPAM.ClientID != "mac" || conf.timeout < 0 || s.Priority < 0 {
+			t.Errorf("%s: %+v", text, conf)
+		}
+		codes := slices.Clone(s.Ask)
+		slices.Sort(codes)
+		if len(codes) == 0 || len(slices.Compact(codes)) != len(s.Ask) || bytes.ContainsAny(s.Ask, "\x00\xff") {
+			t.Errorf("%s: asks for %v", text, s.Ask)
+		}
+		sent := map[uint8]bool{}
+		for _, o := range s.Options {
+			if sent[o.Code] || len(o.Value) == 0 || len(o.Value) > maxValue || slices.Contains(ownOptions, o.Code) || o.Code == optionPad || o.Code == optionEnd {
+				t.Errorf("%s: sends %+v", text, o)
+			}
+			sent[o.Code] = true
+		}
+	})
+}

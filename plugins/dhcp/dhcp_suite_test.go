@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/pkg/dhcpd"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+func TestDHCP(t *testing.T) {
+	RegisterFailHandler(Fail)
+	RunSpecs(t, "plugins/dhcp")
+}
+
+func TestREADMEExamples(t *testing.T) {
+	nstest.Examples(t, plugin(), func(r *skel.Request) error { _, err := parse(r); return err })
+}
+
+const serverAddr = "10.50.0.1"
+
+// lease is what the server gives, with the options 3, 6, 15 and 26.
+var lease = nstest.DHCPLease{Address: "10.50.0.5/24", Duration: time.Hour, Options: map[uint8][]byte{
+	3: {10, 50, 0, 1}, 6: {10, 50, 0, 1, 10, 50, 0, 2}, 15: []byte("example.org"), 26: {1400 >> 8, 1400 & 0xff},
+}}
+
+// A testbed is a container, whose interface eth0 is up, and a segment with a DHCP server.
+type testbed struct {
+	lan, pod *nstest.NS
+	server   *nstest.DHCPServer
+	socket   string
+}
+
+// newTestbed makes a testbed without a daemon.
+func newTestbed() *testbed {
+	nstest.LeakCheck(GinkgoTB())
+	lan, pod := nstest.NewNodeAndPod(GinkgoTB())
+	b := &testbed{lan: lan, pod: pod, socket: filepath.Join(GinkgoTB().TempDir(), "dhcp.sock")}
+	b.join(pod, "lan0")
+	end := nstest.End{In: lan, Name: "lan0", Addrs: []string{serverAddr + "/24"}}
+	lan.MustLine(GinkgoTB(), "ip addr add "+end.Addrs[0]+" dev lan0")
+	b.server = nstest.StartDHCPServer(GinkgoTB(), end, lease)
+	return b
+}
+
+// join gives a container the interface eth0, on a cable to the segment.
+func (b *testbed) join(pod *nstest.NS, name string) {
+	nstest.Join(GinkgoTB(), nstest.End{In: b.lan, Name: name}, nstest.End{In: pod, Name: "eth0"})
+}
+
+// runDaemon runs a daemon in this process until the end of the test, or until stop is called.
+func (b *testbed) runDaemon() (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	o := dhcpd.Options{Socket: b.socket, Timeout: 10 * time.Second, ResendMax: 200 * time.Millisecond, AddTimeout: time.Minute}
+	go func() { ended <- o.Run(ctx, nil, GinkgoWriter) }()
+	stopped := false
+	stop = func() {
+		if cancel(); !stopped {
+			stopped = true
+			Expect(<-ended).To(Succeed())
+		}
+	}
+	DeferCleanup(func() { stop() })
+	b.awaitDaemon()
+	return stop
+}
+
+func (b *testbed) awaitDaemon() {
+	GinkgoHelper()
+	Eventually(func() error {
+		_, err := dhcpd.Call(context.Background(), b.socket, dhcpd.Request{Method: dhcpd.MethodStatus})
+		return err
+	}).Should(Succeed())
+}
+
+// startDaemon starts the executable, and returns a function that ends it by a signal.
+func (b *testbed) startDaemon(args ...string) (end func(syscall.Signal) error) {
+	GinkgoHelper()
+	cmd := exec.Command(filepath.Join(nstest.Build(GinkgoTB(), "dhcp"), "dhcp"), append([]string{"daemon", "-resendmax", "200ms"}, args...)...)
+	cmd.Args = append(cmd.Args, "--socketpath", b.socket)
+	cmd.Stderr = GinkgoWriter
+	return b.start(cmd)
+}
+
+func (b *testbed) start(cmd *exec.Cmd) (end func(syscall.Signal) error) {
+	GinkgoHelper()
+	Expect(b.lan.Start(cmd)).To(Succeed())
+	ended := false
+	end = func(s syscall.Signal) error {
+		if ended {
+			return nil
+		}
+		ended = true
+		_ = cmd.Process.Signal(s)
+		return cmd.Wait()
+	}
+	DeferCleanup(func() { _ = end(syscall.SIGKILL) })
+	b.awaitDaemon()
+	return end
+}
+
+// conf returns a configuration. ipam is added to the object "ipam", and begins with a comma or is
+// empty.
+func (b *testbed) conf(version, ipam string) string {
+	return fmt.Sprintf(`{"cniVersion":%q,"name":"d","type":"macvlan","ipam":{"type":"dhcp","daemonSocketPath":%q%s}}`, version, b.socket, ipam)
+}
+
+func (b *testbed) call(ipam string) nstest.Call {
+	return nstest.Call{ContainerID: "m1", Pod: b.pod, Config: b.conf("1.1.0", ipam)}
+}
+
+func run(c nstest.Call, command string) nstest.Reply { return nstest.Run(plugin(), c.With(command)) }
+
+// addedAddress returns the address of an ADD.
+func addedAddress(c nstest.Call) string {
+	GinkgoHelper()
+	return run(c, "ADD").Result(GinkgoTB()).IPs[0].Address.String()
+}
+
+// files returns the files of the daemon.
+func (b *testbed) files() []string {
+	all, _ := filepath.Glob(strings.TrimSuffix(b.socket, ".sock") + "/[^.]*")
+	return all
+}
+
+// record returns the content of the only lease file.
+func (b *testbed) record() string {
+	all := b.files()
+	if len(all) != 1 {
+		return fmt.Sprint(all)
+	}
+	text, err := os.ReadFile(all[0])
+	if errors.Is(err, os.ErrNotExist) {
+		return ""
+	}
+	return string(text)
+}

@@ -1,0 +1,393 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/pkg/dhcpd"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+const (
+	discover  = dhcpv4.MessageTypeDiscover
+	requested = dhcpv4.MessageTypeRequest
+	released  = dhcpv4.MessageTypeRelease
+)
+
+// id returns the client identifier of a message.
+func id(m nstest.DHCPMessage) string {
+	return string(m.Options.Get(dhcpv4.OptionClientIdentifier))
+}
+
+var _ = Describe("dhcp", func() {
+	var b *testbed
+	BeforeEach(func() { b = newTestbed() })
+
+	DescribeTable("returns the lease in the form of each version",
+		func(version string) {
+			b.runDaemon()
+			c := b.call("")
+			c.Config = b.conf(version, `,"priority":50`)
+			nstest.Golden(GinkgoTB(), "add-"+version, run(c, "ADD").OK(GinkgoTB()).Stdout)
+			run(c, "DEL").OK(GinkgoTB())
+		},
+		EntryDescription("%s"),
+		Entry(nil, "0.1.0"), Entry(nil, "0.2.0"), Entry(nil, "0.3.0"), Entry(nil, "0.3.1"),
+		Entry(nil, "0.4.0"), Entry(nil, "1.0.0"), Entry(nil, "1.1.0"),
+	)
+
+	It("sends what the configuration says, and the identifier of the reference plugin", func() {
+		b.runDaemon()
+		c := b.call(`,"provide":[{"option":"host-name","fromArg":"K8S_POD_NAME"},{"option":"60","value":"k8s"},{"option":"77","fromArg":"NONE"}],"request":[{"option":"42"}]`)
+		c.Args = "IgnoreUnknown=1;K8S_POD_NAME=pod-1"
+		Expect(addedAddress(c)).To(Equal("10.50.0.5/24"))
+		for _, t := range []dhcpv4.MessageType{discover, requested} {
+			m := b.server.Await(GinkgoTB(), t)
+			Expect(id(m)).To(Equal("\x00m1/d/eth0"))
+			Expect(m.HostName()).To(Equal("pod-1"))
+			Expect(m.ClassIdentifier()).To(Equal("k8s"))
+			Expect(m.Options.Has(dhcpv4.OptionUserClassInformation)).To(BeFalse())
+			Expect(m.Options.Get(dhcpv4.OptionParameterRequestList)).To(Equal([]byte{1, 121, 33, 3, 6, 15, 119, 26, 51, 58, 59, 42}))
+			Expect(m.IsBroadcast()).To(BeFalse())
+		}
+	})
+
+	DescribeTable("uses the client identifier",
+		func(key, args, want string) {
+			b.runDaemon()
+			c := b.call(`,"clientID":"` + key + `"`)
+			c.Args = args
+			if key == "mac" {
+				mac, err := types.ParseMAC(strings.TrimSpace(b.pod.MustLine(GinkgoTB(), "cat /sys/class/net/eth0/address")))
+				Expect(err).NotTo(HaveOccurred())
+				want = "\x01" + string(mac)
+			}
+			addedAddress(c)
+			Expect(id(b.server.Await(GinkgoTB(), discover))).To(Equal(want))
+			run(c, "DEL").OK(GinkgoTB())
+			Expect(id(b.server.Await(GinkgoTB(), released))).To(Equal(want), "of the RELEASE")
+		},
+		Entry("of the pod", "name", "K8S_POD_NAMESPACE=default;K8S_POD_NAME=web-0", "\x00default/web-0"),
+		Entry("of the container without a pod", "name", "", "\x00m1"),
+		Entry("of the configuration", "kitchen", "", "\x00kitchen"),
+	)
+
+	It("releases a lease once, by unicast from its address", func() {
+		b.runDaemon()
+		c := b.call("")
+		Expect(addedAddress(c)).To(Equal("10.50.0.5/24"))
+		b.server.Await(GinkgoTB(), requested)
+		Expect(addedAddress(c)).To(Equal("10.50.0.5/24"), "a second ADD")
+		Expect(b.server.Received()).To(BeEmpty(), "messages of the second ADD")
+		run(c, "DEL").OK(GinkgoTB())
+		m := b.server.Await(GinkgoTB(), released)
+		Expect(m.Source.Addr().String() + " " + m.Destination.String()).To(Equal("10.50.0.5 " + serverAddr))
+		Expect(b.files()).To(BeEmpty())
+		r := run(c, "DEL").OK(GinkgoTB())
+		Expect(r.Stderr).To(BeEmpty())
+		Expect(b.server.Received()).To(BeEmpty())
+	})
+
+	It("gives two ADDs at once one lease", func() {
+		b.runDaemon()
+		c := b.call("")
+		for _, r := range nstest.RunAll(plugin(), "ADD", []nstest.Call{c, c}) {
+			Expect(r.Result(GinkgoTB()).IPs[0].Address.String()).To(Equal("10.50.0.5/24"))
+		}
+		b.server.Await(GinkgoTB(), requested)
+		Expect(b.server.Received()).To(BeEmpty())
+	})
+
+	It("sets the interface up, and its MTU", func() {
+		b.runDaemon()
+		b.pod.MustLine(GinkgoTB(), "ip link set eth0 down")
+		addedAddress(b.call(`,"mtu":true`))
+		Expect(b.pod.MustLine(GinkgoTB(), "ip link show eth0")).To(And(ContainSubstring("mtu 1400"), ContainSubstring("UP")))
+	})
+
+	It("returns classless routes instead of the router", func() {
+		b.runDaemon()
+		l := lease
+		l.Options = map[uint8][]byte{3: {10, 50, 0, 9}, 121: {8, 10, 10, 50, 0, 2, 16, 172, 16, 0, 0, 0, 0}}
+		b.server.Lease(l)
+		result := run(b.call(`,"priority":7`), "ADD").Result(GinkgoTB())
+		var routes []string
+		for _, r := range result.Routes {
+			routes = append(routes, r.Dst.String()+" "+r.GW.String())
+			Expect(r.Priority).To(Equal(7))
+		}
+		Expect(routes).To(HaveLen(2))
+		Expect(routes[0]).To(Equal("10.0.0.0/8 10.50.0.2"))
+		Expect(result.Routes[1].Scope).To(Equal(253))
+	})
+
+	It("releases the lease of an ADD whose caller hangs up", func() {
+		b.runDaemon()
+		b.server.Always(toRequests(nstest.DHCPSilence))
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		done := make(chan error, 1)
+		go func() {
+			_, err := dhcpd.Call(ctx, b.socket, dhcpd.Request{
+				Method: dhcpd.MethodAdd, Owner: dhcpd.Owner{Network: "d", ContainerID: "m1", IfName: "eth0"}, NetNS: b.pod.Path(),
+			})
+			done <- err
+		}()
+		b.server.Await(GinkgoTB(), requested)
+		Expect(b.record()).To(ContainSubstring(`"state": "requesting"`))
+		cancel()
+		Expect(<-done).To(MatchError(context.Canceled))
+		b.server.Await(GinkgoTB(), released)
+		Eventually(b.files).Should(BeEmpty())
+	})
+
+	It("says what an ADD waited for", func() {
+		b.runDaemon()
+		b.server.Always(nstest.DHCPSilence)
+		run(b.call(`,"timeout":1`), "ADD").RequireFailure(GinkgoTB(), types.CodeTryAgain, "no lease from a DHCP server: none within 1s (no answer to DHCPDISCOVER)")
+		Expect(b.files()).To(BeEmpty())
+		b.server.Always(toRequests(nstest.DHCPNAK))
+		run(b.call(`,"timeout":1`), "ADD").RequireFailure(GinkgoTB(), types.CodeTryAgain, "DHCPNAK")
+	})
+
+	It("declines an address that another host has", func() {
+		b.runDaemon()
+		b.lan.MustLine(GinkgoTB(), "ip addr add 10.50.0.5/24 dev lan0")
+		second := lease
+		second.Address = "10.50.0.6/24"
+		done := make(chan nstest.Reply, 1)
+		go func() { done <- run(b.call(`,"probe":true`), "ADD") }()
+		b.server.Await(GinkgoTB(), dhcpv4.MessageTypeDecline)
+		b.server.Lease(second)
+		Eventually(done).Should(Receive(WithTransform(func(r nstest.Reply) string { return r.Stdout }, ContainSubstring("10.50.0.6/24"))))
+	})
+
+	Describe("CHECK", func() {
+		It("fails without a lease, with another address, and sends nothing", func() {
+			b.runDaemon()
+			c := b.call("")
+			run(c, "CHECK").RequireFailure(GinkgoTB(), types.CodeChanged, "d/m1/eth0 has no lease")
+			added := run(c, "ADD").OK(GinkgoTB())
+			b.server.Await(GinkgoTB(), requested)
+			run(c, "CHECK").OK(GinkgoTB())
+			config := c.Config
+			c.Config = nstest.WithPrevResult(config, added.Stdout)
+			run(c, "CHECK").OK(GinkgoTB())
+			c.Config = nstest.WithPrevResult(config, strings.ReplaceAll(added.Stdout, "10.50.0.5", "10.50.0.77"))
+			run(c, "CHECK").RequireFailure(GinkgoTB(), types.CodeChanged, "prevResult has no address 10.50.0.5/24")
+			Expect(b.server.Received()).To(BeEmpty())
+		})
+	})
+
+	It("GC releases the leases of the network that are not valid", func() {
+		b.runDaemon()
+		c := b.call("")
+		addedAddress(c)
+		config := c.Config
+		gc := func(name, valid string) nstest.Reply {
+			c.Config = strings.Replace(strings.TrimSuffix(config, "}")+`,"cni.dev/valid-attachments":[`+valid+`]}`, `"name":"d"`, `"name":"`+name+`"`, 1)
+			return run(c, "GC").OK(GinkgoTB())
+		}
+		gc("d", `{"containerID":"m1","ifname":"eth0"}`)
+		gc("other", "")
+		Expect(b.files()).To(HaveLen(1))
+		gc("d", "")
+		Expect(b.files()).To(BeEmpty())
+		b.server.Await(GinkgoTB(), released)
+	})
+
+	Describe("without a daemon", func() {
+		It("ADD, CHECK and STATUS fail, and DEL and GC succeed", func() {
+			c := b.call("")
+			run(c, "ADD").RequireFailure(GinkgoTB(), types.CodeIO, `is "dhcp daemon" running?`, b.socket)
+			run(c, "CHECK").RequireFailure(GinkgoTB(), types.CodeIO, `is "dhcp daemon" running?`)
+			run(c, "STATUS").RequireFailure(GinkgoTB(), types.CodeNotAvailable, `is "dhcp daemon" running?`)
+			Expect(run(c, "DEL").OK(GinkgoTB()).Stderr).To(BeEmpty())
+			c.Config = strings.TrimSuffix(c.Config, "}") + `,"cni.dev/valid-attachments":[]}`
+			Expect(run(c, "GC").OK(GinkgoTB()).Stderr).To(BeEmpty())
+		})
+
+		DescribeTable("a lease is released when the daemon runs again, after",
+			func(command, rest, warning string) {
+				stop := b.runDaemon()
+				c := b.call("")
+				addedAddress(c)
+				stop()
+				c.Config = strings.TrimSuffix(c.Config, "}") + rest + "}"
+				r := run(c, command).OK(GinkgoTB())
+				Expect(r.Stderr).To(ContainSubstring(warning))
+				Expect(b.files()).To(HaveLen(2), "the lease and its mark")
+				b.server.Await(GinkgoTB(), requested)
+				Expect(b.server.Received()).To(BeEmpty())
+				b.runDaemon()
+				b.server.Await(GinkgoTB(), released)
+				Eventually(b.files).Should(BeEmpty())
+			},
+			Entry("DEL", "DEL", "", "the daemon releases the lease when it runs"),
+			Entry("GC", "GC", `,"cni.dev/valid-attachments":[]`, "leases that the daemon releases when it runs: 1"),
+		)
+	})
+
+	It("STATUS succeeds with a daemon, and fails with a bad configuration", func() {
+		b.runDaemon()
+		run(b.call(""), "STATUS").OK(GinkgoTB())
+		run(b.call(`,"timeout":-1`), "STATUS").RequireFailure(GinkgoTB(), types.CodeNotAvailable, "timeout -1")
+	})
+
+	Describe("on the interface", func() {
+		// addConfigured makes an ADD of a lease that is renewed in two seconds, and configures the
+		// interface as an interface plugin does.
+		addConfigured := func() {
+			short := lease
+			short.Duration, short.Renew, short.Rebind = 6*time.Second, 2*time.Second, 4*time.Second
+			b.server.Lease(short)
+			addedAddress(b.call(`,"priority":9`))
+			b.server.Await(GinkgoTB(), requested)
+			b.pod.Batch(GinkgoTB(), "addr add 10.50.0.5/24 dev eth0", "route add default via 10.50.0.1 metric 9")
+		}
+		addresses := func() string { return b.pod.MustLine(GinkgoTB(), "ip -4 -br addr show eth0") }
+
+		It("renews a lease by unicast", func() {
+			b.runDaemon()
+			addConfigured()
+			m := b.server.Await(GinkgoTB(), requested)
+			Expect(m.Source.Addr().String() + " " + m.Destination.String()).To(Equal("10.50.0.5 " + serverAddr))
+			Expect(m.ClientIPAddr.String()).To(Equal("10.50.0.5"))
+		})
+
+		It("replaces the address and the routes if the server gives another one", func() {
+			b.runDaemon()
+			addConfigured()
+			other := lease
+			other.Address = "10.50.0.6/24"
+			other.Options = map[uint8][]byte{3: {10, 50, 0, 2}}
+			b.server.Lease(other)
+			Eventually(addresses).Should(And(ContainSubstring("10.50.0.6/24"), Not(ContainSubstring("10.50.0.5/24"))))
+			Eventually(func() string { return b.pod.MustLine(GinkgoTB(), "ip route show default") }).Should(MatchRegexp(`^default via 10.50.0.2 dev eth0 metric 9\s*$`))
+			c := b.call("")
+			c.Config = nstest.WithPrevResult(c.Config, `{"cniVersion":"1.1.0","ips":[{"address":"10.50.0.5/24"}]}`)
+			run(c, "CHECK").RequireFailure(GinkgoTB(), types.CodeChanged, "10.50.0.6/24, which the lease has now")
+		})
+
+		It("takes the address off if the server refuses it, or if the lease runs out, and looks for another", func() {
+			b.runDaemon()
+			addConfigured()
+			b.server.Always(nstest.DHCPNAK)
+			Eventually(addresses).ShouldNot(ContainSubstring("10.50.0.5"))
+			run(b.call(""), "CHECK").RequireFailure(GinkgoTB(), types.CodeChanged, "has no lease")
+			b.server.Always(nil)
+			Eventually(addresses).Should(ContainSubstring("10.50.0.5"))
+			b.server.Always(nstest.DHCPSilence)
+			Eventually(addresses).ShouldNot(ContainSubstring("10.50.0.5"))
+			Expect(b.pod.MustLine(GinkgoTB(), "ip route show default")).To(BeEmpty())
+		})
+
+		It("forgets the lease of a namespace that is gone", func() {
+			b.runDaemon()
+			addConfigured()
+			b.pod.Remove(GinkgoTB())
+			Eventually(b.files).Should(BeEmpty())
+			c := b.call("")
+			run(c, "DEL").OK(GinkgoTB())
+			run(c, "ADD").RequireFailure(GinkgoTB(), types.CodeNamespace, "container namespace")
+		})
+	})
+
+	Describe("the executable", func() {
+		It("takes over the leases of a daemon that was killed", func() {
+			kill := b.startDaemon()
+			c := b.call("")
+			addedAddress(c)
+			b.server.Await(GinkgoTB(), requested)
+			Expect(kill(syscall.SIGKILL)).NotTo(Succeed())
+			Expect(b.socket).To(BeAnExistingFile(), "the stale socket")
+			end := b.startDaemon()
+			m := b.server.Await(GinkgoTB(), requested)
+			Expect(m.RequestedIPAddress().String()).To(Equal("10.50.0.5"))
+			Expect(m.ServerIdentifier()).To(BeNil())
+			Expect(id(m)).To(Equal("\x00m1/d/eth0"))
+			run(c, "CHECK").OK(GinkgoTB())
+			Expect(end(syscall.SIGTERM)).To(Succeed())
+			Expect(b.socket).NotTo(BeAnExistingFile())
+			Expect(b.files()).To(HaveLen(1))
+			b.startDaemon()
+			run(c, "DEL").OK(GinkgoTB())
+			b.server.Await(GinkgoTB(), released)
+		})
+
+		It("releases what a daemon had requested that was killed", func() {
+			b.server.Always(toRequests(nstest.DHCPSilence))
+			kill := b.startDaemon()
+			done := make(chan nstest.Reply, 1)
+			go func() { done <- run(b.call(""), "ADD") }()
+			b.server.Await(GinkgoTB(), requested)
+			_ = kill(syscall.SIGKILL)
+			(<-done).RequireFailure(GinkgoTB(), types.CodeIO)
+			b.startDaemon()
+			b.server.Await(GinkgoTB(), released)
+			Eventually(b.files).Should(BeEmpty())
+		})
+
+		It("uses the socket of systemd, and leaves it", func() {
+			bin := nstest.Build(GinkgoTB(), "dhcp")
+			l, err := listenAt(b.socket)
+			Expect(err).NotTo(HaveOccurred())
+			defer func() { _ = l.Close() }()
+			pid := filepath.Join(GinkgoTB().TempDir(), "pid")
+			cmd := exec.Command("/bin/sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 exec "$0" daemon -pidfile "$1"`, filepath.Join(bin, "dhcp"), pid)
+			cmd.Stderr, cmd.ExtraFiles = GinkgoWriter, []*os.File{l}
+			end := b.start(cmd)
+			Expect(pid).To(BeAnExistingFile())
+			addedAddress(b.call(""))
+			Expect(b.files()).To(HaveLen(1))
+			Expect(end(syscall.SIGINT)).To(Succeed())
+			Expect(b.socket).To(BeAnExistingFile())
+			Expect(pid).NotTo(BeAnExistingFile())
+		})
+
+		It("prints its flags, and refuses what it cannot use", func() {
+			bin := filepath.Join(nstest.Build(GinkgoTB(), "dhcp"), "dhcp")
+			out, err := exec.Command(bin, "daemon", "-h").CombinedOutput()
+			Expect(err).NotTo(HaveOccurred())
+			Expect(string(out)).To(And(ContainSubstring("-hostprefix"), ContainSubstring("-resendtimeout")))
+			out, err = exec.Command(bin, "daemon", "-pidfile", "x").CombinedOutput()
+			Expect(err).To(HaveOccurred())
+			Expect(string(out)).To(ContainSubstring(`dhcp daemon: -pidfile "x" is not an absolute path`))
+			out, err = exec.Command(bin).CombinedOutput()
+			Expect(err).NotTo(HaveOccurred())
+			Expect(string(out)).To(HavePrefix("CNI dhcp plugin "))
+		})
+	})
+})
+
+// toRequests is a behaviour for REQUEST. A DISCOVER is answered.
+func toRequests(behaviour nstest.DHCPBehaviour) nstest.DHCPBehaviour {
+	return func(m nstest.DHCPMessage, answer *dhcpv4.DHCPv4) [][]byte {
+		if m.MessageType() == requested {
+			return behaviour(m, answer)
+		}
+		return [][]byte{answer.ToBytes()}
+	}
+}
+
+// listenAt returns the file of a socket that listens.
+func listenAt(path string) (*os.File, error) {
+	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err == nil {
+		err = syscall.Bind(fd, &syscall.SockaddrUnix{Name: path})
+	}
+	if err == nil {
+		err = syscall.Listen(fd, 8)
+	}
+	return os.NewFile(uintptr(fd), path), err
+}

@@ -1,0 +1,17 @@
+// dhcp is an IPAM plugin that gets addresses from DHCP servers. Its daemon keeps the leases. See
+// README.md.
+package main
+
+import (
+	"github.com/plumb-cni/plumb/pkg/dhcpd"
+	"github.com/plumb-cni/plumb/pkg/skel"
+)
+
+func main() { skel.Main(plugin()) }
+
+func plugin() skel.Plugin {
+	return skel.Plugin{
+		Name: "dhcp", IPAM: true, Add: add, Del: del, Check: check, Status: status, GC: gc,
+		Commands: map[string]func(*skel.Request, []string) error{"daemon": dhcpd.Command},
+	}
+}

@@ -1,0 +1,152 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/dhcpd"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// The limits of time for a daemon that does not answer. The daemon itself limits an ADD.
+const (
+	addLimit    = 220 * time.Second
+	delLimit    = 15 * time.Second
+	statusLimit = 5 * time.Second
+)
+
+// call sends a request to the daemon, as one step. It returns an error if there is no answer.
+func call(r *skel.Request, socket string, req dhcpd.Request, limit time.Duration) (answer dhcpd.Answer, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	err = r.Trace.Do(req.Method+" by the DHCP daemon at "+socket, func() error {
+		answer, err = dhcpd.Call(ctx, socket, req)
+		return err
+	})
+	return answer, err
+}
+
+// request returns a request for the attachment.
+func request(r *skel.Request, method string) dhcpd.Request {
+	return dhcpd.Request{Method: method, Owner: dhcpd.Owner(r.Attachment())}
+}
+
+// add returns the lease that the daemon gets.
+func add(r *skel.Request) (*types.Result, error) {
+	conf, err := parse(r)
+	if err != nil {
+		return nil, err
+	}
+	req := request(r, dhcpd.MethodAdd)
+	req.NetNS, req.Timeout, req.Settings = r.NetNS, conf.timeout, conf.settings
+	answer, err := call(r, conf.socket, req, addLimit)
+	if err = cmp.Or(err, answer.Err()); err != nil {
+		return nil, err
+	}
+	r.Undo.Push("release the lease", func() error { return release(r, conf.socket) })
+	if answer.Warning != "" {
+		r.Warn("%s", answer.Warning)
+	}
+	l := answer.Lease
+	result := &types.Result{
+		IPs:    []types.IP{{Interface: types.NoInterface, Address: l.Address, Gateway: l.Router}},
+		Routes: l.Routes, DNS: l.DNS,
+	}
+	for i := range result.Routes {
+		result.Routes[i].Priority = cmp.Or(conf.settings.Priority, result.Routes[i].Priority)
+	}
+	return result, nil
+}
+
+// check asks the daemon for the lease, and compares it with prevResult.
+func check(r *skel.Request) error {
+	conf, err := parse(r)
+	if err != nil {
+		return err
+	}
+	prev, err := r.Prev()
+	if err != nil {
+		return err
+	}
+	answer, err := call(r, conf.socket, request(r, dhcpd.MethodCheck), delLimit)
+	if err = cmp.Or(err, answer.Err()); err != nil || prev == nil {
+		return err
+	}
+	for _, ip := range prev.IPs {
+		if ip.Address == answer.Lease.Address {
+			return nil
+		}
+	}
+	return types.Errorf(types.CodeChanged, "prevResult has no address %s, which the lease has now", answer.Lease.Address)
+}
+
+// del releases the lease.
+func del(r *skel.Request) error {
+	socket, err := parseSocket(r)
+	if err != nil {
+		return err
+	}
+	return release(r, socket)
+}
+
+// release releases the lease of the attachment. If the daemon does not answer, release marks the
+// lease, and the daemon releases it later.
+func release(r *skel.Request, socket string) error {
+	answer, err := call(r, socket, request(r, dhcpd.MethodDel), delLimit)
+	if err = cmp.Or(err, answer.Err()); err == nil {
+		return nil
+	}
+	found, markErr := store(r, socket).Release(dhcpd.Owner(r.Attachment()))
+	if markErr != nil {
+		r.Warn("%v; the lease cannot be marked, and stays until it runs out: %v", err, markErr)
+	} else if found {
+		r.Warn("%v; the daemon releases the lease when it runs", err)
+	}
+	return nil
+}
+
+// gc releases the leases of the network whose attachments are not valid.
+func gc(r *skel.Request) error {
+	socket, err := parseSocket(r)
+	if err != nil {
+		return err
+	}
+	req := dhcpd.Request{Method: dhcpd.MethodGC, Owner: dhcpd.Owner{Network: r.Conf.Name}}
+	for a := range r.Valid() {
+		req.Valid = append(req.Valid, dhcpd.Owner(a))
+	}
+	answer, err := call(r, socket, req, delLimit)
+	if err = cmp.Or(err, answer.Err()); err == nil {
+		return nil
+	}
+	n, markErr := store(r, socket).ReleaseOthers(r.Conf.Name, r.Valid())
+	if n > 0 {
+		r.Warn("%v; leases that the daemon releases when it runs: %d", err, n)
+	}
+	return markErr
+}
+
+// status returns an error if an ADD would fail because of its configuration, or because the daemon
+// does not answer.
+func status(r *skel.Request) error {
+	conf, err := parse(r)
+	if err == nil {
+		var answer dhcpd.Answer
+		answer, err = call(r, conf.socket, dhcpd.Request{Method: dhcpd.MethodStatus}, statusLimit)
+		err = cmp.Or(err, answer.Err())
+	}
+	if err != nil {
+		err = fmt.Errorf("ADD would fail: %w", err)
+	}
+	return types.NotAvailable(err)
+}
+
+// store returns the store of the daemon with that socket.
+func store(r *skel.Request, socket string) dhcpd.Store {
+	s := dhcpd.StoreOf(socket)
+	s.Trace = r.Trace
+	return s
+}

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// routesFor returns the routes that ADD adds to the table of an IP: the base routes that belong there, and
+// those of lacking. These are behind the routes that lead to gateways, and before other default routes,
+// because of two IPv4 routes with the same metric the kernel prefers the first.
+func (t *target) routesFor(ip types.IP, table int) []nl.FullRoute {
+	var routes []nl.FullRoute
+	for _, r := range t.routesIn(t.baseTable) {
+		if !t.belongs(r, ip) {
+			continue
+		}
+		if t.baseTable != nl.MainTable {
+			// An address of a VRF can be the preferred source of routes in the table of the VRF, but not
+			// of routes in other tables (fib_valid_prefsrc in net/ipv4/fib_semantics.c).
+			r = r.WithoutSource()
+		}
+		routes = append(routes, r.In(table))
+	}
+	lacking := t.lacking(ip, table, slices.Concat(t.routesIn(table), routes))
+	i := slices.IndexFunc(routes, func(r nl.FullRoute) bool { return r.GW.IsValid() || r.Dst == defaultOf(ip) })
+	if i < 0 {
+		return append(routes, lacking...)
+	}
+	return slices.Insert(routes, i, lacking...)
+}
+
+// belongs reports whether the table of an IP gets a base route. The route must be of the same family as
+// the IP. Its preferred source and its gateway must not be addresses that are only in the subnet of
+// another IP. Some routes stay where they are: those for link-local and multicast addresses, because
+// these addresses are the same on all interfaces; those from router advertisements, because the kernel
+// would add them again; and those that an earlier ADD made.
+func (t *target) belongs(r nl.FullRoute, ip types.IP) bool {
+	dst := r.Dst.Addr()
+	return dst.Is4() == ip.Address.Addr().Is4() && !r.Advertised && !isMarked(r.Protocol) &&
+		!dst.IsLinkLocalUnicast() && !dst.IsMulticast() && !t.isOfOther(r.Src, ip) && !t.isOfOther(r.GW, ip)
+}
+
+// isOfOther reports whether an address is in the subnet of another IP, and not in that of ip.
+func (t *target) isOfOther(a netip.Addr, ip types.IP) bool {
+	return a.IsValid() && !ip.Address.Contains(a) &&
+		slices.ContainsFunc(t.ips, func(other types.IP) bool { return other.Address.Contains(a) })
+}
+
+// moved returns the base routes that belong to the table of at least one IP.
+func (t *target) moved() []nl.FullRoute {
+	return slices.DeleteFunc(t.routesIn(t.baseTable), func(r nl.FullRoute) bool {
+		return !slices.ContainsFunc(t.ips, func(ip types.IP) bool { return t.belongs(r, ip) })
+	})
+}
+
+// lacking returns the routes that the table of an IP must have, and that are not among present: a route
+// to its subnet, unless the address has none (noprefixroute), and a default route. The default
+// route must be through the configured gateway, if there is one.
+func (t *target) lacking(ip types.IP, table int, present []nl.FullRoute) []nl.FullRoute {
+	var lacking []nl.FullRoute
+	hasPrefixRoute := slices.ContainsFunc(t.addrs, func(a nl.Addr) bool { return a.Prefix == ip.Address && !a.NoPrefixRoute })
+	toSubnet := func(r nl.FullRoute) bool { return r.Dst == ip.Address.Masked() && !r.GW.IsValid() }
+	if hasPrefixRoute && !ip.Address.IsSingleIP() && !slices.ContainsFunc(present, toSubnet) {
+		lacking = append(lacking, nl.NewFullRoute(t.link, nl.Route{Dst: ip.Address.Masked(), Table: table}, protocolOurs))
+	}
+	defaults := slices.DeleteFunc(slices.Clone(present), func(r nl.FullRoute) bool { return r.Dst != defaultOf(ip) })
+	gateway := t.usable(ip, t.conf.gateways)
+	if !gateway.IsValid() && len(defaults) == 0 {
+		gateway = t.usable(ip, t.knownGateways(ip))
+	}
+	if !gateway.IsValid() || len(defaults) > 0 && best(defaults).GW == gateway {
+		return lacking
+	}
+	route := nl.Route{Dst: defaultOf(ip), GW: gateway, Table: table}
+	if len(defaults) > 0 && gateway.Is6() {
+		route.Priority = 1 // with the same metric the two would share the load
+	}
+	return append(lacking, nl.NewFullRoute(t.link, route, protocolOurs))
+}
+
+// usable returns the first of the gateways that an IP can use, or the zero Addr.
+func (t *target) usable(ip types.IP, gateways []netip.Addr) netip.Addr {
+	for _, a := range gateways {
+		if a.IsValid() && !a.IsUnspecified() && a.Is4() == ip.Address.Addr().Is4() && !t.isOfOther(a, ip) {
+			return a
+		}
+	}
+	return netip.Addr{}
+}
+
+// knownGateways returns the gateways for an IP that the configuration does not have: that of the IP in
+// prevResult, those of default routes of prevResult, and those of router advertisements.
+func (t *target) knownGateways(ip types.IP) []netip.Addr {
+	gateways := []netip.Addr{ip.Gateway}
+	for _, r := range t.prev.Routes {
+		if r.Dst == defaultOf(ip) && r.Table == 0 {
+			gateways = append(gateways, r.GW)
+		}
+	}
+	for _, r := range t.routesIn(t.baseTable) {
+		if r.Dst == defaultOf(ip) && r.Advertised {
+			gateways = append(gateways, r.GW)
+		}
+	}
+	return gateways
+}
+
+// best returns the route that the kernel uses if there are several routes for the same destination: the
+// first one with the lowest metric.
+func best(routes []nl.FullRoute) nl.FullRoute {
+	return slices.MinFunc(routes, func(a, b nl.FullRoute) int { return a.Priority - b.Priority })
+}
+
+// defaultOf returns the destination of default routes of the family of an IP.
+func defaultOf(ip types.IP) netip.Prefix { return netip.PrefixFrom(ip.Address.Addr(), 0).Masked() }
+
+// newRecord returns the record of the table of an address. See protocolTable.
+func (t *target) newRecord(a netip.Addr, table int) nl.FullRoute {
+	return nl.NewFullRoute(t.link, nl.Route{Dst: netip.PrefixFrom(a, a.BitLen()), Table: table}, protocolTable)
+}

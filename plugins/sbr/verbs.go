@@ -1,0 +1,215 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/pkg/undo"
+)
+
+// add makes a rule for each IP of the interface. If no table is configured, each rule leads to a table of
+// its own, and add moves the routes of the interface there.
+func add(r *skel.Request) (*types.Result, error) {
+	t, err := newTarget(r, types.CodeConfig)
+	if err != nil {
+		return nil, err
+	}
+	if t.conf.table == 0 {
+		return t.prev, t.moveRoutes(r)
+	}
+	for _, ip := range t.ips {
+		if err := t.pod.EnsureRule(&r.Undo, newRule(ip.Address.Addr(), t.conf.table, protocolOurs)); err != nil {
+			return nil, err
+		}
+	}
+	return t.prev, nil
+}
+
+// moveRoutes gives each IP a table with its routes, and then removes the routes from the main table. It
+// makes the record of a table first, because DEL finds the table by it, and the rule last, so that no
+// packet meets an incomplete table.
+func (t *target) moveRoutes(r *skel.Request) error {
+	for _, a := range t.conf.gateways {
+		if !slices.ContainsFunc(t.ips, func(ip types.IP) bool { return ip.Address.Addr().Is4() == a.Is4() }) {
+			r.Warn("gateways: %s has no effect, because the interface has no %s address", a, family(a))
+		}
+	}
+	tables, err := t.tables()
+	if err != nil {
+		return err
+	}
+	for i, ip := range t.ips {
+		source := ip.Address.Addr()
+		for _, route := range append([]nl.FullRoute{t.newRecord(source, tables[i])}, t.routesFor(ip, tables[i])...) {
+			if err := t.pod.EnsureFullRoute(&r.Undo, route); err != nil {
+				return explainGateway(err, route, ip)
+			}
+		}
+		if err := t.pod.EnsureRule(&r.Undo, newRule(source, tables[i], protocolTable)); err != nil {
+			return err
+		}
+	}
+	return t.removeMoved(r)
+}
+
+// tables returns a table for each IP: the one that it has already, or a free one.
+func (t *target) tables() ([]int, error) {
+	tables, err := t.pod.FreeTables(len(t.ips), firstTable)
+	if err != nil {
+		return nil, err
+	}
+	for i, ip := range t.ips {
+		for _, rule := range slices.Concat(t.rules, t.missing) {
+			if rule.Source == ip.Address.Addr() && t.hasOwnTable(rule) {
+				tables[i] = rule.Table
+			}
+		}
+	}
+	return tables, nil
+}
+
+// removeMoved removes from the main table the routes that the tables of the IPs have now. If the
+// interface is in a VRF, the routes stay in the table of the VRF, because programs that are bound to
+// the VRF use them.
+func (t *target) removeMoved(r *skel.Request) error {
+	if t.conf.keep == keepAll || t.baseTable != nl.MainTable {
+		return nil
+	}
+	if t.conf.keep == keepSubnet {
+		for _, ip := range t.ips {
+			if ip.Address.IsSingleIP() {
+				continue
+			}
+			hint := nl.Route{Dst: ip.Address.Masked(), Src: ip.Address.Addr()}
+			if err := t.pod.EnsureFullRoute(&r.Undo, nl.NewFullRoute(t.link, hint, protocolOurs)); err != nil {
+				return err
+			}
+		}
+	}
+	for _, route := range slices.Backward(t.moved()) { // so that the undo restores the routes to gateways first
+		r.Undo.Push("restore route "+route.String(), func() error { return t.restore(r, route) })
+		if err := t.pod.DeleteFullRoute(route); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// explainGateway explains why the kernel refuses a route: no route leads to its gateway.
+func explainGateway(err error, route nl.FullRoute, ip types.IP) error {
+	if !route.GW.IsValid() || !nl.IsInvalidRoute(err) {
+		return err
+	}
+	return types.Errorf(types.CodeConfig, "%s, the gateway for %s, is not reachable through the interface; it has to be the address of a router in a subnet of the interface: %w",
+		route.GW, ip.Address, err)
+}
+
+// del deletes the rules of the attachment, and moves the routes back. It needs neither prevResult
+// nor a valid configuration.
+func del(r *skel.Request) error {
+	if r.Pod == nil {
+		return nil
+	}
+	var raw rawConfig
+	_ = types.Decode(r.Stdin, &raw)
+	conf, _ := raw.config() // DEL must work with any configuration
+	t := &target{conf: conf}
+	if err := t.read(r); err != nil {
+		return err
+	}
+	if attach.NamesOther(t.link, r.Attachment()) {
+		return nil
+	}
+	prev, _ := r.Prev() // in DEL, Prev returns no error
+	t.ips = attach.IPsOf(prev, r.IfName)
+	var errs []error
+	for _, rule := range slices.Concat(t.rules, t.missing) {
+		// A rule with another source belongs to another container, whose namespace is now at the path.
+		isOfIP := func(ip types.IP) bool { return ip.Address.Addr() == rule.Source }
+		if len(t.ips) == 0 || slices.ContainsFunc(t.ips, isOfIP) {
+			errs = append(errs, t.release(r, rule))
+		}
+	}
+	for _, route := range t.routesIn(t.baseTable) {
+		if route.Protocol == protocolOurs {
+			errs = append(errs, t.pod.DeleteFullRoute(route))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// release deletes a rule. If it leads to a table of our own, release first moves the routes of that table
+// back. If the interface is in a VRF, release only deletes them, because the table of the VRF still
+// has them. It deletes the record last: a later DEL finds by it what this one did not delete.
+func (t *target) release(r *skel.Request, rule nl.Rule) error {
+	if !t.hasOwnTable(rule) {
+		return t.pod.DeleteRule(rule)
+	}
+	for _, route := range t.routesIn(rule.Table) {
+		if route.Protocol == protocolTable {
+			continue
+		}
+		if t.baseTable == nl.MainTable && route.Protocol != protocolOurs && !t.lostAddr(route) {
+			if err := t.restore(r, route.In(nl.MainTable)); err != nil {
+				return err
+			}
+		}
+		if err := t.pod.DeleteFullRoute(route); err != nil {
+			return err
+		}
+	}
+	if err := t.pod.DeleteRule(rule); err != nil {
+		return err
+	}
+	return t.pod.DeleteFullRoute(t.newRecord(rule.Source, rule.Table))
+}
+
+// lostAddr reports whether the kernel would have deleted a route of the main table with its address.
+func (t *target) lostAddr(route nl.FullRoute) bool {
+	return route.Protocol == nl.ProtocolKernel &&
+		!slices.ContainsFunc(t.addrs, func(a nl.Addr) bool { return a.Prefix.Masked() == route.Dst })
+}
+
+// restore adds a route, unless it exists. It warns if the kernel refuses the route: somebody deleted its
+// preferred source, or the address in whose subnet its gateway is.
+func (t *target) restore(r *skel.Request, route nl.FullRoute) error {
+	err := t.pod.EnsureFullRoute(&undo.Stack{}, route) // without an undo, because restored routes stay
+	if nl.IsInvalidRoute(err) {
+		r.Warn("the main table does not get route %s back, because an address of %s is gone: %v", route, t.link.Name, err)
+		return nil
+	}
+	return err
+}
+
+// check looks for the rule of each IP and for the routes that its table must have. It does not look at the
+// main table: the kernel adds routes there when the interface is set up again.
+func check(r *skel.Request) error {
+	t, err := newTarget(r, types.CodeChanged)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, ip := range t.ips {
+		source := ip.Address.Addr()
+		i := slices.IndexFunc(t.rules, func(rule nl.Rule) bool { return rule.Source == source })
+		if i < 0 {
+			errs = append(errs, fmt.Errorf("the rule from %s is missing", source))
+			continue
+		}
+		table := t.rules[i].Table
+		if t.conf.table != 0 && t.conf.table != table {
+			errs = append(errs, fmt.Errorf("the rule from %s leads to table %d, not %d", source, table, t.conf.table))
+		}
+		if t.conf.table == 0 {
+			for _, route := range t.lacking(ip, table, t.routesIn(table)) {
+				errs = append(errs, fmt.Errorf("table %d has no route %s through %s", table, route.In(nl.MainTable), t.link.Name))
+			}
+		}
+	}
+	return types.Coded(types.CodeChanged, errors.Join(errs...))
+}

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// In a chain, with linkInContainer and without master, the master is the interface CNI_IFNAME of the
+// container, which an earlier plugin made, and the VLAN interface has a name of its own. It has no
+// addresses: an IPAM plugin would take them for those of CNI_IFNAME.
+
+// isInChain reports whether the VLAN is one of the interface CNI_IFNAME.
+func (raw *rawConfig) isInChain() bool { return raw.LinkInContainer && raw.Master == "" }
+
+// linkName returns the name of the VLAN interface.
+func (raw *rawConfig) linkName(r *skel.Request) string {
+	switch {
+	case !raw.isInChain():
+		return r.IfName
+	case raw.IfName != "" || raw.VLANID == nil:
+		return raw.IfName
+	}
+	return fmt.Sprintf("%s.%d", r.IfName, *raw.VLANID)
+}
+
+// validateChain returns an error for each key that does not fit a VLAN of CNI_IFNAME, if it is one, or
+// else for a key that is only for such a VLAN.
+func (raw *rawConfig) validateChain(r *skel.Request) error {
+	var errs []error
+	refuseIf := types.ProblemsInto(&errs)
+	if !raw.isInChain() {
+		refuseIf(raw.Master == "", `"master" field is required: it names the interface on which the VLAN is`)
+		refuseIf(raw.IfName != "", `"ifName" is only for a VLAN of CNI_IFNAME in a chain: with "linkInContainer" and without "master"`)
+		return errors.Join(errs...)
+	}
+	refuseIf(r.Conf.IPAM.Type != "", `a VLAN of CNI_IFNAME in a chain has no addresses: remove "ipam", or make a network of its own with "master"`)
+	if name := raw.linkName(r); raw.IfName != "" || r.Command == "ADD" && raw.VLANID != nil {
+		err := types.CheckIfName(name)
+		refuseIf(err != nil, `%q cannot be the name of the VLAN interface; set "ifName": %w`, name, err)
+	}
+	return errors.Join(errs...)
+}
+
+// linkOwner returns the attachment that the alias of the VLAN interface names.
+func linkOwner(r *skel.Request, name string) types.Attachment {
+	return types.Attachment{Network: r.Conf.Name, ContainerID: r.ContainerID, IfName: name}
+}
+
+// addInChain makes the VLAN interface, and appends it to prevResult.
+func addInChain(r *skel.Request, conf *config) (*types.Result, error) {
+	result, err := r.MustPrev()
+	if err != nil {
+		return nil, err
+	}
+	if _, found := result.Container(r.IfName); !found {
+		return nil, types.Errorf(types.CodeConfig, "prevResult has no interface %s in the container, which would be the master; name one by the key \"master\"", r.IfName)
+	}
+	pod, err := nl.Open(r.Pod)
+	if err != nil {
+		return nil, err
+	}
+	master, err := conf.master.Find(pod, conf.mtu)
+	if err != nil {
+		return nil, err
+	}
+	if err := attach.EnsureNameFree(pod, conf.name); err != nil {
+		return nil, err
+	}
+	eth, err := conf.addLink(r, &attach.MasterSetup{MasterConn: pod, Pod: pod, Master: master})
+	if err != nil {
+		return nil, err
+	}
+	if err := pod.SetAlias(eth, attach.LinkAlias(linkOwner(r, conf.name))); err != nil {
+		return nil, err
+	}
+	result.Interfaces = append(result.Interfaces, attach.Interface(eth, r.NetNS))
+	return result, pod.SetUp(eth)
+}
+
+// checkInChain compares the VLAN interface with the configuration and with prevResult.
+func checkInChain(r *skel.Request, conf *config) error {
+	prev, err := r.MustPrev()
+	if err != nil {
+		return err
+	}
+	pod, err := nl.Open(r.Pod)
+	if err != nil {
+		return err
+	}
+	changed := attach.Diff(pod, conf.name, attach.Spec{Kind: kind})
+	if l, err := pod.Link(conf.name); err == nil && l.Kind == kind {
+		changed = errors.Join(changed, conf.diff(l), conf.master.Diff(pod, l))
+	}
+	if _, found := prev.Container(conf.name); !found {
+		changed = errors.Join(changed, fmt.Errorf("prevResult has no interface %q in a sandbox", conf.name))
+	}
+	return types.Coded(types.CodeChanged, changed)
+}
+
+// delInChain deletes the VLAN interface, if the container has it.
+func delInChain(r *skel.Request, name string) error {
+	if r.Pod == nil {
+		return nil
+	}
+	pod, err := nl.Open(r.Pod)
+	if err != nil {
+		return err
+	}
+	l, err := pod.Link(name)
+	if err != nil || l.Kind != kind || l.Alias != attach.LinkAlias(linkOwner(r, name)) {
+		return types.IgnoreNotExist(err)
+	}
+	return pod.DeleteLink(l)
+}

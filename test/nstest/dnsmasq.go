@@ -1,0 +1,94 @@
+package nstest
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A Dnsmasq is Debian's dnsmasq as the DHCP server of an interface.
+type Dnsmasq struct {
+	Daemon
+	Leases string // path of the file with the leases
+	log    *lineLog
+	seen   int // lines that AwaitLog has returned or passed
+}
+
+// StartDnsmasq starts dnsmasq for DHCP on an interface, with more arguments, such as
+// "--dhcp-range=10.0.0.2,10.0.0.9,120s". dnsmasq makes every lease last 120 seconds at least. It ends with
+// the test.
+func StartDnsmasq(tb TB, e End, args ...string) *Dnsmasq {
+	tb.Helper()
+	dir := tb.TempDir()
+	d := &Dnsmasq{Leases: filepath.Join(dir, "leases"), log: &lineLog{}}
+	cmd := exec.Command("dnsmasq", append([]string{"--keep-in-foreground", "--conf-file=/dev/null", "--user=root", "--pid-file=" + filepath.Join(dir, "pid"),
+		"--log-facility=-", "--log-dhcp", "--port=0", "--no-ping", "--bind-interfaces", "--interface=" + e.Name, "--except-interface=lo",
+		"--dhcp-leasefile=" + d.Leases}, args...)...)
+	cmd.Stderr = d.log
+	d.Daemon = startDaemon(tb, cmd, e.In.Start)
+	d.AwaitLog(tb, "sockets bound exclusively to interface", e.Name)
+	return d
+}
+
+// AwaitLog waits for a line of the log that contains all texts, and returns it. The next call looks at
+// the lines after it.
+func (d *Dnsmasq) AwaitLog(tb TB, texts ...string) string {
+	tb.Helper()
+	deadline := time.Now().Add(waitLimit)
+	for {
+		lines := d.log.complete()
+		for i, line := range lines[d.seen:] {
+			if containsAll(line, texts) {
+				d.seen += i + 1
+				return line
+			}
+		}
+		select {
+		case <-d.Ended:
+			tb.Fatalf("dnsmasq has ended:\n%s", strings.Join(d.log.complete(), "\n"))
+		default:
+		}
+		if time.Now().After(deadline) {
+			tb.Fatalf("dnsmasq has not logged %q:\n%s", texts, strings.Join(lines[d.seen:], "\n"))
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// HasLease reports whether dnsmasq has a lease of the address in its file.
+func (d *Dnsmasq) HasLease(addr string) bool {
+	text, _ := os.ReadFile(d.Leases)
+	return strings.Contains(string(text), " "+addr+" ")
+}
+
+func containsAll(line string, texts []string) bool {
+	for _, t := range texts {
+		if !strings.Contains(line, t) {
+			return false
+		}
+	}
+	return true
+}
+
+// A lineLog keeps the lines that a program writes.
+type lineLog struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lineLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+// complete returns all lines that have their end.
+func (l *lineLog) complete() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	lines := strings.Split(l.text.String(), "\n")
+	return lines[:len(lines)-1]
+}
