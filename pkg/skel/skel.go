@@ -38,8 +38,8 @@ type Plugin struct {
 	Status func(*Request) error
 	GC     func(*Request) error
 	// Commands has what operators and service managers call without CNI_COMMAND, by name:
-	// NAME COMMAND ARGUMENT… Each gets the arguments after its name. It has no
-	// configuration, unless it calls Request.ReadConfig.
+	// NAME COMMAND ARGUMENT… Each gets the arguments after its name. It has no configuration, unless it
+	// calls Request.ReadConfig.
 	Commands map[string]func(r *Request, args []string) error
 }
 
@@ -136,7 +136,7 @@ func (r *Request) printError(err error) {
 	}
 }
 
-// ReadConfig reads the configuration of one plugin from stdin, for Commands. For all verbs, skel has read it
+// ReadConfig reads the configuration of one plugin from stdin, for Commands. For verbs, skel has read it
 // already.
 func (r *Request) ReadConfig() error { return r.readStdin() }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -22,7 +23,11 @@ func TestMain(m *testing.M) {
 	if at := os.Getenv("KILL_AT_STEP"); at != "" {
 		os.Exit(runKilledPlugin(at))
 	}
-	os.Exit(m.Run())
+	status := m.Run()
+	if path, err := helper(); err == nil && strings.HasPrefix(path, os.TempDir()+"/cluster-local-helper-") {
+		_ = os.Remove(path)
+	}
+	os.Exit(status)
 }
 
 // runKilledPlugin runs the plugin, and kills the process at a step: before it, or after it with a negative

@@ -22,7 +22,7 @@ import (
 // call has fewer steps.
 func (n *testNode) kill(at int, call nstest.Call) bool {
 	GinkgoHelper()
-	binary, err := os.Executable()
+	binary, err := helper()
 	Expect(err).NotTo(HaveOccurred())
 	cmd := call.Cmd(binary)
 	cmd.Env = append(cmd.Env, "KILL_AT_STEP="+strconv.Itoa(at), "BOOT_ID="+n.BootID, "NODE="+n.name)
@@ -114,7 +114,7 @@ func TestFaults(t *testing.T) {
 			nstest.FaultSweep(t, nstest.Sweep{
 				Plugin: h.plugin(), Path: c.dir, Dirs: []string{dir}, Ignore: nstest.KeptByHostLocal,
 				Config: fmt.Sprintf(`{"cniVersion": "1.1.0", "name": "net", "type": "bridge", "ipam": {"type": "cluster-local", "node": "n1", "dataDir": %q,
-					"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/112"}]], "engine": {"type": "fake-engine"}%s}}`, dir, keys),
+					"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/112"}]], "engine": {"type": "fake-engine", "timeout": 60}%s}}`, dir, keys),
 			})
 			text, err := os.ReadFile(filepath.Join(dir, ".plumb", ".owned", "net"))
 			st, ok := parseState(string(text))

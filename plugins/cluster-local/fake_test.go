@@ -7,9 +7,12 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -27,7 +30,7 @@ type cluster struct{ dir, segment string }
 func newCluster(tb nstest.TB) cluster {
 	tb.Helper()
 	c := cluster{tb.TempDir(), "net"}
-	binary, err := os.Executable()
+	binary, err := helper()
 	if err == nil {
 		err = os.WriteFile(filepath.Join(c.dir, "fake-engine"), fmt.Appendf(nil, "#!/bin/sh\nFAKE_ENGINE=%s exec %s\n", c.dir, binary), 0o755)
 	}
@@ -35,6 +38,30 @@ func newCluster(tb nstest.TB) cluster {
 		tb.Fatalf("%v", err)
 	}
 	return c
+}
+
+// helper returns the path of a copy of this test binary without the race detector, with which a process takes
+// far longer to start.
+var helper = sync.OnceValues(func() (string, error) {
+	if !slices.Contains(buildSettings(), "-race=true") {
+		return os.Executable()
+	}
+	path := filepath.Join(os.TempDir(), fmt.Sprintf("cluster-local-helper-%d", os.Getpid()))
+	cmd := exec.Command("go", "test", "-c", "-o", path, ".")
+	cmd.Env = append(os.Environ(), "GOFLAGS=", "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	return path, nil
+})
+
+// buildSettings returns the settings of the build of this binary.
+func buildSettings() (all []string) {
+	info, _ := debug.ReadBuildInfo()
+	for _, s := range info.Settings {
+		all = append(all, s.Key+"="+s.Value)
+	}
+	return all
 }
 
 // A fakeState is what the fake engine keeps.
@@ -331,13 +358,14 @@ type testNode struct {
 	*nstest.PoolNode
 	cluster cluster
 	name    string
+	timeout int               // the key engine.timeout
 	wire    map[string]string // the addresses of all containers of the cluster
 }
 
 // newNode returns a node whose plugin has the data folder, boot ID, clock and name of the node.
 func newNode(c cluster, name string) *testNode {
 	GinkgoHelper()
-	n := &testNode{nstest.NewPoolNode(GinkgoTB()), c, name, map[string]string{}}
+	n := &testNode{nstest.NewPoolNode(GinkgoTB()), c, name, 60, map[string]string{}}
 	n.Boot("boot-1-of-" + name)
 	Expect(os.WriteFile(n.identity(), []byte("machine-of-"+name+"\n"), 0o600)).To(Succeed())
 	n.Plugin = n.host().plugin
@@ -362,7 +390,7 @@ func (n *testNode) with(v variant) variant {
 	if v.IPAM == "" {
 		v.IPAM = subnet
 	}
-	v.IPAM += `, "engine": {"type": "fake-engine", "timeout": 1}`
+	v.IPAM += fmt.Sprintf(`, "engine": {"type": "fake-engine", "timeout": %d}`, n.timeout)
 	return v
 }
 

@@ -5,7 +5,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/plumb-cni/plumb/pkg/invoke"
 	"github.com/plumb-cni/plumb/pkg/pool"
@@ -27,7 +26,7 @@ type host struct {
 func (h host) plugin() skel.Plugin {
 	return skel.Plugin{
 		Name: "cluster-local", IPAM: true, Add: h.add, Del: h.del, Check: h.check, Status: h.status, GC: h.gc,
-		Commands: map[string]func(*skel.Request, []string) error{"restore": h.restore},
+		Commands: map[string]func(*skel.Request, []string) error{"reassert": h.reassert},
 	}
 }
 
@@ -110,11 +109,11 @@ func (h host) gc(r *skel.Request) error {
 	return errors.Join(released, err)
 }
 
-// restore makes the engine and the owned addresses agree, as gc does. Operators call it after they have
+// reassert makes the engine and the owned addresses agree, as gc does. Operators call it after they have
 // restored the engine from a backup.
-func (h host) restore(r *skel.Request, args []string) error {
+func (h host) reassert(r *skel.Request, args []string) error {
 	if len(args) > 0 {
-		return fmt.Errorf("unexpected argument %q: restore takes none", args[0])
+		return types.Errorf(types.CodeConfig, "reassert has no arguments; it reads the configuration from stdin")
 	}
 	if err := r.ReadConfig(); err != nil {
 		return err

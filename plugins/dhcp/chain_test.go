@@ -17,8 +17,8 @@ import (
 var served = []string{"--dhcp-range=10.50.0.10,10.50.0.50,255.255.255.0,2m", "--dhcp-option=option:mtu,1400",
 	"--dhcp-option=option:domain-name,example.org", "--dhcp-option=option:dns-server,10.50.0.1"}
 
-// newSegment makes a testbed whose node lan has the interface up0. Its other end is lan0 of the router.
-func newSegment() (b *testbed, router *nstest.NS) {
+// newRouterSegment makes a testbed whose node lan has the interface up0. Its other end is lan0 of the router.
+func newRouterSegment() (b *testbed, router *nstest.NS) {
 	GinkgoHelper()
 	nstest.LeakCheck(GinkgoTB())
 	node, pod := nstest.NewNodeAndPod(GinkgoTB())
@@ -75,7 +75,7 @@ var (
 var _ = Describe("behind an interface plugin, with the executables and dnsmasq", func() {
 	DescribeTable("ADD, CHECK and DEL work with",
 		func(p interfacePlugin) {
-			b, router := newSegment()
+			b, router := newRouterSegment()
 			if p.prepare != nil {
 				p.prepare(b, router)
 			}
@@ -114,7 +114,7 @@ var _ = Describe("behind an interface plugin, with the executables and dnsmasq",
 
 	DescribeTable("after the server gave another address, CHECK names both and says what to do, and a new ADD reports the new one, with",
 		func(p interfacePlugin) {
-			b, router := newSegment()
+			b, router := newRouterSegment()
 			if p.prepare != nil {
 				p.prepare(b, router)
 			}
@@ -147,7 +147,7 @@ var _ = Describe("behind an interface plugin, with the executables and dnsmasq",
 	)
 
 	It("two ipvlans of one master, which have one MAC, get different addresses and renew them", Label(nstest.Kernel), func() {
-		b, router := newSegment()
+		b, router := newRouterSegment()
 		behindIPVlan.prepare(b, router)
 		server := nstest.StartDnsmasq(GinkgoTB(), nstest.End{In: router, Name: "lan0"}, append(served, "--dhcp-option=option:T1,5")...)
 		bin := nstest.Build(GinkgoTB(), "ipvlan", "dhcp")

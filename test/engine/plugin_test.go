@@ -122,7 +122,7 @@ func (x *executable) del(container string) error {
 }
 
 func (x *executable) reassert() error {
-	_, err := x.exec(nil, "restore")
+	_, err := x.exec(nil, "reassert")
 	return err
 }
 
