@@ -87,7 +87,10 @@ func (o Options) Run(ctx context.Context, l net.Listener, log io.Writer) (err er
 		o.Socket = filepath.Join(o.HostPrefix, o.Socket)
 	}
 	store := StoreOf(o.Socket)
-	unlock, err := lockStore(store)
+	unlock, err := lockStore(store, 2*releaseTimeout) // a plugin may be releasing a lease
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("another DHCP daemon keeps its leases in %s: stop it first", store.Dir)
+	}
 	if err == nil {
 		defer unlock()
 		if l == nil {
@@ -138,8 +141,9 @@ func (o Options) serve(ctx context.Context, l net.Listener, m *machine) error {
 }
 
 // lockStore locks the folder of the lease files, which it makes if it does not exist. The kernel
-// unlocks it when the process ends.
-func lockStore(s Store) (unlock func(), err error) {
+// unlocks it when the process ends. If another process has the lock for longer than limit, the error
+// matches os.ErrDeadlineExceeded.
+func lockStore(s Store, limit time.Duration) (unlock func(), err error) {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -147,12 +151,9 @@ func lockStore(s Store) (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	err = lock.Flock(int(f.Fd()), 0)
+	err = lock.Flock(int(f.Fd()), limit)
 	if err != nil {
 		_ = f.Close()
-	}
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return nil, fmt.Errorf("another DHCP daemon keeps its leases in %s: stop it first", s.Dir)
 	}
 	return func() { _ = f.Close() }, err
 }

@@ -414,7 +414,7 @@ func (m *machine) release(l *lease) {
 	switch {
 	case l.State == releasing && l.cancel != nil:
 		return
-	case l.Lease == nil, l.State == selecting && l.Added: // it has no address
+	case !l.mustBeReleased():
 		m.forget(l, "")
 		return
 	}

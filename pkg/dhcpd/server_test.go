@@ -9,6 +9,7 @@ import (
 	"flag"
 	"io"
 	"net"
+	"net/netip"
 	"net/rpc"
 	"os"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/plumb-cni/plumb/pkg/dhcp"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
@@ -339,22 +341,26 @@ func TestTheStoreKeepsOnlyLeases(t *testing.T) {
 }
 
 func TestMarksOfANetwork(t *testing.T) {
+	boot, err := readBootID()
+	if err != nil {
+		t.Fatal(err)
+	}
 	s := Store{Dir: t.TempDir()}
-	if n, err := (Store{Dir: s.Dir + "/none"}).ReleaseOthers("net1", nil); n != 0 || err != nil {
+	if n, err := (Store{Dir: s.Dir + "/none"}).ReleaseOthers("net1", nil); n.Found() || err != nil {
 		t.Error(n, err)
 	}
-	if found, err := s.Release(owner); found || err != nil {
-		t.Error(found, err)
+	if done, err := s.Release(owner); done.Found() || err != nil {
+		t.Error(done, err)
 	}
 	for _, o := range []Owner{{"net1", "a", "eth0"}, {"net1", "b", "eth0"}, {"net2", "a", "eth0"}} {
 		r := recordOf(o)
-		r.State = selecting
+		r.State, r.Boot, r.Lease, r.NetNS = bound, boot, &dhcp.Lease{Address: netip.MustParsePrefix("10.0.0.5/24")}, "/nonexistent"
 		if err := s.save(r); err != nil {
 			t.Fatal(err)
 		}
 	}
 	n, err := s.ReleaseOthers("net1", types.Set{{Network: "net1", ContainerID: "b", IfName: "eth0"}: true})
-	if n != 1 || err != nil || !s.isMarked(Owner{"net1", "a", "eth0"}) || s.isMarked(Owner{"net1", "b", "eth0"}) || s.isMarked(Owner{"net2", "a", "eth0"}) {
+	if n.Marked != 1 || n.Sent != 0 || !errors.Is(n.Why, errGone) || err != nil || !s.isMarked(Owner{"net1", "a", "eth0"}) || s.isMarked(Owner{"net1", "b", "eth0"}) || s.isMarked(Owner{"net2", "a", "eth0"}) {
 		t.Error(n, err)
 	}
 }
