@@ -119,6 +119,15 @@ func (l *link) configure(from, to *dhcp.Lease) error {
 	return nil
 }
 
+// restore implements iface.
+func (l *link) restore(lease *dhcp.Lease) (lost bool, err error) {
+	have, err := l.pod.Addrs(l.link)
+	if err != nil || slices.ContainsFunc(have, func(a nl.Addr) bool { return a.Prefix.Addr() == lease.Address.Addr() }) {
+		return false, err
+	}
+	return true, l.configure(nil, lease)
+}
+
 // routes returns the routes of a lease in the main table.
 func (l *link) routes(of *dhcp.Lease) []nl.Route {
 	var routes []nl.Route

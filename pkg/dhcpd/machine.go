@@ -291,6 +291,12 @@ func (m *machine) limit(l *lease, s state) time.Duration {
 // finish takes over the outcome of an exchange.
 func (m *machine) finish(l *lease, done outcome) {
 	s := l.State
+	if done.restored {
+		m.log("%s: the interface had lost the address %s, and gets it back", l.Owner, l.Lease.Address)
+	}
+	if done.warning != nil {
+		m.log("%s: %v", l.Owner, done.warning)
+	}
 	switch {
 	case errors.Is(done.err, errGone):
 		m.forget(l, "its interface is gone")
@@ -340,7 +346,6 @@ func (m *machine) bind(l *lease, done outcome) {
 	}
 	answer := Answer{Lease: &done.lease}
 	if done.warning != nil {
-		m.log("%s: %v", l.Owner, done.warning)
 		answer.Warning = done.warning.Error()
 	}
 	l.Lease, l.Start, l.State = &done.lease, l.begun, bound

@@ -174,6 +174,8 @@ func (f fakeLink) configure(from, to *dhcp.Lease) error {
 	return nil
 }
 
+func (f *fakeNet) restore(*dhcp.Lease) (bool, error) { return false, nil }
+
 func (f *fakeNet) close() {}
 
 // A bed is a machine at work.

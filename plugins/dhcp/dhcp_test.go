@@ -299,6 +299,15 @@ var _ = Describe("dhcp", func() {
 			Expect(m.ClientIPAddr.String()).To(Equal("10.50.0.5"))
 		})
 
+		It("puts a lost address and its routes back before it renews the lease", func() {
+			b.runDaemon()
+			addConfigured()
+			b.pod.MustLine(GinkgoTB(), "ip addr flush dev eth0")
+			Expect(b.server.Await(GinkgoTB(), requested).Source.Addr().String()).To(Equal("10.50.0.5"))
+			Expect(addresses()).To(ContainSubstring("10.50.0.5/24"))
+			Expect(b.pod.MustLine(GinkgoTB(), "ip route show default")).To(MatchRegexp(`^default via 10.50.0.1 dev eth0 metric 9\s*$`))
+		})
+
 		It("replaces the address and the routes if the server gives another one", func() {
 			b.runDaemon()
 			addConfigured()
