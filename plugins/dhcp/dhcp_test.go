@@ -115,6 +115,18 @@ var _ = Describe("dhcp", func() {
 		Expect(b.pod.MustLine(GinkgoTB(), "ip link show eth0")).To(And(ContainSubstring("mtu 1400"), ContainSubstring("UP")))
 	})
 
+	It("sets the interface down again after a failed ADD, when the lease is released", func() {
+		b.runDaemon()
+		b.pod.MustLine(GinkgoTB(), "ip link set eth0 down")
+		b.server.Always(nstest.DHCPSilence)
+		run(b.call(`,"timeout":1`), "ADD").RequireFailure(GinkgoTB(), types.CodeTryAgain)
+		Expect(b.pod.MustLine(GinkgoTB(), "ip link show eth0")).NotTo(ContainSubstring("UP"))
+		b.server.Always(toRequests(nstest.DHCPSilence))
+		run(b.call(`,"timeout":5`), "ADD").RequireFailure(GinkgoTB(), types.CodeTryAgain)
+		b.server.Await(GinkgoTB(), released)
+		Expect(b.pod.MustLine(GinkgoTB(), "ip link show eth0")).NotTo(ContainSubstring("UP"))
+	})
+
 	It("returns classless routes instead of the router", func() {
 		b.runDaemon()
 		l := lease
