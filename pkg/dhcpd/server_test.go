@@ -133,6 +133,10 @@ func TestAStaleSocketIsReplaced(t *testing.T) {
 func TestASecondDaemonDoesNotStart(t *testing.T) {
 	o := optionsIn(t)
 	defer runDaemon(t, o)()
+	wantError(t, o.Run(t.Context(), nil, io.Discard), "another daemon answers there: stop it first")
+	if err := os.Remove(o.Socket); err != nil {
+		t.Fatal(err)
+	}
 	wantError(t, o.Run(t.Context(), nil, io.Discard), "another DHCP daemon keeps its leases in "+strings.TrimSuffix(o.Socket, ".sock"))
 	other := filepath.Join(filepath.Dir(o.Socket), "other.sock")
 	if err := os.Symlink(o.Socket, other); err != nil {
@@ -145,6 +149,24 @@ func TestASecondDaemonDoesNotStart(t *testing.T) {
 	defer func() { _ = l.Close() }()
 	o.Socket = l.Addr().String()
 	wantError(t, o.Run(t.Context(), nil, io.Discard), "another daemon answers there: stop it first")
+}
+
+func TestADaemonThatDoesNotStartLeavesNothing(t *testing.T) {
+	dir := t.TempDir()
+	o := Options{Socket: filepath.Join(dir, strings.Repeat("x", 107), "dhcp.sock")}
+	wantError(t, o.Run(t.Context(), nil, io.Discard), "a socket's can have 107")
+	o = Options{Socket: filepath.Join(dir, "run", "dhcp.sock"), PIDFile: filepath.Join(dir, "none", "pid")}
+	wantError(t, o.Run(t.Context(), nil, io.Discard), "write pid file")
+	l, err := net.Listen("unix", filepath.Join(dir, "x.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	o = Options{Socket: l.Addr().String()}
+	wantError(t, o.Run(t.Context(), nil, io.Discard), "another daemon answers there")
+	if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
+		t.Error(files, err)
+	}
 }
 
 func TestTheReferencePluginIsToldWhatIsWrong(t *testing.T) {
@@ -215,6 +237,7 @@ func TestTheDaemonRefusesRequestsWithAnError(t *testing.T) {
 		{`{"method": "add", "network": "n", "containerID": "c", "ifName": "eth0", "netns": "x"}`, types.CodeNamespace, "not an absolute path"},
 		{`{"method": "add", "network": "n", "containerID": "c", "ifName": "eth0", "netns": "/nonexistent"}`, types.CodeNamespace, "it must exist at this path for the DHCP daemon, too"},
 		{`{"method": "add", "network": "n", "containerID": "c", "ifName": "eth9", "netns": "/proc/self/ns/net"}`, types.CodeConfig, "the container has no interface eth9"},
+		{`{"method": "add", "network": "n", "containerID": "c", "ifName": "lo", "netns": "/proc/self/ns/net", "timeout": 1000000000}`, types.CodeConfig, "the container has no interface lo, over which"},
 		{`{"method": "add", "network": "n", "containerID": "c", "ifName": "eth0", "netns": "/proc/self/ns/net", "timeout": -1}`, types.CodeDecode, "negative"},
 		{`{"method": "check", "network": "n", "containerID": "c", "ifName": "eth0"}`, types.CodeChanged, "n/c/eth0 has no lease"},
 		{`{"method": "del", "network": "n", "containerID": "c", "ifName": "eth0", "future": {"key": 1}}`, 0, ""},
@@ -245,6 +268,8 @@ func TestFlags(t *testing.T) {
 	}
 	_, err = parseOptions([]string{"-pidfile", "p", "-timeout", "0s", "more"}, io.Discard)
 	wantError(t, err, `-pidfile "p" is not an absolute path`, "must be positive", `unexpected argument "more"`)
+	_, err = parseOptions([]string{"-socketpath", "run/s", "-hostprefix", "host"}, io.Discard)
+	wantError(t, err, `-socketpath "run/s" is not an absolute path`, `-hostprefix "host" is not an absolute path`)
 	_, err = parseOptions([]string{"-nosuch"}, io.Discard)
 	wantError(t, err, "nosuch")
 	var help bytes.Buffer
