@@ -104,7 +104,9 @@ func (l *link) close() { _ = l.NS.Close() }
 func (l *link) configure(from, to *dhcp.Lease) error {
 	var errs []error
 	if l.SetMTU && to != nil && to.MTU > 0 && to.MTU != l.link.MTU {
-		errs = append(errs, l.pod.SetMTU(l.link, to.MTU))
+		if err := l.pod.SetMTU(l.link, to.MTU); err != nil {
+			errs = append(errs, fmt.Errorf("interface %s keeps the mtu %d, because that of the DHCP server cannot be set: %w", l.link.Name, l.link.MTU, err))
+		}
 	}
 	if !l.Added || from != nil && to != nil && from.Address == to.Address && slices.Equal(l.routes(from), l.routes(to)) {
 		return errors.Join(errs...)

@@ -161,6 +161,9 @@ func (m *machine) do(f func()) {
 // load takes over the leases of an earlier daemon.
 func (m *machine) load() error {
 	records, err := m.store.load(func(path string, err error) { m.log("%s: the lease file is removed: %v", path, err) })
+	if len(records) > 0 {
+		m.log("leases of the daemon before, which are taken over: %d", len(records))
+	}
 	for _, r := range records {
 		l := &lease{record: r, due: never}
 		m.leases[types.Attachment(r.Owner)] = l
@@ -299,7 +302,7 @@ func (m *machine) finish(l *lease, done outcome) {
 	}
 	switch {
 	case errors.Is(done.err, errGone):
-		m.forget(l, "its interface is gone")
+		m.forget(l, l.whyGone())
 	case s == releasing:
 		m.forgetReleased(l, done.err)
 	case done.err == nil && s == selecting:
@@ -317,6 +320,14 @@ func (m *machine) finish(l *lease, done outcome) {
 	if s == rebooting {
 		m.reboot()
 	}
+}
+
+// whyGone returns the reason for forgetting a lease whose interface is gone.
+func (l *lease) whyGone() string {
+	if !l.mustBeReleased() {
+		return "its interface is gone"
+	}
+	return fmt.Sprintf("its interface is gone; the server keeps %s until the lease runs out", l.Lease.Address)
 }
 
 // request saves the offered address, and then requests it. So the address of a daemon that is
@@ -343,6 +354,8 @@ func (m *machine) bind(l *lease, done outcome) {
 		m.log("%s: %s is leased by %s for %s", l.Owner, done.lease.Address, done.lease.Server, done.lease.Duration)
 	case l.Lease.Address != done.lease.Address:
 		m.log("%s: the server has changed the address from %s to %s", l.Owner, l.Lease.Address, done.lease.Address)
+	default:
+		m.log("%s: the lease of %s is renewed by %s for %s", l.Owner, done.lease.Address, done.lease.Server, done.lease.Duration)
 	}
 	answer := Answer{Lease: &done.lease}
 	if done.warning != nil {

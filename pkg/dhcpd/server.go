@@ -97,7 +97,11 @@ func (s *server) answer(ctx context.Context, req Request) Answer {
 	m := s.machine
 	switch req.Method {
 	case MethodAdd:
-		return s.add(ctx, req)
+		answer := s.add(ctx, req)
+		if answer.Code != 0 {
+			s.machine.log("%s: ADD failed: %s", req.Owner, answer.Msg)
+		}
+		return answer
 	case MethodCheck:
 		return m.submit(ctx, func(c *call) { m.check(req.Owner, c) })
 	case MethodDel:

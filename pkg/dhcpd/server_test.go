@@ -285,7 +285,8 @@ func TestHostPrefixPrecedesThePaths(t *testing.T) {
 	at.Socket = filepath.Join(root, o.Socket)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- o.Run(ctx, nil, io.Discard) }()
+	log := new(lockedBuffer)
+	go func() { ended <- o.Run(ctx, nil, log) }()
 	defer func() { cancel(); <-ended }()
 	for {
 		a, err := ask(t, at, Request{Method: MethodAdd, Owner: owner, NetNS: "/netns/none"})
@@ -294,6 +295,9 @@ func TestHostPrefixPrecedesThePaths(t *testing.T) {
 			continue
 		}
 		wantError(t, a.Err(), root+"/netns/none")
+		log.mu.Lock()
+		defer log.mu.Unlock()
+		wantError(t, errors.New(log.String()), "net1/cid/eth0: ADD failed: container namespace")
 		break
 	}
 }
