@@ -68,6 +68,9 @@ func (p PodLink) configureForLease(r *skel.Request, pending *ipam.Pending) (*typ
 	if err != nil {
 		return nil, err
 	}
+	if err := RefreshMTU(r, p.Pod, &p.Link, &result.Interfaces[0]); err != nil {
+		return nil, err
+	}
 	for _, ip := range lease.IPs {
 		if ip.Gateway == ip.Address.Addr() {
 			return nil, types.Errorf(types.CodeConfig, "address %s is its own gateway: the gateway is another host on the segment, set its address as \"gateway\" in \"ipam\"", ip.Address)
@@ -90,6 +93,17 @@ func (p PodLink) configureForLease(r *skel.Request, pending *ipam.Pending) (*typ
 		return result, nil
 	}
 	return result, Announce(p.Pod, p.Link)
+}
+
+// RefreshMTU reads the MTU of the container's interface again, into l and into i, if the IPAM plugin
+// works over the interface: it may have set the MTU.
+func RefreshMTU(r *skel.Request, pod *nl.Conn, l *nl.Link, i *types.Interface) error {
+	if !ipam.OverLink(r) {
+		return nil
+	}
+	now, err := pod.LinkByIndex(l.Index)
+	l.MTU, i.MTU = now.MTU, now.MTU
+	return err
 }
 
 // prepare writes the sysctls and sets the interface up. With FixedMAC, the interface stays down until

@@ -58,6 +58,20 @@ func (m *machine) del(match func(Owner) bool, c *call) {
 	c.done()
 }
 
+// awaitForgotten answers when there is no lease of an attachment any more. It answers with an error if
+// there is one that is not being released.
+func (m *machine) awaitForgotten(o Owner, c *call) {
+	switch l := m.leases[types.Attachment(o)]; {
+	case l == nil:
+		c.answer <- Answer{}
+	case l.State == releasing:
+		c.left = 1
+		l.dels = append(l.dels, c)
+	default:
+		c.answer <- failure(types.Errorf(types.CodeTryAgain, "%s has a lease", o))
+	}
+}
+
 // abandon answers a call whose caller does not wait any more. It releases the lease of an ADD for
 // which no other ADD waits.
 func (m *machine) abandon(c *call, cause error) {

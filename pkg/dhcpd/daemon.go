@@ -52,6 +52,8 @@ func parseOptions(args []string, stderr io.Writer) (o Options, err error) {
 	problem := types.ProblemsInto(&errs)
 	problem(f.NArg() > 0, "unexpected argument %q", f.Arg(0))
 	problem(o.PIDFile != "" && !filepath.IsAbs(o.PIDFile), "-pidfile %q is not an absolute path", o.PIDFile)
+	problem(o.Socket != "" && !filepath.IsAbs(o.Socket), "-socketpath %q is not an absolute path", o.Socket)
+	problem(o.HostPrefix != "" && !filepath.IsAbs(o.HostPrefix), "-hostprefix %q is not an absolute path", o.HostPrefix)
 	problem(o.Timeout <= 0 || o.ResendMax <= 0 || o.AddTimeout <= 0, "-timeout, -resendmax and -resendtimeout must be positive")
 	return o, errors.Join(errs...)
 }
@@ -86,8 +88,21 @@ func (o Options) Run(ctx context.Context, l net.Listener, log io.Writer) (err er
 	if l == nil && o.HostPrefix != "" {
 		o.Socket = filepath.Join(o.HostPrefix, o.Socket)
 	}
+	if l == nil {
+		if _, err := checkSocket(o.Socket); err != nil {
+			return err
+		}
+	}
+	if o.PIDFile != "" {
+		if _, err := os.Stat(filepath.Dir(o.PIDFile)); err != nil {
+			return fmt.Errorf("write pid file: %w", err)
+		}
+	}
 	store := StoreOf(o.Socket)
-	unlock, err := lockStore(store)
+	unlock, err := lockStore(store, 2*releaseTimeout) // a plugin may be releasing a lease
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("another DHCP daemon keeps its leases in %s: stop it first", store.Dir)
+	}
 	if err == nil {
 		defer unlock()
 		if l == nil {
@@ -138,8 +153,9 @@ func (o Options) serve(ctx context.Context, l net.Listener, m *machine) error {
 }
 
 // lockStore locks the folder of the lease files, which it makes if it does not exist. The kernel
-// unlocks it when the process ends.
-func lockStore(s Store) (unlock func(), err error) {
+// unlocks it when the process ends. If another process has the lock for longer than limit, the error
+// matches os.ErrDeadlineExceeded.
+func lockStore(s Store, limit time.Duration) (unlock func(), err error) {
 	if err := os.MkdirAll(s.Dir, 0o700); err != nil {
 		return nil, err
 	}
@@ -147,12 +163,9 @@ func lockStore(s Store) (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	err = lock.Flock(int(f.Fd()), 0)
+	err = lock.Flock(int(f.Fd()), limit)
 	if err != nil {
 		_ = f.Close()
-	}
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return nil, fmt.Errorf("another DHCP daemon keeps its leases in %s: stop it first", s.Dir)
 	}
 	return func() { _ = f.Close() }, err
 }
@@ -163,24 +176,38 @@ func listen(path string) (net.Listener, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, err
 	}
-	if info, err := os.Lstat(path); err == nil && info.Mode().Type() != fs.ModeSocket {
-		return nil, fmt.Errorf("listen at %s: it is no socket; remove it, or choose another -socketpath", path)
+	stale, err := checkSocket(path)
+	if err == nil && stale {
+		err = os.Remove(path)
 	}
-	conn, err := net.Dial("unix", path)
-	switch {
-	case err == nil:
-		_ = conn.Close()
-		return nil, fmt.Errorf("listen at %s: another daemon answers there: stop it first", path)
-	case errors.Is(err, syscall.ECONNREFUSED):
-		if err := os.Remove(path); err != nil {
-			return nil, err
-		}
+	if err != nil {
+		return nil, err
 	}
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		return nil, err
 	}
 	return l, os.Chmod(path, 0o600)
+}
+
+// maxSocket is the most bytes of a socket's path: sun_path of unix(7) has 108, with a zero at the end.
+const maxSocket = 107
+
+// checkSocket returns an error if the daemon cannot listen at a path. It reports whether there is a
+// socket at which nobody answers.
+func checkSocket(path string) (stale bool, err error) {
+	if len(path) > maxSocket {
+		return false, fmt.Errorf("listen at %s: the path has %d bytes, a socket's can have %d; choose another -socketpath", path, len(path), maxSocket)
+	}
+	if info, err := os.Lstat(path); err == nil && info.Mode().Type() != fs.ModeSocket {
+		return false, fmt.Errorf("listen at %s: it is no socket; remove it, or choose another -socketpath", path)
+	}
+	conn, err := net.Dial("unix", path)
+	if err == nil {
+		_ = conn.Close()
+		return false, fmt.Errorf("listen at %s: another daemon answers there: stop it first", path)
+	}
+	return errors.Is(err, syscall.ECONNREFUSED), nil
 }
 
 // inheritedSocket returns the socket that systemd has opened for this process (sd_listen_fds(3)),

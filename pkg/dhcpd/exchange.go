@@ -22,6 +22,9 @@ type iface interface {
 
 	// configure replaces what the interface has of a lease; nil: nothing.
 	configure(from, to *dhcp.Lease) error
+	// restore puts the address and the routes of a lease back if the interface has lost the
+	// address, and reports whether it had.
+	restore(*dhcp.Lease) (lost bool, err error)
 	close()
 }
 
@@ -34,10 +37,11 @@ type exchange struct {
 // An outcome is that of an exchange. offer is that of state selecting, lease that of all other
 // states except releasing.
 type outcome struct {
-	offer   dhcp.Offer
-	lease   dhcp.Lease
-	warning error // the lease is acknowledged, but the interface could not be configured
-	err     error
+	offer    dhcp.Offer
+	lease    dhcp.Lease
+	restored bool  // the interface had lost the address
+	warning  error // the interface could not be configured
+	err      error
 }
 
 // run makes the exchange.
@@ -48,6 +52,9 @@ func (x exchange) run(ctx context.Context, open func(record) (iface, error)) (do
 	}
 	defer i.close()
 	from := x.Lease
+	if x.Added && (x.State == renewing || x.State == rebinding) { // REQUEST is sent from the address
+		done.restored, done.warning = i.restore(x.Lease)
+	}
 	switch x.State {
 	case selecting:
 		if x.Added && x.Lease != nil {
@@ -70,7 +77,7 @@ func (x exchange) run(ctx context.Context, open func(record) (iface, error)) (do
 		done.lease, done.err = i.Reboot(ctx, x.Lease.Address.Addr())
 	}
 	if done.err == nil {
-		done.warning = i.configure(from, &done.lease)
+		done.warning = errors.Join(done.warning, i.configure(from, &done.lease))
 	}
 	return done
 }

@@ -23,20 +23,21 @@ type link struct {
 	link nl.Link
 }
 
-// findLink returns the record of the interface of an ADD, and sets the interface up.
-func findLink(req Request, broadcast bool) (r record, err error) {
+// findLink returns the record of the interface of an ADD, and sets the interface up. It reports
+// whether the interface was down.
+func findLink(req Request, broadcast bool) (r record, wasDown bool, err error) {
 	pod, err := ns.Open(req.NetNS, nil)
 	if err != nil {
-		return r, types.Errorf(types.CodeNamespace, "container namespace: %w; it must exist at this path for the DHCP daemon, too", err)
+		return r, false, types.Errorf(types.CodeNamespace, "container namespace: %w; it must exist at this path for the DHCP daemon, too", err)
 	}
 	defer func() { _ = pod.Close() }()
 	conn, err := nl.Open(pod)
 	if err != nil {
-		return r, err
+		return r, false, err
 	}
 	l, err := conn.Link(req.IfName)
-	if errors.Is(err, fs.ErrNotExist) {
-		return r, types.Errorf(types.CodeConfig, "the container has no interface %s, over which a DHCP server could be asked", req.IfName)
+	if errors.Is(err, fs.ErrNotExist) || req.IfName == "lo" {
+		return r, false, types.Errorf(types.CodeConfig, "the container has no interface %s, over which a DHCP server could be asked", req.IfName)
 	}
 	if err == nil && !l.Up {
 		err = conn.SetUp(l)
@@ -47,7 +48,18 @@ func findLink(req Request, broadcast bool) (r record, err error) {
 	return record{
 		Owner: req.Owner, Settings: req.Settings, NetNS: req.NetNS, Cookie: pod.Cookie(),
 		Link: l.Index, MAC: l.MAC, Broadcast: broadcast || l.Kind == "ipvlan",
-	}, err
+	}, !l.Up, err
+}
+
+// setDown sets the interface of a record down.
+func setDown(r record) error {
+	i, err := openLink(r, dhcp.Retry{})
+	if err != nil {
+		return err
+	}
+	defer i.close()
+	l := i.(*link)
+	return l.pod.SetDown(l.link)
 }
 
 // openLink opens the interface of a record. If it is not there any more, the error matches errGone.
@@ -92,7 +104,9 @@ func (l *link) close() { _ = l.NS.Close() }
 func (l *link) configure(from, to *dhcp.Lease) error {
 	var errs []error
 	if l.SetMTU && to != nil && to.MTU > 0 && to.MTU != l.link.MTU {
-		errs = append(errs, l.pod.SetMTU(l.link, to.MTU))
+		if err := l.pod.SetMTU(l.link, to.MTU); err != nil {
+			errs = append(errs, fmt.Errorf("interface %s keeps the mtu %d, because that of the DHCP server cannot be set: %w", l.link.Name, l.link.MTU, err))
+		}
 	}
 	if !l.Added || from != nil && to != nil && from.Address == to.Address && slices.Equal(l.routes(from), l.routes(to)) {
 		return errors.Join(errs...)
@@ -117,6 +131,15 @@ func (l *link) configure(from, to *dhcp.Lease) error {
 		return fmt.Errorf("configure interface %s: %w", l.link.Name, err)
 	}
 	return nil
+}
+
+// restore implements iface.
+func (l *link) restore(lease *dhcp.Lease) (lost bool, err error) {
+	have, err := l.pod.Addrs(l.link)
+	if err != nil || slices.ContainsFunc(have, func(a nl.Addr) bool { return a.Prefix.Addr() == lease.Address.Addr() }) {
+		return false, err
+	}
+	return true, l.configure(nil, lease)
 }
 
 // routes returns the routes of a lease in the main table.

@@ -163,6 +163,9 @@ func (m *machine) do(f func()) {
 // load takes over the leases of an earlier daemon.
 func (m *machine) load() error {
 	records, err := m.store.load(func(path string, err error) { m.log("%s: the lease file is removed: %v", path, err) })
+	if len(records) > 0 {
+		m.log("leases of the daemon before, which are taken over: %d", len(records))
+	}
 	for _, r := range records {
 		l := &lease{record: r, due: never}
 		m.leases[types.Attachment(r.Owner)] = l
@@ -300,9 +303,15 @@ func (m *machine) limit(l *lease, s state) time.Duration {
 // finish takes over the outcome of an exchange.
 func (m *machine) finish(l *lease, done outcome) {
 	s := l.State
+	if done.restored {
+		m.log("%s: the interface had lost the address %s, and gets it back", l.Owner, l.Lease.Address)
+	}
+	if done.warning != nil {
+		m.log("%s: %v", l.Owner, done.warning)
+	}
 	switch {
 	case errors.Is(done.err, errGone):
-		m.forget(l, "its interface is gone")
+		m.forget(l, l.whyGone())
 	case s == releasing && done.err != nil:
 		m.forget(l, fmt.Sprintf("the release of %s was not sent: %v", l.Lease.Address, done.err))
 	case s == releasing:
@@ -322,6 +331,20 @@ func (m *machine) finish(l *lease, done outcome) {
 	if s == rebooting {
 		m.reboot()
 	}
+}
+
+// isLeased reports whether a server keeps an address for the lease, or may do so because it has not answered
+// a REQUEST.
+func (l *lease) isLeased() bool {
+	return l.mustBeReleased() || l.Lease != nil && l.offer.Address.IsValid()
+}
+
+// whyGone returns the reason for forgetting a lease whose interface is gone.
+func (l *lease) whyGone() string {
+	if !l.isLeased() {
+		return "its interface is gone"
+	}
+	return fmt.Sprintf("its interface is gone; the server keeps %s until the lease runs out", l.Lease.Address)
 }
 
 // request saves the offered address, and then requests it. So the address of a daemon that is
@@ -348,10 +371,11 @@ func (m *machine) bind(l *lease, done outcome) {
 		m.log("%s: %s is leased by %s for %s", l.Owner, done.lease.Address, done.lease.Server, done.lease.Duration)
 	case l.Lease.Address != done.lease.Address:
 		m.log("%s: the server has changed the address from %s to %s", l.Owner, l.Lease.Address, done.lease.Address)
+	default:
+		m.log("%s: the lease of %s is renewed by %s for %s", l.Owner, done.lease.Address, done.lease.Server, done.lease.Duration)
 	}
 	answer := Answer{Lease: &done.lease}
 	if done.warning != nil {
-		m.log("%s: %v", l.Owner, done.warning)
 		answer.Warning = done.warning.Error()
 	}
 	l.Lease, l.offer, l.Start, l.State = &done.lease, dhcp.Offer{}, l.begun, bound
@@ -428,7 +452,7 @@ func (m *machine) release(l *lease) {
 	switch {
 	case l.State == releasing && l.cancel != nil:
 		return
-	case l.Lease == nil, l.State == selecting && l.Added && !l.offer.Address.IsValid(): // it has no address
+	case !l.isLeased():
 		m.forget(l, "")
 		return
 	}

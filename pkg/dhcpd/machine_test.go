@@ -174,6 +174,8 @@ func (f fakeLink) configure(from, to *dhcp.Lease) error {
 	return nil
 }
 
+func (f *fakeNet) restore(*dhcp.Lease) (bool, error) { return false, nil }
+
 func (f *fakeNet) close() {}
 
 // A bed is a machine at work.
@@ -181,6 +183,7 @@ type bed struct {
 	*machine
 	t    *testing.T
 	net  *fakeNet
+	logs []string // the loop appends to it
 	stop func()
 }
 
@@ -198,7 +201,11 @@ func inBubble(t *testing.T, f func(t *testing.T, b *bed)) {
 func (b *bed) start(dir string) {
 	b.machine = &machine{
 		store: Store{Dir: dir}, clock: &fakeClock{boot: b.net.boot, rings: make(chan struct{}, 1)}, open: b.net.open, boot: "boot",
-		timeout: 10 * time.Second, log: b.t.Logf,
+		timeout: 10 * time.Second,
+		log: func(format string, args ...any) {
+			b.t.Logf(format, args...)
+			b.logs = append(b.logs, fmt.Sprintf(format, args...))
+		},
 	}
 	b.init()
 	ctx, cancel := context.WithCancel(b.t.Context())
@@ -511,11 +518,33 @@ func TestTheFileIsWrittenBeforeTheRequest(t *testing.T) {
 	})
 }
 
+func TestWhatIsLogged(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bed) {
+		b.mustAdd()
+		time.Sleep(31 * time.Minute)
+		b.restart(0)
+		synctest.Wait()
+		b.net.set(func() { b.net.gone = true })
+		time.Sleep(31 * time.Minute)
+		synctest.Wait()
+		want := []string{
+			"net1/cid/eth0: 10.0.0.5/24 is leased by 10.0.0.1 for 1h0m0s",
+			"net1/cid/eth0: the lease of 10.0.0.5/24 is renewed by 10.0.0.1 for 1h0m0s",
+			"leases of the daemon before, which are taken over: 1",
+			"net1/cid/eth0: the lease of 10.0.0.5/24 is renewed by 10.0.0.1 for 1h0m0s",
+			"net1/cid/eth0: its interface is gone; the server keeps 10.0.0.5/24 until the lease runs out",
+		}
+		if !slices.Equal(b.logs, want) {
+			t.Errorf("logged %q, want %q", b.logs, want)
+		}
+	})
+}
+
 func TestAMarkedLeaseIsReleased(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		mark := func() {
-			if found, err := b.store.Release(owner); !found || err != nil {
-				t.Error(found, err)
+			if err := b.store.setMark(owner); err != nil {
+				t.Error(err)
 			}
 		}
 		b.mustAdd()

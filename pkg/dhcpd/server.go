@@ -96,7 +96,11 @@ func (s *server) answer(ctx context.Context, req Request) Answer {
 	m := s.machine
 	switch req.Method {
 	case MethodAdd:
-		return s.add(ctx, req)
+		answer := s.add(ctx, req)
+		if answer.Code != 0 {
+			s.machine.log("%s: ADD failed: %s", req.Owner, answer.Msg)
+		}
+		return answer
 	case MethodCheck:
 		return m.submit(ctx, func(c *call) { m.check(req.Owner, c) })
 	case MethodDel:
@@ -129,10 +133,16 @@ func (s *server) add(ctx context.Context, req Request) Answer {
 	if s.options.HostPrefix != "" {
 		req.NetNS = filepath.Join(s.options.HostPrefix, req.NetNS)
 	}
-	r, err := findLink(req, s.options.Broadcast)
+	r, wasDown, err := findLink(req, s.options.Broadcast)
 	if err != nil {
 		return failure(types.Coded(types.CodeInternal, err))
 	}
 	r.Boot = s.machine.boot
-	return s.machine.submit(ctx, func(c *call) { s.machine.add(r, c) })
+	answer := s.machine.submit(ctx, func(c *call) { s.machine.add(r, c) })
+	if wasDown && answer.Code != 0 && s.machine.submit(context.WithoutCancel(ctx), func(c *call) { s.machine.awaitForgotten(r.Owner, c) }).Code == 0 {
+		if err := setDown(r); err != nil && !errors.Is(err, errGone) {
+			s.machine.log("%s: after a failed ADD the interface stays up: %v", r.Owner, err)
+		}
+	}
+	return answer
 }

@@ -9,6 +9,7 @@ import (
 	"flag"
 	"io"
 	"net"
+	"net/netip"
 	"net/rpc"
 	"os"
 	"path/filepath"
@@ -20,6 +21,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/plumb-cni/plumb/pkg/dhcp"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
@@ -152,6 +154,10 @@ func TestAStaleSocketIsReplaced(t *testing.T) {
 func TestASecondDaemonDoesNotStart(t *testing.T) {
 	o := optionsIn(t)
 	defer runDaemon(t, o)()
+	wantError(t, o.Run(t.Context(), nil, io.Discard), "another daemon answers there: stop it first")
+	if err := os.Remove(o.Socket); err != nil {
+		t.Fatal(err)
+	}
 	wantError(t, o.Run(t.Context(), nil, io.Discard), "another DHCP daemon keeps its leases in "+strings.TrimSuffix(o.Socket, ".sock"))
 	other := filepath.Join(filepath.Dir(o.Socket), "other.sock")
 	if err := os.Symlink(o.Socket, other); err != nil {
@@ -164,6 +170,24 @@ func TestASecondDaemonDoesNotStart(t *testing.T) {
 	defer func() { _ = l.Close() }()
 	o.Socket = l.Addr().String()
 	wantError(t, o.Run(t.Context(), nil, io.Discard), "another daemon answers there: stop it first")
+}
+
+func TestADaemonThatDoesNotStartLeavesNothing(t *testing.T) {
+	dir := t.TempDir()
+	o := Options{Socket: filepath.Join(dir, strings.Repeat("x", 107), "dhcp.sock")}
+	wantError(t, o.Run(t.Context(), nil, io.Discard), "a socket's can have 107")
+	o = Options{Socket: filepath.Join(dir, "run", "dhcp.sock"), PIDFile: filepath.Join(dir, "none", "pid")}
+	wantError(t, o.Run(t.Context(), nil, io.Discard), "write pid file")
+	l, err := net.Listen("unix", filepath.Join(dir, "x.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	o = Options{Socket: l.Addr().String()}
+	wantError(t, o.Run(t.Context(), nil, io.Discard), "another daemon answers there")
+	if files, err := os.ReadDir(dir); err != nil || len(files) != 1 {
+		t.Error(files, err)
+	}
 }
 
 func TestTheReferencePluginIsToldWhatIsWrong(t *testing.T) {
@@ -234,6 +258,7 @@ func TestTheDaemonRefusesRequestsWithAnError(t *testing.T) {
 		{`{"method": "add", "network": "n", "containerID": "c", "ifName": "eth0", "netns": "x"}`, types.CodeNamespace, "not an absolute path"},
 		{`{"method": "add", "network": "n", "containerID": "c", "ifName": "eth0", "netns": "/nonexistent"}`, types.CodeNamespace, "it must exist at this path for the DHCP daemon, too"},
 		{`{"method": "add", "network": "n", "containerID": "c", "ifName": "eth9", "netns": "/proc/self/ns/net"}`, types.CodeConfig, "the container has no interface eth9"},
+		{`{"method": "add", "network": "n", "containerID": "c", "ifName": "lo", "netns": "/proc/self/ns/net", "timeout": 1000000000}`, types.CodeConfig, "the container has no interface lo, over which"},
 		{`{"method": "add", "network": "n", "containerID": "c", "ifName": "eth0", "netns": "/proc/self/ns/net", "timeout": -1}`, types.CodeDecode, "negative"},
 		{`{"method": "check", "network": "n", "containerID": "c", "ifName": "eth0"}`, types.CodeChanged, "n/c/eth0 has no lease"},
 		{`{"method": "del", "network": "n", "containerID": "c", "ifName": "eth0", "future": {"key": 1}}`, 0, ""},
@@ -264,6 +289,8 @@ func TestFlags(t *testing.T) {
 	}
 	_, err = parseOptions([]string{"-pidfile", "p", "-timeout", "0s", "more"}, io.Discard)
 	wantError(t, err, `-pidfile "p" is not an absolute path`, "must be positive", `unexpected argument "more"`)
+	_, err = parseOptions([]string{"-socketpath", "run/s", "-hostprefix", "host"}, io.Discard)
+	wantError(t, err, `-socketpath "run/s" is not an absolute path`, `-hostprefix "host" is not an absolute path`)
 	_, err = parseOptions([]string{"-nosuch"}, io.Discard)
 	wantError(t, err, "nosuch")
 	var help bytes.Buffer
@@ -279,7 +306,8 @@ func TestHostPrefixPrecedesThePaths(t *testing.T) {
 	at.Socket = filepath.Join(root, o.Socket)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
-	go func() { ended <- o.Run(ctx, nil, io.Discard) }()
+	log := new(lockedBuffer)
+	go func() { ended <- o.Run(ctx, nil, log) }()
 	defer func() { cancel(); <-ended }()
 	for {
 		a, err := ask(t, at, Request{Method: MethodAdd, Owner: owner, NetNS: "/netns/none"})
@@ -288,6 +316,9 @@ func TestHostPrefixPrecedesThePaths(t *testing.T) {
 			continue
 		}
 		wantError(t, a.Err(), root+"/netns/none")
+		log.mu.Lock()
+		defer log.mu.Unlock()
+		wantError(t, errors.New(log.String()), "net1/cid/eth0: ADD failed: container namespace")
 		break
 	}
 }
@@ -360,22 +391,26 @@ func TestTheStoreKeepsOnlyLeases(t *testing.T) {
 }
 
 func TestMarksOfANetwork(t *testing.T) {
+	boot, err := readBootID()
+	if err != nil {
+		t.Fatal(err)
+	}
 	s := Store{Dir: t.TempDir()}
-	if n, err := (Store{Dir: s.Dir + "/none"}).ReleaseOthers("net1", nil); n != 0 || err != nil {
+	if n, err := (Store{Dir: s.Dir + "/none"}).ReleaseOthers("net1", nil); n.Found() || err != nil {
 		t.Error(n, err)
 	}
-	if found, err := s.Release(owner); found || err != nil {
-		t.Error(found, err)
+	if done, err := s.Release(owner); done.Found() || err != nil {
+		t.Error(done, err)
 	}
 	for _, o := range []Owner{{"net1", "a", "eth0"}, {"net1", "b", "eth0"}, {"net2", "a", "eth0"}} {
 		r := recordOf(o)
-		r.State = selecting
+		r.State, r.Boot, r.Lease, r.NetNS = bound, boot, &dhcp.Lease{Address: netip.MustParsePrefix("10.0.0.5/24")}, "/nonexistent"
 		if err := s.save(r); err != nil {
 			t.Fatal(err)
 		}
 	}
 	n, err := s.ReleaseOthers("net1", types.Set{{Network: "net1", ContainerID: "b", IfName: "eth0"}: true})
-	if n != 1 || err != nil || !s.isMarked(Owner{"net1", "a", "eth0"}) || s.isMarked(Owner{"net1", "b", "eth0"}) || s.isMarked(Owner{"net2", "a", "eth0"}) {
+	if n.Marked != 1 || n.Sent != 0 || !errors.Is(n.Why, errGone) || err != nil || !s.isMarked(Owner{"net1", "a", "eth0"}) || s.isMarked(Owner{"net1", "b", "eth0"}) || s.isMarked(Owner{"net2", "a", "eth0"}) {
 		t.Error(n, err)
 	}
 }

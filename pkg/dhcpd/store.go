@@ -38,6 +38,9 @@ type record struct {
 // sameLink reports whether both records are of one interface.
 func (r record) sameLink(o record) bool { return r.Cookie == o.Cookie && r.Link == o.Link }
 
+// mustBeReleased reports whether a server keeps an address for the lease.
+func (r record) mustBeReleased() bool { return r.Lease != nil && (r.State != selecting || !r.Added) }
+
 // check returns an error if the daemon could not have written the record.
 func (r record) check() error {
 	switch {
@@ -86,6 +89,11 @@ func (s Store) save(r record) error {
 		return err
 	}
 	return s.file(r.Owner).Write(append(text, '\n'))
+}
+
+// setMark marks a lease: the daemon will release it when it starts, or before it would renew it.
+func (s Store) setMark(o Owner) error {
+	return s.Trace.Do("mark "+s.file(o).Path()+" as released", func() error { return os.WriteFile(s.mark(o), nil, 0o600) })
 }
 
 // remove removes a lease file and its mark.
@@ -156,34 +164,4 @@ func parseRecord(text []byte) (record, error) {
 		return record{}, err
 	}
 	return r, r.check()
-}
-
-// Release marks the lease of an attachment: the daemon will release it when it starts, or before it
-// would renew the lease. It reports whether there is a lease.
-func (s Store) Release(o Owner) (found bool, err error) {
-	if _, err := os.Lstat(s.file(o).Path()); err != nil {
-		return false, types.Coded(types.CodeIO, types.IgnoreNotExist(err))
-	}
-	err = s.Trace.Do("mark "+s.file(o).Path()+" as released", func() error { return os.WriteFile(s.mark(o), nil, 0o600) })
-	return true, types.Coded(types.CodeIO, err)
-}
-
-// ReleaseOthers marks the leases of the network whose attachments are not in valid. It returns how
-// many these are.
-func (s Store) ReleaseOthers(network string, valid types.Set) (n int, err error) {
-	entries, err := os.ReadDir(s.Dir)
-	if types.IgnoreNotExist(err) != nil {
-		return 0, types.Coded(types.CodeIO, err)
-	}
-	var errs []error
-	for _, e := range entries {
-		r, err := s.read(filepath.Join(s.Dir, e.Name()))
-		if err != nil || r.Network != network || valid[types.Attachment(r.Owner)] {
-			continue
-		}
-		_, err = s.Release(r.Owner)
-		errs = append(errs, err)
-		n++
-	}
-	return n, errors.Join(errs...)
 }

@@ -10,8 +10,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -70,6 +72,10 @@ func Run(p Plugin, env Env) int {
 	if r.Command == "" {
 		if len(env.Args) > 0 && p.Commands[env.Args[0]] != nil {
 			return r.runCommand()
+		}
+		if len(env.Args) > 0 && len(p.Commands) > 0 && !strings.HasPrefix(env.Args[0], "-") {
+			fmt.Fprintf(env.Stderr, "%s: unknown command %q; the commands are: %s\n", p.Name, env.Args[0], strings.Join(slices.Sorted(maps.Keys(p.Commands)), ", "))
+			return 1
 		}
 		return r.printBanner()
 	}

@@ -233,7 +233,15 @@ func TestCommands(t *testing.T) {
 	if want := []string{"", "-all,more"}; !slices.Equal(calls, want) {
 		t.Errorf("calls with arguments %q, want %q", calls, want)
 	}
-	for _, args := range [][]string{nil, {"other"}, {"other", "restore"}} {
+	for _, args := range [][]string{{"other"}, {"other", "restore"}, {""}} {
+		stderr.Reset()
+		env.Args = args
+		want := fmt.Sprintf("firewall: unknown command %q; the commands are: restore\n", args[0])
+		if code := skel.Run(p, env); code != 1 || len(calls) != 2 || stdout.String() != "" || stderr.String() != want {
+			t.Errorf("with arguments %q: exit status %d, stderr %q", args, code, stderr.String())
+		}
+	}
+	for _, args := range [][]string{nil, {"--version"}} {
 		env.Args = args
 		if code := skel.Run(p, env); code != 0 || len(calls) != 2 {
 			t.Errorf("with arguments %q the exit status is %d after %d calls, want the banner", args, code, len(calls))

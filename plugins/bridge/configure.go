@@ -34,6 +34,11 @@ func (a *attachment) configurePod(result *types.Result, index int) error {
 	if err != nil {
 		return err
 	}
+	if index != types.NoInterface {
+		if err := attach.RefreshMTU(a.r, a.pod, &a.eth, &result.Interfaces[index]); err != nil {
+			return err
+		}
+	}
 	if err := a.conf.setGateways(lease.IPs); err != nil {
 		return err
 	}

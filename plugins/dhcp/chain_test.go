@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -88,6 +89,8 @@ var _ = Describe("behind an interface plugin, with the executables and dnsmasq",
 			}
 			added := call("ADD")
 			result := added.Result(GinkgoTB())
+			eth := slices.IndexFunc(result.Interfaces, func(i types.Interface) bool { return i.Name == "eth0" })
+			Expect(result.Interfaces[eth].MTU).To(Equal(1400))
 			Expect(result.DNS.Nameservers).To(Equal([]string{"10.50.0.1"}))
 			Expect(result.DNS.Domain).To(Equal("example.org"))
 			Expect(b.pod.MustLine(GinkgoTB(), "ip link show eth0")).To(ContainSubstring("mtu 1400"))

@@ -115,6 +115,18 @@ var _ = Describe("dhcp", func() {
 		Expect(b.pod.MustLine(GinkgoTB(), "ip link show eth0")).To(And(ContainSubstring("mtu 1400"), ContainSubstring("UP")))
 	})
 
+	It("sets the interface down again after a failed ADD, when the lease is released", func() {
+		b.runDaemon()
+		b.pod.MustLine(GinkgoTB(), "ip link set eth0 down")
+		b.server.Always(nstest.DHCPSilence)
+		run(b.call(`,"timeout":1`), "ADD").RequireFailure(GinkgoTB(), types.CodeTryAgain)
+		Expect(b.pod.MustLine(GinkgoTB(), "ip link show eth0")).NotTo(ContainSubstring("UP"))
+		b.server.Always(toRequests(nstest.DHCPSilence))
+		run(b.call(`,"timeout":5`), "ADD").RequireFailure(GinkgoTB(), types.CodeTryAgain)
+		b.server.Await(GinkgoTB(), released)
+		Expect(b.pod.MustLine(GinkgoTB(), "ip link show eth0")).NotTo(ContainSubstring("UP"))
+	})
+
 	It("returns classless routes instead of the router", func() {
 		b.runDaemon()
 		l := lease
@@ -212,30 +224,64 @@ var _ = Describe("dhcp", func() {
 			run(c, "ADD").RequireFailure(GinkgoTB(), types.CodeIO, `is "dhcp daemon" running?`, b.socket)
 			run(c, "CHECK").RequireFailure(GinkgoTB(), types.CodeIO, `is "dhcp daemon" running?`)
 			run(c, "STATUS").RequireFailure(GinkgoTB(), types.CodeNotAvailable, `is "dhcp daemon" running?`)
-			Expect(run(c, "DEL").OK(GinkgoTB()).Stderr).To(BeEmpty())
+			nothing := And(ContainSubstring(b.socket+": connect: no such file"), ContainSubstring("there is no lease file in "+strings.TrimSuffix(b.socket, ".sock")))
+			Expect(run(c, "DEL").OK(GinkgoTB()).Stderr).To(nothing)
 			c.Config = strings.TrimSuffix(c.Config, "}") + `,"cni.dev/valid-attachments":[]}`
-			Expect(run(c, "GC").OK(GinkgoTB()).Stderr).To(BeEmpty())
+			Expect(run(c, "GC").OK(GinkgoTB()).Stderr).To(nothing)
 		})
 
-		DescribeTable("a lease is released when the daemon runs again, after",
-			func(command, rest, warning string) {
+		DescribeTable("the plugin itself releases the lease in",
+			func(command, rest string) {
 				stop := b.runDaemon()
 				c := b.call("")
 				addedAddress(c)
 				stop()
 				c.Config = strings.TrimSuffix(c.Config, "}") + rest + "}"
-				r := run(c, command).OK(GinkgoTB())
-				Expect(r.Stderr).To(ContainSubstring(warning))
+				Expect(run(c, command).OK(GinkgoTB()).Stderr).To(ContainSubstring("leases that the plugin has released itself: 1"))
+				Expect(b.files()).To(BeEmpty())
+				m := b.server.Await(GinkgoTB(), released)
+				Expect(m.ClientIPAddr.String() + " " + id(m)).To(Equal("10.50.0.5 \x00m1/d/eth0"))
+			},
+			Entry("DEL", "DEL", ""),
+			Entry("GC", "GC", `,"cni.dev/valid-attachments":[]`),
+		)
+
+		DescribeTable("a lease is released when the daemon runs again, if its namespace was not at its path in",
+			func(command, rest string) {
+				stop := b.runDaemon()
+				c := b.call("")
+				path := filepath.Join(GinkgoTB().TempDir(), "netns")
+				Expect(os.Symlink(b.pod.Path(), path)).To(Succeed())
+				c.NetNS, c.Pod = path, nil
+				addedAddress(c)
+				stop()
+				Expect(os.Remove(path)).To(Succeed())
+				c.Config = strings.TrimSuffix(c.Config, "}") + rest + "}"
+				Expect(run(c, command).OK(GinkgoTB()).Stderr).To(ContainSubstring("leases that the daemon releases when it runs, if their interfaces still exist: 1"))
 				Expect(b.files()).To(HaveLen(2), "the lease and its mark")
 				b.server.Await(GinkgoTB(), requested)
 				Expect(b.server.Received()).To(BeEmpty())
+				Expect(os.Symlink(b.pod.Path(), path)).To(Succeed())
 				b.runDaemon()
 				b.server.Await(GinkgoTB(), released)
 				Eventually(b.files).Should(BeEmpty())
 			},
-			Entry("DEL", "DEL", "", "the daemon releases the lease when it runs"),
-			Entry("GC", "GC", `,"cni.dev/valid-attachments":[]`, "leases that the daemon releases when it runs: 1"),
+			Entry("DEL", "DEL", ""),
+			Entry("GC", "GC", `,"cni.dev/valid-attachments":[]`),
 		)
+
+		It("a lease is marked if a daemon that does not answer has the folder", func() {
+			kill := b.startDaemon()
+			c := b.call("")
+			addedAddress(c)
+			Expect(os.Remove(b.socket)).To(Succeed())
+			Expect(run(c, "DEL").OK(GinkgoTB()).Stderr).To(ContainSubstring("a DHCP daemon that does not answer keeps its leases in"))
+			Expect(b.files()).To(HaveLen(2), "the lease and its mark")
+			_ = kill(syscall.SIGTERM)
+			b.startDaemon()
+			b.server.Await(GinkgoTB(), released)
+			Eventually(b.files).Should(BeEmpty())
+		})
 	})
 
 	It("STATUS succeeds with a daemon, and fails with a bad configuration", func() {
@@ -263,6 +309,15 @@ var _ = Describe("dhcp", func() {
 			m := b.server.Await(GinkgoTB(), requested)
 			Expect(m.Source.Addr().String() + " " + m.Destination.String()).To(Equal("10.50.0.5 " + serverAddr))
 			Expect(m.ClientIPAddr.String()).To(Equal("10.50.0.5"))
+		})
+
+		It("puts a lost address and its routes back before it renews the lease", func() {
+			b.runDaemon()
+			addConfigured()
+			b.pod.MustLine(GinkgoTB(), "ip addr flush dev eth0")
+			Expect(b.server.Await(GinkgoTB(), requested).Source.Addr().String()).To(Equal("10.50.0.5"))
+			Expect(addresses()).To(ContainSubstring("10.50.0.5/24"))
+			Expect(b.pod.MustLine(GinkgoTB(), "ip route show default")).To(MatchRegexp(`^default via 10.50.0.1 dev eth0 metric 9\s*$`))
 		})
 
 		It("replaces the address and the routes if the server gives another one", func() {

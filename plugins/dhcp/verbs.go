@@ -92,20 +92,34 @@ func del(r *skel.Request) error {
 	return release(r, socket)
 }
 
-// release releases the lease of the attachment. If the daemon does not answer, release marks the
-// lease, and the daemon releases it later.
+// release releases the lease of the attachment. If the daemon does not answer, release sends the
+// DHCPRELEASE itself, or marks the lease.
 func release(r *skel.Request, socket string) error {
 	answer, err := call(r, socket, request(r, dhcpd.MethodDel), delLimit)
 	if err = cmp.Or(err, answer.Err()); err == nil {
 		return nil
 	}
-	found, markErr := store(r, socket).Release(dhcpd.Owner(r.Attachment()))
+	s := store(r, socket)
+	done, markErr := s.Release(dhcpd.Owner(r.Attachment()))
 	if markErr != nil {
 		r.Warn("%v; the lease cannot be marked, and stays until it runs out: %v", err, markErr)
-	} else if found {
-		r.Warn("%v; the daemon releases the lease when it runs", err)
+	} else {
+		warn(r, s, err, done)
 	}
 	return nil
+}
+
+// warn says what became of leases for which no daemon answered.
+func warn(r *skel.Request, s dhcpd.Store, noAnswer error, done dhcpd.Released) {
+	if !done.Found() {
+		r.Warn("%v; there is no lease file in %s to release", noAnswer, s.Dir)
+	}
+	if done.Sent > 0 {
+		r.Warn("%v; leases that the plugin has released itself: %d", noAnswer, done.Sent)
+	}
+	if done.Marked > 0 {
+		r.Warn("%v; leases that the daemon releases when it runs, if their interfaces still exist: %d; otherwise they stay until they run out (%v)", noAnswer, done.Marked, done.Why)
+	}
 }
 
 // gc releases the leases of the network whose attachments are not valid.
@@ -122,10 +136,9 @@ func gc(r *skel.Request) error {
 	if err = cmp.Or(err, answer.Err()); err == nil {
 		return nil
 	}
-	n, markErr := store(r, socket).ReleaseOthers(r.Conf.Name, r.Valid())
-	if n > 0 {
-		r.Warn("%v; leases that the daemon releases when it runs: %d", err, n)
-	}
+	s := store(r, socket)
+	done, markErr := s.ReleaseOthers(r.Conf.Name, r.Valid())
+	warn(r, s, err, done)
 	return markErr
 }
 
