@@ -34,6 +34,9 @@ func add(r *skel.Request) (*types.Result, error) {
 // makes the record of a table first, because DEL finds the table by it, and the rule last, so that no
 // packet meets an incomplete table.
 func (t *target) moveRoutes(r *skel.Request) error {
+	if err := t.checkGateways(); err != nil {
+		return err
+	}
 	for _, a := range t.conf.gateways {
 		if !slices.ContainsFunc(t.ips, func(ip types.IP) bool { return ip.Address.Addr().Is4() == a.Is4() }) {
 			r.Warn("gateways: %s has no effect, because the interface has no %s address", a, family(a))
@@ -55,6 +58,25 @@ func (t *target) moveRoutes(r *skel.Request) error {
 		}
 	}
 	return t.removeMoved(r)
+}
+
+// checkGateways returns an error for gateways that cannot be another host: the kernel accepts some of
+// them, but packets to them do not leave the container.
+func (t *target) checkGateways() error {
+	var errs []error
+	refuseIf := types.ProblemsInto(&errs)
+	for _, gw := range t.conf.gateways {
+		refuseIf(t.hasAddr(gw), "gateways: %s is an address of the interface itself", gw)
+		for _, a := range t.addrs {
+			if !gw.Is4() || !a.Prefix.Contains(gw) || a.Prefix.Bits() > 30 { // a /31 has neither of the two (RFC 3021)
+				continue
+			}
+			subnet := a.Prefix.Masked()
+			refuseIf(gw == subnet.Addr(), "gateways: %s is the network address of %s", gw, subnet)
+			refuseIf(!subnet.Contains(gw.Next()), "gateways: %s is the broadcast address of %s", gw, subnet)
+		}
+	}
+	return types.Coded(types.CodeConfig, errors.Join(errs...))
 }
 
 // tables returns a table for each IP: the one that it has already, or a free one.
