@@ -11,7 +11,8 @@
 #   --backup OLD   copy each executable to this folder before it is replaced; a file that the folder
 #                  has already is kept, so that it has the files from before the first installation
 #   --create       make DIR if it does not exist
-#   --restore OLD  replace the plugins by those in this backup
+#   --restore OLD  replace the plugins by those in this backup; plugins that were added stay, because a
+#                  container may need them for its DEL, and the command that removes them is printed
 #
 # It replaces only executables with the same name as one in BIN. With dhcp it restarts its daemon,
 # cni-dhcp.service, if systemd runs it: plugin and daemon must be of the same version.
@@ -92,14 +93,14 @@ install_all() {
 	sync "$dir"
 	echo "${#names[@]} plugins are installed in $dir."
 	restart_daemon "${names[@]}"
-	[ -z "$backup" ] || echo "To restore the previous plugins: $0 $dir --restore $backup"
+	[ -z "$backup" ] || echo "To restore the former state: $0 $dir --restore $backup"
 }
 
 restore_all() {
-	local name names
+	local name names added=()
 	[ -d "$restore" ] || die "no folder $restore to restore from"
 	mapfile -t names < <(executables "$restore")
-	[ ${#names[@]} -gt 0 ] || die "no executables to restore in $restore"
+	[ ${#names[@]} -gt 0 ] || [ -e "$restore/.new" ] || die "no executables to restore in $restore"
 	for name in "${names[@]}"; do
 		place "$restore/$name" "$dir"
 		printf '  %-12s restored\n' "$name"
@@ -108,8 +109,11 @@ restore_all() {
 	echo "${#names[@]} plugins are restored in $dir."
 	restart_daemon "${names[@]}"
 	[ ! -e "$restore/.new" ] || while read -r name; do
-		! exists "$dir/$name" || echo "$dir/$name stays: it was added, and a container may need it for its DEL."
+		exists "$dir/$name" || continue
+		echo "$dir/$name stays: it was added, and a container may need it for its DEL."
+		added+=("$dir/$name")
 	done <"$restore/.new"
+	[ ${#added[@]} -eq 0 ] || echo "When no container needs them any more: rm ${added[*]@Q}"
 }
 
 dir='' from=$top/bin backup='' restore='' create='' temp=''

@@ -227,10 +227,16 @@ func (c *Conn) Port(l Link) (Port, error) {
 	return queryLink(c, "find port "+l.Name, l, decodePort)
 }
 
-// RunsSTP reports whether the spanning tree protocol decides which ports of a bridge
-// forward. The library does not decode this attribute.
-func (c *Conn) RunsSTP(bridge Link) (bool, error) {
-	return queryLink(c, "find STP of "+bridge.Name, bridge, decodeSTP)
+// A BridgeState is the state of a bridge that changes when ports are added.
+type BridgeState struct {
+	MAC types.MAC
+	MTU int  // in bytes
+	STP bool // the spanning tree protocol decides which ports forward
+}
+
+// BridgeState returns the present state of a bridge. The library does not decode whether it runs STP.
+func (c *Conn) BridgeState(bridge Link) (BridgeState, error) {
+	return queryLink(c, "find state of "+bridge.Name, bridge, decodeBridgeState)
 }
 
 // queryLink requests a link, as one step, and returns what decode finds in the RTM_NEWLINK
@@ -262,12 +268,16 @@ func decodePort(m []byte) (Port, error) {
 	return Port{Hairpin: isSet(rawnl.IFLA_BRPORT_MODE), Isolated: isSet(rawnl.IFLA_BRPORT_ISOLATED)}, err
 }
 
-// decodeSTP reports whether a bridge runs the spanning tree protocol, from an RTM_NEWLINK
-// message.
-func decodeSTP(m []byte) (bool, error) {
+// decodeBridgeState decodes the state of a bridge from an RTM_NEWLINK message.
+func decodeBridgeState(m []byte) (BridgeState, error) {
+	decoded, err := netlink.LinkDeserialize(nil, m)
+	if err != nil {
+		return BridgeState{}, err
+	}
+	l := newLink(decoded)
 	data, err := linkInfo(m, rawnl.IFLA_INFO_DATA)
-	state := data[rawnl.IFLA_BR_STP_STATE].Value // BR_NO_STP is zero
-	return len(state) == 4 && rawnl.NativeEndian().Uint32(state) != 0, err
+	stp := data[rawnl.IFLA_BR_STP_STATE].Value // BR_NO_STP is zero
+	return BridgeState{MAC: l.MAC, MTU: l.MTU, STP: len(stp) == 4 && rawnl.NativeEndian().Uint32(stp) != 0}, err
 }
 
 // linkInfo returns the attributes that are nested in one attribute of IFLA_LINKINFO, such as

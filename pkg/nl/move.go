@@ -60,10 +60,11 @@ func (c *Conn) DeleteAltName(l Link, name string) error {
 	return c.step("delete altname "+name+" from "+l.Name, func() error { return c.lib.LinkDelAltName(l.device(), name) })
 }
 
-// RestoreSettings gives l the MTU, the MAC and the state, up or down, of the earlier Link. It tries all
-// of them. refused has the errors of the settings that the kernel or the driver refuses, so that a
+// RestoreSettings makes l a port of master, unless master is the zero Link, and gives l the MTU, the MAC
+// and the state, up or down, of the earlier Link. It tries all of them. The master comes first, because a
+// bond accepts no port that is up. refused has the errors of the settings that the kernel or the driver refuses, so that a
 // retry would not help; err has the other errors.
-func (c *Conn) RestoreSettings(l, earlier Link) (refused []error, err error) {
+func (c *Conn) RestoreSettings(l, earlier, master Link) (refused []error, err error) {
 	var errs []error
 	setIf := func(differs bool, refusals []error, set func() error) {
 		if !differs {
@@ -75,6 +76,7 @@ func (c *Conn) RestoreSettings(l, earlier Link) (refused []error, err error) {
 			errs = append(errs, err)
 		}
 	}
+	setIf(l.Master != master.Index && master.Index != 0, valueRefusals(), func() error { return c.SetMaster(l, master) })
 	setIf(l.MTU != earlier.MTU, valueRefusals(), func() error { return c.SetMTU(l, earlier.MTU) })
 	setIf(l.MAC != earlier.MAC, valueRefusals(), func() error { return c.SetMAC(l, earlier.MAC) })
 	setIf(l.Up && !earlier.Up, nil, func() error { return c.SetDown(l) })
@@ -85,7 +87,7 @@ func (c *Conn) RestoreSettings(l, earlier Link) (refused []error, err error) {
 // upRefusals are the errors with which the kernel or a driver refuses to set a link up.
 var upRefusals = []error{unix.EINVAL, unix.ERANGE, unix.EOPNOTSUPP, unix.EADDRINUSE, unix.EADDRNOTAVAIL, unix.EIO}
 
-// valueRefusals returns the errors with which the kernel or a driver refuses an MTU or a MAC. EBUSY and EPERM
+// valueRefusals returns the errors with which the kernel or a driver refuses an MTU, a MAC or a master. EBUSY and EPERM
 // are among them: some drivers have a fixed MAC, and that of a virtual function can be fixed by its host.
 func valueRefusals() []error { return append(slices.Clip(upRefusals), unix.EBUSY, unix.EPERM) }
 

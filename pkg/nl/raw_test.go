@@ -103,9 +103,9 @@ func TestAnswers(t *testing.T) {
 		t.Errorf("no port: %+v, %v", p, err)
 	}
 	for state, want := range map[uint32]bool{0: false, 1: true, 2: true} {
-		bridge := slices.Concat(ifinfo, attr(3, "br0\x00"), attr(18, attr(1, "bridge\x00"), attr(2, attr(1, uint32(1500)), attr(5, state))))
-		if got, err := decodeSTP(bridge); err != nil || got != want {
-			t.Errorf("STP state %d: %t, %v", state, got, err)
+		bridge := slices.Concat(ifinfo, attr(1, "\x02\x00\x00\x00\x00\x01"), attr(3, "br0\x00"), attr(4, uint32(1400)), attr(18, attr(1, "bridge\x00"), attr(2, attr(1, uint32(1500)), attr(5, state))))
+		if got, err := decodeBridgeState(bridge); err != nil || got != (BridgeState{MAC: "\x02\x00\x00\x00\x00\x01", MTU: 1400, STP: want}) {
+			t.Errorf("bridge with STP state %d: %+v, %v", state, got, err)
 		}
 	}
 	ipvlan := slices.Concat(ifinfo, attr(18, attr(1, "ipvlan\x00"), attr(2, attr(1, uint16(2)), attr(2, uint16(1)))))

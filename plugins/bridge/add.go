@@ -57,8 +57,8 @@ func (a *attachment) connectNewPair() (*types.Result, error) {
 		return nil, err
 	}
 	a.pending.AllowAllocation()
-	err := a.prepareBridge()
-	if err != nil {
+	var err error
+	if a.bridge, err = ensureBridge(a.node, a.conf); err != nil {
 		return nil, err
 	}
 	a.host, a.eth, err = attach.AddVeth(&a.r.Undo, attach.Pair{
@@ -67,7 +67,7 @@ func (a *attachment) connectNewPair() (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := makePort(a.node, a.host, a.bridge, a.conf); err != nil {
+	if err := a.addPort(); err != nil {
 		return nil, err
 	}
 	if a.conf.macSpoofCheck {
@@ -86,14 +86,6 @@ func (a *attachment) connectNewPair() (*types.Result, error) {
 		return nil, err
 	}
 	return result, a.awaitReachable(result.IPs)
-}
-
-// prepareBridge makes or adapts the bridge, and warns of what limits its use.
-func (a *attachment) prepareBridge() (err error) {
-	if a.bridge, err = ensureBridge(a.node, a.conf); err != nil {
-		return err
-	}
-	return a.warnOfSTPAndMTU()
 }
 
 // result returns a result with the bridge, the host end and the container end.

@@ -170,14 +170,16 @@ func vlansOf(conf *config) []nl.VLAN {
 // defaultUntagged is the untagged VLAN if only "vlanTrunk" is set.
 const defaultUntagged = 1
 
-// warnOfSTPAndMTU warns if the bridge runs the spanning tree protocol, and if its MTU is
-// smaller than the configured MTU.
-func (a *attachment) warnOfSTPAndMTU() error {
-	stp, err := a.node.RunsSTP(a.bridge)
+// readBridge reads the MAC and the MTU of the bridge after it has got the port, because the kernel changes
+// them with the ports if they were never set. It warns if the bridge runs the spanning tree protocol,
+// and if its MTU is smaller than the configured MTU.
+func (a *attachment) readBridge() error {
+	now, err := a.node.BridgeState(a.bridge)
 	if err != nil {
 		return err
 	}
-	if stp {
+	a.bridge.MAC, a.bridge.MTU = now.MAC, now.MTU
+	if now.STP {
 		a.r.Warn("bridge %[1]s runs STP: the container cannot send or receive until its port forwards, after twice the forward delay of the bridge; "+
 			"\"ip link set %[1]s type bridge stp_state 0\" turns STP off", a.bridge.Name)
 	}
@@ -185,4 +187,12 @@ func (a *attachment) warnOfSTPAndMTU() error {
 		a.r.Warn("mtu %d is larger than %d, the mtu of bridge %s: larger packets do not reach the gateway and the other ports", a.conf.mtu, a.bridge.MTU, a.bridge.Name)
 	}
 	return nil
+}
+
+// addPort makes the host end a port of the bridge.
+func (a *attachment) addPort() error {
+	if err := makePort(a.node, a.host, a.bridge, a.conf); err != nil {
+		return err
+	}
+	return a.readBridge()
 }

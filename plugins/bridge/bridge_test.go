@@ -179,6 +179,15 @@ var _ = Describe("bridge", func() {
 			Expect(in(b.node, "ip link show cni0")).To(ContainSubstring(first.String()))
 		})
 
+		It("returns the MAC that an existing bridge without ports takes from its first port", func() {
+			b.node.Batch(GinkgoTB(), "link add cni0 type bridge", "link set cni0 up")
+			for _, conf := range []string{b.conf("1.1.0", ""), b.conf("1.1.0", gatewayed, v4range)} {
+				mac := mustAdd(b.call("one", newPod(), conf)).Interfaces[0].MAC
+				Expect(in(b.node, "ip link show cni0")).To(ContainSubstring(mac.String()))
+				run(b.call("one", nil, conf), "DEL").OK(GinkgoTB())
+			}
+		})
+
 		It("fixes the MAC of an existing bridge that has lost all its ports", func() {
 			in(b.node, "ip link add cni0 type bridge")
 			run(b.call("l2", newPod(), b.conf("1.1.0", "")), "ADD").OK(GinkgoTB())

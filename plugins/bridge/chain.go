@@ -18,7 +18,7 @@ func (a *attachment) connectExisting(prev *types.Result, name string) (*types.Re
 	if a.host, err = a.node.Link(name); err != nil {
 		return nil, err
 	}
-	if err := a.prepareBridge(); err != nil {
+	if a.bridge, err = ensureBridge(a.node, a.conf); err != nil {
 		return nil, err
 	}
 	if a.host.Master != 0 && a.host.Master != a.bridge.Index {
@@ -30,7 +30,7 @@ func (a *attachment) connectExisting(prev *types.Result, name string) (*types.Re
 			return types.IgnoreNotExist(a.node.ClearMaster(a.host))
 		})
 	}
-	if err := makePort(a.node, a.host, a.bridge, a.conf); err != nil {
+	if err := a.addPort(); err != nil {
 		return nil, err
 	}
 	result := *prev

@@ -138,10 +138,14 @@ func (m *mover) take(conf *config, device nl.Link) (nl.Link, error) {
 	if err != nil {
 		return nl.Link{}, err
 	}
+	master, err := masterOf(m.node, device)
+	if err != nil {
+		return nl.Link{}, err
+	}
 	own := m.r.Attachment()
 	m.state = &state{
 		Attachment: own, Selector: conf.selector.String(), Sandbox: m.r.NetNS, NetNS: m.r.Pod.Cookie(),
-		Link: device, Addresses: addrs,
+		Link: device, MasterName: master, Addresses: addrs,
 	}
 	m.r.Undo.Push("return interface "+device.Name, m.restore)
 	saved := *m.state

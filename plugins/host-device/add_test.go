@@ -124,6 +124,15 @@ var _ = Describe("ADD", func() {
 			refuses(byDevice, types.CodeConfig, "the default route of the node goes through interface hd0")
 			b.mustAdd(b.call("one", newPod(), conf("1.1.0", byDevice+`,"force":true`, static4)))
 		})
+		It("may be a port of the bridge of the default route, which the error names first", func() {
+			b.node.Batch(GinkgoTB(), "link add br0 type bridge", "link set hd0 master br0", "link set br0 up", "addr add 198.18.0.1/24 dev br0", "route add default via 198.18.0.2")
+			refuses(byDevice, types.CodeConfig, "the default route of the node goes through interface hd0, a port of br0: without hd0, the node loses its connection")
+		})
+		It("returns to its bridge if a forced ADD fails", func() {
+			b.node.Batch(GinkgoTB(), "link add br0 type bridge", "link set hd0 master br0")
+			b.mustRefuse(b.call("one", newPod(), conf("1.0.0", byDevice+`,"force":true`, `{"type":"static","addresses":[{"address":"198.18.0.50/24"}],"routes":[{"dst":"0.0.0.0/0","gw":"203.0.113.1"}]}`)),
+				types.CodeConfig, "203.0.113.1")
+		})
 		DescribeTable("may be needed by a default route of the node",
 			func(refused bool, setup ...string) {
 				b.addDevice("hd1", "02:00:00:00:00:1d")
@@ -250,7 +259,7 @@ var _ = Describe("ADD", func() {
 		func(config string, code int, texts ...string) {
 			b.mustRefuse(b.call("one", newPod(), config), code, texts...)
 		},
-		Entry("no selector", conf("1.0.0", "", static4), types.CodeConfig, `specify either "device", "hwaddr", "kernelpath" or "pciBusID"`),
+		Entry("no selector", conf("1.0.0", "", static4), types.CodeConfig, `specify either "device", "hwaddr", "kernelpath" or "pciBusID", or let the runtime set runtimeConfig.deviceID (capability deviceID)`),
 		Entry("lo", conf("1.0.0", `"device":"lo"`, static4), types.CodeConfig, "lo is the loopback interface"),
 		Entry("a device that is no name", conf("1.0.0", `"device":"a/b"`, static4), types.CodeConfig, `device "a/b" is not an interface name`),
 		Entry("a MAC of five bytes", conf("1.0.0", `"hwaddr":"02:00:00:00:00"`, static4), types.CodeConfig, `invalid MAC address "02:00:00:00:00"`),

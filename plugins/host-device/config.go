@@ -45,7 +45,7 @@ func parse(r *skel.Request) (*config, error) {
 	sel, err := raw.selector()
 	errs := []error{err, ipam.CheckLayer2(r)}
 	refuseIf := types.ProblemsInto(&errs)
-	refuseIf(err == nil && r.Command == "ADD" && sel == selector{}, `specify either "device", "hwaddr", "kernelpath" or "pciBusID"`)
+	refuseIf(err == nil && r.Command == "ADD" && sel == selector{}, `specify either "device", "hwaddr", "kernelpath" or "pciBusID", or let the runtime set runtimeConfig.deviceID (capability deviceID)`)
 	conf := &config{selector: sel, dpdk: raw.DPDKMode, force: raw.Force, restoreAddresses: raw.RestoreAddresses, dad: raw.DADKeys.Mode()}
 	return conf, types.Coded(types.CodeConfig, errors.Join(errs...))
 }

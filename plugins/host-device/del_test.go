@@ -70,6 +70,29 @@ var _ = Describe("DEL", func() {
 		Expect(in(b.node, "ip link show hd0")).NotTo(ContainSubstring("UP"))
 	})
 
+	It("makes a forced port a port again", func() {
+		b.node.Batch(GinkgoTB(), "link add br0 type bridge", "link set hd0 master br0")
+		before := nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), b.node) })
+		c := b.call("one", newPod(), conf("1.0.0", byDevice+`,"force":true`, static4))
+		b.mustAdd(c)
+		Expect(b.mustDel(c).Stderr).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), b.node) })).To(BeEmpty())
+	})
+
+	DescribeTable("warns if a forced port cannot be a port again",
+		func(warning string, changes ...string) {
+			b.node.Batch(GinkgoTB(), "link add br0 type bridge", "link set hd0 master br0")
+			c := b.call("one", newPod(), conf("1.0.0", byDevice+`,"force":true`, static4))
+			b.mustAdd(c)
+			b.node.Batch(GinkgoTB(), changes...)
+			Expect(b.mustDel(c).Stderr).To(ContainSubstring(warning))
+			Expect(b.stateFiles()).To(BeEmpty())
+			Expect(in(b.node, "ip link show hd0")).To(ContainSubstring(",UP"))
+		},
+		Entry("because the bridge is gone", "interface hd0 was a port of br0, which no longer exists", "link del br0"),
+		Entry("because another interface has the name of the bridge", "restore interface hd0: set link hd0 master br0", "link del br0", "link add br0 type veth peer name br1"),
+	)
+
 	It("restores addresses with restoreAddresses only", func() {
 		for _, keys := range []string{byDevice + `,"restoreAddresses":true`, byDevice} {
 			b.node.Batch(GinkgoTB(), "addr replace 192.0.2.1/24 brd + dev hd0", "addr replace 2001:db8::1/64 dev hd0 nodad")
@@ -125,11 +148,12 @@ var _ = Describe("DEL", func() {
 	})
 
 	It("returns the device under another name if its own is taken, and says so", func() {
+		in(b.node, "ip link set hd0 alias uplink")
 		c := b.call("one", newPod(), conf("1.0.0", byDevice, static4))
 		b.mustAdd(c)
 		b.node.Batch(GinkgoTB(), "link add hd0 type veth peer name other0")
 		reply := b.mustDel(c)
-		Expect(reply.Stderr).To(MatchRegexp("interface hd0 of the node returns as hd-[0-9a-f]{12}, because another interface has its name now"))
+		Expect(reply.Stderr).To(MatchRegexp(`interface hd0 of the node returns as hd-[0-9a-f]{12}, because another interface has its name now; its former alias was "uplink"`))
 		Expect(in(b.node, "ip link")).To(And(ContainSubstring(deviceMAC), ContainSubstring("alias hd0"), Not(ContainSubstring("plumb-"))))
 		b.mustDel(c)
 		Expect(b.stateFiles()).To(BeEmpty())

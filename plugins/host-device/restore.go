@@ -41,7 +41,11 @@ func (m *mover) restore() error {
 	if l, err = m.returnToNode(from, l); err != nil {
 		return err
 	}
-	refused, err := m.node.RestoreSettings(l, m.state.Link)
+	master, err := m.master()
+	if err != nil {
+		return err
+	}
+	refused, err := m.node.RestoreSettings(l, m.state.Link, master)
 	for _, refusal := range refused {
 		m.r.Warn("restore interface %s: %v", m.state.Name, refusal)
 	}
@@ -54,6 +58,20 @@ func (m *mover) restore() error {
 		}
 	}
 	return m.removeState()
+}
+
+// master returns the link of which the device was a port, or the zero Link. If that link no longer
+// exists, master warns.
+func (m *mover) master() (nl.Link, error) {
+	if m.state.MasterName == "" {
+		return nl.Link{}, nil
+	}
+	master, err := m.node.Link(m.state.MasterName)
+	if errors.Is(err, fs.ErrNotExist) {
+		m.r.Warn("interface %s was a port of %s, which no longer exists", m.state.Name, m.state.MasterName)
+		return nl.Link{}, nil
+	}
+	return master, err
 }
 
 // giveUp warns that the device is not found. A virtual device that is neither in the container nor on
@@ -118,7 +136,11 @@ func (m *mover) nameOnNode(from *nl.Conn, l nl.Link) (name, alias string, err er
 		return m.state.Name, m.state.Alias, nil
 	}
 	name = ("hd-" + statefile.ShortHash(m.state.Attachment.String()))[:types.MaxIfName]
-	m.r.Warn("interface %s of the node returns as %s, because another interface has its name now", m.state.Name, name)
+	former := ""
+	if m.state.Alias != "" {
+		former = fmt.Sprintf("; its former alias was %q", m.state.Alias)
+	}
+	m.r.Warn("interface %s of the node returns as %s, because another interface has its name now%s", m.state.Name, name, former)
 	return name, m.state.Name, err
 }
 

@@ -162,16 +162,32 @@ func checkDispensable(node *nl.Conn, l nl.Link, conf *config) error {
 	if conf.force {
 		return nil
 	}
-	if l.Master != 0 {
-		master, err := node.LinkByIndex(l.Master)
-		if err != nil {
-			return err
-		}
-		return types.Errorf(types.CodeConfig, "interface %s is a port of %s; remove it from there, or set force", l.Name, master.Name)
+	master, err := masterOf(node, l)
+	if err != nil {
+		return err
 	}
 	uplinks, err := node.Uplinks()
-	if slices.ContainsFunc(uplinks, func(up nl.Link) bool { return up.Index == l.Index }) {
-		return types.Errorf(types.CodeConfig, "the default route of the node goes through interface %s: without it, the node loses its connection; set force if that is meant", l.Name)
+	if err != nil {
+		return err
 	}
-	return err
+	port := ""
+	if master != "" {
+		port = ", a port of " + master
+	}
+	switch isUplink := slices.ContainsFunc(uplinks, func(up nl.Link) bool { return up.Index == l.Index }); {
+	case isUplink:
+		return types.Errorf(types.CodeConfig, "the default route of the node goes through interface %s%s: without %[1]s, the node loses its connection; set force if that is meant", l.Name, port)
+	case master != "":
+		return types.Errorf(types.CodeConfig, "interface %s is a port of %s; remove it from there, or set force", l.Name, master)
+	}
+	return nil
+}
+
+// masterOf returns the name of the bridge, bond or other link of which l is a port, or "".
+func masterOf(node *nl.Conn, l nl.Link) (string, error) {
+	if l.Master == 0 {
+		return "", nil
+	}
+	master, err := node.LinkByIndex(l.Master)
+	return master.Name, err
 }

@@ -18,8 +18,9 @@ type state struct {
 	Sandbox  string // path of the container's namespace
 	NetNS    uint64 // cookie of that namespace; zero: not known
 
-	nl.Link             // the device as it was on the node
-	Addresses []nl.Addr `json:",omitempty"` // those that are restored
+	nl.Link              // the device as it was on the node
+	MasterName string    `json:",omitempty"` // of the bridge or bond that the device was a port of
+	Addresses  []nl.Addr `json:",omitempty"` // those that are restored
 }
 
 // Validate returns an error if the device has no name.

@@ -230,6 +230,14 @@ var _ = Describe("loopback", func() {
 		})
 	})
 
+	It("STATUS returns code 50 for an unknown key, strictly", func() {
+		run("STATUS").OK(GinkgoTB())
+		call.Config = `{"cniVersion": "1.1.0", "name": "n", "type": "loopback", "strict": true, "mtu": 5}`
+		f := run("STATUS").Failure(GinkgoTB())
+		Expect(f.Code).To(BeEquivalentTo(types.CodeNotAvailable))
+		Expect(f.Msg).To(ContainSubstring("mtu"))
+	})
+
 	DescribeTable("ADD returns the code of an invalid input, and changes nothing",
 		func(code int, change func()) {
 			before := nstest.Snapshot(GinkgoTB(), node, pod)

@@ -13,7 +13,7 @@ import (
 func main() { skel.Main(plugin()) }
 
 func plugin() skel.Plugin {
-	return skel.Plugin{Name: "loopback", Add: add, Del: del, Check: check}
+	return skel.Plugin{Name: "loopback", Add: add, Del: del, Check: check, Status: status}
 }
 
 // lo is the name of the interface, whatever CNI_IFNAME is.
@@ -56,6 +56,9 @@ func add(r *skel.Request) (*types.Result, error) {
 
 // parse checks the configuration, which has only the keys that all plugins have.
 func parse(r *skel.Request) error { return r.Decode(&types.Conf{}) }
+
+// status returns an error if the configuration is invalid.
+func status(r *skel.Request) error { return types.NotAvailable(parse(r)) }
 
 // open checks the configuration, and returns a connection to the container's namespace and lo.
 func open(r *skel.Request) (*nl.Conn, nl.Link, error) {

@@ -277,7 +277,10 @@ var _ = Describe("ADD", func() {
 		Entry("with an IP that the interface does not have", conf("", net1Prev+`,{"address":"10.99.99.3/24"}`), 7,
 			"10.99.99.3/24", "net1 does not have", "list sbr after the plugin that assigns addresses"),
 		Entry("with a gateway that is in no subnet", conf(`"gateways":["192.0.2.1"]`, `{"address":"10.66.0.2/24"}`), 7, "192.0.2.1, the gateway for 10.66.0.2/24, is not reachable"),
-		Entry("with the IPv6 address of the interface as the gateway", conf(`"gateways":["fd66::2"]`, net1Prev), 7, "fd66::2, the gateway for fd66::2/64, is not reachable"),
+		Entry("with the IPv6 address of the interface as the gateway", conf(`"gateways":["fd66::2"]`, net1Prev), 7, "gateways: fd66::2 is an address of the interface itself"),
+		Entry("with the IPv4 address of the interface as the gateway", conf(`"gateways":["10.66.0.2"]`, net1Prev), 7, "gateways: 10.66.0.2 is an address of the interface itself"),
+		Entry("with the address of the subnet as the gateway", conf(`"gateways":["10.66.0.0"]`, net1Prev), 7, "gateways: 10.66.0.0 is the network address of 10.66.0.0/24"),
+		Entry("with the broadcast address of the subnet as the gateway", conf(`"gateways":["10.66.0.255"]`, net1Prev), 7, "gateways: 10.66.0.255 is the broadcast address of 10.66.0.0/24"),
 		Entry("with an IPv6 gateway in no subnet", conf(`"gateways":["2001:db8::1"]`, net1Prev), 7, "2001:db8::1, the gateway for fd66::2/64, is not reachable"),
 		Entry("with a loopback address as the gateway", conf(`"gateways":["127.0.0.1"]`, net1Prev), 7, "127.0.0.1, the gateway for 10.66.0.2/24, is not reachable"),
 		Entry("with the broadcast address", conf(`"gateways":["255.255.255.255"]`, net1Prev), 7, "255.255.255.255, the gateway for 10.66.0.2/24, is not reachable"),
@@ -455,13 +458,44 @@ var _ = Describe("DEL", func() {
 		run(other, "CHECK").OK(GinkgoTB())
 	})
 
+	It("leaves an interface that may be of another attachment alone, and warns", func() {
+		added(b.call(conf(`"keepMain":"subnet"`, net1Prev)))
+		before := snapshot(b.pod)
+		reply := run(b.call(conf("", `{"address":"10.66.0.9/24"}`)), "DEL").OK(GinkgoTB())
+		Expect(reply.Stderr).To(ContainSubstring("net1 keeps its rules and routes: it has none of the addresses that prevResult has for it"))
+		Expect(restored(before, b.pod)).To(BeEmpty())
+	})
+
+	DescribeTable("deletes everything of the interface, whatever prevResult has", func(ips string, mark func(alias string)) {
+		before := snapshot(b.pod)
+		added(b.call(conf(`"keepMain":"subnet"`, net1Prev)))
+		c := b.call(conf("", ips))
+		c.ContainerID = "one"
+		mark("plumb:net/one/net1")
+		run(c, "DEL").OK(GinkgoTB())
+		mark("")
+		Expect(restored(before, b.pod)).To(BeEmpty())
+	},
+		Entry("if it lacks an IP", `{"address":"10.66.0.2/24"}`, func(string) {}),
+		Entry("if the alias of the interface names the attachment", `{"address":"10.66.0.9/24"}`, func(alias string) { b.pod.Must(GinkgoTB(), "ip", "link", "set", "net1", "alias", alias) }),
+	)
+
+	It("deletes everything of a veth whose host end names the attachment, whatever prevResult has", func() {
+		nstest.Join(GinkgoTB(), nstest.End{In: b.pod, Name: "net2", Addrs: []string{"10.55.0.2/24"}}, nstest.End{In: b.node, Name: "veth2", Addrs: []string{"10.55.0.1/24"}})
+		b.node.Must(GinkgoTB(), "ip", "link", "set", "veth2", "alias", "plumb:net/one/net2")
+		before := snapshot(b.pod)
+		c := b.call(confOf("1.1.0", "net2", "", `{"address":"10.55.0.2/24"}`))
+		c.IfName, c.ContainerID = "net2", "one"
+		added(c)
+		c.Config = confOf("1.1.0", "net2", "", `{"address":"10.66.0.2/24"}`)
+		run(c, "DEL").OK(GinkgoTB())
+		Expect(restored(before, b.pod)).To(BeEmpty())
+	})
+
 	It("leaves an interface of another attachment at the same path alone", func() {
 		added(b.call(conf("", net1Prev)))
-		before := snapshot(b.pod)
-		run(b.call(conf("", `{"address":"10.66.0.9/24"}`)), "DEL").OK(GinkgoTB())
-		Expect(restored(before, b.pod)).To(BeEmpty())
 		b.pod.Batch(GinkgoTB(), "link set net1 alias plumb:net/other/net1")
-		before = snapshot(b.pod)
+		before := snapshot(b.pod)
 		run(b.call(conf("", net1Prev)), "DEL").OK(GinkgoTB())
 		Expect(restored(before, b.pod)).To(BeEmpty())
 	})

@@ -45,8 +45,9 @@ type target struct {
 	baseTable int
 	addrs     []nl.Addr
 	routes    []nl.FullRoute // through the interface, of all tables
-	rules     []nl.Rule      // of the attachment
+	rules     []nl.Rule      // of the interface
 	missing   []nl.Rule      // those whose table has a record, but which somebody deleted
+	orphaned  []nl.Rule      // that plumb made for addresses that no interface has any more
 }
 
 // newTarget reads the configuration and the state for ADD and CHECK. If the interface is not as prevResult
@@ -118,7 +119,7 @@ func (t *target) read(r *skel.Request) error {
 	return t.readRules()
 }
 
-// readRules finds the rules of the attachment.
+// readRules finds the rules of the interface, and the orphaned ones.
 func (t *target) readRules() error {
 	local, err := t.pod.LocalAddrs(netip.Addr{})
 	if err != nil {
@@ -132,10 +133,11 @@ func (t *target) readRules() error {
 	}
 	rules, err := t.pod.SourceRules()
 	for _, rule := range rules {
-		// The interface of an address that no interface has is gone.
-		orphaned := isMarked(rule.Protocol) && !slices.Contains(local, rule.Source)
-		if orphaned || slices.Contains(recorded, rule) || t.hasAddr(rule.Source) && (isMarked(rule.Protocol) || t.isReferenceMade(rule)) {
+		switch {
+		case slices.Contains(recorded, rule), t.hasAddr(rule.Source) && (isMarked(rule.Protocol) || t.isReferenceMade(rule)):
 			t.rules = append(t.rules, rule)
+		case isMarked(rule.Protocol) && !slices.Contains(local, rule.Source):
+			t.orphaned = append(t.orphaned, rule)
 		}
 	}
 	t.missing = slices.DeleteFunc(recorded, func(rule nl.Rule) bool { return slices.Contains(t.rules, rule) })

@@ -34,6 +34,9 @@ func add(r *skel.Request) (*types.Result, error) {
 // makes the record of a table first, because DEL finds the table by it, and the rule last, so that no
 // packet meets an incomplete table.
 func (t *target) moveRoutes(r *skel.Request) error {
+	if err := t.checkGateways(); err != nil {
+		return err
+	}
 	for _, a := range t.conf.gateways {
 		if !slices.ContainsFunc(t.ips, func(ip types.IP) bool { return ip.Address.Addr().Is4() == a.Is4() }) {
 			r.Warn("gateways: %s has no effect, because the interface has no %s address", a, family(a))
@@ -55,6 +58,25 @@ func (t *target) moveRoutes(r *skel.Request) error {
 		}
 	}
 	return t.removeMoved(r)
+}
+
+// checkGateways returns an error for gateways that cannot be another host: the kernel accepts some of
+// them, but packets to them do not leave the container.
+func (t *target) checkGateways() error {
+	var errs []error
+	refuseIf := types.ProblemsInto(&errs)
+	for _, gw := range t.conf.gateways {
+		refuseIf(t.hasAddr(gw), "gateways: %s is an address of the interface itself", gw)
+		for _, a := range t.addrs {
+			if !gw.Is4() || !a.Prefix.Contains(gw) || a.Prefix.Bits() > 30 { // a /31 has neither of the two (RFC 3021)
+				continue
+			}
+			subnet := a.Prefix.Masked()
+			refuseIf(gw == subnet.Addr(), "gateways: %s is the network address of %s", gw, subnet)
+			refuseIf(!subnet.Contains(gw.Next()), "gateways: %s is the broadcast address of %s", gw, subnet)
+		}
+	}
+	return types.Coded(types.CodeConfig, errors.Join(errs...))
 }
 
 // tables returns a table for each IP: the one that it has already, or a free one.
@@ -122,16 +144,15 @@ func del(r *skel.Request) error {
 	if err := t.read(r); err != nil {
 		return err
 	}
-	if attach.NamesOther(t.link, r.Attachment()) {
-		return nil
-	}
 	prev, _ := r.Prev() // in DEL, Prev returns no error
 	t.ips = attach.IPsOf(prev, r.IfName)
+	if other, err := t.mayBelongToOther(r); other || err != nil {
+		return err
+	}
 	var errs []error
-	for _, rule := range slices.Concat(t.rules, t.missing) {
-		// A rule with another source belongs to another container, whose namespace is now at the path.
-		isOfIP := func(ip types.IP) bool { return ip.Address.Addr() == rule.Source }
-		if len(t.ips) == 0 || slices.ContainsFunc(t.ips, isOfIP) {
+	for _, rule := range slices.Concat(t.rules, t.missing, t.orphaned) {
+		// Without prevResult, it is not known which interface an orphaned rule was for.
+		if len(t.ips) == 0 || t.isOfIP(rule) || !slices.Contains(t.orphaned, rule) {
 			errs = append(errs, t.release(r, rule))
 		}
 	}
@@ -141,6 +162,38 @@ func del(r *skel.Request) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// mayBelongToOther reports whether the interface belongs to another attachment, because another
+// namespace is at the path now. If neither the interface nor its host end names its attachment, and the
+// interface has rules, but no IP of prevResult, that is possible, and mayBelongToOther warns.
+func (t *target) mayBelongToOther(r *skel.Request) (bool, error) {
+	own := r.Attachment()
+	if attach.NamesOther(t.link, own) || attach.HasOtherAltName(t.link, own) {
+		return true, nil
+	}
+	rules := slices.Concat(t.rules, t.missing)
+	if attach.MadeByPlumb(t.link) || attach.HasAltName(t.link, own) || len(rules) == 0 || len(t.ips) == 0 || slices.ContainsFunc(rules, t.isOfIP) {
+		return false, nil
+	}
+	node, err := nl.Open(r.Node)
+	if err != nil {
+		return false, err
+	}
+	host, err := t.pod.VethPeer(t.link, node)
+	if types.IgnoreNotExist(err) != nil {
+		return false, err
+	}
+	if attach.MadeByPlumb(host) {
+		return attach.NamesOther(host, own), nil
+	}
+	r.Warn("interface %s keeps its rules and routes: it has none of the addresses that prevResult has for it, so it may be of another attachment; DEL without prevResult deletes them", r.IfName)
+	return true, nil
+}
+
+// isOfIP reports whether the source of a rule is an IP of prevResult.
+func (t *target) isOfIP(rule nl.Rule) bool {
+	return slices.ContainsFunc(t.ips, func(ip types.IP) bool { return ip.Address.Addr() == rule.Source })
 }
 
 // release deletes a rule. If it leads to a table of our own, release first moves the routes of that table

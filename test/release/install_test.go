@@ -174,6 +174,31 @@ func TestInstallAndRestore(t *testing.T) {
 	}
 }
 
+// TestRestoreOfFirstInstallation checks that --restore succeeds after an installation into an empty
+// folder, and that the command that it prints empties the folder again.
+func TestRestoreOfFirstInstallation(t *testing.T) {
+	dir, backup, from := filepath.Join(t.TempDir(), "a folder"), filepath.Join(t.TempDir(), "backup"), t.TempDir()
+	for _, name := range []string{"bridge", "ptp"} {
+		writeExecutable(t, filepath.Join(from, name), "#!/bin/sh\n")
+	}
+	mustInstall(t, dir, "--create", "--from", from, "--backup", backup)
+	output := mustInstall(t, dir, "--restore", backup)
+	if !strings.Contains(output, "ptp stays") || !strings.Contains(output, "0 plugins are restored") {
+		t.Errorf("the output does not say that nothing is restored and that ptp stays: %s", output)
+	}
+	_, command, _ := strings.Cut(output, "any more: ")
+	if out, err := exec.Command("bash", "-c", command).CombinedOutput(); err != nil {
+		t.Errorf("%q: %v: %s", command, err, out)
+	}
+	if left := fileNames(t, dir); left != "" {
+		t.Errorf("the folder still has %q", left)
+	}
+	mustInstall(t, dir, "--restore", backup)
+	if out, err := install(t, dir, "--restore", t.TempDir()); err == nil || !strings.Contains(out, "no executables to restore") {
+		t.Errorf("the restore from an empty folder: %v: %s", err, out)
+	}
+}
+
 // TestInstallRestartsTheDaemon checks that the daemon of dhcp is restarted if dhcp is installed or restored
 // and systemd runs the daemon. A script stands for systemctl.
 func TestInstallRestartsTheDaemon(t *testing.T) {
