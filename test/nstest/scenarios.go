@@ -48,8 +48,8 @@ func (l LinkForIPAM) Require(tb TB, command string) {
 	tb.Helper()
 	c := l.Call
 	var log string
-	c.Path, log = NewScriptPlugin(tb, "dhcp", fmt.Sprintf(`set -- $(nsenter --net="$CNI_NETNS" ip -br link show "$CNI_IFNAME")
-echo "$CNI_COMMAND $2 $(nsenter --net=%s %s | wc -l)" >>$LOG
+	c.Path, log = NewScriptPlugin(tb, "dhcp", fmt.Sprintf(`state=$(nsenter --net="$CNI_NETNS" ip -br link show "$CNI_IFNAME" | grep -o UP,LOWER_UP)
+echo "$CNI_COMMAND ${state:-down} $(nsenter --net=%s %s | wc -l)" >>$LOG
 [ "$CNI_COMMAND" != ADD ] || echo '{"cniVersion":"1.1.0","ips":[{"address":"198.18.0.60/24","gateway":"198.18.0.2"}]}'`, c.Node.Path(), cmp.Or(l.HostEnds, "true")))
 	c.Before = func(step string) error {
 		for _, verb := range []string{"add link", "move link", "set link", "delete link"} {
@@ -65,7 +65,7 @@ echo "$CNI_COMMAND $2 $(nsenter --net=%s %s | wc -l)" >>$LOG
 	}
 	Run(l.Plugin, c.With(command)).OK(tb)
 	logged, err := os.ReadFile(log)
-	if want := fmt.Sprintf("ADD UP %d\n%s UP %[1]d\n", l.Want, command); err != nil || string(logged) != want {
+	if want := fmt.Sprintf("ADD UP,LOWER_UP %d\n%s UP,LOWER_UP %[1]d\n", l.Want, command); err != nil || string(logged) != want {
 		tb.Errorf("the IPAM plugin logged %q, %v; want %q", logged, err, want)
 	}
 	requireNoInterface(tb, c.Pod)
