@@ -23,7 +23,7 @@ var _ = Describe("a DEL during the ADD of the same attachment", func() {
 		if !callsIPAM(config) {
 			continue
 		}
-		It("waits for the ADD and removes everything: "+config.name, func() {
+		It("waits for the ADD and removes everything: "+config.name, config.labels(), func() {
 			n := newTestNode(config)
 			p := newBlockedProgram("host-local", filepath.Join(n.bin, "host-local"))
 			add := n.addCall()

@@ -80,10 +80,15 @@ func (config pluginConfig) injects(kind faultKind) (Labels, bool) {
 	if kind.appliesTo != nil && !kind.appliesTo(config) {
 		return nil, false
 	}
+	return config.labels(), config.kind == "" || allFaults() || slices.Contains(kindsInVM, kind.name)
+}
+
+// labels returns the labels of a spec with the plugin: Kernel if a kernel may lack the link that it makes.
+func (config pluginConfig) labels() Labels {
 	if config.kind == "" {
-		return nil, true
+		return nil
 	}
-	return Label(nstest.Kernel), allFaults() || slices.Contains(kindsInVM, kind.name)
+	return Label(nstest.Kernel)
 }
 
 // A faultKind is a kind of fault in one verb, and the calls that must restore the state
