@@ -200,3 +200,16 @@ func TestSnapshotWaitsForAVLAN(t *testing.T) {
 		}
 	}
 }
+
+// TestSnapshotHasNoUnknownState: whether the kernel has made a link with a carrier UP yet is no difference
+// between two snapshots (a veth interface in the virtual machine, Linux 6.1). That a link is down is one.
+func TestSnapshotHasNoUnknownState(t *testing.T) {
+	for state, want := range map[string]string{
+		"link eth0 flags=[UP LOWER_UP]":  "link eth0 operstate=UP",
+		"link eth0 flags=[BROADCAST UP]": "link eth0 operstate=UNKNOWN",
+	} {
+		if got := withoutUnknown([]string{"link eth0 operstate=UNKNOWN", state}); got[0] != want {
+			t.Errorf("with %q: %q, want %q", state, got[0], want)
+		}
+	}
+}

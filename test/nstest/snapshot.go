@@ -179,7 +179,7 @@ func (n *NS) stableIproute() ([]string, error) {
 	for deadline := time.Now().Add(3 * time.Second); ; pause.sleep() {
 		lines, err := n.iproute()
 		if err != nil || !isChanging(lines) || time.Now().After(deadline) {
-			return lines, err
+			return withoutUnknown(lines), err
 		}
 	}
 }
@@ -220,6 +220,19 @@ func isChanging(lines []string) bool {
 		}
 	}
 	return false
+}
+
+// withoutUnknown changes the operational state UNKNOWN of links with a carrier to UP. The kernel makes some
+// links UP late, such as a veth interface that was just made, and others never, such as a dummy.
+func withoutUnknown(lines []string) []string {
+	lines = slices.Clone(lines)
+	for _, line := range lines {
+		dev, flags, ok := property(line, "flags=[")
+		if i := slices.Index(lines, "link "+dev+" operstate=UNKNOWN"); ok && i >= 0 && hasWord(flags, "LOWER_UP") {
+			lines[i] = "link " + dev + " operstate=UP"
+		}
+	}
+	return lines
 }
 
 // property returns dev and value of a line "link DEV KEYvalue]".
