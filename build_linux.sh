@@ -1,6 +1,6 @@
 #!/bin/sh
-# build_linux.sh builds one static executable per plugin, and the engine of cluster-local for etcd, in bin/
-# or in the given folder, for the architecture in GOARCH or for that of this machine.
+# build_linux.sh builds one static executable per plugin, the engine of cluster-local for etcd, and the tool
+# plumb, in bin/ or in the given folder, for the architecture in GOARCH or for that of this machine.
 #
 #   ./build_linux.sh
 #   GOARCH=arm64 ./build_linux.sh release/arm64
@@ -25,10 +25,12 @@ modfile=$(scripts/modfile.sh)
 go build -trimpath -buildvcs=false $modfile \
 	-ldflags "-s -w -X github.com/plumb-cni/plumb/pkg/skel.version=$VERSION" \
 	-o "$bin/" ./plugins/...
+# shellcheck disable=SC2086 # the flag may be empty
+go build -trimpath -buildvcs=false $modfile -ldflags "-s -w -X main.version=$VERSION" -o "$bin/" ./cmd/plumb
 go -C engine/etcd build -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$VERSION" -o "$bin/cluster-local-etcd"
 
 echo "plumb $VERSION for linux/$(go env GOARCH) in $bin:"
-for plugin in plugins/*/ cluster-local-etcd; do
+for plugin in plugins/*/ cluster-local-etcd plumb; do
 	plugin=$(basename "$plugin")
 	[ -f "$bin/$plugin" ] && printf '  %-18s %5d KiB\n' "$plugin" $(($(stat -c %s "$bin/$plugin") / 1024))
 done

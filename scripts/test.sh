@@ -73,7 +73,7 @@ bench() {
 	scripts/bench.sh --quick -n 3 --only start/bridge,loopback,tuning,host-local/0,host-local/1000,bridge/v4,ptp/v4,macvlan/v4,bandwidth,portmap/1,firewall/iptables,chain,burst/bridge/x8
 }
 
-format() { silent gofmt -l engine pkg plugins scripts test; }
+format() { silent gofmt -l cmd engine pkg plugins scripts test; }
 
 failed=()
 # run NAME COMMAND… runs a check, and adds its name to failed if it fails.

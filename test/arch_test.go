@@ -124,6 +124,7 @@ var mutable = map[string]string{
 	"pkg/nl.enableExtAck": "a sync.Once, for a switch that the library has as a package variable",
 	"pkg/skel.version":    "set by the linker",
 	"engine/etcd.version": "set by the linker",
+	"cmd/plumb.version":   "set by the linker",
 }
 
 const (
@@ -199,6 +200,16 @@ var checks = map[string]func(source) []string{
 // do not hold for them.
 func TestEngines(t *testing.T) {
 	for _, s := range sources(t, "engine/*/*.go") {
+		for _, violation := range slices.Concat(checkInit(s), checkVars(s), checkFuncs(s)) {
+			t.Error(violation)
+		}
+	}
+}
+
+// TestTool checks the operator's tool. It is no plugin: it may import every library, and no plugin may
+// import one of its packages.
+func TestTool(t *testing.T) {
+	for _, s := range sources(t, "cmd/*/*.go", "cmd/*/*/*/*.go") {
 		for _, violation := range slices.Concat(checkInit(s), checkVars(s), checkFuncs(s)) {
 			t.Error(violation)
 		}

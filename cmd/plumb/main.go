@@ -1,0 +1,79 @@
+// Command plumb is the operator's tool: it shows what the container networks of a node hold and what is
+// wrong with them, and installs the plugins.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+// The exit statuses. A doctor that found something wrong returns errFound.
+const (
+	exitFound = 1 // the command did its work and found something that is wrong
+	exitUsage = 2 // the arguments are wrong
+	exitError = 3 // the command could not do its work
+)
+
+// errFound is the error of a command that has printed what is wrong. main prints nothing more.
+var errFound = errors.New("something is wrong")
+
+// version is set by the linker.
+var version = "v2.0.0-dev"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	err := newRoot().ExecuteContext(ctx)
+	stop()
+	os.Exit(exitStatus(err))
+}
+
+// newRoot returns the command line of plumb.
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "plumb",
+		Short:         "Show what the container networks of this node hold, and what is wrong with them",
+		Version:       version,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          usage(cobra.NoArgs),
+		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.SetVersionTemplate("plumb {{.Version}}\n")
+	return root
+}
+
+// A usageError is an error in the arguments.
+type usageError struct{ error }
+
+// usage makes the errors of args usage errors.
+func usage(args cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(c *cobra.Command, given []string) error {
+		if err := args(c, given); err != nil {
+			return usageError{err}
+		}
+		return nil
+	}
+}
+
+// exitStatus prints the error, and returns the exit status for it.
+func exitStatus(err error) int {
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errFound):
+		return exitFound
+	}
+	fmt.Fprintln(os.Stderr, "plumb:", err)
+	if errors.As(err, new(usageError)) {
+		fmt.Fprintln(os.Stderr, "See plumb --help.")
+		return exitUsage
+	}
+	return exitError
+}
