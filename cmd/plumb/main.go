@@ -46,6 +46,7 @@ func newRoot() *cobra.Command {
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.SetVersionTemplate("plumb {{.Version}}\n")
+	root.AddCommand(newDoctor())
 	root.AddCommand(newSchema())
 	return root
 }

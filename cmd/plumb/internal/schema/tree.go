@@ -32,7 +32,7 @@ func Parse(text []byte) (*Value, error) {
 	}
 	var syntax *json.SyntaxError
 	if full := json.Unmarshal(text, new(any)); errors.As(full, &syntax) { // the decoder's own errors lack the place
-		return nil, fmt.Errorf("line %d: %w", p.line(syntax.Offset), syntax)
+		return nil, fmt.Errorf("line %d: %w", p.line(syntax.Offset-1), syntax)
 	}
 	return nil, err
 }
@@ -142,4 +142,15 @@ func (v *Value) Bool() bool {
 	}
 	b, _ := v.scalar.(bool)
 	return b
+}
+
+// Kind returns "object", "array", "string", "number", "boolean" or "null".
+func (v *Value) Kind() string { return v.kind }
+
+// Members returns the members of an object.
+func (v *Value) Members() []*Value {
+	if v == nil || v.kind != "object" {
+		return nil
+	}
+	return v.inner
 }
