@@ -47,6 +47,7 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.SetVersionTemplate("plumb {{.Version}}\n")
 	root.AddCommand(newDoctor())
+	root.AddCommand(newList())
 	root.AddCommand(newSchema())
 	return root
 }

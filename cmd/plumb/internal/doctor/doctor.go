@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/ns"
 )
@@ -30,9 +31,8 @@ func (f Finding) IsCommand() bool { return !strings.HasPrefix(f.Mend, edit) }
 
 // Options says where to look.
 type Options struct {
-	Files   []string // configuration files; empty: those of ConfDir
-	ConfDir string
-	Path    []string // the folders of CNI_PATH
+	node.Places
+	Files []string // configuration files; empty: those of ConfDir
 	// Spare are the folders from which a missing executable can be copied, if they have it.
 	Spare []string
 }
@@ -42,6 +42,7 @@ type Report struct {
 	Findings    []Finding `json:"findings"`    // sorted by Where
 	Files       []string  `json:"files"`       // the configurations that were read
 	Executables []string  `json:"executables"` // of the plugins that they name
+	Attachments int       `json:"attachments"` // how many the node has
 	Checks      []string  `json:"checks"`      // the names of the checks that were made
 	// Unread has the errors of what could not be examined.
 	Unread []string `json:"unread"`

@@ -49,7 +49,7 @@ func (e *examination) findPrograms() {
 // look looks for the executable of a plugin as libcni does: the first regular file counts.
 func (e *examination) look(name string) *executable {
 	x := &executable{name: name}
-	path, err := invoke.FindInPath(name, e.Path)
+	path, err := invoke.FindInPath(name, e.PluginPath)
 	if err != nil {
 		return x
 	}
@@ -152,10 +152,10 @@ func (e *examination) checkProgram(f *file, typ *schema.Value, at string) []Find
 	x := e.executables[typ.Text()]
 	what := strings.TrimPrefix(at+".type", ".") + fmt.Sprintf(" %q: ", x.name)
 	switch {
-	case x.path == "" && len(e.Path) == 0:
+	case x.path == "" && len(e.PluginPath) == 0:
 		what += "there is no folder of plugins"
 	case x.path == "":
-		what += "no executable in " + strings.Join(e.Path, ":")
+		what += "no executable in " + strings.Join(e.PluginPath, ":")
 		if likely := types.Nearest(x.name, schema.Names()); likely != "" && e.look(likely).path != "" {
 			e.broken[f] = true
 			return []Finding{{Where: f.at(typ), What: what + "; " + likely + " was probably meant",
@@ -167,14 +167,14 @@ func (e *examination) checkProgram(f *file, typ *schema.Value, at string) []Find
 		return nil
 	}
 	e.broken[f] = true
-	mend := edit + "name the folder of the plugins with --cni-path"
+	mend := edit + "name the folder of the plugins with --plugin-path"
 	switch {
 	case strings.HasPrefix(x.problem, "not executable"):
 		mend = "chmod 0755 " + quote(x.path)
 	case x.path != "":
 		mend = e.copyFrom(x.name, x.path)
-	case len(e.Path) > 0:
-		mend = e.copyFrom(x.name, filepath.Join(e.Path[0], x.name))
+	case len(e.PluginPath) > 0:
+		mend = e.copyFrom(x.name, filepath.Join(e.PluginPath[0], x.name))
 	}
 	return []Finding{{Where: f.at(typ), What: what, Mend: mend}}
 }
