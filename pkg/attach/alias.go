@@ -35,6 +35,14 @@ func OwnerOf(l nl.Link, network string) (owner types.Attachment, ok bool) {
 	return owner, ok && found && !strings.HasPrefix(containerID, "#")
 }
 
+// ParseAlias returns the attachment that the alias of a link names. made is false if plumb did not make the
+// link. complete is false if the alias has a hash in place of a name that is too long.
+func ParseAlias(l nl.Link) (owner types.Attachment, made, complete bool) {
+	text, made := strings.CutPrefix(l.Alias, aliasPrefix)
+	owner, ok := types.ParseAttachment(text)
+	return owner, made && ok, ok && !strings.HasPrefix(owner.Network, "#") && !strings.HasPrefix(owner.ContainerID, "#")
+}
+
 // NamesOther reports whether the alias of the link names another attachment: then another
 // namespace is at the path. A link without an alias of plumb's was made by another program.
 func NamesOther(l nl.Link, owner types.Attachment) bool {

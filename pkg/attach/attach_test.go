@@ -159,6 +159,30 @@ func (b testbed) del(t *testing.T, id string) {
 	}
 }
 
+func TestParseAliasReadsTheAttachmentOfAnyNetwork(t *testing.T) {
+	long := strings.Repeat("x", 200)
+	for _, c := range []struct {
+		alias          string
+		owner          types.Attachment
+		made, complete bool
+	}{
+		{attach.LinkAlias(types.Attachment{Network: "n", ContainerID: "c", IfName: "e"}), types.Attachment{Network: "n", ContainerID: "c", IfName: "e"}, true, true},
+		{"", types.Attachment{}, false, false},
+		{"uplink", types.Attachment{}, false, false},
+		{"plumb:n", types.Attachment{}, false, false},
+	} {
+		owner, made, complete := attach.ParseAlias(nl.Link{Alias: c.alias})
+		if owner != c.owner || made != c.made || complete != c.complete {
+			t.Errorf("ParseAlias(%q) = %v, %t, %t", c.alias, owner, made, complete)
+		}
+	}
+	for _, id := range []types.Attachment{{Network: long, ContainerID: "c", IfName: "e"}, {Network: "n", ContainerID: long, IfName: "e"}} {
+		if _, made, complete := attach.ParseAlias(nl.Link{Alias: attach.LinkAlias(id)}); !made || complete {
+			t.Errorf("%v: made %t, complete %t", id, made, complete)
+		}
+	}
+}
+
 func TestOwnerOfReadsTheAttachmentFromTheAlias(t *testing.T) {
 	long := strings.Repeat("n", 200)
 	for _, owner := range []types.Attachment{{Network: "net1", ContainerID: "cid", IfName: "eth0"}, {Network: long, ContainerID: "cid", IfName: "eth0"}} {

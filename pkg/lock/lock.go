@@ -37,11 +37,34 @@ func Flock(fd int, limit time.Duration) error {
 type Key struct {
 	file   *os.File
 	offset int64
+	length int64 // 1; zero: all keys of the file
 }
 
 // NewKey opens the lock file at path, and makes the file and its folder if they do not
 // exist. It does not lock the key. The caller must close the key, which also unlocks it.
 func NewKey(path, key string) (*Key, error) {
+	file, err := openFile(path)
+	if err != nil {
+		return nil, err
+	}
+	hash := fnv.New64a()
+	_, _ = hash.Write([]byte(key))
+	offset := int64(hash.Sum64() >> 2) // an offset must not be negative
+	return &Key{file: file, offset: offset, length: 1}, nil
+}
+
+// NewAll is NewKey for all keys of the file: it can be locked while no Key of the file is locked, and no Key
+// can be locked meanwhile.
+func NewAll(path string) (*Key, error) {
+	file, err := openFile(path)
+	if err != nil {
+		return nil, err
+	}
+	return &Key{file: file}, nil
+}
+
+// openFile opens the lock file, and makes it if it does not exist.
+func openFile(path string) (*os.File, error) {
 	const flags = os.O_RDWR | unix.O_NOFOLLOW
 	file, err := os.OpenFile(path, flags, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -50,13 +73,7 @@ func NewKey(path, key string) (*Key, error) {
 		}
 		file, err = os.OpenFile(path, flags|os.O_CREATE, 0o600)
 	}
-	if err != nil {
-		return nil, err
-	}
-	hash := fnv.New64a()
-	_, _ = hash.Write([]byte(key))
-	offset := int64(hash.Sum64() >> 2) // an offset must not be negative
-	return &Key{file: file, offset: offset}, nil
+	return file, err
 }
 
 // TryLock locks the key if no other Key has locked it, and reports whether it did.
@@ -74,9 +91,9 @@ func (k *Key) Lock(limit time.Duration) error {
 	return withLimit(limit, int(k.file.Fd()), func(fd int) error { return k.fcntl(fd, unix.F_OFD_SETLKW) })
 }
 
-// fcntl runs a lock command of fcntl(2) for the byte of the key.
+// fcntl runs a lock command of fcntl(2) for the byte of the key, or for all bytes (a length of zero).
 func (k *Key) fcntl(fd, command int) error {
-	return unix.FcntlFlock(uintptr(fd), command, &unix.Flock_t{Type: unix.F_WRLCK, Whence: unix.SEEK_SET, Start: k.offset, Len: 1})
+	return unix.FcntlFlock(uintptr(fd), command, &unix.Flock_t{Type: unix.F_WRLCK, Whence: unix.SEEK_SET, Start: k.offset, Len: k.length})
 }
 
 // Close unlocks the key. A nil Key has nothing to close.

@@ -177,3 +177,21 @@ func BenchmarkKey(b *testing.B) {
 		_ = k.Close()
 	}
 }
+
+// TestAllExcludesEachKey: with NewAll, a process waits for all keys, and keeps new ones out.
+func TestAllExcludesEachKey(t *testing.T) {
+	path := t.TempDir() + "/locks"
+	holder := key(t, path, "a")
+	try(t, holder, true)
+	all, err := NewAll(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	try(t, all, false)
+	_ = holder.Close()
+	try(t, all, true)
+	other := key(t, path, "b")
+	try(t, other, false)
+	_ = all.Close()
+	try(t, other, true)
+}

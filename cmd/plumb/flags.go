@@ -1,0 +1,98 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/pkg/pool"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// addPlaces adds the flags that say where to look, and returns the places. Their defaults are libcni's.
+func addPlaces(flags *pflag.FlagSet) *node.Places {
+	p := &node.Places{RunDir: "/run/cni"}
+	path := filepath.SplitList(os.Getenv("CNI_PATH"))
+	if len(path) == 0 {
+		path = []string{"/opt/cni/bin"}
+	}
+	flags.StringVar(&p.ConfDir, "conf-dir", environment("NETCONFPATH", "/etc/cni/net.d"), "`folder` of the network configurations ($NETCONFPATH)")
+	flags.Var(&pathList{&p.PluginPath, path}, "plugin-path", "`folders` of the plugins, separated by colons ($CNI_PATH)")
+	flags.StringVar(&p.CacheDir, "cache-dir", "/var/lib/cni", "`folder` of libcni's cache")
+	flags.StringVar(&p.DataDir, "data-dir", pool.DefaultDataDir, "`folder` of reservations, beside those that configurations name")
+	p.PluginPath = path
+	return p
+}
+
+// environment returns the value of an environment variable, or the default if it is empty.
+func environment(name, otherwise string) string {
+	if value := os.Getenv(name); value != "" {
+		return value
+	}
+	return otherwise
+}
+
+// A pathList is a flag for several folders, separated by colons.
+type pathList struct {
+	folders  *[]string
+	standard []string
+}
+
+func (l *pathList) String() string { return strings.Join(l.standard, string(os.PathListSeparator)) }
+
+func (l *pathList) Set(s string) error {
+	*l.folders = filepath.SplitList(s)
+	return nil
+}
+
+func (l *pathList) Type() string { return "folders" }
+
+// An outputFormat is the value of the flag --output.
+type outputFormat string
+
+// addOutput adds the flag --output to the command.
+func addOutput(flags *pflag.FlagSet) *outputFormat {
+	format := outputFormat("text")
+	flags.VarP(&format, "output", "o", "`format`: text or json")
+	return &format
+}
+
+func (f *outputFormat) String() string { return string(*f) }
+
+func (f *outputFormat) Set(s string) error {
+	if s != "text" && s != "json" {
+		return fmt.Errorf("want text or json, have %q", s)
+	}
+	*f = outputFormat(s)
+	return nil
+}
+
+func (f *outputFormat) Type() string { return "format" }
+
+// isJSON reports whether the output is JSON.
+func (f *outputFormat) isJSON() bool { return *f == "json" }
+
+// printJSON prints v as indented JSON.
+func printJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+// readNode reads what the node holds, and warns of what cannot be read.
+func readNode(c *cobra.Command, p *node.Places) (*node.Inventory, error) {
+	inv, err := p.Read()
+	if err != nil {
+		return nil, err
+	}
+	for _, problem := range inv.Unread {
+		fmt.Fprintln(c.ErrOrStderr(), "plumb: cannot read", problem)
+	}
+	return inv, nil
+}

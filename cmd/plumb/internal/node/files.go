@@ -1,0 +1,176 @@
+package node
+
+import (
+	"cmp"
+	"encoding/json"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/plumb-cni/plumb/pkg/dhcpd"
+	"github.com/plumb-cni/plumb/pkg/pool"
+	"github.com/plumb-cni/plumb/pkg/statefile"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// A folderSet has paths of folders, each once.
+type folderSet []string
+
+func (s *folderSet) add(dir string) {
+	if dir = filepath.Clean(dir); !slices.Contains(*s, dir) {
+		*s = append(*s, dir)
+	}
+}
+
+// readFiles reads reservations, records and leases, in the default folders and in those that a configuration
+// names.
+func (inv *Inventory) readFiles(p Places) {
+	pools := folderSet{filepath.Clean(p.DataDir)}
+	leases := folderSet{dhcpd.StoreOf(filepath.Join(p.RunDir, filepath.Base(dhcpd.DefaultSocket))).Dir}
+	records := map[string]*folderSet{}
+	for _, plugin := range []string{"tuning", "ipvlan", "host-device"} {
+		records[plugin] = &folderSet{filepath.Join(p.RunDir, plugin)}
+	}
+	inv.eachPlugin(func(_, plugin string, keys pluginKeys, ipam ipamKeys) {
+		if set := records[plugin]; set != nil && keys.DataDir != "" {
+			set.add(keys.DataDir)
+		}
+		if ipam.DataDir != "" && filepath.IsAbs(ipam.DataDir) {
+			pools.add(ipam.DataDir)
+		}
+		if ipam.DaemonSocketPath != "" {
+			leases.add(dhcpd.StoreOf(ipam.DaemonSocketPath).Dir)
+		}
+	})
+	for _, dir := range pools {
+		inv.readPools(dir)
+	}
+	for _, dir := range leases {
+		inv.readLeases(dir)
+	}
+	for _, plugin := range []string{"ipvlan", "host-device", "tuning"} {
+		for _, dir := range *records[plugin] {
+			inv.readRecords(plugin, dir)
+		}
+	}
+}
+
+// readPools reads the reservations of all networks in one folder.
+func (inv *Inventory) readPools(dataDir string) {
+	networks, err := pool.Networks(dataDir)
+	inv.unread(dataDir, err)
+	for _, network := range networks {
+		all, err := pool.Reservations(dataDir, network)
+		inv.unread(filepath.Join(dataDir, network), err)
+		for _, r := range all {
+			t := Thing{Kind: Reservation, Name: r.Addr.String(), Where: r.Path, Address: r.Addr.String(), Remove: "rm " + quote(r.Path)}
+			if !r.Since.IsZero() {
+				t.Since = &r.Since
+			}
+			inv.ownerOfReservation(network, r).add(t)
+		}
+	}
+}
+
+// ownerOfReservation returns the attachment of a reservation. A reservation without an interface belongs to
+// the only attachment of the container in the network, if there is one.
+func (inv *Inventory) ownerOfReservation(network string, r pool.Reservation) *Attachment {
+	id := types.Attachment{Network: network, ContainerID: r.ContainerID, IfName: r.IfName}
+	if r.IfName == "" && r.ContainerID != "" {
+		var of []types.Attachment
+		for known := range inv.byID {
+			if known.Network == network && known.ContainerID == r.ContainerID {
+				of = append(of, known)
+			}
+		}
+		if len(of) == 1 {
+			id = of[0]
+		}
+	}
+	return inv.attachment(id)
+}
+
+// readLeases reads the files of a DHCP daemon.
+func (inv *Inventory) readLeases(dir string) {
+	inv.eachFile(dir, ".lease", func(path string, text []byte) {
+		var lease struct {
+			dhcpd.Owner
+			Lease *struct {
+				Address netip.Prefix `json:"address"`
+			} `json:"lease"`
+		}
+		if json.Unmarshal(text, &lease) != nil || lease.ContainerID == "" {
+			return
+		}
+		t := fileThing(Lease, "no address yet", path)
+		if lease.Lease != nil {
+			t.Name = lease.Lease.Address.Addr().String()
+			t.Address = t.Name
+		}
+		inv.attachment(types.Attachment(lease.Owner)).add(t)
+	})
+}
+
+// readRecords reads the records of a plugin.
+func (inv *Inventory) readRecords(plugin, dir string) {
+	inv.eachFile(dir, ".json", func(path string, text []byte) {
+		var owner types.Attachment
+		if json.Unmarshal(text, &owner) != nil {
+			return
+		}
+		if plugin == "tuning" {
+			owner = inv.ownerOfTuning(owner.Network, strings.TrimSuffix(filepath.Base(path), ".json"))
+		}
+		inv.attachment(owner).add(fileThing(Record, plugin, path))
+	})
+}
+
+// ownerOfTuning returns the owner of a file of tuning, whose name is "<container>_<interface>". Both can contain
+// an underscore: a known attachment comes first. The reference plugin does not write the network.
+func (inv *Inventory) ownerOfTuning(network, name string) types.Attachment {
+	var found []types.Attachment
+	for id := range inv.byID {
+		if (network == "" || id.Network == network) && id.ContainerID+"_"+id.IfName == name {
+			found = append(found, id)
+		}
+	}
+	if len(found) == 1 {
+		return found[0]
+	}
+	i := max(strings.LastIndex(name, "_"), 0)
+	return types.Attachment{Network: network, ContainerID: name[:i], IfName: strings.TrimPrefix(name[i:], "_")}
+}
+
+// eachFile calls use with each file of a folder that has this ending. It leaves out those that it cannot read.
+func (inv *Inventory) eachFile(dir, ending string, use func(path string, text []byte)) {
+	entries, err := os.ReadDir(dir)
+	inv.unread(dir, types.IgnoreNotExist(err))
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		if !strings.HasSuffix(path, ending) {
+			continue
+		}
+		if text, err := statefile.Read(path); err == nil {
+			use(path, text)
+		}
+	}
+}
+
+// compareAddresses compares the texts of addresses: IPv4 first.
+func compareAddresses(x, y string) int {
+	a, _ := netip.ParseAddr(x)
+	b, _ := netip.ParseAddr(y)
+	return cmp.Or(a.Compare(b), cmp.Compare(x, y))
+}
+
+// quote returns a word of a shell's command line.
+func quote(s string) string {
+	if s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		return !strings.ContainsRune("/._-+:,@%=~", r) && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
+	}) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}

@@ -1,0 +1,155 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/nft"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// readKernel reads the links of the node and the elements of nftables.
+func (inv *Inventory) readKernel(node *ns.Handle) {
+	inv.unread("links", inv.readLinks(node))
+	err := inv.readElements(node)
+	if !errors.Is(err, nft.ErrUnavailable) {
+		inv.unread("nftables", err)
+	}
+}
+
+// readLinks reads the links that plumb made, and those that libcni's results name.
+func (inv *Inventory) readLinks(node *ns.Handle) error {
+	c, err := nl.Open(node)
+	if err != nil {
+		return err
+	}
+	links, err := c.Links()
+	if err != nil {
+		return err
+	}
+	names := map[int]string{}
+	for _, l := range links {
+		names[l.Index] = l.Name
+	}
+	for _, l := range links {
+		a := inv.ownerOfLink(l)
+		if a == nil {
+			continue
+		}
+		t := Thing{Kind: Link, Name: l.Name, Remove: "ip link delete " + quote(l.Name), set: l.Kind}
+		if l.Master != 0 {
+			t.Where = names[l.Master]
+		}
+		a.add(t)
+	}
+	return nil
+}
+
+// ownerOfLink returns the attachment of a link, or nil if it has none.
+func (inv *Inventory) ownerOfLink(l nl.Link) *Attachment {
+	owner, made, complete := attach.ParseAlias(l)
+	if made {
+		for id := range inv.byID {
+			if !complete && attach.LinkAlias(id) == l.Alias {
+				return inv.byID[id]
+			}
+		}
+		a := inv.attachment(owner)
+		a.Incomplete = a.Incomplete || !complete
+		return a
+	}
+	for _, n := range inv.Networks {
+		if l.Alias == "" && l.Group == attach.UnfinishedGroup(n.Name) {
+			return inv.attachment(types.Attachment{Network: n.Name})
+		}
+	}
+	for _, a := range inv.Attachments {
+		if l.Alias == "" && a.cached != nil && slices.Contains(a.cached.interfaces, cachedInterface{Name: l.Name}) && l.Kind == "veth" {
+			return a
+		}
+	}
+	return nil
+}
+
+// readElements reads the elements of plumb's tables that name an owner.
+func (inv *Inventory) readElements(node *ns.Handle) error {
+	c, err := nft.Open(node)
+	if err != nil {
+		return err
+	}
+	owners := map[string]*Attachment{}
+	for id, a := range inv.byID {
+		owners[nft.Owner(id)] = a
+	}
+	for _, table := range nft.OwnTables() {
+		sets, err := c.Sets(table)
+		if err != nil {
+			return err
+		}
+		for _, set := range sets {
+			elements, err := c.Elements(table, set.Name)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) { // deleted meanwhile
+				return err
+			}
+			for _, e := range elements {
+				if a := inv.ownerOfElement(owners, e.Comment); a != nil {
+					a.add(elementThing(table, set, e))
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// ownerOfElement returns the attachment that the comment of an element names, or nil if it names none. Names
+// that were too long for the comment end in a hash.
+func (inv *Inventory) ownerOfElement(owners map[string]*Attachment, comment string) *Attachment {
+	if a := owners[comment]; a != nil {
+		return a
+	}
+	id, ok := types.ParseAttachment(comment)
+	if !ok {
+		return nil
+	}
+	a := inv.attachment(id)
+	a.Incomplete = a.Incomplete || strings.Contains(comment, "~")
+	owners[comment] = a
+	return a
+}
+
+// elementThing returns the thing for an element.
+func elementThing(table nft.Table, set nft.Set, e nft.Element) Thing {
+	key := e.Key.Text(set.Key)
+	what := "set"
+	if len(set.Data) > 0 {
+		what = "map"
+	}
+	return Thing{
+		Kind: Element, Name: key, Where: fmt.Sprintf("table %s, %s %s", table, what, set.Name),
+		Address: addressIn(set, e), set: set.Name,
+		Remove: fmt.Sprintf("nft delete element %s %s '{ %s }'", table, set.Name, key),
+	}
+}
+
+// addressIn returns the address of the container in an element of masquerade or of a host port.
+func addressIn(set nft.Set, e nft.Element) string {
+	switch {
+	case strings.HasPrefix(set.Name, "masq") && len(set.Key) == 1 && set.Key[0] != nft.IfName:
+		return e.Key.Text(set.Key)
+	case isHostPortMap(set.Name) && len(set.Data) == 2:
+		address, _, _ := strings.Cut(e.Data.Text(set.Data), " . ")
+		return address
+	}
+	return ""
+}
+
+// isHostPortMap reports whether the elements of the map lead host ports to containers.
+func isHostPortMap(set string) bool {
+	return slices.Contains([]string{"hostport4", "hostport6", "hostport4ip", "hostport6ip"}, set)
+}

@@ -1,0 +1,131 @@
+package node
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// A Network is a network that has a configuration, or for which the node holds something.
+type Network struct {
+	Name       string   `json:"name"`
+	File       string   `json:"file,omitempty"`       // of the configuration; empty: there is none
+	CNIVersion string   `json:"cniVersion,omitempty"` // of the configuration
+	Plugins    []string `json:"plugins"`              // the types of the plugins, in their order
+	DisableGC  bool     `json:"disableGC,omitempty"`  // the configuration forbids GC, because others share the network
+
+	list *libcni.NetworkConfigList // nil: no configuration
+}
+
+// List returns the configuration, or nil if there is none.
+func (n *Network) List() *libcni.NetworkConfigList { return n.list }
+
+// readNetworks reads the configurations. If several have one name, the first counts, as for libcni.
+func (inv *Inventory) readNetworks(p Places) {
+	files, err := configurationFiles(p.ConfDir)
+	inv.unread(p.ConfDir, err)
+	for _, file := range files {
+		list, err := readConfiguration(file)
+		if err != nil {
+			inv.unread(file, err)
+			continue
+		}
+		if n := inv.network(list.Name); n.list == nil {
+			n.File = file
+			n.setList(list)
+		}
+	}
+}
+
+// setList sets what the configuration says.
+func (n *Network) setList(list *libcni.NetworkConfigList) {
+	n.list, n.CNIVersion, n.DisableGC = list, list.CNIVersion, list.DisableGC
+	for _, p := range list.Plugins {
+		n.Plugins = append(n.Plugins, p.Network.Type)
+	}
+}
+
+// configurationFiles returns the files that libcni reads, in the order in which it looks for a network: lists
+// first, then single configurations. There are none if the folder does not exist.
+func configurationFiles(dir string) ([]string, error) {
+	lists, err := libcni.ConfFiles(dir, []string{".conflist"})
+	if err != nil {
+		return nil, err
+	}
+	single, err := libcni.ConfFiles(dir, []string{".conf", ".json"})
+	slices.Sort(lists)
+	slices.Sort(single)
+	return append(lists, single...), err
+}
+
+// readConfiguration reads one file.
+func readConfiguration(file string) (*libcni.NetworkConfigList, error) {
+	if filepath.Ext(file) == ".conflist" {
+		return libcni.NetworkConfFromFile(file)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	conf, err := libcni.NetworkPluginConfFromBytes(text)
+	if err != nil {
+		return nil, err
+	}
+	return listOf(conf.Network, text)
+}
+
+// listOf returns the list that libcni makes of a single configuration.
+func listOf(network *types.PluginConf, text []byte) (*libcni.NetworkConfigList, error) {
+	if network.Name == "" {
+		return nil, fmt.Errorf("the configuration has no name")
+	}
+	list, err := json.Marshal(map[string]any{
+		"name": network.Name, "cniVersion": network.CNIVersion, "plugins": []json.RawMessage{text},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return libcni.NetworkConfFromBytes(list)
+}
+
+// pluginKeys are the keys of a plugin's configuration that say where it keeps files.
+type pluginKeys struct {
+	DataDir string          `json:"dataDir"`
+	IPAM    json.RawMessage `json:"ipam"`
+}
+
+// ipamKeys are the keys of ipam that say where an IPAM plugin keeps files.
+type ipamKeys struct {
+	Type             string `json:"type"`
+	DataDir          string `json:"dataDir"`
+	DaemonSocketPath string `json:"daemonSocketPath"`
+}
+
+// eachPlugin calls f with the keys of each plugin of each configuration: those in the folder, and those that
+// libcni's cache has.
+func (inv *Inventory) eachPlugin(f func(network, plugin string, keys pluginKeys, ipam ipamKeys)) {
+	each := func(list *libcni.NetworkConfigList) {
+		for _, p := range list.Plugins {
+			var keys pluginKeys
+			var ipam ipamKeys
+			_ = json.Unmarshal(p.Bytes, &keys) // what is no text names no folder
+			_ = json.Unmarshal(keys.IPAM, &ipam)
+			f(list.Name, p.Network.Type, keys, ipam)
+		}
+	}
+	for _, n := range inv.Networks {
+		if n.list != nil {
+			each(n.list)
+		}
+	}
+	for _, a := range inv.Attachments {
+		if a.cached != nil && a.cached.list != nil {
+			each(a.cached.list)
+		}
+	}
+}

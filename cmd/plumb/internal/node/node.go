@@ -1,0 +1,249 @@
+// Package node reads what the container networks of this node hold: the things that plugins made for
+// attachments, the configurations of networks, and the results that libcni keeps. It also removes the
+// things of containers that no longer exist (Collector).
+//
+// Reading changes nothing, and takes no lock. A plugin that runs at the same time may add or remove
+// something meanwhile.
+package node
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// Places says where to look.
+type Places struct {
+	ConfDir    string   // the folder of the networks' configurations
+	PluginPath []string // the folders of the plugins' executables
+	CacheDir   string   // libcni's cache, which has the folder results
+	DataDir    string   // the folder of reservations for which no configuration names another one
+	RunDir     string   // the folder in which plugins keep what a reboot ends: /run/cni
+}
+
+// A Kind is a kind of Thing.
+type Kind string
+
+// The kinds of things.
+const (
+	Reservation Kind = "reservation" // a file of host-local or cluster-local, which reserves one address
+	Link        Kind = "link"        // an interface on the node, such as the host end of a veth pair
+	Element     Kind = "element"     // an element of a set or map of nftables
+	Record      Kind = "record"      // a file of tuning, ipvlan or host-device, from which DEL restores
+	Lease       Kind = "lease"       // a file of the DHCP daemon
+	Result      Kind = "result"      // a file of libcni's cache: the ADD of the whole chain succeeded
+)
+
+// A Thing is one object on the node that belongs to an attachment.
+type Thing struct {
+	Kind  Kind   `json:"kind"`
+	Name  string `json:"name"`  // the address, the interface, the key of the element, or the plugin of a record
+	Where string `json:"where"` // the path of the file, the bridge of the interface, or the table and the map
+	// Address is the address of a reservation or lease, or one that is masqueraded, or to which a host port leads.
+	Address string     `json:"address,omitempty"`
+	Since   *time.Time `json:"since,omitempty"` // when the file was written; only files have it
+	Remove  string     `json:"remove"`          // the command that removes the thing alone, if nothing else helps
+
+	set string // of an element: the name of the set
+}
+
+// An Attachment is one interface of one container in one network, and what the node holds for it.
+type Attachment struct {
+	Network     string `json:"network"`   // empty: not known
+	ContainerID string `json:"container"` // empty: not known
+	IfName      string `json:"ifName"`    // empty: not known
+	// Incomplete says that one of the names is missing or shortened, because the things do not have more.
+	Incomplete bool     `json:"incomplete,omitempty"`
+	Addresses  []string `json:"addresses"`       // those of libcni's result, or else those of the things
+	NetNS      string   `json:"netns,omitempty"` // the path of the container's namespace, as libcni's cache has it
+	Things     []Thing  `json:"things"`
+	Doubt      string   `json:"doubt,omitempty"` // why the attachment may be a leftover; empty: nothing speaks for that
+	cached     *cachedAttachment
+	oldest     time.Time
+	youngest   time.Time
+	namespaces namespaceState
+}
+
+// ID returns the names of the attachment.
+func (a *Attachment) ID() types.Attachment {
+	return types.Attachment{Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName}
+}
+
+// Since returns when the oldest file of the attachment was written, or the zero time if it has no file.
+func (a *Attachment) Since() time.Time { return a.oldest }
+
+// has returns the things of a kind.
+func (a *Attachment) has(k Kind) []Thing {
+	return slices.DeleteFunc(slices.Clone(a.Things), func(t Thing) bool { return t.Kind != k })
+}
+
+// An Inventory is what a node holds.
+type Inventory struct {
+	Taken       time.Time     `json:"taken"`
+	Networks    []*Network    `json:"networks"`    // in the order of their names
+	Attachments []*Attachment `json:"attachments"` // in the order of network, container and interface
+	// Unread has the errors of the parts that could not be read, which can hold more.
+	Unread []string `json:"unread"`
+
+	byID map[types.Attachment]*Attachment
+}
+
+// Read reads what the node of this process holds. It fails if nothing can be read. What cannot be read of it is in
+// Inventory.Unread.
+func (p Places) Read() (*Inventory, error) {
+	h, err := ns.Self(nil)
+	if err != nil {
+		return nil, err
+	}
+	inv := &Inventory{
+		Taken: time.Now(), Networks: []*Network{}, Attachments: []*Attachment{}, Unread: []string{},
+		byID: map[types.Attachment]*Attachment{},
+	}
+	inv.readNetworks(p)
+	inv.readResults(p)
+	inv.readFiles(p)
+	inv.readKernel(h)
+	err = h.Close()
+	inv.finish()
+	return inv, err
+}
+
+// unread records the error of a part that could not be read. A nil error is none.
+func (inv *Inventory) unread(what string, err error) {
+	if err != nil {
+		inv.Unread = append(inv.Unread, fmt.Sprintf("%s: %v", what, err))
+	}
+}
+
+// attachment returns the attachment with these names, and adds it if the inventory has none.
+func (inv *Inventory) attachment(id types.Attachment) *Attachment {
+	a := inv.byID[id]
+	if a == nil {
+		a = &Attachment{
+			Network: id.Network, ContainerID: id.ContainerID, IfName: id.IfName, Addresses: []string{}, Things: []Thing{},
+			Incomplete: id.Network == "" || id.ContainerID == "" || id.IfName == "",
+		}
+		inv.byID[id] = a
+		inv.Attachments = append(inv.Attachments, a)
+	}
+	return a
+}
+
+// add adds a thing to the attachment.
+func (a *Attachment) add(t Thing) {
+	a.Things = append(a.Things, t)
+	if t.Since == nil {
+		return
+	}
+	if a.oldest.IsZero() || t.Since.Before(a.oldest) {
+		a.oldest = *t.Since
+	}
+	if t.Since.After(a.youngest) {
+		a.youngest = *t.Since
+	}
+}
+
+// finish sets what depends on all things, and sorts.
+func (inv *Inventory) finish() {
+	for _, a := range inv.Attachments {
+		a.setAddresses()
+		a.Doubt = a.doubt()
+		slices.SortStableFunc(a.Things, func(x, y Thing) int { return cmp.Compare(kindOrder(x.Kind), kindOrder(y.Kind)) })
+		inv.network(a.Network)
+	}
+	slices.SortFunc(inv.Attachments, func(x, y *Attachment) int {
+		return cmp.Or(cmp.Compare(x.Network, y.Network), cmp.Compare(x.ContainerID, y.ContainerID), cmp.Compare(x.IfName, y.IfName))
+	})
+	slices.SortFunc(inv.Networks, func(x, y *Network) int { return cmp.Compare(x.Name, y.Name) })
+}
+
+// kindOrder returns the place of a kind in the list of things.
+func kindOrder(k Kind) int {
+	return slices.Index([]Kind{Reservation, Lease, Link, Element, Record, Result}, k)
+}
+
+// setAddresses sets the addresses: those of libcni's result and, if there is none, those of the things.
+func (a *Attachment) setAddresses() {
+	if a.cached != nil && len(a.cached.addresses) > 0 {
+		a.Addresses = a.cached.addresses
+		return
+	}
+	for _, t := range a.Things {
+		if t.Address != "" && !slices.Contains(a.Addresses, t.Address) {
+			a.Addresses = append(a.Addresses, t.Address)
+		}
+	}
+	slices.SortFunc(a.Addresses, compareAddresses)
+}
+
+// doubt returns why the attachment may be a leftover.
+func (a *Attachment) doubt() string {
+	kinds := map[Kind]bool{}
+	for _, t := range a.Things {
+		kinds[t.Kind] = true
+	}
+	switch {
+	case a.Incomplete:
+		return "owner not known"
+	case a.namespaces == namespaceGone:
+		return "namespace gone"
+	case kinds[Result]:
+		return ""
+	case len(kinds) == 1 && kinds[Reservation]:
+		return "reservation only"
+	case len(kinds) == 1 && kinds[Element]:
+		return "elements only"
+	case len(kinds) == 1 && kinds[Record]:
+		return "record only"
+	case len(kinds) == 1 && kinds[Lease]:
+		return "lease only"
+	}
+	return ""
+}
+
+// Select removes all but one network, and all attachments but those of containers whose ID begins with prefix.
+// An empty text stands for all. If the network does not exist, Select returns an error that names those that do.
+func (inv *Inventory) Select(network, prefix string) error {
+	if network != "" {
+		n, err := inv.Network(network)
+		if err != nil {
+			return err
+		}
+		inv.Networks = []*Network{n}
+	}
+	inv.Attachments = slices.DeleteFunc(inv.Attachments, func(a *Attachment) bool {
+		return network != "" && a.Network != network || !strings.HasPrefix(a.ContainerID, prefix)
+	})
+	return nil
+}
+
+// network returns the network of that name, and adds it if the inventory has none. It has no configuration then.
+func (inv *Inventory) network(name string) *Network {
+	i := slices.IndexFunc(inv.Networks, func(n *Network) bool { return n.Name == name })
+	if i < 0 {
+		i = len(inv.Networks)
+		inv.Networks = append(inv.Networks, &Network{Name: name, Plugins: []string{}})
+	}
+	return inv.Networks[i]
+}
+
+// Network returns the network of that name, or an error that names those that exist.
+func (inv *Inventory) Network(name string) (*Network, error) {
+	var names []string
+	for _, n := range inv.Networks {
+		if n.Name == name {
+			return n, nil
+		}
+		names = append(names, n.Name)
+	}
+	if len(names) == 0 {
+		return nil, errors.New("this node has no network, and no configuration of one")
+	}
+	return nil, fmt.Errorf("network %q: there is no such network on this node; it has %s", name, strings.Join(names, ", "))
+}

@@ -1,0 +1,121 @@
+package node
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// A cachedAttachment is what libcni's cache has of an attachment.
+type cachedAttachment struct {
+	runtime    *libcni.RuntimeConf
+	list       *libcni.NetworkConfigList // the configuration of the ADD; nil: it cannot be read
+	addresses  []string
+	interfaces []cachedInterface
+}
+
+// A cachedInterface is an interface of a result. Sandbox is empty for an interface of the node.
+type cachedInterface struct {
+	Name    string `json:"name"`
+	Sandbox string `json:"sandbox"`
+}
+
+// A namespaceState says whether the namespace of a container exists.
+type namespaceState int
+
+const (
+	namespaceUnknown namespaceState = iota
+	namespaceExists
+	namespaceGone
+)
+
+// cachedFile is the part of a file of libcni's cache that this package reads.
+type cachedFile struct {
+	Kind           string          `json:"kind"`
+	ContainerID    string          `json:"containerId"`
+	Config         []byte          `json:"config"`
+	IfName         string          `json:"ifName"`
+	NetworkName    string          `json:"networkName"`
+	NetNS          string          `json:"netns"`
+	CniArgs        [][2]string     `json:"cniArgs"`
+	CapabilityArgs map[string]any  `json:"capabilityArgs"`
+	Result         json.RawMessage `json:"result"`
+}
+
+// readResults reads libcni's cache. libcni.CNIConfig.GetCachedAttachments does not return the results, nor
+// the files.
+func (inv *Inventory) readResults(p Places) {
+	dir := filepath.Join(p.CacheDir, "results")
+	entries, err := os.ReadDir(dir)
+	inv.unread(dir, types.IgnoreNotExist(err))
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		text, err := os.ReadFile(path)
+		if err != nil {
+			inv.unread(path, types.IgnoreNotExist(err))
+			continue
+		}
+		var f cachedFile
+		if json.Unmarshal(text, &f) != nil || f.Kind != libcni.CNICacheV1 {
+			continue // libcni ignores it, too
+		}
+		a := inv.attachment(types.Attachment{Network: f.NetworkName, ContainerID: f.ContainerID, IfName: f.IfName})
+		a.cached, a.NetNS, a.namespaces = f.attachment(), f.NetNS, stateOf(f.NetNS)
+		a.add(fileThing(Result, e.Name(), path))
+	}
+}
+
+// attachment returns what the file says.
+func (f cachedFile) attachment() *cachedAttachment {
+	c := &cachedAttachment{runtime: &libcni.RuntimeConf{
+		ContainerID: f.ContainerID, NetNS: f.NetNS, IfName: f.IfName, Args: f.CniArgs, CapabilityArgs: f.CapabilityArgs,
+	}}
+	if list, err := libcni.NetworkConfFromBytes(f.Config); err == nil {
+		c.list = list
+	}
+	var result struct {
+		Interfaces []cachedInterface `json:"interfaces"`
+		IPs        []struct {
+			Address string `json:"address"`
+		} `json:"ips"`
+	}
+	_ = json.Unmarshal(f.Result, &result) // results before 0.3.0 have another form
+	c.interfaces = result.Interfaces
+	for _, ip := range result.IPs {
+		if prefix, err := netip.ParsePrefix(ip.Address); err == nil {
+			c.addresses = append(c.addresses, prefix.Addr().String())
+		}
+	}
+	return c
+}
+
+// stateOf returns whether there is a namespace at the path. Without a path, it is not known.
+func stateOf(netns string) namespaceState {
+	if netns == "" {
+		return namespaceUnknown
+	}
+	_, err := os.Stat(netns)
+	switch {
+	case err == nil:
+		return namespaceExists
+	case errors.Is(err, fs.ErrNotExist):
+		return namespaceGone
+	}
+	return namespaceUnknown
+}
+
+// fileThing returns the thing for a file.
+func fileThing(k Kind, name, path string) Thing {
+	t := Thing{Kind: k, Name: name, Where: path, Remove: "rm " + quote(path)}
+	if info, err := os.Lstat(path); err == nil {
+		since := info.ModTime()
+		t.Since = &since
+	}
+	return t
+}

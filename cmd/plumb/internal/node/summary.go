@@ -1,0 +1,73 @@
+package node
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Summary returns what the node holds for the attachment, in a line: links with their bridge, masquerade,
+// the number of host ports, records, and the doubt.
+func (a *Attachment) Summary() string {
+	var parts []string
+	add := func(part string) {
+		if part != "" && !slices.Contains(parts, part) {
+			parts = append(parts, part)
+		}
+	}
+	if links := a.has(Link); len(links) == 0 && a.cached != nil {
+		add(a.inContainer())
+	}
+	for _, t := range a.Things {
+		switch {
+		case t.Kind == Link && t.Where != "":
+			add(t.Name + " @" + t.Where)
+		case t.Kind == Link, t.Kind == Record:
+			add(t.Name)
+		case t.Kind == Lease:
+			add("DHCP lease")
+		case t.Kind == Element && isHostPortMap(t.set):
+			add(a.hostPorts())
+		case t.Kind == Element:
+			add(summaryOfSet(t.set))
+		}
+	}
+	add(a.Doubt)
+	return strings.Join(parts, ", ")
+}
+
+// hostPorts returns the number of host ports. Those of both families count once.
+func (a *Attachment) hostPorts() string {
+	ports := map[string]bool{}
+	for _, t := range a.Things {
+		if isHostPortMap(t.set) {
+			ports[t.Name] = true
+		}
+	}
+	if len(ports) == 1 {
+		return "1 host port"
+	}
+	return fmt.Sprintf("%d host ports", len(ports))
+}
+
+// inContainer returns the kind of the interface that is in the container only, by the plugin that made it.
+func (a *Attachment) inContainer() string {
+	if a.cached.list == nil || len(a.cached.list.Plugins) == 0 {
+		return ""
+	}
+	return "(" + a.cached.list.Plugins[0].Network.Type + " in the container)"
+}
+
+// summaryOfSet returns the word for the elements of a set. It is empty for sets that say nothing more than
+// another set does.
+func summaryOfSet(set string) string {
+	switch set {
+	case "masq4", "masq6":
+		return set
+	case "checked":
+		return "macspoofchk"
+	case "private":
+		return "isolated"
+	}
+	return ""
+}

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+	"github.com/spf13/cobra"
+)
+
+// newList returns the command list.
+func newList() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "list",
+		Short: "Show what this node holds, by attachment",
+		Long: `list shows the attachments of containers to networks, and what this node holds for each: addresses, interfaces,
+elements of nftables, and files. It changes nothing.`,
+		Args: usage(cobra.NoArgs),
+	}
+	places, format := addPlaces(c.Flags()), addOutput(c.Flags())
+	var network, container string
+	var noTrunc bool
+	c.Flags().StringVar(&network, "network", "", "show one `network` only")
+	c.Flags().StringVar(&container, "container", "", "show containers whose ID begins with this `prefix` only")
+	c.Flags().BoolVar(&noTrunc, "no-trunc", false, "show whole container IDs")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		inv, err := readNode(c, places)
+		if err != nil {
+			return err
+		}
+		if err := inv.Select(network, container); err != nil {
+			return usageError{err}
+		}
+		if format.isJSON() {
+			return printJSON(c.OutOrStdout(), inv)
+		}
+		t := attachmentTable{attachments: inv.Attachments, now: inv.Taken, idLength: shortID}
+		if noTrunc {
+			t.idLength = 0
+		}
+		return t.print(c.OutOrStdout())
+	}
+	return c
+}
+
+// shortID is the length of a container ID in a table, as in the tables of crictl and podman.
+const shortID = 12
+
+// An attachmentTable prints attachments as a table.
+type attachmentTable struct {
+	attachments []*node.Attachment
+	now         time.Time
+	idLength    int // characters of a container ID; zero: all
+}
+
+// print prints the table, and a line with what it has.
+func (t attachmentTable) print(out io.Writer) error {
+	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	networks, doubts := map[string]bool{}, 0
+	if len(t.attachments) > 0 {
+		fmt.Fprintln(w, "NETWORK\tCONTAINER\tIF\tADDRESSES\tON THE NODE\tSINCE")
+	}
+	for _, a := range t.attachments {
+		networks[a.Network] = true
+		if a.Doubt != "" {
+			doubts++
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", orUnknown(a.Network), orUnknown(t.id(a)), orUnknown(a.IfName),
+			strings.Join(a.Addresses, " "), a.Summary(), age(t.now, a.Since()))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	line := fmt.Sprintf("%s, %s", count(len(networks), "network"), count(len(t.attachments), "attachment"))
+	if doubts > 0 {
+		line += fmt.Sprintf(", %d to look at: plumb doctor", doubts)
+	}
+	_, err := fmt.Fprintln(out, line)
+	return err
+}
+
+// id returns the container ID in the length of the table.
+func (t attachmentTable) id(a *node.Attachment) string {
+	if t.idLength == 0 || len(a.ContainerID) <= t.idLength {
+		return a.ContainerID
+	}
+	return a.ContainerID[:t.idLength]
+}
+
+// orUnknown returns a question mark for a name that is not known.
+func orUnknown(name string) string {
+	if name == "" {
+		return "?"
+	}
+	return name
+}
+
+// count returns "1 network", "2 networks".
+func count(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
+}
+
+// age returns the time since then in one or two units, such as 3d4h. It is empty if then is not known.
+func age(now, then time.Time) string {
+	if then.IsZero() {
+		return ""
+	}
+	d := max(now.Sub(then), 0)
+	switch days := int(d.Hours()) / 24; {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case days == 0:
+		return fmt.Sprintf("%dh%dm", int(d.Hours()), int(d.Minutes())%60)
+	case days < 10:
+		return fmt.Sprintf("%dd%dh", days, int(d.Hours())%24)
+	default:
+		return fmt.Sprintf("%dd", days)
+	}
+}

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+var _ = Describe("plumb list", func() {
+	It("shows each attachment with its addresses and what the node holds for it", func() {
+		b := newTestbed()
+		list := b.network("10-pods.conflist", chain)
+		b.add(list, newPod(id("8c1f0a77e1d2"), 8080, 8443))
+		b.add(list, newPod(id("c3")))
+		Expect(os.WriteFile(filepath.Join(b.path("leases/pods"), "10.1.2.77"), []byte(id("e5")+"\r\neth0"), 0o600)).To(Succeed())
+		out := regexp.MustCompile(`veth\w+`).ReplaceAllString(b.plumb("list"), "VETH")
+		out = regexp.MustCompile(`\d+s\n`).ReplaceAllString(out, "0s\n")
+		Expect(out).To(MatchRegexp(`^` +
+			`NETWORK +CONTAINER +IF +ADDRESSES +ON THE NODE +SINCE\n` +
+			`pods +8c1f0a77e1d2 +eth0 +10.1.2.2 fd00:1:2::2 +VETH @cni0, masq4, masq6, 2 host ports, tuning +0s\n` +
+			`pods +c30000000000 +eth0 +10.1.2.3 fd00:1:2::3 +VETH @cni0, masq4, masq6, tuning +0s\n` +
+			`pods +e50000000000 +eth0 +10.1.2.77 +reservation only +0s\n` +
+			`1 network, 3 attachments, 1 to look at: plumb doctor\n$`))
+	})
+
+	It("finds the interface in the container by libcni's cache", func() {
+		b := newTestbed()
+		b.node.MustLine(GinkgoTB(), "ip link add up0 type veth peer name up1")
+		b.node.MustLine(GinkgoTB(), "ip link set up0 up")
+		list := b.network("20-vlan7.conf", `{"cniVersion": "1.0.0", "name": "vlan7", "type": "macvlan", "master": "up0", "ipam": {
+			"type": "static", "addresses": [{"address": "192.168.7.41/24"}]}}`)
+		b.add(list, newPod("c1"))
+		Expect(b.plumb("list")).To(MatchRegexp(`vlan7 +c1 +eth0 +192.168.7.41 +\(macvlan in the container\) +\d+s\n1 network, 1 attachment\n`))
+	})
+
+	It("prints JSON with every thing, its place and the command that removes it", func() {
+		b := newTestbed()
+		b.add(b.network("10-pods.conflist", chain), newPod("c1", 8080))
+		inv := b.inventory()
+		Expect(inv.Unread).To(BeEmpty())
+		Expect(inv.Networks).To(HaveLen(1))
+		Expect(inv.Networks[0].Plugins).To(Equal([]string{"bridge", "portmap", "tuning"}))
+		Expect(inv.Attachments).To(HaveLen(1))
+		a := inv.Attachments[0]
+		Expect(a.ID().String()).To(Equal("pods/c1/eth0"))
+		Expect(a.Addresses).To(Equal([]string{"10.1.2.2", "fd00:1:2::2"}))
+		removals := map[string]bool{}
+		for _, t := range a.Things {
+			removals[t.Remove] = true
+			if t.Kind == "reservation" || t.Kind == "record" || t.Kind == "result" {
+				Expect(*t.Since).To(BeTemporally("~", time.Now(), time.Hour))
+			}
+		}
+		Expect(removals).To(HaveKey("rm " + b.path("leases/pods/10.1.2.2")))
+		Expect(removals).To(HaveKey("rm " + b.path("tuning/c1_eth0.json")))
+		Expect(removals).To(HaveKey("nft delete element inet plumb hostport4 '{ tcp . 8080 }'"))
+		Expect(removals).To(HaveKey("nft delete element inet plumb masq6 '{ fd00:1:2::2 }'"))
+		for remove := range removals {
+			b.node.Must(GinkgoTB(), "sh", "-c", remove)
+		}
+		Expect(b.inventory().Attachments).To(BeEmpty())
+	})
+
+	It("joins the parts of an owner whose names are too long for an alias or a comment", func() {
+		b := newTestbed()
+		long := id("ab") + id("cd")
+		b.add(b.network("10-pods.conflist", chain), newPod(long))
+		inv := b.inventory()
+		Expect(inv.Attachments).To(HaveLen(1))
+		Expect(inv.Attachments[0].ContainerID).To(Equal(long))
+		Expect(inv.Attachments[0].Incomplete).To(BeFalse())
+		Expect(inv.Attachments[0].Summary()).To(ContainSubstring("@cni0"))
+	})
+
+	It("changes nothing on the node, and makes no folder or lock file", func() {
+		b := newTestbed()
+		Expect(b.plumb("list")).To(Equal("0 networks, 0 attachments\n"))
+		Expect(b.path("cache")).NotTo(BeADirectory())
+		b.add(b.network("10-pods.conflist", chain), newPod("c1", 8080))
+		Expect(os.Remove(b.path("leases/pods/lock"))).To(Succeed())
+		before := nstest.WaitStable(b.state)
+		b.plumb("list")
+		b.plumb("list", "-o", "json")
+		Expect(nstest.Compare(before, b.state())).To(BeEmpty())
+	})
+
+	It("selects by network and by the beginning of a container ID", func() {
+		b := newTestbed()
+		list := b.network("10-pods.conflist", chain)
+		b.add(list, newPod("c1"))
+		b.add(list, newPod("d1"))
+		Expect(b.plumb("list", "--network", "pods", "--container", "d")).To(And(ContainSubstring("d1"), Not(ContainSubstring("c1"))))
+		reply := b.run("", append(b.folders(), "list", "--network", "pod")...)
+		Expect(reply.Exit).To(Equal(exitUsage))
+		Expect(reply.Stderr).To(ContainSubstring(`network "pod": there is no such network on this node; it has pods`))
+	})
+
+	It("names what it cannot read, and shows the rest", func() {
+		b := newTestbed()
+		b.add(b.network("10-pods.conflist", chain), newPod("c1"))
+		Expect(os.WriteFile(filepath.Join(b.path("conf"), "05-broken.conflist"), []byte("{"), 0o644)).To(Succeed())
+		reply := b.run("", append([]string{"list"}, b.folders()...)...)
+		Expect(reply.Exit).To(Equal(0))
+		Expect(reply.Stdout).To(ContainSubstring("c1"))
+		Expect(reply.Stderr).To(ContainSubstring("plumb: cannot read " + b.path("conf/05-broken.conflist") + ": "))
+	})
+})

@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/invoke"
+	cniversion "github.com/containernetworking/cni/pkg/version"
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+func TestPlumb(t *testing.T) {
+	RegisterFailHandler(Fail)
+	RunSpecs(t, "cmd/plumb")
+}
+
+// A testbed is a node with folders of its own, a runtime that uses libcni as containerd does, and the
+// executable of the tool.
+type testbed struct {
+	node *nstest.NS
+	dir  string // has conf, cache, data and state
+	bin  string // has plumb and the plugins
+	cni  *libcni.CNIConfig
+}
+
+// newTestbed returns a node without networks.
+func newTestbed() *testbed {
+	GinkgoHelper()
+	tb := GinkgoTB()
+	b := &testbed{node: nstest.NewNode(tb), dir: tb.TempDir()}
+	b.bin = nstest.Build(tb, "plumb", "bridge", "host-local", "portmap", "tuning", "loopback", "macvlan", "bandwidth", "static")
+	b.cni = libcni.NewCNIConfigWithCacheDir([]string{b.bin}, b.path("cache"), &onNode{node: b.node})
+	Expect(os.Mkdir(b.path("conf"), 0o755)).To(Succeed())
+	return b
+}
+
+// onNode makes libcni start the plugins in the node's namespace.
+type onNode struct {
+	invoke.RawExec
+	cniversion.PluginDecoder
+	node *nstest.NS
+}
+
+func (e *onNode) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) (out []byte, err error) {
+	err = e.node.Do(func() (err error) {
+		out, err = e.RawExec.ExecPlugin(ctx, path, stdin, environ)
+		return err
+	})
+	return out, err
+}
+
+// path returns the path of a file in the folder of the testbed.
+func (b *testbed) path(name string) string { return filepath.Join(b.dir, name) }
+
+// run runs the tool on the node, with its folders and this stdin.
+func (b *testbed) run(stdin string, args ...string) nstest.Reply {
+	GinkgoHelper()
+	cmd := exec.Command(filepath.Join(b.bin, "plumb"), args...)
+	cmd.Env = append(os.Environ(), "NETCONFPATH="+b.path("conf"), "CNI_PATH="+b.bin)
+	var stdout, stderr strings.Builder
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), io.MultiWriter(&stdout, GinkgoWriter), io.MultiWriter(&stderr, GinkgoWriter)
+	fmt.Fprintln(GinkgoWriter, "$ plumb", strings.Join(args, " "))
+	err := b.node.Start(cmd)
+	if err == nil {
+		err = cmd.Wait()
+	}
+	if status := (*exec.ExitError)(nil); err != nil && !errors.As(err, &status) {
+		Expect(err).NotTo(HaveOccurred())
+	}
+	return nstest.Reply{Stdout: stdout.String(), Stderr: stderr.String(), Exit: cmd.ProcessState.ExitCode()}
+}
+
+// plumb is run for a command that looks at the node, which must succeed. It returns stdout.
+func (b *testbed) plumb(args ...string) string {
+	GinkgoHelper()
+	reply := b.run("", append(args, b.folders()...)...)
+	Expect(reply.Exit).To(Equal(0), reply.Stderr)
+	return reply.Stdout
+}
+
+// folders returns the flags that name the testbed's folders.
+func (b *testbed) folders() []string {
+	return []string{"--cache-dir", b.path("cache"), "--data-dir", b.path("data")}
+}
+
+// inventory returns the output of list as JSON.
+func (b *testbed) inventory() *node.Inventory {
+	GinkgoHelper()
+	inv := &node.Inventory{}
+	Expect(json.Unmarshal([]byte(b.plumb("list", "-o", "json")), inv)).To(Succeed())
+	return inv
+}
+
+// chain is the configuration of a network as on a node with containerd.
+const chain = `{
+	"cniVersion": "1.1.0",
+	"name": "pods",
+	"plugins": [
+		{"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": true, "ipam": {
+			"type": "host-local", "dataDir": "DIR/leases", "ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00:1:2::/64"}]]}},
+		{"type": "portmap", "capabilities": {"portMappings": true}},
+		{"type": "tuning", "dataDir": "DIR/tuning", "mtu": 1400}
+	]
+}`
+
+// network writes a configuration and returns it. DIR stands for the folder of the testbed.
+func (b *testbed) network(file, text string) *libcni.NetworkConfigList {
+	GinkgoHelper()
+	path := filepath.Join(b.path("conf"), file)
+	Expect(os.WriteFile(path, []byte(strings.ReplaceAll(text, "DIR", b.dir)), 0o644)).To(Succeed())
+	var conf struct{ Name string }
+	Expect(json.Unmarshal([]byte(text), &conf)).To(Succeed())
+	list, err := libcni.LoadNetworkConf(b.path("conf"), conf.Name)
+	Expect(err).NotTo(HaveOccurred())
+	return list
+}
+
+// A pod is a container that a runtime attaches.
+type pod struct {
+	*nstest.NS
+	runtime *libcni.RuntimeConf
+}
+
+// newPod returns a pod with a host port for each of ports.
+func newPod(id string, ports ...int) *pod {
+	GinkgoHelper()
+	n := nstest.New(GinkgoTB()).Named(id)
+	var mappings []map[string]any
+	for _, port := range ports {
+		mappings = append(mappings, map[string]any{"hostPort": port, "containerPort": 80, "protocol": "tcp"})
+	}
+	return &pod{n, &libcni.RuntimeConf{
+		ContainerID: id, NetNS: n.Path(), IfName: "eth0", CapabilityArgs: map[string]any{"portMappings": mappings},
+	}}
+}
+
+// add attaches the pod to the network.
+func (b *testbed) add(list *libcni.NetworkConfigList, p *pod) {
+	GinkgoHelper()
+	_, err := b.cni.AddNetworkList(context.Background(), list, p.runtime)
+	Expect(err).NotTo(HaveOccurred())
+}
+
+// state returns the state of the node and of all files.
+func (b *testbed) state() string {
+	GinkgoHelper()
+	return nstest.Snapshot(GinkgoTB(), b.node) + nstest.SnapshotDir(GinkgoTB(), b.dir) + nstest.SnapshotDir(GinkgoTB(), "/run/cni")
+}
+
+// An id is an ID as containerd's are: 64 hexadecimal digits.
+func id(first string) string { return first + strings.Repeat("0", 64-len(first)) }
