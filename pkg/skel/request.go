@@ -206,9 +206,13 @@ func (r *Request) ownsKey(key types.UnknownKey) bool {
 	return !r.plugin.IPAM
 }
 
-// sharedKeys are the top-level keys that the specification, libcni or skel defines.
+// SharedKeys returns the top-level keys that are known in the configuration of every plugin.
+func SharedKeys() []string { return slices.Clone(sharedKeys) }
+
+// sharedKeys are the top-level keys that the specification, libcni or skel defines. With "$schema", editors find
+// the JSON Schema of a configuration.
 var sharedKeys = []string{
-	"cniVersion", "cniVersions", "name", "type", "capabilities", "ipam", "dns", "args", "runtimeConfig",
+	"$schema", "cniVersion", "cniVersions", "name", "type", "capabilities", "ipam", "dns", "args", "runtimeConfig",
 	"prevResult", "strict", "disableCheck", "disableGC", "cni.dev/valid-attachments", "cni.dev/attachments",
 }
 

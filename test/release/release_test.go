@@ -40,7 +40,7 @@ const sbomName = "cni-plugins-linux-" + version + ".spdx.json"
 func checkout(t *testing.T, dir string) {
 	t.Helper()
 	root := nstest.Root(t)
-	for _, part := range []string{"go.mod", "go.sum", "README.md", "LICENSE", "build_linux.sh", "engine", "pkg", "plugins", "scripts"} {
+	for _, part := range []string{"go.mod", "go.sum", "README.md", "LICENSE", "build_linux.sh", "cmd", "engine", "pkg", "plugins", "scripts"} {
 		if info, err := os.Stat(filepath.Join(root, part)); err != nil {
 			t.Fatal(err)
 		} else if info.IsDir() {
@@ -144,7 +144,7 @@ func checkNames(t *testing.T, out string) {
 		name := archiveName(arch)
 		want = append(want, name, name+".sha256", name+".sha512")
 	}
-	want = append(want, sbomName)
+	want = append(want, sbomName, "cni-plugins-"+version+".schemas.tgz")
 	slices.Sort(want)
 	entries, err := os.ReadDir(out)
 	if err != nil {
