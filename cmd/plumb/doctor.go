@@ -5,11 +5,14 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/doctor"
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
 )
 
 // newDoctor returns the command doctor.
@@ -24,8 +27,10 @@ status is 1 if something is wrong.`,
 		Args:    usage(cobra.ArbitraryArgs),
 	}
 	places, format := addPlaces(c.Flags()), addOutput(c.Flags())
+	var wire bool
+	c.Flags().BoolVar(&wire, "wire", false, "also ask other hosts, by ARP, whether they use an IPv4 address of a container; takes seconds")
 	c.RunE = func(c *cobra.Command, files []string) error {
-		o := doctor.Options{Places: *places, Files: files, Spare: spareFolders()}
+		o := doctor.Options{Places: *places, Files: files, Wire: wire, Flags: placeFlags(c.Flags(), places), Spare: spareFolders()}
 		show := progress(c.ErrOrStderr())
 		report, err := o.Examine(c.Context(), show)
 		show("")
@@ -43,6 +48,20 @@ status is 1 if something is wrong.`,
 		return err
 	}
 	return c
+}
+
+// placeFlags returns the flags of addPlaces that were given, for another command.
+func placeFlags(flags *pflag.FlagSet, p *node.Places) string {
+	values := map[string]string{
+		"conf-dir": p.ConfDir, "plugin-path": strings.Join(p.PluginPath, string(os.PathListSeparator)), "cache-dir": p.CacheDir, "data-dir": p.DataDir,
+	}
+	var given strings.Builder
+	flags.Visit(func(f *pflag.Flag) {
+		if value, ok := values[f.Name]; ok {
+			fmt.Fprintf(&given, " --%s %s", f.Name, doctor.Quote(value))
+		}
+	})
+	return given.String()
 }
 
 // spareFolders returns the folders in which an executable may be that CNI_PATH lacks.

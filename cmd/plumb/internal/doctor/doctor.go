@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/ns"
 )
@@ -33,6 +34,8 @@ func (f Finding) IsCommand() bool { return !strings.HasPrefix(f.Mend, edit) }
 type Options struct {
 	node.Places
 	Files []string // configuration files; empty: those of ConfDir
+	Wire  bool     // ask other hosts whether they use the addresses of containers
+	Flags string   // the flags of plumb gc for the same places, with a space before each
 	// Spare are the folders from which a missing executable can be copied, if they have it.
 	Spare []string
 }
@@ -67,6 +70,14 @@ func checks() []check {
 	}
 }
 
+// stateChecks are the checks of what the node holds. They are left out if files are given.
+func stateChecks() []check {
+	return []check{
+		{"leftover", findLeftovers}, {"reservation", findReservations}, {"masquerade", findMasquerade}, {"chain", findChains},
+		{"forward-drop", findForwardDrop}, {"route-localnet", findLocalnet},
+	}
+}
+
 // An examination is the state of one run.
 type examination struct {
 	Options
@@ -78,6 +89,9 @@ type examination struct {
 	// executables are the executables that were found, by the type of the plugin.
 	executables map[string]*executable
 	broken      map[*file]bool
+	inventory   *node.Inventory
+	nft         *nft.Conn                 // nil: the kernel has no nf_tables
+	leftover    map[*node.Attachment]bool // that findLeftovers found
 }
 
 // Examine examines the node of this process. progress is called with the name of each check before it.
@@ -87,20 +101,20 @@ func (o Options) Examine(ctx context.Context, progress func(check string)) (*Rep
 		return nil, err
 	}
 	defer func() { _ = h.Close() }()
-	e := &examination{Options: o, ctx: ctx, broken: map[*file]bool{}, report: &Report{
+	e := &examination{Options: o, ctx: ctx, broken: map[*file]bool{}, leftover: map[*node.Attachment]bool{}, report: &Report{
 		Findings: []Finding{}, Files: []string{}, Executables: []string{}, Checks: []string{}, Unread: []string{},
 	}}
-	if e.conn, err = nl.Open(h); err != nil {
+	if err := e.readNode(h); err != nil {
 		return nil, err
 	}
-	if e.links, err = e.conn.Links(); err != nil {
-		return nil, err
+	todo := checks()
+	if len(o.Files) == 0 {
+		todo = append(todo, stateChecks()...)
 	}
-	if err := e.readFiles(); err != nil {
-		return nil, err
+	if o.Wire {
+		todo = append(todo, check{"wire", findWire})
 	}
-	e.findPrograms()
-	for _, c := range checks() {
+	for _, c := range todo {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
@@ -109,6 +123,32 @@ func (o Options) Examine(ctx context.Context, progress func(check string)) (*Rep
 	}
 	slices.SortStableFunc(e.report.Findings, func(a, b Finding) int { return cmp.Compare(fileOf(a.Where), fileOf(b.Where)) })
 	return e.report, nil
+}
+
+// readNode reads what the checks need.
+func (e *examination) readNode(h *ns.Handle) (err error) {
+	if e.conn, err = nl.Open(h); err != nil {
+		return err
+	}
+	if e.links, err = e.conn.Links(); err != nil {
+		return err
+	}
+	if err := e.readFiles(); err != nil {
+		return err
+	}
+	e.findPrograms()
+	if e.inventory, err = e.Read(); err != nil {
+		return err
+	}
+	e.report.Attachments = len(e.inventory.Attachments)
+	for _, problem := range e.inventory.Unread {
+		if !slices.ContainsFunc(e.report.Files, func(f string) bool { return strings.HasPrefix(problem, f+":") }) {
+			e.report.Unread = append(e.report.Unread, problem) // what is wrong with a file is a finding
+		}
+	}
+	e.nft, err = openNFT(h)
+	e.unread("nftables", err)
+	return nil
 }
 
 // run makes one check.
@@ -135,8 +175,8 @@ func (e *examination) unread(what string, err error) {
 	}
 }
 
-// quote returns a word of a command line of sh.
-func quote(s string) string {
+// Quote returns a word of a command line of sh.
+func Quote(s string) string {
 	if s != "" && !strings.ContainsFunc(s, func(r rune) bool {
 		return !strings.ContainsRune("/._-+:,@%=", r) && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
 	}) {

@@ -48,7 +48,7 @@ func findBridges(e *examination) (found []Finding) {
 			}
 			e.broken[f] = true
 			what := fmt.Sprintf("the bridge of network %q is %s, and its containers are on %s: new containers do not reach them", f.name(), name, other)
-			mend := fmt.Sprintf("ip link set dev %[1]s name %[2]s || { ip link set dev %[1]s down && ip link set dev %[1]s name %[2]s && ip link set dev %[2]s up; }", quote(other), quote(name))
+			mend := fmt.Sprintf("ip link set dev %[1]s name %[2]s || { ip link set dev %[1]s down && ip link set dev %[1]s name %[2]s && ip link set dev %[2]s up; }", Quote(other), Quote(name))
 			if _, exists := e.link(name); exists {
 				mend = edit + fmt.Sprintf("write \"bridge\": %q into %s, or replace the containers on %s", other, f.path, other)
 			}

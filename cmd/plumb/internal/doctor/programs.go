@@ -127,7 +127,7 @@ func (e *examination) copyFrom(name, where string) string {
 	for _, dir := range e.Spare {
 		from := filepath.Join(dir, name)
 		if _, err := os.Stat(from); err == nil && from != where && whyNotRunnable(from) == "" {
-			return fmt.Sprintf("install -m 0755 %s %s", quote(from), quote(where))
+			return fmt.Sprintf("install -m 0755 %s %s", Quote(from), Quote(where))
 		}
 	}
 	return fmt.Sprintf("%sinstall the plugin %s as %s", edit, name, where)
@@ -170,7 +170,7 @@ func (e *examination) checkProgram(f *file, typ *schema.Value, at string) []Find
 	mend := edit + "name the folder of the plugins with --plugin-path"
 	switch {
 	case strings.HasPrefix(x.problem, "not executable"):
-		mend = "chmod 0755 " + quote(x.path)
+		mend = "chmod 0755 " + Quote(x.path)
 	case x.path != "":
 		mend = e.copyFrom(x.name, x.path)
 	case len(e.PluginPath) > 0:
@@ -253,7 +253,7 @@ func (e *examination) copyVersion(x *executable, version string) string {
 	for _, dir := range e.Spare {
 		from := filepath.Join(dir, x.name)
 		if _, err := os.Stat(from); err == nil && whyNotRunnable(from) == "" && banner(e.ctx, from) == version {
-			return fmt.Sprintf("install -m 0755 %s %s", quote(from), quote(x.path))
+			return fmt.Sprintf("install -m 0755 %s %s", Quote(from), Quote(x.path))
 		}
 	}
 	return fmt.Sprintf("%sinstall version %s of %s as %s", edit, version, x.name, x.path)
