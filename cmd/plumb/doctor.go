@@ -28,7 +28,7 @@ status is 1 if something is wrong.`,
 	}
 	places, format := addPlaces(c.Flags()), addOutput(c.Flags())
 	var wire bool
-	c.Flags().BoolVar(&wire, "wire", false, "also ask other hosts, by ARP, whether they use an IPv4 address of a container; takes seconds")
+	c.Flags().BoolVar(&wire, "wire", false, "also ask other hosts whether they use an address of a container (ARP, neighbor discovery); takes seconds")
 	c.RunE = func(c *cobra.Command, files []string) error {
 		o := doctor.Options{Places: *places, Files: files, Wire: wire, Flags: placeFlags(c.Flags(), places), Spare: spareFolders()}
 		show := progress(c.ErrOrStderr())

@@ -189,14 +189,19 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 		Expect(n.Sysctl(GinkgoTB(), "net/ipv4/conf/cni0/route_localnet")).To(Equal("0"))
 	})
 
-	It("finds another host with the address of a container", func() {
-		n, _ := newUsedNode()
+	DescribeTable("finds another host with the address of a container", func(address string) {
+		n, c1 := newUsedNode()
+		if address != "10.88.0.2" {
+			n.del("c1", c1)
+			n.change("10-pods.conflist", `"subnet": "10.88.0.0/16"`, `"ranges": [[{"subnet": "10.88.0.0/16"}], [{"subnet": "fd00:88::/64"}]]`)
+			n.add("c2")
+		}
 		n.args = []string{"--wire"}
 		Expect(n.doctor().Findings).To(BeEmpty())
 		other := nstest.New(GinkgoTB()).Named("other")
 		n.Must(GinkgoTB(), "ip", "link", "add", "v9", "type", "veth", "peer", "name", "eth9", "address", "02:00:00:00:00:99", "netns", other.Path())
 		n.Batch(GinkgoTB(), "link set v9 master cni0", "link set v9 up")
-		other.Batch(GinkgoTB(), "link set eth9 up", "address add 10.88.0.2/16 dev eth9")
+		other.Batch(GinkgoTB(), "link set eth9 up", "address add "+address+" dev eth9 nodad")
 		var finding doctor.Finding
 		Eventually(func() int { // until the bridge forwards on the new port
 			found := n.doctor().Findings
@@ -205,8 +210,11 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 			}
 			return len(found)
 		}).Should(Equal(1))
-		Expect(fmt.Sprint(finding.Check, " ", finding.What)).To(HavePrefix("wire 10.88.0.2, an address of c1 ("))
+		Expect(fmt.Sprint(finding.Check, " ", finding.What)).To(HavePrefix("wire " + address + ", an address of c"))
 		Expect(finding.What).To(HaveSuffix("is also used by the host with hardware address 02:00:00:00:00:99 on cni0"))
-		n.requireMended(finding, func() { other.Batch(GinkgoTB(), "address delete 10.88.0.2/16 dev eth9") })
-	})
+		n.requireMended(finding, func() { other.Batch(GinkgoTB(), "address flush dev eth9") })
+	},
+		Entry("IPv4", "10.88.0.2"),
+		Entry("IPv6", "fd00:88::2"),
+	)
 })

@@ -34,8 +34,8 @@ type claim struct {
 	mac        types.MAC // of the container's interface
 }
 
-// findWire asks by ARP, on the bridges and masters of the node, whether another host has the IPv4 address of a
-// container.
+// findWire asks by ARP and by neighbor discovery, on the bridges and masters of the node, whether another host has the
+// address of a container.
 func findWire(e *examination) (found []Finding) {
 	wires := map[string][]claim{}
 	for _, a := range e.living() {
@@ -46,16 +46,14 @@ func findWire(e *examination) (found []Finding) {
 		mac, err := macOf(a)
 		e.unread("hardware address of "+a.ContainerID, err)
 		for _, text := range a.Addresses {
-			if addr, parseErr := netip.ParseAddr(text); err == nil && parseErr == nil && addr.Is4() {
+			if addr, parseErr := netip.ParseAddr(text); err == nil && parseErr == nil {
 				wires[on] = append(wires[on], claim{a, addr, mac})
 			}
 		}
 	}
 	for _, l := range e.links {
 		if claims := wires[l.Name]; len(claims) > 0 {
-			conflicts, err := probe(l, claims)
-			e.unread("probe on "+l.Name, err)
-			found = append(found, conflicts...)
+			found = append(found, e.probe(l, claims)...)
 		}
 	}
 	return found
@@ -94,22 +92,21 @@ func macOf(a *node.Attachment) (types.MAC, error) {
 }
 
 // probe asks for the addresses on a link, and returns a finding for each other host that has one of them.
-func probe(on nl.Link, claims []claim) (found []Finding, err error) {
-	s, err := packet.Listen(&net.Interface{Index: on.Index, Name: on.Name, HardwareAddr: net.HardwareAddr(on.MAC)}, packet.Datagram, unix.ETH_P_ARP, nil)
-	if err != nil {
-		return nil, err
+func (e *examination) probe(on nl.Link, claims []claim) (found []Finding) {
+	var v4, v6 []netip.Addr
+	for _, c := range claims {
+		if c.addr.Is4() {
+			v4 = append(v4, c.addr)
+		} else {
+			v6 = append(v6, c.addr)
+		}
 	}
-	defer func() { err = errors.Join(err, s.Close()) }()
 	answers := map[string]bool{}
-	for range probes {
-		for _, c := range claims {
-			if _, err := s.WriteTo(arpProbe(on.MAC, c.addr), &packet.Addr{HardwareAddr: net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}}); err != nil {
-				return nil, err
-			}
-		}
-		if err := collectAnswers(s, answers); err != nil {
-			return nil, err
-		}
+	if len(v4) > 0 {
+		e.unread("ARP on "+on.Name, arp(on, v4, answers))
+	}
+	if len(v6) > 0 {
+		e.unread("neighbor discovery on "+on.Name, e.solicit(on, v6, answers))
 	}
 	for _, c := range claims {
 		for answer := range answers {
@@ -122,7 +119,27 @@ func probe(on nl.Link, claims []claim) (found []Finding, err error) {
 		}
 	}
 	slices.SortFunc(found, func(a, b Finding) int { return strings.Compare(a.What, b.What) })
-	return found, nil
+	return found
+}
+
+// arp asks on a link, by ARP probes, who has the addresses, and adds "ADDRESS MAC" for each answer.
+func arp(on nl.Link, addrs []netip.Addr, answers map[string]bool) (err error) {
+	s, err := packet.Listen(&net.Interface{Index: on.Index, Name: on.Name, HardwareAddr: net.HardwareAddr(on.MAC)}, packet.Datagram, unix.ETH_P_ARP, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	for range probes {
+		for _, a := range addrs {
+			if _, err := s.WriteTo(arpProbe(on.MAC, a), &packet.Addr{HardwareAddr: net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}}); err != nil {
+				return fmt.Errorf("ask for %s: %w", a, err)
+			}
+		}
+		if err := collectAnswers(s, answers); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // arpHeader begins an ARP packet for IPv4 on Ethernet, before the operation (RFC 826).
