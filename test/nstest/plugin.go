@@ -230,8 +230,8 @@ var builds struct {
 	built map[string]bool
 }
 
-// Build returns a folder with the executables of the plugins, which can serve as CNI_PATH. It builds
-// each once per process. If PLUMB_BIN names a folder, as scripts/test.sh sets it, the executables
+// Build returns a folder with the executables of the plugins, which can serve as CNI_PATH. The operator's
+// tool plumb is built like a plugin. Build builds each once per process. If PLUMB_BIN names a folder, as scripts/test.sh sets it, the executables
 // must be there, and Build builds nothing.
 func Build(tb TB, plugins ...string) string {
 	tb.Helper()
@@ -252,7 +252,11 @@ func Build(tb TB, plugins ...string) string {
 		if builds.built[p] {
 			continue
 		}
-		cmd := exec.Command("go", "build", "-trimpath", "-o", builds.dir+"/", "./plugins/"+p)
+		source := "./plugins/" + p
+		if p == "plumb" {
+			source = "./cmd/plumb"
+		}
+		cmd := exec.Command("go", "build", "-trimpath", "-o", builds.dir+"/", source)
 		cmd.Dir, cmd.Env = Root(tb), append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			tb.Fatalf("build %s: %v\n%s", p, err, out)
