@@ -47,6 +47,7 @@ func newRoot() *cobra.Command {
 	root.AddCommand(newDoctor(), newInstall(), newList(), newSchema())
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.SetVersionTemplate("plumb {{.Version}}\n")
+	root.AddCommand(newTrace())
 	return root
 }
 
