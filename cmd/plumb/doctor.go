@@ -53,7 +53,7 @@ status is 1 if something is wrong.`,
 // placeFlags returns the flags of addPlaces that were given, for another command.
 func placeFlags(flags *pflag.FlagSet, p *node.Places) string {
 	values := map[string]string{
-		"conf-dir": p.ConfDir, "plugin-path": strings.Join(p.PluginPath, string(os.PathListSeparator)), "cache-dir": p.CacheDir, "data-dir": p.DataDir,
+		"conf-dir": p.ConfDir, "cni-path": strings.Join(p.PluginPath, string(os.PathListSeparator)), "cache-dir": p.CacheDir, "data-dir": p.DataDir,
 	}
 	var given strings.Builder
 	flags.Visit(func(f *pflag.Flag) {

@@ -1,5 +1,5 @@
-// Package release tests the files that scripts/release.sh makes, and scripts/install.sh with a folder
-// in use.
+// Package release tests the files that scripts/release.sh makes, and plumb install with a folder in
+// use.
 package release
 
 import (
@@ -215,7 +215,7 @@ func checkArchive(t *testing.T, path string) {
 			t.Errorf("%s has time %v", h.Name, h.ModTime)
 		}
 	})
-	want := append(slices.Clone(texts), "./cluster-local-etcd")
+	want := append(slices.Clone(texts), "./cluster-local-etcd", "./plumb")
 	sources, _ := filepath.Glob(filepath.Join(nstest.Root(t), "plugins/*/main.go"))
 	for _, main := range sources {
 		want = append(want, "./"+filepath.Base(filepath.Dir(main)))

@@ -167,7 +167,7 @@ func (e *examination) checkProgram(f *file, typ *schema.Value, at string) []Find
 		return nil
 	}
 	e.broken[f] = true
-	mend := edit + "name the folder of the plugins with --plugin-path"
+	mend := edit + "name the folder of the plugins with --cni-path"
 	switch {
 	case strings.HasPrefix(x.problem, "not executable"):
 		mend = "chmod 0755 " + Quote(x.path)
