@@ -91,7 +91,8 @@ type Inventory struct {
 	// Unread has the errors of the parts that could not be read, which can hold more.
 	Unread []string `json:"unread"`
 
-	byID map[types.Attachment]*Attachment
+	byID    map[types.Attachment]*Attachment
+	partial bool // some of what the node holds could not be read
 }
 
 // Read reads what the node of this process holds. It fails if nothing can be read. What cannot be read of it is in
@@ -114,8 +115,14 @@ func (p Places) Read() (*Inventory, error) {
 	return inv, err
 }
 
-// unread records the error of a part that could not be read. A nil error is none.
+// unread records the error of a part of what the node holds. A nil error is none.
 func (inv *Inventory) unread(what string, err error) {
+	inv.partial = inv.partial || err != nil
+	inv.unreadFile(what, err)
+}
+
+// unreadFile records the error of a file. A nil error is none.
+func (inv *Inventory) unreadFile(what string, err error) {
 	if err != nil {
 		inv.Unread = append(inv.Unread, fmt.Sprintf("%s: %v", what, err))
 	}
