@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -23,14 +24,20 @@ func newDoctor() *cobra.Command {
 		Long: `doctor finds what is wrong with the container networks of this node: in their configurations (those of the folder,
 or FILE…), the plugins' executables, the kernel, and what the node holds for containers. It changes nothing. The exit
 status is 1 if something is wrong.`,
-		Example: "  plumb doctor\n  plumb doctor 10-pods.conflist",
+		Example: "  plumb doctor\n  crictl pods -q --no-trunc | plumb doctor --live -\n  plumb doctor 10-pods.conflist",
 		Args:    usage(cobra.ArbitraryArgs),
 	}
 	places, format := addPlaces(c.Flags()), addOutput(c.Flags())
 	var wire bool
+	var live string
+	begin := time.Now()
+	c.Flags().StringVar(&live, "live", "", "`file` with the whole IDs of all live containers of all runtimes; - for stdin")
 	c.Flags().BoolVar(&wire, "wire", false, "also ask other hosts whether they use an address of a container (ARP, neighbor discovery); takes seconds")
 	c.RunE = func(c *cobra.Command, files []string) error {
-		o := doctor.Options{Places: *places, Files: files, Wire: wire, Flags: placeFlags(c.Flags(), places), Spare: spareFolders()}
+		o := doctor.Options{Places: *places, Files: files, Wire: wire, LiveFile: live, Flags: placeFlags(c.Flags(), places), Spare: spareFolders()}
+		if live != "" {
+			o.Live = func(inv *node.Inventory) (node.LiveList, error) { return (&gc{begin: begin, live: live}).readLive(c, inv) }
+		}
 		show := progress(c.ErrOrStderr())
 		report, err := o.Examine(c.Context(), show)
 		show("")

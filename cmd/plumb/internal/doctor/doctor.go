@@ -35,7 +35,10 @@ type Options struct {
 	node.Places
 	Files []string // configuration files; empty: those of ConfDir
 	Wire  bool     // ask other hosts whether they use the addresses of containers
-	Flags string   // the flags of plumb gc for the same places, with a space before each
+	// Live returns the list of live containers. It is called once, after the inventory is read; nil: there is no list.
+	Live     func(*node.Inventory) (node.LiveList, error)
+	LiveFile string // the file of the list, for plumb gc; "-": stdin
+	Flags    string // the flags of plumb gc for the same places, with a space before each
 	// Spare are the folders from which a missing executable can be copied, if they have it.
 	Spare []string
 }
@@ -91,6 +94,7 @@ type examination struct {
 	broken      map[*file]bool
 	inventory   *node.Inventory
 	nft         *nft.Conn                 // nil: the kernel has no nf_tables
+	plan        *node.Plan                // nil: there is no list of live containers
 	leftover    map[*node.Attachment]bool // that findLeftovers found
 }
 
@@ -148,7 +152,14 @@ func (e *examination) readNode(h *ns.Handle) (err error) {
 	}
 	e.nft, err = openNFT(h)
 	e.unread("nftables", err)
-	return nil
+	if e.Live == nil {
+		return nil
+	}
+	live, err := e.Live(e.inventory)
+	if err == nil {
+		e.plan, err = node.NewPlan(e.inventory, live, node.Selection{MinAge: youngest})
+	}
+	return err
 }
 
 // run makes one check.

@@ -46,9 +46,17 @@ func describe(a *node.Attachment) string {
 	return fmt.Sprintf("container %s, interface %s, network %s: %s", a.ContainerID, a.IfName, a.Network, strings.Join(things, ", "))
 }
 
-// findLeftovers finds attachments whose container is gone: their namespace does not exist, or the runtime has no
-// result of them. A runtime that does not use libcni's cache has no results at all.
+// findLeftovers finds attachments whose container is gone: it is not in the list of live containers. Without a list,
+// the evidence is that its namespace does not exist, or that the runtime has no result of it while it has results of
+// others. A runtime that does not use libcni's cache has no results at all.
 func findLeftovers(e *examination) (found []Finding) {
+	if e.plan != nil {
+		for _, a := range e.plan.Dead {
+			e.leftover[a] = true
+			found = append(found, Finding{Where: whereNode, What: describe(a) + ": the container is not in the list of live ones", Mend: e.collectByList(a)})
+		}
+		return found
+	}
 	results := slices.DeleteFunc(slices.Clone(e.inventory.Attachments), func(a *node.Attachment) bool { return result(a) == "" })
 	for _, a := range e.inventory.Attachments {
 		if a.Incomplete || time.Since(a.Since()) < youngest {
@@ -66,6 +74,18 @@ func findLeftovers(e *examination) (found []Finding) {
 		}
 	}
 	return found
+}
+
+// collectByList returns the command that removes what the node holds for an attachment by the list of live containers.
+func (e *examination) collectByList(a *node.Attachment) string {
+	n, err := e.inventory.Network(a.Network)
+	switch {
+	case err != nil || n.File == "":
+		return e.collect(a, false)
+	case e.LiveFile == "-":
+		return edit + "give the same list to plumb gc --live -" + e.Flags
+	}
+	return "plumb gc --live " + Quote(e.LiveFile) + " --network " + Quote(a.Network) + e.Flags
 }
 
 // isGone reports whether there is no namespace at a path.

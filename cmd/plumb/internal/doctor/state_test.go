@@ -120,6 +120,59 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 		Expect(n.doctor().Findings).To(BeEmpty())
 	})
 
+	Context("with a container that is gone", func() {
+		var n *usedNode
+		BeforeEach(func() {
+			n, _ = newUsedNode()
+		})
+		// leave leaves what a node holds for a container c2 whose runtime never called DEL.
+		leave := func() {
+			n.add("c2").Remove(GinkgoTB())
+			Eventually(func() string { return n.sh("ip -o link show type veth | wc -l") }).Should(Equal("1\n"))
+			n.age()
+		}
+		live := func(ids string) string {
+			path := filepath.Join(n.dir, "live")
+			Expect(os.WriteFile(path, []byte(ids), 0o644)).To(Succeed())
+			return path
+		}
+
+		It("names the namespace that does not exist, and removes all", func() {
+			leave()
+			finding := n.find("leftover", "container c2, interface eth0, network pods: reservation 10.88.0.3, element 10.88.0.3")
+			Expect(finding.What).To(MatchRegexp("its namespace .* does not exist$"))
+			n.requireMended(finding, nil)
+			Expect(n.sh("nft list table inet plumb")).NotTo(ContainSubstring("c2"))
+		})
+
+		It("names the missing result, and removes all", func() {
+			leave()
+			Expect(os.Remove(n.result("c2"))).To(Succeed())
+			n.requireMended(n.find("leftover", "libcni's cache has no result of it"), nil)
+			Expect(filepath.Join(n.pools(), "pods", "10.88.0.3")).NotTo(BeAnExistingFile())
+		})
+
+		It("removes the things of a network without a configuration one by one", func() {
+			leave()
+			n.write("10-pods.conflist", `{"cniVersion": "1.1.0", "name": "other", "plugins": [{"type": "bridge", "bridge": "other"}]}`)
+			n.requireMended(n.find("leftover", "container c2"), nil)
+			Expect(n.sh("nft list table inet plumb")).NotTo(ContainSubstring("c2"))
+		})
+
+		It("finds a container that is not in the list of live ones", func() {
+			n.add("c3")
+			n.age()
+			n.args = []string{"--live", live("c1\n")}
+			n.requireMended(n.find("leftover", "container c3, interface eth0, network pods: reservation 10.88.0.3, link veth"), nil)
+		})
+
+		It("refuses a list of shortened IDs", func() {
+			cmd := append([]string{"doctor", "--live", live("c\n")}, n.folders()...)
+			_, err := n.Exec(filepath.Join(n.built, "plumb"), cmd...)
+			Expect(err).To(MatchError(ContainSubstring("give whole IDs (--no-trunc)")))
+		})
+	})
+
 	It("makes no checks of the state if files are given", func() {
 		n, _ := newUsedNode()
 		n.Must(GinkgoTB(), "nft", "flush", "ruleset")
