@@ -36,7 +36,9 @@ status is 1 if something is wrong.`,
 	c.RunE = func(c *cobra.Command, files []string) error {
 		o := doctor.Options{Places: *places, Files: files, Wire: wire, LiveFile: live, Flags: placeFlags(c.Flags(), places), Spare: spareFolders()}
 		if live != "" {
-			o.Live = func(inv *node.Inventory) (node.LiveList, error) { return (&gc{begin: begin, live: live}).readLive(c, inv) }
+			o.Live = func(inv *node.Inventory) (node.LiveList, error) {
+				return (&gc{begin: begin, live: live}).readLive(c, inv)
+			}
 		}
 		show := progress(c.ErrOrStderr())
 		report, err := o.Examine(c.Context(), show)

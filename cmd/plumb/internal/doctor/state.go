@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/schema"
 	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/masq"
 	"github.com/plumb-cni/plumb/pkg/nft"
@@ -219,38 +220,61 @@ func addresses(a *node.Attachment) ([]string, error) {
 	return texts, err
 }
 
-// findMasquerade finds containers whose elements in nftables are gone, such as after nft flush ruleset.
-func findMasquerade(e *examination) (found []Finding) {
+// findElements finds containers whose elements in nftables are gone, such as after nft flush ruleset.
+func findElements(e *examination) (found []Finding) {
 	lost := map[string][]string{}
 	for _, a := range e.living() {
 		f := e.fileOfNetwork(a.Network)
-		if f == nil || !f.masquerades() || !e.isOurs(a) {
+		if f == nil || !e.isOurs(a) || slices.Contains(lost[a.Network], a.ContainerID) {
 			continue
 		}
-		for _, address := range a.Addresses {
-			if !slices.ContainsFunc(a.Things, func(t node.Thing) bool {
-				return t.Kind == node.Element && t.Address == address && strings.Contains(t.Where, "map masq")
-			}) && !slices.Contains(lost[a.Network], a.ContainerID) {
-				lost[a.Network] = append(lost[a.Network], a.ContainerID)
-			}
+		noMasquerade := f.masquerades() && slices.ContainsFunc(a.Addresses, func(address string) bool {
+			return !hasElement(a, "map masq", address)
+		})
+		if noMasquerade || f.forwards() && hasPortMappings(result(a)) && !hasElement(a, "map hostport", "") {
+			lost[a.Network] = append(lost[a.Network], a.ContainerID)
 		}
 	}
 	for _, n := range e.inventory.Networks {
 		if ids := lost[n.Name]; len(ids) > 0 {
 			found = append(found, Finding{Where: whereNode,
-				What: fmt.Sprintf("network %s has ipMasq, and the elements of %d containers are missing in table inet plumb: another program has deleted them. Their packets leave the node with their own address: %s",
-					n.Name, len(ids), strings.Join(ids, ", ")),
+				What: fmt.Sprintf("network %s: table inet plumb lacks elements of %s, which another program has deleted: masquerade or host ports do not work", n.Name, strings.Join(ids, ", ")),
 				Mend: edit + "let the runtime replace these containers; and find the program, which may be a service that runs nft flush ruleset when it is reloaded"})
 		}
 	}
 	return found
 }
 
-// masquerades reports whether a plugin of the network masquerades with nftables for certain or by default.
+// hasElement reports whether an attachment has an element in a map, for an address; empty: for any.
+func hasElement(a *node.Attachment, inMap, address string) bool {
+	return slices.ContainsFunc(a.Things, func(t node.Thing) bool {
+		return t.Kind == node.Element && strings.Contains(t.Where, inMap) && (address == "" || t.Address == address)
+	})
+}
+
+// masquerades reports whether a plugin of the network masquerades with nftables, at least by default.
 func (f *file) masquerades() bool {
 	return slices.ContainsFunc(f.plugins, func(p plugin) bool {
 		return (p.typ == "bridge" || p.typ == "ptp") && p.Get("ipMasq").Bool() && p.Get("ipMasqBackend").Text() != "iptables"
 	})
+}
+
+// forwards reports whether a plugin of the network forwards host ports with nftables, at least by default.
+func (f *file) forwards() bool {
+	return slices.ContainsFunc(f.plugins, func(p plugin) bool {
+		return p.typ == "portmap" && p.Get("backend").Text() != "iptables" &&
+			p.Get("externalSetMarkChain").Text() == "" && len(p.Get("conditionsV4").Items())+len(p.Get("conditionsV6").Items()) == 0
+	})
+}
+
+// hasPortMappings reports whether the file of libcni's cache has port mappings.
+func hasPortMappings(path string) bool {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return false
+	}
+	v, err := schema.Parse(text)
+	return err == nil && len(v.Get("capabilityArgs").Get("portMappings").Items()) > 0
 }
 
 // isOurs reports whether the attachment has a host end that plumb made.
@@ -261,7 +285,7 @@ func (e *examination) isOurs(a *node.Attachment) bool {
 // findChains finds damaged chains of plumb, if the table has elements.
 func findChains(e *examination) []Finding {
 	hasElements := slices.ContainsFunc(e.inventory.Attachments, func(a *node.Attachment) bool {
-		return slices.ContainsFunc(a.Things, func(t node.Thing) bool { return t.Kind == node.Element && strings.Contains(t.Where, "map masq") })
+		return hasElement(a, "map masq", "")
 	})
 	if e.nft == nil || !hasElements {
 		return nil
@@ -293,11 +317,7 @@ func findForwardDrop(e *examination) (found []Finding) {
 			continue
 		}
 		for _, f := range e.good() {
-			types := f.types()
-			forwards := slices.ContainsFunc(f.plugins, func(p plugin) bool {
-				return p.typ == "ptp" || p.typ == "bridge" && (p.Get("isGateway").Bool() || p.Get("isDefaultGateway").Bool())
-			})
-			if !forwards || slices.Contains(types, "firewall") || !f.isList() {
+			if !slices.ContainsFunc(f.plugins, plugin.isRouted) || slices.Contains(f.types(), "firewall") || !f.isList() {
 				continue
 			}
 			found = append(found, Finding{Where: f.path,

@@ -32,6 +32,17 @@ const masqueraded = `{
 }
 `
 
+// ports is a network with host ports.
+const ports = `{
+    "cniVersion": "1.1.0",
+    "name": "pods",
+    "plugins": [
+        {"type": "bridge", "isGateway": true, "ipam": {"type": "host-local", "dataDir": "POOLS", "subnet": "10.88.0.0/16"}},
+        {"type": "portmap", "capabilities": {"portMappings": true}}
+    ]
+}
+`
+
 // onNode makes libcni start the plugins on a node.
 type onNode struct {
 	invoke.RawExec
@@ -176,7 +187,7 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 	It("makes no checks of the state if files are given", func() {
 		n, _ := newUsedNode()
 		n.Must(GinkgoTB(), "nft", "flush", "ruleset")
-		Expect(n.doctor(filepath.Join(n.confDir(), "10-pods.conflist")).Checks).NotTo(ContainElement("masquerade"))
+		Expect(n.doctor(filepath.Join(n.confDir(), "10-pods.conflist")).Checks).NotTo(ContainElement("elements"))
 	})
 
 	It("finds a container that has no address that is reserved for it, and adds the address", func() {
@@ -214,9 +225,28 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 	It("finds that another program has flushed the ruleset", func() {
 		n, c1 := newUsedNode()
 		n.Must(GinkgoTB(), "nft", "flush", "ruleset")
-		n.requireMended(n.find("masquerade", "network pods has ipMasq, and the elements of 1 containers are missing in table inet plumb"), func() {
+		n.requireMended(n.find("elements", "network pods: table inet plumb lacks elements of c1"), func() {
 			n.del("c1", c1)
 			n.add("c1")
+		})
+	})
+
+	It("finds that another program has deleted the elements of host ports", func() {
+		n := &usedNode{testNode: newTestNode("bridge", "host-local", "portmap")}
+		n.cni = libcni.NewCNIConfigWithCacheDir([]string{n.bin()}, filepath.Join(n.dir, "cache"), &onNode{node: n.NS})
+		n.write("10-pods.conflist", ports)
+		pod := nstest.New(GinkgoTB())
+		runtime := runtimeOf("c1", pod)
+		runtime.CapabilityArgs = map[string]any{"portMappings": []map[string]any{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}}
+		_, err := n.cni.AddNetworkList(context.Background(), n.list(), runtime)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(n.doctor().Findings).To(BeEmpty())
+		n.Must(GinkgoTB(), "nft", "flush", "ruleset")
+		n.Must(GinkgoTB(), "sysctl", "-q", "-w", "net.ipv4.conf.cni0.route_localnet=0")
+		n.requireMended(n.find("elements", "lacks elements of c1"), func() {
+			Expect(n.cni.DelNetworkList(context.Background(), n.list(), runtime)).To(Succeed())
+			_, err := n.cni.AddNetworkList(context.Background(), n.list(), runtime)
+			Expect(err).NotTo(HaveOccurred())
 		})
 	})
 
