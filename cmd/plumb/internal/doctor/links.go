@@ -36,14 +36,14 @@ func (e *examination) isHostEnd(name string) bool {
 
 // findBridges finds bridges of configurations that do not exist, while another bridge has containers of the network.
 func findBridges(e *examination) (found []Finding) {
-	for _, f := range e.parsed() {
+	for _, f := range e.good() {
 		for _, p := range f.plugins {
 			if p.typ != "bridge" {
 				continue
 			}
 			name := bridgeName(p)
 			other := e.bridgeOf(f.name())
-			if _, exists := e.link(name); exists && (other == "" || other == name) || other == "" || other == name {
+			if other == "" || other == name {
 				continue
 			}
 			e.broken[f] = true

@@ -168,7 +168,7 @@ func findRoutes(e *examination) (found []Finding) {
 				continue // the subnet is that of a wire, which the node may be on
 			}
 			for _, r := range routes {
-				if s.subnet.Overlaps(r.dst) && r.dst.Bits() >= s.subnet.Bits() && !e.isOwn(s.plugin, r.link) {
+				if s.subnet.Overlaps(r.dst) && r.dst.Bits() >= s.subnet.Bits() && !e.isOwn(s, r.link) {
 					found = append(found, Finding{
 						Where: f.at(s.value.Get("subnet")),
 						What:  fmt.Sprintf("the node has a route to %s on %s: it sends packets for containers in %s there", r.dst, r.link, s.subnet),
@@ -181,10 +181,12 @@ func findRoutes(e *examination) (found []Finding) {
 	return found
 }
 
-// isOwn reports whether the node's routes on a link are those of the plugin's network.
-func (e *examination) isOwn(p plugin, link string) bool {
-	bridge := bridgeName(p)
-	return e.isHostEnd(link) || p.typ == "bridge" && (link == bridge || strings.HasPrefix(link, bridge+"."))
+// isOwn reports whether the node's routes on a link are those of the network: the link is a host end, or the bridge, also
+// if that was renamed.
+func (e *examination) isOwn(s span, link string) bool {
+	bridge := bridgeName(s.plugin)
+	return e.isHostEnd(link) || link == e.bridgeOf(s.file.name()) ||
+		s.plugin.typ == "bridge" && (link == bridge || strings.HasPrefix(link, bridge+"."))
 }
 
 // A nodeRoute is a route of the node.
