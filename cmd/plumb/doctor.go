@@ -105,14 +105,11 @@ func printReport(w io.Writer, r *doctor.Report) error {
 	for _, u := range r.Unread {
 		fmt.Fprintf(w, "not examined: %s\n", u)
 	}
-	found := fmt.Sprintf("%d problems", len(r.Findings))
-	switch len(r.Findings) {
-	case 0:
-		found = "nothing found"
-	case 1:
-		found = "1 problem"
+	found := "nothing found"
+	if n := len(r.Findings); n > 0 {
+		found = count(n, "problem")
 	}
-	_, err := fmt.Fprintf(w, "%s (%d configurations, %d executables, %d attachments, %d checks)\n",
-		found, len(r.Files), len(r.Executables), r.Attachments, len(r.Checks))
+	_, err := fmt.Fprintf(w, "%s (%s, %s, %s, %s)\n", found, count(len(r.Files), "configuration"),
+		count(len(r.Executables), "executable"), count(r.Attachments, "attachment"), count(len(r.Checks), "check"))
 	return err
 }

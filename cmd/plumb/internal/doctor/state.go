@@ -41,8 +41,19 @@ func result(a *node.Attachment) string {
 // describe returns what the node holds for an attachment.
 func describe(a *node.Attachment) string {
 	var things []string
+	elements := 0
 	for _, t := range a.Things {
-		things = append(things, fmt.Sprintf("%s %s", t.Kind, t.Name))
+		switch t.Kind {
+		case node.Element:
+			elements++
+		case node.Result:
+			things = append(things, "result of libcni")
+		default:
+			things = append(things, fmt.Sprintf("%s %s", t.Kind, t.Name))
+		}
+	}
+	if elements > 0 {
+		things = append(things, fmt.Sprintf("%d elements of nftables", elements))
 	}
 	return fmt.Sprintf("container %s, interface %s, network %s: %s", a.ContainerID, a.IfName, a.Network, strings.Join(things, ", "))
 }
