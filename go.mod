@@ -6,14 +6,17 @@ require (
 	github.com/containernetworking/cni v1.3.1
 	github.com/godbus/dbus/v5 v5.2.4
 	github.com/google/nftables v0.3.1-0.20251119083706-1db35da82052
+	github.com/google/renameio/v2 v2.0.2
 	github.com/insomniacslk/dhcp v0.0.0-20260901064844-234b97448fae
 	github.com/mdlayher/netlink v1.8.1-0.20251028132421-dcc6cab9a6eb
 	github.com/mdlayher/packet v1.2.0
 	github.com/onsi/ginkgo/v2 v2.34.0
 	github.com/onsi/gomega v1.44.0
+	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3
 	github.com/spf13/cobra v1.10.2
 	github.com/vishvananda/netlink v1.3.2-0.20260404173425-c822ed716ea1
 	github.com/vishvananda/netns v0.0.5
+	go.opentelemetry.io/otel/trace v1.29.0
 	golang.org/x/net v0.59.0
 	golang.org/x/sys v0.49.0
 )
@@ -31,7 +34,6 @@ require (
 	github.com/spf13/pflag v1.0.9 // indirect
 	github.com/u-root/uio v0.0.0-20240224005618-d2acac8f3701 // indirect
 	go.opentelemetry.io/otel v1.29.0 // indirect
-	go.opentelemetry.io/otel/trace v1.29.0 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/exp/typeparams v0.0.0-20231108232855-2478ac86f678 // indirect
 	golang.org/x/mod v0.41.0 // indirect

@@ -3,6 +3,7 @@
 #
 #   cni-plugins-linux-ARCH-VERSION.tgz     one archive per architecture
 #     ….tgz.sha256, ….tgz.sha512           its checksums, for sha256sum -c and sha512sum -c
+#   cni-plugins-VERSION.schemas.tgz        the JSON Schemas of the plugins' configurations
 #   cni-plugins-linux-VERSION.spdx.json    the SBOM of the executables (SPDX 2.3)
 #
 #   scripts/release.sh [--out DIR] [ARCH…]    without ARCH: all architectures
@@ -56,6 +57,14 @@ pack() {
 	(cd "$work/made" && sha256sum "$name" >"$name.sha256" && sha512sum "$name" >"$name.sha512")
 }
 
+# schemas makes the archive of the JSON Schemas, which is the same for all architectures.
+schemas() {
+	mkdir "$work/schemas"
+	cp "$top"/cmd/plumb/internal/schema/*.schema.json "$work/schemas"
+	chmod 0644 "$work/schemas"/*
+	archive "$work/schemas" | gzip -n -9 >"$work/made/cni-plugins-$version.schemas.tgz"
+}
+
 # sbom ARCH… makes the SBOM of the archives.
 sbom() {
 	local arch args=()
@@ -97,7 +106,7 @@ SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(commit_time)}
 export SOURCE_DATE_EPOCH VERSION=$version
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
-! compgen -G "$out/cni-plugins-linux-*$version.*" >/dev/null ||
+! compgen -G "$out/cni-plugins-*$version.*" >/dev/null ||
 	die "$out has files of $version, which are not replaced: name another folder with --out"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -107,5 +116,6 @@ for arch in "$@"; do
 	echo "$arch"
 	pack "$arch"
 done
+schemas
 sbom "$@"
 publish

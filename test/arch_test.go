@@ -125,6 +125,8 @@ var mutable = map[string]string{
 	"pkg/skel.version":    "set by the linker",
 	"engine/etcd.version": "set by the linker",
 	"cmd/plumb.version":   "set by the linker",
+
+	"cmd/plumb/internal/schema.files": "embedded files",
 }
 
 const (

@@ -138,10 +138,15 @@ func checkKeys(t *testing.T, plugin, page string) (bad []string) {
 	var tags map[string]bool
 	if text, err := os.ReadFile("../plugins/" + plugin + "/config.go"); err == nil {
 		tags = jsonTags(t, string(text))
+		all := string(text)
 		for name, file := range map[string]string{"attach.MACKeys": "attach/keys.go", "attach.DADKeys": "attach/dad.go", "pool.Keys": "pool/keys.go"} {
 			if usesType(string(text), name) {
+				all += read(t, "pkg/"+file)
 				maps.Copy(tags, jsonTags(t, read(t, "pkg/"+file)))
 			}
+		}
+		if strings.Contains(all, " []types.RouteText `") {
+			maps.Copy(tags, jsonTags(t, read(t, "pkg/types/text.go")))
 		}
 	}
 	shared := jsonTags(t, read(t, "pkg/types/conf.go"))

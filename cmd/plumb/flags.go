@@ -22,7 +22,7 @@ func addPlaces(flags *pflag.FlagSet) *node.Places {
 		path = []string{"/opt/cni/bin"}
 	}
 	flags.StringVar(&p.ConfDir, "conf-dir", environment("NETCONFPATH", "/etc/cni/net.d"), "`folder` of the network configurations ($NETCONFPATH)")
-	flags.Var(&pathList{&p.PluginPath, path}, "plugin-path", "`folders` of the plugins, separated by colons ($CNI_PATH)")
+	flags.Var(&pathList{&p.PluginPath, path}, "cni-path", "`folders` of the plugins, separated by colons ($CNI_PATH)")
 	flags.StringVar(&p.CacheDir, "cache-dir", "/var/lib/cni", "`folder` of libcni's cache")
 	flags.StringVar(&p.DataDir, "data-dir", pool.DefaultDataDir, "`folder` of reservations, beside those that configurations name")
 	p.PluginPath = path

@@ -23,7 +23,7 @@ func main() {
 }
 
 // run serves the request in stdin, and returns the exit status. If stdin is empty, it prints the version:
-// scripts/install.sh runs each executable so, to see that this machine can run it.
+// plumb install runs each executable so, to see that this machine can run it.
 func run(stdin io.Reader, stdout io.Writer) int {
 	request, err := io.ReadAll(io.LimitReader(stdin, maxRequest))
 	if err == nil && len(request) == 0 {

@@ -4,14 +4,20 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"slices"
 	"strings"
 
+	"github.com/plumb-cni/plumb/pkg/trace"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"golang.org/x/sys/unix"
 )
 
 // openLog sets up the tracer as CNI_LOG_LEVEL and CNI_LOG_FILE say.
 func (r *Request) openLog() {
+	if r.Command == cmdVersion {
+		return
+	}
 	switch level := r.getenv("CNI_LOG_LEVEL"); strings.ToLower(level) {
 	case "":
 	case "debug":
@@ -19,27 +25,90 @@ func (r *Request) openLog() {
 	default:
 		r.Warn("CNI_LOG_LEVEL: unknown level %q: the only one is debug", level)
 	}
-	path := r.getenv("CNI_LOG_FILE")
-	if path == "" {
-		return
+	if f := r.logTo("CNI_LOG_FILE"); f != noLog {
+		r.Trace.JSON = f
 	}
-	f, err := openLogFile(path)
-	if err != nil {
-		r.Warn("CNI_LOG_FILE: %v", err)
-		return
-	}
-	r.Trace.JSON, r.logFile = f, f
 }
 
-// A logFile is the descriptor of CNI_LOG_FILE. Write never waits: what does not fit into a
-// pipe is lost.
+// openTrace sets up the tracer for "plumb trace" and for a distributed trace (W3C Trace Context). It
+// warns only of CNI_TRACE_FILE: the call must not depend on "plumb trace".
+func (r *Request) openTrace() {
+	if r.Command == cmdVersion {
+		return
+	}
+	if f, err := openLogFile(r.env.pipe(), unix.O_NOFOLLOW, unix.S_IFIFO); err == nil {
+		r.logs = append(r.logs, f)
+		r.Trace.Pipe = f
+	}
+	parent, valid := trace.ParseTraceParent(r.getenv("TRACEPARENT"))
+	if !valid || !parent.Sampled {
+		return
+	}
+	if f := r.logTo("CNI_TRACE_FILE"); f != noLog {
+		parent.State = r.getenv("TRACESTATE")
+		r.Trace.OTLP, r.Trace.Parent = f, parent
+	}
+}
+
+// beginTrace logs the begin of the call, as soon as its network is known. From then on, delegates get
+// the span of this call as their parent.
+func (r *Request) beginTrace() {
+	r.traced = true
+	r.Trace.BeginCall(trace.Call{
+		Command: r.Command, Plugin: r.plugin.Name, Version: version, Network: r.Conf.Name,
+		ContainerID: r.ContainerID, IfName: r.IfName, PID: os.Getpid(), ParentPID: os.Getppid(),
+	})
+	if parent := r.Trace.TraceParent(); parent != "" {
+		others := slices.DeleteFunc(slices.Clone(r.env.Environ), func(v string) bool { return strings.HasPrefix(v, "TRACEPARENT=") })
+		r.env.Environ = append(others, "TRACEPARENT="+parent)
+	}
+}
+
+// endTrace logs the end of the call, and closes all logs. The call may have failed before it began to
+// be logged.
+func (r *Request) endTrace(err error) {
+	defer r.logs.close()
+	if !r.traced && r.Command != cmdVersion {
+		r.beginTrace()
+	}
+	var code uint
+	if err != nil {
+		code = types.AsError(err).Code
+	}
+	r.Trace.EndCall(code, err)
+}
+
+// logTo opens the file that an environment variable names. It returns noLog, after a warning, if it
+// cannot open the file, or if the variable is not set.
+func (r *Request) logTo(variable string) logFile {
+	path := r.getenv(variable)
+	if path == "" {
+		return noLog
+	}
+	f, err := openLogFile(path, unix.O_CREAT, unix.S_IFREG, unix.S_IFCHR, unix.S_IFIFO)
+	if err != nil {
+		r.Warn("%s: %v", variable, err)
+		return noLog
+	}
+	r.logs = append(r.logs, f)
+	return f
+}
+
+func (e Env) pipe() string {
+	if e.Pipe == "" {
+		return trace.Pipe
+	}
+	return e.Pipe
+}
+
+// A logFile is the descriptor of a log. Write never waits: what does not fit into a pipe is lost.
 type logFile int
 
 const noLog logFile = -1
 
-// openLogFile opens a regular file, a character device, or a named pipe that a process reads.
-func openLogFile(path string) (logFile, error) {
-	const flags = unix.O_WRONLY | unix.O_APPEND | unix.O_CREAT | unix.O_NONBLOCK | unix.O_CLOEXEC
+// openLogFile opens a file of one of the kinds. A named pipe must have a process that reads it.
+func openLogFile(path string, flags int, kinds ...uint32) (logFile, error) {
+	flags |= unix.O_WRONLY | unix.O_APPEND | unix.O_NONBLOCK | unix.O_CLOEXEC
 	var fd int
 	err := types.RetryEINTR(func() (err error) {
 		fd, err = unix.Open(path, flags, 0o600)
@@ -56,7 +125,7 @@ func openLogFile(path string) (logFile, error) {
 	}
 	var st unix.Stat_t
 	err = unix.Fstat(fd, &st)
-	if kind := st.Mode & unix.S_IFMT; err == nil && kind != unix.S_IFREG && kind != unix.S_IFCHR && kind != unix.S_IFIFO {
+	if err == nil && !slices.Contains(kinds, st.Mode&unix.S_IFMT) {
 		err = fmt.Errorf("%s is neither a regular file nor a character device nor a named pipe", path)
 	}
 	if err != nil {
@@ -68,9 +137,11 @@ func openLogFile(path string) (logFile, error) {
 
 func (f logFile) Write(b []byte) (int, error) { return unix.Write(int(f), b) }
 
-func (f logFile) close() error {
-	if f == noLog {
-		return nil
+// logFiles are the logs of a call.
+type logFiles []logFile
+
+func (l logFiles) close() {
+	for _, f := range l {
+		_ = unix.Close(int(f)) // what a log lacks does not fail the call
 	}
-	return unix.Close(int(f))
 }

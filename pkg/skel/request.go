@@ -37,12 +37,13 @@ type Request struct {
 	// Trace logs each step.
 	Trace *trace.Tracer
 
-	plugin  Plugin
-	env     Env
-	locks   []*lock.Key // in the order of their locking
-	logFile logFile
-	prev    *types.Result
-	valid   types.ValidAttachments // in GC
+	plugin Plugin
+	env    Env
+	locks  []*lock.Key // in the order of their locking
+	logs   logFiles
+	traced bool // beginTrace was called
+	prev   *types.Result
+	valid  types.ValidAttachments // in GC
 	// unreleased is the error for an "ipam" with which DEL cannot release addresses.
 	unreleased error
 	// beforeResult has the functions that BeforeResult registered.
@@ -51,7 +52,7 @@ type Request struct {
 
 func newRequest(p Plugin, env Env) *Request {
 	env.Stderr = &lockedWriter{to: env.Stderr}
-	r := &Request{plugin: p, env: env, logFile: noLog}
+	r := &Request{plugin: p, env: env}
 	r.Command = r.getenv("CNI_COMMAND")
 	r.ContainerID = r.getenv("CNI_CONTAINERID")
 	r.NetNS = r.getenv("CNI_NETNS")
@@ -73,7 +74,8 @@ func (r *Request) getenv(key string) string {
 	return ""
 }
 
-// Environ returns the environment of this call, for delegates.
+// Environ returns the environment of this call, for delegates. Its TRACEPARENT names this call if the
+// call is recorded for CNI_TRACE_FILE.
 func (r *Request) Environ() []string { return r.env.Environ }
 
 // Plugin returns the name of the plugin that is called.
@@ -206,9 +208,13 @@ func (r *Request) ownsKey(key types.UnknownKey) bool {
 	return !r.plugin.IPAM
 }
 
-// sharedKeys are the top-level keys that the specification, libcni or skel defines.
+// SharedKeys returns the top-level keys that are known in the configuration of every plugin.
+func SharedKeys() []string { return slices.Clone(sharedKeys) }
+
+// sharedKeys are the top-level keys that the specification, libcni or skel defines. With "$schema", editors find
+// the JSON Schema of a configuration.
 var sharedKeys = []string{
-	"cniVersion", "cniVersions", "name", "type", "capabilities", "ipam", "dns", "args", "runtimeConfig",
+	"$schema", "cniVersion", "cniVersions", "name", "type", "capabilities", "ipam", "dns", "args", "runtimeConfig",
 	"prevResult", "strict", "disableCheck", "disableGC", "cni.dev/valid-attachments", "cni.dev/attachments",
 }
 
@@ -297,7 +303,7 @@ func (r *Request) overridden() bool {
 // close closes what the request has opened. The locks are last, because the next call for the
 // attachment may begin when they are free.
 func (r *Request) close() error {
-	errs := []error{r.Pod.Close(), r.Node.Close(), r.logFile.close()}
+	errs := []error{r.Pod.Close(), r.Node.Close()}
 	for _, key := range slices.Backward(r.locks) {
 		errs = append(errs, key.Close())
 	}

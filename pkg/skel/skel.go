@@ -55,6 +55,7 @@ type Env struct {
 	Stderr  io.Writer
 	Node    string // path of the namespace that is used as the node; empty: the process's own
 	Lock    string // path of the lock file; empty: lockFile
+	Pipe    string // path of the pipe that "plumb trace" reads; empty: trace.Pipe
 	// LockWait is how long a call waits for a lock; zero: lockWait.
 	LockWait time.Duration
 	Before   func(step string) error // see trace.Tracer; tests only
@@ -79,7 +80,11 @@ func Run(p Plugin, env Env) int {
 		}
 		return r.printBanner()
 	}
-	if err := r.serve(); err != nil {
+	r.openLog()
+	r.openTrace()
+	err := r.serve()
+	r.endTrace(err)
+	if err != nil {
 		r.printError(err)
 		return 1
 	}
@@ -108,8 +113,9 @@ func (r *Request) runCommand() int {
 
 // command opens the node's namespace and calls the command.
 func (r *Request) command() (err error) {
-	defer func() { err = r.cleanUp(recover(), err) }()
 	r.openLog()
+	defer r.logs.close()
+	defer func() { err = r.cleanUp(recover(), err) }()
 	if err := r.openNamespaces(verb{}); err != nil {
 		return err
 	}
@@ -230,8 +236,8 @@ func (r *Request) serve() (err error) {
 	if err := r.readStdin(); err != nil {
 		return err
 	}
+	r.beginTrace()
 	defer func() { err = r.cleanUp(recover(), err) }()
-	r.openLog()
 	if err := r.lockAttachment(verb); err != nil {
 		return err
 	}

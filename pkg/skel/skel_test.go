@@ -2,6 +2,7 @@ package skel_test
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -66,6 +67,7 @@ type call struct {
 	conf  string
 	stdin io.Reader // instead of conf
 	out   io.Writer // stdout; nil: a buffer
+	pipe  string    // the pipe that "plumb trace" reads; empty: none
 }
 
 type outcome struct {
@@ -102,6 +104,7 @@ func run(t *testing.T, p skel.Plugin, c call) outcome {
 	code := skel.Run(p, skel.Env{
 		Environ: append(slices.Clone(c.env), env...), // the first setting counts
 		Stdin:   c.stdin, Stdout: c.out, Stderr: &stderr, Lock: filepath.Join(t.TempDir(), "lock"),
+		Pipe: cmp.Or(c.pipe, gone),
 	})
 	o := outcome{code: code, stdout: stdout.String(), stderr: stderr.String()}
 	if code != 0 && c.out == io.Writer(&stdout) {
@@ -888,6 +891,7 @@ func TestUnknownKeys(t *testing.T) {
 		{why: "strict in another verb", verb: "CHECK", keys: `"strict":true,"foo":1`, refused: `strict configuration: unknown key "foo" with value 1`},
 		{why: "strict, but DEL must succeed", verb: "DEL", keys: `"strict":true,"foo":1`},
 		{why: "strict, and all known", keys: `"strict":true,"CAPABILITIES":{},"isgateway":true,"dns":{"search":[]},"prevResult":{"x":1},"cni.dev/attachments":[]`},
+		{why: "strict, with a schema for editors", keys: `"strict":true,"$schema":"https://example.org/bridge.schema.json"`},
 		{why: "strict within a shared key", keys: `"strict":true,"dns":{"foo":1}`, refused: `strict configuration: unknown key "dns.foo" with value 1`},
 		{why: "keys that runtimes set for all plugins", keys: `"strict":true,"RuntimeConfig":{"ips":[]},"args":{"cni":{"ips":[],"mca":1},"labels":{}}`},
 		{why: "the IPAM plugin's keys", keys: `"strict":true,"ipam":{"type":"t","subnt":"x"}`},
@@ -953,9 +957,11 @@ func TestLogs(t *testing.T) {
 	}
 	dec := json.NewDecoder(bytes.NewReader(text))
 	for range 2 {
-		var line struct{ Plugin, Step string }
-		if err := dec.Decode(&line); err != nil || line.Plugin != "test ADD" || line.Step != "add link x" {
-			t.Errorf("%v: %s", err, text)
+		for _, want := range []struct{ event, step string }{{"begin", ""}, {"step", "add link x"}, {"end", ""}} {
+			var line struct{ Event, Plugin, Step string }
+			if err := dec.Decode(&line); err != nil || line.Event != want.event || line.Plugin != "test ADD" || line.Step != want.step {
+				t.Errorf("%+v, %v: %s", want, err, text)
+			}
 		}
 	}
 	o := run(t, steps, call{env: []string{"CNI_LOG_FILE=" + file + "/x"}})

@@ -1,8 +1,10 @@
-// Package trace logs the steps of a plugin: each netlink request, sysctl write, ruleset
+// Package trace logs the calls of a plugin and their steps: each netlink request, sysctl write, ruleset
 // change and started program.
 //
-// CNI_LOG_LEVEL=debug prints each step with its start and duration to stderr, and
-// CNI_LOG_FILE appends the same to a file as lines of JSON. Tests make a chosen step fail.
+// CNI_LOG_LEVEL=debug prints each step with its start and duration to stderr. CNI_LOG_FILE appends the
+// same to a file as lines of JSON, with the begin and the end of each call, and Pipe gets these lines
+// while "plumb trace" runs. CNI_TRACE_FILE gets each call as one line of OTLP, if the runtime records
+// the call in a distributed trace. Tests make a chosen step fail.
 //
 // A step that runs in the background begins with Start and ends when the caller calls the
 // function that Start returned. That function does not wait as a function wait of pkg/ipam or
@@ -10,7 +12,6 @@
 package trace
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -18,13 +19,19 @@ import (
 	"time"
 )
 
-// A Tracer logs steps. A nil *Tracer logs nothing and is ready to use. A Tracer is safe for
-// concurrent use.
+// A Tracer logs a call and its steps. A nil *Tracer logs nothing and is ready to use. A Tracer is safe
+// for concurrent use.
 type Tracer struct {
 	// Text receives one line per step; nil: no lines are written.
 	Text io.Writer
-	// JSON receives one JSON object per step and line; nil: none are written.
+	// JSON receives one Record per line; nil: none are written.
 	JSON io.Writer
+	// Pipe receives the same as JSON, in lines of at most MaxPipeLine bytes; nil: none are written.
+	Pipe io.Writer
+	// OTLP receives one line when the call ends; nil: none is written.
+	OTLP io.Writer
+	// Parent is the caller's span, for OTLP.
+	Parent SpanContext
 	// Warnings is called with the text of each Warn; nil: warnings are dropped.
 	Warnings func(text string)
 	// Who is the beginning of each line: "bridge ADD".
@@ -36,8 +43,13 @@ type Tracer struct {
 	// fails with it, as if the kernel's answer had been lost. For tests only.
 	After func(step string) error
 
-	mu    sync.Mutex // for start, Text and JSON
+	mu    sync.Mutex // for all that follows, Text, JSON, Pipe and OTLP
 	start time.Time  // when the first step began
+	call  Call       // see BeginCall
+	began time.Time  // when the call began
+	id    string     // the ID of the call; empty: it is not logged
+	spans []span     // the steps of the call that have ended, for OTLP
+	lost  int        // how many lines the pipe did not take
 }
 
 // Do runs one step and returns its error.
@@ -82,7 +94,7 @@ func (t *Tracer) end(step string, begin time.Time, err error) error {
 	if t.After != nil && err == nil {
 		err = t.After(step)
 	}
-	if t.Text == nil && t.JSON == nil {
+	if t.Text == nil && !t.logsCall() {
 		return err
 	}
 	t.mu.Lock()
@@ -95,28 +107,11 @@ func (t *Tracer) end(step string, begin time.Time, err error) error {
 		}
 		fmt.Fprintf(t.Text, "%s %9.3fms %9.3fms %s%s\n", t.Who, ms(at), ms(took), step, outcome)
 	}
-	if t.JSON != nil {
-		t.writeLine(record{Time: begin.UTC(), Who: t.Who, Step: step, AtMS: ms(at), TookMS: ms(took), Error: text(err)})
+	t.write(Record{Event: EventStep, Time: begin.UTC(), Call: t.id, Who: t.Who, Step: step, AtMS: ms(at), TookMS: ms(took), Error: text(err)})
+	if t.OTLP != nil {
+		t.spans = append(t.spans, newSpan(step, begin, took, err))
 	}
 	return err
-}
-
-// A record is one line of CNI_LOG_FILE.
-type record struct {
-	Time   time.Time `json:"time"`
-	Who    string    `json:"plugin"`
-	Step   string    `json:"step"`
-	AtMS   float64   `json:"atMs"`
-	TookMS float64   `json:"tookMs"`
-	Error  string    `json:"error,omitempty"`
-}
-
-// writeLine writes r. It ignores errors, so that a log that cannot be written does not
-// fail an ADD.
-func (t *Tracer) writeLine(r record) {
-	if b, err := json.Marshal(r); err == nil {
-		_, _ = t.JSON.Write(append(b, '\n'))
-	}
 }
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -19,7 +19,7 @@ type UnknownKey struct {
 }
 
 // Likely returns the known key that was probably meant, or "" if none is similar.
-func (u UnknownKey) Likely() string { return nearest(u.name, u.known) }
+func (u UnknownKey) Likely() string { return Nearest(u.name, u.known) }
 
 // String returns a warning: the key, its value, and the known key that was probably meant.
 func (u UnknownKey) String() string {
@@ -190,9 +190,9 @@ func fieldsOf(t reflect.Type) []field {
 	return fields
 }
 
-// nearest returns the known key that differs from key by at most two edits, or by one if
+// Nearest returns the known key that differs from key by at most two edits, or by one if
 // key is shorter than five bytes.
-func nearest(key string, known []string) string {
+func Nearest(key string, known []string) string {
 	best, limit := "", 3
 	if len(key) < 5 {
 		limit = 2

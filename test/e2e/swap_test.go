@@ -315,7 +315,7 @@ var _ = Describe("a node whose plugins are replaced", func() {
 		}
 	}, swapEntries())
 
-	It("works while install.sh replaces and restores the plugins", func() {
+	It("works while plumb install replaces and restores the plugins", func() {
 		s := newSwapNode(fullList)
 		bin, backup := filepath.Join(s.dir, "bin"), filepath.Join(s.dir, "backup")
 		Expect(os.CopyFS(bin, os.DirFS(reference.folder()))).To(Succeed())
@@ -324,16 +324,16 @@ var _ = Describe("a node whose plugins are replaced", func() {
 		s.useFolder(bin)
 
 		old := s.addPod("old")
-		installed := s.install(bin, "--from", plumb.folder(), "--backup", backup)
-		Expect(installed).To(ContainSubstring("bridge       replaced"))
+		installed := s.install("--to", bin, "--from", plumb.folder(), "--backup", backup)
+		Expect(installed).To(ContainSubstring("bridge             replaced"))
 		Expect(s.check(old)).To(Succeed())
 		added := s.addPod("new")
 		s.dial(added, nstest.ServeTCP(GinkgoTB(), old.NS, withAnyPort(old.v4.String())).String())
 
-		restored := s.install(bin, "--restore", backup)
+		restored := s.install("--to", bin, "--restore", backup)
 		for _, name := range strings.Fields("cluster-local cluster-local-etcd dummy tap") { // which Debian's version does not have
 			if os.Remove(filepath.Join(bin, name)) == nil {
-				Expect(restored).To(ContainSubstring(name + " stays: it was added"))
+				Expect(restored).To(MatchRegexp(`(?m)^  %s +stays$`, name))
 			}
 		}
 		Expect(nstest.SnapshotDir(GinkgoTB(), bin)).To(Equal(nstest.SnapshotDir(GinkgoTB(), reference.folder())))
@@ -363,10 +363,11 @@ var _ = Describe("a node whose plugins are replaced", func() {
 	})
 })
 
-// install runs scripts/install.sh.
+// install runs plumb install.
 func (s *swapNode) install(args ...string) string {
 	GinkgoHelper()
-	out, err := exec.Command(filepath.Join(nstest.Root(GinkgoTB()), "scripts/install.sh"), args...).CombinedOutput()
+	tool := filepath.Join(nstest.Build(GinkgoTB(), "plumb"), "plumb")
+	out, err := exec.Command(tool, append([]string{"install"}, args...)...).CombinedOutput()
 	Expect(err).NotTo(HaveOccurred(), string(out))
 	return string(out)
 }

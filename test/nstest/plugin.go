@@ -230,8 +230,8 @@ var builds struct {
 	built map[string]bool
 }
 
-// Build returns a folder with the executables of the plugins, which can serve as CNI_PATH. The name plumb
-// stands for the operator's tool. Build builds each once per process. If PLUMB_BIN names a folder, as scripts/test.sh sets it, the executables
+// Build returns a folder with the executables of the plugins, which can serve as CNI_PATH. The operator's
+// tool plumb is built like a plugin. Build builds each once per process. If PLUMB_BIN names a folder, as scripts/test.sh sets it, the executables
 // must be there, and Build builds nothing.
 func Build(tb TB, plugins ...string) string {
 	tb.Helper()
@@ -252,11 +252,11 @@ func Build(tb TB, plugins ...string) string {
 		if builds.built[p] {
 			continue
 		}
-		folder := "./plugins/"
+		source := "./plugins/" + p
 		if p == "plumb" {
-			folder = "./cmd/"
+			source = "./cmd/plumb"
 		}
-		cmd := exec.Command("go", "build", "-trimpath", "-o", builds.dir+"/", folder+p)
+		cmd := exec.Command("go", "build", "-trimpath", "-o", builds.dir+"/", source)
 		cmd.Dir, cmd.Env = Root(tb), append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			tb.Fatalf("build %s: %v\n%s", p, err, out)

@@ -13,8 +13,8 @@ import (
 // On any other machine it skips the test.
 func NewVMNode(tb TB) *NS {
 	tb.Helper()
-	cmdline, err := os.ReadFile("/proc/cmdline")
-	if err == nil && !strings.Contains(string(cmdline), " vm.dir=") {
+	var err error
+	if !inVM() {
 		err = fmt.Errorf("this is not the virtual machine of test/vm: %w", os.ErrNotExist)
 	}
 	RequireFeature(tb, "network cards for tests", err)
@@ -25,4 +25,10 @@ func NewVMNode(tb TB) *NS {
 	}
 	tb.Cleanup(func() { _ = unix.Close(fd) })
 	return &NS{name: "node", path: path, fd: fd}
+}
+
+// inVM reports whether this machine is the virtual machine of test/vm/run.sh.
+func inVM() bool {
+	cmdline, err := os.ReadFile("/proc/cmdline")
+	return err == nil && strings.Contains(string(cmdline), " vm.dir=")
 }

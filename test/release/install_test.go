@@ -1,32 +1,39 @@
 package release
 
 import (
+	"bufio"
 	"context"
 	"crypto/sha256"
+	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// install runs install.sh and returns its output.
+// install runs plumb install and returns its output.
 func install(t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	out, err := exec.Command(filepath.Join(nstest.Root(t), "scripts/install.sh"), args...).CombinedOutput()
+	plumb := filepath.Join(nstest.Build(t, "plumb"), "plumb")
+	out, err := exec.Command(plumb, append([]string{"install"}, args...)...).CombinedOutput()
 	return string(out), err
 }
 
-// mustInstall runs install.sh, which must succeed.
+// mustInstall runs plumb install, which must succeed.
 func mustInstall(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := install(t, args...)
 	if err != nil {
-		t.Fatalf("install.sh %q: %v\n%s", args, err, out)
+		t.Fatalf("plumb install %q: %v\n%s", args, err, out)
 	}
 	return out
 }
@@ -57,7 +64,7 @@ func writeExecutable(t *testing.T, path, content string) {
 func TestInstallInUse(t *testing.T) {
 	dir := t.TempDir()
 	one, other := buildTwo(t)
-	mustInstall(t, dir, "--from", one)
+	mustInstall(t, "--to", dir, "--from", one)
 	path := filepath.Join(dir, "loopback")
 	want := map[[sha256.Size]byte]bool{sha256Of(t, filepath.Join(one, "loopback")): true, sha256Of(t, filepath.Join(other, "loopback")): true}
 
@@ -87,7 +94,7 @@ func TestInstallInUse(t *testing.T) {
 		}
 	})
 	for i := range 50 {
-		mustInstall(t, dir, "--from", []string{other, one}[i%2])
+		mustInstall(t, "--to", dir, "--from", []string{other, one}[i%2])
 	}
 	cancel()
 	users.Wait()
@@ -143,13 +150,13 @@ func TestInstallAndRestore(t *testing.T) {
 	}
 	before := nstest.SnapshotDir(t, dir)
 
-	output := mustInstall(t, dir, "--from", one, "--backup", backup)
-	for _, want := range []string{"bridge       replaced", "loopback     replaced", "ptp          added", "--restore " + backup} {
+	output := mustInstall(t, "--to", dir, "--from", one, "--backup", backup)
+	for _, want := range []string{"bridge             replaced", "loopback           replaced", "ptp                added", "--restore " + backup} {
 		if !strings.Contains(output, want) {
 			t.Errorf("the output does not contain %q: %s", want, output)
 		}
 	}
-	mustInstall(t, dir, "--from", other, "--backup", backup)
+	mustInstall(t, "--to", dir, "--from", other, "--backup", backup)
 	if got := fileNames(t, dir); got != "bridge cni loopback ptp" {
 		t.Errorf("the folder has %q", got)
 	}
@@ -162,8 +169,8 @@ func TestInstallAndRestore(t *testing.T) {
 		t.Errorf("bridge is %v (%v), want a file of mode 755", info.Mode(), err)
 	}
 
-	output = mustInstall(t, dir, "--restore", backup)
-	if !strings.Contains(output, "ptp stays") {
+	output = mustInstall(t, "--to", dir, "--restore", backup)
+	if !strings.Contains(output, "ptp                stays") {
 		t.Errorf("the output does not say that ptp stays: %s", output)
 	}
 	if err := os.Remove(filepath.Join(dir, "ptp")); err != nil {
@@ -181,9 +188,9 @@ func TestRestoreOfFirstInstallation(t *testing.T) {
 	for _, name := range []string{"bridge", "ptp"} {
 		writeExecutable(t, filepath.Join(from, name), "#!/bin/sh\n")
 	}
-	mustInstall(t, dir, "--create", "--from", from, "--backup", backup)
-	output := mustInstall(t, dir, "--restore", backup)
-	if !strings.Contains(output, "ptp stays") || !strings.Contains(output, "0 plugins are restored") {
+	mustInstall(t, "--to", dir, "--create", "--from", from, "--backup", backup)
+	output := mustInstall(t, "--to", dir, "--restore", backup)
+	if !strings.Contains(output, "ptp                stays") || !strings.Contains(output, "restored in "+dir+": 0") {
 		t.Errorf("the output does not say that nothing is restored and that ptp stays: %s", output)
 	}
 	_, command, _ := strings.Cut(output, "any more: ")
@@ -193,8 +200,8 @@ func TestRestoreOfFirstInstallation(t *testing.T) {
 	if left := fileNames(t, dir); left != "" {
 		t.Errorf("the folder still has %q", left)
 	}
-	mustInstall(t, dir, "--restore", backup)
-	if out, err := install(t, dir, "--restore", t.TempDir()); err == nil || !strings.Contains(out, "no executables to restore") {
+	mustInstall(t, "--to", dir, "--restore", backup)
+	if out, err := install(t, "--to", dir, "--restore", t.TempDir()); err == nil || !strings.Contains(out, "no executables to restore") {
 		t.Errorf("the restore from an empty folder: %v: %s", err, out)
 	}
 }
@@ -215,7 +222,7 @@ func TestInstallRestartsTheDaemon(t *testing.T) {
 			writeExecutable(t, filepath.Join(bin, "systemctl"), "#!/bin/sh\necho \"$*\" >>\"$CALLS\"\n"+c.systemctl+"\n")
 			dir, backup := t.TempDir(), filepath.Join(t.TempDir(), "backup")
 			writeExecutable(t, filepath.Join(dir, "dhcp"), "#!/bin/sh\n# before\n")
-			for _, args := range [][]string{{dir, "--from", from, "--backup", backup}, {dir, "--restore", backup}} {
+			for _, args := range [][]string{{"--to", dir, "--from", from, "--backup", backup}, {"--to", dir, "--restore", backup}} {
 				mustInstall(t, args...)
 				got, err := os.ReadFile(calls)
 				if err != nil || string(got) != c.want {
@@ -228,12 +235,12 @@ func TestInstallRestartsTheDaemon(t *testing.T) {
 		})
 	}
 	one, _ := buildTwo(t)
-	mustInstall(t, t.TempDir(), "--from", one)
+	mustInstall(t, "--to", t.TempDir(), "--from", one)
 	if _, err := os.Stat(calls); err == nil {
 		t.Error("systemctl was called without dhcp")
 	}
 	writeExecutable(t, filepath.Join(bin, "systemctl"), "#!/bin/sh\n[ $1 != restart ]\n")
-	if out, err := install(t, t.TempDir(), "--from", from); err == nil || !strings.Contains(out, "cni-dhcp.service could not be restarted") {
+	if out, err := install(t, "--to", t.TempDir(), "--from", from); err == nil || !strings.Contains(out, "cni-dhcp.service could not be restarted") {
 		t.Errorf("a restart that fails: %v\n%s", err, out)
 	}
 }
@@ -244,26 +251,38 @@ func TestInstallRefuses(t *testing.T) {
 	foreign, empty := t.TempDir(), t.TempDir()
 	writeExecutable(t, filepath.Join(foreign, "loopback"), foreignELF(t, filepath.Join(good, "loopback")))
 	writeExecutable(t, filepath.Join(foreign, "a"), "#!/bin/sh\n")
+	bad := filepath.Join(t.TempDir(), "10-bad.conflist")
+	if err := os.WriteFile(bad, []byte("{"), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		name string
-		args []string // after the folder
+		args []string
 		want string
 	}{
-		{"a folder that does not exist", []string{"/nope", "--from", good}, "no folder /nope: --create makes it"},
-		{"nothing to install", []string{"DIR", "--from", empty}, "no executables in"},
-		{"a source that does not exist", []string{"DIR", "--from", "/nope"}, "no folder /nope"},
-		{"another architecture", []string{"DIR", "--from", foreign}, "does not run on this machine"},
-		{"an empty backup", []string{"DIR", "--restore", empty}, "no executables to restore in"},
-		{"a flag without a folder", []string{"DIR", "--from"}, "--from needs a folder"},
-		{"an unknown flag", []string{"DIR", "--force"}, "unknown argument --force"},
-		{"no folder", nil, "which folder"},
+		{"a folder that does not exist", []string{"--to", "/nope", "--from", good}, "no folder /nope: --create makes it"},
+		{"nothing to install", []string{"--to", "DIR", "--from", empty}, "no executables in"},
+		{"a source that does not exist", []string{"--to", "DIR", "--from", "/nope"}, "no folder /nope"},
+		{"another architecture", []string{"--to", "DIR", "--from", foreign}, "does not run on this machine"},
+		{"an empty backup", []string{"--to", "DIR", "--restore", empty}, "no executables to restore in"},
+		{"a backup in the folder itself", []string{"--to", "DIR", "--from", good, "--backup", "DIR"}, "the backup cannot be in"},
+		{"a configuration that is no JSON", []string{"--to", "DIR", "--from", good, "--conf-dir", "DIR", "--conf", bad}, "error parsing configuration"},
+		{"a configuration that no runtime would read", []string{"--to", "DIR", "--from", good, "--conf-dir", "DIR", "--conf", filepath.Join(good, "loopback")}, "names that end in .conflist"},
+		{"a configuration without a folder", []string{"--to", "DIR", "--from", good, "--conf", bad}, "--conf needs --conf-dir"},
+		{"a restore of some plugins", []string{"--to", "DIR", "--restore", empty, "--only", "bridge"}, "leave out --from, --only"},
+		{"an unknown format", []string{"--to", "DIR", "--from", good, "-o", "yaml"}, "use text or json"},
+		{"a flag without a folder", []string{"--to", "DIR", "--from"}, "flag needs an argument: --from"},
+		{"an unknown flag", []string{"--to", "DIR", "--force"}, "unknown flag: --force"},
+		{"no folder", nil, "which folder?"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
 			writeExecutable(t, filepath.Join(dir, "loopback"), "old")
 			before := nstest.SnapshotDir(t, dir)
 			for i := range c.args {
-				c.args[i] = strings.Replace(c.args[i], "DIR", dir, 1)
+				if c.args[i] == "DIR" {
+					c.args[i] = dir
+				}
 			}
 			if output, err := install(t, c.args...); err == nil || !strings.Contains(output, c.want) {
 				t.Errorf("%v: %s; want %q", err, output, c.want)
@@ -274,7 +293,7 @@ func TestInstallRefuses(t *testing.T) {
 		})
 	}
 	created := filepath.Join(t.TempDir(), "opt/cni/bin")
-	mustInstall(t, created, "--from", good, "--create")
+	mustInstall(t, "--to", created, "--from", good, "--create")
 	if got := fileNames(t, created); got != "loopback" {
 		t.Errorf("the folder of --create has %q", got)
 	}
@@ -294,4 +313,173 @@ func foreignELF(t *testing.T, path string) string {
 	}
 	content[machine], content[machine+1] = other, 0
 	return string(content)
+}
+
+// TestInstallLeavesEqualFilesAlone checks that a second installation changes no file, and that only the
+// executables are installed that --only names. plumb itself is installed only if it is named.
+func TestInstallLeavesEqualFilesAlone(t *testing.T) {
+	from, dir := t.TempDir(), t.TempDir()
+	for _, name := range []string{"bridge", "dhcp", "plumb", "ptp"} {
+		writeExecutable(t, filepath.Join(from, name), "#!/bin/sh\n# "+name+"\n")
+	}
+	mustInstall(t, "--to", dir, "--from", from, "--only", "bridge,plumb")
+	if got := fileNames(t, dir); got != "bridge plumb" {
+		t.Errorf("--only bridge,plumb installed %q", got)
+	}
+	before := modificationTime(t, filepath.Join(dir, "bridge"))
+	output := mustInstall(t, "--to", dir, "--from", from, "-o", "json")
+	var report struct {
+		Executables                       []struct{ Path, Action string }
+		Configurations, Restarted, Advice []any
+	}
+	if err := json.Unmarshal([]byte(output), &report); err != nil {
+		t.Fatalf("%v: %s", err, output)
+	}
+	want := []struct{ Path, Action string }{{dir + "/bridge", "unchanged"}, {dir + "/dhcp", "added"}, {dir + "/ptp", "added"}}
+	if !slices.Equal(report.Executables, want) || report.Configurations == nil || report.Restarted == nil || report.Advice == nil {
+		t.Errorf("the report is %s", output)
+	}
+	if after := modificationTime(t, filepath.Join(dir, "bridge")); !after.Equal(before) {
+		t.Error("bridge was written again")
+	}
+	if out, err := install(t, "--to", dir, "--from", from, "--only", "bride"); err == nil || !strings.Contains(out, `no executable "bride"`) {
+		t.Errorf("--only with an unknown name: %v: %s", err, out)
+	}
+}
+
+func modificationTime(t *testing.T, path string) time.Time {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.ModTime()
+}
+
+// TestInstallTakesThePluginsBesidePlumb checks the default of --from: the folder of plumb, if it has plugins.
+func TestInstallTakesThePluginsBesidePlumb(t *testing.T) {
+	from, dir := t.TempDir(), t.TempDir()
+	plumb := filepath.Join(from, "plumb")
+	run(t, from, nil, "cp", filepath.Join(nstest.Build(t, "plumb"), "plumb"), plumb)
+	writeExecutable(t, filepath.Join(from, "reboot"), "#!/bin/sh\n")
+	if out, err := exec.Command(plumb, "install", "--to", dir).CombinedOutput(); err == nil || !strings.Contains(string(out), "no plugins in "+from) {
+		t.Errorf("without plugins beside plumb: %v: %s", err, out)
+	}
+	writeExecutable(t, filepath.Join(from, "loopback"), "#!/bin/sh\n")
+	run(t, dir, nil, plumb, "install", "--to", dir)
+	if got := fileNames(t, dir); got != "loopback reboot" {
+		t.Errorf("the folder has %q", got)
+	}
+}
+
+// writeConf writes a configuration of the plugin.
+func writeConf(t *testing.T, path, plugin string) {
+	t.Helper()
+	conf := fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": %q}]}`, plugin)
+	if err := os.WriteFile(path, []byte(conf), 0o640); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestInstallConfigurations checks that configurations are installed, also through the symbolic links of a
+// ConfigMap, and restored.
+func TestInstallConfigurations(t *testing.T) {
+	one, _ := buildTwo(t)
+	dir, confDir, backup, from := t.TempDir(), t.TempDir(), filepath.Join(t.TempDir(), "backup"), t.TempDir()
+	writeConf(t, filepath.Join(confDir, "10-pods.conflist"), "bridge")
+	before := nstest.SnapshotDir(t, confDir)
+	writeConf(t, filepath.Join(from, "content"), "ptp")
+	for _, name := range []string{"10-pods.conflist", "20-added.conflist"} {
+		if err := os.Symlink("content", filepath.Join(from, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	output := mustInstall(t, "--to", dir, "--from", one, "--backup", backup, "--conf-dir", confDir,
+		"--conf", filepath.Join(from, "10-pods.conflist"), "--conf", filepath.Join(from, "20-added.conflist"))
+	for _, name := range []string{"10-pods.conflist", "20-added.conflist"} {
+		info, err := os.Lstat(filepath.Join(confDir, name))
+		if err != nil || info.Mode() != 0o640 || sha256Of(t, filepath.Join(confDir, name)) != sha256Of(t, filepath.Join(from, "content")) {
+			t.Errorf("%s is %v (%v), want a copy of mode 640", name, info, err)
+		}
+	}
+	_, command, _ := strings.Cut(strings.TrimSpace(output), "To restore the former state: plumb ")
+	output = mustInstall(t, strings.Fields(strings.TrimPrefix(command, "install "))...)
+	_, command, _ = strings.Cut(output, "any more: ")
+	run(t, dir, nil, "sh", "-c", command)
+	if diff := nstest.Compare(before, nstest.SnapshotDir(t, confDir)); diff != "" {
+		t.Error(diff)
+	}
+	if got := fileNames(t, dir); got != "" {
+		t.Errorf("the folder of the plugins has %q", got)
+	}
+}
+
+// TestInstallOnAFullDisk checks that a copy that fails leaves each file complete and no temporary file, that
+// the configurations, which come after the plugins, are not installed, and that the installation can be
+// repeated when there is room.
+func TestInstallOnAFullDisk(t *testing.T) {
+	from, dir, confDir := t.TempDir(), t.TempDir(), t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=128k"); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = syscall.Unmount(dir, 0) }()
+	for _, name := range []string{"bridge", "ptp"} {
+		writeExecutable(t, filepath.Join(from, name), "#!/bin/sh\n"+strings.Repeat("#\n", 40<<10))
+	}
+	writeExecutable(t, filepath.Join(dir, "ptp"), "old")
+	conf := filepath.Join(from, "10-pods.conflist")
+	writeConf(t, conf, "bridge")
+	args := []string{"--to", dir, "--from", from, "--conf-dir", confDir, "--conf", conf}
+	out, err := install(t, args...)
+	if err == nil || !strings.Contains(out, "no space left") || !strings.Contains(out, "bridge             added") {
+		t.Errorf("%v: %s", err, out)
+	}
+	if content, err := os.ReadFile(filepath.Join(dir, "ptp")); err != nil || string(content) != "old" {
+		t.Errorf("ptp has %d bytes (%v), want the old file", len(content), err)
+	}
+	if got := fileNames(t, dir) + fileNames(t, confDir); got != "bridge ptp" {
+		t.Errorf("the folders have %q", got)
+	}
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_REMOUNT, "size=1m"); err != nil {
+		t.Fatal(err)
+	}
+	mustInstall(t, args...)
+	if got := fileNames(t, dir) + " " + fileNames(t, confDir); got != "bridge ptp 10-pods.conflist" {
+		t.Errorf("the folders have %q", got)
+	}
+}
+
+// TestInstallWaits checks that --wait restores only when the process gets SIGTERM, and then exits with 0.
+func TestInstallWaits(t *testing.T) {
+	dir, backup, from := t.TempDir(), filepath.Join(t.TempDir(), "backup"), t.TempDir()
+	writeExecutable(t, filepath.Join(from, "bridge"), "#!/bin/sh\n")
+	writeExecutable(t, filepath.Join(dir, "bridge"), "old")
+	before := nstest.SnapshotDir(t, dir)
+	mustInstall(t, "--to", dir, "--from", from, "--backup", backup)
+	installed := nstest.SnapshotDir(t, dir)
+	for _, args := range [][]string{{"--wait"}, {"--wait", "--to", dir, "--restore", backup}} {
+		if diff := nstest.Compare(installed, nstest.SnapshotDir(t, dir)); diff != "" {
+			t.Error(diff)
+		}
+		cmd := exec.Command(filepath.Join(nstest.Build(t, "plumb"), "plumb"), append([]string{"install"}, args...)...)
+		messages, err := cmd.StderrPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if line, err := bufio.NewReader(messages).ReadString('\n'); err != nil || line != "plumb: waiting for SIGTERM\n" {
+			t.Errorf("%q: %v: %q", args, err, line)
+		}
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("%q: %v", args, err)
+		}
+	}
+	if diff := nstest.Compare(before, nstest.SnapshotDir(t, dir)); diff != "" {
+		t.Error(diff)
+	}
 }

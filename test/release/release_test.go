@@ -1,5 +1,5 @@
-// Package release tests the files that scripts/release.sh makes, and scripts/install.sh with a folder
-// in use.
+// Package release tests the files that scripts/release.sh makes, and plumb install with a folder in
+// use.
 package release
 
 import (
@@ -40,7 +40,7 @@ const sbomName = "cni-plugins-linux-" + version + ".spdx.json"
 func checkout(t *testing.T, dir string) {
 	t.Helper()
 	root := nstest.Root(t)
-	for _, part := range []string{"go.mod", "go.sum", "README.md", "LICENSE", "build_linux.sh", "engine", "pkg", "plugins", "scripts"} {
+	for _, part := range []string{"go.mod", "go.sum", "README.md", "LICENSE", "build_linux.sh", "cmd", "engine", "pkg", "plugins", "scripts"} {
 		if info, err := os.Stat(filepath.Join(root, part)); err != nil {
 			t.Fatal(err)
 		} else if info.IsDir() {
@@ -144,7 +144,7 @@ func checkNames(t *testing.T, out string) {
 		name := archiveName(arch)
 		want = append(want, name, name+".sha256", name+".sha512")
 	}
-	want = append(want, sbomName)
+	want = append(want, sbomName, "cni-plugins-"+version+".schemas.tgz")
 	slices.Sort(want)
 	entries, err := os.ReadDir(out)
 	if err != nil {
@@ -215,7 +215,7 @@ func checkArchive(t *testing.T, path string) {
 			t.Errorf("%s has time %v", h.Name, h.ModTime)
 		}
 	})
-	want := append(slices.Clone(texts), "./cluster-local-etcd")
+	want := append(slices.Clone(texts), "./cluster-local-etcd", "./plumb")
 	sources, _ := filepath.Glob(filepath.Join(nstest.Root(t), "plugins/*/main.go"))
 	for _, main := range sources {
 		want = append(want, "./"+filepath.Base(filepath.Dir(main)))

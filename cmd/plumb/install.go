@@ -1,0 +1,164 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/install"
+)
+
+// installFlags are the flags of plumb install that are not in install.Options.
+type installFlags struct {
+	install.Options
+	restore string
+	wait    bool
+	output  string
+}
+
+func newInstall() *cobra.Command {
+	var f installFlags
+	c := &cobra.Command{
+		Use: "install --to DIR [--backup DIR]",
+		Example: `  plumb install --to /opt/cni/bin --create --backup /opt/cni/before-plumb
+  plumb install --to /opt/cni/bin --restore /opt/cni/before-plumb`,
+		Short: "Install the plugins into a folder in use, or restore what was there before",
+		Long: `Install the plugins into a folder of a node in use. Each executable is replaced in one step, so that a runtime
+never finds an incomplete one. Files with other names are not touched, and containers are not changed. Nothing
+is replaced if one of the new plugins does not run on this machine. If dhcp is replaced, its daemon,
+cni-dhcp.service, is restarted, if systemd runs it.
+
+--restore replaces the plugins by those in the backup. Plugins that were added stay, because a container may
+need them for its DEL; the command that removes them is printed.`,
+		Args: usage(cobra.NoArgs),
+		RunE: func(c *cobra.Command, _ []string) error { return f.run(c) },
+	}
+	flags := c.Flags()
+	flags.StringVar(&f.To, "to", "", "the `folder` of the plugins, usually /opt/cni/bin")
+	flags.StringVar(&f.From, "from", "", "the `folder` of the new plugins (default: the folder of plumb)")
+	flags.StringSliceVar(&f.Only, "only", nil, "the `names` of the executables to install (default: all plugins and engines)")
+	flags.StringVar(&f.Backup, "backup", "", "copy each file to this `folder` before it is replaced; files that the folder has already are kept")
+	flags.StringVar(&f.restore, "restore", "", "restore the files in this backup `folder`")
+	flags.BoolVar(&f.Create, "create", false, "make the folders if they do not exist")
+	flags.StringArrayVar(&f.Confs, "conf", nil, "a `file` to install into --conf-dir after the plugins; may be repeated")
+	flags.StringVar(&f.ConfDir, "conf-dir", "", "the `folder` of the configurations, usually /etc/cni/net.d")
+	flags.BoolVar(&f.wait, "wait", false, "wait for SIGTERM first; without other flags, do nothing else")
+	flags.StringVarP(&f.output, "output", "o", "text", "text or json")
+	return c
+}
+
+// check returns an error if the flags contradict each other.
+func (f *installFlags) check() error {
+	switch {
+	case f.output != "text" && f.output != "json":
+		return usageError{fmt.Errorf("-o %s: use text or json", f.output)}
+	case f.To == "" && !f.wait:
+		return usageError{errors.New("which folder? Name it with --to; usually it is /opt/cni/bin")}
+	case f.restore != "" && (f.From != "" || f.Backup != "" || len(f.Only)+len(f.Confs) > 0):
+		return usageError{errors.New("--restore restores all files of the backup; leave out --from, --only, --backup and --conf")}
+	case len(f.Confs) > 0 && f.ConfDir == "":
+		return usageError{errors.New("--conf needs --conf-dir, usually /etc/cni/net.d")}
+	}
+	return nil
+}
+
+// run installs or restores, and prints the report, also if only a part was done.
+func (f *installFlags) run(c *cobra.Command) error {
+	if err := f.check(); err != nil {
+		return err
+	}
+	ctx, out := c.Context(), c.OutOrStdout()
+	if f.wait {
+		c.PrintErrln("plumb: waiting for SIGTERM")
+		<-ctx.Done()
+		ctx = context.WithoutCancel(ctx)
+		if f.To == "" {
+			return nil
+		}
+	}
+	do := install.Install
+	if f.restore != "" {
+		f.Backup, do = f.restore, install.Restore
+	}
+	report, err := do(ctx, f.Options)
+	if f.output == "json" {
+		encoder := json.NewEncoder(out)
+		encoder.SetIndent("", "  ")
+		return errors.Join(err, encoder.Encode(report))
+	}
+	return errors.Join(err, f.print(out, report, err == nil))
+}
+
+// print prints the report as text.
+func (f *installFlags) print(out io.Writer, report install.Report, complete bool) error {
+	var b strings.Builder
+	participle := "installed"
+	if f.restore != "" {
+		participle = "restored"
+	}
+	var stays []string
+	for _, list := range []struct {
+		what, dir string
+		files     []install.File
+	}{{"Executables", f.To, report.Executables}, {"Configurations", f.ConfDir, report.Configurations}} {
+		for _, file := range list.files {
+			fmt.Fprintf(&b, "  %-18s %s\n", filepath.Base(file.Path), file.Action)
+			if file.Action == install.Stays {
+				stays = append(stays, quote(file.Path))
+			}
+		}
+		if complete && list.dir != "" {
+			fmt.Fprintf(&b, "%s %s in %s: %d\n", list.what, participle, list.dir, len(list.files)-countFiles(list.files, install.Stays))
+		}
+	}
+	for _, unit := range report.Restarted {
+		fmt.Fprintf(&b, "%s is restarted.\n", unit)
+	}
+	for _, advice := range report.Advice {
+		fmt.Fprintln(&b, advice)
+	}
+	if len(stays) > 0 {
+		fmt.Fprintf(&b, "Files that were added stay: a container may need them for its DEL. When none needs them any more: rm %s\n", strings.Join(stays, " "))
+	}
+	if complete && f.restore == "" && f.Backup != "" {
+		fmt.Fprintf(&b, "To restore the former state: %s\n", f.restoreCommand())
+	}
+	_, err := io.WriteString(out, b.String())
+	return err
+}
+
+// restoreCommand returns the command that undoes the installation.
+func (f *installFlags) restoreCommand() string {
+	command := "plumb install --to " + quote(f.To) + " --restore " + quote(f.Backup)
+	if f.ConfDir != "" {
+		command += " --conf-dir " + quote(f.ConfDir)
+	}
+	return command
+}
+
+// countFiles returns how many files have this action.
+func countFiles(files []install.File, action install.Action) (n int) {
+	for _, file := range files {
+		if file.Action == action {
+			n++
+		}
+	}
+	return n
+}
+
+// quote returns the path as one word of a shell.
+func quote(path string) string {
+	plain := func(r rune) bool {
+		return strings.ContainsRune("/._-+", r) || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
+	}
+	if path != "" && strings.TrimFunc(path, plain) == "" {
+		return path
+	}
+	return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
+}

@@ -1,0 +1,239 @@
+package doctor_test
+
+import (
+	"debug/elf"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// good is a configuration without mistakes.
+const good = `{
+    "cniVersion": "1.1.0",
+    "name": "pods",
+    "plugins": [
+        {
+            "type": "bridge",
+            "bridge": "cni0",
+            "isGateway": true,
+            "ipam": {
+                "type": "host-local",
+                "dataDir": "POOLS",
+                "subnet": "10.88.0.0/16",
+                "gateway": "10.88.0.1"
+            }
+        }
+    ]
+}
+`
+
+// A mistake is one that plumb doctor must find on a node with the configuration good.
+type mistake struct {
+	make func(n *testNode)
+	what string // of the finding, or its place
+	// byHand follows the advice, if that is no command.
+	byHand func(n *testNode)
+}
+
+// change returns the mistake of another text in the configuration. The advice must be a command.
+func change(from, to, what string) mistake {
+	return mistake{make: func(n *testNode) { n.change("10-pods.conflist", from, to) }, what: what}
+}
+
+// second returns a mistake in a second file, which is removed by hand.
+func second(name, text, what string) mistake {
+	return mistake{
+		make:   func(n *testNode) { n.write(name, text) },
+		what:   what,
+		byHand: func(n *testNode) { Expect(os.Remove(filepath.Join(n.confDir(), name))).To(Succeed()) },
+	}
+}
+
+var _ = Describe("plumb doctor on configurations", func() {
+	It("finds nothing on a good node, and says what it looked at", func() {
+		n := newTestNode("bridge", "host-local")
+		n.write("10-pods.conflist", good)
+		out, status := n.plumb(append([]string{"doctor"}, n.folders()...)...)
+		Expect(out).To(MatchRegexp(`^nothing found \(1 configurations, 2 executables, [0-9]+ checks\)\n$`))
+		Expect(status).To(BeZero())
+	})
+
+	It("changes nothing", func() {
+		n := newTestNode("bridge", "host-local")
+		n.write("10-pods.conflist", strings.Replace(good, "isGateway", "isGatway", 1))
+		state := func() string { return nstest.Snapshot(GinkgoTB(), n.NS) + nstest.SnapshotDir(GinkgoTB(), n.dir) }
+		before := state()
+		n.doctor()
+		Expect(nstest.Compare(before, state())).To(BeEmpty())
+	})
+
+	It("reads the files of its arguments instead of the folder", func() {
+		n := newTestNode("bridge", "host-local")
+		n.write("10-pods.conflist", "{")
+		other := filepath.Join(n.dir, "other.conflist")
+		Expect(os.WriteFile(other, []byte(strings.ReplaceAll(good, "POOLS", n.pools())), 0o644)).To(Succeed())
+		report := n.doctor(other)
+		Expect(report.Findings).To(BeEmpty())
+		Expect(report.Files).To(Equal([]string{other}))
+	})
+
+	DescribeTable("finds a mistake whose advice, followed literally, mends it",
+		func(check string, m mistake) {
+			n := newTestNode("bridge", "host-local", "ptp", "macvlan")
+			n.write("10-pods.conflist", good)
+			m.make(n)
+			finding := n.find(check, m.what)
+			fmt.Fprintf(GinkgoWriter, "%s: %s\n    %s\n", finding.Where, finding.What, finding.Mend)
+			var byHand func()
+			if m.byHand != nil {
+				byHand = func() { m.byHand(n) }
+			}
+			n.requireMended(finding, byHand)
+		},
+		Entry("a missing quote", "syntax", mistake{
+			make:   func(n *testNode) { n.change("10-pods.conflist", `"pods",`, `"pods,`) },
+			what:   "10-pods.conflist:3: no valid JSON",
+			byHand: func(n *testNode) { n.change("10-pods.conflist", `"pods,`, `"pods",`) },
+		}),
+		Entry("a list in a file for one plugin", "file-kind", mistake{
+			make: func(n *testNode) {
+				n.sh("mv " + n.confDir() + "/10-pods.conflist " + n.confDir() + "/10-pods.conf")
+			}, what: "is a list of plugins",
+		}),
+		Entry("one plugin in a file for a list", "file-kind", mistake{
+			make: func(n *testNode) {
+				n.write("10-pods.conflist", `{"cniVersion": "1.1.0", "name": "pods", "type": "bridge"}`)
+			}, what: "is the configuration of one plugin",
+		}),
+		Entry("no configuration", "no-configuration", mistake{
+			make:   func(n *testNode) { n.sh("rm " + n.confDir() + "/*") },
+			what:   "no configuration of a network",
+			byHand: func(n *testNode) { n.write("10-pods.conflist", good) },
+		}),
+		Entry("two files with one number", "order", mistake{
+			make: func(n *testNode) {
+				n.write("10-z.conflist", `{"cniVersion": "1.1.0", "name": "z", "plugins": [{"type": "bridge", "bridge": "z"}]}`)
+			}, what: "10-z.conflist: begins with 10, as 10-pods.conflist does",
+		}),
+		Entry("two files with one network", "duplicate-name", mistake{
+			make: func(n *testNode) { n.write("20-copy.conflist", good) }, what: `the network "pods" has a file already`,
+		}),
+		Entry("a key that is nearly right", "keys",
+			change("isGateway", "isGatway", "10-pods.conflist:8: plugins[0].isGatway: unknown key; isGateway was probably meant")),
+		Entry("a key of ipam that is nearly right", "keys",
+			change(`"subnet": "10.88.0.0/16",`, `"subnet": "10.88.0.0/16", "rangeStrat": "10.88.0.5",`, "plugins[0].ipam.rangeStrat: unknown key; rangeStart")),
+		Entry("a key that no plugin knows", "keys", mistake{
+			make:   func(n *testNode) { n.change("10-pods.conflist", `"isGateway"`, `"colour": "red", "isGateway"`) },
+			what:   "plugins[0].colour: unknown key",
+			byHand: func(n *testNode) { n.change("10-pods.conflist", `"colour": "red", `, "") },
+		}),
+		Entry("a number as a text", "keys", change(`"isGateway"`, `"mtu": "1500", "isGateway"`, `plugins[0].mtu: want an integer, have "1500"`)),
+		Entry("a text for true", "keys", change(`"isGateway": true`, `"isGateway": "true"`, `want true or false, have "true"`)),
+		Entry("a value that is nearly right", "keys", change(`"isGateway"`, `"ipMasqBackend": "nftable", "isGateway"`, `want "nftables" or "iptables", have "nftable"`)),
+		Entry("a missing executable", "executable", mistake{
+			make: func(n *testNode) { n.sh("rm " + n.bin() + "/host-local") },
+			what: `10-pods.conflist:10: plugins[0].ipam.type "host-local": no executable`,
+		}),
+		Entry("a type that is nearly right", "executable", change(`"type": "bridge"`, `"type": "brigde"`, `bridge was probably meant`)),
+		Entry("an executable that is not executable", "executable", mistake{
+			make: func(n *testNode) { n.sh("chmod 0644 " + n.bin() + "/bridge") }, what: "not executable (mode 0644)",
+		}),
+		Entry("an executable for another processor", "executable", mistake{
+			// The field e_machine of the ELF header: IBM S/390.
+			make: func(n *testNode) {
+				f, err := os.OpenFile(filepath.Join(n.bin(), "bridge"), os.O_WRONLY, 0)
+				Expect(err).NotTo(HaveOccurred())
+				_, err = f.WriteAt([]byte{byte(elf.EM_S390)}, 18)
+				Expect(errors.Join(err, f.Close())).To(Succeed())
+			}, what: "for another processor (EM_S390)",
+		}),
+		Entry("a version that a plugin does not support", "versions", mistake{
+			make: func(n *testNode) {
+				script := "#!/bin/sh\ncat >/dev/null\necho '{\"cniVersion\": \"1.0.0\", \"supportedVersions\": [\"0.4.0\", \"1.0.0\"]}'\n"
+				Expect(os.WriteFile(filepath.Join(n.bin(), "vendor"), []byte(script), 0o755)).To(Succeed())
+				n.write("20-vendor.conflist", `{"cniVersion": "1.1.0", "name": "v", "plugins": [{"type": "vendor"}]}`)
+			}, what: `cniVersion "1.1.0": not supported by vendor (0.4.0, 1.0.0)`,
+		}),
+		Entry("an executable of another release", "mixed-versions", mistake{
+			make: func(n *testNode) {
+				cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-X github.com/plumb-cni/plumb/pkg/skel.version=v1.9.9", "-o", n.bin()+"/", "./plugins/ptp")
+				cmd.Dir, cmd.Env = nstest.Root(GinkgoTB()), append(os.Environ(), "CGO_ENABLED=0")
+				out, err := cmd.CombinedOutput()
+				Expect(err).NotTo(HaveOccurred(), "%s", out)
+				n.write("20-ptp.conflist", `{"cniVersion": "1.1.0", "name": "ptp", "plugins": [{"type": "ptp", "ipam": {"type": "host-local", "dataDir": "POOLS", "subnet": "10.89.0.0/16"}}]}`)
+			}, what: "bin/ptp: has version v1.9.9",
+		}),
+		Entry("a range that begins with the gateway", "ranges",
+			change(`"gateway": "10.88.0.1"`, `"gateway": "10.88.0.1", "rangeStart": "10.88.0.1"`, "rangeStart: 10.88.0.1 is the gateway")),
+		Entry("a gateway that is excluded", "ranges", mistake{
+			make: func(n *testNode) {
+				n.change("10-pods.conflist", `"gateway": "10.88.0.1"`, `"gateway": "10.88.0.1", "exclude": ["10.88.0.0/30"]`)
+			},
+			what:   "exclude[0]: 10.88.0.0/30 has the gateway 10.88.0.1",
+			byHand: func(n *testNode) { n.change("10-pods.conflist", `"10.88.0.0/30"`, "") },
+		}),
+		Entry("ranges of two networks that overlap", "overlap", second("20-b.conflist",
+			`{"cniVersion": "1.1.0", "name": "b", "plugins": [{"type": "bridge", "bridge": "b", "ipam": {"type": "host-local", "dataDir": "POOLS", "subnet": "10.88.77.0/24"}}]}`,
+			`the range 10.88.77.1 to 10.88.77.255 of the network "b" overlaps with 10.88.0.1 to 10.88.255.255 of "pods"`)),
+		Entry("a route of the node into the subnet", "route", mistake{
+			make: func(n *testNode) {
+				n.Batch(GinkgoTB(), "link add up0 type veth peer name up1", "link set up0 up", "route add 10.88.3.0/24 dev up0")
+			},
+			what:   "the node has a route to 10.88.3.0/24 on up0",
+			byHand: func(n *testNode) { n.Must(GinkgoTB(), "ip", "route", "delete", "10.88.3.0/24", "dev", "up0") },
+		}),
+		Entry("a bridge that was renamed", "bridge", mistake{
+			make: func(n *testNode) {
+				n.Batch(GinkgoTB(), "link add br9 type bridge", "link set br9 up", "link add v1 type veth peer name v2",
+					"link set v1 master br9", "link set v1 alias plumb:pods/c1/eth0")
+			}, what: `the bridge of network "pods" is cni0, and its containers are on br9`,
+		}),
+		Entry("a master that is nearly right", "master", mistake{
+			make: func(n *testNode) {
+				n.Batch(GinkgoTB(), "link add uplink0 type veth peer name x")
+				n.write("20-m.conflist", "{\"cniVersion\": \"1.1.0\", \"name\": \"m\", \"plugins\": [{\"type\": \"macvlan\",\n\"master\": \"uplink\"}]}")
+			}, what: `20-m.conflist:2: plugins[0].master: the node has no interface "uplink"; uplink0 was probably meant`,
+		}),
+		Entry("a master that the node does not have", "master", second("20-m.conflist",
+			`{"cniVersion": "1.1.0", "name": "m", "plugins": [{"type": "macvlan", "master": "nosuch0"}]}`, `the node has no interface "nosuch0"`)),
+		Entry("IPv6 that is disabled", "ipv6", mistake{
+			make: func(n *testNode) {
+				n.SetSysctl(GinkgoTB(), "net/ipv6/conf/all/disable_ipv6", "1")
+				n.change("10-pods.conflist", `"subnet": "10.88.0.0/16",`, `"ranges": [[{"subnet": "fd00:88::/64"}]], "subnet": "10.88.0.0/16",`)
+			}, what: "kernel: IPv6 is disabled",
+		}),
+		Entry("a configuration that STATUS refuses", "status", mistake{
+			make:   func(n *testNode) { n.change("10-pods.conflist", `"10.88.0.0/16"`, `"10.88.0.1/16"`) },
+			what:   `STATUS of bridge in network "pods": code 50`,
+			byHand: func(n *testNode) { n.change("10-pods.conflist", `"10.88.0.1/16"`, `"10.88.0.0/16"`) },
+		}),
+	)
+
+	It("finds a plugin that makes links of a kind that the kernel lacks", func() {
+		n := newTestNode("vrf", "bridge")
+		_, err := n.Exec("ip", "link", "add", "probe", "type", "vrf", "table", "10")
+		if err == nil {
+			Skip("the kernel has VRFs")
+		}
+		n.write("10-pods.conflist", `{"cniVersion": "1.1.0", "name": "pods", "plugins": [{"type": "bridge"}, {"type": "vrf", "vrfname": "red"}]}`)
+		Expect(n.find("link-kind", "no links of kind vrf").Mend).To(Equal("modprobe vrf"))
+	})
+
+	It("prints lists in JSON, never null", func() {
+		n := newTestNode("bridge", "host-local")
+		n.write("10-pods.conflist", good)
+		out, _ := n.plumb(append([]string{"doctor", "-o", "json"}, n.folders()...)...)
+		var report map[string]json.RawMessage
+		Expect(json.Unmarshal([]byte(out), &report)).To(Succeed())
+		Expect(report).NotTo(ContainElement(json.RawMessage("null")))
+	})
+})

@@ -1,0 +1,145 @@
+// Package doctor finds what is wrong with the container networks of a node: in their configurations, the plugins'
+// executables, the kernel, and what the node holds for containers. It changes nothing.
+package doctor
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/ns"
+)
+
+// A Finding is one thing that is wrong.
+type Finding struct {
+	Check string `json:"check"` // the name of the check
+	Where string `json:"where"` // FILE:LINE, FILE, "node" or "kernel"
+	What  string `json:"what"`
+	// Mend is a command for sh that mends it or, after "edit: ", what a person has to do.
+	Mend string `json:"mend"`
+}
+
+// edit begins a Mend that is no command.
+const edit = "edit: "
+
+// IsCommand reports whether Mend is a command.
+func (f Finding) IsCommand() bool { return !strings.HasPrefix(f.Mend, edit) }
+
+// Options says where to look.
+type Options struct {
+	Files   []string // configuration files; empty: those of ConfDir
+	ConfDir string
+	Path    []string // the folders of CNI_PATH
+	// Spare are the folders from which a missing executable can be copied, if they have it.
+	Spare []string
+}
+
+// A Report is the result of an examination.
+type Report struct {
+	Findings    []Finding `json:"findings"`    // sorted by Where
+	Files       []string  `json:"files"`       // the configurations that were read
+	Executables []string  `json:"executables"` // of the plugins that they name
+	Checks      []string  `json:"checks"`      // the names of the checks that were made
+	// Unread has the errors of what could not be examined.
+	Unread []string `json:"unread"`
+}
+
+// A check finds one kind of mistake.
+type check struct {
+	name string
+	find func(*examination) []Finding
+}
+
+// checks are the checks in their order. Later ones leave out the networks in which earlier ones found something
+// that explains theirs (examination.broken).
+func checks() []check {
+	return []check{
+		{"syntax", findSyntax}, {"file-kind", findFileKind}, {"no-configuration", findNone},
+		{"order", findOrder}, {"duplicate-name", findDuplicates}, {"keys", findKeys},
+		{"executable", findExecutables}, {"versions", findVersions}, {"mixed-versions", findMixed},
+		{"ranges", findRanges}, {"overlap", findOverlaps}, {"route", findRoutes},
+		{"bridge", findBridges}, {"master", findMasters},
+		{"link-kind", findLinkKinds}, {"ipv6", findIPv6}, {"status", findStatus},
+	}
+}
+
+// An examination is the state of one run.
+type examination struct {
+	Options
+	ctx    context.Context
+	files  []*file
+	links  []nl.Link
+	conn   *nl.Conn
+	report *Report
+	// executables are the executables that were found, by the type of the plugin.
+	executables map[string]*executable
+	broken      map[*file]bool
+}
+
+// Examine examines the node of this process. progress is called with the name of each check before it.
+func (o Options) Examine(ctx context.Context, progress func(check string)) (*Report, error) {
+	h, err := ns.Self(nil)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = h.Close() }()
+	e := &examination{Options: o, ctx: ctx, broken: map[*file]bool{}, report: &Report{
+		Findings: []Finding{}, Files: []string{}, Executables: []string{}, Checks: []string{}, Unread: []string{},
+	}}
+	if e.conn, err = nl.Open(h); err != nil {
+		return nil, err
+	}
+	if e.links, err = e.conn.Links(); err != nil {
+		return nil, err
+	}
+	if err := e.readFiles(); err != nil {
+		return nil, err
+	}
+	e.findPrograms()
+	for _, c := range checks() {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		progress(c.name)
+		e.run(c)
+	}
+	slices.SortStableFunc(e.report.Findings, func(a, b Finding) int { return cmp.Compare(fileOf(a.Where), fileOf(b.Where)) })
+	return e.report, nil
+}
+
+// run makes one check.
+func (e *examination) run(c check) {
+	e.report.Checks = append(e.report.Checks, c.name)
+	for _, f := range c.find(e) {
+		f.Check = c.name
+		e.report.Findings = append(e.report.Findings, f)
+	}
+}
+
+// fileOf returns the file of a Where, so that findings stay in the order of their lines.
+func fileOf(where string) string {
+	if file, _, ok := strings.Cut(where, ":"); ok {
+		return file
+	}
+	return where
+}
+
+// unread records the error of a part that could not be examined. A nil error is none.
+func (e *examination) unread(what string, err error) {
+	if err != nil {
+		e.report.Unread = append(e.report.Unread, fmt.Sprintf("%s: %v", what, err))
+	}
+}
+
+// quote returns a word of a command line of sh.
+func quote(s string) string {
+	if s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		return !strings.ContainsRune("/._-+:,@%=", r) && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
+	}) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}

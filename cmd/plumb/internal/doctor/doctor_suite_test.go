@@ -1,0 +1,137 @@
+package doctor_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/doctor"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+func TestDoctor(t *testing.T) {
+	RegisterFailHandler(Fail)
+	RunSpecs(t, "cmd/plumb/internal/doctor")
+}
+
+// A testNode is a node with folders of its own, on which the built plumb runs.
+type testNode struct {
+	*nstest.NS
+	dir   string
+	built string   // the folder of the built executables
+	args  []string // more arguments of plumb doctor
+}
+
+// newTestNode returns a node whose folder of plugins has these, and no configuration.
+func newTestNode(plugins ...string) *testNode {
+	GinkgoHelper()
+	tb := GinkgoTB()
+	n := &testNode{NS: nstest.NewNode(tb), dir: tb.TempDir(), built: nstest.Build(tb, append(plugins, "plumb")...)}
+	for _, dir := range []string{n.confDir(), n.bin(), n.pools()} {
+		Expect(os.MkdirAll(dir, 0o755)).To(Succeed())
+	}
+	for _, p := range plugins {
+		n.sh(fmt.Sprintf("install -m 0755 %s/%s %s", n.built, p, n.bin()))
+	}
+	return n
+}
+
+func (n *testNode) confDir() string { return filepath.Join(n.dir, "net.d") }
+func (n *testNode) bin() string     { return filepath.Join(n.dir, "bin") }
+func (n *testNode) pools() string   { return filepath.Join(n.dir, "networks") }
+
+// write writes a file into the folder of configurations. POOLS stands for the folder of reservations.
+func (n *testNode) write(name, text string) {
+	GinkgoHelper()
+	text = strings.ReplaceAll(text, "POOLS", n.pools())
+	Expect(os.WriteFile(filepath.Join(n.confDir(), name), []byte(text), 0o644)).To(Succeed())
+}
+
+// change replaces a text in a file of the folder of configurations.
+func (n *testNode) change(name, from, to string) {
+	GinkgoHelper()
+	text, err := os.ReadFile(filepath.Join(n.confDir(), name))
+	Expect(err).NotTo(HaveOccurred())
+	Expect(string(text)).To(ContainSubstring(from))
+	n.write(name, strings.ReplaceAll(string(text), from, to))
+}
+
+// sh runs a command on the node. The built plumb is in PATH.
+func (n *testNode) sh(command string) string {
+	GinkgoHelper()
+	cmd := exec.Command("sh", "-c", command)
+	cmd.Env = append(os.Environ(), "PATH="+n.built+":"+os.Getenv("PATH"))
+	var out []byte
+	err := n.Do(func() (err error) {
+		out, err = cmd.CombinedOutput()
+		return err
+	})
+	Expect(err).NotTo(HaveOccurred(), "%s\n%s", command, out)
+	return string(out)
+}
+
+// plumb runs plumb on the node, and returns its stdout and exit status.
+func (n *testNode) plumb(args ...string) (stdout string, status int) {
+	GinkgoHelper()
+	var out, errOut bytes.Buffer
+	cmd := exec.Command(filepath.Join(n.built, "plumb"), args...)
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	err := n.Do(cmd.Run)
+	status = cmd.ProcessState.ExitCode()
+	Expect(errOut.String()).To(BeEmpty())
+	Expect(err == nil).To(Equal(status == 0))
+	return out.String(), status
+}
+
+// folders returns the arguments that name the folders of the node.
+func (n *testNode) folders() []string {
+	return append([]string{"--conf-dir", n.confDir(), "--cni-path", n.bin()}, n.args...)
+}
+
+// doctor runs plumb doctor, and returns its report.
+func (n *testNode) doctor(files ...string) doctor.Report {
+	GinkgoHelper()
+	out, status := n.plumb(append(append([]string{"doctor", "-o", "json"}, n.folders()...), files...)...)
+	var report doctor.Report
+	Expect(json.Unmarshal([]byte(out), &report)).To(Succeed(), out)
+	Expect(report.Unread).To(BeEmpty())
+	Expect(status == 1).To(Equal(len(report.Findings) > 0), "exit status %d", status)
+	return report
+}
+
+// find returns the finding of a check whose text and place have what is wanted. There must be no finding of another
+// check.
+func (n *testNode) find(check, what string) doctor.Finding {
+	GinkgoHelper()
+	var found []doctor.Finding
+	for _, f := range n.doctor().Findings {
+		Expect(f.Check).To(Equal(check), "%s: %s", f.Where, f.What)
+		if strings.Contains(f.Where+": "+f.What, what) {
+			found = append(found, f)
+		}
+	}
+	Expect(found).NotTo(BeEmpty(), "no finding of %s with %q", check, what)
+	return found[0]
+}
+
+// requireMended follows the advice of a finding, or calls byHand if it is no command. Then the doctor must find
+// nothing.
+func (n *testNode) requireMended(f doctor.Finding, byHand func()) {
+	GinkgoHelper()
+	if f.IsCommand() {
+		Expect(byHand).To(BeNil(), "the advice is a command: %s", f.Mend)
+		n.sh(f.Mend)
+	} else {
+		Expect(byHand).NotTo(BeNil(), "the advice is no command: %s", f.Mend)
+		byHand()
+	}
+	Expect(n.doctor().Findings).To(BeEmpty(), "after %s", f.Mend)
+}

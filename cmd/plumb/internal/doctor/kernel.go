@@ -1,0 +1,143 @@
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/libcni"
+	cnitypes "github.com/containernetworking/cni/pkg/types"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// linkKinds are the kinds of links that each plugin makes.
+var linkKinds = map[string][]string{
+	"bridge": {"bridge", "veth"}, "ptp": {"veth"}, "macvlan": {"macvlan"}, "ipvlan": {"ipvlan"}, "vlan": {"vlan"},
+	"dummy": {"dummy"}, "vrf": {"vrf"}, "bandwidth": {"ifb"},
+}
+
+// findLinkKinds finds plugins that make links of a kind that the kernel lacks.
+func findLinkKinds(e *examination) (found []Finding) {
+	users := map[string]string{} // from a kind to the first user
+	for _, f := range e.parsed() {
+		for _, p := range f.plugins {
+			for _, kind := range linkKinds[p.typ] {
+				if users[kind] == "" {
+					users[kind] = fmt.Sprintf("%s needs it (%s)", p.typ, f.at(p.Value))
+				}
+			}
+		}
+	}
+	kinds := slices.Sorted(maps.Keys(users))
+	lacking, err := lackingKinds(kinds)
+	e.unread("kinds of links", err)
+	for _, kind := range lacking {
+		found = append(found, Finding{Where: "kernel", What: fmt.Sprintf("no links of kind %s: %s", kind, users[kind]), Mend: "modprobe " + kind})
+	}
+	return found
+}
+
+// lackingKinds returns the kinds that the kernel does not know. It tries to make links without what they need, in a
+// network namespace of its own, which ends with the thread.
+func lackingKinds(kinds []string) (lacking []string, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		if err = unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return
+		}
+		for _, kind := range kinds {
+			attrs := netlink.NewLinkAttrs()
+			attrs.Name = "probe-" + kind
+			if errors.Is(netlink.LinkAdd(&netlink.GenericLink{LinkAttrs: attrs, LinkType: kind}), unix.EOPNOTSUPP) {
+				lacking = append(lacking, kind)
+			}
+		}
+	}()
+	<-done
+	return lacking, err
+}
+
+// findIPv6 finds IPv6 ranges on a node that has IPv6 disabled.
+func findIPv6(e *examination) (found []Finding) {
+	for _, f := range e.parsed() {
+		for _, s := range f.spans() {
+			if s.subnet.Addr().Is4() {
+				continue
+			}
+			at := f.at(s.value.Get("subnet"))
+			value, err := os.ReadFile("/proc/sys/net/ipv6/conf/all/disable_ipv6")
+			switch {
+			case err != nil:
+				return []Finding{{Where: "kernel", What: fmt.Sprintf("no IPv6, and %s has an IPv6 subnet", at),
+					Mend: edit + "boot without ipv6.disable=1, or remove the subnet"}}
+			case strings.TrimSpace(string(value)) == "1":
+				return []Finding{{Where: "kernel", What: fmt.Sprintf("IPv6 is disabled (net.ipv6.conf.all.disable_ipv6), and %s has an IPv6 subnet", at),
+					Mend: "sysctl -w net.ipv6.conf.all.disable_ipv6=0"}}
+			}
+		}
+	}
+	return nil
+}
+
+// findStatus calls STATUS of each plugin, by libcni.
+func findStatus(e *examination) (found []Finding) {
+	for _, f := range e.good() {
+		text, err := os.ReadFile(f.path)
+		if err != nil {
+			e.unread(f.path, err)
+			continue
+		}
+		list, err := listOf(f, text)
+		if err != nil {
+			found = append(found, Finding{Where: f.path, What: "libcni refuses it: " + err.Error(), Mend: edit + "correct what the text says"})
+			continue
+		}
+		for _, p := range list.Plugins {
+			found = append(found, e.status(f, list, p)...)
+		}
+	}
+	return found
+}
+
+// listOf returns the configuration of a network as libcni has it.
+func listOf(f *file, text []byte) (*libcni.NetworkConfigList, error) {
+	if f.isList() {
+		return libcni.NetworkConfFromBytes(text)
+	}
+	list, err := json.Marshal(map[string]any{"name": f.name(), "cniVersion": f.version(), "plugins": []json.RawMessage{text}})
+	if err != nil {
+		return nil, err
+	}
+	return libcni.NetworkConfFromBytes(list)
+}
+
+// status calls STATUS of one plugin. libcni calls it from version 1.1.0 on, so the version of an older network is
+// set to that, if the plugin supports it.
+func (e *examination) status(f *file, list *libcni.NetworkConfigList, p *libcni.PluginConfig) []Finding {
+	one := *list
+	one.Plugins = []*libcni.PluginConfig{p}
+	if serves := e.executables[p.Network.Type].serves; slices.Contains(serves, "1.1.0") {
+		one.CNIVersion = "1.1.0"
+	}
+	ctx, cancel := context.WithTimeout(e.ctx, callTime)
+	defer cancel()
+	err := libcni.NewCNIConfig(e.Path, quietly()).GetStatusNetworkList(ctx, &one)
+	if err == nil {
+		return nil
+	}
+	what := fmt.Sprintf("STATUS of %s in network %q: %v", p.Network.Type, list.Name, err)
+	var coded *cnitypes.Error
+	if errors.As(err, &coded) {
+		what = fmt.Sprintf("STATUS of %s in network %q: code %d: %s", p.Network.Type, list.Name, coded.Code, strings.TrimSpace(coded.Msg+" "+coded.Details))
+	}
+	return []Finding{{Where: f.path, What: what, Mend: edit + "correct the cause in the text; the table \"Errors\" of the page of " + p.Network.Type + " says more"}}
+}

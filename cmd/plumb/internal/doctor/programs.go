@@ -1,0 +1,260 @@
+package doctor
+
+import (
+	"bytes"
+	"context"
+	"debug/buildinfo"
+	"debug/elf"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/invoke"
+
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/schema"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// callTime is how long a call of a plugin may take.
+const callTime = 30 * time.Second
+
+// An executable is the executable of a plugin.
+type executable struct {
+	name    string
+	path    string // empty: the folders do not have it
+	problem string // why it cannot run; empty: it can
+	version string // of plumb's plugins
+	// serves has the versions of the specification that it supports.
+	serves []string
+}
+
+// findPrograms finds the executables of the plugins that the configurations name.
+func (e *examination) findPrograms() {
+	e.executables = map[string]*executable{}
+	for _, f := range e.parsed() {
+		for _, name := range f.types() {
+			if e.executables[name] == nil {
+				e.executables[name] = e.look(name)
+			}
+		}
+	}
+}
+
+// look looks for the executable of a plugin as libcni does: the first regular file counts.
+func (e *examination) look(name string) *executable {
+	x := &executable{name: name}
+	path, err := invoke.FindInPath(name, e.Path)
+	if err != nil {
+		return x
+	}
+	x.path = path
+	e.report.Executables = append(e.report.Executables, path)
+	if x.problem = whyNotRunnable(path); x.problem == "" {
+		x.read(e.ctx)
+	}
+	return x
+}
+
+// whyNotRunnable returns why the kernel cannot run a file, or "".
+func whyNotRunnable(path string) string {
+	info, err := os.Stat(path)
+	if err != nil {
+		return err.Error()
+	}
+	if info.Mode()&0o111 == 0 {
+		return fmt.Sprintf("not executable (mode %04o)", info.Mode().Perm())
+	}
+	own, err := elf.Open("/proc/self/exe")
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = own.Close() }()
+	other, err := elf.Open(path)
+	if err != nil {
+		return "" // such as a script
+	}
+	defer func() { _ = other.Close() }()
+	if other.Machine != own.Machine && (runtime.GOARCH != "amd64" || other.Machine != elf.EM_386) {
+		return fmt.Sprintf("for another processor (%v)", other.Machine)
+	}
+	return ""
+}
+
+// read asks the executable for its versions.
+func (x *executable) read(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	info, err := invoke.GetVersionInfo(ctx, x.path, quietly())
+	if err != nil {
+		x.problem = "does not answer VERSION: " + err.Error()
+		return
+	}
+	x.serves = info.SupportedVersions()
+	if built, err := buildinfo.ReadFile(x.path); err == nil && strings.HasPrefix(built.Path, "github.com/plumb-cni/plumb/plugins/") {
+		x.version = banner(ctx, x.path)
+	}
+}
+
+// quietly returns what runs plugins without their warnings.
+func quietly() *invoke.DefaultExec {
+	return &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: io.Discard}}
+}
+
+// banner returns the version that a plugin of plumb prints if it is called without CNI variables:
+// "CNI bridge plugin v2.0.0".
+func banner(ctx context.Context, path string) string {
+	var out bytes.Buffer
+	cmd := exec.CommandContext(ctx, path)
+	cmd.Env, cmd.Stderr = []string{"PATH=/usr/bin:/bin"}, &out
+	_ = cmd.Run() // without a first line there is no version
+	line, _, _ := strings.Cut(out.String(), "\n")
+	words := strings.Fields(line)
+	if len(words) < 4 {
+		return ""
+	}
+	return words[3]
+}
+
+// copyFrom returns the command that copies an executable from a folder that has a good one. where is the path that
+// it gets.
+func (e *examination) copyFrom(name, where string) string {
+	for _, dir := range e.Spare {
+		from := filepath.Join(dir, name)
+		if _, err := os.Stat(from); err == nil && from != where && whyNotRunnable(from) == "" {
+			return fmt.Sprintf("install -m 0755 %s %s", quote(from), quote(where))
+		}
+	}
+	return fmt.Sprintf("%sinstall the plugin %s as %s", edit, name, where)
+}
+
+// findExecutables finds plugins without an executable that can run.
+func findExecutables(e *examination) (found []Finding) {
+	for _, f := range e.parsed() {
+		for _, p := range f.plugins {
+			found = append(found, e.checkProgram(f, p.Get("type"), p.Path)...)
+			found = append(found, e.checkProgram(f, p.ipam.Get("type"), strings.TrimPrefix(p.Path+".ipam", "."))...)
+		}
+	}
+	return found
+}
+
+// checkProgram returns the finding for the executable that a key type names, if there is something wrong.
+func (e *examination) checkProgram(f *file, typ *schema.Value, at string) []Finding {
+	if typ.Text() == "" {
+		return nil
+	}
+	x := e.executables[typ.Text()]
+	what := strings.TrimPrefix(at+".type", ".") + fmt.Sprintf(" %q: ", x.name)
+	switch {
+	case x.path == "" && len(e.Path) == 0:
+		what += "there is no folder of plugins"
+	case x.path == "":
+		what += "no executable in " + strings.Join(e.Path, ":")
+		if likely := types.Nearest(x.name, schema.Names()); likely != "" && e.look(likely).path != "" {
+			e.broken[f] = true
+			return []Finding{{Where: f.at(typ), What: what + "; " + likely + " was probably meant",
+				Mend: f.replace(typ.Line, typ.Key, fmt.Sprintf("%q", x.name), fmt.Sprintf("%q", likely))}}
+		}
+	case x.problem != "":
+		what += x.path + ": " + x.problem
+	default:
+		return nil
+	}
+	e.broken[f] = true
+	mend := edit + "name the folder of the plugins with --cni-path"
+	switch {
+	case strings.HasPrefix(x.problem, "not executable"):
+		mend = "chmod 0755 " + quote(x.path)
+	case x.path != "":
+		mend = e.copyFrom(x.name, x.path)
+	case len(e.Path) > 0:
+		mend = e.copyFrom(x.name, filepath.Join(e.Path[0], x.name))
+	}
+	return []Finding{{Where: f.at(typ), What: what, Mend: mend}}
+}
+
+// findVersions finds networks with a version that one of their plugins does not support.
+func findVersions(e *examination) (found []Finding) {
+	for _, f := range e.good() {
+		version := f.version()
+		if version == "" && f.top.Get("cniVersions") != nil {
+			continue // the runtime chooses one
+		}
+		if version == "" {
+			version = "0.1.0" // as libcni
+		}
+		var cannot []string
+		common := types.VersionsSince(types.V010)
+		for _, name := range f.types() {
+			serves := e.executables[name].serves
+			if !slices.Contains(serves, version) {
+				cannot = append(cannot, fmt.Sprintf("%s (%s)", name, strings.Join(serves, ", ")))
+			}
+			common = slices.DeleteFunc(common, func(v string) bool { return !slices.Contains(serves, v) })
+		}
+		if len(cannot) == 0 {
+			continue
+		}
+		e.broken[f] = true
+		what := fmt.Sprintf("cniVersion %q: not supported by %s", version, strings.Join(cannot, ", "))
+		found = append(found, Finding{Where: f.at(f.top.Get("cniVersion")), What: what, Mend: f.mendVersion(version, common)})
+	}
+	return found
+}
+
+// mendVersion returns how to set the newest version that all plugins support.
+func (f *file) mendVersion(have string, common []string) string {
+	v := f.top.Get("cniVersion")
+	switch {
+	case len(common) == 0:
+		return edit + "install newer plugins: they have no version in common"
+	case v.Text() == "":
+		return fmt.Sprintf("%sadd \"cniVersion\": %q to %s", edit, common[len(common)-1], f.path)
+	}
+	return f.replace(v.Line, v.Key, fmt.Sprintf("%q", have), fmt.Sprintf("%q", common[len(common)-1]))
+}
+
+// findMixed finds executables of plumb that are not of the newest version among them.
+func findMixed(e *examination) (found []Finding) {
+	var all []*executable
+	for _, x := range e.executables {
+		if x.version != "" {
+			all = append(all, x)
+		}
+	}
+	slices.SortFunc(all, func(a, b *executable) int { return strings.Compare(a.name, b.name) })
+	count := map[string]int{}
+	usual := ""
+	for _, x := range all {
+		count[x.version]++
+		if count[x.version] > count[usual] {
+			usual = x.version
+		}
+	}
+	for _, x := range all {
+		if x.version != usual {
+			found = append(found, Finding{
+				Where: x.path, What: fmt.Sprintf("has version %s, and most plugins of plumb have %s", x.version, usual),
+				Mend: e.copyVersion(x, usual),
+			})
+		}
+	}
+	return found
+}
+
+// copyVersion returns the command that copies an executable of the wanted version.
+func (e *examination) copyVersion(x *executable, version string) string {
+	for _, dir := range e.Spare {
+		from := filepath.Join(dir, x.name)
+		if _, err := os.Stat(from); err == nil && whyNotRunnable(from) == "" && banner(e.ctx, from) == version {
+			return fmt.Sprintf("install -m 0755 %s %s", quote(from), quote(x.path))
+		}
+	}
+	return fmt.Sprintf("%sinstall version %s of %s as %s", edit, version, x.name, x.path)
+}

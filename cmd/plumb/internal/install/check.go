@@ -1,0 +1,181 @@
+package install
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+)
+
+// tool is the name of the operator's tool. It is in the folder of the plugins of a release, but it is no
+// plugin.
+const tool = "plumb"
+
+// setFrom sets From, if it is empty, to the folder of plumb's own executable. The plugins must be there,
+// because that folder may also be /usr/local/bin.
+func (o *Options) setFrom() error {
+	if o.From != "" {
+		return nil
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find the plugins: %w", err)
+	}
+	o.From = filepath.Dir(self)
+	if _, err := os.Stat(filepath.Join(o.From, "loopback")); err != nil {
+		return fmt.Errorf("no plugins in %s, the folder of plumb: name their folder with --from", o.From)
+	}
+	return nil
+}
+
+// plugins returns the executables that are to be installed. Each of them runs on this machine.
+func (o Options) plugins(ctx context.Context) ([]source, error) {
+	names, err := o.names()
+	if err != nil {
+		return nil, err
+	}
+	var all []source
+	for _, name := range names {
+		path := filepath.Join(o.From, name)
+		if err := run(ctx, path); err != nil {
+			return nil, fmt.Errorf("%s does not run on this machine (%s): %w; nothing was replaced", path, runtime.GOARCH, err)
+		}
+		all = append(all, source{path: path, name: name, mode: 0o755})
+	}
+	return all, nil
+}
+
+// names returns the names of the executables that are to be installed.
+func (o Options) names() ([]string, error) {
+	names, err := executables(o.From)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("no folder %s: name the folder of the new plugins with --from", o.From)
+	case err != nil:
+		return nil, err
+	}
+	for _, name := range o.Only {
+		if !slices.Contains(names, name) {
+			return nil, fmt.Errorf("%s has no executable %q, which --only names; it has %s", o.From, name, strings.Join(names, ", "))
+		}
+	}
+	if len(o.Only) > 0 {
+		return slices.Compact(slices.Sorted(slices.Values(o.Only))), nil
+	}
+	names = slices.DeleteFunc(names, func(name string) bool { return name == tool })
+	if len(names) == 0 {
+		return nil, fmt.Errorf("no executables in %s", o.From)
+	}
+	return names, nil
+}
+
+// executables returns the names of the executables in a folder, and of symbolic links to some, sorted. A
+// release also has text files.
+func executables(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		info, err := os.Stat(filepath.Join(dir, e.Name()))
+		if err == nil && info.Mode().IsRegular() && info.Mode()&0o100 != 0 && !strings.HasPrefix(e.Name(), ".") {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
+// run runs the executable. A plugin without CNI variables prints its version. With a plugin for another
+// architecture, every ADD would fail.
+func run(ctx context.Context, path string) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path)
+	cmd.Env = []string{}
+	out, err := cmd.CombinedOutput()
+	if text := bytes.TrimSpace(out); err != nil && len(text) > 0 {
+		return fmt.Errorf("%w: %s", err, text)
+	}
+	return err
+}
+
+// configurations returns the configurations that are to be installed. A runtime can read each of them.
+func (o Options) configurations() ([]source, error) {
+	var all []source
+	for _, path := range o.Confs {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		if err := checkConf(path, content); err != nil {
+			return nil, fmt.Errorf("configuration %s: %w; nothing was replaced", path, err)
+		}
+		real, err := filepath.EvalSymlinks(path) // the files of a ConfigMap are symbolic links
+		if err != nil {
+			return nil, err
+		}
+		info, err := os.Stat(real)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, source{path: real, name: filepath.Base(path), mode: info.Mode().Perm()})
+	}
+	return all, nil
+}
+
+// checkConf returns an error if libcni cannot read the configuration, or would not look for its name.
+func checkConf(path string, content []byte) (err error) {
+	switch filepath.Ext(path) {
+	case ".conflist":
+		_, err = libcni.NetworkConfFromBytes(content)
+	case ".conf", ".json":
+		_, err = libcni.NetworkPluginConfFromBytes(content)
+	default:
+		err = errors.New("runtimes read only files with names that end in .conflist, .conf or .json")
+	}
+	return err
+}
+
+// checkFolders returns an error if the target folders do not exist, or if the backup is one of the other
+// folders. With Create it makes the target folders.
+func (o Options) checkFolders() error {
+	dirs := []string{o.To}
+	if o.ConfDir != "" {
+		dirs = append(dirs, o.ConfDir)
+	}
+	for _, dir := range dirs {
+		info, err := os.Stat(dir)
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && o.Create:
+			err = os.MkdirAll(dir, 0o755)
+		case errors.Is(err, fs.ErrNotExist):
+			err = fmt.Errorf("no folder %s: --create makes it", dir)
+		case err == nil && !info.IsDir():
+			err = fmt.Errorf("%s is no folder", dir)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	backup, err := os.Stat(o.Backup)
+	if err != nil {
+		return nil // it will be made, or there is none
+	}
+	for _, dir := range append(dirs, o.From) {
+		if info, err := os.Stat(dir); err == nil && os.SameFile(info, backup) {
+			return fmt.Errorf("the backup cannot be in %s itself: name another folder", dir)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,244 @@
+package install
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/google/renameio/v2"
+)
+
+// addedNames is the file in a backup that has the names of the files that were added.
+const addedNames = ".new"
+
+// A folder is a folder in use, and the folder of its backup, which may be empty.
+type folder struct{ path, backup string }
+
+// A source is a file that is copied.
+type source struct {
+	path string
+	name string // in the folder that it is copied to
+	mode fs.FileMode
+}
+
+// install copies the files to the folder. Before it replaces the first one, it backs up all of them.
+func (f folder) install(ctx context.Context, sources []source) ([]File, error) {
+	done := []File{}
+	if len(sources) == 0 {
+		return done, nil
+	}
+	plan, err := f.plan(sources)
+	if err != nil {
+		return done, err
+	}
+	if f.backup != "" {
+		if err := f.backUp(plan); err != nil {
+			return done, fmt.Errorf("back up: %w", err)
+		}
+	}
+	for i, s := range sources {
+		if err := ctx.Err(); err != nil {
+			return done, err
+		}
+		if plan[i].changed() {
+			if err := s.copyTo(plan[i].Path); err != nil {
+				return done, err
+			}
+		}
+		done = append(done, plan[i])
+	}
+	return done, syncFolder(f.path)
+}
+
+// plan returns what install is going to do with each file.
+func (f folder) plan(sources []source) ([]File, error) {
+	var all []File
+	for _, s := range sources {
+		file := File{filepath.Join(f.path, s.name), Replaced}
+		info, err := os.Lstat(file.Path)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			file.Action = Added
+		case err != nil:
+			return nil, err
+		case info.IsDir():
+			return nil, fmt.Errorf("%s is a folder; nothing was replaced", file.Path)
+		default:
+			equal, err := s.equals(file.Path, info)
+			if err != nil {
+				return nil, err
+			}
+			if equal {
+				file.Action = Unchanged
+			}
+		}
+		all = append(all, file)
+	}
+	return all, nil
+}
+
+// backUp copies the files that are to be replaced to the backup, and adds the names of the others to the
+// list of added files. It keeps what the backup has already, so that the backup has the files from before
+// the first installation.
+func (f folder) backUp(plan []File) error {
+	if err := os.MkdirAll(f.backup, 0o755); err != nil {
+		return err
+	}
+	files, added, err := f.backedUp()
+	if err != nil {
+		return err
+	}
+	for _, file := range plan {
+		name := filepath.Base(file.Path)
+		if !file.changed() || slices.Contains(files, name) || slices.Contains(added, name) {
+			continue
+		}
+		if file.Action == Added {
+			added = append(added, name)
+			continue
+		}
+		s, err := newSource(f.path, name)
+		if err != nil {
+			return err
+		}
+		if err := s.copyTo(filepath.Join(f.backup, name)); err != nil {
+			return err
+		}
+	}
+	if len(added) > 0 {
+		err := renameio.WriteFile(filepath.Join(f.backup, addedNames), []byte(strings.Join(added, "\n")+"\n"), 0o644, renameio.WithTempDir(f.backup))
+		if err != nil {
+			return err
+		}
+	}
+	return syncFolder(f.backup)
+}
+
+// backedUp returns the names of the files in the backup, and of those that were added.
+func (f folder) backedUp() (files, added []string, err error) {
+	entries, err := os.ReadDir(f.backup)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, e := range entries {
+		if !e.IsDir() && !strings.HasPrefix(e.Name(), ".") {
+			files = append(files, e.Name())
+		}
+	}
+	list, err := os.ReadFile(filepath.Join(f.backup, addedNames))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, err
+	}
+	return files, strings.Fields(string(list)), nil
+}
+
+// restore replaces the files by those in the backup.
+func (f folder) restore(ctx context.Context) ([]File, error) {
+	done := []File{}
+	names, added, err := f.backedUp()
+	if errors.Is(err, fs.ErrNotExist) {
+		return done, nil
+	}
+	if err != nil {
+		return done, err
+	}
+	var sources []source
+	for _, name := range names {
+		s, err := newSource(f.backup, name)
+		if err != nil {
+			return done, err
+		}
+		sources = append(sources, s)
+	}
+	done, err = folder{path: f.path}.install(ctx, sources)
+	for i := range done {
+		if done[i].changed() {
+			done[i].Action = Restored
+		}
+	}
+	for _, name := range added {
+		path := filepath.Join(f.path, name)
+		if _, missing := os.Lstat(path); missing == nil {
+			done = append(done, File{path, Stays})
+		}
+	}
+	return done, err
+}
+
+// newSource returns the file of a folder as a source with its own mode.
+func newSource(dir, name string) (source, error) {
+	path := filepath.Join(dir, name)
+	info, err := os.Lstat(path)
+	if err != nil {
+		return source{}, err
+	}
+	return source{path, name, info.Mode().Perm()}, nil
+}
+
+// equals reports whether copyTo would not change the file at path, which info describes.
+func (s source) equals(path string, info fs.FileInfo) (bool, error) {
+	if target, err := os.Readlink(s.path); err == nil {
+		existing, err := os.Readlink(path)
+		return err == nil && existing == target, nil
+	}
+	if !info.Mode().IsRegular() || info.Mode().Perm() != s.mode {
+		return false, nil
+	}
+	one, err := digest(s.path)
+	if err != nil {
+		return false, err
+	}
+	other, err := digest(path)
+	return one == other, err
+}
+
+// digest returns the checksum of a file.
+func digest(path string) (sum [sha256.Size]byte, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return sum, err
+	}
+	defer func() { _ = f.Close() }()
+	h := sha256.New()
+	_, err = io.Copy(h, f)
+	return [sha256.Size]byte(h.Sum(nil)), err
+}
+
+// copyTo makes the file at path a copy of the source with one rename, also of a symbolic link. The content is
+// on the disk before the rename, so that the file is complete after a power failure, too. The temporary file
+// is in the folder of path, so that it gets the security label of files there.
+func (s source) copyTo(path string) error {
+	if target, err := os.Readlink(s.path); err == nil {
+		return renameio.Symlink(target, path)
+	}
+	from, err := os.Open(s.path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = from.Close() }()
+	to, err := renameio.NewPendingFile(path, renameio.WithTempDir(filepath.Dir(path)), renameio.WithStaticPermissions(s.mode))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = to.Cleanup() }()
+	if _, err := io.Copy(to, from); err != nil {
+		return err
+	}
+	return to.CloseAtomicallyReplace()
+}
+
+// syncFolder waits until the names in the folder are on the disk.
+func syncFolder(path string) error {
+	dir, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}

@@ -1,0 +1,133 @@
+// Package install installs plugins and configurations into folders of a node in use, and restores what was
+// there before. It replaces one file after the other, each with a rename, so that a complete one exists at
+// any time. It does not change containers.
+package install
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+)
+
+// Options say what is installed or restored.
+type Options struct {
+	To      string   // the folder of the plugins
+	From    string   // the folder of the new plugins; empty is the folder of plumb's own executable
+	Only    []string // the names of the executables; empty is all that From has, without plumb itself
+	Backup  string   // the folder for what is replaced, or empty
+	Create  bool     // make To and ConfDir if they do not exist
+	Confs   []string // files of configurations
+	ConfDir string   // the folder of the configurations
+}
+
+// confBackup is the folder in the backup that has the configurations.
+const confBackup = "net.d"
+
+// A Report says what was done.
+type Report struct {
+	Executables    []File   `json:"executables"` // never null, as are the other lists
+	Configurations []File   `json:"configurations"`
+	Restarted      []string `json:"restarted"` // units of systemd
+	Advice         []string `json:"advice"`    // what is left to do, in whole sentences
+}
+
+// A File is a file that was installed or restored.
+type File struct {
+	Path   string `json:"path"`
+	Action Action `json:"action"`
+}
+
+// An Action is what was done with a file.
+type Action string
+
+// The actions.
+const (
+	Added     Action = "added"     // there was no file of this name
+	Replaced  Action = "replaced"  // there was another one
+	Unchanged Action = "unchanged" // the same file was there
+	Restored  Action = "restored"  // it is that of the backup again
+	Stays     Action = "stays"     // it was added, and a restore does not remove it
+)
+
+// changed reports whether the file is another one than before.
+func (f File) changed() bool {
+	return f.Action == Added || f.Action == Replaced || f.Action == Restored
+}
+
+// Install installs the plugins, and then the configurations, because a runtime reads a configuration as soon
+// as it is there. It checks all of them before it replaces a file. If it fails, the report has what was done.
+func Install(ctx context.Context, o Options) (Report, error) {
+	report := newReport()
+	err := o.setFrom()
+	if err != nil {
+		return report, err
+	}
+	plugins, err := o.plugins(ctx)
+	if err != nil {
+		return report, err
+	}
+	confs, err := o.configurations()
+	if err != nil {
+		return report, err
+	}
+	if err := o.checkFolders(); err != nil {
+		return report, err
+	}
+	if report.Executables, err = o.pluginFolder().install(ctx, plugins); err != nil {
+		return report, err
+	}
+	if report.Configurations, err = o.confFolder().install(ctx, confs); err != nil {
+		return report, err
+	}
+	return report, report.restartDaemon(ctx)
+}
+
+// Restore restores the configurations, if ConfDir is set, and then the plugins from Backup. Files that were
+// added stay: a container may need an added plugin for its DEL.
+func Restore(ctx context.Context, o Options) (Report, error) {
+	report := newReport()
+	if err := o.checkFolders(); err != nil {
+		return report, err
+	}
+	if err := requireBackup(o); err != nil {
+		return report, err
+	}
+	var err error
+	if o.ConfDir != "" {
+		if report.Configurations, err = o.confFolder().restore(ctx); err != nil {
+			return report, err
+		}
+	}
+	if report.Executables, err = o.pluginFolder().restore(ctx); err != nil {
+		return report, err
+	}
+	return report, report.restartDaemon(ctx)
+}
+
+func newReport() Report {
+	return Report{Executables: []File{}, Configurations: []File{}, Restarted: []string{}, Advice: []string{}}
+}
+
+func (o Options) pluginFolder() folder { return folder{o.To, o.Backup} }
+
+func (o Options) confFolder() folder {
+	if o.Backup == "" {
+		return folder{o.ConfDir, ""}
+	}
+	return folder{o.ConfDir, filepath.Join(o.Backup, confBackup)}
+}
+
+// requireBackup returns an error if the backup has nothing to restore.
+func requireBackup(o Options) error {
+	for _, f := range []folder{o.pluginFolder(), o.confFolder()} {
+		files, added, err := f.backedUp()
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+		if len(files)+len(added) > 0 {
+			return nil
+		}
+	}
+	return errors.New("no executables to restore in " + o.Backup)
+}

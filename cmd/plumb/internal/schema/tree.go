@@ -1,0 +1,156 @@
+package schema
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// A Value is one value of a JSON text, and its place.
+type Value struct {
+	Path   string // "plugins[0].ipam"; empty: the whole text
+	Key    string // the key of a member of an object
+	Line   int    // of the key, or of the value if it has no key; the first is 1
+	scalar any    // nil, bool, string or json.Number
+	kind   string // "object", "array", "string", "number", "boolean" or "null"
+	inner  []*Value
+}
+
+// Parse parses a JSON text. The error says the line.
+func Parse(text []byte) (*Value, error) {
+	p := &parser{text: text, d: json.NewDecoder(bytes.NewReader(text))}
+	p.d.UseNumber()
+	v, err := p.value("", "")
+	if err == nil {
+		if _, end := p.d.Token(); !errors.Is(end, io.EOF) {
+			return nil, fmt.Errorf("line %d: text after the end of the JSON value", p.line(p.d.InputOffset()))
+		}
+		return v, nil
+	}
+	var syntax *json.SyntaxError
+	if full := json.Unmarshal(text, new(any)); errors.As(full, &syntax) { // the decoder's own errors lack the place
+		return nil, fmt.Errorf("line %d: %w", p.line(syntax.Offset-1), syntax)
+	}
+	return nil, err
+}
+
+type parser struct {
+	text []byte
+	d    *json.Decoder
+}
+
+// line returns the line of an offset in the text.
+func (p *parser) line(offset int64) int {
+	return 1 + bytes.Count(p.text[:min(int(offset), len(p.text))], []byte("\n"))
+}
+
+// value reads the next value, whose key and path are given.
+func (p *parser) value(key, path string) (*Value, error) {
+	token, err := p.d.Token()
+	if err != nil {
+		return nil, err
+	}
+	v := &Value{Path: path, Key: key, Line: p.line(p.d.InputOffset()), scalar: token}
+	switch t := token.(type) {
+	case nil:
+		v.kind = "null"
+	case bool:
+		v.kind = "boolean"
+	case string:
+		v.kind = "string"
+	case json.Number:
+		v.kind = "number"
+	case json.Delim:
+		v.kind, v.scalar = "object", nil
+		if t == '[' {
+			v.kind = "array"
+		}
+		return v, p.children(v)
+	}
+	return v, nil
+}
+
+// children reads the members of an object or the items of an array, and its end.
+func (p *parser) children(v *Value) error {
+	for p.d.More() {
+		inner, err := p.child(v)
+		if err != nil {
+			return err
+		}
+		v.inner = append(v.inner, inner)
+	}
+	_, err := p.d.Token()
+	return err
+}
+
+func (p *parser) child(v *Value) (*Value, error) {
+	if v.kind == "array" {
+		return p.value("", fmt.Sprintf("%s[%d]", v.Path, len(v.inner)))
+	}
+	token, err := p.d.Token()
+	if err != nil {
+		return nil, err
+	}
+	key, _ := token.(string) // the decoder accepts no other
+	line := p.line(p.d.InputOffset())
+	inner, err := p.value(key, strings.TrimPrefix(v.Path+"."+key, "."))
+	if inner != nil {
+		inner.Line = line
+	}
+	return inner, err
+}
+
+// Get returns the member of an object with a key, in any case, or nil. Of several it returns the last, as
+// encoding/json does.
+func (v *Value) Get(key string) *Value {
+	var found *Value
+	if v == nil || v.kind != "object" {
+		return nil
+	}
+	for _, m := range v.inner {
+		if strings.EqualFold(m.Key, key) {
+			found = m
+		}
+	}
+	return found
+}
+
+// Items returns the items of an array.
+func (v *Value) Items() []*Value {
+	if v == nil || v.kind != "array" {
+		return nil
+	}
+	return v.inner
+}
+
+// Text returns the text of a string, and "" for another value.
+func (v *Value) Text() string {
+	if v == nil {
+		return ""
+	}
+	s, _ := v.scalar.(string)
+	return s
+}
+
+// Bool returns the value of a boolean, and false for another value.
+func (v *Value) Bool() bool {
+	if v == nil {
+		return false
+	}
+	b, _ := v.scalar.(bool)
+	return b
+}
+
+// Kind returns "object", "array", "string", "number", "boolean" or "null".
+func (v *Value) Kind() string { return v.kind }
+
+// Members returns the members of an object.
+func (v *Value) Members() []*Value {
+	if v == nil || v.kind != "object" {
+		return nil
+	}
+	return v.inner
+}

@@ -1,0 +1,144 @@
+package trace
+
+import (
+	"encoding/hex"
+	"encoding/json"
+	"math/rand/v2"
+	"strings"
+	"time"
+)
+
+// Pipe is the path of the named pipe that "plumb trace" makes and reads. While it has a reader, each
+// plugin writes its records to it.
+const Pipe = "/run/plumb/trace"
+
+// MaxPipeLine is the size of the longest line that Tracer.Pipe receives: what the kernel writes to a pipe
+// in one piece (PIPE_BUF), so that the lines of concurrent calls do not mix.
+const MaxPipeLine = 4096
+
+// A Call says which call of which plugin a tracer logs. Fields that a verb does not have are empty.
+type Call struct {
+	Command     string `json:"command"`
+	Plugin      string `json:"plugin"`
+	Version     string `json:"-"` // the plugin's, for OTLP
+	Network     string `json:"network,omitempty"`
+	ContainerID string `json:"containerID,omitempty"`
+	IfName      string `json:"ifName,omitempty"`
+	PID         int    `json:"pid"`
+	// ParentPID is the process that called the plugin: for an IPAM plugin, that of the interface plugin.
+	ParentPID int `json:"parentPID"`
+}
+
+// The values of Record.Event.
+const (
+	EventBegin = "begin" // of a call
+	EventStep  = "step"
+	EventEnd   = "end" // of a call
+)
+
+// A Record is one line of CNI_LOG_FILE or Pipe: the begin of a call, a step that has ended, or the end of
+// a call.
+type Record struct {
+	Time   time.Time `json:"time"` // when the call or the step began
+	Event  string    `json:"event"`
+	Call   string    `json:"call,omitempty"` // the ID that all records of a call share
+	Who    string    `json:"plugin"`         // the plugin and the verb: "bridge ADD"
+	Step   string    `json:"step,omitempty"`
+	AtMS   float64   `json:"atMs"`   // from the begin of the first step; only of a step
+	TookMS float64   `json:"tookMs"` // of a step or a call that has ended
+	Error  string    `json:"error,omitempty"`
+	Code   uint      `json:"code,omitempty"` // of the error of a call
+	Lost   int       `json:"lost,omitempty"` // at the end of a call: how many of its lines the pipe did not take
+	// About says which call begins or ends.
+	About *Call `json:"about,omitempty"`
+}
+
+// logsCall reports whether any log wants more than text.
+func (t *Tracer) logsCall() bool { return t.JSON != nil || t.Pipe != nil || t.OTLP != nil }
+
+// BeginCall logs that a call begins. The caller must call EndCall at its end.
+func (t *Tracer) BeginCall(c Call) {
+	if !t.logsCall() {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.call, t.began, t.id = c, time.Now(), newID(8)
+	t.write(Record{Event: EventBegin, Time: t.began.UTC(), Call: t.id, Who: t.Who, About: &t.call})
+}
+
+// EndCall logs that the call has ended with the code and the error; nil: it succeeded. EndCall does nothing
+// without BeginCall.
+func (t *Tracer) EndCall(code uint, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.id == "" {
+		return
+	}
+	took := time.Since(t.began)
+	t.write(Record{
+		Event: EventEnd, Time: t.began.UTC(), Call: t.id, Who: t.Who, TookMS: ms(took),
+		Error: text(err), Code: code, Lost: t.lost, About: &t.call,
+	})
+	if t.OTLP != nil {
+		root := newSpan(t.Who, t.began, took, err)
+		root.describe(t.call, code)
+		_, _ = t.OTLP.Write(t.traceLine(root))
+	}
+	t.id = ""
+}
+
+// write writes r to JSON and Pipe. It ignores errors, so that a log that cannot be written does not fail
+// an ADD. It only counts the lines that the pipe did not take.
+func (t *Tracer) write(r Record) {
+	if t.JSON == nil && t.Pipe == nil {
+		return
+	}
+	line := r.line()
+	if t.JSON != nil {
+		_, _ = t.JSON.Write(line)
+	}
+	if t.Pipe == nil {
+		return
+	}
+	for len(line) > MaxPipeLine && r.shorten() {
+		line = r.line()
+	}
+	if len(line) > MaxPipeLine {
+		t.lost++
+	} else if _, err := t.Pipe.Write(line); err != nil {
+		t.lost++
+	}
+}
+
+// line returns the record as a line of JSON.
+func (r Record) line() []byte {
+	b, err := json.Marshal(r)
+	if err != nil { // not with these types
+		return nil
+	}
+	return append(b, '\n')
+}
+
+// shorten halves the longest text, and reports whether there is one that can be halved.
+func (r *Record) shorten() bool {
+	longest := &r.Error
+	if len(r.Step) > len(r.Error) {
+		longest = &r.Step
+	}
+	const mark = "…"
+	if len(*longest) <= 2*len(mark) {
+		return false
+	}
+	*longest = strings.ToValidUTF8((*longest)[:len(*longest)/2-len(mark)], "") + mark
+	return true
+}
+
+// newID returns n random bytes in hexadecimal. IDs need not be secret.
+func newID(n int) string {
+	b := make([]byte, 0, 16)
+	for len(b) < n {
+		b = append(b, byte(rand.Uint32()))
+	}
+	return hex.EncodeToString(b)
+}
