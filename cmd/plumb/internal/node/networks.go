@@ -28,11 +28,11 @@ func (n *Network) List() *libcni.NetworkConfigList { return n.list }
 // readNetworks reads the configurations. If several have one name, the first counts, as for libcni.
 func (inv *Inventory) readNetworks(p Places) {
 	files, err := configurationFiles(p.ConfDir)
-	inv.unread(p.ConfDir, err)
+	inv.unreadFile(p.ConfDir, err)
 	for _, file := range files {
 		list, err := readConfiguration(file)
 		if err != nil {
-			inv.unread(file, err)
+			inv.unreadFile(file, err)
 			continue
 		}
 		if n := inv.network(list.Name); n.list == nil {

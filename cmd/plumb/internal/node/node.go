@@ -46,11 +46,13 @@ type Thing struct {
 	Name  string `json:"name"`  // the address, the interface, the key of the element, or the plugin of a record
 	Where string `json:"where"` // the path of the file, the bridge of the interface, or the table and the map
 	// Address is the address of a reservation or lease, or one that is masqueraded, or to which a host port leads.
-	Address string     `json:"address,omitempty"`
-	Since   *time.Time `json:"since,omitempty"` // when the file was written; only files have it
-	Remove  string     `json:"remove"`          // the command that removes the thing alone, if nothing else helps
+	Address string `json:"address,omitempty"`
+	// Value is to what the element of a map leads: a value, or "jump" and a chain.
+	Value  string     `json:"value,omitempty"`
+	Since  *time.Time `json:"since,omitempty"` // when the file was written; only files have it
+	Remove string     `json:"remove"`          // the command that removes the thing alone, if nothing else helps
 
-	set string // of an element: the name of the set
+	sub string // of an element: the name of the set; of a link: its kind
 }
 
 // An Attachment is one interface of one container in one network, and what the node holds for it.
@@ -91,7 +93,8 @@ type Inventory struct {
 	// Unread has the errors of the parts that could not be read, which can hold more.
 	Unread []string `json:"unread"`
 
-	byID map[types.Attachment]*Attachment
+	byID    map[types.Attachment]*Attachment
+	partial bool // some of what the node holds could not be read
 }
 
 // Read reads what the node of this process holds. It fails if nothing can be read. What cannot be read of it is in
@@ -114,8 +117,14 @@ func (p Places) Read() (*Inventory, error) {
 	return inv, err
 }
 
-// unread records the error of a part that could not be read. A nil error is none.
+// unread records the error of a part of what the node holds. A nil error is none.
 func (inv *Inventory) unread(what string, err error) {
+	inv.partial = inv.partial || err != nil
+	inv.unreadFile(what, err)
+}
+
+// unreadFile records the error of a file. A nil error is none.
+func (inv *Inventory) unreadFile(what string, err error) {
 	if err != nil {
 		inv.Unread = append(inv.Unread, fmt.Sprintf("%s: %v", what, err))
 	}

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"text/tabwriter"
+	"time"
+
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+	"github.com/spf13/cobra"
+)
+
+// newGC returns the command gc.
+func newGC() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "gc (--live FILE | --live-from-results | --none-live)",
+		Short: "Remove what dead containers left on this node",
+		Long: `gc removes what this node holds for containers that do not live any more. It calls DEL for each of their attachments,
+and GC for each network whose cniVersion has it. It touches no container that is in the list of live ones, nor
+one that is newer than the list.`,
+		Example: `  crictl pods -q --no-trunc | plumb gc --live -
+  podman ps -aq --no-trunc | plumb gc --live - --dry-run`,
+		Args: usage(cobra.NoArgs),
+	}
+	g := &gc{begin: time.Now(), places: addPlaces(c.Flags()), format: addOutput(c.Flags())}
+	c.Flags().StringVar(&g.live, "live", "", "`file` with the whole IDs of all live containers of all runtimes; - for stdin")
+	c.Flags().BoolVar(&g.fromResults, "live-from-results", false, "live are the containers of which libcni's cache has a result")
+	c.Flags().BoolVar(&g.noneLive, "none-live", false, "no container with an attachment lives")
+	c.Flags().BoolVar(&g.dryRun, "dry-run", false, "show what would be removed, and remove nothing")
+	c.Flags().StringVar(&g.selection.Network, "network", "", "collect one `network` only")
+	c.Flags().DurationVar(&g.selection.MinAge, "min-age", time.Minute, "keep attachments that were not older than this when the list was made")
+	c.RunE = g.run
+	return c
+}
+
+// A gc is a call of the command.
+type gc struct {
+	begin       time.Time
+	places      *node.Places
+	format      *outputFormat
+	live        string
+	fromResults bool
+	noneLive    bool
+	dryRun      bool
+	selection   node.Selection
+}
+
+// run is the command.
+func (g *gc) run(c *cobra.Command, _ []string) error {
+	sources := 0
+	for _, given := range []bool{g.live != "", g.fromResults, g.noneLive} {
+		if given {
+			sources++
+		}
+	}
+	if sources != 1 {
+		return usageError{errors.New("give one of --live, --live-from-results and --none-live: gc must know which containers live")}
+	}
+	inv, err := readNode(c, g.places) // before the list: see node.NewPlan
+	if err != nil {
+		return err
+	}
+	if g.selection.Network != "" {
+		if _, err := inv.Network(g.selection.Network); err != nil {
+			return usageError{err}
+		}
+	}
+	live, err := g.readLive(c, inv)
+	if err != nil {
+		return err
+	}
+	plan, err := node.NewPlan(inv, live, g.selection)
+	if err != nil {
+		return err
+	}
+	if g.dryRun {
+		return g.printPlan(c.OutOrStdout(), plan)
+	}
+	collector := node.Collector{Places: *g.places, Network: g.selection.Network, Log: func(format string, args ...any) {
+		fmt.Fprintf(c.ErrOrStderr(), "plumb: "+format+"\n", args...)
+	}}
+	report, err := collector.Run(c.Context(), plan)
+	if err != nil {
+		return err
+	}
+	return g.printReport(c, report)
+}
+
+// readLive returns the list of live containers.
+func (g *gc) readLive(c *cobra.Command, inv *node.Inventory) (node.LiveList, error) {
+	switch {
+	case g.fromResults:
+		return inv.LiveFromResults(), nil
+	case g.noneLive:
+		return node.LiveList{None: true, Made: inv.Taken}, nil
+	case g.live == "-":
+		stdin, ok := c.InOrStdin().(*os.File)
+		if !ok {
+			return node.LiveList{}, errors.New("stdin is no file")
+		}
+		return node.ReadLive(stdin, g.begin)
+	}
+	file, err := os.Open(g.live)
+	if err != nil {
+		return node.LiveList{}, err
+	}
+	list, err := node.ReadLive(file, g.begin)
+	return list, errors.Join(err, file.Close())
+}
+
+// printPlan prints what would be removed.
+func (g *gc) printPlan(w io.Writer, p *node.Plan) error {
+	if g.format.isJSON() {
+		return printJSON(w, p)
+	}
+	err := errors.Join(printAttachments(w, "would remove", p.Dead), printKept(w, p.Kept))
+	fmt.Fprintf(w, "%s would be removed, %d kept\n", count(len(p.Dead), "attachment"), len(p.Kept))
+	return err
+}
+
+// printReport prints what was removed and what is left. If something is left, it returns an error.
+func (g *gc) printReport(c *cobra.Command, r *node.Report) error {
+	w := c.OutOrStdout()
+	var err error
+	if g.format.isJSON() {
+		err = printJSON(w, r)
+	} else {
+		err = errors.Join(printAttachments(w, "removed", r.Removed), printKept(w, r.Kept), printLeft(w, r.Left))
+		fmt.Fprintf(w, "removed things of %s, kept %d, left %d\n", count(len(r.Removed), "attachment"), len(r.Kept), len(r.Left))
+	}
+	for _, problem := range r.Errors {
+		fmt.Fprintln(c.ErrOrStderr(), "plumb:", problem)
+	}
+	if len(r.Left)+len(r.Errors) > 0 {
+		err = errors.Join(err, errors.New("not everything could be removed"))
+	}
+	return err
+}
+
+// printAttachments prints attachments with their things.
+func printAttachments(out io.Writer, what string, all []*node.Attachment) error {
+	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	for _, a := range all {
+		fmt.Fprintf(w, "%s %s %s %s\n", what, orUnknown(a.Network), orUnknown(a.ContainerID), orUnknown(a.IfName))
+		for _, t := range a.Things {
+			fmt.Fprintf(w, "  %s\t%s\t%s\n", t.Kind, t.Name, t.Where)
+		}
+	}
+	return w.Flush()
+}
+
+// printKept prints attachments that are kept, with the reasons.
+func printKept(w io.Writer, kept []node.WithReason) error {
+	var errs []error
+	for _, k := range kept {
+		_, err := fmt.Fprintf(w, "kept %s %s %s: %s\n", k.Network, k.ContainerID, k.IfName, k.Reason)
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// printLeft prints what is left of dead attachments, with the reasons and the commands that remove it.
+func printLeft(w io.Writer, left []node.WithReason) error {
+	var errs []error
+	for _, l := range left {
+		_, err := fmt.Fprintf(w, "left %s %s %s: %s\n", l.Network, l.ContainerID, l.IfName, l.Reason)
+		errs = append(errs, err)
+		for _, t := range l.Things {
+			_, err := fmt.Fprintf(w, "  %s\n", t.Remove)
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}

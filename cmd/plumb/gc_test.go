@@ -1,0 +1,325 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/pkg/lock"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// gc runs gc with the list of live containers on stdin.
+func (b *testbed) gc(live string, args ...string) nstest.Reply {
+	GinkgoHelper()
+	return b.run(live, append(append([]string{"gc"}, args...), b.folders()...)...)
+}
+
+// age sets the times of all files in the testbed to an hour ago.
+func (b *testbed) age() {
+	GinkgoHelper()
+	then := time.Now().Add(-time.Hour)
+	Expect(filepath.WalkDir(b.dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		return os.Chtimes(path, then, then)
+	})).To(Succeed())
+}
+
+// holdings returns the state of the node and of what plugins keep there, without what all attachments share.
+func (b *testbed) holdings() string {
+	GinkgoHelper()
+	state := nstest.Snapshot(GinkgoTB(), b.node)
+	for _, dir := range []string{"leases/pods", "tuning", "cache"} {
+		var lines []string
+		_ = filepath.WalkDir(b.path(dir), func(path string, d fs.DirEntry, err error) error {
+			if err == nil && !d.IsDir() && !strings.HasPrefix(d.Name(), "last_reserved_ip") {
+				lines = append(lines, path)
+			}
+			return nil
+		})
+		state += "\n" + strings.Join(lines, "\n")
+	}
+	return state
+}
+
+// failing is chain with a last plugin that does not exist.
+func failing() string {
+	return strings.Replace(chain, `"mtu": 1400}`, `"mtu": 1400}, {"type": "fails"}`, 1)
+}
+
+// addHalf attaches a pod to the network with the configuration failing, so that libcni has no result.
+func (b *testbed) addHalf(p *pod) {
+	GinkgoHelper()
+	list, err := libcni.NetworkConfFromBytes([]byte(strings.ReplaceAll(failing(), "DIR", b.dir)))
+	Expect(err).NotTo(HaveOccurred())
+	_, err = b.cni.AddNetworkList(context.Background(), list, p.runtime)
+	Expect(err).To(MatchError(ContainSubstring(`failed to find plugin "fails"`)))
+}
+
+var _ = Describe("plumb gc", func() {
+	var b *testbed
+	var list *libcni.NetworkConfigList
+	BeforeEach(func() {
+		b = newTestbed()
+		list = b.network("10-pods.conflist", chain)
+	})
+
+	DescribeTable("leaves nothing of a chain that failed half way, and does not touch a live pod", func(namespace string) {
+		b.add(list, newPod(id("a1"), 8080))
+		first := newPod(id("f0"))
+		b.add(list, first) // so that what all attachments of the network share is there before
+		Expect(b.cni.DelNetworkList(context.Background(), list, first.runtime)).To(Succeed())
+		before := nstest.WaitStable(b.holdings)
+		dead := newPod(id("d1"), 9090)
+		b.addHalf(dead)
+		if namespace == "gone" {
+			dead.Remove(GinkgoTB())
+		}
+		b.age()
+		Expect(b.plumb("list")).To(ContainSubstring("d10000000000"))
+		reply := b.gc(id("a1")+"\n", "--live", "-")
+		Expect(reply.Exit).To(Equal(0), reply.Stderr)
+		Expect(reply.Stdout).To(ContainSubstring("removed pods " + id("d1") + " eth0\n"))
+		Expect(reply.Stdout).To(MatchRegexp(`  reservation +10.1.2.4 +` + b.path("leases/pods/10.1.2.4")))
+		Expect(reply.Stdout).To(MatchRegexp(`  element +tcp . 9090 +table inet plumb, map hostport4\n`))
+		Expect(reply.Stdout).NotTo(ContainSubstring(id("a1")))
+		Expect(reply.Stderr).To(And(ContainSubstring("network pods: DEL of dead attachments: 1"), ContainSubstring("network pods: GC")))
+		Expect(nstest.WaitEqual(before, b.holdings)).To(BeEmpty())
+	}, Entry("whose namespace exists", "exists"), Entry("whose namespace is gone", "gone"))
+
+	It("serves a network of a version without GC", func() {
+		list := b.network("10-pods.conflist", strings.Replace(chain, "1.1.0", "0.4.0", 1))
+		b.add(list, newPod("live"))
+		b.add(list, newPod("dead", 9090))
+		b.age()
+		reply := b.gc("live", "--live", "-")
+		Expect(reply.Exit).To(Equal(0), reply.Stderr)
+		Expect(reply.Stderr).To(ContainSubstring("network pods: cniVersion 0.4.0 has no GC; what names no attachment stays"))
+		inv := b.inventory()
+		Expect(inv.Attachments).To(HaveLen(1))
+		Expect(inv.Attachments[0].ContainerID).To(Equal("live"))
+		Expect(filepath.Glob(b.path("cache/results/*"))).To(HaveLen(1))
+	})
+
+	It("collects by GC what names no attachment", func() {
+		b.add(list, newPod("live"))
+		Expect(os.WriteFile(b.path("leases/pods/10.1.2.99"), nil, 0o600)).To(Succeed())
+		b.age()
+		reply := b.gc("live", "--live", "-")
+		Expect(reply.Exit).To(Equal(0), reply.Stderr)
+		Expect(reply.Stdout).To(ContainSubstring("removed pods ? ?\n  reservation  10.1.2.99"))
+		Expect(b.path("leases/pods/10.1.2.99")).NotTo(BeAnExistingFile())
+	})
+
+	It("changes nothing with --dry-run, and prints what it would remove", func() {
+		b.add(list, newPod("live"))
+		b.addHalf(newPod("dead", 9090))
+		b.age()
+		before := nstest.WaitStable(b.state)
+		reply := b.gc("live", "--live", "-", "--dry-run")
+		Expect(reply.Exit).To(Equal(0), reply.Stderr)
+		Expect(reply.Stdout).To(And(ContainSubstring("would remove pods dead eth0\n"), HaveSuffix("1 attachment would be removed, 0 kept\n")))
+		reply = b.gc("live", "--live", "-", "--dry-run", "-o", "json")
+		var plan struct {
+			Dead []struct{ Container string }
+			Kept []any
+		}
+		Expect(json.Unmarshal([]byte(reply.Stdout), &plan)).To(Succeed())
+		Expect(plan.Dead).To(HaveLen(1))
+		Expect(plan.Kept).To(BeEmpty())
+		Expect(nstest.Compare(before, b.state())).To(BeEmpty())
+	})
+
+	It("refuses a list that cannot be one of the node's containers, and changes nothing", func() {
+		b.add(list, newPod(id("a1")))
+		b.addHalf(newPod(id("d1")))
+		b.age()
+		before := nstest.WaitStable(b.state)
+		for _, c := range []struct {
+			live, stderr string
+			exit         int
+			args         []string
+		}{
+			{"", "the list is empty; if that is true, use --none-live", exitError, []string{"--live", "-"}},
+			{" \n", "the list is empty", exitError, []string{"--live", "-"}},
+			{id("a1")[:13], "which is the beginning of the container ID " + id("a1") + ": give whole IDs (--no-trunc)", exitError, []string{"--live", "-"}},
+			{id("a1") + "\n" + id("d1")[:12], "give whole IDs", exitError, []string{"--live", "-"}},
+			{id("b1"), "none of the 1 IDs in the list has an attachment", exitError, []string{"--live", "-"}},
+			{"a1 5/6", `has "5/6", which is no container ID`, exitError, []string{"--live", "-"}},
+			{"", "no such file", exitError, []string{"--live", b.path("none")}},
+			{"", "gc must know which containers live", exitUsage, nil},
+			{id("a1"), "give one of", exitUsage, []string{"--live", "-", "--none-live"}},
+			{id("a1"), `network "pod": there is no such network`, exitUsage, []string{"--live", "-", "--network", "pod"}},
+		} {
+			reply := b.gc(c.live, c.args...)
+			Expect(reply.Exit).To(Equal(c.exit), "%v", c)
+			Expect(reply.Stderr).To(ContainSubstring(c.stderr))
+		}
+		Expect(nstest.Compare(before, b.state())).To(BeEmpty())
+	})
+
+	It("removes everything with --none-live", func() {
+		b.add(list, newPod("a1", 8080))
+		b.addHalf(newPod("d1"))
+		b.age()
+		reply := b.gc("", "--none-live")
+		Expect(reply.Exit).To(Equal(0), reply.Stderr)
+		Expect(b.inventory().Attachments).To(BeEmpty())
+	})
+
+	It("takes the containers of which libcni has a result for live ones", func() {
+		b.add(list, newPod("a1", 8080))
+		b.addHalf(newPod("d1", 9090))
+		b.age()
+		reply := b.gc("", "--live-from-results")
+		Expect(reply.Exit).To(Equal(0), reply.Stderr)
+		inv := b.inventory()
+		Expect(inv.Attachments).To(HaveLen(1))
+		Expect(inv.Attachments[0].ContainerID).To(Equal("a1"))
+	})
+
+	It("keeps what may be newer than the list", func() {
+		b.add(list, newPod("live"))
+		b.age()
+		b.addHalf(newPod("young"))
+		reply := b.gc("live", "--live", "-")
+		Expect(reply.Exit).To(Equal(0), reply.Stderr)
+		Expect(reply.Stdout).To(ContainSubstring("kept pods young eth0: it may be newer than the list of live containers (--min-age)\n"))
+		Expect(b.inventory().Attachments).To(HaveLen(2))
+
+		b.age()
+		file := b.path("live") // an old list: what is newer than the file is kept
+		Expect(os.WriteFile(file, []byte("live"), 0o600)).To(Succeed())
+		then := time.Now().Add(-2 * time.Hour)
+		Expect(os.Chtimes(file, then, then)).To(Succeed())
+		Expect(b.gc("", "--live", file, "--min-age", "0").Stdout).To(ContainSubstring("kept pods young"))
+		Expect(b.gc("live", "--live", "-", "--min-age", "0").Stdout).To(ContainSubstring("removed pods young eth0"))
+	})
+
+	It("keeps an interface whose age nobody knows, unless --min-age is 0", func() {
+		list := b.network("20-flat.conflist", `{"cniVersion": "1.1.0", "name": "flat", "plugins": [{"type": "bridge", "bridge": "br7"}]}`)
+		b.add(list, newPod("live"))
+		b.add(list, newPod("old"))
+		Expect(os.Remove(b.path("cache/results/flat-old-eth0"))).To(Succeed())
+		reply := b.gc("live", "--live", "-")
+		Expect(reply.Stdout).To(ContainSubstring("kept flat old eth0: its interface exists, and its age is not known; --min-age 0 deletes it\n"))
+		Expect(b.gc("live", "--live", "-", "--min-age", "0").Stdout).To(ContainSubstring("removed flat old eth0"))
+		Expect(b.inventory().Attachments).To(HaveLen(1))
+	})
+
+	It("does not touch a pod that is attached after the inventory, whatever the list says", func() {
+		b.add(list, newPod("live"))
+		b.add(list, newPod("dead"))
+		b.age()
+		fifo := b.path("fifo")
+		b.node.Must(GinkgoTB(), "mkfifo", fifo)
+		done := make(chan nstest.Reply, 1)
+		go func() {
+			defer GinkgoRecover()
+			done <- b.gc("", "--live", fifo, "--min-age", "0")
+		}()
+		opened := make(chan *os.File, 1)
+		go func() {
+			w, _ := os.OpenFile(fifo, os.O_WRONLY, 0) // waits until gc opens it, after it has read the inventory
+			opened <- w
+		}()
+		var w *os.File
+		Eventually(opened).Should(Receive(&w))
+		b.add(list, newPod("late", 8081))
+		_, err := w.WriteString("live\n")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(w.Close()).To(Succeed())
+		reply := <-done
+		Expect(reply.Exit).To(Equal(0), reply.Stderr)
+		Expect(reply.Stdout).To(ContainSubstring("removed pods dead eth0"))
+		Expect(reply.Stdout).NotTo(ContainSubstring("late"))
+		Expect(b.check(list, "late")).To(Succeed())
+	})
+
+	It("waits for the calls of plugins that run before it calls GC", func() {
+		b.add(list, newPod("live"))
+		b.age()
+		key, err := lock.NewKey("/run/cni/plumb.lock", "a call that runs")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(key.TryLock()).To(BeTrue())
+		done := make(chan nstest.Reply, 1)
+		go func() {
+			defer GinkgoRecover()
+			done <- b.gc("live", "--live", "-")
+		}()
+		Eventually(func() string {
+			locks, _ := os.ReadFile("/proc/locks")
+			return string(locks)
+		}).Should(MatchRegexp(`(?m)^\d+: -> OFDLCK +ADVISORY +WRITE .* 0 EOF$`))
+		b.add(list, newPod("late"))
+		Expect(key.Close()).To(Succeed())
+		reply := <-done
+		Expect(reply.Exit).To(Equal(0), reply.Stderr)
+		Expect(b.check(list, "late")).To(Succeed())
+	})
+
+	It("says what to do with a network that has no configuration any more", func() {
+		b.add(list, newPod("live"))
+		b.addHalf(newPod("half", 9090))
+		b.add(list, newPod("whole", 9091))
+		Expect(os.Remove(b.path("conf/10-pods.conflist"))).To(Succeed())
+		b.age()
+		reply := b.gc("live", "--live", "-")
+		Expect(reply.Exit).To(Equal(exitError))
+		Expect(reply.Stdout).To(ContainSubstring("removed pods whole eth0"), "by the configuration in libcni's cache")
+		Expect(reply.Stdout).To(ContainSubstring("left pods half eth0: network pods has no configuration; write one and run gc again, or run these commands:\n  rm "))
+		Expect(reply.Stderr).To(ContainSubstring("not everything could be removed"))
+		_, commands, _ := strings.Cut(reply.Stdout, "these commands:\n")
+		for line := range strings.Lines(commands) {
+			if command, ok := strings.CutPrefix(line, "  "); ok && strings.HasPrefix(line, "  ") {
+				b.node.Must(GinkgoTB(), "sh", "-c", command)
+			}
+		}
+		Expect(b.inventory().Attachments).To(HaveLen(1))
+	})
+
+	It("does not touch a network with disableGC", func() {
+		b.network("10-pods.conflist", strings.Replace(chain, `"name"`, `"disableGC": true, "name"`, 1))
+		b.add(list, newPod("live"))
+		b.addHalf(newPod("half"))
+		b.age()
+		reply := b.gc("live", "--live", "-")
+		Expect(reply.Exit).To(Equal(0), reply.Stderr)
+		Expect(reply.Stdout).To(ContainSubstring("kept pods half eth0: disableGC is set in " + b.path("conf/10-pods.conflist") + ": others share the network\n"))
+		Expect(b.inventory().Attachments).To(HaveLen(2))
+	})
+
+	It("reports a plugin that is missing, and removes the rest", func() {
+		b.network("05-gone.conflist", `{"cniVersion": "1.1.0", "name": "gone", "plugins": [{"type": "gone"}]}`)
+		b.add(list, newPod("live"))
+		b.addHalf(newPod("half"))
+		b.age()
+		reply := b.gc("live", "--live", "-")
+		Expect(reply.Exit).To(Equal(exitError))
+		Expect(reply.Stderr).To(ContainSubstring(`plumb: network gone: failed to GC plugin gone: failed to find plugin "gone"`))
+		Expect(b.inventory().Attachments).To(HaveLen(1))
+	})
+})
+
+// check calls CHECK for an attachment of eth0.
+func (b *testbed) check(list *libcni.NetworkConfigList, containerID string) error {
+	GinkgoHelper()
+	_, rt, err := b.cni.GetNetworkListCachedConfig(list, &libcni.RuntimeConf{ContainerID: containerID, IfName: "eth0"})
+	Expect(err).NotTo(HaveOccurred())
+	var cached struct{ Netns string }
+	text, err := os.ReadFile(filepath.Join(b.path("cache/results"), list.Name+"-"+containerID+"-eth0"))
+	Expect(err).NotTo(HaveOccurred())
+	Expect(json.Unmarshal(text, &cached)).To(Succeed())
+	rt.NetNS = cached.Netns
+	return b.cni.CheckNetworkList(context.Background(), list, rt)
+}

@@ -1,0 +1,263 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	cnitypes "github.com/containernetworking/cni/pkg/types"
+	"github.com/containernetworking/cni/pkg/version"
+	"github.com/plumb-cni/plumb/pkg/lock"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// A Plan says which attachments of dead containers a Collector deletes, and which it does not.
+type Plan struct {
+	Dead []*Attachment `json:"dead"`
+	Kept []WithReason  `json:"kept"`
+
+	before *Inventory
+	live   LiveList
+}
+
+// A WithReason is an attachment of a dead container that is not deleted, and why.
+type WithReason struct {
+	*Attachment
+	Reason string `json:"reason"`
+}
+
+// A Selection says which attachments of dead containers are deleted.
+type Selection struct {
+	Network string        // empty: all
+	MinAge  time.Duration // younger attachments are kept; zero: none
+}
+
+// NewPlan returns what is to be deleted. The inventory must have been read before the list: a container that
+// is newer than the inventory may be missing from the list, but it is not in the inventory either.
+//
+// A container that is in the inventory can be newer than the list, too. So an attachment is kept if one of its
+// files was written later than MinAge before the list. If it has no file, but a link, it is kept: the namespace
+// of the container still exists. With a MinAge of zero, only those are kept that are newer than the list.
+func NewPlan(inv *Inventory, live LiveList, s Selection) (*Plan, error) {
+	if err := live.Check(inv); err != nil {
+		return nil, err
+	}
+	p := &Plan{Dead: []*Attachment{}, Kept: []WithReason{}, before: inv, live: live}
+	for _, a := range inv.Attachments {
+		if a.Incomplete || live.IDs[a.ContainerID] || s.Network != "" && a.Network != s.Network {
+			continue
+		}
+		if reason := s.keepReason(inv.network(a.Network), a, live.Made); reason != "" {
+			p.Kept = append(p.Kept, WithReason{a, reason})
+			continue
+		}
+		p.Dead = append(p.Dead, a)
+	}
+	return p, nil
+}
+
+// keepReason returns why an attachment is kept whose container is not in the list, which was made then.
+func (s Selection) keepReason(n *Network, a *Attachment, made time.Time) string {
+	switch {
+	case n.DisableGC:
+		return "disableGC is set in " + n.File + ": others share the network"
+	case a.youngest.After(made.Add(-s.MinAge)):
+		return "it may be newer than the list of live containers (--min-age)"
+	case s.MinAge > 0 && a.youngest.IsZero() && len(a.has(Link)) > 0:
+		return "its interface exists, and its age is not known; --min-age 0 deletes it"
+	}
+	return ""
+}
+
+// A Report says what a Collector did.
+type Report struct {
+	Removed []*Attachment `json:"removed"` // with the things that were removed
+	Left    []WithReason  `json:"left"`    // with the things of dead containers that are still there
+	Kept    []WithReason  `json:"kept"`
+	Errors  []string      `json:"errors"`
+}
+
+// A Collector carries out a Plan.
+type Collector struct {
+	Places  Places
+	Network string                           // the only network to collect; empty: all
+	Log     func(format string, args ...any) // gets a line of progress for each network
+}
+
+// Run deletes the attachments of the plan, and then lets the plugins of each network collect what names no
+// attachment (GC). It reports the difference between the inventory of the plan and that of the end. An error
+// says that nothing was done, or that the result cannot be read.
+//
+// Each attachment is deleted by a DEL of its own, which concerns no other attachment. So no version of the
+// specification is too old, and an attachment that is being made meanwhile is not touched.
+func (c *Collector) Run(ctx context.Context, p *Plan) (*Report, error) {
+	r := &Report{Removed: []*Attachment{}, Left: []WithReason{}, Kept: p.Kept, Errors: []string{}}
+	for _, n := range p.before.Networks {
+		if c.Network != "" && n.Name != c.Network {
+			continue
+		}
+		r.fail(n, c.delete(ctx, n, p))
+		r.fail(n, c.sweep(ctx, n, p))
+	}
+	after, err := c.Places.Read()
+	if err != nil {
+		return r, err
+	}
+	r.compare(p, after)
+	return r, nil
+}
+
+// fail records an error of a network. A nil error is none.
+func (r *Report) fail(n *Network, err error) {
+	if err != nil {
+		r.Errors = append(r.Errors, fmt.Sprintf("network %s: %v", n.Name, err))
+	}
+}
+
+// delete calls DEL for the dead attachments of a network.
+func (c *Collector) delete(ctx context.Context, n *Network, p *Plan) error {
+	dead := slices.DeleteFunc(slices.Clone(p.Dead), func(a *Attachment) bool { return a.Network != n.Name })
+	if len(dead) == 0 {
+		return nil
+	}
+	c.Log("network %s: DEL of dead attachments: %d", n.Name, len(dead))
+	cni := libcni.NewCNIConfigWithCacheDir(c.Places.PluginPath, c.Places.CacheDir, nil)
+	var errs []error
+	for _, a := range dead {
+		list, runtime := a.delArguments(n)
+		if list == nil {
+			continue // Report.Left has it
+		}
+		if err := cni.DelNetworkList(ctx, list, runtime); err != nil {
+			errs = append(errs, fmt.Errorf("delete %s %s: %w", a.ContainerID, a.IfName, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// delArguments returns the configuration and the arguments of a DEL: those of the ADD, if libcni's cache has
+// them. The configuration is nil if there is none.
+func (a *Attachment) delArguments(n *Network) (*libcni.NetworkConfigList, *libcni.RuntimeConf) {
+	if a.cached == nil {
+		return n.list, &libcni.RuntimeConf{ContainerID: a.ContainerID, IfName: a.IfName}
+	}
+	if a.cached.list != nil && len(a.cached.list.Plugins) > 0 {
+		return a.cached.list, a.cached.runtime
+	}
+	return n.list, a.cached.runtime
+}
+
+// lockWait is how long sweep waits for the calls of plugins that run.
+const lockWait = time.Minute
+
+// sweep calls GC for a network, with all attachments as valid ones but those of the plan. Plugins of plumb
+// that make or delete attachments wait meanwhile: they could make one after the valid ones are read, which GC
+// would then delete.
+func (c *Collector) sweep(ctx context.Context, n *Network, p *Plan) (err error) {
+	if n.list == nil || n.DisableGC {
+		return nil
+	}
+	if supported, _ := version.GreaterThanOrEqualTo(n.CNIVersion, "1.1.0"); !supported {
+		c.Log("network %s: cniVersion %s has no GC; what names no attachment stays", n.Name, n.CNIVersion)
+		return nil
+	}
+	all, err := lock.NewAll(filepath.Join(c.Places.RunDir, "plumb.lock"))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, all.Close()) }()
+	if err := all.Lock(lockWait); err != nil {
+		return fmt.Errorf("wait for calls of plugins: %w; what names no attachment stays; run gc again", err)
+	}
+	now, err := c.Places.Read()
+	if err != nil {
+		return err
+	}
+	if now.partial {
+		return fmt.Errorf("no GC, because not all attachments can be read: %v", now.Unread)
+	}
+	// libcni would also call DEL for the attachments in its cache that are not valid: those whose DEL has just
+	// failed. DEL would wait for the lock.
+	noCache, err := os.MkdirTemp("", "plumb-gc-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.Remove(noCache)) }()
+	c.Log("network %s: GC", n.Name)
+	cni := libcni.NewCNIConfigWithCacheDir(c.Places.PluginPath, noCache, nil)
+	return cni.GCNetworkList(ctx, n.list, &libcni.GCArgs{ValidAttachments: p.valid(now, n.Name)})
+}
+
+// valid returns the attachments of a network that GC must keep: all that the node has now, except the dead
+// ones. The live containers are among them with each interface name that the network has, because the owner of a
+// thing may not be known by its whole name.
+func (p *Plan) valid(now *Inventory, network string) []cnitypes.GCAttachment {
+	dead, valid, ifNames := types.Set{}, types.Set{}, map[string]bool{"eth0": true}
+	for _, a := range p.Dead {
+		dead[a.ID()] = true
+	}
+	for _, a := range now.Attachments {
+		if a.Network != network {
+			continue
+		}
+		if a.IfName != "" {
+			ifNames[a.IfName] = true
+		}
+		if !a.Incomplete && !dead[a.ID()] {
+			valid[a.ID()] = true
+		}
+	}
+	for id := range p.live.IDs {
+		for ifName := range ifNames {
+			valid[types.Attachment{Network: network, ContainerID: id, IfName: ifName}] = true
+		}
+	}
+	list := []cnitypes.GCAttachment{}
+	for a := range valid {
+		list = append(list, cnitypes.GCAttachment{ContainerID: a.ContainerID, IfName: a.IfName})
+	}
+	return list
+}
+
+// compare sets what was removed, and what is left of the dead attachments.
+func (r *Report) compare(p *Plan, after *Inventory) {
+	dead := types.Set{}
+	for _, a := range p.Dead {
+		dead[a.ID()] = true
+	}
+	for _, a := range p.before.Attachments {
+		now := after.byID[a.ID()]
+		if gone := a.without(now); len(gone.Things) > 0 && (dead[a.ID()] || a.Incomplete) {
+			r.Removed = append(r.Removed, gone)
+		}
+		if now != nil && dead[a.ID()] {
+			r.Left = append(r.Left, WithReason{now, leftReason(p.before.network(a.Network))})
+		}
+	}
+}
+
+// leftReason returns why an attachment of the network is still there.
+func leftReason(n *Network) string {
+	if n.list == nil {
+		return fmt.Sprintf("network %s has no configuration; write one and run gc again, or run these commands:", n.Name)
+	}
+	return "its DEL failed, or did not find all; mend the cause and run gc again, or run these commands:"
+}
+
+// without returns the attachment with those of its things that the other does not have. The other may be nil.
+func (a *Attachment) without(other *Attachment) *Attachment {
+	gone := *a
+	gone.Things = []Thing{}
+	for _, t := range a.Things {
+		same := func(o Thing) bool { return o.Kind == t.Kind && o.Name == t.Name && o.Where == t.Where }
+		if other == nil || !slices.ContainsFunc(other.Things, same) {
+			gone.Things = append(gone.Things, t)
+		}
+	}
+	return &gone
+}

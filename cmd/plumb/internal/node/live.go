@@ -1,0 +1,86 @@
+package node
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// A LiveList says which containers of the node live.
+type LiveList struct {
+	IDs map[string]bool
+	// Made is when the list was made, at the earliest. A container that began later can be missing.
+	Made time.Time
+	// None says that an operator has confirmed that no container with an attachment lives.
+	None bool
+}
+
+// ErrNoneLive is the error for a list without any container of the node: most often the program that should
+// make the list has failed.
+var ErrNoneLive = errors.New("no container with an attachment lives")
+
+// ReadLive reads a list of whole container IDs, separated by white space. A file was made when it was written,
+// and what comes from a pipe was made after begin.
+func ReadLive(file *os.File, begin time.Time) (LiveList, error) {
+	list := LiveList{IDs: map[string]bool{}, Made: begin}
+	if info, err := file.Stat(); err == nil && info.Mode().IsRegular() {
+		list.Made = info.ModTime()
+	}
+	text, err := io.ReadAll(bufio.NewReader(file))
+	for _, id := range strings.Fields(string(text)) {
+		if !types.IsID(id) {
+			return list, fmt.Errorf("the list of live containers has %q, which is no container ID; give IDs only (-q)", id)
+		}
+		list.IDs[id] = true
+	}
+	return list, err
+}
+
+// LiveFromResults returns the containers of which libcni's cache has a result.
+func (inv *Inventory) LiveFromResults() LiveList {
+	list := LiveList{IDs: map[string]bool{}, Made: inv.Taken}
+	for _, a := range inv.Attachments {
+		if a.cached != nil {
+			list.IDs[a.ContainerID] = true
+		}
+	}
+	return list
+}
+
+// Check returns an error if the list cannot be one of the containers of this node: if it has shortened IDs, or
+// if none of them has an attachment, unless the list says so.
+func (l LiveList) Check(inv *Inventory) error {
+	if l.None {
+		return nil
+	}
+	if len(l.IDs) == 0 {
+		return fmt.Errorf("%w: the list is empty; if that is true, use --none-live", ErrNoneLive)
+	}
+	known, matches := 0, 0
+	for _, a := range inv.Attachments {
+		if a.Incomplete {
+			continue
+		}
+		known++
+		if l.IDs[a.ContainerID] {
+			matches++
+			continue
+		}
+		for id := range l.IDs {
+			if strings.HasPrefix(a.ContainerID, id) {
+				return fmt.Errorf("the list has %s, which is the beginning of the container ID %s: give whole IDs (--no-trunc)", id, a.ContainerID)
+			}
+		}
+	}
+	if known > 0 && matches == 0 {
+		return fmt.Errorf("%w: none of the %d IDs in the list has an attachment; Kubernetes needs the IDs of pods (crictl pods -q --no-trunc), not of their containers; if none of them has an attachment, use --none-live",
+			ErrNoneLive, len(l.IDs))
+	}
+	return nil
+}
