@@ -19,7 +19,7 @@ const (
 type Call struct {
 	Time        time.Time `json:"time"` // when it began
 	Network     string    `json:"network"`
-	ContainerID string    `json:"containerID"`
+	ContainerID string    `json:"container"`
 	IfName      string    `json:"ifName"`
 	Command     string    `json:"command"`
 	Plugin      string    `json:"plugin"`
