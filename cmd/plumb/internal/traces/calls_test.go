@@ -26,8 +26,11 @@ func record(event, call string, at int) trace.Record {
 	return r
 }
 
+// none says that no process is gone.
+func none(int) bool { return false }
+
 // addAll adds records, and returns the calls that end.
-func addAll(a assembly, records ...trace.Record) (done []*Call) {
+func addAll(a *assembly, records ...trace.Record) (done []*Call) {
 	for _, r := range records {
 		if c := a.add(r); c != nil {
 			done = append(done, c)
@@ -46,7 +49,7 @@ func asJSON(t *testing.T, calls []*Call) string {
 }
 
 func TestCallOfAnIPAMPluginIsWithinThatOfItsCaller(t *testing.T) {
-	a := assembly{}
+	a := newAssembly(none)
 	failed := record(trace.EventEnd, "host-local", 2)
 	failed.Error, failed.Code, failed.TookMS = "exhausted", 11, 3
 	lost := record(trace.EventEnd, "bridge", 0)
@@ -61,13 +64,13 @@ func TestCallOfAnIPAMPluginIsWithinThatOfItsCaller(t *testing.T) {
 	if got := asJSON(t, done); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	if len(a) > 0 {
-		t.Errorf("still open: %v", a)
+	if len(a.open) > 0 {
+		t.Errorf("still open: %v", a.open)
 	}
 }
 
 func TestEndIsEnoughForACall(t *testing.T) {
-	if done := addAll(assembly{}, record(trace.EventEnd, "bridge", 0)); len(done) != 1 || done[0].Plugin != "bridge" || done[0].Outcome != OutcomeOK {
+	if done := addAll(newAssembly(none), record(trace.EventEnd, "bridge", 0)); len(done) != 1 || done[0].Plugin != "bridge" || done[0].Outcome != OutcomeOK {
 		t.Errorf("%s", asJSON(t, done))
 	}
 }
@@ -75,28 +78,41 @@ func TestEndIsEnoughForACall(t *testing.T) {
 // TestKilledCalls: a process counts as killed when it was gone twice, because its last lines can be unread
 // the first time.
 func TestKilledCalls(t *testing.T) {
-	a := assembly{}
+	a := newAssembly(none)
 	addAll(a, record(trace.EventBegin, "bridge", 0), record(trace.EventBegin, "host-local", 2))
-	goneOnly := func(pids ...int) func(int) bool { return func(pid int) bool { return slices.Contains(pids, pid) } }
-	for i, check := range []func(int) bool{goneOnly(), goneOnly(11), goneOnly(11)} {
-		if done := a.killed(check); len(done) > 0 {
+	killed := func(gone ...int) []*Call {
+		a.gone = func(pid int) bool { return slices.Contains(gone, pid) }
+		return a.killed()
+	}
+	for i, gone := range [][]int{{}, {11}, {11}} {
+		if done := killed(gone...); len(done) > 0 {
 			t.Errorf("check %d: %s", i, asJSON(t, done))
 		}
 	}
-	if _, open := a["host-local"]; open {
+	if _, open := a.open["host-local"]; open {
 		t.Error("host-local, whose process is gone, is open")
 	}
-	if done := a.killed(goneOnly(10, 11)); len(done) > 0 {
+	if done := killed(10, 11); len(done) > 0 {
 		t.Errorf("at its first check: %s", asJSON(t, done))
 	}
-	done := a.killed(goneOnly(10, 11))
+	done := killed(10, 11)
 	if len(done) != 1 || done[0].Outcome != OutcomeKilled || done[0].TookMS != 0 || len(done[0].Calls) != 1 || done[0].Calls[0].Outcome != OutcomeKilled {
 		t.Errorf("%s", asJSON(t, done))
 	}
 }
 
+func TestProcessesOfOtherPIDNamespacesAreNotKilled(t *testing.T) {
+	a := newAssembly(func(int) bool { return true })
+	addAll(a, record(trace.EventBegin, "bridge", 0))
+	for range 3 {
+		if done := a.killed(); len(done) > 0 {
+			t.Errorf("%s", asJSON(t, done))
+		}
+	}
+}
+
 func TestEndOfTheTraceReportsWhatIsUnderWay(t *testing.T) {
-	a := assembly{}
+	a := newAssembly(none)
 	addAll(a, record(trace.EventBegin, "bridge", 0), record(trace.EventBegin, "host-local", 2), record(trace.EventBegin, "loopback", 1))
 	done := a.unfinished(noon.Add(10 * time.Millisecond))
 	if len(done) != 2 || done[0].Plugin != "bridge" || done[0].TookMS != 10 || done[0].Outcome != OutcomeRunning ||
@@ -112,11 +128,11 @@ func TestLinesThatAreSplitOrNoRecords(t *testing.T) {
 	}
 	text := "no record\n\n{}\n" + string(line) + "\n"
 	for cut := range len(text) {
-		a := assembly{}
+		a := newAssembly(none)
 		first, rest := a.addLines([]byte(text[:cut]))
 		second, rest := a.addLines(append(rest, text[cut:]...))
-		if len(first)+len(second) != 1 || len(rest) > 0 || len(a) > 0 {
-			t.Fatalf("cut at %d: %s, %s, rest %q, open %v", cut, asJSON(t, first), asJSON(t, second), rest, a)
+		if len(first)+len(second) != 1 || len(rest) > 0 || len(a.open) > 0 {
+			t.Fatalf("cut at %d: %s, %s, rest %q, open %v", cut, asJSON(t, first), asJSON(t, second), rest, a.open)
 		}
 	}
 }

@@ -113,7 +113,7 @@ func (l *Listener) Close() error {
 // killed follow within seconds. At the end of ctx, Follow reports the calls that are under way.
 func (l *Listener) Follow(ctx context.Context, report func(*Call) error) error {
 	defer context.AfterFunc(ctx, func() { _ = l.file.SetReadDeadline(time.Now()) })()
-	calls := assembly{}
+	calls := newAssembly(processGone)
 	check := time.Now().Add(checkInterval)
 	var rest []byte
 	buffer := make([]byte, pipeSize)
@@ -131,7 +131,7 @@ func (l *Listener) Follow(ctx context.Context, report func(*Call) error) error {
 		done, more := calls.addLines(append(rest, buffer[:n]...))
 		rest = more
 		if time.Now().After(check) {
-			done = append(done, calls.killed(processGone)...)
+			done = append(done, calls.killed()...)
 			check = time.Now().Add(checkInterval)
 		}
 		if err := reportAll(done, report); err != nil {
@@ -142,7 +142,7 @@ func (l *Listener) Follow(ctx context.Context, report func(*Call) error) error {
 
 // addLines adds the records in text. It returns the calls that have ended with them, and the beginning of a
 // line that is not complete. It skips lines that are no records.
-func (a assembly) addLines(text []byte) (done []*Call, rest []byte) {
+func (a *assembly) addLines(text []byte) (done []*Call, rest []byte) {
 	for {
 		line, more, complete := bytes.Cut(text, []byte("\n"))
 		if !complete {
