@@ -1,6 +1,7 @@
 package traces
 
 import (
+	"bytes"
 	"encoding/json"
 	"slices"
 	"testing"
@@ -135,4 +136,26 @@ func TestLinesThatAreSplitOrNoRecords(t *testing.T) {
 			t.Fatalf("cut at %d: %s, %s, rest %q, open %v", cut, asJSON(t, first), asJSON(t, second), rest, a.open)
 		}
 	}
+}
+
+func FuzzLines(f *testing.F) {
+	for _, event := range []string{trace.EventBegin, trace.EventStep, trace.EventEnd} {
+		line, err := json.Marshal(record(event, "bridge", 0))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(append(line, '\n'))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		a := newAssembly(none)
+		done, rest := a.addLines(text)
+		if bytes.ContainsRune(rest, '\n') {
+			t.Errorf("the rest %q has a whole line", rest)
+		}
+		for _, c := range append(done, a.unfinished(noon)...) {
+			if c.Outcome == "" || c.Steps == nil || c.Calls == nil {
+				t.Errorf("%+v", c)
+			}
+		}
+	})
 }
