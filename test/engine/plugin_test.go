@@ -195,14 +195,23 @@ func (x *executable) ownedFile() string {
 
 func (x *executable) owned() map[netip.Addr]bool {
 	all := map[netip.Addr]bool{}
-	text, err := os.ReadFile(x.ownedFile())
+	for a := range readOwned(x.ownedFile()) {
+		all[a] = true
+	}
+	return all
+}
+
+// readOwned returns the addresses in a file of owned addresses, with their claims.
+func readOwned(file string) map[netip.Addr]string {
+	all := map[netip.Addr]string{}
+	text, err := os.ReadFile(file)
 	if err != nil {
 		return all
 	}
 	for line := range strings.Lines(string(text)) {
-		word, _, _ := strings.Cut(line, " ")
+		word, claim, _ := strings.Cut(strings.TrimSpace(line), " ")
 		if a, err := netip.ParseAddr(word); err == nil {
-			all[a] = true
+			all[a] = claim
 		}
 	}
 	return all
