@@ -39,6 +39,15 @@ var _ = Describe("plumb list", func() {
 		Expect(b.plumb("list")).To(MatchRegexp(`vlan7 +c1 +eth0 +192.168.7.41 +\(macvlan in the container\) +\d+s\n1 network, 1 attachment\n`))
 	})
 
+	It("says if the namespace of a container is gone", func() {
+		b := newTestbed()
+		p := newPod("c1")
+		b.add(b.network("10-pods.conflist", chain), p)
+		Expect(b.plumb("list")).NotTo(ContainSubstring("gone"))
+		p.Remove(GinkgoTB())
+		Expect(b.plumb("list")).To(And(MatchRegexp("tuning, namespace gone"), HaveSuffix("1 to look at: plumb doctor\n")))
+	})
+
 	It("prints JSON with every thing, its place and the command that removes it", func() {
 		b := newTestbed()
 		b.add(b.network("10-pods.conflist", chain), newPod("c1", 8080))

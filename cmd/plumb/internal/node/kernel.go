@@ -42,7 +42,7 @@ func (inv *Inventory) readLinks(node *ns.Handle) error {
 		if a == nil {
 			continue
 		}
-		t := Thing{Kind: Link, Name: l.Name, Remove: "ip link delete " + quote(l.Name), set: l.Kind}
+		t := Thing{Kind: Link, Name: l.Name, Remove: "ip link delete " + quote(l.Name), sub: l.Kind}
 		if l.Master != 0 {
 			t.Where = names[l.Master]
 		}
@@ -130,9 +130,15 @@ func elementThing(table nft.Table, set nft.Set, e nft.Element) Thing {
 	if len(set.Data) > 0 {
 		what = "map"
 	}
+	value := ""
+	if e.Jump != "" {
+		value = "jump " + e.Jump
+	} else if e.Data != "" {
+		value = e.Data.Text(set.Data)
+	}
 	return Thing{
 		Kind: Element, Name: key, Where: fmt.Sprintf("table %s, %s %s", table, what, set.Name),
-		Address: addressIn(set, e), set: set.Name,
+		Address: addressIn(set, e), Value: value, sub: set.Name,
 		Remove: fmt.Sprintf("nft delete element %s %s '{ %s }'", table, set.Name, key),
 	}
 }

@@ -46,11 +46,13 @@ type Thing struct {
 	Name  string `json:"name"`  // the address, the interface, the key of the element, or the plugin of a record
 	Where string `json:"where"` // the path of the file, the bridge of the interface, or the table and the map
 	// Address is the address of a reservation or lease, or one that is masqueraded, or to which a host port leads.
-	Address string     `json:"address,omitempty"`
-	Since   *time.Time `json:"since,omitempty"` // when the file was written; only files have it
-	Remove  string     `json:"remove"`          // the command that removes the thing alone, if nothing else helps
+	Address string `json:"address,omitempty"`
+	// Value is to what the element of a map leads: a value, or "jump" and a chain.
+	Value  string     `json:"value,omitempty"`
+	Since  *time.Time `json:"since,omitempty"` // when the file was written; only files have it
+	Remove string     `json:"remove"`          // the command that removes the thing alone, if nothing else helps
 
-	set string // of an element: the name of the set
+	sub string // of an element: the name of the set; of a link: its kind
 }
 
 // An Attachment is one interface of one container in one network, and what the node holds for it.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/containernetworking/cni/libcni"
+	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
@@ -100,11 +101,12 @@ func stateOf(netns string) namespaceState {
 	if netns == "" {
 		return namespaceUnknown
 	}
-	_, err := os.Stat(netns)
+	h, err := ns.Open(netns, nil)
 	switch {
 	case err == nil:
+		_ = h.Close()
 		return namespaceExists
-	case errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, ns.ErrNotNamespace): // a file that was left after the unmount
 		return namespaceGone
 	}
 	return namespaceUnknown

@@ -20,16 +20,18 @@ func (a *Attachment) Summary() string {
 	}
 	for _, t := range a.Things {
 		switch {
+		case t.Kind == Link && t.sub == "ifb":
+			add("rate limit")
 		case t.Kind == Link && t.Where != "":
 			add(t.Name + " @" + t.Where)
 		case t.Kind == Link, t.Kind == Record:
 			add(t.Name)
 		case t.Kind == Lease:
 			add("DHCP lease")
-		case t.Kind == Element && isHostPortMap(t.set):
+		case t.Kind == Element && isHostPortMap(t.sub):
 			add(a.hostPorts())
 		case t.Kind == Element:
-			add(summaryOfSet(t.set))
+			add(summaryOfSet(t.sub))
 		}
 	}
 	add(a.Doubt)
@@ -40,7 +42,7 @@ func (a *Attachment) Summary() string {
 func (a *Attachment) hostPorts() string {
 	ports := map[string]bool{}
 	for _, t := range a.Things {
-		if isHostPortMap(t.set) {
+		if isHostPortMap(t.sub) {
 			ports[t.Name] = true
 		}
 	}

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+	"github.com/spf13/cobra"
+)
+
+// newExplain returns the command explain.
+func newExplain() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "explain CONTAINER [IFNAME]",
+		Short: "Show what packets of a container meet, in their order",
+		Long: `explain shows the interfaces, addresses, routes, host ports and rules that packets from and to a container meet on
+this node. CONTAINER is the beginning of an ID. It changes nothing, and sends no packet.`,
+		Args: usage(cobra.RangeArgs(1, 2)),
+	}
+	places, format := addPlaces(c.Flags()), addOutput(c.Flags())
+	c.RunE = func(c *cobra.Command, args []string) error {
+		inv, err := readNode(c, places)
+		if err != nil {
+			return err
+		}
+		attachments, err := inv.Find(args[0], append(args, "")[1])
+		if err != nil {
+			return usageError{err}
+		}
+		paths := []*node.Path{}
+		for _, a := range attachments {
+			p, err := inv.Explain(a)
+			if err != nil {
+				return fmt.Errorf("explain %s: %w", a.ID(), err)
+			}
+			paths = append(paths, p)
+		}
+		if format.isJSON() {
+			return printJSON(c.OutOrStdout(), paths)
+		}
+		return printPaths(c.OutOrStdout(), paths)
+	}
+	return c
+}
+
+// printPaths prints each path as two lists.
+func printPaths(out io.Writer, paths []*node.Path) error {
+	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
+	for i, p := range paths {
+		if i > 0 {
+			fmt.Fprintln(w)
+		}
+		fmt.Fprintf(w, "network %s, container %s, interface %s\n", p.Network, p.ContainerID, orUnknown(p.IfName))
+		for _, direction := range []struct {
+			name string
+			hops []node.Hop
+		}{{"out", p.Out}, {"in", p.In}} {
+			for n, h := range direction.hops {
+				if n > 0 {
+					direction.name = ""
+				}
+				fmt.Fprintf(w, "%s\t%s\t%s\n", direction.name, h.Where, h.What)
+			}
+		}
+	}
+	return w.Flush()
+}

@@ -1,0 +1,97 @@
+package main
+
+import (
+	"encoding/json"
+	"regexp"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+var _ = Describe("plumb explain", func() {
+	It("shows what packets of an attachment meet, in their order", func() {
+		b := newTestbed()
+		list := b.network("10-pods.conflist", strings.Replace(chain, `"ranges"`, `"routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}], "ranges"`, 1))
+		b.add(list, newPod(id("8c1f"), 8080))
+		before := nstest.WaitStable(b.state)
+		out := regexp.MustCompile(`veth\w+`).ReplaceAllString(b.plumb("explain", "8c1f"), "VETH")
+		Expect(nstest.Compare(before, b.state())).To(BeEmpty())
+		Expect(out).To(Equal(`network pods, container ` + id("8c1f") + `, interface eth0
+out  container  eth0 (veth), MTU 1400, 10.1.2.2/24, fd00:1:2::2/64
+     container  route default via 10.1.2.1 dev eth0
+     container  route 10.1.2.0/24 dev eth0
+     container  route fd00:1:2::/64 metric 256 dev eth0
+     container  route default via fd00:1:2::1 metric 1024 dev eth0
+     node       VETH (veth), MTU 1500, port of cni0: hairpin off, isolated off
+     node       cni0 (bridge), MTU 1500, 10.1.2.1/24, fd00:1:2::1/64
+     node       table inet plumb, chain postrouting: from 10.1.2.2 jump masq/pods/10.1.2.0/24, which masquerades, except to the subnet and to multicast addresses
+     node       table inet plumb, chain postrouting: from fd00:1:2::2 jump masq/pods/fd00_1_2__/64, which masquerades, except to the subnet and to multicast addresses
+in   node       host port tcp 8080 of IP version 4 leads to 10.1.2.2 port 80 (table inet plumb, map hostport4)
+     node       host port tcp 8080 of IP version 6 leads to fd00:1:2::2 port 80 (table inet plumb, map hostport6)
+     node       Services of Kubernetes see these packets first (kube-proxy has the priority dstnat, host ports dstnat + 1)
+     node       route to 10.1.2.2 through cni0
+     node       route to fd00:1:2::2 through cni0
+     node       cni0 (bridge), MTU 1500, 10.1.2.1/24, fd00:1:2::1/64
+     node       VETH (veth), MTU 1500, port of cni0: hairpin off, isolated off
+     container  eth0 (veth), MTU 1400, 10.1.2.2/24, fd00:1:2::2/64
+`))
+		var paths []node.Path
+		Expect(json.Unmarshal([]byte(b.plumb("explain", "8c1f", "eth0", "-o", "json")), &paths)).To(Succeed())
+		Expect(paths).To(HaveLen(1))
+		Expect(paths[0].Out[0]).To(Equal(node.Hop{Where: "container", What: "eth0 (veth), MTU 1400, 10.1.2.2/24, fd00:1:2::2/64"}))
+	})
+
+	It("names what stops packets", func() {
+		b := newTestbed()
+		list := b.network("10-pods.conflist", chain)
+		p := newPod("c1", 8080)
+		b.add(list, p)
+		b.add(list, newPod("d1", 8080))
+		b.node.SetForwarding(GinkgoTB(), "0")
+		b.node.MustLine(GinkgoTB(), "ip addr flush dev cni0")
+		p.MustLine(GinkgoTB(), "ip link set eth0 down")
+		out := b.plumb("explain", "c1")
+		Expect(out).To(ContainSubstring("container  eth0 (veth) is down"))
+		Expect(out).To(ContainSubstring("has no carrier, MTU 1500, port of cni0"))
+		Expect(out).To(ContainSubstring("node       does not forward packets of IP version 4: net.ipv4.ip_forward is 0"))
+		Expect(out).To(ContainSubstring("node       does not forward packets of IP version 6: net.ipv6.conf.all.forwarding is 0"))
+		Expect(out).To(ContainSubstring("host port tcp 8080 leads to pods/d1/eth0, which claimed it later"))
+		Expect(out).To(ContainSubstring("has no route to 10.1.2.2"))
+	})
+
+	It("shows the part of the node if the container's namespace is gone or not known", func() {
+		b := newTestbed()
+		list := b.network("10-pods.conflist", chain)
+		p := newPod("c1")
+		b.add(list, p)
+		p.Remove(GinkgoTB())
+		Expect(b.plumb("explain", "c1")).To(And(MatchRegexp("container  not shown: .*: not a network namespace"), ContainSubstring("masquerades")))
+		b.addHalf(newPod("d1"))
+		Expect(b.plumb("explain", "d1")).To(And(ContainSubstring("container  not shown: libcni's cache does not tell"), ContainSubstring("port of cni0")))
+	})
+
+	It("says which rules of iptables it does not show", func() {
+		b := newTestbed()
+		b.add(b.network("10-pods.conflist", strings.Replace(chain, `"ipMasq": true`, `"ipMasq": true, "ipMasqBackend": "iptables"`, 1)), newPod("c1"))
+		Expect(b.plumb("explain", "c1")).To(ContainSubstring("the configuration asks for rules of iptables, which are not shown: iptables-save | grep -e c1\n"))
+	})
+
+	DescribeTable("refuses a container that is not the only one", func(want string, args ...string) {
+		b := newTestbed()
+		list := b.network("10-pods.conflist", chain)
+		b.add(list, newPod("c1"))
+		b.add(list, newPod("c2"))
+		reply := b.run("", append(append([]string{"explain"}, args...), b.folders()...)...)
+		Expect(reply.Exit).To(Equal(exitUsage))
+		Expect(reply.Stderr).To(ContainSubstring(want))
+	},
+		Entry("with two", `2 containers have IDs that begin with "c"; give more of the ID`, "c"),
+		Entry("with none", `no container whose ID begins with "x" is attached to a network of this node; plumb list shows all`, "x"),
+		Entry("without the interface", `has an interface "eth1"`, "c1", "eth1"),
+		Entry("without an argument", `accepts between 1 and 2 arg(s), received 0`),
+	)
+})
