@@ -269,6 +269,17 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 		})
 	})
 
+	It("finds no chain that drops if a rule of it names the subnet or the bridge", func() {
+		n, _ := newUsedNode()
+		n.Must(GinkgoTB(), "iptables", "-P", "FORWARD", "DROP")
+		n.Must(GinkgoTB(), "iptables", "-A", "FORWARD", "-s", "10.88.0.0/16", "-j", "ACCEPT")
+		Expect(n.doctor().Findings).To(BeEmpty())
+		n.Must(GinkgoTB(), "iptables", "-F", "FORWARD")
+		n.find("forward-drop", "FORWARD")
+		n.Must(GinkgoTB(), "iptables", "-A", "FORWARD", "-i", "cni0", "-j", "ACCEPT")
+		Expect(n.doctor().Findings).To(BeEmpty())
+	})
+
 	It("finds route_localnet without a guard", func() {
 		n, _ := newUsedNode()
 		n.Must(GinkgoTB(), "nft", "delete", "chain", "inet", "plumb", "localnet")
