@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -34,6 +35,9 @@ status is 1 if something is wrong.`,
 	c.Flags().StringVar(&live, "live", "", "`file` with the whole IDs of all live containers of all runtimes; - for stdin")
 	c.Flags().BoolVar(&wire, "wire", false, "also ask other hosts whether they use an address of a container (ARP, neighbor discovery); takes seconds")
 	c.RunE = func(c *cobra.Command, files []string) error {
+		if len(files) > 0 && (live != "" || wire) {
+			return usageError{errors.New("--live and --wire are for what the node holds, which is not examined if files are given")}
+		}
 		o := doctor.Options{Places: *places, Files: files, Wire: wire, LiveFile: live, Flags: placeFlags(c.Flags(), places), Spare: spareFolders()}
 		if live != "" {
 			o.Live = func(inv *node.Inventory) (node.LiveList, error) {

@@ -86,6 +86,12 @@ var _ = Describe("plumb doctor on configurations", func() {
 		Expect(report.Files).To(Equal([]string{other}))
 	})
 
+	It("refuses files together with --wire", func() {
+		n := newTestNode("bridge", "host-local")
+		_, err := n.Exec(filepath.Join(n.built, "plumb"), "doctor", "--wire", "x.conflist")
+		Expect(err).To(MatchError(ContainSubstring("exit status 2: plumb: --live and --wire are for what the node holds")))
+	})
+
 	DescribeTable("finds a mistake whose advice, followed literally, mends it",
 		func(check string, m mistake) {
 			n := newTestNode("bridge", "host-local", "ptp", "macvlan")

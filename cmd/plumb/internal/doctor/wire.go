@@ -23,8 +23,8 @@ import (
 
 // The probes of one interface.
 const (
-	probes    = 3               // how often each address is asked for
-	probeTime = 1 * time.Second // between two probes, and after the last
+	probes    = 3                      // how often each address is asked for
+	probeTime = 500 * time.Millisecond // between two probes, and after the last
 )
 
 // A claim is an address of a container on a wire of the node.
