@@ -92,6 +92,25 @@ var _ = Describe("plumb doctor on configurations", func() {
 		Expect(err).To(MatchError(ContainSubstring("exit status 2: plumb: --live and --wire are for what the node holds")))
 	})
 
+	DescribeTable("finds nothing in a configuration as runtimes write it", func(text string) {
+		n := newTestNode("bridge", "host-local", "ptp", "portmap", "firewall", "tuning")
+		n.write("10-a.conflist", text)
+		Expect(n.doctor().Findings).To(BeEmpty())
+	},
+		Entry("podman", `{"args": {"podman_labels": {"a": "b"}}, "cniVersion": "0.4.0", "name": "a", "plugins": [
+			{"type": "bridge", "bridge": "cni-podman1", "isGateway": true, "ipMasq": true, "hairpinMode": true, "capabilities": {"ips": true},
+			"ipam": {"type": "host-local", "dataDir": "POOLS", "routes": [{"dst": "0.0.0.0/0"}], "ranges": [[{"subnet": "10.89.0.0/24", "gateway": "10.89.0.1"}]]}},
+			{"type": "portmap", "capabilities": {"portMappings": true}}, {"type": "firewall", "backend": ""}, {"type": "tuning"}]}`),
+		Entry("nerdctl", `{"cniVersion": "1.0.0", "name": "bridge", "nerdctlID": "17f29b073143", "nerdctlLabels": {"nerdctl/default-network": "true"}, "plugins": [
+			{"type": "bridge", "bridge": "nerdctl0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
+			"ipam": {"ranges": [[{"gateway": "10.4.0.1", "subnet": "10.4.0.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}], "type": "host-local", "dataDir": "POOLS"}},
+			{"type": "portmap", "capabilities": {"portMappings": true}}, {"type": "firewall", "ingressPolicy": "same-bridge"}, {"type": "tuning"}]}`),
+		Entry("kind", `{"cniVersion": "0.3.1", "name": "kindnet", "plugins": [{"type": "ptp", "ipMasq": false, "mtu": 1500,
+			"ipam": {"type": "host-local", "dataDir": "POOLS", "routes": [{"dst": "0.0.0.0/0"}], "ranges": [[{"subnet": "10.244.0.0/24"}]]}},
+			{"type": "portmap", "capabilities": {"portMappings": true}}]}`),
+		Entry("a key of another program", `{"cniVersion": "1.1.0", "name": "a", "plugins": [{"type": "bridge", "com.example.owner": "me"}]}`),
+	)
+
 	DescribeTable("finds a mistake whose advice, followed literally, mends it",
 		func(check string, m mistake) {
 			n := newTestNode("bridge", "host-local", "ptp", "macvlan")
