@@ -55,10 +55,15 @@ status is 1 if something is wrong.`,
 		} else {
 			err = printReport(c.OutOrStdout(), report)
 		}
-		if err == nil && len(report.Findings) > 0 {
-			err = errFound
+		switch {
+		case err != nil:
+			return err
+		case len(report.Findings) > 0:
+			return errFound
+		case len(report.Unread) > 0:
+			return errors.New("not everything could be examined")
 		}
-		return err
+		return nil
 	}
 	return c
 }

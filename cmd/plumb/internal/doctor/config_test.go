@@ -86,6 +86,17 @@ var _ = Describe("plumb doctor on configurations", func() {
 		Expect(report.Files).To(Equal([]string{other}))
 	})
 
+	It("fails if it finds nothing but cannot examine everything", func() {
+		n := newTestNode()
+		n.writeVendor()
+		n.write("10-vendor.conflist", `{"cniVersion": "1.0.0", "name": "v", "plugins": [{"type": "vendor"}]}`)
+		Expect(os.Chmod(n.dir, 0o755)).To(Succeed())
+		cmd := append([]string{"--reuid", "65534", "--regid", "65534", "--clear-groups", filepath.Join(n.built, "plumb"), "doctor"}, n.folders()...)
+		out, err := n.Exec("setpriv", cmd...)
+		Expect(err).To(MatchError(ContainSubstring("exit status 3: plumb: not everything could be examined")))
+		Expect(out).To(MatchRegexp("(?s)not examined: nftables: .*nothing found"))
+	})
+
 	It("refuses files together with --wire", func() {
 		n := newTestNode("bridge", "host-local")
 		_, err := n.Exec(filepath.Join(n.built, "plumb"), "doctor", "--wire", "x.conflist")
@@ -183,8 +194,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 		}),
 		Entry("a version that a plugin does not support", "versions", mistake{
 			make: func(n *testNode) {
-				script := "#!/bin/sh\ncat >/dev/null\necho '{\"cniVersion\": \"1.0.0\", \"supportedVersions\": [\"0.4.0\", \"1.0.0\"]}'\n"
-				Expect(os.WriteFile(filepath.Join(n.bin(), "vendor"), []byte(script), 0o755)).To(Succeed())
+				n.writeVendor()
 				n.write("20-vendor.conflist", `{"cniVersion": "1.1.0", "name": "v", "plugins": [{"type": "vendor"}]}`)
 			}, what: `cniVersion "1.1.0": not supported by vendor (0.4.0, 1.0.0)`,
 		}),

@@ -189,8 +189,11 @@ func fileOf(where string) string {
 
 // unread records the error of a part that could not be examined. A nil error is none.
 func (e *examination) unread(what string, err error) {
-	if err != nil {
-		e.report.Unread = append(e.report.Unread, fmt.Sprintf("%s: %v", what, err))
+	if err == nil {
+		return
+	}
+	if text := fmt.Sprintf("%s: %v", what, err); !slices.Contains(e.report.Unread, text) {
+		e.report.Unread = append(e.report.Unread, text)
 	}
 }
 
