@@ -60,7 +60,7 @@ func describe(a *node.Attachment) string {
 
 // findLeftovers finds attachments whose container is gone: it is not in the list of live containers. Without a list,
 // the evidence is that its namespace does not exist, or that the runtime has no result of it while it has results of
-// others. A runtime that does not use libcni's cache has no results at all.
+// others in the network. A runtime that does not use this cache of libcni has no results there at all.
 func findLeftovers(e *examination) (found []Finding) {
 	if e.plan != nil {
 		for _, a := range e.plan.Dead {
@@ -69,23 +69,44 @@ func findLeftovers(e *examination) (found []Finding) {
 		}
 		return found
 	}
-	results := slices.DeleteFunc(slices.Clone(e.inventory.Attachments), func(a *node.Attachment) bool { return result(a) == "" })
+	results := map[string]int{} // the number of results of each network
 	for _, a := range e.inventory.Attachments {
-		if a.Incomplete || time.Since(a.Since()) < youngest {
-			continue
-		}
-		switch {
-		case a.NetNS != "" && isGone(a.NetNS):
-			e.leftover[a] = true
-			found = append(found, Finding{Where: whereNode, What: describe(a) + ": its namespace " + a.NetNS + " does not exist",
-				Mend: e.collect(a, len(results) > 1)})
-		case result(a) == "" && len(results) > 0:
-			e.leftover[a] = true
-			found = append(found, Finding{Where: whereNode, What: describe(a) + ": libcni's cache has no result of it, so its ADD failed, or its DEL",
-				Mend: e.collect(a, true)})
+		if result(a) != "" {
+			results[a.Network]++
 		}
 	}
+	for _, a := range e.inventory.Attachments {
+		linkOnly := a.Since().IsZero() && hasLink(a) // its age is not known
+		if a.Incomplete || linkOnly || time.Since(a.Since()) < youngest {
+			continue
+		}
+		what := ""
+		switch {
+		case !hasLink(a) && isKnownGone(a.NetNS):
+			what = "its namespace " + a.NetNS + " does not exist"
+		case result(a) == "" && results[a.Network] > 0:
+			what = "libcni's cache has no result of it, so its ADD failed, or its DEL"
+		default:
+			continue
+		}
+		e.leftover[a] = true
+		others := results[a.Network] > 1 || result(a) == ""
+		found = append(found, Finding{Where: whereNode, What: describe(a) + ": " + what, Mend: e.collect(a, others)})
+	}
 	return found
+}
+
+// hasLink reports whether the node has an interface of the attachment. Then the namespace of the container exists: a
+// veth pair ends with one of its ends.
+func hasLink(a *node.Attachment) bool {
+	return slices.ContainsFunc(a.Things, func(t node.Thing) bool { return t.Kind == node.Link })
+}
+
+// isKnownGone reports whether the namespace at a path is gone for certain. If the folder does not exist either, plumb may
+// run where the paths of the runtime do not exist, such as in a container.
+func isKnownGone(netns string) bool {
+	_, err := os.Stat(filepath.Dir(netns))
+	return netns != "" && err == nil && isGone(netns)
 }
 
 // collectByList returns the command that removes what the node holds for an attachment by the list of live containers.
@@ -200,12 +221,12 @@ func (e *examination) unreserved(a *node.Attachment, s span, address string) Fin
 	if dir == "" {
 		dir = e.DataDir
 	}
-	return Finding{
-		Where: whereNode,
-		What:  fmt.Sprintf("%s, an address of %s, is not reserved: another container can get it", address, a.ContainerID),
-		// The form of the file is that of the reference plugin: container ID, CR LF, interface.
-		Mend: fmt.Sprintf(`printf '%%s\r\n%%s' %s %s > %s`, Quote(a.ContainerID), Quote(a.IfName), Quote(filepath.Join(dir, a.Network, address))),
+	// The form of the file is that of the reference plugin: container ID, CR LF, interface.
+	mend := fmt.Sprintf(`printf '%%s\r\n%%s' %s %s > %s`, Quote(a.ContainerID), Quote(a.IfName), Quote(filepath.Join(dir, a.Network, address)))
+	if s.plugin.ipam.Get("type").Text() != "host-local" { // the address may belong to another node by now
+		mend = edit + "let the runtime replace the container"
 	}
+	return Finding{Where: whereNode, What: fmt.Sprintf("%s, an address of %s, is not reserved: another container can get it", address, a.ContainerID), Mend: mend}
 }
 
 // addresses returns the addresses of the container's interface.

@@ -162,6 +162,21 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 			Expect(n.sh("nft list table inet plumb")).NotTo(ContainSubstring("c2"))
 		})
 
+		It("takes no missing folder of namespaces for evidence", func() {
+			c2 := n.add("c2")
+			c2.Remove(GinkgoTB())
+			Eventually(func() string { return n.sh("ip -o link show type veth | wc -l") }).Should(Equal("1\n"))
+			n.age()
+			Expect(os.RemoveAll(filepath.Dir(c2.Path()))).To(Succeed())
+			Expect(n.doctor().Findings).To(BeEmpty())
+		})
+
+		It("takes no missing result for evidence in a network without any result", func() {
+			Expect(os.Remove(n.result("c1"))).To(Succeed())
+			n.age()
+			Expect(n.doctor().Findings).To(BeEmpty())
+		})
+
 		It("names the missing result, and removes all", func() {
 			leave()
 			Expect(os.Remove(n.result("c2"))).To(Succeed())
