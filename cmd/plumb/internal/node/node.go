@@ -163,7 +163,7 @@ func (inv *Inventory) finish() {
 	for _, a := range inv.Attachments {
 		a.setAddresses()
 		a.Doubt = a.doubt()
-		slices.SortStableFunc(a.Things, func(x, y Thing) int { return cmp.Compare(kindOrder(x.Kind), kindOrder(y.Kind)) })
+		slices.SortStableFunc(a.Things, func(x, y Thing) int { return cmp.Compare(slices.Index(kinds(), x.Kind), slices.Index(kinds(), y.Kind)) })
 		inv.network(a.Network)
 	}
 	slices.SortFunc(inv.Attachments, func(x, y *Attachment) int {
@@ -172,10 +172,8 @@ func (inv *Inventory) finish() {
 	slices.SortFunc(inv.Networks, func(x, y *Network) int { return cmp.Compare(x.Name, y.Name) })
 }
 
-// kindOrder returns the place of a kind in the list of things.
-func kindOrder(k Kind) int {
-	return slices.Index([]Kind{Reservation, Lease, Link, Element, Record, Result}, k)
-}
+// kinds returns all kinds, in the order in which the things of an attachment are listed.
+func kinds() []Kind { return []Kind{Reservation, Lease, Link, Element, Record, Result} }
 
 // setAddresses sets the addresses: those of libcni's result and, if there is none, those of the things.
 func (a *Attachment) setAddresses() {
@@ -191,6 +189,19 @@ func (a *Attachment) setAddresses() {
 	slices.SortFunc(a.Addresses, compareAddresses)
 }
 
+// The doubts about an attachment.
+const (
+	ownerUnknown  = "owner not known"
+	noNamespace   = "namespace gone"
+	onlyElements  = "elements only"
+	onlyAddresses = "reservation only"
+	onlyRecord    = "record only"
+	onlyLease     = "lease only"
+)
+
+// doubtTexts has all doubts.
+var doubtTexts = []string{ownerUnknown, noNamespace, onlyAddresses, onlyElements, onlyRecord, onlyLease}
+
 // doubt returns why the attachment may be a leftover.
 func (a *Attachment) doubt() string {
 	kinds := map[Kind]bool{}
@@ -199,19 +210,19 @@ func (a *Attachment) doubt() string {
 	}
 	switch {
 	case a.Incomplete:
-		return "owner not known"
+		return ownerUnknown
 	case a.namespaces == namespaceGone:
-		return "namespace gone"
-	case kinds[Result]:
+		return noNamespace
+	case len(kinds) != 1:
 		return ""
-	case len(kinds) == 1 && kinds[Reservation]:
-		return "reservation only"
-	case len(kinds) == 1 && kinds[Element]:
-		return "elements only"
-	case len(kinds) == 1 && kinds[Record]:
-		return "record only"
-	case len(kinds) == 1 && kinds[Lease]:
-		return "lease only"
+	case kinds[Reservation]:
+		return onlyAddresses
+	case kinds[Element]:
+		return onlyElements
+	case kinds[Record]:
+		return onlyRecord
+	case kinds[Lease]:
+		return onlyLease
 	}
 	return ""
 }
