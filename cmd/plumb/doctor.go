@@ -1,59 +1,76 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/doctor"
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
 )
 
 // newDoctor returns the command doctor.
 func newDoctor() *cobra.Command {
-	var o doctor.Options
-	var output string
 	c := &cobra.Command{
 		Use:   "doctor [FILE…]",
 		Short: "Find what is wrong with the container networks of this node, and how to mend it",
-		Long: "Find what is wrong with the container networks of this node: in their configurations (those of the folder, or FILE…),\n" +
-			"the plugins' executables, the kernel, and what the node holds for containers. Nothing is changed.\n" +
-			"The exit status is 1 if something is wrong.",
-		Example: "  plumb doctor\n  plumb doctor 10-pods.conflist",
+		Long: `doctor finds what is wrong with the container networks of this node: in their configurations (those of the folder,
+or FILE…), the plugins' executables, the kernel, and what the node holds for containers. It changes nothing. The exit
+status is 1 if something is wrong.`,
+		Example: "  plumb doctor\n  crictl pods -q --no-trunc | plumb doctor --live -\n  plumb doctor 10-pods.conflist",
 		Args:    usage(cobra.ArbitraryArgs),
-		RunE: func(c *cobra.Command, args []string) error {
-			if output != "text" && output != "json" {
-				return usageError{fmt.Errorf("output %q: want text or json", output)}
-			}
-			o.Files, o.Spare = args, spareFolders()
-			show := progress(c.ErrOrStderr())
-			report, err := o.Examine(c.Context(), show)
-			show("")
-			if err != nil {
-				return err
-			}
-			if err := printReport(c.OutOrStdout(), report, output); err != nil || len(report.Findings) == 0 {
-				return err
-			}
-			return errFound
-		},
 	}
-	path := filepath.SplitList(os.Getenv("CNI_PATH"))
-	if len(path) == 0 {
-		path = []string{"/opt/cni/bin"}
+	places, format := addPlaces(c.Flags()), addOutput(c.Flags())
+	var wire bool
+	var live string
+	begin := time.Now()
+	c.Flags().StringVar(&live, "live", "", "`file` with the whole IDs of all live containers of all runtimes; - for stdin")
+	c.Flags().BoolVar(&wire, "wire", false, "also ask other hosts whether they use an address of a container (ARP, neighbor discovery); takes seconds")
+	c.RunE = func(c *cobra.Command, files []string) error {
+		o := doctor.Options{Places: *places, Files: files, Wire: wire, LiveFile: live, Flags: placeFlags(c.Flags(), places), Spare: spareFolders()}
+		if live != "" {
+			o.Live = func(inv *node.Inventory) (node.LiveList, error) {
+				return (&gc{begin: begin, live: live}).readLive(c, inv)
+			}
+		}
+		show := progress(c.ErrOrStderr())
+		report, err := o.Examine(c.Context(), show)
+		show("")
+		if err != nil {
+			return err
+		}
+		if format.isJSON() {
+			err = printJSON(c.OutOrStdout(), report)
+		} else {
+			err = printReport(c.OutOrStdout(), report)
+		}
+		if err == nil && len(report.Findings) > 0 {
+			err = errFound
+		}
+		return err
 	}
-	confDir := os.Getenv("NETCONFPATH")
-	if confDir == "" {
-		confDir = "/etc/cni/net.d"
-	}
-	c.Flags().StringVar(&o.ConfDir, "conf-dir", confDir, "the folder of the configurations (NETCONFPATH)")
-	c.Flags().StringSliceVar(&o.Path, "cni-path", path, "the folders of the plugins (CNI_PATH)")
-	c.Flags().StringVarP(&output, "output", "o", "text", "text or json")
 	return c
+}
+
+// placeFlags returns the flags of addPlaces that were given, for another command.
+func placeFlags(flags *pflag.FlagSet, p *node.Places) string {
+	values := map[string]string{
+		"conf-dir": p.ConfDir, "cni-path": strings.Join(p.PluginPath, string(os.PathListSeparator)), "cache-dir": p.CacheDir, "data-dir": p.DataDir,
+	}
+	var given strings.Builder
+	flags.Visit(func(f *pflag.Flag) {
+		if value, ok := values[f.Name]; ok {
+			fmt.Fprintf(&given, " --%s %s", f.Name, doctor.Quote(value))
+		}
+	})
+	return given.String()
 }
 
 // spareFolders returns the folders in which an executable may be that CNI_PATH lacks.
@@ -80,29 +97,22 @@ func isTerminal(f *os.File) bool {
 	return err == nil
 }
 
-// printReport prints a report as text or as JSON.
-func printReport(w io.Writer, r *doctor.Report, output string) error {
-	if output == "json" {
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		e.SetEscapeHTML(false)
-		return e.Encode(r)
-	}
+// printReport prints a report as text.
+func printReport(w io.Writer, r *doctor.Report) error {
 	for _, f := range r.Findings {
 		fmt.Fprintf(w, "%s: %s\n    %s\n", f.Where, f.What, f.Mend)
 	}
 	for _, u := range r.Unread {
 		fmt.Fprintf(w, "not examined: %s\n", u)
 	}
-	looked := fmt.Sprintf("%d configurations, %d executables, %d checks", len(r.Files), len(r.Executables), len(r.Checks))
-	var err error
-	switch n := len(r.Findings); n {
+	found := fmt.Sprintf("%d problems", len(r.Findings))
+	switch len(r.Findings) {
 	case 0:
-		_, err = fmt.Fprintf(w, "nothing found (%s)\n", looked)
+		found = "nothing found"
 	case 1:
-		_, err = fmt.Fprintf(w, "1 problem (%s)\n", looked)
-	default:
-		_, err = fmt.Fprintf(w, "%d problems (%s)\n", n, looked)
+		found = "1 problem"
 	}
+	_, err := fmt.Fprintf(w, "%s (%d configurations, %d executables, %d attachments, %d checks)\n",
+		found, len(r.Files), len(r.Executables), r.Attachments, len(r.Checks))
 	return err
 }

@@ -21,41 +21,41 @@ type traceOptions struct {
 	limit     time.Duration
 	network   string
 	container string
-	output    string
+	format    *outputFormat
 	steps     bool
 }
 
+// newTrace returns the command trace.
 func newTrace() *cobra.Command {
 	var o traceOptions
 	c := &cobra.Command{
 		Use:   "trace",
 		Short: "Show the calls of plugins on this node as they end",
-		Long: `plumb trace shows each call of a plugin on this node as it ends: when it began, the network, the container,
-the duration without the start of the process, and the outcome. It needs no change of the runtime. It ends
-with Ctrl-C. Only one plumb trace can run on a node.`,
+		Long: `trace shows each call of a plugin on this node as it ends: when it began, the attachment, the duration without the
+start of the process, and the outcome. The runtime needs no change and no restart. Ctrl-C ends trace. Only one can run on a
+node.`,
 		Example: `  plumb trace --for 60s
   plumb trace --network pods --steps
   plumb trace -o json | jq 'select(.outcome != "ok")'`,
 		Args: usage(cobra.NoArgs),
-		RunE: func(c *cobra.Command, _ []string) error { return o.run(c) },
 	}
 	flags := c.Flags()
-	flags.DurationVar(&o.limit, "for", 0, "end after this time, such as 60s")
-	flags.StringVar(&o.network, "network", "", "show only calls for this network")
-	flags.StringVar(&o.container, "container", "", "show only calls for containers whose ID begins with this")
-	flags.BoolVar(&o.steps, "steps", false, "show the steps of each call: begin after that of the call, duration, what was done")
-	flags.StringVarP(&o.output, "output", "o", "text", "text, or json: one object per call and line")
+	o.format = addOutput(flags)
+	flags.DurationVar(&o.limit, "for", 0, "end after this `time`, such as 60s")
+	flags.StringVar(&o.network, "network", "", "show calls for one `network` only")
+	flags.StringVar(&o.container, "container", "", "show calls for containers whose ID begins with this `prefix` only")
+	flags.BoolVar(&o.steps, "steps", false, "show the steps of each call: the begin, counted from that of the call, the duration, and what was done")
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		if o.limit < 0 {
+			return usageError{fmt.Errorf("--for %s: want a positive time", o.limit)}
+		}
+		return o.run(c)
+	}
 	return c
 }
 
-// run shows the calls until the end of the context or of the time.
+// run shows the calls until the context is done, or the time is over.
 func (o traceOptions) run(c *cobra.Command) (err error) {
-	if o.output != "text" && o.output != "json" {
-		return usageError{fmt.Errorf("--output %q: want text or json", o.output)}
-	}
-	if o.limit < 0 {
-		return usageError{fmt.Errorf("--for %s: want a positive duration", o.limit)}
-	}
 	ctx := c.Context()
 	if o.limit > 0 {
 		var cancel func()
@@ -69,22 +69,25 @@ func (o traceOptions) run(c *cobra.Command) (err error) {
 	defer func() { err = cmp.Or(err, listener.Close()) }()
 	fmt.Fprintln(c.ErrOrStderr(), "plumb trace: waiting for calls of plugins; Ctrl-C ends it")
 	out := c.OutOrStdout()
-	if o.output == "text" {
+	if !o.format.isJSON() {
 		fmt.Fprintf(out, traceColumns, "TIME", "NETWORK", "CONTAINER", "IF", "COMMAND", "PLUGIN", "DURATION", "OUTCOME")
 	}
+	lines := json.NewEncoder(out)
+	lines.SetEscapeHTML(false)
 	return listener.Follow(ctx, func(call *traces.Call) error {
 		switch {
 		case o.network != "" && call.Network != o.network || !strings.HasPrefix(call.ContainerID, o.container):
 			return nil
-		case o.output == "json":
-			return json.NewEncoder(out).Encode(call)
+		case o.format.isJSON():
+			return lines.Encode(call)
 		}
 		_, err := io.WriteString(out, o.text(call, ""))
 		return err
 	})
 }
 
-const traceColumns = "%-12s  %-12s  %-12s  %-6s  %-7s  %-14s  %9s  %s\n"
+// traceColumns is the format of a line. Lines are printed as the calls end, so the columns have fixed widths.
+const traceColumns = "%-12s  %-10s  %-12s  %-6s  %-7s  %-14s  %9s  %s\n"
 
 // text returns a call, its steps if they are wanted, and the calls of its IPAM plugins, which are indented.
 func (o traceOptions) text(c *traces.Call, indent string) string {
@@ -98,11 +101,11 @@ func (o traceOptions) text(c *traces.Call, indent string) string {
 		outcome = fmt.Sprintf("code %d: %s", c.Error.Code, oneLine(c.Error.Message))
 	}
 	if c.LostLines > 0 {
-		outcome += fmt.Sprintf(" (%d steps are lost: too many calls at once)", c.LostLines)
+		outcome += fmt.Sprintf(" (%d lines are lost: more calls at once than the pipe holds)", c.LostLines)
 	}
-	container := oneLine(c.ContainerID)
-	fmt.Fprintf(&b, traceColumns, c.Time.Local().Format("15:04:05.000"), oneLine(c.Network), container[:min(12, len(container))],
-		oneLine(c.IfName), oneLine(c.Command), indent+c.Plugin, took, outcome)
+	name := func(text string) string { return oneLine(cmp.Or(text, "-")) }
+	fmt.Fprintf(&b, traceColumns, c.Time.Local().Format("15:04:05.000"), name(c.Network), name(c.ContainerID[:min(shortID, len(c.ContainerID))]),
+		name(c.IfName), name(c.Command), indent+c.Plugin, took, outcome)
 	if o.steps {
 		for _, s := range c.Steps {
 			failed := ""

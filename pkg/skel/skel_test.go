@@ -1030,6 +1030,7 @@ func TestStderrIsSafeForConcurrentUse(t *testing.T) {
 func TestNoDescriptorIsLeft(t *testing.T) {
 	pod := newNS(t)
 	log := filepath.Join(t.TempDir(), "log")
+	pipe, reader := newPipe(t)
 	count := func() int {
 		list, err := os.ReadDir("/proc/self/fd")
 		if err != nil {
@@ -1041,9 +1042,14 @@ func TestNoDescriptorIsLeft(t *testing.T) {
 	once := func() {
 		for _, netns := range []string{pod, gone, "/proc/self/ns/net", "/proc/self/ns/uts"} {
 			for _, verb := range []string{"ADD", "DEL"} {
-				run(t, interfacePlugin(&seen), call{env: []string{"CNI_COMMAND=" + verb, "CNI_NETNS=" + netns, "CNI_LOG_FILE=" + log}})
+				run(t, interfacePlugin(&seen), call{pipe: pipe, env: []string{
+					"CNI_COMMAND=" + verb, "CNI_NETNS=" + netns, "CNI_LOG_FILE=" + log, sampled, "CNI_TRACE_FILE=" + log,
+				}})
 			}
+			run(t, interfacePlugin(&seen), call{pipe: pipe, conf: "{", env: []string{sampled, "CNI_TRACE_FILE=" + log}})
+			run(t, interfacePlugin(&seen), call{pipe: pipe, env: []string{"CNI_COMMAND=VERSION"}})
 		}
+		records(t, reader)
 	}
 	once()
 	before := count()

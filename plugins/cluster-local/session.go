@@ -107,7 +107,7 @@ const maxAttempts = 20
 // allocateWithEngine allocates like Allocate. When none of the owned addresses is free, it gets some from
 // the engine and looks again.
 func (n *network) allocateWithEngine(r *skel.Request) (*types.Result, error) {
-	if err := r.Undo.Rollback(); err != nil {
+	if err := n.rollback(r); err != nil {
 		return nil, err
 	}
 	s, err := n.open(n.host.Wait)
@@ -121,11 +121,21 @@ func (n *network) allocateWithEngine(r *skel.Request) (*types.Result, error) {
 		if !errors.As(err, &none) {
 			return lease, err
 		}
-		if err := errors.Join(r.Undo.Rollback(), s.refill(none)); err != nil {
+		if err := errors.Join(n.rollback(r), s.refill(none)); err != nil {
 			return nil, err
 		}
 	}
 	return nil, types.Errorf(types.CodeTryAgain, "other calls took the addresses of this node %d times; try again", maxAttempts)
+}
+
+// rollback releases what Allocate has reserved before it found a set without a free address. If that fails, the ADD
+// fails, and its undo tries again.
+func (n *network) rollback(r *skel.Request) error {
+	err := r.Undo.Rollback()
+	if err != nil {
+		r.Undo.Push("release addresses", func() error { _, err := n.Release(r); return err })
+	}
+	return err
 }
 
 // refill makes the node the owner of free addresses of the set that has none, or of the requested
@@ -140,8 +150,10 @@ func (s *session) refill(none *pool.NoneFreeError) error {
 	req := s.about(engine.Claim, none.Set)
 	if none.Addr.IsValid() {
 		req.Requested = []netip.Addr{none.Addr}
+	} else if want, err := s.want(none.Set); err == nil {
+		req.Want = want
 	} else {
-		req.Want = max(1, s.target(s.st, none.Set))
+		return err
 	}
 	err := s.claim(req, none.Set)
 	switch reasonOf(err) {

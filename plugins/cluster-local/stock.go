@@ -29,6 +29,23 @@ func (n *network) target(st *state, set int) int {
 	return 0
 }
 
+// want returns how many addresses of a set a claim asks for: the target, but not more than the node's containers
+// have, unless that is little of what is free. So nodes that boot at the same time leave addresses of a small pool to
+// each other: a node returns addresses with a DEL only.
+func (s *session) want(set int) (n int, err error) {
+	err = s.Lock(func(se *pool.Session) error {
+		reserved, err := se.Reserved()
+		for _, ip := range reserved {
+			if s.setOf(ip) == set {
+				n++
+			}
+		}
+		return err
+	})
+	little := int(min(s.st.free[s.sets[set].Ranges[0].First]/64, maxStock))
+	return min(max(1, n, little), max(1, s.target(s.st, set))), err
+}
+
 // setFree records the number of free addresses that an answer about a set has.
 func (n *network) setFree(st *state, set int, free uint64) {
 	if set != noSet {

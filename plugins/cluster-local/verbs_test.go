@@ -19,18 +19,32 @@ var _ = Describe("ADD", func() {
 	var n *testNode
 	BeforeEach(func() { n = newNode(newCluster(GinkgoTB()), "n1") })
 
-	It("gets a stock from the engine at first, and then none before the stock is empty", func() {
-		n.add("c0", variant{})
-		Expect(n.cluster.calls()).To(Equal([]string{"adopt", "claim"}))
-		for i := range 7 {
-			n.add(fmt.Sprint("d", i), variant{})
+	It("gets a small stock from the engine at first, and a larger one when it has more containers", func() {
+		owned := 0
+		for i := range 20 {
+			before := owned
+			n.add(fmt.Sprint("c", i), variant{})
+			owned = len(n.state().claims)
+			switch claimed := owned - before; i {
+			case 0: // a 64th of what is free
+				Expect(n.cluster.calls()).To(Equal([]string{"adopt", "claim"}))
+				Expect(claimed).To(Equal(3))
+			case 3, 6: // as many as there are containers
+				Expect(n.cluster.calls()).To(Equal([]string{"claim"}))
+				Expect(claimed).To(Equal(i))
+			case 12:
+				Expect(n.cluster.calls()).To(Equal([]string{"claim"}))
+				Expect(claimed).To(Equal(8))
+			default:
+				Expect(n.cluster.calls()).To(BeEmpty(), "ADD %d", i)
+			}
+			n.expectAgreement()
 		}
-		Expect(n.cluster.calls()).To(BeEmpty())
-		n.expectAgreement()
-		n.add("e", variant{})
-		Expect(n.cluster.calls()).To(Equal([]string{"claim"}))
-		Expect(n.state().claims).To(HaveLen(16))
-		n.expectAgreement()
+	})
+
+	It("gets a whole stock from the engine at first, if many addresses are free", func() {
+		n.add("c0", variant{IPAM: `"segment": "net", "subnet": "10.1.0.0/20"`})
+		Expect(n.state().claims).To(HaveLen(8))
 	})
 
 	It("never gives an address that another node has", func() {
@@ -71,12 +85,12 @@ var _ = Describe("ADD", func() {
 	It("reserves a requested address that the node owns, or gets it alone", func() {
 		n.add("c1", variant{})
 		n.cluster.calls()
-		own := "10.1.2.5"
+		own := "10.1.2.3"
 		Expect(n.add("c2", variant{Args: "IP=" + own})).To(Equal(own))
 		Expect(n.cluster.calls()).To(BeEmpty())
 		Expect(n.add("c3", variant{Args: "IP=10.1.2.99"})).To(Equal("10.1.2.99"))
 		Expect(n.cluster.calls()).To(Equal([]string{"claim"}))
-		Expect(n.state().claims).To(HaveLen(9))
+		Expect(n.state().claims).To(HaveLen(4))
 	})
 
 	It("names the node that has a requested address", func() {
@@ -264,6 +278,7 @@ var _ = Describe("after a reboot", func() {
 		n := newNode(newCluster(GinkgoTB()), "n1")
 		n.add("c1", variant{})
 		n.Boot("boot-2")
+		clear(n.wire)
 		n.cluster.script("adopt", "refuse unreachable")
 		f := n.fails("ADD", "c2", variant{})
 		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))

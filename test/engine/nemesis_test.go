@@ -28,8 +28,8 @@ import (
 )
 
 var (
-	duration  = flag.Duration("nemesis", 90*time.Second, "how long the nemesis runs; 8 s with -short")
-	mutations = flag.Bool("mutations", false, "also run the nemesis on clients that break a law, and want duplicates")
+	duration = flag.Duration("nemesis", 90*time.Second, "how long the nemesis runs; 8 s with -short")
+	settings = flag.Duration("settings", 15*time.Second, "how long the nemesis of the executables runs with each of the other settings; 8 s with -short")
 )
 
 // The load of the nemesis: nodes that fill nine tenths of the pool, if they can.
@@ -47,6 +47,14 @@ func keyAddr(key string) netip.Addr {
 	b, _ := hex.DecodeString(key[strings.LastIndexByte(key, '/')+1:])
 	a, _ := netip.AddrFromSlice(b)
 	return a
+}
+
+// limited returns a context for a run of the nemesis.
+func limited(d time.Duration) (context.Context, context.CancelFunc) {
+	if testing.Short() {
+		d = 8 * time.Second
+	}
+	return context.WithTimeout(context.Background(), d)
 }
 
 // A nemesis is nodes that add and delete containers all the time, and somebody who breaks what they use.
@@ -92,10 +100,10 @@ type machineNode struct {
 	sync.Mutex
 	boots      int
 	next       int
-	containers map[string]netip.Addr
+	containers map[string][]netip.Addr
 }
 
-// newNemesis starts a cluster with nodes that do nothing yet.
+// newNemesis starts a cluster without nodes.
 func newNemesis(m mutation) *nemesis {
 	GinkgoHelper()
 	c := newCluster(3)
@@ -103,16 +111,32 @@ func newNemesis(m mutation) *nemesis {
 		direct: c.connect("root", c.members...), caller: c.newCaller(segment, "", "10.7.0.1-"+poolAddr(poolSize-1).String())}
 	c.plug(n.operator, "operator", "10.9.0.101")
 	var endpoints []string
+	lateReleases := 10
+	if m == adoptByReading { // which only matters with a release that happens after the next adopt
+		lateReleases = 2
+	}
 	for _, m := range c.members {
-		endpoints = append(endpoints, m.slowEndpoint())
+		endpoints = append(endpoints, m.slowEndpoint(lateReleases))
 	}
 	n.caller.base.Engine = c.engineConfig("node", map[string]any{"timeout": 1, "endpoints": endpoints})
 	n.operatorEngine = c.engineConfig("node", nil)
 	n.killRate.Store(0.05)
-	for i := range nodes {
+	return n
+}
+
+// addNodes makes so many nodes, which do nothing yet.
+func (n *nemesis) addNodes(count int, newPlugin func(name string) plugin) {
+	for i := range count {
 		name := fmt.Sprintf("n%d", i+1)
-		n.nodes = append(n.nodes, &machineNode{nemesis: n, plugin: newReference(n, name), name: name, containers: map[string]netip.Addr{}})
+		n.nodes = append(n.nodes, &machineNode{nemesis: n, plugin: newPlugin(name), name: name, containers: map[string][]netip.Addr{}})
 	}
+}
+
+// newReferenceNemesis returns a nemesis with reference clients.
+func newReferenceNemesis(m mutation) *nemesis {
+	GinkgoHelper()
+	n := newNemesis(m)
+	n.addNodes(nodes, func(name string) plugin { return newReference(n, name) })
 	return n
 }
 
@@ -127,7 +151,7 @@ func (m *machineNode) step() {
 	} else {
 		all := slices.Collect(maps.Keys(m.containers))
 		container = all[rand.IntN(len(all))]
-		m.wire.removed(m.containers[container], container)
+		m.wire.removed(container, m.containers[container]...)
 		delete(m.containers, container)
 	}
 	m.Unlock()
@@ -139,14 +163,14 @@ func (m *machineNode) step() {
 
 // addContainer reports whether the container has an address, on a node that has not booted meanwhile.
 func (m *machineNode) addContainer(container string, boots int) bool {
-	a, err := m.add(container)
+	addrs, err := m.add(container)
 	m.Lock()
 	defer m.Unlock()
 	if err != nil || m.boots != boots {
 		return false
 	}
-	m.wire.added(a, container)
-	m.containers[container] = a
+	m.wire.added(container, addrs...)
+	m.containers[container] = addrs
 	return true
 }
 
@@ -154,10 +178,10 @@ func (m *machineNode) addContainer(container string, boots int) bool {
 func (m *machineNode) bootAgain() {
 	m.Lock()
 	defer m.Unlock()
-	for container, a := range m.containers {
-		m.wire.removed(a, container)
+	for container, addrs := range m.containers {
+		m.wire.removed(container, addrs...)
 	}
-	m.containers = map[string]netip.Addr{}
+	m.containers = map[string][]netip.Addr{}
 	m.boots++
 	m.reboot()
 	m.reboots.Add(1)
@@ -258,6 +282,12 @@ func (n *nemesis) settle() {
 	GinkgoHelper()
 	n.killRate.Store(0.0)
 	n.awaitReady()
+	n.settleNodes()
+}
+
+// settleNodes is settle for members of which enough are ready.
+func (n *nemesis) settleNodes() {
+	GinkgoHelper()
 	for _, m := range n.nodes {
 		Eventually(m.plugin.adopt, "2m", "100ms").Should(Succeed(), m.name)
 	}
@@ -279,8 +309,10 @@ func (n *nemesis) settle() {
 			Expect(node).To(Equal(m.name), "owner of %v", a)
 			delete(owners, a)
 		}
-		for container, a := range m.containers {
-			Expect(m.plugin.owned()).To(HaveKey(a), "the address of %s", container)
+		for container, addrs := range m.containers {
+			for _, a := range addrs {
+				Expect(m.plugin.owned()).To(HaveKey(a), "the address of %s", container)
+			}
 		}
 	}
 	Expect(owners).To(BeEmpty(), "addresses that no node knows")
@@ -311,29 +343,30 @@ func (n *nemesis) runFor(ctx context.Context) {
 	n.disturb(ctx)
 }
 
+// free returns the addresses that the node owns, and no container has.
+func (m *machineNode) free() map[netip.Addr]bool {
+	all := m.plugin.owned()
+	for _, addrs := range m.containers {
+		for _, a := range addrs {
+			delete(all, a)
+		}
+	}
+	return all
+}
+
 var _ = Describe("The nemesis", func() {
 	It("finds no address twice on the wire", func() {
-		n := newNemesis(none)
-		limit := *duration
-		if testing.Short() {
-			limit = 8 * time.Second
-		}
-		ctx, cancel := context.WithTimeout(context.Background(), limit)
+		n := newReferenceNemesis(none)
+		ctx, cancel := limited(*duration)
 		defer cancel()
 		n.runFor(ctx)
-		Expect(n.wire.duplicates).To(BeEmpty())
-		Expect(n.wire.adds).NotTo(BeZero())
-		n.settle()
-		Expect(n.failures).To(BeEmpty())
+		n.requireNoDuplicates()
 	})
 
 	for _, m := range []mutation{adoptByReading, etcdBeforeFile, timeoutIsClaim} {
 		It("finds duplicates with the mutation: "+string(m), func() {
-			if !*mutations {
-				Skip("-mutations is not set")
-			}
-			n := newNemesis(m)
-			ctx, cancel := context.WithTimeout(context.Background(), max(*duration, 5*time.Minute))
+			n := newReferenceNemesis(m)
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 			defer cancel()
 			found := errors.New("found")
 			ctx, stop := context.WithCancelCause(ctx)
@@ -344,3 +377,12 @@ var _ = Describe("The nemesis", func() {
 		})
 	}
 })
+
+// requireNoDuplicates fails the spec if an address was twice on the wire, or if nodes and store do not agree.
+func (n *nemesis) requireNoDuplicates() {
+	GinkgoHelper()
+	Expect(n.wire.duplicates).To(BeEmpty())
+	Expect(n.wire.adds).NotTo(BeZero())
+	n.settle()
+	Expect(n.failures).To(BeEmpty())
+}

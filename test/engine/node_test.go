@@ -23,7 +23,7 @@ import (
 // A plugin is cluster-local on one node, as a runtime calls it: calls for different containers come at the
 // same time. A call may be killed at any time; it then returns errKilled.
 type plugin interface {
-	add(container string) (netip.Addr, error)
+	add(container string) ([]netip.Addr, error)
 	del(container string) error
 	reboot()         // the node boots again: its containers are gone
 	reassert() error // the operator's call after a restore
@@ -135,21 +135,21 @@ func (r *reference) available() (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-func (r *reference) add(container string) (netip.Addr, error) {
+func (r *reference) add(container string) ([]netip.Addr, error) {
 	r.Lock()
 	defer r.Unlock()
 	if err := r.fill(); err != nil {
-		return netip.Addr{}, err
+		return nil, err
 	}
 	a, ok := r.available()
 	if !ok {
-		return a, errors.New("no address")
+		return nil, errors.New("no address")
 	}
 	if err := r.kill(); err != nil {
-		return a, err
+		return nil, err
 	}
 	r.files.reservations[a] = container
-	return a, r.kill()
+	return []netip.Addr{a}, r.kill()
 }
 
 // fill makes an address available.

@@ -2,10 +2,11 @@ package engine
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -14,7 +15,6 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"testing"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -27,6 +27,7 @@ import (
 // files of its own.
 type executable struct {
 	*nemesis
+	setting
 	name, dir string
 	running   sync.RWMutex // locked while the node boots
 	processes sync.Map     // *os.Process: of the calls that run
@@ -42,11 +43,33 @@ func pluginPath() string {
 	return path
 }
 
+// A setting is a configuration of cluster-local.
+type setting struct {
+	name  string
+	ipam  string // keys of ipam, except type, node, dataDir and engine
+	fixed bool   // ADD requests an address of fixedPrefix now and then
+	empty bool   // no node keeps a stock
+}
+
+// The gateways are outside of the ranges, so that all of a range is the pool.
+var (
+	rangeOf4    = fmt.Sprintf(`{"subnet": "10.7.0.0/24", "rangeStart": "10.7.0.1", "rangeEnd": %q, "gateway": "10.7.0.254"}`, poolAddr(poolSize-1))
+	rangeOf6    = fmt.Sprintf(`{"subnet": "fd00:7::/64", "rangeStart": "fd00:7::1", "rangeEnd": "fd00:7::%x", "gateway": "fd00:7::ffff"}`, poolSize)
+	fixedPrefix = netip.MustParsePrefix("10.7.0.104/29")
+
+	defaultSetting = setting{name: "the default stock", ipam: `"ranges": [[` + rangeOf4 + `]]`}
+	otherSettings  = []setting{
+		{name: "no stock", ipam: `"stock": 0, "ranges": [[` + rangeOf4 + `]]`, empty: true},
+		{name: "fixed addresses", ipam: fmt.Sprintf(`"fixed": [%q], "ranges": [[%s]]`, fixedPrefix, rangeOf4), fixed: true},
+		{name: "two address families", ipam: `"ranges": [[` + rangeOf4 + `], [` + rangeOf6 + `]]`},
+	}
+)
+
 // newExecutable returns a node that has not been up yet. Its program runs with the boot ID and the machine ID of
 // the node, which are mounted in a namespace of its own.
-func newExecutable(n *nemesis, name string) *executable {
+func newExecutable(n *nemesis, name string, s setting) *executable {
 	GinkgoHelper()
-	x := &executable{nemesis: n, name: name, dir: GinkgoT().TempDir()}
+	x := &executable{nemesis: n, setting: s, name: name, dir: GinkgoT().TempDir()}
 	x.write("boot_id", name+"-boot-0\n")
 	x.write("machine-id", "machine-of-"+name+"\n")
 	x.write("run", fmt.Sprintf("#!/bin/sh\nexec unshare --mount sh -c 'mount --bind %[1]s/boot_id /proc/sys/kernel/random/boot_id && mount --bind %[1]s/machine-id /etc/machine-id && exec %[2]s \"$@\"' sh \"$@\"\n",
@@ -60,20 +83,19 @@ func (x *executable) write(file, text string) {
 	Expect(os.WriteFile(filepath.Join(x.dir, file), []byte(text), 0o600)).To(Succeed())
 }
 
-// config returns the network configuration. The gateway is outside of the range, so that all of it is the pool.
-func (x *executable) config() string {
-	return fmt.Sprintf(`{"cniVersion": "1.1.0", "name": %q, "type": "macvlan", "ipam": {"type": "cluster-local", "node": %q, "dataDir": %q,
-		"subnet": "10.7.0.0/24", "rangeStart": "10.7.0.1", "rangeEnd": %q, "gateway": "10.7.0.254", "engine": %s}}`,
-		segment, x.name, filepath.Join(x.dir, "networks"), poolAddr(poolSize-1), x.caller.base.Engine)
+// config returns the network configuration, with more keys.
+func (x *executable) config(more string) string {
+	return fmt.Sprintf(`{"cniVersion": "1.1.0", "name": %q, "type": "macvlan", "ipam": {"type": "cluster-local", "node": %q, "dataDir": %q, %s, "engine": %s}%s}`,
+		segment, x.name, filepath.Join(x.dir, "networks"), x.ipam, x.caller.base.Engine, more)
 }
 
-// exec runs the program, and kills it now and then. It returns what the program printed to stdout.
-func (x *executable) exec(env []string, args ...string) (string, error) {
+// exec runs the program with a configuration, and kills it now and then. It returns what the program printed to stdout.
+func (x *executable) exec(config string, env []string, args ...string) (string, error) {
 	x.running.RLock()
 	defer x.running.RUnlock()
 	cmd := exec.Command(filepath.Join(x.dir, "run"), args...)
 	var out, errOut bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(x.config()), &out, &errOut
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(config), &out, &errOut
 	cmd.Env = append(env, "PATH="+os.Getenv("PATH"), "CNI_PATH="+filepath.Dir(enginePath))
 	if err := x.clients.Start(cmd); err != nil {
 		return "", err
@@ -94,27 +116,42 @@ func (x *executable) exec(env []string, args ...string) (string, error) {
 	return out.String(), nil
 }
 
-func (x *executable) call(command, container string) (string, error) {
-	return x.exec([]string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + container, "CNI_IFNAME=eth0", "CNI_NETNS=/dev/null"})
+func (x *executable) call(command, container, args string) (string, error) {
+	return x.exec(x.config(""), []string{"CNI_COMMAND=" + command, "CNI_CONTAINERID=" + container, "CNI_IFNAME=eth0", "CNI_NETNS=/dev/null", "CNI_ARGS=" + args})
 }
 
-func (x *executable) add(container string) (netip.Addr, error) {
-	out, err := x.call("ADD", container)
-	if err != nil {
-		return netip.Addr{}, err
+func (x *executable) add(container string) ([]netip.Addr, error) {
+	args := ""
+	if x.fixed && rand.IntN(3) == 0 {
+		last := fixedPrefix.Addr().As4()
+		last[3] += byte(rand.IntN(8))
+		args = "IP=" + netip.AddrFrom4(last).String()
 	}
+	out, err := x.call("ADD", container, args)
+	if err != nil {
+		return nil, err
+	}
+	return addressesOf(out)
+}
+
+// addressesOf returns the addresses of a result.
+func addressesOf(out string) (addrs []netip.Addr, err error) {
 	var result struct {
 		IPs []struct{ Address netip.Prefix }
 	}
-	if err := json.Unmarshal([]byte(out), &result); err != nil || len(result.IPs) != 1 {
-		return netip.Addr{}, fmt.Errorf("result %s: %w", out, err)
+	err = json.Unmarshal([]byte(out), &result)
+	for _, ip := range result.IPs {
+		addrs = append(addrs, ip.Address.Addr())
 	}
-	return result.IPs[0].Address.Addr(), nil
+	if len(addrs) == 0 {
+		err = fmt.Errorf("result %s: %w", out, err)
+	}
+	return addrs, err
 }
 
 // del calls DEL, which only a kill may fail.
 func (x *executable) del(container string) error {
-	_, err := x.call("DEL", container)
+	_, err := x.call("DEL", container, "")
 	if err != nil && !errors.Is(err, errKilled) {
 		x.fail("DEL of %s: %v", container, err)
 	}
@@ -122,7 +159,17 @@ func (x *executable) del(container string) error {
 }
 
 func (x *executable) reassert() error {
-	_, err := x.exec(nil, "reassert")
+	_, err := x.exec(x.config(""), nil, "reassert")
+	return err
+}
+
+// gc calls GC with these containers as the valid attachments.
+func (x *executable) gc(containers iter.Seq[string]) error {
+	var valid []string
+	for c := range containers {
+		valid = append(valid, fmt.Sprintf(`{"containerID": %q, "ifname": "eth0"}`, c))
+	}
+	_, err := x.exec(x.config(`, "cni.dev/valid-attachments": [`+strings.Join(valid, ", ")+"]"), []string{"CNI_COMMAND=GC"})
 	return err
 }
 
@@ -148,53 +195,66 @@ func (x *executable) ownedFile() string {
 
 func (x *executable) owned() map[netip.Addr]bool {
 	all := map[netip.Addr]bool{}
-	text, err := os.ReadFile(x.ownedFile())
+	for a := range readOwned(x.ownedFile()) {
+		all[a] = true
+	}
+	return all
+}
+
+// readOwned returns the addresses in a file of owned addresses, with their claims.
+func readOwned(file string) map[netip.Addr]string {
+	all := map[netip.Addr]string{}
+	text, err := os.ReadFile(file)
 	if err != nil {
 		return all
 	}
 	for line := range strings.Lines(string(text)) {
-		word, _, _ := strings.Cut(line, " ")
+		word, claim, _ := strings.Cut(strings.TrimSpace(line), " ")
 		if a, err := netip.ParseAddr(word); err == nil {
-			all[a] = true
+			all[a] = claim
 		}
 	}
 	return all
 }
 
-// newPluginNemesis is newNemesis with the executables of cluster-local.
-func newPluginNemesis() *nemesis {
+// newPluginNemesis returns a nemesis with nodes that run the executables of cluster-local.
+func newPluginNemesis(count int, s setting) *nemesis {
 	GinkgoHelper()
 	n := newNemesis(none)
-	for _, m := range n.nodes {
-		m.plugin = newExecutable(n, m.name)
-	}
+	n.addNodes(count, func(name string) plugin { return newExecutable(n, name, s) })
 	return n
 }
 
-var _ = Describe("cluster-local with etcd", func() {
-	It("in the nemesis gives no address twice on the wire", func() {
-		n := newPluginNemesis()
-		limit := *duration
-		if testing.Short() {
-			limit = 8 * time.Second
+// runSetting runs the nemesis with the executables.
+func runSetting(s setting, d time.Duration) {
+	GinkgoHelper()
+	n := newPluginNemesis(nodes, s)
+	ctx, cancel := limited(d)
+	defer cancel()
+	n.runFor(ctx)
+	n.requireNoDuplicates()
+	for _, m := range n.nodes {
+		Eventually(func() error { return m.plugin.(*executable).gc(maps.Keys(m.containers)) }, "2m", "100ms").Should(Succeed(), m.name)
+		for a := range m.free() {
+			Expect(s.empty || s.fixed && fixedPrefix.Contains(a)).To(BeFalse(), "%s keeps %v, which no container has", m.name, a)
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), limit)
-		defer cancel()
-		n.runFor(ctx)
-		Expect(n.wire.duplicates).To(BeEmpty())
-		Expect(n.wire.adds).NotTo(BeZero())
-		n.settle()
-		Expect(n.failures).To(BeEmpty())
-	})
+	}
+}
+
+var _ = Describe("cluster-local with etcd", func() {
+	It("in the nemesis gives no address twice on the wire", func() { runSetting(defaultSetting, *duration) })
+	for _, s := range otherSettings {
+		It("in the nemesis with "+s.name+" gives no address twice on the wire", func() { runSetting(s, *settings) })
+	}
 
 	It("allocates, releases and adopts; names a clone, a forgotten node and the owner of an address", func() {
-		n := newPluginNemesis()
+		n := newPluginNemesis(2, defaultSetting)
 		n.killRate.Store(0.0)
 		n.caller.base.Engine = n.operatorEngine
 		n1, n2 := n.nodes[0].plugin.(*executable), n.nodes[1].plugin.(*executable)
 		a, err := n1.add("c1")
 		Expect(err).NotTo(HaveOccurred())
-		Expect(n1.owned()).To(HaveLen(8))
+		Expect(n1.owned()).To(HaveLen(1))
 		b, err := n2.add("c1")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(b).NotTo(Equal(a))
@@ -207,9 +267,9 @@ var _ = Describe("cluster-local with etcd", func() {
 		operator := n.caller.request(engine.Forget, target("n1"))
 		operator.Node = "operator"
 		Expect(call(n.operator, operator).Error).To(BeNil())
-		_, err = n2.exec([]string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=c2", "CNI_IFNAME=eth0", "CNI_NETNS=/dev/null", "CNI_ARGS=IP=" + a.String()})
+		_, err = n2.call("ADD", "c2", "IP="+a[0].String())
 		Expect(err).NotTo(HaveOccurred())
-		Expect(n1.adopt()).To(MatchError(ContainSubstring("delete container c1, because another node owns its address: cluster-local-etcd: " + a.String() + " belongs to node n2 since ")))
+		Expect(n1.adopt()).To(MatchError(ContainSubstring("delete container c1, because another node owns its address: cluster-local-etcd: " + a[0].String() + " belongs to node n2 since ")))
 		Expect(n1.del("c1")).To(Succeed())
 		Expect(n1.adopt()).To(Succeed())
 		_, err = n1.add("c3")
@@ -221,14 +281,15 @@ var _ = Describe("cluster-local with etcd", func() {
 		}
 		n.caller.base.Engine = n.engineConfig("node", map[string]any{"timeout": 1})
 		given := 0
-		for i := range 9 {
+		free := len(n1.owned()) - 1
+		for i := range free + 1 {
 			if _, err = n1.add(fmt.Sprint("d", i)); err != nil {
 				break
 			}
 			given++
 		}
 		Expect(err).To(MatchError(SatisfyAll(ContainSubstring(`"code": 11`), ContainSubstring("etcd did not answer within 1s"))))
-		Expect(given).To(BeNumerically(">=", 7))
+		Expect(given).To(Equal(free))
 		Expect(n1.del("d0")).To(Succeed())
 		for _, m := range n.members {
 			m.signal(syscall.SIGCONT)

@@ -38,12 +38,14 @@ func (c *cluster) serve(addr string, f func(net.Conn)) string {
 	return listener.Addr().String()
 }
 
-// slowEndpoint returns an endpoint of the member that now and then delivers what a client sent only after
-// some time, when the client may have been killed. So changes of unknown outcome happen late.
-func (m *member) slowEndpoint() string {
+// slowEndpoint returns an endpoint of the member, without encryption, that now and then delivers what a client
+// sent only after some time, when the client has given up or been killed. It does so to one of so many releases, and
+// to one of 25 other parts. So changes of unknown outcome happen late.
+func (m *member) slowEndpoint(lateReleases int) string {
 	GinkgoHelper()
-	return "https://" + m.serve("10.9.0.100:0", func(client net.Conn) {
-		server, err := m.dial(context.Background(), m.addr+":2379")
+	config := m.tlsConfig("node")
+	return "http://" + m.serve("127.0.0.1:0", func(client net.Conn) {
+		server, err := m.dialTLS(config)
 		if err != nil {
 			_ = client.Close()
 			return
@@ -52,17 +54,30 @@ func (m *member) slowEndpoint() string {
 			_, _ = io.Copy(client, server)
 			_ = client.Close()
 		}()
-		forwardSlowly(server, client)
+		forwardSlowly(server, client, lateReleases)
 	})
 }
 
+// dialTLS connects to the member as the client of the configuration does.
+func (m *member) dialTLS(config *tls.Config) (net.Conn, error) {
+	conn, err := m.dial(context.Background(), m.addr+":2379")
+	if err != nil {
+		return nil, err
+	}
+	config = config.Clone()
+	config.ServerName, config.NextProtos = m.addr, []string{"h2"}
+	return tls.Client(conn, config), nil
+}
+
 // forwardSlowly copies from the client to the server. The connection to the server stays for some time after
-// that to the client: a member drops what it has not begun when a connection ends.
-func forwardSlowly(server, client net.Conn) {
+// that to the client: a member drops what it has not begun when a connection ends. It also drops what the client
+// cancels, so a late release is the last part of its connection.
+func forwardSlowly(server, client net.Conn, lateReleases int) {
 	buf := make([]byte, 64<<10)
-	for {
+	for late := false; !late; {
 		n, err := client.Read(buf)
-		if rand.IntN(25) == 0 {
+		late = isRelease(buf[:n]) && rand.IntN(lateReleases) == 0
+		if late || rand.IntN(25) == 0 {
 			time.Sleep(time.Duration(rand.IntN(1500)) * time.Millisecond)
 		}
 		if _, werr := server.Write(buf[:n]); err != nil || werr != nil {
@@ -72,17 +87,20 @@ func forwardSlowly(server, client net.Conn) {
 	time.AfterFunc(time.Second, func() { _ = server.Close() })
 }
 
+// isRelease reports whether a client sent a transaction that releases addresses: unlike all others, it reads
+// and compares neither the registration nor whether the segment is frozen.
+func isRelease(part []byte) bool {
+	return bytes.Contains(part, []byte("/a/")) && !bytes.Contains(part, []byte("/node/")) && !bytes.Contains(part, []byte("/frozen"))
+}
+
 // relay copies both ways, until the client sends a transaction that puts a key: from then on the client
 // gets nothing.
 func (c *cluster) relay(client net.Conn) {
-	conn, err := c.dial(context.Background(), c.members[0].addr+":2379")
+	server, err := c.members[0].dialTLS(c.tlsConfig("root"))
 	if err != nil {
 		_ = client.Close()
 		return
 	}
-	config := c.tlsConfig("root")
-	config.ServerName, config.NextProtos = c.members[0].addr, []string{"h2"}
-	server := tls.Client(conn, config)
 	lost := make(chan struct{})
 	go func() {
 		buf := make([]byte, 64<<10)

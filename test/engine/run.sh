@@ -3,7 +3,7 @@
 #
 #   test/engine/run.sh                            all tests, and static checks of both modules
 #   test/engine/run.sh -short                     go test with these arguments
-#   test/engine/run.sh -nemesis 15m -mutations -ginkgo.focus nemesis
+#   test/engine/run.sh -nemesis 15m -settings 15m -ginkgo.focus nemesis
 #
 # It tests the executable in $PLUMB_BIN, or builds it. It builds etcd from its Go module: the first build
 # takes a minute of CPU time.

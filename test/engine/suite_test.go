@@ -10,7 +10,14 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/test/faults/inject"
 )
+
+func TestMain(m *testing.M) {
+	inject.Launch()
+	os.Exit(m.Run())
+}
 
 func TestEngine(t *testing.T) {
 	RegisterFailHandler(Fail)

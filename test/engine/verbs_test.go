@@ -17,8 +17,15 @@ import (
 // dump returns all keys of a segment with their values.
 func (c *cluster) dump(segment string) map[string]string {
 	GinkgoHelper()
-	all := map[string]string{}
 	client := c.connect("root", c.members...)
+	defer func() { _ = client.Close() }()
+	return dumpFrom(client, segment)
+}
+
+// dumpFrom is dump with a client.
+func dumpFrom(client *clientv3.Client, segment string) map[string]string {
+	GinkgoHelper()
+	all := map[string]string{}
 	Expect(do(func(ctx context.Context) error {
 		prefix := "/plumb/v1/" + segment + "/"
 		resp, err := client.Get(ctx, prefix, clientv3.WithPrefix())

@@ -23,25 +23,29 @@ func newWire() *wire {
 	return &wire{containers: map[netip.Addr]string{}, onDuplicate: func() {}, lastAdd: time.Now()}
 }
 
-// added notes that ADD returned an address for a container.
-func (w *wire) added(a netip.Addr, container string) {
+// added notes that ADD returned addresses for a container.
+func (w *wire) added(container string, addrs ...netip.Addr) {
 	w.Lock()
 	defer w.Unlock()
-	if other, taken := w.containers[a]; taken {
-		w.duplicates = append(w.duplicates, fmt.Sprintf("%v is given to %s while %s has it", a, container, other))
-		w.onDuplicate()
+	for _, a := range addrs {
+		if other, taken := w.containers[a]; taken {
+			w.duplicates = append(w.duplicates, fmt.Sprintf("%v is given to %s while %s has it", a, container, other))
+			w.onDuplicate()
+		}
+		w.containers[a] = container
 	}
-	w.containers[a] = container
 	w.adds++
 	w.longest, w.lastAdd = max(w.longest, time.Since(w.lastAdd)), time.Now()
 }
 
 // removed notes that DEL is about to be called, or that the container's node stopped.
-func (w *wire) removed(a netip.Addr, container string) {
+func (w *wire) removed(container string, addrs ...netip.Addr) {
 	w.Lock()
 	defer w.Unlock()
-	if w.containers[a] == container {
-		delete(w.containers, a)
+	for _, a := range addrs {
+		if w.containers[a] == container {
+			delete(w.containers, a)
+		}
 	}
 }
 

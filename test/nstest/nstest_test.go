@@ -213,3 +213,23 @@ func TestSnapshotHasNoUnknownState(t *testing.T) {
 		}
 	}
 }
+
+// TestSnapshotSortsRoutesOfEveryLink: two links have the same link-local and multicast routes, in
+// whichever order they came up. The order of other lines counts.
+func TestSnapshotSortsRoutesOfEveryLink(t *testing.T) {
+	var states []string
+	for _, order := range [][]string{{"v0", "v1"}, {"v1", "v0"}} {
+		n := NewNode(t)
+		n.Batch(t, "link add v0 address 02:00:00:00:00:01 type veth peer name v1 address 02:00:00:00:00:02")
+		for _, link := range order {
+			n.Batch(t, "link set "+link+" up")
+		}
+		states = append(states, WaitStable(func() string { return Snapshot(t, n) }))
+	}
+	if diff := Compare(states[0], states[1]); diff != "" || !strings.Contains(states[0], "dst=ff00::/8") {
+		t.Errorf("difference %q between\n%s\nand\n%s", diff, states[0], states[1])
+	}
+	if diff := Compare("a\nb\n", "b\na\n"); !strings.HasSuffix(diff, `"b" is now where "a" was`) {
+		t.Errorf("another order of other lines is %q", diff)
+	}
+}

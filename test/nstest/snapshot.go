@@ -86,7 +86,7 @@ func Compare(before, after string) string {
 	}
 	sort.Slice(diff, func(i, j int) bool { return diff[i][2:]+diff[i][:1] < diff[j][2:]+diff[j][:1] })
 	if len(diff) == 0 {
-		return "the same lines in another order"
+		return "the same lines in another order: " + firstMoved(before, after)
 	}
 	return strings.Join(diff, "\n")
 }
@@ -184,6 +184,17 @@ func (n *NS) stableIproute() ([]string, error) {
 	}
 }
 
+// firstMoved returns the first line that is at another place in the second snapshot, and what is there instead.
+func firstMoved(before, after string) string {
+	a, b := strings.Split(before, "\n"), strings.Split(after, "\n")
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			return fmt.Sprintf("%q is now where %q was", b[i], a[i])
+		}
+	}
+	return ""
+}
+
 // isChanging reports whether the kernel has not finished a change of these lines: a link that is up
 // has a carrier that its operational state does not show yet, or a running link has a global IPv6
 // address without a local route. A bridge with a port, and a VLAN, have the state UNKNOWN first.
@@ -254,10 +265,28 @@ func hasWord(s, word string) bool { return slices.Contains(strings.Fields(s), wo
 func (n *NS) iproute() ([]string, error) {
 	lines, err := n.objects("addr show\nroute show table all\nrule show\nneigh show nud permanent\n",
 		"", "ip", "-d", "-j", "-batch", "-")
-	return slices.DeleteFunc(lines, func(line string) bool {
+	lines = slices.DeleteFunc(lines, func(line string) bool {
 		kind := field(line, "type")
 		return strings.HasPrefix(field(line, "dst"), "fe80::") && (kind == "local" || kind == "anycast")
-	}), err
+	})
+	sortPerLink(lines)
+	return lines, err
+}
+
+// sortPerLink sorts the lines of the IPv6 routes that every link has: those to link-local and multicast
+// addresses. Their order is that in which the links came up, and means nothing.
+func sortPerLink(lines []string) {
+	var places []int
+	var routes []string
+	for i, line := range lines {
+		if dst := field(line, "dst"); strings.HasPrefix(line, "route ") && (dst == "fe80::/64" || dst == "ff00::/8") {
+			places, routes = append(places, i), append(routes, line)
+		}
+	}
+	slices.Sort(routes)
+	for n, i := range places {
+		lines[i] = routes[n]
+	}
 }
 
 func (n *NS) ip6rules() ([]string, error) {

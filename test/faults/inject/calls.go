@@ -55,6 +55,12 @@ func ProcWrites() []Syscall {
 	return []Syscall{{"write", unix.SYS_WRITE, (*Call).isProcFile}}
 }
 
+// TCPCalls returns the calls with which a program connects, sends and receives over TCP. If a call that
+// receives is refused, the peer has already got the request.
+func TCPCalls() []Syscall {
+	return []Syscall{{"connect", unix.SYS_CONNECT, (*Call).isTCP}, {"write", unix.SYS_WRITE, (*Call).isTCP}, {"read", unix.SYS_READ, (*Call).isTCP}}
+}
+
 // FileChanges returns the calls that change regular files or folders.
 func FileChanges() []Syscall {
 	all := fileCalls()
@@ -164,6 +170,12 @@ func (c *Call) isTun() bool { return c.file() == "/dev/net/tun" }
 func (c *Call) isNetlink() bool {
 	domain, _, ok := c.socket()
 	return ok && domain == unix.AF_NETLINK
+}
+
+// isTCP reports whether the descriptor is a TCP socket.
+func (c *Call) isTCP() bool {
+	domain, protocol, ok := c.socket()
+	return ok && (domain == unix.AF_INET || domain == unix.AF_INET6) && protocol == unix.IPPROTO_TCP
 }
 
 // file returns the path of the descriptor in the first argument.

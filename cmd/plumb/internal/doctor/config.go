@@ -155,7 +155,7 @@ func findFileKind(e *examination) (found []Finding) {
 // rename returns the finding for a file that needs another name.
 func (e *examination) rename(f *file, to, what string) Finding {
 	e.broken[f] = true
-	return Finding{Where: f.path, What: what, Mend: "mv -n " + quote(f.path) + " " + quote(to)}
+	return Finding{Where: f.path, What: what, Mend: "mv -n " + Quote(f.path) + " " + Quote(to)}
 }
 
 // findNone finds a folder without a configuration.
@@ -185,7 +185,7 @@ func findOrder(e *examination) []Finding {
 	return []Finding{{
 		Where: e.files[1].path,
 		What:  fmt.Sprintf("begins with %s, as %s does. A Kubernetes runtime uses the first file of the folder only, and which is first depends on the rest of the names", n, first),
-		Mend:  "mv -n " + quote(e.files[1].path) + " " + quote(to),
+		Mend:  "mv -n " + Quote(e.files[1].path) + " " + Quote(to),
 	}}
 }
 
@@ -253,7 +253,7 @@ func (f *file) replace(line int, key, have, want string) string {
 
 // sed returns the command that replaces the first match in a line of the file.
 func (f *file) sed(line int, pattern, by string) string {
-	return fmt.Sprintf("sed -i %s %s", quote(fmt.Sprintf("%ds/%s/%s/", line, pattern, by)), quote(f.path))
+	return fmt.Sprintf("sed -i %s %s", Quote(fmt.Sprintf("%ds/%s/%s/", line, pattern, by)), Quote(f.path))
 }
 
 // basic returns the basic regular expression that matches a text.

@@ -63,7 +63,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 		n := newTestNode("bridge", "host-local")
 		n.write("10-pods.conflist", good)
 		out, status := n.plumb(append([]string{"doctor"}, n.folders()...)...)
-		Expect(out).To(MatchRegexp(`^nothing found \(1 configurations, 2 executables, [0-9]+ checks\)\n$`))
+		Expect(out).To(MatchRegexp(`^nothing found \(1 configurations, 2 executables, 0 attachments, [0-9]+ checks\)\n$`))
 		Expect(status).To(BeZero())
 	})
 
@@ -182,7 +182,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 			byHand: func(n *testNode) { n.change("10-pods.conflist", `"10.88.0.0/30"`, "") },
 		}),
 		Entry("ranges of two networks that overlap", "overlap", second("20-b.conflist",
-			`{"cniVersion": "1.1.0", "name": "b", "plugins": [{"type": "bridge", "bridge": "b", "ipam": {"type": "host-local", "dataDir": "POOLS", "subnet": "10.88.77.0/24"}}]}`,
+			`{"cniVersion": "1.1.0", "name": "b", "plugins": [{"type": "bridge", "bridge": "b", "isGateway": true, "ipam": {"type": "host-local", "dataDir": "POOLS", "subnet": "10.88.77.0/24"}}]}`,
 			`the range 10.88.77.1 to 10.88.77.255 of the network "b" overlaps with 10.88.0.1 to 10.88.255.255 of "pods"`)),
 		Entry("a route of the node into the subnet", "route", mistake{
 			make: func(n *testNode) {
@@ -217,6 +217,13 @@ var _ = Describe("plumb doctor on configurations", func() {
 			byHand: func(n *testNode) { n.change("10-pods.conflist", `"10.88.0.1/16"`, `"10.88.0.0/16"`) },
 		}),
 	)
+
+	It("finds no overlap between networks on different wires", func() {
+		n := newTestNode("bridge", "host-local")
+		n.write("10-pods.conflist", good)
+		n.write("20-b.conflist", `{"cniVersion": "1.1.0", "name": "b", "plugins": [{"type": "bridge", "bridge": "b", "ipam": {"type": "host-local", "dataDir": "POOLS", "subnet": "10.88.0.0/16"}}]}`)
+		Expect(n.doctor().Findings).To(BeEmpty())
+	})
 
 	It("finds a plugin that makes links of a kind that the kernel lacks", func() {
 		n := newTestNode("vrf", "bridge")

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/ns"
 )
@@ -30,9 +32,13 @@ func (f Finding) IsCommand() bool { return !strings.HasPrefix(f.Mend, edit) }
 
 // Options says where to look.
 type Options struct {
-	Files   []string // configuration files; empty: those of ConfDir
-	ConfDir string
-	Path    []string // the folders of CNI_PATH
+	node.Places
+	Files []string // configuration files; empty: those of ConfDir
+	Wire  bool     // ask other hosts whether they use the addresses of containers
+	// Live returns the list of live containers. It is called once, after the inventory is read; nil: there is no list.
+	Live     func(*node.Inventory) (node.LiveList, error)
+	LiveFile string // the file of the list, for plumb gc; "-": stdin
+	Flags    string // the flags of plumb gc for the same places, with a space before each
 	// Spare are the folders from which a missing executable can be copied, if they have it.
 	Spare []string
 }
@@ -42,6 +48,7 @@ type Report struct {
 	Findings    []Finding `json:"findings"`    // sorted by Where
 	Files       []string  `json:"files"`       // the configurations that were read
 	Executables []string  `json:"executables"` // of the plugins that they name
+	Attachments int       `json:"attachments"` // how many the node has
 	Checks      []string  `json:"checks"`      // the names of the checks that were made
 	// Unread has the errors of what could not be examined.
 	Unread []string `json:"unread"`
@@ -66,6 +73,14 @@ func checks() []check {
 	}
 }
 
+// stateChecks are the checks of what the node holds. They are left out if files are given.
+func stateChecks() []check {
+	return []check{
+		{"leftover", findLeftovers}, {"reservation", findReservations}, {"elements", findElements}, {"chain", findChains},
+		{"forward-drop", findForwardDrop}, {"route-localnet", findLocalnet},
+	}
+}
+
 // An examination is the state of one run.
 type examination struct {
 	Options
@@ -77,6 +92,10 @@ type examination struct {
 	// executables are the executables that were found, by the type of the plugin.
 	executables map[string]*executable
 	broken      map[*file]bool
+	inventory   *node.Inventory
+	nft         *nft.Conn                 // nil: the kernel has no nf_tables
+	plan        *node.Plan                // nil: there is no list of live containers
+	leftover    map[*node.Attachment]bool // that findLeftovers found
 }
 
 // Examine examines the node of this process. progress is called with the name of each check before it.
@@ -86,20 +105,20 @@ func (o Options) Examine(ctx context.Context, progress func(check string)) (*Rep
 		return nil, err
 	}
 	defer func() { _ = h.Close() }()
-	e := &examination{Options: o, ctx: ctx, broken: map[*file]bool{}, report: &Report{
+	e := &examination{Options: o, ctx: ctx, broken: map[*file]bool{}, leftover: map[*node.Attachment]bool{}, report: &Report{
 		Findings: []Finding{}, Files: []string{}, Executables: []string{}, Checks: []string{}, Unread: []string{},
 	}}
-	if e.conn, err = nl.Open(h); err != nil {
+	if err := e.readNode(h); err != nil {
 		return nil, err
 	}
-	if e.links, err = e.conn.Links(); err != nil {
-		return nil, err
+	todo := checks()
+	if len(o.Files) == 0 {
+		todo = append(todo, stateChecks()...)
 	}
-	if err := e.readFiles(); err != nil {
-		return nil, err
+	if o.Wire {
+		todo = append(todo, check{"wire", findWire})
 	}
-	e.findPrograms()
-	for _, c := range checks() {
+	for _, c := range todo {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
@@ -108,6 +127,39 @@ func (o Options) Examine(ctx context.Context, progress func(check string)) (*Rep
 	}
 	slices.SortStableFunc(e.report.Findings, func(a, b Finding) int { return cmp.Compare(fileOf(a.Where), fileOf(b.Where)) })
 	return e.report, nil
+}
+
+// readNode reads what the checks need.
+func (e *examination) readNode(h *ns.Handle) (err error) {
+	if e.conn, err = nl.Open(h); err != nil {
+		return err
+	}
+	if e.links, err = e.conn.Links(); err != nil {
+		return err
+	}
+	if err := e.readFiles(); err != nil {
+		return err
+	}
+	e.findPrograms()
+	if e.inventory, err = e.Read(); err != nil {
+		return err
+	}
+	e.report.Attachments = len(e.inventory.Attachments)
+	for _, problem := range e.inventory.Unread {
+		if !slices.ContainsFunc(e.report.Files, func(f string) bool { return strings.HasPrefix(problem, f+":") }) {
+			e.report.Unread = append(e.report.Unread, problem) // what is wrong with a file is a finding
+		}
+	}
+	e.nft, err = openNFT(h)
+	e.unread("nftables", err)
+	if e.Live == nil {
+		return nil
+	}
+	live, err := e.Live(e.inventory)
+	if err == nil {
+		e.plan, err = node.NewPlan(e.inventory, live, node.Selection{MinAge: youngest})
+	}
+	return err
 }
 
 // run makes one check.
@@ -134,8 +186,8 @@ func (e *examination) unread(what string, err error) {
 	}
 }
 
-// quote returns a word of a command line of sh.
-func quote(s string) string {
+// Quote returns a word of a command line of sh.
+func Quote(s string) string {
 	if s != "" && !strings.ContainsFunc(s, func(r rune) bool {
 		return !strings.ContainsRune("/._-+:,@%=", r) && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
 	}) {

@@ -93,7 +93,7 @@ func (n *testNode) plumb(args ...string) (stdout string, status int) {
 
 // folders returns the arguments that name the folders of the node.
 func (n *testNode) folders() []string {
-	return append([]string{"--conf-dir", n.confDir(), "--cni-path", n.bin()}, n.args...)
+	return append([]string{"--conf-dir", n.confDir(), "--cni-path", n.bin(), "--cache-dir", filepath.Join(n.dir, "cache"), "--data-dir", n.pools()}, n.args...)
 }
 
 // doctor runs plumb doctor, and returns its report.

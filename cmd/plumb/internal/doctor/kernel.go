@@ -130,7 +130,7 @@ func (e *examination) status(f *file, list *libcni.NetworkConfigList, p *libcni.
 	}
 	ctx, cancel := context.WithTimeout(e.ctx, callTime)
 	defer cancel()
-	err := libcni.NewCNIConfig(e.Path, quietly()).GetStatusNetworkList(ctx, &one)
+	err := libcni.NewCNIConfig(e.PluginPath, quietly()).GetStatusNetworkList(ctx, &one)
 	if err == nil {
 		return nil
 	}

@@ -36,19 +36,19 @@ func (e *examination) isHostEnd(name string) bool {
 
 // findBridges finds bridges of configurations that do not exist, while another bridge has containers of the network.
 func findBridges(e *examination) (found []Finding) {
-	for _, f := range e.parsed() {
+	for _, f := range e.good() {
 		for _, p := range f.plugins {
 			if p.typ != "bridge" {
 				continue
 			}
 			name := bridgeName(p)
 			other := e.bridgeOf(f.name())
-			if _, exists := e.link(name); exists && (other == "" || other == name) || other == "" || other == name {
+			if other == "" || other == name {
 				continue
 			}
 			e.broken[f] = true
 			what := fmt.Sprintf("the bridge of network %q is %s, and its containers are on %s: new containers do not reach them", f.name(), name, other)
-			mend := fmt.Sprintf("ip link set dev %[1]s name %[2]s || { ip link set dev %[1]s down && ip link set dev %[1]s name %[2]s && ip link set dev %[2]s up; }", quote(other), quote(name))
+			mend := fmt.Sprintf("ip link set dev %[1]s name %[2]s || { ip link set dev %[1]s down && ip link set dev %[1]s name %[2]s && ip link set dev %[2]s up; }", Quote(other), Quote(name))
 			if _, exists := e.link(name); exists {
 				mend = edit + fmt.Sprintf("write \"bridge\": %q into %s, or replace the containers on %s", other, f.path, other)
 			}

@@ -49,7 +49,7 @@ func (e *examination) findPrograms() {
 // look looks for the executable of a plugin as libcni does: the first regular file counts.
 func (e *examination) look(name string) *executable {
 	x := &executable{name: name}
-	path, err := invoke.FindInPath(name, e.Path)
+	path, err := invoke.FindInPath(name, e.PluginPath)
 	if err != nil {
 		return x
 	}
@@ -127,7 +127,7 @@ func (e *examination) copyFrom(name, where string) string {
 	for _, dir := range e.Spare {
 		from := filepath.Join(dir, name)
 		if _, err := os.Stat(from); err == nil && from != where && whyNotRunnable(from) == "" {
-			return fmt.Sprintf("install -m 0755 %s %s", quote(from), quote(where))
+			return fmt.Sprintf("install -m 0755 %s %s", Quote(from), Quote(where))
 		}
 	}
 	return fmt.Sprintf("%sinstall the plugin %s as %s", edit, name, where)
@@ -152,10 +152,10 @@ func (e *examination) checkProgram(f *file, typ *schema.Value, at string) []Find
 	x := e.executables[typ.Text()]
 	what := strings.TrimPrefix(at+".type", ".") + fmt.Sprintf(" %q: ", x.name)
 	switch {
-	case x.path == "" && len(e.Path) == 0:
+	case x.path == "" && len(e.PluginPath) == 0:
 		what += "there is no folder of plugins"
 	case x.path == "":
-		what += "no executable in " + strings.Join(e.Path, ":")
+		what += "no executable in " + strings.Join(e.PluginPath, ":")
 		if likely := types.Nearest(x.name, schema.Names()); likely != "" && e.look(likely).path != "" {
 			e.broken[f] = true
 			return []Finding{{Where: f.at(typ), What: what + "; " + likely + " was probably meant",
@@ -170,11 +170,11 @@ func (e *examination) checkProgram(f *file, typ *schema.Value, at string) []Find
 	mend := edit + "name the folder of the plugins with --cni-path"
 	switch {
 	case strings.HasPrefix(x.problem, "not executable"):
-		mend = "chmod 0755 " + quote(x.path)
+		mend = "chmod 0755 " + Quote(x.path)
 	case x.path != "":
 		mend = e.copyFrom(x.name, x.path)
-	case len(e.Path) > 0:
-		mend = e.copyFrom(x.name, filepath.Join(e.Path[0], x.name))
+	case len(e.PluginPath) > 0:
+		mend = e.copyFrom(x.name, filepath.Join(e.PluginPath[0], x.name))
 	}
 	return []Finding{{Where: f.at(typ), What: what, Mend: mend}}
 }
@@ -253,7 +253,7 @@ func (e *examination) copyVersion(x *executable, version string) string {
 	for _, dir := range e.Spare {
 		from := filepath.Join(dir, x.name)
 		if _, err := os.Stat(from); err == nil && whyNotRunnable(from) == "" && banner(e.ctx, from) == version {
-			return fmt.Sprintf("install -m 0755 %s %s", quote(from), quote(x.path))
+			return fmt.Sprintf("install -m 0755 %s %s", Quote(from), Quote(x.path))
 		}
 	}
 	return fmt.Sprintf("%sinstall version %s of %s as %s", edit, version, x.name, x.path)

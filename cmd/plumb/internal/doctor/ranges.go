@@ -123,13 +123,13 @@ func excludes(item string, a netip.Addr) bool {
 	return err == nil && one == a
 }
 
-// findOverlaps finds networks that give away the same addresses.
+// findOverlaps finds networks that give away the same addresses, if the node routes to both or both are on one wire.
 func findOverlaps(e *examination) (found []Finding) {
 	var all []span
 	for _, f := range e.good() {
 		for _, s := range f.spans() {
 			i := slices.IndexFunc(all, func(o span) bool {
-				return o.file != f && o.plugin.ipam.Get("dataDir").Text() == s.plugin.ipam.Get("dataDir").Text() && s.overlaps(o)
+				return o.file != f && s.overlaps(o) && (s.plugin.isRouted() && o.plugin.isRouted() || s.plugin.wire() == o.plugin.wire())
 			})
 			if i >= 0 {
 				o := all[i]
@@ -137,13 +137,26 @@ func findOverlaps(e *examination) (found []Finding) {
 					Where: f.at(s.value.Get("subnet")),
 					What: fmt.Sprintf("the range %s of the network %q overlaps with %s of %q (%s): two containers can get the same address",
 						s, f.name(), o, o.file.name(), o.file.path),
-					Mend: edit + "give one of the networks another range, unless they are on different wires and no host is on both",
+					Mend: edit + "give one of the networks another range",
 				})
 			}
 			all = append(all, s)
 		}
 	}
 	return found
+}
+
+// isRouted reports whether the node routes to the containers of a plugin.
+func (p plugin) isRouted() bool {
+	return p.typ == "ptp" || p.typ == "bridge" && (p.Get("isGateway").Bool() || p.Get("isDefaultGateway").Bool())
+}
+
+// wire returns a text that plugins have in common if their containers are on one wire.
+func (p plugin) wire() string {
+	if p.typ == "bridge" {
+		return fmt.Sprintf("bridge %s vlan %s", bridgeName(p), p.Get("vlan").Literal())
+	}
+	return fmt.Sprintf("master %s vlan %s", p.Get("master").Text(), p.Get("vlanId").Literal())
 }
 
 // findRoutes finds subnets of bridge and ptp to which the node already has a route that leads elsewhere.
@@ -155,7 +168,7 @@ func findRoutes(e *examination) (found []Finding) {
 				continue // the subnet is that of a wire, which the node may be on
 			}
 			for _, r := range routes {
-				if s.subnet.Overlaps(r.dst) && r.dst.Bits() >= s.subnet.Bits() && !e.isOwn(s.plugin, r.link) {
+				if s.subnet.Overlaps(r.dst) && r.dst.Bits() >= s.subnet.Bits() && !e.isOwn(s, r.link) {
 					found = append(found, Finding{
 						Where: f.at(s.value.Get("subnet")),
 						What:  fmt.Sprintf("the node has a route to %s on %s: it sends packets for containers in %s there", r.dst, r.link, s.subnet),
@@ -168,10 +181,12 @@ func findRoutes(e *examination) (found []Finding) {
 	return found
 }
 
-// isOwn reports whether the node's routes on a link are those of the plugin's network.
-func (e *examination) isOwn(p plugin, link string) bool {
-	bridge := bridgeName(p)
-	return e.isHostEnd(link) || p.typ == "bridge" && (link == bridge || strings.HasPrefix(link, bridge+"."))
+// isOwn reports whether the node's routes on a link are those of the network: the link is a host end, or the bridge, also
+// if that was renamed.
+func (e *examination) isOwn(s span, link string) bool {
+	bridge := bridgeName(s.plugin)
+	return e.isHostEnd(link) || link == e.bridgeOf(s.file.name()) ||
+		s.plugin.typ == "bridge" && (link == bridge || strings.HasPrefix(link, bridge+"."))
 }
 
 // A nodeRoute is a route of the node.

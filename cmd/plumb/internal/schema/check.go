@@ -195,8 +195,7 @@ func (v *Value) describe() string {
 	if v.scalar == nil {
 		return typeNames[v.kind]
 	}
-	text, _ := json.Marshal(v.scalar) // a string, number or boolean can always be encoded
-	return string(text)
+	return v.Literal()
 }
 
 // corrected returns the text of a string whose content has the wanted type, and that content.

@@ -135,6 +135,15 @@ func (v *Value) Text() string {
 	return s
 }
 
+// Literal returns a string, number or boolean as JSON, and "" for another value.
+func (v *Value) Literal() string {
+	if v == nil || v.scalar == nil {
+		return ""
+	}
+	text, _ := json.Marshal(v.scalar) // a string, number or boolean can always be encoded
+	return string(text)
+}
+
 // Bool returns the value of a boolean, and false for another value.
 func (v *Value) Bool() bool {
 	if v == nil {

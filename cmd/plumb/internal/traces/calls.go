@@ -19,7 +19,7 @@ const (
 type Call struct {
 	Time        time.Time `json:"time"` // when it began
 	Network     string    `json:"network"`
-	ContainerID string    `json:"containerID"`
+	ContainerID string    `json:"container"`
 	IfName      string    `json:"ifName"`
 	Command     string    `json:"command"`
 	Plugin      string    `json:"plugin"`
@@ -37,6 +37,7 @@ type Call struct {
 	id        string
 	parentPID int
 	caller    *Call
+	visible   bool // the process was there at the begin: it is in this PID namespace
 	missed    bool // the process was gone at the last check
 }
 
@@ -54,12 +55,19 @@ type Step struct {
 	Error  string  `json:"error,omitempty"`
 }
 
-// An assembly has the calls that have begun and not ended, by ID.
-type assembly map[string]*Call
+// An assembly has the calls that have begun and not ended.
+type assembly struct {
+	open map[string]*Call   // by ID
+	gone func(pid int) bool // reports whether there is no such process
+}
+
+func newAssembly(gone func(pid int) bool) *assembly {
+	return &assembly{open: map[string]*Call{}, gone: gone}
+}
 
 // add adds a record. It returns the call that has ended with it, unless its caller is under way.
-func (a assembly) add(r trace.Record) *Call {
-	c := a[r.Call]
+func (a *assembly) add(r trace.Record) *Call {
+	c := a.open[r.Call]
 	if c == nil && r.About != nil && r.Call != "" {
 		c = a.begin(r)
 	}
@@ -79,26 +87,27 @@ func (a assembly) add(r trace.Record) *Call {
 }
 
 // begin adds the call of a begin, or of an end whose begin is lost.
-func (a assembly) begin(r trace.Record) *Call {
+func (a *assembly) begin(r trace.Record) *Call {
 	about := r.About
 	c := &Call{
 		Time: r.Time, Network: about.Network, ContainerID: about.ContainerID, IfName: about.IfName,
 		Command: about.Command, Plugin: about.Plugin, PID: about.PID,
 		Steps: []Step{}, Calls: []*Call{}, id: r.Call, parentPID: about.ParentPID,
+		visible: !a.gone(about.PID),
 	}
-	for _, other := range a {
+	for _, other := range a.open {
 		if other.PID == c.parentPID {
 			c.caller = other
 		}
 	}
-	a[c.id] = c
+	a.open[c.id] = c
 	return c
 }
 
 // finish removes a call that has ended. It returns the call, unless its caller is under way.
-func (a assembly) finish(c *Call) *Call {
-	delete(a, c.id)
-	if c.caller != nil && a[c.caller.id] == c.caller {
+func (a *assembly) finish(c *Call) *Call {
+	delete(a.open, c.id)
+	if c.caller != nil && a.open[c.caller.id] == c.caller {
 		c.caller.Calls = append(c.caller.Calls, c)
 		return nil
 	}
@@ -107,10 +116,10 @@ func (a assembly) finish(c *Call) *Call {
 
 // killed returns the calls whose processes were gone at this check and at the one before: the last lines
 // of a process can be in the pipe when it has ended.
-func (a assembly) killed(gone func(pid int) bool) []*Call {
+func (a *assembly) killed() []*Call {
 	var ended []*Call
-	for _, c := range a {
-		isGone := gone(c.PID)
+	for _, c := range a.open {
+		isGone := c.visible && a.gone(c.PID)
 		if isGone && c.missed {
 			c.Outcome = OutcomeKilled
 			ended = append(ended, c)
@@ -121,9 +130,9 @@ func (a assembly) killed(gone func(pid int) bool) []*Call {
 }
 
 // unfinished returns all calls that are under way.
-func (a assembly) unfinished(now time.Time) []*Call {
+func (a *assembly) unfinished(now time.Time) []*Call {
 	var all []*Call
-	for _, c := range a {
+	for _, c := range a.open {
 		c.Outcome, c.TookMS = OutcomeRunning, ms(now.Sub(c.Time))
 		all = append(all, c)
 	}
@@ -131,7 +140,7 @@ func (a assembly) unfinished(now time.Time) []*Call {
 }
 
 // finishAll calls finish for all of the calls, the latest first: an IPAM plugin's before that of its caller.
-func (a assembly) finishAll(calls []*Call) []*Call {
+func (a *assembly) finishAll(calls []*Call) []*Call {
 	slices.SortFunc(calls, func(x, y *Call) int { return y.Time.Compare(x.Time) })
 	var roots []*Call
 	for _, c := range calls {

@@ -32,9 +32,8 @@ const (
 
 // A Listener has the pipe. Close removes it.
 type Listener struct {
-	path       string
-	madeFolder bool
-	file       *os.File
+	path string
+	file *os.File
 }
 
 // Listen makes the pipe, and the folder that it is in. It takes over a pipe whose listener was killed.
@@ -45,6 +44,8 @@ func Listen(path string) (*Listener, error) {
 		switch {
 		case err == nil:
 			return l, nil
+		case errors.Is(err, ErrBusy):
+			return nil, err
 		case errors.Is(err, fs.ErrNotExist): // another listener has just removed its pipe
 		case errors.Is(err, fs.ErrPermission):
 			return nil, fmt.Errorf("make pipe %s: %w; run plumb trace as root", path, err)
@@ -57,10 +58,8 @@ func Listen(path string) (*Listener, error) {
 // open makes one attempt to make and lock the pipe. The error matches fs.ErrNotExist if another listener
 // removed the pipe in between.
 func (l *Listener) open() error {
-	err := os.Mkdir(filepath.Dir(l.path), 0o755)
-	l.madeFolder = l.madeFolder || err == nil
-	if err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("make folder: %s", err) // not fs.ErrNotExist: the folder above does not exist
+	if err := os.Mkdir(filepath.Dir(l.path), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("make folder: %v", err) // not fs.ErrNotExist: the folder above does not exist
 	}
 	if err := unix.Mkfifo(l.path, 0o600); err != nil && !errors.Is(err, unix.EEXIST) {
 		return err
@@ -102,12 +101,10 @@ func (l *Listener) lock(fd int) error {
 	return unix.Fchmod(fd, 0o600)
 }
 
-// Close removes the pipe, and the folder if Listen made it. Calls that are under way lose their lines.
+// Close removes the pipe, and the folder if it is empty then. Calls that are under way lose their lines.
 func (l *Listener) Close() error {
-	err := os.Remove(l.path) // before the lock is free: another listener's pipe must stay
-	if l.madeFolder {
-		_ = os.Remove(filepath.Dir(l.path)) // not if something else is in it
-	}
+	err := os.Remove(l.path)            // before the lock is free: another listener's pipe must stay
+	_ = os.Remove(filepath.Dir(l.path)) // fails if something else is in it
 	return errors.Join(err, l.file.Close())
 }
 
@@ -116,7 +113,7 @@ func (l *Listener) Close() error {
 // killed follow within seconds. At the end of ctx, Follow reports the calls that are under way.
 func (l *Listener) Follow(ctx context.Context, report func(*Call) error) error {
 	defer context.AfterFunc(ctx, func() { _ = l.file.SetReadDeadline(time.Now()) })()
-	calls := assembly{}
+	calls := newAssembly(processGone)
 	check := time.Now().Add(checkInterval)
 	var rest []byte
 	buffer := make([]byte, pipeSize)
@@ -134,7 +131,7 @@ func (l *Listener) Follow(ctx context.Context, report func(*Call) error) error {
 		done, more := calls.addLines(append(rest, buffer[:n]...))
 		rest = more
 		if time.Now().After(check) {
-			done = append(done, calls.killed(processGone)...)
+			done = append(done, calls.killed()...)
 			check = time.Now().Add(checkInterval)
 		}
 		if err := reportAll(done, report); err != nil {
@@ -145,7 +142,7 @@ func (l *Listener) Follow(ctx context.Context, report func(*Call) error) error {
 
 // addLines adds the records in text. It returns the calls that have ended with them, and the beginning of a
 // line that is not complete. It skips lines that are no records.
-func (a assembly) addLines(text []byte) (done []*Call, rest []byte) {
+func (a *assembly) addLines(text []byte) (done []*Call, rest []byte) {
 	for {
 		line, more, complete := bytes.Cut(text, []byte("\n"))
 		if !complete {

@@ -1,0 +1,369 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/schema"
+	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/masq"
+	"github.com/plumb-cni/plumb/pkg/nft"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// youngest is the age from which on an attachment counts as made: an ADD writes its files before the runtime writes
+// its result.
+const youngest = time.Minute
+
+// whereNode is the Where of a finding about what the node holds.
+const whereNode = "node"
+
+// result returns the file of libcni's cache for an attachment, or "".
+func result(a *node.Attachment) string {
+	for _, t := range a.Things {
+		if t.Kind == node.Result {
+			return t.Where
+		}
+	}
+	return ""
+}
+
+// describe returns what the node holds for an attachment.
+func describe(a *node.Attachment) string {
+	var things []string
+	for _, t := range a.Things {
+		things = append(things, fmt.Sprintf("%s %s", t.Kind, t.Name))
+	}
+	return fmt.Sprintf("container %s, interface %s, network %s: %s", a.ContainerID, a.IfName, a.Network, strings.Join(things, ", "))
+}
+
+// findLeftovers finds attachments whose container is gone: it is not in the list of live containers. Without a list,
+// the evidence is that its namespace does not exist, or that the runtime has no result of it while it has results of
+// others. A runtime that does not use libcni's cache has no results at all.
+func findLeftovers(e *examination) (found []Finding) {
+	if e.plan != nil {
+		for _, a := range e.plan.Dead {
+			e.leftover[a] = true
+			found = append(found, Finding{Where: whereNode, What: describe(a) + ": the container is not in the list of live ones", Mend: e.collectByList(a)})
+		}
+		return found
+	}
+	results := slices.DeleteFunc(slices.Clone(e.inventory.Attachments), func(a *node.Attachment) bool { return result(a) == "" })
+	for _, a := range e.inventory.Attachments {
+		if a.Incomplete || time.Since(a.Since()) < youngest {
+			continue
+		}
+		switch {
+		case a.NetNS != "" && isGone(a.NetNS):
+			e.leftover[a] = true
+			found = append(found, Finding{Where: whereNode, What: describe(a) + ": its namespace " + a.NetNS + " does not exist",
+				Mend: e.collect(a, len(results) > 1)})
+		case result(a) == "" && len(results) > 0:
+			e.leftover[a] = true
+			found = append(found, Finding{Where: whereNode, What: describe(a) + ": libcni's cache has no result of it, so its ADD failed, or its DEL",
+				Mend: e.collect(a, true)})
+		}
+	}
+	return found
+}
+
+// collectByList returns the command that removes what the node holds for an attachment by the list of live containers.
+func (e *examination) collectByList(a *node.Attachment) string {
+	n, err := e.inventory.Network(a.Network)
+	switch {
+	case err != nil || n.File == "":
+		return e.collect(a, false)
+	case e.LiveFile == "-":
+		return edit + "give the same list to plumb gc --live -" + e.Flags
+	}
+	return "plumb gc --live " + Quote(e.LiveFile) + " --network " + Quote(a.Network) + e.Flags
+}
+
+// isGone reports whether there is no namespace at a path.
+func isGone(netns string) bool {
+	h, err := ns.Open(netns, nil)
+	_ = h.Close()
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, ns.ErrNotNamespace)
+}
+
+// collect returns the command that removes what the node holds for an attachment. GC needs the results of the others:
+// without any, or without a configuration of the network, the command removes the things themselves.
+func (e *examination) collect(a *node.Attachment, others bool) string {
+	var commands []string
+	if n, err := e.inventory.Network(a.Network); err == nil && n.File != "" && others {
+		if r := result(a); r != "" {
+			commands = append(commands, "rm "+Quote(r))
+		}
+		return strings.Join(append(commands, "plumb gc --live-from-results --network "+Quote(a.Network)+e.Flags), " && ")
+	}
+	for _, t := range a.Things {
+		commands = append(commands, t.Remove)
+	}
+	return strings.Join(commands, "; ")
+}
+
+// living returns the attachments of containers that exist, as far as the node knows.
+func (e *examination) living() []*node.Attachment {
+	return slices.DeleteFunc(slices.Clone(e.inventory.Attachments), func(a *node.Attachment) bool {
+		return a.Incomplete || e.leftover[a] || result(a) == "" || isGone(a.NetNS)
+	})
+}
+
+// fileOfNetwork returns the configuration of a network, or nil.
+func (e *examination) fileOfNetwork(name string) *file {
+	for _, f := range e.parsed() {
+		if f.name() == name {
+			return f
+		}
+	}
+	return nil
+}
+
+// findReservations compares the addresses of containers with the reservations of host-local and cluster-local.
+func findReservations(e *examination) (found []Finding) {
+	for _, a := range e.living() {
+		f := e.fileOfNetwork(a.Network)
+		if f == nil {
+			continue
+		}
+		for _, s := range f.spans() {
+			found = append(found, e.compareReservations(a, s)...)
+		}
+	}
+	return found
+}
+
+// compareReservations compares the addresses of a container in a range with its reservations.
+func (e *examination) compareReservations(a *node.Attachment, s span) (found []Finding) {
+	in := func(text string) bool {
+		ip, err := netip.ParseAddr(text)
+		return err == nil && s.subnet.Contains(ip)
+	}
+	var reserved []string
+	for _, t := range a.Things {
+		if t.Kind == node.Reservation && in(t.Address) {
+			reserved = append(reserved, t.Address)
+		}
+	}
+	for _, address := range a.Addresses {
+		if in(address) && !slices.Contains(reserved, address) {
+			found = append(found, e.unreserved(a, s, address))
+		}
+	}
+	for _, address := range reserved {
+		mend := fmt.Sprintf("nsenter --net=%s ip address add %s/%d dev %s", Quote(a.NetNS), address, s.subnet.Bits(), Quote(a.IfName))
+		switch have, err := addresses(a); {
+		case errors.Is(err, fs.ErrNotExist):
+			found = append(found, Finding{Where: whereNode, What: fmt.Sprintf("%s is reserved for %s, which has no interface %s", address, a.ContainerID, a.IfName),
+				Mend: edit + "let the runtime replace the container"})
+		case err != nil:
+			e.unread("addresses of "+a.ContainerID, err)
+		case !slices.Contains(have, address):
+			found = append(found, Finding{Where: whereNode, What: fmt.Sprintf("%s is reserved for %s, whose %s does not have it", address, a.ContainerID, a.IfName), Mend: mend})
+		}
+	}
+	return found
+}
+
+// unreserved returns the finding for an address of a container that is not reserved for it.
+func (e *examination) unreserved(a *node.Attachment, s span, address string) Finding {
+	for _, other := range e.inventory.Attachments {
+		for _, t := range other.Things {
+			if t.Kind == node.Reservation && t.Address == address && other.Network == a.Network {
+				return Finding{Where: whereNode, What: fmt.Sprintf("%s, an address of %s, is reserved for %s: two containers may have it", address, a.ContainerID, other.ContainerID),
+					Mend: edit + "let the runtime replace one of both containers"}
+			}
+		}
+	}
+	dir := s.plugin.ipam.Get("dataDir").Text()
+	if dir == "" {
+		dir = e.DataDir
+	}
+	return Finding{
+		Where: whereNode,
+		What:  fmt.Sprintf("%s, an address of %s, is not reserved: another container can get it", address, a.ContainerID),
+		// The form of the file is that of the reference plugin: container ID, CR LF, interface.
+		Mend: fmt.Sprintf(`printf '%%s\r\n%%s' %s %s > %s`, Quote(a.ContainerID), Quote(a.IfName), Quote(filepath.Join(dir, a.Network, address))),
+	}
+}
+
+// addresses returns the addresses of the container's interface.
+func addresses(a *node.Attachment) ([]string, error) {
+	pod, err := ns.Open(a.NetNS, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = pod.Close() }()
+	c, err := nl.Open(pod)
+	if err != nil {
+		return nil, err
+	}
+	l, err := c.Link(a.IfName)
+	if err != nil {
+		return nil, err
+	}
+	list, err := c.Addrs(l)
+	var texts []string
+	for _, addr := range list {
+		texts = append(texts, addr.Prefix.Addr().String())
+	}
+	return texts, err
+}
+
+// findElements finds containers whose elements in nftables are gone, such as after nft flush ruleset.
+func findElements(e *examination) (found []Finding) {
+	lost := map[string][]string{}
+	for _, a := range e.living() {
+		f := e.fileOfNetwork(a.Network)
+		if f == nil || !e.isOurs(a) || slices.Contains(lost[a.Network], a.ContainerID) {
+			continue
+		}
+		noMasquerade := f.masquerades() && slices.ContainsFunc(a.Addresses, func(address string) bool {
+			return !hasElement(a, "map masq", address)
+		})
+		if noMasquerade || f.forwards() && hasPortMappings(result(a)) && !hasElement(a, "map hostport", "") {
+			lost[a.Network] = append(lost[a.Network], a.ContainerID)
+		}
+	}
+	for _, n := range e.inventory.Networks {
+		if ids := lost[n.Name]; len(ids) > 0 {
+			found = append(found, Finding{Where: whereNode,
+				What: fmt.Sprintf("network %s: table inet plumb lacks elements of %s, which another program has deleted: masquerade or host ports do not work", n.Name, strings.Join(ids, ", ")),
+				Mend: edit + "let the runtime replace these containers; and find the program, which may be a service that runs nft flush ruleset when it is reloaded"})
+		}
+	}
+	return found
+}
+
+// hasElement reports whether an attachment has an element in a map, for an address; empty: for any.
+func hasElement(a *node.Attachment, inMap, address string) bool {
+	return slices.ContainsFunc(a.Things, func(t node.Thing) bool {
+		return t.Kind == node.Element && strings.Contains(t.Where, inMap) && (address == "" || t.Address == address)
+	})
+}
+
+// masquerades reports whether a plugin of the network masquerades with nftables, at least by default.
+func (f *file) masquerades() bool {
+	return slices.ContainsFunc(f.plugins, func(p plugin) bool {
+		return (p.typ == "bridge" || p.typ == "ptp") && p.Get("ipMasq").Bool() && p.Get("ipMasqBackend").Text() != "iptables"
+	})
+}
+
+// forwards reports whether a plugin of the network forwards host ports with nftables, at least by default.
+func (f *file) forwards() bool {
+	return slices.ContainsFunc(f.plugins, func(p plugin) bool {
+		return p.typ == "portmap" && p.Get("backend").Text() != "iptables" &&
+			p.Get("externalSetMarkChain").Text() == "" && len(p.Get("conditionsV4").Items())+len(p.Get("conditionsV6").Items()) == 0
+	})
+}
+
+// hasPortMappings reports whether the file of libcni's cache has port mappings.
+func hasPortMappings(path string) bool {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return false
+	}
+	v, err := schema.Parse(text)
+	return err == nil && len(v.Get("capabilityArgs").Get("portMappings").Items()) > 0
+}
+
+// isOurs reports whether the attachment has a host end that plumb made.
+func (e *examination) isOurs(a *node.Attachment) bool {
+	return slices.ContainsFunc(e.links, func(l nl.Link) bool { return l.Alias == attach.LinkAlias(a.ID()) })
+}
+
+// findChains finds damaged chains of plumb, if the table has elements.
+func findChains(e *examination) []Finding {
+	hasElements := slices.ContainsFunc(e.inventory.Attachments, func(a *node.Attachment) bool {
+		return hasElement(a, "map masq", "")
+	})
+	if e.nft == nil || !hasElements {
+		return nil
+	}
+	damaged, err := e.nft.DamagedChains(masq.Layout())
+	if err != nil {
+		return []Finding{{Where: whereNode, What: err.Error(), Mend: edit + "end the program that owns the table, or make the table active again"}}
+	}
+	var found []Finding
+	for _, c := range damaged {
+		found = append(found, Finding{Where: whereNode,
+			What: fmt.Sprintf("table inet plumb: chain %s is missing, or another program has deleted rules of it", c.Name),
+			Mend: edit + "let the runtime make or replace a container of a network with ipMasq or host ports: its ADD writes the chain again",
+		})
+	}
+	return found
+}
+
+// findForwardDrop finds chains that drop forwarded packets by their policy, where no plugin firewall accepts those of a
+// network.
+func findForwardDrop(e *examination) (found []Finding) {
+	if e.nft == nil {
+		return nil
+	}
+	chains, err := e.nft.AllChains()
+	e.unread("chains of nftables", err)
+	for _, c := range chains {
+		if !c.Forward || !c.Drops || c.Table.Name == "plumb" {
+			continue
+		}
+		for _, f := range e.good() {
+			if !slices.ContainsFunc(f.plugins, plugin.isRouted) || slices.Contains(f.types(), "firewall") || !f.isList() {
+				continue
+			}
+			found = append(found, Finding{Where: f.path,
+				What: fmt.Sprintf("table %s, chain %s: its policy is drop, and network %q has no plugin that lets packets of its containers pass", c.Table, c.Name, f.name()),
+				Mend: edit + `add {"type": "firewall"} to plugins, after the plugin that makes the interface; containers that run must be replaced`})
+		}
+	}
+	return found
+}
+
+// findLocalnet finds interfaces to containers with route_localnet, on a node without the chain that guards 127/8.
+func findLocalnet(e *examination) (found []Finding) {
+	if e.nft == nil {
+		return nil
+	}
+	guard := masq.LocalnetGuard()
+	if err := e.nft.CheckChain(masq.Layout().Table, guard.Name); !errors.Is(err, fs.ErrNotExist) {
+		e.unread("chain "+guard.Name, err)
+		return nil
+	}
+	leads := map[int]bool{}
+	for _, l := range e.links {
+		if attach.MadeByPlumb(l) {
+			leads[l.Index], leads[l.Master] = true, true
+		}
+	}
+	for _, l := range e.links {
+		value, err := os.ReadFile("/proc/sys/net/ipv4/conf/" + l.Name + "/route_localnet")
+		e.unread("route_localnet of "+l.Name, types.IgnoreNotExist(err))
+		if leads[l.Index] && strings.TrimSpace(string(value)) == "1" {
+			found = append(found, Finding{Where: whereNode,
+				What: fmt.Sprintf("%s has route_localnet, and table inet plumb has no chain %s: containers reach what the node serves on 127.0.0.1 (CVE-2020-8558)", l.Name, guard.Name),
+				Mend: "sysctl -w " + Quote("net/ipv4/conf/"+l.Name+"/route_localnet=0")})
+		}
+	}
+	return found
+}
+
+// openNFT opens nftables, if the kernel has it.
+func openNFT(h *ns.Handle) (*nft.Conn, error) {
+	c, err := nft.Open(h)
+	if err == nil {
+		_, err = c.AllChains()
+	}
+	if errors.Is(err, nft.ErrUnavailable) {
+		return nil, nil
+	}
+	return c, err
+}

@@ -1,0 +1,303 @@
+package doctor_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/version"
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/doctor"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// masqueraded is a network on a bridge with masquerade.
+const masqueraded = `{
+    "cniVersion": "1.1.0",
+    "name": "pods",
+    "plugins": [
+        {
+            "type": "bridge",
+            "isGateway": true,
+            "ipMasq": true,
+            "ipam": {"type": "host-local", "dataDir": "POOLS", "subnet": "10.88.0.0/16"}
+        }
+    ]
+}
+`
+
+// ports is a network with host ports.
+const ports = `{
+    "cniVersion": "1.1.0",
+    "name": "pods",
+    "plugins": [
+        {"type": "bridge", "isGateway": true, "ipam": {"type": "host-local", "dataDir": "POOLS", "subnet": "10.88.0.0/16"}},
+        {"type": "portmap", "capabilities": {"portMappings": true}}
+    ]
+}
+`
+
+// onNode makes libcni start the plugins on a node.
+type onNode struct {
+	invoke.RawExec
+	version.PluginDecoder
+	node *nstest.NS
+}
+
+func (e *onNode) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) (out []byte, err error) {
+	err = e.node.Do(func() (err error) {
+		out, err = e.RawExec.ExecPlugin(ctx, path, stdin, environ)
+		return err
+	})
+	return out, err
+}
+
+// A usedNode is a node with containers.
+type usedNode struct {
+	*testNode
+	cni *libcni.CNIConfig
+}
+
+// newUsedNode returns a node with the network masqueraded and the container c1.
+func newUsedNode() (n *usedNode, c1 *nstest.NS) {
+	GinkgoHelper()
+	n = &usedNode{testNode: newTestNode("bridge", "host-local", "portmap", "firewall")}
+	n.cni = libcni.NewCNIConfigWithCacheDir([]string{n.bin()}, filepath.Join(n.dir, "cache"), &onNode{node: n.NS})
+	n.write("10-pods.conflist", masqueraded)
+	return n, n.add("c1")
+}
+
+func (n *usedNode) list() *libcni.NetworkConfigList {
+	GinkgoHelper()
+	list, err := libcni.NetworkConfFromFile(filepath.Join(n.confDir(), "10-pods.conflist"))
+	Expect(err).NotTo(HaveOccurred())
+	return list
+}
+
+func runtimeOf(id string, pod *nstest.NS) *libcni.RuntimeConf {
+	return &libcni.RuntimeConf{ContainerID: id, NetNS: pod.Path(), IfName: "eth0"}
+}
+
+// add adds a container.
+func (n *usedNode) add(id string) *nstest.NS {
+	GinkgoHelper()
+	pod := nstest.New(GinkgoTB()).Named(id)
+	_, err := n.cni.AddNetworkList(context.Background(), n.list(), runtimeOf(id, pod))
+	Expect(err).NotTo(HaveOccurred())
+	return pod
+}
+
+func (n *usedNode) del(id string, pod *nstest.NS) {
+	GinkgoHelper()
+	Expect(n.cni.DelNetworkList(context.Background(), n.list(), runtimeOf(id, pod))).To(Succeed())
+}
+
+// result returns the path of a container's file in libcni's cache.
+func (n *usedNode) result(id string) string {
+	return filepath.Join(n.dir, "cache", "results", "pods-"+id+"-eth0")
+}
+
+// age makes all files of the node two hours old.
+func (n *usedNode) age() {
+	GinkgoHelper()
+	old := time.Now().Add(-2 * time.Hour)
+	Expect(filepath.WalkDir(n.dir, func(path string, _ os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Chtimes(path, old, old)
+	})).To(Succeed())
+}
+
+var _ = Describe("plumb doctor on what the node holds", func() {
+	It("finds nothing on a node with containers", func() {
+		n, _ := newUsedNode()
+		n.age()
+		report := n.doctor()
+		Expect(report.Findings).To(BeEmpty())
+		Expect(report.Attachments).To(Equal(1))
+	})
+
+	It("does not take an attachment that is being made for a leftover", func() {
+		n, _ := newUsedNode()
+		n.add("c2")
+		Expect(os.Remove(n.result("c2"))).To(Succeed())
+		Expect(n.doctor().Findings).To(BeEmpty())
+	})
+
+	Context("with a container that is gone", func() {
+		var n *usedNode
+		BeforeEach(func() {
+			n, _ = newUsedNode()
+		})
+		// leave leaves what a node holds for a container c2 whose runtime never called DEL.
+		leave := func() {
+			n.add("c2").Remove(GinkgoTB())
+			Eventually(func() string { return n.sh("ip -o link show type veth | wc -l") }).Should(Equal("1\n"))
+			n.age()
+		}
+		live := func(ids string) string {
+			path := filepath.Join(n.dir, "live")
+			Expect(os.WriteFile(path, []byte(ids), 0o644)).To(Succeed())
+			return path
+		}
+
+		It("names the namespace that does not exist, and removes all", func() {
+			leave()
+			finding := n.find("leftover", "container c2, interface eth0, network pods: reservation 10.88.0.3, element 10.88.0.3")
+			Expect(finding.What).To(MatchRegexp("its namespace .* does not exist$"))
+			n.requireMended(finding, nil)
+			Expect(n.sh("nft list table inet plumb")).NotTo(ContainSubstring("c2"))
+		})
+
+		It("names the missing result, and removes all", func() {
+			leave()
+			Expect(os.Remove(n.result("c2"))).To(Succeed())
+			n.requireMended(n.find("leftover", "libcni's cache has no result of it"), nil)
+			Expect(filepath.Join(n.pools(), "pods", "10.88.0.3")).NotTo(BeAnExistingFile())
+		})
+
+		It("removes the things of a network without a configuration one by one", func() {
+			leave()
+			n.write("10-pods.conflist", `{"cniVersion": "1.1.0", "name": "other", "plugins": [{"type": "bridge", "bridge": "other"}]}`)
+			n.requireMended(n.find("leftover", "container c2"), nil)
+			Expect(n.sh("nft list table inet plumb")).NotTo(ContainSubstring("c2"))
+		})
+
+		It("finds a container that is not in the list of live ones", func() {
+			n.add("c3")
+			n.age()
+			n.args = []string{"--live", live("c1\n")}
+			n.requireMended(n.find("leftover", "container c3, interface eth0, network pods: reservation 10.88.0.3, link veth"), nil)
+		})
+
+		It("refuses a list of shortened IDs", func() {
+			cmd := append([]string{"doctor", "--live", live("c\n")}, n.folders()...)
+			_, err := n.Exec(filepath.Join(n.built, "plumb"), cmd...)
+			Expect(err).To(MatchError(ContainSubstring("give whole IDs (--no-trunc)")))
+		})
+	})
+
+	It("makes no checks of the state if files are given", func() {
+		n, _ := newUsedNode()
+		n.Must(GinkgoTB(), "nft", "flush", "ruleset")
+		Expect(n.doctor(filepath.Join(n.confDir(), "10-pods.conflist")).Checks).NotTo(ContainElement("elements"))
+	})
+
+	It("finds a container that has no address that is reserved for it, and adds the address", func() {
+		n, c1 := newUsedNode()
+		c1.Must(GinkgoTB(), "ip", "address", "flush", "dev", "eth0")
+		n.requireMended(n.find("reservation", "10.88.0.2 is reserved for c1, whose eth0 does not have it"), nil)
+		Expect(c1.Must(GinkgoTB(), "ip", "-4", "address", "show", "dev", "eth0")).To(ContainSubstring("10.88.0.2/16"))
+	})
+
+	It("finds an address without a reservation, and reserves it", func() {
+		n, c1 := newUsedNode()
+		file := filepath.Join(n.pools(), "pods", "10.88.0.2")
+		before, err := os.ReadFile(file)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(os.Remove(file)).To(Succeed())
+		n.requireMended(n.find("reservation", "10.88.0.2, an address of c1, is not reserved"), nil)
+		Expect(os.ReadFile(file)).To(Equal(before))
+		n.del("c1", c1)
+		Expect(file).NotTo(BeAnExistingFile())
+	})
+
+	It("finds an address that is reserved for another container", func() {
+		n, c1 := newUsedNode()
+		file := filepath.Join(n.pools(), "pods", "10.88.0.2")
+		before, err := os.ReadFile(file)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(os.WriteFile(file, []byte("c9\r\neth0"), 0o644)).To(Succeed())
+		n.requireMended(n.find("reservation", "10.88.0.2, an address of c1, is reserved for c9"), func() {
+			Expect(os.WriteFile(file, before, 0o644)).To(Succeed())
+			n.del("c1", c1)
+			n.add("c1")
+		})
+	})
+
+	It("finds that another program has flushed the ruleset", func() {
+		n, c1 := newUsedNode()
+		n.Must(GinkgoTB(), "nft", "flush", "ruleset")
+		n.requireMended(n.find("elements", "network pods: table inet plumb lacks elements of c1"), func() {
+			n.del("c1", c1)
+			n.add("c1")
+		})
+	})
+
+	It("finds that another program has deleted the elements of host ports", func() {
+		n := &usedNode{testNode: newTestNode("bridge", "host-local", "portmap")}
+		n.cni = libcni.NewCNIConfigWithCacheDir([]string{n.bin()}, filepath.Join(n.dir, "cache"), &onNode{node: n.NS})
+		n.write("10-pods.conflist", ports)
+		pod := nstest.New(GinkgoTB())
+		runtime := runtimeOf("c1", pod)
+		runtime.CapabilityArgs = map[string]any{"portMappings": []map[string]any{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}}
+		_, err := n.cni.AddNetworkList(context.Background(), n.list(), runtime)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(n.doctor().Findings).To(BeEmpty())
+		n.Must(GinkgoTB(), "nft", "flush", "ruleset")
+		n.Must(GinkgoTB(), "sysctl", "-q", "-w", "net.ipv4.conf.cni0.route_localnet=0")
+		n.requireMended(n.find("elements", "lacks elements of c1"), func() {
+			Expect(n.cni.DelNetworkList(context.Background(), n.list(), runtime)).To(Succeed())
+			_, err := n.cni.AddNetworkList(context.Background(), n.list(), runtime)
+			Expect(err).NotTo(HaveOccurred())
+		})
+	})
+
+	It("finds that another program has flushed a chain", func() {
+		n, _ := newUsedNode()
+		n.Must(GinkgoTB(), "nft", "flush", "chain", "inet", "plumb", "postrouting")
+		n.requireMended(n.find("chain", "table inet plumb: chain postrouting is missing"), func() { n.add("c2") })
+	})
+
+	It("finds a foreign chain that drops what containers send", func() {
+		n, _ := newUsedNode()
+		n.Must(GinkgoTB(), "iptables", "-P", "FORWARD", "DROP")
+		n.requireMended(n.find("forward-drop", "table ip filter, chain FORWARD: its policy is drop"), func() {
+			n.change("10-pods.conflist", "        }\n    ]", "        },\n        {\"type\": \"firewall\"}\n    ]")
+		})
+	})
+
+	It("finds route_localnet without a guard", func() {
+		n, _ := newUsedNode()
+		n.Must(GinkgoTB(), "nft", "delete", "chain", "inet", "plumb", "localnet")
+		n.SetSysctl(GinkgoTB(), "net/ipv4/conf/cni0/route_localnet", "1")
+		n.requireMended(n.find("route-localnet", "cni0 has route_localnet, and table inet plumb has no chain localnet"), nil)
+		Expect(n.Sysctl(GinkgoTB(), "net/ipv4/conf/cni0/route_localnet")).To(Equal("0"))
+	})
+
+	DescribeTable("finds another host with the address of a container", func(address string) {
+		n, c1 := newUsedNode()
+		if address != "10.88.0.2" {
+			n.del("c1", c1)
+			n.change("10-pods.conflist", `"subnet": "10.88.0.0/16"`, `"ranges": [[{"subnet": "10.88.0.0/16"}], [{"subnet": "fd00:88::/64"}]]`)
+			n.add("c2")
+		}
+		n.args = []string{"--wire"}
+		Expect(n.doctor().Findings).To(BeEmpty())
+		other := nstest.New(GinkgoTB()).Named("other")
+		n.Must(GinkgoTB(), "ip", "link", "add", "v9", "type", "veth", "peer", "name", "eth9", "address", "02:00:00:00:00:99", "netns", other.Path())
+		n.Batch(GinkgoTB(), "link set v9 master cni0", "link set v9 up")
+		other.Batch(GinkgoTB(), "link set eth9 up", "address add "+address+" dev eth9 nodad")
+		var finding doctor.Finding
+		Eventually(func() int { // until the bridge forwards on the new port
+			found := n.doctor().Findings
+			if len(found) > 0 {
+				finding = found[0]
+			}
+			return len(found)
+		}).Should(Equal(1))
+		Expect(fmt.Sprint(finding.Check, " ", finding.What)).To(HavePrefix("wire " + address + ", an address of c"))
+		Expect(finding.What).To(HaveSuffix("is also used by the host with hardware address 02:00:00:00:00:99 on cni0"))
+		n.requireMended(finding, func() { other.Batch(GinkgoTB(), "address flush dev eth9") })
+	},
+		Entry("IPv4", "10.88.0.2"),
+		Entry("IPv6", "fd00:88::2"),
+	)
+})

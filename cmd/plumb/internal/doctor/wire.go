@@ -1,0 +1,177 @@
+package doctor
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/mdlayher/packet"
+	"golang.org/x/sys/unix"
+
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// The probes of one interface.
+const (
+	probes    = 3               // how often each address is asked for
+	probeTime = 1 * time.Second // between two probes, and after the last
+)
+
+// A claim is an address of a container on a wire of the node.
+type claim struct {
+	attachment *node.Attachment
+	addr       netip.Addr
+	mac        types.MAC // of the container's interface
+}
+
+// findWire asks by ARP and by neighbor discovery, on the bridges and masters of the node, whether another host has the
+// address of a container.
+func findWire(e *examination) (found []Finding) {
+	wires := map[string][]claim{}
+	for _, a := range e.living() {
+		on := e.wireOf(a)
+		if on == "" {
+			continue
+		}
+		mac, err := macOf(a)
+		e.unread("hardware address of "+a.ContainerID, err)
+		for _, text := range a.Addresses {
+			if addr, parseErr := netip.ParseAddr(text); err == nil && parseErr == nil {
+				wires[on] = append(wires[on], claim{a, addr, mac})
+			}
+		}
+	}
+	for _, l := range e.links {
+		if claims := wires[l.Name]; len(claims) > 0 {
+			found = append(found, e.probe(l, claims)...)
+		}
+	}
+	return found
+}
+
+// wireOf returns the interface of the node that is on the wire of an attachment: the bridge or the master.
+func (e *examination) wireOf(a *node.Attachment) string {
+	f := e.fileOfNetwork(a.Network)
+	if f == nil {
+		return ""
+	}
+	for _, p := range f.plugins {
+		switch {
+		case p.typ == "bridge":
+			return bridgeName(p)
+		case (p.typ == "macvlan" || p.typ == "ipvlan") && !p.Get("linkInContainer").Bool():
+			return p.Get("master").Text()
+		}
+	}
+	return ""
+}
+
+// macOf returns the hardware address of the container's interface.
+func macOf(a *node.Attachment) (types.MAC, error) {
+	pod, err := ns.Open(a.NetNS, nil)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = pod.Close() }()
+	c, err := nl.Open(pod)
+	if err != nil {
+		return "", err
+	}
+	l, err := c.Link(a.IfName)
+	return l.MAC, err
+}
+
+// probe asks for the addresses on a link, and returns a finding for each other host that has one of them.
+func (e *examination) probe(on nl.Link, claims []claim) (found []Finding) {
+	var v4, v6 []netip.Addr
+	for _, c := range claims {
+		if c.addr.Is4() {
+			v4 = append(v4, c.addr)
+		} else {
+			v6 = append(v6, c.addr)
+		}
+	}
+	answers := map[string]bool{}
+	if len(v4) > 0 {
+		e.unread("ARP on "+on.Name, arp(on, v4, answers))
+	}
+	if len(v6) > 0 {
+		e.unread("neighbor discovery on "+on.Name, e.solicit(on, v6, answers))
+	}
+	for _, c := range claims {
+		for answer := range answers {
+			addr, mac, _ := strings.Cut(answer, " ")
+			if addr == c.addr.String() && mac != c.mac.String() {
+				found = append(found, Finding{Where: whereNode,
+					What: fmt.Sprintf("%s, an address of %s (%s), is also used by the host with hardware address %s on %s", c.addr, c.attachment.ContainerID, c.mac, mac, on.Name),
+					Mend: fmt.Sprintf("%sremove the address from that host, or put it into exclude of network %s; if it is behind a port of this node, bridge fdb show shows the port", edit, c.attachment.Network)})
+			}
+		}
+	}
+	slices.SortFunc(found, func(a, b Finding) int { return strings.Compare(a.What, b.What) })
+	return found
+}
+
+// arp asks on a link, by ARP probes, who has the addresses, and adds "ADDRESS MAC" for each answer.
+func arp(on nl.Link, addrs []netip.Addr, answers map[string]bool) (err error) {
+	s, err := packet.Listen(&net.Interface{Index: on.Index, Name: on.Name, HardwareAddr: net.HardwareAddr(on.MAC)}, packet.Datagram, unix.ETH_P_ARP, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.Close()) }()
+	for range probes {
+		for _, a := range addrs {
+			if _, err := s.WriteTo(arpProbe(on.MAC, a), &packet.Addr{HardwareAddr: net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}}); err != nil {
+				return fmt.Errorf("ask for %s: %w", a, err)
+			}
+		}
+		if err := collectAnswers(s, answers); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// arpHeader begins an ARP packet for IPv4 on Ethernet, before the operation (RFC 826).
+var arpHeader = []byte{0, 1, 8, 0, 6, 4}
+
+// arpProbe returns an ARP request without the address of the sender (RFC 5227, section 2.1.1).
+func arpProbe(from types.MAC, addr netip.Addr) []byte {
+	p := binary.BigEndian.AppendUint16(bytes.Clone(arpHeader), 1)
+	p = append(p, from...)
+	p = append(p, make([]byte, 4+6)...) // address of the sender, hardware address of the target
+	return append(p, addr.AsSlice()...)
+}
+
+// collectAnswers adds "ADDRESS MAC" for each ARP packet that arrives within probeTime and has the address of its
+// sender.
+func collectAnswers(s *packet.Conn, answers map[string]bool) error {
+	if err := s.SetReadDeadline(time.Now().Add(probeTime)); err != nil {
+		return err
+	}
+	buf := make([]byte, 1500)
+	for {
+		n, _, err := s.ReadFrom(buf)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if p := buf[:n]; n >= 28 && bytes.HasPrefix(p, arpHeader) {
+			if addr := netip.AddrFrom4([4]byte(p[14:18])); !addr.IsUnspecified() {
+				answers[addr.String()+" "+types.MAC(p[8:14]).String()] = true
+			}
+		}
+	}
+}

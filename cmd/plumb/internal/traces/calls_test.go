@@ -1,0 +1,161 @@
+package traces
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/trace"
+)
+
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+
+// record returns a record of a call, some milliseconds after noon.
+func record(event, call string, at int) trace.Record {
+	r := trace.Record{Event: event, Call: call, Time: noon.Add(time.Duration(at) * time.Millisecond)}
+	if event == trace.EventStep {
+		r.Step = "step of " + call
+		return r
+	}
+	pids := map[string]int{"bridge": 10, "host-local": 11}
+	r.About = &trace.Call{Command: "ADD", Plugin: call, Network: "pods", ContainerID: "c1", IfName: "eth0", PID: pids[call], ParentPID: 1}
+	if call == "host-local" {
+		r.About.ParentPID = pids["bridge"]
+	}
+	return r
+}
+
+// none says that no process is gone.
+func none(int) bool { return false }
+
+// addAll adds records, and returns the calls that end.
+func addAll(a *assembly, records ...trace.Record) (done []*Call) {
+	for _, r := range records {
+		if c := a.add(r); c != nil {
+			done = append(done, c)
+		}
+	}
+	return done
+}
+
+func asJSON(t *testing.T, calls []*Call) string {
+	t.Helper()
+	b, err := json.Marshal(calls)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func TestCallOfAnIPAMPluginIsWithinThatOfItsCaller(t *testing.T) {
+	a := newAssembly(none)
+	failed := record(trace.EventEnd, "host-local", 2)
+	failed.Error, failed.Code, failed.TookMS = "exhausted", 11, 3
+	lost := record(trace.EventEnd, "bridge", 0)
+	lost.Lost, lost.TookMS = 4, 9
+	done := addAll(a,
+		record(trace.EventBegin, "bridge", 0), record(trace.EventBegin, "host-local", 2), record(trace.EventStep, "host-local", 3),
+		record(trace.EventStep, "bridge", 1), record(trace.EventStep, "unknown", 1), failed, lost)
+	const want = `[{"time":"2026-01-02T12:00:00Z","network":"pods","container":"c1","ifName":"eth0","command":"ADD","plugin":"bridge","pid":10,` +
+		`"outcome":"ok","tookMs":9,"lostLines":4,"steps":[{"step":"step of bridge","atMs":1,"tookMs":0}],"calls":[` +
+		`{"time":"2026-01-02T12:00:00.002Z","network":"pods","container":"c1","ifName":"eth0","command":"ADD","plugin":"host-local","pid":11,` +
+		`"outcome":"failed","tookMs":3,"error":{"code":11,"message":"exhausted"},"steps":[{"step":"step of host-local","atMs":1,"tookMs":0}],"calls":[]}]}]`
+	if got := asJSON(t, done); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	if len(a.open) > 0 {
+		t.Errorf("still open: %v", a.open)
+	}
+}
+
+func TestEndIsEnoughForACall(t *testing.T) {
+	if done := addAll(newAssembly(none), record(trace.EventEnd, "bridge", 0)); len(done) != 1 || done[0].Plugin != "bridge" || done[0].Outcome != OutcomeOK {
+		t.Errorf("%s", asJSON(t, done))
+	}
+}
+
+// TestKilledCalls: a process counts as killed when it was gone twice, because its last lines can be unread
+// the first time.
+func TestKilledCalls(t *testing.T) {
+	a := newAssembly(none)
+	addAll(a, record(trace.EventBegin, "bridge", 0), record(trace.EventBegin, "host-local", 2))
+	killed := func(gone ...int) []*Call {
+		a.gone = func(pid int) bool { return slices.Contains(gone, pid) }
+		return a.killed()
+	}
+	for i, gone := range [][]int{{}, {11}, {11}} {
+		if done := killed(gone...); len(done) > 0 {
+			t.Errorf("check %d: %s", i, asJSON(t, done))
+		}
+	}
+	if _, open := a.open["host-local"]; open {
+		t.Error("host-local, whose process is gone, is open")
+	}
+	if done := killed(10, 11); len(done) > 0 {
+		t.Errorf("at its first check: %s", asJSON(t, done))
+	}
+	done := killed(10, 11)
+	if len(done) != 1 || done[0].Outcome != OutcomeKilled || done[0].TookMS != 0 || len(done[0].Calls) != 1 || done[0].Calls[0].Outcome != OutcomeKilled {
+		t.Errorf("%s", asJSON(t, done))
+	}
+}
+
+func TestProcessesOfOtherPIDNamespacesAreNotKilled(t *testing.T) {
+	a := newAssembly(func(int) bool { return true })
+	addAll(a, record(trace.EventBegin, "bridge", 0))
+	for range 3 {
+		if done := a.killed(); len(done) > 0 {
+			t.Errorf("%s", asJSON(t, done))
+		}
+	}
+}
+
+func TestEndOfTheTraceReportsWhatIsUnderWay(t *testing.T) {
+	a := newAssembly(none)
+	addAll(a, record(trace.EventBegin, "bridge", 0), record(trace.EventBegin, "host-local", 2), record(trace.EventBegin, "loopback", 1))
+	done := a.unfinished(noon.Add(10 * time.Millisecond))
+	if len(done) != 2 || done[0].Plugin != "bridge" || done[0].TookMS != 10 || done[0].Outcome != OutcomeRunning ||
+		len(done[0].Calls) != 1 || done[0].Calls[0].TookMS != 8 || done[1].Plugin != "loopback" {
+		t.Errorf("%s", asJSON(t, done))
+	}
+}
+
+func TestLinesThatAreSplitOrNoRecords(t *testing.T) {
+	line, err := json.Marshal(record(trace.EventEnd, "bridge", 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := "no record\n\n{}\n" + string(line) + "\n"
+	for cut := range len(text) {
+		a := newAssembly(none)
+		first, rest := a.addLines([]byte(text[:cut]))
+		second, rest := a.addLines(append(rest, text[cut:]...))
+		if len(first)+len(second) != 1 || len(rest) > 0 || len(a.open) > 0 {
+			t.Fatalf("cut at %d: %s, %s, rest %q, open %v", cut, asJSON(t, first), asJSON(t, second), rest, a.open)
+		}
+	}
+}
+
+func FuzzLines(f *testing.F) {
+	for _, event := range []string{trace.EventBegin, trace.EventStep, trace.EventEnd} {
+		line, err := json.Marshal(record(event, "bridge", 0))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(append(line, '\n'))
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		a := newAssembly(none)
+		done, rest := a.addLines(text)
+		if bytes.ContainsRune(rest, '\n') {
+			t.Errorf("the rest %q has a whole line", rest)
+		}
+		for _, c := range append(done, a.unfinished(noon)...) {
+			if c.Outcome == "" || c.Steps == nil || c.Calls == nil {
+				t.Errorf("%+v", c)
+			}
+		}
+	})
+}

@@ -1,0 +1,195 @@
+package traces
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/plumb-cni/plumb/pkg/trace"
+	"golang.org/x/sys/unix"
+)
+
+// listen returns a listener that the test closes.
+func listen(t *testing.T, path string) *Listener {
+	t.Helper()
+	l, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func TestListenMakesAPipeForRootAlone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "plumb", "trace")
+	l := listen(t, path)
+	info, err := os.Lstat(path)
+	if err != nil || info.Mode() != fs.ModeNamedPipe|0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+	if _, err := Listen(path); err != ErrBusy {
+		t.Errorf("a second listener: %v", err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(filepath.Dir(path)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the folder after Close: %v", err)
+	}
+}
+
+func TestListenTakesOverThePipeOfAKilledListener(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "trace")
+	if err := os.WriteFile(dir+"/other", nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(path, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	l := listen(t, path)
+	if info, err := os.Lstat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if list, err := os.ReadDir(dir); err != nil || len(list) != 1 {
+		t.Errorf("after Close: %v, %v", list, err)
+	}
+}
+
+func TestListenRefusesAPathInUse(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(dir+"/file", []byte("text"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mkfifo(dir+"/pipe", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(dir+"/pipe", dir+"/link"); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		"/file": "no pipe; remove it", "/link": "too many levels of symbolic links", "/none/none/trace": "make folder",
+	} {
+		if _, err := Listen(dir + path); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+	if text, err := os.ReadFile(dir + "/file"); err != nil || string(text) != "text" {
+		t.Errorf("%q, %v", text, err)
+	}
+}
+
+// TestManyListenersOneAtATime: at each time one of them has the pipe, and at the end nothing is left.
+func TestManyListenersOneAtATime(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "plumb", "trace")
+	results := make(chan error)
+	for range 8 {
+		go func() {
+			for range 50 {
+				l, err := Listen(path)
+				if err == ErrBusy {
+					continue
+				}
+				if err == nil {
+					_, err = os.Lstat(path) // no other listener may have removed it
+				}
+				if l != nil {
+					err = errors.Join(err, l.Close())
+				}
+				if err != nil {
+					results <- err
+					return
+				}
+			}
+			results <- nil
+		}()
+	}
+	for range 8 {
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := os.Lstat(filepath.Dir(path)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("left: %v", err)
+	}
+}
+
+func TestFollowReportsCallsUntilItsContextIsDone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "trace")
+	l := listen(t, path)
+	defer func() { _ = l.Close() }()
+	killed := exec.Command("cat")
+	if _, err := killed.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := killed.Start(); err != nil {
+		t.Fatal(err)
+	}
+	write := func(event, call string, pid int) {
+		t.Helper()
+		r := record(event, call, 0)
+		r.About.PID = pid
+		line, err := json.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, append(line, '\n'), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(trace.EventBegin, "running", os.Getpid())
+	write(trace.EventBegin, "killed", killed.Process.Pid)
+	write(trace.EventEnd, "ended", os.Getpid())
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var got []string
+	err := l.Follow(ctx, func(c *Call) error {
+		got = append(got, c.Plugin+" "+c.Outcome)
+		switch c.Outcome {
+		case OutcomeOK: // the begin of the other calls has been read
+			return errors.Join(killed.Process.Kill(), waited(killed))
+		case OutcomeKilled:
+			cancel()
+		}
+		return nil
+	})
+	if err != nil || strings.Join(got, ", ") != "ended ok, killed killed, running running" {
+		t.Errorf("%v: %q", err, got)
+	}
+}
+
+// waited waits for a process that was killed.
+func waited(cmd *exec.Cmd) error {
+	if err := cmd.Wait(); err != nil && !errors.As(err, new(*exec.ExitError)) {
+		return err
+	}
+	return nil
+}
+
+func TestFollowReturnsTheErrorOfReport(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "trace")
+	l := listen(t, path)
+	defer func() { _ = l.Close() }()
+	line, err := json.Marshal(record(trace.EventEnd, "bridge", 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, append(line, '\n'), 0); err != nil {
+		t.Fatal(err)
+	}
+	broken := errors.New("broken")
+	if err := l.Follow(context.Background(), func(*Call) error { return broken }); err != broken {
+		t.Error(err)
+	}
+}
