@@ -58,6 +58,9 @@ func (g *gc) run(c *cobra.Command, _ []string) error {
 	if sources != 1 {
 		return usageError{errors.New("give one of --live, --live-from-results and --none-live: gc must know which containers live")}
 	}
+	if g.selection.MinAge < 0 {
+		return usageError{fmt.Errorf("--min-age %s is negative", g.selection.MinAge)}
+	}
 	inv, err := readNode(c, g.places) // before the list: see node.NewPlan
 	if err != nil {
 		return err

@@ -162,6 +162,7 @@ var _ = Describe("plumb gc", func() {
 			{"", "no such file", exitError, []string{"--live", b.path("none")}},
 			{"", "gc must know which containers live", exitUsage, nil},
 			{id("a1"), "give one of", exitUsage, []string{"--live", "-", "--none-live"}},
+			{id("a1"), "--min-age -1s is negative", exitUsage, []string{"--live", "-", "--min-age", "-1s"}},
 			{id("a1"), `network "pod": there is no such network`, exitUsage, []string{"--live", "-", "--network", "pod"}},
 		} {
 			reply := b.gc(c.live, c.args...)

@@ -160,9 +160,12 @@ func (a *Attachment) add(t Thing) {
 
 // finish sets what depends on all things, and sorts.
 func (inv *Inventory) finish() {
+	results := slices.ContainsFunc(inv.Attachments, func(a *Attachment) bool { return a.cached != nil })
 	for _, a := range inv.Attachments {
 		a.setAddresses()
-		a.Doubt = a.doubt()
+		if a.Doubt = a.doubt(); a.Doubt == "" && results && a.cached == nil && inv.Taken.Sub(a.youngest) > addTime {
+			a.Doubt = noResult
+		}
 		slices.SortStableFunc(a.Things, func(x, y Thing) int { return cmp.Compare(slices.Index(kinds(), x.Kind), slices.Index(kinds(), y.Kind)) })
 		inv.network(a.Network)
 	}
@@ -193,6 +196,7 @@ func (a *Attachment) setAddresses() {
 const (
 	ownerUnknown  = "owner not known"
 	noNamespace   = "namespace gone"
+	noResult      = "no result" // although libcni's cache has results of others, so that the runtime uses it
 	onlyElements  = "elements only"
 	onlyAddresses = "reservation only"
 	onlyRecord    = "record only"
@@ -200,9 +204,12 @@ const (
 )
 
 // doubtTexts has all doubts.
-var doubtTexts = []string{ownerUnknown, noNamespace, onlyAddresses, onlyElements, onlyRecord, onlyLease}
+var doubtTexts = []string{ownerUnknown, noNamespace, noResult, onlyAddresses, onlyElements, onlyRecord, onlyLease}
 
-// doubt returns why the attachment may be a leftover.
+// addTime is the time after which an ADD has ended: libcni writes the result at its end.
+const addTime = time.Minute
+
+// doubt returns why the attachment may be a leftover, as far as its own things tell.
 func (a *Attachment) doubt() string {
 	kinds := map[Kind]bool{}
 	for _, t := range a.Things {
