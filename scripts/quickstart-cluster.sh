@@ -94,7 +94,8 @@ start_etcd() {
 	done
 	for node in "${nodes[@]}"; do
 		url=https://$(address_of "$node")
-		on "$node" "$state/etcd" --name "$node" --data-dir "$state/$node/etcd" --log-level warn \
+		# $! is the process of etcd, because nsenter executes it. With a function, $! would be a shell.
+		nsenter --net="/run/netns/plumb-$node" "$state/etcd" --name "$node" --data-dir "$state/$node/etcd" --log-level warn \
 			--initial-cluster "$peers" --listen-peer-urls "$url:2380" --initial-advertise-peer-urls "$url:2380" \
 			--listen-client-urls "$url:2379" --advertise-client-urls "$url:2379" \
 			--trusted-ca-file "$state/pki/ca.pem" --cert-file "$state/pki/server.pem" --key-file "$state/pki/server.key" --client-cert-auth \

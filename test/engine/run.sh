@@ -19,7 +19,7 @@ if [ $# = 0 ]; then
 		go -C "$module" mod tidy -diff
 	done
 	go -C ../../engine/etcd test -count=1 .
-	../../scripts/sandbox.sh ../../scripts/quickstart-cluster.sh
+	../../scripts/sandbox.sh unshare --pid --fork --kill-child --mount-proc ../../scripts/quickstart-cluster.sh
 fi
 # With a PID namespace, all members of etcd end with the tests, also if these are killed.
 go test -count=1 -timeout 60m -exec "$PWD/../../scripts/sandbox.sh unshare --pid --fork --kill-child --mount-proc" . "$@"
