@@ -3,6 +3,7 @@
 #
 #   test/engine/run.sh                            all tests, scripts/quickstart-cluster.sh, and static checks of both modules
 #   test/engine/run.sh -short                     go test with these arguments
+#   test/engine/run.sh --simulate [NODES]         a simulation of many nodes (5000), each with 100 containers; it prints figures
 #   test/engine/run.sh -nemesis 15m -settings 15m -ginkgo.focus nemesis
 #
 # It tests the executable in $PLUMB_BIN, or builds it. It builds etcd from its Go module: the first build
@@ -20,6 +21,9 @@ if [ $# = 0 ]; then
 	done
 	go -C ../../engine/etcd test -count=1 .
 	../../scripts/sandbox.sh unshare --pid --fork --kill-child --mount-proc ../../scripts/quickstart-cluster.sh
+fi
+if [ "${1:-}" = --simulate ]; then
+	set -- -v -ginkgo.v -ginkgo.focus 'a simulation' -simulate "${2:-5000}" "${@:3}" -timeout 12h
 fi
 # With a PID namespace, all members of etcd end with the tests, also if these are killed.
 go test -count=1 -timeout 60m -exec "$PWD/../../scripts/sandbox.sh unshare --pid --fork --kill-child --mount-proc" . "$@"
