@@ -74,6 +74,14 @@ in   node       host port tcp 8080 of IP version 4 leads to 10.1.2.2 port 80 (ta
 		Expect(b.plumb("explain", "d1")).To(And(ContainSubstring("container  not shown: libcni's cache does not tell"), ContainSubstring("port of cni0")))
 	})
 
+	It("prefers the container that has the whole ID", func() {
+		b := newTestbed()
+		list := b.network("10-pods.conflist", chain)
+		b.add(list, newPod("c1"))
+		b.add(list, newPod("c10"))
+		Expect(b.plumb("explain", "c1")).To(ContainSubstring("container c1, "))
+	})
+
 	It("says which rules of iptables it does not show", func() {
 		b := newTestbed()
 		b.add(b.network("10-pods.conflist", strings.Replace(chain, `"ipMasq": true`, `"ipMasq": true, "ipMasqBackend": "iptables"`, 1)), newPod("c1"))

@@ -58,6 +58,9 @@ func (g *gc) run(c *cobra.Command, _ []string) error {
 	if sources != 1 {
 		return usageError{errors.New("give one of --live, --live-from-results and --none-live: gc must know which containers live")}
 	}
+	if g.selection.MinAge < 0 {
+		return usageError{fmt.Errorf("--min-age %s is negative", g.selection.MinAge)}
+	}
 	inv, err := readNode(c, g.places) // before the list: see node.NewPlan
 	if err != nil {
 		return err
@@ -78,9 +81,10 @@ func (g *gc) run(c *cobra.Command, _ []string) error {
 	if g.dryRun {
 		return g.printPlan(c.OutOrStdout(), plan)
 	}
-	collector := node.Collector{Places: *g.places, Network: g.selection.Network, Log: func(format string, args ...any) {
-		fmt.Fprintf(c.ErrOrStderr(), "plumb: "+format+"\n", args...)
-	}}
+	collector := node.Collector{
+		Places: *g.places, Network: g.selection.Network, Progress: progress(c.ErrOrStderr()),
+		Log: func(format string, args ...any) { fmt.Fprintf(c.ErrOrStderr(), "plumb: "+format+"\n", args...) },
+	}
 	report, err := collector.Run(c.Context(), plan)
 	if err != nil {
 		return err
@@ -99,6 +103,9 @@ func (g *gc) readLive(c *cobra.Command, inv *node.Inventory) (node.LiveList, err
 		stdin, ok := c.InOrStdin().(*os.File)
 		if !ok {
 			return node.LiveList{}, errors.New("stdin is no file")
+		}
+		if isTerminal(stdin) {
+			fmt.Fprintln(c.ErrOrStderr(), "plumb: type the IDs of all live containers; end with Ctrl-D")
 		}
 		return node.ReadLive(stdin, g.begin)
 	}

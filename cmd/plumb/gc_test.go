@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -12,8 +13,10 @@ import (
 	"github.com/containernetworking/cni/libcni"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"golang.org/x/sys/unix"
 
 	"github.com/plumb-cni/plumb/pkg/lock"
+	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
@@ -159,6 +162,7 @@ var _ = Describe("plumb gc", func() {
 			{"", "no such file", exitError, []string{"--live", b.path("none")}},
 			{"", "gc must know which containers live", exitUsage, nil},
 			{id("a1"), "give one of", exitUsage, []string{"--live", "-", "--none-live"}},
+			{id("a1"), "--min-age -1s is negative", exitUsage, []string{"--live", "-", "--min-age", "-1s"}},
 			{id("a1"), `network "pod": there is no such network`, exitUsage, []string{"--live", "-", "--network", "pod"}},
 		} {
 			reply := b.gc(c.live, c.args...)
@@ -169,8 +173,10 @@ var _ = Describe("plumb gc", func() {
 	})
 
 	It("removes everything with --none-live", func() {
-		b.add(list, newPod("a1", 8080))
+		whole := newPod("a1", 8080)
+		b.add(list, whole)
 		b.addHalf(newPod("d1"))
+		whole.Remove(GinkgoTB())
 		b.age()
 		reply := b.gc("", "--none-live")
 		Expect(reply.Exit).To(Equal(0), reply.Stderr)
@@ -228,13 +234,7 @@ var _ = Describe("plumb gc", func() {
 			defer GinkgoRecover()
 			done <- b.gc("", "--live", fifo, "--min-age", "0")
 		}()
-		opened := make(chan *os.File, 1)
-		go func() {
-			w, _ := os.OpenFile(fifo, os.O_WRONLY, 0) // waits until gc opens it, after it has read the inventory
-			opened <- w
-		}()
-		var w *os.File
-		Eventually(opened).Should(Receive(&w))
+		w := openForWriting(fifo) // waits until gc opens it, after it has read the inventory
 		b.add(list, newPod("late", 8081))
 		_, err := w.WriteString("live\n")
 		Expect(err).NotTo(HaveOccurred())
@@ -249,7 +249,7 @@ var _ = Describe("plumb gc", func() {
 	It("waits for the calls of plugins that run before it calls GC", func() {
 		b.add(list, newPod("live"))
 		b.age()
-		key, err := lock.NewKey("/run/cni/plumb.lock", "a call that runs")
+		key, err := lock.NewKey(skel.LockFile, "a call that runs")
 		Expect(err).NotTo(HaveOccurred())
 		Expect(key.TryLock()).To(BeTrue())
 		done := make(chan nstest.Reply, 1)
@@ -257,14 +257,36 @@ var _ = Describe("plumb gc", func() {
 			defer GinkgoRecover()
 			done <- b.gc("live", "--live", "-")
 		}()
-		Eventually(func() string {
-			locks, _ := os.ReadFile("/proc/locks")
-			return string(locks)
-		}).Should(MatchRegexp(`(?m)^\d+: -> OFDLCK +ADVISORY +WRITE .* 0 EOF$`))
+		awaitWaiterForLock(`0 EOF`)
 		b.add(list, newPod("late"))
 		Expect(key.Close()).To(Succeed())
 		reply := <-done
 		Expect(reply.Exit).To(Equal(0), reply.Stderr)
+		Expect(b.check(list, "late")).To(Succeed())
+	})
+
+	It("makes calls of plugins wait during GC", func() {
+		fifo := b.path("fifo")
+		b.node.Must(GinkgoTB(), "mkfifo", fifo)
+		dir, _ := nstest.NewScriptPlugin(GinkgoTB(), "slow", `[ "$CNI_COMMAND" != GC ] || cat `+fifo+` >&2`)
+		b.network("10-pods.conflist", strings.Replace(chain, `{"type": "bridge"`, `{"type": "slow"}, {"type": "bridge"`, 1))
+		b.add(list, newPod("live"))
+		b.age()
+		done := make(chan nstest.Reply, 1)
+		go func() {
+			defer GinkgoRecover()
+			done <- b.gc("live", "--live", "-", "--cni-path", dir+":"+b.bin)
+		}()
+		end := openForWriting(fifo) // waits until the script opens it
+		late, added := newPod("late"), make(chan error, 1)
+		go func() {
+			_, err := b.cni.AddNetworkList(context.Background(), list, late.runtime)
+			added <- err
+		}()
+		awaitWaiterForLock(`\d{9,} \d{9,}`)
+		Expect(end.Close()).To(Succeed())
+		Expect((<-done).Exit).To(Equal(0))
+		Eventually(added).Should(Receive(BeNil()))
 		Expect(b.check(list, "late")).To(Succeed())
 	})
 
@@ -310,6 +332,32 @@ var _ = Describe("plumb gc", func() {
 		Expect(b.inventory().Attachments).To(HaveLen(1))
 	})
 })
+
+// openForWriting opens a FIFO when another process has opened it for reading.
+func openForWriting(fifo string) *os.File {
+	GinkgoHelper()
+	opened := make(chan *os.File, 1)
+	go func() {
+		w, _ := os.OpenFile(fifo, os.O_WRONLY, 0)
+		opened <- w
+	}()
+	var w *os.File
+	Eventually(opened).Should(Receive(&w))
+	return w
+}
+
+// awaitWaiterForLock waits until a process waits for a lock of bytes of the plugins' lock file, "FIRST LAST" in
+// proc_locks(5).
+func awaitWaiterForLock(bytes string) {
+	GinkgoHelper()
+	var st unix.Stat_t
+	Expect(unix.Stat(skel.LockFile, &st)).To(Succeed())
+	file := fmt.Sprintf("%02x:%02x:%d", unix.Major(st.Dev), unix.Minor(st.Dev), st.Ino)
+	Eventually(func() string {
+		locks, _ := os.ReadFile("/proc/locks")
+		return string(locks)
+	}).Should(MatchRegexp(`(?m)^\d+: -> OFDLCK +ADVISORY +WRITE +-?\d+ ` + file + " " + bytes + `$`))
+}
 
 // check calls CHECK for an attachment of eth0.
 func (b *testbed) check(list *libcni.NetworkConfigList, containerID string) error {

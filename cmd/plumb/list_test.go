@@ -48,6 +48,17 @@ var _ = Describe("plumb list", func() {
 		Expect(b.plumb("list")).To(And(MatchRegexp("tuning, namespace gone"), HaveSuffix("1 to look at: plumb doctor\n")))
 	})
 
+	It("says if an attachment has no result although others have, once its ADD must have ended", func() {
+		b := newTestbed()
+		b.addHalf(newPod("half"))
+		b.age()
+		b.network("10-pods.conflist", chain)
+		Expect(b.plumb("list")).NotTo(ContainSubstring("no result"), "the runtime may not use libcni's cache")
+		b.add(b.network("10-pods.conflist", chain), newPod("c1"))
+		b.addHalf(newPod("young"))
+		Expect(b.plumb("list")).To(And(MatchRegexp(`half .*, no result +1h0m\n`), HaveSuffix(", 1 to look at: plumb doctor\n")))
+	})
+
 	It("prints JSON with every thing, its place and the command that removes it", func() {
 		b := newTestbed()
 		b.add(b.network("10-pods.conflist", chain), newPod("c1", 8080))

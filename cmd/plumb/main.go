@@ -44,7 +44,7 @@ func newRoot() *cobra.Command {
 		Args:          usage(cobra.NoArgs),
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	root.AddCommand(newDoctor(), newExplain(), newGC(), newInstall(), newList(), newSchema(), newTrace())
+	root.AddCommand(newDoctor(), newExplain(), newGC(), newInstall(), newList(), newMetrics(), newSchema(), newTrace())
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.SetVersionTemplate("plumb {{.Version}}\n")
 	return root

@@ -12,9 +12,9 @@ import (
 )
 
 const (
-	// lockFile is the lock file (see lock.NewKey), with one key per plugin and attachment, and one
+	// LockFile is the lock file (see lock.NewKey), with one key per plugin and attachment, and one
 	// per container for LockPod.
-	lockFile = "/run/cni/plumb.lock"
+	LockFile = "/run/cni/plumb.lock"
 	// lockWait is how long a call waits for another call for the same attachment. Runtimes
 	// let a call run for some minutes.
 	lockWait = time.Minute
@@ -92,7 +92,7 @@ func (r *Request) lockIn(path string, w wantedLock) error {
 
 func (e Env) lock() string {
 	if e.Lock == "" {
-		return lockFile
+		return LockFile
 	}
 	return e.Lock
 }

@@ -54,7 +54,7 @@ type Env struct {
 	Stdout  io.Writer
 	Stderr  io.Writer
 	Node    string // path of the namespace that is used as the node; empty: the process's own
-	Lock    string // path of the lock file; empty: lockFile
+	Lock    string // path of the lock file; empty: LockFile
 	Pipe    string // path of the pipe that "plumb trace" reads; empty: trace.Pipe
 	// LockWait is how long a call waits for a lock; zero: lockWait.
 	LockWait time.Duration

@@ -35,13 +35,15 @@ const (
 	onNode      = "node"
 )
 
-// Find returns the attachments of the container whose ID begins with prefix, or of one of its interfaces.
+// Find returns the attachments of the container whose ID is or begins with prefix, or of one of its interfaces.
 // If no container or more than one has the prefix, Find returns an error.
 func (inv *Inventory) Find(prefix, ifName string) ([]*Attachment, error) {
 	var found []*Attachment
 	ids := map[string]bool{}
+	whole := slices.ContainsFunc(inv.Attachments, func(a *Attachment) bool { return a.ContainerID == prefix })
 	for _, a := range inv.Attachments {
-		if a.ContainerID != "" && strings.HasPrefix(a.ContainerID, prefix) && (ifName == "" || a.IfName == ifName) {
+		matches := a.ContainerID == prefix || !whole && strings.HasPrefix(a.ContainerID, prefix)
+		if a.ContainerID != "" && matches && (ifName == "" || a.IfName == ifName) {
 			found = append(found, a)
 			ids[a.ContainerID] = true
 		}

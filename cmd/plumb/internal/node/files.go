@@ -50,10 +50,14 @@ func (inv *Inventory) readFiles(p Places) {
 	for _, dir := range leases {
 		inv.readLeases(dir)
 	}
-	for _, plugin := range []string{"ipvlan", "host-device", "tuning"} {
+	for _, plugin := range []string{"ipvlan", "host-device"} {
 		for _, dir := range *records[plugin] {
-			inv.readRecords(plugin, dir)
+			inv.readRecords(plugin, dir, func(text types.Attachment, _ string) types.Attachment { return text })
 		}
+	}
+	ownerOfTuning := inv.tuningOwners() // the attachments that all other files name
+	for _, dir := range *records["tuning"] {
+		inv.readRecords("tuning", dir, ownerOfTuning)
 	}
 }
 
@@ -113,34 +117,37 @@ func (inv *Inventory) readLeases(dir string) {
 	})
 }
 
-// readRecords reads the records of a plugin.
-func (inv *Inventory) readRecords(plugin, dir string) {
+// readRecords reads the records of a plugin. owner returns the owner of a file by what its content says of it, and
+// by its name without the ending.
+func (inv *Inventory) readRecords(plugin, dir string, owner func(content types.Attachment, name string) types.Attachment) {
 	inv.eachFile(dir, ".json", func(path string, text []byte) {
-		var owner types.Attachment
-		if json.Unmarshal(text, &owner) != nil {
-			return
+		var content types.Attachment
+		if json.Unmarshal(text, &content) == nil {
+			id := owner(content, strings.TrimSuffix(filepath.Base(path), ".json"))
+			inv.attachment(id).add(fileThing(Record, plugin, path))
 		}
-		if plugin == "tuning" {
-			owner = inv.ownerOfTuning(owner.Network, strings.TrimSuffix(filepath.Base(path), ".json"))
-		}
-		inv.attachment(owner).add(fileThing(Record, plugin, path))
 	})
 }
 
-// ownerOfTuning returns the owner of a file of tuning, whose name is "<container>_<interface>". Both can contain
-// an underscore: a known attachment comes first. The reference plugin does not write the network.
-func (inv *Inventory) ownerOfTuning(network, name string) types.Attachment {
-	var found []types.Attachment
+// tuningOwners returns the function owner for the files of tuning, whose names are "<container>_<interface>". Both
+// can contain an underscore: an attachment that is known comes first. The reference plugin does not write the
+// network.
+func (inv *Inventory) tuningOwners() func(content types.Attachment, name string) types.Attachment {
+	known := map[string][]types.Attachment{}
 	for id := range inv.byID {
-		if (network == "" || id.Network == network) && id.ContainerID+"_"+id.IfName == name {
-			found = append(found, id)
+		name := id.ContainerID + "_" + id.IfName
+		known[name] = append(known[name], id)
+	}
+	return func(content types.Attachment, name string) types.Attachment {
+		found := slices.DeleteFunc(slices.Clone(known[name]), func(id types.Attachment) bool {
+			return content.Network != "" && content.Network != id.Network
+		})
+		if len(found) == 1 {
+			return found[0]
 		}
+		i := max(strings.LastIndex(name, "_"), 0)
+		return types.Attachment{Network: content.Network, ContainerID: name[:i], IfName: strings.TrimPrefix(name[i:], "_")}
 	}
-	if len(found) == 1 {
-		return found[0]
-	}
-	i := max(strings.LastIndex(name, "_"), 0)
-	return types.Attachment{Network: network, ContainerID: name[:i], IfName: strings.TrimPrefix(name[i:], "_")}
 }
 
 // eachFile calls use with each file of a folder that has this ending. It leaves out those that it cannot read.

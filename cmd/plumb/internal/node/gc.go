@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	cnitypes "github.com/containernetworking/cni/pkg/types"
 	"github.com/containernetworking/cni/pkg/version"
 	"github.com/plumb-cni/plumb/pkg/lock"
+	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
@@ -84,9 +84,10 @@ type Report struct {
 
 // A Collector carries out a Plan.
 type Collector struct {
-	Places  Places
-	Network string                           // the only network to collect; empty: all
-	Log     func(format string, args ...any) // gets a line of progress for each network
+	Places   Places
+	Network  string                           // the only network to collect; empty: all
+	Log      func(format string, args ...any) // gets a line for each network
+	Progress func(text string)                // gets a text before each DEL
 }
 
 // Run deletes the attachments of the plan, and then lets the plugins of each network collect what names no
@@ -128,7 +129,8 @@ func (c *Collector) delete(ctx context.Context, n *Network, p *Plan) error {
 	c.Log("network %s: DEL of dead attachments: %d", n.Name, len(dead))
 	cni := libcni.NewCNIConfigWithCacheDir(c.Places.PluginPath, c.Places.CacheDir, nil)
 	var errs []error
-	for _, a := range dead {
+	for i, a := range dead {
+		c.Progress(fmt.Sprintf("network %s: DEL %d of %d", n.Name, i+1, len(dead)))
 		list, runtime := a.delArguments(n)
 		if list == nil {
 			continue // Report.Left has it
@@ -137,6 +139,7 @@ func (c *Collector) delete(ctx context.Context, n *Network, p *Plan) error {
 			errs = append(errs, fmt.Errorf("delete %s %s: %w", a.ContainerID, a.IfName, err))
 		}
 	}
+	c.Progress("")
 	return errors.Join(errs...)
 }
 
@@ -166,7 +169,7 @@ func (c *Collector) sweep(ctx context.Context, n *Network, p *Plan) (err error) 
 		c.Log("network %s: cniVersion %s has no GC; what names no attachment stays", n.Name, n.CNIVersion)
 		return nil
 	}
-	all, err := lock.NewAll(filepath.Join(c.Places.RunDir, "plumb.lock"))
+	all, err := lock.NewAll(skel.LockFile)
 	if err != nil {
 		return err
 	}

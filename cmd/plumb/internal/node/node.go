@@ -160,10 +160,13 @@ func (a *Attachment) add(t Thing) {
 
 // finish sets what depends on all things, and sorts.
 func (inv *Inventory) finish() {
+	results := slices.ContainsFunc(inv.Attachments, func(a *Attachment) bool { return a.cached != nil })
 	for _, a := range inv.Attachments {
 		a.setAddresses()
-		a.Doubt = a.doubt()
-		slices.SortStableFunc(a.Things, func(x, y Thing) int { return cmp.Compare(kindOrder(x.Kind), kindOrder(y.Kind)) })
+		if a.Doubt = a.doubt(); a.Doubt == "" && results && a.cached == nil && inv.Taken.Sub(a.youngest) > addTime {
+			a.Doubt = noResult
+		}
+		slices.SortStableFunc(a.Things, func(x, y Thing) int { return cmp.Compare(slices.Index(kinds(), x.Kind), slices.Index(kinds(), y.Kind)) })
 		inv.network(a.Network)
 	}
 	slices.SortFunc(inv.Attachments, func(x, y *Attachment) int {
@@ -172,10 +175,8 @@ func (inv *Inventory) finish() {
 	slices.SortFunc(inv.Networks, func(x, y *Network) int { return cmp.Compare(x.Name, y.Name) })
 }
 
-// kindOrder returns the place of a kind in the list of things.
-func kindOrder(k Kind) int {
-	return slices.Index([]Kind{Reservation, Lease, Link, Element, Record, Result}, k)
-}
+// kinds returns all kinds, in the order in which the things of an attachment are listed.
+func kinds() []Kind { return []Kind{Reservation, Lease, Link, Element, Record, Result} }
 
 // setAddresses sets the addresses: those of libcni's result and, if there is none, those of the things.
 func (a *Attachment) setAddresses() {
@@ -191,7 +192,24 @@ func (a *Attachment) setAddresses() {
 	slices.SortFunc(a.Addresses, compareAddresses)
 }
 
-// doubt returns why the attachment may be a leftover.
+// The doubts about an attachment.
+const (
+	ownerUnknown  = "owner not known"
+	noNamespace   = "namespace gone"
+	noResult      = "no result" // although libcni's cache has results of others, so that the runtime uses it
+	onlyElements  = "elements only"
+	onlyAddresses = "reservation only"
+	onlyRecord    = "record only"
+	onlyLease     = "lease only"
+)
+
+// doubtTexts has all doubts.
+var doubtTexts = []string{ownerUnknown, noNamespace, noResult, onlyAddresses, onlyElements, onlyRecord, onlyLease}
+
+// addTime is the time after which an ADD has ended: libcni writes the result at its end.
+const addTime = time.Minute
+
+// doubt returns why the attachment may be a leftover, as far as its own things tell.
 func (a *Attachment) doubt() string {
 	kinds := map[Kind]bool{}
 	for _, t := range a.Things {
@@ -199,19 +217,19 @@ func (a *Attachment) doubt() string {
 	}
 	switch {
 	case a.Incomplete:
-		return "owner not known"
+		return ownerUnknown
 	case a.namespaces == namespaceGone:
-		return "namespace gone"
-	case kinds[Result]:
+		return noNamespace
+	case len(kinds) != 1:
 		return ""
-	case len(kinds) == 1 && kinds[Reservation]:
-		return "reservation only"
-	case len(kinds) == 1 && kinds[Element]:
-		return "elements only"
-	case len(kinds) == 1 && kinds[Record]:
-		return "record only"
-	case len(kinds) == 1 && kinds[Lease]:
-		return "lease only"
+	case kinds[Reservation]:
+		return onlyAddresses
+	case kinds[Element]:
+		return onlyElements
+	case kinds[Record]:
+		return onlyRecord
+	case kinds[Lease]:
+		return onlyLease
 	}
 	return ""
 }

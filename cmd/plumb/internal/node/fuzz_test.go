@@ -1,0 +1,57 @@
+package node
+
+import (
+	"encoding/json"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// FuzzResult: whatever a file of libcni's cache has, reading it returns addresses only.
+func FuzzResult(f *testing.F) {
+	f.Add(`{"kind":"cniCacheV1","containerId":"c","networkName":"n","ifName":"e","config":"e30=","result":{"ips":[{"address":"10.1.2.3/24"}]}}`)
+	f.Add(`{"kind":"cniCacheV1","config":"eyJuYW1lIjoibiIsInBsdWdpbnMiOlt7InR5cGUiOiJiIn1dfQ==","result":{"ip4":{}}}`)
+	f.Add(`{"result":7}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		var file cachedFile
+		if json.Unmarshal([]byte(text), &file) != nil {
+			return
+		}
+		for _, address := range file.attachment().addresses {
+			if _, err := netip.ParseAddr(address); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// FuzzLive: a list that is accepted has IDs of containers only.
+func FuzzLive(f *testing.F) {
+	f.Add("a1\nb2\n")
+	f.Add("POD ID\n")
+	f.Add("\x00")
+	f.Fuzz(func(t *testing.T, text string) {
+		path := filepath.Join(t.TempDir(), "live")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		file, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = file.Close() }()
+		list, err := ReadLive(file, time.Now())
+		if err != nil {
+			return
+		}
+		for id := range list.IDs {
+			if !types.IsID(id) {
+				t.Errorf("%q", id)
+			}
+		}
+	})
+}

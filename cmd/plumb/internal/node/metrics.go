@@ -1,0 +1,264 @@
+package node
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/big"
+	"net/netip"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/plumb-cni/plumb/pkg/pool"
+	"github.com/plumb-cni/plumb/pkg/statefile"
+)
+
+// A metric is a gauge in the text format of Prometheus.
+type metric struct {
+	name, help string
+	samples    []sample
+}
+
+// A sample is one value of a metric. The labels are pairs of name and value.
+type sample struct {
+	labels []string
+	value  string
+}
+
+func (m *metric) add(value string, labels ...string) {
+	m.samples = append(m.samples, sample{labels, value})
+}
+
+// WriteMetrics writes the numbers of the inventory in the text format of Prometheus (version 0.0.4).
+func (inv *Inventory) WriteMetrics(w io.Writer) error {
+	for _, m := range append(inv.addressMetrics(), inv.attachmentMetrics()...) {
+		if len(m.samples) == 0 {
+			continue
+		}
+		if _, err := fmt.Fprintf(w, "# HELP %s %s\n# TYPE %s gauge\n", m.name, m.help, m.name); err != nil {
+			return err
+		}
+		for _, s := range m.samples {
+			if _, err := fmt.Fprintf(w, "%s%s %s\n", m.name, s.labelText(), s.value); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// labelText returns the labels in braces. A value is escaped as the format wants it.
+func (s sample) labelText() string {
+	var parts []string
+	escape := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
+	for i := 0; i < len(s.labels); i += 2 {
+		parts = append(parts, s.labels[i]+`="`+escape.Replace(s.labels[i+1])+`"`)
+	}
+	if parts == nil {
+		return ""
+	}
+	return "{" + strings.Join(parts, ",") + "}"
+}
+
+// attachmentMetrics returns the numbers of attachments, host ports, and things without an owner.
+func (inv *Inventory) attachmentMetrics() []*metric {
+	attachments := &metric{name: "plumb_attachments", help: "Attachments for which the node holds something."}
+	doubtful := &metric{name: "plumb_attachments_doubtful", help: "Attachments that may be leftovers, by the reason; plumb list shows them."}
+	ports := &metric{name: "plumb_host_ports", help: "Host ports that lead to a container; one of two IP versions counts twice."}
+	ownerless := &metric{name: "plumb_things_without_owner", help: "Things whose owner is not wholly known, by their kind."}
+	for _, n := range inv.Networks {
+		count, portCount, doubts, things := 0, 0, map[string]int{}, map[Kind]int{}
+		for _, a := range inv.Attachments {
+			if a.Network != n.Name {
+				continue
+			}
+			count++
+			doubts[a.Doubt]++
+			for _, t := range a.Things {
+				if isHostPortMap(t.sub) {
+					portCount++
+				}
+				if a.Incomplete {
+					things[t.Kind]++
+				}
+			}
+		}
+		attachments.add(strconv.Itoa(count), "network", n.Name)
+		ports.add(strconv.Itoa(portCount), "network", n.Name)
+		for _, doubt := range doubtTexts {
+			doubtful.add(strconv.Itoa(doubts[doubt]), "network", n.Name, "reason", doubt)
+		}
+		for _, k := range kinds() {
+			ownerless.add(strconv.Itoa(things[k]), "network", n.Name, "kind", string(k))
+		}
+	}
+	unread := &metric{name: "plumb_unread", help: "Parts of the node that could not be read, so that other numbers may be too low."}
+	unread.add(strconv.Itoa(len(inv.Unread)))
+	return []*metric{attachments, doubtful, ports, ownerless, unread}
+}
+
+// addressMetrics returns the numbers of addresses of the range sets that configurations have.
+func (inv *Inventory) addressMetrics() []*metric {
+	size := &metric{name: "plumb_addresses", help: "Addresses that can be allocated from a range set."}
+	reserved := &metric{name: "plumb_addresses_reserved", help: "Addresses of a range set that are reserved for an attachment on this node."}
+	free := &metric{name: "plumb_addresses_free", help: "Addresses of a range set that are not reserved; with cluster-local, those that no node owned when this node last asked."}
+	owned := &metric{name: "plumb_addresses_owned", help: "Addresses that this node owns, with cluster-local."}
+	inv.eachConfiguredIPAM(func(network, plugin string, ipam json.RawMessage) {
+		dataDir, sets, err := pool.ParseIPAM(ipam)
+		if err != nil {
+			return // plumb doctor reports it
+		}
+		stock := readOwned(dataDir, network)
+		if plugin == clusterLocal {
+			owned.add(strconv.Itoa(stock.owned), "network", network)
+		}
+		for _, set := range sets {
+			labels := []string{"network", network, "range", rangeText(set)}
+			total, taken := sizeOf(set), inv.reservedIn(network, dataDir, set)
+			size.add(total.String(), labels...)
+			reserved.add(strconv.Itoa(taken), labels...)
+			switch n, known := stock.free[set.Ranges[0].First]; {
+			case plugin != clusterLocal:
+				free.add(total.Sub(total, big.NewInt(int64(taken))).String(), labels...)
+			case known:
+				free.add(strconv.FormatUint(n, 10), labels...)
+			}
+		}
+	})
+	return []*metric{size, reserved, free, owned}
+}
+
+const clusterLocal = "cluster-local"
+
+// eachConfiguredIPAM calls f with the value of ipam of each plugin that allocates from ranges, of the
+// configurations in the folder.
+func (inv *Inventory) eachConfiguredIPAM(f func(network, plugin string, ipam json.RawMessage)) {
+	for _, n := range inv.Networks {
+		if n.list == nil {
+			continue
+		}
+		for _, p := range n.list.Plugins {
+			var keys pluginKeys
+			if json.Unmarshal(p.Bytes, &keys) != nil {
+				continue
+			}
+			if plugin := p.Network.IPAM.Type; plugin == "host-local" || plugin == clusterLocal {
+				f(n.Name, plugin, keys.IPAM)
+			}
+		}
+	}
+}
+
+// reservedIn returns the number of reservations of the network in the folder whose address the set has.
+func (inv *Inventory) reservedIn(network, dataDir string, set pool.Set) int {
+	count := 0
+	for _, a := range inv.Attachments {
+		for _, t := range a.has(Reservation) {
+			ip, err := netip.ParseAddr(t.Address)
+			if err == nil && a.Network == network && filepath.Dir(t.Where) == filepath.Join(dataDir, network) && set.Contains(ip) {
+				count++
+			}
+		}
+	}
+	return count
+}
+
+// A stock is what cluster-local knows of the addresses of its node.
+type stock struct {
+	owned int
+	free  map[netip.Addr]uint64 // the free addresses of the segment in a range set, by the first address of the set
+}
+
+// readOwned reads the file in which cluster-local keeps which addresses the node owns. Its page describes the
+// file. Without the file, the stock is empty.
+func readOwned(dataDir, network string) stock {
+	s := stock{free: map[netip.Addr]uint64{}}
+	text, _ := statefile.Read(filepath.Join(dataDir, ".plumb", ".owned", network))
+	for line := range strings.Lines(string(text)) {
+		field := strings.Fields(line)
+		if len(field) == 3 && field[0] == "free" {
+			ip, ipErr := netip.ParseAddr(field[1])
+			n, err := strconv.ParseUint(field[2], 10, 64)
+			if ipErr == nil && err == nil {
+				s.free[ip] = n
+			}
+		}
+		if len(field) == 2 {
+			if _, err := netip.ParseAddr(field[0]); err == nil {
+				s.owned++
+			}
+		}
+	}
+	return s
+}
+
+// rangeText returns the ranges of a set, separated by commas.
+func rangeText(s pool.Set) string {
+	var parts []string
+	for _, r := range s.Ranges {
+		parts = append(parts, r.First.String()+"-"+r.Last.String())
+	}
+	return strings.Join(parts, ",")
+}
+
+// sizeOf returns the number of addresses that can be allocated from the set.
+func sizeOf(s pool.Set) *big.Int {
+	total := new(big.Int)
+	for _, r := range s.Ranges {
+		total.Add(total, countBetween(r.First, r.Last))
+		for i, p := range s.Exclude {
+			if !isCovered(s.Exclude, i) {
+				first, last := bounds(p)
+				total.Sub(total, countBetween(later(first, r.First), earlier(last, r.Last)))
+			}
+		}
+	}
+	return total
+}
+
+// countBetween returns the number of addresses from first to last, with both. It is zero if last is before first, or
+// of another family.
+func countBetween(first, last netip.Addr) *big.Int {
+	if first.Is4() != last.Is4() || last.Less(first) {
+		return new(big.Int)
+	}
+	n := new(big.Int).SetBytes(last.AsSlice())
+	return n.Sub(n, new(big.Int).SetBytes(first.AsSlice())).Add(n, big.NewInt(1))
+}
+
+func later(a, b netip.Addr) netip.Addr {
+	if a.Less(b) {
+		return b
+	}
+	return a
+}
+
+func earlier(a, b netip.Addr) netip.Addr {
+	if a.Less(b) {
+		return a
+	}
+	return b
+}
+
+// bounds returns the first and the last address of a prefix.
+func bounds(p netip.Prefix) (first, last netip.Addr) {
+	b := p.Masked().Addr().AsSlice()
+	for bit := p.Bits(); bit < len(b)*8; bit++ {
+		b[bit/8] |= 0x80 >> (bit % 8)
+	}
+	last, _ = netip.AddrFromSlice(b)
+	return p.Masked().Addr(), last
+}
+
+// isCovered reports whether another prefix contains the prefix at index i. Of equal prefixes, the first one is
+// not covered.
+func isCovered(prefixes []netip.Prefix, i int) bool {
+	for j, p := range prefixes {
+		contains := p.Bits() <= prefixes[i].Bits() && p.Contains(prefixes[i].Addr())
+		if contains && j != i && (p != prefixes[i] || j < i) {
+			return true
+		}
+	}
+	return false
+}

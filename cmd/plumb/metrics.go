@@ -1,0 +1,26 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+)
+
+// newMetrics returns the command metrics.
+func newMetrics() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "metrics",
+		Short: "Print what this node holds as numbers for Prometheus",
+		Long: `metrics prints the numbers of addresses, attachments and host ports of this node in the text format of Prometheus. A timer
+writes them to a file for the textfile collector of node_exporter. It changes nothing.`,
+		Example: "  plumb metrics > /var/lib/node_exporter/plumb.prom.new && mv /var/lib/node_exporter/plumb.prom.new /var/lib/node_exporter/plumb.prom",
+		Args:    usage(cobra.NoArgs),
+	}
+	places := addPlaces(c.Flags())
+	c.RunE = func(c *cobra.Command, _ []string) error {
+		inv, err := readNode(c, places)
+		if err != nil {
+			return err
+		}
+		return inv.WriteMetrics(c.OutOrStdout())
+	}
+	return c
+}

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+)
+
+var _ = Describe("plumb metrics", func() {
+	It("prints the numbers of addresses, attachments and host ports", func() {
+		b := newTestbed()
+		list := b.network("10-pods.conflist", chain)
+		b.add(list, newPod("c1", 8080, 8443))
+		b.add(list, newPod("c2"))
+		Expect(os.WriteFile(filepath.Join(b.path("leases/pods"), "10.1.2.77"), []byte("gone\r\neth0"), 0o600)).To(Succeed())
+		Expect(os.WriteFile(filepath.Join(b.path("leases/pods"), "10.1.2.78"), nil, 0o600)).To(Succeed())
+		out := b.plumb("metrics")
+		for _, want := range []string{
+			`plumb_addresses{network="pods",range="10.1.2.1-10.1.2.254"} 253`,
+			`plumb_addresses{network="pods",range="fd00:1:2::1-fd00:1:2:0:ffff:ffff:ffff:ffff"} 18446744073709551614`,
+			`plumb_addresses_reserved{network="pods",range="10.1.2.1-10.1.2.254"} 4`,
+			`plumb_addresses_reserved{network="pods",range="fd00:1:2::1-fd00:1:2:0:ffff:ffff:ffff:ffff"} 2`,
+			`plumb_addresses_free{network="pods",range="10.1.2.1-10.1.2.254"} 249`,
+			`plumb_attachments{network="pods"} 4`,
+			`plumb_attachments_doubtful{network="pods",reason="reservation only"} 1`,
+			`plumb_attachments_doubtful{network="pods",reason="owner not known"} 1`,
+			`plumb_attachments_doubtful{network="pods",reason="namespace gone"} 0`,
+			`plumb_host_ports{network="pods"} 4`,
+			`plumb_things_without_owner{network="pods",kind="reservation"} 1`,
+			`plumb_unread 0`,
+			`# TYPE plumb_addresses gauge`,
+		} {
+			Expect(strings.Split(out, "\n")).To(ContainElement(want))
+		}
+		requireExposition(out)
+	})
+
+	It("has what cluster-local knows of the node and the segment", func() {
+		b := newTestbed()
+		b.network("10-flat.conflist", `{"cniVersion": "1.1.0", "name": "fl\"at\\", "plugins": [{"type": "macvlan", "ipam": {
+			"type": "cluster-local", "dataDir": "DIR/leases", "subnet": "10.1.2.0/24", "exclude": ["10.1.2.0/28", "10.1.2.4/30", "10.1.2.255"],
+			"engine": {"type": "cluster-local-etcd"}}}]}`)
+		owned := b.path(`leases/.plumb/.owned/fl"at\`)
+		Expect(os.MkdirAll(filepath.Dir(owned), 0o755)).To(Succeed())
+		Expect(os.WriteFile(owned, []byte("boot\nscope a flat n \"/\"\nseen 7\nfree 10.1.2.1 113\n10.1.2.20 0123456789abcdef\n10.1.2.21 0123456789abcdef\n"), 0o600)).To(Succeed())
+		out := b.plumb("metrics")
+		Expect(out).To(ContainSubstring(`plumb_addresses{network="fl\"at\\",range="10.1.2.1-10.1.2.254"} 239` + "\n"))
+		Expect(out).To(ContainSubstring(`plumb_addresses_free{network="fl\"at\\",range="10.1.2.1-10.1.2.254"} 113` + "\n"))
+		Expect(out).To(ContainSubstring(`plumb_addresses_owned{network="fl\"at\\"} 2` + "\n"))
+		requireExposition(out)
+	})
+
+	It("prints no range of a configuration that is invalid, and counts what it cannot read", func() {
+		b := newTestbed()
+		b.network("10-pods.conflist", strings.Replace(chain, "10.1.2.0/24", "10.1.2.3/24", 1))
+		Expect(os.WriteFile(filepath.Join(b.path("conf"), "20-x.conflist"), []byte("{"), 0o600)).To(Succeed())
+		out := b.plumb("metrics")
+		Expect(out).To(And(Not(ContainSubstring("plumb_addresses")), ContainSubstring("plumb_unread 1\n")))
+		requireExposition(out)
+	})
+})
+
+// requireExposition fails the test unless the text has the format of Prometheus: for each metric one HELP, one TYPE,
+// and then its samples, each of which occurs once.
+func requireExposition(text string) {
+	GinkgoHelper()
+	const label = `[a-z_]+="(?:[^"\\\n]|\\["\\n])*"`
+	metric, seen := "", map[string]bool{}
+	Expect(text).To(HaveSuffix("\n"))
+	for line := range strings.Lines(text) {
+		word := strings.Fields(line)
+		switch {
+		case strings.HasPrefix(line, "# HELP "):
+			metric = word[2]
+		case strings.HasPrefix(line, "# TYPE "):
+			Expect(word[2:]).To(Equal([]string{metric, "gauge"}))
+		default:
+			Expect(line).To(MatchRegexp("^" + metric + `(\{` + label + "(," + label + `)*\})? \d+\n$`))
+		}
+		key := line[:strings.LastIndex(line, " ")]
+		Expect(seen[key]).To(BeFalse(), line)
+		seen[key] = true
+	}
+}
