@@ -18,7 +18,7 @@ cd "$(dirname "$0")/.."
 # with its package. The race detector needs a C compiler and the headers of the C library.
 # test/programs_test.go checks that the list is complete.
 needed=(
-	ip:iproute2 nft:nftables iptables:iptables conntrack:conntrack ping:iputils-ping sysctl:procps
+	ip:iproute2 nft:nftables iptables:iptables conntrack:conntrack ping:iputils-ping openssl:openssl jq:jq sysctl:procps
 	git:git gcc:gcc /usr/include/stdio.h:libc6-dev shellcheck:shellcheck
 	qemu-s390x-static:qemu-user-static dbus-daemon:dbus firewalld:firewalld dnsmasq:dnsmasq-base
 	kea-dhcp4:kea-dhcp4-server

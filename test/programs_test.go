@@ -37,7 +37,7 @@ var packages = map[string]string{
 	"lsmod": "kmod", "cpio": "cpio", "xz": "xz-utils", "debootstrap": "debootstrap",
 	"containerd": "containerd", "ctr": "containerd", "runc": "runc", "podman": "podman", "conmon": "conmon",
 	"ethtool": "ethtool", "tcpdump": "tcpdump", "strace": "strace", "valgrind": "valgrind", "perf": "linux-perf",
-	"curl": "curl", "wget": "wget", "jq": "jq", "nc": "netcat-openbsd", "socat": "socat", "python3": "python3", "perl": "perl",
+	"openssl": "openssl", "curl": "curl", "wget": "wget", "jq": "jq", "nc": "netcat-openbsd", "socat": "socat", "python3": "python3", "perl": "perl",
 	"bc": "bc", "lsof": "lsof", "fuser": "psmisc", "setfacl": "acl", "mkfs.ext4": "e2fsprogs", "dnsmasq": "dnsmasq-base",
 	"dbus-daemon": "dbus", "firewalld": "firewalld", "kea-dhcp4": "kea-dhcp4-server",
 }
@@ -62,9 +62,10 @@ var installations = []installation{
 	{"scripts/test.sh", []string{"build_linux.sh", "scripts", "pkg", "plugins", "test"}, nil},
 	{"scripts/bench.sh", []string{"build_linux.sh", "scripts/bench.sh", "scripts/sandbox.sh", "test/bench", "test/nstest"}, daemons},
 	{"scripts/quickstart.sh", []string{"build_linux.sh", "scripts/quickstart.sh"}, nil},
+	{"scripts/quickstart-cluster.sh", []string{"build_linux.sh", "scripts/quickstart-cluster.sh"}, nil},
 	{"test/vm/run.sh", []string{"build_linux.sh", "scripts/sandbox.sh", "test/vm", "test/nstest", "pkg", "plugins"}, daemons},
 	{"test/runtimes/run.sh", []string{"build_linux.sh", "scripts/sandbox.sh", "test/runtimes", "test/nstest"}, daemons},
-	{"test/engine/run.sh", []string{"scripts/sandbox.sh", "test/engine", "test/nstest"}, daemons},
+	{"test/engine/run.sh", []string{"build_linux.sh", "scripts/sandbox.sh", "scripts/quickstart-cluster.sh", "test/engine", "test/nstest"}, daemons},
 	{"test/fresh/run.sh", []string{"test/fresh"}, nil},
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -34,6 +35,9 @@ status is 1 if something is wrong.`,
 	c.Flags().StringVar(&live, "live", "", "`file` with the whole IDs of all live containers of all runtimes; - for stdin")
 	c.Flags().BoolVar(&wire, "wire", false, "also ask other hosts whether they use an address of a container (ARP, neighbor discovery); takes seconds")
 	c.RunE = func(c *cobra.Command, files []string) error {
+		if len(files) > 0 && (live != "" || wire) {
+			return usageError{errors.New("--live and --wire are for what the node holds, which is not examined if files are given")}
+		}
 		o := doctor.Options{Places: *places, Files: files, Wire: wire, LiveFile: live, Flags: placeFlags(c.Flags(), places), Spare: spareFolders()}
 		if live != "" {
 			o.Live = func(inv *node.Inventory) (node.LiveList, error) {
@@ -51,10 +55,15 @@ status is 1 if something is wrong.`,
 		} else {
 			err = printReport(c.OutOrStdout(), report)
 		}
-		if err == nil && len(report.Findings) > 0 {
-			err = errFound
+		switch {
+		case err != nil:
+			return err
+		case len(report.Findings) > 0:
+			return errFound
+		case len(report.Unread) > 0:
+			return errors.New("not everything could be examined")
 		}
-		return err
+		return nil
 	}
 	return c
 }
@@ -105,14 +114,11 @@ func printReport(w io.Writer, r *doctor.Report) error {
 	for _, u := range r.Unread {
 		fmt.Fprintf(w, "not examined: %s\n", u)
 	}
-	found := fmt.Sprintf("%d problems", len(r.Findings))
-	switch len(r.Findings) {
-	case 0:
-		found = "nothing found"
-	case 1:
-		found = "1 problem"
+	found := "nothing found"
+	if n := len(r.Findings); n > 0 {
+		found = count(n, "problem")
 	}
-	_, err := fmt.Fprintf(w, "%s (%d configurations, %d executables, %d attachments, %d checks)\n",
-		found, len(r.Files), len(r.Executables), r.Attachments, len(r.Checks))
+	_, err := fmt.Fprintf(w, "%s (%s, %s, %s, %s)\n", found, count(len(r.Files), "configuration"),
+		count(len(r.Executables), "executable"), count(r.Attachments, "attachment"), count(len(r.Checks), "check"))
 	return err
 }

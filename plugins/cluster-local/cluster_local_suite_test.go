@@ -10,6 +10,7 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"github.com/plumb-cni/plumb/pkg/invoke"
 	"github.com/plumb-cni/plumb/pkg/pool"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/test/nstest"
@@ -78,6 +79,7 @@ func (n *testNode) host() host {
 		pool.Machine{BootID: n.BootID, Wait: n.Wait, Now: func() time.Duration { return n.Clock }},
 		[]string{n.identity()},
 		func() (string, error) { return n.name, nil },
+		invoke.RunProgram,
 	}
 }
 

@@ -29,7 +29,7 @@ func (n *network) call(req engine.Request, limit time.Duration) (*engine.Answer,
 	if err != nil {
 		return nil, n.failure(engine.ReasonInternal, err)
 	}
-	output, err := invoke.RunProgram(n.request, n.program, input, limit)
+	output, err := n.host.run(n.request, n.program, input, limit)
 	if errors.Is(err, invoke.ErrNotStarted) {
 		return nil, n.failure(engine.ReasonInternal, err)
 	}

@@ -112,7 +112,7 @@ func FuzzConfig(f *testing.F) {
 		if !json.Valid([]byte(keys)) {
 			return
 		}
-		h := host{pool.ThisMachine(), nil, func() (string, error) { return "n1", nil }}
+		h := host{pool.ThisMachine(), nil, func() (string, error) { return "n1", nil }, nil}
 		p := h.plugin()
 		p.Add = func(r *skel.Request) (*types.Result, error) {
 			n, err := h.parse(r)

@@ -4,13 +4,14 @@ import (
 	"os"
 	"strings"
 
+	"github.com/plumb-cni/plumb/pkg/invoke"
 	"github.com/plumb-cni/plumb/pkg/pool"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
 // thisHost returns the host that the process runs on.
 func thisHost() host {
-	return host{pool.ThisMachine(), []string{"/sys/class/dmi/id/product_uuid", "/etc/machine-id"}, os.Hostname}
+	return host{pool.ThisMachine(), []string{"/sys/class/dmi/id/product_uuid", "/etc/machine-id"}, os.Hostname, invoke.RunProgram}
 }
 
 // machine returns what distinguishes this machine from all others: the UUID of the hardware or virtual

@@ -5,6 +5,7 @@ package main
 
 import (
 	"errors"
+	"time"
 
 	"github.com/plumb-cni/plumb/pkg/invoke"
 	"github.com/plumb-cni/plumb/pkg/pool"
@@ -21,7 +22,11 @@ type host struct {
 	pool.Machine
 	identity []string               // paths of the files that identify the machine
 	hostname func() (string, error) // the default of the key node
+	run      runProgram             // runs the engine
 }
+
+// A runProgram is invoke.RunProgram, or what a test has instead.
+type runProgram func(r *skel.Request, program string, input []byte, limit time.Duration) ([]byte, error)
 
 func (h host) plugin() skel.Plugin {
 	return skel.Plugin{

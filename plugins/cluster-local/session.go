@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"net/netip"
 	"os"
@@ -411,60 +410,4 @@ func (n *network) agree() error {
 		return err
 	}
 	return s.release(nil)
-}
-
-// checkFree returns an error if a reservation cannot be written or, with failStatusWhenFull, if a range
-// set has no free address, neither among the owned ones nor in the engine.
-func (n *network) checkFree() error {
-	exhausted := make([]bool, len(n.sets))
-	for i := range exhausted {
-		exhausted[i] = true // unless the folder exists, and the node owns one
-	}
-	var seen int64
-	err := n.Status(func(se *pool.Session) (pool.Choice, error) {
-		st, _, err := n.read(se)
-		if err != nil {
-			return pool.Choice{}, err
-		}
-		seen = st.seen
-		free, err := se.Free(st.addrs())
-		for _, ip := range free {
-			if set := n.setOf(ip); set != noSet {
-				exhausted[set] = false
-			}
-		}
-		return pool.Among(free), err
-	})
-	if !n.FailStatusWhenFull() || err != nil && !isNoneFree(err) {
-		return err
-	}
-	for set := range n.sets {
-		if !exhausted[set] {
-			continue
-		}
-		if err := n.checkEngine(set, seen); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// statusLimit is how long STATUS waits for the engine. It is shorter than the interval at which runtimes
-// call STATUS.
-const statusLimit = 2 * time.Second
-
-// checkEngine returns an error if the engine would not give an address of the set.
-func (n *network) checkEngine(set int, seen int64) error {
-	req := n.about(engine.Status, set)
-	req.Seen = seen
-	a, err := n.call(req, statusLimit)
-	switch {
-	case err != nil:
-		return err
-	case a.Frozen != "":
-		return fmt.Errorf("segment %s is frozen since %s", n.segment, a.Frozen)
-	case a.Free == 0:
-		return fmt.Errorf("no address of range set %d is free in segment %s", set+1, n.segment)
-	}
-	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -481,9 +482,42 @@ var _ = Describe("STATUS", func() {
 		Expect(f.Code).To(BeEquivalentTo(types.CodeNotAvailable))
 		Expect(f.Msg).To(ContainSubstring("no address of range set 1 is free in segment net"))
 		Expect(n.cluster.calls()).To(Equal([]string{"status"}))
+		n.Clock += time.Minute
 		n.cluster.script("status", "refuse unreachable")
 		Expect(n.fails("STATUS", "", full).Code).To(BeEquivalentTo(types.CodeNotAvailable))
 		n.del("c1", full)
+	})
+
+	It("with failStatusWhenFull uses an answer of the engine for 30 seconds, until the boot or the ranges change", func() {
+		for i := range 13 {
+			n.add(fmt.Sprint("c", i), full)
+		}
+		n.cluster.calls()
+		n.fails("STATUS", "", full)
+		n.Clock += 29 * time.Second
+		Expect(n.fails("STATUS", "", full).Msg).To(HaveSuffix("no address of range set 1 is free in segment net (29s ago)"))
+		Expect(n.cluster.calls()).To(Equal([]string{"status"}))
+		n.Clock += time.Second
+		Expect(n.fails("STATUS", "", full).Msg).NotTo(ContainSubstring("ago"))
+		Expect(n.cluster.calls()).To(Equal([]string{"status"}))
+
+		By("changing the ranges")
+		larger := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/27", "failStatusWhenFull": true`}
+		for range 2 {
+			n.run("STATUS", "", larger).OK(GinkgoTB())
+		}
+		Expect(n.cluster.calls()).To(Equal([]string{"status"}))
+
+		By("booting")
+		n.Boot("boot-2")
+		clear(n.wire)
+		n.run("STATUS", "", larger).OK(GinkgoTB())
+		Expect(n.cluster.calls()).To(Equal([]string{"status"}))
+
+		By("having a file that is damaged")
+		Expect(os.WriteFile(filepath.Join(n.DataDir, ".plumb", ".status", "net"), []byte("{"), 0o600)).To(Succeed())
+		n.run("STATUS", "", larger).OK(GinkgoTB())
+		Expect(n.cluster.calls()).To(Equal([]string{"status"}))
 	})
 })
 

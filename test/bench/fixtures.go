@@ -114,6 +114,28 @@ func ipamOnly(s *side, addresses int) conf {
 	return conf{"ipam": conf{"type": "host-local", "dataDir": s.dir, "ranges": [][]conf{{r}}}}
 }
 
+// clusterOnly is ipamOnly with cluster-local.
+func clusterOnly(s *side, addresses int) conf {
+	c := ipamOnly(s, addresses)
+	ipam := c["ipam"].(conf)
+	ipam["type"], ipam["node"], ipam["engine"] = "cluster-local", "n1", conf{"type": filepath.Base(s.engineFile())}
+	return c
+}
+
+func (s *side) engineFile() string { return filepath.Join(s.bin, "bench-engine") }
+
+// stockEngine writes an engine that gives its addresses in the first ADD. That is not timed, and each DEL leaves
+// them to the node.
+func stockEngine(s *side) {
+	s.must(os.WriteFile(s.engineFile(), []byte(`#!/bin/sh
+case $(cat) in
+*'"verb":"adopt"'*) echo '{"free": 200, "revision": 1}' ;;
+*'"verb":"claim"'*) echo '{"addresses": {"10.64.0.2": "0000000000000000000000000000000a", "10.64.0.3": "0000000000000000000000000000000b"}, "free": 198, "revision": 2}' ;;
+*) exit 1 ;;
+esac
+`), 0o755))
+}
+
 // reserve writes the reservations of others, as both sides write them.
 func reserve(s *side) {
 	dir := filepath.Join(s.dir, network)

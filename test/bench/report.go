@@ -48,6 +48,8 @@ func (o *outcome) rows(w io.Writer) {
 			switch {
 			case p[1] == empty:
 				name += " (second: plumb with none)"
+			case p[1] == withHostLocal:
+				name += " (second: plumb's host-local)"
 			case p[0] != plumb:
 				name += " (first: " + p[0] + ")"
 			}

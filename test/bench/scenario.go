@@ -225,11 +225,15 @@ func (o *outcome) summarize(sc scenario) []verbOutcome {
 }
 
 // pairs are the sides to compare: plumb with the reference, and with itself on an empty
-// node; what else there is with the reference.
+// node; what else there is with the reference. cluster-local, which the reference does not have, is
+// compared with our host-local.
 func pairs(sides map[string]summary) [][2]string {
 	all := [][2]string{{plumb, reference}}
 	if _, ok := sides[empty]; ok {
 		all = append(all, [2]string{plumb, empty})
+	}
+	if _, ok := sides[withHostLocal]; ok {
+		return [][2]string{{plumb, withHostLocal}}
 	}
 	if _, ok := sides[withIPTables]; ok {
 		all = append(all, [2]string{withIPTables, reference})

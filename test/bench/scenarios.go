@@ -2,7 +2,10 @@ package main
 
 import "fmt"
 
-const withIPTables = "plumb, iptables"
+const (
+	withIPTables  = "plumb, iptables"
+	withHostLocal = "plumb, host-local"
+)
 
 // The budgets of a process that only starts, and of a plugin that does little more.
 var (
@@ -16,6 +19,7 @@ func scenarios() []scenario {
 	all = append(all, starts()...)
 	all = append(all, small()...)
 	all = append(all, hostLocal()...)
+	all = append(all, clusterLocal())
 	all = append(all, bridges()...)
 	all = append(all, interfaces()...)
 	all = append(all, portmaps()...)
@@ -85,6 +89,20 @@ func hostLocal() []scenario {
 			})
 	}
 	return all
+}
+
+// clusterLocal returns the scenario that calls cluster-local alone, which has a stock, and plumb's host-local.
+func clusterLocal() scenario {
+	a := aim{Median: 1.15}
+	return scenario{
+		name: "cluster-local", verbs: verbs(a, a, a), roles: []role{{name: plumb}, {name: withHostLocal}}, prepare: stockEngine,
+		chain: one(func(s *side) conf {
+			if s.name == withHostLocal {
+				return ipamOnly(s, 200)
+			}
+			return clusterOnly(s, 200)
+		}),
+	}
 }
 
 func bridges() []scenario {

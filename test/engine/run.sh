@@ -1,8 +1,9 @@
 #!/bin/bash
 # run.sh tests the engines of cluster-local with their stores, in namespaces of their own.
 #
-#   test/engine/run.sh                            all tests, and static checks of both modules
+#   test/engine/run.sh                            all tests, scripts/quickstart-cluster.sh, and static checks of both modules
 #   test/engine/run.sh -short                     go test with these arguments
+#   test/engine/run.sh --simulate [NODES]         a simulation of many nodes (5000), each with 100 containers; it prints figures
 #   test/engine/run.sh -nemesis 15m -settings 15m -ginkgo.focus nemesis
 #
 # It tests the executable in $PLUMB_BIN, or builds it. It builds etcd from its Go module: the first build
@@ -11,7 +12,7 @@ set -euo pipefail
 cd "$(dirname "$0")"
 
 [ -t 1 ] || export GINKGO_NO_COLOR=1
-../../scripts/need.sh ip:iproute2 nft:nftables iptables:iptables sysctl:procps
+../../scripts/need.sh ip:iproute2 nft:nftables iptables:iptables sysctl:procps ping:iputils-ping openssl:openssl jq:jq
 if [ $# = 0 ]; then
 	for module in ../../engine/etcd .; do
 		go -C "$module" vet ./...
@@ -19,6 +20,10 @@ if [ $# = 0 ]; then
 		go -C "$module" mod tidy -diff
 	done
 	go -C ../../engine/etcd test -count=1 .
+	../../scripts/sandbox.sh unshare --pid --fork --kill-child --mount-proc ../../scripts/quickstart-cluster.sh
+fi
+if [ "${1:-}" = --simulate ]; then
+	set -- -v -ginkgo.v -ginkgo.focus 'a simulation' -simulate "${2:-5000}" "${@:3}" -timeout 12h
 fi
 # With a PID namespace, all members of etcd end with the tests, also if these are killed.
 go test -count=1 -timeout 60m -exec "$PWD/../../scripts/sandbox.sh unshare --pid --fork --kill-child --mount-proc" . "$@"

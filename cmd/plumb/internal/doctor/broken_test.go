@@ -63,8 +63,7 @@ func faults(n *usedNode, c1, c2 *nstest.NS) []fault {
 			file("41.conflist", `{"type": "firewall"}`)()
 		}, nil},
 		{"versions", `cniVersion "1.1.0": not supported by vendor`, func() {
-			script := "#!/bin/sh\ncat >/dev/null\necho '{\"cniVersion\": \"1.0.0\", \"supportedVersions\": [\"0.4.0\", \"1.0.0\"]}'\n"
-			Expect(os.WriteFile(filepath.Join(n.bin(), "vendor"), []byte(script), 0o755)).To(Succeed())
+			n.writeVendor()
 			file("42.conflist", `{"type": "vendor"}`)()
 		}, nil},
 		{"mixed-versions", "bin/static: has version v1.9.9", func() {

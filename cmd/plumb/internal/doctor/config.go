@@ -218,6 +218,9 @@ func findKeys(e *examination) (found []Finding) {
 		problems, err := schema.Check(name, f.top)
 		e.unread(f.path, err)
 		for _, p := range problems {
+			if f.isForeign(p) {
+				continue
+			}
 			if p.Kind != schema.UnknownKey && p.Kind != schema.RepeatedKey {
 				e.broken[f] = true
 			}
@@ -229,6 +232,12 @@ func findKeys(e *examination) (found []Finding) {
 		}
 	}
 	return found
+}
+
+// isForeign reports whether a problem is a key that another program has for itself: a key of the list, as nerdctl writes
+// nerdctlID, or one with a dot, as com.example.key.
+func (f *file) isForeign(p schema.Problem) bool {
+	return p.Kind == schema.UnknownKey && p.Want == "" && (f.isList() && p.Path == p.Key || strings.Contains(p.Key, "."))
 }
 
 // mend returns how to mend a problem: by sed, if it is known what was meant.

@@ -63,7 +63,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 		n := newTestNode("bridge", "host-local")
 		n.write("10-pods.conflist", good)
 		out, status := n.plumb(append([]string{"doctor"}, n.folders()...)...)
-		Expect(out).To(MatchRegexp(`^nothing found \(1 configurations, 2 executables, 0 attachments, [0-9]+ checks\)\n$`))
+		Expect(out).To(MatchRegexp(`^nothing found \(1 configuration, 2 executables, 0 attachments, [0-9]+ checks\)\n$`))
 		Expect(status).To(BeZero())
 	})
 
@@ -85,6 +85,42 @@ var _ = Describe("plumb doctor on configurations", func() {
 		Expect(report.Findings).To(BeEmpty())
 		Expect(report.Files).To(Equal([]string{other}))
 	})
+
+	It("fails if it finds nothing but cannot examine everything", func() {
+		n := newTestNode()
+		n.writeVendor()
+		n.write("10-vendor.conflist", `{"cniVersion": "1.0.0", "name": "v", "plugins": [{"type": "vendor"}]}`)
+		Expect(os.Chmod(n.dir, 0o755)).To(Succeed())
+		cmd := append([]string{"--reuid", "65534", "--regid", "65534", "--clear-groups", filepath.Join(n.built, "plumb"), "doctor"}, n.folders()...)
+		out, err := n.Exec("setpriv", cmd...)
+		Expect(err).To(MatchError(ContainSubstring("exit status 3: plumb: not everything could be examined")))
+		Expect(out).To(MatchRegexp("(?s)not examined: nftables: .*nothing found"))
+	})
+
+	It("refuses files together with --wire", func() {
+		n := newTestNode("bridge", "host-local")
+		_, err := n.Exec(filepath.Join(n.built, "plumb"), "doctor", "--wire", "x.conflist")
+		Expect(err).To(MatchError(ContainSubstring("exit status 2: plumb: --live and --wire are for what the node holds")))
+	})
+
+	DescribeTable("finds nothing in a configuration as runtimes write it", func(text string) {
+		n := newTestNode("bridge", "host-local", "ptp", "portmap", "firewall", "tuning")
+		n.write("10-a.conflist", text)
+		Expect(n.doctor().Findings).To(BeEmpty())
+	},
+		Entry("podman", `{"args": {"podman_labels": {"a": "b"}}, "cniVersion": "0.4.0", "name": "a", "plugins": [
+			{"type": "bridge", "bridge": "cni-podman1", "isGateway": true, "ipMasq": true, "hairpinMode": true, "capabilities": {"ips": true},
+			"ipam": {"type": "host-local", "dataDir": "POOLS", "routes": [{"dst": "0.0.0.0/0"}], "ranges": [[{"subnet": "10.89.0.0/24", "gateway": "10.89.0.1"}]]}},
+			{"type": "portmap", "capabilities": {"portMappings": true}}, {"type": "firewall", "backend": ""}, {"type": "tuning"}]}`),
+		Entry("nerdctl", `{"cniVersion": "1.0.0", "name": "bridge", "nerdctlID": "17f29b073143", "nerdctlLabels": {"nerdctl/default-network": "true"}, "plugins": [
+			{"type": "bridge", "bridge": "nerdctl0", "isGateway": true, "ipMasq": true, "hairpinMode": true,
+			"ipam": {"ranges": [[{"gateway": "10.4.0.1", "subnet": "10.4.0.0/24"}]], "routes": [{"dst": "0.0.0.0/0"}], "type": "host-local", "dataDir": "POOLS"}},
+			{"type": "portmap", "capabilities": {"portMappings": true}}, {"type": "firewall", "ingressPolicy": "same-bridge"}, {"type": "tuning"}]}`),
+		Entry("kind", `{"cniVersion": "0.3.1", "name": "kindnet", "plugins": [{"type": "ptp", "ipMasq": false, "mtu": 1500,
+			"ipam": {"type": "host-local", "dataDir": "POOLS", "routes": [{"dst": "0.0.0.0/0"}], "ranges": [[{"subnet": "10.244.0.0/24"}]]}},
+			{"type": "portmap", "capabilities": {"portMappings": true}}]}`),
+		Entry("a key of another program", `{"cniVersion": "1.1.0", "name": "a", "plugins": [{"type": "bridge", "com.example.owner": "me"}]}`),
+	)
 
 	DescribeTable("finds a mistake whose advice, followed literally, mends it",
 		func(check string, m mistake) {
@@ -158,8 +194,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 		}),
 		Entry("a version that a plugin does not support", "versions", mistake{
 			make: func(n *testNode) {
-				script := "#!/bin/sh\ncat >/dev/null\necho '{\"cniVersion\": \"1.0.0\", \"supportedVersions\": [\"0.4.0\", \"1.0.0\"]}'\n"
-				Expect(os.WriteFile(filepath.Join(n.bin(), "vendor"), []byte(script), 0o755)).To(Succeed())
+				n.writeVendor()
 				n.write("20-vendor.conflist", `{"cniVersion": "1.1.0", "name": "v", "plugins": [{"type": "vendor"}]}`)
 			}, what: `cniVersion "1.1.0": not supported by vendor (0.4.0, 1.0.0)`,
 		}),

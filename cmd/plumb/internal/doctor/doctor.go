@@ -92,7 +92,7 @@ type examination struct {
 	// executables are the executables that were found, by the type of the plugin.
 	executables map[string]*executable
 	broken      map[*file]bool
-	inventory   *node.Inventory
+	inventory   *node.Inventory           // nil: files are given, and what the node holds is not examined
 	nft         *nft.Conn                 // nil: the kernel has no nf_tables
 	plan        *node.Plan                // nil: there is no list of live containers
 	leftover    map[*node.Attachment]bool // that findLeftovers found
@@ -115,7 +115,7 @@ func (o Options) Examine(ctx context.Context, progress func(check string)) (*Rep
 	if len(o.Files) == 0 {
 		todo = append(todo, stateChecks()...)
 	}
-	if o.Wire {
+	if len(o.Files) == 0 && o.Wire {
 		todo = append(todo, check{"wire", findWire})
 	}
 	for _, c := range todo {
@@ -141,6 +141,16 @@ func (e *examination) readNode(h *ns.Handle) (err error) {
 		return err
 	}
 	e.findPrograms()
+	e.nft, err = openNFT(h)
+	e.unread("nftables", err)
+	if len(e.Files) > 0 {
+		return nil
+	}
+	return e.readInventory()
+}
+
+// readInventory reads what the node holds, and then the list of live containers.
+func (e *examination) readInventory() (err error) {
 	if e.inventory, err = e.Read(); err != nil {
 		return err
 	}
@@ -150,8 +160,6 @@ func (e *examination) readNode(h *ns.Handle) (err error) {
 			e.report.Unread = append(e.report.Unread, problem) // what is wrong with a file is a finding
 		}
 	}
-	e.nft, err = openNFT(h)
-	e.unread("nftables", err)
 	if e.Live == nil {
 		return nil
 	}
@@ -181,8 +189,11 @@ func fileOf(where string) string {
 
 // unread records the error of a part that could not be examined. A nil error is none.
 func (e *examination) unread(what string, err error) {
-	if err != nil {
-		e.report.Unread = append(e.report.Unread, fmt.Sprintf("%s: %v", what, err))
+	if err == nil {
+		return
+	}
+	if text := fmt.Sprintf("%s: %v", what, err); !slices.Contains(e.report.Unread, text) {
+		e.report.Unread = append(e.report.Unread, text)
 	}
 }
 

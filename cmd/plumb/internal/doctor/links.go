@@ -107,6 +107,9 @@ func (e *examination) noMaster(f *file, v *schema.Value) Finding {
 		return Finding{Where: f.at(v), What: what + "; " + likely + " was probably meant",
 			Mend: f.replace(v.Line, v.Key, fmt.Sprintf("%q", v.Text()), fmt.Sprintf("%q", likely))}
 	}
-	return Finding{Where: f.at(v), What: what, Mend: edit + "write the name of an interface of this node into line " +
-		fmt.Sprint(v.Line) + " of " + f.path + "; its network cards are: " + strings.Join(others, ", ")}
+	mend := fmt.Sprintf("%swrite the name of an interface of this node into line %d of %s", edit, v.Line, f.path)
+	if len(others) > 0 {
+		mend += "; its network cards are: " + strings.Join(others, ", ")
+	}
+	return Finding{Where: f.at(v), What: what, Mend: mend}
 }

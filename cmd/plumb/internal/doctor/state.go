@@ -41,8 +41,19 @@ func result(a *node.Attachment) string {
 // describe returns what the node holds for an attachment.
 func describe(a *node.Attachment) string {
 	var things []string
+	elements := 0
 	for _, t := range a.Things {
-		things = append(things, fmt.Sprintf("%s %s", t.Kind, t.Name))
+		switch t.Kind {
+		case node.Element:
+			elements++
+		case node.Result:
+			things = append(things, "result of libcni")
+		default:
+			things = append(things, fmt.Sprintf("%s %s", t.Kind, t.Name))
+		}
+	}
+	if elements > 0 {
+		things = append(things, fmt.Sprintf("%d elements of nftables", elements))
 	}
 	return fmt.Sprintf("container %s, interface %s, network %s: %s", a.ContainerID, a.IfName, a.Network, strings.Join(things, ", "))
 }
@@ -320,12 +331,23 @@ func findForwardDrop(e *examination) (found []Finding) {
 			if !slices.ContainsFunc(f.plugins, plugin.isRouted) || slices.Contains(f.types(), "firewall") || !f.isList() {
 				continue
 			}
+			rules, err := e.nft.Rules(c.Table, c.Name)
+			e.unread("rules of nftables", types.IgnoreNotExist(err))
+			if slices.ContainsFunc(rules, f.isNamed) {
+				continue
+			}
 			found = append(found, Finding{Where: f.path,
-				What: fmt.Sprintf("table %s, chain %s: its policy is drop, and network %q has no plugin that lets packets of its containers pass", c.Table, c.Name, f.name()),
+				What: fmt.Sprintf("table %s, chain %s: its policy is drop, and network %q has no plugin that lets packets of its containers pass; nor does a rule of the chain name its subnet or its bridge", c.Table, c.Name, f.name()),
 				Mend: edit + `add {"type": "firewall"} to plugins, after the plugin that makes the interface; containers that run must be replaced`})
 		}
 	}
 	return found
+}
+
+// isNamed reports whether a rule of another program is about the packets of the network.
+func (f *file) isNamed(r nft.ListedRule) bool {
+	return slices.ContainsFunc(f.spans(), func(s span) bool { return r.Saddr.IsValid() && r.Saddr.Overlaps(s.subnet) }) ||
+		slices.ContainsFunc(f.plugins, func(p plugin) bool { return p.typ == "bridge" && r.Iif == bridgeName(p) })
 }
 
 // findLocalnet finds interfaces to containers with route_localnet, on a node without the chain that guards 127/8.

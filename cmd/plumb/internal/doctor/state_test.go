@@ -68,9 +68,15 @@ type usedNode struct {
 func newUsedNode() (n *usedNode, c1 *nstest.NS) {
 	GinkgoHelper()
 	n = &usedNode{testNode: newTestNode("bridge", "host-local", "portmap", "firewall")}
-	n.cni = libcni.NewCNIConfigWithCacheDir([]string{n.bin()}, filepath.Join(n.dir, "cache"), &onNode{node: n.NS})
-	n.write("10-pods.conflist", masqueraded)
+	n.attachBy(masqueraded)
 	return n, n.add("c1")
+}
+
+// attachBy makes the configuration that of the network to which add and del attach containers.
+func (n *usedNode) attachBy(configuration string) {
+	GinkgoHelper()
+	n.cni = libcni.NewCNIConfigWithCacheDir([]string{n.bin()}, filepath.Join(n.dir, "cache"), &onNode{node: n.NS})
+	n.write("10-pods.conflist", configuration)
 }
 
 func (n *usedNode) list() *libcni.NetworkConfigList {
@@ -150,7 +156,7 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 
 		It("names the namespace that does not exist, and removes all", func() {
 			leave()
-			finding := n.find("leftover", "container c2, interface eth0, network pods: reservation 10.88.0.3, element 10.88.0.3")
+			finding := n.find("leftover", "container c2, interface eth0, network pods: reservation 10.88.0.3, result of libcni, 2 elements of nftables")
 			Expect(finding.What).To(MatchRegexp("its namespace .* does not exist$"))
 			n.requireMended(finding, nil)
 			Expect(n.sh("nft list table inet plumb")).NotTo(ContainSubstring("c2"))
@@ -233,8 +239,7 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 
 	It("finds that another program has deleted the elements of host ports", func() {
 		n := &usedNode{testNode: newTestNode("bridge", "host-local", "portmap")}
-		n.cni = libcni.NewCNIConfigWithCacheDir([]string{n.bin()}, filepath.Join(n.dir, "cache"), &onNode{node: n.NS})
-		n.write("10-pods.conflist", ports)
+		n.attachBy(ports)
 		pod := nstest.New(GinkgoTB())
 		runtime := runtimeOf("c1", pod)
 		runtime.CapabilityArgs = map[string]any{"portMappings": []map[string]any{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}}
@@ -262,6 +267,17 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 		n.requireMended(n.find("forward-drop", "table ip filter, chain FORWARD: its policy is drop"), func() {
 			n.change("10-pods.conflist", "        }\n    ]", "        },\n        {\"type\": \"firewall\"}\n    ]")
 		})
+	})
+
+	It("finds no chain that drops if a rule of it names the subnet or the bridge", func() {
+		n, _ := newUsedNode()
+		n.Must(GinkgoTB(), "iptables", "-P", "FORWARD", "DROP")
+		n.Must(GinkgoTB(), "iptables", "-A", "FORWARD", "-s", "10.88.0.0/16", "-j", "ACCEPT")
+		Expect(n.doctor().Findings).To(BeEmpty())
+		n.Must(GinkgoTB(), "iptables", "-F", "FORWARD")
+		n.find("forward-drop", "FORWARD")
+		n.Must(GinkgoTB(), "iptables", "-A", "FORWARD", "-i", "cni0", "-j", "ACCEPT")
+		Expect(n.doctor().Findings).To(BeEmpty())
 	})
 
 	It("finds route_localnet without a guard", func() {

@@ -23,8 +23,8 @@ import (
 
 // The probes of one interface.
 const (
-	probes    = 3               // how often each address is asked for
-	probeTime = 1 * time.Second // between two probes, and after the last
+	probes    = 3                      // how often each address is asked for
+	probeTime = 500 * time.Millisecond // between two probes, and after the last
 )
 
 // A claim is an address of a container on a wire of the node.
@@ -145,6 +145,9 @@ func arp(on nl.Link, addrs []netip.Addr, answers map[string]bool) (err error) {
 // arpHeader begins an ARP packet for IPv4 on Ethernet, before the operation (RFC 826).
 var arpHeader = []byte{0, 1, 8, 0, 6, 4}
 
+// arpLen is the length of an ARP packet for IPv4 on Ethernet.
+const arpLen = 28
+
 // arpProbe returns an ARP request without the address of the sender (RFC 5227, section 2.1.1).
 func arpProbe(from types.MAC, addr netip.Addr) []byte {
 	p := binary.BigEndian.AppendUint16(bytes.Clone(arpHeader), 1)
@@ -168,10 +171,17 @@ func collectAnswers(s *packet.Conn, answers map[string]bool) error {
 		if err != nil {
 			return err
 		}
-		if p := buf[:n]; n >= 28 && bytes.HasPrefix(p, arpHeader) {
-			if addr := netip.AddrFrom4([4]byte(p[14:18])); !addr.IsUnspecified() {
-				answers[addr.String()+" "+types.MAC(p[8:14]).String()] = true
-			}
+		if addr, mac, ok := arpSender(buf[:n]); ok {
+			answers[addr.String()+" "+mac.String()] = true
 		}
 	}
+}
+
+// arpSender returns the address and the hardware address of the sender of an ARP packet. A probe has no address.
+func arpSender(p []byte) (addr netip.Addr, mac types.MAC, ok bool) {
+	if len(p) < arpLen || !bytes.HasPrefix(p, arpHeader) {
+		return addr, "", false
+	}
+	addr = netip.AddrFrom4([4]byte(p[14:18]))
+	return addr, types.MAC(p[8:14]), !addr.IsUnspecified()
 }

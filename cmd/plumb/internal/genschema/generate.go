@@ -271,7 +271,7 @@ func list(plugins map[string]*schema.Schema, pages map[string]*page) *schema.Sch
 	s.Title = "CNI network configuration list"
 	s.Description = "The content of a file *.conflist"
 	s.Required = []string{"name"}
-	for _, name := range []string{"$schema", "cniVersion", "cniVersions", "name", "disableCheck", "disableGC"} {
+	for _, name := range []string{"$schema", "args", "cniVersion", "cniVersions", "name", "disableCheck", "disableGC"} {
 		s.Properties[name] = common(name)
 	}
 	s.Properties["loadOnlyInlinedPlugins"] = boolOrText("true: the runtime does not read more plugins from the folder with the name of the network")

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 )
 
@@ -22,19 +21,16 @@ type Value struct {
 // Parse parses a JSON text. The error says the line.
 func Parse(text []byte) (*Value, error) {
 	p := &parser{text: text, d: json.NewDecoder(bytes.NewReader(text))}
-	p.d.UseNumber()
-	v, err := p.value("", "")
-	if err == nil {
-		if _, end := p.d.Token(); !errors.Is(end, io.EOF) {
-			return nil, fmt.Errorf("line %d: text after the end of the JSON value", p.line(p.d.InputOffset()))
+	if !json.Valid(text) {
+		err := json.Unmarshal(text, new(any))
+		line := 1
+		if syntax := (*json.SyntaxError)(nil); errors.As(err, &syntax) {
+			line = p.line(syntax.Offset - 1)
 		}
-		return v, nil
+		return nil, fmt.Errorf("line %d: %w", line, err)
 	}
-	var syntax *json.SyntaxError
-	if full := json.Unmarshal(text, new(any)); errors.As(full, &syntax) { // the decoder's own errors lack the place
-		return nil, fmt.Errorf("line %d: %w", p.line(syntax.Offset-1), syntax)
-	}
-	return nil, err
+	p.d.UseNumber()
+	return p.value("", "")
 }
 
 type parser struct {
@@ -44,7 +40,7 @@ type parser struct {
 
 // line returns the line of an offset in the text.
 func (p *parser) line(offset int64) int {
-	return 1 + bytes.Count(p.text[:min(int(offset), len(p.text))], []byte("\n"))
+	return 1 + bytes.Count(p.text[:min(max(int(offset), 0), len(p.text))], []byte("\n"))
 }
 
 // value reads the next value, whose key and path are given.

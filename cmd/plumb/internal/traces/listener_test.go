@@ -96,16 +96,13 @@ func TestManyListenersOneAtATime(t *testing.T) {
 	results := make(chan error)
 	for range 8 {
 		go func() {
-			for range 50 {
+			for range 200 {
 				l, err := Listen(path)
 				if err == ErrBusy {
 					continue
 				}
 				if err == nil {
-					_, err = os.Lstat(path) // no other listener may have removed it
-				}
-				if l != nil {
-					err = errors.Join(err, l.Close())
+					err = errors.Join(hasPipe(l), l.Close())
 				}
 				if err != nil {
 					results <- err
@@ -123,6 +120,19 @@ func TestManyListenersOneAtATime(t *testing.T) {
 	if _, err := os.Lstat(filepath.Dir(path)); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("left: %v", err)
 	}
+}
+
+// hasPipe returns an error if the pipe at the listener's path is not the one that it reads.
+func hasPipe(l *Listener) error {
+	opened, err := l.file.Stat()
+	if err != nil {
+		return err
+	}
+	there, err := os.Lstat(l.path)
+	if err == nil && !os.SameFile(opened, there) {
+		return errors.New("the listener reads a pipe that was removed")
+	}
+	return err
 }
 
 func TestFollowReportsCallsUntilItsContextIsDone(t *testing.T) {

@@ -1,0 +1,32 @@
+package doctor
+
+import (
+	"net/netip"
+	"testing"
+
+	"golang.org/x/net/ipv6"
+
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// FuzzWire checks that packets of other hosts are refused, or have an address and a hardware address of 6 bytes.
+func FuzzWire(f *testing.F) {
+	mac, target := types.MAC("\x02\x00\x00\x00\x00\x99"), netip.MustParseAddr("fd00:88::2")
+	solicited := solicitation(mac, target)
+	advertisement := append([]byte{}, solicited...)
+	advertisement[0], advertisement[headerLen] = byte(ipv6.ICMPTypeNeighborAdvertisement), optionTarget
+	f.Add(arpProbe(mac, netip.MustParseAddr("10.88.0.2")))
+	f.Add(solicited)
+	f.Add(advertisement)
+	if addr, got, ok := advertised(advertisement); !ok || addr != target || got != mac {
+		f.Fatalf("advertised %v %v %v", addr, got, ok)
+	}
+	f.Fuzz(func(t *testing.T, p []byte) {
+		if addr, mac, ok := arpSender(p); ok && (!addr.Is4() || len(mac) != 6) {
+			t.Fatalf("ARP: %v %q", addr, mac)
+		}
+		if addr, mac, ok := advertised(p); ok && (!addr.Is6() || len(mac) != 6) {
+			t.Fatalf("advertisement: %v %q", addr, mac)
+		}
+	})
+}

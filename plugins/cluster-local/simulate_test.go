@@ -1,0 +1,315 @@
+package main
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/engine"
+	"github.com/plumb-cni/plumb/pkg/pool"
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+var simulate = struct {
+	nodes, containers *int
+	socket, config    *string
+}{
+	flag.Int("simulate", 0, "how many nodes to simulate"),
+	flag.Int("containers", 100, "how many containers a simulated node has when the pool is 97 % full"),
+	flag.String("engine-socket", "", "unix socket of an engine"),
+	flag.String("engine-config", "", "the object engine of the configuration"),
+}
+
+// A simulation is nodes that call this plugin in this process. Their engine is behind a unix socket.
+type simulation struct {
+	*testing.T
+	nodes []*simulatedNode
+	last  netip.Addr // of the pool
+	size  int        // of the pool
+	sync.Mutex
+	wire map[netip.Addr]string
+	row  row
+}
+
+// A simulatedNode is used by one goroutine at a time.
+type simulatedNode struct {
+	*simulation
+	plugin     skel.Plugin
+	name, dir  string
+	calls      int // of the engine
+	next       int
+	containers []container
+}
+
+type container struct {
+	id   string
+	addr netip.Addr
+}
+
+// A row is what a phase measured.
+type row struct {
+	without, with []time.Duration // ADDs without and with a call of the engine
+	calls         int             // of the engine
+	failed        int             // ADDs
+	cause         string          // of the last failure
+}
+
+// newSimulation makes the nodes.
+func newSimulation(t *testing.T) *simulation {
+	s := &simulation{T: t, wire: map[netip.Addr]string{}}
+	s.size = *simulate.nodes**simulate.containers*100/97 + 1
+	s.last = netip.AddrFrom4([4]byte(binary.BigEndian.AppendUint32(nil, 10<<24+uint32(s.size))))
+	dir := t.TempDir()
+	for i := range *simulate.nodes {
+		n := &simulatedNode{simulation: s, name: fmt.Sprintf("n%d", i), dir: filepath.Join(dir, fmt.Sprint(i))}
+		n.write("machine-id", n.name)
+		n.boot(1)
+		machine := pool.ThisMachine()
+		machine.BootID, machine.Wait = filepath.Join(n.dir, "boot_id"), 10*time.Minute
+		n.plugin = host{machine, []string{filepath.Join(n.dir, "machine-id")}, os.Hostname, n.run}.plugin()
+		s.nodes = append(s.nodes, n)
+	}
+	return s
+}
+
+func (n *simulatedNode) write(file, text string) {
+	err := os.MkdirAll(n.dir, 0o755)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(n.dir, file), []byte(text), 0o600)
+	}
+	if err != nil {
+		n.Error(err)
+	}
+}
+
+func (n *simulatedNode) boot(number int) {
+	n.write("boot_id", fmt.Sprintf("%s-boot-%d\n", n.name, number))
+}
+
+// run is the runProgram of a node.
+func (n *simulatedNode) run(_ *skel.Request, _ string, input []byte, _ time.Duration) ([]byte, error) {
+	n.calls++
+	return callEngine(input)
+}
+
+func callEngine(input []byte) ([]byte, error) {
+	conn, err := net.Dial("unix", *simulate.socket)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = conn.Close() }()
+	_, err = conn.Write(input)
+	if err == nil {
+		err = conn.(*net.UnixConn).CloseWrite()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(conn)
+}
+
+// call calls a verb in this process.
+func (n *simulatedNode) call(verb, id string) (reply nstest.Reply, calls int, took time.Duration) {
+	before, start := n.calls, time.Now()
+	reply = nstest.Run(n.plugin, nstest.Call{Command: verb, ContainerID: id, NetNS: "/dev/null", Config: fmt.Sprintf(
+		`{"cniVersion": "1.1.0", "name": "net", "type": "macvlan", "ipam": {"type": "cluster-local", "node": %q, "dataDir": %q,
+		"subnet": "10.0.0.0/8", "rangeStart": "10.0.0.1", "rangeEnd": %q, "gateway": "10.255.255.254", "engine": %s}}`,
+		n.name, filepath.Join(n.dir, "leases"), n.last, *simulate.config)})
+	return reply, n.calls - before, time.Since(start)
+}
+
+// add adds a container. If ADD fails, add calls DEL, and reports false.
+func (n *simulatedNode) add() bool {
+	n.next++
+	id := fmt.Sprint("c", n.next)
+	reply, calls, took := n.call("ADD", id)
+	n.Lock()
+	n.row.calls += calls
+	if reply.Exit != 0 {
+		n.row.failed++
+		n.row.cause = reply.Stdout
+		n.Unlock()
+		n.call("DEL", id)
+		return false
+	}
+	defer n.Unlock()
+	if calls > 0 {
+		n.row.with = append(n.row.with, took)
+	} else {
+		n.row.without = append(n.row.without, took)
+	}
+	addr := reply.Result(n).IPs[0].Address.Addr()
+	if other := n.wire[addr]; other != "" {
+		n.Errorf("%v is given to %s/%s while %s has it", addr, n.name, id, other)
+	}
+	n.wire[addr] = n.name + "/" + id
+	n.containers = append(n.containers, container{id, addr})
+	return true
+}
+
+// remove takes a random container off the wire, and returns its ID.
+func (n *simulatedNode) remove() string {
+	i := rand.IntN(len(n.containers))
+	c := n.containers[i]
+	n.containers = slices.Delete(n.containers, i, i+1)
+	n.Lock()
+	defer n.Unlock()
+	delete(n.wire, c.addr)
+	return c.id
+}
+
+func (n *simulatedNode) del() {
+	reply, calls, _ := n.call("DEL", n.remove())
+	if reply.Exit != 0 {
+		n.Error(reply.Stdout)
+	}
+	n.Lock()
+	defer n.Unlock()
+	n.row.calls += calls
+}
+
+// resize adds or deletes containers until the node has so many percent of its share of the pool.
+func (n *simulatedNode) resize(percent int) {
+	target := n.size * percent / 100 / len(n.nodes)
+	for len(n.containers) > target {
+		n.del()
+	}
+	for failed := 0; len(n.containers) < target && failed < 3; {
+		if !n.add() {
+			failed++
+		}
+	}
+}
+
+// replaceSome deletes containers, and adds others.
+func (n *simulatedNode) replaceSome() {
+	for range min(10, len(n.containers)) {
+		n.del()
+		n.add()
+	}
+}
+
+// restart ends all containers with the boot, and adds as many.
+func (n *simulatedNode) restart() {
+	count := len(n.containers)
+	for len(n.containers) > 0 {
+		n.remove()
+	}
+	n.boot(2)
+	for range count {
+		n.add()
+	}
+}
+
+// phase runs f on the nodes, 16 at a time in random order, and prints a line of the table.
+func (s *simulation) phase(name string, nodes []*simulatedNode, f func(*simulatedNode)) {
+	s.row = row{}
+	start := time.Now()
+	work := make(chan *simulatedNode)
+	var group sync.WaitGroup
+	for range 16 {
+		group.Go(func() {
+			for n := range work {
+				f(n)
+			}
+		})
+	}
+	for _, i := range rand.Perm(len(nodes)) {
+		work <- nodes[i]
+	}
+	close(work)
+	group.Wait()
+	r := s.row
+	adds := len(r.with) + len(r.without)
+	fmt.Printf("| %s | %d | %.0f s | %d | %.2f | %s | %s | %d | %.1f %% |\n", name, adds, time.Since(start).Seconds(), r.calls, float64(r.calls)/float64(max(1, adds)),
+		quantiles(r.without), quantiles(r.with), r.failed, float64(len(s.wire))*100/float64(s.size))
+	if r.failed > 0 {
+		fmt.Printf("last failure: %s\n", strings.Join(strings.Fields(r.cause), " "))
+	}
+}
+
+// quantiles returns median and p99.
+func quantiles(all []time.Duration) string {
+	if len(all) == 0 {
+		return "–"
+	}
+	slices.Sort(all)
+	ms := func(q float64) float64 { return all[int(q*float64(len(all)-1))].Seconds() * 1000 }
+	return fmt.Sprintf("%.2f / %.1f ms", ms(0.5), ms(0.99))
+}
+
+// tell sends a word to the process that started this one, and waits for its answer.
+func tell(t *testing.T, word string, from *bufio.Reader) {
+	fmt.Println("simulation: " + word)
+	if _, err := from.ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// operate calls a verb of the engine, as an operator does.
+func (s *simulation) operate(verb, target string) (a engine.Answer) {
+	input, err := json.Marshal(engine.Request{Verb: verb, Segment: "net", Node: "operator", Target: target, Engine: json.RawMessage(*simulate.config),
+		Ranges: []engine.Range{{First: netip.MustParseAddr("10.0.0.1"), Last: s.last}}})
+	var output []byte
+	if err == nil {
+		output, err = callEngine(input)
+	}
+	if err == nil {
+		err = json.Unmarshal(output, &a)
+	}
+	if err != nil || a.Error != nil {
+		s.Fatalf("%s %s: %v %v", verb, target, err, a.Error)
+	}
+	return a
+}
+
+// TestSimulate is the simulation. test/engine starts it, with an engine and etcd.
+func TestSimulate(t *testing.T) {
+	if *simulate.nodes == 0 {
+		t.Skip("-simulate is not set")
+	}
+	s, stdin := newSimulation(t), bufio.NewReader(os.Stdin)
+	tenth := max(1, len(s.nodes)/10)
+	fmt.Printf("%d nodes, a pool of %d addresses\n", len(s.nodes), s.size)
+	fmt.Println("| phase | ADDs | took | calls of the engine | per ADD | ADD without engine, p50 / p99 | ADD with engine, p50 / p99 | failed ADDs | in use |\n|---|---|---|---|---|---|---|---|---|")
+	for _, percent := range []int{70, 90, 97} {
+		name := fmt.Sprintf("containers until %d %% of the pool are in use", percent)
+		if percent == 70 {
+			name = "all nodes boot; " + name
+		}
+		s.phase(name, s.nodes, func(n *simulatedNode) { n.resize(percent) })
+		s.phase(fmt.Sprintf("10 containers of each node replaced at %d %%", percent), s.nodes, (*simulatedNode).replaceSome)
+	}
+	tell(t, "size", stdin)
+	start := time.Now()
+	owners := s.operate(engine.List, "").Owners
+	fmt.Printf("verb list: %d owners in %v\n", len(owners), time.Since(start).Round(time.Millisecond))
+	s.phase("back to 70 %", s.nodes, func(n *simulatedNode) { n.resize(70) })
+	s.phase("a tenth of the nodes restart", s.nodes[:tenth], (*simulatedNode).restart)
+	tell(t, "kill", stdin)
+	s.phase("10 containers of each node replaced, with a member dead", s.nodes, (*simulatedNode).replaceSome)
+	gone, rest := s.nodes[:tenth], s.nodes[tenth:]
+	s.phase("a tenth of the nodes forgotten", gone, func(n *simulatedNode) {
+		for len(n.containers) > 0 {
+			n.remove()
+		}
+		n.operate(engine.Forget, n.name)
+	})
+	s.phase("their containers added on the others", rest, func(n *simulatedNode) { n.resize(70 * len(s.nodes) / len(rest)) })
+	free := s.operate(engine.Status, "").Free
+	fmt.Printf("%d addresses have no owner, %d are in use, %d in stocks\n", free, len(s.wire), s.size-len(s.wire)-int(free))
+}

@@ -1,0 +1,273 @@
+#!/bin/bash
+# quickstart-cluster.sh demonstrates cluster-local. It builds the plugins and etcd, makes network
+# namespaces for three nodes on one wire, starts a member of etcd on each, attaches containers, shows
+# which node and container has which address, kills a member of etcd, attaches more, and removes
+# everything.
+#
+#   scripts/quickstart-cluster.sh           run the demonstration
+#   scripts/quickstart-cluster.sh --keep    run it, and keep namespaces and etcd
+#   scripts/quickstart-cluster.sh --clean   remove what --keep left
+#
+# It does not change the machine's own network namespace, /var/lib/cni, /etc/cni and /opt/cni: all
+# files are in /run/plumb-quickstart-cluster. The first build of etcd takes a minute or two.
+set -euo pipefail
+
+top=$(cd "$(dirname "$0")/.." && pwd)
+state=/run/plumb-quickstart-cluster
+nodes=(n1 n2 n3)
+containers=(red:n1 green:n2 blue:n3 white:n1 black:n2 gold:n3) # with their nodes
+address_of() { echo "10.77.0.${1#n}"; }
+
+usage() { sed -n '2,/^set/s/^# \{0,1\}//p' "$0"; }
+bold='' plain=''
+[ ! -t 1 ] || bold=$'\033[1m' plain=$'\033[0m'
+step() { printf '\n%s==> %s%s\n' "$bold" "$*" "$plain"; }
+say() { printf '    %s\n' "$*"; }
+indent() { sed 's/^/    /'; }
+die() {
+	printf 'quickstart-cluster.sh: %s\n' "$*" >&2
+	exit 1
+}
+
+# on NODE COMMAND… runs a command in the network namespace of a node or container.
+on() { nsenter --net="/run/netns/plumb-$1" "${@:2}"; }
+
+# cnitool COMMAND CONTAINER NODE runs cnitool on the node. cnitool always caches in /var/lib/cni. Therefore
+# it runs in a mount namespace with another /var/lib.
+# shellcheck disable=SC2016 # expanded by the inner shell
+cnitool() {
+	on "$3" unshare --mount sh -c '
+		state=$1 node=$2 && shift 2
+		mount --bind "$state/$node/var-lib" /var/lib
+		NETCONFPATH=$state/$node/conf CNI_PATH=$state/bin exec "$state/cnitool" "$@"' \
+		sh "$state" "$3" "$1" demo "/run/netns/plumb-$2"
+}
+
+build() {
+	step "Build the plugins, and cnitool and etcd in the versions of their go.mod"
+	command -v go >/dev/null || PATH=$PATH:/usr/local/go/bin # not in the PATH that sudo gives
+	command -v go >/dev/null || die "no Go in PATH (https://go.dev/dl)"
+	"$top/build_linux.sh" "$state/bin" | grep -E 'bridge|cluster-local' | indent
+	(cd "$top" && go build -o "$state/cnitool" github.com/containernetworking/cni/cnitool)
+	go -C "$top/test/engine" build -buildvcs=false -o "$state/etcd" ./etcd
+}
+
+make_namespaces() {
+	step "Make network namespaces for three nodes, a switch, and the containers"
+	local node c
+	for c in "${nodes[@]}" switch "${containers[@]%:*}"; do
+		ip netns add "plumb-$c"
+	done
+	ip -n plumb-switch link add switch0 type bridge
+	ip -n plumb-switch link set switch0 up
+	for node in "${nodes[@]}"; do
+		mkdir -p "$state/$node/conf" "$state/$node/var-lib/cni"
+		ip -n "plumb-$node" link set lo up
+		ip -n "plumb-$node" link add lan0 type bridge
+		ip -n "plumb-$node" link add eth0 type veth peer name "$node" netns plumb-switch
+		ip -n "plumb-$node" link set eth0 master lan0 up
+		ip -n plumb-switch link set "$node" master switch0 up
+		ip -n "plumb-$node" address add "$(address_of "$node")/24" dev lan0
+		ip -n "plumb-$node" link set lan0 up
+		say "$node $(address_of "$node"): its bridge lan0 has the port eth0 to the switch"
+	done
+}
+
+# certificate NAME ADDRESS… makes a certificate with these addresses, signed by the authority.
+certificate() {
+	local name=$1 alternatives='subjectAltName=IP:127.0.0.1' a
+	for a in "${@:2}"; do alternatives+=",IP:$a"; done
+	openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=$name" -keyout "$state/pki/$name.key" -out "$state/pki/$name.csr" 2>/dev/null
+	openssl x509 -req -days 2 -in "$state/pki/$name.csr" -CA "$state/pki/ca.pem" -CAkey "$state/pki/ca.key" -CAcreateserial \
+		-extfile <(echo "$alternatives") -out "$state/pki/$name.pem" 2>/dev/null
+}
+
+start_etcd() {
+	step "Start a member of etcd on each node"
+	mkdir -m 700 "$state/pki"
+	openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=ca -keyout "$state/pki/ca.key" -out "$state/pki/ca.pem" 2>/dev/null
+	certificate server 10.77.0.1 10.77.0.2 10.77.0.3
+	certificate node
+	local node url peers=''
+	for node in "${nodes[@]}"; do
+		peers+="${peers:+,}$node=https://$(address_of "$node"):2380"
+	done
+	for node in "${nodes[@]}"; do
+		url=https://$(address_of "$node")
+		# $! is the process of etcd, because nsenter executes it. With a function, $! would be a shell.
+		nsenter --net="/run/netns/plumb-$node" "$state/etcd" --name "$node" --data-dir "$state/$node/etcd" --log-level warn \
+			--initial-cluster "$peers" --listen-peer-urls "$url:2380" --initial-advertise-peer-urls "$url:2380" \
+			--listen-client-urls "$url:2379" --advertise-client-urls "$url:2379" \
+			--trusted-ca-file "$state/pki/ca.pem" --cert-file "$state/pki/server.pem" --key-file "$state/pki/server.key" --client-cert-auth \
+			--peer-trusted-ca-file "$state/pki/ca.pem" --peer-cert-file "$state/pki/server.pem" --peer-key-file "$state/pki/server.key" --peer-client-cert-auth \
+			</dev/null >"$state/$node/etcd.log" 2>&1 &
+		echo $! >"$state/$node/etcd.pid"
+		say "$node: $url:2379, log $state/$node/etcd.log"
+	done
+	local tries
+	for tries in {1..60}; do
+		engine status >/dev/null && return
+	done
+	die "etcd does not answer after $tries calls; see $state/n1/etcd.log"
+}
+
+engine_keys() {
+	printf '"engine": {"type": "cluster-local-etcd", "endpoints": ["https://10.77.0.1:2379", "https://10.77.0.2:2379", "https://10.77.0.3:2379"],
+            "caFile": "%s/ca.pem", "certFile": "%s/node.pem", "keyFile": "%s/node.key"}' "$state/pki" "$state/pki" "$state/pki"
+}
+
+# engine VERB runs the engine on n2.
+engine() {
+	echo "{\"verb\": \"$1\", \"segment\": \"demo\", \"ranges\": [{\"first\": \"10.77.0.128\", \"last\": \"10.77.0.159\"}], $(engine_keys)}" |
+		on n2 "$state/bin/cluster-local-etcd"
+}
+
+write_networks() {
+	step "The network of $1; the files of the others differ in the key node and the folder"
+	local node
+	for node in "${nodes[@]}"; do
+		cat >"$state/$node/conf/demo.conflist" <<-JSON
+			{
+			  "cniVersion": "1.1.0",
+			  "name": "demo",
+			  "plugins": [
+			    {
+			      "type": "bridge",
+			      "bridge": "lan0",
+			      "ipam": {
+			        "type": "cluster-local",
+			        "node": "$node",
+			        "dataDir": "$state/$node/leases",
+			        "ranges": [[{"subnet": "10.77.0.0/24", "rangeStart": "10.77.0.128", "rangeEnd": "10.77.0.159"}]],
+			        $(engine_keys)
+			      }
+			    }
+			  ]
+			}
+		JSON
+	done
+	indent <"$state/$1/conf/demo.conflist"
+}
+
+# attach CONTAINER:NODE
+attach() {
+	local c=${1%:*} node=${1#*:}
+	cnitool add "$c" "$node" >"$state/$c.json" || {
+		indent <"$state/$c.json" >&2
+		die "attaching $c failed"
+	}
+	say "$c on $node has $(container_address "$c")"
+}
+
+container_address() { jq -r '.ips[0].address | split("/")[0]' "$state/$1.json"; }
+
+# show prints the owner of each address, and its container.
+show() {
+	step "Which node owns which address (verb list of the engine), and which container has it"
+	local list ip node c held
+	list=$(engine list) || die "the engine failed: $list"
+	while read -r ip node; do
+		held='in stock'
+		for c in "${containers[@]%:*}"; do
+			[ ! -e "$state/$c.json" ] || [ "$(container_address "$c")" != "$ip" ] || held="container $c"
+		done
+		printf '    %-12s %-3s %s\n' "$ip" "$node" "$held"
+	done < <(jq -r '.owners | to_entries[] | "\(.key) \(.value.node)"' <<<"$list")
+	say "$(jq -r .free <<<"$list") addresses of the range are free."
+}
+
+# reach FROM TO pings a container from another one.
+reach() {
+	on "$1" ping -n -c 1 -W 5 "$(container_address "$2")" >/dev/null || die "$2 does not answer $1"
+	say "$1 -> $2 $(container_address "$2"): answers"
+}
+
+kill_member() {
+	step "Kill the member of etcd on $1 (kill -9)"
+	kill -9 "$(cat "$state/$1/etcd.pid")"
+	wait "$(cat "$state/$1/etcd.pid")" 2>/dev/null || :
+	rm "$state/$1/etcd.pid"
+	say "The other two go on. Attach more containers, on the node without its member, too:"
+}
+
+detach() {
+	step "Detach all containers"
+	local c
+	for c in "${containers[@]}"; do
+		cnitool del "${c%:*}" "${c#*:}" || die "detaching $c failed"
+		rm "$state/${c%:*}.json"
+	done
+}
+
+explain() {
+	cat <<-TEXT
+
+		The namespaces are kept, and etcd runs. The namespaces are plumb-n1, plumb-n2, plumb-n3 and those of the containers:
+
+		    ip netns exec plumb-red ping $(container_address green)
+		    find $state/n1/leases -type f          # reservations and owned addresses of a node
+		    cat $state/n1/conf/demo.conflist
+
+		scripts/quickstart-cluster.sh --clean removes everything.
+	TEXT
+}
+
+# clean ends etcd, and removes the namespaces and files that exist.
+clean() {
+	local pid ns
+	for pid in "$state"/*/etcd.pid; do
+		[ ! -e "$pid" ] || kill -9 "$(cat "$pid")" 2>/dev/null || :
+	done
+	wait 2>/dev/null # which tells of each that was killed
+	for ns in "${containers[@]%:*}" "${nodes[@]}" switch; do
+		[ ! -e "/run/netns/plumb-$ns" ] || ip netns delete "plumb-$ns"
+	done
+	rm -rf "$state"
+}
+
+keep=''
+case ${1:-} in
+'') ;;
+--keep) keep=1 ;;
+--clean) ;;
+-h | --help) usage && exit ;;
+*) die "unknown argument $1 (see --help)" ;;
+esac
+[ "$(id -u)" = 0 ] || die "root is needed to make network namespaces: sudo $0 $*"
+if [ "${1:-}" = --clean ]; then
+	clean
+	echo "All namespaces and files of the quickstart are removed."
+	exit
+fi
+[ ! -e "$state" ] || die "an earlier run kept its namespaces; scripts/quickstart-cluster.sh --clean removes them"
+
+kept=''
+trap '[ -n "$kept" ] || { clean && echo && echo "All namespaces and files are removed."; }' EXIT
+mkdir -p "$state/bin"
+"$top/scripts/need.sh" ip:iproute2 ping:iputils-ping openssl:openssl jq:jq | indent
+build
+make_namespaces
+start_etcd
+write_networks n1
+step "cnitool add demo: attach a container on each node"
+for c in "${containers[@]:0:3}"; do
+	attach "$c"
+done
+reach red green
+reach green blue
+show
+kill_member n1
+for c in "${containers[@]:3}"; do
+	attach "$c"
+done
+reach white gold
+show
+if [ -n "$keep" ]; then
+	kept=1
+	explain
+else
+	detach
+	show
+	say "A node keeps a few free addresses, and gives them to its next containers without a call of the engine."
+fi
+printf '\n%scluster-local works on this machine.%s\n' "$bold" "$plain"
