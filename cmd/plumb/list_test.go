@@ -48,6 +48,13 @@ var _ = Describe("plumb list", func() {
 		Expect(b.plumb("list")).To(And(MatchRegexp("tuning, namespace gone"), HaveSuffix("1 to look at: plumb doctor\n")))
 	})
 
+	It("says if an attachment of bridge has no host end", func() {
+		b := newTestbed()
+		b.add(b.network("10-pods.conflist", chain), newPod("c1"))
+		b.node.MustLine(GinkgoTB(), "ip link del "+b.inventory().Attachments[0].Things[2].Name)
+		Expect(b.plumb("list")).To(MatchRegexp(`c1 .* no host end, masq4`))
+	})
+
 	It("says if an attachment has no result although others have, once its ADD must have ended", func() {
 		b := newTestbed()
 		b.addHalf(newPod("half"))

@@ -52,12 +52,17 @@ func (a *Attachment) hostPorts() string {
 	return fmt.Sprintf("%d host ports", len(ports))
 }
 
-// inContainer returns the kind of the interface that is in the container only, by the plugin that made it.
+// inContainer returns the kind of the interface that is in the container only, by the plugin that made it. An
+// interface of bridge or ptp should have a host end.
 func (a *Attachment) inContainer() string {
 	if a.cached.list == nil || len(a.cached.list.Plugins) == 0 {
 		return ""
 	}
-	return "(" + a.cached.list.Plugins[0].Network.Type + " in the container)"
+	made := a.cached.list.Plugins[0].Network.Type
+	if made == "bridge" || made == "ptp" {
+		return "no host end"
+	}
+	return "(" + made + " in the container)"
 }
 
 // summaryOfSet returns the word for the elements of a set. It is empty for sets that say nothing more than
