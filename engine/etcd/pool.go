@@ -171,7 +171,7 @@ func (p pool) free(used []int64) uint64 {
 	return all - min(all, gone)
 }
 
-// windows yields all windows, from a random one on.
+// windows yields all windows, from a random one on, in steps of a random length: neighbours may all be full.
 func (p pool) windows() iter.Seq[block] {
 	return func(yield func(block) bool) {
 		var total uint64
@@ -182,11 +182,31 @@ func (p pool) windows() iter.Seq[block] {
 		if total == 0 {
 			return
 		}
-		start := rand.Uint64N(total)
+		start, step := rand.Uint64N(total), uint64(1)
+		if total > 2 {
+			step = coprime(total)
+		}
 		for i := range total {
-			if !yield(p.window((start + i) % total)) {
+			high, low := bits.Mul64(i, step)
+			low, carry := bits.Add64(low, start, 0)
+			if !yield(p.window(bits.Rem64(high+carry, low, total))) {
 				return
 			}
+		}
+	}
+}
+
+// coprime returns a random number below n that has no common divisor with it, so that steps of this length
+// lead to all numbers below n. n must be more than 2.
+func coprime(n uint64) uint64 {
+	for {
+		a, b := n, 1+rand.Uint64N(n-1)
+		step := b
+		for b != 0 {
+			a, b = b, a%b
+		}
+		if a == 1 {
+			return step
 		}
 	}
 }

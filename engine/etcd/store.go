@@ -149,29 +149,42 @@ func (s *session) read(ctx context.Context, ops []clientv3.Op) (*clientv3.TxnRes
 func (s *session) firstMember(ctx context.Context, ops []clientv3.Op) (*clientv3.Client, *clientv3.TxnResponse, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	results := make(chan attempt, len(s.config.Endpoints))
-	var answered atomic.Bool
-	for i, n := range rand.Perm(len(s.config.Endpoints)) {
-		go func() {
-			a := s.config.try(ctx, s.config.Endpoints[n], time.Duration(i)*nextEndpoint, ops)
-			if a.client != nil && (a.err != nil || !answered.CompareAndSwap(false, true)) {
-				_ = a.client.Close()
-			}
-			results <- a
-		}()
+	order := rand.Perm(len(s.config.Endpoints))
+	a, err := firstOf(len(order), func(i int) attempt {
+		return s.config.try(ctx, s.config.Endpoints[order[i]], time.Duration(i)*nextEndpoint, ops)
+	})
+	return a.client, a.resp, err
+}
+
+// firstOf makes n attempts at the same time, and returns the first that succeeds. It closes the clients of all
+// others. If an attempt is refused, or if all fail, it returns an error.
+func firstOf(n int, try func(i int) attempt) (attempt, error) {
+	results := make(chan attempt, n)
+	for i := range n {
+		go func() { results <- try(i) }()
 	}
 	var errs []error
-	for range s.config.Endpoints {
+	for left := n - 1; left >= 0; left-- {
 		a := <-results
 		if a.err == nil {
-			return a.client, a.resp, nil
+			go closeAll(results, left)
+			return a, nil
 		}
+		a.close()
 		if isRefusal(a.err) {
-			return nil, nil, a.err
+			go closeAll(results, left)
+			return attempt{}, a.err
 		}
 		errs = append(errs, a.err)
 	}
-	return nil, nil, errors.Join(errs...)
+	return attempt{}, errors.Join(errs...)
+}
+
+// closeAll closes the clients of so many attempts that are still to come.
+func closeAll(results <-chan attempt, n int) {
+	for range n {
+		(<-results).close()
+	}
 }
 
 // An attempt is the first read from one endpoint.
@@ -179,6 +192,13 @@ type attempt struct {
 	client *clientv3.Client
 	resp   *clientv3.TxnResponse
 	err    error
+}
+
+// close closes the client, if there is one.
+func (a attempt) close() {
+	if a.client != nil {
+		_ = a.client.Close()
+	}
 }
 
 // try waits for delay, and reads from one endpoint.
