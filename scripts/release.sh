@@ -2,9 +2,12 @@
 # release.sh makes the files of a release in release/, or in the folder of --out:
 #
 #   cni-plugins-linux-ARCH-VERSION.tgz     one archive per architecture
-#     ….tgz.sha256, ….tgz.sha512           its checksums, for sha256sum -c and sha512sum -c
 #   cni-plugins-VERSION.schemas.tgz        the JSON Schemas of the plugins' configurations
 #   cni-plugins-linux-VERSION.spdx.json    the SBOM of the executables (SPDX 2.3)
+#   plumb-cni_…_ARCH.deb, plumb-cni-….rpm  packages per architecture
+#   plumb-image-VERSION.tar                a container image for all architectures, in the OCI image layout
+#   ….sha256, ….sha512                     the checksums of each of them but the SBOM, for sha256sum -c and
+#                                          sha512sum -c
 #
 #   scripts/release.sh [--out DIR] [ARCH…]    without ARCH: all architectures
 #
@@ -46,15 +49,21 @@ archive() {
 # The units of systemd that an archive has.
 units=("$top/plugins/firewall/plumb-firewalld.service" "$top"/plugins/dhcp/cni-dhcp.{service,socket})
 
-# pack ARCH makes the archive and the checksum files of an architecture.
+# pack ARCH makes the archive and the packages of an architecture.
 pack() {
 	local name=cni-plugins-linux-$1-$version.tgz
 	GOARCH=$1 "$top/build_linux.sh" "$work/$1" >"$work/log" || die "cannot build for $1"
 	cp "$top/README.md" "$top/LICENSE" "${units[@]}" "$work/$1"
 	chmod 0755 "$work/$1"/*
 	chmod 0644 "$work/$1"/{README.md,LICENSE,*.service,*.socket}
-	archive "$work/$1" | gzip -n -9 >"$work/made/$name"
-	(cd "$work/made" && sha256sum "$name" >"$name.sha256" && sha512sum "$name" >"$name.sha512")
+	archive "$work/$1" | gzip -n -6 >"$work/made/$name"
+	package_tree "$1" "$work/tree-$1"
+	local arch=$1 format
+	[ "$arch" != arm ] || arch=arm6 # nfpm's name for GOARM=6
+	for format in deb rpm; do
+		(cd "$top/scripts/packages" && ARCH=$arch TREE="$work/tree-$1" "$work/nfpm" package --packager "$format" --target "$work/made") \
+			>"$work/log" 2>&1 || die "cannot make the $format for $1: $(cat "$work/log")"
+	done
 }
 
 # schemas makes the archive of the JSON Schemas, which is the same for all architectures.
@@ -65,22 +74,72 @@ schemas() {
 	archive "$work/schemas" | gzip -n -9 >"$work/made/cni-plugins-$version.schemas.tgz"
 }
 
-# sbom ARCH… makes the SBOM of the archives.
+# tool MODULE PACKAGE OUT builds a program that runs on this machine.
+tool() { env -u GOARCH -u GOOS CGO_ENABLED=0 go -C "$top/$1" build -o "$work/$3" "$2" || die "cannot build $2"; }
+
+# package_tree ARCH FOLDER makes the files of the packages of an architecture. The units have other names than
+# those of the distributions' packages of the reference plugins.
+package_tree() {
+	local cni=$2/usr/lib/plumb/cni doc=$2/usr/share/doc/plumb-cni system=$2/usr/lib/systemd/system unit name
+	mkdir -p "$cni" "$doc" "$system" "$2/usr/share/lintian/overrides"
+	find "$work/$1" -type f -perm -u+x -exec ln -t "$cni" {} +
+	for unit in "${units[@]}"; do
+		name=${unit##*/}
+		sed 's|/opt/cni/bin|/usr/lib/plumb/cni|; s|cni-dhcp\.|plumb-dhcp.|g' "$unit" >"$system/${name/#cni-/plumb-}"
+	done
+	cp "$top/scripts/packages/copyright" "$doc"
+	cp "$top/scripts/packages/lintian-overrides" "$2/usr/share/lintian/overrides/plumb-cni"
+	changelog | gzip -n -9 >"$doc/changelog.gz"
+	sbom "$1" | gzip -n -9 >"$doc/plumb.spdx.json.gz"
+	find "$2" -type d -exec chmod 0755 {} +
+	find "$2" -type f ! -path "$cni/*" -exec chmod 0644 {} +
+}
+
+# changelog prints the changelog of the Debian package, with the version that nfpm gives it.
+changelog() {
+	local deb=${version#v}
+	printf 'plumb-cni (%s) unstable; urgency=medium\n\n' "${deb/-/\~}"
+	printf '  * See https://github.com/plumb-cni/plumb/releases/tag/%s\n\n' "$version"
+	printf ' -- plumb contributors <plumb-cni@users.noreply.github.com>  %s\n' "$(date --utc --rfc-email --date="@$SOURCE_DATE_EPOCH")"
+}
+
+# sbom ARCH… prints the SBOM of the archives.
 sbom() {
 	local arch args=()
 	for arch in "$@"; do
 		args+=("$work/made/cni-plugins-linux-$arch-$version.tgz=$work/$arch")
 	done
-	(cd "$top" && env -u GOARCH -u GOOS go run ./scripts/sbom "$version" "${args[@]}") \
-		>"$work/made/cni-plugins-linux-$version.spdx.json" || die "cannot make the SBOM"
+	(cd "$top" && "$work/sbom" "$version" "${args[@]}") || die "cannot make the SBOM"
 }
+
+# image ARCH… makes the container image. A tag cannot have a plus sign.
+image() {
+	local arch args=()
+	for arch in "$@"; do
+		args+=("$arch=$work/$arch")
+	done
+	"$work/image" "ghcr.io/plumb-cni/plumb:${version//+/-}" "$work/made/plumb-image-$version.tar" "${args[@]}" || die "cannot make the image"
+}
+
+# checksums makes the checksum files.
+checksums() (
+	cd "$work/made"
+	for name in *.tgz *.deb *.rpm *.tar; do
+		sha256sum "$name" >"$name.sha256"
+		sha512sum "$name" >"$name.sha512"
+	done
+)
 
 # publish moves the finished files to the folder of --out.
 publish() {
+	local name names
+	mapfile -t names < <(ls "$work/made")
 	chmod 0644 "$work/made"/*
 	mv "$work/made"/* "$out"
 	echo "plumb $version in $out:"
-	(cd "$out" && ls -l --human-readable ./*"-$version".*) | awk '{ printf "  %5s  %s\n", $5, substr($NF, 3) }'
+	for name in "${names[@]}"; do
+		printf '  %5s  %s\n' "$(du --apparent-size -h "$out/$name" | cut -f 1)" "$name"
+	done
 }
 
 out=$top/release
@@ -112,10 +171,15 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/made"
 
+tool . ./scripts/sbom sbom
+tool . ./scripts/image image
+tool scripts/packages github.com/goreleaser/nfpm/v2/cmd/nfpm nfpm
 for arch in "$@"; do
 	echo "$arch"
 	pack "$arch"
 done
 schemas
-sbom "$@"
+image "$@"
+sbom "$@" >"$work/made/cni-plugins-linux-$version.spdx.json"
+checksums
 publish

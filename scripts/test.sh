@@ -21,12 +21,12 @@ needed=(
 	ip:iproute2 nft:nftables iptables:iptables conntrack:conntrack ping:iputils-ping openssl:openssl jq:jq sysctl:procps
 	git:git gcc:gcc /usr/include/stdio.h:libc6-dev shellcheck:shellcheck
 	qemu-s390x-static:qemu-user-static dbus-daemon:dbus firewalld:firewalld dnsmasq:dnsmasq-base
-	kea-dhcp4:kea-dhcp4-server
+	kea-dhcp4:kea-dhcp4-server lintian:lintian rpm:rpm
 	/usr/lib/cni/bridge:containernetworking-plugins
 )
 
 # The Go modules of this checkout.
-modules=(. engine/etcd test/engine test/runtimes)
+modules=(. engine/etcd scripts/packages test/engine test/runtimes)
 
 bold='' plain=''
 if [ -t 1 ]; then
@@ -113,7 +113,7 @@ else
 	run "go vet" go vet ./...
 	run "staticcheck" go tool staticcheck -checks all ./...
 	run "go mod tidy" go mod tidy -diff
-	run "shellcheck" shellcheck -x build_linux.sh scripts/*.sh .ci/run test/vm/*.sh test/engine/*.sh test/fresh/*.sh test/runtimes/*.sh test/runtimes/testdata/*.sh
+	run "shellcheck" shellcheck -x build_linux.sh scripts/*.sh scripts/packages/*.sh .ci/run test/vm/*.sh test/engine/*.sh test/fresh/*.sh test/runtimes/*.sh test/runtimes/testdata/*.sh
 	CNI_TEST_NEEDS=$work/needs run "go test -race" tests ./...
 	run "engine" test/engine/run.sh
 	run "runtimes" test/runtimes/run.sh

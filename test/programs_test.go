@@ -16,7 +16,7 @@ import (
 
 // everywhere are programs that tests run and need no package: those of packages that
 // are essential or required in Debian, the Go toolchain, and what tests build themselves.
-var everywhere = strings.Fields(`awk basename bash cat chmod cp cut date dpkg-deb echo env false find flock grep
+var everywhere = strings.Fields(`awk basename bash cat chmod chroot cp cut date dpkg dpkg-deb echo env false find flock grep
 	gzip head id install kill ln ls mkdir mktemp mount mv nsenter printf readlink rm rmdir sed sh sha256sum sha512sum
 	sleep sort stat sync tail tar timeout touch tr true umount uname unshare xargs go gofmt apt-get
 	/bin/sh /bin/true /proc/self/exe /nonexistent`)
@@ -40,6 +40,7 @@ var packages = map[string]string{
 	"openssl": "openssl", "curl": "curl", "wget": "wget", "jq": "jq", "nc": "netcat-openbsd", "socat": "socat", "python3": "python3", "perl": "perl",
 	"bc": "bc", "lsof": "lsof", "fuser": "psmisc", "setfacl": "acl", "mkfs.ext4": "e2fsprogs", "dnsmasq": "dnsmasq-base",
 	"dbus-daemon": "dbus", "firewalld": "firewalld", "kea-dhcp4": "kea-dhcp4-server",
+	"lintian": "lintian", "rpm": "rpm",
 }
 
 // optional are the uses of programs that a script installs nothing for: "file: program",

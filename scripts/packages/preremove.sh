@@ -1,0 +1,13 @@
+#!/bin/sh
+# A removal, but no upgrade, stops and disables the units of this package. dpkg calls this script with the
+# argument remove, and rpm with the number of packages that remain.
+set -e
+
+case ${1:-} in
+remove | 0) ;;
+*) exit 0 ;;
+esac
+[ -d /run/systemd/system ] || exit 0
+for unit in plumb-dhcp.service plumb-dhcp.socket plumb-firewalld.service; do
+	[ -e "/etc/systemd/system/$unit" ] || systemctl disable --now --quiet "$unit" # a unit there is the administrator's
+done

@@ -1,0 +1,149 @@
+package release
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+	oci "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// An imageLayout is the image of a release.
+type imageLayout struct {
+	files     map[string][]byte
+	index     oci.Descriptor           // the index of the architectures
+	manifests map[string]digest.Digest // by architecture
+}
+
+// readImage reads the image of the release.
+func readImage(t *testing.T, out string) imageLayout {
+	t.Helper()
+	f, err := os.Open(filepath.Join(out, imageName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	i := imageLayout{files: map[string][]byte{}, manifests: map[string]digest.Digest{}}
+	for name, file := range readTar(t, f) {
+		i.files[name] = file.content
+	}
+	var top, index oci.Index
+	decode(t, i.files[oci.ImageIndexFile], &top)
+	if len(top.Manifests) != 1 {
+		t.Fatalf("index.json has %d entries", len(top.Manifests))
+	}
+	i.index = top.Manifests[0]
+	decode(t, i.blob(t, i.index), &index)
+	for _, m := range index.Manifests {
+		i.manifests[m.Platform.Architecture] = m.Digest
+		_ = i.blob(t, m)
+	}
+	return i
+}
+
+// A tarFile is one file of a tar archive.
+type tarFile struct {
+	header  tar.Header
+	content []byte
+}
+
+func readTar(t *testing.T, r io.Reader) map[string]tarFile {
+	t.Helper()
+	files := map[string]tarFile{}
+	for archive := tar.NewReader(r); ; {
+		h, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return files
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := io.ReadAll(archive)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[h.Name] = tarFile{*h, content}
+	}
+}
+
+func decode(t *testing.T, text []byte, v any) {
+	t.Helper()
+	if err := json.Unmarshal(text, v); err != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+}
+
+// blob returns the content of a blob, which has the size and the digest of the descriptor.
+func (i imageLayout) blob(t *testing.T, d oci.Descriptor) []byte {
+	t.Helper()
+	content, ok := i.files["blobs/sha256/"+d.Digest.Encoded()]
+	if !ok || int64(len(content)) != d.Size || digest.FromBytes(content) != d.Digest {
+		t.Fatalf("the blob of %v has %d bytes and the digest %s", d, len(content), digest.FromBytes(content))
+	}
+	return content
+}
+
+// checkImage checks that the image of each architecture has one layer with the executables of its archive,
+// and nothing else.
+func checkImage(t *testing.T, out string) {
+	image := readImage(t, out)
+	if name := image.index.Annotations[oci.AnnotationRefName]; name != "ghcr.io/plumb-cni/plumb:"+version {
+		t.Errorf("the image has the name %q", name)
+	}
+	if len(image.manifests) != len(architectures) {
+		t.Errorf("the image is for %v", image.manifests)
+	}
+	for arch := range architectures {
+		checkPlatform(t, image, arch, filepath.Join(out, archiveName(arch)))
+	}
+	blobs := 1 + 3*len(architectures)
+	if files := blobs + 2; len(image.files) != files {
+		t.Errorf("the archive has %d files, want %d", len(image.files), files)
+	}
+}
+
+func checkPlatform(t *testing.T, image imageLayout, arch, archive string) {
+	var manifest oci.Manifest
+	decode(t, image.files["blobs/sha256/"+image.manifests[arch].Encoded()], &manifest)
+	var config oci.Image
+	decode(t, image.blob(t, manifest.Config), &config)
+	if config.Architecture != arch || config.OS != "linux" || !slices.Equal(config.Config.Entrypoint, []string{"/plumb"}) {
+		t.Errorf("%s: the configuration is %+v", arch, config)
+	}
+	if len(manifest.Layers) != 1 || len(config.RootFS.DiffIDs) != 1 {
+		t.Fatalf("%s: %d layers, %d in the configuration", arch, len(manifest.Layers), len(config.RootFS.DiffIDs))
+	}
+	z, err := gzip.NewReader(bytes.NewReader(image.blob(t, manifest.Layers[0])))
+	if err != nil {
+		t.Fatal(err)
+	}
+	layer, err := io.ReadAll(z)
+	if err != nil || digest.FromBytes(layer) != config.RootFS.DiffIDs[0] {
+		t.Fatalf("%s: the layer has the digest %s, want %s (%v)", arch, digest.FromBytes(layer), config.RootFS.DiffIDs[0], err)
+	}
+	files := readTar(t, bytes.NewReader(layer))
+	readArchive(t, archive, func(h *tar.Header, r io.Reader) {
+		if slices.Contains(texts, h.Name) {
+			return
+		}
+		want, err := io.ReadAll(r)
+		name := strings.TrimPrefix(h.Name, "./")
+		f := files[name]
+		if err != nil || !bytes.Equal(f.content, want) || f.header.Mode != 0o755 || f.header.Uid != 0 || f.header.ModTime.Unix() != epoch {
+			t.Errorf("%s: %s in the layer differs from that of the archive: %+v (%v)", arch, name, f.header, err)
+		}
+		delete(files, name)
+	})
+	if len(files) > 0 {
+		t.Errorf("%s: the layer has %d more files", arch, len(files))
+	}
+}
