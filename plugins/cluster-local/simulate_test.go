@@ -235,7 +235,11 @@ func (s *simulation) phase(name string, nodes []*simulatedNode, f func(*simulate
 	group.Wait()
 	r := s.row
 	adds := len(r.with) + len(r.without)
-	fmt.Printf("| %s | %d | %.0f s | %d | %.2f | %s | %s | %d | %.1f %% |\n", name, adds, time.Since(start).Seconds(), r.calls, float64(r.calls)/float64(max(1, adds)),
+	perAdd := "–"
+	if adds > 0 {
+		perAdd = fmt.Sprintf("%.2f", float64(r.calls)/float64(adds))
+	}
+	fmt.Printf("| %s | %d | %.0f s | %d | %s | %s | %s | %d | %.1f %% |\n", name, adds, time.Since(start).Seconds(), r.calls, perAdd,
 		quantiles(r.without), quantiles(r.with), r.failed, float64(len(s.wire))*100/float64(s.size))
 	if r.failed > 0 {
 		fmt.Printf("last failure: %s\n", strings.Join(strings.Fields(r.cause), " "))

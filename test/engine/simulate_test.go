@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"testing"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -47,6 +48,10 @@ func (c *cluster) databaseSize() (file, used float64) {
 
 var _ = Describe("a simulation", func() {
 	It("of many nodes with the code of cluster-local and its engine gives no address twice", func() {
+		nodes := *simulated
+		if testing.Short() {
+			nodes = min(nodes, 10)
+		}
 		c := newCluster(*members, "--quota-backend-bytes=8589934592")
 		dir := GinkgoT().TempDir()
 		Expect(os.MkdirAll("/run/simulation", 0o755)).To(Succeed()) // a tmpfs
@@ -69,7 +74,7 @@ var _ = Describe("a simulation", func() {
 			return err
 		}, "2m", "50ms").Should(Succeed())
 
-		cmd := exec.Command(node, "-test.run=TestSimulate", "-test.timeout=0", fmt.Sprint("-simulate=", *simulated), fmt.Sprint("-containers=", *containers),
+		cmd := exec.Command(node, "-test.run=TestSimulate", "-test.timeout=0", fmt.Sprint("-simulate=", nodes), fmt.Sprint("-containers=", *containers),
 			"-engine-socket="+socket, "-engine-config="+string(c.engineConfig("node", nil)))
 		cmd.Env = append(os.Environ(), "TMPDIR=/run/simulation")
 		cmd.Stderr = GinkgoWriter
