@@ -136,7 +136,8 @@ func (i image) layer(folder string) ([]byte, error) {
 			return nil, err
 		}
 	}
-	return b.Bytes(), archive.Close()
+	err = archive.Close()
+	return b.Bytes(), err
 }
 
 // write adds a file to a tar archive.
@@ -153,7 +154,8 @@ func compress(content []byte) ([]byte, error) {
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)
 	_, err := io.Copy(z, bytes.NewReader(content))
-	return b.Bytes(), errors.Join(err, z.Close())
+	err = errors.Join(err, z.Close())
+	return b.Bytes(), err
 }
 
 // object adds a JSON object as a blob.

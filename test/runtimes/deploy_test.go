@@ -1,0 +1,187 @@
+package runtimes
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"text/template"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	apps "k8s.io/api/apps/v1"
+	core "k8s.io/api/core/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// readYAML reads a YAML file below deploy/ into v.
+func readYAML(path string, v any) {
+	GinkgoHelper()
+	text, err := os.ReadFile(filepath.Join("../../deploy", path))
+	Expect(err).NotTo(HaveOccurred())
+	Expect(yaml.UnmarshalStrict(text, v)).To(Succeed())
+}
+
+// render returns the DaemonSet of the chart with other values than its own. The template uses only functions
+// of text/template, which Helm has, too.
+func render(values map[string]any) string {
+	GinkgoHelper()
+	var chart struct{ AppVersion, Version, Name, APIVersion, Description, Type, Home string }
+	readYAML("chart/Chart.yaml", &chart)
+	all := map[string]any{}
+	readYAML("chart/values.yaml", &all)
+	for key, value := range values {
+		Expect(all).To(HaveKey(key))
+		all[key] = value
+	}
+	daemonSet, err := template.ParseFiles("../../deploy/chart/templates/daemonset.yaml")
+	Expect(err).NotTo(HaveOccurred())
+	var b strings.Builder
+	Expect(daemonSet.Option("missingkey=error").Execute(&b, map[string]any{
+		"Values": all, "Chart": chart, "Release": map[string]any{"Namespace": "kube-system"},
+	})).To(Succeed())
+	return b.String()
+}
+
+// parseDaemonSet parses a DaemonSet. Unknown keys are errors.
+func parseDaemonSet(text string) *apps.DaemonSet {
+	GinkgoHelper()
+	var d apps.DaemonSet
+	Expect(yaml.UnmarshalStrict([]byte(text), &d)).To(Succeed())
+	Expect(d.Spec.Selector.MatchLabels).To(Equal(d.Spec.Template.Labels))
+	return &d
+}
+
+// hostFolders returns the folders of the node by the volumes of the pod, as folders below dir.
+func hostFolders(d *apps.DaemonSet, dir string) map[string]string {
+	GinkgoHelper()
+	folders := map[string]string{}
+	for _, v := range d.Spec.Template.Spec.Volumes {
+		folders[v.Name] = filepath.Join(dir, v.HostPath.Path)
+		Expect(os.MkdirAll(folders[v.Name], 0o755)).To(Succeed())
+	}
+	return folders
+}
+
+// start starts a container of the DaemonSet in the pod, with these folders of the node, and returns its ID.
+// Its log is the file NAME.log in the folder of the runtime.
+func (p *pod) start(c core.Container, folders map[string]string) string {
+	GinkgoHelper()
+	config := &cri.ContainerConfig{
+		Metadata: &cri.ContainerMetadata{Name: c.Name}, Image: &cri.ImageSpec{Image: c.Image}, Args: c.Args, LogPath: c.Name + ".log",
+		Linux: &cri.LinuxContainerConfig{
+			Resources: &cri.LinuxContainerResources{MemoryLimitInBytes: c.Resources.Limits.Memory().Value()},
+			SecurityContext: &cri.LinuxContainerSecurityContext{
+				RunAsUser: &cri.Int64Value{Value: *c.SecurityContext.RunAsUser}, ReadonlyRootfs: *c.SecurityContext.ReadOnlyRootFilesystem,
+				NoNewPrivs: !*c.SecurityContext.AllowPrivilegeEscalation, Capabilities: &cri.Capability{},
+				NamespaceOptions: p.config.Linux.SecurityContext.NamespaceOptions,
+			},
+		},
+	}
+	for _, drop := range c.SecurityContext.Capabilities.Drop {
+		config.Linux.SecurityContext.Capabilities.DropCapabilities = append(config.Linux.SecurityContext.Capabilities.DropCapabilities, string(drop))
+	}
+	for _, m := range c.VolumeMounts {
+		config.Mounts = append(config.Mounts, &cri.Mount{ContainerPath: m.MountPath, HostPath: folders[m.Name]})
+	}
+	created, err := p.CreateContainer(ctx, &cri.CreateContainerRequest{PodSandboxId: p.id, SandboxConfig: p.config, Config: config})
+	Expect(err).NotTo(HaveOccurred())
+	_, err = p.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: created.ContainerId})
+	Expect(err).NotTo(HaveOccurred())
+	return created.ContainerId
+}
+
+// waitForExit waits until the container has ended, with exit status 0.
+func (p *pod) waitForExit(container, name string) {
+	GinkgoHelper()
+	var status *cri.ContainerStatus
+	Eventually(func(g Gomega) {
+		reply, err := p.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: container})
+		g.Expect(err).NotTo(HaveOccurred())
+		status = reply.Status
+		g.Expect(status.State).To(Equal(cri.ContainerState_CONTAINER_EXITED))
+	}).Should(Succeed())
+	Expect(status.ExitCode).To(BeZero(), p.log(name))
+}
+
+// log returns the log of a container.
+func (p *pod) log(name string) string {
+	text, _ := os.ReadFile(filepath.Join(p.dir, name+".log"))
+	return string(text)
+}
+
+// importRelease makes the image of the release from the executables under test, and imports it.
+func (c *containerd) importRelease(image string) {
+	GinkgoHelper()
+	archive := filepath.Join(c.dir, "plumb.tar")
+	build := exec.Command("go", "-C", "../..", "run", "./scripts/image", image, archive, runtime.GOARCH+"="+os.Getenv("PLUMB_BIN"))
+	build.Env = append(os.Environ(), "SOURCE_DATE_EPOCH=1700000000")
+	out, err := build.CombinedOutput()
+	Expect(err).NotTo(HaveOccurred(), "%s", out)
+	out, err = exec.Command("ctr", "-a", filepath.Join(c.dir, "sock"), "-n", "k8s.io", "images", "import", archive).CombinedOutput()
+	Expect(err).NotTo(HaveOccurred(), "%s", out)
+}
+
+var _ = Describe("deploy", func() {
+	It("has a DaemonSet that is equal to that of the chart", func() {
+		text, err := os.ReadFile("../../deploy/daemonset.yaml")
+		Expect(err).NotTo(HaveOccurred())
+		Expect(string(text)).To(Equal(render(nil)))
+		parseDaemonSet(string(text))
+	})
+
+	It("has a chart whose values reach the DaemonSet", func() {
+		d := parseDaemonSet(render(map[string]any{
+			"image": "registry.test/plumb", "tag": "v2.9.0", "binDir": "/var/lib/rancher/k3s/data/cni", "only": []any{"bridge", "portmap"},
+			"restore": true, "seLinuxOptions": map[string]any{"type": "spc_t"},
+		}))
+		spec := d.Spec.Template.Spec
+		Expect(spec.InitContainers[0].Image).To(Equal("registry.test/plumb:v2.9.0"))
+		Expect(spec.InitContainers[0].Args).To(ContainElement("--only=bridge,portmap"))
+		Expect(spec.Containers[0].Args).To(ContainElement("--restore=/host/backup"))
+		Expect(spec.Volumes[0].HostPath.Path).To(Equal("/var/lib/rancher/k3s/data/cni"))
+		Expect(spec.SecurityContext.SELinuxOptions.Type).To(Equal("spc_t"))
+	})
+
+	It("installs the plugins in an init container, and restores the former ones at the end of the pod", func() {
+		c := newContainerd(newNode(), podNetwork)
+		d := parseDaemonSet(render(map[string]any{"restore": true}))
+		spec := d.Spec.Template.Spec
+		c.importRelease(spec.InitContainers[0].Image)
+		folders := hostFolders(d, c.dir)
+		old := filepath.Join(folders["bin"], "bridge")
+		Expect(os.WriteFile(old, []byte("old"), 0o755)).To(Succeed())
+		config := podConfig("plumb")
+		config.LogDirectory = c.dir
+		config.Linux.SecurityContext = &cri.LinuxSandboxSecurityContext{NamespaceOptions: &cri.NamespaceOption{}}
+		if spec.HostNetwork {
+			config.Linux.SecurityContext.NamespaceOptions.Network, config.Hostname = cri.NamespaceMode_NODE, ""
+		}
+		p, err := c.create(config)
+		Expect(err).NotTo(HaveOccurred())
+
+		p.waitForExit(p.start(spec.InitContainers[0], folders), spec.InitContainers[0].Name)
+		installed := nstest.SnapshotDir(GinkgoTB(), folders["bin"])
+		names, err := os.ReadDir(c.bin)
+		Expect(err).NotTo(HaveOccurred())
+		for _, name := range names {
+			if name.Name() != "plumb" {
+				Expect(installed).To(ContainSubstring(" " + name.Name() + " "))
+			}
+		}
+		Expect(exec.Command(old).Run()).To(Succeed())
+
+		main := spec.Containers[0]
+		id := p.start(main, folders)
+		Eventually(func() string { return p.log(main.Name) }).Should(ContainSubstring("waiting for SIGTERM"))
+		Expect(nstest.SnapshotDir(GinkgoTB(), folders["bin"])).To(Equal(installed))
+		_, err = c.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: id, Timeout: 60})
+		Expect(err).NotTo(HaveOccurred())
+		p.waitForExit(id, main.Name)
+		Expect(os.ReadFile(old)).To(Equal([]byte("old")))
+	})
+})
