@@ -6,6 +6,8 @@
 #   cni-plugins-linux-VERSION.spdx.json    the SBOM of the executables (SPDX 2.3)
 #   plumb-cni_…_ARCH.deb, plumb-cni-….rpm  packages per architecture
 #   plumb-image-VERSION.tar                a container image for all architectures, in the OCI image layout
+#   plumb-daemonset-VERSION.yaml           a DaemonSet that installs the plugins
+#   plumb-chart-VERSION.tgz                the same as a Helm chart
 #   ….sha256, ….sha512                     the checksums of each of them but the SBOM, for sha256sum -c and
 #                                          sha512sum -c
 #
@@ -118,13 +120,24 @@ image() {
 	for arch in "$@"; do
 		args+=("$arch=$work/$arch")
 	done
-	"$work/image" "ghcr.io/plumb-cni/plumb:${version//+/-}" "$work/made/plumb-image-$version.tar" "${args[@]}" || die "cannot make the image"
+	"$work/image" "registry.example/plumb:${version//+/-}" "$work/made/plumb-image-$version.tar" "${args[@]}" || die "cannot make the image"
+}
+
+# manifests makes the DaemonSet and the Helm chart with the version of the release, which is the image's tag. A tag
+# cannot have a plus sign.
+manifests() {
+	local tag=${version//+/-}
+	sed "s|plumb:v2\.0\.0-dev|plumb:$tag|" "$top/deploy/daemonset.yaml" >"$work/made/plumb-daemonset-$version.yaml"
+	cp -R "$top/deploy/chart" "$work/chart"
+	sed -i "/^# scripts.release/d; s|^version: .*|version: ${tag#v}|; s|^appVersion: .*|appVersion: $tag|" "$work/chart/Chart.yaml"
+	find "$work/chart" -type d -exec chmod 0755 {} + -o -type f -exec chmod 0644 {} +
+	archive "$work/chart" | gzip -n -6 >"$work/made/plumb-chart-$version.tgz"
 }
 
 # checksums makes the checksum files.
 checksums() (
 	cd "$work/made"
-	for name in *.tgz *.deb *.rpm *.tar; do
+	for name in *.tgz *.deb *.rpm *.tar *.yaml; do
 		sha256sum "$name" >"$name.sha256"
 		sha512sum "$name" >"$name.sha512"
 	done
@@ -179,6 +192,7 @@ for arch in "$@"; do
 	pack "$arch"
 done
 schemas
+manifests
 image "$@"
 sbom "$@" >"$work/made/cni-plugins-linux-$version.spdx.json"
 checksums

@@ -41,6 +41,9 @@ func archiveName(arch string) string { return "cni-plugins-linux-" + arch + "-" 
 const (
 	sbomName  = "cni-plugins-linux-" + version + ".spdx.json"
 	imageName = "plumb-image-" + version + ".tar"
+
+	daemonSetName = "plumb-daemonset-" + version + ".yaml"
+	chartName     = "plumb-chart-" + version + ".tgz"
 	debName   = "plumb-cni_2.99.0~test_amd64.deb"
 	rpmName   = "plumb-cni-2.99.0~test-1.x86_64.rpm"
 )
@@ -49,7 +52,7 @@ const (
 func checkout(t *testing.T, dir string) {
 	t.Helper()
 	root := nstest.Root(t)
-	for _, part := range []string{"go.mod", "go.sum", "README.md", "LICENSE", "build_linux.sh", "cmd", "engine", "pkg", "plugins", "scripts"} {
+	for _, part := range []string{"go.mod", "go.sum", "README.md", "LICENSE", "build_linux.sh", "cmd", "deploy", "engine", "pkg", "plugins", "scripts"} {
 		if info, err := os.Stat(filepath.Join(root, part)); err != nil {
 			t.Fatal(err)
 		} else if info.IsDir() {
@@ -111,6 +114,7 @@ func TestRelease(t *testing.T) {
 	t.Run("unpacks over a folder in use", func(t *testing.T) { checkUnpack(t, filepath.Join(out, archiveName("amd64"))) })
 	t.Run("has an SBOM with all modules", func(t *testing.T) { checkSBOM(t, out) })
 	t.Run("has an image with the executables of the archives", func(t *testing.T) { checkImage(t, out) })
+	t.Run("has manifests with its version", func(t *testing.T) { checkManifests(t, out) })
 	t.Run("has a deb that lintian accepts", func(t *testing.T) { checkLintian(t, filepath.Join(out, debName)) })
 	t.Run("has a deb that can be installed, upgraded and removed", func(t *testing.T) { checkDeb(t, filepath.Join(out, debName)) })
 	t.Run("has an rpm that can be installed and removed", func(t *testing.T) { checkRPM(t, filepath.Join(out, rpmName)) })
@@ -198,7 +202,23 @@ func checkNames(t *testing.T, out string) {
 func summed() []string {
 	return []string{
 		archiveName("amd64"), archiveName("arm"), "cni-plugins-" + version + ".schemas.tgz", imageName, debName, rpmName,
+		daemonSetName, chartName,
 		"plumb-cni_2.99.0~test_armhf.deb", "plumb-cni-2.99.0~test-1.armv6hl.rpm",
+	}
+}
+
+// checkManifests checks that the DaemonSet and the Helm chart name the image of the release.
+func checkManifests(t *testing.T, out string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(out, daemonSetName))
+	if got := strings.Count(string(text), "image: registry.example/plumb:"+version+"\n"); err != nil || got != 2 {
+		t.Errorf("%s has the image of the release %d times (%v), want 2:\n%s", daemonSetName, got, err, text)
+	}
+	chart := run(t, out, nil, "tar", "--extract", "--to-stdout", "--file", chartName, "./Chart.yaml")
+	for _, want := range []string{"\nversion: " + strings.TrimPrefix(version, "v") + "\n", "\nappVersion: " + version + "\n"} {
+		if !strings.Contains(chart, want) {
+			t.Errorf("Chart.yaml has no %q:\n%s", want, chart)
+		}
 	}
 }
 
