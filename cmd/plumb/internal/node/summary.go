@@ -52,9 +52,10 @@ func (a *Attachment) hostPorts() string {
 	return fmt.Sprintf("%d host ports", len(ports))
 }
 
-// inContainer returns the kind of the interface that is in the container only, by the plugin that made it.
+// inContainer returns the kind of the interface that is in the container only, by the plugin that made it. It is empty
+// if the container is gone.
 func (a *Attachment) inContainer() string {
-	if a.cached.list == nil || len(a.cached.list.Plugins) == 0 {
+	if a.namespaces == namespaceGone || a.cached.list == nil || len(a.cached.list.Plugins) == 0 {
 		return ""
 	}
 	return "(" + a.cached.list.Plugins[0].Network.Type + " in the container)"
