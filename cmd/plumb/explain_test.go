@@ -45,6 +45,16 @@ in   node       host port tcp 8080 of IP version 4 leads to 10.1.2.2 port 80 (ta
 		Expect(paths[0].Out[0]).To(Equal(node.Hop{Where: "container", What: "eth0 (veth), MTU 1400, 10.1.2.2/24, fd00:1:2::2/64"}))
 	})
 
+	It("shows host ports in the order of their numbers", func() {
+		b := newTestbed()
+		b.add(b.network("10-pods.conflist", chain), newPod("c1", 8443, 443, 9000, 80, 8080, 22))
+		var ports []string
+		for _, m := range regexp.MustCompile(`host port tcp (\d+) of IP version 4`).FindAllStringSubmatch(b.plumb("explain", "c1"), -1) {
+			ports = append(ports, m[1])
+		}
+		Expect(ports).To(Equal([]string{"22", "80", "443", "8080", "8443", "9000"}))
+	})
+
 	It("names what stops packets", func() {
 		b := newTestbed()
 		list := b.network("10-pods.conflist", chain)

@@ -27,9 +27,12 @@ func (b *testbed) gc(live string, args ...string) nstest.Reply {
 }
 
 // age sets the times of all files in the testbed to an hour ago.
-func (b *testbed) age() {
+func (b *testbed) age() { b.ageBy(time.Hour) }
+
+// ageBy sets the times of all files in the testbed to the time that is d ago.
+func (b *testbed) ageBy(d time.Duration) {
 	GinkgoHelper()
-	then := time.Now().Add(-time.Hour)
+	then := time.Now().Add(-d)
 	Expect(filepath.WalkDir(b.dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err

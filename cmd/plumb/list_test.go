@@ -46,6 +46,8 @@ var _ = Describe("plumb list", func() {
 		Expect(b.plumb("list")).NotTo(ContainSubstring("gone"))
 		p.Remove(GinkgoTB())
 		Expect(b.plumb("list")).To(And(MatchRegexp("tuning, namespace gone"), HaveSuffix("1 to look at: plumb doctor\n")))
+		Eventually(func() string { return b.plumb("list") }).ShouldNot(ContainSubstring("veth"))
+		Expect(b.plumb("list")).NotTo(ContainSubstring("in the container"), "the container is gone")
 	})
 
 	It("says if an attachment of bridge has no host end", func() {
@@ -77,6 +79,7 @@ var _ = Describe("plumb list", func() {
 		a := inv.Attachments[0]
 		Expect(a.ID().String()).To(Equal("pods/c1/eth0"))
 		Expect(a.Addresses).To(Equal([]string{"10.1.2.2", "fd00:1:2::2"}))
+		Expect(a.Things[len(a.Things)-1]).To(HaveField("Name", "libcni"), "the record of libcni, not once more its path")
 		removals := map[string]bool{}
 		for _, t := range a.Things {
 			removals[t.Remove] = true

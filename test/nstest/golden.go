@@ -9,12 +9,16 @@ import (
 // update has its value once the flags are parsed, when a test runs.
 var update = flag.Bool("update", false, "rewrite the golden files")
 
+// Updating reports whether tests rewrite golden files, and pages with real output, instead of comparing with them:
+// `go test -update`.
+func Updating() bool { return *update }
+
 // Golden fails the test if got differs from the file testdata/<name>.golden of the package.
 // `go test -update` writes got to the file.
 func Golden(tb TB, name, got string) {
 	tb.Helper()
 	path := filepath.Join("testdata", name+".golden")
-	if *update {
+	if Updating() {
 		if err := os.MkdirAll("testdata", 0o755); err != nil {
 			tb.Fatalf("%v", err)
 		}

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -97,6 +98,7 @@ func (inv *Inventory) readElements(node *ns.Handle) error {
 			if err != nil && !errors.Is(err, fs.ErrNotExist) { // deleted meanwhile
 				return err
 			}
+			slices.SortFunc(elements, func(x, y nft.Element) int { return cmp.Compare(x.Key, y.Key) })
 			for _, e := range elements {
 				if a := inv.ownerOfElement(owners, e.Comment); a != nil {
 					a.add(elementThing(table, set, e))

@@ -43,7 +43,7 @@ const (
 // A Thing is one object on the node that belongs to an attachment.
 type Thing struct {
 	Kind  Kind   `json:"kind"`
-	Name  string `json:"name"`  // the address, the interface, the key of the element, or the plugin of a record
+	Name  string `json:"name"`  // the address, the interface, the key of the element, the plugin of a record, or libcni
 	Where string `json:"where"` // the path of the file, the bridge of the interface, or the table and the map
 	// Address is the address of a reservation or lease, or one that is masqueraded, or to which a host port leads.
 	Address string `json:"address,omitempty"`

@@ -68,7 +68,7 @@ func (inv *Inventory) readResults(p Places) {
 		}
 		a := inv.attachment(types.Attachment{Network: f.NetworkName, ContainerID: f.ContainerID, IfName: f.IfName})
 		a.cached, a.NetNS, a.namespaces = f.attachment(), f.NetNS, stateOf(f.NetNS)
-		a.add(fileThing(Result, e.Name(), path))
+		a.add(fileThing(Result, "libcni", path))
 	}
 }
 

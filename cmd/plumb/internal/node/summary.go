@@ -53,9 +53,9 @@ func (a *Attachment) hostPorts() string {
 }
 
 // inContainer returns the kind of the interface that is in the container only, by the plugin that made it. An
-// interface of bridge or ptp should have a host end.
+// interface of bridge or ptp should have a host end. inContainer is empty if the container is gone.
 func (a *Attachment) inContainer() string {
-	if a.cached.list == nil || len(a.cached.list.Plugins) == 0 {
+	if a.namespaces == namespaceGone || a.cached.list == nil || len(a.cached.list.Plugins) == 0 {
 		return ""
 	}
 	made := a.cached.list.Plugins[0].Network.Type

@@ -1,0 +1,236 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/gbytes"
+
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// The containers of the page.
+const (
+	pageLive = "4c1f0a77e1d2"
+	pageDead = "e5b0c2a9f410"
+)
+
+// pagePods and pageLAN are the networks of the page's node.
+const (
+	pagePods = `{
+    "cniVersion": "1.1.0",
+    "name": "pods",
+    "plugins": [
+        {
+            "type": "bridge",
+            "isGateway": true,
+            "ipMasq": true,
+            "ipam": {
+                "type": "host-local",
+                "dataDir": "DIR/data",
+                "ranges": [[{"subnet": "10.1.2.0/24"}]],
+                "routes": [{"dst": "0.0.0.0/0"}]
+            }
+        },
+        {"type": "portmap", "capabilities": {"portMappings": true}},
+        {"type": "tuning", "dataDir": "DIR/tuning", "mtu": 1400}
+    ]
+}
+`
+	pageLAN = `{
+    "cniVersion": "1.1.0",
+    "name": "lan",
+    "plugins": [
+        {
+            "type": "macvlan",
+            "master": "eth1",
+            "ipam": {
+                "type": "host-local",
+                "dataDir": "DIR/data",
+                "ranges": [[{"subnet": "192.168.7.0/24", "rangeStart": "192.168.7.40", "rangeEnd": "192.168.7.49"}]]
+            }
+        }
+    ]
+}
+`
+)
+
+// A pageNode is the node on which the commands of docs/plumb.md run. It has the networks pods and lan, and two
+// containers: pageLive on both, and pageDead, whose namespace is gone, on pods.
+type pageNode struct {
+	*testbed
+	pods    *libcni.NetworkConfigList
+	live    *pod
+	replace map[string]func() string // what runs instead of a command, and returns its output
+	actual  *strings.Replacer        // from the folders of a usual node to those of the testbed, and from short IDs to whole ones
+	usual   *strings.Replacer        // the reverse
+}
+
+// newPageNode returns the node. Its files are 3 days and 4 hours old.
+func newPageNode() *pageNode {
+	GinkgoHelper()
+	tb := GinkgoTB()
+	p := &pageNode{testbed: newTestbed(), replace: map[string]func() string{}}
+	flags := " --cache-dir " + p.path("cache") + " --data-dir " + p.path("data")
+	there, here := []string{}, []string{flags, ""}
+	for _, pair := range [][2]string{
+		{"/var/lib/cni/networks", p.path("data")}, {"/run/cni/tuning", p.path("tuning")}, {"/var/lib/cni", p.path("cache")},
+		{"/etc/cni/net.d", p.path("conf")}, {"/etc/cni", p.path("etc")}, {"/opt/cni", p.path("opt")}, {"/usr/lib/plumb/cni", p.bin},
+		{"/var/lib/node_exporter", p.path("exporter")},
+		{pageLive + "…", id(pageLive)}, {pageDead + "…", id(pageDead)},
+	} {
+		there, here = append(there, pair[0], pair[1]), append(here, pair[1], pair[0])
+	}
+	p.actual, p.usual = strings.NewReplacer(there...), strings.NewReplacer(here...)
+	p.writeProgram("tools/plumb", `case $1 in install | schema) ;; *) set -- "$@"`+flags+" ;; esac\nexec "+p.bin+`/plumb "$@"`)
+	p.writeProgram("tools/podman", "echo "+id(pageLive))
+	for _, dir := range []string{"etc", "exporter", "opt/bin"} {
+		Expect(os.MkdirAll(p.path(dir), 0o755)).To(Succeed())
+	}
+	for _, name := range []string{"bridge", "host-local", "portmap", "tuning", "macvlan"} {
+		p.node.Must(tb, "install", "-m", "0755", filepath.Join(p.bin, name), p.path("opt/bin"))
+	}
+	p.node.Batch(tb, "link add eth1 type veth peer name switch1", "link set eth1 up", "link set switch1 up")
+	p.pods = p.network("10-pods.conflist", pagePods)
+	lan := p.network("20-lan.conflist", pageLAN)
+	p.live = newPod(id(pageLive), 8080, 8443)
+	p.add(p.pods, p.live)
+	onLAN := *p.live.runtime
+	onLAN.IfName, onLAN.CapabilityArgs = "net1", nil
+	p.add(lan, &pod{p.live.NS, &onLAN})
+	dead := newPod(id(pageDead), 9090)
+	p.add(p.pods, dead)
+	dead.Remove(tb)
+	Eventually(func() string { return p.node.Must(tb, "ip", "-o", "link", "show", "master", "cni0") }).Should(MatchRegexp(`^[^\n]*\n$`))
+	p.ageBy(76*time.Hour + 30*time.Minute)
+	return p
+}
+
+// writeProgram writes a shell script.
+func (p *pageNode) writeProgram(name, text string) {
+	GinkgoHelper()
+	Expect(os.MkdirAll(filepath.Dir(p.path(name)), 0o755)).To(Succeed())
+	Expect(os.WriteFile(p.path(name), []byte("#!/bin/sh\n"+text+"\n"), 0o755)).To(Succeed())
+}
+
+// output runs a command of the page on the node, and returns what it prints, with the folders of a usual node.
+func (p *pageNode) output(command string) string {
+	GinkgoHelper()
+	if f := p.replace[command]; f != nil {
+		return p.usual.Replace(f())
+	}
+	var out strings.Builder
+	cmd := exec.Command("sh", "-c", p.actual.Replace(command))
+	cmd.Env = append(os.Environ(), "PATH="+p.path("tools")+":"+os.Getenv("PATH"), "NETCONFPATH="+p.path("conf"), "CNI_PATH="+p.path("opt/bin"))
+	cmd.Stdout, cmd.Stderr = &out, &out
+	Expect(p.node.Start(cmd)).To(Succeed())
+	if err := cmd.Wait(); err != nil { // doctor has the exit status 1 if it found something
+		var status *exec.ExitError
+		Expect(errors.As(err, &status) && status.ExitCode() == exitFound).To(BeTrue(), "%s: %v\n%s", command, err, &out)
+	}
+	return p.usual.Replace(out.String())
+}
+
+// checkSection runs the commands in the console blocks of a section of the page, in their order, and compares what
+// they print with the page. It returns the blocks. `go test -update` writes the page anew.
+func (p *pageNode) checkSection(heading string) (blocks string) {
+	GinkgoHelper()
+	file := filepath.Join(nstest.Root(GinkgoTB()), "docs/plumb.md")
+	page, err := os.ReadFile(file)
+	Expect(err).NotTo(HaveOccurred())
+	before, rest, found := strings.Cut(string(page), "\n## "+heading+"\n")
+	Expect(found).To(BeTrue(), "no section %q", heading)
+	section, _, _ := strings.Cut(rest, "\n## ")
+	after := rest[len(section):]
+	const fence = "```"
+	for _, m := range regexp.MustCompile("(?s)\n"+fence+"console\n(.*?\n)"+fence+"\n").FindAllStringSubmatch(section, -1) {
+		screen := ""
+		for line := range strings.Lines(m[1]) {
+			if command, ok := strings.CutPrefix(line, "# "); ok {
+				screen += line + p.output(strings.TrimSuffix(command, "\n"))
+			}
+		}
+		switch same := masked(screen) == masked(m[1]); {
+		case nstest.Updating() && !same:
+			section = strings.Replace(section, m[1], screen, 1)
+		case !same:
+			Expect(masked(screen)).To(Equal(masked(m[1])), "docs/plumb.md, section %q; go test ./cmd/plumb -update writes it anew\n%s",
+				heading, nstest.Compare(masked(m[1]), masked(screen)))
+		}
+		blocks += screen
+	}
+	Expect(blocks).NotTo(BeEmpty(), "section %q has no console block", heading)
+	if nstest.Updating() {
+		Expect(os.WriteFile(file, []byte(before+"\n## "+heading+"\n"+section+after), 0o644)).To(Succeed())
+	}
+	return blocks
+}
+
+// masked replaces what differs between two runs: times of the clock, durations and the names of host veths.
+func masked(screen string) string {
+	screen = regexp.MustCompile(`(?m)^\d\d:\d\d:\d\d\.\d{3} `).ReplaceAllString(screen, "00:00:00.000 ")
+	screen = regexp.MustCompile(` +\d+\.\dms `).ReplaceAllString(screen, " 0.0ms ")
+	return regexp.MustCompile(`\bveth[0-9a-f]{8}\b`).ReplaceAllString(screen, "veth00000000")
+}
+
+var _ = Describe("docs/plumb.md", func() {
+	It("has a tour of a broken node whose screens are what the commands print", func() {
+		p := newPageNode()
+		p.network("10-pods.conflist", strings.Replace(pagePods, "isGateway", "isGatway", 1))
+		Expect(os.Remove(p.path("opt/bin/tuning"))).To(Succeed())
+		p.node.Must(GinkgoTB(), "nft", "flush", "ruleset")
+		p.replace["systemctl restart container-web"] = func() string {
+			Expect(p.cni.DelNetworkList(context.Background(), p.pods, p.live.runtime)).To(Succeed())
+			p.add(p.pods, p.live)
+			return ""
+		}
+		screens := p.checkSection("A tour of a broken node")
+		for _, advice := range regexp.MustCompile(`(?m)^ {4}(\S.*)$`).FindAllStringSubmatch(screens, -1) {
+			if !strings.HasPrefix(advice[1], "edit: ") {
+				Expect(screens).To(ContainSubstring("\n# "+advice[1]+"\n"), "the tour must follow the advice")
+			}
+		}
+	})
+
+	It("has examples that are what the commands print", func() {
+		p := newPageNode()
+		for _, heading := range []string{"plumb list", "plumb gc", "plumb explain", "plumb metrics", "plumb schema"} {
+			p.checkSection(heading)
+		}
+		for name, made := range map[string]string{"exporter/plumb.prom": "plumb_attachments", "etc/conflist.schema.json": `"$schema"`} {
+			Expect(os.ReadFile(p.path(name))).To(ContainSubstring(made))
+		}
+
+		nstest.Build(GinkgoTB(), "dhcp")
+		p.output("echo >> /opt/cni/bin/bridge && cp -p /usr/lib/plumb/cni/loopback /opt/cni/bin")
+		p.checkSection("plumb install")
+
+		p.replace["plumb trace"] = func() string {
+			small := p.network("30-small.conflist", strings.NewReplacer("10.1.2.0/24", "10.1.3.0/30", `"pods"`, `"small"`,
+				`"type": "bridge"`, `"type": "bridge", "bridge": "cni1"`).Replace(pagePods))
+			session := p.startTrace()
+			p.add(small, newPod(id(pageLive)))
+			p.refuse(small, newPod(id(pageDead)))
+			Eventually(session.Out).Should(gbytes.Say(`DEL +  host-local`))
+			return string(session.Err.Contents()) + stopTrace(session)
+		}
+		p.checkSection("plumb trace")
+	})
+})
+
+// refuse adds the pod to the network, which must fail, and deletes it, as a runtime does.
+func (p *pageNode) refuse(list *libcni.NetworkConfigList, failed *pod) {
+	GinkgoHelper()
+	_, err := p.cni.AddNetworkList(context.Background(), list, failed.runtime)
+	Expect(err).To(HaveOccurred())
+	Expect(p.cni.DelNetworkList(context.Background(), list, failed.runtime)).To(Succeed())
+}
