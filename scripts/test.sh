@@ -49,15 +49,16 @@ build() {
 	./build_linux.sh "$PLUMB_BIN"
 }
 
-# tests uses the race detector. The executables that the tests run are built without it. The timeout is
-# for tests that hang: a package takes minutes, and more on a slow machine.
-tests() { go test -race -count=1 -timeout 60m -exec "$PWD/scripts/sandbox.sh" "$@"; }
+# tests uses the race detector. The executables that the tests run are built without it. It runs four
+# packages at a time, because they wait more than they compute. The timeout is for tests that hang: a package
+# takes minutes, and more on a slow machine.
+tests() { go test -race -count=1 -p 4 -timeout 60m -exec "$PWD/scripts/sandbox.sh" "$@"; }
 
 # faults does not use the race detector, because it tests the built executables.
 faults() { CNI_TEST_FAULTS=all go test -count=1 -timeout 3h -v -exec "$PWD/scripts/sandbox.sh" ./test/faults ./plugins/dhcp "$@"; }
 
 # fast does not use the race detector, and leaves out the tests of the executables. It runs four
-# packages at a time, because they wait more than they compute, and starts with the one that waits longest.
+# packages at a time, too, and starts with the one that waits longest.
 fast() { go test -short -count=1 -p 4 -timeout 60m -exec "$PWD/scripts/sandbox.sh" ./plugins/firewall ./plugins/... ./pkg/... ./test ./test/nstest; }
 
 # silent runs a command, and fails if the command prints something.
@@ -71,6 +72,27 @@ silent() {
 # bench runs some scenarios, to check that bench.sh works. The figures do not matter.
 bench() {
 	scripts/bench.sh --quick -n 3 --only start/bridge,loopback,tuning,host-local/0,host-local/1000,bridge/v4,ptp/v4,macvlan/v4,bandwidth,portmap/1,firewall/iptables,chain,burst/bridge/x8
+}
+
+# start_engine starts the tests of the engines. They wait most of the time, and run beside the virtual machine.
+start_engine() {
+	setsid test/engine/run.sh >"$work/engine" 2>&1 &
+	engine=$!
+}
+
+# engine waits for the tests of the engines, and prints what they printed.
+engine() {
+	local status=0
+	wait "$engine" || status=$?
+	engine=''
+	cat "$work/engine"
+	return "$status"
+}
+
+# clean_up ends what the script has started, and removes its files.
+clean_up() {
+	[ -z "$engine" ] || kill -- "-$engine" 2>/dev/null || :
+	rm -rf "$work"
 }
 
 format() { silent gofmt -l cmd engine pkg plugins scripts test; }
@@ -90,7 +112,8 @@ run() {
 }
 
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+engine=''
+trap clean_up EXIT
 
 run "required programs" scripts/need.sh "${needed[@]}"
 run "modules" download
@@ -115,9 +138,10 @@ else
 	run "go mod tidy" go mod tidy -diff
 	run "shellcheck" shellcheck -x build_linux.sh scripts/*.sh scripts/packages/*.sh .ci/run test/vm/*.sh test/engine/*.sh test/fresh/*.sh test/runtimes/*.sh test/runtimes/testdata/*.sh
 	CNI_TEST_NEEDS=$work/needs run "go test -race" tests ./...
-	run "engine" test/engine/run.sh
 	run "runtimes" test/runtimes/run.sh
+	start_engine
 	[ "$(uname -m)" != x86_64 ] || CNI_TEST_NEEDS=$work/needs run "vm" test/vm/run.sh
+	run "engine" engine
 	run "bench" bench
 fi
 
