@@ -29,9 +29,9 @@ func (n *network) target(st *state, set int) int {
 	return 0
 }
 
-// want returns how many addresses of a set a claim asks for: the target, but not more than the node's containers
-// have, unless that is little of what is free. So nodes that boot at the same time leave addresses of a small pool to
-// each other: a node returns addresses with a DEL only.
+// want returns how many addresses of a set a claim asks for: the target, but at most as many as the node's
+// containers have, or a 64th of the free ones if that is more. Without this limit, the first of many nodes that boot
+// at the same time would take a small pool for their stocks, and return addresses only when containers end.
 func (s *session) want(set int) (n int, err error) {
 	err = s.Lock(func(se *pool.Session) error {
 		reserved, err := se.Reserved()
