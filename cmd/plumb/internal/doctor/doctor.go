@@ -78,6 +78,7 @@ func stateChecks() []check {
 	return []check{
 		{"leftover", findLeftovers}, {"reservation", findReservations}, {"elements", findElements}, {"chain", findChains},
 		{"forward-drop", findForwardDrop}, {"route-localnet", findLocalnet},
+		{"check", findDamaged},
 	}
 }
 
@@ -96,6 +97,7 @@ type examination struct {
 	nft         *nft.Conn                 // nil: the kernel has no nf_tables
 	plan        *node.Plan                // nil: there is no list of live containers
 	leftover    map[*node.Attachment]bool // that findLeftovers found
+	explained   map[*node.Attachment]bool // with a finding that explains why their CHECK fails
 }
 
 // Examine examines the node of this process. progress is called with the name of each check before it.
@@ -105,7 +107,7 @@ func (o Options) Examine(ctx context.Context, progress func(check string)) (*Rep
 		return nil, err
 	}
 	defer func() { _ = h.Close() }()
-	e := &examination{Options: o, ctx: ctx, broken: map[*file]bool{}, leftover: map[*node.Attachment]bool{}, report: &Report{
+	e := &examination{Options: o, ctx: ctx, broken: map[*file]bool{}, leftover: map[*node.Attachment]bool{}, explained: map[*node.Attachment]bool{}, report: &Report{
 		Findings: []Finding{}, Files: []string{}, Executables: []string{}, Checks: []string{}, Unread: []string{},
 	}}
 	if err := e.readNode(h); err != nil {

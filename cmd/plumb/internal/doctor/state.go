@@ -169,7 +169,9 @@ func findReservations(e *examination) (found []Finding) {
 			continue
 		}
 		for _, s := range f.spans() {
-			found = append(found, e.compareReservations(a, s)...)
+			different := e.compareReservations(a, s)
+			e.explained[a] = e.explained[a] || len(different) > 0
+			found = append(found, different...)
 		}
 	}
 	return found
@@ -265,6 +267,7 @@ func findElements(e *examination) (found []Finding) {
 		})
 		if noMasquerade || f.forwards() && hasPortMappings(result(a)) && !hasElement(a, "map hostport", "") {
 			lost[a.Network] = append(lost[a.Network], a.ContainerID)
+			e.explained[a] = true
 		}
 	}
 	for _, n := range e.inventory.Networks {
@@ -324,9 +327,13 @@ func findChains(e *examination) []Finding {
 	}
 	damaged, err := e.nft.DamagedChains(masq.Layout())
 	if err != nil {
+		e.explainAll()
 		return []Finding{{Where: whereNode, What: err.Error(), Mend: edit + "end the program that owns the table, or make the table active again"}}
 	}
 	var found []Finding
+	if len(damaged) > 0 {
+		e.explainAll()
+	}
 	for _, c := range damaged {
 		found = append(found, Finding{Where: whereNode,
 			What: fmt.Sprintf("table inet plumb: chain %s is missing, or another program has deleted rules of it", c.Name),
@@ -334,6 +341,15 @@ func findChains(e *examination) []Finding {
 		})
 	}
 	return found
+}
+
+// explainAll leaves out all attachments with elements in table inet plumb from CHECK.
+func (e *examination) explainAll() {
+	for _, a := range e.inventory.Attachments {
+		if hasElement(a, "table inet plumb", "") {
+			e.explained[a] = true
+		}
+	}
 }
 
 // findForwardDrop finds chains that drop forwarded packets by their policy, where no plugin firewall accepts those of a

@@ -21,6 +21,15 @@ type cachedAttachment struct {
 	interfaces []cachedInterface
 }
 
+// Added returns the configuration and the arguments of the ADD, as libcni's cache has them. The configuration is nil if
+// the cache has none.
+func (a *Attachment) Added() (*libcni.NetworkConfigList, *libcni.RuntimeConf) {
+	if a.cached == nil || a.cached.list == nil || len(a.cached.list.Plugins) == 0 {
+		return nil, nil
+	}
+	return a.cached.list, a.cached.runtime
+}
+
 // A cachedInterface is an interface of a result. Sandbox is empty for an interface of the node.
 type cachedInterface struct {
 	Name    string `json:"name"`
