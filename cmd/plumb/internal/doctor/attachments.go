@@ -14,6 +14,29 @@ import (
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
 )
 
+// findNoNetworks finds networks without a configuration, so that nobody can call DEL for their attachments. A file that
+// cannot be read may be that of any network.
+func findNoNetworks(e *examination) (found []Finding) {
+	if len(e.parsed()) < len(e.files) {
+		return nil
+	}
+	for _, n := range e.inventory.Networks {
+		if e.fileOfNetwork(n.Name) != nil {
+			continue
+		}
+		left := slices.DeleteFunc(slices.Clone(e.inventory.Attachments), func(a *node.Attachment) bool {
+			list, _ := a.Added()
+			return a.Network != n.Name || list != nil || a.Incomplete || e.leftover[a] || mayBeginNow(a)
+		})
+		if len(left) > 0 {
+			found = append(found, Finding{Where: whereNode,
+				What: fmt.Sprintf("network %s has no configuration, and the node holds things for it: %s: no runtime can call DEL", n.Name, names(left)),
+				Mend: fmt.Sprintf("%swrite the file of the network into %s again; if a container is gone, plumb gc --live FILE%s prints the commands that remove its things", edit, e.ConfDir, e.Flags)})
+		}
+	}
+	return found
+}
+
 // findDamaged calls CHECK for each attachment, with the configuration and the result of its ADD. It leaves out the
 // attachments and networks for which an earlier check has a finding that explains an error of CHECK.
 func findDamaged(e *examination) (found []Finding) {

@@ -2,6 +2,7 @@ package doctor_test
 
 import (
 	"context"
+	"os"
 
 	"github.com/containernetworking/cni/libcni"
 	. "github.com/onsi/ginkgo/v2"
@@ -99,6 +100,20 @@ var _ = Describe("plumb doctor on attachments", func() {
 		n.sh("sysctl -q -w net.ipv4.ip_forward=0")
 		n.requireMended(n.find("check", "container c1, interface eth0; container c2, interface eth0, network pods: CHECK fails: "), func() {
 			n.sh("sysctl -q -w net.ipv4.ip_forward=1")
+		})
+	})
+
+	It("finds attachments of a network that has no configuration, neither in a file nor in libcni's cache", func() {
+		n, runtime := newCompleteNode()
+		other := `{"cniVersion": "1.1.0", "name": "other", "plugins": [{"type": "bridge", "bridge": "other"}]}`
+		n.write("10-pods.conflist", other)
+		n.age()
+		Expect(n.doctor().Findings).To(BeEmpty(), "libcni's cache has the configuration")
+		Expect(os.Remove(n.result("c1"))).To(Succeed())
+		finding := n.find("no-network", "network pods has no configuration, and the node holds things for it: container c1, interface eth0")
+		n.requireMended(finding, func() {
+			n.write("10-pods.conflist", complete)
+			n.replace(runtime)
 		})
 	})
 

@@ -76,7 +76,7 @@ func checks() []check {
 // stateChecks are the checks of what the node holds. They are left out if files are given.
 func stateChecks() []check {
 	return []check{
-		{"leftover", findLeftovers}, {"reservation", findReservations}, {"elements", findElements}, {"chain", findChains},
+		{"leftover", findLeftovers}, {"no-network", findNoNetworks}, {"reservation", findReservations}, {"elements", findElements}, {"chain", findChains},
 		{"forward-drop", findForwardDrop}, {"route-localnet", findLocalnet},
 		{"check", findDamaged},
 	}

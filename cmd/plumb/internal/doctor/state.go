@@ -76,8 +76,7 @@ func findLeftovers(e *examination) (found []Finding) {
 		}
 	}
 	for _, a := range e.inventory.Attachments {
-		linkOnly := a.Since().IsZero() && hasLink(a) // its age is not known
-		if a.Incomplete || linkOnly || time.Since(a.Since()) < youngest {
+		if a.Incomplete || mayBeginNow(a) {
 			continue
 		}
 		what := ""
@@ -94,6 +93,11 @@ func findLeftovers(e *examination) (found []Finding) {
 		found = append(found, Finding{Where: whereNode, What: describe(a) + ": " + what, Mend: e.collect(a, others)})
 	}
 	return found
+}
+
+// mayBeginNow reports whether the ADD of an attachment may be under way. If there is an interface only, the age is not known.
+func mayBeginNow(a *node.Attachment) bool {
+	return a.Since().IsZero() && hasLink(a) || time.Since(a.Since()) < youngest
 }
 
 // hasLink reports whether the node has an interface of the attachment. Then the namespace of the container exists: a
