@@ -49,7 +49,10 @@ type Report struct {
 	Files       []string  `json:"files"`       // the configurations that were read
 	Executables []string  `json:"executables"` // of the plugins that they name
 	Attachments int       `json:"attachments"` // how many the node has
-	Checks      []string  `json:"checks"`      // the names of the checks that were made
+	// LeftOut is the number of attachments that may be leftovers, but may also be made by an ADD that has not ended: they
+	// are younger than a minute, or their age is not known.
+	LeftOut int      `json:"leftOut"`
+	Checks  []string `json:"checks"` // the names of the checks that were made
 	// Unread has the errors of what could not be examined.
 	Unread []string `json:"unread"`
 }

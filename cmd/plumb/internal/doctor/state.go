@@ -62,6 +62,7 @@ func describe(a *node.Attachment) string {
 // the evidence is that its namespace does not exist, or that the runtime has no result of it while it has results of
 // others in the network. A runtime that does not use this cache of libcni has no results there at all.
 func findLeftovers(e *examination) (found []Finding) {
+	e.countLeftOut()
 	if e.plan != nil {
 		for _, a := range e.plan.Dead {
 			e.leftover[a] = true
@@ -93,6 +94,25 @@ func findLeftovers(e *examination) (found []Finding) {
 		found = append(found, Finding{Where: whereNode, What: describe(a) + ": " + what, Mend: e.collect(a, others)})
 	}
 	return found
+}
+
+// countLeftOut counts the attachments that findLeftovers leaves out although something says that they are leftovers.
+func (e *examination) countLeftOut() {
+	left := map[*node.Attachment]bool{}
+	for _, a := range e.inventory.Attachments {
+		left[a] = !a.Incomplete && a.Doubt != ""
+	}
+	if e.plan != nil {
+		clear(left)
+		for _, kept := range e.plan.Kept {
+			left[kept.Attachment] = true
+		}
+	}
+	for a, doubtful := range left {
+		if doubtful && mayBeginNow(a) {
+			e.report.LeftOut++
+		}
+	}
 }
 
 // mayBeginNow reports whether the ADD of an attachment may be under way. If there is an interface only, the age is not known.
