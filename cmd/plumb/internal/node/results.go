@@ -18,6 +18,7 @@ type cachedAttachment struct {
 	runtime    *libcni.RuntimeConf
 	list       *libcni.NetworkConfigList // the configuration of the ADD; nil: it cannot be read
 	addresses  []string
+	gateways   []netip.Addr
 	interfaces []cachedInterface
 }
 
@@ -93,6 +94,7 @@ func (f cachedFile) attachment() *cachedAttachment {
 		Interfaces []cachedInterface `json:"interfaces"`
 		IPs        []struct {
 			Address string `json:"address"`
+			Gateway string `json:"gateway"`
 		} `json:"ips"`
 	}
 	_ = json.Unmarshal(f.Result, &result) // results before 0.3.0 have another form
@@ -100,6 +102,9 @@ func (f cachedFile) attachment() *cachedAttachment {
 	for _, ip := range result.IPs {
 		if prefix, err := netip.ParsePrefix(ip.Address); err == nil {
 			c.addresses = append(c.addresses, prefix.Addr().String())
+		}
+		if gateway, err := netip.ParseAddr(ip.Gateway); err == nil {
+			c.gateways = append(c.gateways, gateway)
 		}
 	}
 	return c
