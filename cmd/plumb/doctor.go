@@ -118,6 +118,9 @@ func printReport(w io.Writer, r *doctor.Report) error {
 	if n := len(r.Findings); n > 0 {
 		found = count(n, "problem")
 	}
+	if r.LeftOut > 0 {
+		fmt.Fprintf(w, "%s left out, which may be of a container that is gone: younger than a minute, or of unknown age\n", count(r.LeftOut, "attachment"))
+	}
 	_, err := fmt.Fprintf(w, "%s (%s, %s, %s, %s)\n", found, count(len(r.Files), "configuration"),
 		count(len(r.Executables), "executable"), count(r.Attachments, "attachment"), count(len(r.Checks), "check"))
 	return err

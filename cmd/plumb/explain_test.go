@@ -73,6 +73,41 @@ in   node       host port tcp 8080 of IP version 4 leads to 10.1.2.2 port 80 (ta
 		Expect(out).To(ContainSubstring("has no route to 10.1.2.2"))
 	})
 
+	It("names what the node has lost", func() {
+		b := newTestbed()
+		list := b.network("10-pods.conflist", chain)
+		b.add(list, newPod("c1", 8080))
+		b.add(list, newPod("c2"))
+		for _, command := range []string{
+			"nft flush ruleset", "ip address flush dev cni0 scope global",
+			"ip link set $(ip -o link show master cni0 | head -n 1 | cut -d: -f2 | cut -d@ -f1) nomaster",
+		} {
+			b.node.Must(GinkgoTB(), "sh", "-c", command)
+		}
+		out := b.plumb("explain", "c1")
+		Expect(out).To(ContainSubstring("container c1, interface eth0"))
+		for _, line := range []string{
+			"10.1.2.1, the gateway of the container, is no address of cni0", "fd00:1:2::1, the gateway of the container, is no address of cni0",
+			"does not masquerade: table inet plumb has no element for 10.1.2.2", "does not masquerade: table inet plumb has no element for fd00:1:2::2",
+			"host port tcp 8080 of IP version 4 leads nowhere: table inet plumb has no element for it",
+			"host port tcp 8080 of IP version 6 leads nowhere: table inet plumb has no element for it",
+		} {
+			Expect(strings.Count(out, line)).To(Equal(1), "%s in\n%s", line, out)
+		}
+		Expect(out + b.plumb("explain", "c2")).To(MatchRegexp(`veth\w+ \(veth\), MTU 1500, is no port of cni0\n`))
+	})
+
+	It("shows the master of a macvlan, and no route of the node", func() {
+		b := newTestbed()
+		b.node.Batch(GinkgoTB(), "link add eth1 type veth peer name switch1", "link set eth1 up", "link set switch1 up")
+		b.add(b.network("20-lan.conflist", pageLAN), newPod("c1"))
+		out := b.plumb("explain", "c1")
+		Expect(strings.Count(out, "node       eth1 (veth), MTU 1500, master of eth0\n")).To(Equal(2), out)
+		Expect(out).NotTo(ContainSubstring("has no route"))
+		b.node.Batch(GinkgoTB(), "link set eth1 down")
+		Expect(b.plumb("explain", "c1")).To(ContainSubstring("eth1 (veth) is down, MTU 1500, master of eth0"))
+	})
+
 	It("shows the part of the node if the container's namespace is gone or not known", func() {
 		b := newTestbed()
 		list := b.network("10-pods.conflist", chain)

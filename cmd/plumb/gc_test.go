@@ -302,6 +302,7 @@ var _ = Describe("plumb gc", func() {
 		reply := b.gc("live", "--live", "-")
 		Expect(reply.Exit).To(Equal(exitError))
 		Expect(reply.Stdout).To(ContainSubstring("removed pods whole eth0"), "by the configuration in libcni's cache")
+		Expect(reply.Stderr).To(ContainSubstring("network pods: DEL of dead attachments: 1\n"))
 		Expect(reply.Stdout).To(ContainSubstring("left pods half eth0: network pods has no configuration; write one and run gc again, or run these commands:\n  rm "))
 		Expect(reply.Stderr).To(ContainSubstring("not everything could be removed"))
 		_, commands, _ := strings.Cut(reply.Stdout, "these commands:\n")

@@ -234,7 +234,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 		}),
 		Entry("a master that is nearly right", "master", mistake{
 			make: func(n *testNode) {
-				n.Batch(GinkgoTB(), "link add uplink0 type veth peer name x")
+				n.Batch(GinkgoTB(), "link add uplink0 type veth peer name x", "link set uplink0 up")
 				n.write("20-m.conflist", "{\"cniVersion\": \"1.1.0\", \"name\": \"m\", \"plugins\": [{\"type\": \"macvlan\",\n\"master\": \"uplink\"}]}")
 			}, what: `20-m.conflist:2: plugins[0].master: the node has no interface "uplink"; uplink0 was probably meant`,
 		}),

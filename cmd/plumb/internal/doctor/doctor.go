@@ -49,7 +49,10 @@ type Report struct {
 	Files       []string  `json:"files"`       // the configurations that were read
 	Executables []string  `json:"executables"` // of the plugins that they name
 	Attachments int       `json:"attachments"` // how many the node has
-	Checks      []string  `json:"checks"`      // the names of the checks that were made
+	// LeftOut is the number of attachments that may be leftovers, but may also be made by an ADD that has not ended: they
+	// are younger than a minute, or their age is not known.
+	LeftOut int      `json:"leftOut"`
+	Checks  []string `json:"checks"` // the names of the checks that were made
 	// Unread has the errors of what could not be examined.
 	Unread []string `json:"unread"`
 }
@@ -76,8 +79,9 @@ func checks() []check {
 // stateChecks are the checks of what the node holds. They are left out if files are given.
 func stateChecks() []check {
 	return []check{
-		{"leftover", findLeftovers}, {"reservation", findReservations}, {"elements", findElements}, {"chain", findChains},
+		{"leftover", findLeftovers}, {"no-network", findNoNetworks}, {"reservation", findReservations}, {"elements", findElements}, {"chain", findChains},
 		{"forward-drop", findForwardDrop}, {"route-localnet", findLocalnet},
+		{"check", findDamaged},
 	}
 }
 
@@ -96,6 +100,7 @@ type examination struct {
 	nft         *nft.Conn                 // nil: the kernel has no nf_tables
 	plan        *node.Plan                // nil: there is no list of live containers
 	leftover    map[*node.Attachment]bool // that findLeftovers found
+	explained   map[*node.Attachment]bool // with a finding that explains why their CHECK fails
 }
 
 // Examine examines the node of this process. progress is called with the name of each check before it.
@@ -105,7 +110,7 @@ func (o Options) Examine(ctx context.Context, progress func(check string)) (*Rep
 		return nil, err
 	}
 	defer func() { _ = h.Close() }()
-	e := &examination{Options: o, ctx: ctx, broken: map[*file]bool{}, leftover: map[*node.Attachment]bool{}, report: &Report{
+	e := &examination{Options: o, ctx: ctx, broken: map[*file]bool{}, leftover: map[*node.Attachment]bool{}, explained: map[*node.Attachment]bool{}, report: &Report{
 		Findings: []Finding{}, Files: []string{}, Executables: []string{}, Checks: []string{}, Unread: []string{},
 	}}
 	if err := e.readNode(h); err != nil {

@@ -72,7 +72,7 @@ func (e *examination) bridgeOf(network string) string {
 	return ""
 }
 
-// findMasters finds interfaces that configurations name and the node does not have.
+// findMasters finds interfaces that configurations name and that the node does not have, or that are down.
 func findMasters(e *examination) (found []Finding) {
 	keys := map[string]string{"macvlan": "master", "ipvlan": "master", "vlan": "master"}
 	for _, f := range e.parsed() {
@@ -82,9 +82,13 @@ func findMasters(e *examination) (found []Finding) {
 			if key == "" || v.Text() == "" || p.Get("linkInContainer").Bool() {
 				continue
 			}
-			if _, exists := e.link(v.Text()); !exists {
+			switch l, exists := e.link(v.Text()); {
+			case !exists:
 				e.broken[f] = true
 				found = append(found, e.noMaster(f, v))
+			case !l.Up:
+				found = append(found, Finding{Where: f.at(v), What: fmt.Sprintf("%s: %s is down: containers send and receive nothing through it", v.Path, l.Name),
+					Mend: "ip link set dev " + Quote(l.Name) + " up"})
 			}
 		}
 	}

@@ -39,11 +39,17 @@ func (e *examination) findPrograms() {
 	e.executables = map[string]*executable{}
 	for _, f := range e.parsed() {
 		for _, name := range f.types() {
-			if e.executables[name] == nil {
-				e.executables[name] = e.look(name)
-			}
+			e.executable(name)
 		}
 	}
+}
+
+// executable returns the executable of a plugin. It looks for it once.
+func (e *examination) executable(name string) *executable {
+	if e.executables[name] == nil {
+		e.executables[name] = e.look(name)
+	}
+	return e.executables[name]
 }
 
 // look looks for the executable of a plugin as libcni does: the first regular file counts.

@@ -62,6 +62,7 @@ func describe(a *node.Attachment) string {
 // the evidence is that its namespace does not exist, or that the runtime has no result of it while it has results of
 // others in the network. A runtime that does not use this cache of libcni has no results there at all.
 func findLeftovers(e *examination) (found []Finding) {
+	e.countLeftOut()
 	if e.plan != nil {
 		for _, a := range e.plan.Dead {
 			e.leftover[a] = true
@@ -76,8 +77,7 @@ func findLeftovers(e *examination) (found []Finding) {
 		}
 	}
 	for _, a := range e.inventory.Attachments {
-		linkOnly := a.Since().IsZero() && hasLink(a) // its age is not known
-		if a.Incomplete || linkOnly || time.Since(a.Since()) < youngest {
+		if a.Incomplete || mayBeginNow(a) {
 			continue
 		}
 		what := ""
@@ -94,6 +94,30 @@ func findLeftovers(e *examination) (found []Finding) {
 		found = append(found, Finding{Where: whereNode, What: describe(a) + ": " + what, Mend: e.collect(a, others)})
 	}
 	return found
+}
+
+// countLeftOut counts the attachments that findLeftovers leaves out although something says that they are leftovers.
+func (e *examination) countLeftOut() {
+	left := map[*node.Attachment]bool{}
+	for _, a := range e.inventory.Attachments {
+		left[a] = !a.Incomplete && a.Doubt != ""
+	}
+	if e.plan != nil {
+		clear(left)
+		for _, kept := range e.plan.Kept {
+			left[kept.Attachment] = true
+		}
+	}
+	for a, doubtful := range left {
+		if doubtful && mayBeginNow(a) {
+			e.report.LeftOut++
+		}
+	}
+}
+
+// mayBeginNow reports whether the ADD of an attachment may be under way. If there is an interface only, the age is not known.
+func mayBeginNow(a *node.Attachment) bool {
+	return a.Since().IsZero() && hasLink(a) || time.Since(a.Since()) < youngest
 }
 
 // hasLink reports whether the node has an interface of the attachment. Then the namespace of the container exists: a
@@ -169,7 +193,9 @@ func findReservations(e *examination) (found []Finding) {
 			continue
 		}
 		for _, s := range f.spans() {
-			found = append(found, e.compareReservations(a, s)...)
+			different := e.compareReservations(a, s)
+			e.explained[a] = e.explained[a] || len(different) > 0
+			found = append(found, different...)
 		}
 	}
 	return found
@@ -265,6 +291,7 @@ func findElements(e *examination) (found []Finding) {
 		})
 		if noMasquerade || f.forwards() && hasPortMappings(result(a)) && !hasElement(a, "map hostport", "") {
 			lost[a.Network] = append(lost[a.Network], a.ContainerID)
+			e.explained[a] = true
 		}
 	}
 	for _, n := range e.inventory.Networks {
@@ -324,9 +351,13 @@ func findChains(e *examination) []Finding {
 	}
 	damaged, err := e.nft.DamagedChains(masq.Layout())
 	if err != nil {
+		e.explainAll()
 		return []Finding{{Where: whereNode, What: err.Error(), Mend: edit + "end the program that owns the table, or make the table active again"}}
 	}
 	var found []Finding
+	if len(damaged) > 0 {
+		e.explainAll()
+	}
 	for _, c := range damaged {
 		found = append(found, Finding{Where: whereNode,
 			What: fmt.Sprintf("table inet plumb: chain %s is missing, or another program has deleted rules of it", c.Name),
@@ -334,6 +365,15 @@ func findChains(e *examination) []Finding {
 		})
 	}
 	return found
+}
+
+// explainAll leaves out all attachments with elements in table inet plumb from CHECK.
+func (e *examination) explainAll() {
+	for _, a := range e.inventory.Attachments {
+		if hasElement(a, "table inet plumb", "") {
+			e.explained[a] = true
+		}
+	}
 }
 
 // findForwardDrop finds chains that drop forwarded packets by their policy, where no plugin firewall accepts those of a

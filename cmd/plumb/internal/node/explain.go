@@ -101,6 +101,8 @@ type explainer struct {
 	a    *Attachment
 	node *nl.Conn
 	path *Path
+	// master is the index of the master of the container's interface, if that has one.
+	master int
 }
 
 func (e *explainer) out(hops ...Hop) { e.path.Out = append(e.path.Out, hops...) }
@@ -118,12 +120,12 @@ func (e *explainer) containerHops() ([]Hop, error) {
 	if err != nil {
 		return []Hop{hop(inContainer, "not shown: %v", err)}, nil
 	}
-	hops, err := containerHopsIn(h, e.a.IfName)
+	hops, err := e.containerHopsIn(h, e.a.IfName)
 	return hops, errors.Join(err, h.Close())
 }
 
-// containerHopsIn is containerHops in the namespace.
-func containerHopsIn(h *ns.Handle, ifName string) ([]Hop, error) {
+// containerHopsIn is containerHops in the namespace. It sets the index of the master.
+func (e *explainer) containerHopsIn(h *ns.Handle, ifName string) ([]Hop, error) {
 	c, err := nl.Open(h)
 	if err != nil {
 		return nil, err
@@ -143,6 +145,7 @@ func containerHopsIn(h *ns.Handle, ifName string) ([]Hop, error) {
 	if err != nil {
 		return nil, err
 	}
+	e.master = l.Peer
 	rules, err := c.SourceRules()
 	hops := []Hop{hop(inContainer, "%s%s", linkText(l), addrsText(addrs))}
 	for _, r := range rules {
@@ -216,6 +219,10 @@ func (e *explainer) hostHops() ([]Hop, error) {
 		if q, err := e.node.Qdisc(l, nl.Root); err == nil && (q.Kind == "tbf" || q.Kind == "htb") {
 			text += ", limits the rate (" + q.Kind + "; tc -s qdisc show dev " + l.Name + ")"
 		}
+		if bridge := e.a.madeBy().bridgeName(); t.Where == "" && bridge != "" && l.Kind == "veth" {
+			hops = append(hops, hop(onNode, "%s, is no port of %s", text, bridge))
+			continue
+		}
 		if t.Where == "" {
 			hops = append(hops, hop(onNode, "%s", text))
 			continue
@@ -230,6 +237,15 @@ func (e *explainer) hostHops() ([]Hop, error) {
 			return nil, err
 		}
 		hops = append(hops, bridge)
+	}
+	if e.a.madeBy().hasMaster() && e.master != 0 {
+		l, err := e.node.LinkByIndex(e.master)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		if err == nil {
+			hops = append(hops, hop(onNode, "%s, master of %s", linkText(l), e.a.IfName))
+		}
 	}
 	return hops, nil
 }
@@ -253,6 +269,11 @@ func onOff(b bool) string {
 
 // nodeHops adds what the node does with packets from the container: checks, forwarding, masquerade.
 func (e *explainer) nodeHops(node *ns.Handle) error {
+	missing, err := e.missingHops()
+	if err != nil {
+		return err
+	}
+	e.out(missing...)
 	for _, t := range e.a.has(Element) {
 		switch t.sub {
 		case "allowed":
@@ -319,8 +340,12 @@ func (e *explainer) incoming() error {
 				e.holder(strings.TrimSuffix(t.sub, "-displaced"), port)))
 		}
 	}
+	e.in(e.missingPorts()...)
 	if ports {
 		e.in(hop(onNode, "Services of Kubernetes see these packets first (kube-proxy has the priority dstnat, host ports dstnat + 1)"))
+	}
+	if e.a.madeBy().hasMaster() {
+		return nil // packets come through the master, without a route of the node
 	}
 	for _, text := range e.a.Addresses {
 		ip, err := netip.ParseAddr(text)

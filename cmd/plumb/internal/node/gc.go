@@ -122,7 +122,10 @@ func (r *Report) fail(n *Network, err error) {
 
 // delete calls DEL for the dead attachments of a network.
 func (c *Collector) delete(ctx context.Context, n *Network, p *Plan) error {
-	dead := slices.DeleteFunc(slices.Clone(p.Dead), func(a *Attachment) bool { return a.Network != n.Name })
+	dead := slices.DeleteFunc(slices.Clone(p.Dead), func(a *Attachment) bool {
+		list, _ := a.delArguments(n)
+		return a.Network != n.Name || list == nil // Report.Left has those without a configuration
+	})
 	if len(dead) == 0 {
 		return nil
 	}
@@ -132,9 +135,6 @@ func (c *Collector) delete(ctx context.Context, n *Network, p *Plan) error {
 	for i, a := range dead {
 		c.Progress(fmt.Sprintf("network %s: DEL %d of %d", n.Name, i+1, len(dead)))
 		list, runtime := a.delArguments(n)
-		if list == nil {
-			continue // Report.Left has it
-		}
 		if err := cni.DelNetworkList(ctx, list, runtime); err != nil {
 			errs = append(errs, fmt.Errorf("delete %s %s: %w", a.ContainerID, a.IfName, err))
 		}
@@ -146,13 +146,13 @@ func (c *Collector) delete(ctx context.Context, n *Network, p *Plan) error {
 // delArguments returns the configuration and the arguments of a DEL: those of the ADD, if libcni's cache has
 // them. The configuration is nil if there is none.
 func (a *Attachment) delArguments(n *Network) (*libcni.NetworkConfigList, *libcni.RuntimeConf) {
-	if a.cached == nil {
-		return n.list, &libcni.RuntimeConf{ContainerID: a.ContainerID, IfName: a.IfName}
+	if list, runtime := a.Added(); list != nil {
+		return list, runtime
 	}
-	if a.cached.list != nil && len(a.cached.list.Plugins) > 0 {
-		return a.cached.list, a.cached.runtime
+	if a.cached != nil {
+		return n.list, a.cached.runtime
 	}
-	return n.list, a.cached.runtime
+	return n.list, &libcni.RuntimeConf{ContainerID: a.ContainerID, IfName: a.IfName}
 }
 
 // lockWait is how long sweep waits for the calls of plugins that run.

@@ -18,7 +18,17 @@ type cachedAttachment struct {
 	runtime    *libcni.RuntimeConf
 	list       *libcni.NetworkConfigList // the configuration of the ADD; nil: it cannot be read
 	addresses  []string
+	gateways   []netip.Addr
 	interfaces []cachedInterface
+}
+
+// Added returns the configuration and the arguments of the ADD, as libcni's cache has them. The configuration is nil if
+// the cache has none.
+func (a *Attachment) Added() (*libcni.NetworkConfigList, *libcni.RuntimeConf) {
+	if a.cached == nil || a.cached.list == nil || len(a.cached.list.Plugins) == 0 {
+		return nil, nil
+	}
+	return a.cached.list, a.cached.runtime
 }
 
 // A cachedInterface is an interface of a result. Sandbox is empty for an interface of the node.
@@ -84,6 +94,7 @@ func (f cachedFile) attachment() *cachedAttachment {
 		Interfaces []cachedInterface `json:"interfaces"`
 		IPs        []struct {
 			Address string `json:"address"`
+			Gateway string `json:"gateway"`
 		} `json:"ips"`
 	}
 	_ = json.Unmarshal(f.Result, &result) // results before 0.3.0 have another form
@@ -91,6 +102,9 @@ func (f cachedFile) attachment() *cachedAttachment {
 	for _, ip := range result.IPs {
 		if prefix, err := netip.ParsePrefix(ip.Address); err == nil {
 			c.addresses = append(c.addresses, prefix.Addr().String())
+		}
+		if gateway, err := netip.ParseAddr(ip.Gateway); err == nil {
+			c.gateways = append(c.gateways, gateway)
 		}
 	}
 	return c

@@ -1,0 +1,114 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/libcni"
+	cnitypes "github.com/containernetworking/cni/pkg/types"
+
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+)
+
+// findNoNetworks finds networks without a configuration, so that nobody can call DEL for their attachments. A file that
+// cannot be read may be that of any network.
+func findNoNetworks(e *examination) (found []Finding) {
+	if len(e.parsed()) < len(e.files) {
+		return nil
+	}
+	for _, n := range e.inventory.Networks {
+		if e.fileOfNetwork(n.Name) != nil {
+			continue
+		}
+		left := slices.DeleteFunc(slices.Clone(e.inventory.Attachments), func(a *node.Attachment) bool {
+			list, _ := a.Added()
+			return a.Network != n.Name || list != nil || a.Incomplete || e.leftover[a] || mayBeginNow(a)
+		})
+		if len(left) > 0 {
+			found = append(found, Finding{Where: whereNode,
+				What: fmt.Sprintf("network %s has no configuration, and the node holds things for it: %s: no runtime can call DEL", n.Name, names(left)),
+				Mend: fmt.Sprintf("%swrite the file of the network into %s again; if a container is gone, plumb gc --live FILE%s prints the commands that remove its things", edit, e.ConfDir, e.Flags)})
+		}
+	}
+	return found
+}
+
+// findDamaged calls CHECK for each attachment, with the configuration and the result of its ADD. It leaves out the
+// attachments and networks for which an earlier check has a finding that explains an error of CHECK.
+func findDamaged(e *examination) (found []Finding) {
+	damaged := map[string][]*node.Attachment{} // by the text of the error
+	var texts []string                         // its keys, in their order
+	late := map[string]bool{}                  // the networks in which a CHECK did not end
+	for _, a := range e.living() {
+		if f := e.fileOfNetwork(a.Network); e.explained[a] || late[a.Network] || f != nil && e.broken[f] {
+			continue
+		}
+		err := e.check(a)
+		late[a.Network] = errors.Is(err, context.DeadlineExceeded)
+		if _, gone := os.Stat(result(a)); err == nil || gone != nil { // gone: its DEL has been called meanwhile
+			continue
+		}
+		text := fmt.Sprintf("network %s: CHECK fails: %s", a.Network, errorText(err))
+		if damaged[text] == nil {
+			texts = append(texts, text)
+		}
+		damaged[text] = append(damaged[text], a)
+	}
+	for _, text := range texts {
+		found = append(found, Finding{Where: whereNode, What: names(damaged[text]) + ", " + text, Mend: edit + "mend what the text names, or let the runtime replace " + theContainers(damaged[text])})
+	}
+	return found
+}
+
+// names returns the containers and interfaces of attachments.
+func names(all []*node.Attachment) string {
+	var texts []string
+	for _, a := range all {
+		texts = append(texts, fmt.Sprintf("container %s, interface %s", a.ContainerID, a.IfName))
+	}
+	return strings.Join(texts, "; ")
+}
+
+// theContainers returns "the container", or "these containers" if there are several.
+func theContainers(all []*node.Attachment) string {
+	if len(all) == 1 {
+		return "the container"
+	}
+	return "these containers"
+}
+
+// check calls CHECK of those plugins of the attachment's chain that are plumb's. CHECK of some other plugins fails
+// where nothing is wrong, such as that of the reference portmap for containers with IPv4 only.
+func (e *examination) check(a *node.Attachment) error {
+	list, runtime := a.Added()
+	if list == nil || !slices.Contains(versionsWithCheck(), list.CNIVersion) {
+		return nil
+	}
+	ours := *list
+	ours.Plugins = slices.DeleteFunc(slices.Clone(list.Plugins), func(p *libcni.PluginConfig) bool {
+		return e.executable(p.Network.Type).version == ""
+	})
+	ctx, cancel := context.WithTimeout(e.ctx, callTime)
+	defer cancel()
+	err := libcni.NewCNIConfigWithCacheDir(e.PluginPath, e.CacheDir, quietly()).CheckNetworkList(ctx, &ours, runtime)
+	if ctx.Err() != nil {
+		return fmt.Errorf("no answer within %v: %w", callTime, ctx.Err())
+	}
+	return err
+}
+
+// versionsWithCheck returns the versions of the specification that have CHECK.
+func versionsWithCheck() []string { return []string{"0.4.0", "1.0.0", "1.1.0"} }
+
+// errorText returns the code and the text of a plugin's error.
+func errorText(err error) string {
+	var coded *cnitypes.Error
+	if errors.As(err, &coded) {
+		return fmt.Sprintf("code %d: %s", coded.Code, strings.TrimSpace(coded.Msg+" "+coded.Details))
+	}
+	return err.Error()
+}

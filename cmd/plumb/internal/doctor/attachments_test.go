@@ -1,0 +1,129 @@
+package doctor_test
+
+import (
+	"context"
+	"os"
+
+	"github.com/containernetworking/cni/libcni"
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// complete is a network with both IP versions, masquerade and host ports.
+const complete = `{
+    "cniVersion": "1.1.0",
+    "name": "pods",
+    "plugins": [
+        {
+            "type": "bridge", "isDefaultGateway": true, "ipMasq": true,
+            "ipam": {"type": "host-local", "dataDir": "POOLS", "ranges": [[{"subnet": "10.88.0.0/16"}], [{"subnet": "fd00:88::/64"}]]}
+        },
+        {"type": "portmap", "capabilities": {"portMappings": true}}
+    ]
+}
+`
+
+// onUplink is a network of macvlan on up0.
+const onUplink = `{
+    "cniVersion": "1.1.0",
+    "name": "pods",
+    "plugins": [{"type": "macvlan", "master": "up0", "ipam": {"type": "host-local", "dataDir": "POOLS", "subnet": "10.88.0.0/16"}}]
+}
+`
+
+// newCompleteNode returns a node with the network complete and a container c1 that has the host port 8080.
+func newCompleteNode() (n *usedNode, runtime *libcni.RuntimeConf) {
+	GinkgoHelper()
+	n = &usedNode{testNode: newTestNode("bridge", "host-local", "portmap", "macvlan")}
+	n.attachBy(complete)
+	runtime = runtimeOf("c1", nstest.New(GinkgoTB()).Named("c1"))
+	runtime.CapabilityArgs = map[string]any{"portMappings": []map[string]any{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}}
+	n.attach(runtime)
+	return n, runtime
+}
+
+func (n *usedNode) attach(runtime *libcni.RuntimeConf) {
+	GinkgoHelper()
+	_, err := n.cni.AddNetworkList(context.Background(), n.list(), runtime)
+	Expect(err).NotTo(HaveOccurred())
+}
+
+// replace deletes a container and adds it again.
+func (n *usedNode) replace(runtime *libcni.RuntimeConf) {
+	GinkgoHelper()
+	Expect(n.cni.DelNetworkList(context.Background(), n.list(), runtime)).To(Succeed())
+	n.attach(runtime)
+}
+
+var _ = Describe("plumb doctor on attachments", func() {
+	DescribeTable("finds by CHECK what the node has lost of an attachment", func(command, want string) {
+		n, runtime := newCompleteNode()
+		Expect(n.doctor().Findings).To(BeEmpty())
+		n.sh(command)
+		finding := n.find("check", "container c1, interface eth0, network pods: CHECK fails: ")
+		Expect(finding.What).To(ContainSubstring(want))
+		n.requireMended(finding, func() { n.replace(runtime) })
+	},
+		Entry("the chain prerouting", "nft flush chain inet plumb prerouting", "prerouting"),
+		Entry("the chain output", "nft flush chain inet plumb output", "output"),
+		Entry("the chain of host ports", "nft flush chain inet plumb hostports", "hostports"),
+		Entry("the chain that guards 127/8", "nft flush chain inet plumb localnet", "localnet"),
+		Entry("the chain that masquerades a subnet", "nft flush chain inet plumb masq/pods/10.88.0.0/16", "masq"),
+		Entry("the chain that masquerades host ports", "nft flush chain inet plumb snat/pods/10.88.0.0/16", "snat"),
+		Entry("the chain of the mark", "nft flush chain inet plumb marked/bit13", "marked"),
+		Entry("the map of IPv4 host ports", "nft flush map inet plumb hostport4", "hostport4"),
+		Entry("an element of the IPv4 host ports", "nft delete element inet plumb hostport4 '{ tcp . 8080 }'", "hostport4"),
+		Entry("the map policy4", "nft flush map inet plumb policy4", "policy4"),
+		Entry("the map masqowner4", "nft flush map inet plumb masqowner4", "masqowner4"),
+		Entry("forwarding", "sysctl -q -w net.ipv4.ip_forward=0", "ip_forward"),
+		Entry("a bridge that is down", "ip link set cni0 down", "cni0"),
+		Entry("the gateway's address", "ip address flush dev cni0 scope global", "cni0"),
+		Entry("a host end without its bridge", "ip link set $(ip -o link show master cni0 | cut -d: -f2 | cut -d@ -f1) nomaster", "veth"),
+	)
+
+	It("calls CHECK of no attachment of which it has found more", func() {
+		n, runtime := newCompleteNode()
+		n.sh("nft flush map inet plumb masq4; nft flush map inet plumb hostport4; nft flush map inet plumb hostport6")
+		n.requireMended(n.find("elements", "c1"), func() { n.replace(runtime) })
+		n.sh("nft flush chain inet plumb postrouting")
+		n.requireMended(n.find("chain", "postrouting"), func() { n.replace(runtime) })
+		n.sh("rm " + n.bin() + "/portmap; ip link set cni0 down")
+		n.sh(n.find("executable", "portmap").Mend)
+		n.requireMended(n.find("check", "cni0"), func() { n.replace(runtime) })
+	})
+
+	It("names the containers with the same damage in one finding", func() {
+		n, _ := newCompleteNode()
+		n.add("c2")
+		n.sh("sysctl -q -w net.ipv4.ip_forward=0")
+		n.requireMended(n.find("check", "container c1, interface eth0; container c2, interface eth0, network pods: CHECK fails: "), func() {
+			n.sh("sysctl -q -w net.ipv4.ip_forward=1")
+		})
+	})
+
+	It("finds attachments of a network that has no configuration, neither in a file nor in libcni's cache", func() {
+		n, runtime := newCompleteNode()
+		other := `{"cniVersion": "1.1.0", "name": "other", "plugins": [{"type": "bridge", "bridge": "other"}]}`
+		n.write("10-pods.conflist", other)
+		n.age()
+		Expect(n.doctor().Findings).To(BeEmpty(), "libcni's cache has the configuration")
+		Expect(os.Remove(n.result("c1"))).To(Succeed())
+		finding := n.find("no-network", "network pods has no configuration, and the node holds things for it: container c1, interface eth0")
+		n.requireMended(finding, func() {
+			n.write("10-pods.conflist", complete)
+			n.replace(runtime)
+		})
+	})
+
+	It("finds a macvlan whose master is down", func() {
+		n := &usedNode{testNode: newTestNode("macvlan", "host-local")}
+		n.Batch(GinkgoTB(), "link add up0 type veth peer name up1", "link set up0 up", "link set up1 up")
+		n.attachBy(onUplink)
+		n.add("c1")
+		Expect(n.doctor().Findings).To(BeEmpty())
+		n.Batch(GinkgoTB(), "link set up0 down")
+		n.requireMended(n.find("master", "10-pods.conflist:4: plugins[0].master: up0 is down"), nil)
+	})
+})
