@@ -2,10 +2,12 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
@@ -16,17 +18,28 @@ import (
 
 // addPlaces adds the flags that say where to look, and returns the places. Their defaults are libcni's.
 func addPlaces(flags *pflag.FlagSet) *node.Places {
-	p := &node.Places{RunDir: "/run/cni"}
-	path := filepath.SplitList(os.Getenv("CNI_PATH"))
-	if len(path) == 0 {
-		path = []string{"/opt/cni/bin"}
-	}
+	p := &node.Places{RunDir: "/run/cni", PluginPath: filepath.SplitList(environment("CNI_PATH", "/opt/cni/bin"))}
 	flags.StringVar(&p.ConfDir, "conf-dir", environment("NETCONFPATH", "/etc/cni/net.d"), "`folder` of the network configurations ($NETCONFPATH)")
-	flags.Var(&pathList{&p.PluginPath, path}, "cni-path", "`folders` of the plugins, separated by colons ($CNI_PATH)")
+	flags.Var((*pathList)(&p.PluginPath), "cni-path", "`folders` of the plugins, separated by colons ($CNI_PATH)")
 	flags.StringVar(&p.CacheDir, "cache-dir", "/var/lib/cni", "`folder` of libcni's cache")
 	flags.StringVar(&p.DataDir, "data-dir", pool.DefaultDataDir, "`folder` of reservations, beside those that configurations name")
-	p.PluginPath = path
 	return p
+}
+
+// checkFlags returns an error if a flag was given with an empty value. Most often that is a variable of a script
+// that is not set, and without the flag a command concerns more than was meant, such as all networks.
+func checkFlags(c *cobra.Command, _ []string) error {
+	var empty []error
+	c.Flags().Visit(func(f *pflag.Flag) {
+		values := []string{f.Value.String()}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			values = list.GetSlice()
+		}
+		if len(values) == 0 || slices.Contains(values, "") {
+			empty = append(empty, usageError{fmt.Errorf("--%s: the value is empty; give one, or leave out the flag", f.Name)})
+		}
+	})
+	return errors.Join(empty...)
 }
 
 // environment returns the value of an environment variable, or the default if it is empty.
@@ -38,15 +51,12 @@ func environment(name, otherwise string) string {
 }
 
 // A pathList is a flag for several folders, separated by colons.
-type pathList struct {
-	folders  *[]string
-	standard []string
-}
+type pathList []string
 
-func (l *pathList) String() string { return strings.Join(l.standard, string(os.PathListSeparator)) }
+func (l *pathList) String() string { return strings.Join(*l, string(os.PathListSeparator)) }
 
 func (l *pathList) Set(s string) error {
-	*l.folders = filepath.SplitList(s)
+	*l = filepath.SplitList(s)
 	return nil
 }
 

@@ -36,13 +36,14 @@ func main() {
 // newRoot returns the command line of plumb.
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
-		Use:           "plumb",
-		Short:         "Show what the container networks of this node hold, and what is wrong with them",
-		Version:       version,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		Args:          usage(cobra.NoArgs),
-		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+		Use:               "plumb",
+		Short:             "Show what the container networks of this node hold, and what is wrong with them",
+		Version:           version,
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		Args:              usage(cobra.NoArgs),
+		PersistentPreRunE: checkFlags,
+		RunE:              func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.AddCommand(newDoctor(), newExplain(), newGC(), newInstall(), newList(), newMetrics(), newSchema(), newTrace())
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
