@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -129,6 +130,26 @@ var _ = Describe("plumb list", func() {
 		reply := b.run("", append(b.folders(), "list", "--network", "pod")...)
 		Expect(reply.Exit).To(Equal(exitUsage))
 		Expect(reply.Stderr).To(ContainSubstring(`network "pod": there is no such network on this node; it has pods`))
+	})
+
+	It("fails without root, as all commands that look at the node, and finds nothing wrong", func() {
+		b := newTestbed()
+		b.add(b.network("10-pods.conflist", chain), newPod("c1", 8080))
+		Expect(errors.Join(os.Chmod(b.dir, 0o755), os.Chmod(b.bin, 0o755))).To(Succeed())
+		for _, args := range [][]string{
+			{"list"}, {"doctor"}, {"explain", "c1"}, {"gc", "--none-live", "--dry-run"}, {"metrics"},
+		} {
+			reply := b.runAs(65534, append(args, b.folders()...)...)
+			Expect(reply.Exit).To(Equal(exitError), "%q", args)
+			Expect(reply.Stdout).To(BeEmpty(), "%q", args)
+			Expect(reply.Stderr).To(MatchRegexp(`^plumb: [^\n]*(permission denied|operation not permitted); run plumb as root on the node\n$`), "%q", args)
+		}
+		Expect(os.RemoveAll(b.path("cache/results"))).To(Succeed())
+		reply := b.runAs(65534, append([]string{"list"}, b.folders()...)...)
+		Expect(reply.Stderr).To(HavePrefix("plumb: read "+b.path("leases/pods")+": "), "a reservation that cannot be read seems to have no owner")
+		reply = b.runAs(65534, "doctor", b.path("conf/10-pods.conflist"))
+		Expect(reply.Exit).To(Equal(exitError))
+		Expect(reply.Stdout).To(MatchRegexp(`^not examined: .*\n(?s:.*)nothing found `), "without STATUS, which a plugin refuses without root")
 	})
 
 	It("names what it cannot read, and shows the rest", func() {

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/containernetworking/cni/libcni"
@@ -69,10 +70,25 @@ func (b *testbed) path(name string) string { return filepath.Join(b.dir, name) }
 func (b *testbed) run(stdin string, args ...string) nstest.Reply {
 	GinkgoHelper()
 	cmd := exec.Command(filepath.Join(b.bin, "plumb"), args...)
+	cmd.Stdin = strings.NewReader(stdin)
+	return b.wait(cmd)
+}
+
+// runAs is run for another user than root.
+func (b *testbed) runAs(user uint32, args ...string) nstest.Reply {
+	GinkgoHelper()
+	cmd := exec.Command(filepath.Join(b.bin, "plumb"), args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}
+	return b.wait(cmd)
+}
+
+// wait runs a command on the node, with the folders of the testbed.
+func (b *testbed) wait(cmd *exec.Cmd) nstest.Reply {
+	GinkgoHelper()
 	cmd.Env = append(os.Environ(), "NETCONFPATH="+b.path("conf"), "CNI_PATH="+b.bin)
 	var stdout, stderr strings.Builder
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), io.MultiWriter(&stdout, GinkgoWriter), io.MultiWriter(&stderr, GinkgoWriter)
-	fmt.Fprintln(GinkgoWriter, "$ plumb", strings.Join(args, " "))
+	cmd.Stdout, cmd.Stderr = io.MultiWriter(&stdout, GinkgoWriter), io.MultiWriter(&stderr, GinkgoWriter)
+	fmt.Fprintln(GinkgoWriter, "$ plumb", strings.Join(cmd.Args[1:], " "))
 	err := b.node.Start(cmd)
 	if err == nil {
 		err = cmd.Wait()
