@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,27 +20,58 @@ import (
 // addPlaces adds the flags that say where to look, and returns the places. Their defaults are libcni's.
 func addPlaces(flags *pflag.FlagSet) *node.Places {
 	p := &node.Places{RunDir: "/run/cni", PluginPath: filepath.SplitList(environment("CNI_PATH", "/opt/cni/bin"))}
-	flags.StringVar(&p.ConfDir, "conf-dir", environment("NETCONFPATH", "/etc/cni/net.d"), "`folder` of the network configurations ($NETCONFPATH)")
+	p.ConfDir, p.CacheDir, p.DataDir = environment("NETCONFPATH", "/etc/cni/net.d"), "/var/lib/cni", pool.DefaultDataDir
+	flags.Var((*folder)(&p.ConfDir), "conf-dir", "`folder` of the network configurations ($NETCONFPATH)")
 	flags.Var((*pathList)(&p.PluginPath), "cni-path", "`folders` of the plugins, separated by colons ($CNI_PATH)")
-	flags.StringVar(&p.CacheDir, "cache-dir", "/var/lib/cni", "`folder` of libcni's cache")
-	flags.StringVar(&p.DataDir, "data-dir", pool.DefaultDataDir, "`folder` of reservations, beside those that configurations name")
+	flags.Var((*folder)(&p.CacheDir), "cache-dir", "`folder` of libcni's cache")
+	flags.Var((*folder)(&p.DataDir), "data-dir", "`folder` of reservations, beside those that configurations name")
 	return p
 }
 
-// checkFlags returns an error if a flag was given with an empty value. Most often that is a variable of a script
-// that is not set, and without the flag a command concerns more than was meant, such as all networks.
+// checkFlags returns an error if a flag was given with an empty value, or names a folder that does not exist. Most
+// often an empty value is a variable of a script that is not set, and without the flag a command concerns more than
+// was meant, such as all networks.
 func checkFlags(c *cobra.Command, _ []string) error {
-	var empty []error
-	c.Flags().Visit(func(f *pflag.Flag) {
+	var wrong []error
+	c.Flags().VisitAll(func(f *pflag.Flag) {
 		values := []string{f.Value.String()}
 		if list, ok := f.Value.(pflag.SliceValue); ok {
 			values = list.GetSlice()
 		}
-		if len(values) == 0 || slices.Contains(values, "") {
-			empty = append(empty, usageError{fmt.Errorf("--%s: the value is empty; give one, or leave out the flag", f.Name)})
+		dir, isFolder := f.Value.(*folder)
+		name := "--" + f.Name
+		if isFolder && !f.Changed && f.Name == "conf-dir" && os.Getenv("NETCONFPATH") != "" {
+			name = "$NETCONFPATH"
+		}
+		switch given := f.Changed || name == "$NETCONFPATH"; {
+		case given && (len(values) == 0 || slices.Contains(values, "")):
+			wrong = append(wrong, fmt.Errorf("%s: the value is empty; give one, or leave out the flag", name))
+		case given && isFolder && !dir.exists():
+			wrong = append(wrong, fmt.Errorf("%s: no folder %s", name, dir))
 		}
 	})
-	return errors.Join(empty...)
+	if len(wrong) > 0 {
+		return usageError{errors.Join(wrong...)}
+	}
+	return nil
+}
+
+// A folder is a flag for a folder that exists. Only its default may be missing, as on a node without networks.
+type folder string
+
+func (f *folder) String() string { return string(*f) }
+
+func (f *folder) Set(s string) error {
+	*f = folder(s)
+	return nil
+}
+
+func (f *folder) Type() string { return "folder" }
+
+// exists reports whether the path is not known to be missing, or to be something else than a folder.
+func (f *folder) exists() bool {
+	info, err := os.Stat(string(*f))
+	return err == nil && info.IsDir() || err != nil && !errors.Is(err, fs.ErrNotExist)
 }
 
 // environment returns the value of an environment variable, or the default if it is empty.

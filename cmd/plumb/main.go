@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,9 +29,26 @@ var version = "v2.0.0-dev"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
-	err := newRoot().ExecuteContext(ctx)
+	root, out := newRoot(), &output{file: os.Stdout}
+	root.SetOut(out)
+	err := root.ExecuteContext(ctx)
+	if out.err != nil && (err == nil || errors.Is(err, errFound)) {
+		err = out.err
+	}
 	stop()
 	os.Exit(exitStatus(err))
+}
+
+// An output writes to a file, and keeps the first error. cobra drops the errors of the texts that it writes.
+type output struct {
+	file *os.File
+	err  error
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	n, err := o.file.Write(b)
+	o.err = cmp.Or(o.err, err)
+	return n, err
 }
 
 // newRoot returns the command line of plumb.

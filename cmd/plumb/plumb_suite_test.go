@@ -44,7 +44,9 @@ func newTestbed() *testbed {
 	b := &testbed{node: nstest.NewNode(tb), dir: tb.TempDir()}
 	b.bin = nstest.Build(tb, "plumb", "bridge", "host-local", "portmap", "tuning", "loopback", "macvlan", "bandwidth", "static")
 	b.cni = libcni.NewCNIConfigWithCacheDir([]string{b.bin}, b.path("cache"), &onNode{node: b.node})
-	Expect(os.Mkdir(b.path("conf"), 0o755)).To(Succeed())
+	for _, dir := range []string{"conf", "cache", "data"} {
+		Expect(os.Mkdir(b.path(dir), 0o755)).To(Succeed())
+	}
 	return b
 }
 
@@ -82,12 +84,17 @@ func (b *testbed) runAs(user uint32, args ...string) nstest.Reply {
 	return b.wait(cmd)
 }
 
-// wait runs a command on the node, with the folders of the testbed.
+// wait runs a command on the node, with the folders of the testbed unless it has an environment.
 func (b *testbed) wait(cmd *exec.Cmd) nstest.Reply {
 	GinkgoHelper()
-	cmd.Env = append(os.Environ(), "NETCONFPATH="+b.path("conf"), "CNI_PATH="+b.bin)
+	if cmd.Env == nil {
+		cmd.Env = append(os.Environ(), "NETCONFPATH="+b.path("conf"), "CNI_PATH="+b.bin)
+	}
 	var stdout, stderr strings.Builder
-	cmd.Stdout, cmd.Stderr = io.MultiWriter(&stdout, GinkgoWriter), io.MultiWriter(&stderr, GinkgoWriter)
+	if cmd.Stdout == nil {
+		cmd.Stdout = io.MultiWriter(&stdout, GinkgoWriter)
+	}
+	cmd.Stderr = io.MultiWriter(&stderr, GinkgoWriter)
 	fmt.Fprintln(GinkgoWriter, "$ plumb", strings.Join(cmd.Args[1:], " "))
 	err := b.node.Start(cmd)
 	if err == nil {
