@@ -265,6 +265,13 @@ var _ = Describe("plumb gc", func() {
 		Expect(b.gc("live", "--live", "-", "--min-age", "0").Stdout).To(ContainSubstring("removed pods young eth0"))
 	})
 
+	It("keeps what is younger than --min-age, also without a list", func() {
+		b.addHalf(newPod("young"))
+		reply := b.gc("", "--none-live")
+		Expect(reply.Exit).To(Equal(0), reply.Stderr)
+		Expect(reply.Stdout).To(HavePrefix("kept pods young eth0: it may be newer than the answer that no container lives (--min-age)\n"))
+	})
+
 	It("keeps an interface whose age nobody knows, unless --min-age is 0", func() {
 		list := b.network("20-flat.conflist", `{"cniVersion": "1.1.0", "name": "flat", "plugins": [{"type": "bridge", "bridge": "br7"}]}`)
 		b.add(list, newPod("live"))
