@@ -2,10 +2,13 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
@@ -16,17 +19,59 @@ import (
 
 // addPlaces adds the flags that say where to look, and returns the places. Their defaults are libcni's.
 func addPlaces(flags *pflag.FlagSet) *node.Places {
-	p := &node.Places{RunDir: "/run/cni"}
-	path := filepath.SplitList(os.Getenv("CNI_PATH"))
-	if len(path) == 0 {
-		path = []string{"/opt/cni/bin"}
-	}
-	flags.StringVar(&p.ConfDir, "conf-dir", environment("NETCONFPATH", "/etc/cni/net.d"), "`folder` of the network configurations ($NETCONFPATH)")
-	flags.Var(&pathList{&p.PluginPath, path}, "cni-path", "`folders` of the plugins, separated by colons ($CNI_PATH)")
-	flags.StringVar(&p.CacheDir, "cache-dir", "/var/lib/cni", "`folder` of libcni's cache")
-	flags.StringVar(&p.DataDir, "data-dir", pool.DefaultDataDir, "`folder` of reservations, beside those that configurations name")
-	p.PluginPath = path
+	p := &node.Places{RunDir: "/run/cni", PluginPath: filepath.SplitList(environment("CNI_PATH", "/opt/cni/bin"))}
+	p.ConfDir, p.CacheDir, p.DataDir = environment("NETCONFPATH", "/etc/cni/net.d"), "/var/lib/cni", pool.DefaultDataDir
+	flags.Var((*folder)(&p.ConfDir), "conf-dir", "`folder` of the network configurations ($NETCONFPATH)")
+	flags.Var((*pathList)(&p.PluginPath), "cni-path", "`folders` of the plugins, separated by colons ($CNI_PATH)")
+	flags.Var((*folder)(&p.CacheDir), "cache-dir", "`folder` of libcni's cache")
+	flags.Var((*folder)(&p.DataDir), "data-dir", "`folder` of reservations, beside those that configurations name")
 	return p
+}
+
+// checkFlags returns an error if a flag was given with an empty value, or names a folder that does not exist. Most
+// often an empty value is a variable of a script that is not set, and without the flag a command concerns more than
+// was meant, such as all networks.
+func checkFlags(c *cobra.Command, _ []string) error {
+	var wrong []error
+	c.Flags().VisitAll(func(f *pflag.Flag) {
+		values := []string{f.Value.String()}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			values = list.GetSlice()
+		}
+		dir, isFolder := f.Value.(*folder)
+		name := "--" + f.Name
+		if isFolder && !f.Changed && f.Name == "conf-dir" && os.Getenv("NETCONFPATH") != "" {
+			name = "$NETCONFPATH"
+		}
+		switch given := f.Changed || name == "$NETCONFPATH"; {
+		case given && (len(values) == 0 || slices.Contains(values, "")):
+			wrong = append(wrong, fmt.Errorf("%s: the value is empty; give one, or leave out the flag", name))
+		case given && isFolder && !dir.exists():
+			wrong = append(wrong, fmt.Errorf("%s: no folder %s", name, dir))
+		}
+	})
+	if len(wrong) > 0 {
+		return usageError{errors.Join(wrong...)}
+	}
+	return nil
+}
+
+// A folder is a flag for a folder that exists. Only its default may be missing, as on a node without networks.
+type folder string
+
+func (f *folder) String() string { return string(*f) }
+
+func (f *folder) Set(s string) error {
+	*f = folder(s)
+	return nil
+}
+
+func (f *folder) Type() string { return "folder" }
+
+// exists reports whether the path is not known to be missing, or to be something else than a folder.
+func (f *folder) exists() bool {
+	info, err := os.Stat(string(*f))
+	return err == nil && info.IsDir() || err != nil && !errors.Is(err, fs.ErrNotExist)
 }
 
 // environment returns the value of an environment variable, or the default if it is empty.
@@ -38,15 +83,12 @@ func environment(name, otherwise string) string {
 }
 
 // A pathList is a flag for several folders, separated by colons.
-type pathList struct {
-	folders  *[]string
-	standard []string
-}
+type pathList []string
 
-func (l *pathList) String() string { return strings.Join(l.standard, string(os.PathListSeparator)) }
+func (l *pathList) String() string { return strings.Join(*l, string(os.PathListSeparator)) }
 
 func (l *pathList) Set(s string) error {
-	*l.folders = filepath.SplitList(s)
+	*l = filepath.SplitList(s)
 	return nil
 }
 

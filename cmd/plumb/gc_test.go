@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -175,6 +177,54 @@ var _ = Describe("plumb gc", func() {
 		Expect(nstest.Compare(before, b.state())).To(BeEmpty())
 	})
 
+	It("refuses an empty name, which an unset variable of a script leaves, and changes nothing", func() {
+		b.addHalf(newPod(id("d1")))
+		b.age()
+		before := nstest.WaitStable(b.state)
+		for _, args := range [][]string{
+			{"gc", "--none-live", "--network", ""}, {"gc", "--none-live", "--live", ""}, {"gc", "--none-live", "--cni-path", ""},
+			{"install", "--to", b.dir, "--only", ""}, {"install", "--to", b.dir, "--only", "bridge,"},
+		} {
+			if args[0] == "gc" {
+				args = append(args, b.folders()...)
+			}
+			reply := b.run("", args...)
+			Expect(reply.Exit).To(Equal(exitUsage), "%q", args)
+			Expect(reply.Stderr).To(MatchRegexp(`^plumb: .*--[a-z-]+.*: the value is empty; give one, or leave out the flag\n`), "%q", args)
+		}
+		Expect(nstest.Compare(before, b.state())).To(BeEmpty())
+	})
+
+	It("is not called by the command of the page if one of the runtimes does not answer", func() {
+		page, err := os.ReadFile(filepath.Join(nstest.Root(GinkgoTB()), "docs/plumb.md"))
+		Expect(err).NotTo(HaveOccurred())
+		command := regexp.MustCompile("[^`]*\\bcrictl pods -q [^`]*podman ps -aq [^`]*plumb gc --live [^`]*").FindString(string(page))
+		Expect(command).NotTo(BeEmpty())
+		programs := b.path("programs")
+		Expect(os.Mkdir(programs, 0o755)).To(Succeed())
+		script := func(name, text string) {
+			Expect(os.WriteFile(filepath.Join(programs, name), []byte("#!/bin/sh\n"+text+"\n"), 0o755)).To(Succeed())
+		}
+		run := func() error {
+			cmd := exec.Command("sh", "-c", strings.ReplaceAll(strings.TrimPrefix(strings.TrimSpace(command), "# "), "/run/", b.dir+"/"))
+			cmd.Env = append(os.Environ(), "PATH="+programs+":"+os.Getenv("PATH"))
+			return cmd.Run()
+		}
+		script("plumb", `cat "$3" > `+b.path("called"))
+		script("crictl", "echo c1")
+		script("podman", "echo c2")
+		Expect(run()).To(Succeed())
+		Expect(os.ReadFile(b.path("called"))).To(Equal([]byte("c1\nc2\n")))
+		for _, fails := range []string{"crictl", "podman"} {
+			Expect(os.Remove(b.path("called"))).To(Succeed())
+			script(fails, "exit 1")
+			Expect(run()).NotTo(Succeed())
+			Expect(b.path("called")).NotTo(BeAnExistingFile())
+			script(fails, "echo c3")
+			Expect(run()).To(Succeed())
+		}
+	})
+
 	It("removes everything with --none-live", func() {
 		whole := newPod("a1", 8080)
 		b.add(list, whole)
@@ -213,6 +263,13 @@ var _ = Describe("plumb gc", func() {
 		Expect(os.Chtimes(file, then, then)).To(Succeed())
 		Expect(b.gc("", "--live", file, "--min-age", "0").Stdout).To(ContainSubstring("kept pods young"))
 		Expect(b.gc("live", "--live", "-", "--min-age", "0").Stdout).To(ContainSubstring("removed pods young eth0"))
+	})
+
+	It("keeps what is younger than --min-age, also without a list", func() {
+		b.addHalf(newPod("young"))
+		reply := b.gc("", "--none-live")
+		Expect(reply.Exit).To(Equal(0), reply.Stderr)
+		Expect(reply.Stdout).To(HavePrefix("kept pods young eth0: it may be newer than the answer that no container lives (--min-age)\n"))
 	})
 
 	It("keeps an interface whose age nobody knows, unless --min-age is 0", func() {

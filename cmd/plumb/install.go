@@ -114,7 +114,12 @@ func (f *installFlags) print(out io.Writer, report install.Report, complete bool
 			}
 		}
 		if complete && list.dir != "" {
-			fmt.Fprintf(&b, "%s %s in %s: %d\n", list.what, participle, list.dir, len(list.files)-countFiles(list.files, install.Stays))
+			unchanged := countFiles(list.files, install.Unchanged)
+			fmt.Fprintf(&b, "%s %s in %s: %d", list.what, participle, list.dir, len(list.files)-unchanged-countFiles(list.files, install.Stays))
+			if unchanged > 0 {
+				fmt.Fprintf(&b, ", unchanged: %d", unchanged)
+			}
+			fmt.Fprintln(&b)
 		}
 	}
 	for _, unit := range report.Restarted {

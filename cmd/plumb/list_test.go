@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"time"
@@ -111,7 +113,7 @@ var _ = Describe("plumb list", func() {
 	It("changes nothing on the node, and makes no folder or lock file", func() {
 		b := newTestbed()
 		Expect(b.plumb("list")).To(Equal("0 networks, 0 attachments\n"))
-		Expect(b.path("cache")).NotTo(BeADirectory())
+		Expect(os.ReadDir(b.path("cache"))).To(BeEmpty())
 		b.add(b.network("10-pods.conflist", chain), newPod("c1", 8080))
 		Expect(os.Remove(b.path("leases/pods/lock"))).To(Succeed())
 		before := nstest.WaitStable(b.state)
@@ -130,6 +132,68 @@ var _ = Describe("plumb list", func() {
 		Expect(reply.Exit).To(Equal(exitUsage))
 		Expect(reply.Stderr).To(ContainSubstring(`network "pod": there is no such network on this node; it has pods`))
 	})
+
+	It("fails without root, as all commands that look at the node, and finds nothing wrong", func() {
+		b := newTestbed()
+		b.add(b.network("10-pods.conflist", chain), newPod("c1", 8080))
+		Expect(errors.Join(os.Chmod(b.dir, 0o755), os.Chmod(b.bin, 0o755))).To(Succeed())
+		for _, args := range [][]string{
+			{"list"}, {"doctor"}, {"explain", "c1"}, {"gc", "--none-live", "--dry-run"}, {"metrics"},
+		} {
+			reply := b.runAs(65534, append(args, b.folders()...)...)
+			Expect(reply.Exit).To(Equal(exitError), "%q", args)
+			Expect(reply.Stdout).To(BeEmpty(), "%q", args)
+			Expect(reply.Stderr).To(MatchRegexp(`^plumb: [^\n]*(permission denied|operation not permitted); run plumb as root on the node\n$`), "%q", args)
+		}
+		Expect(os.RemoveAll(b.path("cache/results"))).To(Succeed())
+		reply := b.runAs(65534, append([]string{"list"}, b.folders()...)...)
+		Expect(reply.Stderr).To(HavePrefix("plumb: read "+b.path("leases/pods")+": "), "a reservation that cannot be read seems to have no owner")
+		reply = b.runAs(65534, "doctor", b.path("conf/10-pods.conflist"))
+		Expect(reply.Exit).To(Equal(exitError))
+		Expect(reply.Stdout).To(MatchRegexp(`^not examined: .*\n(?s:.*)nothing found `), "without STATUS, which a plugin refuses without root")
+	})
+
+	It("refuses a folder that does not exist, as all commands that look at the node", func() {
+		b := newTestbed()
+		none := b.path("none")
+		for _, args := range [][]string{
+			{"list", "--conf-dir", none}, {"list", "--cache-dir", none}, {"list", "--data-dir", none}, {"doctor", "--conf-dir", none},
+			{"gc", "--none-live", "--conf-dir", none}, {"metrics", "--conf-dir", none}, {"explain", "c1", "--conf-dir", none},
+		} {
+			reply := b.run("", args...)
+			Expect(reply.Exit).To(Equal(exitUsage), "%q", args)
+			Expect(reply.Stdout).To(BeEmpty())
+			Expect(reply.Stderr).To(HavePrefix("plumb: " + args[len(args)-2] + ": no folder " + none + "\n"))
+		}
+		cmd := exec.Command(filepath.Join(b.bin, "plumb"), "metrics")
+		cmd.Env = append(os.Environ(), "NETCONFPATH="+none)
+		reply := b.wait(cmd)
+		Expect(reply.Exit).To(Equal(exitUsage))
+		Expect(reply.Stderr).To(HavePrefix("plumb: $NETCONFPATH: no folder " + none + "\n"))
+		cmd = exec.Command(filepath.Join(b.bin, "plumb"), append([]string{"list", "--conf-dir", b.path("conf")}, b.folders()...)...)
+		cmd.Env = append(os.Environ(), "NETCONFPATH="+none)
+		Expect(b.wait(cmd).Exit).To(Equal(0), "the flag is above the environment")
+	})
+
+	DescribeTable("fails, as other commands, if stdout cannot be written", func(args ...string) {
+		b := newTestbed()
+		b.add(b.network("10-pods.conflist", chain), newPod("c1"))
+		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+		Expect(err).NotTo(HaveOccurred())
+		defer full.Close()
+		if args[0] == "list" || args[0] == "gc" {
+			args = append(args, b.folders()...)
+		}
+		cmd := exec.Command(filepath.Join(b.bin, "plumb"), args...)
+		cmd.Stdout = full
+		reply := b.wait(cmd)
+		Expect(reply.Exit).To(Equal(exitError), "%q", args)
+		Expect(reply.Stderr).To(HaveSuffix("plumb: write /dev/stdout: no space left on device\n"))
+	},
+		Entry("list", "list"), Entry("help", "--help"), Entry("help of a command", "gc", "--help"), Entry("version", "--version"),
+		Entry("completion", "completion", "bash"), Entry("the names of schemas", "schema", "--list"),
+		Entry("gc that changes nothing", "gc", "--none-live", "--dry-run", "--min-age", "0"),
+	)
 
 	It("names what it cannot read, and shows the rest", func() {
 		b := newTestbed()

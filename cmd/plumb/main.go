@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,21 +29,39 @@ var version = "v2.0.0-dev"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
-	err := newRoot().ExecuteContext(ctx)
+	root, out := newRoot(), &output{file: os.Stdout}
+	root.SetOut(out)
+	err := root.ExecuteContext(ctx)
+	if out.err != nil && (err == nil || errors.Is(err, errFound)) {
+		err = out.err
+	}
 	stop()
 	os.Exit(exitStatus(err))
+}
+
+// An output writes to a file, and keeps the first error. cobra drops the errors of the texts that it writes.
+type output struct {
+	file *os.File
+	err  error
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	n, err := o.file.Write(b)
+	o.err = cmp.Or(o.err, err)
+	return n, err
 }
 
 // newRoot returns the command line of plumb.
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
-		Use:           "plumb",
-		Short:         "Show what the container networks of this node hold, and what is wrong with them",
-		Version:       version,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		Args:          usage(cobra.NoArgs),
-		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+		Use:               "plumb",
+		Short:             "Show what the container networks of this node hold, and what is wrong with them",
+		Version:           version,
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		Args:              usage(cobra.NoArgs),
+		PersistentPreRunE: checkFlags,
+		RunE:              func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	root.AddCommand(newDoctor(), newExplain(), newGC(), newInstall(), newList(), newMetrics(), newSchema(), newTrace())
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/containernetworking/cni/libcni"
@@ -43,7 +44,9 @@ func newTestbed() *testbed {
 	b := &testbed{node: nstest.NewNode(tb), dir: tb.TempDir()}
 	b.bin = nstest.Build(tb, "plumb", "bridge", "host-local", "portmap", "tuning", "loopback", "macvlan", "bandwidth", "static")
 	b.cni = libcni.NewCNIConfigWithCacheDir([]string{b.bin}, b.path("cache"), &onNode{node: b.node})
-	Expect(os.Mkdir(b.path("conf"), 0o755)).To(Succeed())
+	for _, dir := range []string{"conf", "cache", "data"} {
+		Expect(os.Mkdir(b.path(dir), 0o755)).To(Succeed())
+	}
 	return b
 }
 
@@ -69,10 +72,30 @@ func (b *testbed) path(name string) string { return filepath.Join(b.dir, name) }
 func (b *testbed) run(stdin string, args ...string) nstest.Reply {
 	GinkgoHelper()
 	cmd := exec.Command(filepath.Join(b.bin, "plumb"), args...)
-	cmd.Env = append(os.Environ(), "NETCONFPATH="+b.path("conf"), "CNI_PATH="+b.bin)
+	cmd.Stdin = strings.NewReader(stdin)
+	return b.wait(cmd)
+}
+
+// runAs is run for another user than root.
+func (b *testbed) runAs(user uint32, args ...string) nstest.Reply {
+	GinkgoHelper()
+	cmd := exec.Command(filepath.Join(b.bin, "plumb"), args...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}
+	return b.wait(cmd)
+}
+
+// wait runs a command on the node, with the folders of the testbed unless it has an environment.
+func (b *testbed) wait(cmd *exec.Cmd) nstest.Reply {
+	GinkgoHelper()
+	if cmd.Env == nil {
+		cmd.Env = append(os.Environ(), "NETCONFPATH="+b.path("conf"), "CNI_PATH="+b.bin)
+	}
 	var stdout, stderr strings.Builder
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), io.MultiWriter(&stdout, GinkgoWriter), io.MultiWriter(&stderr, GinkgoWriter)
-	fmt.Fprintln(GinkgoWriter, "$ plumb", strings.Join(args, " "))
+	if cmd.Stdout == nil {
+		cmd.Stdout = io.MultiWriter(&stdout, GinkgoWriter)
+	}
+	cmd.Stderr = io.MultiWriter(&stderr, GinkgoWriter)
+	fmt.Fprintln(GinkgoWriter, "$ plumb", strings.Join(cmd.Args[1:], " "))
 	err := b.node.Start(cmd)
 	if err == nil {
 		err = cmd.Wait()

@@ -46,7 +46,7 @@ node.`,
 	flags.StringVar(&o.container, "container", "", "show calls for containers whose ID begins with this `prefix` only")
 	flags.BoolVar(&o.steps, "steps", false, "show the steps of each call: the begin, counted from that of the call, the duration, and what was done")
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		if o.limit < 0 {
+		if o.limit < 0 || o.limit == 0 && c.Flags().Changed("for") {
 			return usageError{fmt.Errorf("--for %s: want a positive time", o.limit)}
 		}
 		return o.run(c)

@@ -147,9 +147,27 @@ var _ = Describe("plumb trace", func() {
 		Expect("/run/plumb").NotTo(BeADirectory())
 	})
 
-	It("refuses a negative time", func() {
-		reply := newTestbed().run("", "trace", "--for", "-1s")
-		Expect(reply.Exit).To(Equal(exitUsage))
-		Expect(reply.Stderr).To(ContainSubstring("--for -1s: want a positive time"))
+	It("refuses a time that is not positive", func() {
+		b := newTestbed()
+		for _, limit := range []string{"-1s", "0s"} {
+			cmd := exec.Command("timeout", "20", filepath.Join(b.bin, "plumb"), "trace", "--for", limit)
+			reply := b.wait(cmd)
+			Expect(reply.Exit).To(Equal(exitUsage), limit)
+			Expect(reply.Stderr).To(ContainSubstring("--for " + limit + ": want a positive time"))
+		}
 	})
+
+	DescribeTable("says what to do with a path that is no pipe", func(occupy func(path string) error) {
+		b := newTestbed()
+		Expect(os.Mkdir("/run/plumb", 0o755)).To(Succeed())
+		DeferCleanup(os.RemoveAll, "/run/plumb")
+		Expect(occupy("/run/plumb/trace")).To(Succeed())
+		reply := b.run("", "trace", "--for", "1ms")
+		Expect(reply.Exit).To(Equal(exitError))
+		Expect(reply.Stderr).To(Equal("plumb: make pipe /run/plumb/trace: the path is in use by something that is no pipe; remove it\n"))
+	},
+		Entry("but a file", func(path string) error { return os.WriteFile(path, nil, 0o600) }),
+		Entry("but a symbolic link", func(path string) error { return os.Symlink("/run/elsewhere", path) }),
+		Entry("but a folder", func(path string) error { return os.Mkdir(path, 0o755) }),
+	)
 })

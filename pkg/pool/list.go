@@ -20,7 +20,7 @@ const DefaultDataDir = defaultDataDir
 // A Reservation is the reservation of one address, as the function Reservations found it.
 type Reservation struct {
 	Addr        netip.Addr
-	ContainerID string // empty: the file does not name an owner, or cannot be read
+	ContainerID string // empty: the file does not name an owner
 	IfName      string // empty: the reference plugin wrote the file before it supported several interfaces
 	Path        string
 	Since       time.Time // when the file was written
@@ -41,7 +41,8 @@ func Networks(dataDir string) ([]string, error) {
 
 // Reservations returns the reservations of a network in the order of the addresses. It takes no lock and
 // changes nothing, not even what an earlier boot left, so a plugin that runs at the same time may add or
-// remove some. If the folder does not exist, there are none.
+// remove some. If the folder does not exist, there are none. If this process may not read a file, the error matches
+// fs.ErrPermission.
 func Reservations(dataDir, network string) ([]Reservation, error) {
 	dir, err := openFolder(filepath.Join(dataDir, network), 0)
 	if err != nil {
@@ -58,6 +59,9 @@ func Reservations(dataDir, network string) ([]Reservation, error) {
 		content, st, err := dir.read(name)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // released meanwhile
+		}
+		if errors.Is(err, fs.ErrPermission) {
+			return nil, err
 		}
 		r := Reservation{Addr: ip, Path: filepath.Join(dir.path, name)}
 		if err == nil {

@@ -339,6 +339,12 @@ func TestInstallLeavesEqualFilesAlone(t *testing.T) {
 	if !slices.Equal(report.Executables, want) || report.Configurations == nil || report.Restarted == nil || report.Advice == nil {
 		t.Errorf("the report is %s", output)
 	}
+	if output := mustInstall(t, "--to", dir, "--from", from); !strings.HasSuffix(output, "\nExecutables installed in "+dir+": 0, unchanged: 3\n") {
+		t.Errorf("an installation that changes nothing prints %q", output)
+	}
+	if output, err := install(t, "--to", dir, "--from", from, "--only", "nosuch"); err == nil || !strings.Contains(output, "it has bridge, dhcp, ptp\n") {
+		t.Errorf("--only nosuch: %v: %s", err, output)
+	}
 	if after := modificationTime(t, filepath.Join(dir, "bridge")); !after.Equal(before) {
 		t.Error("bridge was written again")
 	}

@@ -5,7 +5,9 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -159,6 +161,42 @@ var _ = Describe("containerd", func() {
 		Entry(nil, "after-tuning", areKilled),
 		Entry(nil, "after-tuning", runOn),
 	)
+
+	// A runtime that lost its record of a pod never calls DEL again.
+	DescribeTable("does not know a pod of which half of the chain was added, and plumb gc leaves nothing of it",
+		func(interrupt func(*containerd)) {
+			c := newContainerd(newNode().withWrappers(), podNetwork)
+			live := c.mustRun(webPod("live", 8079))
+			live.container("serve", ":80")
+			before, known := nstest.WaitStable(c.state), namespaces()
+			interrupt(c)
+			dead := c.forget("web")
+			Expect(nstest.Compare(before, nstest.WaitStable(c.state))).NotTo(BeEmpty(), "the pod has left nothing")
+			Expect(reservations("pods")).To(HaveLen(4))
+
+			Expect(c.gc()).To(And(ContainSubstring("removed pods "+dead+" eth0\n"), Not(ContainSubstring(live.id)),
+				HaveSuffix(", kept 0, left 0\n")))
+			for _, name := range slices.DeleteFunc(namespaces(), func(name string) bool { return slices.Contains(known, name) }) {
+				c.Node.Must(GinkgoTB(), "ip", "netns", "delete", name) // gc removes what plugins and libcni made
+			}
+			Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty())
+			nstest.MustDial(GinkgoTB(), c.Outside, net.JoinHostPort(nstest.NodeV4, "8079"), nstest.OutsideV4)
+			Expect(c.gc()).To(HavePrefix("removed things of 0 attachments"))
+		},
+		Entry("because ADD and DEL of the last plugin failed", func(c *containerd) {
+			fail := filepath.Join(c.bin, "fail-tuning")
+			Expect(os.WriteFile(fail, nil, 0o600)).To(Succeed())
+			_, err := c.run(webPod("web", 8080))
+			Expect(err).To(MatchError(ContainSubstring("the test makes this plugin fail")))
+			c.kill() // with its retries of DEL
+			Expect(os.Remove(fail)).To(Succeed())
+			c.start()
+		}),
+		Entry("because containerd was killed during the ADD", func(c *containerd) {
+			c.killDuringADD("before-tuning", areKilled)
+			c.start()
+		}),
+	)
 })
 
 // A pluginOutcome says what happens to the running plugins of a daemon that is killed.
@@ -207,6 +245,44 @@ func (c *containerd) killDuringADD(point string, plugins pluginOutcome) {
 		}
 		Eventually(signal).WithArguments(pid, syscall.Signal(0)).Should(MatchError(syscall.ESRCH))
 	}
+}
+
+// namespaces returns the names of the named network namespaces.
+func namespaces() (names []string) {
+	GinkgoHelper()
+	entries, err := os.ReadDir("/run/netns")
+	Expect(err).NotTo(HaveOccurred())
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// forget removes a pod from containerd's records, without DEL, and returns its ID.
+func (c *containerd) forget(name string) string {
+	GinkgoHelper()
+	all := c.pods()
+	i := slices.IndexFunc(all, func(p *pod) bool { return p.name == name })
+	Expect(i).NotTo(Equal(-1), "containerd does not know the pod %s", name)
+	id := all[i].id
+	out, err := exec.Command("ctr", "-a", filepath.Join(c.dir, "sock"), "-n", "k8s.io", "containers", "rm", id).CombinedOutput()
+	Expect(err).NotTo(HaveOccurred(), "%s", out)
+	c.kill()
+	c.start()
+	Expect(c.pods()).To(HaveLen(len(all)-1), "pods that containerd knows")
+	return id
+}
+
+// gc calls plumb gc with the list of all pods that containerd knows, and returns its output.
+func (c *containerd) gc() string {
+	GinkgoHelper()
+	var ids []string
+	for _, p := range c.pods() {
+		ids = append(ids, p.id)
+	}
+	c.write("live", strings.Join(ids, "\n"))
+	return c.Node.Must(GinkgoTB(), filepath.Join(os.Getenv("PLUMB_BIN"), "plumb"), "gc", "--live", filepath.Join(c.dir, "live"),
+		"--min-age", "0", "--conf-dir", filepath.Join(c.dir, "net.d"), "--cni-path", c.bin)
 }
 
 // signal sends a signal to a process.

@@ -2,7 +2,7 @@
 # wrapper.sh replaces the plugins in a node's CNI folder: each plugin is a link to it. It appends
 # each call to the file "calls" in the folder, and then runs the plugin in $PLUMB_BIN. If the
 # folder has a FIFO before-PLUGIN or after-PLUGIN, an ADD writes its PID there, and waits until the
-# FIFO "go" in the folder is opened for writing.
+# FIFO "go" in the folder is opened for writing. If it has a file fail-PLUGIN, ADD and DEL fail, and do nothing.
 dir=${0%/*} plugin=${0##*/}
 stdin=$(cat)
 printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$plugin" "$CNI_COMMAND" "$CNI_CONTAINERID" "$CNI_IFNAME" "$CNI_NETNS" \
@@ -14,6 +14,13 @@ stop() {
 	: <"$dir/go"
 }
 
+if [ -e "$dir/fail-$plugin" ]; then
+	case $CNI_COMMAND in ADD | DEL)
+		echo '{"cniVersion": "1.0.0", "code": 100, "msg": "the test makes this plugin fail"}'
+		exit 1
+		;;
+	esac
+fi
 stop before
 stdout=$(printf %s "$stdin" | "$PLUMB_BIN/$plugin")
 status=$?

@@ -35,7 +35,7 @@ func newTestNode(plugins ...string) *testNode {
 	GinkgoHelper()
 	tb := GinkgoTB()
 	n := &testNode{NS: nstest.NewNode(tb), dir: tb.TempDir(), built: nstest.Build(tb, append(plugins, "plumb")...)}
-	for _, dir := range []string{n.confDir(), n.bin(), n.pools()} {
+	for _, dir := range []string{n.confDir(), n.bin(), n.pools(), filepath.Join(n.dir, "cache")} {
 		Expect(os.MkdirAll(dir, 0o755)).To(Succeed())
 	}
 	for _, p := range plugins {

@@ -90,6 +90,10 @@ func findIPv6(e *examination) (found []Finding) {
 
 // findStatus calls STATUS of each plugin, by libcni.
 func findStatus(e *examination) (found []Finding) {
+	if os.Geteuid() != 0 {
+		e.unread("STATUS of the plugins", errors.New("run plumb as root"))
+		return nil
+	}
 	for _, f := range e.good() {
 		text, err := os.ReadFile(f.path)
 		if err != nil {

@@ -64,19 +64,19 @@ func (o Options) names() ([]string, error) {
 	case err != nil:
 		return nil, err
 	}
+	plugins := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == tool })
 	for _, name := range o.Only {
 		if !slices.Contains(names, name) {
-			return nil, fmt.Errorf("%s has no executable %q, which --only names; it has %s", o.From, name, strings.Join(names, ", "))
+			return nil, fmt.Errorf("%s has no executable %q, which --only names; it has %s", o.From, name, strings.Join(plugins, ", "))
 		}
 	}
 	if len(o.Only) > 0 {
 		return slices.Compact(slices.Sorted(slices.Values(o.Only))), nil
 	}
-	names = slices.DeleteFunc(names, func(name string) bool { return name == tool })
-	if len(names) == 0 {
+	if len(plugins) == 0 {
 		return nil, fmt.Errorf("no executables in %s", o.From)
 	}
-	return names, nil
+	return plugins, nil
 }
 
 // executables returns the names of the executables in a folder, and of symbolic links to some, sorted. A

@@ -3,6 +3,8 @@ package node
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -159,8 +161,11 @@ func (inv *Inventory) eachFile(dir, ending string, use func(path string, text []
 		if !strings.HasSuffix(path, ending) {
 			continue
 		}
-		if text, err := statefile.Read(path); err == nil {
+		switch text, err := statefile.Read(path); {
+		case err == nil:
 			use(path, text)
+		case errors.Is(err, fs.ErrPermission):
+			inv.unread(path, err)
 		}
 	}
 }

@@ -52,7 +52,7 @@ func NewPlan(inv *Inventory, live LiveList, s Selection) (*Plan, error) {
 		if a.Incomplete || live.IDs[a.ContainerID] || s.Network != "" && a.Network != s.Network {
 			continue
 		}
-		if reason := s.keepReason(inv.network(a.Network), a, live.Made); reason != "" {
+		if reason := s.keepReason(inv.network(a.Network), a, live); reason != "" {
 			p.Kept = append(p.Kept, WithReason{a, reason})
 			continue
 		}
@@ -61,12 +61,14 @@ func NewPlan(inv *Inventory, live LiveList, s Selection) (*Plan, error) {
 	return p, nil
 }
 
-// keepReason returns why an attachment is kept whose container is not in the list, which was made then.
-func (s Selection) keepReason(n *Network, a *Attachment, made time.Time) string {
+// keepReason returns why an attachment is kept whose container is not in the list.
+func (s Selection) keepReason(n *Network, a *Attachment, live LiveList) string {
 	switch {
 	case n.DisableGC:
 		return "disableGC is set in " + n.File + ": others share the network"
-	case a.youngest.After(made.Add(-s.MinAge)):
+	case a.youngest.After(live.Made.Add(-s.MinAge)) && live.None:
+		return "it may be newer than the answer that no container lives (--min-age)"
+	case a.youngest.After(live.Made.Add(-s.MinAge)):
 		return "it may be newer than the list of live containers (--min-age)"
 	case s.MinAge > 0 && a.youngest.IsZero() && len(a.has(Link)) > 0:
 		return "its interface exists, and its age is not known; --min-age 0 deletes it"

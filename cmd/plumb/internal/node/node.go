@@ -10,6 +10,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 	"time"
@@ -95,10 +96,11 @@ type Inventory struct {
 
 	byID    map[types.Attachment]*Attachment
 	partial bool // some of what the node holds could not be read
+	denied  error
 }
 
-// Read reads what the node of this process holds. It fails if nothing can be read. What cannot be read of it is in
-// Inventory.Unread.
+// Read reads what the node of this process holds. What cannot be read of it is in Inventory.Unread. Read fails if
+// this process may not read a part of it (fs.ErrPermission): most of the rest would seem to have no owner.
 func (p Places) Read() (*Inventory, error) {
 	h, err := ns.Self(nil)
 	if err != nil {
@@ -112,9 +114,11 @@ func (p Places) Read() (*Inventory, error) {
 	inv.readResults(p)
 	inv.readFiles(p)
 	inv.readKernel(h)
-	err = h.Close()
+	if err := errors.Join(h.Close(), inv.denied); err != nil {
+		return nil, err
+	}
 	inv.finish()
-	return inv, err
+	return inv, nil
 }
 
 // unread records the error of a part of what the node holds. A nil error is none.
@@ -125,6 +129,9 @@ func (inv *Inventory) unread(what string, err error) {
 
 // unreadFile records the error of a file. A nil error is none.
 func (inv *Inventory) unreadFile(what string, err error) {
+	if errors.Is(err, fs.ErrPermission) && inv.denied == nil {
+		inv.denied = fmt.Errorf("read %s: %w; run plumb as root on the node", what, err)
+	}
 	if err != nil {
 		inv.Unread = append(inv.Unread, fmt.Sprintf("%s: %v", what, err))
 	}

@@ -23,6 +23,9 @@ import (
 // ErrBusy is the error of Listen if another process listens.
 var ErrBusy = errors.New("another plumb trace runs on this node; end it first")
 
+// errNoPipe is the error of Listen if there is something else at the path.
+var errNoPipe = errors.New("the path is in use by something that is no pipe; remove it")
+
 const (
 	// pipeSize is the size of the pipe: some hundred calls. An unprivileged user cannot have more.
 	pipeSize = 1 << 20
@@ -66,7 +69,10 @@ func (l *Listener) open() error {
 	}
 	// With a writer of its own, the listener reads no end of file when the last plugin has ended.
 	fd, err := unix.Open(l.path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
+	switch {
+	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.EISDIR):
+		return errNoPipe
+	case err != nil:
 		return err
 	}
 	if err := l.lock(fd); err != nil {
@@ -85,7 +91,7 @@ func (l *Listener) lock(fd int) error {
 		return err
 	}
 	if opened.Mode&unix.S_IFMT != unix.S_IFIFO {
-		return errors.New("the path is in use by something that is no pipe; remove it")
+		return errNoPipe
 	}
 	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
 		return ErrBusy
