@@ -80,18 +80,21 @@ func findLeftovers(e *examination) (found []Finding) {
 		if a.Incomplete || linkOnly || time.Since(a.Since()) < youngest {
 			continue
 		}
-		what := ""
+		what, mend := "", e.collect(a)
 		switch {
 		case !hasLink(a) && isKnownGone(a.NetNS):
 			what = "its namespace " + a.NetNS + " does not exist"
 		case result(a) == "" && results[a.Network] > 0:
-			what = "libcni's cache has no result of it, so its ADD failed, or its DEL"
+			what = "libcni's cache has no result of it, so its ADD failed, or its DEL, or the result was lost"
+			if a.HasPeer() {
+				what += "; its namespace exists"
+			}
+			mend = edit + "if the runtime does not have the container any more: " + mend
 		default:
 			continue
 		}
 		e.leftover[a] = true
-		others := results[a.Network] > 1 || result(a) == ""
-		found = append(found, Finding{Where: whereNode, What: describe(a) + ": " + what, Mend: e.collect(a, others)})
+		found = append(found, Finding{Where: whereNode, What: describe(a) + ": " + what, Mend: mend})
 	}
 	return found
 }
@@ -114,7 +117,7 @@ func (e *examination) collectByList(a *node.Attachment) string {
 	n, err := e.inventory.Network(a.Network)
 	switch {
 	case err != nil || n.File == "":
-		return e.collect(a, false)
+		return e.collect(a)
 	case e.LiveFile == "-":
 		return edit + "give the same list to plumb gc --live -" + e.Flags
 	}
@@ -128,15 +131,12 @@ func isGone(netns string) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, ns.ErrNotNamespace)
 }
 
-// collect returns the command that removes what the node holds for an attachment. GC needs the results of the others:
-// without any, or without a configuration of the network, the command removes the things themselves.
-func (e *examination) collect(a *node.Attachment, others bool) string {
+// collect returns the command that removes what the node holds for an attachment, and nothing of others. Without a
+// configuration of the network, the command removes the things themselves.
+func (e *examination) collect(a *node.Attachment) string {
 	var commands []string
-	if n, err := e.inventory.Network(a.Network); err == nil && n.File != "" && others {
-		if r := result(a); r != "" {
-			commands = append(commands, "rm "+Quote(r))
-		}
-		return strings.Join(append(commands, "plumb gc --live-from-results --network "+Quote(a.Network)+e.Flags), " && ")
+	if n, err := e.inventory.Network(a.Network); err == nil && n.File != "" {
+		return "plumb gc --dead " + Quote(a.ContainerID) + " --network " + Quote(a.Network) + e.Flags
 	}
 	for _, t := range a.Things {
 		commands = append(commands, t.Remove)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
@@ -121,6 +122,14 @@ func (n *usedNode) age() {
 	})).To(Succeed())
 }
 
+// commandIn returns the command that an advice for a person has after a colon.
+func commandIn(f doctor.Finding) string {
+	GinkgoHelper()
+	_, command, found := strings.Cut(f.Mend, "any more: ")
+	Expect(found).To(BeTrue(), f.Mend)
+	return command
+}
+
 var _ = Describe("plumb doctor on what the node holds", func() {
 	It("finds nothing on a node with containers", func() {
 		n, _ := newUsedNode()
@@ -180,8 +189,31 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 		It("names the missing result, and removes all", func() {
 			leave()
 			Expect(os.Remove(n.result("c2"))).To(Succeed())
-			n.requireMended(n.find("leftover", "libcni's cache has no result of it"), nil)
+			finding := n.find("leftover", "libcni's cache has no result of it")
+			n.requireMended(finding, func() { n.sh(commandIn(finding)) })
 			Expect(filepath.Join(n.pools(), "pods", "10.88.0.3")).NotTo(BeAnExistingFile())
+		})
+
+		It("removes the container that it names, and no other one without a result", func() {
+			leave()
+			n.add("c3")
+			Expect(os.Remove(n.result("c3"))).To(Succeed())
+			n.age()
+			var named, other doctor.Finding
+			for _, f := range n.doctor().Findings {
+				if strings.Contains(f.What, "container c2") {
+					named = f
+				} else {
+					other = f
+				}
+			}
+			n.sh(named.Mend)
+			Expect(n.sh("ip -o link show master cni0 | wc -l")).To(Equal("2\n"), "the host ends of c1 and c3")
+			Expect(filepath.Join(n.pools(), "pods", "10.88.0.4")).To(BeAnExistingFile())
+			Expect(other.What).To(ContainSubstring("container c3, interface eth0, network pods: reservation 10.88.0.4, link veth"))
+			Expect(other.What).To(HaveSuffix("libcni's cache has no result of it, so its ADD failed, or its DEL, or the result was lost; its namespace exists"))
+			Expect(other.IsCommand()).To(BeFalse(), other.Mend)
+			n.requireMended(other, func() { n.sh(commandIn(other)) })
 		})
 
 		It("removes the things of a network without a configuration one by one", func() {
