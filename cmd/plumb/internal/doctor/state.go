@@ -200,6 +200,7 @@ func (e *examination) compareReservations(a *node.Attachment, s span) (found []F
 				Mend: edit + "let the runtime replace the container"})
 		case err != nil:
 			e.unread("addresses of "+a.ContainerID, err)
+		case !slices.Contains(have, address) && e.holder(a, address) != nil: // the finding of that container says more
 		case !slices.Contains(have, address):
 			found = append(found, Finding{Where: whereNode, What: fmt.Sprintf("%s is reserved for %s, whose %s does not have it", address, a.ContainerID, a.IfName), Mend: mend})
 		}
@@ -207,16 +208,44 @@ func (e *examination) compareReservations(a *node.Attachment, s span) (found []F
 	return found
 }
 
+// holder returns another container of the network that has an address, or nil.
+func (e *examination) holder(a *node.Attachment, address string) *node.Attachment {
+	for _, other := range e.living() {
+		if other.Network != a.Network || other == a {
+			continue
+		}
+		have, err := addresses(other)
+		e.unread("addresses of "+other.ContainerID, types.IgnoreNotExist(err))
+		if slices.Contains(have, address) {
+			return other
+		}
+	}
+	return nil
+}
+
 // unreserved returns the finding for an address of a container that is not reserved for it.
 func (e *examination) unreserved(a *node.Attachment, s span, address string) Finding {
 	for _, other := range e.inventory.Attachments {
-		for _, t := range other.Things {
-			if t.Kind == node.Reservation && t.Address == address && other.Network == a.Network {
-				return Finding{Where: whereNode, What: fmt.Sprintf("%s, an address of %s, is reserved for %s: two containers may have it", address, a.ContainerID, other.ContainerID),
-					Mend: edit + "let the runtime replace one of both containers"}
-			}
+		if other.Network == a.Network && slices.ContainsFunc(other.Things, func(t node.Thing) bool { return t.Kind == node.Reservation && t.Address == address }) {
+			return e.reservedForOther(a, other, s, address)
 		}
 	}
+	return Finding{Where: whereNode, What: fmt.Sprintf("%s, an address of %s, is not reserved: another container can get it", address, a.ContainerID), Mend: e.reserve(a, s, address)}
+}
+
+// reservedForOther returns the finding for an address of a container that is reserved for another one.
+func (e *examination) reservedForOther(a, other *node.Attachment, s span, address string) Finding {
+	what := fmt.Sprintf("%s, an address of %s, is reserved for %s", address, a.ContainerID, other.ContainerID)
+	have, err := addresses(a)
+	of, otherErr := addresses(other)
+	if err == nil && otherErr == nil && slices.Contains(have, address) && !slices.Contains(of, address) {
+		return Finding{Where: whereNode, What: what + ", which does not have it", Mend: e.reserve(a, s, address)}
+	}
+	return Finding{Where: whereNode, What: what + ": two containers may have it", Mend: edit + "let the runtime replace one of both containers"}
+}
+
+// reserve returns how to reserve an address for a container that has it.
+func (e *examination) reserve(a *node.Attachment, s span, address string) string {
 	dir := s.plugin.ipam.Get("dataDir").Text()
 	if dir == "" {
 		dir = e.DataDir
@@ -226,7 +255,7 @@ func (e *examination) unreserved(a *node.Attachment, s span, address string) Fin
 	if s.plugin.ipam.Get("type").Text() != "host-local" { // the address may belong to another node by now
 		mend = edit + "let the runtime replace the container"
 	}
-	return Finding{Where: whereNode, What: fmt.Sprintf("%s, an address of %s, is not reserved: another container can get it", address, a.ContainerID), Mend: mend}
+	return mend
 }
 
 // addresses returns the addresses of the container's interface.

@@ -275,6 +275,15 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 		})
 	})
 
+	It("finds a reservation that names another container than the one with the address, and corrects it", func() {
+		n, _ := newUsedNode()
+		n.add("c2")
+		file := filepath.Join(n.pools(), "pods", "10.88.0.2")
+		Expect(os.WriteFile(file, []byte("c2\r\neth0"), 0o644)).To(Succeed())
+		n.requireMended(n.find("reservation", "10.88.0.2, an address of c1, is reserved for c2, which does not have it"), nil)
+		Expect(os.ReadFile(file)).To(Equal([]byte("c1\r\neth0")))
+	})
+
 	It("finds that another program has flushed the ruleset", func() {
 		n, c1 := newUsedNode()
 		n.Must(GinkgoTB(), "nft", "flush", "ruleset")
