@@ -163,6 +163,11 @@ func (e *examination) fileOfNetwork(name string) *file {
 
 // findReservations compares the addresses of containers with the reservations of host-local and cluster-local.
 func findReservations(e *examination) (found []Finding) {
+	for _, a := range e.inventory.Attachments {
+		if a.ContainerID == "" {
+			found = append(found, unowned(a)...)
+		}
+	}
 	for _, a := range e.living() {
 		f := e.fileOfNetwork(a.Network)
 		if f == nil {
@@ -170,6 +175,18 @@ func findReservations(e *examination) (found []Finding) {
 		}
 		for _, s := range f.spans() {
 			found = append(found, e.compareReservations(a, s)...)
+		}
+	}
+	return found
+}
+
+// unowned returns the findings for reservations that name no container. What is younger than a minute is left out: the
+// reference plugin makes the file before it writes the name.
+func unowned(a *node.Attachment) (found []Finding) {
+	for _, t := range a.Things {
+		if t.Kind == node.Reservation && t.Since != nil && time.Since(*t.Since) >= youngest {
+			found = append(found, Finding{Where: whereNode, What: fmt.Sprintf("%s is reserved in network %s for no container: the file names none", t.Address, a.Network),
+				Mend: "rm -f " + Quote(t.Where)}) // STATUS of host-local may have removed it meanwhile
 		}
 	}
 	return found

@@ -284,6 +284,22 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 		Expect(os.ReadFile(file)).To(Equal([]byte("c1\r\neth0")))
 	})
 
+	It("finds reservations that name no container", func() {
+		n, _ := newUsedNode()
+		for name, text := range map[string]string{"10.88.0.98": "", "10.88.0.99": strings.Repeat("? ", 100)} {
+			Expect(os.WriteFile(filepath.Join(n.pools(), "pods", name), []byte(text), 0o644)).To(Succeed())
+		}
+		n.age()
+		findings := n.doctor().Findings
+		Expect(findings).To(HaveLen(2))
+		for i, f := range findings {
+			Expect(f.What).To(Equal(fmt.Sprintf("10.88.0.9%d is reserved in network pods for no container: the file names none", 8+i)))
+			n.sh(f.Mend)
+		}
+		Expect(n.doctor().Findings).To(BeEmpty())
+		Expect(filepath.Glob(filepath.Join(n.pools(), "pods", "10.88.0.9*"))).To(BeEmpty())
+	})
+
 	It("finds that another program has flushed the ruleset", func() {
 		n, c1 := newUsedNode()
 		n.Must(GinkgoTB(), "nft", "flush", "ruleset")
