@@ -234,6 +234,7 @@ func findKeys(e *examination) (found []Finding) {
 			}
 			found = append(found, Finding{Where: fmt.Sprintf("%s:%d", f.path, p.Line), What: what, Mend: f.mend(p)})
 		}
+		found = append(found, e.findValues(f)...)
 		if name == schema.ConfList {
 			found = append(found, e.findPlugins(f, problems)...)
 		}

@@ -220,6 +220,23 @@ var _ = Describe("plumb doctor on configurations", func() {
 		Entry("an empty object in a file for a list", "keys", second("20-b.conflist", "{}", `20-b.conflist:1: the key "name" is missing`)),
 		Entry("a list without plugins", "keys", second("20-b.conflist", `{"name": "b"}`, `20-b.conflist:1: the key "plugins" is missing`)),
 		Entry("null instead of a plugin", "keys", second("20-b.conflist", "{\"name\": \"b\", \"plugins\": [\nnull]}", `20-b.conflist:2: plugins[0]: want an object, have null`)),
+		Entry("a name of a bridge that is too long", "keys", mistake{
+			make:   func(n *testNode) { n.change("10-pods.conflist", `"cni0"`, `"a-very-long-bridge"`) },
+			what:   `10-pods.conflist:7: plugins[0].bridge: "a-very-long-bridge": longer than 15 bytes`,
+			byHand: func(n *testNode) { n.change("10-pods.conflist", `"a-very-long-bridge"`, `"cni0"`) },
+		}),
+		Entry("a subnet that is none", "keys", mistake{
+			make:   func(n *testNode) { n.change("10-pods.conflist", `"10.88.0.0/16"`, `"10.88.0.0/33"`) },
+			what:   `10-pods.conflist:12: plugins[0].ipam.subnet: `,
+			byHand: func(n *testNode) { n.change("10-pods.conflist", `"10.88.0.0/33"`, `"10.88.0.0/16"`) },
+		}),
+		Entry("a range that ends before it begins", "keys", mistake{
+			make: func(n *testNode) {
+				n.change("10-pods.conflist", `"gateway"`, `"rangeStart": "10.88.0.9", "rangeEnd": "10.88.0.5", "gateway"`)
+			},
+			what:   `10-pods.conflist:13: plugins[0].ipam.rangeEnd: 10.88.0.5 is before rangeStart 10.88.0.9`,
+			byHand: func(n *testNode) { n.change("10-pods.conflist", `10.88.0.5`, `10.88.0.50`) },
+		}),
 		Entry("a missing executable", "executable", mistake{
 			make: func(n *testNode) { n.sh("rm " + n.bin() + "/host-local") },
 			what: `10-pods.conflist:10: plugins[0].ipam.type "host-local": no executable`,
