@@ -31,14 +31,19 @@ status is 1 if something is wrong.`,
 	places, format := addPlaces(c.Flags()), addOutput(c.Flags())
 	var wire bool
 	var live string
+	var timeout time.Duration
 	begin := time.Now()
+	c.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "how long one call of a plugin may take")
 	c.Flags().StringVar(&live, "live", "", "`file` with the whole IDs of all live containers of all runtimes; - for stdin")
 	c.Flags().BoolVar(&wire, "wire", false, "also ask other hosts whether they use an address of a container (ARP, neighbor discovery); takes seconds")
 	c.RunE = func(c *cobra.Command, files []string) error {
 		if len(files) > 0 && (live != "" || wire) {
 			return usageError{errors.New("--live and --wire are for what the node holds, which is not examined if files are given")}
 		}
-		o := doctor.Options{Places: *places, Files: files, Wire: wire, LiveFile: live, Flags: placeFlags(c.Flags(), places), Spare: spareFolders()}
+		if timeout <= 0 {
+			return usageError{fmt.Errorf("--timeout %s: want a positive time", timeout)}
+		}
+		o := doctor.Options{Places: *places, Files: files, Timeout: timeout, Wire: wire, LiveFile: live, Flags: placeFlags(c.Flags(), places), Spare: spareFolders()}
 		if live != "" {
 			o.Live = func(inv *node.Inventory) (node.LiveList, error) {
 				return (&gc{begin: begin, live: live}).readLive(c, inv)

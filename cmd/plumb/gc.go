@@ -15,11 +15,11 @@ import (
 // newGC returns the command gc.
 func newGC() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "gc (--live FILE | --live-from-results | --none-live)",
+		Use:   "gc (--live FILE | --live-from-results | --none-live | --dead CONTAINER)",
 		Short: "Remove what dead containers left on this node",
 		Long: `gc removes what this node holds for containers that do not live any more. It calls DEL for each of their attachments,
 and GC for each network whose cniVersion has it. It touches no container that is in the list of live ones, nor
-one that is newer than the list.`,
+one that is newer than the list. With --dead, it calls DEL for the attachments of the containers that are named.`,
 		Example: `  crictl pods -q --no-trunc | plumb gc --live -
   podman ps -aq --no-trunc | plumb gc --live - --dry-run`,
 		Args: usage(cobra.NoArgs),
@@ -28,6 +28,7 @@ one that is newer than the list.`,
 	c.Flags().StringVar(&g.live, "live", "", "`file` with the whole IDs of all live containers of all runtimes; - for stdin")
 	c.Flags().BoolVar(&g.fromResults, "live-from-results", false, "live are the containers of which libcni's cache has a result")
 	c.Flags().BoolVar(&g.noneLive, "none-live", false, "no container with an attachment lives")
+	c.Flags().StringSliceVar(&g.dead, "dead", nil, "whole ID of a `container` that does not live any more; may be given again")
 	c.Flags().BoolVar(&g.dryRun, "dry-run", false, "show what would be removed, and remove nothing")
 	c.Flags().StringVar(&g.selection.Network, "network", "", "collect one `network` only")
 	c.Flags().DurationVar(&g.selection.MinAge, "min-age", time.Minute, "keep attachments that were not older than this when the list was made")
@@ -43,6 +44,7 @@ type gc struct {
 	live        string
 	fromResults bool
 	noneLive    bool
+	dead        []string
 	dryRun      bool
 	selection   node.Selection
 }
@@ -50,13 +52,13 @@ type gc struct {
 // run is the command.
 func (g *gc) run(c *cobra.Command, _ []string) error {
 	sources := 0
-	for _, given := range []bool{g.live != "", g.fromResults, g.noneLive} {
+	for _, given := range []bool{g.live != "", g.fromResults, g.noneLive, len(g.dead) > 0} {
 		if given {
 			sources++
 		}
 	}
 	if sources != 1 {
-		return usageError{errors.New("give one of --live, --live-from-results and --none-live: gc must know which containers live")}
+		return usageError{errors.New("give one of --live, --live-from-results, --none-live and --dead: gc must know which containers live")}
 	}
 	if g.selection.MinAge < 0 {
 		return usageError{fmt.Errorf("--min-age %s is negative", g.selection.MinAge)}
@@ -97,6 +99,8 @@ func (g *gc) readLive(c *cobra.Command, inv *node.Inventory) (node.LiveList, err
 	switch {
 	case g.fromResults:
 		return inv.LiveFromResults(), nil
+	case len(g.dead) > 0:
+		return inv.NewDead(g.dead), nil
 	case g.noneLive:
 		return node.LiveList{None: true, Made: inv.Taken}, nil
 	case g.live == "-":

@@ -238,13 +238,56 @@ var _ = Describe("plumb gc", func() {
 
 	It("takes the containers of which libcni has a result for live ones", func() {
 		b.add(list, newPod("a1", 8080))
-		b.addHalf(newPod("d1", 9090))
+		dead := newPod("d1", 9090)
+		b.addHalf(dead)
+		dead.Remove(GinkgoTB())
+		b.awaitPorts(1)
 		b.age()
 		reply := b.gc("", "--live-from-results")
 		Expect(reply.Exit).To(Equal(0), reply.Stderr)
 		inv := b.inventory()
 		Expect(inv.Attachments).To(HaveLen(1))
 		Expect(inv.Attachments[0].ContainerID).To(Equal("a1"))
+	})
+
+	It("keeps a container whose result is lost but whose namespace exists with --live-from-results", func() {
+		b.add(list, newPod("a1"))
+		b.add(list, newPod("lost"))
+		Expect(os.Remove(b.path("cache/results/pods-lost-eth0"))).To(Succeed())
+		b.age()
+		reply := b.gc("", "--live-from-results")
+		Expect(reply.Exit).To(Equal(0), reply.Stderr)
+		Expect(reply.Stdout).To(ContainSubstring("kept pods lost eth0: its namespace exists, because its host end does; " +
+			"if the runtime does not have the container any more: plumb gc --dead lost\n"))
+		Expect(b.inventory().Attachments).To(HaveLen(2))
+		Expect(b.gc("", "--dead", "lost").Stdout).To(ContainSubstring("removed pods lost eth0\n"))
+		Expect(b.inventory().Attachments).To(HaveLen(1))
+	})
+
+	It("removes exactly the containers that --dead names", func() {
+		b.add(list, newPod("a1", 8080)) // with a port, so that what all attachments share is there before
+		before := nstest.WaitStable(b.holdings)
+		gone := newPod("gone", 9090)
+		b.add(list, gone)
+		b.addHalf(newPod("half", 9091))
+		Expect(b.gc("", "--dead", "half").Stdout).To(ContainSubstring("kept pods half eth0: it is younger than 1m0s (--min-age)\n"))
+		gone.Remove(GinkgoTB())
+		b.awaitPorts(2)
+		b.add(list, newPod("other"))
+		Expect(os.Remove(b.path("cache/results/pods-other-eth0"))).To(Succeed())
+		b.age()
+		reply := b.gc("", "--dead", "gone,a1")
+		Expect(reply.Exit).To(Equal(0), reply.Stderr)
+		Expect(reply.Stdout).To(And(ContainSubstring("removed pods gone eth0\n"), Not(ContainSubstring("removed pods other")),
+			MatchRegexp("kept pods a1 eth0: its namespace .* exists: the runtime has to delete the container\n")))
+		Expect(b.check(list, "a1")).To(Succeed())
+		for _, id := range []string{"half", "other"} {
+			Expect(b.gc("", "--dead", id).Exit).To(Equal(0))
+		}
+		Expect(nstest.WaitEqual(before, b.holdings)).To(BeEmpty())
+		reply = b.gc("", "--dead", "a")
+		Expect(reply.Exit).To(Equal(exitError))
+		Expect(reply.Stderr).To(ContainSubstring(`holds nothing for a container "a"; give its whole ID`))
 	})
 
 	It("keeps what may be newer than the list", func() {
@@ -418,6 +461,14 @@ func awaitWaiterForLock(bytes string) {
 		locks, _ := os.ReadFile("/proc/locks")
 		return string(locks)
 	}).Should(MatchRegexp(`(?m)^\d+: -> OFDLCK +ADVISORY +WRITE +-?\d+ ` + file + " " + bytes + `$`))
+}
+
+// awaitPorts waits until the bridge cni0 has only so many ports: the kernel deletes the veth pair of a namespace
+// that is gone some time later.
+func (b *testbed) awaitPorts(n int) {
+	GinkgoHelper()
+	Eventually(func() string { return b.node.Must(GinkgoTB(), "ip", "-o", "link", "show", "master", "cni0") }, time.Minute).
+		Should(WithTransform(func(s string) int { return strings.Count(s, "\n") }, Equal(n)))
 }
 
 // check calls CHECK for an attachment of eth0.

@@ -44,8 +44,8 @@ const (
 
 	daemonSetName = "plumb-daemonset-" + version + ".yaml"
 	chartName     = "plumb-chart-" + version + ".tgz"
-	debName   = "plumb-cni_2.99.0~test_amd64.deb"
-	rpmName   = "plumb-cni-2.99.0~test-1.x86_64.rpm"
+	debName       = "plumb-cni_2.99.0~test_amd64.deb"
+	rpmName       = "plumb-cni-2.99.0~test-1.x86_64.rpm"
 )
 
 // checkout copies the sources of a release to a folder without git history.

@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -48,7 +47,7 @@ func findDamaged(e *examination) (found []Finding) {
 			continue
 		}
 		err := e.check(a)
-		late[a.Network] = errors.Is(err, context.DeadlineExceeded)
+		late[a.Network] = errors.Is(err, errNoAnswer)
 		if _, gone := os.Stat(result(a)); err == nil || gone != nil { // gone: its DEL has been called meanwhile
 			continue
 		}
@@ -92,13 +91,7 @@ func (e *examination) check(a *node.Attachment) error {
 	ours.Plugins = slices.DeleteFunc(slices.Clone(list.Plugins), func(p *libcni.PluginConfig) bool {
 		return e.executable(p.Network.Type).version == ""
 	})
-	ctx, cancel := context.WithTimeout(e.ctx, callTime)
-	defer cancel()
-	err := libcni.NewCNIConfigWithCacheDir(e.PluginPath, e.CacheDir, quietly()).CheckNetworkList(ctx, &ours, runtime)
-	if ctx.Err() != nil {
-		return fmt.Errorf("no answer within %v: %w", callTime, ctx.Err())
-	}
-	return err
+	return libcni.NewCNIConfigWithCacheDir(e.PluginPath, e.CacheDir, e.caller()).CheckNetworkList(e.ctx, &ours, runtime)
 }
 
 // versionsWithCheck returns the versions of the specification that have CHECK.

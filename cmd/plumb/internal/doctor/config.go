@@ -20,6 +20,7 @@ type file struct {
 	path    string
 	err     error         // the file cannot be read, or is no JSON
 	top     *schema.Value // nil if err is set
+	lines   []string
 	plugins []plugin
 }
 
@@ -71,6 +72,9 @@ func (e *examination) readFiles() error {
 		paths = found
 	}
 	for _, path := range paths {
+		if strings.HasPrefix(path, "-") {
+			path = "./" + path // in a command, it is no flag then
+		}
 		f, err := readFile(path)
 		if err != nil {
 			return err
@@ -87,7 +91,7 @@ func readFile(path string) (*file, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &file{path: path}
+	f := &file{path: path, lines: strings.Split(string(text), "\n")}
 	if f.top, f.err = schema.Parse(text); f.err == nil && f.top.Kind() != "object" {
 		f.err = errors.New("line 1: want an object")
 	}
@@ -171,7 +175,7 @@ func findNone(e *examination) []Finding {
 
 // findOrder finds that the order of the first two files depends on more than their number.
 func findOrder(e *examination) []Finding {
-	if len(e.Options.Files) > 0 || len(e.files) < 2 {
+	if len(e.Options.Files) > 0 || len(e.files) < 2 || e.broken[e.files[1]] { // a broken one gets another name anyway
 		return nil
 	}
 	number := regexp.MustCompile(`^[0-9]+`)
@@ -198,7 +202,7 @@ func findDuplicates(e *examination) (found []Finding) {
 			first[name] = f
 			continue
 		}
-		if name != "" {
+		if name != "" && !e.broken[f] {
 			found = append(found, e.rename(f, f.path+".unused", fmt.Sprintf("the network %q has a file already: %s", name, first[name].path)))
 		}
 	}
@@ -209,7 +213,7 @@ func findDuplicates(e *examination) (found []Finding) {
 func findKeys(e *examination) (found []Finding) {
 	for _, f := range e.parsed() {
 		name := schema.ConfList
-		if !f.isList() {
+		if !f.isList() && (filepath.Ext(f.path) != ".conflist" || f.top.Get("type") != nil) {
 			name = f.top.Get("type").Text()
 			if !slices.Contains(schema.Names(), name) {
 				continue
@@ -230,6 +234,31 @@ func findKeys(e *examination) (found []Finding) {
 			}
 			found = append(found, Finding{Where: fmt.Sprintf("%s:%d", f.path, p.Line), What: what, Mend: f.mend(p)})
 		}
+		found = append(found, e.findValues(f)...)
+		if name == schema.ConfList {
+			found = append(found, e.findPlugins(f, problems)...)
+		}
+	}
+	return found
+}
+
+// findPlugins finds a list without plugins, and items of the list that are null. problems are those of the keys.
+func (e *examination) findPlugins(f *file, problems []schema.Problem) (found []Finding) {
+	add := func(v *schema.Value, what, mend string) {
+		e.broken[f] = true
+		found = append(found, Finding{Where: f.at(v), What: what, Mend: edit + mend})
+	}
+	for _, item := range f.top.Get("plugins").Items() {
+		if item.Kind() == "null" {
+			add(item, item.Path+": want an object, have null", fmt.Sprintf("delete null in line %d of %s", item.Line, f.path))
+		}
+	}
+	e.broken[f] = e.broken[f] || f.name() == "" || len(f.plugins) == 0
+	// libcni also reads the plugins of a network from a folder with its name.
+	inFolder, err := libcni.NetworkPluginConfsFromFiles(filepath.Dir(f.path), f.name())
+	isMeant := slices.ContainsFunc(problems, func(p schema.Problem) bool { return p.Want == `"plugins"` })
+	if !f.isList() && err == nil && len(inFolder) == 0 && !isMeant {
+		add(f.top, `the key "plugins" is missing`, "add the list of plugins to "+f.path)
 	}
 	return found
 }
@@ -243,8 +272,10 @@ func (f *file) isForeign(p schema.Problem) bool {
 // mend returns how to mend a problem: by sed, if it is known what was meant.
 func (f *file) mend(p schema.Problem) string {
 	switch {
-	case p.Want != "" && p.Kind == schema.UnknownKey:
+	case p.Want != "" && p.Kind == schema.UnknownKey && f.isUnique(p.Line, regexp.QuoteMeta(p.Have)+`\s*:`):
 		return f.sed(p.Line, basic(p.Have)+`\([[:space:]]*:\)`, replacement(p.Want)+`\1`)
+	case p.Want != "" && p.Kind == schema.UnknownKey:
+		return fmt.Sprintf("%swrite %s for %s in line %d of %s, where it is %s", edit, p.Want, p.Have, p.Line, f.path, p.Path)
 	case p.Want != "" && p.Key != "":
 		return f.replace(p.Line, p.Key, p.Have, p.Want)
 	case p.Kind == schema.UnknownKey, p.Kind == schema.RepeatedKey:
@@ -255,9 +286,18 @@ func (f *file) mend(p schema.Problem) string {
 	return fmt.Sprintf("%scorrect the value in line %d of %s", edit, p.Line, f.path)
 }
 
-// replace returns the command that replaces the value of a key. Both values are JSON.
+// replace returns the command that replaces the value of a key. Both values are JSON. If the line has this key with this
+// value in another place, too, replace returns the advice to do it by hand.
 func (f *file) replace(line int, key, have, want string) string {
+	if !f.isUnique(line, `"`+regexp.QuoteMeta(key)+`"\s*:\s*`+regexp.QuoteMeta(have)) {
+		return fmt.Sprintf("%sset %q to %s in line %d of %s", edit, key, want, line, f.path)
+	}
 	return f.sed(line, `\("`+basic(key)+`"[[:space:]]*:[[:space:]]*\)`+basic(have), `\1`+replacement(want))
+}
+
+// isUnique reports whether a line has exactly one match of a pattern.
+func (f *file) isUnique(line int, pattern string) bool {
+	return line <= len(f.lines) && len(regexp.MustCompile(pattern).FindAllString(f.lines[line-1], 2)) == 1
 }
 
 // sed returns the command that replaces the first match in a line of the file.

@@ -58,6 +58,23 @@ func second(name, text, what string) mistake {
 	}
 }
 
+// onOneLine returns a mistake of a plugin that another plugin of the same line makes, too, and for which it is none.
+func onOneLine(wrong, what string) mistake {
+	right := map[string]string{"isGatway": "isGateway", `"1500"`: "1500"}
+	text := `{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "vendor", "WRONG": 1, "mtu": "1500"}, {"type": "bridge", "RIGHT": true, "mtu": 1500}]}`
+	keys := strings.NewReplacer("WRONG", "isGatway", "RIGHT", "isGateway")
+	good := keys.Replace(text)
+	i := strings.LastIndex(good, right[wrong])
+	bad := good[:i] + strings.Replace(good[i:], right[wrong], wrong, 1)
+	return mistake{
+		make: func(n *testNode) {
+			n.writeVendor()
+			n.write("10-pods.conflist", bad)
+		}, what: what,
+		byHand: func(n *testNode) { n.write("10-pods.conflist", good) },
+	}
+}
+
 var _ = Describe("plumb doctor on configurations", func() {
 	It("finds nothing on a good node, and says what it looked at", func() {
 		n := newTestNode("bridge", "host-local")
@@ -165,6 +182,9 @@ var _ = Describe("plumb doctor on configurations", func() {
 		Entry("two files with one network", "duplicate-name", mistake{
 			make: func(n *testNode) { n.write("20-copy.conflist", good) }, what: `the network "pods" has a file already`,
 		}),
+		Entry("two files with one number and one network", "duplicate-name", mistake{
+			make: func(n *testNode) { n.write("10-zzz.conflist", good) }, what: `10-zzz.conflist: the network "pods" has a file already`,
+		}),
 		Entry("a key that is nearly right", "keys",
 			change("isGateway", "isGatway", "10-pods.conflist:8: plugins[0].isGatway: unknown key; isGateway was probably meant")),
 		Entry("a key of ipam that is nearly right", "keys",
@@ -177,6 +197,48 @@ var _ = Describe("plumb doctor on configurations", func() {
 		Entry("a number as a text", "keys", change(`"isGateway"`, `"mtu": "1500", "isGateway"`, `plugins[0].mtu: want an integer, have "1500"`)),
 		Entry("a text for true", "keys", change(`"isGateway": true`, `"isGateway": "true"`, `want true or false, have "true"`)),
 		Entry("a value that is nearly right", "keys", change(`"isGateway"`, `"ipMasqBackend": "nftable", "isGateway"`, `want "nftables" or "iptables", have "nftable"`)),
+		Entry("a key that is nearly right beside the right one", "keys", mistake{
+			make:   func(n *testNode) { n.change("10-pods.conflist", `"isGateway"`, `"isGatway": false, "isGateway"`) },
+			what:   "plugins[0].isGatway: unknown key; isGateway, which was probably meant, is there already",
+			byHand: func(n *testNode) { n.change("10-pods.conflist", `"isGatway": false, `, "") },
+		}),
+		Entry("a key that another plugin on the same line has, too", "keys", onOneLine("isGatway", "plugins[1].isGatway: unknown key; isGateway")),
+		Entry("a value that another plugin on the same line has, too", "keys", onOneLine(`"1500"`, `plugins[1].mtu: want an integer, have "1500"`)),
+		Entry("a folder with the name of an executable", "executable", mistake{
+			make: func(n *testNode) { n.sh("rm " + n.bin() + "/host-local && mkdir " + n.bin() + "/host-local") },
+			what: "/host-local is a folder",
+		}),
+		Entry("a type that is a path", "executable", change(`"type": "bridge"`, `"type": "/opt/cni/bin/bridge"`,
+			`plugins[0].type "/opt/cni/bin/bridge": want a name without /; bridge was probably meant`)),
+		Entry("a type that is the path of no plugin", "executable", second("20-b.conflist",
+			`{"cniVersion": "1.1.0", "name": "b", "plugins": [{"type": "../../bin/sh"}]}`, `plugins[0].type "../../bin/sh": want a name without /`)),
+		Entry("a key of the list that is nearly right", "keys", change(`"plugins"`, `"plugin"`, "10-pods.conflist:4: plugin: unknown key; plugins was probably meant")),
+		Entry("a name that is nearly right", "keys", change(`"name"`, `"nname"`, "10-pods.conflist:3: nname: unknown key; name was probably meant")),
+		Entry("no name", "keys", mistake{
+			make:   func(n *testNode) { n.change("10-pods.conflist", `"name"`, `"nmae"`) },
+			what:   `10-pods.conflist:1: the key "name" is missing`,
+			byHand: func(n *testNode) { n.change("10-pods.conflist", `"nmae"`, `"name"`) },
+		}),
+		Entry("an empty object in a file for a list", "keys", second("20-b.conflist", "{}", `20-b.conflist:1: the key "name" is missing`)),
+		Entry("a list without plugins", "keys", second("20-b.conflist", `{"name": "b"}`, `20-b.conflist:1: the key "plugins" is missing`)),
+		Entry("null instead of a plugin", "keys", second("20-b.conflist", "{\"name\": \"b\", \"plugins\": [\nnull]}", `20-b.conflist:2: plugins[0]: want an object, have null`)),
+		Entry("a name of a bridge that is too long", "keys", mistake{
+			make:   func(n *testNode) { n.change("10-pods.conflist", `"cni0"`, `"a-very-long-bridge"`) },
+			what:   `10-pods.conflist:7: plugins[0].bridge: "a-very-long-bridge": longer than 15 bytes`,
+			byHand: func(n *testNode) { n.change("10-pods.conflist", `"a-very-long-bridge"`, `"cni0"`) },
+		}),
+		Entry("a subnet that is none", "keys", mistake{
+			make:   func(n *testNode) { n.change("10-pods.conflist", `"10.88.0.0/16"`, `"10.88.0.0/33"`) },
+			what:   `10-pods.conflist:12: plugins[0].ipam.subnet: `,
+			byHand: func(n *testNode) { n.change("10-pods.conflist", `"10.88.0.0/33"`, `"10.88.0.0/16"`) },
+		}),
+		Entry("a range that ends before it begins", "keys", mistake{
+			make: func(n *testNode) {
+				n.change("10-pods.conflist", `"gateway"`, `"rangeStart": "10.88.0.9", "rangeEnd": "10.88.0.5", "gateway"`)
+			},
+			what:   `10-pods.conflist:13: plugins[0].ipam.rangeEnd: 10.88.0.5 is before rangeStart 10.88.0.9`,
+			byHand: func(n *testNode) { n.change("10-pods.conflist", `10.88.0.5`, `10.88.0.50`) },
+		}),
 		Entry("a missing executable", "executable", mistake{
 			make: func(n *testNode) { n.sh("rm " + n.bin() + "/host-local") },
 			what: `10-pods.conflist:10: plugins[0].ipam.type "host-local": no executable`,
@@ -254,6 +316,42 @@ var _ = Describe("plumb doctor on configurations", func() {
 			byHand: func(n *testNode) { n.change("10-pods.conflist", `"10.88.0.1/16"`, `"10.88.0.0/16"`) },
 		}),
 	)
+
+	It("gives advice for a file whose name begins with a hyphen", func() {
+		n := newTestNode("bridge", "host-local")
+		n.write("-x.conflist", strings.Replace(good, "isGateway", "isGatway", 1))
+		doctor := "cd " + n.confDir() + " && plumb doctor " + strings.Join(n.folders(), " ") + " -- -x.conflist"
+		_, command, found := strings.Cut(n.sh(doctor+" || true"), "\n    ")
+		Expect(found).To(BeTrue())
+		command, _, _ = strings.Cut(command, "\n")
+		n.sh("cd " + n.confDir() + " && " + command)
+		n.sh(doctor)
+	})
+
+	It("ends soon after the limit of a call if a child of the plugin holds its pipes", func() {
+		n := newTestNode()
+		n.writeScript("hangs", "sleep 1000 &\necho $! > "+n.dir+"/pid\nwait")
+		n.write("10-pods.conflist", `{"cniVersion": "1.1.0", "name": "pods", "plugins": [{"type": "hangs"}]}`)
+		n.args = []string{"--timeout", "1s"}
+		finding := n.find("executable", "hangs: does not answer VERSION: no answer in 1s")
+		Expect(finding.Mend).To(Equal("edit: install the plugin hangs as " + n.bin() + "/hangs"))
+		Expect(filepath.Join(n.dir, "pid")).To(BeAnExistingFile())
+		pid, err := os.ReadFile(filepath.Join(n.dir, "pid"))
+		Expect(err).NotTo(HaveOccurred())
+		child := filepath.Join("/proc", strings.TrimSpace(string(pid)), "stat")
+		Eventually(func() string { // a zombie, if nobody has reaped it
+			stat, _ := os.ReadFile(child)
+			return string(stat)
+		}).Should(Or(BeEmpty(), ContainSubstring(") Z ")), "the child")
+	})
+
+	It("says that STATUS of a plugin has not answered", func() {
+		n := newTestNode()
+		n.writeScript("slow", `case $CNI_COMMAND in VERSION) echo '{"cniVersion": "1.1.0", "supportedVersions": ["1.1.0"]}' ;; *) sleep 1000 ;; esac`)
+		n.write("10-pods.conflist", `{"cniVersion": "1.1.0", "name": "pods", "plugins": [{"type": "slow"}]}`)
+		n.args = []string{"--timeout", "2s"}
+		Expect(n.find("status", `STATUS of slow in network "pods": no answer in 2s`).Mend).To(HavePrefix("edit: "))
+	})
 
 	It("finds no overlap between networks on different wires", func() {
 		n := newTestNode("bridge", "host-local")

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/pkg/nft"
@@ -34,7 +35,9 @@ func (f Finding) IsCommand() bool { return !strings.HasPrefix(f.Mend, edit) }
 type Options struct {
 	node.Places
 	Files []string // configuration files; empty: those of ConfDir
-	Wire  bool     // ask other hosts whether they use the addresses of containers
+	// Timeout is the time that one call of a plugin may take.
+	Timeout time.Duration
+	Wire    bool // ask other hosts whether they use the addresses of containers
 	// Live returns the list of live containers. It is called once, after the inventory is read; nil: there is no list.
 	Live     func(*node.Inventory) (node.LiveList, error)
 	LiveFile string // the file of the list, for plumb gc; "-": stdin
@@ -68,7 +71,7 @@ type check struct {
 func checks() []check {
 	return []check{
 		{"syntax", findSyntax}, {"file-kind", findFileKind}, {"no-configuration", findNone},
-		{"order", findOrder}, {"duplicate-name", findDuplicates}, {"keys", findKeys},
+		{"duplicate-name", findDuplicates}, {"order", findOrder}, {"keys", findKeys},
 		{"executable", findExecutables}, {"versions", findVersions}, {"mixed-versions", findMixed},
 		{"ranges", findRanges}, {"overlap", findOverlaps}, {"route", findRoutes},
 		{"bridge", findBridges}, {"master", findMasters},

@@ -67,8 +67,13 @@ func (n *testNode) change(name, from, to string) {
 // writeVendor writes the plugin vendor, which supports 0.4.0 and 1.0.0, and does nothing.
 func (n *testNode) writeVendor() {
 	GinkgoHelper()
-	script := "#!/bin/sh\ncat >/dev/null\necho '{\"cniVersion\": \"1.0.0\", \"supportedVersions\": [\"0.4.0\", \"1.0.0\"]}'\n"
-	Expect(os.WriteFile(filepath.Join(n.bin(), "vendor"), []byte(script), 0o755)).To(Succeed())
+	n.writeScript("vendor", `cat >/dev/null; echo '{"cniVersion": "1.0.0", "supportedVersions": ["0.4.0", "1.0.0"]}'`)
+}
+
+// writeScript writes a plugin that is a script of sh.
+func (n *testNode) writeScript(name, text string) {
+	GinkgoHelper()
+	Expect(os.WriteFile(filepath.Join(n.bin(), name), []byte("#!/bin/sh\n"+text+"\n"), 0o755)).To(Succeed())
 }
 
 // sh runs a command on the node. The built plumb is in PATH.

@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -132,9 +131,7 @@ func (e *examination) status(f *file, list *libcni.NetworkConfigList, p *libcni.
 	if serves := e.executables[p.Network.Type].serves; slices.Contains(serves, "1.1.0") {
 		one.CNIVersion = "1.1.0"
 	}
-	ctx, cancel := context.WithTimeout(e.ctx, callTime)
-	defer cancel()
-	err := libcni.NewCNIConfig(e.PluginPath, quietly()).GetStatusNetworkList(ctx, &one)
+	err := libcni.NewCNIConfig(e.PluginPath, e.caller()).GetStatusNetworkList(e.ctx, &one)
 	if err == nil {
 		return nil
 	}

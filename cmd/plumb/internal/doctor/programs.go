@@ -6,23 +6,17 @@ import (
 	"debug/buildinfo"
 	"debug/elf"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/containernetworking/cni/pkg/invoke"
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/schema"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
-
-// callTime is how long a call of a plugin may take.
-const callTime = 30 * time.Second
 
 // An executable is the executable of a plugin.
 type executable struct {
@@ -62,7 +56,7 @@ func (e *examination) look(name string) *executable {
 	x.path = path
 	e.report.Executables = append(e.report.Executables, path)
 	if x.problem = whyNotRunnable(path); x.problem == "" {
-		x.read(e.ctx)
+		x.read(e.ctx, e.caller())
 	}
 	return x
 }
@@ -93,31 +87,29 @@ func whyNotRunnable(path string) string {
 }
 
 // read asks the executable for its versions.
-func (x *executable) read(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, callTime)
-	defer cancel()
-	info, err := invoke.GetVersionInfo(ctx, x.path, quietly())
+func (x *executable) read(ctx context.Context, c *caller) {
+	info, err := invoke.GetVersionInfo(ctx, x.path, c)
 	if err != nil {
 		x.problem = "does not answer VERSION: " + err.Error()
 		return
 	}
 	x.serves = info.SupportedVersions()
 	if built, err := buildinfo.ReadFile(x.path); err == nil && strings.HasPrefix(built.Path, "github.com/plumb-cni/plumb/plugins/") {
-		x.version = banner(ctx, x.path)
+		x.version = c.banner(ctx, x.path)
 	}
 }
 
-// quietly returns what runs plugins without their warnings.
-func quietly() *invoke.DefaultExec {
-	return &invoke.DefaultExec{RawExec: &invoke.RawExec{Stderr: io.Discard}}
-}
+// caller returns what calls plugins.
+func (e *examination) caller() *caller { return &caller{limit: e.Timeout} }
 
 // banner returns the version that a plugin of plumb prints if it is called without CNI variables:
 // "CNI bridge plugin v2.0.0".
-func banner(ctx context.Context, path string) string {
+func (c *caller) banner(ctx context.Context, path string) string {
+	ctx, cancel := context.WithTimeout(ctx, c.limit)
+	defer cancel()
 	var out bytes.Buffer
-	cmd := exec.CommandContext(ctx, path)
-	cmd.Env, cmd.Stderr = []string{"PATH=/usr/bin:/bin"}, &out
+	cmd := c.command(ctx, path, []string{"PATH=/usr/bin:/bin"})
+	cmd.Stderr = &out
 	_ = cmd.Run() // without a first line there is no version
 	line, _, _ := strings.Cut(out.String(), "\n")
 	words := strings.Fields(line)
@@ -155,11 +147,16 @@ func (e *examination) checkProgram(f *file, typ *schema.Value, at string) []Find
 	if typ.Text() == "" {
 		return nil
 	}
+	if strings.Contains(typ.Text(), "/") {
+		return e.pathForName(f, typ, at)
+	}
 	x := e.executables[typ.Text()]
 	what := strings.TrimPrefix(at+".type", ".") + fmt.Sprintf(" %q: ", x.name)
 	switch {
 	case x.path == "" && len(e.PluginPath) == 0:
 		what += "there is no folder of plugins"
+	case x.path == "" && e.folderNamed(x.name) != "":
+		what += e.folderNamed(x.name) + " is a folder"
 	case x.path == "":
 		what += "no executable in " + strings.Join(e.PluginPath, ":")
 		if likely := types.Nearest(x.name, schema.Names()); likely != "" && e.look(likely).path != "" {
@@ -173,16 +170,50 @@ func (e *examination) checkProgram(f *file, typ *schema.Value, at string) []Find
 		return nil
 	}
 	e.broken[f] = true
+	return []Finding{{Where: f.at(typ), What: what, Mend: e.mendProgram(x)}}
+}
+
+// pathForName returns the finding for a type that is a path.
+func (e *examination) pathForName(f *file, typ *schema.Value, at string) []Finding {
+	e.broken[f] = true
+	what := strings.TrimPrefix(at+".type", ".") + fmt.Sprintf(" %q: want a name without /", typ.Text())
+	likely := filepath.Base(typ.Text())
+	if !slices.Contains(schema.Names(), likely) || e.look(likely).path == "" {
+		return []Finding{{Where: f.at(typ), What: what, Mend: edit + "write the name of a plugin, which is that of its executable in CNI_PATH"}}
+	}
+	return []Finding{{Where: f.at(typ), What: what + "; " + likely + " was probably meant",
+		Mend: f.replace(typ.Line, typ.Key, typ.Literal(), fmt.Sprintf("%q", likely))}}
+}
+
+// folderNamed returns the first folder in CNI_PATH with the name of a plugin, or "".
+func (e *examination) folderNamed(plugin string) string {
+	for _, dir := range e.PluginPath {
+		path := filepath.Join(dir, plugin)
+		if info, err := os.Stat(path); err == nil && info.IsDir() {
+			return path
+		}
+	}
+	return ""
+}
+
+// mendProgram returns how to mend the executable of a plugin.
+func (e *examination) mendProgram(x *executable) string {
 	mend := edit + "name the folder of the plugins with --cni-path"
 	switch {
 	case strings.HasPrefix(x.problem, "not executable"):
 		mend = "chmod 0755 " + Quote(x.path)
 	case x.path != "":
 		mend = e.copyFrom(x.name, x.path)
+	case e.folderNamed(x.name) != "":
+		path := e.folderNamed(x.name)
+		mend = "mv -nT " + Quote(path) + " " + Quote(path+".folder") // without -T into the folder of that name, if there is one
+		if copying := e.copyFrom(x.name, path); !strings.HasPrefix(copying, edit) {
+			mend += " && " + copying
+		}
 	case len(e.PluginPath) > 0:
 		mend = e.copyFrom(x.name, filepath.Join(e.PluginPath[0], x.name))
 	}
-	return []Finding{{Where: f.at(typ), What: what, Mend: mend}}
+	return mend
 }
 
 // findVersions finds networks with a version that one of their plugins does not support.
@@ -258,7 +289,7 @@ func findMixed(e *examination) (found []Finding) {
 func (e *examination) copyVersion(x *executable, version string) string {
 	for _, dir := range e.Spare {
 		from := filepath.Join(dir, x.name)
-		if _, err := os.Stat(from); err == nil && whyNotRunnable(from) == "" && banner(e.ctx, from) == version {
+		if _, err := os.Stat(from); err == nil && whyNotRunnable(from) == "" && e.caller().banner(e.ctx, from) == version {
 			return fmt.Sprintf("install -m 0755 %s %s", Quote(from), Quote(x.path))
 		}
 	}

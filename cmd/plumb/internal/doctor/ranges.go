@@ -21,17 +21,52 @@ type span struct {
 	gateway netip.Addr // invalid: the default
 }
 
+// findValues finds names of bridges and ranges of addresses that are not possible.
+func (e *examination) findValues(f *file) (found []Finding) {
+	add := func(v *schema.Value, format string, args ...any) {
+		e.broken[f] = true
+		found = append(found, Finding{Where: f.at(v), What: v.Path + ": " + fmt.Sprintf(format, args...),
+			Mend: fmt.Sprintf("%scorrect the value in line %d of %s", edit, v.Line, f.path)})
+	}
+	for _, p := range f.plugins {
+		if bridge := p.Get("bridge"); p.typ == "bridge" && bridge.Text() != "" {
+			if err := types.CheckIfName(bridge.Text()); err != nil {
+				add(bridge, "%q: %v", bridge.Text(), err)
+			}
+		}
+		for _, o := range p.ranges() {
+			if subnet := o.Get("subnet"); subnet.Text() != "" {
+				if _, err := types.ParseCIDR(subnet.Text()); err != nil {
+					add(subnet, "%v", err)
+				}
+			}
+			end := o.Get("rangeEnd")
+			first, err := types.ParseAddr(o.Get("rangeStart").Text())
+			last, endErr := types.ParseAddr(end.Text())
+			if err == nil && endErr == nil && last.Less(first) {
+				add(end, "%s is before rangeStart %s", last, first)
+			}
+		}
+	}
+	return found
+}
+
+// ranges returns the objects with the key subnet, if the IPAM plugin is host-local or cluster-local.
+func (p plugin) ranges() []*schema.Value {
+	if typ := p.ipam.Get("type").Text(); typ != "host-local" && typ != "cluster-local" {
+		return nil
+	}
+	objects := []*schema.Value{p.ipam}
+	for _, set := range p.ipam.Get("ranges").Items() {
+		objects = append(objects, set.Items()...)
+	}
+	return objects
+}
+
 // spans returns the ranges of the plugins host-local and cluster-local in a file.
 func (f *file) spans() (all []span) {
 	for _, p := range f.plugins {
-		if typ := p.ipam.Get("type").Text(); typ != "host-local" && typ != "cluster-local" {
-			continue
-		}
-		objects := []*schema.Value{p.ipam}
-		for _, set := range p.ipam.Get("ranges").Items() {
-			objects = append(objects, set.Items()...)
-		}
-		for _, o := range objects {
+		for _, o := range p.ranges() {
 			if s, ok := newSpan(o); ok {
 				s.file, s.plugin = f, p
 				all = append(all, s)

@@ -80,18 +80,21 @@ func findLeftovers(e *examination) (found []Finding) {
 		if a.Incomplete || mayBeginNow(a) {
 			continue
 		}
-		what := ""
+		what, mend := "", e.collect(a)
 		switch {
 		case !hasLink(a) && isKnownGone(a.NetNS):
 			what = "its namespace " + a.NetNS + " does not exist"
 		case result(a) == "" && results[a.Network] > 0:
-			what = "libcni's cache has no result of it, so its ADD failed, or its DEL"
+			what = "libcni's cache has no result of it, so its ADD failed, or its DEL, or the result was lost"
+			if a.HasPeer() {
+				what += "; its namespace exists"
+			}
+			mend = edit + "if the runtime does not have the container any more: " + mend
 		default:
 			continue
 		}
 		e.leftover[a] = true
-		others := results[a.Network] > 1 || result(a) == ""
-		found = append(found, Finding{Where: whereNode, What: describe(a) + ": " + what, Mend: e.collect(a, others)})
+		found = append(found, Finding{Where: whereNode, What: describe(a) + ": " + what, Mend: mend})
 	}
 	return found
 }
@@ -138,7 +141,7 @@ func (e *examination) collectByList(a *node.Attachment) string {
 	n, err := e.inventory.Network(a.Network)
 	switch {
 	case err != nil || n.File == "":
-		return e.collect(a, false)
+		return e.collect(a)
 	case e.LiveFile == "-":
 		return edit + "give the same list to plumb gc --live -" + e.Flags
 	}
@@ -152,15 +155,12 @@ func isGone(netns string) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, ns.ErrNotNamespace)
 }
 
-// collect returns the command that removes what the node holds for an attachment. GC needs the results of the others:
-// without any, or without a configuration of the network, the command removes the things themselves.
-func (e *examination) collect(a *node.Attachment, others bool) string {
+// collect returns the command that removes what the node holds for an attachment, and nothing of others. Without a
+// configuration of the network, the command removes the things themselves.
+func (e *examination) collect(a *node.Attachment) string {
 	var commands []string
-	if n, err := e.inventory.Network(a.Network); err == nil && n.File != "" && others {
-		if r := result(a); r != "" {
-			commands = append(commands, "rm "+Quote(r))
-		}
-		return strings.Join(append(commands, "plumb gc --live-from-results --network "+Quote(a.Network)+e.Flags), " && ")
+	if n, err := e.inventory.Network(a.Network); err == nil && n.File != "" {
+		return "plumb gc --dead " + Quote(a.ContainerID) + " --network " + Quote(a.Network) + e.Flags
 	}
 	for _, t := range a.Things {
 		commands = append(commands, t.Remove)
@@ -187,6 +187,11 @@ func (e *examination) fileOfNetwork(name string) *file {
 
 // findReservations compares the addresses of containers with the reservations of host-local and cluster-local.
 func findReservations(e *examination) (found []Finding) {
+	for _, a := range e.inventory.Attachments {
+		if a.ContainerID == "" {
+			found = append(found, unowned(a)...)
+		}
+	}
 	for _, a := range e.living() {
 		f := e.fileOfNetwork(a.Network)
 		if f == nil {
@@ -196,6 +201,18 @@ func findReservations(e *examination) (found []Finding) {
 			different := e.compareReservations(a, s)
 			e.explained[a] = e.explained[a] || len(different) > 0
 			found = append(found, different...)
+		}
+	}
+	return found
+}
+
+// unowned returns the findings for reservations that name no container. What is younger than a minute is left out: the
+// reference plugin makes the file before it writes the name.
+func unowned(a *node.Attachment) (found []Finding) {
+	for _, t := range a.Things {
+		if t.Kind == node.Reservation && t.Since != nil && time.Since(*t.Since) >= youngest {
+			found = append(found, Finding{Where: whereNode, What: fmt.Sprintf("%s is reserved in network %s for no container: the file names none", t.Address, a.Network),
+				Mend: "rm -f " + Quote(t.Where)}) // STATUS of host-local may have removed it meanwhile
 		}
 	}
 	return found
@@ -226,6 +243,7 @@ func (e *examination) compareReservations(a *node.Attachment, s span) (found []F
 				Mend: edit + "let the runtime replace the container"})
 		case err != nil:
 			e.unread("addresses of "+a.ContainerID, err)
+		case !slices.Contains(have, address) && e.holder(a, address) != nil: // the finding of that container says more
 		case !slices.Contains(have, address):
 			found = append(found, Finding{Where: whereNode, What: fmt.Sprintf("%s is reserved for %s, whose %s does not have it", address, a.ContainerID, a.IfName), Mend: mend})
 		}
@@ -233,16 +251,44 @@ func (e *examination) compareReservations(a *node.Attachment, s span) (found []F
 	return found
 }
 
+// holder returns another container of the network that has an address, or nil.
+func (e *examination) holder(a *node.Attachment, address string) *node.Attachment {
+	for _, other := range e.living() {
+		if other.Network != a.Network || other == a {
+			continue
+		}
+		have, err := addresses(other)
+		e.unread("addresses of "+other.ContainerID, types.IgnoreNotExist(err))
+		if slices.Contains(have, address) {
+			return other
+		}
+	}
+	return nil
+}
+
 // unreserved returns the finding for an address of a container that is not reserved for it.
 func (e *examination) unreserved(a *node.Attachment, s span, address string) Finding {
 	for _, other := range e.inventory.Attachments {
-		for _, t := range other.Things {
-			if t.Kind == node.Reservation && t.Address == address && other.Network == a.Network {
-				return Finding{Where: whereNode, What: fmt.Sprintf("%s, an address of %s, is reserved for %s: two containers may have it", address, a.ContainerID, other.ContainerID),
-					Mend: edit + "let the runtime replace one of both containers"}
-			}
+		if other.Network == a.Network && slices.ContainsFunc(other.Things, func(t node.Thing) bool { return t.Kind == node.Reservation && t.Address == address }) {
+			return e.reservedForOther(a, other, s, address)
 		}
 	}
+	return Finding{Where: whereNode, What: fmt.Sprintf("%s, an address of %s, is not reserved: another container can get it", address, a.ContainerID), Mend: e.reserve(a, s, address)}
+}
+
+// reservedForOther returns the finding for an address of a container that is reserved for another one.
+func (e *examination) reservedForOther(a, other *node.Attachment, s span, address string) Finding {
+	what := fmt.Sprintf("%s, an address of %s, is reserved for %s", address, a.ContainerID, other.ContainerID)
+	have, err := addresses(a)
+	of, otherErr := addresses(other)
+	if err == nil && otherErr == nil && slices.Contains(have, address) && !slices.Contains(of, address) {
+		return Finding{Where: whereNode, What: what + ", which does not have it", Mend: e.reserve(a, s, address)}
+	}
+	return Finding{Where: whereNode, What: what + ": two containers may have it", Mend: edit + "let the runtime replace one of both containers"}
+}
+
+// reserve returns how to reserve an address for a container that has it.
+func (e *examination) reserve(a *node.Attachment, s span, address string) string {
 	dir := s.plugin.ipam.Get("dataDir").Text()
 	if dir == "" {
 		dir = e.DataDir
@@ -252,7 +298,7 @@ func (e *examination) unreserved(a *node.Attachment, s span, address string) Fin
 	if s.plugin.ipam.Get("type").Text() != "host-local" { // the address may belong to another node by now
 		mend = edit + "let the runtime replace the container"
 	}
-	return Finding{Where: whereNode, What: fmt.Sprintf("%s, an address of %s, is not reserved: another container can get it", address, a.ContainerID), Mend: mend}
+	return mend
 }
 
 // addresses returns the addresses of the container's interface.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
@@ -127,6 +128,14 @@ func (n *usedNode) ageBy(d time.Duration) {
 	})).To(Succeed())
 }
 
+// commandIn returns the command that an advice for a person has after a colon.
+func commandIn(f doctor.Finding) string {
+	GinkgoHelper()
+	_, command, found := strings.Cut(f.Mend, "any more: ")
+	Expect(found).To(BeTrue(), f.Mend)
+	return command
+}
+
 var _ = Describe("plumb doctor on what the node holds", func() {
 	It("finds nothing on a node with containers", func() {
 		n, _ := newUsedNode()
@@ -205,8 +214,31 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 		It("names the missing result, and removes all", func() {
 			leave()
 			Expect(os.Remove(n.result("c2"))).To(Succeed())
-			n.requireMended(n.find("leftover", "libcni's cache has no result of it"), nil)
+			finding := n.find("leftover", "libcni's cache has no result of it")
+			n.requireMended(finding, func() { n.sh(commandIn(finding)) })
 			Expect(filepath.Join(n.pools(), "pods", "10.88.0.3")).NotTo(BeAnExistingFile())
+		})
+
+		It("removes the container that it names, and no other one without a result", func() {
+			leave()
+			n.add("c3")
+			Expect(os.Remove(n.result("c3"))).To(Succeed())
+			n.age()
+			var named, other doctor.Finding
+			for _, f := range n.doctor().Findings {
+				if strings.Contains(f.What, "container c2") {
+					named = f
+				} else {
+					other = f
+				}
+			}
+			n.sh(named.Mend)
+			Expect(n.sh("ip -o link show master cni0 | wc -l")).To(Equal("2\n"), "the host ends of c1 and c3")
+			Expect(filepath.Join(n.pools(), "pods", "10.88.0.4")).To(BeAnExistingFile())
+			Expect(other.What).To(ContainSubstring("container c3, interface eth0, network pods: reservation 10.88.0.4, link veth"))
+			Expect(other.What).To(HaveSuffix("libcni's cache has no result of it, so its ADD failed, or its DEL, or the result was lost; its namespace exists"))
+			Expect(other.IsCommand()).To(BeFalse(), other.Mend)
+			n.requireMended(other, func() { n.sh(commandIn(other)) })
 		})
 
 		It("removes the things of a network without a configuration one by one", func() {
@@ -266,6 +298,31 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 			n.del("c1", c1)
 			n.add("c1")
 		})
+	})
+
+	It("finds a reservation that names another container than the one with the address, and corrects it", func() {
+		n, _ := newUsedNode()
+		n.add("c2")
+		file := filepath.Join(n.pools(), "pods", "10.88.0.2")
+		Expect(os.WriteFile(file, []byte("c2\r\neth0"), 0o644)).To(Succeed())
+		n.requireMended(n.find("reservation", "10.88.0.2, an address of c1, is reserved for c2, which does not have it"), nil)
+		Expect(os.ReadFile(file)).To(Equal([]byte("c1\r\neth0")))
+	})
+
+	It("finds reservations that name no container", func() {
+		n, _ := newUsedNode()
+		for name, text := range map[string]string{"10.88.0.98": "", "10.88.0.99": strings.Repeat("? ", 100)} {
+			Expect(os.WriteFile(filepath.Join(n.pools(), "pods", name), []byte(text), 0o644)).To(Succeed())
+		}
+		n.age()
+		findings := n.doctor().Findings
+		Expect(findings).To(HaveLen(2))
+		for i, f := range findings {
+			Expect(f.What).To(Equal(fmt.Sprintf("10.88.0.9%d is reserved in network pods for no container: the file names none", 8+i)))
+			n.sh(f.Mend)
+		}
+		Expect(n.doctor().Findings).To(BeEmpty())
+		Expect(filepath.Glob(filepath.Join(n.pools(), "pods", "10.88.0.9*"))).To(BeEmpty())
 	})
 
 	It("finds that another program has flushed the ruleset", func() {

@@ -49,7 +49,7 @@ func NewPlan(inv *Inventory, live LiveList, s Selection) (*Plan, error) {
 	}
 	p := &Plan{Dead: []*Attachment{}, Kept: []WithReason{}, before: inv, live: live}
 	for _, a := range inv.Attachments {
-		if a.Incomplete || live.IDs[a.ContainerID] || s.Network != "" && a.Network != s.Network {
+		if a.Incomplete || live.lives(a.ContainerID) || s.Network != "" && a.Network != s.Network {
 			continue
 		}
 		if reason := s.keepReason(inv.network(a.Network), a, live); reason != "" {
@@ -61,9 +61,17 @@ func NewPlan(inv *Inventory, live LiveList, s Selection) (*Plan, error) {
 	return p, nil
 }
 
-// keepReason returns why an attachment is kept whose container is not in the list.
+// keepReason returns why an attachment is kept whose container does not live by the list.
 func (s Selection) keepReason(n *Network, a *Attachment, live LiveList) string {
 	switch {
+	case live.Dead != nil && a.cached != nil && a.namespaces == namespaceExists:
+		return "its namespace " + a.NetNS + " exists: the runtime has to delete the container"
+	case live.Dead != nil && a.youngest.After(live.Made.Add(-s.MinAge)):
+		return "it is younger than " + s.MinAge.String() + " (--min-age)"
+	case live.Dead != nil:
+		return ""
+	case live.fromResults && a.HasPeer():
+		return "its namespace exists, because its host end does; if the runtime does not have the container any more: plumb gc --dead " + a.ContainerID
 	case n.DisableGC:
 		return "disableGC is set in " + n.File + ": others share the network"
 	case a.youngest.After(live.Made.Add(-s.MinAge)) && live.None:
@@ -105,7 +113,9 @@ func (c *Collector) Run(ctx context.Context, p *Plan) (*Report, error) {
 			continue
 		}
 		r.fail(n, c.delete(ctx, n, p))
-		r.fail(n, c.sweep(ctx, n, p))
+		if p.live.Dead == nil { // or else only what was named is removed
+			r.fail(n, c.sweep(ctx, n, p))
+		}
 	}
 	after, err := c.Places.Read()
 	if err != nil {

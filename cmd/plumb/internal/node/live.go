@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,6 +20,28 @@ type LiveList struct {
 	Made time.Time
 	// None says that an operator has confirmed that no container with an attachment lives.
 	None bool
+	// Dead are the containers of which an operator has said that they do not live. If it is set, all others live, and
+	// IDs has none.
+	Dead map[string]bool
+
+	fromResults bool
+}
+
+// NewDead returns the list by which these containers do not live, and all others of the inventory do.
+func (inv *Inventory) NewDead(containerIDs []string) LiveList {
+	list := LiveList{Dead: map[string]bool{}, Made: inv.Taken}
+	for _, id := range containerIDs {
+		list.Dead[id] = true
+	}
+	return list
+}
+
+// lives reports whether a container lives.
+func (l LiveList) lives(containerID string) bool {
+	if l.Dead != nil {
+		return !l.Dead[containerID]
+	}
+	return l.IDs[containerID]
 }
 
 // ErrNoneLive is the error for a list without any container of the node: most often the program that should
@@ -44,7 +67,7 @@ func ReadLive(file *os.File, begin time.Time) (LiveList, error) {
 
 // LiveFromResults returns the containers of which libcni's cache has a result.
 func (inv *Inventory) LiveFromResults() LiveList {
-	list := LiveList{IDs: map[string]bool{}, Made: inv.Taken}
+	list := LiveList{IDs: map[string]bool{}, Made: inv.Taken, fromResults: true}
 	for _, a := range inv.Attachments {
 		if a.cached != nil {
 			list.IDs[a.ContainerID] = true
@@ -58,6 +81,9 @@ func (inv *Inventory) LiveFromResults() LiveList {
 func (l LiveList) Check(inv *Inventory) error {
 	if l.None {
 		return nil
+	}
+	if l.Dead != nil {
+		return l.checkDead(inv)
 	}
 	if len(l.IDs) == 0 {
 		return fmt.Errorf("%w: the list is empty; if that is true, use --none-live", ErrNoneLive)
@@ -81,6 +107,17 @@ func (l LiveList) Check(inv *Inventory) error {
 	if known > 0 && matches == 0 {
 		return fmt.Errorf("%w: none of the %d IDs in the list has an attachment; Kubernetes needs the IDs of pods (crictl pods -q --no-trunc), not of their containers; if none of them has an attachment, use --none-live",
 			ErrNoneLive, len(l.IDs))
+	}
+	return nil
+}
+
+// checkDead returns an error if the node holds nothing for one of the dead containers.
+func (l LiveList) checkDead(inv *Inventory) error {
+	for id := range l.Dead {
+		known := slices.ContainsFunc(inv.Attachments, func(a *Attachment) bool { return a.ContainerID == id && !a.Incomplete })
+		if !known {
+			return fmt.Errorf("this node holds nothing for a container %q; give its whole ID (plumb list --no-trunc)", id)
+		}
 	}
 	return nil
 }

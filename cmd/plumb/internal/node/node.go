@@ -86,6 +86,12 @@ func (a *Attachment) has(k Kind) []Thing {
 	return slices.DeleteFunc(slices.Clone(a.Things), func(t Thing) bool { return t.Kind != k })
 }
 
+// HasPeer reports whether the node has the host end of a veth pair of the attachment. Then the namespace of the
+// container exists: a veth pair ends with one of its ends.
+func (a *Attachment) HasPeer() bool {
+	return slices.ContainsFunc(a.Things, func(t Thing) bool { return t.Kind == Link && t.sub == "veth" })
+}
+
 // An Inventory is what a node holds.
 type Inventory struct {
 	Taken       time.Time     `json:"taken"`

@@ -142,7 +142,7 @@ func alternatives(enum []string) string {
 // object compares the members of an object with a schema.
 func (c *checker) object(s *Schema, v *Value) {
 	known := slices.Sorted(maps.Keys(s.Properties))
-	seen := map[string]bool{}
+	seen, meant := map[string]bool{}, map[string]bool{}
 	for _, m := range v.inner {
 		i := slices.IndexFunc(known, func(k string) bool { return strings.EqualFold(k, m.Key) })
 		switch {
@@ -150,7 +150,9 @@ func (c *checker) object(s *Schema, v *Value) {
 		case i < 0 && s.Additional.Warning == "":
 			c.value(s.Additional, m)
 		case i < 0:
-			c.unknown(known, m)
+			if likely := c.unknown(v, known, m); likely != "" {
+				meant[likely] = true
+			}
 		case seen[known[i]]:
 			c.add(RepeatedKey, m, "the key occurs twice; only the last one counts")
 		default:
@@ -159,21 +161,26 @@ func (c *checker) object(s *Schema, v *Value) {
 		}
 	}
 	for _, key := range s.Required {
-		if !seen[key] {
+		if !seen[key] && !meant[key] {
 			c.add(MissingKey, v, "the key %q is missing", key)
 		}
 	}
 }
 
-// unknown adds an unknown key.
-func (c *checker) unknown(known []string, m *Value) {
+// unknown adds the unknown key m of an object. It returns the key that was probably meant, or "".
+func (c *checker) unknown(object *Value, known []string, m *Value) string {
 	likely := types.Nearest(m.Key, known)
-	if likely == "" {
+	switch {
+	case likely == "":
 		c.add(UnknownKey, m, "unknown key")
-		return
+		return ""
+	case object.Get(likely) != nil:
+		c.add(UnknownKey, m, "unknown key; %s, which was probably meant, is there already", likely)
+		return ""
 	}
 	p := c.add(UnknownKey, m, "unknown key; %s was probably meant", likely)
 	p.Have, p.Want = strconv.Quote(m.Key), strconv.Quote(likely)
+	return likely
 }
 
 var typeNames = map[string]string{
