@@ -231,8 +231,8 @@ var builds struct {
 }
 
 // Build returns a folder with the executables of the plugins, which can serve as CNI_PATH. The operator's
-// tool plumb is built like a plugin. Build builds each once per process. If PLUMB_BIN names a folder, as scripts/test.sh sets it, the executables
-// must be there, and Build builds nothing.
+// tool plumb is built like a plugin. Build builds each once per process. If PLUMB_BIN names a folder, as
+// scripts/test.sh sets it, the executables must be there, and Build builds nothing.
 func Build(tb TB, plugins ...string) string {
 	tb.Helper()
 	if dir := os.Getenv("PLUMB_BIN"); dir != "" {
