@@ -81,7 +81,7 @@ func placeFlags(flags *pflag.FlagSet, p *node.Places) string {
 	var given strings.Builder
 	flags.Visit(func(f *pflag.Flag) {
 		if value, ok := values[f.Name]; ok {
-			fmt.Fprintf(&given, " --%s %s", f.Name, doctor.Quote(value))
+			fmt.Fprintf(&given, " --%s %s", f.Name, node.Quote(value))
 		}
 	})
 	return given.String()

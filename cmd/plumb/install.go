@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/install"
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
 )
 
 // installFlags are the flags of plumb install that are not in install.Options.
@@ -110,7 +111,7 @@ func (f *installFlags) print(out io.Writer, report install.Report, complete bool
 		for _, file := range list.files {
 			fmt.Fprintf(&b, "  %-18s %s\n", filepath.Base(file.Path), file.Action)
 			if file.Action == install.Stays {
-				stays = append(stays, quote(file.Path))
+				stays = append(stays, node.Quote(file.Path))
 			}
 		}
 		if complete && list.dir != "" {
@@ -140,9 +141,9 @@ func (f *installFlags) print(out io.Writer, report install.Report, complete bool
 
 // restoreCommand returns the command that undoes the installation.
 func (f *installFlags) restoreCommand() string {
-	command := "plumb install --to " + quote(f.To) + " --restore " + quote(f.Backup)
+	command := "plumb install --to " + node.Quote(f.To) + " --restore " + node.Quote(f.Backup)
 	if f.ConfDir != "" {
-		command += " --conf-dir " + quote(f.ConfDir)
+		command += " --conf-dir " + node.Quote(f.ConfDir)
 	}
 	return command
 }
@@ -155,15 +156,4 @@ func countFiles(files []install.File, action install.Action) (n int) {
 		}
 	}
 	return n
-}
-
-// quote returns the path as one word of a shell.
-func quote(path string) string {
-	plain := func(r rune) bool {
-		return strings.ContainsRune("/._-+", r) || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
-	}
-	if path != "" && strings.TrimFunc(path, plain) == "" {
-		return path
-	}
-	return "'" + strings.ReplaceAll(path, "'", `'\''`) + "'"
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-const (
-	defaultDataDir = "/var/lib/cni/networks"
-	maxNetworkName = 255 // bytes: the name is that of a folder (NAME_MAX, linux/limits.h)
-)
+// DefaultDataDir is the folder of the reservations if a configuration does not name another one.
+const DefaultDataDir = "/var/lib/cni/networks"
+
+const maxNetworkName = 255 // bytes: the name is that of a folder (NAME_MAX, linux/limits.h)
 
 // A config is a valid configuration.
 type config struct {
@@ -107,7 +107,7 @@ const maxCooldown = 365 * 24 * 60 * 60
 // one than maxCooldown counts as maxCooldown.
 func newStoreConf(dataDir string, cooldown int64) (storeConf, error) {
 	if dataDir == "" {
-		dataDir = defaultDataDir
+		dataDir = DefaultDataDir
 	}
 	c := storeConf{dataDir: filepath.Clean(dataDir), cooldown: time.Duration(min(cooldown, maxCooldown)) * time.Second}
 	if !filepath.IsAbs(dataDir) {

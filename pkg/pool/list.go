@@ -14,9 +14,6 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// DefaultDataDir is the folder of the reservations if a configuration does not name another one.
-const DefaultDataDir = defaultDataDir
-
 // A Reservation is the reservation of one address, as the function Reservations found it.
 type Reservation struct {
 	Addr        netip.Addr

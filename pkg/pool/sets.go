@@ -2,6 +2,7 @@ package pool
 
 import (
 	"cmp"
+	"iter"
 	"net/netip"
 	"slices"
 
@@ -22,6 +23,40 @@ type Range struct{ First, Last netip.Addr }
 func (s Set) Contains(ip netip.Addr) bool {
 	return slices.ContainsFunc(s.Ranges, func(r Range) bool { return interval{r.First, r.Last}.contains(ip) }) &&
 		!slices.ContainsFunc(s.Exclude, func(p netip.Prefix) bool { return p.Contains(ip) })
+}
+
+// Usable returns the ranges that are left of the set without what it excludes, in the order of the set.
+func (s Set) Usable() iter.Seq[Range] {
+	var excluded []interval
+	for _, p := range s.Exclude {
+		excluded = append(excluded, intervalOf(p))
+	}
+	slices.SortFunc(excluded, func(a, b interval) int { return a.from.Compare(b.from) })
+	return func(yield func(Range) bool) {
+		for _, r := range s.Ranges {
+			for _, e := range excluded {
+				if !e.overlaps(interval{r.First, r.Last}) {
+					continue
+				}
+				if r.First.Less(e.from) && !yield(Range{r.First, e.from.Prev()}) {
+					return
+				}
+				r.First = e.to.Next()
+				if !r.First.IsValid() || r.Last.Less(r.First) {
+					break
+				}
+			}
+			if r.First.IsValid() && !r.Last.Less(r.First) && !yield(r) {
+				return
+			}
+		}
+	}
+}
+
+// RangeOf returns the range of all addresses of a prefix.
+func RangeOf(p netip.Prefix) Range {
+	i := intervalOf(p)
+	return Range{i.from, i.to}
 }
 
 // Sets returns the range sets, in the order in which NoneFreeError numbers them.

@@ -3,6 +3,8 @@ package pool
 import (
 	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -49,6 +51,8 @@ var _ = Describe("a plugin that gets addresses from elsewhere", func() {
 			} {
 				Expect(sets[0].Contains(ip(text))).To(Equal(want), text)
 			}
+			Expect(fmt.Sprint(slices.Collect(sets[0].Usable()))).To(Equal("[{10.1.2.2 10.1.2.6} {10.1.2.8 10.1.2.63} {10.1.2.80 10.1.2.99} {10.1.3.1 10.1.3.254}]"))
+			Expect(fmt.Sprint(slices.Collect(sets[1].Usable()))).To(Equal("[{fd00::3 fd00::ffff:ffff:ffff:ffff}]"))
 		})
 	})
 
@@ -70,6 +74,21 @@ var _ = Describe("a plugin that gets addresses from elsewhere", func() {
 			})).To(Succeed())
 		})
 	})
+
+	DescribeTable("knows what is left of a range without what is excluded", func(exclude, want string) {
+		s := Set{Ranges: []Range{{ip("255.255.255.0"), ip("255.255.255.255")}}}
+		for _, p := range strings.Fields(exclude) {
+			s.Exclude = append(s.Exclude, netip.MustParsePrefix(p))
+		}
+		Expect(fmt.Sprint(slices.Collect(s.Usable()))).To(Equal(want))
+	},
+		Entry("nothing", "", "[{255.255.255.0 255.255.255.255}]"),
+		Entry("the end of all addresses", "255.255.255.128/25", "[{255.255.255.0 255.255.255.127}]"),
+		Entry("a prefix within another, and one twice", "255.255.255.16/28 255.255.255.20/32 255.255.255.64/32 255.255.255.64/32",
+			"[{255.255.255.0 255.255.255.15} {255.255.255.32 255.255.255.63} {255.255.255.65 255.255.255.255}]"),
+		Entry("neighbours, and the other family", "255.255.255.0/25 255.255.255.128/26 fd00::/8", "[{255.255.255.192 255.255.255.255}]"),
+		Entry("everything", "255.0.0.0/8", "[]"),
+	)
 
 	It("has no sets in GC if only the runtime knows the ranges", func() {
 		p := node.Plugin()

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -66,18 +65,18 @@ type answerKept struct {
 	Failure string        `json:"failure"` // empty: an address is free
 }
 
+// Validate returns nil: an answer that no call has kept has another boot, or is about something else.
+func (answerKept) Validate() error { return nil }
+
 // keepAnswer calls ask, or returns what came of it in an earlier call with the same text about. The answer
 // is not kept before the first ADD, or if the file cannot be written.
 func (n *network) keepAnswer(about string, ask func() error) error {
 	path := n.PrivatePath("status")
+	file := statefile.File{Dir: filepath.Dir(path), Name: filepath.Base(path), Owner: types.Attachment{Network: filepath.Base(path)}, Trace: n.request.Trace}
 	next, last := answerKept{About: about, At: n.host.Now()}, answerKept{}
 	_ = n.Lock(func(se *pool.Session) error {
 		next.Boot = se.Boot()
-		text, err := statefile.Read(path)
-		if err == nil {
-			err = json.Unmarshal(text, &last)
-		}
-		return err
+		return file.Load(&last)
 	})
 	if last.Boot == next.Boot && next.Boot != "" && last.About == about && last.At <= next.At && next.At < last.At+keepFor {
 		if last.Failure != "" {
@@ -89,14 +88,7 @@ func (n *network) keepAnswer(about string, ask func() error) error {
 	if asked != nil {
 		next.Failure = asked.Error()
 	}
-	_ = n.Lock(func(*pool.Session) error {
-		text, err := json.Marshal(next)
-		if err != nil {
-			return err
-		}
-		file := statefile.File{Dir: filepath.Dir(path), Name: filepath.Base(path), Owner: types.Attachment{Network: filepath.Base(path)}, Trace: n.request.Trace}
-		return file.Write(text)
-	})
+	_ = n.Lock(func(*pool.Session) error { return file.Save(next) })
 	return asked
 }
 

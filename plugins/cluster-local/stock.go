@@ -56,23 +56,12 @@ func (n *network) setFree(st *state, set int, free uint64) {
 // maxSize is the largest number of addresses that sizeOf returns. It is that of engine/README.md.
 const maxSize = 1 << 53
 
-// sizeOf returns the number of addresses that a set allocates.
-func sizeOf(s pool.Set) uint64 {
-	var all, excluded uint64
-	for _, r := range s.Ranges {
-		all = min(all+distance(r.First, r.Last), maxSize)
-		for i, p := range s.Exclude {
-			within := func(o netip.Prefix) bool { return o.Overlaps(p) && o.Bits() <= p.Bits() }
-			if slices.ContainsFunc(s.Exclude[:i], within) || slices.ContainsFunc(s.Exclude[i+1:], func(o netip.Prefix) bool { return within(o) && o != p }) {
-				continue
-			}
-			first, last := maxAddr(p.Masked().Addr(), r.First), minAddr(lastOf(p), r.Last)
-			if p.Addr().Is4() == r.First.Is4() && !last.Less(first) {
-				excluded = min(excluded+distance(first, last), maxSize)
-			}
-		}
+// sizeOf returns the number of addresses that a set allocates, or maxSize if there are more.
+func sizeOf(s pool.Set) (n uint64) {
+	for r := range s.Usable() {
+		n = min(n+distance(r.First, r.Last), maxSize)
 	}
-	return all - min(all, excluded)
+	return n
 }
 
 // distance returns the number of addresses from one to another, with both, or maxSize if there are more.
@@ -82,30 +71,6 @@ func distance(first, last netip.Addr) uint64 {
 		return maxSize
 	}
 	return min(binary.BigEndian.Uint64(b[8:])-binary.BigEndian.Uint64(a[8:]), maxSize-1) + 1
-}
-
-func maxAddr(a, b netip.Addr) netip.Addr {
-	if a.Less(b) {
-		return b
-	}
-	return a
-}
-
-func minAddr(a, b netip.Addr) netip.Addr {
-	if a.Less(b) {
-		return a
-	}
-	return b
-}
-
-// lastOf returns the last address of a prefix.
-func lastOf(p netip.Prefix) netip.Addr {
-	b := p.Masked().Addr().AsSlice()
-	for bit := p.Bits(); bit < len(b)*8; bit++ {
-		b[bit/8] |= 0x80 >> (bit % 8)
-	}
-	last, _ := netip.AddrFromSlice(b)
-	return last
 }
 
 // noSet is the index of the addresses that no set allocates: fixed ones, and those that were in a range

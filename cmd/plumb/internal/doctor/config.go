@@ -12,6 +12,7 @@ import (
 
 	"github.com/containernetworking/cni/libcni"
 
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/schema"
 )
 
@@ -159,7 +160,7 @@ func findFileKind(e *examination) (found []Finding) {
 // rename returns the finding for a file that needs another name.
 func (e *examination) rename(f *file, to, what string) Finding {
 	e.broken[f] = true
-	return Finding{Where: f.path, What: what, Mend: "mv -n " + Quote(f.path) + " " + Quote(to)}
+	return Finding{Where: f.path, What: what, Mend: "mv -n " + node.Quote(f.path) + " " + node.Quote(to)}
 }
 
 // findNone finds a folder without a configuration.
@@ -189,7 +190,7 @@ func findOrder(e *examination) []Finding {
 	return []Finding{{
 		Where: e.files[1].path,
 		What:  fmt.Sprintf("begins with %s, as %s does. A Kubernetes runtime uses the first file of the folder only, and which is first depends on the rest of the names", n, first),
-		Mend:  "mv -n " + Quote(e.files[1].path) + " " + Quote(to),
+		Mend:  "mv -n " + node.Quote(e.files[1].path) + " " + node.Quote(to),
 	}}
 }
 
@@ -302,7 +303,7 @@ func (f *file) isUnique(line int, pattern string) bool {
 
 // sed returns the command that replaces the first match in a line of the file.
 func (f *file) sed(line int, pattern, by string) string {
-	return fmt.Sprintf("sed -i %s %s", Quote(fmt.Sprintf("%ds/%s/%s/", line, pattern, by)), Quote(f.path))
+	return fmt.Sprintf("sed -i %s %s", node.Quote(fmt.Sprintf("%ds/%s/%s/", line, pattern, by)), node.Quote(f.path))
 }
 
 // basic returns the basic regular expression that matches a text.

@@ -204,13 +204,3 @@ func (e *examination) unread(what string, err error) {
 		e.report.Unread = append(e.report.Unread, text)
 	}
 }
-
-// Quote returns a word of a command line of sh.
-func Quote(s string) string {
-	if s != "" && !strings.ContainsFunc(s, func(r rune) bool {
-		return !strings.ContainsRune("/._-+:,@%=", r) && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
-	}) {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
-}

@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -14,6 +13,8 @@ import (
 	cnitypes "github.com/containernetworking/cni/pkg/types"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
 )
 
 // linkKinds are the kinds of links that each plugin makes.
@@ -116,11 +117,7 @@ func listOf(f *file, text []byte) (*libcni.NetworkConfigList, error) {
 	if f.isList() {
 		return libcni.NetworkConfFromBytes(text)
 	}
-	list, err := json.Marshal(map[string]any{"name": f.name(), "cniVersion": f.version(), "plugins": []json.RawMessage{text}})
-	if err != nil {
-		return nil, err
-	}
-	return libcni.NetworkConfFromBytes(list)
+	return node.ListOf(f.name(), f.version(), text)
 }
 
 // status calls STATUS of one plugin. libcni calls it from version 1.1.0 on, so the version of an older network is

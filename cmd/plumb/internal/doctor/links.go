@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/schema"
 	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/nl"
@@ -48,7 +49,7 @@ func findBridges(e *examination) (found []Finding) {
 			}
 			e.broken[f] = true
 			what := fmt.Sprintf("the bridge of network %q is %s, and its containers are on %s: new containers do not reach them", f.name(), name, other)
-			mend := fmt.Sprintf("ip link set dev %[1]s name %[2]s || { ip link set dev %[1]s down && ip link set dev %[1]s name %[2]s && ip link set dev %[2]s up; }", Quote(other), Quote(name))
+			mend := fmt.Sprintf("ip link set dev %[1]s name %[2]s || { ip link set dev %[1]s down && ip link set dev %[1]s name %[2]s && ip link set dev %[2]s up; }", node.Quote(other), node.Quote(name))
 			if _, exists := e.link(name); exists {
 				mend = edit + fmt.Sprintf("write \"bridge\": %q into %s, or replace the containers on %s", other, f.path, other)
 			}
@@ -88,7 +89,7 @@ func findMasters(e *examination) (found []Finding) {
 				found = append(found, e.noMaster(f, v))
 			case !l.Up:
 				found = append(found, Finding{Where: f.at(v), What: fmt.Sprintf("%s: %s is down: containers send and receive nothing through it", v.Path, l.Name),
-					Mend: "ip link set dev " + Quote(l.Name) + " up"})
+					Mend: "ip link set dev " + node.Quote(l.Name) + " up"})
 			}
 		}
 	}

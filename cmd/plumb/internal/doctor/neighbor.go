@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
-	"time"
 
 	"golang.org/x/net/ipv6"
 
@@ -26,8 +24,8 @@ const (
 	linkAddressLen = 8   // of an option with the address of an Ethernet interface
 )
 
-// solicit asks on a link, by neighbor solicitations, who has the addresses, and adds "ADDRESS MAC" for each answer.
-func (e *examination) solicit(on nl.Link, addrs []netip.Addr, answers map[string]bool) (err error) {
+// solicit asks on a link, by neighbor solicitations, who has the addresses, and adds the answers.
+func (e *examination) solicit(on nl.Link, addrs []netip.Addr, answers map[answer]bool) (err error) {
 	from, err := e.linkLocal(on)
 	if err != nil {
 		return err
@@ -44,18 +42,18 @@ func (e *examination) solicit(on nl.Link, addrs []netip.Addr, answers map[string
 	if err := errors.Join(c.SetMulticastHopLimit(hopLimit), c.SetMulticastInterface(&net.Interface{Index: on.Index}), c.SetICMPFilter(&filter)); err != nil {
 		return err
 	}
-	for range probes {
-		for _, a := range addrs {
-			to := &net.IPAddr{IP: solicitedNode(a).AsSlice(), Zone: on.Name}
-			if _, err := c.WriteTo(solicitation(on.MAC, a), nil, to); err != nil {
-				return fmt.Errorf("solicit %s: %w", a, err)
-			}
-		}
-		if err := collectAdvertisements(c, answers); err != nil {
+	return prober{
+		socket: c,
+		ask: func(a netip.Addr) error {
+			_, err := c.WriteTo(solicitation(on.MAC, a), nil, &net.IPAddr{IP: solicitedNode(a).AsSlice(), Zone: on.Name})
 			return err
-		}
-	}
-	return nil
+		},
+		read: func(buf []byte) (int, error) {
+			n, _, _, err := c.ReadFrom(buf)
+			return n, err
+		},
+		parse: advertised,
+	}.probe(addrs, answers)
 }
 
 // linkLocal returns the link-local address of a link.
@@ -81,26 +79,6 @@ func solicitation(from types.MAC, target netip.Addr) []byte {
 	p := binary.BigEndian.AppendUint64(nil, uint64(ipv6.ICMPTypeNeighborSolicitation)<<56)
 	p = append(p, target.AsSlice()...)
 	return append(append(p, optionSource, linkAddressLen/optionUnit), from...)
-}
-
-// collectAdvertisements adds "ADDRESS MAC" for each neighbor advertisement that arrives within probeTime.
-func collectAdvertisements(c *ipv6.PacketConn, answers map[string]bool) error {
-	if err := c.SetReadDeadline(time.Now().Add(probeTime)); err != nil {
-		return err
-	}
-	buf := make([]byte, 1500)
-	for {
-		n, _, _, err := c.ReadFrom(buf)
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if addr, mac, ok := advertised(buf[:n]); ok {
-			answers[addr.String()+" "+mac.String()] = true
-		}
-	}
 }
 
 // advertised returns the address and the hardware address in a neighbor advertisement.

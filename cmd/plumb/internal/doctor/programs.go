@@ -14,6 +14,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/invoke"
 
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/schema"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
@@ -125,7 +126,7 @@ func (e *examination) copyFrom(name, where string) string {
 	for _, dir := range e.Spare {
 		from := filepath.Join(dir, name)
 		if _, err := os.Stat(from); err == nil && from != where && whyNotRunnable(from) == "" {
-			return fmt.Sprintf("install -m 0755 %s %s", Quote(from), Quote(where))
+			return fmt.Sprintf("install -m 0755 %s %s", node.Quote(from), node.Quote(where))
 		}
 	}
 	return fmt.Sprintf("%sinstall the plugin %s as %s", edit, name, where)
@@ -201,12 +202,12 @@ func (e *examination) mendProgram(x *executable) string {
 	mend := edit + "name the folder of the plugins with --cni-path"
 	switch {
 	case strings.HasPrefix(x.problem, "not executable"):
-		mend = "chmod 0755 " + Quote(x.path)
+		mend = "chmod 0755 " + node.Quote(x.path)
 	case x.path != "":
 		mend = e.copyFrom(x.name, x.path)
 	case e.folderNamed(x.name) != "":
 		path := e.folderNamed(x.name)
-		mend = "mv -nT " + Quote(path) + " " + Quote(path+".folder") // without -T into the folder of that name, if there is one
+		mend = "mv -nT " + node.Quote(path) + " " + node.Quote(path+".folder") // without -T into the folder of that name, if there is one
 		if copying := e.copyFrom(x.name, path); !strings.HasPrefix(copying, edit) {
 			mend += " && " + copying
 		}
@@ -290,7 +291,7 @@ func (e *examination) copyVersion(x *executable, version string) string {
 	for _, dir := range e.Spare {
 		from := filepath.Join(dir, x.name)
 		if _, err := os.Stat(from); err == nil && whyNotRunnable(from) == "" && e.caller().banner(e.ctx, from) == version {
-			return fmt.Sprintf("install -m 0755 %s %s", Quote(from), Quote(x.path))
+			return fmt.Sprintf("install -m 0755 %s %s", node.Quote(from), node.Quote(x.path))
 		}
 	}
 	return fmt.Sprintf("%sinstall version %s of %s as %s", edit, version, x.name, x.path)

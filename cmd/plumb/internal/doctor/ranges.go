@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/schema"
+	"github.com/plumb-cni/plumb/pkg/pool"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
@@ -82,7 +83,7 @@ func newSpan(o *schema.Value) (span, bool) {
 	if err != nil {
 		return span{}, false
 	}
-	s := span{value: o, subnet: subnet.Masked(), first: subnet.Masked().Addr().Next(), last: lastOf(subnet)}
+	s := span{value: o, subnet: subnet.Masked(), first: subnet.Masked().Addr().Next(), last: pool.RangeOf(subnet).Last}
 	if a, err := types.ParseAddr(o.Get("rangeStart").Text()); err == nil {
 		s.first = a
 	}
@@ -93,16 +94,6 @@ func newSpan(o *schema.Value) (span, bool) {
 		s.gateway = a
 	}
 	return s, true
-}
-
-// lastOf returns the last address of a prefix.
-func lastOf(p netip.Prefix) netip.Addr {
-	bytes := p.Addr().AsSlice()
-	for bit := p.Bits(); bit < len(bytes)*8; bit++ {
-		bytes[bit/8] |= 0x80 >> (bit % 8)
-	}
-	a, _ := netip.AddrFromSlice(bytes)
-	return a
 }
 
 // overlaps reports whether the ranges have an address in common.

@@ -145,7 +145,7 @@ func (e *examination) collectByList(a *node.Attachment) string {
 	case e.LiveFile == "-":
 		return edit + "give the same list to plumb gc --live -" + e.Flags
 	}
-	return "plumb gc --live " + Quote(e.LiveFile) + " --network " + Quote(a.Network) + e.Flags
+	return "plumb gc --live " + node.Quote(e.LiveFile) + " --network " + node.Quote(a.Network) + e.Flags
 }
 
 // isGone reports whether there is no namespace at a path.
@@ -160,7 +160,7 @@ func isGone(netns string) bool {
 func (e *examination) collect(a *node.Attachment) string {
 	var commands []string
 	if n, err := e.inventory.Network(a.Network); err == nil && n.File != "" {
-		return "plumb gc --dead " + Quote(a.ContainerID) + " --network " + Quote(a.Network) + e.Flags
+		return "plumb gc --dead " + node.Quote(a.ContainerID) + " --network " + node.Quote(a.Network) + e.Flags
 	}
 	for _, t := range a.Things {
 		commands = append(commands, t.Remove)
@@ -212,7 +212,7 @@ func unowned(a *node.Attachment) (found []Finding) {
 	for _, t := range a.Things {
 		if t.Kind == node.Reservation && t.Since != nil && time.Since(*t.Since) >= youngest {
 			found = append(found, Finding{Where: whereNode, What: fmt.Sprintf("%s is reserved in network %s for no container: the file names none", t.Address, a.Network),
-				Mend: "rm -f " + Quote(t.Where)}) // STATUS of host-local may have removed it meanwhile
+				Mend: "rm -f " + node.Quote(t.Where)}) // STATUS of host-local may have removed it meanwhile
 		}
 	}
 	return found
@@ -236,7 +236,7 @@ func (e *examination) compareReservations(a *node.Attachment, s span) (found []F
 		}
 	}
 	for _, address := range reserved {
-		mend := fmt.Sprintf("nsenter --net=%s ip address add %s/%d dev %s", Quote(a.NetNS), address, s.subnet.Bits(), Quote(a.IfName))
+		mend := fmt.Sprintf("nsenter --net=%s ip address add %s/%d dev %s", node.Quote(a.NetNS), address, s.subnet.Bits(), node.Quote(a.IfName))
 		switch have, err := addresses(a); {
 		case errors.Is(err, fs.ErrNotExist):
 			found = append(found, Finding{Where: whereNode, What: fmt.Sprintf("%s is reserved for %s, which has no interface %s", address, a.ContainerID, a.IfName),
@@ -294,7 +294,7 @@ func (e *examination) reserve(a *node.Attachment, s span, address string) string
 		dir = e.DataDir
 	}
 	// The form of the file is that of the reference plugin: container ID, CR LF, interface.
-	mend := fmt.Sprintf(`printf '%%s\r\n%%s' %s %s > %s`, Quote(a.ContainerID), Quote(a.IfName), Quote(filepath.Join(dir, a.Network, address)))
+	mend := fmt.Sprintf(`printf '%%s\r\n%%s' %s %s > %s`, node.Quote(a.ContainerID), node.Quote(a.IfName), node.Quote(filepath.Join(dir, a.Network, address)))
 	if s.plugin.ipam.Get("type").Text() != "host-local" { // the address may belong to another node by now
 		mend = edit + "let the runtime replace the container"
 	}
@@ -479,7 +479,7 @@ func findLocalnet(e *examination) (found []Finding) {
 		if leads[l.Index] && strings.TrimSpace(string(value)) == "1" {
 			found = append(found, Finding{Where: whereNode,
 				What: fmt.Sprintf("%s has route_localnet, and table inet plumb has no chain %s: containers reach what the node serves on 127.0.0.1 (CVE-2020-8558)", l.Name, guard.Name),
-				Mend: "sysctl -w " + Quote("net/ipv4/conf/"+l.Name+"/route_localnet=0")})
+				Mend: "sysctl -w " + node.Quote("net/ipv4/conf/"+l.Name+"/route_localnet=0")})
 		}
 	}
 	return found

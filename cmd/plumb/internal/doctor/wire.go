@@ -101,7 +101,7 @@ func (e *examination) probe(on nl.Link, claims []claim) (found []Finding) {
 			v6 = append(v6, c.addr)
 		}
 	}
-	answers := map[string]bool{}
+	answers := map[answer]bool{}
 	if len(v4) > 0 {
 		e.unread("ARP on "+on.Name, arp(on, v4, answers))
 	}
@@ -109,11 +109,10 @@ func (e *examination) probe(on nl.Link, claims []claim) (found []Finding) {
 		e.unread("neighbor discovery on "+on.Name, e.solicit(on, v6, answers))
 	}
 	for _, c := range claims {
-		for answer := range answers {
-			addr, mac, _ := strings.Cut(answer, " ")
-			if addr == c.addr.String() && mac != c.mac.String() {
+		for a := range answers {
+			if a.addr == c.addr && a.mac != c.mac {
 				found = append(found, Finding{Where: whereNode,
-					What: fmt.Sprintf("%s, an address of %s (%s), is also used by the host with hardware address %s on %s", c.addr, c.attachment.ContainerID, c.mac, mac, on.Name),
+					What: fmt.Sprintf("%s, an address of %s (%s), is also used by the host with hardware address %s on %s", c.addr, c.attachment.ContainerID, c.mac, a.mac, on.Name),
 					Mend: fmt.Sprintf("%sremove the address from that host, or put it into exclude of network %s; if it is behind a port of this node, bridge fdb show shows the port", edit, c.attachment.Network)})
 			}
 		}
@@ -122,24 +121,75 @@ func (e *examination) probe(on nl.Link, claims []claim) (found []Finding) {
 	return found
 }
 
-// arp asks on a link, by ARP probes, who has the addresses, and adds "ADDRESS MAC" for each answer.
-func arp(on nl.Link, addrs []netip.Addr, answers map[string]bool) (err error) {
+// An answer says which host has an address.
+type answer struct {
+	addr netip.Addr
+	mac  types.MAC
+}
+
+// A prober asks on a link who has an address.
+type prober struct {
+	socket interface{ SetReadDeadline(time.Time) error }
+	ask    func(netip.Addr) error
+	read   func(buf []byte) (int, error)
+	parse  func(packet []byte) (addr netip.Addr, mac types.MAC, ok bool) // ok is false for a packet that is no answer
+}
+
+// probe asks for each address some times, and adds the answers.
+func (p prober) probe(addrs []netip.Addr, answers map[answer]bool) error {
+	for range probes {
+		for _, a := range addrs {
+			if err := p.ask(a); err != nil {
+				return fmt.Errorf("ask for %s: %w", a, err)
+			}
+		}
+		if err := p.collect(answers); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// collect adds the answers that arrive within probeTime.
+func (p prober) collect(answers map[answer]bool) error {
+	if err := p.socket.SetReadDeadline(time.Now().Add(probeTime)); err != nil {
+		return err
+	}
+	buf := make([]byte, 1500)
+	for {
+		n, err := p.read(buf)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if addr, mac, ok := p.parse(buf[:n]); ok {
+			answers[answer{addr, mac}] = true
+		}
+	}
+}
+
+// arp asks on a link, by ARP probes, who has the addresses, and adds the answers.
+func arp(on nl.Link, addrs []netip.Addr, answers map[answer]bool) (err error) {
 	s, err := packet.Listen(&net.Interface{Index: on.Index, Name: on.Name, HardwareAddr: net.HardwareAddr(on.MAC)}, packet.Datagram, unix.ETH_P_ARP, nil)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	for range probes {
-		for _, a := range addrs {
-			if _, err := s.WriteTo(arpProbe(on.MAC, a), &packet.Addr{HardwareAddr: net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}}); err != nil {
-				return fmt.Errorf("ask for %s: %w", a, err)
-			}
-		}
-		if err := collectAnswers(s, answers); err != nil {
+	everyone := &packet.Addr{HardwareAddr: net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}}
+	return prober{
+		socket: s,
+		ask: func(a netip.Addr) error {
+			_, err := s.WriteTo(arpProbe(on.MAC, a), everyone)
 			return err
-		}
-	}
-	return nil
+		},
+		read: func(buf []byte) (int, error) {
+			n, _, err := s.ReadFrom(buf)
+			return n, err
+		},
+		parse: arpSender,
+	}.probe(addrs, answers)
 }
 
 // arpHeader begins an ARP packet for IPv4 on Ethernet, before the operation (RFC 826).
@@ -154,27 +204,6 @@ func arpProbe(from types.MAC, addr netip.Addr) []byte {
 	p = append(p, from...)
 	p = append(p, make([]byte, 4+6)...) // address of the sender, hardware address of the target
 	return append(p, addr.AsSlice()...)
-}
-
-// collectAnswers adds "ADDRESS MAC" for each ARP packet that arrives within probeTime and has the address of its
-// sender.
-func collectAnswers(s *packet.Conn, answers map[string]bool) error {
-	if err := s.SetReadDeadline(time.Now().Add(probeTime)); err != nil {
-		return err
-	}
-	buf := make([]byte, 1500)
-	for {
-		n, _, err := s.ReadFrom(buf)
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if addr, mac, ok := arpSender(buf[:n]); ok {
-			answers[addr.String()+" "+mac.String()] = true
-		}
-	}
 }
 
 // arpSender returns the address and the hardware address of the sender of an ARP packet. A probe has no address.

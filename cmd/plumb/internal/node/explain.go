@@ -321,7 +321,7 @@ func (e *explainer) iptablesHops() []Hop {
 	if list == nil || !strings.Contains(string(list.Bytes), `"iptables"`) {
 		return nil
 	}
-	return []Hop{hop(onNode, "the configuration asks for rules of iptables, which are not shown: iptables-save | grep -e %s", quote(e.a.ContainerID))}
+	return []Hop{hop(onNode, "the configuration asks for rules of iptables, which are not shown: iptables-save | grep -e %s", Quote(e.a.ContainerID))}
 }
 
 // incoming adds what the node does with packets to the container: host ports, and the route to it.

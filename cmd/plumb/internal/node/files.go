@@ -71,7 +71,7 @@ func (inv *Inventory) readPools(dataDir string) {
 		all, err := pool.Reservations(dataDir, network)
 		inv.unread(filepath.Join(dataDir, network), err)
 		for _, r := range all {
-			t := Thing{Kind: Reservation, Name: r.Addr.String(), Where: r.Path, Address: r.Addr.String(), Remove: "rm " + quote(r.Path)}
+			t := Thing{Kind: Reservation, Name: r.Addr.String(), Where: r.Path, Address: r.Addr.String(), Remove: "rm " + Quote(r.Path)}
 			if !r.Since.IsZero() {
 				t.Since = &r.Since
 			}
@@ -177,10 +177,10 @@ func compareAddresses(x, y string) int {
 	return cmp.Or(a.Compare(b), cmp.Compare(x, y))
 }
 
-// quote returns a word of a shell's command line.
-func quote(s string) string {
+// Quote returns a word of a command line of sh.
+func Quote(s string) string {
 	if s != "" && !strings.ContainsFunc(s, func(r rune) bool {
-		return !strings.ContainsRune("/._-+:,@%=~", r) && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
+		return !strings.ContainsRune("/._-+:,@%=", r) && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
 	}) {
 		return s
 	}

@@ -43,7 +43,7 @@ func (inv *Inventory) readLinks(node *ns.Handle) error {
 		if a == nil {
 			continue
 		}
-		t := Thing{Kind: Link, Name: l.Name, Remove: "ip link delete " + quote(l.Name), sub: l.Kind}
+		t := Thing{Kind: Link, Name: l.Name, Remove: "ip link delete " + Quote(l.Name), sub: l.Kind}
 		if l.Master != 0 {
 			t.Where = names[l.Master]
 		}

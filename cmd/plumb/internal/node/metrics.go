@@ -205,60 +205,9 @@ func rangeText(s pool.Set) string {
 // sizeOf returns the number of addresses that can be allocated from the set.
 func sizeOf(s pool.Set) *big.Int {
 	total := new(big.Int)
-	for _, r := range s.Ranges {
-		total.Add(total, countBetween(r.First, r.Last))
-		for i, p := range s.Exclude {
-			if !isCovered(s.Exclude, i) {
-				first, last := bounds(p)
-				total.Sub(total, countBetween(later(first, r.First), earlier(last, r.Last)))
-			}
-		}
+	for r := range s.Usable() {
+		n := new(big.Int).SetBytes(r.Last.AsSlice())
+		total.Add(total, n.Sub(n, new(big.Int).SetBytes(r.First.AsSlice())).Add(n, big.NewInt(1)))
 	}
 	return total
-}
-
-// countBetween returns the number of addresses from first to last, with both. It is zero if last is before first, or
-// of another family.
-func countBetween(first, last netip.Addr) *big.Int {
-	if first.Is4() != last.Is4() || last.Less(first) {
-		return new(big.Int)
-	}
-	n := new(big.Int).SetBytes(last.AsSlice())
-	return n.Sub(n, new(big.Int).SetBytes(first.AsSlice())).Add(n, big.NewInt(1))
-}
-
-func later(a, b netip.Addr) netip.Addr {
-	if a.Less(b) {
-		return b
-	}
-	return a
-}
-
-func earlier(a, b netip.Addr) netip.Addr {
-	if a.Less(b) {
-		return a
-	}
-	return b
-}
-
-// bounds returns the first and the last address of a prefix.
-func bounds(p netip.Prefix) (first, last netip.Addr) {
-	b := p.Masked().Addr().AsSlice()
-	for bit := p.Bits(); bit < len(b)*8; bit++ {
-		b[bit/8] |= 0x80 >> (bit % 8)
-	}
-	last, _ = netip.AddrFromSlice(b)
-	return p.Masked().Addr(), last
-}
-
-// isCovered reports whether another prefix contains the prefix at index i. Of equal prefixes, the first one is
-// not covered.
-func isCovered(prefixes []netip.Prefix, i int) bool {
-	for j, p := range prefixes {
-		contains := p.Bits() <= prefixes[i].Bits() && p.Contains(prefixes[i].Addr())
-		if contains && j != i && (p != prefixes[i] || j < i) {
-			return true
-		}
-	}
-	return false
 }

@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/containernetworking/cni/libcni"
-	"github.com/containernetworking/cni/pkg/types"
 )
 
 // A Network is a network that has a configuration, or for which the node holds something.
@@ -76,17 +75,15 @@ func readConfiguration(file string) (*libcni.NetworkConfigList, error) {
 	if err != nil {
 		return nil, err
 	}
-	return listOf(conf.Network, text)
+	return ListOf(conf.Network.Name, conf.Network.CNIVersion, text)
 }
 
-// listOf returns the list that libcni makes of a single configuration.
-func listOf(network *types.PluginConf, text []byte) (*libcni.NetworkConfigList, error) {
-	if network.Name == "" {
+// ListOf returns the list that libcni makes of the configuration of a single plugin.
+func ListOf(name, version string, text []byte) (*libcni.NetworkConfigList, error) {
+	if name == "" {
 		return nil, fmt.Errorf("the configuration has no name")
 	}
-	list, err := json.Marshal(map[string]any{
-		"name": network.Name, "cniVersion": network.CNIVersion, "plugins": []json.RawMessage{text},
-	})
+	list, err := json.Marshal(map[string]any{"name": name, "cniVersion": version, "plugins": []json.RawMessage{text}})
 	if err != nil {
 		return nil, err
 	}

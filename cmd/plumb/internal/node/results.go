@@ -128,7 +128,7 @@ func stateOf(netns string) namespaceState {
 
 // fileThing returns the thing for a file.
 func fileThing(k Kind, name, path string) Thing {
-	t := Thing{Kind: k, Name: name, Where: path, Remove: "rm " + quote(path)}
+	t := Thing{Kind: k, Name: name, Where: path, Remove: "rm " + Quote(path)}
 	if info, err := os.Lstat(path); err == nil {
 		since := info.ModTime()
 		t.Since = &since
