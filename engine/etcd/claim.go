@@ -33,16 +33,17 @@ func (s *session) claimInto(ctx context.Context, got map[netip.Addr]string, answ
 	if len(s.Requested) > 0 {
 		return s.claimRequested(ctx, got, answer)
 	}
+	look := s.look
 	for w := range s.pool.windows() {
 		for {
-			v, free, err := s.lookForClaim(ctx, w)
+			v, free, err := s.lookForClaim(ctx, look, w)
 			if err != nil {
 				return err
 			}
-			answer.Free = v.free + uint64(len(got))
-			if v.free == 0 {
+			if answer.Free = max(answer.Free, v.free); answer.Free == 0 {
 				return s.full(got)
 			}
+			look = s.lookUncounted // to count once is enough
 			if free = free[:min(len(free), claimBatch, s.Want-len(got))]; len(free) == 0 {
 				break // the next window
 			}
@@ -54,6 +55,7 @@ func (s *session) claimInto(ctx context.Context, got map[netip.Addr]string, answ
 			}
 		}
 	}
+	answer.Free = uint64(s.pool.count(got))
 	return s.full(got)
 }
 
@@ -65,11 +67,14 @@ func (s *session) full(got map[netip.Addr]string) error {
 	return failf(types.CodeTryAgain, engine.ReasonFull, "no address of segment %s is free in the ranges of node %s; see which node has them with verb list", s.Segment, s.Node)
 }
 
+// A looker is look or lookUncounted.
+type looker func(ctx context.Context, extra ...clientv3.Op) (view, error)
+
 // lookForClaim reads a window, and checks that the node may claim. It returns the free addresses of the
 // window in random order.
-func (s *session) lookForClaim(ctx context.Context, window block) (view, []netip.Addr, error) {
+func (s *session) lookForClaim(ctx context.Context, look looker, window block) (view, []netip.Addr, error) {
 	key, end := s.rangeOf(window)
-	v, err := s.look(ctx, clientv3.OpGet(key, clientv3.WithRange(end), clientv3.WithKeysOnly()))
+	v, err := look(ctx, clientv3.OpGet(key, clientv3.WithRange(end), clientv3.WithKeysOnly()))
 	if err == nil {
 		err = errors.Join(s.checkRevision(), s.check(v))
 	}

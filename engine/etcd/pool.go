@@ -16,6 +16,10 @@ import (
 // windowSize is how many addresses one read of claim covers, at most.
 const windowSize = 256
 
+// sampled is how many parts of a pool one read counts the owners in. etcd looks at the key of each owner that it
+// counts, which takes 0.1 µs: 50 ms for 500,000.
+const sampled = 32
+
 // maxFree is the largest number of free addresses that an answer has: numbers in JSON are exact up to it.
 const maxFree = 1 << 53
 
@@ -171,14 +175,54 @@ func (p pool) free(used []int64) uint64 {
 	return all - min(all, gone)
 }
 
+// size is the number of addresses that can be free, at most maxFree.
+func (p pool) size() uint64 { return p.free(make([]int64, len(p.counted()))) }
+
+// sample returns random windows of the pool, as a pool. A pool with few windows is its own sample, and whole is true.
+func (p pool) sample() (s pool, whole bool) {
+	for w := range p.windows() {
+		if len(s.blocks)+len(s.excluded) >= sampled {
+			break
+		}
+		s.blocks = append(s.blocks, w)
+		for _, x := range p.excluded {
+			if part, in := w.part(x.addr(x.first), x.addr(x.last)); in {
+				s.excluded = append(s.excluded, part)
+			}
+		}
+		whole = uint64(len(s.blocks)) == p.windowCount()
+	}
+	if whole || len(s.blocks)+len(s.excluded) > maxRanges {
+		return p, true
+	}
+	return s, false
+}
+
+// estimate returns how many addresses of the pool are free, where used has the number of used ones for each
+// block that a sample counts. It is exact if the sample is the pool, and 0 only if none in the sample is free.
+func (p pool) estimate(sample pool, used []int64) uint64 {
+	all := sample.size()
+	if all == 0 {
+		return 0
+	}
+	high, low := bits.Mul64(p.size(), sample.free(used))
+	free, _ := bits.Div64(high, low, all)
+	return free
+}
+
+// windowCount is the number of windows, or 2^64-1 if there are more.
+func (p pool) windowCount() (total uint64) {
+	for _, b := range p.blocks {
+		sum, carry := bits.Add64(total, b.windows(), 0)
+		total = sum | -carry
+	}
+	return total
+}
+
 // windows yields all windows, from a random one on, in steps of a random length: neighbours may all be full.
 func (p pool) windows() iter.Seq[block] {
 	return func(yield func(block) bool) {
-		var total uint64
-		for _, b := range p.blocks {
-			sum, carry := bits.Add64(total, b.windows(), 0)
-			total = sum | -carry
-		}
+		total := p.windowCount()
 		if total == 0 {
 			return
 		}

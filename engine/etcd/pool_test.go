@@ -39,3 +39,59 @@ func TestWindows(t *testing.T) {
 		}
 	}
 }
+
+// TestEstimate compares estimates with the number of free addresses: exact ones of a small pool, and the mean of
+// those of a large one.
+func TestEstimate(t *testing.T) {
+	for name, c := range map[string]struct {
+		first, last string
+		exclude     []string
+		used        func(low uint64) bool
+		exact       bool
+	}{
+		"small":    {"10.0.0.1", "10.0.15.254", []string{"10.0.3.0/25"}, func(low uint64) bool { return low%10 < 9 }, true},
+		"large":    {"10.0.0.1", "10.3.255.254", []string{"10.0.0.0/24", "10.1.0.0/16"}, func(low uint64) bool { return low%100 < 97 }, false},
+		"no owner": {"10.0.0.1", "10.3.255.254", nil, func(uint64) bool { return false }, true},
+		"a /64":    {"fd00::", "fd00::ffff:ffff:ffff:ffff", []string{"fd00::/96"}, func(uint64) bool { return false }, true},
+		"full":     {"10.0.0.1", "10.3.255.254", []string{"10.1.0.0/16"}, func(uint64) bool { return true }, true},
+	} {
+		var exclude []netip.Prefix
+		for _, text := range c.exclude {
+			exclude = append(exclude, netip.MustParsePrefix(text))
+		}
+		p, err := newPool([]engine.Range{{First: netip.MustParseAddr(c.first), Last: netip.MustParseAddr(c.last)}}, exclude)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// count returns what etcd would say of the blocks. Blocks of more than 2^20 addresses have no owner.
+		count := func(blocks []block) (used []int64) {
+			for _, b := range blocks {
+				var n int64
+				for low := b.first; b.size() <= 1<<20 && low <= b.last; low++ {
+					if c.used(low) {
+						n++
+					}
+				}
+				used = append(used, n)
+			}
+			return used
+		}
+		free := p.free(count(p.counted()))
+		const runs = 200
+		var sum float64
+		for range runs {
+			s, _ := p.sample()
+			if n := len(s.counted()); n > maxRanges {
+				t.Fatalf("%s: a sample with %d parts", name, n)
+			}
+			estimate := p.estimate(s, count(s.counted()))
+			if c.exact && estimate != free {
+				t.Fatalf("%s: %d are free, estimate %d", name, free, estimate)
+			}
+			sum += float64(estimate) / runs
+		}
+		if sum < 0.95*float64(free) || sum > 1.05*float64(free) {
+			t.Errorf("%s: %d are free, mean of the estimates %.0f", name, free, sum)
+		}
+	}
+}

@@ -88,15 +88,30 @@ func (s *session) close() {
 type view struct {
 	identity string // registration of the request's node; "" if it has none
 	frozen   string
-	free     uint64
+	free     uint64 // an estimate in a large pool, and 0 only if none is free
 	extra    []*clientv3.GetResponse
 }
 
 // look reads, at one revision, what each verb needs, and the results of extra, which are get operations.
 // The first call also finds a member that answers.
 func (s *session) look(ctx context.Context, extra ...clientv3.Op) (view, error) {
+	sample, whole := s.pool.sample()
+	v, err := s.lookAt(ctx, sample, extra)
+	if err == nil && v.free == 0 && !whole {
+		v, err = s.lookAt(ctx, s.pool, extra)
+	}
+	return v, err
+}
+
+// lookUncounted is look without counting: free is 0.
+func (s *session) lookUncounted(ctx context.Context, extra ...clientv3.Op) (view, error) {
+	return s.lookAt(ctx, pool{}, extra)
+}
+
+// lookAt is look with a sample of the pool.
+func (s *session) lookAt(ctx context.Context, sample pool, extra []clientv3.Op) (view, error) {
 	ops := []clientv3.Op{clientv3.OpGet(s.frozen()), clientv3.OpGet(s.node(s.Node))}
-	for _, b := range s.pool.counted() {
+	for _, b := range sample.counted() {
 		key, end := s.rangeOf(b)
 		ops = append(ops, clientv3.OpGet(key, clientv3.WithRange(end), clientv3.WithCountOnly()))
 	}
@@ -114,7 +129,7 @@ func (s *session) look(ctx context.Context, extra ...clientv3.Op) (view, error) 
 	for _, r := range all[2:counts] {
 		used = append(used, r.Count)
 	}
-	v.free = s.pool.free(used)
+	v.free = s.pool.estimate(sample, used)
 	return v, nil
 }
 

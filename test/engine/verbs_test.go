@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -37,6 +38,25 @@ func dumpFrom(client *clientv3.Client, segment string) map[string]string {
 		return err
 	})).To(Succeed())
 	return all
+}
+
+// own makes a node the owner of so many IPv4 addresses from the first one on.
+func (c *cluster) own(segment, node string, first netip.Addr, n int) {
+	GinkgoHelper()
+	client := c.connect("root", c.members...)
+	defer func() { _ = client.Close() }()
+	var ops []clientv3.Op
+	for a := first; n > 0; a, n = a.Next(), n-1 {
+		ops = append(ops, clientv3.OpPut(fmt.Sprintf("/plumb/v1/%s/a/4/%x", segment, a.AsSlice()), node+" claim"))
+		if len(ops) < 100 && n > 1 {
+			continue
+		}
+		Expect(do(func(ctx context.Context) error {
+			_, err := client.Txn(ctx).Then(ops...).Commit()
+			return err
+		})).To(Succeed())
+		ops = nil
+	}
 }
 
 // addrs returns the addresses of an answer, sorted.
@@ -90,6 +110,20 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		}
 		requireError(c.clients, n1.request(engine.Claim, want(1)), types.CodeTryAgain, engine.ReasonFull)
 		Expect(n1.succeed(engine.Release, addresses(all)).Addresses).To(HaveLen(size))
+	})
+
+	It("estimates how many addresses of a large pool are free, and finds the only one", func() {
+		n1 := c.newCaller("large", "n1", "10.8.0.0-10.8.255.255")
+		n1.succeed(engine.Adopt)
+		c.own("large", "n2", netip.MustParseAddr("10.8.0.0"), 52428)
+		Expect(n1.succeed(engine.Status).Free).To(BeNumerically("~", 65536-52428, 65536/4))
+		c.own("large", "n2", netip.MustParseAddr("10.8.204.204"), 65536-52428-1)
+		a := n1.succeed(engine.Claim, want(8))
+		Expect(addrs(a)).To(HaveExactElements(netip.MustParseAddr("10.8.255.255")))
+		Expect(a.Free).To(BeZero())
+		requireError(c.clients, n1.request(engine.Claim, want(1)), types.CodeTryAgain, engine.ReasonFull)
+		Expect(n1.succeed(engine.Release, addresses(a.Addresses)).Free).To(BeEquivalentTo(1))
+		Expect(n1.succeed(engine.Status).Free).To(BeElementOf(uint64(1), uint64(8)), "8 if the sample, an eighth of the pool, has the address")
 	})
 
 	It("claims from a /64", func() {
