@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,10 +18,17 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// addPlaces adds the flags that say where to look, and returns the places. Their defaults are libcni's.
+// addPlaces adds the flags for the folders that a command reads. The returned places have the values of the
+// flags after these have been parsed. The defaults are the environment variables of cnitool and the usual
+// folders of container runtimes.
 func addPlaces(flags *pflag.FlagSet) *node.Places {
-	p := &node.Places{RunDir: "/run/cni", PluginPath: filepath.SplitList(environment("CNI_PATH", "/opt/cni/bin"))}
-	p.ConfDir, p.CacheDir, p.DataDir = environment("NETCONFPATH", "/etc/cni/net.d"), "/var/lib/cni", pool.DefaultDataDir
+	p := &node.Places{
+		ConfDir:    environmentOr("NETCONFPATH", "/etc/cni/net.d"),
+		PluginPath: filepath.SplitList(environmentOr("CNI_PATH", "/opt/cni/bin")),
+		CacheDir:   "/var/lib/cni",
+		DataDir:    pool.DefaultDataDir,
+		RunDir:     "/run/cni",
+	}
 	flags.Var((*folder)(&p.ConfDir), "conf-dir", "`folder` of the network configurations ($NETCONFPATH)")
 	flags.Var((*pathList)(&p.PluginPath), "cni-path", "`folders` of the plugins, separated by colons ($CNI_PATH)")
 	flags.Var((*folder)(&p.CacheDir), "cache-dir", "`folder` of libcni's cache")
@@ -28,35 +36,44 @@ func addPlaces(flags *pflag.FlagSet) *node.Places {
 	return p
 }
 
-// checkFlags returns an error if a flag was given with an empty value, or names a folder that does not exist. Most
-// often an empty value is a variable of a script that is not set, and without the flag a command concerns more than
-// was meant, such as all networks.
+// checkFlags returns an error if a flag was given with an empty value, or names a folder that does not exist. An
+// empty value is most often a variable that a script has not set. To ignore it would be dangerous: without the flag,
+// a command acts on more than was meant, such as on all networks.
 func checkFlags(c *cobra.Command, _ []string) error {
-	var wrong []error
-	c.Flags().VisitAll(func(f *pflag.Flag) {
-		values := []string{f.Value.String()}
-		if list, ok := f.Value.(pflag.SliceValue); ok {
-			values = list.GetSlice()
-		}
-		dir, isFolder := f.Value.(*folder)
-		name := "--" + f.Name
-		if isFolder && !f.Changed && f.Name == "conf-dir" && os.Getenv("NETCONFPATH") != "" {
-			name = "$NETCONFPATH"
-		}
-		switch given := f.Changed || name == "$NETCONFPATH"; {
-		case given && (len(values) == 0 || slices.Contains(values, "")):
-			wrong = append(wrong, fmt.Errorf("%s: the value is empty; give one, or leave out the flag", name))
-		case given && isFolder && !dir.exists():
-			wrong = append(wrong, fmt.Errorf("%s: no folder %s", name, dir))
-		}
-	})
-	if len(wrong) > 0 {
-		return usageError{errors.Join(wrong...)}
+	var problems []error
+	c.Flags().VisitAll(func(f *pflag.Flag) { problems = append(problems, flagProblem(f)) })
+	if err := errors.Join(problems...); err != nil {
+		return usageError{err}
 	}
 	return nil
 }
 
-// A folder is a flag for a folder that exists. Only its default may be missing, as on a node without networks.
+// flagProblem returns what is wrong with the value of a flag, or nil. It does not check a default, unless that is from
+// $NETCONFPATH.
+func flagProblem(f *pflag.Flag) error {
+	name := "--" + f.Name
+	dir, isFolder := f.Value.(*folder)
+	if !f.Changed {
+		if !isFolder || f.Name != "conf-dir" || os.Getenv("NETCONFPATH") == "" {
+			return nil
+		}
+		name = "$NETCONFPATH"
+	}
+	values := []string{f.Value.String()}
+	if list, ok := f.Value.(pflag.SliceValue); ok {
+		values = list.GetSlice()
+	}
+	if len(values) == 0 || slices.Contains(values, "") {
+		return fmt.Errorf("%s: the value is empty; give one, or leave out the flag", name)
+	}
+	if isFolder && dir.isMissing() {
+		return fmt.Errorf("%s: there is no folder %s", name, dir)
+	}
+	return nil
+}
+
+// A folder is the value of a flag for a folder. checkFlags refuses a folder that does not exist. The default may be
+// missing, as on a node without networks.
 type folder string
 
 func (f *folder) String() string { return string(*f) }
@@ -68,21 +85,20 @@ func (f *folder) Set(s string) error {
 
 func (f *folder) Type() string { return "folder" }
 
-// exists reports whether the path is not known to be missing, or to be something else than a folder.
-func (f *folder) exists() bool {
+// isMissing reports whether the path does not exist or is not a folder. It reports false if that is not known, such
+// as without the permission: then the command returns the error when it reads the folder.
+func (f *folder) isMissing() bool {
 	info, err := os.Stat(string(*f))
-	return err == nil && info.IsDir() || err != nil && !errors.Is(err, fs.ErrNotExist)
-}
-
-// environment returns the value of an environment variable, or the default if it is empty.
-func environment(name, otherwise string) string {
-	if value := os.Getenv(name); value != "" {
-		return value
+	if err != nil {
+		return errors.Is(err, fs.ErrNotExist)
 	}
-	return otherwise
+	return !info.IsDir()
 }
 
-// A pathList is a flag for several folders, separated by colons.
+// environmentOr returns the value of an environment variable, or fallback if the variable is not set or empty.
+func environmentOr(name, fallback string) string { return cmp.Or(os.Getenv(name), fallback) }
+
+// A pathList is the value of a flag for several folders, separated by colons.
 type pathList []string
 
 func (l *pathList) String() string { return strings.Join(*l, string(os.PathListSeparator)) }
@@ -97,7 +113,7 @@ func (l *pathList) Type() string { return "folders" }
 // An outputFormat is the value of the flag --output.
 type outputFormat string
 
-// addOutput adds the flag --output to the command.
+// addOutput adds the flag --output. The returned format is that of the flag after it has been parsed.
 func addOutput(flags *pflag.FlagSet) *outputFormat {
 	format := outputFormat("text")
 	flags.VarP(&format, "output", "o", "`format`: text or json")
@@ -116,10 +132,9 @@ func (f *outputFormat) Set(s string) error {
 
 func (f *outputFormat) Type() string { return "format" }
 
-// isJSON reports whether the output is JSON.
 func (f *outputFormat) isJSON() bool { return *f == "json" }
 
-// printJSON prints v as indented JSON.
+// printJSON prints v as indented JSON. Unlike json.MarshalIndent, it does not escape <, > and &.
 func printJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
@@ -127,7 +142,7 @@ func printJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// readNode reads what the node holds, and warns of what cannot be read.
+// readNode reads the inventory of the node, and prints a warning for each part that cannot be read.
 func readNode(c *cobra.Command, p *node.Places) (*node.Inventory, error) {
 	inv, err := p.Read()
 	if err != nil {

@@ -53,6 +53,15 @@ var _ = Describe("plumb metrics", func() {
 		requireExposition(out)
 	})
 
+	It("prints each number once if two plugins of a list have the same range", func() {
+		b := newTestbed()
+		const plugin = `{"type": "macvlan", "ipam": {"type": "cluster-local", "dataDir": "DIR/leases", "subnet": "10.1.2.0/24", "engine": {"type": "cluster-local-etcd"}}}`
+		b.network("10-two.conflist", `{"cniVersion": "1.1.0", "name": "two", "plugins": [`+plugin+`, `+plugin+`]}`)
+		out := b.plumb("metrics")
+		Expect(strings.Count(out, `plumb_addresses{network="two",range="10.1.2.1-10.1.2.254"} 253`+"\n")).To(Equal(1), out)
+		requireExposition(out)
+	})
+
 	It("prints no range of a configuration that is invalid, and counts what it cannot read", func() {
 		b := newTestbed()
 		b.network("10-pods.conflist", strings.Replace(chain, "10.1.2.0/24", "10.1.2.3/24", 1))

@@ -157,14 +157,14 @@ var _ = Describe("plumb trace", func() {
 		}
 	})
 
-	DescribeTable("says what to do with a path that is no pipe", func(occupy func(path string) error) {
+	DescribeTable("says what to do if the file at the path is not a named pipe", func(occupy func(path string) error) {
 		b := newTestbed()
 		Expect(os.Mkdir("/run/plumb", 0o755)).To(Succeed())
 		DeferCleanup(os.RemoveAll, "/run/plumb")
 		Expect(occupy("/run/plumb/trace")).To(Succeed())
 		reply := b.run("", "trace", "--for", "1ms")
 		Expect(reply.Exit).To(Equal(exitError))
-		Expect(reply.Stderr).To(Equal("plumb: make pipe /run/plumb/trace: the path is in use by something that is no pipe; remove it\n"))
+		Expect(reply.Stderr).To(Equal("plumb: make pipe /run/plumb/trace: the file is not a named pipe; remove it\n"))
 	},
 		Entry("but a file", func(path string) error { return os.WriteFile(path, nil, 0o600) }),
 		Entry("but a symbolic link", func(path string) error { return os.Symlink("/run/elsewhere", path) }),

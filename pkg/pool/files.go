@@ -11,29 +11,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A folder is an open directory. Names of files are relative to the descriptor: if another process
-// moves the directory and makes a new one at its path, the folder is still the old one. A system call
-// that a signal interrupts, which happens on FUSE and NFS, is repeated. Errors are *fs.PathError with
-// the path of the file.
+// A folder is an open folder. Its methods take names of files relative to the descriptor: if another
+// process moves the folder and makes a new one at the path, they still access the old one. The methods
+// repeat a system call that a signal interrupted (EINTR), which happens on FUSE and NFS. Their errors are
+// *fs.PathError with the path of the file.
 type folder struct {
-	fd   int // -1: no open directory
+	fd   int // -1: no folder is open
 	path string
 }
 
 var (
 	noFolder = folder{fd: -1}
-	// workingDir is the working directory. Its methods accept absolute paths, too.
+	// workingDir is the working directory of the process. It is used with absolute paths.
 	workingDir = folder{fd: unix.AT_FDCWD}
 )
 
-// errSpecial is the error of read for a file that is not regular, or larger than maxFileSize.
-var errSpecial = errors.New("not a regular file of up to 1 MiB")
+// errUnreadable is the error of read for a file that is not regular or is larger than maxFileSize.
+var errUnreadable = errors.New("not a regular file of up to 1 MiB")
 
 // maxFileSize is the size in bytes of the largest file that is read. The longest container ID is much
 // shorter: an environment variable of a new process has at most 128 KiB (MAX_ARG_STRLEN).
 const maxFileSize = 1 << 20
 
-// openFolder opens the directory at path. The flags are added to those of openat(2).
+// openFolder opens the folder at path. flags are additional flags of openat(2). The caller must close the
+// folder.
 func openFolder(path string, flags int) (folder, error) {
 	fd, err := workingDir.openFD(path, unix.O_RDONLY|unix.O_DIRECTORY|flags, 0)
 	return folder{fd: fd, path: path}, err
@@ -54,7 +55,7 @@ func (d folder) pathError(op, name string, err error) error {
 	return &fs.PathError{Op: op, Path: filepath.Join(d.path, name), Err: err}
 }
 
-// openFD opens a file and returns its descriptor. The mode is that of a new file.
+// openFD opens a file and returns its descriptor. If openFD creates the file, the file gets the mode.
 func (d folder) openFD(name string, flags int, mode uint32) (fd int, err error) {
 	err = types.RetryEINTR(func() (err error) {
 		fd, err = unix.Openat(d.fd, name, flags|unix.O_CLOEXEC, mode)
@@ -66,8 +67,8 @@ func (d folder) openFD(name string, flags int, mode uint32) (fd int, err error) 
 	return fd, nil
 }
 
-// open opens a file. A new file has the mode 0600. Unlike os.OpenFile, open does not register the file
-// with the poller of the Go runtime, which cannot poll files on a disk.
+// open opens a file. If open creates the file, the file gets the mode 0600. Unlike os.OpenFile, open does
+// not try to register the file with the poller of the Go runtime, which cannot poll files on a disk.
 func (d folder) open(name string, flags int) (*os.File, error) {
 	fd, err := d.openFD(name, flags, 0o600)
 	if err != nil {
@@ -77,13 +78,13 @@ func (d folder) open(name string, flags int) (*os.File, error) {
 }
 
 // read returns the content and the status of a regular file. For any other file, including a symbolic
-// link, and for a file larger than maxFileSize, the error matches errSpecial. read does not follow
-// symbolic links and does not block on named pipes.
+// link, and for a file larger than maxFileSize, the error matches errUnreadable. read does not follow
+// symbolic links and does not wait for the writer of a named pipe.
 func (d folder) read(name string) ([]byte, unix.Stat_t, error) {
 	var st unix.Stat_t
 	fd, err := d.openFD(name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) { // a symbolic link, a socket, a device
-		return nil, st, d.pathError("read", name, errSpecial)
+		return nil, st, d.pathError("read", name, errUnreadable)
 	}
 	if err != nil {
 		return nil, st, err
@@ -94,28 +95,32 @@ func (d folder) read(name string) ([]byte, unix.Stat_t, error) {
 		return nil, st, d.pathError("stat", name, err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size > maxFileSize {
-		return nil, st, d.pathError("read", name, errSpecial)
+		return nil, st, d.pathError("read", name, errUnreadable)
 	}
-	content, err := io.ReadAll(f)
+	content, err := io.ReadAll(io.LimitReader(f, maxFileSize+1)) // files in /proc have the size 0
+	if len(content) > maxFileSize {
+		return nil, st, d.pathError("read", name, errUnreadable)
+	}
 	return content, st, err
 }
 
-// create creates a file with this content. The error matches fs.ErrExist if the name exists. If the
-// content cannot be written, create removes the file.
+// create creates a file with this content. The error matches fs.ErrExist if there is a file of that name.
+// If the content cannot be written, create removes the file.
 func (d folder) create(name string, content []byte) error {
 	f, err := d.open(name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(content)
-	if err := errors.Join(err, f.Close()); err != nil {
-		return errors.Join(err, d.remove(name))
+	err = errors.Join(err, f.Close())
+	if err != nil {
+		err = errors.Join(err, d.remove(name))
 	}
-	return nil
+	return err
 }
 
-// replace removes a file, if there is one, and creates a new one with this content. So it neither
-// follows a symbolic link nor writes to the other names of a file.
+// replace creates a file with this content. If there is a file of that name, replace removes it first, and
+// does not write to it: it could be a symbolic link, or have other hard links.
 func (d folder) replace(name string, content []byte) error {
 	if err := d.remove(name); err != nil {
 		return err
@@ -132,8 +137,8 @@ func (d folder) remove(name string) error {
 	return d.pathError("remove", name, err)
 }
 
-// link makes a hard link in the folder to the file at the absolute path old. The error matches
-// fs.ErrExist if the name exists.
+// link makes a hard link with this name, in the folder, to the file at the absolute path old. The error
+// matches fs.ErrExist if there is a file of that name.
 func (d folder) link(old, name string) error {
 	return d.pathError("link", name, types.RetryEINTR(func() error { return unix.Linkat(unix.AT_FDCWD, old, d.fd, name, 0) }))
 }
@@ -145,7 +150,7 @@ func (d folder) stat(name string) (unix.Stat_t, error) {
 	return st, d.pathError("stat", name, err)
 }
 
-// names returns the names of the files in the folder.
+// names returns the names of all files in the folder, in no order.
 func (d folder) names() ([]string, error) {
 	f, err := d.open(".", unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {

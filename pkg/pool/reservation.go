@@ -75,7 +75,7 @@ type reservation struct {
 func (se *Session) read(ip netip.Addr) (reservation, error) {
 	res := reservation{record: record{addr: ip}}
 	content, st, err := se.folder.read(ip.String())
-	if errors.Is(err, errSpecial) {
+	if errors.Is(err, errUnreadable) {
 		return res, nil
 	}
 	if err != nil {

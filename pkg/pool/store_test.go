@@ -382,6 +382,11 @@ var _ = Describe("a file that is not regular or too large", func() {
 			Expect(node.Net(name)).To(BeAnExistingFile())
 		}
 	})
+
+	It("is not read if its size is 0 as that of all files in /proc", func() {
+		_, _, err := workingDir.read("/proc/kallsyms") // one line per symbol of the kernel
+		Expect(err).To(MatchError(errUnreadable))
+	})
 })
 
 // withoutFileCapabilities runs f on a thread that has no capability to override file permissions. The

@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// Pipe is the path of the named pipe that "plumb trace" makes and reads. While it has a reader, each
-// plugin writes its records to it.
+// Pipe is the path of the named pipe that "plumb trace" makes and reads. While a process reads the pipe,
+// each plugin writes its records to it.
 const Pipe = "/run/plumb/trace"
 
-// MaxPipeLine is the size of the longest line that Tracer.Pipe receives: what the kernel writes to a pipe
-// in one piece (PIPE_BUF), so that the lines of concurrent calls do not mix.
+// MaxPipeLine is the size in bytes of the longest line that Tracer.Pipe receives. It is PIPE_BUF: the kernel
+// never mixes a write of at most this size with those of other processes (pipe(7)).
 const MaxPipeLine = 4096
 
 // A Call says which call of which plugin a tracer logs. Fields that a verb does not have are empty.
@@ -44,17 +44,19 @@ type Record struct {
 	Call   string    `json:"call,omitempty"` // the ID that all records of a call share
 	Who    string    `json:"plugin"`         // the plugin and the verb: "bridge ADD"
 	Step   string    `json:"step,omitempty"`
-	AtMS   float64   `json:"atMs"`   // from the begin of the first step; only of a step
-	TookMS float64   `json:"tookMs"` // of a step or a call that has ended
+	AtMS   float64   `json:"atMs"`   // of a step: milliseconds from the begin of the first step to that of this step
+	TookMS float64   `json:"tookMs"` // of a step, or of a call that has ended: the duration in milliseconds
 	Error  string    `json:"error,omitempty"`
 	Code   uint      `json:"code,omitempty"` // of the error of a call
-	Lost   int       `json:"lost,omitempty"` // at the end of a call: how many of its lines the pipe did not take
-	// About says which call begins or ends.
+	Lost   int       `json:"lost,omitempty"` // at the end of a call: the number of its records that are not in the pipe
+	// About says which call begins or ends. It is nil in the record of a step.
 	About *Call `json:"about,omitempty"`
 }
 
-// logsCall reports whether any log wants more than text.
-func (t *Tracer) logsCall() bool { return t.JSON != nil || t.Pipe != nil || t.OTLP != nil }
+// logsCall reports whether the begin and the end of the call are logged: Text has only the steps.
+func (t *Tracer) logsCall() bool {
+	return t != nil && (t.JSON != nil || t.Pipe != nil || t.OTLP != nil)
+}
 
 // BeginCall logs that a call begins. The caller must call EndCall at its end.
 func (t *Tracer) BeginCall(c Call) {
@@ -67,9 +69,12 @@ func (t *Tracer) BeginCall(c Call) {
 	t.write(Record{Event: EventBegin, Time: t.began.UTC(), Call: t.id, Who: t.Who, About: &t.call})
 }
 
-// EndCall logs that the call has ended with the code and the error; nil: it succeeded. EndCall does nothing
-// without BeginCall.
+// EndCall logs that the call has ended. err is the error of the call and code its code; if the call succeeded,
+// they are nil and 0. If BeginCall was not called before, EndCall does nothing.
 func (t *Tracer) EndCall(code uint, err error) {
+	if t == nil {
+		return
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.id == "" {
@@ -81,15 +86,15 @@ func (t *Tracer) EndCall(code uint, err error) {
 		Error: text(err), Code: code, Lost: t.lost, About: &t.call,
 	})
 	if t.OTLP != nil {
-		root := newSpan(t.Who, t.began, took, err)
-		root.describe(t.call, code)
-		_, _ = t.OTLP.Write(t.traceLine(root))
+		call := newSpan(t.Who, t.began, took, err)
+		call.addCallAttributes(t.call, code)
+		_, _ = t.OTLP.Write(t.traceLine(call))
 	}
 	t.id = ""
 }
 
-// write writes r to JSON and Pipe. It ignores errors, so that a log that cannot be written does not fail
-// an ADD. It only counts the lines that the pipe did not take.
+// write writes r to JSON and Pipe. It ignores errors, so that an ADD does not fail if a log cannot be written.
+// It counts the records that it could not write to Pipe. The caller must hold t.mu.
 func (t *Tracer) write(r Record) {
 	if t.JSON == nil && t.Pipe == nil {
 		return
@@ -114,13 +119,14 @@ func (t *Tracer) write(r Record) {
 // line returns the record as a line of JSON.
 func (r Record) line() []byte {
 	b, err := json.Marshal(r)
-	if err != nil { // not with these types
+	if err != nil { // cannot happen: atMs and tookMs are finite numbers, and the year has four digits
 		return nil
 	}
 	return append(b, '\n')
 }
 
-// shorten halves the longest text, and reports whether there is one that can be halved.
+// shorten cuts off the second half of Error or of Step, the longer of both. It reports false if both are too
+// short to be cut.
 func (r *Record) shorten() bool {
 	longest := &r.Error
 	if len(r.Step) > len(r.Error) {

@@ -49,6 +49,25 @@ func TestLineThatCannotBeCutIsCountedAsLost(t *testing.T) {
 	}
 }
 
+func TestNilTracerLogsNothing(t *testing.T) {
+	var tr *Tracer
+	tr.BeginCall(Call{Plugin: "bridge"})
+	if err := tr.Do("step", func() error { return nil }); err != nil || tr.TraceParent() != "" {
+		t.Errorf("%v, %q", err, tr.TraceParent())
+	}
+	tr.Warn("text")
+	tr.EndCall(0, nil)
+}
+
+// TestTraceParentDuringOtherMethods: the race detector fails it if TraceParent reads without the lock.
+func TestTraceParentDuringOtherMethods(t *testing.T) {
+	tr := &Tracer{OTLP: &bytes.Buffer{}}
+	done := make(chan string)
+	go func() { done <- tr.TraceParent() }()
+	tr.BeginCall(Call{Plugin: "bridge"})
+	<-done
+}
+
 func TestTracerWithoutLogsHasNoCall(t *testing.T) {
 	tr := &Tracer{}
 	tr.BeginCall(Call{Plugin: "bridge"})

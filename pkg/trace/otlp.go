@@ -7,17 +7,17 @@ import (
 	"time"
 )
 
-// A SpanContext is the position of a call in a distributed trace (W3C Trace Context, traceparent).
+// A SpanContext identifies a span of a distributed trace (W3C Trace Context).
 type SpanContext struct {
 	TraceID string // 32 hexadecimal digits
 	SpanID  string // 16 hexadecimal digits
-	Sampled bool   // the caller records the trace
-	State   string // tracestate, verbatim
+	Sampled bool   // the process of the span records the trace
+	State   string // the value of tracestate, unchanged
 }
 
 // ParseTraceParent parses a traceparent (W3C Trace Context, section 3.2.2): VERSION-TRACE-PARENT-FLAGS. It
-// reports whether the text is valid; the recommendation wants that malformed text is ignored. Of a version
-// later than 00, it reads what version 00 has.
+// also reports whether the text is valid: callers must ignore a malformed traceparent. If the version is
+// later than 00, ParseTraceParent reads the fields of version 00.
 func ParseTraceParent(text string) (SpanContext, bool) {
 	const size = len("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 	if len(text) < size || len(text) > size && (text[:2] == "00" || text[size] != '-') {
@@ -37,16 +37,21 @@ func isHex(text string, n int) bool {
 	return len(text) == n && strings.Trim(text, "0123456789abcdef") == ""
 }
 
-// TraceParent returns the traceparent for what the call starts: its parent is the span of this call.
-// It returns "" if the call is not recorded for OTLP.
+// TraceParent returns the traceparent for the processes that the call starts. It identifies the span of this
+// call. TraceParent returns "" if t.OTLP is nil or the call has not begun or has ended.
 func (t *Tracer) TraceParent() string {
-	if t.OTLP == nil || t.id == "" {
+	if t == nil || t.OTLP == nil {
+		return ""
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.id == "" {
 		return ""
 	}
 	return "00-" + t.Parent.TraceID + "-" + t.id + "-01"
 }
 
-// The messages of OTLP (opentelemetry-proto, trace/v1), as far as a plugin writes them. In JSON, IDs are
+// The messages of OTLP (opentelemetry-proto, trace/v1), with the fields that a plugin writes. In JSON, IDs are
 // hexadecimal, 64-bit numbers are strings and enumerations are numbers (OTLP 1.x, "JSON Protobuf Encoding").
 type (
 	tracesData struct {
@@ -72,9 +77,9 @@ type (
 		SpanID     string      `json:"spanId"`
 		TraceState string      `json:"traceState,omitempty"`
 		ParentID   string      `json:"parentSpanId"`
-		Flags      uint32      `json:"flags"` // the trace flags: sampled
+		Flags      uint32      `json:"flags"` // flagSampled
 		Name       string      `json:"name"`
-		Kind       int         `json:"kind"`
+		Kind       int         `json:"kind"` // kindInternal
 		Start      string      `json:"startTimeUnixNano"`
 		End        string      `json:"endTimeUnixNano"`
 		Attributes []attribute `json:"attributes,omitempty"`
@@ -97,7 +102,7 @@ type (
 const (
 	kindInternal = 1 // SPAN_KIND_INTERNAL
 	statusError  = 2 // STATUS_CODE_ERROR
-	flagSampled  = 1
+	flagSampled  = 1 // trace flag of W3C Trace Context, section 3.2.2.5
 )
 
 // newSpan returns a span without its IDs and attributes.
@@ -110,8 +115,8 @@ func newSpan(name string, begin time.Time, took time.Duration, err error) span {
 	return s
 }
 
-// describe adds the attributes of a call.
-func (s *span) describe(c Call, code uint) {
+// addCallAttributes adds the attributes of the span of a call. The code is that of the call's error.
+func (s *span) addCallAttributes(c Call, code uint) {
 	for _, a := range []struct{ key, value string }{
 		{"cni.plugin", c.Plugin}, {"cni.command", c.Command}, {"cni.network", c.Network},
 		{"cni.container_id", c.ContainerID}, {"cni.ifname", c.IfName},
@@ -133,22 +138,23 @@ func numberAttribute(key string, n int) attribute {
 	return attribute{key, value{Int: &text}}
 }
 
-// traceLine returns the call and its steps as one line: the TracesData of OTLP in JSON, which
-// the collector's otlpjsonfile receiver reads.
-func (t *Tracer) traceLine(root span) []byte {
-	root.SpanID, root.ParentID = t.id, t.Parent.SpanID
-	spans := append([]span{root}, t.spans...)
+// traceLine returns the spans of the call and of its steps as one line: the message TracesData in JSON, which
+// the receiver otlpjsonfile of the OpenTelemetry Collector reads.
+func (t *Tracer) traceLine(call span) []byte {
+	call.SpanID, call.ParentID = t.id, t.Parent.SpanID
+	spans := []span{call}
+	for _, step := range t.spans {
+		step.SpanID, step.ParentID = newID(8), t.id
+		spans = append(spans, step)
+	}
 	for i := range spans {
-		if i > 0 {
-			spans[i].SpanID, spans[i].ParentID = newID(8), t.id
-		}
 		spans[i].TraceID, spans[i].TraceState = t.Parent.TraceID, t.Parent.State
 	}
 	line, err := json.Marshal(tracesData{[]resourceSpans{{
 		Resource:   resource{[]attribute{textAttribute("service.name", "plumb"), textAttribute("service.version", t.call.Version)}},
 		ScopeSpans: []scopeSpans{{Scope: scope{"github.com/plumb-cni/plumb/pkg/trace", t.call.Version}, Spans: spans}},
 	}}})
-	if err != nil { // not with these types
+	if err != nil { // cannot happen: all fields are strings and numbers
 		return nil
 	}
 	return append(line, '\n')

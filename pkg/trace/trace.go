@@ -1,14 +1,15 @@
-// Package trace logs the calls of a plugin and their steps: each netlink request, sysctl write, ruleset
+// Package trace logs the call of a plugin and its steps: each netlink request, sysctl write, ruleset
 // change and started program.
 //
-// CNI_LOG_LEVEL=debug prints each step with its start and duration to stderr. CNI_LOG_FILE appends the
-// same to a file as lines of JSON, with the begin and the end of each call, and Pipe gets these lines
-// while "plumb trace" runs. CNI_TRACE_FILE gets each call as one line of OTLP, if the runtime records
-// the call in a distributed trace. Tests make a chosen step fail.
+// A plugin has four logs. With CNI_LOG_LEVEL=debug, it prints each step with its begin and duration to
+// stderr. With CNI_LOG_FILE, it appends one line of JSON per step, and one for the begin and the end of
+// the call, to a file. While "plumb trace" runs, it writes the same lines to Pipe. With CNI_TRACE_FILE, and
+// if the runtime records the call in a distributed trace, it appends the whole call as one line of OTLP to a
+// file. Tests also use the tracer to make a chosen step fail.
 //
-// A step that runs in the background begins with Start and ends when the caller calls the
-// function that Start returned. That function does not wait as a function wait of pkg/ipam or
-// pkg/nl does: with it, the code that has awaited the work reports its end to the tracer.
+// Do runs a step. A step that runs in the background begins with Start, and ends when the caller calls
+// the function that Start returned. That function does not wait for the step: the caller does, and then
+// calls the function with the error of the step.
 package trace
 
 import (
@@ -22,19 +23,20 @@ import (
 // A Tracer logs a call and its steps. A nil *Tracer logs nothing and is ready to use. A Tracer is safe
 // for concurrent use.
 type Tracer struct {
-	// Text receives one line per step; nil: no lines are written.
+	// Text receives one line per step. If it is nil, no lines are written.
 	Text io.Writer
-	// JSON receives one Record per line; nil: none are written.
+	// JSON receives one Record per line. If it is nil, no records are written.
 	JSON io.Writer
-	// Pipe receives the same as JSON, in lines of at most MaxPipeLine bytes; nil: none are written.
+	// Pipe receives the same records as JSON, in lines of at most MaxPipeLine bytes: a longer Step or Error
+	// is shortened. If it is nil, no records are written.
 	Pipe io.Writer
-	// OTLP receives one line when the call ends; nil: none is written.
+	// OTLP receives one line when the call ends. If it is nil, no line is written.
 	OTLP io.Writer
-	// Parent is the caller's span, for OTLP.
+	// Parent is the span of the process that called the plugin. Only OTLP needs it.
 	Parent SpanContext
-	// Warnings is called with the text of each Warn; nil: warnings are dropped.
+	// Warnings is called with the text of each Warn. If it is nil, warnings are dropped.
 	Warnings func(text string)
-	// Who is the beginning of each line: "bridge ADD".
+	// Who is the plugin and the verb, such as "bridge ADD". Each line of Text begins with it.
 	Who string
 	// Before is called before each step. If it returns an error, the step is not run and
 	// fails with it. For tests only.
@@ -43,13 +45,13 @@ type Tracer struct {
 	// fails with it, as if the kernel's answer had been lost. For tests only.
 	After func(step string) error
 
-	mu    sync.Mutex // for all that follows, Text, JSON, Pipe and OTLP
-	start time.Time  // when the first step began
-	call  Call       // see BeginCall
-	began time.Time  // when the call began
-	id    string     // the ID of the call; empty: it is not logged
-	spans []span     // the steps of the call that have ended, for OTLP
-	lost  int        // how many lines the pipe did not take
+	mu            sync.Mutex // guards the fields below, and writing to Text, JSON, Pipe and OTLP
+	firstStepTime time.Time  // when the first step began
+	call          Call       // see BeginCall
+	began         time.Time  // when the call began
+	id            string     // the ID of the call; empty: no call is logged
+	spans         []span     // the steps of the call that have ended, for OTLP
+	lost          int        // the number of records that could not be written to Pipe
 }
 
 // Do runs one step and returns its error.
@@ -61,17 +63,17 @@ func (t *Tracer) Do(step string, f func() error) error {
 	return end(f())
 }
 
-// Start begins a step that runs beside others. When the step has ended, the caller must call
-// end once with the error of the step, and use the error that end returns. If Before refused
-// the step, Start returns its error, and the caller must not run the step.
+// Start begins a step that runs in the background. When the step has ended, the caller must call
+// end once with the error of the step, and use the error that end returns instead. If Before
+// returns an error, Start returns that error, and the caller must not run the step.
 func (t *Tracer) Start(step string) (end func(error) error, err error) {
 	if t == nil {
 		return func(err error) error { return err }, nil
 	}
 	begin := time.Now()
 	t.mu.Lock()
-	if t.start.IsZero() {
-		t.start = begin
+	if t.firstStepTime.IsZero() {
+		t.firstStepTime = begin
 	}
 	t.mu.Unlock()
 	if t.Before != nil {
@@ -89,7 +91,7 @@ func (t *Tracer) Warn(format string, args ...any) {
 	}
 }
 
-// end logs a step, and returns its error or that of After.
+// end logs a step that has ended, and returns its error. If the step succeeded, end returns the error of After.
 func (t *Tracer) end(step string, begin time.Time, err error) error {
 	if t.After != nil && err == nil {
 		err = t.After(step)
@@ -99,7 +101,7 @@ func (t *Tracer) end(step string, begin time.Time, err error) error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	took, at := time.Since(begin), begin.Sub(t.start)
+	took, at := time.Since(begin), begin.Sub(t.firstStepTime)
 	if t.Text != nil {
 		outcome := ""
 		if err != nil {
@@ -114,8 +116,10 @@ func (t *Tracer) end(step string, begin time.Time, err error) error {
 	return err
 }
 
+// ms returns the duration in milliseconds, with the precision of microseconds.
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
+// text returns the text of the error, or "" for nil.
 func text(err error) string {
 	if err == nil {
 		return ""

@@ -1,6 +1,6 @@
-// cluster-local allocates addresses that are unique among all nodes of a segment. A node allocates only
-// addresses that it owns; an engine, which is an executable of its own, keeps which node owns which
-// address. README.md explains the configuration.
+// cluster-local is an IPAM plugin that allocates addresses that are unique among all nodes of a segment. A
+// node allocates only addresses that it owns. The engine, which is a separate executable, records which
+// node owns each address. README.md explains the configuration.
 package main
 
 import (
@@ -17,15 +17,15 @@ func main() { skel.Main(plugin()) }
 
 func plugin() skel.Plugin { return thisHost().plugin() }
 
-// A host has the verbs of the plugin.
+// A host has the handlers of the plugin, and what they need from the machine.
 type host struct {
 	pool.Machine
-	identity []string               // paths of the files that identify the machine
-	hostname func() (string, error) // the default of the key node
+	identity []string               // paths of the files whose contents identify the machine
+	hostname func() (string, error) // returns the default of the key node
 	run      runProgram             // runs the engine
 }
 
-// A runProgram is invoke.RunProgram, or what a test has instead.
+// A runProgram is a function like invoke.RunProgram. Tests use another one.
 type runProgram func(r *skel.Request, program string, input []byte, limit time.Duration) ([]byte, error)
 
 func (h host) plugin() skel.Plugin {
@@ -35,8 +35,8 @@ func (h host) plugin() skel.Plugin {
 	}
 }
 
-// add reserves one address of each range set, among those that the node owns. If the node owns none
-// that is free, add gets some from the engine.
+// add reserves one address of each range set, from the addresses that the node owns. If none of these is
+// free in a range set, add first claims addresses from the engine.
 func (h host) add(r *skel.Request) (*types.Result, error) {
 	n, err := h.parse(r)
 	if err != nil {
@@ -49,14 +49,14 @@ func (h host) add(r *skel.Request) (*types.Result, error) {
 	return lease, err
 }
 
-// isNoneFree reports whether err says that none of the node's addresses is free.
+// isNoneFree reports whether err says that no address of the node is free in a range set.
 func isNoneFree(err error) bool {
 	var none *pool.NoneFreeError
 	return errors.As(err, &none)
 }
 
 // del releases the reservations of the attachment. If the node then has more free addresses than it
-// needs, del returns some to the engine. That may fail: the node then keeps them.
+// needs, del returns some to the engine. If that fails, the node keeps them, and del only warns.
 func (h host) del(r *skel.Request) error {
 	store, err := h.NewStore(r)
 	if err != nil {
@@ -76,7 +76,7 @@ func (h host) del(r *skel.Request) error {
 	return nil
 }
 
-// check compares the reservations of the attachment with the addresses of prevResult, and with the
+// check compares the reservations of the attachment with the addresses of prevResult and with the
 // addresses that the node owns.
 func (h host) check(r *skel.Request) error {
 	n, err := h.parse(r)
@@ -86,36 +86,39 @@ func (h host) check(r *skel.Request) error {
 	return errors.Join(n.Check(r), n.checkOwned(r))
 }
 
-// status returns an error if ADD could not write a reservation, or if CNI_PATH has no engine. With
-// failStatusWhenFull, it also returns an error if ADD would find no address.
-func (h host) status(r *skel.Request) error {
+// status returns an error if ADD could not write a reservation, or if the engine is not in CNI_PATH. If the
+// key failStatusWhenFull is set, it also returns an error if ADD would find no free address.
+func (h host) status(r *skel.Request) error { return types.NotAvailable(h.checkAvailable(r)) }
+
+// checkAvailable does the checks of status. Its errors do not have types.CodeNotAvailable yet.
+func (h host) checkAvailable(r *skel.Request) error {
 	n, err := h.parse(r)
-	if err == nil {
-		_, err = invoke.Find(n.program, r.Path)
+	if err != nil {
+		return err
 	}
-	if err == nil {
-		err = n.checkFree()
+	if _, err := invoke.Find(n.program, r.Path); err != nil {
+		return err
 	}
-	return types.NotAvailable(err)
+	return n.checkFree()
 }
 
-// gc releases the reservations of attachments that are not valid. Then it makes the owned addresses
-// agree with the engine, and returns those that the node does not need.
+// gc releases the reservations of all attachments but the valid ones. Then it synchronizes the owned
+// addresses with the engine, and returns those that the node does not need.
 func (h host) gc(r *skel.Request) error {
 	store, err := h.NewStore(r)
 	if err != nil {
 		return err
 	}
-	_, released := store.ReleaseInvalid(r)
+	_, releaseErr := store.ReleaseInvalid(r)
 	n, err := h.parse(r)
 	if err == nil {
-		err = n.agree()
+		err = n.synchronize()
 	}
-	return errors.Join(released, err)
+	return errors.Join(releaseErr, err)
 }
 
-// reassert makes the engine and the owned addresses agree, as gc does. Operators call it after they have
-// restored the engine from a backup.
+// reassert synchronizes the owned addresses with the engine, as gc does, but releases no reservation.
+// Operators call it after they have restored the engine from a backup.
 func (h host) reassert(r *skel.Request, args []string) error {
 	if len(args) > 0 {
 		return types.Errorf(types.CodeConfig, "reassert has no arguments; it reads the configuration from stdin")
@@ -127,5 +130,5 @@ func (h host) reassert(r *skel.Request, args []string) error {
 	if err != nil {
 		return err
 	}
-	return n.agree()
+	return n.synchronize()
 }

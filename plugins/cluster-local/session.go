@@ -23,7 +23,8 @@ type session struct {
 	key   *lock.Key
 	st    *state
 	valid bool // the state counted when it was read
-	was   bool // it was unsettled before the change that has begun
+	// wasUnsettled is the value of st.unsettled before begin set it, and true if the state did not count.
+	wasUnsettled bool
 }
 
 // open locks the engine. If another process holds the lock for longer than the limit, the error has
@@ -52,14 +53,14 @@ func (s *session) load() error {
 	})
 }
 
-// begin reads the state, changes it with edit, which may be nil, and writes it as unsettled. So if this
-// process is killed, the next session adopts.
+// begin reads the state, changes it with edit, which may be nil, and writes it with unsettled set. If this
+// process is killed after that, the next session adopts.
 func (s *session) begin(edit func(*pool.Session) error) error {
 	return s.Lock(func(se *pool.Session) (err error) {
 		if s.st, s.valid, err = s.read(se); err != nil {
 			return err
 		}
-		s.was = s.st.unsettled || !s.valid
+		s.wasUnsettled = s.st.unsettled || !s.valid
 		if edit != nil {
 			err = edit(se)
 		}
@@ -71,25 +72,25 @@ func (s *session) begin(edit func(*pool.Session) error) error {
 	})
 }
 
-// A change is what a session asks the engine for.
+// A change is a request to the engine that changes which addresses the node owns.
 type change struct {
 	request engine.Request
 	apply   func(*engine.Answer) // changes the state according to the answer
 }
 
-// run asks the engine for the change that has begun, and writes what came of it. Unless it is known that
-// all of the change was made, or nothing of it, the state stays unsettled.
+// run sends the request of a change to the engine, after begin, and writes the new state. The state stays
+// unsettled unless the engine has made the whole change, or none of it.
 func (s *session) run(c change) error {
 	c.request.Seen, c.request.Boot = s.st.seen, s.st.boot
 	answer, err := s.call(c.request, s.timeout+killAfter)
 	switch {
 	case err == nil:
-		s.st.unsettled, s.st.failed, s.st.seen = s.was, 0, max(s.st.seen, answer.Revision)
+		s.st.unsettled, s.st.failed, s.st.seen = s.wasUnsettled, 0, max(s.st.seen, answer.Revision)
 		c.apply(answer)
 		return s.save()
 	case c.request.Verb == engine.Claim && reasonOf(err) != engine.ReasonUnknown:
-		s.st.unsettled = s.was
-	case c.request.Verb == engine.Release: // it may have been done in part
+		s.st.unsettled = s.wasUnsettled
+	case c.request.Verb == engine.Release: // the engine may have released some of the addresses
 		s.st.failed = s.host.Now()
 	}
 	return errors.Join(err, s.save())
@@ -99,12 +100,12 @@ func (s *session) save() error {
 	return s.Lock(func(*pool.Session) error { return s.write(s.st) })
 }
 
-// maxAttempts is how often an ADD asks the engine. An ADD needs more than one attempt per range set only
-// if others take the addresses first, or if the node has to adopt.
+// maxAttempts is how often an ADD claims addresses from the engine. It needs more than one attempt per range
+// set only if other calls allocate the claimed addresses first, or if the node has to adopt.
 const maxAttempts = 20
 
-// allocateWithEngine allocates like Allocate. When none of the owned addresses is free, it gets some from
-// the engine and looks again.
+// allocateWithEngine allocates like Allocate. While none of the owned addresses is free, it claims addresses
+// from the engine and tries again.
 func (n *network) allocateWithEngine(r *skel.Request) (*types.Result, error) {
 	if err := n.rollback(r); err != nil {
 		return nil, err
@@ -137,8 +138,8 @@ func (n *network) rollback(r *skel.Request) error {
 	return err
 }
 
-// refill makes the node the owner of free addresses of the set that has none, or of the requested
-// address. If the state does not count, it only settles.
+// refill claims addresses of the range set none.Set or, if none.Addr is valid, that address. If the state does
+// not count or is unsettled, refill only settles.
 func (s *session) refill(none *pool.NoneFreeError) error {
 	if err := s.load(); err != nil {
 		return err
@@ -244,7 +245,7 @@ func (s *session) adopt(set int) error {
 	if err := s.begin(nil); err != nil {
 		return err
 	}
-	s.was = true
+	s.wasUnsettled = true
 	return s.run(change{request: s.about(engine.Adopt, set), apply: func(a *engine.Answer) {
 		s.replaceClaims(a)
 		s.setFree(s.st, set, a.Free)
@@ -262,7 +263,7 @@ func (s *session) reassert() error {
 	if err != nil {
 		return err
 	}
-	s.was = true
+	s.wasUnsettled = true
 	req := s.about(engine.Reassert, noSet)
 	req.Addresses = maps.Clone(s.st.claims)
 	for ip := range containers {
@@ -301,11 +302,12 @@ func (s *session) reserved() (map[netip.Addr]string, error) {
 	return containers, err
 }
 
-// retryReturn is how long after a failure nothing is returned to the engine, so that not every DEL waits
-// for an engine that does not answer.
+// retryReturn is the time after a failed return in which the node returns no addresses to the engine. Otherwise
+// every DEL would wait for an engine that does not answer.
 const retryReturn = 30 * time.Second
 
-// returnSurplus gives the engine back what the node does not need. Those in last stay if possible.
+// returnSurplus returns the addresses that the node does not need to the engine. If possible, the node keeps
+// those in last, which have just been released.
 func (n *network) returnSurplus(last []netip.Addr) error {
 	due, err := n.isReturnDue(last)
 	if err != nil || !due {
@@ -316,13 +318,13 @@ func (n *network) returnSurplus(last []netip.Addr) error {
 		return err
 	}
 	defer s.close()
-	if due, err := n.isReturnDue(last); err != nil || !due { // another process has done it meanwhile, or has failed
+	if due, err := n.isReturnDue(last); err != nil || !due { // another process has returned it meanwhile, or has failed to
 		return err
 	}
 	return s.release(last)
 }
 
-// isReturnDue reports whether the node has a surplus, and has not failed to return one just now.
+// isReturnDue reports whether the node has a surplus, and no return has failed within retryReturn.
 func (n *network) isReturnDue(last []netip.Addr) (due bool, err error) {
 	err = n.Lock(func(se *pool.Session) error {
 		st, valid, err := n.read(se)
@@ -336,7 +338,8 @@ func (n *network) isReturnDue(last []netip.Addr) (due bool, err error) {
 	return due, err
 }
 
-// release gives the engine back what the node does not need. Before that it settles, if that is due.
+// release returns the addresses that the node does not need to the engine. If the state is unsettled, release
+// settles first.
 func (s *session) release(last []netip.Addr) error {
 	if err := s.load(); err != nil || !s.valid {
 		return err
@@ -361,9 +364,9 @@ func (s *session) release(last []netip.Addr) error {
 	return err
 }
 
-// releaseOf gives back the surplus of one set. It first removes the addresses from the state, so that no
-// ADD can allocate them any more. If the call fails, the next session finds by adopting which of them the
-// node still owns.
+// releaseOf returns the surplus of one set to the engine. It first removes the addresses from the state, so
+// that no ADD can allocate them any more. If the engine then fails, the next session adopts, and so learns
+// which of the addresses the node still owns.
 func (s *session) releaseOf(set int, last []netip.Addr) error {
 	req := s.about(engine.Release, set)
 	req.Addresses = map[netip.Addr]string{}
@@ -379,7 +382,7 @@ func (s *session) releaseOf(set int, last []netip.Addr) error {
 		return err
 	}
 	if len(req.Addresses) == 0 {
-		s.st.unsettled = s.was
+		s.st.unsettled = s.wasUnsettled
 		return s.save()
 	}
 	return s.run(change{
@@ -392,9 +395,9 @@ func (s *session) releaseOf(set int, last []netip.Addr) error {
 	})
 }
 
-// agree settles with the engine, and gives back what the node does not need. It does nothing before the
-// first ADD.
-func (n *network) agree() error {
+// synchronize settles with the engine, and then returns the addresses that the node does not need. It does
+// nothing before the first ADD.
+func (n *network) synchronize() error {
 	if err := n.Lock(func(*pool.Session) error { return nil }); err != nil {
 		return types.IgnoreNotExist(err)
 	}
@@ -403,7 +406,7 @@ func (n *network) agree() error {
 		return err
 	}
 	defer s.close()
-	if len(n.sets) == 0 { // only the runtime knows the ranges, and tells them to ADD and DEL
+	if len(n.sets) == 0 { // the runtime passes the ranges, and only to ADD and DEL
 		return s.settle(noSet)
 	}
 	if err := s.settle(0); err != nil {

@@ -12,12 +12,12 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// checkFree returns an error if a reservation cannot be written or, with failStatusWhenFull, if a range
-// set has no free address, neither among the owned ones nor in the engine.
+// checkFree returns an error if ADD could not write a reservation. If the key failStatusWhenFull is set, it also
+// returns an error if a range set has no free address, neither one that the node owns nor one in the engine.
 func (n *network) checkFree() error {
 	exhausted := make([]bool, len(n.sets))
 	for i := range exhausted {
-		exhausted[i] = true // unless the folder exists, and the node owns one
+		exhausted[i] = true // stays true if the folder does not exist, or the node owns no free address of the set
 	}
 	var seen int64
 	err := n.Status(func(se *pool.Session) (pool.Choice, error) {
@@ -40,7 +40,7 @@ func (n *network) checkFree() error {
 	if !slices.Contains(exhausted, true) {
 		return nil
 	}
-	return n.keepAnswer(fmt.Sprint(n.scope, n.sets, exhausted), func() error {
+	return n.askOrUseLast(fmt.Sprint(n.scope, n.sets, exhausted), func() error {
 		for set := range n.sets {
 			if !exhausted[set] {
 				continue
@@ -53,50 +53,51 @@ func (n *network) checkFree() error {
 	})
 }
 
-// keepFor is how long the next calls of STATUS use an answer of the engine. Runtimes call STATUS every few
+// cacheTime is how long calls of STATUS use the last answer of the engine. Runtimes call STATUS every few
 // seconds on each node, and all nodes ask at the same time when the pool is full.
-const keepFor = 30 * time.Second
+const cacheTime = 30 * time.Second
 
-// An answerKept is the content of the file "status": what came of asking the engine.
-type answerKept struct {
-	Boot    string        `json:"boot"`
-	About   string        `json:"about"`
-	At      time.Duration `json:"at"`      // since boot
-	Failure string        `json:"failure"` // empty: an address is free
+// A cachedStatus is the content of the file "status": the last answer of the engine to STATUS.
+type cachedStatus struct {
+	Boot    string        `json:"boot"`    // the ID of the boot in which the engine answered
+	About   string        `json:"about"`   // what the answer depends on
+	At      time.Duration `json:"at"`      // when the engine answered, since boot
+	Failure string        `json:"failure"` // the text of the error; empty: an address is free
 }
 
-// Validate returns nil: an answer that no call has kept has another boot, or is about something else.
-func (answerKept) Validate() error { return nil }
+// Validate returns nil, because askOrUseLast ignores a status with another Boot or About.
+func (cachedStatus) Validate() error { return nil }
 
-// keepAnswer calls ask, or returns what came of it in an earlier call with the same text about. The answer
-// is not kept before the first ADD, or if the file cannot be written.
-func (n *network) keepAnswer(about string, ask func() error) error {
+// askOrUseLast calls ask and returns its error. If an earlier call with the same text about called ask within
+// cacheTime, askOrUseLast returns the same error again and does not call ask. The folder with the file does not
+// exist before the first ADD: until then, and if the file cannot be written, it always calls ask.
+func (n *network) askOrUseLast(about string, ask func() error) error {
 	path := n.PrivatePath("status")
 	file := statefile.File{Dir: filepath.Dir(path), Name: filepath.Base(path), Owner: types.Attachment{Network: filepath.Base(path)}, Trace: n.request.Trace}
-	next, last := answerKept{About: about, At: n.host.Now()}, answerKept{}
+	next, last := cachedStatus{About: about, At: n.host.Now()}, cachedStatus{}
 	_ = n.Lock(func(se *pool.Session) error {
 		next.Boot = se.Boot()
 		return file.Load(&last)
 	})
-	if last.Boot == next.Boot && next.Boot != "" && last.About == about && last.At <= next.At && next.At < last.At+keepFor {
+	if last.Boot == next.Boot && next.Boot != "" && last.About == about && last.At <= next.At && next.At < last.At+cacheTime {
 		if last.Failure != "" {
 			return fmt.Errorf("%s (%s ago)", last.Failure, (next.At - last.At).Round(time.Second))
 		}
 		return nil
 	}
-	asked := ask()
-	if asked != nil {
-		next.Failure = asked.Error()
+	err := ask()
+	if err != nil {
+		next.Failure = err.Error()
 	}
 	_ = n.Lock(func(*pool.Session) error { return file.Save(next) })
-	return asked
+	return err
 }
 
-// statusLimit is how long STATUS waits for the engine. It is shorter than the interval at which runtimes
+// statusLimit is the longest time that STATUS waits for the engine. It is shorter than the interval at which runtimes
 // call STATUS.
 const statusLimit = 2 * time.Second
 
-// checkEngine returns an error if the engine would not give an address of the set.
+// checkEngine asks the engine, and returns an error if no node can claim an address of the set.
 func (n *network) checkEngine(set int, seen int64) error {
 	req := n.about(engine.Status, set)
 	req.Seen = seen

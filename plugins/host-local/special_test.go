@@ -43,6 +43,10 @@ var _ = Describe("a special file", func() {
 		Expect(err).NotTo(HaveOccurred())
 		DeferCleanup(listener.Close)
 	}
+	largeFile := func(path string) {
+		GinkgoHelper()
+		Expect(os.Truncate(path, 1<<20+1)).To(Succeed())
+	}
 	pipeWithReader := func(path string) {
 		GinkgoHelper()
 		pipe(path)
@@ -81,9 +85,10 @@ var _ = Describe("a special file", func() {
 		Entry("a named pipe", pipe), Entry("a named pipe with a reader", pipeWithReader),
 		Entry("a named pipe with a writer", pipeWithWriter), Entry("a socket", socket))
 
-	It("as resolvConf: ADD returns code 5", func() {
+	DescribeTable("as resolvConf: ADD returns code 5", func(replace func(string), problem string) {
 		path := fmt.Sprint(GinkgoT().TempDir(), "/resolv.conf")
-		Expect(unix.Mkfifo(path, 0o600)).To(Succeed())
+		Expect(os.WriteFile(path, nil, 0o600)).To(Succeed())
+		replace(path)
 		done := make(chan nstest.Reply, 1)
 		call := node.Call("c1", variant{IPAM: fmt.Sprintf(`%s, "resolvConf": %q`, subnet, path)}).With("ADD")
 		go func() { done <- nstest.Run(node.Plugin(), call) }()
@@ -91,6 +96,13 @@ var _ = Describe("a special file", func() {
 		Eventually(done).WithTimeout(time.Minute).Should(Receive(&r))
 		f := r.Failure(GinkgoTB())
 		Expect(f.Code).To(Equal(uint(types.CodeIO)))
-		Expect(f.Msg).To(Equal("read resolvConf: " + path + " is not a regular file"))
+		Expect(f.Msg).To(Equal("read resolvConf: " + path + problem))
+	},
+		Entry("a named pipe", pipe, " is a named pipe"), Entry("a named pipe with a writer", pipeWithWriter, " is a named pipe"),
+		Entry("a socket", socket, " is a socket"), Entry("a file that is too large", largeFile, " has more than 1048576 bytes"))
+
+	It("as resolvConf, /dev/null: the result has no dns", func() {
+		call := node.Call("c1", variant{IPAM: subnet + `, "resolvConf": "/dev/null"`}).With("ADD")
+		Expect(nstest.Run(node.Plugin(), call).Result(GinkgoTB()).DNS).To(BeZero())
 	})
 })

@@ -13,8 +13,8 @@ import (
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
 )
 
-// findNoNetworks finds networks without a configuration, so that nobody can call DEL for their attachments. A file that
-// cannot be read may be that of any network.
+// findNoNetworks finds networks that have attachments but no configuration, without which no runtime can call DEL. It
+// finds nothing if a file cannot be parsed, because that may be the file of any network.
 func findNoNetworks(e *examination) (found []Finding) {
 	if len(e.parsed()) < len(e.files) {
 		return nil
@@ -25,7 +25,7 @@ func findNoNetworks(e *examination) (found []Finding) {
 		}
 		left := slices.DeleteFunc(slices.Clone(e.inventory.Attachments), func(a *node.Attachment) bool {
 			list, _ := a.Added()
-			return a.Network != n.Name || list != nil || a.Incomplete || e.leftover[a] || mayBeginNow(a)
+			return a.Network != n.Name || list != nil || a.Incomplete || e.leftover[a] || addMayRun(a)
 		})
 		if len(left) > 0 {
 			found = append(found, Finding{Where: whereNode,
@@ -41,14 +41,14 @@ func findNoNetworks(e *examination) (found []Finding) {
 func findDamaged(e *examination) (found []Finding) {
 	damaged := map[string][]*node.Attachment{} // by the text of the error
 	var texts []string                         // its keys, in their order
-	late := map[string]bool{}                  // the networks in which a CHECK did not end
-	for _, a := range e.living() {
-		if f := e.fileOfNetwork(a.Network); e.explained[a] || late[a.Network] || f != nil && e.broken[f] {
+	hanging := map[string]bool{}               // the networks in which a CHECK did not end in time
+	for _, a := range e.liveAttachments() {
+		if f := e.fileOfNetwork(a.Network); e.explained[a] || hanging[a.Network] || f != nil && e.broken[f] {
 			continue
 		}
 		err := e.check(a)
-		late[a.Network] = errors.Is(err, errNoAnswer)
-		if _, gone := os.Stat(result(a)); err == nil || gone != nil { // gone: its DEL has been called meanwhile
+		hanging[a.Network] = errors.Is(err, errNoAnswer)
+		if _, statErr := os.Stat(resultPath(a)); err == nil || statErr != nil { // without a result, DEL has been called meanwhile
 			continue
 		}
 		text := fmt.Sprintf("network %s: CHECK fails: %s", a.Network, errorText(err))
@@ -80,8 +80,8 @@ func theContainers(all []*node.Attachment) string {
 	return "these containers"
 }
 
-// check calls CHECK of those plugins of the attachment's chain that are plumb's. CHECK of some other plugins fails
-// where nothing is wrong, such as that of the reference portmap for containers with IPv4 only.
+// check calls CHECK of the plugins of plumb in the attachment's chain, and leaves out other plugins. Some of these fail
+// although nothing is wrong: the reference plugin portmap fails for containers with IPv4 only.
 func (e *examination) check(a *node.Attachment) error {
 	list, runtime := a.Added()
 	if list == nil || !slices.Contains(versionsWithCheck(), list.CNIVersion) {

@@ -173,7 +173,7 @@ func (e *examination) readInventory() (err error) {
 	}
 	live, err := e.Live(e.inventory)
 	if err == nil {
-		e.plan, err = node.NewPlan(e.inventory, live, node.Selection{MinAge: youngest})
+		e.plan, err = node.NewPlan(e.inventory, live, node.Selection{MinAge: maxAddTime})
 	}
 	return err
 }

@@ -19,7 +19,7 @@ type span struct {
 	subnet  netip.Prefix
 	first   netip.Addr
 	last    netip.Addr
-	gateway netip.Addr // invalid: the default
+	gateway netip.Addr // invalid: the configuration has none, and the plugin uses its default
 }
 
 // findValues finds names of bridges and ranges of addresses that are not possible.
@@ -77,7 +77,8 @@ func (f *file) spans() (all []span) {
 	return all
 }
 
-// newSpan reads a range. What is no address is for STATUS to report.
+// newSpan returns the range of an object, or false if its subnet is not valid. It uses the default for any other invalid
+// address: the check "status" reports such an address.
 func newSpan(o *schema.Value) (span, bool) {
 	subnet, err := types.ParseCIDR(o.Get("subnet").Text())
 	if err != nil {
@@ -134,7 +135,7 @@ func (s span) check() (found []Finding) {
 	for _, item := range s.plugin.ipam.Get("exclude").Items() {
 		if excludes(item.Text(), s.gateway) {
 			add(item, fmt.Sprintf("%sdelete %q from exclude in line %d of %s, or choose another gateway", edit, item.Text(), item.Line, s.file.path),
-				"%s has the gateway %s, which no container gets anyway: one of both is probably wrong", item.Text(), s.gateway)
+				"%s has the gateway %s, which no container gets anyway: one of the two is probably wrong", item.Text(), s.gateway)
 		}
 	}
 	return found

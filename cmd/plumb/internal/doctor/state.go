@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -21,15 +22,15 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// youngest is the age from which on an attachment counts as made: an ADD writes its files before the runtime writes
-// its result.
-const youngest = time.Minute
+// maxAddTime is the longest time that an ADD is expected to take. If the files of an attachment are younger, its ADD may
+// not have ended, and the runtime may not have written the result yet.
+const maxAddTime = time.Minute
 
-// whereNode is the Where of a finding about what the node holds.
+// whereNode is the value of Finding.Where for what the node holds.
 const whereNode = "node"
 
-// result returns the file of libcni's cache for an attachment, or "".
-func result(a *node.Attachment) string {
+// resultPath returns the path of the file in libcni's cache for the attachment, or "" if there is none.
+func resultPath(a *node.Attachment) string {
 	for _, t := range a.Things {
 		if t.Kind == node.Result {
 			return t.Where
@@ -38,7 +39,7 @@ func result(a *node.Attachment) string {
 	return ""
 }
 
-// describe returns what the node holds for an attachment.
+// describe returns a text with the names of the attachment and the things that the node holds for it.
 func describe(a *node.Attachment) string {
 	var things []string
 	elements := 0
@@ -58,33 +59,34 @@ func describe(a *node.Attachment) string {
 	return fmt.Sprintf("container %s, interface %s, network %s: %s", a.ContainerID, a.IfName, a.Network, strings.Join(things, ", "))
 }
 
-// findLeftovers finds attachments whose container is gone: it is not in the list of live containers. Without a list,
-// the evidence is that its namespace does not exist, or that the runtime has no result of it while it has results of
-// others in the network. A runtime that does not use this cache of libcni has no results there at all.
+// findLeftovers finds attachments whose container does not exist any more. If there is a list of live containers, these
+// are the attachments of all other containers. Without a list, they are the attachments whose namespace does not exist,
+// and those without a result in libcni's cache, if the cache has results of other attachments in the network. A cache
+// without any result says nothing: the runtime does not use it.
 func findLeftovers(e *examination) (found []Finding) {
 	e.countLeftOut()
 	if e.plan != nil {
 		for _, a := range e.plan.Dead {
 			e.leftover[a] = true
-			found = append(found, Finding{Where: whereNode, What: describe(a) + ": the container is not in the list of live ones", Mend: e.collectByList(a)})
+			found = append(found, Finding{Where: whereNode, What: describe(a) + ": the container is not in the list of live ones", Mend: e.listRemovalCommand(a)})
 		}
 		return found
 	}
 	results := map[string]int{} // the number of results of each network
 	for _, a := range e.inventory.Attachments {
-		if result(a) != "" {
+		if resultPath(a) != "" {
 			results[a.Network]++
 		}
 	}
 	for _, a := range e.inventory.Attachments {
-		if a.Incomplete || mayBeginNow(a) {
+		if a.Incomplete || addMayRun(a) {
 			continue
 		}
-		what, mend := "", e.collect(a)
+		what, mend := "", e.removalCommand(a)
 		switch {
-		case !hasLink(a) && isKnownGone(a.NetNS):
+		case !hasLink(a) && isCertainlyGone(a.NetNS):
 			what = "its namespace " + a.NetNS + " does not exist"
-		case result(a) == "" && results[a.Network] > 0:
+		case resultPath(a) == "" && results[a.Network] > 0:
 			what = "libcni's cache has no result of it, so its ADD failed, or its DEL, or the result was lost"
 			if a.HasPeer() {
 				what += "; its namespace exists"
@@ -99,83 +101,88 @@ func findLeftovers(e *examination) (found []Finding) {
 	return found
 }
 
-// countLeftOut counts the attachments that findLeftovers leaves out although something says that they are leftovers.
+// countLeftOut counts the attachments that may be leftovers, but are no findings because their ADD may not have ended.
 func (e *examination) countLeftOut() {
-	left := map[*node.Attachment]bool{}
-	for _, a := range e.inventory.Attachments {
-		left[a] = !a.Incomplete && a.Doubt != ""
-	}
+	var doubtful []*node.Attachment
 	if e.plan != nil {
-		clear(left)
 		for _, kept := range e.plan.Kept {
-			left[kept.Attachment] = true
+			doubtful = append(doubtful, kept.Attachment)
+		}
+	} else {
+		for _, a := range e.inventory.Attachments {
+			if !a.Incomplete && a.Doubt != "" {
+				doubtful = append(doubtful, a)
+			}
 		}
 	}
-	for a, doubtful := range left {
-		if doubtful && mayBeginNow(a) {
+	for _, a := range doubtful {
+		if addMayRun(a) {
 			e.report.LeftOut++
 		}
 	}
 }
 
-// mayBeginNow reports whether the ADD of an attachment may be under way. If there is an interface only, the age is not known.
-func mayBeginNow(a *node.Attachment) bool {
-	return a.Since().IsZero() && hasLink(a) || time.Since(a.Since()) < youngest
+// addMayRun reports whether the ADD of an attachment may not have ended. If the node has only an interface of the
+// attachment, the age is not known, and the ADD may run.
+func addMayRun(a *node.Attachment) bool {
+	return a.Since().IsZero() && hasLink(a) || time.Since(a.Since()) < maxAddTime
 }
 
-// hasLink reports whether the node has an interface of the attachment. Then the namespace of the container exists: a
-// veth pair ends with one of its ends.
+// hasLink reports whether the node has an interface of the attachment. If it is the host end of a veth pair, the
+// namespace of the container exists: when the kernel deletes a namespace, it deletes both ends.
 func hasLink(a *node.Attachment) bool {
 	return slices.ContainsFunc(a.Things, func(t node.Thing) bool { return t.Kind == node.Link })
 }
 
-// isKnownGone reports whether the namespace at a path is gone for certain. If the folder does not exist either, plumb may
-// run where the paths of the runtime do not exist, such as in a container.
-func isKnownGone(netns string) bool {
+// isCertainlyGone reports whether there is no namespace at the path, although the folder of the path exists. If the
+// folder does not exist either, the runtime's paths may not be visible to this process, for example in a container.
+func isCertainlyGone(netns string) bool {
 	_, err := os.Stat(filepath.Dir(netns))
 	return netns != "" && err == nil && isGone(netns)
 }
 
-// collectByList returns the command that removes what the node holds for an attachment by the list of live containers.
-func (e *examination) collectByList(a *node.Attachment) string {
+// listRemovalCommand returns the command that removes the things of an attachment whose container is not in the list of
+// live containers.
+func (e *examination) listRemovalCommand(a *node.Attachment) string {
 	n, err := e.inventory.Network(a.Network)
 	switch {
 	case err != nil || n.File == "":
-		return e.collect(a)
+		return e.removalCommand(a)
 	case e.LiveFile == "-":
 		return edit + "give the same list to plumb gc --live -" + e.Flags
 	}
 	return "plumb gc --live " + node.Quote(e.LiveFile) + " --network " + node.Quote(a.Network) + e.Flags
 }
 
-// isGone reports whether there is no namespace at a path.
+// isGone reports whether there is no namespace at the path.
 func isGone(netns string) bool {
 	h, err := ns.Open(netns, nil)
 	_ = h.Close()
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, ns.ErrNotNamespace)
 }
 
-// collect returns the command that removes what the node holds for an attachment, and nothing of others. Without a
-// configuration of the network, the command removes the things themselves.
-func (e *examination) collect(a *node.Attachment) string {
-	var commands []string
+// removalCommand returns the command that removes the things of an attachment, and no things of others. It is plumb gc,
+// or, if the network has no configuration, one command per thing.
+func (e *examination) removalCommand(a *node.Attachment) string {
 	if n, err := e.inventory.Network(a.Network); err == nil && n.File != "" {
 		return "plumb gc --dead " + node.Quote(a.ContainerID) + " --network " + node.Quote(a.Network) + e.Flags
 	}
+	var commands []string
 	for _, t := range a.Things {
 		commands = append(commands, t.Remove)
 	}
 	return strings.Join(commands, "; ")
 }
 
-// living returns the attachments of containers that exist, as far as the node knows.
-func (e *examination) living() []*node.Attachment {
+// liveAttachments returns the attachments that have a result in libcni's cache and a namespace, and that are no
+// leftovers.
+func (e *examination) liveAttachments() []*node.Attachment {
 	return slices.DeleteFunc(slices.Clone(e.inventory.Attachments), func(a *node.Attachment) bool {
-		return a.Incomplete || e.leftover[a] || result(a) == "" || isGone(a.NetNS)
+		return a.Incomplete || e.leftover[a] || resultPath(a) == "" || isGone(a.NetNS)
 	})
 }
 
-// fileOfNetwork returns the configuration of a network, or nil.
+// fileOfNetwork returns the configuration file of a network, or nil if there is none.
 func (e *examination) fileOfNetwork(name string) *file {
 	for _, f := range e.parsed() {
 		if f.name() == name {
@@ -189,10 +196,10 @@ func (e *examination) fileOfNetwork(name string) *file {
 func findReservations(e *examination) (found []Finding) {
 	for _, a := range e.inventory.Attachments {
 		if a.ContainerID == "" {
-			found = append(found, unowned(a)...)
+			found = append(found, findUnowned(a)...)
 		}
 	}
-	for _, a := range e.living() {
+	for _, a := range e.liveAttachments() {
 		f := e.fileOfNetwork(a.Network)
 		if f == nil {
 			continue
@@ -206,32 +213,32 @@ func findReservations(e *examination) (found []Finding) {
 	return found
 }
 
-// unowned returns the findings for reservations that name no container. What is younger than a minute is left out: the
-// reference plugin makes the file before it writes the name.
-func unowned(a *node.Attachment) (found []Finding) {
+// findUnowned finds reservations whose file names no container. It leaves out files that are younger than maxAddTime,
+// because the reference plugin makes the file before it writes the name.
+func findUnowned(a *node.Attachment) (found []Finding) {
 	for _, t := range a.Things {
-		if t.Kind == node.Reservation && t.Since != nil && time.Since(*t.Since) >= youngest {
+		if t.Kind == node.Reservation && t.Since != nil && time.Since(*t.Since) >= maxAddTime {
 			found = append(found, Finding{Where: whereNode, What: fmt.Sprintf("%s is reserved in network %s for no container: the file names none", t.Address, a.Network),
-				Mend: "rm -f " + node.Quote(t.Where)}) // STATUS of host-local may have removed it meanwhile
+				Mend: "rm -f " + node.Quote(t.Where)}) // -f: STATUS of host-local may have removed the file meanwhile
 		}
 	}
 	return found
 }
 
-// compareReservations compares the addresses of a container in a range with its reservations.
+// compareReservations compares the addresses of a container in a subnet with its reservations in the subnet.
 func (e *examination) compareReservations(a *node.Attachment, s span) (found []Finding) {
-	in := func(text string) bool {
+	inSubnet := func(text string) bool {
 		ip, err := netip.ParseAddr(text)
 		return err == nil && s.subnet.Contains(ip)
 	}
 	var reserved []string
 	for _, t := range a.Things {
-		if t.Kind == node.Reservation && in(t.Address) {
+		if t.Kind == node.Reservation && inSubnet(t.Address) {
 			reserved = append(reserved, t.Address)
 		}
 	}
 	for _, address := range a.Addresses {
-		if in(address) && !slices.Contains(reserved, address) {
+		if inSubnet(address) && !slices.Contains(reserved, address) {
 			found = append(found, e.unreserved(a, s, address))
 		}
 	}
@@ -243,7 +250,7 @@ func (e *examination) compareReservations(a *node.Attachment, s span) (found []F
 				Mend: edit + "let the runtime replace the container"})
 		case err != nil:
 			e.unread("addresses of "+a.ContainerID, err)
-		case !slices.Contains(have, address) && e.holder(a, address) != nil: // the finding of that container says more
+		case !slices.Contains(have, address) && e.holder(a, address) != nil: // unreserved returns a finding for the container that has the address
 		case !slices.Contains(have, address):
 			found = append(found, Finding{Where: whereNode, What: fmt.Sprintf("%s is reserved for %s, whose %s does not have it", address, a.ContainerID, a.IfName), Mend: mend})
 		}
@@ -251,9 +258,9 @@ func (e *examination) compareReservations(a *node.Attachment, s span) (found []F
 	return found
 }
 
-// holder returns another container of the network that has an address, or nil.
+// holder returns the attachment of another container of the network that has the address, or nil if there is none.
 func (e *examination) holder(a *node.Attachment, address string) *node.Attachment {
-	for _, other := range e.living() {
+	for _, other := range e.liveAttachments() {
 		if other.Network != a.Network || other == a {
 			continue
 		}
@@ -273,35 +280,33 @@ func (e *examination) unreserved(a *node.Attachment, s span, address string) Fin
 			return e.reservedForOther(a, other, s, address)
 		}
 	}
-	return Finding{Where: whereNode, What: fmt.Sprintf("%s, an address of %s, is not reserved: another container can get it", address, a.ContainerID), Mend: e.reserve(a, s, address)}
+	return Finding{Where: whereNode, What: fmt.Sprintf("%s, an address of %s, is not reserved: another container can get it", address, a.ContainerID), Mend: e.reserveCommand(a, s, address)}
 }
 
-// reservedForOther returns the finding for an address of a container that is reserved for another one.
+// reservedForOther returns the finding for an address of a container that is reserved for another container.
 func (e *examination) reservedForOther(a, other *node.Attachment, s span, address string) Finding {
 	what := fmt.Sprintf("%s, an address of %s, is reserved for %s", address, a.ContainerID, other.ContainerID)
 	have, err := addresses(a)
-	of, otherErr := addresses(other)
-	if err == nil && otherErr == nil && slices.Contains(have, address) && !slices.Contains(of, address) {
-		return Finding{Where: whereNode, What: what + ", which does not have it", Mend: e.reserve(a, s, address)}
+	otherHas, otherErr := addresses(other)
+	if err == nil && otherErr == nil && slices.Contains(have, address) && !slices.Contains(otherHas, address) {
+		return Finding{Where: whereNode, What: what + ", which does not have it", Mend: e.reserveCommand(a, s, address)}
 	}
-	return Finding{Where: whereNode, What: what + ": two containers may have it", Mend: edit + "let the runtime replace one of both containers"}
+	return Finding{Where: whereNode, What: what + ": two containers may have it", Mend: edit + "let the runtime replace one of the two containers"}
 }
 
-// reserve returns how to reserve an address for a container that has it.
-func (e *examination) reserve(a *node.Attachment, s span, address string) string {
-	dir := s.plugin.ipam.Get("dataDir").Text()
-	if dir == "" {
-		dir = e.DataDir
+// reserveCommand returns the command that reserves an address for the container that has it. With another plugin than
+// host-local, it is no command: the address may belong to another node by now.
+func (e *examination) reserveCommand(a *node.Attachment, s span, address string) string {
+	if s.plugin.ipam.Get("type").Text() != "host-local" {
+		return edit + "let the runtime replace the container"
 	}
-	// The form of the file is that of the reference plugin: container ID, CR LF, interface.
-	mend := fmt.Sprintf(`printf '%%s\r\n%%s' %s %s > %s`, node.Quote(a.ContainerID), node.Quote(a.IfName), node.Quote(filepath.Join(dir, a.Network, address)))
-	if s.plugin.ipam.Get("type").Text() != "host-local" { // the address may belong to another node by now
-		mend = edit + "let the runtime replace the container"
-	}
-	return mend
+	dir := cmp.Or(s.plugin.ipam.Get("dataDir").Text(), e.DataDir)
+	// The file has the format of the reference plugin: container ID, CR LF, interface.
+	return fmt.Sprintf(`printf '%%s\r\n%%s' %s %s > %s`, node.Quote(a.ContainerID), node.Quote(a.IfName), node.Quote(filepath.Join(dir, a.Network, address)))
 }
 
-// addresses returns the addresses of the container's interface.
+// addresses returns the addresses of the container's interface. The error matches fs.ErrNotExist if the namespace or
+// the interface does not exist.
 func addresses(a *node.Attachment) ([]string, error) {
 	pod, err := ns.Open(a.NetNS, nil)
 	if err != nil {
@@ -324,18 +329,18 @@ func addresses(a *node.Attachment) ([]string, error) {
 	return texts, err
 }
 
-// findElements finds containers whose elements in nftables are gone, such as after nft flush ruleset.
+// findElements finds containers whose elements of nftables are missing, such as after nft flush ruleset.
 func findElements(e *examination) (found []Finding) {
 	lost := map[string][]string{}
-	for _, a := range e.living() {
+	for _, a := range e.liveAttachments() {
 		f := e.fileOfNetwork(a.Network)
-		if f == nil || !e.isOurs(a) || slices.Contains(lost[a.Network], a.ContainerID) {
+		if f == nil || !e.hasPlumbHostEnd(a) || slices.Contains(lost[a.Network], a.ContainerID) {
 			continue
 		}
 		noMasquerade := f.masquerades() && slices.ContainsFunc(a.Addresses, func(address string) bool {
 			return !hasElement(a, "map masq", address)
 		})
-		if noMasquerade || f.forwards() && hasPortMappings(result(a)) && !hasElement(a, "map hostport", "") {
+		if noMasquerade || f.forwards() && hasPortMappings(resultPath(a)) && !hasElement(a, "map hostport", "") {
 			lost[a.Network] = append(lost[a.Network], a.ContainerID)
 			e.explained[a] = true
 		}
@@ -344,27 +349,28 @@ func findElements(e *examination) (found []Finding) {
 		if ids := lost[n.Name]; len(ids) > 0 {
 			found = append(found, Finding{Where: whereNode,
 				What: fmt.Sprintf("network %s: table inet plumb lacks elements of %s, which another program has deleted: masquerade or host ports do not work", n.Name, strings.Join(ids, ", ")),
-				Mend: edit + "let the runtime replace these containers; and find the program, which may be a service that runs nft flush ruleset when it is reloaded"})
+				Mend: edit + "let the runtime replace these containers; and find the other program, which may be a service that runs nft flush ruleset when it is reloaded"})
 		}
 	}
 	return found
 }
 
-// hasElement reports whether an attachment has an element in a map, for an address; empty: for any.
-func hasElement(a *node.Attachment, inMap, address string) bool {
+// hasElement reports whether an attachment has an element of nftables for the address, in a table and map whose names
+// contain where. An empty address stands for any address.
+func hasElement(a *node.Attachment, where, address string) bool {
 	return slices.ContainsFunc(a.Things, func(t node.Thing) bool {
-		return t.Kind == node.Element && strings.Contains(t.Where, inMap) && (address == "" || t.Address == address)
+		return t.Kind == node.Element && strings.Contains(t.Where, where) && (address == "" || t.Address == address)
 	})
 }
 
-// masquerades reports whether a plugin of the network masquerades with nftables, at least by default.
+// masquerades reports whether a plugin of the network masquerades, and its configuration does not choose iptables.
 func (f *file) masquerades() bool {
 	return slices.ContainsFunc(f.plugins, func(p plugin) bool {
 		return (p.typ == "bridge" || p.typ == "ptp") && p.Get("ipMasq").Bool() && p.Get("ipMasqBackend").Text() != "iptables"
 	})
 }
 
-// forwards reports whether a plugin of the network forwards host ports with nftables, at least by default.
+// forwards reports whether a plugin of the network forwards host ports, and its configuration does not choose iptables.
 func (f *file) forwards() bool {
 	return slices.ContainsFunc(f.plugins, func(p plugin) bool {
 		return p.typ == "portmap" && p.Get("backend").Text() != "iptables" &&
@@ -372,7 +378,8 @@ func (f *file) forwards() bool {
 	})
 }
 
-// hasPortMappings reports whether the file of libcni's cache has port mappings.
+// hasPortMappings reports whether the file of libcni's cache at path has port mappings. It reports false if the file
+// cannot be read.
 func hasPortMappings(path string) bool {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -382,17 +389,17 @@ func hasPortMappings(path string) bool {
 	return err == nil && len(v.Get("capabilityArgs").Get("portMappings").Items()) > 0
 }
 
-// isOurs reports whether the attachment has a host end that plumb made.
-func (e *examination) isOurs(a *node.Attachment) bool {
+// hasPlumbHostEnd reports whether the attachment has a host end that plumb made.
+func (e *examination) hasPlumbHostEnd(a *node.Attachment) bool {
 	return slices.ContainsFunc(e.links, func(l nl.Link) bool { return l.Alias == attach.LinkAlias(a.ID()) })
 }
 
-// findChains finds damaged chains of plumb, if the table has elements.
+// findChains finds damaged chains for masquerading, if an attachment is masqueraded.
 func findChains(e *examination) []Finding {
-	hasElements := slices.ContainsFunc(e.inventory.Attachments, func(a *node.Attachment) bool {
+	isMasqueraded := slices.ContainsFunc(e.inventory.Attachments, func(a *node.Attachment) bool {
 		return hasElement(a, "map masq", "")
 	})
-	if e.nft == nil || !hasElements {
+	if e.nft == nil || !isMasqueraded {
 		return nil
 	}
 	damaged, err := e.nft.DamagedChains(masq.Layout())
@@ -413,7 +420,8 @@ func findChains(e *examination) []Finding {
 	return found
 }
 
-// explainAll leaves out all attachments with elements in table inet plumb from CHECK.
+// explainAll records that all attachments with elements in the table inet plumb have a finding, so that findDamaged does
+// not call CHECK for them.
 func (e *examination) explainAll() {
 	for _, a := range e.inventory.Attachments {
 		if hasElement(a, "table inet plumb", "") {
@@ -422,8 +430,8 @@ func (e *examination) explainAll() {
 	}
 }
 
-// findForwardDrop finds chains that drop forwarded packets by their policy, where no plugin firewall accepts those of a
-// network.
+// findForwardDrop finds chains of other programs whose policy drops forwarded packets, for each network that has no plugin
+// firewall and for which the chain has no rule.
 func findForwardDrop(e *examination) (found []Finding) {
 	if e.nft == nil {
 		return nil
@@ -440,7 +448,7 @@ func findForwardDrop(e *examination) (found []Finding) {
 			}
 			rules, err := e.nft.Rules(c.Table, c.Name)
 			e.unread("rules of nftables", types.IgnoreNotExist(err))
-			if slices.ContainsFunc(rules, f.isNamed) {
+			if slices.ContainsFunc(rules, f.isNamedIn) {
 				continue
 			}
 			found = append(found, Finding{Where: f.path,
@@ -451,13 +459,14 @@ func findForwardDrop(e *examination) (found []Finding) {
 	return found
 }
 
-// isNamed reports whether a rule of another program is about the packets of the network.
-func (f *file) isNamed(r nft.ListedRule) bool {
+// isNamedIn reports whether a rule names a subnet or the bridge of the network.
+func (f *file) isNamedIn(r nft.ListedRule) bool {
 	return slices.ContainsFunc(f.spans(), func(s span) bool { return r.Saddr.IsValid() && r.Saddr.Overlaps(s.subnet) }) ||
 		slices.ContainsFunc(f.plugins, func(p plugin) bool { return p.typ == "bridge" && r.Iif == bridgeName(p) })
 }
 
-// findLocalnet finds interfaces to containers with route_localnet, on a node without the chain that guards 127/8.
+// findLocalnet finds interfaces to containers on which route_localnet is set, if the node does not have the chain that
+// drops packets to 127.0.0.0/8 (masq.LocalnetGuard).
 func findLocalnet(e *examination) (found []Finding) {
 	if e.nft == nil {
 		return nil
@@ -467,16 +476,16 @@ func findLocalnet(e *examination) (found []Finding) {
 		e.unread("chain "+guard.Name, err)
 		return nil
 	}
-	leads := map[int]bool{}
+	toContainers := map[int]bool{} // by index: host ends, and the bridges that they are ports of
 	for _, l := range e.links {
 		if attach.MadeByPlumb(l) {
-			leads[l.Index], leads[l.Master] = true, true
+			toContainers[l.Index], toContainers[l.Master] = true, true
 		}
 	}
 	for _, l := range e.links {
 		value, err := os.ReadFile("/proc/sys/net/ipv4/conf/" + l.Name + "/route_localnet")
 		e.unread("route_localnet of "+l.Name, types.IgnoreNotExist(err))
-		if leads[l.Index] && strings.TrimSpace(string(value)) == "1" {
+		if toContainers[l.Index] && strings.TrimSpace(string(value)) == "1" {
 			found = append(found, Finding{Where: whereNode,
 				What: fmt.Sprintf("%s has route_localnet, and table inet plumb has no chain %s: containers reach what the node serves on 127.0.0.1 (CVE-2020-8558)", l.Name, guard.Name),
 				Mend: "sysctl -w " + node.Quote("net/ipv4/conf/"+l.Name+"/route_localnet=0")})
@@ -485,7 +494,7 @@ func findLocalnet(e *examination) (found []Finding) {
 	return found
 }
 
-// openNFT opens nftables, if the kernel has it.
+// openNFT returns a connection to nftables, or nil if the kernel has no nf_tables.
 func openNFT(h *ns.Handle) (*nft.Conn, error) {
 	c, err := nft.Open(h)
 	if err == nil {

@@ -38,7 +38,7 @@ type claim struct {
 // address of a container.
 func findWire(e *examination) (found []Finding) {
 	wires := map[string][]claim{}
-	for _, a := range e.living() {
+	for _, a := range e.liveAttachments() {
 		on := e.wireOf(a)
 		if on == "" {
 			continue

@@ -17,7 +17,7 @@ import (
 
 const (
 	dialect = "https://json-schema.org/draft/2020-12/schema"
-	home    = "https://github.com/plumb-cni/plumb/raw/main/cmd/plumb/internal/schema/"
+	baseURL = "https://github.com/plumb-cni/plumb/raw/main/cmd/plumb/internal/schema/"
 )
 
 // generate returns the text of each schema file, made from the pages in the folders of the plugins.
@@ -41,7 +41,7 @@ func generate(plugins string) (map[string][]byte, error) {
 	all[schema.ConfList] = list(all, pages)
 	files := map[string][]byte{}
 	for name, s := range all {
-		s.Dialect, s.ID = dialect, home+name+schema.Suffix
+		s.Dialect, s.ID = dialect, baseURL+name+schema.Suffix
 		if s.Defs == nil {
 			s.Defs = map[string]*schema.Schema{}
 		}
@@ -84,10 +84,11 @@ func readPages(plugins string) (map[string]*page, error) {
 	return pages, errors.Join(problems...)
 }
 
-// open are the objects in which other programs may have keys of their own, by their path.
+// open has the paths of the objects in which other programs may have keys of their own.
 var open = []string{"args", "args.cni", "runtimeConfig", "ipam.engine"}
 
-// object returns the schema of an object with known keys only. who are the plugins that read it.
+// object returns the schema of an object without keys, to which insert adds some. who is the name of the plugin that
+// reads the object. Unless the path is open, the schema warns of all other keys.
 func object(who, path string) *schema.Schema {
 	s := &schema.Schema{Type: "object", Properties: map[string]*schema.Schema{}}
 	if !slices.Contains(open, path) {
@@ -96,12 +97,14 @@ func object(who, path string) *schema.Schema {
 	return s
 }
 
-// unknown returns the schema of the keys that nobody reads. It accepts them, because the plugins do.
+// unknown returns the schema of the keys that the plugin does not know. It accepts them with a warning, because the
+// plugins accept them.
 func unknown(who string) *schema.Schema {
 	return &schema.Schema{Warning: who + ` does not know this key. It is ignored or, if "strict" is true, an error.`}
 }
 
-// insert adds a key to the object that its path leads to. at is the path of the object.
+// insert adds a key to the schema of an object, and the objects in the path of the key if they are missing. at is the
+// path of the schema.
 func insert(in *schema.Schema, k key, who, at string) error {
 	name := k.path[0]
 	if name == "[]" {
@@ -243,7 +246,8 @@ func boolOrText(description string) *schema.Schema {
 	return &schema.Schema{Description: description, AnyOf: []*schema.Schema{{Type: "boolean"}, {Enum: []string{"true", "false"}}}}
 }
 
-// ipam returns the schema of the key ipam: by its type that of an IPAM plugin.
+// ipam returns the schema of the key ipam. For an object with the type of an IPAM plugin, it includes the schema of that
+// plugin.
 func ipam() *schema.Schema {
 	s := &schema.Schema{Type: "object", Description: "the IPAM plugin and its configuration", Properties: map[string]*schema.Schema{
 		"type": {Type: "string", Description: "the name of the IPAM plugin: an executable in CNI_PATH"},
@@ -257,7 +261,7 @@ func ipam() *schema.Schema {
 // ipamPlugins are the IPAM plugins. A test compares them with the pages.
 var ipamPlugins = []string{"cluster-local", "dhcp", "host-local", "static"}
 
-// ifType returns a schema that has the schema at ref for objects with this type.
+// ifType returns a schema that applies the schema at ref to objects with this type.
 func ifType(name, ref string) *schema.Schema {
 	return &schema.Schema{
 		If:   &schema.Schema{Properties: map[string]*schema.Schema{"type": {Const: name}}, Required: []string{"type"}},

@@ -57,10 +57,10 @@ func validate(t *testing.T, name, text string) error {
 		t.Fatal(err)
 	}
 	c := jsonschema.NewCompiler()
-	if err := c.AddResource(home+name+schema.Suffix, doc); err != nil {
+	if err := c.AddResource(baseURL+name+schema.Suffix, doc); err != nil {
 		t.Fatal(err)
 	}
-	compiled, err := c.Compile(home + name + schema.Suffix)
+	compiled, err := c.Compile(baseURL + name + schema.Suffix)
 	if err != nil {
 		t.Fatalf("compile schema %s: %v", name, err)
 	}
@@ -170,12 +170,35 @@ func TestSchemasFindMistakes(t *testing.T) {
 	}
 }
 
-func TestGeneratorRefusesATypeThatItDoesNotKnow(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "README.md")
-	if err := os.WriteFile(file, []byte("# x\n\n## Keys\n\n| key | type | default | meaning |\n|---|---|---|---|\n| `a` | number of things | | text |\n"), 0o644); err != nil {
+func TestGeneratorRefusesAPageThatItCannotRead(t *testing.T) {
+	const keys = "# x\n\n## Keys\n\n| key | type | default | meaning |\n|---|---|---|---|\n"
+	for _, c := range []struct{ text, want string }{
+		{keys + "| `a` | number of things | | text |\n", `type "number of things"`},
+		{keys + "| `a` | list of things | | text |\n", `items "things"`},
+		{keys + "| `a` | int, 1 to ten | | text |\n", `limits "1 to ten"`},
+		{keys + "| `a` | string | | one \\| two |\n", "want 4 cells, have 5"},
+		{"# x\n\n## Options\n", "no section Keys"},
+	} {
+		file := filepath.Join(t.TempDir(), "README.md")
+		if err := os.WriteFile(file, []byte(c.text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := readPage(file, "x", nil); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%q: error %v", c.text, err)
+		}
+	}
+}
+
+func TestDescriptionsHaveNoMarkdown(t *testing.T) {
+	files, err := generate(pluginsDir)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := readPage(file, "x", nil); err == nil || !strings.Contains(err.Error(), `type "number of things"`) {
-		t.Errorf("error %v", err)
+	for name, text := range files {
+		for line := range strings.Lines(string(text)) {
+			if strings.Contains(line, `"description": `) && strings.ContainsAny(line, "`") {
+				t.Errorf("%s: %s", name, strings.TrimSpace(line))
+			}
+		}
 	}
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/schema"
 )
 
-// A key is one key of a plugin, as its page describes it.
+// A key is one key of a plugin's configuration, as the page of the plugin describes it.
 type key struct {
-	path     []string // "runtimeConfig", "portMappings", "[]", "hostPort"
+	path     []string // such as "runtimeConfig", "portMappings", "[]", "hostPort"; "[]" stands for each item of a list
 	schema   *schema.Schema
 	required bool
 }
@@ -22,52 +22,59 @@ type key struct {
 // A page has the keys of a plugin.
 type page struct {
 	name string
-	ipam bool // an IPAM plugin: the keys are in ipam, but for those in args and runtimeConfig
+	ipam bool // an IPAM plugin: its keys are in the object ipam, except args and runtimeConfig
 	keys []key
 }
 
-// readPage reads the key tables of a page. others are the pages to which the page may refer.
+// readPage reads the tables in the section Keys of a page. The page may refer to the keys of the others, which are by
+// the name of the plugin.
 func readPage(file, name string, others map[string]*page) (*page, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
 	}
-	_, rest, _ := strings.Cut(string(text), "\n## Keys\n")
+	_, rest, found := strings.Cut(string(text), "\n## Keys\n")
+	if !found {
+		return nil, fmt.Errorf("%s: there is no section Keys", file)
+	}
 	section, _, _ := strings.Cut(rest, "\n## ")
 	p := &page{name: name}
 	var problems []error
 	for line := range strings.SplitSeq(section, "\n") {
-		cells := strings.Split(line, "|")
-		if len(cells) != 6 || !strings.Contains(cells[1], "`") {
-			continue
+		if !strings.HasPrefix(line, "| `") {
+			continue // not a row with keys
 		}
-		if err := p.addRow(cells[1:5], others); err != nil {
-			problems = append(problems, fmt.Errorf("%s: %s: %w", file, strings.TrimSpace(cells[1]), err))
+		if err := p.addRow(line, others); err != nil {
+			problems = append(problems, fmt.Errorf("%s: row %q: %w", file, line, err))
 		}
 	}
 	return p, errors.Join(problems...)
 }
 
-// addRow adds the keys of a row: key, type, default, meaning.
-func (p *page) addRow(cells []string, others map[string]*page) error {
-	for _, quoted := range quotes(cells[0]) {
-		k := key{path: splitPath(quoted)}
-		p.ipam = p.ipam || quoted == "type"
-		s, err := p.typeOf(strings.TrimSpace(cells[1]), k.path, others)
+// addRow adds the keys of a row with the columns key, type, default and meaning.
+func (p *page) addRow(line string, others map[string]*page) error {
+	cells := strings.Split(line, "|")
+	if len(cells) != 6 { // nothing before the first bar, 4 cells, nothing after the last bar
+		return fmt.Errorf("want 4 cells, have %d", len(cells)-2)
+	}
+	keys, typ, fallback, meaning := cells[1], strings.TrimSpace(cells[2]), strings.TrimSpace(cells[3]), cells[4]
+	for _, quoted := range quotes(keys) {
+		path := splitPath(quoted)
+		s, err := p.typeOf(typ, path, others)
 		if err != nil {
 			return err
 		}
-		k.schema, k.required = s, k.required || strings.TrimSpace(cells[2]) == "required"
-		s.Description = describe(cells[3], cells[2], s.Description)
+		s.Description = describe(meaning, fallback, s.Description)
 		if s.Type != "" {
-			s.Default = defaultOf(strings.TrimSpace(cells[2]))
+			s.Default = defaultOf(fallback)
 		}
-		p.keys = append(p.keys, k)
+		p.ipam = p.ipam || quoted == "type"
+		p.keys = append(p.keys, key{path: path, schema: s, required: fallback == "required"})
 	}
 	return nil
 }
 
-// quotes returns what is in backquotes.
+// quotes returns the texts in backquotes, without the quotes.
 func quotes(cell string) []string {
 	var all []string
 	for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cell, -1) {
@@ -81,20 +88,20 @@ func splitPath(path string) []string {
 	return strings.Split(strings.ReplaceAll(path, "[]", ".[]"), ".")
 }
 
-// words are the types of the tables, with the type of JSON that each is.
-var words = map[string]string{
+// jsonTypes has the types of JSON for the names that the tables have for types. The plurals are for items of lists.
+var jsonTypes = map[string]string{
 	"bool": "boolean", "string": "string", "int": "integer", "object": "object",
 	"address": "string", "prefix": "string", "path": "string",
 	"strings": "string", "addresses": "string", "prefixes": "string", "addresses and prefixes": "string", "objects": "object",
 }
 
-// typeOf returns the schema for the text in the column "type".
+// typeOf returns the schema for the text in the column "type" of the key at path.
 func (p *page) typeOf(text string, path []string, others map[string]*page) (*schema.Schema, error) {
-	if s := words[text]; s != "" {
-		return &schema.Schema{Type: s}, nil
+	if typ := jsonTypes[text]; typ != "" {
+		return &schema.Schema{Type: typ}, nil
 	}
-	if inner, ok := strings.CutPrefix(text, "list of "); ok {
-		return p.listOf(strings.TrimPrefix(inner, "lists of "), inner, path)
+	if items, ok := strings.CutPrefix(text, "list of "); ok {
+		return listOf(items)
 	}
 	if limits, ok := strings.CutPrefix(text, "int, "); ok {
 		return integer(limits)
@@ -120,39 +127,44 @@ func (p *page) typeOf(text string, path []string, others map[string]*page) (*sch
 	return nil, fmt.Errorf("type %q is not one of those that genschema knows", text)
 }
 
-// listOf returns the schema of a list whose items are of the type in word. The text is the same, or the word
-// with "lists of " before it.
-func (p *page) listOf(word, text string, path []string) (*schema.Schema, error) {
-	item := words[word]
-	if item == "" {
-		return nil, fmt.Errorf("type %q of %v is not one of those that genschema knows", text, path)
+// listOf returns the schema of a list with these items, such as "addresses" or "lists of objects".
+func listOf(items string) (*schema.Schema, error) {
+	item := &schema.Schema{Type: jsonTypes[items]}
+	if inner, ok := strings.CutPrefix(items, "lists of "); ok {
+		var err error
+		if item, err = listOf(inner); err != nil {
+			return nil, err
+		}
 	}
-	list := &schema.Schema{Type: "array", Items: &schema.Schema{Type: item}}
-	if text != word {
-		list = &schema.Schema{Type: "array", Items: list}
+	if item.Type == "" {
+		return nil, fmt.Errorf("type of items %q is not one of those that genschema knows", items)
 	}
-	return list, nil
+	return &schema.Schema{Type: "array", Items: item}, nil
 }
 
 // integer returns the schema of an integer with the limits "A to B" or "A or more".
 func integer(limits string) (*schema.Schema, error) {
 	s := &schema.Schema{Type: "integer"}
-	low, high, _ := strings.Cut(strings.TrimSuffix(limits, " or more"), " to ")
+	low, high, bounded := strings.Cut(limits, " to ")
+	if bounded {
+		highest, err := strconv.ParseInt(high, 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("limits %q: %w", limits, err)
+		}
+		s.Maximum = &highest
+	} else {
+		low = strings.TrimSuffix(limits, " or more")
+	}
 	lowest, err := strconv.ParseInt(low, 10, 64)
 	if err != nil {
 		return nil, fmt.Errorf("limits %q: %w", limits, err)
 	}
 	s.Minimum = &lowest
-	if high == "" {
-		return s, nil
-	}
-	highest, err := strconv.ParseInt(high, 10, 64)
-	s.Maximum = &highest
-	return s, err
+	return s, nil
 }
 
-// oneOf returns the schema of "`a`, `b` or `c`", or of "`a` or another string". The plugins read an empty string
-// as if the key were missing.
+// oneOf returns the schema of "`a`, `b` or `c`", or of "`a` or another string". It accepts the empty string, because the
+// plugins read it as if the key were missing.
 func oneOf(text string) *schema.Schema {
 	values := quotes(text)
 	if strings.HasSuffix(text, "another string") {
@@ -161,7 +173,7 @@ func oneOf(text string) *schema.Schema {
 	return &schema.Schema{Type: "string", Enum: append(values, "")}
 }
 
-// find returns a copy of the schema of a key of the page.
+// find returns a copy of the schema of a key in an earlier row of the page.
 func find(p *page, path []string) (*schema.Schema, error) {
 	for _, k := range p.keys {
 		if strings.Join(k.path, ".") == strings.Join(path, ".") {
@@ -172,28 +184,36 @@ func find(p *page, path []string) (*schema.Schema, error) {
 	return nil, fmt.Errorf("the table of %s has no key %q before this row", p.name, strings.Join(path, "."))
 }
 
-// describe returns the text of the columns "meaning" and "default" without Markdown, or the text of the key that
-// the row refers to.
+// describe returns the description of a key: the texts of the columns "meaning" and "default" without Markdown. If the
+// row refers to another key, it is the description of that key, followed by the meaning.
 func describe(meaning, fallback, referred string) string {
-	link := regexp.MustCompile(`\[([^\]]+)\]\([^)]+\)`)
-	plain := strings.TrimSpace(link.ReplaceAllString(strings.ReplaceAll(meaning, "**", ""), "$1"))
-	if referred != "" {
-		return strings.TrimSpace(referred + " " + plain)
+	text := withoutMarkdown(meaning)
+	switch {
+	case referred != "" && text != "":
+		return referred + ". " + text
+	case referred != "":
+		return referred
+	case fallback != "" && fallback != "required" && fallback != "none":
+		text += " (default: " + withoutMarkdown(fallback) + ")"
 	}
-	if fallback = strings.TrimSpace(fallback); fallback != "" && fallback != "required" && fallback != "none" {
-		plain += " (default: " + strings.TrimSpace(link.ReplaceAllString(fallback, "$1")) + ")"
-	}
-	return strings.ReplaceAll(plain, "`", "")
+	return text
 }
 
-// defaultOf returns the default as JSON, if the column begins with a value, and nil otherwise.
+// withoutMarkdown returns the text without links, bold type and backquotes.
+func withoutMarkdown(text string) string {
+	text = regexp.MustCompile(`\[([^\]]+)\]\([^)]+\)`).ReplaceAllString(text, "$1")
+	return strings.TrimSpace(strings.NewReplacer("**", "", "`", "").Replace(text))
+}
+
+// defaultOf returns the value with which the text of the column "default" begins, or nil if it begins with no value. A
+// value is a text in backquotes alone, or JSON up to a colon.
 func defaultOf(text string) any {
 	if q := quotes(text); len(q) == 1 && text == "`"+q[0]+"`" && !strings.Contains(text, "<") {
 		return q[0]
 	}
 	first, _, _ := strings.Cut(text, ":")
 	var value any
-	if json.Unmarshal([]byte(first), &value) != nil || value == nil {
+	if json.Unmarshal([]byte(first), &value) != nil {
 		return nil
 	}
 	return value

@@ -9,17 +9,17 @@ import (
 	"strings"
 )
 
-// daemonUnit is the unit of the daemon of dhcp. Plugin and daemon must be of the same version.
+// daemonUnit is the unit of the DHCP daemon, which must have the same version as the plugin dhcp.
 const daemonUnit = "cni-dhcp.service"
 
-// restartDaemon restarts the daemon of dhcp if systemd runs it and the plugin dhcp is another one than before.
+// restartDaemon restarts the DHCP daemon if systemd runs it and the installation has changed the plugin dhcp.
 func (r *Report) restartDaemon(ctx context.Context) error {
 	changed := func(f File) bool { return f.changed() && filepath.Base(f.Path) == "dhcp" }
 	if !slices.ContainsFunc(r.Executables, changed) {
 		return nil
 	}
 	if _, err := exec.LookPath("systemctl"); err != nil {
-		r.Advice = append(r.Advice, fmt.Sprintf("There is no systemctl here. If %s runs on this node, restart it: its daemon is that of before.", daemonUnit))
+		r.Advice = append(r.Advice, fmt.Sprintf("There is no systemctl here. If %s runs on this node, restart it: its daemon still has the former version.", daemonUnit))
 		return nil
 	}
 	if exec.CommandContext(ctx, "systemctl", "is-active", "--quiet", daemonUnit).Run() != nil {
@@ -27,7 +27,7 @@ func (r *Report) restartDaemon(ctx context.Context) error {
 	}
 	out, err := exec.CommandContext(ctx, "systemctl", "restart", daemonUnit).CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("%s could not be restarted; restart it, because its daemon is that of before: %w %s", daemonUnit, err, strings.TrimSpace(string(out)))
+		return fmt.Errorf("%s could not be restarted; restart it, because its daemon still has the former version: %w %s", daemonUnit, err, strings.TrimSpace(string(out)))
 	}
 	r.Restarted = append(r.Restarted, daemonUnit)
 	return nil

@@ -14,7 +14,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/sysctl"
 )
 
-// A Path is what packets of an attachment meet.
+// A Path has the hops of the packets from and to the container of an attachment.
 type Path struct {
 	Network     string `json:"network"`
 	ContainerID string `json:"container"`
@@ -23,7 +23,7 @@ type Path struct {
 	In          []Hop  `json:"in"`  // to the container
 }
 
-// A Hop is one thing that packets meet.
+// A Hop is one thing that processes packets, such as an interface, a route or a rule, or the reason why they are lost.
 type Hop struct {
 	Where string `json:"where"` // "container" or "node"
 	What  string `json:"what"`
@@ -40,9 +40,9 @@ const (
 func (inv *Inventory) Find(prefix, ifName string) ([]*Attachment, error) {
 	var found []*Attachment
 	ids := map[string]bool{}
-	whole := slices.ContainsFunc(inv.Attachments, func(a *Attachment) bool { return a.ContainerID == prefix })
+	exact := slices.ContainsFunc(inv.Attachments, func(a *Attachment) bool { return a.ContainerID == prefix })
 	for _, a := range inv.Attachments {
-		matches := a.ContainerID == prefix || !whole && strings.HasPrefix(a.ContainerID, prefix)
+		matches := a.ContainerID == prefix || !exact && strings.HasPrefix(a.ContainerID, prefix)
 		if a.ContainerID != "" && matches && (ifName == "" || a.IfName == ifName) {
 			found = append(found, a)
 			ids[a.ContainerID] = true
@@ -59,7 +59,7 @@ func (inv *Inventory) Find(prefix, ifName string) ([]*Attachment, error) {
 	return found, nil
 }
 
-// Explain returns what packets of the attachment meet, in their order.
+// Explain returns the hops of the attachment's packets, in the order in which the packets pass them.
 func (inv *Inventory) Explain(a *Attachment) (p *Path, err error) {
 	node, err := ns.Self(nil)
 	if err != nil {
@@ -108,10 +108,10 @@ type explainer struct {
 func (e *explainer) out(hops ...Hop) { e.path.Out = append(e.path.Out, hops...) }
 func (e *explainer) in(hops ...Hop)  { e.path.In = append(e.path.In, hops...) }
 
-// hop returns a hop.
+// hop returns a hop with a text that is formatted as by fmt.Sprintf.
 func hop(where, format string, args ...any) Hop { return Hop{where, fmt.Sprintf(format, args...)} }
 
-// containerHops returns the interface in the container, the rules for its addresses and its routes.
+// containerHops returns hops for the interface in the container, the rules for its addresses, and its routes.
 func (e *explainer) containerHops() ([]Hop, error) {
 	if e.a.NetNS == "" {
 		return []Hop{hop(inContainer, "not shown: libcni's cache does not tell the container's namespace")}, nil
@@ -203,8 +203,8 @@ func addrsText(addrs []nl.Addr) string {
 	return text
 }
 
-// hostHops returns the links of the attachment on the node, from the container's side: the host end, what
-// shapes its traffic, its bridge.
+// hostHops returns hops for the interfaces of the attachment on the node, in the order in which packets from the
+// container pass them: the host end with its rate limit, and its bridge; or the master.
 func (e *explainer) hostHops() ([]Hop, error) {
 	var hops []Hop
 	for _, t := range e.a.has(Link) {
@@ -219,7 +219,7 @@ func (e *explainer) hostHops() ([]Hop, error) {
 		if q, err := e.node.Qdisc(l, nl.Root); err == nil && (q.Kind == "tbf" || q.Kind == "htb") {
 			text += ", limits the rate (" + q.Kind + "; tc -s qdisc show dev " + l.Name + ")"
 		}
-		if bridge := e.a.madeBy().bridgeName(); t.Where == "" && bridge != "" && l.Kind == "veth" {
+		if bridge := e.a.interfaceConf().bridgeName(); t.Where == "" && bridge != "" && l.Kind == "veth" {
 			hops = append(hops, hop(onNode, "%s, is no port of %s", text, bridge))
 			continue
 		}
@@ -238,7 +238,7 @@ func (e *explainer) hostHops() ([]Hop, error) {
 		}
 		hops = append(hops, bridge)
 	}
-	if e.a.madeBy().hasMaster() && e.master != 0 {
+	if e.a.interfaceConf().hasMaster() && e.master != 0 {
 		l, err := e.node.LinkByIndex(e.master)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
@@ -250,7 +250,7 @@ func (e *explainer) hostHops() ([]Hop, error) {
 	return hops, nil
 }
 
-// bridgeHop returns the bridge with its addresses.
+// bridgeHop returns the hop for the bridge, with its addresses.
 func (e *explainer) bridgeHop(name string) (Hop, error) {
 	l, err := e.node.Link(name)
 	if err != nil {
@@ -267,7 +267,7 @@ func onOff(b bool) string {
 	return "off"
 }
 
-// nodeHops adds what the node does with packets from the container: checks, forwarding, masquerade.
+// nodeHops adds hops for what the node does with packets from the container: checks, forwarding and masquerade.
 func (e *explainer) nodeHops(node *ns.Handle) error {
 	missing, err := e.missingHops()
 	if err != nil {
@@ -312,7 +312,7 @@ func (e *explainer) families() []nft.Family {
 	return all
 }
 
-// iptablesHops returns how to see the rules of iptables, if the configuration asks for them.
+// iptablesHops returns a hop that says how to list the rules of iptables, if the configuration asks for iptables.
 func (e *explainer) iptablesHops() []Hop {
 	list := e.inv.network(e.a.Network).list
 	if e.a.cached != nil && e.a.cached.list != nil {
@@ -324,7 +324,7 @@ func (e *explainer) iptablesHops() []Hop {
 	return []Hop{hop(onNode, "the configuration asks for rules of iptables, which are not shown: iptables-save | grep -e %s", Quote(e.a.ContainerID))}
 }
 
-// incoming adds what the node does with packets to the container: host ports, and the route to it.
+// incoming adds hops for what the node does with packets to the container: host ports, and the route.
 func (e *explainer) incoming() error {
 	ports := false
 	for _, t := range e.a.has(Element) {
@@ -344,7 +344,7 @@ func (e *explainer) incoming() error {
 	if ports {
 		e.in(hop(onNode, "Services of Kubernetes see these packets first (kube-proxy has the priority dstnat, host ports dstnat + 1)"))
 	}
-	if e.a.madeBy().hasMaster() {
+	if e.a.interfaceConf().hasMaster() {
 		return nil // packets come through the master, without a route of the node
 	}
 	for _, text := range e.a.Addresses {

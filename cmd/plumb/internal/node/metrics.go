@@ -7,6 +7,7 @@ import (
 	"math/big"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -14,20 +15,23 @@ import (
 	"github.com/plumb-cni/plumb/pkg/statefile"
 )
 
-// A metric is a gauge in the text format of Prometheus.
+// A metric is a metric of Prometheus with the type gauge.
 type metric struct {
 	name, help string
 	samples    []sample
 }
 
-// A sample is one value of a metric. The labels are pairs of name and value.
+// A sample is one value of a metric.
 type sample struct {
-	labels []string
+	labels []string // the name of a label, its value, the name of the next label, ...
 	value  string
 }
 
+// add adds a sample, unless the metric already has one with the same labels: Prometheus refuses a text with duplicates.
 func (m *metric) add(value string, labels ...string) {
-	m.samples = append(m.samples, sample{labels, value})
+	if !slices.ContainsFunc(m.samples, func(s sample) bool { return slices.Equal(s.labels, labels) }) {
+		m.samples = append(m.samples, sample{labels, value})
+	}
 }
 
 // WriteMetrics writes the numbers of the inventory in the text format of Prometheus (version 0.0.4).
@@ -48,7 +52,7 @@ func (inv *Inventory) WriteMetrics(w io.Writer) error {
 	return nil
 }
 
-// labelText returns the labels in braces. A value is escaped as the format wants it.
+// labelText returns the labels in braces, with escaped values. It returns "" if there are no labels.
 func (s sample) labelText() string {
 	var parts []string
 	escape := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
@@ -61,12 +65,13 @@ func (s sample) labelText() string {
 	return "{" + strings.Join(parts, ",") + "}"
 }
 
-// attachmentMetrics returns the numbers of attachments, host ports, and things without an owner.
+// attachmentMetrics returns the numbers of attachments, of host ports, of things without an owner, and of parts of the
+// node that could not be read.
 func (inv *Inventory) attachmentMetrics() []*metric {
 	attachments := &metric{name: "plumb_attachments", help: "Attachments for which the node holds something."}
-	doubtful := &metric{name: "plumb_attachments_doubtful", help: "Attachments that may be leftovers, by the reason; plumb list shows them."}
-	ports := &metric{name: "plumb_host_ports", help: "Host ports that lead to a container; one of two IP versions counts twice."}
-	ownerless := &metric{name: "plumb_things_without_owner", help: "Things whose owner is not wholly known, by their kind."}
+	doubtful := &metric{name: "plumb_attachments_doubtful", help: "Attachments that may be leftovers, by reason; plumb list shows them."}
+	ports := &metric{name: "plumb_host_ports", help: "Host ports that are forwarded to a container; a port of both IP versions counts twice."}
+	ownerless := &metric{name: "plumb_things_without_owner", help: "Things whose network, container or interface is not fully known, by kind."}
 	for _, n := range inv.Networks {
 		count, portCount, doubts, things := 0, 0, map[string]int{}, map[Kind]int{}
 		for _, a := range inv.Attachments {
@@ -93,32 +98,32 @@ func (inv *Inventory) attachmentMetrics() []*metric {
 			ownerless.add(strconv.Itoa(things[k]), "network", n.Name, "kind", string(k))
 		}
 	}
-	unread := &metric{name: "plumb_unread", help: "Parts of the node that could not be read, so that other numbers may be too low."}
+	unread := &metric{name: "plumb_unread", help: "Parts of the node that could not be read; if there are any, other numbers may be too low."}
 	unread.add(strconv.Itoa(len(inv.Unread)))
 	return []*metric{attachments, doubtful, ports, ownerless, unread}
 }
 
-// addressMetrics returns the numbers of addresses of the range sets that configurations have.
+// addressMetrics returns the numbers of addresses of the range sets in the configurations.
 func (inv *Inventory) addressMetrics() []*metric {
 	size := &metric{name: "plumb_addresses", help: "Addresses that can be allocated from a range set."}
 	reserved := &metric{name: "plumb_addresses_reserved", help: "Addresses of a range set that are reserved for an attachment on this node."}
-	free := &metric{name: "plumb_addresses_free", help: "Addresses of a range set that are not reserved; with cluster-local, those that no node owned when this node last asked."}
+	free := &metric{name: "plumb_addresses_free", help: "Addresses of a range set that are not reserved; with cluster-local, those that no node owned when this node last asked its engine."}
 	owned := &metric{name: "plumb_addresses_owned", help: "Addresses that this node owns, with cluster-local."}
 	inv.eachConfiguredIPAM(func(network, plugin string, ipam json.RawMessage) {
 		dataDir, sets, err := pool.ParseIPAM(ipam)
 		if err != nil {
 			return // plumb doctor reports it
 		}
-		stock := readOwned(dataDir, network)
+		state := readClusterLocalState(dataDir, network)
 		if plugin == clusterLocal {
-			owned.add(strconv.Itoa(stock.owned), "network", network)
+			owned.add(strconv.Itoa(state.owned), "network", network)
 		}
 		for _, set := range sets {
 			labels := []string{"network", network, "range", rangeText(set)}
 			total, taken := sizeOf(set), inv.reservedIn(network, dataDir, set)
 			size.add(total.String(), labels...)
 			reserved.add(strconv.Itoa(taken), labels...)
-			switch n, known := stock.free[set.Ranges[0].First]; {
+			switch n, known := state.free[set.Ranges[0].First]; {
 			case plugin != clusterLocal:
 				free.add(total.Sub(total, big.NewInt(int64(taken))).String(), labels...)
 			case known:
@@ -131,8 +136,8 @@ func (inv *Inventory) addressMetrics() []*metric {
 
 const clusterLocal = "cluster-local"
 
-// eachConfiguredIPAM calls f with the value of ipam of each plugin that allocates from ranges, of the
-// configurations in the folder.
+// eachConfiguredIPAM calls f for each plugin with the IPAM plugin host-local or cluster-local, in the configurations of
+// all networks, with the value of its key ipam.
 func (inv *Inventory) eachConfiguredIPAM(f func(network, plugin string, ipam json.RawMessage)) {
 	for _, n := range inv.Networks {
 		if n.list == nil {
@@ -150,7 +155,7 @@ func (inv *Inventory) eachConfiguredIPAM(f func(network, plugin string, ipam jso
 	}
 }
 
-// reservedIn returns the number of reservations of the network in the folder whose address the set has.
+// reservedIn returns the number of addresses of the set that are reserved in the folder of the network.
 func (inv *Inventory) reservedIn(network, dataDir string, set pool.Set) int {
 	count := 0
 	for _, a := range inv.Attachments {
@@ -164,28 +169,28 @@ func (inv *Inventory) reservedIn(network, dataDir string, set pool.Set) int {
 	return count
 }
 
-// A stock is what cluster-local knows of the addresses of its node.
-type stock struct {
-	owned int
-	free  map[netip.Addr]uint64 // the free addresses of the segment in a range set, by the first address of the set
+// A clusterLocalState has the numbers in the state file of cluster-local.
+type clusterLocalState struct {
+	owned int                   // addresses that the node owns
+	free  map[netip.Addr]uint64 // addresses of a range set that no node owns, by the first address of the set
 }
 
-// readOwned reads the file in which cluster-local keeps which addresses the node owns. Its page describes the
-// file. Without the file, the stock is empty.
-func readOwned(dataDir, network string) stock {
-	s := stock{free: map[netip.Addr]uint64{}}
+// readClusterLocalState reads the file in which cluster-local records the addresses that the node owns. The page of
+// cluster-local describes the file. If the file does not exist or cannot be read, all numbers are 0.
+func readClusterLocalState(dataDir, network string) clusterLocalState {
+	s := clusterLocalState{free: map[netip.Addr]uint64{}}
 	text, _ := statefile.Read(filepath.Join(dataDir, ".plumb", ".owned", network))
 	for line := range strings.Lines(string(text)) {
-		field := strings.Fields(line)
-		if len(field) == 3 && field[0] == "free" {
-			ip, ipErr := netip.ParseAddr(field[1])
-			n, err := strconv.ParseUint(field[2], 10, 64)
-			if ipErr == nil && err == nil {
-				s.free[ip] = n
+		fields := strings.Fields(line)
+		switch {
+		case len(fields) == 3 && fields[0] == "free":
+			first, addrErr := netip.ParseAddr(fields[1])
+			n, err := strconv.ParseUint(fields[2], 10, 64)
+			if addrErr == nil && err == nil {
+				s.free[first] = n
 			}
-		}
-		if len(field) == 2 {
-			if _, err := netip.ParseAddr(field[0]); err == nil {
+		case len(fields) == 2:
+			if _, err := netip.ParseAddr(fields[0]); err == nil {
 				s.owned++
 			}
 		}
@@ -193,7 +198,7 @@ func readOwned(dataDir, network string) stock {
 	return s
 }
 
-// rangeText returns the ranges of a set, separated by commas.
+// rangeText returns the ranges of a set as FIRST-LAST, separated by commas.
 func rangeText(s pool.Set) string {
 	var parts []string
 	for _, r := range s.Ranges {
@@ -206,8 +211,9 @@ func rangeText(s pool.Set) string {
 func sizeOf(s pool.Set) *big.Int {
 	total := new(big.Int)
 	for r := range s.Usable() {
-		n := new(big.Int).SetBytes(r.Last.AsSlice())
-		total.Add(total, n.Sub(n, new(big.Int).SetBytes(r.First.AsSlice())).Add(n, big.NewInt(1)))
+		first, last := new(big.Int).SetBytes(r.First.AsSlice()), new(big.Int).SetBytes(r.Last.AsSlice())
+		total.Add(total, last.Sub(last, first))
+		total.Add(total, big.NewInt(1)) // with both first and last
 	}
 	return total
 }

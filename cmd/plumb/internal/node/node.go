@@ -176,7 +176,7 @@ func (inv *Inventory) finish() {
 	results := slices.ContainsFunc(inv.Attachments, func(a *Attachment) bool { return a.cached != nil })
 	for _, a := range inv.Attachments {
 		a.setAddresses()
-		if a.Doubt = a.doubt(); a.Doubt == "" && results && a.cached == nil && inv.Taken.Sub(a.youngest) > addTime {
+		if a.Doubt = a.doubt(); a.Doubt == "" && results && a.cached == nil && inv.Taken.Sub(a.youngest) > maxAddTime {
 			a.Doubt = noResult
 		}
 		slices.SortStableFunc(a.Things, func(x, y Thing) int { return cmp.Compare(slices.Index(kinds(), x.Kind), slices.Index(kinds(), y.Kind)) })
@@ -219,8 +219,8 @@ const (
 // doubtTexts has all doubts.
 var doubtTexts = []string{ownerUnknown, noNamespace, noResult, onlyAddresses, onlyElements, onlyRecord, onlyLease}
 
-// addTime is the time after which an ADD has ended: libcni writes the result at its end.
-const addTime = time.Minute
+// maxAddTime is the longest time that an ADD is expected to take. libcni writes the result when the ADD has ended.
+const maxAddTime = time.Minute
 
 // doubt returns why the attachment may be a leftover, as far as its own things tell.
 func (a *Attachment) doubt() string {

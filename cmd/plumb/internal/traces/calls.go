@@ -11,13 +11,13 @@ import (
 const (
 	OutcomeOK      = "ok"
 	OutcomeFailed  = "failed"
-	OutcomeKilled  = "killed"  // the process ended without an answer
-	OutcomeRunning = "running" // the trace ended before the call
+	OutcomeKilled  = "killed"  // the process ended without a record of the call's end
+	OutcomeRunning = "running" // the call had not ended when the trace ended
 )
 
 // A Call is one call of a plugin.
 type Call struct {
-	Time        time.Time `json:"time"` // when it began
+	Time        time.Time `json:"time"` // when the call began
 	Network     string    `json:"network"`
 	ContainerID string    `json:"container"`
 	IfName      string    `json:"ifName"`
@@ -25,20 +25,20 @@ type Call struct {
 	Plugin      string    `json:"plugin"`
 	PID         int       `json:"pid"`
 	Outcome     string    `json:"outcome"`
-	// TookMS is the time in milliseconds without the start of the process: until now if the call is under
-	// way, and 0 if its process was killed.
+	// TookMS is the duration in milliseconds, without the start of the process. If the outcome is running, it is
+	// the time until the trace ended. If the outcome is killed, it is 0, because the end is not known.
 	TookMS float64 `json:"tookMs"`
 	Error  *Error  `json:"error,omitempty"` // only if the outcome is failed
-	// LostLines is how many lines of the call did not fit into the pipe. It has fewer steps then.
+	// LostLines is the number of records of the call that did not fit into the pipe. Their steps are missing in Steps.
 	LostLines int     `json:"lostLines,omitempty"`
-	Steps     []Step  `json:"steps"` // in the order of their end
+	Steps     []Step  `json:"steps"` // in the order in which they ended
 	Calls     []*Call `json:"calls"` // of IPAM plugins that the plugin called
 
-	id        string
-	parentPID int
-	caller    *Call
-	visible   bool // the process was there at the begin: it is in this PID namespace
-	missed    bool // the process was gone at the last check
+	id         string
+	parentPID  int
+	caller     *Call // nil: the caller is not a plugin
+	pidVisible bool  // PID was the ID of a process when the call began, so the process is in this PID namespace
+	wasGone    bool  // the process did not exist at the last check
 }
 
 // An Error is the error result of a call.
@@ -47,32 +47,32 @@ type Error struct {
 	Message string `json:"message"`
 }
 
-// A Step is an operation of a call outside its process.
+// A Step is one operation of a call outside the process of the plugin.
 type Step struct {
 	Step   string  `json:"step"`
-	AtMS   float64 `json:"atMs"` // from the begin of the call
-	TookMS float64 `json:"tookMs"`
+	AtMS   float64 `json:"atMs"`   // milliseconds from the begin of the call to that of the step
+	TookMS float64 `json:"tookMs"` // milliseconds
 	Error  string  `json:"error,omitempty"`
 }
 
-// An assembly has the calls that have begun and not ended.
-type assembly struct {
-	open map[string]*Call   // by ID
-	gone func(pid int) bool // reports whether there is no such process
+// openCalls has the calls that have begun and not ended.
+type openCalls struct {
+	byID map[string]*Call
+	gone func(pid int) bool // reports whether no process has this ID
 }
 
-func newAssembly(gone func(pid int) bool) *assembly {
-	return &assembly{open: map[string]*Call{}, gone: gone}
+func newOpenCalls(gone func(pid int) bool) *openCalls {
+	return &openCalls{byID: map[string]*Call{}, gone: gone}
 }
 
-// add adds a record. It returns the call that has ended with it, unless its caller is under way.
-func (a *assembly) add(r trace.Record) *Call {
-	c := a.open[r.Call]
+// add adds a record to its call. If the record ends the call, add returns what finish returns.
+func (o *openCalls) add(r trace.Record) *Call {
+	c := o.byID[r.Call]
 	if c == nil && r.About != nil && r.Call != "" {
-		c = a.begin(r)
+		c = o.begin(r)
 	}
 	switch {
-	case c == nil: // a step of a call that began before the listener
+	case c == nil: // a step of a call that began before the listener opened the pipe
 	case r.Event == trace.EventStep:
 		at := r.Time.Sub(c.Time)
 		c.Steps = append(c.Steps, Step{Step: r.Step, AtMS: ms(at), TookMS: r.TookMS, Error: r.Error})
@@ -81,75 +81,79 @@ func (a *assembly) add(r trace.Record) *Call {
 		if r.Error != "" || r.Code != 0 {
 			c.Outcome, c.Error = OutcomeFailed, &Error{r.Code, r.Error}
 		}
-		return a.finish(c)
+		return o.finish(c)
 	}
 	return nil
 }
 
-// begin adds the call of a begin, or of an end whose begin is lost.
-func (a *assembly) begin(r trace.Record) *Call {
+// begin adds the call of a record with the event begin, or with the event end if the record of the begin was lost.
+func (o *openCalls) begin(r trace.Record) *Call {
 	about := r.About
 	c := &Call{
 		Time: r.Time, Network: about.Network, ContainerID: about.ContainerID, IfName: about.IfName,
 		Command: about.Command, Plugin: about.Plugin, PID: about.PID,
 		Steps: []Step{}, Calls: []*Call{}, id: r.Call, parentPID: about.ParentPID,
-		visible: !a.gone(about.PID),
+		pidVisible: !o.gone(about.PID),
 	}
-	for _, other := range a.open {
-		if other.PID == c.parentPID {
+	for _, other := range o.byID {
+		// Several calls have the same process ID if the processes of older ones were killed.
+		if other.PID == c.parentPID && (c.caller == nil || other.Time.After(c.caller.Time)) {
 			c.caller = other
 		}
 	}
-	a.open[c.id] = c
+	o.byID[c.id] = c
 	return c
 }
 
-// finish removes a call that has ended. It returns the call, unless its caller is under way.
-func (a *assembly) finish(c *Call) *Call {
-	delete(a.open, c.id)
-	if c.caller != nil && a.open[c.caller.id] == c.caller {
+// finish removes a call that has ended, and returns it. If the caller of the call has not ended, finish adds the
+// call to the caller's Calls and returns nil instead.
+func (o *openCalls) finish(c *Call) *Call {
+	delete(o.byID, c.id)
+	if c.caller != nil && o.byID[c.caller.id] == c.caller {
 		c.caller.Calls = append(c.caller.Calls, c)
 		return nil
 	}
 	return c
 }
 
-// killed returns the calls whose processes were gone at this check and at the one before: the last lines
-// of a process can be in the pipe when it has ended.
-func (a *assembly) killed() []*Call {
-	var ended []*Call
-	for _, c := range a.open {
-		isGone := c.visible && a.gone(c.PID)
-		if isGone && c.missed {
+// removeKilled removes and returns the calls whose processes did not exist at this check and at the one before.
+// One check is not enough: when a process has ended, its last records may still be in the pipe.
+func (o *openCalls) removeKilled() []*Call {
+	var killed []*Call
+	for _, c := range o.byID {
+		isGone := c.pidVisible && o.gone(c.PID)
+		if isGone && c.wasGone {
 			c.Outcome = OutcomeKilled
-			ended = append(ended, c)
+			killed = append(killed, c)
 		}
-		c.missed = isGone
+		c.wasGone = isGone
 	}
-	return a.finishAll(ended)
+	return o.finishAll(killed)
 }
 
-// unfinished returns all calls that are under way.
-func (a *assembly) unfinished(now time.Time) []*Call {
-	var all []*Call
-	for _, c := range a.open {
+// removeRunning removes and returns all calls, at the end of the trace.
+func (o *openCalls) removeRunning(now time.Time) []*Call {
+	var running []*Call
+	for _, c := range o.byID {
 		c.Outcome, c.TookMS = OutcomeRunning, ms(now.Sub(c.Time))
-		all = append(all, c)
+		running = append(running, c)
 	}
-	return a.finishAll(all)
+	return o.finishAll(running)
 }
 
-// finishAll calls finish for all of the calls, the latest first: an IPAM plugin's before that of its caller.
-func (a *assembly) finishAll(calls []*Call) []*Call {
+// finishAll calls finish for each call, and returns the calls that finish returned, in the order in which they
+// began. It finishes the latest call first, so that the call of an IPAM plugin comes before that of its caller.
+func (o *openCalls) finishAll(calls []*Call) []*Call {
 	slices.SortFunc(calls, func(x, y *Call) int { return y.Time.Compare(x.Time) })
-	var roots []*Call
+	var finished []*Call
 	for _, c := range calls {
-		if root := a.finish(c); root != nil {
-			roots = append(roots, root)
+		if f := o.finish(c); f != nil {
+			finished = append(finished, f)
 		}
 	}
-	slices.Reverse(roots)
-	return roots
+	slices.Reverse(finished)
+	return finished
 }
 
+// ms returns the duration in milliseconds, with the precision of microseconds.
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -31,9 +31,9 @@ func record(event, call string, at int) trace.Record {
 func none(int) bool { return false }
 
 // addAll adds records, and returns the calls that end.
-func addAll(a *assembly, records ...trace.Record) (done []*Call) {
+func addAll(o *openCalls, records ...trace.Record) (done []*Call) {
 	for _, r := range records {
-		if c := a.add(r); c != nil {
+		if c := o.add(r); c != nil {
 			done = append(done, c)
 		}
 	}
@@ -50,12 +50,12 @@ func asJSON(t *testing.T, calls []*Call) string {
 }
 
 func TestCallOfAnIPAMPluginIsWithinThatOfItsCaller(t *testing.T) {
-	a := newAssembly(none)
+	o := newOpenCalls(none)
 	failed := record(trace.EventEnd, "host-local", 2)
 	failed.Error, failed.Code, failed.TookMS = "exhausted", 11, 3
 	lost := record(trace.EventEnd, "bridge", 0)
 	lost.Lost, lost.TookMS = 4, 9
-	done := addAll(a,
+	done := addAll(o,
 		record(trace.EventBegin, "bridge", 0), record(trace.EventBegin, "host-local", 2), record(trace.EventStep, "host-local", 3),
 		record(trace.EventStep, "bridge", 1), record(trace.EventStep, "unknown", 1), failed, lost)
 	const want = `[{"time":"2026-01-02T12:00:00Z","network":"pods","container":"c1","ifName":"eth0","command":"ADD","plugin":"bridge","pid":10,` +
@@ -65,13 +65,13 @@ func TestCallOfAnIPAMPluginIsWithinThatOfItsCaller(t *testing.T) {
 	if got := asJSON(t, done); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	if len(a.open) > 0 {
-		t.Errorf("still open: %v", a.open)
+	if len(o.byID) > 0 {
+		t.Errorf("still open: %v", o.byID)
 	}
 }
 
 func TestEndIsEnoughForACall(t *testing.T) {
-	if done := addAll(newAssembly(none), record(trace.EventEnd, "bridge", 0)); len(done) != 1 || done[0].Plugin != "bridge" || done[0].Outcome != OutcomeOK {
+	if done := addAll(newOpenCalls(none), record(trace.EventEnd, "bridge", 0)); len(done) != 1 || done[0].Plugin != "bridge" || done[0].Outcome != OutcomeOK {
 		t.Errorf("%s", asJSON(t, done))
 	}
 }
@@ -79,18 +79,18 @@ func TestEndIsEnoughForACall(t *testing.T) {
 // TestKilledCalls: a process counts as killed when it was gone twice, because its last lines can be unread
 // the first time.
 func TestKilledCalls(t *testing.T) {
-	a := newAssembly(none)
-	addAll(a, record(trace.EventBegin, "bridge", 0), record(trace.EventBegin, "host-local", 2))
+	o := newOpenCalls(none)
+	addAll(o, record(trace.EventBegin, "bridge", 0), record(trace.EventBegin, "host-local", 2))
 	killed := func(gone ...int) []*Call {
-		a.gone = func(pid int) bool { return slices.Contains(gone, pid) }
-		return a.killed()
+		o.gone = func(pid int) bool { return slices.Contains(gone, pid) }
+		return o.removeKilled()
 	}
 	for i, gone := range [][]int{{}, {11}, {11}} {
 		if done := killed(gone...); len(done) > 0 {
 			t.Errorf("check %d: %s", i, asJSON(t, done))
 		}
 	}
-	if _, open := a.open["host-local"]; open {
+	if _, open := o.byID["host-local"]; open {
 		t.Error("host-local, whose process is gone, is open")
 	}
 	if done := killed(10, 11); len(done) > 0 {
@@ -103,22 +103,44 @@ func TestKilledCalls(t *testing.T) {
 }
 
 func TestProcessesOfOtherPIDNamespacesAreNotKilled(t *testing.T) {
-	a := newAssembly(func(int) bool { return true })
-	addAll(a, record(trace.EventBegin, "bridge", 0))
+	o := newOpenCalls(func(int) bool { return true })
+	addAll(o, record(trace.EventBegin, "bridge", 0))
 	for range 3 {
-		if done := a.killed(); len(done) > 0 {
+		if done := o.removeKilled(); len(done) > 0 {
 			t.Errorf("%s", asJSON(t, done))
 		}
 	}
 }
 
 func TestEndOfTheTraceReportsWhatIsUnderWay(t *testing.T) {
-	a := newAssembly(none)
-	addAll(a, record(trace.EventBegin, "bridge", 0), record(trace.EventBegin, "host-local", 2), record(trace.EventBegin, "loopback", 1))
-	done := a.unfinished(noon.Add(10 * time.Millisecond))
+	o := newOpenCalls(none)
+	addAll(o, record(trace.EventBegin, "bridge", 0), record(trace.EventBegin, "host-local", 2), record(trace.EventBegin, "loopback", 1))
+	done := o.removeRunning(noon.Add(10 * time.Millisecond))
 	if len(done) != 2 || done[0].Plugin != "bridge" || done[0].TookMS != 10 || done[0].Outcome != OutcomeRunning ||
 		len(done[0].Calls) != 1 || done[0].Calls[0].TookMS != 8 || done[1].Plugin != "loopback" {
 		t.Errorf("%s", asJSON(t, done))
+	}
+}
+
+// TestCallerIsTheLatestCallOfTheProcess: a process ID is used again after the process of an earlier call was killed.
+func TestCallerIsTheLatestCallOfTheProcess(t *testing.T) {
+	for range 50 { // the order of a map is random
+		o := newOpenCalls(none)
+		killed := record(trace.EventBegin, "bridge", 0)
+		killed.Call = "killed"
+		addAll(o, killed, record(trace.EventBegin, "bridge", 2), record(trace.EventBegin, "host-local", 3))
+		done := addAll(o, record(trace.EventEnd, "host-local", 3), record(trace.EventEnd, "bridge", 2))
+		if len(done) != 1 || len(done[0].Calls) != 1 {
+			t.Fatalf("%s", asJSON(t, done))
+		}
+	}
+}
+
+func TestIncompleteLineThatIsTooLongIsDropped(t *testing.T) {
+	o := newOpenCalls(none)
+	_, rest := o.addLines(bytes.Repeat([]byte("x"), trace.MaxPipeLine+1))
+	if len(rest) > 0 {
+		t.Errorf("%d bytes are kept", len(rest))
 	}
 }
 
@@ -129,11 +151,11 @@ func TestLinesThatAreSplitOrNoRecords(t *testing.T) {
 	}
 	text := "no record\n\n{}\n" + string(line) + "\n"
 	for cut := range len(text) {
-		a := newAssembly(none)
-		first, rest := a.addLines([]byte(text[:cut]))
-		second, rest := a.addLines(append(rest, text[cut:]...))
-		if len(first)+len(second) != 1 || len(rest) > 0 || len(a.open) > 0 {
-			t.Fatalf("cut at %d: %s, %s, rest %q, open %v", cut, asJSON(t, first), asJSON(t, second), rest, a.open)
+		o := newOpenCalls(none)
+		first, rest := o.addLines([]byte(text[:cut]))
+		second, rest := o.addLines(append(rest, text[cut:]...))
+		if len(first)+len(second) != 1 || len(rest) > 0 || len(o.byID) > 0 {
+			t.Fatalf("cut at %d: %s, %s, rest %q, open %v", cut, asJSON(t, first), asJSON(t, second), rest, o.byID)
 		}
 	}
 }
@@ -147,12 +169,12 @@ func FuzzLines(f *testing.F) {
 		f.Add(append(line, '\n'))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		a := newAssembly(none)
-		done, rest := a.addLines(text)
+		o := newOpenCalls(none)
+		done, rest := o.addLines(text)
 		if bytes.ContainsRune(rest, '\n') {
 			t.Errorf("the rest %q has a whole line", rest)
 		}
-		for _, c := range append(done, a.unfinished(noon)...) {
+		for _, c := range append(done, o.removeRunning(noon)...) {
 			if c.Outcome == "" || c.Steps == nil || c.Calls == nil {
 				t.Errorf("%+v", c)
 			}

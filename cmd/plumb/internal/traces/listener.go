@@ -1,8 +1,9 @@
-// Package traces receives what plugins log of their calls while it listens.
+// Package traces receives the records that plugins log of their calls, and makes a Call of the records of
+// each call.
 //
-// The plugins look for a named pipe (trace.Pipe) once per call. A pipe and not a file: if nobody reads it,
-// the plugins cannot open it for writing, so nothing grows when a listener was killed; and a plugin never
-// waits, because it drops the lines for which the pipe has no room.
+// The plugins write the records to a named pipe (trace.Pipe), which each plugin tries to open once per call.
+// A plugin cannot open a pipe that no process reads, so no data accumulates after a listener was killed. A
+// plugin never waits for the listener: it drops the records for which the pipe has no room.
 package traces
 
 import (
@@ -20,58 +21,62 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrBusy is the error of Listen if another process listens.
+// ErrBusy is the error of Listen if another Listener reads the pipe.
 var ErrBusy = errors.New("another plumb trace runs on this node; end it first")
 
-// errNoPipe is the error of Listen if there is something else at the path.
-var errNoPipe = errors.New("the path is in use by something that is no pipe; remove it")
+// errNotPipe is the error of Listen if the file at the path is not a named pipe.
+var errNotPipe = errors.New("the file is not a named pipe; remove it")
 
 const (
-	// pipeSize is the size of the pipe: some hundred calls. An unprivileged user cannot have more.
+	// pipeSize is the size of the pipe in bytes. It has room for the records of some hundred calls. It is the
+	// default of fs.pipe-max-size, the largest size that a process without CAP_SYS_RESOURCE can set (pipe(7)).
 	pipeSize = 1 << 20
-	// checkInterval is the time between two checks whether the processes of the open calls still exist.
+	// checkInterval is the time between two checks whether the processes of the unfinished calls still exist.
 	checkInterval = time.Second
+	// maxAttempts is how often Listen tries to make and open the pipe. Each attempt can fail because another
+	// listener removes its pipe at the same time.
+	maxAttempts = 1000
 )
 
-// A Listener has the pipe. Close removes it.
+// A Listener reads the pipe. The caller must close it.
 type Listener struct {
 	path string
 	file *os.File
 }
 
-// Listen makes the pipe, and the folder that it is in. It takes over a pipe whose listener was killed.
+// Listen makes the pipe and its folder, and opens the pipe. It also opens a pipe that a killed listener has
+// left. If another Listener reads the pipe, the error is ErrBusy.
 func Listen(path string) (*Listener, error) {
 	l := &Listener{path: path}
-	for {
-		err := l.open()
-		switch {
-		case err == nil:
-			return l, nil
-		case errors.Is(err, ErrBusy):
-			return nil, err
-		case errors.Is(err, fs.ErrNotExist): // another listener has just removed its pipe
-		case errors.Is(err, fs.ErrPermission):
-			return nil, fmt.Errorf("make pipe %s: %w; run plumb trace as root", path, err)
-		default:
-			return nil, fmt.Errorf("make pipe %s: %w", path, err)
-		}
+	err := l.open()
+	for attempts := 1; errors.Is(err, fs.ErrNotExist) && attempts < maxAttempts; attempts++ {
+		err = l.open()
 	}
+	switch {
+	case err == nil:
+		return l, nil
+	case errors.Is(err, ErrBusy):
+		return nil, err
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("make pipe %s: %w; run plumb trace as root", path, err)
+	}
+	return nil, fmt.Errorf("make pipe %s: %w", path, err)
 }
 
-// open makes one attempt to make and lock the pipe. The error matches fs.ErrNotExist if another listener
-// removed the pipe in between.
+// open tries once to make, open and lock the pipe. The error matches fs.ErrNotExist if another listener
+// removed the pipe or its folder meanwhile.
 func (l *Listener) open() error {
 	if err := os.Mkdir(filepath.Dir(l.path), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("make folder: %v", err) // not fs.ErrNotExist: the folder above does not exist
+		return fmt.Errorf("make folder: %v", err) // without %w: if the parent folder is missing, Listen must not try again
 	}
 	if err := unix.Mkfifo(l.path, 0o600); err != nil && !errors.Is(err, unix.EEXIST) {
 		return err
 	}
-	// With a writer of its own, the listener reads no end of file when the last plugin has ended.
+	// O_RDWR: the listener is also a writer, so that Read does not return io.EOF when the last plugin has ended.
 	fd, err := unix.Open(l.path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	switch {
-	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.EISDIR):
-		return errNoPipe
+	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.EISDIR), errors.Is(err, unix.ENXIO): // a symbolic link, a folder, a socket
+		return errNotPipe
 	case err != nil:
 		return err
 	}
@@ -79,85 +84,90 @@ func (l *Listener) open() error {
 		_ = unix.Close(fd)
 		return err
 	}
-	_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, pipeSize) // a smaller one works, too
+	_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, pipeSize) // if this fails, the pipe keeps its smaller size
 	l.file = os.NewFile(uintptr(fd), l.path)
 	return nil
 }
 
-// lock makes this process the only listener. The kernel frees the lock when the process ends.
+// lock locks the pipe, so that there is one listener at a time. The kernel releases the lock when the process
+// ends. The error is ENOENT if the path has another pipe now than fd.
 func (l *Listener) lock(fd int) error {
-	var opened, there unix.Stat_t
+	var opened, current unix.Stat_t
 	if err := unix.Fstat(fd, &opened); err != nil {
 		return err
 	}
 	if opened.Mode&unix.S_IFMT != unix.S_IFIFO {
-		return errNoPipe
+		return errNotPipe
 	}
 	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); errors.Is(err, unix.EWOULDBLOCK) {
 		return ErrBusy
 	} else if err != nil {
 		return err
 	}
-	if err := unix.Stat(l.path, &there); err != nil {
+	if err := unix.Stat(l.path, &current); err != nil {
 		return err
 	}
-	if there.Ino != opened.Ino || there.Dev != opened.Dev {
+	if current.Ino != opened.Ino || current.Dev != opened.Dev {
 		return unix.ENOENT
 	}
 	return unix.Fchmod(fd, 0o600)
 }
 
-// Close removes the pipe, and the folder if it is empty then. Calls that are under way lose their lines.
+// Close removes the pipe, and its folder unless that has other files. Plugins that run drop their records.
 func (l *Listener) Close() error {
-	err := os.Remove(l.path)            // before the lock is free: another listener's pipe must stay
-	_ = os.Remove(filepath.Dir(l.path)) // fails if something else is in it
+	err := os.Remove(l.path)            // before l.file is closed, which releases the lock: later, the pipe could be another listener's
+	_ = os.Remove(filepath.Dir(l.path)) // fails if the folder has other files
 	return errors.Join(err, l.file.Close())
 }
 
-// Follow calls report for each call as it ends, until ctx is done or report returns an error, which
-// Follow returns. It reports an IPAM plugin's call within that of its caller. Calls whose process was
-// killed follow within seconds. At the end of ctx, Follow reports the calls that are under way.
+// Follow passes each call to report when the call has ended. The call of an IPAM plugin is in the field Calls
+// of its caller. A call whose process was killed is reported some seconds later. When ctx is done, Follow
+// reports the calls that have not ended, and returns nil. If report returns an error, Follow returns that error.
 func (l *Listener) Follow(ctx context.Context, report func(*Call) error) error {
-	defer context.AfterFunc(ctx, func() { _ = l.file.SetReadDeadline(time.Now()) })()
-	calls := newAssembly(processGone)
-	check := time.Now().Add(checkInterval)
+	stop := context.AfterFunc(ctx, func() { _ = l.file.SetReadDeadline(time.Now()) })
+	defer stop()
+	calls := newOpenCalls(processGone)
+	check := time.Now().Add(checkInterval) // when to look for killed processes
 	var rest []byte
 	buffer := make([]byte, pipeSize)
 	for {
 		if err := l.file.SetReadDeadline(check); err != nil {
 			return err
 		}
-		if ctx.Err() != nil { // asked after the deadline is set: AfterFunc sets it anew
-			return reportAll(calls.unfinished(time.Now()), report)
+		if ctx.Err() != nil { // checked after SetReadDeadline, which may have replaced the deadline that AfterFunc set
+			return reportAll(calls.removeRunning(time.Now()), report)
 		}
 		n, err := l.file.Read(buffer)
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return fmt.Errorf("read %s: %w", l.path, err)
 		}
-		done, more := calls.addLines(append(rest, buffer[:n]...))
-		rest = more
+		var ended []*Call
+		ended, rest = calls.addLines(append(rest, buffer[:n]...))
 		if time.Now().After(check) {
-			done = append(done, calls.killed()...)
+			ended = append(ended, calls.removeKilled()...)
 			check = time.Now().Add(checkInterval)
 		}
-		if err := reportAll(done, report); err != nil {
+		if err := reportAll(ended, report); err != nil {
 			return err
 		}
 	}
 }
 
-// addLines adds the records in text. It returns the calls that have ended with them, and the beginning of a
-// line that is not complete. It skips lines that are no records.
-func (a *assembly) addLines(text []byte) (done []*Call, rest []byte) {
+// addLines adds the records in text, one per line, and skips other lines. It returns the calls that these
+// records end, and the incomplete last line. A last line that is longer than any record is dropped.
+func (o *openCalls) addLines(text []byte) (ended []*Call, rest []byte) {
 	for {
 		line, more, complete := bytes.Cut(text, []byte("\n"))
-		if !complete {
-			return done, text
+		switch {
+		case !complete && len(text) > trace.MaxPipeLine:
+			return ended, nil
+		case !complete:
+			return ended, text
 		}
 		var r trace.Record
 		if json.Unmarshal(line, &r) == nil {
-			if c := a.add(r); c != nil {
-				done = append(done, c)
+			if c := o.add(r); c != nil {
+				ended = append(ended, c)
 			}
 		}
 		text = more
@@ -173,5 +183,5 @@ func reportAll(calls []*Call, report func(*Call) error) error {
 	return nil
 }
 
-// processGone reports whether no process has the ID.
+// processGone reports whether no process has this ID.
 func processGone(pid int) bool { return errors.Is(unix.Kill(pid, 0), unix.ESRCH) }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/plumb-cni/plumb/pkg/trace"
 	"golang.org/x/sys/unix"
@@ -78,8 +79,12 @@ func TestListenRefusesAPathInUse(t *testing.T) {
 	if err := os.Symlink(dir+"/pipe", dir+"/link"); err != nil {
 		t.Fatal(err)
 	}
+	if err := unix.Mknod(dir+"/socket", unix.S_IFSOCK|0o600, 0); err != nil {
+		t.Fatal(err)
+	}
 	for path, want := range map[string]string{
-		"/file": "no pipe; remove it", "/link": "no pipe; remove it", "/none/none/trace": "make folder",
+		"/file": "not a named pipe; remove it", "/link": "not a named pipe; remove it", "/socket": "not a named pipe; remove it",
+		"/none/none/trace": "make folder",
 	} {
 		if _, err := Listen(dir + path); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", path, err)
@@ -87,6 +92,27 @@ func TestListenRefusesAPathInUse(t *testing.T) {
 	}
 	if text, err := os.ReadFile(dir + "/file"); err != nil || string(text) != "text" {
 		t.Errorf("%q, %v", text, err)
+	}
+}
+
+// TestListenFailsIfTheFolderIsADanglingLink: mkdir says that it exists, and mkfifo that it does not.
+func TestListenFailsIfTheFolderIsADanglingLink(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Symlink(dir+"/missing", dir+"/link"); err != nil {
+		t.Fatal(err)
+	}
+	result := make(chan error, 1)
+	go func() {
+		_, err := Listen(dir + "/link/trace")
+		result <- err
+	}()
+	select {
+	case err := <-result:
+		if !errors.Is(err, fs.ErrNotExist) {
+			t.Error(err)
+		}
+	case <-time.After(time.Minute):
+		t.Error("Listen does not return")
 	}
 }
 
