@@ -269,12 +269,14 @@ func (n *nemesis) restoreSnapshot(ctx context.Context) {
 	n.lastClaim = time.Now() // nobody could claim during the restore
 }
 
-// reassertAll calls reassert on each node, until none has a conflict.
+// reassertAll calls reassert on each node until it succeeds there: it fails as long as a container has an
+// address that another node owns, and if the call is killed or etcd does not answer in time.
 func (n *nemesis) reassertAll() {
 	GinkgoHelper()
-	Eventually(func() error {
-		return inParallel(len(n.nodes), func(i int) error { return n.nodes[i].plugin.reassert() })
-	}, "5m", "100ms").Should(Succeed())
+	Expect(inParallel(len(n.nodes), func(i int) error {
+		Eventually(n.nodes[i].plugin.reassert, "5m", "100ms").Should(Succeed(), n.nodes[i].name)
+		return nil
+	})).To(Succeed())
 }
 
 // settle lets all nodes adopt, and compares what they own with what etcd has.
