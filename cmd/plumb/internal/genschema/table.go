@@ -151,14 +151,14 @@ func integer(limits string) (*schema.Schema, error) {
 	return s, err
 }
 
-// oneOf returns the schema of "`a`, `b` or `c`", or of "`a` or another string". The plugins read an empty string
-// as if the key were missing.
+// oneOf returns the schema of "`a`, `b` or `c`", or of "`a` or another string", which the plugin ignores. The plugins read
+// an empty string as if the key were missing.
 func oneOf(text string) *schema.Schema {
-	values := quotes(text)
+	values := append(quotes(text), "")
 	if strings.HasSuffix(text, "another string") {
-		return &schema.Schema{AnyOf: []*schema.Schema{{Enum: values}, {Type: "string"}}}
+		return &schema.Schema{AnyOf: []*schema.Schema{{Enum: values}, {Type: "string", Warning: "The plugin ignores this value."}}}
 	}
-	return &schema.Schema{Type: "string", Enum: append(values, "")}
+	return &schema.Schema{Type: "string", Enum: values}
 }
 
 // find returns a copy of the schema of a key of the page.
