@@ -223,10 +223,10 @@ func findKeys(e *examination) (found []Finding) {
 		problems, err := schema.Check(name, f.top)
 		e.unread(f.path, err)
 		for _, p := range problems {
-			if f.isForeign(p) {
+			if f.isForeign(p) || p.Path == "cniVersion" && p.Kind == schema.WrongValue { // findVersions knows what the plugins support
 				continue
 			}
-			if p.Kind != schema.UnknownKey && p.Kind != schema.RepeatedKey {
+			if p.Kind != schema.UnknownKey && p.Kind != schema.RepeatedKey && p.Kind != schema.IgnoredValue {
 				e.broken[f] = true
 			}
 			what := p.Text
@@ -236,6 +236,7 @@ func findKeys(e *examination) (found []Finding) {
 			found = append(found, Finding{Where: fmt.Sprintf("%s:%d", f.path, p.Line), What: what, Mend: f.mend(p)})
 		}
 		found = append(found, e.findValues(f)...)
+		found = append(found, e.findSysctls(f)...)
 		if name == schema.ConfList {
 			found = append(found, e.findPlugins(f, problems)...)
 		}
