@@ -363,6 +363,14 @@ var _ = Describe("plumb doctor on configurations", func() {
 		Expect(n.find("versions", `cniVersion "2.0.0"`).Mend).To(ContainSubstring(`"1.1.0"/' `))
 	})
 
+	It("finds nothing in an empty list of a network whose plugins are in a folder", func() {
+		n := newTestNode("loopback")
+		n.write("10-pods.conflist", `{"cniVersion": "1.1.0", "name": "pods", "plugins": []}`)
+		Expect(os.Mkdir(filepath.Join(n.confDir(), "pods"), 0o755)).To(Succeed())
+		n.write("pods/lo.conf", `{"type": "loopback"}`)
+		Expect(n.doctor().Findings).To(BeEmpty())
+	})
+
 	It("does not guess which interface was meant as master", func() {
 		n := newTestNode("macvlan")
 		n.Batch(GinkgoTB(), "link add eth0 type veth peer name x")
