@@ -438,6 +438,9 @@ func findForwardDrop(e *examination) (found []Finding) {
 			if !slices.ContainsFunc(f.plugins, plugin.isRouted) || slices.Contains(f.types(), "firewall") || !f.isList() {
 				continue
 			}
+			if len(f.spans()) > 0 && len(f.acceptRules(c.Table.Family)) == 0 {
+				continue // the chain sees only packets of an IP version that the network does not have
+			}
 			rules, err := e.nft.Rules(c.Table, c.Name)
 			e.unread("rules of nftables", types.IgnoreNotExist(err))
 			if !slices.ContainsFunc(rules, f.isNamed) {

@@ -385,6 +385,12 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 		c1.Must(GinkgoTB(), "ping", "-c", "1", "-W", "60", "198.51.100.2")
 	})
 
+	It("finds no chain that drops packets of an IP version that the network does not have", func() {
+		n, _ := newUsedNode()
+		n.sh("nft 'add table ip6 filter; add chain ip6 filter FORWARD { type filter hook forward priority 0; policy drop; }'")
+		Expect(n.doctor().Findings).To(BeEmpty())
+	})
+
 	It("sets the bridge of an edited configuration back to that of the containers", func() {
 		n, _ := newUsedNode()
 		n.change("10-pods.conflist", `"isGateway"`, `"bridge": "cni1", "isGateway"`)
