@@ -58,9 +58,20 @@ func findDamaged(e *examination) (found []Finding) {
 		damaged[text] = append(damaged[text], a)
 	}
 	for _, text := range texts {
-		found = append(found, Finding{Where: whereNode, What: names(damaged[text]) + ", " + text, Mend: edit + "mend what the text names, or let the runtime replace " + theContainers(damaged[text])})
+		found = append(found, Finding{Where: whereNode, What: names(damaged[text]) + ", " + text, Mend: edit + e.mendDamage(text, damaged[text])})
 	}
 	return found
+}
+
+// mendDamage returns how to mend attachments whose CHECK fails with a text.
+func (e *examination) mendDamage(text string, all []*node.Attachment) string {
+	for _, other := range e.liveAttachments() {
+		if strings.Contains(text, " belongs to "+other.ID().String()+" now") { // the text of portmap about a host port
+			loser := all[0].ContainerID
+			return fmt.Sprintf("give %s another host port, and let the runtime replace it; or give %s another one, and let the runtime replace %[2]s and then %[1]s", loser, other.ContainerID)
+		}
+	}
+	return "mend what the text names, or let the runtime replace " + theContainers(all)
 }
 
 // names returns the containers and interfaces of attachments.

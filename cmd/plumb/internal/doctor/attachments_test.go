@@ -58,6 +58,19 @@ func (n *usedNode) replace(runtime *libcni.RuntimeConf) {
 }
 
 var _ = Describe("plumb doctor on attachments", func() {
+	It("finds two containers with one host port", func() {
+		n, runtime := newCompleteNode()
+		second := runtimeOf("c2", nstest.New(GinkgoTB()).Named("c2"))
+		second.CapabilityArgs = runtime.CapabilityArgs
+		n.attach(second)
+		finding := n.find("check", "host port 8080/tcp of IP version 4 belongs to pods/c2/eth0 now")
+		Expect(finding.Mend).To(Equal("edit: give c1 another host port, and let the runtime replace it; or give c2 another one, and let the runtime replace c2 and then c1"))
+		n.requireMended(finding, func() {
+			runtime.CapabilityArgs = map[string]any{"portMappings": []map[string]any{{"hostPort": 8081, "containerPort": 80, "protocol": "tcp"}}}
+			n.replace(runtime)
+		})
+	})
+
 	DescribeTable("finds by CHECK what the node has lost of an attachment", func(command, want string) {
 		n, runtime := newCompleteNode()
 		Expect(n.doctor().Findings).To(BeEmpty())

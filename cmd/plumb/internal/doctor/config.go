@@ -223,10 +223,10 @@ func findKeys(e *examination) (found []Finding) {
 		problems, err := schema.Check(name, f.top)
 		e.unread(f.path, err)
 		for _, p := range problems {
-			if f.isForeign(p) {
+			if f.isForeign(p) || f.isLeftOut(p) {
 				continue
 			}
-			if p.Kind != schema.UnknownKey && p.Kind != schema.RepeatedKey {
+			if p.Kind != schema.UnknownKey && p.Kind != schema.RepeatedKey && p.Kind != schema.IgnoredValue {
 				e.broken[f] = true
 			}
 			what := p.Text
@@ -236,6 +236,7 @@ func findKeys(e *examination) (found []Finding) {
 			found = append(found, Finding{Where: fmt.Sprintf("%s:%d", f.path, p.Line), What: what, Mend: f.mend(p)})
 		}
 		found = append(found, e.findValues(f)...)
+		found = append(found, e.findSysctls(f)...)
 		if name == schema.ConfList {
 			found = append(found, e.findPlugins(f, problems)...)
 		}
@@ -255,13 +256,24 @@ func (e *examination) findPlugins(f *file, problems []schema.Problem) (found []F
 		}
 	}
 	e.broken[f] = e.broken[f] || f.name() == "" || len(f.plugins) == 0
-	// libcni also reads the plugins of a network from a folder with its name.
-	inFolder, err := libcni.NetworkPluginConfsFromFiles(filepath.Dir(f.path), f.name())
 	isMeant := slices.ContainsFunc(problems, func(p schema.Problem) bool { return p.Want == `"plugins"` })
-	if !f.isList() && err == nil && len(inFolder) == 0 && !isMeant {
+	if !f.isList() && !f.hasFolder() && !isMeant {
 		add(f.top, `the key "plugins" is missing`, "add the list of plugins to "+f.path)
 	}
 	return found
+}
+
+// hasFolder reports whether there is a folder with the name of the network, from which libcni also reads plugins, and it
+// has plugins or cannot be read.
+func (f *file) hasFolder() bool {
+	plugins, err := libcni.NetworkPluginConfsFromFiles(filepath.Dir(f.path), f.name())
+	return err != nil || len(plugins) > 0
+}
+
+// isLeftOut reports whether a wrong value is no finding of this check: findVersions knows which versions the plugins
+// support, and an empty list of plugins is right if a folder has the plugins.
+func (f *file) isLeftOut(p schema.Problem) bool {
+	return p.Kind == schema.WrongValue && (p.Path == "cniVersion" || p.Path == "plugins" && f.hasFolder())
 }
 
 // isForeign reports whether a problem is a key that another program has for itself: a key of the list, as nerdctl writes

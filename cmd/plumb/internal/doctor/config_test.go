@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -143,7 +142,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 
 	DescribeTable("finds a mistake whose advice, followed literally, mends it",
 		func(check string, m mistake) {
-			n := newTestNode("bridge", "host-local", "ptp", "macvlan")
+			n := newTestNode("bridge", "host-local", "ptp", "macvlan", "portmap", "firewall", "tuning")
 			n.write("10-pods.conflist", good)
 			m.make(n)
 			finding := n.find(check, m.what)
@@ -221,6 +220,41 @@ var _ = Describe("plumb doctor on configurations", func() {
 		}),
 		Entry("an empty object in a file for a list", "keys", second("20-b.conflist", "{}", `20-b.conflist:1: the key "name" is missing`)),
 		Entry("a list without plugins", "keys", second("20-b.conflist", `{"name": "b"}`, `20-b.conflist:1: the key "plugins" is missing`)),
+		Entry("an empty list of plugins", "keys", second("20-b.conflist", `{"name": "b", "plugins": []}`, "20-b.conflist:1: plugins: the list is empty")),
+		Entry("an empty type", "keys", second("20-b.conflist", `{"name": "b", "plugins": [{"type": ""}]}`, "20-b.conflist:1: plugins[0].type: want a text that is not empty")),
+		Entry("a capability that is nearly right", "keys", mistake{
+			make: func(n *testNode) {
+				n.change("10-pods.conflist", "        }\n    ]", "        },\n        {\"type\": \"portmap\", \"capabilities\": {\"portMapings\": true}}\n    ]")
+			},
+			what: "10-pods.conflist:16: plugins[1].capabilities.portMapings: unknown key; portMappings was probably meant",
+		}),
+		Entry("a capability of another plugin", "keys", mistake{
+			make: func(n *testNode) {
+				n.change("10-pods.conflist", "        }\n    ]", "        },\n        {\"type\": \"portmap\", \"capabilities\": {\"bandwidth\": true}}\n    ]")
+			},
+			what:   "10-pods.conflist:16: plugins[1].capabilities.bandwidth: unknown key",
+			byHand: func(n *testNode) { n.change("10-pods.conflist", `"bandwidth": true`, "") },
+		}),
+		Entry("a backend that is ignored", "keys", mistake{
+			make: func(n *testNode) {
+				n.change("10-pods.conflist", "        }\n    ]", "        },\n        {\"type\": \"firewall\", \"backend\": \"foo\"}\n    ]")
+			},
+			what:   `10-pods.conflist:16: plugins[1].backend: "foo" is ignored: want "iptables" or "firewalld" or "nftables"`,
+			byHand: func(n *testNode) { n.change("10-pods.conflist", `, "backend": "foo"`, "") },
+		}),
+		Entry("a sysctl that is nearly right", "keys", mistake{
+			make: func(n *testNode) {
+				n.change("10-pods.conflist", "        }\n    ]", "        },\n        {\"type\": \"tuning\", \"sysctl\": {\"net.ipv4.conf.IFNAME.log_martian\": \"1\"}}\n    ]")
+			},
+			what: "10-pods.conflist:16: plugins[1].sysctl.net.ipv4.conf.IFNAME.log_martian: a container has no such sysctl; net.ipv4.conf.IFNAME.log_martians was probably meant",
+		}),
+		Entry("a sysctl that containers do not have", "keys", mistake{
+			make: func(n *testNode) {
+				n.change("10-pods.conflist", "        }\n    ]", "        },\n        {\"type\": \"tuning\", \"sysctl\": {\"net/core/netdev_budget\": \"1\", \"net.ipv4.conf.eth0/7.arp_notify\": \"1\", \"net/core/somaxconn\": \"9\"}}\n    ]")
+			},
+			what:   "10-pods.conflist:16: plugins[1].sysctl.net/core/netdev_budget: a container has no such sysctl",
+			byHand: func(n *testNode) { n.change("10-pods.conflist", `"net/core/netdev_budget": "1", `, "") },
+		}),
 		Entry("null instead of a plugin", "keys", second("20-b.conflist", "{\"name\": \"b\", \"plugins\": [\nnull]}", `20-b.conflist:2: plugins[0]: want an object, have null`)),
 		Entry("a name of a bridge that is too long", "keys", mistake{
 			make:   func(n *testNode) { n.change("10-pods.conflist", `"cni0"`, `"a-very-long-bridge"`) },
@@ -262,12 +296,10 @@ var _ = Describe("plumb doctor on configurations", func() {
 				n.write("20-vendor.conflist", `{"cniVersion": "1.1.0", "name": "v", "plugins": [{"type": "vendor"}]}`)
 			}, what: `cniVersion "1.1.0": not supported by vendor (0.4.0, 1.0.0)`,
 		}),
+		Entry("a version that does not exist", "versions", change("1.1.0", "2.0.0", `10-pods.conflist:2: cniVersion "2.0.0": not supported by bridge`)),
 		Entry("an executable of another release", "mixed-versions", mistake{
 			make: func(n *testNode) {
-				cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-X github.com/plumb-cni/plumb/pkg/skel.version=v1.9.9", "-o", n.bin()+"/", "./plugins/ptp")
-				cmd.Dir, cmd.Env = nstest.Root(GinkgoTB()), append(os.Environ(), "CGO_ENABLED=0")
-				out, err := cmd.CombinedOutput()
-				Expect(err).NotTo(HaveOccurred(), "%s", out)
+				n.buildOld("ptp", filepath.Join(n.bin(), "ptp"))
 				n.write("20-ptp.conflist", `{"cniVersion": "1.1.0", "name": "ptp", "plugins": [{"type": "ptp", "ipam": {"type": "host-local", "dataDir": "POOLS", "subnet": "10.89.0.0/16"}}]}`)
 			}, what: "bin/ptp: has version v1.9.9",
 		}),
@@ -295,12 +327,9 @@ var _ = Describe("plumb doctor on configurations", func() {
 				n.Batch(GinkgoTB(), "link add br9 type bridge", "link set br9 up", "link add v1 type veth peer name v2",
 					"link set v1 master br9", "link set v1 alias plumb:pods/c1/eth0")
 			}, what: `the bridge of network "pods" is cni0, and its containers are on br9`,
-		}),
-		Entry("a master that is nearly right", "master", mistake{
-			make: func(n *testNode) {
-				n.Batch(GinkgoTB(), "link add uplink0 type veth peer name x", "link set uplink0 up")
-				n.write("20-m.conflist", "{\"cniVersion\": \"1.1.0\", \"name\": \"m\", \"plugins\": [{\"type\": \"macvlan\",\n\"master\": \"uplink\"}]}")
-			}, what: `20-m.conflist:2: plugins[0].master: the node has no interface "uplink"; uplink0 was probably meant`,
+			byHand: func(n *testNode) {
+				n.Batch(GinkgoTB(), "link set br9 down", "link set br9 name cni0", "link set cni0 up")
+			},
 		}),
 		Entry("a master that the node does not have", "master", second("20-m.conflist",
 			`{"cniVersion": "1.1.0", "name": "m", "plugins": [{"type": "macvlan", "master": "nosuch0"}]}`, `the node has no interface "nosuch0"`)),
@@ -327,6 +356,48 @@ var _ = Describe("plumb doctor on configurations", func() {
 		n.sh("cd " + n.confDir() + " && " + command)
 		n.sh(doctor)
 	})
+
+	It("leaves a version that does not exist to the plugins' newest one", func() {
+		n := newTestNode("bridge", "host-local")
+		n.write("10-pods.conflist", strings.Replace(good, "1.1.0", "2.0.0", 1))
+		Expect(n.find("versions", `cniVersion "2.0.0"`).Mend).To(ContainSubstring(`"1.1.0"/' `))
+	})
+
+	It("finds nothing in an empty list of a network whose plugins are in a folder", func() {
+		n := newTestNode("loopback")
+		n.write("10-pods.conflist", `{"cniVersion": "1.1.0", "name": "pods", "plugins": []}`)
+		Expect(os.Mkdir(filepath.Join(n.confDir(), "pods"), 0o755)).To(Succeed())
+		n.write("pods/lo.conf", `{"type": "loopback"}`)
+		Expect(n.doctor().Findings).To(BeEmpty())
+	})
+
+	It("does not guess which interface was meant as master", func() {
+		n := newTestNode("macvlan")
+		n.Batch(GinkgoTB(), "link add eth0 type veth peer name x")
+		n.write("20-m.conflist", `{"cniVersion": "1.1.0", "name": "m", "plugins": [{"type": "macvlan", "master": "eth1"}]}`)
+		finding := n.find("master", `the node has no interface "eth1"`)
+		Expect(finding.What).NotTo(ContainSubstring("meant"))
+		Expect(finding.Mend).To(Equal("edit: write the name of an interface of this node into line 1 of " + n.confDir() + "/20-m.conflist: eth0, x"))
+	})
+
+	DescribeTable("copies no executable of another project or release in place of a missing one", func(candidate func(n *testNode, path string)) {
+		n := newTestNode("bridge", "host-local")
+		n.write("10-pods.conflist", good)
+		spare := filepath.Join(n.dir, "spare") // beside plumb
+		Expect(os.Mkdir(spare, 0o755)).To(Succeed())
+		n.sh("cp " + n.built + "/plumb " + spare)
+		n.built = spare
+		candidate(n, filepath.Join(spare, "host-local"))
+		n.sh("rm " + n.bin() + "/host-local")
+		finding := n.find("executable", `"host-local": no executable`)
+		Expect(finding.Mend).To(MatchRegexp("^edit: plumb install --from DIR --to " + n.bin() + " --only host-local, where DIR has the plugins of plumb v[^ ]+$"))
+	},
+		Entry("of another project", func(n *testNode, path string) {
+			n.writeVendor()
+			n.sh("mv " + n.bin() + "/vendor " + path)
+		}),
+		Entry("of another release", func(n *testNode, path string) { n.buildOld("host-local", path) }),
+	)
 
 	It("ends soon after the limit of a call if a child of the plugin holds its pipes", func() {
 		n := newTestNode()

@@ -76,6 +76,15 @@ func (n *testNode) writeScript(name, text string) {
 	Expect(os.WriteFile(filepath.Join(n.bin(), name), []byte("#!/bin/sh\n"+text+"\n"), 0o755)).To(Succeed())
 }
 
+// buildOld builds a plugin of the release v1.9.9.
+func (n *testNode) buildOld(plugin, path string) {
+	GinkgoHelper()
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags", "-X github.com/plumb-cni/plumb/pkg/skel.version=v1.9.9", "-o", path, "./plugins/"+plugin)
+	cmd.Dir, cmd.Env = nstest.Root(GinkgoTB()), append(os.Environ(), "CGO_ENABLED=0")
+	out, err := cmd.CombinedOutput()
+	Expect(err).NotTo(HaveOccurred(), "%s", out)
+}
+
 // sh runs a command on the node. The built plumb is in PATH.
 func (n *testNode) sh(command string) string {
 	GinkgoHelper()

@@ -3,10 +3,13 @@ package doctor
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/containernetworking/cni/libcni"
@@ -15,6 +18,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/schema"
+	"github.com/plumb-cni/plumb/pkg/types"
 )
 
 // linkKinds are the kinds of links that each plugin makes.
@@ -44,16 +49,9 @@ func findLinkKinds(e *examination) (found []Finding) {
 	return found
 }
 
-// lackingKinds returns the kinds that the kernel does not know. It tries to make links without what they need, in a
-// network namespace of its own, which ends with the thread.
+// lackingKinds returns the kinds that the kernel does not know. It tries to make links without what they need.
 func lackingKinds(kinds []string) (lacking []string, err error) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
-		if err = unix.Unshare(unix.CLONE_NEWNET); err != nil {
-			return
-		}
+	err = inNewNamespace(func() {
 		for _, kind := range kinds {
 			attrs := netlink.NewLinkAttrs()
 			attrs.Name = "probe-" + kind
@@ -61,9 +59,66 @@ func lackingKinds(kinds []string) (lacking []string, err error) {
 				lacking = append(lacking, kind)
 			}
 		}
+	})
+	return lacking, err
+}
+
+// inNewNamespace calls f in a new network namespace, which ends with the thread.
+func inNewNamespace(f func()) (err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		if err = unix.Unshare(unix.CLONE_NEWNET); err == nil {
+			f()
+		}
 	}()
 	<-done
-	return lacking, err
+	return err
+}
+
+// findSysctls finds sysctls of the plugin tuning that a network namespace does not have. ADD fails with them.
+func (e *examination) findSysctls(f *file) (found []Finding) {
+	for _, p := range f.plugins {
+		keys := p.Get("sysctl").Members()
+		if p.typ != "tuning" || len(keys) == 0 {
+			continue
+		}
+		e.unread("sysctls", inNewNamespace(func() {
+			for _, key := range keys {
+				found = append(found, f.checkSysctl(key)...)
+			}
+		}))
+	}
+	return found
+}
+
+// checkSysctl returns the finding for a sysctl that the network namespace of the thread does not have. In place of the
+// interface that the key names, it looks at lo.
+func (f *file) checkSysctl(key *schema.Value) []Finding {
+	parts := strings.FieldsFunc(key.Key, func(r rune) bool { return r == '.' || r == '/' })
+	last := len(parts) - 1
+	if last > 3 && (parts[2] == "conf" || parts[2] == "neigh") && parts[3] != "all" && parts[3] != "default" {
+		parts = []string{parts[0], parts[1], parts[2], "lo", parts[last]}
+	}
+	file := filepath.Join(append([]string{"/proc/sys"}, parts...)...)
+	if _, err := os.Stat(file); !errors.Is(err, fs.ErrNotExist) || last < 0 {
+		return nil
+	}
+	p := schema.Problem{Kind: schema.UnknownKey, Path: key.Path, Line: key.Line, Key: key.Key}
+	what := key.Path + ": a container has no such sysctl"
+	var names []string
+	entries, _ := os.ReadDir(filepath.Dir(file)) // without a folder there are no similar names
+	for _, entry := range entries {
+		names = append(names, entry.Name())
+	}
+	name := filepath.Base(file)
+	if likely := types.Nearest(name, names); likely != "" {
+		meant := strings.TrimSuffix(key.Key, name) + likely
+		what += "; " + meant + " was probably meant"
+		p.Have, p.Want = strconv.Quote(key.Key), strconv.Quote(meant)
+	}
+	return []Finding{{Where: f.at(key), What: what, Mend: f.mend(p)}}
 }
 
 // findIPv6 finds IPv6 ranges on a node that has IPv6 disabled.

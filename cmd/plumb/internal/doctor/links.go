@@ -9,7 +9,6 @@ import (
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/schema"
 	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/nl"
-	"github.com/plumb-cni/plumb/pkg/types"
 )
 
 // bridgeName returns the name of the bridge of a plugin bridge.
@@ -49,14 +48,46 @@ func findBridges(e *examination) (found []Finding) {
 			}
 			e.broken[f] = true
 			what := fmt.Sprintf("the bridge of network %q is %s, and its containers are on %s: new containers do not reach them", f.name(), name, other)
-			mend := fmt.Sprintf("ip link set dev %[1]s name %[2]s || { ip link set dev %[1]s down && ip link set dev %[1]s name %[2]s && ip link set dev %[2]s up; }", node.Quote(other), node.Quote(name))
-			if _, exists := e.link(name); exists {
-				mend = edit + fmt.Sprintf("write \"bridge\": %q into %s, or replace the containers on %s", other, f.path, other)
-			}
-			found = append(found, Finding{Where: f.at(p.Value), What: what, Mend: mend})
+			found = append(found, Finding{Where: f.at(p.Value), What: what, Mend: e.mendBridge(f, p, other)})
 		}
 	}
 	return found
+}
+
+// mendBridge returns how to mend that the containers of a plugin are on another bridge than the configuration names. The
+// results of the containers say which of both has changed.
+func (e *examination) mendBridge(f *file, p plugin, other string) string {
+	name, added := bridgeName(p), e.bridgesAtAdd(f.name())
+	_, exists := e.link(name)
+	switch key := p.Get("bridge"); {
+	case added[other] && !added[name] && key.Text() != "":
+		return f.replace(key.Line, key.Key, key.Literal(), fmt.Sprintf("%q", other))
+	case added[name] && !added[other] && !exists:
+		return fmt.Sprintf("ip link set dev %[1]s name %[2]s || { ip link set dev %[1]s down && ip link set dev %[1]s name %[2]s && ip link set dev %[2]s up; }", node.Quote(other), node.Quote(name))
+	case added[other] || exists:
+		return edit + fmt.Sprintf("write \"bridge\": %q into %s, or replace the containers on %s", other, f.path, other)
+	}
+	return edit + fmt.Sprintf("rename %s to %s if somebody has renamed the bridge, or write \"bridge\": %q into %s if somebody has edited the file", other, name, other, f.path)
+}
+
+// bridgesAtAdd returns the names of the bridges in the configurations with which the containers of a network were added.
+func (e *examination) bridgesAtAdd(network string) map[string]bool {
+	names := map[string]bool{}
+	if e.inventory == nil {
+		return names
+	}
+	for _, a := range e.inventory.Attachments {
+		list, _ := a.Added()
+		if a.Network != network || list == nil {
+			continue
+		}
+		for _, conf := range list.Plugins {
+			if v, err := schema.Parse(conf.Bytes); err == nil && conf.Network.Type == "bridge" {
+				names[bridgeName(plugin{Value: v})] = true
+			}
+		}
+	}
+	return names
 }
 
 // bridgeOf returns the name of the bridge that has host ends of the network, or "".
@@ -96,25 +127,18 @@ func findMasters(e *examination) (found []Finding) {
 	return found
 }
 
-// noMaster returns the finding for a master that does not exist.
+// noMaster returns the finding for a master that does not exist. It does not guess which one was meant: an interface with
+// a similar name, such as eth0 for eth1, may lead to another network.
 func (e *examination) noMaster(f *file, v *schema.Value) Finding {
-	var names, others []string
+	var names []string
 	for _, l := range e.links {
 		if !attach.MadeByPlumb(l) && l.Name != "lo" {
 			names = append(names, l.Name)
 		}
-		if l.Kind == "" && l.Name != "lo" {
-			others = append(others, l.Name)
-		}
-	}
-	what := fmt.Sprintf("%s: the node has no interface %q", v.Path, v.Text())
-	if likely := types.Nearest(v.Text(), names); likely != "" {
-		return Finding{Where: f.at(v), What: what + "; " + likely + " was probably meant",
-			Mend: f.replace(v.Line, v.Key, fmt.Sprintf("%q", v.Text()), fmt.Sprintf("%q", likely))}
 	}
 	mend := fmt.Sprintf("%swrite the name of an interface of this node into line %d of %s", edit, v.Line, f.path)
-	if len(others) > 0 {
-		mend += "; its network cards are: " + strings.Join(others, ", ")
+	if slices.Sort(names); len(names) > 0 {
+		mend += ": " + strings.Join(names, ", ")
 	}
-	return Finding{Where: f.at(v), What: what, Mend: mend}
+	return Finding{Where: f.at(v), What: fmt.Sprintf("%s: the node has no interface %q", v.Path, v.Text()), Mend: mend}
 }

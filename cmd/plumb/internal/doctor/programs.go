@@ -6,6 +6,7 @@ import (
 	"debug/buildinfo"
 	"debug/elf"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -95,7 +96,7 @@ func (x *executable) read(ctx context.Context, c *caller) {
 		return
 	}
 	x.serves = info.SupportedVersions()
-	if built, err := buildinfo.ReadFile(x.path); err == nil && strings.HasPrefix(built.Path, "github.com/plumb-cni/plumb/plugins/") {
+	if isPlumbs(x.path) {
 		x.version = c.banner(ctx, x.path)
 	}
 }
@@ -120,16 +121,44 @@ func (c *caller) banner(ctx context.Context, path string) string {
 	return words[3]
 }
 
-// copyFrom returns the command that copies an executable from a folder that has a good one. where is the path that
-// it gets.
-func (e *examination) copyFrom(name, where string) string {
+// install returns how to install an executable at a path: by a copy, if a folder has the plugin of plumb's wanted version;
+// empty: of any. An executable of another project may support fewer versions of the specification, and other keys.
+func (e *examination) install(name, where, version string) string {
 	for _, dir := range e.Spare {
 		from := filepath.Join(dir, name)
-		if _, err := os.Stat(from); err == nil && from != where && whyNotRunnable(from) == "" {
+		if _, err := os.Stat(from); err != nil || from == where || whyNotRunnable(from) != "" || !isPlumbs(from) {
+			continue
+		}
+		if have := e.caller().banner(e.ctx, from); have != "" && (have == version || version == "") {
 			return fmt.Sprintf("install -m 0755 %s %s", node.Quote(from), node.Quote(where))
 		}
 	}
-	return fmt.Sprintf("%sinstall the plugin %s as %s", edit, name, where)
+	if !slices.Contains(schema.Names(), name) {
+		return fmt.Sprintf("%sinstall the plugin %s as %s", edit, name, where)
+	}
+	return fmt.Sprintf("%splumb install --from DIR --to %s --only %s, where DIR has the plugins of %s", edit,
+		node.Quote(filepath.Dir(where)), name, strings.TrimSpace("plumb "+version))
+}
+
+// isPlumbs reports whether an executable is a plugin of plumb.
+func isPlumbs(path string) bool {
+	built, err := buildinfo.ReadFile(path)
+	return err == nil && strings.HasPrefix(built.Path, "github.com/plumb-cni/plumb/plugins/")
+}
+
+// usualVersion returns the version that most executables of plumb have; empty: there are none.
+func (e *examination) usualVersion() (usual string) {
+	count := map[string]int{}
+	for _, name := range slices.Sorted(maps.Keys(e.executables)) {
+		version := e.executables[name].version
+		if version == "" {
+			continue
+		}
+		if count[version]++; count[version] > count[usual] {
+			usual = version
+		}
+	}
+	return usual
 }
 
 // findExecutables finds plugins without an executable that can run.
@@ -199,22 +228,27 @@ func (e *examination) folderNamed(plugin string) string {
 
 // mendProgram returns how to mend the executable of a plugin.
 func (e *examination) mendProgram(x *executable) string {
-	mend := edit + "name the folder of the plugins with --cni-path"
+	path, before := x.path, ""
 	switch {
 	case strings.HasPrefix(x.problem, "not executable"):
-		mend = "chmod 0755 " + node.Quote(x.path)
-	case x.path != "":
-		mend = e.copyFrom(x.name, x.path)
+		return "chmod 0755 " + node.Quote(path)
+	case path != "":
 	case e.folderNamed(x.name) != "":
-		path := e.folderNamed(x.name)
-		mend = "mv -nT " + node.Quote(path) + " " + node.Quote(path+".folder") // without -T into the folder of that name, if there is one
-		if copying := e.copyFrom(x.name, path); !strings.HasPrefix(copying, edit) {
-			mend += " && " + copying
-		}
+		path = e.folderNamed(x.name)
+		before = "mv -nT " + node.Quote(path) + " " + node.Quote(path+".folder") // without -T into the folder of that name, if there is one
 	case len(e.PluginPath) > 0:
-		mend = e.copyFrom(x.name, filepath.Join(e.PluginPath[0], x.name))
+		path = filepath.Join(e.PluginPath[0], x.name)
+	default:
+		return edit + "name the folder of the plugins with --cni-path"
 	}
-	return mend
+	mend := e.install(x.name, path, e.usualVersion())
+	switch {
+	case before == "":
+		return mend
+	case strings.HasPrefix(mend, edit):
+		return before // what is missing then is a finding of its own
+	}
+	return before + " && " + mend
 }
 
 // findVersions finds networks with a version that one of their plugins does not support.
@@ -258,41 +292,16 @@ func (f *file) mendVersion(have string, common []string) string {
 	return f.replace(v.Line, v.Key, fmt.Sprintf("%q", have), fmt.Sprintf("%q", common[len(common)-1]))
 }
 
-// findMixed finds executables of plumb that are not of the newest version among them.
+// findMixed finds executables of plumb that are not of the version that most of them have.
 func findMixed(e *examination) (found []Finding) {
-	var all []*executable
-	for _, x := range e.executables {
-		if x.version != "" {
-			all = append(all, x)
-		}
-	}
-	slices.SortFunc(all, func(a, b *executable) int { return strings.Compare(a.name, b.name) })
-	count := map[string]int{}
-	usual := ""
-	for _, x := range all {
-		count[x.version]++
-		if count[x.version] > count[usual] {
-			usual = x.version
-		}
-	}
-	for _, x := range all {
-		if x.version != usual {
+	usual := e.usualVersion()
+	for _, name := range slices.Sorted(maps.Keys(e.executables)) {
+		if x := e.executables[name]; x.version != "" && x.version != usual {
 			found = append(found, Finding{
 				Where: x.path, What: fmt.Sprintf("has version %s, and most plugins of plumb have %s", x.version, usual),
-				Mend: e.copyVersion(x, usual),
+				Mend: e.install(x.name, x.path, usual),
 			})
 		}
 	}
 	return found
-}
-
-// copyVersion returns the command that copies an executable of the wanted version.
-func (e *examination) copyVersion(x *executable, version string) string {
-	for _, dir := range e.Spare {
-		from := filepath.Join(dir, x.name)
-		if _, err := os.Stat(from); err == nil && whyNotRunnable(from) == "" && e.caller().banner(e.ctx, from) == version {
-			return fmt.Sprintf("install -m 0755 %s %s", node.Quote(from), node.Quote(x.path))
-		}
-	}
-	return fmt.Sprintf("%sinstall version %s of %s as %s", edit, version, x.name, x.path)
 }

@@ -446,17 +446,65 @@ func findForwardDrop(e *examination) (found []Finding) {
 			if !slices.ContainsFunc(f.plugins, plugin.isRouted) || slices.Contains(f.types(), "firewall") || !f.isList() {
 				continue
 			}
+			if len(f.spans()) > 0 && len(f.acceptRules(c.Table.Family)) == 0 {
+				continue // the chain sees only packets of an IP version that the network does not have
+			}
 			rules, err := e.nft.Rules(c.Table, c.Name)
 			e.unread("rules of nftables", types.IgnoreNotExist(err))
-			if slices.ContainsFunc(rules, f.isNamedIn) {
-				continue
+			if !slices.ContainsFunc(rules, f.isNamedIn) {
+				found = append(found, f.dropped(c))
 			}
-			found = append(found, Finding{Where: f.path,
-				What: fmt.Sprintf("table %s, chain %s: its policy is drop, and network %q has no plugin that lets packets of its containers pass; nor does a rule of the chain name its subnet or its bridge", c.Table, c.Name, f.name()),
-				Mend: edit + `add {"type": "firewall"} to plugins, after the plugin that makes the interface; containers that run must be replaced`})
 		}
 	}
 	return found
+}
+
+// dropped returns the finding for a chain that drops what containers of the network send. The plugin firewall can only
+// accept packets in the chain of iptables.
+func (f *file) dropped(c nft.ListedChain) Finding {
+	found := Finding{Where: f.path, What: fmt.Sprintf("table %s, chain %s: its policy is drop, and no rule of it names the subnet or the bridge of network %q", c.Table, c.Name, f.name())}
+	rules := f.acceptRules(c.Table.Family)
+	switch {
+	case c.Name == "FORWARD" && c.Table.Name == "filter" && c.Table.Family != nft.Inet:
+		found.What += ", which has no plugin that lets packets of its containers pass"
+		found.Mend = edit + `add {"type": "firewall"} to plugins, after the plugin that makes the interface; containers that run must be replaced`
+	case len(rules) == 0:
+		found.Mend = edit + "add a rule to the chain that accepts packets from the containers, and one for the answers"
+	default:
+		found.What += ". The program that makes the chain needs these rules in its own configuration, too"
+		for i, rule := range rules {
+			rules[i] = fmt.Sprintf("add rule %s %s %s", c.Table, c.Name, rule)
+		}
+		found.Mend = "nft " + node.Quote(strings.Join(rules, "; "))
+	}
+	return found
+}
+
+// acceptRules returns the rules of nftables that let pass what the containers of the network send, the answers, and what
+// arrives at their host ports.
+func (f *file) acceptRules(family nft.Family) (rules []string) {
+	accept := func(from, to string) {
+		rules = append(rules, from+" accept", to+" ct state established,related accept")
+		if slices.Contains(f.types(), "portmap") {
+			rules = append(rules, to+" ct status dnat accept")
+		}
+	}
+	spans := f.spans()
+	for _, s := range spans {
+		ip := nft.IPv6
+		if s.subnet.Addr().Is4() {
+			ip = nft.IPv4
+		}
+		if family == nft.Inet || family == ip {
+			accept(fmt.Sprintf("%s saddr %s", ip, s.subnet), fmt.Sprintf("%s daddr %s", ip, s.subnet))
+		}
+	}
+	for _, p := range f.plugins {
+		if p.typ == "bridge" && len(spans) == 0 {
+			accept(fmt.Sprintf("iifname %q", bridgeName(p)), fmt.Sprintf("oifname %q", bridgeName(p)))
+		}
+	}
+	return rules
 }
 
 // isNamedIn reports whether a rule names a subnet or the bridge of the network.

@@ -366,6 +366,39 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 		})
 	})
 
+	It("finds a native chain of nftables that drops what containers send, and adds rules to it", func() {
+		n, c1 := newUsedNode()
+		outside := nstest.New(GinkgoTB())
+		n.Must(GinkgoTB(), "ip", "link", "add", "up0", "type", "veth", "peer", "name", "up1", "netns", outside.Path())
+		n.Batch(GinkgoTB(), "link set up0 up", "address add 198.51.100.1/24 dev up0")
+		outside.Batch(GinkgoTB(), "link set up1 up", "address add 198.51.100.2/24 dev up1")
+		c1.Batch(GinkgoTB(), "route add 198.51.100.0/24 via 10.88.0.1")
+		n.sh("nft 'add table inet f; add chain inet f forw { type filter hook forward priority 0; policy drop; }'")
+		n.requireMended(n.find("forward-drop", `table inet f, chain forw: its policy is drop, and no rule of it names the subnet or the bridge of network "pods"`), nil)
+		c1.Must(GinkgoTB(), "ping", "-c", "1", "-W", "60", "198.51.100.2")
+		n.sh("nft flush chain inet f forw")
+		n.sh(fmt.Sprintf("install -m 0755 %s/static %s", nstest.Build(GinkgoTB(), "static"), n.bin()))
+		n.write("10-pods.conflist", strings.Replace(masqueraded, `"host-local", "dataDir": "POOLS", "subnet": "10.88.0.0/16"`, `"static", "addresses": [{"address": "10.88.0.9/16"}]`, 1))
+		finding := n.find("forward-drop", "table inet f, chain forw")
+		Expect(finding.Mend).To(ContainSubstring("iifname"))
+		n.requireMended(finding, nil)
+		c1.Must(GinkgoTB(), "ping", "-c", "1", "-W", "60", "198.51.100.2")
+	})
+
+	It("finds no chain that drops packets of an IP version that the network does not have", func() {
+		n, _ := newUsedNode()
+		n.sh("nft 'add table ip6 filter; add chain ip6 filter FORWARD { type filter hook forward priority 0; policy drop; }'")
+		Expect(n.doctor().Findings).To(BeEmpty())
+	})
+
+	It("sets the bridge of an edited configuration back to that of the containers", func() {
+		n, _ := newUsedNode()
+		n.change("10-pods.conflist", `"isGateway"`, `"bridge": "cni1", "isGateway"`)
+		finding := n.find("bridge", `the bridge of network "pods" is cni1, and its containers are on cni0`)
+		Expect(finding.Mend).To(HavePrefix("sed "))
+		n.requireMended(finding, nil)
+	})
+
 	It("finds no chain that drops if a rule of it names the subnet or the bridge", func() {
 		n, _ := newUsedNode()
 		n.Must(GinkgoTB(), "iptables", "-P", "FORWARD", "DROP")

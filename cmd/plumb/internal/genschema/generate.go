@@ -27,14 +27,16 @@ func generate(plugins string) (map[string][]byte, error) {
 		return nil, err
 	}
 	ipams := map[string]*schema.Schema{}
+	var ofIPAM []string
 	for name, p := range pages {
 		if p.ipam {
 			ipams["ipam-"+name] = p.ipamSchema()
+			ofIPAM = append(ofIPAM, p.ownCapabilities()...)
 		}
 	}
 	all := map[string]*schema.Schema{}
 	for name, p := range pages {
-		if all[name], err = p.schema(); err != nil {
+		if all[name], err = p.schema(ofIPAM); err != nil {
 			return nil, err
 		}
 	}
@@ -144,8 +146,30 @@ func withCommon(name string, s *schema.Schema) *schema.Schema {
 	return c
 }
 
-// schema returns the schema of a configuration of the plugin.
-func (p *page) schema() (*schema.Schema, error) {
+// ownCapabilities returns the names of the capabilities of a plugin: the keys of runtimeConfig.
+func (p *page) ownCapabilities() (names []string) {
+	for _, k := range p.keys {
+		if len(k.path) == 2 && k.path[0] == "runtimeConfig" {
+			names = append(names, k.path[1])
+		}
+	}
+	return names
+}
+
+// capabilities returns the schema of the key capabilities of the plugin. A plugin also has those of its IPAM plugin, which
+// gets the same configuration.
+func (p *page) capabilities(ofIPAM []string) *schema.Schema {
+	s := common("capabilities")
+	s.Properties = map[string]*schema.Schema{}
+	for _, name := range append(p.ownCapabilities(), ofIPAM...) {
+		s.Properties[name] = &schema.Schema{Type: "boolean", Description: "the runtime passes runtimeConfig." + name}
+	}
+	s.Additional = &schema.Schema{Type: "boolean", Warning: p.name + " has no such capability, so that it gets nothing for it."}
+	return s
+}
+
+// schema returns the schema of a configuration of the plugin. ofIPAM are the capabilities of the IPAM plugins.
+func (p *page) schema(ofIPAM []string) (*schema.Schema, error) {
 	s := object(p.name, "")
 	s.Title = "Configuration of the CNI plugin " + p.name
 	s.Required = []string{"type"}
@@ -156,6 +180,7 @@ func (p *page) schema() (*schema.Schema, error) {
 	}
 	if !p.ipam {
 		s.Properties["type"] = &schema.Schema{Type: "string", Const: p.name, Description: "the name of the plugin"}
+		s.Properties["capabilities"] = p.capabilities(ofIPAM)
 	}
 	for _, k := range p.keys {
 		shared := k.path[0] == "args" || k.path[0] == "runtimeConfig"
@@ -208,7 +233,9 @@ func common(name string) *schema.Schema {
 	case "name":
 		return text("string", "the name of the network, unique on the node: letters, digits, '.', '_' and '-'")
 	case "type":
-		return text("string", "the name of the plugin: an executable in CNI_PATH")
+		s := text("string", "the name of the plugin: an executable in CNI_PATH")
+		s.MinLength = 1
+		return s
 	case "capabilities":
 		s := text("object", "what the runtime may pass in runtimeConfig, such as \"portMappings\": true")
 		s.Additional = &schema.Schema{Type: "boolean"}
@@ -288,6 +315,6 @@ func list(plugins map[string]*schema.Schema, pages map[string]*page) *schema.Sch
 			item.AllOf = append(item.AllOf, ifType(name, "#/$defs/"+name))
 		}
 	}
-	s.Properties["plugins"] = &schema.Schema{Type: "array", Items: item, Description: "the plugins, which ADD calls in this order, and DEL in the reverse order"}
+	s.Properties["plugins"] = &schema.Schema{Type: "array", MinItems: 1, Items: item, Description: "the plugins, which ADD calls in this order, and DEL in the reverse order"}
 	return s
 }

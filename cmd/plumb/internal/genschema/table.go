@@ -163,14 +163,14 @@ func integer(limits string) (*schema.Schema, error) {
 	return s, nil
 }
 
-// oneOf returns the schema of "`a`, `b` or `c`", or of "`a` or another string". It accepts the empty string, because the
-// plugins read it as if the key were missing.
+// oneOf returns the schema of "`a`, `b` or `c`", or of "`a` or another string", which the plugin ignores. It accepts the
+// empty string, because the plugins read it as if the key were missing.
 func oneOf(text string) *schema.Schema {
-	values := quotes(text)
+	values := append(quotes(text), "")
 	if strings.HasSuffix(text, "another string") {
-		return &schema.Schema{AnyOf: []*schema.Schema{{Enum: values}, {Type: "string"}}}
+		return &schema.Schema{AnyOf: []*schema.Schema{{Enum: values}, {Type: "string", Warning: "The plugin ignores this value."}}}
 	}
-	return &schema.Schema{Type: "string", Enum: append(values, "")}
+	return &schema.Schema{Type: "string", Enum: values}
 }
 
 // find returns a copy of the schema of a key in an earlier row of the page.

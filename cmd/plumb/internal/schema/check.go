@@ -21,6 +21,8 @@ const (
 	MissingKey  Kind = "missing-key"
 	WrongType   Kind = "wrong-type"
 	WrongValue  Kind = "wrong-value"
+	// IgnoredValue is a value that the plugin ignores, with a warning.
+	IgnoredValue Kind = "ignored-value"
 )
 
 // A Problem is one place of a configuration that does not match its schema.
@@ -44,8 +46,14 @@ func Check(name string, v *Value) ([]Problem, error) {
 	}
 	c := checker{defs: s.Defs}
 	c.value(s, v)
-	slices.SortStableFunc(c.found, func(a, b Problem) int { return a.Line - b.Line })
-	return c.found, nil
+	var found []Problem
+	for _, p := range c.found {
+		if !slices.Contains(found, p) { // two schemas, that of all plugins and that of one, can find the same
+			found = append(found, p)
+		}
+	}
+	slices.SortStableFunc(found, func(a, b Problem) int { return a.Line - b.Line })
+	return found, nil
 }
 
 type checker struct {
@@ -67,11 +75,7 @@ func (c *checker) value(s *Schema, v *Value) {
 		c.value(c.defs[strings.TrimPrefix(s.Ref, "#/$defs/")], v)
 		return
 	}
-	if len(s.AnyOf) > 0 && !slices.ContainsFunc(s.AnyOf, func(one *Schema) bool { return c.matches(one, v) }) {
-		c.add(WrongType, v, "have %s, which is none of the possible values", v.describe())
-		return
-	}
-	if !c.scalar(s, v) {
+	if !c.anyOf(s, v) || !c.scalar(s, v) {
 		return
 	}
 	for _, item := range v.Items() {
@@ -84,6 +88,29 @@ func (c *checker) value(s *Schema, v *Value) {
 		if branch.Then != nil && v.Get("type").Text() == branch.If.Properties["type"].Const {
 			c.value(branch.Then, v)
 		}
+	}
+}
+
+// anyOf reports whether a value matches one of the alternatives of a schema, or the schema has none.
+func (c *checker) anyOf(s *Schema, v *Value) bool {
+	i := slices.IndexFunc(s.AnyOf, func(one *Schema) bool { return c.matches(one, v) })
+	switch {
+	case len(s.AnyOf) == 0:
+		return true
+	case i < 0:
+		c.add(WrongType, v, "have %s, which is none of the possible values", v.describe())
+		return false
+	case s.AnyOf[i].Warning != "":
+		p := c.add(IgnoredValue, v, "%q is ignored: want %s", v.Text(), alternatives(s.AnyOf[0].Enum))
+		p.suggest(v, s.AnyOf[0].Enum)
+	}
+	return true
+}
+
+// suggest sets what was probably meant by a text.
+func (p *Problem) suggest(v *Value, enum []string) {
+	if likely := types.Nearest(v.Text(), enum); likely != "" {
+		p.Have, p.Want = strconv.Quote(v.Text()), strconv.Quote(likely)
 	}
 }
 
@@ -106,10 +133,11 @@ func (c *checker) scalar(s *Schema, v *Value) bool {
 	case s.Const != "" && text != s.Const:
 		c.add(WrongValue, v, "want %q, have %q", s.Const, text)
 	case len(s.Enum) > 0 && v.kind == "string" && !slices.Contains(s.Enum, text):
-		p := c.add(WrongValue, v, "want %s, have %q", alternatives(s.Enum), text)
-		if likely := types.Nearest(text, s.Enum); likely != "" {
-			p.Have, p.Want = strconv.Quote(text), strconv.Quote(likely)
-		}
+		c.add(WrongValue, v, "want %s, have %q", alternatives(s.Enum), text).suggest(v, s.Enum)
+	case v.kind == "string" && len(text) < s.MinLength:
+		c.add(WrongValue, v, "want a text that is not empty")
+	case v.kind == "array" && len(v.inner) < s.MinItems:
+		c.add(WrongValue, v, "the list is empty")
 	}
 	if n, ok := v.scalar.(json.Number); ok {
 		i, err := n.Int64()
@@ -157,7 +185,7 @@ func (c *checker) object(s *Schema, v *Value) {
 			c.add(RepeatedKey, m, "the key occurs twice; only the last one counts")
 		default:
 			seen[known[i]] = true
-			c.value(s.Properties[known[i]], m)
+			c.value(s.Properties[known[i]], v.Get(m.Key)) // of several, the last one
 		}
 	}
 	for _, key := range s.Required {

@@ -34,6 +34,8 @@ type Schema struct {
 	AnyOf       []*Schema          `json:"anyOf,omitempty"`
 	Minimum     *int64             `json:"minimum,omitempty"`
 	Maximum     *int64             `json:"maximum,omitempty"`
+	MinLength   int                `json:"minLength,omitempty"`
+	MinItems    int                `json:"minItems,omitempty"`
 	Default     any                `json:"default,omitempty"`
 	Items       *Schema            `json:"items,omitempty"`
 	Properties  map[string]*Schema `json:"properties,omitempty"`
@@ -45,7 +47,7 @@ type Schema struct {
 	Then       *Schema            `json:"then,omitempty"`
 	Defs       map[string]*Schema `json:"$defs,omitempty"`
 	// Warning is the text that editors with the JSON language service of VS Code show at a value that matches the
-	// schema. Validators ignore the keyword.
+	// schema, because nobody uses the value. Validators ignore the keyword.
 	Warning string `json:"deprecationMessage,omitempty"`
 }
 
