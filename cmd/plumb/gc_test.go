@@ -158,10 +158,12 @@ var _ = Describe("plumb gc", func() {
 			exit         int
 			args         []string
 		}{
-			{"", "the list is empty; if that is true, use --none-live", exitError, []string{"--live", "-"}},
+			{"", "the list is empty; if that is true: plumb gc --none-live\n", exitError, []string{"--live", "-"}},
 			{" \n", "the list is empty", exitError, []string{"--live", "-"}},
 			{id("a1")[:13], "which is the beginning of the container ID " + id("a1") + ": give whole IDs (--no-trunc)", exitError, []string{"--live", "-"}},
 			{id("a1") + "\n" + id("d1")[:12], "give whole IDs", exitError, []string{"--live", "-"}},
+			{id("a1") + "\n" + strings.ToUpper(id("d1")), "which is the container ID " + id("d1") + " in other case", exitError, []string{"--live", "-"}},
+			{strings.ToUpper(id("a1")), "which is the container ID " + id("a1") + " in other case", exitError, []string{"--live", "-"}},
 			{id("b1"), "none of the 1 IDs in the list has an attachment", exitError, []string{"--live", "-"}},
 			{"a1 5/6", `has "5/6", which is no container ID`, exitError, []string{"--live", "-"}},
 			{"", "no such file", exitError, []string{"--live", b.path("none")}},
@@ -257,11 +259,29 @@ var _ = Describe("plumb gc", func() {
 		b.age()
 		reply := b.gc("", "--live-from-results")
 		Expect(reply.Exit).To(Equal(0), reply.Stderr)
-		Expect(reply.Stdout).To(ContainSubstring("kept pods lost eth0: its namespace exists, because its host end does; " +
+		Expect(reply.Stdout).To(MatchRegexp(`kept pods lost eth0: veth\w+ is still there, so the container's namespace exists; ` +
 			"if the runtime does not have the container any more: plumb gc --dead lost\n"))
 		Expect(b.inventory().Attachments).To(HaveLen(2))
 		Expect(b.gc("", "--dead", "lost").Stdout).To(ContainSubstring("removed pods lost eth0\n"))
 		Expect(b.inventory().Attachments).To(HaveLen(1))
+	})
+
+	It("keeps all attachments of a container that lives by one of them with --live-from-results", func() {
+		b.add(list, newPod("a1"))
+		lost := newPod("lost")
+		b.add(list, lost)
+		lost.runtime.IfName = "net1"
+		b.add(b.network("20-flat.conflist", `{"cniVersion": "1.1.0", "name": "flat", "plugins": [
+			{"type": "macvlan", "master": "cni0", "ipam": {"type": "host-local", "dataDir": "DIR/leases", "subnet": "10.9.9.0/24"}}]}`), lost)
+		for _, name := range []string{"pods-lost-eth0", "flat-lost-net1"} {
+			Expect(os.Remove(b.path("cache/results/" + name))).To(Succeed())
+		}
+		b.age()
+		reply := b.gc("", "--live-from-results")
+		Expect(reply.Exit).To(Equal(0), reply.Stderr)
+		Expect(reply.Stdout).To(MatchRegexp(`^kept flat lost net1: veth\w+ is still there, so the container's namespace exists; .*\nkept pods lost eth0: `))
+		Expect(b.path("leases/flat/10.9.9.2")).To(BeAnExistingFile())
+		Expect(b.inventory().Attachments).To(HaveLen(3))
 	})
 
 	It("removes exactly the containers that --dead names", func() {

@@ -86,7 +86,7 @@ func findLeftovers(e *examination) (found []Finding) {
 			what = "its namespace " + a.NetNS + " does not exist"
 		case result(a) == "" && results[a.Network] > 0:
 			what = "libcni's cache has no result of it, so its ADD failed, or its DEL, or the result was lost"
-			if a.HasPeer() {
+			if e.inventory.HostEnd(a.ContainerID) != "" {
 				what += "; its namespace exists"
 			}
 			mend = edit + "if the runtime does not have the container any more: " + mend

@@ -52,7 +52,7 @@ func NewPlan(inv *Inventory, live LiveList, s Selection) (*Plan, error) {
 		if a.Incomplete || live.lives(a.ContainerID) || s.Network != "" && a.Network != s.Network {
 			continue
 		}
-		if reason := s.keepReason(inv.network(a.Network), a, live); reason != "" {
+		if reason := s.keepReason(inv, a, live); reason != "" {
 			p.Kept = append(p.Kept, WithReason{a, reason})
 			continue
 		}
@@ -62,7 +62,11 @@ func NewPlan(inv *Inventory, live LiveList, s Selection) (*Plan, error) {
 }
 
 // keepReason returns why an attachment is kept whose container does not live by the list.
-func (s Selection) keepReason(n *Network, a *Attachment, live LiveList) string {
+func (s Selection) keepReason(inv *Inventory, a *Attachment, live LiveList) string {
+	n, hostEnd := inv.network(a.Network), ""
+	if live.fromResults {
+		hostEnd = inv.HostEnd(a.ContainerID)
+	}
 	switch {
 	case live.Dead != nil && a.cached != nil && a.namespaces == namespaceExists:
 		return "its namespace " + a.NetNS + " exists: the runtime has to delete the container"
@@ -70,8 +74,8 @@ func (s Selection) keepReason(n *Network, a *Attachment, live LiveList) string {
 		return "it is younger than " + s.MinAge.String() + " (--min-age)"
 	case live.Dead != nil:
 		return ""
-	case live.fromResults && a.HasPeer():
-		return "its namespace exists, because its host end does; if the runtime does not have the container any more: plumb gc --dead " + a.ContainerID
+	case hostEnd != "":
+		return hostEnd + " is still there, so the container's namespace exists; if the runtime does not have the container any more: plumb gc --dead " + a.ContainerID
 	case n.DisableGC:
 		return "disableGC is set in " + n.File + ": others share the network"
 	case a.youngest.After(live.Made.Add(-s.MinAge)) && live.None:

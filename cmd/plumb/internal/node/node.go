@@ -86,10 +86,17 @@ func (a *Attachment) has(k Kind) []Thing {
 	return slices.DeleteFunc(slices.Clone(a.Things), func(t Thing) bool { return t.Kind != k })
 }
 
-// HasPeer reports whether the node has the host end of a veth pair of the attachment. Then the namespace of the
-// container exists: a veth pair ends with one of its ends.
-func (a *Attachment) HasPeer() bool {
-	return slices.ContainsFunc(a.Things, func(t Thing) bool { return t.Kind == Link && t.sub == "veth" })
+// HostEnd returns the name of a host end of a veth pair of the container, in any network, or "". If there is one, the
+// namespace of the container exists: a veth pair ends with one of its ends.
+func (inv *Inventory) HostEnd(containerID string) string {
+	for _, a := range inv.Attachments {
+		for _, t := range a.Things {
+			if a.ContainerID == containerID && t.Kind == Link && t.sub == "veth" {
+				return t.Name
+			}
+		}
+	}
+	return ""
 }
 
 // An Inventory is what a node holds.
