@@ -1,12 +1,14 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -50,7 +52,13 @@ status is 1 if something is wrong.`,
 			}
 		}
 		show := progress(c.ErrOrStderr())
-		report, err := o.Examine(c.Context(), show)
+		ctx, cancel := context.WithCancel(c.Context())
+		defer cancel()
+		callPlugins := sync.OnceFunc(func() { context.AfterFunc(untilSignal(ctx), cancel) })
+		report, err := o.Examine(ctx, func(check string) { // when it has read the node
+			callPlugins()
+			show(check)
+		})
 		show("")
 		if err != nil {
 			return err

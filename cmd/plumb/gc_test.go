@@ -369,6 +369,23 @@ var _ = Describe("plumb gc", func() {
 		Expect(b.check(list, "late")).To(Succeed())
 	})
 
+	DescribeTable("ends with a signal, as doctor does, while it waits for the list", func(signal os.Signal, args ...string) {
+		fifo := b.path("fifo")
+		b.node.Must(GinkgoTB(), "mkfifo", fifo)
+		cmd := exec.Command(filepath.Join(b.bin, "plumb"), append(append(args, "--live", fifo, "--conf-dir", b.path("conf")), b.folders()...)...)
+		Expect(b.node.Start(cmd)).To(Succeed())
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }()
+		DeferCleanup(func() { _ = cmd.Process.Kill() })
+		list := openForWriting(fifo) // waits until the command opens it
+		defer list.Close()
+		Expect(cmd.Process.Signal(signal)).To(Succeed())
+		Eventually(ended).Should(Receive(MatchError("signal: " + signal.String())))
+	},
+		Entry("gc", unix.SIGTERM, "gc"), Entry("gc, with Ctrl-C", unix.SIGINT, "gc"),
+		Entry("doctor", unix.SIGTERM, "doctor"), Entry("doctor, with Ctrl-C", unix.SIGINT, "doctor"),
+	)
+
 	It("waits for the calls of plugins that run before it calls GC", func() {
 		b.add(list, newPod("live"))
 		b.age()

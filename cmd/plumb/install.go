@@ -74,7 +74,7 @@ func (f *installFlags) run(c *cobra.Command) error {
 	if err := f.check(); err != nil {
 		return err
 	}
-	ctx, out := c.Context(), c.OutOrStdout()
+	ctx, out := untilSignal(c.Context()), c.OutOrStdout()
 	if f.wait {
 		c.PrintErrln("plumb: waiting for SIGTERM")
 		<-ctx.Done()

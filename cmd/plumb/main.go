@@ -28,14 +28,12 @@ var errFound = errors.New("something is wrong")
 var version = "v2.0.0-dev"
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	root, out := newRoot(), &output{file: os.Stdout}
 	root.SetOut(out)
-	err := root.ExecuteContext(ctx)
+	err := root.Execute()
 	if out.err != nil && (err == nil || errors.Is(err, errFound)) {
 		err = out.err
 	}
-	stop()
 	os.Exit(exitStatus(err))
 }
 
@@ -49,6 +47,14 @@ func (o *output) Write(b []byte) (int, error) {
 	n, err := o.file.Write(b)
 	o.err = cmp.Or(o.err, err)
 	return n, err
+}
+
+// untilSignal returns a context that ends with SIGINT or SIGTERM, for work that has to be ended in order. A command calls
+// it when that work begins: until then, and after the first signal, a signal ends the process, whatever it waits for.
+func untilSignal(ctx context.Context) context.Context {
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, unix.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	return ctx
 }
 
 // newRoot returns the command line of plumb.

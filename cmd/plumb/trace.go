@@ -56,7 +56,7 @@ node.`,
 
 // run shows the calls until the context is done, or the time is over.
 func (o traceOptions) run(c *cobra.Command) (err error) {
-	ctx := c.Context()
+	ctx := untilSignal(c.Context())
 	if o.limit > 0 {
 		var cancel func()
 		ctx, cancel = context.WithTimeout(ctx, o.limit)

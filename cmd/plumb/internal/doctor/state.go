@@ -374,7 +374,7 @@ func (f *file) forwards() bool {
 
 // hasPortMappings reports whether the file of libcni's cache has port mappings.
 func hasPortMappings(path string) bool {
-	text, err := os.ReadFile(path)
+	text, err := node.ReadFile(path)
 	if err != nil {
 		return false
 	}

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
+
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
 )
 
 // tool is the name of the operator's tool. It is in the folder of the plugins of a release, but it is no
@@ -114,7 +116,7 @@ func run(ctx context.Context, path string) error {
 func (o Options) configurations() ([]source, error) {
 	var all []source
 	for _, path := range o.Confs {
-		content, err := os.ReadFile(path)
+		content, err := node.ReadFile(path)
 		if err != nil {
 			return nil, err
 		}

@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"github.com/google/renameio/v2"
+
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
 )
 
 // addedNames is the file in a backup that has the names of the files that were added.
@@ -132,7 +134,7 @@ func (f folder) backedUp() (files, added []string, err error) {
 			files = append(files, e.Name())
 		}
 	}
-	list, err := os.ReadFile(filepath.Join(f.backup, addedNames))
+	list, err := node.ReadFile(filepath.Join(f.backup, addedNames))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, err
 	}
@@ -201,7 +203,7 @@ func (s source) equals(path string, info fs.FileInfo) (bool, error) {
 
 // digest returns the checksum of a file.
 func digest(path string) (sum [sha256.Size]byte, err error) {
-	f, err := os.Open(path)
+	f, err := node.Open(path)
 	if err != nil {
 		return sum, err
 	}
@@ -218,7 +220,7 @@ func (s source) copyTo(path string) error {
 	if target, err := os.Readlink(s.path); err == nil {
 		return renameio.Symlink(target, path)
 	}
-	from, err := os.Open(s.path)
+	from, err := node.Open(s.path)
 	if err != nil {
 		return err
 	}
