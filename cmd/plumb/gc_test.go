@@ -310,6 +310,24 @@ var _ = Describe("plumb gc", func() {
 		Expect(reply.Stderr).To(ContainSubstring(`holds nothing for a container "a"; give its whole ID`))
 	})
 
+	DescribeTable("releases a reservation that names no interface, but not while its container lives", func(args ...string) {
+		list := b.network("10-pods.conflist", strings.Replace(chain, "1.1.0", "1.0.0", 1)) // without GC
+		first := newPod("a1")
+		b.add(list, first)
+		first.runtime.IfName = "eth1"
+		b.add(list, first)
+		for address, owner := range map[string]string{"10.1.2.78": "gone", "10.1.2.79": "a1"} {
+			Expect(os.WriteFile(b.path("leases/pods/"+address), []byte(owner), 0o600)).To(Succeed())
+		}
+		b.age()
+		reply := b.gc("a1", args...)
+		Expect(reply.Exit).To(Equal(0), reply.Stderr)
+		Expect(reply.Stdout).To(ContainSubstring("removed pods gone ?\n  reservation  10.1.2.78  "))
+		Expect(b.path("leases/pods/10.1.2.78")).NotTo(BeAnExistingFile())
+		Expect(b.path("leases/pods/10.1.2.79")).To(BeAnExistingFile())
+		Expect(b.check(list, "a1")).To(Succeed())
+	}, Entry("by a list", "--live", "-"), Entry("by its name", "--dead", "gone,a1"), Entry("by results", "--live-from-results"))
+
 	It("keeps what may be newer than the list", func() {
 		b.add(list, newPod("live"))
 		b.age()

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -55,7 +56,7 @@ func describe(a *node.Attachment) string {
 	if elements > 0 {
 		things = append(things, fmt.Sprintf("%d elements of nftables", elements))
 	}
-	return fmt.Sprintf("container %s, interface %s, network %s: %s", a.ContainerID, a.IfName, a.Network, strings.Join(things, ", "))
+	return fmt.Sprintf("container %s, interface %s, network %s: %s", a.ContainerID, cmp.Or(a.IfName, "not known"), a.Network, strings.Join(things, ", "))
 }
 
 // findLeftovers finds attachments whose container is gone: it is not in the list of live containers. Without a list,
@@ -70,21 +71,21 @@ func findLeftovers(e *examination) (found []Finding) {
 		}
 		return found
 	}
-	results := map[string]int{} // the number of results of each network
+	results := map[string][]string{} // the containers of each network that have a result
 	for _, a := range e.inventory.Attachments {
 		if result(a) != "" {
-			results[a.Network]++
+			results[a.Network] = append(results[a.Network], a.ContainerID)
 		}
 	}
 	for _, a := range e.inventory.Attachments {
-		if a.Incomplete || mayBeginNow(a) {
+		if !a.CanDelete() || mayBeginNow(a) || a.IfName == "" && slices.Contains(results[a.Network], a.ContainerID) {
 			continue
 		}
 		what, mend := "", e.collect(a)
 		switch {
 		case !hasLink(a) && isKnownGone(a.NetNS):
 			what = "its namespace " + a.NetNS + " does not exist"
-		case result(a) == "" && results[a.Network] > 0:
+		case result(a) == "" && len(results[a.Network]) > 0:
 			what = "libcni's cache has no result of it, so its ADD failed, or its DEL, or the result was lost"
 			if e.inventory.HostEnd(a.ContainerID) != "" {
 				what += "; its namespace exists"
@@ -103,7 +104,7 @@ func findLeftovers(e *examination) (found []Finding) {
 func (e *examination) countLeftOut() {
 	left := map[*node.Attachment]bool{}
 	for _, a := range e.inventory.Attachments {
-		left[a] = !a.Incomplete && a.Doubt != ""
+		left[a] = a.CanDelete() && a.Doubt != ""
 	}
 	if e.plan != nil {
 		clear(left)
@@ -197,6 +198,7 @@ func findReservations(e *examination) (found []Finding) {
 		if f == nil {
 			continue
 		}
+		found = append(found, e.outside(a, f.spans())...)
 		for _, s := range f.spans() {
 			different := e.compareReservations(a, s)
 			e.explained[a] = e.explained[a] || len(different) > 0
@@ -213,6 +215,24 @@ func unowned(a *node.Attachment) (found []Finding) {
 		if t.Kind == node.Reservation && t.Since != nil && time.Since(*t.Since) >= youngest {
 			found = append(found, Finding{Where: whereNode, What: fmt.Sprintf("%s is reserved in network %s for no container: the file names none", t.Address, a.Network),
 				Mend: "rm -f " + node.Quote(t.Where)}) // STATUS of host-local may have removed it meanwhile
+		}
+	}
+	return found
+}
+
+// outside returns the findings for reservations of addresses that are in no range of the network, if the container does
+// not have them.
+func (e *examination) outside(a *node.Attachment, spans []span) (found []Finding) {
+	have, err := addresses(a)
+	if err != nil || len(spans) == 0 {
+		return nil // compareReservations says why, if there is one to compare
+	}
+	for _, t := range a.Things {
+		ip, err := netip.ParseAddr(t.Address)
+		in := func(s span) bool { return err != nil || s.subnet.Contains(ip) }
+		if t.Kind == node.Reservation && !slices.ContainsFunc(spans, in) && !slices.Contains(have, t.Address) && t.Since != nil && time.Since(*t.Since) >= youngest {
+			found = append(found, Finding{Where: whereNode, What: fmt.Sprintf("%s, which is in no range of network %s, is reserved for %s, whose %s does not have it",
+				t.Address, a.Network, a.ContainerID, a.IfName), Mend: "rm -f " + node.Quote(t.Where)})
 		}
 	}
 	return found

@@ -325,6 +325,23 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 		Expect(filepath.Glob(filepath.Join(n.pools(), "pods", "10.88.0.9*"))).To(BeEmpty())
 	})
 
+	It("finds a reservation that names no interface, of a container that is gone", func() {
+		n, _ := newUsedNode()
+		Expect(os.WriteFile(filepath.Join(n.pools(), "pods", "10.88.0.78"), []byte("deadbeef2"), 0o600)).To(Succeed())
+		Expect(n.doctor().LeftOut).To(Equal(1))
+		n.age()
+		finding := n.find("leftover", "container deadbeef2, interface not known, network pods: reservation 10.88.0.78: libcni's cache has no result of it")
+		n.requireMended(finding, func() { n.sh(commandIn(finding)) })
+	})
+
+	It("finds a reservation of a container for an address outside of the ranges, which the container does not have", func() {
+		n, _ := newUsedNode()
+		Expect(os.WriteFile(filepath.Join(n.pools(), "pods", "10.99.0.5"), []byte("c1"), 0o600)).To(Succeed())
+		Expect(n.doctor().Findings).To(BeEmpty(), "it is new")
+		n.age()
+		n.requireMended(n.find("reservation", "10.99.0.5, which is in no range of network pods, is reserved for c1, whose eth0 does not have it"), nil)
+	})
+
 	It("finds that another program has flushed the ruleset", func() {
 		n, c1 := newUsedNode()
 		n.Must(GinkgoTB(), "nft", "flush", "ruleset")

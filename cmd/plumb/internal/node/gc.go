@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,7 +50,7 @@ func NewPlan(inv *Inventory, live LiveList, s Selection) (*Plan, error) {
 	}
 	p := &Plan{Dead: []*Attachment{}, Kept: []WithReason{}, before: inv, live: live}
 	for _, a := range inv.Attachments {
-		if a.Incomplete || live.lives(a.ContainerID) || s.Network != "" && a.Network != s.Network {
+		if !a.CanDelete() || live.lives(a.ContainerID) || s.Network != "" && a.Network != s.Network {
 			continue
 		}
 		if reason := s.keepReason(inv, a, live); reason != "" {
@@ -68,8 +69,8 @@ func (s Selection) keepReason(inv *Inventory, a *Attachment, live LiveList) stri
 		hostEnd = inv.HostEnd(a.ContainerID)
 	}
 	switch {
-	case live.Dead != nil && a.cached != nil && a.namespaces == namespaceExists:
-		return "its namespace " + a.NetNS + " exists: the runtime has to delete the container"
+	case live.Dead != nil && inv.existingNetNS(a) != "":
+		return "its namespace " + inv.existingNetNS(a) + " exists: the runtime has to delete the container"
 	case live.Dead != nil && a.youngest.After(live.Made.Add(-s.MinAge)):
 		return "it is younger than " + s.MinAge.String() + " (--min-age)"
 	case live.Dead != nil:
@@ -84,6 +85,19 @@ func (s Selection) keepReason(inv *Inventory, a *Attachment, live LiveList) stri
 		return "it may be newer than the list of live containers (--min-age)"
 	case s.MinAge > 0 && a.youngest.IsZero() && len(a.has(Link)) > 0:
 		return "its interface exists, and its age is not known; --min-age 0 deletes it"
+	}
+	return ""
+}
+
+// existingNetNS returns the path of the attachment's namespace, if that exists and libcni's cache has it, or "". Without an
+// interface, the attachment may be any one of its container.
+func (inv *Inventory) existingNetNS(a *Attachment) string {
+	for _, other := range inv.Attachments {
+		if other == a || a.IfName == "" && other.ContainerID == a.ContainerID {
+			if other.namespaces == namespaceExists {
+				return other.NetNS
+			}
+		}
 	}
 	return ""
 }
@@ -168,7 +182,7 @@ func (a *Attachment) delArguments(n *Network) (*libcni.NetworkConfigList, *libcn
 	if a.cached != nil {
 		return n.list, a.cached.runtime
 	}
-	return n.list, &libcni.RuntimeConf{ContainerID: a.ContainerID, IfName: a.IfName}
+	return n.list, &libcni.RuntimeConf{ContainerID: a.ContainerID, IfName: cmp.Or(a.IfName, "eth0")} // see CanDelete
 }
 
 // lockWait is how long sweep waits for the calls of plugins that run.

@@ -90,7 +90,7 @@ func (l LiveList) Check(inv *Inventory) error {
 	}
 	known, matches := 0, 0
 	for _, a := range inv.Attachments {
-		if a.Incomplete {
+		if !a.CanDelete() {
 			continue
 		}
 		known++
@@ -117,7 +117,7 @@ func (l LiveList) Check(inv *Inventory) error {
 // checkDead returns an error if the node holds nothing for one of the dead containers.
 func (l LiveList) checkDead(inv *Inventory) error {
 	for id := range l.Dead {
-		known := slices.ContainsFunc(inv.Attachments, func(a *Attachment) bool { return a.ContainerID == id && !a.Incomplete })
+		known := slices.ContainsFunc(inv.Attachments, func(a *Attachment) bool { return a.ContainerID == id && a.CanDelete() })
 		if !known {
 			return fmt.Errorf("this node holds nothing for a container %q; give its whole ID (plumb list --no-trunc)", id)
 		}

@@ -78,6 +78,13 @@ func (a *Attachment) ID() types.Attachment {
 	return types.Attachment{Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName}
 }
 
+// CanDelete reports whether DEL can be called for the attachment: its network and its container are known by their whole
+// names. The interface of a reservation is not known if the file has the container ID only: DEL of host-local releases
+// it for any interface.
+func (a *Attachment) CanDelete() bool {
+	return !a.Incomplete || a.Network != "" && a.ContainerID != "" && a.IfName == "" && len(a.has(Reservation)) == len(a.Things)
+}
+
 // Since returns when the oldest file of the attachment was written, or the zero time if it has no file.
 func (a *Attachment) Since() time.Time { return a.oldest }
 
