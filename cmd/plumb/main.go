@@ -30,8 +30,9 @@ var version = "v2.0.0-dev"
 func main() {
 	root, out := newRoot(), &output{file: os.Stdout}
 	root.SetOut(out)
+	addCompletion(root)
 	err := root.Execute()
-	if out.err != nil && (err == nil || errors.Is(err, errFound)) {
+	if out.err != nil && !errors.Is(out.err, unix.EPIPE) && (err == nil || errors.Is(err, errFound)) {
 		err = out.err
 	}
 	os.Exit(exitStatus(err))
@@ -73,6 +74,33 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.SetVersionTemplate("plumb {{.Version}}\n")
 	return root
+}
+
+// addCompletion adds the command completion, which refuses a shell that it does not know, and completions of what several
+// commands have. It must be called when the output of root is set, because the command keeps it.
+func addCompletion(root *cobra.Command) {
+	for _, c := range root.Commands() {
+		if c.Flags().Lookup("output") != nil {
+			// It fails only if there is no such flag.
+			_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
+		}
+		if c.Name() != "doctor" && c.ValidArgs == nil && c.ValidArgsFunction == nil {
+			c.ValidArgsFunction = cobra.NoFileCompletions
+		}
+	}
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		if c.Name() != "completion" {
+			continue
+		}
+		c.Args = usage(cobra.NoArgs)
+		c.RunE = func(*cobra.Command, []string) error {
+			return usageError{errors.New("which shell? bash, fish, powershell or zsh")}
+		}
+		for _, shell := range c.Commands() {
+			shell.Args = usage(cobra.NoArgs)
+		}
+	}
 }
 
 // A usageError is an error in the arguments.

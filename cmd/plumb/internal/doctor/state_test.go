@@ -158,17 +158,17 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 			out, _ := n.plumb(append([]string{"doctor"}, n.folders()...)...)
 			return out
 		}
-		Expect(report()).NotTo(ContainSubstring("left out"))
+		Expect(report()).NotTo(ContainSubstring("not judged"))
 		n.add("c2").Remove(GinkgoTB())
 		n.ageBy(-time.Hour) // so that the test can take more than a minute
-		const leftOut = "1 attachment left out, which may be of a container that is gone: younger than a minute, or of unknown age\nnothing found ("
+		const leftOut = "1 attachment not judged: younger than a minute, or of unknown age; run doctor again in a minute\nnothing found ("
 		Eventually(report).Should(HavePrefix(leftOut)) // the host end goes after the namespace
 		list := filepath.Join(n.dir, "live")
 		Expect(os.WriteFile(list, []byte("c1\n"), 0o644)).To(Succeed())
 		n.args = []string{"--live", list}
 		Expect(report()).To(HavePrefix(leftOut))
 		n.age()
-		Expect(report()).NotTo(ContainSubstring("left out"))
+		Expect(report()).NotTo(ContainSubstring("not judged"))
 	})
 
 	Context("with a container that is gone", func() {
@@ -253,6 +253,14 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 			n.age()
 			n.args = []string{"--live", live("c1\n")}
 			n.requireMended(n.find("leftover", "container c3, interface eth0, network pods: reservation 10.88.0.3, link veth"), nil)
+		})
+
+		It("names no file for the list that cannot be read again", func() {
+			n.add("c3")
+			n.age()
+			pipe := filepath.Join(n.dir, "pipe")
+			out := n.sh("mkfifo " + pipe + "; echo c1 > " + pipe + " & plumb doctor --live " + pipe + " " + strings.Join(n.folders(), " ") + " || true")
+			Expect(out).To(MatchRegexp("container c3, .*\n    edit: give the same list to plumb gc --live - "))
 		})
 
 		It("refuses a list of shortened IDs", func() {
