@@ -1,12 +1,14 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -44,14 +46,15 @@ status is 1 if something is wrong.`,
 			return usageError{fmt.Errorf("--timeout %s: want a positive time", timeout)}
 		}
 		o := doctor.Options{Places: *places, Files: files, Timeout: timeout, Wire: wire, LiveFile: live, Flags: placeFlags(c.Flags(), places), Spare: spareFolders()}
+		if info, err := os.Stat(live); live != "" && (err != nil || !info.Mode().IsRegular()) {
+			o.LiveFile = "-" // such as /dev/fd/63, which no other command can read again
+		}
 		if live != "" {
 			o.Live = func(inv *node.Inventory) (node.LiveList, error) {
 				return (&gc{begin: begin, live: live}).readLive(c, inv)
 			}
 		}
-		show := progress(c.ErrOrStderr())
-		report, err := o.Examine(c.Context(), show)
-		show("")
+		report, err := examine(c, o)
 		if err != nil {
 			return err
 		}
@@ -71,6 +74,19 @@ status is 1 if something is wrong.`,
 		return nil
 	}
 	return c
+}
+
+// examine examines the node. A signal ends it at once while it reads, and in order when it calls plugins.
+func examine(c *cobra.Command, o doctor.Options) (*doctor.Report, error) {
+	show := progress(c.ErrOrStderr())
+	defer show("")
+	ctx, cancel := context.WithCancel(c.Context())
+	defer cancel()
+	catchSignals := sync.OnceFunc(func() { context.AfterFunc(untilSignal(ctx), cancel) })
+	return o.Examine(ctx, func(check string) {
+		catchSignals()
+		show(check)
+	})
 }
 
 // placeFlags returns the flags of addPlaces that were given, for another command.
@@ -124,7 +140,7 @@ func printReport(w io.Writer, r *doctor.Report) error {
 		found = count(n, "problem")
 	}
 	if r.LeftOut > 0 {
-		fmt.Fprintf(w, "%s left out, which may be of a container that is gone: younger than a minute, or of unknown age\n", count(r.LeftOut, "attachment"))
+		fmt.Fprintf(w, "%s not judged: younger than a minute, or of unknown age; run doctor again in a minute\n", count(r.LeftOut, "attachment"))
 	}
 	_, err := fmt.Fprintf(w, "%s (%s, %s, %s, %s)\n", found, count(len(r.Files), "configuration"),
 		count(len(r.Executables), "executable"), count(r.Attachments, "attachment"), count(len(r.Checks), "check"))

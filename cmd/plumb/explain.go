@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
@@ -41,7 +43,30 @@ this node. CONTAINER is the beginning of an ID. It changes nothing, and sends no
 		}
 		return printPaths(c.OutOrStdout(), paths)
 	}
+	c.ValidArgsFunction = func(_ *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		return completeAttachment(places, args, prefix), cobra.ShellCompDirectiveNoFileComp
+	}
 	return c
+}
+
+// completeAttachment returns the containers of the node or, after a container, its interfaces, if they begin with prefix.
+func completeAttachment(places *node.Places, args []string, prefix string) (names []string) {
+	inv, err := places.Read()
+	if err != nil {
+		return nil
+	}
+	for _, a := range inv.Attachments {
+		name := a.ContainerID
+		if len(args) == 1 && strings.HasPrefix(name, args[0]) {
+			name = a.IfName
+		} else if len(args) > 0 {
+			continue
+		}
+		if name != "" && strings.HasPrefix(name, prefix) && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // printPaths prints each path as two lists.

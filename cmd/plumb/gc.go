@@ -87,7 +87,7 @@ func (g *gc) run(c *cobra.Command, _ []string) error {
 		Places: *g.places, Network: g.selection.Network, Progress: progress(c.ErrOrStderr()),
 		Log: func(format string, args ...any) { fmt.Fprintf(c.ErrOrStderr(), "plumb: "+format+"\n", args...) },
 	}
-	report, err := collector.Run(c.Context(), plan)
+	report, err := collector.Run(untilSignal(c.Context()), plan)
 	if err != nil {
 		return err
 	}

@@ -158,10 +158,12 @@ var _ = Describe("plumb gc", func() {
 			exit         int
 			args         []string
 		}{
-			{"", "the list is empty; if that is true, use --none-live", exitError, []string{"--live", "-"}},
+			{"", "the list is empty; if that is true: plumb gc --none-live\n", exitError, []string{"--live", "-"}},
 			{" \n", "the list is empty", exitError, []string{"--live", "-"}},
 			{id("a1")[:13], "which is the beginning of the container ID " + id("a1") + ": give whole IDs (--no-trunc)", exitError, []string{"--live", "-"}},
 			{id("a1") + "\n" + id("d1")[:12], "give whole IDs", exitError, []string{"--live", "-"}},
+			{id("a1") + "\n" + strings.ToUpper(id("d1")), "which is the container ID " + id("d1") + " in other case", exitError, []string{"--live", "-"}},
+			{strings.ToUpper(id("a1")), "which is the container ID " + id("a1") + " in other case", exitError, []string{"--live", "-"}},
 			{id("b1"), "none of the 1 IDs in the list has an attachment", exitError, []string{"--live", "-"}},
 			{"a1 5/6", `has "5/6", which is no container ID`, exitError, []string{"--live", "-"}},
 			{"", "no such file", exitError, []string{"--live", b.path("none")}},
@@ -257,11 +259,29 @@ var _ = Describe("plumb gc", func() {
 		b.age()
 		reply := b.gc("", "--live-from-results")
 		Expect(reply.Exit).To(Equal(0), reply.Stderr)
-		Expect(reply.Stdout).To(ContainSubstring("kept pods lost eth0: its namespace exists, because its host end does; " +
+		Expect(reply.Stdout).To(MatchRegexp(`kept pods lost eth0: veth\w+ is still there, so the container's namespace exists; ` +
 			"if the runtime does not have the container any more: plumb gc --dead lost\n"))
 		Expect(b.inventory().Attachments).To(HaveLen(2))
 		Expect(b.gc("", "--dead", "lost").Stdout).To(ContainSubstring("removed pods lost eth0\n"))
 		Expect(b.inventory().Attachments).To(HaveLen(1))
+	})
+
+	It("keeps all attachments of a container that lives by one of them with --live-from-results", func() {
+		b.add(list, newPod("a1"))
+		lost := newPod("lost")
+		b.add(list, lost)
+		lost.runtime.IfName = "net1"
+		b.add(b.network("20-flat.conflist", `{"cniVersion": "1.1.0", "name": "flat", "plugins": [
+			{"type": "macvlan", "master": "cni0", "ipam": {"type": "host-local", "dataDir": "DIR/leases", "subnet": "10.9.9.0/24"}}]}`), lost)
+		for _, name := range []string{"pods-lost-eth0", "flat-lost-net1"} {
+			Expect(os.Remove(b.path("cache/results/" + name))).To(Succeed())
+		}
+		b.age()
+		reply := b.gc("", "--live-from-results")
+		Expect(reply.Exit).To(Equal(0), reply.Stderr)
+		Expect(reply.Stdout).To(MatchRegexp(`^kept flat lost net1: veth\w+ is still there, so the container's namespace exists; .*\nkept pods lost eth0: `))
+		Expect(b.path("leases/flat/10.9.9.2")).To(BeAnExistingFile())
+		Expect(b.inventory().Attachments).To(HaveLen(3))
 	})
 
 	It("removes exactly the containers that --dead names", func() {
@@ -289,6 +309,24 @@ var _ = Describe("plumb gc", func() {
 		Expect(reply.Exit).To(Equal(exitError))
 		Expect(reply.Stderr).To(ContainSubstring(`holds nothing for a container "a"; give its whole ID`))
 	})
+
+	DescribeTable("releases a reservation that names no interface, but not while its container lives", func(args ...string) {
+		list := b.network("10-pods.conflist", strings.Replace(chain, "1.1.0", "1.0.0", 1)) // without GC
+		first := newPod("a1")
+		b.add(list, first)
+		first.runtime.IfName = "eth1"
+		b.add(list, first)
+		for address, owner := range map[string]string{"10.1.2.78": "gone", "10.1.2.79": "a1"} {
+			Expect(os.WriteFile(b.path("leases/pods/"+address), []byte(owner), 0o600)).To(Succeed())
+		}
+		b.age()
+		reply := b.gc("a1", args...)
+		Expect(reply.Exit).To(Equal(0), reply.Stderr)
+		Expect(reply.Stdout).To(ContainSubstring("removed pods gone ?\n  reservation  10.1.2.78  "))
+		Expect(b.path("leases/pods/10.1.2.78")).NotTo(BeAnExistingFile())
+		Expect(b.path("leases/pods/10.1.2.79")).To(BeAnExistingFile())
+		Expect(b.check(list, "a1")).To(Succeed())
+	}, Entry("by a list", "--live", "-"), Entry("by its name", "--dead", "gone,a1"), Entry("by results", "--live-from-results"))
 
 	It("keeps what may be newer than the list", func() {
 		b.add(list, newPod("live"))
@@ -348,6 +386,23 @@ var _ = Describe("plumb gc", func() {
 		Expect(reply.Stdout).NotTo(ContainSubstring("late"))
 		Expect(b.check(list, "late")).To(Succeed())
 	})
+
+	DescribeTable("ends with a signal, as doctor does, while it waits for the list", func(signal os.Signal, args ...string) {
+		fifo := b.path("fifo")
+		b.node.Must(GinkgoTB(), "mkfifo", fifo)
+		cmd := exec.Command(filepath.Join(b.bin, "plumb"), append(append(args, "--live", fifo, "--conf-dir", b.path("conf")), b.folders()...)...)
+		Expect(b.node.Start(cmd)).To(Succeed())
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }()
+		DeferCleanup(func() { _ = cmd.Process.Kill() })
+		list := openForWriting(fifo) // waits until the command opens it
+		defer list.Close()
+		Expect(cmd.Process.Signal(signal)).To(Succeed())
+		Eventually(ended).Should(Receive(MatchError("signal: " + signal.String())))
+	},
+		Entry("gc", unix.SIGTERM, "gc"), Entry("gc, with Ctrl-C", unix.SIGINT, "gc"),
+		Entry("doctor", unix.SIGTERM, "doctor"), Entry("doctor, with Ctrl-C", unix.SIGINT, "doctor"),
+	)
 
 	It("waits for the calls of plugins that run before it calls GC", func() {
 		b.add(list, newPod("live"))

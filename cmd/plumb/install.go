@@ -8,6 +8,7 @@ import (
 	"io"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -49,6 +50,7 @@ need them for its DEL; the command that removes them is printed.`,
 	flags.BoolVar(&f.Create, "create", false, "make the folders if they do not exist")
 	flags.StringArrayVar(&f.Confs, "conf", nil, "a `file` to install into --conf-dir after the plugins; may be repeated")
 	flags.StringVar(&f.ConfDir, "conf-dir", "", "the `folder` of the configurations, usually /etc/cni/net.d")
+	flags.DurationVar(&f.Timeout, "timeout", 10*time.Second, "how long one of the new plugins may take to print its version")
 	flags.BoolVar(&f.wait, "wait", false, "wait for SIGTERM first; without other flags, do nothing else")
 	flags.StringVarP(&f.output, "output", "o", "text", "text or json")
 	return c
@@ -59,6 +61,8 @@ func (f *installFlags) check() error {
 	switch {
 	case f.output != "text" && f.output != "json":
 		return usageError{fmt.Errorf("-o %s: use text or json", f.output)}
+	case f.Timeout <= 0:
+		return usageError{fmt.Errorf("--timeout %s: want a positive time", f.Timeout)}
 	case f.To == "" && !f.wait:
 		return usageError{errors.New("which folder? Name it with --to; usually it is /opt/cni/bin")}
 	case f.restore != "" && (f.From != "" || f.Backup != "" || len(f.Only)+len(f.Confs) > 0):
@@ -74,7 +78,7 @@ func (f *installFlags) run(c *cobra.Command) error {
 	if err := f.check(); err != nil {
 		return err
 	}
-	ctx, out := c.Context(), c.OutOrStdout()
+	ctx, out := untilSignal(c.Context()), c.OutOrStdout()
 	if f.wait {
 		c.PrintErrln("plumb: waiting for SIGTERM")
 		<-ctx.Done()
@@ -132,8 +136,8 @@ func (f *installFlags) print(out io.Writer, report install.Report, complete bool
 	if len(stays) > 0 {
 		fmt.Fprintf(&b, "Files that were added stay: a container may need them for its DEL. When none needs them any more: rm %s\n", strings.Join(stays, " "))
 	}
-	if complete && f.restore == "" && f.Backup != "" {
-		fmt.Fprintf(&b, "To restore the former state: %s\n", f.restoreCommand())
+	if complete && f.Backup != "" && countFiles(report.Executables, install.Replaced)+countFiles(report.Configurations, install.Replaced) > 0 {
+		fmt.Fprintf(&b, "To restore what was replaced: %s\n", f.restoreCommand())
 	}
 	_, err := io.WriteString(out, b.String())
 	return err

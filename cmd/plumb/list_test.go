@@ -198,6 +198,30 @@ var _ = Describe("plumb list", func() {
 		Entry("gc that changes nothing", "gc", "--none-live", "--dry-run", "--min-age", "0"),
 	)
 
+	It("does not wait at named pipes, as all commands that look at the node", func() {
+		b := newTestbed()
+		b.add(b.network("10-pods.conflist", chain), newPod("c1"))
+		pipes := []string{b.path("conf/00-x.conflist"), b.path("conf/20-x.conf"), b.path("cache/results/zz")}
+		for _, pipe := range pipes {
+			b.node.Must(GinkgoTB(), "mkfifo", pipe)
+		}
+		for _, args := range [][]string{{"list"}, {"doctor"}, {"explain", "c1"}, {"metrics"}, {"gc", "--none-live", "--dry-run"}, {"doctor", pipes[0]}} {
+			if args[len(args)-1] != pipes[0] {
+				args = append(args, b.folders()...)
+			}
+			cmd := exec.Command("timeout", append([]string{"-s", "KILL", "60", filepath.Join(b.bin, "plumb")}, args...)...)
+			reply := b.wait(cmd)
+			Expect(reply.Exit).To(BeElementOf(0, exitFound, exitError), "%q", args)
+			for _, pipe := range pipes {
+				if args[0] != "doctor" {
+					Expect(reply.Stderr).To(ContainSubstring("plumb: cannot read "+pipe+": "), "%q", args)
+				} else if pipe == pipes[0] {
+					Expect(reply.Stdout+reply.Stderr).To(ContainSubstring("no regular file"), "%q", args)
+				}
+			}
+		}
+	})
+
 	It("names what it cannot read, and shows the rest", func() {
 		b := newTestbed()
 		b.add(b.network("10-pods.conflist", chain), newPod("c1"))

@@ -28,14 +28,13 @@ var errFound = errors.New("something is wrong")
 var version = "v2.0.0-dev"
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
 	root, out := newRoot(), &output{file: os.Stdout}
 	root.SetOut(out)
-	err := root.ExecuteContext(ctx)
-	if out.err != nil && (err == nil || errors.Is(err, errFound)) {
+	addCompletion(root)
+	err := root.Execute()
+	if out.err != nil && !errors.Is(out.err, unix.EPIPE) && (err == nil || errors.Is(err, errFound)) {
 		err = out.err
 	}
-	stop()
 	os.Exit(exitStatus(err))
 }
 
@@ -49,6 +48,14 @@ func (o *output) Write(b []byte) (int, error) {
 	n, err := o.file.Write(b)
 	o.err = cmp.Or(o.err, err)
 	return n, err
+}
+
+// untilSignal returns a context that ends with SIGINT or SIGTERM, for work that has to be ended in order. A command calls
+// it when that work begins: until then, and after the first signal, a signal ends the process, whatever it waits for.
+func untilSignal(ctx context.Context) context.Context {
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, unix.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	return ctx
 }
 
 // newRoot returns the command line of plumb.
@@ -67,6 +74,33 @@ func newRoot() *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.SetVersionTemplate("plumb {{.Version}}\n")
 	return root
+}
+
+// addCompletion adds the command completion, which refuses a shell that it does not know, and completions of what several
+// commands have. It must be called when the output of root is set, because the command keeps it.
+func addCompletion(root *cobra.Command) {
+	for _, c := range root.Commands() {
+		if c.Flags().Lookup("output") != nil {
+			// It fails only if there is no such flag.
+			_ = c.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
+		}
+		if c.Name() != "doctor" && c.ValidArgs == nil && c.ValidArgsFunction == nil {
+			c.ValidArgsFunction = cobra.NoFileCompletions
+		}
+	}
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		if c.Name() != "completion" {
+			continue
+		}
+		c.Args = usage(cobra.NoArgs)
+		c.RunE = func(*cobra.Command, []string) error {
+			return usageError{errors.New("which shell? bash, fish, powershell or zsh")}
+		}
+		for _, shell := range c.Commands() {
+			shell.Args = usage(cobra.NoArgs)
+		}
+	}
 }
 
 // A usageError is an error in the arguments.

@@ -4,13 +4,18 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"os"
+	"os/signal"
 	"strings"
 	"time"
 	"unicode"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/traces"
 	"github.com/plumb-cni/plumb/pkg/trace"
@@ -56,12 +61,15 @@ node.`,
 
 // run shows the calls until the context is done, or the time is over.
 func (o traceOptions) run(c *cobra.Command) (err error) {
-	ctx := c.Context()
+	o.warnOfNetwork(c.ErrOrStderr())
+	ctx := untilSignal(c.Context())
 	if o.limit > 0 {
 		var cancel func()
 		ctx, cancel = context.WithTimeout(ctx, o.limit)
 		defer cancel()
 	}
+	// If nobody reads the output any more, a write fails, and the pipe is removed. Otherwise the signal would end the process.
+	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 	listener, err := traces.Listen(trace.Pipe)
 	if err != nil {
 		return err
@@ -74,7 +82,7 @@ func (o traceOptions) run(c *cobra.Command) (err error) {
 	}
 	lines := json.NewEncoder(out)
 	lines.SetEscapeHTML(false)
-	return listener.Follow(ctx, func(call *traces.Call) error {
+	err = listener.Follow(ctx, func(call *traces.Call) error {
 		switch {
 		case o.network != "" && call.Network != o.network || !strings.HasPrefix(call.ContainerID, o.container):
 			return nil
@@ -84,6 +92,24 @@ func (o traceOptions) run(c *cobra.Command) (err error) {
 		_, err := io.WriteString(out, o.text(call, ""))
 		return err
 	})
+	if errors.Is(err, unix.EPIPE) {
+		return nil // the reader has what it wants
+	}
+	return err
+}
+
+// warnOfNetwork says if the node has no such network as trace is to show.
+func (o traceOptions) warnOfNetwork(w io.Writer) {
+	if o.network == "" {
+		return
+	}
+	inv, err := addPlaces(pflag.NewFlagSet("", pflag.ContinueOnError)).Read()
+	if err != nil {
+		return // what the network has is not needed for a trace
+	}
+	if _, err := inv.Network(o.network); err != nil {
+		fmt.Fprintf(w, "plumb: %v: waiting for it\n", err)
+	}
 }
 
 // traceColumns is the format of a line. Lines are printed as the calls end, so the columns have fixed widths.

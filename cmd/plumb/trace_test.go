@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"os"
@@ -144,6 +145,34 @@ var _ = Describe("plumb trace", func() {
 		b.add(b.network("10-small.conf", small), newPod("c1")) // with a pipe that nobody reads
 		reply := b.run("", "trace", "--for", "1ms")
 		Expect(reply.Exit).To(Equal(0))
+		Expect("/run/plumb").NotTo(BeADirectory())
+	})
+
+	It("says that a network does not exist, and waits for it", func() {
+		b := newTestbed()
+		b.network("10-small.conf", small)
+		reply := b.run("", "trace", "--for", "1ms", "--network", "smal")
+		Expect(reply.Exit).To(Equal(0))
+		Expect(reply.Stderr).To(MatchRegexp(`^plumb: network "smal": there is no such network on this node; it has .*small.*: waiting for it\nplumb trace: waiting `))
+		Expect(b.run("", "trace", "--for", "1ms", "--network", "small").Stderr).To(HavePrefix("plumb trace: waiting "))
+	})
+
+	It("ends, and removes its pipe, when nobody reads its output any more", func() {
+		b := newTestbed()
+		list := b.network("10-small.conf", small)
+		r, w, err := os.Pipe()
+		Expect(err).NotTo(HaveOccurred())
+		cmd := exec.Command(filepath.Join(b.bin, "plumb"), "trace")
+		messages := gbytes.NewBuffer()
+		cmd.Stdout, cmd.Stderr = w, messages
+		Expect(cmd.Start()).To(Succeed())
+		DeferCleanup(func() { _ = cmd.Process.Kill() })
+		Expect(w.Close()).To(Succeed())
+		Expect(bufio.NewReader(r).ReadString('\n')).To(HavePrefix("TIME"))
+		Expect(r.Close()).To(Succeed())
+		b.add(list, newPod("c1"))
+		Expect(cmd.Wait()).To(Succeed())
+		Expect(string(messages.Contents())).To(Equal("plumb trace: waiting for calls of plugins; Ctrl-C ends it\n"))
 		Expect("/run/plumb").NotTo(BeADirectory())
 	})
 

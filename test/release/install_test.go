@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -16,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/google/renameio/v2"
 
 	"github.com/plumb-cni/plumb/test/nstest"
 )
@@ -188,8 +191,11 @@ func TestRestoreOfFirstInstallation(t *testing.T) {
 	for _, name := range []string{"bridge", "ptp"} {
 		writeExecutable(t, filepath.Join(from, name), "#!/bin/sh\n")
 	}
-	mustInstall(t, "--to", dir, "--create", "--from", from, "--backup", backup)
-	output := mustInstall(t, "--to", dir, "--restore", backup)
+	output := mustInstall(t, "--to", dir, "--create", "--from", from, "--backup", backup)
+	if strings.Contains(output, "To restore") {
+		t.Errorf("the output says that files can be restored, but all were added: %s", output)
+	}
+	output = mustInstall(t, "--to", dir, "--restore", backup)
 	if !strings.Contains(output, "ptp                stays") || !strings.Contains(output, "restored in "+dir+": 0") {
 		t.Errorf("the output does not say that nothing is restored and that ptp stays: %s", output)
 	}
@@ -255,6 +261,10 @@ func TestInstallRefuses(t *testing.T) {
 	if err := os.WriteFile(bad, []byte("{"), 0o644); err != nil {
 		t.Fatal(err)
 	}
+	pipe := filepath.Join(t.TempDir(), "10-pipe.conflist")
+	if err := syscall.Mkfifo(pipe, 0o644); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		name string
 		args []string
@@ -268,6 +278,8 @@ func TestInstallRefuses(t *testing.T) {
 		{"a backup in the folder itself", []string{"--to", "DIR", "--from", good, "--backup", "DIR"}, "the backup cannot be in"},
 		{"a configuration that is no JSON", []string{"--to", "DIR", "--from", good, "--conf-dir", "DIR", "--conf", bad}, "error parsing configuration"},
 		{"a configuration that no runtime would read", []string{"--to", "DIR", "--from", good, "--conf-dir", "DIR", "--conf", filepath.Join(good, "loopback")}, "names that end in .conflist"},
+		{"a configuration that is a pipe", []string{"--to", "DIR", "--from", good, "--conf-dir", "DIR", "--conf", pipe}, "no regular file"},
+		{"no time for a plugin", []string{"--to", "DIR", "--from", good, "--timeout", "0s"}, "want a positive time"},
 		{"a configuration without a folder", []string{"--to", "DIR", "--from", good, "--conf", bad}, "--conf needs --conf-dir"},
 		{"a restore of some plugins", []string{"--to", "DIR", "--restore", empty, "--only", "bridge"}, "leave out --from, --only"},
 		{"an unknown format", []string{"--to", "DIR", "--from", good, "-o", "yaml"}, "use text or json"},
@@ -408,7 +420,7 @@ func TestInstallConfigurations(t *testing.T) {
 			t.Errorf("%s is %v (%v), want a copy of mode 640", name, info, err)
 		}
 	}
-	_, command, _ := strings.Cut(strings.TrimSpace(output), "To restore the former state: plumb ")
+	_, command, _ := strings.Cut(strings.TrimSpace(output), "To restore what was replaced: plumb ")
 	output = mustInstall(t, strings.Fields(strings.TrimPrefix(command, "install "))...)
 	_, command, _ = strings.Cut(output, "any more: ")
 	run(t, dir, nil, "sh", "-c", command)
@@ -452,6 +464,103 @@ func TestInstallOnAFullDisk(t *testing.T) {
 	mustInstall(t, args...)
 	if got := fileNames(t, dir) + " " + fileNames(t, confDir); got != "bridge ptp 10-pods.conflist" {
 		t.Errorf("the folders have %q", got)
+	}
+}
+
+// TestInstallAfterAKill checks that an installation and a restore remove the temporary files that a killed
+// installation has left in the folder and in the backup, and no others.
+func TestInstallAfterAKill(t *testing.T) {
+	dir, backup, from := t.TempDir(), t.TempDir(), t.TempDir()
+	writeExecutable(t, filepath.Join(from, "bridge"), "#!/bin/sh\n")
+	writeExecutable(t, filepath.Join(from, "static"), "#!/bin/sh\n")
+	writeExecutable(t, filepath.Join(dir, "bridge"), "old")
+	kill := func() {
+		for _, path := range []string{filepath.Join(dir, "bridge"), filepath.Join(dir, "static"), filepath.Join(backup, "bridge"), filepath.Join(backup, ".new")} {
+			if _, err := renameio.NewPendingFile(path, renameio.WithTempDir(filepath.Dir(path))); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	kill()
+	writeExecutable(t, filepath.Join(dir, ".bridge-2"), "another program's")
+	mustInstall(t, "--to", dir, "--from", from, "--backup", backup)
+	if got := fileNames(t, dir) + ", " + fileNames(t, backup); got != ".bridge-2 bridge static, .new bridge" {
+		t.Errorf("the folders have %s", got)
+	}
+	kill()
+	mustInstall(t, "--to", dir, "--restore", backup)
+	if got := fileNames(t, dir) + ", " + fileNames(t, backup); got != ".bridge-2 bridge static, .new bridge" {
+		t.Errorf("the folders have %s", got)
+	}
+}
+
+// TestInstallAtTheSameTime checks that an installation waits while another one works in the folder.
+func TestInstallAtTheSameTime(t *testing.T) {
+	dir, from := t.TempDir(), t.TempDir()
+	writeExecutable(t, filepath.Join(from, "bridge"), "#!/bin/sh\n")
+	folder, err := os.Open(dir)
+	if err == nil {
+		err = syscall.Flock(int(folder.Fd()), syscall.LOCK_EX)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var st syscall.Stat_t
+	if err := syscall.Fstat(int(folder.Fd()), &st); err != nil {
+		t.Fatal(err)
+	}
+	waiter := regexp.MustCompile(fmt.Sprintf(`(?m)-> FLOCK .*:%d 0 EOF$`, st.Ino))
+	ended := make(chan string, 1)
+	go func() {
+		output, _ := install(t, "--to", dir, "--from", from)
+		ended <- output
+	}()
+	for waits := false; !waits; {
+		locks, err := os.ReadFile("/proc/locks")
+		if waits = waiter.Match(locks); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case output := <-ended:
+			t.Fatalf("the installation did not wait: %s", output)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	if err := folder.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if output := <-ended; !strings.Contains(output, "bridge             added") {
+		t.Error(output)
+	}
+}
+
+// TestInstallOfAPluginThatHangs checks that a plugin that does not answer is refused, and that a signal ends the
+// installation meanwhile.
+func TestInstallOfAPluginThatHangs(t *testing.T) {
+	dir, from := t.TempDir(), t.TempDir()
+	called := filepath.Join(dir, "called")
+	writeExecutable(t, filepath.Join(from, "static"), "#!/bin/sh\n: > "+called+"\nsleep 600\n")
+	output, err := install(t, "--to", dir, "--from", from, "--timeout", "10ms")
+	if want := "static does not run on this machine (" + runtime.GOARCH + "): no answer in 10ms; nothing was replaced"; err == nil || !strings.Contains(output, want) {
+		t.Errorf("%v: %s; want %q", err, output, want)
+	}
+	if err := os.RemoveAll(called); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(filepath.Join(nstest.Build(t, "plumb"), "plumb"), "install", "--to", dir, "--from", from, "--timeout", "10m")
+	var messages strings.Builder
+	cmd.Stderr = &messages
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for _, err := os.Stat(called); err != nil; _, err = os.Stat(called) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err == nil || messages.String() != "plumb: terminated signal received; nothing was replaced\n" {
+		t.Errorf("%v: %s", err, messages.String())
 	}
 }
 

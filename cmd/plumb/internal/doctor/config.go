@@ -3,6 +3,7 @@ package doctor
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -65,7 +66,7 @@ func (f *file) types() []string {
 func (e *examination) readFiles() error {
 	paths := e.Files
 	if len(paths) == 0 {
-		found, err := libcni.ConfFiles(e.ConfDir, []string{".conflist", ".conf", ".json"})
+		found, err := libcni.ConfFiles(e.ConfDir, configurationEndings())
 		if err != nil {
 			return err
 		}
@@ -77,8 +78,11 @@ func (e *examination) readFiles() error {
 			path = "./" + path // in a command, it is no flag then
 		}
 		f, err := readFile(path)
-		if err != nil {
+		switch {
+		case err != nil && (len(e.Files) > 0 || errors.Is(err, fs.ErrPermission)):
 			return err
+		case err != nil: // for a finding
+			f = &file{path: path, err: err}
 		}
 		e.files = append(e.files, f)
 		e.report.Files = append(e.report.Files, path)
@@ -88,7 +92,7 @@ func (e *examination) readFiles() error {
 
 // readFile reads a file. It fails if that is not possible; wrong content is in file.err.
 func readFile(path string) (*file, error) {
-	text, err := os.ReadFile(path)
+	text, err := node.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
@@ -127,10 +131,24 @@ func (e *examination) parsed() []*file {
 	return slices.DeleteFunc(slices.Clone(e.files), func(f *file) bool { return f.err != nil })
 }
 
-// findSyntax finds files that are no JSON.
+// unreadable returns the finding for a file that cannot be read.
+func (f *file) unreadable(err error) Finding {
+	what, mend := "cannot be read: ", edit+"remove it, or move it to another folder"
+	if target, noLink := os.Readlink(f.path); noLink == nil {
+		what += "it is a link to " + target + ": "
+		mend = "rm " + node.Quote(f.path)
+	}
+	return Finding{Where: f.path, What: what + err.Error(), Mend: mend}
+}
+
+// findSyntax finds files that cannot be read, or are no JSON.
 func findSyntax(e *examination) (found []Finding) {
 	for _, f := range e.files {
 		if f.err == nil {
+			continue
+		}
+		if unread := (*fs.PathError)(nil); errors.As(f.err, &unread) {
+			found = append(found, f.unreadable(unread.Err))
 			continue
 		}
 		where, what := f.path, f.err.Error()
@@ -142,8 +160,19 @@ func findSyntax(e *examination) (found []Finding) {
 	return found
 }
 
-// findFileKind finds files whose name does not say whether they are a list.
+// configurationEndings returns the endings of the names of files that libcni reads.
+func configurationEndings() []string { return []string{".conflist", ".conf", ".json"} }
+
+// findFileKind finds files whose name does not say whether they are a list, and folders with the name of such a file.
 func findFileKind(e *examination) (found []Finding) {
+	if entries, err := os.ReadDir(e.ConfDir); err == nil && len(e.Options.Files) == 0 {
+		for _, entry := range entries {
+			if entry.IsDir() && slices.Contains(configurationEndings(), filepath.Ext(entry.Name())) {
+				found = append(found, Finding{Where: filepath.Join(e.ConfDir, entry.Name()), What: "is a folder, in which libcni reads no configuration",
+					Mend: edit + "move the configurations in it to " + e.ConfDir + ", or give the folder another name"})
+			}
+		}
+	}
 	for _, f := range e.parsed() {
 		ext := filepath.Ext(f.path)
 		base := strings.TrimSuffix(f.path, ext)

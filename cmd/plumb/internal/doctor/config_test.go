@@ -158,6 +158,20 @@ var _ = Describe("plumb doctor on configurations", func() {
 			what:   "10-pods.conflist:3: no valid JSON",
 			byHand: func(n *testNode) { n.change("10-pods.conflist", `"pods,`, `"pods",`) },
 		}),
+		Entry("a link that leads nowhere", "syntax", mistake{
+			make: func(n *testNode) { n.sh("ln -s /nonexist " + n.confDir() + "/06-l.conflist") },
+			what: "06-l.conflist: cannot be read: it is a link to /nonexist: no such file or directory",
+		}),
+		Entry("a named pipe", "syntax", mistake{
+			make:   func(n *testNode) { n.sh("mkfifo " + n.confDir() + "/06-p.conflist") },
+			what:   "06-p.conflist: cannot be read: no regular file",
+			byHand: func(n *testNode) { n.sh("rm " + n.confDir() + "/06-p.conflist") },
+		}),
+		Entry("a folder with the name of a configuration", "file-kind", mistake{
+			make:   func(n *testNode) { n.sh("mkdir " + n.confDir() + "/06-d.conflist") },
+			what:   "06-d.conflist: is a folder, in which libcni reads no configuration",
+			byHand: func(n *testNode) { n.sh("rmdir " + n.confDir() + "/06-d.conflist") },
+		}),
 		Entry("a list in a file for one plugin", "file-kind", mistake{
 			make: func(n *testNode) {
 				n.sh("mv " + n.confDir() + "/10-pods.conflist " + n.confDir() + "/10-pods.conf")

@@ -106,7 +106,8 @@ type examination struct {
 	explained   map[*node.Attachment]bool // with a finding that explains why their CHECK fails
 }
 
-// Examine examines the node of this process. progress is called with the name of each check before it.
+// Examine examines the node of this process. progress is called when it has read what the node holds, before it calls
+// plugins, and then with the name of each check before it.
 func (o Options) Examine(ctx context.Context, progress func(check string)) (*Report, error) {
 	h, err := ns.Self(nil)
 	if err != nil {
@@ -119,6 +120,8 @@ func (o Options) Examine(ctx context.Context, progress func(check string)) (*Rep
 	if err := e.readNode(h); err != nil {
 		return nil, err
 	}
+	progress("executables")
+	e.findPrograms()
 	todo := checks()
 	if len(o.Files) == 0 {
 		todo = append(todo, stateChecks()...)
@@ -148,7 +151,6 @@ func (e *examination) readNode(h *ns.Handle) (err error) {
 	if err := e.readFiles(); err != nil {
 		return err
 	}
-	e.findPrograms()
 	e.nft, err = openNFT(h)
 	e.unread("nftables", err)
 	if len(e.Files) > 0 {

@@ -150,7 +150,7 @@ func findStatus(e *examination) (found []Finding) {
 		return nil
 	}
 	for _, f := range e.good() {
-		text, err := os.ReadFile(f.path)
+		text, err := node.ReadFile(f.path)
 		if err != nil {
 			e.unread(f.path, err)
 			continue

@@ -56,7 +56,7 @@ func describe(a *node.Attachment) string {
 	if elements > 0 {
 		things = append(things, fmt.Sprintf("%d elements of nftables", elements))
 	}
-	return fmt.Sprintf("container %s, interface %s, network %s: %s", a.ContainerID, a.IfName, a.Network, strings.Join(things, ", "))
+	return fmt.Sprintf("container %s, interface %s, network %s: %s", a.ContainerID, cmp.Or(a.IfName, "not known"), a.Network, strings.Join(things, ", "))
 }
 
 // findLeftovers finds attachments whose container does not exist any more. If there is a list of live containers, these
@@ -72,23 +72,23 @@ func findLeftovers(e *examination) (found []Finding) {
 		}
 		return found
 	}
-	results := map[string]int{} // the number of results of each network
+	results := map[string][]string{} // the containers of each network that have a result
 	for _, a := range e.inventory.Attachments {
 		if resultPath(a) != "" {
-			results[a.Network]++
+			results[a.Network] = append(results[a.Network], a.ContainerID)
 		}
 	}
 	for _, a := range e.inventory.Attachments {
-		if a.Incomplete || addMayRun(a) {
+		if !a.CanDelete() || addMayRun(a) || a.IfName == "" && slices.Contains(results[a.Network], a.ContainerID) {
 			continue
 		}
 		what, mend := "", e.removalCommand(a)
 		switch {
 		case !hasLink(a) && isCertainlyGone(a.NetNS):
 			what = "its namespace " + a.NetNS + " does not exist"
-		case resultPath(a) == "" && results[a.Network] > 0:
+		case resultPath(a) == "" && len(results[a.Network]) > 0:
 			what = "libcni's cache has no result of it, so its ADD failed, or its DEL, or the result was lost"
-			if a.HasPeer() {
+			if e.inventory.HostEnd(a.ContainerID) != "" {
 				what += "; its namespace exists"
 			}
 			mend = edit + "if the runtime does not have the container any more: " + mend
@@ -110,7 +110,7 @@ func (e *examination) countLeftOut() {
 		}
 	} else {
 		for _, a := range e.inventory.Attachments {
-			if !a.Incomplete && a.Doubt != "" {
+			if a.CanDelete() && a.Doubt != "" {
 				doubtful = append(doubtful, a)
 			}
 		}
@@ -204,6 +204,7 @@ func findReservations(e *examination) (found []Finding) {
 		if f == nil {
 			continue
 		}
+		found = append(found, e.outside(a, f.spans())...)
 		for _, s := range f.spans() {
 			different := e.compareReservations(a, s)
 			e.explained[a] = e.explained[a] || len(different) > 0
@@ -220,6 +221,24 @@ func findUnowned(a *node.Attachment) (found []Finding) {
 		if t.Kind == node.Reservation && t.Since != nil && time.Since(*t.Since) >= maxAddTime {
 			found = append(found, Finding{Where: whereNode, What: fmt.Sprintf("%s is reserved in network %s for no container: the file names none", t.Address, a.Network),
 				Mend: "rm -f " + node.Quote(t.Where)}) // -f: STATUS of host-local may have removed the file meanwhile
+		}
+	}
+	return found
+}
+
+// outside returns the findings for reservations of addresses that are in no range of the network, if the container does
+// not have them.
+func (e *examination) outside(a *node.Attachment, spans []span) (found []Finding) {
+	have, err := addresses(a)
+	if err != nil || len(spans) == 0 {
+		return nil // compareReservations says why, if there is one to compare
+	}
+	for _, t := range a.Things {
+		ip, err := netip.ParseAddr(t.Address)
+		in := func(s span) bool { return err != nil || s.subnet.Contains(ip) }
+		if t.Kind == node.Reservation && !slices.ContainsFunc(spans, in) && !slices.Contains(have, t.Address) && t.Since != nil && time.Since(*t.Since) >= maxAddTime {
+			found = append(found, Finding{Where: whereNode, What: fmt.Sprintf("%s, which is in no range of network %s, is reserved for %s, whose %s does not have it",
+				t.Address, a.Network, a.ContainerID, a.IfName), Mend: "rm -f " + node.Quote(t.Where)})
 		}
 	}
 	return found
@@ -381,7 +400,7 @@ func (f *file) forwards() bool {
 // hasPortMappings reports whether the file of libcni's cache at path has port mappings. It reports false if the file
 // cannot be read.
 func hasPortMappings(path string) bool {
-	text, err := os.ReadFile(path)
+	text, err := node.ReadFile(path)
 	if err != nil {
 		return false
 	}

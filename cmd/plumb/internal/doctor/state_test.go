@@ -158,17 +158,17 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 			out, _ := n.plumb(append([]string{"doctor"}, n.folders()...)...)
 			return out
 		}
-		Expect(report()).NotTo(ContainSubstring("left out"))
+		Expect(report()).NotTo(ContainSubstring("not judged"))
 		n.add("c2").Remove(GinkgoTB())
 		n.ageBy(-time.Hour) // so that the test can take more than a minute
-		const leftOut = "1 attachment left out, which may be of a container that is gone: younger than a minute, or of unknown age\nnothing found ("
+		const leftOut = "1 attachment not judged: younger than a minute, or of unknown age; run doctor again in a minute\nnothing found ("
 		Eventually(report).Should(HavePrefix(leftOut)) // the host end goes after the namespace
 		list := filepath.Join(n.dir, "live")
 		Expect(os.WriteFile(list, []byte("c1\n"), 0o644)).To(Succeed())
 		n.args = []string{"--live", list}
 		Expect(report()).To(HavePrefix(leftOut))
 		n.age()
-		Expect(report()).NotTo(ContainSubstring("left out"))
+		Expect(report()).NotTo(ContainSubstring("not judged"))
 	})
 
 	Context("with a container that is gone", func() {
@@ -255,6 +255,14 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 			n.requireMended(n.find("leftover", "container c3, interface eth0, network pods: reservation 10.88.0.3, link veth"), nil)
 		})
 
+		It("names no file for the list that cannot be read again", func() {
+			n.add("c3")
+			n.age()
+			pipe := filepath.Join(n.dir, "pipe")
+			out := n.sh("mkfifo " + pipe + "; echo c1 > " + pipe + " & plumb doctor --live " + pipe + " " + strings.Join(n.folders(), " ") + " || true")
+			Expect(out).To(MatchRegexp("container c3, .*\n    edit: give the same list to plumb gc --live - "))
+		})
+
 		It("refuses a list of shortened IDs", func() {
 			cmd := append([]string{"doctor", "--live", live("c\n")}, n.folders()...)
 			_, err := n.Exec(filepath.Join(n.built, "plumb"), cmd...)
@@ -323,6 +331,23 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 		}
 		Expect(n.doctor().Findings).To(BeEmpty())
 		Expect(filepath.Glob(filepath.Join(n.pools(), "pods", "10.88.0.9*"))).To(BeEmpty())
+	})
+
+	It("finds a reservation that names no interface, of a container that is gone", func() {
+		n, _ := newUsedNode()
+		Expect(os.WriteFile(filepath.Join(n.pools(), "pods", "10.88.0.78"), []byte("deadbeef2"), 0o600)).To(Succeed())
+		Expect(n.doctor().LeftOut).To(Equal(1))
+		n.age()
+		finding := n.find("leftover", "container deadbeef2, interface not known, network pods: reservation 10.88.0.78: libcni's cache has no result of it")
+		n.requireMended(finding, func() { n.sh(commandIn(finding)) })
+	})
+
+	It("finds a reservation of a container for an address outside of the ranges, which the container does not have", func() {
+		n, _ := newUsedNode()
+		Expect(os.WriteFile(filepath.Join(n.pools(), "pods", "10.99.0.5"), []byte("c1"), 0o600)).To(Succeed())
+		Expect(n.doctor().Findings).To(BeEmpty(), "it is new")
+		n.age()
+		n.requireMended(n.find("reservation", "10.99.0.5, which is in no range of network pods, is reserved for c1, whose eth0 does not have it"), nil)
 	})
 
 	It("finds that another program has flushed the ruleset", func() {

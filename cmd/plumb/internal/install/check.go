@@ -12,9 +12,12 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
+
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
 )
 
 // tool is the name of the operator's tool. It is in the folder of the plugins of a release, but it is no
@@ -47,7 +50,11 @@ func (o Options) plugins(ctx context.Context) ([]source, error) {
 	var all []source
 	for _, name := range names {
 		path := filepath.Join(o.From, name)
-		if err := run(ctx, path); err != nil {
+		err := o.run(ctx, path)
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("%w; nothing was replaced", context.Cause(ctx))
+		}
+		if err != nil {
 			return nil, fmt.Errorf("%s does not run on this machine (%s): %w; nothing was replaced", path, runtime.GOARCH, err)
 		}
 		all = append(all, source{path: path, name: name, mode: 0o755})
@@ -97,13 +104,18 @@ func executables(dir string) ([]string, error) {
 }
 
 // run runs the executable. A plugin without CNI variables prints its version. With a plugin for another
-// architecture, every ADD would fail.
-func run(ctx context.Context, path string) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+// architecture, every ADD would fail. run kills a plugin that does not answer, and the processes of its group.
+func (o Options) run(ctx context.Context, path string) error {
+	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path)
-	cmd.Env = []string{}
+	cmd.Env, cmd.WaitDelay = []string{}, time.Second
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	out, err := cmd.CombinedOutput()
+	if ctx.Err() != nil {
+		return fmt.Errorf("no answer in %s", o.Timeout)
+	}
 	if text := bytes.TrimSpace(out); err != nil && len(text) > 0 {
 		return fmt.Errorf("%w: %s", err, text)
 	}
@@ -114,7 +126,7 @@ func run(ctx context.Context, path string) error {
 func (o Options) configurations() ([]source, error) {
 	var all []source
 	for _, path := range o.Confs {
-		content, err := os.ReadFile(path)
+		content, err := node.ReadFile(path)
 		if err != nil {
 			return nil, err
 		}

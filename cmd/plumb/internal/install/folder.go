@@ -11,8 +11,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/renameio/v2"
+
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/pkg/lock"
+	"github.com/plumb-cni/plumb/pkg/types"
 )
 
 // addedNames is the file in a backup that has the names of the files that were added.
@@ -28,12 +33,67 @@ type source struct {
 	mode fs.FileMode
 }
 
-// install copies the files to the folder. Before it replaces the first one, it backs up all of them.
-func (f folder) install(ctx context.Context, sources []source) ([]File, error) {
-	done := []File{}
-	if len(sources) == 0 {
-		return done, nil
+// lockWait is how long an installation waits for another one.
+const lockWait = time.Minute
+
+// begin waits until no other installation works in the folder. Then it removes the temporary files for these names that a
+// killed installation has left there and in the backup. The caller must close the file that it returns.
+func (f folder) begin(names []string) (io.Closer, error) {
+	dir, err := os.Open(f.path)
+	if err != nil {
+		return nil, err
 	}
+	switch err := lock.Flock(int(dir.Fd()), lockWait); {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, errors.Join(fmt.Errorf("another plumb install works in %s; run it again later", f.path), dir.Close())
+	case err != nil: // the file system has no locks: the files may be those of another installation
+		return dir, nil
+	}
+	if err := errors.Join(removeTemporary(f.path, names), removeTemporary(f.backup, append(names, addedNames))); err != nil {
+		return nil, errors.Join(err, dir.Close())
+	}
+	return dir, nil
+}
+
+// removeTemporary removes the temporary files and folders for these names from a folder. renameio calls them ".NAME" and a
+// number.
+func removeTemporary(dir string, names []string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return types.IgnoreNotExist(err)
+	}
+	var errs []error
+	for _, e := range entries {
+		if slices.ContainsFunc(names, func(name string) bool {
+			number, ok := strings.CutPrefix(e.Name(), "."+name)
+			return ok && number != "" && strings.Trim(number, "0123456789") == ""
+		}) {
+			errs = append(errs, os.RemoveAll(filepath.Join(dir, e.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// install copies the files to the folder, alone. Before it replaces the first one, it backs up all of them.
+func (f folder) install(ctx context.Context, sources []source) ([]File, error) {
+	if len(sources) == 0 {
+		return []File{}, nil
+	}
+	var names []string
+	for _, s := range sources {
+		names = append(names, s.name)
+	}
+	lock, err := f.begin(names)
+	if err != nil {
+		return []File{}, err
+	}
+	defer func() { _ = lock.Close() }()
+	return f.replace(ctx, sources)
+}
+
+// replace is install without the lock.
+func (f folder) replace(ctx context.Context, sources []source) ([]File, error) {
+	done := []File{}
 	plan, err := f.plan(sources)
 	if err != nil {
 		return done, err
@@ -132,7 +192,7 @@ func (f folder) backedUp() (files, added []string, err error) {
 			files = append(files, e.Name())
 		}
 	}
-	list, err := os.ReadFile(filepath.Join(f.backup, addedNames))
+	list, err := node.ReadFile(filepath.Join(f.backup, addedNames))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, err
 	}
@@ -149,6 +209,11 @@ func (f folder) restore(ctx context.Context) ([]File, error) {
 	if err != nil {
 		return done, err
 	}
+	lock, err := f.begin(slices.Concat(names, added))
+	if err != nil {
+		return done, err
+	}
+	defer func() { _ = lock.Close() }()
 	var sources []source
 	for _, name := range names {
 		s, err := newSource(f.backup, name)
@@ -157,7 +222,7 @@ func (f folder) restore(ctx context.Context) ([]File, error) {
 		}
 		sources = append(sources, s)
 	}
-	done, err = folder{path: f.path}.install(ctx, sources)
+	done, err = folder{path: f.path}.replace(ctx, sources)
 	for i := range done {
 		if done[i].changed() {
 			done[i].Action = Restored
@@ -201,7 +266,7 @@ func (s source) equals(path string, info fs.FileInfo) (bool, error) {
 
 // digest returns the checksum of a file.
 func digest(path string) (sum [sha256.Size]byte, err error) {
-	f, err := os.Open(path)
+	f, err := node.Open(path)
 	if err != nil {
 		return sum, err
 	}
@@ -218,7 +283,7 @@ func (s source) copyTo(path string) error {
 	if target, err := os.Readlink(s.path); err == nil {
 		return renameio.Symlink(target, path)
 	}
-	from, err := os.Open(s.path)
+	from, err := node.Open(s.path)
 	if err != nil {
 		return err
 	}

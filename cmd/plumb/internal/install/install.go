@@ -8,6 +8,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"time"
 )
 
 // Options say what is installed or restored.
@@ -19,6 +20,8 @@ type Options struct {
 	Create  bool     // make To and ConfDir if they do not exist
 	Confs   []string // files of configurations
 	ConfDir string   // the folder of the configurations
+	// Timeout is how long one of the new plugins may take to print its version.
+	Timeout time.Duration
 }
 
 // confBackup is the folder in the backup that has the configurations.

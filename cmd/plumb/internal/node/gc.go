@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,10 +50,10 @@ func NewPlan(inv *Inventory, live LiveList, s Selection) (*Plan, error) {
 	}
 	p := &Plan{Dead: []*Attachment{}, Kept: []WithReason{}, before: inv, live: live}
 	for _, a := range inv.Attachments {
-		if a.Incomplete || live.lives(a.ContainerID) || s.Network != "" && a.Network != s.Network {
+		if !a.CanDelete() || live.lives(a.ContainerID) || s.Network != "" && a.Network != s.Network {
 			continue
 		}
-		if reason := s.keepReason(inv.network(a.Network), a, live); reason != "" {
+		if reason := s.keepReason(inv, a, live); reason != "" {
 			p.Kept = append(p.Kept, WithReason{a, reason})
 			continue
 		}
@@ -62,16 +63,20 @@ func NewPlan(inv *Inventory, live LiveList, s Selection) (*Plan, error) {
 }
 
 // keepReason returns why an attachment is kept whose container does not live by the list.
-func (s Selection) keepReason(n *Network, a *Attachment, live LiveList) string {
+func (s Selection) keepReason(inv *Inventory, a *Attachment, live LiveList) string {
+	n, hostEnd := inv.network(a.Network), ""
+	if live.fromResults {
+		hostEnd = inv.HostEnd(a.ContainerID)
+	}
 	switch {
-	case live.Dead != nil && a.cached != nil && a.namespaces == namespaceExists:
-		return "its namespace " + a.NetNS + " exists: the runtime has to delete the container"
+	case live.Dead != nil && inv.existingNetNS(a) != "":
+		return "its namespace " + inv.existingNetNS(a) + " exists: the runtime has to delete the container"
 	case live.Dead != nil && a.youngest.After(live.Made.Add(-s.MinAge)):
 		return "it is younger than " + s.MinAge.String() + " (--min-age)"
 	case live.Dead != nil:
 		return ""
-	case live.fromResults && a.HasPeer():
-		return "its namespace exists, because its host end does; if the runtime does not have the container any more: plumb gc --dead " + a.ContainerID
+	case hostEnd != "":
+		return hostEnd + " is still there, so the container's namespace exists; if the runtime does not have the container any more: plumb gc --dead " + a.ContainerID
 	case n.DisableGC:
 		return "disableGC is set in " + n.File + ": others share the network"
 	case a.youngest.After(live.Made.Add(-s.MinAge)) && live.None:
@@ -80,6 +85,19 @@ func (s Selection) keepReason(n *Network, a *Attachment, live LiveList) string {
 		return "it may be newer than the list of live containers (--min-age)"
 	case s.MinAge > 0 && a.youngest.IsZero() && len(a.has(Link)) > 0:
 		return "its interface exists, and its age is not known; --min-age 0 deletes it"
+	}
+	return ""
+}
+
+// existingNetNS returns the path of the attachment's namespace, if that exists and libcni's cache has it, or "". Without an
+// interface, the attachment may be any one of its container.
+func (inv *Inventory) existingNetNS(a *Attachment) string {
+	for _, other := range inv.Attachments {
+		if other == a || a.IfName == "" && other.ContainerID == a.ContainerID {
+			if other.namespaces == namespaceExists {
+				return other.NetNS
+			}
+		}
 	}
 	return ""
 }
@@ -164,7 +182,7 @@ func (a *Attachment) delArguments(n *Network) (*libcni.NetworkConfigList, *libcn
 	if a.cached != nil {
 		return n.list, a.cached.runtime
 	}
-	return n.list, &libcni.RuntimeConf{ContainerID: a.ContainerID, IfName: a.IfName}
+	return n.list, &libcni.RuntimeConf{ContainerID: a.ContainerID, IfName: cmp.Or(a.IfName, "eth0")} // see CanDelete
 }
 
 // lockWait is how long sweep waits for the calls of plugins that run.

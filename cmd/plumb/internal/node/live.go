@@ -76,8 +76,8 @@ func (inv *Inventory) LiveFromResults() LiveList {
 	return list
 }
 
-// Check returns an error if the list cannot be one of the containers of this node: if it has shortened IDs, or
-// if none of them has an attachment, unless the list says so.
+// Check returns an error if the list cannot be one of the containers of this node: if it has IDs that are shortened or
+// in other case, or if none of them has an attachment, unless the list says so.
 func (l LiveList) Check(inv *Inventory) error {
 	if l.None {
 		return nil
@@ -86,11 +86,11 @@ func (l LiveList) Check(inv *Inventory) error {
 		return l.checkDead(inv)
 	}
 	if len(l.IDs) == 0 {
-		return fmt.Errorf("%w: the list is empty; if that is true, use --none-live", ErrNoneLive)
+		return fmt.Errorf("%w: the list is empty; if that is true: plumb gc --none-live", ErrNoneLive)
 	}
 	known, matches := 0, 0
 	for _, a := range inv.Attachments {
-		if a.Incomplete {
+		if !a.CanDelete() {
 			continue
 		}
 		known++
@@ -99,13 +99,16 @@ func (l LiveList) Check(inv *Inventory) error {
 			continue
 		}
 		for id := range l.IDs {
+			if strings.EqualFold(a.ContainerID, id) {
+				return fmt.Errorf("the list has %s, which is the container ID %s in other case: give the IDs as the runtime writes them", id, a.ContainerID)
+			}
 			if strings.HasPrefix(a.ContainerID, id) {
 				return fmt.Errorf("the list has %s, which is the beginning of the container ID %s: give whole IDs (--no-trunc)", id, a.ContainerID)
 			}
 		}
 	}
 	if known > 0 && matches == 0 {
-		return fmt.Errorf("%w: none of the %d IDs in the list has an attachment; Kubernetes needs the IDs of pods (crictl pods -q --no-trunc), not of their containers; if none of them has an attachment, use --none-live",
+		return fmt.Errorf("%w: none of the %d IDs in the list has an attachment; Kubernetes needs the IDs of pods (crictl pods -q --no-trunc), not of their containers; if none of them has an attachment: plumb gc --none-live",
 			ErrNoneLive, len(l.IDs))
 	}
 	return nil
@@ -114,7 +117,7 @@ func (l LiveList) Check(inv *Inventory) error {
 // checkDead returns an error if the node holds nothing for one of the dead containers.
 func (l LiveList) checkDead(inv *Inventory) error {
 	for id := range l.Dead {
-		known := slices.ContainsFunc(inv.Attachments, func(a *Attachment) bool { return a.ContainerID == id && !a.Incomplete })
+		known := slices.ContainsFunc(inv.Attachments, func(a *Attachment) bool { return a.ContainerID == id && a.CanDelete() })
 		if !known {
 			return fmt.Errorf("this node holds nothing for a container %q; give its whole ID (plumb list --no-trunc)", id)
 		}

@@ -3,7 +3,6 @@ package node
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 
@@ -64,12 +63,12 @@ func configurationFiles(dir string) ([]string, error) {
 
 // readConfiguration reads one file.
 func readConfiguration(file string) (*libcni.NetworkConfigList, error) {
-	if filepath.Ext(file) == ".conflist" {
-		return libcni.NetworkConfFromFile(file)
-	}
-	text, err := os.ReadFile(file)
+	text, err := ReadFile(file)
 	if err != nil {
 		return nil, err
+	}
+	if filepath.Ext(file) == ".conflist" {
+		return libcni.NetworkConfFromFile(file) // it reads the folder with the name of the network, too
 	}
 	conf, err := libcni.NetworkPluginConfFromBytes(text)
 	if err != nil {

@@ -78,6 +78,13 @@ func (a *Attachment) ID() types.Attachment {
 	return types.Attachment{Network: a.Network, ContainerID: a.ContainerID, IfName: a.IfName}
 }
 
+// CanDelete reports whether DEL can be called for the attachment: its network and its container are known by their whole
+// names. The interface of a reservation is not known if the file has the container ID only: DEL of host-local releases
+// it for any interface.
+func (a *Attachment) CanDelete() bool {
+	return !a.Incomplete || a.Network != "" && a.ContainerID != "" && a.IfName == "" && len(a.has(Reservation)) == len(a.Things)
+}
+
 // Since returns when the oldest file of the attachment was written, or the zero time if it has no file.
 func (a *Attachment) Since() time.Time { return a.oldest }
 
@@ -86,10 +93,17 @@ func (a *Attachment) has(k Kind) []Thing {
 	return slices.DeleteFunc(slices.Clone(a.Things), func(t Thing) bool { return t.Kind != k })
 }
 
-// HasPeer reports whether the node has the host end of a veth pair of the attachment. Then the namespace of the
-// container exists: a veth pair ends with one of its ends.
-func (a *Attachment) HasPeer() bool {
-	return slices.ContainsFunc(a.Things, func(t Thing) bool { return t.Kind == Link && t.sub == "veth" })
+// HostEnd returns the name of a host end of a veth pair of the container, in any network, or "". If there is one, the
+// namespace of the container exists: a veth pair ends with one of its ends.
+func (inv *Inventory) HostEnd(containerID string) string {
+	for _, a := range inv.Attachments {
+		for _, t := range a.Things {
+			if a.ContainerID == containerID && t.Kind == Link && t.sub == "veth" {
+				return t.Name
+			}
+		}
+	}
+	return ""
 }
 
 // An Inventory is what a node holds.

@@ -67,7 +67,7 @@ func (inv *Inventory) readResults(p Places) {
 	inv.unread(dir, types.IgnoreNotExist(err))
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
-		text, err := os.ReadFile(path)
+		text, err := ReadFile(path)
 		if err != nil {
 			inv.unread(path, types.IgnoreNotExist(err))
 			continue

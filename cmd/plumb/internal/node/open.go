@@ -1,0 +1,33 @@
+package node
+
+import (
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Open opens a regular file for reading. It follows symbolic links, and does not wait at a named pipe: everything that
+// plumb finds in a folder is opened by it.
+func Open(path string) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	if info, err := file.Stat(); err == nil && !info.Mode().IsRegular() {
+		return nil, errors.Join(&fs.PathError{Op: "read", Path: path, Err: errors.New("no regular file")}, file.Close())
+	}
+	return file, nil
+}
+
+// ReadFile returns the content of a file that Open opens.
+func ReadFile(path string) ([]byte, error) {
+	file, err := Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	return io.ReadAll(file)
+}

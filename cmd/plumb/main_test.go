@@ -1,0 +1,47 @@
+package main
+
+import (
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+)
+
+var _ = Describe("plumb completion", func() {
+	It("refuses a shell that it does not know, and none", func() {
+		b := newTestbed()
+		for _, args := range [][]string{{"completion"}, {"completion", "tcsh"}, {"completion", "bash", "more"}} {
+			reply := b.run("", args...)
+			Expect(reply.Exit).To(Equal(exitUsage), "%q", args)
+			Expect(reply.Stdout).To(BeEmpty(), "%q", args)
+			Expect(reply.Stderr).To(HaveSuffix("\nSee plumb --help.\n"), "%q", args)
+		}
+		Expect(b.run("", "completion").Stderr).To(HavePrefix("plumb: which shell? bash, fish, powershell or zsh\n"))
+		Expect(b.run("", "completion", "zsh").Exit).To(Equal(0))
+	})
+
+	It("completes formats, containers and interfaces, and no names of files where none can be", func() {
+		b := newTestbed()
+		b.add(b.network("10-pods.conflist", chain), newPod("c1"))
+		const noFiles, files = ":4\n", ":0\n"
+		for _, c := range []struct {
+			args []string
+			want string
+		}{
+			{[]string{"list", "-o", ""}, "text\njson\n" + noFiles},
+			{[]string{"install", "-o", ""}, "text\njson\n" + noFiles},
+			{[]string{"explain", ""}, "c1\n" + noFiles},
+			{[]string{"explain", "x"}, noFiles},
+			{[]string{"explain", "c1", ""}, "eth0\n" + noFiles},
+			{[]string{"explain", "c1", "eth0", ""}, noFiles},
+			{[]string{"list", ""}, noFiles},
+			{[]string{"doctor", ""}, files},
+			{[]string{"gc", "--live", ""}, files},
+		} {
+			args := append([]string{"__complete", c.args[0]}, b.folders()...)
+			if c.args[0] == "install" {
+				args = args[:2]
+			}
+			reply := b.run("", append(args, c.args[1:]...)...)
+			Expect(reply.Stdout).To(Equal(c.want), "%q", c.args)
+		}
+	})
+})
