@@ -146,6 +146,26 @@ var _ = Describe("plumb doctor on attachments", func() {
 		})
 	})
 
+	It("mends by commands what a container of ptp has lost", func() {
+		n := &usedNode{testNode: newTestNode("ptp", "host-local")}
+		n.attachBy(strings.NewReplacer(`"type": "bridge", "isDefaultGateway": true, "ipMasq": true`, `"type": "ptp"`,
+			`"ranges"`, `"routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}], "ranges"`,
+			`{"type": "portmap", "capabilities": {"portMappings": true}}`, "", "        },\n", "        }\n").Replace(complete))
+		pod := n.add("c1")
+		routes := func() string { return pod.Must(GinkgoTB(), "ip", "-4", "-br", "route") }
+		before := routes()
+		n.sh("ip route del 10.88.0.2 && ip link set $(ip -o link show type veth | cut -d: -f2 | cut -d@ -f1) down")
+		pod.Batch(GinkgoTB(), "address del 10.88.0.2/16 dev eth0")
+		for range 5 { // a finding can appear when another one is mended
+			for _, f := range n.doctor().Findings {
+				Expect(f.IsCommand()).To(BeTrue(), "%s: %s", f.What, f.Mend)
+				n.sh(f.Mend)
+			}
+		}
+		Expect(n.doctor().Findings).To(BeEmpty())
+		Expect(strings.Count(routes(), "\n")).To(Equal(strings.Count(before, "\n")), "%s\n%s", before, routes())
+	})
+
 	It("finds a macvlan whose master is down", func() {
 		n := &usedNode{testNode: newTestNode("macvlan", "host-local")}
 		n.Batch(GinkgoTB(), "link add up0 type veth peer name up1", "link set up0 up", "link set up1 up")
