@@ -33,7 +33,7 @@ func findElements(e *examination) []Finding {
 		if ids := lost[n.Name]; len(ids) > 0 {
 			found = append(found, Finding{Where: whereNode,
 				What: fmt.Sprintf("network %s: table inet plumb lacks the elements for masquerade or host ports of %s; another program has probably deleted them", n.Name, strings.Join(ids, ", ")),
-				Mend: edit + "let the runtime replace these containers; and find the program, which may be a service that runs nft flush ruleset when it is reloaded"})
+				Mend: edit + "find the program, which may be a service that runs nft flush ruleset when it is reloaded; then let the runtime replace these containers"})
 		}
 	}
 	return found
