@@ -97,6 +97,30 @@ in   node       host port tcp 8080 of IP version 4 leads to 10.1.2.2 port 80 (ta
 		Expect(out + b.plumb("explain", "c2")).To(MatchRegexp(`veth\w+ \(veth\), MTU 1500, is no port of cni0\n`))
 	})
 
+	It("marks a route through an interface that does not lead to the container", func() {
+		b := newTestbed()
+		b.add(b.network("10-pods.conflist", chain), newPod("c1"))
+		b.node.Batch(GinkgoTB(), "link add up9 type bridge", "link set up9 up", "route replace 10.1.2.0/24 dev up9")
+		Expect(b.plumb("explain", "c1")).To(And(
+			MatchRegexp(`route to 10\.1\.2\.2 through up9, which does not lead to the container: it is behind veth\w+, cni0\n`),
+			ContainSubstring("route to fd00:1:2::2 through cni0\n")))
+	})
+
+	It("names the container to which a host port leads by an element without owner", func() {
+		b := newTestbed()
+		b.add(b.network("10-pods.conflist", chain), newPod("c1", 8080))
+		b.node.Must(GinkgoTB(), "nft", "delete element inet plumb hostport4 { tcp . 8080 }; add element inet plumb hostport4 { tcp . 8080 : 10.1.2.9 . 81 }")
+		Expect(b.plumb("explain", "c1")).To(And(
+			ContainSubstring("host port tcp 8080 of IP version 4 leads to 10.1.2.9 port 81, by an element that is not of this container (table inet plumb, map hostport4)\n"),
+			ContainSubstring("host port tcp 8080 of IP version 6 leads to fd00:1:2::2 port 80 (table inet plumb, map hostport6)\n")))
+	})
+
+	It("shows no host ports that portmap was not given", func() {
+		b := newTestbed()
+		b.add(b.network("10-pods.conflist", strings.Replace(chain, `"portMappings": true`, `"portMapings": true`, 1)), newPod("c1", 8080))
+		Expect(b.plumb("explain", "c1")).NotTo(ContainSubstring("host port"))
+	})
+
 	It("shows the master of a macvlan, and no route of the node", func() {
 		b := newTestbed()
 		b.node.Batch(GinkgoTB(), "link add eth1 type veth peer name switch1", "link set eth1 up", "link set switch1 up")

@@ -132,8 +132,17 @@ func HostEnd(node *nl.Conn, owner types.Attachment, prev *types.Result) (nl.Link
 			return l, nil
 		}
 	}
-	return nl.Link{}, fmt.Errorf("find host end of %s: %w", owner, fs.ErrNotExist)
+	return nl.Link{}, noHostEnd(owner)
 }
+
+// noHostEnd is the error for an attachment without a host end. It matches fs.ErrNotExist.
+type noHostEnd types.Attachment
+
+func (e noHostEnd) Error() string {
+	return fmt.Sprintf("no interface of the node is the other end of %s (%s)", e.IfName, types.Attachment(e))
+}
+
+func (noHostEnd) Is(target error) bool { return target == fs.ErrNotExist }
 
 // madeFor reports whether plumb made the host end for the attachment. It compares the alias
 // of the link or, if the link has no alias yet, its group. It ignores the name, because any

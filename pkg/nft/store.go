@@ -284,6 +284,8 @@ func (e *edit) checkElements(c Claim) error {
 			errs = append(errs, fmt.Errorf("%s of table %s has no element for %s", want.setName(), e.store.Layout.Table, c.Description))
 		case got.Comment == want.Comment:
 			errs = append(errs, fmt.Errorf("in %s of table %s, %s leads elsewhere", want.setName(), e.store.Layout.Table, c.Description))
+		case got.Comment == "":
+			errs = append(errs, fmt.Errorf("in %s of table %s, the element for %s has no owner: another program has made it", want.setName(), e.store.Layout.Table, c.Description))
 		case got.Comment != holder:
 			holder = got.Comment
 			errs = append(errs, fmt.Errorf("%s belongs to %s now", c.Description, OwnerName(holder)))

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/netip"
 	"slices"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
@@ -177,7 +178,45 @@ func (c *checker) diffGateway(br nl.Link) error {
 	for _, gw := range gatewaysOf(c.ips()) {
 		reportIf(!hasAddr(have, gw), "interface %s has no gateway address %s", dev.Name, gw)
 	}
+	if dev.Up && br.Up && errors.Join(errs...) == nil { // otherwise the kernel has no route yet
+		errs = append(errs, c.diffNodeRoutes(dev))
+	}
 	return errors.Join(errs...)
+}
+
+// diffNodeRoutes compares the routes that the kernel made of the gateway addresses. It looks up no route to an interface
+// that has a master: the routes of a VRF are in another table.
+func (c *checker) diffNodeRoutes(dev nl.Link) error {
+	var errs []error
+	for _, ip := range c.ips() {
+		subnet, addr := ip.Address.Masked(), ip.Address.Addr()
+		if dev.Master != 0 || !ip.HasGateway() || !subnet.Contains(ip.Gateway) {
+			continue
+		}
+		errs = append(errs, c.diffNodeRoute(dev, subnet, addr))
+	}
+	return errors.Join(errs...)
+}
+
+// diffNodeRoute returns an error if packets of the node for an address in the subnet do not leave through the gateway's
+// interface.
+func (c *checker) diffNodeRoute(dev nl.Link, subnet netip.Prefix, addr netip.Addr) error {
+	through, err := c.node.LinkTo(addr)
+	if through.Index == dev.Index || err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	where := "have no other route"
+	if err == nil {
+		where = "leave through " + through.Name
+	}
+	routes, err := c.node.Routes(dev)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(routes, func(r nl.Route) bool { return r.Dst == subnet }) {
+		return fmt.Errorf("interface %s has the route %s, but packets for %s %s", dev.Name, subnet, addr, where)
+	}
+	return fmt.Errorf("interface %s has no route %s: packets for %s %s", dev.Name, subnet, addr, where)
 }
 
 // diffGatewayPort compares the gateway's port, if the gateway is in a VLAN. Additional VLANs

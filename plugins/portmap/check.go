@@ -31,7 +31,7 @@ func check(r *skel.Request) error {
 	if err := p.findLocalnetDevice(); err != nil {
 		return err
 	}
-	if err := errors.Join(p.checkRules(c), p.checkLocalnet()); err != nil {
+	if err := errors.Join(p.checkRules(c), p.checkLocalnet(prev)); err != nil {
 		return types.Coded(types.CodeChanged, fmt.Errorf("check %s: %w", p, err))
 	}
 	return nil

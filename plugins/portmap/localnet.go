@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"slices"
 	"strings"
@@ -100,12 +101,27 @@ func (p *portMap) warnNoLocalnet() {
 	}
 }
 
-// checkLocalnet returns an error if route_localnet is not 1.
-func (p *portMap) checkLocalnet() error {
+// checkLocalnet returns an error if route_localnet is not 1. If the route to the container leads through an interface
+// that is not in prev, the error names the route: with route_localnet of that interface, nothing would be right.
+func (p *portMap) checkLocalnet(prev *types.Result) error {
 	if p.localnetDevice == "" {
 		return nil
 	}
-	return sysctl.Diff(p.r.Node, routeLocalnet(p.localnetDevice, "1"))
+	err := sysctl.Diff(p.r.Node, routeLocalnet(p.localnetDevice, "1"))
+	var behind []string
+	for _, i := range prev.Interfaces {
+		// The gateway of a VLAN on a bridge is <bridge>.<ID>, and not in the result.
+		if i.Sandbox == "" && (p.localnetDevice == i.Name || strings.HasPrefix(p.localnetDevice, i.Name+".")) {
+			return err
+		}
+		if i.Sandbox == "" {
+			behind = append(behind, i.Name)
+		}
+	}
+	if err == nil || len(behind) == 0 {
+		return err
+	}
+	return fmt.Errorf("packets of the node for %s leave through %s, and the container is behind %s", p.ips[0].Addr(), p.localnetDevice, strings.Join(behind, ", "))
 }
 
 // findLocalnetCounter sets hasLocalnetElement. It is true if the interface has a counter, or gets one

@@ -607,6 +607,10 @@ var _ = Describe("portmap", func() {
 		Entry(nil, backendNFTables, "nft flush map inet plumb hostportowner4", "map hostportowner4 of table inet plumb has no element that lists host port 8080/tcp of IP version 4"),
 		Entry(nil, backendNFTables, `nft delete element inet plumb policy4 {tcp . 8080}; add element inet plumb policy4 {tcp . 8080 comment "net1/other/eth0" : jump snat/net1/10.9.0.0/24}`,
 			"host port 8080/tcp of IP version 4 belongs to net1/other/eth0 now"),
+		Entry(nil, backendNFTables, "nft delete element inet plumb hostport4 {tcp . 8080}; add element inet plumb hostport4 {tcp . 8080 : 10.9.0.3 . 80}",
+			"in map hostport4 of table inet plumb, the element for host port 8080/tcp of IP version 4 has no owner: another program has made it"),
+		Entry(nil, backendNFTables, `nft delete element inet plumb hostport4 {tcp . 8080}; add element inet plumb hostport4 {tcp . 8080 comment "net1/one/eth0" : 10.9.0.3 . 80}`,
+			"in map hostport4 of table inet plumb, host port 8080/tcp of IP version 4 leads elsewhere"),
 		Entry(nil, backendNFTables, "nft flush chain inet plumb hostports", "chain hostports of table inet plumb is missing or lacks rules"),
 		Entry(nil, backendNFTables, "nft flush chain inet plumb snat/net1/10.9.0.0/24", "chain snat/net1/10.9.0.0/24"),
 		Entry(nil, backendNFTables, "sysctl -w net.ipv4.conf.cni0.route_localnet=0", "route_localnet"),
@@ -615,6 +619,15 @@ var _ = Describe("portmap", func() {
 		Entry(nil, backendIPTables, "iptables -t raw -F PREROUTING", "table raw of iptables has no rule -A PREROUTING -d 127.0.0.0/8"),
 		Entry(nil, backendIPTables, "ip6tables -t nat -F CNI-HOSTPORT-MASQ", "has no rule -A CNI-HOSTPORT-MASQ"),
 	)
+
+	It("CHECK names the route to the container that leads through another interface, and not its route_localnet", func() {
+		c := b.call("one", conf("", portMapping(8080, 80, overTCP)))
+		ok(c, "ADD")
+		b.node.Batch(GinkgoTB(), "link add br9 type bridge", "link set br9 up", "route replace 10.9.0.0/24 dev br9")
+		f := failure(c, "CHECK")
+		Expect(f.Msg).To(ContainSubstring("packets of the node for 10.9.0.2 leave through br9, and the container is behind cni0"))
+		Expect(f.Msg).NotTo(ContainSubstring("route_localnet"))
+	})
 
 	It("CHECK and DEL find the rules of the other backend", func() {
 		by := map[string]nstest.Call{}

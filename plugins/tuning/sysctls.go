@@ -146,5 +146,5 @@ func (s currentSysctl) diff() error {
 	if s.noValue || slices.Equal(strings.Fields(s.now), strings.Fields(s.Value)) {
 		return nil
 	}
-	return fmt.Errorf("sysctl %s is %q, not %q", s.Key, s.now, s.Value)
+	return fmt.Errorf("sysctl %s of the container is %q, not %q", s.Key, s.now, s.Value)
 }

@@ -601,8 +601,8 @@ var _ = Describe("tuning", func() {
 			Entry("promisc", func() { pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "promisc", "off") }, "promisc of interface eth0 is false, not true"),
 			Entry("allmulti", func() { pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "allmulticast", "off") }, "allmulti of interface eth0 is false, not true"),
 			Entry("txQLen", func() { pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "txqueuelen", "7") }, "txQLen of interface eth0 is 7, not 20000"),
-			Entry("a sysctl", func() { pod.SetSysctl(GinkgoTB(), "net/ipv4/conf/eth0/arp_notify", "0") }, `sysctl net/ipv4/conf/eth0/arp_notify is "0", not "1"`),
-			Entry("a list", func() { pod.SetSysctl(GinkgoTB(), "net/ipv4/ping_group_range", "0 5") }, `sysctl net/ipv4/ping_group_range is "0\t5"`),
+			Entry("a sysctl", func() { pod.SetSysctl(GinkgoTB(), "net/ipv4/conf/eth0/arp_notify", "0") }, `sysctl net/ipv4/conf/eth0/arp_notify of the container is "0", not "1"`),
+			Entry("a list", func() { pod.SetSysctl(GinkgoTB(), "net/ipv4/ping_group_range", "0 5") }, `sysctl net/ipv4/ping_group_range of the container is "0\t5"`),
 			Entry("the saved state is missing", func() { Expect(os.Remove(file())).To(Succeed()) }, "state/test_eth0.json: no such file"),
 			Entry("the saved state is incomplete", func() { Expect(os.Truncate(file(), 9)).To(Succeed()) }, "state/test_eth0.json: no saved state can be read from it"),
 		)

@@ -307,7 +307,7 @@ func (n *testNode) addFailsOrWarns(f *fault) error {
 		return n.checkRefused(f, r)
 	}
 	if check := nstest.Exec(n, n.program(), n.delCall(r.Stdout).With("CHECK")); check.Exit != 0 {
-		differs := regexp.MustCompile(`sysctl (\S+) is `).FindStringSubmatch(check.Failure(n).String())
+		differs := regexp.MustCompile(`sysctl (\S+) (?:of the container )?is `).FindStringSubmatch(check.Failure(n).String())
 		if differs == nil || !strings.Contains(r.Stderr, differs[1]) {
 			return fmt.Errorf("CHECK after a refused write: %s\nwarnings of ADD: %s", check.Stdout, r.Stderr)
 		}

@@ -40,7 +40,8 @@ func findNoNetworks(e *examination) (found []Finding) {
 // attachments and networks for which an earlier check has a finding that explains an error of CHECK.
 func findDamaged(e *examination) (found []Finding) {
 	damaged := map[string][]*node.Attachment{} // by the text of the error
-	var texts []string                         // its keys, in their order
+	mends := map[string][]string{}             // by the text of the error
+	var texts []string                         // the keys of damaged, in their order
 	hanging := map[string]bool{}               // the networks in which a CHECK did not end in time
 	for _, a := range e.liveAttachments() {
 		if f := e.fileOfNetwork(a.Network); e.explained[a] || hanging[a.Network] || f != nil && e.broken[f] {
@@ -56,22 +57,14 @@ func findDamaged(e *examination) (found []Finding) {
 			texts = append(texts, text)
 		}
 		damaged[text] = append(damaged[text], a)
-	}
-	for _, text := range texts {
-		found = append(found, Finding{Where: whereNode, What: names(damaged[text]) + ", " + text, Mend: edit + e.mendDamage(text, damaged[text])})
-	}
-	return found
-}
-
-// mendDamage returns how to mend attachments whose CHECK fails with a text.
-func (e *examination) mendDamage(text string, all []*node.Attachment) string {
-	for _, other := range e.liveAttachments() {
-		if strings.Contains(text, " belongs to "+other.ID().String()+" now") { // the text of portmap about a host port
-			loser := all[0].ContainerID
-			return fmt.Sprintf("give %s another host port, and let the runtime replace it; or give %s another one, and let the runtime replace %[2]s and then %[1]s", loser, other.ContainerID)
+		if how := mend(a, err); !slices.Contains(mends[text], how) {
+			mends[text] = append(mends[text], how)
 		}
 	}
-	return "mend what the text names, or let the runtime replace " + theContainers(all)
+	for _, text := range texts {
+		found = append(found, Finding{Where: whereNode, What: names(damaged[text]) + ", " + text, Mend: strings.Join(mends[text], " && ")})
+	}
+	return found
 }
 
 // names returns the containers and interfaces of attachments.
@@ -81,14 +74,6 @@ func names(all []*node.Attachment) string {
 		texts = append(texts, fmt.Sprintf("container %s, interface %s", a.ContainerID, a.IfName))
 	}
 	return strings.Join(texts, "; ")
-}
-
-// theContainers returns "the container", or "these containers" if there are several.
-func theContainers(all []*node.Attachment) string {
-	if len(all) == 1 {
-		return "the container"
-	}
-	return "these containers"
 }
 
 // check calls CHECK of the plugins of plumb in the attachment's chain, and leaves out other plugins. Some of these fail
@@ -112,7 +97,7 @@ func versionsWithCheck() []string { return []string{"0.4.0", "1.0.0", "1.1.0"} }
 func errorText(err error) string {
 	var coded *cnitypes.Error
 	if errors.As(err, &coded) {
-		return fmt.Sprintf("code %d: %s", coded.Code, strings.TrimSpace(coded.Msg+" "+coded.Details))
+		return fmt.Sprintf("code %d: %s", coded.Code, checkText(err))
 	}
 	return err.Error()
 }

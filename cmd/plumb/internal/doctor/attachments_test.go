@@ -3,6 +3,7 @@ package doctor_test
 import (
 	"context"
 	"os"
+	"strings"
 
 	"github.com/containernetworking/cni/libcni"
 	. "github.com/onsi/ginkgo/v2"
@@ -57,6 +58,9 @@ func (n *usedNode) replace(runtime *libcni.RuntimeConf) {
 	n.attach(runtime)
 }
 
+// findOut is the advice where no command is obvious.
+const findOut = "edit: find out which program changed this, then let the runtime replace the container"
+
 var _ = Describe("plumb doctor on attachments", func() {
 	It("finds two containers with one host port", func() {
 		n, runtime := newCompleteNode()
@@ -64,36 +68,54 @@ var _ = Describe("plumb doctor on attachments", func() {
 		second.CapabilityArgs = runtime.CapabilityArgs
 		n.attach(second)
 		finding := n.find("check", "host port 8080/tcp of IP version 4 belongs to pods/c2/eth0 now")
-		Expect(finding.Mend).To(Equal("edit: give c1 another host port, and let the runtime replace it; or give c2 another one, and let the runtime replace c2 and then c1"))
+		Expect(finding.Mend).To(Equal("edit: give one of the two containers another host port: to replace one of them takes the port from the other"))
 		n.requireMended(finding, func() {
 			runtime.CapabilityArgs = map[string]any{"portMappings": []map[string]any{{"hostPort": 8081, "containerPort": 80, "protocol": "tcp"}}}
 			n.replace(runtime)
 		})
 	})
 
-	DescribeTable("finds by CHECK what the node has lost of an attachment", func(command, want string) {
+	DescribeTable("finds by CHECK what the node has lost of an attachment, and has a command for what is obvious", func(command, want, mend string) {
 		n, runtime := newCompleteNode()
 		Expect(n.doctor().Findings).To(BeEmpty())
-		n.sh(command)
+		host := strings.TrimSpace(n.sh("ip -o link show master cni0 | cut -d: -f2 | cut -d@ -f1"))
+		netns := "nsenter --net=" + runtime.NetNS + " "
+		n.sh(strings.NewReplacer("HOST", host, "IN ", netns).Replace(command))
 		finding := n.find("check", "container c1, interface eth0, network pods: CHECK fails: ")
-		Expect(finding.What).To(ContainSubstring(want))
-		n.requireMended(finding, func() { n.replace(runtime) })
+		Expect(finding.What).To(ContainSubstring(strings.ReplaceAll(want, "HOST", host)))
+		Expect(finding.Mend).To(Equal(strings.NewReplacer("HOST", host, "IN ", netns).Replace(mend)))
+		if finding.IsCommand() {
+			n.requireMended(finding, nil)
+		} else {
+			n.requireMended(finding, func() { n.replace(runtime) })
+		}
 	},
-		Entry("the chain prerouting", "nft flush chain inet plumb prerouting", "prerouting"),
-		Entry("the chain output", "nft flush chain inet plumb output", "output"),
-		Entry("the chain of host ports", "nft flush chain inet plumb hostports", "hostports"),
-		Entry("the chain that guards 127/8", "nft flush chain inet plumb localnet", "localnet"),
-		Entry("the chain that masquerades a subnet", "nft flush chain inet plumb masq/pods/10.88.0.0/16", "masq"),
-		Entry("the chain that masquerades host ports", "nft flush chain inet plumb snat/pods/10.88.0.0/16", "snat"),
-		Entry("the chain of the mark", "nft flush chain inet plumb marked/bit13", "marked"),
-		Entry("the map of IPv4 host ports", "nft flush map inet plumb hostport4", "hostport4"),
-		Entry("an element of the IPv4 host ports", "nft delete element inet plumb hostport4 '{ tcp . 8080 }'", "hostport4"),
-		Entry("the map policy4", "nft flush map inet plumb policy4", "policy4"),
-		Entry("the map masqowner4", "nft flush map inet plumb masqowner4", "masqowner4"),
-		Entry("forwarding", "sysctl -q -w net.ipv4.ip_forward=0", "ip_forward"),
-		Entry("a bridge that is down", "ip link set cni0 down", "cni0"),
-		Entry("the gateway's address", "ip address flush dev cni0 scope global", "cni0"),
-		Entry("a host end without its bridge", "ip link set $(ip -o link show master cni0 | cut -d: -f2 | cut -d@ -f1) nomaster", "veth"),
+		Entry("the chain prerouting", "nft flush chain inet plumb prerouting", "prerouting", findOut),
+		Entry("the chain output", "nft flush chain inet plumb output", "output", findOut),
+		Entry("the chain of host ports", "nft flush chain inet plumb hostports", "hostports", findOut),
+		Entry("the chain that guards 127/8", "nft flush chain inet plumb localnet", "localnet", findOut),
+		Entry("the chain that masquerades a subnet", "nft flush chain inet plumb masq/pods/10.88.0.0/16", "masq", findOut),
+		Entry("the chain that masquerades host ports", "nft flush chain inet plumb snat/pods/10.88.0.0/16", "snat", findOut),
+		Entry("the chain of the mark", "nft flush chain inet plumb marked/bit13", "marked", findOut),
+		Entry("the map of IPv4 host ports", "nft flush map inet plumb hostport4", "hostport4", findOut),
+		Entry("an element of the IPv4 host ports", "nft delete element inet plumb hostport4 '{ tcp . 8080 }'", "hostport4", findOut),
+		Entry("the map policy4", "nft flush map inet plumb policy4", "policy4", findOut),
+		Entry("the map masqowner4", "nft flush map inet plumb masqowner4", "masqowner4", findOut),
+		Entry("forwarding", "sysctl -q -w net.ipv4.ip_forward=0", "ip_forward", "sysctl -w net/ipv4/ip_forward=1"),
+		Entry("forwarding of IPv6", "sysctl -q -w net.ipv6.conf.all.forwarding=0", "forwarding", "sysctl -w net/ipv6/conf/all/forwarding=1"),
+		Entry("route_localnet", "sysctl -q -w net.ipv4.conf.cni0.route_localnet=0", "route_localnet", "sysctl -w net/ipv4/conf/cni0/route_localnet=1"),
+		Entry("a bridge that is down", "ip link set cni0 down", "cni0", "ip link set dev cni0 up && ip address add fd00:88::1/64 dev cni0 nodad"),
+		Entry("the gateway's address", "ip address flush dev cni0 scope global", "cni0",
+			"ip address add 10.88.0.1/16 dev cni0 && ip address add fd00:88::1/64 dev cni0 nodad"),
+		Entry("the node's route", "ip route del 10.88.0.0/16 dev cni0", "interface cni0 has no route 10.88.0.0/16: packets for 10.88.0.2 have no other route",
+			"ip route prepend 10.88.0.0/16 dev cni0"),
+		Entry("the node's IPv6 route", "ip route del fd00:88::/64 dev cni0", "interface cni0 has no route fd00:88::/64", "ip route prepend fd00:88::/64 dev cni0"),
+		Entry("a host end without its bridge", "ip link set HOST nomaster", "HOST", "ip link set dev HOST master cni0"),
+		Entry("a host end that is down", "ip link set HOST down", "HOST", "ip link set dev HOST up"),
+		Entry("a flag of the port", "ip link set HOST type bridge_slave hairpin on", "hairpin", "ip link set dev HOST type bridge_slave hairpin off"),
+		Entry("a route of the container", "IN ip route del default", "eth0 has no route", "IN ip route prepend 0.0.0.0/0 via 10.88.0.1 dev eth0"),
+		Entry("the IPv6 route of the container", "IN ip -6 route del default", "eth0 has no route", "IN ip route prepend ::/0 via fd00:88::1 dev eth0"),
+		Entry("damage that has a command in part only", "ip link set HOST down; nft flush chain inet plumb masq/pods/10.88.0.0/16", "HOST", findOut),
 	)
 
 	It("calls CHECK of no attachment of which it has found more", func() {
@@ -104,16 +126,23 @@ var _ = Describe("plumb doctor on attachments", func() {
 		n.requireMended(n.find("chain", "postrouting"), func() { n.replace(runtime) })
 		n.sh("rm " + n.bin() + "/portmap; ip link set cni0 down")
 		n.sh(n.find("executable", "portmap").Mend)
-		n.requireMended(n.find("check", "cni0"), func() { n.replace(runtime) })
+		n.requireMended(n.find("check", "cni0"), nil)
+	})
+
+	It("advises another host port if another container has claimed the host port", func() {
+		n, _ := newCompleteNode()
+		newer := runtimeOf("c2", nstest.New(GinkgoTB()).Named("c2"))
+		newer.CapabilityArgs = map[string]any{"portMappings": []map[string]any{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}}
+		n.attach(newer)
+		finding := n.find("check", "host port 8080/tcp of IP version 4 belongs to pods/c2/eth0 now")
+		Expect(finding.Mend).To(HavePrefix("edit: give one of both containers another host port"))
 	})
 
 	It("names the containers with the same damage in one finding", func() {
 		n, _ := newCompleteNode()
 		n.add("c2")
 		n.sh("sysctl -q -w net.ipv4.ip_forward=0")
-		n.requireMended(n.find("check", "container c1, interface eth0; container c2, interface eth0, network pods: CHECK fails: "), func() {
-			n.sh("sysctl -q -w net.ipv4.ip_forward=1")
-		})
+		n.requireMended(n.find("check", "container c1, interface eth0; container c2, interface eth0, network pods: CHECK fails: "), nil)
 	})
 
 	It("finds attachments of a network that has no configuration, neither in a file nor in libcni's cache", func() {
@@ -128,6 +157,26 @@ var _ = Describe("plumb doctor on attachments", func() {
 			n.write("10-pods.conflist", complete)
 			n.replace(runtime)
 		})
+	})
+
+	It("mends by commands what a container of ptp has lost", func() {
+		n := &usedNode{testNode: newTestNode("ptp", "host-local")}
+		n.attachBy(strings.NewReplacer(`"type": "bridge", "isDefaultGateway": true, "ipMasq": true`, `"type": "ptp"`,
+			`"ranges"`, `"routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}], "ranges"`,
+			`{"type": "portmap", "capabilities": {"portMappings": true}}`, "", "        },\n", "        }\n").Replace(complete))
+		pod := n.add("c1")
+		routes := func() string { return pod.Must(GinkgoTB(), "ip", "-4", "-br", "route") }
+		before := routes()
+		n.sh("ip route del 10.88.0.2 && ip link set $(ip -o link show type veth | cut -d: -f2 | cut -d@ -f1) down")
+		pod.Batch(GinkgoTB(), "address del 10.88.0.2/16 dev eth0")
+		for range 5 { // a finding can appear when another one is mended
+			for _, f := range n.doctor().Findings {
+				Expect(f.IsCommand()).To(BeTrue(), "%s: %s", f.What, f.Mend)
+				n.sh(f.Mend)
+			}
+		}
+		Expect(n.doctor().Findings).To(BeEmpty())
+		Expect(strings.Count(routes(), "\n")).To(Equal(strings.Count(before, "\n")), "%s\n%s", before, routes())
 	})
 
 	It("finds a macvlan whose master is down", func() {

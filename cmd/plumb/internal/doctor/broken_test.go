@@ -90,7 +90,7 @@ func faults(n *usedNode, c1, c2 *nstest.NS) []fault {
 		{"forward-drop", "10-pods.conflist: table ip filter, chain FORWARD: its policy is drop", func() { n.Must(tb, "iptables", "-P", "FORWARD", "DROP") }, func() {
 			n.change("10-pods.conflist", "        }\n    ]", "        },\n        {\"type\": \"firewall\"}\n    ]")
 		}},
-		{"elements", "table inet plumb lacks elements of c1, c2", func() { n.Must(tb, "nft", "delete", "table", "inet", "plumb") }, func() {
+		{"elements", "table inet plumb lacks the elements for masquerade or host ports of c1, c2", func() { n.Must(tb, "nft", "delete", "table", "inet", "plumb") }, func() {
 			n.del("c1", c1)
 			n.del("c2", c2)
 			n.add("c1")

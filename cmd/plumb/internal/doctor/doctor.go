@@ -104,6 +104,7 @@ type examination struct {
 	plan        *node.Plan                // nil: there is no list of live containers
 	leftover    map[*node.Attachment]bool // that findLeftovers found
 	explained   map[*node.Attachment]bool // with a finding that explains why their CHECK fails
+	doubles     map[double]bool           // that findReservations found
 }
 
 // Examine examines the node of this process. progress is called when it has read what the node holds, before it calls
@@ -114,7 +115,7 @@ func (o Options) Examine(ctx context.Context, progress func(check string)) (*Rep
 		return nil, err
 	}
 	defer func() { _ = h.Close() }()
-	e := &examination{Options: o, ctx: ctx, broken: map[*file]bool{}, leftover: map[*node.Attachment]bool{}, explained: map[*node.Attachment]bool{}, report: &Report{
+	e := &examination{Options: o, ctx: ctx, broken: map[*file]bool{}, leftover: map[*node.Attachment]bool{}, explained: map[*node.Attachment]bool{}, doubles: map[double]bool{}, report: &Report{
 		Findings: []Finding{}, Files: []string{}, Executables: []string{}, Checks: []string{}, Unread: []string{},
 	}}
 	if err := e.readNode(h); err != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/schema"
 	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/masq"
 	"github.com/plumb-cni/plumb/pkg/nft"
@@ -88,6 +86,9 @@ func findLeftovers(e *examination) (found []Finding) {
 			what = "its namespace " + a.NetNS + " does not exist"
 		case resultPath(a) == "" && len(results[a.Network]) > 0:
 			what = "libcni's cache has no result of it, so its ADD failed, or its DEL, or the result was lost"
+			if path := e.cachePath(a); exists(path) {
+				what = "the result in libcni's cache cannot be read: " + path
+			}
 			if e.inventory.HostEnd(a.ContainerID) != "" {
 				what += "; its namespace exists"
 			}
@@ -99,6 +100,17 @@ func findLeftovers(e *examination) (found []Finding) {
 		found = append(found, Finding{Where: whereNode, What: describe(a) + ": " + what, Mend: mend})
 	}
 	return found
+}
+
+// cachePath returns the path that an attachment's file has in libcni's cache, also if there is none.
+func (e *examination) cachePath(a *node.Attachment) string {
+	return filepath.Join(e.CacheDir, "results", a.Network+"-"+a.ContainerID+"-"+a.IfName)
+}
+
+// exists reports whether there is a file at a path.
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
 }
 
 // countLeftOut counts the attachments that may be leftovers, but are no findings because their ADD may not have ended.
@@ -190,222 +202,6 @@ func (e *examination) fileOfNetwork(name string) *file {
 		}
 	}
 	return nil
-}
-
-// findReservations compares the addresses of containers with the reservations of host-local and cluster-local.
-func findReservations(e *examination) (found []Finding) {
-	for _, a := range e.inventory.Attachments {
-		if a.ContainerID == "" {
-			found = append(found, findUnowned(a)...)
-		}
-	}
-	for _, a := range e.liveAttachments() {
-		f := e.fileOfNetwork(a.Network)
-		if f == nil {
-			continue
-		}
-		found = append(found, e.outside(a, f.spans())...)
-		for _, s := range f.spans() {
-			different := e.compareReservations(a, s)
-			e.explained[a] = e.explained[a] || len(different) > 0
-			found = append(found, different...)
-		}
-	}
-	return found
-}
-
-// findUnowned finds reservations whose file names no container. It leaves out files that are younger than maxAddTime,
-// because the reference plugin makes the file before it writes the name.
-func findUnowned(a *node.Attachment) (found []Finding) {
-	for _, t := range a.Things {
-		if t.Kind == node.Reservation && t.Since != nil && time.Since(*t.Since) >= maxAddTime {
-			found = append(found, Finding{Where: whereNode, What: fmt.Sprintf("%s is reserved in network %s for no container: the file names none", t.Address, a.Network),
-				Mend: "rm -f " + node.Quote(t.Where)}) // -f: STATUS of host-local may have removed the file meanwhile
-		}
-	}
-	return found
-}
-
-// outside returns the findings for reservations of addresses that are in no range of the network, if the container does
-// not have them.
-func (e *examination) outside(a *node.Attachment, spans []span) (found []Finding) {
-	have, err := addresses(a)
-	if err != nil || len(spans) == 0 {
-		return nil // compareReservations says why, if there is one to compare
-	}
-	for _, t := range a.Things {
-		ip, err := netip.ParseAddr(t.Address)
-		in := func(s span) bool { return err != nil || s.subnet.Contains(ip) }
-		if t.Kind == node.Reservation && !slices.ContainsFunc(spans, in) && !slices.Contains(have, t.Address) && t.Since != nil && time.Since(*t.Since) >= maxAddTime {
-			found = append(found, Finding{Where: whereNode, What: fmt.Sprintf("%s, which is in no range of network %s, is reserved for %s, whose %s does not have it",
-				t.Address, a.Network, a.ContainerID, a.IfName), Mend: "rm -f " + node.Quote(t.Where)})
-		}
-	}
-	return found
-}
-
-// compareReservations compares the addresses of a container in a subnet with its reservations in the subnet.
-func (e *examination) compareReservations(a *node.Attachment, s span) (found []Finding) {
-	inSubnet := func(text string) bool {
-		ip, err := netip.ParseAddr(text)
-		return err == nil && s.subnet.Contains(ip)
-	}
-	var reserved []string
-	for _, t := range a.Things {
-		if t.Kind == node.Reservation && inSubnet(t.Address) {
-			reserved = append(reserved, t.Address)
-		}
-	}
-	for _, address := range a.Addresses {
-		if inSubnet(address) && !slices.Contains(reserved, address) {
-			found = append(found, e.unreserved(a, s, address))
-		}
-	}
-	for _, address := range reserved {
-		mend := fmt.Sprintf("nsenter --net=%s ip address add %s/%d dev %s", node.Quote(a.NetNS), address, s.subnet.Bits(), node.Quote(a.IfName))
-		switch have, err := addresses(a); {
-		case errors.Is(err, fs.ErrNotExist):
-			found = append(found, Finding{Where: whereNode, What: fmt.Sprintf("%s is reserved for %s, which has no interface %s", address, a.ContainerID, a.IfName),
-				Mend: edit + "let the runtime replace the container"})
-		case err != nil:
-			e.unread("addresses of "+a.ContainerID, err)
-		case !slices.Contains(have, address) && e.holder(a, address) != nil: // unreserved returns a finding for the container that has the address
-		case !slices.Contains(have, address):
-			found = append(found, Finding{Where: whereNode, What: fmt.Sprintf("%s is reserved for %s, whose %s does not have it", address, a.ContainerID, a.IfName), Mend: mend})
-		}
-	}
-	return found
-}
-
-// holder returns the attachment of another container of the network that has the address, or nil if there is none.
-func (e *examination) holder(a *node.Attachment, address string) *node.Attachment {
-	for _, other := range e.liveAttachments() {
-		if other.Network != a.Network || other == a {
-			continue
-		}
-		have, err := addresses(other)
-		e.unread("addresses of "+other.ContainerID, types.IgnoreNotExist(err))
-		if slices.Contains(have, address) {
-			return other
-		}
-	}
-	return nil
-}
-
-// unreserved returns the finding for an address of a container that is not reserved for it.
-func (e *examination) unreserved(a *node.Attachment, s span, address string) Finding {
-	for _, other := range e.inventory.Attachments {
-		if other.Network == a.Network && slices.ContainsFunc(other.Things, func(t node.Thing) bool { return t.Kind == node.Reservation && t.Address == address }) {
-			return e.reservedForOther(a, other, s, address)
-		}
-	}
-	return Finding{Where: whereNode, What: fmt.Sprintf("%s, an address of %s, is not reserved: another container can get it", address, a.ContainerID), Mend: e.reserveCommand(a, s, address)}
-}
-
-// reservedForOther returns the finding for an address of a container that is reserved for another container.
-func (e *examination) reservedForOther(a, other *node.Attachment, s span, address string) Finding {
-	what := fmt.Sprintf("%s, an address of %s, is reserved for %s", address, a.ContainerID, other.ContainerID)
-	have, err := addresses(a)
-	otherHas, otherErr := addresses(other)
-	if err == nil && otherErr == nil && slices.Contains(have, address) && !slices.Contains(otherHas, address) {
-		return Finding{Where: whereNode, What: what + ", which does not have it", Mend: e.reserveCommand(a, s, address)}
-	}
-	return Finding{Where: whereNode, What: what + ": two containers may have it", Mend: edit + "let the runtime replace one of the two containers"}
-}
-
-// reserveCommand returns the command that reserves an address for the container that has it. With another plugin than
-// host-local, it is no command: the address may belong to another node by now.
-func (e *examination) reserveCommand(a *node.Attachment, s span, address string) string {
-	if s.plugin.ipam.Get("type").Text() != "host-local" {
-		return edit + "let the runtime replace the container"
-	}
-	dir := cmp.Or(s.plugin.ipam.Get("dataDir").Text(), e.DataDir)
-	// The file has the format of the reference plugin: container ID, CR LF, interface.
-	return fmt.Sprintf(`printf '%%s\r\n%%s' %s %s > %s`, node.Quote(a.ContainerID), node.Quote(a.IfName), node.Quote(filepath.Join(dir, a.Network, address)))
-}
-
-// addresses returns the addresses of the container's interface. The error matches fs.ErrNotExist if the namespace or
-// the interface does not exist.
-func addresses(a *node.Attachment) ([]string, error) {
-	pod, err := ns.Open(a.NetNS, nil)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = pod.Close() }()
-	c, err := nl.Open(pod)
-	if err != nil {
-		return nil, err
-	}
-	l, err := c.Link(a.IfName)
-	if err != nil {
-		return nil, err
-	}
-	list, err := c.Addrs(l)
-	var texts []string
-	for _, addr := range list {
-		texts = append(texts, addr.Prefix.Addr().String())
-	}
-	return texts, err
-}
-
-// findElements finds containers whose elements of nftables are missing, such as after nft flush ruleset.
-func findElements(e *examination) (found []Finding) {
-	lost := map[string][]string{}
-	for _, a := range e.liveAttachments() {
-		f := e.fileOfNetwork(a.Network)
-		if f == nil || !e.hasPlumbHostEnd(a) || slices.Contains(lost[a.Network], a.ContainerID) {
-			continue
-		}
-		noMasquerade := f.masquerades() && slices.ContainsFunc(a.Addresses, func(address string) bool {
-			return !hasElement(a, "map masq", address)
-		})
-		if noMasquerade || f.forwards() && hasPortMappings(resultPath(a)) && !hasElement(a, "map hostport", "") {
-			lost[a.Network] = append(lost[a.Network], a.ContainerID)
-			e.explained[a] = true
-		}
-	}
-	for _, n := range e.inventory.Networks {
-		if ids := lost[n.Name]; len(ids) > 0 {
-			found = append(found, Finding{Where: whereNode,
-				What: fmt.Sprintf("network %s: table inet plumb lacks elements of %s, which another program has deleted: masquerade or host ports do not work", n.Name, strings.Join(ids, ", ")),
-				Mend: edit + "let the runtime replace these containers; and find the other program, which may be a service that runs nft flush ruleset when it is reloaded"})
-		}
-	}
-	return found
-}
-
-// hasElement reports whether an attachment has an element of nftables for the address, in a table and map whose names
-// contain where. An empty address stands for any address.
-func hasElement(a *node.Attachment, where, address string) bool {
-	return slices.ContainsFunc(a.Things, func(t node.Thing) bool {
-		return t.Kind == node.Element && strings.Contains(t.Where, where) && (address == "" || t.Address == address)
-	})
-}
-
-// masquerades reports whether a plugin of the network masquerades, and its configuration does not choose iptables.
-func (f *file) masquerades() bool {
-	return slices.ContainsFunc(f.plugins, func(p plugin) bool {
-		return (p.typ == "bridge" || p.typ == "ptp") && p.Get("ipMasq").Bool() && p.Get("ipMasqBackend").Text() != "iptables"
-	})
-}
-
-// forwards reports whether a plugin of the network forwards host ports, and its configuration does not choose iptables.
-func (f *file) forwards() bool {
-	return slices.ContainsFunc(f.plugins, func(p plugin) bool {
-		return p.typ == "portmap" && p.Get("backend").Text() != "iptables" &&
-			p.Get("externalSetMarkChain").Text() == "" && len(p.Get("conditionsV4").Items())+len(p.Get("conditionsV6").Items()) == 0
-	})
-}
-
-// hasPortMappings reports whether the file of libcni's cache at path has port mappings. It reports false if the file
-// cannot be read.
-func hasPortMappings(path string) bool {
-	text, err := node.ReadFile(path)
-	if err != nil {
-		return false
-	}
-	v, err := schema.Parse(text)
-	return err == nil && len(v.Get("capabilityArgs").Get("portMappings").Items()) > 0
 }
 
 // hasPlumbHostEnd reports whether the attachment has a host end that plumb made.

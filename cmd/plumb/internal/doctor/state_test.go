@@ -291,8 +291,21 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 		Expect(os.Remove(file)).To(Succeed())
 		n.requireMended(n.find("reservation", "10.88.0.2, an address of c1, is not reserved"), nil)
 		Expect(os.ReadFile(file)).To(Equal(before))
+		info, err := os.Stat(file)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(info.Mode().Perm()).To(Equal(os.FileMode(0o600)))
 		n.del("c1", c1)
 		Expect(file).NotTo(BeAnExistingFile())
+	})
+
+	It("does not overwrite a reservation that an ADD has made meanwhile", func() {
+		n, _ := newUsedNode()
+		file := filepath.Join(n.pools(), "pods", "10.88.0.2")
+		Expect(os.Remove(file)).To(Succeed())
+		finding := n.find("reservation", "10.88.0.2, an address of c1, is not reserved")
+		Expect(os.WriteFile(file, []byte("c9\r\neth0"), 0o600)).To(Succeed())
+		n.sh("! " + finding.Mend)
+		Expect(os.ReadFile(file)).To(Equal([]byte("c9\r\neth0")))
 	})
 
 	It("finds an address that is reserved for another container", func() {
@@ -317,20 +330,101 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 		Expect(os.ReadFile(file)).To(Equal([]byte("c1\r\neth0")))
 	})
 
-	It("finds reservations that name no container", func() {
+	It("finds reservations that name no container, and that STATUS of host-local did not remove", func() {
 		n, _ := newUsedNode()
-		for name, text := range map[string]string{"10.88.0.98": "", "10.88.0.99": strings.Repeat("? ", 100)} {
-			Expect(os.WriteFile(filepath.Join(n.pools(), "pods", name), []byte(text), 0o644)).To(Succeed())
+		for _, network := range []string{"pods", "former"} {
+			Expect(os.MkdirAll(filepath.Join(n.pools(), network), 0o755)).To(Succeed())
+			for name, text := range map[string]string{"10.88.0.98": "", "10.88.0.99": strings.Repeat("? ", 100)} {
+				Expect(os.WriteFile(filepath.Join(n.pools(), network, name), []byte(text), 0o644)).To(Succeed())
+			}
 		}
 		n.age()
 		findings := n.doctor().Findings
+		Expect(filepath.Glob(filepath.Join(n.pools(), "pods", "10.88.0.9*"))).To(BeEmpty(), "STATUS has removed them")
 		Expect(findings).To(HaveLen(2))
 		for i, f := range findings {
-			Expect(f.What).To(Equal(fmt.Sprintf("10.88.0.9%d is reserved in network pods for no container: the file names none", 8+i)))
+			Expect(f.What).To(Equal(fmt.Sprintf("10.88.0.9%d is reserved in network former for no container: the file names none", 8+i)))
 			n.sh(f.Mend)
 		}
 		Expect(n.doctor().Findings).To(BeEmpty())
-		Expect(filepath.Glob(filepath.Join(n.pools(), "pods", "10.88.0.9*"))).To(BeEmpty())
+		Expect(filepath.Glob(filepath.Join(n.pools(), "former", "10.88.0.9*"))).To(BeEmpty())
+	})
+
+	It("names a container without its interface once", func() {
+		n, runtime := newCompleteNode()
+		n.sh("ip link delete $(ip -o link show master cni0 | cut -d: -f2 | cut -d@ -f1)")
+		report := n.doctor()
+		Expect(report.Findings).To(HaveLen(1))
+		n.requireMended(n.find("reservation", "10.88.0.2, fd00:88::2 are reserved for c1, which has no interface eth0"), func() { n.replace(runtime) })
+	})
+
+	It("finds an element without owner, which leads a host port to another container", func() {
+		n, _ := newCompleteNode()
+		n.sh("nft delete element inet plumb hostport4 '{ tcp . 8080 }'; nft add element inet plumb hostport4 '{ tcp . 8080 : 10.88.0.9 . 80 }'")
+		var elements []doctor.Finding
+		for _, f := range n.doctor().Findings {
+			if f.Check == "elements" {
+				elements = append(elements, f)
+			} else {
+				Expect(f.What).To(ContainSubstring("the element for host port 8080/tcp of IP version 4 has no owner: another program has made it"))
+			}
+		}
+		Expect(elements).To(HaveLen(1))
+		Expect(elements[0].What).To(Equal("table inet plumb, hostport4: the element tcp . 8080 leads to 10.88.0.9 . 80 and has no owner: another program has made it, and no DEL deletes it"))
+		n.sh(elements[0].Mend)
+		Expect(n.find("check", "hostport4").What).To(ContainSubstring("map hostport4 of table inet plumb has no element for host port 8080/tcp"))
+	})
+
+	It("does not take port mappings for deleted that portmap was not given", func() {
+		n := &usedNode{testNode: newTestNode("bridge", "host-local", "portmap")}
+		n.attachBy(strings.Replace(ports, `"capabilities": {"portMappings": true}`, `"mappings": true`, 1))
+		runtime := runtimeOf("c1", nstest.New(GinkgoTB()))
+		runtime.CapabilityArgs = map[string]any{"portMappings": []map[string]any{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}}
+		n.attach(runtime)
+		for _, f := range n.doctor().Findings {
+			Expect(f.Check).To(Equal("keys"), f.What)
+		}
+		n.change("10-pods.conflist", `"mappings": true`, `"capabilities": {"portMappings": true}`)
+		Expect(n.doctor().Findings).To(BeEmpty(), "the configuration of the ADD counts")
+	})
+
+	It("finds an address of a container on another one, and removes it there", func() {
+		n, c1 := newUsedNode()
+		c2 := n.add("c2")
+		c2.Batch(GinkgoTB(), "address add 10.88.0.2/16 dev eth0")
+		const what = "10.88.0.2, the address of c1, is also on eth0 of c2, whose ADD did not return it"
+		n.find("reservation", what)
+		n.args = []string{"--wire"}
+		n.requireMended(n.find("reservation", what), nil)
+		Expect(c1.Must(GinkgoTB(), "ip", "-4", "address", "show", "dev", "eth0")).To(ContainSubstring("10.88.0.2/16"))
+		Expect(c2.Must(GinkgoTB(), "ip", "-4", "address", "show", "dev", "eth0")).To(ContainSubstring("10.88.0.3/16"))
+	})
+
+	It("does not take an answer of another interface of the same container for another host", func() {
+		n, c1 := newUsedNode()
+		second := runtimeOf("c1", c1)
+		second.IfName = "net1"
+		n.attach(second)
+		n.args = []string{"--wire"}
+		Expect(n.doctor().Findings).To(BeEmpty())
+	})
+
+	It("names the container of this node that answers for the address of another one", func() {
+		n, _ := newUsedNode()
+		c2 := n.add("c2")
+		c2.Batch(GinkgoTB(), "link add br7 type bridge", "address add 10.88.0.2/32 dev br7", "link set br7 up")
+		n.args = []string{"--wire"}
+		finding := n.find("wire", "10.88.0.2, an address of c1 (")
+		Expect(finding.What).To(ContainSubstring("is also used by container c2 with hardware address "))
+		n.requireMended(finding, func() { c2.Batch(GinkgoTB(), "link delete br7") })
+	})
+
+	It("says that a result cannot be read", func() {
+		n, _ := newUsedNode()
+		n.add("c2")
+		Expect(os.WriteFile(n.result("c2"), []byte("{garbage"), 0o600)).To(Succeed())
+		n.age()
+		Expect(n.find("leftover", "container c2").What).To(ContainSubstring("the result in libcni's cache cannot be read: " + n.result("c2")))
 	})
 
 	It("finds a reservation that names no interface, of a container that is gone", func() {
@@ -353,7 +447,7 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 	It("finds that another program has flushed the ruleset", func() {
 		n, c1 := newUsedNode()
 		n.Must(GinkgoTB(), "nft", "flush", "ruleset")
-		n.requireMended(n.find("elements", "network pods: table inet plumb lacks elements of c1"), func() {
+		n.requireMended(n.find("elements", "network pods: table inet plumb lacks the elements for masquerade or host ports of c1; another program has probably deleted them"), func() {
 			n.del("c1", c1)
 			n.add("c1")
 		})
@@ -370,7 +464,7 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 		Expect(n.doctor().Findings).To(BeEmpty())
 		n.Must(GinkgoTB(), "nft", "flush", "ruleset")
 		n.Must(GinkgoTB(), "sysctl", "-q", "-w", "net.ipv4.conf.cni0.route_localnet=0")
-		n.requireMended(n.find("elements", "lacks elements of c1"), func() {
+		n.requireMended(n.find("elements", "lacks the elements for masquerade or host ports of c1"), func() {
 			Expect(n.cni.DelNetworkList(context.Background(), n.list(), runtime)).To(Succeed())
 			_, err := n.cni.AddNetworkList(context.Background(), n.list(), runtime)
 			Expect(err).NotTo(HaveOccurred())

@@ -38,22 +38,22 @@ type claim struct {
 // address of a container.
 func findWire(e *examination) (found []Finding) {
 	wires := map[string][]claim{}
+	containers := map[types.MAC]*node.Attachment{} // by the hardware addresses of their interfaces
 	for _, a := range e.liveAttachments() {
-		on := e.wireOf(a)
-		if on == "" {
-			continue
-		}
-		mac, err := macOf(a)
+		macs, err := macsOf(a)
 		e.unread("hardware address of "+a.ContainerID, err)
+		for _, mac := range macs {
+			containers[mac] = a
+		}
 		for _, text := range a.Addresses {
 			if addr, parseErr := netip.ParseAddr(text); err == nil && parseErr == nil {
-				wires[on] = append(wires[on], claim{a, addr, mac})
+				wires[e.wireOf(a)] = append(wires[e.wireOf(a)], claim{a, addr, macs[a.IfName]})
 			}
 		}
 	}
 	for _, l := range e.links {
 		if claims := wires[l.Name]; len(claims) > 0 {
-			found = append(found, e.probe(l, claims)...)
+			found = append(found, e.probe(l, claims, containers)...)
 		}
 	}
 	return found
@@ -76,23 +76,29 @@ func (e *examination) wireOf(a *node.Attachment) string {
 	return ""
 }
 
-// macOf returns the hardware address of the container's interface.
-func macOf(a *node.Attachment) (types.MAC, error) {
+// macsOf returns the hardware addresses of all interfaces in the container's namespace, by their names.
+func macsOf(a *node.Attachment) (map[string]types.MAC, error) {
 	pod, err := ns.Open(a.NetNS, nil)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	defer func() { _ = pod.Close() }()
 	c, err := nl.Open(pod)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	l, err := c.Link(a.IfName)
-	return l.MAC, err
+	links, err := c.Links()
+	macs := map[string]types.MAC{}
+	for _, l := range links {
+		if l.Name != "lo" {
+			macs[l.Name] = l.MAC
+		}
+	}
+	return macs, err
 }
 
 // probe asks for the addresses on a link, and returns a finding for each other host that has one of them.
-func (e *examination) probe(on nl.Link, claims []claim) (found []Finding) {
+func (e *examination) probe(on nl.Link, claims []claim, containers map[types.MAC]*node.Attachment) (found []Finding) {
 	var v4, v6 []netip.Addr
 	for _, c := range claims {
 		if c.addr.Is4() {
@@ -111,14 +117,28 @@ func (e *examination) probe(on nl.Link, claims []claim) (found []Finding) {
 	for _, c := range claims {
 		for a := range answers {
 			if a.addr == c.addr && a.mac != c.mac {
-				found = append(found, Finding{Where: whereNode,
-					What: fmt.Sprintf("%s, an address of %s (%s), is also used by the host with hardware address %s on %s", c.addr, c.attachment.ContainerID, c.mac, a.mac, on.Name),
-					Mend: fmt.Sprintf("%sremove the address from that host, or put it into exclude of network %s; if it is behind a port of this node, bridge fdb show shows the port", edit, c.attachment.Network)})
+				found = append(found, e.conflict(on, c, a, containers[a.mac])...)
 			}
 		}
 	}
 	slices.SortFunc(found, func(a, b Finding) int { return strings.Compare(a.What, b.What) })
 	return found
+}
+
+// conflict returns the finding for another host that has the address of a container. other is that host if it is a container
+// of this node. The kernel answers on each interface for the addresses of all (arp_ignore), so an answer of another interface
+// of the same container is none.
+func (e *examination) conflict(on nl.Link, c claim, a answer, other *node.Attachment) []Finding {
+	what := fmt.Sprintf("%s, an address of %s (%s), is also used by ", c.addr, c.attachment.ContainerID, c.mac)
+	switch {
+	case other == nil:
+		return []Finding{{Where: whereNode, What: what + fmt.Sprintf("the host with hardware address %s on %s", a.mac, on.Name),
+			Mend: fmt.Sprintf("%sremove the address from that host, or put it into exclude of network %s; if it is behind a port of this node, bridge fdb show shows the port", edit, c.attachment.Network)}}
+	case other.NetNS == c.attachment.NetNS || e.doubles[double{c.addr, other}]:
+		return nil
+	}
+	return []Finding{{Where: whereNode, What: what + fmt.Sprintf("container %s with hardware address %s on %s", other.ContainerID, a.mac, on.Name),
+		Mend: edit + "remove the address from that container: nsenter --net=" + node.Quote(other.NetNS) + " ip address show shows its interface"}}
 }
 
 // An answer says which host has an address.

@@ -84,6 +84,9 @@ func (inv *Inventory) Explain(a *Attachment) (p *Path, err error) {
 	if err := e.nodeHops(node); err != nil {
 		return nil, err
 	}
+	if e.portMaps, err = readPortMaps(node); err != nil && !errors.Is(err, nft.ErrUnavailable) && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
 	if err := e.incoming(); err != nil {
 		return nil, err
 	}
@@ -102,7 +105,8 @@ type explainer struct {
 	node *nl.Conn
 	path *Path
 	// master is the index of the master of the container's interface, if that has one.
-	master int
+	master   int
+	portMaps []portMap
 }
 
 func (e *explainer) out(hops ...Hop) { e.path.Out = append(e.path.Out, hops...) }
@@ -359,10 +363,75 @@ func (e *explainer) incoming() error {
 		case err != nil:
 			return err
 		default:
-			e.in(hop(onNode, "route to %s through %s", ip, l.Name))
+			e.in(hop(onNode, "route to %s through %s%s", ip, l.Name, e.wrongWay(l.Name)))
 		}
 	}
 	return nil
+}
+
+// wrongWay returns what to add to a route through an interface that does not lead to the container, as far as the host end
+// or the configuration tells. The gateway of a VLAN on a bridge is <bridge>.<ID>.
+func (e *explainer) wrongWay(through string) string {
+	var right []string
+	for _, name := range append(e.hostNames(), e.a.interfaceConf().bridgeName()) {
+		if name != "" && (through == name || strings.HasPrefix(through, name+".")) {
+			return ""
+		}
+		if name != "" && !slices.Contains(right, name) {
+			right = append(right, name)
+		}
+	}
+	if len(right) == 0 {
+		return ""
+	}
+	return ", which does not lead to the container: it is behind " + strings.Join(right, ", ")
+}
+
+// hostNames returns the host ends of the attachment and their bridges.
+func (e *explainer) hostNames() (names []string) {
+	for _, t := range e.a.has(Link) {
+		names = append(names, t.Name, t.Where)
+	}
+	return names
+}
+
+// otherTarget returns where a host port leads of which the attachment has no element.
+func (e *explainer) otherTarget(m portMapping, f nft.Family) string {
+	set := "hostport" + familyVersion(f)
+	key := fmt.Sprintf("%s . %d", m.protocol(), m.HostPort)
+	for _, s := range e.portMaps {
+		for _, element := range s.elements {
+			of, at := s.Set.Name, element.Key.Text(s.Key)
+			if of == set && at == key || of == set+"ip" && at == m.HostIP+" . "+key {
+				return fmt.Sprintf("leads to %s, by an element that is not of this container (table inet plumb, map %s)",
+					strings.Replace(element.Data.Text(s.Data), " . ", " port ", 1), of)
+			}
+		}
+	}
+	return "leads nowhere: table inet plumb has no element for it"
+}
+
+// A portMap is a map of host ports with its elements.
+type portMap struct {
+	nft.Set
+	elements []nft.Element
+}
+
+// readPortMaps reads the maps of host ports.
+func readPortMaps(node *ns.Handle) (maps []portMap, err error) {
+	c, err := nft.Open(node)
+	if err != nil {
+		return nil, err
+	}
+	table := nft.OwnTables()[0]
+	sets, err := c.Sets(table)
+	for _, s := range sets {
+		if isHostPortMap(s.Name) {
+			elements, elementsErr := c.Elements(table, s.Name)
+			maps, err = append(maps, portMap{s, elements}), errors.Join(err, elementsErr)
+		}
+	}
+	return maps, err
 }
 
 // holder returns the attachment that has the element with this key in a map.

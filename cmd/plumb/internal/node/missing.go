@@ -24,11 +24,12 @@ type explainedConf struct {
 	IPMasq           bool   `json:"ipMasq"`
 	IPMasqBackend    string `json:"ipMasqBackend"`
 	LinkInContainer  bool   `json:"linkInContainer"`
-	// The keys of portmap.
-	Backend              string   `json:"backend"`
-	ExternalSetMarkChain string   `json:"externalSetMarkChain"`
-	ConditionsV4         []string `json:"conditionsV4"`
-	ConditionsV6         []string `json:"conditionsV6"`
+	// The keys of portmap, which gets port mappings only with the capability.
+	Capabilities         map[string]bool `json:"capabilities"`
+	Backend              string          `json:"backend"`
+	ExternalSetMarkChain string          `json:"externalSetMarkChain"`
+	ConditionsV4         []string        `json:"conditionsV4"`
+	ConditionsV6         []string        `json:"conditionsV6"`
 }
 
 // explainedConfs returns the configurations of the plugins that the ADD called, in their order. There are none if
@@ -140,7 +141,7 @@ type portMapping struct {
 func (e *explainer) missingPorts() (hops []Hop) {
 	_, runtime := e.a.Added()
 	usesNFT := slices.ContainsFunc(e.a.explainedConfs(), func(c explainedConf) bool {
-		return c.Type == "portmap" && c.Backend != "iptables" && c.ExternalSetMarkChain == "" && len(c.ConditionsV4)+len(c.ConditionsV6) == 0
+		return c.Type == "portmap" && c.Capabilities["portMappings"] && c.Backend != "iptables" && c.ExternalSetMarkChain == "" && len(c.ConditionsV4)+len(c.ConditionsV6) == 0
 	})
 	if !usesNFT || !e.hasPlumbHostEnd() {
 		return nil
@@ -153,7 +154,7 @@ func (e *explainer) missingPorts() (hops []Hop) {
 	for _, m := range mappings {
 		for _, f := range e.families() {
 			if m.HostPort != 0 && m.hasFamily(f) && !e.hasPort(m, f) {
-				hops = append(hops, hop(onNode, "does not forward host port %s %d of IP version %s: table inet plumb has no element for it", m.protocol(), m.HostPort, familyVersion(f)))
+				hops = append(hops, hop(onNode, "host port %s %d of IP version %s %s", m.protocol(), m.HostPort, familyVersion(f), e.otherTarget(m, f)))
 			}
 		}
 	}

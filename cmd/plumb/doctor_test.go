@@ -1,0 +1,19 @@
+package main
+
+import (
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/doctor"
+)
+
+var _ = It("plumb doctor indents the further lines of a finding", func() {
+	var out strings.Builder
+	Expect(printReport(&out, &doctor.Report{Findings: []doctor.Finding{
+		{Where: "node", What: "CHECK fails: one\ntwo", Mend: "true"},
+		{Where: "kernel", What: "three", Mend: "edit: four"},
+	}})).To(Succeed())
+	Expect(out.String()).To(HavePrefix("node: CHECK fails: one\n  two\n    true\nkernel: three\n    edit: four\n2 problems ("))
+})
