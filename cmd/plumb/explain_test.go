@@ -89,8 +89,8 @@ in   node       host port tcp 8080 of IP version 4 leads to 10.1.2.2 port 80 (ta
 		for _, line := range []string{
 			"10.1.2.1, the gateway of the container, is no address of cni0", "fd00:1:2::1, the gateway of the container, is no address of cni0",
 			"does not masquerade: table inet plumb has no element for 10.1.2.2", "does not masquerade: table inet plumb has no element for fd00:1:2::2",
-			"does not forward host port tcp 8080 of IP version 4: table inet plumb has no element for it",
-			"does not forward host port tcp 8080 of IP version 6: table inet plumb has no element for it",
+			"host port tcp 8080 of IP version 4 is not forwarded: table inet plumb has no element for it",
+			"host port tcp 8080 of IP version 6 is not forwarded: table inet plumb has no element for it",
 		} {
 			Expect(strings.Count(out, line)).To(Equal(1), "%s in\n%s", line, out)
 		}

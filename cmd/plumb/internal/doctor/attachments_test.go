@@ -129,15 +129,6 @@ var _ = Describe("plumb doctor on attachments", func() {
 		n.requireMended(n.find("check", "cni0"), nil)
 	})
 
-	It("advises another host port if another container has claimed the host port", func() {
-		n, _ := newCompleteNode()
-		newer := runtimeOf("c2", nstest.New(GinkgoTB()).Named("c2"))
-		newer.CapabilityArgs = map[string]any{"portMappings": []map[string]any{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}}
-		n.attach(newer)
-		finding := n.find("check", "host port 8080/tcp of IP version 4 belongs to pods/c2/eth0 now")
-		Expect(finding.Mend).To(HavePrefix("edit: give one of both containers another host port"))
-	})
-
 	It("names the containers with the same damage in one finding", func() {
 		n, _ := newCompleteNode()
 		n.add("c2")

@@ -395,7 +395,7 @@ func (e *explainer) hostNames() (names []string) {
 	return names
 }
 
-// otherTarget returns where a host port leads of which the attachment has no element.
+// otherTarget says what becomes of a host port for which the attachment has no element: another element may have taken it.
 func (e *explainer) otherTarget(m portMapping, f nft.Family) string {
 	set := "hostport" + familyVersion(f)
 	key := fmt.Sprintf("%s . %d", m.protocol(), m.HostPort)
@@ -408,7 +408,7 @@ func (e *explainer) otherTarget(m portMapping, f nft.Family) string {
 			}
 		}
 	}
-	return "leads nowhere: table inet plumb has no element for it"
+	return "is not forwarded: table inet plumb has no element for it"
 }
 
 // A portMap is a map of host ports with its elements.
