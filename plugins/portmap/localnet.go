@@ -102,7 +102,7 @@ func (p *portMap) warnNoLocalnet() {
 }
 
 // checkLocalnet returns an error if route_localnet is not 1. If the route to the container leads through an interface
-// that is not in prev, the error names the route: with route_localnet of that interface, nothing would be right.
+// that is not in prev, the error names the route: to set route_localnet of that interface would not help.
 func (p *portMap) checkLocalnet(prev *types.Result) error {
 	if p.localnetDevice == "" {
 		return nil
