@@ -324,10 +324,14 @@ func (n *nemesis) settleNodes() {
 func (n *nemesis) report(took time.Duration) {
 	n.Lock()
 	defer n.Unlock()
-	AddReportEntry("figures", fmt.Sprintf(
-		"%v: %d ADDs (%.0f per second), %d addresses claimed, %d calls of the engine, %d unknown outcomes, %d kills, %d reboots; longest time without a claim %v, without an ADD %v; %d duplicates",
-		took.Round(time.Second), n.wire.adds, float64(n.wire.adds)/took.Seconds(), n.claims, n.calls.Load(), n.unknown.Load(), n.kills.Load(), n.reboots.Load(),
-		n.noClaim.Round(10*time.Millisecond), n.wire.longest.Round(10*time.Millisecond), len(n.wire.duplicates)))
+	engineCalls := "" // the executables call the engine themselves
+	if n.calls.Load() > 0 {
+		engineCalls = fmt.Sprintf("%d addresses claimed, %d calls of the engine, %d unknown outcomes, longest time without a claim %v, ",
+			n.claims, n.calls.Load(), n.unknown.Load(), n.noClaim.Round(10*time.Millisecond))
+	}
+	AddReportEntry("figures", fmt.Sprintf("%v: %d ADDs (%.0f per second), %s%d kills, %d reboots; longest time without an ADD %v; %d duplicates",
+		took.Round(time.Second), n.wire.adds, float64(n.wire.adds)/took.Seconds(), engineCalls, n.kills.Load(), n.reboots.Load(),
+		n.wire.longest.Round(10*time.Millisecond), len(n.wire.duplicates)))
 }
 
 // runFor runs load and disturbances.

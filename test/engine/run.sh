@@ -26,4 +26,4 @@ if [ "${1:-}" = --simulate ]; then
 	set -- -v -ginkgo.v -ginkgo.focus 'a simulation' -simulate "${2:-5000}" "${@:3}" -timeout 12h -ginkgo.timeout 12h
 fi
 # With a PID namespace, all members of etcd end with the tests, also if these are killed.
-go test -count=1 -timeout 60m -exec "$PWD/../../scripts/sandbox.sh unshare --pid --fork --kill-child --mount-proc" . "$@"
+go test -count=1 -timeout 3h -exec "$PWD/../../scripts/sandbox.sh unshare --pid --fork --kill-child --mount-proc" . -ginkgo.timeout 3h "$@"
