@@ -97,14 +97,16 @@ type examination struct {
 	conn   *nl.Conn
 	report *Report
 	// executables are the executables that were found, by the type of the plugin.
-	executables map[string]*executable
-	broken      map[*file]bool
-	inventory   *node.Inventory           // nil: files are given, and what the node holds is not examined
-	nft         *nft.Conn                 // nil: the kernel has no nf_tables
-	plan        *node.Plan                // nil: there is no list of live containers
-	leftover    map[*node.Attachment]bool // that findLeftovers found
-	explained   map[*node.Attachment]bool // with a finding that explains why their CHECK fails
-	doubles     map[double]bool           // that findReservations found
+	executables    map[string]*executable
+	broken         map[*file]bool
+	inventory      *node.Inventory           // nil: files are given, and what the node holds is not examined
+	nft            *nft.Conn                 // nil: the kernel has no nf_tables
+	plan           *node.Plan                // nil: there is no list of live containers
+	leftover       map[*node.Attachment]bool // that findLeftovers found
+	explained      map[*node.Attachment]bool // with a finding that explains why their CHECK fails
+	doubles        map[double]bool           // that findReservations found
+	live           []*node.Attachment        // the liveAttachments of findReservations
+	containerAddrs map[*node.Attachment]addrsRead
 }
 
 // Examine examines the node of this process. progress is called when it has read what the node holds, before it calls
@@ -115,7 +117,7 @@ func (o Options) Examine(ctx context.Context, progress func(check string)) (*Rep
 		return nil, err
 	}
 	defer func() { _ = h.Close() }()
-	e := &examination{Options: o, ctx: ctx, broken: map[*file]bool{}, leftover: map[*node.Attachment]bool{}, explained: map[*node.Attachment]bool{}, doubles: map[double]bool{}, report: &Report{
+	e := &examination{Options: o, ctx: ctx, broken: map[*file]bool{}, leftover: map[*node.Attachment]bool{}, explained: map[*node.Attachment]bool{}, doubles: map[double]bool{}, containerAddrs: map[*node.Attachment]addrsRead{}, report: &Report{
 		Findings: []Finding{}, Files: []string{}, Executables: []string{}, Checks: []string{}, Unread: []string{},
 	}}
 	if err := e.readNode(h); err != nil {

@@ -25,7 +25,8 @@ func findReservations(e *examination) (found []Finding) {
 			found = append(found, findUnowned(a)...)
 		}
 	}
-	for _, a := range e.liveAttachments() {
+	e.live = e.liveAttachments()
+	for _, a := range e.live {
 		found = append(found, e.findDoubles(a)...)
 		f := e.fileOfNetwork(a.Network)
 		if f == nil {
@@ -38,7 +39,7 @@ func findReservations(e *examination) (found []Finding) {
 			for _, s := range f.spans() {
 				different = append(different, e.compareReservations(a, s)...)
 			}
-			found = append(found, findOutside(a, f.spans())...)
+			found = append(found, e.findOutside(a, f.spans())...)
 		}
 		e.explained[a] = e.explained[a] || len(different) > 0
 		found = append(found, different...)
@@ -62,7 +63,7 @@ func findUnowned(a *node.Attachment) (found []Finding) {
 // lostInterface returns the finding for a container that has reservations, but not the interface, or nil.
 func (e *examination) lostInterface(a *node.Attachment) []Finding {
 	reserved := reservations(a)
-	_, err := addresses(a)
+	_, err := e.addresses(a)
 	if len(reserved) == 0 || !errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -96,7 +97,7 @@ func (e *examination) compareReservations(a *node.Attachment, s span) (found []F
 			found = append(found, e.unreserved(a, s, address))
 		}
 	}
-	have, err := addresses(a)
+	have, err := e.addresses(a)
 	if err != nil {
 		e.unread("addresses of "+a.ContainerID, types.IgnoreNotExist(err))
 		return found
@@ -112,8 +113,8 @@ func (e *examination) compareReservations(a *node.Attachment, s span) (found []F
 }
 
 // findOutside finds reservations of addresses that are in no range of the network, if the container does not have them.
-func findOutside(a *node.Attachment, spans []span) (found []Finding) {
-	have, err := addresses(a)
+func (e *examination) findOutside(a *node.Attachment, spans []span) (found []Finding) {
+	have, err := e.addresses(a)
 	if err != nil || len(spans) == 0 {
 		return nil // compareReservations says why, if there is one to compare
 	}
@@ -130,11 +131,11 @@ func findOutside(a *node.Attachment, spans []span) (found []Finding) {
 
 // holder returns the attachment of another container of the network that has the address, or nil if there is none.
 func (e *examination) holder(a *node.Attachment, address string) *node.Attachment {
-	for _, other := range e.liveAttachments() {
+	for _, other := range e.live {
 		if other.Network != a.Network || other == a {
 			continue
 		}
-		have, err := addresses(other)
+		have, err := e.addresses(other)
 		e.unread("addresses of "+other.ContainerID, types.IgnoreNotExist(err))
 		if slices.Contains(have, address) {
 			return other
@@ -145,15 +146,15 @@ func (e *examination) holder(a *node.Attachment, address string) *node.Attachmen
 
 // findDoubles finds addresses of a container that its ADD did not return, and the ADD of another one on the same wire did.
 func (e *examination) findDoubles(a *node.Attachment) (found []Finding) {
-	have, err := prefixes(a)
+	have, err := e.prefixes(a)
 	e.unread("addresses of "+a.ContainerID, types.IgnoreNotExist(err))
 	for _, p := range have {
 		if slices.Contains(a.Addresses, p.Addr().String()) {
 			continue
 		}
-		for _, other := range e.liveAttachments() {
+		for _, other := range e.live {
 			sameWire := other.Network == a.Network || e.wireOf(other) != "" && e.wireOf(other) == e.wireOf(a)
-			of, err := addresses(other)
+			of, err := e.addresses(other)
 			if other.ContainerID == a.ContainerID || !sameWire || err != nil || !slices.Contains(of, p.Addr().String()) || !slices.Contains(other.Addresses, p.Addr().String()) {
 				continue
 			}
@@ -186,8 +187,8 @@ func (e *examination) unreserved(a *node.Attachment, s span, address string) Fin
 // reservedForOther returns the finding for an address of a container that is reserved for another container.
 func (e *examination) reservedForOther(a, other *node.Attachment, s span, address string) Finding {
 	what := fmt.Sprintf("%s, an address of %s, is reserved for %s", address, a.ContainerID, other.ContainerID)
-	have, err := addresses(a)
-	otherHas, otherErr := addresses(other)
+	have, err := e.addresses(a)
+	otherHas, otherErr := e.addresses(other)
 	if err == nil && otherErr == nil && slices.Contains(have, address) && !slices.Contains(otherHas, address) {
 		return Finding{Where: whereNode, What: what + ", which does not have it", Mend: e.reserveCommand(a, s, "", address)}
 	}
@@ -206,32 +207,52 @@ func (e *examination) reserveCommand(a *node.Attachment, s span, before, address
 }
 
 // addresses returns the addresses of the container's interface.
-func addresses(a *node.Attachment) (texts []string, err error) {
-	list, err := prefixes(a)
+func (e *examination) addresses(a *node.Attachment) (texts []string, err error) {
+	list, err := e.prefixes(a)
 	for _, p := range list {
 		texts = append(texts, p.Addr().String())
 	}
 	return texts, err
 }
 
-// prefixes returns the addresses of the container's interface, with their prefix lengths.
-func prefixes(a *node.Attachment) (all []netip.Prefix, err error) {
+// An addrsRead has the addresses of a container's interface, or the error of reading them.
+type addrsRead struct {
+	prefixes []netip.Prefix
+	err      error
+}
+
+// prefixes returns the addresses of the container's interface, with their prefix lengths. It reads each container once:
+// those of a node are compared with each other. The error matches fs.ErrNotExist if the namespace or the interface does
+// not exist.
+func (e *examination) prefixes(a *node.Attachment) ([]netip.Prefix, error) {
+	in, known := e.containerAddrs[a]
+	if !known {
+		in.err = inContainer(a, func(c *nl.Conn) error {
+			l, err := c.Link(a.IfName)
+			if err != nil {
+				return err
+			}
+			list, err := c.Addrs(l)
+			for _, addr := range list {
+				in.prefixes = append(in.prefixes, addr.Prefix)
+			}
+			return err
+		})
+		e.containerAddrs[a] = in
+	}
+	return in.prefixes, in.err
+}
+
+// inContainer calls f with a connection to the namespace of an attachment's container.
+func inContainer(a *node.Attachment, f func(*nl.Conn) error) error {
 	pod, err := ns.Open(a.NetNS, nil)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { _ = pod.Close() }()
 	c, err := nl.Open(pod)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	l, err := c.Link(a.IfName)
-	if err != nil {
-		return nil, err
-	}
-	list, err := c.Addrs(l)
-	for _, addr := range list {
-		all = append(all, addr.Prefix)
-	}
-	return all, err
+	return f(c)
 }

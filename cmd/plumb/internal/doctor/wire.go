@@ -17,7 +17,6 @@ import (
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/pkg/nl"
-	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
@@ -78,23 +77,16 @@ func (e *examination) wireOf(a *node.Attachment) string {
 
 // macsOf returns the hardware addresses of all interfaces in the container's namespace, by their names.
 func macsOf(a *node.Attachment) (map[string]types.MAC, error) {
-	pod, err := ns.Open(a.NetNS, nil)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = pod.Close() }()
-	c, err := nl.Open(pod)
-	if err != nil {
-		return nil, err
-	}
-	links, err := c.Links()
 	macs := map[string]types.MAC{}
-	for _, l := range links {
-		if l.Name != "lo" {
-			macs[l.Name] = l.MAC
+	return macs, inContainer(a, func(c *nl.Conn) error {
+		links, err := c.Links()
+		for _, l := range links {
+			if l.Name != "lo" {
+				macs[l.Name] = l.MAC
+			}
 		}
-	}
-	return macs, err
+		return err
+	})
 }
 
 // probe asks for the addresses on a link, and returns a finding for each other host that has one of them.
