@@ -219,7 +219,7 @@ func (p pool) windowCount() (total uint64) {
 	return total
 }
 
-// windows yields all windows, from a random one on, in steps of a random length: neighbours may all be full.
+// windows yields all windows, from a random one on, in steps of a random length: neighbors may all be full.
 func (p pool) windows() iter.Seq[block] {
 	return func(yield func(block) bool) {
 		total := p.windowCount()

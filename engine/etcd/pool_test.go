@@ -7,7 +7,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/engine"
 )
 
-// TestWindows wants each window once, in an order in which few that are neighbours follow each other: where a range
+// TestWindows wants each window once, in an order in which few that are neighbors follow each other: where a range
 // has been made larger, all addresses of a half may have owners.
 func TestWindows(t *testing.T) {
 	for _, last := range []string{"10.0.0.1", "10.0.1.0", "10.7.255.255", "10.4.90.3"} {

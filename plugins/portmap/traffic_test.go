@@ -162,15 +162,15 @@ var _ = Describe("traffic", func() {
 		Expect(b.node.Sysctl(GinkgoTB(), "net/ipv4/conf/all/route_localnet")).To(Equal("0"))
 		Expect(b.node.Sysctl(GinkgoTB(), "net/ipv4/conf/"+nstest.Uplink+"/route_localnet")).To(Equal("0"))
 		nstest.ServeTCP(GinkgoTB(), b.node, "127.0.0.1:9999")
-		neighbour := b.pods[1]
-		neighbour.SetSysctl(GinkgoTB(), "net/ipv4/conf/eth0/route_localnet", "1")
-		neighbour.Batch(GinkgoTB(), "addr del 127.0.0.1/8 dev lo", "route replace 127.0.0.1/32 via "+gateway4+" dev eth0 src "+peer4)
-		nstest.MustNotAnswer(GinkgoTB(), neighbour, "127.0.0.1:9999")
+		neighbor := b.pods[1]
+		neighbor.SetSysctl(GinkgoTB(), "net/ipv4/conf/eth0/route_localnet", "1")
+		neighbor.Batch(GinkgoTB(), "addr del 127.0.0.1/8 dev lo", "route replace 127.0.0.1/32 via "+gateway4+" dev eth0 src "+peer4)
+		nstest.MustNotAnswer(GinkgoTB(), neighbor, "127.0.0.1:9999")
 
 		By("but without the rule it does")
 		words := strings.Fields(open)
 		b.node.Must(GinkgoTB(), words[0], words[1:]...)
-		_, err := nstest.Dial(neighbour, "127.0.0.1:9999")
+		_, err := nstest.Dial(neighbor, "127.0.0.1:9999")
 		Expect(err).NotTo(HaveOccurred())
 	},
 		Entry(nil, backendNFTables, "nft flush chain inet plumb localnet"),

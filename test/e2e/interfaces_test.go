@@ -66,9 +66,9 @@ func requestAddresses(v4, v6 string) func(p *pod, nth int) []string {
 }
 
 // expectMacvlanTraffic connects between two macvlans of one master, and between them and a
-// neighbour of the master. Each must see the other's address. An optimistic IPv6 address sends no
-// neighbour solicitations during duplicate address detection (RFC 4429, section 3.3). Therefore
-// the neighbour connects first, and with IPv6 only version 1.1.0, which has no optimistic address,
+// neighbor of the master. Each must see the other's address. An optimistic IPv6 address sends no
+// neighbor solicitations during duplicate address detection (RFC 4429, section 3.3). Therefore
+// the neighbor connects first, and with IPv6 only version 1.1.0, which has no optimistic address,
 // connects between the macvlans.
 func expectMacvlanTraffic(network *testNetwork, a, b *pod) {
 	GinkgoHelper()

@@ -83,17 +83,17 @@ const chainedPlugins = `{"type": "portmap", "snat": true, "capabilities": {"port
 // key completes the sentence "a container that …".
 func attacks() map[string]string {
 	return map[string]string{
-		"renames its interface":                                       "ip link set eth0 down; ip link set eth0 name evil0; ip link set evil0 up",
-		"deletes its interface":                                       "ip link del eth0",
-		"moves its interface to another namespace":                    "ip link set eth0 netns $ELSEWHERE",
-		"renames its interface and moves it to another namespace":     "ip link set eth0 down; ip link set eth0 name evil0; ip link set evil0 netns $ELSEWHERE",
-		"changes the addresses, MAC, MTU and flags of its interface":  "ip addr flush dev eth0; ip link set eth0 down address 02:66:66:66:66:66 mtu 1300 promisc off; ip addr add 10.66.6.6/8 dev eth0",
-		"adds its neighbour's addresses to its interface":             "ip addr add 10.1.0.2/16 dev eth0; ip addr add fd00:1::2/64 dev eth0; ip link set eth0 up",
-		"sets its neighbour's alias on its interface":                 "ip link set eth0 alias plumb:net1/stays/eth0",
-		"replaces its interface by a veth":                            "ip link set eth0 down; ip link set eth0 name evil0; ip link add eth0 type veth peer name evil1; ip link set eth0 up",
-		"replaces its interface by a veth with its neighbour's alias": "ip link del eth0; ip link add eth0 type veth peer name evil1; ip link set eth0 alias plumb:net1/stays/eth0",
-		"replaces the qdiscs of its interface":                        "tc qdisc del dev eth0 root; tc qdisc add dev eth0 root handle 1: tbf rate 1mbit burst 10000 latency 1ms; tc qdisc add dev eth0 ingress",
-		"changes its sysctls":                                         "for f in /proc/sys/net/ipv4/conf/*/arp_filter; do echo 0 >$f; done; echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6; ip link set lo down",
+		"renames its interface":                                      "ip link set eth0 down; ip link set eth0 name evil0; ip link set evil0 up",
+		"deletes its interface":                                      "ip link del eth0",
+		"moves its interface to another namespace":                   "ip link set eth0 netns $ELSEWHERE",
+		"renames its interface and moves it to another namespace":    "ip link set eth0 down; ip link set eth0 name evil0; ip link set evil0 netns $ELSEWHERE",
+		"changes the addresses, MAC, MTU and flags of its interface": "ip addr flush dev eth0; ip link set eth0 down address 02:66:66:66:66:66 mtu 1300 promisc off; ip addr add 10.66.6.6/8 dev eth0",
+		"adds its neighbor's addresses to its interface":             "ip addr add 10.1.0.2/16 dev eth0; ip addr add fd00:1::2/64 dev eth0; ip link set eth0 up",
+		"sets its neighbor's alias on its interface":                 "ip link set eth0 alias plumb:net1/stays/eth0",
+		"replaces its interface by a veth":                           "ip link set eth0 down; ip link set eth0 name evil0; ip link add eth0 type veth peer name evil1; ip link set eth0 up",
+		"replaces its interface by a veth with its neighbor's alias": "ip link del eth0; ip link add eth0 type veth peer name evil1; ip link set eth0 alias plumb:net1/stays/eth0",
+		"replaces the qdiscs of its interface":                       "tc qdisc del dev eth0 root; tc qdisc add dev eth0 root handle 1: tbf rate 1mbit burst 10000 latency 1ms; tc qdisc add dev eth0 ingress",
+		"changes its sysctls":                                        "for f in /proc/sys/net/ipv4/conf/*/arp_filter; do echo 0 >$f; done; echo 1 >/proc/sys/net/ipv6/conf/all/disable_ipv6; ip link set lo down",
 	}
 }
 
@@ -169,7 +169,7 @@ var _ = Describe("a container that", func() {
 						elsewhere.Remove(GinkgoTB())
 					}
 					wrong = errors.Join(wrong, waitUnchanged(before, network.stableState))
-					if !strings.Contains(attack, "neighbour's addresses") { // CHECK may report the duplicate address
+					if !strings.Contains(attack, "neighbor's addresses") { // CHECK may report the duplicate address
 						wrong = errors.Join(wrong, network.check(stays))
 					}
 					record("security: a container that "+attack, wrong == nil)

@@ -20,7 +20,7 @@ import (
 )
 
 // Snapshot returns the state of the namespaces as lines of text: links with all their settings,
-// addresses, routes, rules, permanent neighbours and forwarding entries, VLANs, qdiscs, filters, the
+// addresses, routes, rules, permanent neighbors and forwarding entries, VLANs, qdiscs, filters, the
 // nftables ruleset, both variants of iptables, and the settings of each interface under
 // /proc/sys/net. What changes by itself is left out: counters, timers, lifetimes, learned entries.
 // Two snapshots of the same state are equal.
@@ -259,7 +259,7 @@ func property(line, key string) (dev, value string, ok bool) {
 
 func hasWord(s, word string) bool { return slices.Contains(strings.Fields(s), word) }
 
-// iproute returns links, addresses, routes of both families, IPv4 rules and permanent neighbours. It
+// iproute returns links, addresses, routes of both families, IPv4 rules and permanent neighbors. It
 // leaves out the local routes of link-local addresses, which the kernel adds when duplicate address
 // detection has ended.
 func (n *NS) iproute() ([]string, error) {
