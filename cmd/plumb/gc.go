@@ -28,7 +28,7 @@ one that is newer than the list. With --dead, it calls DEL for the attachments o
 	c.Flags().StringVar(&g.live, "live", "", "`file` with the whole IDs of all live containers of all runtimes; - for stdin")
 	c.Flags().BoolVar(&g.fromResults, "live-from-results", false, "live are the containers of which libcni's cache has a result")
 	c.Flags().BoolVar(&g.noneLive, "none-live", false, "no container with an attachment lives")
-	c.Flags().StringSliceVar(&g.dead, "dead", nil, "whole ID of a `container` that does not live any more; may be given again")
+	c.Flags().StringSliceVar(&g.dead, "dead", nil, "whole ID of a `container` that does not live any more; may be repeated")
 	c.Flags().BoolVar(&g.dryRun, "dry-run", false, "show what would be removed, and remove nothing")
 	c.Flags().StringVar(&g.selection.Network, "network", "", "collect one `network` only")
 	c.Flags().DurationVar(&g.selection.MinAge, "min-age", time.Minute, "keep attachments that were not older than this when the list was made")
