@@ -41,6 +41,7 @@ const (
 	imageName = "plumb-image-" + version + ".tar"
 
 	daemonSetName = "plumb-daemonset-" + version + ".yaml"
+	schemasName   = "cni-plugins-" + version + ".schemas.tgz"
 	chartName     = "plumb-chart-" + version + ".tgz"
 	debName       = "plumb-cni_2.99.0~test_amd64.deb"
 	rpmName       = "plumb-cni-2.99.0~test-1.x86_64.rpm"
@@ -87,8 +88,8 @@ func run(t *testing.T, dir string, environ []string, name string, args ...string
 func release(t *testing.T, checkout, out string, architectures []string, environ ...string) {
 	t.Helper()
 	environ = append(environ, "VERSION="+version, fmt.Sprintf("SOURCE_DATE_EPOCH=%d", epoch))
-	args := append([]string{"-c", `umask "$UMASK" && exec scripts/release.sh --out "$@"`, "sh", out}, architectures...)
-	run(t, checkout, environ, "sh", args...)
+	args := append([]string{"--uts", "sh", "-c", `hostname "$HOST" && umask "$UMASK" && exec scripts/release.sh --out "$@"`, "sh", out}, architectures...)
+	run(t, checkout, environ, "unshare", args...)
 }
 
 func TestRelease(t *testing.T) {
@@ -100,7 +101,7 @@ func TestRelease(t *testing.T) {
 	if err := os.CopyFS(there, os.DirFS(here)); err != nil {
 		t.Fatal(err)
 	}
-	release(t, here, out, slices.Sorted(maps.Keys(architectures)), "UMASK=022")
+	release(t, here, out, slices.Sorted(maps.Keys(architectures)), "HOST=here", "UMASK=022")
 	t.Run("has its files and no others", func(t *testing.T) { checkNames(t, out) })
 	t.Run("has checksums", func(t *testing.T) { checkSums(t, out) })
 	for arch, machine := range architectures {
@@ -118,8 +119,8 @@ func TestRelease(t *testing.T) {
 	t.Run("has an rpm that can be installed and removed", func(t *testing.T) { checkRPM(t, filepath.Join(out, rpmName)) })
 	t.Run("is never replaced", func(t *testing.T) { checkNotReplaced(t, here, out) })
 	t.Run("has the same bytes if it is made elsewhere", func(t *testing.T) {
-		release(t, there, again, []string{"amd64"}, "UMASK=077", "TZ=Asia/Tokyo", "LC_ALL=C.UTF-8", "GOAMD64=v3", "GOARM=7", "GOFLAGS=-ldflags=-w")
-		files := []string{archiveName("amd64"), debName, rpmName}
+		release(t, there, again, []string{"amd64"}, "HOST=there", "UMASK=077", "TZ=Asia/Tokyo", "LC_ALL=C.UTF-8", "GOAMD64=v3", "GOARM=7", "GOFLAGS=-ldflags=-w")
+		files := []string{archiveName("amd64"), chartName, debName, rpmName, schemasName}
 		if diff := nstest.Compare(digests(t, out, files...), digests(t, again, files...)); diff != "" {
 			t.Error(diff)
 		}
@@ -182,7 +183,7 @@ func checkNames(t *testing.T, out string) {
 // summed returns the names of the files that have checksums.
 func summed() []string {
 	return []string{
-		archiveName("amd64"), archiveName("arm"), "cni-plugins-" + version + ".schemas.tgz", imageName, debName, rpmName,
+		archiveName("amd64"), archiveName("arm"), schemasName, imageName, debName, rpmName,
 		daemonSetName, chartName,
 		"plumb-cni_2.99.0~test_armhf.deb", "plumb-cni-2.99.0~test-1.armv6hl.rpm",
 	}
