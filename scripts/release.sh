@@ -38,14 +38,14 @@ commit_time() {
 	git -C "$top" log -1 --format=%ct 2>/dev/null || die "this is no git checkout: set SOURCE_DATE_EPOCH"
 }
 
-# archive FOLDER prints a tar archive of the files, without user names, and with the time of the
-# release. The folder is no member, so that unpacking does not change owner or mode of a folder in
-# use.
+# archive FOLDER MEMBER… prints a tar archive of members of a folder, sorted, without user names, and with the time of
+# the release. Without a MEMBER it contains all files as ./NAME. The folder itself is not a member, so that unpacking does
+# not change owner or mode of a folder in use.
 archive() {
-	local members=()
-	mapfile -t members < <(cd "$1" && printf './%s\n' *)
-	tar --create --directory="$1" --format=ustar --mtime="@$SOURCE_DATE_EPOCH" \
-		--owner=0 --group=0 --numeric-owner "${members[@]}"
+	local dir=$1 members=("${@:2}")
+	[ $# -gt 1 ] || mapfile -t members < <(cd "$dir" && printf './%s\n' *)
+	tar --create --directory="$dir" --format=ustar --mtime="@$SOURCE_DATE_EPOCH" \
+		--owner=0 --group=0 --numeric-owner --sort=name "${members[@]}"
 }
 
 # The units of systemd that an archive has.
@@ -124,14 +124,15 @@ image() {
 }
 
 # manifests makes the DaemonSet and the Helm chart with the version of the release, which is the image's tag. A tag
-# cannot have a plus sign.
+# cannot have a plus sign. Helm wants a folder with the name of the chart in the archive.
 manifests() {
 	local tag=${version//+/-}
 	sed "s|plumb:v2\.0\.0-dev|plumb:$tag|" "$top/deploy/daemonset.yaml" >"$work/made/plumb-daemonset-$version.yaml"
-	cp -R "$top/deploy/chart" "$work/chart"
-	sed -i "/^# scripts.release/d; s|^version: .*|version: ${tag#v}|; s|^appVersion: .*|appVersion: $tag|" "$work/chart/Chart.yaml"
+	mkdir "$work/chart"
+	cp -R "$top/deploy/chart" "$work/chart/plumb"
+	sed -i "/^# scripts.release/d; s|^version: .*|version: ${tag#v}|; s|^appVersion: .*|appVersion: $tag|" "$work/chart/plumb/Chart.yaml"
 	find "$work/chart" -type d -exec chmod 0755 {} + -o -type f -exec chmod 0644 {} +
-	archive "$work/chart" | gzip -n -6 >"$work/made/plumb-chart-$version.tgz"
+	archive "$work/chart" plumb | gzip -n -6 >"$work/made/plumb-chart-$version.tgz"
 }
 
 # checksums makes the checksum files.

@@ -196,12 +196,17 @@ func checkManifests(t *testing.T, out string) {
 	if got := strings.Count(string(text), "image: registry.example/plumb:"+version+"\n"); err != nil || got != 2 {
 		t.Errorf("%s has the image of the release %d times (%v), want 2:\n%s", daemonSetName, got, err, text)
 	}
-	chart := run(t, out, nil, "tar", "--extract", "--to-stdout", "--file", chartName, "./Chart.yaml")
+	chart := run(t, out, nil, "tar", "--extract", "--to-stdout", "--file", chartName, "plumb/Chart.yaml")
 	for _, want := range []string{"\nversion: " + strings.TrimPrefix(version, "v") + "\n", "\nappVersion: " + version + "\n"} {
 		if !strings.Contains(chart, want) {
 			t.Errorf("Chart.yaml has no %q:\n%s", want, chart)
 		}
 	}
+	readArchive(t, filepath.Join(out, chartName), func(h *tar.Header, _ io.Reader) {
+		if !strings.HasPrefix(h.Name, "plumb/") {
+			t.Errorf("%s contains %s, want a single directory plumb/", chartName, h.Name)
+		}
+	})
 }
 
 // checkSums checks the checksum files with sha256sum and sha512sum.
