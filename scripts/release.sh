@@ -63,7 +63,7 @@ pack() {
 	local arch=$1 format
 	[ "$arch" != arm ] || arch=arm6 # nfpm's name for GOARM=6
 	for format in deb rpm; do
-		(cd "$top/scripts/packages" && ARCH=$arch TREE="$work/tree-$1" "$work/nfpm" package --packager "$format" --target "$work/made") \
+		(cd "$top/scripts/packages" && VERSION=$packaged ARCH=$arch TREE="$work/tree-$1" "$work/nfpm" package --packager "$format" --target "$work/made") \
 			>"$work/log" 2>&1 || die "cannot make the $format for $1: $(cat "$work/log")"
 	done
 }
@@ -99,7 +99,7 @@ package_tree() {
 
 # changelog prints the changelog of the Debian package, with the version that nfpm gives it.
 changelog() {
-	local deb=${version#v}
+	local deb=${packaged#v}
 	printf 'plumb-cni (%s) unstable; urgency=medium\n\n' "${deb/-/\~}"
 	printf '  * See https://github.com/plumb-cni/plumb/releases/tag/%s\n\n' "$version"
 	printf ' -- plumb contributors <plumb-cni@users.noreply.github.com>  %s\n' "$(date --utc --rfc-email --date="@$SOURCE_DATE_EPOCH")"
@@ -114,23 +114,22 @@ sbom() {
 	(cd "$top" && "$work/sbom" "$version" "${args[@]}") || die "cannot make the SBOM"
 }
 
-# image ARCH… makes the container image. A tag cannot have a plus sign.
+# image ARCH… makes the container image.
 image() {
 	local arch args=()
 	for arch in "$@"; do
 		args+=("$arch=$work/$arch")
 	done
-	"$work/image" "registry.example/plumb:${version//+/-}" "$work/made/plumb-image-$version.tar" "${args[@]}" || die "cannot make the image"
+	"$work/image" "registry.example/plumb:$tag" "$work/made/plumb-image-$version.tar" "${args[@]}" || die "cannot make the image"
 }
 
-# manifests makes the DaemonSet and the Helm chart with the version of the release, which is the image's tag. A tag
-# cannot have a plus sign. Helm wants a folder with the name of the chart in the archive.
+# manifests makes the DaemonSet and the Helm chart with the version of the release, and the image's tag. Helm wants a
+# folder with the name of the chart in the archive.
 manifests() {
-	local tag=${version//+/-}
-	sed "s|plumb:v2\.0\.0-dev|plumb:$tag|" "$top/deploy/daemonset.yaml" >"$work/made/plumb-daemonset-$version.yaml"
+	sed "s|plumb:v2\.0\.0_dev|plumb:$tag|" "$top/deploy/daemonset.yaml" >"$work/made/plumb-daemonset-$version.yaml"
 	mkdir "$work/chart"
 	cp -R "$top/deploy/chart" "$work/chart/plumb"
-	sed -i "/^# scripts.release/d; s|^version: .*|version: ${tag#v}|; s|^appVersion: .*|appVersion: $tag|" "$work/chart/plumb/Chart.yaml"
+	sed -i "/^# scripts.release/d; s|^version: .*|version: ${version#v}|; s|^appVersion: .*|appVersion: $tag|" "$work/chart/plumb/Chart.yaml"
 	find "$work/chart" -type d -exec chmod 0755 {} + -o -type f -exec chmod 0644 {} +
 	archive "$work/chart" plumb | gzip -n -6 >"$work/made/plumb-chart-$version.tgz"
 }
@@ -175,6 +174,8 @@ done
 [ $# -gt 0 ] || set -- "${architectures[@]}"
 
 version=$("$top/scripts/version.sh")
+tag=${version//+/_}           # of the image; a tag cannot contain a plus sign, which Helm replaces in the same way
+packaged=${version/%+dev/-dev} # sorts before v2.0.0 in dpkg and rpm
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(commit_time)}
 export SOURCE_DATE_EPOCH VERSION=$version
 mkdir -p "$out"

@@ -1,12 +1,15 @@
 #!/bin/sh
 # version.sh prints the version of this checkout: the environment variable VERSION, or else the last
-# tag, with the number of later commits and the last commit. It always begins with v2, because
-# runtimes read it, and consider versions below 1.9.1 as old.
+# tag. Later commits and changes are build metadata (v2.1.0+3.gabcdef0.dirty). It always begins with
+# v2, because runtimes read it, and consider versions below 1.9.1 as old. It is a pre-release only if the
+# tag is one, because Nomad calls CHECK only if bridge has a version that satisfies ">= 1.3.0", which no
+# pre-release does (hashicorp/go-version).
 set -eu
 
 cd "$(dirname "$0")/.."
 if [ -z "${VERSION:-}" ]; then
-	VERSION=$(git describe --tags --match 'v2.*' --dirty 2>/dev/null) || VERSION=v2.0.0-dev
+	VERSION=$(git describe --tags --match 'v2.*' --long --dirty=.dirty 2>/dev/null) || VERSION=v2.0.0+dev
+	VERSION=$(echo "$VERSION" | sed -E 's/-0-g[0-9a-f]+$//; s/-([0-9]+)-(g[0-9a-f]+(\.dirty)?)$/+\1.\2/')
 fi
 case $VERSION in
 *[!0-9A-Za-z.+-]*) ;; # not allowed, because the version is part of file names

@@ -25,7 +25,7 @@ const (
 var errFound = errors.New("something is wrong")
 
 // version is set by the linker.
-var version = "v2.0.0-dev"
+var version = "v2.0.0+dev"
 
 func main() {
 	root, out := newRoot(), &output{file: os.Stdout}

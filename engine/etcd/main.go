@@ -16,7 +16,7 @@ import (
 )
 
 // version is set by the linker.
-var version = "v2.0.0-dev"
+var version = "v2.0.0+dev"
 
 func main() {
 	os.Exit(run(os.Stdin, os.Stdout))

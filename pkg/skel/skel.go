@@ -22,7 +22,7 @@ import (
 )
 
 // version is set by the linker: -X github.com/plumb-cni/plumb/pkg/skel.version=…
-var version = "v2.0.0-dev"
+var version = "v2.0.0+dev"
 
 // A Plugin is a name and one handler per verb. A verb without a handler does nothing and
 // succeeds, except ADD, which fails.

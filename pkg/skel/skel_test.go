@@ -208,7 +208,7 @@ func TestBanner(t *testing.T) {
 	p := plugin(new([]string))
 	p.Name, p.Since = "bridge", types.V031
 	o := run(t, p, call{env: []string{"CNI_COMMAND="}, stdin: unreadable{t}})
-	want := "CNI bridge plugin v2.0.0-dev\nCNI protocol versions supported: 0.3.1, 0.4.0, 1.0.0, 1.1.0\n"
+	want := "CNI bridge plugin v2.0.0+dev\nCNI protocol versions supported: 0.3.1, 0.4.0, 1.0.0, 1.1.0\n"
 	if o.code != 0 || o.stdout != "" || o.stderr != want {
 		t.Errorf("%+v", o)
 	}

@@ -293,7 +293,7 @@ func identify(text string) string {
 }
 
 func purl(module, version string) []external {
-	return []external{{"PACKAGE-MANAGER", "purl", "pkg:golang/" + module + "@" + version}}
+	return []external{{"PACKAGE-MANAGER", "purl", "pkg:golang/" + module + "@" + strings.ReplaceAll(version, "+", "%2B")}}
 }
 
 // id is the element's name in the document: letters, digits, dots and dashes.

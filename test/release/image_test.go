@@ -96,7 +96,7 @@ func (i imageLayout) blob(t *testing.T, d oci.Descriptor) []byte {
 // and nothing else.
 func checkImage(t *testing.T, out string) {
 	image := readImage(t, out)
-	if name := image.index.Annotations[oci.AnnotationRefName]; name != "registry.example/plumb:"+version {
+	if name := image.index.Annotations[oci.AnnotationRefName]; name != "registry.example/plumb:"+tag {
 		t.Errorf("the image has the name %q", name)
 	}
 	if len(image.manifests) != len(architectures) {

@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -24,8 +25,10 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
+// version has a pre-release and build metadata, which file names, packages, registries and Helm write differently.
 const (
-	version = "v2.99.0-test"
+	version = "v2.99.0-rc.1+test"
+	tag     = "v2.99.0-rc.1_test"
 	epoch   = 1700000000
 )
 
@@ -43,8 +46,8 @@ const (
 	daemonSetName = "plumb-daemonset-" + version + ".yaml"
 	schemasName   = "cni-plugins-" + version + ".schemas.tgz"
 	chartName     = "plumb-chart-" + version + ".tgz"
-	debName       = "plumb-cni_2.99.0~test_amd64.deb"
-	rpmName       = "plumb-cni-2.99.0~test-1.x86_64.rpm"
+	debName       = "plumb-cni_2.99.0~rc.1+test_amd64.deb"
+	rpmName       = "plumb-cni-2.99.0~rc.1+test-1.x86_64.rpm"
 )
 
 // checkout copies the sources of a release to a folder without git history.
@@ -130,6 +133,36 @@ func TestRelease(t *testing.T) {
 	})
 }
 
+// TestVersion checks that a build which is not a release has no pre-release version: Nomad compares the version that
+// bridge prints with ">= 1.3.0", which no pre-release satisfies for github.com/hashicorp/go-version, and otherwise skips CHECK.
+func TestVersion(t *testing.T) {
+	dir := t.TempDir()
+	script := filepath.Join(dir, "scripts/version.sh")
+	if err := os.CopyFS(filepath.Dir(script), os.DirFS(filepath.Join(nstest.Root(t), "scripts"))); err != nil {
+		t.Fatal(err)
+	}
+	git := func(args ...string) {
+		run(t, dir, nil, "git", append([]string{"-c", "user.name=plumb", "-c", "user.email=plumb@example.com"}, args...)...)
+	}
+	for _, step := range []struct {
+		git  []string
+		want string
+	}{
+		{[]string{"init", "--quiet"}, `v2\.0\.0\+dev`},
+		{[]string{"commit", "--quiet", "--allow-empty", "--message=one"}, `v2\.0\.0\+dev`},
+		{[]string{"tag", "v2.4.0-rc.1"}, `v2\.4\.0-rc\.1`},
+		{[]string{"tag", "v2.4.0"}, `v2\.4\.0`},
+		{[]string{"add", "scripts"}, `v2\.4\.0\+0\.g[0-9a-f]+\.dirty`},
+		{[]string{"commit", "--quiet", "--message=two"}, `v2\.4\.0\+1\.g[0-9a-f]+`},
+	} {
+		git(step.git...)
+		got := strings.TrimSpace(run(t, dir, []string{"VERSION="}, script))
+		if !regexp.MustCompile("^" + step.want + "$").MatchString(got) {
+			t.Errorf("after git %s: %s, want %s", step.git, got, step.want)
+		}
+	}
+}
+
 // TestArchitectures checks the types of all packages for each architecture of a release that TestRelease does
 // not pack: code that only some architectures compile, and constants that overflow. Compiling all of them
 // would take ten times as long.
@@ -185,7 +218,7 @@ func summed() []string {
 	return []string{
 		archiveName("amd64"), archiveName("arm"), schemasName, imageName, debName, rpmName,
 		daemonSetName, chartName,
-		"plumb-cni_2.99.0~test_armhf.deb", "plumb-cni-2.99.0~test-1.armv6hl.rpm",
+		"plumb-cni_2.99.0~rc.1+test_armhf.deb", "plumb-cni-2.99.0~rc.1+test-1.armv6hl.rpm",
 	}
 }
 
@@ -193,11 +226,11 @@ func summed() []string {
 func checkManifests(t *testing.T, out string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(out, daemonSetName))
-	if got := strings.Count(string(text), "image: registry.example/plumb:"+version+"\n"); err != nil || got != 2 {
+	if got := strings.Count(string(text), "image: registry.example/plumb:"+tag+"\n"); err != nil || got != 2 {
 		t.Errorf("%s has the image of the release %d times (%v), want 2:\n%s", daemonSetName, got, err, text)
 	}
 	chart := run(t, out, nil, "tar", "--extract", "--to-stdout", "--file", chartName, "plumb/Chart.yaml")
-	for _, want := range []string{"\nversion: " + strings.TrimPrefix(version, "v") + "\n", "\nappVersion: " + version + "\n"} {
+	for _, want := range []string{"\nversion: " + strings.TrimPrefix(version, "v") + "\n", "\nappVersion: " + tag + "\n"} {
 		if !strings.Contains(chart, want) {
 			t.Errorf("Chart.yaml has no %q:\n%s", want, chart)
 		}
@@ -360,6 +393,9 @@ func checkSBOM(t *testing.T, out string) {
 	}
 	if b.SPDXVersion != "SPDX-2.3" || b.CreationInfo.Created != "2023-11-14T22:13:20Z" || b.DocumentNamespace == "" {
 		t.Errorf("version %q, created %q, namespace %q", b.SPDXVersion, b.CreationInfo.Created, b.DocumentNamespace)
+	}
+	if purl := "pkg:golang/github.com/plumb-cni/plumb@" + strings.ReplaceAll(version, "+", "%2B"); !strings.Contains(string(text), purl+`"`) {
+		t.Errorf("the SBOM does not contain the package URL %s", purl)
 	}
 	ids, listed := map[string]bool{"SPDXRef-DOCUMENT": true}, map[string]bool{}
 	for _, p := range b.Packages {
