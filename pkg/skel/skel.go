@@ -152,12 +152,18 @@ func (r *Request) printError(err error) {
 // already.
 func (r *Request) ReadConfig() error { return r.readStdin() }
 
+// maxStdin is how many bytes a configuration may have, with its prevResult.
+const maxStdin = 16 << 20
+
 // readStdin reads the configuration from stdin and checks the keys that the specification
 // defines for all plugins.
 func (r *Request) readStdin() error {
 	var in bytes.Buffer
-	if _, err := in.ReadFrom(r.env.Stdin); err != nil {
+	if _, err := in.ReadFrom(io.LimitReader(r.env.Stdin, maxStdin+1)); err != nil {
 		return types.Errorf(types.CodeIO, "read configuration from stdin: %w", err)
+	}
+	if in.Len() > maxStdin {
+		return types.Errorf(types.CodeDecode, "read configuration from stdin: more than %d MiB", maxStdin>>20)
 	}
 	r.Stdin = in.Bytes()
 	if len(bytes.TrimSpace(r.Stdin)) == 0 {

@@ -446,6 +446,14 @@ func TestStdinThatCannotBeRead(t *testing.T) {
 	}
 }
 
+func TestStdinIsLimited(t *testing.T) {
+	long := strings.NewReader(plain + strings.Repeat(" ", 17<<20))
+	o := run(t, plugin(new([]string)), call{stdin: long})
+	if o.err == nil || o.err.Code != 6 || o.err.Msg != "read configuration from stdin: more than 16 MiB" || long.Len() < 1<<19 {
+		t.Errorf("%s, %d bytes were not read", o.stdout, long.Len())
+	}
+}
+
 type broken struct{}
 
 func (broken) Read([]byte) (int, error)  { return 0, errors.New("broken") }
