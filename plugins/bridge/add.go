@@ -34,10 +34,7 @@ func add(r *skel.Request) (*types.Result, error) {
 		return a.connectExisting(prev, name)
 	}
 	result, err := a.connectNewPair()
-	if err != nil {
-		return nil, attach.ExplainRemoved(node, a.host, r.IfName, err)
-	}
-	return appendPrevious(result, prev), nil
+	return result, attach.ExplainRemoved(node, a.host, r.IfName, err)
 }
 
 // An attachment is the state of one ADD.

@@ -79,30 +79,6 @@ func nodeInterface(prev *types.Result, bridge string) (name string, found bool) 
 	return "", false
 }
 
-// appendPrevious appends the content of prev, which may be nil, to the result of an ADD that
-// made a pair. The interfaces and addresses of this plugin are first: the reference plugin
-// firewall uses the first interface as the bridge, and portmap uses the first address of a
-// family in a sandbox as the container's. Addresses of prev without an interface are dropped,
-// because later plugins would use them as addresses of the container.
-func appendPrevious(own, prev *types.Result) *types.Result {
-	if prev == nil {
-		return own
-	}
-	offset := len(own.Interfaces)
-	own.Interfaces = append(own.Interfaces, prev.Interfaces...)
-	for _, ip := range prev.IPs {
-		if ip.Interface != types.NoInterface {
-			ip.Interface += offset
-			own.IPs = append(own.IPs, ip)
-		}
-	}
-	own.Routes = append(slices.Clone(own.Routes), prev.Routes...)
-	if own.DNS.IsZero() {
-		own.DNS = prev.DNS
-	}
-	return own
-}
-
 // removeExistingPorts undoes connectExisting in DEL: the interfaces of prev are no longer
 // ports of the bridge. It does not delete them, because they belong to the plugin that made
 // them. It leaves veth interfaces to attach.DelVeth.

@@ -44,6 +44,14 @@ var _ = Describe("the backend iptables", func() {
 		Entry(nil, "admin", key("iptablesAdminChainName", "NOMAD-ADMIN")),
 	)
 
+	It("has no rules for the addresses of lo, which loopback returns", func() {
+		c := b.call(byIPTables, 0)
+		c.Config = strings.Replace(c.Config, `"ips":[`, `"ips":[{"address":"127.0.0.1/8"},{"address":"::1/128"},`, 1)
+		ok(c, "ADD")
+		nstest.Golden(GinkgoTB(), "open", b.saved())
+		ok(c, "CHECK")
+	})
+
 	It("names what CHECK misses", func() {
 		c := b.call(byIPTables+key("ingressPolicy", isolated), 0)
 		for _, broken := range []struct{ command, names string }{

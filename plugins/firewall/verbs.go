@@ -18,7 +18,7 @@ import (
 type firewall struct {
 	r      *skel.Request
 	conf   *config
-	addrs  []netip.Addr // all of prevResult, whatever interface they belong to
+	addrs  []netip.Addr // of prevResult, whatever interface they belong to
 	bridge nl.Link      // of the attachment, or the host end of ptp; zero: none
 	device string       // the interface that the policy is for, see findDevice; empty: none
 	ports  []string     // the host ends of the attachment that are ports of the bridge
@@ -163,11 +163,11 @@ func (f *firewall) choose() error {
 	return nil
 }
 
-// addresses returns the addresses of prevResult, each once.
+// addresses returns the addresses of prevResult, each once. Packets with a loopback address are never forwarded.
 func addresses(prev *types.Result) (addrs []netip.Addr) {
 	seen := map[netip.Addr]bool{}
 	for _, ip := range prev.IPs {
-		if a := ip.Address.Addr(); a.IsValid() && !seen[a] {
+		if a := ip.Address.Addr(); !a.IsLoopback() && !seen[a] {
 			seen[a] = true
 			addrs = append(addrs, a)
 		}
