@@ -138,7 +138,7 @@ func FirstGateway(ips []types.IP, dst netip.Prefix) netip.Addr {
 // Interface returns the entry of a link in the result. sandbox is CNI_NETNS for a link of the
 // container, and empty for a link of the node.
 func Interface(l nl.Link, sandbox string) types.Interface {
-	return types.Interface{Name: l.Name, MAC: l.MAC, MTU: l.MTU, Sandbox: sandbox}
+	return types.Interface{Name: l.Name, MAC: l.MAC.String(), MTU: l.MTU, Sandbox: sandbox}
 }
 
 // IPsOf returns the IPs that prev has for the container's interface. prev may be nil.

@@ -277,9 +277,9 @@ func TestAForeignLinkWithTheNameOfAnAttachmentStays(t *testing.T) {
 // TestDelVethLeavesAnInterfaceOfAnotherAttachment has a pair in the container whose host
 // end has no alias, as the pairs of the reference plugins and of other programs.
 func TestDelVethLeavesAnInterfaceOfAnotherAttachment(t *testing.T) {
-	own := types.Interface{Name: "eth0", Sandbox: "/x", MAC: "\x02\x00\x00\x00\x00\x01"}
+	own := types.Interface{Name: "eth0", Sandbox: "/x", MAC: "02:00:00:00:00:01"}
 	other := own
-	other.MAC = "\x02\x00\x00\x00\x00\x02"
+	other.MAC = "02:00:00:00:00:02"
 	ip := []types.IP{{Address: prefix("10.9.0.2/24"), Interface: types.NoInterface}}
 	for name, c := range map[string]struct {
 		prev  *types.Result
@@ -317,7 +317,7 @@ func TestAMACDoesNotIdentifyAnInterfaceThatHasItFromItsMaster(t *testing.T) {
 		t.Fatal(err)
 	}
 	prev := &types.Result{
-		Interfaces: []types.Interface{{Name: "eth0", MAC: l.MAC, Sandbox: b.podNS.Path()}},
+		Interfaces: []types.Interface{{Name: "eth0", MAC: l.MAC.String(), Sandbox: b.podNS.Path()}},
 		IPs:        []types.IP{{Interface: 0, Address: netip.MustParsePrefix("192.0.2.5/24")}},
 	}
 	for kind, want := range map[string]bool{"macvlan": false, "vlan": true, "ipvlan": true} {

@@ -223,12 +223,16 @@ func BelongsToOther(pod *nl.Conn, l nl.Link, owner types.Attachment, prev *types
 		return false, nil
 	}
 	index, found := prev.Container(l.Name)
-	if !found || prev.Interfaces[index].MAC == "" {
+	if !found {
+		return false, nil
+	}
+	mac, err := types.ParseMAC(prev.Interfaces[index].MAC)
+	if err != nil { // prev does not tell the address
 		return false, nil
 	}
 	inPrev := Prefixes(prev.Of(index))
 	sharesMAC := l.Kind == "vlan" || l.Kind == "ipvlan"
-	if prev.Interfaces[index].MAC == l.MAC && !(sharesMAC && len(inPrev) > 0) {
+	if mac == l.MAC && !(sharesMAC && len(inPrev) > 0) {
 		return false, nil
 	}
 	addrs, err := pod.Addrs(l)

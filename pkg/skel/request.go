@@ -121,15 +121,16 @@ func (r *Request) parseArgs(parse func(string) (types.Args, error)) (types.Args,
 
 // Prev returns prevResult, the result of the plugin before this one in the chain, in the form
 // of the newest version, or nil if the configuration has none, or null. An empty object is a
-// result without interfaces and addresses. The reference plugins accept it, too. Errors have
-// types.CodeDecode. DEL must succeed, so it gets nil and a warning if prevResult cannot be
+// result without interfaces and addresses. The reference plugins accept it, too. If ADD returns
+// it, or a copy with changes, skel prints the rest as it came: see types.ParsePrevResult. Errors
+// have types.CodeDecode. DEL must succeed, so it gets nil and a warning if prevResult cannot be
 // decoded.
 func (r *Request) Prev() (*types.Result, error) {
 	raw := string(r.Conf.PrevResult)
 	if r.prev != nil || raw == "" || raw == "null" {
 		return r.prev, nil
 	}
-	prev, err := types.ParseResult(r.Version, r.Conf.PrevResult)
+	prev, err := types.ParsePrevResult(r.Version, r.Conf.PrevResult)
 	if err != nil && r.Command == "DEL" {
 		r.Warn("prevResult: %v", err)
 		r.Conf.PrevResult = nil

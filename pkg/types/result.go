@@ -2,9 +2,9 @@
 // configuration keys that all plugins share (SPEC 1.1.0, sections 1, 2 and 5).
 //
 // Plugins use one Result, in the form of the newest version. It is converted when JSON is
-// read or printed: wire020.go, wire040.go and wire100.go each have the structs of some
-// versions, and the conversions from and to Result. A field that a version does not have is
-// not in its struct, and so is never printed.
+// read or printed: wire020.go and wire030.go each contain the structs of some versions, and the
+// conversions from and to Result. What a plugin does not change in a prevResult is printed as
+// it came: see prev.go.
 package types
 
 import (
@@ -25,17 +25,19 @@ type Result struct {
 	IPs        []IP
 	Routes     []Route
 	DNS        DNS
+
+	prev []byte // the JSON text of the prevResult that the result began as; nil: none
 }
 
 // An Interface is a network interface on the node, or in a container if Sandbox is set. MTU is
 // in bytes; zero: unknown.
 type Interface struct {
-	Name       string
-	MAC        MAC
-	MTU        int
-	Sandbox    string // path of the container's namespace; empty: on the node
-	SocketPath string
-	PciID      string
+	Name       string `json:"name"`
+	MAC        string `json:"mac,omitempty"` // any text: aws-cni writes a VLAN ID; ParseMAC returns the address
+	MTU        int    `json:"mtu,omitempty"`
+	Sandbox    string `json:"sandbox,omitempty"` // path of the container's namespace; empty: on the node
+	SocketPath string `json:"socketPath,omitempty"`
+	PciID      string `json:"pciID,omitempty"`
 }
 
 // An IP is an address with its prefix length. Gateway is zero if there is none. Interface is
@@ -74,14 +76,6 @@ type DNS struct {
 // IPAM plugin.
 func (d DNS) IsZero() bool {
 	return d.Nameservers == nil && d.Domain == "" && d.Search == nil && d.Options == nil
-}
-
-// omitEmpty returns d without empty lists, which a result does not print.
-func (d DNS) omitEmpty() DNS {
-	if len(d.Nameservers) == 0 && d.Domain == "" && len(d.Search) == 0 && len(d.Options) == 0 {
-		return DNS{}
-	}
-	return d
 }
 
 // Container returns the index of the container's interface with that name.
@@ -170,31 +164,32 @@ func (m *MAC) UnmarshalText(text []byte) error {
 // end. It returns ErrNoAddress if the version cannot express a result without addresses (0.1.0
 // and 0.2.0).
 func (r *Result) Marshal(v Version) ([]byte, error) {
+	plain := *r
 	if v < V110 {
-		plain := *r
 		plain.Routes = withoutAttributes(r.Routes)
-		r = &plain
 	}
-	return r.MarshalLease(v)
+	text, err := plain.MarshalLease(v)
+	if err != nil || r.prev == nil {
+		return text, err
+	}
+	return r.mergeIntoPrev(v, text)
 }
 
 // MarshalLease is Marshal for the result of an IPAM plugin. Its routes have mtu, advmss,
 // priority, table and scope also in versions before 1.1.0, from 0.3.0 on: the interface plugin
 // sets these attributes, and has no other way to get them.
 func (r *Result) MarshalLease(v Version) ([]byte, error) {
-	var wire any
-	var err error
-	switch {
-	case v <= V020:
-		wire, err = to020(r, v)
-	case v <= V040:
-		wire = to040(r, v)
-	default:
-		wire = to100(r, v)
+	if v > V020 {
+		return encode(to030(r, v))
 	}
+	wire, err := to020(r, v)
 	if err != nil {
 		return nil, err
 	}
+	return encode(wire)
+}
+
+func encode(wire any) ([]byte, error) {
 	b, err := json.MarshalIndent(wire, "", "    ")
 	if err != nil {
 		return nil, fmt.Errorf("encode result: %w", err)
@@ -205,61 +200,76 @@ func (r *Result) MarshalLease(v Version) ([]byte, error) {
 // ParseResult decodes a result in the form of its cniVersion, or of v if it has none. It
 // ignores fields that the specification does not have.
 func ParseResult(v Version, data []byte) (*Result, error) {
+	r, _, err := parse(v, data, (*Result).check)
+	return r, err
+}
+
+// parse decodes a result, which check then normalizes. It returns the version that the result has.
+func parse(v Version, data []byte, check func(*Result) error) (*Result, Version, error) {
 	var head struct {
 		CNIVersion string `json:"cniVersion"`
 	}
 	if err := json.Unmarshal(data, &head); err != nil {
-		return nil, fmt.Errorf("decode result: %w", explain(err, data, &head))
+		return nil, v, fmt.Errorf("decode result: %w", explain(err, data, &head))
 	}
 	if head.CNIVersion != "" {
 		own, err := ParseVersion(head.CNIVersion)
 		if err != nil {
-			return nil, fmt.Errorf("decode result: %w", err)
+			return nil, v, fmt.Errorf("decode result: %w", err)
 		}
 		v = own
 	}
 	r, err := decodeVersion(v, data)
-	if err != nil {
-		return nil, fmt.Errorf("decode result of version %s: %w", v, err)
+	if err == nil {
+		err = check(r)
 	}
-	return r, nil
+	if err != nil {
+		return nil, v, fmt.Errorf("decode result of version %s: %w", v, err)
+	}
+	return r, v, nil
 }
 
 func decodeVersion(v Version, data []byte) (*Result, error) {
-	switch {
-	case v <= V020:
+	if v <= V020 {
 		return decode(data, from020)
-	case v <= V040:
-		return decode(data, from040)
 	}
-	return decode(data, from100)
+	return decode(data, from030)
 }
 
-// decode decodes the form of one group of versions, converts it to a Result, and checks it.
+// decode decodes the form of one group of versions, and converts it to a Result.
 func decode[Wire any](data []byte, from func(*Wire) *Result) (*Result, error) {
 	var wire Wire
 	if err := json.Unmarshal(data, &wire); err != nil {
 		return nil, explain(err, data, &wire)
 	}
-	r := from(&wire)
+	return from(&wire), nil
+}
+
+// check normalizes the IPs and routes. It returns an error for the first one that is invalid.
+func (r *Result) check() error {
 	for i := range r.IPs {
-		if err := r.IPs[i].normalize(len(r.Interfaces)); err != nil {
-			return nil, err
+		ip := &r.IPs[i]
+		if err := ip.normalize(); err != nil {
+			return err
+		}
+		switch n := len(r.Interfaces); {
+		case n == 0: // the result of an IPAM plugin
+			ip.Interface = NoInterface
+		case ip.Interface < NoInterface || ip.Interface >= n:
+			return fmt.Errorf("IP %s has interface index %d, but the result has %d interfaces", ip.Address, ip.Interface, n)
 		}
 	}
 	for i := range r.Routes {
 		if err := r.Routes[i].Normalize(); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return r, nil
+	return nil
 }
 
-// normalize checks an IP of a decoded result, and converts IPv4-mapped IPv6 to IPv4. interfaces
-// is the number of interfaces in the result. If it is zero, as in the result of an IPAM plugin,
-// normalize sets Interface to NoInterface. netip decodes an empty text as the zero prefix, which
-// is an error here.
-func (ip *IP) normalize(interfaces int) error {
+// normalize checks an IP of a decoded result, and converts IPv4-mapped IPv6 to IPv4. netip decodes an
+// empty text as the zero prefix, which is an error here.
+func (ip *IP) normalize() error {
 	ip.Address, ip.Gateway = unmap(ip.Address), ip.Gateway.Unmap()
 	switch {
 	case !ip.Address.IsValid():
@@ -268,10 +278,6 @@ func (ip *IP) normalize(interfaces int) error {
 		return fmt.Errorf("IP %s is an IPv4-mapped IPv6 address with a prefix length below 96", ip.Address)
 	case ip.Gateway.Zone() != "":
 		return fmt.Errorf("IP %s has a gateway with a zone: %s", ip.Address, ip.Gateway)
-	case interfaces == 0:
-		ip.Interface = NoInterface
-	case ip.Interface < NoInterface || ip.Interface >= interfaces:
-		return fmt.Errorf("IP %s has interface index %d, but the result has %d interfaces", ip.Address, ip.Interface, interfaces)
 	}
 	return nil
 }

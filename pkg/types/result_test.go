@@ -31,8 +31,8 @@ func mac(t testing.TB, s string) MAC {
 
 // goldenResults returns the results that have a golden file for every version.
 func goldenResults(t testing.TB) map[string]*Result {
-	node := Interface{Name: "veth0a1b2c3d", MAC: mac(t, "02:00:00:00:00:01")}
-	pod := Interface{Name: "eth0", MAC: mac(t, "02:00:00:00:00:02"), Sandbox: "/run/netns/pod"}
+	node := Interface{Name: "veth0a1b2c3d", MAC: "02:00:00:00:00:01"}
+	pod := Interface{Name: "eth0", MAC: "02:00:00:00:00:02", Sandbox: "/run/netns/pod"}
 	rich := pod
 	rich.MTU, rich.SocketPath, rich.PciID = 1400, "/run/s", "0000:00:1f.6"
 	return map[string]*Result{
@@ -49,7 +49,7 @@ func goldenResults(t testing.TB) map[string]*Result {
 			DNS:    DNS{Nameservers: []string{"10.0.0.53"}},
 		},
 		"dual": {
-			Interfaces: []Interface{{Name: "lo", MAC: "\x00\x00\x00\x00\x00\x00", Sandbox: "/run/netns/pod"}, rich},
+			Interfaces: []Interface{{Name: "lo", MAC: "00:00:00:00:00:00", Sandbox: "/run/netns/pod"}, rich},
 			IPs: []IP{
 				{Interface: 0, Address: prefix("127.0.0.1/8")},
 				{Interface: 1, Address: prefix("fd00::3/64"), Gateway: addr("fd00::1")},
@@ -271,7 +271,7 @@ func TestParseResultChecksKeys(t *testing.T) {
 		{V110, `{"ips":[{"address":"10.0.0.1/8","interface":"0"}]}`, `key "ips[0].interface": want a number (int), have string`},
 		{V110, `{"interfaces":[{"name":"a"}],"ips":[{"address":"10.0.0.1/8","interface":1}]}`, "IP 10.0.0.1/8 has interface index 1, but the result has 1 interfaces"},
 		{V110, `{"interfaces":[{"name":"a"}],"ips":[{"address":"10.0.0.1/8","interface":-2}]}`, "IP 10.0.0.1/8 has interface index -2, but the result has 1 interfaces"},
-		{V110, `{"interfaces":[{"name":"a","mac":"zz"}]}`, `key "interfaces[0].mac": invalid MAC address "zz"`},
+		{V110, `{"interfaces":[{"name":"a","mac":"zz"}]}`, ""},
 		{V110, `{"ips":[{"address":"10.0.0.1/8","gateway":"fe80::1%eth0"}]}`, "IP 10.0.0.1/8 has a gateway with a zone: fe80::1%eth0"},
 		{V110, `{"routes":[{"dst":"fd00::/8","gw":"fe80::1%eth0"}]}`, "route fd00::/8 has a gateway with a zone: fe80::1%eth0"},
 		{V110, `{"routes":[{"dst":"10.0.0.0/8","gw":"fe80::1"}]}`, "route 10.0.0.0/8 has a gateway of the other family: fe80::1"},

@@ -38,7 +38,7 @@ func add(r *skel.Request) (*types.Result, error) {
 		return nil, err
 	}
 	result := *prev
-	result.Interfaces = append(slices.Clone(prev.Interfaces), types.Interface{Name: ifb.Name, MAC: ifb.MAC, MTU: ifb.MTU, Sandbox: d.sandbox})
+	result.Interfaces = append(slices.Clone(prev.Interfaces), attach.Interface(ifb, d.sandbox))
 	return &result, nil
 }
 

@@ -50,9 +50,9 @@ var _ = Describe("bridge", func() {
 			Expect(result.IPs).To(HaveEach(HaveField("Interface", podIndex)))
 			Expect(fmt.Sprint(result.IPs[0].Address, result.IPs[0].Gateway, result.IPs[1].Address, result.IPs[1].Gateway)).
 				To(Equal("10.9.0.2/24 10.9.0.1 fd00:9::2/64 fd00:9::1"))
-			Expect(in(one, "ip link show eth0")).To(And(ContainSubstring(result.Interfaces[2].MAC.String()), ContainSubstring("qlen 1000")))
+			Expect(in(one, "ip link show eth0")).To(And(ContainSubstring(result.Interfaces[2].MAC), ContainSubstring("qlen 1000")))
 			Expect(in(b.node, "ip link show "+result.Interfaces[1].Name)).To(And(
-				ContainSubstring(result.Interfaces[1].MAC.String()), ContainSubstring("alias plumb:net1/one/eth0")))
+				ContainSubstring(result.Interfaces[1].MAC), ContainSubstring("alias plumb:net1/one/eth0")))
 
 			By("making the same routes, sysctls and forwarding as the reference plugin")
 			Expect(in(one, "ip -4 route")).To(Equal("default via 10.9.0.1 dev eth0 \n10.9.0.0/24 dev eth0 proto kernel scope link src 10.9.0.2 \n"))
@@ -136,7 +136,7 @@ var _ = Describe("bridge", func() {
 			pod := newPod()
 			c := b.call("one", pod, b.conf("1.1.0", ""))
 			c.Args = "IgnoreUnknown=1;K8S_POD_NAME=a=b;MAC=c2:b0:57:49:47:f1"
-			Expect(mustAdd(c).Interfaces[2].MAC.String()).To(Equal("c2:b0:57:49:47:f1"))
+			Expect(mustAdd(c).Interfaces[2].MAC).To(Equal("c2:b0:57:49:47:f1"))
 			Expect(in(pod, "ip link show eth0")).To(ContainSubstring("c2:b0:57:49:47:f1"))
 		})
 
@@ -176,14 +176,14 @@ var _ = Describe("bridge", func() {
 				run(b.call(id, nil, conf), "DEL").OK(GinkgoTB())
 			}
 			run(b.call("one", nil, conf), "DEL").OK(GinkgoTB())
-			Expect(in(b.node, "ip link show cni0")).To(ContainSubstring(first.String()))
+			Expect(in(b.node, "ip link show cni0")).To(ContainSubstring(first))
 		})
 
 		It("returns the MAC that an existing bridge without ports takes from its first port", func() {
 			b.node.Batch(GinkgoTB(), "link add cni0 type bridge", "link set cni0 up")
 			for _, conf := range []string{b.conf("1.1.0", ""), b.conf("1.1.0", gatewayed, v4range)} {
 				mac := mustAdd(b.call("one", newPod(), conf)).Interfaces[0].MAC
-				Expect(in(b.node, "ip link show cni0")).To(ContainSubstring(mac.String()))
+				Expect(in(b.node, "ip link show cni0")).To(ContainSubstring(mac))
 				run(b.call("one", nil, conf), "DEL").OK(GinkgoTB())
 			}
 		})
@@ -196,7 +196,7 @@ var _ = Describe("bridge", func() {
 			first := mustAdd(b.call("one", newPod(), conf)).Interfaces[0].MAC
 			Expect(mustAdd(b.call("two", newPod(), conf)).Interfaces[0].MAC).To(Equal(first))
 			run(b.call("one", nil, conf), "DEL").OK(GinkgoTB())
-			Expect(in(b.node, "ip link show cni0")).To(ContainSubstring(first.String()))
+			Expect(in(b.node, "ip link show cni0")).To(ContainSubstring(first))
 		})
 
 		It("sets accept_dad of an existing bridge only if it is down, as after a killed ADD", func() {

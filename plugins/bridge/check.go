@@ -250,8 +250,9 @@ func (c *checker) diffRules() error {
 	}
 	// diffPod has reported it if prevResult lacks the interface of the container.
 	if index, found := c.prev.Container(c.r.IfName); found && c.conf.macSpoofCheck {
-		errs = append(errs, checkMACSpoofCheck(macSpoofCheck{
-			node: c.r.Node, owner: c.r.Attachment(), port: c.host.Name, mac: c.prev.Interfaces[index].MAC,
+		mac, err := types.FirstMAC(c.prev.Interfaces[index].MAC)
+		errs = append(errs, err, checkMACSpoofCheck(macSpoofCheck{
+			node: c.r.Node, owner: c.r.Attachment(), port: c.host.Name, mac: mac,
 		}))
 	}
 	return errors.Join(errs...)

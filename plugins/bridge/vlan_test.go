@@ -103,7 +103,7 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 			Expect(vlansOfPort(gatewayPort())).To(Equal("100 PVID Egress Untagged"))
 			shown := in(b.node, "ip addr show cni0.100")
 			Expect(shown).To(And(ContainSubstring("inet 10.9.0.1/24"), ContainSubstring("inet6 fd00:9::1/64"), ContainSubstring("mtu 1400"),
-				ContainSubstring(first.Interfaces[3].MAC.String())))
+				ContainSubstring(first.Interfaces[3].MAC)))
 			Expect(in(b.node, "ip addr show cni0")).NotTo(Or(ContainSubstring("10.9.0.1"), ContainSubstring("fd00:9::1")))
 			Expect(in(b.node, "ip link show "+gatewayPort())).To(ContainSubstring("master cni0"))
 			for _, name := range []string{"cni0.100", gatewayPort()} {
@@ -151,7 +151,7 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 					Expect(result).NotTo(BeNil())
 					Expect(result.Interfaces[3]).To(Equal(results[0].Interfaces[3]))
 				}
-				Expect(in(b.node, "ip link show cni0.100")).To(ContainSubstring(results[0].Interfaces[3].MAC.String()))
+				Expect(in(b.node, "ip link show cni0.100")).To(ContainSubstring(results[0].Interfaces[3].MAC))
 				Expect(vlansOfPort(gatewayPort())).To(Equal("100 PVID Egress Untagged"))
 				Expect(strings.Count(in(b.node, "ip -br link show master cni0"), "\n")).To(Equal(count + 1))
 				for i, pod := range pods {

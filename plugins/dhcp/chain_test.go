@@ -161,7 +161,7 @@ var _ = Describe("behind an interface plugin, with the executables and dnsmasq",
 		call := func(command string, c nstest.Call) nstest.Reply {
 			return nstest.Exec(GinkgoTB(), filepath.Join(bin, "ipvlan"), c.With(command)).OK(GinkgoTB())
 		}
-		add := func(c nstest.Call) (mac types.MAC, addr string) {
+		add := func(c nstest.Call) (mac, addr string) {
 			GinkgoHelper()
 			result := call("ADD", c).Result(GinkgoTB())
 			addr = result.IPs[0].Address.Addr().String()

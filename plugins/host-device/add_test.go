@@ -35,7 +35,7 @@ var _ = Describe("ADD", func() {
 		By("returning what it moved")
 		Expect(result.Interfaces).To(HaveLen(1))
 		Expect(result.Interfaces[0]).To(And(HaveField("Name", "eth0"), HaveField("MTU", 1400), HaveField("Sandbox", pod.Path())))
-		Expect(result.Interfaces[0].MAC.String()).To(Equal(deviceMAC))
+		Expect(result.Interfaces[0].MAC).To(Equal(deviceMAC))
 		Expect(result.IPs).To(HaveEach(HaveField("Interface", 0)))
 		Expect(result.DNS.Nameservers).To(Equal([]string{"198.18.0.53"}))
 

@@ -62,7 +62,7 @@ var _ = Describe("a network card", Label(nstest.Kernel), func() {
 			one := b.call("one", newPod(), conf("1.1.0", selectors[0], address("198.18.0.1")))
 			two := b.call("two", newPod(), conf("1.1.0", selectors[1], address("198.18.0.2")))
 			first, second := b.mustAdd(one).Interfaces[0], b.mustAdd(two).Interfaces[0]
-			Expect([]string{first.MAC.String(), second.MAC.String()}).To(Equal([]string{both[0].mac, both[1].mac}))
+			Expect([]string{first.MAC, second.MAC}).To(Equal([]string{both[0].mac, both[1].mac}))
 			if selectors[0] == `"pciBusID":"`+both[0].pci+`"` {
 				Expect([]string{first.PciID, second.PciID}).To(Equal([]string{both[0].pci, both[1].pci}))
 			}

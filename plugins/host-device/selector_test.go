@@ -53,7 +53,7 @@ var _ = Describe("a selector by sysfs", func() {
 			c := b.call("one", pod, conf("1.1.0", keys, static4))
 			added := b.run(c, "ADD").OK(GinkgoTB())
 			eth := added.Result(GinkgoTB()).Interfaces[0]
-			Expect([]string{eth.PciID, eth.MAC.String()}).To(Equal([]string{pci, deviceMAC}))
+			Expect([]string{eth.PciID, eth.MAC}).To(Equal([]string{pci, deviceMAC}))
 			c.Config = nstest.WithPrevResult(c.Config, added.Stdout)
 			b.run(c, "CHECK").OK(GinkgoTB())
 			By("also after the device has left sysfs")

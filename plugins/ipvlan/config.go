@@ -89,7 +89,11 @@ func (c *config) usePrevResult(r *skel.Request) (*types.Result, error) {
 	if r.Conf.IPAM.Type != "" || len(prev.IPs) == 0 {
 		return nil, nil
 	}
-	return prev, nil
+	lease, err := types.ParseResult(r.Version, r.Conf.PrevResult) // which accepts only what ADD can apply
+	if err != nil {
+		return nil, types.Errorf(types.CodeDecode, "prevResult: %w", err)
+	}
+	return lease, nil
 }
 
 // dataDir returns the folder of the records. It reads no other key, because DEL and GC must work

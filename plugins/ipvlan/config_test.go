@@ -52,6 +52,8 @@ var _ = Describe("without an ipvlan", func() {
 		Entry("an IPAM plugin that does not exist", "1.0.0", onUplink, `{"type":"nope"}`, types.CodeConfig, `failed to find plugin "nope"`),
 		Entry("a prevResult without exactly one interface", "1.0.0", `"prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"a"},{"name":"b"}]}`, noIPAM,
 			types.CodeConfig, "chained master failure. PrevResult lacks a single named interface"),
+		Entry("addresses and an invalid route in prevResult", "1.0.0", onUplink+`,"prevResult":{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.2/24"}],"routes":[{"gw":"10.0.0.1"}]}`, noIPAM,
+			types.CodeDecode, "prevResult: decode result of version 1.0.0: a route without a destination (dst)"),
 		Entry("a prevResult with lo", "1.0.0", `"prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"lo"}]}`, noIPAM, types.CodeConfig, "prevResult: master lo is the loopback"),
 	)
 

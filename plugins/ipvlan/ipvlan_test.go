@@ -36,7 +36,7 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 		By("returning what it made")
 		Expect(result.Interfaces).To(HaveLen(1))
 		Expect(result.Interfaces[0]).To(And(HaveField("Name", "eth0"), HaveField("MTU", 1400), HaveField("Sandbox", pod.Path())))
-		Expect(in(b.Node, "ip link show uplink0")).To(ContainSubstring(result.Interfaces[0].MAC.String()))
+		Expect(in(b.Node, "ip link show uplink0")).To(ContainSubstring(result.Interfaces[0].MAC))
 		Expect(details(pod)).To(And(ContainSubstring("ipvlan mode l2 bridge"), ContainSubstring("mtu 1400"), ContainSubstring("alias plumb:net1/one/eth0")))
 		Expect(in(pod, "ip -4 route")).To(Equal("default via 198.18.0.2 dev eth0 \n198.18.0.0/24 dev eth0 proto kernel scope link src 198.18.0.50 \n"))
 		for key, want := range map[string]string{"net/ipv4/conf/eth0/arp_notify": "1", "net/ipv6/conf/eth0/ndisc_notify": "1", "net/ipv6/conf/eth0/accept_ra": "0"} {
@@ -46,7 +46,7 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 
 	It("announces its addresses on the segment", func() {
 		b.Outside.Batch(GinkgoTB(), "neigh add "+pod4+" lladdr 02:00:00:00:00:ee dev uplink0 nud stale", "neigh add "+pod6+" lladdr 02:00:00:00:00:ee dev uplink0 nud stale")
-		mac := mustAdd(b.call("one", newPod(), b.conf("1.1.0", onUplink, staticDual))).Interfaces[0].MAC.String()
+		mac := mustAdd(b.call("one", newPod(), b.conf("1.1.0", onUplink, staticDual))).Interfaces[0].MAC
 		for _, addr := range []string{pod4, pod6} {
 			Eventually(func() string { return in(b.Outside, "ip neigh show "+addr) }, "1m").Should(ContainSubstring(mac), addr)
 		}

@@ -77,7 +77,7 @@ func open(r *skel.Request) (*nl.Conn, nl.Link, error) {
 // an address that is not a loopback address, because packets of the container to the host with that
 // address would not leave the container.
 func describe(r *skel.Request, link nl.Link, addrs []nl.Addr) (*types.Result, error) {
-	result := &types.Result{Interfaces: []types.Interface{{Name: lo, MAC: link.MAC, MTU: link.MTU, Sandbox: r.NetNS}}}
+	result := &types.Result{Interfaces: []types.Interface{attach.Interface(link, r.NetNS)}}
 	for _, a := range addrs {
 		if !a.Prefix.Addr().IsLoopback() {
 			return nil, types.Errorf(types.CodeConfig, "interface lo has %s, which is not a loopback address; remove it", a.Prefix)

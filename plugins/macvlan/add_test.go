@@ -37,7 +37,7 @@ var _ = Describe("ADD", func() {
 		Expect(result.IPs).To(HaveEach(HaveField("Interface", 0)))
 		Expect(in(pod, "ip -d link show eth0")).To(And(
 			ContainSubstring("macvlan mode bridge bcqueuelen 2000"), ContainSubstring("mtu 1400"),
-			ContainSubstring("alias plumb:net1/one/eth0"), ContainSubstring(result.Interfaces[0].MAC.String())))
+			ContainSubstring("alias plumb:net1/one/eth0"), ContainSubstring(result.Interfaces[0].MAC)))
 
 		By("making the same routes and sysctls as the reference plugin")
 		Expect(in(pod, "ip -4 route")).To(Equal("default via 198.18.0.2 dev eth0 \n198.18.0.0/24 dev eth0 proto kernel scope link src 198.18.0.50 \n"))
@@ -85,11 +85,11 @@ var _ = Describe("ADD", func() {
 			nstest.ServeTCP(GinkgoTB(), one, addr)
 			nstest.MustDial(GinkgoTB(), b.outside, addr, "")
 		}
-		Expect(in(b.outside, "ip neigh show")).To(ContainSubstring(first.String()))
+		Expect(in(b.outside, "ip neigh show")).To(ContainSubstring(first))
 		run(b.call("one", one, config), "DEL").OK(GinkgoTB())
 		second := mustAdd(b.call("two", two, config)).Interfaces[0].MAC
 		for _, addr := range []string{pod4, pod6} {
-			Eventually(func() string { return in(b.outside, "ip neigh show "+addr) }).Should(ContainSubstring(second.String()), addr)
+			Eventually(func() string { return in(b.outside, "ip neigh show "+addr) }).Should(ContainSubstring(second), addr)
 		}
 	})
 
@@ -108,7 +108,7 @@ var _ = Describe("ADD", func() {
 		was := macOf(b.node, "uplink0")
 		one, two := newPod(), newPod()
 		config := conf("1.1.0", onUplink+`,"mode":"passthru","mac":"02:00:00:00:00:77"`, static4)
-		Expect(mustAdd(b.call("one", one, config)).Interfaces[0].MAC.String()).To(Equal("02:00:00:00:00:77"))
+		Expect(mustAdd(b.call("one", one, config)).Interfaces[0].MAC).To(Equal("02:00:00:00:00:77"))
 		Expect(in(one, "ip link show eth0")).To(ContainSubstring("02:00:00:00:00:77"))
 		nstest.ServeTCP(GinkgoTB(), one, pod4+":80")
 		nstest.MustDial(GinkgoTB(), b.outside, pod4+":80", "")
@@ -205,7 +205,7 @@ var _ = Describe("ADD", func() {
 			pod := newPod()
 			c := b.call("one", pod, conf("1.0.0", onUplink+keys, static4))
 			c.Args = args
-			Expect(mustAdd(c).Interfaces[0].MAC.String()).To(Equal(want))
+			Expect(mustAdd(c).Interfaces[0].MAC).To(Equal(want))
 			Expect(in(pod, "ip link show eth0")).To(ContainSubstring(want))
 		},
 		Entry("the configuration", `,"mac":"02:00:00:00:00:01"`, "", "02:00:00:00:00:01"),
@@ -295,7 +295,7 @@ var _ = Describe("ADD", func() {
 			b.outside.Batch(GinkgoTB(), "neigh add 198.18.0.60 lladdr 02:00:00:00:00:ee dev uplink0 nud reachable")
 			mac := mustAdd(c).Interfaces[0].MAC
 			By("announcing the address, although the link was up before it had the address")
-			Eventually(func() string { return in(b.outside, "ip neigh show 198.18.0.60") }).Should(ContainSubstring(mac.String()))
+			Eventually(func() string { return in(b.outside, "ip neigh show 198.18.0.60") }).Should(ContainSubstring(mac))
 			nstest.ServeTCP(GinkgoTB(), pod, "198.18.0.60:80")
 			nstest.MustDial(GinkgoTB(), b.outside, "198.18.0.60:80", "")
 			By("calling its DEL before the link is deleted")

@@ -101,10 +101,10 @@ var _ = Describe("ptp", func() {
 			Expect(result.Interfaces[1]).To(And(HaveField("Name", "eth0"), HaveField("MTU", 1400), HaveField("Sandbox", pod.Path())))
 			Expect(in(b.node, "ip link show "+result.Interfaces[0].Name)).To(And(
 				ContainSubstring("mtu 1400"), ContainSubstring("qlen 1000"), ContainSubstring("LOWER_UP"),
-				ContainSubstring(result.Interfaces[0].MAC.String()), ContainSubstring("alias plumb:net1/one/eth0")))
+				ContainSubstring(result.Interfaces[0].MAC), ContainSubstring("alias plumb:net1/one/eth0")))
 			Expect(in(pod, "ip link show eth0")).To(And(
 				ContainSubstring("mtu 1400"), ContainSubstring("qlen 1000"), ContainSubstring("LOWER_UP"),
-				ContainSubstring(result.Interfaces[1].MAC.String())))
+				ContainSubstring(result.Interfaces[1].MAC)))
 			Expect(result.IPs).To(HaveEach(HaveField("Interface", podIndex)))
 			Expect(fmt.Sprint(result.IPs[0].Address, result.IPs[0].Gateway, result.IPs[1].Address, result.IPs[1].Gateway)).
 				To(Equal("10.1.2.2/24 10.1.2.1 fd00:1::2/64 fd00:1::1"))
@@ -135,10 +135,10 @@ var _ = Describe("ptp", func() {
 			}
 			By("telling each end of the other")
 			for _, gw := range []string{"10.1.2.1", "fd00:1::1"} {
-				Expect(in(pod, "ip neigh show "+gw)).To(ContainSubstring("dev eth0 lladdr " + result.Interfaces[0].MAC.String()))
+				Expect(in(pod, "ip neigh show "+gw)).To(ContainSubstring("dev eth0 lladdr " + result.Interfaces[0].MAC))
 			}
 			for _, ip := range []string{"10.1.2.2", "fd00:1::2"} {
-				Expect(in(b.node, "ip neigh show "+ip)).To(ContainSubstring("dev " + host + " lladdr " + result.Interfaces[1].MAC.String()))
+				Expect(in(b.node, "ip neigh show "+ip)).To(ContainSubstring("dev " + host + " lladdr " + result.Interfaces[1].MAC))
 			}
 		})
 
@@ -421,7 +421,7 @@ var _ = Describe("ptp", func() {
 		conf := strings.TrimSuffix(b.conf("1.1.0", `"runtimeConfig":{"mac":"02:00:00:00:00:07"},`, v4range), "}") + `,"prevResult":5}`
 		c := b.call("one", newPod(), conf)
 		c.Args = "IgnoreUnknown=1;MAC=02:00:00:00:00:08"
-		Expect(mustAdd(c).Interfaces[podIndex].MAC.String()).NotTo(HavePrefix("02:00:00:00:00"))
+		Expect(mustAdd(c).Interfaces[podIndex].MAC).NotTo(HavePrefix("02:00:00:00:00"))
 	})
 
 	Describe("DEL", func() {

@@ -253,7 +253,7 @@ var _ = Describe("ADD", func() {
 		v, err := types.ParseVersion(version)
 		Expect(err).NotTo(HaveOccurred())
 		prev := &types.Result{
-			Interfaces: []types.Interface{{Name: "net1", Sandbox: "/any", MAC: "\x02\x00\x00\x00\x00\x01"}},
+			Interfaces: []types.Interface{{Name: "net1", Sandbox: "/any", MAC: "02:00:00:00:00:01"}},
 			IPs:        []types.IP{{Address: netip.MustParsePrefix("10.66.0.2/24"), Gateway: netip.MustParseAddr("10.66.0.1")}, {Address: netip.MustParsePrefix("fd66::2/64")}},
 			Routes:     []types.Route{{Dst: netip.MustParsePrefix("0.0.0.0/0")}},
 			DNS:        types.DNS{Nameservers: []string{"10.66.0.53"}},

@@ -183,7 +183,7 @@ var _ = Describe("ADD", func() {
 	It("uses the MAC of the runtime before that of the configuration", func() {
 		c := b.call(conf("1.1.0", `"mac":"02:00:00:00:00:01","runtimeConfig":{"mac":"02:00:00:00:00:04"}`, noIPAM))
 		c.Args = "MAC=02:00:00:00:00:02"
-		Expect(mustAdd(c).Interfaces[0].MAC.String()).To(Equal("02:00:00:00:00:04"))
+		Expect(mustAdd(c).Interfaces[0].MAC).To(Equal("02:00:00:00:00:04"))
 		Expect(in(b.pod, "ip link show eth0")).To(ContainSubstring("02:00:00:00:00:04"))
 	})
 

@@ -144,12 +144,12 @@ var _ = Describe("tuning", func() {
 
 		It("records MAC and MTU in the result only for the container's interface", func() {
 			result := run("ADD", everything).Result(GinkgoTB())
-			Expect(result.Interfaces[1].MAC.String()).To(Equal("c2:b0:57:49:47:f1"))
+			Expect(result.Interfaces[1].MAC).To(Equal("c2:b0:57:49:47:f1"))
 			Expect(result.Interfaces[1].MTU).To(Equal(1454))
-			Expect(result.Interfaces[0].MAC.String()).To(Equal("02:00:00:00:00:aa"))
+			Expect(result.Interfaces[0].MAC).To(Equal("02:00:00:00:00:aa"))
 			Expect(result.Interfaces[0].MTU).To(Equal(9000))
-			Expect(result.Interfaces[2].MAC.String()).To(Equal("02:00:00:00:00:bb"))
-			Expect(result.Interfaces[3].MAC.String()).To(Equal("02:00:00:00:00:cc"))
+			Expect(result.Interfaces[2].MAC).To(Equal("02:00:00:00:00:bb"))
+			Expect(result.Interfaces[3].MAC).To(Equal("02:00:00:00:00:cc"))
 			Expect(result.Interfaces[3].MTU).To(Equal(8000))
 			Expect(result.IPs).To(HaveLen(1))
 			Expect(result.Routes).To(HaveLen(1))
@@ -328,7 +328,7 @@ var _ = Describe("tuning", func() {
 				c.Config = strings.TrimSuffix(conf(`"mac": "02:00:00:00:00:99", "mtu": 1400`), "}") + `, "prevResult": {"cniVersion": "1.1.0", "interfaces": [` + prev + `]}}`
 				var changed []int
 				for i, in := range nstest.Run(plugin(), c).Result(GinkgoTB()).Interfaces {
-					if in.MAC.String() == "02:00:00:00:00:99" && in.MTU == 1400 {
+					if in.MAC == "02:00:00:00:00:99" && in.MTU == 1400 {
 						changed = append(changed, i)
 					}
 				}

@@ -177,7 +177,7 @@ func (t *target) updateResult(result *types.Result) {
 			continue
 		}
 		if mac := t.conf.link.MAC; mac != nil {
-			in.MAC = *mac
+			in.MAC = mac.String()
 		}
 		if mtu := t.conf.link.MTU; mtu != nil {
 			in.MTU = *mtu

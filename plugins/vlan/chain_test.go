@@ -31,7 +31,7 @@ var _ = Describe("in a chain, without a master", Label(nstest.Kernel), func() {
 		first := b.call("one", pod, nstest.WithPrevResult(conf("1.1.0", inChain+`,"mac":"02:00:00:00:00:64"`, noIPAM), prev))
 		added := run(first, "ADD").OK(GinkgoTB())
 		Expect(added.Result(GinkgoTB()).Interfaces).To(HaveExactElements(HaveField("Name", "eth0"),
-			And(HaveField("Name", "eth0.100"), HaveField("Sandbox", pod.Path()), HaveField("MAC", types.MAC("\x02\x00\x00\x00\x00\x64")))))
+			And(HaveField("Name", "eth0.100"), HaveField("Sandbox", pod.Path()), HaveField("MAC", "02:00:00:00:00:64"))))
 		second := b.call("one", pod, nstest.WithPrevResult(conf("1.1.0", `"linkInContainer":true,"vlanId":200,"protocol":"802.1ad","ifName":"storage"`, noIPAM), added.Stdout))
 		added = run(second, "ADD").OK(GinkgoTB())
 		result := added.Result(GinkgoTB())

@@ -29,7 +29,7 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 		Expect(result.Interfaces).To(HaveLen(1))
 		Expect(result.Interfaces[0]).To(And(HaveField("Name", "eth0"), HaveField("MTU", 1400), HaveField("Sandbox", pod.Path())))
 		Expect(result.IPs).To(HaveEach(HaveField("Interface", 0)))
-		mac := result.Interfaces[0].MAC.String()
+		mac := result.Interfaces[0].MAC
 		Expect(in(b.Node, "ip link show uplink0")).To(ContainSubstring(mac))
 		Expect(in(pod, "ip -d link show eth0")).To(And(ContainSubstring("vlan protocol 802.1Q id 100 <REORDER_HDR"),
 			ContainSubstring("mtu 1400"), ContainSubstring("alias plumb:net1/one/eth0"), ContainSubstring(mac)))
@@ -61,7 +61,7 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 			pod := newPod()
 			c := b.call(fmt.Sprint(i), pod, conf("1.0.0", `"master":"uplink0",`+keys, fmt.Sprintf(`{"type":"static","addresses":[{"address":"198.18.%d.50/24"}]}`, 107+i)))
 			c.Args = "MAC=02:00:00:00:00:0" + fmt.Sprint(5+i)
-			Expect(mustAdd(c).Interfaces[0].MAC.String()).To(Equal("02:00:00:00:00:0" + fmt.Sprint(5+i)))
+			Expect(mustAdd(c).Interfaces[0].MAC).To(Equal("02:00:00:00:00:0" + fmt.Sprint(5+i)))
 			addr := fmt.Sprintf("198.18.%d.2:80", 107+i)
 			nstest.ServeTCP(GinkgoTB(), b.Outside, addr)
 			nstest.MustDial(GinkgoTB(), pod, addr, "")

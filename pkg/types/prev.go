@@ -1,0 +1,137 @@
+package types
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"strings"
+)
+
+// ParsePrevResult decodes the result of an earlier plugin of the chain. Marshal prints what is not
+// changed in it as it came, including keys and values that plumb does not know: the earlier plugin may
+// read them in its DEL. ParsePrevResult therefore accepts values that ParseResult refuses and that a
+// chained plugin can do without: an IP with an interface index that is not in the list gets
+// NoInterface, and an invalid route is left out of Routes.
+func ParsePrevResult(v Version, data []byte) (*Result, error) {
+	r, _, err := parse(v, data, (*Result).checkPrev)
+	if err != nil {
+		return nil, err
+	}
+	r.prev = data
+	return r, nil
+}
+
+// checkPrev is check for ParsePrevResult.
+func (r *Result) checkPrev() error {
+	for i := range r.IPs {
+		ip := &r.IPs[i]
+		if err := ip.normalize(); err != nil {
+			return err
+		}
+		if ip.Interface < 0 || ip.Interface >= len(r.Interfaces) {
+			ip.Interface = NoInterface
+		}
+	}
+	all := r.Routes
+	r.Routes = nil
+	for _, route := range all {
+		if route.Normalize() == nil {
+			r.Routes = append(r.Routes, route)
+		}
+	}
+	return nil
+}
+
+// mergeIntoPrev returns the prevResult that r began as, in the form of version v, with what was changed
+// in r. after is r in that form.
+func (r *Result) mergeIntoPrev(v Version, after []byte) ([]byte, error) {
+	original, own, err := parse(v, r.prev, (*Result).checkPrev)
+	if err != nil {
+		return nil, err
+	}
+	before, _ := original.Marshal(own) // nil if its version cannot express it: then all is a change
+	all, ok := decodeAll[object](r.prev, before, after)
+	switch {
+	case !ok || all[0] == nil:
+		return after, nil
+	case bytes.Equal(before, after) && bytes.Equal(all[0]["cniVersion"], all[2]["cniVersion"]):
+		return encode(json.RawMessage(r.prev)) // the keys stay in their order
+	}
+	delete(all[1], "cniVersion") // a prevResult may lack it, a result must have it
+	return encode(mergeObjects(all[0], all[1], all[2]))
+}
+
+type (
+	object map[string]json.RawMessage
+	list   []json.RawMessage
+)
+
+// merge returns came with what differs between before, which is came without what a Result cannot
+// express, and after. It returns after if came is null, or of another type than after.
+func merge(came, before, after json.RawMessage) json.RawMessage {
+	var merged any
+	if o, ok := decodeAll[object](came, before, after); ok && o[0] != nil {
+		merged = mergeObjects(o[0], o[1], o[2])
+	} else if l, ok := decodeAll[list](came, before, after); ok {
+		merged = mergeLists(l[0], l[1], l[2])
+	} else {
+		return after
+	}
+	text, _ := json.Marshal(merged) // JSON texts can be encoded
+	return text
+}
+
+// decodeAll decodes texts. An empty text becomes nil. ok is false if one has another type than T.
+func decodeAll[T any](texts ...json.RawMessage) (all [3]T, ok bool) {
+	for i, text := range texts {
+		if len(text) > 0 && json.Unmarshal(text, &all[i]) != nil {
+			return all, false
+		}
+	}
+	return all, true
+}
+
+func mergeObjects(came, before, after object) object {
+	for key := range before {
+		if after[key] == nil {
+			delete(came, came.match(key))
+		}
+	}
+	for key, value := range after {
+		if !bytes.Equal(before[key], value) {
+			own := came.match(key)
+			came[own] = merge(came[own], before[key], value)
+		}
+	}
+	return came
+}
+
+// match returns the key that package json matches with key, in any case, or key itself.
+func (o object) match(key string) string {
+	if o[key] != nil {
+		return key
+	}
+	for k := range o {
+		if strings.EqualFold(k, key) {
+			return k
+		}
+	}
+	return key
+}
+
+// mergeLists merges item by item. If before lacks items of came, mergeLists appends what after has
+// appended to before, or returns after if it has changed otherwise.
+func mergeLists(came, before, after list) list {
+	n := len(before)
+	switch {
+	case n > len(after), n != len(came) && !slices.EqualFunc(before, after[:n], func(a, b json.RawMessage) bool { return bytes.Equal(a, b) }):
+		return after
+	case n == len(came):
+		for i := range before {
+			if !bytes.Equal(before[i], after[i]) {
+				came[i] = merge(came[i], before[i], after[i])
+			}
+		}
+	}
+	return append(came, after[n:]...)
+}

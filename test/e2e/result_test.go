@@ -1,0 +1,97 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// chained are the keys of the plugins that follow a plugin of another project.
+var chained = map[string]string{
+	"portmap":   `"runtimeConfig": {"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]}`,
+	"bandwidth": `"ingressRate": 1000000, "ingressBurst": 80000, "egressRate": 1000000, "egressBurst": 80000`,
+	"tuning":    `"mac": "02:00:00:00:00:aa", "dataDir": "DIR"`,
+	"firewall":  `"backend": "nftables"`,
+	"sbr":       `"keepMain": "all"`,
+}
+
+// testdata/results has a result of each project, in the form in which its plugin prints it.
+var _ = Describe("the result of a plugin of another project", func() {
+	files, err := filepath.Glob("testdata/results/*.json")
+	if err != nil || len(files) == 0 {
+		panic(fmt.Sprint("testdata/results: ", err))
+	}
+	for _, file := range files {
+		It("passes through each chained plugin unchanged: "+strings.TrimSuffix(filepath.Base(file), ".json"), func() {
+			text, err := os.ReadFile(file)
+			Expect(err).NotTo(HaveOccurred())
+			node, pod := nstest.NewNodeAndPod(GinkgoTB())
+			prev := strings.ReplaceAll(string(text), "SANDBOX", pod.Path())
+			connect(node, pod, parse(prev)["ips"].([]any))
+			version := parse(prev)["cniVersion"].(string)
+			for plugin, keys := range chained {
+				if plugin == "firewall" && version < "0.4.0" {
+					continue // as with the reference plugin
+				}
+				By(plugin)
+				conf := fmt.Sprintf(`{"cniVersion": %q, "name": "e2e", "type": %q, %s}`, version, plugin,
+					strings.Replace(keys, "DIR", GinkgoTB().TempDir(), 1))
+				path := filepath.Join(nstest.Build(GinkgoTB(), plugin), plugin)
+				call := nstest.Call{Command: "ADD", Node: node, Pod: pod, Config: nstest.WithPrevResult(conf, prev)}
+				result := nstest.Exec(GinkgoTB(), path, call).OK(GinkgoTB()).Stdout
+				want, err := json.Marshal(withOwnChanges(plugin, pod.Path(), parse(prev), parse(result)))
+				Expect(err).NotTo(HaveOccurred())
+				Expect(result).To(MatchJSON(want))
+				call.Config = nstest.WithPrevResult(conf, result)
+				if version >= "0.4.0" { // which added CHECK
+					nstest.Exec(GinkgoTB(), path, call.With("CHECK")).OK(GinkgoTB())
+				}
+				Expect(nstest.Exec(GinkgoTB(), path, call.With("DEL")).OK(GinkgoTB()).Stderr).To(BeEmpty())
+			}
+		})
+	}
+})
+
+func parse(text string) (tree map[string]any) {
+	GinkgoHelper()
+	d := json.NewDecoder(strings.NewReader(text))
+	d.UseNumber()
+	Expect(d.Decode(&tree)).To(Succeed())
+	return tree
+}
+
+// connect gives the container the interface eth0 with the addresses, and the node routes to them.
+func connect(node, pod *nstest.NS, ips []any) {
+	node.Must(GinkgoTB(), "ip", "link", "add", "host0", "up", "type", "veth", "peer", "name", "eth0", "netns", pod.Path())
+	pod.Batch(GinkgoTB(), "link set eth0 up", "route add default dev eth0", "route add ::/0 dev eth0")
+	for _, ip := range ips {
+		address := ip.(map[string]any)["address"].(string)
+		ip, _, _ := strings.Cut(address, "/")
+		pod.Batch(GinkgoTB(), "addr replace "+address+" dev eth0 nodad")
+		node.Batch(GinkgoTB(), "route replace "+ip+" dev host0")
+	}
+}
+
+// withOwnChanges returns a result with what the plugin adds to it: tuning sets the MAC of the container's
+// interface, and bandwidth appends the ifb that it made.
+func withOwnChanges(plugin, sandbox string, prev, result map[string]any) map[string]any {
+	prev = maps.Clone(prev)
+	interfaces, _ := prev["interfaces"].([]any)
+	for _, in := range interfaces {
+		if in, _ := in.(map[string]any); plugin == "tuning" && in["name"] == "eth0" && in["sandbox"] == sandbox {
+			in["mac"] = "02:00:00:00:00:aa"
+		}
+	}
+	if after, _ := result["interfaces"].([]any); plugin == "bandwidth" {
+		prev["interfaces"] = append(interfaces, after[len(after)-1])
+	}
+	return prev
+}
