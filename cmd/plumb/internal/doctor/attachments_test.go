@@ -75,6 +75,19 @@ var _ = Describe("plumb doctor on attachments", func() {
 		})
 	})
 
+	It("finds nothing wrong with a container that has one host port in two networks", func() {
+		n, runtime := newCompleteNode()
+		second := strings.NewReplacer(`"pods"`, `"more"`, `"type": "bridge"`, `"type": "bridge", "bridge": "cni1"`, "10.88.", "10.89.", "fd00:88:", "fd00:89:").Replace(complete)
+		n.write("20-more.conflist", second)
+		list, err := libcni.NetworkConfFromFile(n.confDir() + "/20-more.conflist")
+		Expect(err).NotTo(HaveOccurred())
+		more := *runtime
+		more.IfName = "eth1"
+		_, err = n.cni.AddNetworkList(context.Background(), list, &more)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(n.doctor().Findings).To(BeEmpty())
+	})
+
 	DescribeTable("finds by CHECK what the node has lost of an attachment, and has a command for what is obvious", func(command, want, mend string) {
 		n, runtime := newCompleteNode()
 		Expect(n.doctor().Findings).To(BeEmpty())
