@@ -37,23 +37,16 @@ elements of nftables, and files. It changes nothing.`,
 		if format.isJSON() {
 			return printJSON(c.OutOrStdout(), inv)
 		}
-		t := attachmentTable{attachments: inv.Attachments, now: inv.Taken, idLength: shortID}
-		if noTrunc {
-			t.idLength = 0
-		}
-		return t.print(c.OutOrStdout())
+		return attachmentTable{inv.Attachments, inv.Taken, noTrunc}.print(c.OutOrStdout())
 	}
 	return c
 }
-
-// shortID is the length of a container ID in a table, as in the tables of crictl and podman.
-const shortID = 12
 
 // An attachmentTable prints attachments as a table.
 type attachmentTable struct {
 	attachments []*node.Attachment
 	now         time.Time
-	idLength    int // characters of a container ID; zero: all
+	noTrunc     bool // whole container IDs
 }
 
 // print prints the table, and a line with what it has.
@@ -84,10 +77,10 @@ func (t attachmentTable) print(out io.Writer) error {
 
 // id returns the container ID in the length of the table.
 func (t attachmentTable) id(a *node.Attachment) string {
-	if t.idLength == 0 || len(a.ContainerID) <= t.idLength {
+	if t.noTrunc {
 		return a.ContainerID
 	}
-	return a.ContainerID[:t.idLength]
+	return node.ShortID(a.ContainerID)
 }
 
 // orUnknown returns a question mark for a name that is not known.

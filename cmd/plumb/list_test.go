@@ -31,6 +31,12 @@ var _ = Describe("plumb list", func() {
 			`1 network, 3 attachments, 1 to look at: plumb doctor\n$`))
 	})
 
+	It("cuts the IDs of nerdctl behind the namespace", func() {
+		b := newTestbed()
+		b.add(b.network("10-pods.conflist", chain), newPod("default-"+id("b2bf")))
+		Expect(b.plumb("list")).To(MatchRegexp(`pods +default-b2bf00000000 +eth0`))
+	})
+
 	It("finds the interface in the container by libcni's cache", func() {
 		b := newTestbed()
 		b.node.MustLine(GinkgoTB(), "ip link add up0 type veth peer name up1")

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/traces"
 	"github.com/plumb-cni/plumb/pkg/trace"
 )
@@ -130,7 +131,7 @@ func (o traceOptions) text(c *traces.Call, indent string) string {
 		outcome += fmt.Sprintf(" (%d lines are lost: more calls at once than the pipe holds)", c.LostLines)
 	}
 	name := func(text string) string { return oneLine(cmp.Or(text, "-")) }
-	fmt.Fprintf(&b, traceColumns, c.Time.Local().Format("15:04:05.000"), name(c.Network), name(c.ContainerID[:min(shortID, len(c.ContainerID))]),
+	fmt.Fprintf(&b, traceColumns, c.Time.Local().Format("15:04:05.000"), name(c.Network), name(node.ShortID(c.ContainerID)),
 		name(c.IfName), name(c.Command), indent+c.Plugin, took, outcome)
 	if o.steps {
 		for _, s := range c.Steps {

@@ -2,6 +2,7 @@ package node
 
 import (
 	"bufio"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -42,6 +43,22 @@ func (l LiveList) lives(containerID string) bool {
 		return !l.Dead[containerID]
 	}
 	return l.IDs[containerID]
+}
+
+// runtimeID returns the ID that a runtime prints for a container. nerdctl gives plugins the ID <namespace>-<id>, where
+// <id> has 64 hexadecimal digits, and prints <id>.
+func runtimeID(containerID string) string {
+	id := containerID[strings.LastIndex(containerID, "-")+1:]
+	if _, err := hex.DecodeString(id); err != nil || len(id) != 64 {
+		return containerID
+	}
+	return id
+}
+
+// ShortID returns a container ID with 12 characters, as in the tables of crictl and podman, after the namespace of nerdctl.
+func ShortID(containerID string) string {
+	namespace := len(containerID) - len(runtimeID(containerID))
+	return containerID[:min(namespace+12, len(containerID))]
 }
 
 // ErrNoneLive is the error for a list without any container of the node: most often the program that should
