@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -35,6 +36,19 @@ var _ = Describe("plumb list", func() {
 		b := newTestbed()
 		b.add(b.network("10-pods.conflist", chain), newPod("default-"+id("b2bf")))
 		Expect(b.plumb("list")).To(MatchRegexp(`pods +default-b2bf00000000 +eth0`))
+	})
+
+	It("shows no address of loopback, and each address once", func() {
+		b := newTestbed()
+		b.add(b.network("10-pods.conflist", chain), newPod("c1"))
+		// The results of bridge after loopback, as plumb once made it, and of a plugin that gives the address to a virtual machine.
+		text, err := os.ReadFile(b.path("cache/results/pods-c1-eth0"))
+		Expect(err).NotTo(HaveOccurred())
+		changed := strings.Replace(string(text), `"ips":[`, `"ips":[{"address":"127.0.0.1/8"},{"address":"::1/128"},{"address":"10.1.2.2/24"},`, 1)
+		Expect(changed).NotTo(Equal(string(text)))
+		Expect(os.WriteFile(b.path("cache/results/pods-c1-eth0"), []byte(changed), 0o600)).To(Succeed())
+		Expect(b.plumb("list")).To(MatchRegexp(`pods +c1 +eth0 +10.1.2.2 fd00:1:2::2 +veth`))
+		Expect(b.plumb("explain", "c1")).To(And(Not(ContainSubstring("127.0.0.1")), Not(ContainSubstring("::1 "))))
 	})
 
 	It("finds the interface in the container by libcni's cache", func() {

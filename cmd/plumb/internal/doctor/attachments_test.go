@@ -88,6 +88,13 @@ var _ = Describe("plumb doctor on attachments", func() {
 		Expect(n.doctor().Findings).To(BeEmpty())
 	})
 
+	It("finds nothing wrong with a chain that begins with loopback, as Nomad's", func() {
+		n := &usedNode{testNode: newTestNode("loopback", "bridge", "host-local", "portmap")}
+		n.attachBy(strings.Replace(complete, `"plugins": [`, `"plugins": [{"type": "loopback"},`, 1))
+		n.add("c1")
+		Expect(n.doctor().Findings).To(BeEmpty())
+	})
+
 	DescribeTable("finds by CHECK what the node has lost of an attachment, and has a command for what is obvious", func(command, want, mend string) {
 		n, runtime := newCompleteNode()
 		Expect(n.doctor().Findings).To(BeEmpty())

@@ -86,21 +86,13 @@ func commandFor(a *node.Attachment, line string) string {
 		if strings.Contains(command, "dev $1") && parts[1] == a.IfName {
 			command = "nsenter --net=NETNS " + command
 		}
-		if strings.Contains(command, "address add") && pluginOf(a) == "ptp" { // the node is the only host on the link
+		if strings.Contains(command, "address add") && a.InterfacePlugin() == "ptp" { // the node is the only host on the link
 			command += " noprefixroute"
 		}
 		return os.Expand(strings.ReplaceAll(command, "NETNS", node.Quote(a.NetNS)), func(part string) string {
 			i, _ := strconv.Atoi(part) // all are numbers
 			return node.Quote(parts[i])
 		})
-	}
-	return ""
-}
-
-// pluginOf returns the type of the plugin that made the interface, or "" if it is not known.
-func pluginOf(a *node.Attachment) string {
-	if list, _ := a.Added(); list != nil {
-		return list.Plugins[0].Network.Type
 	}
 	return ""
 }

@@ -40,6 +40,9 @@ func (a *Attachment) explainedConfs() (all []explainedConf) {
 		return nil
 	}
 	for _, p := range list.Plugins {
+		if p.Network.Type == "loopback" {
+			continue // it makes no interface
+		}
 		var c explainedConf
 		_ = json.Unmarshal(p.Bytes, &c) // a value of a wrong type: the plugin has refused it too, and has made nothing
 		c.Type = p.Network.Type
@@ -48,8 +51,11 @@ func (a *Attachment) explainedConfs() (all []explainedConf) {
 	return all
 }
 
-// interfaceConf returns the configuration of the first plugin, which made the interface. If it is not known, its
-// Type is empty.
+// InterfacePlugin returns the type of the plugin that made the interface, or "" if it is not known.
+func (a *Attachment) InterfacePlugin() string { return a.interfaceConf().Type }
+
+// interfaceConf returns the configuration of the first plugin but loopback, which made the interface. If it is not known,
+// its Type is empty.
 func (a *Attachment) interfaceConf() explainedConf {
 	if all := a.explainedConfs(); len(all) > 0 {
 		return all[0]

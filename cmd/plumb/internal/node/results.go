@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/containernetworking/cni/libcni"
 	"github.com/plumb-cni/plumb/pkg/ns"
@@ -100,10 +101,13 @@ func (f cachedFile) attachment() *cachedAttachment {
 	_ = json.Unmarshal(f.Result, &result) // results before 0.3.0 have another form
 	c.interfaces = result.Interfaces
 	for _, ip := range result.IPs {
-		if prefix, err := netip.ParsePrefix(ip.Address); err == nil {
-			c.addresses = append(c.addresses, prefix.Addr().String())
+		// Plugins before the one that made the interface may have returned the addresses of loopback. Plugins after it may
+		// have returned an address again, for a virtual machine.
+		prefix, err := netip.ParsePrefix(ip.Address)
+		if text := prefix.Addr().String(); err == nil && !prefix.Addr().IsLoopback() && !slices.Contains(c.addresses, text) {
+			c.addresses = append(c.addresses, text)
 		}
-		if gateway, err := netip.ParseAddr(ip.Gateway); err == nil {
+		if gateway, err := netip.ParseAddr(ip.Gateway); err == nil && !slices.Contains(c.gateways, gateway) {
 			c.gateways = append(c.gateways, gateway)
 		}
 	}

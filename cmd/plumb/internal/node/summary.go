@@ -55,11 +55,11 @@ func (a *Attachment) hostPorts() string {
 // inContainer returns the kind of the interface that is in the container only, by the plugin that made it. An
 // interface of bridge or ptp should have a host end. inContainer is empty if the container is gone.
 func (a *Attachment) inContainer() string {
-	if a.namespaces == namespaceGone || a.cached.list == nil || len(a.cached.list.Plugins) == 0 {
+	made := a.InterfacePlugin()
+	switch {
+	case a.namespaces == namespaceGone || made == "":
 		return ""
-	}
-	made := a.cached.list.Plugins[0].Network.Type
-	if made == "bridge" || made == "ptp" {
+	case made == "bridge" || made == "ptp":
 		return "no host end"
 	}
 	return "(" + made + " in the container)"
