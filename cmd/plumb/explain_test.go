@@ -73,6 +73,16 @@ in   node       host port tcp 8080 of IP version 4 leads to 10.1.2.2 port 80 (ta
 		Expect(out).To(ContainSubstring("has no route to 10.1.2.2"))
 	})
 
+	It("names the routes that the container has lost", func() {
+		b := newTestbed()
+		p := newPod("c1")
+		b.add(b.network("10-pods.conflist", strings.Replace(chain, `"ranges"`, `"routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}], "ranges"`, 1)), p)
+		Expect(b.plumb("explain", "c1")).NotTo(ContainSubstring("no route"))
+		p.MustLine(GinkgoTB(), "ip route del default")
+		Expect(b.plumb("explain", "c1")).To(And(
+			ContainSubstring("container  has no route 0.0.0.0/0 dev eth0, which its ADD returned\n"), Not(ContainSubstring("has no route ::/0"))))
+	})
+
 	It("names what the node has lost", func() {
 		b := newTestbed()
 		list := b.network("10-pods.conflist", chain)

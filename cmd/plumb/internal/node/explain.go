@@ -157,6 +157,11 @@ func (e *explainer) containerHopsIn(h *ns.Handle, ifName string) ([]Hop, error) 
 			hops = append(hops, hop(inContainer, "rule %s", r))
 		}
 	}
+	for _, dst := range e.a.cached.routes {
+		if !slices.ContainsFunc(routes, func(r nl.Route) bool { return r.Dst == dst }) {
+			hops = append(hops, hop(inContainer, "has no route %s dev %s, which its ADD returned", dst, l.Name))
+		}
+	}
 	for _, r := range routes {
 		if !r.Dst.Addr().IsLinkLocalUnicast() && !r.Dst.Addr().IsMulticast() {
 			hops = append(hops, hop(inContainer, "route %s dev %s", defaultText(r), l.Name))

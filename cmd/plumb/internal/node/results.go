@@ -20,6 +20,7 @@ type cachedAttachment struct {
 	list       *libcni.NetworkConfigList // the configuration of the ADD; nil: it cannot be read
 	addresses  []string
 	gateways   []netip.Addr
+	routes     []netip.Prefix // the destinations
 	interfaces []cachedInterface
 }
 
@@ -97,6 +98,9 @@ func (f cachedFile) attachment() *cachedAttachment {
 			Address string `json:"address"`
 			Gateway string `json:"gateway"`
 		} `json:"ips"`
+		Routes []struct {
+			Dst string `json:"dst"`
+		} `json:"routes"`
 	}
 	_ = json.Unmarshal(f.Result, &result) // results before 0.3.0 have another form
 	c.interfaces = result.Interfaces
@@ -109,6 +113,11 @@ func (f cachedFile) attachment() *cachedAttachment {
 		}
 		if gateway, err := netip.ParseAddr(ip.Gateway); err == nil && !slices.Contains(c.gateways, gateway) {
 			c.gateways = append(c.gateways, gateway)
+		}
+	}
+	for _, r := range result.Routes {
+		if dst, err := netip.ParsePrefix(r.Dst); err == nil {
+			c.routes = append(c.routes, dst.Masked())
 		}
 	}
 	return c
