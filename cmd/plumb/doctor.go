@@ -91,12 +91,12 @@ func examine(c *cobra.Command, o doctor.Options) (*doctor.Report, error) {
 
 // placeFlags returns the flags of addPlaces that were given, for another command.
 func placeFlags(flags *pflag.FlagSet, p *node.Places) string {
-	values := map[string]string{
-		"conf-dir": p.ConfDir, "cni-path": strings.Join(p.PluginPath, string(os.PathListSeparator)), "cache-dir": p.CacheDir, "data-dir": p.DataDir,
+	values := map[string][]string{
+		"conf-dir": {p.ConfDir}, "cni-path": {strings.Join(p.PluginPath, string(os.PathListSeparator))}, "cache-dir": p.CacheDirs, "data-dir": {p.DataDir},
 	}
 	var given strings.Builder
 	flags.Visit(func(f *pflag.Flag) {
-		if value, ok := values[f.Name]; ok {
+		for _, value := range values[f.Name] {
 			fmt.Fprintf(&given, " --%s %s", f.Name, node.Quote(value))
 		}
 	})

@@ -25,13 +25,13 @@ func addPlaces(flags *pflag.FlagSet) *node.Places {
 	p := &node.Places{
 		ConfDir:    environmentOr("NETCONFPATH", "/etc/cni/net.d"),
 		PluginPath: filepath.SplitList(environmentOr("CNI_PATH", "/opt/cni/bin")),
-		CacheDir:   "/var/lib/cni",
+		CacheDirs:  []string{"/var/lib/cni"},
 		DataDir:    pool.DefaultDataDir,
 		RunDir:     "/run/cni",
 	}
 	flags.Var((*folder)(&p.ConfDir), "conf-dir", "`folder` of the network configurations ($NETCONFPATH)")
 	flags.Var((*pathList)(&p.PluginPath), "cni-path", "`folders` of the plugins, separated by colons ($CNI_PATH)")
-	flags.Var((*folder)(&p.CacheDir), "cache-dir", "`folder` of libcni's cache")
+	flags.StringArrayVar(&p.CacheDirs, "cache-dir", p.CacheDirs, "`folder` of libcni's cache, also of caches below it; may be given again")
 	flags.Var((*folder)(&p.DataDir), "data-dir", "`folder` of reservations, beside those that configurations name")
 	return p
 }
@@ -52,7 +52,7 @@ func checkFlags(c *cobra.Command, _ []string) error {
 // $NETCONFPATH.
 func flagProblem(f *pflag.Flag) error {
 	name := "--" + f.Name
-	dir, isFolder := f.Value.(*folder)
+	_, isFolder := f.Value.(*folder)
 	if !f.Changed {
 		if !isFolder || f.Name != "conf-dir" || os.Getenv("NETCONFPATH") == "" {
 			return nil
@@ -66,8 +66,8 @@ func flagProblem(f *pflag.Flag) error {
 	if len(values) == 0 || slices.Contains(values, "") {
 		return fmt.Errorf("%s: the value is empty; give one, or leave out the flag", name)
 	}
-	if isFolder && dir.isMissing() {
-		return fmt.Errorf("%s: there is no folder %s", name, dir)
+	if i := slices.IndexFunc(values, isMissing); i >= 0 && (isFolder || f.Name == "cache-dir") {
+		return fmt.Errorf("%s: there is no folder %s", name, values[i])
 	}
 	return nil
 }
@@ -87,8 +87,8 @@ func (f *folder) Type() string { return "folder" }
 
 // isMissing reports whether the path does not exist or is not a folder. It reports false if that is not known, such
 // as without the permission: then the command returns the error when it reads the folder.
-func (f *folder) isMissing() bool {
-	info, err := os.Stat(string(*f))
+func isMissing(path string) bool {
+	info, err := os.Stat(path)
 	if err != nil {
 		return errors.Is(err, fs.ErrNotExist)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -9,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/containernetworking/cni/libcni"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
@@ -36,6 +38,31 @@ var _ = Describe("plumb list", func() {
 		b := newTestbed()
 		b.add(b.network("10-pods.conflist", chain), newPod("default-"+id("b2bf")))
 		Expect(b.plumb("list")).To(MatchRegexp(`pods +default-b2bf00000000 +eth0`))
+	})
+
+	It("reads the caches of multus and of further folders, with the configurations of single plugins", func() {
+		b := newTestbed()
+		conf, err := libcni.NetworkPluginConfFromBytes([]byte(`{"cniVersion": "1.0.0", "name": "nad", "type": "bridge", "bridge": "br7", "ipam": {
+			"type": "host-local", "dataDir": "` + b.path("leases") + `", "subnet": "10.9.9.0/24"}}`))
+		Expect(err).NotTo(HaveOccurred())
+		b.add(b.network("10-pods.conflist", chain), newPod("c1"))
+		for _, id := range []string{"c2", "c3"} {
+			p, cache := newPod(id), map[string]string{"c2": "cache/multus", "c3": "other"}[id]
+			b.cni = libcni.NewCNIConfigWithCacheDir([]string{b.bin}, b.path(cache), &onNode{node: b.node})
+			_, err = b.cni.AddNetwork(context.Background(), conf, p.runtime)
+			Expect(err).NotTo(HaveOccurred())
+			p.Remove(GinkgoTB())
+		}
+		Eventually(func() string { return b.node.Must(GinkgoTB(), "ip", "-o", "link", "show", "master", "br7") }).Should(BeEmpty())
+		b.age()
+		Expect(b.plumb("list", "--cache-dir", b.path("other"))).To(And(
+			MatchRegexp(`nad +c2 +eth0 +10.9.9.2 +namespace gone +1h0m\n`), MatchRegexp(`nad +c3 +eth0 +10.9.9.3 +namespace gone +1h0m\n`)))
+		reply := b.gc("c1", "--live", "-", "--cache-dir", b.path("other"))
+		Expect(reply.Exit).To(Equal(0), reply.Stderr+reply.Stdout)
+		Expect(b.inventory().Attachments).To(HaveLen(1))
+		Expect(filepath.Glob(b.path("*/results/nad*"))).To(BeEmpty())
+		Expect(b.path("cache/multus/results/nad-c2-eth0")).NotTo(BeAnExistingFile())
+		Expect(b.path("other/results/nad-c3-eth0")).NotTo(BeAnExistingFile())
 	})
 
 	It("shows no address of loopback, and each address once", func() {

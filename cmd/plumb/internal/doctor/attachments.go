@@ -20,17 +20,16 @@ func findNoNetworks(e *examination) (found []Finding) {
 		return nil
 	}
 	for _, n := range e.inventory.Networks {
-		if e.fileOfNetwork(n.Name) != nil {
+		if n.List() != nil || e.fileOfNetwork(n.Name) != nil {
 			continue
 		}
 		left := slices.DeleteFunc(slices.Clone(e.inventory.Attachments), func(a *node.Attachment) bool {
-			list, _ := a.Added()
-			return a.Network != n.Name || list != nil || a.Incomplete || e.leftover[a] || addMayRun(a)
+			return a.Network != n.Name || a.Incomplete || e.leftover[a] || addMayRun(a)
 		})
 		if len(left) > 0 {
 			found = append(found, Finding{Where: whereNode,
 				What: fmt.Sprintf("network %s has no configuration, and the node holds things for it: %s: no runtime can call DEL", n.Name, names(left)),
-				Mend: fmt.Sprintf("%swrite the file of the network into %s again; if a container is gone, plumb gc --live FILE%s prints the commands that remove its things", edit, e.ConfDir, e.Flags)})
+				Mend: fmt.Sprintf("%sif a container is gone, plumb gc --live FILE%s prints the commands that remove its things", edit, e.Flags)})
 		}
 	}
 	return found
@@ -87,7 +86,7 @@ func (e *examination) check(a *node.Attachment) error {
 	ours.Plugins = slices.DeleteFunc(slices.Clone(list.Plugins), func(p *libcni.PluginConfig) bool {
 		return e.executable(p.Network.Type).version == ""
 	})
-	return libcni.NewCNIConfigWithCacheDir(e.PluginPath, e.CacheDir, e.caller()).CheckNetworkList(e.ctx, &ours, runtime)
+	return libcni.NewCNIConfig(e.PluginPath, e.caller()).CheckNetworkList(e.ctx, &ours, runtime)
 }
 
 // versionsWithCheck returns the versions of the specification that have CHECK.

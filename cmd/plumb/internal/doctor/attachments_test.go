@@ -95,6 +95,18 @@ var _ = Describe("plumb doctor on attachments", func() {
 		Expect(n.doctor().Findings).To(BeEmpty())
 	})
 
+	It("takes the configuration in libcni's cache for that of a network, and reads the folders of nerdctl's namespaces", func() {
+		n, _ := newCompleteNode()
+		Expect(os.Remove(n.confDir() + "/10-pods.conflist")).To(Succeed())
+		Expect(n.doctor().Findings).To(BeEmpty(), "as with Nomad, whose networks have no file")
+		Expect(os.Mkdir(n.confDir()+"/default", 0o755)).To(Succeed())
+		n.write("default/nerdctl-pods.conflist", complete)
+		n.write("nerdctl-bridge.conflist", strings.ReplaceAll(strings.ReplaceAll(complete, "10.88.", "10.89."), "fd00:88:", "fd00:89:"))
+		Expect(n.doctor().Findings).To(BeEmpty(), "namespaces may have networks of the same name")
+		n.write("default/nerdctl-pods.conflist", strings.Replace(complete, "ipMasq", "ipMask", 1))
+		Expect(n.find("keys", "default/nerdctl-pods.conflist:6: plugins[0].ipMask: unknown key").IsCommand()).To(BeTrue())
+	})
+
 	DescribeTable("finds by CHECK what the node has lost of an attachment, and has a command for what is obvious", func(command, want, mend string) {
 		n, runtime := newCompleteNode()
 		Expect(n.doctor().Findings).To(BeEmpty())

@@ -71,7 +71,7 @@ func (e *examination) readFiles() error {
 			return err
 		}
 		slices.Sort(found)
-		paths = found
+		paths = append(found, node.ListsBelow(e.ConfDir)...)
 	}
 	for _, path := range paths {
 		if strings.HasPrefix(path, "-") {
@@ -194,7 +194,8 @@ func (e *examination) rename(f *file, to, what string) Finding {
 
 // findNone finds a folder without a configuration.
 func findNone(e *examination) []Finding {
-	if len(e.files) > 0 {
+	hasList := func(n *node.Network) bool { return n.List() != nil } // of libcni's cache: Nomad writes no file
+	if len(e.files) > 0 || slices.ContainsFunc(e.inventory.Networks, hasList) {
 		return nil
 	}
 	return []Finding{{
@@ -211,7 +212,7 @@ func findOrder(e *examination) []Finding {
 	number := regexp.MustCompile(`^[0-9]+`)
 	first, second := filepath.Base(e.files[0].path), filepath.Base(e.files[1].path)
 	n := number.FindString(first)
-	if n == "" || n != number.FindString(second) {
+	if filepath.Dir(e.files[0].path) != filepath.Dir(e.files[1].path) || n == "" || n != number.FindString(second) {
 		return nil
 	}
 	next, _ := strconv.Atoi(n) // digits only
@@ -228,12 +229,16 @@ func findDuplicates(e *examination) (found []Finding) {
 	first := map[string]*file{}
 	for _, f := range e.parsed() {
 		name := f.name()
-		if first[name] == nil {
-			first[name] = f
+		key := filepath.Join(filepath.Dir(f.path), name) // the namespaces of nerdctl may have networks of the same name
+		if len(e.Options.Files) > 0 {
+			key = name
+		}
+		if first[key] == nil {
+			first[key] = f
 			continue
 		}
 		if name != "" && !e.broken[f] {
-			found = append(found, e.rename(f, f.path+".unused", fmt.Sprintf("the network %q has a file already: %s", name, first[name].path)))
+			found = append(found, e.rename(f, f.path+".unused", fmt.Sprintf("the network %q has a file already: %s", name, first[key].path)))
 		}
 	}
 	return found

@@ -172,7 +172,7 @@ func listOf(f *file, text []byte) (*libcni.NetworkConfigList, error) {
 	if f.isList() {
 		return libcni.NetworkConfFromBytes(text)
 	}
-	return node.ListOf(f.name(), f.version(), text)
+	return node.ListOf(text)
 }
 
 // status calls STATUS of one plugin. libcni calls it from version 1.1.0 on, so the version of an older network is

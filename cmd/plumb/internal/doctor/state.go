@@ -85,10 +85,7 @@ func findLeftovers(e *examination) (found []Finding) {
 		case !hasLink(a) && isCertainlyGone(a.NetNS):
 			what = "its namespace " + a.NetNS + " does not exist"
 		case resultPath(a) == "" && len(results[a.Network]) > 0:
-			what = "libcni's cache has no result of it, so its ADD failed, or its DEL, or the result was lost"
-			if path := e.cachePath(a); exists(path) {
-				what = "the result in libcni's cache cannot be read: " + path
-			}
+			what = e.whyNoResult(a)
 			if e.inventory.HostEnd(a.ContainerID) != "" {
 				what += "; its namespace exists"
 			}
@@ -102,9 +99,14 @@ func findLeftovers(e *examination) (found []Finding) {
 	return found
 }
 
-// cachePath returns the path that an attachment's file has in libcni's cache, also if there is none.
-func (e *examination) cachePath(a *node.Attachment) string {
-	return filepath.Join(e.CacheDir, "results", a.Network+"-"+a.ContainerID+"-"+a.IfName)
+// whyNoResult returns why the inventory has no result of an attachment.
+func (e *examination) whyNoResult(a *node.Attachment) string {
+	for _, dir := range e.CacheDirs {
+		if path := filepath.Join(dir, "results", a.Network+"-"+a.ContainerID+"-"+a.IfName); exists(path) {
+			return "the result in libcni's cache cannot be read: " + path
+		}
+	}
+	return "libcni's cache has no result of it, so its ADD failed, or its DEL, or the result was lost"
 }
 
 // exists reports whether there is a file at a path.
@@ -158,7 +160,7 @@ func isCertainlyGone(netns string) bool {
 func (e *examination) listRemovalCommand(a *node.Attachment) string {
 	n, err := e.inventory.Network(a.Network)
 	switch {
-	case err != nil || n.File == "":
+	case err != nil || n.List() == nil:
 		return e.removalCommand(a)
 	case e.LiveFile == "-":
 		return edit + "give the same list to plumb gc --live -" + e.Flags
@@ -176,7 +178,7 @@ func isGone(netns string) bool {
 // removalCommand returns the command that removes the things of an attachment, and no things of others. It is plumb gc,
 // or, if the network has no configuration, one command per thing.
 func (e *examination) removalCommand(a *node.Attachment) string {
-	if n, err := e.inventory.Network(a.Network); err == nil && n.File != "" {
+	if n, err := e.inventory.Network(a.Network); err == nil && n.List() != nil {
 		return "plumb gc --dead " + node.Quote(a.ContainerID) + " --network " + node.Quote(a.Network) + e.Flags
 	}
 	var commands []string

@@ -241,7 +241,7 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 			n.requireMended(other, func() { n.sh(commandIn(other)) })
 		})
 
-		It("removes the things of a network without a configuration one by one", func() {
+		It("removes the things of a network of which only libcni's cache has the configuration", func() {
 			leave()
 			n.write("10-pods.conflist", `{"cniVersion": "1.1.0", "name": "other", "plugins": [{"type": "bridge", "bridge": "other"}]}`)
 			n.requireMended(n.find("leftover", "container c2"), nil)

@@ -78,7 +78,7 @@ func (s Selection) keepReason(inv *Inventory, a *Attachment, live LiveList) stri
 	case hostEnd != "":
 		return hostEnd + " is still there, so the container's namespace exists; if the runtime does not have the container any more: plumb gc --dead " + a.ContainerID
 	case n.DisableGC:
-		return "disableGC is set in " + n.File + ": others share the network"
+		return "disableGC is set in " + cmp.Or(n.File, "the configuration") + ": others share the network"
 	case a.youngest.After(live.Made.Add(-s.MinAge)) && live.None:
 		return "it may be newer than the answer that no container lives (--min-age)"
 	case a.youngest.After(live.Made.Add(-s.MinAge)):
@@ -160,11 +160,12 @@ func (c *Collector) delete(ctx context.Context, n *Network, p *Plan) error {
 		return nil
 	}
 	c.Log("network %s: DEL of dead attachments: %d", n.Name, len(dead))
-	cni := libcni.NewCNIConfigWithCacheDir(c.Places.PluginPath, c.Places.CacheDir, nil)
+	cni := libcni.NewCNIConfig(c.Places.PluginPath, nil) // the cache is that of each attachment
 	var errs []error
 	for i, a := range dead {
 		c.Progress(fmt.Sprintf("network %s: DEL %d of %d", n.Name, i+1, len(dead)))
 		list, runtime := a.delArguments(n)
+		runtime.CacheDir = cmp.Or(runtime.CacheDir, c.Places.CacheDirs[0])
 		if err := cni.DelNetworkList(ctx, list, runtime); err != nil {
 			errs = append(errs, fmt.Errorf("delete %s %s: %w", a.ContainerID, a.IfName, err))
 		}
@@ -277,7 +278,7 @@ func (r *Report) compare(p *Plan, after *Inventory) {
 // leftReason returns why an attachment of the network is still there.
 func leftReason(n *Network) string {
 	if n.list == nil {
-		return fmt.Sprintf("network %s has no configuration; write one and run gc again, or run these commands:", n.Name)
+		return fmt.Sprintf("network %s has no configuration; run these commands:", n.Name)
 	}
 	return "its DEL failed, or did not find all; mend the cause and run gc again, or run these commands:"
 }

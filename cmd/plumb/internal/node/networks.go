@@ -2,7 +2,6 @@ package node
 
 import (
 	"encoding/json"
-	"fmt"
 	"path/filepath"
 	"slices"
 
@@ -12,7 +11,7 @@ import (
 // A Network is a network that has a configuration, or for which the node holds something.
 type Network struct {
 	Name       string   `json:"name"`
-	File       string   `json:"file,omitempty"`       // of the configuration; empty: there is none
+	File       string   `json:"file,omitempty"`       // of the configuration; empty: libcni's cache has it, or there is none
 	CNIVersion string   `json:"cniVersion,omitempty"` // of the configuration
 	Plugins    []string `json:"plugins"`              // the types of the plugins, in their order
 	DisableGC  bool     `json:"disableGC,omitempty"`  // the configuration forbids GC, because others share the network
@@ -20,14 +19,14 @@ type Network struct {
 	list *libcni.NetworkConfigList // nil: no configuration
 }
 
-// List returns the configuration, or nil if there is none.
+// List returns the configuration of the file, or else of libcni's cache. It is nil if there is none.
 func (n *Network) List() *libcni.NetworkConfigList { return n.list }
 
 // readNetworks reads the configurations. If several have one name, the first counts, as for libcni.
 func (inv *Inventory) readNetworks(p Places) {
 	files, err := configurationFiles(p.ConfDir)
 	inv.unreadFile(p.ConfDir, err)
-	for _, file := range files {
+	for _, file := range append(files, ListsBelow(p.ConfDir)...) {
 		list, err := readConfiguration(file)
 		if err != nil {
 			inv.unreadFile(file, err)
@@ -38,6 +37,28 @@ func (inv *Inventory) readNetworks(p Places) {
 			n.setList(list)
 		}
 	}
+}
+
+// setCachedLists gives each network without a file the configuration of its youngest attachment in libcni's cache.
+func (inv *Inventory) setCachedLists() {
+	youngest := map[*Network]*Attachment{}
+	for _, a := range inv.Attachments {
+		n := inv.network(a.Network)
+		list, _ := a.Added()
+		if list != nil && n.File == "" && (youngest[n] == nil || a.youngest.After(youngest[n].youngest)) {
+			youngest[n] = a
+		}
+	}
+	for n, a := range youngest {
+		n.setList(a.cached.list)
+	}
+}
+
+// ListsBelow returns the lists in the directories below a directory of configurations, as nerdctl has one for each of its
+// namespaces. libcni itself reads files without a list there, which belong to lists.
+func ListsBelow(dir string) []string {
+	files, _ := filepath.Glob(filepath.Join(dir, "*", "*.conflist")) // it fails for a wrong pattern only
+	return files
 }
 
 // setList sets what the configuration says.
@@ -70,23 +91,24 @@ func readConfiguration(file string) (*libcni.NetworkConfigList, error) {
 	if filepath.Ext(file) == ".conflist" {
 		return libcni.NetworkConfFromFile(file) // it reads the folder with the name of the network, too
 	}
+	return ListOf(text)
+}
+
+// ListOf returns the list that libcni makes of the configuration of a single plugin.
+func ListOf(text []byte) (*libcni.NetworkConfigList, error) {
 	conf, err := libcni.NetworkPluginConfFromBytes(text)
 	if err != nil {
 		return nil, err
 	}
-	return ListOf(conf.Network.Name, conf.Network.CNIVersion, text)
+	return libcni.ConfListFromConf(conf)
 }
 
-// ListOf returns the list that libcni makes of the configuration of a single plugin.
-func ListOf(name, version string, text []byte) (*libcni.NetworkConfigList, error) {
-	if name == "" {
-		return nil, fmt.Errorf("the configuration has no name")
+// listFromBytes returns a list, or that of a single plugin.
+func listFromBytes(text []byte) (*libcni.NetworkConfigList, error) {
+	if list, err := libcni.NetworkConfFromBytes(text); err == nil && len(list.Plugins) > 0 {
+		return list, nil
 	}
-	list, err := json.Marshal(map[string]any{"name": name, "cniVersion": version, "plugins": []json.RawMessage{text}})
-	if err != nil {
-		return nil, err
-	}
-	return libcni.NetworkConfFromBytes(list)
+	return ListOf(text)
 }
 
 // pluginKeys are the keys of a plugin's configuration that say where it keeps files.

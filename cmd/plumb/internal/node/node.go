@@ -23,7 +23,7 @@ import (
 type Places struct {
 	ConfDir    string   // the folder of the networks' configurations
 	PluginPath []string // the folders of the plugins' executables
-	CacheDir   string   // libcni's cache, which has the folder results
+	CacheDirs  []string // libcni's caches, which have the folder results
 	DataDir    string   // the folder of reservations for which no configuration names another one
 	RunDir     string   // the folder in which plugins keep what a reboot ends: /run/cni
 }
@@ -188,6 +188,7 @@ func (a *Attachment) add(t Thing) {
 // finish sets what depends on all things, and sorts.
 func (inv *Inventory) finish() {
 	results := slices.ContainsFunc(inv.Attachments, func(a *Attachment) bool { return a.cached != nil })
+	inv.setCachedLists()
 	for _, a := range inv.Attachments {
 		a.setAddresses()
 		if a.Doubt = a.doubt(); a.Doubt == "" && results && a.cached == nil && inv.Taken.Sub(a.youngest) > maxAddTime {

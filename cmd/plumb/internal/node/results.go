@@ -61,10 +61,24 @@ type cachedFile struct {
 	Result         json.RawMessage `json:"result"`
 }
 
-// readResults reads libcni's cache. libcni.CNIConfig.GetCachedAttachments does not return the results, nor
-// the files.
+// readResults reads libcni's caches, with those below them, such as that of multus. libcni.CNIConfig.GetCachedAttachments
+// returns neither the results nor the files.
 func (inv *Inventory) readResults(p Places) {
-	dir := filepath.Join(p.CacheDir, "results")
+	var dirs folderSet
+	for _, cache := range p.CacheDirs {
+		dirs.add(filepath.Join(cache, "results"))
+		below, _ := filepath.Glob(filepath.Join(cache, "*", "results")) // it fails for a wrong pattern only
+		for _, dir := range below {
+			dirs.add(dir)
+		}
+	}
+	for _, dir := range dirs {
+		inv.readCache(dir)
+	}
+}
+
+// readCache reads the files in one directory of results.
+func (inv *Inventory) readCache(dir string) {
 	entries, err := os.ReadDir(dir)
 	inv.unread(dir, types.IgnoreNotExist(err))
 	for _, e := range entries {
@@ -80,6 +94,7 @@ func (inv *Inventory) readResults(p Places) {
 		}
 		a := inv.attachment(types.Attachment{Network: f.NetworkName, ContainerID: f.ContainerID, IfName: f.IfName})
 		a.cached, a.NetNS, a.namespaces = f.attachment(), f.NetNS, stateOf(f.NetNS)
+		a.cached.runtime.CacheDir = filepath.Dir(dir)
 		a.add(fileThing(Result, "libcni", path))
 	}
 }
@@ -89,7 +104,7 @@ func (f cachedFile) attachment() *cachedAttachment {
 	c := &cachedAttachment{runtime: &libcni.RuntimeConf{
 		ContainerID: f.ContainerID, NetNS: f.NetNS, IfName: f.IfName, Args: f.CniArgs, CapabilityArgs: f.CapabilityArgs,
 	}}
-	if list, err := libcni.NetworkConfFromBytes(f.Config); err == nil {
+	if list, err := listFromBytes(f.Config); err == nil {
 		c.list = list
 	}
 	var result struct {
