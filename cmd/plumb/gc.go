@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -18,10 +20,11 @@ func newGC() *cobra.Command {
 		Use:   "gc (--live FILE | --live-from-results | --none-live | --dead CONTAINER)",
 		Short: "Remove what dead containers left on this node",
 		Long: `gc removes what this node holds for containers that do not live any more. It calls DEL for each of their attachments,
-and GC for each network whose cniVersion has it. It touches no container that is in the list of live ones, nor
-one that is newer than the list. With --dead, it calls DEL for the attachments of the containers that are named.`,
+and GC for each network whose cniVersion has it. It touches no container that is in the list of live ones, is newer
+than the list, or has a process in its network namespace. With --dead, it calls DEL for the attachments of the containers
+that are named.`,
 		Example: `  crictl pods -q --no-trunc | plumb gc --live -
-  podman ps -aq --no-trunc | plumb gc --live - --dry-run`,
+  nerdctl ps -aq --no-trunc | plumb gc --live - --dry-run`,
 		Args: usage(cobra.NoArgs),
 	}
 	g := &gc{begin: time.Now(), places: addPlaces(c.Flags()), format: addOutput(c.Flags())}
@@ -30,6 +33,7 @@ one that is newer than the list. With --dead, it calls DEL for the attachments o
 	c.Flags().BoolVar(&g.noneLive, "none-live", false, "no container with an attachment lives")
 	c.Flags().StringSliceVar(&g.dead, "dead", nil, "whole ID of a `container` that does not live any more; may be repeated")
 	c.Flags().BoolVar(&g.dryRun, "dry-run", false, "show what would be removed, and remove nothing")
+	c.Flags().BoolVar(&g.selection.Force, "force", false, "also remove what belongs to containers whose namespace exists, but has no process")
 	c.Flags().StringVar(&g.selection.Network, "network", "", "collect one `network` only")
 	c.Flags().DurationVar(&g.selection.MinAge, "min-age", time.Minute, "keep attachments that were not older than this when the list was made")
 	c.RunE = g.run
@@ -126,8 +130,9 @@ func (g *gc) printPlan(w io.Writer, p *node.Plan) error {
 	if g.format.isJSON() {
 		return printJSON(w, p)
 	}
-	err := errors.Join(printAttachments(w, "would remove", p.Dead), printKept(w, p.Kept))
+	err := cmp.Or(printAttachments(w, "would remove", p.Dead), printKept(w, p.Kept))
 	fmt.Fprintf(w, "%s would be removed, %d kept\n", count(len(p.Dead), "attachment"), len(p.Kept))
+	g.printSuspect(w, p.Kept)
 	return err
 }
 
@@ -138,8 +143,9 @@ func (g *gc) printReport(c *cobra.Command, r *node.Report) error {
 	if g.format.isJSON() {
 		err = printJSON(w, r)
 	} else {
-		err = errors.Join(printAttachments(w, "removed", r.Removed), printKept(w, r.Kept), printLeft(w, r.Left))
+		err = cmp.Or(printAttachments(w, "removed", r.Removed), printKept(w, r.Kept), printLeft(w, r.Left))
 		fmt.Fprintf(w, "removed things of %s, kept %d, left %d\n", count(len(r.Removed), "attachment"), len(r.Kept), len(r.Left))
+		g.printSuspect(w, r.Kept)
 	}
 	for _, problem := range r.Errors {
 		fmt.Fprintln(c.ErrOrStderr(), "plumb:", problem)
@@ -170,6 +176,14 @@ func printKept(w io.Writer, kept []node.WithReason) error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// printSuspect prints how to remove those of the kept attachments that may be leftovers.
+func (g *gc) printSuspect(w io.Writer, kept []node.WithReason) {
+	suspect := slices.DeleteFunc(slices.Clone(kept), func(k node.WithReason) bool { return k.Life != node.Suspect })
+	if len(suspect) > 0 && !g.selection.Force {
+		fmt.Fprintf(w, "suspect: %d; if no runtime has these containers, give --force\n", len(suspect))
+	}
 }
 
 // printLeft prints what is left of dead attachments, with the reasons and the commands that remove it.

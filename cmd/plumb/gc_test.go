@@ -95,7 +95,7 @@ var _ = Describe("plumb gc", func() {
 		}
 		b.age()
 		Expect(b.plumb("list")).To(ContainSubstring("d10000000000"))
-		reply := b.gc(id("a1")+"\n", "--live", "-")
+		reply := b.gc(id("a1")+"\n", "--live", "-", "--force")
 		Expect(reply.Exit).To(Equal(0), reply.Stderr)
 		Expect(reply.Stdout).To(ContainSubstring("removed pods " + id("d1") + " eth0\n"))
 		Expect(reply.Stdout).To(MatchRegexp(`  reservation +10.1.2.4 +` + b.path("leases/pods/10.1.2.4")))
@@ -105,12 +105,52 @@ var _ = Describe("plumb gc", func() {
 		Expect(nstest.WaitEqual(before, b.holdings)).To(BeEmpty())
 	}, Entry("whose namespace exists", "exists"), Entry("whose namespace is gone", "gone"))
 
+	It("finds the containers of nerdctl in its list, which has their IDs without the namespace", func() {
+		b.add(list, newPod("default-"+id("a1")))
+		b.add(list, newPod(id("b1"))) // of another runtime
+		dead := newPod("default-" + id("d1"))
+		b.add(list, dead)
+		dead.Remove(GinkgoTB())
+		b.awaitPorts(2)
+		b.age()
+		reply := b.gc(id("a1")[:12], "--live", "-")
+		Expect(reply.Stderr).To(ContainSubstring("give whole IDs (--no-trunc)"))
+		reply = b.gc(id("a1")+"\n"+id("b1"), "--live", "-")
+		Expect(reply.Exit).To(Equal(0), reply.Stderr)
+		Expect(reply.Stdout).To(ContainSubstring("removed pods default-" + id("d1") + " eth0\n"))
+		Expect(b.inventory().Attachments).To(HaveLen(2))
+		Expect(b.check(list, "default-"+id("a1"))).To(Succeed())
+	})
+
+	It("does not touch a namespace with a process, and only with --force one that nothing but a mount holds", func() {
+		for _, id := range []string{"live", "runs", "lost", "mounted"} {
+			p := newPod(id)
+			b.add(list, p)
+			if id == "runs" || id == "lost" {
+				p.startProcess()
+			}
+		}
+		Expect(os.Remove(b.path("cache/results/pods-lost-eth0"))).To(Succeed())
+		b.age()
+		reply := b.gc("live", "--live", "-")
+		Expect(reply.Exit).To(Equal(0), reply.Stderr)
+		Expect(reply.Stdout).To(And(
+			MatchRegexp(`(?m)^kept pods runs eth0: process \d+ runs in its namespace$`), MatchRegexp(`(?m)^kept pods lost eth0: process \d+ runs in its namespace$`),
+			MatchRegexp(`(?m)^kept pods mounted eth0: its namespace /\S+, in which no process runs, exists: the runtime has to delete the container$`),
+			HaveSuffix("kept 3, left 0\nsuspect: 1; if no runtime has these containers, give --force\n")))
+		reply = b.gc("live", "--live", "-", "--force")
+		Expect(reply.Stdout).To(And(ContainSubstring("removed pods mounted eth0\n"), HaveSuffix("kept 2, left 0\n")))
+		Expect(b.gc("", "--none-live", "--force").Stdout).To(And(ContainSubstring("removed pods live eth0\n"), HaveSuffix("kept 2, left 0\n")))
+		Expect(b.gc("", "--dead", "runs,lost", "--force").Stdout).To(HaveSuffix("kept 2, left 0\n"))
+		Expect(b.check(list, "runs")).To(Succeed())
+	})
+
 	It("serves a network of a version without GC", func() {
 		list := b.network("10-pods.conflist", strings.Replace(chain, "1.1.0", "0.4.0", 1))
 		b.add(list, newPod("live"))
 		b.add(list, newPod("dead", 9090))
 		b.age()
-		reply := b.gc("live", "--live", "-")
+		reply := b.gc("live", "--live", "-", "--force")
 		Expect(reply.Exit).To(Equal(0), reply.Stderr)
 		Expect(reply.Stderr).To(ContainSubstring("network pods: cniVersion 0.4.0 has no GC; what names no attachment stays"))
 		inv := b.inventory()
@@ -134,10 +174,10 @@ var _ = Describe("plumb gc", func() {
 		b.addHalf(newPod("dead", 9090))
 		b.age()
 		before := nstest.WaitStable(b.state)
-		reply := b.gc("live", "--live", "-", "--dry-run")
+		reply := b.gc("live", "--live", "-", "--force", "--dry-run")
 		Expect(reply.Exit).To(Equal(0), reply.Stderr)
 		Expect(reply.Stdout).To(And(ContainSubstring("would remove pods dead eth0\n"), HaveSuffix("1 attachment would be removed, 0 kept\n")))
-		reply = b.gc("live", "--live", "-", "--dry-run", "-o", "json")
+		reply = b.gc("live", "--live", "-", "--force", "--dry-run", "-o", "json")
 		var plan struct {
 			Dead []struct{ Container string }
 			Kept []any
@@ -158,13 +198,13 @@ var _ = Describe("plumb gc", func() {
 			exit         int
 			args         []string
 		}{
-			{"", "the list is empty; if that is true: plumb gc --none-live\n", exitError, []string{"--live", "-"}},
+			{"", "no container with an attachment lives: the list is empty\n", exitError, []string{"--live", "-"}},
 			{" \n", "the list is empty", exitError, []string{"--live", "-"}},
 			{id("a1")[:13], "which is the beginning of the container ID " + id("a1") + ": give whole IDs (--no-trunc)", exitError, []string{"--live", "-"}},
 			{id("a1") + "\n" + id("d1")[:12], "give whole IDs", exitError, []string{"--live", "-"}},
 			{id("a1") + "\n" + strings.ToUpper(id("d1")), "which is the container ID " + id("d1") + " in other case", exitError, []string{"--live", "-"}},
 			{strings.ToUpper(id("a1")), "which is the container ID " + id("a1") + " in other case", exitError, []string{"--live", "-"}},
-			{id("b1"), "none of the 1 IDs in the list has an attachment", exitError, []string{"--live", "-"}},
+			{id("b1"), "none of the 1 IDs in the list has an attachment; Kubernetes needs the IDs of pods (crictl pods -q --no-trunc), not of their containers\n", exitError, []string{"--live", "-"}},
 			{"a1 5/6", `has "5/6", which is no container ID`, exitError, []string{"--live", "-"}},
 			{"", "no such file", exitError, []string{"--live", b.path("none")}},
 			{"", "gc must know which containers live", exitUsage, nil},
@@ -233,7 +273,7 @@ var _ = Describe("plumb gc", func() {
 		b.addHalf(newPod("d1"))
 		whole.Remove(GinkgoTB())
 		b.age()
-		reply := b.gc("", "--none-live")
+		reply := b.gc("", "--none-live", "--force")
 		Expect(reply.Exit).To(Equal(0), reply.Stderr)
 		Expect(b.inventory().Attachments).To(BeEmpty())
 	})
@@ -343,7 +383,7 @@ var _ = Describe("plumb gc", func() {
 		then := time.Now().Add(-2 * time.Hour)
 		Expect(os.Chtimes(file, then, then)).To(Succeed())
 		Expect(b.gc("", "--live", file, "--min-age", "0").Stdout).To(ContainSubstring("kept pods young"))
-		Expect(b.gc("live", "--live", "-", "--min-age", "0").Stdout).To(ContainSubstring("removed pods young eth0"))
+		Expect(b.gc("live", "--live", "-", "--min-age", "0", "--force").Stdout).To(ContainSubstring("removed pods young eth0"))
 	})
 
 	It("keeps what is younger than --min-age, also without a list", func() {
@@ -360,7 +400,7 @@ var _ = Describe("plumb gc", func() {
 		Expect(os.Remove(b.path("cache/results/flat-old-eth0"))).To(Succeed())
 		reply := b.gc("live", "--live", "-")
 		Expect(reply.Stdout).To(ContainSubstring("kept flat old eth0: its interface exists, and its age is not known; --min-age 0 deletes it\n"))
-		Expect(b.gc("live", "--live", "-", "--min-age", "0").Stdout).To(ContainSubstring("removed flat old eth0"))
+		Expect(b.gc("live", "--live", "-", "--min-age", "0", "--force").Stdout).To(ContainSubstring("removed flat old eth0"))
 		Expect(b.inventory().Attachments).To(HaveLen(1))
 	})
 
@@ -373,7 +413,7 @@ var _ = Describe("plumb gc", func() {
 		done := make(chan nstest.Reply, 1)
 		go func() {
 			defer GinkgoRecover()
-			done <- b.gc("", "--live", fifo, "--min-age", "0")
+			done <- b.gc("", "--live", fifo, "--min-age", "0", "--force")
 		}()
 		w := openForWriting(fifo) // waits until gc opens it, after it has read the inventory
 		b.add(list, newPod("late", 8081))
@@ -455,14 +495,14 @@ var _ = Describe("plumb gc", func() {
 		Expect(os.Remove(b.path("conf/10-pods.conflist"))).To(Succeed())
 		b.age()
 		Expect(os.Remove(b.path("cache/results/pods-live-eth0"))).To(Succeed())
-		reply := b.gc("", "--none-live")
+		reply := b.gc("", "--none-live", "--force")
 		Expect(reply.Exit).To(Equal(0), reply.Stderr)
 		Expect(reply.Stdout).To(And(ContainSubstring("removed pods whole eth0"), ContainSubstring("removed pods half eth0")), "by the configuration in libcni's cache")
 		Expect(reply.Stderr).To(ContainSubstring("network pods: DEL of dead attachments: 3\n"))
 
 		b.addHalf(newPod("half", 9090))
 		b.age()
-		reply = b.gc("", "--none-live", "--min-age", "0") // without a configuration, the folders of files are not known
+		reply = b.gc("", "--none-live", "--force", "--min-age", "0") // without a configuration, the folders of files are not known
 		Expect(reply.Exit).To(Equal(exitError))
 		Expect(reply.Stdout).To(ContainSubstring("left pods half eth0: network pods has no configuration; run these commands:\n  ip link delete veth"))
 		Expect(reply.Stderr).To(ContainSubstring("not everything could be removed"))
@@ -491,7 +531,7 @@ var _ = Describe("plumb gc", func() {
 		b.add(list, newPod("live"))
 		b.addHalf(newPod("half"))
 		b.age()
-		reply := b.gc("live", "--live", "-")
+		reply := b.gc("live", "--live", "-", "--force")
 		Expect(reply.Exit).To(Equal(exitError))
 		Expect(reply.Stderr).To(ContainSubstring(`plumb: network gone: failed to GC plugin gone: failed to find plugin "gone"`))
 		Expect(b.inventory().Attachments).To(HaveLen(1))

@@ -177,6 +177,18 @@ func (b *testbed) add(list *libcni.NetworkConfigList, p *pod) {
 	Expect(err).NotTo(HaveOccurred())
 }
 
+// startProcess starts a process in the pod's namespace.
+func (p *pod) startProcess() *exec.Cmd {
+	GinkgoHelper()
+	cmd := exec.Command("sleep", "infinity")
+	Expect(p.Start(cmd)).To(Succeed())
+	DeferCleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return cmd
+}
+
 // state returns the state of the node and of all files.
 func (b *testbed) state() string {
 	GinkgoHelper()

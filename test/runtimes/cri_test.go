@@ -282,7 +282,7 @@ func (c *containerd) gc() string {
 	}
 	c.write("live", strings.Join(ids, "\n"))
 	return c.Node.Must(GinkgoTB(), filepath.Join(os.Getenv("PLUMB_BIN"), "plumb"), "gc", "--live", filepath.Join(c.dir, "live"),
-		"--min-age", "0", "--conf-dir", filepath.Join(c.dir, "net.d"), "--cni-path", c.bin)
+		"--min-age", "0", "--force", "--conf-dir", filepath.Join(c.dir, "net.d"), "--cni-path", c.bin)
 }
 
 // signal sends a signal to a process.

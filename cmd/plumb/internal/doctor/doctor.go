@@ -101,7 +101,8 @@ type examination struct {
 	broken         map[*file]bool
 	inventory      *node.Inventory           // nil: files are given, and what the node holds is not examined
 	nft            *nft.Conn                 // nil: the kernel has no nf_tables
-	plan           *node.Plan                // nil: there is no list of live containers
+	list           node.LiveList             // of live containers
+	plan           *node.Plan                // nil: there is no list
 	leftover       map[*node.Attachment]bool // that findLeftovers found
 	explained      map[*node.Attachment]bool // with a finding that explains why their CHECK fails
 	doubles        map[double]bool           // that findReservations found
@@ -176,9 +177,8 @@ func (e *examination) readInventory() (err error) {
 	if e.Live == nil {
 		return nil
 	}
-	live, err := e.Live(e.inventory)
-	if err == nil {
-		e.plan, err = node.NewPlan(e.inventory, live, node.Selection{MinAge: maxAddTime})
+	if e.list, err = e.Live(e.inventory); err == nil {
+		e.plan, err = node.NewPlan(e.inventory, e.list, node.Selection{MinAge: maxAddTime, Force: true})
 	}
 	return err
 }

@@ -57,16 +57,16 @@ func describe(a *node.Attachment) string {
 	return fmt.Sprintf("container %s, interface %s, network %s: %s", a.ContainerID, cmp.Or(a.IfName, "not known"), a.Network, strings.Join(things, ", "))
 }
 
-// findLeftovers finds attachments whose container does not exist any more. If there is a list of live containers, these
-// are the attachments of all other containers. Without a list, they are the attachments whose namespace does not exist,
-// and those without a result in libcni's cache, if the cache has results of other attachments in the network. A cache
-// without any result says nothing: the runtime does not use it.
+// findLeftovers finds attachments whose container does not exist any more, or may not exist. If there is a list of live
+// containers, these are the attachments of all other containers without a process. Without a list, they are the attachments
+// whose namespace does not exist, and those without a result in libcni's cache, if the cache has results of other
+// attachments in the network. A cache without any result says nothing: the runtime does not use it.
 func findLeftovers(e *examination) (found []Finding) {
 	e.countLeftOut()
 	if e.plan != nil {
 		for _, a := range e.plan.Dead {
-			e.leftover[a] = true
-			found = append(found, Finding{Where: whereNode, What: describe(a) + ": the container is not in the list of live ones", Mend: e.listRemovalCommand(a)})
+			life, why := e.inventory.Judge(a, e.list)
+			found = append(found, e.leftOver(a, why, e.removal(life, e.listRemovalCommand(a), a)))
 		}
 		return found
 	}
@@ -80,23 +80,34 @@ func findLeftovers(e *examination) (found []Finding) {
 		if !a.CanDelete() || addMayRun(a) || a.IfName == "" && slices.Contains(results[a.Network], a.ContainerID) {
 			continue
 		}
-		what, mend := "", e.removalCommand(a)
+		life, what := e.inventory.Judge(a, e.list)
+		hostEnd := e.inventory.HostEnd(a.ContainerID)
 		switch {
-		case !hasLink(a) && isCertainlyGone(a.NetNS):
-			what = "its namespace " + a.NetNS + " does not exist"
-		case resultPath(a) == "" && len(results[a.Network]) > 0:
+		case life == node.Alive || resultPath(a) == "" && len(results[a.Network]) == 0 || resultPath(a) != "" && hostEnd != "":
+			continue // with a host end, a namespace whose path is gone is being deleted
+		case resultPath(a) == "":
 			what = e.whyNoResult(a)
-			if e.inventory.HostEnd(a.ContainerID) != "" {
+			if hostEnd != "" {
 				what += "; its namespace exists"
 			}
-			mend = edit + "if the runtime does not have the container any more: " + mend
-		default:
-			continue
 		}
-		e.leftover[a] = true
-		found = append(found, Finding{Where: whereNode, What: describe(a) + ": " + what, Mend: mend})
+		found = append(found, e.leftOver(a, what, e.removal(life, e.removalCommand(a), a)))
 	}
 	return found
+}
+
+// leftOver returns the finding for a leftover, and records it.
+func (e *examination) leftOver(a *node.Attachment, what, mend string) Finding {
+	e.leftover[a] = true
+	return Finding{Where: whereNode, What: describe(a) + ": " + what, Mend: mend}
+}
+
+// removal returns how to remove an attachment: by a command, if its container is certainly dead.
+func (e *examination) removal(life node.Life, command string, a *node.Attachment) string {
+	if life == node.Dead {
+		return command
+	}
+	return edit + "if the runtime does not have the container any more: " + e.removalCommand(a)
 }
 
 // whyNoResult returns why the inventory has no result of an attachment.
@@ -120,7 +131,9 @@ func (e *examination) countLeftOut() {
 	var doubtful []*node.Attachment
 	if e.plan != nil {
 		for _, kept := range e.plan.Kept {
-			doubtful = append(doubtful, kept.Attachment)
+			if kept.Life != node.Alive {
+				doubtful = append(doubtful, kept.Attachment)
+			}
 		}
 	} else {
 		for _, a := range e.inventory.Attachments {
@@ -148,13 +161,6 @@ func hasLink(a *node.Attachment) bool {
 	return slices.ContainsFunc(a.Things, func(t node.Thing) bool { return t.Kind == node.Link })
 }
 
-// isCertainlyGone reports whether there is no namespace at the path, although the folder of the path exists. If the
-// folder does not exist either, the runtime's paths may not be visible to this process, for example in a container.
-func isCertainlyGone(netns string) bool {
-	_, err := os.Stat(filepath.Dir(netns))
-	return netns != "" && err == nil && isGone(netns)
-}
-
 // listRemovalCommand returns the command that removes the things of an attachment whose container is not in the list of
 // live containers.
 func (e *examination) listRemovalCommand(a *node.Attachment) string {
@@ -168,18 +174,15 @@ func (e *examination) listRemovalCommand(a *node.Attachment) string {
 	return "plumb gc --live " + node.Quote(e.LiveFile) + " --network " + node.Quote(a.Network) + e.Flags
 }
 
-// isGone reports whether there is no namespace at the path.
-func isGone(netns string) bool {
-	h, err := ns.Open(netns, nil)
-	_ = h.Close()
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, ns.ErrNotNamespace)
-}
-
 // removalCommand returns the command that removes the things of an attachment, and no things of others. It is plumb gc,
 // or, if the network has no configuration, one command per thing.
 func (e *examination) removalCommand(a *node.Attachment) string {
 	if n, err := e.inventory.Network(a.Network); err == nil && n.List() != nil {
-		return "plumb gc --dead " + node.Quote(a.ContainerID) + " --network " + node.Quote(a.Network) + e.Flags
+		force := ""
+		if a.HasNamespace() {
+			force = " --force"
+		}
+		return "plumb gc --dead " + node.Quote(a.ContainerID) + " --network " + node.Quote(a.Network) + force + e.Flags
 	}
 	var commands []string
 	for _, t := range a.Things {
@@ -192,7 +195,7 @@ func (e *examination) removalCommand(a *node.Attachment) string {
 // leftovers.
 func (e *examination) liveAttachments() []*node.Attachment {
 	return slices.DeleteFunc(slices.Clone(e.inventory.Attachments), func(a *node.Attachment) bool {
-		return a.Incomplete || e.leftover[a] || resultPath(a) == "" || isGone(a.NetNS)
+		return a.Incomplete || e.leftover[a] || resultPath(a) == "" || !a.HasNamespace()
 	})
 }
 

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
@@ -196,6 +198,56 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 			Expect(n.sh("nft list table inet plumb")).NotTo(ContainSubstring("c2"))
 		})
 
+		// start starts a process in a namespace, and returns the path of the process's namespace.
+		start := func(in *nstest.NS) (path string, end func()) {
+			cmd := exec.Command("sleep", "infinity")
+			Expect(in.Start(cmd)).To(Succeed())
+			end = sync.OnceFunc(func() { _, _ = cmd.Process.Kill(), cmd.Wait() })
+			DeferCleanup(end)
+			return fmt.Sprintf("/proc/%d/ns/net", cmd.Process.Pid), end
+		}
+
+		DescribeTable("knows by its process a namespace whose path is in /proc", func(reuse func() *nstest.NS, what string) {
+			if own, err := os.Readlink("/proc/self/ns/pid"); err != nil || own != "pid:[4026531836]" {
+				Skip("this is not the first PID namespace, so plumb cannot know whether a process is gone")
+			}
+			pod := nstest.New(GinkgoTB()).Named("c2")
+			runtime := runtimeOf("c2", pod)
+			path, end := start(pod)
+			runtime.NetNS = path
+			n.attach(runtime)
+			pod.Remove(GinkgoTB())
+			Expect(n.doctor().Findings).To(BeEmpty())
+			end()
+			Eventually(func() string { return n.sh("ip -o link show type veth | wc -l") }).Should(Equal("1\n"))
+			if reuse != nil { // as if the number of the process were used again
+				other, _ := start(reuse())
+				n.sh(fmt.Sprintf("sed -i s,%s,%s, %s", path, other, n.result("c2")))
+			}
+			n.age()
+			finding := n.find("leftover", "container c2, interface eth0, network pods: reservation 10.88.0.3")
+			Expect(finding.What).To(MatchRegexp(what))
+			if finding.IsCommand() {
+				n.requireMended(finding, nil)
+			} else {
+				n.requireMended(finding, func() { n.sh(commandIn(finding)) })
+			}
+		},
+			Entry("that has ended", nil, `its namespace /proc/\d+/ns/net does not exist$`),
+			Entry("whose number a process of the node has", func() *nstest.NS { return n.NS }, `its namespace /proc/\d+/ns/net does not exist$`),
+			Entry("whose number a process of another container has", func() *nstest.NS { return nstest.New(GinkgoTB()) },
+				`the process of /proc/\d+/ns/net began after its ADD, and is probably another one$`),
+		)
+
+		It("names a container whose namespace has no process, and removes it with --force only", func() {
+			n.add("c3")
+			n.age()
+			n.args = []string{"--live", live("c1\n")}
+			finding := n.find("leftover", "container c3, interface eth0, network pods: reservation 10.88.0.3, link veth")
+			Expect(finding.What).To(MatchRegexp(`its namespace \S+, in which no process runs, exists: the runtime has to delete the container$`))
+			n.requireMended(finding, func() { n.sh(commandIn(finding)) })
+		})
+
 		It("takes no missing folder of namespaces for evidence", func() {
 			c2 := n.add("c2")
 			c2.Remove(GinkgoTB())
@@ -249,18 +301,16 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 		})
 
 		It("finds a container that is not in the list of live ones", func() {
-			n.add("c3")
-			n.age()
+			leave()
 			n.args = []string{"--live", live("c1\n")}
-			n.requireMended(n.find("leftover", "container c3, interface eth0, network pods: reservation 10.88.0.3, link veth"), nil)
+			n.requireMended(n.find("leftover", "container c2, interface eth0, network pods: reservation 10.88.0.3, result of libcni"), nil)
 		})
 
 		It("names no file for the list that cannot be read again", func() {
-			n.add("c3")
-			n.age()
+			leave()
 			pipe := filepath.Join(n.dir, "pipe")
 			out := n.sh("mkfifo " + pipe + "; echo c1 > " + pipe + " & plumb doctor --live " + pipe + " " + strings.Join(n.folders(), " ") + " || true")
-			Expect(out).To(MatchRegexp("container c3, .*\n    edit: give the same list to plumb gc --live - "))
+			Expect(out).To(MatchRegexp("container c2, .*\n    edit: give the same list to plumb gc --live - "))
 		})
 
 		It("refuses a list of shortened IDs", func() {

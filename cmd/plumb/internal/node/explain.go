@@ -121,6 +121,9 @@ func (e *explainer) containerHops() ([]Hop, error) {
 		return []Hop{hop(inContainer, "not shown: libcni's cache does not tell the container's namespace")}, nil
 	}
 	h, err := ns.Open(e.a.NetNS, nil)
+	if err == nil && !e.a.HasNamespace() {
+		return []Hop{hop(inContainer, "not shown: another process has the number of %s", e.a.NetNS)}, h.Close()
+	}
 	if err != nil {
 		return []Hop{hop(inContainer, "not shown: %v", err)}, nil
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
@@ -26,16 +27,18 @@ type Plan struct {
 	live   LiveList
 }
 
-// A WithReason is an attachment of a dead container that is not deleted, and why.
+// A WithReason is an attachment of a container that is not in the list and is not deleted, and why.
 type WithReason struct {
 	*Attachment
 	Reason string `json:"reason"`
+	Life   Life   `json:"life"`
 }
 
 // A Selection says which attachments of dead containers are deleted.
 type Selection struct {
 	Network string        // empty: all
 	MinAge  time.Duration // younger attachments are kept; zero: none
+	Force   bool          // suspect containers count as dead
 }
 
 // NewPlan returns what is to be deleted. The inventory must have been read before the list: a container that
@@ -53,51 +56,47 @@ func NewPlan(inv *Inventory, live LiveList, s Selection) (*Plan, error) {
 		if !a.CanDelete() || live.lives(a.ContainerID) || s.Network != "" && a.Network != s.Network {
 			continue
 		}
-		if reason := s.keepReason(inv, a, live); reason != "" {
-			p.Kept = append(p.Kept, WithReason{a, reason})
+		life, reason := s.judge(inv, a, live)
+		if reason == "" {
+			p.Dead = append(p.Dead, a)
 			continue
 		}
-		p.Dead = append(p.Dead, a)
+		p.Kept = append(p.Kept, WithReason{a, reason, life})
 	}
 	return p, nil
 }
 
-// keepReason returns why an attachment is kept whose container does not live by the list.
-func (s Selection) keepReason(inv *Inventory, a *Attachment, live LiveList) string {
-	n, hostEnd := inv.network(a.Network), ""
-	if live.fromResults {
-		hostEnd = inv.HostEnd(a.ContainerID)
-	}
+// judge returns whether the container of an attachment lives, which is not in the list, and why the attachment is kept, or "".
+func (s Selection) judge(inv *Inventory, a *Attachment, live LiveList) (Life, string) {
+	life, why := inv.Judge(a, live)
+	kept := s.keepReason(inv.network(a.Network), a, live)
 	switch {
-	case live.Dead != nil && inv.existingNetNS(a) != "":
-		return "its namespace " + inv.existingNetNS(a) + " exists: the runtime has to delete the container"
-	case live.Dead != nil && a.youngest.After(live.Made.Add(-s.MinAge)):
+	case life == Alive:
+		return life, why
+	case kept != "" || life == Dead || s.Force:
+		return life, kept
+	case inv.containers[a.ContainerID].netns == "":
+		why += "; if the runtime does not have the container any more: plumb gc --dead " + a.ContainerID
+	}
+	return life, why
+}
+
+// keepReason returns why an attachment is kept although its container may not live.
+func (s Selection) keepReason(n *Network, a *Attachment, live LiveList) string {
+	young := a.youngest.After(live.Made.Add(-s.MinAge))
+	switch {
+	case live.Dead != nil && young:
 		return "it is younger than " + s.MinAge.String() + " (--min-age)"
 	case live.Dead != nil:
 		return ""
-	case hostEnd != "":
-		return hostEnd + " is still there, so the container's namespace exists; if the runtime does not have the container any more: plumb gc --dead " + a.ContainerID
 	case n.DisableGC:
 		return "disableGC is set in " + cmp.Or(n.File, "the configuration") + ": others share the network"
-	case a.youngest.After(live.Made.Add(-s.MinAge)) && live.None:
+	case young && live.None:
 		return "it may be newer than the answer that no container lives (--min-age)"
-	case a.youngest.After(live.Made.Add(-s.MinAge)):
+	case young:
 		return "it may be newer than the list of live containers (--min-age)"
 	case s.MinAge > 0 && a.youngest.IsZero() && len(a.has(Link)) > 0:
 		return "its interface exists, and its age is not known; --min-age 0 deletes it"
-	}
-	return ""
-}
-
-// existingNetNS returns the path of the attachment's namespace, if that exists and libcni's cache has it, or "". Without an
-// interface, the attachment may be any one of its container.
-func (inv *Inventory) existingNetNS(a *Attachment) string {
-	for _, other := range inv.Attachments {
-		if other == a || a.IfName == "" && other.ContainerID == a.ContainerID {
-			if other.namespaces == namespaceExists {
-				return other.NetNS
-			}
-		}
 	}
 	return ""
 }
@@ -177,11 +176,13 @@ func (c *Collector) delete(ctx context.Context, n *Network, p *Plan) error {
 // delArguments returns the configuration and the arguments of a DEL: those of the ADD, if libcni's cache has
 // them. The configuration is nil if there is none.
 func (a *Attachment) delArguments(n *Network) (*libcni.NetworkConfigList, *libcni.RuntimeConf) {
-	if list, runtime := a.Added(); list != nil {
-		return list, runtime
-	}
 	if a.cached != nil {
-		return n.list, a.cached.runtime
+		list, _ := a.Added()
+		runtime := *a.cached.runtime
+		if a.namespaces != namespaceExists && pidIn(runtime.NetNS) != 0 {
+			runtime.NetNS = "" // or else the plugins could find the namespace of another container there
+		}
+		return cmp.Or(list, n.list), &runtime
 	}
 	return n.list, &libcni.RuntimeConf{ContainerID: a.ContainerID, IfName: cmp.Or(a.IfName, "eth0")} // see CanDelete
 }
@@ -232,10 +233,12 @@ func (c *Collector) sweep(ctx context.Context, n *Network, p *Plan) (err error) 
 // thing may not be known by its whole name.
 func (p *Plan) valid(now *Inventory, network string) []cnitypes.GCAttachment {
 	dead, valid, ifNames := types.Set{}, types.Set{}, map[string]bool{"eth0": true}
+	namespaces := map[string]bool{"": true} // of nerdctl, see runtimeID
 	for _, a := range p.Dead {
 		dead[a.ID()] = true
 	}
 	for _, a := range now.Attachments {
+		namespaces[strings.TrimSuffix(a.ContainerID, runtimeID(a.ContainerID))] = true
 		if a.Network != network {
 			continue
 		}
@@ -248,7 +251,9 @@ func (p *Plan) valid(now *Inventory, network string) []cnitypes.GCAttachment {
 	}
 	for id := range p.live.IDs {
 		for ifName := range ifNames {
-			valid[types.Attachment{Network: network, ContainerID: id, IfName: ifName}] = true
+			for namespace := range namespaces {
+				valid[types.Attachment{Network: network, ContainerID: namespace + id, IfName: ifName}] = true
+			}
 		}
 	}
 	list := []cnitypes.GCAttachment{}
@@ -270,7 +275,7 @@ func (r *Report) compare(p *Plan, after *Inventory) {
 			r.Removed = append(r.Removed, gone)
 		}
 		if now != nil && dead[a.ID()] {
-			r.Left = append(r.Left, WithReason{now, leftReason(p.before.network(a.Network))})
+			r.Left = append(r.Left, WithReason{now, leftReason(p.before.network(a.Network)), Dead})
 		}
 	}
 }

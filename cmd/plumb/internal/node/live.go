@@ -24,8 +24,6 @@ type LiveList struct {
 	// Dead are the containers of which an operator has said that they do not live. If it is set, all others live, and
 	// IDs has none.
 	Dead map[string]bool
-
-	fromResults bool
 }
 
 // NewDead returns the list by which these containers do not live, and all others of the inventory do.
@@ -37,13 +35,16 @@ func (inv *Inventory) NewDead(containerIDs []string) LiveList {
 	return list
 }
 
-// lives reports whether a container lives.
+// lives reports whether a container lives by the list.
 func (l LiveList) lives(containerID string) bool {
 	if l.Dead != nil {
 		return !l.Dead[containerID]
 	}
-	return l.IDs[containerID]
+	return l.IDs[containerID] || l.IDs[runtimeID(containerID)]
 }
+
+// isGiven reports whether there is a list.
+func (l LiveList) isGiven() bool { return l.IDs != nil || l.Dead != nil || l.None }
 
 // runtimeID returns the ID that a runtime prints for a container. nerdctl gives plugins the ID <namespace>-<id>, where
 // <id> has 64 hexadecimal digits, and prints <id>.
@@ -59,6 +60,42 @@ func runtimeID(containerID string) string {
 func ShortID(containerID string) string {
 	namespace := len(containerID) - len(runtimeID(containerID))
 	return containerID[:min(namespace+12, len(containerID))]
+}
+
+// A Life says whether a container lives.
+type Life string
+
+// The values of Life.
+const (
+	Alive   Life = "alive"
+	Suspect Life = "suspect" // nothing proves either: gc removes what belongs to the container if it is forced to
+	Dead    Life = "dead"
+)
+
+// Judge returns whether the container of an attachment lives, by the list and by what the node shows, and the reason if
+// that is not the list. Without a list, which is the zero LiveList, a result in libcni's cache counts as an entry of one.
+// A process in the namespace of the container counts for more than any list.
+func (inv *Inventory) Judge(a *Attachment, live LiveList) (Life, string) {
+	c := inv.containers[a.ContainerID]
+	switch {
+	case live.isGiven() && live.lives(a.ContainerID):
+		return Alive, ""
+	case c.process != 0:
+		return Alive, fmt.Sprintf("process %d runs in its namespace", c.process)
+	case !live.isGiven() && (a.namespaces == namespaceExists || a.namespaces == namespaceUnknown && a.cached != nil):
+		return Alive, ""
+	case c.netns != "":
+		return Suspect, "its namespace " + c.netns + ", in which no process runs, exists: the runtime has to delete the container"
+	case c.hostEnd != "" && live.Dead == nil:
+		return Suspect, c.hostEnd + " is still there, so the container's namespace exists"
+	case live.isGiven():
+		return Dead, "the container is not in the list of live ones"
+	case a.namespaces == namespaceReused:
+		return Suspect, "the process of " + a.NetNS + " began after its ADD, and is probably another one"
+	case a.namespaces == namespaceGone && c.hostEnd == "":
+		return Dead, "its namespace " + a.NetNS + " does not exist"
+	}
+	return Suspect, "libcni's cache has no result of it"
 }
 
 // ErrNoneLive is the error for a list without any container of the node: most often the program that should
@@ -84,7 +121,7 @@ func ReadLive(file *os.File, begin time.Time) (LiveList, error) {
 
 // LiveFromResults returns the containers of which libcni's cache has a result.
 func (inv *Inventory) LiveFromResults() LiveList {
-	list := LiveList{IDs: map[string]bool{}, Made: inv.Taken, fromResults: true}
+	list := LiveList{IDs: map[string]bool{}, Made: inv.Taken}
 	for _, a := range inv.Attachments {
 		if a.cached != nil {
 			list.IDs[a.ContainerID] = true
@@ -103,7 +140,7 @@ func (l LiveList) Check(inv *Inventory) error {
 		return l.checkDead(inv)
 	}
 	if len(l.IDs) == 0 {
-		return fmt.Errorf("%w: the list is empty; if that is true: plumb gc --none-live", ErrNoneLive)
+		return fmt.Errorf("%w: the list is empty", ErrNoneLive)
 	}
 	known, matches := 0, 0
 	for _, a := range inv.Attachments {
@@ -111,7 +148,7 @@ func (l LiveList) Check(inv *Inventory) error {
 			continue
 		}
 		known++
-		if l.IDs[a.ContainerID] {
+		if l.lives(a.ContainerID) {
 			matches++
 			continue
 		}
@@ -119,13 +156,13 @@ func (l LiveList) Check(inv *Inventory) error {
 			if strings.EqualFold(a.ContainerID, id) {
 				return fmt.Errorf("the list has %s, which is the container ID %s in other case: give the IDs as the runtime writes them", id, a.ContainerID)
 			}
-			if strings.HasPrefix(a.ContainerID, id) {
+			if strings.HasPrefix(a.ContainerID, id) || strings.HasPrefix(runtimeID(a.ContainerID), id) {
 				return fmt.Errorf("the list has %s, which is the beginning of the container ID %s: give whole IDs (--no-trunc)", id, a.ContainerID)
 			}
 		}
 	}
 	if known > 0 && matches == 0 {
-		return fmt.Errorf("%w: none of the %d IDs in the list has an attachment; Kubernetes needs the IDs of pods (crictl pods -q --no-trunc), not of their containers; if none of them has an attachment: plumb gc --none-live",
+		return fmt.Errorf("%w: none of the %d IDs in the list has an attachment; Kubernetes needs the IDs of pods (crictl pods -q --no-trunc), not of their containers",
 			ErrNoneLive, len(l.IDs))
 	}
 	return nil

@@ -93,18 +93,12 @@ func (a *Attachment) has(k Kind) []Thing {
 	return slices.DeleteFunc(slices.Clone(a.Things), func(t Thing) bool { return t.Kind != k })
 }
 
+// HasNamespace reports whether the namespace that libcni's cache names exists.
+func (a *Attachment) HasNamespace() bool { return a.namespaces == namespaceExists }
+
 // HostEnd returns the name of a host end of a veth pair of the container, in any network, or "". If there is one, the
 // namespace of the container exists: a veth pair ends with one of its ends.
-func (inv *Inventory) HostEnd(containerID string) string {
-	for _, a := range inv.Attachments {
-		for _, t := range a.Things {
-			if a.ContainerID == containerID && t.Kind == Link && t.sub == "veth" {
-				return t.Name
-			}
-		}
-	}
-	return ""
-}
+func (inv *Inventory) HostEnd(containerID string) string { return inv.containers[containerID].hostEnd }
 
 // An Inventory is what a node holds.
 type Inventory struct {
@@ -114,9 +108,10 @@ type Inventory struct {
 	// Unread has the errors of the parts that could not be read, which can hold more.
 	Unread []string `json:"unread"`
 
-	byID    map[types.Attachment]*Attachment
-	partial bool // some of what the node holds could not be read
-	denied  error
+	byID       map[types.Attachment]*Attachment
+	containers map[string]container // by their IDs
+	partial    bool                 // some of what the node holds could not be read
+	denied     error
 }
 
 // Read reads what the node of this process holds. What cannot be read of it is in Inventory.Unread. Read fails if
@@ -128,12 +123,13 @@ func (p Places) Read() (*Inventory, error) {
 	}
 	inv := &Inventory{
 		Taken: time.Now(), Networks: []*Network{}, Attachments: []*Attachment{}, Unread: []string{},
-		byID: map[types.Attachment]*Attachment{},
+		byID: map[types.Attachment]*Attachment{}, containers: map[string]container{},
 	}
 	inv.readNetworks(p)
-	inv.readResults(p)
+	inv.readResults(p, h)
 	inv.readFiles(p)
 	inv.readKernel(h)
+	inv.unread("processes", inv.findContainers(h))
 	if err := errors.Join(h.Close(), inv.denied); err != nil {
 		return nil, err
 	}
@@ -191,7 +187,11 @@ func (inv *Inventory) finish() {
 	inv.setCachedLists()
 	for _, a := range inv.Attachments {
 		a.setAddresses()
-		if a.Doubt = a.doubt(); a.Doubt == "" && results && a.cached == nil && inv.Taken.Sub(a.youngest) > maxAddTime {
+		a.Doubt = a.doubt()
+		switch life, _ := inv.Judge(a, LiveList{}); {
+		case life == Alive && !a.Incomplete:
+			a.Doubt = ""
+		case a.Doubt == "" && results && a.cached == nil && inv.Taken.Sub(a.youngest) > maxAddTime:
 			a.Doubt = noResult
 		}
 		slices.SortStableFunc(a.Things, func(x, y Thing) int { return cmp.Compare(slices.Index(kinds(), x.Kind), slices.Index(kinds(), y.Kind)) })
@@ -246,7 +246,7 @@ func (a *Attachment) doubt() string {
 	switch {
 	case a.Incomplete:
 		return ownerUnknown
-	case a.namespaces == namespaceGone:
+	case a.namespaces == namespaceGone, a.namespaces == namespaceReused:
 		return noNamespace
 	case len(kinds) != 1:
 		return ""

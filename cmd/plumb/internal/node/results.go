@@ -2,8 +2,6 @@ package node
 
 import (
 	"encoding/json"
-	"errors"
-	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -39,15 +37,6 @@ type cachedInterface struct {
 	Sandbox string `json:"sandbox"`
 }
 
-// A namespaceState says whether the namespace of a container exists.
-type namespaceState int
-
-const (
-	namespaceUnknown namespaceState = iota
-	namespaceExists
-	namespaceGone
-)
-
 // cachedFile is the part of a file of libcni's cache that this package reads.
 type cachedFile struct {
 	Kind           string          `json:"kind"`
@@ -63,7 +52,7 @@ type cachedFile struct {
 
 // readResults reads libcni's caches, with those below them, such as that of multus. libcni.CNIConfig.GetCachedAttachments
 // returns neither the results nor the files.
-func (inv *Inventory) readResults(p Places) {
+func (inv *Inventory) readResults(p Places, node *ns.Handle) {
 	var dirs folderSet
 	for _, cache := range p.CacheDirs {
 		dirs.add(filepath.Join(cache, "results"))
@@ -73,12 +62,12 @@ func (inv *Inventory) readResults(p Places) {
 		}
 	}
 	for _, dir := range dirs {
-		inv.readCache(dir)
+		inv.readCache(dir, node)
 	}
 }
 
 // readCache reads the files in one directory of results.
-func (inv *Inventory) readCache(dir string) {
+func (inv *Inventory) readCache(dir string, node *ns.Handle) {
 	entries, err := os.ReadDir(dir)
 	inv.unread(dir, types.IgnoreNotExist(err))
 	for _, e := range entries {
@@ -93,9 +82,10 @@ func (inv *Inventory) readCache(dir string) {
 			continue // libcni ignores it, too
 		}
 		a := inv.attachment(types.Attachment{Network: f.NetworkName, ContainerID: f.ContainerID, IfName: f.IfName})
-		a.cached, a.NetNS, a.namespaces = f.attachment(), f.NetNS, stateOf(f.NetNS)
+		a.cached, a.NetNS = f.attachment(), f.NetNS
 		a.cached.runtime.CacheDir = filepath.Dir(dir)
 		a.add(fileThing(Result, "libcni", path))
+		a.namespaces = stateOf(f.NetNS, a.youngest, node)
 	}
 }
 
@@ -136,22 +126,6 @@ func (f cachedFile) attachment() *cachedAttachment {
 		}
 	}
 	return c
-}
-
-// stateOf returns whether there is a namespace at the path. Without a path, it is not known.
-func stateOf(netns string) namespaceState {
-	if netns == "" {
-		return namespaceUnknown
-	}
-	h, err := ns.Open(netns, nil)
-	switch {
-	case err == nil:
-		_ = h.Close()
-		return namespaceExists
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, ns.ErrNotNamespace): // a file that was left after the unmount
-		return namespaceGone
-	}
-	return namespaceUnknown
 }
 
 // fileThing returns the thing for a file.

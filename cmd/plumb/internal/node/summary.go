@@ -57,7 +57,7 @@ func (a *Attachment) hostPorts() string {
 func (a *Attachment) inContainer() string {
 	made := a.InterfacePlugin()
 	switch {
-	case a.namespaces == namespaceGone || made == "":
+	case a.namespaces == namespaceGone || a.namespaces == namespaceReused || made == "":
 		return ""
 	case made == "bridge" || made == "ptp":
 		return "no host end"

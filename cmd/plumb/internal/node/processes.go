@@ -1,0 +1,172 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/ns"
+	"golang.org/x/sys/unix"
+)
+
+// A namespaceState says whether the namespace of a container exists.
+type namespaceState int
+
+const (
+	namespaceUnknown namespaceState = iota
+	namespaceExists
+	namespaceGone
+	namespaceReused // the path is /proc/PID/ns/net, and another process than that of the ADD has the PID
+)
+
+// stateOf returns whether the namespace with which an ADD was called at that time still exists. Without a path, or if the
+// directory of the path is not visible to this process, for example in a container, it is not known.
+//
+// A path below /proc ends with its process, and another process can get the PID. A process of the node's namespace is not
+// that of the container, nor is one that began after the ADD; the latter assumes that the clock was not set forward since.
+func stateOf(netns string, added time.Time, node *ns.Handle) namespaceState {
+	if netns == "" {
+		return namespaceUnknown
+	}
+	pid := pidIn(netns)
+	h, err := ns.Open(netns, nil)
+	if err == nil {
+		defer func() { _ = h.Close() }()
+	}
+	_, dirErr := os.Stat(filepath.Dir(netns))
+	switch {
+	case err == nil && pid != 0 && h.Same(node):
+		return namespaceGone
+	case err == nil && pid != 0 && startOf(pid).After(added.Add(time.Second)):
+		return namespaceReused
+	case err == nil:
+		return namespaceExists
+	case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, ns.ErrNotNamespace), // a file that was left after the unmount
+		pid == 0 && dirErr != nil, pid != 0 && !seesAllProcesses():
+		return namespaceUnknown
+	}
+	return namespaceGone
+}
+
+// pidIn returns the PID in a path below /proc, or 0.
+func pidIn(path string) int {
+	rest, _ := strings.CutPrefix(filepath.Clean(path), "/proc/")
+	number, _, _ := strings.Cut(rest, "/")
+	pid, _ := strconv.Atoi(number) // 0 for /proc/self
+	return pid
+}
+
+// seesAllProcesses reports whether this process is in the first PID namespace, whose number is PROC_PID_INIT_INO of the
+// kernel. In another one, such as that of a container, /proc lacks processes of the node.
+func seesAllProcesses() bool {
+	own, err := os.Readlink("/proc/self/ns/pid")
+	return err == nil && own == "pid:[4026531836]"
+}
+
+// startOf returns when a process began, or the zero time if that is not known.
+func startOf(pid int) time.Time {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, rest, _ := strings.Cut(string(text[max(strings.LastIndexByte(string(text), ')'), 0):]), ") ")
+	fields := strings.Fields(rest) // from the third one on, see proc_pid_stat(5)
+	var up unix.Timespec
+	if err != nil || len(fields) < 20 || unix.ClockGettime(unix.CLOCK_BOOTTIME, &up) != nil {
+		return time.Time{}
+	}
+	ticks, err := strconv.ParseInt(fields[19], 10, 64) // starttime, of which Linux has 100 per second for programs
+	if err != nil {
+		return time.Time{}
+	}
+	return time.Now().Add(time.Duration(ticks)*time.Second/100 - time.Duration(up.Nano()))
+}
+
+// A container is what the node shows of a container, by all of its attachments.
+type container struct {
+	netns   string // the path of a namespace that exists
+	hostEnd string // the host end of a veth pair, which exists as long as the namespace of the container
+	process int    // a process in the namespace; zero: none was seen
+}
+
+// A namespaceID is the number of a namespace.
+type namespaceID struct{ dev, inode uint64 }
+
+// namespaceAt returns the number of the namespace at a path, or false if there is none.
+func namespaceAt(path string) (namespaceID, bool) {
+	var st unix.Stat_t
+	err := unix.Stat(path, &st)
+	return namespaceID{uint64(st.Dev), st.Ino}, err == nil
+}
+
+// processes returns a process of each network namespace in which /proc shows one, except the node's. In a PID namespace
+// below that of the node, it shows only some: a namespace without a process is not proof that its container is gone.
+func processes() (map[namespaceID]int, error) {
+	entries, err := os.ReadDir("/proc")
+	all := map[namespaceID]int{}
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil {
+			if id, ok := namespaceAt("/proc/" + e.Name() + "/ns/net"); ok && all[id] == 0 {
+				all[id] = pid
+			}
+		}
+	}
+	own, _ := namespaceAt("/proc/self/ns/net")
+	delete(all, own)
+	return all, err
+}
+
+// findContainers sets what the node shows of each container.
+func (inv *Inventory) findContainers(node *ns.Handle) error {
+	all, err := processes()
+	for _, a := range inv.Attachments {
+		c := inv.containers[a.ContainerID]
+		if a.namespaces == namespaceExists {
+			id, _ := namespaceAt(a.NetNS)
+			c.netns, c.process = a.NetNS, max(c.process, all[id])
+		}
+		for _, t := range a.has(Link) {
+			if t.sub == "veth" {
+				c.hostEnd = t.Name
+			}
+		}
+		inv.containers[a.ContainerID] = c
+	}
+	for id, c := range inv.containers {
+		if c.netns == "" && c.hostEnd != "" {
+			c.process = processBehind(node, c.hostEnd, all)
+			inv.containers[id] = c
+		}
+	}
+	return err
+}
+
+// processBehind returns a process in the namespace of the other end of a veth pair, or 0 if none was found.
+func processBehind(node *ns.Handle, hostEnd string, processes map[namespaceID]int) int {
+	c, err := nl.Open(node)
+	if err != nil {
+		return 0
+	}
+	l, err := c.Link(hostEnd)
+	if err != nil {
+		return 0
+	}
+	for _, pid := range processes {
+		h, err := ns.Open(fmt.Sprintf("/proc/%d/ns/net", pid), nil)
+		if err != nil {
+			continue // the process has ended
+		}
+		other, err := nl.Open(h)
+		if err == nil {
+			_, err = c.VethPeer(l, other)
+		}
+		_ = h.Close()
+		if err == nil {
+			return pid
+		}
+	}
+	return 0
+}
