@@ -183,7 +183,10 @@ func explain(err error) error {
 
 // HasLegacyTable reports whether the namespace has the legacy table of that name, such as "nat".
 // Only the Legacy programs can list the rules of that table. HasLegacyTable itself runs no program.
-// It returns false if the kernel does not support legacy tables.
+// It returns false if the kernel does not support legacy tables, or if the process may not read
+// their list: under a rootless runtime that created the network namespace before the uid_map was
+// written, the list belongs to a user who is not mapped (xt_proto_init in the kernel's
+// net/netfilter/x_tables.c).
 func HasLegacyTable(node *ns.Handle, f Family, table string) (bool, error) {
 	// /proc/net shows the namespace of the process's main thread, not of this thread.
 	path := "/proc/thread-self/net/ip_tables_names"
@@ -197,7 +200,7 @@ func HasLegacyTable(node *ns.Handle, f Family, table string) (bool, error) {
 			return err
 		})
 	})
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
 		return false, nil
 	}
 	if err != nil {

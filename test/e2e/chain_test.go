@@ -162,18 +162,19 @@ func (network *chainNetwork) testPods(cniVersion string) {
 	Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "left after DEL")
 }
 
-// execWithoutPrograms makes libcni start the plugins in a mount namespace without iptables, nft and
-// the other programs of /usr/sbin.
-type execWithoutPrograms struct {
+// execScript makes libcni start a script instead of a plugin. The script finds the plugin's path in the
+// variable PLUGIN.
+type execScript struct {
 	execOnNode
 	script string
 }
 
-func (e *execWithoutPrograms) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+func (e *execScript) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
 	return e.execOnNode.ExecPlugin(ctx, e.script, stdin, append(environ, "PLUGIN="+path))
 }
 
-// hidePrograms makes libcni start the plugins with execWithoutPrograms.
+// hidePrograms makes libcni start the plugins in a mount namespace without iptables, nft and the
+// other programs of /usr/sbin.
 func (network *chainNetwork) hidePrograms() {
 	GinkgoHelper()
 	dir := GinkgoTB().TempDir()
@@ -185,7 +186,7 @@ exec unshare --mount sh -ec '
 	! command -v iptables-save nft
 	exec "$PLUGIN"'
 `), 0o755)).To(Succeed())
-	network.cni = libcni.NewCNIConfigWithCacheDir(network.cni.Path, filepath.Join(dir, "cache"), &execWithoutPrograms{*network.exec(), script})
+	network.cni = libcni.NewCNIConfigWithCacheDir(network.cni.Path, filepath.Join(dir, "cache"), &execScript{*network.exec(), script})
 }
 
 var _ = Describe("the plugin chain of containerd's documentation", func() {

@@ -1,0 +1,115 @@
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/containernetworking/cni/libcni"
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// rootlessPlugins is the list that nerdctl writes, with a main plugin and backends to choose.
+const rootlessPlugins = `
+	{"type": "MAIN", "isGateway": true, "ipMasq": true, "ipMasqBackend": "BACKEND",
+		"ipam": {"type": "host-local", "ranges": [[{"subnet": "10.1.0.0/16"}], [{"subnet": "fd00:1::/64"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+	{"type": "portmap", "backend": "BACKEND", "snat": true, "capabilities": {"portMappings": true}},
+	{"type": "firewall", FIREWALL}`
+
+// startRootless starts a process as root of a user namespace, in which one user is mapped. The process
+// has a network namespace and a mount namespace that were created in the same step, before the uid_map
+// was written, as rootlesskit 1.x and "unshare -Urnm" do it. startRootless returns the process ID.
+// The containers existing, a and b have network namespaces.
+func startRootless() int {
+	GinkgoHelper()
+	if uidMap, err := os.ReadFile("/proc/self/uid_map"); err != nil || !strings.HasSuffix(string(uidMap), " 4294967295\n") {
+		Skip("the test itself runs in a user namespace")
+	}
+	cmd := exec.Command("sh", "-ec", `
+		! cat /proc/net/ip_tables_names
+		mount -t tmpfs none /run
+		mount -t tmpfs none /var/lib
+		mkdir /var/lib/cni
+		ip link set lo up
+		for name in existing a b; do ip netns add $name; done
+		echo ready
+		exec cat`)
+	mapping := []syscall.SysProcIDMap{{ContainerID: 0, HostID: 1000, Size: 1}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags:  syscall.CLONE_NEWUSER | syscall.CLONE_NEWNET | syscall.CLONE_NEWNS,
+		UidMappings: mapping, GidMappings: mapping,
+		Credential: &syscall.Credential{NoSetGroups: true},
+	}
+	cmd.Stderr = GinkgoWriter
+	stdin, err := cmd.StdinPipe()
+	Expect(err).NotTo(HaveOccurred())
+	stdout, err := cmd.StdoutPipe()
+	Expect(err).NotTo(HaveOccurred())
+	Expect(cmd.Start()).To(Succeed())
+	DeferCleanup(func() {
+		Expect(stdin.Close()).To(Succeed())
+		Expect(cmd.Wait()).To(Succeed())
+	})
+	Expect(bufio.NewReader(stdout).ReadString('\n')).To(Equal("ready\n"))
+	return cmd.Process.Pid
+}
+
+// copyForUsers returns a new folder with the executables, which every user can read.
+func copyForUsers(plugins ...string) string {
+	GinkgoHelper()
+	bin, dir := nstest.Build(GinkgoTB(), plugins...), GinkgoTB().TempDir()
+	for _, p := range plugins {
+		out, err := exec.Command("cp", filepath.Join(bin, p), dir).CombinedOutput()
+		Expect(err).NotTo(HaveOccurred(), string(out))
+	}
+	for d := dir; d != os.TempDir(); d = filepath.Dir(d) {
+		Expect(os.Chmod(d, 0o755)).To(Succeed())
+	}
+	return dir
+}
+
+var _ = DescribeTable("rootless, in a network namespace older than the uid_map", func(main, backend, firewall string) {
+	network := newNetwork("1.1.0", strings.NewReplacer("MAIN", main, "BACKEND", backend, "FIREWALL", firewall).Replace(rootlessPlugins))
+	enter := fmt.Sprintf("nsenter --target %d --user --mount --net ", startRootless())
+	script := filepath.Join(GinkgoTB().TempDir(), "enter")
+	Expect(os.WriteFile(script, []byte("#!/bin/sh -e\nexec "+enter+`"$PLUGIN"`), 0o755)).To(Succeed())
+	bin := copyForUsers(main, "host-local", "portmap", "firewall")
+	emptyCache := func() {
+		network.cni = libcni.NewCNIConfigWithCacheDir([]string{bin}, GinkgoTB().TempDir(), &execScript{*network.exec(), script})
+	}
+	emptyCache()
+	state := func() string {
+		out, err := exec.Command("sh", "-c", enter+"sh -c 'nft -s list ruleset; ip -br address; find /var/lib/cni'").Output()
+		Expect(err).NotTo(HaveOccurred())
+		return string(out)
+	}
+	add := func(id string, port int32) *pod {
+		p := &pod{rt: &libcni.RuntimeConf{ContainerID: id, NetNS: "/run/netns/" + id, IfName: "eth0"}}
+		p.rt.CapabilityArgs = map[string]any{"portMappings": []portMapping{{port, 80, "tcp", ""}, {port, 80, "udp", ""}}}
+		Expect(network.add(p)).To(Succeed())
+		Expect(network.check(p)).To(Succeed())
+		return p
+	}
+
+	Expect(network.cni.GetStatusNetworkList(GinkgoTB().Context(), network.list)).To(Succeed())
+	existing := add("existing", 8000)
+	before := nstest.WaitStable(state)
+	Expect(network.del(add("a", 8001).rt)).To(Succeed())
+	Expect(nstest.WaitEqual(before, state)).To(BeEmpty(), "left after DEL")
+	add("b", 8002)
+	emptyCache()
+	Expect(network.gc(existing)).To(Succeed())
+	Expect(nstest.WaitEqual(before, state)).To(BeEmpty(), "left after GC")
+},
+	Entry("bridge", "bridge", "nftables", `"ingressPolicy": "same-bridge"`),
+	Entry("bridge, iptables", "bridge", "iptables", `"backend": "iptables", "ingressPolicy": "same-bridge"`),
+	Entry("ptp", "ptp", "nftables", `"ingressPolicy": "open"`),
+	Entry("ptp, iptables", "ptp", "iptables", `"backend": "iptables"`),
+)
