@@ -40,6 +40,15 @@ type Claim struct {
 	OwnerMap    string       // the owner map of the ClaimKind
 	OwnerEntry  Element      // the element in the owner map; its Data is the name of the claim
 	Elements    []SetElement // at the ElementRefs of the ClaimKind, the primary element first
+	// PerContainer: it is not a conflict if another attachment of the same container holds the claim.
+	PerContainer bool
+}
+
+// mayHold reports whether holder may hold the claim of owner. Both are comments of elements.
+func (c Claim) mayHold(holder, owner string) bool {
+	of, _ := types.ParseAttachment(owner)
+	by, _ := types.ParseAttachment(holder)
+	return c.PerContainer && of != by && of.ContainerID == by.ContainerID
 }
 
 // A SetElement is an element with the set or map that it is in.
@@ -201,8 +210,11 @@ func (s *Store) warn(replaced []SetElement) {
 		holder[e.Ref()] = e.Comment
 	}
 	for _, c := range s.Claims {
-		if len(c.Elements) > 0 && holder[c.Elements[0].Ref()] != "" {
-			s.Warn("%s was held by %s, and is taken over", c.Description, OwnerName(holder[c.Elements[0].Ref()]))
+		if len(c.Elements) == 0 {
+			continue
+		}
+		if former := holder[c.Elements[0].Ref()]; former != "" && !c.mayHold(former, Owner(s.Owner)) {
+			s.Warn("%s was held by %s, and is taken over", c.Description, OwnerName(former))
 		}
 	}
 }
@@ -275,6 +287,9 @@ func (e *edit) valuesInOwnerMaps(claims []Claim) map[SetElement]bool {
 // one for each other owner.
 func (e *edit) checkElements(c Claim) error {
 	var errs []error
+	if len(c.Elements) > 0 && c.mayHold(e.after[c.Elements[0].Ref()].Comment, Owner(e.store.Owner)) {
+		return nil
+	}
 	holder := ""
 	for _, want := range c.Elements {
 		got := e.after[want.Ref()]

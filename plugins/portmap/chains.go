@@ -74,6 +74,11 @@ func isOfNetwork(comment, network string) bool {
 	return strings.HasPrefix(comment, fmt.Sprintf("dnat name: %q id: ", network))
 }
 
+// isOfContainer reports whether the comment is that of an entry for the container, in any network.
+func isOfContainer(comment, containerID string) bool {
+	return strings.HasSuffix(comment, fmt.Sprintf(" id: %q", containerID))
+}
+
 // A sharedRule is a rule that all containers need.
 type sharedRule struct {
 	chain string

@@ -11,7 +11,7 @@ import (
 )
 
 // check returns an error that names each element or rule that is missing or belongs to another
-// attachment. Rules that the other backend or the reference plugin made are sufficient, too: the
+// container. Rules that the other backend or the reference plugin made are sufficient, too: the
 // backend may have been changed, or the reference plugin replaced by plumb, while the container
 // ran.
 func check(r *skel.Request) error {

@@ -119,7 +119,7 @@ func (p *portMap) claims() []nft.Claim {
 
 // claim returns the claim to the endpoint, without its elements.
 func (e endpoint) claim(containerIP netip.Addr) nft.Claim {
-	return nft.Claim{Description: e, OwnerMap: ownerMap(e.family), OwnerEntry: nft.Element{Data: e.ownerData(containerIP)}}
+	return nft.Claim{Description: e, OwnerMap: ownerMap(e.family), OwnerEntry: nft.Element{Data: e.ownerData(containerIP)}, PerContainer: true}
 }
 
 // hints returns the claims that the attachment probably has: those for the mappings of this call. If

@@ -203,10 +203,14 @@ func (p *portMap) warnOfTakeover(rules []iptables.Rule, ip netip.Prefix) {
 func (p *portMap) otherHolder(rules []iptables.Rule, m mapping) string {
 	name := chainName(p.owner())
 	for _, r := range rules {
-		if r.Chain == dnatChain && r.Jump == name && matchesPort(r, m) {
-			return "" // the first entry counts
-		}
-		if r.Chain == dnatChain && r.Jump != name && matchesPort(r, m) && translates(rules, r.Jump, m) {
+		switch {
+		case r.Chain != dnatChain || !matchesPort(r, m):
+		case r.Jump == name: // the first entry counts
+			return ""
+		case !translates(rules, r.Jump, m):
+		case isOfContainer(r.Comment, p.owner().ContainerID):
+			return ""
+		default:
 			return strings.TrimPrefix(r.Comment, "dnat ")
 		}
 	}

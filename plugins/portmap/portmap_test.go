@@ -301,6 +301,22 @@ var _ = Describe("portmap", func() {
 		Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
 	}, backends())
 
+	DescribeTable("two networks of one container have the same port, and CHECK accepts that", func(backend string) {
+		first := b.call("one", conf(withBackend(backend)+`"snat":true,`, all[0]))
+		second := b.call("one", confFor(withBackend(backend)+`"name":"net2","snat":false,`, []string{peer4 + "/24", peer6 + "/64"}, all[0]))
+		second.IfName = "eth1"
+		second.Config = strings.ReplaceAll(second.Config, `"interface":1`, `"interface":2`)
+		ok(first, "ADD")
+		Expect(ok(second, "ADD").Stderr).To(BeEmpty())
+		ok(first, "CHECK")
+		ok(second, "CHECK")
+		ok(second, "DEL")
+		ok(first, "CHECK")
+		ok(first, "DEL")
+		Expect(b.elements()).To(BeEmpty())
+		Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
+	}, backends())
+
 	DescribeTable("a port goes back to its former holder", func(end func(b *testbed, newer nstest.Call)) {
 		former := b.call("former", conf(`"snat":true,`, all[0], all[1], all[3]))
 		ok(former, "ADD")
