@@ -59,14 +59,14 @@ type Tool struct {
 	Family  Family
 	Variant Variant
 	// Wait is how long a program waits for /run/xtables.lock, the lock that all iptables
-	// programs share. Fractions of a second are dropped. Zero means ten seconds.
+	// programs share. Fractions of a second are dropped. Zero means LockWait.
 	Wait time.Duration
 }
 
 // wait returns Wait or its default.
 func (t Tool) wait() time.Duration {
 	if t.Wait == 0 {
-		return 10 * time.Second
+		return LockWait
 	}
 	return t.Wait
 }
@@ -109,8 +109,8 @@ func (t Tool) Save(table string) (string, error) {
 // after Change has read it. If the script is then refused, Change starts again; it makes at most
 // five attempts. The error is that of makeScript, Save, Restore or Exclusive.
 func (t Tool) Change(table, description string, makeScript func(Table) (string, error)) error {
-	const attempts, lockWait = 5, 10 * time.Second
-	return Exclusive(t.Node, lockWait, func() error {
+	const attempts = 5
+	return Exclusive(t.Node, LockWait, func() error {
 		var refused error
 		for range attempts {
 			saved, err := t.Save(table)

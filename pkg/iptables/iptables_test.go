@@ -157,6 +157,17 @@ func FuzzQuote(f *testing.F) {
 	})
 }
 
+func TestProgramWaitsAMinuteForTheLock(t *testing.T) {
+	tool, dir := newTool(t, Default), t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "iptables-restore"), []byte("#!/bin/sh\necho \"$@\" >&2\nexit 1\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	if err := tool.Restore("add", ""); err == nil || !strings.HasSuffix(err.Error(), "--wait 60: refused") {
+		t.Errorf("%v, want the argument --wait 60", err)
+	}
+}
+
 func TestExclusiveRunsOneFunctionAtATime(t *testing.T) {
 	tool := newTool(t, Default)
 	other, err := ns.Open(tool.Node.Path(), nil)

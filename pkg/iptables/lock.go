@@ -11,6 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// LockWait is how long a call waits for other calls and programs that change the rules. It is as long
+// as calls for the same attachment wait for each other, because on a starved node the holder of the
+// lock may not run for many seconds.
+const LockWait = time.Minute
+
 // Exclusive runs f while no other call of Exclusive runs in the same namespace, so that the
 // tables do not change between what f reads and what f writes. The lock is a flock(2) of the
 // namespace's file, which needs no file of its own. If the lock is not free within limit,

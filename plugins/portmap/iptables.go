@@ -7,14 +7,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/plumb-cni/plumb/pkg/iptables"
 	"github.com/plumb-cni/plumb/pkg/nft"
 )
-
-// lockWait is how long a call waits for other calls that change the rules.
-const lockWait = 10 * time.Second
 
 // tool returns the programs of a family.
 func (p *portMap) tool(f nft.Family) iptables.Tool {

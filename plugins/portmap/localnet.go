@@ -222,7 +222,7 @@ func (p *portMap) gcLocalnet(c *nft.Conn) error {
 	if err != nil || !slices.ContainsFunc(chains, unused) {
 		return err
 	}
-	return iptables.Exclusive(p.r.Node, lockWait, func() error {
+	return iptables.Exclusive(p.r.Node, iptables.LockWait, func() error {
 		return c.Atomically("nft delete unused chains of "+localnetPrefix, func(tx *nft.Tx) error {
 			chains, err := c.Chains(table(), localnetPrefix)
 			for _, u := range chains {

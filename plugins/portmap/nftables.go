@@ -33,7 +33,7 @@ func (p *portMap) addNFT(c *nft.Conn) error {
 	if p.localnetDevice == "" {
 		return p.addElements(c)
 	}
-	return iptables.Exclusive(p.r.Node, lockWait, func() error {
+	return iptables.Exclusive(p.r.Node, iptables.LockWait, func() error {
 		if err := p.findLocalnetCounter(c); err != nil {
 			return err
 		}
@@ -119,7 +119,7 @@ func (p *portMap) deleteNFT(c *nft.Conn, also func(*nft.Tx) error) (deleted []tr
 	if counter == "" {
 		err = del()
 	} else {
-		err = iptables.Exclusive(p.r.Node, lockWait, del)
+		err = iptables.Exclusive(p.r.Node, iptables.LockWait, del)
 	}
 	return deleted, err
 }
