@@ -229,13 +229,33 @@ func Quote(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
 }
 
-// Words splits a line of a script at spaces into its words, and removes the quotes that Quote
-// added.
+// Words splits a line of Save at spaces into its words, and removes the quotes that Quote added. The
+// words after -i and -o have no quotes: iptables-save prints names of interfaces as they are, even
+// those with quotation marks.
 func Words(line string) []string {
 	var words []string
+	for {
+		line = strings.TrimLeft(line, " ")
+		if line == "" {
+			return words
+		}
+		var word string
+		if len(words) > 0 && isInterfaceOption(words[len(words)-1]) {
+			word, line, _ = strings.Cut(line, " ")
+		} else {
+			word, line = cutWord(line)
+		}
+		words = append(words, word)
+	}
+}
+
+func isInterfaceOption(word string) bool { return word == "-i" || word == "-o" }
+
+// cutWord returns the first word of a line without its quotes, and the rest of the line.
+func cutWord(line string) (first, rest string) {
 	var word strings.Builder
-	inWord, quoted, escaped := false, false, false
-	for _, ch := range line {
+	quoted, escaped := false, false
+	for i, ch := range line {
 		switch {
 		case escaped:
 			word.WriteRune(ch)
@@ -243,20 +263,12 @@ func Words(line string) []string {
 		case quoted && ch == '\\':
 			escaped = true
 		case ch == '"':
-			quoted, inWord = !quoted, true
+			quoted = !quoted
 		case ch == ' ' && !quoted:
-			if inWord {
-				words = append(words, word.String())
-			}
-			word.Reset()
-			inWord = false
+			return word.String(), line[i:]
 		default:
 			word.WriteRune(ch)
-			inWord = true
 		}
 	}
-	if inWord {
-		words = append(words, word.String())
-	}
-	return words
+	return word.String(), ""
 }

@@ -130,8 +130,23 @@ func (r Rule) Mentions(a netip.Addr) bool {
 	return slices.ContainsFunc(Words(r.Line), func(w string) bool { return w == text || strings.HasPrefix(w, text+":") })
 }
 
+// Addition returns the line of a script that adds a rule from Parse: its Line, with quotes for names of
+// interfaces that need them.
+func (r Rule) Addition() string {
+	var quoted []string
+	option, needed := "", false
+	for _, word := range Words(r.Line) {
+		needed = needed || isInterfaceOption(option) && strings.Contains(word, `"`)
+		quoted, option = append(quoted, Quote(word)), word
+	}
+	if !needed {
+		return r.Line
+	}
+	return "-A " + strings.Join(quoted[1:], " ")
+}
+
 // Deletion returns the line of a script that deletes a rule from Parse.
-func (r Rule) Deletion() string { return "-D" + strings.TrimPrefix(r.Line, "-A") }
+func (r Rule) Deletion() string { return "-D" + strings.TrimPrefix(r.Addition(), "-A") }
 
 // Script returns a script for Restore that executes the lines on a table. Without lines, the
 // script is empty.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"net/netip"
+	"strconv"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -127,6 +128,30 @@ var _ = Describe("the backend iptables", func() {
 		ok(nstest.Call{Node: b.Node, Config: kept()}, "GC")
 		Expect(b.saved()).To(And(Not(ContainSubstring("10.9.0.3")), ContainSubstring("10.9.0.5")))
 	})
+
+	DescribeTable("works for a bridge with a quotation mark in its name, which iptables-save does not quote", func(name, policy string) {
+		b.Node.Must(GinkgoTB(), "ip", "link", "set", "cni0", "down")
+		b.Node.Must(GinkgoTB(), "ip", "link", "set", "cni0", "name", name, "up")
+		c, other := b.call(byIPTables+key("ingressPolicy", policy)+`"publishedPorts":true,`, 0), b.call(byIPTables+key("ingressPolicy", policy), 2)
+		c.Config = strings.ReplaceAll(c.Config, `"cni0"`, strconv.Quote(name))
+		ok(other, "ADD")
+		before := b.saved()
+		ok(c, "ADD")
+		whole := b.saved()
+		ok(c, "ADD")
+		Expect(b.saved()).To(Equal(whole))
+		ok(c, "CHECK")
+		ok(other, "CHECK")
+		ok(c, "DEL")
+		b.Node.Must(GinkgoTB(), "ip", "link", "delete", name)
+		ok(nstest.Call{Node: b.Node, Config: kept()}, "GC")
+		Expect(b.saved()).To(Equal(before))
+	},
+		Entry(nil, `cni"0`, sameBridge),
+		Entry(nil, `"cni0`, isolated),
+		Entry(nil, `"cni0\"`, isolated),
+		Entry(nil, `cni'0`, isolated),
+	)
 
 	It("replaces the rules of an attachment that has another address now", func() {
 		c := b.call(byIPTables, 0)

@@ -41,7 +41,7 @@ type stage struct {
 	rules []xt.Rule
 }
 
-// newStage returns the stage with rules, which are lines without the chain.
+// newStage returns the stage with rules, which are lines without the chain, as iptables-save prints them.
 func newStage(chain string, rules ...string) stage {
 	s := stage{chain: chain}
 	for _, rule := range rules {
@@ -56,10 +56,7 @@ func (f *firewall) stages() []stage {
 		return []stage{newStage(stage1), newStage(stage2)}
 	}
 	var first []string
-	name := xt.Quote(f.device)
-	if !strings.ContainsAny(f.device, `"\' `) {
-		name = f.device
-	}
+	name := f.device
 	if f.conf.published {
 		first = append(first, fmt.Sprintf("-o %s -m conntrack --ctstate DNAT --ctdir ORIGINAL %s -j RETURN", name, policyComment(f.conf.policy)),
 			fmt.Sprintf("-i %s -m conntrack --ctstate DNAT --ctdir REPLY %s -j RETURN", name, policyComment(f.conf.policy)))
@@ -135,7 +132,7 @@ func (s stage) lines(have []xt.Rule, goes func(xt.Rule) bool) []string {
 	}
 	lines := []string{"-F " + s.chain}
 	for _, r := range rules {
-		lines = append(lines, r.Line)
+		lines = append(lines, r.Addition())
 	}
 	return lines
 }

@@ -68,7 +68,7 @@ func (p *portMap) guardRule() string {
 	case strings.HasPrefix(dev, "veth"):
 		dev = "veth+"
 	}
-	return fmt.Sprintf("PREROUTING -d 127.0.0.0/8 -i %s -m comment --comment %s -j DROP", dev, iptables.Quote(guardComment))
+	return fmt.Sprintf("PREROUTING -d 127.0.0.0/8 -i %s -m comment --comment %s -j DROP", iptables.Quote(dev), iptables.Quote(guardComment))
 }
 
 // guardTest returns a script that iptables-restore refuses if guardRule is missing. It is empty if no

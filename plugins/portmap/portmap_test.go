@@ -301,6 +301,15 @@ var _ = Describe("portmap", func() {
 		Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
 	}, backends())
 
+	It("the iptables backend works on a bridge with a quotation mark in its name", func() {
+		b.node.Must(GinkgoTB(), "ip", "link", "set", "cni0", "down")
+		b.node.Must(GinkgoTB(), "ip", "link", "set", "cni0", "name", `cni"0`, "up")
+		c := b.call("one", strings.ReplaceAll(conf(withBackend(backendIPTables)+`"snat":true,`, all[0]), `"cni0"`, `"cni\"0"`))
+		ok(c, "ADD")
+		ok(c, "ADD")
+		ok(c, "CHECK")
+	})
+
 	DescribeTable("two networks of one container have the same port, and CHECK accepts that", func(backend string) {
 		first := b.call("one", conf(withBackend(backend)+`"snat":true,`, all[0]))
 		second := b.call("one", confFor(withBackend(backend)+`"name":"net2","snat":false,`, []string{peer4 + "/24", peer6 + "/64"}, all[0]))
