@@ -129,6 +129,37 @@ var _ = Describe("masquerade", func() {
 			Expect(masq.Del(m, nil)).To(Succeed(), "nothing is left to delete")
 		})
 
+		It("Del of the last attachment of a network deletes its chains", func() {
+			last, other := of("net1", "cid2", "eth0"), of("net2", "cid1", "eth1")
+			Expect(masq.Add(&u, other, prefixes("10.99.0.2/16"))).To(Succeed())
+			before := ruleset()
+			Expect(masq.Add(&u, m, dual)).To(Succeed())
+			Expect(masq.Add(&u, last, prefixes("10.88.0.3/16"))).To(Succeed())
+			Expect(masq.Del(m, nil)).To(Succeed())
+			Expect(masq.Check(last, prefixes("10.88.0.3/16"))).To(Succeed())
+			Expect(ruleset()).NotTo(ContainSubstring("masq/net1/fd00"))
+			Expect(masq.Del(last, nil)).To(Succeed())
+			Expect(ruleset()).To(Equal(before))
+		})
+
+		It("Add makes the chain again that a concurrent Del deletes", func() {
+			var wg sync.WaitGroup
+			for i := range 4 {
+				mine, ip := of("net1", fmt.Sprint("cid", i), "eth0"), prefixes(fmt.Sprintf("10.88.0.%d/16", 2+i))
+				mine.Node = open(node, nil)
+				wg.Go(func() {
+					defer GinkgoRecover()
+					for range nstest.FullOrShort(50, 10) {
+						Expect(masq.Add(new(undo.Stack), mine, ip)).To(Succeed())
+						Expect(masq.Check(mine, ip)).To(Succeed())
+						Expect(masq.Del(mine, ip)).To(Succeed())
+					}
+				})
+			}
+			wg.Wait()
+			Expect(ruleset()).NotTo(ContainSubstring("masq/net1"))
+		})
+
 		It("Del finds the elements by the owner if no addresses, or wrong ones, are given", func() {
 			Expect(masq.Add(&u, m, dual)).To(Succeed())
 			Expect(masq.Add(&u, of("net1", "cid2", "eth0"), prefixes("10.88.0.3/16"))).To(Succeed())

@@ -3,6 +3,7 @@ package nft
 import (
 	"errors"
 	"io/fs"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -110,6 +111,50 @@ func (e *edit) addTo(tx *Tx) {
 	for _, r := range added {
 		tx.AddElement(table, r.Set, e.after[r])
 	}
+}
+
+// maxSharedRules is the largest number of rules in a chain that the attachments of a network share. If
+// the chain has more uses, it is in use, and its rules need not be listed, which takes most of the time.
+const maxSharedRules = 3
+
+// deleteUnusedChains adds the deletion of the chains to tx to which nothing jumps after tx, but an element
+// or a deleted chain jumped before. It leaves out chains to which the elements of owner maps jump.
+func (e *edit) deleteUnusedChains(tx *Tx) error {
+	table, jumps := e.store.Layout.Table, map[string]int{} // the number of jumps that tx adds
+	for r := range e.before {
+		if !slices.ContainsFunc(e.store.Kinds, func(k ClaimKind) bool { return k.OwnerMap == r.Set }) {
+			jumps[e.before[r].Jump]--
+			jumps[e.after[r].Jump]++
+		}
+	}
+	deleted := map[string]bool{"": true} // an element or rule without a jump has an empty name
+	for chains := slices.Sorted(maps.Keys(jumps)); len(chains) > 0; chains = chains[1:] {
+		chain := chains[0]
+		if jumps[chain] >= 0 || deleted[chain] {
+			continue
+		}
+		use, err := e.store.Conn.ChainUse(table, chain)
+		if err != nil {
+			return err
+		}
+		if use.Count+jumps[chain] > maxSharedRules {
+			continue
+		}
+		rules, err := e.store.Conn.Rules(table, chain)
+		if err != nil {
+			return err
+		}
+		if use.Count+jumps[chain] > len(rules) {
+			continue
+		}
+		tx.DelChain(table, chain)
+		deleted[chain] = true
+		for _, r := range rules {
+			jumps[r.Jump]--
+			chains = append(chains, r.Jump)
+		}
+	}
+	return nil
 }
 
 // deleteOwned deletes all claims of the store's owner. It returns the elements that were

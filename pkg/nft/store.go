@@ -220,7 +220,8 @@ func (s *Store) warn(replaced []SetElement) {
 }
 
 // Delete adds the deletion of all claims of the owner to tx, and returns the deleted elements.
-// Each claim that the owner held goes to the newest displaced one.
+// Each claim that the owner held goes to the newest displaced one. Chains to which only the deleted
+// elements jumped are deleted too: they were those of a network whose last attachment this was.
 //
 // The claims are found by the owner maps. Those in s.Claims are deleted, too, if the owner has
 // them; of these only OwnerMap and the name are used.
@@ -228,7 +229,7 @@ func (s *Store) Delete(tx *Tx) (deleted []SetElement, err error) {
 	e := s.newEdit()
 	deleted, err = e.deleteOwned()
 	e.addTo(tx)
-	return deleted, err
+	return deleted, errors.Join(err, e.deleteUnusedChains(tx))
 }
 
 // GC adds the deletion of the claims of all owners in the network that are not in keep to tx. It

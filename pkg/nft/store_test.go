@@ -280,7 +280,8 @@ var _ = Describe("the store of claims", func() {
 		Expect(steps[len(steps)-3:]).To(Equal([]string{"nft get generation", lookup, "nft add ports of " + a.String()}))
 		steps = nil
 		Expect(a.del()).To(Succeed())
-		Expect(steps).To(Equal([]string{"nft get generation", lookup, lookup, lookup, "delete"}))
+		Expect(steps).To(Equal([]string{"nft get generation", lookup, lookup, lookup,
+			"nft get chain policy/net of table inet plumb", "nft list rules of inet plumb policy/net", "delete"}))
 		Expect(node.Must(GinkgoTB(), "nft", "list", "ruleset")).NotTo(ContainSubstring("displaced"))
 	})
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/nft"
@@ -200,14 +201,20 @@ func (p *portMap) conditionsChain(ip netip.Prefix) (c conditionsChain, ok bool) 
 	return c, true
 }
 
-// layout returns the table with the chains that the network needs, except those with conditions.
+// mappedIPs returns the addresses of the container that have mappings. Only their elements jump to chains
+// of the network.
+func (p *portMap) mappedIPs() []netip.Prefix {
+	return slices.DeleteFunc(slices.Clone(p.ips), func(ip netip.Prefix) bool { return len(p.conf.mappingsOf(nft.FamilyOf(ip.Addr()))) == 0 })
+}
+
+// layout returns the table with the chains that the attachment needs, except those with conditions.
 func (p *portMap) layout() nft.Layout {
 	l := tableLayout()
 	if !p.conf.snat {
 		return l
 	}
 	l = l.WithChains(markedChain(p.conf.markBit))
-	for _, ip := range p.ips {
+	for _, ip := range p.mappedIPs() {
 		l = l.WithChains(p.snatChain(ip))
 	}
 	return l

@@ -61,11 +61,16 @@ func (p *portMap) ensureChains(c *nft.Conn) error {
 	if err := c.Ensure(p.layout()); err != nil {
 		return err
 	}
-	for _, ip := range p.ips {
-		if chain, ok := p.conditionsChain(ip); ok {
-			if err := chain.ensure(c, p.r.Node); err != nil {
-				return fmt.Errorf("%s: %w", conditionsKey(nft.FamilyOf(ip.Addr())), err)
-			}
+	for _, ip := range p.mappedIPs() {
+		chain, ok := p.conditionsChain(ip)
+		if !ok {
+			continue
+		}
+		if err := chain.ensure(c, p.r.Node); err != nil {
+			return fmt.Errorf("%s: %w", conditionsKey(nft.FamilyOf(ip.Addr())), err)
+		}
+		if err := c.Ensure(p.layout()); err != nil { // a DEL may have deleted the next chain meanwhile
+			return err
 		}
 	}
 	return nil
@@ -162,7 +167,7 @@ func (p *portMap) checkNFT(c *nft.Conn) error {
 // checkChains names the chains that are missing or lack rules.
 func (p *portMap) checkChains(c *nft.Conn) error {
 	l := p.layout()
-	for _, ip := range p.ips {
+	for _, ip := range p.mappedIPs() {
 		if chain, ok := p.conditionsChain(ip); ok {
 			l = l.WithChains(chain.layout().Chains...)
 		}

@@ -584,6 +584,21 @@ var _ = Describe("portmap", func() {
 		Expect(b.elements() + b.saved()).To(Equal(before))
 	}, backends())
 
+	DescribeTable("DEL of the last container deletes the chains of the network", func(keys string) {
+		ok(b.call("other", confFor(`"name":"net2",`, []string{peer4 + "/24"}, all[1])), "ADD")
+		before := b.ruleset()
+		one, two := b.call("one", conf(keys, all[0])), b.call("two", confFor(keys+`"name":"net1",`, []string{peer4 + "/24", peer6 + "/64"}, all[3]))
+		ok(one, "ADD")
+		ok(two, "ADD")
+		ok(b.call("one", minimalConfig("net1")), "DEL")
+		ok(two, "CHECK")
+		ok(two, "DEL")
+		Expect(b.ruleset()).To(Equal(before))
+	},
+		Entry(nil, `"snat":true,`),
+		Entry(nil, `"snat":true,"conditionsV4":["ip saddr != 198.18.0.2"],"conditionsV6":["iifname \"uplink0\""],`),
+	)
+
 	DescribeTable("GC deletes stale rules of its network only", func(backend string) {
 		add := func(id, ifName, network string, port int) nstest.Call {
 			c := b.call(id, strings.ReplaceAll(confFor(withBackend(backend)+fmt.Sprintf(`"name":%q,`, network), []string{fmt.Sprintf("10.9.0.%d/24", port-9000)},
