@@ -99,17 +99,18 @@ func ipv6Sysctls(ifName string, ips []types.IP) []sysctl.Setting {
 func is6(ip types.IP) bool { return ip.Address.Addr().Is6() }
 
 // Routes returns the routes of a result, each with its gateway: the given one, or the
-// first gateway of the same family among the IPs. If there is none, or if the given one is
-// unspecified (0.0.0.0, ::), the destination is on the link.
+// first gateway of the same family among the IPs. The destination is on the link if there is no
+// gateway, if the given one is unspecified (0.0.0.0, ::), or if none is given and the scope is
+// ScopeLink or ScopeHost.
 func Routes(ips []types.IP, routes []types.Route) []nl.Route {
 	var out []nl.Route
 	for _, r := range routes {
 		gw := r.GW
 		switch {
-		case !gw.IsValid():
-			gw = FirstGateway(ips, r.Dst)
 		case gw.IsUnspecified():
 			gw = netip.Addr{}
+		case !gw.IsValid() && r.Scope != nl.ScopeLink && r.Scope != nl.ScopeHost:
+			gw = FirstGateway(ips, r.Dst)
 		}
 		route := nl.Route{
 			Dst: r.Dst, GW: gw, MTU: r.MTU, AdvMSS: r.AdvMSS,

@@ -390,12 +390,14 @@ func TestDeleteAddressFlowsDeletesTheFlowsOfTheAddressOnly(t *testing.T) {
 	}
 }
 
-func TestARouteWithAnUnspecifiedGatewayIsOnTheLink(t *testing.T) {
+func TestARouteWithAnUnspecifiedGatewayOrTheScopeOfALinkIsOnTheLink(t *testing.T) {
 	got := attach.Routes(lease(), []types.Route{
 		{Dst: prefix("0.0.0.0/0"), GW: addr("0.0.0.0")},
 		{Dst: prefix("::/0"), GW: addr("::")},
+		{Dst: prefix("10.60.0.1/32"), Scope: nl.ScopeLink},
+		{Dst: prefix("10.60.0.2/32"), Scope: nl.ScopeHost},
 	})
-	if len(got) != 2 || got[0].GW.IsValid() || got[0].Scope != nl.ScopeLink || got[1].GW.IsValid() {
+	if len(got) != 4 || got[0].Scope != nl.ScopeLink || slices.ContainsFunc(got, func(r nl.Route) bool { return r.GW.IsValid() }) {
 		t.Errorf("have %+v", got)
 	}
 	ips := []types.IP{{Address: prefix("10.9.0.2/24"), Gateway: addr("0.0.0.0")}}

@@ -104,7 +104,7 @@ var _ = Describe("with dnsmasq", func() {
 		Expect(l.DNS).To(Equal(types.DNS{Nameservers: []string{"10.8.0.1", "10.8.0.2"}, Domain: "pods.example", Search: []string{"a.example", "b.a.example"}}))
 		Expect(l.Routes).To(Equal([]types.Route{
 			{Dst: netip.MustParsePrefix("10.9.0.0/16"), GW: netip.MustParseAddr("10.8.0.3")},
-			{Dst: netip.MustParsePrefix("10.10.0.0/17"), Scope: 253},
+			{Dst: netip.MustParsePrefix("10.10.0.0/17"), GW: netip.IPv4Unspecified(), Scope: 253},
 			{Dst: netip.MustParsePrefix("0.0.0.0/0"), GW: netip.MustParseAddr("10.8.0.4")},
 		}))
 		Expect(l.Ignored).To(BeEmpty())

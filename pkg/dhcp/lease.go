@@ -22,7 +22,7 @@ const Infinite = math.MaxUint32 * time.Second
 // defaultDuration is the duration of a lease whose server does not say it.
 const defaultDuration = time.Hour
 
-// scopeLink is the scope of a route without a gateway (RT_SCOPE_LINK of rtnetlink).
+// scopeLink is the scope of a route to a destination on the link (RT_SCOPE_LINK of rtnetlink).
 const scopeLink = 253
 
 // minMTU is the smallest value of option 26 (RFC 2132, section 5.1).
@@ -170,13 +170,14 @@ func (l *Lease) setRoutes(o dhcpv4.Options) {
 	}
 }
 
-// addRoute adds a route, unless there is one to that destination. The gateway 0.0.0.0 says that
-// the destination is on the link.
+// addRoute adds a route, unless there is one to that destination. If the gateway is 0.0.0.0, the
+// destination is on the link, and the route keeps this gateway, as with the reference plugin. Without a
+// gateway, an interface plugin could use the router instead.
 func (l *Lease) addRoute(option uint8, dst netip.Prefix, gw netip.Addr) {
 	r := types.Route{Dst: dst.Masked(), GW: gw}
 	switch {
 	case gw.IsUnspecified():
-		r.GW, r.Scope = netip.Addr{}, scopeLink
+		r.Scope = scopeLink
 	case !isHost(gw):
 		l.ignore(option, fmt.Sprintf("%s via %s", dst, gw))
 		return

@@ -49,11 +49,9 @@ func onWire(t testing.TB, m *dhcpv4.DHCPv4) *dhcpv4.DHCPv4 {
 func seconds(n byte) []byte { return []byte{0, 0, 0, n} }
 
 func route(dst, gw string) types.Route {
-	r := types.Route{Dst: netip.MustParsePrefix(dst)}
-	if gw == "" {
+	r := types.Route{Dst: netip.MustParsePrefix(dst), GW: netip.MustParseAddr(gw)}
+	if r.GW.IsUnspecified() {
 		r.Scope = 253
-	} else {
-		r.GW = netip.MustParseAddr(gw)
 	}
 	return r
 }
@@ -84,7 +82,7 @@ func TestDecode(t *testing.T) {
 		"classless routes replace static ones and the router": {map[uint8][]byte{3: router, 33: {10, 1, 0, 0, 10, 0, 0, 2}, 121: {8, 11, 10, 0, 0, 7}},
 			Lease{Router: netip.MustParseAddr("10.0.0.1"), Routes: []types.Route{route("11.0.0.0/8", "10.0.0.7")}}, 0},
 		"classless routes with host bits, on the link, twice, and with an invalid gateway": {map[uint8][]byte{121: {20, 10, 9, 255, 10, 0, 0, 7, 32, 1, 2, 3, 4, 0, 0, 0, 0, 0, 10, 0, 0, 7, 0, 10, 0, 0, 8, 8, 9, 224, 0, 0, 1}},
-			Lease{Routes: []types.Route{route("10.9.240.0/20", "10.0.0.7"), route("1.2.3.4/32", ""), route("0.0.0.0/0", "10.0.0.7")}}, 1},
+			Lease{Routes: []types.Route{route("10.9.240.0/20", "10.0.0.7"), route("1.2.3.4/32", "0.0.0.0"), route("0.0.0.0/0", "10.0.0.7")}}, 1},
 		"malformed classless routes leave the router": {map[uint8][]byte{3: router, 121: {33, 10, 0, 0, 7}},
 			Lease{Router: netip.MustParseAddr("10.0.0.1"), Routes: []types.Route{route("0.0.0.0/0", "10.0.0.1")}}, 1},
 		"empty classless routes": {map[uint8][]byte{3: router, 121: {}}, Lease{Router: netip.MustParseAddr("10.0.0.1"), Routes: []types.Route{route("0.0.0.0/0", "10.0.0.1")}}, 0},
@@ -348,7 +346,7 @@ func (l Lease) problem() string {
 	seen := map[netip.Prefix]bool{}
 	for _, r := range l.Routes {
 		valid := r
-		if err := valid.Normalize(); err != nil || valid != r || seen[r.Dst] || r.GW.IsValid() == (r.Scope == scopeLink) || r.GW.IsValid() && !isHost(r.GW) {
+		if err := valid.Normalize(); err != nil || valid != r || seen[r.Dst] || r.GW.IsUnspecified() != (r.Scope == scopeLink) || !r.GW.IsUnspecified() && !isHost(r.GW) {
 			return fmt.Sprintf("route %+v: %v", r, err)
 		}
 		seen[r.Dst] = true

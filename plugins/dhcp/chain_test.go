@@ -149,6 +149,32 @@ var _ = Describe("behind an interface plugin, with the executables and dnsmasq",
 		Entry("macvlan", behindMacvlan),
 	)
 
+	DescribeTable("a route on the link leads to the router of an address without a network, with",
+		func(p interfacePlugin) {
+			b, router := newRouterSegment()
+			if p.prepare != nil {
+				p.prepare(b, router)
+			}
+			router.Batch(GinkgoTB(), "addr add 10.60.0.1/24 dev lan0")
+			nstest.StartDHCPServer(GinkgoTB(), nstest.End{In: router, Name: "lan0", Addrs: []string{"10.60.0.1/24"}}, nstest.DHCPLease{
+				Address: "10.60.0.5/32", Duration: time.Hour,
+				Options: map[uint8][]byte{3: {10, 60, 0, 1}, 121: {32, 10, 60, 0, 1, 0, 0, 0, 0, 0, 10, 60, 0, 1}},
+			})
+			bin := nstest.Build(GinkgoTB(), p.name, "dhcp")
+			b.startDaemon()
+			c := p.call(b, bin)
+			call := func(command string) nstest.Reply {
+				return nstest.Exec(GinkgoTB(), filepath.Join(bin, p.name), c.With(command)).OK(GinkgoTB())
+			}
+			c.Config = nstest.WithPrevResult(c.Config, call("ADD").Stdout)
+			b.pod.MustLine(GinkgoTB(), "ping -c 1 -w 30 "+serverAddr)
+			call("CHECK")
+			call("DEL")
+		},
+		Entry("bridge", behindBridge),
+		Entry("macvlan", behindMacvlan),
+	)
+
 	It("two ipvlans of one master, which have one MAC, get different addresses and renew them", Label(nstest.Kernel), func() {
 		b, router := newRouterSegment()
 		behindIPVlan.prepare(b, router)

@@ -138,8 +138,7 @@ var _ = Describe("dhcp", func() {
 			routes = append(routes, r.Dst.String()+" "+r.GW.String())
 			Expect(r.Priority).To(Equal(7))
 		}
-		Expect(routes).To(HaveLen(2))
-		Expect(routes[0]).To(Equal("10.0.0.0/8 10.50.0.2"))
+		Expect(routes).To(Equal([]string{"10.0.0.0/8 10.50.0.2", "172.16.0.0/16 0.0.0.0"}))
 		Expect(result.Routes[1].Scope).To(Equal(253))
 	})
 
