@@ -148,8 +148,15 @@ func linkAttrs(name string, mtu int) netlink.LinkAttrs {
 }
 
 // attrsOn returns the attributes of a new link on a parent, in the namespace of in.
+//
+// The attributes include an index. For a request without an index, kernels without commit ec061546c6cf
+// (Linux 6.15) look for the name in the namespace of the parent, and refuse a name that exists there (EEXIST).
+// For a request with an index, they look for the index instead, and check the name only in the namespace of
+// the new link. The index must be free in both namespaces. It is random and at least 1<<30, because the
+// kernel counts up from 1 when it chooses an index.
 func attrsOn(parent Link, in *Conn, name string, mtu int) netlink.LinkAttrs {
 	attrs := linkAttrs(name, mtu)
+	attrs.Index = 1<<30 | rand.IntN(1<<30)
 	attrs.ParentIndex, attrs.Namespace = parent.Index, netlink.NsFd(in.h.FD())
 	return attrs
 }

@@ -167,13 +167,14 @@ const (
 	Uplink    = "uplink0" // the node's interface
 )
 
-// NewSite makes a Site. The default route of the node is via the outside host.
+// NewSite makes a Site. The default route of the node is via the outside host. The name eth0, which the
+// interfaces of containers usually have, exists on the node too, as an alternative name of its uplink.
 func NewSite(tb TB) Site {
 	tb.Helper()
 	s := Site{Node: NewNode(tb), Outside: NewNode(tb).Named("outside")}
 	Join(tb, End{s.Node, Uplink, []string{NodeV4 + "/24", NodeV6 + "/64"}},
 		End{s.Outside, Uplink, []string{OutsideV4 + "/24", OutsideV6 + "/64"}})
-	s.Node.Batch(tb, "route add default via "+OutsideV4, "route add default via "+OutsideV6)
+	s.Node.Batch(tb, "route add default via "+OutsideV4, "route add default via "+OutsideV6, "link property add dev "+Uplink+" altname eth0")
 	return s
 }
 
