@@ -19,6 +19,10 @@ func RandomMAC() types.MAC {
 	return types.MAC(b)
 }
 
+// portMAC returns a RandomMAC that begins with fe. A bridge whose MAC was never set uses the lowest MAC of its
+// ports (br_stp_recalculate_bridge_id), which such a port hardly ever has. libvirt does the same.
+func portMAC() types.MAC { return "\xfe" + RandomMAC()[1:] }
+
 // A Veth describes a veth pair that AddVeth makes. The near end is in the namespace of the
 // connection, the far end in that of PeerIn.
 type Veth struct {
@@ -41,7 +45,7 @@ func (c *Conn) AddVeth(u *undo.Stack, v Veth) (near, far Link, err error) {
 		v.PeerMAC = RandomMAC()
 	}
 	pair := netlink.NewVeth(linkAttrs(v.Name, v.MTU))
-	pair.Group = v.Group
+	pair.Group, pair.HardwareAddr = v.Group, portMAC().Bytes()
 	pair.PeerName = v.Peer
 	pair.PeerHardwareAddr = v.PeerMAC.Bytes()
 	pair.PeerNamespace = netlink.NsFd(v.PeerIn.h.FD())

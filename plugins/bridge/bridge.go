@@ -119,6 +119,9 @@ const zeroMAC = types.MAC("\x00\x00\x00\x00\x00\x00")
 
 // makePort makes the link host a port of the bridge and sets it up.
 func makePort(node *nl.Conn, host, br nl.Link, conf *config) error {
+	if err := pinMAC(node, host, br); err != nil {
+		return err
+	}
 	if err := node.SetMaster(host, br); err != nil {
 		return err
 	}
@@ -129,6 +132,24 @@ func makePort(node *nl.Conn, host, br nl.Link, conf *config) error {
 		return explainUnsupported(err, conf)
 	}
 	return node.SetUp(host)
+}
+
+// pinMAC sets the MAC of the bridge to its present value if the new port could change it. If the MAC was never
+// set, the kernel replaces it with the MAC of the first port, and then with each lower one. Otherwise pinMAC does
+// nothing, because the kernel deletes the neighbor entries of the bridge when the MAC is set.
+func pinMAC(node *nl.Conn, port, br nl.Link) error {
+	changes := port.MAC < br.MAC
+	if !changes && !br.Running { // a bridge that is running has a port
+		ports, err := node.Ports(br)
+		if err != nil {
+			return err
+		}
+		changes = len(ports) == 0
+	}
+	if !changes {
+		return nil
+	}
+	return node.SetMAC(br, br.MAC)
 }
 
 // setVLANs moves a new port from the default VLAN of the bridge to the VLANs of the

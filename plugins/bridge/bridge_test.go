@@ -179,19 +179,32 @@ var _ = Describe("bridge", func() {
 			Expect(in(b.node, "ip link show cni0")).To(ContainSubstring(first))
 		})
 
-		It("returns the MAC that an existing bridge without ports takes from its first port", func() {
-			b.node.Batch(GinkgoTB(), "link add cni0 type bridge", "link set cni0 up")
-			for _, conf := range []string{b.conf("1.1.0", ""), b.conf("1.1.0", gatewayed, v4range)} {
-				mac := mustAdd(b.call("one", newPod(), conf)).Interfaces[0].MAC
-				Expect(in(b.node, "ip link show cni0")).To(ContainSubstring(mac))
-				run(b.call("one", nil, conf), "DEL").OK(GinkgoTB())
-			}
-		})
+		DescribeTable("keeps the MAC of a bridge that it did not make",
+			func(lines ...string) {
+				for _, conf := range []string{b.conf("1.1.0", ""), b.conf("1.1.0", gatewayed, v4range)} {
+					b.node.Batch(GinkgoTB(), append([]string{"link add cni0 type bridge"}, lines...)...)
+					mac := func() string { return strings.Fields(in(b.node, "ip -br link show cni0"))[2] }
+					before := mac()
+					for _, id := range []string{"one", "two"} {
+						Expect(mustAdd(b.call(id, newPod(), conf)).Interfaces[0].MAC).To(Equal(before))
+						Expect(mac()).To(Equal(before))
+					}
+					for _, id := range []string{"one", "two"} {
+						run(b.call(id, nil, conf), "DEL").OK(GinkgoTB())
+						Expect(mac()).To(Equal(before))
+					}
+					in(b.node, "ip link del cni0")
+				}
+			},
+			Entry("down, without ports"),
+			Entry("up, without ports", "link set cni0 up"),
+			Entry("with the MAC of its uplink", "link set uplink0 address 02:00:00:00:00:01 master cni0", "link set cni0 up"),
+			Entry("with an uplink whose MAC is higher than any other", "link set uplink0 address fe:ff:ff:ff:ff:ff master cni0", "link set cni0 up"),
+			Entry("with an uplink that is down", "link set uplink0 down address fe:ff:ff:ff:ff:fe master cni0", "link set cni0 up"),
+		)
 
 		It("fixes the MAC of an existing bridge that has lost all its ports", func() {
-			in(b.node, "ip link add cni0 type bridge")
-			run(b.call("l2", newPod(), b.conf("1.1.0", "")), "ADD").OK(GinkgoTB())
-			run(b.call("l2", nil, b.conf("1.1.0", "")), "DEL").OK(GinkgoTB())
+			b.node.Batch(GinkgoTB(), "link add cni0 type bridge", "link add port0 type veth peer name port1", "link set port0 master cni0", "link del port0")
 			conf := b.conf("1.1.0", gatewayed, v4range)
 			first := mustAdd(b.call("one", newPod(), conf)).Interfaces[0].MAC
 			Expect(mustAdd(b.call("two", newPod(), conf)).Interfaces[0].MAC).To(Equal(first))

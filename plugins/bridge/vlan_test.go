@@ -204,7 +204,7 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 	})
 
 	Describe("with a bridge that does not filter VLANs", func() {
-		BeforeEach(func() { in(b.node, "ip link add cni0 up type bridge") })
+		BeforeEach(func() { in(b.node, "ip link add cni0 up address 02:00:00:00:00:b0 type bridge") })
 
 		It("ADD enables filtering if the bridge has no ports", func() {
 			one := mustAdd(b.call("one", newPod(), b.conf("1.1.0", vlan100)))
