@@ -48,7 +48,7 @@ func findDamaged(e *examination) (found []Finding) {
 		}
 		err := e.check(a)
 		hanging[a.Network] = errors.Is(err, errNoAnswer)
-		if _, statErr := os.Stat(resultPath(a)); err == nil || statErr != nil || hasPortsItself(a, err) { // without a result, DEL has been called meanwhile
+		if _, statErr := os.Stat(resultPath(a)); err == nil || statErr != nil { // without a result, DEL has been called meanwhile
 			continue
 		}
 		text := fmt.Sprintf("network %s: CHECK fails: %s", a.Network, errorText(err))

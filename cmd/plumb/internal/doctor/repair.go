@@ -37,31 +37,12 @@ func repairs() []repair {
 	}
 }
 
-// portHolder returns the container of which a line of an error says that it has a host port, or "".
-func portHolder(line string) string {
-	parts := regexp.MustCompile(`host port \S+/\w+(?: of IP version .)? belongs to [^/]+/([^/]+)/\S+ now$`).FindStringSubmatch(strings.TrimSpace(line))
-	if parts == nil {
-		return ""
-	}
-	return parts[1]
-}
-
-// hasPortsItself reports whether an error says only that the container has its host ports in another network.
-func hasPortsItself(a *node.Attachment, err error) bool {
-	for line := range strings.Lines(checkText(err)) {
-		if portHolder(line) != a.ContainerID {
-			return false
-		}
-	}
-	return checkText(err) != ""
-}
-
 // mend returns how to mend what an error of an attachment's CHECK names: commands, if each line has one.
 func mend(a *node.Attachment, err error) string {
 	var commands []string
 	for line := range strings.Lines(checkText(err)) {
 		line = strings.TrimSpace(line)
-		if holder := portHolder(line); holder != "" && holder != a.ContainerID {
+		if regexp.MustCompile(`host port \S+/\w+( of IP version .)? belongs to \S+ now$`).MatchString(line) {
 			return edit + "give one of the two containers another host port: to replace one of them takes the port from the other"
 		}
 		command := commandFor(a, line)

@@ -240,6 +240,9 @@ func (e *explainer) hostHops() ([]Hop, error) {
 			continue
 		}
 		port, err := e.node.Port(l)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
 		if err != nil {
 			return nil, err
 		}
