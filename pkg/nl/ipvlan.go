@@ -62,7 +62,7 @@ func (c *Conn) IPVlanMode(l Link) (IPVlanMode, error) {
 // parent.
 func (c *Conn) IPVlansOn(parent Link) ([]Link, error) {
 	return c.listLinks("list ipvlans of "+parent.Name, kindFilter("ipvlan"), func(l Link) bool {
-		return l.Kind == "ipvlan" && l.Peer == parent.Index && l.peerNS == 0
+		return l.Kind == "ipvlan" && l.Peer == parent.Index && l.PeerNS == 0
 	})
 }
 

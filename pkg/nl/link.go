@@ -1,6 +1,7 @@
 package nl
 
 import (
+	"cmp"
 	"fmt"
 	"syscall"
 
@@ -27,6 +28,9 @@ type Link struct {
 	TxQueue  int    // length of the transmit queue, in packets
 	Master   int    // index; zero: none
 	Peer     int    // index of the other end (veth) or of the parent (macvlan, vlan), which may be in another namespace
+	// PeerNS is 1 + the nsid of Peer's namespace (IFLA_LINK_NETNSID): the number by
+	// which the link's namespace knows it. It is zero if Peer is in the link's namespace.
+	PeerNS int
 
 	AltNames []string  // the alternative names (Linux 5.5)
 	PermMAC  types.MAC // the address in the hardware (Linux 5.6); zero: none, or not known
@@ -41,9 +45,6 @@ type Link struct {
 	VRFTable      int    // of a vrf: its routing table
 
 	state netlink.LinkOperState
-	// peerNS is 1 + the nsid of Peer's namespace (IFLA_LINK_NETNSID): the number by
-	// which the link's namespace knows it. It is zero if Peer is in the link's namespace.
-	peerNS int
 }
 
 // A Port is the state of a link as a port of a bridge.
@@ -64,7 +65,7 @@ func newLink(l netlink.Link) Link {
 		AllMulti: a.RawFlags&unix.IFF_ALLMULTI != 0,
 		TxQueue:  a.TxQLen, Master: a.MasterIndex, Peer: a.ParentIndex,
 		AltNames: a.AltNames, PermMAC: types.MAC(a.PermHWAddr), Parent: parentOf(a),
-		state: a.OperState, peerNS: 1 + a.NetNsID,
+		state: a.OperState, PeerNS: 1 + a.NetNsID,
 	}
 	switch l := l.(type) {
 	case *netlink.Device:
@@ -135,6 +136,45 @@ func (c *Conn) findLink(step string, get func() (netlink.Link, error)) (Link, er
 	})
 }
 
+// LinkIn returns the link of that index in the namespace of other. The PeerNS is as for a link in the namespace
+// of c. If the namespace of c has no nsid for the other one, or if the link does not exist, the error matches
+// fs.ErrNotExist.
+func (c *Conn) LinkIn(other *Conn, index int) (Link, error) {
+	step := fmt.Sprintf("find link %d of %s", index, other.h.Path())
+	nsid, err := c.nsid(other)
+	if err != nil {
+		return Link{}, err
+	}
+	if nsid < 0 {
+		return Link{}, &requestError{step: step, err: unix.ENODEV}
+	}
+	l, err := c.findLink(step, func() (netlink.Link, error) {
+		req := getLinkRequest(index)
+		req.AddData(rawnl.NewRtAttr(unix.IFLA_TARGET_NETNSID, rawnl.Uint32Attr(uint32(nsid))))
+		msgs, err := c.execute(req, unix.RTM_NEWLINK)
+		if err != nil || len(msgs) == 0 {
+			return nil, cmp.Or[error](err, unix.ENODEV)
+		}
+		return netlink.LinkDeserialize(nil, msgs[0])
+	})
+	if err != nil || l.Peer == 0 {
+		return l, err
+	}
+	own, err := c.nsid(c)
+	switch l.PeerNS {
+	case 0:
+		l.PeerNS = 1 + nsid
+	case 1 + own:
+		l.PeerNS = 0
+	}
+	return l, err
+}
+
+// nsid returns the number by which the namespace of c knows that of other, or -1 if there is none.
+func (c *Conn) nsid(other *Conn) (int, error) {
+	return query(c, "find nsid of "+other.h.Path(), func() (int, error) { return c.lib.GetNetNsIdByFd(other.h.FD()) })
+}
+
 // VethPeer returns the other end of the veth pair of l. l must be in the namespace of c. The
 // other end must be in the namespace of other: if it is not, or if l is no veth, the error
 // matches fs.ErrNotExist.
@@ -144,16 +184,16 @@ func (c *Conn) VethPeer(l Link, other *Conn) (Link, error) {
 		return Link{}, absent
 	}
 	if c.h.Same(other.h) {
-		if l.peerNS != 0 {
+		if l.PeerNS != 0 {
 			return Link{}, absent
 		}
 		return other.LinkByIndex(l.Peer)
 	}
-	nsid, err := query(c, "find nsid of "+other.h.Path(), func() (int, error) { return c.lib.GetNetNsIdByFd(other.h.FD()) })
+	nsid, err := c.nsid(other)
 	if err != nil {
 		return Link{}, err
 	}
-	if nsid < 0 || l.peerNS != 1+nsid { // negative: the namespace of c has no nsid for the other one
+	if nsid < 0 || l.PeerNS != 1+nsid { // negative: the namespace of c has no nsid for the other one
 		return Link{}, absent
 	}
 	return other.LinkByIndex(l.Peer)

@@ -73,7 +73,7 @@ func (c *Conn) below(l Link) ([]int, error) {
 		return nil, nil
 	}
 	var indexes []int
-	if l.Peer != 0 && l.peerNS == 0 {
+	if l.Peer != 0 && l.PeerNS == 0 {
 		indexes = append(indexes, l.Peer)
 	}
 	ports, err := c.Ports(l)

@@ -52,7 +52,7 @@ func (c *Conn) FindVLANLink(parent Link, protocol string, id int) (Link, error) 
 		return Link{}, err
 	}
 	for _, l := range links {
-		if l.Peer == parent.Index && l.peerNS == 0 && l.VLANProtocol == protocol && l.VLANID == id {
+		if l.Peer == parent.Index && l.PeerNS == 0 && l.VLANProtocol == protocol && l.VLANID == id {
 			return l, nil
 		}
 	}

@@ -134,6 +134,36 @@ var _ = Describe("DEL", func() {
 		}
 	})
 
+	DescribeTable("leaves an interface that has the device's names, but is another one",
+		func(returned bool, changes ...string) {
+			c := b.call("one", newPod(), conf("1.0.0", byDevice, b.hostLocal(hostLocalAll)))
+			peer := strings.Split(in(b.outside, "ip -o link show hd0"), ":")[0]
+			mark := attach.AltName(types.Attachment{Network: "net1", ContainerID: "one", IfName: "eth0"})
+			before := nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), b.node) })
+			b.mustAdd(c)
+			nested := nstest.New(GinkgoTB()).Named("nested")
+			c.Pod.Batch(GinkgoTB(), "link property del dev eth0 altname "+mark)
+			c.Pod.Batch(GinkgoTB(), strings.Split(strings.NewReplacer("NESTED", nested.Path(), "MARK", mark, "PEER", peer).Replace(strings.Join(changes, ";")), ";")...)
+			Expect(b.mustDel(c).Stderr).To(ContainSubstring("interface evil0 of the container has the names of interface hd0, but is another interface: its kind, permanent MAC, parent or peer differs; it is left there"))
+			Expect(in(c.Pod, "ip -br link")).To(ContainSubstring("evil0"))
+			Expect(b.reservations()).To(BeEmpty())
+			if returned {
+				Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), b.node) })).To(BeEmpty())
+				Expect(b.stateFiles()).To(BeEmpty())
+				return
+			}
+			Expect(in(b.node, "ip -br link")).NotTo(Or(ContainSubstring("hd0"), ContainSubstring("evil0")))
+			Expect(b.stateFiles()).To(HaveLen(1))
+			c.Pod.Remove(GinkgoTB())
+			b.mustDel(c)
+			Expect(b.stateFiles()).To(BeEmpty())
+		},
+		Entry("a veth with its peer in the container", true, "link add evil0 index 900 type veth peer name evil1 index PEER", "link property add dev evil0 altname MARK"),
+		Entry("a veth with its peer in a third namespace, where the device is", false, "link set eth0 netns NESTED",
+			"link add evil0 address "+deviceMAC+" index 900 type veth peer name evil1 index PEER netns NESTED", "link property add dev evil0 altname MARK", "link set evil0 alias hd0"),
+		Entry("an interface of another kind", false, "link del eth0", "link add evil0 type bridge", "link property add dev evil0 altname MARK"),
+	)
+
 	It("restores a device whose state an earlier version of plumb saved", func() {
 		c := b.call("one", newPod(), conf("1.0.0", byDevice, static4))
 		b.mustAdd(c)

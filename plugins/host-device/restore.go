@@ -25,11 +25,13 @@ type mover struct {
 	node  *nl.Conn
 	pod   *nl.Conn // the namespace of the container; nil: it no longer exists
 	state *state
+	// imitated is set if the container has another interface with the names of the device.
+	imitated bool
 }
 
 // restore returns the device to the node and restores its settings. It keeps the state file if it
-// returns an error, or if the device is hardware that is not found: the kernel may still return it to
-// the node, and then GC, or an ADD that selects it, restores it.
+// returns an error, if it finds only an imitation of the device, or if the device is hardware that is not found: the
+// kernel may still return it to the node, and then GC, or an ADD that selects it, restores it.
 func (m *mover) restore() error {
 	l, from, err := m.find()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -82,6 +84,9 @@ func (m *mover) giveUp() error {
 		m.r.Warn("%s is not found; it is restored when it is back on the node", device)
 		return nil
 	}
+	if m.imitated {
+		return nil
+	}
 	if m.pod != nil {
 		m.r.Warn("%s is neither in the container nor on the node: it was deleted there, or moved to another network namespace; it is not restored", device)
 	}
@@ -95,7 +100,7 @@ func (m *mover) removeState() error { return m.file(m.r.Trace, m.state.Attachmen
 // nor the node has it, the error matches fs.ErrNotExist.
 func (m *mover) find() (l nl.Link, from *nl.Conn, err error) {
 	if m.pod != nil {
-		l, err = m.state.findIn(m.pod)
+		l, err = m.findInPod()
 		if !errors.Is(err, fs.ErrNotExist) {
 			return l, m.pod, err
 		}
@@ -107,6 +112,23 @@ func (m *mover) find() (l nl.Link, from *nl.Conn, err error) {
 		l, err = findOnNode()
 	}
 	return l, m.node, err
+}
+
+// findInPod returns the candidate in the container that is the device. It warns of each other one. If none is the device,
+// the error matches fs.ErrNotExist.
+func (m *mover) findInPod() (nl.Link, error) {
+	candidates, err := m.state.candidates(m.pod)
+	if err != nil {
+		return nl.Link{}, err
+	}
+	for _, l := range candidates {
+		if same, err := m.state.isDevice(m.node, m.pod, l); same || err != nil {
+			return l, err
+		}
+		m.imitated = true
+		m.r.Warn("interface %s of the container has the names of interface %s, but is another interface: its kind, permanent MAC, parent or peer differs; it is left there", l.Name, m.state.Name)
+	}
+	return nl.Link{}, notFoundError("interface " + m.state.Name + " is not in the container")
 }
 
 // returnToNode moves the device to the node, unless it is there, and gives it the name and the alias of

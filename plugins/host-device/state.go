@@ -1,8 +1,6 @@
 package main
 
 import (
-	"slices"
-
 	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/statefile"
@@ -26,23 +24,46 @@ type state struct {
 // Validate returns an error if the device has no name.
 func (s *state) Validate() error { return types.CheckIfName(s.Name) }
 
-// findIn returns the device if the namespace of c has it. It finds the device by its mark, even if
-// another program has renamed it. If there is no mark, because the kernel has no alternative names or
-// ADD was killed, it finds the device by its name on the node, which is its name or its alias. If no
-// interface is the device, the error matches fs.ErrNotExist.
-func (s *state) findIn(c *nl.Conn) (nl.Link, error) {
+// candidates returns the interfaces in the namespace of c that have the names of the device. The first ones have its
+// mark, even if another program has renamed them. The others have no mark, because the kernel has no
+// alternative names or ADD was killed: they have the name of the device on the node as their name or alias.
+func (s *state) candidates(c *nl.Conn) ([]nl.Link, error) {
 	links, err := c.Links()
+	var marked, unmarked []nl.Link
+	for _, l := range links {
+		if attach.HasAltName(l, s.Attachment) {
+			marked = append(marked, l)
+		} else if s.isUnmarked(l) {
+			unmarked = append(unmarked, l)
+		}
+	}
+	return append(marked, unmarked...), err
+}
+
+// findIn returns the first candidate in the namespace of c. If there is none, the error matches fs.ErrNotExist.
+func (s *state) findIn(c *nl.Conn) (nl.Link, error) {
+	candidates, err := s.candidates(c)
 	if err != nil {
 		return nl.Link{}, err
 	}
-	i := slices.IndexFunc(links, func(l nl.Link) bool { return attach.HasAltName(l, s.Attachment) })
-	if i < 0 {
-		i = slices.IndexFunc(links, s.isUnmarked)
-	}
-	if i < 0 {
+	if len(candidates) == 0 {
 		return nl.Link{}, notFoundError("interface " + s.Name + " is not in " + c.NS().Path())
 	}
-	return links[i], nil
+	return candidates[0], nil
+}
+
+// isDevice reports whether l, a candidate in the container, is the device. The names do not prove that, because a
+// container with CAP_NET_ADMIN can give them to any of its interfaces. The kind, the hardware and the other end of the
+// device must be as they were on the node: the container cannot choose another end in a namespace of others.
+func (s *state) isDevice(node, pod *nl.Conn, l nl.Link) (bool, error) {
+	if l.Kind != s.Kind || l.PermMAC != s.PermMAC || l.Parent != s.Parent {
+		return false, nil
+	}
+	if s.Peer == 0 {
+		return true, nil
+	}
+	seen, err := node.LinkIn(pod, l.Index)
+	return seen.Peer == s.Peer && seen.PeerNS == s.PeerNS, types.IgnoreNotExist(err)
 }
 
 // isUnmarked reports whether l is the device without its mark. A virtual device has the MAC that it
