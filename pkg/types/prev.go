@@ -43,7 +43,7 @@ func (r *Result) checkPrev() error {
 }
 
 // mergeIntoPrev returns the prevResult that r began as, in the form of version v, with what was changed
-// in r. after is r in that form.
+// in r. after is r in that form. Between the form of 0.2.0 and that of 0.3.0, unknown keys are lost.
 func (r *Result) mergeIntoPrev(v Version, after []byte) ([]byte, error) {
 	original, own, err := parse(v, r.prev, (*Result).checkPrev)
 	if err != nil {
@@ -52,7 +52,7 @@ func (r *Result) mergeIntoPrev(v Version, after []byte) ([]byte, error) {
 	before, _ := original.Marshal(own) // nil if its version cannot express it: then all is a change
 	all, ok := decodeAll[object](r.prev, before, after)
 	switch {
-	case !ok || all[0] == nil:
+	case !ok, all[0] == nil, (own <= V020) != (v <= V020): // an unknown key of one form can be known in the other
 		return after, nil
 	case bytes.Equal(before, after) && bytes.Equal(all[0]["cniVersion"], all[2]["cniVersion"]):
 		return encode(json.RawMessage(r.prev)) // the keys stay in their order

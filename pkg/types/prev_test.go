@@ -38,8 +38,8 @@ func TestPrevResultIsPrintedAsItCame(t *testing.T) {
 		{`{"cniVersion":"0.3.1","x":1,"ips":[{"version":"6","address":"fd00::1/64","interface":-1}],"dns":{}}`, V100, nil,
 			`{"cniVersion":"1.0.0","x":1,"ips":[{"address":"fd00::1/64","interface":-1}]}`},
 		{`{"cniVersion":"0.2.0","x":1,"ip4":{"ip":"10.0.0.1/8","routes":[{"dst":"0.0.0.0/0"}]},"dns":{}}`, V100, nil,
-			`{"cniVersion":"1.0.0","x":1,"ips":[{"address":"10.0.0.1/8"}],"routes":[{"dst":"0.0.0.0/0"}]}`},
-		{`{"cniVersion":"0.2.0","x":1}`, V100, nil, `{"cniVersion":"1.0.0","x":1}`},
+			`{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.1/8"}],"routes":[{"dst":"0.0.0.0/0"}]}`},
+		{`{"cniVersion":"0.2.0","x":1}`, V100, nil, `{"cniVersion":"1.0.0"}`},
 	} {
 		r, err := ParsePrevResult(tc.v, []byte(tc.prev))
 		if err != nil {
@@ -63,6 +63,7 @@ func FuzzPrevResult(f *testing.F) {
 	addGoldenResults(f)
 	f.Add(int(V110), []byte(`{"cniVersion":"1.1.0","x":1,"interfaces":[null,{"mac":"0"}],"ips":[{"address":"::ffff:1.2.3.4/120","interface":-1}],"routes":[null,{"dst":"10.1.2.3/8","x":{}}]}`))
 	f.Add(int(V110), []byte(`null`))
+	f.Add(int(V010), []byte(`{"CniVersion":"0.1.0","ips":{}}`))
 	f.Add(int(V020), []byte(`{"cniVersion":"0.2.0","ip4":{"ip":"10.0.0.1/8","routes":[{"gw":"::1"}],"x":[]}}`))
 	f.Fuzz(func(t *testing.T, n int, data []byte) {
 		v := Version(n)
