@@ -40,6 +40,9 @@ type Request struct {
 	Engine    json.RawMessage       `json:"engine,omitempty"`    // the configuration of the engine: its own keys, and "type"
 }
 
+// MaxParts is how many ranges and exclusions a request may contain.
+const MaxParts = 100
+
 // A Range is the addresses from First to Last, with both.
 type Range struct {
 	First netip.Addr `json:"first"`

@@ -522,6 +522,17 @@ var _ = Describe("STATUS", func() {
 })
 
 var _ = Describe("the configuration", func() {
+	DescribeTable("that no engine takes is refused by STATUS, too", func(ipam, text string) {
+		n := newNode(newCluster(GinkgoTB()), "n1")
+		f := n.fails("STATUS", "", variant{IPAM: ipam})
+		Expect(f.Code).To(BeEquivalentTo(types.CodeNotAvailable))
+		Expect(f.Msg).To(ContainSubstring(text))
+	},
+		Entry("a range larger than a /64", `"subnet": "fd00::/48"`, "range set 1: fd00::1-fd00::ffff:ffff:ffff:ffff:ffff must be in one /64"),
+		Entry("too many exclusions", `"subnet": "10.1.2.0/24", "exclude": ["10.1.2.2`+strings.Repeat(`", "10.1.2.3`, 98)+`"]`,
+			"range set 1: want 100 ranges and exclusions at most, got 101"),
+	)
+
 	DescribeTable("with an error is refused by ADD with code 7", func(ipam string, texts ...string) {
 		n := newNode(newCluster(GinkgoTB()), "n1")
 		c := n.Call("c1", variant{IPAM: ipam})
