@@ -56,23 +56,22 @@ func isNoneFree(err error) bool {
 }
 
 // del releases the reservations of the attachment. If the node then has more free addresses than it
-// needs, del returns some to the engine. If that fails, the node keeps them, and del only warns.
+// needs, del returns some to the engine. If that fails, the node keeps them, and del only warns. An
+// earlier call may have failed to return some, so del does the same if it releases nothing.
 func (h host) del(r *skel.Request) error {
 	store, err := h.NewStore(r)
 	if err != nil {
 		return err
 	}
 	released, err := store.Release(r)
-	if err != nil || len(released) == 0 {
+	if err != nil {
 		return err
 	}
 	n, err := h.parse(r)
 	if err == nil {
 		err = n.returnSurplus(released)
 	}
-	if err != nil {
-		r.Warn("the node keeps addresses that it does not need: %v", err)
-	}
+	warnOfSurplus(r, err)
 	return nil
 }
 

@@ -25,6 +25,7 @@ type session struct {
 	valid bool // the state counted when it was read
 	// wasUnsettled is the value of st.unsettled before begin set it, and true if the state did not count.
 	wasUnsettled bool
+	recovered    bool // refill has settled what an earlier call of this boot left: that may be a surplus
 }
 
 // open locks the engine. If another process holds the lock for longer than the limit, the error has
@@ -119,6 +120,9 @@ func (n *network) allocateWithEngine(r *skel.Request) (*types.Result, error) {
 		lease, err := n.Allocate(r, n.choose)
 		var none *pool.NoneFreeError
 		if !errors.As(err, &none) {
+			if err == nil && s.recovered {
+				warnOfSurplus(r, s.release(nil))
+			}
 			return lease, err
 		}
 		if err := errors.Join(n.rollback(r), s.refill(none)); err != nil {
@@ -145,6 +149,7 @@ func (s *session) refill(none *pool.NoneFreeError) error {
 		return err
 	}
 	if !s.valid || s.st.unsettled {
+		s.recovered = s.valid
 		return s.settle(none.Set)
 	}
 	req := s.about(engine.Claim, none.Set)
@@ -324,7 +329,15 @@ func (n *network) returnSurplus(last []netip.Addr) error {
 	return s.release(last)
 }
 
-// isReturnDue reports whether the node has a surplus, and no return has failed within retryReturn.
+// warnOfSurplus warns if the node could not return its surplus.
+func warnOfSurplus(r *skel.Request, err error) {
+	if err != nil {
+		r.Warn("the node keeps addresses that it does not need: %v", err)
+	}
+}
+
+// isReturnDue reports whether the node has a surplus, or may have one that it does not know, and no return has
+// failed within retryReturn.
 func (n *network) isReturnDue(last []netip.Addr) (due bool, err error) {
 	err = n.Lock(func(se *pool.Session) error {
 		st, valid, err := n.read(se)
@@ -332,10 +345,10 @@ func (n *network) isReturnDue(last []netip.Addr) (due bool, err error) {
 			return err
 		}
 		surplus, err := n.surplus(se, st, last)
-		due = len(surplus) > 0
+		due = len(surplus) > 0 || st.unsettled
 		return err
 	})
-	return due, err
+	return due, types.IgnoreNotExist(err)
 }
 
 // release returns the addresses that the node does not need to the engine. If the state is unsettled, release
@@ -345,7 +358,7 @@ func (s *session) release(last []netip.Addr) error {
 		return err
 	}
 	if s.st.unsettled {
-		if err := s.settle(0); err != nil {
+		if err := s.settle(s.firstSet()); err != nil {
 			s.st.failed = s.host.Now()
 			return errors.Join(err, s.save())
 		}
@@ -406,11 +419,9 @@ func (n *network) synchronize() error {
 		return err
 	}
 	defer s.close()
-	if len(n.sets) == 0 { // the runtime passes the ranges, and only to ADD and DEL
-		return s.settle(noSet)
+	err = s.settle(n.firstSet())
+	if err == nil && len(n.sets) > 0 { // else the runtime passes the ranges, and only to ADD and DEL
+		err = s.release(nil)
 	}
-	if err := s.settle(0); err != nil {
-		return err
-	}
-	return s.release(nil)
+	return err
 }

@@ -250,6 +250,33 @@ var _ = Describe("DEL", func() {
 		Expect(n.Reserved()).To(BeEmpty())
 	})
 
+	DescribeTable("returns what an earlier DEL could not", func(does, next string) {
+		fixed := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/28", "fixed": ["10.1.2.8/29"]`}
+		asked := fixed
+		asked.Args = "IP=10.1.2.9"
+		n.add("db", asked)
+		if does == "none" { // DEL was killed after it had removed the reservation
+			Expect(os.Remove(n.Net("10.1.2.9"))).To(Succeed())
+			clear(n.wire)
+		} else {
+			n.cluster.script("release", does)
+			n.del("db", fixed)
+			n.Clock += time.Minute
+		}
+		if next == "ADD" {
+			n.add("c1", fixed)
+		} else {
+			n.del("db", fixed)
+		}
+		Expect(n.beside("n2").add("db", asked)).To(Equal("10.1.2.9"))
+		n.expectAgreement()
+	},
+		Entry("at the next DEL, which releases nothing", "refuse unreachable", "DEL"),
+		Entry("at the next ADD that calls the engine", "refuse unreachable", "ADD"),
+		Entry("at the next DEL, if the engine was killed", "die", "DEL"),
+		Entry("at its repetition, if it was killed", "none", "DEL"),
+	)
+
 	It("works without an engine, and with a configuration that ADD refuses", func() {
 		n.add("c1", variant{})
 		n.run("DEL", "c1", variant{IPAM: `"subnet": "x", "stock": -1`}).OK(GinkgoTB())
