@@ -360,12 +360,13 @@ type testNode struct {
 	name    string
 	timeout int               // the key engine.timeout
 	wire    map[string]string // the addresses of all containers of the cluster
+	stderr  string            // of the last ADD that succeeded
 }
 
 // newNode returns a node whose plugin has the data folder, boot ID, clock and name of the node.
 func newNode(c cluster, name string) *testNode {
 	GinkgoHelper()
-	n := &testNode{nstest.NewPoolNode(GinkgoTB()), c, name, 60, map[string]string{}}
+	n := &testNode{nstest.NewPoolNode(GinkgoTB()), c, name, 60, map[string]string{}, ""}
 	n.Boot("boot-1-of-" + name)
 	Expect(os.WriteFile(n.identity(), []byte("machine-of-"+name+"\n"), 0o600)).To(Succeed())
 	n.Plugin = n.host().plugin
@@ -409,7 +410,9 @@ func (n *testNode) run(command, id string, v variant) nstest.Reply {
 func (n *testNode) add(id string, v variant) string {
 	GinkgoHelper()
 	var ips []string
-	for _, ip := range n.run("ADD", id, v).Result(GinkgoTB()).IPs {
+	reply := n.run("ADD", id, v)
+	n.stderr = reply.Stderr
+	for _, ip := range reply.Result(GinkgoTB()).IPs {
 		a := ip.Address.Addr().String()
 		Expect(n.wire[a]).To(BeEmpty(), "address %s of %s on node %s", a, id, n.name)
 		n.wire[a] = n.name + "/" + id

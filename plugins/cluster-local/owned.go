@@ -163,7 +163,7 @@ func (n *network) choose(se *pool.Session) (pool.Choice, error) {
 }
 
 // checkOwned returns an error if the node does not own an address that is reserved for the attachment:
-// then another node may give it to a container.
+// then another node may give it to a container. While the node does not know what it owns, it returns none.
 func (n *network) checkOwned(r *skel.Request) error {
 	held, err := n.Held(r)
 	if err != nil || len(held) == 0 {
@@ -171,8 +171,8 @@ func (n *network) checkOwned(r *skel.Request) error {
 	}
 	var errs []error
 	err = n.Lock(func(se *pool.Session) error {
-		st, _, err := n.read(se)
-		if err != nil {
+		st, valid, err := n.read(se)
+		if err != nil || !valid || st.unsettled {
 			return err
 		}
 		for _, ip := range held {

@@ -25,7 +25,8 @@ type session struct {
 	valid bool // the state counted when it was read
 	// wasUnsettled is the value of st.unsettled before begin set it, and true if the state did not count.
 	wasUnsettled bool
-	recovered    bool // refill has settled what an earlier call of this boot left: that may be a surplus
+	recovered    bool  // refill has settled what an earlier call of this boot left: that may be a surplus
+	foreign      error // names the reservations whose addresses other nodes own
 }
 
 // open locks the engine. If another process holds the lock for longer than the limit, the error has
@@ -160,7 +161,10 @@ func (s *session) refill(none *pool.NoneFreeError) error {
 	} else {
 		return err
 	}
-	err := s.claim(req, none.Set)
+	err := s.claimMissing()
+	if err == nil {
+		err = s.claim(req, none.Set)
+	}
 	switch reasonOf(err) {
 	case engine.ReasonOwn, engine.ReasonBoot, engine.ReasonBehind:
 		return s.settle(none.Set)
@@ -200,8 +204,7 @@ func (s *session) settleForgotten(set int) error {
 
 // settle makes the state agree with the engine: it adopts, which registers the node and gives all of its
 // addresses new claims. What another call has begun, and what is done late, has no effect after that.
-// Then settle claims the addresses that are reserved although the node does not own them. If another node
-// has one of these, the state stays unsettled, and the error names address, container and node. While the
+// Then settle claims the addresses that are reserved although the node does not own them. While the
 // segment is frozen, or if the engine has an older state than the node has seen, settle reasserts instead.
 func (s *session) settle(set int) error {
 	err := s.adopt(set)
@@ -221,13 +224,17 @@ func (s *session) settle(set int) error {
 }
 
 // claimMissing claims the addresses that are reserved although the node does not own them: somebody has
-// forgotten the node, or the containers are older than this configuration.
+// forgotten the node, the containers are older than this configuration, or the folder is a copy. If another
+// node owns one of these, it only warns, and sets s.foreign: no other address is in doubt. Each session tries
+// again, because the other node may release it or be forgotten.
 func (s *session) claimMissing() error {
+	if s.foreign != nil {
+		return nil
+	}
 	containers, err := s.reserved()
 	if err != nil {
 		return err
 	}
-	var taken []error
 	for _, ip := range slices.SortedFunc(maps.Keys(containers), netip.Addr.Compare) {
 		if s.st.claims[ip] != "" {
 			continue
@@ -237,12 +244,15 @@ func (s *session) claimMissing() error {
 		err := s.claim(req, noSet)
 		switch {
 		case reasonOf(err) == engine.ReasonTaken:
-			taken = append(taken, types.Errorf(types.CodeTryAgain, "delete container %s, because another node owns its address: %w", containers[ip], err))
+			err = types.Errorf(types.CodeTryAgain, "reservation %s of container %s: %w; delete the container; if it does not exist, run plumb gc or remove the file",
+				s.Path(ip), containers[ip], err)
+			s.request.Warn("%v", err)
+			s.foreign = errors.Join(s.foreign, err)
 		case err != nil:
 			return err
 		}
 	}
-	return errors.Join(taken...)
+	return nil
 }
 
 // adopt replaces the addresses of the state by those that the engine answers with.
@@ -281,7 +291,7 @@ func (s *session) reassert() error {
 		for ip, node := range a.Conflicts {
 			if id, used := containers[ip]; used {
 				taken = append(taken, types.Errorf(types.CodeTryAgain,
-					"node %s has address %s of container %s, too: reassert there; if that does not help, delete one of the containers", node, ip, id))
+					"node %s has address %s of container %s, too: reassert there; if that does not help, delete one of the containers; if that node is gone for good, forget it", node, ip, id))
 			}
 		}
 	}})
@@ -423,5 +433,5 @@ func (n *network) synchronize() error {
 	if err == nil && len(n.sets) > 0 { // else the runtime passes the ranges, and only to ADD and DEL
 		err = s.release(nil)
 	}
-	return err
+	return errors.Join(err, s.foreign)
 }

@@ -368,19 +368,36 @@ var _ = Describe("a forgotten node", func() {
 		n.expectAgreement()
 	})
 
-	It("gives no address while another node has that of a container, and names both; CHECK names it, too", func() {
+	It("gives addresses although another node has that of a container, and names both; GC and CHECK name it, too", func() {
 		n.cluster.give("n9", "10.1.2.50")
-		for range 2 {
-			f := n.fails("ADD", "c2", variant{})
-			Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
-			Expect(f.Msg).To(ContainSubstring("delete container c1, because another node owns its address: fake-engine: 10.1.2.50 belongs to node n9"))
+		for _, id := range []string{"c2", "c3"} {
+			n.add(id, variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "stock": 1`})
+			Expect(n.stderr).To(ContainSubstring("warning: reservation %s of container c1: fake-engine: 10.1.2.50 belongs to node n9; delete the container; if it does not exist, run plumb gc or remove the file", n.Net("10.1.2.50")))
 		}
-		f := n.fails("CHECK", "c1", variant{More: `"prevResult": {"cniVersion": "1.1.0", "ips": [{"address": "10.1.2.50/24"}]}`})
+		f := n.gc("c1", "c2", "c3").Failure(GinkgoTB())
+		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
+		Expect(f.Msg).To(ContainSubstring("of container c1: fake-engine: 10.1.2.50 belongs to node n9"))
+		f = n.fails("CHECK", "c1", variant{More: `"prevResult": {"cniVersion": "1.1.0", "ips": [{"address": "10.1.2.50/24"}]}`})
 		Expect(f.Code).To(BeEquivalentTo(types.CodeChanged))
 		Expect(f.Msg).To(ContainSubstring("address 10.1.2.50 of net/c1/eth0 does not belong to node n1 in segment net"))
 		n.del("c1", variant{})
-		n.add("c2", variant{})
+		n.gc("c2", "c3").OK(GinkgoTB())
 		n.expectAgreement()
+	})
+
+	It("claims the address of a container as soon as the other node has been forgotten", func() {
+		n.cluster.give("n9", "10.1.2.50")
+		n.add("c2", variant{})
+		n.cluster.change(func(st *fakeState) { delete(st.Owners, netip.MustParseAddr("10.1.2.50")) })
+		n.add("c3", variant{Args: "IP=10.1.2.60"})
+		n.expectAgreement()
+	})
+
+	It("passes CHECK while it has not asked the engine what it owns", func() {
+		n.cluster.script("adopt", "refuse unreachable")
+		n.fails("ADD", "c2", variant{Args: "IP=10.1.2.60"})
+		Expect(n.state().claims).To(BeEmpty())
+		n.run("CHECK", "c1", variant{More: `"prevResult": {"cniVersion": "1.1.0", "ips": [{"address": "10.1.2.50/24"}]}`}).OK(GinkgoTB())
 	})
 })
 
@@ -448,9 +465,10 @@ var _ = Describe("an engine that was restored from a backup", func() {
 		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
 		Expect(f.Msg).To(ContainSubstring("node n7 has address 10.1.2.50 of container c1, too"))
 		thaw()
-		n.fails("ADD", "c2", variant{})
-		n.del("c1", variant{})
 		n.add("c2", variant{})
+		Expect(n.stderr).To(ContainSubstring("10.1.2.50 belongs to node n7"))
+		n.del("c1", variant{})
+		n.add("c3", variant{})
 		n.expectAgreement()
 	})
 })

@@ -93,7 +93,7 @@ var _ = Describe("an operator of cluster-local", func() {
 		a := n1.mustAdd("c1")
 		n2.mustAdd("d1")
 		n1.name = "n9"
-		n1.requireFailure("c2", "delete container c1, because another node owns its address", a.String()+" belongs to node n1")
+		Expect(n1.reassert()).To(MatchError(ContainSubstring("of container c1: cluster-local-etcd: " + a.String() + " belongs to node n1")))
 		n.operate(engine.Freeze)
 		n.operate(engine.Forget, target("n1"))
 		Expect(n1.reassert()).To(Succeed())

@@ -269,7 +269,7 @@ var _ = Describe("cluster-local with etcd", func() {
 		Expect(call(n.operator, operator).Error).To(BeNil())
 		_, err = n2.call("ADD", "c2", "IP="+a[0].String())
 		Expect(err).NotTo(HaveOccurred())
-		Expect(n1.adopt()).To(MatchError(ContainSubstring("delete container c1, because another node owns its address: cluster-local-etcd: " + a[0].String() + " belongs to node n2 since ")))
+		Expect(n1.adopt()).To(MatchError(ContainSubstring("/" + a[0].String() + " of container c1: cluster-local-etcd: " + a[0].String() + " belongs to node n2 since ")))
 		Expect(n1.del("c1")).To(Succeed())
 		Expect(n1.adopt()).To(Succeed())
 		_, err = n1.add("c3")
