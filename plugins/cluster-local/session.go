@@ -149,8 +149,15 @@ func (s *session) refill(none *pool.NoneFreeError) error {
 	if err := s.load(); err != nil {
 		return err
 	}
-	if !s.valid || s.st.unsettled {
-		s.recovered = s.valid
+	if !s.valid {
+		err := s.settle(none.Set)
+		if err != nil && types.AsError(err).Code == types.CodeTryAgain {
+			err = types.Errorf(types.CodeTryAgain, "%w; until it answers, the node does not know which addresses it owns, and gives none of its stock", err)
+		}
+		return err
+	}
+	if s.st.unsettled {
+		s.recovered = true
 		return s.settle(none.Set)
 	}
 	req := s.about(engine.Claim, none.Set)
@@ -172,8 +179,11 @@ func (s *session) refill(none *pool.NoneFreeError) error {
 		return s.settleForgotten(none.Set)
 	case engine.ReasonFrozen:
 		return errors.Join(err, s.settle(none.Set))
-	case engine.ReasonFull, engine.ReasonTaken:
+	case engine.ReasonFull:
 		return types.Errorf(types.AsError(err).Code, "%w: %w", none, err)
+	case engine.ReasonTaken:
+		return types.Errorf(types.AsError(err).Code, "%w: %w; delete the container that has it there; "+
+			"if there is none, the address is in the stock of that node: add addresses that are requested to \"fixed\" on all nodes", none, err)
 	}
 	return err
 }

@@ -98,7 +98,7 @@ var _ = Describe("ADD", func() {
 		n.cluster.give("n7", "10.1.2.99")
 		f := n.fails("ADD", "c1", variant{Args: "IP=10.1.2.99"})
 		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
-		Expect(f.Msg).To(ContainSubstring("10.1.2.99 belongs to node n7"))
+		Expect(f.Msg).To(ContainSubstring(`10.1.2.99 belongs to node n7; delete the container that has it there; if there is none, the address is in the stock of that node: add addresses that are requested to "fixed" on all nodes`))
 		Expect(n.Reserved()).To(BeEmpty())
 	})
 
@@ -310,7 +310,7 @@ var _ = Describe("after a reboot", func() {
 		n.cluster.script("adopt", "refuse unreachable")
 		f := n.fails("ADD", "c2", variant{})
 		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
-		Expect(f.Msg).To(Equal("fake-engine: refused: refuse unreachable"))
+		Expect(f.Msg).To(Equal("fake-engine: refused: refuse unreachable; until it answers, the node does not know which addresses it owns, and gives none of its stock"))
 		n.add("c2", variant{})
 		Expect(n.Reserved()).To(HaveLen(1))
 		n.expectAgreement()
