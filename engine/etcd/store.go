@@ -223,7 +223,7 @@ func (c config) try(ctx context.Context, endpoint string, delay time.Duration, o
 	case <-time.After(delay):
 		a.client, a.err = clientv3.New(clientv3.Config{
 			Endpoints: []string{endpoint}, TLS: c.tls, Logger: zap.NewNop(),
-			DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(recordError(&cause))},
+			DialOptions: []grpc.DialOption{grpc.WithNoProxy(), grpc.WithChainUnaryInterceptor(recordError(&cause))},
 		})
 	case <-ctx.Done():
 		a.err = ctx.Err()

@@ -95,6 +95,12 @@ var _ = Describe("cluster-local-etcd, when etcd refuses", func() {
 		Expect(n1.succeed(engine.Forget, target("n1")).Addresses).To(HaveLen(3))
 	})
 
+	It("is reached without the proxy of the runtime's environment", func() {
+		c := newCluster(1)
+		GinkgoT().Setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+		c.newCaller("proxy", "n1").succeed(engine.Status)
+	})
+
 	It("says which endpoints do not answer, and why", func() {
 		c := newCluster(1)
 		n1 := c.newCaller("tls", "n1", "10.7.0.1-10.7.0.40")
