@@ -310,7 +310,11 @@ func (s *session) readError(err error) error {
 
 // changeError returns the error of an answer for an error of a change.
 func (s *session) changeError(err error) error {
-	if isRefusal(err) {
+	switch {
+	case errors.Is(err, rpctypes.ErrNoSpace): // also of a change that etcd has applied: it looks at the quota twice
+		return failf(types.CodeTryAgain, engine.ReasonUnknown,
+			"etcd's database is full (alarm NOSPACE), and the change may have happened: compact and defragment it, and disarm the alarm; then adopt")
+	case isRefusal(err):
 		return s.refusal(err)
 	}
 	return failf(types.CodeTryAgain, engine.ReasonUnknown,
@@ -321,9 +325,6 @@ func (s *session) changeError(err error) error {
 func (s *session) refusal(err error) error {
 	var e rpctypes.EtcdError
 	switch errors.As(err, &e); {
-	case errors.Is(e, rpctypes.ErrNoSpace):
-		return failf(types.CodeTryAgain, engine.ReasonSpace,
-			"etcd's database is full (alarm NOSPACE): compact and defragment it, and disarm the alarm; addresses can still be released")
 	case e.Code() == codes.PermissionDenied || e.Code() == codes.Unauthenticated:
 		return failf(types.CodeConfig, engine.ReasonDenied, "etcd refuses the certificate %s: grant its user a role with readwrite on the prefix %s: %w",
 			s.config.CertFile, s.root, e)

@@ -89,7 +89,6 @@ const (
 	ReasonUnreachable  = "unreachable"  // the engine's store did not answer in time
 	ReasonUnknown      = "unknown"      // the store did not answer a change: it may happen, even later. Adopt
 	ReasonDenied       = "denied"       // the store refuses this client
-	ReasonSpace        = "space"        // the store takes no more data; it does release addresses
 	ReasonFull         = "full"         // no address is free
 	ReasonTaken        = "taken"        // a requested address belongs to another node
 	ReasonOwn          = "own"          // a requested address belongs to this node, which does not know it. Adopt
