@@ -276,7 +276,7 @@ func (s *session) reassert() error {
 		for ip, node := range a.Conflicts {
 			if id, used := containers[ip]; used {
 				taken = append(taken, types.Errorf(types.CodeTryAgain,
-					"node %s has address %s of container %s, too: reassert there; if that does not help, delete one of the containers", node, ip, id))
+					"node %s has address %s of container %s, too: reassert there, or forget that node if it is off; if that does not help, delete one of the containers", node, ip, id))
 			}
 		}
 	}})
