@@ -20,6 +20,7 @@ const (
 	defaultTimeout = 3   // seconds
 	maxTimeout     = 60  // seconds
 	maxName        = 253 // bytes: of segments and nodes, as engine/README.md says
+	separator      = ":" // between node and network; no name has it
 )
 
 // rawConf is the configuration before it is checked.
@@ -131,13 +132,14 @@ func (n *network) nodeName(configured string) (string, error) {
 		}
 		node = name
 	}
+	full := node
 	if n.segment != n.request.Conf.Name {
-		node += "." + n.request.Conf.Name
+		full += separator + n.request.Conf.Name
 	}
-	if !isName(node) {
+	if !isName(node) || len(full) > maxName {
 		return "", fmt.Errorf("node %q is no name: use letters, digits, '.', '_' and '-', and begin with a letter or digit; the default of the key node is the host name", node)
 	}
-	return node, nil
+	return full, nil
 }
 
 // setEngine reads the keys of engine that are not the engine's own, and returns its prefix.

@@ -85,8 +85,8 @@ func (h host) check(r *skel.Request) error {
 	return errors.Join(n.Check(r), n.checkOwned(r))
 }
 
-// status returns an error if ADD could not write a reservation, or if the engine is not in CNI_PATH. If the
-// key failStatusWhenFull is set, it also returns an error if ADD would find no free address.
+// status returns an error if ADD could not write a reservation, if the engine is not in CNI_PATH, or if a second
+// machine has the identity of this one. If the key failStatusWhenFull is set, it also returns an error if ADD would find no free address.
 func (h host) status(r *skel.Request) error { return types.NotAvailable(h.checkAvailable(r)) }
 
 // checkAvailable does the checks of status. Its errors do not have types.CodeNotAvailable yet.
@@ -98,7 +98,10 @@ func (h host) checkAvailable(r *skel.Request) error {
 	if _, err := invoke.Find(n.program, r.Path); err != nil {
 		return err
 	}
-	return n.checkFree()
+	if err := n.checkFree(); err != nil {
+		return err
+	}
+	return n.checkAlone()
 }
 
 // gc releases the reservations of all attachments but the valid ones. Then it synchronizes the owned
@@ -111,7 +114,7 @@ func (h host) gc(r *skel.Request) error {
 	_, releaseErr := store.ReleaseInvalid(r)
 	n, err := h.parse(r)
 	if err == nil {
-		err = n.synchronize()
+		err = n.synchronize(false)
 	}
 	return errors.Join(releaseErr, err)
 }
@@ -129,5 +132,5 @@ func (h host) reassert(r *skel.Request, args []string) error {
 	if err != nil {
 		return err
 	}
-	return n.synchronize()
+	return n.synchronize(true)
 }

@@ -27,6 +27,8 @@ type session struct {
 	wasUnsettled bool
 	recovered    bool  // refill has settled what an earlier call of this boot left: that may be a surplus
 	foreign      error // names the reservations whose addresses other nodes own
+	adopted      bool  // this session has adopted
+	confirmed    bool  // an operator says that no other machine has the identity of this one
 }
 
 // open locks the engine. If another process holds the lock for longer than the limit, the error has
@@ -62,6 +64,9 @@ func (s *session) begin(edit func(*pool.Session) error) error {
 		if s.st, s.valid, err = s.read(se); err != nil {
 			return err
 		}
+		if s.st.second && !s.confirmed {
+			return s.secondMachine()
+		}
 		s.wasUnsettled = s.st.unsettled || !s.valid
 		if edit != nil {
 			err = edit(se)
@@ -83,13 +88,16 @@ type change struct {
 // run sends the request of a change to the engine, after begin, and writes the new state. The state stays
 // unsettled unless the engine has made the whole change, or none of it.
 func (s *session) run(c change) error {
-	c.request.Seen, c.request.Boot = s.st.seen, s.st.boot
+	c.request.Seen, c.request.Store, c.request.Boot = s.st.seen, s.st.store, s.st.bootID()
 	answer, err := s.call(c.request, s.timeout+killAfter)
 	switch {
 	case err == nil:
-		s.st.unsettled, s.st.failed, s.st.seen = s.wasUnsettled, 0, max(s.st.seen, answer.Revision)
+		s.st.unsettled, s.st.failed, s.st.seen, s.st.store = s.wasUnsettled, 0, max(s.st.seen, answer.Revision), answer.Store
 		c.apply(answer)
 		return s.save()
+	case reasonOf(err) == engine.ReasonBoot: // of a state that has adopted: only such a one claims and releases
+		s.st.second = true
+		err = s.secondMachine()
 	case c.request.Verb == engine.Claim && reasonOf(err) != engine.ReasonUnknown:
 		s.st.unsettled = s.wasUnsettled
 	case c.request.Verb == engine.Release: // the engine may have released some of the addresses
@@ -100,6 +108,25 @@ func (s *session) run(c change) error {
 
 func (s *session) save() error {
 	return s.Lock(func(*pool.Session) error { return s.write(s.st) })
+}
+
+// secondMachine is the error of a node that another boot has registered after its own adoption.
+func (n *network) secondMachine() error {
+	machine, _ := n.machine() // an error is of the call that follows
+	return types.Errorf(types.CodeConfig, "node %s of segment %s has been registered by another boot of machine %s, while this one runs: a second machine has its identity and name, "+
+		"or %s was restored from a backup; give that machine an identity and a name of its own, or reassert on all nodes; then run cluster-local reassert here; until then, this node gives no address",
+		n.node, n.segment, machine, n.program)
+}
+
+// checkAlone returns an error if a second machine has the identity of this one.
+func (n *network) checkAlone() error {
+	return types.IgnoreNotExist(n.Lock(func(se *pool.Session) error {
+		st, _, err := n.read(se)
+		if err == nil && st.second {
+			err = n.secondMachine()
+		}
+		return err
+	}))
 }
 
 // maxAttempts is how often an ADD claims addresses from the engine. It needs more than one attempt per range
@@ -173,13 +200,16 @@ func (s *session) refill(none *pool.NoneFreeError) error {
 		err = s.claim(req, none.Set)
 	}
 	switch reasonOf(err) {
-	case engine.ReasonOwn, engine.ReasonBoot, engine.ReasonBehind:
+	case engine.ReasonOwn, engine.ReasonBehind:
 		return s.settle(none.Set)
 	case engine.ReasonUnregistered:
 		return s.settleForgotten(none.Set)
 	case engine.ReasonFrozen:
 		return errors.Join(err, s.settle(none.Set))
 	case engine.ReasonFull:
+		if !s.adopted { // the node may own addresses that it does not know
+			return s.settle(none.Set)
+		}
 		return types.Errorf(types.AsError(err).Code, "%w: %w", none, err)
 	case engine.ReasonTaken:
 		return types.Errorf(types.AsError(err).Code, "%w: %w; delete the container that has it there; "+
@@ -271,7 +301,9 @@ func (s *session) adopt(set int) error {
 		return err
 	}
 	s.wasUnsettled = true
-	return s.run(change{request: s.about(engine.Adopt, set), apply: func(a *engine.Answer) {
+	req := s.about(engine.Adopt, set)
+	req.Adopted = s.st.adopted && !s.confirmed
+	return s.run(change{request: req, apply: func(a *engine.Answer) {
 		s.replaceClaims(a)
 		s.setFree(s.st, set, a.Free)
 	}})
@@ -291,6 +323,9 @@ func (s *session) reassert() error {
 	s.wasUnsettled = true
 	req := s.about(engine.Reassert, noSet)
 	req.Addresses = maps.Clone(s.st.claims)
+	if s.st.second {
+		clear(req.Addresses)
+	}
 	for ip := range containers {
 		req.Addresses[ip] = s.st.claims[ip]
 	}
@@ -301,15 +336,16 @@ func (s *session) reassert() error {
 		for ip, node := range a.Conflicts {
 			if id, used := containers[ip]; used {
 				taken = append(taken, types.Errorf(types.CodeTryAgain,
-					"node %s has address %s of container %s, too: reassert there; if that does not help, delete one of the containers; if that node is gone for good, forget it", node, ip, id))
+					"node %s has address %s of container %s, too: reassert there, or forget that node if it is off; if that does not help, delete one of the containers", node, ip, id))
 			}
 		}
 	}})
 	return errors.Join(append(taken, err)...)
 }
 
-// replaceClaims makes the addresses of an answer those of the state.
+// replaceClaims makes the addresses of an answer to adopt or reassert those of the state.
 func (s *session) replaceClaims(a *engine.Answer) {
+	s.adopted, s.st.adopted, s.st.second = true, true, false
 	s.st.claims = map[netip.Addr]string{}
 	maps.Copy(s.st.claims, a.Addresses)
 }
@@ -429,8 +465,8 @@ func (s *session) releaseOf(set int, last []netip.Addr) error {
 }
 
 // synchronize settles with the engine, and then returns the addresses that the node does not need. It does
-// nothing before the first ADD.
-func (n *network) synchronize() error {
+// nothing before the first ADD. An operator who calls it confirms that no other machine has the identity of this one.
+func (n *network) synchronize(confirmed bool) error {
 	if err := n.Lock(func(*pool.Session) error { return nil }); err != nil {
 		return types.IgnoreNotExist(err)
 	}
@@ -439,6 +475,7 @@ func (n *network) synchronize() error {
 		return err
 	}
 	defer s.close()
+	s.confirmed = confirmed
 	err = s.settle(n.firstSet())
 	if err == nil && len(n.sets) > 0 { // else the runtime passes the ranges, and only to ADD and DEL
 		err = s.release(nil)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"net/netip"
 	"os"
@@ -12,7 +11,6 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
@@ -147,8 +145,31 @@ var _ = Describe("ADD", func() {
 			n.add(fmt.Sprint("b", i), other)
 		}
 		wire := cluster{n.cluster.dir, "lan"}
-		Expect(len(wire.owned("n1.net"))).To(BeNumerically(">=", 6))
-		Expect(len(wire.owned("n1.other"))).To(BeNumerically(">=", 6))
+		Expect(len(wire.owned("n1:net"))).To(BeNumerically(">=", 6))
+		Expect(len(wire.owned("n1:other"))).To(BeNumerically(">=", 6))
+	})
+
+	It("adopts once before it says that no address is free", func() {
+		n.add("c1", variant{})
+		for i := range 253 {
+			n.cluster.give("n1", fmt.Sprint("10.1.2.", 2+i))
+		}
+		n.cluster.calls()
+		for i := range 3 {
+			n.add(fmt.Sprint("d", i), variant{})
+		}
+		Expect(n.cluster.calls()).To(Equal([]string{"claim", "adopt"}))
+		n.expectAgreement()
+		Expect(n.beside("n2").fails("ADD", "c1", variant{}).Msg).To(ContainSubstring("no address of segment net is free"))
+		Expect(n.cluster.calls()).To(Equal([]string{"adopt", "claim"}))
+	})
+
+	It("refuses a second data folder of a node, and names both", func() {
+		n.add("c1", variant{})
+		other := n.beside("n1")
+		f := other.fails("ADD", "c2", variant{})
+		Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
+		Expect(f.Msg).To(SatisfyAll(ContainSubstring("machine-of-n1:"+n.DataDir), ContainSubstring("machine-of-n1:"+other.DataDir)))
 	})
 
 	It("refuses a machine with the name of another one, and names both", func() {
@@ -317,6 +338,72 @@ var _ = Describe("after a reboot", func() {
 	})
 })
 
+var _ = Describe("a second machine with the identity and name of a node", func() {
+	none := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "stock": 0`}
+	var n *testNode
+	// asClone does f on a second machine: with other files at the same path, and with another boot ID.
+	asClone := func(boot string, f func()) {
+		GinkgoHelper()
+		aside := n.DataDir + ".aside"
+		Expect(os.Rename(n.DataDir, aside)).To(Succeed())
+		n.Boot(boot)
+		f()
+		Expect(os.RemoveAll(n.DataDir)).To(Succeed())
+		Expect(os.Rename(aside, n.DataDir)).To(Succeed())
+		n.Boot("boot-1-of-n1")
+	}
+	BeforeEach(func() { n = newNode(newCluster(GinkgoTB()), "n1") })
+
+	DescribeTable("is seen at the next call of the engine, and after that the node gives nothing", func(boot string, next func() string) {
+		n.add("c1", variant{})
+		stock := n.state().claims
+		Expect(len(stock)).To(BeNumerically(">", 1))
+		asClone(boot, func() { n.run("ADD", "d1", variant{}).Result(GinkgoTB()) })
+		Expect(next()).To(ContainSubstring("has been registered by another boot of machine machine-of-n1"))
+		f := n.fails("ADD", "c3", none)
+		Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
+		Expect(f.Msg).To(SatisfyAll(ContainSubstring("node n1 of segment net"), ContainSubstring("a second machine has its identity and name"), ContainSubstring("restored from a backup")))
+		Expect(n.fails("ADD", "c3", variant{Args: "IP=10.1.2.3"}).Code).To(BeEquivalentTo(types.CodeConfig))
+		f = n.fails("STATUS", "", variant{})
+		Expect(f.Code).To(BeEquivalentTo(types.CodeNotAvailable))
+		Expect(f.Msg).To(ContainSubstring("a second machine"))
+		n.del("c3", none)
+		n.Boot("boot-2-of-n1")
+		clear(n.wire)
+		Expect(n.fails("ADD", "c3", none).Code).To(BeEquivalentTo(types.CodeConfig))
+
+		Expect(n.reassert()).To(BeZero())
+		n.run("STATUS", "", variant{}).OK(GinkgoTB())
+		n.add("c3", none)
+		n.expectAgreement()
+	},
+		Entry("an ADD", "boot-of-clone", func() string {
+			for i := range 8 {
+				if r := n.run("ADD", fmt.Sprint("x", i), variant{}); r.Exit != 0 {
+					return r.Failure(GinkgoTB()).Msg
+				}
+			}
+			return ""
+		}),
+		Entry("an ADD, where both are containers of one host", "boot-1-of-n1", func() string {
+			return n.fails("ADD", "x", variant{IPAM: `"segment": "net", "subnet": "10.1.3.0/24"`}).Msg
+		}),
+		Entry("a DEL that returns addresses", "boot-of-clone", func() string { return n.run("DEL", "c1", none).Stderr }),
+		Entry("a GC", "boot-of-clone", func() string { return n.gc("c1").Failure(GinkgoTB()).Msg }),
+	)
+
+	It("is not suspected after a restore from a backup: frozen and behind are looked at first", func() {
+		n.add("c1", none)
+		n.cluster.change(func(st *fakeState) {
+			st.Nodes["n1"], st.Frozen = strings.Fields(st.Nodes["n1"])[0]+" earlier", "today by hand"
+		})
+		Expect(n.fails("ADD", "c2", none).Code).To(BeEquivalentTo(types.CodeTryAgain))
+		n.cluster.change(func(st *fakeState) { st.Frozen = "" })
+		n.add("c2", none)
+		n.expectAgreement()
+	})
+})
+
 var _ = Describe("an engine that fails during ADD", func() {
 	DescribeTable("gives code 11, and the next ADD succeeds and agrees with the engine", func(verb, does, text string) {
 		n := newNode(newCluster(GinkgoTB()), "n1")
@@ -435,6 +522,18 @@ var _ = Describe("an engine that was restored from a backup", func() {
 		n.run("CHECK", "c1", variant{More: prev}).OK(GinkgoTB())
 	})
 
+	It("is another one if its ID differs, whatever its revision is", func() {
+		restore(1000)
+		n.cluster.change(func(st *fakeState) { st.Store = "another-store-than-before" })
+		Expect(n.fails("ADD", "c2", variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "stock": 0`, Args: "IP=10.1.2.99"}).Msg).To(ContainSubstring("is frozen since"))
+		n.expectAgreement()
+		n2.gc("c1").OK(GinkgoTB())
+		n2.expectAgreement()
+		thaw()
+		n.add("c2", variant{})
+		n.expectAgreement()
+	})
+
 	It("and frozen by somebody gets them again from GC, and from the command reassert", func() {
 		restore(1000)
 		n.cluster.change(func(st *fakeState) { st.Frozen = "today by hand" })
@@ -443,14 +542,9 @@ var _ = Describe("an engine that was restored from a backup", func() {
 			node.expectAgreement()
 		}
 		n.cluster.calls()
-		var stdout, stderr bytes.Buffer
-		call := n.call("", "", variant{})
-		env := skel.Env{Environ: []string{"CNI_PATH=" + call.Path}, Args: []string{"reassert"}, Stdin: strings.NewReader(call.Config), Stdout: &stdout, Stderr: &stderr}
-		Expect(skel.Run(n.Plugin(), env)).To(BeZero(), stderr.String())
+		Expect(n.reassert()).To(BeZero())
 		Expect(n.cluster.calls()).To(ContainElement("reassert"))
-		env.Args = []string{"reassert", "more"}
-		Expect(skel.Run(n.Plugin(), env)).To(Equal(1))
-		Expect(stdout.String()).To(BeEmpty())
+		Expect(n.reassert("more")).To(Equal(1))
 		thaw()
 		n.add("c2", variant{})
 		n2.add("c2", variant{})
@@ -611,7 +705,7 @@ var _ = Describe("the configuration", func() {
 		lan := cluster{n.cluster.dir, "lan"}
 		changed := variant{IPAM: `"segment": "lan", "subnet": "10.1.2.0/24"`}
 		n.add("c2", changed)
-		Expect(lan.owned("n1.net")).To(HaveKey(netip.MustParseAddr(ip)))
-		Expect(n.state().claims).To(Equal(lan.owned("n1.net")))
+		Expect(lan.owned("n1:net")).To(HaveKey(netip.MustParseAddr(ip)))
+		Expect(n.state().claims).To(Equal(lan.owned("n1:net")))
 	})
 })
