@@ -19,12 +19,15 @@ func (s *session) adopt(ctx context.Context, answer *engine.Answer) error {
 	for range maxRounds {
 		v, has, err := s.holdings(ctx, s.Node)
 		if err == nil {
-			err = errors.Join(s.checkRevision(), s.checkMachine(v), s.checkFrozen(v))
+			err = errors.Join(s.checkStore(), s.checkMachine(v), s.checkFrozen(v))
+		}
+		if err == nil && s.Adopted {
+			err = s.checkBoot(v)
 		}
 		if err != nil {
 			return err
 		}
-		registered, err := s.register(ctx, v, []clientv3.Cmp{s.unfrozen()})
+		registered, err := s.register(ctx, v)
 		if err != nil {
 			return err
 		}
@@ -43,21 +46,27 @@ func (s *session) adopt(ctx context.Context, answer *engine.Answer) error {
 	return s.busy()
 }
 
-// busy is the error of a call that began again too often.
+// busy is the error of a call that another one of the node overtakes.
 func (s *session) busy() error {
-	return failf(types.CodeTryAgain, engine.ReasonUnreachable, "the addresses of node %s changed %d times during the call: other calls for the node run at the same time; try again", s.Node, maxRounds)
+	return failf(types.CodeTryAgain, engine.ReasonUnreachable, "other calls for node %s run in segment %s at the same time; try again", s.Node, s.Segment)
 }
 
-// register writes the node's registration, and runs the operations in more, if the registration still is
-// what the view has and the conditions hold. It reports whether it did.
-func (s *session) register(ctx context.Context, v view, conditions []clientv3.Cmp, more ...clientv3.Op) (bool, error) {
-	key := s.node(s.Node)
-	same := clientv3.Compare(clientv3.Value(key), "=", v.identity)
-	if v.identity == "" {
-		same = absent(key)
+// register writes the node's registration, and runs the operations in more, if the registration is what this
+// call read first, and frozen and store what the view has. It reports whether it did.
+func (s *session) register(ctx context.Context, v view, more ...clientv3.Op) (bool, error) {
+	if v.node.revision != s.registration {
+		return false, s.busy()
 	}
-	resp, err := s.change(ctx, append(conditions, same), append(more, clientv3.OpPut(key, s.identity()), s.touch()), nil)
-	return err == nil && resp.Succeeded, err
+	if v.store.value == "" {
+		more = append(more, s.putStore(v))
+	}
+	more = append(more, clientv3.OpPut(v.node.key, s.identity()), s.touch())
+	resp, err := s.change(ctx, []clientv3.Cmp{v.node.unchanged(), v.frozen.unchanged(), v.store.unchanged()}, more, nil)
+	if err != nil || !resp.Succeeded {
+		return false, err
+	}
+	s.registration = resp.Header.Revision
+	return true, nil
 }
 
 // renew gives the addresses new claims, if they still have those that were read. It returns the new ones;
@@ -98,10 +107,10 @@ func (s *session) reassert(ctx context.Context, answer *engine.Answer) error {
 			return err
 		}
 		var freeze []clientv3.Op
-		if s.revision < s.Seen && v.frozen == "" {
+		if s.isBehind() && v.frozen.value == "" {
 			freeze = []clientv3.Op{s.putFrozen()}
 		}
-		registered, err := s.register(ctx, v, nil, freeze...)
+		registered, err := s.register(ctx, v, freeze...)
 		if err != nil {
 			return err
 		}
@@ -197,32 +206,62 @@ func (s *session) note(r *reassertion, a netip.Addr, claim string, resp *clientv
 	}
 }
 
-// forget removes the registration of the target, and then its addresses. Without a registration,
-// claims of the target that are still on their way do nothing.
+// forget removes the registration of the target, if it is what the request says, and then its addresses.
+// Without a registration, claims of the target that are still on their way do nothing. If another one
+// appears meanwhile, the rest of the addresses belongs to that, and forget answers with it.
 func (s *session) forget(ctx context.Context, answer *engine.Answer) error {
-	removed := map[netip.Addr]string{}
-	for round := range maxRounds {
+	s.Node = s.Target
+	for removed := false; ; {
 		v, has, err := s.holdings(ctx, s.Target)
+		switch {
+		case err != nil:
+			return err
+		case v.node.value == "":
+			return s.takeAll(ctx, has, v, answer)
+		case removed:
+			s.tellRegistration(answer, v.node.value)
+			return nil
+		case v.node.value != s.identity():
+			return failf(types.CodeConfig, engine.ReasonMachine,
+				"node %s of segment %s is registered with machine and boot %q, and the request names %q: another machine or boot has taken its place; see verb list",
+				s.Target, s.Segment, v.node.value, s.identity())
+		}
+		resp, err := s.change(ctx, []clientv3.Cmp{v.node.unchanged()}, []clientv3.Op{clientv3.OpDelete(s.node(s.Target)), clientv3.OpDelete(s.last(s.Target))}, nil)
 		if err != nil {
 			return err
 		}
-		if round > 0 && len(has) == 0 {
-			answer.Addresses, answer.Free, answer.Frozen = removed, v.free, frozenText(v)
-			return nil
+		removed = resp.Succeeded
+	}
+}
+
+// takeAll removes the addresses of the target, while it is not registered.
+func (s *session) takeAll(ctx context.Context, has map[netip.Addr]holding, v view, answer *engine.Answer) error {
+	answer.Addresses, answer.Frozen = map[netip.Addr]string{}, frozenText(v)
+	for _, batch := range batches(has) {
+		var ops []clientv3.Op
+		for _, a := range batch {
+			ops = append(ops, nested(s.owns(s.Target, a, has[a].claim), s.take(s.Target, a)))
 		}
-		if _, err := s.change(ctx, nil, []clientv3.Op{clientv3.OpDelete(s.node(s.Target)), clientv3.OpDelete(s.last(s.Target))}, nil); err != nil {
+		resp, err := s.change(ctx, []clientv3.Cmp{absent(v.node.key)}, ops, []clientv3.Op{clientv3.OpGet(v.node.key)})
+		if err != nil {
 			return err
 		}
-		for _, batch := range batches(has) {
-			var ops []clientv3.Op
-			for _, a := range batch {
-				removed[a] = has[a].claim
-				ops = append(ops, nested(s.owns(s.Target, a, has[a].claim), s.take(s.Target, a)))
-			}
-			if _, err := s.change(ctx, nil, ops, nil); err != nil {
-				return err
+		if !resp.Succeeded {
+			s.tellRegistration(answer, valueOf((*clientv3.GetResponse)(resp.Responses[0].GetResponseRange())))
+			break
+		}
+		for i, a := range batch {
+			if resp.Responses[i].GetResponseTxn().Succeeded {
+				answer.Addresses[a] = has[a].claim
 			}
 		}
 	}
-	return s.busy()
+	answer.Free = v.free + uint64(s.pool.count(answer.Addresses))
+	return nil
+}
+
+// tellRegistration adds the registration of the target to the answer.
+func (s *session) tellRegistration(answer *engine.Answer, identity string) {
+	machine, boot, _ := strings.Cut(identity, " ")
+	answer.Nodes = map[string]engine.Node{s.Target: {Machine: machine, Boot: boot}}
 }

@@ -76,7 +76,7 @@ func (s *session) lookForClaim(ctx context.Context, look looker, window block) (
 	key, end := s.rangeOf(window)
 	v, err := look(ctx, clientv3.OpGet(key, clientv3.WithRange(end), clientv3.WithKeysOnly()))
 	if err == nil {
-		err = errors.Join(s.checkRevision(), s.check(v))
+		err = errors.Join(s.checkStore(), s.check(v))
 	}
 	if err != nil {
 		return v, nil, err
@@ -115,7 +115,7 @@ func (s *session) claimSome(ctx context.Context, free []netip.Addr, got map[neti
 // claimRequested claims all addresses that are requested, or none.
 func (s *session) claimRequested(ctx context.Context, got map[netip.Addr]string, answer *engine.Answer) error {
 	var owners []clientv3.Op
-	conditions, ops, since := []clientv3.Cmp{s.unfrozen(), s.registered()}, []clientv3.Op{s.touch()}, now()
+	conditions, ops, since := []clientv3.Cmp{s.unfrozen()}, []clientv3.Op{s.touch()}, now()
 	claims := map[netip.Addr]string{}
 	for _, a := range s.Requested {
 		claims[a] = newClaim()
@@ -126,7 +126,7 @@ func (s *session) claimRequested(ctx context.Context, got map[netip.Addr]string,
 	for range maxRounds {
 		v, err := s.look(ctx, owners...)
 		if err == nil {
-			err = errors.Join(s.checkRevision(), s.check(v))
+			err = errors.Join(s.checkStore(), s.check(v))
 		}
 		if err == nil {
 			err = s.checkTaken(ctx, v)
@@ -135,7 +135,7 @@ func (s *session) claimRequested(ctx context.Context, got map[netip.Addr]string,
 			return err
 		}
 		answer.Free = v.free
-		resp, err := s.change(ctx, conditions, ops, nil)
+		resp, err := s.change(ctx, append(conditions, s.registered()), ops, nil)
 		if err != nil {
 			return err
 		}

@@ -18,8 +18,10 @@ const valid = `{"verb":"claim","segment":"vlan7","node":"n1","machine":"m","boot
 	"engine":{"type":"cluster-local-etcd","endpoints":["http://127.0.0.1:1"],"timeout":1}}`
 
 func TestDecode(t *testing.T) {
-	if _, err := decode([]byte(valid)); err != nil {
-		t.Fatal(err)
+	for _, node := range []string{"n1", "n1:pods"} {
+		if _, err := decode([]byte(strings.Replace(valid, "n1", node, 1))); err != nil {
+			t.Fatal(err)
+		}
 	}
 	tests := []struct {
 		old, new string
@@ -34,6 +36,8 @@ func TestDecode(t *testing.T) {
 		{`"vlan7"`, `"../a"`, types.CodeConfig, []string{`segment "../a"`}},
 		{`"n1"`, `"a/b"`, types.CodeConfig, []string{`node "a/b"`}},
 		{`"n1"`, `""`, types.CodeConfig, []string{`node ""`}},
+		{`"n1"`, `"n1:a:b"`, types.CodeConfig, []string{`node "n1:a:b"`}},
+		{`"n1"`, `"n1:"`, types.CodeConfig, []string{`node "n1:"`}},
 		{`"m"`, `"a b"`, types.CodeConfig, []string{`machine "a b"`}},
 		{`"b"`, `""`, types.CodeConfig, []string{`boot ""`}},
 		{`8`, `0`, types.CodeConfig, []string{"want 0"}},

@@ -48,17 +48,17 @@ func run(stdin io.Reader, stdout io.Writer) int {
 
 // serve returns the answer to a request. It turns errors and panics into an answer.
 func serve(text []byte) (answer engine.Answer) {
-	s := &session{}
+	s := &session{registration: -1}
 	defer func() {
 		if p := recover(); p != nil {
 			answer = engine.Answer{Error: failf(types.CodeInternal, engine.ReasonInternal, "panic: %v", p)}
 		}
 	}()
 	err := s.serve(text, &answer)
-	answer.Revision = s.revision
 	if err != nil {
-		answer = engine.Answer{Free: answer.Free, Revision: s.revision, Frozen: answer.Frozen, Error: asError(err)}
+		answer = engine.Answer{Free: answer.Free, Frozen: answer.Frozen, Error: asError(err)}
 	}
+	answer.Revision, answer.Store = s.revision, s.storeID
 	return answer
 }
 

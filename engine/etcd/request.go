@@ -65,7 +65,8 @@ func decodeStrictly(text []byte, out any) error {
 	return nil
 }
 
-// needsNode are the verbs that act for the node of the request.
+// needsNode are the verbs that act for the node of the request. Machine and boot are of that node, or, for
+// forget, of the target.
 var needsNode = []string{engine.Claim, engine.Release, engine.Adopt, engine.Reassert}
 
 // check reports what is wrong with the request, except ranges and the engine's configuration.
@@ -73,12 +74,13 @@ func (r *request) check(problem func(wrong bool, format string, args ...any)) {
 	_, known := verbs[r.Verb]
 	problem(!known, "verb %q is unknown", r.Verb)
 	problem(!isName(r.Segment), "segment %q must have letters, digits, '.', '_' and '-' only, and begin with a letter or digit", r.Segment)
-	acts := slices.Contains(needsNode, r.Verb)
-	problem((acts || r.Node != "") && !isName(r.Node), "node %q must have letters, digits, '.', '_' and '-' only, and begin with a letter or digit", r.Node)
+	acts, forget := slices.Contains(needsNode, r.Verb), r.Verb == engine.Forget
+	problem((acts || r.Node != "") && !isNode(r.Node), "node %q must be a name, or two names with ':' between them; names have letters, digits, '.', '_' and '-' only, and begin with a letter or digit", r.Node)
 	for _, f := range []struct{ key, value string }{{"machine", r.Machine}, {"boot", r.Boot}} {
-		problem(acts && !isWord(f.value), "%s %q must be 1 to %d characters without white space", f.key, f.value, maxName)
+		problem(forget && f.value == "", "%s is missing: name what verb list tells of node %s", f.key, r.Target)
+		problem((acts || forget && f.value != "") && !isWord(f.value), "%s %q must be 1 to %d characters without white space", f.key, f.value, maxName)
 	}
-	problem((r.Verb == engine.Forget || r.Target != "") && !isName(r.Target), "target %q must be the name of a node", r.Target)
+	problem((forget || r.Target != "") && !isNode(r.Target), "target %q must be the name of a node", r.Target)
 	problem(r.Seen < 0, "seen %d must not be negative", r.Seen)
 	if r.Verb == engine.Claim {
 		r.checkClaim(problem)
@@ -112,6 +114,12 @@ func isName(s string) bool {
 		}
 	}
 	return s != "" && len(s) <= maxName
+}
+
+// isNode reports whether s can be the name of a node: a name, or two with a separator that no name has.
+func isNode(s string) bool {
+	first, second, two := strings.Cut(s, ":")
+	return isName(first) && (!two || isName(second)) && len(s) <= maxName
 }
 
 // isWord reports whether s has printable ASCII characters only, and no white space.

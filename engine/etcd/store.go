@@ -37,6 +37,7 @@ const (
 //	<root>node/<node>          "<machine> <boot>"  the registration of a node
 //	<root>last/<node>          "<time>"            its last claim or adopt
 //	<root>frozen               "<time> <node>"     exists if the segment is frozen
+//	<root>store                "<random>"          the ID of this store; thaw writes it again
 type keys struct{ root string }
 
 func (k keys) owner(a netip.Addr) string            { return k.root + "a/" + digits(a) }
@@ -45,6 +46,7 @@ func (k keys) own(node string, a netip.Addr) string { return k.owned(node) + dig
 func (k keys) node(node string) string              { return k.root + "node/" + node }
 func (k keys) last(node string) string              { return k.root + "last/" + node }
 func (k keys) frozen() string                       { return k.root + "frozen" }
+func (k keys) store() string                        { return k.root + "store" }
 
 // rangeOf are the keys of the owners of a block, for clientv3.WithRange.
 func (k keys) rangeOf(b block) (key, end string) {
@@ -76,6 +78,11 @@ type session struct {
 	keys
 	client   *clientv3.Client // nil before the first read
 	revision int64            // the highest one seen in this call
+	storeID  string           // the last one seen in this call
+	// registration is the revision of the node's registration that this call read first, or wrote; 0: there was
+	// none, and -1: not read yet. Each change of the node compares it, so that one that arrives after a later
+	// adopt or forget does nothing.
+	registration int64
 }
 
 func (s *session) close() {
@@ -84,12 +91,33 @@ func (s *session) close() {
 	}
 }
 
+// An entry is a key with its value, and the revision of its last change. Both are zero if it does not exist.
+type entry struct {
+	key, value string
+	revision   int64
+}
+
+func entryOf(key string, r *clientv3.GetResponse) entry {
+	if len(r.Kvs) == 0 {
+		return entry{key: key}
+	}
+	return entry{key, string(r.Kvs[0].Value), r.Kvs[0].ModRevision}
+}
+
+// unchanged is the condition that nothing has written or removed the entry since it was read.
+func (e entry) unchanged() clientv3.Cmp { return unchangedSince(e.key, e.revision) }
+
+func unchangedSince(key string, revision int64) clientv3.Cmp {
+	return clientv3.Compare(clientv3.ModRevision(key), "=", revision)
+}
+
 // A view is what one read returned.
 type view struct {
-	identity string // registration of the request's node; "" if it has none
-	frozen   string
-	free     uint64 // an estimate in a large pool, and 0 only if none is free
-	extra    []*clientv3.GetResponse
+	node   entry // the registration of the request's node
+	frozen entry
+	store  entry
+	free   uint64 // an estimate in a large pool, and 0 only if none is free
+	extra  []*clientv3.GetResponse
 }
 
 // look reads, at one revision, what each verb needs, and the results of extra, which are get operations.
@@ -110,7 +138,8 @@ func (s *session) lookUncounted(ctx context.Context, extra ...clientv3.Op) (view
 
 // lookAt is look with a sample of the pool.
 func (s *session) lookAt(ctx context.Context, sample pool, extra []clientv3.Op) (view, error) {
-	ops := []clientv3.Op{clientv3.OpGet(s.frozen()), clientv3.OpGet(s.node(s.Node))}
+	ops := []clientv3.Op{clientv3.OpGet(s.frozen()), clientv3.OpGet(s.store()), clientv3.OpGet(s.node(s.Node))}
+	fixed := len(ops)
 	for _, b := range sample.counted() {
 		key, end := s.rangeOf(b)
 		ops = append(ops, clientv3.OpGet(key, clientv3.WithRange(end), clientv3.WithCountOnly()))
@@ -124,9 +153,13 @@ func (s *session) lookAt(ctx context.Context, sample pool, extra []clientv3.Op) 
 	for _, r := range resp.Responses {
 		all = append(all, (*clientv3.GetResponse)(r.GetResponseRange()))
 	}
-	v := view{frozen: valueOf(all[0]), identity: valueOf(all[1]), extra: all[counts:]}
+	v := view{frozen: entryOf(s.frozen(), all[0]), store: entryOf(s.store(), all[1]), node: entryOf(s.node(s.Node), all[2]), extra: all[counts:]}
+	s.storeID = v.store.value
+	if s.registration < 0 {
+		s.registration = v.node.revision
+	}
 	var used []int64
-	for _, r := range all[2:counts] {
+	for _, r := range all[fixed:counts] {
 		used = append(used, r.Count)
 	}
 	v.free = s.pool.estimate(sample, used)
@@ -223,7 +256,7 @@ func (c config) try(ctx context.Context, endpoint string, delay time.Duration, o
 	case <-time.After(delay):
 		a.client, a.err = clientv3.New(clientv3.Config{
 			Endpoints: []string{endpoint}, TLS: c.tls, Logger: zap.NewNop(),
-			DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(recordError(&cause))},
+			DialOptions: []grpc.DialOption{grpc.WithNoProxy(), grpc.WithChainUnaryInterceptor(recordError(&cause))},
 		})
 	case <-ctx.Done():
 		a.err = ctx.Err()
@@ -310,7 +343,11 @@ func (s *session) readError(err error) error {
 
 // changeError returns the error of an answer for an error of a change.
 func (s *session) changeError(err error) error {
-	if isRefusal(err) {
+	switch {
+	case errors.Is(err, rpctypes.ErrNoSpace): // also of a change that etcd has applied: it looks at the quota twice
+		return failf(types.CodeTryAgain, engine.ReasonUnknown,
+			"etcd's database is full (alarm NOSPACE), and the change may have happened: compact and defragment it, and disarm the alarm; then adopt")
+	case isRefusal(err):
 		return s.refusal(err)
 	}
 	return failf(types.CodeTryAgain, engine.ReasonUnknown,
@@ -321,9 +358,6 @@ func (s *session) changeError(err error) error {
 func (s *session) refusal(err error) error {
 	var e rpctypes.EtcdError
 	switch errors.As(err, &e); {
-	case errors.Is(e, rpctypes.ErrNoSpace):
-		return failf(types.CodeTryAgain, engine.ReasonSpace,
-			"etcd's database is full (alarm NOSPACE): compact and defragment it, and disarm the alarm; addresses can still be released")
 	case e.Code() == codes.PermissionDenied || e.Code() == codes.Unauthenticated:
 		return failf(types.CodeConfig, engine.ReasonDenied, "etcd refuses the certificate %s: grant its user a role with readwrite on the prefix %s: %w",
 			s.config.CertFile, s.root, e)

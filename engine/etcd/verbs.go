@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -38,22 +39,36 @@ func now() string { return time.Now().UTC().Format(time.RFC3339) }
 
 // check returns an error if the node may not claim: by its registration, or because the segment is frozen.
 func (s *session) check(v view) error {
-	if err := s.checkMachine(v); err != nil {
+	if err := errors.Join(s.checkMachine(v), s.checkFrozen(v)); err != nil {
 		return err
 	}
-	switch {
-	case v.identity == "":
+	if v.node.value == "" {
 		return failf(types.CodeTryAgain, engine.ReasonUnregistered,
 			"node %s is not registered in segment %s: it is new, or it has been forgotten; adopt", s.Node, s.Segment)
-	case v.identity != s.identity():
-		return failf(types.CodeTryAgain, engine.ReasonBoot, "node %s is registered with another boot (%s): adopt", s.Node, v.identity)
 	}
-	return s.checkFrozen(v)
+	if err := s.checkBoot(v); err != nil {
+		return err
+	}
+	if v.node.revision != s.registration {
+		return s.busy()
+	}
+	return nil
+}
+
+// checkBoot returns an error if the node is registered with another boot, unless the segment is frozen: then a
+// backup may have been restored, and the node has to reassert.
+func (s *session) checkBoot(v view) error {
+	if v.node.value == "" || v.node.value == s.identity() || v.frozen.value != "" {
+		return nil
+	}
+	return failf(types.CodeTryAgain, engine.ReasonBoot,
+		"node %s is registered with another boot (%s): adopt; if boot %s has adopted before, a second machine has the identity of this one, or an older state was restored",
+		s.Node, v.node.value, s.Boot)
 }
 
 // checkMachine returns an error if another machine is registered with the name of the node.
 func (s *session) checkMachine(v view) error {
-	if machine, _, _ := strings.Cut(v.identity, " "); v.identity != "" && machine != s.Machine {
+	if machine, _, _ := strings.Cut(v.node.value, " "); v.node.value != "" && machine != s.Machine {
 		return failf(types.CodeConfig, engine.ReasonMachine,
 			"node %s of segment %s is registered by machine %s; this is machine %s: give each machine a name of its own, or, if the other machine is gone, forget the node",
 			s.Node, s.Segment, machine, s.Machine)
@@ -62,7 +77,7 @@ func (s *session) checkMachine(v view) error {
 }
 
 func (s *session) checkFrozen(v view) error {
-	if v.frozen == "" {
+	if v.frozen.value == "" {
 		return nil
 	}
 	return failf(types.CodeTryAgain, engine.ReasonFrozen, "segment %s is frozen since %s: reassert on each node, then thaw", s.Segment, frozenText(v))
@@ -70,27 +85,29 @@ func (s *session) checkFrozen(v view) error {
 
 // frozenText is who froze the segment and when, for people; "" if it is not frozen.
 func frozenText(v view) string {
-	if since, node, _ := strings.Cut(v.frozen, " "); node != "" {
+	if since, node, _ := strings.Cut(v.frozen.value, " "); node != "" {
 		return since + " by " + node
 	}
-	return strings.TrimSpace(v.frozen)
+	return strings.TrimSpace(v.frozen.value)
 }
 
-// checkRevision returns an error if the store has an older state than the node has seen.
-func (s *session) checkRevision() error {
-	if s.revision >= s.Seen {
+// checkStore returns an error if the store has an older state than the node has seen, or is another one.
+func (s *session) checkStore() error {
+	if !s.isBehind() {
 		return nil
 	}
 	return failf(types.CodeTryAgain, engine.ReasonBehind,
-		"etcd is at revision %d, and node %s has seen %d: an older state was restored, or this is another etcd; reassert on each node, then thaw",
-		s.revision, s.Node, s.Seen)
+		"etcd is at revision %d and has the ID %q, and node %s has seen revision %d and ID %q: an older state was restored, or this is another etcd; reassert on each node, then thaw",
+		s.revision, s.storeID, s.Node, s.Seen, s.Store)
+}
+
+func (s *session) isBehind() bool {
+	return s.revision < s.Seen || s.Store != "" && s.Store != s.storeID
 }
 
 // unfrozen and registered are the conditions of a change by the node.
-func (s *session) unfrozen() clientv3.Cmp { return absent(s.frozen()) }
-func (s *session) registered() clientv3.Cmp {
-	return clientv3.Compare(clientv3.Value(s.node(s.Node)), "=", s.identity())
-}
+func (s *session) unfrozen() clientv3.Cmp   { return absent(s.frozen()) }
+func (s *session) registered() clientv3.Cmp { return unchangedSince(s.node(s.Node), s.registration) }
 
 // owns is the condition that the address belongs to the node with this claim.
 func (s *session) owns(node string, a netip.Addr, claim string) clientv3.Cmp {
@@ -155,7 +172,7 @@ func batches[V any](m map[netip.Addr]V) [][]netip.Addr {
 func (s *session) release(ctx context.Context, answer *engine.Answer) error {
 	v, err := s.look(ctx)
 	if err == nil {
-		err = s.checkRevision()
+		err = errors.Join(s.checkStore(), s.checkBoot(v))
 	}
 	if err != nil {
 		return err
@@ -187,7 +204,7 @@ func (s *session) status(ctx context.Context, answer *engine.Answer) error {
 		return err
 	}
 	answer.Free, answer.Frozen = v.free, frozenText(v)
-	return s.checkRevision()
+	return s.checkStore()
 }
 
 // list tells the nodes of the segment and the owners of addresses, or those of one node.
@@ -219,30 +236,54 @@ func (s *session) list(ctx context.Context, answer *engine.Answer) error {
 		name, _, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), s.root+"n/"), "/")
 		answer.Owners[a] = engine.Owner{Node: name, Since: since}
 	}
-	return s.checkRevision()
+	return s.checkStore()
 }
 
 // freeze makes claim and adopt fail until thaw.
 func (s *session) freeze(ctx context.Context, answer *engine.Answer) error {
-	return s.setFrozen(ctx, answer, nested(absent(s.frozen()), []clientv3.Op{s.putFrozen()}))
+	return s.setFrozen(ctx, answer, func(v view) []clientv3.Op {
+		if v.frozen.value != "" {
+			return []clientv3.Op{clientv3.OpPut(s.frozen(), v.frozen.value)}
+		}
+		return []clientv3.Op{s.putFrozen()}
+	})
 }
 
 func (s *session) putFrozen() clientv3.Op { return clientv3.OpPut(s.frozen(), now()+" "+s.Node) }
 
 // thaw ends freeze.
 func (s *session) thaw(ctx context.Context, answer *engine.Answer) error {
-	return s.setFrozen(ctx, answer, clientv3.OpDelete(s.frozen()))
+	return s.setFrozen(ctx, answer, func(v view) []clientv3.Op {
+		return []clientv3.Op{clientv3.OpDelete(s.frozen()), s.putStore(v)}
+	})
 }
 
-// setFrozen runs the change, and answers with the state after it.
-func (s *session) setFrozen(ctx context.Context, answer *engine.Answer, change clientv3.Op) error {
-	if _, err := s.look(ctx); err != nil {
-		return err
+// putStore writes the ID of the store, which it makes if there is none.
+func (s *session) putStore(v view) clientv3.Op {
+	s.storeID = v.store.value
+	if s.storeID == "" {
+		s.storeID = newClaim()
 	}
-	if _, err := s.change(ctx, nil, []clientv3.Op{change}, nil); err != nil {
-		return err
+	return clientv3.OpPut(s.store(), s.storeID)
+}
+
+// setFrozen runs the change, and answers with the state after it. Freeze and thaw always write their key, and
+// compare both, so that neither has an effect if it arrives after a later one.
+func (s *session) setFrozen(ctx context.Context, answer *engine.Answer, change func(view) []clientv3.Op) error {
+	for range maxRounds {
+		v, err := s.look(ctx)
+		if err != nil {
+			return err
+		}
+		resp, err := s.change(ctx, []clientv3.Cmp{v.frozen.unchanged(), v.store.unchanged()}, change(v), nil)
+		if err != nil {
+			return err
+		}
+		if resp.Succeeded {
+			v, err := s.look(ctx)
+			answer.Free, answer.Frozen = v.free, frozenText(v)
+			return err
+		}
 	}
-	v, err := s.look(ctx)
-	answer.Free, answer.Frozen = v.free, frozenText(v)
-	return err
+	return s.busy()
 }

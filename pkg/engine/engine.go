@@ -15,7 +15,7 @@ const (
 	Release  = "release"  // gives addresses of the node back
 	Adopt    = "adopt"    // registers the node, and gives new claims for all addresses that it owns
 	List     = "list"     // tells nodes and owners
-	Forget   = "forget"   // gives back all addresses of another node, and removes its registration
+	Forget   = "forget"   // removes the registration of another node, and gives back its addresses
 	Status   = "status"   // tells how many addresses are free, and whether the segment is frozen
 	Freeze   = "freeze"   // refuses claim and adopt until Thaw
 	Thaw     = "thaw"     // ends Freeze
@@ -28,8 +28,9 @@ type Request struct {
 	Verb      string                `json:"verb"`
 	Segment   string                `json:"segment"`             // the nodes on one wire, between which addresses are unique
 	Node      string                `json:"node,omitempty"`      // of the caller
-	Machine   string                `json:"machine,omitempty"`   // of the caller
-	Boot      string                `json:"boot,omitempty"`      // of the caller
+	Machine   string                `json:"machine,omitempty"`   // of the caller; forget: of the target, as list told it
+	Boot      string                `json:"boot,omitempty"`      // of the caller; forget: of the target, as list told it
+	Adopted   bool                  `json:"adopted,omitempty"`   // adopt: this boot has adopted before, so that another one in the registration is an error
 	Ranges    []Range               `json:"ranges,omitempty"`    // the pool of claim; what "free" counts
 	Exclude   []netip.Prefix        `json:"exclude,omitempty"`   // are in no range
 	Want      int                   `json:"want,omitempty"`      // claim: how many addresses, at most
@@ -37,8 +38,12 @@ type Request struct {
 	Addresses map[netip.Addr]string `json:"addresses,omitempty"` // release, reassert: addresses with their claims
 	Target    string                `json:"target,omitempty"`    // forget: which node; list: of which node only
 	Seen      int64                 `json:"seen,omitempty"`      // the highest revision that the node has seen
+	Store     string                `json:"store,omitempty"`     // the ID of the store that the node has seen last
 	Engine    json.RawMessage       `json:"engine,omitempty"`    // the configuration of the engine: its own keys, and "type"
 }
+
+// MaxParts is how many ranges and exclusions a request may contain.
+const MaxParts = 100
 
 // A Range is the addresses from First to Last, with both.
 type Range struct {
@@ -52,8 +57,9 @@ type Answer struct {
 	Conflicts map[netip.Addr]string `json:"conflicts,omitempty"` // reassert: addresses that another node has, with its name
 	Free      uint64                `json:"free"`                // free addresses in the ranges of the request
 	Revision  int64                 `json:"revision,omitempty"`  // of the engine's data; grows with each change
+	Store     string                `json:"store,omitempty"`     // the ID of the segment's data; no other store has it
 	Frozen    string                `json:"frozen,omitempty"`    // since when, and by which node
-	Nodes     map[string]Node       `json:"nodes,omitempty"`     // list
+	Nodes     map[string]Node       `json:"nodes,omitempty"`     // list; forget: the registration that took the place of the removed one
 	Owners    map[netip.Addr]Owner  `json:"owners,omitempty"`    // list
 	Error     *Error                `json:"error,omitempty"`
 }
@@ -89,14 +95,13 @@ const (
 	ReasonUnreachable  = "unreachable"  // the engine's store did not answer in time
 	ReasonUnknown      = "unknown"      // the store did not answer a change: it may happen, even later. Adopt
 	ReasonDenied       = "denied"       // the store refuses this client
-	ReasonSpace        = "space"        // the store takes no more data; it does release addresses
 	ReasonFull         = "full"         // no address is free
 	ReasonTaken        = "taken"        // a requested address belongs to another node
 	ReasonOwn          = "own"          // a requested address belongs to this node, which does not know it. Adopt
 	ReasonUnregistered = "unregistered" // the node was never registered, or has been forgotten. Adopt
-	ReasonBoot         = "boot"         // the node is registered with another boot. Adopt
-	ReasonMachine      = "machine"      // another machine is registered with the name of this node
+	ReasonBoot         = "boot"         // the node is registered with another boot. Adopt, unless this one has
+	ReasonMachine      = "machine"      // another machine is registered with the name of this node; forget: of the target
 	ReasonFrozen       = "frozen"       // see Freeze
-	ReasonBehind       = "behind"       // the store's revision is below Seen: an older state was restored. Reassert
+	ReasonBehind       = "behind"       // the store's revision is below Seen, or its ID is not Store: another state was restored. Reassert
 	ReasonInternal     = "internal"     // any other
 )

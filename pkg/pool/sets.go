@@ -59,15 +59,16 @@ func RangeOf(p netip.Prefix) Range {
 	return Range{i.from, i.to}
 }
 
-// Sets returns the range sets, in the order in which NoneFreeError numbers them.
-func (p *Pool) Sets() []Set {
+// Sets returns the range sets, in the order in which NoneFreeError numbers them. They exclude the gateways,
+// what the key exclude names, and the prefixes of exclude.
+func (p *Pool) Sets(exclude ...netip.Prefix) []Set {
 	var all []Set
 	for _, set := range p.conf.sets {
 		s := Set{}
 		for _, r := range set {
 			s.Ranges = append(s.Ranges, Range{r.from, r.to})
 			gateway := netip.PrefixFrom(r.gateway, r.gateway.BitLen())
-			for _, e := range slices.Concat(p.conf.exclude, []netip.Prefix{gateway}) {
+			for _, e := range slices.Concat(p.conf.exclude, []netip.Prefix{gateway}, exclude) {
 				if r.overlaps(intervalOf(e)) {
 					s.Exclude = append(s.Exclude, e)
 				}

@@ -58,6 +58,9 @@ func (s Store) PrivatePath(name string) string {
 	return filepath.Join(filepath.Dir(s.privateDir), "."+name, filepath.Base(s.privateDir))
 }
 
+// Path returns the path of the file with the reservation of an address.
+func (s Store) Path(ip netip.Addr) string { return filepath.Join(s.dir, ip.String()) }
+
 // Release removes the reservations of the attachment of the request or, if there are none, the legacy
 // reservations of its container. If there is no folder, it does nothing. The result has all addresses whose
 // reservations were removed, also if there is an error. Besides those of the attachment, these can be

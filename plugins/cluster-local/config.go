@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/plumb-cni/plumb/pkg/engine"
 	"github.com/plumb-cni/plumb/pkg/pool"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -19,6 +20,7 @@ const (
 	defaultTimeout = 3   // seconds
 	maxTimeout     = 60  // seconds
 	maxName        = 253 // bytes: of segments and nodes, as engine/README.md says
+	separator      = ":" // between node and network; no name has it
 )
 
 // rawConf is the configuration before it is checked.
@@ -75,11 +77,22 @@ func (h host) parse(r *skel.Request) (*network, error) {
 	if err := errors.Join(poolErr, n.setKeys(raw.IPAM)); err != nil {
 		return nil, types.Coded(types.CodeConfig, err)
 	}
-	n.sets = p.Sets()
-	for i := range n.sets {
-		n.sets[i].Exclude = append(n.sets[i].Exclude, n.fixed...)
+	n.sets = p.Sets(n.fixed...)
+	return n, n.checkSets()
+}
+
+// checkSets returns an error if no engine takes the range sets: engine/README.md has the limits of a request.
+func (n *network) checkSets() error {
+	var errs []error
+	problem := types.ProblemsInto(&errs)
+	for i, set := range n.sets {
+		for _, r := range set.Ranges {
+			problem(r.First.Is6() && !netip.PrefixFrom(r.First, 64).Contains(r.Last), "range set %d: %s-%s must be in one /64", i+1, r.First, r.Last)
+		}
+		parts := len(set.Ranges) + len(set.Exclude)
+		problem(parts > engine.MaxParts, "range set %d: want %d ranges and exclusions at most, got %d", i+1, engine.MaxParts, parts)
 	}
-	return n, nil
+	return types.Coded(types.CodeConfig, errors.Join(errs...))
 }
 
 // setKeys checks the plugin's own keys, and sets the fields for them.
@@ -119,13 +132,14 @@ func (n *network) nodeName(configured string) (string, error) {
 		}
 		node = name
 	}
+	full := node
 	if n.segment != n.request.Conf.Name {
-		node += "." + n.request.Conf.Name
+		full += separator + n.request.Conf.Name
 	}
-	if !isName(node) {
+	if !isName(node) || len(full) > maxName {
 		return "", fmt.Errorf("node %q is no name: use letters, digits, '.', '_' and '-', and begin with a letter or digit; the default of the key node is the host name", node)
 	}
-	return node, nil
+	return full, nil
 }
 
 // setEngine reads the keys of engine that are not the engine's own, and returns its prefix.

@@ -20,7 +20,7 @@ const killAfter = 2 * time.Second
 // If that has engine.ReasonUnknown, it is not known whether the engine has done what it was asked for,
 // or will do it later. In all other cases, nothing has changed.
 func (n *network) call(req engine.Request, limit time.Duration) (*engine.Answer, error) {
-	machine, err := n.host.machine()
+	machine, err := n.machine()
 	if err != nil {
 		return nil, n.failure(engine.ReasonInternal, err)
 	}
@@ -78,6 +78,7 @@ func decodeAnswer(output []byte, req engine.Request) (*engine.Answer, error) {
 	var errs []error
 	problem := types.ProblemsInto(&errs)
 	problem(a.Revision < 0, "revision %d is negative", a.Revision)
+	problem(a.Store != "" && !isClaim(a.Store), "%q is no ID of a store", a.Store)
 	if e := a.Error; e != nil {
 		problem(e.Code == 0 || e.Reason == "" || e.Msg == "", "the error has no code, reason or message")
 		problem(len(a.Addresses) > 0, "an error comes with addresses")

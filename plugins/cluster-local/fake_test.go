@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -19,6 +20,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	"github.com/plumb-cni/plumb/pkg/engine"
+	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
@@ -67,6 +69,7 @@ func buildSettings() (all []string) {
 // A fakeState is what the fake engine keeps.
 type fakeState struct {
 	Revision int64
+	Store    string
 	Frozen   string
 	Nodes    map[string]string // "machine boot" by node
 	Owners   map[netip.Addr]fakeOwner
@@ -90,7 +93,7 @@ func (c cluster) change(f func(*fakeState)) {
 		panic(err)
 	}
 	defer func() { _ = lock.Close() }()
-	st := &fakeState{Revision: 1, Nodes: map[string]string{}, Owners: map[netip.Addr]fakeOwner{}}
+	st := &fakeState{Revision: 1, Store: "the-first-store-of-all", Nodes: map[string]string{}, Owners: map[netip.Addr]fakeOwner{}}
 	path := filepath.Join(c.dir, "segment."+c.segment)
 	text, err := os.ReadFile(path)
 	if err == nil {
@@ -249,14 +252,16 @@ func (st *fakeState) serve(r engine.Request, a *engine.Answer) {
 		engine.Status: func(engine.Request, *engine.Answer) {},
 	}
 	switch {
-	case r.Verb != engine.Reassert && st.Revision < r.Seen:
+	case r.Verb != engine.Reassert && (st.Revision < r.Seen || r.Store != "" && r.Store != st.Store):
 		a.Error = &engine.Error{Code: 11, Reason: engine.ReasonBehind, Msg: "an older state was restored"}
 	case r.Verb != engine.Status && st.Nodes[r.Node] != "" && !strings.HasPrefix(st.Nodes[r.Node], r.Machine+" "):
 		a.Error = &engine.Error{Code: 7, Reason: engine.ReasonMachine, Msg: "registered by machine " + st.Nodes[r.Node] + "; this is " + r.Machine}
+	case st.Frozen == "" && st.Nodes[r.Node] != "" && st.Nodes[r.Node] != r.Machine+" "+r.Boot && (r.Verb == engine.Claim || r.Verb == engine.Release || r.Adopted):
+		a.Error = &engine.Error{Code: 11, Reason: engine.ReasonBoot, Msg: "another boot"}
 	default:
 		verbs[r.Verb](r, a)
 	}
-	a.Revision, a.Frozen = st.Revision, st.Frozen
+	a.Revision, a.Store, a.Frozen = st.Revision, st.Store, st.Frozen
 	for _, rg := range r.Ranges {
 		for ip := rg.First; !rg.Last.Less(ip) && a.Free < 1<<17; ip = ip.Next() {
 			if _, taken := st.Owners[ip]; !taken && !containsAddr(r.Exclude, ip) {
@@ -271,14 +276,11 @@ func (st *fakeState) claim(r engine.Request, a *engine.Answer) {
 		a.Error, a.Addresses = &engine.Error{Code: 11, Reason: reason, Msg: fmt.Sprintf(format, args...)}, nil
 	}
 	switch {
-	case st.Nodes[r.Node] == "":
-		refuse(engine.ReasonUnregistered, "node %s is not registered", r.Node)
-		return
-	case st.Nodes[r.Node] != r.Machine+" "+r.Boot:
-		refuse(engine.ReasonBoot, "another boot")
-		return
 	case st.Frozen != "":
 		refuse(engine.ReasonFrozen, "segment %s is frozen since %s", r.Segment, st.Frozen)
+		return
+	case st.Nodes[r.Node] == "":
+		refuse(engine.ReasonUnregistered, "node %s is not registered", r.Node)
 		return
 	}
 	a.Addresses = map[netip.Addr]string{}
@@ -335,7 +337,7 @@ func (st *fakeState) adopt(r engine.Request, a *engine.Answer) {
 func (st *fakeState) reassert(r engine.Request, a *engine.Answer) {
 	st.Nodes[r.Node] = r.Machine + " " + r.Boot
 	a.Addresses, a.Conflicts = map[netip.Addr]string{}, map[netip.Addr]string{}
-	if st.Revision < r.Seen && st.Frozen == "" {
+	if (st.Revision < r.Seen || r.Store != "" && r.Store != st.Store) && st.Frozen == "" {
 		st.Frozen = "2026-01-01T00:00:00Z by " + r.Node
 	}
 	for ip, o := range st.Owners {
@@ -360,12 +362,13 @@ type testNode struct {
 	name    string
 	timeout int               // the key engine.timeout
 	wire    map[string]string // the addresses of all containers of the cluster
+	stderr  string            // of the last ADD that succeeded
 }
 
 // newNode returns a node whose plugin has the data folder, boot ID, clock and name of the node.
 func newNode(c cluster, name string) *testNode {
 	GinkgoHelper()
-	n := &testNode{nstest.NewPoolNode(GinkgoTB()), c, name, 60, map[string]string{}}
+	n := &testNode{nstest.NewPoolNode(GinkgoTB()), c, name, 60, map[string]string{}, ""}
 	n.Boot("boot-1-of-" + name)
 	Expect(os.WriteFile(n.identity(), []byte("machine-of-"+name+"\n"), 0o600)).To(Succeed())
 	n.Plugin = n.host().plugin
@@ -409,7 +412,9 @@ func (n *testNode) run(command, id string, v variant) nstest.Reply {
 func (n *testNode) add(id string, v variant) string {
 	GinkgoHelper()
 	var ips []string
-	for _, ip := range n.run("ADD", id, v).Result(GinkgoTB()).IPs {
+	reply := n.run("ADD", id, v)
+	n.stderr = reply.Stderr
+	for _, ip := range reply.Result(GinkgoTB()).IPs {
 		a := ip.Address.Addr().String()
 		Expect(n.wire[a]).To(BeEmpty(), "address %s of %s on node %s", a, id, n.name)
 		n.wire[a] = n.name + "/" + id
@@ -444,6 +449,17 @@ func (n *testNode) gcWith(v variant, ids ...string) nstest.Reply {
 	}
 	v.More = `"cni.dev/valid-attachments": [` + strings.Join(valid, ",") + `]`
 	return n.run("GC", "", v)
+}
+
+// reassert calls the command of this name, and returns its exit status. It prints nothing.
+func (n *testNode) reassert(args ...string) int {
+	GinkgoHelper()
+	var stdout bytes.Buffer
+	call := n.call("", "", variant{})
+	defer func() { Expect(stdout.String()).To(BeEmpty()) }()
+	return skel.Run(n.Plugin(), skel.Env{
+		Environ: []string{"CNI_PATH=" + call.Path}, Args: append([]string{"reassert"}, args...), Stdin: strings.NewReader(call.Config), Stdout: &stdout, Stderr: GinkgoWriter,
+	})
 }
 
 // state returns the content of the file of owned addresses.

@@ -132,7 +132,7 @@ func FuzzConfig(f *testing.F) {
 
 func checkNetwork(t *testing.T, n *network) {
 	t.Helper()
-	if !isName(n.segment) || !isName(n.node) || !isName(n.program) || strings.Contains(n.scope, "\n") {
+	if !isName(n.segment) || !isName(strings.Replace(n.node, separator, "", 1)) || !isName(n.program) || strings.Contains(n.scope, "\n") {
 		t.Errorf("segment %q, node %q, engine %q, scope %q", n.segment, n.node, n.program, n.scope)
 	}
 	if n.stock < 0 || n.stock > maxStock || n.timeout < time.Second || n.timeout > maxTimeout*time.Second {
@@ -156,7 +156,8 @@ func checkNetwork(t *testing.T, n *network) {
 
 // TestState compares the text of a state with a golden file: other versions read it.
 func TestState(t *testing.T) {
-	st := newState("6f1e8a52-0000-4000-8000-000000000001", `cluster-local-etcd vlan7 n1.pods "/plumb/v1"`, 1234)
+	st := newState("6f1e8a52-0000-4000-8000-000000000001", `cluster-local-etcd vlan7 n1:pods "/plumb/v1"`, 1234)
+	st.id, st.store, st.adopted, st.second = 5, someClaim, true, true
 	st.unsettled, st.failed = true, 90*time.Second
 	st.free[netip.MustParseAddr("10.7.0.10")] = 113
 	st.free[netip.MustParseAddr("fd00::1")] = 1 << 53
@@ -220,7 +221,7 @@ func TestMachine(t *testing.T) {
 	dir := t.TempDir()
 	uuid, id := filepath.Join(dir, "uuid"), filepath.Join(dir, "id")
 	h := host{identity: []string{uuid, id}}
-	if _, err := h.machine(); err == nil || types.AsError(err).Code != types.CodeConfig {
+	if _, err := h.machineID(); err == nil || types.AsError(err).Code != types.CodeConfig {
 		t.Errorf("without any: %v", err)
 	}
 	for path, text := range map[string]string{id: "0123\n", uuid: "4C4C-44\n"} {
@@ -228,7 +229,21 @@ func TestMachine(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got, err := h.machine(); err != nil || got != "4C4C-44/0123" {
+	if got, err := h.machineID(); err != nil || got != "4C4C-44/0123" {
 		t.Errorf("%q, %v", got, err)
+	}
+	for _, text := range []string{"", "00000000-0000-0000-0000-000000000000", "FFFFFFFF-FFFF-FFFF-FFFF-FFFFFFFFFFFF", "03000200-0400-0500-0006-000700080009", "Not Settable"} {
+		if err := os.WriteFile(uuid, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := h.machineID(); err != nil || got != "0123" {
+			t.Errorf("%q beside a machine ID: %q, %v", text, got, err)
+		}
+	}
+	if err := os.WriteFile(id, []byte("uninitialized\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := h.machineID(); err == nil || types.AsError(err).Code != types.CodeConfig || !strings.Contains(err.Error(), uuid) || !strings.Contains(err.Error(), id) {
+		t.Errorf("bogus IDs only: %q, %v", got, err)
 	}
 }

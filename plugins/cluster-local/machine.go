@@ -1,7 +1,11 @@
 package main
 
 import (
+	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/invoke"
@@ -14,21 +18,45 @@ func thisHost() host {
 	return host{pool.ThisMachine(), []string{"/sys/class/dmi/id/product_uuid", "/etc/machine-id"}, os.Hostname, invoke.RunProgram}
 }
 
-// machine returns what distinguishes this machine from all others: the UUID of the hardware or virtual
-// machine, and the machine ID of the system. Either alone is not enough: a copied disk has the same machine
-// ID, and containers that are nodes have the UUID of their host.
-func (h host) machine() (string, error) {
-	var parts []string
+// machine returns what distinguishes this machine from all others, and one data folder from another: the UUID of
+// the hardware or virtual machine, the machine ID of the system, and the path of the folder. Either
+// ID is enough. Both say more: a copied disk has the same machine ID, and containers that are nodes
+// have the UUID of their host.
+func (n *network) machine() (string, error) {
+	id, err := n.host.machineID()
+	folder := strconv.QuoteToASCII(filepath.Join(n.ownedPath(), "../../.."))
+	return id + ":" + strings.ReplaceAll(strings.Trim(folder, `"`), " ", `\x20`), err
+}
+
+// machineID returns the IDs in the files of h.identity, without those that many machines have.
+func (h host) machineID() (string, error) {
+	var parts, problems []string
 	for _, path := range h.identity {
 		text, err := os.ReadFile(path)
 		id := strings.Join(strings.Fields(string(text)), "")
-		if err == nil && id != "" && len(id) < 100 {
+		switch {
+		case err != nil:
+			problems = append(problems, err.Error())
+		case isBogus(id) || len(id) >= 100:
+			problems = append(problems, fmt.Sprintf("%s has %q, which is not unique to one machine", path, id))
+		default:
 			parts = append(parts, id)
 		}
 	}
 	if len(parts) == 0 {
-		return "", types.Errorf(types.CodeConfig, "this machine has no identity: neither of %s can be read; make a machine ID with systemd-machine-id-setup",
-			strings.Join(h.identity, " and "))
+		return "", types.Errorf(types.CodeConfig, "this machine has no identity: %s; create a machine ID with systemd-machine-id-setup", strings.Join(problems, "; "))
 	}
 	return strings.Join(parts, "/"), nil
+}
+
+// bogus are the IDs that vendors and images give to many machines. All are in lower case and without '-'.
+var bogus = []string{
+	"", "uninitialized", // machine-id(5)
+	"notsettable", "notpresent", "notspecified", "none", "tobefilledbyo.e.m.",
+	"03000200040005000006000700080009", "00020003000400050006000700080009", "123456781234567890abcddeefaabbcc",
+}
+
+func isBogus(id string) bool {
+	id = strings.ReplaceAll(strings.ToLower(id), "-", "")
+	return strings.Trim(id, "0") == "" || strings.Trim(id, "f") == "" || slices.Contains(bogus, id)
 }

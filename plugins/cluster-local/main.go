@@ -56,23 +56,22 @@ func isNoneFree(err error) bool {
 }
 
 // del releases the reservations of the attachment. If the node then has more free addresses than it
-// needs, del returns some to the engine. If that fails, the node keeps them, and del only warns.
+// needs, del returns some to the engine. If that fails, the node keeps them, and del only warns. An
+// earlier call may have failed to return some, so del does the same if it releases nothing.
 func (h host) del(r *skel.Request) error {
 	store, err := h.NewStore(r)
 	if err != nil {
 		return err
 	}
 	released, err := store.Release(r)
-	if err != nil || len(released) == 0 {
+	if err != nil {
 		return err
 	}
 	n, err := h.parse(r)
 	if err == nil {
 		err = n.returnSurplus(released)
 	}
-	if err != nil {
-		r.Warn("the node keeps addresses that it does not need: %v", err)
-	}
+	warnOfSurplus(r, err)
 	return nil
 }
 
@@ -86,8 +85,8 @@ func (h host) check(r *skel.Request) error {
 	return errors.Join(n.Check(r), n.checkOwned(r))
 }
 
-// status returns an error if ADD could not write a reservation, or if the engine is not in CNI_PATH. If the
-// key failStatusWhenFull is set, it also returns an error if ADD would find no free address.
+// status returns an error if ADD could not write a reservation, if the engine is not in CNI_PATH, or if a second
+// machine has the identity of this one. If the key failStatusWhenFull is set, it also returns an error if ADD would find no free address.
 func (h host) status(r *skel.Request) error { return types.NotAvailable(h.checkAvailable(r)) }
 
 // checkAvailable does the checks of status. Its errors do not have types.CodeNotAvailable yet.
@@ -99,7 +98,10 @@ func (h host) checkAvailable(r *skel.Request) error {
 	if _, err := invoke.Find(n.program, r.Path); err != nil {
 		return err
 	}
-	return n.checkFree()
+	if err := n.checkFree(); err != nil {
+		return err
+	}
+	return n.checkAlone()
 }
 
 // gc releases the reservations of all attachments but the valid ones. Then it synchronizes the owned
@@ -112,7 +114,7 @@ func (h host) gc(r *skel.Request) error {
 	_, releaseErr := store.ReleaseInvalid(r)
 	n, err := h.parse(r)
 	if err == nil {
-		err = n.synchronize()
+		err = n.synchronize(false)
 	}
 	return errors.Join(releaseErr, err)
 }
@@ -130,5 +132,5 @@ func (h host) reassert(r *skel.Request, args []string) error {
 	if err != nil {
 		return err
 	}
-	return n.synchronize()
+	return n.synchronize(true)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"math/rand/v2"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -24,8 +25,13 @@ import (
 // lock of the engine.
 type state struct {
 	boot  string
+	id    uint64 // random: distinguishes this boot from that of a second node with the same boot ID
 	scope string // segment, node and engine
 	seen  int64  // the highest revision that an answer of the engine had
+	store string // the ID that the last answer of the engine had
+	// adopted says that the node has registered with this boot and id. If the engine has another registration after
+	// that, a second machine has the identity of this one: second says so, in later boots, too.
+	adopted, second bool
 	// unsettled says that a change of the engine has begun, and that it is not known what came of it.
 	unsettled bool
 	failed    time.Duration         // when the last return of a surplus failed, since boot; zero: it did not
@@ -53,12 +59,17 @@ func (n *network) read(se *pool.Session) (st *state, valid bool, err error) {
 	if valid = st.boot == se.Boot(); valid {
 		return st, true, nil
 	}
-	return newState(se.Boot(), n.scope, st.seen), false, nil
+	fresh := newState(se.Boot(), n.scope, st.seen)
+	fresh.store, fresh.second = st.store, st.second
+	return fresh, false, nil
 }
 
 func newState(boot, scope string, seen int64) *state {
-	return &state{boot: boot, scope: scope, seen: seen, free: map[netip.Addr]uint64{}, claims: map[netip.Addr]string{}}
+	return &state{boot: boot, id: rand.Uint64(), scope: scope, seen: seen, free: map[netip.Addr]uint64{}, claims: map[netip.Addr]string{}}
 }
+
+// bootID is what the engine knows as the boot.
+func (st *state) bootID() string { return fmt.Sprintf("%s/%016x", st.boot, st.id) }
 
 // write replaces the file.
 func (n *network) write(st *state) error {
@@ -73,9 +84,17 @@ func (n *network) write(st *state) error {
 // a line per address.
 func (st *state) text() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s\nscope %s\nseen %d\n", st.boot, st.scope, st.seen)
-	if st.unsettled {
-		b.WriteString("unsettled\n")
+	fmt.Fprintf(&b, "%s\nid %d\nscope %s\nseen %d\n", st.boot, st.id, st.scope, st.seen)
+	if st.store != "" {
+		fmt.Fprintf(&b, "store %s\n", st.store)
+	}
+	for _, flag := range []struct {
+		word string
+		set  bool
+	}{{"adopted", st.adopted}, {"second", st.second}, {"unsettled", st.unsettled}} {
+		if flag.set {
+			b.WriteString(flag.word + "\n")
+		}
 	}
 	if st.failed != 0 {
 		fmt.Fprintf(&b, "failed %s\n", st.failed)
@@ -111,8 +130,16 @@ func (st *state) parseLine(line string) (ok bool) {
 	switch word {
 	case "scope":
 		st.scope = rest
+	case "id":
+		st.id, err = strconv.ParseUint(rest, 10, 64)
 	case "seen":
 		st.seen, err = strconv.ParseInt(rest, 10, 64)
+	case "store":
+		st.store = rest
+	case "adopted":
+		st.adopted = true
+	case "second":
+		st.second = true
 	case "unsettled":
 		st.unsettled = true
 	case "failed":
@@ -147,7 +174,7 @@ func (st *state) addrs() []netip.Addr {
 }
 
 // choose returns the owned addresses that this ADD may allocate: all but the fixed ones that it does not
-// request. It is called while the folder is locked.
+// request, and none if a second machine gives them, too. It is called while the folder is locked.
 func (n *network) choose(se *pool.Session) (pool.Choice, error) {
 	st, _, err := n.read(se)
 	if err != nil {
@@ -155,7 +182,7 @@ func (n *network) choose(se *pool.Session) (pool.Choice, error) {
 	}
 	var among []netip.Addr
 	for ip := range st.claims {
-		if !n.isFixed(ip) || slices.Contains(n.Requested(), ip) {
+		if !st.second && (!n.isFixed(ip) || slices.Contains(n.Requested(), ip)) {
 			among = append(among, ip)
 		}
 	}
@@ -163,7 +190,7 @@ func (n *network) choose(se *pool.Session) (pool.Choice, error) {
 }
 
 // checkOwned returns an error if the node does not own an address that is reserved for the attachment:
-// then another node may give it to a container.
+// then another node may give it to a container. While the node does not know what it owns, it returns none.
 func (n *network) checkOwned(r *skel.Request) error {
 	held, err := n.Held(r)
 	if err != nil || len(held) == 0 {
@@ -171,8 +198,8 @@ func (n *network) checkOwned(r *skel.Request) error {
 	}
 	var errs []error
 	err = n.Lock(func(se *pool.Session) error {
-		st, _, err := n.read(se)
-		if err != nil {
+		st, valid, err := n.read(se)
+		if err != nil || !valid || st.unsettled {
 			return err
 		}
 		for _, ip := range held {

@@ -25,6 +25,10 @@ type session struct {
 	valid bool // the state counted when it was read
 	// wasUnsettled is the value of st.unsettled before begin set it, and true if the state did not count.
 	wasUnsettled bool
+	recovered    bool  // refill has settled what an earlier call of this boot left: that may be a surplus
+	foreign      error // names the reservations whose addresses other nodes own
+	adopted      bool  // this session has adopted
+	confirmed    bool  // an operator says that no other machine has the identity of this one
 }
 
 // open locks the engine. If another process holds the lock for longer than the limit, the error has
@@ -60,6 +64,9 @@ func (s *session) begin(edit func(*pool.Session) error) error {
 		if s.st, s.valid, err = s.read(se); err != nil {
 			return err
 		}
+		if s.st.second && !s.confirmed {
+			return s.secondMachine()
+		}
 		s.wasUnsettled = s.st.unsettled || !s.valid
 		if edit != nil {
 			err = edit(se)
@@ -81,13 +88,16 @@ type change struct {
 // run sends the request of a change to the engine, after begin, and writes the new state. The state stays
 // unsettled unless the engine has made the whole change, or none of it.
 func (s *session) run(c change) error {
-	c.request.Seen, c.request.Boot = s.st.seen, s.st.boot
+	c.request.Seen, c.request.Store, c.request.Boot = s.st.seen, s.st.store, s.st.bootID()
 	answer, err := s.call(c.request, s.timeout+killAfter)
 	switch {
 	case err == nil:
-		s.st.unsettled, s.st.failed, s.st.seen = s.wasUnsettled, 0, max(s.st.seen, answer.Revision)
+		s.st.unsettled, s.st.failed, s.st.seen, s.st.store = s.wasUnsettled, 0, max(s.st.seen, answer.Revision), answer.Store
 		c.apply(answer)
 		return s.save()
+	case reasonOf(err) == engine.ReasonBoot: // of a state that has adopted: only such a one claims and releases
+		s.st.second = true
+		err = s.secondMachine()
 	case c.request.Verb == engine.Claim && reasonOf(err) != engine.ReasonUnknown:
 		s.st.unsettled = s.wasUnsettled
 	case c.request.Verb == engine.Release: // the engine may have released some of the addresses
@@ -98,6 +108,25 @@ func (s *session) run(c change) error {
 
 func (s *session) save() error {
 	return s.Lock(func(*pool.Session) error { return s.write(s.st) })
+}
+
+// secondMachine is the error of a node that another boot has registered after its own adoption.
+func (n *network) secondMachine() error {
+	machine, _ := n.machine() // an error is of the call that follows
+	return types.Errorf(types.CodeConfig, "node %s of segment %s has been registered by another boot of machine %s, while this one runs: a second machine has its identity and name, "+
+		"or %s was restored from a backup; give that machine an identity and a name of its own, or reassert on all nodes; then run cluster-local reassert here; until then, this node gives no address",
+		n.node, n.segment, machine, n.program)
+}
+
+// checkAlone returns an error if a second machine has the identity of this one.
+func (n *network) checkAlone() error {
+	return types.IgnoreNotExist(n.Lock(func(se *pool.Session) error {
+		st, _, err := n.read(se)
+		if err == nil && st.second {
+			err = n.secondMachine()
+		}
+		return err
+	}))
 }
 
 // maxAttempts is how often an ADD claims addresses from the engine. It needs more than one attempt per range
@@ -119,6 +148,9 @@ func (n *network) allocateWithEngine(r *skel.Request) (*types.Result, error) {
 		lease, err := n.Allocate(r, n.choose)
 		var none *pool.NoneFreeError
 		if !errors.As(err, &none) {
+			if err == nil && s.recovered {
+				warnOfSurplus(r, s.release(nil))
+			}
 			return lease, err
 		}
 		if err := errors.Join(n.rollback(r), s.refill(none)); err != nil {
@@ -144,7 +176,15 @@ func (s *session) refill(none *pool.NoneFreeError) error {
 	if err := s.load(); err != nil {
 		return err
 	}
-	if !s.valid || s.st.unsettled {
+	if !s.valid {
+		err := s.settle(none.Set)
+		if err != nil && types.AsError(err).Code == types.CodeTryAgain {
+			err = types.Errorf(types.CodeTryAgain, "%w; until it answers, the node does not know which addresses it owns, and gives none of its stock", err)
+		}
+		return err
+	}
+	if s.st.unsettled {
+		s.recovered = true
 		return s.settle(none.Set)
 	}
 	req := s.about(engine.Claim, none.Set)
@@ -155,16 +195,25 @@ func (s *session) refill(none *pool.NoneFreeError) error {
 	} else {
 		return err
 	}
-	err := s.claim(req, none.Set)
+	err := s.claimMissing()
+	if err == nil {
+		err = s.claim(req, none.Set)
+	}
 	switch reasonOf(err) {
-	case engine.ReasonOwn, engine.ReasonBoot, engine.ReasonBehind:
+	case engine.ReasonOwn, engine.ReasonBehind:
 		return s.settle(none.Set)
 	case engine.ReasonUnregistered:
 		return s.settleForgotten(none.Set)
 	case engine.ReasonFrozen:
 		return errors.Join(err, s.settle(none.Set))
-	case engine.ReasonFull, engine.ReasonTaken:
+	case engine.ReasonFull:
+		if !s.adopted { // the node may own addresses that it does not know
+			return s.settle(none.Set)
+		}
 		return types.Errorf(types.AsError(err).Code, "%w: %w", none, err)
+	case engine.ReasonTaken:
+		return types.Errorf(types.AsError(err).Code, "%w: %w; delete the container that has it there; "+
+			"if there is none, the address is in the stock of that node: add addresses that are requested to \"fixed\" on all nodes", none, err)
 	}
 	return err
 }
@@ -195,8 +244,7 @@ func (s *session) settleForgotten(set int) error {
 
 // settle makes the state agree with the engine: it adopts, which registers the node and gives all of its
 // addresses new claims. What another call has begun, and what is done late, has no effect after that.
-// Then settle claims the addresses that are reserved although the node does not own them. If another node
-// has one of these, the state stays unsettled, and the error names address, container and node. While the
+// Then settle claims the addresses that are reserved although the node does not own them. While the
 // segment is frozen, or if the engine has an older state than the node has seen, settle reasserts instead.
 func (s *session) settle(set int) error {
 	err := s.adopt(set)
@@ -216,13 +264,17 @@ func (s *session) settle(set int) error {
 }
 
 // claimMissing claims the addresses that are reserved although the node does not own them: somebody has
-// forgotten the node, or the containers are older than this configuration.
+// forgotten the node, the containers are older than this configuration, or the folder is a copy. If another
+// node owns one of these, it only warns, and sets s.foreign: no other address is in doubt. Each session tries
+// again, because the other node may release it or be forgotten.
 func (s *session) claimMissing() error {
+	if s.foreign != nil {
+		return nil
+	}
 	containers, err := s.reserved()
 	if err != nil {
 		return err
 	}
-	var taken []error
 	for _, ip := range slices.SortedFunc(maps.Keys(containers), netip.Addr.Compare) {
 		if s.st.claims[ip] != "" {
 			continue
@@ -232,12 +284,15 @@ func (s *session) claimMissing() error {
 		err := s.claim(req, noSet)
 		switch {
 		case reasonOf(err) == engine.ReasonTaken:
-			taken = append(taken, types.Errorf(types.CodeTryAgain, "delete container %s, because another node owns its address: %w", containers[ip], err))
+			err = types.Errorf(types.CodeTryAgain, "reservation %s of container %s: %w; delete the container; if it does not exist, run plumb gc or remove the file",
+				s.Path(ip), containers[ip], err)
+			s.request.Warn("%v", err)
+			s.foreign = errors.Join(s.foreign, err)
 		case err != nil:
 			return err
 		}
 	}
-	return errors.Join(taken...)
+	return nil
 }
 
 // adopt replaces the addresses of the state by those that the engine answers with.
@@ -246,7 +301,9 @@ func (s *session) adopt(set int) error {
 		return err
 	}
 	s.wasUnsettled = true
-	return s.run(change{request: s.about(engine.Adopt, set), apply: func(a *engine.Answer) {
+	req := s.about(engine.Adopt, set)
+	req.Adopted = s.st.adopted && !s.confirmed
+	return s.run(change{request: req, apply: func(a *engine.Answer) {
 		s.replaceClaims(a)
 		s.setFree(s.st, set, a.Free)
 	}})
@@ -266,6 +323,9 @@ func (s *session) reassert() error {
 	s.wasUnsettled = true
 	req := s.about(engine.Reassert, noSet)
 	req.Addresses = maps.Clone(s.st.claims)
+	if s.st.second {
+		clear(req.Addresses)
+	}
 	for ip := range containers {
 		req.Addresses[ip] = s.st.claims[ip]
 	}
@@ -276,15 +336,16 @@ func (s *session) reassert() error {
 		for ip, node := range a.Conflicts {
 			if id, used := containers[ip]; used {
 				taken = append(taken, types.Errorf(types.CodeTryAgain,
-					"node %s has address %s of container %s, too: reassert there; if that does not help, delete one of the containers", node, ip, id))
+					"node %s has address %s of container %s, too: reassert there, or forget that node if it is off; if that does not help, delete one of the containers", node, ip, id))
 			}
 		}
 	}})
 	return errors.Join(append(taken, err)...)
 }
 
-// replaceClaims makes the addresses of an answer those of the state.
+// replaceClaims makes the addresses of an answer to adopt or reassert those of the state.
 func (s *session) replaceClaims(a *engine.Answer) {
+	s.adopted, s.st.adopted, s.st.second = true, true, false
 	s.st.claims = map[netip.Addr]string{}
 	maps.Copy(s.st.claims, a.Addresses)
 }
@@ -324,7 +385,15 @@ func (n *network) returnSurplus(last []netip.Addr) error {
 	return s.release(last)
 }
 
-// isReturnDue reports whether the node has a surplus, and no return has failed within retryReturn.
+// warnOfSurplus warns if the node could not return its surplus.
+func warnOfSurplus(r *skel.Request, err error) {
+	if err != nil {
+		r.Warn("the node keeps addresses that it does not need: %v", err)
+	}
+}
+
+// isReturnDue reports whether the node has a surplus, or may have one that it does not know, and no return has
+// failed within retryReturn.
 func (n *network) isReturnDue(last []netip.Addr) (due bool, err error) {
 	err = n.Lock(func(se *pool.Session) error {
 		st, valid, err := n.read(se)
@@ -332,10 +401,10 @@ func (n *network) isReturnDue(last []netip.Addr) (due bool, err error) {
 			return err
 		}
 		surplus, err := n.surplus(se, st, last)
-		due = len(surplus) > 0
+		due = len(surplus) > 0 || st.unsettled
 		return err
 	})
-	return due, err
+	return due, types.IgnoreNotExist(err)
 }
 
 // release returns the addresses that the node does not need to the engine. If the state is unsettled, release
@@ -345,7 +414,7 @@ func (s *session) release(last []netip.Addr) error {
 		return err
 	}
 	if s.st.unsettled {
-		if err := s.settle(0); err != nil {
+		if err := s.settle(s.firstSet()); err != nil {
 			s.st.failed = s.host.Now()
 			return errors.Join(err, s.save())
 		}
@@ -396,8 +465,8 @@ func (s *session) releaseOf(set int, last []netip.Addr) error {
 }
 
 // synchronize settles with the engine, and then returns the addresses that the node does not need. It does
-// nothing before the first ADD.
-func (n *network) synchronize() error {
+// nothing before the first ADD. An operator who calls it confirms that no other machine has the identity of this one.
+func (n *network) synchronize(confirmed bool) error {
 	if err := n.Lock(func(*pool.Session) error { return nil }); err != nil {
 		return types.IgnoreNotExist(err)
 	}
@@ -406,11 +475,10 @@ func (n *network) synchronize() error {
 		return err
 	}
 	defer s.close()
-	if len(n.sets) == 0 { // the runtime passes the ranges, and only to ADD and DEL
-		return s.settle(noSet)
+	s.confirmed = confirmed
+	err = s.settle(n.firstSet())
+	if err == nil && len(n.sets) > 0 { // else the runtime passes the ranges, and only to ADD and DEL
+		err = s.release(nil)
 	}
-	if err := s.settle(0); err != nil {
-		return err
-	}
-	return s.release(nil)
+	return errors.Join(err, s.foreign)
 }

@@ -265,9 +265,10 @@ func tell(t *testing.T, word string, from *bufio.Reader) {
 }
 
 // operate calls a verb of the engine, as an operator does.
-func (s *simulation) operate(verb, target string) (a engine.Answer) {
-	input, err := json.Marshal(engine.Request{Verb: verb, Segment: "net", Node: "operator", Target: target, Engine: json.RawMessage(*simulate.config),
-		Ranges: []engine.Range{{First: netip.MustParseAddr("10.0.0.1"), Last: s.last}}})
+func (s *simulation) operate(verb string, r engine.Request) (a engine.Answer) {
+	r.Verb, r.Segment, r.Node, r.Engine = verb, "net", "operator", json.RawMessage(*simulate.config)
+	r.Ranges = []engine.Range{{First: netip.MustParseAddr("10.0.0.1"), Last: s.last}}
+	input, err := json.Marshal(r)
 	var output []byte
 	if err == nil {
 		output, err = callEngine(input)
@@ -276,7 +277,7 @@ func (s *simulation) operate(verb, target string) (a engine.Answer) {
 		err = json.Unmarshal(output, &a)
 	}
 	if err != nil || a.Error != nil {
-		s.Fatalf("%s %s: %v %v", verb, target, err, a.Error)
+		s.Fatalf("%s %s: %v %v", verb, r.Target, err, a.Error)
 	}
 	return a
 }
@@ -300,7 +301,7 @@ func TestSimulate(t *testing.T) {
 	}
 	tell(t, "size", stdin)
 	start := time.Now()
-	owners := s.operate(engine.List, "").Owners
+	owners := s.operate(engine.List, engine.Request{}).Owners
 	fmt.Printf("verb list: %d owners in %v\n", len(owners), time.Since(start).Round(time.Millisecond))
 	s.phase("back to 70 %", s.nodes, func(n *simulatedNode) { n.resize(70) })
 	s.phase("a tenth of the nodes restart", s.nodes[:tenth], (*simulatedNode).restart)
@@ -311,9 +312,10 @@ func TestSimulate(t *testing.T) {
 		for len(n.containers) > 0 {
 			n.remove()
 		}
-		n.operate(engine.Forget, n.name)
+		registered := n.operate(engine.List, engine.Request{Target: n.name}).Nodes[n.name]
+		n.operate(engine.Forget, engine.Request{Target: n.name, Machine: registered.Machine, Boot: registered.Boot})
 	})
 	s.phase("their containers added on the others", rest, func(n *simulatedNode) { n.resize(70 * len(s.nodes) / len(rest)) })
-	free := s.operate(engine.Status, "").Free
+	free := s.operate(engine.Status, engine.Request{}).Free
 	fmt.Printf("%d addresses have no owner, %d are in use, %d in stocks\n", free, len(s.wire), s.size-len(s.wire)-int(free))
 }

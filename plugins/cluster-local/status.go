@@ -19,13 +19,13 @@ func (n *network) checkFree() error {
 	for i := range exhausted {
 		exhausted[i] = true // stays true if the folder does not exist, or the node owns no free address of the set
 	}
-	var seen int64
+	var known state
 	err := n.Status(func(se *pool.Session) (pool.Choice, error) {
 		st, _, err := n.read(se)
 		if err != nil {
 			return pool.Choice{}, err
 		}
-		seen = st.seen
+		known = *st
 		free, err := se.Free(st.addrs())
 		for _, ip := range free {
 			if set := n.setOf(ip); set != noSet {
@@ -45,7 +45,7 @@ func (n *network) checkFree() error {
 			if !exhausted[set] {
 				continue
 			}
-			if err := n.checkEngine(set, seen); err != nil {
+			if err := n.checkEngine(set, known); err != nil {
 				return err
 			}
 		}
@@ -98,9 +98,9 @@ func (n *network) askOrUseLast(about string, ask func() error) error {
 const statusLimit = 2 * time.Second
 
 // checkEngine asks the engine, and returns an error if no node can claim an address of the set.
-func (n *network) checkEngine(set int, seen int64) error {
+func (n *network) checkEngine(set int, known state) error {
 	req := n.about(engine.Status, set)
-	req.Seen = seen
+	req.Seen, req.Store = known.seen, known.store
 	a, err := n.call(req, statusLimit)
 	switch {
 	case err != nil:

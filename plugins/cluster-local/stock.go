@@ -77,6 +77,9 @@ func distance(first, last netip.Addr) uint64 {
 // before the configuration changed.
 const noSet = -1
 
+// firstSet returns the index of the first set, or noSet if the runtime has passed no ranges.
+func (n *network) firstSet() int { return min(0, len(n.sets)-1) }
+
 // surplus returns the owned addresses that the node does not need, by range set. These are all free ones
 // that no set allocates; and of a set with more free ones than its target, so many that half of the
 // target stays. Those in last, which have just been released, stay if possible.

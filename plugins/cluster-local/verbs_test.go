@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"net/netip"
 	"os"
@@ -12,7 +11,6 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
@@ -98,7 +96,7 @@ var _ = Describe("ADD", func() {
 		n.cluster.give("n7", "10.1.2.99")
 		f := n.fails("ADD", "c1", variant{Args: "IP=10.1.2.99"})
 		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
-		Expect(f.Msg).To(ContainSubstring("10.1.2.99 belongs to node n7"))
+		Expect(f.Msg).To(ContainSubstring(`10.1.2.99 belongs to node n7; delete the container that has it there; if there is none, the address is in the stock of that node: add addresses that are requested to "fixed" on all nodes`))
 		Expect(n.Reserved()).To(BeEmpty())
 	})
 
@@ -147,8 +145,31 @@ var _ = Describe("ADD", func() {
 			n.add(fmt.Sprint("b", i), other)
 		}
 		wire := cluster{n.cluster.dir, "lan"}
-		Expect(len(wire.owned("n1.net"))).To(BeNumerically(">=", 6))
-		Expect(len(wire.owned("n1.other"))).To(BeNumerically(">=", 6))
+		Expect(len(wire.owned("n1:net"))).To(BeNumerically(">=", 6))
+		Expect(len(wire.owned("n1:other"))).To(BeNumerically(">=", 6))
+	})
+
+	It("adopts once before it says that no address is free", func() {
+		n.add("c1", variant{})
+		for i := range 253 {
+			n.cluster.give("n1", fmt.Sprint("10.1.2.", 2+i))
+		}
+		n.cluster.calls()
+		for i := range 3 {
+			n.add(fmt.Sprint("d", i), variant{})
+		}
+		Expect(n.cluster.calls()).To(Equal([]string{"claim", "adopt"}))
+		n.expectAgreement()
+		Expect(n.beside("n2").fails("ADD", "c1", variant{}).Msg).To(ContainSubstring("no address of segment net is free"))
+		Expect(n.cluster.calls()).To(Equal([]string{"adopt", "claim"}))
+	})
+
+	It("refuses a second data folder of a node, and names both", func() {
+		n.add("c1", variant{})
+		other := n.beside("n1")
+		f := other.fails("ADD", "c2", variant{})
+		Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
+		Expect(f.Msg).To(SatisfyAll(ContainSubstring("machine-of-n1:"+n.DataDir), ContainSubstring("machine-of-n1:"+other.DataDir)))
 	})
 
 	It("refuses a machine with the name of another one, and names both", func() {
@@ -250,6 +271,33 @@ var _ = Describe("DEL", func() {
 		Expect(n.Reserved()).To(BeEmpty())
 	})
 
+	DescribeTable("returns what an earlier DEL could not", func(does, next string) {
+		fixed := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/28", "fixed": ["10.1.2.8/29"]`}
+		asked := fixed
+		asked.Args = "IP=10.1.2.9"
+		n.add("db", asked)
+		if does == "none" { // DEL was killed after it had removed the reservation
+			Expect(os.Remove(n.Net("10.1.2.9"))).To(Succeed())
+			clear(n.wire)
+		} else {
+			n.cluster.script("release", does)
+			n.del("db", fixed)
+			n.Clock += time.Minute
+		}
+		if next == "ADD" {
+			n.add("c1", fixed)
+		} else {
+			n.del("db", fixed)
+		}
+		Expect(n.beside("n2").add("db", asked)).To(Equal("10.1.2.9"))
+		n.expectAgreement()
+	},
+		Entry("at the next DEL, which releases nothing", "refuse unreachable", "DEL"),
+		Entry("at the next ADD that calls the engine", "refuse unreachable", "ADD"),
+		Entry("at the next DEL, if the engine was killed", "die", "DEL"),
+		Entry("at its repetition, if it was killed", "none", "DEL"),
+	)
+
 	It("works without an engine, and with a configuration that ADD refuses", func() {
 		n.add("c1", variant{})
 		n.run("DEL", "c1", variant{IPAM: `"subnet": "x", "stock": -1`}).OK(GinkgoTB())
@@ -283,9 +331,75 @@ var _ = Describe("after a reboot", func() {
 		n.cluster.script("adopt", "refuse unreachable")
 		f := n.fails("ADD", "c2", variant{})
 		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
-		Expect(f.Msg).To(Equal("fake-engine: refused: refuse unreachable"))
+		Expect(f.Msg).To(Equal("fake-engine: refused: refuse unreachable; until it answers, the node does not know which addresses it owns, and gives none of its stock"))
 		n.add("c2", variant{})
 		Expect(n.Reserved()).To(HaveLen(1))
+		n.expectAgreement()
+	})
+})
+
+var _ = Describe("a second machine with the identity and name of a node", func() {
+	none := variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "stock": 0`}
+	var n *testNode
+	// asClone does f on a second machine: with other files at the same path, and with another boot ID.
+	asClone := func(boot string, f func()) {
+		GinkgoHelper()
+		aside := n.DataDir + ".aside"
+		Expect(os.Rename(n.DataDir, aside)).To(Succeed())
+		n.Boot(boot)
+		f()
+		Expect(os.RemoveAll(n.DataDir)).To(Succeed())
+		Expect(os.Rename(aside, n.DataDir)).To(Succeed())
+		n.Boot("boot-1-of-n1")
+	}
+	BeforeEach(func() { n = newNode(newCluster(GinkgoTB()), "n1") })
+
+	DescribeTable("is seen at the next call of the engine, and after that the node gives nothing", func(boot string, next func() string) {
+		n.add("c1", variant{})
+		stock := n.state().claims
+		Expect(len(stock)).To(BeNumerically(">", 1))
+		asClone(boot, func() { n.run("ADD", "d1", variant{}).Result(GinkgoTB()) })
+		Expect(next()).To(ContainSubstring("has been registered by another boot of machine machine-of-n1"))
+		f := n.fails("ADD", "c3", none)
+		Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
+		Expect(f.Msg).To(SatisfyAll(ContainSubstring("node n1 of segment net"), ContainSubstring("a second machine has its identity and name"), ContainSubstring("restored from a backup")))
+		Expect(n.fails("ADD", "c3", variant{Args: "IP=10.1.2.3"}).Code).To(BeEquivalentTo(types.CodeConfig))
+		f = n.fails("STATUS", "", variant{})
+		Expect(f.Code).To(BeEquivalentTo(types.CodeNotAvailable))
+		Expect(f.Msg).To(ContainSubstring("a second machine"))
+		n.del("c3", none)
+		n.Boot("boot-2-of-n1")
+		clear(n.wire)
+		Expect(n.fails("ADD", "c3", none).Code).To(BeEquivalentTo(types.CodeConfig))
+
+		Expect(n.reassert()).To(BeZero())
+		n.run("STATUS", "", variant{}).OK(GinkgoTB())
+		n.add("c3", none)
+		n.expectAgreement()
+	},
+		Entry("an ADD", "boot-of-clone", func() string {
+			for i := range 8 {
+				if r := n.run("ADD", fmt.Sprint("x", i), variant{}); r.Exit != 0 {
+					return r.Failure(GinkgoTB()).Msg
+				}
+			}
+			return ""
+		}),
+		Entry("an ADD, where both are containers of one host", "boot-1-of-n1", func() string {
+			return n.fails("ADD", "x", variant{IPAM: `"segment": "net", "subnet": "10.1.3.0/24"`}).Msg
+		}),
+		Entry("a DEL that returns addresses", "boot-of-clone", func() string { return n.run("DEL", "c1", none).Stderr }),
+		Entry("a GC", "boot-of-clone", func() string { return n.gc("c1").Failure(GinkgoTB()).Msg }),
+	)
+
+	It("is not suspected after a restore from a backup: frozen and behind are looked at first", func() {
+		n.add("c1", none)
+		n.cluster.change(func(st *fakeState) {
+			st.Nodes["n1"], st.Frozen = strings.Fields(st.Nodes["n1"])[0]+" earlier", "today by hand"
+		})
+		Expect(n.fails("ADD", "c2", none).Code).To(BeEquivalentTo(types.CodeTryAgain))
+		n.cluster.change(func(st *fakeState) { st.Frozen = "" })
+		n.add("c2", none)
 		n.expectAgreement()
 	})
 })
@@ -341,19 +455,36 @@ var _ = Describe("a forgotten node", func() {
 		n.expectAgreement()
 	})
 
-	It("gives no address while another node has that of a container, and names both; CHECK names it, too", func() {
+	It("gives addresses although another node has that of a container, and names both; GC and CHECK name it, too", func() {
 		n.cluster.give("n9", "10.1.2.50")
-		for range 2 {
-			f := n.fails("ADD", "c2", variant{})
-			Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
-			Expect(f.Msg).To(ContainSubstring("delete container c1, because another node owns its address: fake-engine: 10.1.2.50 belongs to node n9"))
+		for _, id := range []string{"c2", "c3"} {
+			n.add(id, variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "stock": 1`})
+			Expect(n.stderr).To(ContainSubstring("warning: reservation %s of container c1: fake-engine: 10.1.2.50 belongs to node n9; delete the container; if it does not exist, run plumb gc or remove the file", n.Net("10.1.2.50")))
 		}
-		f := n.fails("CHECK", "c1", variant{More: `"prevResult": {"cniVersion": "1.1.0", "ips": [{"address": "10.1.2.50/24"}]}`})
+		f := n.gc("c1", "c2", "c3").Failure(GinkgoTB())
+		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
+		Expect(f.Msg).To(ContainSubstring("of container c1: fake-engine: 10.1.2.50 belongs to node n9"))
+		f = n.fails("CHECK", "c1", variant{More: `"prevResult": {"cniVersion": "1.1.0", "ips": [{"address": "10.1.2.50/24"}]}`})
 		Expect(f.Code).To(BeEquivalentTo(types.CodeChanged))
 		Expect(f.Msg).To(ContainSubstring("address 10.1.2.50 of net/c1/eth0 does not belong to node n1 in segment net"))
 		n.del("c1", variant{})
-		n.add("c2", variant{})
+		n.gc("c2", "c3").OK(GinkgoTB())
 		n.expectAgreement()
+	})
+
+	It("claims the address of a container as soon as the other node has been forgotten", func() {
+		n.cluster.give("n9", "10.1.2.50")
+		n.add("c2", variant{})
+		n.cluster.change(func(st *fakeState) { delete(st.Owners, netip.MustParseAddr("10.1.2.50")) })
+		n.add("c3", variant{Args: "IP=10.1.2.60"})
+		n.expectAgreement()
+	})
+
+	It("passes CHECK while it has not asked the engine what it owns", func() {
+		n.cluster.script("adopt", "refuse unreachable")
+		n.fails("ADD", "c2", variant{Args: "IP=10.1.2.60"})
+		Expect(n.state().claims).To(BeEmpty())
+		n.run("CHECK", "c1", variant{More: `"prevResult": {"cniVersion": "1.1.0", "ips": [{"address": "10.1.2.50/24"}]}`}).OK(GinkgoTB())
 	})
 })
 
@@ -391,6 +522,18 @@ var _ = Describe("an engine that was restored from a backup", func() {
 		n.run("CHECK", "c1", variant{More: prev}).OK(GinkgoTB())
 	})
 
+	It("is another one if its ID differs, whatever its revision is", func() {
+		restore(1000)
+		n.cluster.change(func(st *fakeState) { st.Store = "another-store-than-before" })
+		Expect(n.fails("ADD", "c2", variant{IPAM: `"segment": "net", "subnet": "10.1.2.0/24", "stock": 0`, Args: "IP=10.1.2.99"}).Msg).To(ContainSubstring("is frozen since"))
+		n.expectAgreement()
+		n2.gc("c1").OK(GinkgoTB())
+		n2.expectAgreement()
+		thaw()
+		n.add("c2", variant{})
+		n.expectAgreement()
+	})
+
 	It("and frozen by somebody gets them again from GC, and from the command reassert", func() {
 		restore(1000)
 		n.cluster.change(func(st *fakeState) { st.Frozen = "today by hand" })
@@ -399,14 +542,9 @@ var _ = Describe("an engine that was restored from a backup", func() {
 			node.expectAgreement()
 		}
 		n.cluster.calls()
-		var stdout, stderr bytes.Buffer
-		call := n.call("", "", variant{})
-		env := skel.Env{Environ: []string{"CNI_PATH=" + call.Path}, Args: []string{"reassert"}, Stdin: strings.NewReader(call.Config), Stdout: &stdout, Stderr: &stderr}
-		Expect(skel.Run(n.Plugin(), env)).To(BeZero(), stderr.String())
+		Expect(n.reassert()).To(BeZero())
 		Expect(n.cluster.calls()).To(ContainElement("reassert"))
-		env.Args = []string{"reassert", "more"}
-		Expect(skel.Run(n.Plugin(), env)).To(Equal(1))
-		Expect(stdout.String()).To(BeEmpty())
+		Expect(n.reassert("more")).To(Equal(1))
 		thaw()
 		n.add("c2", variant{})
 		n2.add("c2", variant{})
@@ -421,9 +559,10 @@ var _ = Describe("an engine that was restored from a backup", func() {
 		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
 		Expect(f.Msg).To(ContainSubstring("node n7 has address 10.1.2.50 of container c1, too"))
 		thaw()
-		n.fails("ADD", "c2", variant{})
-		n.del("c1", variant{})
 		n.add("c2", variant{})
+		Expect(n.stderr).To(ContainSubstring("10.1.2.50 belongs to node n7"))
+		n.del("c1", variant{})
+		n.add("c3", variant{})
 		n.expectAgreement()
 	})
 })
@@ -522,6 +661,17 @@ var _ = Describe("STATUS", func() {
 })
 
 var _ = Describe("the configuration", func() {
+	DescribeTable("that no engine takes is refused by STATUS, too", func(ipam, text string) {
+		n := newNode(newCluster(GinkgoTB()), "n1")
+		f := n.fails("STATUS", "", variant{IPAM: ipam})
+		Expect(f.Code).To(BeEquivalentTo(types.CodeNotAvailable))
+		Expect(f.Msg).To(ContainSubstring(text))
+	},
+		Entry("a range larger than a /64", `"subnet": "fd00::/48"`, "range set 1: fd00::1-fd00::ffff:ffff:ffff:ffff:ffff must be in one /64"),
+		Entry("too many exclusions", `"subnet": "10.1.2.0/24", "exclude": ["10.1.2.2`+strings.Repeat(`", "10.1.2.3`, 98)+`"]`,
+			"range set 1: want 100 ranges and exclusions at most, got 101"),
+	)
+
 	DescribeTable("with an error is refused by ADD with code 7", func(ipam string, texts ...string) {
 		n := newNode(newCluster(GinkgoTB()), "n1")
 		c := n.Call("c1", variant{IPAM: ipam})
@@ -555,7 +705,7 @@ var _ = Describe("the configuration", func() {
 		lan := cluster{n.cluster.dir, "lan"}
 		changed := variant{IPAM: `"segment": "lan", "subnet": "10.1.2.0/24"`}
 		n.add("c2", changed)
-		Expect(lan.owned("n1.net")).To(HaveKey(netip.MustParseAddr(ip)))
-		Expect(n.state().claims).To(Equal(lan.owned("n1.net")))
+		Expect(lan.owned("n1:net")).To(HaveKey(netip.MustParseAddr(ip)))
+		Expect(n.state().claims).To(Equal(lan.owned("n1:net")))
 	})
 })

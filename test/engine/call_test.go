@@ -124,8 +124,15 @@ func (c caller) succeed(verb string, changes ...func(*engine.Request)) engine.An
 func want(n int) func(*engine.Request)         { return func(r *engine.Request) { r.Want = n } }
 func seen(n int64) func(*engine.Request)       { return func(r *engine.Request) { r.Seen = n } }
 func target(node string) func(*engine.Request) { return func(r *engine.Request) { r.Target = node } }
+func store(id string) func(*engine.Request)    { return func(r *engine.Request) { r.Store = id } }
+func adopted(r *engine.Request)                { r.Adopted = true }
 func boot(id string) func(*engine.Request)     { return func(r *engine.Request) { r.Boot = id } }
 func machine(id string) func(*engine.Request)  { return func(r *engine.Request) { r.Machine = id } }
+
+// forgotten is the target of forget, with the machine and boot that callers have.
+func forgotten(node string) func(*engine.Request) {
+	return func(r *engine.Request) { r.Target, r.Machine, r.Boot = node, "machine-of-"+node, "boot1" }
+}
 
 func addresses(m map[netip.Addr]string) func(*engine.Request) {
 	return func(r *engine.Request) { r.Addresses = m }

@@ -61,11 +61,11 @@ var _ = Describe("cluster-local-etcd, when etcd refuses", func() {
 		mine.succeed(engine.Thaw)
 		mine.succeed(engine.List)
 		mine.succeed(engine.Adopt)
-		mine.succeed(engine.Forget, target("n1"))
+		mine.succeed(engine.Forget, forgotten("n1"))
 		Expect(a.Addresses).To(HaveLen(3))
 		for verb, change := range map[string]func(*engine.Request){
 			engine.Adopt: want(0), engine.Claim: want(1), engine.Release: addresses(a.Addresses), engine.List: want(0), engine.Status: want(0),
-			engine.Freeze: want(0), engine.Thaw: want(0), engine.Forget: target("n2"), engine.Reassert: addresses(a.Addresses),
+			engine.Freeze: want(0), engine.Thaw: want(0), engine.Forget: forgotten("n2"), engine.Reassert: addresses(a.Addresses),
 		} {
 			requireError(c.clients, other.request(verb, change), types.CodeConfig, engine.ReasonDenied, "/plumb/v1/other/")
 		}
@@ -87,12 +87,19 @@ var _ = Describe("cluster-local-etcd, when etcd refuses", func() {
 				}
 			}
 		})).To(MatchError(ContainSubstring("database space exceeded")))
-		requireError(c.clients, n1.request(engine.Claim, want(1)), types.CodeTryAgain, engine.ReasonSpace, "NOSPACE", "compact")
-		requireError(c.clients, n1.request(engine.Adopt), types.CodeTryAgain, engine.ReasonSpace)
+		// etcd answers so also if it applied the change
+		requireError(c.clients, n1.request(engine.Claim, want(1)), types.CodeTryAgain, engine.ReasonUnknown, "NOSPACE", "compact", "adopt")
+		requireError(c.clients, n1.request(engine.Adopt), types.CodeTryAgain, engine.ReasonUnknown, "NOSPACE")
 		Expect(n1.succeed(engine.List).Owners).To(HaveLen(4))
 		one := map[netip.Addr]string{addrs(a)[0]: a.Addresses[addrs(a)[0]]}
 		Expect(n1.succeed(engine.Release, addresses(one)).Addresses).To(Equal(one))
-		Expect(n1.succeed(engine.Forget, target("n1")).Addresses).To(HaveLen(3))
+		Expect(n1.succeed(engine.Forget, forgotten("n1")).Addresses).To(HaveLen(3))
+	})
+
+	It("is reached without the proxy of the runtime's environment", func() {
+		c := newCluster(1)
+		GinkgoT().Setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+		c.newCaller("proxy", "n1").succeed(engine.Status)
 	})
 
 	It("says which endpoints do not answer, and why", func() {
@@ -118,7 +125,7 @@ var _ = Describe("cluster-local-etcd, when etcd refuses", func() {
 		c := newCluster(1)
 		n1 := c.newCaller("unknown", "n1", "10.7.0.1-10.7.0.40")
 		n1.succeed(engine.Adopt)
-		n1.base.Engine = c.engineConfig("node", map[string]any{"timeout": 1, "endpoints": []string{c.blackhole()}})
+		n1.base.Engine = c.interrupted(blackhole)
 		requireError(c.clients, n1.request(engine.Claim, want(1)), types.CodeTryAgain, engine.ReasonUnknown, "adopt")
 	})
 })

@@ -18,6 +18,15 @@ func (n *nemesis) operate(verb string, changes ...func(*engine.Request)) {
 	Expect(call(n.operator, request).Error).To(BeNil(), verb)
 }
 
+// forget calls the verb forget with what the verb list tells of the node.
+func (n *nemesis) forget(node string) {
+	GinkgoHelper()
+	request := n.caller.request(engine.List, target(node))
+	request.Engine = n.operatorEngine
+	registered := succeed(n.operator, request).Nodes[node]
+	n.operate(engine.Forget, target(node), machine(registered.Machine), boot(registered.Boot))
+}
+
 // newNodes returns two nodes without a stock, and with nothing that disturbs them.
 func newNodes() (n *nemesis, n1, n2 *executable) {
 	GinkgoHelper()
@@ -92,10 +101,11 @@ var _ = Describe("an operator of cluster-local", func() {
 		n, n1, n2 := newNodes()
 		a := n1.mustAdd("c1")
 		n2.mustAdd("d1")
-		n1.name = "n9"
-		n1.requireFailure("c2", "delete container c1, because another node owns its address", a.String()+" belongs to node n1")
 		n.operate(engine.Freeze)
-		n.operate(engine.Forget, target("n1"))
+		n1.name = "n9"
+		n1.requireFailure("c2", "node n1 has address "+a.String()+" of container c1, too", "forget that node if it is off")
+		n.forget("n1")
+		n1.requireFailure("c2", "frozen") // the runtime goes on
 		Expect(n1.reassert()).To(Succeed())
 		n.operate(engine.Thaw)
 		Expect(n1.owned()).To(Equal(map[netip.Addr]bool{a: true}))

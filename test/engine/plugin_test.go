@@ -19,8 +19,6 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-
-	"github.com/plumb-cni/plumb/pkg/engine"
 )
 
 // An executable is cluster-local with cluster-local-etcd on one node, which has a boot ID, a machine ID and
@@ -264,12 +262,10 @@ var _ = Describe("cluster-local with etcd", func() {
 		n2.write("machine-id", "machine-of-n2\n")
 
 		By("forgetting n1, whose address n2 then claims")
-		operator := n.caller.request(engine.Forget, target("n1"))
-		operator.Node = "operator"
-		Expect(call(n.operator, operator).Error).To(BeNil())
+		n.forget("n1")
 		_, err = n2.call("ADD", "c2", "IP="+a[0].String())
 		Expect(err).NotTo(HaveOccurred())
-		Expect(n1.adopt()).To(MatchError(ContainSubstring("delete container c1, because another node owns its address: cluster-local-etcd: " + a[0].String() + " belongs to node n2 since ")))
+		Expect(n1.adopt()).To(MatchError(ContainSubstring("/" + a[0].String() + " of container c1: cluster-local-etcd: " + a[0].String() + " belongs to node n2 since ")))
 		Expect(n1.del("c1")).To(Succeed())
 		Expect(n1.adopt()).To(Succeed())
 		_, err = n1.add("c3")

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -13,11 +14,22 @@ import (
 	. "github.com/onsi/gomega"
 )
 
-// blackhole returns an endpoint, without encryption, that a client can read from, and that loses the
-// answer to each change. It stands between the client and the first member, with which it speaks TLS.
-func (c *cluster) blackhole() string {
+// An interruption is what happens before a part of a client's requests reaches etcd: the first part that contains
+// text waits for f. If that returns true, the client gets no answer any more.
+type interruption struct {
+	text string
+	f    func() (loseAnswer bool)
+}
+
+// blackhole loses the answer to each change that puts the time of a node.
+var blackhole = interruption{"/last/", func() bool { return true }}
+
+// interrupted returns a configuration of the engine with an endpoint, without encryption, that stands between the
+// client and the first member, with which it speaks TLS.
+func (c *cluster) interrupted(i interruption) json.RawMessage {
 	GinkgoHelper()
-	return "http://" + c.serve("127.0.0.1:0", c.relay)
+	endpoint := "http://" + c.serve("127.0.0.1:0", func(client net.Conn) { c.relay(client, i) })
+	return c.engineConfig("node", map[string]any{"endpoints": []string{endpoint}})
 }
 
 // serve listens in the namespace of the clients, and calls f for each connection. It returns the address.
@@ -93,9 +105,9 @@ func isRelease(part []byte) bool {
 	return bytes.Contains(part, []byte("/a/")) && !bytes.Contains(part, []byte("/node/")) && !bytes.Contains(part, []byte("/frozen"))
 }
 
-// relay copies both ways, until the client sends a transaction that puts a key: from then on the client
-// gets nothing.
-func (c *cluster) relay(client net.Conn) {
+// relay copies both ways. If the interruption loses the answer, it ends the client's connection when that comes.
+func (c *cluster) relay(client net.Conn, i interruption) {
+	defer GinkgoRecover()
 	server, err := c.members[0].dialTLS(c.tlsConfig("root"))
 	if err != nil {
 		_ = client.Close()
@@ -108,7 +120,7 @@ func (c *cluster) relay(client net.Conn) {
 			n, err := server.Read(buf)
 			select {
 			case <-lost:
-				return
+				err = io.EOF
 			default:
 			}
 			if err != nil {
@@ -121,8 +133,11 @@ func (c *cluster) relay(client net.Conn) {
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := client.Read(buf)
-		if bytes.Contains(buf[:n], []byte("/last/")) {
-			close(lost)
+		if i.f != nil && bytes.Contains(buf[:n], []byte(i.text)) {
+			if i.f() {
+				close(lost)
+			}
+			i.f = nil
 		}
 		if _, werr := server.Write(buf[:n]); err == io.EOF || werr != nil {
 			return

@@ -92,7 +92,7 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		Expect(freed.Free).To(BeEquivalentTo(4))
 		n1.succeed(engine.Release, addresses(rest.Addresses))
 		Expect(n1.succeed(engine.Status).Free).To(BeEquivalentTo(9))
-		Expect(c.dump("claims")).To(And(HaveLen(2), HaveKey("node/n1"), HaveKey("last/n1")))
+		Expect(c.dump("claims")).To(And(HaveLen(3), HaveKey("node/n1"), HaveKey("last/n1"), HaveKey("store")))
 	})
 
 	It("takes addresses from all windows before it says that none is free", func() {
@@ -174,6 +174,65 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		Expect(addrs(n1.succeed(engine.Adopt, boot("boot2")))).To(Equal(addrs(a)))
 		requireError(c.clients, n1.request(engine.Claim, want(1)), types.CodeTryAgain, engine.ReasonBoot, "boot2")
 		n1.succeed(engine.Claim, want(1), boot("boot2"))
+		requireError(c.clients, n1.request(engine.Release, addresses(a.Addresses)), types.CodeTryAgain, engine.ReasonBoot, "boot2")
+		requireError(c.clients, n1.request(engine.Adopt, adopted), types.CodeTryAgain, engine.ReasonBoot, "boot2", "second machine")
+		n1.succeed(engine.Adopt, adopted, boot("boot2"))
+		n1.succeed(engine.Freeze)
+		requireError(c.clients, n1.request(engine.Claim, want(1)), types.CodeTryAgain, engine.ReasonFrozen)
+		requireError(c.clients, n1.request(engine.Adopt, adopted), types.CodeTryAgain, engine.ReasonFrozen)
+	})
+
+	It("does nothing with a claim that arrives after the next adopt", func() {
+		n1 := c.newCaller("late", "n1", "10.7.0.1-10.7.0.8")
+		n1.succeed(engine.Adopt)
+		for _, lost := range []bool{false, true} {
+			config := c.interrupted(interruption{"/last/", func() bool {
+				n1.succeed(engine.Adopt)
+				return lost
+			}})
+			late := n1.request(engine.Claim, want(8))
+			late.Engine = config
+			reason := map[bool]string{false: engine.ReasonUnreachable, true: engine.ReasonUnknown}[lost]
+			requireError(c.clients, late, types.CodeTryAgain, reason)
+			Expect(n1.succeed(engine.List).Owners).To(BeEmpty())
+		}
+		Expect(n1.succeed(engine.Claim, want(8)).Addresses).To(HaveLen(8))
+	})
+
+	It("does nothing with a freeze or thaw that arrives after a later one", func() {
+		n1, fence := c.newCaller("fence", "late"), c.newCaller("fence", "n2")
+		id := fence.succeed(engine.Adopt).Store
+		freeze := n1.request(engine.Freeze)
+		freeze.Engine = c.interrupted(interruption{"Z late", func() bool { fence.succeed(engine.Thaw); return true }})
+		requireError(c.clients, freeze, types.CodeTryAgain, engine.ReasonUnknown)
+		Expect(fence.succeed(engine.Status).Frozen).To(BeEmpty())
+
+		first := fence.succeed(engine.Freeze).Frozen
+		thaw := n1.request(engine.Thaw)
+		thaw.Engine = c.interrupted(interruption{id, func() bool { fence.succeed(engine.Freeze); return true }})
+		requireError(c.clients, thaw, types.CodeTryAgain, engine.ReasonUnknown)
+		Expect(fence.succeed(engine.Status).Frozen).To(Equal(first))
+		Expect(fence.succeed(engine.Thaw).Store).To(Equal(id))
+	})
+
+	It("notices another store by its ID, whatever its revision is", func() {
+		n1 := c.newCaller("others", "n1", "10.7.0.1-10.7.0.8")
+		first := n1.succeed(engine.Adopt)
+		known := []func(*engine.Request){store(first.Store), seen(first.Revision)}
+		a := n1.succeed(engine.Claim, append(known, want(1))...)
+		Expect(a.Store).To(Equal(first.Store))
+		Expect(do(func(ctx context.Context) error {
+			_, err := c.connect("root", c.members...).Delete(ctx, "/plumb/v1/others/", clientv3.WithPrefix())
+			return err
+		})).To(Succeed())
+		for verb, change := range map[string]func(*engine.Request){
+			engine.Claim: want(1), engine.Adopt: want(0), engine.Release: addresses(a.Addresses), engine.Status: want(0), engine.List: want(0),
+		} {
+			requireError(c.clients, n1.request(verb, append(known, change)...), types.CodeTryAgain, engine.ReasonBehind, first.Store, "another etcd")
+		}
+		next := n1.succeed(engine.Reassert, append(known, addresses(a.Addresses))...)
+		Expect(next.Frozen).To(HaveSuffix(" by n1"))
+		Expect(next.Store).NotTo(Or(BeEmpty(), Equal(first.Store)))
 	})
 
 	It("refuses a second machine with the name of a node, and names both", func() {
@@ -191,7 +250,7 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		n2.succeed(engine.Adopt)
 		a := n1.succeed(engine.Claim, want(40))
 		requireError(c.clients, n2.request(engine.Claim, want(1)), types.CodeTryAgain, engine.ReasonFull)
-		gone := n2.succeed(engine.Forget, target("n1"))
+		gone := n2.succeed(engine.Forget, forgotten("n1"))
 		Expect(addrs(gone)).To(Equal(addrs(a)))
 		Expect(gone.Free).To(BeEquivalentTo(40))
 		requireError(c.clients, n1.request(engine.Claim, want(1)), types.CodeTryAgain, engine.ReasonUnregistered, "forgotten")
@@ -199,6 +258,33 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		Expect(n1.succeed(engine.Release, addresses(a.Addresses)).Addresses).To(BeEmpty())
 		Expect(n1.succeed(engine.Adopt).Addresses).To(BeEmpty())
 		Expect(n2.succeed(engine.List).Owners).To(HaveLen(len(other.Addresses)))
+	})
+
+	It("forgets the machine and boot that the caller names, and takes nothing from a successor", func() {
+		n1, n2 := c.newCaller("replaced", "n1", "10.7.0.1-10.7.0.40"), c.newCaller("replaced", "n2")
+		for _, text := range []string{"/a/4", "/last/"} { // before the addresses are taken; before the registration is removed
+			n1.succeed(engine.Adopt)
+			n1.succeed(engine.Claim, want(3))
+			before := n1.succeed(engine.List).Owners
+			n2.base.Engine = c.interrupted(interruption{text, func() bool {
+				if text == "/last/" {
+					n1.succeed(engine.Forget, forgotten("n1"))
+				}
+				n1.succeed(engine.Adopt, machine("successor"))
+				return false
+			}})
+			answer := call(c.clients, n2.request(engine.Forget, forgotten("n1")))
+			Expect(answer.Addresses).To(BeEmpty())
+			if text == "/a/4" {
+				Expect(answer.Nodes).To(Equal(map[string]engine.Node{"n1": {Machine: "successor", Boot: "boot1"}}))
+				Expect(n1.succeed(engine.List).Owners).To(Equal(before))
+			}
+			Expect(n1.succeed(engine.List).Nodes["n1"].Machine).To(Equal("successor"))
+			n2.base.Engine = n1.base.Engine
+			requireError(c.clients, n2.request(engine.Forget, forgotten("n1")), types.CodeConfig, engine.ReasonMachine, "machine-of-n1 boot1", "successor boot1", "list")
+			n2.succeed(engine.Forget, forgotten("n1"), machine("successor"))
+		}
+		requireError(c.clients, n2.request(engine.Forget, target("n1"), machine("")), types.CodeConfig, engine.ReasonRequest, "machine is missing", "list")
 	})
 
 	It("lists nodes and owners, without claims", func() {
