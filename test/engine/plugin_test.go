@@ -109,6 +109,9 @@ func (x *executable) exec(config string, env []string, args ...string) (string, 
 	case err != nil && !cmd.ProcessState.Exited():
 		return "", errKilled
 	case err != nil:
+		if strings.Contains(out.String()+errOut.String(), "a second machine") {
+			x.fail("%s suspects a second machine: %s%s", x.name, &out, &errOut)
+		}
 		return "", errors.New(out.String() + errOut.String())
 	}
 	return out.String(), nil
