@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AddVRF makes a VRF with a routing table of its own, and pushes its removal to u. If the name exists, the
-// error matches fs.ErrExist. Two VRFs cannot have the same table.
+// AddVRF makes a VRF with a routing table, and pushes its removal to u. If the name exists, the error matches
+// fs.ErrExist. Several VRFs can have the same table, unless the sysctl net.vrf.strict_mode is 1 (Linux 5.9).
 func (c *Conn) AddVRF(u *undo.Stack, name string, table int) (Link, error) {
 	return c.add(u, c, &netlink.Vrf{LinkAttrs: linkAttrs(name, 0), Table: uint32(table)})
 }

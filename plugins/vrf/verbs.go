@@ -99,7 +99,7 @@ func makeVRF(r *skel.Request, pod *nl.Conn, conf *config) (nl.Link, error) {
 	}
 	for _, other := range others {
 		if other.VRFTable == table {
-			return nl.Link{}, types.Errorf(types.CodeConfig, "table %d is that of VRF %s; choose another table, or leave \"table\" out", table, other.Name)
+			r.Warn("VRF %s: VRF %s has table %d as well, so that both use the same routes; choose another table, or leave \"table\" out", conf.name, other.Name, table)
 		}
 	}
 	vrf, err := pod.AddVRF(&r.Undo, conf.name, table)

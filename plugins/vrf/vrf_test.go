@@ -126,11 +126,21 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 		run(red, "DEL").OK(GinkgoTB())
 	})
 
+	It("shares the configured table with another VRF, and warns", func() {
+		b.pod.Batch(GinkgoTB(), "link add other type vrf table 6")
+		before := snapshot(b.pod)
+		c := b.call("net1", conf(blue+`,"table":6`))
+		Expect(run(c, "ADD").OK(GinkgoTB()).Stderr).To(ContainSubstring("VRF blue: VRF other has table 6 as well, so that both use the same routes"))
+		Expect(b.ip("-4 route show table 6 default")).To(Equal("default via 10.1.0.1 dev net1"))
+		run(c, "CHECK").OK(GinkgoTB())
+		run(c, "DEL").OK(GinkgoTB())
+		Expect(restored(before, b.pod)).To(BeEmpty())
+	})
+
 	It("fails and changes nothing where it cannot work", func() {
 		b.pod.Batch(GinkgoTB(), "link add br0 type bridge", "link add other type vrf table 6")
 		refused(b.call("net1", conf(`"vrfname":"br0"`)), 7, `interface br0 is not a VRF, but of kind "bridge"`)
 		refused(b.call("net1", conf(`"vrfname":"other","table":7`)), 7, "VRF other already exists with a different routing table: 6, not 7")
-		refused(b.call("net1", conf(blue+`,"table":6`)), 7, "table 6 is that of VRF other")
 		b.pod.Batch(GinkgoTB(), "link set net1 master br0")
 		refused(b.call("net1", conf(blue)), 7, "interface net1 has already a master set")
 		b.pod.Batch(GinkgoTB(), "link set net1 nomaster", "link set net1 master other")
@@ -329,9 +339,10 @@ var _ = Describe("without a VRF in the kernel or in the container", func() {
 		Expect(f.Code).To(BeEquivalentTo(types.CodeChanged))
 		Expect(f.Msg).To(ContainSubstring("VRF blue does not exist"))
 		status := func(keys string) nstest.Reply {
-			return run(nstest.Call{Node: node, Config: `{"cniVersion":"1.1.0","name":"net","type":"vrf"` + keys + `}`}, "STATUS")
+			return run(nstest.Call{Node: node, Env: []string{"CNI_IFNAME="}, Config: `{"cniVersion":"1.1.0","name":"net","type":"vrf"` + keys + `}`}, "STATUS")
 		}
 		status("," + blue).OK(GinkgoTB())
-		Expect(status("").Failure(GinkgoTB()).Code).To(BeEquivalentTo(50))
+		status("").RequireFailure(GinkgoTB(), types.CodeNotAvailable, `the key "vrfname" is missing or empty`)
+		Expect(status("").Stdout).NotTo(ContainSubstring("another interface"))
 	})
 })
