@@ -128,7 +128,7 @@ var _ = Describe("CNI_NETNS", func() {
 			})
 
 			It("that is no container's namespace: ADD and CHECK fail without a change, DEL succeeds", func() {
-				network.Node.Batch(GinkgoTB(), "link add eth0 type veth peer name eth0peer", "link set eth0 up", "link set eth0peer up")
+				network.Node.Batch(GinkgoTB(), "link property del dev "+nstest.Uplink+" altname eth0", "link add eth0 type veth peer name eth0peer", "link set eth0 up", "link set eth0peer up")
 				before := nstest.WaitStable(network.stableState)
 				existing := network.addContainer("existing", 8000)
 				withExisting := nstest.WaitStable(network.stableState)
@@ -183,7 +183,7 @@ var _ = Describe("the node's namespace as CNI_NETNS", func() {
 	// In a chain, the first plugin refuses it, so that the others are not called.
 	It("is refused by each plugin", func() {
 		network := newTestNetwork(networks["loopback"])
-		network.Node.Batch(GinkgoTB(), "link add eth0 type veth peer name eth0peer", "link set eth0 up", "link set eth0peer up")
+		network.Node.Batch(GinkgoTB(), "link property del dev "+nstest.Uplink+" altname eth0", "link add eth0 type veth peer name eth0peer", "link set eth0 up", "link set eth0peer up")
 		before := nstest.WaitStable(network.stableState)
 		for _, plugins := range []string{networks["loopback"], networks["bridge"], networks["ptp"], networks["macvlan"], portmapConfig, bandwidthConfig, tuningConfig} {
 			for _, verb := range []string{"ADD", "CHECK"} {
