@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"os"
 	"os/exec"
 	"strings"
 
@@ -15,10 +16,14 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
+// deadProxy is the environment of a runtime whose proxy does not answer: etcd is never behind a proxy.
+const deadProxy = "HTTPS_PROXY=http://127.0.0.1:1"
+
 // run runs the engine in a namespace, and returns what it printed. The process is passed to started.
 func run(ns *nstest.NS, request []byte, started func(*exec.Cmd)) (stdout []byte, exit int, err error) {
 	cmd := exec.Command(enginePath)
 	var out, errOut bytes.Buffer
+	cmd.Env = append(os.Environ(), deadProxy)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(request), &out, &errOut
 	if err := ns.Start(cmd); err != nil {
 		return nil, 0, err
@@ -123,6 +128,7 @@ func (c caller) succeed(verb string, changes ...func(*engine.Request)) engine.An
 
 func want(n int) func(*engine.Request)         { return func(r *engine.Request) { r.Want = n } }
 func seen(n int64) func(*engine.Request)       { return func(r *engine.Request) { r.Seen = n } }
+func node(name string) func(*engine.Request)   { return func(r *engine.Request) { r.Node = name } }
 func target(node string) func(*engine.Request) { return func(r *engine.Request) { r.Target = node } }
 func store(id string) func(*engine.Request)    { return func(r *engine.Request) { r.Store = id } }
 func adopted(r *engine.Request)                { r.Adopted = true }

@@ -96,12 +96,6 @@ var _ = Describe("cluster-local-etcd, when etcd refuses", func() {
 		Expect(n1.succeed(engine.Forget, forgotten("n1")).Addresses).To(HaveLen(3))
 	})
 
-	It("is reached without the proxy of the runtime's environment", func() {
-		c := newCluster(1)
-		GinkgoT().Setenv("HTTPS_PROXY", "http://127.0.0.1:1")
-		c.newCaller("proxy", "n1").succeed(engine.Status)
-	})
-
 	It("says which endpoints do not answer, and why", func() {
 		c := newCluster(1)
 		n1 := c.newCaller("tls", "n1", "10.7.0.1-10.7.0.40")
@@ -127,6 +121,15 @@ var _ = Describe("cluster-local-etcd, when etcd refuses", func() {
 		n1.succeed(engine.Adopt)
 		n1.base.Engine = c.interrupted(blackhole)
 		requireError(c.clients, n1.request(engine.Claim, want(1)), types.CodeTryAgain, engine.ReasonUnknown, "adopt")
+	})
+
+	It("reports a change that etcd made and then had no space for as unknown", func() {
+		c := newCluster(1)
+		n1 := c.newCaller("unknown", "n1", "10.7.0.1-10.7.0.40")
+		n1.succeed(engine.Adopt)
+		n1.base.Engine = c.engineConfig("node", map[string]any{"endpoints": []string{c.members[0].fullEndpoint(1)}})
+		requireError(c.clients, n1.request(engine.Claim, want(1)), types.CodeTryAgain, engine.ReasonUnknown, "adopt")
+		Expect(n1.succeed(engine.List).Owners).To(HaveLen(1))
 	})
 })
 

@@ -63,13 +63,15 @@ type nemesis struct {
 	caller         caller
 	operator       *nstest.NS // reaches the members when the nodes do not
 	operatorEngine json.RawMessage
+	farEngine      json.RawMessage // as operatorEngine, with long round trips
 	direct         *clientv3.Client
 	mutation       mutation
 	wire           *wire
 	nodes          []*machineNode
 
-	killRate                       atomic.Value // float64: of calls of engine and plugin
-	calls, kills, unknown, reboots atomic.Int64
+	killRate                                 atomic.Value // float64: of calls of engine and plugin
+	calls, kills, unknown, reboots, replaced atomic.Int64
+	replaces                                 bool // a node that boots may be another machine
 	sync.Mutex
 	failures  []string
 	claims    int
@@ -110,16 +112,17 @@ func newNemesis(m mutation) *nemesis {
 	n := &nemesis{cluster: c, mutation: m, wire: newWire(), operator: nstest.NewNode(GinkgoTB()).Named("operator"),
 		direct: c.connect("root", c.members...), caller: c.newCaller(segment, "", "10.7.0.1-"+poolAddr(poolSize-1).String())}
 	c.plug(n.operator, "operator", "10.9.0.101")
-	var endpoints []string
 	lateReleases := 10
 	if m == adoptByReading { // which only matters with a release that happens after the next adopt
 		lateReleases = 2
 	}
+	endpoints, far := []string{c.members[0].fullEndpoint(8)}, []string{}
 	for _, m := range c.members {
-		endpoints = append(endpoints, m.slowEndpoint(lateReleases))
+		endpoints = append(endpoints, m.slowEndpoint(someLate(lateReleases)))
+		far = append(far, m.slowEndpoint(farAway))
 	}
 	n.caller.base.Engine = c.engineConfig("node", map[string]any{"timeout": 1, "endpoints": endpoints})
-	n.operatorEngine = c.engineConfig("node", nil)
+	n.operatorEngine, n.farEngine = c.engineConfig("node", nil), c.engineConfig("node", map[string]any{"timeout": 5, "endpoints": far})
 	n.killRate.Store(0.05)
 	return n
 }
@@ -208,6 +211,32 @@ func (n *nemesis) load(ctx context.Context, group *sync.WaitGroup) {
 	})
 }
 
+// forgetReplaced forgets the machines that other ones have replaced, as an operator does, while a last claim of each is
+// still on its way.
+func (n *nemesis) forgetReplaced(from *nstest.NS, config json.RawMessage) {
+	GinkgoHelper()
+	ask := func(verb string, changes ...func(*engine.Request)) engine.Answer {
+		request := n.caller.request(verb, changes...)
+		request.Engine = config
+		return call(from, request)
+	}
+	registered := ask(engine.List).Nodes
+	for _, m := range n.nodes {
+		old, is := registered[m.name]
+		if !is || strings.Contains(old.Machine, m.plugin.(*executable).machineID()) {
+			continue
+		}
+		_ = inParallel(2, func(i int) error {
+			if i == 0 {
+				ask(engine.Claim, node(m.name), machine(old.Machine), boot(old.Boot), want(poolSize/2))
+			} else {
+				ask(engine.Forget, target(m.name), machine(old.Machine), boot(old.Boot))
+			}
+			return nil
+		})
+	}
+}
+
 // pause waits, or returns when the context ends.
 func pause(ctx context.Context, d time.Duration) {
 	select {
@@ -279,23 +308,44 @@ func (n *nemesis) reassertAll() {
 	})).To(Succeed())
 }
 
-// settle lets all nodes adopt, and compares what they own with what etcd has.
+// settle compares what the nodes own with what etcd has, before and after all of them have settled.
 func (n *nemesis) settle() {
 	GinkgoHelper()
 	n.killRate.Store(0.0)
 	n.awaitReady()
+	if n.replaces {
+		n.forgetReplaced(n.operator, n.operatorEngine)
+	}
+	for _, m := range n.nodes {
+		if !m.plugin.isSettled() {
+			continue
+		}
+		inStore := n.owned(segment, m.name)
+		for a, claim := range m.plugin.owned() {
+			Expect(inStore).To(HaveKeyWithValue(a, claim), "%v of %s, which need not adopt", a, m.name)
+		}
+	}
 	n.settleNodes()
 }
 
-// settleNodes is settle for members of which enough are ready.
-func (n *nemesis) settleNodes() {
+// owned returns the addresses of a node of a segment with their claims.
+func (c *cluster) owned(segment, node string) map[netip.Addr]string {
 	GinkgoHelper()
-	for _, m := range n.nodes {
-		Eventually(m.plugin.adopt, "2m", "100ms").Should(Succeed(), m.name)
+	all := c.owners(segment)
+	for a, owner := range all {
+		claim, is := strings.CutPrefix(owner, node+" ")
+		if all[a] = claim; !is {
+			delete(all, a)
+		}
 	}
-	keys := n.dump(segment)
+	return all
+}
+
+// owners returns node and claim of each address of a segment that has an owner.
+func (c *cluster) owners(segment string) map[netip.Addr]string {
+	GinkgoHelper()
 	owners, lists := map[netip.Addr]string{}, map[netip.Addr]string{}
-	for key, value := range keys {
+	for key, value := range c.dump(segment) {
 		switch parts := strings.Split(key, "/"); parts[0] {
 		case "a":
 			owners[keyAddr(key)] = value
@@ -305,6 +355,16 @@ func (n *nemesis) settleNodes() {
 		}
 	}
 	Expect(lists).To(Equal(owners), "the list by address and the lists by node")
+	return owners
+}
+
+// settleNodes lets all nodes adopt, and compares what they own with what etcd has. Enough members are ready.
+func (n *nemesis) settleNodes() {
+	GinkgoHelper()
+	for _, m := range n.nodes {
+		Eventually(func() error { return m.plugin.settle(maps.Keys(m.containers)) }, "2m", "100ms").Should(Succeed(), m.name)
+	}
+	owners := n.owners(segment)
 	for _, m := range n.nodes {
 		for a := range m.plugin.owned() {
 			node, _, _ := strings.Cut(owners[a], " ")
@@ -329,8 +389,8 @@ func (n *nemesis) report(took time.Duration) {
 		engineCalls = fmt.Sprintf("%d addresses claimed, %d calls of the engine, %d unknown outcomes, longest time without a claim %v, ",
 			n.claims, n.calls.Load(), n.unknown.Load(), n.noClaim.Round(10*time.Millisecond))
 	}
-	AddReportEntry("figures", fmt.Sprintf("%v: %d ADDs (%.0f per second), %s%d kills, %d reboots; longest time without an ADD %v; %d duplicates",
-		took.Round(time.Second), n.wire.adds, float64(n.wire.adds)/took.Seconds(), engineCalls, n.kills.Load(), n.reboots.Load(),
+	AddReportEntry("figures", fmt.Sprintf("%v: %d ADDs (%.0f per second), %s%d kills, %d reboots, %d replaced machines; longest time without an ADD %v; %d duplicates",
+		took.Round(time.Second), n.wire.adds, float64(n.wire.adds)/took.Seconds(), engineCalls, n.kills.Load(), n.reboots.Load(), n.replaced.Load(),
 		n.wire.longest.Round(10*time.Millisecond), len(n.wire.duplicates)))
 }
 
@@ -339,18 +399,27 @@ func (n *nemesis) runFor(ctx context.Context) {
 	GinkgoHelper()
 	start := time.Now()
 	var group sync.WaitGroup
-	ctx, cancel := context.WithCancel(ctx)
+	running, cancel := context.WithCancel(context.Background()) // until nothing is disturbed any more
+	ctx, stop := context.WithCancel(ctx)
 	defer func() {
+		stop()
 		cancel()
 		group.Wait()
 		n.report(time.Since(start))
 	}()
+	group.Go(func() {
+		defer GinkgoRecover()
+		for n.replaces && running.Err() == nil {
+			n.forgetReplaced(n.clients, n.farEngine)
+			pause(running, 200*time.Millisecond)
+		}
+	})
 	n.load(ctx, &group)
 	n.disturb(ctx)
 }
 
 // free returns the addresses that the node owns, and no container has.
-func (m *machineNode) free() map[netip.Addr]bool {
+func (m *machineNode) free() map[netip.Addr]string {
 	all := m.plugin.owned()
 	for _, addrs := range m.containers {
 		for _, a := range addrs {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
@@ -25,10 +26,11 @@ import (
 type plugin interface {
 	add(container string) ([]netip.Addr, error)
 	del(container string) error
-	reboot()         // the node boots again: its containers are gone
-	reassert() error // the operator's call after a restore
-	adopt() error
-	owned() map[netip.Addr]bool
+	reboot()                                  // the node boots again: its containers are gone
+	reassert() error                          // the operator's call after a restore
+	settle(containers iter.Seq[string]) error // makes the node agree with the store. It has these containers
+	owned() map[netip.Addr]string             // with claims
+	isSettled() bool                          // the node knows what it owns
 }
 
 // A mutation breaks one of the laws of engine/README.md, so that the test must find duplicates.
@@ -212,7 +214,7 @@ func (r *reference) claimWithoutAnswer() error {
 	return err
 }
 
-func (r *reference) adopt() error {
+func (r *reference) settle(iter.Seq[string]) error {
 	r.Lock()
 	defer r.Unlock()
 	return r.adoptNow()
@@ -354,12 +356,14 @@ func (r *reference) reboot() {
 	r.boot++
 }
 
-func (r *reference) owned() map[netip.Addr]bool {
+func (r *reference) owned() map[netip.Addr]string {
 	r.Lock()
 	defer r.Unlock()
-	all := map[netip.Addr]bool{}
-	for a := range r.files.owned {
-		all[a] = true
-	}
-	return all
+	return maps.Clone(r.files.owned)
+}
+
+func (r *reference) isSettled() bool {
+	r.Lock()
+	defer r.Unlock()
+	return !r.files.mustAdopt && r.files.boot == r.boot
 }

@@ -1,8 +1,11 @@
 package engine
 
 import (
+	"fmt"
+	"maps"
 	"net/netip"
 	"path/filepath"
+	"sync"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -108,10 +111,81 @@ var _ = Describe("an operator of cluster-local", func() {
 		n1.requireFailure("c2", "frozen") // the runtime goes on
 		Expect(n1.reassert()).To(Succeed())
 		n.operate(engine.Thaw)
-		Expect(n1.owned()).To(Equal(map[netip.Addr]bool{a: true}))
+		Expect(n1.owned()).To(And(HaveLen(1), HaveKey(a)))
 		n1.mustAdd("c2")
 		n.nodes[0].name = n1.name
 		n.settleNodes()
 		Expect(n1.del("c1")).To(Succeed())
 	})
+
+	It("copies a disk: a copy with an identity of its own gives addresses, and one with the same is noticed by the first node", func() {
+		_, n1, n2 := newNodes()
+		a := n1.mustAdd("c1")
+		n2.copyDisk(n1)
+		Expect(n2.mustAdd("d1")).NotTo(Equal(a))
+
+		n2.name = n1.name
+		n2.setMachine(n1.machine)
+		given := map[netip.Addr]bool{n2.mustAdd("d2"): true} // it may be that of c1: nobody can know of the copy yet
+		for range 2 {
+			_, err := n1.add("c2")
+			Expect(err).To(MatchError(And(ContainSubstring(`"code": 7`), ContainSubstring("a second machine"))))
+			for range 3 {
+				next := n2.mustAdd(fmt.Sprint("e", len(given)))
+				Expect(given).NotTo(HaveKey(next))
+				given[next] = true
+			}
+		}
+		_, err := n1.call("STATUS", "", "")
+		Expect(err).To(MatchError(And(ContainSubstring(`"code": 50`), ContainSubstring("a second machine"))))
+	})
+})
+
+// While a call about a machine runs, another machine takes its place: in front of each part that the call sends, in turn.
+var _ = Describe("cluster-local-etcd, when a machine is replaced", Ordered, ContinueOnFailure, func() {
+	var c *cluster
+	BeforeAll(func() { c = newCluster(1) })
+
+	DescribeTable("keeps what it tells the successor, although a part is late", func(late string, change func(first map[netip.Addr]string) func(*engine.Request)) {
+		for at, reached := 1, true; reached; at++ {
+			old := c.newCaller(fmt.Sprint(late, at), "n1", "10.7.0.1-10.7.0.99")
+			next := old
+			next.base.Machine = "successor-of-n1"
+			old.succeed(engine.Adopt)
+			first := old.succeed(engine.Claim, want(70)).Addresses
+			told := map[netip.Addr]string{}
+			var mu sync.Mutex
+			over := false // the client may send a last part when its call has ended
+			reached = false
+			succeed := func() { // the successor; until its predecessor has been forgotten, the engine refuses it
+				mu.Lock()
+				defer mu.Unlock()
+				if over {
+					return
+				}
+				reached = true
+				if late != engine.Forget {
+					old.succeed(engine.Forget, forgotten("n1"))
+				}
+				if a := call(c.clients, next.request(engine.Adopt)); a.Error == nil {
+					maps.Copy(told, a.Addresses)
+					maps.Copy(told, next.succeed(engine.Claim, want(3)).Addresses)
+				}
+			}
+			request := old.request(late, change(first))
+			request.Engine = c.engineConfig("node", map[string]any{"endpoints": []string{c.members[0].slowEndpoint(atPart(at, succeed))}})
+			call(c.clients, request)
+			mu.Lock()
+			over = true
+			mu.Unlock()
+			if reached {
+				Expect(c.owned(old.base.Segment, "n1")).To(Equal(told), "after part %d of %s was late", at, late)
+			}
+		}
+	},
+		Entry("of forget", engine.Forget, func(map[netip.Addr]string) func(*engine.Request) { return forgotten("n1") }),
+		Entry("of the last claim", engine.Claim, func(map[netip.Addr]string) func(*engine.Request) { return want(20) }),
+		Entry("of the last adopt", engine.Adopt, func(map[netip.Addr]string) func(*engine.Request) { return want(0) }),
+		Entry("of the last release", engine.Release, addresses),
+	)
 })

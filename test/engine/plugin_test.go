@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -26,9 +25,9 @@ import (
 type executable struct {
 	*nemesis
 	setting
-	name, dir string
-	running   sync.RWMutex // locked while the node boots
-	processes sync.Map     // *os.Process: of the calls that run
+	name, dir, machine string
+	running            sync.RWMutex // locked while the node boots
+	processes          sync.Map     // *os.Process: of the calls that run
 }
 
 // pluginPath returns the path of cluster-local, beside which is cluster-local-etcd.
@@ -63,17 +62,43 @@ var (
 	}
 )
 
-// newExecutable returns a node that has not been up yet. Its program runs with the boot ID and the machine ID of
-// the node, which are mounted in a namespace of its own.
+// newExecutable returns a node that has not been up yet. Its program runs with the boot ID, the machine ID and the data
+// directory of the node, which are mounted in a namespace of its own.
 func newExecutable(n *nemesis, name string, s setting) *executable {
 	GinkgoHelper()
 	x := &executable{nemesis: n, setting: s, name: name, dir: GinkgoT().TempDir()}
-	x.write("boot_id", name+"-boot-0\n")
-	x.write("machine-id", "machine-of-"+name+"\n")
-	x.write("run", fmt.Sprintf("#!/bin/sh\nexec unshare --mount sh -c 'mount --bind %[1]s/boot_id /proc/sys/kernel/random/boot_id && mount --bind %[1]s/machine-id /etc/machine-id && exec %[2]s \"$@\"' sh \"$@\"\n",
-		x.dir, pluginPath()))
+	x.setBoot(0)
+	x.setMachine("machine-of-" + name)
+	Expect(errors.Join(os.MkdirAll(x.networks(), 0o755), os.MkdirAll(dataDir(), 0o755))).To(Succeed())
+	x.write("run", fmt.Sprintf("#!/bin/sh\nexec unshare --mount sh -c 'mount --bind %[1]s/boot_id /proc/sys/kernel/random/boot_id && mount --bind %[1]s/machine-id /etc/machine-id && mount --bind %[3]s %[4]s && exec %[2]s \"$@\"' sh \"$@\"\n",
+		x.dir, pluginPath(), x.networks(), dataDir()))
 	Expect(os.Chmod(filepath.Join(x.dir, "run"), 0o700)).To(Succeed())
 	return x
+}
+
+// dataDir is the data directory as all nodes see it. networks is that of a node.
+func dataDir() string                  { return filepath.Join(filepath.Dir(enginePath), "networks") }
+func (x *executable) networks() string { return filepath.Join(x.dir, "networks") }
+
+func (x *executable) setBoot(id uint64) { x.write("boot_id", fmt.Sprintf("%s-boot-%d\n", x.name, id)) }
+
+func (x *executable) setMachine(id string) {
+	x.machine = id
+	x.write("machine-id", id+"\n")
+}
+
+// copyDisk makes the data directory a copy of another node's, as an image of its file system does.
+func (x *executable) copyDisk(from *executable) {
+	_ = os.RemoveAll(x.networks())
+	_ = exec.Command("cp", "-a", from.networks(), x.networks()).Run() // files come and go meanwhile
+	_ = os.MkdirAll(x.networks(), 0o755)
+}
+
+// machineID returns a part of what the node registers with.
+func (x *executable) machineID() string {
+	x.running.RLock()
+	defer x.running.RUnlock()
+	return x.machine
 }
 
 func (x *executable) write(file, text string) {
@@ -84,7 +109,7 @@ func (x *executable) write(file, text string) {
 // config returns the network configuration, with more keys.
 func (x *executable) config(more string) string {
 	return fmt.Sprintf(`{"cniVersion": "1.1.0", "name": %q, "type": "macvlan", "ipam": {"type": "cluster-local", "node": %q, "dataDir": %q, %s, "engine": %s}%s}`,
-		segment, x.name, filepath.Join(x.dir, "networks"), x.ipam, x.caller.base.Engine, more)
+		segment, x.name, dataDir(), x.ipam, x.caller.base.Engine, more)
 }
 
 // exec runs the program with a configuration, and kills it now and then. It returns what the program printed to stdout.
@@ -94,7 +119,7 @@ func (x *executable) exec(config string, env []string, args ...string) (string, 
 	cmd := exec.Command(filepath.Join(x.dir, "run"), args...)
 	var out, errOut bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(config), &out, &errOut
-	cmd.Env = append(env, "PATH="+os.Getenv("PATH"), "CNI_PATH="+filepath.Dir(enginePath))
+	cmd.Env = append(env, "PATH="+os.Getenv("PATH"), "CNI_PATH="+filepath.Dir(enginePath), deadProxy)
 	if err := x.clients.Start(cmd); err != nil {
 		return "", err
 	}
@@ -159,8 +184,12 @@ func (x *executable) del(container string) error {
 	return err
 }
 
+// reassert may fail because of the containers whose reservations came with the copy of another node's disk.
 func (x *executable) reassert() error {
 	_, err := x.exec(x.config(""), nil, "reassert")
+	if x.replaces && err != nil && strings.Contains(err.Error(), "of container n") && !strings.Contains(err.Error(), "of container "+x.name+"-") {
+		return nil
+	}
 	return err
 }
 
@@ -174,9 +203,9 @@ func (x *executable) gc(containers iter.Seq[string]) error {
 	return err
 }
 
-func (x *executable) adopt() error { return x.reassert() }
+func (x *executable) settle(containers iter.Seq[string]) error { return x.gc(containers) }
 
-// reboot kills all calls of the node. The file of the owned addresses may be lost.
+// reboot kills all calls of the node. The file of the owned addresses may be lost, and the node may be another machine.
 func (x *executable) reboot() {
 	x.processes.Range(func(p, _ any) bool {
 		_ = p.(*os.Process).Kill()
@@ -184,22 +213,27 @@ func (x *executable) reboot() {
 	})
 	x.running.Lock()
 	defer x.running.Unlock()
-	x.write("boot_id", fmt.Sprintf("%s-boot-%d\n", x.name, rand.Uint64()))
-	if rand.IntN(2) == 0 {
+	x.setBoot(rand.Uint64())
+	switch {
+	case x.replaces && rand.IntN(4) == 0:
+		x.replaced.Add(1)
+		x.setMachine(fmt.Sprintf("machine-%d-of-%s", x.replaced.Load(), x.name))
+		x.copyDisk(x.nodes[rand.IntN(len(x.nodes))].plugin.(*executable)) // its own is gone
+	case rand.IntN(2) == 0:
 		_ = os.Remove(x.ownedFile())
 	}
 }
 
 func (x *executable) ownedFile() string {
-	return filepath.Join(x.dir, "networks", ".plumb", ".owned", segment)
+	return filepath.Join(x.networks(), ".plumb", ".owned", segment)
 }
 
-func (x *executable) owned() map[netip.Addr]bool {
-	all := map[netip.Addr]bool{}
-	for a := range readOwned(x.ownedFile()) {
-		all[a] = true
-	}
-	return all
+func (x *executable) owned() map[netip.Addr]string { return readOwned(x.ownedFile()) }
+
+func (x *executable) isSettled() bool {
+	boot, _ := os.ReadFile(filepath.Join(x.dir, "boot_id"))
+	text, _ := os.ReadFile(x.ownedFile())
+	return bytes.HasPrefix(text, boot) && !bytes.Contains(text, []byte("\nunsettled\n"))
 }
 
 // readOwned returns the addresses in a file of owned addresses, with their claims.
@@ -230,12 +264,12 @@ func newPluginNemesis(count int, s setting) *nemesis {
 func runSetting(s setting, d time.Duration) {
 	GinkgoHelper()
 	n := newPluginNemesis(nodes, s)
+	n.replaces = true
 	ctx, cancel := limited(d)
 	defer cancel()
 	n.runFor(ctx)
 	n.requireNoDuplicates()
 	for _, m := range n.nodes {
-		Eventually(func() error { return m.plugin.(*executable).gc(maps.Keys(m.containers)) }, "2m", "100ms").Should(Succeed(), m.name)
 		for a := range m.free() {
 			Expect(s.empty || s.fixed && fixedPrefix.Contains(a)).To(BeFalse(), "%s keeps %v, which no container has", m.name, a)
 		}
@@ -260,17 +294,17 @@ var _ = Describe("cluster-local with etcd", func() {
 		Expect(err).NotTo(HaveOccurred())
 		Expect(b).NotTo(Equal(a))
 
-		n2.write("machine-id", "another\n")
-		Expect(n2.adopt()).To(MatchError(SatisfyAll(ContainSubstring("machine-of-n2"), ContainSubstring("another"))))
-		n2.write("machine-id", "machine-of-n2\n")
+		n2.setMachine("another")
+		Expect(n2.reassert()).To(MatchError(SatisfyAll(ContainSubstring("machine-of-n2"), ContainSubstring("another"))))
+		n2.setMachine("machine-of-n2")
 
 		By("forgetting n1, whose address n2 then claims")
 		n.forget("n1")
 		_, err = n2.call("ADD", "c2", "IP="+a[0].String())
 		Expect(err).NotTo(HaveOccurred())
-		Expect(n1.adopt()).To(MatchError(ContainSubstring("/" + a[0].String() + " of container c1: cluster-local-etcd: " + a[0].String() + " belongs to node n2 since ")))
+		Expect(n1.reassert()).To(MatchError(ContainSubstring("/" + a[0].String() + " of container c1: cluster-local-etcd: " + a[0].String() + " belongs to node n2 since ")))
 		Expect(n1.del("c1")).To(Succeed())
-		Expect(n1.adopt()).To(Succeed())
+		Expect(n1.reassert()).To(Succeed())
 		_, err = n1.add("c3")
 		Expect(err).NotTo(HaveOccurred())
 
