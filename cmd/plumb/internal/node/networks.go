@@ -94,13 +94,19 @@ func readConfiguration(file string) (*libcni.NetworkConfigList, error) {
 	return ListOf(text)
 }
 
-// ListOf returns the list that libcni makes of the configuration of a single plugin.
+// ListOf returns a list with the configuration of a single plugin.
 func ListOf(text []byte) (*libcni.NetworkConfigList, error) {
 	conf, err := libcni.NetworkPluginConfFromBytes(text)
 	if err != nil {
 		return nil, err
 	}
-	return libcni.ConfListFromConf(conf)
+	list, err := json.Marshal(map[string]any{
+		"cniVersion": conf.Network.CNIVersion, "name": conf.Network.Name, "plugins": []json.RawMessage{text},
+	})
+	if err != nil {
+		return nil, err
+	}
+	return libcni.NetworkConfFromBytes(list)
 }
 
 // listFromBytes returns a list, or that of a single plugin.
