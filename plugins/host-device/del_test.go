@@ -134,6 +134,27 @@ var _ = Describe("DEL", func() {
 		}
 	})
 
+	It("returns both ends of a veth pair that connects two containers", func() {
+		b.node.Batch(GinkgoTB(), "link add cable0 type veth peer name cable1")
+		before := nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), b.node) })
+		one := b.call("one", newPod(), conf("1.0.0", `"device":"cable0"`, ""))
+		two := b.call("two", newPod(), conf("1.0.0", `"device":"cable1"`, ""))
+		b.mustAdd(one)
+		b.mustAdd(two)
+		Expect(b.mustDel(one).Stderr).To(BeEmpty())
+		Expect(b.mustDel(two).Stderr).To(BeEmpty())
+		Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), b.node) })).To(BeEmpty())
+		Expect(b.stateFiles()).To(BeEmpty())
+	})
+
+	It("returns a device that the reference plugin moved, whose peer is on the node", func() {
+		pod := newPod()
+		b.node.Batch(GinkgoTB(), "link add cable0 type veth peer name cable1", "link set cable0 netns "+pod.Path())
+		pod.Batch(GinkgoTB(), "link set cable0 name eth0", "link set eth0 alias cable0")
+		Expect(b.mustDel(b.call("one", pod, conf("1.0.0", `"device":"cable0"`, ""))).Stderr).To(BeEmpty())
+		Expect(in(b.node, "ip -br link")).To(ContainSubstring("cable0@cable1"))
+	})
+
 	DescribeTable("leaves an interface that has the device's names, but is another one",
 		func(returned bool, changes ...string) {
 			c := b.call("one", newPod(), conf("1.0.0", byDevice, b.hostLocal(hostLocalAll)))

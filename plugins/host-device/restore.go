@@ -8,7 +8,6 @@ import (
 
 	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/nl"
-	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/statefile"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -122,13 +121,73 @@ func (m *mover) findInPod() (nl.Link, error) {
 		return nl.Link{}, err
 	}
 	for _, l := range candidates {
-		if same, err := m.state.isDevice(m.node, m.pod, l); same || err != nil {
+		if same, err := m.isDevice(l); same || err != nil {
 			return l, err
 		}
 		m.imitated = true
 		m.r.Warn("interface %s of the container has the names of interface %s, but is another interface: its kind, permanent MAC, parent or peer differs; it is left there", l.Name, m.state.Name)
 	}
 	return nl.Link{}, notFoundError("interface " + m.state.Name + " is not in the container")
+}
+
+// isDevice reports whether l, a candidate in the container, is the device. The names do not prove that, because a
+// container with CAP_NET_ADMIN can give them to any of its interfaces. The kind, the hardware and the other end of the
+// device must be as they were on the node: the container cannot choose another end in a namespace of others.
+func (m *mover) isDevice(l nl.Link) (bool, error) {
+	s := m.state
+	if l.Kind != s.Kind || l.PermMAC != s.PermMAC || l.Parent != s.Parent {
+		return false, nil
+	}
+	if s.Peer == 0 {
+		return true, nil
+	}
+	seen, err := m.node.LinkIn(m.pod, l.Index)
+	switch {
+	case err != nil:
+		return false, types.IgnoreNotExist(err)
+	case seen.PeerNS == s.PeerNS || l.Kind != "veth":
+		return seen.Peer == s.Peer && seen.PeerNS == s.PeerNS, nil
+	case seen.PeerNS == 0:
+		return m.isFormerPeer(seen.Peer)
+	}
+	return m.hasPeerInOtherContainer(l)
+}
+
+// isFormerPeer reports whether the link of that index on the node can be the other end of the device, which was in
+// another namespace when ADD moved the device, and whose DEL has returned it. The host end of an interface of the
+// container is none: plumb made it, or it is a port.
+func (m *mover) isFormerPeer(index int) (bool, error) {
+	peer, err := m.node.LinkByIndex(index)
+	return err == nil && !attach.MadeByPlumb(peer) && peer.Master == 0, types.IgnoreNotExist(err)
+}
+
+// hasPeerInOtherContainer reports whether the other end of l, a veth, is in the container to which a later ADD moved
+// the other end of the device.
+func (m *mover) hasPeerInOtherContainer(l nl.Link) (bool, error) {
+	states, err := m.loadAll(m.r.Trace)
+	for _, s := range states {
+		if m.state.PeerNS != 0 || s.Index != m.state.Peer || s.Kind != "veth" {
+			continue
+		}
+		if found, err := s.hasPeerOf(m.pod, l); found || err != nil {
+			return found, err
+		}
+	}
+	return false, err
+}
+
+// hasPeerOf reports whether the other end of l, a veth in the namespace of c, is in the container of the state.
+func (s *state) hasPeerOf(c *nl.Conn, l nl.Link) (bool, error) {
+	h := s.savedNS(c.NS().Trace())
+	if h == nil {
+		return false, nil
+	}
+	other, err := nl.Open(h)
+	if err == nil {
+		_, err = c.VethPeer(l, other)
+	}
+	found := err == nil
+	return found, errors.Join(types.IgnoreNotExist(err), h.Close())
 }
 
 // returnToNode moves the device to the node, unless it is there, and gives it the name and the alias of
@@ -185,12 +244,8 @@ func (m *mover) restoreReturned() error {
 func (h host) restoreSaved(r *skel.Request, node *nl.Conn, s *state) (err error) {
 	pod := r.Pod
 	if pod == nil || !pod.CanHaveCookie(s.NetNS) {
-		saved, _ := ns.Open(s.Sandbox, r.Trace) // nil if there is no namespace at the path
-		defer func() { err = errors.Join(err, saved.Close()) }()
-		pod = nil
-		if saved != nil && s.NetNS != 0 && saved.Cookie() == s.NetNS {
-			pod = saved
-		}
+		pod = s.savedNS(r.Trace)
+		defer func() { err = errors.Join(err, pod.Close()) }()
 	}
 	m := &mover{host: h, r: r, node: node, state: s}
 	if pod != nil {
@@ -219,8 +274,9 @@ func (h host) restoreUnsaved(r *skel.Request, node *nl.Conn) error {
 	}
 	s := &state{Attachment: r.Attachment(), Link: l}
 	s.Name, s.Alias, s.Up = l.Alias, "", false
-	l.Alias = ""        // the alias does not name the attachment
-	prev, _ := r.Prev() // nil if it cannot be read: DEL does not depend on it
+	s.Peer, s.PeerNS = 0, 0 // not known as the node sees them
+	l.Alias = ""            // the alias does not name the attachment
+	prev, _ := r.Prev()     // nil if it cannot be read: DEL does not depend on it
 	if other, err := attach.BelongsToOther(pod, l, r.Attachment(), prev); other || err != nil {
 		return err
 	}

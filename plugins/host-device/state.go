@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/statefile"
 	"github.com/plumb-cni/plumb/pkg/trace"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -52,20 +53,6 @@ func (s *state) findIn(c *nl.Conn) (nl.Link, error) {
 	return candidates[0], nil
 }
 
-// isDevice reports whether l, a candidate in the container, is the device. The names do not prove that, because a
-// container with CAP_NET_ADMIN can give them to any of its interfaces. The kind, the hardware and the other end of the
-// device must be as they were on the node: the container cannot choose another end in a namespace of others.
-func (s *state) isDevice(node, pod *nl.Conn, l nl.Link) (bool, error) {
-	if l.Kind != s.Kind || l.PermMAC != s.PermMAC || l.Parent != s.Parent {
-		return false, nil
-	}
-	if s.Peer == 0 {
-		return true, nil
-	}
-	seen, err := node.LinkIn(pod, l.Index)
-	return seen.Peer == s.Peer && seen.PeerNS == s.PeerNS, types.IgnoreNotExist(err)
-}
-
 // isUnmarked reports whether l is the device without its mark. A virtual device has the MAC that it
 // had on the node, or else the name and the alias that ADD set.
 func (s *state) isUnmarked(l nl.Link) bool {
@@ -82,6 +69,17 @@ func (s *state) isUnmarked(l nl.Link) bool {
 // the zero Link.
 func (s *state) isSelectedBy(sel selector, l nl.Link) bool {
 	return s.Selector == sel.String() || attach.HasAltName(l, s.Attachment)
+}
+
+// savedNS returns the namespace of the container if it is still at the path that ADD saved, or else nil. If the cookie
+// of that namespace is not known, it is nil.
+func (s *state) savedNS(t *trace.Tracer) *ns.Handle {
+	saved, _ := ns.Open(s.Sandbox, t) // nil if there is no namespace at the path
+	if saved != nil && (s.NetNS == 0 || saved.Cookie() != s.NetNS) {
+		_ = saved.Close()
+		return nil
+	}
+	return saved
 }
 
 // file returns the state file of an attachment.
