@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"syscall"
 
+	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/vishvananda/netlink"
 	rawnl "github.com/vishvananda/netlink/nl"
@@ -141,7 +142,7 @@ func (c *Conn) findLink(step string, get func() (netlink.Link, error)) (Link, er
 // fs.ErrNotExist.
 func (c *Conn) LinkIn(other *Conn, index int) (Link, error) {
 	step := fmt.Sprintf("find link %d of %s", index, other.h.Path())
-	nsid, err := c.nsid(other)
+	nsid, err := c.NSID(other.h)
 	if err != nil {
 		return Link{}, err
 	}
@@ -160,7 +161,7 @@ func (c *Conn) LinkIn(other *Conn, index int) (Link, error) {
 	if err != nil || l.Peer == 0 {
 		return l, err
 	}
-	own, err := c.nsid(c)
+	own, err := c.NSID(c.h)
 	switch l.PeerNS {
 	case 0:
 		l.PeerNS = 1 + nsid
@@ -170,9 +171,9 @@ func (c *Conn) LinkIn(other *Conn, index int) (Link, error) {
 	return l, err
 }
 
-// nsid returns the number by which the namespace of c knows that of other, or -1 if there is none.
-func (c *Conn) nsid(other *Conn) (int, error) {
-	return query(c, "find nsid of "+other.h.Path(), func() (int, error) { return c.lib.GetNetNsIdByFd(other.h.FD()) })
+// NSID returns the number by which the namespace of c knows another one, or -1 if there is none.
+func (c *Conn) NSID(other *ns.Handle) (int, error) {
+	return query(c, "find nsid of "+other.Path(), func() (int, error) { return c.lib.GetNetNsIdByFd(other.FD()) })
 }
 
 // VethPeer returns the other end of the veth pair of l. l must be in the namespace of c. The
@@ -189,7 +190,7 @@ func (c *Conn) VethPeer(l Link, other *Conn) (Link, error) {
 		}
 		return other.LinkByIndex(l.Peer)
 	}
-	nsid, err := c.nsid(other)
+	nsid, err := c.NSID(other.h)
 	if err != nil {
 		return Link{}, err
 	}

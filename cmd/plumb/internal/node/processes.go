@@ -41,8 +41,10 @@ func stateOf(netns string, added time.Time, node *ns.Handle) namespaceState {
 	}
 	_, dirErr := os.Stat(filepath.Dir(netns))
 	switch {
-	case err == nil && pid != 0 && h.Same(node):
+	case err == nil && pid != 0 && h.Same(node) && seesAllProcesses():
 		return namespaceGone
+	case err == nil && pid != 0 && h.Same(node):
+		return namespaceUnknown
 	case err == nil && pid != 0 && startOf(pid).After(added.Add(time.Second)):
 		return namespaceReused
 	case err == nil:
@@ -135,38 +137,36 @@ func (inv *Inventory) findContainers(node *ns.Handle) error {
 		}
 		inv.containers[a.ContainerID] = c
 	}
-	for id, c := range inv.containers {
-		if c.netns == "" && c.hostEnd != "" {
-			c.process = processBehind(node, c.hostEnd, all)
-			inv.containers[id] = c
-		}
-	}
-	return err
+	return errors.Join(err, inv.findByHostEnds(node, all))
 }
 
-// processBehind returns a process in the namespace of the other end of a veth pair, or 0 if none was found.
-func processBehind(node *ns.Handle, hostEnd string, processes map[namespaceID]int) int {
+// findByHostEnds sets the processes of containers of which only a host end is known: they are in the namespace of its
+// other end. It opens each namespace once and one at a time, because a node may have hundreds of containers.
+func (inv *Inventory) findByHostEnds(node *ns.Handle, processes map[namespaceID]int) error {
 	c, err := nl.Open(node)
 	if err != nil {
-		return 0
+		return err
 	}
-	l, err := c.Link(hostEnd)
-	if err != nil {
-		return 0
-	}
+	byPeerNS := map[int]int{} // the keys are those of nl.Link.PeerNS
 	for _, pid := range processes {
 		h, err := ns.Open(fmt.Sprintf("/proc/%d/ns/net", pid), nil)
 		if err != nil {
 			continue // the process has ended
 		}
-		other, err := nl.Open(h)
-		if err == nil {
-			_, err = c.VethPeer(l, other)
+		nsid, err := c.NSID(h)
+		if err == nil && nsid >= 0 {
+			byPeerNS[1+nsid] = pid
 		}
 		_ = h.Close()
-		if err == nil {
-			return pid
+	}
+	for id, found := range inv.containers {
+		if found.netns != "" || found.hostEnd == "" {
+			continue
+		}
+		if l, err := c.Link(found.hostEnd); err == nil {
+			found.process = byPeerNS[l.PeerNS]
+			inv.containers[id] = found
 		}
 	}
-	return 0
+	return nil
 }

@@ -1,0 +1,29 @@
+package node
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/ns"
+)
+
+// In another PID namespace, a process of the node's network namespace can have the PID of a container that runs.
+func TestStateIsUnknownInOtherPIDNamespace(t *testing.T) {
+	if os.Getpid() != 1 {
+		out, err := exec.Command("unshare", "--pid", "--fork", "--mount-proc", os.Args[0], "-test.run", "^"+t.Name()+"$").CombinedOutput()
+		if err != nil {
+			t.Errorf("%v: %s", err, out)
+		}
+		return
+	}
+	node, err := ns.Self(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer node.Close()
+	if state := stateOf("/proc/1/ns/net", time.Now(), node); state != namespaceUnknown {
+		t.Errorf("want namespaceUnknown (%d), got %d", namespaceUnknown, state)
+	}
+}
