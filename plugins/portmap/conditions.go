@@ -41,17 +41,17 @@ func (c conditionsChain) layout() nft.Layout {
 // script returns the commands for nft that make the chain. The chain accepts a packet that does
 // not meet the conditions, so that no later rule of the table translates it.
 func (c conditionsChain) script() string {
-	verdict := "return"
+	verdict, next := "return", ""
 	if c.next != "" {
-		verdict = "goto " + c.next
+		verdict, next = "goto "+c.next, fmt.Sprintf("add chain %s %s\n", table(), c.next) // a DEL may have deleted it meanwhile
 	}
 	chain, comment := fmt.Sprintf("%s %s", table(), c.name()), c.layout().Comment()
-	return fmt.Sprintf("add chain %s\nflush chain %s\nadd rule %s %s %s comment %q\nadd rule %s accept comment %q\n",
+	return next + fmt.Sprintf("add chain %s\nflush chain %s\nadd rule %s %s %s comment %q\nadd rule %s accept comment %q\n",
 		chain, chain, chain, c.text, verdict, comment, chain, comment)
 }
 
-// ensure runs nft to make the chain if it is missing or damaged. The table and the chain next
-// must exist. The error has types.CodeConfig if nft refuses the conditions.
+// ensure runs nft to make the chain if it is missing or damaged. The table must exist. If the chain next is missing, it
+// is empty afterwards. The error has types.CodeConfig if nft refuses the conditions.
 func (c conditionsChain) ensure(conn *nft.Conn, node *ns.Handle) error {
 	damaged, err := conn.DamagedChains(c.layout())
 	if err != nil || len(damaged) == 0 {

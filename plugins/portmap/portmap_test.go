@@ -683,6 +683,22 @@ var _ = Describe("portmap", func() {
 		}
 	})
 
+	It("ADD with conditions succeeds if the last DEL of another container deletes the chain after them", func() {
+		c := b.call("one", conf(`"conditionsV4":["ip saddr != 198.18.0.2"],`, portMapping(8080, 80, overTCP)))
+		ok(c, "ADD")
+		ok(c, "CHECK")
+		chain := regexp.MustCompile(`goto (snat\S+)`).FindStringSubmatch(b.ruleset())[1]
+		ok(c, "DEL")
+		c.Before = func(step string) error {
+			if strings.HasPrefix(step, "run nft") {
+				b.node.Must(GinkgoTB(), "nft", "delete", "chain", "inet", "plumb", chain)
+			}
+			return nil
+		}
+		ok(c, "ADD")
+		ok(c, "CHECK")
+	})
+
 	DescribeTable("concurrent calls of each verb succeed, and shared rules exist once", func(backend string) {
 		calls := make([]nstest.Call, nstest.FullOrShort(60, 8))
 		for i := range calls {
