@@ -52,7 +52,8 @@ func (s *session) busy() error {
 }
 
 // register writes the node's registration, and runs the operations in more, if the registration is what this
-// call read first, and frozen and store what the view has. It reports whether it did.
+// call read first, frozen and store are what the view has, and the node has got no address since the view was read:
+// a claim of the previous registration may have arrived. It reports whether it did.
 func (s *session) register(ctx context.Context, v view, more ...clientv3.Op) (bool, error) {
 	if v.node.revision != s.registration {
 		return false, s.busy()
@@ -61,7 +62,8 @@ func (s *session) register(ctx context.Context, v view, more ...clientv3.Op) (bo
 		more = append(more, s.putStore(v))
 	}
 	more = append(more, clientv3.OpPut(v.node.key, s.identity()), s.touch())
-	resp, err := s.change(ctx, []clientv3.Cmp{v.node.unchanged(), v.frozen.unchanged(), v.store.unchanged()}, more, nil)
+	nothingNew := clientv3.Compare(clientv3.ModRevision(s.owned(s.Node)), "<", s.revision+1).WithPrefix()
+	resp, err := s.change(ctx, []clientv3.Cmp{v.node.unchanged(), v.frozen.unchanged(), v.store.unchanged(), nothingNew}, more, nil)
 	if err != nil || !resp.Succeeded {
 		return false, err
 	}

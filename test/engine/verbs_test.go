@@ -199,6 +199,15 @@ var _ = Describe("cluster-local-etcd", Ordered, func() {
 		Expect(n1.succeed(engine.Claim, want(8)).Addresses).To(HaveLen(8))
 	})
 
+	It("adopts what a claim of the last boot gets meanwhile, too", func() {
+		n1 := c.newCaller("meanwhile", "n1", "10.7.0.1-10.7.0.8")
+		n1.succeed(engine.Adopt)
+		n1.succeed(engine.Claim, want(2))
+		adopt := n1.request(engine.Adopt, boot("boot2"))
+		adopt.Engine = c.interrupted(interruption{"/last/", func() bool { n1.succeed(engine.Claim, want(3)); return false }})
+		Expect(succeed(c.clients, adopt).Addresses).To(And(HaveLen(5), Equal(c.owned("meanwhile", "n1"))))
+	})
+
 	It("does nothing with a freeze or thaw that arrives after a later one", func() {
 		n1, fence := c.newCaller("fence", "late"), c.newCaller("fence", "n2")
 		id := fence.succeed(engine.Adopt).Store
