@@ -145,6 +145,25 @@ var _ = Describe("plumb gc", func() {
 		Expect(b.check(list, "runs")).To(Succeed())
 	})
 
+	It("finds a process in a namespace of which only an interface in it tells", func() {
+		list := b.network("20-flat.conflist", strings.ReplaceAll(`{"cniVersion": "1.1.0", "name": "flat", "plugins": [{"type": "macvlan", "master": "up0",
+			"ipam": {"type": "host-local", "dataDir": "DIR/leases", "subnet": "10.9.9.0/24"}}]}`, "DIR", b.dir))
+		b.node.Batch(GinkgoTB(), "link add up0 type veth peer name up1", "link set up0 up")
+		b.add(list, newPod("live"))
+		for _, id := range []string{"uncached", "unmounted"} {
+			p := newPod(id)
+			b.add(list, p)
+			p.startProcess()
+			if id == "unmounted" {
+				p.Remove(GinkgoTB())
+			}
+		}
+		Expect(os.Remove(b.path("cache/results/flat-uncached-eth0"))).To(Succeed())
+		b.age()
+		Expect(b.gc("live", "--live", "-", "--force").Stdout).To(And(MatchRegexp(`(?m)^kept flat uncached eth0: process \d+ runs`),
+			MatchRegexp(`(?m)^kept flat unmounted eth0: process \d+ runs`), HaveSuffix("kept 2, left 0\n")))
+	})
+
 	It("serves a network of a version without GC", func() {
 		list := b.network("10-pods.conflist", strings.Replace(chain, "1.1.0", "0.4.0", 1))
 		b.add(list, newPod("live"))

@@ -6,10 +6,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/ns"
 	"golang.org/x/sys/unix"
@@ -137,12 +139,13 @@ func (inv *Inventory) findContainers(node *ns.Handle) error {
 		}
 		inv.containers[a.ContainerID] = c
 	}
-	return errors.Join(err, inv.findByHostEnds(node, all))
+	return errors.Join(err, inv.findByLinks(node, all))
 }
 
-// findByHostEnds sets the processes of containers of which only a host end is known: they are in the namespace of its
-// other end. It opens each namespace once and one at a time, because a node may have hundreds of containers.
-func (inv *Inventory) findByHostEnds(node *ns.Handle, processes map[namespaceID]int) error {
+// findByLinks sets the processes of containers of which no namespace is known: they are in the namespace of the other
+// end of the host end, or of an interface whose alias or alternative name is that of the attachment. It opens each
+// namespace once and one at a time, because a node may have hundreds of containers.
+func (inv *Inventory) findByLinks(node *ns.Handle, processes map[namespaceID]int) error {
 	c, err := nl.Open(node)
 	if err != nil {
 		return err
@@ -157,6 +160,7 @@ func (inv *Inventory) findByHostEnds(node *ns.Handle, processes map[namespaceID]
 		if err == nil && nsid >= 0 {
 			byPeerNS[1+nsid] = pid
 		}
+		inv.findByMarks(h, pid)
 		_ = h.Close()
 	}
 	for id, found := range inv.containers {
@@ -169,4 +173,31 @@ func (inv *Inventory) findByHostEnds(node *ns.Handle, processes map[namespaceID]
 		}
 	}
 	return nil
+}
+
+// findByMarks sets the process of the containers that have an interface in its namespace, which names the attachment,
+// and of which neither a namespace nor a host end is known. A namespace that cannot be read names none.
+func (inv *Inventory) findByMarks(h *ns.Handle, pid int) {
+	var links []nl.Link
+	for _, a := range inv.Attachments {
+		found := inv.containers[a.ContainerID]
+		if found.netns != "" || found.hostEnd != "" || found.process != 0 {
+			continue
+		}
+		if links == nil {
+			c, err := nl.Open(h)
+			if err != nil {
+				return
+			}
+			links, _ = c.Links()
+		}
+		marks := func(l nl.Link) bool {
+			owner, made, _ := attach.ParseAlias(l)
+			return made && owner.ContainerID == a.ContainerID || l.Alias == attach.LinkAlias(a.ID()) || attach.HasAltName(l, a.ID())
+		}
+		if slices.ContainsFunc(links, marks) {
+			found.process = pid
+			inv.containers[a.ContainerID] = found
+		}
+	}
 }
