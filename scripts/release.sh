@@ -11,9 +11,11 @@
 #   ….sha256, ….sha512                     the checksums of each of them but the SBOM, for sha256sum -c and
 #                                          sha512sum -c
 #
-#   scripts/release.sh [--out DIR] [ARCH…]    without ARCH: all architectures
+#   scripts/release.sh [--once] [--out DIR] [ARCH…]    without ARCH: all architectures
 #
-# The same sources, Go, tar and gzip give the same bytes on every machine. The environment variable
+# The same sources, Go, tar and gzip give the same bytes on every machine. The script therefore builds everything a second
+# time, from a copy of the sources in another folder, with an empty build cache (or with the cache SECOND_GOCACHE), and fails
+# if a file differs. --once leaves that out. At the end it prints how another person repeats the build. The environment variable
 # VERSION is the version of the release, as for build_linux.sh. SOURCE_DATE_EPOCH is the time of the
 # files; without it they have the time of the commit. The script does not replace the files of a
 # version that exists already.
@@ -143,6 +145,30 @@ checksums() (
 	done
 )
 
+# again builds everything a second time and compares.
+again() {
+	local copy=$work/copy
+	mkdir "$copy"
+	tar --create --directory="$top" --exclude-vcs --exclude=./bin --exclude=./release --exclude=./.patched . | tar --extract --directory="$copy"
+	(
+		umask 077
+		TZ=Asia/Tokyo GOCACHE=${SECOND_GOCACHE:-$work/cache} "$copy/scripts/release.sh" --once --out "$work/again" "$@" >"$work/log"
+	) || die "the second build fails: $(cat "$work/log")"
+	chmod 0644 "$work/made"/*
+	diff --recursive --brief "$work/made" "$work/again" >&2 || die "the second build gives other bytes"
+	echo "built twice, with the same bytes"
+}
+
+# repeat prints how another person repeats the build.
+repeat() {
+	cat <<-END
+		To repeat this build, with $(tar --version | head -n 1) and $(gzip --version | head -n 1), and to compare it with published checksums in DIR:
+		  git clone https://github.com/plumb-cni/plumb && cd plumb && git checkout $(git -C "$top" rev-parse HEAD 2>/dev/null || echo COMMIT)
+		  GOTOOLCHAIN=$(go env GOVERSION) VERSION=$version SOURCE_DATE_EPOCH=$SOURCE_DATE_EPOCH scripts/release.sh --once --out DIR $*
+		  cd DIR && sha256sum --check *.sha256
+	END
+}
+
 # publish moves the finished files to the folder of --out.
 publish() {
 	local name names
@@ -156,9 +182,14 @@ publish() {
 }
 
 out=$top/release
+once=''
 while [ $# -gt 0 ]; do
 	case $1 in
 	-h | --help) usage && exit ;;
+	--once)
+		once=1
+		shift
+		;;
 	--out)
 		[ $# -ge 2 ] || die "--out needs a folder"
 		out=$2
@@ -198,4 +229,6 @@ manifests
 image "$@"
 sbom "$@" >"$work/made/cni-plugins-linux-$version.spdx.json"
 checksums
+[ -n "$once" ] || again "$@"
 publish
+[ -n "$once" ] || repeat "$@"

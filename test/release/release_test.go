@@ -91,7 +91,7 @@ func run(t *testing.T, dir string, environ []string, name string, args ...string
 func release(t *testing.T, checkout, out string, architectures []string, environ ...string) {
 	t.Helper()
 	environ = append(environ, "VERSION="+version, fmt.Sprintf("SOURCE_DATE_EPOCH=%d", epoch))
-	args := append([]string{"--uts", "sh", "-c", `hostname "$HOST" && umask "$UMASK" && exec scripts/release.sh --out "$@"`, "sh", out}, architectures...)
+	args := append([]string{"--uts", "sh", "-c", `hostname "$HOST" && umask "$UMASK" && exec scripts/release.sh --once --out "$@"`, "sh", out}, architectures...)
 	run(t, checkout, environ, "unshare", args...)
 }
 
@@ -159,6 +159,25 @@ func TestVersion(t *testing.T) {
 		got := strings.TrimSpace(run(t, dir, []string{"VERSION="}, script))
 		if !regexp.MustCompile("^" + step.want + "$").MatchString(got) {
 			t.Errorf("after git %s: %s, want %s", step.git, got, step.want)
+		}
+	}
+}
+
+// TestReleaseBuildsTwice checks that release.sh compares two builds, and prints how to repeat them. A script stands for
+// build_linux.sh: it copies one executable, and appends bytes that the kernel ignores.
+func TestReleaseBuildsTwice(t *testing.T) {
+	dir, cache := t.TempDir(), strings.TrimSpace(run(t, ".", nil, "go", "env", "GOCACHE"))
+	checkout(t, dir)
+	for bytes, want := range map[string]string{
+		"the same": "scripts/release.sh --once --out DIR amd64\n",
+		"`pwd`":    "the second build gives other bytes\n",
+	} {
+		writeExecutable(t, filepath.Join(dir, "build_linux.sh"), "#!/bin/sh\nmkdir -p $1 && cp $LOOPBACK $1 && cd ${0%/*} && echo "+bytes+" >>$1/loopback\n")
+		cmd := exec.Command(filepath.Join(dir, "scripts/release.sh"), "--out", t.TempDir(), "amd64")
+		cmd.Env = append(os.Environ(), "VERSION="+version, "SOURCE_DATE_EPOCH=1700000000", "SECOND_GOCACHE="+cache,
+			"LOOPBACK="+filepath.Join(nstest.Build(t, "loopback"), "loopback"))
+		if out, err := cmd.CombinedOutput(); !strings.Contains(string(out), want) || (err == nil) != (bytes == "the same") {
+			t.Errorf("with executables that contain %s: %v, want %q:\n%s", bytes, err, want, out)
 		}
 	}
 }
@@ -476,7 +495,7 @@ func checkListed(t *testing.T, archive string, listed map[string]bool) {
 // checkNotReplaced checks that a second release with the same version fails.
 func checkNotReplaced(t *testing.T, checkout, out string) {
 	before := digests(t, out)
-	cmd := exec.Command(filepath.Join(checkout, "scripts/release.sh"), "--out", out, "amd64")
+	cmd := exec.Command(filepath.Join(checkout, "scripts/release.sh"), "--once", "--out", out, "amd64")
 	cmd.Env = append(os.Environ(), "VERSION="+version, fmt.Sprintf("SOURCE_DATE_EPOCH=%d", epoch+1))
 	if output, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(output), "not replaced") {
 		t.Errorf("second release with the same version: %v\n%s", err, output)
