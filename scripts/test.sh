@@ -26,7 +26,7 @@ needed=(
 )
 
 # The Go modules of this checkout.
-modules=(. engine/etcd scripts/packages test/engine test/runtimes)
+modules=(. engine/etcd scripts/checks scripts/packages test/engine test/runtimes)
 
 bold='' plain=''
 if [ -t 1 ]; then
@@ -146,6 +146,7 @@ else
 	run "go vet" go vet ./...
 	run "staticcheck" go tool staticcheck -checks all ./...
 	run "go mod tidy" go mod tidy -diff
+	run "actionlint" go tool -modfile=scripts/checks/go.mod actionlint
 	run "shellcheck" shellcheck -x build_linux.sh scripts/*.sh scripts/packages/*.sh .ci/run test/vm/*.sh test/engine/*.sh test/fresh/*.sh test/runtimes/*.sh test/runtimes/testdata/*.sh
 	CNI_TEST_NEEDS=$work/needs run "go test" suites
 	run "runtimes" test/runtimes/run.sh

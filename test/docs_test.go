@@ -236,6 +236,34 @@ func TestFrontPage(t *testing.T) {
 	}
 }
 
+// TestWorkflows: a workflow contains no action of others, gives a job only the permissions that it lists, and calls scripts that exist.
+func TestWorkflows(t *testing.T) {
+	files, err := filepath.Glob("../.github/workflows/*.yml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no workflows: %v", err)
+	}
+	for _, file := range files {
+		for _, problem := range checkWorkflow(read(t, strings.TrimPrefix(file, "../"))) {
+			t.Errorf("%s: %s", filepath.Base(file), problem)
+		}
+	}
+}
+
+func checkWorkflow(text string) (bad []string) {
+	if strings.Contains(text, "uses:") {
+		bad = append(bad, "uses an action: write a command")
+	}
+	if !strings.Contains(text, "\npermissions: {}\n") || strings.Contains(text, "write-all") {
+		bad = append(bad, "permissions: {} is missing, or a job has all permissions")
+	}
+	for _, script := range regexp.MustCompile(`(?m)(?:^|\s)((?:scripts|test)/[\w/.-]+\.sh)`).FindAllStringSubmatch(text, -1) {
+		if info, err := os.Stat("../" + script[1]); err != nil || info.Mode()&0o111 == 0 {
+			bad = append(bad, "calls "+script[1]+", which is not an executable script")
+		}
+	}
+	return bad
+}
+
 // TestLinks: what a page of ours links to within the repository is there, and so is
 // the heading.
 func TestLinks(t *testing.T) {
@@ -339,6 +367,10 @@ func TestDocChecksBite(t *testing.T) {
 		{"a key too many", checkKeys(t, "bridge", keys+"| `nosuch` | string |\n"), `key "nosuch", which config.go does not read`},
 		{"a key too few", checkKeys(t, "bridge", keys+"| `bridge` | string |\n"), `key "isGateway", which the table does not have`},
 		{"headings", sections("## A\n```\n## B\n```\n## C\n"), "A\nC"},
+		{"an action", checkWorkflow("permissions: {}\nuses: actions/checkout@v4\n"), "uses an action"},
+		{"no permissions", checkWorkflow("on: push\n"), "permissions: {} is missing"},
+		{"no such script", checkWorkflow("\npermissions: {}\nrun: scripts/nosuch.sh --all\n"), "calls scripts/nosuch.sh"},
+		{"a workflow", checkWorkflow("\npermissions: {}\nrun: scripts/test.sh\n"), ""},
 		{"links", links("[a](b.md) [c](https://x.y) `x`\n```\n[d](e)\n```\n"), "b.md"},
 	} {
 		got := strings.Join(c.got, "\n")

@@ -10,7 +10,7 @@
 # It needs root, debootstrap (which it installs on Debian) and some GB in /var/tmp. The new Debian is a
 # folder, which is the root in new mount and PID namespaces, so that all mounts and processes end with
 # the run. The script removes the folder at the end. The new Debian uses this machine's Go toolchain
-# (read-only), address of apt's mirror, Acquire settings of apt, certificate authorities, resolver and
+# (read-only), address of apt's mirror (or, on Ubuntu, $DEBIAN_MIRROR), Acquire settings of apt, certificate authorities, resolver and
 # settings of the Go module proxy. The caches of Go are empty.
 set -euo pipefail
 
@@ -25,6 +25,10 @@ die() {
 
 # mirror prints the address of the Debian mirror that apt uses on this machine.
 mirror() {
+	[ -z "${DEBIAN_MIRROR:-}" ] || {
+		echo "$DEBIAN_MIRROR"
+		return
+	}
 	# shellcheck disable=SC2016 # expanded by apt-get
 	apt-get indextargets --format '$(RELEASE) $(COMPONENT) $(REPO_URI)' 'Created-By: Packages' |
 		awk -v release="$(. /etc/os-release && echo "$VERSION_CODENAME")" '$1 == release && $2 == "main" && !seen++ {print $3}'
@@ -92,7 +96,7 @@ case ${1:-} in
 -h | --help) usage && exit ;;
 esac
 [ "$(id -u)" = 0 ] || die "this needs root"
-"$top/scripts/need.sh" debootstrap:debootstrap git:git
+"$top/scripts/need.sh" debootstrap:debootstrap git:git /usr/share/keyrings/debian-archive-keyring.gpg:debian-archive-keyring
 work=$(mktemp -d /var/tmp/plumb-fresh.XXXXXX)
 root=$work/root
 # There are no mounts in the folder: they were in the mount namespace of inside.

@@ -1,0 +1,22 @@
+#!/bin/bash
+# fuzz.sh searches with each Fuzz… target of this checkout for the given time, a minute by default. It fails if a target
+# does, and prints the inputs that it found.
+#
+#   scripts/fuzz.sh [TIME] [FOLDER…]     TIME as in -fuzztime: 30s, 1000x; without FOLDER: all targets
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+case ${1:-} in
+-h | --help) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" && exit ;;
+esac
+time=${1:-1m}
+shift || :
+failed=()
+while IFS=: read -r file _ target; do
+	echo "==> ${file%/*} $target"
+	go -C "${file%/*}" test -run '^$' -fuzz "^$target\$" -fuzztime "$time" . || failed+=("${file%/*} $target")
+done < <(grep -rnoP --include='*_test.go' '^func \KFuzz\w+(?=\(f \*testing\.F\))' "${@:-.}" | sort)
+[ ${#failed[@]} -gt 0 ] || exit 0
+printf 'FAILED: %s\n' "${failed[@]}"
+git ls-files --others --exclude-standard -- '*/testdata/fuzz/*' | xargs -r tail -n +1
+exit 1
