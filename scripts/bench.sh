@@ -6,8 +6,10 @@
 #   scripts/bench.sh --quick              a short run, in two minutes, that only shows that the script works
 #   scripts/bench.sh --only bridge,ptp    these scenarios (--list prints all names)
 #   scripts/bench.sh --peer DIR           compare with the executables in DIR, not with Debian's
-#   scripts/bench.sh --json FILE --plot DIR   write JSON, and plots of the cost by number of attachments as SVG
+#   scripts/bench.sh --json FILE          write all figures as JSON
 #   scripts/bench.sh -n N                 N iterations (100)
+#   scripts/bench.sh --report             measure this commit, in a quarter of an hour, and replace the file in
+#                                         docs/benchmarks and the tables and plots of README.md and docs/performance.md
 #
 # It installs missing Debian packages (as root). It measures the executables in $PLUMB_BIN, or builds
 # them. Everything runs in separate namespaces.
@@ -20,12 +22,22 @@ case " $* " in
 *" -peer"* | *" --peer"*) ;;
 *) needed+=(/usr/lib/cni/bridge:containernetworking-plugins) ;;
 esac
+report=''
 for argument; do
 	case $argument in
+	-report | --report) report=yes needed+=(git:git) ;;
 	-h | -help | --help) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" && exit ;;
 	esac
 done
 "$top/scripts/need.sh" "${needed[@]}"
+if [ -n "$report" ]; then
+	[ -z "$(git -C "$top" status --porcelain -- '*.go' '*go.mod' '*go.sum')" ] || {
+		echo "bench.sh: the sources differ from the commit; commit them, because the report names the commit" >&2
+		exit 1
+	}
+	report=$top/docs/benchmarks/$(date -u +%F)-$(git -C "$top" rev-parse --short HEAD).json
+	unset PLUMB_BIN
+fi
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -34,4 +46,11 @@ if [ -z "${PLUMB_BIN:-}" ]; then
 	"$top/build_linux.sh" "$PLUMB_BIN" >/dev/null
 fi
 go -C "$top" build -o "$work/bench" ./test/bench
-"$top/scripts/sandbox.sh" "$work/bench" -plumb "$PLUMB_BIN" -as "$command" "$@"
+"$top/scripts/sandbox.sh" "$work/bench" -plumb "$PLUMB_BIN" -as "$command" "$@" ${report:+-json "$work/report.json"}
+if [ -n "$report" ]; then
+	mkdir -p "${report%/*}"
+	rm -f "${report%/*}"/*.json
+	mv "$work/report.json" "$report"
+	cd "$top"
+	"$work/bench" -pages
+fi

@@ -57,6 +57,11 @@ units=("$top/plugins/firewall/plumb-firewalld.service" "$top"/plugins/dhcp/cni-d
 pack() {
 	local name=cni-plugins-linux-$1-$version.tgz
 	GOARCH=$1 "$top/build_linux.sh" "$work/$1" >"$work/log" || die "cannot build for $1"
+	# The pages of a release, whose version has no hyphen and no plus sign, give the sizes of its executables.
+	if [[ $1 = amd64 && $version != *[-+]* ]]; then
+		tool . ./test/bench bench
+		(cd "$top" && "$work/bench" -sizes "$work/amd64") || exit
+	fi
 	cp "$top/README.md" "$top/LICENSE" "${units[@]}" "$work/$1"
 	chmod 0755 "$work/$1"/*
 	chmod 0644 "$work/$1"/{README.md,LICENSE,*.service,*.socket}

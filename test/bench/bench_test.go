@@ -151,16 +151,10 @@ func TestPlotsAreXML(t *testing.T) {
 			{Verb: "ADD", Sides: map[string]summary{plumb: {N: 1, Median: 2}, reference: {N: 1, Median: 600}}},
 		}})
 	}
-	dir := t.TempDir()
-	if err := r.plots(dir); err != nil {
-		t.Fatal(err)
-	}
+	all := r.plots()
 	for _, name := range []string{"host-local.svg", "portmap.svg"} {
-		text, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		d, circles := xml.NewDecoder(strings.NewReader(string(text))), 0
+		text := all[name]
+		d, circles := xml.NewDecoder(strings.NewReader(text)), 0
 		for {
 			token, err := d.Token()
 			if errors.Is(err, io.EOF) {
@@ -175,6 +169,75 @@ func TestPlotsAreXML(t *testing.T) {
 		}
 		if circles != 4 {
 			t.Errorf("%s has %d points, want 4", name, circles)
+		}
+	}
+}
+
+// TestPagesHaveTheFigures compares the pages with the newest file of docs/benchmarks.
+func TestPagesHaveTheFigures(t *testing.T) {
+	all, err := pages("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for page, want := range all {
+		if got, err := os.ReadFile(filepath.Join("../..", page)); err != nil || string(got) != want {
+			t.Errorf("%s: other figures than docs/benchmarks (%v); run go generate ./test/bench", page, err)
+		}
+	}
+	for page, n := range map[string]int{"README.md": 1, "docs/performance.md": 3} {
+		if got := strings.Count(all[page], "<!-- benchmark: "); got != n {
+			t.Errorf("%s has %d tables, want %d", page, got, n)
+		}
+	}
+}
+
+// TestReportFillsTheREADME: --report measures what the README shows.
+func TestReportFillsTheREADME(t *testing.T) {
+	list, err := options{report: true, only: reported}.chosen()
+	if err != nil {
+		t.Fatal(err)
+	}
+	measured := map[string]bool{}
+	for _, sc := range list {
+		for _, v := range sc.verbs {
+			measured[sc.name+" "+v.name] = true
+		}
+	}
+	for _, row := range rows {
+		for _, call := range row[1:] {
+			if !measured[call] {
+				t.Errorf("--report does not measure %s", call)
+			}
+		}
+	}
+}
+
+// TestSizesOfAnotherBuild: a release refuses pages with the sizes of another build by the same Go.
+func TestSizesOfAnotherBuild(t *testing.T) {
+	top, built := t.TempDir(), t.TempDir()
+	program, err := os.Executable()
+	if err == nil {
+		err = errors.Join(os.Symlink(program, filepath.Join(built, "bridge")), os.MkdirAll(filepath.Join(top, "docs/benchmarks"), 0o755))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	size, toolchain := sizes(built, []string{"bridge"})["bridge"], toolchain(program)
+	for _, c := range []struct {
+		size   int64
+		goName string
+		want   string
+	}{
+		{size, toolchain, ""},
+		{size + 200_000, "go1.1 amd64", ""},
+		{size + 200_000, toolchain, "bridge: want " + mb(size+200_000) + " MB, got " + mb(size)},
+	} {
+		r := report{Machine: machine{Go: c.goName}, Sizes: map[string]map[string]int64{plumb: {"bridge": c.size}}}
+		if err := r.write(filepath.Join(top, "docs/benchmarks/2026-01-01-abc.json")); err != nil {
+			t.Fatal(err)
+		}
+		if err := checkSizes(top, built); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%d bytes by %s: %v, want %q", c.size, c.goName, err, c.want)
 		}
 	}
 }

@@ -17,7 +17,7 @@ func (r *runner) bursts() error {
 			s.pods = append(s.pods, nstest.New(s.bed))
 		}
 	}
-	for i := range max(1, r.iterations/20) {
+	for i := range rounds(r.iterations) {
 		for _, k := range order(len(r.sides), i) {
 			s := r.sides[k]
 			all := make([]*attachment, r.containers)
@@ -40,6 +40,9 @@ func (r *runner) bursts() error {
 	}
 	return nil
 }
+
+// rounds is how many bursts there are, because one takes as long as many iterations.
+func rounds(iterations int) int { return max(1, iterations/20) }
 
 // together does a verb for all, so many at a time.
 func together(all []*attachment, verb string, atATime int) (sample, error) {

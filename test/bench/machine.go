@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"debug/buildinfo"
 	"errors"
 	"fmt"
 	"os"
@@ -24,6 +25,7 @@ type machine struct {
 	State        string   `json:"stateOn"` // file system of dataDir
 	Plumb        string   `json:"plumb"`
 	Reference    string   `json:"reference"`
+	Go           string   `json:"go"` // that built plumb, with the architecture
 	Programs     []string `json:"programs"`
 	Load         string   `json:"load"` // when it began
 }
@@ -44,6 +46,7 @@ func thisMachine(b bins) machine {
 		pkg, _, _ := strings.Cut(owner, ":")
 		m.Reference = firstLine("dpkg-query", "-W", "-f", "${Package} ${Version}", pkg)
 	}
+	m.Go, m.Reference = toolchain(filepath.Join(b.plumb, "bridge")), m.Reference+", "+toolchain(filepath.Join(b.reference, "bridge"))
 	m.Programs = []string{firstLine("iptables", "--version"), firstLine("nft", "--version")}
 	load, _ := os.ReadFile("/proc/loadavg")
 	m.Load = strings.Join(strings.Fields(string(load))[:3], " ")
@@ -84,6 +87,20 @@ func about(path string) string {
 	out, _ := cmd.CombinedOutput()
 	line, _, _ := strings.Cut(string(out), "\n")
 	return line
+}
+
+// toolchain is the version of Go that built an executable, and the architecture it is for.
+func toolchain(path string) string {
+	info, err := buildinfo.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	for _, s := range info.Settings {
+		if s.Key == "GOARCH" {
+			return info.GoVersion + " " + s.Value
+		}
+	}
+	return info.GoVersion
 }
 
 func firstLine(name string, args ...string) string {

@@ -20,10 +20,11 @@ const warmups = 3
 // options are the command line.
 type options struct {
 	bins
-	only, json, plot string
-	quick, list      bool
-	iterations       int
-	command          string
+	only, json, sizes   string
+	quick, report, list bool
+	pages               bool
+	iterations          int
+	command             string
 }
 
 func main() {
@@ -42,8 +43,10 @@ func parse(stderr io.Writer, args []string) (o options, err error) {
 	f.BoolVar(&o.list, "list", false, "print the scenarios' names, and do nothing")
 	f.BoolVar(&o.quick, "quick", false, "the short form: few iterations, and none of the long scenarios that --only does not name")
 	f.StringVar(&o.json, "json", "", "`file` for the figures")
-	f.StringVar(&o.plot, "plot", "", "`folder` for plots (SVG) of cost against fill")
-	f.IntVar(&o.iterations, "n", 0, "how many `iterations` (100; with --quick 10)")
+	f.BoolVar(&o.report, "report", false, "without --only: the scenarios that the pages show")
+	f.BoolVar(&o.pages, "pages", false, "write the tables and plots of the pages from the newest file in docs/benchmarks, and measure nothing")
+	f.StringVar(&o.sizes, "sizes", "", "compare the sizes in docs/performance.md with the executables in `directory`, and measure nothing")
+	f.IntVar(&o.iterations, "n", 0, "how many `iterations` (100; with --quick 10, with --report 20)")
 	f.StringVar(&o.command, "as", strings.Join(os.Args, " "), "`command` to name in the report")
 	if err := f.Parse(args); err != nil {
 		return o, err
@@ -51,11 +54,19 @@ func parse(stderr io.Writer, args []string) (o options, err error) {
 	if f.NArg() > 0 {
 		return o, fmt.Errorf("unknown argument %q (--help tells more)", f.Arg(0))
 	}
-	if o.iterations == 0 {
-		o.iterations = map[bool]int{false: 100, true: 10}[o.quick]
+	if o.report && o.only == "" {
+		o.only = reported
 	}
-	if o.iterations < 1 {
+	switch {
+	case o.iterations < 0:
 		return o, errors.New("-n has to be 1 or more")
+	case o.iterations > 0:
+	case o.quick:
+		o.iterations = 10
+	case o.report:
+		o.iterations = 20
+	default:
+		o.iterations = 100
 	}
 	return o, nil
 }
@@ -71,7 +82,7 @@ func (o options) chosen() (all []scenario, err error) {
 				named, used[n] = true, true
 			}
 		}
-		if named && (!o.quick || !sc.long || slices.Contains(names, sc.name)) {
+		if named && (!o.quick && !o.report || !sc.long || slices.Contains(names, sc.name)) {
 			all = append(all, sc)
 		}
 	}
@@ -88,6 +99,12 @@ func run(stdout, stderr io.Writer, args []string) error {
 	if err != nil {
 		return err
 	}
+	switch {
+	case o.pages:
+		return writePages(".")
+	case o.sizes != "":
+		return checkSizes(".", o.sizes)
+	}
 	list, err := o.chosen()
 	if err != nil {
 		return err
@@ -98,6 +115,11 @@ func run(stdout, stderr io.Writer, args []string) error {
 		}
 		return nil
 	}
+	return o.measure(stdout, list)
+}
+
+// measure measures the scenarios, and prints and writes what there is.
+func (o options) measure(stdout io.Writer, list []scenario) error {
 	names, err := executables(o.plumb)
 	if err != nil {
 		return err
@@ -105,12 +127,18 @@ func run(stdout, stderr io.Writer, args []string) error {
 	if _, err := os.Stat(o.reference); err != nil {
 		return err
 	}
+	containers := 200
+	if o.quick {
+		containers = 20
+	}
 	r := &report{
-		Date: time.Now().Format("2006-01-02 15:04 MST"), Command: o.command, Iterations: o.iterations, Quick: o.quick,
+		Date: time.Now().UTC().Format("2006-01-02 15:04 MST"), Command: o.command,
+		Iterations: o.iterations, Containers: containers, Quick: o.quick,
 		Machine: thisMachine(o.bins), Memory: map[string]map[string]*memory{},
 		Sizes: map[string]map[string]int64{plumb: sizes(o.plumb, names), reference: sizes(o.reference, names)},
 	}
-	r.head(stdout)
+	fmt.Fprint(stdout, "# plumb and the reference plugins, side by side\n\n")
+	r.conditions(stdout)
 	root, err := os.MkdirTemp("", "plumb-bench-")
 	if err != nil {
 		return err
@@ -120,12 +148,9 @@ func run(stdout, stderr io.Writer, args []string) error {
 		return err
 	}
 	failed := r.measure(stdout, o, list)
-	r.executables(stdout, names)
+	r.executables(stdout)
 	if o.json != "" {
 		err = r.write(o.json)
-	}
-	if o.plot != "" {
-		err = errors.Join(err, r.plots(o.plot))
 	}
 	return errors.Join(err, failed)
 }
@@ -136,9 +161,9 @@ func (r *report) measure(stdout io.Writer, o options, list []scenario) error {
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, os.Interrupt)
 	defer signal.Stop(interrupted)
-	b := &bench{bins: o.bins, iterations: o.iterations, containers: 200, memory: r.Memory}
+	b := &bench{bins: o.bins, iterations: o.iterations, containers: r.Containers, memory: r.Memory}
 	if o.quick {
-		b.limit, b.containers = 2*time.Second, 20
+		b.limit = 2 * time.Second
 	}
 	var errs []error
 	family := ""

@@ -4,8 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,11 +26,9 @@ type point struct {
 	median float64
 }
 
-// plots writes those for which the run has figures.
-func (r *report) plots(dir string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
+// plots returns the plots for which the run has figures, by name of the file.
+func (r *report) plots() map[string]string {
+	all := map[string]string{}
 	for name, p := range map[string]plot{
 		"host-local": {title: "host-local: cost of a call", unit: "reservations of others", curves: r.curves(func(scenario string) (int, bool) {
 			rest, ok := strings.CutPrefix(scenario, "host-local/")
@@ -48,14 +44,11 @@ func (r *report) plots(dir string) error {
 			return n, ok && err == nil
 		})},
 	} {
-		if len(p.curves) == 0 {
-			continue
-		}
-		if err := os.WriteFile(filepath.Join(dir, name+".svg"), []byte(p.svg()), 0o644); err != nil {
-			return err
+		if len(p.curves) > 0 {
+			all[name+".svg"] = p.svg()
 		}
 	}
-	return nil
+	return all
 }
 
 // curves are one a side and verb, over the scenarios for which fill knows how full.

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -13,6 +16,7 @@ type report struct {
 	Date       string                        `json:"date"`
 	Command    string                        `json:"command"`
 	Iterations int                           `json:"iterations"`
+	Containers int                           `json:"containers"` // of a burst
 	Quick      bool                          `json:"quick"`
 	Machine    machine                       `json:"machine"`
 	Scenarios  []*outcome                    `json:"scenarios"`
@@ -20,19 +24,18 @@ type report struct {
 	Memory     map[string]map[string]*memory `json:"memory"` // by side and executable
 }
 
-func (r *report) head(w io.Writer) {
+// conditions prints how and on what the figures were measured.
+func (r *report) conditions(w io.Writer) {
 	m := r.Machine
-	fmt.Fprintf(w, "# plumb and the reference plugins, side by side\n\n")
-	fmt.Fprintf(w, "- %s; `%s`\n", r.Date, r.Command)
-	fmt.Fprintf(w, "- %s, %d CPUs, %d MiB; Linux %s; %s; state on %s; load %s\n", m.CPU, m.CPUs, m.MemoryMiB, m.Kernel, m.Distribution, m.State, m.Load)
-	fmt.Fprintf(w, "- plumb: %s\n- reference: %s; %s\n", m.Plumb, m.Reference, strings.Join(m.Programs, "; "))
-	fmt.Fprintf(w, "- %d iterations after %d to warm up, the sides in turn, each from fresh copies of its executables. A cell: median ± half the spread of the middle half / p99 / min (CPU), in ms.\n",
-		r.Iterations, warmups)
-	fmt.Fprintf(w, "- Ratios are of medians, those in brackets of p99. Budgets are told, and judge nothing.\n")
+	fmt.Fprintf(w, "- %s; `%s`: %d iterations after %d to warm up; %d bursts of %d containers.\n", r.Date, r.Command, r.Iterations, warmups, rounds(r.Iterations), r.Containers)
+	fmt.Fprintf(w, "- %s, %d CPUs, %d MiB; Linux %s; %s; state on %s; load at the start %s.\n", m.CPU, m.CPUs, m.MemoryMiB, m.Kernel, m.Distribution, m.State, m.Load)
+	fmt.Fprintf(w, "- plumb: %s, %s.\n- reference: %s; %s.\n", m.Plumb, m.Go, m.Reference, strings.Join(m.Programs, "; "))
 	if r.Quick {
-		fmt.Fprintf(w, "- **--quick: that all of it works, and no figures to rely on.**\n")
+		fmt.Fprintf(w, "- **%s**\n", short)
 	}
 }
+
+const short = "This was a short run (`--quick`), which shows that the script works. Do not rely on its figures."
 
 const columns = "\n| scenario | verb | plumb | reference | ratio | budget |\n|---|---|---|---|---|---|\n"
 
@@ -44,25 +47,30 @@ func (o *outcome) rows(w io.Writer) {
 	}
 	for _, v := range o.Verbs {
 		for i, p := range pairs(v.Sides) {
-			name := o.Scenario
-			switch {
-			case p[1] == empty:
-				name += " (second: plumb with none)"
-			case p[1] == withHostLocal:
-				name += " (second: plumb's host-local)"
-			case p[0] != plumb:
-				name += " (first: " + p[0] + ")"
-			}
 			if len(v.Sides[p[0]].Reason)+v.Sides[p[0]].N == 0 {
 				continue
 			}
-			fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s |\n", name, v.Verb,
-				v.Sides[p[0]].cell(), v.Sides[p[1]].cell(), ratio(v.Sides[p[0]], v.Sides[p[1]]), o.budget(v, i, p))
+			budget, _ := o.budget(v, i, p)
+			fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s |\n", o.title(p), v.Verb,
+				v.Sides[p[0]].cell(), v.Sides[p[1]].cell(), ratio(v.Sides[p[0]], v.Sides[p[1]]), budget)
 		}
 	}
 	if o.Others > 0.1 {
 		fmt.Fprintf(w, "| %s | | others had %.0f%% of the processors | | | |\n", o.Scenario, 100*o.Others)
 	}
+}
+
+// title is the name of the scenario, with the sides if they are not plumb and the reference.
+func (o *outcome) title(p [2]string) string {
+	switch {
+	case p[1] == empty:
+		return o.Scenario + " (second: plumb with none)"
+	case p[1] == withHostLocal:
+		return o.Scenario + " (second: plumb's host-local)"
+	case p[0] != plumb:
+		return o.Scenario + " (first: " + p[0] + ")"
+	}
+	return o.Scenario
 }
 
 func (s summary) cell() string {
@@ -83,21 +91,23 @@ func ratio(a, b summary) string {
 	return figure(a.Median/b.Median) + " (" + figure(a.P99/b.P99) + ")"
 }
 
-// budget tells the aim of the pair's row: the first row is that with the reference.
-func (o *outcome) budget(v verbOutcome, row int, p [2]string) string {
+// budget returns the aim of a pair's row, and whether plumb misses it. Row 0 compares plumb with the reference.
+func (o *outcome) budget(v verbOutcome, row int, p [2]string) (text string, missed bool) {
+	a, b := v.Sides[p[0]], v.Sides[p[1]]
 	switch {
 	case p[1] == empty && v.Aim.Own > 0:
-		return fmt.Sprintf("≤ %v × with none", v.Aim.Own)
+		return fmt.Sprintf("≤ %v × with none", v.Aim.Own), a.Median > v.Aim.Own*b.Median
 	case row > 0:
-		return ""
+		return "", false
 	case v.Aim.Median > 0:
-		return fmt.Sprintf("≤ %v", v.Aim.Median)
+		return fmt.Sprintf("≤ %v", v.Aim.Median), b.N > 0 && a.Median > v.Aim.Median*b.Median
 	case v.Aim.P99 > 0:
-		return fmt.Sprintf("p99 ≤ %v", v.Aim.P99)
+		return fmt.Sprintf("p99 ≤ %v", v.Aim.P99), b.N > 0 && a.P99 > v.Aim.P99*b.P99
 	case v.Aim.Above > 0:
-		return fmt.Sprintf("≤ VERSION + %v ms: %+.2f", v.Aim.Above, v.Sides[plumb].Median-o.Verbs[0].Sides[plumb].Median)
+		more := a.Median - o.Verbs[0].Sides[plumb].Median
+		return fmt.Sprintf("≤ VERSION + %v ms: %+.2f", v.Aim.Above, more), more > v.Aim.Above
 	}
-	return ""
+	return "", false
 }
 
 // figure has three digits.
@@ -123,36 +133,33 @@ func oneLine(text string) string {
 }
 
 // executables prints sizes and memory.
-func (r *report) executables(w io.Writer, names []string) {
-	fmt.Fprintf(w, "\n| executable | plumb KiB | reference KiB | budget | plumb peak KiB | in | reference peak KiB | in | budget |\n|---|---|---|---|---|---|---|---|---|\n")
-	for _, name := range names {
-		size, memory := "≤ 5 MB", "≤ 12 MiB"
-		if name == "plumb" || name == "cluster-local-etcd" { // no plugins
-			size, memory = "", ""
-		}
-		fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s | %s |\n", name,
-			kib(r.Sizes[plumb][name]), kib(r.Sizes[reference][name]), size, r.Memory[plumb][name], r.Memory[reference][name], memory)
+func (r *report) executables(w io.Writer) {
+	fmt.Fprint(w, "\n| executable | plumb, MB (goal for a plugin: 5) | reference, MB | plumb, peak memory in MiB (goal: 12) | reference, peak memory in MiB |\n|---|---|---|---|---|\n")
+	for _, name := range slices.Sorted(maps.Keys(r.Sizes[plumb])) {
+		fmt.Fprintf(w, "| `%s` | %s | %s | %s | %s |\n", name,
+			mb(r.Sizes[plumb][name]), mb(r.Sizes[reference][name]), r.Memory[plumb][name], r.Memory[reference][name])
 	}
 }
 
-func kib(bytes int64) string {
+func mb(bytes int64) string {
 	if bytes == 0 {
-		return ""
+		return "–"
 	}
-	return fmt.Sprint(bytes / 1024)
+	return fmt.Sprintf("%.1f", float64(bytes)/1e6)
 }
 
 func (m *memory) String() string {
 	if m == nil {
-		return " | "
+		return "–"
 	}
-	return fmt.Sprintf("%d | %s", m.KiB, m.Where)
+	return fmt.Sprintf("%.1f", float64(m.KiB)/1024)
 }
 
 func (r *report) write(path string) error {
-	b, err := json.MarshalIndent(r, "", "\t")
+	b, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
+	b = bytes.ReplaceAll(b, []byte(`{"scenario":`), []byte("\n"+`{"scenario":`)) // a line for each
 	return os.WriteFile(path, append(b, '\n'), 0o644)
 }

@@ -13,6 +13,11 @@ var (
 	smallAim = aim{Median: 0.85}
 )
 
+// reported names the scenarios of --report. On two idle processors they take about a quarter of an hour.
+const reported = "start/bridge,start/host-local,start/portmap,loopback,tuning,host-local/0,host-local/10000,host-local/60000," +
+	"host-local/60000/last-free,cluster-local,bridge,ptp,ptp/dual,macvlan,macvlan/dual,bandwidth,portmap/1,portmap/10,portmap/100," +
+	"portmap/1/foreign-1000,portmap/1/foreign-5000,firewall,chain,burst/chain/x32"
+
 // scenarios returns all scenarios, in the order of the report.
 func scenarios() []scenario {
 	var all []scenario
