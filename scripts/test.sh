@@ -1,32 +1,33 @@
 #!/bin/bash
-# test.sh runs the checks and tests that must pass before a commit: static checks, and all tests.
+# test.sh runs the checks and tests of plumb, in one of three tiers.
 #
-#   scripts/test.sh                        all checks and tests
+#   scripts/test.sh                                 ten minutes on two cores: every suite that runs on this kernel alone,
+#                                                   with a sample of each fault sweep
+#   scripts/test.sh --all                           what each change must pass: also the race detector, static checks,
+#                                                   releases, other runtimes, datastores, a virtual machine and the benchmark
+#   scripts/test.sh --nightly                       everything, with complete fault sweeps: hours
 #   scripts/test.sh ./pkg/nl -ginkgo.focus veth     go test with these arguments
-#   scripts/test.sh --fast                 a minute: format, vet, unit tests and tests in process, with a
-#                                          part of each fault sweep
-#   scripts/test.sh --faults               all faults of test/faults and plugins/dhcp; the full run has a part of them
 #
 # It installs missing Debian packages (as root). Each test binary runs in its own network and mount
-# namespaces (scripts/sandbox.sh), and makes more network namespaces, so that it does not change this
-# machine. A test is skipped if this kernel lacks a feature; with CNI_TEST_REQUIRE=all it fails. A
-# skipped test must run on Debian's kernel (test/vm/run.sh).
+# namespaces (scripts/sandbox.sh), and creates more network namespaces, so that it does not change this
+# machine. A test is skipped if this kernel lacks a feature. With --all it must then run on Debian's
+# kernel (test/vm/run.sh). With CNI_TEST_REQUIRE=all it fails instead.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# Programs and files that the scripts and tests need and that a Debian with Go and git may lack, each
-# with its package. The race detector needs a C compiler and the headers of the C library.
-# test/programs_test.go checks that the list is complete.
+# Programs and files that the tests need and that a Debian with Go and git may lack, each with its package.
+# test/programs_test.go checks that the lists are complete.
 needed=(
 	ip:iproute2 nft:nftables iptables:iptables conntrack:conntrack ping:iputils-ping openssl:openssl jq:jq sysctl:procps
-	git:git gcc:gcc /usr/include/stdio.h:libc6-dev shellcheck:shellcheck
-	qemu-s390x-static:qemu-user-static dbus-daemon:dbus firewalld:firewalld dnsmasq:dnsmasq-base
-	kea-dhcp4:kea-dhcp4-server lintian:lintian rpm:rpm
+	git:git dbus-daemon:dbus firewalld:firewalld dnsmasq:dnsmasq-base kea-dhcp4:kea-dhcp4-server
 	/usr/lib/cni/bridge:containernetworking-plugins
 )
+# The same for --all and --nightly. The race detector needs a C compiler and the headers of the C library.
+needed_by_all=(gcc:gcc /usr/include/stdio.h:libc6-dev shellcheck:shellcheck qemu-s390x-static:qemu-user-static lintian:lintian rpm:rpm)
 
-# The Go modules of this checkout.
-modules=(. engine/etcd scripts/checks scripts/packages test/engine test/runtimes)
+# The Go modules of this checkout that the executables are built from, and those of tests for --all.
+modules=(. engine/etcd)
+modules_of_all=(scripts/checks scripts/packages test/engine test/runtimes)
 
 bold='' plain=''
 if [ -t 1 ]; then
@@ -49,27 +50,40 @@ build() {
 	./build_linux.sh "$PLUMB_BIN"
 }
 
-# tests uses the race detector. The executables that the tests run are built without it. It runs four
-# packages at a time, because they wait more than they compute. The timeout is for tests that hang: a package
-# takes minutes, and more on a slow machine.
-tests() { go test -race -count=1 -p 4 -timeout 60m -exec "$PWD/scripts/sandbox.sh" "$@"; }
+# tests runs four packages at a time, because they wait more than they compute. The timeout is for tests that
+# hang: a package takes minutes, and more on a slow machine.
+tests() { go test -vet=all -count=1 -p 4 -timeout 60m -exec "$PWD/scripts/sandbox.sh" "$@"; }
+
+# progress numbers the packages that go test reports. awk would hold the lines back: mawk reads whole blocks.
+progress() {
+	local line ended=0
+	while IFS= read -r line || [ -n "$line" ]; do
+		[[ ! $line =~ ^(ok|FAIL|\?)\ *$'\t' ]] || printf '[%d/%d] ' $((++ended)) "$1"
+		printf '%s\n' "$line"
+	done
+}
+
+# packages prints the packages of this module whose paths match a pattern, or do not match it with -v.
+packages() { go list ./... | grep -E "$@"; }
+
+# sample runs the suites that need no other kernel and no other processor, and begins with the longest. Without
+# cgo, go test uses what the build of the executables has compiled.
+sample() {
+	local long='/(test/(e2e|faults)|plugins/(cluster-local|firewall|portmap)|doctor)$' list
+	mapfile -t list < <(packages "$long" && packages -v "$long|/test/(bigendian|release)\$")
+	CGO_ENABLED=0 tests -short -trimpath "${list[@]}" 2>&1 | progress ${#list[@]}
+}
 
 # suites are the tests of packages with the race detector, and then those in test/ without it: these
 # start executables, and the race detector would double the time of the rest.
 suites() {
-	local packages status=0
-	mapfile -t packages < <(go list ./... | grep -v /plumb/test)
-	tests "${packages[@]}" || status=$?
-	go test -count=1 -p 4 -timeout 60m -exec "$PWD/scripts/sandbox.sh" ./test/... || status=$?
+	local list status=0
+	mapfile -t list < <(packages -v /plumb/test)
+	tests -race "${list[@]}" 2>&1 | progress ${#list[@]} || status=$?
+	mapfile -t list < <(packages /plumb/test)
+	tests "${list[@]}" 2>&1 | progress ${#list[@]} || status=$?
 	return "$status"
 }
-
-# faults does not use the race detector, because it tests the built executables.
-faults() { CNI_TEST_FAULTS=all go test -count=1 -timeout 3h -v -exec "$PWD/scripts/sandbox.sh" ./test/faults ./plugins/dhcp "$@"; }
-
-# fast does not use the race detector, and leaves out the tests of the executables. It runs four
-# packages at a time, too, and starts with the one that waits longest.
-fast() { go test -short -count=1 -p 4 -timeout 60m -exec "$PWD/scripts/sandbox.sh" ./plugins/firewall ./plugins/... ./pkg/... ./test ./test/nstest; }
 
 # silent runs a command, and fails if the command prints something.
 silent() {
@@ -86,7 +100,7 @@ bench() {
 
 # start_engine starts the tests of the engines. They wait most of the time, and run beside the virtual machine.
 start_engine() {
-	setsid test/engine/run.sh >"$work/engine" 2>&1 &
+	setsid test/engine/run.sh "$@" >"$work/engine" 2>&1 &
 	engine=$!
 }
 
@@ -112,7 +126,7 @@ failed=()
 run() {
 	local name=$1 begin=$SECONDS
 	shift
-	printf '%s==> %s%s\n' "$bold" "$name" "$plain"
+	printf '%s==> %s%s (after %d s)\n' "$bold" "$name" "$plain" "$SECONDS"
 	if "$@"; then
 		echo "ok $name ($((SECONDS - begin)) s)"
 	else
@@ -120,6 +134,19 @@ run() {
 		failed+=("$name")
 	fi
 }
+
+tier=''
+case ${1:-} in
+'') echo "test.sh: ten minutes on two cores, with installing and compiling" ;;
+--all) tier=all && echo "test.sh --all: 25 minutes on two cores" ;;
+--nightly) tier=nightly && echo "test.sh --nightly: hours" && export CNI_TEST_FAULTS=all ;;
+-h | --help) sed -n '2,/^set/s/^# \{0,1\}//p' "$0" && exit ;;
+--*) echo "test.sh: unknown flag $1; see test.sh --help" >&2 && exit 2 ;;
+esac
+if [ -n "$tier" ]; then
+	needed+=("${needed_by_all[@]}")
+	modules+=("${modules_of_all[@]}")
+fi
 
 work=$(mktemp -d)
 engine=''
@@ -132,28 +159,26 @@ if [ ${#failed[@]} -gt 0 ]; then
 	echo "test.sh: the tests cannot run"
 	exit 1
 fi
-if [ "${1:-}" = --fast ]; then
-	run "gofmt" format
-	run "go vet" go vet ./...
-	run "go test -short" fast
-elif [ "${1:-}" = --faults ]; then
-	shift
-	run "faults" faults "$@"
-elif [ $# -gt 0 ]; then
+if [ $# -gt 0 ] && [ -z "$tier" ]; then
 	run "go test $*" tests "$@"
+elif [ -z "$tier" ]; then
+	run "gofmt" format
+	run "go test" sample
+	echo "left to --all: the race detector, staticcheck, shellcheck, releases, a big-endian processor, other runtimes," \
+		"datastores, Debian's kernel, the benchmark; left to --nightly: complete fault sweeps, the long nemesis, fuzzing"
 else
 	run "gofmt" format
-	run "go vet" go vet ./...
 	run "staticcheck" go tool staticcheck -checks all ./...
 	run "go mod tidy" go mod tidy -diff
 	run "actionlint" go tool -modfile=scripts/checks/go.mod actionlint
 	run "shellcheck" shellcheck -x build_linux.sh scripts/*.sh scripts/packages/*.sh .ci/run test/vm/*.sh test/engine/*.sh test/fresh/*.sh test/runtimes/*.sh test/runtimes/testdata/*.sh
 	CNI_TEST_NEEDS=$work/needs run "go test" suites
 	run "runtimes" test/runtimes/run.sh
-	start_engine
+	if [ "$tier" = nightly ]; then start_engine -nemesis 15m -settings 5m; else start_engine; fi
 	[ "$(uname -m)" != x86_64 ] || CNI_TEST_NEEDS=$work/needs run "vm" test/vm/run.sh
 	run "engine" engine
 	run "bench" bench
+	[ "$tier" = all ] || run "fuzz" scripts/fuzz.sh
 fi
 
 if [ ${#failed[@]} -gt 0 ]; then

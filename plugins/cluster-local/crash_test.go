@@ -39,12 +39,13 @@ var _ = Describe("a kill at each step", func() {
 	var n *testNode
 	BeforeEach(func() { n = newNode(newCluster(GinkgoTB()), "n1") })
 
-	// eachStep runs the call until it has no more steps, before which and after which it is killed. prepare
-	// is called before each, and check after it.
+	// eachStep runs the call until it has no more steps. It is killed before and after a sample of them, as
+	// nstest.SweepStride says. prepare is called before each call, and check after it.
 	eachStep := func(command string, prepare, check func()) {
 		GinkgoHelper()
 		for _, sign := range []int{1, -1} {
-			for k := 1; ; k++ {
+			stride := nstest.SweepStride()
+			for k := 1 + rand.IntN(stride); ; k += stride {
 				prepare()
 				By(fmt.Sprintf("step %d", k*sign))
 				killed := n.kill(k*sign, n.call(command, "victim", variant{IPAM: none.IPAM, More: `"cni.dev/valid-attachments": []`}))

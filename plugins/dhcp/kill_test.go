@@ -103,19 +103,10 @@ func (d *killedDaemon) await(condition func() bool) {
 	}).Should(BeTrue())
 }
 
-// stride returns at which calls daemons are killed: every one with CNI_TEST_FAULTS=all, and else
-// every fourth or, with -short, every eighth one.
-func stride() int {
-	if os.Getenv("CNI_TEST_FAULTS") == "all" {
-		return 1
-	}
-	return nstest.FullOrShort(4, 8)
-}
-
-// atEachCall calls f with 1, 1 + stride and so on, until f returns the name of no call.
+// atEachCall calls f with 1, 1 + nstest.SweepStride() and so on, until f returns the name of no call.
 func atEachCall(atLeast int, f func(n int) (killedAt string)) {
 	GinkgoHelper()
-	for n := 1; ; n += stride() {
+	for n := 1; ; n += nstest.SweepStride() {
 		at := f(n)
 		if at == "" {
 			AddReportEntry("calls", n-1)

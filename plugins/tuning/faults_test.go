@@ -36,7 +36,7 @@ func TestKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, when := range []string{"BEFORE", "AFTER"} {
-		killed, stride := 0, nstest.FullOrShort(1, 4)
+		killed, stride := 0, nstest.SweepStride()
 		for step, ended := 1, false; !ended; step += stride {
 			node, pod := nstest.NewNodeAndPod(t)
 			withEth0(t)(pod)

@@ -3,8 +3,8 @@
 // malicious containers. The tests inject all faults from outside: the executables contain no
 // code for them.
 //
-// By default, the tests inject an evenly spread part of the faults. With CNI_TEST_FAULTS=all
-// (scripts/test.sh --faults), they inject all of them.
+// By default, the tests inject an evenly spread part of the faults, and with -short a smaller one. With CNI_TEST_FAULTS=all
+// (scripts/test.sh --nightly), they inject all of them.
 package faults
 
 import (

@@ -151,12 +151,12 @@ func faultKinds() []faultKind {
 
 // injectAtEachCall runs kind.try once per system call, and injects the fault at that call. It
 // ends with the first run that makes fewer calls: no fault was injected in that run. By default,
-// it injects at every ciStep-th call only, with one verdict per call; offset determines the
-// first call.
+// it injects at every ciStep-th call only, with -short at every fourth one of these, with one verdict per call;
+// offset determines the first call.
 func injectAtEachCall(config pluginConfig, kind faultKind, offset int) {
 	GinkgoHelper()
 	n := newTestNode(config)
-	step := kind.ciStep
+	step := kind.ciStep * nstest.FullOrShort(1, 4)
 	if allFaults() {
 		step = 1
 	}

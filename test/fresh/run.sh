@@ -3,7 +3,7 @@
 # of HEAD. Run it before a release.
 #
 #   test/fresh/run.sh                    scripts/quickstart.sh, then scripts/test.sh
-#   test/fresh/run.sh --fast             the same; these are arguments of scripts/test.sh
+#   test/fresh/run.sh --all              the same; these are arguments of scripts/test.sh
 #   test/fresh/run.sh ./pkg/nl           the same for one package
 #   test/fresh/run.sh --exec COMMAND…    the command, in the clone
 #

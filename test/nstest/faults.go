@@ -33,7 +33,7 @@ type Sweep struct {
 
 	// For tests of the sweep itself.
 	settleTime time.Duration // 0: settleTime
-	everyStep  bool          // with -short too
+	everyStep  bool          // no sample
 }
 
 // KeptByHostLocal reports whether a line of a snapshot is of a file that host-local keeps after DEL:
@@ -52,11 +52,13 @@ func KeptByHostLocal(line string) bool {
 // for k = 1, 2, 3 … until there is no k-th step. Before that, FaultSweep adds another container, so
 // that what the containers of a node share exists already, and the state must be exactly the same.
 //
-// With -short, and in the virtual machine of test/vm, which is slow, FaultSweep tries every eighth step
-// only, beginning with a random one. With CNI_TEST_FAULTS=all it tries every step in the virtual machine too.
+// FaultSweep tries a sample of the steps, as SweepStride says, beginning with a random one.
 func FaultSweep(tb TB, s Sweep) {
 	tb.Helper()
-	stride := s.stride()
+	stride := SweepStride()
+	if s.everyStep {
+		stride = 1
+	}
 	b := newTestbed(tb, s)
 	for _, m := range []mode{
 		{"ADD, step refused", (*testbed).addRefused},
@@ -82,15 +84,17 @@ func FaultSweep(tb TB, s Sweep) {
 	b.close()
 }
 
-// stride returns the distance between the steps that FaultSweep makes fail.
-func (s Sweep) stride() int {
+// SweepStride returns the distance between the steps at which a sweep injects a fault: every step with
+// CNI_TEST_FAULTS=all, which scripts/test.sh --nightly sets, every third one by default, and every eighth one
+// with -short or in the virtual machine of test/vm, which is slow.
+func SweepStride() int {
 	switch {
-	case s.everyStep:
+	case os.Getenv("CNI_TEST_FAULTS") == "all":
 		return 1
-	case inVM() && os.Getenv("CNI_TEST_FAULTS") != "all":
+	case inVM():
 		return 8
 	}
-	return FullOrShort(1, 8)
+	return FullOrShort(3, 8)
 }
 
 type mode struct {
