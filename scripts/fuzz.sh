@@ -2,7 +2,7 @@
 # fuzz.sh searches with each Fuzz… target of this checkout for the given time, a minute by default. It fails if a target
 # does, and prints the inputs that it found.
 #
-#   scripts/fuzz.sh [TIME] [FOLDER…]     TIME as in -fuzztime: 30s, 1000x; without FOLDER: all targets
+#   scripts/fuzz.sh [TIME] [DIR…]     TIME as in -fuzztime: 30s, 1000x; without DIR: all targets
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

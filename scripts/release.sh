@@ -14,7 +14,7 @@
 #   scripts/release.sh [--once] [--out DIR] [ARCH…]    without ARCH: all architectures
 #
 # The same sources, Go, tar and gzip give the same bytes on every machine. The script therefore builds everything a second
-# time, from a copy of the sources in another folder, with an empty build cache (or with the cache SECOND_GOCACHE), and fails
+# time, from a copy of the sources in another directory, with an empty build cache (or with the cache SECOND_GOCACHE), and fails
 # if a file differs. --once leaves that out. At the end it prints how another person repeats the build. The environment variable
 # VERSION is the version of the release, as for build_linux.sh. SOURCE_DATE_EPOCH is the time of the
 # files; without it they have the time of the commit. The script does not replace the files of a
@@ -40,9 +40,9 @@ commit_time() {
 	git -C "$top" log -1 --format=%ct 2>/dev/null || die "this is no git checkout: set SOURCE_DATE_EPOCH"
 }
 
-# archive FOLDER MEMBER… prints a tar archive of members of a folder, sorted, without user names, and with the time of
-# the release. Without a MEMBER it contains all files as ./NAME. The folder itself is not a member, so that unpacking does
-# not change owner or mode of a folder in use.
+# archive DIR MEMBER… prints a tar archive of members of a directory, sorted, without user names, and with the time of
+# the release. Without a MEMBER it contains all files as ./NAME. The directory itself is not a member, so that unpacking does
+# not change owner or mode of a directory in use.
 archive() {
 	local dir=$1 members=("${@:2}")
 	[ $# -gt 1 ] || mapfile -t members < <(cd "$dir" && printf './%s\n' *)
@@ -130,8 +130,8 @@ image() {
 	"$work/image" "registry.example/plumb:$tag" "$work/made/plumb-image-$version.tar" "${args[@]}" || die "cannot make the image"
 }
 
-# manifests makes the DaemonSet and the Helm chart with the version of the release, and the image's tag. Helm wants a
-# folder with the name of the chart in the archive.
+# manifests makes the DaemonSet and the Helm chart with the version of the release, and the image's tag. Helm expects a
+# directory with the name of the chart in the archive.
 manifests() {
 	sed "s|plumb:v2\.0\.0_dev|plumb:$tag|" "$top/deploy/daemonset.yaml" >"$work/made/plumb-daemonset-$version.yaml"
 	mkdir "$work/chart"

@@ -25,7 +25,7 @@ needed=(
 # The same for --all and --nightly. The race detector needs a C compiler and the headers of the C library.
 needed_by_all=(gcc:gcc /usr/include/stdio.h:libc6-dev shellcheck:shellcheck qemu-s390x-static:qemu-user-static lintian:lintian rpm:rpm)
 
-# The Go modules of this checkout that the executables are built from, and those of tests for --all.
+# The Go modules of this checkout that the executables are built from, and the modules that only --all tests.
 modules=(. engine/etcd)
 modules_of_all=(scripts/checks scripts/packages test/engine test/runtimes)
 

@@ -31,7 +31,7 @@ func addPlaces(flags *pflag.FlagSet) *node.Places {
 	}
 	flags.Var((*folder)(&p.ConfDir), "conf-dir", "`folder` of the network configurations ($NETCONFPATH)")
 	flags.Var((*pathList)(&p.PluginPath), "cni-path", "`folders` of the plugins, separated by colons ($CNI_PATH)")
-	flags.StringArrayVar(&p.CacheDirs, "cache-dir", p.CacheDirs, "`folder` of libcni's cache, also of caches below it; may be given again")
+	flags.StringArrayVar(&p.CacheDirs, "cache-dir", p.CacheDirs, "`folder` of libcni's cache, including the caches below it; may be repeated")
 	flags.Var((*folder)(&p.DataDir), "data-dir", "`folder` of reservations, beside those that configurations name")
 	return p
 }

@@ -20,9 +20,9 @@ func newGC() *cobra.Command {
 		Use:   "gc (--live FILE | --live-from-results | --none-live | --dead CONTAINER)",
 		Short: "Remove what dead containers left on this node",
 		Long: `gc removes what this node holds for containers that do not live any more. It calls DEL for each of their attachments,
-and GC for each network whose cniVersion has it. It touches no container that is in the list of live ones, is newer
-than the list, or has a process in its network namespace. With --dead, it calls DEL for the attachments of the containers
-that are named.`,
+and GC for each network whose cniVersion has it. It keeps containers that are in the list of live ones, that are newer
+than the list, or in whose network namespace it finds a process. With --dead, it calls DEL for the attachments of these
+containers.`,
 		Example: `  crictl pods -q --no-trunc | plumb gc --live -
   nerdctl ps -aq --no-trunc | plumb gc --live - --dry-run`,
 		Args: usage(cobra.NoArgs),
@@ -33,7 +33,7 @@ that are named.`,
 	c.Flags().BoolVar(&g.noneLive, "none-live", false, "no container with an attachment lives")
 	c.Flags().StringSliceVar(&g.dead, "dead", nil, "whole ID of a `container` that does not live any more; may be repeated")
 	c.Flags().BoolVar(&g.dryRun, "dry-run", false, "show what would be removed, and remove nothing")
-	c.Flags().BoolVar(&g.selection.Force, "force", false, "also remove what belongs to containers whose namespace exists, but has no process")
+	c.Flags().BoolVar(&g.selection.Force, "force", false, "also remove what belongs to containers whose namespace exists without a process")
 	c.Flags().StringVar(&g.selection.Network, "network", "", "collect one `network` only")
 	c.Flags().DurationVar(&g.selection.MinAge, "min-age", time.Minute, "keep attachments that were not older than this when the list was made")
 	c.RunE = g.run
@@ -178,7 +178,7 @@ func printKept(w io.Writer, kept []node.WithReason) error {
 	return errors.Join(errs...)
 }
 
-// printSuspect prints how to remove those of the kept attachments that may be leftovers.
+// printSuspect prints how to remove the kept attachments that may be leftovers.
 func (g *gc) printSuspect(w io.Writer, kept []node.WithReason) {
 	suspect := slices.DeleteFunc(slices.Clone(kept), func(k node.WithReason) bool { return k.Life != node.Suspect })
 	if len(suspect) > 0 && !g.selection.Force {

@@ -46,13 +46,13 @@ func (s *session) adopt(ctx context.Context, answer *engine.Answer) error {
 	return s.busy()
 }
 
-// busy is the error of a call that another one of the node overtakes.
+// busy is the error of a call during which another call for the node has changed the registration.
 func (s *session) busy() error {
 	return failf(types.CodeTryAgain, engine.ReasonUnreachable, "other calls for node %s run in segment %s at the same time; try again", s.Node, s.Segment)
 }
 
-// register writes the node's registration, and runs the operations in more, if the registration is what this
-// call read first, frozen and store are what the view has, and the node has got no address since the view was read:
+// register writes the node's registration, and runs the operations in more, if the registration is still what this
+// call read first, frozen and store are still as in the view, and the node has got no address since the view was read:
 // a claim of the previous registration may have arrived. It reports whether it did.
 func (s *session) register(ctx context.Context, v view, more ...clientv3.Op) (bool, error) {
 	if v.node.revision != s.registration {
@@ -210,7 +210,7 @@ func (s *session) note(r *reassertion, a netip.Addr, claim string, resp *clientv
 
 // forget removes the registration of the target, if it is what the request says, and then its addresses.
 // Without a registration, claims of the target that are still on their way do nothing. If another one
-// appears meanwhile, the rest of the addresses belongs to that, and forget answers with it.
+// appears meanwhile, the rest of the addresses belongs to the new registration, which forget returns.
 func (s *session) forget(ctx context.Context, answer *engine.Answer) error {
 	s.Node = s.Target
 	for removed := false; ; {

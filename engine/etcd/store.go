@@ -344,7 +344,7 @@ func (s *session) readError(err error) error {
 // changeError returns the error of an answer for an error of a change.
 func (s *session) changeError(err error) error {
 	switch {
-	case errors.Is(err, rpctypes.ErrNoSpace): // also of a change that etcd has applied: it looks at the quota twice
+	case errors.Is(err, rpctypes.ErrNoSpace): // even for a change that etcd has applied, because it checks the quota twice
 		return failf(types.CodeTryAgain, engine.ReasonUnknown,
 			"etcd's database is full (alarm NOSPACE), and the change may have happened: compact and defragment it, and disarm the alarm; then adopt")
 	case isRefusal(err):

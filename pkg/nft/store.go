@@ -221,7 +221,7 @@ func (s *Store) warn(replaced []SetElement) {
 
 // Delete adds the deletion of all claims of the owner to tx, and returns the deleted elements.
 // Each claim that the owner held goes to the newest displaced one. Chains to which only the deleted
-// elements jumped are deleted too: they were those of a network whose last attachment this was.
+// elements jumped are deleted as well, because this was the last attachment that used them.
 //
 // The claims are found by the owner maps. Those in s.Claims are deleted, too, if the owner has
 // them; of these only OwnerMap and the name are used.

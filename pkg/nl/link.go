@@ -137,8 +137,8 @@ func (c *Conn) findLink(step string, get func() (netlink.Link, error)) (Link, er
 	})
 }
 
-// LinkIn returns the link of that index in the namespace of other. The PeerNS is as for a link in the namespace
-// of c. If the namespace of c has no nsid for the other one, or if the link does not exist, the error matches
+// LinkIn returns the link of that index in the namespace of other. Its PeerNS is relative to the namespace of c, as if
+// the link was there. If the namespace of c has no nsid for the other one, or if the link does not exist, the error matches
 // fs.ErrNotExist.
 func (c *Conn) LinkIn(other *Conn, index int) (Link, error) {
 	step := fmt.Sprintf("find link %d of %s", index, other.h.Path())

@@ -9,9 +9,9 @@ import (
 
 // ParsePrevResult decodes the result of an earlier plugin of the chain. Marshal prints what is not
 // changed in it as it came, including keys and values that plumb does not know: the earlier plugin may
-// read them in its DEL. ParsePrevResult therefore accepts values that ParseResult refuses and that a
-// chained plugin can do without: an IP with an interface index that is not in the list gets
-// NoInterface, and an invalid route is left out of Routes.
+// read them in its DEL. ParsePrevResult therefore accepts two kinds of values that ParseResult refuses, because a
+// chained plugin does not need them. An IP whose interface index is not in the list gets
+// NoInterface, and Routes lacks invalid routes.
 func ParsePrevResult(v Version, data []byte) (*Result, error) {
 	r, _, err := parse(v, data, (*Result).checkPrev)
 	if err != nil {
@@ -43,7 +43,7 @@ func (r *Result) checkPrev() error {
 }
 
 // mergeIntoPrev returns the prevResult that r began as, in the form of version v, with what was changed
-// in r. after is r in that form. Between the form of 0.2.0 and that of 0.3.0, unknown keys are lost.
+// in r. after is r in that form. A conversion between 0.2.0 and 0.3.0 drops unknown keys.
 func (r *Result) mergeIntoPrev(v Version, after []byte) ([]byte, error) {
 	original, own, err := parse(v, r.prev, (*Result).checkPrev)
 	if err != nil {
@@ -66,8 +66,8 @@ type (
 	list   []json.RawMessage
 )
 
-// merge returns came with what differs between before, which is came without what a Result cannot
-// express, and after. It returns after if came is null, or of another type than after.
+// merge returns came with the differences between before and after applied. before is came without
+// what a Result cannot express. merge returns after if came is null, or of another type than after.
 func merge(came, before, after json.RawMessage) json.RawMessage {
 	var merged any
 	if o, ok := decodeAll[object](came, before, after); ok && o[0] != nil {
@@ -106,7 +106,7 @@ func mergeObjects(came, before, after object) object {
 	return came
 }
 
-// match returns the key that package json matches with key, in any case, or key itself.
+// match returns the key of o that equals key without regard to case, as in package json, or else key itself.
 func (o object) match(key string) string {
 	if o[key] != nil {
 		return key

@@ -78,7 +78,7 @@ func decodeAnswer(output []byte, req engine.Request) (*engine.Answer, error) {
 	var errs []error
 	problem := types.ProblemsInto(&errs)
 	problem(a.Revision < 0, "revision %d is negative", a.Revision)
-	problem(a.Store != "" && !isClaim(a.Store), "%q is no ID of a store", a.Store)
+	problem(a.Store != "" && !isClaim(a.Store), "%q is not the ID of a store", a.Store)
 	if e := a.Error; e != nil {
 		problem(e.Code == 0 || e.Reason == "" || e.Msg == "", "the error has no code, reason or message")
 		problem(len(a.Addresses) > 0, "an error comes with addresses")

@@ -18,10 +18,10 @@ func thisHost() host {
 	return host{pool.ThisMachine(), []string{"/sys/class/dmi/id/product_uuid", "/etc/machine-id"}, os.Hostname, invoke.RunProgram}
 }
 
-// machine returns what distinguishes this machine from all others, and one data folder from another: the UUID of
-// the hardware or virtual machine, the machine ID of the system, and the path of the folder. Either
-// ID is enough. Both say more: a copied disk has the same machine ID, and containers that are nodes
-// have the UUID of their host.
+// machine returns what distinguishes this machine from all others, and one data directory from another: the UUID of
+// the hardware or virtual machine, the machine ID of the system, and the path of the directory. One
+// ID is enough. Both are used if both exist, because a copied disk contains the same machine ID, and containers
+// that are nodes see the UUID of their host.
 func (n *network) machine() (string, error) {
 	id, err := n.host.machineID()
 	folder := strconv.QuoteToASCII(filepath.Join(n.ownedPath(), "../../.."))

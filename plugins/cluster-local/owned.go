@@ -25,7 +25,7 @@ import (
 // lock of the engine.
 type state struct {
 	boot  string
-	id    uint64 // random: distinguishes this boot from that of a second node with the same boot ID
+	id    uint64 // random; distinguishes two nodes with the same boot ID
 	scope string // segment, node and engine
 	seen  int64  // the highest revision that an answer of the engine had
 	store string // the ID that the last answer of the engine had
@@ -174,7 +174,7 @@ func (st *state) addrs() []netip.Addr {
 }
 
 // choose returns the owned addresses that this ADD may allocate: all but the fixed ones that it does not
-// request, and none if a second machine gives them, too. It is called while the folder is locked.
+// request, and none if a second machine allocates them as well. It is called while the directory is locked.
 func (n *network) choose(se *pool.Session) (pool.Choice, error) {
 	st, _, err := n.read(se)
 	if err != nil {

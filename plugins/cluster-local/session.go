@@ -114,7 +114,7 @@ func (s *session) save() error {
 func (n *network) secondMachine() error {
 	machine, _ := n.machine() // an error is of the call that follows
 	return types.Errorf(types.CodeConfig, "node %s of segment %s has been registered by another boot of machine %s, while this one runs: a second machine has its identity and name, "+
-		"or %s was restored from a backup; give that machine an identity and a name of its own, or reassert on all nodes; then run cluster-local reassert here; until then, this node gives no address",
+		"or %s was restored from a backup; give the second machine an identity and a name of its own, or reassert on all nodes, and then run cluster-local reassert here; until then, this node allocates no address",
 		n.node, n.segment, machine, n.program)
 }
 
@@ -179,7 +179,7 @@ func (s *session) refill(none *pool.NoneFreeError) error {
 	if !s.valid {
 		err := s.settle(none.Set)
 		if err != nil && types.AsError(err).Code == types.CodeTryAgain {
-			err = types.Errorf(types.CodeTryAgain, "%w; until it answers, the node does not know which addresses it owns, and gives none of its stock", err)
+			err = types.Errorf(types.CodeTryAgain, "%w; until it answers, the node does not know which addresses it owns, and allocates none of its stock", err)
 		}
 		return err
 	}
@@ -264,7 +264,7 @@ func (s *session) settle(set int) error {
 }
 
 // claimMissing claims the addresses that are reserved although the node does not own them: somebody has
-// forgotten the node, the containers are older than this configuration, or the folder is a copy. If another
+// forgotten the node, the containers are older than this configuration, or the directory is a copy. If another
 // node owns one of these, it only warns, and sets s.foreign: no other address is in doubt. Each session tries
 // again, because the other node may release it or be forgotten.
 func (s *session) claimMissing() error {
@@ -343,7 +343,7 @@ func (s *session) reassert() error {
 	return errors.Join(append(taken, err)...)
 }
 
-// replaceClaims makes the addresses of an answer to adopt or reassert those of the state.
+// replaceClaims replaces the addresses of the state with the addresses of an answer to adopt or reassert.
 func (s *session) replaceClaims(a *engine.Answer) {
 	s.adopted, s.st.adopted, s.st.second = true, true, false
 	s.st.claims = map[netip.Addr]string{}

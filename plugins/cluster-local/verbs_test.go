@@ -331,7 +331,7 @@ var _ = Describe("after a reboot", func() {
 		n.cluster.script("adopt", "refuse unreachable")
 		f := n.fails("ADD", "c2", variant{})
 		Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain))
-		Expect(f.Msg).To(Equal("fake-engine: refused: refuse unreachable; until it answers, the node does not know which addresses it owns, and gives none of its stock"))
+		Expect(f.Msg).To(Equal("fake-engine: refused: refuse unreachable; until it answers, the node does not know which addresses it owns, and allocates none of its stock"))
 		n.add("c2", variant{})
 		Expect(n.Reserved()).To(HaveLen(1))
 		n.expectAgreement()

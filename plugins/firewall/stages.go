@@ -41,7 +41,7 @@ type stage struct {
 	rules []xt.Rule
 }
 
-// newStage returns the stage with rules, which are lines without the chain, as iptables-save prints them.
+// newStage returns the stage with rules, which are lines as iptables-save prints them, without the chain.
 func newStage(chain string, rules ...string) stage {
 	s := stage{chain: chain}
 	for _, rule := range rules {

@@ -74,7 +74,7 @@ func isOfNetwork(comment, network string) bool {
 	return strings.HasPrefix(comment, fmt.Sprintf("dnat name: %q id: ", network))
 }
 
-// isOfContainer reports whether the comment is that of an entry for the container, in any network.
+// isOfContainer reports whether the comment names the container, in any network.
 func isOfContainer(comment, containerID string) bool {
 	return strings.HasSuffix(comment, fmt.Sprintf(" id: %q", containerID))
 }

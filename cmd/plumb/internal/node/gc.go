@@ -66,7 +66,8 @@ func NewPlan(inv *Inventory, live LiveList, s Selection) (*Plan, error) {
 	return p, nil
 }
 
-// judge returns whether the container of an attachment lives, which is not in the list, and why the attachment is kept, or "".
+// judge returns whether the container of an attachment lives although the list lacks it, and the reason for which gc keeps
+// the attachment, or "" if gc deletes it.
 func (s Selection) judge(inv *Inventory, a *Attachment, live LiveList) (Life, string) {
 	life, why := inv.Judge(a, live)
 	kept := s.keepReason(inv.network(a.Network), a, live)
@@ -159,7 +160,7 @@ func (c *Collector) delete(ctx context.Context, n *Network, p *Plan) error {
 		return nil
 	}
 	c.Log("network %s: DEL of dead attachments: %d", n.Name, len(dead))
-	cni := libcni.NewCNIConfig(c.Places.PluginPath, nil) // the cache is that of each attachment
+	cni := libcni.NewCNIConfig(c.Places.PluginPath, nil) // each attachment names its cache
 	var errs []error
 	for i, a := range dead {
 		c.Progress(fmt.Sprintf("network %s: DEL %d of %d", n.Name, i+1, len(dead)))

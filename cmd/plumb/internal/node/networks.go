@@ -109,7 +109,7 @@ func ListOf(text []byte) (*libcni.NetworkConfigList, error) {
 	return libcni.NetworkConfFromBytes(list)
 }
 
-// listFromBytes returns a list, or that of a single plugin.
+// listFromBytes decodes a list, or creates one from the configuration of a single plugin.
 func listFromBytes(text []byte) (*libcni.NetworkConfigList, error) {
 	if list, err := libcni.NetworkConfFromBytes(text); err == nil && len(list.Plugins) > 0 {
 		return list, nil

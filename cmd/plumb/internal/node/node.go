@@ -23,7 +23,7 @@ import (
 type Places struct {
 	ConfDir    string   // the folder of the networks' configurations
 	PluginPath []string // the folders of the plugins' executables
-	CacheDirs  []string // libcni's caches, which have the folder results
+	CacheDirs  []string // libcni's caches, which contain a directory results, or directories with one
 	DataDir    string   // the folder of reservations for which no configuration names another one
 	RunDir     string   // the folder in which plugins keep what a reboot ends: /run/cni
 }

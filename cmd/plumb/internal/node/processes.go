@@ -24,14 +24,15 @@ const (
 	namespaceUnknown namespaceState = iota
 	namespaceExists
 	namespaceGone
-	namespaceReused // the path is /proc/PID/ns/net, and another process than that of the ADD has the PID
+	namespaceReused // the path is /proc/PID/ns/net, and a process that started after the ADD has the PID
 )
 
 // stateOf returns whether the namespace with which an ADD was called at that time still exists. Without a path, or if the
 // directory of the path is not visible to this process, for example in a container, it is not known.
 //
-// A path below /proc ends with its process, and another process can get the PID. A process of the node's namespace is not
-// that of the container, nor is one that began after the ADD; the latter assumes that the clock was not set forward since.
+// A path below /proc ends with its process, and another process can get the PID. The container's process is not in the
+// node's namespace, and it started before the ADD. If the clock was set forward since, a process seems to have started
+// later than it did.
 func stateOf(netns string, added time.Time, node *ns.Handle) namespaceState {
 	if netns == "" {
 		return namespaceUnknown
@@ -67,7 +68,7 @@ func pidIn(path string) int {
 }
 
 // seesAllProcesses reports whether this process is in the first PID namespace, whose number is PROC_PID_INIT_INO of the
-// kernel. In another one, such as that of a container, /proc lacks processes of the node.
+// kernel. In another one, for example in a container, /proc lacks processes of the node.
 func seesAllProcesses() bool {
 	own, err := os.Readlink("/proc/self/ns/pid")
 	return err == nil && own == "pid:[4026531836]"
@@ -106,8 +107,8 @@ func namespaceAt(path string) (namespaceID, bool) {
 	return namespaceID{uint64(st.Dev), st.Ino}, err == nil
 }
 
-// processes returns a process of each network namespace in which /proc shows one, except the node's. In a PID namespace
-// below that of the node, it shows only some: a namespace without a process is not proof that its container is gone.
+// processes returns one process for each network namespace in which /proc shows one, except the node's namespace. In a PID
+// namespace below the node's, /proc shows only some processes, so a namespace without one does not prove that its container is gone.
 func processes() (map[namespaceID]int, error) {
 	entries, err := os.ReadDir("/proc")
 	all := map[namespaceID]int{}
@@ -150,7 +151,7 @@ func (inv *Inventory) findByLinks(node *ns.Handle, processes map[namespaceID]int
 	if err != nil {
 		return err
 	}
-	byPeerNS := map[int]int{} // the keys are those of nl.Link.PeerNS
+	byPeerNS := map[int]int{} // the keys are values of nl.Link.PeerNS
 	for _, pid := range processes {
 		h, err := ns.Open(fmt.Sprintf("/proc/%d/ns/net", pid), nil)
 		if err != nil {

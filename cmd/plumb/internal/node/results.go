@@ -50,7 +50,7 @@ type cachedFile struct {
 	Result         json.RawMessage `json:"result"`
 }
 
-// readResults reads libcni's caches, with those below them, such as that of multus. libcni.CNIConfig.GetCachedAttachments
+// readResults reads libcni's caches and the caches below them, such as /var/lib/cni/multus. libcni.CNIConfig.GetCachedAttachments
 // returns neither the results nor the files.
 func (inv *Inventory) readResults(p Places, node *ns.Handle) {
 	var dirs folderSet
