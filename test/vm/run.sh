@@ -90,13 +90,14 @@ boot() {
 	} >"$dir/job"
 	# norandmaps: a program starts in half the time if its addresses are the same each time, because
 	# qemu can use the translated code again.
+	# no_timer_check: on a busy machine, the timer interrupts that the kernel counts at its start come too late.
 	# shellcheck disable=SC2054 # the commas are part of qemu's arguments
 	local machine=(-accel tcg,thread=multi -cpu max -machine q35 -m "$memory" -smp "$cpus"
 		-nodefaults -no-user-config -display none -no-reboot -device virtio-rng-pci
 		-netdev hubport,id=net0,hubid=0 -device e1000e,netdev=net0,mac=52:54:00:00:00:01,romfile=
 		-netdev hubport,id=net1,hubid=0 -device virtio-net-pci,netdev=net1,mac=52:54:00:00:00:02,romfile=
 		-kernel "$kernel/boot/vmlinuz-$version" -initrd "$work/initrd"
-		-append "console=ttyS0 quiet panic=-1 mitigations=off nopti no5lvl norandmaps random.trust_cpu=1 vm.dir=$dir vm.kernel=$kernel"
+		-append "console=ttyS0 quiet panic=-1 mitigations=off nopti no5lvl norandmaps no_timer_check random.trust_cpu=1 vm.dir=$dir vm.kernel=$kernel"
 		-serial "file:$work/console" -serial stdio)
 	shared() {
 		machine+=(-fsdev "local,id=$1,security_model=none,multidevs=remap,$2" -device "virtio-9p-pci,fsdev=$1,mount_tag=$1")
