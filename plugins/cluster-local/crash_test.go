@@ -114,6 +114,9 @@ func TestFaults(t *testing.T) {
 			h.identity = []string{id}
 			nstest.FaultSweep(t, nstest.Sweep{
 				Plugin: h.plugin(), Path: c.dir, Dirs: []string{dir}, Ignore: nstest.KeptByHostLocal,
+				// If the fault before left the outcome of a call of the engine unknown, ADD also returns a surplus. It only warns
+				// if that fails.
+				MayFail: []string{"lock " + filepath.Join(dir, "net")},
 				Config: fmt.Sprintf(`{"cniVersion": "1.1.0", "name": "net", "type": "bridge", "ipam": {"type": "cluster-local", "node": "n1", "dataDir": %q,
 					"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/112"}]], "engine": {"type": "fake-engine", "timeout": 60}%s}}`, dir, keys),
 			})
