@@ -28,8 +28,8 @@ import (
 )
 
 var (
-	duration = flag.Duration("nemesis", 90*time.Second, "how long the nemesis runs; 8 s with -short")
-	settings = flag.Duration("settings", 15*time.Second, "how long the nemesis of the executables runs with each of the other settings; 8 s with -short")
+	duration = flag.Duration("nemesis", 45*time.Second, "how long the nemesis runs; 8 s with -short")
+	settings = flag.Duration("settings", 10*time.Second, "how long the nemesis of the executables runs with each of the other settings; 8 s with -short")
 )
 
 // The load of the nemesis: nodes that fill nine tenths of the pool, if they can.

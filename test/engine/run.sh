@@ -1,7 +1,8 @@
 #!/bin/bash
 # run.sh tests the engines of cluster-local with their stores, in namespaces of their own.
 #
-#   test/engine/run.sh                            all tests, scripts/quickstart-cluster.sh, and static checks of both modules
+#   test/engine/run.sh                            all tests, scripts/quickstart-cluster.sh, and static checks of both modules;
+#                                                 with CNI_TEST_FAULTS=all, complete fault sweeps and a nemesis of half an hour
 #   test/engine/run.sh -short                     go test with these arguments
 #   test/engine/run.sh --simulate [NODES]         a simulation of many nodes (5000), each with 100 containers; it prints figures
 #   test/engine/run.sh -nemesis 15m -settings 15m -ginkgo.focus nemesis
@@ -21,6 +22,7 @@ if [ $# = 0 ]; then
 	done
 	go -C ../../engine/etcd test -count=1 .
 	../../scripts/sandbox.sh unshare --pid --fork --kill-child --mount-proc ../../scripts/quickstart-cluster.sh
+	[ "${CNI_TEST_FAULTS:-}" != all ] || set -- -nemesis 15m -settings 5m
 fi
 if [ "${1:-}" = --simulate ]; then
 	set -- -v -ginkgo.v -ginkgo.focus 'a simulation' -simulate "${2:-5000}" "${@:3}" -timeout 12h -ginkgo.timeout 12h
