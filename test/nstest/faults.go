@@ -85,7 +85,7 @@ func FaultSweep(tb TB, s Sweep) {
 }
 
 // SweepStride returns the distance between the steps at which a sweep injects a fault: every step with
-// CNI_TEST_FAULTS=all, which scripts/test.sh --nightly sets, every third one by default, and every eighth one
+// CNI_TEST_FAULTS=all, which scripts/test.sh --nightly sets, every fifth one by default, and every eighth one
 // with -short or in the virtual machine of test/vm, which is slow.
 func SweepStride() int {
 	switch {
@@ -94,7 +94,7 @@ func SweepStride() int {
 	case inVM():
 		return 8
 	}
-	return FullOrShort(3, 8)
+	return FullOrShort(5, 8)
 }
 
 type mode struct {
