@@ -2,10 +2,10 @@
 # modfile.sh prints the flag that `go build` needs for the processor in GOARCH. It is
 # empty for 64-bit processors.
 #
-# google/nftables does not compile for 32-bit processors: conn.go passes math.MaxUint32
-# as an int. For those, modfile.sh copies the library to .patched/ with that line
-# corrected, and prints -modfile= with a go.mod that names the copy. Remove this script
-# when go.mod names a version that compiles.
+# google/nftables does not compile for 32-bit processors. For those, modfile.sh copies the
+# library to .patched/, applies docs/upstream/google-nftables-32-bit.patch, and prints
+# -modfile= with a go.mod that names the copy. Remove this script and the patch when go.mod
+# names a version that compiles.
 set -eu
 
 cd "$(dirname "$0")/.."
@@ -23,9 +23,9 @@ work=$(mktemp -d .patched/work.XXXXXX)
 trap 'rm -rf "$work"' EXIT
 cp -r "$from" "$work/new"
 chmod -R u+w "$work/new"
-sed -i '/Sprintf(.*transaction", math\.MaxUint32))/s/math\.MaxUint32/uint32(math.MaxUint32)/' "$work/new/conn.go"
-! cmp -s "$from/conn.go" "$work/new/conn.go" || {
-	echo "modfile.sh: conn.go of $module does not have the line that is to be corrected: see whether it compiles for $(go env GOARCH) as it is" >&2
+# Without the ceiling, git would take the paths for those of this repository.
+GIT_CEILING_DIRECTORIES=$PWD git -C "$work/new" apply "$PWD/docs/upstream/google-nftables-32-bit.patch" || {
+	echo "modfile.sh: the patch does not apply to this version of $module: see whether it compiles for $(go env GOARCH) as it is" >&2
 	exit 1
 }
 cp go.mod go.sum "$work"
