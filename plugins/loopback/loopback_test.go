@@ -146,12 +146,7 @@ var _ = Describe("loopback", func() {
 
 	It("a failed ADD leaves lo up if it was up", func() {
 		pod.Must(GinkgoTB(), "ip", "link", "set", "lo", "up")
-		call.Before = func(step string) error {
-			if strings.HasPrefix(step, "list addresses") {
-				return os.ErrPermission
-			}
-			return nil
-		}
+		call = call.FailAt("list addresses", os.ErrPermission)
 		run("ADD").Failure(GinkgoTB())
 		Expect(isUp()).To(BeTrue())
 	})

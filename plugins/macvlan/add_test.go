@@ -12,36 +12,29 @@ import (
 )
 
 var _ = Describe("ADD", func() {
-	var b *testbed
-	BeforeEach(func() {
-		b = newTestbed()
-		nstest.LeakCheck(GinkgoTB())
-	})
+	var b *nstest.Bed
+	BeforeEach(func() { b = newBed() })
 
 	It("makes static addresses of both families usable on the segment", func() {
-		pod := newPodWithDAD()
-		result := mustAdd(b.call("one", pod, conf("1.1.0", onUplink+`,"mtu":1400,"bcqueuelen":2000`, staticDual)))
+		pod := nstest.New(GinkgoTB())
+		result := b.Add(b.Call("one", pod, conf("1.1.0", onUplink+`,"mtu":1400,"bcqueuelen":2000`, nstest.StaticDual)))
 
 		By("connecting to the host outside, and being connected to")
-		Expect(in(pod, "ip -6 address show dev eth0 tentative")).To(BeEmpty())
-		for _, c := range []struct{ pod, outside string }{{pod4, nstest.OutsideV4}, {"[" + pod6 + "]", "[" + nstest.OutsideV6 + "]"}} {
-			nstest.ServeTCP(GinkgoTB(), pod, c.pod+":80")
-			nstest.ServeTCP(GinkgoTB(), b.outside, c.outside+":80")
-			nstest.MustDial(GinkgoTB(), pod, c.outside+":80", strings.Trim(c.pod, "[]"))
-			nstest.MustDial(GinkgoTB(), b.outside, c.pod+":80", strings.Trim(c.outside, "[]"))
-		}
+		Expect(pod.IP("-6 address show dev eth0 tentative")).To(BeEmpty())
+		nstest.RequireTraffic(GinkgoTB(), pod, b.Outside, nstest.ContainerV4, nstest.OutsideV4)
+		nstest.RequireTraffic(GinkgoTB(), pod, b.Outside, nstest.ContainerV6, nstest.OutsideV6)
 
 		By("returning what it made")
 		Expect(result.Interfaces).To(HaveLen(1))
 		Expect(result.Interfaces[0]).To(And(HaveField("Name", "eth0"), HaveField("MTU", 1400), HaveField("Sandbox", pod.Path())))
 		Expect(result.IPs).To(HaveEach(HaveField("Interface", 0)))
-		Expect(in(pod, "ip -d link show eth0")).To(And(
+		Expect(pod.IP("-d link show eth0")).To(And(
 			ContainSubstring("macvlan mode bridge bcqueuelen 2000"), ContainSubstring("mtu 1400"),
 			ContainSubstring("alias plumb:net1/one/eth0"), ContainSubstring(result.Interfaces[0].MAC)))
 
 		By("making the same routes and sysctls as the reference plugin")
-		Expect(in(pod, "ip -4 route")).To(Equal("default via 198.18.0.2 dev eth0 \n198.18.0.0/24 dev eth0 proto kernel scope link src 198.18.0.50 \n"))
-		Expect(in(pod, "ip -6 route show default")).To(ContainSubstring("default via 2001:db8:18::2 dev eth0 metric 1024"))
+		Expect(pod.IP("-4 route")).To(Equal("default via 198.18.0.2 dev eth0\n198.18.0.0/24 dev eth0 proto kernel scope link src 198.18.0.50"))
+		Expect(pod.IP("-6 route show default")).To(ContainSubstring("default via 2001:db8:18::2 dev eth0 metric 1024"))
 		for key, want := range map[string]string{
 			"net/ipv4/conf/eth0/arp_notify": "1", "net/ipv6/conf/eth0/ndisc_notify": "1", "net/ipv6/conf/eth0/accept_ra": "0",
 			"net/ipv6/conf/eth0/accept_dad": "1", "net/ipv6/conf/eth0/router_solicitation_delay": "0", "net/ipv6/conf/eth0/keep_addr_on_down": "1", "net/ipv6/conf/eth0/disable_ipv6": "0",
@@ -50,23 +43,22 @@ var _ = Describe("ADD", func() {
 		}
 	})
 
-	DescribeTable("returns the result in the form of each version",
-		func(version string) {
-			pod := newPod()
-			reply := run(b.call("one", pod, conf(version, onUplink+`,"mac":"02:00:00:00:00:01"`, staticDual)), "ADD").OK(GinkgoTB())
-			nstest.Golden(GinkgoTB(), "add-"+version, strings.ReplaceAll(reply.Stdout, pod.Path(), "SANDBOX"))
-		},
-		EntryDescription("%s"),
-		Entry(nil, "0.1.0"), Entry(nil, "0.2.0"), Entry(nil, "0.3.0"), Entry(nil, "0.3.1"),
-		Entry(nil, "0.4.0"), Entry(nil, "1.0.0"), Entry(nil, "1.1.0"),
-	)
+	It("returns the result in the form of each version", func() {
+		b.RequireResults(func(version string) string {
+			return conf(version, onUplink+`,"mac":"02:00:00:00:00:01"`, nstest.StaticDual)
+		})
+	})
+
+	It("succeeds with a warning if /proc/sys is read-only; CHECK and DEL succeed", func() {
+		nstest.RequireAddOnReadOnlySysctls(GinkgoTB(), plugin(), b.NewCall(conf("1.1.0", onUplink, nstest.StaticDual)))
+	})
 
 	It("connects two pods on one master with each other", func() {
-		one, two := newPod(), newPod()
-		config := conf("1.0.0", onUplink, b.hostLocal(hostLocalAll))
-		ips := mustAdd(b.call("one", one, config)).IPs
-		mustAdd(b.call("two", two, config))
-		Expect(b.reservations()).To(HaveLen(4))
+		one, two := b.NewContainer(), b.NewContainer()
+		config := conf("1.0.0", onUplink, b.HostLocal())
+		ips := b.Add(b.Call("one", one, config)).IPs
+		b.Add(b.Call("two", two, config))
+		Expect(b.Reservations()).To(HaveLen(4))
 		for _, ip := range ips {
 			addr := ip.Address.Addr().String() + ":80"
 			if ip.Address.Addr().Is6() {
@@ -78,26 +70,26 @@ var _ = Describe("ADD", func() {
 	})
 
 	It("announces an address that has moved to the segment", func() {
-		one, two := newPod(), newPod()
-		config := conf("1.0.0", onUplink, staticDual)
-		first := mustAdd(b.call("one", one, config)).Interfaces[0].MAC
-		for _, addr := range []string{pod4 + ":80", "[" + pod6 + "]:80"} {
+		one, two := b.NewContainer(), b.NewContainer()
+		config := conf("1.0.0", onUplink, nstest.StaticDual)
+		first := b.Add(b.Call("one", one, config)).Interfaces[0].MAC
+		for _, addr := range []string{nstest.ContainerV4 + ":80", "[" + nstest.ContainerV6 + "]:80"} {
 			nstest.ServeTCP(GinkgoTB(), one, addr)
-			nstest.MustDial(GinkgoTB(), b.outside, addr, "")
+			nstest.MustDial(GinkgoTB(), b.Outside, addr, "")
 		}
-		Expect(in(b.outside, "ip neigh show")).To(ContainSubstring(first))
-		run(b.call("one", one, config), "DEL").OK(GinkgoTB())
-		second := mustAdd(b.call("two", two, config)).Interfaces[0].MAC
-		for _, addr := range []string{pod4, pod6} {
-			Eventually(func() string { return in(b.outside, "ip neigh show "+addr) }).Should(ContainSubstring(second), addr)
+		Expect(b.Outside.IP("neigh show")).To(ContainSubstring(first))
+		b.OK("DEL", b.Call("one", one, config))
+		second := b.Add(b.Call("two", two, config)).Interfaces[0].MAC
+		for _, addr := range []string{nstest.ContainerV4, nstest.ContainerV6} {
+			Eventually(func() string { return b.Outside.IP("neigh show " + addr) }).Should(ContainSubstring(second), addr)
 		}
 	})
 
 	DescribeTable("makes a link of each mode",
 		func(mode, want string) {
-			pod := newPod()
-			mustAdd(b.call("one", pod, conf("1.0.0", onUplink+`,"mode":"`+mode+`"`, static4)))
-			Expect(in(pod, "ip -d link show eth0")).To(ContainSubstring("macvlan mode " + want))
+			pod := b.NewContainer()
+			b.Add(b.Call("one", pod, conf("1.0.0", onUplink+`,"mode":"`+mode+`"`, nstest.StaticV4)))
+			Expect(pod.IP("-d link show eth0")).To(ContainSubstring("macvlan mode " + want))
 		},
 		EntryDescription("%q"),
 		Entry(nil, "", "bridge"), Entry(nil, "bridge", "bridge"), Entry(nil, "private", "private"),
@@ -105,108 +97,108 @@ var _ = Describe("ADD", func() {
 	)
 
 	It("makes one link per passthru master, with the configured MAC", func() {
-		was := macOf(b.node, "uplink0")
-		one, two := newPod(), newPod()
-		config := conf("1.1.0", onUplink+`,"mode":"passthru","mac":"02:00:00:00:00:77"`, static4)
-		Expect(mustAdd(b.call("one", one, config)).Interfaces[0].MAC).To(Equal("02:00:00:00:00:77"))
-		Expect(in(one, "ip link show eth0")).To(ContainSubstring("02:00:00:00:00:77"))
-		nstest.ServeTCP(GinkgoTB(), one, pod4+":80")
-		nstest.MustDial(GinkgoTB(), b.outside, pod4+":80", "")
-		mustRefuse(b.call("two", two, config), types.CodeConfig, "mode passthru needs master uplink0 for itself, but it has another macvlan")
-		mustRefuse(b.call("two", two, conf("1.1.0", onUplink, static4)), types.CodeConfig, "one of mode passthru may have it for itself")
-		run(b.call("one", one, config), "DEL").OK(GinkgoTB())
-		Expect(macOf(b.node, "uplink0")).To(Equal(was))
-		mustAdd(b.call("two", two, config))
+		was := macOf(b.Host, "uplink0")
+		one, two := b.NewContainer(), b.NewContainer()
+		config := conf("1.1.0", onUplink+`,"mode":"passthru","mac":"02:00:00:00:00:77"`, nstest.StaticV4)
+		Expect(b.Add(b.Call("one", one, config)).Interfaces[0].MAC).To(Equal("02:00:00:00:00:77"))
+		Expect(one.IP("link show eth0")).To(ContainSubstring("02:00:00:00:00:77"))
+		nstest.ServeTCP(GinkgoTB(), one, nstest.ContainerV4+":80")
+		nstest.MustDial(GinkgoTB(), b.Outside, nstest.ContainerV4+":80", "")
+		b.Refuse(b.Call("two", two, config), types.CodeConfig, "mode passthru needs master uplink0 for itself, but it has another macvlan")
+		b.Refuse(b.Call("two", two, conf("1.1.0", onUplink, nstest.StaticV4)), types.CodeConfig, "one of mode passthru may have it for itself")
+		b.OK("DEL", b.Call("one", one, config))
+		Expect(macOf(b.Host, "uplink0")).To(Equal(was))
+		b.Add(b.Call("two", two, config))
 	})
 
 	Describe("the master", func() {
 		expectOn := func(pod *nstest.NS, master string) {
 			GinkgoHelper()
-			index, _, _ := strings.Cut(in(b.node, "ip -o link show "+master), ":")
-			Expect(in(pod, "ip link show eth0")).To(ContainSubstring("eth0@if" + index))
+			index, _, _ := strings.Cut(b.Host.IP("-o link show "+master), ":")
+			Expect(pod.IP("link show eth0")).To(ContainSubstring("eth0@if" + index))
 		}
 		It("is the link of the default route if none is configured", func() {
-			pod := newPod()
-			mustAdd(b.call("one", pod, conf("1.0.0", "", static4)))
+			pod := b.NewContainer()
+			b.Add(b.Call("one", pod, conf("1.0.0", "", nstest.StaticV4)))
 			expectOn(pod, "uplink0")
 		})
 		It("is the link of the IPv6 default route if there is no IPv4 default route", func() {
-			in(b.node, "ip -4 route del default")
-			pod := newPod()
-			mustAdd(b.call("one", pod, conf("1.0.0", `"master":""`, static4)))
+			b.Host.IP("-4 route del default")
+			pod := b.NewContainer()
+			b.Add(b.Call("one", pod, conf("1.0.0", `"master":""`, nstest.StaticV4)))
 			expectOn(pod, "uplink0")
 		})
 		It("may be a macvlan itself", func() {
-			b.node.Batch(GinkgoTB(), "link add mv0 link uplink0 type macvlan mode bridge", "link set mv0 up")
-			pod := newPod()
-			c := b.call("one", pod, conf("1.0.0", `"master":"mv0"`, static4))
-			reply := run(c, "ADD").OK(GinkgoTB())
+			b.Host.Batch(GinkgoTB(), "link add mv0 link uplink0 type macvlan mode bridge", "link set mv0 up")
+			pod := b.NewContainer()
+			c := b.Call("one", pod, conf("1.0.0", `"master":"mv0"`, nstest.StaticV4))
+			reply := b.OK("ADD", c)
 			expectOn(pod, "uplink0")
 			c.Config = nstest.WithPrevResult(c.Config, reply.Stdout)
-			run(c, "CHECK").OK(GinkgoTB())
+			b.OK("CHECK", c)
 		})
 		It("may be in the container", func() {
-			pod := newPod()
-			nstest.Join(GinkgoTB(), nstest.End{In: pod, Name: "net0"}, nstest.End{In: b.outside, Name: "peer0", Addrs: []string{"203.0.113.2/24", "2001:db8:113::2/64"}})
-			c := b.call("one", pod, conf("1.0.0", `"master":"net0","linkInContainer":true`,
-				`{"type":"static","addresses":[{"address":"203.0.113.50/24"},{"address":"2001:db8:113::50/64"}]}`))
-			reply := run(c, "ADD").OK(GinkgoTB())
+			pod := b.NewContainer()
+			nstest.Join(GinkgoTB(), nstest.End{In: pod, Name: "net0"}, nstest.End{In: b.Outside, Name: "peer0", Addrs: []string{"203.0.113.2/24", "2001:db8:113::2/64"}})
+			c := b.Call("one", pod, conf("1.0.0", `"master":"net0","linkInContainer":true`,
+				nstest.Static("203.0.113.50/24", "2001:db8:113::50/64")))
+			reply := b.OK("ADD", c)
 			for _, addr := range []string{"203.0.113.50:80", "[2001:db8:113::50]:80"} {
 				nstest.ServeTCP(GinkgoTB(), pod, addr)
-				nstest.MustDial(GinkgoTB(), b.outside, addr, "")
+				nstest.MustDial(GinkgoTB(), b.Outside, addr, "")
 			}
 			c.Config = nstest.WithPrevResult(c.Config, reply.Stdout)
-			run(c, "CHECK").OK(GinkgoTB())
-			run(c, "DEL").OK(GinkgoTB())
-			Expect(in(pod, "ip -br link")).To(And(ContainSubstring("net0"), Not(ContainSubstring("eth0"))))
+			b.OK("CHECK", c)
+			b.OK("DEL", c)
+			Expect(pod.IP("-br link")).To(And(ContainSubstring("net0"), Not(ContainSubstring("eth0"))))
 		})
 		It("may be in the container and found by its default route", func() {
-			pod := newPod()
-			nstest.Join(GinkgoTB(), nstest.End{In: pod, Name: "net0", Addrs: []string{"203.0.113.1/24"}}, nstest.End{In: b.outside, Name: "peer0", Addrs: []string{"203.0.113.2/24"}})
-			c := b.call("one", pod, conf("1.0.0", `"linkInContainer":true`, noIPAM))
-			Expect(run(c, "ADD").Failure(GinkgoTB()).Msg).To(ContainSubstring("no default route interface found in the container"))
-			in(pod, "ip route add default via 203.0.113.2")
-			mustAdd(c)
-			Expect(in(pod, "ip link show eth0")).To(ContainSubstring("eth0@net0"))
+			pod := b.NewContainer()
+			nstest.Join(GinkgoTB(), nstest.End{In: pod, Name: "net0", Addrs: []string{"203.0.113.1/24"}}, nstest.End{In: b.Outside, Name: "peer0", Addrs: []string{"203.0.113.2/24"}})
+			c := b.Call("one", pod, conf("1.0.0", `"linkInContainer":true`, noIPAM))
+			Expect(b.Run("ADD", c).Failure(GinkgoTB()).Msg).To(ContainSubstring("no default route interface found in the container"))
+			pod.IP("route add default via 203.0.113.2")
+			b.Add(c)
+			Expect(pod.IP("link show eth0")).To(ContainSubstring("eth0@net0"))
 		})
 		It("is named in the error if it does not exist", func() {
-			pod := newPod()
-			mustRefuse(b.call("one", pod, conf("1.0.0", `"master":"nope0"`, static4)), types.CodeConfig, "master: find link nope0")
-			in(b.node, "ip -4 route del default")
-			in(b.node, "ip -6 route del default")
-			mustRefuse(b.call("one", pod, conf("1.0.0", "", static4)), types.CodeConfig, "no default route interface found on the node", `by the key "master"`)
+			pod := b.NewContainer()
+			b.Refuse(b.Call("one", pod, conf("1.0.0", `"master":"nope0"`, nstest.StaticV4)), types.CodeConfig, "master: find link nope0")
+			b.Host.IP("-4 route del default")
+			b.Host.IP("-6 route del default")
+			b.Refuse(b.Call("one", pod, conf("1.0.0", "", nstest.StaticV4)), types.CodeConfig, "no default route interface found on the node", `by the key "master"`)
 		})
 		It("must not be a port of a bridge", func() {
-			b.node.Batch(GinkgoTB(), "link add br0 type bridge", "link set uplink0 master br0")
-			mustRefuse(b.call("one", newPod(), conf("1.0.0", onUplink, static4)), types.CodeConfig, "master uplink0 is already a port")
+			b.Host.Batch(GinkgoTB(), "link add br0 type bridge", "link set uplink0 master br0")
+			b.Refuse(b.NewCall(conf("1.0.0", onUplink, nstest.StaticV4)), types.CodeConfig, "master uplink0 is already a port")
 		})
 		It("has an MTU that the configured one must not exceed", func() {
-			mustRefuse(b.call("one", newPod(), conf("1.0.0", onUplink+`,"mtu":1501`, static4)), types.CodeConfig, "invalid MTU 1501, must be [0, master MTU(1500)]")
-			pod := newPod()
-			mustAdd(b.call("one", pod, conf("1.0.0", onUplink+`,"mtu":1500`, static4)))
-			Expect(in(pod, "ip link show eth0")).To(ContainSubstring("mtu 1500"))
+			b.Refuse(b.NewCall(conf("1.0.0", onUplink+`,"mtu":1501`, nstest.StaticV4)), types.CodeConfig, "invalid MTU 1501, must be [0, master MTU(1500)]")
+			pod := b.NewContainer()
+			b.Add(b.Call("one", pod, conf("1.0.0", onUplink+`,"mtu":1500`, nstest.StaticV4)))
+			Expect(pod.IP("link show eth0")).To(ContainSubstring("mtu 1500"))
 		})
 		It("may be down: ADD warns and does not wait, and the container is connected when it comes up", func() {
-			in(b.node, "ip link set uplink0 down")
-			pod := newPodWithDAD()
-			reply := run(b.call("one", pod, conf("1.0.0", onUplink, staticDual)), "ADD").OK(GinkgoTB())
+			b.Host.IP("link set uplink0 down")
+			pod := nstest.New(GinkgoTB())
+			reply := b.OK("ADD", b.Call("one", pod, conf("1.0.0", onUplink, nstest.StaticDual)))
 			Expect(reply.Stderr).To(ContainSubstring("master uplink0 is down or has no carrier"))
-			Expect(in(pod, "ip -6 address show dev eth0 tentative")).To(ContainSubstring(pod6))
-			in(b.node, "ip link set uplink0 up")
-			b.node.Batch(GinkgoTB(), "address replace "+nstest.NodeV6+"/64 dev uplink0 nodad")
-			nstest.ServeTCP(GinkgoTB(), pod, pod4+":80")
-			Eventually(func() error { _, err := nstest.Dial(b.outside, pod4+":80"); return err }).Should(Succeed())
-			Eventually(func() string { return in(pod, "ip -6 address show dev eth0 tentative") }).Should(BeEmpty())
+			Expect(pod.IP("-6 address show dev eth0 tentative")).To(ContainSubstring(nstest.ContainerV6))
+			b.Host.IP("link set uplink0 up")
+			b.Host.Batch(GinkgoTB(), "address replace "+nstest.NodeV6+"/64 dev uplink0 nodad")
+			nstest.ServeTCP(GinkgoTB(), pod, nstest.ContainerV4+":80")
+			Eventually(func() error { _, err := nstest.Dial(b.Outside, nstest.ContainerV4+":80"); return err }).Should(Succeed())
+			Eventually(func() string { return pod.IP("-6 address show dev eth0 tentative") }).Should(BeEmpty())
 		})
 	})
 
 	DescribeTable("uses the MAC of the highest precedence",
 		func(keys, args, want string) {
-			pod := newPod()
-			c := b.call("one", pod, conf("1.0.0", onUplink+keys, static4))
+			pod := b.NewContainer()
+			c := b.Call("one", pod, conf("1.0.0", onUplink+keys, nstest.StaticV4))
 			c.Args = args
-			Expect(mustAdd(c).Interfaces[0].MAC).To(Equal(want))
-			Expect(in(pod, "ip link show eth0")).To(ContainSubstring(want))
+			Expect(b.Add(c).Interfaces[0].MAC).To(Equal(want))
+			Expect(pod.IP("link show eth0")).To(ContainSubstring(want))
 		},
 		Entry("the configuration", `,"mac":"02:00:00:00:00:01"`, "", "02:00:00:00:00:01"),
 		Entry("CNI_ARGS", `,"mac":"02:00:00:00:00:01"`, "MAC=02:00:00:00:00:02", "02:00:00:00:00:02"),
@@ -217,137 +209,133 @@ var _ = Describe("ADD", func() {
 
 	It("fails if another link of the master has the MAC, and names it", func() {
 		keys := onUplink + `,"mac":"02:00:00:00:00:01"`
-		mustAdd(b.call("one", newPod(), conf("1.0.0", keys, static4)))
-		for _, ipam := range []string{static6, noIPAM} {
-			mustRefuse(b.call("two", newPod(), conf("1.0.0", keys, ipam)), types.CodeConfig, "the MAC address 02:00:00:00:00:01 is that of master uplink0, or of another macvlan on it")
+		b.Add(b.NewCall(conf("1.0.0", keys, nstest.StaticV4)))
+		for _, ipam := range []string{nstest.Static(nstest.ContainerV6 + "/64"), noIPAM} {
+			b.Refuse(b.Call("two", b.NewContainer(), conf("1.0.0", keys, ipam)), types.CodeConfig, "the MAC address 02:00:00:00:00:01 is that of master uplink0, or of another macvlan on it")
 		}
-		mustRefuse(b.call("two", newPod(), conf("1.0.0", onUplink+`,"mac":"`+macOf(b.node, "uplink0")+`"`, noIPAM)), types.CodeConfig, "is that of master uplink0")
+		b.Refuse(b.Call("two", b.NewContainer(), conf("1.0.0", onUplink+`,"mac":"`+macOf(b.Host, "uplink0")+`"`, noIPAM)), types.CodeConfig, "is that of master uplink0")
 	})
 
 	Describe("duplicate address detection", func() {
 		taken := `{"type":"static","addresses":[{"address":"198.18.0.50/24"},{"address":"` + nstest.OutsideV6 + `/64"}]}`
 		It("fails if another host on the segment has the address, and leaves nothing", func() {
-			mustRefuse(b.call("one", newPodWithDAD(), conf("1.0.0", onUplink, taken)), attach.CodeDuplicate, nstest.OutsideV6+"/64: the address is in use on the segment")
+			b.Refuse(b.Call("one", nstest.New(GinkgoTB()), conf("1.0.0", onUplink, taken)), attach.CodeDuplicate, nstest.OutsideV6+"/64: the address is in use on the segment")
 		})
 		It("fails if another container of the node has the address", func() {
-			config := conf("1.0.0", onUplink, static6)
-			mustAdd(b.call("one", newPod(), config))
-			mustRefuse(b.call("two", newPodWithDAD(), config), attach.CodeDuplicate, pod6)
+			config := conf("1.0.0", onUplink, nstest.Static(nstest.ContainerV6+"/64"))
+			b.Add(b.NewCall(config))
+			b.Refuse(b.Call("two", nstest.New(GinkgoTB()), config), attach.CodeDuplicate, nstest.ContainerV6)
 		})
 		It("releases the lease of a duplicate", func() {
-			b.outside.Batch(GinkgoTB(), "address add 2001:db8:18::100/64 dev uplink0 nodad")
-			c := b.call("one", newPodWithDAD(), conf("1.0.0", onUplink, b.hostLocal(hostLocalAll)))
-			mustRefuse(c, attach.CodeDuplicate, "2001:db8:18::100/64")
-			Expect(b.reservations()).To(BeEmpty())
-			Expect(mustAdd(c).IPs[1].Address.String()).To(Equal("2001:db8:18::101/64")) // the next ADD goes on
+			b.Outside.Batch(GinkgoTB(), "address add 2001:db8:18::100/64 dev uplink0 nodad")
+			c := b.Call("one", nstest.New(GinkgoTB()), conf("1.0.0", onUplink, b.HostLocal()))
+			b.Refuse(c, attach.CodeDuplicate, "2001:db8:18::100/64")
+			Expect(b.Reservations()).To(BeEmpty())
+			Expect(b.Add(c).IPs[1].Address.String()).To(Equal("2001:db8:18::101/64")) // the next ADD goes on
 		})
 		It("does not wait with optimisticDAD, and the address is usable at once", func() {
-			pod := newPodWithDAD()
-			mustAdd(b.call("one", pod, conf("1.0.0", onUplink+`,"optimisticDAD":true`, staticDual)))
-			Expect(in(pod, "ip -6 address show dev eth0 tentative")).To(ContainSubstring("optimistic"))
-			nstest.ServeTCP(GinkgoTB(), pod, "["+pod6+"]:80")
-			nstest.MustDial(GinkgoTB(), b.outside, "["+pod6+"]:80", "")
+			pod := nstest.New(GinkgoTB())
+			b.Add(b.Call("one", pod, conf("1.0.0", onUplink+`,"optimisticDAD":true`, nstest.StaticDual)))
+			Expect(pod.IP("-6 address show dev eth0 tentative")).To(ContainSubstring("optimistic"))
+			nstest.ServeTCP(GinkgoTB(), pod, "["+nstest.ContainerV6+"]:80")
+			nstest.MustDial(GinkgoTB(), b.Outside, "["+nstest.ContainerV6+"]:80", "")
 		})
 		It("does not wait for IPv4 addresses", func() {
-			pod := newPodWithDAD()
-			mustAdd(b.call("one", pod, conf("1.0.0", onUplink, static4)))
-			Expect(in(pod, "ip -6 address show dev eth0 tentative")).To(ContainSubstring("fe80"))
+			pod := nstest.New(GinkgoTB())
+			b.Add(b.Call("one", pod, conf("1.0.0", onUplink, nstest.StaticV4)))
+			Expect(pod.IP("-6 address show dev eth0 tentative")).To(ContainSubstring("fe80"))
 		})
 	})
 
 	It("makes a layer 2 link without IPAM, and leaves the kernel's autoconfiguration enabled", func() {
-		pod := newPod()
-		result := mustAdd(b.call("one", pod, conf("0.3.1", onUplink+`,"dns":{"nameservers":["192.0.2.1"]}`, noIPAM)))
+		pod := b.NewContainer()
+		result := b.Add(b.Call("one", pod, conf("0.3.1", onUplink+`,"dns":{"nameservers":["192.0.2.1"]}`, noIPAM)))
 		Expect(result.IPs).To(BeEmpty())
 		Expect(result.DNS.Nameservers).To(Equal([]string{"192.0.2.1"}))
-		Expect(in(pod, "ip link show eth0")).To(ContainSubstring("UP,LOWER_UP"))
+		Expect(pod.IP("link show eth0")).To(ContainSubstring("UP,LOWER_UP"))
 		Expect(pod.Sysctl(GinkgoTB(), "net/ipv6/conf/eth0/accept_ra")).To(Equal("1"))
 	})
 
 	It("returns the DNS of IPAM unless the configuration has its own", func() {
-		Expect(mustAdd(b.call("one", newPod(), conf("1.0.0", onUplink, staticDual))).DNS.Nameservers).To(Equal([]string{"198.18.0.53"}))
-		Expect(mustAdd(b.call("two", newPod(), conf("1.0.0", onUplink+`,"dns":{"nameservers":["192.0.2.1"]}`, staticDual))).DNS.Nameservers).
+		Expect(b.Add(b.NewCall(conf("1.0.0", onUplink, nstest.StaticDual))).DNS.Nameservers).To(Equal([]string{"198.18.0.53"}))
+		Expect(b.Add(b.Call("two", b.NewContainer(), conf("1.0.0", onUplink+`,"dns":{"nameservers":["192.0.2.1"]}`, nstest.StaticDual))).DNS.Nameservers).
 			To(Equal([]string{"192.0.2.1"}))
 	})
 
 	It("adds routes with all attributes", func() {
-		pod := newPod()
-		mustAdd(b.call("one", pod, conf("1.0.0", onUplink, strings.TrimSuffix(static4, "}")+
+		pod := b.NewContainer()
+		b.Add(b.Call("one", pod, conf("1.0.0", onUplink, strings.TrimSuffix(nstest.StaticV4, "}")+
 			`,"routes":[{"dst":"192.0.2.0/24","gw":"198.18.0.2","mtu":1300,"advmss":1200,"priority":77,"table":9}]}`)))
-		Expect(in(pod, "ip route show table 9")).To(And(ContainSubstring("192.0.2.0/24 via 198.18.0.2"), ContainSubstring("metric 77"),
+		Expect(pod.IP("route show table 9")).To(And(ContainSubstring("192.0.2.0/24 via 198.18.0.2"), ContainSubstring("metric 77"),
 			ContainSubstring("mtu 1300"), ContainSubstring("advmss 1200")))
 	})
 
 	Describe("IPAM of another kind", func() {
 		It("calls ADD of an IPAM plugin that works over the link when the link is up, and its DEL before the link is deleted", func() {
-			c := b.call("one", newPod(), conf("1.1.0", onUplink, `{"type":"dhcp"}`))
+			c := b.NewCall(conf("1.1.0", onUplink, `{"type":"dhcp"}`))
 			nstest.LinkForIPAM{Plugin: plugin(), Call: c}.Require(GinkgoTB(), "DEL")
 		})
 		It("may work over the link: dhcp", func() {
-			dir, log := newIPAMScript("dhcp", `
+			dir, log := nstest.NewIPAMScript(GinkgoTB(), "dhcp", `
 				[ $CNI_COMMAND = ADD ] || exit 0
 				nsenter --net=$CNI_NETNS cat /proc/sys/net/ipv6/conf/$CNI_IFNAME/accept_ra >>$LOG
 				nsenter --net=$CNI_NETNS ip link set $CNI_IFNAME up || exit 1
 				echo '{"cniVersion":"1.0.0","ips":[{"address":"198.18.0.60/24","gateway":"198.18.0.2"}],"routes":[{"dst":"0.0.0.0/0"}]}'`)
-			pod := newPod()
-			c := b.call("one", pod, conf("1.0.0", onUplink, `{"type":"dhcp"}`))
+			pod := b.NewContainer()
+			c := b.Call("one", pod, conf("1.0.0", onUplink, `{"type":"dhcp"}`))
 			c.Path = dir
-			b.outside.Batch(GinkgoTB(), "neigh add 198.18.0.60 lladdr 02:00:00:00:00:ee dev uplink0 nud reachable")
-			mac := mustAdd(c).Interfaces[0].MAC
+			b.Outside.Batch(GinkgoTB(), "neigh add 198.18.0.60 lladdr 02:00:00:00:00:ee dev uplink0 nud reachable")
+			mac := b.Add(c).Interfaces[0].MAC
 			By("announcing the address, although the link was up before it had the address")
-			Eventually(func() string { return in(b.outside, "ip neigh show 198.18.0.60") }).Should(ContainSubstring(mac))
+			Eventually(func() string { return b.Outside.IP("neigh show 198.18.0.60") }).Should(ContainSubstring(mac))
 			nstest.ServeTCP(GinkgoTB(), pod, "198.18.0.60:80")
-			nstest.MustDial(GinkgoTB(), b.outside, "198.18.0.60:80", "")
+			nstest.MustDial(GinkgoTB(), b.Outside, "198.18.0.60:80", "")
 			By("calling its DEL before the link is deleted")
-			run(c, "DEL").OK(GinkgoTB())
-			Expect(readFile(log)).To(And(HavePrefix("ADD: link\n0\n"), HaveSuffix("DEL: link\n")))
-			Expect(in(pod, "ip -br link")).NotTo(ContainSubstring("eth0"))
+			b.OK("DEL", c)
+			Expect(nstest.ReadFile(GinkgoTB(), log)).To(And(HavePrefix("ADD: link\n0\n"), HaveSuffix("DEL: link\n")))
+			Expect(pod.IP("-br link")).NotTo(ContainSubstring("eth0"))
 		})
 		It("leaves nothing in the container when it fails", func() {
-			dir, log := newIPAMScript("broken", `[ $CNI_COMMAND = ADD ] || exit 0
+			dir, log := nstest.NewIPAMScript(GinkgoTB(), "broken", `[ $CNI_COMMAND = ADD ] || exit 0
 				echo '{"cniVersion":"1.0.0","code":11,"msg":"no address today"}'; exit 1`)
-			c := b.call("one", newPod(), conf("1.0.0", onUplink, `{"type":"broken"}`))
+			c := b.NewCall(conf("1.0.0", onUplink, `{"type":"broken"}`))
 			c.Path = dir
-			mustRefuse(c, types.CodeTryAgain, `IPAM plugin "broken": no address today`)
-			mustRefuse(c, types.CodeTryAgain, "no address today") // and not "file exists"
-			Expect(readFile(log)).To(MatchRegexp(`^(ADD: (no )?link\n){2}$`))
+			b.Refuse(c, types.CodeTryAgain, `IPAM plugin "broken": no address today`)
+			b.Refuse(c, types.CodeTryAgain, "no address today") // and not "file exists"
+			Expect(nstest.ReadFile(GinkgoTB(), log)).To(MatchRegexp(`^(ADD: (no )?link\n){2}$`))
 		})
 		It("leaves nothing beside a master in the container either", func() {
-			pod := newPod()
-			nstest.Join(GinkgoTB(), nstest.End{In: pod, Name: "net0"}, nstest.End{In: b.outside, Name: "peer0"})
-			Eventually(func() string { return in(pod, "ip link show net0") }).Should(ContainSubstring("state UP"))
-			mustRefuse(b.call("one", pod, conf("1.0.0", `"master":"net0","linkInContainer":true`, `{"type":"nope"}`)), types.CodeConfig, `"nope"`)
+			pod := b.NewContainer()
+			nstest.Join(GinkgoTB(), nstest.End{In: pod, Name: "net0"}, nstest.End{In: b.Outside, Name: "peer0"})
+			Eventually(func() string { return pod.IP("link show net0") }).Should(ContainSubstring("state UP"))
+			b.Refuse(b.Call("one", pod, conf("1.0.0", `"master":"net0","linkInContainer":true`, `{"type":"nope"}`)), types.CodeConfig, `"nope"`)
 		})
 		It("releases the addresses after the link is deleted if ADD fails later", func() {
-			dir, log := newIPAMScript("odd", `[ $CNI_COMMAND = ADD ] || exit 0
+			dir, log := nstest.NewIPAMScript(GinkgoTB(), "odd", `[ $CNI_COMMAND = ADD ] || exit 0
 				echo '{"cniVersion":"1.0.0","ips":[{"address":"198.18.0.60/24"}],"routes":[{"dst":"0.0.0.0/0","gw":"192.0.2.1"}]}'`)
-			c := b.call("one", newPod(), conf("1.0.0", onUplink, `{"type":"odd"}`))
+			c := b.NewCall(conf("1.0.0", onUplink, `{"type":"odd"}`))
 			c.Path = dir
-			mustRefuse(c, types.CodeConfig, "add route 0.0.0.0/0 via 192.0.2.1 to eth0")
-			Expect(readFile(log)).To(MatchRegexp(`^ADD: (no )?link\nDEL: no link\n$`))
+			b.Refuse(c, types.CodeConfig, "add route 0.0.0.0/0 via 192.0.2.1 to eth0")
+			Expect(nstest.ReadFile(GinkgoTB(), log)).To(MatchRegexp(`^ADD: (no )?link\nDEL: no link\n$`))
 		})
 		It("is named in the error if it does not exist", func() {
-			mustRefuse(b.call("one", newPod(), conf("1.0.0", onUplink, `{"type":"nope"}`)), types.CodeConfig, `failed to find plugin "nope"`)
+			b.Refuse(b.NewCall(conf("1.0.0", onUplink, `{"type":"nope"}`)), types.CodeConfig, `failed to find plugin "nope"`)
 		})
 		It("must return an address", func() {
-			mustRefuse(b.call("one", newPod(), conf("1.0.0", onUplink, `{"type":"static"}`)), types.CodeConfig, "returned missing IP config")
+			b.Refuse(b.NewCall(conf("1.0.0", onUplink, `{"type":"static"}`)), types.CodeConfig, "returned missing IP config")
 		})
 	})
 
 	It("refuses an interface name that exists in the container, and keeps that attachment", func() {
-		pod := newPod()
-		c := b.call("one", pod, conf("1.0.0", onUplink, b.hostLocal(hostLocalAll)))
-		mustAdd(c)
-		before := nstest.Snapshot(GinkgoTB(), pod) + strings.Join(b.reservations(), " ")
-		f := run(c, "ADD").Failure(GinkgoTB())
-		Expect(f.Msg).To(ContainSubstring(`interface "eth0" already exists`))
-		Expect(nstest.Snapshot(GinkgoTB(), pod) + strings.Join(b.reservations(), " ")).To(Equal(before))
+		c := b.NewCall(conf("1.0.0", onUplink, b.HostLocal()))
+		b.Add(c)
+		b.Refuse(c, types.CodeConfig, `interface "eth0" already exists`)
 	})
 
 	DescribeTable("names its interface in the error if the interface is removed during ADD", func(at string) {
-		c := b.call("one", newPod(), conf("1.1.0", onUplink, b.hostLocal(hostLocalAll)))
+		c := b.NewCall(conf("1.1.0", onUplink, b.HostLocal()))
 		nstest.RequireRemovedInterfaceInError(GinkgoTB(), plugin(), c, at)
-		Expect(b.reservations()).To(BeEmpty())
+		Expect(b.Reservations()).To(BeEmpty())
 	},
 		Entry("before its alias is set", "set link eth0 alias"),
 		Entry("before it is set up", "set link eth0 up"),
@@ -357,27 +345,27 @@ var _ = Describe("ADD", func() {
 
 	DescribeTable("refuses an invalid configuration",
 		func(config, args string, code int, texts ...string) {
-			c := b.call("one", newPod(), config)
+			c := b.NewCall(config)
 			c.Args = args
-			mustRefuse(c, code, texts...)
+			b.Refuse(c, code, texts...)
 		},
-		Entry("an unknown mode", conf("1.0.0", `"mode":"trunk"`, static4), "", types.CodeConfig, `unknown macvlan mode: "trunk"`, "want bridge, private, vepa or passthru"),
-		Entry("an MTU below zero", conf("1.0.0", `"mtu":-1`, static4), "", types.CodeConfig, "mtu -1 is not between 68 and 65535"),
-		Entry("an MTU too small", conf("1.0.0", `"mtu":67`, static4), "", types.CodeConfig, "mtu 67 is not between 68 and 65535"),
-		Entry("a MAC of five bytes", conf("1.0.0", `"mac":"02:00:00:00:00"`, static4), "", types.CodeConfig, `invalid MAC address "02:00:00:00:00"`),
-		Entry("a multicast MAC", conf("1.0.0", "", static4), "MAC=01:00:00:00:00:01", types.CodeConfig, "unicast"),
-		Entry("a negative queue length", conf("1.0.0", `"bcqueuelen":-1`, static4), "", types.CodeConfig, "bcqueuelen -1"),
-		Entry("a queue length that is too large", conf("1.0.0", `"bcqueuelen":4294967296`, static4), "", types.CodeConfig, "bcqueuelen 4294967296"),
-		Entry("the loopback interface as master", conf("1.0.0", `"master":"lo"`, static4), "", types.CodeConfig, "master lo is the loopback"),
-		Entry("a master whose name is too long", conf("1.0.0", `"master":"a-very-long-master"`, static4), "", types.CodeConfig, "is not an interface name"),
-		Entry("several problems, which the error names all", conf("1.0.0", `"mode":"x","mtu":-1,"mac":"y","bcqueuelen":-1`, static4), "", types.CodeConfig, `"x"`, "mtu -1", `"y"`, "bcqueuelen -1"),
+		Entry("an unknown mode", conf("1.0.0", `"mode":"trunk"`, nstest.StaticV4), "", types.CodeConfig, `unknown macvlan mode: "trunk"`, "want bridge, private, vepa or passthru"),
+		Entry("an MTU below zero", conf("1.0.0", `"mtu":-1`, nstest.StaticV4), "", types.CodeConfig, "mtu -1 is not between 68 and 65535"),
+		Entry("an MTU too small", conf("1.0.0", `"mtu":67`, nstest.StaticV4), "", types.CodeConfig, "mtu 67 is not between 68 and 65535"),
+		Entry("a MAC of five bytes", conf("1.0.0", `"mac":"02:00:00:00:00"`, nstest.StaticV4), "", types.CodeConfig, `invalid MAC address "02:00:00:00:00"`),
+		Entry("a multicast MAC", conf("1.0.0", "", nstest.StaticV4), "MAC=01:00:00:00:00:01", types.CodeConfig, "unicast"),
+		Entry("a negative queue length", conf("1.0.0", `"bcqueuelen":-1`, nstest.StaticV4), "", types.CodeConfig, "bcqueuelen -1"),
+		Entry("a queue length that is too large", conf("1.0.0", `"bcqueuelen":4294967296`, nstest.StaticV4), "", types.CodeConfig, "bcqueuelen 4294967296"),
+		Entry("the loopback interface as master", conf("1.0.0", `"master":"lo"`, nstest.StaticV4), "", types.CodeConfig, "master lo is the loopback"),
+		Entry("a master whose name is too long", conf("1.0.0", `"master":"a-very-long-master"`, nstest.StaticV4), "", types.CodeConfig, "is not an interface name"),
+		Entry("several problems, which the error names all", conf("1.0.0", `"mode":"x","mtu":-1,"mac":"y","bcqueuelen":-1`, nstest.StaticV4), "", types.CodeConfig, `"x"`, "mtu -1", `"y"`, "bcqueuelen -1"),
 		Entry("layer 2 before 0.3.0", conf("0.2.0", onUplink, noIPAM), "", types.CodeConfig, "cannot convert: no valid IP addresses"),
-		Entry("a value of the wrong type", conf("1.0.0", `"mtu":"1400"`, static4), "", types.CodeDecode, `key "mtu": want a number`),
+		Entry("a value of the wrong type", conf("1.0.0", `"mtu":"1400"`, nstest.StaticV4), "", types.CodeDecode, `key "mtu": want a number`),
 		Entry("an address that is its own gateway", conf("1.0.0", onUplink, `{"type":"static","addresses":[{"address":"10.68.0.5/24","gateway":"10.68.0.5"}]}`), "",
 			types.CodeConfig, "address 10.68.0.5/24 is its own gateway"),
-		Entry("unknown CNI_ARGS", conf("1.0.0", onUplink, static4), "X=1", types.CodeEnvironment, "unknown args"),
-		Entry("an unknown key with strict", conf("1.0.0", onUplink+`,"strict":true,"mod":"vepa"`, static4), "", types.CodeUnsupported, `"mod"`),
-		Entry("an invalid configuration of the IPAM plugin", conf("1.0.0", onUplink, `{"type":"static","addresses":[{"address":"x"}]}`), "", types.CodeConfig,
+		Entry("unknown CNI_ARGS", conf("1.0.0", onUplink, nstest.StaticV4), "X=1", types.CodeEnvironment, "unknown args"),
+		Entry("an unknown key with strict", conf("1.0.0", onUplink+`,"strict":true,"mod":"vepa"`, nstest.StaticV4), "", types.CodeUnsupported, `"mod"`),
+		Entry("an invalid configuration of the IPAM plugin", conf("1.0.0", onUplink, nstest.Static("x")), "", types.CodeConfig,
 			`IPAM plugin "static": the 'address' field is expected to be in CIDR notation, got: 'x'`),
 	)
 })

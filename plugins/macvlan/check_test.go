@@ -9,57 +9,42 @@ import (
 )
 
 var _ = Describe("CHECK", func() {
-	var b *testbed
-	BeforeEach(func() {
-		b = newTestbed()
-		nstest.LeakCheck(GinkgoTB())
-	})
+	var b *nstest.Bed
+	BeforeEach(func() { b = newBed() })
 
 	const odd = `{"type":"static","addresses":[{"address":"198.18.0.50/32"},{"address":"2001:db8:18::50/128"}],
 		"routes":[{"dst":"198.18.0.2/32","scope":253},{"dst":"192.0.2.0/24","table":9,"scope":253},{"dst":"2001:db8:99::/64","table":9}]}`
 
-	// attached calls ADD for a new container, and returns a call with its result as prevResult.
-	attached := func(version, keys, ipam string) nstest.Call {
-		GinkgoHelper()
-		c := b.call("one", newPod(), conf(version, keys, ipam))
-		c.Config = nstest.WithPrevResult(c.Config, run(c, "ADD").OK(GinkgoTB()).Stdout)
-		return c
-	}
-
 	DescribeTable("passes after ADD",
 		func(keys, ipam string, later ...string) {
 			for _, version := range []string{"0.4.0", "1.0.0", "1.1.0"} {
-				c := attached(version, keys, ipam)
+				c := b.Attach(b.NewCall(conf(version, keys, ipam)))
 				c.Pod.Batch(GinkgoTB(), later...)
-				run(c, "CHECK").OK(GinkgoTB())
-				run(c, "DEL").OK(GinkgoTB())
+				b.OK("CHECK", c)
+				b.OK("DEL", c)
 			}
 		},
-		Entry("dual stack", onUplink, staticDual),
-		Entry("a master that was found by the default route", `"mode":"vepa"`, staticDual),
+		Entry("dual stack", onUplink, nstest.StaticDual),
+		Entry("a master that was found by the default route", `"mode":"vepa"`, nstest.StaticDual),
 		Entry("layer 2", onUplink, noIPAM),
 		Entry("/32, /128 and tables", onUplink, odd),
-		Entry("after a later plugin changed MAC and MTU", onUplink+`,"mac":"02:00:00:00:00:01","mtu":1400`, staticDual,
+		Entry("after a later plugin changed MAC and MTU", onUplink+`,"mac":"02:00:00:00:00:01","mtu":1400`, nstest.StaticDual,
 			"link set eth0 address 02:00:00:00:00:99 mtu 1300"),
-		Entry("with an additional address", onUplink, staticDual, "address add 192.0.2.9/24 dev eth0"),
+		Entry("with an additional address", onUplink, nstest.StaticDual, "address add 192.0.2.9/24 dev eth0"),
 	)
 
 	It("passes if the default route of the node has another link now", func() {
-		c := attached("1.0.0", "", staticDual)
-		nstest.Join(GinkgoTB(), nstest.End{In: b.node, Name: "uplink1", Addrs: []string{"203.0.113.1/24"}}, nstest.End{In: b.outside, Name: "uplink1"})
-		in(b.node, "ip route replace default via 203.0.113.2")
-		run(c, "CHECK").OK(GinkgoTB())
+		c := b.Attach(b.NewCall(conf("1.0.0", "", nstest.StaticDual)))
+		nstest.Join(GinkgoTB(), nstest.End{In: b.Host, Name: "uplink1", Addrs: []string{"203.0.113.1/24"}}, nstest.End{In: b.Outside, Name: "uplink1"})
+		b.Host.IP("route replace default via 203.0.113.2")
+		b.OK("CHECK", c)
 	})
 
 	DescribeTable("names every difference",
 		func(change []string, texts ...string) {
-			c := attached("1.0.0", onUplink, staticDual)
+			c := b.Attach(b.NewCall(conf("1.0.0", onUplink, nstest.StaticDual)))
 			c.Pod.Batch(GinkgoTB(), change...)
-			f := run(c, "CHECK").Failure(GinkgoTB())
-			Expect(f.Code).To(BeEquivalentTo(types.CodeChanged), f.String())
-			for _, text := range texts {
-				Expect(f.Msg).To(ContainSubstring(text))
-			}
+			b.Fails("CHECK", c, types.CodeChanged, texts...)
 		},
 		Entry("no link", []string{"link del eth0"}, "find link eth0"),
 		Entry("down", []string{"link set eth0 down"}, "eth0 is down"),
@@ -72,35 +57,35 @@ var _ = Describe("CHECK", func() {
 	)
 
 	It("compares the master with the configured one", func() {
-		c := attached("1.0.0", onUplink, staticDual)
-		nstest.Join(GinkgoTB(), nstest.End{In: b.node, Name: "uplink1"}, nstest.End{In: b.outside, Name: "uplink1"})
-		b.node.Batch(GinkgoTB(), "link set uplink0 name old0", "link set uplink1 name uplink0")
-		f := run(c, "CHECK").Failure(GinkgoTB())
+		c := b.Attach(b.NewCall(conf("1.0.0", onUplink, nstest.StaticDual)))
+		nstest.Join(GinkgoTB(), nstest.End{In: b.Host, Name: "uplink1"}, nstest.End{In: b.Outside, Name: "uplink1"})
+		b.Host.Batch(GinkgoTB(), "link set uplink0 name old0", "link set uplink1 name uplink0")
+		f := b.Run("CHECK", c).Failure(GinkgoTB())
 		Expect(f.Msg).To(ContainSubstring("not on master uplink0"))
-		in(b.node, "ip link set uplink0 name new0")
-		Expect(run(c, "CHECK").Failure(GinkgoTB()).Msg).To(ContainSubstring("master: find link uplink0"))
+		b.Host.IP("link set uplink0 name new0")
+		Expect(b.Run("CHECK", c).Failure(GinkgoTB()).Msg).To(ContainSubstring("master: find link uplink0"))
 	})
 
 	It("names an address that is a duplicate after an ADD with optimisticDAD", func() {
-		c := b.call("one", newPodWithDAD(), conf("1.0.0", onUplink+`,"optimisticDAD":true`,
-			`{"type":"static","addresses":[{"address":"`+nstest.OutsideV6+`/64"}]}`))
-		c.Config = nstest.WithPrevResult(c.Config, run(c, "ADD").OK(GinkgoTB()).Stdout)
-		Eventually(func() string { return run(c, "CHECK").Stdout }).Should(ContainSubstring("address " + nstest.OutsideV6 + "/64 of interface eth0: the address is in use on the segment"))
+		c := b.Call("one", nstest.New(GinkgoTB()), conf("1.0.0", onUplink+`,"optimisticDAD":true`,
+			nstest.Static(nstest.OutsideV6+"/64")))
+		c = b.Attach(c)
+		Eventually(func() string { return b.Run("CHECK", c).Stdout }).Should(ContainSubstring("address " + nstest.OutsideV6 + "/64 of interface eth0: the address is in use on the segment"))
 	})
 
 	It("returns the error of the IPAM plugin", func() {
-		c := attached("1.0.0", onUplink, b.hostLocal(hostLocal4))
-		run(c, "CHECK").OK(GinkgoTB())
-		other := b.call("one", c.Pod, conf("1.0.0", onUplink, b.hostLocal(hostLocal4)))
-		Expect(nstest.Exec(GinkgoTB(), b.path+"/host-local", other.With("DEL")).Exit).To(BeZero())
-		Expect(run(c, "CHECK").Failure(GinkgoTB()).Msg).To(ContainSubstring(`IPAM plugin "host-local"`))
+		c := b.Attach(b.NewCall(conf("1.0.0", onUplink, b.HostLocal(nstest.RangeV4))))
+		b.OK("CHECK", c)
+		other := b.Call("one", c.Pod, conf("1.0.0", onUplink, b.HostLocal(nstest.RangeV4)))
+		Expect(nstest.Exec(GinkgoTB(), b.Path+"/host-local", other.With("DEL")).Exit).To(BeZero())
+		Expect(b.Run("CHECK", c).Failure(GinkgoTB()).Msg).To(ContainSubstring(`IPAM plugin "host-local"`))
 	})
 
 	It("fails without a prevResult that has the interface", func() {
-		c := b.call("one", newPod(), conf("1.0.0", onUplink, static4))
-		mustAdd(c)
-		Expect(run(c, "CHECK").Failure(GinkgoTB()).Code).To(BeEquivalentTo(types.CodeConfig))
+		c := b.NewCall(conf("1.0.0", onUplink, nstest.StaticV4))
+		b.Add(c)
+		Expect(b.Run("CHECK", c).Failure(GinkgoTB()).Code).To(BeEquivalentTo(types.CodeConfig))
 		c.Config = nstest.WithPrevResult(c.Config, `{"cniVersion":"1.0.0","interfaces":[{"name":"eth1","sandbox":"x"}],"ips":[{"address":"198.18.0.50/24"}]}`)
-		Expect(run(c, "CHECK").Failure(GinkgoTB()).Msg).To(ContainSubstring(`prevResult has no interface "eth0"`))
+		Expect(b.Run("CHECK", c).Failure(GinkgoTB()).Msg).To(ContainSubstring(`prevResult has no interface "eth0"`))
 	})
 })

@@ -9,29 +9,29 @@ import (
 
 var _ = Describe("a master of another kind", Label(nstest.Kernel), func() {
 	It("may be a VLAN interface", func() {
-		b := newTestbed()
-		_, err := b.node.Exec("ip", "link", "add", "link", nstest.Uplink, "name", "tagged", "type", "vlan", "id", "5")
+		b := newBed()
+		_, err := b.Host.Exec("ip", "link", "add", "link", nstest.Uplink, "name", "tagged", "type", "vlan", "id", "5")
 		nstest.RequireFeature(GinkgoTB(), "8021q", err)
-		b.node.Batch(GinkgoTB(), "link set tagged up")
-		b.outside.Batch(GinkgoTB(), "link add link "+nstest.Uplink+" name tagged type vlan id 5", "link set tagged up", "addr add 198.18.5.2/24 dev tagged")
-		config := conf("1.1.0", `"master":"tagged"`, `{"type":"static","addresses":[{"address":"198.18.5.50/24"}]}`)
+		b.Host.Batch(GinkgoTB(), "link set tagged up")
+		b.Outside.Batch(GinkgoTB(), "link add link "+nstest.Uplink+" name tagged type vlan id 5", "link set tagged up", "addr add 198.18.5.2/24 dev tagged")
+		config := conf("1.1.0", `"master":"tagged"`, nstest.Static("198.18.5.50/24"))
 		pod := nstest.New(GinkgoTB())
-		mustAdd(b.call("one", pod, config))
-		nstest.ServeTCP(GinkgoTB(), b.outside, "198.18.5.2:80")
+		b.Add(b.Call("one", pod, config))
+		nstest.ServeTCP(GinkgoTB(), b.Outside, "198.18.5.2:80")
 		nstest.MustDial(GinkgoTB(), pod, "198.18.5.2:80", "198.18.5.50")
-		run(b.call("one", pod, config), "DEL").OK(GinkgoTB())
+		b.OK("DEL", b.Call("one", pod, config))
 		Expect(pod.Must(GinkgoTB(), "ip", "-br", "link")).NotTo(ContainSubstring("eth0"))
 	})
 
 	It("may be a dummy interface", func() {
-		b := newTestbed()
-		_, err := b.node.Exec("ip", "link", "add", "dummy0", "type", "dummy")
+		b := newBed()
+		_, err := b.Host.Exec("ip", "link", "add", "dummy0", "type", "dummy")
 		nstest.RequireFeature(GinkgoTB(), "dummy", err)
-		b.node.Batch(GinkgoTB(), "link set dummy0 up")
+		b.Host.Batch(GinkgoTB(), "link set dummy0 up")
 		pods := []*nstest.NS{nstest.New(GinkgoTB()), nstest.New(GinkgoTB())}
 		for i, address := range []string{"198.18.5.50", "198.18.5.51"} {
-			config := conf("1.1.0", `"master":"dummy0"`, `{"type":"static","addresses":[{"address":"`+address+`/24"}]}`)
-			mustAdd(b.call(address, pods[i], config))
+			config := conf("1.1.0", `"master":"dummy0"`, nstest.Static(address+"/24"))
+			b.Add(b.Call(address, pods[i], config))
 		}
 		nstest.ServeTCP(GinkgoTB(), pods[0], "198.18.5.50:80")
 		nstest.MustDial(GinkgoTB(), pods[1], "198.18.5.50:80", "198.18.5.51")

@@ -11,17 +11,16 @@ import (
 
 var _ = Describe("CHECK of a link that the reference plugin made", func() {
 	It("passes without the mtu and advmss of a route, which that plugin does not set", func() {
-		nstest.LeakCheck(GinkgoTB())
-		b := newTestbed()
-		c := b.call("one", newPod(), conf("1.0.0", onUplink, static4))
-		reply := run(c, "ADD").OK(GinkgoTB())
+		b := newBed()
+		c := b.NewCall(conf("1.0.0", onUplink, nstest.StaticV4))
+		reply := b.OK("ADD", c)
 		c.Pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "alias", "")
 		c.Pod.Must(GinkgoTB(), "ip", "route", "add", "192.0.2.0/24", "via", "198.18.0.2")
 		const route = `{"dst": "192.0.2.0/24", "gw": "198.18.0.2", "mtu": 1300, "advmss": 1200}`
 		c.Config = strings.TrimSuffix(nstest.WithPrevResult(c.Config, reply.Stdout), "\n}\n}") + `,"routes":[` + route + `]}}`
-		run(c, "CHECK").OK(GinkgoTB())
+		b.OK("CHECK", c)
 		By("but not if plumb made the link")
 		c.Pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "alias", "plumb:net1/one/eth0")
-		Expect(run(c, "CHECK").Failure(GinkgoTB()).Msg).To(ContainSubstring("no route 192.0.2.0/24 via 198.18.0.2 mtu 1300 advmss 1200"))
+		Expect(b.Run("CHECK", c).Failure(GinkgoTB()).Msg).To(ContainSubstring("no route 192.0.2.0/24 via 198.18.0.2 mtu 1300 advmss 1200"))
 	})
 })

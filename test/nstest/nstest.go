@@ -48,6 +48,7 @@ type NS struct {
 	name string
 	path string
 	fd   int
+	tb   TB
 }
 
 // New makes a network namespace for a container, as a runtime does: the namespace has a
@@ -58,6 +59,7 @@ func New(tb TB) *NS {
 	if err != nil {
 		tb.Fatalf("make a network namespace (this needs root): %v", err)
 	}
+	n.tb = tb
 	tb.Cleanup(func() {
 		if err := n.close(); err != nil {
 			tb.Errorf("remove network namespace: %v", err)
@@ -202,6 +204,17 @@ func (n *NS) MustLine(tb TB, line string) string {
 	tb.Helper()
 	words := strings.Fields(line)
 	return n.Must(tb, words[0], words[1:]...)
+}
+
+// IP runs the program ip with the words of the line as arguments, and returns the lines of its stdout, without white space at
+// their ends. It ends the test if ip fails.
+func (n *NS) IP(line string) string {
+	n.tb.Helper()
+	var lines []string
+	for out := range strings.Lines(n.Must(n.tb, "ip", strings.Fields(line)...)) {
+		lines = append(lines, strings.TrimSpace(out))
+	}
+	return strings.Join(lines, "\n")
 }
 
 // Batch runs the lines with ip -batch in the namespace.

@@ -44,6 +44,17 @@ func (c Call) With(command string) Call {
 	return c
 }
 
+// FailAt returns the call with the error at each step whose name begins with step.
+func (c Call) FailAt(step string, err error) Call {
+	c.Before = func(s string) error {
+		if strings.HasPrefix(s, step) {
+			return err
+		}
+		return nil
+	}
+	return c
+}
+
 // WithPrevResult returns the configuration with the result as its prevResult. The configuration
 // must have none, and at least one other key.
 func WithPrevResult(conf, result string) string {

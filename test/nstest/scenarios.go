@@ -32,6 +32,14 @@ func NewScriptPlugin(tb TB, name, body string) (dir, log string) {
 	return dir, log
 }
 
+// NewIPAMScript is NewScriptPlugin for an IPAM plugin. Before body runs, the log gets a line with the command and "link" or
+// "no link", which says whether the interface CNI_IFNAME exists.
+func NewIPAMScript(tb TB, name, body string) (dir, log string) {
+	tb.Helper()
+	return NewScriptPlugin(tb, name, "nsenter --net=$CNI_NETNS ip link show $CNI_IFNAME >/dev/null 2>&1 && state=link || state='no link'\n"+
+		"echo $CNI_COMMAND: $state >>$LOG\n"+body)
+}
+
 // A LinkForIPAM tests when an interface plugin calls an IPAM plugin that works over the link: when the
 // container's interface has its name and is up, and before it is deleted. The type of the IPAM plugin in
 // the configuration must be "dhcp"; it gives the container the address 198.18.0.60.

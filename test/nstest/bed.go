@@ -1,0 +1,268 @@
+package nstest
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// A Bed is what the specs of an interface plugin share: the plugin, a host, the IPAM plugins host-local and static, and a
+// directory for the reservations of host-local. Its methods call the plugin in this process.
+type Bed struct {
+	Plugin  skel.Plugin
+	Host    *NS
+	Outside *NS      // a host on the segment of the uplink; nil: none
+	Path    string   // CNI_PATH with the executables of the IPAM plugins
+	DataDir string   // of host-local
+	Watch   []*NS    // namespaces that an ADD with an error leaves as before, besides the container
+	Dirs    []string // directories whose files it leaves as before, besides the reservations
+	Sorted  bool     // whether to compare states without the order of their lines
+	tb      TB
+}
+
+// NewBed returns a bed whose host has an uplink to a host outside, as in a Site. The test fails if it leaks (LeakCheck).
+func NewBed(tb TB, p skel.Plugin) *Bed {
+	tb.Helper()
+	site := NewSite(tb)
+	b := NewBedOn(tb, p, site.Node, "host-local", "static")
+	b.Outside = site.Outside
+	return b
+}
+
+// NewBedOn returns a bed with that host and these IPAM plugins, and without a host outside.
+func NewBedOn(tb TB, p skel.Plugin, host *NS, ipams ...string) *Bed {
+	tb.Helper()
+	b := &Bed{Plugin: p, Host: host, Path: Build(tb, ipams...), DataDir: tb.TempDir(), tb: tb}
+	LeakCheck(tb)
+	return b
+}
+
+// NewContainer creates a container in which duplicate address detection ends at once, without a packet.
+func (b *Bed) NewContainer() *NS {
+	b.tb.Helper()
+	n := New(b.tb).Named("pod")
+	n.SkipDAD(b.tb)
+	return n
+}
+
+// Conf returns the configuration of a plugin for the network net1. keys is the JSON text of further keys, and ipam is the
+// JSON text of the IPAM configuration. Each may be empty.
+func Conf(plugin, version, keys, ipam string) string {
+	if keys != "" {
+		keys = "," + keys
+	}
+	if ipam != "" {
+		ipam = `,"ipam":` + ipam
+	}
+	return fmt.Sprintf(`{"cniVersion":%q,"name":"net1","type":%q%s%s}`, version, plugin, keys, ipam)
+}
+
+// IPAM configurations with addresses on the segment of a Site, and ranges of it for host-local.
+const (
+	ContainerV4, ContainerV6 = "198.18.0.50", "2001:db8:18::50"
+	RangeV4                  = `[{"subnet":"198.18.0.0/24","rangeStart":"198.18.0.100"}]`
+	RangeV6                  = `[{"subnet":"2001:db8:18::/64","rangeStart":"2001:db8:18::100"}]`
+	StaticV4                 = `{"type":"static","addresses":[{"address":"198.18.0.50/24"}]}`
+	StaticDual               = `{"type":"static","addresses":[{"address":"198.18.0.50/24","gateway":"198.18.0.2"},` +
+		`{"address":"2001:db8:18::50/64","gateway":"2001:db8:18::2"}],"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}],"dns":{"nameservers":["198.18.0.53"]}}`
+)
+
+// Static returns the IPAM configuration of static with these addresses ("10.0.0.2/24").
+func Static(addresses ...string) string {
+	return `{"type":"static","addresses":[{"address":"` + strings.Join(addresses, `"},{"address":"`) + `"}]}`
+}
+
+// HostLocal returns the IPAM configuration of host-local with these ranges, or with RangeV4 and RangeV6 if there are none.
+func (b *Bed) HostLocal(ranges ...string) string { return HostLocal(b.DataDir, ranges...) }
+
+// HostLocal is Bed.HostLocal for a test without a bed.
+func HostLocal(dataDir string, ranges ...string) string {
+	if len(ranges) == 0 {
+		ranges = []string{RangeV4, RangeV6}
+	}
+	return fmt.Sprintf(`{"type":"host-local","dataDir":%q,"ranges":[%s]}`, dataDir, strings.Join(ranges, ","))
+}
+
+// Call returns a call for the container with that ID.
+func (b *Bed) Call(id string, container *NS, conf string) Call {
+	return Call{ContainerID: id, Node: b.Host, Pod: container, Path: b.Path, Config: conf}
+}
+
+// NewCall returns a call for a new container with the ID "one".
+func (b *Bed) NewCall(conf string) Call {
+	b.tb.Helper()
+	return b.Call("one", b.NewContainer(), conf)
+}
+
+// RequireTraffic checks that two hosts with these addresses reach each other by TCP, and see each other's address.
+func RequireTraffic(tb TB, a, b *NS, addrA, addrB string) {
+	tb.Helper()
+	from, to := a, b
+	for _, addrs := range [][2]string{{addrA, addrB}, {addrB, addrA}} {
+		server := ServeTCP(tb, to, net.JoinHostPort(addrs[1], "80"))
+		MustDial(tb, from, server.String(), addrs[0])
+		from, to = to, from
+	}
+}
+
+// Run calls the plugin.
+func (b *Bed) Run(command string, c Call) Reply { return Run(b.Plugin, c.With(command)) }
+
+// OK calls the plugin, which must succeed.
+func (b *Bed) OK(command string, c Call) Reply {
+	b.tb.Helper()
+	return b.Run(command, c).OK(b.tb)
+}
+
+// Fails calls the plugin, which must fail with the code and with all texts in its error.
+func (b *Bed) Fails(command string, c Call, code int, texts ...string) {
+	b.tb.Helper()
+	b.Run(command, c).RequireFailure(b.tb, code, texts...)
+}
+
+// Add calls ADD, which must succeed, and returns its result.
+func (b *Bed) Add(c Call) *types.Result {
+	b.tb.Helper()
+	return b.Run("ADD", c).Result(b.tb)
+}
+
+// Attach calls ADD, which must succeed, and returns the call with the result as prevResult.
+func (b *Bed) Attach(c Call) Call {
+	b.tb.Helper()
+	c.Config = WithPrevResult(c.Config, b.OK("ADD", c).Stdout)
+	return c
+}
+
+// Refuse calls ADD, which must fail with the code and with all texts in its error, and must leave the container, the
+// reservations, Watch and Dirs as before.
+func (b *Bed) Refuse(c Call, code int, texts ...string) {
+	b.tb.Helper()
+	restored := b.Restored(append(b.Watch, c.Pod)...)
+	b.Fails("ADD", c, code, texts...)
+	restored()
+}
+
+// Restored returns a function that fails the test unless the namespaces, the reservations and Dirs are as they are now.
+func (b *Bed) Restored(namespaces ...*NS) (restored func()) {
+	b.tb.Helper()
+	state := func() string { return b.state(namespaces) }
+	before := WaitStable(state)
+	return func() {
+		b.tb.Helper()
+		if diff := WaitEqual(before, state); diff != "" {
+			b.tb.Fatalf("not as before:\n%s", diff)
+		}
+	}
+}
+
+// state returns the state of the namespaces, the reservations and Dirs.
+func (b *Bed) state(namespaces []*NS) string {
+	b.tb.Helper()
+	all := append(strings.Split(Snapshot(b.tb, namespaces...), "\n"), b.Reservations()...)
+	for _, dir := range b.Dirs {
+		for line := range strings.SplitSeq(SnapshotDir(b.tb, dir), "\n") {
+			if line != "" && !strings.HasPrefix(line, "d") { // ADD creates directories
+				all = append(all, line)
+			}
+		}
+	}
+	if b.Sorted {
+		slices.Sort(all)
+	}
+	return strings.Join(all, "\n")
+}
+
+// Reservations returns the addresses that host-local has reserved.
+func (b *Bed) Reservations() []string {
+	b.tb.Helper()
+	return Reservations(b.tb, b.DataDir, "net1")
+}
+
+// RequireResults compares the result of ADD in each version with testdata/add-VERSION.golden. The path of the container is
+// SANDBOX there; replace has more pairs of a text in the result and the text in the file.
+func (b *Bed) RequireResults(conf func(version string) string, replace ...string) {
+	b.tb.Helper()
+	for _, version := range types.VersionsSince(types.V010) {
+		c := b.NewCall(conf(version))
+		text := b.OK("ADD", c).Stdout
+		Golden(b.tb, "add-"+version, strings.NewReplacer(append(replace, c.Pod.Path(), "SANDBOX")...).Replace(text))
+		b.OK("DEL", c)
+	}
+}
+
+// RequireStatus checks that STATUS fails with types.CodeNotAvailable and the text, or succeeds if the text is empty.
+func (b *Bed) RequireStatus(conf, text string) {
+	b.tb.Helper()
+	c := b.Call("", nil, conf)
+	if text == "" {
+		b.OK("STATUS", c)
+		return
+	}
+	b.Fails("STATUS", c, types.CodeNotAvailable, text)
+}
+
+// OnlyTwoValid is the key of a GC for which the container "two" alone is valid.
+const OnlyTwoValid = `"cni.dev/valid-attachments":[{"containerID":"two","ifname":"eth0"}]`
+
+// RequireGC checks that GC makes the IPAM plugin release the addresses of other containers than "two". The configuration must
+// have OnlyTwoValid and HostLocal.
+func (b *Bed) RequireGC(conf string) {
+	b.tb.Helper()
+	for _, id := range []string{"one", "two"} {
+		Exec(b.tb, b.Path+"/host-local", b.Call(id, b.NewContainer(), conf).With("ADD")).OK(b.tb)
+	}
+	b.OK("GC", b.Call("", nil, conf))
+	if left := b.Reservations(); !slices.Equal(left, []string{"198.18.0.101", "2001:db8:18::101"}) {
+		b.tb.Errorf("the reservations are %q after GC", left)
+	}
+}
+
+// RequireManyAtOnce adds and deletes many containers at the same time, in several rounds. The configuration must have
+// HostLocal. No address may be on two containers, and each round must leave the host, Dirs and the containers as before.
+func (b *Bed) RequireManyAtOnce(conf string, containers, rounds int) {
+	b.tb.Helper()
+	calls, namespaces := make([]Call, containers), []*NS{b.Host}
+	for i := range calls {
+		calls[i] = b.Call(fmt.Sprint("c", i), b.NewContainer(), conf)
+		namespaces = append(namespaces, calls[i].Pod)
+	}
+	restored := b.Restored(namespaces...)
+	for range rounds {
+		given := map[netip.Prefix]bool{}
+		for _, r := range RunAll(b.Plugin, "ADD", calls) {
+			for _, ip := range r.Result(b.tb).IPs {
+				given[ip.Address] = true
+			}
+		}
+		if len(given) != 2*containers {
+			b.tb.Fatalf("%d containers have %d addresses", containers, len(given))
+		}
+		for _, r := range RunAll(b.Plugin, "DEL", calls) {
+			r.OK(b.tb)
+		}
+		restored()
+	}
+}
+
+// FaultSweep runs a FaultSweep of the bed's plugin. s has neither Plugin, Path nor Dirs.
+func (b *Bed) FaultSweep(s Sweep) {
+	b.tb.Helper()
+	s.Plugin, s.Path, s.Dirs, s.Ignore = b.Plugin, b.Path, append(b.Dirs, b.DataDir), KeptByHostLocal
+	FaultSweep(b.tb, s)
+}
+
+// ReadFile returns the content of a file.
+func ReadFile(tb TB, path string) string {
+	tb.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		tb.Fatalf("%v", err)
+	}
+	return string(text)
+}
