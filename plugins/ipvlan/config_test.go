@@ -13,43 +13,24 @@ import (
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// These specs need no ipvlan, and so no kernel that has them.
+// What ipvlan shares with the other plugins whose interface is on a master is tested with macvlan. These specs need no
+// ipvlan, and so no kernel that has them.
 
 var _ = Describe("without an ipvlan", func() {
 	var b *testbed
-	BeforeEach(func() {
-		b = newTestbed()
-		nstest.LeakCheck(GinkgoTB())
-	})
-
-	// failing makes a step of the call fail with the error.
-	failing := func(c nstest.Call, step string, err error) nstest.Call {
-		c.Before = func(s string) error {
-			if s == step {
-				return err
-			}
-			return nil
-		}
-		return c
-	}
+	BeforeEach(func() { b = newTestbed() })
 
 	DescribeTable("ADD refuses an invalid configuration",
 		func(version, keys, ipam string, code int, texts ...string) {
-			b.mustRefuse(b.call("one", newPod(), b.conf(version, keys, ipam)), code, texts...)
+			b.Refuse(b.NewCall(b.conf(version, keys, ipam)), code, texts...)
 		},
-		Entry("an unknown mode", "1.0.0", `"mode":"l4"`, static4, types.CodeConfig, `unknown ipvlan mode: "l4"`, "want l2, l3 or l3s"),
-		Entry("an unknown flag", "1.0.0", `"flag":"x"`, static4, types.CodeConfig, `unknown ipvlan flag: "x"; want bridge, private or vepa`),
-		Entry("a relative dataDir", "1.0.0", `"dataDir":"x"`, static4, types.CodeConfig, `dataDir "x" is not an absolute path`),
-		Entry("an MTU too small", "1.0.0", `"mtu":67`, static4, types.CodeConfig, "mtu 67 is not between 68 and 65535"),
-		Entry("an MTU larger than the master's", "1.0.0", onUplink+`,"mtu":1501`, static4, types.CodeConfig, "invalid MTU 1501, must be [0, master MTU(1500)]"),
-		Entry("the loopback interface as master", "1.0.0", `"master":"lo"`, static4, types.CodeConfig, "master lo is the loopback"),
-		Entry("a master that does not exist", "1.0.0", `"master":"nope0"`, static4, types.CodeConfig, "master: find link nope0"),
-		Entry("a container without a default route", "1.0.0", `"linkInContainer":true`, static4, types.CodeConfig, "no default route interface found in the container"),
-		Entry("several problems, which the error names all", "1.0.0", `"mode":"x","flag":"y","mtu":-1`, static4, types.CodeConfig, `"x"`, `"y"`, "mtu -1"),
-		Entry("layer 2 before 0.3.0", "0.2.0", onUplink, noIPAM, types.CodeConfig, "cannot convert: no valid IP addresses"),
-		Entry("a value of the wrong type", "1.0.0", `"mtu":"100"`, static4, types.CodeDecode, `key "mtu": want a number`),
-		Entry("an unknown key with strict", "1.0.0", onUplink+`,"strict":true,"flags":"vepa"`, static4, types.CodeUnsupported, `"flags"`),
-		Entry("an IPAM plugin that does not exist", "1.0.0", onUplink, `{"type":"nope"}`, types.CodeConfig, `failed to find plugin "nope"`),
+		Entry("an unknown mode", "1.0.0", `"mode":"l4"`, nstest.StaticV4, types.CodeConfig, `unknown ipvlan mode: "l4"`, "want l2, l3 or l3s"),
+		Entry("an unknown flag", "1.0.0", `"flag":"x"`, nstest.StaticV4, types.CodeConfig, `unknown ipvlan flag: "x"; want bridge, private or vepa`),
+		Entry("a relative dataDir", "1.0.0", `"dataDir":"x"`, nstest.StaticV4, types.CodeConfig, `dataDir "x" is not an absolute path`),
+		Entry("an MTU larger than the master's", "1.0.0", onUplink+`,"mtu":1501`, nstest.StaticV4, types.CodeConfig, "invalid MTU 1501, must be [0, master MTU(1500)]"),
+		Entry("several problems, which the error names all", "1.0.0", `"mode":"x","flag":"y","mtu":-1`, nstest.StaticV4, types.CodeConfig, `"x"`, `"y"`, "mtu -1"),
+		Entry("a value of the wrong type", "1.0.0", `"mtu":"100"`, nstest.StaticV4, types.CodeDecode, `key "mtu": want a number`),
+		Entry("an unknown key with strict", "1.0.0", onUplink+`,"strict":true,"flags":"vepa"`, nstest.StaticV4, types.CodeUnsupported, `"flags"`),
 		Entry("a prevResult without exactly one interface", "1.0.0", `"prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"a"},{"name":"b"}]}`, noIPAM,
 			types.CodeConfig, "chained master failure. PrevResult lacks a single named interface"),
 		Entry("addresses and an invalid route in prevResult", "1.0.0", onUplink+`,"prevResult":{"cniVersion":"1.0.0","ips":[{"address":"10.0.0.2/24"}],"routes":[{"gw":"10.0.0.1"}]}`, noIPAM,
@@ -58,21 +39,21 @@ var _ = Describe("without an ipvlan", func() {
 	)
 
 	It("ADD refuses an interface name that exists in the container, and reserves no address", func() {
-		pod := newPod()
-		in(pod, "ip link add eth0 type veth peer name eth1")
-		b.mustRefuse(b.call("one", pod, b.conf("1.0.0", onUplink, b.hostLocal())), types.CodeConfig, `interface "eth0" already exists`)
+		pod := b.NewContainer()
+		pod.IP("link add eth0 type veth peer name eth1")
+		b.Refuse(b.Call("one", pod, b.conf("1.0.0", onUplink, b.HostLocal())), types.CodeConfig, `interface "eth0" already exists`)
 	})
 
 	It("ADD explains why the kernel makes no ipvlan, and leaves nothing", func() {
-		c := b.call("one", newPod(), b.conf("1.0.0", onUplink, b.hostLocal()))
-		b.mustRefuse(failing(c, "add link eth0", syscall.EOPNOTSUPP), types.CodeConfig, "the kernel has no ipvlan interfaces (CONFIG_IPVLAN)")
-		b.mustRefuse(failing(c, "add link eth0", syscall.EBUSY), types.CodeConfig, "master uplink0 has macvlans, or is a port of a bridge or a bond")
+		c := b.NewCall(b.conf("1.0.0", onUplink, b.HostLocal()))
+		b.Refuse(c.FailAt("add link eth0", syscall.EOPNOTSUPP), types.CodeConfig, "the kernel has no ipvlan interfaces (CONFIG_IPVLAN)")
+		b.Refuse(c.FailAt("add link eth0", syscall.EBUSY), types.CodeConfig, "master uplink0 has macvlans, or is a port of a bridge or a bond")
 	})
 
 	It("ADD warns that it ignores a MAC from the runtime", func() {
-		c := failing(b.call("one", newPod(), b.conf("1.0.0", onUplink, static4)), "add link eth0", syscall.EBUSY)
+		c := b.NewCall(b.conf("1.0.0", onUplink, nstest.StaticV4)).FailAt("add link eth0", syscall.EBUSY)
 		c.Args = "MAC=02:00:00:00:00:01"
-		Expect(run(c, "ADD").Stderr).To(ContainSubstring("MAC in CNI_ARGS is ignored"))
+		Expect(b.Run("ADD", c).Stderr).To(ContainSubstring("MAC in CNI_ARGS is ignored"))
 	})
 
 	It("ADD refuses a mode that another attachment of the master does not have, and ignores damaged records", func() {
@@ -80,51 +61,27 @@ var _ = Describe("without an ipvlan", func() {
 		for name, text := range map[string]string{"empty.json": "", "cut.json": `{"Network":"net1"`, "list.json": "[]"} {
 			Expect(os.WriteFile(filepath.Join(b.records, name), []byte(text), 0o600)).To(Succeed())
 		}
-		first := b.call("one", newPod(), b.conf("1.0.0", onUplink, static4))
+		first := b.NewCall(b.conf("1.0.0", onUplink, nstest.StaticV4))
 		first.Before = func(step string) error {
 			if step != "add link eth0" {
 				return nil
 			}
 			for _, keys := range []string{`,"mode":"l3"`, `,"flag":"vepa"`} {
-				c := b.call("two", newPod(), b.conf("1.0.0", onUplink+keys, static4))
-				run(c, "ADD").RequireFailure(GinkgoTB(), types.CodeConfig, "the master has mode l2, flag bridge for the attachment net1/one/eth0")
+				c := b.Call("two", b.NewContainer(), b.conf("1.0.0", onUplink+keys, nstest.StaticV4))
+				b.Fails("ADD", c, types.CodeConfig, "the master has mode l2, flag bridge for the attachment net1/one/eth0")
 			}
 			return syscall.EBUSY
 		}
-		b.mustRefuse(first, types.CodeConfig, "master uplink0 has macvlans")
+		b.Refuse(first, types.CodeConfig, "master uplink0 has macvlans")
 	})
 
 	It("ADD takes the device of the default route, or the interface of prevResult, as the master", func() {
-		c := b.call("one", newPod(), b.conf("1.0.0", "", static4))
-		b.mustRefuse(failing(c, "add link eth0", syscall.EBUSY), types.CodeConfig, "master uplink0 has")
-		nstest.Join(GinkgoTB(), nstest.End{In: b.Node, Name: "uplink1"}, nstest.End{In: b.Outside, Name: "uplink1"})
+		c := b.NewCall(b.conf("1.0.0", "", nstest.StaticV4))
+		b.Refuse(c.FailAt("add link eth0", syscall.EBUSY), types.CodeConfig, "master uplink0 has")
+		nstest.Join(GinkgoTB(), nstest.End{In: b.Host, Name: "uplink1"}, nstest.End{In: b.Outside, Name: "uplink1"})
 		c.Config = b.conf("1.0.0", `"prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"uplink1"}]}`, noIPAM)
-		b.mustRefuse(failing(c, "add link eth0", syscall.EBUSY), types.CodeConfig, "master uplink1 has")
+		b.Refuse(c.FailAt("add link eth0", syscall.EBUSY), types.CodeConfig, "master uplink1 has")
 	})
-
-	DescribeTable("DEL succeeds, and releases the addresses",
-		func(change func(c *nstest.Call)) {
-			c := b.call("one", newPod(), b.conf("1.0.0", onUplink, b.hostLocal()))
-			nstest.Exec(GinkgoTB(), b.path+"/host-local", c.With("ADD")).OK(GinkgoTB())
-			Expect(b.reservations()).To(HaveLen(2))
-			change(&c)
-			run(c, "DEL").OK(GinkgoTB())
-			Expect(b.reservations()).To(BeEmpty())
-			run(c, "DEL").OK(GinkgoTB())
-			Expect(b.recordFiles()).To(BeEmpty())
-		},
-		Entry("without the interface", func(*nstest.Call) {}),
-		Entry("without CNI_NETNS", func(c *nstest.Call) { c.Pod = nil }),
-		Entry("without the master", func(*nstest.Call) { in(b.Node, "ip link del uplink0") }),
-		Entry("without a default route", func(c *nstest.Call) {
-			b.Node.Batch(GinkgoTB(), "route del default")
-			in(b.Node, "ip -6 route del default")
-			c.Config = b.conf("1.0.0", "", b.hostLocal())
-		}),
-		Entry("with a configuration that ADD refuses", func(c *nstest.Call) {
-			c.Config = b.conf("1.0.0", `"mode":"x","mtu":-5`, b.hostLocal())
-		}),
-	)
 
 	It("GC removes the temporary files of ADDs that were killed, and leaves those of valid attachments and of other networks", func() {
 		Expect(os.MkdirAll(b.records, 0o700)).To(Succeed())
@@ -133,30 +90,22 @@ var _ = Describe("without an ipvlan", func() {
 			temps = append(temps, filepath.Join(b.records, statefile.TempName(a)))
 			Expect(os.WriteFile(temps[len(temps)-1], nil, 0o600)).To(Succeed())
 		}
-		run(b.call("", nil, b.conf("1.1.0", onUplink+`,"cni.dev/valid-attachments":[{"containerID":"running","ifname":"eth0"}]`, noIPAM)), "GC").OK(GinkgoTB())
+		b.OK("GC", b.Call("", nil, b.conf("1.1.0", onUplink+`,"cni.dev/valid-attachments":[{"containerID":"running","ifname":"eth0"}]`, noIPAM)))
 		Expect(b.recordFiles()).To(ConsistOf(temps[1], temps[2]))
 	})
 
 	It("STATUS fails if the record of an ADD cannot be written", func() {
 		Expect(os.WriteFile(b.records, nil, 0o600)).To(Succeed())
-		run(b.call("", nil, b.conf("1.1.0", onUplink, static4)), "STATUS").RequireFailure(GinkgoTB(), types.CodeNotAvailable, "write to "+b.records)
+		b.RequireStatus(b.conf("1.1.0", onUplink, nstest.StaticV4), "write to "+b.records)
 	})
 
 	DescribeTable("STATUS fails if an ADD would fail",
-		func(keys, ipam, text string) {
-			reply := run(b.call("", nil, b.conf("1.1.0", keys, ipam)), "STATUS")
-			if text == "" {
-				reply.OK(GinkgoTB())
-			} else {
-				reply.RequireFailure(GinkgoTB(), types.CodeNotAvailable, text)
-			}
-		},
-		Entry("success", onUplink, static4, ""),
+		func(keys, ipam, text string) { b.RequireStatus(b.conf("1.1.0", keys, ipam), text) },
+		Entry("success", onUplink, nstest.StaticV4, ""),
 		Entry("success without master and ipam, which prevResult may have", `"mtu":9000`, noIPAM, ""),
 		Entry("success with a master in the container, which STATUS does not look for", `"master":"net0","linkInContainer":true`, noIPAM, ""),
-		Entry("the master does not exist", `"master":"nope0"`, static4, "find link nope0"),
-		Entry("the MTU is larger than that of the default route's device", `"mtu":9000`, static4, "invalid MTU 9000"),
-		Entry("the configuration is invalid", onUplink+`,"mode":"x"`, static4, "unknown ipvlan mode"),
-		Entry("STATUS of the IPAM plugin fails", onUplink, `{"type":"static","addresses":[{"address":"x"}]}`, `IPAM plugin "static"`),
+		Entry("the MTU is larger than that of the default route's device", `"mtu":9000`, nstest.StaticV4, "invalid MTU 9000"),
+		Entry("the configuration is invalid", onUplink+`,"mode":"x"`, nstest.StaticV4, "unknown ipvlan mode"),
+		Entry("STATUS of the IPAM plugin fails", onUplink, nstest.Static("x"), `IPAM plugin "static"`),
 	)
 })

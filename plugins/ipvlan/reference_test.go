@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
-	. "github.com/onsi/gomega"
 
 	"github.com/plumb-cni/plumb/test/nstest"
 )
@@ -21,22 +20,19 @@ var _ = Describe("beside the reference plugin", Label(nstest.Kernel), func() {
 	})
 
 	DescribeTable("checks and deletes what that made, and the other way round", func(mode string) {
-		pod := newPod()
-		ipam := strings.TrimSuffix(b.hostLocal(), "}") + `,"routes":[{"dst":"0.0.0.0/0"}]}`
-		c := b.call("one", pod, b.conf("1.0.0", onUplink+`,"mtu":1400,"mode":"`+mode+`"`, ipam))
-		state := func() string { return nstest.Snapshot(GinkgoTB(), b.Node, pod) }
-		before := nstest.WaitStable(state)
-		reference := func(c nstest.Call, command string) nstest.Reply {
+		pod := b.NewContainer()
+		ipam := strings.TrimSuffix(b.HostLocal(), "}") + `,"routes":[{"dst":"0.0.0.0/0"}]}`
+		c := b.Call("one", pod, b.conf("1.0.0", onUplink+`,"mtu":1400,"mode":"`+mode+`"`, ipam))
+		restored := b.Restored(b.Host, pod)
+		reference := func(command string, c nstest.Call) nstest.Reply {
 			return nstest.Exec(GinkgoTB(), path, c.With(command)).OK(GinkgoTB())
 		}
-		plumb := func(c nstest.Call, command string) nstest.Reply { return run(c, command).OK(GinkgoTB()) }
-		for _, sides := range [][]func(nstest.Call, string) nstest.Reply{{reference, plumb}, {plumb, reference}} {
+		for _, sides := range [][]func(string, nstest.Call) nstest.Reply{{reference, b.OK}, {b.OK, reference}} {
 			added := c
-			added.Config = nstest.WithPrevResult(c.Config, sides[0](c, "ADD").Stdout)
-			sides[1](added, "CHECK")
-			sides[1](added, "DEL")
-			Expect(nstest.WaitEqual(before, state)).To(BeEmpty())
-			Expect(b.reservations()).To(BeEmpty())
+			added.Config = nstest.WithPrevResult(c.Config, sides[0]("ADD", c).Stdout)
+			sides[1]("CHECK", added)
+			sides[1]("DEL", added)
+			restored()
 		}
 	}, EntryDescription("mode %s"), Entry(nil, "l2"), Entry(nil, "l3"), Entry(nil, "l3s"))
 })

@@ -11,15 +11,12 @@ import (
 var _ = Describe("in a chain, without a master", Label(nstest.Kernel), func() {
 	const prev = `{"cniVersion":"1.1.0","interfaces":[{"name":"eth0","sandbox":"/x"}],"ips":[{"address":"192.0.2.5/24","interface":0}]}`
 	var b *testbed
-	BeforeEach(func() {
-		b = newTaggedTestbed()
-		nstest.LeakCheck(GinkgoTB())
-	})
+	BeforeEach(func() { b = newTaggedTestbed() })
 	// newPodWithEth0 makes a container whose interface eth0 is on the segment of a host outside.
 	newPodWithEth0 := func() *nstest.NS {
 		GinkgoHelper()
-		pod := newPod()
-		in(b.Outside, "ip link del uplink0")
+		pod := b.NewContainer()
+		b.Outside.IP("link del uplink0")
 		nstest.Join(GinkgoTB(), nstest.End{In: pod, Name: "eth0"}, nstest.End{In: b.Outside, Name: "uplink0"})
 		b.tagOutside("tagged", "id 100", outside4+"/24")
 		return pod
@@ -27,18 +24,18 @@ var _ = Describe("in a chain, without a master", Label(nstest.Kernel), func() {
 
 	It("ADD makes VLANs of the interface CNI_IFNAME and appends them to the result; CHECK and DEL find them", func() {
 		pod := newPodWithEth0()
-		before := nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), pod) })
-		first := b.call("one", pod, nstest.WithPrevResult(conf("1.1.0", inChain+`,"mac":"02:00:00:00:00:64"`, noIPAM), prev))
-		added := run(first, "ADD").OK(GinkgoTB())
+		restored := b.Restored(pod)
+		first := b.Call("one", pod, nstest.WithPrevResult(conf("1.1.0", inChain+`,"mac":"02:00:00:00:00:64"`, noIPAM), prev))
+		added := b.OK("ADD", first)
 		Expect(added.Result(GinkgoTB()).Interfaces).To(HaveExactElements(HaveField("Name", "eth0"),
 			And(HaveField("Name", "eth0.100"), HaveField("Sandbox", pod.Path()), HaveField("MAC", "02:00:00:00:00:64"))))
-		second := b.call("one", pod, nstest.WithPrevResult(conf("1.1.0", `"linkInContainer":true,"vlanId":200,"protocol":"802.1ad","ifName":"storage"`, noIPAM), added.Stdout))
-		added = run(second, "ADD").OK(GinkgoTB())
+		second := b.Call("one", pod, nstest.WithPrevResult(conf("1.1.0", `"linkInContainer":true,"vlanId":200,"protocol":"802.1ad","ifName":"storage"`, noIPAM), added.Stdout))
+		added = b.OK("ADD", second)
 		result := added.Result(GinkgoTB())
 		Expect(result.Interfaces).To(HaveLen(3))
 		Expect(result.IPs).To(HaveExactElements(HaveField("Interface", 0)))
-		Expect(in(pod, "ip -d link show eth0.100")).To(And(ContainSubstring("vlan protocol 802.1Q id 100"), ContainSubstring("UP,LOWER_UP"), ContainSubstring("alias plumb:net1/one/eth0.100")))
-		Expect(in(pod, "ip -d link show storage")).To(ContainSubstring("vlan protocol 802.1ad id 200"))
+		Expect(pod.IP("-d link show eth0.100")).To(And(ContainSubstring("vlan protocol 802.1Q id 100"), ContainSubstring("UP,LOWER_UP"), ContainSubstring("alias plumb:net1/one/eth0.100")))
+		Expect(pod.IP("-d link show storage")).To(ContainSubstring("vlan protocol 802.1ad id 200"))
 
 		By("passing frames with the tag")
 		pod.Batch(GinkgoTB(), "address add "+pod4+"/24 dev eth0.100")
@@ -47,39 +44,39 @@ var _ = Describe("in a chain, without a master", Label(nstest.Kernel), func() {
 		pod.Batch(GinkgoTB(), "address del "+pod4+"/24 dev eth0.100")
 
 		By("refusing a VLAN that exists")
-		b.mustRefuse(b.call("one", pod, nstest.WithPrevResult(conf("1.1.0", inChain+`,"ifName":"other"`, noIPAM), added.Stdout)), types.CodeConfig,
+		b.Refuse(b.Call("one", pod, nstest.WithPrevResult(conf("1.1.0", inChain+`,"ifName":"other"`, noIPAM), added.Stdout)), types.CodeConfig,
 			"VLAN 100 (802.1Q) of master eth0 already has an interface, eth0.100 with the alias")
-		b.mustRefuse(b.call("one", pod, nstest.WithPrevResult(conf("1.1.0", `"linkInContainer":true,"vlanId":5,"ifName":"storage"`, noIPAM), added.Stdout)), types.CodeConfig,
+		b.Refuse(b.Call("one", pod, nstest.WithPrevResult(conf("1.1.0", `"linkInContainer":true,"vlanId":5,"ifName":"storage"`, noIPAM), added.Stdout)), types.CodeConfig,
 			`interface "storage" already exists`)
 
 		By("checking and deleting each")
 		for _, c := range []*nstest.Call{&first, &second} {
 			c.Config = nstest.WithPrevResult(c.Config, added.Stdout)
-			run(*c, "CHECK").OK(GinkgoTB())
+			b.OK("CHECK", *c)
 		}
-		in(pod, "ip link set storage down")
-		run(second, "CHECK").RequireFailure(GinkgoTB(), types.CodeChanged, "interface storage is down")
+		pod.IP("link set storage down")
+		b.Fails("CHECK", second, types.CodeChanged, "interface storage is down")
 		for range 2 {
-			run(second, "DEL").OK(GinkgoTB())
-			run(first, "DEL").OK(GinkgoTB())
-			Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), pod) })).To(BeEmpty())
+			b.OK("DEL", second)
+			b.OK("DEL", first)
+			restored()
 		}
-		run(first, "CHECK").RequireFailure(GinkgoTB(), types.CodeChanged, "find link eth0.100")
+		b.Fails("CHECK", first, types.CodeChanged, "find link eth0.100")
 	})
 
 	It("DEL leaves interfaces that the plugin did not make, and succeeds without the container", func() {
 		pod := newPodWithEth0()
-		in(pod, "ip link add link eth0 name eth0.100 type vlan id 100")
-		c := b.call("one", pod, nstest.WithPrevResult(conf("1.1.0", inChain, noIPAM), prev))
-		run(c, "DEL").OK(GinkgoTB())
-		in(pod, "ip link show eth0.100")
+		pod.IP("link add link eth0 name eth0.100 type vlan id 100")
+		c := b.Call("one", pod, nstest.WithPrevResult(conf("1.1.0", inChain, noIPAM), prev))
+		b.OK("DEL", c)
+		pod.IP("link show eth0.100")
 		c.Pod = nil
-		run(c, "DEL").OK(GinkgoTB())
+		b.OK("DEL", c)
 	})
 
 	It("leaves nothing if any step of ADD or DEL fails", func() {
-		nstest.FaultSweep(GinkgoTB(), nstest.Sweep{
-			Plugin: plugin(), Config: nstest.WithPrevResult(conf("1.1.0", inChain, noIPAM), prev), Path: b.path,
+		b.FaultSweep(nstest.Sweep{
+			Config: nstest.WithPrevResult(conf("1.1.0", inChain, noIPAM), prev),
 			PreparePod: func(pod *nstest.NS) {
 				pod.Batch(GinkgoTB(), "link add eth0 type veth peer name peer0", "link set eth0 up", "link set peer0 up")
 			},

@@ -14,54 +14,46 @@ import (
 
 var _ = Describe("ADD", Label(nstest.Kernel), func() {
 	var b *testbed
-	BeforeEach(func() {
-		b = newTaggedTestbed()
-		nstest.LeakCheck(GinkgoTB())
-	})
+	BeforeEach(func() { b = newTaggedTestbed() })
 
 	It("connects the container with the VLAN, and with that only", func() {
 		pod := nstest.New(GinkgoTB()).Named("pod") // with duplicate address detection
-		result := mustAdd(b.call("one", pod, conf("1.1.0", in100+`,"mtu":1400`, staticDual)))
-		Expect(in(pod, "ip -6 address show dev eth0 tentative")).To(BeEmpty())
-		b.expectTraffic(pod)
+		result := b.Add(b.Call("one", pod, conf("1.1.0", in100+`,"mtu":1400`, staticDual)))
+		Expect(pod.IP("-6 address show dev eth0 tentative")).To(BeEmpty())
+		nstest.RequireTraffic(GinkgoTB(), pod, b.Outside, pod4, outside4)
+		nstest.RequireTraffic(GinkgoTB(), pod, b.Outside, pod6, outside6)
 
 		By("returning what it made")
 		Expect(result.Interfaces).To(HaveLen(1))
 		Expect(result.Interfaces[0]).To(And(HaveField("Name", "eth0"), HaveField("MTU", 1400), HaveField("Sandbox", pod.Path())))
 		Expect(result.IPs).To(HaveEach(HaveField("Interface", 0)))
 		mac := result.Interfaces[0].MAC
-		Expect(in(b.Node, "ip link show uplink0")).To(ContainSubstring(mac))
-		Expect(in(pod, "ip -d link show eth0")).To(And(ContainSubstring("vlan protocol 802.1Q id 100 <REORDER_HDR"),
+		Expect(b.Host.IP("link show uplink0")).To(ContainSubstring(mac))
+		Expect(pod.IP("-d link show eth0")).To(And(ContainSubstring("vlan protocol 802.1Q id 100 <REORDER_HDR"),
 			ContainSubstring("mtu 1400"), ContainSubstring("alias plumb:net1/one/eth0"), ContainSubstring(mac)))
-		Expect(in(pod, "ip -4 route")).To(Equal("default via 198.18.100.2 dev eth0 \n198.18.100.0/24 dev eth0 proto kernel scope link src 198.18.100.50 \n"))
-		Expect(in(pod, "ip -6 route show default")).To(ContainSubstring("default via 2001:db8:100::2 dev eth0 metric 1024"))
+		Expect(pod.IP("-4 route")).To(Equal("default via 198.18.100.2 dev eth0\n198.18.100.0/24 dev eth0 proto kernel scope link src 198.18.100.50"))
+		Expect(pod.IP("-6 route show default")).To(ContainSubstring("default via 2001:db8:100::2 dev eth0 metric 1024"))
 
 		By("sending all frames with the tag: a neighbor without it gets none")
 		b.Outside.Batch(GinkgoTB(), "link del tagged", "address add "+outside4+"/24 dev uplink0")
 		nstest.ServeTCP(GinkgoTB(), b.Outside, outside4+":81")
-		in(pod, "ip neigh flush dev eth0")
+		pod.IP("neigh flush dev eth0")
 		_, err := nstest.Dial(pod, outside4+":81")
 		Expect(err).To(HaveOccurred())
 	})
 
 	It("returns the result in the form of each version", func() {
-		for _, version := range []string{"0.1.0", "0.2.0", "0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
-			pod := newPod()
-			c := b.call("one", pod, conf(version, in100+`,"mac":"02:00:00:00:00:01"`, staticDual))
-			reply := run(c, "ADD").OK(GinkgoTB())
-			nstest.Golden(GinkgoTB(), "add-"+version, strings.ReplaceAll(reply.Stdout, pod.Path(), "SANDBOX"))
-			run(c, "DEL").OK(GinkgoTB())
-		}
+		b.RequireResults(func(version string) string { return conf(version, in100+`,"mac":"02:00:00:00:00:01"`, staticDual) })
 	})
 
 	It("uses the configured protocol and ID, and the MAC of the highest precedence", func() {
 		b.tagOutside("provider", "protocol 802.1ad id 7", "198.18.107.2/24")
 		b.tagOutside("priority", "id 0", "198.18.108.2/24")
 		for i, keys := range []string{`"vlanId":7,"protocol":"802.1ad"`, `"vlanId":0,"mac":"02:00:00:00:00:01"`} {
-			pod := newPod()
-			c := b.call(fmt.Sprint(i), pod, conf("1.0.0", `"master":"uplink0",`+keys, fmt.Sprintf(`{"type":"static","addresses":[{"address":"198.18.%d.50/24"}]}`, 107+i)))
+			pod := b.NewContainer()
+			c := b.Call(fmt.Sprint(i), pod, conf("1.0.0", `"master":"uplink0",`+keys, nstest.Static(fmt.Sprintf("198.18.%d.50/24", 107+i))))
 			c.Args = "MAC=02:00:00:00:00:0" + fmt.Sprint(5+i)
-			Expect(mustAdd(c).Interfaces[0].MAC).To(Equal("02:00:00:00:00:0" + fmt.Sprint(5+i)))
+			Expect(b.Add(c).Interfaces[0].MAC).To(Equal("02:00:00:00:00:0" + fmt.Sprint(5+i)))
 			addr := fmt.Sprintf("198.18.%d.2:80", 107+i)
 			nstest.ServeTCP(GinkgoTB(), b.Outside, addr)
 			nstest.MustDial(GinkgoTB(), pod, addr, "")
@@ -69,82 +61,67 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 	})
 
 	It("makes a layer 2 link without IPAM", func() {
-		pod := newPod()
-		Expect(mustAdd(b.call("one", pod, conf("0.3.1", in100, noIPAM))).IPs).To(BeEmpty())
-		Expect(in(pod, "ip link show eth0")).To(ContainSubstring("UP,LOWER_UP"))
+		pod := b.NewContainer()
+		Expect(b.Add(b.Call("one", pod, conf("0.3.1", in100, noIPAM))).IPs).To(BeEmpty())
+		Expect(pod.IP("link show eth0")).To(ContainSubstring("UP,LOWER_UP"))
 		Expect(pod.Sysctl(GinkgoTB(), "net/ipv6/conf/eth0/accept_ra")).To(Equal("1"))
 	})
 
 	It("works on a master that is down, and the container is connected when that comes up", func() {
-		in(b.Node, "ip link set uplink0 down")
-		pod := newPod()
-		reply := run(b.call("one", pod, conf("1.0.0", in100, staticDual)), "ADD").OK(GinkgoTB())
+		b.Host.IP("link set uplink0 down")
+		pod := b.NewContainer()
+		reply := b.OK("ADD", b.Call("one", pod, conf("1.0.0", in100, staticDual)))
 		Expect(reply.Stderr).To(ContainSubstring("master uplink0 is down or has no carrier"))
-		in(b.Node, "ip link set uplink0 up")
+		b.Host.IP("link set uplink0 up")
 		nstest.ServeTCP(GinkgoTB(), pod, pod4+":80")
 		Eventually(func() error { _, err := nstest.Dial(b.Outside, pod4+":80"); return err }, "1m").Should(Succeed())
 
 		By("and keeps its routes when the master goes down and comes up again")
-		routes := in(pod, "ip -4 route")
+		routes := pod.IP("-4 route")
 		Expect(routes).To(ContainSubstring("default via"))
-		b.Node.Batch(GinkgoTB(), "link set uplink0 down", "link set uplink0 up")
-		Eventually(func() string { return in(pod, "ip -4 route") }, "1m").Should(Equal(routes))
+		b.Host.Batch(GinkgoTB(), "link set uplink0 down", "link set uplink0 up")
+		Eventually(func() string { return pod.IP("-4 route") }, "1m").Should(Equal(routes))
 	})
 
 	It("makes links on a master in the container, and DEL deletes them", func() {
-		pod := newPod()
+		pod := b.NewContainer()
 		nstest.Join(GinkgoTB(), nstest.End{In: pod, Name: "net0"}, nstest.End{In: b.Outside, Name: "peer0"})
 		b.Outside.Batch(GinkgoTB(), "link add link peer0 name peer9 type vlan id 9", "link set peer9 up", "address add 203.0.113.2/24 dev peer9")
-		c := attached(b.call("one", pod, conf("1.0.0", `"master":"net0","linkInContainer":true,"vlanId":9`, `{"type":"static","addresses":[{"address":"203.0.113.50/24"}]}`)))
+		c := b.Attach(b.Call("one", pod, conf("1.0.0", `"master":"net0","linkInContainer":true,"vlanId":9`, nstest.Static("203.0.113.50/24"))))
 		nstest.ServeTCP(GinkgoTB(), b.Outside, "203.0.113.2:80")
 		nstest.MustDial(GinkgoTB(), pod, "203.0.113.2:80", "")
 		By("naming the interface that has the VLAN")
-		again := b.call("one", pod, conf("1.0.0", `"master":"net0","linkInContainer":true,"vlanId":9`, noIPAM))
+		again := b.Call("one", pod, conf("1.0.0", `"master":"net0","linkInContainer":true,"vlanId":9`, noIPAM))
 		again.IfName = "eth1"
-		b.mustRefuse(again, types.CodeConfig, "VLAN 9 (802.1Q) of master net0 already has an interface, eth0 with the alias", "plumb:net1/one/eth0")
-		run(c, "CHECK").OK(GinkgoTB())
-		run(c, "DEL").OK(GinkgoTB())
-		Expect(in(pod, "ip -br link")).To(And(ContainSubstring("net0"), Not(ContainSubstring("eth0"))))
+		b.Refuse(again, types.CodeConfig, "VLAN 9 (802.1Q) of master net0 already has an interface, eth0 with the alias", "plumb:net1/one/eth0")
+		b.OK("CHECK", c)
+		b.OK("DEL", c)
+		Expect(pod.IP("-br link")).To(And(ContainSubstring("net0"), Not(ContainSubstring("eth0"))))
 	})
 
 	It("says who has the VLAN if the master already has an interface for it, and leaves nothing", func() {
-		first := b.call("one", newPod(), conf("1.0.0", in100, static4))
-		mustAdd(first)
-		second := b.call("two", newPod(), conf("1.0.0", in100, b.hostLocal()))
-		b.mustRefuse(second, types.CodeConfig, "VLAN 100 (802.1Q) of master uplink0 already has an interface, probably in another container")
-		run(first, "DEL").OK(GinkgoTB())
-		in(b.Node, "ip link add link uplink0 name uplink0.100 type vlan id 100")
-		b.mustRefuse(second, types.CodeConfig, "already has an interface, uplink0.100")
-		in(b.Node, "ip link del uplink0.100")
-		mustAdd(second)
+		first := b.NewCall(conf("1.0.0", in100, static4))
+		b.Add(first)
+		second := b.Call("two", b.NewContainer(), conf("1.0.0", in100, b.HostLocal()))
+		b.Refuse(second, types.CodeConfig, "VLAN 100 (802.1Q) of master uplink0 already has an interface, probably in another container")
+		b.OK("DEL", first)
+		b.Host.IP("link add link uplink0 name uplink0.100 type vlan id 100")
+		b.Refuse(second, types.CodeConfig, "already has an interface, uplink0.100")
+		b.Host.IP("link del uplink0.100")
+		b.Add(second)
 	})
 
 	It("fails if another host on the segment has the address, and leaves nothing", func() {
-		c := b.call("one", nstest.New(GinkgoTB()), conf("1.0.0", in100, `{"type":"static","addresses":[{"address":"`+outside6+`/64"}]}`))
-		b.mustRefuse(c, attach.CodeDuplicate, outside6+"/64: the address is in use on the segment")
+		c := b.Call("one", nstest.New(GinkgoTB()), conf("1.0.0", in100, nstest.Static(outside6+"/64")))
+		b.Refuse(c, attach.CodeDuplicate, outside6+"/64: the address is in use on the segment")
 		c.Config = strings.Replace(c.Config, in100, in100+`,"optimisticDAD":true`, 1)
-		mustAdd(c)
-		Eventually(func() string { return run(attachedTo(c), "CHECK").Stdout }, "1m").Should(ContainSubstring("the address is in use on the segment"))
-	})
-
-	It("leaves nothing if IPAM or a route fails", func() {
-		b.mustRefuse(b.call("one", newPod(), conf("1.0.0", in100, `{"type":"static","addresses":[{"address":"x"}]}`)), types.CodeConfig, `IPAM plugin "static"`)
-		ipam := strings.TrimSuffix(b.hostLocal(), "}") + `,"routes":[{"dst":"0.0.0.0/0","gw":"192.0.2.1"}]}`
-		b.mustRefuse(b.call("one", newPod(), conf("1.0.0", in100, ipam)), types.CodeConfig, "192.0.2.1, the gateway of the route to 0.0.0.0/0, is in none of the networks of eth0")
+		b.Add(c)
+		Eventually(func() string { return b.Run("CHECK", attachedTo(c)).Stdout }, "1m").Should(ContainSubstring("the address is in use on the segment"))
 	})
 
 	It("calls ADD of an IPAM plugin that works over the link when the link is up, and its DEL before the link is deleted", func() {
-		c := b.call("one", newPod(), conf("1.1.0", in100, `{"type":"dhcp"}`))
+		c := b.NewCall(conf("1.1.0", in100, `{"type":"dhcp"}`))
 		nstest.LinkForIPAM{Plugin: plugin(), Call: c}.Require(GinkgoTB(), "DEL")
-	})
-
-	It("succeeds with a warning if /proc/sys is read-only", func() {
-		nstest.RequireAddOnReadOnlySysctls(GinkgoTB(), plugin(), b.call("one", nstest.New(GinkgoTB()), conf("1.1.0", in100, staticDual)))
-	})
-
-	It("names its interface in the error if the interface is removed during ADD", func() {
-		nstest.RequireRemovedInterfaceInError(GinkgoTB(), plugin(), b.call("one", newPod(), conf("1.1.0", in100, b.hostLocal())), "set link eth0 address")
-		Expect(b.reservations()).To(BeEmpty())
 	})
 })
 
@@ -157,30 +134,30 @@ func attachedTo(c nstest.Call) nstest.Call {
 var _ = Describe("CHECK", Label(nstest.Kernel), func() {
 	It("passes after ADD, and names every difference", func() {
 		b := newTaggedTestbed()
-		c := attached(b.call("one", newPod(), conf("1.0.0", in100, staticDual)))
-		run(c, "CHECK").OK(GinkgoTB())
+		c := b.Attach(b.NewCall(conf("1.0.0", in100, staticDual)))
+		b.OK("CHECK", c)
 		By("passing after a later plugin changed MAC and MTU, and after the MTU of the master sank")
 		c.Pod.Batch(GinkgoTB(), "link set eth0 address 02:00:00:00:00:99 mtu 1300")
-		in(b.Node, "ip link set uplink0 mtu 1290")
-		run(c, "CHECK").OK(GinkgoTB())
+		b.Host.IP("link set uplink0 mtu 1290")
+		b.OK("CHECK", c)
 		for _, d := range []struct{ change, undo, text string }{
 			{"address del 198.18.100.50/24 dev eth0", "address add 198.18.100.50/24 dev eth0", "no address 198.18.100.50/24"},
 			{"link set eth0 down", "link set eth0 up", "eth0 is down"},
 		} {
 			c.Pod.Batch(GinkgoTB(), d.change)
-			run(c, "CHECK").RequireFailure(GinkgoTB(), types.CodeChanged, d.text)
+			b.Fails("CHECK", c, types.CodeChanged, d.text)
 			c.Pod.Batch(GinkgoTB(), d.undo)
 		}
 		other := c
 		other.Config = strings.Replace(c.Config, `"vlanId":100`, `"vlanId":101,"protocol":"802.1ad"`, 1)
-		run(other, "CHECK").RequireFailure(GinkgoTB(), types.CodeChanged, "interface eth0 has VLAN 100 (802.1Q), not 101 (802.1ad)")
-		nstest.Join(GinkgoTB(), nstest.End{In: b.Node, Name: "uplink1"}, nstest.End{In: b.Outside, Name: "uplink1"})
-		b.Node.Batch(GinkgoTB(), "link set uplink0 down", "link set uplink0 name old0", "link set old0 up", "link set uplink1 down", "link set uplink1 name uplink0")
-		run(c, "CHECK").RequireFailure(GinkgoTB(), types.CodeChanged, "not on master uplink0")
+		b.Fails("CHECK", other, types.CodeChanged, "interface eth0 has VLAN 100 (802.1Q), not 101 (802.1ad)")
+		nstest.Join(GinkgoTB(), nstest.End{In: b.Host, Name: "uplink1"}, nstest.End{In: b.Outside, Name: "uplink1"})
+		b.Host.Batch(GinkgoTB(), "link set uplink0 down", "link set uplink0 name old0", "link set old0 up", "link set uplink1 down", "link set uplink1 name uplink0")
+		b.Fails("CHECK", c, types.CodeChanged, "not on master uplink0")
 		c.Pod.Batch(GinkgoTB(), "link del eth0")
-		run(c, "CHECK").RequireFailure(GinkgoTB(), types.CodeChanged, "find link eth0")
+		b.Fails("CHECK", c, types.CodeChanged, "find link eth0")
 		c.Pod.Batch(GinkgoTB(), "link add eth0 type veth peer name eth1")
-		run(c, "CHECK").RequireFailure(GinkgoTB(), types.CodeChanged, `of kind "veth", not "vlan"`)
+		b.Fails("CHECK", c, types.CodeChanged, `of kind "veth", not "vlan"`)
 	})
 })
 
@@ -189,42 +166,27 @@ var _ = Describe("DEL", Label(nstest.Kernel), func() {
 	BeforeEach(func() { b = newTaggedTestbed() })
 
 	It("leaves node, container and reservations as before, whatever has changed since ADD", func() {
-		pod := newPod()
-		state := func() string { return nstest.Snapshot(GinkgoTB(), b.Node, pod) }
-		before := nstest.WaitStable(state)
+		pod := b.NewContainer()
+		restored := b.Restored(b.Host, pod)
 		for name, change := range map[string]func(*nstest.Call){
 			"nothing":             func(*nstest.Call) {},
-			"no prevResult":       func(c *nstest.Call) { c.Config = conf("1.0.0", in100, b.hostLocal()) },
+			"no prevResult":       func(c *nstest.Call) { c.Config = conf("1.0.0", in100, b.HostLocal()) },
 			"no alias":            func(*nstest.Call) { pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "alias", "") },
-			"other configuration": func(c *nstest.Call) { c.Config = conf("1.0.0", `"vlanId":5000,"mtu":9000`, b.hostLocal()) },
+			"other configuration": func(c *nstest.Call) { c.Config = conf("1.0.0", `"vlanId":5000,"mtu":9000`, b.HostLocal()) },
 		} {
 			By(name)
-			c := attached(b.call("one", pod, conf("1.0.0", in100, b.hostLocal())))
+			c := b.Attach(b.Call("one", pod, conf("1.0.0", in100, b.HostLocal())))
 			change(&c)
-			run(c, "DEL").OK(GinkgoTB())
-			Expect(nstest.WaitEqual(before, state)).To(BeEmpty())
-			Expect(b.reservations()).To(BeEmpty())
-			run(c, "DEL").OK(GinkgoTB())
+			b.OK("DEL", c)
+			restored()
+			b.OK("DEL", c)
 		}
-	})
-
-	It("leaves the VLAN interface of another attachment whose namespace has the same path", func() {
-		c := attached(b.call("one", newPod(), conf("1.0.0", in100, b.hostLocal())))
-		in(c.Pod, "ip link del eth0")
-		mustAdd(b.call("two", c.Pod, conf("1.0.0", `"master":"uplink0","vlanId":101`, static4)))
-		for _, alias := range []string{"plumb:net1/two/eth0", ""} { // without an alias, the reference plugin made it
-			c.Pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "alias", alias)
-			run(c, "DEL").OK(GinkgoTB())
-			Expect(in(c.Pod, "ip -br address show eth0")).To(ContainSubstring(pod4))
-		}
-		Expect(b.reservations()).To(BeEmpty())
 	})
 
 	It("leaves nothing if any step of ADD or DEL fails", func() {
 		// Two containers of a node cannot have the same VLAN of one master, so each has its master.
-		nstest.FaultSweep(GinkgoTB(), nstest.Sweep{
-			Plugin: plugin(), Config: conf("1.1.0", `"master":"net0","linkInContainer":true,"vlanId":100,"mtu":1400`, b.hostLocal()),
-			Path: b.path, Dirs: []string{b.leases}, Ignore: nstest.KeptByHostLocal,
+		b.FaultSweep(nstest.Sweep{
+			Config: conf("1.1.0", `"master":"net0","linkInContainer":true,"vlanId":100,"mtu":1400`, b.HostLocal()),
 			PreparePod: func(pod *nstest.NS) {
 				pod.SkipDAD(GinkgoTB())
 				nstest.Join(GinkgoTB(), nstest.End{In: pod, Name: "net0"}, nstest.End{In: nstest.New(GinkgoTB()), Name: "peer0"})
