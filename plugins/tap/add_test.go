@@ -2,10 +2,8 @@ package main
 
 import (
 	"io/fs"
-	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -19,95 +17,73 @@ import (
 
 var _ = Describe("ADD", func() {
 	var b *testbed
-	BeforeEach(func() {
-		nstest.LeakCheck(GinkgoTB())
-		b = newTestbed()
-	})
+	BeforeEach(func() { b = newTestbed() })
 
 	It("makes a tap that is up and has the configured settings", func() {
-		result := mustAdd(b.call(conf("1.1.0", `"mtu":1400,"mac":"02:00:00:00:00:05","multiQueue":true,"owner":0,"group":4321`, static)))
-		Expect(in(b.pod, "ip -d link show eth0")).To(And(ContainSubstring("<NO-CARRIER,BROADCAST,MULTICAST,UP>"), ContainSubstring("mtu 1400"),
+		result := b.Add(b.call(conf("1.1.0", `"mtu":1400,"mac":"02:00:00:00:00:05","multiQueue":true,"owner":0,"group":4321`, static)))
+		Expect(b.pod.IP("-d link show eth0")).To(And(ContainSubstring("<NO-CARRIER,BROADCAST,MULTICAST,UP>"), ContainSubstring("mtu 1400"),
 			ContainSubstring("02:00:00:00:00:05"), ContainSubstring("alias plumb:net1/one/eth0"),
 			ContainSubstring("tun type tap pi off vnet_hdr off multi_queue numqueues 0 numdisabled 0 persist on user root group 4321")))
 		Expect(result.Interfaces).To(ConsistOf(And(HaveField("Name", "eth0"), HaveField("MTU", 1400), HaveField("Sandbox", b.pod.Path()))))
 		Expect(result.IPs).To(HaveEach(HaveField("Interface", 0)))
-		Expect(in(b.pod, "ip -4 route")).To(ContainSubstring("default via 10.1.0.1 dev eth0"))
-		Expect(in(b.pod, "ip -6 route")).To(ContainSubstring("default via fd00:1::1 dev eth0"))
+		Expect(b.pod.IP("-4 route")).To(ContainSubstring("default via 10.1.0.1 dev eth0"))
+		Expect(b.pod.IP("-6 route")).To(ContainSubstring("default via fd00:1::1 dev eth0"))
 		for key, want := range map[string]string{"net/ipv4/conf/eth0/arp_notify": "1", "net/ipv6/conf/eth0/accept_ra": "0"} {
 			Expect(b.pod.Sysctl(GinkgoTB(), key)).To(Equal(want), key)
 		}
 	})
 
-	DescribeTable("returns the result in the form of each version",
-		func(version string) {
-			reply := run(b.call(conf(version, `"mac":"02:00:00:00:00:01"`, static)), "ADD").OK(GinkgoTB())
-			nstest.Golden(GinkgoTB(), "add-"+version, strings.ReplaceAll(reply.Stdout, b.pod.Path(), "SANDBOX"))
-		},
-		EntryDescription("%s"),
-		Entry(nil, "0.1.0"), Entry(nil, "0.2.0"), Entry(nil, "0.3.0"), Entry(nil, "0.3.1"),
-		Entry(nil, "0.4.0"), Entry(nil, "1.0.0"), Entry(nil, "1.1.0"),
-	)
+	It("returns the result in the form of each version", func() {
+		b.RequireResults(func(version string) string { return conf(version, `"mac":"02:00:00:00:00:01"`, static) })
+	})
 
 	It("connects the container with a virtual machine at the tap", func() {
-		mustAdd(b.call(conf("1.1.0", "", static)))
+		b.Add(b.call(conf("1.1.0", "", static)))
 		guest := newGuest(b.pod, "10.1.0.1/24", "fd00:1::1/64")
 		for _, c := range []struct{ pod, guest string }{{"10.1.0.2", "10.1.0.1"}, {"fd00:1::2", "fd00:1::1"}} {
 			// The kernel finds out a moment later that the tap has a carrier.
 			Eventually(func() error { _, err := guest.Exec("ping", "-c", "1", "-W", "1", c.pod); return err }).Should(Succeed())
-			at := func(addr string) string { return netip.AddrPortFrom(netip.MustParseAddr(addr), 80).String() }
-			nstest.ServeTCP(GinkgoTB(), b.pod, at(c.pod))
-			nstest.MustDial(GinkgoTB(), guest, at(c.pod), c.guest)
-			nstest.ServeTCP(GinkgoTB(), guest, at(c.guest))
-			nstest.MustDial(GinkgoTB(), b.pod, at(c.guest), c.pod)
+			nstest.RequireTraffic(GinkgoTB(), guest, b.pod, c.guest, c.pod)
 		}
 	})
 
 	It("does not wait for duplicate address detection, which the kernel does when a program attaches", func() {
 		b.pod.SetSysctl(GinkgoTB(), "net/ipv6/conf/default/dad_transmits", "1")
-		mustAdd(b.call(conf("1.1.0", "", static)))
-		Expect(in(b.pod, "ip -6 address show dev eth0 tentative")).To(ContainSubstring("fd00:1::2"))
+		b.Add(b.call(conf("1.1.0", "", static)))
+		Expect(b.pod.IP("-6 address show dev eth0 tentative")).To(ContainSubstring("fd00:1::2"))
 		mustAttach(b.pod, 0)
-		Eventually(func() string { return in(b.pod, "ip -6 address show dev eth0 tentative") }).Should(BeEmpty())
+		Eventually(func() string { return b.pod.IP("-6 address show dev eth0 tentative") }).Should(BeEmpty())
 	})
 
 	Describe("a program that attaches to the tap", func() {
 		It("chooses the format of the packets", func() {
-			mustAdd(b.call(conf("1.1.0", "", noIPAM)))
+			b.Add(b.call(conf("1.1.0", "", noIPAM)))
 			mustAttach(b.pod, unix.IFF_VNET_HDR)
-			Expect(in(b.pod, "ip -d link show eth0")).To(And(ContainSubstring("LOWER_UP"), ContainSubstring("vnet_hdr on")))
+			Expect(b.pod.IP("-d link show eth0")).To(And(ContainSubstring("LOWER_UP"), ContainSubstring("vnet_hdr on")))
 		})
 		It("attaches once without multiQueue", func() {
-			mustAdd(b.call(conf("1.1.0", "", noIPAM)))
+			b.Add(b.call(conf("1.1.0", "", noIPAM)))
 			mustAttach(b.pod, 0)
 			_, err := attachTap(b.pod, 0)
 			Expect(err).To(MatchError(unix.EBUSY))
 		})
 		It("attaches several times with multiQueue", func() {
-			mustAdd(b.call(conf("1.1.0", `"multiQueue":true`, noIPAM)))
+			b.Add(b.call(conf("1.1.0", `"multiQueue":true`, noIPAM)))
 			mustAttach(b.pod, unix.IFF_MULTI_QUEUE)
 			mustAttach(b.pod, unix.IFF_MULTI_QUEUE)
-			Expect(in(b.pod, "ip -d link show eth0")).To(ContainSubstring("numqueues 2"))
+			Expect(b.pod.IP("-d link show eth0")).To(ContainSubstring("numqueues 2"))
 		})
-		It("may be that of any user without owner and group", func() {
-			mustAdd(b.call(conf("1.1.0", "", noIPAM)))
-			Expect(attachAs(b.pod, 1234, 4321)).To(Succeed())
-		})
-		It("must be that of the owner", func() {
-			mustAdd(b.call(conf("1.1.0", `"owner":1234`, noIPAM)))
-			Expect(attachAs(b.pod, 1235, 4321)).To(MatchError(unix.EPERM))
-			Expect(attachAs(b.pod, 1234, 4321)).To(Succeed())
-		})
-		It("must be that of a member of the group", func() {
-			mustAdd(b.call(conf("1.1.0", `"group":4321`, noIPAM)))
-			Expect(attachAs(b.pod, 1234, 4322)).To(MatchError(unix.EPERM))
-			Expect(attachAs(b.pod, 1234, 4321)).To(Succeed())
-		})
-		It("must be that of the owner and of a member of the group with both", func() {
-			mustAdd(b.call(conf("1.1.0", `"owner":1234,"group":4321`, noIPAM)))
-			Expect(attachAs(b.pod, 1234, 4322)).To(MatchError(unix.EPERM))
-			Expect(attachAs(b.pod, 1235, 4321)).To(MatchError(unix.EPERM))
-			Expect(attachAs(b.pod, 1234, 4321)).To(Succeed())
-		})
+		DescribeTable("must be that of the owner, and of a member of the group",
+			func(keys string, othersUser, othersGroup error) {
+				b.Add(b.call(conf("1.1.0", keys, noIPAM)))
+				Expect([]error{attachAs(b.pod, 1235, 4321), attachAs(b.pod, 1234, 4322), attachAs(b.pod, 1234, 4321)}).
+					To(Equal([]error{othersUser, othersGroup, nil}))
+			},
+			Entry("no owner and no group", "", nil, nil),
+			Entry("an owner", `"owner":1234`, unix.EPERM, nil),
+			Entry("a group", `"group":4321`, nil, unix.EPERM),
+			Entry("both", `"owner":1234,"group":4321`, unix.EPERM, unix.EPERM),
+		)
 	})
 
 	Describe("with bridge", func() {
@@ -118,26 +94,24 @@ var _ = Describe("ADD", func() {
 			outside.SkipDAD(GinkgoTB())
 			nstest.Join(GinkgoTB(), nstest.End{In: b.pod, Name: "net0"}, nstest.End{In: outside, Name: "up0", Addrs: []string{"10.1.0.1/24"}})
 			b.pod.Batch(GinkgoTB(), "link set net0 master br0")
-			mustAdd(b.call(conf("1.1.0", `"bridge":"br0"`, noIPAM)))
-			Expect(in(b.pod, "ip link show eth0")).To(ContainSubstring("master br0"))
+			b.Add(b.call(conf("1.1.0", `"bridge":"br0"`, noIPAM)))
+			Expect(b.pod.IP("link show eth0")).To(ContainSubstring("master br0"))
 			guest := newGuest(b.pod, "10.1.0.7/24")
 			Eventually(func() error { _, err := guest.Exec("ping", "-c", "1", "-W", "1", "10.1.0.1"); return err }).Should(Succeed())
 			nstest.ServeTCP(GinkgoTB(), guest, "10.1.0.7:80")
 			nstest.MustDial(GinkgoTB(), outside, "10.1.0.7:80", "10.1.0.1")
 		})
 		It("fails if the container has no such bridge, and reserves nothing", func() {
-			mustRefuse(b.call(conf("1.1.0", `"bridge":"br1"`, b.hostLocal())), types.CodeConfig, "the container has no bridge br1: find link br1")
+			b.Refuse(b.call(conf("1.1.0", `"bridge":"br1"`, b.HostLocal())), types.CodeConfig, "the container has no bridge br1: find link br1")
 			b.pod.Batch(GinkgoTB(), "link add br1 type veth peer name br2")
-			mustRefuse(b.call(conf("1.1.0", `"bridge":"br1"`, b.hostLocal())), types.CodeConfig, `interface br1 in the container is of kind "veth", not a bridge`)
-			Expect(b.reservations()).To(BeEmpty())
+			b.Refuse(b.call(conf("1.1.0", `"bridge":"br1"`, b.HostLocal())), types.CodeConfig, `interface br1 in the container is of kind "veth", not a bridge`)
 		})
 	})
 
 	DescribeTable("fails if the container has an interface of that name, which it leaves alone",
 		func(line string) {
 			b.pod.Batch(GinkgoTB(), line)
-			mustRefuse(b.call(conf("1.1.0", "", b.hostLocal())), types.CodeConfig, `interface "eth0" already exists in container`)
-			Expect(b.reservations()).To(BeEmpty())
+			b.Refuse(b.call(conf("1.1.0", "", b.HostLocal())), types.CodeConfig, `interface "eth0" already exists in container`)
 		},
 		Entry("a veth", "link add eth0 type veth peer name eth1"),
 		Entry("a tap", "tuntap add mode tap eth0"),
@@ -145,56 +119,25 @@ var _ = Describe("ADD", func() {
 
 	DescribeTable("refuses an invalid configuration and names all problems",
 		func(version, keys, ipam string, texts ...string) {
-			mustRefuse(b.call(conf(version, keys, ipam)), types.CodeConfig, texts...)
+			b.Refuse(b.call(conf(version, keys, ipam)), types.CodeConfig, texts...)
 		},
 		Entry("all values", "1.1.0", `"mtu":67,"mac":"x","owner":4294967295,"group":4294967295,"bridge":"a/b","selinuxContext":"a\nb"`, static,
 			"mtu 67 is not between 68 and 65521", `invalid MAC address "x"`, "owner 4294967295 is no user ID", "group 4294967295 is no group ID",
 			`bridge "a/b" is not an interface name`, `selinuxContext "a\nb" has a line feed`),
 		Entry("an MTU that no tap can have", "1.1.0", `"mtu":65535`, static, "mtu 65535 is not between 68 and 65521"),
-		Entry("an MTU below zero", "1.1.0", `"mtu":-1`, static, "mtu -1 is not between 68 and 65521"),
 		Entry("an MTU that is too small for IPv6", "1.1.0", `"mtu":1279`, static, "too small for address fd00:1::2/64"),
 		Entry("no address before 0.3.0", "0.2.0", "", noIPAM, types.ErrNoAddress.Error()),
 		Entry("dhcp", "1.1.0", `"mtu":67`, `{"type":"dhcp"}`, "no program is attached to a tap during ADD, so that it reaches no DHCP server: use another IPAM plugin than dhcp", "mtu 67"),
-		Entry("an IPAM plugin that does not exist", "1.1.0", "", `{"type":"nope"}`, `failed to find plugin "nope"`),
 	)
 
 	It("makes a tap with the largest MTU", func() {
-		mustAdd(b.call(conf("1.1.0", `"mtu":65521`, noIPAM)))
-		Expect(in(b.pod, "ip link show eth0")).To(ContainSubstring("mtu 65521"))
+		b.Add(b.call(conf("1.1.0", `"mtu":65521`, noIPAM)))
+		Expect(b.pod.IP("link show eth0")).To(ContainSubstring("mtu 65521"))
 	})
 
 	It("says so and reserves nothing if the node has no /dev/net/tun", func() {
-		c := failAt(b.call(conf("1.1.0", "", b.hostLocal())), "open /dev/net/tun", &fs.PathError{Op: "open", Path: nl.TunPath, Err: syscall.ENOENT})
-		mustRefuse(c, types.CodeIO, "open /dev/net/tun: no such file or directory: taps need this device file and the module tun")
-		Expect(b.reservations()).To(BeEmpty())
-	})
-
-	It("leaves nothing if the IPAM plugin returns no address", func() {
-		dir, _ := nstest.NewScriptPlugin(GinkgoTB(), "empty", `[ $CNI_COMMAND = ADD ] || exit 0; echo '{"cniVersion":"1.0.0"}'`)
-		c := b.call(conf("1.1.0", `"mac":"02:00:00:00:00:05"`, `{"type":"empty"}`))
-		c.Path = dir
-		mustRefuse(c, types.CodeConfig, "IPAM plugin returned missing IP config")
-	})
-
-	It("says so if the interface is removed meanwhile", func() {
-		nstest.RequireRemovedInterfaceInError(GinkgoTB(), plugin(), b.call(conf("1.1.0", "", static)), "add address")
-	})
-
-	It("uses the MAC of the runtime before that of the configuration", func() {
-		c := b.call(conf("1.1.0", `"mac":"02:00:00:00:00:01","runtimeConfig":{"mac":"02:00:00:00:00:04"}`, noIPAM))
-		c.Args = "MAC=02:00:00:00:00:02"
-		Expect(mustAdd(c).Interfaces[0].MAC).To(Equal("02:00:00:00:00:04"))
-		Expect(in(b.pod, "ip link show eth0")).To(ContainSubstring("02:00:00:00:00:04"))
-	})
-
-	It("returns the DNS of IPAM unless the configuration has its own", func() {
-		Expect(mustAdd(b.call(conf("1.1.0", "", static))).DNS.Nameservers).To(Equal([]string{"10.1.0.53"}))
-		run(b.call(conf("1.1.0", "", static)), "DEL").OK(GinkgoTB())
-		Expect(mustAdd(b.call(conf("1.1.0", `"dns":{"nameservers":["192.0.2.1"]}`, static))).DNS.Nameservers).To(Equal([]string{"192.0.2.1"}))
-	})
-
-	It("succeeds with a warning if /proc/sys is read-only; CHECK and DEL succeed", func() {
-		nstest.RequireAddOnReadOnlySysctls(GinkgoTB(), plugin(), b.call(conf("1.1.0", "", static)))
+		c := b.call(conf("1.1.0", "", b.HostLocal())).FailAt("open /dev/net/tun", &fs.PathError{Op: "open", Path: nl.TunPath, Err: syscall.ENOENT})
+		b.Refuse(c, types.CodeIO, "open /dev/net/tun: no such file or directory: taps need this device file and the module tun")
 	})
 })
 
@@ -219,9 +162,9 @@ var _ = Describe("selinuxContext", func() {
 		pod := nstest.New(GinkgoTB())
 		tap := nl.Tap{Name: "eth0", MultiQueue: true, Owner: id(1234), Group: id(0)}
 		Expect(pod.Do(func() error { return runInContext(labelPath, label, ipArgs(tap)) })).To(Succeed())
-		Expect(readFile(log)).To(Equal(label + ": tuntap add mode tap name eth0 multi_queue user 1234 group 0\n"))
-		Expect(in(pod, "ip -d link show eth0")).To(ContainSubstring("tun type tap pi off vnet_hdr off multi_queue numqueues 0 numdisabled 0 persist on user 1234 group root"))
-		Expect(readFile(labelPath)).To(BeEmpty())
+		Expect(nstest.ReadFile(GinkgoTB(), log)).To(Equal(label + ": tuntap add mode tap name eth0 multi_queue user 1234 group 0\n"))
+		Expect(pod.IP("-d link show eth0")).To(ContainSubstring("tun type tap pi off vnet_hdr off multi_queue numqueues 0 numdisabled 0 persist on user 1234 group root"))
+		Expect(nstest.ReadFile(GinkgoTB(), labelPath)).To(BeEmpty())
 	})
 
 	It("is not set for later programs if ip fails, and the error has the text of ip", func() {
@@ -230,7 +173,7 @@ var _ = Describe("selinuxContext", func() {
 		pod.Batch(GinkgoTB(), "link add eth0 type bridge")
 		err := pod.Do(func() error { return runInContext(labelPath, label, ipArgs(nl.Tap{Name: "eth0"})) })
 		Expect(err).To(MatchError(ContainSubstring("run ip: exit status 1: ioctl(TUNSETIFF): Device or resource busy")))
-		Expect(readFile(labelPath)).To(BeEmpty())
+		Expect(nstest.ReadFile(GinkgoTB(), labelPath)).To(BeEmpty())
 	})
 
 	It("makes ADD fail on a node without SELinux, and leaves nothing", func() {
@@ -238,9 +181,9 @@ var _ = Describe("selinuxContext", func() {
 			Skip("this node has SELinux")
 		}
 		b := newTestbed()
-		mustRefuse(b.call(conf("1.1.0", `"selinuxContext":"`+label+`"`, b.hostLocal())), types.CodeConfig,
+		b.Refuse(b.call(conf("1.1.0", `"selinuxContext":"`+label+`"`, b.HostLocal())), types.CodeConfig,
 			`selinuxContext "`+label+`": this node has no SELinux, or its policy does not permit the context`)
-		Expect(b.reservations()).To(BeEmpty())
+		Expect(b.Reservations()).To(BeEmpty())
 	})
 
 	It("needs the program ip", func() {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
@@ -26,19 +25,17 @@ func TestREADMEExamples(t *testing.T) {
 	nstest.Examples(t, plugin(), func(r *skel.Request) error { _, err := parse(r); return err })
 }
 
-// A testbed is a node with one container, and a folder for the reservations of host-local. In the
-// container, duplicate address detection sends nothing and ends at once.
+// A testbed is a host with one container.
 type testbed struct {
-	node, pod *nstest.NS
-	path      string // CNI_PATH with the real host-local and static
-	leases    string // dataDir of host-local
+	*nstest.Bed
+	pod *nstest.NS
 }
 
 func newTestbed() *testbed {
 	GinkgoHelper()
-	node, pod := nstest.NewNodeAndPod(GinkgoTB())
-	pod.SkipDAD(GinkgoTB())
-	return &testbed{node: node, pod: pod, path: nstest.Build(GinkgoTB(), "host-local", "static"), leases: GinkgoTB().TempDir()}
+	b := &testbed{Bed: nstest.NewBedOn(GinkgoTB(), plugin(), nstest.NewNode(GinkgoTB()), "host-local", "static")}
+	b.pod = b.NewContainer()
+	return b
 }
 
 const (
@@ -47,74 +44,10 @@ const (
 	noIPAM = ""
 )
 
-// hostLocal returns the IPAM configuration of host-local with a range of each family.
-func (b *testbed) hostLocal() string {
-	return fmt.Sprintf(`{"type":"host-local","dataDir":%q,"ranges":[[{"subnet":"10.1.0.0/24"}],[{"subnet":"fd00:1::/64"}]]}`, b.leases)
-}
-
-// conf returns a configuration. keys is the JSON text of additional keys, ipam the JSON text of
-// the IPAM configuration; each may be empty.
-func conf(version, keys, ipam string) string {
-	if keys != "" {
-		keys = "," + keys
-	}
-	if ipam != "" {
-		ipam = `,"ipam":` + ipam
-	}
-	return fmt.Sprintf(`{"cniVersion":%q,"name":"net1","type":"tap"%s%s}`, version, keys, ipam)
-}
+func conf(version, keys, ipam string) string { return nstest.Conf("tap", version, keys, ipam) }
 
 // call returns a call for the container.
-func (b *testbed) call(conf string) nstest.Call {
-	return nstest.Call{ContainerID: "one", Node: b.node, Pod: b.pod, Path: b.path, Config: conf}
-}
-
-func run(c nstest.Call, command string) nstest.Reply { return nstest.Run(plugin(), c.With(command)) }
-
-// mustAdd runs an ADD that must succeed.
-func mustAdd(c nstest.Call) *types.Result {
-	GinkgoHelper()
-	return run(c, "ADD").Result(GinkgoTB())
-}
-
-// mustRefuse runs an ADD that must fail with the code and the texts in its error, and leave the
-// container as before.
-func mustRefuse(c nstest.Call, code int, texts ...string) {
-	GinkgoHelper()
-	before := nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), c.Pod) })
-	run(c, "ADD").RequireFailure(GinkgoTB(), code, texts...)
-	Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), c.Pod) })).To(BeEmpty())
-}
-
-// failAt makes a call fail at the step, before it is made.
-func failAt(c nstest.Call, step string, err error) nstest.Call {
-	c.Before = func(s string) error {
-		if s == step {
-			return err
-		}
-		return nil
-	}
-	return c
-}
-
-// in runs a program in a namespace and returns its output.
-func in(n *nstest.NS, line string) string {
-	GinkgoHelper()
-	return n.MustLine(GinkgoTB(), line)
-}
-
-// reservations returns the addresses that host-local has reserved.
-func (b *testbed) reservations() []string {
-	GinkgoHelper()
-	return nstest.Reservations(GinkgoTB(), b.leases, "net1")
-}
-
-func readFile(path string) string {
-	GinkgoHelper()
-	b, err := os.ReadFile(path)
-	Expect(err).NotTo(HaveOccurred())
-	return string(b)
-}
+func (b *testbed) call(conf string) nstest.Call { return b.Call("one", b.pod, conf) }
 
 // openTun opens the device file of taps in the namespace.
 func openTun(n *nstest.NS) (fd int) {
