@@ -1,7 +1,6 @@
 package main
 
 import (
-	"os"
 	"strings"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -14,23 +13,16 @@ import (
 
 var _ = Describe("ADD", func() {
 	var b *testbed
-	BeforeEach(func() {
-		b = newTestbed()
-		nstest.LeakCheck(GinkgoTB())
-	})
+	BeforeEach(func() { b = newTestbed() })
 
 	It("moves the device, and makes static addresses of both families usable on the segment", func() {
 		pod := nstest.New(GinkgoTB())
-		result := b.mustAdd(b.call("one", pod, conf("1.1.0", byDevice, staticDual)))
+		result := b.Add(b.Call("one", pod, conf("1.1.0", byDevice, nstest.StaticDual)))
 
 		By("connecting to the host outside, and being connected to")
-		Expect(in(pod, "ip -6 address show dev eth0 tentative")).To(BeEmpty())
-		for _, c := range []struct{ pod, outside string }{{pod4, "198.18.0.2"}, {"[" + pod6 + "]", "[2001:db8:18::2]"}} {
-			nstest.ServeTCP(GinkgoTB(), pod, c.pod+":80")
-			nstest.ServeTCP(GinkgoTB(), b.outside, c.outside+":80")
-			nstest.MustDial(GinkgoTB(), pod, c.outside+":80", strings.Trim(c.pod, "[]"))
-			nstest.MustDial(GinkgoTB(), b.outside, c.pod+":80", strings.Trim(c.outside, "[]"))
-		}
+		Expect(pod.IP("-6 address show dev eth0 tentative")).To(BeEmpty())
+		nstest.RequireTraffic(GinkgoTB(), pod, b.Outside, nstest.ContainerV4, nstest.OutsideV4)
+		nstest.RequireTraffic(GinkgoTB(), pod, b.Outside, nstest.ContainerV6, nstest.OutsideV6)
 
 		By("returning what it moved")
 		Expect(result.Interfaces).To(HaveLen(1))
@@ -40,41 +32,38 @@ var _ = Describe("ADD", func() {
 		Expect(result.DNS.Nameservers).To(Equal([]string{"198.18.0.53"}))
 
 		By("setting the name on the node as the alias, which the reference plugin needs")
-		Expect(in(pod, "ip link show eth0")).To(And(ContainSubstring("alias hd0"), ContainSubstring("altname plumb-")))
-		Expect(in(b.node, "ip -br link")).NotTo(ContainSubstring("hd0"))
-		Expect(in(pod, "ip -4 route")).To(Equal("default via 198.18.0.2 dev eth0 \n198.18.0.0/24 dev eth0 proto kernel scope link src 198.18.0.50 \n"))
+		Expect(pod.IP("link show eth0")).To(And(ContainSubstring("alias hd0"), ContainSubstring("altname plumb-")))
+		Expect(b.Host.IP("-br link")).NotTo(ContainSubstring("hd0"))
+		Expect(pod.IP("-4 route")).To(Equal("default via 198.18.0.2 dev eth0\n198.18.0.0/24 dev eth0 proto kernel scope link src 198.18.0.50"))
 	})
 
-	DescribeTable("returns the result in the form of each version",
-		func(version string) {
-			pod := newPod()
-			reply := b.run(b.call("one", pod, conf(version, byDevice, staticDual)), "ADD").OK(GinkgoTB())
-			nstest.Golden(GinkgoTB(), "add-"+version, strings.ReplaceAll(reply.Stdout, pod.Path(), "SANDBOX"))
-		},
-		EntryDescription("%s"),
-		Entry(nil, "0.1.0"), Entry(nil, "0.2.0"), Entry(nil, "0.3.0"), Entry(nil, "0.3.1"),
-		Entry(nil, "0.4.0"), Entry(nil, "1.0.0"), Entry(nil, "1.1.0"),
-	)
+	It("returns the result in the form of each version", func() {
+		b.RequireResults(func(version string) string { return conf(version, byDevice, nstest.StaticDual) })
+	})
+
+	It("succeeds with a warning if /proc/sys is read-only; CHECK and DEL succeed", func() {
+		nstest.RequireAddOnReadOnlySysctls(GinkgoTB(), b.plugin(), b.NewCall(conf("1.1.0", byDevice, nstest.StaticDual)))
+	})
 
 	It("moves the device without IPAM, and leaves the kernel's autoconfiguration enabled", func() {
-		pod := newPod()
-		result := b.mustAdd(b.call("one", pod, conf("0.3.1", byDevice+`,"dns":{"nameservers":["192.0.2.1"]}`, noIPAM)))
+		pod := b.NewContainer()
+		result := b.Add(b.Call("one", pod, conf("0.3.1", byDevice+`,"dns":{"nameservers":["192.0.2.1"]}`, noIPAM)))
 		Expect(result.IPs).To(BeEmpty())
 		Expect(result.DNS.Nameservers).To(Equal([]string{"192.0.2.1"}))
-		Expect(in(pod, "ip link show eth0")).To(ContainSubstring("UP,LOWER_UP"))
+		Expect(pod.IP("link show eth0")).To(ContainSubstring("UP,LOWER_UP"))
 		Expect(pod.Sysctl(GinkgoTB(), "net/ipv6/conf/eth0/accept_ra")).To(Equal("1"))
 	})
 
 	DescribeTable("moves virtual devices of each kind, and DEL returns them",
 		func(lines ...string) {
-			b.node.Batch(GinkgoTB(), lines...)
-			before := nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), b.node) })
-			pod := newPod()
-			c := b.call("one", pod, conf("1.1.0", `"device":"dev0"`, static4))
-			b.mustAdd(c)
-			Expect(in(pod, "ip -br addr show eth0")).To(ContainSubstring(pod4))
-			b.mustDel(c)
-			Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), b.node) })).To(BeEmpty())
+			b.Host.Batch(GinkgoTB(), lines...)
+			restored := b.Restored(b.Host)
+			pod := b.NewContainer()
+			c := b.Call("one", pod, conf("1.1.0", `"device":"dev0"`, nstest.StaticV4))
+			b.Add(c)
+			Expect(pod.IP("-br addr show eth0")).To(ContainSubstring(nstest.ContainerV4))
+			b.OK("DEL", c)
+			restored()
 		},
 		Entry("macvlan", "link add dev0 link hd0 type macvlan mode bridge"),
 		Entry("tap", "tuntap add dev0 mode tap"),
@@ -84,67 +73,67 @@ var _ = Describe("ADD", func() {
 	)
 
 	It("finds the device by an alternative name", func() {
-		in(b.node, "ip link property add dev hd0 altname a-name-of-more-than-15-bytes")
-		pod := newPod()
-		c := b.call("one", pod, conf("1.1.0", `"device":"a-name-of-more-than-15-bytes"`, static4))
-		b.mustAdd(c)
-		Expect(in(pod, "ip link show eth0")).To(ContainSubstring("alias hd0"))
-		b.mustDel(c)
-		in(b.node, "ip link show hd0")
+		b.Host.IP("link property add dev hd0 altname a-name-of-more-than-15-bytes")
+		pod := b.NewContainer()
+		c := b.Call("one", pod, conf("1.1.0", `"device":"a-name-of-more-than-15-bytes"`, nstest.StaticV4))
+		b.Add(c)
+		Expect(pod.IP("link show eth0")).To(ContainSubstring("alias hd0"))
+		b.OK("DEL", c)
+		b.Host.IP("link show hd0")
 	})
 
 	It("finds the device by its MAC, in any notation", func() {
-		pod := newPod()
-		b.mustAdd(b.call("one", pod, conf("1.1.0", `"hwaddr":"0200.0000.000D"`, static4)))
-		Expect(in(pod, "ip link show eth0")).To(ContainSubstring("alias hd0"))
+		pod := b.NewContainer()
+		b.Add(b.Call("one", pod, conf("1.1.0", `"hwaddr":"0200.0000.000D"`, nstest.StaticV4)))
+		Expect(pod.IP("link show eth0")).To(ContainSubstring("alias hd0"))
 	})
 
 	It("names what it cannot choose between if several interfaces have the MAC", func() {
 		b.addDevice("hd1", deviceMAC)
-		b.mustRefuse(b.call("one", newPod(), conf("1.1.0", `"hwaddr":"`+deviceMAC+`"`, static4)), types.CodeConfig, "the node has several network interfaces with hwaddr "+deviceMAC+": hd0, hd1; name one")
+		b.Refuse(b.NewCall(conf("1.1.0", `"hwaddr":"`+deviceMAC+`"`, nstest.StaticV4)), types.CodeConfig, "the node has several network interfaces with hwaddr "+deviceMAC+": hd0, hd1; name one")
 	})
 
 	Describe("a device that does not exist, or cannot be moved", func() {
 		refuses := func(keys string, code int, texts ...string) {
 			GinkgoHelper()
-			b.mustRefuse(b.call("one", newPod(), conf("1.1.0", keys, b.hostLocal(hostLocalAll))), code, texts...)
+			b.Refuse(b.NewCall(conf("1.1.0", keys, b.HostLocal())), code, texts...)
 		}
 		It("is named in the error", func() {
 			refuses(`"device":"nope0"`, types.CodeConfig, "find link nope0")
 			refuses(`"hwaddr":"02:00:00:00:00:99"`, types.CodeConfig, "the node has no network interface with hwaddr 02:00:00:00:00:99; ")
 		})
 		It("may be of a kind that the kernel does not move", func() {
-			in(b.node, "ip link add br0 type bridge")
+			b.Host.IP("link add br0 type bridge")
 			refuses(`"device":"br0"`, types.CodeConfig, `the kernel does not move interface br0, which is of kind "bridge"`)
 		})
 		It("may be a port, or the device of the default route, unless force is set", func() {
-			b.node.Batch(GinkgoTB(), "link add br0 type bridge", "link set hd0 master br0")
+			b.Host.Batch(GinkgoTB(), "link add br0 type bridge", "link set hd0 master br0")
 			refuses(byDevice, types.CodeConfig, "interface hd0 is a port of br0")
-			b.node.Batch(GinkgoTB(), "link set hd0 nomaster", "addr add 198.18.0.1/24 dev hd0", "route add default via 198.18.0.2")
+			b.Host.Batch(GinkgoTB(), "link set hd0 nomaster", "addr add 198.18.0.1/24 dev hd0", "route add default via 198.18.0.2")
 			refuses(byDevice, types.CodeConfig, "the default route of the node goes through interface hd0")
-			b.mustAdd(b.call("one", newPod(), conf("1.1.0", byDevice+`,"force":true`, static4)))
+			b.Add(b.NewCall(conf("1.1.0", byDevice+`,"force":true`, nstest.StaticV4)))
 		})
 		It("may be a port of the bridge of the default route, which the error names first", func() {
-			b.node.Batch(GinkgoTB(), "link add br0 type bridge", "link set hd0 master br0", "link set br0 up", "addr add 198.18.0.1/24 dev br0", "route add default via 198.18.0.2")
+			b.Host.Batch(GinkgoTB(), "link add br0 type bridge", "link set hd0 master br0", "link set br0 up", "addr add 198.18.0.1/24 dev br0", "route add default via 198.18.0.2")
 			refuses(byDevice, types.CodeConfig, "the default route of the node goes through interface hd0, a port of br0: without hd0, the node loses its connection")
 		})
 		It("returns to its bridge if a forced ADD fails", func() {
-			b.node.Batch(GinkgoTB(), "link add br0 type bridge", "link set hd0 master br0")
-			b.mustRefuse(b.call("one", newPod(), conf("1.0.0", byDevice+`,"force":true`, `{"type":"static","addresses":[{"address":"198.18.0.50/24"}],"routes":[{"dst":"0.0.0.0/0","gw":"203.0.113.1"}]}`)),
+			b.Host.Batch(GinkgoTB(), "link add br0 type bridge", "link set hd0 master br0")
+			b.Refuse(b.NewCall(conf("1.0.0", byDevice+`,"force":true`, `{"type":"static","addresses":[{"address":"198.18.0.50/24"}],"routes":[{"dst":"0.0.0.0/0","gw":"203.0.113.1"}]}`)),
 				types.CodeConfig, "203.0.113.1")
 		})
 		DescribeTable("may be needed by a default route of the node",
 			func(refused bool, setup ...string) {
 				b.addDevice("hd1", "02:00:00:00:00:1d")
-				b.node.Batch(GinkgoTB(), append([]string{"addr add 198.18.0.1/24 dev hd0", "addr add 198.19.0.1/24 dev hd1"}, setup...)...)
+				b.Host.Batch(GinkgoTB(), append([]string{"addr add 198.18.0.1/24 dev hd0", "addr add 198.19.0.1/24 dev hd1"}, setup...)...)
 				if refused {
 					refuses(byDevice, types.CodeConfig, "the default route of the node goes through interface hd0")
 				}
-				c := b.call("one", newPod(), conf("1.1.0", byDevice, static4))
+				c := b.NewCall(conf("1.1.0", byDevice, nstest.StaticV4))
 				if refused {
-					c.Config = conf("1.1.0", byDevice+`,"force":true`, static4)
+					c.Config = conf("1.1.0", byDevice+`,"force":true`, nstest.StaticV4)
 				}
-				b.mustAdd(c)
+				b.Add(c)
 			},
 			Entry("IPv6, beside an IPv4 route through another device", true, "route add default via 198.19.0.2", "route add ::/0 dev hd0"),
 			Entry("through a macvlan on the device", true, "link add mv0 link hd0 type macvlan", "link set mv0 up", "route add default dev mv0"),
@@ -158,28 +147,26 @@ var _ = Describe("ADD", func() {
 		)
 		It("may be in use by another attachment", func() {
 			for _, keys := range []string{byDevice, `"hwaddr":"` + deviceMAC + `"`} {
-				c := b.call("one", newPod(), conf("1.1.0", keys, b.hostLocal(hostLocalAll)))
-				b.mustAdd(c)
-				b.mustRefuse(b.call("two", newPod(), c.Config), types.CodeTryAgain, "is in use by net1/one/eth0", "; if the attachment net1/one/eth0 no longer exists, GC releases the device")
-				b.mustDel(c)
+				c := b.NewCall(conf("1.1.0", keys, b.HostLocal()))
+				b.Add(c)
+				b.Refuse(b.Call("two", b.NewContainer(), c.Config), types.CodeTryAgain, "is in use by net1/one/eth0", "; if the attachment net1/one/eth0 no longer exists, GC releases the device")
+				b.OK("DEL", c)
 			}
 		})
 		It("may leave the node during ADD", func() {
-			c := b.call("one", newPod(), conf("1.1.0", byDevice, b.hostLocal(hostLocalAll)))
-			other := newPod()
+			c := b.NewCall(conf("1.1.0", byDevice, b.HostLocal()))
+			other := b.NewContainer()
 			c.Before = func(step string) error {
 				if strings.HasPrefix(step, "move link hd0") {
-					_, err := b.node.Exec("ip", "link", "set", "hd0", "netns", other.Path())
+					_, err := b.Host.Exec("ip", "link", "set", "hd0", "netns", other.Path())
 					return err
 				}
 				return nil
 			}
-			f := b.run(c, "ADD").Failure(GinkgoTB())
-			Expect(f.Code).To(BeEquivalentTo(types.CodeTryAgain), f.String())
-			Expect(f.Msg).To(ContainSubstring("interface hd0 has left the node during ADD"))
-			Expect(b.reservations()).To(BeEmpty())
+			b.Fails("ADD", c, types.CodeTryAgain, "interface hd0 has left the node during ADD")
+			Expect(b.Reservations()).To(BeEmpty())
 			Expect(b.stateFiles()).To(BeEmpty())
-			in(other, "ip link show hd0")
+			other.IP("link show hd0")
 		})
 	})
 
@@ -187,7 +174,7 @@ var _ = Describe("ADD", func() {
 		It("does not touch the device if IPAM gives no address", func() {
 			dir, _ := nstest.NewScriptPlugin(GinkgoTB(), "broken", `[ $CNI_COMMAND = ADD ] || exit 0
 				echo '{"cniVersion":"1.0.0","code":11,"msg":"no address today"}'; exit 1`)
-			c := b.call("one", newPod(), conf("1.0.0", byDevice, `{"type":"broken"}`))
+			c := b.NewCall(conf("1.0.0", byDevice, `{"type":"broken"}`))
 			c.Path = dir
 			var changes []string
 			c.Before = func(step string) error {
@@ -196,48 +183,45 @@ var _ = Describe("ADD", func() {
 				}
 				return nil
 			}
-			b.mustRefuse(c, types.CodeTryAgain, `IPAM plugin "broken": no address today`)
+			b.Refuse(c, types.CodeTryAgain, `IPAM plugin "broken": no address today`)
 			Expect(changes).To(BeEmpty())
 		})
 		It("returns the device with its addresses if the lease cannot be used", func() {
-			b.node.Batch(GinkgoTB(), "addr add 192.0.2.1/24 brd + dev hd0", "addr add 2001:db8::1/64 dev hd0 nodad", "link set hd0 alias uplink")
-			b.mustRefuse(b.call("one", newPod(), conf("1.0.0", byDevice, `{"type":"static","addresses":[{"address":"198.18.0.50/24"}],"routes":[{"dst":"0.0.0.0/0","gw":"203.0.113.1"}]}`)),
+			b.Host.Batch(GinkgoTB(), "addr add 192.0.2.1/24 brd + dev hd0", "addr add 2001:db8::1/64 dev hd0 nodad", "link set hd0 alias uplink")
+			b.Refuse(b.NewCall(conf("1.0.0", byDevice, `{"type":"static","addresses":[{"address":"198.18.0.50/24"}],"routes":[{"dst":"0.0.0.0/0","gw":"203.0.113.1"}]}`)),
 				types.CodeConfig, "203.0.113.1")
 		})
 		It("releases the addresses after the device has left the container", func() {
-			dir, log := nstest.NewScriptPlugin(GinkgoTB(), "odd", `nsenter --net=$CNI_NETNS ip link show $CNI_IFNAME >/dev/null 2>&1 && echo $CNI_COMMAND link >>$LOG || echo $CNI_COMMAND no link >>$LOG
-				[ $CNI_COMMAND = ADD ] || exit 0
+			dir, log := nstest.NewIPAMScript(GinkgoTB(), "odd", `[ $CNI_COMMAND = ADD ] || exit 0
 				echo '{"cniVersion":"1.0.0","ips":[{"address":"198.18.0.60/24"}],"routes":[{"dst":"0.0.0.0/0","gw":"192.0.2.1"}]}'`)
-			c := b.call("one", newPod(), conf("1.0.0", byDevice, `{"type":"odd"}`))
+			c := b.NewCall(conf("1.0.0", byDevice, `{"type":"odd"}`))
 			c.Path = dir
-			b.mustRefuse(c, types.CodeConfig, "192.0.2.1")
-			text, err := os.ReadFile(log)
-			Expect(err).NotTo(HaveOccurred())
-			Expect(string(text)).To(Equal("ADD no link\nDEL no link\n"))
+			b.Refuse(c, types.CodeConfig, "192.0.2.1")
+			Expect(nstest.ReadFile(GinkgoTB(), log)).To(Equal("ADD: no link\nDEL: no link\n"))
 		})
 		It("with duplicate address detection returns the device", func() {
-			b.mustRefuse(b.call("one", nstest.New(GinkgoTB()), conf("1.0.0", byDevice, `{"type":"static","addresses":[{"address":"2001:db8:18::2/64"}]}`)),
+			b.Refuse(b.Call("one", nstest.New(GinkgoTB()), conf("1.0.0", byDevice, nstest.Static("2001:db8:18::2/64"))),
 				attach.CodeDuplicate, "2001:db8:18::2/64: the address is in use on the segment")
 		})
 	})
 
 	It("does not wait for duplicate address detection with optimisticDAD", func() {
 		pod := nstest.New(GinkgoTB())
-		b.mustAdd(b.call("one", pod, conf("1.0.0", byDevice+`,"optimisticDAD":true`, staticDual)))
-		Expect(in(pod, "ip -6 address show dev eth0 tentative")).To(ContainSubstring("optimistic"))
+		b.Add(b.Call("one", pod, conf("1.0.0", byDevice+`,"optimisticDAD":true`, nstest.StaticDual)))
+		Expect(pod.IP("-6 address show dev eth0 tentative")).To(ContainSubstring("optimistic"))
 	})
 
 	It("warns and succeeds if the device has no carrier", func() {
-		in(b.outside, "ip link set hd0 down")
+		b.Outside.IP("link set hd0 down")
 		pod := nstest.New(GinkgoTB())
-		reply := b.run(b.call("one", pod, conf("1.0.0", byDevice, staticDual)), "ADD").OK(GinkgoTB())
+		reply := b.OK("ADD", b.Call("one", pod, conf("1.0.0", byDevice, nstest.StaticDual)))
 		Expect(reply.Stderr).To(ContainSubstring("interface eth0 has no carrier"))
 	})
 
 	Describe("an IPAM plugin that works over the link", func() {
 		var l nstest.LinkForIPAM
 		BeforeEach(func() {
-			c := b.call("one", newPod(), conf("1.1.0", byDevice, `{"type":"dhcp"}`))
+			c := b.NewCall(conf("1.1.0", byDevice, `{"type":"dhcp"}`))
 			l = nstest.LinkForIPAM{Plugin: b.plugin(), Call: c, HostEnds: "ip -o link show type veth"}
 		})
 		It("gets its ADD when the device is in the container, and its DEL before the device leaves", func() { l.Require(GinkgoTB(), "DEL") })
@@ -246,32 +230,29 @@ var _ = Describe("ADD", func() {
 
 	It("refuses an interface name that exists in the container, and keeps that attachment", func() {
 		b.addDevice("hd1", "02:00:00:00:00:1d")
-		pod := newPod()
-		b.mustAdd(b.call("one", pod, conf("1.0.0", byDevice, b.hostLocal(hostLocalAll))))
-		again := b.call("one", pod, conf("1.0.0", `"device":"hd1"`, b.hostLocal(hostLocalAll)))
-		b.mustRefuse(again, types.CodeConfig, `interface "eth0" already exists`)
+		pod := b.NewContainer()
+		b.Add(b.Call("one", pod, conf("1.0.0", byDevice, b.HostLocal())))
+		again := b.Call("one", pod, conf("1.0.0", `"device":"hd1"`, b.HostLocal()))
+		b.Refuse(again, types.CodeConfig, `interface "eth0" already exists`)
 		By("also when it was renamed there")
 		pod.Batch(GinkgoTB(), "link set eth0 down", "link set eth0 name other0", "link set other0 up")
-		b.mustRefuse(again, types.CodeConfig, "interface other0 in the container already serves net1/one/eth0")
+		b.Refuse(again, types.CodeConfig, "interface other0 in the container already serves net1/one/eth0")
 	})
 
 	DescribeTable("refuses an invalid configuration",
 		func(config string, code int, texts ...string) {
-			b.mustRefuse(b.call("one", newPod(), config), code, texts...)
+			b.Refuse(b.NewCall(config), code, texts...)
 		},
-		Entry("no selector", conf("1.0.0", "", static4), types.CodeConfig, `specify either "device", "hwaddr", "kernelpath" or "pciBusID", or let the runtime set runtimeConfig.deviceID (capability deviceID)`),
-		Entry("lo", conf("1.0.0", `"device":"lo"`, static4), types.CodeConfig, "lo is the loopback interface"),
-		Entry("a device that is no name", conf("1.0.0", `"device":"a/b"`, static4), types.CodeConfig, `device "a/b" is not an interface name`),
-		Entry("a MAC of five bytes", conf("1.0.0", `"hwaddr":"02:00:00:00:00"`, static4), types.CodeConfig, `invalid MAC address "02:00:00:00:00"`),
-		Entry("a path outside /sys/devices", conf("1.0.0", `"kernelpath":"/sys/devices/../../etc"`, static4), types.CodeConfig, `kernelpath "/sys/devices/../../etc" is not below /sys/devices/`),
-		Entry("a relative path", conf("1.0.0", `"kernelpath":"sys/devices/x"`, static4), types.CodeConfig, "is not below /sys/devices/"),
-		Entry("a malformed PCI ID", conf("1.0.0", `"pciBusID":"00:1f.6"`, static4), types.CodeConfig, `pciBusID "00:1f.6"`),
-		Entry("a deviceID that is a path", conf("1.0.0", `"runtimeConfig":{"deviceID":"../x"}`, static4), types.CodeConfig, "runtime config DeviceID ../x not found or unsupported"),
-		Entry("several problems, beside a valid device", conf("1.0.0", byDevice+`,"hwaddr":"y","pciBusID":"z"`, static4), types.CodeConfig, `"y"`, `"z"`),
-		Entry("no address before 0.3.0", conf("0.2.0", byDevice, noIPAM), types.CodeConfig, "cannot convert: no valid IP addresses"),
-		Entry("a value of the wrong type", conf("1.0.0", `"device":1`, static4), types.CodeDecode, `key "device": want a string`),
-		Entry("an unknown key with strict", conf("1.0.0", byDevice+`,"strict":true,"devise":"x"`, static4), types.CodeUnsupported, `"devise"`),
-		Entry("an IPAM plugin that does not exist", conf("1.0.0", byDevice, `{"type":"nope"}`), types.CodeConfig, `failed to find plugin "nope"`),
-		Entry("an IPAM plugin without an address", conf("1.0.0", byDevice, `{"type":"static"}`), types.CodeConfig, "returned missing IP config"),
+		Entry("no selector", conf("1.0.0", "", nstest.StaticV4), types.CodeConfig, `specify either "device", "hwaddr", "kernelpath" or "pciBusID", or let the runtime set runtimeConfig.deviceID (capability deviceID)`),
+		Entry("lo", conf("1.0.0", `"device":"lo"`, nstest.StaticV4), types.CodeConfig, "lo is the loopback interface"),
+		Entry("a device that is no name", conf("1.0.0", `"device":"a/b"`, nstest.StaticV4), types.CodeConfig, `device "a/b" is not an interface name`),
+		Entry("a MAC of five bytes", conf("1.0.0", `"hwaddr":"02:00:00:00:00"`, nstest.StaticV4), types.CodeConfig, `invalid MAC address "02:00:00:00:00"`),
+		Entry("a path outside /sys/devices", conf("1.0.0", `"kernelpath":"/sys/devices/../../etc"`, nstest.StaticV4), types.CodeConfig, `kernelpath "/sys/devices/../../etc" is not below /sys/devices/`),
+		Entry("a relative path", conf("1.0.0", `"kernelpath":"sys/devices/x"`, nstest.StaticV4), types.CodeConfig, "is not below /sys/devices/"),
+		Entry("a malformed PCI ID", conf("1.0.0", `"pciBusID":"00:1f.6"`, nstest.StaticV4), types.CodeConfig, `pciBusID "00:1f.6"`),
+		Entry("a deviceID that is a path", conf("1.0.0", `"runtimeConfig":{"deviceID":"../x"}`, nstest.StaticV4), types.CodeConfig, "runtime config DeviceID ../x not found or unsupported"),
+		Entry("several problems, beside a valid device", conf("1.0.0", byDevice+`,"hwaddr":"y","pciBusID":"z"`, nstest.StaticV4), types.CodeConfig, `"y"`, `"z"`),
+		Entry("a value of the wrong type", conf("1.0.0", `"device":1`, nstest.StaticV4), types.CodeDecode, `key "device": want a string`),
+		Entry("an unknown key with strict", conf("1.0.0", byDevice+`,"strict":true,"devise":"x"`, nstest.StaticV4), types.CodeUnsupported, `"devise"`),
 	)
 })

@@ -40,52 +40,47 @@ func cards() []card {
 var _ = Describe("a network card", Label(nstest.Kernel), func() {
 	var b *testbed
 	BeforeEach(func() {
-		node := nstest.NewVMNode(GinkgoTB())
-		b = &testbed{
-			host: host{sys: "/sys", states: filepath.Join(GinkgoTB().TempDir(), "states")},
-			node: node, path: nstest.Build(GinkgoTB(), "host-local", "static"), leases: GinkgoTB().TempDir(),
-		}
-		nstest.LeakCheck(GinkgoTB())
+		b = newTestbedOn(nstest.NewVMNode(GinkgoTB()), "/sys")
 	})
-	links := func() string { return in(b.node, "ip -o link") }
-	address := func(a string) string { return `{"type":"static","addresses":[{"address":"` + a + `/24"}]}` }
+	links := func() string { return b.Host.IP("-o link") }
+	address := func(a string) string { return nstest.Static(a + "/24") }
 
 	It("is moved and returned, selected in each way, and keeps its name, MAC, MTU and state", func() {
 		both := cards()
-		in(b.node, "ip link set "+both[0].name+" mtu 1400 up")
-		before := nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), b.node) })
+		b.Host.IP("link set " + both[0].name + " mtu 1400 up")
+		restored := b.Restored(b.Host)
 		for _, selectors := range [][2]string{
 			{`"pciBusID":"` + both[0].pci + `"`, `"runtimeConfig":{"deviceID":"` + both[1].pci + `"}`},
 			{`"kernelpath":"` + both[0].path + `"`, `"hwaddr":"` + both[1].mac + `"`},
 			{`"device":"` + both[0].name + `"`, `"kernelpath":"` + both[1].path + `"`},
 		} {
-			one := b.call("one", newPod(), conf("1.1.0", selectors[0], address("198.18.0.1")))
-			two := b.call("two", newPod(), conf("1.1.0", selectors[1], address("198.18.0.2")))
-			first, second := b.mustAdd(one).Interfaces[0], b.mustAdd(two).Interfaces[0]
+			one := b.NewCall(conf("1.1.0", selectors[0], address("198.18.0.1")))
+			two := b.Call("two", b.NewContainer(), conf("1.1.0", selectors[1], address("198.18.0.2")))
+			first, second := b.Add(one).Interfaces[0], b.Add(two).Interfaces[0]
 			Expect([]string{first.MAC, second.MAC}).To(Equal([]string{both[0].mac, both[1].mac}))
 			if selectors[0] == `"pciBusID":"`+both[0].pci+`"` {
 				Expect([]string{first.PciID, second.PciID}).To(Equal([]string{both[0].pci, both[1].pci}))
 			}
 			nstest.ServeTCP(GinkgoTB(), one.Pod, "198.18.0.1:80")
 			for _, pod := range []*nstest.NS{one.Pod, two.Pod} { // the cards take seconds to have a carrier
-				Eventually(func() string { return in(pod, "ip link show eth0") }).Should(ContainSubstring("state UP"))
+				Eventually(func() string { return pod.IP("link show eth0") }).Should(ContainSubstring("state UP"))
 			}
 			nstest.MustDial(GinkgoTB(), two.Pod, "198.18.0.1:80", "198.18.0.2")
 			one.Pod.Batch(GinkgoTB(), "link set eth0 down", "link set eth0 address 02:00:00:00:00:99 mtu 1300 name renamed0")
 			for _, c := range []nstest.Call{one, two} {
-				b.mustDel(c)
+				b.OK("DEL", c)
 			}
-			Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), b.node) })).To(BeEmpty())
+			restored()
 		}
-		in(b.node, "ip link set "+both[0].name+" mtu 1500 down")
+		b.Host.IP("link set " + both[0].name + " mtu 1500 down")
 	})
 
 	// attachedThenEnded adds a container with a card, and removes its namespace. change is called before.
 	attachedThenEnded := func(selector string, change func(c nstest.Call)) nstest.Call {
 		GinkgoHelper()
-		c := b.call("one", nstest.New(GinkgoTB()), conf("1.1.0", selector, b.hostLocal(hostLocal4)))
+		c := b.Call("one", nstest.New(GinkgoTB()), conf("1.1.0", selector, b.HostLocal(nstest.RangeV4)))
 		c.IfName = "net1"
-		b.mustAdd(c)
+		b.Add(c)
 		change(c)
 		c.Pod.Remove(GinkgoTB())
 		return c
@@ -95,27 +90,27 @@ var _ = Describe("a network card", Label(nstest.Kernel), func() {
 	It("is restored by a DEL that comes when the container has ended, before the kernel has returned it", func() {
 		for _, k := range cards() {
 			c := attachedThenEnded(`"device":"`+k.name+`"`, none)
-			b.mustDel(c)
+			b.OK("DEL", c)
 			Expect(links()).To(And(MatchRegexp(": "+k.name+": .*"+k.mac), Not(ContainSubstring("net1")), Not(ContainSubstring("plumb-")), Not(ContainSubstring("alias"))))
 			Expect(b.stateFiles()).To(BeEmpty())
-			Expect(b.reservations()).To(BeEmpty())
+			Expect(b.Reservations()).To(BeEmpty())
 		}
 	})
 
 	It("is restored without its mark, as on a kernel that does not keep it", func() {
 		k := cards()[0]
 		c := attachedThenEnded(`"device":"`+k.name+`"`, func(c nstest.Call) {
-			in(c.Pod, "ip link property del dev net1 altname "+attach.AltName(types.Attachment{Network: "net1", ContainerID: "one", IfName: "net1"}))
+			c.Pod.IP("link property del dev net1 altname " + attach.AltName(types.Attachment{Network: "net1", ContainerID: "one", IfName: "net1"}))
 		})
-		b.mustDel(c)
+		b.OK("DEL", c)
 		Expect(links()).To(And(MatchRegexp(": "+k.name+": .*"+k.mac), Not(ContainSubstring("net1")), Not(ContainSubstring("alias"))))
 	})
 
 	It("is restored if its name in the container is taken on the node", func() {
 		k := cards()[0]
-		c := attachedThenEnded(`"device":"`+k.name+`"`, func(nstest.Call) { in(b.node, "ip link add net1 type dummy") })
-		b.mustDel(c)
-		in(b.node, "ip link del net1")
+		c := attachedThenEnded(`"device":"`+k.name+`"`, func(nstest.Call) { b.Host.IP("link add net1 type dummy") })
+		b.OK("DEL", c)
+		b.Host.IP("link del net1")
 		Expect(links()).To(And(MatchRegexp(": "+k.name+": .*"+k.mac), Not(MatchRegexp(`: dev\d`)), Not(ContainSubstring("alias"))))
 	})
 
@@ -124,13 +119,13 @@ var _ = Describe("a network card", Label(nstest.Kernel), func() {
 		for _, selector := range []string{`"device":"` + k.name + `"`, `"pciBusID":"` + k.pci + `"`} {
 			ended := attachedThenEnded(selector, none)
 			Eventually(links).Should(ContainSubstring("net1"))
-			next := b.call("two", newPod(), conf("1.1.0", selector, static4))
-			b.mustAdd(next)
-			Expect(in(next.Pod, "ip link show eth0")).To(ContainSubstring("alias " + k.name))
+			next := b.Call("two", b.NewContainer(), conf("1.1.0", selector, nstest.StaticV4))
+			b.Add(next)
+			Expect(next.Pod.IP("link show eth0")).To(ContainSubstring("alias " + k.name))
 			Expect(b.stateFiles()).To(HaveLen(1))
-			b.mustDel(next)
+			b.OK("DEL", next)
 			Expect(links()).To(MatchRegexp(": " + k.name + ": .*" + k.mac))
-			b.mustDel(ended)
+			b.OK("DEL", ended)
 			Expect(links()).To(MatchRegexp(": " + k.name + ": .*" + k.mac))
 		}
 	})
@@ -139,10 +134,10 @@ var _ = Describe("a network card", Label(nstest.Kernel), func() {
 		k := cards()[1]
 		attachedThenEnded(`"device":"`+k.name+`"`, none)
 		Eventually(links).Should(ContainSubstring("net1"))
-		gc := b.call("", nil, conf("1.1.0", `"device":"`+k.name+`","cni.dev/valid-attachments":[]`, b.hostLocal(hostLocal4)))
-		b.run(gc, "GC").OK(GinkgoTB())
+		gc := b.Call("", nil, conf("1.1.0", `"device":"`+k.name+`","cni.dev/valid-attachments":[]`, b.HostLocal(nstest.RangeV4)))
+		b.OK("GC", gc)
 		Expect(links()).To(And(MatchRegexp(": "+k.name+": .*"+k.mac), Not(ContainSubstring("net1"))))
 		Expect(b.stateFiles()).To(BeEmpty())
-		Expect(b.reservations()).To(BeEmpty())
+		Expect(b.Reservations()).To(BeEmpty())
 	})
 })

@@ -24,28 +24,33 @@ func TestREADMEExamples(t *testing.T) {
 	nstest.Examples(t, plugin(), func(r *skel.Request) error { _, err := parse(r); return err })
 }
 
-// A testbed is a node with a veth interface, whose other end is on a host outside, and folders for
-// states, sysfs and the reservations of host-local.
+// A testbed is a host with a veth interface, whose other end is on a host outside, and directories for states and sysfs.
 type testbed struct {
+	*nstest.Bed
 	host
-	node    *nstest.NS
-	outside *nstest.NS
-	path    string // CNI_PATH with the real host-local and static
-	leases  string // dataDir of host-local
-	devices int    // how many addDevice has made
+	devices int // how many addDevice has made
 }
 
-const deviceMAC = "02:00:00:00:00:0d"
+const (
+	deviceMAC = "02:00:00:00:00:0d"
+	byDevice  = `"device":"hd0"`
+	noIPAM    = ""
+)
 
 func newTestbed() *testbed {
 	tb := GinkgoTB()
-	b := &testbed{
-		host: host{sys: sysfs(tb.TempDir()), states: filepath.Join(tb.TempDir(), "states")},
-		node: nstest.NewNode(tb), outside: nstest.NewNode(tb).Named("outside"),
-		path: nstest.Build(tb, "host-local", "static"), leases: tb.TempDir(),
-	}
+	b := newTestbedOn(nstest.NewNode(tb), sysfs(tb.TempDir()))
+	b.Outside = nstest.NewNode(tb).Named("outside")
 	b.addDevice("hd0", deviceMAC)
-	b.outside.Batch(tb, "addr add 198.18.0.2/24 dev hd0", "addr add 2001:db8:18::2/64 dev hd0 nodad")
+	b.Outside.Batch(tb, "addr add 198.18.0.2/24 dev hd0", "addr add 2001:db8:18::2/64 dev hd0 nodad")
+	return b
+}
+
+// newTestbedOn returns a testbed on that host, without a device and without a host outside.
+func newTestbedOn(node *nstest.NS, sys sysfs) *testbed {
+	h := host{sys: sys, states: filepath.Join(GinkgoTB().TempDir(), "states")}
+	b := &testbed{Bed: nstest.NewBedOn(GinkgoTB(), h.plugin(), node, "host-local", "static"), host: h}
+	b.Watch, b.Dirs = []*nstest.NS{node}, []string{h.states}
 	return b
 }
 
@@ -53,7 +58,7 @@ func newTestbed() *testbed {
 func (b *testbed) addDevice(name, mac string) {
 	GinkgoHelper()
 	b.devices++
-	addDevice(GinkgoTB(), b.node, b.outside, fmt.Sprintf("%s address %s index %d", name, mac, 100+b.devices))
+	addDevice(GinkgoTB(), b.Host, b.Outside, fmt.Sprintf("%s address %s index %d", name, mac, 100+b.devices))
 }
 
 // addDevice makes a veth interface with the properties, which begin with its name. The index must not
@@ -66,92 +71,7 @@ func addDevice(tb nstest.TB, node, outside *nstest.NS, properties string) {
 	outside.Batch(tb, "link set "+name+" up")
 }
 
-// The addresses that tests give containers are on the segment of the device.
-const (
-	pod4, pod6   = "198.18.0.50", "2001:db8:18::50"
-	static4      = `{"type":"static","addresses":[{"address":"198.18.0.50/24"}]}`
-	staticDual   = `{"type":"static","addresses":[{"address":"198.18.0.50/24","gateway":"198.18.0.2"},{"address":"2001:db8:18::50/64","gateway":"2001:db8:18::2"}],"routes":[{"dst":"0.0.0.0/0"},{"dst":"::/0"}],"dns":{"nameservers":["198.18.0.53"]}}`
-	byDevice     = `"device":"hd0"`
-	noIPAM       = ""
-	hostLocal4   = `[{"subnet":"198.18.0.0/24","rangeStart":"198.18.0.100"}]`
-	hostLocal6   = `[{"subnet":"2001:db8:18::/64","rangeStart":"2001:db8:18::100"}]`
-	hostLocalAll = hostLocal4 + "," + hostLocal6
-)
-
-// hostLocal returns the IPAM configuration of host-local with these ranges.
-func (b *testbed) hostLocal(ranges string) string {
-	return fmt.Sprintf(`{"type":"host-local","dataDir":%q,"ranges":[%s]}`, b.leases, ranges)
-}
-
-// conf returns a configuration. keys is the JSON text of additional keys, ipam the JSON text of
-// the IPAM configuration; each may be empty.
-func conf(version, keys, ipam string) string {
-	if keys != "" {
-		keys = "," + keys
-	}
-	if ipam != "" {
-		ipam = `,"ipam":` + ipam
-	}
-	return fmt.Sprintf(`{"cniVersion":%q,"name":"net1","type":"host-device"%s%s}`, version, keys, ipam)
-}
-
-// call returns a call for the container with that ID.
-func (b *testbed) call(id string, pod *nstest.NS, conf string) nstest.Call {
-	return nstest.Call{ContainerID: id, Node: b.node, Pod: pod, Path: b.path, Config: conf}
-}
-
-func (b *testbed) run(c nstest.Call, command string) nstest.Reply {
-	return nstest.Run(b.plugin(), c.With(command))
-}
-
-// mustAdd runs an ADD that must succeed.
-func (b *testbed) mustAdd(c nstest.Call) *types.Result {
-	GinkgoHelper()
-	return b.run(c, "ADD").Result(GinkgoTB())
-}
-
-// mustDel runs a DEL that must succeed.
-func (b *testbed) mustDel(c nstest.Call) nstest.Reply {
-	GinkgoHelper()
-	return b.run(c, "DEL").OK(GinkgoTB())
-}
-
-// state returns the state of node, container, state files and reservations.
-func (b *testbed) state(pod *nstest.NS) string {
-	return strings.Join([]string{
-		nstest.Snapshot(GinkgoTB(), b.node, pod), nstest.SnapshotDir(GinkgoTB(), b.states), strings.Join(b.reservations(), " "),
-	}, "\n")
-}
-
-// mustRefuse runs an ADD that must fail with the code and the texts in its error, and leave node and
-// container as before.
-func (b *testbed) mustRefuse(c nstest.Call, code int, texts ...string) {
-	GinkgoHelper()
-	Expect(os.MkdirAll(b.states, 0o700)).To(Succeed()) // ADD leaves the folder
-	state := func() string { return b.state(c.Pod) }
-	before := nstest.WaitStable(state)
-	b.run(c, "ADD").RequireFailure(GinkgoTB(), code, texts...)
-	Expect(nstest.WaitEqual(before, state)).To(BeEmpty())
-}
-
-// newPod makes a container in which duplicate address detection sends nothing and ends at once.
-func newPod() *nstest.NS {
-	pod := nstest.New(GinkgoTB()).Named("pod")
-	pod.SkipDAD(GinkgoTB())
-	return pod
-}
-
-// in runs a program in a namespace and returns its output.
-func in(n *nstest.NS, line string) string {
-	GinkgoHelper()
-	return n.MustLine(GinkgoTB(), line)
-}
-
-// reservations returns the addresses that host-local has reserved.
-func (b *testbed) reservations() []string {
-	GinkgoHelper()
-	return nstest.Reservations(GinkgoTB(), b.leases, "net1")
-}
+func conf(version, keys, ipam string) string { return nstest.Conf("host-device", version, keys, ipam) }
 
 // stateFiles returns the names of the state files.
 func (b *testbed) stateFiles() []string {

@@ -18,7 +18,6 @@ var _ = Describe("a selector by sysfs", func() {
 	var b *testbed
 	BeforeEach(func() {
 		b = newTestbed()
-		nstest.LeakCheck(GinkgoTB())
 	})
 
 	// add makes folders below the root of sysfs.
@@ -49,17 +48,17 @@ var _ = Describe("a selector by sysfs", func() {
 	DescribeTable("finds the interface, and DEL returns it",
 		func(prepare func(), keys, pci string) {
 			prepare()
-			pod := newPod()
-			c := b.call("one", pod, conf("1.1.0", keys, static4))
-			added := b.run(c, "ADD").OK(GinkgoTB())
+			pod := b.NewContainer()
+			c := b.Call("one", pod, conf("1.1.0", keys, nstest.StaticV4))
+			added := b.OK("ADD", c)
 			eth := added.Result(GinkgoTB()).Interfaces[0]
 			Expect([]string{eth.PciID, eth.MAC}).To(Equal([]string{pci, deviceMAC}))
 			c.Config = nstest.WithPrevResult(c.Config, added.Stdout)
-			b.run(c, "CHECK").OK(GinkgoTB())
+			b.OK("CHECK", c)
 			By("also after the device has left sysfs")
 			Expect(os.RemoveAll(string(b.sys))).To(Succeed())
-			b.mustDel(c)
-			in(b.node, "ip link show hd0")
+			b.OK("DEL", c)
+			b.Host.IP("link show hd0")
 		},
 		Entry("kernelpath", func() { add(pciFolder + "/net/hd0") }, `"kernelpath":"/sys/`+pciFolder+`"`, ""),
 		Entry("kernelpath that is not clean", func() { add(pciFolder + "/net/hd0") }, `"kernelpath":"/sys//devices/../`+pciFolder+`/"`, ""),
@@ -77,9 +76,8 @@ var _ = Describe("a selector by sysfs", func() {
 	DescribeTable("names the device that has no interface, or several",
 		func(prepare func(), keys string, texts ...string) {
 			prepare()
-			b.mustRefuse(b.call("one", newPod(), conf("1.1.0", keys, static4)), types.CodeConfig, texts...)
-			f := b.run(b.call("", nil, conf("1.1.0", keys, static4)), "STATUS").Failure(GinkgoTB())
-			Expect(f.Code).To(BeEquivalentTo(types.CodeNotAvailable), f.String())
+			b.Refuse(b.NewCall(conf("1.1.0", keys, nstest.StaticV4)), types.CodeConfig, texts...)
+			b.RequireStatus(conf("1.1.0", keys, nstest.StaticV4), texts[0])
 		},
 		Entry("no PCI device", func() {}, byPCIBusID, "PCI device "+pciID+" does not exist on the node, or has no driver"),
 		Entry("a PCI device without a driver", func() { add("bus/pci/devices/" + lowerPCIID) }, byPCIBusID, "has no driver"),
@@ -91,11 +89,11 @@ var _ = Describe("a selector by sysfs", func() {
 
 	It("names the attachment that has the PCI device", func() {
 		addPCI("mlx5_core", "net", "hd0")
-		config := conf("1.1.0", byPCIBusID, static4)
-		b.mustAdd(b.call("one", newPod(), config))
+		config := conf("1.1.0", byPCIBusID, nstest.StaticV4)
+		b.Add(b.NewCall(config))
 		Expect(os.RemoveAll(filepath.Join(string(b.sys), pciFolder, "net/hd0"))).To(Succeed())
-		b.mustRefuse(b.call("two", newPod(), config), types.CodeTryAgain, "in use by net1/one/eth0")
-		b.run(b.call("", nil, config), "STATUS").OK(GinkgoTB())
+		b.Refuse(b.Call("two", b.NewContainer(), config), types.CodeTryAgain, "in use by net1/one/eth0")
+		b.OK("STATUS", b.Call("", nil, config))
 	})
 
 	DescribeTable("of a device that programs use moves nothing, and reports the addresses",
@@ -103,22 +101,22 @@ var _ = Describe("a selector by sysfs", func() {
 			if driver != "" {
 				addPCI(driver, "none")
 			}
-			pod := newPod()
-			before := nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), b.node, pod) })
-			c := b.call("one", pod, conf("1.1.0", keys+`,"dns":{"nameservers":["192.0.2.1"]}`, b.hostLocal(hostLocal4)))
-			added := b.run(c, "ADD").OK(GinkgoTB())
+			pod := b.NewContainer()
+			state := func() string { return nstest.Snapshot(GinkgoTB(), b.Host, pod) }
+			before := nstest.WaitStable(state)
+			c := b.Call("one", pod, conf("1.1.0", keys+`,"dns":{"nameservers":["192.0.2.1"]}`, b.HostLocal(nstest.RangeV4)))
+			added := b.OK("ADD", c)
 			result := added.Result(GinkgoTB())
 			Expect(result.Interfaces).To(Equal([]types.Interface{{Name: "eth0", Sandbox: pod.Path(), PciID: pci}}))
 			Expect(result.IPs).To(And(HaveLen(1), HaveEach(HaveField("Interface", 0))))
 			Expect(result.DNS.Nameservers).To(Equal([]string{"192.0.2.1"}))
 			c.Config = nstest.WithPrevResult(c.Config, added.Stdout)
-			b.run(c, "CHECK").OK(GinkgoTB())
-			status := b.call("", nil, conf("1.1.0", keys, b.hostLocal(hostLocal4)))
-			b.run(status, "STATUS").OK(GinkgoTB())
-			Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), b.node, pod) })).To(BeEmpty())
-			b.mustDel(c)
-			Expect(b.reservations()).To(BeEmpty())
-			b.run(c, "CHECK").Failure(GinkgoTB())
+			b.OK("CHECK", c)
+			b.RequireStatus(conf("1.1.0", keys, b.HostLocal(nstest.RangeV4)), "")
+			Expect(nstest.WaitEqual(before, state)).To(BeEmpty())
+			b.OK("DEL", c)
+			Expect(b.Reservations()).To(BeEmpty())
+			b.Run("CHECK", c).Failure(GinkgoTB())
 		},
 		Entry("vfio-pci", "vfio-pci", byPCIBusID, pciID),
 		Entry("uio_pci_generic", "uio_pci_generic", byPCIBusID, pciID),
@@ -128,9 +126,9 @@ var _ = Describe("a selector by sysfs", func() {
 
 	It("by PCI ID is decided by the driver, not by DPDKMode", func() {
 		addPCI("mlx5_core", "net", "hd0")
-		pod := newPod()
-		b.mustAdd(b.call("one", pod, conf("1.1.0", byPCIBusID+`,"DPDKMode":true`, noIPAM)))
-		Expect(in(pod, "ip -br link")).To(ContainSubstring("eth0"))
+		pod := b.NewContainer()
+		b.Add(b.Call("one", pod, conf("1.1.0", byPCIBusID+`,"DPDKMode":true`, noIPAM)))
+		Expect(pod.IP("-br link")).To(ContainSubstring("eth0"))
 	})
 })
 
