@@ -10,7 +10,6 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
@@ -26,7 +25,8 @@ func TestREADMEExamples(t *testing.T) {
 // A testbed is a container with the interfaces eth0 and net1, each with a router at the other end. The
 // default routes of the container lead through net1, as its network was attached last.
 type testbed struct {
-	node, pod, first, second *nstest.NS
+	*nstest.Bed
+	pod, first, second *nstest.NS
 }
 
 const (
@@ -34,10 +34,11 @@ const (
 	net1Prev = `{"interface":0,"address":"10.66.0.2/24","gateway":"10.66.0.1"},{"interface":0,"address":"fd66::2/64","gateway":"fd66::1"}`
 )
 
-func newTestbed(tb nstest.TB) *testbed {
-	tb.Helper()
+func newTestbed() *testbed {
+	GinkgoHelper()
+	tb := GinkgoTB()
 	node, pod := nstest.NewNodeAndPod(tb)
-	b := &testbed{node: node, pod: pod, first: nstest.NewNode(tb).Named("first"), second: nstest.NewNode(tb).Named("second")}
+	b := &testbed{nstest.NewBedOn(tb, plugin(), node), pod, nstest.NewNode(tb).Named("first"), nstest.NewNode(tb).Named("second")}
 	nstest.Join(tb, nstest.End{In: pod, Name: "eth0", Addrs: []string{"10.77.0.2/24"}}, nstest.End{In: b.first, Name: "r0", Addrs: []string{"10.77.0.1/24"}})
 	nstest.Join(tb, nstest.End{In: pod, Name: "net1", Addrs: []string{"10.66.0.2/24", "fd66::2/64"}},
 		nstest.End{In: b.second, Name: "r1", Addrs: []string{"10.66.0.1/24", "10.66.0.254/24", "fd66::1/64"}})
@@ -49,68 +50,29 @@ func newTestbed(tb nstest.TB) *testbed {
 func conf(keys, ips string) string { return confOf("1.1.0", "net1", keys, ips) }
 
 func confOf(version, ifName, keys, ips string) string {
-	if keys != "" {
-		keys = "," + keys
-	}
-	return `{"cniVersion":"` + version + `","name":"net","type":"sbr"` + keys +
-		`,"prevResult":{"cniVersion":"` + version + `","interfaces":[{"name":"` + ifName + `","sandbox":"/any"}],"ips":[` + ips + `]}}`
+	return nstest.WithPrevResult(nstest.Conf("sbr", version, keys, ""),
+		`{"cniVersion":"`+version+`","interfaces":[{"name":"`+ifName+`","sandbox":"/any"}],"ips":[`+ips+`]}`)
 }
 
 // call returns a call for net1.
-func (b *testbed) call(config string) nstest.Call {
-	return nstest.Call{Node: b.node, Pod: b.pod, IfName: "net1", Config: config}
-}
+func (b *testbed) call(config string) nstest.Call { return b.callFor("net1", config) }
 
-func run(c nstest.Call, command string) nstest.Reply { return nstest.Run(plugin(), c.With(command)) }
-
-func added(c nstest.Call) *types.Result {
-	GinkgoHelper()
-	return run(c, "ADD").Result(GinkgoTB())
-}
-
-// refused runs an ADD that has to fail with that code and say those texts, and to change nothing.
-func refused(c nstest.Call, code int, texts ...string) {
-	GinkgoHelper()
-	before := snapshot(c.Pod)
-	run(c, "ADD").RequireFailure(GinkgoTB(), code, texts...)
-	Expect(restored(before, c.Pod)).To(BeEmpty())
-}
-
-func snapshot(n *nstest.NS) string {
-	return nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), n) })
-}
-
-// restored returns the difference to a snapshot.
-func restored(before string, n *nstest.NS) string {
-	return nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), n) })
-}
-
-// ip returns what ip prints in the container, without the spaces at the ends of lines.
-func (b *testbed) ip(args string) string {
-	GinkgoHelper()
-	out := b.pod.Must(GinkgoTB(), "ip", strings.Fields(args)...)
-	var lines []string
-	for line := range strings.Lines(out) {
-		lines = append(lines, strings.TrimSpace(line))
-	}
-	return strings.Join(lines, "\n")
+func (b *testbed) callFor(ifName, config string) nstest.Call {
+	c := b.Call("test", b.pod, config)
+	c.IfName = ifName
+	return c
 }
 
 // rules returns the rules of a family ("-4", "-6") that are not the kernel's.
 func (b *testbed) rules(family string) []string {
 	GinkgoHelper()
-	var rules []string
-	for line := range strings.SplitSeq(b.ip(family+" rule"), "\n") {
-		if !strings.Contains(line, "from all") {
-			rules = append(rules, line)
-		}
-	}
-	return rules
+	lines := strings.Split(b.pod.IP(family+" rule"), "\n")
+	return slices.DeleteFunc(lines, func(line string) bool { return strings.Contains(line, "from all") })
 }
 
 // table returns the routes of a family in a table, without the plugin's record.
 func (b *testbed) table(family string, number int) string {
 	GinkgoHelper()
-	lines := strings.Split(b.ip(fmt.Sprintf("%s route show table %d", family, number)), "\n")
+	lines := strings.Split(b.pod.IP(fmt.Sprintf("%s route show table %d", family, number)), "\n")
 	return strings.Join(slices.DeleteFunc(lines, func(line string) bool { return strings.Contains(line, " proto 113") }), "\n")
 }

@@ -16,32 +16,29 @@ import (
 
 var _ = Describe("ADD", func() {
 	var b *testbed
-	BeforeEach(func() {
-		nstest.LeakCheck(GinkgoTB())
-		b = newTestbed(GinkgoTB())
-	})
+	BeforeEach(func() { b = newTestbed() })
 
 	It("gives each IP a rule and a table with the routes of its family, and DEL restores the main table", func() {
-		before := snapshot(b.pod)
+		restored := b.Restored(b.pod)
 		c := b.call(conf("", net1Prev))
-		Expect(added(c).IPs).To(HaveLen(2))
+		Expect(b.Add(c).IPs).To(HaveLen(2))
 
 		Expect(b.rules("-4")).To(Equal([]string{"32765:\tfrom 10.66.0.2 lookup 100 proto 113"}))
 		Expect(b.rules("-6")).To(Equal([]string{"32765:\tfrom fd66::2 lookup 101 proto 113"}))
-		Expect(b.ip("-4 route show table 100")).To(Equal("default via 10.66.0.1 dev net1 metric 100\n" +
+		Expect(b.pod.IP("-4 route show table 100")).To(Equal("default via 10.66.0.1 dev net1 metric 100\n" +
 			"10.66.0.0/24 dev net1 proto kernel scope link src 10.66.0.2\n10.66.0.2 dev net1 proto 113 scope link\n172.31.0.0/16 via 10.66.0.9 dev net1"))
-		Expect(b.ip("-6 route show table 101")).To(Equal("fd66::2 dev net1 proto 113 metric 1024 pref medium\nfd66::/64 dev net1 proto kernel metric 256 pref medium\ndefault via fd66::1 dev net1 metric 1024 pref medium"))
-		Expect(b.ip("-4 route show table all")).NotTo(ContainSubstring("table 101"))
-		Expect(b.ip("-6 route show table all")).NotTo(ContainSubstring("table 100"))
+		Expect(b.pod.IP("-6 route show table 101")).To(Equal("fd66::2 dev net1 proto 113 metric 1024 pref medium\nfd66::/64 dev net1 proto kernel metric 256 pref medium\ndefault via fd66::1 dev net1 metric 1024 pref medium"))
+		Expect(b.pod.IP("-4 route show table all")).NotTo(ContainSubstring("table 101"))
+		Expect(b.pod.IP("-6 route show table all")).NotTo(ContainSubstring("table 100"))
 		By("leaving other interfaces and link-local routes alone")
-		Expect(b.ip("-4 route")).To(Equal("default via 10.77.0.1 dev eth0\n10.77.0.0/24 dev eth0 proto kernel scope link src 10.77.0.2"))
-		Expect(b.ip("-6 route show dev net1")).To(Equal("fe80::/64 proto kernel metric 256 pref medium"))
+		Expect(b.pod.IP("-4 route")).To(Equal("default via 10.77.0.1 dev eth0\n10.77.0.0/24 dev eth0 proto kernel scope link src 10.77.0.2"))
+		Expect(b.pod.IP("-6 route show dev net1")).To(Equal("fe80::/64 proto kernel metric 256 pref medium"))
 
-		run(c, "CHECK").OK(GinkgoTB())
-		run(c, "DEL").OK(GinkgoTB())
-		Expect(restored(before, b.pod)).To(BeEmpty())
-		run(c, "DEL").OK(GinkgoTB())
-		Expect(restored(before, b.pod)).To(BeEmpty())
+		b.OK("CHECK", c)
+		b.OK("DEL", c)
+		restored()
+		b.OK("DEL", c)
+		restored()
 	})
 
 	It("returns packets through the interface whose address they have, and others by the main table", func() {
@@ -52,46 +49,46 @@ var _ = Describe("ADD", func() {
 		nstest.ServeTCP(GinkgoTB(), b.first, "203.0.113.9:80")
 		_, err := nstest.Dial(b.second, "10.66.0.2:80")
 		Expect(err).To(HaveOccurred(), "without sbr the answer leaves through eth0")
-		added(b.call(conf("", net1Prev)))
+		b.Add(b.call(conf("", net1Prev)))
 		nstest.MustDial(GinkgoTB(), b.second, "10.66.0.2:80", "203.0.113.5")
 		nstest.MustDial(GinkgoTB(), b.pod, "203.0.113.9:80", "10.77.0.2")
 		By("and through an IPv6 gateway with a link-local address")
 		b.second.Batch(GinkgoTB(), "addr add fe80::1/64 dev r1 nodad", "addr add 2001:db8::5/128 dev r1 nodad")
 		b.second.Must(GinkgoTB(), "ip", "-6", "route", "add", "fd66::2", "dev", "r1", "src", "2001:db8::5")
-		run(b.call(conf("", net1Prev)), "DEL").OK(GinkgoTB())
+		b.OK("DEL", b.call(conf("", net1Prev)))
 		b.pod.Batch(GinkgoTB(), "route del default via fd66::1")
-		added(b.call(conf(`"gateways":["fe80::1"]`, net1Prev)))
+		b.Add(b.call(conf(`"gateways":["fe80::1"]`, net1Prev)))
 		nstest.ServeTCP(GinkgoTB(), b.pod, "[fd66::2]:80")
 		nstest.MustDial(GinkgoTB(), b.second, "[fd66::2]:80", "2001:db8::5")
 	})
 
 	It("prefers gateways to the default routes of the main table, which DEL restores", func() {
-		before := snapshot(b.pod)
+		restored := b.Restored(b.pod)
 		c := b.call(conf(`"gateways":["10.66.0.254","fd66::254"]`, net1Prev))
-		added(c)
-		Expect(b.ip("route get 198.51.100.1 from 10.66.0.2")).To(ContainSubstring("via 10.66.0.254 "))
-		Expect(b.ip("route get 2001:db8:99::1 from fd66::2")).To(ContainSubstring("via fd66::254 "))
-		run(c, "CHECK").OK(GinkgoTB())
-		run(c, "DEL").OK(GinkgoTB())
-		Expect(restored(before, b.pod)).To(BeEmpty())
+		b.Add(c)
+		Expect(b.pod.IP("route get 198.51.100.1 from 10.66.0.2")).To(ContainSubstring("via 10.66.0.254 "))
+		Expect(b.pod.IP("route get 2001:db8:99::1 from fd66::2")).To(ContainSubstring("via fd66::254 "))
+		b.OK("CHECK", c)
+		b.OK("DEL", c)
+		restored()
 	})
 
 	It("prefers gateways to a default route of the same metric", func() {
 		b.pod.Batch(GinkgoTB(), "route del default via 10.77.0.1", "route replace default via 10.66.0.1 metric 0")
-		before := snapshot(b.pod)
+		restored := b.Restored(b.pod)
 		c := b.call(conf(`"gateways":["10.66.0.254"]`, net1Prev))
-		added(c)
-		Expect(b.ip("route get 198.51.100.1 from 10.66.0.2")).To(ContainSubstring("via 10.66.0.254 "))
-		run(c, "CHECK").OK(GinkgoTB())
-		run(c, "DEL").OK(GinkgoTB())
-		Expect(restored(before, b.pod)).To(BeEmpty())
+		b.Add(c)
+		Expect(b.pod.IP("route get 198.51.100.1 from 10.66.0.2")).To(ContainSubstring("via 10.66.0.254 "))
+		b.OK("CHECK", c)
+		b.OK("DEL", c)
+		restored()
 	})
 
 	DescribeTable("finds the gateway where the main table has no default route",
 		func(prev string, routes string, want string) {
 			b.pod.Batch(GinkgoTB(), "route del default via 10.66.0.1", "route del default via fd66::1")
-			added(b.call(strings.Replace(conf("", prev), `"ips":`, `"routes":[`+routes+`],"ips":`, 1)))
-			Expect(b.ip("-4 route show table 100 default")).To(Equal(want))
+			b.Add(b.call(strings.Replace(conf("", prev), `"ips":`, `"routes":[`+routes+`],"ips":`, 1)))
+			Expect(b.pod.IP("-4 route show table 100 default")).To(Equal(want))
 		},
 		Entry("in the IP", `{"address":"10.66.0.2/24","gateway":"10.66.0.1"}`, ``, "default via 10.66.0.1 dev net1 proto 112"),
 		Entry("in a default route of prevResult", `{"address":"10.66.0.2/24"}`, `{"dst":"0.0.0.0/0","gw":"10.66.0.254"}`, "default via 10.66.0.254 dev net1 proto 112"),
@@ -100,55 +97,55 @@ var _ = Describe("ADD", func() {
 
 	It("gives each of several IPs a table with the routes of its subnet", func() {
 		b.pod.Batch(GinkgoTB(), "addr add 10.67.0.2/24 dev net1", "route add 192.0.2.0/24 via 10.67.0.1", "route add 198.51.100.7 dev net1")
-		before := snapshot(b.pod)
+		restored := b.Restored(b.pod)
 		c := b.call(conf("", `{"address":"10.66.0.2/24"},{"address":"10.67.0.2/24","gateway":"10.67.0.1"}`))
-		added(c)
+		b.Add(c)
 		Expect(b.table("-4", 100)).To(Equal("default via 10.66.0.1 dev net1 metric 100\n" +
 			"10.66.0.0/24 dev net1 proto kernel scope link src 10.66.0.2\n172.31.0.0/16 via 10.66.0.9 dev net1\n198.51.100.7 dev net1 scope link"))
 		Expect(b.table("-4", 101)).To(Equal("default via 10.67.0.1 dev net1 proto 112\n" +
 			"10.67.0.0/24 dev net1 proto kernel scope link src 10.67.0.2\n192.0.2.0/24 via 10.67.0.1 dev net1\n198.51.100.7 dev net1 scope link"))
-		run(c, "CHECK").OK(GinkgoTB())
-		run(c, "DEL").OK(GinkgoTB())
-		Expect(restored(before, b.pod)).To(BeEmpty())
+		b.OK("CHECK", c)
+		b.OK("DEL", c)
+		restored()
 	})
 
 	It("serves addresses without a route to their subnet, as ptp makes them", func() {
 		b.pod.Batch(GinkgoTB(), "addr flush dev net1", "addr add 10.66.0.2/24 dev net1 noprefixroute", "route add 10.66.0.1 dev net1", "route add 10.66.0.0/24 via 10.66.0.1")
-		before := snapshot(b.pod)
+		restored := b.Restored(b.pod)
 		c := b.call(conf("", `{"address":"10.66.0.2/24","gateway":"10.66.0.1"}`))
-		added(c)
+		b.Add(c)
 		Expect(b.table("-4", 100)).To(Equal("default via 10.66.0.1 dev net1 proto 112\n10.66.0.0/24 via 10.66.0.1 dev net1\n10.66.0.1 dev net1 scope link"))
-		run(c, "CHECK").OK(GinkgoTB())
-		run(c, "DEL").OK(GinkgoTB())
-		Expect(restored(before, b.pod)).To(BeEmpty())
+		b.OK("CHECK", c)
+		b.OK("DEL", c)
+		restored()
 	})
 
 	It("restores all attributes of the routes", func() {
 		b.pod.Batch(GinkgoTB(), "route add 192.0.2.0/24 via 10.66.0.3 mtu lock 1300 advmss 1200 proto static metric 7 initcwnd 20",
 			"route add 198.51.100.0/24 nexthop via 10.66.0.4 weight 3 nexthop via 10.66.0.5", "route add 203.0.113.0/24 via 192.0.2.77 dev net1 onlink",
 			"route add 2001:db8:1::/48 via fd66::3 mtu 1300 proto static", "route append 2001:db8:1::/48 via fd66::4 mtu 1300 proto static")
-		before := snapshot(b.pod)
+		restored := b.Restored(b.pod)
 		c := b.call(conf("", net1Prev))
-		added(c)
-		Expect(b.ip("-4 route show dev net1")).To(BeEmpty())
+		b.Add(c)
+		Expect(b.pod.IP("-4 route show dev net1")).To(BeEmpty())
 		Expect(b.table("-6", 101)).To(ContainSubstring("via fd66::4"))
-		run(c, "DEL").OK(GinkgoTB())
-		Expect(restored(before, b.pod)).To(BeEmpty())
+		b.OK("DEL", c)
+		restored()
 	})
 
 	DescribeTable("keeps routes in the main table", func(keys, want4, want6 string) {
-		before := snapshot(b.pod)
+		restored := b.Restored(b.pod)
 		c := b.call(conf(keys, net1Prev))
-		added(c)
-		Expect(b.ip("-4 route show dev net1")).To(Equal(want4))
-		Expect(b.ip("-6 route show dev net1")).To(Equal(want6))
+		b.Add(c)
+		Expect(b.pod.IP("-4 route show dev net1")).To(Equal(want4))
+		Expect(b.pod.IP("-6 route show dev net1")).To(Equal(want6))
 		Expect(b.table("-4", 100)).To(ContainSubstring("172.31.0.0/16 via 10.66.0.9"))
-		again := snapshot(b.pod)
-		added(c)
-		Expect(restored(again, b.pod)).To(BeEmpty(), "a second ADD changes nothing")
-		run(c, "CHECK").OK(GinkgoTB())
-		run(c, "DEL").OK(GinkgoTB())
-		Expect(restored(before, b.pod)).To(BeEmpty())
+		again := b.Restored(b.pod)
+		b.Add(c)
+		again() // "a second ADD changes nothing"
+		b.OK("CHECK", c)
+		b.OK("DEL", c)
+		restored()
 	},
 		Entry("with gateways", `"gateways":["10.66.0.254","fd66::254"]`, "", "fe80::/64 proto kernel metric 256 pref medium"),
 		Entry("none", `"keepMain":"none"`, "", "fe80::/64 proto kernel metric 256 pref medium"),
@@ -162,61 +159,57 @@ var _ = Describe("ADD", func() {
 
 	It("with table makes rules only", func() {
 		b.pod.Batch(GinkgoTB(), "route add default via 10.66.0.254 table 5000")
-		before := snapshot(b.pod)
+		restored := b.Restored(b.pod)
 		c := b.call(conf(`"table":5000`, net1Prev))
-		added(c)
+		b.Add(c)
 		Expect(b.rules("-4")).To(Equal([]string{"32765:\tfrom 10.66.0.2 lookup 5000 proto 112"}))
 		Expect(b.rules("-6")).To(Equal([]string{"32765:\tfrom fd66::2 lookup 5000 proto 112"}))
-		Expect(b.ip("route get 198.51.100.1 from 10.66.0.2")).To(ContainSubstring("via 10.66.0.254 "))
-		added(c)
-		run(c, "CHECK").OK(GinkgoTB())
+		Expect(b.pod.IP("route get 198.51.100.1 from 10.66.0.2")).To(ContainSubstring("via 10.66.0.254 "))
+		b.Add(c)
+		b.OK("CHECK", c)
 		other := c
 		other.Config = conf(`"table":5001`, net1Prev)
-		Expect(run(other, "CHECK").Failure(GinkgoTB()).Msg).To(ContainSubstring("the rule from 10.66.0.2 leads to table 5000, not 5001"))
+		Expect(b.Run("CHECK", other).Failure(GinkgoTB()).Msg).To(ContainSubstring("the rule from 10.66.0.2 leads to table 5000, not 5001"))
 		By("which DEL recognises without the key")
 		c.Config = conf("", net1Prev)
-		run(c, "DEL").OK(GinkgoTB())
-		Expect(restored(before, b.pod)).To(BeEmpty())
+		b.OK("DEL", c)
+		restored()
 	})
 
 	It("avoids the tables of others", func() {
 		b.pod.Batch(GinkgoTB(), "rule add from 192.0.2.9 lookup 100", "route add 192.0.2.0/24 via 10.77.0.9 table 101")
-		added(b.call(conf("", net1Prev)))
+		b.Add(b.call(conf("", net1Prev)))
 		Expect(b.rules("-4")).To(ContainElement(ContainSubstring("from 10.66.0.2 lookup 102")))
-		first := b.call(confOf("1.1.0", "eth0", "", eth0Prev))
-		first.IfName = "eth0"
-		added(first)
+		b.Add(b.callFor("eth0", confOf("1.1.0", "eth0", "", eth0Prev)))
 		Expect(b.rules("-4")).To(ContainElement(ContainSubstring("from 10.77.0.2 lookup 104")))
 	})
 
 	It("serves interfaces with overlapping subnets, and DELs in any order restore the main table", func() {
 		for _, second := range []string{"eth0", "net1"} {
-			b := newTestbed(GinkgoTB())
+			b := newTestbed()
+			b.Sorted = true // the order of the routes is that of the DELs
 			b.pod.Batch(GinkgoTB(), "addr add 10.66.0.3/24 dev eth0")
-			before := snapshot(b.pod)
-			calls := map[string]nstest.Call{"net1": b.call(conf("", net1Prev)), "eth0": b.call(confOf("1.1.0", "eth0", "", eth0Prev+`,{"address":"10.66.0.3/24"}`))}
-			for name, c := range calls {
-				c.IfName = name
-				calls[name] = c
-				added(c)
+			restored := b.Restored(b.pod)
+			calls := map[string]nstest.Call{"net1": b.call(conf("", net1Prev)), "eth0": b.callFor("eth0", confOf("1.1.0", "eth0", "", eth0Prev+`,{"address":"10.66.0.3/24"}`))}
+			for _, c := range calls {
+				b.Add(c)
 			}
-			Expect(b.ip("route get 10.66.0.9 from 10.66.0.2")).To(ContainSubstring("dev net1"))
-			Expect(b.ip("route get 10.66.0.9 from 10.66.0.3")).To(ContainSubstring("dev eth0"))
+			Expect(b.pod.IP("route get 10.66.0.9 from 10.66.0.2")).To(ContainSubstring("dev net1"))
+			Expect(b.pod.IP("route get 10.66.0.9 from 10.66.0.3")).To(ContainSubstring("dev eth0"))
 			for name, c := range calls {
 				if name != second {
-					run(c, "DEL").OK(GinkgoTB())
-					run(calls[second], "CHECK").OK(GinkgoTB())
+					b.OK("DEL", c)
+					b.OK("CHECK", calls[second])
 				}
 			}
-			run(calls[second], "DEL").OK(GinkgoTB())
-			Expect(strings.Split(snapshot(b.pod), "\n")).To(ConsistOf(strings.Split(before, "\n"))) // the order is that of the DELs
+			b.OK("DEL", calls[second])
+			restored()
 		}
 	})
 
 	It("gives interfaces that are attached at the same time different tables", func() {
 		b.pod.Batch(GinkgoTB(), "addr add 10.78.0.2/24 dev eth0")
-		calls := []nstest.Call{b.call(conf("", net1Prev)), b.call(confOf("1.1.0", "eth0", "", eth0Prev+`,{"address":"10.78.0.2/24"}`))}
-		calls[1].IfName = "eth0"
+		calls := []nstest.Call{b.call(conf("", net1Prev)), b.callFor("eth0", confOf("1.1.0", "eth0", "", eth0Prev+`,{"address":"10.78.0.2/24"}`))}
 		By("calling the second ADD when the first has chosen its tables")
 		waits, done := make(chan struct{}), make(chan nstest.Reply, 1)
 		calls[1].Before = func(step string) error {
@@ -229,7 +222,7 @@ var _ = Describe("ADD", func() {
 		calls[0].Before = func(step string) error {
 			if strings.HasPrefix(step, "add rule") {
 				once.Do(func() {
-					go func() { done <- run(calls[1], "ADD") }()
+					go func() { done <- b.Run("ADD", calls[1]) }()
 					select {
 					case <-waits:
 					case reply := <-done:
@@ -239,7 +232,7 @@ var _ = Describe("ADD", func() {
 			}
 			return nil
 		}
-		run(calls[0], "ADD").OK(GinkgoTB())
+		b.OK("ADD", calls[0])
 		reply := <-done
 		reply.OK(GinkgoTB())
 		tables := map[string]bool{}
@@ -260,8 +253,8 @@ var _ = Describe("ADD", func() {
 		}
 		text, err := prev.Marshal(v)
 		Expect(err).NotTo(HaveOccurred())
-		c := b.call(nstest.WithPrevResult(`{"cniVersion":"`+version+`","name":"net","type":"sbr"}`, string(text)))
-		nstest.Golden(GinkgoTB(), "add-"+version, run(c, "ADD").OK(GinkgoTB()).Stdout)
+		c := b.call(nstest.WithPrevResult(`{"cniVersion":"`+version+`","name":"net1","type":"sbr"}`, string(text)))
+		nstest.Golden(GinkgoTB(), "add-"+version, b.OK("ADD", c).Stdout)
 		Expect(b.rules("-4")).To(HaveLen(1))
 		Expect(b.rules("-6")).To(HaveLen(1))
 	},
@@ -270,8 +263,8 @@ var _ = Describe("ADD", func() {
 	)
 
 	DescribeTable("fails and changes nothing",
-		func(config string, code int, texts ...string) { refused(b.call(config), code, texts...) },
-		Entry("without prevResult", `{"cniVersion":"1.1.0","name":"net","type":"sbr"}`, 7, "must be called as chained plugin"),
+		func(config string, code int, texts ...string) { b.Refuse(b.call(config), code, texts...) },
+		Entry("without prevResult", `{"cniVersion":"1.1.0","name":"net1","type":"sbr"}`, 7, "must be called as chained plugin"),
 		Entry("without IPs", conf("", ""), 7, "no IP addresses supplied on interface: net1"),
 		Entry("with IPs of another interface only", confOf("1.1.0", "eth0", "", eth0Prev), 7, "no IP addresses supplied on interface: net1"),
 		Entry("with an IP that the interface does not have", conf("", net1Prev+`,{"address":"10.99.99.3/24"}`), 7,
@@ -294,81 +287,76 @@ var _ = Describe("ADD", func() {
 	)
 
 	It("fails if the container has no such interface", func() {
-		c := b.call(confOf("1.1.0", "net2", "", net1Prev))
-		c.IfName = "net2"
-		refused(c, 7, "the container has no interface net2")
+		b.Refuse(b.callFor("net2", confOf("1.1.0", "net2", "", net1Prev)), 7, "the container has no interface net2")
 	})
 
 	It("warns of keys that have no effect beside table", func() {
-		Expect(run(b.call(conf(`"table":9,"keepMain":"all"`, net1Prev)), "ADD").OK(GinkgoTB()).Stderr).To(ContainSubstring("keepMain have no effect"))
+		Expect(b.OK("ADD", b.call(conf(`"table":9,"keepMain":"all"`, net1Prev))).Stderr).To(ContainSubstring("keepMain have no effect"))
 	})
 
 	It("makes no route to an IP without a subnet, and keeps none in the main table", func() {
 		b.pod.Batch(GinkgoTB(), "addr add 10.66.0.7/32 dev net1")
 		c := b.call(conf(`"keepMain":"subnet"`, `{"address":"10.66.0.7/32"}`))
-		added(c)
-		Expect(b.ip("-4 route show 10.66.0.7")).To(BeEmpty())
+		b.Add(c)
+		Expect(b.pod.IP("-4 route show 10.66.0.7")).To(BeEmpty())
 		Expect(b.table("-4", 100)).NotTo(ContainSubstring("10.66.0.7"))
-		run(c, "CHECK").OK(GinkgoTB())
+		b.OK("CHECK", c)
 	})
 
 	It("makes the route to a subnet that has none", func() {
 		b.pod.Batch(GinkgoTB(), "route del 10.66.0.0/24 dev net1")
 		c := b.call(conf("", `{"address":"10.66.0.2/24"}`))
-		added(c)
+		b.Add(c)
 		Expect(b.table("-4", 100)).To(ContainSubstring("10.66.0.0/24 dev net1 proto 112 scope link"))
-		run(c, "CHECK").OK(GinkgoTB())
-		run(c, "DEL").OK(GinkgoTB())
+		b.OK("CHECK", c)
+		b.OK("DEL", c)
 		Expect(b.table("-4", 100)).To(BeEmpty())
 	})
 
 	It("warns of a gateway of a family without an IP", func() {
-		reply := run(b.call(conf(`"gateways":["10.66.0.254","fd66::254"]`, `{"address":"10.66.0.2/24"}`)), "ADD").OK(GinkgoTB())
+		reply := b.OK("ADD", b.call(conf(`"gateways":["10.66.0.254","fd66::254"]`, `{"address":"10.66.0.2/24"}`)))
 		Expect(reply.Stderr).To(ContainSubstring("gateways: fd66::254 has no effect, because the interface has no IPv6 address"))
 		Expect(reply.Stderr).NotTo(ContainSubstring("10.66.0.254"))
 	})
 
 	It("accepts the kernel's tables, as the reference plugin does, and DEL leaves their routes alone", func() {
-		before := snapshot(b.pod)
+		restored := b.Restored(b.pod)
 		for _, table := range []string{"253", "254", "255"} {
 			c := b.call(conf(`"table":`+table, net1Prev))
-			added(c)
-			run(c, "CHECK").OK(GinkgoTB())
-			run(c, "DEL").OK(GinkgoTB())
-			Expect(restored(before, b.pod)).To(BeEmpty())
+			b.Add(c)
+			b.OK("CHECK", c)
+			b.OK("DEL", c)
+			restored()
 		}
 	})
 
 	It("leaves routes of router advertisements to the kernel, and uses their gateway", func() {
 		b.pod.Batch(GinkgoTB(), "route del default via fd66::1", "route add default via fe80::9 dev net1 proto ra metric 1024", "route add 2001:db8:5::/64 dev net1 expires 3000")
-		before := snapshot(b.pod)
+		restored := b.Restored(b.pod)
 		c := b.call(conf("", `{"address":"fd66::2/64"}`))
-		added(c)
+		b.Add(c)
 		Expect(b.table("-6", 100)).To(Equal("fd66::/64 dev net1 proto kernel metric 256 pref medium\ndefault via fe80::9 dev net1 proto 112 metric 1024 pref medium"))
-		Expect(b.ip("-6 route show dev net1")).To(And(ContainSubstring("default via fe80::9 proto ra"), ContainSubstring("2001:db8:5::/64")))
-		run(c, "DEL").OK(GinkgoTB())
-		Expect(restored(before, b.pod)).To(BeEmpty())
+		Expect(b.pod.IP("-6 route show dev net1")).To(And(ContainSubstring("default via fe80::9 proto ra"), ContainSubstring("2001:db8:5::/64")))
+		b.OK("DEL", c)
+		restored()
 	})
 })
 
 var _ = Describe("DEL", func() {
 	var b *testbed
-	BeforeEach(func() {
-		nstest.LeakCheck(GinkgoTB())
-		b = newTestbed(GinkgoTB())
-	})
+	BeforeEach(func() { b = newTestbed() })
 
 	DescribeTable("restores the main table", func(change func(*nstest.Call)) {
-		before := snapshot(b.pod)
+		restored := b.Restored(b.pod)
 		c := b.call(conf("", net1Prev))
-		added(c)
+		b.Add(c)
 		change(&c)
-		run(c, "DEL").OK(GinkgoTB())
-		Expect(restored(before, b.pod)).To(BeEmpty())
+		b.OK("DEL", c)
+		restored()
 	},
-		Entry("without prevResult", func(c *nstest.Call) { c.Config = `{"cniVersion":"1.1.0","name":"net","type":"sbr"}` }),
+		Entry("without prevResult", func(c *nstest.Call) { c.Config = `{"cniVersion":"1.1.0","name":"net1","type":"sbr"}` }),
 		Entry("with a configuration that ADD refuses", func(c *nstest.Call) {
-			c.Config = `{"cniVersion":"9","name":"net","type":"sbr","table":"x","gateways":7,"keepMain":[],"prevResult":3}`
+			c.Config = `{"cniVersion":"9","name":"net1","type":"sbr","table":"x","gateways":7,"keepMain":[],"prevResult":3}`
 		}),
 		Entry("with a table that was configured since", func(c *nstest.Call) { c.Config = conf(`"table":77`, net1Prev) }),
 	)
@@ -376,20 +364,20 @@ var _ = Describe("DEL", func() {
 	It("succeeds without the container, and makes no file at the path", func() {
 		path := GinkgoT().TempDir() + "/netns"
 		for _, netns := range []string{"", path} {
-			run(nstest.Call{Node: b.node, NetNS: netns, IfName: "net1", Config: conf("", net1Prev)}, "DEL").OK(GinkgoTB())
+			b.OK("DEL", nstest.Call{Node: b.Host, NetNS: netns, IfName: "net1", Config: conf("", net1Prev)})
 		}
 		Expect(path).NotTo(BeAnExistingFile())
 	})
 
 	DescribeTable("restores the main table if somebody deleted rules", func(changes ...string) {
-		before := snapshot(b.pod)
+		restored := b.Restored(b.pod)
 		c := b.call(conf("", net1Prev))
-		added(c)
+		b.Add(c)
 		for _, change := range changes {
-			b.ip(change)
+			b.pod.IP(change)
 		}
-		run(c, "DEL").OK(GinkgoTB())
-		Expect(restored(before, b.pod)).To(BeEmpty())
+		b.OK("DEL", c)
+		restored()
 	},
 		Entry("of IPv4", "rule del from 10.66.0.2"),
 		Entry("of both families", "rule del from 10.66.0.2", "-6 rule del from fd66::2"),
@@ -398,26 +386,26 @@ var _ = Describe("DEL", func() {
 	DescribeTable("deletes everything if somebody deleted an address, and warns of routes that the kernel refuses", func(address, warning string) {
 		b.pod.Batch(GinkgoTB(), "addr add 10.67.0.2/24 dev net1") // with the last IPv4 address, the kernel deletes all IPv4 routes
 		c := b.call(conf("", net1Prev))
-		added(c)
+		b.Add(c)
 		b.pod.Batch(GinkgoTB(), "addr del "+address+" dev net1")
-		reply := run(c, "DEL").OK(GinkgoTB())
+		reply := b.OK("DEL", c)
 		Expect(append(b.rules("-4"), b.rules("-6")...)).To(BeEmpty())
 		Expect(b.table("-4", 100) + b.table("-6", 101)).To(BeEmpty())
 		Expect(reply.Stderr).To(ContainSubstring(warning))
-		run(c, "DEL").OK(GinkgoTB())
+		b.OK("DEL", c)
 	},
 		Entry("of IPv4", "10.66.0.2/24", "the main table does not get route 172.31.0.0/16 via 10.66.0.9 back"),
 		Entry("of IPv6", "fd66::2/64", "the main table does not get route ::/0 via fd66::1"),
 	)
 
 	DescribeTable("restores the main table after an ADD that was killed at any step", func(prepare ...string) {
-		before := snapshot(b.pod)
+		restored := b.Restored(b.pod)
 		c := b.call(conf(`"keepMain":"subnet"`, net1Prev))
 		for steps, ended := 0, false; !ended; steps++ {
 			if len(prepare) > 0 {
-				added(c)
+				b.Add(c)
 				for _, change := range prepare {
-					b.ip(change)
+					b.pod.IP(change)
 				}
 			}
 			killed, count := c, 0
@@ -427,95 +415,89 @@ var _ = Describe("DEL", func() {
 				}
 				return nil
 			}
-			run(killed, "ADD")
+			b.Run("ADD", killed)
 			ended = count <= steps
-			run(c, "DEL").OK(GinkgoTB())
-			Expect(restored(before, b.pod)).To(BeEmpty(), "after %d steps", steps)
+			b.OK("DEL", c)
+			restored()
 		}
 	},
 		Entry("in a new container"),
-		Entry("in a container with an ADD before it, whose rules somebody deleted", "rule del from 10.66.0.2", "-6 rule del from fd66::2"),
+		Entry("in a container with an ADD restored it, whose rules somebody deleted", "rule del from 10.66.0.2", "-6 rule del from fd66::2"),
 	)
 
 	It("deletes the rules if the interface is gone", func() {
 		c := b.call(conf("", net1Prev))
-		added(c)
+		b.Add(c)
 		b.pod.Batch(GinkgoTB(), "link del net1")
-		run(c, "DEL").OK(GinkgoTB())
+		b.OK("DEL", c)
 		Expect(append(b.rules("-4"), b.rules("-6")...)).To(BeEmpty())
 	})
 
 	It("leaves the rules of other interfaces and of other programs alone", func() {
-		other := b.call(confOf("1.1.0", "eth0", "", eth0Prev))
-		other.IfName = "eth0"
-		added(other)
+		other := b.callFor("eth0", confOf("1.1.0", "eth0", "", eth0Prev))
+		b.Add(other)
 		b.pod.Batch(GinkgoTB(), "rule add from 10.66.0.2 lookup 33", "rule add from 10.66.0.2 to 192.0.2.0/24 lookup 33")
-		before := snapshot(b.pod)
+		restored := b.Restored(b.pod)
 		c := b.call(conf("", net1Prev))
-		added(c)
-		run(c, "DEL").OK(GinkgoTB())
-		Expect(restored(before, b.pod)).To(BeEmpty())
-		run(other, "CHECK").OK(GinkgoTB())
+		b.Add(c)
+		b.OK("DEL", c)
+		restored()
+		b.OK("CHECK", other)
 	})
 
 	It("leaves an interface that may be of another attachment alone, and warns", func() {
-		added(b.call(conf(`"keepMain":"subnet"`, net1Prev)))
-		before := snapshot(b.pod)
-		reply := run(b.call(conf("", `{"address":"10.66.0.9/24"}`)), "DEL").OK(GinkgoTB())
+		b.Add(b.call(conf(`"keepMain":"subnet"`, net1Prev)))
+		restored := b.Restored(b.pod)
+		reply := b.OK("DEL", b.call(conf("", `{"address":"10.66.0.9/24"}`)))
 		Expect(reply.Stderr).To(ContainSubstring("net1 keeps its rules and routes: it has none of the addresses that prevResult has for it"))
-		Expect(restored(before, b.pod)).To(BeEmpty())
+		restored()
 	})
 
 	DescribeTable("deletes everything of the interface, whatever prevResult has", func(ips string, mark func(alias string)) {
-		before := snapshot(b.pod)
-		added(b.call(conf(`"keepMain":"subnet"`, net1Prev)))
+		restored := b.Restored(b.pod)
+		b.Add(b.call(conf(`"keepMain":"subnet"`, net1Prev)))
 		c := b.call(conf("", ips))
 		c.ContainerID = "one"
-		mark("plumb:net/one/net1")
-		run(c, "DEL").OK(GinkgoTB())
+		mark("plumb:net1/one/net1")
+		b.OK("DEL", c)
 		mark("")
-		Expect(restored(before, b.pod)).To(BeEmpty())
+		restored()
 	},
 		Entry("if it lacks an IP", `{"address":"10.66.0.2/24"}`, func(string) {}),
 		Entry("if the alias of the interface names the attachment", `{"address":"10.66.0.9/24"}`, func(alias string) { b.pod.Must(GinkgoTB(), "ip", "link", "set", "net1", "alias", alias) }),
 	)
 
 	It("deletes everything of a veth whose host end names the attachment, whatever prevResult has", func() {
-		nstest.Join(GinkgoTB(), nstest.End{In: b.pod, Name: "net2", Addrs: []string{"10.55.0.2/24"}}, nstest.End{In: b.node, Name: "veth2", Addrs: []string{"10.55.0.1/24"}})
-		b.node.Must(GinkgoTB(), "ip", "link", "set", "veth2", "alias", "plumb:net/one/net2")
-		before := snapshot(b.pod)
-		c := b.call(confOf("1.1.0", "net2", "", `{"address":"10.55.0.2/24"}`))
-		c.IfName, c.ContainerID = "net2", "one"
-		added(c)
+		nstest.Join(GinkgoTB(), nstest.End{In: b.pod, Name: "net2", Addrs: []string{"10.55.0.2/24"}}, nstest.End{In: b.Host, Name: "veth2", Addrs: []string{"10.55.0.1/24"}})
+		b.Host.IP("link set veth2 alias plumb:net1/one/net2")
+		restored := b.Restored(b.pod)
+		c := b.callFor("net2", confOf("1.1.0", "net2", "", `{"address":"10.55.0.2/24"}`))
+		c.ContainerID = "one"
+		b.Add(c)
 		c.Config = confOf("1.1.0", "net2", "", `{"address":"10.66.0.2/24"}`)
-		run(c, "DEL").OK(GinkgoTB())
-		Expect(restored(before, b.pod)).To(BeEmpty())
+		b.OK("DEL", c)
+		restored()
 	})
 
 	It("leaves an interface of another attachment at the same path alone", func() {
-		added(b.call(conf("", net1Prev)))
-		b.pod.Batch(GinkgoTB(), "link set net1 alias plumb:net/other/net1")
-		before := snapshot(b.pod)
-		run(b.call(conf("", net1Prev)), "DEL").OK(GinkgoTB())
-		Expect(restored(before, b.pod)).To(BeEmpty())
+		b.Add(b.call(conf("", net1Prev)))
+		b.pod.Batch(GinkgoTB(), "link set net1 alias plumb:net1/other/net1")
+		restored := b.Restored(b.pod)
+		b.OK("DEL", b.call(conf("", net1Prev)))
+		restored()
 	})
 })
 
 var _ = Describe("CHECK", func() {
 	var b *testbed
-	BeforeEach(func() {
-		nstest.LeakCheck(GinkgoTB())
-		b = newTestbed(GinkgoTB())
-	})
+	BeforeEach(func() { b = newTestbed() })
 
 	DescribeTable("names what is missing", func(change, want string) { // change is a command of ip
 		c := b.call(conf(`"gateways":["10.66.0.254"]`, net1Prev))
-		added(c)
-		run(c, "CHECK").OK(GinkgoTB())
-		b.ip(change)
-		f := run(c, "CHECK").Failure(GinkgoTB())
-		Expect(f.Code).To(BeEquivalentTo(types.CodeChanged))
-		Expect(f.Msg).To(ContainSubstring(want))
+		b.Add(c)
+		b.OK("CHECK", c)
+		b.pod.IP(change)
+		b.Fails("CHECK", c, types.CodeChanged, want)
 	},
 		Entry(nil, "rule del from 10.66.0.2", "the rule from 10.66.0.2 is missing"),
 		Entry(nil, "-6 rule del from fd66::2", "the rule from fd66::2 is missing"),
@@ -528,13 +510,10 @@ var _ = Describe("CHECK", func() {
 })
 
 var _ = Describe("STATUS", func() {
-	It("returns code 50 for an invalid configuration", func() {
-		node := nstest.NewNode(GinkgoTB())
-		call := func(keys string) nstest.Reply {
-			return nstest.Run(plugin(), nstest.Call{Command: "STATUS", Node: node, Config: `{"cniVersion":"1.1.0","name":"net","type":"sbr"` + keys + `}`})
-		}
-		call("").OK(GinkgoTB())
-		Expect(call(`,"table":-1`).Failure(GinkgoTB()).Code).To(BeEquivalentTo(50))
+	It("fails for an invalid configuration", func() {
+		b := nstest.NewBedOn(GinkgoTB(), plugin(), nstest.NewNode(GinkgoTB()))
+		b.RequireStatus(nstest.Conf("sbr", "1.1.0", "", ""), "")
+		b.RequireStatus(nstest.Conf("sbr", "1.1.0", `"table":-1`, ""), "table -1")
 	})
 })
 
@@ -551,13 +530,7 @@ var _ = DescribeTable("leaves nothing behind if a step fails", func(keys string)
 )
 
 var _ = It("the error of a failed ADD names its cause", func() {
-	b := newTestbed(GinkgoTB())
-	c := b.call(conf("", net1Prev))
-	c.Before = func(step string) error {
-		if strings.HasPrefix(step, "add rule") {
-			return fmt.Errorf("injected: %w", syscall.EPERM)
-		}
-		return nil
-	}
-	Expect(run(c, "ADD").Failure(GinkgoTB()).Msg).To(ContainSubstring("add rule from 10.66.0.2 lookup 100: injected"))
+	b := newTestbed()
+	c := b.call(conf("", net1Prev)).FailAt("add rule", fmt.Errorf("injected: %w", syscall.EPERM))
+	Expect(b.Run("ADD", c).Failure(GinkgoTB()).Msg).To(ContainSubstring("add rule from 10.66.0.2 lookup 100: injected"))
 })

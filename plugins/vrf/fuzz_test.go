@@ -43,7 +43,7 @@ func FuzzCheck(f *testing.F) {
 		if !json.Valid([]byte(prev)) {
 			return
 		}
-		c := nstest.Call{Command: "CHECK", Node: node, Pod: pod, Config: nstest.WithPrevResult(`{"cniVersion":"1.1.0","name":"net","type":"vrf","vrfname":"blue"}`, prev)}
+		c := nstest.Call{Command: "CHECK", Node: node, Pod: pod, Config: nstest.WithPrevResult(`{"cniVersion":"1.1.0","name":"net1","type":"vrf","vrfname":"blue"}`, prev)}
 		if failure := nstest.Run(plugin(), c).Failure(t); strings.HasPrefix(failure.Msg, "panic") {
 			t.Errorf("prevResult %s: %s", prev, failure)
 		}
