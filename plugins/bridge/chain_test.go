@@ -12,10 +12,7 @@ import (
 
 var _ = Describe("bridge after a plugin whose result has interfaces in the container only", func() {
 	var b *testbed
-	BeforeEach(func() {
-		b = newTestbed()
-		nstest.LeakCheck(GinkgoTB())
-	})
+	BeforeEach(func() { b = newTestbed() })
 
 	// afterLoopback returns the configuration with the result of loopback as prevResult, as in
 	// the chain of Nomad.
@@ -29,7 +26,7 @@ var _ = Describe("bridge after a plugin whose result has interfaces in the conta
 	It("makes a pair, and returns nothing of prevResult", func() {
 		conf := b.conf("0.4.0", gatewayed+`"ipMasq":true,`, v4range)
 		pod := newPod()
-		reply := run(b.call("one", pod, afterLoopback(conf, pod)), "ADD").OK(GinkgoTB())
+		reply := b.OK("ADD", b.Call("one", pod, afterLoopback(conf, pod)))
 		result := reply.Result(GinkgoTB())
 		var names []string
 		for _, in := range result.Interfaces {
@@ -40,12 +37,12 @@ var _ = Describe("bridge after a plugin whose result has interfaces in the conta
 		Expect(result.Routes).NotTo(ContainElement(HaveField("Dst", prefix("10.60.0.0/16"))))
 		Expect(result.DNS).To(BeZero())
 		nstest.ServeTCP(GinkgoTB(), pod, "10.9.0.2:80")
-		nstest.MustDial(GinkgoTB(), b.node, "10.9.0.2:80", "10.9.0.1")
+		nstest.MustDial(GinkgoTB(), b.Host, "10.9.0.2:80", "10.9.0.1")
 
 		By("CHECK and DEL with that result")
-		c := b.call("one", pod, nstest.WithPrevResult(conf, reply.Stdout))
-		run(c, "CHECK").OK(GinkgoTB())
-		run(c, "DEL").OK(GinkgoTB())
+		c := b.Call("one", pod, nstest.WithPrevResult(conf, reply.Stdout))
+		b.OK("CHECK", c)
+		b.OK("DEL", c)
 		Expect(pod.Must(GinkgoTB(), "ip", "-br", "link")).NotTo(ContainSubstring("eth0"))
 	})
 })

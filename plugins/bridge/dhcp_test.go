@@ -9,7 +9,6 @@ import (
 var _ = Describe("with an IPAM plugin that works over the link", func() {
 	var l nstest.LinkForIPAM
 	BeforeEach(func() {
-		nstest.LeakCheck(GinkgoTB())
 		node, pod := nstest.NewNodeAndPod(GinkgoTB())
 		l = nstest.LinkForIPAM{Plugin: plugin(), HostEnds: "ip -o link show master cni0", Want: 1, Call: nstest.Call{
 			Node: node, Pod: pod, Config: `{"cniVersion":"1.1.0","name":"net1","type":"bridge","ipam":{"type":"dhcp"}}`,

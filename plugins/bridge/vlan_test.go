@@ -21,28 +21,27 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 	BeforeEach(func() {
 		nstest.RequireFeature(GinkgoTB(), "bridge VLAN filtering", vlanFiltering())
 		b = newTestbedOn(nstest.NewNode(GinkgoTB()))
-		nstest.LeakCheck(GinkgoTB())
 	})
 	// vlansOfPort returns the VLANs of a port of the node as `bridge` prints them.
 	vlansOfPort := func(port string) string {
 		GinkgoHelper()
-		_, lines, _ := strings.Cut(in(b.node, "bridge -compressvlans vlan show dev "+port), port)
+		_, lines, _ := strings.Cut(b.Host.MustLine(GinkgoTB(), "bridge -compressvlans vlan show dev "+port), port)
 		return strings.Join(strings.Fields(strings.ReplaceAll(strings.TrimSpace(lines), "\n", " , ")), " ")
 	}
 	// gatewayPort returns the name of the gateway's port.
 	gatewayPort := func() string {
 		GinkgoHelper()
-		return regexp.MustCompile(`cni0\.100@(\S+):`).FindStringSubmatch(in(b.node, "ip link show cni0.100"))[1]
+		return regexp.MustCompile(`cni0\.100@(\S+):`).FindStringSubmatch(b.Host.IP("link show cni0.100"))[1]
 	}
 
 	DescribeTable("makes the port a member of", func(keys, want string) {
 		conf := b.conf("1.1.0", keys)
-		c := b.call("one", newPod(), conf)
-		reply := run(c, "ADD").OK(GinkgoTB())
-		Expect(in(b.node, "ip -d link show cni0")).To(ContainSubstring("vlan_filtering 1"))
+		c := b.Call("one", newPod(), conf)
+		reply := b.OK("ADD", c)
+		Expect(b.Host.IP("-d link show cni0")).To(ContainSubstring("vlan_filtering 1"))
 		Expect(vlansOfPort(reply.Result(GinkgoTB()).Interfaces[1].Name)).To(Equal(want))
 		c.Config = nstest.WithPrevResult(conf, reply.Stdout)
-		run(c, "CHECK").OK(GinkgoTB())
+		b.OK("CHECK", c)
 	},
 		Entry("its VLAN, and not of the default VLAN", vlan100, "100 PVID Egress Untagged"),
 		Entry("the default VLAN as well, with preserveDefaultVlan", vlan100+`"preserveDefaultVlan":true,`,
@@ -58,20 +57,20 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 	)
 
 	It("removes the port from the default VLAN of the bridge, also if that is not 1", func() {
-		in(b.node, "ip link add cni0 type bridge vlan_filtering 1 vlan_default_pvid 5")
-		one := mustAdd(b.call("one", newPod(), b.conf("1.1.0", vlan100)))
+		b.Host.IP("link add cni0 type bridge vlan_filtering 1 vlan_default_pvid 5")
+		one := b.Add(b.Call("one", newPod(), b.conf("1.1.0", vlan100)))
 		Expect(vlansOfPort(one.Interfaces[1].Name)).To(Equal("100 PVID Egress Untagged"))
-		two := mustAdd(b.call("two", newPod(), b.conf("1.1.0", `"vlanTrunk":[{"id":200}],`)))
+		two := b.Add(b.Call("two", newPod(), b.conf("1.1.0", `"vlanTrunk":[{"id":200}],`)))
 		Expect(vlansOfPort(two.Interfaces[1].Name)).To(Equal("1 PVID Egress Untagged , 200"))
-		three := mustAdd(b.call("three", newPod(), b.conf("1.1.0", "")))
+		three := b.Add(b.Call("three", newPod(), b.conf("1.1.0", "")))
 		Expect(vlansOfPort(three.Interfaces[1].Name)).To(Equal("5 PVID Egress Untagged"))
 	})
 
 	It("passes the frames of the trunk tagged, and the others untagged", func() {
 		trunk, untagged, native := newPod(), newPod(), newPod()
-		mustAdd(b.call("trunk", trunk, b.conf("1.1.0", vlan100+`"vlanTrunk":[{"id":200}],`)))
-		mustAdd(b.call("untagged", untagged, b.conf("1.1.0", `"vlan":200,`)))
-		mustAdd(b.call("native", native, b.conf("1.1.0", vlan100)))
+		b.Add(b.Call("trunk", trunk, b.conf("1.1.0", vlan100+`"vlanTrunk":[{"id":200}],`)))
+		b.Add(b.Call("untagged", untagged, b.conf("1.1.0", `"vlan":200,`)))
+		b.Add(b.Call("native", native, b.conf("1.1.0", vlan100)))
 		_, err := trunk.Exec("ip", "link", "add", "link", "eth0", "name", "eth0.200", "type", "vlan", "id", "200")
 		nstest.RequireFeature(GinkgoTB(), "8021q", err)
 		trunk.Batch(GinkgoTB(), "addr add 10.200.0.1/24 dev eth0.200", "link set eth0.200 up", "addr add 10.100.0.1/24 dev eth0")
@@ -87,9 +86,9 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 		It("is an interface in the VLAN that all pods share, and the first packet passes", func() {
 			conf := b.conf("1.1.0", gatewayed+vlan100+`"mtu":1400,`, v4range, v6range)
 			one, two, stranger := newPod(), newPod(), newPod()
-			first := mustAdd(b.call("one", one, conf))
+			first := b.Add(b.Call("one", one, conf))
 			for _, addr := range []string{"10.9.0.1:80", "[fd00:9::1]:80"} {
-				nstest.ServeTCP(GinkgoTB(), b.node, addr)
+				nstest.ServeTCP(GinkgoTB(), b.Host, addr)
 			}
 			nstest.MustDial(GinkgoTB(), one, "10.9.0.1:80", "10.9.0.2")
 			nstest.MustDial(GinkgoTB(), one, "[fd00:9::1]:80", "fd00:9::2")
@@ -101,28 +100,28 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 
 			By("making its port a member of the VLAN, and adding the addresses to it and not to the bridge")
 			Expect(vlansOfPort(gatewayPort())).To(Equal("100 PVID Egress Untagged"))
-			shown := in(b.node, "ip addr show cni0.100")
+			shown := b.Host.IP("addr show cni0.100")
 			Expect(shown).To(And(ContainSubstring("inet 10.9.0.1/24"), ContainSubstring("inet6 fd00:9::1/64"), ContainSubstring("mtu 1400"),
 				ContainSubstring(first.Interfaces[3].MAC)))
-			Expect(in(b.node, "ip addr show cni0")).NotTo(Or(ContainSubstring("10.9.0.1"), ContainSubstring("fd00:9::1")))
-			Expect(in(b.node, "ip link show "+gatewayPort())).To(ContainSubstring("master cni0"))
+			Expect(b.Host.IP("addr show cni0")).NotTo(Or(ContainSubstring("10.9.0.1"), ContainSubstring("fd00:9::1")))
+			Expect(b.Host.IP("link show " + gatewayPort())).To(ContainSubstring("master cni0"))
 			for _, name := range []string{"cni0.100", gatewayPort()} {
-				Expect(b.node.Sysctl(GinkgoTB(), "net/ipv6/conf/"+name+"/accept_ra")).To(Equal("0"), name)
+				Expect(b.Host.Sysctl(GinkgoTB(), "net/ipv6/conf/"+name+"/accept_ra")).To(Equal("0"), name)
 			}
 
 			By("sharing it with the next pod, but not with a pod in another VLAN")
-			links := in(b.node, "ip -br link")
-			second := mustAdd(b.call("two", two, conf))
+			links := b.Host.IP("-br link")
+			second := b.Add(b.Call("two", two, conf))
 			Expect(second.Interfaces[3]).To(Equal(first.Interfaces[3]))
-			Expect(strings.Count(in(b.node, "ip -br link"), "\n")).To(Equal(strings.Count(links, "\n") + 1))
-			mustAdd(b.call("stranger", stranger, b.conf("1.1.0", `"vlan":200,`, v4range)))
-			Expect(in(stranger, "ip -br addr show eth0")).To(ContainSubstring("10.9.0.4/24"))
+			Expect(strings.Count(b.Host.IP("-br link"), "\n")).To(Equal(strings.Count(links, "\n") + 1))
+			b.Add(b.Call("stranger", stranger, b.conf("1.1.0", `"vlan":200,`, v4range)))
+			Expect(stranger.IP("-br addr show eth0")).To(ContainSubstring("10.9.0.4/24"))
 			nstest.ServeTCP(GinkgoTB(), one, "10.9.0.2:80")
 			nstest.ServeTCP(GinkgoTB(), one, "[fd00:9::2]:80")
 			nstest.MustDial(GinkgoTB(), two, "10.9.0.1:80", "10.9.0.3")
 			nstest.MustDial(GinkgoTB(), two, "10.9.0.2:80", "10.9.0.3")
 			nstest.MustDial(GinkgoTB(), two, "[fd00:9::2]:80", "fd00:9::3")
-			nstest.MustDial(GinkgoTB(), b.node, "10.9.0.2:80", "10.9.0.1")
+			nstest.MustDial(GinkgoTB(), b.Host, "10.9.0.2:80", "10.9.0.1")
 			for _, addr := range []string{"10.9.0.2:80", "10.9.0.1:80"} {
 				_, err := nstest.Dial(stranger, addr)
 				Expect(err).To(HaveOccurred(), addr)
@@ -130,7 +129,7 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 		})
 
 		It("is made once by concurrent ADDs, and each pod reaches it", func() {
-			nstest.ServeTCP(GinkgoTB(), b.node, "0.0.0.0:80")
+			nstest.ServeTCP(GinkgoTB(), b.Host, "0.0.0.0:80")
 			conf := b.conf("1.1.0", gatewayed+vlan100, v4range)
 			for round := range 3 {
 				const count = 8
@@ -142,7 +141,7 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 				for i, pod := range pods {
 					wg.Go(func() {
 						defer GinkgoRecover()
-						results[i] = mustAdd(b.call(fmt.Sprintf("pod%d.%d", round, i), pod, conf))
+						results[i] = b.Add(b.Call(fmt.Sprintf("pod%d.%d", round, i), pod, conf))
 						nstest.MustDial(GinkgoTB(), pod, "10.9.0.1:80", "")
 					})
 				}
@@ -151,26 +150,26 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 					Expect(result).NotTo(BeNil())
 					Expect(result.Interfaces[3]).To(Equal(results[0].Interfaces[3]))
 				}
-				Expect(in(b.node, "ip link show cni0.100")).To(ContainSubstring(results[0].Interfaces[3].MAC))
+				Expect(b.Host.IP("link show cni0.100")).To(ContainSubstring(results[0].Interfaces[3].MAC))
 				Expect(vlansOfPort(gatewayPort())).To(Equal("100 PVID Egress Untagged"))
-				Expect(strings.Count(in(b.node, "ip -br link show master cni0"), "\n")).To(Equal(count + 1))
+				Expect(strings.Count(b.Host.IP("-br link show master cni0"), "\n")).To(Equal(count + 1))
 				for i, pod := range pods {
-					run(b.call(fmt.Sprintf("pod%d.%d", round, i), pod, conf), "DEL").OK(GinkgoTB())
+					b.OK("DEL", b.Call(fmt.Sprintf("pod%d.%d", round, i), pod, conf))
 				}
-				in(b.node, "ip link del cni0.100")
-				in(b.node, "ip link del cni0")
+				b.Host.IP("link del cni0.100")
+				b.Host.IP("link del cni0")
 			}
 		})
 
 		It("is completed by the next ADD, at whatever step the first ADD stopped", func() {
-			nstest.ServeTCP(GinkgoTB(), b.node, "0.0.0.0:80")
+			nstest.ServeTCP(GinkgoTB(), b.Host, "0.0.0.0:80")
 			conf := b.conf("1.1.0", gatewayed+vlan100, v4range)
-			mustAdd(b.call("warm", newPod(), conf))
+			b.Add(b.Call("warm", newPod(), conf))
 			port := gatewayPort()
 			for k := 1; ; k++ {
-				in(b.node, "ip link del cni0.100")
+				b.Host.IP("link del cni0.100")
 				seen, pod := 0, newPod()
-				c := b.call("stopped", pod, conf)
+				c := b.Call("stopped", pod, conf)
 				c.Before = func(step string) error {
 					if !strings.Contains(step, "cni0.100") && !strings.Contains(step, port) {
 						return nil
@@ -180,7 +179,7 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 					}
 					return errors.New("stopped before: " + step)
 				}
-				reply := run(c, "ADD")
+				reply := b.Run("ADD", c)
 				if seen < k {
 					reply.OK(GinkgoTB())
 					Expect(k).To(BeNumerically(">", 8))
@@ -188,44 +187,38 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 				}
 				Expect(reply.Failure(GinkgoTB()).Msg).To(ContainSubstring("stopped before"))
 				c.Before = nil
-				Expect(run(c, "ADD").Result(GinkgoTB()).Interfaces[3].Name).To(Equal("cni0.100"))
+				Expect(b.Run("ADD", c).Result(GinkgoTB()).Interfaces[3].Name).To(Equal("cni0.100"))
 				nstest.MustDial(GinkgoTB(), pod, "10.9.0.1:80", "")
 				Expect(vlansOfPort(port)).To(Equal("100 PVID Egress Untagged"))
-				run(c, "DEL").OK(GinkgoTB())
+				b.OK("DEL", c)
 			}
 		})
 
 		It("is an error if another interface has its name", func() {
-			in(b.node, "ip link add cni0.100 type ifb")
-			f := run(b.call("one", newPod(), b.conf("1.1.0", gatewayed+vlan100, v4range)), "ADD").Failure(GinkgoTB())
-			Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
-			Expect(f.Msg).To(ContainSubstring(`interface "cni0.100" exists`))
+			b.Host.IP("link add cni0.100 type ifb")
+			b.Fails("ADD", b.Call("one", newPod(), b.conf("1.1.0", gatewayed+vlan100, v4range)), types.CodeConfig, `interface "cni0.100" exists`)
 		})
 	})
 
 	Describe("with a bridge that does not filter VLANs", func() {
-		BeforeEach(func() { in(b.node, "ip link add cni0 up address 02:00:00:00:00:b0 type bridge") })
+		BeforeEach(func() { b.Host.IP("link add cni0 up address 02:00:00:00:00:b0 type bridge") })
 
 		It("ADD enables filtering if the bridge has no ports", func() {
-			one := mustAdd(b.call("one", newPod(), b.conf("1.1.0", vlan100)))
-			Expect(in(b.node, "ip -d link show cni0")).To(ContainSubstring("vlan_filtering 1"))
+			one := b.Add(b.Call("one", newPod(), b.conf("1.1.0", vlan100)))
+			Expect(b.Host.IP("-d link show cni0")).To(ContainSubstring("vlan_filtering 1"))
 			Expect(vlansOfPort(one.Interfaces[1].Name)).To(Equal("100 PVID Egress Untagged"))
 		})
 
 		It("ADD and STATUS fail if the bridge has ports, and the bridge is unchanged", func() {
-			mustAdd(b.call("other", newPod(), b.conf("1.1.0", "")))
+			b.Add(b.Call("other", newPod(), b.conf("1.1.0", "")))
 			conf := b.conf("1.1.0", gatewayed+vlan100, v4range)
-			c := b.call("one", newPod(), conf)
+			c := b.Call("one", newPod(), conf)
 			// The kernel updates the state of a bridge some time after that of its ports.
-			Eventually(in).WithArguments(b.node, "ip -br link show cni0").Should(MatchRegexp(`^cni0 +UP `))
-			before := snapshotOf(b.node, c.Pod)
-			f := run(c, "ADD").Failure(GinkgoTB())
-			Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
-			Expect(f.Msg).To(ContainSubstring("bridge cni0 does not filter VLANs and has 1 ports in use"))
-			expectUnchanged(before, b.node, c.Pod)
-			f = run(nstest.Call{Node: b.node, Path: b.path, Config: conf}, "STATUS").Failure(GinkgoTB())
-			Expect(f.Code).To(BeEquivalentTo(types.CodeNotAvailable))
-			Expect(f.Msg).To(ContainSubstring("does not filter VLANs"))
+			Eventually(b.Host.IP).WithArguments("-br link show cni0").Should(MatchRegexp(`^cni0 +UP `))
+			restored := b.Restored(b.Host, c.Pod)
+			b.Fails("ADD", c, types.CodeConfig, "bridge cni0 does not filter VLANs and has 1 ports in use")
+			restored()
+			b.RequireStatus(conf, "does not filter VLANs")
 		})
 	})
 
@@ -234,18 +227,16 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 		var host, port string
 		BeforeEach(func() {
 			conf := b.conf("1.1.0", gatewayed+vlan100+`"vlanTrunk":[{"id":200}],`, v4range)
-			c = b.call("one", newPod(), conf)
-			reply := run(c, "ADD").OK(GinkgoTB())
+			c = b.Call("one", newPod(), conf)
+			reply := b.OK("ADD", c)
 			host, port = reply.Result(GinkgoTB()).Interfaces[1].Name, gatewayPort()
 			c.Config = nstest.WithPrevResult(conf, reply.Stdout)
-			run(c, "CHECK").OK(GinkgoTB())
+			b.OK("CHECK", c)
 		})
 		DescribeTable("names the difference", func(line, want string) {
 			named := strings.NewReplacer("HOST", host, "FAR", port)
-			in(b.node, named.Replace(line))
-			f := run(c, "CHECK").Failure(GinkgoTB())
-			Expect(f.Code).To(BeEquivalentTo(types.CodeChanged))
-			Expect(f.Msg).To(ContainSubstring(named.Replace(want)))
+			b.Host.MustLine(GinkgoTB(), named.Replace(line))
+			b.Fails("CHECK", c, types.CodeChanged, named.Replace(want))
 		},
 			Entry("missing VLAN", "bridge vlan del vid 100 dev HOST", "port HOST is not in vlan 100 pvid untagged"),
 			Entry("missing VLAN of the trunk", "bridge vlan del vid 200 dev HOST", "port HOST is not in vlan 200"),
@@ -262,30 +253,30 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 
 		It("allows the default VLAN with preserveDefaultVlan, and no other VLAN", func() {
 			conf := b.conf("1.1.0", vlan100+`"preserveDefaultVlan":true,`)
-			c := b.call("two", newPod(), conf)
-			reply := run(c, "ADD").OK(GinkgoTB())
+			c := b.Call("two", newPod(), conf)
+			reply := b.OK("ADD", c)
 			c.Config = nstest.WithPrevResult(conf, reply.Stdout)
-			run(c, "CHECK").OK(GinkgoTB())
-			in(b.node, "bridge vlan add vid 50 dev "+reply.Result(GinkgoTB()).Interfaces[1].Name)
-			Expect(run(c, "CHECK").Failure(GinkgoTB()).Msg).To(ContainSubstring("is in vlan 50"))
+			b.OK("CHECK", c)
+			b.Host.MustLine(GinkgoTB(), "bridge vlan add vid 50 dev "+reply.Result(GinkgoTB()).Interfaces[1].Name)
+			Expect(b.Run("CHECK", c).Failure(GinkgoTB()).Msg).To(ContainSubstring("is in vlan 50"))
 		})
 	})
 
 	It("leaves nothing after DEL, with and without the container, and after GC", func() {
 		conf := b.conf("1.1.0", gatewayed+vlan100+`"vlanTrunk":[{"id":200}],"ipMasq":true,`, v4range, v6range)
-		mustAdd(b.call("warm", newPod(), conf))
+		b.Add(b.Call("warm", newPod(), conf))
 		pod := newPod()
-		before := snapshotOf(b.node, pod)
-		run(b.call("one", pod, conf), "ADD").OK(GinkgoTB())
-		run(b.call("one", pod, conf), "DEL").OK(GinkgoTB())
-		expectUnchanged(before, b.node, pod)
-		run(b.call("one", pod, conf), "ADD").OK(GinkgoTB())
-		run(b.call("one", nil, conf), "DEL").OK(GinkgoTB())
-		expectUnchanged(before, b.node, pod)
-		run(b.call("one", pod, conf), "ADD").OK(GinkgoTB())
+		restored := b.Restored(b.Host, pod)
+		b.OK("ADD", b.Call("one", pod, conf))
+		b.OK("DEL", b.Call("one", pod, conf))
+		restored()
+		b.OK("ADD", b.Call("one", pod, conf))
+		b.OK("DEL", b.Call("one", nil, conf))
+		restored()
+		b.OK("ADD", b.Call("one", pod, conf))
 		keep := strings.TrimSuffix(conf, "}") + `,"cni.dev/valid-attachments":[{"containerID":"warm","ifname":"eth0"}]}`
-		run(nstest.Call{Node: b.node, Path: b.path, Config: keep}, "GC").OK(GinkgoTB())
-		expectUnchanged(before, b.node, pod)
+		b.OK("GC", b.Call("", nil, keep))
+		restored()
 	})
 })
 

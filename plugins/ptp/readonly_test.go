@@ -10,7 +10,7 @@ var _ = Describe("with a read-only /proc/sys", func() {
 	var c nstest.Call
 	BeforeEach(func() {
 		b := newTestbed()
-		c = b.call("c1", newPod(), b.conf("1.1.0", "", v4range, v6range))
+		c = b.Call("c1", newPod(), b.conf("1.1.0", "", v4range, v6range))
 	})
 
 	It("ADD succeeds with a warning if the node already forwards; CHECK and DEL succeed", func() {

@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 
@@ -128,20 +130,17 @@ func RequireRemovedInterfaceInError(tb TB, p skel.Plugin, c Call, step string) {
 	}
 }
 
-// RequireDelRestores checks that DEL restores the state before ADD, and that a second DEL does not
-// change it, in each of the ways in which a runtime may call DEL. Before the call, the node must
-// have served another container.
-func RequireDelRestores(tb TB, p skel.Plugin, c Call, state func() string) {
-	tb.Helper()
-	before := WaitStable(state)
-	for _, variant := range delVariants(tb) {
-		added := Run(p, c.With("ADD")).OK(tb)
-		del := variant.change(c.With("DEL"), added)
-		Run(p, del).OK(tb)
-		Run(p, del).OK(tb)
-		if diff := WaitEqual(before, state); diff != "" {
-			tb.Fatalf("after DEL %s, not as before ADD:\n%s", variant.name, diff)
-		}
+// RequireDelRestores checks that DEL restores the host, the container and the reservations, and that a second DEL does not
+// change them, in each of the ways in which a runtime may call DEL. Before the call, the host must have served another container.
+func (b *Bed) RequireDelRestores(c Call) {
+	b.tb.Helper()
+	restored := b.Restored(b.Host, c.Pod)
+	for _, variant := range delVariants(b.tb) {
+		b.tb.Logf("DEL %s", variant.name)
+		del := variant.change(c, b.OK("ADD", c))
+		b.OK("DEL", del)
+		b.OK("DEL", del)
+		restored()
 	}
 }
 
@@ -172,33 +171,90 @@ func delVariants(tb TB) []delVariant {
 	}
 }
 
-// RequireDelAfterLateAdd checks that DEL restores the state of the node before ADD if an ADD of
-// the same attachment adds to the node just before DEL deletes the link. add does what such an ADD
-// does then.
-func RequireDelAfterLateAdd(tb TB, p skel.Plugin, c Call, add func(node *ns.Handle) error) {
-	tb.Helper()
-	state := func() string { return Snapshot(tb, c.Node) }
-	before := WaitStable(state)
-	Run(p, c.With("ADD")).OK(tb)
-	node, err := ns.Open(c.Node.Path(), &trace.Tracer{})
+// RequireDelAfterLateAdd checks that DEL restores the host if an ADD of the same attachment adds to the host just before
+// DEL deletes the link. add does what such an ADD does then.
+func (b *Bed) RequireDelAfterLateAdd(c Call, add func(host *ns.Handle) error) {
+	b.tb.Helper()
+	restored := b.Restored(b.Host)
+	b.OK("ADD", c)
+	host, err := ns.Open(b.Host.Path(), &trace.Tracer{})
 	if err != nil {
-		tb.Fatalf("%v", err)
+		b.tb.Fatalf("%v", err)
 	}
-	tb.Cleanup(func() { _ = node.Close() })
+	defer func() { _ = host.Close() }()
 	late := errors.New("DEL did not delete the link")
 	c.Before = func(step string) error {
 		if strings.HasPrefix(step, "delete link") {
-			late = add(node)
+			late = add(host)
 		}
 		return nil
 	}
-	Run(p, c.With("DEL")).OK(tb)
+	b.OK("DEL", c)
 	if late != nil {
-		tb.Fatalf("late ADD: %v", late)
+		b.tb.Fatalf("late ADD: %v", late)
 	}
-	if diff := WaitEqual(before, state); diff != "" {
-		tb.Fatalf("not as before ADD:\n%s", diff)
+	restored()
+}
+
+// RequireMasquerade checks that the host masquerades the packets of containers to the host outside, and not those between
+// containers, and that the DEL of a container that has ended leaves nothing with its addresses. one and two are the IPv4 and
+// IPv6 addresses that the first two containers get, and delConf is the configuration of DEL.
+func (b *Bed) RequireMasquerade(conf, delConf string, one, two [2]string) {
+	b.tb.Helper()
+	first, second := b.Call("one", New(b.tb), conf), b.Call("two", New(b.tb), conf)
+	b.OK("CHECK", b.Attach(first))
+	b.Add(second)
+	outside, host := [2]string{OutsideV4, OutsideV6}, [2]string{NodeV4, NodeV6}
+	var servers [2]string
+	for i := range outside {
+		servers[i] = ServeTCP(b.tb, b.Outside, net.JoinHostPort(outside[i], "80")).String()
+		MustDial(b.tb, first.Pod, servers[i], host[i])
+		MustDial(b.tb, first.Pod, ServeTCP(b.tb, second.Pod, net.JoinHostPort(two[i], "80")).String(), one[i])
 	}
+	has := func(addr string) bool {
+		return regexp.MustCompile(regexp.QuoteMeta(addr) + `\b`).MatchString(Snapshot(b.tb, b.Host))
+	}
+	if !has(one[0]) || !has(one[1]) {
+		b.tb.Errorf("the host has nothing with the addresses %s after ADD", one)
+	}
+	first.Pod.Remove(b.tb)
+	first.Pod, first.NetNS, first.Config = nil, first.Pod.Path(), delConf
+	b.OK("DEL", first)
+	if has(one[0]) || has(one[1]) {
+		b.tb.Errorf("the host has something with the addresses %s after DEL", one)
+	}
+	MustDial(b.tb, second.Pod, servers[0], host[0])
+}
+
+// RequireGCOfNetwork checks that GC deletes what belongs to no valid attachment of its network, and nothing else. conf has
+// the network net1 and an IPv4 range, other has the network net2 and another range.
+func (b *Bed) RequireGCOfNetwork(conf, other string) {
+	b.tb.Helper()
+	calls := []Call{b.Call("keep", New(b.tb), conf), b.Call("drop", New(b.tb), conf), b.Call("drop", New(b.tb), other)}
+	var addrs []string
+	for _, c := range calls {
+		addrs = append(addrs, b.Add(c).IPs[0].Address.String())
+	}
+	gc := func(valid string) Call {
+		return b.Call("", nil, strings.TrimSuffix(conf, "}")+`,"cni.dev/valid-attachments":[`+valid+`]}`)
+	}
+	requireKept := func(kept ...bool) {
+		for i, c := range calls {
+			if got := strings.Contains(c.Pod.IP("-br addr"), addrs[i]); got != kept[i] {
+				b.tb.Errorf("container %d has its address: %t, want %t", i, got, kept[i])
+			}
+		}
+	}
+	b.OK("GC", gc(`{"containerID":"keep","ifname":"eth0"}`))
+	requireKept(true, false, true)
+	state := b.state([]*NS{b.Host})
+	for text, want := range map[string]bool{"net1/drop": false, strings.TrimSuffix(addrs[1], "/24"): false, "net1/keep": true, "net2/drop": true} {
+		if strings.Contains(state, text) != want {
+			b.tb.Errorf("the host has something with %s: %t, want %t", text, !want, want)
+		}
+	}
+	b.OK("GC", gc(""))
+	requireKept(false, false, true)
 }
 
 // requireNoInterface checks that the container has no interface eth0.
