@@ -360,17 +360,6 @@ func TestARefusedLeaseIsReplacedAtOnce(t *testing.T) {
 	})
 }
 
-func TestAnotherAddressIsConfigured(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bed) {
-		b.mustAdd()
-		b.net.set(func() { b.net.addr = "10.0.0.7" })
-		time.Sleep(31 * time.Minute)
-		b.wantEvents("30m0s RENEW 10.0.0.5", "30m0s configure 10.0.0.5 -> 10.0.0.7")
-		b.restart(0)
-		b.wantEvents("31m0s REBOOT 10.0.0.7")
-	})
-}
-
 func TestAShortLeaseDoesNotMakeTheDaemonBusy(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		b.net.set(func() { b.net.lease = 1 })
@@ -444,28 +433,6 @@ func TestAGoneInterfaceIsForgottenAtT1AndByDel(t *testing.T) {
 		if a := b.del(all); a.Err() != nil {
 			t.Error(a.Err())
 		}
-		b.wantFiles(0)
-	})
-}
-
-func TestAnAddressThatWasOnlyRequestedIsReleasedAfterARestart(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bed) {
-		answered := make(chan Answer, 1)
-		go func() { answered <- b.add(recordOf(owner), time.Minute) }()
-		synctest.Wait()
-		b.del(all)
-		if a := <-answered; a.Err() != nil {
-			t.Fatal(a.Err())
-		}
-		r := recordOf(owner)
-		l, _ := b.net.answer(t.Context())
-		r.State, r.Lease = requesting, &l // as a daemon leaves it that is killed during the REQUEST
-		if err := b.store.save(r); err != nil {
-			t.Fatal(err)
-		}
-		b.net.set(func() {})
-		b.restart(0)
-		b.wantEvents("0s RELEASE 10.0.0.5")
 		b.wantFiles(0)
 	})
 }
@@ -596,24 +563,6 @@ func TestTwoADDsGetOneLease(t *testing.T) {
 	})
 }
 
-func TestAnAbandonedAddReleasesWhatItRequested(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bed) {
-		b.net.set(func() { b.net.silent = true })
-		if a := b.add(recordOf(owner), time.Minute); a.Code != types.CodeTryAgain {
-			t.Errorf("%+v", a)
-		}
-		b.wantEvents("0s DISCOVER")
-		b.wantFiles(0)
-		b.net.set(func() { b.net.silent, b.net.nak = false, true })
-		if a := b.add(recordOf(owner), time.Minute); a.Code != types.CodeTryAgain || !strings.Contains(a.Msg, "DHCPNAK") {
-			t.Errorf("%+v", a)
-		}
-		b.net.set(func() { b.net.nak = false })
-		b.net.set(func() { b.net.addr = "10.0.0.8" })
-		b.wantFiles(0)
-	})
-}
-
 func TestAnAddressInUseIsDeclined(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		r := recordOf(owner)
@@ -629,26 +578,6 @@ func TestAnAddressInUseIsDeclined(t *testing.T) {
 		if a := b.add(r, time.Minute); a.Err() != nil || a.Lease.Address.Addr().String() != "10.0.0.6" {
 			t.Errorf("%+v", a)
 		}
-	})
-}
-
-func TestGCReleasesTheLeasesThatMatch(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bed) {
-		for _, id := range []string{"a", "b", "c"} {
-			b.net.set(func() { b.net.addr = "10.0.0.1" + id[:0] + fmt.Sprint(int(id[0]-'a')) })
-			if a := b.add(recordOf(Owner{"net1", id, "eth0"}), time.Minute); a.Err() != nil {
-				t.Fatal(a.Err())
-			}
-		}
-		b.net.set(func() {})
-		if a := b.del(func(o Owner) bool { return o.ContainerID != "b" }); a.Err() != nil {
-			t.Error(a.Err())
-		}
-		b.net.mu.Lock()
-		slices.Sort(b.net.events)
-		b.net.mu.Unlock()
-		b.wantEvents("0s RELEASE 10.0.0.10", "0s RELEASE 10.0.0.12")
-		b.wantFiles(1)
 	})
 }
 

@@ -59,63 +59,6 @@ var _ = Describe("bridge with host-local", func() {
 		},
 		EntryDescription("version %s, %s"), versionsAndBackends())
 
-	DescribeTable("DEL removes everything, with and without namespace and prevResult", func(backend string) {
-		nstest.LeakCheck(GinkgoTB())
-		network := newBridgeNetwork("1.1.0", backend)
-		network.addPod("existing")
-		before := nstest.WaitStable(network.state)
-		noNetns := func(rt *libcni.RuntimeConf) *libcni.RuntimeConf {
-			without := *rt
-			without.NetNS = ""
-			return &without
-		}
-
-		By("twice, the second time without namespace and prevResult, as containerd does")
-		p := network.addPod("twice")
-		Expect(network.del(p.rt)).To(Succeed())
-		Expect(network.del(noNetns(p.rt))).To(Succeed())
-		Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty())
-
-		By("after the namespace was deleted")
-		p = network.addPod("deleted")
-		p.Remove(GinkgoTB())
-		Expect(network.del(p.rt)).To(Succeed())
-		Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty())
-
-		By("once, without namespace and prevResult")
-		p = network.addPod("not-cached")
-		network.cni = libcni.NewCNIConfigWithCacheDir(network.cni.Path, GinkgoTB().TempDir(), &execOnNode{node: network.Node})
-		Expect(network.del(noNetns(p.rt))).To(Succeed())
-		Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty())
-
-		By("for a container that never existed")
-		Expect(network.del(&libcni.RuntimeConf{ContainerID: "never", IfName: "eth0"})).To(Succeed())
-		Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty())
-	},
-		Entry("nftables", "nftables"), Entry("iptables", "iptables"))
-
-	DescribeTable("GC removes what a runtime with a lost cache left", func(backend string) {
-		network := newBridgeNetwork("1.1.0", backend)
-		existing := network.addPod("existing")
-		before := nstest.WaitStable(network.state)
-		network.addPod("lost").Remove(GinkgoTB())
-		network.cni = libcni.NewCNIConfigWithCacheDir(network.cni.Path, GinkgoTB().TempDir(), &execOnNode{node: network.Node})
-		Expect(network.gc(existing)).To(Succeed())
-		Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty())
-	},
-		Entry("nftables", "nftables"), Entry("iptables", "iptables"))
-
-	It("refuses a second ADD of an attachment, and does not change the attachment", func() {
-		network := newBridgeNetwork("1.1.0", "nftables")
-		a, b := network.addPod("a"), network.addPod("b")
-		before := nstest.WaitStable(network.state)
-		second := *a
-		Expect(network.add(&second)).NotTo(Succeed())
-		Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty())
-		Expect(network.check(a)).To(Succeed())
-		expectTraffic(network, a, b)
-	})
-
 	It("adds and deletes 200 pods, 32 at a time", func() {
 		nstest.LeakCheck(GinkgoTB())
 		network := newBridgeNetwork("1.1.0", "nftables")

@@ -3,15 +3,12 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
-	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
@@ -21,7 +18,6 @@ type dhcpNetwork struct {
 	*testNetwork
 	server *nstest.Dnsmasq
 	socket string
-	end    func(os.Signal) // ends the daemon
 }
 
 const dhcpIPAM = `"ipam": {"type": "dhcp", "daemonSocketPath": "DIR/dhcp.sock"}`
@@ -67,15 +63,10 @@ func (network *dhcpNetwork) startDaemon() {
 	cmd := exec.Command(filepath.Join(network.cni.Path[0], "dhcp"), "daemon", "-socketpath", network.socket, "-resendmax", "200ms")
 	cmd.Stderr = GinkgoWriter
 	Expect(network.Node.Start(cmd)).To(Succeed())
-	ended := false
-	network.end = func(s os.Signal) {
-		if !ended {
-			ended = true
-			_ = cmd.Process.Signal(s)
-			_ = cmd.Wait()
-		}
-	}
-	DeferCleanup(network.end, syscall.SIGKILL)
+	DeferCleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
 	Eventually(func() error { return network.cni.GetStatusNetworkList(context.Background(), network.list) }).Should(Succeed())
 }
 
@@ -171,45 +162,4 @@ var _ = Describe("dhcp", func() {
 		Entry("macvlan and tuning, version 1.0.0", dhcpBehindMacvlan, "1.0.0"),
 		Entry("macvlan and tuning, version 1.1.0", dhcpBehindMacvlan, "1.1.0"),
 	)
-
-	DescribeTable("keeps leases when the daemon is killed and started again", func(t dhcpTest) {
-		network := t.start("1.1.0")
-		p := network.addLeased("p", 1)
-		network.end(syscall.SIGKILL)
-		Expect(errorCode(network.check(p))).To(BeEquivalentTo(types.CodeIO))
-		Expect(errorCode(network.cni.GetStatusNetworkList(context.Background(), network.list))).To(BeEquivalentTo(types.CodeNotAvailable))
-		_, err := network.cni.AddNetworkList(context.Background(), network.list, newPod("refused").rt)
-		Expect(errorCode(err)).To(BeEquivalentTo(types.CodeIO))
-		network.expectChain(t, p, 1)
-		network.startDaemon()
-		network.server.AwaitLog(GinkgoTB(), "DHCPACK("+nstest.Uplink+") "+p.v4.String())
-		Eventually(network.check).WithArguments(p).Should(Succeed())
-		second := network.addLeased("second", 2)
-		Expect(second.v4).NotTo(Equal(p.v4))
-		network.expectTraffic(p, second)
-		for _, each := range []*pod{p, second} {
-			Expect(network.del(each.rt)).To(Succeed())
-			network.expectRelease(each)
-		}
-		Expect(network.files()).To(BeEmpty())
-	}, Entry("bridge", dhcpBehindBridge), Entry("macvlan", dhcpBehindMacvlan))
-
-	DescribeTable("DEL and GC succeed without the daemon, and the next daemon forgets the leases", func(t dhcpTest) {
-		network := t.start("1.1.0")
-		existing := network.addLeased("existing", 0)
-		before := nstest.WaitStable(network.state)
-		deleted, collected := network.addLeased("deleted", 1), network.addLeased("collected", 2)
-		network.end(syscall.SIGTERM)
-		Expect(network.del(deleted.rt)).To(Succeed())
-		Expect(network.withoutCache(func() error { return network.gc(existing) })).To(Succeed())
-		Expect(network.del(collected.rt)).To(Succeed())
-		Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "left after DEL")
-		network.startDaemon()
-		Eventually(network.files).Should(HaveLen(1))
-		Expect(network.check(existing)).To(Succeed())
-		again := network.addLeased("deleted", 1)
-		network.expectTraffic(existing, again)
-		Expect(network.del(again.rt)).To(Succeed())
-		network.expectRelease(again)
-	}, Entry("bridge", dhcpBehindBridge), Entry("macvlan", dhcpBehindMacvlan))
 })
