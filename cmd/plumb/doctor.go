@@ -25,8 +25,8 @@ func newDoctor() *cobra.Command {
 		Use:   "doctor [FILE…]",
 		Short: "Find what is wrong with the container networks of this node, and how to mend it",
 		Long: `doctor finds what is wrong with the container networks of this node: in their configurations (those of the folder,
-or FILE…), the plugins' executables, the kernel, and what the node holds for containers. It changes nothing itself; STATUS
-of host-local, which it calls, removes reservations that name no container. The exit status is 1 if something is wrong.`,
+or FILE…), the plugins' executables, the kernel, and what the node holds for containers. It changes nothing itself, but
+host-local, which it calls, may release reservations from before a reboot. The exit status is 1 if something is wrong.`,
 		Example: "  plumb doctor\n  crictl pods -q --no-trunc | plumb doctor --live -\n  plumb doctor 10-pods.conflist",
 		Args:    usage(cobra.ArbitraryArgs),
 	}

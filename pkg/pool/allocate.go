@@ -50,10 +50,10 @@ func (c Choice) usableAfter(set rangeSet, last netip.Addr) iter.Seq[netip.Addr] 
 // has reports whether an address may be allocated.
 func (c Choice) has(ip netip.Addr) bool { return c.all || slices.Contains(c.among, ip) }
 
-// Allocate reserves the addresses of an ADD and returns its result. It makes the folder of the network and
+// Allocate reserves the addresses of an ADD and returns its result. It creates the directory of the network and
 // locks it, calls choose, reserves one address of each range set, and pushes the releases to r.Undo. The
 // requested address of a set is reserved, or else the first free one of the choice after the address that
-// was allocated last. choose is called while the folder is locked, so it must not do anything slow.
+// was allocated last. choose is called while the directory is locked, so it must not do anything slow.
 //
 // If no address of the choice is free, the error matches *NoneFreeError. An error may come after Allocate
 // has reserved addresses of other sets: roll back r.Undo before you call Allocate again.
@@ -156,24 +156,20 @@ func (a allocation) allocate(sets []rangeSet, wanted []netip.Addr) ([]types.IP, 
 	return ips, nil
 }
 
-// checkDuplicate returns an error if the attachment already has an address in the network, in
-// these ranges or not: the runtime must call DEL before it calls ADD again. A legacy reservation
-// may belong to another interface of the container, so it counts only if it is in these ranges.
+// checkDuplicate returns an error if the attachment already has an address in the network, in these ranges
+// or not: the runtime must call DEL before it calls ADD again. It looks only at the addresses that the
+// attachment's hint names. A hint that names none of its addresses is dropped.
 func (se *Session) checkDuplicate(o owner, sets []rangeSet) error {
-	held, err := se.heldBy(o)
-	if err != nil {
-		return err
-	}
-	legacy, err := se.heldBy(o.legacy())
-	if err != nil {
-		return err
-	}
-	legacy = slices.DeleteFunc(legacy, func(res reservation) bool { return findSet(sets, res.addr) < 0 })
-	for _, res := range append(held, legacy...) {
+	hinted := se.hinted(o)
+	held, _, err := se.confirm(o, hinted)
+	for _, res := range held {
 		return types.Errorf(CodeDuplicate, "failed to allocate for range %d: %s has been allocated to %s, duplicate allocation is not allowed",
 			max(findSet(sets, res.addr), 0), res.addr, o.containerID)
 	}
-	return nil
+	if err == nil && len(hinted) > 0 {
+		err = se.dropHint(o)
+	}
+	return err
 }
 
 // reserveRequested reserves the requested address of range set n.
@@ -182,7 +178,10 @@ func (a allocation) reserveRequested(n int, set rangeSet, ip netip.Addr) error {
 		return types.Coded(types.CodeTryAgain, &NoneFreeError{n, ip, fmt.Sprintf(
 			"requested IP address %s is not available in range set %s: it is not one of the addresses of this node", ip, set)})
 	}
-	err := a.reserve(&a.request.Undo, ip, ownerOf(a.request))
+	err := error(fs.ErrExist)
+	if !a.isTaken(ip) {
+		err = a.reserve(&a.request.Undo, ip, ownerOf(a.request))
+	}
 	if errors.Is(err, fs.ErrExist) {
 		return types.Errorf(types.CodeTryAgain, "requested IP address %s is not available in range set %s: %s", ip, set, a.describeHolder(ip))
 	}
@@ -190,7 +189,8 @@ func (a allocation) reserveRequested(n int, set rangeSet, ip netip.Addr) error {
 }
 
 // reserveFree reserves a free address of range set n. The search begins after the address that was
-// allocated last, or at the start of the set if that is unknown.
+// allocated last, or at the start of the set if that is unknown. If no address is free, reserveFree reads all
+// reservations, which releases incomplete ones, and searches again if there were some.
 func (a allocation) reserveFree(n int, set rangeSet) (netip.Addr, error) {
 	for ip, err := range a.free(a.choice.usableAfter(set, a.cursor(n))) {
 		if err == nil {
@@ -199,6 +199,15 @@ func (a allocation) reserveFree(n int, set rangeSet) (netip.Addr, error) {
 		if !errors.Is(err, fs.ErrExist) { // else another program has reserved it, without the lock
 			return ip, err
 		}
+	}
+	before := len(a.released)
+	if a.choice.all { // a plugin with a choice gets other addresses instead
+		if err := a.readAll(func(reservation, error) {}); err != nil {
+			return netip.Addr{}, err
+		}
+	}
+	if len(a.released) > before {
+		return a.reserveFree(n, set)
 	}
 	return netip.Addr{}, a.exhausted(n, set)
 }

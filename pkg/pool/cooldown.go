@@ -22,12 +22,12 @@ const (
 )
 
 // releasesPath returns the path of the file of releases.
-func (s store) releasesPath() string { return filepath.Join(s.privateDir, releasesName) }
+func (s Store) releasesPath() string { return filepath.Join(s.privateDir, releasesName) }
 
 // recordRelease writes the release of ip, at the present time, to the file of releases. Without a
 // cooldown, it does nothing.
 func (se *Session) recordRelease(ip netip.Addr) error {
-	if se.cooldown == 0 {
+	if se.store.cooldown == 0 {
 		return nil
 	}
 	if !se.releasesReady {
@@ -36,11 +36,11 @@ func (se *Session) recordRelease(ip netip.Addr) error {
 		}
 		se.releasesReady = true
 	}
-	f, err := workingDir.open(se.releasesPath(), unix.O_WRONLY|unix.O_APPEND|unix.O_NOFOLLOW)
+	f, err := workingDir.open(se.store.releasesPath(), unix.O_WRONLY|unix.O_APPEND|unix.O_NOFOLLOW)
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteString(releaseText(ip, se.machine.Now()))
+	_, err = f.WriteString(releaseText(ip, se.store.machine.Now()))
 	return errors.Join(err, f.Close())
 }
 
@@ -52,7 +52,7 @@ func releaseText(ip netip.Addr, at time.Duration) string { return fmt.Sprintf("\
 // this boot or it has maxReleasesSize. It renames the new file to the old one, so that the file never
 // has a part of the content.
 func (se *Session) prepareReleases() error {
-	path := se.releasesPath()
+	path := se.store.releasesPath()
 	old, _, _ := workingDir.read(path)
 	if bytes.HasPrefix(old, []byte(se.boot+"\n")) && len(old) < maxReleasesSize {
 		return nil
@@ -61,7 +61,7 @@ func (se *Session) prepareReleases() error {
 	for ip, at := range se.parseReleases(string(old)) {
 		text = append(text, releaseText(ip, at)...)
 	}
-	err := os.MkdirAll(se.privateDir, 0o700)
+	err := os.MkdirAll(se.store.privateDir, 0o700)
 	if err == nil {
 		err = workingDir.replace(path+".new", text)
 	}
@@ -77,11 +77,11 @@ func (se *Session) prepareReleases() error {
 // readCooling returns the addresses that cool down, with the time since boot at which each was
 // released last.
 func (se *Session) readCooling() map[netip.Addr]time.Duration {
-	if se.cooldown == 0 {
+	if se.store.cooldown == 0 {
 		return nil
 	}
 	// If the file cannot be read, no address cools down: ADD need not fail because of that.
-	text, _, _ := workingDir.read(se.releasesPath())
+	text, _, _ := workingDir.read(se.store.releasesPath())
 	return se.parseReleases(string(text))
 }
 
@@ -93,12 +93,12 @@ func (se *Session) parseReleases(text string) map[netip.Addr]time.Duration {
 	if lines[0] != se.boot {
 		return cooling
 	}
-	now := se.machine.Now()
+	now := se.store.machine.Now()
 	for _, line := range lines[1:] {
 		name, at, _ := strings.Cut(line, " ")
 		ip, ok := parseName(name)
 		released, err := time.ParseDuration(at)
-		if ok && err == nil && released <= now && now-released < se.cooldown {
+		if ok && err == nil && released <= now && now-released < se.store.cooldown {
 			cooling[ip] = released
 		}
 	}
@@ -113,7 +113,7 @@ func (se *Session) describeCooling(set rangeSet) string {
 		if set.find(ip) < 0 {
 			continue
 		}
-		if left := releasedAt + se.cooldown - se.machine.Now(); n == 0 || left < first {
+		if left := releasedAt + se.store.cooldown - se.store.machine.Now(); n == 0 || left < first {
 			first = left
 		}
 		n++

@@ -11,19 +11,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A folder is an open folder. Its methods take names of files relative to the descriptor: if another
-// process moves the folder and makes a new one at the path, they still access the old one. The methods
+// A directory is an open directory. Its methods take names of files relative to the descriptor: if another
+// process moves the directory and creates another one at the path, they still access the old one. The methods
 // repeat a system call that a signal interrupted (EINTR), which happens on FUSE and NFS. Their errors are
 // *fs.PathError with the path of the file.
-type folder struct {
-	fd   int // -1: no folder is open
+type directory struct {
+	fd   int // -1: no directory is open
 	path string
 }
 
 var (
-	noFolder = folder{fd: -1}
+	noDirectory = directory{fd: -1}
 	// workingDir is the working directory of the process. It is used with absolute paths.
-	workingDir = folder{fd: unix.AT_FDCWD}
+	workingDir = directory{fd: unix.AT_FDCWD}
 )
 
 // errUnreadable is the error of read for a file that is not regular or is larger than maxFileSize.
@@ -33,22 +33,22 @@ var errUnreadable = errors.New("not a regular file of up to 1 MiB")
 // shorter: an environment variable of a new process has at most 128 KiB (MAX_ARG_STRLEN).
 const maxFileSize = 1 << 20
 
-// openFolder opens the folder at path. flags are additional flags of openat(2). The caller must close the
-// folder.
-func openFolder(path string, flags int) (folder, error) {
+// openDirectory opens the directory at path. flags are additional flags of openat(2). The caller must close the
+// directory.
+func openDirectory(path string, flags int) (directory, error) {
 	fd, err := workingDir.openFD(path, unix.O_RDONLY|unix.O_DIRECTORY|flags, 0)
-	return folder{fd: fd, path: path}, err
+	return directory{fd: fd, path: path}, err
 }
 
 // close closes the descriptor, if there is one.
-func (d folder) close() {
+func (d directory) close() {
 	if d.fd >= 0 {
 		_ = unix.Close(d.fd)
 	}
 }
 
 // pathError returns err as a *fs.PathError with the path of the file. It returns nil for nil.
-func (d folder) pathError(op, name string, err error) error {
+func (d directory) pathError(op, name string, err error) error {
 	if err == nil {
 		return nil
 	}
@@ -56,7 +56,7 @@ func (d folder) pathError(op, name string, err error) error {
 }
 
 // openFD opens a file and returns its descriptor. If openFD creates the file, the file gets the mode.
-func (d folder) openFD(name string, flags int, mode uint32) (fd int, err error) {
+func (d directory) openFD(name string, flags int, mode uint32) (fd int, err error) {
 	err = types.RetryEINTR(func() (err error) {
 		fd, err = unix.Openat(d.fd, name, flags|unix.O_CLOEXEC, mode)
 		return err
@@ -69,7 +69,7 @@ func (d folder) openFD(name string, flags int, mode uint32) (fd int, err error) 
 
 // open opens a file. If open creates the file, the file gets the mode 0600. Unlike os.OpenFile, open does
 // not try to register the file with the poller of the Go runtime, which cannot poll files on a disk.
-func (d folder) open(name string, flags int) (*os.File, error) {
+func (d directory) open(name string, flags int) (*os.File, error) {
 	fd, err := d.openFD(name, flags, 0o600)
 	if err != nil {
 		return nil, err
@@ -80,7 +80,7 @@ func (d folder) open(name string, flags int) (*os.File, error) {
 // read returns the content and the status of a regular file. For any other file, including a symbolic
 // link, and for a file larger than maxFileSize, the error matches errUnreadable. read does not follow
 // symbolic links and does not wait for the writer of a named pipe.
-func (d folder) read(name string) ([]byte, unix.Stat_t, error) {
+func (d directory) read(name string) ([]byte, unix.Stat_t, error) {
 	var st unix.Stat_t
 	fd, err := d.openFD(name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENODEV) { // a symbolic link, a socket, a device
@@ -106,7 +106,7 @@ func (d folder) read(name string) ([]byte, unix.Stat_t, error) {
 
 // create creates a file with this content. The error matches fs.ErrExist if there is a file of that name.
 // If the content cannot be written, create removes the file.
-func (d folder) create(name string, content []byte) error {
+func (d directory) create(name string, content []byte) error {
 	f, err := d.open(name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
 	if err != nil {
 		return err
@@ -121,7 +121,7 @@ func (d folder) create(name string, content []byte) error {
 
 // replace creates a file with this content. If there is a file of that name, replace removes it first, and
 // does not write to it: it could be a symbolic link, or have other hard links.
-func (d folder) replace(name string, content []byte) error {
+func (d directory) replace(name string, content []byte) error {
 	if err := d.remove(name); err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func (d folder) replace(name string, content []byte) error {
 }
 
 // remove removes a file. It returns nil if there is no such file.
-func (d folder) remove(name string) error {
+func (d directory) remove(name string) error {
 	err := types.RetryEINTR(func() error { return unix.Unlinkat(d.fd, name, 0) })
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -137,21 +137,21 @@ func (d folder) remove(name string) error {
 	return d.pathError("remove", name, err)
 }
 
-// link makes a hard link with this name, in the folder, to the file at the absolute path old. The error
+// link makes a hard link with this name, in the directory, to the file at the absolute path old. The error
 // matches fs.ErrExist if there is a file of that name.
-func (d folder) link(old, name string) error {
+func (d directory) link(old, name string) error {
 	return d.pathError("link", name, types.RetryEINTR(func() error { return unix.Linkat(unix.AT_FDCWD, old, d.fd, name, 0) }))
 }
 
 // stat returns the status of a file. It does not follow symbolic links.
-func (d folder) stat(name string) (unix.Stat_t, error) {
+func (d directory) stat(name string) (unix.Stat_t, error) {
 	var st unix.Stat_t
 	err := types.RetryEINTR(func() error { return unix.Fstatat(d.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) })
 	return st, d.pathError("stat", name, err)
 }
 
-// names returns the names of all files in the folder, in no order.
-func (d folder) names() ([]string, error) {
+// names returns the names of all files in the directory, in no order.
+func (d directory) names() ([]string, error) {
 	f, err := d.open(".", unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return nil, err

@@ -2,45 +2,21 @@ package pool
 
 import (
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 )
 
-// FuzzRecords checks that the records that are read from an attachment's file are the same after they are
-// written and read again, and that each address can be the name of a reservation.
-func FuzzRecords(f *testing.F) {
-	f.Add("10.1.2.2 1 2\nfd00::2 18446744073709551615 -1\n")
-	f.Add("10.1.2.2 1 2")
-	f.Add("\n")
-	f.Fuzz(func(t *testing.T, text string) {
-		records, err := parseRecords([]byte(text))
-		if err != nil {
-			return
-		}
-		again, err := parseRecords(recordsText(records))
-		if err != nil || len(records) == 0 || !slices.Equal(again, records) {
-			t.Errorf("%q: %v, then %v, %v", text, records, again, err)
-		}
-		for _, r := range records {
-			if _, ok := parseName(r.addr.String()); !ok {
-				t.Errorf("%q has the address %s", text, r.addr)
-			}
-		}
-	})
-}
-
 // FuzzReleases checks that no address cools down for longer than the cooldown, and that a line that was
 // written in part does not hide the next one.
 func FuzzReleases(f *testing.F) {
-	se := &Session{store: store{cooldown: time.Minute, machine: Machine{Now: func() time.Duration { return time.Hour }}}, boot: "b"}
+	se := &Session{store: Store{cooldown: time.Minute, machine: Machine{Now: func() time.Duration { return time.Hour }}}, boot: "b"}
 	f.Add("b" + releaseText(ip("10.1.2.2"), 59*time.Minute+time.Second))
 	f.Add("b" + releaseText(ip("10.1.2.2"), 1<<62) + "\nfd00::2 5")
 	f.Add("short")
 	f.Fuzz(func(t *testing.T, text string) {
 		for a, at := range se.parseReleases(text) {
-			if now := se.machine.Now(); at > now || now-at >= se.cooldown {
+			if now := se.store.machine.Now(); at > now || now-at >= se.store.cooldown {
 				t.Errorf("%s cools down since %s, which is not within the cooldown", a, at)
 			}
 			if !strings.Contains(text, "\n"+a.String()+" ") {

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io/fs"
@@ -41,34 +42,21 @@ func Networks(dataDir string) ([]string, error) {
 // remove some. If the folder does not exist, there are none. If this process may not read a file, the error matches
 // fs.ErrPermission.
 func Reservations(dataDir, network string) ([]Reservation, error) {
-	dir, err := openFolder(filepath.Join(dataDir, network), 0)
+	dir, err := openDirectory(filepath.Join(dataDir, network), 0)
 	if err != nil {
 		return nil, types.IgnoreNotExist(err)
 	}
 	defer dir.close()
-	names, err := dir.names()
 	var all []Reservation
-	for _, name := range names {
-		ip, ok := parseName(name)
-		if !ok {
-			continue
-		}
-		content, st, err := dir.read(name)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // released meanwhile
-		}
+	var denied error
+	err = dir.eachReservation(func(res reservation, err error) {
 		if errors.Is(err, fs.ErrPermission) {
-			return nil, err
+			denied = err
 		}
-		r := Reservation{Addr: ip, Path: filepath.Join(dir.path, name)}
-		if err == nil {
-			o, _ := parseOwner(content)
-			r.ContainerID, r.IfName, r.Since = o.containerID, o.ifName, time.Unix(st.Mtim.Unix())
-		}
-		all = append(all, r)
-	}
+		all = append(all, Reservation{res.addr, res.owner.containerID, res.owner.ifName, filepath.Join(dir.path, res.addr.String()), res.written})
+	})
 	slices.SortFunc(all, func(a, b Reservation) int { return a.Addr.Compare(b.Addr) })
-	return all, err
+	return all, cmp.Or(denied, err)
 }
 
 // ParseIPAM returns the folder and the range sets in the value of the key ipam. It ignores what only the

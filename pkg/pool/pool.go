@@ -58,7 +58,7 @@ func (p *Pool) Check(r *skel.Request) error {
 	}
 	var held []reservation
 	err = p.Lock(func(se *Session) error {
-		held, err = se.heldByOrLegacy(ownerOf(r))
+		held, err = se.held(ownerOf(r), nil)
 		return err
 	})
 	if types.IgnoreNotExist(err) != nil {

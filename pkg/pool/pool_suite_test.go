@@ -41,7 +41,7 @@ func (node *testNode) machine() Machine {
 
 // store returns the store of the network "net".
 func (node *testNode) store() Store {
-	return Store{store{machine: node.machine(), dir: node.Net(""), privateDir: filepath.Join(node.DataDir, ".plumb", "net")}}
+	return Store{machine: node.machine(), dir: node.Net(""), privateDir: filepath.Join(node.DataDir, ".plumb", "net")}
 }
 
 // newPlugin returns a plugin whose verbs are those of this package. It allocates all addresses.

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -64,77 +64,80 @@ func parseName(name string) (ip netip.Addr, ok bool) {
 
 // A reservation is the content of a reservation file.
 type reservation struct {
-	record
-	owner      owner // the zero owner: unknown, or none
-	incomplete bool  // the file names no owner, because of a crash: readAll releases it
+	addr       netip.Addr
+	written    time.Time // modification time of the file
+	owner      owner     // the zero owner: unknown, or none
+	incomplete bool      // the file names no owner, because of a crash: readAll releases it
 }
 
-// read reads the reservation of ip. If there is none, the error matches fs.ErrNotExist. After any
-// other error, the address counts as taken by an unknown owner. So does the address of a file that
-// is not regular or too large, but read then returns no error.
-func (se *Session) read(ip netip.Addr) (reservation, error) {
-	res := reservation{record: record{addr: ip}}
-	content, st, err := se.folder.read(ip.String())
+// reservation reads the reservation of ip. If there is none, the error matches fs.ErrNotExist. After any
+// other error, the address counts as reserved by an unknown owner. The address of a file that is not regular
+// or too large counts as such, too, but there is no error.
+func (d directory) reservation(ip netip.Addr) (reservation, error) {
+	res := reservation{addr: ip}
+	content, st, err := d.read(ip.String())
 	if errors.Is(err, errUnreadable) {
 		return res, nil
 	}
 	if err != nil {
 		return res, err
 	}
-	res.ino, res.mtime = st.Ino, st.Mtim.Nano()
+	res.written = time.Unix(st.Mtim.Unix())
 	o, ok := parseOwner(content)
 	res.owner, res.incomplete = o, !ok
 	return res, nil
 }
 
+// eachReservation calls f with all reservations in the directory, in no order, and with the errors of reservation.
+func (d directory) eachReservation(f func(reservation, error)) error {
+	names, err := d.names()
+	for _, name := range names {
+		if ip, ok := parseName(name); ok {
+			if res, err := d.reservation(ip); !errors.Is(err, fs.ErrNotExist) { // else released meanwhile
+				f(res, err)
+			}
+		}
+	}
+	return err
+}
+
 // reserve writes the reservation of ip and pushes its release to u. If the address already has a
 // reservation, the error matches fs.ErrExist.
 func (se *Session) reserve(u *undo.Stack, ip netip.Addr, o owner) error {
-	err := se.trace.Do("reserve "+ip.String(), func() error { return se.write(ip, o) })
+	err := se.store.trace.Do("reserve "+ip.String(), func() error { return se.write(ip, o) })
 	if err != nil {
 		return err
 	}
 	s := se.store
 	s.cooldown = 0 // the undo needs none: no container has used the address
 	u.Push("release "+ip.String(), func() error {
-		return s.ignoreNoReservations(s.withLock(func(se *Session) error { return se.release(ip, o) }))
+		return s.ignoreNoReservations(s.Lock(func(se *Session) error { return se.release(ip, o) }))
 	})
 	return nil
 }
 
-// write is reserve without the undo.
+// newPath returns the path at which write writes a file. The next session removes a file that a crash
+// left there.
+func (s Store) newPath() string { return filepath.Join(s.privateDir, "new") }
+
+// write is reserve without the undo. It writes a file in privateDir, names it in the owner's hint, and makes a
+// hard link to it, so that a crash leaves neither an incomplete reservation nor one that no hint names. If that
+// is not possible, for example because the file system has no hard links, it creates the file in the
+// network's directory and then writes it, as the reference plugin does.
 func (se *Session) write(ip netip.Addr, o owner) error {
-	name := ip.String()
-	if err := se.createFile(name, []byte(o.text())); err != nil {
+	path, content := se.store.newPath(), []byte(o.text())
+	prepareErr := workingDir.create(path, content)
+	if err := se.addHint(o, ip); err != nil {
 		return err
 	}
-	se.changed = true
-	st, err := se.folder.stat(name)
-	if err != nil {
-		return err
-	}
-	se.addRecord(o, record{addr: ip, ino: st.Ino, mtime: st.Mtim.Nano()})
-	return nil
-}
-
-// newPath returns the path at which createFile writes a file. The next session removes a file that a
-// crash left there.
-func (s store) newPath() string { return filepath.Join(s.privateDir, "new") }
-
-// createFile creates a file in the network's folder. It writes a file in privateDir, and makes a hard
-// link to it, so that a crash leaves no incomplete file. If that is not possible, for example because
-// the file system has no hard links, it creates the file and then writes it, as the reference plugin
-// does. The error matches fs.ErrExist if the file exists.
-func (se *Session) createFile(name string, content []byte) error {
-	path := se.newPath()
-	if os.MkdirAll(se.privateDir, 0o700) == nil && workingDir.create(path, content) == nil {
-		err := se.folder.link(path, name)
+	if prepareErr == nil {
+		err := se.dir.link(path, ip.String())
 		_ = workingDir.remove(path)
 		if err == nil || errors.Is(err, fs.ErrExist) {
 			return err
 		}
 	}
-	return se.folder.create(name, content)
+	return se.dir.create(ip.String(), content)
 }
 
 // describeHolder returns a text, for an error, about the container that has the reservation of ip.
@@ -142,10 +145,11 @@ func (se *Session) describeHolder(ip netip.Addr) string {
 	return ip.String() + " is allocated to " + se.Holder(ip)
 }
 
-// release removes the reservation of ip if it belongs to o. If the reservation does not exist or
-// belongs to another owner, release does nothing.
+// release undoes reserve: it removes the reservation of ip if it belongs to o, and the hint of o. Any other
+// reservation of o has an undo of its own, because an ADD of an attachment that has one fails.
 func (se *Session) release(ip netip.Addr, o owner) error {
-	res, err := se.read(ip)
+	_ = se.dropHint(o)
+	res, err := se.dir.reservation(ip)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && res.owner != o {
 		return nil
 	}
@@ -158,12 +162,12 @@ func (se *Session) release(ip netip.Addr, o owner) error {
 // remove removes a reservation that was just read. Before that, it records the time of the
 // release, so that the cooldown begins.
 func (se *Session) remove(res reservation) error {
-	return se.trace.Do("release "+res.addr.String(), func() error {
+	return se.store.trace.Do("release "+res.addr.String(), func() error {
 		recordErr := se.recordRelease(res.addr)
 		if recordErr != nil && !errors.Is(recordErr, unix.EROFS) && !isDiskFull(recordErr) {
 			return fmt.Errorf("record the release of %s: %w", res.addr, recordErr)
 		}
-		if err := se.folder.remove(res.addr.String()); err != nil {
+		if err := se.dir.remove(res.addr.String()); err != nil {
 			return err
 		}
 		if isDiskFull(recordErr) {
@@ -171,22 +175,8 @@ func (se *Session) remove(res reservation) error {
 			// a cooldown is better than a container that cannot be deleted.
 			_ = se.recordRelease(res.addr)
 		}
-		se.changed = true
+		delete(se.names, res.addr.String())
 		se.released = append(se.released, res.addr)
-		if res.owner != (owner{}) {
-			se.removeRecord(res)
-		}
 		return nil
 	})
-}
-
-// releaseAll removes the reservations of the owner or, if there are none, the legacy reservations
-// of the same container.
-func (se *Session) releaseAll(o owner) error {
-	held, err := se.heldByOrLegacy(o)
-	errs := []error{err}
-	for _, res := range held {
-		errs = append(errs, se.remove(res))
-	}
-	return errors.Join(errs...)
 }

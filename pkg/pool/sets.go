@@ -5,9 +5,6 @@ import (
 	"iter"
 	"net/netip"
 	"slices"
-
-	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/types"
 )
 
 // A Set is a range set of the configuration, for a plugin that gets addresses from elsewhere.
@@ -85,19 +82,6 @@ func (p *Pool) Requested() []netip.Addr { return p.conf.requested }
 // FailStatusWhenFull reports whether the configuration has the key failStatusWhenFull.
 func (p *Pool) FailStatusWhenFull() bool { return p.conf.failStatusWhenFull }
 
-// Held returns the addresses that are reserved for the attachment of the request. There are none if the
-// folder does not exist.
-func (s Store) Held(r *skel.Request) (held []netip.Addr, err error) {
-	err = s.Lock(func(se *Session) error {
-		all, err := se.heldByOrLegacy(ownerOf(r))
-		for _, res := range all {
-			held = append(held, res.addr)
-		}
-		return err
-	})
-	return held, types.IgnoreNotExist(err)
-}
-
 // Reserved returns all addresses that have a reservation, of any attachment. It lists the folder.
 func (se *Session) Reserved() ([]netip.Addr, error) {
 	if err := se.listNames(); err != nil {
@@ -114,6 +98,6 @@ func (se *Session) Reserved() ([]netip.Addr, error) {
 
 // Holder returns the ID of the container that an address is reserved for, or a text if it is unknown.
 func (se *Session) Holder(ip netip.Addr) string {
-	res, _ := se.read(ip) // without an owner if it cannot be read
+	res, _ := se.dir.reservation(ip) // without an owner if it cannot be read
 	return cmp.Or(res.owner.containerID, "an unknown owner")
 }

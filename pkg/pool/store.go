@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"iter"
@@ -18,22 +19,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A store has the reservations of one network: one file per address. The files have the same
-// format and the same lock as those of the reference plugin, so that both plugins can use one
-// folder in turns. The files that only plumb knows, which are the attachments' files and the
-// times of releases, are in another folder: the reference plugin reads every file of dir. The
-// path of the other folder contains ".plumb", which cannot be the name of a network, because
-// such a name cannot begin with a dot.
-type store struct {
+// A Store has the reservations of one network: one file per address. It is what DEL and GC need of the
+// configuration. The files have the same format and the same lock as the files of the reference plugin, so
+// that both plugins can use one directory in turns. The files that only plumb knows, which are the hints and
+// the times of releases, are in another directory, because the reference plugin reads every file of dir. The
+// path of the other directory contains ".plumb", which cannot be the name of a network, because such a name
+// cannot begin with a dot.
+type Store struct {
 	machine    Machine
 	dir        string // <dataDir>/<network>
 	privateDir string // <dataDir>/.plumb/<network>
 	cooldown   time.Duration
 	trace      *trace.Tracer
 }
-
-// A Store has the reservations of one network. It is what DEL and GC need of the configuration.
-type Store struct{ store }
 
 // NewStore returns the store of the network of the request. It reads only dataDir and cooldown, and
 // ignores an invalid cooldown. An error has types.CodeConfig or types.CodeDecode.
@@ -44,11 +42,11 @@ func (m Machine) NewStore(r *skel.Request) (Store, error) {
 
 // newStore returns the store of the network of the request.
 func (m Machine) newStore(r *skel.Request, c storeConf) Store {
-	return Store{store{
+	return Store{
 		machine: m, cooldown: c.cooldown, trace: r.Trace,
 		dir:        filepath.Join(c.dataDir, r.Conf.Name),
 		privateDir: filepath.Join(c.dataDir, ".plumb", r.Conf.Name),
-	}}
+	}
 }
 
 // PrivatePath returns <dataDir>/.plumb/.<name>/<network>, the path of a file in which a plugin keeps what
@@ -62,27 +60,67 @@ func (s Store) PrivatePath(name string) string {
 func (s Store) Path(ip netip.Addr) string { return filepath.Join(s.dir, ip.String()) }
 
 // Release removes the reservations of the attachment of the request or, if there are none, the legacy
-// reservations of its container. If there is no folder, it does nothing. The result has all addresses whose
-// reservations were removed, also if there is an error. Besides those of the attachment, these can be
-// incomplete reservations and, at the first call after a reboot, those of earlier boots.
+// reservations of its container. It finds them by the attachment's hint, or by prevResult, or else it reads all
+// reservations. Without a directory, it does nothing. The result lists all addresses whose reservations were
+// removed, even if there is an error. Besides the attachment's addresses, these can be addresses of incomplete
+// reservations and, at the first call after a reboot, of reservations of earlier boots.
 func (s Store) Release(r *skel.Request) (released []netip.Addr, err error) {
-	return s.lockAndRelease(func(se *Session) error { return se.releaseAll(ownerOf(r)) })
+	return s.lockAndRelease(func(se *Session) error {
+		held, err := se.held(ownerOf(r), func() (ips []netip.Addr) {
+			prev, _ := r.Prev() // an error needs no more than the warning of Prev: the reservations are the authority
+			if prev != nil {
+				for _, ip := range prev.IPs {
+					ips = append(ips, ip.Address.Addr())
+				}
+			}
+			return ips
+		})
+		errs := []error{err}
+		for _, res := range held {
+			errs = append(errs, se.remove(res))
+		}
+		err = errors.Join(errs...)
+		if err == nil {
+			_ = se.dropHint(ownerOf(r)) // an old hint does no harm
+		}
+		return err
+	})
 }
 
 // ReleaseInvalid removes the reservations of attachments that are not valid (GC), and incomplete ones. A
 // legacy reservation stays if any interface of its container is valid. Files that are not regular or
-// too large stay. Reservations that cannot be read stay, too; ReleaseInvalid returns the first of their
+// too large stay. Reservations that cannot be read stay as well; ReleaseInvalid returns the first of their
 // errors after it has handled all others. The result is that of Release.
 func (s Store) ReleaseInvalid(r *skel.Request) (released []netip.Addr, err error) {
-	valid := map[owner]bool{}
+	valid := map[owner]bool{{}: true} // a reservation of an unknown owner stays
 	for a := range r.Valid() {
 		o := owner{a.ContainerID, a.IfName}
 		valid[o], valid[o.legacy()] = true, true
 	}
 	return s.lockAndRelease(func(se *Session) error {
-		failed, err := se.readAll(func(res reservation) bool { return valid[res.owner] || res.owner == owner{} })
-		return errors.Join(failed, se.readErr, err)
+		var first error
+		err := se.readAll(func(res reservation, err error) {
+			if err == nil && !valid[res.owner] {
+				err = se.remove(res)
+				_ = se.dropHint(res.owner)
+			}
+			first = cmp.Or(first, err)
+		})
+		return cmp.Or(err, first)
 	})
+}
+
+// Held returns the addresses that are reserved for the attachment of the request. There are none if the
+// directory does not exist.
+func (s Store) Held(r *skel.Request) (held []netip.Addr, err error) {
+	err = s.Lock(func(se *Session) error {
+		all, err := se.held(ownerOf(r), nil)
+		for _, res := range all {
+			held = append(held, res.addr)
+		}
+		return err
+	})
+	return held, types.IgnoreNotExist(err)
 }
 
 // lockAndRelease calls f with the lock, and returns the addresses whose reservations the session removed.
@@ -95,39 +133,33 @@ func (s Store) lockAndRelease(f func(*Session) error) (released []netip.Addr, er
 	return released, err
 }
 
-// Lock calls f while this process holds the lock of the network's folder. If the folder does not exist,
-// it does not call f, and the error matches fs.ErrNotExist. An error without a code gets types.CodeIO.
-// f must not do anything slow.
-func (s Store) Lock(f func(*Session) error) error { return s.withLock(f) }
-
-// createAndLock is withLock for a store whose folder may not exist yet: it makes the folder. All
-// containers of the network share the folder, so ADD does not undo this.
-func (s store) createAndLock(f func(*Session) error) error {
+// createAndLock is Lock for a store whose directory may not exist yet: it creates the directory. All
+// containers of the network share the directory, so ADD does not undo this.
+func (s Store) createAndLock(f func(*Session) error) error {
 	err := s.trace.Do("make folder "+s.dir, func() error { return os.MkdirAll(s.dir, 0o755) })
 	if err != nil {
 		return types.Coded(types.CodeIO, err)
 	}
-	return s.withLock(f)
+	return s.Lock(f)
 }
 
-// withLock is Store.Lock.
-func (s store) withLock(f func(*Session) error) error {
+// Lock calls f while this process holds the lock of the network's directory. If the directory does not exist,
+// it does not call f, and the error matches fs.ErrNotExist. An error without a code gets types.CodeIO.
+// f must not do anything slow.
+func (s Store) Lock(f func(*Session) error) error {
 	se, err := s.open()
 	if err != nil {
 		return types.Coded(types.CodeIO, err)
 	}
 	defer se.close()
-	if err := se.prepare(); err != nil {
-		return types.Coded(types.CodeIO, err)
-	}
-	defer se.save()
+	se.openHints()
 	return types.Coded(types.CodeIO, f(se))
 }
 
 // ignoreNoReservations returns nil instead of an error that means that the network has no
 // reservations: its folder does not exist, or cannot exist because the name is too long, or the
 // folder is empty and the disk has no space for the lock file. It returns other errors unchanged.
-func (s store) ignoreNoReservations(err error) error {
+func (s Store) ignoreNoReservations(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENAMETOOLONG) {
 		return nil
 	}
@@ -139,45 +171,32 @@ func (s store) ignoreNoReservations(err error) error {
 	return err
 }
 
-// A Session is a store whose lock this process holds. Lock and Allocate pass it to functions; it is not
-// valid after they return.
+// A Session is the time in which this process holds the lock of a store. Lock and Allocate pass it to functions;
+// it is not valid after they return.
 type Session struct {
-	store
-	folder folder // dir
-	lock   int    // the lock file; -1: the folder is read-only, and nothing can change
-	inode  uint64 // of the folder
-	found  times  // times of the folder when the lock was acquired
-	local  bool   // see isLocal
-	boot   string // ID of the running boot; empty: not known
-
-	files      folder // the folder of the attachments' files
-	filesTimes times  // times of that folder
-	// known has the records of the attachments for which a reservation was made or removed, by the
-	// name of the attachment's file. If complete is set, it has those of all attachments that hold
-	// an address.
-	known     map[string][]record
-	complete  bool
-	readErr   error        // the first error of the last reading of all reservations
-	recordErr error        // if set, known is incomplete: an attachment's file could not be read
-	changed   bool         // whether the session changed something in folder
-	released  []netip.Addr // addresses whose reservations the session removed
+	store    Store
+	dir      directory // the reservations
+	hints    directory // the hints of the running boot; not open if the boot is unknown or the disk is full
+	lock     int       // the lock file; -1: the directory is read-only, and nothing can change
+	boot     string    // ID of the running boot; empty: not known
+	released []netip.Addr
 
 	releasesReady bool // see prepareReleases
 
-	// names has the names of the files in folder; nil: free has not listed it yet.
+	// names has the names of the files in dir; nil: free has not listed it yet.
 	names map[string]bool
 }
 
-// open opens and locks the folder at s.dir. While open waits for the lock, another process may
-// remove the folder and make it again. Then open begins again with the new folder.
-func (s store) open() (*Session, error) {
+// open opens and locks the directory at s.dir. While open waits for the lock, another process may
+// remove the directory and create it again. Then open begins again with the new directory.
+func (s Store) open() (*Session, error) {
 	for {
-		se := &Session{store: s, folder: noFolder, files: noFolder, lock: -1, known: map[string][]record{}}
-		if err := se.openFolder(); err != nil {
+		se := &Session{store: s, dir: noDirectory, hints: noDirectory, lock: -1}
+		if err := se.openDir(); err != nil {
 			se.close()
 			return nil, err
 		}
-		opened, err := se.folder.stat(".")
+		opened, err := se.dir.stat(".")
 		if err != nil {
 			se.close()
 			return nil, err
@@ -185,24 +204,23 @@ func (s store) open() (*Session, error) {
 		var now unix.Stat_t
 		err = types.RetryEINTR(func() error { return unix.Stat(s.dir, &now) })
 		if err == nil && opened.Ino == now.Ino && opened.Dev == now.Dev && se.isLockCurrent() {
-			se.inode, se.found = opened.Ino, timesOf(opened)
 			return se, nil
 		}
 		se.close()
 	}
 }
 
-// openFolder opens the folder and locks its lock file. A read-only folder has no lock.
-func (se *Session) openFolder() error {
-	dir, err := openFolder(se.dir, 0)
+// openDir opens the directory and locks its lock file. A read-only directory has no lock.
+func (se *Session) openDir() error {
+	dir, err := openDirectory(se.store.dir, 0)
 	if err != nil {
 		return err
 	}
-	se.folder = dir
+	se.dir = dir
 	lock, err := dir.openLock(unix.O_CREAT | unix.O_NOFOLLOW)
 	if errors.Is(err, unix.ELOOP) { // a symbolic link: lock its target, as the reference plugin does, but do not create it
 		target, targetErr := dir.openLock(0)
-		if !errors.Is(targetErr, unix.ENOENT) { // callers understand ENOENT as: no folder, no reservations
+		if !errors.Is(targetErr, unix.ENOENT) { // callers understand ENOENT as: no directory, no reservations
 			lock, err = target, targetErr
 		}
 	}
@@ -213,14 +231,16 @@ func (se *Session) openFolder() error {
 		return err
 	}
 	se.lock = lock
-	return se.trace.Do("lock "+se.dir, func() error { return acquireLock(lock, filepath.Join(se.dir, "lock"), se.machine.Wait) })
+	return se.store.trace.Do("lock "+dir.path, func() error {
+		return acquireLock(lock, filepath.Join(dir.path, "lock"), se.store.machine.Wait)
+	})
 }
 
 var errNotRegular = errors.New("not a regular file; remove it")
 
 // openLock opens the lock file. It returns an error if the file is not regular; it does not
 // block on a named pipe.
-func (d folder) openLock(flags int) (int, error) {
+func (d directory) openLock(flags int) (int, error) {
 	fd, err := d.openFD("lock", flags|unix.O_RDONLY|unix.O_NONBLOCK, 0o750)
 	if errors.Is(err, unix.ENXIO) { // a socket
 		return -1, d.pathError("open", "lock", errNotRegular)
@@ -242,33 +262,16 @@ func (se *Session) isLockCurrent() bool {
 		return true
 	}
 	var locked, now unix.Stat_t
-	return unix.Fstat(se.lock, &locked) == nil && unix.Fstatat(se.folder.fd, "lock", &now, 0) == nil && locked.Ino == now.Ino
+	return unix.Fstat(se.lock, &locked) == nil && unix.Fstatat(se.dir.fd, "lock", &now, 0) == nil && locked.Ino == now.Ino
 }
 
-// close releases the lock and closes the folders.
+// close releases the lock and closes the directories.
 func (se *Session) close() {
-	se.files.close()
+	se.hints.close()
 	if se.lock >= 0 {
 		_ = unix.Close(se.lock)
 	}
-	se.folder.close()
-}
-
-// prepare removes what a crash of createFile left, and opens the attachments' files. If they are not
-// up to date, or if the file system is not local, prepare reads all reservations instead. It then also
-// releases the reservations of earlier boots: no container survives a reboot.
-func (se *Session) prepare() error {
-	_ = workingDir.remove(se.newPath())
-	se.boot, se.local = readBootID(se.machine.BootID), se.folder.isLocal()
-	if se.local && se.upToDate() {
-		return nil
-	}
-	earlier := se.fromEarlierBoots()
-	cooldown := se.cooldown
-	se.cooldown = 0 // no process of that boot is left that could mistake the new owner for the former one
-	_, err := se.readAll(func(res reservation) bool { return !earlier[res.record] })
-	se.cooldown = cooldown
-	return err
+	se.dir.close()
 }
 
 // readBootID returns the ID of the running boot. If it is empty, the boot is unknown, and no
@@ -282,55 +285,27 @@ func readBootID(path string) string {
 	return id[:min(len(id), 40)]
 }
 
-// readAll reads all reservations. It releases those for which keep returns false, and incomplete
-// ones. failed joins the errors of the releases. err says that the folder could not be read.
-func (se *Session) readAll(keep func(reservation) bool) (failed, err error) {
-	se.known, se.complete = map[string][]record{}, true
-	se.readErr, se.recordErr = nil, nil
-	err = se.trace.Do("read reservations in "+se.dir, func() error {
-		names, err := se.folder.names()
-		for _, name := range names {
-			if ip, ok := parseName(name); ok {
-				failed = errors.Join(failed, se.readReservation(ip, keep))
+// readAll calls f with all reservations, but releases incomplete ones instead. A reservation that cannot be read,
+// or not be released, has no owner and comes with the error.
+func (se *Session) readAll(f func(res reservation, err error)) error {
+	return se.store.trace.Do("read reservations in "+se.dir.path, func() error {
+		return se.dir.eachReservation(func(res reservation, err error) {
+			if res.incomplete {
+				err = se.remove(res)
 			}
-		}
-		return err
+			if !res.incomplete || err != nil {
+				f(res, err)
+			}
+		})
 	})
-	if err != nil {
-		se.recordErr = err
-	}
-	return failed, err
 }
 
-// readReservation reads one reservation for readAll. It returns the error of its release. A
-// reservation that cannot be read counts as taken by an unknown owner.
-func (se *Session) readReservation(ip netip.Addr, keep func(reservation) bool) error {
-	res, err := se.read(ip)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil && se.readErr == nil { // there may be thousands of such errors: keep the first
-		se.readErr = err
-	}
-	var failed error
-	if res.incomplete || !keep(res) {
-		if failed = se.remove(res); failed == nil {
-			return nil
-		}
-	}
-	if res.owner != (owner{}) {
-		name := res.owner.fileName()
-		se.known[name] = append(se.known[name], res.record)
-	}
-	return failed
-}
-
-// maxLookups is the number of addresses that free looks up one by one, before it lists the folder.
+// maxLookups is the number of addresses that free looks up one by one, before it lists the directory.
 const maxLookups = 64
 
 // free returns those of the candidates that are neither reserved nor cooling down, in the same order.
 // The time to find one depends on how many before it are reserved or cool down, not on the number of
-// candidates. If the folder cannot be listed, the error is the last element.
+// candidates. If the directory cannot be listed, the error is the last element.
 func (se *Session) free(candidates iter.Seq[netip.Addr]) iter.Seq2[netip.Addr, error] {
 	return func(yield func(netip.Addr, error) bool) {
 		cooling, lookups := se.readCooling(), 0
@@ -373,14 +348,14 @@ func (se *Session) isTaken(ip netip.Addr) bool {
 		var name [64]byte
 		return se.names[string(ip.AppendTo(name[:0]))]
 	}
-	_, err := se.folder.stat(ip.String())
+	_, err := se.dir.stat(ip.String())
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // listNames sets names.
 func (se *Session) listNames() error {
-	return se.trace.Do("list reservations in "+se.dir, func() error {
-		list, err := se.folder.names()
+	return se.store.trace.Do("list reservations in "+se.dir.path, func() error {
+		list, err := se.dir.names()
 		if err != nil {
 			return err
 		}
@@ -392,54 +367,58 @@ func (se *Session) listNames() error {
 	})
 }
 
-// heldBy returns the reservations of an owner. The attachment's file says which reservations
-// to read; heldBy returns those that exist and belong to the owner. If the file does not agree
-// with them, heldBy reads all reservations. If it returns an error, the list may be incomplete.
-func (se *Session) heldBy(o owner) ([]reservation, error) {
-	records, err := se.records(o)
-	var held []reservation
-	var failed []error
-	for _, r := range records {
-		res, readErr := se.read(r.addr)
-		switch {
-		case readErr != nil && !errors.Is(readErr, fs.ErrNotExist):
-			failed = append(failed, readErr)
-		case readErr != nil || res.owner != o:
-			err = errDamaged
-		default:
-			held = append(held, res)
+// held returns the reservations of an owner or, if there are none, the legacy reservations of the same
+// container. They are those that the owner's hint names, or else those that prev returns, if prev is not nil; or
+// else held reads all reservations. If it then finds none and a reservation could not be read, it returns the
+// error of that reservation, which may belong to the owner.
+func (se *Session) held(o owner, prev func() []netip.Addr) ([]reservation, error) {
+	found, all, err := se.confirm(o, se.hinted(o))
+	if !all && err == nil && prev != nil {
+		found, all, err = se.confirm(o, prev())
+	}
+	if all || err != nil {
+		return found, err
+	}
+	var legacy []reservation
+	var first error
+	found = nil
+	err = se.readAll(func(res reservation, err error) {
+		first = cmp.Or(first, err)
+		switch res.owner {
+		case o:
+			found = append(found, res)
+		case o.legacy():
+			legacy = append(legacy, res)
 		}
+	})
+	if len(found) == 0 {
+		found = legacy
 	}
-	if len(failed) > 0 {
-		return held, errors.Join(failed...)
+	if len(found) == 0 {
+		err = cmp.Or(err, first)
 	}
-	if err == nil || se.complete {
-		return held, nil
-	}
-	if _, err := se.readAll(func(reservation) bool { return true }); err != nil {
-		return nil, err
-	}
-	return se.heldBy(o)
+	return found, err
 }
 
-// heldByOrLegacy returns the reservations of an owner or, if there are none, the legacy
-// reservations of the same container. If it finds none and a reservation could not be read, it
-// returns the error of that reservation, which may belong to the owner.
-func (se *Session) heldByOrLegacy(o owner) ([]reservation, error) {
-	held, err := se.heldBy(o)
-	if err == nil && len(held) == 0 {
-		held, err = se.heldBy(o.legacy())
+// confirm returns those reservations of the addresses that belong to the owner. all reports whether there are
+// addresses and all of them belong to the owner.
+func (se *Session) confirm(o owner, addrs []netip.Addr) (found []reservation, all bool, err error) {
+	for _, ip := range addrs {
+		res, err := se.dir.reservation(ip)
+		if types.IgnoreNotExist(err) != nil {
+			return nil, false, err
+		}
+		if err == nil && res.owner == o {
+			found = append(found, res)
+		}
 	}
-	if err == nil && len(held) == 0 {
-		err = se.readErr
-	}
-	return held, err
+	return found, len(found) > 0 && len(found) == len(addrs), nil
 }
 
 // cursor returns the address that was allocated last from range set n, or an invalid address
 // if that is unknown.
 func (se *Session) cursor(n int) netip.Addr {
-	text, _, err := se.folder.read(cursorName(n))
+	text, _, err := se.dir.read(cursorName(n))
 	if err != nil {
 		return netip.Addr{}
 	}
@@ -455,9 +434,8 @@ func cursorName(n int) string { return "last_reserved_ip." + strconv.Itoa(n) }
 // setCursor records the address that was allocated last from range set n. After a crash, the file
 // may be missing. That does no harm: it is only where the next search begins.
 func (se *Session) setCursor(n int, ip netip.Addr) error {
-	return se.trace.Do("advance "+cursorName(n), func() error {
-		se.changed = true
-		return se.folder.replace(cursorName(n), []byte(ip.String()))
+	return se.store.trace.Do("advance "+cursorName(n), func() error {
+		return se.dir.replace(cursorName(n), []byte(ip.String()))
 	})
 }
 

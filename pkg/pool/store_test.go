@@ -16,39 +16,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// files returns the path of the folder of the attachments' files.
-func (node *testNode) files() string {
-	GinkgoHelper()
-	all, err := filepath.Glob(filepath.Join(node.DataDir, ".plumb", "net", "*.*"))
-	Expect(err).NotTo(HaveOccurred())
-	Expect(all).To(HaveLen(1))
-	return all[0]
-}
-
-// fileOf returns the path of the file of an attachment with the interface eth0.
-func (node *testNode) fileOf(id string) string {
-	GinkgoHelper()
-	return filepath.Join(node.files(), owner{id, "eth0"}.fileName())
-}
-
-var _ = Describe("the attachments' files", func() {
+var _ = Describe("the reservations", func() {
 	var node *testNode
 	BeforeEach(func() { node = newTestNode() })
 
-	It("let every verb work without reading all reservations", func() {
-		node.Add("c1", variant{})
-		for i := range 300 {
-			node.Put(fmt.Sprintf("10.1.%d.%d", 3+i/250, 2+i%250), fmt.Sprint("x", i, "\r\neth0"))
-		}
-		node.OK("STATUS", "", variant{})
-		Expect(node.ReadAll()).To(BeTrue())
-		for _, c := range []string{"STATUS", "ADD", "CHECK", "DEL", "DEL"} {
-			node.OK(c, "c2", variant{})
-			Expect(node.ReadAll()).To(BeFalse(), c)
-		}
-	})
-
-	It("let ADD find the last free address of a large pool, or report that it is exhausted, without reading all reservations", func() {
+	It("let ADD find the last free address of a large pool, and STATUS report that it is exhausted, without reading all", func() {
 		t := variant{IPAM: `"subnet": "10.1.0.0/16", "rangeEnd": "10.1.15.255", "failStatusWhenFull": true`}
 		for i := 2; i < 4096; i++ {
 			if i != 3000 {
@@ -59,104 +31,24 @@ var _ = Describe("the attachments' files", func() {
 		node.OK("STATUS", "", t)
 		Expect(node.Add("c1", t)).To(Equal("10.1.11.184/16"))
 		Expect(node.ReadAll()).To(BeFalse())
-		for _, c := range []string{"ADD", "STATUS"} {
-			node.Fails(c, "c2", t)
-			Expect(node.ReadAll()).To(BeFalse(), c)
-		}
-	})
-
-	// ramfs has no multigrain timestamps: on every kernel, its times are those of clock ticks.
-	DescribeTable("are not used if another program changed the folder within the same clock tick", func(on func(dir string, f func())) {
-		Expect(os.MkdirAll(node.DataDir, 0o755)).To(Succeed())
-		on(node.DataDir, func() {
-			for i := range nstest.FullOrShort(400, 50) {
-				mine, theirs := fmt.Sprint("mine", i), fmt.Sprint("theirs", i)
-				node.Add(mine, variant{})
-				node.ReferenceAdd(fmt.Sprint("10.1.2.", 100+i%100), theirs)
-				node.OK("DEL", theirs, variant{})
-				Expect(node.Reserved()).To(HaveLen(1), "the reservation of the reference plugin was not found")
-				node.WithReferenceLock(func() {
-					Expect(os.Remove(node.Net(strings.Fields(node.Reserved()[0])[0]))).To(Succeed())
-				})
-				Expect(node.Add(mine, variant{})).NotTo(BeEmpty()) // no duplicate: the reservation was removed
-				node.OK("DEL", mine, variant{})
-			}
-		})
-	},
-		Entry("on the file system of the temporary folder", func(_ string, f func()) { f() }),
-		Entry("on ramfs", onRamfs),
-	)
-
-	It("are not used if the modification time of the folder was restored", func() {
-		node.Add("c1", variant{})
-		info, err := os.Stat(node.Net(""))
-		Expect(err).NotTo(HaveOccurred())
-		node.Put("10.1.2.50", "c2\r\neth0")
-		Expect(os.Chtimes(node.Net(""), info.ModTime(), info.ModTime())).To(Succeed())
-		node.OK("DEL", "c2", variant{})
-		Expect(node.Reserved()).To(Equal([]string{"10.1.2.2 c1/eth0"}))
-	})
-
-	DescribeTable("are made again if they are damaged", func(damage func(before []byte)) {
-		node.Add("c0", variant{})
-		before, err := os.ReadFile(filepath.Join(node.files(), completeName))
-		Expect(err).NotTo(HaveOccurred())
-		node.Add("c1", variant{})
-		node.OK("DEL", "c0", variant{})
-		damage(before)
-		node.OK("CHECK", "c1", variant{})
-		Expect(node.Fails("ADD", "c1", variant{}).Code).To(Equal(uint(CodeDuplicate)))
-		Expect(node.Add("c2", variant{})).To(Equal("10.1.2.4/24"))
-		Expect(node.Add("c3", variant{Args: "IP=10.1.2.2"})).To(Equal("10.1.2.2/24"))
-		node.OK("CHECK", "c3", variant{})
+		node.Fails("STATUS", "", t)
 		Expect(node.ReadAll()).To(BeFalse())
-		for _, id := range []string{"c1", "c2", "c3"} {
-			node.OK("DEL", id, variant{})
-		}
-		Expect(node.Reserved()).To(BeEmpty())
-	},
-		Entry("the folder of all networks was removed", func([]byte) { Expect(os.RemoveAll(filepath.Join(node.DataDir, ".plumb"))).To(Succeed()) }),
-		Entry("the folder of the network was removed", func([]byte) { Expect(os.RemoveAll(filepath.Dir(node.files()))).To(Succeed()) }),
-		Entry("a file was removed", func([]byte) { Expect(os.Remove(node.fileOf("c1"))).To(Succeed()) }),
-		Entry("a file of an attachment without an address", func([]byte) {
-			Expect(os.WriteFile(node.fileOf("c2"), []byte("10.1.2.3 1 1\n"), 0o600)).To(Succeed())
-		}),
-		Entry("a file with the address of another attachment", func([]byte) {
-			node.Add("x", variant{IPAM: subnet + `, "rangeStart": "10.1.2.50"`})
-			text, err := os.ReadFile(node.fileOf("x"))
-			Expect(err).NotTo(HaveOccurred())
-			node.OK("DEL", "x", variant{})
-			node.Put("last_reserved_ip.0", "10.1.2.3")
-			Expect(os.WriteFile(node.fileOf("c1"), text, 0o600)).To(Succeed())
-		}),
-		Entry("an empty file", func([]byte) { Expect(os.Truncate(node.fileOf("c1"), 0)).To(Succeed()) }),
-		Entry("a truncated file", func([]byte) { Expect(os.Truncate(node.fileOf("c1"), 12)).To(Succeed()) }),
-		Entry("a file with other content", func([]byte) {
-			Expect(os.WriteFile(node.fileOf("c1"), []byte(strings.Repeat("noise", 3000)), 0o600)).To(Succeed())
-		}),
-		Entry("a folder in the place of a file", func([]byte) {
-			Expect(os.Remove(node.fileOf("c1"))).To(Succeed())
-			Expect(os.MkdirAll(filepath.Join(node.fileOf("c1"), "x"), 0o700)).To(Succeed())
-		}),
-		Entry("complete was removed", func([]byte) { Expect(os.Remove(filepath.Join(node.files(), completeName))).To(Succeed()) }),
-		Entry("complete has earlier times", func(before []byte) {
-			Expect(os.WriteFile(filepath.Join(node.files(), completeName), before, 0o600)).To(Succeed())
-		}),
-		Entry("complete is truncated", func([]byte) { Expect(os.Truncate(filepath.Join(node.files(), completeName), 90)).To(Succeed()) }),
-		Entry("complete is empty", func([]byte) { Expect(os.Truncate(filepath.Join(node.files(), completeName), 0)).To(Succeed()) }),
-		Entry("a file in the place of their folder", func([]byte) {
-			path := node.files()
-			Expect(os.RemoveAll(path)).To(Succeed())
-			Expect(os.WriteFile(path, nil, 0o600)).To(Succeed())
-		}),
-		Entry("a symbolic link in the place of their folder", func([]byte) {
-			path := node.files()
-			Expect(os.Rename(path, filepath.Join(node.DataDir, "elsewhere"))).To(Succeed())
-			Expect(os.Symlink(filepath.Join(node.DataDir, "elsewhere"), path)).To(Succeed())
-		}),
-	)
+		node.Fails("ADD", "c2", t)
+		Expect(node.ReadAll()).To(BeTrue(), "one may be incomplete")
+	})
 
-	It("are not used after the folder of the network was removed", func() {
+	It("may be added and removed by the reference plugin between two calls", func() {
+		node.Add("mine", variant{})
+		node.ReferenceAdd("10.1.2.100", "theirs")
+		node.OK("DEL", "theirs", variant{})
+		Expect(node.Reserved()).To(HaveLen(1), "the reservation of the reference plugin was not found")
+		node.WithReferenceLock(func() { Expect(os.Remove(node.Net("10.1.2.2"))).To(Succeed()) })
+		Expect(node.Add("mine", variant{})).NotTo(BeEmpty()) // no duplicate: the reservation was removed
+		node.OK("DEL", "mine", variant{})
+		Expect(node.Reserved()).To(BeEmpty())
+	})
+
+	It("are gone after the directory of the network was removed", func() {
 		node.Add("c1", variant{})
 		Expect(os.RemoveAll(node.Net(""))).To(Succeed())
 		node.OK("DEL", "c1", variant{})
@@ -164,30 +56,30 @@ var _ = Describe("the attachments' files", func() {
 	})
 })
 
-var _ = Describe("createFile", func() {
+var _ = Describe("write", func() {
 	var node *testNode
-	link := func(name, content string) error {
-		return node.store().Lock(func(se *Session) error { return se.createFile(name, []byte(content)) })
+	write := func(addr, id string) error {
+		return node.store().Lock(func(se *Session) error { return se.write(ip(addr), owner{id, "eth0"}) })
 	}
 	BeforeEach(func() {
 		node = newTestNode()
 		node.Add("c0", variant{})
 	})
 
-	It("writes a reservation completely, also after a crash", func() {
-		Expect(link("10.1.2.7", "c1\r\neth0")).To(Succeed())
-		Expect(link("10.1.2.7", "c2\r\neth0")).To(MatchError(os.ErrExist))
+	It("writes a reservation completely, even after a crash", func() {
+		Expect(write("10.1.2.7", "c1")).To(Succeed())
+		Expect(write("10.1.2.7", "c2")).To(MatchError(os.ErrExist))
 		// A process that was killed between link and unlink leaves a second name of the reservation of c1.
 		Expect(os.Link(node.Net("10.1.2.7"), node.Net("../.plumb/net/new"))).To(Succeed())
-		Expect(link("10.1.2.8", "c3\r\neth0")).To(Succeed())
+		Expect(write("10.1.2.8", "c3")).To(Succeed())
 		Expect(node.Reserved()).To(Equal([]string{"10.1.2.2 c0/eth0", "10.1.2.7 c1/eth0", "10.1.2.8 c3/eth0"}))
 		Expect(node.Net("../.plumb/net/new")).NotTo(BeAnExistingFile())
 	})
 
 	It("writes a reservation on a file system without hard links", func() {
 		onRamfs(filepath.Join(node.DataDir, ".plumb"), func() {
-			Expect(link("10.1.2.7", "c1\r\neth0")).To(Succeed())
-			Expect(link("10.1.2.7", "c2\r\neth0")).To(MatchError(os.ErrExist))
+			Expect(write("10.1.2.7", "c1")).To(Succeed())
+			Expect(write("10.1.2.7", "c2")).To(MatchError(os.ErrExist))
 		})
 		Expect(node.Reserved()).To(Equal([]string{"10.1.2.2 c0/eth0", "10.1.2.7 c1/eth0"}))
 	})
@@ -199,18 +91,17 @@ var _ = Describe("a symbolic link", func() {
 		node.Add("c0", variant{})
 		victim := filepath.Join(GinkgoTB().TempDir(), "victim")
 		Expect(os.WriteFile(victim, []byte("precious"), 0o600)).To(Succeed())
-		at = strings.NewReplacer("FILES", "../.plumb/net/"+filepath.Base(node.files()), "C0", owner{"c0", "eth0"}.fileName(),
-			"C1", owner{"c1", "eth0"}.fileName()).Replace(at)
+		at = strings.NewReplacer("HINTS", "../.plumb/net/"+filepath.Base(node.hints()), "C0", owner{"c0", "eth0"}.hintName(),
+			"C1", owner{"c1", "eth0"}.hintName()).Replace(at)
 		Expect(os.RemoveAll(node.Net(at))).To(Succeed())
 		Expect(os.Symlink(victim, node.Net(at))).To(Succeed())
-		node.Put("10.1.2.9", "x\r\neth0") // so that the attachments' files are written again
 		node.Add("c1", variant{})
 		node.OK("DEL", "c0", variant{IPAM: subnet + `, "cooldown": 60`})
 		Expect(os.ReadFile(victim)).To(BeEquivalentTo("precious"))
 		Expect(node.Reserved()).To(ContainElement(HaveSuffix(" c1/eth0")))
 	},
 		Entry(nil, "last_reserved_ip.0"), Entry(nil, "lock"), Entry(nil, "10.1.2.3"),
-		Entry(nil, "FILES"), Entry(nil, "FILES/complete"), Entry(nil, "FILES/C0"), Entry(nil, "FILES/C1"),
+		Entry(nil, "HINTS"), Entry(nil, "HINTS/C0"), Entry(nil, "HINTS/C1"),
 		Entry(nil, "../.plumb/net/new"), Entry(nil, "../.plumb/net/releases"), Entry(nil, "../.plumb/net/releases.new"))
 })
 
@@ -237,12 +128,9 @@ var _ = Describe("a reboot", func() {
 	var node *testNode
 	BeforeEach(func() { node = newTestNode() })
 
-	It("lets the first call of any verb release the reservations that were read before it", func() {
+	It("lets the first call of any verb release the reservations that this plugin made before it", func() {
 		for n, c := range []string{"ADD", "DEL", "STATUS"} {
 			node.Add("c1", variant{})
-			node.Put("10.1.2.99", "theirs\r\neth0")
-			node.Put("10.1.2.98", "legacy")
-			node.OK("STATUS", "", variant{})
 			node.Boot(fmt.Sprint("boot-", n))
 			node.OK(c, "new", variant{})
 			node.OK("DEL", "new", variant{})
@@ -250,21 +138,23 @@ var _ = Describe("a reboot", func() {
 		}
 	})
 
-	It("does not release a reservation that was made after it, even for the same owner and address", func() {
+	It("does not release a reservation that was made after it, even for the same owner and address, nor any of the reference plugin", func() {
 		node.Add("c1", variant{})
 		node.Add("c2", variant{})
 		node.Boot("next")
 		node.WithReferenceLock(func() { Expect(os.Remove(node.Net("10.1.2.2"))).To(Succeed()) })
 		node.ReferenceAdd("10.1.2.2", "c1")
+		later := time.Now().Add(time.Second) // than the tick of the clock in which c1 got its hint
+		Expect(os.Chtimes(node.Net("10.1.2.2"), later, later)).To(Succeed())
 		node.ReferenceAdd("10.1.2.9", "c9")
 		node.OK("STATUS", "", variant{})
 		Expect(node.Reserved()).To(Equal([]string{"10.1.2.2 c1/eth0", "10.1.2.9 c9/eth0"}))
 		node.Boot("and another")
 		node.OK("STATUS", "", variant{})
-		Expect(node.Reserved()).To(BeEmpty())
+		Expect(node.Reserved()).To(HaveLen(2))
 	})
 
-	It("releases nothing if the attachments' files were removed, or if the boot ID is unknown", func() {
+	It("releases nothing if the hints were removed, or if the boot ID is unknown", func() {
 		node.Add("c1", variant{})
 		Expect(os.RemoveAll(filepath.Join(node.DataDir, ".plumb"))).To(Succeed())
 		node.Boot("next")
@@ -355,7 +245,9 @@ var _ = Describe("a long container ID", func() {
 				}
 				node.OK("CHECK", id, ranges)
 				Expect(node.ReadAll()).To(Equal(readsAll))
-				Expect(node.Fails("ADD", id, ranges).Code).To(Equal(uint(CodeDuplicate)))
+				if !readsAll {
+					Expect(node.Fails("ADD", id, ranges).Code).To(Equal(uint(CodeDuplicate)))
+				}
 			}
 			node.OK("GC", "", variant{More: fmt.Sprintf(`"cni.dev/valid-attachments": [{"containerID": %q, "ifname": "eth0"}]`, id)})
 			Expect(node.Reserved()).To(Equal([]string{"10.1.2.2 " + id + "/eth0", "10.1.3.2 " + id + "/eth0"}))
@@ -424,15 +316,13 @@ var _ = Describe("an unreadable reservation", func() {
 		Expect(f.Msg).To(ContainSubstring("open %s: permission denied", node.Net("10.1.2.3")))
 	}
 
-	It("is an error only for its owner while the attachments' files are up to date", func() {
+	It("is an error only for its owner while other attachments have hints", func() {
 		withoutFileCapabilities(func() {
 			for range 2 {
 				expectUnreadable("CHECK", "c2", variant{})
 				expectUnreadable("DEL", "c2", variant{})
 				expectUnreadable("ADD", "c2", variant{})
 				node.OK("CHECK", "c1", variant{})
-				node.OK("DEL", "unknown", variant{})
-				Expect(node.ReadAll()).To(BeFalse())
 			}
 			Expect(node.Fails("ADD", "c4", variant{Args: "IP=10.1.2.3"}).Msg).To(ContainSubstring("allocated to an unknown owner"))
 			node.OK("DEL", "c1", variant{})
@@ -440,7 +330,7 @@ var _ = Describe("an unreadable reservation", func() {
 		Expect(node.Reserved()).To(Equal([]string{"10.1.2.3 c2/eth0", "10.1.2.4 c3/eth0"}))
 	})
 
-	It("is an error for any attachment without an address if the attachments' files were removed", func() {
+	It("is an error for any attachment without an address if the hints were removed", func() {
 		Expect(os.RemoveAll(node.Net("../.plumb"))).To(Succeed())
 		withoutFileCapabilities(func() {
 			for range 2 {
@@ -457,7 +347,6 @@ var _ = Describe("an unreadable reservation", func() {
 		node.OK("DEL", "c2", variant{})
 		Expect(node.Reserved()).To(Equal([]string{"10.1.2.4 c3/eth0", "10.1.2.5 c4/eth0"}))
 		node.OK("DEL", "unknown", variant{})
-		Expect(node.ReadAll()).To(BeFalse())
 	})
 
 	It("is an error of GC after it released the others", func() {
@@ -494,7 +383,7 @@ var _ = Describe("a full disk", func() {
 	It("does not prevent a release, also if it has no space for the time of the release", func() {
 		node := newTestNode()
 		cool := variant{IPAM: subnet + `, "cooldown": 30`}
-		onFullDisk(node, 10, func() { // folder, lock, cursor, reservation; 3 folders and 2 files in .plumb
+		onFullDisk(node, 9, func() { // directory of data, of the network, lock, cursor, reservation; 3 directories and a hint in .plumb
 			node.Add("c1", cool)
 			node.Fails("ADD", "c2", cool)
 			node.OK("DEL", "c1", cool)
@@ -503,12 +392,12 @@ var _ = Describe("a full disk", func() {
 		})
 	})
 
-	It("leaves no attachments' files if it has no space for all", func() {
+	It("leaves no hint if it has no space for all", func() {
 		node := newTestNode()
 		Expect(os.MkdirAll(filepath.Join(node.DataDir, ".plumb"), 0o755)).To(Succeed())
 		onFilesystem("tmpfs", "nr_blocks=1", filepath.Join(node.DataDir, ".plumb"), func() {
 			node.Add("c1", variant{})
-			Expect(filepath.Glob(filepath.Join(node.DataDir, ".plumb", "net", "*"))).To(BeEmpty())
+			Expect(filepath.Glob(filepath.Join(node.DataDir, ".plumb", "net", "*", "*"))).To(BeEmpty())
 			Expect(node.Add("c2", variant{})).To(Equal("10.1.2.3/24"))
 		})
 	})

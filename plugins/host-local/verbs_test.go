@@ -166,12 +166,6 @@ var _ = Describe("ADD", func() {
 		Expect(node.Add("c1", variant{Network: "other"})).To(Equal("10.1.2.2/24"))
 	})
 
-	It("returns code 101 if the container has a legacy reservation in the range", func() {
-		node.Put("10.1.2.40", "c1")
-		Expect(node.Fails("ADD", "c1", variant{}).Msg).To(ContainSubstring("10.1.2.40 has been allocated to c1, duplicate"))
-		Expect(node.Add("c1", variant{IPAM: `"subnet": "10.9.0.0/24"`})).To(Equal("10.9.0.2/24"))
-	})
-
 	It("releases the first address if a later set is exhausted", func() {
 		two := variant{IPAM: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.3.0/30"}]]`}
 		node.Add("c1", two)

@@ -398,22 +398,14 @@ func repeatInBackground(f func()) (stop func()) {
 	return func() { close(done); all.Wait() }
 }
 
-// damages are the ways to damage a folder of attachment files in .plumb. older is an earlier
-// content of its file "complete".
-var damages = map[string]func(dir string, older []byte){
-	"deleted":                 func(dir string, _ []byte) { _ = os.RemoveAll(dir) },
-	"deleted with its parent": func(dir string, _ []byte) { _ = os.RemoveAll(filepath.Dir(dir)) },
-	"without complete":        func(dir string, _ []byte) { _ = os.Remove(filepath.Join(dir, "complete")) },
-	"older complete":          func(dir string, older []byte) { _ = os.WriteFile(filepath.Join(dir, "complete"), older, 0o600) },
-	"older complete, renamed": func(dir string, older []byte) {
-		if os.WriteFile(filepath.Join(dir, "old"), older, 0o600) == nil {
-			_ = os.Rename(filepath.Join(dir, "old"), filepath.Join(dir, "complete"))
-		}
-	},
-	"empty": func(dir string, _ []byte) {
+// damages are the ways to damage a directory of hints in .plumb.
+var damages = map[string]func(dir string){
+	"deleted":                 func(dir string) { _ = os.RemoveAll(dir) },
+	"deleted with its parent": func(dir string) { _ = os.RemoveAll(filepath.Dir(dir)) },
+	"empty": func(dir string) {
 		eachFile(dir, func(path string) { _ = os.Truncate(path, 0) })
 	},
-	"corrupted": func(dir string, _ []byte) {
+	"corrupted": func(dir string) {
 		eachFile(dir, func(path string) {
 			f, err := os.OpenFile(path, os.O_WRONLY, 0)
 			if err == nil {
@@ -422,7 +414,7 @@ var damages = map[string]func(dir string, older []byte){
 			}
 		})
 	},
-	"zeros": func(dir string, _ []byte) {
+	"zeros": func(dir string) {
 		eachFile(dir, func(path string) { _ = os.WriteFile(path, make([]byte, 40), 0o600) })
 	},
 }
@@ -434,35 +426,33 @@ func eachFile(dir string, f func(path string)) {
 	}
 }
 
-var _ = Describe("damaged attachment files in .plumb", func() {
+var _ = Describe("damaged hints in .plumb", func() {
 	for _, name := range sortedKeys(damages) {
 		f := damages[name]
 		It(name+", before and during ADDs: each address is allocated once", func() {
 			p := newPool()
 			Expect(p.add("early")).Error().NotTo(HaveOccurred())
-			dirs, err := filepath.Glob(filepath.Join(p.plumbDir(), "*.*"))
+			dirs, err := filepath.Glob(filepath.Join(p.plumbDir(), "*-*"))
 			Expect(err).NotTo(HaveOccurred())
 			Expect(dirs).To(HaveLen(1))
 			dir := dirs[0]
-			older, err := os.ReadFile(filepath.Join(dir, "complete"))
-			Expect(err).NotTo(HaveOccurred())
 			Expect(p.do("DEL", "early")).To(Succeed())
 			existing := p.addContainers(3)
 			for range fullOrCI(10, 1) {
-				f(dir, older)
-				expectOK("attachment files "+name+": concurrent ADDs allocate the whole pool", func() error { return p.checkAllocation(existing) })
-				stop := repeatInBackground(func() { f(dir, older) })
-				expectOK("attachment files "+name+" during ADDs: concurrent ADDs allocate the whole pool", func() error { return p.checkAllocation(existing) })
+				f(dir)
+				expectOK("hints "+name+": concurrent ADDs allocate the whole pool", func() error { return p.checkAllocation(existing) })
+				stop := repeatInBackground(func() { f(dir) })
+				expectOK("hints "+name+" during ADDs: concurrent ADDs allocate the whole pool", func() error { return p.checkAllocation(existing) })
 				stop()
 				for id := range existing {
-					expectOK("attachment files "+name+": CHECK of an attached container", func() error { return p.do("CHECK", id) })
+					expectOK("hints "+name+": CHECK of an attached container", func() error { return p.do("CHECK", id) })
 				}
 			}
 		})
 	}
 })
 
-// A restoredState says which reservations and attachment files exist after a power failure or
+// A restoredState says which reservations and hints exist after a power failure or
 // the restore of a backup: "old", "new", "empty" (files without content) or "deleted" (none).
 type restoredState struct{ reservations, plumbFiles string }
 
@@ -474,7 +464,7 @@ var _ = Describe("files after a power failure or the restore of a backup", func(
 				if !allFaults() && (i+j+b)%4 != 1 {
 					continue
 				}
-				It(fmt.Sprintf("reservations %s, attachment files %s, %s: each address is allocated once", reservations, plumbFiles, boot), func() {
+				It(fmt.Sprintf("reservations %s, hints %s, %s: each address is allocated once", reservations, plumbFiles, boot), func() {
 					p := newPool()
 					m := newMachine()
 					p.bin = m.program("host-local")
@@ -485,10 +475,10 @@ var _ = Describe("files after a power failure or the restore of a backup", func(
 	}
 })
 
-// checkAfterRestore restores reservations and attachment files of different times, and checks
+// checkAfterRestore restores reservations and hints of different times, and checks
 // that each address is allocated once. In the same boot (a backup was restored), the containers
 // with a reservation still run. After another boot, no container runs, and GC releases the
-// reservations without an attachment file.
+// reservations without a hint.
 func checkAfterRestore(p *pool, m *machine, state restoredState, boot string) {
 	GinkgoHelper()
 	p.addContainers(5)

@@ -402,7 +402,7 @@ func (h *hostLocal) call(verb, id string) nstest.Reply {
 var linkPaths = []string{
 	"net1/10.1.0.2", "net1/10.1.0.3", "net1/last_reserved_ip.0", "net1/lock",
 	".plumb/net1/new", ".plumb/net1/releases", ".plumb/net1/releases.new",
-	".plumb/net1/*.*", ".plumb/net1/*.*/complete", ".plumb/net1/*.*/[0-9a-f]*[0-9a-f]",
+	".plumb/net1/*-*", ".plumb/net1/*-*/[0-9a-f]*[0-9a-f]",
 }
 
 var _ = Describe("symbolic links in the folder of reservations", func() {
@@ -447,7 +447,7 @@ var _ = Describe("symbolic links in the folder of reservations", func() {
 		foreign := filepath.Join(filepath.Dir(h.dir), "foreign")
 		Expect(os.MkdirAll(foreign, 0o755)).To(Succeed())
 		Expect(os.MkdirAll(h.dir, 0o755)).To(Succeed())
-		for _, name := range []string{"10.1.0.2", "10.1.0.3", "passwd", "complete", "releases", "new"} {
+		for _, name := range []string{"10.1.0.2", "10.1.0.3", "passwd", "releases", "new"} {
 			Expect(os.WriteFile(filepath.Join(foreign, name), []byte("precious: "+name+"\n"), 0o644)).To(Succeed())
 		}
 		before := nstest.SnapshotDir(GinkgoTB(), foreign)

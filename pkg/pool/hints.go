@@ -1,0 +1,154 @@
+package pool
+
+import (
+	"encoding/hex"
+	"errors"
+	"hash/fnv"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/plumb-cni/plumb/pkg/types"
+	"golang.org/x/sys/unix"
+)
+
+// ADD, CHECK and DEL need the addresses of one attachment. They do not read all reservations to find them:
+// each attachment to which this plugin has given an address has a hint, a file with one line per address, in
+//
+//	<dataDir>/.plumb/<network>/<boot ID>
+//
+// The name of the file is a hash of the attachment. A hint is believed only as far as the reservations
+// themselves name the attachment, so it may be missing, old or damaged. Nothing is synced to disk: after a
+// power loss the boot ID is another one.
+
+// hintName returns the name of the owner's hint. It is a hash, because a container ID can be longer than a
+// file name.
+func (o owner) hintName() string {
+	h := fnv.New128a()
+	_, _ = h.Write([]byte(o.text()))
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// hinted returns the addresses that the owner's hint names. A damaged line is an invalid address.
+func (se *Session) hinted(o owner) []netip.Addr {
+	addrs, _ := se.hints.readHint(o.hintName())
+	return addrs
+}
+
+// readHint returns the addresses that a hint names, and when it was written.
+func (d directory) readHint(name string) (addrs []netip.Addr, written time.Time) {
+	text, st, err := d.read(name)
+	if err != nil {
+		return nil, written
+	}
+	for line := range strings.Lines(string(text)) {
+		ip, ok := parseName(strings.TrimSuffix(line, "\n"))
+		if !ok {
+			ip = netip.Addr{}
+		}
+		addrs = append(addrs, ip)
+	}
+	return addrs, time.Unix(st.Mtim.Unix())
+}
+
+// addHint adds an address to the owner's hint. If that is not possible, for example because the disk is full, the
+// owner has no hint, because DEL would not find an address that is missing in it.
+func (se *Session) addHint(o owner, ip netip.Addr) error {
+	f, err := se.hints.open(o.hintName(), unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK)
+	if err == nil {
+		_, err = f.WriteString(ip.String() + "\n")
+		err = errors.Join(err, f.Close())
+	}
+	if err != nil {
+		return se.dropHint(o)
+	}
+	return nil
+}
+
+// dropHint removes the owner's hint, if there is one.
+func (se *Session) dropHint(o owner) error {
+	if se.hints == noDirectory {
+		return nil
+	}
+	return se.hints.remove(o.hintName())
+}
+
+// openHints opens the directory of the hints, and removes what a crash of write left. The first session of a
+// boot releases the reservations of earlier boots, because no container survives a reboot, and then creates the
+// directory.
+func (se *Session) openHints() {
+	_ = workingDir.remove(se.store.newPath())
+	se.boot = readBootID(se.store.machine.BootID)
+	path := filepath.Join(se.store.privateDir, se.boot)
+	if se.boot == "" {
+		return
+	}
+	if hints, err := openDirectory(path, unix.O_NOFOLLOW); err == nil {
+		se.hints = hints
+		return
+	}
+	if se.lock >= 0 && se.dir.isLocal() {
+		se.releaseEarlierBoots()
+	}
+	if os.MkdirAll(path, 0o700) == nil {
+		if hints, err := openDirectory(path, unix.O_NOFOLLOW); err == nil {
+			se.hints = hints
+		}
+	}
+}
+
+// releaseEarlierBoots releases the reservations that the hints of earlier boots name, and removes these hints.
+// It also removes any other file in the place of the directory of the hints. There is no cooldown, because no
+// process of an earlier boot is left that could mistake the new owner for the former one.
+func (se *Session) releaseEarlierBoots() {
+	cooldown := se.store.cooldown
+	se.store.cooldown = 0
+	entries, _ := os.ReadDir(se.store.privateDir)
+	for _, e := range entries {
+		if e.Name() == releasesName || e.Name() == se.boot && e.IsDir() {
+			continue
+		}
+		path := filepath.Join(se.store.privateDir, e.Name())
+		if hints, err := openDirectory(path, unix.O_NOFOLLOW); err == nil {
+			se.releaseHinted(hints)
+			hints.close()
+		}
+		_ = os.RemoveAll(path)
+	}
+	se.store.cooldown = cooldown
+}
+
+// releaseHinted releases the reservations that the hints in a directory name. A reservation that was written after
+// the hint is of another boot, even if it is of the same owner.
+func (se *Session) releaseHinted(hints directory) {
+	names, _ := hints.names()
+	for _, name := range names {
+		addrs, written := hints.readHint(name)
+		for _, ip := range addrs {
+			res, err := se.dir.reservation(ip)
+			if err == nil && res.owner.hintName() == name && !res.written.After(written) {
+				_ = se.remove(res) // GC releases what could not be removed
+			}
+		}
+	}
+}
+
+// isLocal reports whether the directory is on a file system that only this machine can use. On a shared
+// file system, a reservation from another boot may belong to a running container of another machine.
+func (d directory) isLocal() bool {
+	var st unix.Statfs_t
+	return types.RetryEINTR(func() error { return unix.Fstatfs(d.fd, &st) }) == nil && isLocalType(uint32(st.Type))
+}
+
+// isLocalType reports whether the file systems with this magic number (statfs(2)) are known to be local.
+func isLocalType(magic uint32) bool {
+	const zfs, bcachefs = 0x2fc12fc1, 0xca451a4e
+	switch magic {
+	case unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC, unix.F2FS_SUPER_MAGIC,
+		unix.OVERLAYFS_SUPER_MAGIC, unix.RAMFS_MAGIC, zfs, bcachefs:
+		return true
+	}
+	return false
+}
