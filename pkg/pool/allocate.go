@@ -98,7 +98,7 @@ func (c *config) requestedPerSet() ([]netip.Addr, error) {
 		if ip == pool.gateway {
 			return nil, types.Errorf(types.CodeConfig, "failed to allocate for range %d: requested ip %s is subnet's gateway", n, ip)
 		}
-		if pool.findExcluded(ip) >= 0 {
+		if pool.excludes(ip) {
 			return nil, types.Errorf(types.CodeConfig, "failed to allocate for range %d: requested IP address %s is excluded by \"exclude\"", n, ip)
 		}
 	}

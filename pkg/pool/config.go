@@ -25,8 +25,7 @@ type config struct {
 	// sets has the range sets. ADD allocates one address from each, and returns the addresses in
 	// this order. The index of a set is the N of its file last_reserved_ip.N.
 	sets       []rangeSet
-	exclude    []netip.Prefix // addresses that are never allocated, beside the gateways
-	requested  []netip.Addr   // addresses that ADD must allocate, without duplicates
+	requested  []netip.Addr // addresses that ADD must allocate, without duplicates
 	routes     []types.Route
 	resolvConf string // path; empty: the result has no dns
 
@@ -131,13 +130,13 @@ func (in *input) config() (*config, error) {
 	excluded, excludeErr := ParsePrefixes("exclude", raw.Exclude)
 	for _, set := range sets {
 		for i := range set {
-			set[i].exclude(excluded)
+			set[i].excluded = append(slices.Clip(excluded), netip.PrefixFrom(set[i].gateway, set[i].gateway.BitLen()))
 		}
 	}
 	routes, routesErr := parseRoutes(raw.Routes)
 	requested, requestedErr := in.requestedAddrs()
 	conf := &config{
-		storeConf: forStore, sets: sets, exclude: excluded, requested: requested, routes: routes,
+		storeConf: forStore, sets: sets, requested: requested, routes: routes,
 		resolvConf: raw.ResolvConf, failStatusWhenFull: raw.StatusFull,
 	}
 	return conf, errors.Join(storeErr, cooldownErr, setsErr, excludeErr, routesErr, requestedErr)
@@ -208,7 +207,7 @@ func checkFamilies(sets []rangeSet, v types.Version) error {
 	count := map[bool]int{} // by whether the family is IPv4
 	for _, set := range sets {
 		if len(set) > 0 {
-			count[set[0].from.Is4()]++
+			count[set[0].First.Is4()]++
 		}
 	}
 	if v < types.V030 && max(count[true], count[false]) > 1 {
@@ -220,7 +219,7 @@ func checkFamilies(sets []rangeSet, v types.Version) error {
 // overlaps reports whether both sets contain an address.
 func (s rangeSet) overlaps(o rangeSet) bool {
 	return slices.ContainsFunc(s, func(a ipRange) bool {
-		return slices.ContainsFunc(o, func(b ipRange) bool { return a.interval.overlaps(b.interval) })
+		return slices.ContainsFunc(o, func(b ipRange) bool { return a.Overlaps(b.Range) })
 	})
 }
 
@@ -237,13 +236,13 @@ func (raw rawSet) parse() (rangeSet, error) {
 		case err != nil:
 			errs = append(errs, err)
 			continue
-		case len(set) > 0 && set[0].from.Is4() != r.from.Is4():
+		case len(set) > 0 && set[0].First.Is4() != r.First.Is4():
 			errs = append(errs, errors.New("mixed address families"))
 			continue
 		}
 		for _, other := range set {
-			if other.interval.overlaps(r.interval) {
-				errs = append(errs, fmt.Errorf("subnets %s and %s overlap", other.interval, r.interval))
+			if other.Overlaps(r.Range) {
+				errs = append(errs, fmt.Errorf("subnets %s and %s overlap", other.Range, r.Range))
 			}
 		}
 		set = append(set, r)
@@ -259,8 +258,8 @@ func (raw rawRange) parse() (ipRange, error) {
 	if err != nil {
 		return ipRange{}, err
 	}
-	all := intervalOf(subnet)
-	first, last := all.from.Next(), all.to
+	all := RangeOf(subnet)
+	first, last := all.First.Next(), all.Last
 	if subnet.Addr().Is4() {
 		last = last.Prev()
 	}
@@ -270,7 +269,7 @@ func (raw rawRange) parse() (ipRange, error) {
 	if err := errors.Join(fromErr, toErr, gatewayErr); err != nil {
 		return ipRange{}, err
 	}
-	r := ipRange{subnet: subnet, interval: interval{from, to}, gateway: gateway}
+	r := ipRange{subnet: subnet, Range: Range{from, to}, gateway: gateway}
 	return r, r.check()
 }
 
@@ -292,10 +291,10 @@ func addrOr(key, s string, defaultAddr netip.Addr) (netip.Addr, error) {
 func (r ipRange) check() error {
 	var errs []error
 	problem := types.ProblemsInto(&errs)
-	problem(!r.subnet.Contains(r.from), "RangeStart %s not in network %s", r.from, r.subnet)
-	problem(!r.subnet.Contains(r.to), "RangeEnd %s not in network %s", r.to, r.subnet)
-	problem(len(errs) == 0 && r.to.Less(r.from), "rangeStart %s is above rangeEnd %s", r.from, r.to)
-	problem(!isUnicast(r.from) || !isUnicast(r.to), "range %s: a multicast or unspecified address cannot be an interface's", r.interval)
+	problem(!r.subnet.Contains(r.First), "RangeStart %s not in network %s", r.First, r.subnet)
+	problem(!r.subnet.Contains(r.Last), "RangeEnd %s not in network %s", r.Last, r.subnet)
+	problem(len(errs) == 0 && r.Last.Less(r.First), "rangeStart %s is above rangeEnd %s", r.First, r.Last)
+	problem(!isUnicast(r.First) || !isUnicast(r.Last), "range %s: a multicast or unspecified address cannot be an interface's", r.Range)
 	problem(r.gateway.Is4() != r.subnet.Addr().Is4(), "gateway %s is not of the family of %s", r.gateway, r.subnet)
 	problem(!isUnicast(r.gateway), "gateway %s: a multicast or unspecified address cannot be a router's", r.gateway)
 	return errors.Join(errs...)

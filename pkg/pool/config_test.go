@@ -229,8 +229,8 @@ func FuzzConfig(f *testing.F) {
 				t.Fatal("an empty set was accepted")
 			}
 			for _, r := range set {
-				if !r.subnet.Contains(r.from) || !r.subnet.Contains(r.to) || r.to.Less(r.from) {
-					t.Fatalf("range %s of %s was accepted", r.interval, r.subnet)
+				if !r.subnet.Contains(r.First) || !r.subnet.Contains(r.Last) || r.Last.Less(r.First) {
+					t.Fatalf("range %s of %s was accepted", r.Range, r.subnet)
 				}
 			}
 			n := 0

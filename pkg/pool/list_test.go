@@ -43,7 +43,7 @@ var _ = Describe("reading from outside", func() {
 		dir, sets, err := ParseIPAM([]byte(`{"type": "host-local", "dataDir": "/x", "ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "fd00::/64"}]]}`))
 		Expect(err).NotTo(HaveOccurred())
 		Expect(dir).To(Equal("/x"))
-		Expect(fmt.Sprint(sets)).To(Equal("[{[{10.1.2.1 10.1.2.254}] [10.1.2.1/32]} {[{fd00::1 fd00::ffff:ffff:ffff:ffff}] [fd00::1/128]}]"))
+		Expect(fmt.Sprint(sets)).To(Equal("[{[10.1.2.1-10.1.2.254] [10.1.2.1/32]} {[fd00::1-fd00::ffff:ffff:ffff:ffff] [fd00::1/128]}]"))
 	})
 
 	It("returns the problems of invalid ranges", func() {

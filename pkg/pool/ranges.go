@@ -8,27 +8,62 @@ import (
 	"strings"
 )
 
-// An interval is all addresses from one address to another, both included. They are of one family.
-type interval struct{ from, to netip.Addr }
+// A Range is the addresses from First to Last, including both. They are of one family. The type is not
+// IPRange of go4.org/netipx, because that library needs package net, which costs a process a third of its start.
+type Range struct{ First, Last netip.Addr }
 
-func (i interval) contains(ip netip.Addr) bool {
-	return ip.Is4() == i.from.Is4() && !ip.Less(i.from) && !i.to.Less(ip)
+// RangeOf returns the range of all addresses of a prefix.
+func RangeOf(p netip.Prefix) Range {
+	first := p.Masked().Addr()
+	last := first.AsSlice()
+	for bit := p.Bits(); bit < len(last)*8; bit++ {
+		last[bit/8] |= 0x80 >> (bit % 8)
+	}
+	to, _ := netip.AddrFromSlice(last)
+	return Range{first, to}
 }
 
-func (i interval) overlaps(o interval) bool {
-	return i.from.Is4() == o.from.Is4() && !i.to.Less(o.from) && !o.to.Less(i.from)
+// Contains reports whether the range contains the address.
+func (r Range) Contains(ip netip.Addr) bool { return r.Overlaps(Range{ip, ip}) }
+
+// Overlaps reports whether the ranges have an address in common.
+func (r Range) Overlaps(o Range) bool {
+	return r.First.Is4() == o.First.Is4() && !r.Last.Less(o.First) && !o.Last.Less(r.First)
 }
 
-func (i interval) String() string { return i.from.String() + "-" + i.to.String() }
+func (r Range) String() string { return r.First.String() + "-" + r.Last.String() }
 
-// An ipRange is a range of the configuration: an interval of addresses of one subnet.
+// without returns what is left of the range without the prefixes, in order. A range with an invalid address is empty.
+func (r Range) without(prefixes []netip.Prefix) []Range {
+	if !r.First.IsValid() {
+		return nil
+	}
+	left := []Range{r}
+	for _, p := range prefixes {
+		o, before := RangeOf(p), left
+		left = nil
+		for _, part := range before {
+			if !o.Overlaps(part) {
+				left = append(left, part)
+				continue
+			}
+			if part.First.Less(o.First) {
+				left = append(left, Range{part.First, o.First.Prev()})
+			}
+			if o.Last.Less(part.Last) {
+				left = append(left, Range{o.Last.Next(), part.Last})
+			}
+		}
+	}
+	return left
+}
+
+// An ipRange is a range of the configuration: addresses of one subnet.
 type ipRange struct {
-	interval
-	subnet  netip.Prefix
-	gateway netip.Addr
-	// excluded has the intervals that are never allocated: the gateway, and those that the
-	// configuration excludes. They may overlap.
-	excluded []interval
+	Range
+	subnet   netip.Prefix
+	gateway  netip.Addr
+	excluded []netip.Prefix // what is never allocated: the gateway, and what the configuration excludes
 }
 
 // A rangeSet has the ranges from which one address is allocated, in the order in which they are
@@ -38,14 +73,14 @@ type rangeSet []ipRange
 func (s rangeSet) String() string {
 	var text []string
 	for _, r := range s {
-		text = append(text, r.interval.String())
+		text = append(text, r.Range.String())
 	}
 	return strings.Join(text, ",")
 }
 
 // find returns the index of the range that contains ip, or -1 if no range contains it.
 func (s rangeSet) find(ip netip.Addr) int {
-	return slices.IndexFunc(s, func(r ipRange) bool { return r.contains(ip) })
+	return slices.IndexFunc(s, func(r ipRange) bool { return r.Contains(ip) })
 }
 
 // findSet returns the index of the set that contains ip, or -1 if no set contains it.
@@ -60,7 +95,7 @@ func findSet(sets []rangeSet, ip netip.Addr) int {
 func (s rangeSet) usableAfter(last netip.Addr) iter.Seq[netip.Addr] {
 	if i := s.find(last); i >= 0 {
 		begin, end := s[i], s[i]
-		begin.from, end.to = last.Next(), last
+		begin.First, end.Last = last.Next(), last
 		s = slices.Concat(rangeSet{begin}, s[i+1:], s[:i], rangeSet{end})
 	}
 	return func(yield func(netip.Addr) bool) {
@@ -79,7 +114,7 @@ func (s rangeSet) usableAfter(last netip.Addr) iter.Seq[netip.Addr] {
 func (s rangeSet) usableAmong(addrs []netip.Addr, last netip.Addr) []netip.Addr {
 	var usable []netip.Addr
 	for _, ip := range addrs {
-		if i := s.find(ip); i >= 0 && s[i].findExcluded(ip) < 0 {
+		if i := s.find(ip); i >= 0 && !s[i].excludes(ip) {
 			usable = append(usable, ip)
 		}
 	}
@@ -104,38 +139,20 @@ func (s rangeSet) hasUsable() bool {
 // usable returns the addresses of the range that are not excluded.
 func (r ipRange) usable() iter.Seq[netip.Addr] {
 	return func(yield func(netip.Addr) bool) {
-		for ip := r.from; ip.IsValid() && !r.to.Less(ip); ip = ip.Next() {
-			if i := r.findExcluded(ip); i >= 0 {
-				ip = r.excluded[i].to
-			} else if !yield(ip) {
-				return
+		for _, part := range r.without(r.excluded) {
+			for ip := part.First; ip.IsValid() && !part.Last.Less(ip); ip = ip.Next() {
+				if !yield(ip) {
+					return
+				}
 			}
 		}
 	}
 }
 
-// findExcluded returns the index of an excluded interval that contains ip, or -1 if ip may be allocated.
-func (r ipRange) findExcluded(ip netip.Addr) int {
-	return slices.IndexFunc(r.excluded, func(e interval) bool { return e.contains(ip) })
-}
+// excludes reports whether ip is never allocated.
+func (r ipRange) excludes(ip netip.Addr) bool { return containsAddr(r.excluded, ip) }
 
-// exclude sets r.excluded to the gateway and to those of the configured prefixes that overlap the
-// range.
-func (r *ipRange) exclude(configured []netip.Prefix) {
-	all := []interval{{r.gateway, r.gateway}}
-	for _, p := range configured {
-		all = append(all, intervalOf(p))
-	}
-	r.excluded = slices.DeleteFunc(all, func(e interval) bool { return !e.overlaps(r.interval) })
-}
-
-// intervalOf returns the interval of all addresses of p.
-func intervalOf(p netip.Prefix) interval {
-	first := p.Masked().Addr()
-	last := first.AsSlice()
-	for bit := p.Bits(); bit < len(last)*8; bit++ {
-		last[bit/8] |= 0x80 >> (bit % 8)
-	}
-	to, _ := netip.AddrFromSlice(last)
-	return interval{first, to}
+// containsAddr reports whether one of the prefixes contains ip.
+func containsAddr(prefixes []netip.Prefix, ip netip.Addr) bool {
+	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(ip) })
 }

@@ -12,7 +12,7 @@ import (
 func ip(s string) netip.Addr { return netip.MustParseAddr(s) }
 
 // newRangeSet returns a set of ranges. The gateway of each range is its first address.
-func newRangeSet(t testing.TB, exclude []string, ranges ...interval) rangeSet {
+func newRangeSet(t testing.TB, exclude []string, ranges ...Range) rangeSet {
 	t.Helper()
 	var excluded []netip.Prefix
 	for _, e := range exclude {
@@ -20,32 +20,31 @@ func newRangeSet(t testing.TB, exclude []string, ranges ...interval) rangeSet {
 	}
 	var s rangeSet
 	for _, r := range ranges {
-		ipr := ipRange{interval: r, gateway: r.from}
-		ipr.exclude(excluded)
-		s = append(s, ipr)
+		gateway := netip.PrefixFrom(r.First, r.First.BitLen())
+		s = append(s, ipRange{Range: r, gateway: r.First, excluded: append(slices.Clip(excluded), gateway)})
 	}
 	return s
 }
 
-// intervalsOf returns the addresses with consecutive ones as one interval.
-func intervalsOf(addresses iter.Seq[netip.Addr]) []interval {
-	var all []interval
+// rangesOf returns the addresses with consecutive ones as one range.
+func rangesOf(addresses iter.Seq[netip.Addr]) []Range {
+	var all []Range
 	for a := range addresses {
-		if n := len(all); n > 0 && all[n-1].to.Next() == a {
-			all[n-1].to = a
+		if n := len(all); n > 0 && all[n-1].Last.Next() == a {
+			all[n-1].Last = a
 		} else {
-			all = append(all, interval{a, a})
+			all = append(all, Range{a, a})
 		}
 	}
 	return all
 }
 
 func TestUsableAfter(t *testing.T) {
-	two := []interval{{ip("10.0.0.1"), ip("10.0.0.9")}, {ip("10.0.1.1"), ip("10.0.1.3")}}
+	two := []Range{{ip("10.0.0.1"), ip("10.0.0.9")}, {ip("10.0.1.1"), ip("10.0.1.3")}}
 	for _, c := range []struct {
 		name    string
 		exclude []string
-		ranges  []interval
+		ranges  []Range
 		last    string
 		want    string
 	}{
@@ -59,14 +58,14 @@ func TestUsableAfter(t *testing.T) {
 		{"excluded addresses around last", []string{"10.0.0.4/32", "10.0.0.6/31", "10.0.0.7/32"}, two[:1], "10.0.0.6", "[10.0.0.8-10.0.0.9 10.0.0.2-10.0.0.3 10.0.0.5-10.0.0.5]"},
 		{"all addresses excluded", []string{"10.0.0.0/8"}, two, "10.0.0.4", "[]"},
 		{"excluded prefix begins before the range", []string{"10.0.0.0/30"}, two[:1], "", "[10.0.0.4-10.0.0.9]"},
-		{"range at the end of IPv4", nil, []interval{{ip("255.255.255.253"), ip("255.255.255.255")}}, "255.255.255.255", "[255.255.255.254-255.255.255.255]"},
-		{"range at the end of IPv6", nil, []interval{{ip("ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffd"), ip("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")}},
+		{"range at the end of IPv4", nil, []Range{{ip("255.255.255.253"), ip("255.255.255.255")}}, "255.255.255.255", "[255.255.255.254-255.255.255.255]"},
+		{"range at the end of IPv6", nil, []Range{{ip("ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffd"), ip("ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff")}},
 			"ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]"},
 		{"set without ranges", nil, nil, "10.0.0.1", "[]"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			last, _ := netip.ParseAddr(c.last)
-			if got := fmt.Sprint(intervalsOf(newRangeSet(t, c.exclude, c.ranges...).usableAfter(last))); got != c.want {
+			if got := fmt.Sprint(rangesOf(newRangeSet(t, c.exclude, c.ranges...).usableAfter(last))); got != c.want {
 				t.Errorf("got %s, want %s", got, c.want)
 			}
 		})
@@ -82,10 +81,10 @@ func FuzzUsableAfter(f *testing.F) {
 		r := rand.New(rand.NewPCG(seed, 0))
 		base := netip.MustParsePrefix("10.0.0.0/16").Addr().As4()
 		at := func(b2, b3 int) netip.Addr { a := base; a[2], a[3] = byte(b2), byte(b3); return netip.AddrFrom4(a) }
-		var ranges []interval
+		var ranges []Range
 		for i := range 1 + r.IntN(4) {
 			from := r.IntN(256)
-			ranges = append(ranges, interval{at(i, from), at(i, from+r.IntN(256-from))})
+			ranges = append(ranges, Range{at(i, from), at(i, from+r.IntN(256-from))})
 		}
 		var exclude []string
 		for range r.IntN(5) {
@@ -95,8 +94,8 @@ func FuzzUsableAfter(f *testing.F) {
 		last := at(r.IntN(4), int(lastByte))
 		want := map[netip.Addr]bool{}
 		for _, one := range s {
-			for a := one.from; !one.to.Less(a); a = a.Next() {
-				if one.findExcluded(a) < 0 {
+			for a := one.First; !one.Last.Less(a); a = a.Next() {
+				if !one.excludes(a) {
 					want[a] = true
 				}
 			}

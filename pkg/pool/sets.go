@@ -2,7 +2,6 @@ package pool
 
 import (
 	"cmp"
-	"iter"
 	"net/netip"
 	"slices"
 )
@@ -13,47 +12,17 @@ type Set struct {
 	Exclude []netip.Prefix // what is never allocated: the gateways, and what the key exclude names
 }
 
-// A Range is the addresses from First to Last, with both.
-type Range struct{ First, Last netip.Addr }
-
 // Contains reports whether the address is in a range of the set and may be allocated.
 func (s Set) Contains(ip netip.Addr) bool {
-	return slices.ContainsFunc(s.Ranges, func(r Range) bool { return interval{r.First, r.Last}.contains(ip) }) &&
-		!slices.ContainsFunc(s.Exclude, func(p netip.Prefix) bool { return p.Contains(ip) })
+	return slices.ContainsFunc(s.Ranges, func(r Range) bool { return r.Contains(ip) }) && !containsAddr(s.Exclude, ip)
 }
 
-// Usable returns the ranges that are left of the set without what it excludes, in the order of the set.
-func (s Set) Usable() iter.Seq[Range] {
-	var excluded []interval
-	for _, p := range s.Exclude {
-		excluded = append(excluded, intervalOf(p))
+// Usable returns what is left of the ranges without what the set excludes, in the order of the set.
+func (s Set) Usable() (left []Range) {
+	for _, r := range s.Ranges {
+		left = append(left, r.without(s.Exclude)...)
 	}
-	slices.SortFunc(excluded, func(a, b interval) int { return a.from.Compare(b.from) })
-	return func(yield func(Range) bool) {
-		for _, r := range s.Ranges {
-			for _, e := range excluded {
-				if !e.overlaps(interval{r.First, r.Last}) {
-					continue
-				}
-				if r.First.Less(e.from) && !yield(Range{r.First, e.from.Prev()}) {
-					return
-				}
-				r.First = e.to.Next()
-				if !r.First.IsValid() || r.Last.Less(r.First) {
-					break
-				}
-			}
-			if r.First.IsValid() && !r.Last.Less(r.First) && !yield(r) {
-				return
-			}
-		}
-	}
-}
-
-// RangeOf returns the range of all addresses of a prefix.
-func RangeOf(p netip.Prefix) Range {
-	i := intervalOf(p)
-	return Range{i.from, i.to}
+	return left
 }
 
 // Sets returns the range sets, in the order in which NoneFreeError numbers them. They exclude the gateways,
@@ -63,10 +32,9 @@ func (p *Pool) Sets(exclude ...netip.Prefix) []Set {
 	for _, set := range p.conf.sets {
 		s := Set{}
 		for _, r := range set {
-			s.Ranges = append(s.Ranges, Range{r.from, r.to})
-			gateway := netip.PrefixFrom(r.gateway, r.gateway.BitLen())
-			for _, e := range slices.Concat(p.conf.exclude, []netip.Prefix{gateway}, exclude) {
-				if r.overlaps(intervalOf(e)) {
+			s.Ranges = append(s.Ranges, r.Range)
+			for _, e := range slices.Concat(r.excluded, exclude) {
+				if r.Overlaps(RangeOf(e)) {
 					s.Exclude = append(s.Exclude, e)
 				}
 			}

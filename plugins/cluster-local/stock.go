@@ -58,7 +58,7 @@ const maxSize = 1 << 53
 
 // sizeOf returns the number of addresses that a set allocates, or maxSize if there are more.
 func sizeOf(s pool.Set) (n uint64) {
-	for r := range s.Usable() {
+	for _, r := range s.Usable() {
 		n = min(n+distance(r.First, r.Last), maxSize)
 	}
 	return n

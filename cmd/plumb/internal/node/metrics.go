@@ -210,7 +210,7 @@ func rangeText(s pool.Set) string {
 // sizeOf returns the number of addresses that can be allocated from the set.
 func sizeOf(s pool.Set) *big.Int {
 	total := new(big.Int)
-	for r := range s.Usable() {
+	for _, r := range s.Usable() {
 		first, last := new(big.Int).SetBytes(r.First.AsSlice()), new(big.Int).SetBytes(r.Last.AsSlice())
 		total.Add(total, last.Sub(last, first))
 		total.Add(total, big.NewInt(1)) // with both first and last
