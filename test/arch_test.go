@@ -24,7 +24,7 @@ const module = "github.com/plumb-cni/plumb/"
 
 // layers are the packages under pkg/ in order: each may import those before it.
 var layers = []string{
-	"undo", "trace", "types", "engine", "lock", "statefile", "ns", "nl", "dhcp", "sysctl", "nft", "iptables", "firewalld", "masq", "skel", "pool", "dhcpd", "invoke", "ipam", "attach",
+	"undo", "trace", "types", "engine", "lock", "statefile", "ns", "nl", "dhcp", "sysctl", "nft", "iptables", "masq", "skel", "pool", "dhcpd", "invoke", "ipam", "attach",
 }
 
 // doors are the imports and symbols that only the packages named may use: one door
@@ -33,7 +33,7 @@ var doors = map[string][]string{
 	"github.com/vishvananda/netlink":     {"pkg/nl"},
 	"github.com/google/nftables":         {"pkg/nft"},
 	"github.com/mdlayher/netlink":        {"pkg/nft"}, // what nftables cannot say
-	"github.com/godbus/dbus":             {"pkg/firewalld"},
+	"github.com/godbus/dbus":             {"plugins/firewall/internal/firewalld"},
 	"github.com/insomniacslk/dhcp":       {"pkg/dhcp"},
 	"github.com/mdlayher/packet":         {"pkg/dhcp"},
 	"golang.org/x/sys/unix.Socket":       {"pkg/ns"},
@@ -92,7 +92,7 @@ func known(text string) bool {
 
 // dependencies are the modules that an executable may consist of, each for a reason.
 var dependencies = map[string]string{
-	"github.com/godbus/dbus/v5":      "D-Bus, for pkg/firewalld",
+	"github.com/godbus/dbus/v5":      "D-Bus, for plugins/firewall",
 	"github.com/google/go-cmp":       "comes with github.com/mdlayher/netlink",
 	"github.com/google/nftables":     "nf_tables, for pkg/nft",
 	"github.com/insomniacslk/dhcp":   "DHCPv4 messages, for pkg/dhcp",
@@ -150,7 +150,7 @@ func (s source) at(n ast.Node) string {
 // shipped parses all Go files under pkg/ and plugins/.
 func shipped(t *testing.T) []source {
 	t.Helper()
-	return sources(t, "pkg/*/*.go", "plugins/*/*.go")
+	return sources(t, "pkg/*/*.go", "plugins/*/*.go", "plugins/*/internal/*/*.go")
 }
 
 // sources parses the Go files of the patterns, without tests.
@@ -257,11 +257,11 @@ func checkLayers(s source) (bad []string) {
 		local, ours := strings.CutPrefix(p, module)
 		layer := slices.Index(layers, strings.TrimPrefix(local, "pkg/"))
 		switch {
-		case ours && layer < 0:
+		case ours && layer < 0 && !strings.HasPrefix(local, s.pkg+"/internal/"):
 			bad = append(bad, fmt.Sprintf("%s imports %s: only packages under pkg/ are shared", s.path, local))
 		case ours && own >= 0 && layer >= own:
 			bad = append(bad, fmt.Sprintf("%s imports %s, which is not below it", s.path, local))
-		case !ours && own < 0 && strings.Contains(p, ".") && doorExceptions[s.pkg+": "+p] == "":
+		case !ours && own < 0 && !strings.Contains(s.pkg, "/internal/") && strings.Contains(p, ".") && doorExceptions[s.pkg+": "+p] == "":
 			bad = append(bad, fmt.Sprintf("%s imports %s: plugins stand on pkg/ and the standard library", s.path, p))
 		}
 	}
@@ -646,13 +646,15 @@ func TestChecksBite(t *testing.T) {
 		{"layers", "pkg/ns/x.go", `import "github.com/plumb-cni/plumb/pkg/trace"`, ""},
 		{"layers", "pkg/util/x.go", ``, "no place in the layers"},
 		{"layers", "plugins/a/x.go", `import "github.com/plumb-cni/plumb/plugins/b"`, "only packages under pkg/"},
+		{"layers", "plugins/a/x.go", `import "github.com/plumb-cni/plumb/plugins/b/internal/c"`, "only packages under pkg/"},
+		{"layers", "plugins/a/x.go", `import "github.com/plumb-cni/plumb/plugins/a/internal/c"`, ""},
 		{"layers", "plugins/a/x.go", `import "golang.org/x/sys/unix"`, "plugins stand on"},
 		{"doors", "pkg/attach/x.go", `import "github.com/vishvananda/netlink/nl"`, "the door is [pkg/nl]"},
 		{"doors", "pkg/nl/x.go", `import "github.com/vishvananda/netlink/nl"`, ""},
 		{"doors", "pkg/masq/x.go", `import "github.com/google/nftables/expr"`, "the door is [pkg/nft]"},
 		{"doors", "pkg/nft/x.go", `import "github.com/google/nftables/expr"`, ""},
-		{"doors", "plugins/a/x.go", `import "github.com/godbus/dbus/v5"`, "the door is [pkg/firewalld]"},
-		{"doors", "pkg/firewalld/x.go", `import "github.com/godbus/dbus/v5"`, ""},
+		{"doors", "plugins/a/x.go", `import "github.com/godbus/dbus/v5"`, "the door is [plugins/firewall/internal/firewalld]"},
+		{"doors", "plugins/firewall/internal/firewalld/x.go", `import "github.com/godbus/dbus/v5"`, ""},
 		{"doors", "plugins/a/x.go", `import "os/exec"`, "the door is"},
 		{"doors", "plugins/a/x.go", "import \"os\"\nfunc f() { os.Exit(1) }", "os.Exit"},
 		{"doors", "plugins/a/x.go", "import \"os\"\nfunc f() { os.Remove(\"a\") }", ""},

@@ -7,10 +7,10 @@ import (
 	"slices"
 	"strings"
 
-	bus "github.com/plumb-cni/plumb/pkg/firewalld"
 	xt "github.com/plumb-cni/plumb/pkg/iptables"
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/types"
+	bus "github.com/plumb-cni/plumb/plugins/firewall/internal/firewalld"
 )
 
 // A packet that one base chain accepts still goes through the others at the same hook, and any of

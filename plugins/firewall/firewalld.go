@@ -6,10 +6,10 @@ import (
 	"net/netip"
 	"strings"
 
-	bus "github.com/plumb-cni/plumb/pkg/firewalld"
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
+	bus "github.com/plumb-cni/plumb/plugins/firewall/internal/firewalld"
 )
 
 // A zone of firewalld does not say who added a source, and firewalld forgets the source when it
