@@ -24,7 +24,7 @@ const module = "github.com/plumb-cni/plumb/"
 
 // layers are the packages under pkg/ in order: each may import those before it.
 var layers = []string{
-	"undo", "trace", "types", "engine", "lock", "statefile", "ns", "nl", "dhcp", "sysctl", "nft", "iptables", "masq", "skel", "pool", "dhcpd", "invoke", "ipam", "attach",
+	"undo", "trace", "types", "engine", "lock", "statefile", "ns", "nl", "dhcp", "sysctl", "nft", "claims", "iptables", "masq", "skel", "pool", "dhcpd", "invoke", "ipam", "attach",
 }
 
 // doors are the imports and symbols that only the packages named may use: one door

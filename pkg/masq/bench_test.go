@@ -81,7 +81,6 @@ func fill(b *testing.B, node *nstest.NS, n int, keep types.Set) {
 			keep[owner] = true
 			a := netip.AddrFrom4([4]byte{10, 88, byte(at >> 8), byte(at)})
 			tx.AddElement(table, "masq4", nft.Element{Key: nft.AddrKey(a), Jump: "masq/net1/10.88.0.0/16", Comment: nft.Owner(owner)})
-			tx.AddElement(table, "masqowner4", nft.Element{Key: nft.OwnerKey(owner, 0), Data: nft.AddrKey(a), Comment: nft.Owner(owner)})
 		}
 		if err := c.Commit("fill", &tx); err != nil {
 			b.Fatal(err)

@@ -5,8 +5,6 @@
 //
 //	map masq4 { 10.88.0.2 comment "net1/cid1/eth0" : jump masq/net1/10.88.0.0/16 }
 //
-// A second map has the addresses of each owner, for a DEL that does not know them.
-//
 // The iptables backend has the chain names and comments of the reference plugins. It is used if
 // the configuration asks for it, or if the kernel has no nf_tables.
 //
@@ -82,6 +80,9 @@ func (m Masq) open() (*nft.Conn, error) {
 		return nil, nil
 	}
 	c, err := nft.Open(m.Node)
+	if err == nil {
+		c.Warn = m.Warn
+	}
 	if !errors.Is(err, nft.ErrUnavailable) {
 		return c, err
 	}
@@ -98,13 +99,16 @@ func (m Masq) openForAnyBackend() (*nft.Conn, error) {
 	return m.open()
 }
 
-// Del deletes the masquerade of the owner, of any backend. ips are the addresses as far as
-// they are known; Del finds the others. It is no error if there is nothing to delete. If another
-// attachment has taken an address over, its element stays.
-func Del(m Masq, ips []netip.Prefix) error {
+// A Change adds changes to a transaction of nf_tables.
+type Change func(c *nft.Conn, tx *nft.Tx) error
+
+// Del deletes the masquerade of the addresses, of any backend, with the changes of the caller in the same transaction. If
+// ips is empty, Del reads all elements and deletes those of the owner. It is not an error if there is nothing to delete. If
+// another attachment has taken an address over, its element stays.
+func Del(m Masq, ips []netip.Prefix, also ...Change) error {
 	c, err := m.openForAnyBackend()
 	if c != nil {
-		err = delNFT(c, m, ips)
+		err = delNFT(c, m, ips, also)
 	}
 	return errors.Join(err, ownCleanup(m.Owner, ips).Legacy(m.Node, "delete "+m.String()))
 }
@@ -133,12 +137,12 @@ func Check(m Masq, ips []netip.Prefix) error {
 }
 
 // GC deletes the masquerade of the network's attachments that are not in keep, and those of the
-// network's chains to which nothing jumps any more.
-func GC(node *ns.Handle, network string, keep types.Set) error {
+// network's chains to which nothing jumps any more. The changes of the caller are in the same transaction.
+func GC(node *ns.Handle, network string, keep types.Set, also ...Change) error {
 	m := Masq{Node: node, Owner: types.Attachment{Network: network}}
 	c, err := m.openForAnyBackend()
 	if c != nil {
-		err = errors.Join(gcNFT(c, network, keep), c.DelUnusedChains(table(), subnetChainPrefix(network)))
+		err = errors.Join(gcNFT(c, network, keep, also), c.DelUnusedChains(table(), subnetChainPrefix(network)))
 	}
 	return errors.Join(err, staleCleanup(network, keep).Legacy(node, "delete stale masquerade of network "+network))
 }

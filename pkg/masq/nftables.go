@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/plumb-cni/plumb/pkg/claims"
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/pkg/undo"
@@ -15,24 +16,23 @@ func table() nft.Table { return Layout().Table }
 
 // store returns the store of the owner's elements. ips are the addresses as far as they are
 // known.
-func (m Masq) store(c *nft.Conn, ips []netip.Prefix) *nft.Store {
-	s := &nft.Store{
+func (m Masq) store(c *nft.Conn, ips []netip.Prefix) *claims.Store {
+	s := &claims.Store{
 		Conn:        c,
 		Layout:      m.layout(ips),
-		Kinds:       []nft.ClaimKind{claimKind(nft.IPv4), claimKind(nft.IPv6)},
+		Groups:      []claims.Group{{addressMap(nft.IPv4)}, {addressMap(nft.IPv6)}},
 		Owner:       m.Owner,
 		Description: m.String(),
 		Warn:        m.Warn,
 	}
 	s.Ensure = func() error { return c.Ensure(s.Layout) }
 	for _, ip := range ips {
-		f, key := nft.FamilyOf(ip.Addr()), nft.AddrKey(ip.Addr())
-		s.Claims = append(s.Claims, nft.Claim{
+		set := addressMap(nft.FamilyOf(ip.Addr()))
+		s.Claims = append(s.Claims, claims.Claim{
 			Description: masqueradedAddr(ip.Addr()),
-			OwnerMap:    ownerMap(f),
-			OwnerEntry:  nft.Element{Data: key},
-			Elements: []nft.SetElement{{Set: addressMap(f), Element: nft.Element{
-				Key: key, Jump: subnetChain(m.Owner.Network, ip).Name, Comment: nft.Owner(m.Owner),
+			Group:       claims.Group{set},
+			Elements: []nft.SetElement{{Set: set, Element: nft.Element{
+				Key: nft.AddrKey(ip.Addr()), Jump: subnetChain(m.Owner.Network, ip).Name,
 			}}},
 		})
 	}
@@ -43,15 +43,6 @@ func (m Masq) store(c *nft.Conn, ips []netip.Prefix) *nft.Store {
 type masqueradedAddr netip.Addr
 
 func (a masqueradedAddr) String() string { return "the masquerade of " + netip.Addr(a).String() }
-
-// claimKind returns the kind of claims to the masquerade of an address.
-func claimKind(f nft.Family) nft.ClaimKind {
-	return nft.ClaimKind{
-		OwnerMap:    ownerMap(f),
-		PrimarySets: []string{addressMap(f)},
-		ElementRefs: func(name nft.Key) []nft.ElementRef { return []nft.ElementRef{{Set: addressMap(f), Key: name}} },
-	}
-}
 
 // layout returns the layout of the table with the chains for the subnets of the addresses.
 func (m Masq) layout(ips []netip.Prefix) nft.Layout {
@@ -82,14 +73,23 @@ func addNFT(u *undo.Stack, c *nft.Conn, m Masq, ips []netip.Prefix) error {
 }
 
 // delNFT deletes everything of the owner in nf_tables in one transaction: elements, rules of the
-// reference plugins' nftables backend, and rules of iptables-nft.
-func delNFT(c *nft.Conn, m Masq, ips []netip.Prefix) error {
+// reference plugins' nftables backend, rules of iptables-nft, and what the caller adds.
+func delNFT(c *nft.Conn, m Masq, ips []netip.Prefix, also []Change) error {
 	return c.Atomically("nft delete "+m.String(), func(tx *nft.Tx) error {
 		if _, err := m.store(c, ips).Delete(tx); err != nil {
 			return err
 		}
-		return errors.Join(ownReference(m.Owner).NFT(c, tx), ownCleanup(m.Owner, ips).NFT(c, tx))
+		return errors.Join(ownReference(m.Owner).NFT(c, tx), ownCleanup(m.Owner, ips).NFT(c, tx), addChanges(c, tx, also))
 	})
+}
+
+// addChanges adds the changes to tx.
+func addChanges(c *nft.Conn, tx *nft.Tx, changes []Change) error {
+	var errs []error
+	for _, change := range changes {
+		errs = append(errs, change(c, tx))
+	}
+	return errors.Join(errs...)
 }
 
 // checkNFT returns an error that names the elements and chains that are missing or damaged. c is
@@ -106,11 +106,11 @@ func checkNFT(c *nft.Conn, m Masq, ips []netip.Prefix) error {
 }
 
 // gcNFT is delNFT for all attachments of the network that are not in keep.
-func gcNFT(c *nft.Conn, network string, keep types.Set) error {
+func gcNFT(c *nft.Conn, network string, keep types.Set, also []Change) error {
 	return c.Atomically("nft delete stale masquerade of network "+network, func(tx *nft.Tx) error {
-		if err := (Masq{}).store(c, nil).GC(tx, network, keep); err != nil {
+		if _, err := (Masq{}).store(c, nil).GC(tx, network, keep); err != nil {
 			return err
 		}
-		return errors.Join(staleReference(network, keep).NFT(c, tx), staleCleanup(network, keep).NFT(c, tx))
+		return errors.Join(staleReference(network, keep).NFT(c, tx), staleCleanup(network, keep).NFT(c, tx), addChanges(c, tx, also))
 	})
 }

@@ -13,12 +13,10 @@ import (
 func Layout() nft.Layout {
 	return nft.Layout{
 		Table:   nft.Table{Family: nft.Inet, Name: "plumb"},
-		Version: 1,
+		Version: 2,
 		Sets: []nft.Set{
 			{Name: addressMap(nft.IPv4), Key: []nft.Type{nft.IPv4Addr}, Data: []nft.Type{nft.Verdict}},
 			{Name: addressMap(nft.IPv6), Key: []nft.Type{nft.IPv6Addr}, Data: []nft.Type{nft.Verdict}},
-			{Name: ownerMap(nft.IPv4), Key: []nft.Type{nft.IfName}, Data: []nft.Type{nft.IPv4Addr}},
-			{Name: ownerMap(nft.IPv6), Key: []nft.Type{nft.IfName}, Data: []nft.Type{nft.IPv6Addr}},
 		},
 		Chains: []nft.Chain{{
 			Name: "postrouting",
@@ -53,15 +51,6 @@ func addressMap(f nft.Family) string {
 		return "masq6"
 	}
 	return "masq4"
-}
-
-// ownerMap returns the name of the map from the OwnerKeys of an attachment to its keys in
-// addressMap.
-func ownerMap(f nft.Family) string {
-	if f == nft.IPv6 {
-		return "masqowner6"
-	}
-	return "masqowner4"
 }
 
 // subnetChain returns the chain that masquerades the packets from a subnet of a network,

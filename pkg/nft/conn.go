@@ -4,9 +4,9 @@
 // same socket (netlink.go).
 //
 // What belongs to one attachment is stored in elements of sets and maps. The comment of an
-// element names its owner (see Owner). A Store adds, checks and deletes the elements of one
-// attachment. A Layout describes a table with its sets, chains and rules, which all
-// attachments share. Conn.Ensure makes what is missing of a layout; nothing of it is undone.
+// element names its owner (see Owner), and package claims adds and deletes the elements. A Layout
+// describes a table with its sets, chains and rules, which all attachments share. Conn.Ensure
+// creates what is missing of a layout; nothing of it is undone.
 package nft
 
 import (
@@ -34,6 +34,9 @@ type Conn struct {
 	h      *ns.Handle
 	nft    *nftables.Conn // nil: the next step opens a new one
 	socket *netlink.Conn  // the socket of nft
+
+	// Warn gets a warning when Ensure replaces a table. It may be nil.
+	Warn func(format string, args ...any)
 }
 
 // Open connects to nf_tables in h. It returns ErrUnavailable if the kernel has none.

@@ -85,6 +85,15 @@ type ElementRef struct {
 	Key Key
 }
 
+// A SetElement is an element with the set or map that it is in.
+type SetElement struct {
+	Set string
+	Element
+}
+
+// Ref returns where the element is.
+func (e SetElement) Ref() ElementRef { return ElementRef{e.Set, e.Key} }
+
 // Lookup returns the elements at refs, in the same order. If an element, its set or the table
 // does not exist, the result has the zero Element in its place. The cost does not depend on the
 // number of other elements.

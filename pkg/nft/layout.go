@@ -50,10 +50,8 @@ func (t Table) String() string { return t.Family.String() + " " + t.Name }
 // A Layout describes a table without its elements.
 type Layout struct {
 	Table Table
-	// Version is in the comment of each rule. Ensure rewrites a chain with rules of an older
-	// version. It does not change a chain with rules of a newer version, so that the executables
-	// of two releases can share a node. A new version may add sets and chains and change rules.
-	// A set whose types change needs a new name.
+	// Version is in the comment of each rule. Ensure replaces a table with rules of an older
+	// version. It does not change a chain with rules of a newer version.
 	Version int
 	Sets    []Set
 	Chains  []Chain // a chain may jump only to chains before it in this list
@@ -77,6 +75,18 @@ type Set struct {
 }
 
 func (s Set) isMap() bool { return len(s.Data) > 0 }
+
+// KeySize returns the size of the keys in bytes. Each part of a concatenation begins at a multiple of four bytes.
+func (s Set) KeySize() int {
+	if len(s.Key) == 1 {
+		return int(s.Key[0].size())
+	}
+	size := uint32(0)
+	for _, t := range s.Key {
+		size += (t.size() + 3) &^ 3
+	}
+	return int(size)
+}
 
 // A Type is the type of a key or a value, by its number in nft (datatype.h).
 type Type uint32
@@ -174,8 +184,8 @@ const versionPrefix = "plumb layout "
 func (l Layout) Comment() string { return versionPrefix + strconv.Itoa(l.Version) }
 
 // intact reports whether the rules of ch include all rules of this version of the layout, or a
-// rule of a newer version. Rules of other programs are ignored.
-func (l Layout) intact(ch Chain, rules []ListedRule) bool {
+// rule of a newer version. older says that there is a rule of an older version. Rules of other programs are ignored.
+func (l Layout) intact(ch Chain, rules []ListedRule) (intact, older bool) {
 	count := 0
 	for _, r := range rules {
 		text, ours := strings.CutPrefix(r.Comment, versionPrefix)
@@ -183,17 +193,20 @@ func (l Layout) intact(ch Chain, rules []ListedRule) bool {
 		switch {
 		case !ours || err != nil:
 		case version > l.Version:
-			return true
-		case version == l.Version:
+			return true, false
+		case version < l.Version:
+			older = true
+		default:
 			count++
 		}
 	}
-	return count == len(ch.Rules)
+	return count == len(ch.Rules), older
 }
 
 // Ensure makes the table in one transaction or, if the table exists, adds the sets that are
-// missing and rewrites the chains that are missing, incomplete or of an older version. Elements
-// are kept. Other processes may call Ensure at the same time.
+// missing and rewrites the chains that are missing or incomplete. Elements
+// are kept. A table of an older version is replaced, with its elements, and c.Warn gets a warning. Other processes
+// may call Ensure at the same time.
 //
 // The cost depends neither on the number of elements, nor on the number of chains that are not in
 // the layout.
@@ -207,7 +220,7 @@ func (c *Conn) Ensure(l Layout) error {
 			break
 		}
 	}
-	return addAdvice(l.Table, err)
+	return AddAdvice(l.Table, err)
 }
 
 // tryEnsure is one attempt of Ensure. The error matches fs.ErrExist or fs.ErrNotExist if the
@@ -216,31 +229,37 @@ func (c *Conn) tryEnsure(l Layout) error {
 	problem, err := c.tableProblem(l.Table)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return c.createTable(l)
+		return c.createTable(l, Tx{})
 	case err != nil:
 		return err
 	case problem != "":
 		return types.Errorf(types.CodeConfig, "%s", problem)
 	}
-	damaged, err := c.damagedChains(l)
+	damaged, older, err := c.damagedChains(l)
 	if err != nil || len(damaged) == 0 {
 		return err
 	}
 	var tx Tx
+	if older {
+		if c.Warn != nil {
+			c.Warn("table %s has the layout of an older version and is replaced: add the containers again that were added before", l.Table)
+		}
+		tx.delTable(l.Table)
+		return c.createTable(l, tx)
+	}
 	tx.addLayout(l, damaged)
 	return c.Commit("nft repair table "+l.Table.String(), &tx)
 }
 
-// createTable makes a table that does not exist.
-func (c *Conn) createTable(l Layout) error {
-	var tx Tx
+// createTable creates a table that does not exist after tx.
+func (c *Conn) createTable(l Layout, tx Tx) error {
 	tx.createTable(l.Table)
 	tx.addLayout(l, slices.Concat(l.InitialChains, l.Chains))
 	return asUnavailable(c.Commit("nft make table "+l.Table.String(), &tx))
 }
 
-// addAdvice adds to an error of the kernel what the operator can do.
-func addAdvice(t Table, err error) error {
+// AddAdvice adds to an error of the kernel what the operator can do.
+func AddAdvice(t Table, err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM):
 		return fmt.Errorf("%w: CAP_NET_ADMIN is needed in the node's network namespace", err)
@@ -291,21 +310,23 @@ func (c *Conn) DamagedChains(l Layout) ([]Chain, error) {
 	case problem != "":
 		return nil, errors.New(problem)
 	}
-	return c.damagedChains(l)
+	damaged, _, err := c.damagedChains(l)
+	return damaged, err
 }
 
-// damagedChains is DamagedChains without the checks of the table.
-func (c *Conn) damagedChains(l Layout) (damaged []Chain, err error) {
+// damagedChains is DamagedChains without the checks of the table. older says that a chain is of an older version.
+func (c *Conn) damagedChains(l Layout) (damaged []Chain, older bool, err error) {
 	what := "list rules of " + l.Table.String()
 	err = c.step("nft "+what, func() error {
 		return c.listConsistently(func() error {
-			damaged = nil
+			damaged, older = nil, false
 			for _, ch := range l.Chains {
 				rules, err := c.chainRules(l.Table, ch.Name)
 				if err != nil {
 					return err
 				}
-				if !l.intact(ch, rules) {
+				intact, hasOlder := l.intact(ch, rules)
+				if older = older || hasOlder; !intact {
 					damaged = append(damaged, ch)
 				}
 			}
@@ -313,9 +334,9 @@ func (c *Conn) damagedChains(l Layout) (damaged []Chain, err error) {
 		})
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
+		return nil, false, fmt.Errorf("%s: %w", what, err)
 	}
-	return damaged, nil
+	return damaged, older, nil
 }
 
 // CheckSupport returns nil if Ensure would succeed. The error is ErrUnavailable if the kernel
@@ -343,7 +364,7 @@ func (c *Conn) CheckSupport(l Layout) error {
 	if _, missing := c.tableProblem(l.Table); errors.Is(missing, fs.ErrNotExist) {
 		return asUnavailable(err)
 	}
-	return addAdvice(l.Table, err)
+	return AddAdvice(l.Table, err)
 }
 
 // addLayout adds the sets of the layout that do not exist, and rewrites the chains.

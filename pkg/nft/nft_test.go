@@ -265,8 +265,6 @@ var _ = Describe("nf_tables", func() {
 		Entry("a missing base chain", "flush chain inet plumb postrouting", "delete chain inet plumb postrouting"),
 		Entry("a network's chain without its rules", "flush chain inet plumb masq/net1/10.88.0.0/16"),
 		Entry("a table without rules", "flush table inet plumb"),
-		Entry("an older layout", "flush chain inet plumb postrouting",
-			`add rule inet plumb postrouting ip saddr vmap @masq4 comment "plumb layout 0"`),
 	)
 
 	It("Ensure does not change chains of a newer layout or rules of other programs", func() {
@@ -282,12 +280,18 @@ var _ = Describe("nf_tables", func() {
 		Expect(ruleset()).To(Equal(before))
 	})
 
-	It("Ensure upgrades a table to a layout with more sets, chains and rules, and keeps the elements", func() {
+	It("Ensure adds more sets, chains and rules to a table, and replaces one of an older version with a warning", func() {
 		Expect(c.Ensure(layout)).To(Succeed())
 		Expect(add(c, element(addr, owner))).To(Succeed())
 		next := hostports(layout)
+		var warnings []string
+		c.Warn = func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
 		Expect(c.Ensure(next)).To(Succeed())
+		Expect(warnings).To(Equal([]string{"table inet plumb has the layout of an older version and is replaced: add the containers again that were added before"}))
+		Expect(add(c, element(addr, owner))).To(Succeed())
 		nstest.Golden(GinkgoTB(), "upgraded", ruleset())
+		Expect(c.Ensure(next)).To(Succeed())
+		Expect(warnings).To(HaveLen(1))
 		var tx nft.Tx
 		tx.AddElement(table, "hostport4", nft.Element{
 			Key:     nft.Concat(nft.ProtoKey(syscall.IPPROTO_TCP), nft.PortKey(8080)),

@@ -3,7 +3,6 @@ package nft
 import (
 	"crypto/sha512"
 	"encoding/hex"
-	"strconv"
 	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -34,27 +33,6 @@ func Owner(a types.Attachment) string {
 
 // NetworkPrefix returns what the comments of all owners in the network begin with.
 func NetworkPrefix(network string) string { return shorten(network, maxNetwork) + "/" }
-
-// OwnerKey returns the n-th key of the attachment in an owner map. An owner map has the claims
-// of attachments: DEL looks them up by the owner and does not have to read the elements of all
-// owners.
-//
-// The key is a hash, because ifname, the only type of nftables for text, has 16 bytes. The
-// comment of the element names the owner.
-func OwnerKey(a types.Attachment, n int) Key { return OwnerKeys(a)(n) }
-
-// OwnerKeys returns a function that returns OwnerKey(a, n). It is cheaper if many keys are
-// needed.
-func OwnerKeys(a types.Attachment) func(n int) Key { return ownerKeys(Owner(a)) }
-
-// ownerKeys is OwnerKeys for the comment of an owner.
-func ownerKeys(owner string) func(n int) Key {
-	text := []byte(owner + "/")
-	return func(n int) Key {
-		sum := sha512.Sum512(strconv.AppendInt(text[:len(text):len(text)], int64(n), 10))
-		return IfNameKey(hex.EncodeToString(sum[:8]))
-	}
-}
 
 // shorten returns s or, if s is longer than limit bytes or has a character that cannot be in a
 // comment, a unique text of at most limit bytes for it.

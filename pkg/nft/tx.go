@@ -58,9 +58,9 @@ type unknownOutcomeError struct{ error }
 
 func (e *unknownOutcomeError) Unwrap() error { return e.error }
 
-// outcomeUnknown reports whether err is the error of a commit whose changes the kernel may have
+// OutcomeUnknown reports whether err is the error of a commit whose changes the kernel may have
 // made.
-func outcomeUnknown(err error) bool {
+func OutcomeUnknown(err error) bool {
 	var unknown *unknownOutcomeError
 	return errors.As(err, &unknown)
 }
@@ -119,6 +119,11 @@ func (t *Tx) ensureTable(tab Table) {
 // createTable adds a table. If the table exists, the commit fails with fs.ErrExist.
 func (t *Tx) createTable(tab Table) {
 	t.add("add table "+tab.String(), func(c *nftables.Conn) { c.CreateTable(tab.library()) })
+}
+
+// delTable deletes a table.
+func (t *Tx) delTable(tab Table) {
+	t.add("delete table "+tab.String(), func(c *nftables.Conn) { c.DelTable(tab.library()) })
 }
 
 // EnsureSet adds a set or map unless the same one exists.

@@ -29,10 +29,7 @@ func del(r *skel.Request) error {
 	err = ipam.DelWithLink(r, func() (func() error, error) {
 		portErr := removeExistingPorts(node, prev, bridgeName(r))
 		wait, vethErr := attach.DelVeth(node, pod, r.Attachment(), prev)
-		rulesErr = errors.Join(
-			masq.Del(masq.Masq{Node: r.Node, Owner: r.Attachment()}, ips),
-			delMACSpoofCheck(r.Node, r.Attachment()),
-		)
+		rulesErr = masq.Del(masq.Masq{Node: r.Node, Owner: r.Attachment()}, ips, formerSpoofCheck(r, prev).delete)
 		linkErr := errors.Join(portErr, vethErr)
 		if linkErr == nil {
 			flowsErr = attach.DeleteAddressFlows(r.Node, ips)
@@ -61,8 +58,7 @@ func gc(r *skel.Request) error {
 	return ipam.GCWithLinks(r, func() error {
 		return errors.Join(
 			attach.VethGC(node, r.Conf.Name).Run(keep),
-			masq.GC(r.Node, r.Conf.Name, keep),
-			gcMACSpoofChecks(r.Node, r.Conf.Name, keep),
+			masq.GC(r.Node, r.Conf.Name, keep, gcMACSpoofChecks(node, r.Conf.Name, keep)),
 		)
 	})
 }

@@ -6,9 +6,12 @@ import (
 	"io/fs"
 	"strings"
 
+	"github.com/plumb-cni/plumb/pkg/claims"
+	"github.com/plumb-cni/plumb/pkg/masq"
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/pkg/undo"
 )
@@ -19,13 +22,9 @@ import (
 //	set checked { "veth1" comment "net1/cid1/eth0" }
 //	set allowed { "veth1" . 02:00:00:00:00:01 comment "net1/cid1/eth0" }
 //	iifname @checked iifname . ether saddr != @allowed drop
-//
-// The map owners has the port and the MAC of each attachment. DEL needs it, because it has
-// already deleted the port, and may have no prevResult.
 const (
 	checkedSet = "checked"
 	allowedSet = "allowed"
-	ownersMap  = "owners"
 )
 
 // spoofLayout returns the layout of the table of the check. The rules of the reference
@@ -33,11 +32,10 @@ const (
 func spoofLayout() nft.Layout {
 	return nft.Layout{
 		Table:   nft.Table{Family: nft.Bridge, Name: "plumb"},
-		Version: 1,
+		Version: 2,
 		Sets: []nft.Set{
 			{Name: checkedSet, Key: []nft.Type{nft.IfName}},
 			{Name: allowedSet, Key: []nft.Type{nft.IfName, nft.EtherAddr}},
-			{Name: ownersMap, Key: []nft.Type{nft.IfName}, Data: []nft.Type{nft.IfName, nft.EtherAddr}},
 		},
 		Chains: []nft.Chain{{
 			Name: "prerouting",
@@ -55,7 +53,7 @@ func spoofLayout() nft.Layout {
 type macSpoofCheck struct {
 	node  *ns.Handle
 	owner types.Attachment
-	port  string // the host end of the pair
+	port  string // the host end of the pair; empty: not known
 	mac   types.MAC
 	// warn gets a warning if the check of the port belonged to another attachment; nil: no
 	// warning.
@@ -69,58 +67,61 @@ func (a *attachment) spoofCheck() macSpoofCheck {
 	return macSpoofCheck{node: a.r.Node, owner: a.r.Attachment(), port: a.host.Name, mac: a.eth.MAC, warn: a.r.Warn}
 }
 
+// formerSpoofCheck returns the check of the ADD whose result is prev. Its port is empty if prev does not say which
+// port and MAC the check has.
+func formerSpoofCheck(r *skel.Request, prev *types.Result) macSpoofCheck {
+	s := macSpoofCheck{node: r.Node, owner: r.Attachment()}
+	port, found := nodeInterface(prev, bridgeName(r))
+	if !found {
+		return s
+	}
+	index, found := prev.Container(r.IfName)
+	if !found {
+		return s
+	}
+	mac, err := types.FirstMAC(prev.Interfaces[index].MAC)
+	if err == nil {
+		s.port, s.mac = port, mac
+	}
+	return s
+}
+
 // store returns the store of the owner's elements in table bridge plumb.
-func (s macSpoofCheck) store(c *nft.Conn) *nft.Store {
-	return &nft.Store{
+func (s macSpoofCheck) store(c *nft.Conn) *claims.Store {
+	group := claims.Group{checkedSet, allowedSet}
+	store := &claims.Store{
 		Conn:        c,
 		Layout:      spoofLayout(),
-		Kinds:       []nft.ClaimKind{{OwnerMap: ownersMap, PrimarySets: []string{checkedSet}, OtherSets: []string{allowedSet}, ElementRefs: spoofRefs}},
+		Groups:      []claims.Group{group},
 		Owner:       s.owner,
 		Description: s.String(),
 		Warn:        s.warn,
 		Ensure:      func() error { return c.Ensure(spoofLayout()) },
 	}
-}
-
-// spoofRefs returns the set elements of a check by its value in the map owners, which is the
-// pair of port and MAC.
-func spoofRefs(pair nft.Key) []nft.ElementRef {
-	if len(pair) < ifNameSize {
-		return nil
+	if s.port != "" {
+		key := nft.IfNameKey(s.port)
+		store.Claims = []claims.Claim{{Description: checkedPort(s.port), Group: group, Elements: []nft.SetElement{
+			{Set: checkedSet, Element: nft.Element{Key: key}},
+			{Set: allowedSet, Element: nft.Element{Key: nft.Concat(key, nft.MACKey(s.mac))}},
+		}}}
 	}
-	return []nft.ElementRef{{Set: checkedSet, Key: pair[:ifNameSize]}, {Set: allowedSet, Key: pair}}
+	return store
 }
-
-// ifNameSize is the size of an interface name in a key, in bytes (IFNAMSIZ).
-const ifNameSize = 16
 
 // A checkedPort is the name of a port. Its String is for error texts and warnings.
 type checkedPort string
 
 func (p checkedPort) String() string { return "the MAC spoof check of " + string(p) }
 
-// claim returns the elements that the check needs.
-func (s macSpoofCheck) claim() nft.Claim {
-	claim := nft.Claim{
-		Description: checkedPort(s.port),
-		OwnerMap:    ownersMap,
-		OwnerEntry:  nft.Element{Data: nft.Concat(nft.IfNameKey(s.port), nft.MACKey(s.mac))},
-	}
-	for _, r := range spoofRefs(claim.OwnerEntry.Data) {
-		claim.Elements = append(claim.Elements, nft.SetElement{Set: r.Set, Element: nft.Element{Key: r.Key, Comment: nft.Owner(s.owner)}})
-	}
-	return claim
-}
-
 // addMACSpoofCheck adds the check and pushes its removal. The check works when it returns.
 func addMACSpoofCheck(u *undo.Stack, s macSpoofCheck) error {
-	c, err := openSpoofTable(s.node)
+	c, err := openSpoofTable(s)
 	if err != nil {
 		return err
 	}
-	store := s.store(c)
-	store.Claims = []nft.Claim{s.claim()}
-	err = store.Add(u, func() error { return delMACSpoofCheck(s.node, s.owner) })
+	err = s.store(c).Add(u, func() error {
+		return c.Atomically("nft delete "+s.String(), func(tx *nft.Tx) error { return s.delete(c, tx) })
+	})
 	if err != nil {
 		return fmt.Errorf("macspoofchk: %w", err)
 	}
@@ -128,43 +129,31 @@ func addMACSpoofCheck(u *undo.Stack, s macSpoofCheck) error {
 }
 
 // openSpoofTable connects to nf_tables. A kernel without nf_tables is an error.
-func openSpoofTable(node *ns.Handle) (*nft.Conn, error) {
-	c, err := nft.Open(node)
+func openSpoofTable(s macSpoofCheck) (*nft.Conn, error) {
+	c, err := nft.Open(s.node)
 	if errors.Is(err, nft.ErrUnavailable) {
 		return nil, types.Errorf(types.CodeConfig, "macspoofchk needs nf_tables: load the kernel module nf_tables, or remove the key macspoofchk: %w", err)
+	}
+	if err == nil {
+		c.Warn = s.warn
 	}
 	return c, err
 }
 
-// delMACSpoofCheck deletes the check of the attachment, also one that the reference plugin
-// made.
-func delMACSpoofCheck(node *ns.Handle, owner types.Attachment) error {
-	return deleteSpoofRules(node, "MAC spoof check of "+owner.String(), func(c *nft.Conn, tx *nft.Tx) error {
-		if _, err := (macSpoofCheck{owner: owner}).store(c).Delete(tx); err != nil {
-			return err
-		}
-		return deleteReferenceCheck(c, tx, referenceSpoofChain(owner))
-	})
-}
-
-// deleteSpoofRules runs f in one transaction, for what f deletes. It does nothing if the kernel
-// has no nf_tables.
-func deleteSpoofRules(node *ns.Handle, what string, f func(c *nft.Conn, tx *nft.Tx) error) error {
-	c, err := nft.Open(node)
-	if errors.Is(err, nft.ErrUnavailable) {
-		return nil
-	}
-	if err != nil {
+// delete adds the deletion of the check to tx, even if the reference plugin made it. Without a port, it
+// finds the check by its owner.
+func (s macSpoofCheck) delete(c *nft.Conn, tx *nft.Tx) error {
+	if _, err := s.store(c).Delete(tx); err != nil {
 		return err
 	}
-	return c.Atomically("nft delete "+what, func(tx *nft.Tx) error { return f(c, tx) })
+	return deleteReferenceCheck(c, tx, referenceSpoofChain(s.owner))
 }
 
 // checkMACSpoofCheck returns an error that names what is missing of the check. A check that
 // the reference plugin made for the attachment is sufficient, too: the node may have been
 // upgraded since.
 func checkMACSpoofCheck(s macSpoofCheck) error {
-	c, err := openSpoofTable(s.node)
+	c, err := openSpoofTable(s)
 	if err != nil {
 		return err
 	}
@@ -183,22 +172,20 @@ func checkMACSpoofCheck(s macSpoofCheck) error {
 
 // diffMACSpoofCheck returns an error that names what is missing of plumb's own check.
 func diffMACSpoofCheck(c *nft.Conn, s macSpoofCheck) error {
-	store := s.store(c)
-	store.Claims = []nft.Claim{s.claim()}
-	if missing := errors.Join(store.Check(), c.CheckChains(spoofLayout())); missing != nil {
+	if missing := errors.Join(s.store(c).Check(), c.CheckChains(spoofLayout())); missing != nil {
 		return fmt.Errorf("%s is missing: %w", s, missing)
 	}
 	return nil
 }
 
-// gcMACSpoofChecks deletes the checks of the network whose attachment is not in keep.
-func gcMACSpoofChecks(node *ns.Handle, network string, keep types.Set) error {
-	return deleteSpoofRules(node, "stale MAC spoof checks of network "+network, func(c *nft.Conn, tx *nft.Tx) error {
-		if err := (macSpoofCheck{}).store(c).GC(tx, network, keep); err != nil {
+// gcMACSpoofChecks returns the deletion of the checks of the network whose attachment is not in keep.
+func gcMACSpoofChecks(node *nl.Conn, network string, keep types.Set) masq.Change {
+	return func(c *nft.Conn, tx *nft.Tx) error {
+		if _, err := (macSpoofCheck{}).store(c).GC(tx, network, keep); err != nil {
 			return err
 		}
 		return gcReferenceChecks(c, tx, node)
-	})
+	}
 }
 
 // The reference plugin has one jump and two chains per attachment. Their names contain the
@@ -221,12 +208,8 @@ func referenceSpoofChain(a types.Attachment) string {
 }
 
 // gcReferenceChecks deletes the checks of the reference plugin whose port does not exist.
-func gcReferenceChecks(c *nft.Conn, tx *nft.Tx, node *ns.Handle) error {
+func gcReferenceChecks(c *nft.Conn, tx *nft.Tx, links *nl.Conn) error {
 	rules, err := c.Rules(referenceSpoofTable(), referenceSpoofHook)
-	if err != nil || len(rules) == 0 {
-		return err
-	}
-	links, err := nl.Open(node)
 	if err != nil {
 		return err
 	}

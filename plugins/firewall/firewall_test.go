@@ -124,9 +124,9 @@ var _ = Describe("the policies in nftables", func() {
 	It("are missed by CHECK", func() {
 		c := b.call(byNFT+key("ingressPolicy", isolated), 0)
 		for _, broken := range []string{
-			"flush set inet plumb isolating", "add element inet plumb within { cni0 . cni0 }", "add element inet plumb published { cni0 }",
+			"flush set inet plumb isolated_bridges", "add element inet plumb same_bridge { cni0 . cni0 }", "add element inet plumb published { cni0 }",
 			"flush chain inet plumb forward", "flush chain inet plumb isolation",
-			"flush set bridge plumb private", "flush chain bridge plumb forward", "flush ruleset",
+			"flush set bridge plumb isolated_ports", "flush chain bridge plumb forward", "flush ruleset",
 		} {
 			ok(c, "ADD")
 			ok(c, "CHECK")
@@ -169,9 +169,9 @@ var _ = Describe("the policies in nftables", func() {
 		Expect(failed.Msg).To(ContainSubstring("is not as plumb makes it"))
 	},
 		Entry(nil, byNFT+key("ingressPolicy", sameBridge), "add table inet plumb; add chain inet plumb forward { type filter hook input priority 0; }"),
-		Entry(nil, byNFT+key("ingressPolicy", sameBridge), "add table inet plumb; add map inet plumb isolating { type ipv4_addr : ipv4_addr; }"),
-		Entry(nil, byNFT+key("ingressPolicy", isolated), "add table bridge plumb; add map bridge plumb private { type ipv4_addr : ipv4_addr; }"),
-		Entry(nil, byIPTables+key("ingressPolicy", isolated), "add table bridge plumb; add map bridge plumb private { type ipv4_addr : ipv4_addr; }"),
+		Entry(nil, byNFT+key("ingressPolicy", sameBridge), "add table inet plumb; add map inet plumb isolated_bridges { type ipv4_addr : ipv4_addr; }"),
+		Entry(nil, byNFT+key("ingressPolicy", isolated), "add table bridge plumb; add map bridge plumb isolated_ports { type ipv4_addr : ipv4_addr; }"),
+		Entry(nil, byIPTables+key("ingressPolicy", isolated), "add table bridge plumb; add map bridge plumb isolated_ports { type ipv4_addr : ipv4_addr; }"),
 	)
 
 	It("need no more than STATUS says", func() {

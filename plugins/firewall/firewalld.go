@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/plumb-cni/plumb/pkg/claims"
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -13,15 +14,15 @@ import (
 )
 
 // A zone of firewalld does not say who added a source, and firewalld forgets the source when it
-// reloads or restarts. So the sources of each attachment are listed in table inet plumb, with their
-// zones and under the keys of their owner. The name of a zone takes two parts of the value, because
-// ifname, the only type of nftables for text, has 15 bytes, and the name can have 17:
+// reloads or restarts. Therefore table inet plumb lists the sources with their zones. The name of a zone takes
+// two parts of the value, because ifname, the only type of nftables for text, has 15 bytes, and
+// the name can have 17:
 //
-//	map source4 { "5dd9d1c2b7989a8" comment "net1/cid1/eth0" : "trusted" . "" . 10.88.0.2 }
+//	map source4 { 10.88.0.2 comment "net1/cid1/eth0" : "trusted" . "" }
 func sourceList(f nft.Family) nft.Set {
-	s := nft.Set{Name: "source4", Key: []nft.Type{nft.IfName}, Data: []nft.Type{nft.IfName, nft.IfName, nft.IPv4Addr}}
+	s := nft.Set{Name: "source4", Key: []nft.Type{nft.IPv4Addr}, Data: []nft.Type{nft.IfName, nft.IfName}}
 	if f == nft.IPv6 {
-		s.Name, s.Data[2] = "source6", nft.IPv6Addr
+		s.Name, s.Key = "source6", []nft.Type{nft.IPv6Addr}
 	}
 	return s
 }
@@ -39,19 +40,44 @@ type source struct {
 
 func (s source) prefix() netip.Prefix { return netip.PrefixFrom(s.addr, s.addr.BitLen()) }
 
-// value returns the value of the source in the list.
-func (s source) value() nft.Key {
+func (s source) String() string { return "source " + s.addr.String() }
+
+// element returns the element of the source in the list.
+func (s source) element() nft.SetElement {
 	n := min(len(s.zone), maxIfName)
-	return nft.Concat(nft.IfNameKey(s.zone[:n]), nft.IfNameKey(s.zone[n:]), nft.AddrKey(s.addr))
+	return nft.SetElement{Set: sourceList(nft.FamilyOf(s.addr)).Name, Element: nft.Element{
+		Key: nft.AddrKey(s.addr), Data: nft.Concat(nft.IfNameKey(s.zone[:n]), nft.IfNameKey(s.zone[n:])),
+	}}
 }
 
-// parseSource returns the source of a value in the list.
-func parseSource(value nft.Key) source {
-	const size = maxIfName + 1 // of an ifname
-	if len(value) < 2*size {
-		return source{}
+// parseSource returns the source of an element in the list.
+func parseSource(e nft.Element) source {
+	return source{zone: strings.ReplaceAll(string(e.Data), "\x00", ""), addr: e.Key.Addr()}
+}
+
+// parseSources returns the sources of deleted elements.
+func parseSources(deleted []nft.SetElement) (all []source) {
+	for _, e := range deleted {
+		all = append(all, parseSource(e.Element))
 	}
-	return source{zone: strings.ReplaceAll(string(value[:2*size]), "\x00", ""), addr: value[2*size:].Addr()}
+	return all
+}
+
+// sourceStore returns the store of the attachment's list.
+func (f *firewall) sourceStore() *claims.Store {
+	s := &claims.Store{
+		Conn:        f.c,
+		Layout:      isolationLayout(),
+		Groups:      []claims.Group{{sourceList(nft.IPv4).Name}, {sourceList(nft.IPv6).Name}},
+		Owner:       f.r.Attachment(),
+		Description: "sources of " + f.r.Attachment().String(),
+		Ensure:      func() error { return f.c.Ensure(isolationLayout()) },
+	}
+	for _, src := range f.sources() {
+		e := src.element()
+		s.Claims = append(s.Claims, claims.Claim{Description: src, Group: claims.Group{e.Set}, Elements: []nft.SetElement{e}})
+	}
+	return s
 }
 
 // sources returns the attachment's addresses as sources of the configured zone.
@@ -139,48 +165,12 @@ func (f *firewall) checkSources() (done bool, err error) {
 	return true, err
 }
 
-// listSources writes the list of the attachment's sources, which DEL and GC read.
+// listSources lists the sources of the attachment, for DEL and GC.
 func (f *firewall) listSources() error {
 	if f.c == nil {
 		return nil
 	}
-	owner, key := f.r.Attachment(), nft.OwnerKeys(f.r.Attachment())
-	f.r.Undo.Push("delete list of sources of "+owner.String(), f.unlistSources)
-	return f.c.Atomically("nft list sources of "+owner.String(), func(tx *nft.Tx) error {
-		if err := f.c.Ensure(isolationLayout()); err != nil {
-			return err
-		}
-		if _, err := f.deleteList(tx); err != nil {
-			return err
-		}
-		count := map[nft.Family]int{}
-		for _, s := range f.sources() {
-			fam := nft.FamilyOf(s.addr)
-			tx.AddElement(isolationLayout().Table, sourceList(fam).Name,
-				nft.Element{Key: key(count[fam]), Data: s.value(), Comment: nft.Owner(owner)})
-			count[fam]++
-		}
-		return nil
-	})
-}
-
-// deleteList puts the deletion of the attachment's list into tx. It returns the listed sources.
-func (f *firewall) deleteList(tx *nft.Tx) (listed []source, err error) {
-	table, key := isolationLayout().Table, nft.OwnerKeys(f.r.Attachment())
-	for _, fam := range nft.Families() {
-		set := sourceList(fam).Name
-		for n, more := 0, true; more; n++ {
-			found, err := f.c.Lookup(table, []nft.ElementRef{{Set: set, Key: key(n)}})
-			if err != nil {
-				return nil, err
-			}
-			if more = found[0].Comment == nft.Owner(f.r.Attachment()); more {
-				tx.DelElement(table, set, found[0].Key)
-				listed = append(listed, parseSource(found[0].Data))
-			}
-		}
-	}
-	return listed, nil
+	return f.sourceStore().Add(&f.r.Undo, f.unlistSources)
 }
 
 // unlistSources deletes the list of the attachment's sources.
@@ -189,7 +179,7 @@ func (f *firewall) unlistSources() error {
 		return nil
 	}
 	return f.c.Atomically("nft delete list of sources of "+f.r.Attachment().String(), func(tx *nft.Tx) error {
-		_, err := f.deleteList(tx)
+		_, err := f.sourceStore().Delete(tx)
 		return err
 	})
 }
@@ -205,12 +195,12 @@ func (f *firewall) delSources() error {
 		return f.removeSources(inPrev...)
 	}
 	return f.c.Atomically("nft delete list of sources of "+f.r.Attachment().String(), func(tx *nft.Tx) error {
-		listed, err := f.deleteList(tx)
+		deleted, err := f.sourceStore().Delete(tx)
 		if err != nil {
 			return err
 		}
-		err = f.removeSources(append(listed, inPrev...)...)
-		if len(listed) == 0 && errors.Is(err, bus.ErrNotAuthorized) { // so ADD was refused too
+		err = f.removeSources(append(parseSources(deleted), inPrev...)...)
+		if len(deleted) == 0 && errors.Is(err, bus.ErrNotAuthorized) { // so ADD was refused too
 			return nil
 		}
 		return err
@@ -222,26 +212,9 @@ func (f *firewall) gcSources(keep types.Set) error {
 	if f.c == nil {
 		return nil
 	}
-	kept := map[string]bool{}
-	for a := range keep {
-		kept[nft.Owner(a)] = true
-	}
 	return f.c.Atomically("nft delete stale lists of sources of network "+f.r.Conf.Name, func(tx *nft.Tx) error {
-		var stale []source
-		for _, fam := range nft.Families() {
-			set := sourceList(fam).Name
-			all, err := f.elementsIn(set)
-			if err != nil {
-				return err
-			}
-			for _, e := range all {
-				if strings.HasPrefix(e.Comment, nft.NetworkPrefix(f.r.Conf.Name)) && !kept[e.Comment] {
-					tx.DelElement(isolationLayout().Table, set, e.Key)
-					stale = append(stale, parseSource(e.Data))
-				}
-			}
-		}
-		return f.removeSources(stale...)
+		deleted, err := f.sourceStore().GC(tx, f.r.Conf.Name, keep)
+		return errors.Join(err, f.removeSources(parseSources(deleted)...))
 	})
 }
 
@@ -261,7 +234,7 @@ func restore(r *skel.Request, args []string) error {
 			return err
 		}
 		for _, e := range all {
-			sources = append(sources, parseSource(e.Data))
+			sources = append(sources, parseSource(e))
 		}
 	}
 	if len(sources) == 0 {

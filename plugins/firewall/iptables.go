@@ -49,7 +49,7 @@ func (f *firewall) addRules(tool xt.Tool) error {
 		})
 	})
 	return tool.Change(filter, "add "+what, func(have xt.Table) (string, error) {
-		f.notePolicies(have.Rules)
+		f.formerByStages = f.policyByStages(have.Rules)
 		lines := f.additions(have, f.addrsOf(tool.Family))
 		if f.byStages() {
 			lines = append(lines, f.stageLines(have)...)

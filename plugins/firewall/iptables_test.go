@@ -76,7 +76,7 @@ var _ = Describe("the backend iptables", func() {
 
 	It("has elements for isolated, which CHECK misses", func() {
 		c := b.call(byIPTables+key("ingressPolicy", isolated), 0)
-		for _, broken := range []string{"flush set bridge plumb private", "flush map bridge plumb privateowner", "flush chain bridge plumb forward", "delete table bridge plumb"} {
+		for _, broken := range []string{"flush set bridge plumb isolated_ports", "flush chain bridge plumb forward", "delete table bridge plumb"} {
 			ok(c, "ADD")
 			ok(c, "CHECK")
 			b.Node.Must(GinkgoTB(), "nft", broken)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/claims"
 	xt "github.com/plumb-cni/plumb/pkg/iptables"
 	"github.com/plumb-cni/plumb/pkg/masq"
 	"github.com/plumb-cni/plumb/pkg/nft"
@@ -17,24 +18,23 @@ import (
 
 // An ingress policy drops packets, and a chain of plumb's own can do that: the policies are kept
 // in nf_tables, unless the backend is iptables. In table inet plumb a bridge with a policy is in
-// the set isolating, and with the policy same-bridge it is in the set within too:
+// the set isolated_bridges, and with the policy same-bridge it is in the set same_bridge as well:
 //
-//	set isolating { "cni0" comment "net1/" }
-//	set within    { "cni0" . "cni0" comment "net1/" }
-//	set published { "cni0" comment "net1/" }
+//	set isolated_bridges { "cni0" comment "net1/" }
+//	set same_bridge      { "cni0" . "cni0" comment "net1/" }
+//	set published        { "cni0" comment "net1/" }
 //
 // The policy isolated needs more: most frames between two containers of one bridge do not
 // reach the inet family. So the host ends of such containers are in table bridge plumb:
 //
-//	set private { "veth1" comment "net1/cid1/eth0" }
+//	set isolated_ports { "veth1" comment "net1/cid1/eth0" }
 //
 // These elements belong to one attachment each, those of a bridge to the last ADD that had it.
 const (
-	isolatingSet  = "isolating"
-	withinSet     = "within"
+	isolatingSet  = "isolated_bridges"
+	withinSet     = "same_bridge"
 	publishedSet  = "published"
-	privateSet    = "private"
-	privateOwners = "privateowner"
+	privateSet    = "isolated_ports"
 	isolationName = "isolation"
 )
 
@@ -76,10 +76,9 @@ func bridgeSets() []string { return []string{isolatingSet, withinSet, publishedS
 func privateLayout() nft.Layout {
 	return nft.Layout{
 		Table:   nft.Table{Family: nft.Bridge, Name: "plumb"},
-		Version: 1,
+		Version: 2,
 		Sets: []nft.Set{
 			{Name: privateSet, Key: []nft.Type{nft.IfName}},
-			{Name: privateOwners, Key: []nft.Type{nft.IfName}, Data: []nft.Type{nft.IfName, nft.IfName}},
 		},
 		Chains: []nft.Chain{{
 			Name:  "forward",
@@ -89,40 +88,37 @@ func privateLayout() nft.Layout {
 	}
 }
 
-// bridgeElements returns the elements that a policy of the bridge needs.
-func bridgeElements(bridge, policy, comment string) []nft.SetElement {
-	if policy == open {
-		return nil
-	}
-	name := nft.IfNameKey(bridge)
-	all := []nft.SetElement{{Set: isolatingSet, Element: nft.Element{Key: name, Comment: comment}}}
-	if policy == sameBridge {
-		all = append(all, nft.SetElement{Set: withinSet, Element: nft.Element{Key: nft.Concat(name, name), Comment: comment}})
-	}
-	return all
-}
-
 // elements returns the elements that the policy of the configuration needs.
 func (f *firewall) elements() []nft.SetElement {
-	comment := nft.NetworkPrefix(f.r.Conf.Name)
-	all := bridgeElements(f.device, f.conf.policy, comment)
-	if len(all) > 0 && f.conf.published {
-		all = append(all, nft.SetElement{Set: publishedSet, Element: nft.Element{Key: nft.IfNameKey(f.device), Comment: comment}})
+	if f.conf.policy == open {
+		return nil
+	}
+	name, comment := nft.IfNameKey(f.device), nft.NetworkPrefix(f.r.Conf.Name)
+	all := []nft.SetElement{{Set: isolatingSet, Element: nft.Element{Key: name, Comment: comment}}}
+	if f.conf.policy == sameBridge {
+		all = append(all, nft.SetElement{Set: withinSet, Element: nft.Element{Key: nft.Concat(name, name), Comment: comment}})
+	}
+	if f.conf.published {
+		all = append(all, nft.SetElement{Set: publishedSet, Element: nft.Element{Key: name, Comment: comment}})
 	}
 	return all
 }
 
-// setPolicy gives the bridge the policy, and takes away what another policy left. Two bridges are
-// kept apart only if one place has the policies of both. So as soon as the policy of one bridge is kept
-// in nf_tables, those that are kept in iptables are there too.
+// setPolicy gives the bridge the policy, and deletes what another policy left. Two bridges are
+// isolated from each other only if one place has the policies of both. Therefore a policy that iptables keeps is
+// in nf_tables as well if other bridges are there. See stages for the opposite direction.
 func (f *firewall) setPolicy() error {
 	if f.c == nil {
 		return nil
 	}
 	return f.c.Atomically("nft set ingress policy of "+f.device, func(tx *nft.Tx) error {
-		want, err := f.wantedElements()
+		others, err := f.othersInNFT()
 		if err != nil {
 			return err
+		}
+		var want []nft.SetElement
+		if !f.byStages() || len(others) > 0 {
+			want = f.elements()
 		}
 		if len(want) > 0 {
 			if err := f.c.Ensure(isolationLayout()); err != nil {
@@ -136,37 +132,22 @@ func (f *firewall) setPolicy() error {
 			return true, nil
 		})
 		if err == nil && f.conf.policy != isolated {
-			err = f.private().GC(tx, f.r.Conf.Name, nil) // of all containers of the network
+			_, err = f.private().GC(tx, f.r.Conf.Name, nil) // of all containers of the network
 		}
 		return err
 	})
 }
 
-// wantedElements returns the elements of the bridge, and those of bridges whose policies are kept in
-// iptables alone.
-func (f *firewall) wantedElements() (want []nft.SetElement, err error) {
-	have, err := f.elementsIn(isolatingSet)
-	if err != nil {
-		return nil, err
-	}
-	known := map[string]bool{f.device: true}
-	for _, e := range have {
-		known[bridgeOf(e.Key)] = true
-	}
-	if f.conf.policy == open || f.byStages() && len(known) == 1 {
-		return nil, nil
-	}
-	want = f.elements()
-	for name, policy := range f.inIPTables {
-		gone, err := f.isGone(name)
-		if err != nil {
-			return nil, err
-		}
-		if !known[name] && !gone {
-			want = append(want, bridgeElements(name, policy, "iptables")...)
+// othersInNFT returns the other bridges whose policies are in nf_tables.
+func (f *firewall) othersInNFT() ([]string, error) {
+	all, err := f.elementsIn(isolatingSet)
+	var names []string
+	for _, e := range all {
+		if name := bridgeOf(e.Key); name != f.device {
+			names = append(names, name)
 		}
 	}
-	return want, nil
+	return names, err
 }
 
 // elementsIn returns the elements of a set or map of isolationLayout, which need not exist.
@@ -233,32 +214,31 @@ func (f *firewall) isUnused(name string) (bool, error) {
 }
 
 // private returns the store of the attachment's elements in table bridge plumb.
-func (f *firewall) private() *nft.Store { return f.privateOf(f.r.Attachment(), f.ports) }
+func (f *firewall) private() *claims.Store { return f.privateOf(f.r.Attachment(), f.ports) }
 
 // privateOf returns the store of an attachment's elements in table bridge plumb.
-func (f *firewall) privateOf(owner types.Attachment, ports []string) *nft.Store {
-	s := &nft.Store{
+func (f *firewall) privateOf(owner types.Attachment, ports []string) *claims.Store {
+	group := claims.Group{privateSet}
+	s := &claims.Store{
 		Conn:        f.c,
 		Layout:      privateLayout(),
-		Kinds:       []nft.ClaimKind{{OwnerMap: privateOwners, PrimarySets: []string{privateSet}, ElementRefs: privateRefs}},
+		Groups:      []claims.Group{group},
 		Owner:       owner,
 		Description: "isolation of " + owner.String(),
 		Warn:        f.r.Warn,
 		Ensure:      func() error { return f.c.Ensure(privateLayout()) },
 	}
 	for _, port := range ports {
-		key := nft.IfNameKey(port)
-		s.Claims = append(s.Claims, nft.Claim{
+		s.Claims = append(s.Claims, claims.Claim{
 			Description: privatePort(port),
-			OwnerMap:    privateOwners,
-			OwnerEntry:  nft.Element{Data: nft.Concat(nft.IfNameKey(f.bridge.Name), key)},
-			Elements:    []nft.SetElement{{Set: privateSet, Element: nft.Element{Key: key, Comment: nft.Owner(owner)}}},
+			Group:       group,
+			Elements:    []nft.SetElement{{Set: privateSet, Element: nft.Element{Key: nft.IfNameKey(port)}}},
 		})
 	}
 	return s
 }
 
-// addPrivate adds the host ends of the attachment to the set private. If the bridge had another
+// addPrivate adds the host ends of the attachment to the set isolated_ports. If the bridge had another
 // policy before, it first adds those of the network's other attachments. A failed ADD leaves
 // these.
 func (f *firewall) addPrivate() error {
@@ -274,7 +254,7 @@ func (f *firewall) addPrivate() error {
 	return f.private().Add(&f.r.Undo, f.delElements)
 }
 
-// addOthersPrivate adds the host ends of the network's other attachments to the set private. Their
+// addOthersPrivate adds the host ends of the network's other attachments to the set isolated_ports. Their
 // aliases name the attachments.
 func (f *firewall) addOthersPrivate() error {
 	links, err := f.links.Ports(f.bridge)
@@ -299,7 +279,7 @@ func (f *firewall) addOthersPrivate() error {
 // formerPolicy returns the policy that the bridge had before this ADD.
 func (f *firewall) formerPolicy() (string, error) {
 	if f.byStages() {
-		return f.inIPTables[f.device], nil
+		return f.formerByStages, nil
 	}
 	name := nft.IfNameKey(f.device)
 	found, err := f.c.Lookup(isolationLayout().Table, []nft.ElementRef{{Set: isolatingSet, Key: name}, {Set: withinSet, Key: nft.Concat(name, name)}})
@@ -312,16 +292,6 @@ func (f *firewall) formerPolicy() (string, error) {
 		return isolated, nil
 	}
 	return sameBridge, nil
-}
-
-// privateRefs returns the element of a port by the value in the map of owners, which is the bridge and
-// the port. nft prints an ifname as a value only where it is one of two.
-func privateRefs(name nft.Key) []nft.ElementRef {
-	const size = 16 // of an ifname in a key
-	if len(name) != 2*size {
-		return nil
-	}
-	return []nft.ElementRef{{Set: privateSet, Key: name[size:]}}
 }
 
 // A privatePort is the name of a port. Its String is for error texts and warnings.
@@ -351,7 +321,7 @@ func (f *firewall) gcElements(keep types.Set) error {
 	}
 	network := f.r.Conf.Name
 	return f.c.Atomically("nft delete stale isolation of network "+network, func(tx *nft.Tx) error {
-		if err := f.private().GC(tx, network, keep); err != nil {
+		if _, err := f.private().GC(tx, network, keep); err != nil {
 			return err
 		}
 		return f.replaceElements(tx, nil, func(e nft.Element) (bool, error) {

@@ -50,9 +50,13 @@ func newStage(chain string, rules ...string) stage {
 	return s
 }
 
-// stages returns the rules of the bridge's policy.
-func (f *firewall) stages() []stage {
-	if f.conf.policy == open || f.device == "" || !f.byStages() {
+// stages returns the rules of the bridge's policy. If nf_tables keeps the policy, they are needed only while iptables
+// alone keeps the policy of another bridge.
+func (f *firewall) stages(have []xt.Rule) []stage {
+	inIPTablesOnly := func(r xt.Rule) bool {
+		return slices.ContainsFunc(bridgesOf(r), func(name string) bool { return name != f.device && !slices.Contains(f.inNFT, name) })
+	}
+	if f.conf.policy == open || f.device == "" || !f.byStages() && !slices.ContainsFunc(have, inIPTablesOnly) {
 		return []stage{newStage(stage1), newStage(stage2)}
 	}
 	var first []string
@@ -70,7 +74,8 @@ func (f *firewall) stages() []stage {
 
 // stageLines returns the lines that give the bridge its policy, and take away another one.
 func (f *firewall) stageLines(table xt.Table) []string {
-	stages, have := f.stages(), table.Rules
+	have := table.Rules
+	stages := f.stages(have)
 	var lines []string
 	if len(stages[0].rules) > 0 {
 		lines = newChains(table, stage1, stage2)
@@ -166,31 +171,30 @@ func bridgesOf(r xt.Rule) (names []string) {
 
 func isAbout(r xt.Rule, bridge string) bool { return slices.Contains(bridgesOf(r), bridge) }
 
-// notePolicies notes the policies that rules of iptables keep.
-func (f *firewall) notePolicies(have []xt.Rule) {
-	if f.inIPTables == nil {
-		f.inIPTables = map[string]string{}
-	}
+// policyByStages returns the policy of the bridge that rules of iptables keep, or "".
+func (f *firewall) policyByStages(have []xt.Rule) (policy string) {
 	for _, r := range have {
-		names := bridgesOf(r)
-		switch {
-		case r.Chain != stage1 || len(names) != 2:
-		case r.Jump == "DROP":
-			f.inIPTables[names[0]] = isolated
-		case f.inIPTables[names[0]] == "":
-			f.inIPTables[names[0]] = sameBridge
+		if names := bridgesOf(r); r.Chain != stage1 || len(names) != 2 || names[0] != f.device {
+			continue
 		}
+		if r.Jump == "DROP" {
+			return isolated
+		}
+		policy = sameBridge
 	}
+	return policy
 }
 
-// clearStages deletes the policy of the bridge from iptables, if it is kept in nf_tables.
-func (f *firewall) clearStages() error {
+// clearStages deletes the policy of the bridge from iptables if nf_tables keeps it, unless stages needs it.
+func (f *firewall) clearStages() (err error) {
 	if f.device == "" || f.byStages() {
 		return nil
 	}
+	if f.inNFT, err = f.othersInNFT(); err != nil {
+		return err
+	}
 	return f.eachTable(func(tool xt.Tool) error {
 		return tool.Change(filter, "delete ingress policy of "+f.device, func(have xt.Table) (string, error) {
-			f.notePolicies(have.Rules)
 			return xt.Script(filter, f.stageLines(have)...), nil
 		})
 	})
@@ -216,7 +220,7 @@ func (f *firewall) gonePolicies(have []xt.Rule) (lines []string, err error) {
 // checkStages names the rules that the policy lacks in a table, and those of another policy.
 func (f *firewall) checkStages(tool xt.Tool, have []xt.Rule) error {
 	var errs []error
-	for _, s := range f.stages() {
+	for _, s := range f.stages(have) {
 		errs = append(errs, f.compareStage(s, tool, have))
 	}
 	if f.conf.policy != open && jumpAt(have, "FORWARD", stage1) == 0 {

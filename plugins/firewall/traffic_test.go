@@ -195,6 +195,19 @@ var _ = Describe("traffic", func() {
 		Entry(nil, iptables, nftables, sameBridge), Entry(nil, nftables, iptables, isolated),
 	)
 
+	It("of a bridge in nftables has rules of iptables only while another bridge is in iptables alone", func() {
+		first, second := b.call(key("backend", iptables)+key("ingressPolicy", sameBridge), 2), b.call(key("backend", nftables)+key("ingressPolicy", sameBridge), 0)
+		ok(first, "ADD")
+		ok(second, "ADD")
+		Expect(b.saved()).To(ContainSubstring("-i cni0 ! -o cni0"))
+		first.Config = conf(key("backend", nftables)+key("ingressPolicy", sameBridge), 2)
+		ok(first, "ADD")
+		expect(toPod(b.pods[0], 2, false), toPod(b.pods[2], 0, false))
+		ok(second, "ADD")
+		expect(toPod(b.pods[0], 2, false), toPod(b.pods[2], 0, false))
+		Expect(b.saved()).NotTo(Or(ContainSubstring("cni0"), ContainSubstring("cni1")))
+	})
+
 	DescribeTable("between containers that run already is dropped after a change to isolated", func(backend, policy string) {
 		keys := key("backend", backend) + key("ingressPolicy", isolated)
 		b.Node.Batch(GinkgoTB(), "link add veth9 type veth peer name veth8", "link set veth9 master cni0 alias plumb:net9/c9/eth0",

@@ -26,7 +26,8 @@ type firewall struct {
 	c      *nft.Conn         // nil: the kernel has no nf_tables
 	chains []nft.ListedChain // as they were when the call began
 
-	inIPTables map[string]string // by interface: the policies that iptables kept before ADD changed them
+	inNFT          []string // other bridges whose policies are in nf_tables
+	formerByStages string   // the policy that iptables kept for device before ADD changed it
 }
 
 // add lets the node forward the container's packets and gives the bridge its policy. It returns
@@ -66,7 +67,7 @@ func (f *firewall) isolate() error {
 func del(r *skel.Request) error {
 	f := &firewall{r: r, conf: lenient(r)}
 	if prev, _ := r.Prev(); prev != nil {
-		f.addrs = addresses(prev)
+		f.addrs, f.ports = addresses(prev), interfacesOnHost(prev)
 	}
 	if err := f.connect(); err != nil {
 		return err
@@ -137,6 +138,7 @@ func (f *firewall) connect() (err error) {
 		return nil
 	}
 	if err == nil {
+		f.c.Warn = f.r.Warn
 		f.chains, err = f.c.AllChains()
 	}
 	return err
@@ -173,6 +175,16 @@ func addresses(prev *types.Result) (addrs []netip.Addr) {
 		}
 	}
 	return addrs
+}
+
+// interfacesOnHost returns the names of the interfaces of prev that are not in the container.
+func interfacesOnHost(prev *types.Result) (names []string) {
+	for _, in := range prev.Interfaces {
+		if in.Sandbox == "" {
+			names = append(names, in.Name)
+		}
+	}
+	return names
 }
 
 // findBridge finds the bridge that the policy is for: the first interface of prevResult on the node

@@ -20,10 +20,8 @@ type portMap struct {
 	// localnetDevice is the interface of the node through which packets from 127/8 reach the
 	// container. It is empty if there is none, or if findLocalnetDevice was not called.
 	localnetDevice string
-	// hasLocalnetElement says that the attachment has an element in localnetOwnerMap.
-	hasLocalnetElement bool
-	conn               *nl.Conn                    // see nodeConn
-	nodeAddrs          map[nft.Family][]netip.Addr // see nodeAddrsOf
+	conn           *nl.Conn                    // see nodeConn
+	nodeAddrs      map[nft.Family][]netip.Addr // see nodeAddrsOf
 }
 
 // nodeConn returns a connection to rtnetlink of the node. The first call opens it.
@@ -90,6 +88,7 @@ func (p *portMap) useBackend(byNFT func(*nft.Conn) error, byIPTables func() erro
 	}
 	c, err := nft.Open(p.r.Node)
 	if err == nil {
+		c.Warn = p.r.Warn
 		err = byNFT(c)
 	}
 	switch {

@@ -76,8 +76,7 @@ func fill(node *nstest.NS, n int) error {
 			s := endpoint{nft.IPv4, netip.IPv4Unspecified(), tcp, uint16(10000 + at)}
 			target, policy := s.refs()
 			tx.AddElement(table(), target.Set, nft.Element{Key: s.key(), Data: nft.Concat(nft.AddrKey(to), nft.PortKey(80)), Comment: comment})
-			tx.AddElement(table(), policy.Set, nft.Element{Key: s.key(), Jump: "snat/net1/10.9.0.0/24", Comment: comment})
-			tx.AddElement(table(), ownerMap(nft.IPv4), nft.Element{Key: nft.OwnerKey(owner, 0), Data: s.ownerData(to), Comment: comment})
+			tx.AddElement(table(), policy.Set, nft.Element{Key: s.key(), Jump: "setmark/net1/10.9.0.0/24", Comment: comment})
 		}
 		err = c.Commit("fill", &tx)
 	}

@@ -9,9 +9,9 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// del deletes what ADD made, in both backends. It finds that by the attachment: network, container
-// ID and interface name. The configuration and prevResult may be missing or wrong: they are
-// hints.
+// del deletes what ADD made, in both backends: what belongs to the attachment (network, container
+// ID and interface name) at the host ports of the configuration. If the call has no mappings, del
+// reads all host ports of the host.
 func del(r *skel.Request) error {
 	conf, err := parse(r)
 	if err != nil {
@@ -40,15 +40,11 @@ func (p *portMap) openNFT() (*nft.Conn, error) {
 func (p *portMap) deleteRules() (deleted []translation, err error) {
 	c, err := p.openNFT()
 	if c != nil {
-		deleted, err = p.deleteNFT(c, func(tx *nft.Tx) error {
+		deleted, err = p.deleteNFT(c, p.formerClaims(), func(tx *nft.Tx) error {
 			return errors.Join(p.ownReference().NFT(c, tx), ownCleanup(p.owner(), p.ips).NFT(c, tx))
 		})
 	}
-	err = errors.Join(err, ownCleanup(p.owner(), p.ips).Legacy(p.r.Node, "delete "+p.String()))
-	if c != nil && p.conf.backend == backendIPTables { // the rules may have been the last to need route_localnet
-		err = errors.Join(err, p.gcLocalnet(c))
-	}
-	return deleted, err
+	return deleted, errors.Join(err, ownCleanup(p.owner(), p.ips).Legacy(p.r.Node, "delete "+p.String()))
 }
 
 // gc deletes the elements and rules of the network's attachments that are not in
@@ -62,16 +58,21 @@ func gc(r *skel.Request) error {
 	return errors.Join(err, staleCleanup(network, keep).Legacy(r.Node, "delete stale port maps of network "+network))
 }
 
-// status returns an error if an ADD with mappings could not succeed now.
+// status returns an error if an ADD with mappings could not succeed now, or if other hosts can reach 127.0.0.1 of the host.
 func status(r *skel.Request) error {
 	conf, err := parse(r)
+	p := &portMap{r: r, conf: conf}
 	if err == nil {
-		err = (&portMap{r: r, conf: conf}).checkSupport()
+		err = p.checkSupport()
 	}
 	if err != nil {
 		return types.NotAvailable(err)
 	}
-	return nil
+	c, err := p.openNFT()
+	if c == nil || err != nil {
+		return err
+	}
+	return p.checkGuards(c)
 }
 
 // checkSupport returns an error if the kernel or the programs lack what the backend needs. It

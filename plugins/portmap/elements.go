@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/plumb-cni/plumb/pkg/claims"
 	"github.com/plumb-cni/plumb/pkg/nft"
 )
 
@@ -54,14 +55,14 @@ func (e endpoint) key() nft.Key {
 }
 
 // refs returns where the two elements of the endpoint are. The value of target is the address and port
-// of the container to which packets are sent. policy is optional: it jumps to a chain that packets go
+// of the container to which packets are sent. chain is optional: it jumps to a chain that packets go
 // through first.
-func (e endpoint) refs() (target, policy nft.ElementRef) {
+func (e endpoint) refs() (target, chain nft.ElementRef) {
 	key := e.key()
 	if e.hostIP.IsUnspecified() {
-		return nft.ElementRef{Set: hostportMap(e.family), Key: key}, nft.ElementRef{Set: policyMap(e.family), Key: key}
+		return nft.ElementRef{Set: hostportMap(e.family), Key: key}, nft.ElementRef{Set: chainMap(e.family), Key: key}
 	}
-	return nft.ElementRef{Set: hostportMapIP(e.family), Key: key}, nft.ElementRef{Set: policyMapIP(e.family), Key: key}
+	return nft.ElementRef{Set: hostportMapIP(e.family), Key: key}, nft.ElementRef{Set: chainMapIP(e.family), Key: key}
 }
 
 // endpointAt returns the endpoint whose target has this key in this map. It is the inverse of refs.
@@ -73,89 +74,53 @@ func endpointAt(f nft.Family, set string, key nft.Key) endpoint {
 	return endpoint{f, hostIP, protocol(key[0]), uint16(key[4])<<8 | uint16(key[5])}
 }
 
-// ownerData returns the data of the element in ownerMap that lists the endpoint. containerIP is the
-// address that packets are sent to.
-func (e endpoint) ownerData(containerIP netip.Addr) nft.Key {
-	return nft.Concat(nft.AddrKey(e.hostIP), nft.ProtoKey(uint8(e.proto)), nft.PortKey(e.port), nft.AddrKey(containerIP))
-}
-
-// parseOwnerData returns the endpoint of ownerData. ok is false if the data has another length.
-func parseOwnerData(f nft.Family, k nft.Key) (e endpoint, ok bool) {
-	size := addrSize(f)
-	if len(k) != 2*size+protoPortSize {
-		return endpoint{}, false
-	}
-	return endpoint{f, k[:size].Addr(), protocol(k[size]), uint16(k[size+4])<<8 | uint16(k[size+5])}, true
-}
-
-// claims returns the claims of the attachment, with their elements.
-func (p *portMap) claims() []nft.Claim {
-	all := make([]nft.Claim, 0, 2*len(p.conf.mappings)+1)
-	comment := nft.Owner(p.owner())
+// claims returns the claims of the attachment.
+func (p *portMap) claims() []claims.Claim {
+	var all []claims.Claim
 	for _, ip := range p.ips {
-		f, containerIP := nft.FamilyOf(ip.Addr()), ip.Addr()
-		policyChain := p.policyChain(ip)
+		f := nft.FamilyOf(ip.Addr())
+		chain := p.markChain(ip)
 		for _, m := range p.conf.mappingsOf(f) {
-			e := m.endpoint(f)
-			target, policy := e.refs()
-			c := e.claim(containerIP)
-			c.Elements = []nft.SetElement{{Set: target.Set, Element: nft.Element{
-				Key: target.Key, Data: nft.Concat(nft.AddrKey(containerIP), nft.PortKey(m.containerPort)), Comment: comment,
-			}}}
-			if policyChain != "" {
-				c.Elements = append(c.Elements, nft.SetElement{Set: policy.Set, Element: nft.Element{Key: policy.Key, Jump: policyChain, Comment: comment}})
+			c := m.endpoint(f).claim()
+			c.Elements[0].Data = nft.Concat(nft.AddrKey(ip.Addr()), nft.PortKey(m.containerPort))
+			if c.Elements[1].Jump = chain; chain == "" {
+				c.Elements = c.Elements[:1]
 			}
 			all = append(all, c)
 		}
 	}
-	if p.hasLocalnetElement {
-		all = append(all, nft.Claim{
-			Description: localnetName(p.localnetDevice),
-			OwnerMap:    localnetOwnerMap,
-			OwnerEntry:  nft.Element{Jump: localnetChain(p.localnetDevice)},
-		})
-	}
 	return all
 }
 
-// claim returns the claim to the endpoint, without its elements.
-func (e endpoint) claim(containerIP netip.Addr) nft.Claim {
-	return nft.Claim{Description: e, OwnerMap: ownerMap(e.family), OwnerEntry: nft.Element{Data: e.ownerData(containerIP)}, PerContainer: true}
-}
-
-// hints returns the claims that the attachment probably has: those for the mappings of this call. If
-// the call has addresses of the container, hints returns claims only for the families of these
-// addresses. The claims have an unspecified containerIP, which is not needed to find their elements.
-func (p *portMap) hints() []nft.Claim {
-	var all []nft.Claim
+// formerClaims returns the claims that an earlier ADD with the same mappings has made: those in the
+// families of the container's addresses or, if these are not known, in both. Their elements have only keys.
+func (p *portMap) formerClaims() (all []claims.Claim) {
 	for _, f := range nft.Families() {
 		if !p.mayHaveFamily(f) {
 			continue
 		}
 		for _, m := range p.conf.mappingsOf(f) {
-			all = append(all, m.endpoint(f).claim(unspecified(f)))
+			all = append(all, m.endpoint(f).claim())
 		}
 	}
 	return all
 }
 
-// kinds returns the kinds of claims that portmap has in the table.
-func kinds() []nft.ClaimKind {
-	all := []nft.ClaimKind{{OwnerMap: localnetOwnerMap}}
+// claim returns the claim to the endpoint. Its elements have only keys.
+func (e endpoint) claim() claims.Claim {
+	target, chain := e.refs()
+	return claims.Claim{
+		Description:  e,
+		Group:        claims.Group{target.Set, chain.Set},
+		PerContainer: true,
+		Elements:     []nft.SetElement{{Set: target.Set, Element: nft.Element{Key: target.Key}}, {Set: chain.Set, Element: nft.Element{Key: chain.Key}}},
+	}
+}
+
+// groups returns the sets with the claims of port maps.
+func groups() (all []claims.Group) {
 	for _, f := range nft.Families() {
-		all = append(all, nft.ClaimKind{
-			OwnerMap:    ownerMap(f),
-			PrimarySets: []string{hostportMap(f), hostportMapIP(f)},
-			OtherSets:   []string{policyMap(f), policyMapIP(f)},
-			ElementRefs: func(ownerData nft.Key) []nft.ElementRef {
-				e, ok := parseOwnerData(f, ownerData)
-				if !ok {
-					return nil
-				}
-				target, policy := e.refs()
-				return []nft.ElementRef{target, policy}
-			},
-		})
+		all = append(all, claims.Group{hostportMap(f), chainMap(f)}, claims.Group{hostportMapIP(f), chainMapIP(f)})
 	}
 	return all
 }
@@ -171,9 +136,9 @@ func (p *portMap) masqueradedSources(ip netip.Prefix) netip.Prefix {
 	return ip.Masked()
 }
 
-// policyChain returns the name of the chain that packets for the address go through before they
+// markChain returns the name of the chain that packets for the address go through before they
 // are translated. It is empty if there is none.
-func (p *portMap) policyChain(ip netip.Prefix) string {
+func (p *portMap) markChain(ip netip.Prefix) string {
 	if c, ok := p.conditionsChain(ip); ok {
 		return c.name()
 	}

@@ -38,11 +38,9 @@ func FuzzConfig(f *testing.F) {
 		p := &portMap{r: r, conf: conf, ips: []netip.Prefix{netip.MustParsePrefix("10.1.0.2/24"), netip.MustParsePrefix("fd00::2/64")}}
 		p.layout()
 		for _, c := range p.claims() {
-			if name := c.OwnerEntry.Data; c.OwnerMap == ownerMap(nft.IPv4) {
-				s, ok := parseOwnerData(nft.IPv4, name)
-				if !ok || s.ownerData(p.ips[0].Addr()) != name || endpointAt(s.family, c.Elements[0].Set, c.Elements[0].Key) != s {
-					t.Errorf("%s: %v is read as %v", text, name, s)
-				}
+			e := c.Description.(endpoint)
+			if got := endpointAt(e.family, c.Elements[0].Set, c.Elements[0].Key); got != e {
+				t.Errorf("%s: %v is read as %v", text, e, got)
 			}
 		}
 		for _, ip := range p.ips {
@@ -77,24 +75,4 @@ func (p *portMap) checkText(t *testing.T, ip netip.Prefix) {
 	if cond, ok := p.conditionsChain(ip); ok && p.conf.backend != backendIPTables && strings.ContainsAny(cond.text, "\n\r;#") {
 		t.Errorf("%q cannot be part of a rule", cond.text)
 	}
-}
-
-// FuzzOwnerData: parseOwnerData refuses data of another length, and otherwise is the inverse of ownerData.
-func FuzzOwnerData(f *testing.F) {
-	s := endpoint{nft.IPv4, netip.IPv4Unspecified(), tcp, 8080}
-	f.Add([]byte(s.ownerData(netip.MustParseAddr("10.1.0.2"))), false)
-	f.Add([]byte("short"), true)
-	f.Fuzz(func(t *testing.T, data []byte, v6 bool) {
-		family := nft.IPv4
-		if v6 {
-			family = nft.IPv6
-		}
-		s, ok := parseOwnerData(family, nft.Key(data))
-		if !ok {
-			return
-		}
-		if again, ok := parseOwnerData(family, s.ownerData(unspecified(family))); !ok || again != s {
-			t.Errorf("%x: %+v, then %+v", data, s, again)
-		}
-	})
 }

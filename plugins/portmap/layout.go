@@ -16,8 +16,8 @@ import (
 // all addresses of the node. Each time it looks into two maps: the first says which chain the
 // packet goes through before it is translated, the second says to which container it is sent.
 //
-//	map policy4     { tcp . 8080 : jump snat/net1/10.88.0.0/16 }
-//	map hostport4   { tcp . 8080 : 10.88.0.2 . 80 }
+//	map hostport4_chain { tcp . 8080 : jump setmark/net1/10.88.0.0/16 }
+//	map hostport4       { tcp . 8080 : 10.88.0.2 . 80 }
 //
 // The chain of the first map decides whether the packet is masqueraded, and marks it. That is
 // decided before the translation, because later the packet no longer has the port of the node:
@@ -38,9 +38,9 @@ func tableLayout() nft.Layout {
 		l.Sets = append(l.Sets, hostportSets(f)...)
 		withAddress, withoutAddress := []nft.Field{nft.Daddr(f), nft.L4Proto(), nft.Dport()}, []nft.Field{nft.L4Proto(), nft.Dport()}
 		hostports.Rules = append(hostports.Rules,
-			nft.Rule{nft.VerdictMap(policyMapIP(f), withAddress...)},
+			nft.Rule{nft.VerdictMap(chainMapIP(f), withAddress...)},
 			nft.Rule{nft.DNATMap(f, hostportMapIP(f), withAddress...)},
-			nft.Rule{nft.OnlyFamily(f), nft.VerdictMap(policyMap(f), withoutAddress...)},
+			nft.Rule{nft.OnlyFamily(f), nft.VerdictMap(chainMap(f), withoutAddress...)},
 			nft.Rule{nft.DNATMap(f, hostportMap(f), withoutAddress...)},
 		)
 	}
@@ -83,9 +83,8 @@ func hostportSets(f nft.Family) []nft.Set {
 	return []nft.Set{
 		{Name: hostportMap(f), Key: withoutAddress, Data: []nft.Type{addr, nft.InetService}},
 		{Name: hostportMapIP(f), Key: withAddress, Data: []nft.Type{addr, nft.InetService}},
-		{Name: policyMap(f), Key: withoutAddress, Data: []nft.Type{nft.Verdict}},
-		{Name: policyMapIP(f), Key: withAddress, Data: []nft.Type{nft.Verdict}},
-		{Name: ownerMap(f), Key: []nft.Type{nft.IfName}, Data: []nft.Type{addr, nft.InetProto, nft.InetService, addr}},
+		{Name: chainMap(f), Key: withoutAddress, Data: []nft.Type{nft.Verdict}},
+		{Name: chainMapIP(f), Key: withAddress, Data: []nft.Type{nft.Verdict}},
 	}
 }
 
@@ -104,16 +103,12 @@ func hostportMap(f nft.Family) string { return "hostport" + version(f) }
 // address and port of the container.
 func hostportMapIP(f nft.Family) string { return hostportMap(f) + "ip" }
 
-// policyMap returns the name of the map from a key of hostportMap to the chain that the packet
+// chainMap returns the name of the map from a key of hostportMap to the chain that the packet
 // goes through before it is translated.
-func policyMap(f nft.Family) string { return "policy" + version(f) }
+func chainMap(f nft.Family) string { return hostportMap(f) + "_chain" }
 
-// policyMapIP is policyMap for the keys of hostportMapIP.
-func policyMapIP(f nft.Family) string { return policyMap(f) + "ip" }
-
-// ownerMap returns the name of the map from the OwnerKeys of an attachment to its mappings:
-// address of the node (unspecified: any), protocol, port, address of the container.
-func ownerMap(f nft.Family) string { return "hostportowner" + version(f) }
+// chainMapIP is chainMap for the keys of hostportMapIP.
+func chainMapIP(f nft.Family) string { return hostportMap(f) + "_addr" }
 
 // version returns the IP version of a family.
 func version(f nft.Family) string {
@@ -143,7 +138,7 @@ func snatChain(network string, masqueradedSources netip.Prefix, bit int) nft.Cha
 }
 
 // snatChainPrefix returns what the names of all snatChains of the network begin with.
-func snatChainPrefix(network string) string { return "snat/" + scriptName(network) }
+func snatChainPrefix(network string) string { return "setmark/" + scriptName(network) }
 
 // scriptName returns NetworkPrefix without the characters that a name in a script of nft cannot
 // have.
@@ -157,7 +152,7 @@ const defaultMarkBit = 13
 // markedChain returns the chain that masquerades the packets that a snatChain marked.
 func markedChain(bit int) nft.Chain {
 	return nft.Chain{
-		Name:  fmt.Sprintf("marked/bit%d", bit),
+		Name:  fmt.Sprintf("masq_mark%d", bit),
 		Hook:  nft.Hook{Type: nft.NAT, At: nft.Postrouting, Priority: nft.PrioritySrcNAT},
 		Rules: []nft.Rule{{nft.HasMarkBit(bit), nft.DestinationTranslated(), nft.Masquerade()}},
 	}

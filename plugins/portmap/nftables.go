@@ -6,54 +6,36 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/plumb-cni/plumb/pkg/iptables"
+	"github.com/plumb-cni/plumb/pkg/claims"
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// store returns the nft.Store of the attachment with these claims.
-func (p *portMap) store(c *nft.Conn, claims []nft.Claim) *nft.Store {
-	return &nft.Store{
+// store returns the store of the attachment with these claims.
+func (p *portMap) store(c *nft.Conn, of []claims.Claim) *claims.Store {
+	return &claims.Store{
 		Conn:        c,
 		Layout:      tableLayout(),
-		Kinds:       kinds(),
+		Groups:      groups(),
 		Owner:       p.owner(),
-		Claims:      claims,
+		Claims:      of,
 		Description: p.String(),
 		Ensure:      func() error { return p.ensureChains(c) },
-		AddToTx:     func(tx *nft.Tx) error { return p.addLocalnetCounter(c, tx) },
 		Warn:        p.r.Warn,
 	}
 }
 
-// addNFT adds what is missing of the table, and adds the elements in one transaction. Calls that set
-// or reset route_localnet exclude each other: meanwhile, no attachment behind the interface may
-// come or go.
+// addNFT adds what is missing of the table, adds the elements in one transaction, and pushes their deletion.
 func (p *portMap) addNFT(c *nft.Conn) error {
-	if p.localnetDevice == "" {
-		return p.addElements(c)
-	}
-	return iptables.Exclusive(p.r.Node, iptables.LockWait, func() error {
-		if err := p.findLocalnetCounter(c); err != nil {
-			return err
-		}
-		if err := p.addElements(c); err != nil {
-			return err
-		}
-		return p.ensureLocalnet()
-	})
-}
-
-// addElements adds the elements and pushes their deletion.
-func (p *portMap) addElements(c *nft.Conn) error {
-	err := p.store(c, p.claims()).Add(&p.r.Undo, func() error {
-		_, err := p.deleteNFT(c, func(*nft.Tx) error { return nil })
+	all := p.claims()
+	err := p.store(c, all).Add(&p.r.Undo, func() error {
+		_, err := p.deleteNFT(c, all, func(*nft.Tx) error { return nil })
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("port map: %w", err)
 	}
-	return nil
+	return p.ensureLocalnet()
 }
 
 // ensureChains adds what is missing of the table and of the chains with conditions.
@@ -101,31 +83,17 @@ type translation struct {
 	target netip.AddrPort
 }
 
-// deleteNFT deletes the elements of the attachment. It calls also to put more deletions into the
-// same transaction. It returns the translations of the deleted elements.
-func (p *portMap) deleteNFT(c *nft.Conn, also func(*nft.Tx) error) (deleted []translation, err error) {
-	counter, err := p.localnetCounter(c)
-	if err != nil {
-		return nil, err
-	}
-	del := func() error {
-		return c.Atomically("nft delete "+p.String(), func(tx *nft.Tx) error {
-			elements, err := p.store(c, p.hints()).Delete(tx)
-			if err != nil {
-				return err
-			}
-			deleted = translationsOf(elements)
-			if counter != "" {
-				err = p.releaseLocalnet(c, tx)
-			}
-			return errors.Join(err, also(tx))
-		})
-	}
-	if counter == "" {
-		err = del()
-	} else {
-		err = iptables.Exclusive(p.r.Node, iptables.LockWait, del)
-	}
+// deleteNFT deletes the claims or, if there are none, all elements of the attachment. It calls also to put more
+// deletions into the same transaction. It returns the translations of the deleted elements.
+func (p *portMap) deleteNFT(c *nft.Conn, of []claims.Claim, also func(*nft.Tx) error) (deleted []translation, err error) {
+	err = c.Atomically("nft delete "+p.String(), func(tx *nft.Tx) error {
+		elements, err := p.store(c, of).Delete(tx)
+		if err != nil {
+			return err
+		}
+		deleted = translationsOf(elements)
+		return also(tx)
+	})
 	return deleted, err
 }
 
@@ -179,12 +147,12 @@ func (p *portMap) checkChains(c *nft.Conn) error {
 func (p *portMap) gcNFT(c *nft.Conn, keep types.Set) error {
 	network := p.owner().Network
 	err := c.Atomically("nft delete stale port maps of network "+network, func(tx *nft.Tx) error {
-		if err := p.store(c, nil).GC(tx, network, keep); err != nil {
+		if _, err := p.store(c, nil).GC(tx, network, keep); err != nil {
 			return err
 		}
 		return staleCleanup(network, keep).NFT(c, tx)
 	})
-	return errors.Join(err, p.gcLocalnet(c), gcChains(c, network))
+	return errors.Join(err, gcChains(c, network))
 }
 
 // gcChains deletes the network's chains to which nothing jumps.

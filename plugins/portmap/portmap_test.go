@@ -238,24 +238,24 @@ var _ = Describe("portmap", func() {
 		Expect(b.elements()).To(And(ContainSubstring("10.9.0.2 . 80"), ContainSubstring("fd00:9::2 . 81")))
 	})
 
-	DescribeTable("DEL deletes all elements when some elements of hostportowner4 are missing", func(damage string, drop string) {
-		var ports []string
-		for port := range 40 {
-			ports = append(ports, portMapping(9000+port, 80, overTCP))
-		}
-		call := b.call("one", confFor(`"name":"net1",`, []string{pod4 + "/24"}, ports...))
+	DescribeTable("DEL with its mappings deletes the other elements when one is missing", func(element string) {
+		call := b.call("one", confFor(`"name":"net1",`, []string{pod4 + "/24"}, portMapping(9000, 80, overTCP), portMapping(9001, 80, overTCP)))
 		ok(call, "ADD")
-		line := regexp.MustCompile(`(?m)"[0-9a-f]{15}" comment "[^"]*" : 0\.0\.0\.0 \. tcp \. ` + drop).FindString(b.ruleset())
-		key, _, _ := strings.Cut(line, " ")
-		b.node.Must(GinkgoTB(), "nft", "delete element inet plumb hostportowner4 { "+key+" }")
-		b.node.Must(GinkgoTB(), "nft", "delete element inet plumb "+damage)
+		b.node.Must(GinkgoTB(), "nft", "delete element inet plumb "+element)
 		ok(call, "DEL")
 		Expect(b.elements()).To(BeEmpty())
 	},
-		Entry("in the middle", "hostport4 { tcp . 9011 }", "9010"),
-		Entry("at its begin", "policy4 { tcp . 9030 }", "9000"),
-		Entry("at its end", "policy4 { tcp . 9000 }", "9039"),
+		Entry(nil, "hostport4 { tcp . 9000 }"),
+		Entry(nil, "hostport4_chain { tcp . 9001 }"),
 	)
+
+	It("DEL that names fewer mappings than ADD leaves the rest to GC", func() {
+		ok(b.call("one", conf("", all[0], portMapping(9000, 80, overTCP))), "ADD")
+		ok(b.call("one", conf("", all[0])), "DEL")
+		Expect(b.elements()).To(And(ContainSubstring("tcp . 9000"), Not(ContainSubstring("8080"))))
+		ok(b.call("", gcConfig("net1")), "GC")
+		Expect(b.elements()).To(BeEmpty())
+	})
 
 	It("DEL without mappings and prevResult deletes all elements", func() {
 		var ports []string
@@ -343,14 +343,22 @@ var _ = Describe("portmap", func() {
 		Entry("by DEL", func(b *testbed, newer nstest.Call) { ok(newer, "DEL") }),
 		Entry("by DEL without mappings and prevResult", func(b *testbed, newer nstest.Call) { ok(b.call("newer", minimalConfig("net2")), "DEL") }),
 		Entry("by GC", func(b *testbed, newer nstest.Call) { ok(b.call("", gcConfig("net2")), "GC") }),
-		Entry("when two ADDs in a row took it over", func(b *testbed, newer nstest.Call) {
-			third := b.call("third", confFor(`"name":"net3",`, []string{peer4 + "/24"}, all[0]))
-			ok(third, "ADD")
+		Entry("when another ADD took it over for a time", func(b *testbed, newer nstest.Call) {
 			ok(newer, "DEL")
-			ok(third, "CHECK")
-			ok(third, "DEL")
+			ok(newer, "ADD")
+			ok(newer, "DEL")
 		}),
 	)
+
+	It("a port does not go back to the owner before the former one", func() {
+		for _, id := range []string{"first", "second", "third"} {
+			ok(b.call(id, conf("", all[0])), "ADD")
+		}
+		ok(b.call("third", conf("", all[0])), "DEL")
+		ok(b.call("second", conf("", all[0])), "CHECK")
+		ok(b.call("second", conf("", all[0])), "DEL")
+		Expect(b.elements()).To(BeEmpty())
+	})
 
 	It("packets reach the container that has the port, also after the port went back", func() {
 		former := b.call("former", conf("", portMapping(5353, 53, overTCP)))
@@ -393,7 +401,7 @@ var _ = Describe("portmap", func() {
 		ok(c, "DEL")
 		Expect(b.elements()).To(BeEmpty())
 
-		b.node.Must(GinkgoTB(), "nft", "delete table inet plumb; add table inet plumb; add map inet plumb hostport4 { type ipv4_addr : ipv4_addr; }; add set inet plumb policy4 { type ipv4_addr; }")
+		b.node.Must(GinkgoTB(), "nft", "delete table inet plumb; add table inet plumb; add map inet plumb hostport4 { type ipv4_addr : ipv4_addr; }; add set inet plumb hostport4_chain { type ipv4_addr; }")
 		Expect(failure(c, "ADD")).To(And(HaveField("Code", BeEquivalentTo(types.CodeConfig)), HaveField("Msg", ContainSubstring("nft delete table inet plumb"))))
 		ok(c, "DEL")
 		ok(b.call("", gcConfig("net1")), "GC")
@@ -406,19 +414,35 @@ var _ = Describe("portmap", func() {
 		}
 		value := func() string { return b.node.Sysctl(GinkgoTB(), setting) }
 
-		It("is reset when the last attachment that needs it is deleted", func() {
+		It("stays set after the last DEL and GC, with the guard", func() {
 			ok(one("a", 8001), "ADD")
-			ok(one("b", 8002), "ADD")
 			Expect(value()).To(Equal("1"))
 			ok(one("a", 8001), "DEL")
-			Expect(value()).To(Equal("1"))
-			ok(b.call("b", minimalConfig("net1")), "DEL")
-			Expect(value()).To(Equal("0"))
-			ok(one("c", 8003), "ADD")
-			Expect(value()).To(Equal("1"))
 			ok(b.call("", gcConfig("net1")), "GC")
-			Expect(value()).To(Equal("0"))
-			Expect(b.ruleset()).NotTo(ContainSubstring("localnet/"))
+			Expect(value()).To(Equal("1"))
+			Expect(b.ruleset()).To(ContainSubstring(`ip daddr 127.0.0.0/8 meta iifkind != "vrf" drop`))
+		})
+
+		It("without a guard is reported by STATUS and CHECK, which change nothing", func() {
+			ok(one("a", 8001), "ADD")
+			status := b.call("", conf(""))
+			ok(status, "STATUS")
+			b.node.Must(GinkgoTB(), "nft", "flush chain inet plumb localnet")
+			before := b.ruleset()
+			Expect(failure(status, "STATUS")).To(And(HaveField("Code", BeEquivalentTo(types.CodeLimited)),
+				HaveField("Msg", ContainSubstring("other hosts and containers can reach 127.0.0.1 of the host through cni0"))))
+			Expect(failure(one("a", 8001), "CHECK").Msg).To(ContainSubstring("chain localnet of table inet plumb is missing or lacks rules"))
+			Expect(b.ruleset()).To(Equal(before))
+			Expect(value()).To(Equal("1"))
+			ok(one("b", 8002), "ADD")
+			ok(status, "STATUS")
+		})
+
+		It("is guarded by the rule of the iptables backend, as STATUS knows", func() {
+			ok(b.call("a", confFor(`"backend":"iptables","name":"net1",`, []string{pod4 + "/24"}, portMapping(8001, 80, overTCP))), "ADD")
+			ok(b.call("", conf(`"backend":"iptables",`)), "STATUS")
+			b.node.Must(GinkgoTB(), "iptables", "-t", "raw", "-F")
+			Expect(failure(b.call("", conf(`"backend":"iptables",`)), "STATUS").Code).To(BeEquivalentTo(types.CodeLimited))
 		})
 
 		It("ADD behind an interface that has host ports changes no chain", func() {
@@ -441,58 +465,6 @@ var _ = Describe("portmap", func() {
 			ok(one("b", 8002), "ADD")
 			awaitEventOf("after")
 			Expect(string(events.Contents())).To(And(ContainSubstring("add element inet plumb"), Not(ContainSubstring("add chain inet plumb"))))
-		})
-
-		It("is reset when ADD fails", func() {
-			c := one("a", 8001)
-			c.After = func(step string) error {
-				if strings.HasPrefix(step, "ensure sysctls") && strings.HasSuffix(step, "=1") {
-					return errors.New("lost")
-				}
-				return nil
-			}
-			Expect(failure(c, "ADD").Msg).To(ContainSubstring("lost"))
-			Expect(value()).To(Equal("0"))
-			Expect(b.elements()).To(BeEmpty())
-		})
-
-		It("stays set if it was set before ADD, or while iptables rules need it", func() {
-			b.node.SetSysctl(GinkgoTB(), setting, "1")
-			ok(one("a", 8001), "ADD")
-			ok(one("a", 8001), "DEL")
-			Expect(value()).To(Equal("1"), "set before")
-			b.node.SetSysctl(GinkgoTB(), setting, "0")
-			ok(one("a", 8001), "ADD")
-			other := b.call("b", confFor(`"backend":"iptables","name":"net2",`, []string{pod4 + "/24"}, portMapping(8002, 80, overTCP)))
-			ok(other, "ADD")
-			ok(one("a", 8001), "DEL")
-			Expect(value()).To(Equal("1"), "needed by the iptables backend")
-			ok(other, "CHECK")
-			ok(other, "DEL")
-			Expect(value()).To(Equal("0"))
-			ok(one("a", 8001), "ADD")
-			ok(other, "ADD")
-			ok(one("a", 8001), "DEL")
-			ok(b.call("", gcConfig("net2")), "GC")
-			ok(b.call("", gcConfig("net1")), "GC")
-			Expect(value()).To(Equal("0"))
-			Expect(b.ruleset()).NotTo(ContainSubstring("localnet/"))
-		})
-
-		It("stays set when an ADD runs at the same time as the DEL of the last container", func() {
-			for i := range nstest.FullOrShort(20, 4) {
-				last := one("last", 8001)
-				ok(last, "ADD")
-				next := one("next", 8002)
-				var wg sync.WaitGroup
-				wg.Go(func() { run(last, "DEL") })
-				wg.Go(func() { run(next, "ADD") })
-				wg.Wait()
-				Expect(value()).To(Equal("1"), "round %d", i)
-				ok(next, "CHECK")
-				ok(next, "DEL")
-				Expect(value()).To(Equal("0"), "round %d", i)
-			}
 		})
 
 		DescribeTable("is guarded again by an ADD without mappings after the ruleset was flushed", func(keys string, want string) {
@@ -617,7 +589,7 @@ var _ = Describe("portmap", func() {
 		ok(b.call("", gcConfig("net1")), "GC")
 		ok(b.call("", gcConfig("net10")), "GC")
 		Expect(b.elements()).To(BeEmpty())
-		Expect(b.ruleset()).NotTo(ContainSubstring("snat/"))
+		Expect(b.ruleset()).NotTo(ContainSubstring("setmark/"))
 		Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
 	}, backends())
 
@@ -643,16 +615,15 @@ var _ = Describe("portmap", func() {
 		ok(c, "CHECK")
 	},
 		Entry(nil, backendNFTables, "nft delete element inet plumb hostport4 {tcp . 8080}", "map hostport4 of table inet plumb has no element for host port 8080/tcp of IP version 4"),
-		Entry(nil, backendNFTables, "nft delete element inet plumb policy6 {tcp . 8080}", "map policy6 of table inet plumb has no element for host port 8080/tcp of IP version 6"),
-		Entry(nil, backendNFTables, "nft flush map inet plumb hostportowner4", "map hostportowner4 of table inet plumb has no element that lists host port 8080/tcp of IP version 4"),
-		Entry(nil, backendNFTables, `nft delete element inet plumb policy4 {tcp . 8080}; add element inet plumb policy4 {tcp . 8080 comment "net1/other/eth0" : jump snat/net1/10.9.0.0/24}`,
+		Entry(nil, backendNFTables, "nft delete element inet plumb hostport6_chain {tcp . 8080}", "map hostport6_chain of table inet plumb has no element for host port 8080/tcp of IP version 6"),
+		Entry(nil, backendNFTables, `nft delete element inet plumb hostport4_chain {tcp . 8080}; add element inet plumb hostport4_chain {tcp . 8080 comment "net1/other/eth0" : jump setmark/net1/10.9.0.0/24}`,
 			"host port 8080/tcp of IP version 4 belongs to net1/other/eth0 now"),
 		Entry(nil, backendNFTables, "nft delete element inet plumb hostport4 {tcp . 8080}; add element inet plumb hostport4 {tcp . 8080 : 10.9.0.3 . 80}",
 			"in map hostport4 of table inet plumb, the element for host port 8080/tcp of IP version 4 has no owner: another program has made it"),
 		Entry(nil, backendNFTables, `nft delete element inet plumb hostport4 {tcp . 8080}; add element inet plumb hostport4 {tcp . 8080 comment "net1/one/eth0" : 10.9.0.3 . 80}`,
 			"in map hostport4 of table inet plumb, host port 8080/tcp of IP version 4 leads elsewhere"),
 		Entry(nil, backendNFTables, "nft flush chain inet plumb hostports", "chain hostports of table inet plumb is missing or lacks rules"),
-		Entry(nil, backendNFTables, "nft flush chain inet plumb snat/net1/10.9.0.0/24", "chain snat/net1/10.9.0.0/24"),
+		Entry(nil, backendNFTables, "nft flush chain inet plumb setmark/net1/10.9.0.0/24", "chain setmark/net1/10.9.0.0/24"),
 		Entry(nil, backendNFTables, "sysctl -w net.ipv4.conf.cni0.route_localnet=0", "route_localnet"),
 		Entry(nil, backendIPTables, "iptables -t nat -F PREROUTING", "has no rule -A PREROUTING"),
 		Entry(nil, backendIPTables, "iptables -t nat -F CNI-HOSTPORT-DNAT", "has no rule for host port 8080/tcp"),
@@ -687,7 +658,7 @@ var _ = Describe("portmap", func() {
 		c := b.call("one", conf(`"conditionsV4":["ip saddr != 198.18.0.2"],`, portMapping(8080, 80, overTCP)))
 		ok(c, "ADD")
 		ok(c, "CHECK")
-		chain := regexp.MustCompile(`goto (snat\S+)`).FindStringSubmatch(b.ruleset())[1]
+		chain := regexp.MustCompile(`goto (setmark\S+)`).FindStringSubmatch(b.ruleset())[1]
 		ok(c, "DEL")
 		c.Before = func(step string) error {
 			if strings.HasPrefix(step, "run nft") {

@@ -190,12 +190,12 @@ var _ = Describe("a read-only file system", func() {
 
 // nodeState returns the state of the node, without files.
 func (network *testNetwork) nodeState() string {
-	return emptyDisplacedMap.ReplaceAllString(nstest.Snapshot(GinkgoTB(), network.Node), "")
+	return emptyFormerSet.ReplaceAllString(nstest.Snapshot(GinkgoTB(), network.Node), "")
 }
 
-// emptyDisplacedMap matches an empty nftables map of displaced claims. All attachments share the
-// map, and no DEL deletes it.
-var emptyDisplacedMap = regexp.MustCompile(`(?m)^.*nft *\n.*nft map \S+-displaced \{\n.*nft type .*\n.*nft \}\n`)
+// emptyFormerSet matches an empty nftables set of former owners. All attachments share the
+// set, and no DEL deletes it.
+var emptyFormerSet = regexp.MustCompile(`(?m)^.*nft *\n.*nft (map|set) \S+-former \{\n.*nft type .*\n.*nft \}\n`)
 
 // A lockHolder is a process that holds a lock.
 type lockHolder struct {

@@ -52,7 +52,7 @@ func describe(a *node.Attachment) string {
 		}
 	}
 	if elements > 0 {
-		things = append(things, fmt.Sprintf("%d elements of nftables", elements))
+		things = append(things, fmt.Sprintf("nftables elements: %d", elements))
 	}
 	return fmt.Sprintf("container %s, interface %s, network %s: %s", a.ContainerID, cmp.Or(a.IfName, "not known"), a.Network, strings.Join(things, ", "))
 }

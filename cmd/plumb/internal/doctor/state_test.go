@@ -192,7 +192,7 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 
 		It("names the namespace that does not exist, and removes all", func() {
 			leave()
-			finding := n.find("leftover", "container c2, interface eth0, network pods: reservation 10.88.0.3, result of libcni, 2 elements of nftables")
+			finding := n.find("leftover", "container c2, interface eth0, network pods: reservation 10.88.0.3, result of libcni, nftables elements: 1")
 			Expect(finding.What).To(MatchRegexp("its namespace .* does not exist$"))
 			n.requireMended(finding, nil)
 			Expect(n.sh("nft list table inet plumb")).NotTo(ContainSubstring("c2"))

@@ -293,7 +293,7 @@ func (e *explainer) nodeHops(node *ns.Handle) error {
 		switch t.sub {
 		case "allowed":
 			e.out(hop(onNode, "table bridge plumb drops frames from the host end with another source than %s (macspoofchk)", t.Name))
-		case "private":
+		case "isolated_ports":
 			e.out(hop(onNode, "table bridge plumb drops frames to other containers of the bridge (ingressPolicy isolated)"))
 		}
 	}
@@ -343,16 +343,15 @@ func (e *explainer) iptablesHops() []Hop {
 func (e *explainer) incoming() error {
 	ports := false
 	for _, t := range e.a.has(Element) {
-		family, held := strings.CutPrefix(t.sub, "hostport")
+		family := strings.TrimPrefix(t.sub, "hostport")
 		switch {
 		case isHostPortMap(t.sub):
 			ports = true
 			e.in(hop(onNode, "host port %s of IP version %s leads to %s (table inet plumb, map %s)",
 				strings.ReplaceAll(t.Name, " . ", " "), family[:1], strings.Replace(t.Value, " . ", " port ", 1), t.sub))
-		case held && strings.HasSuffix(t.sub, "-displaced"):
-			port := t.Name[:max(strings.LastIndex(t.Name, " . "), 0)]
-			e.in(hop(onNode, "host port %s leads to %s, which claimed it later", strings.ReplaceAll(port, " . ", " "),
-				e.holder(strings.TrimSuffix(t.sub, "-displaced"), port)))
+		case isFormerHostPort(t):
+			e.in(hop(onNode, "host port %s leads to %s, which claimed it later", strings.ReplaceAll(t.Name, " . ", " "),
+				e.holder(strings.TrimSuffix(t.sub, formerSuffix), t.Name)))
 		}
 	}
 	e.in(e.missingPorts()...)

@@ -148,7 +148,7 @@ func elementThing(table nft.Table, set nft.Set, e nft.Element) Thing {
 // addressIn returns the address of the container in an element of masquerade or of a host port.
 func addressIn(set nft.Set, e nft.Element) string {
 	switch {
-	case strings.HasPrefix(set.Name, "masq") && len(set.Key) == 1 && set.Key[0] != nft.IfName:
+	case strings.HasPrefix(set.Name, "masq") && len(set.Key) == 1:
 		return e.Key.Text(set.Key)
 	case isHostPortMap(set.Name) && len(set.Data) == 2:
 		address, _, _ := strings.Cut(e.Data.Text(set.Data), " . ")
@@ -160,4 +160,13 @@ func addressIn(set nft.Set, e nft.Element) string {
 // isHostPortMap reports whether the elements of the map lead host ports to containers.
 func isHostPortMap(set string) bool {
 	return slices.Contains([]string{"hostport4", "hostport6", "hostport4ip", "hostport6ip"}, set)
+}
+
+// formerSuffix is the end of the name of a set with the elements of former owners.
+const formerSuffix = "-former"
+
+// isFormerHostPort reports whether the thing is the element of a host port that another container claimed later.
+func isFormerHostPort(t Thing) bool {
+	set, former := strings.CutSuffix(t.sub, formerSuffix)
+	return former && isHostPortMap(set)
 }

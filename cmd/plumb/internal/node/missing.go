@@ -181,10 +181,10 @@ func (m portMapping) hasFamily(f nft.Family) bool {
 }
 
 // hasPort reports whether the attachment has an element for the host port. If another container claimed the port
-// later, that is the element of the attachment in the map of the displaced ones.
+// later, that is the element of the attachment in the map of former owners.
 func (e *explainer) hasPort(m portMapping, f nft.Family) bool {
 	key := fmt.Sprintf("%s . %d", m.protocol(), m.HostPort)
 	return slices.ContainsFunc(e.a.has(Element), func(t Thing) bool {
-		return strings.HasPrefix(t.sub, "hostport"+familyVersion(f)) && strings.Contains(" . "+t.Name+" . ", " . "+key+" . ")
+		return (isHostPortMap(t.sub) || isFormerHostPort(t)) && strings.HasPrefix(t.sub, "hostport"+familyVersion(f)) && strings.Contains(" . "+t.Name+" . ", " . "+key+" . ")
 	})
 }

@@ -73,7 +73,7 @@ func summaryOfSet(set string) string {
 		return set
 	case "checked":
 		return "macspoofchk"
-	case "private":
+	case "isolated_ports":
 		return "isolated"
 	}
 	return ""

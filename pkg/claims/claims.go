@@ -1,0 +1,244 @@
+// Package claims keeps the elements of nf_tables that belong to attachments. The comment of an
+// element names its owner (nft.Owner).
+//
+// Two attachments can claim the same key, for example because a container died without a DEL. The
+// attachment that was added last owns the elements then. Those of the former owner move to sets
+// with the name "<set>-former", and move back when the newer claim is deleted. Only one former
+// owner is remembered for each key.
+package claims
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/plumb-cni/plumb/pkg/nft"
+	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/pkg/undo"
+)
+
+// A Group names sets and maps whose elements belong together. The keys of the elements in the
+// first set are the keys of claims. The keys of the elements in the other sets begin with them.
+type Group []string
+
+// A Claim is one key of a Group, which one attachment at a time can own.
+type Claim struct {
+	Description fmt.Stringer // describes the claim in errors and warnings
+	Group       Group
+	Elements    []nft.SetElement // the first is in the first set of the group; the comments may be empty
+	// PerContainer: it is not a conflict if another attachment of the same container owns the key.
+	PerContainer bool
+}
+
+// mayBelong reports whether the key of the claim may belong to other instead of owner. Both are comments of elements.
+func (c Claim) mayBelong(other, owner string) bool {
+	of, _ := types.ParseAttachment(owner)
+	by, _ := types.ParseAttachment(other)
+	return c.PerContainer && of != by && of.ContainerID == by.ContainerID
+}
+
+// A Store adds, checks and deletes the claims of one attachment in a table.
+//
+// Each change is one transaction, which is made in the generation of the ruleset in which the
+// elements were read. An Add of keys that nobody owns, and a Delete of known claims, look up these
+// keys alone. Whole sets are read by GC, by a Delete without claims, and when a key has or had another owner.
+type Store struct {
+	Conn        *nft.Conn
+	Layout      nft.Layout // only its table and the types of its sets are used
+	Groups      []Group
+	Owner       types.Attachment
+	Claims      []Claim
+	Description string // describes the claims in steps and errors: "masquerade of net1/cid1/eth0"
+
+	// Ensure creates the sets and chains that the elements need. Add calls it again if they were
+	// deleted meanwhile.
+	Ensure func() error
+	// Warn gets a warning for each claim that Add takes over from another owner. It may be nil.
+	Warn func(format string, args ...any)
+}
+
+// Add adds all claims and pushes inverse, which deletes them. It also pushes inverse if it fails and the
+// kernel may have added them. Keys of other owners are taken over, with a warning each.
+func (s *Store) Add(u *undo.Stack, inverse func() error) error {
+	const attempts = 10
+	var replaced []nft.SetElement
+	var err error
+	for range attempts {
+		if err := s.Ensure(); err != nil {
+			return err
+		}
+		err = s.Conn.Atomically("nft add "+s.Description, s.addNew)
+		if errors.Is(err, fs.ErrExist) {
+			err = s.Conn.Atomically("nft add "+s.Description, func(tx *nft.Tx) (err error) {
+				replaced, err = s.replace(tx)
+				return err
+			})
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
+	if err == nil || nft.OutcomeUnknown(err) {
+		u.Push("delete "+s.Description, inverse)
+	}
+	if err != nil {
+		return nft.AddAdvice(s.Layout.Table, err)
+	}
+	s.warn(replaced)
+	return nil
+}
+
+// addNew adds the claims to tx if nobody owns their keys, which is the usual case. Otherwise it
+// returns fs.ErrExist.
+func (s *Store) addNew(tx *nft.Tx) error {
+	refs := make([]nft.ElementRef, len(s.Claims))
+	for i, c := range s.Claims {
+		refs[i] = c.Elements[0].Ref()
+	}
+	elements, err := s.Conn.Lookup(s.Layout.Table, refs)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(elements, func(e nft.Element) bool { return e.Key != "" }) {
+		return fs.ErrExist
+	}
+	for _, e := range s.elements() {
+		tx.AddElement(s.Layout.Table, e.Set, e.Element)
+	}
+	return nil
+}
+
+// elements returns the elements of all claims, with their comments.
+func (s *Store) elements() (all []nft.SetElement) {
+	for _, c := range s.Claims {
+		all = append(all, c.Elements...)
+	}
+	for i := range all {
+		all[i].Comment = nft.Owner(s.Owner)
+	}
+	return all
+}
+
+// warn warns of each claim whose key another owner had.
+func (s *Store) warn(replaced []nft.SetElement) {
+	if s.Warn == nil {
+		return
+	}
+	owners := map[nft.ElementRef]string{}
+	for _, e := range replaced {
+		owners[e.Ref()] = e.Comment
+	}
+	for _, c := range s.Claims {
+		former, ok := owners[c.Elements[0].Ref()]
+		if ok && !c.mayBelong(former, nft.Owner(s.Owner)) {
+			s.Warn("%s was held by %s, and is taken over", c.Description, ownerName(former))
+		}
+	}
+}
+
+// Delete adds the deletion of the claims to tx, and returns the deleted elements. If s.Claims is
+// empty, these are all claims of the owner. Keys with a former owner go back to it. Delete also deletes the chains
+// to which only the deleted elements jumped, because this was the last attachment that used them.
+func (s *Store) Delete(tx *nft.Tx) (deleted []nft.SetElement, err error) {
+	e := s.newEdit()
+	var refs []nft.ElementRef
+	for _, c := range s.Claims {
+		refs = append(refs, formerRef(c.Elements[0].Ref()))
+		for _, element := range c.Elements {
+			refs = append(refs, element.Ref())
+		}
+	}
+	if err := e.read(refs...); err != nil {
+		return nil, err
+	}
+	if len(s.Claims) == 0 || slices.ContainsFunc(refs, func(r nft.ElementRef) bool { return isFormer(r) && e.after[r].Key != "" }) {
+		if err := e.readSets(); err != nil {
+			return nil, err
+		}
+	}
+	deleted = e.deleteOwners(func(owner string) bool { return owner == nft.Owner(s.Owner) })
+	e.addTo(tx)
+	return deleted, e.deleteUnusedChains(tx)
+}
+
+// GC adds the deletion of the claims of all owners in the network that are not in keep to tx.
+func (s *Store) GC(tx *nft.Tx, network string, keep types.Set) (deleted []nft.SetElement, err error) {
+	kept := map[string]bool{}
+	for a := range keep {
+		kept[nft.Owner(a)] = true
+	}
+	e := s.newEdit()
+	if err := e.readSets(); err != nil {
+		return nil, err
+	}
+	deleted = e.deleteOwners(func(owner string) bool {
+		return strings.HasPrefix(owner, nft.NetworkPrefix(network)) && !kept[owner]
+	})
+	e.addTo(tx)
+	return deleted, nil
+}
+
+// Check returns an error that names each element of the claims that is missing, has another
+// value or belongs to another owner.
+func (s *Store) Check() error {
+	var refs []nft.ElementRef
+	for _, e := range s.elements() {
+		refs = append(refs, e.Ref())
+	}
+	elements, err := s.Conn.Lookup(s.Layout.Table, refs)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, c := range s.Claims {
+		errs = append(errs, s.checkClaim(c, elements[:len(c.Elements)]))
+		elements = elements[len(c.Elements):]
+	}
+	return errors.Join(errs...)
+}
+
+// checkClaim returns an error for each element of the claim that is not as it should be, and
+// one for each other owner.
+func (s *Store) checkClaim(c Claim, elements []nft.Element) error {
+	var errs []error
+	own := nft.Owner(s.Owner)
+	if c.mayBelong(elements[0].Comment, own) {
+		return nil
+	}
+	other := ""
+	for i, got := range elements {
+		want := c.Elements[i]
+		want.Comment = own
+		switch {
+		case got == want.Element:
+		case got.Key == "":
+			errs = append(errs, fmt.Errorf("%s of table %s has no element for %s", setName(want), s.Layout.Table, c.Description))
+		case got.Comment == own:
+			errs = append(errs, fmt.Errorf("in %s of table %s, %s leads elsewhere", setName(want), s.Layout.Table, c.Description))
+		case got.Comment == "":
+			errs = append(errs, fmt.Errorf("in %s of table %s, the element for %s has no owner: another program has made it", setName(want), s.Layout.Table, c.Description))
+		case got.Comment != other:
+			other = got.Comment
+			errs = append(errs, fmt.Errorf("%s belongs to %s now", c.Description, ownerName(other)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// setName names the set or map of an element in errors.
+func setName(e nft.SetElement) string {
+	if e.Data == "" && e.Jump == "" {
+		return "set " + e.Set
+	}
+	return "map " + e.Set
+}
+
+// ownerName returns the owner that the comment of an element names, for errors and warnings.
+func ownerName(comment string) string {
+	if _, ok := types.ParseAttachment(comment); ok {
+		return comment
+	}
+	return "an unknown owner (" + comment + ")"
+}

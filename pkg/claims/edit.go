@@ -1,0 +1,249 @@
+package claims
+
+import (
+	"errors"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/plumb-cni/plumb/pkg/nft"
+)
+
+// An edit reads elements of a store's table, records which elements the table shall have, and
+// adds the differences to a transaction. The zero Element stands for one that does not exist.
+type edit struct {
+	store  *Store
+	before map[nft.ElementRef]nft.Element // as they were read
+	after  map[nft.ElementRef]nft.Element // as they shall be
+	order  []nft.ElementRef               // all refs, in the order in which they were read or put
+}
+
+func (s *Store) newEdit() *edit {
+	return &edit{store: s, before: map[nft.ElementRef]nft.Element{}, after: map[nft.ElementRef]nft.Element{}}
+}
+
+// read reads the elements at refs.
+func (e *edit) read(refs ...nft.ElementRef) error {
+	elements, err := e.store.Conn.Lookup(e.store.Layout.Table, refs)
+	for i, element := range elements {
+		e.record(refs[i], element)
+	}
+	return err
+}
+
+// record notes an element that was read.
+func (e *edit) record(r nft.ElementRef, element nft.Element) {
+	if _, known := e.after[r]; !known {
+		e.order = append(e.order, r)
+	}
+	e.before[r], e.after[r] = element, element
+}
+
+// readSets reads all elements of all groups. The sets need not exist.
+func (e *edit) readSets() error {
+	for _, set := range slices.Concat(e.store.Groups...) {
+		for _, name := range []string{set, set + formerSuffix} {
+			elements, err := e.store.Conn.Elements(e.store.Layout.Table, name)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			for _, element := range elements {
+				e.record(nft.ElementRef{Set: name, Key: element.Key}, element)
+			}
+		}
+	}
+	return nil
+}
+
+// put sets the element at r. The zero Element deletes it.
+func (e *edit) put(r nft.ElementRef, element nft.Element) {
+	if _, known := e.after[r]; !known {
+		e.order = append(e.order, r)
+	}
+	e.after[r] = element
+}
+
+// formerSuffix is the end of the name of a set with the elements of former owners.
+const formerSuffix = "-former"
+
+// formerRef returns where the element at r is kept for its former owner.
+func formerRef(r nft.ElementRef) nft.ElementRef {
+	return nft.ElementRef{Set: r.Set + formerSuffix, Key: r.Key}
+}
+
+func isFormer(r nft.ElementRef) bool { return strings.HasSuffix(r.Set, formerSuffix) }
+
+// A place is a key of a group: the first set of the group, and the key in that set.
+type place nft.ElementRef
+
+// places returns the refs of each place, with those of the former owner.
+func (e *edit) places() map[place][]nft.ElementRef {
+	firstSets, keySizes := map[string]string{}, map[string]int{}
+	for _, s := range e.store.Layout.Sets {
+		keySizes[s.Name] = s.KeySize()
+	}
+	for _, g := range e.store.Groups {
+		for _, set := range g {
+			firstSets[set], firstSets[set+formerSuffix] = g[0], g[0]
+		}
+	}
+	refs := map[place][]nft.ElementRef{}
+	for _, r := range e.order {
+		first := firstSets[r.Set]
+		p := place{first, r.Key[:min(keySizes[first], len(r.Key))]}
+		refs[p] = append(refs[p], r)
+	}
+	return refs
+}
+
+// replace adds the claims to tx, in place of those that the owner or other owners have at the
+// same keys. It returns the elements that other owners had.
+func (s *Store) replace(tx *nft.Tx) (replaced []nft.SetElement, err error) {
+	e := s.newEdit()
+	if err := e.readSets(); err != nil {
+		return nil, err
+	}
+	places := e.places()
+	for _, c := range s.Claims {
+		replaced = append(replaced, e.displace(places[place(c.Elements[0].Ref())])...)
+	}
+	for _, element := range s.elements() {
+		e.put(element.Ref(), element.Element)
+	}
+	e.addTo(tx)
+	return replaced, nil
+}
+
+// displace removes all elements of a place, and keeps those of another owner as those of the former
+// owner. It returns them.
+func (e *edit) displace(refs []nft.ElementRef) (displaced []nft.SetElement) {
+	own := nft.Owner(e.store.Owner)
+	for _, r := range refs {
+		if element := e.after[r]; !isFormer(r) && element.Key != "" && element.Comment != own {
+			displaced = append(displaced, nft.SetElement{Set: r.Set, Element: element})
+		}
+	}
+	for _, r := range refs {
+		if !isFormer(r) || len(displaced) > 0 || e.after[r].Comment == own {
+			e.put(r, nft.Element{})
+		}
+	}
+	for _, d := range displaced {
+		if d.Comment != "" { // otherwise another program has made it, and no DEL would delete it
+			e.put(formerRef(d.Ref()), d.Element)
+		}
+	}
+	return displaced
+}
+
+// deleteOwners deletes the elements of the owners for which loses returns true. Where nothing
+// remains, the elements of the former owner move back. It returns the deleted elements, without
+// those that had been replaced before.
+func (e *edit) deleteOwners(loses func(owner string) bool) (deleted []nft.SetElement) {
+	for _, refs := range e.places() {
+		var former []nft.ElementRef
+		remaining, changed := 0, false
+		for _, r := range refs {
+			element := e.after[r]
+			switch {
+			case element.Key == "":
+			case loses(element.Comment):
+				e.put(r, nft.Element{})
+				if changed = true; !isFormer(r) {
+					deleted = append(deleted, nft.SetElement{Set: r.Set, Element: element})
+				}
+			case isFormer(r):
+				former = append(former, r)
+			default:
+				remaining++
+			}
+		}
+		if remaining > 0 || !changed {
+			continue
+		}
+		for _, r := range former {
+			e.put(nft.ElementRef{Set: strings.TrimSuffix(r.Set, formerSuffix), Key: r.Key}, e.after[r])
+			e.put(r, nft.Element{})
+		}
+	}
+	return deleted
+}
+
+// addTo adds the differences to the transaction: first deletions, then sets for former owners,
+// then new elements.
+func (e *edit) addTo(tx *nft.Tx) {
+	table := e.store.Layout.Table
+	var added []nft.ElementRef
+	for _, r := range e.order {
+		if e.before[r] == e.after[r] {
+			continue
+		}
+		if e.before[r].Key != "" {
+			tx.DelElement(table, r.Set, r.Key)
+		}
+		if e.after[r].Key != "" {
+			added = append(added, r)
+		}
+	}
+	ensured := map[string]bool{}
+	for _, r := range added {
+		if isFormer(r) && !ensured[r.Set] {
+			ensured[r.Set] = true
+			tx.EnsureSet(table, e.formerSet(r.Set))
+		}
+	}
+	for _, r := range added {
+		tx.AddElement(table, r.Set, e.after[r])
+	}
+}
+
+// formerSet describes a set with the elements of former owners. The layout must have the set of the owners.
+func (e *edit) formerSet(name string) nft.Set {
+	sets := e.store.Layout.Sets
+	s := sets[slices.IndexFunc(sets, func(s nft.Set) bool { return s.Name+formerSuffix == name })]
+	s.Name = name
+	return s
+}
+
+// maxSharedRules is the largest number of rules in a chain that the attachments of a network share. If
+// the chain has more uses, it is in use, and its rules need not be listed, which takes most of the time.
+const maxSharedRules = 3
+
+// deleteUnusedChains adds the deletion of the chains to tx to which nothing jumps after tx, but an element
+// or a deleted chain jumped before.
+func (e *edit) deleteUnusedChains(tx *nft.Tx) error {
+	table, jumps := e.store.Layout.Table, map[string]int{} // the number of jumps that tx adds
+	for _, r := range e.order {
+		jumps[e.before[r].Jump]--
+		jumps[e.after[r].Jump]++
+	}
+	deleted := map[string]bool{"": true} // an element or rule without a jump has an empty name
+	for chains := slices.Sorted(maps.Keys(jumps)); len(chains) > 0; chains = chains[1:] {
+		chain := chains[0]
+		if jumps[chain] >= 0 || deleted[chain] {
+			continue
+		}
+		use, err := e.store.Conn.ChainUse(table, chain)
+		if err != nil {
+			return err
+		}
+		if use.Count+jumps[chain] > maxSharedRules {
+			continue
+		}
+		rules, err := e.store.Conn.Rules(table, chain)
+		if err != nil {
+			return err
+		}
+		if use.Count+jumps[chain] > len(rules) {
+			continue
+		}
+		tx.DelChain(table, chain)
+		deleted[chain] = true
+		for _, r := range rules {
+			jumps[r.Jump]--
+			chains = append(chains, r.Jump)
+		}
+	}
+	return nil
+}
