@@ -108,15 +108,6 @@ func ReadNFT(c *nft.Conn, t nft.Table, chains ...string) ([]Rule, error) {
 	return rules, nil
 }
 
-// SameMatches reports whether two rules of one table match the same packets, whatever their
-// comments and targets are.
-func (r Rule) SameMatches(o Rule) bool {
-	if r.found != nil && o.found != nil {
-		return r.found.SameMatches(*o.found)
-	}
-	return r.found == nil && o.found == nil && r.Matches == o.Matches
-}
-
 // Mentions reports whether the rule contains the address: in a match, or in an option of its
 // target, where a port may follow.
 func (r Rule) Mentions(a netip.Addr) bool {

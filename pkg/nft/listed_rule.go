@@ -8,7 +8,6 @@ import (
 	mathbits "math/bits"
 	"net"
 	"net/netip"
-	"reflect"
 	"slices"
 
 	"github.com/google/nftables"
@@ -27,15 +26,9 @@ type ListedRule struct {
 	Saddr   netip.Prefix // the source addresses that the rule matches; the zero Prefix: all
 	Iif     string       // the input interface that the rule matches; empty: all
 
-	handle  uint64
-	matches []expr.Any // the expressions that decide which packets the rule matches
-	values  []string   // the values that the rule compares fields with, and the addresses that it translates to
+	handle uint64
+	values []string // the values that the rule compares fields with, and the addresses that it translates to
 }
-
-// SameMatches reports whether both rules match the same packets. Targets and comments are not
-// compared. Expressions that the library does not know are ignored; iptables-nft makes no such
-// expressions.
-func (r ListedRule) SameMatches(o ListedRule) bool { return reflect.DeepEqual(r.matches, o.matches) }
 
 // Mentions reports whether the rule compares a field with the address, or translates an
 // address to it.
@@ -136,32 +129,24 @@ const (
 	loadedIifName
 )
 
-// parse adds the content of one expression to the rule. The cases that return leave the
-// expression out of matches.
+// parse adds the content of one expression to the rule.
 func (p *ruleParser) parse(e expr.Any) {
 	switch e := e.(type) {
 	case *expr.Immediate: // a value for a later expression
 		p.rule.values = append(p.rule.values, string(e.Data))
-		return
 	case *expr.Verdict:
 		p.rule.Jump = e.Chain
 		if e.Kind == expr.VerdictAccept {
 			p.rule.Target = "ACCEPT"
 		}
-		return
 	case *expr.Target:
 		p.parseTarget(e)
-		return
-	case *expr.Counter:
-		return
 	case *expr.Match:
 		if text, ok := e.Info.(*xt.Comment); ok {
 			p.rule.Comment = string(*text)
-			return
 		}
 	case *expr.Masq:
 		p.rule.Target = "MASQUERADE"
-		return
 	case *expr.Payload:
 		p.parsePayload(e)
 	case *expr.Meta:
@@ -174,7 +159,6 @@ func (p *ruleParser) parse(e expr.Any) {
 	case *expr.Cmp:
 		p.parseCmp(e)
 	}
-	p.rule.matches = append(p.rule.matches, e)
 }
 
 // parsePayload notes whether the expression loads the source address. The source address is at

@@ -63,16 +63,3 @@ func TestParseComment(t *testing.T) {
 		}
 	}
 }
-
-func TestSameMatchesIgnoresTarget(t *testing.T) {
-	parsed := func(target Part) ListedRule {
-		p := ruleParser{family: IPv4}
-		for _, e := range (Rule{SaddrIn(netip.MustParsePrefix("10.88.0.2/32")), target}).expressions(IPv4) {
-			p.parse(e)
-		}
-		return p.rule
-	}
-	if !parsed(Masquerade()).SameMatches(parsed(Return())) {
-		t.Error("SameMatches is false for two rules that differ only in their target")
-	}
-}

@@ -22,10 +22,7 @@ import (
 //	-A CNI-DN-<hash> -p tcp -m tcp --dport 8080 -j DNAT --to-destination 10.88.0.2:80
 //
 // A rule in CNI-HOSTPORT-DNAT is an entry. The hash and the comment depend on the network and the
-// container ID alone, so the interfaces of a container share the chain. Therefore plumb adds one
-// more rule to the chain for each entry, after the other rules of the interface: the label. It
-// matches the same packets as the entry, has no target, and names the interface in its comment.
-// DEL deletes the rules before the labels of the interface, and one entry for each label.
+// container ID alone. Interfaces of a container in one network therefore share the chain, and the first DEL deletes it.
 const (
 	chainPrefix   = "CNI-DN-" // what the names of the containers' chains begin with
 	dnatChain     = "CNI-HOSTPORT-DNAT"
@@ -48,25 +45,6 @@ func entryComment(container types.Attachment) string {
 		return text[:maxComment-len("...")] + "..."
 	}
 	return text
-}
-
-// labelComment returns the comment of the labels of the attachment's interface.
-func labelComment(a types.Attachment) string {
-	text, suffix := entryComment(a), labelPrefix+a.IfName+`"`
-	return text[:min(len(text), maxComment-len(suffix))] + suffix
-}
-
-// labelPrefix stands before the interface name in the comment of a label.
-const labelPrefix = ` if: "`
-
-// labelInterface returns the interface name in the comment of a label. ok is false if the comment is
-// not that of a label.
-func labelInterface(comment string) (ifName string, ok bool) {
-	i := strings.LastIndex(comment, labelPrefix)
-	if i < 0 || !strings.HasSuffix(comment, `"`) {
-		return "", false
-	}
-	return strings.TrimSuffix(comment[i+len(labelPrefix):], `"`), true
 }
 
 // isOfNetwork reports whether the comment is that of an entry for a container in the network.
@@ -133,8 +111,7 @@ func (p *portMap) snatTarget() string {
 	return setMarkChain
 }
 
-// containerRules returns the rules in the container's chain for one of its addresses, without the
-// labels, as iptables-save prints them.
+// containerRules returns the rules in the container's chain for one of its addresses, as iptables-save prints them.
 func (p *portMap) containerRules(ip netip.Prefix) []string {
 	var rules []string
 	f := nft.FamilyOf(ip.Addr())
@@ -152,6 +129,12 @@ func (p *portMap) containerRules(ip netip.Prefix) []string {
 		rules = append(rules, fmt.Sprintf("-A %s %s -j DNAT --to-destination %s", name, match, netip.AddrPortFrom(ip.Addr(), m.containerPort)))
 	}
 	return rules
+}
+
+// guardedMark returns the rule in the container's chain that says that plumb has added guardRule for it, because the
+// reference plugin does not. It has no target.
+func (p *portMap) guardedMark() string {
+	return fmt.Sprintf("-A %s -m comment --comment %s", chainName(p.owner()), iptables.Quote("needs: "+guardComment))
 }
 
 // sourceMatches returns the matches for the sources of packets that are to be masqueraded.
@@ -172,14 +155,18 @@ type entry struct {
 	conditions string // empty, or quoted words that begin with a space
 }
 
-// rule returns the rule without the chain and the target.
-func (e entry) rule(comment string) string {
+// portList returns the ports of the entry as iptables prints them.
+func (e entry) portList() string {
 	texts := make([]string, len(e.ports))
 	for i, port := range e.ports {
 		texts[i] = fmt.Sprint(port)
 	}
-	return fmt.Sprintf("-p %s -m comment --comment %s -m multiport --dports %s%s",
-		e.proto, iptables.Quote(comment), strings.Join(texts, ","), e.conditions)
+	return strings.Join(texts, ",")
+}
+
+// rule returns the rule without the chain and the target.
+func (e entry) rule(comment string) string {
+	return fmt.Sprintf("-p %s -m comment --comment %s -m multiport --dports %s%s", e.proto, iptables.Quote(comment), e.portList(), e.conditions)
 }
 
 // entries returns the container's entries for a family: for each protocol one per 15 ports. As in the

@@ -29,8 +29,9 @@ func (p *portMap) addIPTables() error {
 			return fmt.Errorf("port map: %w", err)
 		}
 		p.r.Undo.Push("delete "+p.String(), func() error {
-			_, err := p.deleteRules()
-			return err
+			return tool.Change(iptables.NAT, "delete "+p.String(), func(table iptables.Table) (string, error) {
+				return iptables.Script(iptables.NAT, p.removals(table, ip)...), nil
+			})
 		})
 	}
 	return p.ensureLocalnet()
@@ -99,57 +100,58 @@ func (p *portMap) checkGuard(tool iptables.Tool) error {
 	return err
 }
 
-// labeledInterfaces returns the interfaces in the labels of the container's chain.
-func labeledInterfaces(rules []iptables.Rule, chain string) []string {
-	var names []string
-	for _, r := range rules {
-		if name, ok := labelInterface(r.Comment); ok && r.Chain == chain {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
 // additions returns the lines that add what the table lacks: the shared rules and the rules of the
 // attachment. The entries of the attachment come before those of others, so the newest
 // attachment with a host port gets its packets.
 func (p *portMap) additions(table iptables.Table, ip netip.Prefix) []string {
 	name := chainName(p.owner())
 	lines := p.sharedAdditions(table)
-	for _, r := range ownRules(table.Rules, p.owner(), p.ips).Rules {
+	for _, r := range p.present(table.Rules, ip) {
 		lines = append(lines, r.Deletion())
 	}
 	if !table.HasChain(name) {
 		lines = append(lines, "-N "+name)
 	}
-	entries := p.entries(nft.FamilyOf(ip.Addr()))
-	block := p.containerRules(ip)
-	for _, e := range entries {
-		block = append(block, fmt.Sprintf("-A %s %s", name, e.rule(labelComment(p.owner()))))
+	if isMark := func(r iptables.Rule) bool { return r.Line == p.guardedMark() }; p.guardTest(ip) != "" && !slices.ContainsFunc(table.Rules, isMark) {
+		lines = append(lines, p.guardedMark())
 	}
-	if endsWithoutLabel(table.Rules, name) { // add the block before the rules of the reference plugin
-		for i, line := range block {
-			block[i] = fmt.Sprintf("-I %s %d%s", name, i+1, strings.TrimPrefix(line, "-A "+name))
-		}
-	}
-	lines = append(lines, block...)
-	for _, e := range entries {
+	lines = append(lines, p.containerRules(ip)...)
+	for _, e := range p.entries(nft.FamilyOf(ip.Addr())) {
 		lines = append(lines, fmt.Sprintf("-I %s 1 %s -j %s", dnatChain, e.rule(entryComment(p.owner())), name))
 	}
 	return lines
 }
 
-// endsWithoutLabel reports whether the last rule of the chain is no label. Then the rules after the
-// last label are those of the reference plugin.
-func endsWithoutLabel(rules []iptables.Rule, chain string) bool {
-	withoutLabel := false
-	for _, r := range rules {
-		if r.Chain == chain {
-			_, ok := labelInterface(r.Comment)
-			withoutLabel = !ok
+// present returns the rules of the table that ADD would add for one address of the container, without the mark.
+func (p *portMap) present(rules []iptables.Rule, ip netip.Prefix) []iptables.Rule {
+	own, entries := p.containerRules(ip), p.entries(nft.FamilyOf(ip.Addr()))
+	return iptables.Where(func(r iptables.Rule) bool {
+		words := strings.Fields(r.Matches)
+		isEntry := func(e entry) bool {
+			return wordAfter(words, "-p") == e.proto.String() && wordAfter(words, "--dports") == e.portList()
+		}
+		return slices.Contains(own, r.Line) ||
+			r.Chain == dnatChain && r.Jump == chainName(p.owner()) && slices.ContainsFunc(entries, isEntry)
+	})(rules).Rules
+}
+
+// removals returns the lines that delete what additions has added, and the container's chain if nothing but the mark remains in it.
+func (p *portMap) removals(table iptables.Table, ip netip.Prefix) (lines []string) {
+	name, remaining := chainName(p.owner()), 0
+	for _, r := range table.Rules {
+		if r.Chain == name && r.Line != p.guardedMark() {
+			remaining++
 		}
 	}
-	return withoutLabel
+	for _, r := range p.present(table.Rules, ip) {
+		if lines = append(lines, r.Deletion()); r.Chain == name {
+			remaining--
+		}
+	}
+	if remaining == 0 && table.HasChain(name) {
+		lines = append(lines, "-F "+name, "-X "+name)
+	}
+	return lines
 }
 
 // sharedAdditions returns the lines that add the missing shared chains and rules. They also delete
@@ -283,7 +285,7 @@ func (p *portMap) checkTable(tool iptables.Tool, ip netip.Prefix) error {
 		}
 	}
 	name := chainName(p.owner())
-	if slices.Contains(labeledInterfaces(rules, name), p.owner().IfName) && p.guardTest(ip) != "" {
+	if lines[p.guardedMark()] && p.guardTest(ip) != "" {
 		errs = append(errs, p.checkGuard(tool))
 	}
 	for _, m := range p.conf.mappingsOf(nft.FamilyOf(ip.Addr())) {

@@ -23,8 +23,7 @@ func ownCleanup(owner types.Attachment, ips []netip.Prefix) iptables.Cleanup {
 	}
 }
 
-// staleCleanup returns the Cleanup for the rules of the network's attachments that are not in
-// keep.
+// staleCleanup returns the Cleanup for the rules of the network's containers of which keep has no attachment.
 func staleCleanup(network string, keep types.Set) iptables.Cleanup {
 	return iptables.Cleanup{
 		Required: dnatChain,
@@ -32,44 +31,15 @@ func staleCleanup(network string, keep types.Set) iptables.Cleanup {
 	}
 }
 
-// ownRules selects the owner's rules of a table with the container's chain. It also selects the
-// chain if no rules of others remain in it.
-//
-// The rules of an interface end with a label. The reference plugin makes no labels, so its rules are
-// those after the last label. They belong to the owner if the chain has no label of the owner,
-// and if one of them mentions an address of the container or no addresses are known.
+// ownRules selects the chain of the owner's container and the jumps to it. If addresses are known, and no rule in the
+// chain mentions one of them, the chain is for another interface of the container, and ownRules selects nothing.
 func ownRules(rules []iptables.Rule, owner types.Attachment, ips []netip.Prefix) (own iptables.Selection) {
 	name := chainName(owner)
-	var block, labels []iptables.Rule // the rules since the last label, and the owner's labels
-	others := 0                       // the number of rules of other interfaces
-	for _, r := range rules {
-		if r.Chain != name {
-			continue
-		}
-		block = append(block, r)
-		ifName, ok := labelInterface(r.Comment)
-		switch {
-		case !ok:
-			continue
-		case ifName == owner.IfName:
-			own.Rules, labels = append(own.Rules, block...), append(labels, r)
-		default:
-			others += len(block)
-		}
-		block = nil
-	}
-	if len(own.Rules) == 0 && (len(ips) == 0 || slices.ContainsFunc(block, mentions(ips))) {
-		own.Rules = append(own.Rules, block...)
-	} else {
-		others += len(block)
-	}
-	if others == 0 {
-		own.Chains = []string{name}
-		own.Rules = append(own.Rules, jumps(rules, name)...)
+	inChain := iptables.Where(func(r iptables.Rule) bool { return r.Chain == name })(rules).Rules
+	if len(ips) > 0 && len(inChain) > 0 && !slices.ContainsFunc(inChain, mentions(ips)) {
 		return own
 	}
-	own.Rules = append(own.Rules, labeledEntries(jumps(rules, name), labels)...)
-	return own
+	return iptables.Selection{Rules: jumps(rules, name), Chains: []string{name}}
 }
 
 // mentions returns a function that reports whether a rule mentions one of the addresses.
@@ -84,54 +54,17 @@ func jumps(rules []iptables.Rule, chain string) []iptables.Rule {
 	return iptables.Where(func(r iptables.Rule) bool { return r.Jump == chain })(rules).Rules
 }
 
-// labeledEntries returns one entry for each label: the first that matches the same packets.
-func labeledEntries(entries, labels []iptables.Rule) (labeled []iptables.Rule) {
-	for _, label := range labels {
-		if i := slices.IndexFunc(entries, label.SameMatches); i >= 0 {
-			labeled = append(labeled, entries[i])
-			entries = slices.Delete(entries, i, i+1)
-		}
-	}
-	return labeled
-}
-
-// staleRules selects the rules of the network's attachments that are not in keep.
+// staleRules selects the chains of the network's containers of which keep has no attachment, and the jumps to them.
 func staleRules(rules []iptables.Rule, network string, keep types.Set) (stale iptables.Selection) {
-	kept := map[string]types.Attachment{} // by chain
+	seen := map[string]bool{} // chains
 	for a := range keep {
-		kept[chainName(a)] = a
+		seen[chainName(a)] = true
 	}
-	seen := map[string]bool{}
 	for _, r := range rules {
-		if r.Chain != dnatChain || seen[r.Jump] || !strings.HasPrefix(r.Jump, chainPrefix) || !isOfNetwork(r.Comment, network) {
-			continue
+		if r.Chain == dnatChain && !seen[r.Jump] && strings.HasPrefix(r.Jump, chainPrefix) && isOfNetwork(r.Comment, network) {
+			seen[r.Jump] = true
+			stale.Rules, stale.Chains = append(stale.Rules, jumps(rules, r.Jump)...), append(stale.Chains, r.Jump)
 		}
-		seen[r.Jump] = true
-		if container, ok := kept[r.Jump]; ok {
-			of := staleInterfaces(rules, container, keep)
-			stale.Rules, stale.Chains = append(stale.Rules, of.Rules...), append(stale.Chains, of.Chains...)
-			continue
-		}
-		stale.Rules, stale.Chains = append(stale.Rules, jumps(rules, r.Jump)...), append(stale.Chains, r.Jump)
-	}
-	return stale
-}
-
-// staleInterfaces selects the rules of the container's interfaces that are not in keep.
-func staleInterfaces(rules []iptables.Rule, owner types.Attachment, keep types.Set) (stale iptables.Selection) {
-	name, remaining := chainName(owner), slices.Clone(rules)
-	for _, r := range rules {
-		var ok bool
-		owner.IfName, ok = labelInterface(r.Comment)
-		if r.Chain != name || !ok || keep[owner] || !slices.Contains(remaining, r) {
-			continue
-		}
-		own := ownRules(remaining, owner, nil)
-		for _, r := range own.Rules { // no rule is deleted twice
-			i := slices.Index(remaining, r)
-			remaining = slices.Delete(remaining, i, i+1)
-		}
-		stale.Rules, stale.Chains = append(stale.Rules, own.Rules...), append(stale.Chains, own.Chains...)
 	}
 	return stale
 }

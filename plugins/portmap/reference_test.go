@@ -121,19 +121,6 @@ var _ = Describe("rules of the reference plugin", func() {
 		Expect(b.ruleset()).To(And(Not(ContainSubstring("cid1")), ContainSubstring("cid2")))
 	})
 
-	It("stay when plumb adds and deletes another interface of the container", func() {
-		b.load("iptables-restore", referenceIPTables("10.9.0.0/24", pod4+":80"))
-		sister := b.call("cid1", strings.ReplaceAll(confFor(`"backend":"iptables","name":"net1",`, []string{peer4 + "/24"}, portMapping(9080, 80, overTCP)), `"interface":1`, `"interface":2`))
-		sister.IfName = "eth1"
-		ok(sister, "ADD")
-		ok(sister, "CHECK")
-		ok(c, "CHECK")
-		ok(sister, "DEL")
-		ok(c, "CHECK")
-		ok(c, "DEL")
-		Expect(b.saved()).NotTo(ContainSubstring(refChain))
-	})
-
 	Context("with the reference plugin's executable", func() {
 		const path = "/usr/lib/cni/portmap" // Debian's containernetworking-plugins
 		reference := func(command, config string) nstest.Reply {
@@ -168,11 +155,11 @@ var _ = Describe("rules of the reference plugin", func() {
 			before := b.saved()
 			ok(b.call("cid1", dual), "DEL")
 			Expect(b.saved()).NotTo(ContainSubstring(refChain))
-			By("and makes the same rules, and a label for each entry")
+			By("and makes the same rules, and a mark of the guard")
 			ok(b.call("cid1", dual), "ADD")
 			var same []string
 			for line := range strings.Lines(b.saved()) {
-				if !strings.Contains(line, " if: ") && !strings.Contains(line, `if: \"`) {
+				if !strings.Contains(line, guardComment) {
 					same = append(same, line)
 				}
 			}

@@ -365,7 +365,7 @@ func (network *testNetwork) iptablesMutations() []mutation {
 			if name, ok := strings.CutPrefix(line, "*"); ok {
 				table = name
 			}
-			// A rule without a target only names the interface of the rules before it. CHECK does
+			// A rule without a target only says that plumb has added others. CHECK does
 			// not require it, because the reference plugin makes none.
 			if rule, ok := strings.CutPrefix(line, "-A "); ok && strings.Contains(line, " -j ") {
 				chain, _, _ := strings.Cut(rule, " ")
