@@ -43,7 +43,7 @@ func (c Claim) mayBelong(other, owner string) bool {
 //
 // Each change is one transaction, which is made in the generation of the ruleset in which the
 // elements were read. An Add of keys that nobody owns, and a Delete of known claims, look up these
-// keys alone. Whole sets are read by GC, by a Delete without claims, and when a key has or had another owner.
+// keys alone. Whole sets are read by GC, by a Delete without claims, and when a key belongs or belonged to another owner.
 type Store struct {
 	Conn        *nft.Conn
 	Layout      nft.Layout // only its table and the types of its sets are used
@@ -143,17 +143,14 @@ func (s *Store) warn(replaced []nft.SetElement) {
 // to which only the deleted elements jumped, because this was the last attachment that used them.
 func (s *Store) Delete(tx *nft.Tx) (deleted []nft.SetElement, err error) {
 	e := s.newEdit()
-	var refs []nft.ElementRef
-	for _, c := range s.Claims {
-		refs = append(refs, formerRef(c.Elements[0].Ref()))
-		for _, element := range c.Elements {
-			refs = append(refs, element.Ref())
-		}
+	refs, err := s.ownRefs()
+	if err != nil {
+		return nil, err
 	}
 	if err := e.read(refs...); err != nil {
 		return nil, err
 	}
-	if len(s.Claims) == 0 || slices.ContainsFunc(refs, func(r nft.ElementRef) bool { return isFormer(r) && e.after[r].Key != "" }) {
+	if slices.ContainsFunc(refs, func(r nft.ElementRef) bool { return isFormer(r) && e.after[r].Key != "" }) {
 		if err := e.readSets(); err != nil {
 			return nil, err
 		}
@@ -161,6 +158,52 @@ func (s *Store) Delete(tx *nft.Tx) (deleted []nft.SetElement, err error) {
 	deleted = e.deleteOwners(func(owner string) bool { return owner == nft.Owner(s.Owner) })
 	e.addTo(tx)
 	return deleted, e.deleteUnusedChains(tx)
+}
+
+// ownRefs returns where the elements of the claims are, and the first ones of their former owners. Without claims, it finds
+// the owner's elements by their comments.
+func (s *Store) ownRefs() (refs []nft.ElementRef, err error) {
+	for _, c := range s.Claims {
+		refs = append(refs, formerRef(c.Elements[0].Ref()))
+		for _, e := range c.Elements {
+			refs = append(refs, e.Ref())
+		}
+	}
+	if len(s.Claims) > 0 {
+		return refs, nil
+	}
+	for _, g := range s.Groups {
+		count := len(refs)
+		for i, set := range g {
+			if i > 0 && len(refs) == count { // the owner has nothing in the group
+				break
+			}
+			more, err := s.refsIn(set)
+			if err != nil {
+				return nil, err
+			}
+			refs = append(refs, more...)
+		}
+	}
+	return refs, nil
+}
+
+// refsIn returns where the owner has elements in a set and in that of former owners, and where their
+// former owners have theirs.
+func (s *Store) refsIn(set string) (refs []nft.ElementRef, err error) {
+	for _, name := range []string{set, set + formerSuffix} {
+		elements, err := s.Conn.ElementsOf(s.Layout.Table, name, nft.Owner(s.Owner))
+		if types.IgnoreNotExist(err) != nil {
+			return nil, err
+		}
+		for _, e := range elements {
+			r := nft.ElementRef{Set: name, Key: e.Key}
+			if refs = append(refs, r); !isFormer(r) {
+				refs = append(refs, formerRef(r))
+			}
+		}
+	}
+	return refs, nil
 }
 
 // GC adds the deletion of the claims of all owners in the network that are not in keep to tx.

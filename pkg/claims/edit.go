@@ -1,13 +1,12 @@
 package claims
 
 import (
-	"errors"
-	"io/fs"
 	"maps"
 	"slices"
 	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/nft"
+	"github.com/plumb-cni/plumb/pkg/types"
 )
 
 // An edit reads elements of a store's table, records which elements the table shall have, and
@@ -45,7 +44,7 @@ func (e *edit) readSets() error {
 	for _, set := range slices.Concat(e.store.Groups...) {
 		for _, name := range []string{set, set + formerSuffix} {
 			elements, err := e.store.Conn.Elements(e.store.Layout.Table, name)
-			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if types.IgnoreNotExist(err) != nil {
 				return err
 			}
 			for _, element := range elements {
