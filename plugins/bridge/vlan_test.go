@@ -166,7 +166,7 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 			conf := b.conf("1.1.0", gatewayed+vlan100, v4range)
 			b.Add(b.Call("warm", newPod(), conf))
 			port := gatewayPort()
-			for k := 1; ; k++ {
+			for k := 1; ; k += nstest.SweepStride() {
 				b.Host.IP("link del cni0.100")
 				seen, pod := 0, newPod()
 				c := b.Call("stopped", pod, conf)
