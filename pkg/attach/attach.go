@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/skel"
@@ -238,8 +239,42 @@ func Diff(c *nl.Conn, ifName string, s Spec) error {
 	errs := []error{sysctl.Diff(c.NS(), s.Sysctls...)}
 	reportIf := types.ProblemsInto(&errs)
 	reportIf(s.Kind != "" && l.Kind != s.Kind, "interface %s is of kind %q, not %q", ifName, l.Kind, s.Kind)
-	reportIf(!l.Up, "interface %s is down", ifName)
+	reportIf(!l.Up, "%w", LinkProblem(c, l, "up", "down").Errorf("interface %s is down", ifName))
 	return errors.Join(append(errs, diffAddrs(c, l, s.Addrs), diffRoutes(c, l, s.Routes))...)
+}
+
+// LinkProblem returns the problem that a link has the state or setting got instead of want, which are words of ip link set.
+func LinkProblem(c *nl.Conn, l nl.Link, want, got string) types.Problem {
+	fix := c.NS().Command(append([]string{"ip", "link", "set", "dev", l.Name}, strings.Fields(want)...)...)
+	return types.Problem{Object: "interface " + l.Name, Kind: types.ProblemDiffers, Want: want, Got: got, Fix: fix}
+}
+
+// MissingAddr returns the problem that a link lacks an address.
+func MissingAddr(c *nl.Conn, l nl.Link, a nl.Addr) types.Problem {
+	words := []string{"ip", "address", "add", a.Prefix.String(), "dev", l.Name}
+	if a.Prefix.Addr().Is6() {
+		words = append(words, "nodad")
+	}
+	if a.NoPrefixRoute {
+		words = append(words, "noprefixroute")
+	}
+	p := types.Problem{Object: "interface " + l.Name, Kind: types.ProblemMissing, Want: "address " + a.Prefix.String()}
+	p.Fix = c.NS().Command(words...)
+	return p
+}
+
+// MissingRoute returns the problem that a link lacks a route. The command keeps a route of another attachment to the same
+// destination, as ADD does.
+func MissingRoute(c *nl.Conn, l nl.Link, r nl.Route) types.Problem {
+	p := types.Problem{Object: "interface " + l.Name, Kind: types.ProblemMissing, Want: "route " + r.String() + metrics(r)}
+	words := []string{"ip", "route", "prepend", r.Dst.String()}
+	if r.GW.IsValid() {
+		words = append(words, "via", r.GW.String())
+	}
+	if p.Want == "route "+strings.Join(words[3:], " ") { // without attributes that the command would need
+		p.Fix = c.NS().Command(append(words, "dev", l.Name)...)
+	}
+	return p
 }
 
 func diffAddrs(c *nl.Conn, l nl.Link, want []nl.Addr) error {
@@ -255,7 +290,7 @@ func diffAddrs(c *nl.Conn, l nl.Link, want []nl.Addr) error {
 		i := slices.IndexFunc(have, func(h nl.Addr) bool { return h.Prefix == w.Prefix })
 		switch {
 		case i < 0:
-			errs = append(errs, fmt.Errorf("interface %s has no address %s", l.Name, w.Prefix))
+			errs = append(errs, MissingAddr(c, l, w).Errorf("interface %s has no address %s", l.Name, w.Prefix))
 		case have[i].Duplicate:
 			errs = append(errs, fmt.Errorf("address %s of interface %s: %w", w.Prefix, l.Name, nl.ErrDuplicate))
 		}
@@ -272,9 +307,10 @@ func diffRoutes(c *nl.Conn, l nl.Link, want []nl.Route) error {
 		return err
 	}
 	var errs []error
-	reportIf := types.ProblemsInto(&errs)
 	for _, w := range want {
-		reportIf(!slices.ContainsFunc(have, w.Matches), "interface %s has no route %s%s", l.Name, w, metrics(w))
+		if !slices.ContainsFunc(have, w.Matches) {
+			errs = append(errs, MissingRoute(c, l, w).Errorf("interface %s has no route %s%s", l.Name, w, metrics(w)))
+		}
 	}
 	return errors.Join(errs...)
 }

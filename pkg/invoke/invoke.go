@@ -434,18 +434,14 @@ func (c *Call) failureWithoutResult(err error) error {
 // ParseError returns the error result (SPEC 1.1.0, section 5) that a delegate printed, or nil
 // if the output is no error result.
 func ParseError(output []byte) *types.Error {
-	var e struct {
-		Code    uint   `json:"code"`
-		Msg     string `json:"msg"`
-		Details string `json:"details"`
-	}
-	if json.Unmarshal(output, &e) != nil || e.Msg == "" {
+	e := new(types.Error)
+	if json.Unmarshal(output, e) != nil || e.Msg == "" {
 		return nil
 	}
 	if e.Code == 0 {
 		e.Code = types.CodeInternal
 	}
-	return &types.Error{Code: e.Code, Msg: e.Msg, Details: e.Details}
+	return e
 }
 
 // How many bytes of the output of a delegate an error shows.

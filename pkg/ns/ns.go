@@ -16,6 +16,7 @@ import (
 	"slices"
 
 	"github.com/plumb-cni/plumb/pkg/trace"
+	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 )
@@ -97,6 +98,14 @@ func (h *Handle) Self() bool { return h.self }
 
 // Path returns the path that the namespace was opened at.
 func (h *Handle) Path() string { return h.path }
+
+// Command returns the words as a command for sh that runs in the namespace.
+func (h *Handle) Command(words ...string) string {
+	if !h.self {
+		words = append([]string{"nsenter", "--net=" + h.path}, words...)
+	}
+	return types.Command(words...)
+}
 
 // FD returns the file descriptor of the namespace, which is valid until Close.
 func (h *Handle) FD() int { return int(h.fd) }

@@ -172,7 +172,8 @@ func (r *Request) Decode(conf any) error {
 		switch {
 		case !r.ownsKey(key):
 		case r.Conf.Strict:
-			refused = append(refused, errors.New(key.String()))
+			p := types.Problem{Object: key.Path, Kind: types.ProblemUnknownKey, Want: key.Likely(), Got: key.Value}
+			refused = append(refused, p.Errorf("%s", key))
 		case key.Likely() != "":
 			r.Warn("%s", key)
 		}

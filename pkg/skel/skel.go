@@ -128,7 +128,8 @@ func (p Plugin) since() types.Version { return max(p.Since, types.V010) }
 // printError prints err to stdout as an error result of the specification, or to stderr if
 // stdout cannot be written.
 func (r *Request) printError(err error) {
-	coded := types.AsError(err)
+	coded := *types.AsError(err)
+	coded.Problems = types.ProblemsIn(err)
 	v := types.Newest.String()
 	if r.Version != 0 {
 		v = r.Version.String()
@@ -139,10 +140,8 @@ func (r *Request) printError(err error) {
 	enc.SetIndent("", "    ")
 	_ = enc.Encode(struct { // strings and a number can always be encoded
 		CNIVersion string `json:"cniVersion"`
-		Code       uint   `json:"code"`
-		Msg        string `json:"msg"`
-		Details    string `json:"details,omitempty"`
-	}{v, coded.Code, coded.Msg, coded.Details})
+		*types.Error
+	}{v, &coded})
 	if _, werr := r.env.Stdout.Write(body.Bytes()); werr != nil {
 		fmt.Fprintf(r.env.Stderr, "%s: %v (and stdout cannot be written: %v)\n", r.plugin.Name, err, werr)
 	}

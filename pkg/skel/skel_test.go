@@ -81,6 +81,7 @@ type failure struct {
 	Code       uint
 	Msg        string
 	Details    string
+	Problems   []types.Problem
 }
 
 const (
@@ -470,6 +471,12 @@ func TestFormOfAnError(t *testing.T) {
 			"{\n    \"cniVersion\": \"0.3.1\",\n    \"code\": 11,\n    \"msg\": \"more: m; d\"\n}\n"},
 		{&types.Error{Code: 100, Msg: "m", Details: "d"}, `{"name":"net"}`,
 			"{\n    \"cniVersion\": \"0.1.0\",\n    \"code\": 100,\n    \"msg\": \"m\",\n    \"details\": \"d\"\n}\n"},
+		{fmt.Errorf("check: %w", errors.Join(errors.New("a"), types.Problem{Object: "interface x", Kind: types.ProblemDiffers, Want: "up", Fix: "ip link set dev x up"}.Errorf("x is down"),
+			&types.Error{Code: 100, Msg: "b", Problems: []types.Problem{{Kind: types.ProblemMissing, Object: "y"}}})), plain,
+			"{\n    \"cniVersion\": \"1.1.0\",\n    \"code\": 100,\n    \"msg\": \"check: a\\nx is down\\nb\",\n    \"problems\": [\n" +
+				"        {\n            \"kind\": \"other\",\n            \"got\": \"a\"\n        },\n" +
+				"        {\n            \"object\": \"interface x\",\n            \"kind\": \"differs\",\n            \"want\": \"up\",\n            \"fix\": \"ip link set dev x up\"\n        },\n" +
+				"        {\n            \"object\": \"y\",\n            \"kind\": \"missing\"\n        }\n    ]\n}\n"},
 	} {
 		o := run(t, pluginWithAdd(func(*skel.Request) (*types.Result, error) { return nil, tc.err }), call{conf: tc.conf})
 		if o.code != 1 || o.stdout != tc.want {

@@ -110,10 +110,16 @@ func Diff(h *ns.Handle, settings ...Setting) error {
 		case err != nil:
 			errs = append(errs, err)
 		case now != s.Value && !(s.Optional && !writable(h, s.Key)):
-			errs = append(errs, fmt.Errorf("sysctl %s is %q, not %q", s.Key, now, s.Value))
+			errs = append(errs, s.Differs(h, now).Errorf("sysctl %s is %q, not %q", s.Key, now, s.Value))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// Differs returns the problem that the setting has another value.
+func (s Setting) Differs(h *ns.Handle, now string) types.Problem {
+	fix := h.Command("sysctl", "-w", s.Key+"="+s.Value)
+	return types.Problem{Object: "sysctl " + s.Key, Kind: types.ProblemDiffers, Want: s.Value, Got: now, Fix: fix}
 }
 
 // writable reports whether the process may write the key.

@@ -134,7 +134,8 @@ func explain(err error, data []byte, out any) error {
 		problem := v.decode()
 		var wrongType *json.UnmarshalTypeError
 		if errors.As(problem, &wrongType) {
-			problem = typeError{wrongType}
+			p := Problem{Object: v.path(), Kind: ProblemWrongType, Want: kindName(wrongType.Type), Got: wrongType.Value}
+			problem = p.Errorf("%w", typeError{wrongType})
 		}
 		if v.parent != nil {
 			problem = fmt.Errorf("key %q: %w", v.path(), problem)

@@ -26,10 +26,12 @@ const (
 
 // An Error is an error with a code for the runtime. It wraps its cause.
 type Error struct {
-	Code    uint
-	Msg     string // what is wrong, and what to do
-	Details string // a value, a stack, or what a program printed
-	cause   error
+	Code    uint   `json:"code"`
+	Msg     string `json:"msg"`               // what is wrong, and what to do
+	Details string `json:"details,omitempty"` // a value, a stack, or what a program printed
+	// Problems has the problems that a delegate reported. The plugin's own problems are in the cause: see ProblemsIn.
+	Problems []Problem `json:"problems,omitempty"`
+	cause    error
 }
 
 func (e *Error) Error() string {

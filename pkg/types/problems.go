@@ -1,6 +1,11 @@
 package types
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
 
 // ProblemsInto returns a function that appends an error, formatted as by fmt.Errorf, to
 // errs if something is wrong. With it the check of a configuration, and CHECK, report all
@@ -11,4 +16,84 @@ func ProblemsInto(errs *[]error) func(wrong bool, format string, args ...any) {
 			*errs = append(*errs, fmt.Errorf(format, args...))
 		}
 	}
+}
+
+// A Problem is one thing that a plugin finds wrong: an object on the node that differs from what ADD
+// made (CHECK), or a key of the configuration. It is an error. The error result lists all problems in its
+// key "problems", for programs.
+type Problem struct {
+	Object string `json:"object,omitempty"` // "interface eth0", "sysctl net/ipv4/ip_forward", or the path of a key
+	Kind   string `json:"kind"`
+	Want   string `json:"want,omitempty"`
+	Got    string `json:"got,omitempty"`
+	// Fix is the command for sh that fixes the problem. It is empty if no single command does.
+	Fix string `json:"fix,omitempty"`
+
+	err error
+}
+
+// The values of Problem.Kind.
+const (
+	ProblemDiffers    = "differs"     // the object has the value Got instead of Want
+	ProblemMissing    = "missing"     // the object lacks Want
+	ProblemUnknownKey = "unknown-key" // no plugin reads the key; Want is the key that was probably meant, Got the value
+	ProblemWrongType  = "wrong-type"  // the key has a value of another JSON type
+	ProblemOther      = "other"       // Got is a text for people
+)
+
+// Errorf returns the problem as an error. It formats the text as fmt.Errorf does, including %w.
+func (p Problem) Errorf(format string, args ...any) *Problem {
+	p.err = fmt.Errorf(format, args...)
+	return &p
+}
+
+func (p *Problem) Error() string { return p.err.Error() }
+
+func (p *Problem) Unwrap() error { return p.err }
+
+// ProblemsIn returns the problems in the tree of err, and a problem of the kind ProblemOther for each
+// other error that is joined with one. It returns nil if there is no Problem in the tree.
+func ProblemsIn(err error) []Problem {
+	all := problemsIn(err)
+	if !slices.ContainsFunc(all, func(p Problem) bool { return p.Kind != ProblemOther }) {
+		return nil
+	}
+	return all
+}
+
+func problemsIn(err error) (all []Problem) {
+	switch e := err.(type) {
+	case nil:
+		return nil
+	case *Problem:
+		return []Problem{*e}
+	case *Error:
+		if e.Problems != nil {
+			return e.Problems
+		}
+	case interface{ Unwrap() []error }:
+		for _, one := range e.Unwrap() {
+			all = append(all, problemsIn(one)...)
+		}
+		return all
+	}
+	if all = ProblemsIn(errors.Unwrap(err)); all == nil {
+		all = []Problem{{Kind: ProblemOther, Got: err.Error()}}
+	}
+	return all
+}
+
+// Command returns the words as a command for sh, quoted where sh needs it.
+func Command(words ...string) string {
+	var quoted []string
+	for _, word := range words {
+		plain := func(r rune) bool {
+			return strings.ContainsRune("/._-+:,@%=", r) || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
+		}
+		if word == "" || strings.ContainsFunc(word, func(r rune) bool { return !plain(r) }) {
+			word = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+		}
+		quoted = append(quoted, word)
+	}
+	return strings.Join(quoted, " ")
 }

@@ -151,7 +151,7 @@ func (d device) diffReceived() error {
 	ifb := links[0]
 	errs := []error{d.receive.on(ifb).diff(d.conn)}
 	if !ifb.Up {
-		errs = append(errs, fmt.Errorf("interface %s is down", ifb.Name))
+		errs = append(errs, attach.LinkProblem(d.conn, ifb, "up", "down").Errorf("interface %s is down", ifb.Name))
 	}
 	q, err := d.conn.Qdisc(d.link, nl.Ingress)
 	if err == nil && q != ingressQdisc() {

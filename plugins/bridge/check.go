@@ -82,8 +82,9 @@ func (c *checker) diffNode(missing error) error {
 	}
 	var errs []error
 	reportIf := types.ProblemsInto(&errs)
-	reportIf(!br.Up, "bridge %s is down", br.Name)
-	reportIf(c.conf.promisc && !br.Promisc, "bridge %s is not in promiscuous mode", br.Name)
+	reportIf(!br.Up, "%w", attach.LinkProblem(c.node, br, "up", "down").Errorf("bridge %s is down", br.Name))
+	promisc := attach.LinkProblem(c.node, br, "promisc on", "promisc off")
+	reportIf(c.conf.promisc && !br.Promisc, "%w", promisc.Errorf("bridge %s is not in promiscuous mode", br.Name))
 	reportIf(c.conf.filtering && !br.VLANFiltering, "bridge %s does not filter VLANs", br.Name)
 	if missing != nil {
 		return errors.Join(append(errs, missing)...)
@@ -113,7 +114,7 @@ func (c *checker) findHost() (nl.Link, error) {
 func (c *checker) diffPort(br nl.Link) error {
 	host, want := c.host, c.conf.port
 	if host.Master != br.Index {
-		return fmt.Errorf("interface %s is no port of bridge %s", host.Name, br.Name)
+		return attach.LinkProblem(c.node, host, "master "+br.Name, "").Errorf("interface %s is no port of bridge %s", host.Name, br.Name)
 	}
 	have, err := c.node.Port(host)
 	if err != nil {
@@ -121,10 +122,18 @@ func (c *checker) diffPort(br nl.Link) error {
 	}
 	var errs []error
 	reportIf := types.ProblemsInto(&errs)
-	reportIf(!host.Up, "port %s is down", host.Name)
-	reportIf(have.Hairpin != want.Hairpin, "port %s has hairpin %t, not %t", host.Name, have.Hairpin, want.Hairpin)
-	reportIf(have.Isolated != want.Isolated, "port %s has isolated %t, not %t", host.Name, have.Isolated, want.Isolated)
+	reportIf(!host.Up, "%w", attach.LinkProblem(c.node, host, "up", "down").Errorf("port %s is down", host.Name))
+	errs = append(errs, c.diffFlag("hairpin", want.Hairpin, have.Hairpin), c.diffFlag("isolated", want.Isolated, have.Isolated))
 	return errors.Join(append(errs, c.diffVLANs(br))...)
+}
+
+// diffFlag compares a flag of the container's port.
+func (c *checker) diffFlag(flag string, want, got bool) error {
+	if want == got {
+		return nil
+	}
+	words := map[bool]string{true: "type bridge_slave " + flag + " on", false: "type bridge_slave " + flag + " off"}
+	return attach.LinkProblem(c.node, c.host, words[want], words[got]).Errorf("port %s has %s %t, not %t", c.host.Name, flag, got, want)
 }
 
 // diffVLANs compares the VLANs of the container's port.
@@ -176,7 +185,8 @@ func (c *checker) diffGateway(br nl.Link) error {
 	errs := []error{c.diffGatewayPort(dev, br), attach.DiffForwarding(c.node, c.ips())}
 	reportIf := types.ProblemsInto(&errs)
 	for _, gw := range gatewaysOf(c.ips()) {
-		reportIf(!hasAddr(have, gw), "interface %s has no gateway address %s", dev.Name, gw)
+		missing := attach.MissingAddr(c.node, dev, nl.Addr{Prefix: gw})
+		reportIf(!hasAddr(have, gw), "%w", missing.Errorf("interface %s has no gateway address %s", dev.Name, gw))
 	}
 	if dev.Up && br.Up && errors.Join(errs...) == nil { // otherwise the kernel has no route yet
 		errs = append(errs, c.diffNodeRoutes(dev))
@@ -216,7 +226,8 @@ func (c *checker) diffNodeRoute(dev nl.Link, subnet netip.Prefix, addr netip.Add
 	if slices.ContainsFunc(routes, func(r nl.Route) bool { return r.Dst == subnet }) {
 		return fmt.Errorf("interface %s has the route %s, but packets for %s %s", dev.Name, subnet, addr, where)
 	}
-	return fmt.Errorf("interface %s has no route %s: packets for %s %s", dev.Name, subnet, addr, where)
+	missing := attach.MissingRoute(c.node, dev, nl.Route{Dst: subnet})
+	return missing.Errorf("interface %s has no route %s: packets for %s %s", dev.Name, subnet, addr, where)
 }
 
 // diffGatewayPort compares the gateway's port, if the gateway is in a VLAN. Additional VLANs
@@ -230,12 +241,12 @@ func (c *checker) diffGatewayPort(dev, br nl.Link) error {
 		return err
 	}
 	if port.Master != br.Index {
-		return fmt.Errorf("interface %s is no port of bridge %s", port.Name, br.Name)
+		return attach.LinkProblem(c.node, port, "master "+br.Name, "").Errorf("interface %s is no port of bridge %s", port.Name, br.Name)
 	}
 	var errs []error
 	reportIf := types.ProblemsInto(&errs)
 	for _, l := range []nl.Link{dev, port} {
-		reportIf(!l.Up, "interface %s is down", l.Name)
+		reportIf(!l.Up, "%w", attach.LinkProblem(c.node, l, "up", "down").Errorf("interface %s is down", l.Name))
 	}
 	have, err := c.node.VLANs(port)
 	return errors.Join(append(errs, err, missingVLANs(port, vlansOf(c.conf.gatewayPort()), have))...)

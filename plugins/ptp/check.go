@@ -35,6 +35,9 @@ func check(r *skel.Request) error {
 	}
 	ips := attach.IPsOf(prev, r.IfName)
 	spec.Kind, spec.Routes = "veth", podRoutes(ips, attach.PrevRoutes(prev, host))
+	for i := range spec.Addrs {
+		spec.Addrs[i].NoPrefixRoute = true // as podSpec, for the command of a missing address
+	}
 	reserved := ipam.StartCheck(r)
 	if changed == nil {
 		changed = (&hostEnd{r: r, conf: conf, node: node, host: host}).diff(ips)

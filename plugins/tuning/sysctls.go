@@ -142,9 +142,9 @@ func hasNoValue(err error) bool {
 
 // diff returns an error if the present value is not the configured one. It ignores differences
 // in white space: the kernel prints lists with tabs.
-func (s currentSysctl) diff() error {
+func (s currentSysctl) diff(pod *ns.Handle) error {
 	if s.noValue || slices.Equal(strings.Fields(s.now), strings.Fields(s.Value)) {
 		return nil
 	}
-	return fmt.Errorf("sysctl %s of the container is %q, not %q", s.Key, s.now, s.Value)
+	return s.Differs(pod, s.now).Errorf("sysctl %s of the container is %q, not %q", s.Key, s.now, s.Value)
 }

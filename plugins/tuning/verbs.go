@@ -223,7 +223,7 @@ func warnOfSysctls(r *skel.Request, missingFile string) {
 	}
 	var kept []string
 	for _, s := range sysctls {
-		if !s.noValue && s.diff() == nil {
+		if !s.noValue && s.diff(r.Pod) == nil {
 			kept = append(kept, s.Key)
 		}
 	}
@@ -304,7 +304,7 @@ func check(r *skel.Request) error {
 		errs = append(errs, fmt.Errorf("%s of interface %s is %v, not %v", d.name, r.IfName, d.have, d.want))
 	}
 	for _, s := range t.sysctls {
-		errs = append(errs, s.diff())
+		errs = append(errs, s.diff(r.Pod))
 	}
 	return types.Coded(types.CodeChanged, errors.Join(append(errs, t.checkSaved())...))
 }
