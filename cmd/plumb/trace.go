@@ -119,7 +119,7 @@ const traceColumns = "%-12s  %-10s  %-12s  %-6s  %-7s  %-14s  %9s  %s\n"
 // text returns a call, its steps if they are wanted, and the calls of its IPAM plugins, which are indented.
 func (o traceOptions) text(c *traces.Call, indent string) string {
 	var b strings.Builder
-	took := fmt.Sprintf("%.1fms", c.TookMS)
+	took := fmt.Sprintf("%.1fms", c.DurationMS)
 	if c.Outcome == traces.OutcomeKilled {
 		took = "-"
 	}
@@ -139,7 +139,7 @@ func (o traceOptions) text(c *traces.Call, indent string) string {
 			if s.Error != "" {
 				failed = ": " + oneLine(s.Error)
 			}
-			fmt.Fprintf(&b, "%s    %9.3fms  %9.3fms  %s%s\n", indent, s.AtMS, s.TookMS, oneLine(s.Step), failed)
+			fmt.Fprintf(&b, "%s    %9.3fms  %9.3fms  %s%s\n", indent, s.OffsetMS, s.DurationMS, oneLine(s.Step), failed)
 		}
 	}
 	for _, inner := range c.Calls {

@@ -39,16 +39,16 @@ const (
 // A Record is one line of CNI_LOG_FILE or Pipe: the begin of a call, a step that has ended, or the end of
 // a call.
 type Record struct {
-	Time   time.Time `json:"time"` // when the call or the step began
-	Event  string    `json:"event"`
-	Call   string    `json:"call,omitempty"` // the ID that all records of a call share
-	Who    string    `json:"plugin"`         // the plugin and the verb: "bridge ADD"
-	Step   string    `json:"step,omitempty"`
-	AtMS   float64   `json:"atMs"`   // of a step: milliseconds from the begin of the first step to that of this step
-	TookMS float64   `json:"tookMs"` // of a step, or of a call that has ended: the duration in milliseconds
-	Error  string    `json:"error,omitempty"`
-	Code   uint      `json:"code,omitempty"` // of the error of a call
-	Lost   int       `json:"lost,omitempty"` // at the end of a call: the number of its records that are not in the pipe
+	Time       time.Time `json:"time"` // when the call or the step began
+	Event      string    `json:"event"`
+	Call       string    `json:"call,omitempty"` // the ID that all records of a call share
+	Who        string    `json:"plugin"`         // the plugin and the verb: "bridge ADD"
+	Step       string    `json:"step,omitempty"`
+	OffsetMS   float64   `json:"offsetMs"`   // of a step: milliseconds from the begin of the first step to that of this step
+	DurationMS float64   `json:"durationMs"` // of a step, or of a call that has ended: the duration in milliseconds
+	Error      string    `json:"error,omitempty"`
+	Code       uint      `json:"code,omitempty"` // of the error of a call
+	Lost       int       `json:"lost,omitempty"` // at the end of a call: the number of its records that are not in the pipe
 	// About says which call begins or ends. It is nil in the record of a step.
 	About *Call `json:"about,omitempty"`
 }
@@ -82,7 +82,7 @@ func (t *Tracer) EndCall(code uint, err error) {
 	}
 	took := time.Since(t.began)
 	t.write(Record{
-		Event: EventEnd, Time: t.began.UTC(), Call: t.id, Who: t.Who, TookMS: ms(took),
+		Event: EventEnd, Time: t.began.UTC(), Call: t.id, Who: t.Who, DurationMS: ms(took),
 		Error: text(err), Code: code, Lost: t.lost, About: &t.call,
 	})
 	if t.OTLP != nil {
@@ -119,7 +119,7 @@ func (t *Tracer) write(r Record) {
 // line returns the record as a line of JSON.
 func (r Record) line() []byte {
 	b, err := json.Marshal(r)
-	if err != nil { // cannot happen: atMs and tookMs are finite numbers, and the year has four digits
+	if err != nil { // cannot happen: offsetMs and durationMs are finite numbers, and the year has four digits
 		return nil
 	}
 	return append(b, '\n')

@@ -109,7 +109,9 @@ func (t *Tracer) end(step string, begin time.Time, err error) error {
 		}
 		fmt.Fprintf(t.Text, "%s %9.3fms %9.3fms %s%s\n", t.Who, ms(at), ms(took), step, outcome)
 	}
-	t.write(Record{Event: EventStep, Time: begin.UTC(), Call: t.id, Who: t.Who, Step: step, AtMS: ms(at), TookMS: ms(took), Error: text(err)})
+	r := Record{Event: EventStep, Time: begin.UTC(), Call: t.id, Who: t.Who, Step: step, Error: text(err)}
+	r.OffsetMS, r.DurationMS = ms(at), ms(took)
+	t.write(r)
 	if t.OTLP != nil {
 		t.spans = append(t.spans, newSpan(step, begin, took, err))
 	}

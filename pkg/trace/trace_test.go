@@ -76,10 +76,10 @@ func TestLines(t *testing.T) {
 	at := -1.0
 	for i, want := range []Record{{Step: "add link x"}, {Step: "set <y>", Error: "boom\nbang"}} {
 		var got Record
-		if err := dec.Decode(&got); err != nil || got.Event != EventStep || got.Who != "bridge ADD" || got.Step != want.Step || got.Error != want.Error || got.Time.IsZero() || got.TookMS < 0 || got.AtMS <= at {
+		if err := dec.Decode(&got); err != nil || got.Event != EventStep || got.Who != "bridge ADD" || got.Step != want.Step || got.Error != want.Error || got.Time.IsZero() || got.DurationMS < 0 || got.OffsetMS <= at {
 			t.Errorf("line %d: %v, %+v", i, err, got)
 		}
-		at = got.AtMS
+		at = got.OffsetMS
 	}
 }
 

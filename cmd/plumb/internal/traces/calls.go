@@ -25,10 +25,10 @@ type Call struct {
 	Plugin      string    `json:"plugin"`
 	PID         int       `json:"pid"`
 	Outcome     string    `json:"outcome"`
-	// TookMS is the duration in milliseconds, without the start of the process. If the outcome is running, it is
+	// DurationMS is the duration in milliseconds, without the start of the process. If the outcome is running, it is
 	// the time until the trace ended. If the outcome is killed, it is 0, because the end is not known.
-	TookMS float64 `json:"tookMs"`
-	Error  *Error  `json:"error,omitempty"` // only if the outcome is failed
+	DurationMS float64 `json:"durationMs"`
+	Error      *Error  `json:"error,omitempty"` // only if the outcome is failed
 	// LostLines is the number of records of the call that did not fit into the pipe. Their steps are missing in Steps.
 	LostLines int     `json:"lostLines,omitempty"`
 	Steps     []Step  `json:"steps"` // in the order in which they ended
@@ -49,10 +49,10 @@ type Error struct {
 
 // A Step is one operation of a call outside the process of the plugin.
 type Step struct {
-	Step   string  `json:"step"`
-	AtMS   float64 `json:"atMs"`   // milliseconds from the begin of the call to that of the step
-	TookMS float64 `json:"tookMs"` // milliseconds
-	Error  string  `json:"error,omitempty"`
+	Step       string  `json:"step"`
+	OffsetMS   float64 `json:"offsetMs"`   // milliseconds from the begin of the call to that of the step
+	DurationMS float64 `json:"durationMs"` // milliseconds
+	Error      string  `json:"error,omitempty"`
 }
 
 // openCalls has the calls that have begun and not ended.
@@ -75,9 +75,9 @@ func (o *openCalls) add(r trace.Record) *Call {
 	case c == nil: // a step of a call that began before the listener opened the pipe
 	case r.Event == trace.EventStep:
 		at := r.Time.Sub(c.Time)
-		c.Steps = append(c.Steps, Step{Step: r.Step, AtMS: ms(at), TookMS: r.TookMS, Error: r.Error})
+		c.Steps = append(c.Steps, Step{Step: r.Step, OffsetMS: ms(at), DurationMS: r.DurationMS, Error: r.Error})
 	case r.Event == trace.EventEnd:
-		c.TookMS, c.LostLines, c.Outcome = r.TookMS, r.Lost, OutcomeOK
+		c.DurationMS, c.LostLines, c.Outcome = r.DurationMS, r.Lost, OutcomeOK
 		if r.Error != "" || r.Code != 0 {
 			c.Outcome, c.Error = OutcomeFailed, &Error{r.Code, r.Error}
 		}
@@ -135,7 +135,7 @@ func (o *openCalls) removeKilled() []*Call {
 func (o *openCalls) removeRunning(now time.Time) []*Call {
 	var running []*Call
 	for _, c := range o.byID {
-		c.Outcome, c.TookMS = OutcomeRunning, ms(now.Sub(c.Time))
+		c.Outcome, c.DurationMS = OutcomeRunning, ms(now.Sub(c.Time))
 		running = append(running, c)
 	}
 	return o.finishAll(running)

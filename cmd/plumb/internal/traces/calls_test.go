@@ -52,16 +52,16 @@ func asJSON(t *testing.T, calls []*Call) string {
 func TestCallOfAnIPAMPluginIsWithinThatOfItsCaller(t *testing.T) {
 	o := newOpenCalls(none)
 	failed := record(trace.EventEnd, "host-local", 2)
-	failed.Error, failed.Code, failed.TookMS = "exhausted", 11, 3
+	failed.Error, failed.Code, failed.DurationMS = "exhausted", 11, 3
 	lost := record(trace.EventEnd, "bridge", 0)
-	lost.Lost, lost.TookMS = 4, 9
+	lost.Lost, lost.DurationMS = 4, 9
 	done := addAll(o,
 		record(trace.EventBegin, "bridge", 0), record(trace.EventBegin, "host-local", 2), record(trace.EventStep, "host-local", 3),
 		record(trace.EventStep, "bridge", 1), record(trace.EventStep, "unknown", 1), failed, lost)
 	const want = `[{"time":"2026-01-02T12:00:00Z","network":"pods","container":"c1","ifName":"eth0","command":"ADD","plugin":"bridge","pid":10,` +
-		`"outcome":"ok","tookMs":9,"lostLines":4,"steps":[{"step":"step of bridge","atMs":1,"tookMs":0}],"calls":[` +
+		`"outcome":"ok","durationMs":9,"lostLines":4,"steps":[{"step":"step of bridge","offsetMs":1,"durationMs":0}],"calls":[` +
 		`{"time":"2026-01-02T12:00:00.002Z","network":"pods","container":"c1","ifName":"eth0","command":"ADD","plugin":"host-local","pid":11,` +
-		`"outcome":"failed","tookMs":3,"error":{"code":11,"message":"exhausted"},"steps":[{"step":"step of host-local","atMs":1,"tookMs":0}],"calls":[]}]}]`
+		`"outcome":"failed","durationMs":3,"error":{"code":11,"message":"exhausted"},"steps":[{"step":"step of host-local","offsetMs":1,"durationMs":0}],"calls":[]}]}]`
 	if got := asJSON(t, done); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
@@ -97,7 +97,7 @@ func TestKilledCalls(t *testing.T) {
 		t.Errorf("at its first check: %s", asJSON(t, done))
 	}
 	done := killed(10, 11)
-	if len(done) != 1 || done[0].Outcome != OutcomeKilled || done[0].TookMS != 0 || len(done[0].Calls) != 1 || done[0].Calls[0].Outcome != OutcomeKilled {
+	if len(done) != 1 || done[0].Outcome != OutcomeKilled || done[0].DurationMS != 0 || len(done[0].Calls) != 1 || done[0].Calls[0].Outcome != OutcomeKilled {
 		t.Errorf("%s", asJSON(t, done))
 	}
 }
@@ -116,8 +116,8 @@ func TestEndOfTheTraceReportsWhatIsUnderWay(t *testing.T) {
 	o := newOpenCalls(none)
 	addAll(o, record(trace.EventBegin, "bridge", 0), record(trace.EventBegin, "host-local", 2), record(trace.EventBegin, "loopback", 1))
 	done := o.removeRunning(noon.Add(10 * time.Millisecond))
-	if len(done) != 2 || done[0].Plugin != "bridge" || done[0].TookMS != 10 || done[0].Outcome != OutcomeRunning ||
-		len(done[0].Calls) != 1 || done[0].Calls[0].TookMS != 8 || done[1].Plugin != "loopback" {
+	if len(done) != 2 || done[0].Plugin != "bridge" || done[0].DurationMS != 10 || done[0].Outcome != OutcomeRunning ||
+		len(done[0].Calls) != 1 || done[0].Calls[0].DurationMS != 8 || done[1].Plugin != "loopback" {
 		t.Errorf("%s", asJSON(t, done))
 	}
 }
