@@ -17,37 +17,39 @@ import (
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/doctor"
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/pkg/types"
 )
 
 // newDoctor returns the command doctor.
 func newDoctor() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "doctor [FILE…]",
-		Short: "Find what is wrong with the container networks of this node, and how to mend it",
-		Long: `doctor finds what is wrong with the container networks of this node: in their configurations (those of the folder,
-or FILE…), the plugins' executables, the kernel, and what the node holds for containers. It changes nothing itself, but
-host-local, which it calls, may release reservations from before a reboot. The exit status is 1 if something is wrong.`,
+		Short: "Find what is wrong with the container networks of this node, and how to fix it",
+		Long: `doctor finds what is wrong with the container networks of this node: in their configurations (those of the directory,
+or FILE…), the plugins' executables, the kernel, and what the node holds for containers. It asks the plugins by STATUS and
+CHECK. It changes nothing itself, but host-local may release reservations from before a reboot. The exit status is 1 if
+something is wrong.`,
 		Example: "  plumb doctor\n  crictl pods -q --no-trunc | plumb doctor --live -\n  plumb doctor 10-pods.conflist",
 		Args:    usage(cobra.ArbitraryArgs),
 	}
 	places, format := addPlaces(c.Flags()), addOutput(c.Flags())
-	var wire bool
+	var probe bool
 	var live string
-	var timeout time.Duration
 	begin := time.Now()
-	c.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "how long one call of a plugin may take")
+	timeout := addTimeout(c.Flags())
 	c.Flags().StringVar(&live, "live", "", "`file` with the whole IDs of all live containers of all runtimes; - for stdin")
-	c.Flags().BoolVar(&wire, "wire", false, "also ask other hosts whether they use an address of a container (ARP, neighbor discovery); takes seconds")
+	c.Flags().BoolVar(&probe, "probe", false,
+		"also ask other hosts whether they use an address of a container (ARP, neighbor discovery); takes seconds")
 	c.RunE = func(c *cobra.Command, files []string) error {
-		if len(files) > 0 && (live != "" || wire) {
-			return usageError{errors.New("--live and --wire are for what the node holds, which is not examined if files are given")}
+		if len(files) > 0 && (live != "" || probe) {
+			return usageError{errors.New("--live and --probe are for what the node holds, which is not examined if files are given")}
 		}
-		if timeout <= 0 {
-			return usageError{fmt.Errorf("--timeout %s: want a positive time", timeout)}
+		if *timeout <= 0 {
+			return usageError{fmt.Errorf("--timeout %s: want a positive time", *timeout)}
 		}
-		o := doctor.Options{Places: *places, Files: files, Timeout: timeout, Wire: wire, LiveFile: live, Flags: placeFlags(c.Flags(), places), Spare: spareFolders()}
-		if info, err := os.Stat(live); live != "" && (err != nil || !info.Mode().IsRegular()) {
-			o.LiveFile = "-" // such as /dev/fd/63, which no other command can read again
+		o := doctor.Options{
+			Places: *places, Files: files, Timeout: *timeout, Probe: probe,
+			Flags: placeFlags(c.Flags(), places), Spare: spareDirectories(),
 		}
 		if live != "" {
 			o.Live = func(inv *node.Inventory) (node.LiveList, error) {
@@ -68,12 +70,17 @@ host-local, which it calls, may release reservations from before a reboot. The e
 			return err
 		case len(report.Findings) > 0:
 			return errFound
-		case len(report.Unread) > 0:
+		case len(report.Errors) > 0:
 			return errors.New("not everything could be examined")
 		}
 		return nil
 	}
 	return c
+}
+
+// addTimeout adds the flag --timeout.
+func addTimeout(flags *pflag.FlagSet) *time.Duration {
+	return flags.Duration("timeout", 30*time.Second, "how long one call of a plugin may take")
 }
 
 // examine examines the node. A signal ends it at once while it reads, and in order when it calls plugins.
@@ -97,14 +104,14 @@ func placeFlags(flags *pflag.FlagSet, p *node.Places) string {
 	var given strings.Builder
 	flags.Visit(func(f *pflag.Flag) {
 		for _, value := range values[f.Name] {
-			fmt.Fprintf(&given, " --%s %s", f.Name, node.Quote(value))
+			given.WriteString(" " + types.Command("--"+f.Name, value))
 		}
 	})
 	return given.String()
 }
 
-// spareFolders returns the folders in which an executable may be that CNI_PATH lacks.
-func spareFolders() []string {
+// spareDirectories returns the directories in which an executable may be that CNI_PATH lacks.
+func spareDirectories() []string {
 	dirs := []string{"/usr/lib/plumb/cni", "/opt/cni/bin", "/usr/lib/cni", "/usr/libexec/cni"}
 	if self, err := os.Executable(); err == nil {
 		dirs = append([]string{filepath.Dir(self)}, dirs...)
@@ -130,17 +137,17 @@ func isTerminal(f *os.File) bool {
 // printReport prints a report as text.
 func printReport(w io.Writer, r *doctor.Report) error {
 	for _, f := range r.Findings {
-		fmt.Fprintf(w, "%s: %s\n    %s\n", f.Where, strings.ReplaceAll(f.What, "\n", "\n  "), f.Mend)
+		fmt.Fprintf(w, "%s: %s\n    %s\n", f.Where, strings.ReplaceAll(f.What, "\n", "\n  "), f.Fix)
 	}
-	for _, u := range r.Unread {
+	for _, u := range r.Errors {
 		fmt.Fprintf(w, "not examined: %s\n", u)
 	}
 	found := "nothing found"
 	if n := len(r.Findings); n > 0 {
 		found = count(n, "problem")
 	}
-	if r.LeftOut > 0 {
-		fmt.Fprintf(w, "%s not judged: younger than a minute, or of unknown age; run doctor again in a minute\n", count(r.LeftOut, "attachment"))
+	if r.Skipped > 0 {
+		fmt.Fprintf(w, "%s not judged: younger than a minute, or of unknown age; run doctor again in a minute\n", count(r.Skipped, "attachment"))
 	}
 	_, err := fmt.Fprintf(w, "%s (%s, %s, %s, %s)\n", found, count(len(r.Files), "configuration"),
 		count(len(r.Executables), "executable"), count(r.Attachments, "attachment"), count(len(r.Checks), "check"))

@@ -8,6 +8,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/plugins"
 	"github.com/spf13/cobra"
 )
 
@@ -17,10 +18,10 @@ func newExplain() *cobra.Command {
 		Use:   "explain CONTAINER [IFNAME]",
 		Short: "Show what packets of a container meet, in their order",
 		Long: `explain shows the interfaces, addresses, routes, host ports and rules that packets from and to a container meet on
-this node. CONTAINER is the beginning of an ID. It changes nothing, and sends no packet.`,
+this node, and what CHECK of the plugins finds. CONTAINER is the beginning of an ID. It changes nothing, and sends no packet.`,
 		Args: usage(cobra.RangeArgs(1, 2)),
 	}
-	places, format := addPlaces(c.Flags()), addOutput(c.Flags())
+	places, format, timeout := addPlaces(c.Flags()), addOutput(c.Flags()), addTimeout(c.Flags())
 	c.RunE = func(c *cobra.Command, args []string) error {
 		inv, err := readNode(c, places)
 		if err != nil {
@@ -30,11 +31,14 @@ this node. CONTAINER is the beginning of an ID. It changes nothing, and sends no
 		if err != nil {
 			return usageError{err}
 		}
-		paths := []*node.Path{}
+		paths, caller := []*node.Path{}, plugins.NewCaller(places.PluginPath, *timeout)
 		for _, a := range attachments {
 			p, err := inv.Explain(a)
 			if err != nil {
 				return fmt.Errorf("explain %s: %w", a.ID(), err)
+			}
+			for _, d := range caller.Check(c.Context(), a) {
+				p.AddDamage(d.Plugin, d.Err)
 			}
 			paths = append(paths, p)
 		}

@@ -18,9 +18,12 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// addPlaces adds the flags for the folders that a command reads. The returned places have the values of the
+// mustExist is the annotation of flags that name directories, which checkFlags looks for.
+const mustExist = "must-exist"
+
+// addPlaces adds the flags for the directories that a command reads. The returned places have the values of the
 // flags after these have been parsed. The defaults are the environment variables of cnitool and the usual
-// folders of container runtimes.
+// directories of container runtimes.
 func addPlaces(flags *pflag.FlagSet) *node.Places {
 	p := &node.Places{
 		ConfDir:    environmentOr("NETCONFPATH", "/etc/cni/net.d"),
@@ -29,14 +32,17 @@ func addPlaces(flags *pflag.FlagSet) *node.Places {
 		DataDir:    pool.DefaultDataDir,
 		RunDir:     "/run/cni",
 	}
-	flags.Var((*folder)(&p.ConfDir), "conf-dir", "`folder` of the network configurations ($NETCONFPATH)")
-	flags.Var((*pathList)(&p.PluginPath), "cni-path", "`folders` of the plugins, separated by colons ($CNI_PATH)")
-	flags.StringArrayVar(&p.CacheDirs, "cache-dir", p.CacheDirs, "`folder` of libcni's cache, including the caches below it; may be repeated")
-	flags.Var((*folder)(&p.DataDir), "data-dir", "`folder` of reservations, beside those that configurations name")
+	flags.StringVar(&p.ConfDir, "conf-dir", p.ConfDir, "`directory` of the network configurations ($NETCONFPATH)")
+	flags.Var((*pathList)(&p.PluginPath), "cni-path", "`directories` of the plugins, separated by colons ($CNI_PATH)")
+	flags.StringArrayVar(&p.CacheDirs, "cache-dir", p.CacheDirs, "`directory` of libcni's cache, including the caches below it; may be repeated")
+	flags.StringVar(&p.DataDir, "data-dir", p.DataDir, "`directory` of reservations, beside those that configurations name")
+	for _, name := range []string{"conf-dir", "cache-dir", "data-dir"} {
+		_ = flags.SetAnnotation(name, mustExist, []string{}) // it fails only if there is no such flag
+	}
 	return p
 }
 
-// checkFlags returns an error if a flag was given with an empty value, or names a folder that does not exist. An
+// checkFlags returns an error if a flag was given with an empty value, or names a directory that does not exist. An
 // empty value is most often a variable that a script has not set. To ignore it would be dangerous: without the flag,
 // a command acts on more than was meant, such as on all networks.
 func checkFlags(c *cobra.Command, _ []string) error {
@@ -48,13 +54,13 @@ func checkFlags(c *cobra.Command, _ []string) error {
 	return nil
 }
 
-// flagProblem returns what is wrong with the value of a flag, or nil. It does not check a default, unless that is from
+// flagProblem returns what is wrong with the value of a flag, or nil. A flag with the annotation
+// mustExist names directories. A default is not checked, because it may be missing on a node without networks, unless it is from
 // $NETCONFPATH.
 func flagProblem(f *pflag.Flag) error {
 	name := "--" + f.Name
-	_, isFolder := f.Value.(*folder)
 	if !f.Changed {
-		if !isFolder || f.Name != "conf-dir" || os.Getenv("NETCONFPATH") == "" {
+		if f.Name != "conf-dir" || os.Getenv("NETCONFPATH") == "" || f.Annotations[mustExist] == nil {
 			return nil
 		}
 		name = "$NETCONFPATH"
@@ -66,27 +72,14 @@ func flagProblem(f *pflag.Flag) error {
 	if len(values) == 0 || slices.Contains(values, "") {
 		return fmt.Errorf("%s: the value is empty; give one, or leave out the flag", name)
 	}
-	if i := slices.IndexFunc(values, isMissing); i >= 0 && (isFolder || f.Name == "cache-dir") {
-		return fmt.Errorf("%s: there is no folder %s", name, values[i])
+	if i := slices.IndexFunc(values, isMissing); i >= 0 && f.Annotations[mustExist] != nil {
+		return fmt.Errorf("%s: there is no directory %s", name, values[i])
 	}
 	return nil
 }
 
-// A folder is the value of a flag for a folder. checkFlags refuses a folder that does not exist. The default may be
-// missing, as on a node without networks.
-type folder string
-
-func (f *folder) String() string { return string(*f) }
-
-func (f *folder) Set(s string) error {
-	*f = folder(s)
-	return nil
-}
-
-func (f *folder) Type() string { return "folder" }
-
-// isMissing reports whether the path does not exist or is not a folder. It reports false if that is not known, such
-// as without the permission: then the command returns the error when it reads the folder.
+// isMissing reports whether the path does not exist or is not a directory. It reports false if that is not known, such
+// as without the permission: then the command returns the error when it reads the directory.
 func isMissing(path string) bool {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -98,7 +91,7 @@ func isMissing(path string) bool {
 // environmentOr returns the value of an environment variable, or fallback if the variable is not set or empty.
 func environmentOr(name, fallback string) string { return cmp.Or(os.Getenv(name), fallback) }
 
-// A pathList is the value of a flag for several folders, separated by colons.
+// A pathList is the value of a flag for several directories, separated by colons.
 type pathList []string
 
 func (l *pathList) String() string { return strings.Join(*l, string(os.PathListSeparator)) }
@@ -108,7 +101,7 @@ func (l *pathList) Set(s string) error {
 	return nil
 }
 
-func (l *pathList) Type() string { return "folders" }
+func (l *pathList) Type() string { return "directories" }
 
 // An outputFormat is the value of the flag --output.
 type outputFormat string
@@ -148,7 +141,7 @@ func readNode(c *cobra.Command, p *node.Places) (*node.Inventory, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, problem := range inv.Unread {
+	for _, problem := range inv.Errors {
 		fmt.Fprintln(c.ErrOrStderr(), "plumb: cannot read", problem)
 	}
 	return inv, nil

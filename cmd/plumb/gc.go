@@ -1,12 +1,10 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -17,7 +15,7 @@ import (
 // newGC returns the command gc.
 func newGC() *cobra.Command {
 	c := &cobra.Command{
-		Use:   "gc (--live FILE | --live-from-results | --none-live | --dead CONTAINER)",
+		Use:   "gc (--live FILE | --live-from-cache | --no-live | --dead CONTAINER)",
 		Short: "Remove what dead containers left on this node",
 		Long: `gc removes what this node holds for containers that do not live any more. It calls DEL for each of their attachments,
 and GC for each network whose cniVersion has it. It keeps containers that are in the list of live ones, that are newer
@@ -29,8 +27,8 @@ containers.`,
 	}
 	g := &gc{begin: time.Now(), places: addPlaces(c.Flags()), format: addOutput(c.Flags())}
 	c.Flags().StringVar(&g.live, "live", "", "`file` with the whole IDs of all live containers of all runtimes; - for stdin")
-	c.Flags().BoolVar(&g.fromResults, "live-from-results", false, "live are the containers of which libcni's cache has a result")
-	c.Flags().BoolVar(&g.noneLive, "none-live", false, "no container with an attachment lives")
+	c.Flags().BoolVar(&g.fromResults, "live-from-cache", false, "live are the containers of which libcni's cache has a result")
+	c.Flags().BoolVar(&g.noneLive, "no-live", false, "no container with an attachment lives")
 	c.Flags().StringSliceVar(&g.dead, "dead", nil, "whole ID of a `container` that does not live any more; may be repeated")
 	c.Flags().BoolVar(&g.dryRun, "dry-run", false, "show what would be removed, and remove nothing")
 	c.Flags().BoolVar(&g.selection.Force, "force", false, "also remove what belongs to containers whose namespace exists without a process")
@@ -62,7 +60,7 @@ func (g *gc) run(c *cobra.Command, _ []string) error {
 		}
 	}
 	if sources != 1 {
-		return usageError{errors.New("give one of --live, --live-from-results, --none-live and --dead: gc must know which containers live")}
+		return usageError{errors.New("give one of --live, --live-from-cache, --no-live and --dead: gc must know which containers live")}
 	}
 	if g.selection.MinAge < 0 {
 		return usageError{fmt.Errorf("--min-age %s is negative", g.selection.MinAge)}
@@ -106,7 +104,7 @@ func (g *gc) readLive(c *cobra.Command, inv *node.Inventory) (node.LiveList, err
 	case len(g.dead) > 0:
 		return inv.NewDead(g.dead), nil
 	case g.noneLive:
-		return node.LiveList{None: true, Made: inv.Taken}, nil
+		return node.LiveList{None: true, Made: inv.Time}, nil
 	case g.live == "-":
 		stdin, ok := c.InOrStdin().(*os.File)
 		if !ok {
@@ -130,72 +128,60 @@ func (g *gc) printPlan(w io.Writer, p *node.Plan) error {
 	if g.format.isJSON() {
 		return printJSON(w, p)
 	}
-	err := cmp.Or(printAttachments(w, "would remove", p.Dead), printKept(w, p.Kept))
-	fmt.Fprintf(w, "%s would be removed, %d kept\n", count(len(p.Dead), "attachment"), len(p.Kept))
-	g.printSuspect(w, p.Kept)
-	return err
+	printAttachments(w, "would remove", p.Dead)
+	g.printKept(w, p.Kept, fmt.Sprintf("%s would be removed, %d kept", count(len(p.Dead), "attachment"), len(p.Kept)))
+	return nil
 }
 
-// printReport prints what was removed and what is left. If something is left, it returns an error.
+// printReport prints what was removed and what is left. If something is left, it returns errFound.
 func (g *gc) printReport(c *cobra.Command, r *node.Report) error {
 	w := c.OutOrStdout()
-	var err error
 	if g.format.isJSON() {
-		err = printJSON(w, r)
+		if err := printJSON(w, r); err != nil {
+			return err
+		}
 	} else {
-		err = cmp.Or(printAttachments(w, "removed", r.Removed), printKept(w, r.Kept), printLeft(w, r.Left))
-		fmt.Fprintf(w, "removed things of %s, kept %d, left %d\n", count(len(r.Removed), "attachment"), len(r.Kept), len(r.Left))
-		g.printSuspect(w, r.Kept)
+		printAttachments(w, "removed", r.Removed)
+		for _, l := range r.Left {
+			fmt.Fprintf(w, "left %s %s %s: %s\n", l.Network, l.ContainerID, l.IfName, l.Reason)
+			for _, t := range l.Resources {
+				fmt.Fprintf(w, "  %s\n", t.Remove)
+			}
+		}
+		g.printKept(w, r.Kept, fmt.Sprintf("removed resources of %s, kept %d, left %d", count(len(r.Removed), "attachment"), len(r.Kept), len(r.Left)))
 	}
 	for _, problem := range r.Errors {
 		fmt.Fprintln(c.ErrOrStderr(), "plumb:", problem)
 	}
 	if len(r.Left)+len(r.Errors) > 0 {
-		err = errors.Join(err, errors.New("not everything could be removed"))
+		return errFound
 	}
-	return err
+	return nil
 }
 
-// printAttachments prints attachments with their things.
-func printAttachments(out io.Writer, what string, all []*node.Attachment) error {
+// printAttachments prints attachments with their resources.
+func printAttachments(out io.Writer, what string, all []*node.Attachment) {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
 	for _, a := range all {
 		fmt.Fprintf(w, "%s %s %s %s\n", what, orUnknown(a.Network), orUnknown(a.ContainerID), orUnknown(a.IfName))
-		for _, t := range a.Things {
+		for _, t := range a.Resources {
 			fmt.Fprintf(w, "  %s\t%s\t%s\n", t.Kind, t.Name, t.Where)
 		}
 	}
-	return w.Flush()
+	_ = w.Flush() // main returns the error of stdout
 }
 
-// printKept prints attachments that are kept, with the reasons.
-func printKept(w io.Writer, kept []node.WithReason) error {
-	var errs []error
+// printKept prints attachments that are kept, with the reasons, the last line, and how to remove those that may be leftovers.
+func (g *gc) printKept(w io.Writer, kept []node.WithReason, last string) {
+	suspect := 0
 	for _, k := range kept {
-		_, err := fmt.Fprintf(w, "kept %s %s %s: %s\n", k.Network, k.ContainerID, k.IfName, k.Reason)
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
-}
-
-// printSuspect prints how to remove the kept attachments that may be leftovers.
-func (g *gc) printSuspect(w io.Writer, kept []node.WithReason) {
-	suspect := slices.DeleteFunc(slices.Clone(kept), func(k node.WithReason) bool { return k.Life != node.Suspect })
-	if len(suspect) > 0 && !g.selection.Force {
-		fmt.Fprintf(w, "suspect: %d; if no runtime has these containers, give --force\n", len(suspect))
-	}
-}
-
-// printLeft prints what is left of dead attachments, with the reasons and the commands that remove it.
-func printLeft(w io.Writer, left []node.WithReason) error {
-	var errs []error
-	for _, l := range left {
-		_, err := fmt.Fprintf(w, "left %s %s %s: %s\n", l.Network, l.ContainerID, l.IfName, l.Reason)
-		errs = append(errs, err)
-		for _, t := range l.Things {
-			_, err := fmt.Fprintf(w, "  %s\n", t.Remove)
-			errs = append(errs, err)
+		fmt.Fprintf(w, "kept %s %s %s: %s\n", k.Network, k.ContainerID, k.IfName, k.Reason)
+		if k.Life == node.Suspect {
+			suspect++
 		}
 	}
-	return errors.Join(errs...)
+	fmt.Fprintln(w, last)
+	if suspect > 0 && !g.selection.Force {
+		fmt.Fprintf(w, "suspect: %d; if no runtime has these containers, give --force\n", suspect)
+	}
 }

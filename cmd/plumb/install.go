@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/install"
-	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/pkg/types"
 )
 
 // installFlags are the flags of plumb install that are not in install.Options.
@@ -21,7 +20,7 @@ type installFlags struct {
 	install.Options
 	restore string
 	wait    bool
-	output  string
+	format  *outputFormat
 }
 
 func newInstall() *cobra.Command {
@@ -52,15 +51,13 @@ need them for its DEL; the command that removes them is printed.`,
 	flags.StringVar(&f.ConfDir, "conf-dir", "", "the `folder` of the configurations, usually /etc/cni/net.d")
 	flags.DurationVar(&f.Timeout, "timeout", 10*time.Second, "how long one of the new plugins may take to print its version")
 	flags.BoolVar(&f.wait, "wait", false, "wait for SIGTERM first; without other flags, do nothing else")
-	flags.StringVarP(&f.output, "output", "o", "text", "text or json")
+	f.format = addOutput(flags)
 	return c
 }
 
 // check returns an error if the flags contradict each other.
 func (f *installFlags) check() error {
 	switch {
-	case f.output != "text" && f.output != "json":
-		return usageError{fmt.Errorf("-o %s: use text or json", f.output)}
 	case f.Timeout <= 0:
 		return usageError{fmt.Errorf("--timeout %s: want a positive time", f.Timeout)}
 	case f.To == "" && !f.wait:
@@ -92,10 +89,8 @@ func (f *installFlags) run(c *cobra.Command) error {
 		f.Backup, do = f.restore, install.Restore
 	}
 	report, err := do(ctx, f.Options)
-	if f.output == "json" {
-		encoder := json.NewEncoder(out)
-		encoder.SetIndent("", "  ")
-		return errors.Join(err, encoder.Encode(report))
+	if f.format.isJSON() {
+		return errors.Join(err, printJSON(out, report))
 	}
 	return errors.Join(err, f.print(out, report, err == nil))
 }
@@ -115,7 +110,7 @@ func (f *installFlags) print(out io.Writer, report install.Report, complete bool
 		for _, file := range list.files {
 			fmt.Fprintf(&b, "  %-18s %s\n", filepath.Base(file.Path), file.Action)
 			if file.Action == install.Stays {
-				stays = append(stays, node.Quote(file.Path))
+				stays = append(stays, types.Command(file.Path))
 			}
 		}
 		if complete && list.dir != "" {
@@ -145,11 +140,11 @@ func (f *installFlags) print(out io.Writer, report install.Report, complete bool
 
 // restoreCommand returns the command that undoes the installation.
 func (f *installFlags) restoreCommand() string {
-	command := "plumb install --to " + node.Quote(f.To) + " --restore " + node.Quote(f.Backup)
+	words := []string{"plumb", "install", "--to", f.To, "--restore", f.Backup}
 	if f.ConfDir != "" {
-		command += " --conf-dir " + node.Quote(f.ConfDir)
+		words = append(words, "--conf-dir", f.ConfDir)
 	}
-	return command
+	return types.Command(words...)
 }
 
 // countFiles returns how many files have this action.

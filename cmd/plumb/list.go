@@ -37,7 +37,7 @@ elements of nftables, and files. It changes nothing.`,
 		if format.isJSON() {
 			return printJSON(c.OutOrStdout(), inv)
 		}
-		return attachmentTable{inv.Attachments, inv.Taken, noTrunc}.print(c.OutOrStdout())
+		return attachmentTable{inv.Attachments, inv.Time, noTrunc}.print(c.OutOrStdout())
 	}
 	return c
 }
@@ -52,14 +52,14 @@ type attachmentTable struct {
 // print prints the table, and a line with what it has.
 func (t attachmentTable) print(out io.Writer) error {
 	w := tabwriter.NewWriter(out, 0, 8, 2, ' ', 0)
-	networks, doubts := map[string]bool{}, 0
+	networks, suspect := map[string]bool{}, 0
 	if len(t.attachments) > 0 {
 		fmt.Fprintln(w, "NETWORK\tCONTAINER\tIF\tADDRESSES\tON THE NODE\tSINCE")
 	}
 	for _, a := range t.attachments {
 		networks[a.Network] = true
-		if a.Doubt != "" {
-			doubts++
+		if a.Reason != "" {
+			suspect++
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", orUnknown(a.Network), orUnknown(t.id(a)), orUnknown(a.IfName),
 			strings.Join(a.Addresses, " "), a.Summary(), age(t.now, a.Since()))
@@ -68,8 +68,8 @@ func (t attachmentTable) print(out io.Writer) error {
 		return err
 	}
 	line := fmt.Sprintf("%s, %s", count(len(networks), "network"), count(len(t.attachments), "attachment"))
-	if doubts > 0 {
-		line += fmt.Sprintf(", %d to look at: plumb doctor", doubts)
+	if suspect > 0 {
+		line += fmt.Sprintf(", %d to look at: plumb doctor", suspect)
 	}
 	_, err := fmt.Fprintln(out, line)
 	return err

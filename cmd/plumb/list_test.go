@@ -75,7 +75,7 @@ var _ = Describe("plumb list", func() {
 		Expect(changed).NotTo(Equal(string(text)))
 		Expect(os.WriteFile(b.path("cache/results/pods-c1-eth0"), []byte(changed), 0o600)).To(Succeed())
 		Expect(b.plumb("list")).To(MatchRegexp(`pods +c1 +eth0 +10.1.2.2 fd00:1:2::2 +veth`))
-		Expect(b.plumb("explain", "c1")).To(And(Not(ContainSubstring("127.0.0.1")), Not(ContainSubstring("::1 "))))
+		Expect(b.plumb("explain", "c1")).To(Not(MatchRegexp(`route to (127|::1)`)))
 	})
 
 	It("finds the interface in the container by libcni's cache", func() {
@@ -102,7 +102,7 @@ var _ = Describe("plumb list", func() {
 	It("says if an attachment of bridge has no host end", func() {
 		b := newTestbed()
 		b.add(b.network("10-pods.conflist", chain), newPod("c1"))
-		b.node.MustLine(GinkgoTB(), "ip link del "+b.inventory().Attachments[0].Things[2].Name)
+		b.node.MustLine(GinkgoTB(), "ip link del "+b.inventory().Attachments[0].Resources[2].Name)
 		Expect(b.plumb("list")).To(MatchRegexp(`c1 .* no host end, masq4`))
 	})
 
@@ -121,16 +121,16 @@ var _ = Describe("plumb list", func() {
 		b := newTestbed()
 		b.add(b.network("10-pods.conflist", chain), newPod("c1", 8080))
 		inv := b.inventory()
-		Expect(inv.Unread).To(BeEmpty())
+		Expect(inv.Errors).To(BeEmpty())
 		Expect(inv.Networks).To(HaveLen(1))
 		Expect(inv.Networks[0].Plugins).To(Equal([]string{"bridge", "portmap", "tuning"}))
 		Expect(inv.Attachments).To(HaveLen(1))
 		a := inv.Attachments[0]
 		Expect(a.ID().String()).To(Equal("pods/c1/eth0"))
 		Expect(a.Addresses).To(Equal([]string{"10.1.2.2", "fd00:1:2::2"}))
-		Expect(a.Things[len(a.Things)-1]).To(HaveField("Name", "libcni"), "the record of libcni, not once more its path")
+		Expect(a.Resources[len(a.Resources)-1]).To(HaveField("Name", "libcni"), "the record of libcni, not once more its path")
 		removals := map[string]bool{}
-		for _, t := range a.Things {
+		for _, t := range a.Resources {
 			removals[t.Remove] = true
 			if t.Kind == "reservation" || t.Kind == "record" || t.Kind == "result" {
 				Expect(*t.Since).To(BeTemporally("~", time.Now(), time.Hour))
@@ -188,7 +188,7 @@ var _ = Describe("plumb list", func() {
 		Expect(errors.Join(os.Chmod(b.dir, 0o755), os.Chmod(b.path("bin"), 0o755))).To(Succeed())
 		b.bin = b.path("bin")
 		for _, args := range [][]string{
-			{"list"}, {"doctor"}, {"explain", "c1"}, {"gc", "--none-live", "--dry-run"}, {"metrics"},
+			{"list"}, {"doctor"}, {"explain", "c1"}, {"gc", "--no-live", "--dry-run"}, {"metrics"},
 		} {
 			reply := b.runAs(65534, append(args, b.folders()...)...)
 			Expect(reply.Exit).To(Equal(exitError), "%q", args)
@@ -208,18 +208,18 @@ var _ = Describe("plumb list", func() {
 		none := b.path("none")
 		for _, args := range [][]string{
 			{"list", "--conf-dir", none}, {"list", "--cache-dir", none}, {"list", "--data-dir", none}, {"doctor", "--conf-dir", none},
-			{"gc", "--none-live", "--conf-dir", none}, {"metrics", "--conf-dir", none}, {"explain", "c1", "--conf-dir", none},
+			{"gc", "--no-live", "--conf-dir", none}, {"metrics", "--conf-dir", none}, {"explain", "c1", "--conf-dir", none},
 		} {
 			reply := b.run("", args...)
 			Expect(reply.Exit).To(Equal(exitUsage), "%q", args)
 			Expect(reply.Stdout).To(BeEmpty())
-			Expect(reply.Stderr).To(HavePrefix("plumb: " + args[len(args)-2] + ": there is no folder " + none + "\n"))
+			Expect(reply.Stderr).To(HavePrefix("plumb: " + args[len(args)-2] + ": there is no directory " + none + "\n"))
 		}
 		cmd := exec.Command(filepath.Join(b.bin, "plumb"), "metrics")
 		cmd.Env = append(os.Environ(), "NETCONFPATH="+none)
 		reply := b.wait(cmd)
 		Expect(reply.Exit).To(Equal(exitUsage))
-		Expect(reply.Stderr).To(HavePrefix("plumb: $NETCONFPATH: there is no folder " + none + "\n"))
+		Expect(reply.Stderr).To(HavePrefix("plumb: $NETCONFPATH: there is no directory " + none + "\n"))
 		cmd = exec.Command(filepath.Join(b.bin, "plumb"), append([]string{"list", "--conf-dir", b.path("conf")}, b.folders()...)...)
 		cmd.Env = append(os.Environ(), "NETCONFPATH="+none)
 		Expect(b.wait(cmd).Exit).To(Equal(0), "the flag is above the environment")
@@ -242,7 +242,7 @@ var _ = Describe("plumb list", func() {
 	},
 		Entry("list", "list"), Entry("help", "--help"), Entry("help of a command", "gc", "--help"), Entry("version", "--version"),
 		Entry("completion", "completion", "bash"), Entry("the names of schemas", "schema", "--list"),
-		Entry("gc that changes nothing", "gc", "--none-live", "--dry-run", "--min-age", "0"),
+		Entry("gc that changes nothing", "gc", "--no-live", "--dry-run", "--min-age", "0"),
 	)
 
 	It("does not wait at named pipes, as all commands that look at the node", func() {
@@ -252,7 +252,7 @@ var _ = Describe("plumb list", func() {
 		for _, pipe := range pipes {
 			b.node.Must(GinkgoTB(), "mkfifo", pipe)
 		}
-		for _, args := range [][]string{{"list"}, {"doctor"}, {"explain", "c1"}, {"metrics"}, {"gc", "--none-live", "--dry-run"}, {"doctor", pipes[0]}} {
+		for _, args := range [][]string{{"list"}, {"doctor"}, {"explain", "c1"}, {"metrics"}, {"gc", "--no-live", "--dry-run"}, {"doctor", pipes[0]}} {
 			if args[len(args)-1] != pipes[0] {
 				args = append(args, b.folders()...)
 			}
@@ -263,7 +263,7 @@ var _ = Describe("plumb list", func() {
 				if args[0] != "doctor" {
 					Expect(reply.Stderr).To(ContainSubstring("plumb: cannot read "+pipe+": "), "%q", args)
 				} else if pipe == pipes[0] {
-					Expect(reply.Stdout+reply.Stderr).To(ContainSubstring("no regular file"), "%q", args)
+					Expect(reply.Stdout+reply.Stderr).To(ContainSubstring("not a regular file"), "%q", args)
 				}
 			}
 		}

@@ -14,15 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The exit statuses. A doctor that found something wrong returns errFound.
+// The exit statuses. A command that leaves something to do returns errFound.
 const (
-	exitFound = 1 // the command did its work and found something that is wrong
+	exitFound = 1 // the command did its work, and something is wrong or left
 	exitUsage = 2 // the arguments are wrong
 	exitError = 3 // the command could not do its work
 )
 
 // errFound is the error of a command that has printed what is wrong. main prints nothing more.
-var errFound = errors.New("something is wrong")
+var errFound = errors.New("something is wrong or left")
 
 // version is set by the linker.
 var version = "v2.0.0+dev"

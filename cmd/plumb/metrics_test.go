@@ -25,12 +25,12 @@ var _ = Describe("plumb metrics", func() {
 			`plumb_addresses_reserved{network="pods",range="fd00:1:2::1-fd00:1:2:0:ffff:ffff:ffff:ffff"} 2`,
 			`plumb_addresses_free{network="pods",range="10.1.2.1-10.1.2.254"} 249`,
 			`plumb_attachments{network="pods"} 4`,
-			`plumb_attachments_doubtful{network="pods",reason="reservation only"} 1`,
-			`plumb_attachments_doubtful{network="pods",reason="owner not known"} 1`,
-			`plumb_attachments_doubtful{network="pods",reason="namespace gone"} 0`,
+			`plumb_attachments_suspect{network="pods",reason="reservation only"} 1`,
+			`plumb_attachments_suspect{network="pods",reason="owner not known"} 1`,
+			`plumb_attachments_suspect{network="pods",reason="namespace gone"} 0`,
 			`plumb_host_ports{network="pods"} 4`,
-			`plumb_things_without_owner{network="pods",kind="reservation"} 1`,
-			`plumb_unread 0`,
+			`plumb_orphaned_objects{network="pods",kind="reservation"} 1`,
+			`plumb_read_errors 0`,
 			`# TYPE plumb_addresses gauge`,
 		} {
 			Expect(strings.Split(out, "\n")).To(ContainElement(want))
@@ -67,7 +67,7 @@ var _ = Describe("plumb metrics", func() {
 		b.network("10-pods.conflist", strings.Replace(chain, "10.1.2.0/24", "10.1.2.3/24", 1))
 		Expect(os.WriteFile(filepath.Join(b.path("conf"), "20-x.conflist"), []byte("{"), 0o600)).To(Succeed())
 		out := b.plumb("metrics")
-		Expect(out).To(And(Not(ContainSubstring("plumb_addresses")), ContainSubstring("plumb_unread 1\n")))
+		Expect(out).To(And(Not(ContainSubstring("plumb_addresses")), ContainSubstring("plumb_read_errors 1\n")))
 		requireExposition(out)
 	})
 })

@@ -38,7 +38,7 @@ func (c *Client) Probe(ctx context.Context, addr netip.Addr) error {
 	}
 	for n := 1; n <= probes; n++ {
 		err := c.step("send ARP probe", func() error {
-			_, err := s.WriteTo(newProbe(c.MAC, addr), hardware(etherBroadcast))
+			_, err := s.WriteTo(ARPProbe(c.MAC, addr), hardware(etherBroadcast))
 			return err
 		})
 		if err != nil {
@@ -85,8 +85,8 @@ func (c *Client) awaitConflict(ctx context.Context, s *packet.Conn, addr netip.A
 // arpHeader begins each ARP packet for IPv4 on Ethernet, before the operation.
 var arpHeader = []byte{0, etherHardware, 0x08, 0x00, 6, 4}
 
-// newProbe returns an ARP request without the address of the sender.
-func newProbe(from types.MAC, addr netip.Addr) []byte {
+// ARPProbe returns an ARP request without the address of the sender (RFC 5227, section 2.1.1).
+func ARPProbe(from types.MAC, addr netip.Addr) []byte {
 	p := binary.BigEndian.AppendUint16(bytes.Clone(arpHeader), 1)
 	p = append(p, from...)
 	p = append(p, make([]byte, 4+6)...) // address of the sender, hardware address of the target
@@ -96,13 +96,19 @@ func newProbe(from types.MAC, addr netip.Addr) []byte {
 // conflict returns the hardware address of the host that uses the address, or that probes it itself,
 // according to an ARP packet. It returns "" for any other packet.
 func conflict(p []byte, addr netip.Addr) types.MAC {
-	if len(p) < 28 || !bytes.HasPrefix(p, arpHeader) {
-		return ""
-	}
-	sender, source, target := types.MAC(p[8:14]), [4]byte(p[14:18]), [4]byte(p[24:28])
-	probed := binary.BigEndian.Uint16(p[6:]) == 1 && source == [4]byte{} && target == addr.As4()
-	if source == addr.As4() || probed {
+	source, sender := ARPSender(p)
+	probed := sender != "" && binary.BigEndian.Uint16(p[6:]) == 1 && source.IsUnspecified() && [4]byte(p[24:28]) == addr.As4()
+	if sender != "" && source == addr || probed {
 		return sender
 	}
 	return ""
+}
+
+// ARPSender returns the address and the hardware address of the sender of an ARP packet. A probe has the address 0.0.0.0.
+// The hardware address is empty for any other packet.
+func ARPSender(p []byte) (netip.Addr, types.MAC) {
+	if len(p) < 28 || !bytes.HasPrefix(p, arpHeader) {
+		return netip.Addr{}, ""
+	}
+	return netip.AddrFrom4([4]byte(p[14:18])), types.MAC(p[8:14])
 }

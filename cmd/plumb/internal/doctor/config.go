@@ -15,22 +15,28 @@ import (
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/schema"
+	"github.com/plumb-cni/plumb/pkg/types"
 )
 
 // A file is a configuration file.
 type file struct {
 	path    string
-	err     error         // the file cannot be read, or is no JSON
-	top     *schema.Value // nil if err is set
-	lines   []string
-	plugins []plugin
+	err     error                     // the file cannot be read, or is not a JSON object
+	top     *schema.Value             // the text; nil if err is set
+	list    *libcni.NetworkConfigList // nil: libcni refuses it, because of listErr
+	listErr error
+	plugins []plugin // of the list
+	// explained says that a check has found something wrong that explains what later checks would find.
+	explained bool
+	// incomplete says that an executable is missing or cannot run.
+	incomplete bool
 }
 
-// A plugin is one plugin of a configuration.
+// A plugin is one plugin of a list.
 type plugin struct {
-	*schema.Value
-	typ  string
-	ipam *schema.Value // nil: none
+	*libcni.PluginConfig
+	node.Keys
+	at *schema.Value // nil: it is in another file
 }
 
 // name returns the name of the network.
@@ -39,11 +45,8 @@ func (f *file) name() string { return f.top.Get("name").Text() }
 // isList reports whether the content is a list of configurations.
 func (f *file) isList() bool { return f.top.Get("plugins") != nil }
 
-// version returns the cniVersion of the network.
-func (f *file) version() string { return f.top.Get("cniVersion").Text() }
-
-// at returns the Where of a value.
-func (f *file) at(v *schema.Value) string {
+// where returns the Where of a value.
+func (f *file) where(v *schema.Value) string {
 	if v == nil {
 		return f.path
 	}
@@ -51,111 +54,107 @@ func (f *file) at(v *schema.Value) string {
 }
 
 // types returns the types of the plugins and IPAM plugins.
-func (f *file) types() []string {
-	var all []string
+func (f *file) types() (all []string) {
 	for _, p := range f.plugins {
-		all = append(all, p.typ)
-		if p.ipam.Get("type").Text() != "" {
-			all = append(all, p.ipam.Get("type").Text())
+		all = append(all, p.Type)
+		if p.IPAMType != "" {
+			all = append(all, p.IPAMType)
 		}
 	}
 	return all
 }
 
-// readFiles reads the files of the options, or those that libcni reads in the folder.
-func (e *examination) readFiles() error {
-	paths := e.Files
+// readFiles reads the files of the options, or those that libcni reads in the directory.
+func (o Options) readFiles() (files []*file, err error) {
+	paths := o.Files
 	if len(paths) == 0 {
-		found, err := libcni.ConfFiles(e.ConfDir, configurationEndings())
-		if err != nil {
-			return err
+		if paths, err = libcni.ConfFiles(o.ConfDir, configurationEndings()); err != nil {
+			return nil, err
 		}
-		slices.Sort(found)
-		paths = append(found, node.ListsBelow(e.ConfDir)...)
+		slices.Sort(paths)
+		paths = append(paths, node.ListsBelow(o.ConfDir)...)
 	}
 	for _, path := range paths {
 		if strings.HasPrefix(path, "-") {
-			path = "./" + path // in a command, it is no flag then
+			path = "./" + path // in a command, it is not a flag then
 		}
-		f, err := readFile(path)
-		switch {
-		case err != nil && (len(e.Files) > 0 || errors.Is(err, fs.ErrPermission)):
-			return err
-		case err != nil: // for a finding
-			f = &file{path: path, err: err}
+		f := &file{path: path}
+		f.read()
+		if errors.As(f.err, new(*fs.PathError)) && (len(o.Files) > 0 || errors.Is(f.err, fs.ErrPermission)) {
+			return nil, f.err
 		}
-		e.files = append(e.files, f)
-		e.report.Files = append(e.report.Files, path)
+		files = append(files, f)
 	}
-	return nil
+	return files, nil
 }
 
-// readFile reads a file. It fails if that is not possible; wrong content is in file.err.
-func readFile(path string) (*file, error) {
-	text, err := node.ReadFile(path)
+// read reads the file.
+func (f *file) read() {
+	text, err := node.ReadFile(f.path)
 	if err != nil {
-		return nil, err
+		f.err = err
+		return
 	}
-	f := &file{path: path, lines: strings.Split(string(text), "\n")}
 	if f.top, f.err = schema.Parse(text); f.err == nil && f.top.Kind() != "object" {
-		f.err = errors.New("line 1: want an object")
+		f.top, f.err = nil, errors.New("line 1: want an object")
 	}
 	if f.err != nil {
-		return f, nil
+		return
 	}
-	f.add(f.top)
-	for _, item := range f.top.Get("plugins").Items() {
-		f.add(item)
+	if f.list, f.listErr = node.ReadConfiguration(f.path); f.listErr != nil {
+		return
 	}
-	return f, nil
-}
-
-// add adds a plugin, if the value is one.
-func (f *file) add(v *schema.Value) {
-	if typ := v.Get("type").Text(); typ != "" {
-		p := plugin{Value: v, typ: typ}
-		if v.Get("ipam").Get("type").Text() != "" {
-			p.ipam = v.Get("ipam")
+	for i, conf := range f.list.Plugins {
+		p := plugin{conf, node.KeysOf(conf), f.top}
+		if f.isList() {
+			p.at = f.top.Find(fmt.Sprintf("plugins[%d]", i))
 		}
 		f.plugins = append(f.plugins, p)
 	}
 }
 
-// good returns the files with a valid content in which no check found a reason for more findings.
-func (e *examination) good() []*file {
-	return slices.DeleteFunc(slices.Clone(e.files), func(f *file) bool { return f.err != nil || e.broken[f] })
+// usable returns the files of which no check has found a reason for more findings.
+func usable(files []*file) []*file {
+	return slices.DeleteFunc(slices.Clone(files), func(f *file) bool { return f.list == nil || f.explained || f.incomplete })
 }
 
 // parsed returns the files that are JSON objects.
-func (e *examination) parsed() []*file {
-	return slices.DeleteFunc(slices.Clone(e.files), func(f *file) bool { return f.err != nil })
+func parsed(files []*file) []*file {
+	return slices.DeleteFunc(slices.Clone(files), func(f *file) bool { return f.top == nil })
 }
 
-// unreadable returns the finding for a file that cannot be read.
-func (f *file) unreadable(err error) Finding {
-	what, mend := "cannot be read: ", edit+"remove it, or move it to another folder"
-	if target, noLink := os.Readlink(f.path); noLink == nil {
-		what += "it is a link to " + target + ": "
-		mend = "rm " + node.Quote(f.path)
+// fileChecks returns the checks of the files themselves. held is nil if files are given.
+func (o Options) fileChecks(files []*file, held *state) []check {
+	checks := []check{{"syntax", func() []Finding { return findSyntax(files) }}}
+	if held != nil {
+		checks = append(checks, check{"no-configuration", func() []Finding { return held.findNone(files) }})
 	}
-	return Finding{Where: f.path, What: what + err.Error(), Mend: mend}
+	return append(checks,
+		check{"file-kind", func() []Finding { return o.findFileKind(files) }},
+		check{"duplicate-name", func() []Finding { return o.findDuplicates(files) }},
+		check{"order", func() []Finding { return o.findOrder(files) }},
+		check{"keys", func() []Finding { return findKeys(files) }},
+	)
 }
 
-// findSyntax finds files that cannot be read, or are no JSON.
-func findSyntax(e *examination) (found []Finding) {
-	for _, f := range e.files {
-		if f.err == nil {
-			continue
+// findSyntax finds files that cannot be read, or are not JSON objects.
+func findSyntax(files []*file) (found []Finding) {
+	for _, f := range files {
+		var unread *fs.PathError
+		switch {
+		case f.err == nil:
+		case errors.As(f.err, &unread):
+			what, fix := "cannot be read: ", edit+"remove it, or move it to another directory"
+			if target, err := os.Readlink(f.path); err == nil {
+				what += "it is a link to " + target + ": "
+				fix = types.Command("rm", f.path)
+			}
+			found = append(found, Finding{Where: f.path, What: what + unread.Err.Error(), Fix: fix})
+		default:
+			line, text, _ := strings.Cut(strings.TrimPrefix(f.err.Error(), "line "), ": ")
+			found = append(found, Finding{Where: f.path + ":" + line, What: "not valid JSON: " + text,
+				Fix: edit + "correct the text there; no plugin of this file can be called"})
 		}
-		if unread := (*fs.PathError)(nil); errors.As(f.err, &unread) {
-			found = append(found, f.unreadable(unread.Err))
-			continue
-		}
-		where, what := f.path, f.err.Error()
-		if line, rest, ok := strings.Cut(strings.TrimPrefix(what, "line "), ": "); ok {
-			where, what = f.path+":"+line, rest
-		}
-		found = append(found, Finding{Where: where, What: "no valid JSON: " + what, Mend: edit + "correct the text there; no plugin of this file can be called"})
 	}
 	return found
 }
@@ -163,201 +162,97 @@ func findSyntax(e *examination) (found []Finding) {
 // configurationEndings returns the endings of the names of files that libcni reads.
 func configurationEndings() []string { return []string{".conflist", ".conf", ".json"} }
 
-// findFileKind finds files whose name does not say whether they are a list, and folders with the name of such a file.
-func findFileKind(e *examination) (found []Finding) {
-	if entries, err := os.ReadDir(e.ConfDir); err == nil && len(e.Options.Files) == 0 {
+// findFileKind finds files whose name does not say whether they are a list, and directories with the name of such a file.
+func (o Options) findFileKind(files []*file) (found []Finding) {
+	if entries, err := os.ReadDir(o.ConfDir); err == nil && len(o.Files) == 0 {
 		for _, entry := range entries {
 			if entry.IsDir() && slices.Contains(configurationEndings(), filepath.Ext(entry.Name())) {
-				found = append(found, Finding{Where: filepath.Join(e.ConfDir, entry.Name()), What: "is a folder, in which libcni reads no configuration",
-					Mend: edit + "move the configurations in it to " + e.ConfDir + ", or give the folder another name"})
+				found = append(found, Finding{Where: filepath.Join(o.ConfDir, entry.Name()),
+					What: "is a directory, in which libcni reads no configuration",
+					Fix:  edit + "move the configurations in it to " + o.ConfDir + ", or give the directory another name"})
 			}
 		}
 	}
-	for _, f := range e.parsed() {
+	for _, f := range parsed(files) {
 		ext := filepath.Ext(f.path)
 		base := strings.TrimSuffix(f.path, ext)
 		switch {
 		case f.isList() && ext != ".conflist":
-			found = append(found, e.rename(f, base+".conflist", "the file is a list of plugins, and libcni reads a list from a file *.conflist only"))
+			found = append(found, f.rename(base+".conflist", "the file is a list of plugins, and libcni reads a list from a file *.conflist only"))
 		case !f.isList() && f.top.Get("type") != nil && ext == ".conflist":
-			found = append(found, e.rename(f, base+".conf", "the file is the configuration of one plugin, and libcni expects a list in a file *.conflist"))
+			found = append(found, f.rename(base+".conf", "the file configures one plugin, and libcni expects a list in a file *.conflist"))
 		}
 	}
 	return found
 }
 
 // rename returns the finding for a file that needs another name.
-func (e *examination) rename(f *file, to, what string) Finding {
-	e.broken[f] = true
-	return Finding{Where: f.path, What: what, Mend: "mv -n " + node.Quote(f.path) + " " + node.Quote(to)}
-}
-
-// findNone finds a folder without a configuration.
-func findNone(e *examination) []Finding {
-	hasList := func(n *node.Network) bool { return n.List() != nil } // of libcni's cache: Nomad writes no file
-	if len(e.files) > 0 || slices.ContainsFunc(e.inventory.Networks, hasList) {
-		return nil
-	}
-	return []Finding{{
-		Where: e.ConfDir, What: "no configuration of a network (*.conflist, *.conf, *.json)",
-		Mend: edit + "write a file *.conflist into the folder, or name the runtime's folder with --conf-dir",
-	}}
+func (f *file) rename(to, what string) Finding {
+	f.explained = true
+	return Finding{Where: f.path, What: what, Fix: types.Command("mv", "-n", f.path, to)}
 }
 
 // findOrder finds that the order of the first two files depends on more than their number.
-func findOrder(e *examination) []Finding {
-	if len(e.Options.Files) > 0 || len(e.files) < 2 || e.broken[e.files[1]] { // a broken one gets another name anyway
+func (o Options) findOrder(files []*file) []Finding {
+	if len(o.Files) > 0 || len(files) < 2 || files[1].explained { // it gets another name anyway
 		return nil
 	}
 	number := regexp.MustCompile(`^[0-9]+`)
-	first, second := filepath.Base(e.files[0].path), filepath.Base(e.files[1].path)
+	first, second := filepath.Base(files[0].path), filepath.Base(files[1].path)
 	n := number.FindString(first)
-	if filepath.Dir(e.files[0].path) != filepath.Dir(e.files[1].path) || n == "" || n != number.FindString(second) {
+	if filepath.Dir(files[0].path) != filepath.Dir(files[1].path) || n == "" || n != number.FindString(second) {
 		return nil
 	}
 	next, _ := strconv.Atoi(n) // digits only
-	to := filepath.Join(filepath.Dir(e.files[1].path), fmt.Sprintf("%0*d%s", len(n), next+1, second[len(n):]))
+	to := filepath.Join(filepath.Dir(files[1].path), fmt.Sprintf("%0*d%s", len(n), next+1, second[len(n):]))
 	return []Finding{{
-		Where: e.files[1].path,
-		What:  fmt.Sprintf("begins with %s, as %s does. A Kubernetes runtime uses the first file of the folder only, and which is first depends on the rest of the names", n, first),
-		Mend:  "mv -n " + node.Quote(e.files[1].path) + " " + node.Quote(to),
+		Where: files[1].path,
+		What: fmt.Sprintf("begins with %s, as %s does. A Kubernetes runtime uses the first file of the directory only, "+
+			"and which is first depends on the rest of the names", n, first),
+		Fix: types.Command("mv", "-n", files[1].path, to),
 	}}
 }
 
 // findDuplicates finds networks with more than one file.
-func findDuplicates(e *examination) (found []Finding) {
+func (o Options) findDuplicates(files []*file) (found []Finding) {
 	first := map[string]*file{}
-	for _, f := range e.parsed() {
+	for _, f := range parsed(files) {
 		name := f.name()
 		key := filepath.Join(filepath.Dir(f.path), name) // the namespaces of nerdctl may have networks of the same name
-		if len(e.Options.Files) > 0 {
+		if len(o.Files) > 0 {
 			key = name
 		}
 		if first[key] == nil {
 			first[key] = f
-			continue
-		}
-		if name != "" && !e.broken[f] {
-			found = append(found, e.rename(f, f.path+".unused", fmt.Sprintf("the network %q has a file already: %s", name, first[key].path)))
+		} else if name != "" && !f.explained {
+			found = append(found, f.rename(f.path+".unused", fmt.Sprintf("the network %q has a file already: %s", name, first[key].path)))
 		}
 	}
 	return found
 }
 
-// findKeys finds keys that a plugin does not know, and values that it refuses.
-func findKeys(e *examination) (found []Finding) {
-	for _, f := range e.parsed() {
-		name := schema.ConfList
-		if !f.isList() && (filepath.Ext(f.path) != ".conflist" || f.top.Get("type") != nil) {
-			name = f.top.Get("type").Text()
-			if !slices.Contains(schema.Names(), name) {
-				continue
-			}
+// findKeys finds what no plugin sees of its own configuration: a list that libcni refuses, keys that occur
+// twice, and capabilities that the plugin does not have.
+func findKeys(files []*file) (found []Finding) {
+	for _, f := range parsed(files) {
+		add := func(v *schema.Value, fix, format string, args ...any) {
+			found = append(found, Finding{Where: f.where(v), What: fmt.Sprintf(format, args...), Fix: edit + fix})
 		}
-		problems, err := schema.Check(name, f.top)
-		e.unread(f.path, err)
-		for _, p := range problems {
-			if f.isForeign(p) || f.isLeftOut(p) {
-				continue
-			}
-			if p.Kind != schema.UnknownKey && p.Kind != schema.RepeatedKey && p.Kind != schema.IgnoredValue {
-				e.broken[f] = true
-			}
-			what := p.Text
-			if p.Path != "" {
-				what = p.Path + ": " + p.Text
-			}
-			found = append(found, Finding{Where: fmt.Sprintf("%s:%d", f.path, p.Line), What: what, Mend: f.mend(p)})
+		if f.listErr != nil && !f.explained {
+			add(nil, "correct what the text says", "libcni refuses it: %v", f.listErr)
 		}
-		found = append(found, e.findValues(f)...)
-		found = append(found, e.findSysctls(f)...)
-		if name == schema.ConfList {
-			found = append(found, e.findPlugins(f, problems)...)
+		for _, v := range f.top.Repeated() {
+			add(v, fmt.Sprintf("delete one of them from %s", f.path), "%s: the key occurs twice, and only the last one counts", v.Path)
+		}
+		for _, p := range f.plugins {
+			known := schema.Capabilities(p.Type)
+			for _, v := range p.at.Get("capabilities").Members() {
+				if known != nil && !slices.Contains(known, v.Key) {
+					add(v, "write one of these, or delete it: "+strings.Join(known, ", "),
+						"%s: %s does not have this capability, so that it gets nothing for it", v.Path, p.Type)
+				}
+			}
 		}
 	}
 	return found
-}
-
-// findPlugins finds a list without plugins, and items of the list that are null. problems are those of the keys.
-func (e *examination) findPlugins(f *file, problems []schema.Problem) (found []Finding) {
-	add := func(v *schema.Value, what, mend string) {
-		e.broken[f] = true
-		found = append(found, Finding{Where: f.at(v), What: what, Mend: edit + mend})
-	}
-	for _, item := range f.top.Get("plugins").Items() {
-		if item.Kind() == "null" {
-			add(item, item.Path+": want an object, have null", fmt.Sprintf("delete null in line %d of %s", item.Line, f.path))
-		}
-	}
-	e.broken[f] = e.broken[f] || f.name() == "" || len(f.plugins) == 0
-	isMeant := slices.ContainsFunc(problems, func(p schema.Problem) bool { return p.Want == `"plugins"` })
-	if !f.isList() && !f.hasFolder() && !isMeant {
-		add(f.top, `the key "plugins" is missing`, "add the list of plugins to "+f.path)
-	}
-	return found
-}
-
-// hasFolder reports whether there is a folder with the name of the network, from which libcni also reads plugins, and it
-// has plugins or cannot be read.
-func (f *file) hasFolder() bool {
-	plugins, err := libcni.NetworkPluginConfsFromFiles(filepath.Dir(f.path), f.name())
-	return err != nil || len(plugins) > 0
-}
-
-// isLeftOut reports whether a wrong value is no finding of this check: findVersions knows which versions the plugins
-// support, and an empty list of plugins is right if a folder has the plugins.
-func (f *file) isLeftOut(p schema.Problem) bool {
-	return p.Kind == schema.WrongValue && (p.Path == "cniVersion" || p.Path == "plugins" && f.hasFolder())
-}
-
-// isForeign reports whether a problem is a key that another program has for itself: a key of the list, as nerdctl writes
-// nerdctlID, or one with a dot, as com.example.key.
-func (f *file) isForeign(p schema.Problem) bool {
-	return p.Kind == schema.UnknownKey && p.Want == "" && (f.isList() && p.Path == p.Key || strings.Contains(p.Key, "."))
-}
-
-// mend returns how to mend a problem: by sed, if it is known what was meant.
-func (f *file) mend(p schema.Problem) string {
-	switch {
-	case p.Want != "" && p.Kind == schema.UnknownKey && f.isUnique(p.Line, regexp.QuoteMeta(p.Have)+`\s*:`):
-		return f.sed(p.Line, basic(p.Have)+`\([[:space:]]*:\)`, replacement(p.Want)+`\1`)
-	case p.Want != "" && p.Kind == schema.UnknownKey:
-		return fmt.Sprintf("%swrite %s for %s in line %d of %s, where it is %s", edit, p.Want, p.Have, p.Line, f.path, p.Path)
-	case p.Want != "" && p.Key != "":
-		return f.replace(p.Line, p.Key, p.Have, p.Want)
-	case p.Kind == schema.UnknownKey, p.Kind == schema.RepeatedKey:
-		return fmt.Sprintf("%sdelete the key %q in line %d of %s", edit, p.Key, p.Line, f.path)
-	case p.Kind == schema.MissingKey:
-		return fmt.Sprintf("%sadd the key to the object in line %d of %s", edit, p.Line, f.path)
-	}
-	return fmt.Sprintf("%scorrect the value in line %d of %s", edit, p.Line, f.path)
-}
-
-// replace returns the command that replaces the value of a key. Both values are JSON. If the line has this key with this
-// value in another place, too, replace returns the advice to do it by hand.
-func (f *file) replace(line int, key, have, want string) string {
-	if !f.isUnique(line, `"`+regexp.QuoteMeta(key)+`"\s*:\s*`+regexp.QuoteMeta(have)) {
-		return fmt.Sprintf("%sset %q to %s in line %d of %s", edit, key, want, line, f.path)
-	}
-	return f.sed(line, `\("`+basic(key)+`"[[:space:]]*:[[:space:]]*\)`+basic(have), `\1`+replacement(want))
-}
-
-// isUnique reports whether a line has exactly one match of a pattern.
-func (f *file) isUnique(line int, pattern string) bool {
-	return line <= len(f.lines) && len(regexp.MustCompile(pattern).FindAllString(f.lines[line-1], 2)) == 1
-}
-
-// sed returns the command that replaces the first match in a line of the file.
-func (f *file) sed(line int, pattern, by string) string {
-	return fmt.Sprintf("sed -i %s %s", node.Quote(fmt.Sprintf("%ds/%s/%s/", line, pattern, by)), node.Quote(f.path))
-}
-
-// basic returns the basic regular expression that matches a text.
-func basic(text string) string {
-	return regexp.MustCompile(`[\\/.*^$\[\]]`).ReplaceAllString(text, `\$0`)
-}
-
-// replacement returns the replacement of sed that is a text.
-func replacement(text string) string {
-	return regexp.MustCompile(`[\\/&]`).ReplaceAllString(text, `\$0`)
 }

@@ -123,7 +123,7 @@ func (n *testNode) doctor(files ...string) doctor.Report {
 	out, status := n.plumb(append(append([]string{"doctor", "-o", "json"}, n.folders()...), files...)...)
 	var report doctor.Report
 	Expect(json.Unmarshal([]byte(out), &report)).To(Succeed(), out)
-	Expect(report.Unread).To(BeEmpty())
+	Expect(report.Errors).To(BeEmpty())
 	Expect(status == 1).To(Equal(len(report.Findings) > 0), "exit status %d", status)
 	return report
 }
@@ -148,11 +148,11 @@ func (n *testNode) find(check, what string) doctor.Finding {
 func (n *testNode) requireMended(f doctor.Finding, byHand func()) {
 	GinkgoHelper()
 	if f.IsCommand() {
-		Expect(byHand).To(BeNil(), "the advice is a command: %s", f.Mend)
-		n.sh(f.Mend)
+		Expect(byHand).To(BeNil(), "the advice is a command: %s", f.Fix)
+		n.sh(f.Fix)
 	} else {
-		Expect(byHand).NotTo(BeNil(), "the advice is no command: %s", f.Mend)
+		Expect(byHand).NotTo(BeNil(), "the advice is no command: %s", f.Fix)
 		byHand()
 	}
-	Expect(n.doctor().Findings).To(BeEmpty(), "after %s", f.Mend)
+	Expect(n.doctor().Findings).To(BeEmpty(), "after %s", f.Fix)
 }

@@ -25,8 +25,8 @@ const (
 )
 
 // solicit asks on a link, by neighbor solicitations, who has the addresses, and adds the answers.
-func (e *examination) solicit(on nl.Link, addrs []netip.Addr, answers map[answer]bool) (err error) {
-	from, err := e.linkLocal(on)
+func (h host) solicit(on nl.Link, addrs []netip.Addr, answers map[answer]bool) (err error) {
+	from, err := h.linkLocal(on)
 	if err != nil {
 		return err
 	}
@@ -57,8 +57,8 @@ func (e *examination) solicit(on nl.Link, addrs []netip.Addr, answers map[answer
 }
 
 // linkLocal returns the link-local address of a link.
-func (e *examination) linkLocal(on nl.Link) (netip.Addr, error) {
-	addrs, err := e.conn.Addrs(on)
+func (h host) linkLocal(on nl.Link) (netip.Addr, error) {
+	addrs, err := h.conn.Addrs(on)
 	i := slices.IndexFunc(addrs, func(a nl.Addr) bool { return a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast() })
 	if err != nil || i < 0 {
 		return netip.Addr{}, errors.Join(err, fmt.Errorf("%s has no link-local address, from which it could ask for IPv6 addresses", on.Name))

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -71,24 +70,6 @@ func validate(t *testing.T, name, text string) error {
 	return compiled.Validate(value)
 }
 
-// check compares a text with a schema by package schema, and returns the problems as text.
-func check(t *testing.T, name, text string) string {
-	t.Helper()
-	v, err := schema.Parse([]byte(text))
-	if err != nil {
-		t.Fatalf("%v in %s", err, text)
-	}
-	problems, err := schema.Check(name, v)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var lines []string
-	for _, p := range problems {
-		lines = append(lines, fmt.Sprintf("%d %s %s: %s", p.Line, p.Kind, p.Path, p.Text))
-	}
-	return strings.Join(lines, "\n")
-}
-
 func TestExamplesOfThePagesMatchTheirSchemas(t *testing.T) {
 	pages, _ := filepath.Glob(pluginsDir + "/*/README.md")
 	found := 0
@@ -113,9 +94,6 @@ func TestExamplesOfThePagesMatchTheirSchemas(t *testing.T) {
 			if err := validate(t, name, block); err != nil {
 				t.Errorf("%s: block %d does not match the schema: %v", page, i+1, err)
 			}
-			if problems := check(t, name, block); problems != "" {
-				t.Errorf("%s: block %d: %s", page, i+1, problems)
-			}
 		}
 	}
 	if found < 18 {
@@ -127,53 +105,48 @@ func TestSchemasFindMistakes(t *testing.T) {
 	conf := func(plugin string) string { return `{"name": "n", "cniVersion": "1.1.0", "plugins": [` + plugin + "]}" }
 	for _, c := range []struct {
 		name, text string
-		valid      bool   // by the library: unknown keys are valid
-		want       string // from Check
+		valid      bool // unknown keys are valid
 	}{
-		{"bridge", `{"type": "bridge", "isGatway": true}`, true, "1 unknown-key isGatway: unknown key; isGateway was probably meant"},
-		{"bridge", "{\"type\": \"bridge\",\n\"colour\": 1}", true, "2 unknown-key colour: unknown key"},
-		{"bridge", `{"type": "bridge", "ISGATEWAY": true}`, true, ""},
-		{"bridge", `{"type": "bridge", "$schema": "https://example.org/s"}`, true, ""},
-		{"bridge", `{"type": "bridge", "mtu": "1500"}`, false, `1 wrong-type mtu: want an integer, have "1500"`},
-		{"bridge", `{"type": "bridge", "mtu": 1.5}`, false, `1 wrong-type mtu: want an integer, have 1.5`},
-		{"bridge", `{"type": "bridge", "isGateway": "true"}`, false, `want true or false, have "true"`},
-		{"bridge", `{"type": "bridge", "ipMasqBackend": "nftable"}`, false, `want "nftables" or "iptables", have "nftable"`},
-		{"bridge", `{"type": "bridge", "vlan": 4095}`, false, "4095 is not in the range from 0 to 4094"},
-		{"bridge", `{"type": "bridge", "vlanTrunk": [{"id": 5}, {"ID": 6}, {"identity": 7}]}`, true, "vlanTrunk[2].identity: unknown key"},
-		{"bridge", `{"type": "ptp"}`, false, `want "bridge", have "ptp"`},
-		{"bridge", `{"type": "bridge", "mtu": 1, "MTU": 2}`, true, "repeated-key MTU"},
-		{"bridge", `{"type": "bridge", "args": {"cni": {"mac": 5, "other": {}}, "x": 1}}`, false, "args.cni.mac: want a string, have 5"},
-		{"bridge", `{"type": "bridge", "ipam": {"type": "host-local", "rangeStrat": "10.0.0.1"}}`, true, "ipam.rangeStrat: unknown key; rangeStart was probably meant"},
-		{"bridge", `{"type": "bridge", "ipam": {"type": "another", "whatever": 1}}`, true, ""},
-		{"ptp", `{"type": "ptp"}`, false, `missing-key : the key "ipam" is missing`},
-		{"portmap", `{"type": "portmap", "runtimeConfig": {"portMappings": [{"hostPort": 80, "protocol": "tcp"}]}}`, false, `runtimeConfig.portMappings[0]: the key "containerPort" is missing`},
-		{"firewall", `{"type": "firewall", "backend": "ipset"}`, true, `1 ignored-value backend: "ipset" is ignored: want "iptables" or "firewalld" or "nftables"`},
-		{"firewall", `{"type": "firewall", "backend": ""}`, true, ""},
-		{"bridge", `{"type": "bridge", "capabilities": {"mac": true, "ips": true, "ipRanges": false}}`, true, ""},
-		{"portmap", `{"type": "portmap", "capabilities": {"portMapings": true}}`, true, "1 unknown-key capabilities.portMapings: unknown key; portMappings was probably meant"},
-		{"portmap", `{"type": "portmap", "capabilities": {"bandwidth": true}}`, true, "1 unknown-key capabilities.bandwidth: unknown key"},
-		{"host-local", `{"type": "anything", "capabilities": {"bandwidth": true}, "ipam": {"type": "host-local"}}`, true, ""},
-		{schema.ConfList, conf(`{"type": "portmap", "type": "tuning"}`), true, "1 repeated-key plugins[0].type: the key occurs twice"},
-		{schema.ConfList, conf(`{"type": "bridge", "mtu": "x", "mtu": 1500}`), true, "1 repeated-key plugins[0].mtu: the key occurs twice"},
-		{schema.ConfList, conf(`{"type": ""}`), false, "plugins[0].type: want a text that is not empty"},
-		{schema.ConfList, conf(""), false, "plugins: the list is empty"},
-		{"tuning", `{"type": "tuning", "sysctl": {"net.core.somaxconn": 500}}`, false, "sysctl.net.core.somaxconn: want a string, have 500"},
-		{"host-local", `{"type": "macvlan", "ipam": {"type": "host-local", "ranges": [{"subnet": "10.0.0.0/8"}]}}`, false, "ipam.ranges[0]: want a list, have an object"},
-		{"host-local", `{"type": "macvlan", "ipam": {"type": "host-local", "routes": [{"dst": "0.0.0.0/0", "via": "10.0.0.1"}]}}`, true, "ipam.routes[0].via: unknown key"},
-		{"cluster-local", `{"type": "macvlan", "ipam": {"type": "cluster-local", "engine": {"type": "e", "endpoints": ["a"], "timeout": 61}}}`, false, "ipam.engine.timeout: 61 is not in the range"},
-		{schema.ConfList, conf(`{"type": "bridge", "isGatway": true}`), true, "plugins[0].isGatway: unknown key; isGateway"},
-		{schema.ConfList, conf(`{"type": "vendor", "whatever": true}, {"type": "ptp", "ipam": {"type": "static", "address": []}}`), true, "plugins[1].ipam.address: unknown key; addresses"},
-		{schema.ConfList, conf(`{"type": "sbr", "table": "100"}`), false, `plugins[0].table: want an integer`},
-		{schema.ConfList, conf(`{"name": "x"}`), false, `plugins[0]: the key "type" is missing`},
-		{schema.ConfList, `{"name": "n", "$schema": "x", "disableCheck": "true", "plugin": []}`, true, "plugin: unknown key; plugins was probably meant"},
+		{"bridge", `{"type": "bridge", "isGatway": true}`, true},
+		{"bridge", "{\"type\": \"bridge\",\n\"colour\": 1}", true},
+		{"bridge", `{"type": "bridge", "ISGATEWAY": true}`, true},
+		{"bridge", `{"type": "bridge", "$schema": "https://example.org/s"}`, true},
+		{"bridge", `{"type": "bridge", "mtu": "1500"}`, false},
+		{"bridge", `{"type": "bridge", "mtu": 1.5}`, false},
+		{"bridge", `{"type": "bridge", "isGateway": "true"}`, false},
+		{"bridge", `{"type": "bridge", "ipMasqBackend": "nftable"}`, false},
+		{"bridge", `{"type": "bridge", "vlan": 4095}`, false},
+		{"bridge", `{"type": "bridge", "vlanTrunk": [{"id": 5}, {"ID": 6}, {"identity": 7}]}`, true},
+		{"bridge", `{"type": "ptp"}`, false},
+		{"bridge", `{"type": "bridge", "mtu": 1, "MTU": 2}`, true},
+		{"bridge", `{"type": "bridge", "args": {"cni": {"mac": 5, "other": {}}, "x": 1}}`, false},
+		{"bridge", `{"type": "bridge", "ipam": {"type": "host-local", "rangeStrat": "10.0.0.1"}}`, true},
+		{"bridge", `{"type": "bridge", "ipam": {"type": "another", "whatever": 1}}`, true},
+		{"ptp", `{"type": "ptp"}`, false},
+		{"portmap", `{"type": "portmap", "runtimeConfig": {"portMappings": [{"hostPort": 80, "protocol": "tcp"}]}}`, false},
+		{"firewall", `{"type": "firewall", "backend": "ipset"}`, true},
+		{"firewall", `{"type": "firewall", "backend": ""}`, true},
+		{"bridge", `{"type": "bridge", "capabilities": {"mac": true, "ips": true, "ipRanges": false}}`, true},
+		{"portmap", `{"type": "portmap", "capabilities": {"portMapings": true}}`, true},
+		{"portmap", `{"type": "portmap", "capabilities": {"bandwidth": true}}`, true},
+		{"host-local", `{"type": "anything", "capabilities": {"bandwidth": true}, "ipam": {"type": "host-local"}}`, true},
+		{schema.ConfList, conf(`{"type": "portmap", "type": "tuning"}`), true},
+		{schema.ConfList, conf(`{"type": "bridge", "mtu": "x", "mtu": 1500}`), true},
+		{schema.ConfList, conf(`{"type": ""}`), false},
+		{schema.ConfList, conf(""), false},
+		{"tuning", `{"type": "tuning", "sysctl": {"net.core.somaxconn": 500}}`, false},
+		{"host-local", `{"type": "macvlan", "ipam": {"type": "host-local", "ranges": [{"subnet": "10.0.0.0/8"}]}}`, false},
+		{"host-local", `{"type": "macvlan", "ipam": {"type": "host-local", "routes": [{"dst": "0.0.0.0/0", "via": "10.0.0.1"}]}}`, true},
+		{"cluster-local", `{"type": "macvlan", "ipam": {"type": "cluster-local", "engine": {"type": "e", "endpoints": ["a"], "timeout": 61}}}`, false},
+		{schema.ConfList, conf(`{"type": "bridge", "isGatway": true}`), true},
+		{schema.ConfList, conf(`{"type": "vendor", "whatever": true}, {"type": "ptp", "ipam": {"type": "static", "address": []}}`), true},
+		{schema.ConfList, conf(`{"type": "sbr", "table": "100"}`), false},
+		{schema.ConfList, conf(`{"name": "x"}`), false},
+		{schema.ConfList, `{"name": "n", "$schema": "x", "disableCheck": "true", "plugin": []}`, true},
 	} {
 		t.Run(c.name+c.text, func(t *testing.T) {
 			if err := validate(t, c.name, c.text); (err == nil) != c.valid {
 				t.Errorf("the library says %v", err)
-			}
-			got := check(t, c.name, c.text)
-			if !strings.Contains(got, c.want) || c.want == "" && got != "" || strings.Count(got, "\n") > 0 {
-				t.Errorf("Check says %q, want one problem with %q", got, c.want)
 			}
 		})
 	}

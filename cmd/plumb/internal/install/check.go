@@ -7,17 +7,15 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
-	"syscall"
-	"time"
 
 	"github.com/containernetworking/cni/libcni"
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/plugins"
 )
 
 // tool is the name of the operator's tool. It is in the folder of the plugins of a release, but it is no
@@ -104,19 +102,10 @@ func executables(dir string) ([]string, error) {
 }
 
 // run runs the executable. A plugin without CNI variables prints its version. With a plugin for another
-// architecture, every ADD would fail. run kills a plugin that does not answer, and the processes of its group.
+// architecture, every ADD would fail.
 func (o Options) run(ctx context.Context, path string) error {
-	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, path)
-	cmd.Env, cmd.WaitDelay = []string{}, time.Second
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	out, err := cmd.CombinedOutput()
-	if ctx.Err() != nil {
-		return fmt.Errorf("no answer in %s", o.Timeout)
-	}
-	if text := bytes.TrimSpace(out); err != nil && len(text) > 0 {
+	stdout, stderr, err := plugins.NewCaller(nil, o.Timeout).Run(ctx, path, nil, []string{})
+	if text := bytes.TrimSpace(append(stdout, stderr...)); err != nil && len(text) > 0 {
 		return fmt.Errorf("%w: %s", err, text)
 	}
 	return err

@@ -3,15 +3,13 @@ package node
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/netip"
 	"slices"
 	"strings"
 
-	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/ns"
-	"github.com/plumb-cni/plumb/pkg/sysctl"
+	"github.com/plumb-cni/plumb/pkg/types"
 )
 
 // A Path has the hops of the packets from and to the container of an attachment.
@@ -34,6 +32,13 @@ const (
 	inContainer = "container"
 	onNode      = "node"
 )
+
+// AddDamage adds a hop for each line of the error of a plugin's CHECK.
+func (p *Path) AddDamage(plugin string, err error) {
+	for line := range strings.Lines(err.Error()) {
+		p.Out = append(p.Out, hop(onNode, "CHECK of %s: %s", plugin, strings.TrimSpace(line)))
+	}
+}
 
 // Find returns the attachments of the container whose ID is or begins with prefix, or of one of its interfaces.
 // If no container or more than one has the prefix, Find returns an error.
@@ -71,31 +76,17 @@ func (inv *Inventory) Explain(a *Attachment) (p *Path, err error) {
 		return nil, err
 	}
 	e := &explainer{inv: inv, a: a, node: c, path: &Path{a.Network, a.ContainerID, a.IfName, []Hop{}, []Hop{}}}
-	container, err := e.containerHops()
-	if err != nil {
-		return nil, err
-	}
-	host, err := e.hostHops()
-	if err != nil {
-		return nil, err
-	}
-	e.out(container...)
-	e.out(host...)
-	if err := e.nodeHops(node); err != nil {
-		return nil, err
-	}
-	if e.portMaps, err = readPortMaps(node); err != nil && !errors.Is(err, nft.ErrUnavailable) && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	if err := e.incoming(); err != nil {
-		return nil, err
-	}
+	container := e.containerHops() // first: it sets the master
+	host := e.hostHops()
+	e.out(append(container, host...)...)
+	e.nodeHops()
+	e.incoming()
 	slices.Reverse(host)
 	e.in(host...)
 	if len(container) > 0 {
 		e.in(container[0])
 	}
-	return e.path, nil
+	return e.path, e.err
 }
 
 // An explainer collects the hops of a path.
@@ -105,8 +96,14 @@ type explainer struct {
 	node *nl.Conn
 	path *Path
 	// master is the index of the master of the container's interface, if that has one.
-	master   int
-	portMaps []portMap
+	master int
+	err    error // of what exists, but cannot be read
+}
+
+// exists reports whether err is nil. It keeps an error that says more than that something does not exist.
+func (e *explainer) exists(err error) bool {
+	e.err = errors.Join(e.err, types.IgnoreNotExist(err))
+	return err == nil
 }
 
 func (e *explainer) out(hops ...Hop) { e.path.Out = append(e.path.Out, hops...) }
@@ -116,53 +113,35 @@ func (e *explainer) in(hops ...Hop)  { e.path.In = append(e.path.In, hops...) }
 func hop(where, format string, args ...any) Hop { return Hop{where, fmt.Sprintf(format, args...)} }
 
 // containerHops returns hops for the interface in the container, the rules for its addresses, and its routes.
-func (e *explainer) containerHops() ([]Hop, error) {
+func (e *explainer) containerHops() []Hop {
 	if e.a.NetNS == "" {
-		return []Hop{hop(inContainer, "not shown: libcni's cache does not tell the container's namespace")}, nil
+		return []Hop{hop(inContainer, "not shown: libcni's cache does not tell the container's namespace")}
 	}
 	h, err := ns.Open(e.a.NetNS, nil)
-	if err == nil && !e.a.HasNamespace() {
-		return []Hop{hop(inContainer, "not shown: another process has the number of %s", e.a.NetNS)}, h.Close()
-	}
 	if err != nil {
-		return []Hop{hop(inContainer, "not shown: %v", err)}, nil
+		return []Hop{hop(inContainer, "not shown: %v", err)}
 	}
-	hops, err := e.containerHopsIn(h, e.a.IfName)
-	return hops, errors.Join(err, h.Close())
-}
-
-// containerHopsIn is containerHops in the namespace. It sets the index of the master.
-func (e *explainer) containerHopsIn(h *ns.Handle, ifName string) ([]Hop, error) {
+	defer func() { _ = h.Close() }()
+	if !e.a.HasNamespace() {
+		return []Hop{hop(inContainer, "not shown: another process has the number of %s", e.a.NetNS)}
+	}
 	c, err := nl.Open(h)
-	if err != nil {
-		return nil, err
+	if !e.exists(err) {
+		return nil
 	}
-	l, err := c.Link(ifName)
-	if errors.Is(err, fs.ErrNotExist) {
-		return []Hop{hop(inContainer, "%s does not exist in %s", ifName, h.Path())}, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	addrs, err := c.Addrs(l)
-	if err != nil {
-		return nil, err
-	}
-	routes, err := c.Routes(l)
-	if err != nil {
-		return nil, err
+	l, err := c.Link(e.a.IfName)
+	if !e.exists(err) {
+		return []Hop{hop(inContainer, "%s does not exist in %s", e.a.IfName, h.Path())}
 	}
 	e.master = l.Peer
-	rules, err := c.SourceRules()
+	addrs, addrsErr := c.Addrs(l)
+	routes, routesErr := c.Routes(l)
+	rules, rulesErr := c.SourceRules()
+	e.exists(errors.Join(addrsErr, routesErr, rulesErr))
 	hops := []Hop{hop(inContainer, "%s%s", linkText(l), addrsText(addrs))}
 	for _, r := range rules {
 		if slices.ContainsFunc(addrs, func(a nl.Addr) bool { return a.Prefix.Addr() == r.Source }) {
 			hops = append(hops, hop(inContainer, "rule %s", r))
-		}
-	}
-	for _, dst := range e.a.cached.routes {
-		if !slices.ContainsFunc(routes, func(r nl.Route) bool { return r.Dst == dst }) {
-			hops = append(hops, hop(inContainer, "has no route %s dev %s, which its ADD returned", dst, l.Name))
 		}
 	}
 	for _, r := range routes {
@@ -170,7 +149,7 @@ func (e *explainer) containerHopsIn(h *ns.Handle, ifName string) ([]Hop, error) 
 			hops = append(hops, hop(inContainer, "route %s dev %s", defaultText(r), l.Name))
 		}
 	}
-	return hops, err
+	return hops
 }
 
 // defaultText returns the route with the word default for 0.0.0.0/0 and ::/0.
@@ -217,62 +196,35 @@ func addrsText(addrs []nl.Addr) string {
 
 // hostHops returns hops for the interfaces of the attachment on the node, in the order in which packets from the
 // container pass them: the host end with its rate limit, and its bridge; or the master.
-func (e *explainer) hostHops() ([]Hop, error) {
-	var hops []Hop
-	for _, t := range e.a.has(Link) {
+func (e *explainer) hostHops() (hops []Hop) {
+	for _, t := range e.a.ResourcesOf(Link) {
 		l, err := e.node.Link(t.Name)
-		if errors.Is(err, fs.ErrNotExist) {
+		if !e.exists(err) {
 			continue
-		}
-		if err != nil {
-			return nil, err
 		}
 		text := linkText(l)
 		if q, err := e.node.Qdisc(l, nl.Root); err == nil && (q.Kind == "tbf" || q.Kind == "htb") {
 			text += ", limits the rate (" + q.Kind + "; tc -s qdisc show dev " + l.Name + ")"
 		}
-		if bridge := e.a.interfaceConf().bridgeName(); t.Where == "" && bridge != "" && l.Kind == "veth" {
-			hops = append(hops, hop(onNode, "%s, is no port of %s", text, bridge))
-			continue
-		}
 		if t.Where == "" {
 			hops = append(hops, hop(onNode, "%s", text))
 			continue
 		}
-		port, err := e.node.Port(l)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
+		port, portErr := e.node.Port(l)
+		bridge, err := e.node.Link(t.Where)
+		if e.exists(errors.Join(portErr, err)) {
+			addrs, err := e.node.Addrs(bridge)
+			e.exists(err)
+			hops = append(hops, hop(onNode, "%s, port of %s: hairpin %s, isolated %s", text, t.Where, onOff(port.Hairpin), onOff(port.Isolated)),
+				hop(onNode, "%s%s", linkText(bridge), addrsText(addrs)))
 		}
-		if err != nil {
-			return nil, err
-		}
-		hops = append(hops, hop(onNode, "%s, port of %s: hairpin %s, isolated %s", text, t.Where, onOff(port.Hairpin), onOff(port.Isolated)))
-		bridge, err := e.bridgeHop(t.Where)
-		if err != nil {
-			return nil, err
-		}
-		hops = append(hops, bridge)
 	}
-	if e.a.interfaceConf().hasMaster() && e.master != 0 {
-		l, err := e.node.LinkByIndex(e.master)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
-		if err == nil {
+	if e.a.interfaceKeys().HasMaster() && e.master != 0 {
+		if l, err := e.node.LinkByIndex(e.master); e.exists(err) {
 			hops = append(hops, hop(onNode, "%s, master of %s", linkText(l), e.a.IfName))
 		}
 	}
-	return hops, nil
-}
-
-// bridgeHop returns the hop for the bridge, with its addresses.
-func (e *explainer) bridgeHop(name string) (Hop, error) {
-	l, err := e.node.Link(name)
-	if err != nil {
-		return Hop{}, err
-	}
-	addrs, err := e.node.Addrs(l)
-	return hop(onNode, "%s%s", linkText(l), addrsText(addrs)), err
+	return hops
 }
 
 func onOff(b bool) string {
@@ -282,14 +234,9 @@ func onOff(b bool) string {
 	return "off"
 }
 
-// nodeHops adds hops for what the node does with packets from the container: checks, forwarding and masquerade.
-func (e *explainer) nodeHops(node *ns.Handle) error {
-	missing, err := e.missingHops()
-	if err != nil {
-		return err
-	}
-	e.out(missing...)
-	for _, t := range e.a.has(Element) {
+// nodeHops adds hops for what the node does with packets from the container: checks and masquerade.
+func (e *explainer) nodeHops() {
+	for _, t := range e.a.ResourcesOf(Element) {
 		switch t.sub {
 		case "allowed":
 			e.out(hop(onNode, "table bridge plumb drops frames from the host end with another source than %s (macspoofchk)", t.Name))
@@ -297,34 +244,12 @@ func (e *explainer) nodeHops(node *ns.Handle) error {
 			e.out(hop(onNode, "table bridge plumb drops frames to other containers of the bridge (ingressPolicy isolated)"))
 		}
 	}
-	for _, f := range e.families() {
-		key := map[nft.Family]string{nft.IPv4: "net/ipv4/ip_forward", nft.IPv6: "net/ipv6/conf/all/forwarding"}[f]
-		value, err := sysctl.Get(node, key)
-		if err != nil {
-			return err
-		}
-		if value != "1" {
-			e.out(hop(onNode, "does not forward packets of IP version %s: %s is %s", familyVersion(f), strings.ReplaceAll(key, "/", "."), value))
-		}
-	}
-	for _, t := range e.a.has(Element) {
+	for _, t := range e.a.ResourcesOf(Element) {
 		if t.Address != "" && strings.HasPrefix(t.sub, "masq") {
 			e.out(hop(onNode, "table inet plumb, chain postrouting: from %s %s, which masquerades, except to the subnet and to multicast addresses", t.Name, t.Value))
 		}
 	}
 	e.out(e.iptablesHops()...)
-	return nil
-}
-
-// families returns the families of the addresses.
-func (e *explainer) families() []nft.Family {
-	var all []nft.Family
-	for _, text := range e.a.Addresses {
-		if ip, err := netip.ParseAddr(text); err == nil && !slices.Contains(all, nft.FamilyOf(ip)) {
-			all = append(all, nft.FamilyOf(ip))
-		}
-	}
-	return all
 }
 
 // iptablesHops returns a hop that says how to list the rules of iptables, if the configuration asks for iptables.
@@ -336,130 +261,35 @@ func (e *explainer) iptablesHops() []Hop {
 	if list == nil || !strings.Contains(string(list.Bytes), `"iptables"`) {
 		return nil
 	}
-	return []Hop{hop(onNode, "the configuration asks for rules of iptables, which are not shown: iptables-save | grep -e %s", Quote(e.a.ContainerID))}
+	return []Hop{hop(onNode, "the configuration asks for rules of iptables, which are not shown: iptables-save | grep -e %s",
+		types.Command(e.a.ContainerID))}
 }
 
 // incoming adds hops for what the node does with packets to the container: host ports, and the route.
-func (e *explainer) incoming() error {
+func (e *explainer) incoming() {
 	ports := false
-	for _, t := range e.a.has(Element) {
-		family := strings.TrimPrefix(t.sub, "hostport")
-		switch {
-		case isHostPortMap(t.sub):
+	for _, t := range e.a.ResourcesOf(Element) {
+		if isHostPortMap(t.sub) {
 			ports = true
-			e.in(hop(onNode, "host port %s of IP version %s leads to %s (table inet plumb, map %s)",
-				strings.ReplaceAll(t.Name, " . ", " "), family[:1], strings.Replace(t.Value, " . ", " port ", 1), t.sub))
-		case isFormerHostPort(t):
-			e.in(hop(onNode, "host port %s leads to %s, which claimed it later", strings.ReplaceAll(t.Name, " . ", " "),
-				e.holder(strings.TrimSuffix(t.sub, formerSuffix), t.Name)))
+			e.in(hop(onNode, "host port %s of IP version %s is forwarded to %s (table inet plumb, map %s)", strings.ReplaceAll(t.Name, " . ", " "),
+				strings.TrimPrefix(t.sub, "hostport")[:1], strings.Replace(t.Value, " . ", " port ", 1), t.sub))
 		}
 	}
-	e.in(e.missingPorts()...)
 	if ports {
 		e.in(hop(onNode, "Services of Kubernetes see these packets first (kube-proxy has the priority dstnat, host ports dstnat + 1)"))
 	}
-	if e.a.interfaceConf().hasMaster() {
-		return nil // packets come through the master, without a route of the node
+	if e.a.interfaceKeys().HasMaster() {
+		return // packets come through the master, without a route of the node
 	}
 	for _, text := range e.a.Addresses {
 		ip, err := netip.ParseAddr(text)
 		if err != nil {
 			continue
 		}
-		l, err := e.node.LinkTo(ip)
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
+		if l, err := e.node.LinkTo(ip); e.exists(err) {
+			e.in(hop(onNode, "route to %s through %s", ip, l.Name))
+		} else {
 			e.in(hop(onNode, "has no route to %s", ip))
-		case err != nil:
-			return err
-		default:
-			e.in(hop(onNode, "route to %s through %s%s", ip, l.Name, e.wrongWay(l.Name)))
 		}
 	}
-	return nil
-}
-
-// wrongWay returns what to add to a route through an interface that does not lead to the container, as far as the host end
-// or the configuration tells. The gateway of a VLAN on a bridge is <bridge>.<ID>.
-func (e *explainer) wrongWay(through string) string {
-	var right []string
-	for _, name := range append(e.hostNames(), e.a.interfaceConf().bridgeName()) {
-		if name != "" && (through == name || strings.HasPrefix(through, name+".")) {
-			return ""
-		}
-		if name != "" && !slices.Contains(right, name) {
-			right = append(right, name)
-		}
-	}
-	if len(right) == 0 {
-		return ""
-	}
-	return ", which does not lead to the container: it is behind " + strings.Join(right, ", ")
-}
-
-// hostNames returns the host ends of the attachment and their bridges.
-func (e *explainer) hostNames() (names []string) {
-	for _, t := range e.a.has(Link) {
-		names = append(names, t.Name, t.Where)
-	}
-	return names
-}
-
-// otherTarget says what becomes of a host port for which the attachment has no element: another element may have taken it.
-func (e *explainer) otherTarget(m portMapping, f nft.Family) string {
-	set := "hostport" + familyVersion(f)
-	key := fmt.Sprintf("%s . %d", m.protocol(), m.HostPort)
-	for _, s := range e.portMaps {
-		for _, element := range s.elements {
-			of, at := s.Set.Name, element.Key.Text(s.Key)
-			if of == set && at == key || of == set+"ip" && at == m.HostIP+" . "+key {
-				return fmt.Sprintf("leads to %s, by an element that is not of this container (table inet plumb, map %s)",
-					strings.Replace(element.Data.Text(s.Data), " . ", " port ", 1), of)
-			}
-		}
-	}
-	return "is not forwarded: table inet plumb has no element for it"
-}
-
-// A portMap is a map of host ports with its elements.
-type portMap struct {
-	nft.Set
-	elements []nft.Element
-}
-
-// readPortMaps reads the maps of host ports.
-func readPortMaps(node *ns.Handle) (maps []portMap, err error) {
-	c, err := nft.Open(node)
-	if err != nil {
-		return nil, err
-	}
-	table := nft.OwnTables()[0]
-	sets, err := c.Sets(table)
-	for _, s := range sets {
-		if isHostPortMap(s.Name) {
-			elements, elementsErr := c.Elements(table, s.Name)
-			maps, err = append(maps, portMap{s, elements}), errors.Join(err, elementsErr)
-		}
-	}
-	return maps, err
-}
-
-// holder returns the attachment that has the element with this key in a map.
-func (e *explainer) holder(set, key string) string {
-	for _, a := range e.inv.Attachments {
-		for _, t := range a.Things {
-			if t.sub == set && t.Name == key {
-				return a.ID().String()
-			}
-		}
-	}
-	return "an unknown container"
-}
-
-// familyVersion returns the IP version of a family.
-func familyVersion(f nft.Family) string {
-	if f == nft.IPv6 {
-		return "6"
-	}
-	return "4"
 }

@@ -35,7 +35,7 @@ func (inv *Inventory) readFiles(p Places) {
 	for _, plugin := range []string{"tuning", "ipvlan", "host-device"} {
 		records[plugin] = &folderSet{filepath.Join(p.RunDir, plugin)}
 	}
-	inv.eachPlugin(func(_, plugin string, keys pluginKeys, ipam ipamKeys) {
+	inv.eachPlugin(func(_, plugin string, keys Keys, ipam ipamKeys) {
 		if set := records[plugin]; set != nil && keys.DataDir != "" {
 			set.add(keys.DataDir)
 		}
@@ -71,7 +71,7 @@ func (inv *Inventory) readPools(dataDir string) {
 		all, err := pool.Reservations(dataDir, network)
 		inv.unread(filepath.Join(dataDir, network), err)
 		for _, r := range all {
-			t := Thing{Kind: Reservation, Name: r.Addr.String(), Where: r.Path, Address: r.Addr.String(), Remove: "rm " + Quote(r.Path)}
+			t := Resource{Kind: Reservation, Name: r.Addr.String(), Where: r.Path, Address: r.Addr.String(), Remove: types.Command("rm", r.Path)}
 			if !r.Since.IsZero() {
 				t.Since = &r.Since
 			}
@@ -110,7 +110,7 @@ func (inv *Inventory) readLeases(dir string) {
 		if json.Unmarshal(text, &lease) != nil || lease.ContainerID == "" {
 			return
 		}
-		t := fileThing(Lease, "no address yet", path)
+		t := fileResource(Lease, "no address yet", path)
 		if lease.Lease != nil {
 			t.Name = lease.Lease.Address.Addr().String()
 			t.Address = t.Name
@@ -126,7 +126,7 @@ func (inv *Inventory) readRecords(plugin, dir string, owner func(content types.A
 		var content types.Attachment
 		if json.Unmarshal(text, &content) == nil {
 			id := owner(content, strings.TrimSuffix(filepath.Base(path), ".json"))
-			inv.attachment(id).add(fileThing(Record, plugin, path))
+			inv.attachment(id).add(fileResource(Record, plugin, path))
 		}
 	})
 }
@@ -175,14 +175,4 @@ func compareAddresses(x, y string) int {
 	a, _ := netip.ParseAddr(x)
 	b, _ := netip.ParseAddr(y)
 	return cmp.Or(a.Compare(b), cmp.Compare(x, y))
-}
-
-// Quote returns a word of a command line of sh.
-func Quote(s string) string {
-	if s != "" && !strings.ContainsFunc(s, func(r rune) bool {
-		return !strings.ContainsRune("/._-+:,@%=", r) && (r < '0' || r > '9') && (r < 'a' || r > 'z') && (r < 'A' || r > 'Z')
-	}) {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }

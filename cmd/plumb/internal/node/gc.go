@@ -96,7 +96,7 @@ func (s Selection) keepReason(n *Network, a *Attachment, live LiveList) string {
 		return "it may be newer than the answer that no container lives (--min-age)"
 	case young:
 		return "it may be newer than the list of live containers (--min-age)"
-	case s.MinAge > 0 && a.youngest.IsZero() && len(a.has(Link)) > 0:
+	case s.MinAge > 0 && a.youngest.IsZero() && len(a.ResourcesOf(Link)) > 0:
 		return "its interface exists, and its age is not known; --min-age 0 deletes it"
 	}
 	return ""
@@ -104,8 +104,8 @@ func (s Selection) keepReason(n *Network, a *Attachment, live LiveList) string {
 
 // A Report says what a Collector did.
 type Report struct {
-	Removed []*Attachment `json:"removed"` // with the things that were removed
-	Left    []WithReason  `json:"left"`    // with the things of dead containers that are still there
+	Removed []*Attachment `json:"removed"` // with the resources that were removed
+	Left    []WithReason  `json:"left"`    // with the resources of dead containers that are still there
 	Kept    []WithReason  `json:"kept"`
 	Errors  []string      `json:"errors"`
 }
@@ -215,7 +215,7 @@ func (c *Collector) sweep(ctx context.Context, n *Network, p *Plan) (err error) 
 		return err
 	}
 	if now.partial {
-		return fmt.Errorf("no GC, because not all attachments can be read: %v", now.Unread)
+		return fmt.Errorf("no GC, because not all attachments can be read: %v", now.Errors)
 	}
 	// libcni would also call DEL for the attachments in its cache that are not valid: those whose DEL has just
 	// failed. DEL would wait for the lock.
@@ -272,7 +272,7 @@ func (r *Report) compare(p *Plan, after *Inventory) {
 	}
 	for _, a := range p.before.Attachments {
 		now := after.byID[a.ID()]
-		if gone := a.without(now); len(gone.Things) > 0 && (dead[a.ID()] || a.Incomplete) {
+		if gone := a.without(now); len(gone.Resources) > 0 && (dead[a.ID()] || a.Incomplete) {
 			r.Removed = append(r.Removed, gone)
 		}
 		if now != nil && dead[a.ID()] {
@@ -286,17 +286,17 @@ func leftReason(n *Network) string {
 	if n.list == nil {
 		return fmt.Sprintf("network %s has no configuration; run these commands:", n.Name)
 	}
-	return "its DEL failed, or did not find all; mend the cause and run gc again, or run these commands:"
+	return "its DEL failed, or did not find all; fix the cause and run gc again, or run these commands:"
 }
 
-// without returns the attachment with those of its things that the other does not have. The other may be nil.
+// without returns the attachment with those of its resources that the other does not have. The other may be nil.
 func (a *Attachment) without(other *Attachment) *Attachment {
 	gone := *a
-	gone.Things = []Thing{}
-	for _, t := range a.Things {
-		same := func(o Thing) bool { return o.Kind == t.Kind && o.Name == t.Name && o.Where == t.Where }
-		if other == nil || !slices.ContainsFunc(other.Things, same) {
-			gone.Things = append(gone.Things, t)
+	gone.Resources = []Resource{}
+	for _, t := range a.Resources {
+		same := func(o Resource) bool { return o.Kind == t.Kind && o.Name == t.Name && o.Where == t.Where }
+		if other == nil || !slices.ContainsFunc(other.Resources, same) {
+			gone.Resources = append(gone.Resources, t)
 		}
 	}
 	return &gone

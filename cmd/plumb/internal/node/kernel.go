@@ -43,7 +43,7 @@ func (inv *Inventory) readLinks(node *ns.Handle) error {
 		if a == nil {
 			continue
 		}
-		t := Thing{Kind: Link, Name: l.Name, Remove: "ip link delete " + Quote(l.Name), sub: l.Kind}
+		t := Resource{Kind: Link, Name: l.Name, Remove: types.Command("ip", "link", "delete", l.Name), sub: l.Kind}
 		if l.Master != 0 {
 			t.Where = names[l.Master]
 		}
@@ -101,7 +101,7 @@ func (inv *Inventory) readElements(node *ns.Handle) error {
 			slices.SortFunc(elements, func(x, y nft.Element) int { return cmp.Compare(x.Key, y.Key) })
 			for _, e := range elements {
 				if a := inv.ownerOfElement(owners, e.Comment); a != nil {
-					a.add(elementThing(table, set, e))
+					a.add(elementResource(table, set, e))
 				}
 			}
 		}
@@ -109,11 +109,14 @@ func (inv *Inventory) readElements(node *ns.Handle) error {
 	return nil
 }
 
-// ownerOfElement returns the attachment that the comment of an element names, or nil if it names none. Names
-// that were too long for the comment end in a hash.
+// ownerOfElement returns the attachment that the comment of an element names, or nil if it names none. Without a comment,
+// which each element of plumb has, it is the attachment without names. Names that were too long for the comment end in a hash.
 func (inv *Inventory) ownerOfElement(owners map[string]*Attachment, comment string) *Attachment {
 	if a := owners[comment]; a != nil {
 		return a
+	}
+	if comment == "" {
+		return inv.attachment(types.Attachment{})
 	}
 	id, ok := types.ParseAttachment(comment)
 	if !ok {
@@ -125,8 +128,8 @@ func (inv *Inventory) ownerOfElement(owners map[string]*Attachment, comment stri
 	return a
 }
 
-// elementThing returns the thing for an element.
-func elementThing(table nft.Table, set nft.Set, e nft.Element) Thing {
+// elementResource returns the resource for an element.
+func elementResource(table nft.Table, set nft.Set, e nft.Element) Resource {
 	key := e.Key.Text(set.Key)
 	what := "set"
 	if len(set.Data) > 0 {
@@ -138,10 +141,10 @@ func elementThing(table nft.Table, set nft.Set, e nft.Element) Thing {
 	} else if e.Data != "" {
 		value = e.Data.Text(set.Data)
 	}
-	return Thing{
+	return Resource{
 		Kind: Element, Name: key, Where: fmt.Sprintf("table %s, %s %s", table, what, set.Name),
 		Address: addressIn(set, e), Value: value, sub: set.Name,
-		Remove: fmt.Sprintf("nft delete element %s %s '{ %s }'", table, set.Name, key),
+		Remove: fmt.Sprintf("nft delete element %s %s ", table, set.Name) + types.Command("{ "+key+" }"),
 	}
 }
 
@@ -160,13 +163,4 @@ func addressIn(set nft.Set, e nft.Element) string {
 // isHostPortMap reports whether the elements of the map lead host ports to containers.
 func isHostPortMap(set string) bool {
 	return slices.Contains([]string{"hostport4", "hostport6", "hostport4ip", "hostport6ip"}, set)
-}
-
-// formerSuffix is the end of the name of a set with the elements of former owners.
-const formerSuffix = "-former"
-
-// isFormerHostPort reports whether the thing is the element of a host port that another container claimed later.
-func isFormerHostPort(t Thing) bool {
-	set, former := strings.CutSuffix(t.sub, formerSuffix)
-	return former && isHostPortMap(set)
 }

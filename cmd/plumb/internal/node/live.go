@@ -28,7 +28,7 @@ type LiveList struct {
 
 // NewDead returns the list by which these containers do not live, and all others of the inventory do.
 func (inv *Inventory) NewDead(containerIDs []string) LiveList {
-	list := LiveList{Dead: map[string]bool{}, Made: inv.Taken}
+	list := LiveList{Dead: map[string]bool{}, Made: inv.Time}
 	for _, id := range containerIDs {
 		list.Dead[id] = true
 	}
@@ -121,7 +121,7 @@ func ReadLive(file *os.File, begin time.Time) (LiveList, error) {
 
 // LiveFromResults returns the containers of which libcni's cache has a result.
 func (inv *Inventory) LiveFromResults() LiveList {
-	list := LiveList{IDs: map[string]bool{}, Made: inv.Taken}
+	list := LiveList{IDs: map[string]bool{}, Made: inv.Time}
 	for _, a := range inv.Attachments {
 		if a.cached != nil {
 			list.IDs[a.ContainerID] = true

@@ -65,42 +65,42 @@ func (s sample) labelText() string {
 	return "{" + strings.Join(parts, ",") + "}"
 }
 
-// attachmentMetrics returns the numbers of attachments, of host ports, of things without an owner, and of parts of the
+// attachmentMetrics returns the numbers of attachments, of host ports, of resources without an owner, and of parts of the
 // node that could not be read.
 func (inv *Inventory) attachmentMetrics() []*metric {
 	attachments := &metric{name: "plumb_attachments", help: "Attachments for which the node holds something."}
-	doubtful := &metric{name: "plumb_attachments_doubtful", help: "Attachments that may be leftovers, by reason; plumb list shows them."}
+	suspect := &metric{name: "plumb_attachments_suspect", help: "Attachments that may be leftovers, by reason; plumb list shows them."}
 	ports := &metric{name: "plumb_host_ports", help: "Host ports that are forwarded to a container; a port of both IP versions counts twice."}
-	ownerless := &metric{name: "plumb_things_without_owner", help: "Things whose network, container or interface is not fully known, by kind."}
+	orphaned := &metric{name: "plumb_orphaned_objects", help: "Resources whose network, container or interface is not fully known, by kind."}
 	for _, n := range inv.Networks {
-		count, portCount, doubts, things := 0, 0, map[string]int{}, map[Kind]int{}
+		count, portCount, byReason, resources := 0, 0, map[string]int{}, map[Kind]int{}
 		for _, a := range inv.Attachments {
 			if a.Network != n.Name {
 				continue
 			}
 			count++
-			doubts[a.Doubt]++
-			for _, t := range a.Things {
+			byReason[a.Reason]++
+			for _, t := range a.Resources {
 				if isHostPortMap(t.sub) {
 					portCount++
 				}
 				if a.Incomplete {
-					things[t.Kind]++
+					resources[t.Kind]++
 				}
 			}
 		}
 		attachments.add(strconv.Itoa(count), "network", n.Name)
 		ports.add(strconv.Itoa(portCount), "network", n.Name)
-		for _, doubt := range doubtTexts {
-			doubtful.add(strconv.Itoa(doubts[doubt]), "network", n.Name, "reason", doubt)
+		for _, reason := range reasons {
+			suspect.add(strconv.Itoa(byReason[reason]), "network", n.Name, "reason", reason)
 		}
 		for _, k := range kinds() {
-			ownerless.add(strconv.Itoa(things[k]), "network", n.Name, "kind", string(k))
+			orphaned.add(strconv.Itoa(resources[k]), "network", n.Name, "kind", string(k))
 		}
 	}
-	unread := &metric{name: "plumb_unread", help: "Parts of the node that could not be read; if there are any, other numbers may be too low."}
-	unread.add(strconv.Itoa(len(inv.Unread)))
-	return []*metric{attachments, doubtful, ports, ownerless, unread}
+	readErrors := &metric{name: "plumb_read_errors", help: "Parts of the node that could not be read, so that other numbers may be too low."}
+	readErrors.add(strconv.Itoa(len(inv.Errors)))
+	return []*metric{attachments, suspect, ports, orphaned, readErrors}
 }
 
 // addressMetrics returns the numbers of addresses of the range sets in the configurations.
@@ -144,12 +144,8 @@ func (inv *Inventory) eachConfiguredIPAM(f func(network, plugin string, ipam jso
 			continue
 		}
 		for _, p := range n.list.Plugins {
-			var keys pluginKeys
-			if json.Unmarshal(p.Bytes, &keys) != nil {
-				continue
-			}
-			if plugin := p.Network.IPAM.Type; plugin == "host-local" || plugin == clusterLocal {
-				f(n.Name, plugin, keys.IPAM)
+			if keys := KeysOf(p); keys.IPAMType == "host-local" || keys.IPAMType == clusterLocal {
+				f(n.Name, keys.IPAMType, keys.IPAM)
 			}
 		}
 	}
@@ -159,7 +155,7 @@ func (inv *Inventory) eachConfiguredIPAM(f func(network, plugin string, ipam jso
 func (inv *Inventory) reservedIn(network, dataDir string, set pool.Set) int {
 	count := 0
 	for _, a := range inv.Attachments {
-		for _, t := range a.has(Reservation) {
+		for _, t := range a.ResourcesOf(Reservation) {
 			ip, err := netip.ParseAddr(t.Address)
 			if err == nil && a.Network == network && filepath.Dir(t.Where) == filepath.Join(dataDir, network) && set.Contains(ip) {
 				count++

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"encoding/json"
 	"path/filepath"
 	"slices"
@@ -27,7 +28,7 @@ func (inv *Inventory) readNetworks(p Places) {
 	files, err := configurationFiles(p.ConfDir)
 	inv.unreadFile(p.ConfDir, err)
 	for _, file := range append(files, ListsBelow(p.ConfDir)...) {
-		list, err := readConfiguration(file)
+		list, err := ReadConfiguration(file)
 		if err != nil {
 			inv.unreadFile(file, err)
 			continue
@@ -82,8 +83,8 @@ func configurationFiles(dir string) ([]string, error) {
 	return append(lists, single...), err
 }
 
-// readConfiguration reads one file.
-func readConfiguration(file string) (*libcni.NetworkConfigList, error) {
+// ReadConfiguration reads one file as libcni does.
+func ReadConfiguration(file string) (*libcni.NetworkConfigList, error) {
 	text, err := ReadFile(file)
 	if err != nil {
 		return nil, err
@@ -117,27 +118,78 @@ func listFromBytes(text []byte) (*libcni.NetworkConfigList, error) {
 	return ListOf(text)
 }
 
-// pluginKeys are the keys of a plugin's configuration that say where it keeps files.
-type pluginKeys struct {
-	DataDir string          `json:"dataDir"`
-	IPAM    json.RawMessage `json:"ipam"`
+// Keys are the keys of a plugin's configuration that tell where its files, addresses and interfaces are.
+type Keys struct {
+	Type             string          `json:"type"`
+	DataDir          string          `json:"dataDir"`
+	IPAM             json.RawMessage `json:"ipam"`
+	IPAMType         string          `json:"-"`
+	Bridge           string          `json:"bridge"`
+	IsGateway        bool            `json:"isGateway"`
+	IsDefaultGateway bool            `json:"isDefaultGateway"`
+	VLAN             int             `json:"vlan"`
+	Master           string          `json:"master"`
+	LinkInContainer  bool            `json:"linkInContainer"`
+	VLANID           int             `json:"vlanId"`
+}
+
+// KeysOf returns the keys of a configuration. Those with a value of a wrong type are zero: the plugin refuses it, too.
+func KeysOf(p *libcni.PluginConfig) (k Keys) {
+	_ = json.Unmarshal(p.Bytes, &k)
+	k.Type, k.IPAMType = p.Network.Type, p.Network.IPAM.Type
+	return k
+}
+
+// BridgeName returns the name of the bridge, or "" if the plugin is not bridge.
+func (k Keys) BridgeName() string {
+	if k.Type != "bridge" {
+		return ""
+	}
+	return cmp.Or(k.Bridge, "cni0")
+}
+
+// HasMaster reports whether the plugin creates the interface on a master that is on the node.
+func (k Keys) HasMaster() bool {
+	return slices.Contains([]string{"macvlan", "ipvlan", "vlan"}, k.Type) && !k.LinkInContainer
+}
+
+// interfaceKeys returns the keys of the first plugin but loopback, which created the interface. They are zero if libcni's
+// cache does not contain the configuration of the ADD.
+func (a *Attachment) interfaceKeys() Keys {
+	list, _ := a.Added()
+	if list == nil {
+		return Keys{}
+	}
+	for _, p := range list.Plugins {
+		if p.Network.Type != "loopback" {
+			return KeysOf(p)
+		}
+	}
+	return Keys{}
+}
+
+// Uplink returns the interface of the node that is on the L2 segment of the attachment, the bridge or the master, or "".
+func (a *Attachment) Uplink() string {
+	k := a.interfaceKeys()
+	if k.HasMaster() {
+		return k.Master
+	}
+	return k.BridgeName()
 }
 
 // ipamKeys are the keys of ipam that say where an IPAM plugin keeps files.
 type ipamKeys struct {
-	Type             string `json:"type"`
 	DataDir          string `json:"dataDir"`
 	DaemonSocketPath string `json:"daemonSocketPath"`
 }
 
 // eachPlugin calls f with the keys of each plugin of each configuration: those in the folder, and those that
 // libcni's cache has.
-func (inv *Inventory) eachPlugin(f func(network, plugin string, keys pluginKeys, ipam ipamKeys)) {
+func (inv *Inventory) eachPlugin(f func(network, plugin string, keys Keys, ipam ipamKeys)) {
 	each := func(list *libcni.NetworkConfigList) {
 		for _, p := range list.Plugins {
-			var keys pluginKeys
+			keys := KeysOf(p)
 			var ipam ipamKeys
-			_ = json.Unmarshal(p.Bytes, &keys) // what is no text names no folder
 			_ = json.Unmarshal(keys.IPAM, &ipam)
 			f(list.Name, p.Network.Type, keys, ipam)
 		}

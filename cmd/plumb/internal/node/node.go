@@ -1,6 +1,6 @@
-// Package node reads what the container networks of this node hold: the things that plugins made for
+// Package node reads what the container networks of this node hold: the resources that plugins made for
 // attachments, the configurations of networks, and the results that libcni keeps. It also removes the
-// things of containers that no longer exist (Collector).
+// resources of containers that no longer exist (Collector).
 //
 // Reading changes nothing, and takes no lock. A plugin that runs at the same time may add or remove
 // something meanwhile.
@@ -28,10 +28,10 @@ type Places struct {
 	RunDir     string   // the folder in which plugins keep what a reboot ends: /run/cni
 }
 
-// A Kind is a kind of Thing.
+// A Kind is a kind of Resource.
 type Kind string
 
-// The kinds of things.
+// The kinds of resources.
 const (
 	Reservation Kind = "reservation" // a file of host-local or cluster-local, which reserves one address
 	Link        Kind = "link"        // an interface on the node, such as the host end of a veth pair
@@ -41,8 +41,8 @@ const (
 	Result      Kind = "result"      // a file of libcni's cache: the ADD of the whole chain succeeded
 )
 
-// A Thing is one object on the node that belongs to an attachment.
-type Thing struct {
+// A Resource is one object on the node that belongs to an attachment.
+type Resource struct {
 	Kind  Kind   `json:"kind"`
 	Name  string `json:"name"`  // the address, the interface, the key of the element, the plugin of a record, or libcni
 	Where string `json:"where"` // the path of the file, the bridge of the interface, or the table and the map
@@ -51,7 +51,7 @@ type Thing struct {
 	// Value is to what the element of a map leads: a value, or "jump" and a chain.
 	Value  string     `json:"value,omitempty"`
 	Since  *time.Time `json:"since,omitempty"` // when the file was written; only files have it
-	Remove string     `json:"remove"`          // the command that removes the thing alone, if nothing else helps
+	Remove string     `json:"remove"`          // the command that removes the resource alone, if nothing else helps
 
 	sub string // of an element: the name of the set; of a link: its kind
 }
@@ -61,12 +61,12 @@ type Attachment struct {
 	Network     string `json:"network"`   // empty: not known
 	ContainerID string `json:"container"` // empty: not known
 	IfName      string `json:"ifName"`    // empty: not known
-	// Incomplete says that one of the names is missing or shortened, because the things do not have more.
-	Incomplete bool     `json:"incomplete,omitempty"`
-	Addresses  []string `json:"addresses"`       // those of libcni's result, or else those of the things
-	NetNS      string   `json:"netns,omitempty"` // the path of the container's namespace, as libcni's cache has it
-	Things     []Thing  `json:"things"`
-	Doubt      string   `json:"doubt,omitempty"` // why the attachment may be a leftover; empty: nothing speaks for that
+	// Incomplete says that one of the names is missing or shortened, because the resources do not have more.
+	Incomplete bool       `json:"incomplete,omitempty"`
+	Addresses  []string   `json:"addresses"`       // those of libcni's result, or else those of the resources
+	NetNS      string     `json:"netns,omitempty"` // the path of the container's namespace, as libcni's cache has it
+	Resources  []Resource `json:"resources"`
+	Reason     string     `json:"reason,omitempty"` // why the attachment may be a leftover; empty: nothing speaks for that
 	cached     *cachedAttachment
 	oldest     time.Time
 	youngest   time.Time
@@ -82,15 +82,15 @@ func (a *Attachment) ID() types.Attachment {
 // names. The interface of a reservation is not known if the file has the container ID only: DEL of host-local releases
 // it for any interface.
 func (a *Attachment) CanDelete() bool {
-	return !a.Incomplete || a.Network != "" && a.ContainerID != "" && a.IfName == "" && len(a.has(Reservation)) == len(a.Things)
+	return !a.Incomplete || a.Network != "" && a.ContainerID != "" && a.IfName == "" && len(a.ResourcesOf(Reservation)) == len(a.Resources)
 }
 
 // Since returns when the oldest file of the attachment was written, or the zero time if it has no file.
 func (a *Attachment) Since() time.Time { return a.oldest }
 
-// has returns the things of a kind.
-func (a *Attachment) has(k Kind) []Thing {
-	return slices.DeleteFunc(slices.Clone(a.Things), func(t Thing) bool { return t.Kind != k })
+// ResourcesOf returns the resources of a kind.
+func (a *Attachment) ResourcesOf(k Kind) []Resource {
+	return slices.DeleteFunc(slices.Clone(a.Resources), func(t Resource) bool { return t.Kind != k })
 }
 
 // HasNamespace reports whether the namespace that libcni's cache names exists.
@@ -102,11 +102,11 @@ func (inv *Inventory) HostEnd(containerID string) string { return inv.containers
 
 // An Inventory is what a node holds.
 type Inventory struct {
-	Taken       time.Time     `json:"taken"`
+	Time        time.Time     `json:"time"`
 	Networks    []*Network    `json:"networks"`    // in the order of their names
 	Attachments []*Attachment `json:"attachments"` // in the order of network, container and interface
-	// Unread has the errors of the parts that could not be read, which can hold more.
-	Unread []string `json:"unread"`
+	// Errors has the errors of the parts that could not be read, which can hold more.
+	Errors []string `json:"errors"`
 
 	byID       map[types.Attachment]*Attachment
 	containers map[string]container // by their IDs
@@ -114,7 +114,7 @@ type Inventory struct {
 	denied     error
 }
 
-// Read reads what the node of this process holds. What cannot be read of it is in Inventory.Unread. Read fails if
+// Read reads what the node of this process holds. What cannot be read of it is in Inventory.Errors. Read fails if
 // this process may not read a part of it (fs.ErrPermission): most of the rest would seem to have no owner.
 func (p Places) Read() (*Inventory, error) {
 	h, err := ns.Self(nil)
@@ -122,7 +122,7 @@ func (p Places) Read() (*Inventory, error) {
 		return nil, err
 	}
 	inv := &Inventory{
-		Taken: time.Now(), Networks: []*Network{}, Attachments: []*Attachment{}, Unread: []string{},
+		Time: time.Now(), Networks: []*Network{}, Attachments: []*Attachment{}, Errors: []string{},
 		byID: map[types.Attachment]*Attachment{}, containers: map[string]container{},
 	}
 	inv.readNetworks(p)
@@ -149,7 +149,7 @@ func (inv *Inventory) unreadFile(what string, err error) {
 		inv.denied = fmt.Errorf("read %s: %w; run plumb as root on the node", what, err)
 	}
 	if err != nil {
-		inv.Unread = append(inv.Unread, fmt.Sprintf("%s: %v", what, err))
+		inv.Errors = append(inv.Errors, fmt.Sprintf("%s: %v", what, err))
 	}
 }
 
@@ -158,7 +158,7 @@ func (inv *Inventory) attachment(id types.Attachment) *Attachment {
 	a := inv.byID[id]
 	if a == nil {
 		a = &Attachment{
-			Network: id.Network, ContainerID: id.ContainerID, IfName: id.IfName, Addresses: []string{}, Things: []Thing{},
+			Network: id.Network, ContainerID: id.ContainerID, IfName: id.IfName, Addresses: []string{}, Resources: []Resource{},
 			Incomplete: id.Network == "" || id.ContainerID == "" || id.IfName == "",
 		}
 		inv.byID[id] = a
@@ -167,9 +167,9 @@ func (inv *Inventory) attachment(id types.Attachment) *Attachment {
 	return a
 }
 
-// add adds a thing to the attachment.
-func (a *Attachment) add(t Thing) {
-	a.Things = append(a.Things, t)
+// add adds a resource to the attachment.
+func (a *Attachment) add(t Resource) {
+	a.Resources = append(a.Resources, t)
 	if t.Since == nil {
 		return
 	}
@@ -181,20 +181,22 @@ func (a *Attachment) add(t Thing) {
 	}
 }
 
-// finish sets what depends on all things, and sorts.
+// finish sets what depends on all resources, and sorts.
 func (inv *Inventory) finish() {
 	results := slices.ContainsFunc(inv.Attachments, func(a *Attachment) bool { return a.cached != nil })
 	inv.setCachedLists()
 	for _, a := range inv.Attachments {
 		a.setAddresses()
-		a.Doubt = a.doubt()
+		a.Reason = a.suspicion()
 		switch life, _ := inv.Judge(a, LiveList{}); {
 		case life == Alive && !a.Incomplete:
-			a.Doubt = ""
-		case a.Doubt == "" && results && a.cached == nil && inv.Taken.Sub(a.youngest) > maxAddTime:
-			a.Doubt = noResult
+			a.Reason = ""
+		case a.Reason == "" && results && a.cached == nil && inv.Time.Sub(a.youngest) > maxAddTime:
+			a.Reason = noResult
 		}
-		slices.SortStableFunc(a.Things, func(x, y Thing) int { return cmp.Compare(slices.Index(kinds(), x.Kind), slices.Index(kinds(), y.Kind)) })
+		slices.SortStableFunc(a.Resources, func(x, y Resource) int {
+			return cmp.Compare(slices.Index(kinds(), x.Kind), slices.Index(kinds(), y.Kind))
+		})
 		inv.network(a.Network)
 	}
 	slices.SortFunc(inv.Attachments, func(x, y *Attachment) int {
@@ -203,16 +205,16 @@ func (inv *Inventory) finish() {
 	slices.SortFunc(inv.Networks, func(x, y *Network) int { return cmp.Compare(x.Name, y.Name) })
 }
 
-// kinds returns all kinds, in the order in which the things of an attachment are listed.
+// kinds returns all kinds, in the order in which the resources of an attachment are listed.
 func kinds() []Kind { return []Kind{Reservation, Lease, Link, Element, Record, Result} }
 
-// setAddresses sets the addresses: those of libcni's result and, if there is none, those of the things.
+// setAddresses sets the addresses: those of libcni's result and, if there is none, those of the resources.
 func (a *Attachment) setAddresses() {
 	if a.cached != nil && len(a.cached.addresses) > 0 {
 		a.Addresses = a.cached.addresses
 		return
 	}
-	for _, t := range a.Things {
+	for _, t := range a.Resources {
 		if t.Address != "" && !slices.Contains(a.Addresses, t.Address) {
 			a.Addresses = append(a.Addresses, t.Address)
 		}
@@ -220,7 +222,7 @@ func (a *Attachment) setAddresses() {
 	slices.SortFunc(a.Addresses, compareAddresses)
 }
 
-// The doubts about an attachment.
+// The values of Attachment.Reason.
 const (
 	ownerUnknown  = "owner not known"
 	noNamespace   = "namespace gone"
@@ -231,16 +233,16 @@ const (
 	onlyLease     = "lease only"
 )
 
-// doubtTexts has all doubts.
-var doubtTexts = []string{ownerUnknown, noNamespace, noResult, onlyAddresses, onlyElements, onlyRecord, onlyLease}
+// reasons has all of them.
+var reasons = []string{ownerUnknown, noNamespace, noResult, onlyAddresses, onlyElements, onlyRecord, onlyLease}
 
 // maxAddTime is the longest time that an ADD is expected to take. libcni writes the result when the ADD has ended.
 const maxAddTime = time.Minute
 
-// doubt returns why the attachment may be a leftover, as far as its own things tell.
-func (a *Attachment) doubt() string {
+// suspicion returns why the attachment may be a leftover, as far as its own resources tell.
+func (a *Attachment) suspicion() string {
 	kinds := map[Kind]bool{}
-	for _, t := range a.Things {
+	for _, t := range a.Resources {
 		kinds[t.Kind] = true
 	}
 	switch {

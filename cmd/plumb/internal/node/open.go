@@ -17,7 +17,7 @@ func Open(path string) (*os.File, error) {
 		return nil, err
 	}
 	if info, err := file.Stat(); err == nil && !info.Mode().IsRegular() {
-		return nil, errors.Join(&fs.PathError{Op: "read", Path: path, Err: errors.New("no regular file")}, file.Close())
+		return nil, errors.Join(&fs.PathError{Op: "read", Path: path, Err: errors.New("not a regular file")}, file.Close())
 	}
 	return file, nil
 }

@@ -133,7 +133,7 @@ func (inv *Inventory) findContainers(node *ns.Handle) error {
 			id, _ := namespaceAt(a.NetNS)
 			c.netns, c.process = a.NetNS, max(c.process, all[id])
 		}
-		for _, t := range a.has(Link) {
+		for _, t := range a.ResourcesOf(Link) {
 			if t.sub == "veth" {
 				c.hostEnd = t.Name
 			}

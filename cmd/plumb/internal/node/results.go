@@ -17,8 +17,6 @@ type cachedAttachment struct {
 	runtime    *libcni.RuntimeConf
 	list       *libcni.NetworkConfigList // the configuration of the ADD; nil: it cannot be read
 	addresses  []string
-	gateways   []netip.Addr
-	routes     []netip.Prefix // the destinations
 	interfaces []cachedInterface
 }
 
@@ -29,6 +27,14 @@ func (a *Attachment) Added() (*libcni.NetworkConfigList, *libcni.RuntimeConf) {
 		return nil, nil
 	}
 	return a.cached.list, a.cached.runtime
+}
+
+// ResultPath returns the path of the attachment's file in libcni's cache, or "" if there is none.
+func (a *Attachment) ResultPath() string {
+	for _, r := range a.ResourcesOf(Result) {
+		return r.Where
+	}
+	return ""
 }
 
 // A cachedInterface is an interface of a result. Sandbox is empty for an interface of the node.
@@ -84,7 +90,7 @@ func (inv *Inventory) readCache(dir string, node *ns.Handle) {
 		a := inv.attachment(types.Attachment{Network: f.NetworkName, ContainerID: f.ContainerID, IfName: f.IfName})
 		a.cached, a.NetNS = f.attachment(), f.NetNS
 		a.cached.runtime.CacheDir = filepath.Dir(dir)
-		a.add(fileThing(Result, "libcni", path))
+		a.add(fileResource(Result, "libcni", path))
 		a.namespaces = stateOf(f.NetNS, a.youngest, node)
 	}
 }
@@ -101,11 +107,7 @@ func (f cachedFile) attachment() *cachedAttachment {
 		Interfaces []cachedInterface `json:"interfaces"`
 		IPs        []struct {
 			Address string `json:"address"`
-			Gateway string `json:"gateway"`
 		} `json:"ips"`
-		Routes []struct {
-			Dst string `json:"dst"`
-		} `json:"routes"`
 	}
 	_ = json.Unmarshal(f.Result, &result) // results before 0.3.0 have another form
 	c.interfaces = result.Interfaces
@@ -116,21 +118,13 @@ func (f cachedFile) attachment() *cachedAttachment {
 		if text := prefix.Addr().String(); err == nil && !prefix.Addr().IsLoopback() && !slices.Contains(c.addresses, text) {
 			c.addresses = append(c.addresses, text)
 		}
-		if gateway, err := netip.ParseAddr(ip.Gateway); err == nil && !slices.Contains(c.gateways, gateway) {
-			c.gateways = append(c.gateways, gateway)
-		}
-	}
-	for _, r := range result.Routes {
-		if dst, err := netip.ParsePrefix(r.Dst); err == nil {
-			c.routes = append(c.routes, dst.Masked())
-		}
 	}
 	return c
 }
 
-// fileThing returns the thing for a file.
-func fileThing(k Kind, name, path string) Thing {
-	t := Thing{Kind: k, Name: name, Where: path, Remove: "rm " + Quote(path)}
+// fileResource returns the resource for a file.
+func fileResource(k Kind, name, path string) Resource {
+	t := Resource{Kind: k, Name: name, Where: path, Remove: types.Command("rm", path)}
 	if info, err := os.Lstat(path); err == nil {
 		since := info.ModTime()
 		t.Since = &since

@@ -7,7 +7,7 @@ import (
 )
 
 // Summary returns what the node holds for the attachment, in a line: links with their bridge, masquerade,
-// the number of host ports, records, and the doubt.
+// the number of host ports, records, and the reason why it is suspect.
 func (a *Attachment) Summary() string {
 	var parts []string
 	add := func(part string) {
@@ -15,10 +15,10 @@ func (a *Attachment) Summary() string {
 			parts = append(parts, part)
 		}
 	}
-	if links := a.has(Link); len(links) == 0 && a.cached != nil {
+	if links := a.ResourcesOf(Link); len(links) == 0 && a.cached != nil {
 		add(a.inContainer())
 	}
-	for _, t := range a.Things {
+	for _, t := range a.Resources {
 		switch {
 		case t.Kind == Link && t.sub == "ifb":
 			add("rate limit")
@@ -34,14 +34,14 @@ func (a *Attachment) Summary() string {
 			add(summaryOfSet(t.sub))
 		}
 	}
-	add(a.Doubt)
+	add(a.Reason)
 	return strings.Join(parts, ", ")
 }
 
 // hostPorts returns the number of host ports. Those of both families count once.
 func (a *Attachment) hostPorts() string {
 	ports := map[string]bool{}
-	for _, t := range a.Things {
+	for _, t := range a.Resources {
 		if isHostPortMap(t.sub) {
 			ports[t.Name] = true
 		}
@@ -55,7 +55,7 @@ func (a *Attachment) hostPorts() string {
 // inContainer returns the kind of the interface that is in the container only, by the plugin that made it. An
 // interface of bridge or ptp should have a host end. inContainer is empty if the container is gone.
 func (a *Attachment) inContainer() string {
-	made := a.InterfacePlugin()
+	made := a.interfaceKeys().Type
 	switch {
 	case a.namespaces == namespaceGone || a.namespaces == namespaceReused || made == "":
 		return ""

@@ -1,11 +1,13 @@
-// Package schema has the JSON Schemas of the plugins' configurations and of lists of them (draft 2020-12), and
-// checks a configuration by them. The program genschema makes the schemas from the key tables of the plugins' pages.
+// Package schema has the JSON Schemas of the plugins' configurations and of lists of them (draft 2020-12).
+// It parses configurations with the lines of their values. The program genschema makes the schemas from the key tables of the
+// plugins' pages.
 package schema
 
 import (
 	"embed"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 )
@@ -71,15 +73,16 @@ func Text(name string) ([]byte, error) {
 	return text, nil
 }
 
-// load returns a schema.
-func load(name string) (*Schema, error) {
-	text, err := Text(name)
+// Capabilities returns the names of the capabilities of a plugin, sorted, or nil if there is no schema of it.
+func Capabilities(plugin string) []string {
+	text, err := Text(plugin)
 	if err != nil {
-		return nil, err
+		return nil
 	}
 	s := new(Schema)
-	if err := json.Unmarshal(text, s); err != nil {
-		return nil, fmt.Errorf("decode schema of %s: %w", name, err)
+	_ = json.Unmarshal(text, s) // genschema has written it
+	if c := s.Properties["capabilities"]; c != nil {
+		return slices.Sorted(maps.Keys(c.Properties))
 	}
-	return s, nil
+	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -131,24 +132,6 @@ func (v *Value) Text() string {
 	return s
 }
 
-// Literal returns a string, number or boolean as JSON, and "" for another value.
-func (v *Value) Literal() string {
-	if v == nil || v.scalar == nil {
-		return ""
-	}
-	text, _ := json.Marshal(v.scalar) // a string, number or boolean can always be encoded
-	return string(text)
-}
-
-// Bool returns the value of a boolean, and false for another value.
-func (v *Value) Bool() bool {
-	if v == nil {
-		return false
-	}
-	b, _ := v.scalar.(bool)
-	return b
-}
-
 // Kind returns "object", "array", "string", "number", "boolean" or "null".
 func (v *Value) Kind() string { return v.kind }
 
@@ -158,4 +141,37 @@ func (v *Value) Members() []*Value {
 		return nil
 	}
 	return v.inner
+}
+
+// PathOf returns the path of a value, and "" for nil.
+func (v *Value) PathOf() string {
+	if v == nil {
+		return ""
+	}
+	return v.Path
+}
+
+// Find returns the value within v that has a path, in any case, or nil.
+func (v *Value) Find(path string) *Value {
+	for _, m := range v.inner {
+		if found := m.Find(path); found != nil {
+			return found
+		}
+	}
+	if strings.EqualFold(v.Path, path) {
+		return v
+	}
+	return nil
+}
+
+// Repeated returns the members of objects whose key occurs twice in the object, the later ones.
+func (v *Value) Repeated() (all []*Value) {
+	for i, m := range v.inner {
+		all = append(all, m.Repeated()...)
+		same := func(o *Value) bool { return strings.EqualFold(o.Key, m.Key) }
+		if v.kind == "object" && slices.ContainsFunc(v.inner[:i], same) {
+			all = append(all, m)
+		}
+	}
+	return all
 }

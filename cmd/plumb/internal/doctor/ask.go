@@ -1,0 +1,166 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/libcni"
+
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/cmd/plumb/internal/plugins"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// An asker asks the plugins, by STATUS and CHECK.
+type asker struct {
+	ctx    context.Context
+	caller *plugins.Caller
+	report *Report
+}
+
+func (k asker) checks(files []*file) []check {
+	return []check{{"status", func() []Finding { return k.findStatus(files) }}}
+}
+
+// findStatus calls STATUS of each plugin that can run.
+func (k asker) findStatus(files []*file) (found []Finding) {
+	if os.Geteuid() != 0 {
+		k.report.failed("STATUS of the plugins", errors.New("run plumb as root"))
+		return nil
+	}
+	runs := func(name string) bool { return name == "" || k.caller.Find(k.ctx, name).Serves != nil }
+	for _, f := range files {
+		if f.list == nil || f.explained {
+			continue
+		}
+		for _, p := range f.plugins {
+			if runs(p.Type) {
+				found = append(found, k.status(f, p, runs(p.IPAMType))...)
+			}
+		}
+	}
+	return found
+}
+
+// status calls STATUS of one plugin. If it is plumb's, the first call has "strict": true, so that it names the keys that nobody
+// reads and the values that are ignored. The second call has the configuration as it is, if complete says that the plugin's
+// IPAM plugin runs: an error of the first call may hide others.
+func (k asker) status(f *file, p plugin, complete bool) (found []Finding) {
+	var keys []types.Problem
+	if k.caller.Find(k.ctx, p.Type).Version != "" {
+		strict, err := libcni.InjectConf(p.PluginConfig, map[string]any{"strict": true})
+		if err == nil {
+			err = k.caller.Status(k.ctx, f.list, strict)
+		}
+		failure := new(types.Error)
+		if errors.As(err, &failure) {
+			keys = failure.Problems
+		}
+		if keys == nil && (err == nil || complete) {
+			return f.statusFinding(p, err)
+		}
+	}
+	for _, problem := range keys {
+		found = append(found, f.keyFinding(p, problem)...)
+	}
+	wrongType := slices.ContainsFunc(keys, func(p types.Problem) bool { return p.Kind == types.ProblemWrongType })
+	f.explained = f.explained || wrongType
+	if complete && !wrongType {
+		found = append(found, f.statusFinding(p, k.caller.Status(k.ctx, f.list, p.PluginConfig))...)
+	}
+	return found
+}
+
+// statusFinding returns the finding for an error of STATUS. If ADD can succeed only in part, CHECK says more.
+func (f *file) statusFinding(p plugin, err error) []Finding {
+	if err == nil {
+		return nil
+	}
+	failure := new(types.Error)
+	f.explained = f.explained || !errors.As(err, &failure) || failure.Code != types.CodeLimited
+	return []Finding{{Where: f.path, What: fmt.Sprintf("STATUS of %s in network %q: %s", p.Type, f.name(), errorText(err)),
+		Fix: edit + "correct the cause in the text; the table \"Errors\" of the page of " + p.Type + " says more"}}
+}
+
+// keyFinding returns the finding for a problem of a key. Keys with a dot belong to other programs.
+func (f *file) keyFinding(p plugin, problem types.Problem) []Finding {
+	path := strings.TrimPrefix(p.at.PathOf()+"."+problem.Object, ".")
+	v := f.top.Find(path)
+	found := Finding{Where: f.where(v), What: path + ": unknown key", Fix: fmt.Sprintf("%sdelete the key from %s", edit, f.path)}
+	switch {
+	case problem.Kind == types.ProblemWrongType:
+		found.What = fmt.Sprintf("%s: want %s, got %s", path, problem.Want, problem.Got)
+		found.Fix = fmt.Sprintf("%scorrect the value in %s", edit, f.path)
+	case problem.Kind != types.ProblemUnknownKey || v != nil && strings.Contains(v.Key, "."):
+		return nil
+	case problem.Want != "":
+		found.What += "; " + problem.Want + " was probably meant"
+		found.Fix = fmt.Sprintf("%swrite %s in its place in %s", edit, problem.Want, f.path)
+	}
+	return []Finding{found}
+}
+
+// findDamaged calls CHECK of the plugins for each attachment, with the configuration and the result of its ADD. It leaves out
+// the networks whose files have findings, because these may explain an error of CHECK.
+func (k asker) findDamaged(attachments []*node.Attachment, files []*file) (found []Finding) {
+	skip := map[string]bool{}
+	for _, f := range files {
+		skip[f.name()] = f.list == nil || f.explained || f.incomplete
+	}
+	containers := map[string][]string{} // by the text of the damage
+	for _, a := range attachments {
+		if skip[a.Network] {
+			continue
+		}
+		for _, d := range k.caller.Check(k.ctx, a) {
+			skip[a.Network] = skip[a.Network] || errors.Is(d.Err, plugins.ErrNoAnswer)
+			what := fmt.Sprintf("network %s: CHECK of %s: %s", a.Network, d.Plugin, errorText(d.Err))
+			name := fmt.Sprintf("container %s, interface %s", a.ContainerID, a.IfName)
+			fix := fixOf(d.Err)
+			i := slices.IndexFunc(found, func(f Finding) bool { return f.What == what })
+			switch containers[what] = append(containers[what], name); {
+			case i < 0:
+				found = append(found, Finding{Where: onNode, What: what, Fix: fix})
+			case !strings.Contains(found[i].Fix, fix):
+				found[i].Fix += " && " + fix
+			}
+		}
+	}
+	for i := range found {
+		found[i].What = strings.Join(containers[found[i].What], "; ") + ", " + found[i].What
+	}
+	return found
+}
+
+// fixOf returns how to fix what an error of CHECK names: by commands, if the plugin has one for each problem.
+func fixOf(err error) string {
+	var fixes []string
+	failure := new(types.Error)
+	_ = errors.As(err, &failure) // without problems there are no commands
+	for _, p := range failure.Problems {
+		if p.Fix == "" {
+			fixes = nil
+			break
+		}
+		if !slices.Contains(fixes, p.Fix) {
+			fixes = append(fixes, p.Fix)
+		}
+	}
+	if fixes == nil {
+		return edit + "do what the text says or, if it does not say, find out which program changed this, " +
+			"then let the runtime replace the container"
+	}
+	return strings.Join(fixes, " && ")
+}
+
+// errorText returns the code and the text of a plugin's error.
+func errorText(err error) string {
+	if failure := new(types.Error); errors.As(err, &failure) {
+		return fmt.Sprintf("code %d: %s", failure.Code, failure.Error())
+	}
+	return err.Error()
+}

@@ -1,0 +1,357 @@
+package doctor
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/plumb-cni/plumb/pkg/attach"
+	"github.com/plumb-cni/plumb/pkg/nft"
+	"github.com/plumb-cni/plumb/pkg/nl"
+	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/pool"
+	"github.com/plumb-cni/plumb/pkg/types"
+)
+
+// A host compares configurations with each other, and with the interfaces, routes and chains of the node: no plugin sees
+// more than its own network.
+type host struct {
+	ns     *ns.Handle
+	conn   *nl.Conn
+	links  []nl.Link
+	report *Report
+}
+
+// openHost returns the host of a namespace.
+func openHost(h *ns.Handle, r *Report) (host, error) {
+	c, err := nl.Open(h)
+	if err != nil {
+		return host{}, err
+	}
+	links, err := c.Links()
+	return host{h, c, links, r}, err
+}
+
+func (h host) checks(files []*file) []check {
+	return []check{
+		{"overlap", func() []Finding { return findOverlaps(usable(files)) }},
+		{"route", func() []Finding { return h.findRoutes(usable(files)) }},
+		{"bridge", func() []Finding { return h.findBridges(usable(files)) }},
+		{"master", func() []Finding { return h.findMasters(files) }},
+		{"link-kind", func() []Finding { return h.findLinkKinds(files) }},
+		{"sysctl", func() []Finding { return h.findSysctls(files) }},
+		{"ipv6", func() []Finding { return findIPv6(files) }},
+	}
+}
+
+// sets returns the range sets of the plugin, if host-local or cluster-local allocates its addresses. STATUS of the plugin
+// reports wrong ones.
+func (p plugin) sets() []pool.Set {
+	if p.IPAMType != "host-local" && p.IPAMType != "cluster-local" {
+		return nil
+	}
+	_, sets, _ := pool.ParseIPAM(p.IPAM)
+	return sets
+}
+
+// subnets returns the valid subnets of the range sets.
+func (p plugin) subnets() (all []netip.Prefix) {
+	type subnet struct{ Subnet string }
+	var keys struct {
+		subnet
+		Ranges [][]subnet
+	}
+	if p.sets() == nil || json.Unmarshal(p.IPAM, &keys) != nil {
+		return nil
+	}
+	for _, s := range append(slices.Concat(keys.Ranges...), keys.subnet) {
+		if prefix, err := types.ParseCIDR(s.Subnet); err == nil {
+			all = append(all, prefix.Masked())
+		}
+	}
+	return all
+}
+
+// subnets returns the subnets of all plugins.
+func (f *file) subnets() (all []netip.Prefix) {
+	for _, p := range f.plugins {
+		all = append(all, p.subnets()...)
+	}
+	return all
+}
+
+// isRouted reports whether the node routes to the containers of a plugin.
+func (p plugin) isRouted() bool {
+	return p.Type == "ptp" || p.Type == "bridge" && (p.IsGateway || p.IsDefaultGateway)
+}
+
+// segment returns a text that plugins have in common if their containers are on one L2 segment.
+func (p plugin) segment() string {
+	if p.Type == "bridge" {
+		return fmt.Sprintf("bridge %s vlan %d", p.BridgeName(), p.VLAN)
+	}
+	return fmt.Sprintf("master %s vlan %d", p.Master, p.VLANID)
+}
+
+// findOverlaps finds networks that allocate the same addresses, if the node routes to both or both are on one L2 segment.
+func findOverlaps(files []*file) (found []Finding) {
+	type span struct {
+		pool.Range
+		plugin
+		file *file
+	}
+	var all []span
+	for _, f := range files {
+		for _, p := range f.plugins {
+			for _, set := range p.sets() {
+				for _, r := range set.Ranges {
+					i := slices.IndexFunc(all, func(o span) bool {
+						return o.file != f && r.First.Is4() == o.First.Is4() && !o.Last.Less(r.First) && !r.Last.Less(o.First) &&
+							(p.isRouted() && o.isRouted() || p.segment() == o.segment())
+					})
+					if i >= 0 {
+						o := all[i]
+						found = append(found, Finding{Where: f.where(p.at.Get("ipam")), Fix: edit + "give one of the networks another range",
+							What: fmt.Sprintf("the range %s to %s of the network %q overlaps with %s to %s of %q (%s): two containers can get the same address",
+								r.First, r.Last, f.name(), o.First, o.Last, o.file.name(), o.file.path)})
+					}
+					all = append(all, span{r, p, f})
+				}
+			}
+		}
+	}
+	return found
+}
+
+// findRoutes finds subnets of bridge and ptp to which the node already has a route in the main table through another interface.
+func (h host) findRoutes(files []*file) (found []Finding) {
+	for _, l := range h.links {
+		routes, err := h.conn.Routes(l)
+		h.report.failed("routes of "+l.Name, types.IgnoreNotExist(err))
+		for _, r := range routes {
+			for _, f := range files {
+				for _, p := range f.plugins {
+					into := func(s netip.Prefix) bool { return s.Overlaps(r.Dst) && r.Dst.Bits() >= s.Bits() }
+					i := slices.IndexFunc(p.subnets(), into)
+					if i < 0 || r.Table != 0 && r.Table != unix.RT_TABLE_MAIN || p.Type != "bridge" && p.Type != "ptp" || h.leadsTo(f, p, l) {
+						continue
+					}
+					found = append(found, Finding{
+						Where: f.where(p.at.Get("ipam")),
+						What:  fmt.Sprintf("the node has a route to %s on %s: it sends packets for containers in %s there", r.Dst, l.Name, p.subnets()[i]),
+						Fix: edit + "choose a subnet that the node does not know or, if nobody needs the route, delete it: " +
+							types.Command("ip", "route", "delete", r.Dst.String(), "dev", l.Name),
+					})
+				}
+			}
+		}
+	}
+	return found
+}
+
+// leadsTo reports whether a link leads to containers of the network: it is a host end, or the bridge, even if that was renamed.
+func (h host) leadsTo(f *file, p plugin, l nl.Link) bool {
+	bridge := p.BridgeName()
+	return attach.MadeByPlumb(l) || l.Name == h.bridgeOf(f.name()) ||
+		bridge != "" && (l.Name == bridge || strings.HasPrefix(l.Name, bridge+"."))
+}
+
+// bridgeOf returns the name of the bridge that has host ends of the network, or "".
+func (h host) bridgeOf(network string) string {
+	for _, l := range h.links {
+		if _, made := attach.OwnerOf(l, network); made && l.Master != 0 {
+			if i := slices.IndexFunc(h.links, func(b nl.Link) bool { return b.Index == l.Master && b.Kind == "bridge" }); i >= 0 {
+				return h.links[i].Name
+			}
+		}
+	}
+	return ""
+}
+
+// findBridges finds networks whose containers are on another bridge than the configuration names.
+func (h host) findBridges(files []*file) (found []Finding) {
+	for _, f := range files {
+		for _, p := range f.plugins {
+			name, other := p.BridgeName(), h.bridgeOf(f.name())
+			if name == "" || other == "" || other == name {
+				continue
+			}
+			f.explained = true
+			found = append(found, Finding{Where: f.where(p.at),
+				What: fmt.Sprintf("the bridge of network %q is %s, and its containers are on %s: new containers do not reach them",
+					f.name(), name, other),
+				Fix: fmt.Sprintf("%srename %s to %s if the bridge was renamed, or write \"bridge\": %q into %s if the file was edited",
+					edit, other, name, other, f.path)})
+		}
+	}
+	return found
+}
+
+// findMasters finds interfaces that configurations name and that are down. STATUS reports those that do not exist.
+func (h host) findMasters(files []*file) (found []Finding) {
+	for _, f := range files {
+		for _, p := range f.plugins {
+			i := slices.IndexFunc(h.links, func(l nl.Link) bool { return l.Name == p.Master || slices.Contains(l.AltNames, p.Master) })
+			if i >= 0 && !h.links[i].Up && p.HasMaster() {
+				found = append(found, Finding{Where: f.where(p.at.Get("master")),
+					What: fmt.Sprintf("master %s is down: containers send and receive nothing through it", p.Master),
+					Fix:  types.Command("ip", "link", "set", "dev", h.links[i].Name, "up")})
+			}
+		}
+	}
+	return found
+}
+
+// linkKinds are the kinds of links that each plugin makes.
+var linkKinds = map[string][]string{
+	"bridge": {"bridge", "veth"}, "ptp": {"veth"}, "macvlan": {"macvlan"}, "ipvlan": {"ipvlan"}, "vlan": {"vlan"},
+	"dummy": {"dummy"}, "vrf": {"vrf"}, "bandwidth": {"ifb"},
+}
+
+// findLinkKinds finds plugins that make links of a kind that the kernel lacks. It tries to make links without what they need.
+func (h host) findLinkKinds(files []*file) (found []Finding) {
+	users := map[string]string{} // from a kind to the first user
+	for _, f := range files {
+		for _, p := range f.plugins {
+			for _, kind := range linkKinds[p.Type] {
+				if users[kind] == "" {
+					users[kind] = fmt.Sprintf("%s needs it (%s)", p.Type, f.where(p.at))
+				}
+			}
+		}
+	}
+	h.report.failed("kinds of links", inNewNamespace(func() {
+		for _, kind := range slices.Sorted(maps.Keys(users)) {
+			attrs := netlink.NewLinkAttrs()
+			attrs.Name = "probe-" + kind
+			if errors.Is(netlink.LinkAdd(&netlink.GenericLink{LinkAttrs: attrs, LinkType: kind}), unix.EOPNOTSUPP) {
+				what := fmt.Sprintf("no links of kind %s: %s", kind, users[kind])
+				found = append(found, Finding{Where: inKernel, What: what, Fix: "modprobe " + kind})
+			}
+		}
+	}))
+	return found
+}
+
+// inNewNamespace calls f in a new network namespace, which ends with the thread.
+func inNewNamespace(f func()) (err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		if err = unix.Unshare(unix.CLONE_NEWNET); err == nil {
+			f()
+		}
+	}()
+	<-done
+	return err
+}
+
+// findSysctls finds sysctls of the plugin tuning that a new network namespace does not have. ADD fails with them. In place of
+// the interface that a key names, it looks at lo.
+func (h host) findSysctls(files []*file) (found []Finding) {
+	for _, f := range files {
+		for _, p := range f.plugins {
+			keys := p.at.Get("sysctl").Members()
+			if p.Type != "tuning" || len(keys) == 0 {
+				continue
+			}
+			h.report.failed("sysctls", inNewNamespace(func() {
+				for _, key := range keys {
+					parts := strings.FieldsFunc(key.Key, func(r rune) bool { return r == '.' || r == '/' })
+					if last := len(parts) - 1; last > 3 && (parts[2] == "conf" || parts[2] == "neigh") && parts[3] != "all" && parts[3] != "default" {
+						parts = []string{parts[0], parts[1], parts[2], "lo", parts[last]}
+					}
+					if _, err := os.Stat(filepath.Join(append([]string{"/proc/sys"}, parts...)...)); errors.Is(err, os.ErrNotExist) {
+						found = append(found, Finding{Where: f.where(key), What: key.Path + ": a container has no such sysctl",
+							Fix: edit + "correct the key, or delete it; if it needs a kernel module, load that"})
+					}
+				}
+			}))
+		}
+	}
+	return found
+}
+
+// findIPv6 finds IPv6 subnets on a node that has IPv6 disabled.
+func findIPv6(files []*file) []Finding {
+	for _, f := range files {
+		if !slices.ContainsFunc(f.subnets(), func(s netip.Prefix) bool { return s.Addr().Is6() }) {
+			continue
+		}
+		value, err := os.ReadFile("/proc/sys/net/ipv6/conf/all/disable_ipv6")
+		switch {
+		case err != nil:
+			return []Finding{{Where: inKernel, What: fmt.Sprintf("no IPv6, and %s has an IPv6 subnet", f.path),
+				Fix: edit + "boot without ipv6.disable=1, or remove the subnet"}}
+		case strings.TrimSpace(string(value)) == "1":
+			return []Finding{{Where: inKernel, What: fmt.Sprintf("IPv6 is disabled, and %s has an IPv6 subnet", f.path),
+				Fix: "sysctl -w net.ipv6.conf.all.disable_ipv6=0"}}
+		}
+	}
+	return nil
+}
+
+// findForwardDrop finds chains of other programs whose policy drops forwarded packets, for each network to which the node
+// routes, that has no plugin firewall, and of which the chain has no rule.
+func (h host) findForwardDrop(files []*file) (found []Finding) {
+	c, err := nft.Open(h.ns)
+	var chains []nft.ListedChain
+	if err == nil {
+		chains, err = c.AllChains()
+	}
+	if !errors.Is(err, nft.ErrUnavailable) {
+		h.report.failed("nftables", err)
+	}
+	for _, chain := range chains {
+		if !chain.Forward || !chain.Drops || chain.Table.Name == "plumb" {
+			continue
+		}
+		rules, err := c.Rules(chain.Table, chain.Name)
+		h.report.failed("rules of nftables", types.IgnoreNotExist(err))
+		for _, f := range files {
+			drops := slices.ContainsFunc(f.plugins, plugin.isRouted) && f.isList() && f.sees(chain.Table.Family)
+			if drops && !slices.Contains(f.types(), "firewall") && !slices.ContainsFunc(rules, f.isNamedIn) {
+				found = append(found, f.dropped(chain))
+			}
+		}
+	}
+	return found
+}
+
+// sees reports whether a chain of a family sees packets of the network, as far as its subnets tell.
+func (f *file) sees(family nft.Family) bool {
+	subnets := f.subnets()
+	same := func(s netip.Prefix) bool { return nft.FamilyOf(s.Addr()) == family }
+	return len(subnets) == 0 || family == nft.Inet || slices.ContainsFunc(subnets, same)
+}
+
+// dropped returns the finding for a chain that drops what containers of the network send. The plugin firewall can only
+// accept packets in the chain of iptables.
+func (f *file) dropped(c nft.ListedChain) Finding {
+	found := Finding{Where: f.path, What: fmt.Sprintf(
+		"table %s, chain %s: its policy is drop, and no rule of it names the subnet or the bridge of network %q", c.Table, c.Name, f.name())}
+	found.Fix = edit + "let the program that makes the chain accept packets from the subnet or the bridge, " +
+		"and packets to it with ct state established,related or, for host ports, ct status dnat"
+	if c.Name == "FORWARD" && c.Table.Name == "filter" && c.Table.Family != nft.Inet {
+		found.What += ", which has no plugin that lets packets of its containers pass"
+		found.Fix = edit + `add {"type": "firewall"} to plugins, after the plugin that makes the interface; containers that run must be replaced`
+	}
+	return found
+}
+
+// isNamedIn reports whether a rule names a subnet or the bridge of the network.
+func (f *file) isNamedIn(r nft.ListedRule) bool {
+	return slices.ContainsFunc(f.subnets(), func(s netip.Prefix) bool { return r.Saddr.IsValid() && r.Saddr.Overlaps(s) }) ||
+		slices.ContainsFunc(f.plugins, func(p plugin) bool { return r.Iif != "" && r.Iif == p.BridgeName() })
+}

@@ -1,0 +1,88 @@
+package plugins
+
+import (
+	"context"
+	"debug/buildinfo"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+
+	cniinvoke "github.com/containernetworking/cni/pkg/invoke"
+)
+
+// An Executable is the executable of a plugin.
+type Executable struct {
+	Name    string
+	Path    string   // empty: no directory of CNI_PATH contains it
+	Problem string   // why it cannot run; empty: it can
+	Version string   // of plumb's plugins
+	Serves  []string // the versions of the specification that it supports
+}
+
+// Find returns the executable of a plugin. It looks for it once, as libcni does: the first regular file counts.
+func (c *Caller) Find(ctx context.Context, name string) *Executable {
+	if c.found[name] == nil {
+		c.found[name] = &Executable{Name: name}
+		if path, err := cniinvoke.FindInPath(name, c.Path); err == nil {
+			c.found[name].Path = path
+			c.read(ctx, c.found[name])
+		}
+	}
+	return c.found[name]
+}
+
+// read asks the executable for its versions.
+func (c *Caller) read(ctx context.Context, x *Executable) {
+	if file, err := os.Stat(x.Path); err == nil && file.Mode()&0o111 == 0 {
+		x.Problem = fmt.Sprintf("not executable (mode %04o)", file.Mode().Perm())
+		return
+	}
+	info, err := cniinvoke.GetVersionInfo(ctx, x.Path, c)
+	if err != nil {
+		x.Problem = "does not answer VERSION: " + err.Error()
+		return
+	}
+	x.Serves, x.Version = info.SupportedVersions(), c.VersionOf(ctx, x.Path)
+}
+
+// Executables returns the executables that Find has found so far, in the order of their names.
+func (c *Caller) Executables() (all []*Executable) {
+	for _, name := range slices.Sorted(maps.Keys(c.found)) {
+		if c.found[name].Path != "" {
+			all = append(all, c.found[name])
+		}
+	}
+	return all
+}
+
+// UsualVersion returns the version that most of the executables that Find has found have. It is empty if none is plumb's.
+func (c *Caller) UsualVersion() (usual string) {
+	count := map[string]int{}
+	for _, x := range c.Executables() {
+		if x.Version == "" {
+			continue
+		}
+		if count[x.Version]++; count[x.Version] > count[usual] {
+			usual = x.Version
+		}
+	}
+	return usual
+}
+
+// VersionOf returns the version of an executable of plumb, and "" for another one. Without CNI variables, a plugin prints
+// "CNI bridge plugin v2.0.0".
+func (c *Caller) VersionOf(ctx context.Context, path string) string {
+	built, err := buildinfo.ReadFile(path)
+	if err != nil || !strings.HasPrefix(built.Path, "github.com/plumb-cni/plumb/plugins/") {
+		return ""
+	}
+	_, banner, _ := c.Run(ctx, path, nil, []string{"PATH=/usr/bin:/bin"}) // without a first line there is no version
+	line, _, _ := strings.Cut(string(banner), "\n")
+	words := strings.Fields(line)
+	if len(words) < 4 {
+		return ""
+	}
+	return words[3]
+}
