@@ -18,7 +18,8 @@ func newExplain() *cobra.Command {
 		Use:   "explain CONTAINER [IFNAME]",
 		Short: "Show what packets of a container meet, in their order",
 		Long: `explain shows the interfaces, addresses, routes, host ports and rules that packets from and to a container meet on
-this node, and what CHECK of the plugins finds. CONTAINER is the beginning of an ID. It changes nothing, and sends no packet.`,
+this node, and what CHECK of the plugins finds. CONTAINER is the beginning of an ID. It sends no packet. It changes nothing
+itself, but host-local may release reservations from before a reboot.`,
 		Args: usage(cobra.RangeArgs(1, 2)),
 	}
 	places, format, timeout := addPlaces(c.Flags()), addOutput(c.Flags()), addTimeout(c.Flags())
