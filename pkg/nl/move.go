@@ -3,7 +3,6 @@ package nl
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 
 	rawnl "github.com/vishvananda/netlink/nl"
@@ -91,25 +90,13 @@ var upRefusals = []error{unix.EINVAL, unix.ERANGE, unix.EOPNOTSUPP, unix.EADDRIN
 // are among them: some drivers have a fixed MAC, and that of a virtual function can be fixed by its host.
 func valueRefusals() []error { return append(slices.Clip(upRefusals), unix.EBUSY, unix.EPERM) }
 
-// StaticAddrs returns the addresses of a link that RestoreAddrs can restore: those that did not come
+// StaticAddrs returns the addresses of a link that can be restored: those that did not come
 // from DHCP or router advertisements, and that the kernel does not make itself.
 func (c *Conn) StaticAddrs(l Link) ([]Addr, error) {
 	addrs, err := c.Addrs(l)
 	return slices.DeleteFunc(addrs, func(a Addr) bool {
 		return !a.Permanent || a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast()
 	}), err
-}
-
-// RestoreAddrs adds the addresses to the link, except those that it has. It tries all of them, and joins
-// the errors.
-func (c *Conn) RestoreAddrs(l Link, addrs []Addr) error {
-	var errs []error
-	for _, a := range addrs {
-		if err := c.AddAddr(l, a); !errors.Is(err, fs.ErrExist) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // Links returns all links of the namespace.

@@ -80,11 +80,11 @@ func (v *ValidAttachments) UnmarshalJSON(data []byte) error {
 }
 
 // An Attachment is one interface of one container in one network. Each object that a plugin
-// makes on the node belongs to one attachment.
+// makes on the node belongs to one attachment. In JSON, it is part of files that plugins keep from ADD to DEL.
 type Attachment struct {
-	Network     string
-	ContainerID string
-	IfName      string
+	Network     string `json:"network"`
+	ContainerID string `json:"containerID"`
+	IfName      string `json:"ifName"`
 }
 
 func (a Attachment) String() string { return a.Network + "/" + a.ContainerID + "/" + a.IfName }

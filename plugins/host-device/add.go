@@ -91,7 +91,7 @@ func (h host) findFree(r *skel.Request, node *nl.Conn, conf *config) (nl.Link, e
 		return nl.Link{}, err
 	}
 	for _, s := range states {
-		if !s.IsHardware() || !s.isSelectedBy(conf.selector, l) {
+		if !s.isHardware() || !s.isSelectedBy(conf.selector, l) {
 			continue
 		}
 		if err := (&mover{host: h, r: r, node: node, state: s}).restoreReturned(); err != nil {
@@ -143,9 +143,10 @@ func (m *mover) take(conf *config, device nl.Link) (nl.Link, error) {
 		return nl.Link{}, err
 	}
 	own := m.r.Attachment()
-	m.state = &state{
-		Attachment: own, Selector: conf.selector.String(), Sandbox: m.r.NetNS, NetNS: m.r.Pod.Cookie(),
-		Link: device, MasterName: master, Addresses: addrs,
+	m.state = newState(own, device)
+	m.state.Selector, m.state.Sandbox, m.state.NetNS, m.state.Master = conf.selector.String(), m.r.NetNS, m.r.Pod.Cookie(), master
+	for _, a := range addrs {
+		m.state.Addresses = append(m.state.Addresses, address{a.Prefix, a.Broadcast, a.NoDAD, a.Optimistic, a.NoPrefixRoute})
 	}
 	m.r.Undo.Push("return interface "+device.Name, m.restore)
 	saved := *m.state

@@ -262,7 +262,7 @@ var _ = Describe("DEL", func() {
 		file := filepath.Join(b.states, b.stateFiles()[0])
 		text, err := os.ReadFile(file)
 		Expect(err).NotTo(HaveOccurred())
-		Expect(os.WriteFile(file, []byte(strings.Replace(string(text), `"MTU": 1400`, `"MTU": 1`, 1)), 0o600)).To(Succeed())
+		Expect(os.WriteFile(file, []byte(strings.Replace(string(text), `"mtu": 1400`, `"mtu": 1`, 1)), 0o600)).To(Succeed())
 		Expect(b.OK("DEL", c).Stderr).To(ContainSubstring("restore interface hd0: set link hd0 mtu 1"))
 		Expect(b.Host.IP("link show hd0")).To(And(ContainSubstring("alias uplink"), ContainSubstring("UP")))
 	})

@@ -2,12 +2,14 @@ package main
 
 import (
 	"encoding/json"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
 
+	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/statefile"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -44,6 +46,25 @@ func FuzzConfig(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestState compares a state file with a golden file: other versions read it.
+func TestState(t *testing.T) {
+	s := newState(types.Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}, nl.Link{
+		Index: 7, Name: "eth1", Kind: "veth", MAC: "\x02\x00\x00\x00\x00\x01", PermMAC: "\x02\x00\x00\x00\x00\x02", Parent: "pci/0000:00:02.0",
+		MTU: 1400, Alias: "uplink", Up: true, Peer: 8, PeerNS: 3,
+	})
+	s.Selector, s.Sandbox, s.NetNS, s.Master = "device eth1", "/run/netns/c1", 1<<63, "br0"
+	s.Addresses = []address{{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParseAddr("192.0.2.255"), true, true, true}}
+	text, err := json.MarshalIndent(s, "", " ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nstest.Golden(t, "state", string(text))
+	back := &state{}
+	if err := statefile.Decode(text, back); err != nil || !reflect.DeepEqual(back, s) {
+		t.Errorf("read again: %v, %+v", err, back)
+	}
 }
 
 // FuzzState tests that any content of a state file is refused, or decoded to a state that is encoded

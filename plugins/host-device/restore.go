@@ -46,11 +46,18 @@ func (m *mover) restore() error {
 	if err != nil {
 		return err
 	}
-	refused, err := m.node.RestoreSettings(l, m.state.Link, master)
+	refused, err := m.node.RestoreSettings(l, nl.Link{MTU: m.state.MTU, MAC: m.state.MAC, Up: m.state.Up}, master)
 	for _, refusal := range refused {
 		m.r.Warn("restore interface %s: %v", m.state.Name, refusal)
 	}
-	if err := errors.Join(err, m.node.RestoreAddrs(l, m.state.Addresses)); err != nil {
+	errs := []error{err}
+	for _, a := range m.state.Addresses {
+		err := m.node.AddAddr(l, nl.Addr{Prefix: a.Prefix, Broadcast: a.Broadcast, NoDAD: a.NoDAD, Optimistic: a.Optimistic, NoPrefixRoute: a.NoPrefixRoute})
+		if !errors.Is(err, fs.ErrExist) {
+			errs = append(errs, err)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
 		return err
 	}
 	if attach.HasAltName(l, m.state.Attachment) {
@@ -64,12 +71,12 @@ func (m *mover) restore() error {
 // master returns the link of which the device was a port, or the zero Link. If that link no longer
 // exists, master warns.
 func (m *mover) master() (nl.Link, error) {
-	if m.state.MasterName == "" {
+	if m.state.Master == "" {
 		return nl.Link{}, nil
 	}
-	master, err := m.node.Link(m.state.MasterName)
+	master, err := m.node.Link(m.state.Master)
 	if errors.Is(err, fs.ErrNotExist) {
-		m.r.Warn("interface %s was a port of %s, which no longer exists", m.state.Name, m.state.MasterName)
+		m.r.Warn("interface %s was a port of %s, which no longer exists", m.state.Name, m.state.Master)
 		return nl.Link{}, nil
 	}
 	return master, err
@@ -79,7 +86,7 @@ func (m *mover) master() (nl.Link, error) {
 // the node cannot come back: when the namespace that has it ends, the kernel deletes it.
 func (m *mover) giveUp() error {
 	device := fmt.Sprintf("interface %s of the node (%s)", m.state.Name, m.state.Selector)
-	if m.state.IsHardware() {
+	if m.state.isHardware() {
 		m.r.Warn("%s is not found; it is restored when it is back on the node", device)
 		return nil
 	}
@@ -105,7 +112,7 @@ func (m *mover) find() (l nl.Link, from *nl.Conn, err error) {
 		}
 	}
 	findOnNode := func() (nl.Link, error) { return m.state.findIn(m.node) }
-	if m.pod == nil && m.state.IsHardware() && m.r.Command == "DEL" {
+	if m.pod == nil && m.state.isHardware() && m.r.Command == "DEL" {
 		l, err = m.node.AwaitLink(m.state.Name+" on the node", returnLimit, findOnNode)
 	} else {
 		l, err = findOnNode()
@@ -272,7 +279,7 @@ func (h host) restoreUnsaved(r *skel.Request, node *nl.Conn) error {
 	if err != nil || types.CheckIfName(l.Alias) != nil {
 		return types.IgnoreNotExist(err)
 	}
-	s := &state{Attachment: r.Attachment(), Link: l}
+	s := newState(r.Attachment(), l)
 	s.Name, s.Alias, s.Up = l.Alias, "", false
 	s.Peer, s.PeerNS = 0, 0 // not known as the node sees them
 	l.Alias = ""            // the alias does not name the attachment

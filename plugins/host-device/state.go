@@ -1,6 +1,8 @@
 package main
 
 import (
+	"net/netip"
+
 	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/ns"
@@ -9,18 +11,49 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A state is what ADD saves of a device, so that DEL finds it and restores it. The names of its keys
-// are not case-sensitive.
+// A state is what ADD saves of a device, so that DEL finds it and restores it. DEL may be of a later version of the
+// plugin than ADD: testdata/state.golden contains every key.
 type state struct {
 	types.Attachment
-	Selector string // by which ADD found the device
-	Sandbox  string // path of the container's namespace
-	NetNS    uint64 // cookie of that namespace; zero: not known
+	Selector string `json:"selector"` // by which ADD found the device
+	Sandbox  string `json:"sandbox"`  // path of the container's namespace
+	NetNS    uint64 `json:"netns"`    // cookie of that namespace; zero: not known
 
-	nl.Link              // the device as it was on the node
-	MasterName string    `json:",omitempty"` // of the bridge or bond that the device was a port of
-	Addresses  []nl.Addr `json:",omitempty"` // those that are restored
+	// The device as it was on the node. nl.Link explains the fields.
+	Name      string    `json:"name"`
+	Index     int       `json:"index"`
+	Kind      string    `json:"kind"`
+	MAC       types.MAC `json:"mac"`
+	PermMAC   types.MAC `json:"permMAC"`
+	Parent    string    `json:"parent"`
+	MTU       int       `json:"mtu"`
+	Alias     string    `json:"alias"`
+	Up        bool      `json:"up"`
+	Peer      int       `json:"peer"`
+	PeerNS    int       `json:"peerNS"`
+	Master    string    `json:"masterName,omitempty"` // of the bridge or bond that the device was a port of
+	Addresses []address `json:"addresses,omitempty"`  // the addresses that are restored
 }
+
+// An address is an address of a device. nl.Addr explains the fields.
+type address struct {
+	Prefix        netip.Prefix `json:"prefix"`
+	Broadcast     netip.Addr   `json:"broadcast"`
+	NoDAD         bool         `json:"noDAD,omitempty"`
+	Optimistic    bool         `json:"optimistic,omitempty"`
+	NoPrefixRoute bool         `json:"noPrefixRoute,omitempty"`
+}
+
+// newState returns the state of l, a device on the node.
+func newState(a types.Attachment, l nl.Link) *state {
+	return &state{
+		Attachment: a, Name: l.Name, Index: l.Index, Kind: l.Kind, MAC: l.MAC, PermMAC: l.PermMAC, Parent: l.Parent,
+		MTU: l.MTU, Alias: l.Alias, Up: l.Up, Peer: l.Peer, PeerNS: l.PeerNS,
+	}
+}
+
+// isHardware is nl.Link.IsHardware for the device.
+func (s *state) isHardware() bool { return nl.Link{Kind: s.Kind}.IsHardware() }
 
 // Validate returns an error if the device has no name.
 func (s *state) Validate() error { return types.CheckIfName(s.Name) }
