@@ -9,7 +9,7 @@ import (
 
 // add answers with the lease of an interface. If there is none, it gets one.
 func (m *machine) add(r record, c *call) {
-	l := m.leases[types.Attachment(r.Owner)]
+	l := m.leases[r.Attachment]
 	if l != nil && !l.sameLink(r) {
 		m.forget(l, "its container is replaced")
 		l = nil
@@ -18,11 +18,11 @@ func (m *machine) add(r record, c *call) {
 	case m.ctx.Err() != nil: // submit answers
 	case l == nil:
 		l = &lease{record: r, adds: []*call{c}}
-		m.leases[types.Attachment(r.Owner)] = l
+		m.leases[r.Attachment] = l
 		m.begin(l, selecting)
-	case l.State == releasing, m.store.isMarked(r.Owner):
+	case l.State == releasing, m.store.isMarked(r.Attachment):
 		m.release(l)
-		c.answer <- failure(types.Errorf(types.CodeTryAgain, "the former lease of %s is being released; try again", r.Owner))
+		c.answer <- failure(types.Errorf(types.CodeTryAgain, "the former lease of %s is being released; try again", r.Attachment))
 	case l.State.hasAddress():
 		c.answer <- Answer{Lease: l.Lease}
 	default:
@@ -36,8 +36,8 @@ func (m *machine) add(r record, c *call) {
 }
 
 // check answers with the lease of an attachment, and sends nothing.
-func (m *machine) check(o Owner, c *call) {
-	l := m.leases[types.Attachment(o)]
+func (m *machine) check(o types.Attachment, c *call) {
+	l := m.leases[o]
 	if l == nil || !l.State.hasAddress() {
 		c.answer <- failure(types.Errorf(types.CodeChanged, "%s has no lease", o))
 		return
@@ -46,10 +46,10 @@ func (m *machine) check(o Owner, c *call) {
 }
 
 // del releases the leases that match, and answers when they are forgotten.
-func (m *machine) del(match func(Owner) bool, c *call) {
+func (m *machine) del(match func(types.Attachment) bool, c *call) {
 	c.left = 1
 	for _, l := range m.leases {
-		if match(l.Owner) {
+		if match(l.Attachment) {
 			c.left++
 			l.dels = append(l.dels, c)
 			m.release(l)
@@ -60,8 +60,8 @@ func (m *machine) del(match func(Owner) bool, c *call) {
 
 // awaitForgotten answers when there is no lease of an attachment any more. It answers with an error if
 // there is one that is not being released.
-func (m *machine) awaitForgotten(o Owner, c *call) {
-	switch l := m.leases[types.Attachment(o)]; {
+func (m *machine) awaitForgotten(o types.Attachment, c *call) {
+	switch l := m.leases[o]; {
 	case l == nil:
 		c.answer <- Answer{}
 	case l.State == releasing:

@@ -46,7 +46,7 @@ func findLink(req Request, broadcast bool) (r record, wasDown bool, err error) {
 		req.ID = append([]byte{1}, l.MAC.Bytes()...) // RFC 2132, section 9.14; 1 is Ethernet
 	}
 	return record{
-		Owner: req.Owner, Settings: req.Settings, NetNS: req.NetNS, Cookie: pod.Cookie(),
+		Attachment: req.Attachment, Settings: req.Settings, NetNS: req.NetNS, Cookie: pod.Cookie(),
 		Link: l.Index, MAC: l.MAC, Broadcast: broadcast || l.Kind == "ipvlan",
 	}, !l.Up, err
 }

@@ -168,11 +168,11 @@ func (m *machine) load() error {
 	}
 	for _, r := range records {
 		l := &lease{record: r, due: never}
-		m.leases[types.Attachment(r.Owner)] = l
+		m.leases[r.Attachment] = l
 		switch {
 		case r.Boot != m.boot:
 			m.forget(l, "it is from before the machine was booted")
-		case r.State == releasing, m.store.isMarked(r.Owner), !r.Added:
+		case r.State == releasing, m.store.isMarked(r.Attachment), !r.Added:
 			m.release(l)
 		case r.State.hasAddress():
 			l.State = rebooting
@@ -217,7 +217,7 @@ func (m *machine) wakeDue() {
 		case l.cancel != nil: // its time is over; its outcome comes
 			l.due = never
 			l.cancel()
-		case l.State == bound && m.store.isMarked(l.Owner):
+		case l.State == bound && m.store.isMarked(l.Attachment):
 			m.release(l)
 		case l.State == selecting:
 			m.begin(l, selecting)
@@ -233,7 +233,7 @@ func (m *machine) resume(l *lease) {
 	t1, t2, end := l.times()
 	switch now := m.clock.now(); {
 	case now >= end:
-		m.log("%s: the lease of %s has run out", l.Owner, l.Lease.Address)
+		m.log("%s: the lease of %s has run out", l.Attachment, l.Lease.Address)
 		m.begin(l, selecting)
 	case now >= t2:
 		m.begin(l, rebinding)
@@ -304,10 +304,10 @@ func (m *machine) limit(l *lease, s state) time.Duration {
 func (m *machine) finish(l *lease, done outcome) {
 	s := l.State
 	if done.restored {
-		m.log("%s: the interface had lost the address %s, and gets it back", l.Owner, l.Lease.Address)
+		m.log("%s: the interface had lost the address %s, and gets it back", l.Attachment, l.Lease.Address)
 	}
 	if done.warning != nil {
-		m.log("%s: %v", l.Owner, done.warning)
+		m.log("%s: %v", l.Attachment, done.warning)
 	}
 	switch {
 	case errors.Is(done.err, errGone):
@@ -321,7 +321,7 @@ func (m *machine) finish(l *lease, done outcome) {
 	case done.err == nil:
 		m.bind(l, done)
 	case errors.Is(done.err, dhcp.ErrNAK) && s != requesting:
-		m.log("%s: the server takes the address %s back (DHCPNAK)", l.Owner, l.Lease.Address)
+		m.log("%s: the server takes the address %s back (DHCPNAK)", l.Attachment, l.Lease.Address)
 		m.begin(l, selecting)
 	case s.hasAddress():
 		m.retry(l, done.err)
@@ -353,7 +353,7 @@ func (m *machine) request(l *lease, o dhcp.Offer) {
 	l.State, l.offer, l.Lease, l.Start = requesting, o, &o.Lease, l.begun
 	if err := m.store.save(l.record); err != nil {
 		l.Lease = nil
-		m.log("%s: %v", l.Owner, err)
+		m.log("%s: %v", l.Attachment, err)
 		m.fail(l, err)
 		m.pause(l, err)
 		return
@@ -364,15 +364,15 @@ func (m *machine) request(l *lease, o dhcp.Offer) {
 // bind takes over a lease that a server has acknowledged, and answers the ADDs that wait.
 func (m *machine) bind(l *lease, done outcome) {
 	for _, ignored := range done.lease.Ignored {
-		m.log("%s: ignored in the answer of %s: %v", l.Owner, done.lease.Server, ignored)
+		m.log("%s: ignored in the answer of %s: %v", l.Attachment, done.lease.Server, ignored)
 	}
 	switch {
 	case l.State == requesting:
-		m.log("%s: %s is leased by %s for %s", l.Owner, done.lease.Address, done.lease.Server, done.lease.Duration)
+		m.log("%s: %s is leased by %s for %s", l.Attachment, done.lease.Address, done.lease.Server, done.lease.Duration)
 	case l.Lease.Address != done.lease.Address:
-		m.log("%s: the server has changed the address from %s to %s", l.Owner, l.Lease.Address, done.lease.Address)
+		m.log("%s: the server has changed the address from %s to %s", l.Attachment, l.Lease.Address, done.lease.Address)
 	default:
-		m.log("%s: the lease of %s is renewed by %s for %s", l.Owner, done.lease.Address, done.lease.Server, done.lease.Duration)
+		m.log("%s: the lease of %s is renewed by %s for %s", l.Attachment, done.lease.Address, done.lease.Server, done.lease.Duration)
 	}
 	answer := Answer{Lease: &done.lease}
 	if done.warning != nil {
@@ -382,7 +382,7 @@ func (m *machine) bind(l *lease, done outcome) {
 	l.Added = l.Added || len(l.adds) > 0
 	l.failures, l.declined, l.lastErr = 0, 0, nil
 	if err := m.store.save(l.record); err != nil {
-		m.log("%s: %v", l.Owner, err)
+		m.log("%s: %v", l.Attachment, err)
 	}
 	l.answer(answer)
 	m.resume(l)
@@ -399,7 +399,7 @@ func (l *lease) answer(a Answer) {
 // retry waits before the next attempt to renew a lease: half of the time that is left, and at
 // least a minute (RFC 2131, section 4.4.5).
 func (m *machine) retry(l *lease, err error) {
-	m.log("%s: the lease of %s is not renewed: %v", l.Owner, l.Lease.Address, err)
+	m.log("%s: the lease of %s is not renewed: %v", l.Attachment, l.Lease.Address, err)
 	_, next, end := l.times()
 	now := m.clock.now()
 	if l.State == rebooting || l.State == renewing && now >= next || now >= end {
@@ -423,7 +423,7 @@ func (m *machine) pause(l *lease, err error) {
 	}
 	if inUse {
 		l.declined++
-		m.log("%s: %v", l.Owner, err)
+		m.log("%s: %v", l.Attachment, err)
 	}
 	if l.declined >= declines {
 		m.fail(l, types.Errorf(CodeInUse, "%d addresses that the DHCP server offered are in use: %w", l.declined, err))
@@ -448,7 +448,7 @@ func (m *machine) fail(l *lease, err error) {
 
 // release releases a lease and forgets it.
 func (m *machine) release(l *lease) {
-	l.answer(failure(types.Errorf(types.CodeTryAgain, "a DEL of %s has released the lease", l.Owner)))
+	l.answer(failure(types.Errorf(types.CodeTryAgain, "a DEL of %s has released the lease", l.Attachment)))
 	switch {
 	case l.State == releasing && l.cancel != nil:
 		return
@@ -458,7 +458,7 @@ func (m *machine) release(l *lease) {
 	}
 	l.State = releasing
 	if err := m.store.save(l.record); err != nil {
-		m.log("%s: %v", l.Owner, err)
+		m.log("%s: %v", l.Attachment, err)
 	}
 	m.begin(l, releasing)
 }
@@ -469,14 +469,14 @@ func (m *machine) forget(l *lease, why string) {
 		l.cancel()
 	}
 	l.exchange, l.due = 0, never
-	delete(m.leases, types.Attachment(l.Owner))
+	delete(m.leases, l.Attachment)
 	if why != "" {
-		m.log("%s: %s", l.Owner, why)
+		m.log("%s: %s", l.Attachment, why)
 	}
-	if err := m.store.remove(l.Owner); err != nil {
-		m.log("%s: %v", l.Owner, err)
+	if err := m.store.remove(l.Attachment); err != nil {
+		m.log("%s: %v", l.Attachment, err)
 	}
-	l.answer(failure(types.Errorf(types.CodeNamespace, "%s: %s", l.Owner, why)))
+	l.answer(failure(types.Errorf(types.CodeNamespace, "%s: %s", l.Attachment, why)))
 	for _, c := range l.dels {
 		c.done()
 	}

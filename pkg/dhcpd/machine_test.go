@@ -224,10 +224,15 @@ func (b *bed) restart(after time.Duration) {
 	b.start(b.store.Dir)
 }
 
-var owner = Owner{"net1", "cid", "eth0"}
+// attachment returns the attachment of eth0 in a container.
+func attachment(network, id string) types.Attachment {
+	return types.Attachment{Network: network, ContainerID: id, IfName: "eth0"}
+}
 
-func recordOf(o Owner) record {
-	return record{Owner: o, NetNS: "/ns", Cookie: 1, Link: 2, Boot: "boot"}
+var owner = attachment("net1", "cid")
+
+func recordOf(o types.Attachment) record {
+	return record{Attachment: o, NetNS: "/ns", Cookie: 1, Link: 2, Boot: "boot"}
 }
 
 func (b *bed) add(r record, limit time.Duration) Answer {
@@ -246,7 +251,7 @@ func (b *bed) mustAdd() string {
 	return a.Lease.Address.Addr().String()
 }
 
-func (b *bed) del(match func(Owner) bool) Answer {
+func (b *bed) del(match func(types.Attachment) bool) Answer {
 	return b.submit(b.t.Context(), func(c *call) { b.machine.del(match, c) })
 }
 
@@ -254,7 +259,7 @@ func (b *bed) check() Answer {
 	return b.submit(b.t.Context(), func(c *call) { b.machine.check(owner, c) })
 }
 
-func all(Owner) bool { return true }
+func all(types.Attachment) bool { return true }
 
 // wantEvents compares the events since the last call.
 func (b *bed) wantEvents(want ...string) {
@@ -598,7 +603,7 @@ func TestManyLeasesAskNotAllAtOnceAfterARestart(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bed) {
 		const n = 100
 		for i := range n {
-			if a := b.add(recordOf(Owner{"net1", fmt.Sprint("c", i), "eth0"}), time.Minute); a.Err() != nil {
+			if a := b.add(recordOf(attachment("net1", fmt.Sprint("c", i))), time.Minute); a.Err() != nil {
 				t.Fatal(a.Err())
 			}
 		}

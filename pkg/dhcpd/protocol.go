@@ -40,15 +40,6 @@ const (
 // CodeInUse is the error code if hosts of the segment use the offered addresses (RFC 5227).
 const CodeInUse = 101
 
-// An Owner is a types.Attachment in JSON.
-type Owner struct {
-	Network     string `json:"network"`
-	ContainerID string `json:"containerID,omitempty"`
-	IfName      string `json:"ifName,omitempty"`
-}
-
-func (o Owner) String() string { return types.Attachment(o).String() }
-
 // Settings say how a lease is requested and used.
 type Settings struct {
 	ID       []byte        `json:"id,omitempty"`      // content of option 61; empty: the MAC of the interface
@@ -63,11 +54,11 @@ type Settings struct {
 // fields that it does not know.
 type Request struct {
 	Method string `json:"method"`
-	Owner
+	types.Attachment
 	NetNS   string        `json:"netns,omitempty"`
 	Timeout time.Duration `json:"timeout,omitempty"` // of MethodAdd; zero: that of the daemon
 	Settings
-	Valid []Owner `json:"valid,omitempty"`
+	Valid []types.Attachment `json:"valid,omitempty"`
 }
 
 // An Answer is one line of JSON, which the daemon writes to the socket. Code is zero if the

@@ -25,7 +25,7 @@ func (done Released) Found() bool { return done.Sent+done.Marked > 0 }
 // Release releases the lease of an attachment if no daemon answers. It sends the RELEASE itself,
 // and removes the file. If that is not possible, because a daemon that does not answer has the
 // folder, or because the interface is gone, it marks the lease.
-func (s Store) Release(o Owner) (done Released, err error) {
+func (s Store) Release(o types.Attachment) (done Released, err error) {
 	if _, err := os.Lstat(s.file(o).Path()); err != nil {
 		return done, types.Coded(types.CodeIO, types.IgnoreNotExist(err))
 	}
@@ -41,16 +41,16 @@ func (s Store) ReleaseOthers(network string, valid types.Set) (done Released, er
 	var errs []error
 	for _, e := range entries {
 		r, err := s.read(filepath.Join(s.Dir, e.Name()))
-		if err != nil || r.Network != network || valid[types.Attachment(r.Owner)] {
+		if err != nil || r.Network != network || valid[r.Attachment] {
 			continue
 		}
-		errs = append(errs, s.releaseOrMark(r.Owner, &done))
+		errs = append(errs, s.releaseOrMark(r.Attachment, &done))
 	}
 	return done, types.Coded(types.CodeIO, errors.Join(errs...))
 }
 
 // releaseOrMark counts in done what it does.
-func (s Store) releaseOrMark(o Owner, done *Released) error {
+func (s Store) releaseOrMark(o types.Attachment, done *Released) error {
 	err := done.Why
 	if !errors.Is(err, os.ErrDeadlineExceeded) { // a daemon that has the folder keeps it
 		err = s.Trace.Do("release the lease of "+s.file(o).Path(), func() error { return s.send(o) })
@@ -65,7 +65,7 @@ func (s Store) releaseOrMark(o Owner, done *Released) error {
 }
 
 // send releases a lease, and removes its file. No daemon can start meanwhile.
-func (s Store) send(o Owner) error {
+func (s Store) send(o types.Attachment) error {
 	unlock, err := lockStore(s, releaseTimeout) // another call of the plugin may have the lock
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("a DHCP daemon that does not answer keeps its leases in %s: %w", s.Dir, err)

@@ -76,7 +76,7 @@ func (s *server) handle(ctx context.Context, conn net.Conn) {
 	} else if err != nil {
 		s.write(conn, failure(err))
 	} else if !s.write(conn, s.answer(ctx, req)) && req.Method == MethodAdd {
-		s.del(context.WithoutCancel(ctx), req.Owner) // the caller does not know its lease
+		s.del(context.WithoutCancel(ctx), req.Attachment) // the caller does not know its lease
 	}
 	_ = conn.Close()
 	<-ended
@@ -98,28 +98,28 @@ func (s *server) answer(ctx context.Context, req Request) Answer {
 	case MethodAdd:
 		answer := s.add(ctx, req)
 		if answer.Code != 0 {
-			s.machine.log("%s: ADD failed: %s", req.Owner, answer.Msg)
+			s.machine.log("%s: ADD failed: %s", req.Attachment, answer.Msg)
 		}
 		return answer
 	case MethodCheck:
-		return m.submit(ctx, func(c *call) { m.check(req.Owner, c) })
+		return m.submit(ctx, func(c *call) { m.check(req.Attachment, c) })
 	case MethodDel:
-		return s.del(ctx, req.Owner)
+		return s.del(ctx, req.Attachment)
 	case MethodGC:
 		valid := types.Set{}
 		for _, o := range req.Valid {
-			valid[types.Attachment(o)] = true
+			valid[o] = true
 		}
 		return m.submit(ctx, func(c *call) {
-			m.del(func(o Owner) bool { return o.Network == req.Network && !valid[types.Attachment(o)] }, c)
+			m.del(func(o types.Attachment) bool { return o.Network == req.Network && !valid[o] }, c)
 		})
 	}
 	return Answer{}
 }
 
 // del releases the lease of an attachment.
-func (s *server) del(ctx context.Context, owner Owner) Answer {
-	return s.machine.submit(ctx, func(c *call) { s.machine.del(func(o Owner) bool { return o == owner }, c) })
+func (s *server) del(ctx context.Context, owner types.Attachment) Answer {
+	return s.machine.submit(ctx, func(c *call) { s.machine.del(func(o types.Attachment) bool { return o == owner }, c) })
 }
 
 // add answers with a lease.
@@ -139,9 +139,9 @@ func (s *server) add(ctx context.Context, req Request) Answer {
 	}
 	r.Boot = s.machine.boot
 	answer := s.machine.submit(ctx, func(c *call) { s.machine.add(r, c) })
-	if wasDown && answer.Code != 0 && s.machine.submit(context.WithoutCancel(ctx), func(c *call) { s.machine.awaitForgotten(r.Owner, c) }).Code == 0 {
+	if wasDown && answer.Code != 0 && s.machine.submit(context.WithoutCancel(ctx), func(c *call) { s.machine.awaitForgotten(r.Attachment, c) }).Code == 0 {
 		if err := setDown(r); err != nil && !errors.Is(err, errGone) {
-			s.machine.log("%s: after a failed ADD the interface stays up: %v", r.Owner, err)
+			s.machine.log("%s: after a failed ADD the interface stays up: %v", r.Attachment, err)
 		}
 	}
 	return answer

@@ -310,7 +310,7 @@ func TestHostPrefixPrecedesThePaths(t *testing.T) {
 	go func() { ended <- o.Run(ctx, nil, log) }()
 	defer func() { cancel(); <-ended }()
 	for {
-		a, err := ask(t, at, Request{Method: MethodAdd, Owner: owner, NetNS: "/netns/none"})
+		a, err := ask(t, at, Request{Method: MethodAdd, Attachment: owner, NetNS: "/netns/none"})
 		if err != nil {
 			time.Sleep(time.Millisecond)
 			continue
@@ -359,7 +359,7 @@ func TestTheStoreKeepsOnlyLeases(t *testing.T) {
 	s := Store{Dir: t.TempDir()}
 	good := recordOf(owner)
 	good.State = selecting
-	for _, r := range []record{good, recordOf(Owner{"net1", "bad", "eth0"})} { // the second has no state
+	for _, r := range []record{good, recordOf(attachment("net1", "bad"))} { // the second has no state
 		if err := s.save(r); err != nil {
 			t.Fatal(err)
 		}
@@ -381,7 +381,7 @@ func TestTheStoreKeepsOnlyLeases(t *testing.T) {
 	}
 	reported := 0
 	records, err := s.load(func(path string, err error) { reported++; t.Log(path, err) })
-	if err != nil || len(records) != 1 || records[0].Owner != owner || reported != 4 {
+	if err != nil || len(records) != 1 || records[0].Attachment != owner || reported != 4 {
 		t.Errorf("%+v, %v, %d reported", records, err, reported)
 	}
 	files, _ := os.ReadDir(s.Dir)
@@ -402,7 +402,7 @@ func TestMarksOfANetwork(t *testing.T) {
 	if done, err := s.Release(owner); done.Found() || err != nil {
 		t.Error(done, err)
 	}
-	for _, o := range []Owner{{"net1", "a", "eth0"}, {"net1", "b", "eth0"}, {"net2", "a", "eth0"}} {
+	for _, o := range []types.Attachment{attachment("net1", "a"), attachment("net1", "b"), attachment("net2", "a")} {
 		r := recordOf(o)
 		r.State, r.Boot, r.Lease, r.NetNS = bound, boot, &dhcp.Lease{Address: netip.MustParsePrefix("10.0.0.5/24")}, "/nonexistent"
 		if err := s.save(r); err != nil {
@@ -410,7 +410,7 @@ func TestMarksOfANetwork(t *testing.T) {
 		}
 	}
 	n, err := s.ReleaseOthers("net1", types.Set{{Network: "net1", ContainerID: "b", IfName: "eth0"}: true})
-	if n.Marked != 1 || n.Sent != 0 || !errors.Is(n.Why, errGone) || err != nil || !s.isMarked(Owner{"net1", "a", "eth0"}) || s.isMarked(Owner{"net1", "b", "eth0"}) || s.isMarked(Owner{"net2", "a", "eth0"}) {
+	if n.Marked != 1 || n.Sent != 0 || !errors.Is(n.Why, errGone) || err != nil || !s.isMarked(attachment("net1", "a")) || s.isMarked(attachment("net1", "b")) || s.isMarked(attachment("net2", "a")) {
 		t.Error(n, err)
 	}
 }

@@ -17,7 +17,7 @@ import (
 
 // A record is the content of a lease file.
 type record struct {
-	Owner
+	types.Attachment
 	Settings
 	State state  `json:"state"`
 	Boot  string `json:"boot"` // boot ID: after another boot no namespace is left
@@ -73,12 +73,11 @@ const (
 	markSuffix  = ".released"
 )
 
-func (s Store) file(o Owner) statefile.File {
-	a := types.Attachment(o)
-	return statefile.File{Dir: s.Dir, Name: statefile.ShortHash(a.String()) + leaseSuffix, Owner: a, Trace: s.Trace}
+func (s Store) file(o types.Attachment) statefile.File {
+	return statefile.File{Dir: s.Dir, Name: statefile.ShortHash(o.String()) + leaseSuffix, Owner: o, Trace: s.Trace}
 }
 
-func (s Store) mark(o Owner) string {
+func (s Store) mark(o types.Attachment) string {
 	return strings.TrimSuffix(s.file(o).Path(), leaseSuffix) + markSuffix
 }
 
@@ -88,21 +87,21 @@ func (s Store) save(r record) error {
 	if err != nil {
 		return err
 	}
-	return s.file(r.Owner).Write(append(text, '\n'))
+	return s.file(r.Attachment).Write(append(text, '\n'))
 }
 
 // setMark marks a lease: the daemon will release it when it starts, or before it would renew it.
-func (s Store) setMark(o Owner) error {
+func (s Store) setMark(o types.Attachment) error {
 	return s.Trace.Do("mark "+s.file(o).Path()+" as released", func() error { return os.WriteFile(s.mark(o), nil, 0o600) })
 }
 
 // remove removes a lease file and its mark.
-func (s Store) remove(o Owner) error {
+func (s Store) remove(o types.Attachment) error {
 	return errors.Join(s.file(o).Remove(), statefile.Remove(s.Trace, s.mark(o)))
 }
 
 // isMarked reports whether a plugin wants the lease to be released.
-func (s Store) isMarked(o Owner) bool {
+func (s Store) isMarked(o types.Attachment) bool {
 	_, err := os.Lstat(s.mark(o))
 	return err == nil
 }
@@ -151,7 +150,7 @@ func (s Store) read(path string) (record, error) {
 		return record{}, err
 	}
 	r, err := parseRecord(text)
-	if err == nil && s.file(r.Owner).Path() != path {
+	if err == nil && s.file(r.Attachment).Path() != path {
 		err = errors.New("it has the lease of another attachment")
 	}
 	return r, err

@@ -55,7 +55,7 @@ type IPAM struct {
 
 // A ValidAttachment is an attachment that GC must keep.
 type ValidAttachment struct {
-	ContainerID string `json:"containerID"`
+	ContainerID string `json:"containerID,omitempty"`
 	IfName      string `json:"ifname"`
 }
 
@@ -83,8 +83,8 @@ func (v *ValidAttachments) UnmarshalJSON(data []byte) error {
 // makes on the node belongs to one attachment. In JSON, it is part of files that plugins keep from ADD to DEL.
 type Attachment struct {
 	Network     string `json:"network"`
-	ContainerID string `json:"containerID"`
-	IfName      string `json:"ifName"`
+	ContainerID string `json:"containerID,omitempty"`
+	IfName      string `json:"ifName,omitempty"`
 }
 
 func (a Attachment) String() string { return a.Network + "/" + a.ContainerID + "/" + a.IfName }

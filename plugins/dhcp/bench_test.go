@@ -16,6 +16,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
 	"github.com/plumb-cni/plumb/pkg/dhcpd"
+	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
@@ -113,7 +114,7 @@ func (f *fleet) addAll(b *testing.B) {
 		wg.Go(func() {
 			for i := range next {
 				answer, err := dhcpd.Call(context.Background(), f.socket, dhcpd.Request{
-					Method: dhcpd.MethodAdd, Owner: dhcpd.Owner{Network: "d", ContainerID: fmt.Sprint("c", i), IfName: "eth0"},
+					Method: dhcpd.MethodAdd, Attachment: types.Attachment{Network: "d", ContainerID: fmt.Sprint("c", i), IfName: "eth0"},
 					NetNS: f.pods[i].Path(), Settings: dhcpd.Settings{ID: append([]byte{0}, fmt.Sprint(i)...)},
 				})
 				if err == nil {

@@ -137,7 +137,7 @@ var _ = Describe("dhcp", func() {
 		done := make(chan error, 1)
 		go func() {
 			_, err := dhcpd.Call(ctx, b.socket, dhcpd.Request{
-				Method: dhcpd.MethodAdd, Owner: dhcpd.Owner{Network: "d", ContainerID: "m1", IfName: "eth0"}, NetNS: b.pod.Path(),
+				Method: dhcpd.MethodAdd, Attachment: types.Attachment{Network: "d", ContainerID: "m1", IfName: "eth0"}, NetNS: b.pod.Path(),
 			})
 			done <- err
 		}()

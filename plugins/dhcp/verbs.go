@@ -31,7 +31,7 @@ func call(r *skel.Request, socket string, req dhcpd.Request, limit time.Duration
 
 // request returns a request for the attachment.
 func request(r *skel.Request, method string) dhcpd.Request {
-	return dhcpd.Request{Method: method, Owner: dhcpd.Owner(r.Attachment())}
+	return dhcpd.Request{Method: method, Attachment: r.Attachment()}
 }
 
 // add returns the lease that the daemon gets.
@@ -100,7 +100,7 @@ func release(r *skel.Request, socket string) error {
 		return nil
 	}
 	s := store(r, socket)
-	done, markErr := s.Release(dhcpd.Owner(r.Attachment()))
+	done, markErr := s.Release(r.Attachment())
 	if markErr != nil {
 		r.Warn("%v; the lease cannot be marked, and stays until it runs out: %v", err, markErr)
 	} else {
@@ -128,9 +128,9 @@ func gc(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	req := dhcpd.Request{Method: dhcpd.MethodGC, Owner: dhcpd.Owner{Network: r.Conf.Name}}
+	req := dhcpd.Request{Method: dhcpd.MethodGC, Attachment: types.Attachment{Network: r.Conf.Name}}
 	for a := range r.Valid() {
-		req.Valid = append(req.Valid, dhcpd.Owner(a))
+		req.Valid = append(req.Valid, a)
 	}
 	answer, err := call(r, socket, req, delLimit)
 	if err = cmp.Or(err, answer.Err()); err == nil {

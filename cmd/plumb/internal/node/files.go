@@ -102,7 +102,7 @@ func (inv *Inventory) ownerOfReservation(network string, r pool.Reservation) *At
 func (inv *Inventory) readLeases(dir string) {
 	inv.eachFile(dir, ".lease", func(path string, text []byte) {
 		var lease struct {
-			dhcpd.Owner
+			types.Attachment
 			Lease *struct {
 				Address netip.Prefix `json:"address"`
 			} `json:"lease"`
@@ -115,7 +115,7 @@ func (inv *Inventory) readLeases(dir string) {
 			t.Name = lease.Lease.Address.Addr().String()
 			t.Address = t.Name
 		}
-		inv.attachment(types.Attachment(lease.Owner)).add(t)
+		inv.attachment(lease.Attachment).add(t)
 	})
 }
 
