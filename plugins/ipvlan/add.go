@@ -61,7 +61,7 @@ func claimMode(r *skel.Request, setup *attach.MasterSetup, conf *config) error {
 			return types.Errorf(types.CodeConfig, "the master has %s for the interface %s; all ipvlans of a master have the same mode and flag, so a new ipvlan with %s would change those of that interface", mode, l.Name, conf.mode)
 		}
 	}
-	rec := record{Attachment: r.Attachment(), Parent: parentID(r, setup.MasterConn, setup.Master), IPVlanMode: conf.mode}
+	rec := record{Attachment: r.Attachment(), Parent: parentID(r, setup.MasterConn, setup.Master), Mode: conf.mode.Mode, Flag: conf.mode.Flag}
 	if err := rec.write(r, conf.dataDir); err != nil {
 		return err
 	}

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"encoding/json"
 	"path/filepath"
 	"testing"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
 )
 
 // FuzzConfig tests that an accepted configuration is valid, and that none makes the parser
@@ -35,4 +37,14 @@ func FuzzConfig(f *testing.F) {
 			t.Errorf("%s: accepted as %+v", text, conf)
 		}
 	})
+}
+
+// TestRecord compares a record with a golden file: other versions read it.
+func TestRecord(t *testing.T) {
+	owner := types.Attachment{Network: "net1", ContainerID: "c1", IfName: "eth0"}
+	text, err := json.MarshalIndent(record{Attachment: owner, Parent: "5/7", Mode: "l3s", Flag: "vepa"}, "", " ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nstest.Golden(t, "record", string(text))
 }

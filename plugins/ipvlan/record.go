@@ -1,8 +1,6 @@
 package main
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 
@@ -18,14 +16,17 @@ import (
 // does not tell the mode of a master, and ipvlans in other namespaces cannot be listed.
 type record struct {
 	types.Attachment
-	Parent string // see parentID
-	nl.IPVlanMode
+	Parent string `json:"parent"` // see parentID
+	Mode   string `json:"mode"`
+	Flag   string `json:"flag"`
 }
+
+func (rec *record) mode() nl.IPVlanMode { return nl.IPVlanMode{Mode: rec.Mode, Flag: rec.Flag} }
 
 // Validate returns an error if the record has no mode and flag that AddIPVlan accepts.
 func (rec *record) Validate() error {
-	if !rec.HasKnownMode() || !rec.HasKnownFlag() {
-		return fmt.Errorf("unknown %s", rec.IPVlanMode)
+	if !rec.mode().HasKnownMode() || !rec.mode().HasKnownFlag() {
+		return fmt.Errorf("unknown %s", rec.mode())
 	}
 	return nil
 }
@@ -41,11 +42,9 @@ func parentID(r *skel.Request, c *nl.Conn, master nl.Link) string {
 	return fmt.Sprintf("%d/%d", cookie, master.Index)
 }
 
-// recordFile returns the file of the attachment's record. The name is a hash, because a container ID
-// can be longer than the name of a file.
+// recordFile returns the file of the attachment's record.
 func recordFile(r *skel.Request, dir string, a types.Attachment) statefile.File {
-	sum := sha256.Sum256([]byte(a.String()))
-	return statefile.File{Dir: dir, Name: hex.EncodeToString(sum[:16]) + ".json", Owner: a, Trace: r.Trace}
+	return statefile.File{Dir: dir, Name: statefile.ShortHash(a.String()) + ".json", Owner: a, Trace: r.Trace}
 }
 
 // write writes the record, and pushes its removal to r.Undo.
@@ -64,9 +63,9 @@ func (rec record) checkConflict(r *skel.Request, dir string) error {
 		return err
 	}
 	for _, other := range others {
-		if other.Parent == rec.Parent && other.IPVlanMode != rec.IPVlanMode {
+		if other.Parent == rec.Parent && other.mode() != rec.mode() {
 			return types.Errorf(types.CodeConfig, "the master has %s for the attachment %s; all ipvlans of a master have the same mode and flag, so a new ipvlan with %s would change those of that attachment (if that attachment does not exist any more, remove %s)",
-				other.IPVlanMode, other.Attachment, rec.IPVlanMode, recordFile(r, dir, other.Attachment).Path())
+				other.mode(), other.Attachment, rec.mode(), recordFile(r, dir, other.Attachment).Path())
 		}
 	}
 	return nil
