@@ -1,15 +1,14 @@
 package pool
 
 import (
-	"encoding/hex"
 	"errors"
-	"hash/fnv"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"github.com/plumb-cni/plumb/pkg/statefile"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"golang.org/x/sys/unix"
 )
@@ -25,11 +24,7 @@ import (
 
 // hintName returns the name of the owner's hint. It is a hash, because a container ID can be longer than a
 // file name.
-func (o owner) hintName() string {
-	h := fnv.New128a()
-	_, _ = h.Write([]byte(o.text()))
-	return hex.EncodeToString(h.Sum(nil))
-}
+func (o owner) hintName() string { return statefile.ShortHash(o.text()) }
 
 // hinted returns the addresses that the owner's hint names. A damaged line is an invalid address.
 func (se *Session) hinted(o owner) []netip.Addr {
