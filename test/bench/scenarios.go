@@ -67,18 +67,18 @@ func small() []scenario {
 
 // hostLocal returns scenarios that call the IPAM plugin alone, beside reservations of other containers.
 func hostLocal() []scenario {
-	withUnknown := func(a aim) []verb {
-		return append(verbs(a, a, a), verb{name: "DEL, unknown", command: "DEL", unknown: true, aim: a})
+	withUnknown := func(a, unknown aim) []verb {
+		return append(verbs(a, a, a), verb{name: "DEL, unknown", command: "DEL", unknown: true, aim: unknown})
 	}
 	free := one(func(s *side) conf { return ipamOnly(s, 0) })
-	all := []scenario{{name: "host-local/0", verbs: withUnknown(smallAim), chain: free}}
+	all := []scenario{{name: "host-local/0", verbs: withUnknown(smallAim, smallAim), chain: free}}
 	flat := aim{Own: 1.3}
 	addDel := []verb{{name: "ADD"}, {name: "DEL", aim: flat}} // this ADD lists the folder
 	for _, n := range []int{1000, 10000, 60000} {
 		sides := []role{{name: plumb, fill: n}, {name: reference, reference: true, fill: n}, {name: empty}}
 		name, long := fmt.Sprintf("host-local/%d", n), n > 1000
 		all = append(all,
-			scenario{name: name, verbs: withUnknown(flat), roles: sides, chain: free, prepare: reserve, long: long},
+			scenario{name: name, verbs: withUnknown(flat, aim{}), roles: sides, chain: free, prepare: reserve, long: long},
 			scenario{
 				name: name + "/cursor-before", verbs: addDel, roles: sides, chain: free,
 				prepare: reserve, before: rewind, long: long,
