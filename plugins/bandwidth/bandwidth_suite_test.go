@@ -28,20 +28,22 @@ const (
 	podV6   = "fd77::2"
 )
 
-// A testbed has a node and a pod with an interface that another plugin made.
+// A testbed has a host and a container with an interface that another plugin made.
 type testbed struct {
-	node, pod *nstest.NS
-	call      nstest.Call // without Command and Config
-	prev      string      // result of that plugin
+	*nstest.Bed
+	node *nstest.NS // with which the container exchanges packets: the host, or a host outside
+	pod  *nstest.NS
+	call nstest.Call // without Command and Config
+	prev string      // result of that plugin
 }
 
 // newTestbed returns a testbed without an interface.
 func newTestbed() *testbed {
 	GinkgoHelper()
 	node, pod := nstest.NewNodeAndPod(GinkgoTB())
-	bed := &testbed{node: node, pod: pod, call: nstest.Call{ContainerID: cid, Node: node, Pod: pod}}
-	pod.Must(GinkgoTB(), "ip", "link", "set", "lo", "up")
-	return bed
+	b := nstest.NewBedOn(GinkgoTB(), plugin(), node)
+	pod.IP("link set lo up")
+	return &testbed{Bed: b, node: node, pod: pod, call: b.Call(cid, pod, "")}
 }
 
 // ptp returns a testbed with a veth pair whose host end has the gateway address.
@@ -64,8 +66,7 @@ func bridge() *testbed {
 	return bed
 }
 
-// macvlan returns a testbed with a macvlan. Its field node is another host, with which the pod
-// exchanges packets.
+// macvlan returns a testbed with a macvlan.
 func macvlan() *testbed {
 	GinkgoHelper()
 	bed := newTestbed()
@@ -102,9 +103,15 @@ func configOf(network, keys, prev string) string {
 
 // run calls the plugin with a configuration with these keys.
 func (bed *testbed) run(command, keys string) nstest.Reply {
-	c := bed.call.With(command)
+	c := bed.call
 	c.Config = bed.config(keys)
-	return nstest.Run(plugin(), c)
+	return bed.Run(command, c)
+}
+
+// gc calls GC with these valid attachments.
+func (bed *testbed) gc(valid string) {
+	GinkgoHelper()
+	bed.OK("GC", bed.Call("", nil, `{"cniVersion": "1.1.0", "name": "bwn", "type": "bandwidth", "cni.dev/valid-attachments": `+valid+`}`))
 }
 
 // shape returns the links with their qdiscs, classes and filters as text.

@@ -28,20 +28,18 @@ const fromContainerd = `"runtimeConfig": {"bandwidth": {"IngressRate": 10000000,
 var _ = Describe("bandwidth", func() {
 	var bed *testbed
 
-	BeforeEach(func() { nstest.LeakCheck(GinkgoTB()) })
-
 	DescribeTable("ADD makes what the golden file has, and DEL removes all of it", func(golden string, on func() *testbed, keys string) {
 		bed := on()
 		shaped := func() string {
 			return "on the node:\n" + tcText(bed.call.Node) + "in the container:\n" + tcText(bed.pod)
 		}
-		before := nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), bed.call.Node, bed.pod) })
+		restored := bed.Restored(bed.Host, bed.pod)
 		bed.run("ADD", keys).OK(GinkgoTB())
 		nstest.Golden(GinkgoTB(), golden, shaped())
 		bed.run("CHECK", keys).OK(GinkgoTB())
 		bed.run("DEL", keys).OK(GinkgoTB())
 		nstest.Golden(GinkgoTB(), "cleaned", shaped())
-		Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), bed.call.Node, bed.pod) })).To(BeEmpty())
+		restored()
 		bed.run("DEL", keys).OK(GinkgoTB())
 		bed.run("ADD", keys).OK(GinkgoTB()) // on the same interface again
 	},
@@ -103,9 +101,7 @@ var _ = Describe("bandwidth", func() {
 	DescribeTable("ADD returns an error for an invalid configuration, and changes nothing", func(on func() *testbed, keys string, code int, text string) {
 		bed = on()
 		before := bed.shape()
-		f := bed.run("ADD", keys).Failure(GinkgoTB())
-		Expect(f.String()).To(ContainSubstring(text))
-		Expect(f.Code).To(BeEquivalentTo(code))
+		bed.run("ADD", keys).RequireFailure(GinkgoTB(), code, text)
 		Expect(bed.shape()).To(Equal(before))
 		bed.run("DEL", keys).OK(GinkgoTB()) // whatever the configuration
 	},
@@ -123,7 +119,7 @@ var _ = Describe("bandwidth", func() {
 
 	DescribeTable("ADD returns an error for a value of the wrong JSON type", func(keys string) {
 		bed = ptp()
-		Expect(bed.run("ADD", keys).Failure(GinkgoTB()).Code).To(BeEquivalentTo(types.CodeDecode))
+		bed.run("ADD", keys).RequireFailure(GinkgoTB(), types.CodeDecode)
 	},
 		Entry(nil, `"ingressRate": -1`), Entry(nil, `"ingressRate": 1.5`), Entry(nil, `"ingressRate": "8M"`),
 		Entry(nil, `"ingressRate": 18446744073709551616`), Entry(nil, `"shapedSubnets": "10.0.0.0/8"`), Entry(nil, `"runtimeConfig": {"bandwidth": 8}`))
@@ -174,7 +170,7 @@ var _ = Describe("bandwidth", func() {
 		bed.run("CHECK", bothLimits).OK(GinkgoTB())
 		bed.run("DEL", bothLimits).OK(GinkgoTB())
 		Expect(tcText(bed.node)).To(BeEmpty())
-		Expect(bed.node.Must(GinkgoTB(), "ip", "-br", "link")).NotTo(ContainSubstring("bwp"))
+		Expect(bed.node.IP("-br link")).NotTo(ContainSubstring("bwp"))
 	})
 
 	It("does not delete the ifb without an alias of another interface", func() {
@@ -183,7 +179,7 @@ var _ = Describe("bandwidth", func() {
 		bed.run("ADD", bothLimits).OK(GinkgoTB())
 		bed.run("CHECK", bothLimits).OK(GinkgoTB())
 		bed.run("DEL", bothLimits).OK(GinkgoTB())
-		Expect(bed.node.Must(GinkgoTB(), "ip", "-br", "link")).To(And(ContainSubstring(ifbX), Not(ContainSubstring(ifbNames(types.Attachment{Network: network, ContainerID: cid, IfName: "eth0"})[1]))))
+		Expect(bed.node.IP("-br link")).To(And(ContainSubstring(ifbX), Not(ContainSubstring(ifbNames(types.Attachment{Network: network, ContainerID: cid, IfName: "eth0"})[1]))))
 	})
 
 	It("ADD names the interfaces that have the names of the ifb, and changes nothing", func() {
@@ -235,7 +231,7 @@ var _ = Describe("bandwidth", func() {
 		c.Config = bed.config("")
 		change(&c)
 		nstest.Run(plugin(), c).OK(GinkgoTB())
-		Expect(bed.node.Must(GinkgoTB(), "ip", "-br", "link")).NotTo(ContainSubstring("bwp"))
+		Expect(bed.node.IP("-br link")).NotTo(ContainSubstring("bwp"))
 		if c.Pod != nil || strings.Contains(c.Config, "prevResult") {
 			Expect(tcText(bed.node)).To(BeEmpty())
 		}
@@ -249,7 +245,7 @@ var _ = Describe("bandwidth", func() {
 		Entry("no container", func(c *nstest.Call) {
 			bed.pod.Remove(GinkgoTB())
 			// The kernel deletes the namespace, and the pair with it, some time later.
-			Eventually(func() string { return bed.node.Must(GinkgoTB(), "ip", "-br", "link") }).ShouldNot(ContainSubstring("veth0"))
+			Eventually(func() string { return bed.node.IP("-br link") }).ShouldNot(ContainSubstring("veth0"))
 		}),
 		Entry("a container without the interface", func(c *nstest.Call) {
 			bed.pod.Must(GinkgoTB(), "ip", "link", "del", "eth0")
@@ -286,9 +282,7 @@ var _ = Describe("bandwidth", func() {
 			args := strings.Fields(command)
 			bed.call.Node.Must(GinkgoTB(), args[0], args[1:]...)
 		}
-		f := bed.run("CHECK", keys).Failure(GinkgoTB())
-		Expect(f.String()).To(ContainSubstring(text))
-		Expect(f.Code).To(BeEquivalentTo(types.CodeChanged))
+		bed.run("CHECK", keys).RequireFailure(GinkgoTB(), types.CodeChanged, text)
 	},
 		Entry("no qdisc", ptp, bothLimits, "interface veth0: want tbf 1: at root with rate 125000 byte/s, burst 12500000 ticks, limit 103125 bytes, have no qdisc", "tc qdisc del dev veth0 root"),
 		Entry("another rate", ptp, bothLimits, "have tbf 1: at root with rate 250000 byte/s", "tc qdisc replace dev veth0 root handle 1: tbf rate 2mbit burst 100000 limit 103125"),
@@ -323,11 +317,8 @@ var _ = Describe("bandwidth", func() {
 		_, err = node.AddIFB(&killed, nl.IFB{Name: "i4", Group: attach.UnfinishedGroup(network)}) // as if the plugin was killed then
 		Expect(err).NotTo(HaveOccurred())
 		gc := func(valid string) string {
-			c := bed.call.With("GC")
-			c.Pod = nil
-			c.Config = `{"cniVersion": "1.1.0", "name": "bwn", "type": "bandwidth", "cni.dev/valid-attachments": ` + valid + `}`
-			nstest.Run(plugin(), c).OK(GinkgoTB())
-			return bed.node.Must(GinkgoTB(), "ip", "-br", "link")
+			bed.gc(valid)
+			return bed.node.IP("-br link")
 		}
 		left := gc(`[{"containerID": "cidX", "ifname": "eth0"}]`)
 		Expect(left).To(And(ContainSubstring(ifbX), ContainSubstring("i2"), ContainSubstring("i3"), Not(MatchRegexp(`(?m)^i[14] `))))
@@ -340,53 +331,18 @@ var _ = Describe("bandwidth", func() {
 		bed.run("ADD", bothLimits).OK(GinkgoTB())
 		limited := bed.shape()
 		gc := func(valid string) string {
-			c := bed.call.With("GC")
-			c.Pod = nil
-			c.Config = `{"cniVersion": "1.1.0", "name": "bwn", "type": "bandwidth", "cni.dev/valid-attachments": ` + valid + `}`
-			nstest.Run(plugin(), c).OK(GinkgoTB())
+			bed.gc(valid)
 			return bed.shape()
 		}
-		bed.node.Must(GinkgoTB(), "ip", "link", "set", "veth0", "alias", "plumb:bwn/cidX/eth0")
+		bed.node.IP("link set veth0 alias plumb:bwn/cidX/eth0")
 		Expect(gc(`[{"containerID": "cidX", "ifname": "eth0"}]`)).To(Equal(limited))
 		Expect(gc(`[]`)).To(Equal(before))
 	})
 
 	It("STATUS fails for an invalid configuration", func() {
-		bed = ptp()
-		c := bed.call.With("STATUS")
-		c.Config = `{"cniVersion": "1.1.0", "name": "bwn", "type": "bandwidth"}`
-		nstest.Run(plugin(), c).OK(GinkgoTB())
-		c.Config = `{"cniVersion": "1.1.0", "name": "bwn", "type": "bandwidth", "ingressRate": 1}`
-		Expect(nstest.Run(plugin(), c).Failure(GinkgoTB()).Code).To(BeEquivalentTo(types.CodeNotAvailable))
-	})
-
-	It("limits many containers at a time, and DEL leaves nothing", func() {
 		bed = newTestbed()
-		calls := make([]nstest.Call, nstest.FullOrShort(32, 8))
-		for i := range calls {
-			pod := nstest.New(GinkgoTB())
-			host := fmt.Sprintf("veth%d", i)
-			bed.node.Must(GinkgoTB(), "ip", "link", "add", host, "up", "type", "veth", "peer", "name", "eth0", "netns", pod.Path())
-			prev := strings.ReplaceAll(ptpResult(pod), "veth0", host)
-			calls[i] = nstest.Call{ContainerID: fmt.Sprint("c", i), Node: bed.node, Pod: pod, Config: configOf(network, bothLimits, prev)}
-		}
-		all := func(command string) error {
-			var errs []error
-			for i, r := range nstest.RunAll(plugin(), command, calls) {
-				if r.Exit != 0 {
-					errs = append(errs, fmt.Errorf("%s %s: %s", command, calls[i].ContainerID, r.Stdout))
-				}
-			}
-			return errors.Join(errs...)
-		}
-		for range nstest.FullOrShort(3, 1) {
-			Expect(all("ADD")).To(Succeed())
-			Expect(all("CHECK")).To(Succeed())
-			Expect(strings.Count(bed.node.Must(GinkgoTB(), "ip", "-br", "link"), "bwp")).To(Equal(len(calls)))
-			Expect(all("DEL")).To(Succeed())
-			Expect(bed.node.Must(GinkgoTB(), "ip", "-br", "link")).NotTo(ContainSubstring("bwp"))
-			Expect(tcText(bed.node)).To(BeEmpty())
-		}
+		bed.RequireStatus(nstest.Conf("bandwidth", "1.1.0", "", ""), "")
+		bed.RequireStatus(nstest.Conf("bandwidth", "1.1.0", `"ingressRate":1`, ""), "if rate is set, burst must also be set")
 	})
 })
 

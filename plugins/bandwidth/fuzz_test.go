@@ -7,6 +7,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
 )
 
 // FuzzConfig tests that with every accepted configuration a frame fits into the bucket and the queue,
@@ -43,4 +44,9 @@ func FuzzConfig(f *testing.F) {
 			}
 		}
 	})
+}
+
+// FuzzCheck tests that CHECK replies as the specification says, for every prevResult.
+func FuzzCheck(f *testing.F) {
+	nstest.FuzzChainedCheck(f, plugin(), nstest.Call{Config: `{"cniVersion":"1.1.0","name":"net1","type":"bandwidth","ingressRate":1000000,"ingressBurst":1000000,"egressRate":1000000,"egressBurst":1000000}`})
 }

@@ -64,15 +64,6 @@ var _ = Describe("beside the reference plugin", func() {
 		Entry("both limits", bothLimits), Entry("as containerd calls", fromContainerd), Entry("as CRI-O calls", rates(10e6, 20e6, crio)),
 		Entry("as kubelet calls", rates(10e6, 20e6, kubelet)), Entry("less than a frame", rates(10e6, 20e6, 456)))
 
-	It("checks and deletes attachments that plumb made", func() {
-		bed.run("ADD", bothLimits).OK(GinkgoTB())
-		run("CHECK", bothLimits).OK(GinkgoTB())
-		run("DEL", bothLimits).OK(GinkgoTB())
-		Expect(bed.node.Must(GinkgoTB(), "ip", "-br", "link")).NotTo(ContainSubstring("bwp"))
-		bed.run("DEL", bothLimits).OK(GinkgoTB()) // removes what the reference plugin leaves on the pair
-		Expect(tcText(bed.node)).To(BeEmpty())
-	})
-
 	It("makes attachments for which a second ADD by plumb fails", func() {
 		run("ADD", bothLimits).OK(GinkgoTB())
 		f := bed.run("ADD", bothLimits).Failure(GinkgoTB())

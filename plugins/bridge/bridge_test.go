@@ -443,9 +443,7 @@ var _ = Describe("bridge", func() {
 			c := b.Call("one", newPod(), b.conf("1.1.0", gatewayed, v4range))
 			change(&c)
 			restored := b.Restored(b.Host)
-			f := b.Run("ADD", c).Failure(GinkgoTB())
-			Expect(f.Code).To(BeEquivalentTo(code))
-			Expect(f.Msg + f.Details).To(ContainSubstring(want))
+			b.Fails("ADD", c, code, want)
 			if strings.Contains(nstest.Snapshot(GinkgoTB(), b.Host), " cni0") {
 				b.Host.IP("link del cni0")
 			}

@@ -6,28 +6,22 @@ import (
 	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
 )
 
 // FuzzConfig tests that an accepted configuration is valid, and that none makes the parser
 // panic.
 func FuzzConfig(f *testing.F) {
-	f.Add(`{"name": "n", "mtu": 1400, "mac": "02:00:00:00:00:01", "ipam": {"type": "static"}}`)
-	f.Add(`{"name": "n", "mtu": 67, "runtimeConfig": {"mac": "x"}, "args": {"cni": {"mac": null}}}`)
-	f.Add(`{"name": "n", "mtu": 1e9}`)
-	f.Fuzz(func(t *testing.T, text string) {
-		r := &skel.Request{Command: "CHECK", Stdin: []byte(text), Version: types.Newest}
-		if types.Decode(r.Stdin, &r.Conf) != nil {
-			return
-		}
-		conf, err := parse(r)
-		if err != nil {
-			return
-		}
+	nstest.FuzzConfig(f, parse, func(t *testing.T, r *skel.Request, conf *config) {
 		if conf.mtu != 0 && (conf.mtu < attach.MinMTU || conf.mtu > attach.MaxMTU) {
-			t.Errorf("%s: accepted as %+v", text, conf)
+			t.Errorf("%s: accepted as %+v", r.Stdin, conf)
 		}
 		if again, err := types.ParseMAC(conf.mac.String()); conf.mac != "" && (err != nil || again != conf.mac) {
-			t.Errorf("%s: MAC %s", text, conf.mac)
+			t.Errorf("%s: MAC %s", r.Stdin, conf.mac)
 		}
-	})
+	},
+		`{"name": "n", "mtu": 1400, "mac": "02:00:00:00:00:01", "ipam": {"type": "static"}}`,
+		`{"name": "n", "mtu": 67, "runtimeConfig": {"mac": "x"}, "args": {"cni": {"mac": null}}}`,
+		`{"name": "n", "mtu": 1e9}`,
+	)
 }

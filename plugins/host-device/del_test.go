@@ -308,7 +308,7 @@ var _ = Describe("CHECK", func() {
 	It("fails without a prevResult, and if the IPAM plugin has no reservation", func() {
 		c := b.NewCall(conf("1.0.0", byDevice, b.HostLocal(nstest.RangeV4)))
 		added := b.OK("ADD", c)
-		Expect(b.Run("CHECK", c).Failure(GinkgoTB()).Code).To(BeEquivalentTo(types.CodeConfig))
+		b.Fails("CHECK", c, types.CodeConfig)
 		Expect(nstest.Exec(GinkgoTB(), b.Path+"/host-local", c.With("DEL")).Exit).To(BeZero())
 		c.Config = nstest.WithPrevResult(c.Config, added.Stdout)
 		Expect(b.Run("CHECK", c).Failure(GinkgoTB()).Msg).To(ContainSubstring(`IPAM plugin "host-local"`))

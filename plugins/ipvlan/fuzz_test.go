@@ -14,29 +14,22 @@ import (
 // FuzzConfig tests that an accepted configuration is valid, and that none makes the parser
 // panic, also with a prevResult.
 func FuzzConfig(f *testing.F) {
-	f.Add(`{"name": "n", "master": "eth0", "mode": "l3s", "flag": "vepa", "mtu": 1400, "optimisticDAD": true, "dataDir": "/run/x"}`)
-	f.Add(`{"name": "n", "prevResult": {"cniVersion": "1.1.0", "interfaces": [{"name": "eth0"}], "ips": [{"address": "192.0.2.1/24"}]}}`)
-	f.Add(`{"name": "n", "prevResult": {"interfaces": [{"name": "sixteen-bytes-16"}]}, "ipam": {"type": "static"}}`)
-	f.Add(`{"name": "n", "mode": "l4", "mtu": 67, "dataDir": "x"}`)
-	f.Fuzz(func(t *testing.T, text string) {
-		r := &skel.Request{Command: "CHECK", Stdin: []byte(text), Version: types.Newest}
-		if types.Decode(r.Stdin, &r.Conf) != nil {
-			return
-		}
-		conf, err := parse(r)
-		if err != nil {
-			return
-		}
+	nstest.FuzzConfig(f, parse, func(t *testing.T, r *skel.Request, conf *config) {
 		if _, err := conf.usePrevResult(r); err != nil {
 			return
 		}
 		if len(conf.master.Name) > types.MaxIfName || conf.master.Name == "lo" || conf.mtu != 0 && conf.mtu < attach.MinMTU {
-			t.Errorf("%s: accepted as %+v", text, conf)
+			t.Errorf("%s: accepted as %+v", r.Stdin, conf)
 		}
 		if !conf.mode.HasKnownMode() || !conf.mode.HasKnownFlag() || !filepath.IsAbs(conf.dataDir) {
-			t.Errorf("%s: accepted as %+v", text, conf)
+			t.Errorf("%s: accepted as %+v", r.Stdin, conf)
 		}
-	})
+	},
+		`{"name": "n", "master": "eth0", "mode": "l3s", "flag": "vepa", "mtu": 1400, "optimisticDAD": true, "dataDir": "/run/x"}`,
+		`{"name": "n", "prevResult": {"cniVersion": "1.1.0", "interfaces": [{"name": "eth0"}], "ips": [{"address": "192.0.2.1/24"}]}}`,
+		`{"name": "n", "prevResult": {"interfaces": [{"name": "sixteen-bytes-16"}]}, "ipam": {"type": "static"}}`,
+		`{"name": "n", "mode": "l4", "mtu": 67, "dataDir": "x"}`,
+	)
 }
 
 // TestRecord compares a record with a golden file: other versions read it.

@@ -3,14 +3,12 @@ package main
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
-	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
@@ -54,19 +52,20 @@ const (
 )
 
 var _ = Describe("loopback", func() {
+	var b *nstest.Bed
 	var node, pod *nstest.NS
 	var call nstest.Call
 
 	BeforeEach(func() {
-		nstest.LeakCheck(GinkgoTB())
 		node, pod = nstest.NewNodeAndPod(GinkgoTB())
+		b = nstest.NewBedOn(GinkgoTB(), plugin(), node)
 		call = nstest.Call{Node: node, Pod: pod, IfName: "lo", Config: config("1.1.0")}
 	})
 
-	run := func(command string) nstest.Reply { return nstest.Run(plugin(), call.With(command)) }
+	run := func(command string) nstest.Reply { return b.Run(command, call) }
 	isUp := func() bool {
 		GinkgoHelper()
-		return strings.Contains(pod.Must(GinkgoTB(), "ip", "link", "show", "lo"), ",UP,")
+		return strings.Contains(pod.IP("link show lo"), ",UP,")
 	}
 
 	DescribeTable("ADD returns the result in the form of the version",
@@ -111,8 +110,8 @@ var _ = Describe("loopback", func() {
 	})
 
 	It("does not change the group of lo", func() {
-		pod.Must(GinkgoTB(), "ip", "link", "set", "lo", "group", "42")
-		group := func() string { return pod.Must(GinkgoTB(), "ip", "link", "show", "lo") }
+		pod.IP("link set lo group 42")
+		group := func() string { return pod.IP("link show lo") }
 		run("ADD").OK(GinkgoTB())
 		Expect(group()).To(ContainSubstring("group 42"))
 		run("DEL").OK(GinkgoTB())
@@ -121,7 +120,7 @@ var _ = Describe("loopback", func() {
 
 	It("ADD returns the first address of each family, also in a second call", func() {
 		run("ADD").OK(GinkgoTB())
-		pod.Must(GinkgoTB(), "ip", "addr", "add", "127.0.0.53/8", "dev", "lo")
+		pod.IP("addr add 127.0.0.53/8 dev lo")
 		first := run("ADD").OK(GinkgoTB())
 		Expect(first.Stdout).To(MatchJSON(strings.Replace(result110, "SANDBOX", pod.Path(), 1)))
 	})
@@ -136,33 +135,15 @@ var _ = Describe("loopback", func() {
 
 	It("ADD fails if lo has an address that is not a loopback address, and changes nothing", func() {
 		setUpAndDown(GinkgoTB(), pod)
-		pod.Must(GinkgoTB(), "ip", "addr", "add", "192.0.2.1/32", "dev", "lo")
-		before := nstest.Snapshot(GinkgoTB(), node, pod)
-		f := run("ADD").Failure(GinkgoTB())
-		Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
-		Expect(f.Msg).To(ContainSubstring("interface lo has 192.0.2.1/32"))
-		Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), node, pod) })).To(BeEmpty())
+		pod.IP("addr add 192.0.2.1/32 dev lo")
+		b.Refuse(call, types.CodeConfig, "interface lo has 192.0.2.1/32")
 	})
 
 	It("a failed ADD leaves lo up if it was up", func() {
-		pod.Must(GinkgoTB(), "ip", "link", "set", "lo", "up")
+		pod.IP("link set lo up")
 		call = call.FailAt("list addresses", os.ErrPermission)
 		run("ADD").Failure(GinkgoTB())
 		Expect(isUp()).To(BeTrue())
-	})
-
-	It("ADD is undone if its result cannot be written", func() {
-		setUpAndDown(GinkgoTB(), pod)
-		before := nstest.Snapshot(GinkgoTB(), node, pod)
-		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
-		Expect(err).NotTo(HaveOccurred())
-		defer func() { _ = full.Close() }()
-		exit := skel.Run(plugin(), skel.Env{
-			Environ: []string{"CNI_COMMAND=ADD", "CNI_CONTAINERID=c", "CNI_IFNAME=lo", "CNI_PATH=/x", "CNI_NETNS=" + pod.Path()},
-			Node:    node.Path(), Stdin: strings.NewReader(call.Config), Stdout: full, Stderr: GinkgoWriter,
-		})
-		Expect(exit).To(Equal(1))
-		Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), node, pod) })).To(BeEmpty())
 	})
 
 	Describe("DEL", func() {
@@ -173,23 +154,8 @@ var _ = Describe("loopback", func() {
 			Expect(run("DEL").OK(GinkgoTB())).To(Equal(nstest.Reply{}))
 		})
 
-		DescribeTable("succeeds if the container is gone",
-			func(netns func() string) {
-				call.Pod, call.NetNS = nil, netns()
-				Expect(run("DEL").OK(GinkgoTB()).Stdout).To(BeEmpty())
-			},
-			Entry("no CNI_NETNS", func() string { return "" }),
-			Entry("a path that does not exist", func() string { return filepath.Join(GinkgoTB().TempDir(), "gone") }),
-			Entry("the plain file that an unmounted namespace leaves", func() string {
-				gone := nstest.New(GinkgoTB())
-				gone.Remove(GinkgoTB())
-				return gone.Path()
-			}),
-			Entry("the node's own namespace, as /proc/<pid>/ns/net if a process of the node has the pid now", func() string { return node.Path() }),
-		)
-
 		It("leaves lo up in another attachment's namespace at the same path", func() {
-			pod.Must(GinkgoTB(), "ip", "link", "set", "lo", "up")
+			pod.IP("link set lo up")
 			run("DEL").OK(GinkgoTB())
 			Expect(isUp()).To(BeTrue())
 			other := call
@@ -204,7 +170,7 @@ var _ = Describe("loopback", func() {
 		It("leaves the node's own lo up", func() {
 			call.Pod, call.NetNS = nil, node.Path()
 			run("DEL").OK(GinkgoTB())
-			Expect(node.Must(GinkgoTB(), "ip", "link", "show", "lo")).To(ContainSubstring(",UP,"))
+			Expect(node.IP("link show lo")).To(ContainSubstring(",UP,"))
 		})
 	})
 
@@ -218,7 +184,7 @@ var _ = Describe("loopback", func() {
 
 		It("fails if lo is down", func() {
 			run("ADD").OK(GinkgoTB())
-			pod.Must(GinkgoTB(), "ip", "link", "set", "lo", "down")
+			pod.IP("link set lo down")
 			f := run("CHECK").Failure(GinkgoTB())
 			Expect(f.Code).To(BeEquivalentTo(types.CodeChanged))
 			Expect(f.Msg).To(Equal("interface lo is down"))
@@ -228,30 +194,6 @@ var _ = Describe("loopback", func() {
 	It("STATUS returns code 50 for an unknown key, strictly", func() {
 		run("STATUS").OK(GinkgoTB())
 		call.Config = `{"cniVersion": "1.1.0", "name": "n", "type": "loopback", "strict": true, "mtu": 5}`
-		f := run("STATUS").Failure(GinkgoTB())
-		Expect(f.Code).To(BeEquivalentTo(types.CodeNotAvailable))
-		Expect(f.Msg).To(ContainSubstring("mtu"))
+		run("STATUS").RequireFailure(GinkgoTB(), types.CodeNotAvailable, "mtu")
 	})
-
-	DescribeTable("ADD returns the code of an invalid input, and changes nothing",
-		func(code int, change func()) {
-			before := nstest.Snapshot(GinkgoTB(), node, pod)
-			change()
-			Expect(run("ADD").Failure(GinkgoTB()).Code).To(BeEquivalentTo(code))
-			Expect(nstest.Compare(before, nstest.Snapshot(GinkgoTB(), node, pod))).To(BeEmpty())
-		},
-		Entry("not JSON", types.CodeDecode, func() { call.Config = `{"cniVersion"` }),
-		Entry("no configuration", types.CodeDecode, func() { call.Config = "" }),
-		Entry("null", types.CodeDecode, func() { call.Config = "null" }),
-		Entry("an unknown version", types.CodeVersion, func() { call.Config = config("9.9.9") }),
-		Entry("an invalid prevResult", types.CodeDecode, func() {
-			call.Config = `{"cniVersion": "1.0.0", "name": "n", "prevResult": {"ips": [{"address": "no"}]}}`
-		}),
-		Entry("an unknown key, strictly", types.CodeUnsupported, func() {
-			call.Config = `{"cniVersion": "1.1.0", "name": "n", "strict": true, "mtu": 5}`
-		}),
-		Entry("a namespace that does not exist", types.CodeNamespace, func() { call.Pod, call.NetNS = nil, "/nonexistent/ns" }),
-		Entry("a namespace that is a plain file", types.CodeNamespace, func() { call.Pod, call.NetNS = nil, "/etc/passwd" }),
-		Entry("the node's own namespace", types.CodeNamespace, func() { call.Pod, call.NetNS = nil, node.Path() }),
-	)
 })

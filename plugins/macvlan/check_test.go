@@ -84,7 +84,7 @@ var _ = Describe("CHECK", func() {
 	It("fails without a prevResult that has the interface", func() {
 		c := b.NewCall(conf("1.0.0", onUplink, nstest.StaticV4))
 		b.Add(c)
-		Expect(b.Run("CHECK", c).Failure(GinkgoTB()).Code).To(BeEquivalentTo(types.CodeConfig))
+		b.Fails("CHECK", c, types.CodeConfig)
 		c.Config = nstest.WithPrevResult(c.Config, `{"cniVersion":"1.0.0","interfaces":[{"name":"eth1","sandbox":"x"}],"ips":[{"address":"198.18.0.50/24"}]}`)
 		Expect(b.Run("CHECK", c).Failure(GinkgoTB()).Msg).To(ContainSubstring(`prevResult has no interface "eth0"`))
 	})

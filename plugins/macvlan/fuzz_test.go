@@ -7,29 +7,32 @@ import (
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
 )
 
 // FuzzConfig tests that an accepted configuration is valid, and that none makes the parser
 // panic.
 func FuzzConfig(f *testing.F) {
-	f.Add(`{"name": "n", "master": "eth0", "mode": "bridge", "mtu": 1400, "mac": "02:00:00:00:00:01", "bcqueuelen": 5, "optimisticDAD": true}`)
-	f.Add(`{"name": "n", "mode": "passthru", "bcqueuelen": 4294967296, "runtimeConfig": {"mac": "x"}, "args": {"cni": {"mac": null}}}`)
-	f.Add(`{"name": "n", "mtu": 67}`)
-	f.Add(`{"name": "n", "master": "sixteen-bytes-16"}`)
-	f.Fuzz(func(t *testing.T, text string) {
-		r := &skel.Request{Command: "CHECK", Stdin: []byte(text), Version: types.Newest}
-		if types.Decode(r.Stdin, &r.Conf) != nil {
-			return
-		}
-		conf, err := parse(r)
-		if err != nil {
-			return
-		}
+	nstest.FuzzConfig(f, parse, func(t *testing.T, r *skel.Request, conf *config) {
 		if len(conf.master.Name) > types.MaxIfName || conf.mtu != 0 && conf.mtu < attach.MinMTU || !nl.IsMacvlanMode(conf.mode) {
-			t.Errorf("%s: accepted as %+v", text, conf)
+			t.Errorf("%s: accepted as %+v", r.Stdin, conf)
 		}
 		if again, err := types.ParseMAC(conf.mac.String()); conf.mac != "" && (err != nil || again != conf.mac) {
-			t.Errorf("%s: MAC %s", text, conf.mac)
+			t.Errorf("%s: MAC %s", r.Stdin, conf.mac)
 		}
-	})
+	},
+		`{"name": "n", "master": "eth0", "mode": "bridge", "mtu": 1400, "mac": "02:00:00:00:00:01", "bcqueuelen": 5, "optimisticDAD": true}`,
+		`{"name": "n", "mode": "passthru", "bcqueuelen": 4294967296, "runtimeConfig": {"mac": "x"}, "args": {"cni": {"mac": null}}}`,
+		`{"name": "n", "mtu": 67}`,
+		`{"name": "n", "master": "sixteen-bytes-16"}`,
+	)
+}
+
+// FuzzCheck tests that CHECK answers as the specification says, whatever prevResult is.
+func FuzzCheck(f *testing.F) {
+	node, pod := nstest.NewNodeAndPod(f)
+	node.Must(f, "ip", "link", "add", "master0", "up", "type", "veth", "peer", "name", "other0")
+	nstest.FuzzCheck(f, plugin(), nstest.Call{Node: node, Pod: pod, Path: nstest.Build(f, "static"),
+		Config: `{"cniVersion":"1.1.0","name":"net1","type":"macvlan","master":"master0",` +
+			`"ipam":{"type":"static","addresses":[{"address":"10.9.0.2/24","gateway":"10.9.0.1"},{"address":"fd00::2/64"}],"routes":[{"dst":"0.0.0.0/0"}]}}`})
 }

@@ -203,11 +203,9 @@ var _ = Describe("ptp", func() {
 				pod := newPod()
 				conf := strings.Replace(static(`{"address":"10.1.2.2/24","gateway":"10.1.2.1"}`,
 					`,"routes":[{"dst":"0.0.0.0/0","table":100},{"dst":"10.60.0.0/16","table":100}]`), "1.1.0", version, 1)
-				c := b.Call("one", pod, conf)
-				reply := b.OK("ADD", c)
+				c := b.Attach(b.Call("one", pod, conf))
 				Expect(pod.IP("-4 route show table 100")).To(And(
 					ContainSubstring("default via 10.1.2.1"), ContainSubstring("10.60.0.0/16 via 10.1.2.1")))
-				c.Config = nstest.WithPrevResult(conf, reply.Stdout)
 				b.OK("CHECK", c)
 				pod.IP("route flush table 100")
 				if version == "1.1.0" {
@@ -424,9 +422,7 @@ var _ = Describe("ptp", func() {
 		})
 
 		It("reports another mtu of a route", func() {
-			c := b.Call("mtu", newPod(), static(`{"address":"10.1.2.9/24","gateway":"10.1.2.1"}`, `,"routes":[{"dst":"0.0.0.0/0","mtu":1300}]`))
-			reply := b.OK("ADD", c)
-			c.Config = nstest.WithPrevResult(c.Config, reply.Stdout)
+			c := b.Attach(b.Call("mtu", newPod(), static(`{"address":"10.1.2.9/24","gateway":"10.1.2.1"}`, `,"routes":[{"dst":"0.0.0.0/0","mtu":1300}]`)))
 			b.OK("CHECK", c)
 			c.Pod.IP("route change default via 10.1.2.1 dev eth0 mtu 1200")
 			Expect(b.Run("CHECK", c).Failure(GinkgoTB()).Msg).To(ContainSubstring("has no route 0.0.0.0/0 via 10.1.2.1 mtu 1300"))

@@ -5,33 +5,25 @@ import (
 	"testing"
 
 	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
 // FuzzConfig tests that every accepted configuration can work, and that none makes the parser panic.
 func FuzzConfig(f *testing.F) {
-	f.Add(`{"name": "n", "table": 100, "gateways": ["10.0.0.1", "fe80::1"], "keepMain": "subnet", "addSourceHints": true}`)
-	f.Add(`{"name": "n", "table": 4294967296, "gateways": ["::ffff:10.0.0.1", "10.0.0.1", "fe80::1%eth0"], "keepMain": ""}`)
-	f.Add(`{"name": "n", "table": null, "gateways": ["0.0.0.0", "ff02::1"]}`)
-	f.Fuzz(func(t *testing.T, text string) {
-		r := &skel.Request{Command: "CHECK", Stdin: []byte(text), Version: types.Newest}
-		if types.Decode(r.Stdin, &r.Conf) != nil {
-			return
-		}
-		conf, err := parse(r)
-		if err != nil {
-			return
-		}
+	nstest.FuzzConfig(f, parse, func(t *testing.T, r *skel.Request, conf *config) {
 		if conf.table < 0 || int64(conf.table) > math.MaxUint32 || conf.keep != keepNone && conf.keep != keepSubnet && conf.keep != keepAll {
-			t.Errorf("%s: accepted as %+v", text, conf)
+			t.Errorf("%s: accepted as %+v", r.Stdin, conf)
 		}
 		for i, a := range conf.gateways {
 			if !a.IsValid() || a.Is4In6() || a.Zone() != "" || i > 1 || i == 1 && conf.gateways[0].Is4() == a.Is4() {
-				t.Errorf("%s: gateways %s", text, conf.gateways)
+				t.Errorf("%s: gateways %s", r.Stdin, conf.gateways)
 			}
 		}
-	})
+	},
+		`{"name": "n", "table": 100, "gateways": ["10.0.0.1", "fe80::1"], "keepMain": "subnet", "addSourceHints": true}`,
+		`{"name": "n", "table": 4294967296, "gateways": ["::ffff:10.0.0.1", "10.0.0.1", "fe80::1%eth0"], "keepMain": ""}`,
+		`{"name": "n", "table": null, "gateways": ["0.0.0.0", "ff02::1"]}`,
+	)
 }
 
 // FuzzCheck tests that CHECK replies as the specification says, for every prevResult.

@@ -63,25 +63,17 @@ var _ = Describe("ADD", func() {
 	})
 
 	It("prefers gateways to the default routes of the main table, which DEL restores", func() {
-		restored := b.Restored(b.pod)
-		c := b.call(conf(`"gateways":["10.66.0.254","fd66::254"]`, net1Prev))
-		b.Add(c)
-		Expect(b.pod.IP("route get 198.51.100.1 from 10.66.0.2")).To(ContainSubstring("via 10.66.0.254 "))
-		Expect(b.pod.IP("route get 2001:db8:99::1 from fd66::2")).To(ContainSubstring("via fd66::254 "))
-		b.OK("CHECK", c)
-		b.OK("DEL", c)
-		restored()
+		b.Lifecycle(b.call(conf(`"gateways":["10.66.0.254","fd66::254"]`, net1Prev)), func() {
+			Expect(b.pod.IP("route get 198.51.100.1 from 10.66.0.2")).To(ContainSubstring("via 10.66.0.254 "))
+			Expect(b.pod.IP("route get 2001:db8:99::1 from fd66::2")).To(ContainSubstring("via fd66::254 "))
+		})
 	})
 
 	It("prefers gateways to a default route of the same metric", func() {
 		b.pod.Batch(GinkgoTB(), "route del default via 10.77.0.1", "route replace default via 10.66.0.1 metric 0")
-		restored := b.Restored(b.pod)
-		c := b.call(conf(`"gateways":["10.66.0.254"]`, net1Prev))
-		b.Add(c)
-		Expect(b.pod.IP("route get 198.51.100.1 from 10.66.0.2")).To(ContainSubstring("via 10.66.0.254 "))
-		b.OK("CHECK", c)
-		b.OK("DEL", c)
-		restored()
+		b.Lifecycle(b.call(conf(`"gateways":["10.66.0.254"]`, net1Prev)), func() {
+			Expect(b.pod.IP("route get 198.51.100.1 from 10.66.0.2")).To(ContainSubstring("via 10.66.0.254 "))
+		})
 	})
 
 	DescribeTable("finds the gateway where the main table has no default route",
@@ -97,27 +89,19 @@ var _ = Describe("ADD", func() {
 
 	It("gives each of several IPs a table with the routes of its subnet", func() {
 		b.pod.Batch(GinkgoTB(), "addr add 10.67.0.2/24 dev net1", "route add 192.0.2.0/24 via 10.67.0.1", "route add 198.51.100.7 dev net1")
-		restored := b.Restored(b.pod)
-		c := b.call(conf("", `{"address":"10.66.0.2/24"},{"address":"10.67.0.2/24","gateway":"10.67.0.1"}`))
-		b.Add(c)
-		Expect(b.table("-4", 100)).To(Equal("default via 10.66.0.1 dev net1 metric 100\n" +
-			"10.66.0.0/24 dev net1 proto kernel scope link src 10.66.0.2\n172.31.0.0/16 via 10.66.0.9 dev net1\n198.51.100.7 dev net1 scope link"))
-		Expect(b.table("-4", 101)).To(Equal("default via 10.67.0.1 dev net1 proto 112\n" +
-			"10.67.0.0/24 dev net1 proto kernel scope link src 10.67.0.2\n192.0.2.0/24 via 10.67.0.1 dev net1\n198.51.100.7 dev net1 scope link"))
-		b.OK("CHECK", c)
-		b.OK("DEL", c)
-		restored()
+		b.Lifecycle(b.call(conf("", `{"address":"10.66.0.2/24"},{"address":"10.67.0.2/24","gateway":"10.67.0.1"}`)), func() {
+			Expect(b.table("-4", 100)).To(Equal("default via 10.66.0.1 dev net1 metric 100\n" +
+				"10.66.0.0/24 dev net1 proto kernel scope link src 10.66.0.2\n172.31.0.0/16 via 10.66.0.9 dev net1\n198.51.100.7 dev net1 scope link"))
+			Expect(b.table("-4", 101)).To(Equal("default via 10.67.0.1 dev net1 proto 112\n" +
+				"10.67.0.0/24 dev net1 proto kernel scope link src 10.67.0.2\n192.0.2.0/24 via 10.67.0.1 dev net1\n198.51.100.7 dev net1 scope link"))
+		})
 	})
 
 	It("serves addresses without a route to their subnet, as ptp makes them", func() {
 		b.pod.Batch(GinkgoTB(), "addr flush dev net1", "addr add 10.66.0.2/24 dev net1 noprefixroute", "route add 10.66.0.1 dev net1", "route add 10.66.0.0/24 via 10.66.0.1")
-		restored := b.Restored(b.pod)
-		c := b.call(conf("", `{"address":"10.66.0.2/24","gateway":"10.66.0.1"}`))
-		b.Add(c)
-		Expect(b.table("-4", 100)).To(Equal("default via 10.66.0.1 dev net1 proto 112\n10.66.0.0/24 via 10.66.0.1 dev net1\n10.66.0.1 dev net1 scope link"))
-		b.OK("CHECK", c)
-		b.OK("DEL", c)
-		restored()
+		b.Lifecycle(b.call(conf("", `{"address":"10.66.0.2/24","gateway":"10.66.0.1"}`)), func() {
+			Expect(b.table("-4", 100)).To(Equal("default via 10.66.0.1 dev net1 proto 112\n10.66.0.0/24 via 10.66.0.1 dev net1\n10.66.0.1 dev net1 scope link"))
+		})
 	})
 
 	It("restores all attributes of the routes", func() {

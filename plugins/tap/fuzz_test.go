@@ -14,30 +14,23 @@ import (
 // FuzzConfig tests that an accepted configuration is valid, and that none makes the parser
 // panic.
 func FuzzConfig(f *testing.F) {
-	f.Add(`{"name": "n", "multiQueue": true, "mtu": 1400, "mac": "02:00:00:00:00:01", "owner": 0, "group": 4294967294, "bridge": "br0"}`)
-	f.Add(`{"name": "n", "mtu": 65522, "owner": 4294967295, "runtimeConfig": {"mac": "x"}, "args": {"cni": {"mac": null}}}`)
-	f.Add(`{"name": "n", "owner": -1, "group": null, "selinuxContext": "a\nb"}`)
-	f.Fuzz(func(t *testing.T, text string) {
-		r := &skel.Request{Command: "CHECK", Stdin: []byte(text), Version: types.Newest}
-		if types.Decode(r.Stdin, &r.Conf) != nil {
-			return
-		}
-		conf, err := parse(r)
-		if err != nil {
-			return
-		}
+	nstest.FuzzConfig(f, parse, func(t *testing.T, r *skel.Request, conf *config) {
 		if conf.mtu != 0 && (conf.mtu < attach.MinMTU || conf.mtu > nl.MaxTapMTU) || len(conf.bridge) > types.MaxIfName {
-			t.Errorf("%s: accepted as %+v", text, conf)
+			t.Errorf("%s: accepted as %+v", r.Stdin, conf)
 		}
 		for _, id := range []*uint32{conf.tap.Owner, conf.tap.Group} {
 			if id != nil && *id == math.MaxUint32 {
-				t.Errorf("%s: accepted ID %d", text, *id)
+				t.Errorf("%s: accepted ID %d", r.Stdin, *id)
 			}
 		}
 		if again, err := types.ParseMAC(conf.mac.String()); conf.mac != "" && (err != nil || again != conf.mac) {
-			t.Errorf("%s: MAC %s", text, conf.mac)
+			t.Errorf("%s: MAC %s", r.Stdin, conf.mac)
 		}
-	})
+	},
+		`{"name": "n", "multiQueue": true, "mtu": 1400, "mac": "02:00:00:00:00:01", "owner": 0, "group": 4294967294, "bridge": "br0"}`,
+		`{"name": "n", "mtu": 65522, "owner": 4294967295, "runtimeConfig": {"mac": "x"}, "args": {"cni": {"mac": null}}}`,
+		`{"name": "n", "owner": -1, "group": null, "selinuxContext": "a\nb"}`,
+	)
 }
 
 // FuzzCheck tests that CHECK answers as the specification says, whatever prevResult is.

@@ -7,33 +7,31 @@ import (
 
 	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/nstest"
 )
 
 // FuzzConfig tests that every accepted configuration has only sysctls below net, an absolute
 // dataDir, and an MTU in the range.
 func FuzzConfig(f *testing.F) {
-	f.Add(`{"name": "n", "sysctl": {"net.ipv4.conf.IFNAME.arp_filter": "1", "net/core/somaxconn": "5"}, "mtu": 1400, "dataDir": "/run/x"}`)
-	f.Add(`{"name": "n", "sysctl": {"net/../kernel/x": "1"}, "args": {"cni": {"sysctl": {"net.": ""}, "mtu": -1}}, "txQLen": -1}`)
-	f.Add(`{"name": "n", "sysctl": {"net.a": 5, "net.b": null}, "runtimeConfig": {"mac": "01:00:00:00:00:00"}, "dataDir": "../x"}`)
-	f.Fuzz(func(t *testing.T, text string) {
-		r := &skel.Request{Command: "CHECK", ContainerID: "c", IfName: "eth0", Stdin: []byte(text), Version: types.Newest}
-		if types.Decode(r.Stdin, &r.Conf) != nil {
-			return
-		}
-		conf, err := parse(r)
-		if err != nil {
-			return
-		}
+	nstest.FuzzConfig(f, parse, func(t *testing.T, r *skel.Request, conf *config) {
 		for _, a := range conf.sysctls {
 			for _, p := range a.paths {
 				if file := filepath.Join("/proc/sys", p); file != "/proc/sys/"+p || !strings.HasPrefix(file, "/proc/sys/net/") {
-					t.Errorf("%s: %q leads to %s", text, a.written, file)
+					t.Errorf("%s: %q leads to %s", r.Stdin, a.written, file)
 				}
 			}
 		}
 		if mtu := conf.link.MTU; !filepath.IsAbs(conf.dataDir) || mtu != nil && (*mtu < attach.MinMTU || *mtu > maxMTU) {
-			t.Errorf("%s: accepted as %+v", text, conf)
+			t.Errorf("%s: accepted as %+v", r.Stdin, conf)
 		}
-	})
+	},
+		`{"name": "n", "sysctl": {"net.ipv4.conf.IFNAME.arp_filter": "1", "net/core/somaxconn": "5"}, "mtu": 1400, "dataDir": "/run/x"}`,
+		`{"name": "n", "sysctl": {"net/../kernel/x": "1"}, "args": {"cni": {"sysctl": {"net.": ""}, "mtu": -1}}, "txQLen": -1}`,
+		`{"name": "n", "sysctl": {"net.a": 5, "net.b": null}, "runtimeConfig": {"mac": "01:00:00:00:00:00"}, "dataDir": "../x"}`,
+	)
+}
+
+// FuzzCheck tests that CHECK replies as the specification says, for every prevResult.
+func FuzzCheck(f *testing.F) {
+	nstest.FuzzChainedCheck(f, plugin(), nstest.Call{Config: `{"cniVersion":"1.1.0","name":"net1","type":"tuning","mtu":1400,"mac":"02:00:00:00:00:07","sysctl":{"net.ipv4.conf.IFNAME.arp_filter":"1"},"dataDir":"` + f.TempDir() + `"}`})
 }

@@ -100,7 +100,7 @@ var _ = Describe("tuning", func() {
 	file := func() string { return filepath.Join(dir, "test_eth0.json") }
 	link := func() string {
 		GinkgoHelper()
-		return pod.Must(GinkgoTB(), "ip", "-d", "link", "show", "eth0")
+		return pod.IP("-d link show eth0")
 	}
 	get := func(key string) string { return pod.Sysctl(GinkgoTB(), key) }
 
@@ -193,7 +193,7 @@ var _ = Describe("tuning", func() {
 
 		DescribeTable("finds the sysctl of an interface with a dot in its name",
 			func(ifName, key string) {
-				pod.Must(GinkgoTB(), "ip", "link", "add", "eth0.100", "type", "veth", "peer", "name", "far.100")
+				pod.IP("link add eth0.100 type veth peer name far.100")
 				call.IfName = ifName
 				run("ADD", fmt.Sprintf(`"sysctl": {%q: "1"}`, key)).OK(GinkgoTB())
 				Expect(get("net/ipv4/conf/eth0.100/arp_notify")).To(Equal("1"))
@@ -237,7 +237,7 @@ var _ = Describe("tuning", func() {
 		})
 
 		It("turns allmulti off, but not promisc, if both are false", func() {
-			pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "allmulticast", "on", "promisc", "on")
+			pod.IP("link set eth0 allmulticast on promisc on")
 			run("ADD", `"allmulti": false, "promisc": false`).OK(GinkgoTB())
 			Expect(link()).To(And(Not(ContainSubstring("ALLMULTI")), ContainSubstring("PROMISC")), "promisc false changes nothing")
 			run("DEL", "").OK(GinkgoTB())
@@ -310,9 +310,7 @@ var _ = Describe("tuning", func() {
 					reply.OK(GinkgoTB())
 					return
 				}
-				f := reply.Failure(GinkgoTB())
-				Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
-				Expect(f.Msg).To(ContainSubstring(allow))
+				reply.RequireFailure(GinkgoTB(), types.CodeConfig, allow)
 				Expect(nstest.Compare(before, state())).To(BeEmpty())
 			},
 			Entry("a key that a line matches", "^net.ipv4.ip_forward$\n", `"sysctl": {"net.ipv4.ip_forward": "1"}`, true),
@@ -361,9 +359,7 @@ var _ = Describe("tuning", func() {
 		DescribeTable("returns the code of an invalid configuration, and changes nothing",
 			func(code int, keys string, want string) {
 				before := nstest.WaitStable(state)
-				f := run("ADD", keys).Failure(GinkgoTB())
-				Expect(f.Code).To(BeEquivalentTo(code))
-				Expect(f.Msg).To(ContainSubstring(want))
+				run("ADD", keys).RequireFailure(GinkgoTB(), code, want)
 				Expect(nstest.WaitEqual(before, state)).To(BeEmpty())
 			},
 			Entry("a sysctl that does not exist", types.CodeConfig, `"sysctl": {"net.ipv4.conf.nosuch.arp_notify": "1"}`, `sysctl "net.ipv4.conf.nosuch.arp_notify" does not exist in the container`),
@@ -377,9 +373,7 @@ var _ = Describe("tuning", func() {
 		It("needs a prevResult", func() {
 			c := call.With("ADD")
 			c.Config = conf(`"mtu": 1400`)
-			f := nstest.Run(plugin(), c).Failure(GinkgoTB())
-			Expect(f.Code).To(BeEquivalentTo(types.CodeConfig))
-			Expect(f.Msg).To(ContainSubstring("must be called as chained plugin"))
+			nstest.Run(plugin(), c).RequireFailure(GinkgoTB(), types.CodeConfig, "must be called as chained plugin")
 		})
 
 		It("fails if the interface does not exist", func() {
@@ -393,9 +387,7 @@ var _ = Describe("tuning", func() {
 			DeferCleanup(func() { Expect(syscall.Unmount(dir, 0)).To(Succeed()) })
 			Expect(os.WriteFile(filepath.Join(dir, "full"), make([]byte, 4096), 0o600)).To(Succeed()) // a file can be created, but not written
 			before := nstest.WaitStable(state)
-			f := run("ADD", everything).Failure(GinkgoTB())
-			Expect(f.Code).To(BeEquivalentTo(types.CodeIO))
-			Expect(f.Msg).To(ContainSubstring("no space left"))
+			run("ADD", everything).RequireFailure(GinkgoTB(), types.CodeIO, "no space left")
 			Expect(nstest.Compare(before, state())).To(BeEmpty())
 		})
 
@@ -438,7 +430,7 @@ var _ = Describe("tuning", func() {
 		It("restores what the reference plugin saved", func() {
 			Expect(os.Mkdir(dir, 0o600)).To(Succeed())
 			Expect(os.WriteFile(file(), []byte("{\n \"mac\": \"02:00:00:00:00:01\",\n \"promisc\": false,\n \"mtu\": 1500,\n \"allmulti\": false,\n \"txQLen\": 1000\n}"), 0o600)).To(Succeed())
-			pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "mtu", "1454", "promisc", "on", "allmulticast", "on", "txqueuelen", "9", "address", "02:00:00:00:00:99")
+			pod.IP("link set eth0 mtu 1454 promisc on allmulticast on txqueuelen 9 address 02:00:00:00:00:99")
 			run("DEL", everything).OK(GinkgoTB())
 			Expect(link()).To(And(ContainSubstring("02:00:00:00:00:01"), ContainSubstring("mtu 1500"), ContainSubstring("qlen 1000"),
 				Not(ContainSubstring("PROMISC")), Not(ContainSubstring("ALLMULTI"))))
@@ -463,7 +455,7 @@ var _ = Describe("tuning", func() {
 
 		It("restores sysctls if the interface is gone", func() {
 			run("ADD", everything).OK(GinkgoTB())
-			pod.Must(GinkgoTB(), "ip", "link", "del", "eth0")
+			pod.IP("link del eth0")
 			run("DEL", everything).OK(GinkgoTB())
 			Expect(get("net/ipv4/ping_group_range")).To(Equal("1\t0"))
 			Expect(file()).NotTo(BeAnExistingFile())
@@ -516,7 +508,7 @@ var _ = Describe("tuning", func() {
 			pod.Batch(GinkgoTB(), "link add other link base address 02:00:00:00:00:05 type macvlan", "link set other up")
 			reply := run("DEL", "").OK(GinkgoTB())
 			Expect(reply.Stderr).To(ContainSubstring("address already in use"))
-			Expect(pod.Must(GinkgoTB(), "ip", "link", "show", "eth5")).NotTo(ContainSubstring("ALLMULTI"))
+			Expect(pod.IP("link show eth5")).NotTo(ContainSubstring("ALLMULTI"))
 			Expect(os.ReadDir(dir)).To(BeEmpty())
 		})
 
@@ -595,12 +587,12 @@ var _ = Describe("tuning", func() {
 				Expect(f.Msg).To(ContainSubstring(want))
 				Expect(strings.Count(f.Msg, "\n")).To(BeZero(), "names only this setting")
 			},
-			Entry("mac", func() { pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "address", "02:00:00:00:00:09") },
+			Entry("mac", func() { pod.IP("link set eth0 address 02:00:00:00:00:09") },
 				"mac of interface eth0 is 02:00:00:00:00:09, not c2:b0:57:49:47:f1"),
-			Entry("mtu", func() { pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "mtu", "1500") }, "mtu of interface eth0 is 1500, not 1454"),
-			Entry("promisc", func() { pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "promisc", "off") }, "promisc of interface eth0 is false, not true"),
-			Entry("allmulti", func() { pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "allmulticast", "off") }, "allmulti of interface eth0 is false, not true"),
-			Entry("txQLen", func() { pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "txqueuelen", "7") }, "txQLen of interface eth0 is 7, not 20000"),
+			Entry("mtu", func() { pod.IP("link set eth0 mtu 1500") }, "mtu of interface eth0 is 1500, not 1454"),
+			Entry("promisc", func() { pod.IP("link set eth0 promisc off") }, "promisc of interface eth0 is false, not true"),
+			Entry("allmulti", func() { pod.IP("link set eth0 allmulticast off") }, "allmulti of interface eth0 is false, not true"),
+			Entry("txQLen", func() { pod.IP("link set eth0 txqueuelen 7") }, "txQLen of interface eth0 is 7, not 20000"),
 			Entry("a sysctl", func() { pod.SetSysctl(GinkgoTB(), "net/ipv4/conf/eth0/arp_notify", "0") }, `sysctl net/ipv4/conf/eth0/arp_notify of the container is "0", not "1"`),
 			Entry("a list", func() { pod.SetSysctl(GinkgoTB(), "net/ipv4/ping_group_range", "0 5") }, `sysctl net/ipv4/ping_group_range of the container is "0\t5"`),
 			Entry("the saved state is missing", func() { Expect(os.Remove(file())).To(Succeed()) }, "state/test_eth0.json: no such file"),
@@ -609,22 +601,20 @@ var _ = Describe("tuning", func() {
 
 		It("fails if the interface is gone", func() {
 			run("ADD", `"mtu": 1400`).OK(GinkgoTB())
-			pod.Must(GinkgoTB(), "ip", "link", "del", "eth0")
+			pod.IP("link del eth0")
 			Expect(run("CHECK", `"mtu": 1400`).Failure(GinkgoTB()).Msg).To(ContainSubstring("find link eth0"))
 		})
 
 		It("fails if a sysctl is gone", func() {
 			keys := `"sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1"}`
 			run("ADD", keys).OK(GinkgoTB())
-			pod.Must(GinkgoTB(), "ip", "link", "del", "eth0")
-			f := run("CHECK", keys).Failure(GinkgoTB())
-			Expect(f.Code).To(BeEquivalentTo(types.CodeChanged))
-			Expect(f.Msg).To(ContainSubstring("net.ipv4.conf.IFNAME.arp_notify"))
+			pod.IP("link del eth0")
+			run("CHECK", keys).RequireFailure(GinkgoTB(), types.CodeChanged, "net.ipv4.conf.IFNAME.arp_notify")
 		})
 
 		It("ignores what is not configured, white space and case", func() {
 			run("ADD", everything).OK(GinkgoTB())
-			pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "txqueuelen", "7", "mtu", "1333")
+			pod.IP("link set eth0 txqueuelen 7 mtu 1333")
 			run("CHECK", `"mac": "c2:B0:57:49:47:f1", "sysctl": {"net.ipv4.ping_group_range": " 0   2147483647\n"}`).OK(GinkgoTB())
 		})
 
@@ -635,7 +625,7 @@ var _ = Describe("tuning", func() {
 			stop := listen(pod, "eth0")
 			Expect(link()).To(ContainSubstring("promiscuity 2 "))
 			run("CHECK", `"mtu": 1400, "promisc": true`).OK(GinkgoTB())
-			pod.Must(GinkgoTB(), "ip", "link", "set", "eth0", "promisc", "off")
+			pod.IP("link set eth0 promisc off")
 			run("CHECK", `"mtu": 1400, "promisc": true`).Failure(GinkgoTB())
 			run("CHECK", `"mtu": 1400`).OK(GinkgoTB())
 			stop()
@@ -651,7 +641,7 @@ var _ = Describe("tuning", func() {
 		It("needs a prevResult", func() {
 			c := call.With("CHECK")
 			c.Config = conf(`"mtu": 1400`)
-			Expect(nstest.Run(plugin(), c).Failure(GinkgoTB()).Code).To(BeEquivalentTo(types.CodeConfig))
+			nstest.Run(plugin(), c).RequireFailure(GinkgoTB(), types.CodeConfig)
 		})
 	})
 
@@ -717,9 +707,7 @@ var _ = Describe("tuning", func() {
 		DescribeTable("fails if an ADD would fail, and says why",
 			func(prepare func(), keys, want string) {
 				prepare()
-				f := status(keys).Failure(GinkgoTB())
-				Expect(f.Code).To(BeEquivalentTo(types.CodeNotAvailable))
-				Expect(f.Msg).To(ContainSubstring(want))
+				status(keys).RequireFailure(GinkgoTB(), types.CodeNotAvailable, want)
 			},
 			Entry("the allowlist is broken", func() { Expect(os.WriteFile(allow, []byte("net.(\n"), 0o600)).To(Succeed()) }, "", "line 1"),
 			Entry("the allowlist cannot be read", func() { Expect(os.Mkdir(allow, 0o700)).To(Succeed()) }, "", "is a directory"),
@@ -728,49 +716,6 @@ var _ = Describe("tuning", func() {
 			Entry("dataDir is below a file", func() {}, `"dataDir": "/etc/passwd/x"`, "not a directory"),
 			Entry("the configuration cannot work", func() {}, `"mtu": 1`, "mtu 1 is not between"),
 		)
-
-		It("fails if dataDir is read-only", func() {
-			Expect(os.Mkdir(dir, 0o700)).To(Succeed())
-			Expect(syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_RDONLY, "")).To(Succeed())
-			DeferCleanup(func() { Expect(syscall.Unmount(dir, 0)).To(Succeed()) })
-			Expect(status("").Failure(GinkgoTB()).Msg).To(ContainSubstring("read-only file system"))
-		})
-
-		DescribeTable("fails if the disk of dataDir is full", func(options string) {
-			Expect(os.Mkdir(dir, 0o700)).To(Succeed())
-			Expect(syscall.Mount("tmpfs", dir, "tmpfs", 0, options)).To(Succeed())
-			DeferCleanup(func() { Expect(syscall.Unmount(dir, 0)).To(Succeed()) })
-			status("").OK(GinkgoTB())
-			Expect(os.WriteFile(filepath.Join(dir, "data"), make([]byte, 4096), 0o600)).To(Succeed())
-			Expect(status("").Failure(GinkgoTB()).Msg).To(ContainSubstring("no space left on device"))
-		},
-			Entry("of data", "size=4k"),
-			Entry("of files", "nr_inodes=2"),
-		)
-	})
-
-	It("serves many concurrent containers with one folder", func() {
-		pods := make([]*nstest.NS, nstest.FullOrShort(24, 6))
-		calls := make([]nstest.Call, len(pods))
-		for i := range pods {
-			pods[i] = nstest.New(GinkgoTB()).Named(fmt.Sprint("pod", i))
-			withEth0(GinkgoTB())(pods[i])
-			calls[i] = call
-			calls[i].Pod, calls[i].ContainerID, calls[i].Config = pods[i], fmt.Sprint("c", i), withPrev(conf(everything))
-		}
-		all := func() string { return nstest.Snapshot(GinkgoTB(), append(pods, node)...) }
-		before := nstest.WaitStable(all)
-		each := func(command string) {
-			for _, r := range nstest.RunAll(plugin(), command, calls) {
-				r.OK(GinkgoTB())
-			}
-		}
-		each("ADD")
-		Expect(os.ReadDir(dir)).To(HaveLen(len(pods)))
-		each("CHECK")
-		each("DEL")
-		Expect(os.ReadDir(dir)).To(BeEmpty())
-		Expect(nstest.WaitEqual(before, all)).To(BeEmpty())
 	})
 })
 

@@ -13,23 +13,16 @@ import (
 
 // FuzzConfig tests that every accepted configuration can work, and that none makes the parser panic.
 func FuzzConfig(f *testing.F) {
-	f.Add(`{"name": "n", "vrfname": "blue", "table": 1000}`)
-	f.Add(`{"name": "n", "vrfname": "blue%d", "table": 4294967296}`)
-	f.Add(`{"name": "n", "vrfname": "sixteen-bytes-16", "table": 255}`)
-	f.Fuzz(func(t *testing.T, text string) {
-		r := &skel.Request{Command: "CHECK", IfName: "eth0", Stdin: []byte(text), Version: types.Newest}
-		if types.Decode(r.Stdin, &r.Conf) != nil {
-			return
-		}
-		conf, err := parse(r)
-		if err != nil {
-			return
-		}
+	nstest.FuzzConfig(f, parse, func(t *testing.T, r *skel.Request, conf *config) {
 		if conf.name == "" || len(conf.name) > types.MaxIfName || strings.ContainsAny(conf.name, "/: %") || conf.name == "eth0" ||
 			conf.table < 0 || int64(conf.table) > math.MaxUint32 || conf.table >= 253 && conf.table <= 255 {
-			t.Errorf("%s: accepted as %+v", text, conf)
+			t.Errorf("%s: accepted as %+v", r.Stdin, conf)
 		}
-	})
+	},
+		`{"name": "n", "vrfname": "blue", "table": 1000}`,
+		`{"name": "n", "vrfname": "blue%d", "table": 4294967296}`,
+		`{"name": "n", "vrfname": "sixteen-bytes-16", "table": 255}`,
+	)
 }
 
 // FuzzCheck tests that CHECK replies as the specification says, for every prevResult. There is no VRF,

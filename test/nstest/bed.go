@@ -139,6 +139,17 @@ func (b *Bed) Attach(c Call) Call {
 	return c
 }
 
+// Lifecycle calls ADD, attached, CHECK and DEL, which must leave the container and the reservations as before.
+func (b *Bed) Lifecycle(c Call, attached func()) {
+	b.tb.Helper()
+	restored := b.Restored(c.Pod)
+	b.Add(c)
+	attached()
+	b.OK("CHECK", c)
+	b.OK("DEL", c)
+	restored()
+}
+
 // Refuse calls ADD, which must fail with the code and with all texts in its error, and must leave the container, the
 // reservations, Watch and Dirs as before.
 func (b *Bed) Refuse(c Call, code int, texts ...string) {

@@ -8,7 +8,26 @@ import (
 	"testing"
 
 	"github.com/plumb-cni/plumb/pkg/skel"
+	"github.com/plumb-cni/plumb/pkg/types"
 )
+
+// FuzzConfig fuzzes the configuration that a plugin parses, beginning with the seeds. No configuration may be a panic, and
+// check is called for each one that parse accepts.
+func FuzzConfig[C any](f *testing.F, parse func(*skel.Request) (C, error), check func(t *testing.T, r *skel.Request, conf C), seeds ...string) {
+	f.Helper()
+	for _, seed := range seeds {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		r := &skel.Request{Command: "CHECK", ContainerID: "c", IfName: "eth0", Stdin: []byte(text), Version: types.Newest}
+		if types.Decode(r.Stdin, &r.Conf) != nil {
+			return
+		}
+		if conf, err := parse(r); err == nil {
+			check(t, r, conf)
+		}
+	})
+}
 
 // FuzzCheck fuzzes the prevResult that CHECK is given. Each answer has to have the form
 // of the specification, and none may be a panic. The seeds are the result of an ADD of c
