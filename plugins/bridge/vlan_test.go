@@ -152,7 +152,7 @@ var _ = Describe("VLANs", Label(nstest.Kernel), func() {
 				}
 				Expect(b.Host.IP("link show cni0.100")).To(ContainSubstring(results[0].Interfaces[3].MAC))
 				Expect(vlansOfPort(gatewayPort())).To(Equal("100 PVID Egress Untagged"))
-				Expect(strings.Count(b.Host.IP("-br link show master cni0"), "\n")).To(Equal(count + 1))
+				Expect(strings.Split(b.Host.IP("-br link show master cni0"), "\n")).To(HaveLen(count + 1))
 				for i, pod := range pods {
 					b.OK("DEL", b.Call(fmt.Sprintf("pod%d.%d", round, i), pod, conf))
 				}

@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -96,55 +95,4 @@ func FuzzCheck(f *testing.F) {
 	h := host{sys: sysfs(f.TempDir()), states: filepath.Join(f.TempDir(), "states")}
 	nstest.FuzzCheck(f, h.plugin(), nstest.Call{Node: node, Pod: pod, Path: nstest.Build(f, "static"),
 		Config: conf("1.1.0", byDevice+`,"optimisticDAD":true`, `{"type":"static","addresses":[{"address":"10.9.0.2/24","gateway":"10.9.0.1"},{"address":"fd00::2/64"}],"routes":[{"dst":"0.0.0.0/0"}]}`)})
-}
-
-// TestKilled kills an ADD and a DEL before and after each of their steps, as far as the plugin's own
-// process goes: it runs no undo. The next DEL must restore everything.
-func TestKilled(t *testing.T) {
-	nstest.LeakCheck(t)
-	h := host{sys: sysfs(t.TempDir()), states: filepath.Join(t.TempDir(), "states")}
-	if err := os.MkdirAll(h.states, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	node, outside := nstest.NewNode(t), nstest.NewNode(t)
-	addDevice(t, node, outside, "hd0 index 101")
-	node.Batch(t, "link set hd0 alias uplink", "addr add 192.0.2.1/24 brd + dev hd0")
-	pod := nstest.New(t).Named("pod")
-	c := nstest.Call{Node: node, Pod: pod, Config: conf("1.1.0", byDevice+`,"restoreAddresses":true`, noIPAM)}
-	state := func() string { return nstest.Snapshot(t, node, pod) + nstest.SnapshotDir(t, h.states) }
-	before := nstest.WaitStable(state)
-	for _, command := range []string{"ADD", "DEL"} {
-		for k := 1; ; k++ {
-			if command == "DEL" {
-				nstest.Run(h.plugin(), c.With("ADD")).OK(t)
-			}
-			step := runUntil(h, c.With(command), k)
-			if step == "" {
-				nstest.Run(h.plugin(), c.With("DEL")).OK(t)
-				break
-			}
-			nstest.Run(h.plugin(), c.With("DEL")).OK(t)
-			if diff := nstest.WaitEqual(before, state); diff != "" {
-				t.Fatalf("%s killed before step %d (%s): not as before:\n%s", command, k, step, diff)
-			}
-		}
-	}
-}
-
-// runUntil runs a call whose k-th step and all later ones are refused, those of the undo too, so that it
-// leaves what a killed plugin leaves. It returns the k-th step, or "" if there is none.
-func runUntil(h host, c nstest.Call, k int) (at string) {
-	seen := 0
-	c.Before = func(step string) error {
-		seen++
-		if seen < k {
-			return nil
-		}
-		if seen == k {
-			at = step
-		}
-		return os.ErrDeadlineExceeded
-	}
-	nstest.Run(h.plugin(), c)
-	return at
 }

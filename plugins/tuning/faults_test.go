@@ -5,7 +5,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -26,47 +25,6 @@ func TestFaults(t *testing.T) {
 	nstest.FaultSweep(t, nstest.Sweep{
 		Plugin: plugin(), Config: configWithEverything(dir), Dirs: []string{dir}, PreparePod: withEth0(t),
 	})
-}
-
-// TestKilled kills an ADD before and after each of its steps. DEL must then restore everything, and
-// GC must remove the files.
-func TestKilled(t *testing.T) {
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, when := range []string{"BEFORE", "AFTER"} {
-		killed, stride := 0, nstest.SweepStride()
-		for step, ended := 1, false; !ended; step += stride {
-			node, pod := nstest.NewNodeAndPod(t)
-			withEth0(t)(pod)
-			dir := t.TempDir()
-			call := nstest.Call{Node: node, Pod: pod, Config: configWithEverything(dir)}
-			before := nstest.WaitStable(func() string { return nstest.Snapshot(t, node, pod) })
-			add := call.With("ADD")
-			add.Env = []string{fmt.Sprintf("TUNING_TEST_KILL_%s=%d", when, step)}
-			if ended = nstest.Exec(t, self, add).Exit == 0; !ended {
-				killed++
-			}
-			left, _ := filepath.Glob(dir + "/*")
-			nstest.Run(plugin(), call.With("DEL")).OK(t)
-			if diff := nstest.WaitEqual(before, func() string { return nstest.Snapshot(t, node, pod) }); diff != "" {
-				t.Errorf("killed %s step %d: not as before:\n%s", when, step, diff)
-			}
-			requireEmpty(t, dir)
-			for _, file := range left {
-				writeFile(t, file, `{"network": "net"}`)
-			}
-			collected := call.With("GC")
-			collected.Config = strings.Replace(call.Config, "{", `{"cni.dev/valid-attachments": [], `, 1)
-			nstest.Run(plugin(), collected).OK(t)
-			requireEmpty(t, dir)
-		}
-		t.Logf("killed %s: %d steps", when, killed)
-		if killed*stride < 8 {
-			t.Errorf("killed %s: only %d steps were reached", when, killed)
-		}
-	}
 }
 
 // TestKilledWhileWriting tests that ADD and DEL remove the temporary file of an ADD that was killed.

@@ -73,8 +73,10 @@ func newTestNode(config pluginConfig) *testNode {
 		for _, key := range []string{"accept_dad", "accept_ra"} { // Join sets these of an interface, and the kernel those of one that is moved
 			n.node.SetSysctl(tb, "net/ipv6/conf/default/"+key, "0")
 		}
-		nstest.Join(tb, nstest.End{In: n.node, Name: "device1"}, nstest.End{In: outside, Name: "device1"})
-		nstest.Join(tb, nstest.End{In: n.node, Name: "device2"}, nstest.End{In: outside, Name: "device2"})
+		for i, device := range []string{"device1", "device2"} {
+			addrs := []string{fmt.Sprintf("192.0.%d.1/24", 2+i), fmt.Sprintf("2001:db8:%d::1/64", 1+i)}
+			nstest.Join(tb, nstest.End{In: n.node, Name: device, Addrs: addrs}, nstest.End{In: outside, Name: device})
+		}
 	}
 	existing := nstest.New(tb)
 	n.requireKind(existing)
