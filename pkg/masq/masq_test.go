@@ -485,35 +485,3 @@ var _ = Describe("masquerade", func() {
 		Expect(masq.ParseBackend("iptables")).To(Equal(masq.IPTables))
 	})
 })
-
-var _ = DescribeTable("traffic to the outside", func(backend masq.Backend) {
-	site := nstest.NewSite(GinkgoTB())
-	m := masq.Masq{Node: open(site.Node, nil), Owner: types.Attachment{Network: "net1", ContainerID: "cid1", IfName: "eth0"}, Backend: backend}
-	pods := []*nstest.NS{nstest.New(GinkgoTB()), nstest.New(GinkgoTB())}
-	site.Node.SetSysctl(GinkgoTB(), "net/ipv4/ip_forward", "1")
-	site.Node.SetSysctl(GinkgoTB(), "net/ipv6/conf/all/forwarding", "1")
-	site.Node.Batch(GinkgoTB(), "link add br0 type bridge", "link set br0 up", "addr add 10.88.0.1/16 dev br0", "addr add fd00:9::1/64 dev br0 nodad")
-	for i, pod := range pods {
-		v4, v6 := fmt.Sprintf("10.88.0.%d/16", i+2), fmt.Sprintf("fd00:9::%d/64", i+2)
-		nstest.Join(GinkgoTB(), nstest.End{In: site.Node, Name: fmt.Sprintf("veth%d", i)}, nstest.End{In: pod, Name: "eth0", Addrs: []string{v4, v6}})
-		site.Node.Batch(GinkgoTB(), fmt.Sprintf("link set veth%d master br0", i))
-		pod.Batch(GinkgoTB(), "link set lo up", "route add default via 10.88.0.1", "route add default via fd00:9::1")
-	}
-	var u undo.Stack
-	ips := prefixes("10.88.0.2/16", "fd00:9::2/64")
-	out4 := nstest.ServeTCP(GinkgoTB(), site.Outside, nstest.OutsideV4+":0").String()
-	out6 := nstest.ServeTCP(GinkgoTB(), site.Outside, "["+nstest.OutsideV6+"]:0").String()
-	neighbor := nstest.ServeTCP(GinkgoTB(), pods[1], "10.88.0.3:0").String()
-
-	Expect(masq.Add(&u, m, ips)).To(Succeed())
-	nstest.MustDial(GinkgoTB(), pods[0], out4, nstest.NodeV4)
-	nstest.MustDial(GinkgoTB(), pods[0], out6, nstest.NodeV6)
-	nstest.MustDial(GinkgoTB(), pods[0], neighbor, "10.88.0.2")
-
-	Expect(masq.Del(m, ips)).To(Succeed())
-	_, err := nstest.Dial(pods[0], out4)
-	Expect(err).To(HaveOccurred(), "the outside host has no route to the pod")
-},
-	Entry("nftables", masq.NFTables),
-	Entry("iptables", masq.IPTables),
-)

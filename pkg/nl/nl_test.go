@@ -16,7 +16,6 @@ import (
 	"github.com/plumb-cni/plumb/pkg/nl"
 	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/trace"
-	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/pkg/undo"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
@@ -62,28 +61,6 @@ var _ = Describe("rtnetlink", func() {
 		return near, far
 	}
 
-	It("makes a veth pair with each end in its namespace, and undoes it", func() {
-		near, far := pair()
-		found, err := pod.Link("eth0")
-		Expect(err).NotTo(HaveOccurred())
-		Expect(found.Index).To(Equal(far.Index))
-		Expect(found.MAC).To(Equal(far.MAC))
-		Expect(found.MTU).To(Equal(1400))
-		Expect(found.Kind).To(Equal("veth"))
-		Expect(found.Peer).To(Equal(near.Index))
-		Expect(found.TxQueue).To(Equal(1000))
-		here, err := node.LinkByIndex(near.Index)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(here.Name).To(Equal("veth0"))
-		Expect(here.MAC).To(Equal(near.MAC))
-
-		Expect(u.Rollback()).To(Succeed())
-		_, err = node.Link("veth0")
-		Expect(err).To(MatchError(fs.ErrNotExist))
-		_, err = pod.Link("eth0")
-		Expect(err).To(MatchError(fs.ErrNotExist))
-	})
-
 	It("returns from DeleteLinkAsync when the link is gone, and from wait when the kernel has cleaned up", func() {
 		near, _ := pair()
 		wait, err := node.DeleteLinkAsync(near)
@@ -117,21 +94,6 @@ var _ = Describe("rtnetlink", func() {
 		Expect(second.Len()).To(BeZero())
 		_, err = pod.Link("eth0")
 		Expect(err).NotTo(HaveOccurred())
-	})
-
-	It("undoes a link if the kernel's answer was lost", func() {
-		lost := errors.New("lost")
-		tracer.After = func(step string) error {
-			if step == "add link veth0" {
-				return lost
-			}
-			return nil
-		}
-		_, _, err := node.AddVeth(&u, nl.Veth{Name: "veth0", Peer: "eth0", PeerIn: pod})
-		Expect(err).To(MatchError(lost))
-		Expect(u.Rollback()).To(Succeed())
-		_, err = node.Link("veth0")
-		Expect(err).To(MatchError(fs.ErrNotExist))
 	})
 
 	It("adds addresses and routes to an interface", func() {
@@ -371,38 +333,5 @@ var _ = Describe("rtnetlink", func() {
 		Expect(node.LinksOfKind("none")).To(BeEmpty())
 		By("and finds a link by its alternative name")
 		Expect(node.Link("other0")).To(tap)
-	})
-
-	It("makes a macvlan in another namespace, and undoes it", func() {
-		near, _ := pair()
-		otherNS := nstest.New(GinkgoTB())
-		other := connect(otherNS, tracer)
-		mac, err := types.ParseMAC("02:00:00:00:00:07")
-		Expect(err).NotTo(HaveOccurred())
-		l, err := node.AddMacvlan(&u, nl.Macvlan{Name: "mv0", In: other, Parent: near, Mode: "private", MAC: mac, QueueLen: 2000})
-		Expect(err).NotTo(HaveOccurred())
-		Expect(l.MAC).To(Equal(mac))
-		Expect(l.Kind).To(Equal("macvlan"))
-		Expect(l.MacvlanMode).To(Equal("private"))
-		Expect(otherNS.Must(GinkgoTB(), "ip", "-d", "link", "show", "mv0")).To(ContainSubstring("bcqueuelen 2000"))
-		Expect(u.Rollback()).To(Succeed())
-		_, err = other.Link("mv0")
-		Expect(err).To(MatchError(fs.ErrNotExist))
-	})
-
-	It("awaits duplicate address detection, and returns an error that names a duplicate", func() {
-		near, far := pair()
-		Expect(node.AddAddr(near, nl.Addr{Prefix: netip.MustParsePrefix("fd00::9/64"), NoDAD: true})).To(Succeed())
-		Expect(node.SetUp(near)).To(Succeed())
-		Expect(pod.AddAddr(far, nl.Addr{Prefix: netip.MustParsePrefix("fd00::3/64")})).To(Succeed())
-		Expect(pod.SetUp(far)).To(Succeed())
-		Expect(pod.AwaitUsable(far, 5*time.Second)).To(Succeed())
-		addrs, err := pod.Addrs(far)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(addrs).To(HaveEach(HaveField("Tentative", false)))
-		Expect(pod.AddAddr(far, nl.Addr{Prefix: netip.MustParsePrefix("fd00::9/64")})).To(Succeed())
-		err = pod.AwaitUsable(far, 5*time.Second)
-		Expect(err).To(MatchError(nl.ErrDuplicate))
-		Expect(err).To(MatchError(ContainSubstring("fd00::9/64")))
 	})
 })

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io/fs"
 	"math"
-	"os"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -26,24 +25,6 @@ var _ = Describe("a tap device", func() {
 		pod, tracer, u = nstest.New(GinkgoTB()), &trace.Tracer{}, undo.Stack{}
 		c = connect(pod, tracer)
 	})
-	id := func(n uint32) *uint32 { return &n }
-
-	DescribeTable("has the settings that it was made with",
-		func(t nl.Tap, want nl.Tun, shown string) {
-			t.Name = "tap0"
-			l, err := c.AddTap(&u, t)
-			Expect(err).NotTo(HaveOccurred())
-			Expect(l).To(And(HaveField("Name", "tap0"), HaveField("Kind", "tun"), HaveField("Tun", want), HaveField("Carrier", false)))
-			Expect(pod.Must(GinkgoTB(), "ip", "-d", "link", "show", "tap0")).To(ContainSubstring("tun type tap pi off vnet_hdr off" + shown))
-			Expect(u.Rollback()).To(Succeed())
-			_, err = c.Link("tap0")
-			Expect(err).To(MatchError(fs.ErrNotExist))
-		},
-		Entry("nothing", nl.Tap{}, nl.Tun{Tap: true}, " persist on addrgenmode"),
-		Entry("several queues", nl.Tap{MultiQueue: true}, nl.Tun{Tap: true, MultiQueue: true}, " multi_queue"),
-		Entry("owner and group", nl.Tap{Owner: id(1234), Group: id(4321)}, nl.Tun{Tap: true, Owner: 1234, Group: 4321}, " persist on user 1234 group 4321"),
-		Entry("root", nl.Tap{Owner: id(0), Group: id(0)}, nl.Tun{Tap: true}, " persist on user root group root"),
-	)
 
 	It("is not made if a link has the name, which the undo leaves alone", func() {
 		for _, kind := range []string{"tuntap add mode tap tap0", "link add tap0 type bridge"} {
@@ -56,40 +37,11 @@ var _ = Describe("a tap device", func() {
 	})
 
 	It("does not remain if the kernel refuses a setting", func() {
-		_, err := c.AddTap(&u, nl.Tap{Name: "tap0", Owner: id(math.MaxUint32)})
+		owner := uint32(math.MaxUint32)
+		_, err := c.AddTap(&u, nl.Tap{Name: "tap0", Owner: &owner})
 		Expect(err).To(MatchError("add link tap0: invalid argument"))
 		_, err = c.Link("tap0")
 		Expect(err).To(MatchError(fs.ErrNotExist))
-	})
-
-	It("is deleted by the undo if the outcome of a step was lost", func() {
-		for _, lost := range []string{"open /dev/net/tun", "add link tap0"} {
-			tracer.After = func(step string) error {
-				if step == lost {
-					return errors.New("lost")
-				}
-				return nil
-			}
-			_, err := c.AddTap(&u, nl.Tap{Name: "tap0"})
-			Expect(err).To(MatchError(ContainSubstring("lost")))
-			Expect(u.Rollback()).To(Succeed())
-			_, err = c.Link("tap0")
-			Expect(err).To(MatchError(fs.ErrNotExist))
-		}
-	})
-
-	It("needs /dev/net/tun, whose absence the error names", func() {
-		tracer.Before = func(step string) error {
-			if step == "open /dev/net/tun" {
-				return &fs.PathError{Op: "open", Path: nl.TunPath, Err: os.ErrNotExist}
-			}
-			return nil
-		}
-		_, err := c.AddTap(&u, nl.Tap{Name: "tap0"})
-		Expect(err).To(MatchError("open /dev/net/tun: file does not exist"))
-		Expect(nl.CheckTun(c.NS())).To(MatchError("open /dev/net/tun: file does not exist"))
-		tracer.Before = nil
-		Expect(nl.CheckTun(c.NS())).To(Succeed())
 	})
 
 	It("may be made by a function, which runs in the namespace", func() {

@@ -205,12 +205,6 @@ var _ = Describe("ADD", func() {
 		})
 	})
 
-	It("does not wait for duplicate address detection with optimisticDAD", func() {
-		pod := nstest.New(GinkgoTB())
-		b.Add(b.Call("one", pod, conf("1.0.0", byDevice+`,"optimisticDAD":true`, nstest.StaticDual)))
-		Expect(pod.IP("-6 address show dev eth0 tentative")).To(ContainSubstring("optimistic"))
-	})
-
 	It("warns and succeeds if the device has no carrier", func() {
 		b.Outside.IP("link set hd0 down")
 		pod := nstest.New(GinkgoTB())

@@ -115,12 +115,6 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 		Expect(pod.IP("-br link")).NotTo(ContainSubstring("eth0"))
 	})
 
-	It("makes a layer 2 link without IPAM", func() {
-		pod := b.NewContainer()
-		Expect(b.Add(b.Call("one", pod, b.conf("0.3.1", onUplink, noIPAM))).IPs).To(BeEmpty())
-		Expect(pod.IP("link show eth0")).To(ContainSubstring("UP,LOWER_UP"))
-	})
-
 	It("works on a master that is down, and the container is connected when that comes up", func() {
 		b.Host.IP("link set uplink0 down")
 		pod := b.NewContainer()

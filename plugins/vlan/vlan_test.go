@@ -60,13 +60,6 @@ var _ = Describe("ADD", Label(nstest.Kernel), func() {
 		}
 	})
 
-	It("makes a layer 2 link without IPAM", func() {
-		pod := b.NewContainer()
-		Expect(b.Add(b.Call("one", pod, conf("0.3.1", in100, noIPAM))).IPs).To(BeEmpty())
-		Expect(pod.IP("link show eth0")).To(ContainSubstring("UP,LOWER_UP"))
-		Expect(pod.Sysctl(GinkgoTB(), "net/ipv6/conf/eth0/accept_ra")).To(Equal("1"))
-	})
-
 	It("works on a master that is down, and the container is connected when that comes up", func() {
 		b.Host.IP("link set uplink0 down")
 		pod := b.NewContainer()
