@@ -200,15 +200,6 @@ func TestFailedAddReleasesItsOwnAddressOnly(t *testing.T) {
 	}
 }
 
-func TestErrorSaysHowTheIPAMPluginFailed(t *testing.T) {
-	s := newFakePlugin(t, "echo 'Segmentation fault'; echo why >&2; exit 3")
-	err := s.call(t, "fake", func(r *skel.Request) error { _, err := getLease(r); return err })
-	const want = `IPAM plugin "fake": it failed without an error result: exit status 3; it printed "Segmentation fault"; its stderr ends with: why`
-	if err == nil || err.Error() != want || err.Code != types.CodeInternal {
-		t.Errorf("%+v, want %d %s", err, types.CodeInternal, want)
-	}
-}
-
 // TestAddFailsIfIPAMFailsAfterItsAnswer: a lease is used as soon as it was printed, but ADD
 // succeeds only if the IPAM plugin then exits with 0 and prints nothing else.
 func TestAddFailsIfIPAMFailsAfterItsAnswer(t *testing.T) {
@@ -233,25 +224,6 @@ func TestAddFailsIfIPAMFailsAfterItsAnswer(t *testing.T) {
 		if log := s.log(t); log != tc.calls {
 			t.Errorf("%s: calls %q, want %q", tc.why, log, tc.calls)
 		}
-	}
-}
-
-// TestAddressIsReleasedAfterTheLinks: while the link exists, no other attachment may get its
-// address.
-func TestAddressIsReleasedAfterTheLinks(t *testing.T) {
-	s := newFakePlugin(t, printOnAdd(lease))
-	_ = s.call(t, "fake", func(r *skel.Request) error {
-		p, err := Start(r)
-		if err != nil {
-			return err
-		}
-		p.AllowAllocation()
-		r.Undo.Push("delete link", func() error { return appendTo(s.dir+"/log", "link\n") })
-		_, err = p.Wait()
-		return errors.Join(err, errors.New("stop"))
-	})
-	if log := s.log(t); log != "ADD link DEL" {
-		t.Errorf("calls %q", log)
 	}
 }
 

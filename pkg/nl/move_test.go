@@ -2,7 +2,6 @@ package nl_test
 
 import (
 	"io/fs"
-	"syscall"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -28,25 +27,6 @@ var _ = Describe("MoveLink", func() {
 		Expect(device.AltNames).To(Equal([]string{"alt0"}))
 	})
 
-	It("moves, renames and sets the alias, and keeps MAC, MTU and alternative names", func() {
-		moved, err := node.MoveLink(device, nl.Move{To: pod, Name: "eth0", Alias: "hd0"})
-		Expect(err).NotTo(HaveOccurred())
-		Expect(moved).To(And(HaveField("Name", "eth0"), HaveField("Alias", "hd0"), HaveField("MAC", device.MAC), HaveField("MTU", 1400), HaveField("Up", false)))
-		Expect(pod.Addrs(moved)).To(BeEmpty())
-		Expect(pod.Link("alt0")).To(Equal(moved))
-		_, err = node.Link("hd0")
-		Expect(err).To(MatchError(fs.ErrNotExist))
-
-		By("clearing the alias on the way back")
-		back, err := pod.MoveLink(moved, nl.Move{To: node, Name: "hd0"})
-		Expect(err).NotTo(HaveOccurred())
-		Expect(back).To(And(HaveField("Name", "hd0"), HaveField("Alias", ""), HaveField("AltNames", []string{"alt0"})))
-
-		By("telling that it is gone")
-		_, err = pod.MoveLink(moved, nl.Move{To: node, Name: "hd0"})
-		Expect(err).To(MatchError(fs.ErrNotExist))
-	})
-
 	It("moves a link whose old name exists in the other namespace", func() {
 		podNS.Batch(GinkgoTB(), "link add hd0 type veth peer name other0")
 		moved, err := node.MoveLink(device, nl.Move{To: pod, Name: "eth0", Alias: "hd0"})
@@ -59,22 +39,6 @@ var _ = Describe("MoveLink", func() {
 		_, err := node.MoveLink(device, nl.Move{To: pod, Name: "eth0", Alias: "hd0"})
 		Expect(err).To(MatchError(fs.ErrExist))
 		Expect(pod.Link("hd0")).To(HaveField("Alias", "before"))
-	})
-
-	It("returns EINVAL for a link that the kernel does not move", func() {
-		nodeNS.Batch(GinkgoTB(), "link add br0 type bridge")
-		bridge, err := node.Link("br0")
-		Expect(err).NotTo(HaveOccurred())
-		_, err = node.MoveLink(bridge, nl.Move{To: pod, Name: "eth0"})
-		Expect(err).To(MatchError(syscall.EINVAL))
-	})
-
-	It("adds and deletes alternative names", func() {
-		Expect(node.AddAltName(device, "plumb-0123456789abcdef0123456789")).To(Succeed())
-		Expect(node.Link("plumb-0123456789abcdef0123456789")).To(HaveField("Index", device.Index))
-		Expect(node.AddAltName(device, "alt0")).To(MatchError(fs.ErrExist))
-		Expect(node.DeleteAltName(device, "alt0")).To(Succeed())
-		Expect(node.DeleteAltName(device, "alt0")).To(MatchError(fs.ErrNotExist))
 	})
 
 	It("lists all links", func() {

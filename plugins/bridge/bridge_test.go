@@ -514,3 +514,32 @@ func sweep(keys string, ranges ...string) {
 	b := newTestbedOn(nil)
 	b.FaultSweep(nstest.Sweep{Config: b.conf("1.1.0", keys, ranges...)})
 }
+
+var _ = Describe("with a read-only /proc/sys", func() {
+	var c nstest.Call
+	BeforeEach(func() {
+		b := newTestbed()
+		c = b.Call("c1", newPod(), b.conf("1.1.0", `"isGateway": true,`, v4range, v6range))
+	})
+
+	It("ADD succeeds with a warning if the node already forwards; CHECK and DEL succeed", func() {
+		c.Node.SetForwarding(GinkgoTB(), "1")
+		nstest.RequireAddOnReadOnlySysctls(GinkgoTB(), plugin(), c, "/accept_ra=0")
+	})
+
+	It("ADD fails if the node does not forward, says what to do, and leaves nothing", func() {
+		nstest.RequireRefusalOnReadOnlySysctls(GinkgoTB(), plugin(), c)
+	})
+})
+
+var _ = Describe("with an IPAM plugin that works over the link", func() {
+	var l nstest.LinkForIPAM
+	BeforeEach(func() {
+		node, pod := nstest.NewNodeAndPod(GinkgoTB())
+		l = nstest.LinkForIPAM{Plugin: plugin(), HostEnds: "ip -o link show master cni0", Want: 1, Call: nstest.Call{
+			Node: node, Pod: pod, Config: `{"cniVersion":"1.1.0","name":"net1","type":"bridge","ipam":{"type":"dhcp"}}`,
+		}}
+	})
+	It("calls its ADD when the port is up, and its DEL before the link is deleted", func() { l.Require(GinkgoTB(), "DEL") })
+	It("calls its GC before the link is deleted", func() { l.Require(GinkgoTB(), "GC") })
+})
