@@ -330,16 +330,6 @@ var _ = Describe("bridge", func() {
 				return masq.Add(&undo.Stack{}, m, []netip.Prefix{netip.MustParsePrefix("10.9.0.3/24")})
 			})
 		}, Entry(nil, "nftables"), Entry(nil, "iptables"))
-
-		It("deletes a pair that the reference plugin made", func() {
-			conf := b.conf("1.0.0", "", v4range)
-			pod := newPod()
-			b.Host.IP("link add cni0 up type bridge")
-			b.Host.IP("link add veth0badcafe type veth peer name eth0 netns " + pod.Path())
-			b.Host.IP("link set veth0badcafe master cni0 up")
-			b.OK("DEL", b.Call("one", pod, conf))
-			Expect(b.Host.IP("-br link")).NotTo(ContainSubstring("veth0badcafe"))
-		})
 	})
 
 	Describe("CHECK", func() {

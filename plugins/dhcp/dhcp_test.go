@@ -366,19 +366,6 @@ var _ = Describe("dhcp", func() {
 			b.server.Await(GinkgoTB(), released)
 		})
 
-		It("releases what a daemon had requested that was killed", func() {
-			b.server.Always(toRequests(nstest.DHCPSilence))
-			kill := b.startDaemon()
-			done := make(chan nstest.Reply, 1)
-			go func() { done <- run(b.call(""), "ADD") }()
-			b.server.Await(GinkgoTB(), requested)
-			_ = kill(syscall.SIGKILL)
-			(<-done).RequireFailure(GinkgoTB(), types.CodeIO)
-			b.startDaemon()
-			b.server.Await(GinkgoTB(), released)
-			Eventually(b.files).Should(BeEmpty())
-		})
-
 		It("uses the socket of systemd, and leaves it", func() {
 			bin := nstest.Build(GinkgoTB(), "dhcp")
 			l, err := listenAt(b.socket)

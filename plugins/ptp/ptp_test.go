@@ -339,47 +339,6 @@ var _ = Describe("ptp", func() {
 		}, Entry(nil, "nftables"), Entry(nil, "iptables"))
 	})
 
-	Describe("with an attachment that the reference plugin made", func() {
-		var c nstest.Call
-		BeforeEach(func() {
-			pod := newPod()
-			// A random name, no alias, and the state of both ends as the reference plugin leaves it.
-			b.Host.IP("link add vethbadcafe0 txqueuelen 0 type veth peer name eth0 netns " + pod.Path())
-			pod.Batch(GinkgoTB(), "addr add 10.1.2.2/24 dev eth0 noprefixroute", "link set eth0 up",
-				"route add 10.1.2.1 dev eth0 scope link src 10.1.2.2", "route add 10.1.2.0/24 via 10.1.2.1 dev eth0 src 10.1.2.2",
-				"route add default via 10.1.2.1 dev eth0")
-			b.Host.Batch(GinkgoTB(), "addr add 10.1.2.1/32 dev vethbadcafe0", "link set vethbadcafe0 up", "route add 10.1.2.2 dev vethbadcafe0 scope host")
-			b.Host.SetSysctl(GinkgoTB(), "net/ipv4/ip_forward", "1")
-			Expect(os.MkdirAll(filepath.Join(b.DataDir, "net1"), 0o755)).To(Succeed())
-			Expect(os.WriteFile(filepath.Join(b.DataDir, "net1", "10.1.2.2"), []byte("one\r\neth0"), 0o600)).To(Succeed())
-			prev := fmt.Sprintf(`{"cniVersion":"1.0.0","interfaces":[{"name":"vethbadcafe0","mac":"02:00:00:00:00:01"},{"name":"eth0","mac":"02:00:00:00:00:02","sandbox":%q}],`+
-				`"ips":[{"interface":1,"address":"10.1.2.2/24","gateway":"10.1.2.1"}],"routes":[{"dst":"0.0.0.0/0"}],"dns":{}}`, pod.Path())
-			c = b.Call("one", pod, nstest.WithPrevResult(b.conf("1.0.0", `"ipMasq":true,`, v4range), prev))
-		})
-
-		It("CHECK succeeds, and DEL without the container deletes it", func() {
-			b.OK("CHECK", c)
-			c.Pod = nil
-			b.OK("DEL", c)
-			Expect(b.Host.IP("-br link")).NotTo(ContainSubstring("vethbadcafe0"))
-			Expect(filepath.Join(b.DataDir, "net1", "10.1.2.2")).NotTo(BeAnExistingFile())
-		})
-
-		It("CHECK does not compare mtu and advmss of a route, which that plugin does not program", func() {
-			plain := `"routes":[{"dst":"0.0.0.0/0"}],"dns"`
-			Expect(c.Config).To(ContainSubstring(plain))
-			c.Config = strings.Replace(c.Config, plain, `"routes":[{"dst":"0.0.0.0/0","mtu":1300,"advmss":1200}],"dns"`, 1)
-			b.OK("CHECK", c)
-		})
-
-		It("DEL without prevResult deletes it", func() {
-			c.Config = b.conf("1.0.0", "", v4range)
-			b.OK("DEL", c)
-			Expect(b.Host.IP("-br link")).NotTo(ContainSubstring("vethbadcafe0"))
-			Expect(filepath.Join(b.DataDir, "net1", "10.1.2.2")).NotTo(BeAnExistingFile())
-		})
-	})
-
 	Describe("CHECK", func() {
 		var c nstest.Call
 		var host string
