@@ -59,9 +59,9 @@ type Store struct {
 	Warn func(format string, args ...any)
 }
 
-// Add adds all claims and pushes inverse, which deletes them. It also pushes inverse if it fails and the
-// kernel may have added them. Keys of other owners are taken over, with a warning each.
-func (s *Store) Add(u *undo.Stack, inverse func() error) error {
+// Add adds all claims and pushes Remove. It also pushes Remove if it fails and the kernel may have added
+// them. Keys of other owners are taken over, with a warning each.
+func (s *Store) Add(u *undo.Stack) error {
 	const attempts = 10
 	var replaced []nft.SetElement
 	var err error
@@ -81,7 +81,7 @@ func (s *Store) Add(u *undo.Stack, inverse func() error) error {
 		}
 	}
 	if err == nil || nft.OutcomeUnknown(err) {
-		u.Push("delete "+s.Description, inverse)
+		u.Push("delete "+s.Description, s.Remove)
 	}
 	if err != nil {
 		return nft.AddAdvice(s.Layout.Table, err)
@@ -136,6 +136,14 @@ func (s *Store) warn(replaced []nft.SetElement) {
 			s.Warn("%s was held by %s, and is taken over", c.Description, ownerName(former))
 		}
 	}
+}
+
+// Remove is Delete in a transaction of its own.
+func (s *Store) Remove() error {
+	return s.Conn.Atomically("nft delete "+s.Description, func(tx *nft.Tx) error {
+		_, err := s.Delete(tx)
+		return err
+	})
 }
 
 // Delete adds the deletion of the claims to tx, and returns the deleted elements. If s.Claims is

@@ -113,16 +113,11 @@ func (a claimant) store(ports ...uint16) *claims.Store {
 }
 
 func (a claimant) add(ports ...uint16) error {
-	return a.store(ports...).Add(new(undo.Stack), func() error { return nil })
+	return a.store(ports...).Add(new(undo.Stack))
 }
 
 // del deletes the claims to the ports or, without ports, all claims.
-func (a claimant) del(ports ...uint16) error {
-	return a.c.Atomically("delete", func(tx *nft.Tx) error {
-		_, err := a.store(ports...).Delete(tx)
-		return err
-	})
-}
+func (a claimant) del(ports ...uint16) error { return a.store(ports...).Remove() }
 
 type portName uint16
 
@@ -265,9 +260,9 @@ var _ = Describe("the store of claims", func() {
 		var warnings []string
 		s := claimants[3].store(81, 82)
 		s.Warn = func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
-		Expect(s.Add(new(undo.Stack), nil)).To(Succeed())
+		Expect(s.Add(new(undo.Stack))).To(Succeed())
 		Expect(warnings).To(Equal([]string{"port 81 was held by net0/c/eth0, and is taken over"}))
-		Expect(s.Add(new(undo.Stack), nil)).To(Succeed())
+		Expect(s.Add(new(undo.Stack))).To(Succeed())
 		Expect(warnings).To(HaveLen(1), "a repeated Add takes over nothing")
 		Expect(claimants[0].store(80, 81).Check()).To(MatchError("port 81 belongs to net1/cccc/eth0 now"))
 	})
@@ -285,7 +280,7 @@ var _ = Describe("the store of claims", func() {
 				return nil
 			}})
 			var u undo.Stack
-			Expect(a.store(ports...).Add(&u, func() error { return claimants[1].del() })).To(MatchError(lost))
+			Expect(a.store(ports...).Add(&u)).To(MatchError(lost))
 			Expect(elementsOf(c)).NotTo(Equal(before))
 			Expect(u.Rollback()).To(Succeed())
 			Expect(elementsOf(c)).To(Equal(before))
@@ -293,7 +288,7 @@ var _ = Describe("the store of claims", func() {
 		s := claimants[1].store(82)
 		s.Claims[0].Elements = append(s.Claims[0].Elements[:1], nft.SetElement{Set: "chain4", Element: nft.Element{Key: portKey(82), Jump: "nosuch"}})
 		var u undo.Stack
-		Expect(s.Add(&u, nil)).To(MatchError(fs.ErrNotExist))
+		Expect(s.Add(&u)).To(MatchError(fs.ErrNotExist))
 		Expect(u.Len()).To(BeZero())
 	})
 
@@ -303,13 +298,13 @@ var _ = Describe("the store of claims", func() {
 		a := claimants[1]
 		a.c = connect(node, &trace.Tracer{Before: func(step string) error { steps = append(steps, step); return nil }})
 		steps = nil
-		Expect(a.store(81, 82).Add(new(undo.Stack), nil)).To(Succeed())
+		Expect(a.store(81, 82).Add(new(undo.Stack))).To(Succeed())
 		lookup := "nft get elements of inet plumb"
 		Expect(steps[len(steps)-3:]).To(Equal([]string{"nft get generation", lookup, "nft add ports of " + a.String()}))
 		steps = nil
 		Expect(a.del(81, 82)).To(Succeed())
 		Expect(steps).To(Equal([]string{"nft get generation", lookup,
-			"nft get chain mark/net of table inet plumb", "nft list rules of inet plumb mark/net", "delete"}))
+			"nft get chain mark/net of table inet plumb", "nft list rules of inet plumb mark/net", "nft delete ports of " + a.String()}))
 		Expect(node.Must(GinkgoTB(), "nft", "list", "ruleset")).NotTo(ContainSubstring("former"))
 	})
 
@@ -361,7 +356,7 @@ var _ = DescribeTable("Add and Damaged reject a table that another program made,
 	before := node.Must(GinkgoTB(), "nft", "list", "ruleset")
 	a := claimant{c, types.Attachment{Network: "net0", ContainerID: "c", IfName: "eth0"}}
 	var u undo.Stack
-	err := a.store(80).Add(&u, nil)
+	err := a.store(80).Add(&u)
 	Expect(err).To(MatchError(ContainSubstring(text)))
 	Expect(types.AsError(err).Code).To(BeEquivalentTo(code))
 	Expect(u.Len()).To(BeZero())

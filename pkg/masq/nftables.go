@@ -59,14 +59,7 @@ func (m Masq) layout(ips []netip.Prefix) nft.Layout {
 
 // addNFT adds the elements for the addresses in one transaction, and pushes their deletion.
 func addNFT(u *undo.Stack, c *nft.Conn, m Masq, ips []netip.Prefix) error {
-	store := m.store(c, ips)
-	err := store.Add(u, func() error {
-		return c.Atomically("nft delete "+m.String(), func(tx *nft.Tx) error {
-			_, err := store.Delete(tx)
-			return err
-		})
-	})
-	if err != nil {
+	if err := m.store(c, ips).Add(u); err != nil {
 		return fmt.Errorf("masquerade: %w", err)
 	}
 	return nil

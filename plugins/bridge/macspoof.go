@@ -119,10 +119,7 @@ func addMACSpoofCheck(u *undo.Stack, s macSpoofCheck) error {
 	if err != nil {
 		return err
 	}
-	err = s.store(c).Add(u, func() error {
-		return c.Atomically("nft delete "+s.String(), func(tx *nft.Tx) error { return s.delete(c, tx) })
-	})
-	if err != nil {
+	if err := s.store(c).Add(u); err != nil {
 		return fmt.Errorf("macspoofchk: %w", err)
 	}
 	return nil

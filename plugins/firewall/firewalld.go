@@ -9,7 +9,6 @@ import (
 	"github.com/plumb-cni/plumb/pkg/claims"
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/skel"
-	"github.com/plumb-cni/plumb/pkg/types"
 	bus "github.com/plumb-cni/plumb/plugins/firewall/internal/firewalld"
 )
 
@@ -96,10 +95,13 @@ func (f *firewall) addSources() (done bool, err error) {
 		defer func() { _ = z.Close() }()
 		err = f.addSourcesTo(z)
 	}
-	if f.isOptional(err) {
-		return false, f.unlistSources()
+	if !f.isOptional(err) {
+		return err == nil, err
 	}
-	return err == nil, err
+	if f.c == nil {
+		return false, nil
+	}
+	return false, f.sourceStore().Remove()
 }
 
 // isOptional reports whether the error says that firewalld cannot be used, and the configuration does
@@ -170,52 +172,29 @@ func (f *firewall) listSources() error {
 	if f.c == nil {
 		return nil
 	}
-	return f.sourceStore().Add(&f.r.Undo, f.unlistSources)
+	return f.sourceStore().Add(&f.r.Undo)
 }
 
-// unlistSources deletes the list of the attachment's sources.
-func (f *firewall) unlistSources() error {
-	if f.c == nil {
-		return nil
-	}
-	return f.c.Atomically("nft delete list of sources of "+f.r.Attachment().String(), func(tx *nft.Tx) error {
-		_, err := f.sourceStore().Delete(tx)
-		return err
-	})
-}
-
-// delSources removes the sources of the attachment: those that are listed, and those of
+// delSources adds the deletion of the attachment's list to tx, and removes its sources: those that are listed, and those of
 // prevResult, which the reference plugin may have added.
-func (f *firewall) delSources() error {
-	var inPrev []source
-	if f.conf.backend == "" || f.conf.backend == firewalld {
-		inPrev = f.sources()
-	}
-	if f.c == nil {
-		return f.removeSources(inPrev...)
-	}
-	return f.c.Atomically("nft delete list of sources of "+f.r.Attachment().String(), func(tx *nft.Tx) error {
-		deleted, err := f.sourceStore().Delete(tx)
-		if err != nil {
-			return err
-		}
-		err = f.removeSources(append(parseSources(deleted), inPrev...)...)
-		if len(deleted) == 0 && errors.Is(err, bus.ErrNotAuthorized) { // so ADD was refused too
-			return nil
-		}
+func (f *firewall) delSources(tx *nft.Tx) error {
+	deleted, err := f.sourceStore().Delete(tx)
+	if err != nil {
 		return err
-	})
-}
-
-// gcSources removes the sources of the network's attachments that are not in keep.
-func (f *firewall) gcSources(keep types.Set) error {
-	if f.c == nil {
+	}
+	err = f.removeSources(append(parseSources(deleted), f.sourcesInPrev()...)...)
+	if len(deleted) == 0 && errors.Is(err, bus.ErrNotAuthorized) { // therefore ADD was refused as well
 		return nil
 	}
-	return f.c.Atomically("nft delete stale lists of sources of network "+f.r.Conf.Name, func(tx *nft.Tx) error {
-		deleted, err := f.sourceStore().GC(tx, f.r.Conf.Name, keep)
-		return errors.Join(err, f.removeSources(parseSources(deleted)...))
-	})
+	return err
+}
+
+// sourcesInPrev returns the sources that the reference plugin may have added for prevResult.
+func (f *firewall) sourcesInPrev() []source {
+	if f.conf.backend == "" || f.conf.backend == firewalld {
+		return f.sources()
+	}
+	return nil
 }
 
 // restore adds the listed sources of all attachments to their zones again.

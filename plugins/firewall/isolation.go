@@ -251,7 +251,7 @@ func (f *firewall) addPrivate() error {
 			return err
 		}
 	}
-	return f.private().Add(&f.r.Undo, f.delElements)
+	return f.private().Add(&f.r.Undo)
 }
 
 // addOthersPrivate adds the host ends of the network's other attachments to the set isolated_ports. Their
@@ -269,7 +269,7 @@ func (f *firewall) addOthersPrivate() error {
 	}
 	var notUndone undo.Stack
 	for owner, names := range ports {
-		if err := f.privateOf(owner, names).Add(&notUndone, func() error { return nil }); err != nil {
+		if err := f.privateOf(owner, names).Add(&notUndone); err != nil {
 			return err
 		}
 	}
@@ -299,37 +299,35 @@ type privatePort string
 
 func (p privatePort) String() string { return "the isolation of " + string(p) }
 
-// delElements deletes what the attachment has in nf_tables, and the elements of bridges that
+// delElements deletes what the attachment has in nf_tables and in firewalld, and the elements of bridges that
 // are gone.
 func (f *firewall) delElements() error {
 	if f.c == nil {
-		return nil
+		return f.removeSources(f.sourcesInPrev()...)
 	}
-	return f.c.Atomically("nft delete isolation of "+f.r.Attachment().String(), func(tx *nft.Tx) error {
-		if _, err := f.private().Delete(tx); err != nil {
-			return err
-		}
-		return f.replaceElements(tx, nil, func(e nft.Element) (bool, error) { return f.isGone(bridgeOf(e.Key)) })
+	return f.c.Atomically("nft delete elements of "+f.r.Attachment().String(), func(tx *nft.Tx) error {
+		_, err := f.private().Delete(tx)
+		return errors.Join(err, f.delSources(tx),
+			f.replaceElements(tx, nil, func(e nft.Element) (bool, error) { return f.isGone(bridgeOf(e.Key)) }))
 	})
 }
 
-// gcElements deletes the elements of attachments that are not in keep, of bridges that are
-// gone, and of the network's bridges that have no port.
+// gcElements deletes the elements and sources of attachments that are not in keep, and the elements of bridges that are
+// gone and of the network's bridges that have no port.
 func (f *firewall) gcElements(keep types.Set) error {
 	if f.c == nil {
 		return nil
 	}
 	network := f.r.Conf.Name
-	return f.c.Atomically("nft delete stale isolation of network "+network, func(tx *nft.Tx) error {
-		if _, err := f.private().GC(tx, network, keep); err != nil {
-			return err
-		}
-		return f.replaceElements(tx, nil, func(e nft.Element) (bool, error) {
+	return f.c.Atomically("nft delete stale elements of network "+network, func(tx *nft.Tx) error {
+		_, err := f.private().GC(tx, network, keep)
+		deleted, sourcesErr := f.sourceStore().GC(tx, network, keep)
+		return errors.Join(err, sourcesErr, f.removeSources(parseSources(deleted)...), f.replaceElements(tx, nil, func(e nft.Element) (bool, error) {
 			if e.Comment != nft.NetworkPrefix(network) {
 				return f.isGone(bridgeOf(e.Key))
 			}
 			return f.isUnused(bridgeOf(e.Key))
-		})
+		}))
 	})
 }
 

@@ -72,7 +72,7 @@ func del(r *skel.Request) error {
 	if err := f.connect(); err != nil {
 		return err
 	}
-	return errors.Join(f.delRules(), f.delSources(), f.delElements())
+	return errors.Join(f.delRules(), f.delElements())
 }
 
 // check returns an error that names what is not as ADD makes it. It accepts what the reference
@@ -108,7 +108,7 @@ func gc(r *skel.Request) error {
 		return err
 	}
 	keep := r.Valid()
-	return errors.Join(f.gcRules(keep), f.gcSources(keep), f.gcElements(keep))
+	return errors.Join(f.gcRules(keep), f.gcElements(keep))
 }
 
 // prepare reads the configuration and prevResult, and finds what ADD and CHECK need on the node.

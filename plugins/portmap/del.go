@@ -40,9 +40,7 @@ func (p *portMap) openNFT() (*nft.Conn, error) {
 func (p *portMap) deleteRules() (deleted []translation, err error) {
 	c, err := p.openNFT()
 	if c != nil {
-		deleted, err = p.deleteNFT(c, p.formerClaims(), func(tx *nft.Tx) error {
-			return errors.Join(p.ownReference().NFT(c, tx), ownCleanup(p.owner(), p.ips).NFT(c, tx))
-		})
+		deleted, err = p.deleteNFT(c)
 	}
 	return deleted, errors.Join(err, ownCleanup(p.owner(), p.ips).Legacy(p.r.Node, "delete "+p.String()))
 }

@@ -27,12 +27,7 @@ func (p *portMap) store(c *nft.Conn, of []claims.Claim) *claims.Store {
 
 // addNFT adds what is missing of the table, adds the elements in one transaction, and pushes their deletion.
 func (p *portMap) addNFT(c *nft.Conn) error {
-	all := p.claims()
-	err := p.store(c, all).Add(&p.r.Undo, func() error {
-		_, err := p.deleteNFT(c, all, func(*nft.Tx) error { return nil })
-		return err
-	})
-	if err != nil {
+	if err := p.store(c, p.claims()).Add(&p.r.Undo); err != nil {
 		return fmt.Errorf("port map: %w", err)
 	}
 	return p.ensureLocalnet()
@@ -83,16 +78,16 @@ type translation struct {
 	target netip.AddrPort
 }
 
-// deleteNFT deletes the claims or, if there are none, all elements of the attachment. It calls also to put more
-// deletions into the same transaction. It returns the translations of the deleted elements.
-func (p *portMap) deleteNFT(c *nft.Conn, of []claims.Claim, also func(*nft.Tx) error) (deleted []translation, err error) {
+// deleteNFT deletes what the attachment has in nf_tables: its elements, and rules of iptables-nft and of the reference
+// plugin's nftables backend. It returns the translations of the deleted elements.
+func (p *portMap) deleteNFT(c *nft.Conn) (deleted []translation, err error) {
 	err = c.Atomically("nft delete "+p.String(), func(tx *nft.Tx) error {
-		elements, err := p.store(c, of).Delete(tx)
+		elements, err := p.store(c, p.formerClaims()).Delete(tx)
 		if err != nil {
 			return err
 		}
 		deleted = translationsOf(elements)
-		return also(tx)
+		return errors.Join(p.ownReference().NFT(c, tx), ownCleanup(p.owner(), p.ips).NFT(c, tx))
 	})
 	return deleted, err
 }
