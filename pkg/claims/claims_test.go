@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
@@ -306,24 +305,6 @@ var _ = Describe("the store of claims", func() {
 		Expect(steps).To(Equal([]string{"nft get generation", lookup,
 			"nft get chain mark/net of table inet plumb", "nft list rules of inet plumb mark/net", "nft delete ports of " + a.String()}))
 		Expect(node.Must(GinkgoTB(), "nft", "list", "ruleset")).NotTo(ContainSubstring("former"))
-	})
-
-	It("concurrent calls of Add all succeed", func() {
-		Expect(claimants[0].c.Ensure(portLayout())).To(Succeed())
-		const many, each = 16, 50
-		errs := make([]error, many)
-		var wg sync.WaitGroup
-		for i := range many {
-			a := claimant{connect(node, nil), types.Attachment{Network: "net3", ContainerID: fmt.Sprintf("%06d", i), IfName: "eth0"}}
-			var ports []uint16
-			for n := range each {
-				ports = append(ports, uint16(1000+i*each+n))
-			}
-			wg.Go(func() { errs[i] = a.add(ports...) })
-		}
-		wg.Wait()
-		Expect(errors.Join(errs...)).To(Succeed())
-		Expect(c.Elements(table, "hostport4")).To(HaveLen(many * each))
 	})
 
 	It("Add takes over a claim that is added between its look-up and its commit", func() {

@@ -214,26 +214,6 @@ var _ = Describe("masquerade", func() {
 			Expect(ruleset()).NotTo(ContainSubstring("elements"))
 		})
 
-		It("Add pushes the undo when the outcome of its transaction is unknown", func() {
-			Expect(masq.Add(new(undo.Stack), of("net2", "cid0", "eth0"), dual)).To(Succeed())
-			before := ruleset()
-			lost := errors.New("lost")
-			m.Node = open(node, &trace.Tracer{After: func(step string) error {
-				if strings.HasPrefix(step, "nft add masquerade") {
-					return lost
-				}
-				return nil
-			}})
-			for _, ips := range [][]netip.Prefix{prefixes("10.88.0.2/16"), prefixes("10.88.0.3/16")} {
-				Expect(masq.Add(&u, m, ips)).To(MatchError(lost))
-				Expect(ruleset()).To(ContainSubstring("net1/cid1/eth0"))
-				Expect(u.Rollback()).To(Succeed())
-				Expect(masq.Check(of("net2", "cid0", "eth0"), dual)).To(Succeed())
-				Expect(ruleset()).NotTo(ContainSubstring("net1/cid1/eth0"))
-			}
-			Expect(before).To(ContainSubstring("net2/cid0/eth0"))
-		})
-
 		It("Add makes the rule that protects 127.0.0.0/8 after the ruleset was flushed", func() {
 			node.Must(GinkgoTB(), "nft", "flush ruleset")
 			Expect(masq.Add(&u, m, dual)).To(Succeed())

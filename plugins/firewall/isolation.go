@@ -322,12 +322,13 @@ func (f *firewall) gcElements(keep types.Set) error {
 	return f.c.Atomically("nft delete stale elements of network "+network, func(tx *nft.Tx) error {
 		_, err := f.private().GC(tx, network, keep)
 		deleted, sourcesErr := f.sourceStore().GC(tx, network, keep)
-		return errors.Join(err, sourcesErr, f.removeSources(parseSources(deleted)...), f.replaceElements(tx, nil, func(e nft.Element) (bool, error) {
+		bridgesErr := f.replaceElements(tx, nil, func(e nft.Element) (bool, error) {
 			if e.Comment != nft.NetworkPrefix(network) {
 				return f.isGone(bridgeOf(e.Key))
 			}
 			return f.isUnused(bridgeOf(e.Key))
-		}))
+		})
+		return errors.Join(err, sourcesErr, f.removeSources(parseSources(deleted)...), bridgesErr)
 	})
 }
 
