@@ -374,7 +374,7 @@ func (t *Tx) addLayout(l Layout, chains []Chain) {
 	}
 	for _, ch := range chains {
 		t.ensureChain(l.Table, ch)
-		t.FlushChain(l.Table, ch.Name)
+		t.flushChain(l.Table, ch.Name)
 		for _, r := range ch.Rules {
 			t.addRule(l.Table, ch.Name, r, l.Comment())
 		}

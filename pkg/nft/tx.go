@@ -133,9 +133,6 @@ func (t *Tx) EnsureSet(tab Table, s Set) {
 	})
 }
 
-// EnsureChain adds a regular chain without rules unless it exists.
-func (t *Tx) EnsureChain(tab Table, chain string) { t.ensureChain(tab, Chain{Name: chain}) }
-
 // ensureChain adds a chain without its rules unless the same one exists.
 func (t *Tx) ensureChain(tab Table, ch Chain) {
 	t.add("add chain "+ch.Name+" to table "+tab.String(), func(c *nftables.Conn) { c.AddChain(ch.library(tab)) })
@@ -153,8 +150,8 @@ func (t *Tx) addRule(tab Table, chain string, r Rule, comment string) {
 	})
 }
 
-// FlushChain deletes the rules of a chain.
-func (t *Tx) FlushChain(tab Table, chain string) {
+// flushChain deletes the rules of a chain.
+func (t *Tx) flushChain(tab Table, chain string) {
 	t.add("flush chain "+chain+" of table "+tab.String(), func(c *nftables.Conn) {
 		c.FlushChain(Chain{Name: chain}.library(tab))
 	})
