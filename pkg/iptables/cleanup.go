@@ -80,7 +80,7 @@ func (c Cleanup) NFT(conn *nft.Conn, tx *nft.Tx) error {
 // deletion in errors and in the trace.
 func (c Cleanup) Legacy(node *ns.Handle, description string) error {
 	var errs []error
-	for _, f := range []Family{V4, V6} {
+	for _, f := range nft.Families() {
 		tool, found, err := LegacyTool(node, f, NAT)
 		if found {
 			err = tool.Change(NAT, description, func(t Table) (string, error) { return Script(NAT, c.deletions(t)...), nil })

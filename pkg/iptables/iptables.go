@@ -24,21 +24,12 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A Family is IPv4 or IPv6.
-type Family string
-
-// The families, by the names of their programs.
-const (
-	V4 Family = "iptables"
-	V6 Family = "ip6tables"
-)
-
-// FamilyFor converts f, which is nft.IPv4 or nft.IPv6, to V4 or V6.
-func FamilyFor(f nft.Family) Family {
+// Name returns the name of the program for a family, which is nft.IPv4 or nft.IPv6.
+func Name(f nft.Family) string {
 	if f == nft.IPv6 {
-		return V6
+		return "ip6tables"
 	}
-	return V4
+	return "iptables"
 }
 
 // A Variant selects one of the iptables programs that a node can have. Since iptables 1.8 there is
@@ -56,12 +47,15 @@ const (
 // A Tool runs the programs of one family and variant in one namespace.
 type Tool struct {
 	Node    *ns.Handle
-	Family  Family
+	Family  nft.Family
 	Variant Variant
 	// Wait is how long a program waits for /run/xtables.lock, the lock that all iptables
 	// programs share. Fractions of a second are dropped. Zero means LockWait.
 	Wait time.Duration
 }
+
+// Name returns the name of the program for the family, for errors.
+func (t Tool) Name() string { return Name(t.Family) }
 
 // wait returns Wait or its default.
 func (t Tool) wait() time.Duration {
@@ -139,7 +133,7 @@ func (t Tool) CheckInstalled() error {
 
 // program returns the path of the program for a verb, "restore" or "save".
 func (t Tool) program(verb string) (string, error) {
-	name := string(t.Family) + string(t.Variant) + "-" + verb
+	name := t.Name() + string(t.Variant) + "-" + verb
 	path, err := FindProgram(name)
 	if err != nil {
 		return "", types.Errorf(types.CodeConfig, "the program %s is missing: install iptables: %w", name, err)
@@ -187,10 +181,10 @@ func explain(err error) error {
 // their list: under a rootless runtime that created the network namespace before the uid_map was
 // written, the list belongs to a user who is not mapped (xt_proto_init in the kernel's
 // net/netfilter/x_tables.c).
-func HasLegacyTable(node *ns.Handle, f Family, table string) (bool, error) {
+func HasLegacyTable(node *ns.Handle, f nft.Family, table string) (bool, error) {
 	// /proc/net shows the namespace of the process's main thread, not of this thread.
 	path := "/proc/thread-self/net/ip_tables_names"
-	if f == V6 {
+	if f == nft.IPv6 {
 		path = "/proc/thread-self/net/ip6_tables_names"
 	}
 	var names []byte
@@ -212,7 +206,7 @@ func HasLegacyTable(node *ns.Handle, f Family, table string) (bool, error) {
 // LegacyTool returns the Tool for the legacy table of that name (see HasLegacyTable). found is false
 // if there is no such table. It is also false if the programs for it are not installed: without
 // them, plumb cannot have made rules in that table.
-func LegacyTool(node *ns.Handle, f Family, table string) (t Tool, found bool, err error) {
+func LegacyTool(node *ns.Handle, f nft.Family, table string) (t Tool, found bool, err error) {
 	if exists, err := HasLegacyTable(node, f, table); !exists || err != nil {
 		return Tool{}, false, err
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
@@ -24,12 +25,12 @@ func newTool(t *testing.T, v Variant) Tool {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = h.Close() })
-	return Tool{Node: h, Family: V4, Variant: v}
+	return Tool{Node: h, Family: nft.IPv4, Variant: v}
 }
 
 func TestRestoreMakesAllChangesOrNone(t *testing.T) {
-	const nft Variant = "-nft" // the programs for nf_tables, if they are not the default
-	for _, v := range []Variant{Default, Legacy, nft} {
+	const nftVariant Variant = "-nft" // the programs for nf_tables, if they are not the default
+	for _, v := range []Variant{Default, Legacy, nftVariant} {
 		t.Run(string("iptables"+v), func(t *testing.T) {
 			tool := newTool(t, v)
 			if err := tool.Restore("add", "*nat\n-N A\n-A A -s 192.0.2.1 -m comment --comment "+Quote(`a "b" \c`)+" -j RETURN\nCOMMIT\n"); err != nil {
@@ -52,7 +53,7 @@ func TestRestoreMakesAllChangesOrNone(t *testing.T) {
 			if !slices.Equal(got, want) {
 				t.Errorf("the saved rule has the words %q, want %q", got, want)
 			}
-			if used, err := HasLegacyTable(tool.Node, V4, "nat"); err != nil || used != (v == Legacy) {
+			if used, err := HasLegacyTable(tool.Node, nft.IPv4, "nat"); err != nil || used != (v == Legacy) {
 				t.Errorf("HasLegacyTable of nat = %v, %v, want %v", used, err, v == Legacy)
 			}
 		})

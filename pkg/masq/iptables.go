@@ -34,7 +34,7 @@ func addIPTables(u *undo.Stack, m Masq, ips []netip.Prefix) error {
 		if len(familyIPs) == 0 {
 			continue
 		}
-		if err := addFamily(iptables.Tool{Node: m.Node, Family: iptables.FamilyFor(f)}, m.Owner, familyIPs); err != nil {
+		if err := addFamily(iptables.Tool{Node: m.Node, Family: f}, m.Owner, familyIPs); err != nil {
 			return fmt.Errorf("masquerade: %w", err)
 		}
 		u.Push("delete "+m.String(), func() error { return Del(m, familyIPs) })
@@ -111,7 +111,7 @@ func legacyRules(node *ns.Handle) (map[nft.Family][]iptables.Rule, error) {
 	rules := map[nft.Family][]iptables.Rule{}
 	var errs []error
 	for _, f := range nft.Families() {
-		tool, found, err := iptables.LegacyTool(node, iptables.FamilyFor(f), iptables.NAT)
+		tool, found, err := iptables.LegacyTool(node, f, iptables.NAT)
 		if found {
 			var saved string
 			saved, err = tool.Save(iptables.NAT)
@@ -126,10 +126,10 @@ func legacyRules(node *ns.Handle) (map[nft.Family][]iptables.Rule, error) {
 // masquerade.
 func missingRules(m Masq, ip netip.Prefix) error {
 	return fmt.Errorf("%s for %s is missing: chain %s of table %s of %s, its rules, or the jump to it from %s do not exist",
-		m, ip.Addr(), chain(m.Owner.Network, m.Owner.ContainerID), iptables.NAT, iptables.FamilyFor(nft.FamilyOf(ip.Addr())), postrouting)
+		m, ip.Addr(), chain(m.Owner.Network, m.Owner.ContainerID), iptables.NAT, iptables.Name(nft.FamilyOf(ip.Addr())), postrouting)
 }
 
 // statusIPTables returns an error if the iptables programs are not installed.
 func statusIPTables(node *ns.Handle) error {
-	return iptables.Tool{Node: node, Family: iptables.V4}.CheckInstalled()
+	return iptables.Tool{Node: node, Family: nft.IPv4}.CheckInstalled()
 }

@@ -47,7 +47,7 @@ func (f *firewall) filterTables(fam nft.Family) (all []filterTable, err error) {
 	if found {
 		all = append(all, t)
 	}
-	tool, found, err := xt.LegacyTool(f.r.Node, xt.FamilyFor(fam), filter)
+	tool, found, err := xt.LegacyTool(f.r.Node, fam, filter)
 	if !found || err != nil {
 		return all, err
 	}
@@ -103,7 +103,7 @@ func (f *firewall) allow() error {
 
 // families returns the families of the attachment's addresses.
 func (f *firewall) families() []nft.Family {
-	return slices.DeleteFunc(nft.Families(), func(fam nft.Family) bool { return len(f.addrsOf(xt.FamilyFor(fam))) == 0 })
+	return slices.DeleteFunc(nft.Families(), func(fam nft.Family) bool { return len(f.addrsOf(fam)) == 0 })
 }
 
 // allowByIPTables adds the rules of the reference plugin, whatever drops on the node.
@@ -146,7 +146,7 @@ func (f *firewall) closedTables(needs func(filterTable) bool) (tools []xt.Tool, 
 // errNeedsIPTables is the error of the backend nftables where iptables drops.
 func errNeedsIPTables(t filterTable) error {
 	return types.Errorf(types.CodeConfig,
-		"chain FORWARD of %s drops packets by its policy, and a rule of nftables cannot change that: use the backend iptables, leave out backend, or set the policy to ACCEPT", t.tool.Family)
+		"chain FORWARD of %s drops packets by its policy, and a rule of nftables cannot change that: use the backend iptables, leave out backend, or set the policy to ACCEPT", t.tool.Name())
 }
 
 // checkAllowed names what is missing for the node to forward the packets of the attachment.
@@ -187,7 +187,7 @@ func (f *firewall) checkByIPTables() error {
 	var errs []error
 	for i, fam := range f.families() {
 		tables, err := f.filterTables(fam)
-		missing := errors.Join(err, fmt.Errorf("table %s of %s has no chain %s", filter, xt.FamilyFor(fam), forwardChain))
+		missing := errors.Join(err, fmt.Errorf("table %s of %s has no chain %s", filter, xt.Name(fam), forwardChain))
 		for _, t := range tables {
 			if !t.ours {
 				continue
@@ -208,7 +208,7 @@ func (f *firewall) checkByIPTables() error {
 // canAdd returns the error of STATUS. It changes nothing.
 func (f *firewall) canAdd() error {
 	if err := f.checkLayouts(); err != nil || f.conf.backend == iptables {
-		return types.NotAvailable(cmp.Or(err, xt.Tool{Node: f.r.Node, Family: xt.V4}.CheckInstalled()))
+		return types.NotAvailable(cmp.Or(err, xt.Tool{Node: f.r.Node, Family: nft.IPv4}.CheckInstalled()))
 	}
 	z, err := bus.Open(f.r.Node)
 	if err == nil { // firewalld lets containers through, and their sources are listed in table inet plumb

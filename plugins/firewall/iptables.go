@@ -31,7 +31,7 @@ const (
 // tool returns the programs of a variant for the family, or the default ones if the node does not
 // have that variant, as before iptables 1.8.
 func (f *firewall) tool(fam nft.Family, v xt.Variant) xt.Tool {
-	t := xt.Tool{Node: f.r.Node, Family: xt.FamilyFor(fam), Variant: v}
+	t := xt.Tool{Node: f.r.Node, Family: fam, Variant: v}
 	if t.CheckInstalled() != nil {
 		t.Variant = xt.Default
 	}
@@ -59,8 +59,8 @@ func (f *firewall) addRules(tool xt.Tool) error {
 }
 
 // addrsOf returns the attachment's addresses of one family.
-func (f *firewall) addrsOf(fam xt.Family) []netip.Addr {
-	return slices.DeleteFunc(slices.Clone(f.addrs), func(a netip.Addr) bool { return a.Is4() != (fam == xt.V4) })
+func (f *firewall) addrsOf(fam nft.Family) []netip.Addr {
+	return slices.DeleteFunc(slices.Clone(f.addrs), func(a netip.Addr) bool { return nft.FamilyOf(a) != fam })
 }
 
 // additions returns the lines that the table lacks.
@@ -234,7 +234,7 @@ func (f *firewall) gcRules(keep types.Set) error {
 func (f *firewall) checkRules(tool xt.Tool, have []xt.Rule) error {
 	var errs []error
 	lacks := func(chain, rule string) {
-		errs = append(errs, fmt.Errorf("chain %s in table %s of %s has no rule %s", chain, filter, tool.Family, rule))
+		errs = append(errs, fmt.Errorf("chain %s in table %s of %s has no rule %s", chain, filter, tool.Name(), rule))
 	}
 	at, isolation := jumpAt(have, "FORWARD", forwardChain), jumpAt(have, "FORWARD", stage1)
 	if at == 0 {

@@ -224,7 +224,7 @@ func (f *firewall) checkStages(tool xt.Tool, have []xt.Rule) error {
 		errs = append(errs, f.compareStage(s, tool, have))
 	}
 	if f.conf.policy != open && jumpAt(have, "FORWARD", stage1) == 0 {
-		errs = append(errs, fmt.Errorf("chain FORWARD in table %s of %s does not jump to %s", filter, tool.Family, stage1))
+		errs = append(errs, fmt.Errorf("chain FORWARD in table %s of %s does not jump to %s", filter, tool.Name(), stage1))
 	}
 	return errors.Join(errs...)
 }
@@ -239,12 +239,12 @@ func (f *firewall) compareStage(s stage, tool xt.Tool, have []xt.Rule) error {
 	var errs []error
 	for _, r := range s.rules {
 		if !in(have, r) {
-			errs = append(errs, fmt.Errorf("table %s of %s has no rule %s", filter, tool.Family, r.Line))
+			errs = append(errs, fmt.Errorf("table %s of %s has no rule %s", filter, tool.Name(), r.Line))
 		}
 	}
 	for _, r := range have {
 		if isAbout(r, f.device) && !in(s.rules, r) {
-			errs = append(errs, fmt.Errorf("table %s of %s has a rule of another policy than %q: %s", filter, tool.Family, f.conf.policy, r.Line))
+			errs = append(errs, fmt.Errorf("table %s of %s has a rule of another policy than %q: %s", filter, tool.Name(), f.conf.policy, r.Line))
 		}
 	}
 	return errors.Join(errs...)

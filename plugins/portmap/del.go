@@ -82,5 +82,5 @@ func (p *portMap) checkSupport() error {
 			_, err = findNFT()
 		}
 		return err
-	}, iptables.Tool{Node: p.r.Node, Family: iptables.V4}.CheckInstalled)
+	}, iptables.Tool{Node: p.r.Node, Family: nft.IPv4}.CheckInstalled)
 }

@@ -14,7 +14,7 @@ import (
 
 // tool returns the programs of a family.
 func (p *portMap) tool(f nft.Family) iptables.Tool {
-	return iptables.Tool{Node: p.r.Node, Family: iptables.FamilyFor(f)}
+	return iptables.Tool{Node: p.r.Node, Family: f}
 }
 
 // addIPTables adds the rules and pushes their deletion. It runs iptables-save and iptables-restore
@@ -95,7 +95,7 @@ func (p *portMap) addGuard(tool iptables.Tool) error {
 func (p *portMap) checkGuard(tool iptables.Tool) error {
 	err := tool.Restore("look for the guard of localhost", iptables.Script("raw", "-C "+p.guardRule()))
 	if errors.Is(err, iptables.ErrRefused) {
-		return fmt.Errorf("table raw of %s has no rule -A %s: other hosts and containers can reach 127.0.0.1 of the node", tool.Family, p.guardRule())
+		return fmt.Errorf("table raw of %s has no rule -A %s: other hosts and containers can reach 127.0.0.1 of the node", tool.Name(), p.guardRule())
 	}
 	return err
 }
@@ -281,7 +281,7 @@ func (p *portMap) checkTable(tool iptables.Tool, ip netip.Prefix) error {
 	}
 	for _, line := range want {
 		if !lines[line] {
-			errs = append(errs, fmt.Errorf("table %s of %s has no rule %s", iptables.NAT, tool.Family, line))
+			errs = append(errs, fmt.Errorf("table %s of %s has no rule %s", iptables.NAT, tool.Name(), line))
 		}
 	}
 	name := chainName(p.owner())
@@ -292,7 +292,7 @@ func (p *portMap) checkTable(tool iptables.Tool, ip netip.Prefix) error {
 		if holder := p.otherHolder(rules, m); holder != "" {
 			errs = append(errs, fmt.Errorf("%s belongs to %s now", m, holder))
 		} else if !slices.ContainsFunc(rules, func(r iptables.Rule) bool { return r.Chain == dnatChain && r.Jump == name && matchesPort(r, m) }) {
-			errs = append(errs, fmt.Errorf("chain %s of %s has no rule for %s", dnatChain, tool.Family, m))
+			errs = append(errs, fmt.Errorf("chain %s of %s has no rule for %s", dnatChain, tool.Name(), m))
 		}
 	}
 	return errors.Join(errs...)

@@ -135,7 +135,7 @@ func (p *portMap) checkGuards(c *nft.Conn) error {
 	if err != nil || len(damaged) == 0 {
 		return err
 	}
-	if legacy, err := iptables.HasLegacyTable(p.r.Node, iptables.V4, "raw"); legacy || err != nil {
+	if legacy, err := iptables.HasLegacyTable(p.r.Node, nft.IPv4, "raw"); legacy || err != nil {
 		return err
 	}
 	rules, err := c.Rules(nft.Table{Family: nft.IPv4, Name: "raw"}, "PREROUTING")
