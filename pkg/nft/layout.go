@@ -432,26 +432,21 @@ type ChainUse struct {
 	Count int
 }
 
-// Chains returns the chains of the table whose names begin with prefix.
-func (c *Conn) Chains(t Table, prefix string) (uses []ChainUse, err error) {
-	err = c.step("nft list chains of "+t.String(), func() error {
-		return c.listConsistently(func() (err error) {
-			uses, err = c.chainUses(t, "")
-			return err
-		})
-	})
-	if err != nil {
-		return nil, fmt.Errorf("list chains of table %s: %w", t, err)
-	}
-	return slices.DeleteFunc(uses, func(u ChainUse) bool { return !strings.HasPrefix(u.Chain, prefix) }), nil
-}
-
 // DelUnusedChains deletes the chains whose names begin with prefix and to which nothing jumps. If
 // another process adds a jump meanwhile, the kernel refuses the deletion, and the chain stays.
 func (c *Conn) DelUnusedChains(t Table, prefix string) error {
-	chains, err := c.Chains(t, prefix)
+	var chains []ChainUse
+	err := c.step("nft list chains of "+t.String(), func() error {
+		return c.listConsistently(func() (err error) {
+			chains, err = c.chainUses(t, "")
+			return err
+		})
+	})
 	errs := []error{err}
 	for _, ch := range chains {
+		if !strings.HasPrefix(ch.Chain, prefix) {
+			continue
+		}
 		rules, err := c.Rules(t, ch.Chain)
 		if errs = append(errs, err); ch.Count > len(rules) {
 			continue
