@@ -226,25 +226,22 @@ var _ = Describe("ADD", func() {
 		Expect(tables).To(HaveLen(4))
 	})
 
-	DescribeTable("returns prevResult in the form of each version", func(version string) {
-		v, err := types.ParseVersion(version)
-		Expect(err).NotTo(HaveOccurred())
+	It("returns prevResult in the form of each version", func() {
 		prev := &types.Result{
 			Interfaces: []types.Interface{{Name: "net1", Sandbox: "/any", MAC: "02:00:00:00:00:01"}},
 			IPs:        []types.IP{{Address: netip.MustParsePrefix("10.66.0.2/24"), Gateway: netip.MustParseAddr("10.66.0.1")}, {Address: netip.MustParsePrefix("fd66::2/64")}},
 			Routes:     []types.Route{{Dst: netip.MustParsePrefix("0.0.0.0/0")}},
 			DNS:        types.DNS{Nameservers: []string{"10.66.0.53"}},
 		}
-		text, err := prev.Marshal(v)
-		Expect(err).NotTo(HaveOccurred())
-		c := b.call(nstest.WithPrevResult(`{"cniVersion":"`+version+`","name":"net1","type":"sbr"}`, string(text)))
-		nstest.Golden(GinkgoTB(), "add-"+version, b.OK("ADD", c).Stdout)
-		Expect(b.rules("-4")).To(HaveLen(1))
-		Expect(b.rules("-6")).To(HaveLen(1))
-	},
-		EntryDescription("%s"),
-		Entry(nil, "0.1.0"), Entry(nil, "0.2.0"), Entry(nil, "0.3.0"), Entry(nil, "0.3.1"), Entry(nil, "0.4.0"), Entry(nil, "1.0.0"), Entry(nil, "1.1.0"),
-	)
+		for v := types.V010; v <= types.Newest; v++ {
+			text, err := prev.Marshal(v)
+			Expect(err).NotTo(HaveOccurred())
+			c := b.call(nstest.WithPrevResult(nstest.Conf("sbr", v.String(), "", ""), string(text)))
+			nstest.Golden(GinkgoTB(), "add-"+v.String(), b.OK("ADD", c).Stdout)
+			Expect(append(b.rules("-4"), b.rules("-6")...)).To(HaveLen(2))
+			b.OK("DEL", c)
+		}
+	})
 
 	DescribeTable("fails and changes nothing",
 		func(config string, code int, texts ...string) { b.Refuse(b.call(config), code, texts...) },

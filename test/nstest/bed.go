@@ -79,14 +79,11 @@ func Static(addresses ...string) string {
 }
 
 // HostLocal returns the IPAM configuration of host-local with these ranges, or with RangeV4 and RangeV6 if there are none.
-func (b *Bed) HostLocal(ranges ...string) string { return HostLocal(b.DataDir, ranges...) }
-
-// HostLocal is Bed.HostLocal for a test without a bed.
-func HostLocal(dataDir string, ranges ...string) string {
+func (b *Bed) HostLocal(ranges ...string) string {
 	if len(ranges) == 0 {
 		ranges = []string{RangeV4, RangeV6}
 	}
-	return fmt.Sprintf(`{"type":"host-local","dataDir":%q,"ranges":[%s]}`, dataDir, strings.Join(ranges, ","))
+	return fmt.Sprintf(`{"type":"host-local","dataDir":%q,"ranges":[%s]}`, b.DataDir, strings.Join(ranges, ","))
 }
 
 // Call returns a call for the container with that ID.
