@@ -23,6 +23,7 @@ var _ = Describe("beside the reference plugin", Label(nstest.Kernel), func() {
 		pod := b.NewContainer()
 		ipam := strings.TrimSuffix(b.HostLocal(), "}") + `,"routes":[{"dst":"0.0.0.0/0"}]}`
 		c := b.Call("one", pod, b.conf("1.0.0", onUplink+`,"mtu":1400,"mode":"`+mode+`"`, ipam))
+		b.Dirs = nil // the reference plugin leaves plumb's record
 		restored := b.Restored(b.Host, pod)
 		reference := func(command string, c nstest.Call) nstest.Reply {
 			return nstest.Exec(GinkgoTB(), path, c.With(command)).OK(GinkgoTB())

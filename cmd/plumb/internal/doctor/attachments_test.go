@@ -34,12 +34,12 @@ const onUplink = `{
 }
 `
 
-// newCompleteNode returns a node with the network complete and a container c1 that has the host port 8080.
+// newCompleteNode returns a node with the network complete and a container d1 that has the host port 8080.
 func newCompleteNode() (n *usedNode, runtime *libcni.RuntimeConf) {
 	GinkgoHelper()
 	n = &usedNode{testNode: newTestNode("bridge", "host-local", "portmap", "macvlan")}
 	n.attachBy(complete)
-	runtime = runtimeOf("c1", nstest.New(GinkgoTB()).Named("c1"))
+	runtime = runtimeOf("d1", nstest.New(GinkgoTB()).Named("d1"))
 	runtime.CapabilityArgs = map[string]any{"portMappings": []map[string]any{{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}}}
 	n.attach(runtime)
 	return n, runtime
@@ -64,10 +64,10 @@ const findOut = "edit: do what the text says or, if it does not say, find out wh
 var _ = Describe("plumb doctor on attachments", func() {
 	It("finds two containers with one host port", func() {
 		n, runtime := newCompleteNode()
-		second := runtimeOf("c2", nstest.New(GinkgoTB()).Named("c2"))
+		second := runtimeOf("d2", nstest.New(GinkgoTB()).Named("d2"))
 		second.CapabilityArgs = runtime.CapabilityArgs
 		n.attach(second)
-		finding := n.find("check", "host port 8080/tcp of IP version 4 belongs to pods/c2/eth0 now")
+		finding := n.find("check", "host port 8080/tcp of IP version 4 belongs to pods/d2/eth0 now")
 		n.requireMended(finding, func() {
 			runtime.CapabilityArgs = map[string]any{"portMappings": []map[string]any{{"hostPort": 8081, "containerPort": 80, "protocol": "tcp"}}}
 			n.replace(runtime)
@@ -90,7 +90,7 @@ var _ = Describe("plumb doctor on attachments", func() {
 	It("finds nothing wrong with a chain that begins with loopback, as Nomad's", func() {
 		n := &usedNode{testNode: newTestNode("loopback", "bridge", "host-local", "portmap")}
 		n.attachBy(strings.Replace(complete, `"plugins": [`, `"plugins": [{"type": "loopback"},`, 1))
-		n.add("c1")
+		n.add("d1")
 		Expect(n.doctor().Findings).To(BeEmpty())
 	})
 
@@ -112,7 +112,7 @@ var _ = Describe("plumb doctor on attachments", func() {
 		host := strings.TrimSpace(n.sh("ip -o link show master cni0 | cut -d: -f2 | cut -d@ -f1"))
 		netns := "nsenter --net=" + runtime.NetNS + " "
 		n.sh(strings.NewReplacer("HOST", host, "IN ", netns).Replace(command))
-		finding := n.find("check", "container c1, interface eth0, network pods: CHECK of ")
+		finding := n.find("check", "container d1, interface eth0, network pods: CHECK of ")
 		Expect(finding.What).To(ContainSubstring(strings.ReplaceAll(want, "HOST", host)))
 		Expect(finding.Fix).To(Equal(strings.NewReplacer("HOST", host, "IN ", netns).Replace(fix)))
 		if finding.IsCommand() {
@@ -145,9 +145,9 @@ var _ = Describe("plumb doctor on attachments", func() {
 
 	It("names the containers with the same damage in one finding", func() {
 		n, _ := newCompleteNode()
-		n.add("c2")
+		n.add("d2")
 		n.sh("sysctl -q -w net.ipv4.ip_forward=0")
-		n.requireMended(n.find("check", "container c1, interface eth0; container c2, interface eth0, network pods: CHECK of "), nil)
+		n.requireMended(n.find("check", "container d1, interface eth0; container d2, interface eth0, network pods: CHECK of "), nil)
 	})
 
 	It("finds attachments of a network that has no configuration, neither in a file nor in libcni's cache", func() {
@@ -156,8 +156,8 @@ var _ = Describe("plumb doctor on attachments", func() {
 		n.write("10-pods.conflist", other)
 		n.age()
 		Expect(n.doctor().Findings).To(BeEmpty(), "libcni's cache has the configuration")
-		Expect(os.Remove(n.result("c1"))).To(Succeed())
-		finding := n.find("no-network", "network pods has no configuration, and the node holds resources for it: container c1, interface eth0")
+		Expect(os.Remove(n.result("d1"))).To(Succeed())
+		finding := n.find("no-network", "network pods has no configuration, and the node holds resources for it: container d1, interface eth0")
 		n.requireMended(finding, func() {
 			n.write("10-pods.conflist", complete)
 			n.replace(runtime)
@@ -169,7 +169,7 @@ var _ = Describe("plumb doctor on attachments", func() {
 		n.attachBy(strings.NewReplacer(`"type": "bridge", "isDefaultGateway": true, "ipMasq": true`, `"type": "ptp"`,
 			`"ranges"`, `"routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}], "ranges"`,
 			`{"type": "portmap", "capabilities": {"portMappings": true}}`, "", "        },\n", "        }\n").Replace(complete))
-		pod := n.add("c1")
+		pod := n.add("d1")
 		routes := func() string { return pod.Must(GinkgoTB(), "ip", "-4", "-br", "route") }
 		before := routes()
 		n.sh("ip route del 10.88.0.2 && ip link set $(ip -o link show type veth | cut -d: -f2 | cut -d@ -f1) down")
@@ -188,7 +188,7 @@ var _ = Describe("plumb doctor on attachments", func() {
 		n := &usedNode{testNode: newTestNode("macvlan", "host-local")}
 		n.Batch(GinkgoTB(), "link add up0 type veth peer name up1", "link set up0 up", "link set up1 up")
 		n.attachBy(onUplink)
-		n.add("c1")
+		n.add("d1")
 		Expect(n.doctor().Findings).To(BeEmpty())
 		n.Batch(GinkgoTB(), "link set up0 down")
 		n.requireMended(n.find("master", "10-pods.conflist:4: master up0 is down"), nil)

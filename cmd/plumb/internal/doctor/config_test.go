@@ -268,7 +268,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 		Entry("a bridge that was renamed", "bridge", mistake{
 			make: func(n *testNode) {
 				n.Batch(GinkgoTB(), "link add br9 type bridge", "link set br9 up", "link add v1 type veth peer name v2",
-					"link set v1 master br9", "link set v1 alias plumb:pods/c1/eth0")
+					"link set v1 master br9", "link set v1 alias plumb:pods/d1/eth0")
 			}, what: `the bridge of network "pods" is cni0, and its containers are on br9`,
 			byHand: func(n *testNode) {
 				n.Batch(GinkgoTB(), "link set br9 down", "link set br9 name cni0", "link set cni0 up")

@@ -56,12 +56,12 @@ type usedNode struct {
 	cni *libcni.CNIConfig
 }
 
-// newUsedNode returns a node with the network masqueraded and the container c1.
-func newUsedNode() (n *usedNode, c1 *nstest.NS) {
+// newUsedNode returns a node with the network masqueraded and the container d1.
+func newUsedNode() (n *usedNode, d1 *nstest.NS) {
 	GinkgoHelper()
 	n = &usedNode{testNode: newTestNode("bridge", "host-local", "portmap", "firewall")}
 	n.attachBy(masqueraded)
-	return n, n.add("c1")
+	return n, n.add("d1")
 }
 
 // attachBy makes the configuration that of the network to which add and del attach containers.
@@ -138,8 +138,8 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 
 	It("does not take an attachment that is being made for a leftover", func() {
 		n, _ := newUsedNode()
-		n.add("c2")
-		Expect(os.Remove(n.result("c2"))).To(Succeed())
+		n.add("d2")
+		Expect(os.Remove(n.result("d2"))).To(Succeed())
 		Expect(n.doctor().Findings).To(BeEmpty())
 	})
 
@@ -150,12 +150,12 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 			return out
 		}
 		Expect(report()).NotTo(ContainSubstring("not judged"))
-		n.add("c2").Remove(GinkgoTB())
+		n.add("d2").Remove(GinkgoTB())
 		n.ageBy(-time.Hour) // so that the test can take more than a minute
 		const leftOut = "1 attachment not judged: younger than a minute, or of unknown age; run doctor again in a minute\nnothing found ("
 		Eventually(report).Should(HavePrefix(leftOut)) // the host end goes after the namespace
 		list := filepath.Join(n.dir, "live")
-		Expect(os.WriteFile(list, []byte("c1\n"), 0o644)).To(Succeed())
+		Expect(os.WriteFile(list, []byte("d1\n"), 0o644)).To(Succeed())
 		n.args = []string{"--live", list}
 		Expect(report()).To(HavePrefix(leftOut))
 		n.age()
@@ -167,9 +167,9 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 		BeforeEach(func() {
 			n, _ = newUsedNode()
 		})
-		// leave leaves what a node holds for a container c2 whose runtime never called DEL.
+		// leave leaves what a node holds for a container d2 whose runtime never called DEL.
 		leave := func() {
-			n.add("c2").Remove(GinkgoTB())
+			n.add("d2").Remove(GinkgoTB())
 			Eventually(func() string { return n.sh("ip -o link show type veth | wc -l") }).Should(Equal("1\n"))
 			n.age()
 		}
@@ -181,10 +181,10 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 
 		It("names the namespace that does not exist, and removes all", func() {
 			leave()
-			finding := n.find("leftover", "container c2, interface eth0, network pods, has left 10.88.0.3, masq4, namespace gone: its namespace ")
+			finding := n.find("leftover", "container d2, interface eth0, network pods, has left 10.88.0.3, masq4, namespace gone: its namespace ")
 			Expect(finding.What).To(MatchRegexp("its namespace .* does not exist$"))
 			n.requireMended(finding, nil)
-			Expect(n.sh("nft list table inet plumb")).NotTo(ContainSubstring("c2"))
+			Expect(n.sh("nft list table inet plumb")).NotTo(ContainSubstring("d2"))
 		})
 
 		// start starts a process in a namespace, and returns the path of the process's namespace.
@@ -200,8 +200,8 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 			if own, err := os.Readlink("/proc/self/ns/pid"); err != nil || own != "pid:[4026531836]" {
 				Skip("this is not the first PID namespace, so plumb cannot know whether a process is gone")
 			}
-			pod := nstest.New(GinkgoTB()).Named("c2")
-			runtime := runtimeOf("c2", pod)
+			pod := nstest.New(GinkgoTB()).Named("d2")
+			runtime := runtimeOf("d2", pod)
 			path, end := start(pod)
 			runtime.NetNS = path
 			n.attach(runtime)
@@ -211,10 +211,10 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 			Eventually(func() string { return n.sh("ip -o link show type veth | wc -l") }).Should(Equal("1\n"))
 			if reuse != nil { // as if the number of the process were used again
 				other, _ := start(reuse())
-				n.sh(fmt.Sprintf("sed -i s,%s,%s, %s", path, other, n.result("c2")))
+				n.sh(fmt.Sprintf("sed -i s,%s,%s, %s", path, other, n.result("d2")))
 			}
 			n.age()
-			finding := n.find("leftover", "container c2, interface eth0, network pods, has left 10.88.0.3")
+			finding := n.find("leftover", "container d2, interface eth0, network pods, has left 10.88.0.3")
 			Expect(finding.What).To(MatchRegexp(what))
 			if finding.IsCommand() {
 				n.requireMended(finding, nil)
@@ -229,32 +229,32 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 		)
 
 		It("names a container whose namespace has no process, and removes it with --force only", func() {
-			n.add("c3")
+			n.add("d3")
 			n.age()
-			n.args = []string{"--live", live("c1\n")}
-			finding := n.find("leftover", "container c3, interface eth0, network pods, has left 10.88.0.3, veth")
+			n.args = []string{"--live", live("d1\n")}
+			finding := n.find("leftover", "container d3, interface eth0, network pods, has left 10.88.0.3, veth")
 			Expect(finding.What).To(MatchRegexp(`its namespace \S+, in which no process runs, exists: the runtime has to delete the container$`))
 			n.requireMended(finding, func() { n.sh(commandIn(finding)) })
 		})
 
 		It("takes no missing folder of namespaces for evidence", func() {
-			c2 := n.add("c2")
-			c2.Remove(GinkgoTB())
+			d2 := n.add("d2")
+			d2.Remove(GinkgoTB())
 			Eventually(func() string { return n.sh("ip -o link show type veth | wc -l") }).Should(Equal("1\n"))
 			n.age()
-			Expect(os.RemoveAll(filepath.Dir(c2.Path()))).To(Succeed())
+			Expect(os.RemoveAll(filepath.Dir(d2.Path()))).To(Succeed())
 			Expect(n.doctor().Findings).To(BeEmpty())
 		})
 
 		It("takes no missing result for evidence in a network without any result", func() {
-			Expect(os.Remove(n.result("c1"))).To(Succeed())
+			Expect(os.Remove(n.result("d1"))).To(Succeed())
 			n.age()
 			Expect(n.doctor().Findings).To(BeEmpty())
 		})
 
 		It("names the missing result, and removes all", func() {
 			leave()
-			Expect(os.Remove(n.result("c2"))).To(Succeed())
+			Expect(os.Remove(n.result("d2"))).To(Succeed())
 			finding := n.find("leftover", "libcni's cache has no result of it")
 			n.requireMended(finding, func() { n.sh(commandIn(finding)) })
 			Expect(filepath.Join(n.pools(), "pods", "10.88.0.3")).NotTo(BeAnExistingFile())
@@ -262,21 +262,21 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 
 		It("removes the container that it names, and no other one without a result", func() {
 			leave()
-			n.add("c3")
-			Expect(os.Remove(n.result("c3"))).To(Succeed())
+			n.add("d3")
+			Expect(os.Remove(n.result("d3"))).To(Succeed())
 			n.age()
 			var named, other doctor.Finding
 			for _, f := range n.doctor().Findings {
-				if strings.Contains(f.What, "container c2") {
+				if strings.Contains(f.What, "container d2") {
 					named = f
 				} else {
 					other = f
 				}
 			}
 			n.sh(named.Fix)
-			Expect(n.sh("ip -o link show master cni0 | wc -l")).To(Equal("2\n"), "the host ends of c1 and c3")
+			Expect(n.sh("ip -o link show master cni0 | wc -l")).To(Equal("2\n"), "the host ends of d1 and d3")
 			Expect(filepath.Join(n.pools(), "pods", "10.88.0.4")).To(BeAnExistingFile())
-			Expect(other.What).To(ContainSubstring("container c3, interface eth0, network pods, has left 10.88.0.4, veth"))
+			Expect(other.What).To(ContainSubstring("container d3, interface eth0, network pods, has left 10.88.0.4, veth"))
 			Expect(other.What).To(HaveSuffix("libcni's cache has no result of it that can be read, so its ADD failed, or its DEL, or the result was lost; its namespace exists"))
 			Expect(other.IsCommand()).To(BeFalse(), other.Fix)
 			n.requireMended(other, func() { n.sh(commandIn(other)) })
@@ -285,14 +285,14 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 		It("removes the things of a network of which only libcni's cache has the configuration", func() {
 			leave()
 			n.write("10-pods.conflist", `{"cniVersion": "1.1.0", "name": "other", "plugins": [{"type": "bridge", "bridge": "other"}]}`)
-			n.requireMended(n.find("leftover", "container c2"), nil)
-			Expect(n.sh("nft list table inet plumb")).NotTo(ContainSubstring("c2"))
+			n.requireMended(n.find("leftover", "container d2"), nil)
+			Expect(n.sh("nft list table inet plumb")).NotTo(ContainSubstring("d2"))
 		})
 
 		It("finds a container that is not in the list of live ones", func() {
 			leave()
-			n.args = []string{"--live", live("c1\n")}
-			n.requireMended(n.find("leftover", "container c2, interface eth0, network pods, has left 10.88.0.3"), nil)
+			n.args = []string{"--live", live("d1\n")}
+			n.requireMended(n.find("leftover", "container d2, interface eth0, network pods, has left 10.88.0.3"), nil)
 		})
 
 	})
@@ -304,10 +304,10 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 	})
 
 	It("finds a container that has no address that is reserved for it, and adds the address", func() {
-		n, c1 := newUsedNode()
-		c1.Must(GinkgoTB(), "ip", "address", "flush", "dev", "eth0")
+		n, d1 := newUsedNode()
+		d1.Must(GinkgoTB(), "ip", "address", "flush", "dev", "eth0")
 		n.requireMended(n.find("check", "interface eth0 has no address 10.88.0.2/16"), nil)
-		Expect(c1.Must(GinkgoTB(), "ip", "-4", "address", "show", "dev", "eth0")).To(ContainSubstring("10.88.0.2/16"))
+		Expect(d1.Must(GinkgoTB(), "ip", "-4", "address", "show", "dev", "eth0")).To(ContainSubstring("10.88.0.2/16"))
 	})
 
 	It("finds reservations that name no container", func() {
@@ -339,8 +339,8 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 	})
 
 	It("does not take an answer of another interface of the same container for another host", func() {
-		n, c1 := newUsedNode()
-		second := runtimeOf("c1", c1)
+		n, d1 := newUsedNode()
+		second := runtimeOf("d1", d1)
 		second.IfName = "net1"
 		n.attach(second)
 		n.args = []string{"--probe"}
@@ -349,20 +349,20 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 
 	It("names the container of this node that answers for the address of another one", func() {
 		n, _ := newUsedNode()
-		c2 := n.add("c2")
-		c2.Batch(GinkgoTB(), "link add br7 type bridge", "address add 10.88.0.2/32 dev br7", "link set br7 up")
+		d2 := n.add("d2")
+		d2.Batch(GinkgoTB(), "link add br7 type bridge", "address add 10.88.0.2/32 dev br7", "link set br7 up")
 		n.args = []string{"--probe"}
-		finding := n.find("probe", "10.88.0.2, an address of c1 (")
-		Expect(finding.What).To(ContainSubstring("is also used by container c2 with hardware address "))
-		n.requireMended(finding, func() { c2.Batch(GinkgoTB(), "link delete br7") })
+		finding := n.find("probe", "10.88.0.2, an address of d1 (")
+		Expect(finding.What).To(ContainSubstring("is also used by container d2 with hardware address "))
+		n.requireMended(finding, func() { d2.Batch(GinkgoTB(), "link delete br7") })
 	})
 
 	It("says that a result cannot be read", func() {
 		n, _ := newUsedNode()
-		n.add("c2")
-		Expect(os.WriteFile(n.result("c2"), []byte("{garbage"), 0o600)).To(Succeed())
+		n.add("d2")
+		Expect(os.WriteFile(n.result("d2"), []byte("{garbage"), 0o600)).To(Succeed())
 		n.age()
-		Expect(n.find("leftover", "container c2").What).To(ContainSubstring("libcni's cache has no result of it that can be read"))
+		Expect(n.find("leftover", "container d2").What).To(ContainSubstring("libcni's cache has no result of it that can be read"))
 	})
 
 	It("finds a reservation that names no interface, of a container that is gone", func() {
@@ -376,10 +376,10 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 
 	It("finds a reservation of a container for an address outside of the ranges, which the container does not have", func() {
 		n, _ := newUsedNode()
-		Expect(os.WriteFile(filepath.Join(n.pools(), "pods", "10.99.0.5"), []byte("c1"), 0o600)).To(Succeed())
+		Expect(os.WriteFile(filepath.Join(n.pools(), "pods", "10.99.0.5"), []byte("d1"), 0o600)).To(Succeed())
 		Expect(n.doctor().Findings).To(BeEmpty(), "it is new")
 		n.age()
-		n.requireMended(n.find("reservation", "10.99.0.5 is reserved for c1, whose ADD did not return it"), nil)
+		n.requireMended(n.find("reservation", "10.99.0.5 is reserved for d1, whose ADD did not return it"), nil)
 	})
 
 	It("finds a foreign chain that drops what containers send", func() {
@@ -423,11 +423,11 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 	})
 
 	DescribeTable("finds another host with the address of a container", func(address string) {
-		n, c1 := newUsedNode()
+		n, d1 := newUsedNode()
 		if address != "10.88.0.2" {
-			n.del("c1", c1)
+			n.del("d1", d1)
 			n.change("10-pods.conflist", `"subnet": "10.88.0.0/16"`, `"ranges": [[{"subnet": "10.88.0.0/16"}], [{"subnet": "fd00:88::/64"}]]`)
-			n.add("c2")
+			n.add("d2")
 		}
 		n.args = []string{"--probe"}
 		Expect(n.doctor().Findings).To(BeEmpty())
@@ -443,7 +443,7 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 			}
 			return len(found)
 		}).Should(Equal(1))
-		Expect(fmt.Sprint(finding.Check, " ", finding.What)).To(HavePrefix("probe " + address + ", an address of c"))
+		Expect(fmt.Sprint(finding.Check, " ", finding.What)).To(HavePrefix("probe " + address + ", an address of d"))
 		Expect(finding.What).To(HaveSuffix("is also used by the host with hardware address 02:00:00:00:00:99 on cni0"))
 		n.requireMended(finding, func() { other.Batch(GinkgoTB(), "address flush dev eth9") })
 	},
