@@ -56,7 +56,8 @@ func gc(r *skel.Request) error {
 	return errors.Join(err, staleCleanup(network, keep).Legacy(r.Node, "delete stale port maps of network "+network))
 }
 
-// status returns an error if an ADD with mappings could not succeed now, or if other hosts can reach 127.0.0.1 of the host.
+// status returns an error if an ADD with mappings could not succeed now. If other hosts can reach 127.0.0.1 of the host, it warns:
+// a runtime that takes an error of STATUS for a network that is not ready would never call the ADD that restores the guard.
 func status(r *skel.Request) error {
 	conf, err := parse(r)
 	p := &portMap{r: r, conf: conf}
@@ -70,7 +71,11 @@ func status(r *skel.Request) error {
 	if c == nil || err != nil {
 		return err
 	}
-	return p.checkGuards(c)
+	warning, err := p.findUnguarded(c)
+	if warning != "" {
+		r.Warn("%s", warning)
+	}
+	return err
 }
 
 // checkSupport returns an error if the kernel or the programs lack what the backend needs. It

@@ -128,23 +128,23 @@ func (p *portMap) ensureGuard() error {
 	)
 }
 
-// checkGuards returns an error that names the virtual interfaces with route_localnet if the host has neither LocalnetGuard nor
-// guardRule for them. It runs no program, and therefore assumes that a legacy table raw has guardRule.
-func (p *portMap) checkGuards(c *nft.Conn) error {
+// findUnguarded returns a warning that names the virtual interfaces with route_localnet if the host has neither LocalnetGuard nor
+// guardRule for them, or "". It runs no program, and therefore assumes that a legacy table raw has guardRule.
+func (p *portMap) findUnguarded(c *nft.Conn) (warning string, err error) {
 	damaged, err := c.DamagedChains(guardLayout())
 	if err != nil || len(damaged) == 0 {
-		return err
+		return "", err
 	}
 	if legacy, err := iptables.HasLegacyTable(p.r.Node, nft.IPv4, "raw"); legacy || err != nil {
-		return err
+		return "", err
 	}
 	rules, err := c.Rules(nft.Table{Family: nft.IPv4, Name: "raw"}, "PREROUTING")
 	if err != nil {
-		return err
+		return "", err
 	}
 	conn, err := p.nodeConn()
 	if err != nil {
-		return err
+		return "", err
 	}
 	links, err := conn.Links()
 	var unguarded []string
@@ -161,8 +161,8 @@ func (p *portMap) checkGuards(c *nft.Conn) error {
 		}
 	}
 	if err != nil || len(unguarded) == 0 {
-		return err
+		return "", err
 	}
-	return types.Errorf(types.CodeLimited, "chain %s of table %s is missing or lacks rules: other hosts and containers can reach 127.0.0.1 of the host through %s; "+
-		"the next ADD adds the chain, or set route_localnet of these interfaces to 0", damaged[0].Name, table(), strings.Join(unguarded, ", "))
+	return fmt.Sprintf("chain %s of table %s is missing or lacks rules: other hosts and containers can reach 127.0.0.1 of the host through %s; "+
+		"the next ADD adds the chain, or set route_localnet of these interfaces to 0", damaged[0].Name, table(), strings.Join(unguarded, ", ")), nil
 }

@@ -51,17 +51,18 @@ func (k asker) findStatus(files []*file) (found []Finding) {
 // IPAM plugin runs: an error of the first call may hide others.
 func (k asker) status(f *file, p plugin, complete bool) (found []Finding) {
 	var keys []types.Problem
+	var warnings []string
 	if k.caller.Find(k.ctx, p.Type).Version != "" {
 		strict, err := libcni.InjectConf(p.PluginConfig, map[string]any{"strict": true})
 		if err == nil {
-			err = k.caller.Status(k.ctx, f.list, strict)
+			warnings, err = k.caller.Status(k.ctx, f.list, strict)
 		}
 		failure := new(types.Error)
 		if errors.As(err, &failure) {
 			keys = failure.Problems
 		}
 		if keys == nil && (err == nil || complete) {
-			return f.statusFinding(p, err)
+			return f.statusFindings(p, warnings, err)
 		}
 	}
 	for _, problem := range keys {
@@ -70,20 +71,26 @@ func (k asker) status(f *file, p plugin, complete bool) (found []Finding) {
 	wrongType := slices.ContainsFunc(keys, func(p types.Problem) bool { return p.Kind == types.ProblemWrongType })
 	f.explained = f.explained || wrongType
 	if complete && !wrongType {
-		found = append(found, f.statusFinding(p, k.caller.Status(k.ctx, f.list, p.PluginConfig))...)
+		warnings, err := k.caller.Status(k.ctx, f.list, p.PluginConfig)
+		found = append(found, f.statusFindings(p, warnings, err)...)
 	}
 	return found
 }
 
-// statusFinding returns the finding for an error of STATUS. If ADD can succeed only in part, CHECK says more.
-func (f *file) statusFinding(p plugin, err error) []Finding {
-	if err == nil {
-		return nil
+// statusFindings returns the findings for the warnings and the error of STATUS. If ADD can succeed only in part, CHECK says more.
+func (f *file) statusFindings(p plugin, warnings []string, err error) (found []Finding) {
+	add := func(text, fix string) {
+		found = append(found, Finding{Where: f.path, What: fmt.Sprintf("STATUS of %s in network %q: %s", p.Type, f.name(), text), Fix: edit + fix})
 	}
-	failure := new(types.Error)
-	f.explained = f.explained || !errors.As(err, &failure) || failure.Code != types.CodeLimited
-	return []Finding{{Where: f.path, What: fmt.Sprintf("STATUS of %s in network %q: %s", p.Type, f.name(), errorText(err)),
-		Fix: edit + "correct the cause in the text; the table \"Errors\" of the page of " + p.Type + " says more"}}
+	for _, warning := range warnings {
+		add(warning, "do what the text says")
+	}
+	if err != nil {
+		failure := new(types.Error)
+		f.explained = f.explained || !errors.As(err, &failure) || failure.Code != types.CodeLimited
+		add(errorText(err), "correct the cause in the text; the table \"Errors\" of the page of "+p.Type+" says more")
+	}
+	return found
 }
 
 // keyFinding returns the finding for a problem of a key. Keys with a dot belong to other programs.

@@ -22,7 +22,7 @@ import (
 	"github.com/plumb-cni/plumb/pkg/invoke"
 )
 
-// A Caller calls plugins for libcni, and drops their warnings. It kills a plugin that has not answered after Timeout,
+// A Caller calls plugins for libcni, one at a time. It kills a plugin that has not answered after Timeout,
 // and all processes that the plugin has started in its process group. invoke.RawExec of libcni would wait for a child that
 // holds the pipes of the plugin.
 type Caller struct {
@@ -30,6 +30,7 @@ type Caller struct {
 	Path    []string // CNI_PATH
 	Timeout time.Duration
 	found   map[string]*Executable
+	stderr  []byte // of the last plugin
 }
 
 // NewCaller returns a Caller.
@@ -51,14 +52,14 @@ func (c *Caller) FindInPath(plugin string, paths []string) (string, error) {
 // ExecPlugin runs a plugin, and returns what it prints to stdout. If the plugin prints an error result, that is the
 // error, as a *types.Error.
 func (c *Caller) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
-	out, warnings, err := c.Run(ctx, path, stdin, environ)
-	if err == nil {
+	out, stderr, err := c.Run(ctx, path, stdin, environ)
+	if c.stderr = stderr; err == nil {
 		return out, nil
 	}
 	if failure := invoke.ParseError(out); failure != nil {
 		return nil, failure
 	}
-	if text := strings.TrimSpace(string(warnings) + " " + string(out)); text != "" {
+	if text := strings.TrimSpace(string(stderr) + " " + string(out)); text != "" {
 		err = fmt.Errorf("%w: %.200s", err, text)
 	}
 	return nil, err
@@ -81,15 +82,22 @@ func (c *Caller) Run(ctx context.Context, path string, stdin []byte, environ []s
 	return out.Bytes(), errOut.Bytes(), err
 }
 
-// Status calls STATUS of one plugin of a list. libcni calls it from version 1.1.0 on, so the version of an older network is
+// Status calls STATUS of one plugin of a list, and returns the plugin's warnings, each of one line. libcni calls it from version 1.1.0 on, so the version of an older network is
 // set to that, if the plugin supports it.
-func (c *Caller) Status(ctx context.Context, list *libcni.NetworkConfigList, p *libcni.PluginConfig) error {
+func (c *Caller) Status(ctx context.Context, list *libcni.NetworkConfigList, p *libcni.PluginConfig) (warnings []string, err error) {
 	one := *list
 	one.Plugins = []*libcni.PluginConfig{p}
 	if slices.Contains(c.Find(ctx, p.Network.Type).Serves, "1.1.0") {
 		one.CNIVersion = "1.1.0"
 	}
-	return libcni.NewCNIConfig(c.Path, c).GetStatusNetworkList(ctx, &one)
+	c.stderr = nil
+	err = libcni.NewCNIConfig(c.Path, c).GetStatusNetworkList(ctx, &one)
+	for line := range strings.Lines(string(c.stderr)) {
+		if _, warning, is := strings.Cut(line, ": warning: "); is {
+			warnings = append(warnings, strings.TrimSpace(warning))
+		}
+	}
+	return warnings, err
 }
 
 // Damage is an error of CHECK.
