@@ -1,7 +1,9 @@
 package pool
 
 import (
+	"cmp"
 	"errors"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -49,17 +51,42 @@ func (d directory) readHint(name string) (addrs []netip.Addr, written time.Time)
 }
 
 // addHint adds an address to the owner's hint. If that is not possible, for example because the disk is full, the
-// owner has no hint, because DEL would not find an address that is missing in it.
+// owner has no hint, not for other addresses of the session either, because DEL would not find an address that is missing in it.
 func (se *Session) addHint(o owner, ip netip.Addr) error {
 	f, err := se.hints.open(o.hintName(), unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK)
 	if err == nil {
 		_, err = f.WriteString(ip.String() + "\n")
 		err = errors.Join(err, f.Close())
 	}
-	if err != nil {
-		return se.dropHint(o)
+	if err == nil {
+		return nil
 	}
+	if _, _, err := se.hints.read(o.hintName()); !errors.Is(err, fs.ErrNotExist) {
+		if err := se.dropHint(o); err != nil {
+			return err
+		}
+	}
+	se.hints.close()
+	se.hints = noDirectory
 	return nil
+}
+
+// dropHintsExcept removes the hints of all but these owners.
+func (se *Session) dropHintsExcept(owners map[owner]bool) error {
+	if se.hints == noDirectory {
+		return nil
+	}
+	keep := map[string]bool{}
+	for o := range owners {
+		keep[o.hintName()] = true
+	}
+	names, err := se.hints.names()
+	for _, name := range names {
+		if !keep[name] {
+			err = cmp.Or(err, se.hints.remove(name))
+		}
+	}
+	return err
 }
 
 // dropHint removes the owner's hint, if there is one.
@@ -84,9 +111,10 @@ func (se *Session) openHints() {
 		se.hints = hints
 		return
 	}
-	if se.lock >= 0 && se.dir.isLocal() {
-		se.releaseEarlierBoots()
+	if se.lock < 0 || !se.dir.isLocal() { // where nothing would remove the directory after the next boot
+		return
 	}
+	se.releaseEarlierBoots()
 	if os.MkdirAll(path, 0o700) == nil {
 		if hints, err := openDirectory(path, unix.O_NOFOLLOW); err == nil {
 			se.hints = hints

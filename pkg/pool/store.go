@@ -102,11 +102,10 @@ func (s Store) ReleaseInvalid(r *skel.Request) (released []netip.Addr, err error
 		err := se.readAll(func(res reservation, err error) {
 			if err == nil && !valid[res.owner] {
 				err = se.remove(res)
-				_ = se.dropHint(res.owner)
 			}
 			first = cmp.Or(first, err)
 		})
-		return cmp.Or(err, first)
+		return cmp.Or(err, first, se.dropHintsExcept(valid))
 	})
 }
 
