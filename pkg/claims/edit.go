@@ -1,6 +1,8 @@
 package claims
 
 import (
+	"errors"
+	"io/fs"
 	"maps"
 	"slices"
 	"strings"
@@ -224,6 +226,9 @@ func (e *edit) deleteUnusedChains(tx *nft.Tx) error {
 			continue
 		}
 		use, err := e.store.Conn.ChainUse(table, chain)
+		if errors.Is(err, fs.ErrNotExist) { // another call has just deleted it, and the commit will find that out
+			continue
+		}
 		if err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"github.com/plumb-cni/plumb/pkg/claims"
@@ -72,7 +73,8 @@ func (a *attachment) spoofCheck() macSpoofCheck {
 func formerSpoofCheck(r *skel.Request, prev *types.Result) macSpoofCheck {
 	s := macSpoofCheck{node: r.Node, owner: r.Attachment()}
 	port, found := nodeInterface(prev, bridgeName(r))
-	if !found {
+	isBridge := func(in types.Interface) bool { return in.Sandbox == "" && in.Name == bridgeName(r) }
+	if !found || !slices.ContainsFunc(prev.Interfaces, isBridge) { // the configuration may have changed
 		return s
 	}
 	index, found := prev.Container(r.IfName)

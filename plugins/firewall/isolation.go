@@ -305,11 +305,12 @@ func (f *firewall) delElements() error {
 	if f.c == nil {
 		return f.removeSources(f.sourcesInPrev()...)
 	}
-	return f.c.Atomically("nft delete elements of "+f.r.Attachment().String(), func(tx *nft.Tx) error {
+	attachment := f.r.Attachment().String()
+	err := f.c.Atomically("nft delete elements of "+attachment, func(tx *nft.Tx) error {
 		_, err := f.private().Delete(tx)
-		return errors.Join(err, f.delSources(tx),
-			f.replaceElements(tx, nil, func(e nft.Element) (bool, error) { return f.isGone(bridgeOf(e.Key)) }))
+		return errors.Join(err, f.replaceElements(tx, nil, func(e nft.Element) (bool, error) { return f.isGone(bridgeOf(e.Key)) }))
 	})
+	return errors.Join(err, f.c.Atomically("nft delete sources of "+attachment, f.delSources))
 }
 
 // gcElements deletes the elements and sources of attachments that are not in keep, and the elements of bridges that are
@@ -319,17 +320,19 @@ func (f *firewall) gcElements(keep types.Set) error {
 		return nil
 	}
 	network := f.r.Conf.Name
-	return f.c.Atomically("nft delete stale elements of network "+network, func(tx *nft.Tx) error {
+	err := f.c.Atomically("nft delete stale elements of network "+network, func(tx *nft.Tx) error {
 		_, err := f.private().GC(tx, network, keep)
-		deleted, sourcesErr := f.sourceStore().GC(tx, network, keep)
-		bridgesErr := f.replaceElements(tx, nil, func(e nft.Element) (bool, error) {
+		return errors.Join(err, f.replaceElements(tx, nil, func(e nft.Element) (bool, error) {
 			if e.Comment != nft.NetworkPrefix(network) {
 				return f.isGone(bridgeOf(e.Key))
 			}
 			return f.isUnused(bridgeOf(e.Key))
-		})
-		return errors.Join(err, sourcesErr, f.removeSources(parseSources(deleted)...), bridgesErr)
+		}))
 	})
+	return errors.Join(err, f.c.Atomically("nft delete stale sources of network "+network, func(tx *nft.Tx) error {
+		deleted, err := f.sourceStore().GC(tx, network, keep)
+		return errors.Join(err, f.removeSources(parseSources(deleted)...))
+	}))
 }
 
 // checkPolicy returns an error that names what differs from the policy in nf_tables.
