@@ -38,8 +38,10 @@ itself, but host-local may release reservations from before a reboot.`,
 			if err != nil {
 				return fmt.Errorf("explain %s: %w", a.ID(), err)
 			}
-			for _, d := range caller.Check(c.Context(), a) {
-				p.AddDamage(d.Plugin, d.Err)
+			if a.HasNamespace() {
+				for _, d := range caller.Check(c.Context(), a) {
+					p.AddDamage(d.Plugin, d.Err)
+				}
 			}
 			paths = append(paths, p)
 		}

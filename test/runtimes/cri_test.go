@@ -181,7 +181,7 @@ var _ = Describe("containerd", func() {
 			}
 			Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty())
 			nstest.MustDial(GinkgoTB(), c.Outside, net.JoinHostPort(nstest.NodeV4, "8079"), nstest.OutsideV4)
-			Expect(c.gc()).To(HavePrefix("removed things of 0 attachments"))
+			Expect(c.gc()).To(HavePrefix("removed resources of 0 attachments"))
 		},
 		Entry("because ADD and DEL of the last plugin failed", func(c *containerd) {
 			fail := filepath.Join(c.bin, "fail-tuning")

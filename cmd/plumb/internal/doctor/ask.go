@@ -51,18 +51,22 @@ func (k asker) findStatus(files []*file) (found []Finding) {
 // IPAM plugin runs: an error of the first call may hide others.
 func (k asker) status(f *file, p plugin, complete bool) (found []Finding) {
 	var keys []types.Problem
-	var warnings []string
+	var strictErr error
 	if k.caller.Find(k.ctx, p.Type).Version != "" {
 		strict, err := libcni.InjectConf(p.PluginConfig, map[string]any{"strict": true})
+		var warnings []string
 		if err == nil {
 			warnings, err = k.caller.Status(k.ctx, f.list, strict)
+		}
+		if err == nil {
+			return f.statusFindings(p, warnings, nil)
 		}
 		failure := new(types.Error)
 		if errors.As(err, &failure) {
 			keys = failure.Problems
 		}
-		if keys == nil && (err == nil || complete) {
-			return f.statusFindings(p, warnings, err)
+		if len(keys) == 0 {
+			strictErr = err
 		}
 	}
 	for _, problem := range keys {
@@ -73,6 +77,11 @@ func (k asker) status(f *file, p plugin, complete bool) (found []Finding) {
 	if complete && !wrongType {
 		warnings, err := k.caller.Status(k.ctx, f.list, p.PluginConfig)
 		found = append(found, f.statusFindings(p, warnings, err)...)
+		if err == nil && strictErr != nil { // a value that the plugin ignores
+			explained := f.explained
+			found = append(found, f.statusFindings(p, nil, strictErr)...)
+			f.explained = explained
+		}
 	}
 	return found
 }
@@ -116,7 +125,7 @@ func (f *file) keyFinding(p plugin, problem types.Problem) []Finding {
 func (k asker) findDamaged(attachments []*node.Attachment, files []*file) (found []Finding) {
 	skip := map[string]bool{}
 	for _, f := range files {
-		skip[f.name()] = f.list == nil || f.explained || f.incomplete
+		skip[f.name()] = skip[f.name()] || f.list == nil || f.explained || f.incomplete
 	}
 	containers := map[string][]string{} // by the text of the damage
 	for _, a := range attachments {

@@ -110,6 +110,9 @@ func (o Options) Examine(ctx context.Context, progress func(check string)) (*Rep
 			r.Findings = append(r.Findings, f)
 		}
 	}
+	if err := ctx.Err(); err != nil { // the last check found that its calls were ended
+		return nil, err
+	}
 	for _, x := range caller.Executables() {
 		r.Executables = append(r.Executables, x.Path)
 	}

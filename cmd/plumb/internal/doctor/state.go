@@ -209,10 +209,10 @@ func (s *state) findOrphans() (found []Finding) {
 	return found
 }
 
-// isOld reports whether the file of a resource still exists, and no ADD writes it now.
+// isOld reports whether the file of a resource is still the same, and no ADD writes it now.
 func isOld(r node.Resource) bool {
-	_, err := os.Lstat(r.Where)
-	return err == nil && r.Since != nil && time.Since(*r.Since) >= maxAddTime
+	info, err := os.Lstat(r.Where)
+	return err == nil && r.Since != nil && info.ModTime().Equal(*r.Since) && time.Since(*r.Since) >= maxAddTime
 }
 
 // findReservations finds reservations for live containers that their ADD did not return. CHECK sees only those in the ranges

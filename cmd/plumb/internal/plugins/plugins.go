@@ -87,7 +87,10 @@ func (c *Caller) Run(ctx context.Context, path string, stdin []byte, environ []s
 func (c *Caller) Status(ctx context.Context, list *libcni.NetworkConfigList, p *libcni.PluginConfig) (warnings []string, err error) {
 	one := *list
 	one.Plugins = []*libcni.PluginConfig{p}
-	if slices.Contains(c.Find(ctx, p.Network.Type).Serves, "1.1.0") {
+	serves := func(plugin string) bool {
+		return plugin == "" || slices.Contains(c.Find(ctx, plugin).Serves, "1.1.0")
+	}
+	if serves(p.Network.Type) && serves(p.Network.IPAM.Type) {
 		one.CNIVersion = "1.1.0"
 	}
 	c.stderr = nil
