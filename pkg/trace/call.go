@@ -8,15 +8,15 @@ import (
 	"time"
 )
 
-// Pipe is the path of the named pipe that "plumb trace" makes and reads. While a process reads the pipe,
+// Pipe is the path of the named pipe that "plumb trace" creates and reads. While a process reads the pipe,
 // each plugin writes its records to it.
 const Pipe = "/run/plumb/trace"
 
 // MaxPipeLine is the size in bytes of the longest line that Tracer.Pipe receives. It is PIPE_BUF: the kernel
-// never mixes a write of at most this size with those of other processes (pipe(7)).
+// never mixes a write of at most this size with writes of other processes (pipe(7)).
 const MaxPipeLine = 4096
 
-// A Call says which call of which plugin a tracer logs. Fields that a verb does not have are empty.
+// A Call describes the plugin call that a tracer logs. A field that does not apply to the verb is empty.
 type Call struct {
 	Command     string `json:"command"`
 	Plugin      string `json:"plugin"`
@@ -25,40 +25,40 @@ type Call struct {
 	ContainerID string `json:"containerID,omitempty"`
 	IfName      string `json:"ifName,omitempty"`
 	PID         int    `json:"pid"`
-	// ParentPID is the process that called the plugin: for an IPAM plugin, that of the interface plugin.
+	// ParentPID is the ID of the process that called the plugin. The parent of an IPAM plugin is the interface plugin.
 	ParentPID int `json:"parentPID"`
 }
 
 // The values of Record.Event.
 const (
-	EventBegin = "begin" // of a call
-	EventStep  = "step"
-	EventEnd   = "end" // of a call
+	EventBegin = "begin" // a call starts
+	EventStep  = "step"  // a step has ended
+	EventEnd   = "end"   // a call has ended
 )
 
-// A Record is one line of CNI_LOG_FILE or Pipe: the begin of a call, a step that has ended, or the end of
-// a call.
+// A Record is one line of CNI_LOG_FILE or Pipe. It records the start of a call, a step that has ended, or the end
+// of a call.
 type Record struct {
-	Time       time.Time `json:"time"` // when the call or the step began
+	Time       time.Time `json:"time"` // when the call or the step started
 	Event      string    `json:"event"`
 	Call       string    `json:"call,omitempty"` // the ID that all records of a call share
 	Who        string    `json:"plugin"`         // the plugin and the verb: "bridge ADD"
 	Step       string    `json:"step,omitempty"`
-	OffsetMS   float64   `json:"offsetMs"`   // of a step: milliseconds from the begin of the first step to that of this step
+	OffsetMS   float64   `json:"offsetMs"`   // of a step: milliseconds from the start of the first step to the start of this step
 	DurationMS float64   `json:"durationMs"` // of a step, or of a call that has ended: the duration in milliseconds
 	Error      string    `json:"error,omitempty"`
-	Code       uint      `json:"code,omitempty"` // of the error of a call
+	Code       uint      `json:"code,omitempty"` // the error code of a call that failed
 	Lost       int       `json:"lost,omitempty"` // at the end of a call: the number of its records that are not in the pipe
-	// About says which call begins or ends. It is nil in the record of a step.
+	// About is the call that starts or ends. It is nil in the record of a step.
 	About *Call `json:"about,omitempty"`
 }
 
-// logsCall reports whether the begin and the end of the call are logged: Text has only the steps.
+// logsCall reports whether t logs the start and the end of a call. Text receives only steps.
 func (t *Tracer) logsCall() bool {
 	return t != nil && (t.JSON != nil || t.Pipe != nil || t.OTLP != nil)
 }
 
-// BeginCall logs that a call begins. The caller must call EndCall at its end.
+// BeginCall logs that a call starts. The caller must call EndCall at its end.
 func (t *Tracer) BeginCall(c Call) {
 	if !t.logsCall() {
 		return
