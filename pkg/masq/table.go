@@ -9,7 +9,7 @@ import (
 
 // Layout returns the table inet plumb with the maps and the base chain of masquerade. The
 // plugins share the table: port maps (plugins/portmap) add their maps and chains to this
-// layout, so the table is the same whichever plugin makes it.
+// layout, so the table is the same whichever plugin creates it.
 func Layout() nft.Layout {
 	return nft.Layout{
 		Table:   nft.Table{Family: nft.Inet, Name: "plumb"},
@@ -34,8 +34,9 @@ func Layout() nft.Layout {
 // accepts such packets where route_localnet is set (CVE-2020-8558). The chain does not drop
 // answers of containers: at this hook, the destination of an answer is still the address that the
 // request was masqueraded with. It does not drop packets from a VRF, which has a loopback address
-// of its own, nor from lo and network cards, which have no kind (see nft.IifKindNot). The chain is
-// made with the table, because route_localnet stays set when the ruleset is flushed.
+// of its own, nor from lo and network cards, which have no kind (see nft.IifKindNot). Every plugin
+// that creates the table creates this chain as well, because route_localnet stays 1 when the
+// ruleset is flushed.
 func LocalnetGuard() nft.Chain {
 	return nft.Chain{
 		Name:  "localnet",
@@ -44,8 +45,8 @@ func LocalnetGuard() nft.Chain {
 	}
 }
 
-// addressMap returns the name of the map from an address whose packets are masqueraded to the
-// chain of its network.
+// addressMap returns the name of the map whose keys are the addresses to masquerade. The value of
+// an address is a jump to the chain of its subnet.
 func addressMap(f nft.Family) string {
 	if f == nft.IPv6 {
 		return "masq6"
@@ -55,7 +56,7 @@ func addressMap(f nft.Family) string {
 
 // subnetChain returns the chain that masquerades the packets from a subnet of a network,
 // except those that stay in the subnet and those to a multicast address. All attachments in
-// the subnet share the chain. Its name contains all that its rules depend on.
+// the subnet share the chain. Its name contains everything that its rules depend on.
 func subnetChain(network string, subnet netip.Prefix) nft.Chain {
 	subnet = subnet.Masked()
 	return nft.Chain{

@@ -6,7 +6,7 @@
 // What belongs to one attachment is stored in elements of sets and maps. The comment of an
 // element names its owner (see Owner), and package claims adds and deletes the elements. A Layout
 // describes a table with its sets, chains and rules, which all attachments share. Conn.Ensure
-// creates what is missing of a layout; nothing of it is undone.
+// creates the parts of a layout that are missing, and no undo deletes them.
 package nft
 
 import (
@@ -42,8 +42,8 @@ type Conn struct {
 // Open connects to nf_tables in h. It returns ErrUnavailable if the kernel has none.
 //
 // There is nothing to close: the socket is closed with h. Closing it after a deletion waits for
-// a grace period of the kernel (5 to 13 ms). At the end this wait overlaps with that for deleted
-// links.
+// a grace period of the kernel (5 to 13 ms). When h is closed, this wait overlaps with the wait
+// for deleted links.
 func Open(h *ns.Handle) (*Conn, error) {
 	c := &Conn{h: h}
 	if err := c.step("open nftables", c.probe); err != nil {
@@ -52,8 +52,8 @@ func Open(h *ns.Handle) (*Conn, error) {
 	return c, nil
 }
 
-// probe returns ErrUnavailable if the kernel has no nf_tables. Then it answers EINVAL to a
-// message for this subsystem, after it has tried to load the module. nftables.Conn.GetGen would
+// probe returns ErrUnavailable if the kernel has no nf_tables. Such a kernel tries to load the
+// module, and then answers EINVAL to a message for this subsystem. nftables.Conn.GetGen would
 // hide the error number.
 func (c *Conn) probe() error {
 	_, err := c.nft.ListTableOfFamily("plumb", nftables.TableFamilyINet)
@@ -90,8 +90,8 @@ func (c *Conn) dial() error {
 }
 
 // step runs f as one step of the tracer. If f returns an error that is not the kernel's answer
-// to a request, the socket may contain answers that were not read. Then the next step opens a
-// new socket.
+// to a request, the socket may contain answers that were not read, and the next step opens a new
+// socket.
 func (c *Conn) step(name string, f func() error) error {
 	return c.h.Step(name, func() error {
 		if c.nft == nil {

@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNotNamespace is the error for a path that exists but is not a network namespace:
+// ErrNotNamespace is the error for a path that exists but is not a network namespace,
 // for example a plain file that was left when the namespace was unmounted.
 var ErrNotNamespace = errors.New("not a network namespace")
 
@@ -33,7 +33,7 @@ type Handle struct {
 	path  string
 	self  bool // opened by Self
 	trace *trace.Tracer
-	keep  []func() error // see Keep
+	keep  []func() error // the functions that Close calls, see Keep
 }
 
 // Open opens the namespace at path. Its steps are logged by t, which may be nil. The error
@@ -55,8 +55,8 @@ func Open(path string, t *trace.Tracer) (*Handle, error) {
 	return h, nil
 }
 
-// ownPath is the path of the calling thread's namespace. The path that netns.Get uses has a
-// process ID in it, which is wrong if /proc belongs to another PID namespace.
+// ownPath is the path of the calling thread's namespace. The path that netns.Get uses contains
+// a process ID, which is wrong if /proc belongs to another PID namespace.
 const ownPath = "/proc/thread-self/ns/net"
 
 // Self opens the namespace of this process. The caller must close the handle.
@@ -99,7 +99,8 @@ func (h *Handle) Self() bool { return h.self }
 // Path returns the path that the namespace was opened at.
 func (h *Handle) Path() string { return h.path }
 
-// Command returns the words as a command for sh that runs in the namespace.
+// Command returns the words as a command for sh, quoted where necessary. If the handle was not
+// opened by Self, the command begins with nsenter and runs in the namespace.
 func (h *Handle) Command(words ...string) string {
 	if !h.self {
 		words = append([]string{"nsenter", "--net=" + h.path}, words...)
@@ -158,8 +159,8 @@ func (h *Handle) CanHaveCookie(cookie uint64) bool {
 
 // Do runs f in the namespace, waits until f has returned, and returns its error. f runs in a
 // goroutine of its own, on a thread that no other goroutine uses until the thread is back in
-// the process's own namespace. So the caller never leaves its namespace, and f can call Do of
-// any other handle. If the thread cannot return to its own namespace, it is ended, and Do
+// the process's own namespace. Therefore the caller never leaves its namespace, and f can call Do
+// of any other handle. If the thread cannot return to its own namespace, it is ended, and Do
 // returns an error. If f panics, Do panics with a Panic.
 func (h *Handle) Do(f func() error) (err error) {
 	var panicked *Panic
