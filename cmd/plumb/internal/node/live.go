@@ -17,16 +17,16 @@ import (
 // A LiveList says which containers of the node live.
 type LiveList struct {
 	IDs map[string]bool
-	// Made is when the list was made, at the earliest. A container that began later can be missing.
+	// Made is the earliest time at which the list can have been made. A container that started later may be missing.
 	Made time.Time
 	// None says that an operator has confirmed that no container with an attachment lives.
 	None bool
-	// Dead are the containers of which an operator has said that they do not live. If it is set, all others live, and
-	// IDs has none.
+	// Dead contains the containers that the operator named as dead. If Dead is not nil, all other containers live, and IDs
+	// is not used.
 	Dead map[string]bool
 }
 
-// NewDead returns the list by which these containers do not live, and all others of the inventory do.
+// NewDead returns a list in which these containers are dead, and all other containers of the inventory live.
 func (inv *Inventory) NewDead(containerIDs []string) LiveList {
 	list := LiveList{Dead: map[string]bool{}, Made: inv.Time}
 	for _, id := range containerIDs {
@@ -35,7 +35,7 @@ func (inv *Inventory) NewDead(containerIDs []string) LiveList {
 	return list
 }
 
-// lives reports whether a container lives by the list.
+// lives reports whether a container lives according to the list.
 func (l LiveList) lives(containerID string) bool {
 	if l.Dead != nil {
 		return !l.Dead[containerID]
@@ -43,7 +43,7 @@ func (l LiveList) lives(containerID string) bool {
 	return l.IDs[containerID] || l.IDs[runtimeID(containerID)]
 }
 
-// isGiven reports whether there is a list.
+// isGiven reports whether the operator gave a list. The zero LiveList is none.
 func (l LiveList) isGiven() bool { return l.IDs != nil || l.Dead != nil || l.None }
 
 // runtimeID returns the ID that a runtime prints for a container. nerdctl gives plugins the ID <namespace>-<id>, where
@@ -56,25 +56,27 @@ func runtimeID(containerID string) string {
 	return id
 }
 
-// ShortID returns a container ID with 12 characters, as in the tables of crictl and podman, after the namespace of nerdctl.
+// ShortID returns the first 12 characters of a container ID, as the tables of crictl and podman show it. It keeps nerdctl's
+// namespace in front of them.
 func ShortID(containerID string) string {
 	namespace := len(containerID) - len(runtimeID(containerID))
 	return containerID[:min(namespace+12, len(containerID))]
 }
 
-// A Life says whether a container lives.
+// A Life is the verdict whether a container lives.
 type Life string
 
 // The values of Life.
 const (
 	Alive   Life = "alive"
-	Suspect Life = "suspect" // nothing proves either: gc removes what belongs to the container if it is forced to
+	Suspect Life = "suspect" // nothing proves that the container lives or is dead. gc removes what belongs to it only with --force
 	Dead    Life = "dead"
 )
 
-// Judge returns whether the container of an attachment lives, by the list and by what the node shows, and the reason if
-// that is not the list. Without a list, which is the zero LiveList, a result in libcni's cache counts as an entry of one.
-// A process in the namespace of the container counts for more than any list.
+// Judge returns whether the container of an attachment lives, and the reason. It uses the list and what the node holds. The
+// reason is empty if the container lives according to the list. Without a list, a container that has a result in libcni's
+// cache lives, unless the namespace that the result names is gone or belongs to another process. A container with a process
+// in its namespace lives, whatever the list says.
 func (inv *Inventory) Judge(a *Attachment, live LiveList) (Life, string) {
 	c := inv.containers[a.ContainerID]
 	switch {
@@ -98,12 +100,12 @@ func (inv *Inventory) Judge(a *Attachment, live LiveList) (Life, string) {
 	return Suspect, "libcni's cache has no result of it"
 }
 
-// ErrNoneLive is the error for a list without any container of the node: most often the program that should
-// make the list has failed.
+// ErrNoneLive is the error for a list that contains no container of the node, most often because the program that
+// should have printed the list failed.
 var ErrNoneLive = errors.New("no container with an attachment lives")
 
-// ReadLive reads a list of whole container IDs, separated by white space. A file was made when it was written,
-// and what comes from a pipe was made after begin.
+// ReadLive reads a list of whole container IDs, separated by white space. The list in a regular file was made when the
+// file was written. A list from a pipe was made after begin.
 func ReadLive(file *os.File, begin time.Time) (LiveList, error) {
 	list := LiveList{IDs: map[string]bool{}, Made: begin}
 	if info, err := file.Stat(); err == nil && info.Mode().IsRegular() {
@@ -119,7 +121,7 @@ func ReadLive(file *os.File, begin time.Time) (LiveList, error) {
 	return list, err
 }
 
-// LiveFromResults returns the containers of which libcni's cache has a result.
+// LiveFromResults returns the list of the containers of which libcni's cache contains a result.
 func (inv *Inventory) LiveFromResults() LiveList {
 	list := LiveList{IDs: map[string]bool{}, Made: inv.Time}
 	for _, a := range inv.Attachments {
@@ -130,8 +132,9 @@ func (inv *Inventory) LiveFromResults() LiveList {
 	return list
 }
 
-// Check returns an error if the list cannot be one of the containers of this node: if it has IDs that are shortened or
-// in other case, or if none of them has an attachment, unless the list says so.
+// Check returns an error if the list cannot be a list of the live containers of this node, because it contains an ID that
+// is shortened or in other case, or no ID of a container with an attachment. If None is set, Check returns nil. If Dead is
+// set, Check returns an error for a dead container for which the node holds nothing.
 func (l LiveList) Check(inv *Inventory) error {
 	if l.None {
 		return nil
