@@ -32,7 +32,7 @@ var _ = Describe("reading from outside", func() {
 		Expect(Networks(node.DataDir)).To(Equal([]string{"net"}))
 	})
 
-	It("returns nothing if there is no folder, and makes none", func() {
+	It("returns nothing if there is no directory, and creates none", func() {
 		dir := GinkgoTB().TempDir() + "/none"
 		Expect(Networks(dir)).To(BeEmpty())
 		Expect(Reservations(dir, "net")).To(BeEmpty())

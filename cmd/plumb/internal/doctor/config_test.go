@@ -38,12 +38,12 @@ const good = `{
 // A mistake is one that plumb doctor must find on a node with the configuration good.
 type mistake struct {
 	make func(n *testNode)
-	what string // of the finding, or its place
-	// byHand follows the advice, if that is no command.
+	what string // a part of the finding's place and text
+	// byHand does what the advice says. It is nil if the advice is a command.
 	byHand func(n *testNode)
 }
 
-// change returns the mistake of another text in the configuration, which is changed back by hand.
+// change returns the mistake that the configuration contains the text to instead of from. byHand changes it back.
 func change(from, to, what string) mistake {
 	return mistake{
 		make:   func(n *testNode) { n.change("10-pods.conflist", from, to) },
@@ -52,7 +52,7 @@ func change(from, to, what string) mistake {
 	}
 }
 
-// more returns the mistake of a second plugin in the configuration. To mend it, from is replaced by to.
+// more returns the mistake that the configuration contains a second plugin with a mistake. byHand replaces from by to.
 func more(plugin, from, to, what string) mistake {
 	m := change(from, to, what)
 	m.make = func(n *testNode) {
@@ -62,7 +62,7 @@ func more(plugin, from, to, what string) mistake {
 	return m
 }
 
-// second returns a mistake in a second file, which is removed by hand.
+// second returns the mistake that there is a second file with this text. byHand removes the file.
 func second(name, text, what string) mistake {
 	return mistake{
 		make:   func(n *testNode) { n.write(name, text) },
@@ -89,7 +89,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 		Expect(nstest.Compare(before, state())).To(BeEmpty())
 	})
 
-	It("reads the files of its arguments instead of the folder", func() {
+	It("reads the files of its arguments instead of the directory", func() {
 		n := newTestNode("bridge", "host-local")
 		n.write("10-pods.conflist", "{")
 		other := filepath.Join(n.dir, "other.conflist")
@@ -112,7 +112,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 		Expect(out).To(MatchRegexp("(?s)not examined: STATUS of the plugins: run plumb as root\n.*nothing found"))
 	})
 
-	It("refuses files together with --wire", func() {
+	It("refuses files together with --probe", func() {
 		n := newTestNode("bridge", "host-local")
 		_, err := n.Exec(filepath.Join(n.built, "plumb"), "doctor", "--probe", "x.conflist")
 		Expect(err).To(MatchError(ContainSubstring("exit status 2: plumb: --live and --probe are for what the node holds")))
@@ -155,7 +155,7 @@ var _ = Describe("plumb doctor on configurations", func() {
 			what:   "10-pods.conflist:3: not valid JSON",
 			byHand: func(n *testNode) { n.change("10-pods.conflist", `"pods,`, `"pods",`) },
 		}),
-		Entry("a link that leads nowhere", "syntax", mistake{
+		Entry("a dangling link", "syntax", mistake{
 			make: func(n *testNode) { n.sh("ln -s /nonexist " + n.confDir() + "/06-l.conflist") },
 			what: "06-l.conflist: cannot be read: it is a link to /nonexist: no such file or directory",
 		}),

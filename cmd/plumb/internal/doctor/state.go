@@ -193,9 +193,9 @@ func (s *state) findNoNetworks(files []*file) (found []Finding) {
 	return found
 }
 
-// findOrphans finds reservations and nftables elements that name no container: no DEL removes them. It leaves out files that
-// are younger than maxAddTime, because the reference plugin creates the file before it writes the name, and those that STATUS
-// of host-local, which was called meanwhile, has removed.
+// findOrphans finds reservations and nftables elements that name no container, so that no DEL removes them. It skips files that
+// are younger than maxAddTime, because the reference plugin creates the file before it writes the name, and files that a
+// plugin has removed since the inventory was read.
 func (s *state) findOrphans() (found []Finding) {
 	for _, a := range s.inventory.Attachments {
 		for _, r := range a.Resources {

@@ -35,7 +35,7 @@ const masqueraded = `{
 }
 `
 
-// onNode makes libcni start the plugins on a node.
+// onNode is an invoke.Exec that starts plugins on a node.
 type onNode struct {
 	invoke.RawExec
 	version.PluginDecoder
@@ -56,7 +56,7 @@ type usedNode struct {
 	cni *libcni.CNIConfig
 }
 
-// newUsedNode returns a node with the network masqueraded and the container d1.
+// newUsedNode returns a node with the network of the configuration masqueraded, and the namespace of its container d1.
 func newUsedNode() (n *usedNode, d1 *nstest.NS) {
 	GinkgoHelper()
 	n = &usedNode{testNode: newTestNode("bridge", "host-local", "portmap", "firewall")}
@@ -64,7 +64,7 @@ func newUsedNode() (n *usedNode, d1 *nstest.NS) {
 	return n, n.add("d1")
 }
 
-// attachBy makes the configuration that of the network to which add and del attach containers.
+// attachBy writes the configuration of the network to which add attaches containers, and from which del detaches them.
 func (n *usedNode) attachBy(configuration string) {
 	GinkgoHelper()
 	n.cni = libcni.NewCNIConfigWithCacheDir([]string{n.bin()}, filepath.Join(n.dir, "cache"), &onNode{node: n.NS})
@@ -101,7 +101,7 @@ func (n *usedNode) result(id string) string {
 	return filepath.Join(n.dir, "cache", "results", "pods-"+id+"-eth0")
 }
 
-// age makes all files of the node two hours old.
+// age sets the age of all files of the node to two hours.
 func (n *usedNode) age() {
 	GinkgoHelper()
 	n.ageBy(2 * time.Hour)
@@ -119,7 +119,7 @@ func (n *usedNode) ageBy(d time.Duration) {
 	})).To(Succeed())
 }
 
-// commandIn returns the command that an advice for a person has after a colon.
+// commandIn returns the command that follows "any more: " in an advice for a person.
 func commandIn(f doctor.Finding) string {
 	GinkgoHelper()
 	_, command, found := strings.Cut(f.Fix, "any more: ")
@@ -167,7 +167,7 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 		BeforeEach(func() {
 			n, _ = newUsedNode()
 		})
-		// leave leaves what a node holds for a container d2 whose runtime never called DEL.
+		// leave adds a container d2 and removes its namespace without a DEL.
 		leave := func() {
 			n.add("d2").Remove(GinkgoTB())
 			Eventually(func() string { return n.sh("ip -o link show type veth | wc -l") }).Should(Equal("1\n"))
@@ -237,7 +237,7 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 			n.requireMended(finding, func() { n.sh(commandIn(finding)) })
 		})
 
-		It("takes no missing folder of namespaces for evidence", func() {
+		It("takes no missing directory of namespaces for evidence", func() {
 			d2 := n.add("d2")
 			d2.Remove(GinkgoTB())
 			Eventually(func() string { return n.sh("ip -o link show type veth | wc -l") }).Should(Equal("1\n"))
@@ -282,7 +282,7 @@ var _ = Describe("plumb doctor on what the node holds", func() {
 			n.requireMended(other, func() { n.sh(commandIn(other)) })
 		})
 
-		It("removes the things of a network of which only libcni's cache has the configuration", func() {
+		It("removes the resources of a network of which only libcni's cache contains the configuration", func() {
 			leave()
 			n.write("10-pods.conflist", `{"cniVersion": "1.1.0", "name": "other", "plugins": [{"type": "bridge", "bridge": "other"}]}`)
 			n.requireMended(n.find("leftover", "container d2"), nil)
