@@ -23,7 +23,7 @@ import (
 // first set are the keys of claims. The keys of the elements in the other sets begin with them.
 type Group []string
 
-// A Claim is one key of a Group, which one attachment at a time can own.
+// A Claim is the claim of an attachment to one key of a Group. Only one attachment at a time owns the key.
 type Claim struct {
 	Description fmt.Stringer // describes the claim in errors and warnings
 	Group       Group
@@ -32,7 +32,8 @@ type Claim struct {
 	PerContainer bool
 }
 
-// mayBelong reports whether the key of the claim may belong to other instead of owner. Both are comments of elements.
+// mayBelong reports whether it is not a conflict that other owns the key of the claim instead of owner. Both are comments
+// of elements.
 func (c Claim) mayBelong(other, owner string) bool {
 	of, _ := types.ParseAttachment(owner)
 	by, _ := types.ParseAttachment(other)
@@ -41,9 +42,10 @@ func (c Claim) mayBelong(other, owner string) bool {
 
 // A Store adds, checks and deletes the claims of one attachment in a table.
 //
-// Each change is one transaction, which is made in the generation of the ruleset in which the
-// elements were read. An Add of keys that nobody owns, and a Delete of known claims, look up these
-// keys alone. Whole sets are read by GC, by a Delete without claims, and when a key belongs or belonged to another owner.
+// Each change is one transaction, which is committed only in the generation of the ruleset in which
+// the elements were read. An Add of keys that nobody owns, and a Delete of known claims, look up only
+// these keys. GC and a Delete without claims read whole sets, and so do an Add of a key that another
+// attachment owns, and a Delete of a key with a former owner.
 type Store struct {
 	Conn        *nft.Conn
 	Layout      nft.Layout // only its table and the types of its sets are used
@@ -168,8 +170,8 @@ func (s *Store) Delete(tx *nft.Tx) (deleted []nft.SetElement, err error) {
 	return deleted, e.deleteUnusedChains(tx)
 }
 
-// ownRefs returns where the elements of the claims are, and the first ones of their former owners. Without claims, it finds
-// the owner's elements by their comments.
+// ownRefs returns the refs of the elements of the claims, and the refs at which the elements of former owners in the first
+// sets of the groups may be. Without claims, it finds the owner's elements by their comments.
 func (s *Store) ownRefs() (refs []nft.ElementRef, err error) {
 	for _, c := range s.Claims {
 		refs = append(refs, formerRef(c.Elements[0].Ref()))
@@ -196,8 +198,8 @@ func (s *Store) ownRefs() (refs []nft.ElementRef, err error) {
 	return refs, nil
 }
 
-// refsIn returns where the owner has elements in a set and in that of former owners, and where their
-// former owners have theirs.
+// refsIn returns the refs of the owner's elements in a set and in its set for former owners. For each
+// element in the first of these sets, it also returns the ref at which the former owner's may be.
 func (s *Store) refsIn(set string) (refs []nft.ElementRef, err error) {
 	for _, name := range []string{set, set + formerSuffix} {
 		elements, err := s.Conn.ElementsOf(s.Layout.Table, name, nft.Owner(s.Owner))
@@ -214,7 +216,8 @@ func (s *Store) refsIn(set string) (refs []nft.ElementRef, err error) {
 	return refs, nil
 }
 
-// GC adds the deletion of the claims of all owners in the network that are not in keep to tx.
+// GC adds to tx the deletion of the claims of all owners in the network that are not in keep. It returns the deleted
+// elements.
 func (s *Store) GC(tx *nft.Tx, network string, keep types.Set) (deleted []nft.SetElement, err error) {
 	kept := map[string]bool{}
 	for a := range keep {

@@ -11,12 +11,12 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// An edit reads elements of a store's table, records which elements the table shall have, and
-// adds the differences to a transaction. The zero Element stands for one that does not exist.
+// An edit reads elements of a store's table, records which elements the table must contain, and
+// adds the differences to a transaction. The zero Element stands for an element that does not exist.
 type edit struct {
 	store  *Store
 	before map[nft.ElementRef]nft.Element // as they were read
-	after  map[nft.ElementRef]nft.Element // as they shall be
+	after  map[nft.ElementRef]nft.Element // as they must be after the transaction
 	order  []nft.ElementRef               // all refs, in the order in which they were read or put
 }
 
@@ -78,7 +78,7 @@ func isFormer(r nft.ElementRef) bool { return strings.HasSuffix(r.Set, formerSuf
 // A place is a key of a group: the first set of the group, and the key in that set.
 type place nft.ElementRef
 
-// places returns the refs of each place, with those of the former owner.
+// places returns the refs of each place, including the refs in the sets for former owners.
 func (e *edit) places() map[place][]nft.ElementRef {
 	firstSets, keySizes := map[string]string{}, map[string]int{}
 	for _, s := range e.store.Layout.Sets {
@@ -98,8 +98,8 @@ func (e *edit) places() map[place][]nft.ElementRef {
 	return refs
 }
 
-// replace adds the claims to tx, in place of those that the owner or other owners have at the
-// same keys. It returns the elements that other owners had.
+// replace adds the claims to tx, in place of the elements of the owner or of other owners at the same
+// keys. It returns the elements of other owners.
 func (s *Store) replace(tx *nft.Tx) (replaced []nft.SetElement, err error) {
 	e := s.newEdit()
 	if err := e.readSets(); err != nil {
@@ -116,8 +116,8 @@ func (s *Store) replace(tx *nft.Tx) (replaced []nft.SetElement, err error) {
 	return replaced, nil
 }
 
-// displace removes all elements of a place, and keeps those of another owner as those of the former
-// owner. It returns them.
+// displace removes all elements of a place. It keeps the elements of another owner as the former
+// owner's, and returns them.
 func (e *edit) displace(refs []nft.ElementRef) (displaced []nft.SetElement) {
 	own := nft.Owner(e.store.Owner)
 	for _, r := range refs {
@@ -138,9 +138,9 @@ func (e *edit) displace(refs []nft.ElementRef) (displaced []nft.SetElement) {
 	return displaced
 }
 
-// deleteOwners deletes the elements of the owners for which loses returns true. Where nothing
-// remains, the elements of the former owner move back. It returns the deleted elements, without
-// those that had been replaced before.
+// deleteOwners deletes the elements of the owners for which loses returns true. If no other element
+// remains at a place, the elements of the former owner move back. It returns the deleted elements,
+// except elements in the sets for former owners.
 func (e *edit) deleteOwners(loses func(owner string) bool) (deleted []nft.SetElement) {
 	for _, refs := range e.places() {
 		var former []nft.ElementRef
@@ -207,12 +207,13 @@ func (e *edit) formerSet(name string) nft.Set {
 	return s
 }
 
-// maxSharedRules is the largest number of rules in a chain that the attachments of a network share. If
-// the chain has more uses, it is in use, and its rules need not be listed, which takes most of the time.
+// maxSharedRules is the largest number of rules in a chain that the attachments of a network share. The
+// use count of a chain includes its own rules. If the count after tx is larger than maxSharedRules, something
+// jumps to the chain, and deleteUnusedChains need not list its rules, which would take most of the time.
 const maxSharedRules = 3
 
-// deleteUnusedChains adds the deletion of the chains to tx to which nothing jumps after tx, but an element
-// or a deleted chain jumped before.
+// deleteUnusedChains adds to tx the deletion of each chain to which an element or a deleted chain jumped
+// before tx, and nothing jumps after it.
 func (e *edit) deleteUnusedChains(tx *nft.Tx) error {
 	table, jumps := e.store.Layout.Table, map[string]int{} // the number of jumps that tx adds
 	for _, r := range e.order {

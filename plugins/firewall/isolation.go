@@ -29,7 +29,8 @@ import (
 //
 //	set isolated_ports { "veth1" comment "net1/cid1/eth0" }
 //
-// These elements belong to one attachment each, those of a bridge to the last ADD that had it.
+// Each element of isolated_ports belongs to one attachment. The comments of the other elements name
+// only the network of the last ADD on the bridge.
 const (
 	isolatingSet  = "isolated_bridges"
 	withinSet     = "same_bridge"
@@ -105,8 +106,9 @@ func (f *firewall) elements() []nft.SetElement {
 }
 
 // setPolicy gives the bridge the policy, and deletes what another policy left. Two bridges are
-// isolated from each other only if one place has the policies of both. Therefore a policy that iptables keeps is
-// in nf_tables as well if other bridges are there. See stages for the opposite direction.
+// isolated from each other only if nf_tables contains the policies of both, or iptables does. Therefore setPolicy
+// adds a policy of the backend iptables to nf_tables as well if nf_tables contains another bridge. See stages for the
+// opposite direction.
 func (f *firewall) setPolicy() error {
 	if f.c == nil {
 		return nil
