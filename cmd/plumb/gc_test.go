@@ -224,7 +224,7 @@ var _ = Describe("plumb gc", func() {
 			{id("a1") + "\n" + strings.ToUpper(id("d1")), "which is the container ID " + id("d1") + " in other case", exitError, []string{"--live", "-"}},
 			{strings.ToUpper(id("a1")), "which is the container ID " + id("a1") + " in other case", exitError, []string{"--live", "-"}},
 			{id("b1"), "none of the 1 IDs in the list has an attachment; Kubernetes needs the IDs of pods (crictl pods -q --no-trunc), not of their containers\n", exitError, []string{"--live", "-"}},
-			{"a1 5/6", `has "5/6", which is no container ID`, exitError, []string{"--live", "-"}},
+			{"a1 5/6", `contains "5/6", which is not a container ID`, exitError, []string{"--live", "-"}},
 			{"", "no such file", exitError, []string{"--live", b.path("none")}},
 			{"", "gc must know which containers live", exitUsage, nil},
 			{id("a1"), "give one of", exitUsage, []string{"--live", "-", "--no-live"}},

@@ -114,7 +114,7 @@ func ReadLive(file *os.File, begin time.Time) (LiveList, error) {
 	text, err := io.ReadAll(bufio.NewReader(file))
 	for _, id := range strings.Fields(string(text)) {
 		if !types.IsID(id) {
-			return list, fmt.Errorf("the list of live containers has %q, which is no container ID; give IDs only (-q)", id)
+			return list, fmt.Errorf("the list of live containers contains %q, which is not a container ID; give IDs only (-q)", id)
 		}
 		list.IDs[id] = true
 	}
