@@ -25,9 +25,8 @@ type Group []string
 
 // A Claim is the claim of an attachment to one key of a Group. Only one attachment at a time owns the key.
 type Claim struct {
-	Description fmt.Stringer // describes the claim in errors and warnings
-	Group       Group
-	Elements    []nft.SetElement // the first is in the first set of the group; the comments may be empty
+	Description fmt.Stringer     // describes the claim in errors and warnings
+	Elements    []nft.SetElement // the first is in the first set of a group, the others in its other sets; the comments may be empty
 	// PerContainer: it is not a conflict if another attachment of the same container owns the key.
 	PerContainer bool
 }

@@ -93,14 +93,13 @@ func target(owner string, port uint16) uint16 {
 func hasChain(owner string, port uint16) bool { return target(owner, port)%2 == 0 }
 
 func (a claimant) store(ports ...uint16) *claims.Store {
-	group := claims.Group{"hostport4", "chain4"}
 	s := &claims.Store{
-		Conn: a.c, Layout: portLayout(), Groups: []claims.Group{group}, Owner: a.owner, Description: "ports of " + a.String(),
+		Conn: a.c, Layout: portLayout(), Groups: []claims.Group{{"hostport4", "chain4"}}, Owner: a.owner, Description: "ports of " + a.String(),
 		Ensure: func() error { return a.c.Ensure(portLayout()) },
 	}
 	for _, port := range ports {
 		key := portKey(port)
-		claim := claims.Claim{Description: portName(port), Group: group, Elements: []nft.SetElement{{Set: "hostport4", Element: nft.Element{
+		claim := claims.Claim{Description: portName(port), Elements: []nft.SetElement{{Set: "hostport4", Element: nft.Element{
 			Key: key, Data: nft.Concat(nft.AddrKey(addr), nft.PortKey(target(a.String(), port))),
 		}}}}
 		if hasChain(a.String(), port) {

@@ -35,10 +35,8 @@ func (e *edit) read(refs ...nft.ElementRef) error {
 
 // record notes an element that was read.
 func (e *edit) record(r nft.ElementRef, element nft.Element) {
-	if _, known := e.after[r]; !known {
-		e.order = append(e.order, r)
-	}
-	e.before[r], e.after[r] = element, element
+	e.put(r, element)
+	e.before[r] = element
 }
 
 // readSets reads all elements of all groups. The sets need not exist.

@@ -30,7 +30,6 @@ func (m Masq) store(c *nft.Conn, ips []netip.Prefix) *claims.Store {
 		set := addressMap(nft.FamilyOf(ip.Addr()))
 		s.Claims = append(s.Claims, claims.Claim{
 			Description: masqueradedAddr(ip.Addr()),
-			Group:       claims.Group{set},
 			Elements: []nft.SetElement{{Set: set, Element: nft.Element{
 				Key: nft.AddrKey(ip.Addr()), Jump: subnetChain(m.Owner.Network, ip).Name,
 			}}},

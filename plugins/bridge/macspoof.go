@@ -90,11 +90,10 @@ func formerSpoofCheck(r *skel.Request, prev *types.Result) macSpoofCheck {
 
 // store returns the store of the owner's elements in table bridge plumb.
 func (s macSpoofCheck) store(c *nft.Conn) *claims.Store {
-	group := claims.Group{checkedSet, allowedSet}
 	store := &claims.Store{
 		Conn:        c,
 		Layout:      spoofLayout(),
-		Groups:      []claims.Group{group},
+		Groups:      []claims.Group{{checkedSet, allowedSet}},
 		Owner:       s.owner,
 		Description: s.String(),
 		Warn:        s.warn,
@@ -102,7 +101,7 @@ func (s macSpoofCheck) store(c *nft.Conn) *claims.Store {
 	}
 	if s.port != "" {
 		key := nft.IfNameKey(s.port)
-		store.Claims = []claims.Claim{{Description: checkedPort(s.port), Group: group, Elements: []nft.SetElement{
+		store.Claims = []claims.Claim{{Description: checkedPort(s.port), Elements: []nft.SetElement{
 			{Set: checkedSet, Element: nft.Element{Key: key}},
 			{Set: allowedSet, Element: nft.Element{Key: nft.Concat(key, nft.MACKey(s.mac))}},
 		}}}

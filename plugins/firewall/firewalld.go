@@ -73,8 +73,7 @@ func (f *firewall) sourceStore() *claims.Store {
 		Ensure:      func() error { return f.c.Ensure(isolationLayout()) },
 	}
 	for _, src := range f.sources() {
-		e := src.element()
-		s.Claims = append(s.Claims, claims.Claim{Description: src, Group: claims.Group{e.Set}, Elements: []nft.SetElement{e}})
+		s.Claims = append(s.Claims, claims.Claim{Description: src, Elements: []nft.SetElement{src.element()}})
 	}
 	return s
 }

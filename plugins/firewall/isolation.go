@@ -220,11 +220,10 @@ func (f *firewall) private() *claims.Store { return f.privateOf(f.r.Attachment()
 
 // privateOf returns the store of an attachment's elements in table bridge plumb.
 func (f *firewall) privateOf(owner types.Attachment, ports []string) *claims.Store {
-	group := claims.Group{privateSet}
 	s := &claims.Store{
 		Conn:        f.c,
 		Layout:      privateLayout(),
-		Groups:      []claims.Group{group},
+		Groups:      []claims.Group{{privateSet}},
 		Owner:       owner,
 		Description: "isolation of " + owner.String(),
 		Warn:        f.r.Warn,
@@ -233,7 +232,6 @@ func (f *firewall) privateOf(owner types.Attachment, ports []string) *claims.Sto
 	for _, port := range ports {
 		s.Claims = append(s.Claims, claims.Claim{
 			Description: privatePort(port),
-			Group:       group,
 			Elements:    []nft.SetElement{{Set: privateSet, Element: nft.Element{Key: nft.IfNameKey(port)}}},
 		})
 	}

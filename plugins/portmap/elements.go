@@ -111,7 +111,6 @@ func (e endpoint) claim() claims.Claim {
 	target, chain := e.refs()
 	return claims.Claim{
 		Description:  e,
-		Group:        claims.Group{target.Set, chain.Set},
 		PerContainer: true,
 		Elements:     []nft.SetElement{{Set: target.Set, Element: nft.Element{Key: target.Key}}, {Set: chain.Set, Element: nft.Element{Key: chain.Key}}},
 	}

@@ -50,7 +50,6 @@ func (k asker) findStatus(files []*file) (found []Finding) {
 // reads and the values that are ignored. The second call has the configuration as it is, if complete says that the plugin's
 // IPAM plugin runs: an error of the first call may hide others.
 func (k asker) status(f *file, p plugin, complete bool) (found []Finding) {
-	var keys []types.Problem
 	var strictErr error
 	if k.caller.Find(k.ctx, p.Type).Version != "" {
 		strict, err := libcni.InjectConf(p.PluginConfig, map[string]any{"strict": true})
@@ -58,17 +57,13 @@ func (k asker) status(f *file, p plugin, complete bool) (found []Finding) {
 		if err == nil {
 			warnings, err = k.caller.Status(k.ctx, f.list, strict)
 		}
-		if err == nil {
+		if strictErr = err; err == nil {
 			return f.statusFindings(p, warnings, nil)
 		}
-		failure := new(types.Error)
-		if errors.As(err, &failure) {
-			keys = failure.Problems
-		}
-		if len(keys) == 0 {
-			strictErr = err
-		}
 	}
+	failure := new(types.Error)
+	_ = errors.As(strictErr, &failure) // another error names no keys
+	keys := failure.Problems
 	for _, problem := range keys {
 		found = append(found, f.keyFinding(p, problem)...)
 	}
@@ -76,17 +71,17 @@ func (k asker) status(f *file, p plugin, complete bool) (found []Finding) {
 	f.explained = f.explained || wrongType
 	if complete && !wrongType {
 		warnings, err := k.caller.Status(k.ctx, f.list, p.PluginConfig)
-		found = append(found, f.statusFindings(p, warnings, err)...)
-		if err == nil && strictErr != nil { // a value that the plugin ignores
-			explained := f.explained
-			found = append(found, f.statusFindings(p, nil, strictErr)...)
-			f.explained = explained
+		// If ADD can succeed only in part, CHECK says more.
+		f.explained = f.explained || err != nil && (!errors.As(err, &failure) || failure.Code != types.CodeLimited)
+		if err == nil && len(keys) == 0 {
+			err = strictErr // it names a value that the plugin ignores
 		}
+		found = append(found, f.statusFindings(p, warnings, err)...)
 	}
 	return found
 }
 
-// statusFindings returns the findings for the warnings and the error of STATUS. If ADD can succeed only in part, CHECK says more.
+// statusFindings returns the findings for the warnings and the error of STATUS.
 func (f *file) statusFindings(p plugin, warnings []string, err error) (found []Finding) {
 	add := func(text, fix string) {
 		found = append(found, Finding{Where: f.path, What: fmt.Sprintf("STATUS of %s in network %q: %s", p.Type, f.name(), text), Fix: edit + fix})
@@ -95,8 +90,6 @@ func (f *file) statusFindings(p plugin, warnings []string, err error) (found []F
 		add(warning, "do what the text says")
 	}
 	if err != nil {
-		failure := new(types.Error)
-		f.explained = f.explained || !errors.As(err, &failure) || failure.Code != types.CodeLimited
 		add(errorText(err), "correct the cause in the text; the table \"Errors\" of the page of "+p.Type+" says more")
 	}
 	return found

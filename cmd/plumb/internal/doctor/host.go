@@ -116,7 +116,7 @@ func findOverlaps(files []*file) (found []Finding) {
 			for _, set := range p.sets() {
 				for _, r := range set.Ranges {
 					i := slices.IndexFunc(all, func(o span) bool {
-						return o.file != f && r.First.Is4() == o.First.Is4() && !o.Last.Less(r.First) && !r.Last.Less(o.First) &&
+						return o.file != f && o.Overlaps(r) &&
 							(p.isRouted() && o.isRouted() || p.segment() == o.segment())
 					})
 					if i >= 0 {

@@ -12,10 +12,6 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// maxAddTime is the longest time that an ADD is expected to take. If the files of an attachment are younger, its ADD may
-// not have ended, and the runtime may not have written the result yet.
-const maxAddTime = time.Minute
-
 // A state is what the node holds for containers.
 type state struct {
 	Options
@@ -42,7 +38,7 @@ func (o Options) readState(r *Report) (s *state, err error) {
 		return s, nil
 	}
 	if s.list, err = o.Live(s.inventory); err == nil {
-		s.plan, err = node.NewPlan(s.inventory, s.list, node.Selection{MinAge: maxAddTime, Force: true})
+		s.plan, err = node.NewPlan(s.inventory, s.list, node.Selection{MinAge: node.MaxAddTime, Force: true})
 	}
 	return s, err
 }
@@ -147,7 +143,7 @@ func (s *state) suspects() (all []*node.Attachment) {
 // addMayRun reports whether the ADD of an attachment may not have ended. If the node has only an interface of the
 // attachment, the age is not known, and the ADD may run.
 func addMayRun(a *node.Attachment) bool {
-	return a.Since().IsZero() && len(a.ResourcesOf(node.Link)) > 0 || time.Since(a.Since()) < maxAddTime
+	return a.Since().IsZero() && len(a.ResourcesOf(node.Link)) > 0 || time.Since(a.Since()) < node.MaxAddTime
 }
 
 // removalCommand returns the command that removes what belongs to an attachment, and nothing of others. It is plumb gc, or, if
@@ -194,7 +190,7 @@ func (s *state) findNoNetworks(files []*file) (found []Finding) {
 }
 
 // findOrphans finds reservations and nftables elements that name no container, so that no DEL removes them. It skips files that
-// are younger than maxAddTime, because the reference plugin creates the file before it writes the name, and files that a
+// are younger than node.MaxAddTime, because the reference plugin creates the file before it writes the name, and files that a
 // plugin has removed since the inventory was read.
 func (s *state) findOrphans() (found []Finding) {
 	for _, a := range s.inventory.Attachments {
@@ -212,7 +208,7 @@ func (s *state) findOrphans() (found []Finding) {
 // isOld reports whether the file of a resource is still the same, and no ADD writes it now.
 func isOld(r node.Resource) bool {
 	info, err := os.Lstat(r.Where)
-	return err == nil && r.Since != nil && info.ModTime().Equal(*r.Since) && time.Since(*r.Since) >= maxAddTime
+	return err == nil && r.Since != nil && info.ModTime().Equal(*r.Since) && time.Since(*r.Since) >= node.MaxAddTime
 }
 
 // findReservations finds reservations for live containers that their ADD did not return. CHECK sees only those in the ranges

@@ -191,7 +191,7 @@ func (inv *Inventory) finish() {
 		switch life, _ := inv.Judge(a, LiveList{}); {
 		case life == Alive && !a.Incomplete:
 			a.Reason = ""
-		case a.Reason == "" && results && a.cached == nil && inv.Time.Sub(a.youngest) > maxAddTime:
+		case a.Reason == "" && results && a.cached == nil && inv.Time.Sub(a.youngest) > MaxAddTime:
 			a.Reason = noResult
 		}
 		slices.SortStableFunc(a.Resources, func(x, y Resource) int {
@@ -236,8 +236,9 @@ const (
 // reasons has all of them.
 var reasons = []string{ownerUnknown, noNamespace, noResult, onlyAddresses, onlyElements, onlyRecord, onlyLease}
 
-// maxAddTime is the longest time that an ADD is expected to take. libcni writes the result when the ADD has ended.
-const maxAddTime = time.Minute
+// MaxAddTime is the longest time that an ADD is expected to take. If the files of an attachment are younger, its ADD may
+// not have ended. libcni writes the result when the ADD has ended.
+const MaxAddTime = time.Minute
 
 // suspicion returns why the attachment may be a leftover, as far as its own resources tell.
 func (a *Attachment) suspicion() string {

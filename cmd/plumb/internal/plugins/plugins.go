@@ -82,8 +82,8 @@ func (c *Caller) Run(ctx context.Context, path string, stdin []byte, environ []s
 	return out.Bytes(), errOut.Bytes(), err
 }
 
-// Status calls STATUS of one plugin of a list, and returns the plugin's warnings, each of one line. libcni calls it from version 1.1.0 on, so the version of an older network is
-// set to that, if the plugin supports it.
+// Status calls STATUS of one plugin of a list, and returns the plugin's warnings, each of one line. libcni calls STATUS from
+// version 1.1.0 on. The version of an older network is therefore set to 1.1.0, if the plugin and its IPAM plugin support it.
 func (c *Caller) Status(ctx context.Context, list *libcni.NetworkConfigList, p *libcni.PluginConfig) (warnings []string, err error) {
 	one := *list
 	one.Plugins = []*libcni.PluginConfig{p}
