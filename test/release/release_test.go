@@ -54,7 +54,7 @@ const (
 func checkout(t *testing.T, dir string) {
 	t.Helper()
 	root := nstest.Root(t)
-	for _, part := range []string{"go.mod", "go.sum", "README.md", "LICENSE", "build_linux.sh", "cmd", "deploy", "engine", "pkg", "plugins", "scripts"} {
+	for _, part := range []string{"go.mod", "go.sum", "README.md", "LICENSE", "build_linux.sh", "cmd", "deploy", "docs/upstream", "engine", "pkg", "plugins", "scripts"} {
 		if info, err := os.Stat(filepath.Join(root, part)); err != nil {
 			t.Fatal(err)
 		} else if info.IsDir() {
