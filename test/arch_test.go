@@ -9,23 +9,34 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"unicode"
 )
 
 const module = "github.com/plumb-cni/plumb/"
 
-// layers are the packages under pkg/ in order: each may import those before it.
-var layers = []string{
-	"undo", "trace", "types", "engine", "lock", "statefile", "ns", "nl", "dhcp", "sysctl", "nft", "claims", "iptables", "masq", "skel", "pool", "dhcpd", "invoke", "ipam", "attach",
-}
+// layers returns the packages in the table of docs/architecture.md, from bottom to top, and what each of them imports.
+var layers = sync.OnceValues(func() (names []string, imports map[string]string) {
+	page, err := os.ReadFile("../docs/architecture.md")
+	if err != nil {
+		panic(err)
+	}
+	imports = map[string]string{}
+	for _, row := range regexp.MustCompile(`(?m)^\| \[(\w+)\]\(\.\./pkg/\w+\) \|.*\| (.*) ?\|$`).FindAllStringSubmatch(string(page), -1) {
+		names, imports[row[1]] = append(names, row[1]), strings.TrimSpace(row[2])
+	}
+	return names, imports
+})
 
 // doors are the imports and symbols that only the packages named may use: one door
 // a kernel facility, one place that knows the process's environment.
@@ -231,6 +242,30 @@ func TestArchitecture(t *testing.T) {
 	}
 }
 
+// TestLayersAreThoseOfThePage compares the imports of each package with docs/architecture.md.
+func TestLayersAreThoseOfThePage(t *testing.T) {
+	found := map[string]map[string]bool{}
+	for _, s := range sources(t, "pkg/*/*.go") {
+		name := strings.TrimPrefix(s.pkg, "pkg/")
+		if found[name] == nil {
+			found[name] = map[string]bool{}
+		}
+		for _, p := range imports(s) {
+			if local, ours := strings.CutPrefix(p, module+"pkg/"); ours {
+				found[name][local] = true
+			}
+		}
+	}
+	names, want := layers()
+	for _, name := range names {
+		if found[name] == nil {
+			t.Errorf("docs/architecture.md: there is no package pkg/%s", name)
+		} else if got := strings.Join(slices.Sorted(maps.Keys(found[name])), ", "); got != want[name] {
+			t.Errorf("docs/architecture.md: pkg/%s imports %q, the page says %q", name, got, want[name])
+		}
+	}
+}
+
 // imports gives the local name of each import of the file.
 func imports(s source) map[string]string {
 	names := map[string]string{}
@@ -249,6 +284,7 @@ func imports(s source) map[string]string {
 }
 
 func checkLayers(s source) (bad []string) {
+	layers, _ := layers()
 	own := slices.Index(layers, strings.TrimPrefix(s.pkg, "pkg/"))
 	if strings.HasPrefix(s.pkg, "pkg/") && own < 0 {
 		return []string{s.path + ": a package that has no place in the layers"}
