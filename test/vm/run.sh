@@ -120,10 +120,12 @@ plugins() {
 	"$root/build_linux.sh" "$PLUMB_BIN" >&2
 }
 
-# suites builds the test binaries of all packages with labelled specs, and runs these specs in one boot.
+# suites builds the test binaries of all packages with labelled specs, and runs these specs in one boot, one package per
+# processor at a time. It begins with the packages that take longest.
 suites() {
-	local package list=$work/packages
-	grep -rl --include='*_test.go' 'Label(nstest\.Kernel)' pkg plugins test/faults | xargs -n 1 dirname | sort -u >"$list"
+	local package list=$work/packages long='/(bridge|faults|firewall|ipvlan|vlan|vrf)$'
+	grep -rl --include='*_test.go' 'Label(nstest\.Kernel)' pkg plugins test/faults | xargs -n 1 dirname | sort -u |
+		awk -v long="$long" '$0 ~ long {print; next} {rest = rest $0 "\n"} END {printf "%s", rest}' >"$list"
 	while read -r package; do
 		CGO_ENABLED=0 go test -c -o "$work/${package//\//-}.test" "./$package"
 	done <"$list"
@@ -133,14 +135,12 @@ suites() {
 	export CNI_TEST_REQUIRE=all CNI_TEST_NEEDS=$features
 	local status=0
 	# shellcheck disable=SC2016 # expanded in the virtual machine
-	boot bash -c '
+	boot xargs -a "$list" -P "$cpus" -n 1 bash -c '
 		status=0
-		while read -r package; do
-			echo "--- $package"
-			suite=$(awk "/^func Test/ {name = \$2} /RunSpecs/ {print name}" "$package"/*_suite_test.go)
-			(cd "$package" && ../../scripts/sandbox.sh "$0/${package//\//-}.test" -test.run "^${suite%%(*}$" \
-				-test.timeout 60m -ginkgo.label-filter kernel -ginkgo.fail-on-empty) || status=1
-		done <"$0/packages"
+		suite=$(awk "/^func Test/ {name = \$2} /RunSpecs/ {print name}" "$1"/*_suite_test.go)
+		out=$(cd "$1" && ../../scripts/sandbox.sh "$0/${1//\//-}.test" -test.run "^${suite%%(*}$" \
+			-test.timeout 60m -ginkgo.label-filter kernel -ginkgo.fail-on-empty 2>&1) || status=1
+		printf "%s\n" "--- $1" "$out"
 		exit $status' "$work" || status=$?
 	[ -z "$lacking" ] || check_skipped "$lacking" "$features" || status=1
 	return $status
