@@ -11,7 +11,6 @@ import (
 
 	"github.com/plumb-cni/plumb/pkg/attach"
 	"github.com/plumb-cni/plumb/pkg/nl"
-	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/sysctl"
 	"github.com/plumb-cni/plumb/pkg/trace"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -115,12 +114,7 @@ func newTestbed(t *testing.T) testbed {
 
 func connect(t *testing.T, n *nstest.NS) *nl.Conn {
 	t.Helper()
-	h, err := ns.Open(n.Path(), &trace.Tracer{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = h.Close() })
-	c, err := nl.Open(h)
+	c, err := nl.Open(n.Open(t, &trace.Tracer{}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -371,11 +365,7 @@ func TestDeleteAddressFlowsDeletesTheFlowsOfTheAddressOnly(t *testing.T) {
 	if count() == "0" {
 		t.Fatal("the kernel tracks no connection, so that this test would prove nothing")
 	}
-	h, err := ns.Open(site.Node.Path(), &trace.Tracer{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = h.Close() }()
+	h := site.Node.Open(t, &trace.Tracer{})
 	if err := attach.DeleteAddressFlows(h, []netip.Prefix{prefix("198.18.0.77/32")}); err != nil {
 		t.Fatal(err)
 	}

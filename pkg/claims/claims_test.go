@@ -17,7 +17,6 @@ import (
 	"github.com/google/nftables"
 	"github.com/plumb-cni/plumb/pkg/claims"
 	"github.com/plumb-cni/plumb/pkg/nft"
-	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/trace"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/pkg/undo"
@@ -37,10 +36,7 @@ var (
 // connect returns a connection into the namespace, which is closed at the end of the test.
 func connect(n *nstest.NS, t *trace.Tracer) *nft.Conn {
 	GinkgoHelper()
-	h, err := ns.Open(n.Path(), t)
-	Expect(err).NotTo(HaveOccurred())
-	DeferCleanup(func() { Expect(h.Close()).To(Succeed()) })
-	c, err := nft.Open(h)
+	c, err := nft.Open(n.Open(GinkgoTB(), t))
 	Expect(err).NotTo(HaveOccurred())
 	return c
 }

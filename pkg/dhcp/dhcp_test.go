@@ -17,7 +17,6 @@ import (
 
 	"github.com/plumb-cni/plumb/pkg/dhcp"
 	"github.com/plumb-cni/plumb/pkg/nl"
-	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
@@ -47,19 +46,13 @@ func newTestbed() testbed {
 
 // newClient returns a client for the interface eth0.
 func newClient(pod *nstest.NS) *dhcp.Client {
-	h, err := ns.Open(pod.Path(), nil)
-	Expect(err).NotTo(HaveOccurred())
-	DeferCleanup(h.Close)
 	mac, index := linkOf(pod, "eth0")
-	return &dhcp.Client{NS: h, Link: index, MAC: mac, ID: []byte(identifier),
+	return &dhcp.Client{NS: pod.Open(GinkgoTB(), nil), Link: index, MAC: mac, ID: []byte(identifier),
 		Retry: dhcp.Retry{First: 50 * time.Millisecond, Max: 200 * time.Millisecond}}
 }
 
 func linkOf(n *nstest.NS, name string) (types.MAC, int) {
-	h, err := ns.Open(n.Path(), nil)
-	Expect(err).NotTo(HaveOccurred())
-	defer func() { _ = h.Close() }()
-	c, err := nl.Open(h)
+	c, err := nl.Open(n.Open(GinkgoTB(), nil))
 	Expect(err).NotTo(HaveOccurred())
 	l, err := c.Link(name)
 	Expect(err).NotTo(HaveOccurred())

@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plumb-cni/plumb/pkg/nl"
-	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
@@ -232,11 +231,7 @@ func TestDecodePacket(t *testing.T) {
 func TestFilter(t *testing.T) {
 	server, pod := nstest.NewNodeAndPod(t)
 	nstest.Join(t, nstest.End{In: server, Name: "lan0", Addrs: []string{"10.8.0.1/24"}}, nstest.End{In: pod, Name: "eth0", Addrs: []string{"10.8.0.5/24"}})
-	h, err := ns.Open(pod.Path(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = h.Close() }()
+	h := pod.Open(t, nil)
 	conn, err := nl.Open(h)
 	if err != nil {
 		t.Fatal(err)

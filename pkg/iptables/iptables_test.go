@@ -20,12 +20,7 @@ import (
 // newTool returns a Tool in a new namespace.
 func newTool(t *testing.T, v Variant) Tool {
 	t.Helper()
-	h, err := ns.Open(nstest.New(t).Path(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = h.Close() })
-	return Tool{Node: h, Family: nft.IPv4, Variant: v}
+	return Tool{Node: nstest.New(t).Open(t, nil), Family: nft.IPv4, Variant: v}
 }
 
 func TestRestoreMakesAllChangesOrNone(t *testing.T) {

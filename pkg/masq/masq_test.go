@@ -13,21 +13,11 @@ import (
 
 	"github.com/plumb-cni/plumb/pkg/masq"
 	"github.com/plumb-cni/plumb/pkg/nft"
-	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/trace"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/pkg/undo"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
-
-// open returns a handle of the namespace, which is closed at the end of the test.
-func open(n *nstest.NS, t *trace.Tracer) *ns.Handle {
-	GinkgoHelper()
-	h, err := ns.Open(n.Path(), t)
-	Expect(err).NotTo(HaveOccurred())
-	DeferCleanup(func() { Expect(h.Close()).To(Succeed()) })
-	return h
-}
 
 func prefixes(texts ...string) []netip.Prefix {
 	var ips []netip.Prefix
@@ -83,7 +73,7 @@ var _ = Describe("masquerade", func() {
 	BeforeEach(func() {
 		node = nstest.NewNode(GinkgoTB())
 		u = undo.Stack{}
-		m = masq.Masq{Node: open(node, nil), Owner: types.Attachment{Network: "net1", ContainerID: "cid1", IfName: "eth0"}}
+		m = masq.Masq{Node: node.Open(GinkgoTB(), nil), Owner: types.Attachment{Network: "net1", ContainerID: "cid1", IfName: "eth0"}}
 	})
 
 	// of returns m for another attachment.
@@ -146,7 +136,7 @@ var _ = Describe("masquerade", func() {
 			var wg sync.WaitGroup
 			for i := range 4 {
 				mine, ip := of("net1", fmt.Sprint("cid", i), "eth0"), prefixes(fmt.Sprintf("10.88.0.%d/16", 2+i))
-				mine.Node = open(node, nil)
+				mine.Node = node.Open(GinkgoTB(), nil)
 				wg.Go(func() {
 					defer GinkgoRecover()
 					for range nstest.FullOrShort(50, 10) {
@@ -242,7 +232,7 @@ var _ = Describe("masquerade", func() {
 				errs := make([]error, 60)
 				for i := range errs {
 					other := of("net1", fmt.Sprintf("cid%d", i), "eth0")
-					other.Node = open(node, nil)
+					other.Node = node.Open(GinkgoTB(), nil)
 					wg.Go(func() {
 						errs[i] = f(other, prefixes(fmt.Sprintf("10.88.1.%d/16", i), fmt.Sprintf("fd00:9::1:%x/64", i)))
 					})
@@ -390,7 +380,7 @@ var _ = Describe("masquerade", func() {
 
 		It("is the default on a node without nf_tables, and the backend nftables is an error there", func() {
 			m.Backend = ""
-			m.Node = open(node, &trace.Tracer{Before: func(step string) error {
+			m.Node = node.Open(GinkgoTB(), &trace.Tracer{Before: func(step string) error {
 				if step == "open nftables" {
 					return nft.ErrUnavailable
 				}
@@ -420,9 +410,9 @@ var _ = Describe("masquerade", func() {
 				return nil
 			}
 			killed := m
-			killed.Node = open(node, &trace.Tracer{Before: fail})
+			killed.Node = node.Open(GinkgoTB(), &trace.Tracer{Before: fail})
 			if lost {
-				killed.Node = open(node, &trace.Tracer{After: fail})
+				killed.Node = node.Open(GinkgoTB(), &trace.Tracer{After: fail})
 			}
 			err := masq.Add(new(undo.Stack), killed, dual)
 			Expect(masq.Del(m, nil)).To(Succeed())
@@ -443,7 +433,7 @@ var _ = Describe("masquerade", func() {
 	It("runs no program with nftables", func() {
 		GinkgoT().Setenv("PATH", "")
 		var steps []string
-		m.Node = open(node, &trace.Tracer{Before: func(step string) error { steps = append(steps, step); return nil }})
+		m.Node = node.Open(GinkgoTB(), &trace.Tracer{Before: func(step string) error { steps = append(steps, step); return nil }})
 		Expect(masq.Status(m.Node, "")).To(Succeed())
 		Expect(masq.Add(&u, m, dual)).To(Succeed())
 		Expect(masq.Check(m, dual)).To(Succeed())

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/mdlayher/netlink"
-	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/test/nstest"
 	"golang.org/x/sys/unix"
 )
@@ -18,12 +17,7 @@ import (
 // where the elements are.
 func openWithElements(t *testing.T, n int) (*Conn, Table, []ElementRef) {
 	t.Helper()
-	h, err := ns.Open(nstest.NewNode(t).Path(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = h.Close() })
-	c, err := Open(h)
+	c, err := Open(nstest.NewNode(t).Open(t, nil))
 	if err != nil {
 		t.Fatal(err)
 	}

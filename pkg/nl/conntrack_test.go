@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/trace"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
@@ -25,11 +24,7 @@ func TestDeleteFlowsDeletesOnlySelectedConnections(t *testing.T) {
 			nstest.ServeUDP(t, site.Node, addr+port)
 		}
 	}
-	h, err := ns.Open(site.Node.Path(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = h.Close() }()
+	h := site.Node.Open(t, nil)
 
 	for _, way := range []struct {
 		name   string
@@ -82,11 +77,7 @@ func TestDeleteFlowsDeletesOnlySelectedConnections(t *testing.T) {
 func TestDeleteFlowsWithManyFlows(t *testing.T) {
 	node := nstest.NewNode(t)
 	var steps []string
-	h, err := ns.Open(node.Path(), &trace.Tracer{Before: func(step string) error { steps = append(steps, step); return nil }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = h.Close() }()
+	h := node.Open(t, &trace.Tracer{Before: func(step string) error { steps = append(steps, step); return nil }})
 	const ports = 12
 	var v4, v6 []Flow // flows with every other port; v4 by the first packet, v6 by the reply
 	for i := range ports {
@@ -145,16 +136,12 @@ func TestDeleteFlowsWithManyFlows(t *testing.T) {
 
 // TestDeleteFlowsWithoutConnectionTracking: a kernel without nfnetlink has no connections to delete.
 func TestDeleteFlowsWithoutConnectionTracking(t *testing.T) {
-	h, err := ns.Open(nstest.NewNode(t).Path(), &trace.Tracer{Before: func(step string) error {
+	h := nstest.NewNode(t).Open(t, &trace.Tracer{Before: func(step string) error {
 		if step == "open netlink socket" {
 			return unix.EPROTONOSUPPORT
 		}
 		return nil
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = h.Close() }()
 	if err := DeleteFlows(h, Flow{OrigSrc: addr("192.0.2.1")}); err != nil {
 		t.Error(err)
 	}

@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/plumb-cni/plumb/pkg/nl"
-	"github.com/plumb-cni/plumb/pkg/ns"
 	"github.com/plumb-cni/plumb/pkg/trace"
 	"github.com/plumb-cni/plumb/pkg/undo"
 	"github.com/plumb-cni/plumb/test/nstest"
@@ -23,10 +22,7 @@ import (
 // connect opens a connection to a namespace of the test. The tracer can make steps fail.
 func connect(n *nstest.NS, t *trace.Tracer) *nl.Conn {
 	GinkgoHelper()
-	h, err := ns.Open(n.Path(), t)
-	Expect(err).NotTo(HaveOccurred())
-	DeferCleanup(func() { Expect(h.Close()).To(Succeed()) })
-	c, err := nl.Open(h)
+	c, err := nl.Open(n.Open(GinkgoTB(), t))
 	Expect(err).NotTo(HaveOccurred())
 	return c
 }

@@ -23,12 +23,7 @@ import (
 func open(t *testing.T) (*nstest.NS, *ns.Handle) {
 	t.Helper()
 	n := nstest.New(t)
-	h, err := ns.Open(n.Path(), &trace.Tracer{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = h.Close() })
-	return n, h
+	return n, n.Open(t, &trace.Tracer{})
 }
 
 func TestMain(m *testing.M) {

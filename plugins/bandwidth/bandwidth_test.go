@@ -309,10 +309,7 @@ var _ = Describe("bandwidth", func() {
 			bed.node.Must(GinkgoTB(), "ip", "link", "set", name, "alias", alias)
 		}
 		var killed undo.Stack
-		h, err := ns.Open(bed.node.Path(), nil)
-		Expect(err).NotTo(HaveOccurred())
-		defer func() { Expect(h.Close()).To(Succeed()) }()
-		node, err := nl.Open(h)
+		node, err := nl.Open(bed.node.Open(GinkgoTB(), nil))
 		Expect(err).NotTo(HaveOccurred())
 		_, err = node.AddIFB(&killed, nl.IFB{Name: "i4", Group: attach.UnfinishedGroup(network)}) // as if the plugin was killed then
 		Expect(err).NotTo(HaveOccurred())

@@ -10,8 +10,6 @@ import (
 
 	"github.com/plumb-cni/plumb/pkg/nft"
 	"github.com/plumb-cni/plumb/pkg/nl"
-	"github.com/plumb-cni/plumb/pkg/ns"
-	"github.com/plumb-cni/plumb/pkg/trace"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/pkg/undo"
 	"github.com/plumb-cni/plumb/test/nstest"
@@ -43,19 +41,12 @@ var _ = Describe("macspoofchk", func() {
 		u = undo.Stack{}
 	})
 
-	handle := func(t *trace.Tracer) *ns.Handle {
-		GinkgoHelper()
-		h, err := ns.Open(node.Path(), t)
-		Expect(err).NotTo(HaveOccurred())
-		DeferCleanup(func() { Expect(h.Close()).To(Succeed()) })
-		return h
-	}
 	// checkOf returns the check of the container behind veth<n>.
 	checkOf := func(n int) macSpoofCheck {
 		mac, err := types.ParseMAC(fmt.Sprintf("02:00:00:00:00:%02x", n))
 		Expect(err).NotTo(HaveOccurred())
 		return macSpoofCheck{
-			node: handle(nil), port: fmt.Sprintf("veth%d", n), mac: mac,
+			node: node.Open(GinkgoTB(), nil), port: fmt.Sprintf("veth%d", n), mac: mac,
 			owner: types.Attachment{Network: "net1", ContainerID: fmt.Sprintf("cid%d", n), IfName: "eth0"},
 		}
 	}
@@ -70,7 +61,7 @@ var _ = Describe("macspoofchk", func() {
 		return c.Atomically("delete", func(tx *nft.Tx) error { return s.delete(c, tx) })
 	}
 	gcChecks := func(keep types.Set) error {
-		h := handle(nil)
+		h := node.Open(GinkgoTB(), nil)
 		links, err := nl.Open(h)
 		Expect(err).NotTo(HaveOccurred())
 		c, err := openSpoofTable(macSpoofCheck{node: h})

@@ -18,6 +18,9 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/plumb-cni/plumb/pkg/ns"
+	"github.com/plumb-cni/plumb/pkg/trace"
 )
 
 // TB has the methods of a test that the helpers use. *testing.T, *testing.B, *testing.F
@@ -147,6 +150,21 @@ func (n *NS) Path() string { return n.path }
 // FD returns an open file descriptor of the namespace. It is valid until the namespace is
 // removed.
 func (n *NS) FD() int { return n.fd }
+
+// Open returns a handle of the namespace with that tracer, which may be nil. The handle is closed at the end of the test.
+func (n *NS) Open(tb TB, t *trace.Tracer) *ns.Handle {
+	tb.Helper()
+	h, err := ns.Open(n.path, t)
+	if err != nil {
+		tb.Fatalf("%v", err)
+	}
+	tb.Cleanup(func() {
+		if err := h.Close(); err != nil {
+			tb.Errorf("close %s: %v", n.name, err)
+		}
+	})
+	return h
+}
 
 // Named sets the name of the namespace in snapshots, and returns the namespace.
 func (n *NS) Named(name string) *NS {

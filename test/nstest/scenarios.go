@@ -177,11 +177,7 @@ func (b *Bed) RequireDelAfterLateAdd(c Call, add func(host *ns.Handle) error) {
 	b.tb.Helper()
 	restored := b.Restored(b.Host)
 	b.OK("ADD", c)
-	host, err := ns.Open(b.Host.Path(), &trace.Tracer{})
-	if err != nil {
-		b.tb.Fatalf("%v", err)
-	}
-	defer func() { _ = host.Close() }()
+	host := b.Host.Open(b.tb, &trace.Tracer{})
 	late := errors.New("DEL did not delete the link")
 	c.Before = func(step string) error {
 		if strings.HasPrefix(step, "delete link") {
@@ -194,6 +190,25 @@ func (b *Bed) RequireDelAfterLateAdd(c Call, add func(host *ns.Handle) error) {
 		b.tb.Fatalf("late ADD: %v", late)
 	}
 	restored()
+}
+
+// RequireSwap checks that the plugin checks and deletes what the executable of the reference plugin at path added, and that this
+// executable does the same with what the plugin added. The host and the container must then be as before. It skips the test if the
+// executable is not installed.
+func (b *Bed) RequireSwap(path string, c Call) {
+	b.tb.Helper()
+	if _, err := os.Stat(path); err != nil {
+		b.tb.Skipf("the reference plugin is not installed")
+	}
+	restored := b.Restored(b.Host, c.Pod)
+	reference := func(command string, c Call) Reply { return Exec(b.tb, path, c.With(command)).OK(b.tb) }
+	for _, sides := range [][]func(string, Call) Reply{{reference, b.OK}, {b.OK, reference}} {
+		added := c
+		added.Config = WithPrevResult(c.Config, sides[0]("ADD", c).Stdout)
+		sides[1]("CHECK", added)
+		sides[1]("DEL", added)
+		restored()
+	}
 }
 
 // RequireMasquerade checks that the host masquerades the packets of containers to the host outside, and not those between
