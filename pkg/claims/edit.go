@@ -97,7 +97,7 @@ func (e *edit) places() map[place][]nft.ElementRef {
 }
 
 // replace adds the claims to tx, in place of the elements of the owner or of other owners at the same
-// keys. It returns the elements of other owners.
+// keys. It returns the elements of other owners. It also deletes the chains that only the replaced elements used.
 func (s *Store) replace(tx *nft.Tx) (replaced []nft.SetElement, err error) {
 	e := s.newEdit()
 	if err := e.readSets(); err != nil {
@@ -111,7 +111,7 @@ func (s *Store) replace(tx *nft.Tx) (replaced []nft.SetElement, err error) {
 		e.put(element.Ref(), element.Element)
 	}
 	e.addTo(tx)
-	return replaced, nil
+	return replaced, e.deleteUnusedChains(tx)
 }
 
 // displace removes all elements of a place. It keeps the elements of another owner as the former

@@ -351,12 +351,16 @@ var _ = Describe("portmap", func() {
 	)
 
 	It("a port does not go back to the owner before the former one", func() {
-		for _, id := range []string{"first", "second", "third"} {
-			ok(b.call(id, conf("", all[0])), "ADD")
+		call := func(id string) nstest.Call {
+			return b.call(id, strings.Replace(conf(`"snat":true,`, all[0]), "net1", id, 1))
 		}
-		ok(b.call("third", conf("", all[0])), "DEL")
-		ok(b.call("second", conf("", all[0])), "CHECK")
-		ok(b.call("second", conf("", all[0])), "DEL")
+		for _, id := range []string{"first", "second", "third"} {
+			ok(call(id), "ADD")
+		}
+		Expect(b.ruleset()).NotTo(ContainSubstring("setmark/first/"), "a chain without elements")
+		ok(call("third"), "DEL")
+		ok(call("second"), "CHECK")
+		ok(call("second"), "DEL")
 		Expect(b.elements()).To(BeEmpty())
 	})
 
