@@ -147,12 +147,16 @@ func (p *portMap) findUnguarded(c *nft.Conn) (warning string, err error) {
 		return "", err
 	}
 	links, err := conn.Links()
+	bridges := map[int]bool{} // no route leads through their ports, which can be many
+	for _, l := range links {
+		bridges[l.Index] = l.Kind == "bridge"
+	}
 	var unguarded []string
 	for _, l := range links {
 		isGuard := func(r nft.ListedRule) bool {
 			return r.Comment == guardComment && (r.Iif == l.Name || r.Iif == "veth" && strings.HasPrefix(l.Name, r.Iif))
 		}
-		if l.Kind == "" || l.Kind == "vrf" || slices.ContainsFunc(rules, isGuard) {
+		if l.Kind == "" || l.Kind == "vrf" || bridges[l.Master] || slices.ContainsFunc(rules, isGuard) {
 			continue
 		}
 		value, valueErr := sysctl.Get(p.r.Node, routeLocalnet(l.Name, "").Key)

@@ -433,7 +433,15 @@ var _ = Describe("portmap", func() {
 			ok(status, "STATUS")
 			b.node.Must(GinkgoTB(), "nft", "flush chain inet plumb localnet")
 			before := b.ruleset()
+			var reads []string
+			status.Before = func(step string) error {
+				if strings.HasPrefix(step, "read sysctl ") {
+					reads = append(reads, step)
+				}
+				return nil
+			}
 			Expect(ok(status, "STATUS").Stderr).To(ContainSubstring("other hosts and containers can reach 127.0.0.1 of the host through cni0"))
+			Expect(reads).To(And(ContainElement("read sysctl "+setting), Not(ContainElement(ContainSubstring("/port0/")))), "packets for a container do not leave through a port")
 			Expect(failure(one("a", 8001), "CHECK").Msg).To(ContainSubstring("chain localnet of table inet plumb is missing or lacks rules"))
 			Expect(b.ruleset()).To(Equal(before))
 			Expect(value()).To(Equal("1"))
