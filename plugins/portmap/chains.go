@@ -111,22 +111,26 @@ func (p *portMap) snatTarget() string {
 	return setMarkChain
 }
 
+// match returns the match for the packets of the mapping, as iptables-save prints it.
+func (m mapping) match() string {
+	match := fmt.Sprintf("-p %s -m %[1]s --dport %d", m.proto, m.hostPort)
+	if m.anyAddress() {
+		return match
+	}
+	return fmt.Sprintf("-d %s %s", netip.PrefixFrom(m.hostIP, m.hostIP.BitLen()), match)
+}
+
 // containerRules returns the rules in the container's chain for one of its addresses, as iptables-save prints them.
 func (p *portMap) containerRules(ip netip.Prefix) []string {
 	var rules []string
-	f := nft.FamilyOf(ip.Addr())
 	name := chainName(p.owner())
-	for _, m := range p.conf.mappingsOf(f) {
-		match := fmt.Sprintf("-p %s -m %[1]s --dport %d", m.proto, m.hostPort)
-		if !m.anyAddress() {
-			match = fmt.Sprintf("-d %s %s", netip.PrefixFrom(m.hostIP, m.hostIP.BitLen()), match)
-		}
+	for _, m := range p.conf.mappingsOf(nft.FamilyOf(ip.Addr())) {
 		if p.conf.snat {
 			for _, source := range p.sourceMatches(ip) {
-				rules = append(rules, fmt.Sprintf("-A %s %s%s -j %s", name, source, match, p.snatTarget()))
+				rules = append(rules, fmt.Sprintf("-A %s %s%s -j %s", name, source, m.match(), p.snatTarget()))
 			}
 		}
-		rules = append(rules, fmt.Sprintf("-A %s %s -j DNAT --to-destination %s", name, match, netip.AddrPortFrom(ip.Addr(), m.containerPort)))
+		rules = append(rules, fmt.Sprintf("-A %s %s -j DNAT --to-destination %s", name, m.match(), netip.AddrPortFrom(ip.Addr(), m.containerPort)))
 	}
 	return rules
 }

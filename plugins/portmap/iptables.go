@@ -22,28 +22,24 @@ func (p *portMap) tool(f nft.Family) iptables.Tool {
 func (p *portMap) addIPTables() error {
 	for _, ip := range p.ips {
 		tool := p.tool(nft.FamilyOf(ip.Addr()))
-		if err := tool.CheckInstalled(); err != nil {
+		err := tool.CheckInstalled()
+		if err == nil {
+			err = p.addFamily(tool, ip)
+		}
+		if err != nil {
 			return fmt.Errorf("port map: %w", err)
 		}
-		if err := p.addFamily(tool, ip); err != nil {
-			return fmt.Errorf("port map: %w", err)
-		}
-		p.r.Undo.Push("delete "+p.String(), func() error {
-			return tool.Change(iptables.NAT, "delete "+p.String(), func(table iptables.Table) (string, error) {
-				return iptables.Script(iptables.NAT, p.removals(table, ip)...), nil
-			})
-		})
 	}
 	return p.ensureLocalnet()
 }
 
 // addFamily adds what the table lacks for one address. The script is refused if guardRule is missing.
-// Then the next attempt adds that rule first.
+// Then the next attempt adds that rule first. The undo puts back the rules of the container that were replaced.
 func (p *portMap) addFamily(tool iptables.Tool, ip netip.Prefix) error {
-	var before []iptables.Rule
+	var before iptables.Table
 	attempt := 0
 	err := tool.Change(iptables.NAT, "add "+p.String(), func(table iptables.Table) (string, error) {
-		before, attempt = table.Rules, attempt+1
+		before, attempt = table, attempt+1
 		if attempt > 1 && p.guardTest(ip) != "" {
 			if err := p.addGuard(tool); err != nil {
 				return "", err
@@ -51,8 +47,16 @@ func (p *portMap) addFamily(tool iptables.Tool, ip netip.Prefix) error {
 		}
 		return p.guardTest(ip) + iptables.Script(iptables.NAT, p.additions(table, ip)...), nil
 	})
-	p.warnOfTakeover(before, ip)
-	return err
+	if err != nil {
+		return err
+	}
+	p.r.Undo.Push("delete "+p.String(), func() error {
+		return tool.Change(iptables.NAT, "delete "+p.String(), func(table iptables.Table) (string, error) {
+			return iptables.Script(iptables.NAT, p.removals(table, before, ip)...), nil
+		})
+	})
+	p.warnOfTakeover(before.Rules, ip)
+	return nil
 }
 
 // guardComment is the comment of guardRule.
@@ -106,9 +110,7 @@ func (p *portMap) checkGuard(tool iptables.Tool) error {
 func (p *portMap) additions(table iptables.Table, ip netip.Prefix) []string {
 	name := chainName(p.owner())
 	lines := p.sharedAdditions(table)
-	for _, r := range p.present(table.Rules, ip) {
-		lines = append(lines, r.Deletion())
-	}
+	lines = append(lines, deletions(p.present(table.Rules, ip))...)
 	if !table.HasChain(name) {
 		lines = append(lines, "-N "+name)
 	}
@@ -122,33 +124,44 @@ func (p *portMap) additions(table iptables.Table, ip netip.Prefix) []string {
 	return lines
 }
 
-// present returns the rules of the table that ADD would add for one address of the container, without the mark.
+// present returns the rules of the table that ADD replaces: the container's entries for the same ports, and the rules in its chain
+// for the same packets, even if they forward to another address.
 func (p *portMap) present(rules []iptables.Rule, ip netip.Prefix) []iptables.Rule {
-	own, entries := p.containerRules(ip), p.entries(nft.FamilyOf(ip.Addr()))
+	f := nft.FamilyOf(ip.Addr())
+	mappings, entries := p.conf.mappingsOf(f), p.entries(f)
 	return iptables.Where(func(r iptables.Rule) bool {
-		words := strings.Fields(r.Matches)
-		isEntry := func(e entry) bool {
-			return wordAfter(words, "-p") == e.proto.String() && wordAfter(words, "--dports") == e.portList()
+		switch words := strings.Fields(r.Matches); {
+		case r.Chain == chainName(p.owner()):
+			match := strings.TrimPrefix(r.Matches, "-s "+r.Source.String()+" ")
+			return slices.ContainsFunc(mappings, func(m mapping) bool { return m.match() == match })
+		case r.Chain == dnatChain && r.Jump == chainName(p.owner()):
+			return slices.ContainsFunc(entries, func(e entry) bool {
+				return wordAfter(words, "-p") == e.proto.String() && wordAfter(words, "--dports") == e.portList()
+			})
 		}
-		return slices.Contains(own, r.Line) ||
-			r.Chain == dnatChain && r.Jump == chainName(p.owner()) && slices.ContainsFunc(entries, isEntry)
+		return false
 	})(rules).Rules
 }
 
-// removals returns the lines that delete what additions has added, and the container's chain if nothing but the mark remains in it.
-func (p *portMap) removals(table iptables.Table, ip netip.Prefix) (lines []string) {
-	name, remaining := chainName(p.owner()), 0
-	for _, r := range table.Rules {
-		if r.Chain == name && r.Line != p.guardedMark() {
-			remaining++
-		}
+// deletions returns the lines that delete the rules.
+func deletions(rules []iptables.Rule) (lines []string) {
+	for _, r := range rules {
+		lines = append(lines, r.Deletion())
 	}
-	for _, r := range p.present(table.Rules, ip) {
-		if lines = append(lines, r.Deletion()); r.Chain == name {
-			remaining--
+	return lines
+}
+
+// removals returns the lines that delete what additions has added, and add again what it has replaced.
+func (p *portMap) removals(table, before iptables.Table, ip netip.Prefix) []string {
+	lines := deletions(p.present(table.Rules, ip))
+	for _, r := range p.present(before.Rules, ip) {
+		line := r.Addition()
+		if r.Chain == dnatChain { // the newest entry comes first
+			line = strings.Replace(line, "-A "+dnatChain, "-I "+dnatChain+" 1", 1)
 		}
+		lines = append(lines, line)
 	}
-	if remaining == 0 && table.HasChain(name) {
+	if name := chainName(p.owner()); !before.HasChain(name) && table.HasChain(name) {
 		lines = append(lines, "-F "+name, "-X "+name)
 	}
 	return lines

@@ -570,6 +570,18 @@ var _ = Describe("portmap", func() {
 		Expect(b.elements() + b.saved()).To(Equal(before))
 	}, backends())
 
+	DescribeTable("an ADD repeated with other addresses replaces the former ones", func(backend string) {
+		c := b.call("one", conf(withBackend(backend), all...))
+		ok(c, "ADD")
+		c.Config = confFor(withBackend(backend)+`"name":"net1",`, []string{peer4 + "/24", peer6 + "/64"}, all...)
+		ok(c, "ADD")
+		Expect(b.elements() + b.saved()).NotTo(Or(ContainSubstring(pod4), ContainSubstring(pod6)))
+		ok(c, "CHECK")
+		ok(c, "DEL")
+		Expect(b.elements()).To(BeEmpty())
+		Expect(b.saved()).NotTo(ContainSubstring("CNI-DN-"))
+	}, backends())
+
 	DescribeTable("DEL of the last container deletes the chains of the network", func(keys string) {
 		ok(b.call("other", confFor(`"name":"net2",`, []string{peer4 + "/24"}, all[1])), "ADD")
 		before := b.ruleset()
@@ -621,8 +633,12 @@ var _ = Describe("portmap", func() {
 			}
 			return nil
 		}
-		Expect(failure(second, "ADD").Msg).To(ContainSubstring("refused"))
-		Expect(b.saved()).To(Equal(before))
+		separate := second.Config
+		for _, config := range []string{strings.ReplaceAll(separate, `"hostPort":9080`, `"hostPort":8080`), separate} {
+			second.Config = config
+			Expect(failure(second, "ADD").Msg).To(ContainSubstring("refused"))
+			Expect(b.saved()).To(Equal(before))
+		}
 		second.Before = nil
 		ok(second, "ADD")
 		ok(first, "CHECK")
