@@ -117,7 +117,7 @@ func (f *firewall) addSourcesTo(z *bus.Conn) error {
 	for _, s := range f.sources() {
 		added, err := z.AddSource(s.zone, s.prefix())
 		if added {
-			f.r.Undo.Push("remove source "+s.prefix().String(), func() error { return f.removeSources(s) })
+			f.r.Undo.Push("remove source "+s.prefix().String(), func() error { return f.removeSources(nil, s) })
 		}
 		if err != nil {
 			return err
@@ -126,10 +126,10 @@ func (f *firewall) addSourcesTo(z *bus.Conn) error {
 	return nil
 }
 
-// removeSources removes the sources from their zones. That firewalld does not run is no error: its
-// sources ended with it.
-func (f *firewall) removeSources(sources ...source) error {
-	if len(sources) == 0 {
+// removeSources removes sources from their zones: those whose elements are deleted, and those of others that no other
+// attachment has. It is not an error if firewalld does not run, because its sources ended with it.
+func (f *firewall) removeSources(deleted []nft.SetElement, others ...source) error {
+	if len(deleted)+len(others) == 0 {
 		return nil
 	}
 	z, err := bus.Open(f.r.Node)
@@ -140,11 +140,34 @@ func (f *firewall) removeSources(sources ...source) error {
 		return err
 	}
 	defer func() { _ = z.Close() }()
-	var errs []error
-	for _, s := range sources {
+	others, err = f.withoutOtherOwners(others)
+	errs := []error{err}
+	for _, s := range append(parseSources(deleted), others...) {
 		errs = append(errs, z.RemoveSource(s.zone, s.prefix()))
 	}
 	return errors.Join(errs...)
+}
+
+// withoutOtherOwners returns the sources without those whose addresses other attachments have in the list.
+func (f *firewall) withoutOtherOwners(sources []source) ([]source, error) {
+	if f.c == nil {
+		return sources, nil
+	}
+	var refs []nft.ElementRef
+	for _, s := range sources {
+		refs = append(refs, s.element().Ref())
+	}
+	listed, err := f.c.Lookup(isolationLayout().Table, refs)
+	if err != nil {
+		return nil, err
+	}
+	var own []source
+	for i, e := range listed {
+		if e.Key == "" || e.Comment == nft.Owner(f.r.Attachment()) {
+			own = append(own, sources[i])
+		}
+	}
+	return own, nil
 }
 
 // checkSources reports whether firewalld has to have the sources, and names those that it lacks.
@@ -181,7 +204,7 @@ func (f *firewall) delSources(tx *nft.Tx) error {
 	if err != nil {
 		return err
 	}
-	err = f.removeSources(append(parseSources(deleted), f.sourcesInPrev()...)...)
+	err = f.removeSources(deleted, f.sourcesInPrev()...)
 	if len(deleted) == 0 && errors.Is(err, bus.ErrNotAuthorized) { // therefore ADD was refused as well
 		return nil
 	}

@@ -102,6 +102,19 @@ var _ = Describe("the backend firewalld", func() {
 		Expect(stderr).To(ContainSubstring("firewall restore: connect to firewalld: firewalld is not running"))
 	})
 
+	It("keeps the source of the container that has the address now when a former one is deleted again", func() {
+		former, newer := b.call("", 0), b.call("", 0)
+		newer.ContainerID = "newer"
+		for _, command := range []string{"ADD", "DEL"} {
+			ok(former, command)
+		}
+		ok(newer, "ADD")
+		ok(former, "DEL")
+		Expect([]any{zoneOf("10.9.0.2/32"), zoneOf("fd00:1::2/128")}).To(HaveEach("trusted"))
+		ok(newer, "DEL")
+		Expect([]any{zoneOf("10.9.0.2/32"), zoneOf("fd00:1::2/128")}).To(HaveEach(""))
+	})
+
 	It("lists zones with names of any length that firewalld permits", func() {
 		for _, name := range []string{"trusted", "fifteen-letters", "seventeen-letters"} {
 			for _, addr := range []string{"10.9.0.2", "fd00:1::2"} {

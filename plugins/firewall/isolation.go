@@ -303,7 +303,7 @@ func (p privatePort) String() string { return "the isolation of " + string(p) }
 // are gone.
 func (f *firewall) delElements() error {
 	if f.c == nil {
-		return f.removeSources(f.sourcesInPrev()...)
+		return f.removeSources(nil, f.sourcesInPrev()...)
 	}
 	attachment := f.r.Attachment().String()
 	err := f.c.Atomically("nft delete elements of "+attachment, func(tx *nft.Tx) error {
@@ -331,7 +331,7 @@ func (f *firewall) gcElements(keep types.Set) error {
 	})
 	return errors.Join(err, f.c.Atomically("nft delete stale sources of network "+network, func(tx *nft.Tx) error {
 		deleted, err := f.sourceStore().GC(tx, network, keep)
-		return errors.Join(err, f.removeSources(parseSources(deleted)...))
+		return errors.Join(err, f.removeSources(deleted))
 	}))
 }
 
