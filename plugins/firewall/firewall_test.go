@@ -72,7 +72,17 @@ var _ = Describe("the policies in nftables", func() {
 		ok(b.call(byNFT+key("ingressPolicy", isolated)+`"publishedPorts":true,`, 0), "ADD")
 		ok(b.call(byNFT+key("ingressPolicy", sameBridge), 2), "ADD")
 		nstest.Golden(GinkgoTB(), "nftables", b.ruleset())
-		ok(b.call(byNFT+key("ingressPolicy", isolated)+`"publishedPorts":true,`, 0), "ADD")
+		By("and a second ADD reads them once, and changes nothing")
+		reads := 0
+		c := b.call(byNFT+key("ingressPolicy", isolated)+`"publishedPorts":true,`, 0)
+		c.Before = func(step string) error {
+			if strings.HasPrefix(step, "nft list isolated_bridges ") {
+				reads++
+			}
+			return nil
+		}
+		ok(c, "ADD")
+		Expect(reads).To(Equal(1))
 		nstest.Golden(GinkgoTB(), "nftables", b.ruleset())
 	})
 

@@ -228,18 +228,9 @@ func restore(r *skel.Request, args []string) error {
 	if err := f.connect(); err != nil || f.c == nil {
 		return err
 	}
-	var sources []source
-	for _, fam := range nft.Families() {
-		all, err := f.elementsIn(sourceList(fam).Name)
-		if err != nil {
-			return err
-		}
-		for _, e := range all {
-			sources = append(sources, parseSource(e))
-		}
-	}
-	if len(sources) == 0 {
-		return nil
+	all, err := f.elementsIn(sourceList(nft.IPv4).Name, sourceList(nft.IPv6).Name)
+	if err != nil || len(all) == 0 {
+		return err
 	}
 	z, err := bus.Open(r.Node)
 	if err != nil {
@@ -247,7 +238,7 @@ func restore(r *skel.Request, args []string) error {
 	}
 	defer func() { _ = z.Close() }()
 	var errs []error
-	for _, s := range sources {
+	for _, s := range parseSources(all) {
 		_, err := z.AddSource(s.zone, s.prefix())
 		errs = append(errs, err)
 	}

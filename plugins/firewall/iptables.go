@@ -187,25 +187,30 @@ func deletions(have []xt.Rule, goes func(comment string) bool, besides []netip.A
 	return lines
 }
 
-// eachTable calls visit for each table filter that has chains of this plugin or of the
-// reference plugin.
-func (f *firewall) eachTable(visit func(tool xt.Tool) error) error {
+// eachTable calls visit for each table filter that may contain the chain: those of nf_tables that contain it now, and the
+// legacy ones.
+func (f *firewall) eachTable(chain string, visit func(tool xt.Tool) error) error {
 	var errs []error
 	for _, fam := range nft.Families() {
-		tables, err := f.filterTables(fam)
-		errs = append(errs, err)
-		for _, t := range tables {
-			if t.ours {
-				errs = append(errs, visit(t.tool))
+		if f.c != nil {
+			err := f.c.CheckChain(nft.Table{Family: fam, Name: filter}, chain)
+			if err == nil {
+				errs = append(errs, visit(f.tool(fam, xt.NFT)))
 			}
+			errs = append(errs, types.IgnoreNotExist(err))
 		}
+		legacy, found, err := xt.LegacyTool(f.r.Node, fam, filter)
+		if found {
+			err = visit(legacy)
+		}
+		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
 }
 
 // delRules deletes what the attachment has in iptables.
 func (f *firewall) delRules() error {
-	return f.eachTable(func(tool xt.Tool) error {
+	return f.eachTable(forwardChain, func(tool xt.Tool) error {
 		return tool.Change(filter, "delete rules of "+f.r.Attachment().String(), func(have xt.Table) (string, error) {
 			return xt.Script(filter, deletions(have.Rules, f.isOwn, f.addrsOf(tool.Family))...), nil
 		})
@@ -222,7 +227,7 @@ func (f *firewall) gcRules(keep types.Set) error {
 	goes := func(comment string) bool {
 		return strings.HasPrefix(comment, markerPrefix+nft.NetworkPrefix(f.r.Conf.Name)) && !kept[comment]
 	}
-	return f.eachTable(func(tool xt.Tool) error {
+	return f.eachTable(forwardChain, func(tool xt.Tool) error {
 		return tool.Change(filter, "delete stale rules of network "+f.r.Conf.Name, func(have xt.Table) (string, error) {
 			policies, err := f.gonePolicies(have.Rules)
 			return xt.Script(filter, append(deletions(have.Rules, goes, nil), policies...)...), err

@@ -109,17 +109,26 @@ func (f *firewall) elements() []nft.SetElement {
 // isolated from each other only if nf_tables contains the policies of both, or iptables does. Therefore setPolicy
 // adds a policy of the backend iptables to nf_tables as well if nf_tables contains another bridge. See stages for the
 // opposite direction.
+//
+// Each ADD first adds its policy with its own backend, and then reads what the other backend contains. Therefore, of two
+// ADDs at the same time, at least one sees the policy of the other.
 func (f *firewall) setPolicy() error {
 	if f.c == nil {
 		return nil
 	}
 	return f.c.Atomically("nft set ingress policy of "+f.device, func(tx *nft.Tx) error {
-		others, err := f.othersInNFT()
+		have, err := f.elementsIn(bridgeSets()...)
 		if err != nil {
 			return err
 		}
+		f.inNFT = nil
+		for _, e := range have {
+			if name := bridgeOf(e.Key); e.Set == isolatingSet && name != f.device {
+				f.inNFT = append(f.inNFT, name)
+			}
+		}
 		var want []nft.SetElement
-		if !f.byStages() || len(others) > 0 {
+		if !f.byStages() || len(f.inNFT) > 0 {
 			want = f.elements()
 		}
 		if len(want) > 0 {
@@ -127,7 +136,7 @@ func (f *firewall) setPolicy() error {
 				return err
 			}
 		}
-		err = f.replaceElements(tx, want, func(e nft.Element) (bool, error) {
+		err = replaceElements(tx, have, want, func(e nft.Element) (bool, error) {
 			if name := bridgeOf(e.Key); name != f.device {
 				return f.isGone(name)
 			}
@@ -140,51 +149,47 @@ func (f *firewall) setPolicy() error {
 	})
 }
 
-// othersInNFT returns the other bridges whose policies are in nf_tables.
-func (f *firewall) othersInNFT() ([]string, error) {
-	all, err := f.elementsIn(isolatingSet)
-	var names []string
-	for _, e := range all {
-		if name := bridgeOf(e.Key); name != f.device {
-			names = append(names, name)
+// elementsIn returns the elements of sets and maps of isolationLayout, which need not exist.
+func (f *firewall) elementsIn(sets ...string) (all []nft.SetElement, err error) {
+	for _, set := range sets {
+		elements, err := f.c.Elements(isolationLayout().Table, set)
+		if types.IgnoreNotExist(err) != nil {
+			return nil, err
+		}
+		for _, e := range elements {
+			all = append(all, nft.SetElement{Set: set, Element: e})
 		}
 	}
-	return names, err
+	return all, nil
 }
 
-// elementsIn returns the elements of a set or map of isolationLayout, which need not exist.
-func (f *firewall) elementsIn(set string) ([]nft.Element, error) {
-	all, err := f.c.Elements(isolationLayout().Table, set)
-	return all, types.IgnoreNotExist(err)
-}
-
-// replaceElements puts the deletion of the bridges' elements that go, and the addition of those
-// that are wanted, into tx.
-func (f *firewall) replaceElements(tx *nft.Tx, want []nft.SetElement, goes func(nft.Element) (bool, error)) error {
+// replaceElements adds the deletion of the elements for which goes returns true, and the addition of missing ones, to tx.
+func replaceElements(tx *nft.Tx, have, want []nft.SetElement, goes func(nft.Element) (bool, error)) error {
 	table := isolationLayout().Table
-	for _, set := range bridgeSets() {
-		have, err := f.elementsIn(set)
+	for _, e := range have {
+		if slices.Contains(want, e) {
+			continue
+		}
+		del, err := goes(e.Element)
 		if err != nil {
 			return err
 		}
-		for _, e := range have {
-			if i := slices.Index(want, nft.SetElement{Set: set, Element: e}); i >= 0 {
-				want = slices.Delete(slices.Clone(want), i, i+1)
-				continue
-			}
-			del, err := goes(e)
-			if err != nil {
-				return err
-			}
-			if del {
-				tx.DelElement(table, set, e.Key)
-			}
+		if del {
+			tx.DelElement(table, e.Set, e.Key)
 		}
 	}
 	for _, e := range want {
-		tx.AddElement(table, e.Set, e.Element)
+		if !slices.Contains(have, e) {
+			tx.AddElement(table, e.Set, e.Element)
+		}
 	}
 	return nil
+}
+
+// delBridges adds the deletion of the bridges' elements for which goes returns true to tx.
+func (f *firewall) delBridges(tx *nft.Tx, goes func(nft.Element) (bool, error)) error {
+	have, err := f.elementsIn(bridgeSets()...)
+	return errors.Join(err, replaceElements(tx, have, nil, goes))
 }
 
 // bridgeOf returns the name of the bridge that an element is about.
@@ -308,7 +313,7 @@ func (f *firewall) delElements() error {
 	attachment := f.r.Attachment().String()
 	err := f.c.Atomically("nft delete elements of "+attachment, func(tx *nft.Tx) error {
 		_, err := f.private().Delete(tx)
-		return errors.Join(err, f.replaceElements(tx, nil, func(e nft.Element) (bool, error) { return f.isGone(bridgeOf(e.Key)) }))
+		return errors.Join(err, f.delBridges(tx, func(e nft.Element) (bool, error) { return f.isGone(bridgeOf(e.Key)) }))
 	})
 	return errors.Join(err, f.c.Atomically("nft delete sources of "+attachment, f.delSources))
 }
@@ -322,7 +327,7 @@ func (f *firewall) gcElements(keep types.Set) error {
 	network := f.r.Conf.Name
 	err := f.c.Atomically("nft delete stale elements of network "+network, func(tx *nft.Tx) error {
 		_, err := f.private().GC(tx, network, keep)
-		return errors.Join(err, f.replaceElements(tx, nil, func(e nft.Element) (bool, error) {
+		return errors.Join(err, f.delBridges(tx, func(e nft.Element) (bool, error) {
 			if e.Comment != nft.NetworkPrefix(network) {
 				return f.isGone(bridgeOf(e.Key))
 			}
@@ -343,15 +348,15 @@ func (f *firewall) checkPolicy() error {
 	if f.byStages() && f.conf.policy != open {
 		return nil // elements are optional then
 	}
+	have, err := f.elementsIn(bridgeSets()...)
+	if err != nil {
+		return err
+	}
 	var errs []error
 	want := f.elements()
 	table := isolationLayout().Table
 	for _, set := range bridgeSets() {
-		have, err := f.elementsIn(set)
-		if err != nil {
-			return err
-		}
-		has := slices.ContainsFunc(have, func(e nft.Element) bool { return f.device != "" && bridgeOf(e.Key) == f.device })
+		has := slices.ContainsFunc(have, func(e nft.SetElement) bool { return e.Set == set && f.device != "" && bridgeOf(e.Key) == f.device })
 		wants := slices.ContainsFunc(want, func(e nft.SetElement) bool { return e.Set == set })
 		if has != wants {
 			lacks := map[bool]string{true: "has", false: "lacks"}[has]

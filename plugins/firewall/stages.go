@@ -186,14 +186,11 @@ func (f *firewall) policyByStages(have []xt.Rule) (policy string) {
 }
 
 // clearStages deletes the policy of the bridge from iptables if nf_tables keeps it, unless stages needs it.
-func (f *firewall) clearStages() (err error) {
+func (f *firewall) clearStages() error {
 	if f.device == "" || f.byStages() {
 		return nil
 	}
-	if f.inNFT, err = f.othersInNFT(); err != nil {
-		return err
-	}
-	return f.eachTable(func(tool xt.Tool) error {
+	return f.eachTable(stage1, func(tool xt.Tool) error {
 		return tool.Change(filter, "delete ingress policy of "+f.device, func(have xt.Table) (string, error) {
 			return xt.Script(filter, f.stageLines(have)...), nil
 		})

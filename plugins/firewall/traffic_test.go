@@ -98,6 +98,20 @@ func (b *testbed) publish(pod int) {
 	}
 }
 
+// referencePolicy is what the reference plugin adds to table filter for cni1 with the policy same-bridge.
+const referencePolicy = `*filter
+-N CNI-FORWARD
+-N CNI-ISOLATION-STAGE-1
+-N CNI-ISOLATION-STAGE-2
+-A FORWARD -m comment --comment "CNI firewall plugin rules (ingressPolicy: same-bridge|isolated)" -j CNI-ISOLATION-STAGE-1
+-A FORWARD -m comment --comment "CNI firewall plugin rules" -j CNI-FORWARD
+-A CNI-ISOLATION-STAGE-1 -i cni1 ! -o cni1 -m comment --comment "CNI firewall plugin rules (ingressPolicy: same-bridge)" -j CNI-ISOLATION-STAGE-2
+-A CNI-ISOLATION-STAGE-1 -m comment --comment "CNI firewall plugin rules (ingressPolicy: same-bridge|isolated)" -j RETURN
+-A CNI-ISOLATION-STAGE-2 -o cni1 -m comment --comment "CNI firewall plugin rules (ingressPolicy: same-bridge|isolated)" -j DROP
+-A CNI-ISOLATION-STAGE-2 -m comment --comment "CNI firewall plugin rules (ingressPolicy: same-bridge|isolated)" -j RETURN
+COMMIT
+`
+
 var _ = Describe("traffic", func() {
 	var b *testbed
 	BeforeEach(func() {
@@ -194,6 +208,32 @@ var _ = Describe("traffic", func() {
 	},
 		Entry(nil, iptables, nftables, sameBridge), Entry(nil, nftables, iptables, isolated),
 	)
+
+	It("is dropped between a bridge in nftables and one of the reference plugin, which only iptables contains", func() {
+		for _, program := range []string{"iptables-restore", "ip6tables-restore"} {
+			_, err := b.Node.ExecInput(referencePolicy, program, "--noflush")
+			Expect(err).NotTo(HaveOccurred())
+		}
+		c := b.call(key("backend", nftables)+key("ingressPolicy", sameBridge), 0)
+		ok(c, "ADD")
+		ok(c, "CHECK")
+		expect(toPod(b.pods[0], 2, false), toPod(b.pods[2], 0, false), toPod(b.pods[0], 3, true), toPod(b.pods[3], 2, true))
+	})
+
+	It("is dropped between bridges whose policies have different backends, and were added at the same time", func() {
+		byIPTables, byNFT := b.call(key("backend", iptables)+key("ingressPolicy", sameBridge), 2), b.call(key("backend", nftables)+key("ingressPolicy", sameBridge), 0)
+		added := false
+		byNFT.Before = func(step string) error {
+			if step == "nft set ingress policy of cni0" && !added {
+				added = true
+				ok(byIPTables, "ADD")
+			}
+			return nil
+		}
+		ok(byNFT, "ADD")
+		Expect(added).To(BeTrue())
+		expect(toPod(b.pods[0], 2, false), toPod(b.pods[2], 0, false), toPod(b.pods[0], 3, true))
+	})
 
 	It("of a bridge in nftables has rules of iptables only while another bridge is in iptables alone", func() {
 		first, second := b.call(key("backend", iptables)+key("ingressPolicy", sameBridge), 2), b.call(key("backend", nftables)+key("ingressPolicy", sameBridge), 0)

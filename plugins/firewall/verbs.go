@@ -48,9 +48,6 @@ func add(r *skel.Request) (*types.Result, error) {
 
 // isolate gives the bridge its policy, and takes away what another policy or backend left.
 func (f *firewall) isolate() error {
-	if err := f.clearStages(); err != nil {
-		return err
-	}
 	if f.conf.policy == isolated && f.bridge.Kind == "bridge" && (f.c == nil || len(f.ports) == 0) {
 		f.r.Warn("containers of %s may reach each other: that needs nf_tables, and a port of the bridge in prevResult", f.bridge.Name)
 	}
@@ -59,7 +56,10 @@ func (f *firewall) isolate() error {
 			return err
 		}
 	}
-	return f.setPolicy()
+	if err := f.setPolicy(); err != nil {
+		return err
+	}
+	return f.clearStages()
 }
 
 // del deletes what ADD made for the attachment. It finds that by the attachment, with or without
@@ -128,7 +128,7 @@ func prepare(r *skel.Request) (*firewall, *types.Result, error) {
 	return f, prev, f.findBridge(prev)
 }
 
-// connect connects to the node, and lists its chains.
+// connect connects to the node.
 func (f *firewall) connect() (err error) {
 	if f.links, err = nl.Open(f.r.Node); err != nil {
 		return err
@@ -139,14 +139,17 @@ func (f *firewall) connect() (err error) {
 	}
 	if err == nil {
 		f.c.Warn = f.r.Warn
-		f.chains, err = f.c.AllChains()
 	}
 	return err
 }
 
-// ready connects, and chooses the backend.
+// ready connects, lists the chains of the node, and chooses the backend.
 func (f *firewall) ready() error {
-	if err := f.connect(); err != nil {
+	err := f.connect()
+	if err == nil && f.c != nil {
+		f.chains, err = f.c.AllChains()
+	}
+	if err != nil {
 		return err
 	}
 	return f.choose()
@@ -263,7 +266,7 @@ func (f *firewall) checkIsolation() error {
 		return missing // checkByIPTables looks for the rules
 	}
 	if f.conf.policy == open {
-		return errors.Join(missing, f.eachTable(func(tool xt.Tool) error { return checkTable(tool, f.checkStages) }))
+		return errors.Join(missing, f.eachTable(stage1, func(tool xt.Tool) error { return checkTable(tool, f.checkStages) }))
 	}
 	if missing != nil && f.keptByStages() {
 		return nil
