@@ -432,10 +432,14 @@ func (c *Call) failureWithoutResult(err error) error {
 }
 
 // ParseError returns the error result (SPEC 1.1.0, section 5) that a delegate printed, or nil
-// if the output is no error result.
+// if the output is not an error result. It ignores the key "problems" of another project's plugin, which may have another type.
 func ParseError(output []byte) *types.Error {
 	e := new(types.Error)
-	if json.Unmarshal(output, e) != nil || e.Msg == "" {
+	err := json.Unmarshal(output, e)
+	if wrong := (*json.UnmarshalTypeError)(nil); errors.As(err, &wrong) && strings.HasPrefix(wrong.Field, "problems") {
+		e.Problems, err = nil, nil
+	}
+	if err != nil || e.Msg == "" {
 		return nil
 	}
 	if e.Code == 0 {

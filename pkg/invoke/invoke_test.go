@@ -275,6 +275,7 @@ func TestFailures(t *testing.T) {
 		{"JSON, but no error", `echo '{}'; exit 1`, 999, "it failed without an error result: exit status 1", `it printed "{}"`},
 		{"null", `echo null; exit 1`, 999, "it failed without an error result: exit status 1", `it printed "null"`},
 		{"an invalid code", `echo '{"code":-1,"msg":"m"}'; exit 1`, 999, "it failed without an error result: exit status 1", `it printed "{\"code\":-1,\"msg\":\"m\"}"`},
+		{"problems of another type", `echo '{"code":7,"msg":"m","problems":"p"}'; exit 1`, 7, "m", ""},
 		{"a signal", `kill -9 $$`, 999, "it was killed (SIGKILL) before it answered", ""},
 		{"another signal", `echo '{'; kill -SEGV $$`, 999, "it was killed (SIGSEGV) before it exited", `it printed "{"`},
 		{"output without end", `exec cat /dev/zero`, 6, "it printed more than 8 MiB, and was killed", ""},
