@@ -44,7 +44,7 @@ func (c Claim) mayBelong(other, owner string) bool {
 // Each change is one transaction, which is committed only in the generation of the ruleset in which
 // the elements were read. An Add of keys that nobody owns, and a Delete of known claims, look up only
 // these keys. GC and a Delete without claims read whole sets, and so do an Add of a key that another
-// attachment owns, and a Delete of a key with a former owner.
+// attachment owns, and a Delete of a key with a former owner or without all its elements.
 type Store struct {
 	Conn        *nft.Conn
 	Layout      nft.Layout // only its table and the types of its sets are used
@@ -148,7 +148,8 @@ func (s *Store) Remove() error {
 }
 
 // Delete adds the deletion of the claims to tx, and returns the deleted elements. If s.Claims is
-// empty, these are all claims of the owner. Keys with a former owner go back to it. Delete also deletes the chains
+// empty, these are all claims of the owner. If an element of a claim is missing, for example because prevResult has another MAC
+// than ADD, Delete deletes all elements of the owner. Keys with a former owner go back to it. Delete also deletes the chains
 // to which only the deleted elements jumped, because this was the last attachment that used them.
 func (s *Store) Delete(tx *nft.Tx) (deleted []nft.SetElement, err error) {
 	e := s.newEdit()
@@ -159,7 +160,8 @@ func (s *Store) Delete(tx *nft.Tx) (deleted []nft.SetElement, err error) {
 	if err := e.read(refs...); err != nil {
 		return nil, err
 	}
-	if slices.ContainsFunc(refs, func(r nft.ElementRef) bool { return isFormer(r) && e.after[r].Key != "" }) {
+	hasFormer := slices.ContainsFunc(refs, func(r nft.ElementRef) bool { return isFormer(r) && e.after[r].Key != "" })
+	if hasFormer || slices.ContainsFunc(s.Claims, e.hasOnlyPart) {
 		if err := e.readSets(); err != nil {
 			return nil, err
 		}

@@ -33,6 +33,12 @@ func (e *edit) read(refs ...nft.ElementRef) error {
 	return err
 }
 
+// hasOnlyPart reports whether the owner has the first element of a claim, but lacks another one.
+func (e *edit) hasOnlyPart(c Claim) bool {
+	isOwn := func(s nft.SetElement) bool { return e.after[s.Ref()].Comment == nft.Owner(e.store.Owner) }
+	return isOwn(c.Elements[0]) && slices.ContainsFunc(c.Elements, func(s nft.SetElement) bool { return !isOwn(s) })
+}
+
 // record notes an element that was read.
 func (e *edit) record(r nft.ElementRef, element nft.Element) {
 	e.put(r, element)

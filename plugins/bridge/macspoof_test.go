@@ -83,6 +83,10 @@ var _ = Describe("macspoofchk", func() {
 		Expect(addMACSpoofCheck(&u, s)).To(Succeed())
 		Expect(delCheck(unknown(s))).To(Succeed())
 		nstest.Golden(GinkgoTB(), "macspoof-cleaned", ruleset())
+		Expect(addMACSpoofCheck(&u, s)).To(Succeed())
+		s.mac = checkOf(2).mac // of prevResult, after tuning changed it
+		Expect(delCheck(s)).To(Succeed())
+		nstest.Golden(GinkgoTB(), "macspoof-cleaned", ruleset())
 	})
 
 	It("drops frames with another source MAC on checked ports, and nothing else", func() {
