@@ -28,13 +28,12 @@ func ensureBridge(node *nl.Conn, conf *config) (nl.Link, error) {
 	if err := checkIsBridge(br); err != nil {
 		return nl.Link{}, err
 	}
-	settings := attach.HostSysctls(br.Name)
-	// A bridge that is down may have been made by a plugin that was killed afterwards.
-	if (made || !br.Up) && !conf.awaitDAD {
-		settings = append(settings, attach.NoDAD(br.Name))
-	}
-	if err := sysctl.Ensure(node.NS(), settings...); err != nil {
-		return nl.Link{}, err
+	// A bridge that is down may have been created by a plugin that was killed afterwards. Another existing bridge keeps its
+	// sysctls, because it may be the host's uplink, with a default route from router advertisements.
+	if made || !br.Up {
+		if err := sysctl.Ensure(node.NS(), conf.newSysctls(br.Name)...); err != nil {
+			return nl.Link{}, err
+		}
 	}
 	if !made {
 		if br, err = adaptBridge(node, br, conf); err != nil {
@@ -50,6 +49,15 @@ func ensureBridge(node *nl.Conn, conf *config) (nl.Link, error) {
 		return br, nil
 	}
 	return br, node.SetUp(br)
+}
+
+// newSysctls returns the sysctls of the bridge or of the gateway's interface that ADD creates.
+func (c *config) newSysctls(name string) []sysctl.Setting {
+	settings := attach.HostSysctls(name)
+	if !c.awaitDAD {
+		settings = append(settings, attach.NoDAD(name))
+	}
+	return settings
 }
 
 // checkIsBridge returns an error if the link that has the name of the bridge is no bridge.

@@ -255,7 +255,7 @@ func (c *checker) diffGatewayPort(dev, br nl.Link) error {
 // diffRules compares what only plumb makes on the node for the attachment: sysctls,
 // masquerade and MAC spoof check.
 func (c *checker) diffRules() error {
-	errs := []error{sysctl.Diff(c.r.Node, append(attach.HostSysctls(c.host.Name), attach.HostSysctls(c.conf.bridge)...)...)}
+	errs := []error{sysctl.Diff(c.r.Node, attach.HostSysctls(c.host.Name)...)}
 	if c.conf.masquerade {
 		errs = append(errs, masq.Check(c.conf.masq(c.r), attach.Prefixes(c.ips())))
 	}

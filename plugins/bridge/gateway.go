@@ -198,10 +198,7 @@ func (a *attachment) gatewayDevice() (nl.Link, error) {
 // the port forwards. It can run several times for the same pair: an earlier ADD may have been
 // killed before it finished, and another ADD may run at the same time.
 func (a *attachment) configureVLANDevice(dev, port nl.Link) error {
-	settings := append(attach.HostSysctls(dev.Name), attach.HostSysctls(port.Name)...)
-	if !a.conf.awaitDAD {
-		settings = append(settings, attach.NoDAD(dev.Name))
-	}
+	settings := append(a.conf.newSysctls(dev.Name), attach.HostSysctls(port.Name)...)
 	if err := sysctl.Set(a.node.NS(), settings...); err != nil {
 		return err
 	}
