@@ -133,8 +133,10 @@ func makePort(node *nl.Conn, host, br nl.Link, conf *config) error {
 	if err := node.SetMaster(host, br); err != nil {
 		return err
 	}
-	if err := node.SetPort(host, conf.port); err != nil {
-		return err
+	if conf.port != (nl.Port{}) || host.Master != 0 { // a new port has no flags
+		if err := node.SetPort(host, conf.port); err != nil {
+			return err
+		}
 	}
 	if err := setVLANs(node, host, br, conf); err != nil {
 		return explainUnsupported(err, conf)

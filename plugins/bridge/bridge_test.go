@@ -308,7 +308,7 @@ var _ = Describe("bridge", func() {
 		nstest.RequireRemovedInterfaceInError(GinkgoTB(), plugin(), c, at)
 		Expect(b.Reservations()).To(BeEmpty())
 	},
-		Entry("before the host end becomes a port", "set port veth"),
+		Entry("before the host end becomes a port", "set link veth"),
 		Entry("before it is set up", "set link eth0 up"),
 		Entry("before its sysctls are written", "write sysctls "),
 		Entry("before its addresses are added", "add address 10.9.0.2/24"),

@@ -86,18 +86,17 @@ func removeExistingPorts(node *nl.Conn, prev *types.Result, bridge string) error
 	if prev == nil {
 		return nil
 	}
-	br, err := node.Link(bridge)
-	if err != nil {
-		return types.IgnoreNotExist(err)
-	}
 	var errs []error
 	for _, in := range prev.Interfaces {
 		if in.Sandbox != "" || in.Name == bridge {
 			continue
 		}
 		l, err := node.Link(in.Name)
-		if err == nil && l.Master == br.Index && l.Kind != "veth" {
-			err = node.ClearMaster(l)
+		if err == nil && l.Master != 0 && l.Kind != "veth" {
+			var br nl.Link
+			if br, err = node.LinkByIndex(l.Master); br.Name == bridge {
+				err = node.ClearMaster(l)
+			}
 		}
 		errs = append(errs, types.IgnoreNotExist(err))
 	}
