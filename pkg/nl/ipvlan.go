@@ -2,6 +2,7 @@ package nl
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/plumb-cni/plumb/pkg/undo"
 	"github.com/vishvananda/netlink"
@@ -35,21 +36,9 @@ func (m IPVlanMode) HasKnownFlag() bool {
 	return known
 }
 
-// An IPVlan describes an ipvlan that AddIPVlan makes.
-type IPVlan struct {
-	Name   string
-	In     *Conn // the namespace of the ipvlan
-	Parent Link  // in the namespace of the connection
-	Mode   IPVlanMode
-	MTU    int // in bytes; zero: the parent's
-}
-
-// AddIPVlan makes an ipvlan in the namespace of i.In, with its final name, and pushes its removal to
-// u. If the name exists there, the error matches fs.ErrExist. The kernel gives it the MAC of the
-// parent, which cannot be changed.
-func (c *Conn) AddIPVlan(u *undo.Stack, i IPVlan) (Link, error) {
-	attrs := attrsOn(i.Parent, i.In, i.Name, i.MTU)
-	return c.add(u, i.In, &netlink.IPVlan{LinkAttrs: attrs, Mode: ipvlanModes[i.Mode.Mode], Flag: ipvlanFlags[i.Mode.Flag]})
+// AddIPVlan creates an ipvlan and pushes its removal to u. The kernel gives it the MAC of the parent, which cannot be changed.
+func (c *Conn) AddIPVlan(u *undo.Stack, n NewLink, m IPVlanMode) (Link, error) {
+	return c.add(u, n, &netlink.IPVlan{Mode: ipvlanModes[m.Mode], Flag: ipvlanFlags[m.Flag]})
 }
 
 // IPVlanMode returns the mode and flag of an ipvlan. The library's decoder is not used: it takes
@@ -61,9 +50,8 @@ func (c *Conn) IPVlanMode(l Link) (IPVlanMode, error) {
 // IPVlansOn returns the ipvlans of the parent that are in the namespace of c, which is that of the
 // parent.
 func (c *Conn) IPVlansOn(parent Link) ([]Link, error) {
-	return c.listLinks("list ipvlans of "+parent.Name, kindFilter("ipvlan"), func(l Link) bool {
-		return l.Kind == "ipvlan" && l.Peer == parent.Index && l.PeerNS == 0
-	})
+	links, err := c.LinksOfKind("ipvlan")
+	return slices.DeleteFunc(links, func(l Link) bool { return l.Peer != parent.Index || l.PeerNS != 0 }), err
 }
 
 // decodeIPVlanMode returns the mode and flag of an ipvlan from an RTM_NEWLINK message.

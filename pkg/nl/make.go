@@ -1,6 +1,7 @@
 package nl
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -44,12 +45,10 @@ func (c *Conn) AddVeth(u *undo.Stack, v Veth) (near, far Link, err error) {
 	if v.PeerMAC == "" {
 		v.PeerMAC = RandomMAC()
 	}
-	pair := netlink.NewVeth(linkAttrs(v.Name, v.MTU))
-	pair.Group, pair.HardwareAddr = v.Group, portMAC().Bytes()
-	pair.PeerName = v.Peer
-	pair.PeerHardwareAddr = v.PeerMAC.Bytes()
-	pair.PeerNamespace = netlink.NsFd(v.PeerIn.h.FD())
-	if near, err = c.add(u, c, pair); err != nil {
+	pair := netlink.NewVeth(netlink.NewLinkAttrs())
+	pair.PeerName, pair.PeerHardwareAddr, pair.PeerNamespace = v.Peer, v.PeerMAC.Bytes(), netlink.NsFd(v.PeerIn.h.FD())
+	near, err = c.add(u, NewLink{Name: v.Name, MAC: portMAC(), MTU: v.MTU, Group: v.Group}, pair)
+	if err != nil {
 		return Link{}, Link{}, err
 	}
 	far = Link{Index: near.Peer, Name: v.Peer, Kind: "veth", MAC: v.PeerMAC, MTU: near.MTU, Peer: near.Index}
@@ -74,13 +73,12 @@ func (c *Conn) EnsureBridge(b Bridge) (l Link, made bool, err error) {
 	if err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return l, false, err
 	}
-	bridge := &netlink.Bridge{LinkAttrs: linkAttrs(b.Name, b.MTU)}
-	bridge.HardwareAddr = b.MAC.Bytes()
+	bridge := &netlink.Bridge{}
 	if b.VLANFiltering {
 		bridge.VlanFiltering = &b.VLANFiltering
 	}
 	var shared undo.Stack
-	l, err = c.add(&shared, c, bridge)
+	l, err = c.add(&shared, NewLink{Name: b.Name, MAC: b.MAC, MTU: b.MTU}, bridge)
 	if errors.Is(err, fs.ErrExist) { // another process was first
 		l, err = c.Link(b.Name)
 		return l, false, err
@@ -98,40 +96,29 @@ var macvlanModes = map[string]netlink.MacvlanMode{
 // "bridge" or "passthru".
 func IsMacvlanMode(name string) bool { return macvlanModes[name] != 0 }
 
-// A Macvlan describes a macvlan that AddMacvlan makes.
+// A Macvlan describes a macvlan that AddMacvlan creates.
 type Macvlan struct {
-	Name     string
-	In       *Conn     // the namespace of the macvlan
-	Parent   Link      // in the namespace of the connection
-	Mode     string    // see IsMacvlanMode
-	MAC      types.MAC // zero: the kernel's choice
-	MTU      int       // in bytes; zero: the parent's
-	QueueLen uint32    // broadcast queue in packets (Linux 5.11); zero: the kernel's default
+	NewLink
+	Mode     string // see IsMacvlanMode
+	QueueLen uint32 // broadcast queue in packets (Linux 5.11); zero: the kernel's default
 }
 
-// AddMacvlan makes a macvlan in the namespace of m.In, with its final name, and pushes its
-// removal to u. If the name exists there, the error matches fs.ErrExist.
+// AddMacvlan creates a macvlan and pushes its removal to u.
 func (c *Conn) AddMacvlan(u *undo.Stack, m Macvlan) (Link, error) {
-	attrs := attrsOn(m.Parent, m.In, m.Name, m.MTU)
-	if m.MAC != "" {
-		attrs.HardwareAddr = m.MAC.Bytes()
-	}
-	return c.add(u, m.In, &netlink.Macvlan{LinkAttrs: attrs, Mode: macvlanModes[m.Mode], BCQueueLen: m.QueueLen})
+	return c.add(u, m.NewLink, &netlink.Macvlan{Mode: macvlanModes[m.Mode], BCQueueLen: m.QueueLen})
 }
 
-// An IFB describes an intermediate functional block device that AddIFB makes.
-type IFB struct {
-	Name  string
-	MTU   int    // in bytes; zero: the kernel's default
-	Group uint32 // as Veth.Group
-}
+// AddIFB creates an intermediate functional block device and pushes its removal to u.
+func (c *Conn) AddIFB(u *undo.Stack, n NewLink) (Link, error) { return c.add(u, n, &netlink.Ifb{}) }
 
-// AddIFB makes an intermediate functional block device, which is down, and pushes its removal
-// to u. If the name exists, the error matches fs.ErrExist.
-func (c *Conn) AddIFB(u *undo.Stack, i IFB) (Link, error) {
-	attrs := linkAttrs(i.Name, i.MTU)
-	attrs.Group = i.Group
-	return c.add(u, c, &netlink.Ifb{LinkAttrs: attrs})
+// AddDummy creates a dummy interface, which drops all packets that are sent to it, and pushes its removal to u. If the kernel
+// has no dummy interfaces, the error matches errors.ErrUnsupported.
+func (c *Conn) AddDummy(u *undo.Stack, n NewLink) (Link, error) { return c.add(u, n, &netlink.Dummy{}) }
+
+// AddVRF creates a VRF with a routing table, and pushes its removal to u. Several VRFs can have the same table, unless the
+// sysctl net.vrf.strict_mode is 1 (Linux 5.9).
+func (c *Conn) AddVRF(u *undo.Stack, n NewLink, table int) (Link, error) {
+	return c.add(u, n, &netlink.Vrf{Table: uint32(table)})
 }
 
 // nameOf returns the name of one of the kernel's numbers, or its digits if it has no name.
@@ -144,31 +131,43 @@ func nameOf[N comparable](names map[string]N, number N) string {
 	return fmt.Sprint(number)
 }
 
-// linkAttrs returns the attributes of a new link.
-func linkAttrs(name string, mtu int) netlink.LinkAttrs {
-	attrs := netlink.NewLinkAttrs()
-	attrs.Name, attrs.MTU = name, mtu
-	return attrs
+// A NewLink describes a link to create. The new link is down. If its name exists, the error of the function that creates it
+// matches fs.ErrExist.
+type NewLink struct {
+	Name  string
+	MAC   types.MAC // zero: the kernel's choice
+	MTU   int       // in bytes; zero: the kernel's default, or that of the parent
+	Group uint32    // as Veth.Group
+	// Parent is a link in the namespace of the connection, and In the namespace of the new link. A link without a parent needs
+	// neither of them, and is created in the namespace of the connection.
+	Parent Link
+	In     *Conn
 }
 
-// attrsOn returns the attributes of a new link on a parent, in the namespace of in.
+// attrs returns the attributes of the link.
 //
-// The attributes include an index. For a request without an index, kernels without commit ec061546c6cf
+// Those of a link with a parent include an index. For a request without an index, kernels without commit ec061546c6cf
 // (Linux 6.15) look for the name in the namespace of the parent, and refuse a name that exists there (EEXIST).
 // For a request with an index, they look for the index instead, and check the name only in the namespace of
 // the new link. The index must be free in both namespaces. It is random and at least 1<<30, because the
 // kernel counts up from 1 when it chooses an index.
-func attrsOn(parent Link, in *Conn, name string, mtu int) netlink.LinkAttrs {
-	attrs := linkAttrs(name, mtu)
-	attrs.Index = 1<<30 | rand.IntN(1<<30)
-	attrs.ParentIndex, attrs.Namespace = parent.Index, netlink.NsFd(in.h.FD())
+func (n NewLink) attrs() netlink.LinkAttrs {
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name, attrs.MTU, attrs.Group = n.Name, n.MTU, n.Group
+	if n.MAC != "" {
+		attrs.HardwareAddr = n.MAC.Bytes()
+	}
+	if n.In != nil {
+		attrs.Index = 1<<30 | rand.IntN(1<<30)
+		attrs.ParentIndex, attrs.Namespace = n.Parent.Index, netlink.NsFd(n.In.h.FD())
+	}
 	return attrs
 }
 
-// add makes a link that will be in the namespace of in, pushes its removal to u, and returns
-// the link as the kernel made it.
-func (c *Conn) add(u *undo.Stack, in *Conn, l netlink.Link) (Link, error) {
-	return in.addBy(u, l.Attrs().Name, func() error { return c.lib.LinkAdd(l) })
+// add creates the link, pushes its removal to u, and returns the link as the kernel created it. l holds the attributes of its kind.
+func (c *Conn) add(u *undo.Stack, n NewLink, l netlink.Link) (Link, error) {
+	*l.Attrs() = n.attrs()
+	return cmp.Or(n.In, c).addBy(u, n.Name, func() error { return c.lib.LinkAdd(l) })
 }
 
 // addBy calls request, which asks the kernel for a new link of that name in the namespace of the

@@ -75,6 +75,22 @@ func (r Route) metric() int {
 	return r.Priority
 }
 
+// MainTable is the number of the routing table "main".
+const MainTable = unix.RT_TABLE_MAIN
+
+// TableOf returns the table to which the kernel adds a route with each address of a link: the table
+// of its VRF, or the main table.
+func (c *Conn) TableOf(l Link) (int, error) {
+	if l.Master == 0 {
+		return MainTable, nil
+	}
+	master, err := c.LinkByIndex(l.Master)
+	if err != nil || master.Kind != "vrf" {
+		return MainTable, err
+	}
+	return master.VRFTable, nil
+}
+
 // AddRoute adds a route through the link. If the same route exists (Route.Same), the error matches
 // fs.ErrExist. There may be a route with the same destination and metric through another gateway.
 // As with the reference plugins, an IPv4 route then has precedence over the existing one, and an

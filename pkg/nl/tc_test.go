@@ -25,7 +25,7 @@ var _ = Describe("traffic control", Label(nstest.Kernel), func() {
 		var err error
 		near, far, err = node.AddVeth(&u, nl.Veth{Name: "veth0", Peer: "eth0", PeerIn: pod})
 		Expect(err).NotTo(HaveOccurred())
-		ifb, err = node.AddIFB(&u, nl.IFB{Name: "ifb7", MTU: 1400, Group: 7})
+		ifb, err = node.AddIFB(&u, nl.NewLink{Name: "ifb7", MTU: 1400, Group: 7})
 		nstest.RequireFeature(GinkgoTB(), "ifb", err)
 		Expect(ifb).To(And(HaveField("Kind", "ifb"), HaveField("MTU", 1400), HaveField("Group", uint32(7)), HaveField("Up", false)))
 		Expect(node.SetUp(near)).To(Succeed())

@@ -3,7 +3,6 @@ package nl
 import (
 	"fmt"
 
-	"github.com/plumb-cni/plumb/pkg/types"
 	"github.com/plumb-cni/plumb/pkg/undo"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -17,31 +16,22 @@ var vlanProtocols = map[string]netlink.VlanProtocol{
 // IsVLANProtocol reports whether name is a protocol that AddVLANLink accepts: "802.1Q" or "802.1ad".
 func IsVLANProtocol(name string) bool { return vlanProtocols[name] != 0 }
 
-// A VLANLink describes a VLAN interface that AddVLANLink makes.
+// A VLANLink describes a VLAN interface that AddVLANLink creates.
 type VLANLink struct {
-	Name     string
-	In       *Conn  // the namespace of the VLAN interface
-	Parent   Link   // in the namespace of the connection
+	NewLink
 	ID       int    // 0 to 4094
 	Protocol string // see IsVLANProtocol
-	MAC      types.MAC
-	MTU      int // in bytes; zero: the parent's
 }
 
-// AddVLANLink makes a VLAN interface in the namespace of v.In, with its final name, and pushes its
-// removal to u. If the parent already has an interface for that VLAN, in whatever namespace, or if
-// the name exists, the error matches fs.ErrExist.
+// AddVLANLink creates a VLAN interface and pushes its removal to u. If the parent already has an interface for that VLAN, in
+// whatever namespace, the error matches fs.ErrExist too.
 //
 // The interface can be up while its parent is down (VLAN_FLAG_LOOSE_BINDING). Without that, the
 // kernel sets the interface down together with its parent, which removes its routes, and does not
 // restore them when the parent comes up (vlan_device_event).
 func (c *Conn) AddVLANLink(u *undo.Stack, v VLANLink) (Link, error) {
-	attrs := attrsOn(v.Parent, v.In, v.Name, v.MTU)
-	if v.MAC != "" {
-		attrs.HardwareAddr = v.MAC.Bytes()
-	}
 	loose := true
-	return c.add(u, v.In, &netlink.Vlan{LinkAttrs: attrs, VlanId: v.ID, VlanProtocol: vlanProtocols[v.Protocol], LooseBinding: &loose})
+	return c.add(u, v.NewLink, &netlink.Vlan{VlanId: v.ID, VlanProtocol: vlanProtocols[v.Protocol], LooseBinding: &loose})
 }
 
 // FindVLANLink returns the interface for a VLAN of the parent. If the namespace of c, which is that of

@@ -311,7 +311,7 @@ var _ = Describe("bandwidth", func() {
 		var killed undo.Stack
 		node, err := nl.Open(bed.node.Open(GinkgoTB(), nil))
 		Expect(err).NotTo(HaveOccurred())
-		_, err = node.AddIFB(&killed, nl.IFB{Name: "i4", Group: attach.UnfinishedGroup(network)}) // as if the plugin was killed then
+		_, err = node.AddIFB(&killed, nl.NewLink{Name: "i4", Group: attach.UnfinishedGroup(network)}) // as if the plugin was killed then
 		Expect(err).NotTo(HaveOccurred())
 		gc := func(valid string) string {
 			bed.gc(valid)

@@ -78,7 +78,7 @@ func (d device) addIFB(u *undo.Stack) (nl.Link, error) {
 	var err error
 	names := ifbNames(d.owner)
 	for _, name := range names {
-		ifb, err = d.conn.AddIFB(u, nl.IFB{Name: name, MTU: d.link.MTU, Group: attach.UnfinishedGroup(d.owner.Network)})
+		ifb, err = d.conn.AddIFB(u, nl.NewLink{Name: name, MTU: d.link.MTU, Group: attach.UnfinishedGroup(d.owner.Network)})
 		if !errors.Is(err, fs.ErrExist) {
 			break
 		}

@@ -31,7 +31,7 @@ func add(r *skel.Request) (*types.Result, error) {
 		return nil, err
 	}
 	pending.AllowAllocation()
-	eth, err := pod.AddDummy(&r.Undo, nl.Dummy{Name: r.IfName, MAC: conf.mac, MTU: conf.mtu})
+	eth, err := pod.AddDummy(&r.Undo, nl.NewLink{Name: r.IfName, MAC: conf.mac, MTU: conf.mtu})
 	if errors.Is(err, errors.ErrUnsupported) {
 		return nil, types.Errorf(types.CodeConfig, "this kernel has no dummy interfaces; it needs the module dummy (CONFIG_DUMMY): %w", err)
 	}

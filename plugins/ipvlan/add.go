@@ -34,7 +34,7 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err := claimMode(r, setup, conf); err != nil {
 		return nil, err
 	}
-	eth, err := setup.MasterConn.AddIPVlan(&r.Undo, nl.IPVlan{Name: r.IfName, In: setup.Pod, Parent: setup.Master, Mode: conf.mode, MTU: conf.mtu})
+	eth, err := setup.MasterConn.AddIPVlan(&r.Undo, nl.NewLink{Name: r.IfName, In: setup.Pod, Parent: setup.Master, MTU: conf.mtu}, conf.mode)
 	if err != nil {
 		return nil, explainRefusal(err, setup.Master)
 	}

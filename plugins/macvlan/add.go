@@ -25,7 +25,7 @@ func add(r *skel.Request) (*types.Result, error) {
 		return nil, err
 	}
 	eth, err := setup.MasterConn.AddMacvlan(&r.Undo, nl.Macvlan{
-		Name: r.IfName, In: setup.Pod, Parent: setup.Master, Mode: conf.mode, MAC: conf.mac, MTU: conf.mtu, QueueLen: conf.queueLen,
+		NewLink: nl.NewLink{Name: r.IfName, In: setup.Pod, Parent: setup.Master, MAC: conf.mac, MTU: conf.mtu}, Mode: conf.mode, QueueLen: conf.queueLen,
 	})
 	if err != nil {
 		return nil, explainRefusal(err, setup.Master, conf.mode)

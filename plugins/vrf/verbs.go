@@ -102,7 +102,7 @@ func makeVRF(r *skel.Request, pod *nl.Conn, conf *config) (nl.Link, error) {
 			r.Warn("VRF %s: VRF %s has table %d as well, so that both use the same routes; choose another table, or leave \"table\" out", conf.name, other.Name, table)
 		}
 	}
-	vrf, err := pod.AddVRF(&r.Undo, conf.name, table)
+	vrf, err := pod.AddVRF(&r.Undo, nl.NewLink{Name: conf.name}, table)
 	if errors.Is(err, errors.ErrUnsupported) {
 		return nl.Link{}, types.Errorf(types.CodeConfig, "this kernel has no VRFs (CONFIG_NET_VRF): %w", err)
 	}
