@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -122,26 +123,30 @@ func newLibRoute(l Link, r Route) *netlink.Route {
 // Routes returns the unicast routes through a link of all tables except the local table, IPv4
 // first.
 func (c *Conn) Routes(l Link) ([]Route, error) {
+	list, err := c.unicastRoutes(l)
 	var routes []Route
+	for _, found := range list {
+		for _, hop := range nextHops(found) {
+			if hop.LinkIndex == l.Index {
+				routes = append(routes, newRoute(found, hop))
+			}
+		}
+	}
+	return routes, err
+}
+
+// unicastRoutes is Routes in the library's type. The kernel filters by the link. RT_FILTER_OIF would make the library filter too,
+// and drop routes with several next hops.
+func (c *Conn) unicastRoutes(l Link) ([]netlink.Route, error) {
+	var all []netlink.Route
 	for _, family := range families {
-		// The kernel filters by the link. RT_FILTER_OIF would make the library filter too, and
-		// drop routes with several next hops.
 		list, err := c.routes("list routes of "+l.Name, family, &netlink.Route{LinkIndex: l.Index})
 		if err != nil {
 			return nil, err
 		}
-		for _, found := range list {
-			if found.Table == unix.RT_TABLE_LOCAL || found.Type != unix.RTN_UNICAST {
-				continue
-			}
-			for _, hop := range nextHops(found) {
-				if hop.LinkIndex == l.Index {
-					routes = append(routes, newRoute(found, hop))
-				}
-			}
-		}
+		all = append(all, list...)
 	}
-	return routes, nil
+	return slices.DeleteFunc(all, func(r netlink.Route) bool { return r.Table == unix.RT_TABLE_LOCAL || r.Type != unix.RTN_UNICAST }), nil
 }
 
 // routes returns the routes of a family that have the LinkIndex, the Table and the Protocol of
@@ -190,15 +195,23 @@ func newRoute(r netlink.Route, hop *netlink.NexthopInfo) Route {
 // IPv4 before IPv6, or zero if there is no default route.
 func (c *Conn) DefaultDevice() (int, error) {
 	for _, probe := range []netip.Addr{unrouted4, unrouted6} {
-		route, err := c.selectedRoute(probe)
-		if err == nil && !isMainDefault(route) {
-			route, err = c.mainDefaultRoute(familyOf(probe))
-		}
-		if index := nextHops(route)[0].LinkIndex; index != 0 || err != nil {
+		_, main, err := c.defaultRoutes(probe)
+		if index := nextHops(main)[0].LinkIndex; index != 0 || err != nil {
 			return index, err
 		}
 	}
 	return 0, nil
+}
+
+// defaultRoutes returns the route to an address that only default routes lead to, and the first default route of the main
+// table. Each is the zero Route if there is none. They are the same on most hosts: then this takes one request.
+func (c *Conn) defaultRoutes(probe netip.Addr) (selected, main netlink.Route, err error) {
+	selected, err = c.selectedRoute(probe)
+	if err != nil || isMainDefault(selected) {
+		return selected, selected, err
+	}
+	main, err = c.mainDefaultRoute(familyOf(probe))
+	return selected, main, err
 }
 
 // These addresses are in reserved blocks (RFC 1112, section 4; RFC 4291, section 2.4, and

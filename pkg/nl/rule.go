@@ -174,26 +174,18 @@ func (r FullRoute) WithoutSource() FullRoute {
 // the kernel adds and deletes them one by one. It leaves out an IPv4 route with a next hop
 // through another link, because the kernel changes that only as a whole.
 func (c *Conn) FullRoutes(l Link) ([]FullRoute, error) {
+	list, err := c.unicastRoutes(l)
 	var direct, others []FullRoute
-	for _, family := range families {
-		list, err := c.routes("list routes of "+l.Name, family, &netlink.Route{LinkIndex: l.Index})
-		if err != nil {
-			return nil, err
-		}
-		for _, found := range list {
-			if found.Table == unix.RT_TABLE_LOCAL || found.Type != unix.RTN_UNICAST {
-				continue
-			}
-			for _, r := range fullRoutes(l, found) {
-				if r.GW.IsValid() || len(r.lib.MultiPath) > 0 {
-					others = append(others, r)
-				} else {
-					direct = append(direct, r)
-				}
+	for _, found := range list {
+		for _, r := range fullRoutes(l, found) {
+			if r.GW.IsValid() || len(r.lib.MultiPath) > 0 {
+				others = append(others, r)
+			} else {
+				direct = append(direct, r)
 			}
 		}
 	}
-	return append(direct, others...), nil
+	return append(direct, others...), err
 }
 
 // fullRoutes converts a route of the library. See FullRoutes.

@@ -5,8 +5,6 @@ import (
 	"io/fs"
 	"net/netip"
 	"slices"
-
-	"github.com/vishvananda/netlink"
 )
 
 // Uplinks returns the links that the default routes of the namespace need, for IPv4 and for IPv6: the
@@ -44,20 +42,13 @@ func (c *Conn) Uplinks() ([]Link, error) {
 func (c *Conn) defaultDevices() ([]int, error) {
 	var indexes []int
 	for _, probe := range []netip.Addr{unrouted4, unrouted6} {
-		selected, err := c.selectedRoute(probe)
+		selected, main, err := c.defaultRoutes(probe)
 		if err != nil {
 			return nil, err
 		}
-		var hops []*netlink.NexthopInfo
+		hops := nextHops(main)
 		if prefix(selected.Dst).Bits() <= 1 {
-			hops = nextHops(selected)
-		}
-		if !isMainDefault(selected) {
-			main, err := c.mainDefaultRoute(familyOf(probe))
-			if err != nil {
-				return nil, err
-			}
-			hops = append(hops, nextHops(main)...)
+			hops = append(hops, nextHops(selected)...)
 		}
 		for _, hop := range hops {
 			indexes = append(indexes, hop.LinkIndex)
