@@ -52,7 +52,6 @@ func TestRequests(t *testing.T) {
 		return bytesOf(family, uint8(0), uint16(0), index, uint32(0), uint32(0))
 	}
 	tcmsg := func(handle, parent uint32) []byte { return bytesOf(uint32(0), uint32(7), handle, parent, uint32(0)) }
-	rate := func(r uint32) []byte { return bytesOf(uint8(0), uint8(1), uint16(0), uint16(0), uint16(0), r) }
 	for name, c := range map[string]struct {
 		req         *rawnl.NetlinkRequest
 		kind, flags uint16
@@ -68,13 +67,6 @@ func TestRequests(t *testing.T) {
 			tcmsg(0, 0xffffffff)},
 		"bfifo": {addBfifoRequest(l, Qdisc{Handle: 0x300000, Parent: 0x10030, Limit: 5000}), 36, 0x605, slices.Concat(
 			tcmsg(0x300000, 0x10030), attr(1, "bfifo\x00"), attr(2, uint32(5000)))},
-		"class": {addClassRequest(l, Class{ID: 0x10030, Parent: 0x10000, Rate: 125000, Buffer: 12500000, Quantum: 3000}), 40, 0x605, slices.Concat(
-			tcmsg(0x10030, 0x10000), attr(1, "htb\x00"), attr(2,
-				attr(1, rate(125000), rate(125000), uint32(12500000), uint32(12500000), uint32(3000), uint32(0), uint32(0))))},
-		"class of more than 32 bits": {addClassRequest(l, Class{ID: 0x10030, Parent: 0x10000, Rate: 1 << 33}), 40, 0x605, slices.Concat(
-			tcmsg(0x10030, 0x10000), attr(1, "htb\x00"), attr(2,
-				attr(1, rate(1<<32-1), rate(1<<32-1), uint32(0), uint32(0), uint32(0), uint32(0), uint32(0)),
-				attr(6, uint64(1<<33)), attr(7, uint64(1<<33))))},
 		"list of connections": {ctRequest(unix.AF_INET6, rawnl.IPCTNL_MSG_CT_GET, unix.NLM_F_DUMP), 0x101, 0x301, []byte{10, 0, 0, 0}},
 		"deletion of a flow": {Flow{Proto: 17, OrigDst: netip.MustParseAddr("192.0.2.2"), OrigPort: 8053, ReplyPort: 53}.deleteRequest(), 0x102, 0x5,
 			slices.Concat([]byte{2, 0, 0, 0},

@@ -3,8 +3,6 @@ package nl
 import (
 	"errors"
 	"fmt"
-	"io/fs"
-	"math"
 	"slices"
 
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -100,16 +98,13 @@ func (f Filter) Same(g Filter) bool {
 func (f Filter) String() string {
 	s := fmt.Sprintf("filter parent %s pref %d protocol %#04x flowid %s", f.Parent, f.Priority, f.Protocol, f.Class)
 	for _, k := range f.Keys {
-		s += fmt.Sprintf(" match %08x/%08x at %d", k.Value, k.Mask, k.Offset)
+		s += fmt.Sprintf(" match %08x/%08x at %d", k.Val, k.Mask, k.Off)
 	}
 	return s
 }
 
-// A Key matches 32 bits of a packet.
-type Key struct {
-	Value, Mask uint32
-	Offset      int32 // from the network header, in bytes
-}
+// A Key matches Val in those 32 bits of a packet that are Off bytes behind the beginning of the network header, under Mask.
+type Key = netlink.TcU32Key
 
 // AddQdisc adds a qdisc to a link and pushes its removal to u. If the parent already has a
 // qdisc, the error matches fs.ErrExist.
@@ -156,19 +151,16 @@ func tcRequest(kind, flags int, at netlink.QdiscAttrs) *rawnl.NetlinkRequest {
 	return req
 }
 
-// DeleteQdisc deletes the qdisc. If the parent of q has no qdisc, or one of another kind or
-// handle, DeleteQdisc changes nothing and returns nil.
+// DeleteQdisc deletes the qdisc. If the parent of q has no qdisc, or one with another handle, DeleteQdisc changes nothing and
+// returns nil: the kernel compares the handles (tc_get_qdisc).
 func (c *Conn) DeleteQdisc(l Link, q Qdisc) error {
-	have, err := c.Qdisc(l, q.Parent)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && (have.Kind != q.Kind || have.Handle != q.Handle) {
+	err := c.step(fmt.Sprintf("delete qdisc %s %s of %s", q.Kind, q.Handle, l.Name), func() error {
+		return c.lib.QdiscDel(&netlink.GenericQdisc{QdiscAttrs: q.attrs(l)})
+	})
+	if errors.Is(err, unix.EINVAL) {
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	return types.IgnoreNotExist(c.step(fmt.Sprintf("delete qdisc %s %s of %s", q.Kind, q.Handle, l.Name), func() error {
-		return c.lib.QdiscDel(&netlink.GenericQdisc{QdiscAttrs: q.attrs(l)})
-	}))
+	return types.IgnoreNotExist(err)
 }
 
 // Qdisc returns the qdisc of a parent, or the zero Qdisc if there is none. If the link does not
@@ -228,31 +220,15 @@ func decodeQdisc(m []byte) (Qdisc, error) {
 	return q, err
 }
 
-// AddClass adds a class to the HTB of a link. The kernel deletes the class with the HTB.
+// AddClass adds a class to the HTB of a link. The kernel deletes the class with the HTB. AddClass accepts no rate that is a
+// multiple of 1<<32, because the library also sends the low 32 bits of the rate, and they must not be zero.
 func (c *Conn) AddClass(l Link, cl Class) error {
 	return c.step(fmt.Sprintf("add class %s to %s", cl.ID, l.Name), func() error {
-		_, err := c.execute(addClassRequest(l, cl), 0)
-		return err
+		return c.lib.ClassAdd(&netlink.HtbClass{
+			ClassAttrs: netlink.ClassAttrs{LinkIndex: l.Index, Handle: uint32(cl.ID), Parent: uint32(cl.Parent)},
+			Rate:       cl.Rate, Ceil: cl.Rate, Buffer: cl.Buffer, Cbuffer: cl.Buffer, Quantum: cl.Quantum,
+		})
 	})
-}
-
-// addClassRequest returns a request that adds a class to an HTB. With a rate above 32 bits, the
-// library's ClassAdd sends the low 32 bits as the 32-bit rate. If these are zero, the kernel
-// refuses the class.
-func addClassRequest(l Link, cl Class) *rawnl.NetlinkRequest {
-	at := netlink.QdiscAttrs{LinkIndex: l.Index, Handle: uint32(cl.ID), Parent: uint32(cl.Parent)}
-	req := tcRequest(unix.RTM_NEWTCLASS, unix.NLM_F_CREATE|unix.NLM_F_EXCL|unix.NLM_F_ACK, at)
-	req.AddData(rawnl.NewRtAttr(unix.TCA_KIND, rawnl.ZeroTerminated("htb")))
-	rate := rawnl.TcRateSpec{Linklayer: rawnl.LINKLAYER_ETHERNET, Rate: uint32(min(cl.Rate, math.MaxUint32))}
-	parms := &rawnl.TcHtbCopt{Rate: rate, Ceil: rate, Buffer: cl.Buffer, Cbuffer: cl.Buffer, Quantum: cl.Quantum}
-	options := rawnl.NewRtAttr(unix.TCA_OPTIONS, nil)
-	options.AddRtAttr(rawnl.TCA_HTB_PARMS, parms.Serialize())
-	if cl.Rate > math.MaxUint32 {
-		options.AddRtAttr(rawnl.TCA_HTB_RATE64, rawnl.Uint64Attr(cl.Rate))
-		options.AddRtAttr(rawnl.TCA_HTB_CEIL64, rawnl.Uint64Attr(cl.Rate))
-	}
-	req.AddData(options)
-	return req
 }
 
 // Classes returns the classes of the HTB of a link.
@@ -277,10 +253,7 @@ func (c *Conn) AddFilter(l Link, f Filter) error {
 		ClassId:     uint32(f.Class),
 	}
 	if len(f.Keys) > 0 { // otherwise the library sends a key that matches every packet
-		u32.Sel = &netlink.TcU32Sel{Flags: netlink.TC_U32_TERMINAL}
-	}
-	for _, k := range f.Keys {
-		u32.Sel.Keys = append(u32.Sel.Keys, netlink.TcU32Key{Mask: k.Mask, Val: k.Value, Off: k.Offset})
+		u32.Sel = &netlink.TcU32Sel{Flags: netlink.TC_U32_TERMINAL, Keys: f.Keys}
 	}
 	if f.Redirect != 0 {
 		u32.Actions = []netlink.Action{netlink.NewMirredAction(f.Redirect)}
@@ -306,11 +279,7 @@ func (c *Conn) Filters(l Link, parent Handle) ([]Filter, error) {
 func newFilter(u32 *netlink.U32) Filter {
 	f := Filter{
 		Parent: Handle(u32.Parent), Priority: u32.Priority, Protocol: u32.Protocol, Class: Handle(u32.ClassId),
-	}
-	for _, k := range u32.Sel.Keys {
-		if key := (Key{Value: k.Val, Mask: k.Mask, Offset: k.Off}); key != (Key{}) {
-			f.Keys = append(f.Keys, key)
-		}
+		Keys: slices.DeleteFunc(u32.Sel.Keys, func(k Key) bool { return k == Key{} }),
 	}
 	for _, a := range u32.Actions {
 		if mirred, ok := a.(*netlink.MirredAction); ok && mirred.MirredAction == netlink.TCA_EGRESS_REDIR && f.Redirect == 0 {

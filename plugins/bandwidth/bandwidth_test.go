@@ -50,6 +50,7 @@ var _ = Describe("bandwidth", func() {
 		Entry("latency", "latency", ptp, bothLimits+`, "latency": 100`),
 		Entry("64-bit rates", "wide", ptp, rates(100e9, 40e9, 80e6)),
 		Entry("unshaped subnets", "unshaped", ptp, bothLimits+`, "unshapedSubnets": ["10.0.0.0/8", "fd00:1:2::/40"]`),
+		Entry("64-bit rates with unshaped subnets", "wide-unshaped", ptp, rates(1<<35, 40e9, 80e6)+`, "unshapedSubnets": ["10.0.0.0/8"]`),
 		Entry("shaped subnets", "shaped", ptp, bothLimits+`, "shapedSubnets": ["0.0.0.0/0", "2000::/3"]`),
 		Entry("macvlan", "macvlan", macvlan, bothLimits),
 		Entry("macvlan with subnets", "macvlan-unshaped", macvlan, bothLimits+`, "unshapedSubnets": ["10.0.0.0/8"]`),

@@ -169,13 +169,13 @@ func TestKeys(t *testing.T) {
 		want   []nl.Key
 	}{
 		{"0.0.0.0/0", source, nil},
-		{"10.0.0.0/8", source, []nl.Key{{Value: 0x0a000000, Mask: 0xff000000, Offset: 12}}},
-		{"10.1.2.3/32", destination, []nl.Key{{Value: 0x0a010203, Mask: 0xffffffff, Offset: 16}}},
+		{"10.0.0.0/8", source, []nl.Key{{Val: 0x0a000000, Mask: 0xff000000, Off: 12}}},
+		{"10.1.2.3/32", destination, []nl.Key{{Val: 0x0a010203, Mask: 0xffffffff, Off: 16}}},
 		{"::/0", source, nil},
-		{"fd00::/8", source, []nl.Key{{Value: 0xfd000000, Mask: 0xff000000, Offset: 8}}},
-		{"fd00:1::/32", destination, []nl.Key{{Value: 0xfd000001, Mask: 0xffffffff, Offset: 24}}},
-		{"2001:db8:0:7::/63", destination, []nl.Key{{Value: 0x20010db8, Mask: 0xffffffff, Offset: 24}, {Value: 0x6, Mask: 0xfffffffe, Offset: 28}}},
-		{"::1/128", source, []nl.Key{{Mask: 0xffffffff, Offset: 8}, {Mask: 0xffffffff, Offset: 12}, {Mask: 0xffffffff, Offset: 16}, {Value: 1, Mask: 0xffffffff, Offset: 20}}},
+		{"fd00::/8", source, []nl.Key{{Val: 0xfd000000, Mask: 0xff000000, Off: 8}}},
+		{"fd00:1::/32", destination, []nl.Key{{Val: 0xfd000001, Mask: 0xffffffff, Off: 24}}},
+		{"2001:db8:0:7::/63", destination, []nl.Key{{Val: 0x20010db8, Mask: 0xffffffff, Off: 24}, {Val: 0x6, Mask: 0xfffffffe, Off: 28}}},
+		{"::1/128", source, []nl.Key{{Mask: 0xffffffff, Off: 8}, {Mask: 0xffffffff, Off: 12}, {Mask: 0xffffffff, Off: 16}, {Val: 1, Mask: 0xffffffff, Off: 20}}},
 	} {
 		if got := keys(netip.MustParsePrefix(c.subnet), c.side); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: %+v, want %+v", c.subnet, got, c.want)

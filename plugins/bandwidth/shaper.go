@@ -158,9 +158,13 @@ func (s shaper) referenceQdisc() nl.Qdisc {
 	return q
 }
 
-// class returns the HTB class of the packets that are limited.
+// class returns the HTB class of the packets that are limited. Its rate is no multiple of 1<<32, which nl.AddClass refuses.
 func (s shaper) class() nl.Class {
-	return nl.Class{ID: rootHandle.Class(leafClass), Parent: nl.Root, Rate: s.rate, Buffer: s.buffer(), Quantum: uint32(s.frame())}
+	rate := s.rate
+	if uint32(rate) == 0 {
+		rate++
+	}
+	return nl.Class{ID: rootHandle.Class(leafClass), Parent: nl.Root, Rate: rate, Buffer: s.buffer(), Quantum: uint32(s.frame())}
 }
 
 // leaf returns the qdisc with the queue of the class. Unlike a token bucket filter, an HTB does not
@@ -200,7 +204,7 @@ func keys(p netip.Prefix, s side) []nl.Key {
 	var all []nl.Key
 	for i := 0; i < len(addr) && 8*i < p.Bits(); i += 4 {
 		mask := ^uint32(0) << (32 - min(32, p.Bits()-8*i))
-		all = append(all, nl.Key{Value: binary.BigEndian.Uint32(addr[i:]) & mask, Mask: mask, Offset: offset + int32(i)})
+		all = append(all, nl.Key{Val: binary.BigEndian.Uint32(addr[i:]) & mask, Mask: mask, Off: offset + int32(i)})
 	}
 	return all
 }
