@@ -27,9 +27,11 @@ type PodLink struct {
 	// gets the flag onlink. This is for interfaces that resolve no neighbors, so that the gateway does
 	// not decide where their packets go.
 	AnyGateway bool
+	// Marked says that the plugin has marked the interface as the attachment's, so that Configure sets no alias.
+	Marked bool
 }
 
-// Configure marks the interface as that of the attachment by its alias, sets it up, waits for the
+// Configure marks the interface as the attachment's by its alias, sets it up, waits for the
 // lease, and adds its addresses and routes. It returns the result of ADD. Without an IPAM
 // plugin, pending is nil, and the interface gets no addresses.
 //
@@ -42,21 +44,11 @@ func (p PodLink) Configure(r *skel.Request, pending *ipam.Pending) (*types.Resul
 }
 
 func (p PodLink) configure(r *skel.Request, pending *ipam.Pending) (*types.Result, error) {
-	if err := p.Pod.SetAlias(p.Link, LinkAlias(r.Attachment())); err != nil {
-		return nil, err
+	if !p.Marked {
+		if err := p.Pod.SetAlias(p.Link, LinkAlias(r.Attachment())); err != nil {
+			return nil, err
+		}
 	}
-	return p.configureForLease(r, pending)
-}
-
-// ConfigureMarked is Configure for an interface that the plugin has marked in its own way. It does
-// not change the alias.
-func (p PodLink) ConfigureMarked(r *skel.Request, pending *ipam.Pending) (*types.Result, error) {
-	result, err := p.configureForLease(r, pending)
-	return result, ExplainRemoved(p.Pod, p.Link, r.IfName, err)
-}
-
-// configureForLease is Configure without the alias.
-func (p PodLink) configureForLease(r *skel.Request, pending *ipam.Pending) (*types.Result, error) {
 	result := &types.Result{Interfaces: []types.Interface{Interface(p.Link, r.NetNS)}, DNS: r.Conf.DNS}
 	if pending == nil {
 		return result, p.Pod.SetUp(p.Link)

@@ -53,7 +53,7 @@ func (h host) add(r *skel.Request) (*types.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	result, err := attach.PodLink{Pod: pod, Link: eth, DAD: conf.dad}.ConfigureMarked(r, pending)
+	result, err := attach.PodLink{Pod: pod, Link: eth, DAD: conf.dad, Marked: true}.Configure(r, pending)
 	if err == nil {
 		result.Interfaces[0].PciID = conf.selector.pciID()
 	}
