@@ -202,13 +202,13 @@ var _ = Describe("DEL", func() {
 		Expect(b.stateFiles()).To(BeEmpty())
 	})
 
-	It("succeeds if the container, and with it a virtual device, no longer exists", func() {
+	It("warns and succeeds if the container, and with it a virtual device, no longer exists", func() {
 		c := b.NewCall(conf("1.0.0", byDevice, b.HostLocal()))
 		b.Add(c)
 		c.Pod.Remove(GinkgoTB())
 		Eventually(func() string { return b.Outside.IP("-br link") }).ShouldNot(ContainSubstring("hd0"))
-		for range 2 {
-			b.OK("DEL", c)
+		for _, warning := range []string{"interface hd0 of the node (device hd0) is neither in the container nor on the node", ""} {
+			Expect(b.OK("DEL", c).Stderr).To(ContainSubstring(warning))
 			Expect(b.Reservations()).To(BeEmpty())
 			Expect(b.stateFiles()).To(BeEmpty())
 		}

@@ -93,9 +93,7 @@ func (m *mover) giveUp() error {
 	if m.imitated {
 		return nil
 	}
-	if m.pod != nil {
-		m.r.Warn("%s is neither in the container nor on the node: it was deleted there, or moved to another network namespace; it is not restored", device)
-	}
+	m.r.Warn("%s is neither in the container nor on the node: it was deleted there, or moved to another network namespace; it is not restored", device)
 	return m.removeState()
 }
 
