@@ -204,6 +204,11 @@ func (c *Conn) VethPeer(l Link, other *Conn) (Link, error) {
 // (RTEXT_FILTER_SKIP_STATS, Linux 4.4).
 const skipStatistics = 1 << 3
 
+// Links returns all links of the namespace.
+func (c *Conn) Links() ([]Link, error) {
+	return c.listLinks("list links", nil, func(Link) bool { return true })
+}
+
 // LinksOfKind returns the links of one kind, such as "macvlan". The kernel filters them, unless
 // it does not know the kind, for example because the module is not loaded: then it sends all
 // links.

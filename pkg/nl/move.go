@@ -1,9 +1,7 @@
 package nl
 
 import (
-	"errors"
 	"fmt"
-	"slices"
 
 	rawnl "github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -57,49 +55,4 @@ func (c *Conn) AddAltName(l Link, name string) error {
 // name, the error matches fs.ErrNotExist.
 func (c *Conn) DeleteAltName(l Link, name string) error {
 	return c.step("delete altname "+name+" from "+l.Name, func() error { return c.lib.LinkDelAltName(l.device(), name) })
-}
-
-// RestoreSettings makes l a port of master, unless master is the zero Link, and gives l the MTU, the MAC
-// and the state, up or down, of the earlier Link. It tries all of them. The master comes first, because a
-// bond accepts no port that is up. refused has the errors of the settings that the kernel or the driver refuses, so that a
-// retry would not help; err has the other errors.
-func (c *Conn) RestoreSettings(l, earlier, master Link) (refused []error, err error) {
-	var errs []error
-	setIf := func(differs bool, refusals []error, set func() error) {
-		if !differs {
-			return
-		}
-		if err := set(); slices.ContainsFunc(refusals, func(errno error) bool { return errors.Is(err, errno) }) {
-			refused = append(refused, err)
-		} else {
-			errs = append(errs, err)
-		}
-	}
-	setIf(l.Master != master.Index && master.Index != 0, valueRefusals(), func() error { return c.SetMaster(l, master) })
-	setIf(l.MTU != earlier.MTU, valueRefusals(), func() error { return c.SetMTU(l, earlier.MTU) })
-	setIf(l.MAC != earlier.MAC, valueRefusals(), func() error { return c.SetMAC(l, earlier.MAC) })
-	setIf(l.Up && !earlier.Up, nil, func() error { return c.SetDown(l) })
-	setIf(!l.Up && earlier.Up, upRefusals, func() error { return c.SetUp(l) })
-	return refused, errors.Join(errs...)
-}
-
-// upRefusals are the errors with which the kernel or a driver refuses to set a link up.
-var upRefusals = []error{unix.EINVAL, unix.ERANGE, unix.EOPNOTSUPP, unix.EADDRINUSE, unix.EADDRNOTAVAIL, unix.EIO}
-
-// valueRefusals returns the errors with which the kernel or a driver refuses an MTU, a MAC or a master. EBUSY and EPERM
-// are among them: some drivers have a fixed MAC, and that of a virtual function can be fixed by its host.
-func valueRefusals() []error { return append(slices.Clip(upRefusals), unix.EBUSY, unix.EPERM) }
-
-// StaticAddrs returns the addresses of a link that can be restored: those that did not come
-// from DHCP or router advertisements, and that the kernel does not make itself.
-func (c *Conn) StaticAddrs(l Link) ([]Addr, error) {
-	addrs, err := c.Addrs(l)
-	return slices.DeleteFunc(addrs, func(a Addr) bool {
-		return !a.Permanent || a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast()
-	}), err
-}
-
-// Links returns all links of the namespace.
-func (c *Conn) Links() ([]Link, error) {
-	return c.listLinks("list links", nil, func(Link) bool { return true })
 }

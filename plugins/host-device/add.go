@@ -134,7 +134,7 @@ func checkPod(pod *nl.Conn, own types.Attachment) error {
 // container, as CNI_IFNAME. The undo, which is pushed before the first change, also restores the
 // device's addresses, which DEL does only if the configuration says so.
 func (m *mover) take(conf *config, device nl.Link) (nl.Link, error) {
-	addrs, err := m.node.StaticAddrs(device)
+	addrs, err := m.node.Addrs(device)
 	if err != nil {
 		return nl.Link{}, err
 	}
@@ -146,7 +146,10 @@ func (m *mover) take(conf *config, device nl.Link) (nl.Link, error) {
 	m.state = newState(own, device)
 	m.state.Selector, m.state.Sandbox, m.state.NetNS, m.state.Master = conf.selector.String(), m.r.NetNS, m.r.Pod.Cookie(), master
 	for _, a := range addrs {
-		m.state.Addresses = append(m.state.Addresses, address{a.Prefix, a.Broadcast, a.NoDAD, a.Optimistic, a.NoPrefixRoute})
+		isLinkLocal := a.Prefix.Addr().Is6() && a.Prefix.Addr().IsLinkLocalUnicast() // the kernel adds it itself
+		if a.Permanent && !isLinkLocal {
+			m.state.Addresses = append(m.state.Addresses, address{a.Prefix, a.Broadcast, a.NoDAD, a.Optimistic, a.NoPrefixRoute})
+		}
 	}
 	m.r.Undo.Push("return interface "+device.Name, m.restore)
 	saved := *m.state

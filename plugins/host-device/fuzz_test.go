@@ -18,33 +18,25 @@ import (
 // FuzzConfig tests that an accepted configuration is valid, that none makes the parser panic, and that
 // a selector names no file outside sysfs.
 func FuzzConfig(f *testing.F) {
-	f.Add(`{"name": "n", "device": "eth1", "force": true, "restoreAddresses": true, "optimisticDAD": true, "DPDKMode": true}`)
-	f.Add(`{"name": "n", "hwaddr": "02:00:00:00:00:01", "runtimeConfig": {"deviceID": "mlx5_core.sf.4"}}`)
-	f.Add(`{"name": "n", "kernelpath": "/sys/devices/../../etc"}`)
-	f.Add(`{"name": "n", "pciBusID": "0000:00:1f.6", "runtimeConfig": {"deviceID": ".."}}`)
-	f.Add(`{"name": "n", "runtimeConfig": {"deviceID": "a1b2c3d4:00:02.0"}}`)
-	f.Fuzz(func(t *testing.T, text string) {
-		r := &skel.Request{Command: "ADD", Stdin: []byte(text), Version: types.Newest}
-		if types.Decode(r.Stdin, &r.Conf) != nil {
-			return
-		}
-		r.Command = "CHECK" // ADD would print warnings
-		conf, err := parse(r)
-		if err != nil || conf.selector == (selector{}) {
-			return
-		}
+	nstest.FuzzConfig(f, parse, func(t *testing.T, r *skel.Request, conf *config) {
 		folder := sysfs("/sys").folder(conf.selector)
 		switch conf.selector.by {
 		case byPath, byPCI, byAuxiliary:
 			if !strings.HasPrefix(folder, "/sys/devices/") && filepath.Dir(folder) != "/sys/bus/pci/devices" && filepath.Dir(folder) != "/sys/bus/auxiliary/devices" {
-				t.Errorf("%s: accepted with folder %s", text, folder)
+				t.Errorf("%s: accepted with folder %s", r.Stdin, folder)
 			}
 		case byMAC:
 			if mac, err := types.ParseMAC(conf.selector.value); err != nil || mac.String() != conf.selector.value {
-				t.Errorf("%s: accepted with MAC %s", text, conf.selector.value)
+				t.Errorf("%s: accepted with MAC %s", r.Stdin, conf.selector.value)
 			}
 		}
-	})
+	},
+		`{"name": "n", "device": "eth1", "force": true, "restoreAddresses": true, "optimisticDAD": true, "DPDKMode": true}`,
+		`{"name": "n", "hwaddr": "02:00:00:00:00:01", "runtimeConfig": {"deviceID": "mlx5_core.sf.4"}}`,
+		`{"name": "n", "kernelpath": "/sys/devices/../../etc"}`,
+		`{"name": "n", "pciBusID": "0000:00:1f.6", "runtimeConfig": {"deviceID": ".."}}`,
+		`{"name": "n", "runtimeConfig": {"deviceID": "a1b2c3d4:00:02.0"}}`,
+	)
 }
 
 // TestState compares a state file with a golden file: other versions read it.

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
+	"syscall"
 	"time"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
@@ -42,15 +44,7 @@ func (m *mover) restore() error {
 	if l, err = m.returnToNode(from, l); err != nil {
 		return err
 	}
-	master, err := m.master()
-	if err != nil {
-		return err
-	}
-	refused, err := m.node.RestoreSettings(l, nl.Link{MTU: m.state.MTU, MAC: m.state.MAC, Up: m.state.Up}, master)
-	for _, refusal := range refused {
-		m.r.Warn("restore interface %s: %v", m.state.Name, refusal)
-	}
-	errs := []error{err}
+	errs := []error{m.restoreSettings(l)}
 	for _, a := range m.state.Addresses {
 		err := m.node.AddAddr(l, nl.Addr{Prefix: a.Prefix, Broadcast: a.Broadcast, NoDAD: a.NoDAD, Optimistic: a.Optimistic, NoPrefixRoute: a.NoPrefixRoute})
 		if !errors.Is(err, fs.ErrExist) {
@@ -67,6 +61,41 @@ func (m *mover) restore() error {
 	}
 	return m.removeState()
 }
+
+// restoreSettings makes l a port of the device's former master, and restores the MTU, the MAC and the state, up or down. It tries
+// all of them. The master comes first, because a bond accepts no port that is up. restoreSettings only warns of what the kernel
+// or the driver refuses, because a retry would not help.
+func (m *mover) restoreSettings(l nl.Link) error {
+	master, err := m.master()
+	errs := []error{err}
+	setIf := func(differs bool, refusals []error, set func() error) {
+		if !differs {
+			return
+		}
+		err := set()
+		if slices.ContainsFunc(refusals, func(errno error) bool { return errors.Is(err, errno) }) {
+			m.r.Warn("restore interface %s: %v", m.state.Name, err)
+			return
+		}
+		errs = append(errs, err)
+	}
+	s := m.state
+	setIf(l.Master != master.Index && master.Index != 0, valueRefusals(), func() error { return m.node.SetMaster(l, master) })
+	setIf(l.MTU != s.MTU, valueRefusals(), func() error { return m.node.SetMTU(l, s.MTU) })
+	setIf(l.MAC != s.MAC, valueRefusals(), func() error { return m.node.SetMAC(l, s.MAC) })
+	setIf(l.Up && !s.Up, nil, func() error { return m.node.SetDown(l) })
+	setIf(!l.Up && s.Up, upRefusals(), func() error { return m.node.SetUp(l) })
+	return errors.Join(errs...)
+}
+
+// upRefusals returns the errors with which the kernel or a driver refuses to set a link up.
+func upRefusals() []error {
+	return []error{syscall.EINVAL, syscall.ERANGE, syscall.EOPNOTSUPP, syscall.EADDRINUSE, syscall.EADDRNOTAVAIL, syscall.EIO}
+}
+
+// valueRefusals returns the errors with which the kernel or a driver refuses an MTU, a MAC or a master. Some drivers have a fixed
+// MAC, and the host of a virtual function can fix the function's MAC (EBUSY, EPERM).
+func valueRefusals() []error { return append(upRefusals(), syscall.EBUSY, syscall.EPERM) }
 
 // master returns the link of which the device was a port, or the zero Link. If that link no longer
 // exists, master warns.
