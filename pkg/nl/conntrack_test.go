@@ -157,36 +157,6 @@ func count(steps []string, prefix string) (n int) {
 	return n
 }
 
-// TestFlowMatches: a flow matches the connections that have the fields that are set in it.
-func TestFlowMatches(t *testing.T) {
-	whole := Flow{Proto: 17, OrigSrc: addr("192.0.2.1"), OrigDst: addr("192.0.2.2"), OrigPort: 80, ReplySrc: addr("192.0.2.3"), ReplyPort: 81}
-	for _, c := range []struct {
-		alone Flow        // a flow with one field
-		other func(*Flow) // sets that field of a connection to another value
-	}{
-		{Flow{Proto: 17}, func(f *Flow) { f.Proto = 6 }},
-		{Flow{OrigSrc: whole.OrigSrc}, func(f *Flow) { f.OrigSrc = addr("192.0.2.9") }},
-		{Flow{OrigDst: whole.OrigDst}, func(f *Flow) { f.OrigDst = addr("::ffff:192.0.2.2") }},
-		{Flow{OrigPort: 80}, func(f *Flow) { f.OrigPort = 0 }}, // as of ICMP
-		{Flow{ReplySrc: whole.ReplySrc}, func(f *Flow) { f.ReplySrc = addr("2001:db8::3") }},
-		{Flow{ReplyPort: 81}, func(f *Flow) { f.ReplyPort = 82 }},
-	} {
-		different := whole
-		c.other(&different)
-		for _, m := range []struct {
-			flow, connection Flow
-			want             bool
-		}{
-			{Flow{}, whole, true}, {c.alone, whole, true}, {whole, whole, true},
-			{Flow{}, different, true}, {c.alone, different, false}, {whole, different, false},
-		} {
-			if m.flow.matches(m.connection) != m.want {
-				t.Errorf("%+v matches %+v: %t, want %t", m.flow, m.connection, !m.want, m.want)
-			}
-		}
-	}
-}
-
 // tracked returns the tracked UDP connections by family and port, such as "4:53".
 func tracked(t *testing.T, node *nstest.NS) map[string]bool {
 	found := map[string]bool{}

@@ -124,15 +124,3 @@ func TestGatewaysHaveThePrefixLengthsOfTheirIPs(t *testing.T) {
 		}
 	}
 }
-
-func FuzzConfig(f *testing.F) {
-	f.Add(`{"name":"n","type":"bridge","vlanTrunk":[{"minID":5,"maxID":7}]}`)
-	f.Add(`{"name":"n","vlanTrunk":[null],"runtimeConfig":null,"args":{"cni":null}}`)
-	f.Add(`{"name":"n","mtu":1e3,"ipam":{"type":5}}`)
-	f.Fuzz(func(t *testing.T, conf string) {
-		got, err := parsed(t, conf)
-		if err == nil && (got.vlan < 0 || got.vlan > maxVLAN || len(got.trunk) > maxVLAN) {
-			t.Errorf("%s: accepted as %+v", conf, got)
-		}
-	})
-}

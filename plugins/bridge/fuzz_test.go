@@ -3,8 +3,22 @@ package main
 import (
 	"testing"
 
+	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
+
+// FuzzConfig tests that every accepted configuration has valid VLANs, and that none makes the parser panic.
+func FuzzConfig(f *testing.F) {
+	nstest.FuzzConfig(f, parse, func(t *testing.T, r *skel.Request, conf *config) {
+		if conf.vlan < 0 || conf.vlan > maxVLAN || len(conf.trunk) > maxVLAN {
+			t.Errorf("%s: accepted as %+v", r.Stdin, conf)
+		}
+	},
+		`{"name":"n","type":"bridge","vlanTrunk":[{"minID":5,"maxID":7}]}`,
+		`{"name":"n","vlanTrunk":[null],"runtimeConfig":null,"args":{"cni":null}}`,
+		`{"name":"n","mtu":1e3,"ipam":{"type":5}}`,
+	)
+}
 
 // FuzzCheck tests that CHECK answers as the specification says, whatever prevResult is.
 func FuzzCheck(f *testing.F) {
