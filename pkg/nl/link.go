@@ -341,74 +341,64 @@ func linkInfo(m []byte, attr uint16) (map[uint16]syscall.NetlinkRouteAttr, error
 	return rawnl.ParseRouteAttrAsMap(info[attr].Value)
 }
 
-// SetUp sets the link administratively up.
-func (c *Conn) SetUp(l Link) error {
-	return c.step("set link "+l.Name+" up", func() error { return c.lib.LinkSetUp(l.device()) })
+// set changes the link by a function of the library, as one step.
+func (c *Conn) set(l Link, what string, set func(netlink.Link) error) error {
+	return c.step("set link "+l.Name+" "+what, func() error { return set(l.device()) })
 }
 
+// SetUp sets the link administratively up.
+func (c *Conn) SetUp(l Link) error { return c.set(l, "up", c.lib.LinkSetUp) }
+
 // SetDown sets the link administratively down.
-func (c *Conn) SetDown(l Link) error {
-	return c.step("set link "+l.Name+" down", func() error { return c.lib.LinkSetDown(l.device()) })
-}
+func (c *Conn) SetDown(l Link) error { return c.set(l, "down", c.lib.LinkSetDown) }
 
 // SetMTU sets the MTU in bytes.
 func (c *Conn) SetMTU(l Link, mtu int) error {
-	return c.step(fmt.Sprintf("set link %s mtu %d", l.Name, mtu), func() error { return c.lib.LinkSetMTU(l.device(), mtu) })
+	return c.set(l, fmt.Sprintf("mtu %d", mtu), func(d netlink.Link) error { return c.lib.LinkSetMTU(d, mtu) })
 }
 
 // SetMAC sets the hardware address.
 func (c *Conn) SetMAC(l Link, mac types.MAC) error {
-	return c.step("set link "+l.Name+" address "+mac.String(), func() error {
-		return c.lib.LinkSetHardwareAddr(l.device(), mac.Bytes())
-	})
+	return c.set(l, "address "+mac.String(), func(d netlink.Link) error { return c.lib.LinkSetHardwareAddr(d, mac.Bytes()) })
 }
 
 // SetTxQueue sets the length of the transmit queue, in packets.
 func (c *Conn) SetTxQueue(l Link, n int) error {
-	return c.step(fmt.Sprintf("set link %s txqueuelen %d", l.Name, n), func() error { return c.lib.LinkSetTxQLen(l.device(), n) })
+	return c.set(l, fmt.Sprintf("txqueuelen %d", n), func(d netlink.Link) error { return c.lib.LinkSetTxQLen(d, n) })
 }
 
 // SetAlias sets the alias, a text of at most 255 bytes that `ip link` shows.
 func (c *Conn) SetAlias(l Link, alias string) error {
-	return c.step("set link "+l.Name+" alias", func() error { return c.lib.LinkSetAlias(l.device(), alias) })
+	return c.set(l, "alias", func(d netlink.Link) error { return c.lib.LinkSetAlias(d, alias) })
 }
 
 // ClearGroup puts the link into group 0, the kernel's default.
 func (c *Conn) ClearGroup(l Link) error {
-	return c.step("set link "+l.Name+" group 0", func() error { return c.lib.LinkSetGroup(l.device(), 0) })
+	return c.set(l, "group 0", func(d netlink.Link) error { return c.lib.LinkSetGroup(d, 0) })
 }
 
 // SetMaster makes the link a port of the master.
 func (c *Conn) SetMaster(l, master Link) error {
-	return c.step("set link "+l.Name+" master "+master.Name, func() error {
-		return c.lib.LinkSetMasterByIndex(l.device(), master.Index)
-	})
+	return c.set(l, "master "+master.Name, func(d netlink.Link) error { return c.lib.LinkSetMasterByIndex(d, master.Index) })
 }
 
 // ClearMaster removes the link from its master, such as a bridge.
-func (c *Conn) ClearMaster(l Link) error {
-	return c.step("set link "+l.Name+" nomaster", func() error { return c.lib.LinkSetNoMaster(l.device()) })
-}
+func (c *Conn) ClearMaster(l Link) error { return c.set(l, "nomaster", c.lib.LinkSetNoMaster) }
 
 // SetPromisc turns promiscuous mode on.
-func (c *Conn) SetPromisc(l Link) error {
-	return c.step("set link "+l.Name+" promisc on", func() error { return c.lib.SetPromiscOn(l.device()) })
-}
+func (c *Conn) SetPromisc(l Link) error { return c.set(l, "promisc on", c.lib.SetPromiscOn) }
 
 // ClearPromisc turns promiscuous mode off.
-func (c *Conn) ClearPromisc(l Link) error {
-	return c.step("set link "+l.Name+" promisc off", func() error { return c.lib.SetPromiscOff(l.device()) })
-}
+func (c *Conn) ClearPromisc(l Link) error { return c.set(l, "promisc off", c.lib.SetPromiscOff) }
 
 // SetAllMulti makes the link receive all multicast packets.
 func (c *Conn) SetAllMulti(l Link) error {
-	return c.step("set link "+l.Name+" allmulticast on", func() error { return c.lib.LinkSetAllmulticastOn(l.device()) })
+	return c.set(l, "allmulticast on", c.lib.LinkSetAllmulticastOn)
 }
 
-// ClearAllMulti makes the link receive only the multicast packets of the groups that it has
-// joined.
+// ClearAllMulti makes the link receive only the multicast packets of the groups that it has joined.
 func (c *Conn) ClearAllMulti(l Link) error {
-	return c.step("set link "+l.Name+" allmulticast off", func() error { return c.lib.LinkSetAllmulticastOff(l.device()) })
+	return c.set(l, "allmulticast off", c.lib.LinkSetAllmulticastOff)
 }
 
 // SetPort sets the flags of a bridge port.
