@@ -104,28 +104,30 @@ func (d directory) read(name string) ([]byte, unix.Stat_t, error) {
 	return content, st, err
 }
 
-// create creates a file with this content. The error matches fs.ErrExist if there is a file of that name.
-// If the content cannot be written, create removes the file.
-func (d directory) create(name string, content []byte) error {
+// create creates a file with this content, and returns its status. The error matches fs.ErrExist if there is a
+// file of that name. If the content cannot be written, create removes the file.
+func (d directory) create(name string, content []byte) (unix.Stat_t, error) {
+	var st unix.Stat_t
 	f, err := d.open(name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
 	if err != nil {
-		return err
+		return st, err
 	}
 	_, err = f.Write(content)
-	err = errors.Join(err, f.Close())
+	err = errors.Join(err, unix.Fstat(int(f.Fd()), &st), f.Close())
 	if err != nil {
 		err = errors.Join(err, d.remove(name))
 	}
-	return err
+	return st, err
 }
 
 // replace creates a file with this content. If there is a file of that name, replace removes it first, and
 // does not write to it: it could be a symbolic link, or have other hard links.
 func (d directory) replace(name string, content []byte) error {
-	if err := d.remove(name); err != nil {
-		return err
+	err := d.remove(name)
+	if err == nil {
+		_, err = d.create(name, content)
 	}
-	return d.create(name, content)
+	return err
 }
 
 // remove removes a file. It returns nil if there is no such file.

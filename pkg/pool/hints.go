@@ -3,12 +3,13 @@ package pool
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
-	"time"
 
 	"github.com/plumb-cni/plumb/pkg/statefile"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -21,41 +22,53 @@ import (
 //	<dataDir>/.plumb/<network>/<boot ID>
 //
 // The name of the file is a hash of the attachment. A hint is believed only as far as the reservations
-// themselves name the attachment, so it may be missing, old or damaged. Nothing is synced to disk: after a
-// power loss the boot ID is another one.
+// themselves name the attachment, so it may be missing, old or damaged. After a reboot it is believed only if
+// the file of the reservation is the one that this plugin wrote: the reference plugin may have reserved the
+// address for the same attachment again. Nothing is synced to disk: after a power loss the boot ID is another one.
 
 // hintName returns the name of the owner's hint. It is a hash, because a container ID can be longer than a
 // file name.
 func (o owner) hintName() string { return statefile.ShortHash(o.text()) }
 
-// hinted returns the addresses that the owner's hint names. A damaged line is an invalid address.
-func (se *Session) hinted(o owner) []netip.Addr {
-	addrs, _ := se.hints.readHint(o.hintName())
-	return addrs
+// A hintLine is a line of a hint.
+type hintLine struct {
+	addr netip.Addr // invalid: the line is damaged
+	file string     // the fileID of the reservation
 }
 
-// readHint returns the addresses that a hint names, and when it was written.
-func (d directory) readHint(name string) (addrs []netip.Addr, written time.Time) {
-	text, st, err := d.read(name)
-	if err != nil {
-		return nil, written
+// fileID returns a text that distinguishes a file from one that has the same name later. The inode number alone does
+// not, because many file systems use it again, nor does the time alone, because a clock can go back at a reboot.
+func fileID(st unix.Stat_t) string { return fmt.Sprintf("%d/%d", st.Ino, st.Mtim.Nano()) }
+
+// hinted returns the addresses that the owner's hint names. An address of a damaged line is invalid.
+func (se *Session) hinted(o owner) (addrs []netip.Addr) {
+	for _, line := range se.hints.readHint(o.hintName()) {
+		addrs = append(addrs, line.addr)
 	}
+	return slices.Compact(addrs) // an address has two lines if write could not create a hard link
+}
+
+// readHint returns the lines of a hint.
+func (d directory) readHint(name string) (lines []hintLine) {
+	text, _, _ := d.read(name) // a hint that cannot be read is like none
 	for line := range strings.Lines(string(text)) {
-		ip, ok := parseName(strings.TrimSuffix(line, "\n"))
+		addr, file, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		ip, ok := parseName(addr)
 		if !ok {
 			ip = netip.Addr{}
 		}
-		addrs = append(addrs, ip)
+		lines = append(lines, hintLine{ip, file})
 	}
-	return addrs, time.Unix(st.Mtim.Unix())
+	return lines
 }
 
-// addHint adds an address to the owner's hint. If that is not possible, for example because the disk is full, the
-// owner has no hint, not for other addresses of the session either, because DEL would not find an address that is missing in it.
-func (se *Session) addHint(o owner, ip netip.Addr) error {
+// addHint adds an address to the owner's hint. file is the status of its reservation. If that is not possible, for
+// example because the disk is full, the owner has no hint, not for other addresses of the session either, because
+// DEL would not find an address that is missing in it.
+func (se *Session) addHint(o owner, ip netip.Addr, file unix.Stat_t) error {
 	f, err := se.hints.open(o.hintName(), unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_NONBLOCK)
 	if err == nil {
-		_, err = f.WriteString(ip.String() + "\n")
+		_, err = fmt.Fprintf(f, "%s %s\n", ip, fileID(file))
 		err = errors.Join(err, f.Close())
 	}
 	if err == nil {
@@ -143,15 +156,14 @@ func (se *Session) releaseEarlierBoots() {
 	se.store.cooldown = cooldown
 }
 
-// releaseHinted releases the reservations that the hints in a directory name. A reservation that was written after
-// the hint is of another boot, even if it is of the same owner.
+// releaseHinted releases the reservations that the hints in a directory name. A reservation with another file is of
+// another boot, even if it is of the same owner.
 func (se *Session) releaseHinted(hints directory) {
 	names, _ := hints.names()
 	for _, name := range names {
-		addrs, written := hints.readHint(name)
-		for _, ip := range addrs {
-			res, err := se.dir.reservation(ip)
-			if err == nil && res.owner.hintName() == name && !res.written.After(written) {
+		for _, line := range hints.readHint(name) {
+			res, err := se.dir.reservation(line.addr)
+			if err == nil && res.owner.hintName() == name && fileID(res.file) == line.file {
 				_ = se.remove(res) // GC releases what could not be removed
 			}
 		}

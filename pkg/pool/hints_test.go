@@ -38,12 +38,17 @@ func (node *testNode) hintPath(id string) string {
 	return filepath.Join(node.hints(), owner{id, "eth0"}.hintName())
 }
 
-// hint returns the content of the hint of an attachment.
-func (node *testNode) hint(id string) string {
+// hint returns the addresses in the hint of an attachment, one per line.
+func (node *testNode) hint(id string) (addrs string) {
 	GinkgoHelper()
 	text, err := os.ReadFile(node.hintPath(id))
 	Expect(err).NotTo(HaveOccurred())
-	return string(text)
+	for line := range strings.Lines(string(text)) {
+		addr, file, _ := strings.Cut(line, " ")
+		Expect(file).To(MatchRegexp(`^[0-9]+/[0-9]+\n$`))
+		addrs += addr + "\n"
+	}
+	return addrs
 }
 
 // fillOther reserves so many addresses, outside of the subnet, for other containers.

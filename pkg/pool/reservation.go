@@ -7,7 +7,6 @@ import (
 	"net/netip"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
@@ -65,9 +64,9 @@ func parseName(name string) (ip netip.Addr, ok bool) {
 // A reservation is the content of a reservation file.
 type reservation struct {
 	addr       netip.Addr
-	written    time.Time // modification time of the file
-	owner      owner     // the zero owner: unknown, or none
-	incomplete bool      // the file names no owner, because of a crash: readAll releases it
+	file       unix.Stat_t
+	owner      owner // the zero owner: unknown, or none
+	incomplete bool  // the file names no owner, because of a crash: readAll releases it
 }
 
 // reservation reads the reservation of ip. If there is none, the error matches fs.ErrNotExist. After any
@@ -82,9 +81,8 @@ func (d directory) reservation(ip netip.Addr) (reservation, error) {
 	if err != nil {
 		return res, err
 	}
-	res.written = time.Unix(st.Mtim.Unix())
 	o, ok := parseOwner(content)
-	res.owner, res.incomplete = o, !ok
+	res.file, res.owner, res.incomplete = st, o, !ok
 	return res, nil
 }
 
@@ -120,24 +118,29 @@ func (se *Session) reserve(u *undo.Stack, ip netip.Addr, o owner) error {
 // left there.
 func (s Store) newPath() string { return filepath.Join(s.privateDir, "new") }
 
-// write is reserve without the undo. It writes a file in privateDir, names it in the owner's hint, and makes a
+// write is reserve without the undo. It writes a file in privateDir, names it in the owner's hint, and creates a
 // hard link to it, so that a crash leaves neither an incomplete reservation nor one that no hint names. If that
-// is not possible, for example because the file system has no hard links, it creates the file in the
-// network's directory and then writes it, as the reference plugin does.
+// is not possible, for example because privateDir is on another file system, it creates the file in the
+// network's directory and then writes it, as the reference plugin does, and names it in the hint at the end.
 func (se *Session) write(ip netip.Addr, o owner) error {
 	path, content := se.store.newPath(), []byte(o.text())
-	prepareErr := workingDir.create(path, content)
-	if err := se.addHint(o, ip); err != nil {
-		return err
-	}
-	if prepareErr == nil {
-		err := se.dir.link(path, ip.String())
-		_ = workingDir.remove(path)
-		if err == nil || errors.Is(err, fs.ErrExist) {
+	if file, err := workingDir.create(path, content); err == nil {
+		defer func() { _ = workingDir.remove(path) }()
+		if err := se.addHint(o, ip, file); err != nil {
+			return err
+		}
+		if err := se.dir.link(path, ip.String()); err == nil || errors.Is(err, fs.ErrExist) {
 			return err
 		}
 	}
-	return se.dir.create(ip.String(), content)
+	file, err := se.dir.create(ip.String(), content)
+	if err != nil {
+		return err
+	}
+	if err := se.addHint(o, ip, file); err != nil {
+		return errors.Join(err, se.dir.remove(ip.String()))
+	}
+	return nil
 }
 
 // describeHolder returns a text, for an error, about the container that has the reservation of ip.

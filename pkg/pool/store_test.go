@@ -138,20 +138,44 @@ var _ = Describe("a reboot", func() {
 		}
 	})
 
-	It("does not release a reservation that was made after it, even for the same owner and address, nor any of the reference plugin", func() {
-		node.Add("c1", variant{})
-		node.Add("c2", variant{})
-		node.Boot("next")
-		node.WithReferenceLock(func() { Expect(os.Remove(node.Net("10.1.2.2"))).To(Succeed()) })
-		node.ReferenceAdd("10.1.2.2", "c1")
-		later := time.Now().Add(time.Second) // than the tick of the clock in which c1 got its hint
-		Expect(os.Chtimes(node.Net("10.1.2.2"), later, later)).To(Succeed())
-		node.ReferenceAdd("10.1.2.9", "c9")
-		node.OK("STATUS", "", variant{})
-		Expect(node.Reserved()).To(Equal([]string{"10.1.2.2 c1/eth0", "10.1.2.9 c9/eth0"}))
-		node.Boot("and another")
-		node.OK("STATUS", "", variant{})
-		Expect(node.Reserved()).To(HaveLen(2))
+	DescribeTable("does not release a reservation that was made after it, even for the same owner and address, nor any of the reference plugin",
+		func(replace func(), clock time.Duration) {
+			node.Add("c1", variant{})
+			node.Add("c2", variant{})
+			node.Boot("next")
+			before, err := os.Stat(node.Net("10.1.2.2"))
+			Expect(err).NotTo(HaveOccurred())
+			node.WithReferenceLock(replace)
+			node.ReferenceAdd("10.1.2.2", "c1")
+			now := before.ModTime().Add(clock)
+			Expect(os.Chtimes(node.Net("10.1.2.2"), now, now)).To(Succeed())
+			node.ReferenceAdd("10.1.2.9", "c9")
+			node.OK("STATUS", "", variant{})
+			Expect(node.Reserved()).To(Equal([]string{"10.1.2.2 c1/eth0", "10.1.2.9 c9/eth0"}))
+			node.Boot("and another")
+			node.OK("STATUS", "", variant{})
+			Expect(node.Reserved()).To(HaveLen(2))
+		},
+		Entry("later", func() { Expect(os.Remove(node.Net("10.1.2.2"))).To(Succeed()) }, time.Second),
+		Entry("with a clock that went back", func() { Expect(os.Remove(node.Net("10.1.2.2"))).To(Succeed()) }, -time.Hour),
+		// The other name keeps the inode in use, which the new file would otherwise get on many file systems.
+		Entry("at the same time by a clock that went back", func() { Expect(os.Rename(node.Net("10.1.2.2"), node.Net("../old"))).To(Succeed()) }, time.Duration(0)),
+	)
+
+	It("releases a reservation for which no hard link could be created", func() {
+		node.Add("c0", variant{})
+		onRamfs(filepath.Join(node.DataDir, ".plumb"), func() {
+			two := variant{IPAM: `"ranges": [[{"subnet": "10.1.2.0/24"}], [{"subnet": "10.1.3.0/24"}]]`}
+			for _, id := range []string{"c1", "c2"} {
+				node.Add(id, two)
+			}
+			node.OK("DEL", "c1", two)
+			Expect(node.ReadAll()).To(BeFalse())
+			Expect(node.Reserved()).To(HaveLen(3))
+			node.Boot("next")
+			node.OK("STATUS", "", variant{})
+			Expect(node.Reserved()).To(Equal([]string{"10.1.2.2 c0/eth0"}), "the hint of c0 is on another file system")
+		})
 	})
 
 	It("releases nothing if the hints were removed, or if the boot ID is unknown", func() {
