@@ -22,7 +22,7 @@ type clusterPlugin struct {
 	Machine
 	cluster  map[int][]string // the addresses that nobody owns, by range set
 	claimed  []string
-	released []netip.Addr // by the last DEL or GC
+	released []netip.Addr // by the last DEL
 }
 
 // clusterConf has the keys of the configuration.
@@ -82,13 +82,18 @@ func (c *clusterPlugin) status(r *skel.Request) error {
 	return p.Status(chooseOwned(p.Store))
 }
 
-func (c *clusterPlugin) del(r *skel.Request) error { return c.release(r, Store.Release) }
-func (c *clusterPlugin) gc(r *skel.Request) error  { return c.release(r, Store.ReleaseInvalid) }
-
-func (c *clusterPlugin) release(r *skel.Request, f func(Store, *skel.Request) ([]netip.Addr, error)) error {
+func (c *clusterPlugin) del(r *skel.Request) error {
 	s, err := c.NewStore(r)
 	if err == nil {
-		c.released, err = f(s, r)
+		c.released, err = s.Release(r)
+	}
+	return err
+}
+
+func (c *clusterPlugin) gc(r *skel.Request) error {
+	s, err := c.NewStore(r)
+	if err == nil {
+		err = s.ReleaseInvalid(r)
 	}
 	return err
 }
@@ -275,11 +280,6 @@ var _ = Describe("a release", func() {
 		node.Boot("next")
 		node.OK("DEL", "unknown", variant{})
 		Expect(cluster.released).To(ConsistOf(ip("10.1.2.2"), ip("10.1.2.3"), ip("10.1.2.4")))
-	})
-
-	It("by GC returns the addresses of attachments that are not valid", func() {
-		node.OK("GC", "", variant{More: `"cni.dev/valid-attachments": [{"containerID": "c2", "ifname": "eth0"}]`})
-		Expect(cluster.released).To(ConsistOf(ip("10.1.2.2"), ip("10.1.2.4")))
 	})
 
 	It("makes the address free, or with a cooldown free after it", func() {

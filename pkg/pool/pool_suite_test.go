@@ -1,7 +1,6 @@
 package pool
 
 import (
-	"net/netip"
 	"path/filepath"
 	"testing"
 	"time"
@@ -56,10 +55,10 @@ func newPlugin(m Machine) skel.Plugin {
 		}
 		return m.NewPool(r, raw.IPAM, raw.RuntimeKeys)
 	}
-	release := func(r *skel.Request, f func(Store, *skel.Request) ([]netip.Addr, error)) error {
+	release := func(r *skel.Request, f func(Store, *skel.Request) error) error {
 		s, err := m.NewStore(r)
 		if err == nil {
-			_, err = f(s, r)
+			err = f(s, r)
 		}
 		return err
 	}
@@ -81,7 +80,9 @@ func newPlugin(m Machine) skel.Plugin {
 			}
 			return p.Allocate(r, All)
 		},
-		Del:    func(r *skel.Request) error { return release(r, Store.Release) },
+		Del: func(r *skel.Request) error {
+			return release(r, func(s Store, r *skel.Request) error { _, err := s.Release(r); return err })
+		},
 		Check:  with((*Pool).Check),
 		Status: with(func(p *Pool, _ *skel.Request) error { return p.Status(All) }),
 		GC:     func(r *skel.Request) error { return release(r, Store.ReleaseInvalid) },

@@ -109,7 +109,7 @@ func (se *Session) reserve(u *undo.Stack, ip netip.Addr, o owner) error {
 	s := se.store
 	s.cooldown = 0 // the undo needs none: no container has used the address
 	u.Push("release "+ip.String(), func() error {
-		return s.ignoreNoReservations(s.Lock(func(se *Session) error { return se.release(ip, o) }))
+		return s.lockIfReserved(func(se *Session) error { return se.release(ip, o) })
 	})
 	return nil
 }

@@ -65,7 +65,7 @@ func (s Store) Path(ip netip.Addr) string { return filepath.Join(s.dir, ip.Strin
 // removed, even if there is an error. Besides the attachment's addresses, these can be addresses of incomplete
 // reservations and, at the first call after a reboot, of reservations of earlier boots.
 func (s Store) Release(r *skel.Request) (released []netip.Addr, err error) {
-	return s.lockAndRelease(func(se *Session) error {
+	err = s.lockIfReserved(func(se *Session) error {
 		held, err := se.held(ownerOf(r), func() (ips []netip.Addr) {
 			prev, _ := r.Prev() // an error needs no more than the warning of Prev: the reservations are the authority
 			if prev != nil {
@@ -83,21 +83,23 @@ func (s Store) Release(r *skel.Request) (released []netip.Addr, err error) {
 		if err == nil {
 			_ = se.dropHint(ownerOf(r)) // an old hint does no harm
 		}
+		released = se.released
 		return err
 	})
+	return released, err
 }
 
 // ReleaseInvalid removes the reservations of attachments that are not valid (GC), and incomplete ones. A
 // legacy reservation stays if any interface of its container is valid. Files that are not regular or
 // too large stay. Reservations that cannot be read stay as well; ReleaseInvalid returns the first of their
-// errors after it has handled all others. The result is that of Release.
-func (s Store) ReleaseInvalid(r *skel.Request) (released []netip.Addr, err error) {
+// errors after it has handled all others.
+func (s Store) ReleaseInvalid(r *skel.Request) error {
 	valid := map[owner]bool{{}: true} // a reservation of an unknown owner stays
 	for a := range r.Valid() {
 		o := owner{a.ContainerID, a.IfName}
 		valid[o], valid[o.legacy()] = true, true
 	}
-	return s.lockAndRelease(func(se *Session) error {
+	return s.lockIfReserved(func(se *Session) error {
 		var first error
 		err := se.readAll(func(res reservation, err error) {
 			if err == nil && !valid[res.owner] {
@@ -120,16 +122,6 @@ func (s Store) Held(r *skel.Request) (held []netip.Addr, err error) {
 		return err
 	})
 	return held, types.IgnoreNotExist(err)
-}
-
-// lockAndRelease calls f with the lock, and returns the addresses whose reservations the session removed.
-func (s Store) lockAndRelease(f func(*Session) error) (released []netip.Addr, err error) {
-	err = s.ignoreNoReservations(s.Lock(func(se *Session) error {
-		err := f(se)
-		released = se.released
-		return err
-	}))
-	return released, err
 }
 
 // createAndLock is Lock for a store whose directory may not exist yet: it creates the directory. All
@@ -155,10 +147,10 @@ func (s Store) Lock(f func(*Session) error) error {
 	return types.Coded(types.CodeIO, f(se))
 }
 
-// ignoreNoReservations returns nil instead of an error that means that the network has no
-// reservations: its folder does not exist, or cannot exist because the name is too long, or the
-// folder is empty and the disk has no space for the lock file. It returns other errors unchanged.
-func (s Store) ignoreNoReservations(err error) error {
+// lockIfReserved is Lock, but it does nothing if the network has no reservations: its directory does not exist, or
+// cannot exist because the name is too long, or it is empty and the disk has no space for the lock file.
+func (s Store) lockIfReserved(f func(*Session) error) error {
+	err := s.Lock(f)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENAMETOOLONG) {
 		return nil
 	}

@@ -111,7 +111,7 @@ func (h host) gc(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	_, releaseErr := store.ReleaseInvalid(r)
+	releaseErr := store.ReleaseInvalid(r)
 	n, err := h.parse(r)
 	if err == nil {
 		err = n.synchronize(false)

@@ -64,6 +64,5 @@ func (h host) gc(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	_, err = store.ReleaseInvalid(r)
-	return err
+	return store.ReleaseInvalid(r)
 }

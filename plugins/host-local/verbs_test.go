@@ -403,6 +403,14 @@ var _ = Describe("STATUS", func() {
 		node.OK("STATUS", "", t)
 	})
 
+	It("with failStatusWhenFull, counts an incomplete reservation as reserved, and reads and changes none", func() {
+		t := variant{IPAM: `"failStatusWhenFull": true, "subnet": "10.1.2.0/30"`}
+		node.Put("10.1.2.2", "")
+		Expect(node.Fails("STATUS", "", t).Code).To(Equal(uint(types.CodeNotAvailable)))
+		Expect(node.ReadAll()).To(BeFalse())
+		Expect(node.Add("c1", t)).To(Equal("10.1.2.2/30"))
+	})
+
 	It("returns code 50 if all addresses are excluded", func() {
 		f := node.Fails("STATUS", "", variant{IPAM: subnet + `, "exclude": ["10.1.0.0/16"]`})
 		Expect(f.Code).To(Equal(uint(types.CodeNotAvailable)))
