@@ -150,7 +150,7 @@ func checkKeys(t *testing.T, plugin, page string) (bad []string) {
 		}
 	}
 	shared := jsonTags(t, read(t, "pkg/types/conf.go"))
-	shared["args"], shared["cni"], shared["runtimeConfig"] = true, true, true
+	shared["args"], shared["cni"], shared["runtimeConfig"], shared["capabilities"] = true, true, true, true
 	mentioned := map[string]bool{}
 	for _, key := range tableKeys(page) {
 		path := strings.Split(strings.NewReplacer("[]", "", "[", "", "]", "").Replace(key), ".")

@@ -45,7 +45,8 @@ type input struct {
 	runtime RuntimeKeys
 	argIP   string // IP in CNI_ARGS; empty: none is requested
 	version types.Version
-	command string
+	// rangesLater says that the configuration needs no ranges: the runtime may pass ipRanges, but only to ADD, CHECK and DEL.
+	rangesLater bool
 }
 
 // parse returns the configuration of an ADD, CHECK or STATUS. The error reports all problems of the
@@ -58,7 +59,7 @@ func parse(r *skel.Request, keys *Keys, runtime RuntimeKeys) (*config, error) {
 	if len(r.Conf.Name) > maxNetworkName {
 		return nil, types.Errorf(types.CodeConfig, "the network's name is longer than %d bytes, and no folder can have it", maxNetworkName)
 	}
-	in := input{keys, runtime, args[types.ArgIP], r.Version, r.Command}
+	in := input{keys, runtime, args[types.ArgIP], r.Version, r.Command == "GC" || r.Command == "STATUS" && runtime.Capabilities["ipRanges"]}
 	conf, err := in.config()
 	if err == nil && r.Conf.Strict && r.Command == "ADD" {
 		conf.warnOutsideGateways(r)
@@ -154,8 +155,7 @@ func (in *input) rangeSets() ([]rangeSet, error) {
 	all = append(all, raw.Ranges...)
 	var sets []rangeSet
 	var errs []error
-	// The runtime does not pass ipRanges to STATUS and GC.
-	if len(all) == 0 && in.command != "STATUS" && in.command != "GC" {
+	if len(all) == 0 && !in.rangesLater {
 		errs = append(errs, errors.New("no IP ranges specified"))
 	}
 	for i, rawSet := range all {

@@ -20,7 +20,7 @@ func parseConfig(text string, version types.Version) (*config, error) {
 	if err := types.Decode([]byte(text), &raw); err != nil {
 		return nil, err
 	}
-	in := input{keys: raw.IPAM, runtime: raw.RuntimeKeys, version: version, command: "ADD"}
+	in := input{keys: raw.IPAM, runtime: raw.RuntimeKeys, version: version}
 	conf, err := in.config()
 	return conf, types.Coded(types.CodeConfig, err)
 }

@@ -19,9 +19,10 @@ type Keys struct {
 	StatusFull bool              `json:"failStatusWhenFull"`
 }
 
-// RuntimeKeys are the keys that come from the runtime. A plugin embeds them in the struct of its
-// configuration.
+// RuntimeKeys are the keys that come from the runtime, and the capabilities that ask it for them. A plugin embeds
+// them in the struct of its configuration.
 type RuntimeKeys struct {
+	Capabilities  map[string]bool `json:"capabilities"`
 	RuntimeConfig struct {
 		IPs      []string `json:"ips"`
 		IPRanges []rawSet `json:"ipRanges"`

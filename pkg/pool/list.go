@@ -66,7 +66,7 @@ func ParseIPAM(ipam []byte) (dataDir string, sets []Set, err error) {
 	if err := json.Unmarshal(ipam, &keys); err != nil {
 		return "", nil, err
 	}
-	in := input{keys: &keys, version: types.Newest, command: "STATUS"} // STATUS needs no ranges
+	in := input{keys: &keys, version: types.Newest, rangesLater: true}
 	conf, err := in.config()
 	if err != nil {
 		return "", nil, err

@@ -382,8 +382,13 @@ var _ = Describe("STATUS", func() {
 		Expect(node.DataDir).NotTo(BeADirectory())
 	})
 
-	It("succeeds without ranges, because the runtime can pass them to ADD", func() {
-		node.OK("STATUS", "", variant{IPAM: `"routes": []`})
+	It("succeeds without ranges only if the configuration lets the runtime pass them to ADD", func() {
+		node.OK("STATUS", "", variant{IPAM: `"routes": []`, More: `"capabilities": {"ipRanges": true}`})
+		for _, more := range []string{"", `"capabilities": {"ipRanges": false, "ips": true}`} {
+			f := node.Fails("STATUS", "", variant{IPAM: `"routes": []`, More: more})
+			Expect(f.Code).To(Equal(uint(types.CodeNotAvailable)))
+			Expect(f.Msg).To(Equal("no IP ranges specified"))
+		}
 	})
 
 	It("succeeds if the pool is exhausted", func() {
