@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"iter"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 
@@ -58,51 +59,55 @@ func (c Choice) has(ip netip.Addr) bool { return c.all || slices.Contains(c.amon
 // If no address of the choice is free, the error matches *NoneFreeError. An error may come after Allocate
 // has reserved addresses of other sets: roll back r.Undo before you call Allocate again.
 func (p *Pool) Allocate(r *skel.Request, choose func(*Session) (Choice, error)) (*types.Result, error) {
-	dns, err := readResolvConf(p.conf.resolvConf)
+	dns, err := readResolvConf(p.resolvConf)
 	if err != nil {
 		return nil, err
 	}
-	wanted, err := p.conf.requestedPerSet()
+	wanted, err := p.requestedPerSet()
 	if err != nil {
 		return nil, err
+	}
+	// All containers of the network share the directory, so ADD does not undo this.
+	err = p.trace.Do("make folder "+p.dir, func() error { return os.MkdirAll(p.dir, 0o755) })
+	if err != nil {
+		return nil, types.Coded(types.CodeIO, err)
 	}
 	var ips []types.IP
-	err = p.createAndLock(func(se *Session) error {
+	err = p.Lock(func(se *Session) error {
 		choice, err := choose(se)
-		if err != nil {
-			return err
+		if err == nil {
+			ips, err = allocation{se, r, choice}.allocate(p.sets, wanted)
 		}
-		ips, err = allocation{se, r, choice}.allocate(p.conf.sets, wanted)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &types.Result{IPs: ips, Routes: p.conf.routes, DNS: dns}, nil
+	return &types.Result{IPs: ips, Routes: p.routes, DNS: dns}, nil
 }
 
 // requestedPerSet returns, for each range set, the requested address that is in the set, or an
 // invalid address if none is requested from it. It returns an error if a requested address cannot
 // be allocated, is in no set, or is in the same set as another one.
-func (c *config) requestedPerSet() ([]netip.Addr, error) {
-	wanted := make([]netip.Addr, len(c.sets))
+func (p *Pool) requestedPerSet() ([]netip.Addr, error) {
+	wanted := make([]netip.Addr, len(p.sets))
 	var unassigned []string
-	for _, ip := range c.requested {
-		n := findSet(c.sets, ip)
+	for _, ip := range p.Requested {
+		n := findSet(p.sets, ip)
 		if n < 0 || wanted[n].IsValid() {
 			unassigned = append(unassigned, ip.String())
 			continue
 		}
 		wanted[n] = ip
-		pool := c.sets[n][c.sets[n].find(ip)]
-		if ip == pool.gateway {
+		found := p.sets[n][p.sets[n].find(ip)]
+		if ip == found.gateway {
 			return nil, types.Errorf(types.CodeConfig, "failed to allocate for range %d: requested ip %s is subnet's gateway", n, ip)
 		}
-		if pool.excludes(ip) {
+		if found.excludes(ip) {
 			return nil, types.Errorf(types.CodeConfig, "failed to allocate for range %d: requested IP address %s is excluded by \"exclude\"", n, ip)
 		}
 	}
-	if err := c.checkUsable(); err != nil {
+	if err := p.checkUsable(); err != nil {
 		return nil, err
 	}
 	if len(unassigned) > 0 {
@@ -112,10 +117,10 @@ func (c *config) requestedPerSet() ([]netip.Addr, error) {
 }
 
 // checkUsable returns an error for the first range set whose addresses are all excluded.
-func (c *config) checkUsable() error {
-	for n, set := range c.sets {
+func (p *Pool) checkUsable() error {
+	for n, set := range p.sets {
 		if !set.hasUsable() {
-			return types.Errorf(types.CodeConfig, "%s has no usable address: all are excluded (the gateway always is); make the range larger or \"exclude\" smaller", set.name(n))
+			return types.Errorf(types.CodeConfig, "%s has no usable address: all are excluded (the gateway always is); make the range larger or \"exclude\" smaller", p.setNames[n])
 		}
 	}
 	return nil
@@ -183,7 +188,7 @@ func (a allocation) reserveRequested(n int, set rangeSet, ip netip.Addr) error {
 		err = a.reserve(&a.request.Undo, ip, ownerOf(a.request))
 	}
 	if errors.Is(err, fs.ErrExist) {
-		return types.Errorf(types.CodeTryAgain, "requested IP address %s is not available in range set %s: %s", ip, set, a.describeHolder(ip))
+		return types.Errorf(types.CodeTryAgain, "requested IP address %s is not available in range set %s: %s", ip, set, ip.String()+" is allocated to "+a.Holder(ip))
 	}
 	return err
 }

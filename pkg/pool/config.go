@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,28 +20,9 @@ const DefaultDataDir = "/var/lib/cni/networks"
 
 const maxNetworkName = 255 // bytes: the name is that of a folder (NAME_MAX, linux/limits.h)
 
-// A config is a valid configuration.
-type config struct {
-	storeConf
-	// sets has the range sets. ADD allocates one address from each, and returns the addresses in
-	// this order. The index of a set is the N of its file last_reserved_ip.N.
-	sets       []rangeSet
-	requested  []netip.Addr // addresses that ADD must allocate, without duplicates
-	routes     []types.Route
-	resolvConf string // path; empty: the result has no dns
-
-	failStatusWhenFull bool // STATUS fails if a range set is exhausted
-}
-
-// A storeConf is the part of a configuration that DEL and GC need. They ignore errors in all
-// other parts.
-type storeConf struct {
-	dataDir  string
-	cooldown time.Duration
-}
-
-// An input has everything that determines a config.
+// An input is everything that determines a Pool.
 type input struct {
+	network string
 	keys    *Keys // nil: the configuration has no ipam
 	runtime RuntimeKeys
 	argIP   string // IP in CNI_ARGS; empty: none is requested
@@ -49,9 +31,10 @@ type input struct {
 	rangesLater bool
 }
 
-// parse returns the configuration of an ADD, CHECK or STATUS. The error reports all problems of the
-// values in ipam, runtimeConfig and args.
-func parse(r *skel.Request, keys *Keys, runtime RuntimeKeys) (*config, error) {
+// NewPool returns the pool that the configuration of an ADD, CHECK or STATUS describes. ipam is nil if the
+// configuration has no key ipam. The error names all wrong values and has types.CodeConfig. If CNI_ARGS
+// cannot be parsed, the error has another code.
+func (m Machine) NewPool(r *skel.Request, ipam *Keys, runtime RuntimeKeys) (*Pool, error) {
 	args, err := r.Args()
 	if err != nil {
 		return nil, err
@@ -59,19 +42,25 @@ func parse(r *skel.Request, keys *Keys, runtime RuntimeKeys) (*config, error) {
 	if len(r.Conf.Name) > maxNetworkName {
 		return nil, types.Errorf(types.CodeConfig, "the network's name is longer than %d bytes, and no folder can have it", maxNetworkName)
 	}
-	in := input{keys, runtime, args[types.ArgIP], r.Version, r.Command == "GC" || r.Command == "STATUS" && runtime.Capabilities["ipRanges"]}
-	conf, err := in.config()
-	if err == nil && r.Conf.Strict && r.Command == "ADD" {
-		conf.warnOutsideGateways(r)
+	p, err := (&input{
+		network: r.Conf.Name, keys: ipam, runtime: runtime, argIP: args[types.ArgIP], version: r.Version,
+		rangesLater: r.Command == "GC" || r.Command == "STATUS" && runtime.Capabilities["ipRanges"],
+	}).pool()
+	if err != nil {
+		return nil, types.Coded(types.CodeConfig, err)
 	}
-	return conf, types.Coded(types.CodeConfig, err)
+	p.machine, p.trace = m, r.Trace
+	if r.Conf.Strict && r.Command == "ADD" {
+		p.warnOutsideGateways(r)
+	}
+	return p, nil
 }
 
 // warnOutsideGateways warns of each gateway outside of its subnet. Such a gateway can be correct: if the
 // interface plugin adds a route to the gateway (ptp), or if the subnet is a part of a larger one that
 // has the router.
-func (c *config) warnOutsideGateways(r *skel.Request) {
-	for _, set := range c.sets {
+func (p *Pool) warnOutsideGateways(r *skel.Request) {
+	for _, set := range p.sets {
 		for _, ipr := range set {
 			if !ipr.subnet.Contains(ipr.gateway) && !ipr.gateway.IsLinkLocalUnicast() {
 				r.Warn("gateway %s is outside of the subnet %s", ipr.gateway, ipr.subnet)
@@ -80,9 +69,9 @@ func (c *config) warnOutsideGateways(r *skel.Request) {
 	}
 }
 
-// parseStoreConf returns the part of the configuration that DEL and GC need. If the cooldown is invalid,
-// there is none.
-func parseStoreConf(r *skel.Request) (storeConf, error) {
+// NewStore returns the store of the network of the request. It reads only dataDir and cooldown, and
+// ignores an invalid cooldown. An error has types.CodeConfig or types.CodeDecode.
+func (m Machine) NewStore(r *skel.Request) (Store, error) {
 	var raw struct {
 		IPAM struct {
 			DataDir  string          `json:"dataDir"`
@@ -90,34 +79,35 @@ func parseStoreConf(r *skel.Request) (storeConf, error) {
 		} `json:"ipam"`
 	}
 	if err := types.Decode(r.Stdin, &raw); err != nil {
-		return storeConf{}, err
+		return Store{}, err
 	}
 	var seconds int64
 	if json.Unmarshal(raw.IPAM.Cooldown, &seconds) != nil {
 		seconds = 0
 	}
-	c, err := newStoreConf(raw.IPAM.DataDir, max(seconds, 0))
-	return c, types.Coded(types.CodeConfig, err)
+	s, err := newStore(r.Conf.Name, raw.IPAM.DataDir, max(seconds, 0))
+	s.machine, s.trace = m, r.Trace
+	return s, types.Coded(types.CodeConfig, err)
 }
 
 // maxCooldown is one year in seconds. This is far below the value that overflows a time.Duration.
 const maxCooldown = 365 * 24 * 60 * 60
 
-// newStoreConf returns a storeConf with the default for an empty dataDir. cooldown is in seconds; a larger
-// one than maxCooldown counts as maxCooldown.
-func newStoreConf(dataDir string, cooldown int64) (storeConf, error) {
-	if dataDir == "" {
-		dataDir = DefaultDataDir
-	}
-	c := storeConf{dataDir: filepath.Clean(dataDir), cooldown: time.Duration(min(cooldown, maxCooldown)) * time.Second}
+// newStore returns the store of a network, with the default for an empty dataDir. The caller sets machine and trace.
+// cooldown is in seconds; a larger one than maxCooldown counts as maxCooldown.
+func newStore(network, dataDir string, cooldown int64) (Store, error) {
+	dataDir = cmp.Or(dataDir, DefaultDataDir)
 	if !filepath.IsAbs(dataDir) {
-		return c, fmt.Errorf("dataDir %q is not an absolute path", dataDir)
+		return Store{}, fmt.Errorf("dataDir %q is not an absolute path", dataDir)
 	}
-	return c, nil
+	return Store{
+		dataDir: filepath.Clean(dataDir), dir: filepath.Join(dataDir, network), privateDir: filepath.Join(dataDir, ".plumb", network),
+		cooldown: time.Duration(min(cooldown, maxCooldown)) * time.Second,
+	}, nil
 }
 
-// config checks the input and returns the configuration. The error reports all problems.
-func (in *input) config() (*config, error) {
+// pool checks the input and returns the pool, without machine and trace. The error names all problems.
+func (in *input) pool() (*Pool, error) {
 	raw := in.keys
 	if raw == nil {
 		return nil, errors.New("IPAM config missing 'ipam' key")
@@ -126,8 +116,8 @@ func (in *input) config() (*config, error) {
 	if raw.Cooldown < 0 || raw.Cooldown > maxCooldown {
 		cooldownErr = fmt.Errorf("cooldown %d is not between 0 and %d seconds", raw.Cooldown, maxCooldown)
 	}
-	forStore, storeErr := newStoreConf(raw.DataDir, raw.Cooldown)
-	sets, setsErr := in.rangeSets()
+	store, storeErr := newStore(in.network, raw.DataDir, raw.Cooldown)
+	sets, setNames, setsErr := in.rangeSets()
 	excluded, excludeErr := ParsePrefixes("exclude", raw.Exclude)
 	for _, set := range sets {
 		for i := range set {
@@ -136,69 +126,55 @@ func (in *input) config() (*config, error) {
 	}
 	routes, routesErr := parseRoutes(raw.Routes)
 	requested, requestedErr := in.requestedAddrs()
-	conf := &config{
-		storeConf: forStore, sets: sets, requested: requested, routes: routes,
-		resolvConf: raw.ResolvConf, failStatusWhenFull: raw.StatusFull,
-	}
-	return conf, errors.Join(storeErr, cooldownErr, setsErr, excludeErr, routesErr, requestedErr)
+	return &Pool{
+		Store: store, Requested: requested, FailStatusWhenFull: raw.StatusFull,
+		sets: sets, setNames: setNames, routes: routes, resolvConf: raw.ResolvConf,
+	}, errors.Join(storeErr, cooldownErr, setsErr, excludeErr, routesErr, requestedErr)
 }
 
-// rangeSets returns the range sets of the configuration: those of the runtime's ipRanges, then the one
-// of the keys directly in ipam, then those of ranges. The reference plugin numbers its
+// rangeSets returns the range sets of the configuration and their names: first the sets of the runtime's ipRanges,
+// then the set of the keys directly in ipam, then the sets of ranges. The reference plugin numbers its
 // last_reserved_ip files in the same order.
-func (in *input) rangeSets() ([]rangeSet, error) {
+func (in *input) rangeSets() (sets []rangeSet, names []string, err error) {
 	raw := in.keys
 	all := slices.Clone(in.runtime.RuntimeConfig.IPRanges)
 	if raw.Subnet != "" {
 		all = append(all, rawSet{{raw.Subnet, raw.RangeStart, raw.RangeEnd, raw.Gateway}})
 	}
 	all = append(all, raw.Ranges...)
-	var sets []rangeSet
 	var errs []error
 	if len(all) == 0 && !in.rangesLater {
 		errs = append(errs, errors.New("no IP ranges specified"))
 	}
 	for i, rawSet := range all {
 		set, err := rawSet.parse()
+		name := rawSet.name(i)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("invalid %s: %w", setName(i, rawSet.subnets()), err))
+			errs = append(errs, fmt.Errorf("invalid %s: %w", name, err))
 		}
 		for j, other := range sets {
 			if set.overlaps(other) {
-				errs = append(errs, fmt.Errorf("%s overlaps with %s", other.name(j), set.name(i)))
+				errs = append(errs, fmt.Errorf("%s overlaps with %s", names[j], name))
 			}
 		}
-		sets = append(sets, set)
+		sets, names = append(sets, set), append(names, name)
 	}
-	return sets, errors.Join(append(errs, checkFamilies(sets, in.version))...)
+	return sets, names, errors.Join(append(errs, checkFamilies(sets, in.version))...)
 }
 
-// setName returns the name of a range set for messages. The index counts from 0, the name from 1.
-func setName(index int, subnets []string) string {
-	if len(subnets) == 0 {
-		return fmt.Sprintf("range set %d", index+1)
-	}
-	return fmt.Sprintf("range set %d (%s)", index+1, strings.Join(subnets, ", "))
-}
-
-// name is setName for a valid range set.
-func (s rangeSet) name(index int) string {
-	var subnets []string
-	for _, r := range s {
-		subnets = append(subnets, r.subnet.String())
-	}
-	return setName(index, subnets)
-}
-
-// subnets returns the subnets of a set as they are written in the configuration.
-func (raw rawSet) subnets() []string {
+// name returns the name of a range set for messages. The index counts from 0, the name from 1.
+func (raw rawSet) name(index int) string {
 	var subnets []string
 	for _, r := range raw {
 		if r.Subnet != "" {
 			subnets = append(subnets, r.Subnet)
 		}
 	}
-	return subnets
+	name := fmt.Sprintf("range set %d", index+1)
+	if len(subnets) > 0 {
+		name += " (" + strings.Join(subnets, ", ") + ")"
+	}
+	return name
 }
 
 // checkFamilies returns an error if the result would have several addresses of one family and the CNI

@@ -12,7 +12,7 @@ import (
 )
 
 // parseConfig returns the configuration in text, as ADD does.
-func parseConfig(text string, version types.Version) (*config, error) {
+func parseConfig(text string, version types.Version) (*Pool, error) {
 	var raw struct {
 		IPAM *Keys `json:"ipam"`
 		RuntimeKeys
@@ -21,8 +21,8 @@ func parseConfig(text string, version types.Version) (*config, error) {
 		return nil, err
 	}
 	in := input{keys: raw.IPAM, runtime: raw.RuntimeKeys, version: version}
-	conf, err := in.config()
-	return conf, types.Coded(types.CodeConfig, err)
+	p, err := in.pool()
+	return p, types.Coded(types.CodeConfig, err)
 }
 
 func TestInvalidConfig(t *testing.T) {
@@ -162,20 +162,20 @@ func TestValidConfig(t *testing.T) {
 	}
 }
 
-// describe returns the sets, the gateways, the storeConf and the requested addresses as text.
-func (c *config) describe() string {
+// describe returns the sets, the gateways, dataDir, the cooldown and the requested addresses as text.
+func (p *Pool) describe() string {
 	var text []string
-	for _, set := range c.sets {
+	for _, set := range p.sets {
 		setText := set.String()
 		for _, r := range set {
 			setText += " gw " + r.gateway.String()
 		}
 		text = append(text, setText)
 	}
-	text = append(text, fmt.Sprintf("%s %s", c.dataDir, c.cooldown))
+	text = append(text, fmt.Sprintf("%s %s", p.dataDir, p.cooldown))
 	all := strings.Join(text, "; ")
-	if len(c.requested) > 0 {
-		all += strings.TrimSuffix(" wants "+strings.Join(strings.Fields(strings.Trim(fmt.Sprint(c.requested), "[]")), " "), " ")
+	if len(p.Requested) > 0 {
+		all += strings.TrimSuffix(" wants "+strings.Join(strings.Fields(strings.Trim(fmt.Sprint(p.Requested), "[]")), " "), " ")
 	}
 	return all
 }

@@ -67,15 +67,15 @@ func FuzzLocks(f *testing.F) {
 	})
 }
 
-// FuzzStoreConf checks that newStoreConf accepts only absolute paths, and returns a clean path and a
+// FuzzStore checks that newStore accepts only absolute paths, and returns a clean path and a
 // cooldown of at most maxCooldown.
-func FuzzStoreConf(f *testing.F) {
+func FuzzStore(f *testing.F) {
 	f.Add("/var/lib/x", int64(5))
 	f.Add("../x", int64(-1))
 	f.Fuzz(func(t *testing.T, dir string, cooldown int64) {
-		c, err := newStoreConf(dir, cooldown)
-		if err == nil && (!filepath.IsAbs(c.dataDir) || filepath.Clean(c.dataDir) != c.dataDir || c.cooldown > maxCooldown*time.Second) {
-			t.Errorf("%q: %+v", dir, c)
+		s, err := newStore("net", dir, cooldown)
+		if err == nil && (!filepath.IsAbs(s.dataDir) || filepath.Clean(s.dataDir) != s.dataDir || s.cooldown > maxCooldown*time.Second) {
+			t.Errorf("%q: %+v", dir, s)
 		}
 	})
 }

@@ -67,9 +67,9 @@ func ParseIPAM(ipam []byte) (dataDir string, sets []Set, err error) {
 		return "", nil, err
 	}
 	in := input{keys: &keys, version: types.Newest, rangesLater: true}
-	conf, err := in.config()
+	p, err := in.pool()
 	if err != nil {
 		return "", nil, err
 	}
-	return conf.dataDir, (&Pool{conf: conf}).Sets(), nil
+	return p.dataDir, p.Sets(), nil
 }

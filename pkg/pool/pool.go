@@ -30,69 +30,54 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// A Pool has the configuration that ADD, CHECK and STATUS need, and the store of its network. A Pool need
+// A Pool is the checked configuration of an ADD, CHECK or STATUS, and the store of its network. A Pool need
 // not be closed, because each method closes the files that it opens.
 type Pool struct {
 	Store
-	conf *config
+	Requested          []netip.Addr // addresses that ADD must allocate, without duplicates
+	FailStatusWhenFull bool         // STATUS fails if a range set is exhausted
+
+	// sets has the range sets. ADD allocates one address from each, and returns the addresses in
+	// this order. The index of a set is the N of its file last_reserved_ip.N.
+	sets       []rangeSet
+	setNames   []string // for messages
+	routes     []types.Route
+	resolvConf string // path; empty: the result has no dns
 }
 
-// NewPool returns the pool that the configuration of an ADD, CHECK or STATUS describes. ipam is nil if the
-// configuration has no key ipam. The error names all wrong values and has types.CodeConfig. If CNI_ARGS
-// cannot be parsed, the error has another code.
-func (m Machine) NewPool(r *skel.Request, ipam *Keys, runtime RuntimeKeys) (*Pool, error) {
-	conf, err := parse(r, ipam, runtime)
-	if err != nil {
-		return nil, err
-	}
-	return &Pool{m.newStore(r, conf.storeConf), conf}, nil
-}
-
-// Check compares the reservations of the attachment with the addresses of prevResult. If they differ, the
-// error has types.CodeChanged. Check ignores addresses outside of the ranges, because the ranges may have
-// been changed since ADD.
+// Check compares the reservations of the attachment with the addresses of prevResult. If they differ, or if the
+// attachment has no reservation, the error has types.CodeChanged. Check ignores addresses outside of the ranges,
+// because the ranges may have been changed since ADD.
 func (p *Pool) Check(r *skel.Request) error {
 	prev, err := r.Prev()
 	if err != nil {
 		return err
 	}
-	var held []reservation
+	var held []netip.Addr
 	err = p.Lock(func(se *Session) error {
-		held, err = se.held(ownerOf(r), nil)
+		held, err = se.Held(r)
 		return err
 	})
 	if types.IgnoreNotExist(err) != nil {
 		return err
 	}
-	return p.conf.checkReservations(r, held, prev)
-}
-
-// checkReservations returns an error if the attachment has no reservation, or if its reservations, held,
-// differ from the addresses of prev. If prev is nil, any reservation is enough.
-func (c *config) checkReservations(r *skel.Request, held []reservation, prev *types.Result) error {
-	inRanges := func(ip netip.Addr) bool { return findSet(c.sets, ip) >= 0 }
 	if len(held) == 0 {
-		return types.Errorf(types.CodeChanged, "no address is reserved for %s in %s", r.Attachment(), c.dataDir)
+		return types.Errorf(types.CodeChanged, "no address is reserved for %s in %s", r.Attachment(), p.dataDir)
 	}
-	if prev == nil {
-		return nil
-	}
-	var want []netip.Addr
-	for _, ip := range prev.IPs {
-		if inRanges(ip.Address.Addr()) {
-			want = append(want, ip.Address.Addr())
+	inRanges := func(ip netip.Addr) bool { return findSet(p.sets, ip) >= 0 }
+	var want []netip.Addr // empty without prevResult: any reservation is enough
+	for _, ip := range prevAddrs(prev) {
+		if inRanges(ip) {
+			want = append(want, ip)
 		}
 	}
 	var errs []error
+	problem := types.ProblemsInto(&errs)
 	for _, ip := range want {
-		if !slices.ContainsFunc(held, func(res reservation) bool { return res.addr == ip }) {
-			errs = append(errs, fmt.Errorf("address %s is not reserved for %s in %s", ip, r.Attachment(), c.dataDir))
-		}
+		problem(!slices.Contains(held, ip), "address %s is not reserved for %s in %s", ip, r.Attachment(), p.dataDir)
 	}
-	for _, res := range held {
-		if len(want) > 0 && inRanges(res.addr) && !slices.Contains(want, res.addr) {
-			errs = append(errs, fmt.Errorf("address %s is reserved for %s but not in its result", res.addr, r.Attachment()))
-		}
+	for _, ip := range held {
+		problem(len(want) > 0 && inRanges(ip) && !slices.Contains(want, ip), "address %s is reserved for %s but not in its result", ip, r.Attachment())
 	}
 	return types.Coded(types.CodeChanged, errors.Join(errs...))
 }
@@ -111,7 +96,7 @@ func (p *Pool) Status(choose func(*Session) (Choice, error)) error {
 
 // checkAvailable does the checks of Status. Its errors do not have types.CodeNotAvailable yet.
 func (p *Pool) checkAvailable(choose func(*Session) (Choice, error)) error {
-	if err := p.conf.checkUsable(); err != nil {
+	if err := p.checkUsable(); err != nil {
 		return err
 	}
 	st := p.Store
@@ -120,26 +105,21 @@ func (p *Pool) checkAvailable(choose func(*Session) (Choice, error)) error {
 		return err
 	}
 	return types.IgnoreNotExist(st.Lock(func(se *Session) error { // without a folder, all addresses are free
-		if !p.conf.failStatusWhenFull {
+		if !p.FailStatusWhenFull {
 			return nil
 		}
 		choice, err := choose(se)
 		if err != nil {
 			return err
 		}
-		return se.checkNotExhausted(p.conf.sets, choice)
-	}))
-}
-
-// checkNotExhausted returns an error that names all range sets without a free address.
-func (se *Session) checkNotExhausted(sets []rangeSet, choice Choice) error {
-	var errs []error
-	for n, set := range sets {
-		if err := se.checkFree(n, set, choice); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", set.name(n), err))
+		var errs []error
+		for n, set := range p.sets {
+			if err := se.checkFree(n, set, choice); err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", p.setNames[n], err))
+			}
 		}
-	}
-	return errors.Join(errs...)
+		return errors.Join(errs...)
+	}))
 }
 
 // checkFree returns an error if range set n has no free address.

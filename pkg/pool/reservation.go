@@ -143,11 +143,6 @@ func (se *Session) write(ip netip.Addr, o owner) error {
 	return nil
 }
 
-// describeHolder returns a text, for an error, about the container that has the reservation of ip.
-func (se *Session) describeHolder(ip netip.Addr) string {
-	return ip.String() + " is allocated to " + se.Holder(ip)
-}
-
 // release undoes reserve: it removes the reservation of ip if it belongs to o, and the hint of o. Any other
 // reservation of o has an undo of its own, because an ADD of an attachment that has one fails.
 func (se *Session) release(ip netip.Addr, o owner) error {

@@ -29,7 +29,7 @@ func (s Set) Usable() (left []Range) {
 // what the key exclude names, and the prefixes of exclude.
 func (p *Pool) Sets(exclude ...netip.Prefix) []Set {
 	var all []Set
-	for _, set := range p.conf.sets {
+	for _, set := range p.sets {
 		s := Set{}
 		for _, r := range set {
 			s.Ranges = append(s.Ranges, r.Range)
@@ -43,12 +43,6 @@ func (p *Pool) Sets(exclude ...netip.Prefix) []Set {
 	}
 	return all
 }
-
-// Requested returns the addresses that the runtime requests.
-func (p *Pool) Requested() []netip.Addr { return p.conf.requested }
-
-// FailStatusWhenFull reports whether the configuration has the key failStatusWhenFull.
-func (p *Pool) FailStatusWhenFull() bool { return p.conf.failStatusWhenFull }
 
 // Reserved returns all addresses that have a reservation, of any attachment. It lists the folder.
 func (se *Session) Reserved() ([]netip.Addr, error) {

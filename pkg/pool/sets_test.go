@@ -43,8 +43,8 @@ var _ = Describe("a plugin that gets addresses from elsewhere", func() {
 			sets := p.Sets()
 			Expect(fmt.Sprint(sets)).To(Equal("[{[10.1.2.1-10.1.2.99 10.1.3.1-10.1.3.254] [10.1.2.7/32 10.1.2.64/28 10.1.2.1/32]} " +
 				"{[fd00::1-fd00::ffff:ffff:ffff:ffff] [fd00::2/128 fd00::1/128]}]"))
-			Expect(p.Requested()).To(Equal([]netip.Addr{ip("10.1.2.9")}))
-			Expect(p.FailStatusWhenFull()).To(BeTrue())
+			Expect(p.Requested).To(Equal([]netip.Addr{ip("10.1.2.9")}))
+			Expect(p.FailStatusWhenFull).To(BeTrue())
 			for text, want := range map[string]bool{
 				"10.1.2.1": false, "10.1.2.2": true, "10.1.2.70": false, "10.1.2.100": false, "10.1.3.254": true, "fd00::3": false, "::ffff:10.1.2.2": false,
 			} {
@@ -56,16 +56,11 @@ var _ = Describe("a plugin that gets addresses from elsewhere", func() {
 	})
 
 	It("knows what is reserved, for whom, and for the attachment", func() {
-		with("c1", subnet, func(r *skel.Request, p *Pool) {
-			held, err := p.Held(r)
-			Expect(err).NotTo(HaveOccurred(), "without a folder")
-			Expect(held).To(BeEmpty())
-		})
 		node.Add("c1", variant{})
 		node.Add("c2", variant{})
 		with("c2", subnet, func(r *skel.Request, p *Pool) {
-			Expect(p.Held(r)).To(Equal([]netip.Addr{ip("10.1.2.3")}))
 			Expect(p.Lock(func(se *Session) error {
+				Expect(se.Held(r)).To(Equal([]netip.Addr{ip("10.1.2.3")}))
 				Expect(se.Reserved()).To(ConsistOf(ip("10.1.2.2"), ip("10.1.2.3")))
 				Expect(se.Holder(ip("10.1.2.2"))).To(Equal("c1"))
 				Expect(se.Holder(ip("10.1.2.9"))).To(Equal("an unknown owner"))

@@ -27,26 +27,11 @@ import (
 // cannot begin with a dot.
 type Store struct {
 	machine    Machine
+	dataDir    string
 	dir        string // <dataDir>/<network>
 	privateDir string // <dataDir>/.plumb/<network>
 	cooldown   time.Duration
 	trace      *trace.Tracer
-}
-
-// NewStore returns the store of the network of the request. It reads only dataDir and cooldown, and
-// ignores an invalid cooldown. An error has types.CodeConfig or types.CodeDecode.
-func (m Machine) NewStore(r *skel.Request) (Store, error) {
-	conf, err := parseStoreConf(r)
-	return m.newStore(r, conf), err
-}
-
-// newStore returns the store of the network of the request.
-func (m Machine) newStore(r *skel.Request, c storeConf) Store {
-	return Store{
-		machine: m, cooldown: c.cooldown, trace: r.Trace,
-		dir:        filepath.Join(c.dataDir, r.Conf.Name),
-		privateDir: filepath.Join(c.dataDir, ".plumb", r.Conf.Name),
-	}
 }
 
 // PrivatePath returns <dataDir>/.plumb/.<name>/<network>, the path of a file in which a plugin keeps what
@@ -66,14 +51,9 @@ func (s Store) Path(ip netip.Addr) string { return filepath.Join(s.dir, ip.Strin
 // reservations and, at the first call after a reboot, of reservations of earlier boots.
 func (s Store) Release(r *skel.Request) (released []netip.Addr, err error) {
 	err = s.lockIfReserved(func(se *Session) error {
-		held, err := se.held(ownerOf(r), func() (ips []netip.Addr) {
+		held, err := se.held(ownerOf(r), func() []netip.Addr {
 			prev, _ := r.Prev() // an error needs no more than the warning of Prev: the reservations are the authority
-			if prev != nil {
-				for _, ip := range prev.IPs {
-					ips = append(ips, ip.Address.Addr())
-				}
-			}
-			return ips
+			return prevAddrs(prev)
 		})
 		errs := []error{err}
 		for _, res := range held {
@@ -111,27 +91,14 @@ func (s Store) ReleaseInvalid(r *skel.Request) error {
 	})
 }
 
-// Held returns the addresses that are reserved for the attachment of the request. There are none if the
-// directory does not exist.
-func (s Store) Held(r *skel.Request) (held []netip.Addr, err error) {
-	err = s.Lock(func(se *Session) error {
-		all, err := se.held(ownerOf(r), nil)
-		for _, res := range all {
-			held = append(held, res.addr)
+// prevAddrs returns the addresses of prevResult, which may be nil.
+func prevAddrs(prev *types.Result) (addrs []netip.Addr) {
+	if prev != nil {
+		for _, ip := range prev.IPs {
+			addrs = append(addrs, ip.Address.Addr())
 		}
-		return err
-	})
-	return held, types.IgnoreNotExist(err)
-}
-
-// createAndLock is Lock for a store whose directory may not exist yet: it creates the directory. All
-// containers of the network share the directory, so ADD does not undo this.
-func (s Store) createAndLock(f func(*Session) error) error {
-	err := s.trace.Do("make folder "+s.dir, func() error { return os.MkdirAll(s.dir, 0o755) })
-	if err != nil {
-		return types.Coded(types.CodeIO, err)
 	}
-	return s.Lock(f)
+	return addrs
 }
 
 // Lock calls f while this process holds the lock of the network's directory. If the directory does not exist,
@@ -356,6 +323,15 @@ func (se *Session) listNames() error {
 		}
 		return nil
 	})
+}
+
+// Held returns the addresses that are reserved for the attachment of the request.
+func (se *Session) Held(r *skel.Request) (addrs []netip.Addr, err error) {
+	held, err := se.held(ownerOf(r), nil)
+	for _, res := range held {
+		addrs = append(addrs, res.addr)
+	}
+	return addrs, err
 }
 
 // held returns the reservations of an owner or, if there are none, the legacy reservations of the same

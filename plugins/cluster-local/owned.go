@@ -182,7 +182,7 @@ func (n *network) choose(se *pool.Session) (pool.Choice, error) {
 	}
 	var among []netip.Addr
 	for ip := range st.claims {
-		if !st.second && (!n.isFixed(ip) || slices.Contains(n.Requested(), ip)) {
+		if !st.second && (!n.isFixed(ip) || slices.Contains(n.Requested, ip)) {
 			among = append(among, ip)
 		}
 	}
@@ -192,12 +192,12 @@ func (n *network) choose(se *pool.Session) (pool.Choice, error) {
 // checkOwned returns an error if the node does not own an address that is reserved for the attachment:
 // then another node may give it to a container. While the node does not know what it owns, it returns none.
 func (n *network) checkOwned(r *skel.Request) error {
-	held, err := n.Held(r)
-	if err != nil || len(held) == 0 {
-		return err
-	}
 	var errs []error
-	err = n.Lock(func(se *pool.Session) error {
+	err := n.Lock(func(se *pool.Session) error {
+		held, err := se.Held(r)
+		if err != nil || len(held) == 0 {
+			return err
+		}
 		st, valid, err := n.read(se)
 		if err != nil || !valid || st.unsettled {
 			return err
@@ -210,5 +210,5 @@ func (n *network) checkOwned(r *skel.Request) error {
 		}
 		return nil
 	})
-	return errors.Join(err, types.Coded(types.CodeChanged, errors.Join(errs...)))
+	return errors.Join(types.IgnoreNotExist(err), types.Coded(types.CodeChanged, errors.Join(errs...)))
 }

@@ -34,7 +34,7 @@ func (n *network) checkFree() error {
 		}
 		return pool.Among(free), err
 	})
-	if !n.FailStatusWhenFull() || err != nil && !isNoneFree(err) {
+	if !n.FailStatusWhenFull || err != nil && !isNoneFree(err) {
 		return err
 	}
 	if !slices.Contains(exhausted, true) {
