@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
+	"github.com/plumb-cni/plumb/pkg/statefile"
 	"golang.org/x/sys/unix"
 )
 
@@ -48,9 +48,8 @@ func (se *Session) recordRelease(ip netip.Addr) error {
 // written in part, because the disk was full, does not damage the next one.
 func releaseText(ip netip.Addr, at time.Duration) string { return fmt.Sprintf("\n%s %s", ip, at) }
 
-// prepareReleases writes a new file of releases, with those that still cool down, if there is none of
-// this boot or it has maxReleasesSize. It renames the new file to the old one, so that the file never
-// has a part of the content.
+// prepareReleases replaces the file of releases by one with the releases that still cool down, if there is none of
+// this boot or it has maxReleasesSize.
 func (se *Session) prepareReleases() error {
 	path := se.store.releasesPath()
 	old, _, _ := workingDir.read(path)
@@ -61,17 +60,7 @@ func (se *Session) prepareReleases() error {
 	for ip, at := range se.parseReleases(string(old)) {
 		text = append(text, releaseText(ip, at)...)
 	}
-	err := os.MkdirAll(se.store.privateDir, 0o700)
-	if err == nil {
-		err = workingDir.replace(path+".new", text)
-	}
-	if err == nil {
-		err = os.Rename(path+".new", path)
-	}
-	if err != nil {
-		_ = workingDir.remove(path + ".new") // so that it uses no space on a full disk
-	}
-	return err
+	return statefile.File{Dir: se.store.privateDir, Name: releasesName, Trace: se.store.trace}.Write(text)
 }
 
 // readCooling returns the addresses that cool down, with the time since boot at which each was

@@ -1,7 +1,6 @@
 package pool
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -84,24 +83,6 @@ func (se *Session) addHint(o owner, ip netip.Addr, file unix.Stat_t) error {
 	return nil
 }
 
-// dropHintsExcept removes the hints of all but these owners.
-func (se *Session) dropHintsExcept(owners map[owner]bool) error {
-	if se.hints == noDirectory {
-		return nil
-	}
-	keep := map[string]bool{}
-	for o := range owners {
-		keep[o.hintName()] = true
-	}
-	names, err := se.hints.names()
-	for _, name := range names {
-		if !keep[name] {
-			err = cmp.Or(err, se.hints.remove(name))
-		}
-	}
-	return err
-}
-
 // dropHint removes the owner's hint, if there is one.
 func (se *Session) dropHint(o owner) error {
 	if se.hints == noDirectory {
@@ -120,18 +101,14 @@ func (se *Session) openHints() {
 	if se.boot == "" {
 		return
 	}
-	if hints, err := openDirectory(path, unix.O_NOFOLLOW); err == nil {
+	hints, err := openDirectory(path, unix.O_NOFOLLOW)
+	if err != nil && se.lock >= 0 && se.dir.isLocal() { // elsewhere, nothing would remove the directory after the next boot
+		se.releaseEarlierBoots()
+		_ = os.MkdirAll(path, 0o700)
+		hints, err = openDirectory(path, unix.O_NOFOLLOW)
+	}
+	if err == nil {
 		se.hints = hints
-		return
-	}
-	if se.lock < 0 || !se.dir.isLocal() { // where nothing would remove the directory after the next boot
-		return
-	}
-	se.releaseEarlierBoots()
-	if os.MkdirAll(path, 0o700) == nil {
-		if hints, err := openDirectory(path, unix.O_NOFOLLOW); err == nil {
-			se.hints = hints
-		}
 	}
 }
 

@@ -61,7 +61,7 @@ func (s Store) Release(r *skel.Request) (released []netip.Addr, err error) {
 		}
 		err = errors.Join(errs...)
 		if err == nil {
-			_ = se.dropHint(ownerOf(r)) // an old hint does no harm
+			_ = se.dropHint(ownerOf(r)) // its reservations may be gone already
 		}
 		released = se.released
 		return err
@@ -87,7 +87,7 @@ func (s Store) ReleaseInvalid(r *skel.Request) error {
 			}
 			first = cmp.Or(first, err)
 		})
-		return cmp.Or(err, first, se.dropHintsExcept(valid))
+		return cmp.Or(err, first)
 	})
 }
 
@@ -146,25 +146,18 @@ type Session struct {
 }
 
 // open opens and locks the directory at s.dir. While open waits for the lock, another process may
-// remove the directory and create it again. Then open begins again with the new directory.
+// remove the directory, or its lock file, and create it again. Then open begins again with the new one.
 func (s Store) open() (*Session, error) {
 	for {
 		se := &Session{store: s, dir: noDirectory, hints: noDirectory, lock: -1}
-		if err := se.openDir(); err != nil {
-			se.close()
-			return nil, err
-		}
-		opened, err := se.dir.stat(".")
-		if err != nil {
-			se.close()
-			return nil, err
-		}
-		var now unix.Stat_t
-		err = types.RetryEINTR(func() error { return unix.Stat(s.dir, &now) })
-		if err == nil && opened.Ino == now.Ino && opened.Dev == now.Dev && se.isLockCurrent() {
+		err := se.openDir()
+		if err == nil && se.isLockCurrent() {
 			return se, nil
 		}
 		se.close()
+		if err != nil {
+			return nil, err
+		}
 	}
 }
 
@@ -213,14 +206,14 @@ func (d directory) openLock(flags int) (int, error) {
 	return fd, nil
 }
 
-// isLockCurrent reports whether the locked file is still the lock file of the folder: another
-// process may have replaced it.
+// isLockCurrent reports whether the locked file is the lock file at the path of the directory, or there is no lock.
 func (se *Session) isLockCurrent() bool {
 	if se.lock < 0 {
 		return true
 	}
 	var locked, now unix.Stat_t
-	return unix.Fstat(se.lock, &locked) == nil && unix.Fstatat(se.dir.fd, "lock", &now, 0) == nil && locked.Ino == now.Ino
+	err := types.RetryEINTR(func() error { return unix.Stat(filepath.Join(se.dir.path, "lock"), &now) })
+	return err == nil && unix.Fstat(se.lock, &locked) == nil && locked.Ino == now.Ino && locked.Dev == now.Dev
 }
 
 // close releases the lock and closes the directories.
@@ -235,10 +228,7 @@ func (se *Session) close() {
 // readBootID returns the ID of the running boot. If it is empty, the boot is unknown, and no
 // reservation counts as one of an earlier boot.
 func readBootID(path string) string {
-	text, _, err := workingDir.read(path)
-	if err != nil {
-		return ""
-	}
+	text, _, _ := workingDir.read(path)
 	id := strings.TrimSpace(string(text))
 	return id[:min(len(id), 40)]
 }
@@ -385,14 +375,8 @@ func (se *Session) confirm(o owner, addrs []netip.Addr) (found []reservation, al
 // cursor returns the address that was allocated last from range set n, or an invalid address
 // if that is unknown.
 func (se *Session) cursor(n int) netip.Addr {
-	text, _, err := se.dir.read(cursorName(n))
-	if err != nil {
-		return netip.Addr{}
-	}
-	ip, err := netip.ParseAddr(strings.TrimSpace(string(text)))
-	if err != nil {
-		return netip.Addr{}
-	}
+	text, _, _ := se.dir.read(cursorName(n))
+	ip, _ := netip.ParseAddr(strings.TrimSpace(string(text)))
 	return ip.Unmap()
 }
 
