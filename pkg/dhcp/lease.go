@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/bits"
+	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -96,11 +96,8 @@ func maskBits(mask []byte) (int, error) {
 	if mask == nil {
 		return 0, fmt.Errorf("it has no subnet mask (option %d)", optSubnetMask)
 	}
-	if len(mask) == 4 {
-		m := binary.BigEndian.Uint32(mask)
-		if n := bits.LeadingZeros32(^m); n > 0 && m<<n == 0 {
-			return n, nil
-		}
+	if ones, bits := net.IPMask(mask).Size(); ones > 0 && bits == 32 {
+		return ones, nil
 	}
 	return 0, fmt.Errorf("its subnet mask (option %d) is %v", optSubnetMask, mask)
 }
@@ -163,7 +160,8 @@ func (l *Lease) setRoutes(o dhcpv4.Options) {
 			l.ignore(optStaticRoutes, pair)
 			continue
 		}
-		l.addRoute(optStaticRoutes, netip.PrefixFrom(pair[0], classBits(pair[0])), pair[1])
+		classMask, _ := net.IP(pair[0].AsSlice()).DefaultMask().Size() // option 33 has no masks
+		l.addRoute(optStaticRoutes, netip.PrefixFrom(pair[0], classMask), pair[1])
 	}
 	if l.Router.IsValid() {
 		l.addRoute(optRouter, netip.PrefixFrom(netip.IPv4Unspecified(), 0), l.Router)
@@ -185,20 +183,6 @@ func (l *Lease) addRoute(option uint8, dst netip.Prefix, gw netip.Addr) {
 	if !slices.ContainsFunc(l.Routes, func(o types.Route) bool { return o.Dst == r.Dst }) {
 		l.Routes = append(l.Routes, r)
 	}
-}
-
-// classBits returns the prefix length of the network class of addr, for option 33, which has no
-// masks.
-func classBits(addr netip.Addr) int {
-	switch first := addr.As4()[0]; {
-	case first < 128:
-		return 8
-	case first < 192:
-		return 16
-	case first < 224:
-		return 24
-	}
-	return 32
 }
 
 // setDNS sets the name servers and the domains.

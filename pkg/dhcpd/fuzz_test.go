@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/plumb-cni/plumb/pkg/statefile"
 )
 
 // FuzzConnection tests that the daemon answers every request with one line, or hangs up, and never
@@ -59,8 +61,8 @@ func FuzzRecord(f *testing.F) {
 	f.Add(`{"network":"n","containerID":"c","ifName":"e","state":"selecting","netns":"/x","link":2,"lease":null}`)
 	f.Add(`{"start":-9223372036854775808,"lease":{"duration":9223372036854775807}}`)
 	f.Fuzz(func(t *testing.T, text string) {
-		r, err := parseRecord([]byte(text))
-		if err != nil {
+		var r record
+		if statefile.Decode([]byte(text), &r) != nil {
 			return
 		}
 		if !states[r.State] || r.Network == "" || r.Lease == nil && r.State != selecting {

@@ -22,18 +22,10 @@ type Released struct {
 // Found reports whether there was any lease.
 func (done Released) Found() bool { return done.Sent+done.Marked > 0 }
 
-// Release releases the lease of an attachment if no daemon answers. It sends the RELEASE itself,
+// Release releases the leases of the attachments that match if no daemon answers. It sends the RELEASE itself,
 // and removes the file. If that is not possible, because a daemon that does not answer has the
-// folder, or because the interface is gone, it marks the lease.
-func (s Store) Release(o types.Attachment) (done Released, err error) {
-	if _, err := os.Lstat(s.file(o).Path()); err != nil {
-		return done, types.Coded(types.CodeIO, types.IgnoreNotExist(err))
-	}
-	return done, types.Coded(types.CodeIO, s.releaseOrMark(o, &done))
-}
-
-// ReleaseOthers is Release for the leases of the network whose attachments are not in valid.
-func (s Store) ReleaseOthers(network string, valid types.Set) (done Released, err error) {
+// directory, or because the interface is gone, it marks the lease.
+func (s Store) Release(match func(types.Attachment) bool) (done Released, err error) {
 	entries, err := os.ReadDir(s.Dir)
 	if types.IgnoreNotExist(err) != nil {
 		return done, types.Coded(types.CodeIO, err)
@@ -41,10 +33,9 @@ func (s Store) ReleaseOthers(network string, valid types.Set) (done Released, er
 	var errs []error
 	for _, e := range entries {
 		r, err := s.read(filepath.Join(s.Dir, e.Name()))
-		if err != nil || r.Network != network || valid[r.Attachment] {
-			continue
+		if err == nil && match(r.Attachment) {
+			errs = append(errs, s.releaseOrMark(r.Attachment, &done))
 		}
-		errs = append(errs, s.releaseOrMark(r.Attachment, &done))
 	}
 	return done, types.Coded(types.CodeIO, errors.Join(errs...))
 }

@@ -396,10 +396,10 @@ func TestMarksOfANetwork(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := Store{Dir: t.TempDir()}
-	if n, err := (Store{Dir: s.Dir + "/none"}).ReleaseOthers("net1", nil); n.Found() || err != nil {
+	if n, err := (Store{Dir: s.Dir + "/none"}).Release(func(types.Attachment) bool { return true }); n.Found() || err != nil {
 		t.Error(n, err)
 	}
-	if done, err := s.Release(owner); done.Found() || err != nil {
+	if done, err := s.Release(func(a types.Attachment) bool { return a == owner }); done.Found() || err != nil {
 		t.Error(done, err)
 	}
 	for _, o := range []types.Attachment{attachment("net1", "a"), attachment("net1", "b"), attachment("net2", "a")} {
@@ -409,7 +409,7 @@ func TestMarksOfANetwork(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	n, err := s.ReleaseOthers("net1", types.Set{{Network: "net1", ContainerID: "b", IfName: "eth0"}: true})
+	n, err := s.Release(func(a types.Attachment) bool { return a.Network == "net1" && a.ContainerID != "b" })
 	if n.Marked != 1 || n.Sent != 0 || !errors.Is(n.Why, errGone) || err != nil || !s.isMarked(attachment("net1", "a")) || s.isMarked(attachment("net1", "b")) || s.isMarked(attachment("net2", "a")) {
 		t.Error(n, err)
 	}

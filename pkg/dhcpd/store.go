@@ -1,7 +1,6 @@
 package dhcpd
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -41,8 +40,8 @@ func (r record) sameLink(o record) bool { return r.Cookie == o.Cookie && r.Link 
 // mustBeReleased reports whether a server keeps an address for the lease.
 func (r record) mustBeReleased() bool { return r.Lease != nil && (r.State != selecting || !r.Added) }
 
-// check returns an error if the daemon could not have written the record.
-func (r record) check() error {
+// Validate returns an error if the daemon could not have written the record.
+func (r record) Validate() error {
 	switch {
 	case r.Network == "" || r.ContainerID == "" || r.IfName == "" || r.NetNS == "" || r.Link <= 0:
 		return errors.New("a value is missing")
@@ -83,11 +82,7 @@ func (s Store) mark(o types.Attachment) string {
 
 // save writes a lease file.
 func (s Store) save(r record) error {
-	text, err := json.MarshalIndent(r, "", " ")
-	if err != nil {
-		return err
-	}
-	return s.file(r.Attachment).Write(append(text, '\n'))
+	return s.file(r.Attachment).Save(r)
 }
 
 // setMark marks a lease: the daemon will release it when it starts, or before it would renew it.
@@ -149,18 +144,10 @@ func (s Store) read(path string) (record, error) {
 	if err != nil {
 		return record{}, err
 	}
-	r, err := parseRecord(text)
+	var r record
+	err = statefile.Decode(text, &r)
 	if err == nil && s.file(r.Attachment).Path() != path {
 		err = errors.New("it has the lease of another attachment")
 	}
 	return r, err
-}
-
-// parseRecord decodes and checks the content of a lease file.
-func parseRecord(text []byte) (record, error) {
-	var r record
-	if err := json.Unmarshal(text, &r); err != nil {
-		return record{}, err
-	}
-	return r, r.check()
 }

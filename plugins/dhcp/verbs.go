@@ -100,7 +100,7 @@ func release(r *skel.Request, socket string) error {
 		return nil
 	}
 	s := store(r, socket)
-	done, markErr := s.Release(r.Attachment())
+	done, markErr := s.Release(func(a types.Attachment) bool { return a == r.Attachment() })
 	if markErr != nil {
 		r.Warn("%v; the lease cannot be marked, and stays until it runs out: %v", err, markErr)
 	} else {
@@ -129,7 +129,8 @@ func gc(r *skel.Request) error {
 		return err
 	}
 	req := dhcpd.Request{Method: dhcpd.MethodGC, Attachment: types.Attachment{Network: r.Conf.Name}}
-	for a := range r.Valid() {
+	valid := r.Valid()
+	for a := range valid {
 		req.Valid = append(req.Valid, a)
 	}
 	answer, err := call(r, socket, req, delLimit)
@@ -137,7 +138,7 @@ func gc(r *skel.Request) error {
 		return nil
 	}
 	s := store(r, socket)
-	done, markErr := s.ReleaseOthers(r.Conf.Name, r.Valid())
+	done, markErr := s.Release(func(a types.Attachment) bool { return a.Network == r.Conf.Name && !valid[a] })
 	warn(r, s, err, done)
 	return markErr
 }
