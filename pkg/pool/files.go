@@ -120,16 +120,6 @@ func (d directory) create(name string, content []byte) (unix.Stat_t, error) {
 	return st, err
 }
 
-// replace creates a file with this content. If there is a file of that name, replace removes it first, and
-// does not write to it: it could be a symbolic link, or have other hard links.
-func (d directory) replace(name string, content []byte) error {
-	err := d.remove(name)
-	if err == nil {
-		_, err = d.create(name, content)
-	}
-	return err
-}
-
 // remove removes a file. It returns nil if there is no such file.
 func (d directory) remove(name string) error {
 	err := types.RetryEINTR(func() error { return unix.Unlinkat(d.fd, name, 0) })

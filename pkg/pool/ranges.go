@@ -100,9 +100,11 @@ func (s rangeSet) usableAfter(last netip.Addr) iter.Seq[netip.Addr] {
 	}
 	return func(yield func(netip.Addr) bool) {
 		for _, r := range s {
-			for ip := range r.usable() {
-				if !yield(ip) {
-					return
+			for _, part := range r.without(r.excluded) {
+				for ip := part.First; ip.IsValid() && !part.Last.Less(ip); ip = ip.Next() {
+					if !yield(ip) {
+						return
+					}
 				}
 			}
 		}
@@ -130,23 +132,7 @@ func (s rangeSet) usableAmong(addrs []netip.Addr, last netip.Addr) []netip.Addr 
 
 // hasUsable reports whether the set has an address that is not excluded.
 func (s rangeSet) hasUsable() bool {
-	for range s.usableAfter(netip.Addr{}) {
-		return true
-	}
-	return false
-}
-
-// usable returns the addresses of the range that are not excluded.
-func (r ipRange) usable() iter.Seq[netip.Addr] {
-	return func(yield func(netip.Addr) bool) {
-		for _, part := range r.without(r.excluded) {
-			for ip := part.First; ip.IsValid() && !part.Last.Less(ip); ip = ip.Next() {
-				if !yield(ip) {
-					return
-				}
-			}
-		}
-	}
+	return slices.ContainsFunc(s, func(r ipRange) bool { return len(r.without(r.excluded)) > 0 })
 }
 
 // excludes reports whether ip is never allocated.

@@ -382,11 +382,16 @@ func (se *Session) cursor(n int) netip.Addr {
 
 func cursorName(n int) string { return "last_reserved_ip." + strconv.Itoa(n) }
 
-// setCursor records the address that was allocated last from range set n. After a crash, the file
-// may be missing. That does no harm: it is only where the next search begins.
+// setCursor records the address that was allocated last from range set n. It removes an old file and does not write
+// to it, because the file could be a symbolic link, or have other hard links. After a crash, the file may be missing.
+// That does no harm, because it is only where the next search begins.
 func (se *Session) setCursor(n int, ip netip.Addr) error {
 	return se.store.trace.Do("advance "+cursorName(n), func() error {
-		return se.dir.replace(cursorName(n), []byte(ip.String()))
+		err := se.dir.remove(cursorName(n))
+		if err == nil {
+			_, err = se.dir.create(cursorName(n), []byte(ip.String()))
+		}
+		return err
 	})
 }
 

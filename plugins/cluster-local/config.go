@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -175,23 +176,11 @@ func isName(s string) bool {
 }
 
 // isFixed reports whether the address is given only on request.
-func (n *network) isFixed(ip netip.Addr) bool { return containsAddr(n.fixed, ip) }
-
-func containsAddr(prefixes []netip.Prefix, ip netip.Addr) bool {
-	for _, p := range prefixes {
-		if p.Contains(ip) {
-			return true
-		}
-	}
-	return false
+func (n *network) isFixed(ip netip.Addr) bool {
+	return slices.ContainsFunc(n.fixed, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
-// setOf returns the index of the set that allocates the address, or -1.
+// setOf returns the index of the set that allocates the address, or noSet.
 func (n *network) setOf(ip netip.Addr) int {
-	for i, s := range n.sets {
-		if s.Contains(ip) {
-			return i
-		}
-	}
-	return -1
+	return slices.IndexFunc(n.sets, func(s pool.Set) bool { return s.Contains(ip) })
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"github.com/plumb-cni/plumb/pkg/engine"
@@ -104,12 +105,7 @@ func mayAnswer(req engine.Request, ip netip.Addr) bool {
 		_, asked := req.Addresses[ip]
 		return asked
 	case len(req.Requested) > 0:
-		for _, r := range req.Requested {
-			if r == ip {
-				return true
-			}
-		}
-		return false
+		return slices.Contains(req.Requested, ip)
 	}
 	s := pool.Set{Exclude: req.Exclude}
 	for _, r := range req.Ranges {

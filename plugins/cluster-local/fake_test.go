@@ -503,3 +503,7 @@ func failureOf(n *testNode, c nstest.Call) nstest.Failure {
 	GinkgoHelper()
 	return nstest.Run(n.Plugin(), c).Failure(GinkgoTB())
 }
+
+func containsAddr(prefixes []netip.Prefix, ip netip.Addr) bool {
+	return slices.ContainsFunc(prefixes, func(p netip.Prefix) bool { return p.Contains(ip) })
+}
