@@ -1,21 +1,12 @@
 // Package pool allocates addresses from the pool of a network. A pool has range sets and reservations. An
-// ADD allocates one address from each range set. A reservation is a file in a folder on the node. The
-// package has what IPAM plugins with such a folder share: the configuration keys, the lock, allocation,
-// release, and the checks of CHECK and STATUS. The files of the folder and its lock are the same as those
+// ADD allocates one address from each range set. A reservation is a file in a directory on the node. The
+// package contains what IPAM plugins with such a directory share: the configuration keys, the lock, allocation,
+// release, and the checks of CHECK and STATUS. The reservations and their lock are the same as those
 // of the reference plugin host-local.
 //
 // host-local allocates any address of its ranges (All). If several nodes allocate from the same ranges, a
-// plugin may allocate only the addresses that its node owns (Among):
-//
-//	lease, err := p.Allocate(r, func(*pool.Session) (pool.Choice, error) {
-//		owned, err := readOwned(p.PrivatePath("owned")) // while the folder is locked
-//		return pool.Among(owned), err
-//	})
-//	if none := (*pool.NoneFreeError)(nil); errors.As(err, &none) {
-//		// Roll back r.Undo, make the node the owner of an address of p.Sets()[none.Set], and call Allocate again.
-//	}
-//
-// plugins/cluster-local is such a plugin.
+// plugin may allocate only the addresses that its node owns (Among). If none of them is free, the error of Allocate
+// matches *NoneFreeError, and the plugin gets another one. plugins/cluster-local is such a plugin.
 package pool
 
 import (
