@@ -30,8 +30,10 @@ var ErrNoAnswer = errors.New("no usable answer")
 // DefaultRequest is the list of options that a Client asks for if its Request is nil. Classless
 // routes come before static routes and routers, as RFC 3442 demands.
 var DefaultRequest = []uint8{
-	optSubnetMask, optClasslessRoutes, optStaticRoutes, optRouter, optDNS, optDomain, optDomainSearch, optMTU,
-	optLeaseTime, optRenewalTime, optRebindingTime,
+	dhcpv4.OptionSubnetMask.Code(), dhcpv4.OptionClasslessStaticRoute.Code(), dhcpv4.OptionStaticRoutingTable.Code(),
+	dhcpv4.OptionRouter.Code(), dhcpv4.OptionDomainNameServer.Code(), dhcpv4.OptionDomainName.Code(),
+	dhcpv4.OptionDNSDomainSearchList.Code(), dhcpv4.OptionInterfaceMTU.Code(), dhcpv4.OptionIPAddressLeaseTime.Code(),
+	dhcpv4.OptionRenewTimeValue.Code(), dhcpv4.OptionRebindingTimeValue.Code(),
 }
 
 // A Client exchanges DHCPv4 messages for one interface. Its methods do not change it and may be
@@ -90,8 +92,8 @@ func (c *Client) Accept(ctx context.Context, o Offer) (Lease, error) {
 		q.msg.TransactionID, q.msg.NumSeconds = o.xid, o.secs
 	}
 	q.server = o.Server
-	q.set(optRequestedIP, o.Address.Addr())
-	q.set(optServerID, o.Server)
+	q.set(dhcpv4.OptionRequestedIPAddress, o.Address.Addr())
+	q.set(dhcpv4.OptionServerIdentifier, o.Server)
 	return c.ask(ctx, q)
 }
 
@@ -99,7 +101,7 @@ func (c *Client) Accept(ctx context.Context, o Offer) (Lease, error) {
 // acknowledges it. The error matches ErrNAK if a server refuses.
 func (c *Client) Reboot(ctx context.Context, addr netip.Addr) (Lease, error) {
 	q := c.newRequest(dhcpv4.MessageTypeRequest)
-	q.set(optRequestedIP, addr)
+	q.set(dhcpv4.OptionRequestedIPAddress, addr)
 	return c.ask(ctx, q)
 }
 
@@ -126,14 +128,14 @@ func (c *Client) Rebind(ctx context.Context, l Lease) (Lease, error) {
 func (c *Client) Release(ctx context.Context, l Lease) error {
 	q := c.newMessage(dhcpv4.MessageTypeRelease)
 	q.sendTo(l)
-	q.set(optServerID, l.Server)
+	q.set(dhcpv4.OptionServerIdentifier, l.Server)
 	return c.tell(ctx, q)
 }
 
 // Decline tells the server, which does not answer, that another host uses the address.
 func (c *Client) Decline(ctx context.Context, l Lease) error {
 	q := c.newMessage(dhcpv4.MessageTypeDecline)
-	q.set(optRequestedIP, l.Address.Addr())
-	q.set(optServerID, l.Server)
+	q.set(dhcpv4.OptionRequestedIPAddress, l.Address.Addr())
+	q.set(dhcpv4.OptionServerIdentifier, l.Server)
 	return c.tell(ctx, q)
 }

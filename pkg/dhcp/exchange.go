@@ -65,7 +65,7 @@ func (c *Client) ask(ctx context.Context, q *request) (Lease, error) {
 // send transmits the request. What fails now may succeed the next time: the interface may be down.
 func (x *exchange) send() {
 	q := x.request
-	if _, accepting := q.msg.Options[optServerID]; !accepting { // see Offer
+	if !q.msg.Options.Has(dhcpv4.OptionServerIdentifier) { // see Offer
 		q.msg.NumSeconds = uint16(min(time.Since(x.began)/time.Second, math.MaxUint16))
 	}
 	if x.udp != nil {
@@ -127,7 +127,7 @@ func (c *Client) pause(ctx context.Context, until time.Time) {
 // refusal returns the error for a NAK.
 func (x *exchange) refusal(nak *dhcpv4.DHCPv4) error {
 	err := fmt.Errorf("%s: %w", x.request.name(), ErrNAK)
-	if text := nak.Options[optMessage]; len(text) > 0 {
+	if text := nak.Options.Get(dhcpv4.OptionMessage); len(text) > 0 {
 		err = fmt.Errorf("%w: %q", err, text)
 	}
 	return err

@@ -55,15 +55,16 @@ type Lease struct {
 func newLease(m *dhcpv4.DHCPv4) (Lease, error) {
 	l := Lease{}
 	addr, _ := netip.AddrFromSlice(m.YourIPAddr.To4())
-	mask, maskErr := maskBits(m.Options[optSubnetMask])
-	l.Server, _ = netip.AddrFromSlice(m.Options[optServerID])
+	mask, maskErr := maskBits(m.Options.Get(dhcpv4.OptionSubnetMask))
+	server := m.Options.Get(dhcpv4.OptionServerIdentifier)
+	l.Server, _ = netip.AddrFromSlice(server)
 	switch {
 	case !isHost(addr):
 		return l, fmt.Errorf("it offers the address %s", addr)
 	case maskErr != nil:
 		return l, maskErr
 	case !isHost(l.Server):
-		return l, fmt.Errorf("the server's identifier (option %d) is %v", optServerID, m.Options[optServerID])
+		return l, fmt.Errorf("the server's identifier (option %d) is %v", dhcpv4.OptionServerIdentifier, server)
 	}
 	l.Address = netip.PrefixFrom(addr, mask)
 	if err := l.setTimes(m.Options); err != nil {
@@ -71,18 +72,18 @@ func newLease(m *dhcpv4.DHCPv4) (Lease, error) {
 	}
 	l.setRoutes(m.Options)
 	l.setDNS(m.Options)
-	if v, ok := m.Options[optMTU]; ok {
+	if v := m.Options.Get(dhcpv4.OptionInterfaceMTU); m.Options.Has(dhcpv4.OptionInterfaceMTU) {
 		if len(v) == 2 && binary.BigEndian.Uint16(v) >= minMTU {
 			l.MTU = int(binary.BigEndian.Uint16(v))
 		} else {
-			l.ignore(optMTU, v)
+			l.ignore(dhcpv4.OptionInterfaceMTU, v)
 		}
 	}
 	return l, nil
 }
 
 // ignore records that an option, or a part of it, is invalid.
-func (l *Lease) ignore(option uint8, value any) {
+func (l *Lease) ignore(option dhcpv4.OptionCode, value any) {
 	l.Ignored = append(l.Ignored, fmt.Errorf("option %d: invalid value %q", option, fmt.Sprint(value)))
 }
 
@@ -94,27 +95,27 @@ func isHost(addr netip.Addr) bool {
 // maskBits returns the prefix length of a subnet mask.
 func maskBits(mask []byte) (int, error) {
 	if mask == nil {
-		return 0, fmt.Errorf("it has no subnet mask (option %d)", optSubnetMask)
+		return 0, fmt.Errorf("it has no subnet mask (option %d)", dhcpv4.OptionSubnetMask)
 	}
 	if ones, bits := net.IPMask(mask).Size(); ones > 0 && bits == 32 {
 		return ones, nil
 	}
-	return 0, fmt.Errorf("its subnet mask (option %d) is %v", optSubnetMask, mask)
+	return 0, fmt.Errorf("its subnet mask (option %d) is %v", dhcpv4.OptionSubnetMask, mask)
 }
 
 // setTimes sets the times. If those of the server are not in order, T1 and T2 are the defaults.
 func (l *Lease) setTimes(o dhcpv4.Options) error {
-	seconds := func(option uint8, otherwise time.Duration) time.Duration {
-		v, ok := o[option]
-		if ok && len(v) == 4 {
+	seconds := func(option dhcpv4.OptionCode, otherwise time.Duration) time.Duration {
+		v := o.Get(option)
+		if len(v) == 4 {
 			return time.Duration(binary.BigEndian.Uint32(v)) * time.Second
 		}
-		if ok {
+		if o.Has(option) {
 			l.ignore(option, v)
 		}
 		return otherwise
 	}
-	l.Duration = seconds(optLeaseTime, defaultDuration)
+	l.Duration = seconds(dhcpv4.OptionIPAddressLeaseTime, defaultDuration)
 	switch l.Duration {
 	case 0:
 		return errors.New("its lease ends at once")
@@ -123,7 +124,7 @@ func (l *Lease) setTimes(o dhcpv4.Options) error {
 		return nil
 	}
 	t1, t2 := l.Duration/2, l.Duration*85/100
-	l.RenewAfter, l.RebindAfter = seconds(optRenewalTime, t1), seconds(optRebindingTime, t2)
+	l.RenewAfter, l.RebindAfter = seconds(dhcpv4.OptionRenewTimeValue, t1), seconds(dhcpv4.OptionRebindingTimeValue, t2)
 	if l.RenewAfter == 0 || l.RenewAfter >= l.RebindAfter || l.RebindAfter >= l.Duration {
 		l.RenewAfter, l.RebindAfter = t1, t2
 	}
@@ -132,16 +133,16 @@ func (l *Lease) setTimes(o dhcpv4.Options) error {
 
 // setRoutes sets the routes and the router. Classless routes replace all others (RFC 3442).
 func (l *Lease) setRoutes(o dhcpv4.Options) {
-	for _, r := range addresses(o[optRouter]) {
+	for _, r := range addresses(o.Get(dhcpv4.OptionRouter)) {
 		if isHost(r) {
 			l.Router = r
 			break
 		}
 	}
 	var classless dhcpv4.Routes
-	if v := o[optClasslessRoutes]; len(v) > 0 {
+	if v := o.Get(dhcpv4.OptionClasslessStaticRoute); len(v) > 0 {
 		if err := classless.FromBytes(v); err != nil {
-			l.ignore(optClasslessRoutes, v)
+			l.ignore(dhcpv4.OptionClasslessStaticRoute, v)
 			classless = nil
 		}
 	}
@@ -149,29 +150,29 @@ func (l *Lease) setRoutes(o dhcpv4.Options) {
 		dst, _ := netip.AddrFromSlice(r.Dest.IP.To4())
 		gw, _ := netip.AddrFromSlice(r.Router.To4())
 		length, _ := r.Dest.Mask.Size()
-		l.addRoute(optClasslessRoutes, netip.PrefixFrom(dst, length), gw)
+		l.addRoute(dhcpv4.OptionClasslessStaticRoute, netip.PrefixFrom(dst, length), gw)
 	}
 	if len(classless) > 0 {
 		return
 	}
-	static := addresses(o[optStaticRoutes])
+	static := addresses(o.Get(dhcpv4.OptionStaticRoutingTable))
 	for pair := range slices.Chunk(static, 2) {
 		if len(pair) < 2 || !isHost(pair[0]) || pair[1].IsUnspecified() {
-			l.ignore(optStaticRoutes, pair)
+			l.ignore(dhcpv4.OptionStaticRoutingTable, pair)
 			continue
 		}
 		classMask, _ := net.IP(pair[0].AsSlice()).DefaultMask().Size() // option 33 has no masks
-		l.addRoute(optStaticRoutes, netip.PrefixFrom(pair[0], classMask), pair[1])
+		l.addRoute(dhcpv4.OptionStaticRoutingTable, netip.PrefixFrom(pair[0], classMask), pair[1])
 	}
 	if l.Router.IsValid() {
-		l.addRoute(optRouter, netip.PrefixFrom(netip.IPv4Unspecified(), 0), l.Router)
+		l.addRoute(dhcpv4.OptionRouter, netip.PrefixFrom(netip.IPv4Unspecified(), 0), l.Router)
 	}
 }
 
 // addRoute adds a route, unless there is one to that destination. If the gateway is 0.0.0.0, the
 // destination is on the link, and the route keeps this gateway, as with the reference plugin. Without a
 // gateway, an interface plugin could use the router instead.
-func (l *Lease) addRoute(option uint8, dst netip.Prefix, gw netip.Addr) {
+func (l *Lease) addRoute(option dhcpv4.OptionCode, dst netip.Prefix, gw netip.Addr) {
 	r := types.Route{Dst: dst.Masked(), GW: gw}
 	switch {
 	case gw.IsUnspecified():
@@ -187,31 +188,31 @@ func (l *Lease) addRoute(option uint8, dst netip.Prefix, gw netip.Addr) {
 
 // setDNS sets the name servers and the domains.
 func (l *Lease) setDNS(o dhcpv4.Options) {
-	for _, a := range addresses(o[optDNS]) {
+	for _, a := range addresses(o.Get(dhcpv4.OptionDomainNameServer)) {
 		if a.IsUnspecified() || a.IsMulticast() || a == broadcastAddr {
-			l.ignore(optDNS, a)
+			l.ignore(dhcpv4.OptionDomainNameServer, a)
 			continue
 		}
 		l.DNS.Nameservers = append(l.DNS.Nameservers, a.String())
 	}
-	if v, ok := o[optDomain]; ok {
+	if v := o.Get(dhcpv4.OptionDomainName); o.Has(dhcpv4.OptionDomainName) {
 		// Some servers send a zero byte at the end (RFC 2132, section 2).
 		name, err := domainName(strings.TrimRight(string(v), "\x00"))
 		if err != nil {
-			l.ignore(optDomain, string(v))
+			l.ignore(dhcpv4.OptionDomainName, string(v))
 		}
 		l.DNS.Domain = name
 	}
-	if v, ok := o[optDomainSearch]; ok {
+	if v := o.Get(dhcpv4.OptionDNSDomainSearchList); o.Has(dhcpv4.OptionDNSDomainSearchList) {
 		labels, err := rfc1035label.FromBytes(v)
 		if err != nil {
-			l.ignore(optDomainSearch, v)
+			l.ignore(dhcpv4.OptionDNSDomainSearchList, v)
 			return
 		}
 		for _, text := range labels.Labels {
 			name, err := domainName(text)
 			if err != nil {
-				l.ignore(optDomainSearch, text)
+				l.ignore(dhcpv4.OptionDNSDomainSearchList, text)
 			} else if !slices.Contains(l.DNS.Search, name) {
 				l.DNS.Search = append(l.DNS.Search, name)
 			}

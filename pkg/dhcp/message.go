@@ -11,29 +11,6 @@ import (
 	"github.com/plumb-cni/plumb/pkg/types"
 )
 
-// Options that the client sends or reads (RFC 2132, RFC 3397, RFC 3442).
-const (
-	optSubnetMask      = 1
-	optRouter          = 3
-	optDNS             = 6
-	optDomain          = 15
-	optMTU             = 26
-	optStaticRoutes    = 33
-	optRequestedIP     = 50
-	optLeaseTime       = 51
-	optOverload        = 52
-	optMessageType     = 53
-	optServerID        = 54
-	optParameterList   = 55
-	optMessage         = 56
-	optMaxSize         = 57
-	optRenewalTime     = 58
-	optRebindingTime   = 59
-	optClientID        = 61
-	optDomainSearch    = 119
-	optClasslessRoutes = 121
-)
-
 // maxSize is the size of messages that the client accepts. Larger ones could be fragmented on
 // networks whose MTU is a little below that of Ethernet.
 const maxSize = 1400
@@ -58,15 +35,15 @@ type request struct {
 func (c *Client) newMessage(t dhcpv4.MessageType) *request {
 	msg := &dhcpv4.DHCPv4{
 		OpCode: dhcpv4.OpcodeBootRequest, HWType: etherHardware, ClientHWAddr: c.MAC.Bytes(),
-		Options: dhcpv4.Options{optMessageType: {byte(t)}},
+		Options: dhcpv4.Options{dhcpv4.OptionDHCPMessageType.Code(): {byte(t)}},
 	}
 	_, _ = rand.Read(msg.TransactionID[:]) // it never returns an error
 	if len(c.ID) > 0 {
-		msg.Options[optClientID] = c.ID
+		msg.Options[dhcpv4.OptionClientIdentifier.Code()] = c.ID
 	}
 	for _, o := range c.Options {
-		if o.Code == optClientID {
-			msg.Options[optClientID] = o.Value
+		if o.Code == dhcpv4.OptionClientIdentifier.Code() {
+			msg.Options[dhcpv4.OptionClientIdentifier.Code()] = o.Value
 		}
 	}
 	q := &request{msg: msg, to: broadcastAddr, mac: etherBroadcast}
@@ -79,18 +56,18 @@ func (c *Client) newMessage(t dhcpv4.MessageType) *request {
 // newRequest returns a message with what DISCOVER and REQUEST have, too.
 func (c *Client) newRequest(t dhcpv4.MessageType) *request {
 	q := c.newMessage(t)
-	q.msg.Options[optParameterList] = c.Request
+	q.msg.Options[dhcpv4.OptionParameterRequestList.Code()] = c.Request
 	if c.Request == nil {
-		q.msg.Options[optParameterList] = DefaultRequest
+		q.msg.Options[dhcpv4.OptionParameterRequestList.Code()] = DefaultRequest
 	}
 	for _, o := range c.Options {
-		if o.Code != optMessageType {
+		if o.Code != dhcpv4.OptionDHCPMessageType.Code() {
 			q.msg.Options[o.Code] = o.Value
 		}
 	}
-	q.msg.Options[optMaxSize] = binary.BigEndian.AppendUint16(nil, maxSize)
-	if len(q.msg.Options[optParameterList]) == 0 {
-		delete(q.msg.Options, optParameterList)
+	q.msg.Options[dhcpv4.OptionMaximumDHCPMessageSize.Code()] = binary.BigEndian.AppendUint16(nil, maxSize)
+	if len(q.msg.Options.Get(dhcpv4.OptionParameterRequestList)) == 0 {
+		delete(q.msg.Options, dhcpv4.OptionParameterRequestList.Code())
 	}
 	if c.Broadcast {
 		q.msg.SetBroadcast()
@@ -99,9 +76,9 @@ func (c *Client) newRequest(t dhcpv4.MessageType) *request {
 }
 
 // set sets an option whose value is an address.
-func (q *request) set(option uint8, addr netip.Addr) {
+func (q *request) set(option dhcpv4.OptionCode, addr netip.Addr) {
 	q.require(addr)
-	q.msg.Options[option] = addr.AsSlice()
+	q.msg.Options[option.Code()] = addr.AsSlice()
 }
 
 // setFrom makes addr the client's address, and the source of the packet.
@@ -150,8 +127,8 @@ func (q *request) isAnsweredBy(m *dhcpv4.DHCPv4) bool {
 		return false
 	}
 	// A server may repeat the client's identifier (RFC 6842). Several interfaces can have one MAC.
-	sent, repeated := q.msg.Options[optClientID], m.Options[optClientID]
-	server, _ := netip.AddrFromSlice(m.Options[optServerID])
+	sent, repeated := q.msg.Options.Get(dhcpv4.OptionClientIdentifier), m.Options.Get(dhcpv4.OptionClientIdentifier)
+	server, _ := netip.AddrFromSlice(m.Options.Get(dhcpv4.OptionServerIdentifier))
 	return m.OpCode == dhcpv4.OpcodeBootReply && m.TransactionID == q.msg.TransactionID &&
 		bytes.Equal(m.ClientHWAddr, q.msg.ClientHWAddr) &&
 		(len(sent) == 0 || len(repeated) == 0 || bytes.Equal(sent, repeated)) &&
@@ -166,7 +143,7 @@ func parse(data []byte) (*dhcpv4.DHCPv4, error) {
 		return nil, err
 	}
 	const names, file, end = 44, 108, 236
-	overload := m.Options[optOverload]
+	overload := m.Options.Get(dhcpv4.OptionOptionOverload)
 	if len(overload) == 1 && overload[0]&1 != 0 {
 		err = m.Options.FromBytes(data[file:end])
 	}

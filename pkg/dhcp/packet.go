@@ -4,14 +4,12 @@ import (
 	"encoding/binary"
 	"net/netip"
 
+	"github.com/insomniacslk/dhcp/dhcpv4"
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 )
 
 const (
-	clientPort = 68
-	serverPort = 67
-
 	ipHeader  = 20 // bytes, without options
 	udpHeader = 8
 )
@@ -25,7 +23,7 @@ var answerFilter = []bpf.Instruction{
 	bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: 0x1fff, SkipTrue: 3},
 	bpf.LoadMemShift{Off: 0}, // length of the IP header
 	bpf.LoadIndirect{Off: 2, Size: 2},
-	bpf.JumpIf{Cond: bpf.JumpEqual, Val: clientPort, SkipTrue: 1},
+	bpf.JumpIf{Cond: bpf.JumpEqual, Val: dhcpv4.ClientPort, SkipTrue: 1},
 	bpf.RetConstant{Val: 0},
 	bpf.RetConstant{Val: 1 << 16},
 }
@@ -45,8 +43,8 @@ func newPacket(from, to netip.Addr, payload []byte) []byte {
 	copy(p[16:], to.AsSlice())
 	put16(p[10:], ^sum(p[:ipHeader]))
 	udp := p[ipHeader:]
-	put16(udp[0:], clientPort)
-	put16(udp[2:], serverPort)
+	put16(udp[0:], dhcpv4.ClientPort)
+	put16(udp[2:], dhcpv4.ServerPort)
 	put16(udp[4:], uint16(udpHeader+len(payload)))
 	p = append(p, payload...)
 	// The sum covers the addresses, the protocol and the length, too (RFC 768). Zero would say that
@@ -90,7 +88,7 @@ func payload(p []byte) []byte {
 	}
 	udp := p[header:length]
 	size := int(binary.BigEndian.Uint16(udp[4:]))
-	if binary.BigEndian.Uint16(udp[2:]) != clientPort || size < udpHeader || size > len(udp) {
+	if binary.BigEndian.Uint16(udp[2:]) != dhcpv4.ClientPort || size < udpHeader || size > len(udp) {
 		return nil
 	}
 	return udp[udpHeader:size]

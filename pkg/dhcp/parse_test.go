@@ -179,7 +179,7 @@ func TestEncode(t *testing.T) {
 // answerPacket returns a packet with an answer to the client's port.
 func answerPacket(content []byte) []byte {
 	p := newPacket(netip.MustParseAddr("10.0.0.1"), broadcastAddr, content)
-	p[21], p[23] = serverPort, clientPort
+	p[21], p[23] = dhcpv4.ServerPort, dhcpv4.ClientPort
 	return p
 }
 

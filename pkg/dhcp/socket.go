@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/mdlayher/packet"
 	"github.com/plumb-cni/plumb/pkg/types"
 	"golang.org/x/net/bpf"
@@ -71,7 +72,7 @@ func (c *Client) listenUDP(addr netip.Addr) (s *net.UDPConn, err error) {
 	}}
 	err = c.step("open UDP socket", func() error {
 		return c.NS.Do(func() error {
-			p, err := config.ListenPacket(context.Background(), "udp4", netip.AddrPortFrom(addr, clientPort).String())
+			p, err := config.ListenPacket(context.Background(), "udp4", netip.AddrPortFrom(addr, dhcpv4.ClientPort).String())
 			if err == nil {
 				s = p.(*net.UDPConn)
 			}
@@ -96,7 +97,7 @@ func (c *Client) sendPacket(s *packet.Conn, q *request) error {
 func (c *Client) sendUDP(s *net.UDPConn, q *request) error {
 	source := unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: q.from.As4()})
 	return c.step("send "+q.name(), func() error {
-		_, _, err := s.WriteMsgUDPAddrPort(q.msg.ToBytes(), source, netip.AddrPortFrom(q.to, serverPort))
+		_, _, err := s.WriteMsgUDPAddrPort(q.msg.ToBytes(), source, netip.AddrPortFrom(q.to, dhcpv4.ServerPort))
 		return err
 	})
 }
