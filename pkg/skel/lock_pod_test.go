@@ -1,7 +1,6 @@
 package skel_test
 
 import (
-	"bytes"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,17 +14,12 @@ import (
 func TestLockPod(t *testing.T) {
 	s := newTestNode(t)
 	call := func(pod, ifName string, before func(string) error, f func()) (code int, out string) {
-		var stdout, stderr bytes.Buffer
-		code = skel.Run(skel.Plugin{Name: "test", Del: func(r *skel.Request) error {
+		code, stdout, stderr := s.call(skel.Plugin{Name: "test", Del: func(r *skel.Request) error {
 			err := r.LockPod()
 			f()
 			return err
-		}}, skel.Env{
-			Environ: []string{"CNI_COMMAND=DEL", "CNI_CONTAINERID=c1", "CNI_NETNS=" + pod, "CNI_IFNAME=" + ifName, "CNI_PATH=/bin"},
-			Stdin:   strings.NewReader(`{"cniVersion":"1.1.0","name":"net","type":"test"}`),
-			Stdout:  &stdout, Stderr: &stderr, Lock: s.lock, LockWait: s.wait, Before: before,
-		})
-		return code, stdout.String() + stderr.String()
+		}}, before, "CNI_COMMAND=DEL", "CNI_NETNS="+pod, "CNI_IFNAME="+ifName)
+		return code, stdout + stderr
 	}
 	waits, done := make(chan struct{}), make(chan struct{})
 	var held atomic.Bool
@@ -36,12 +30,7 @@ func TestLockPod(t *testing.T) {
 		}
 		go func() {
 			defer close(done)
-			code, out := call(s.pod, "eth1", func(step string) error {
-				if strings.HasPrefix(step, "wait for another call for the container of net/c1/eth1") {
-					close(waits)
-				}
-				return nil
-			}, func() {
+			code, out := call(s.pod, "eth1", closedAt("wait for another call for the container of net/c1/eth1", waits), func() {
 				if held.Load() {
 					t.Error("the second call did not wait")
 				}

@@ -9,9 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
-	"golang.org/x/sys/unix"
 )
 
 // A testNode has what calls for an attachment share: the file of locks, and a container.
@@ -24,20 +25,23 @@ func newTestNode(t *testing.T) *testNode {
 	return &testNode{lock: filepath.Join(t.TempDir(), "locks"), pod: newNS(t), wait: time.Minute}
 }
 
-// call calls a plugin. waits, if it is not nil, is closed when the call begins to wait for
-// another one.
-func (s *testNode) call(p skel.Plugin, waits chan struct{}, env ...string) (code int, stdout, stderr string) {
+// closedAt returns a function for skel.Env.Before that closes the channel when the step begins.
+func closedAt(step string, c chan struct{}) func(string) error {
+	return func(s string) error {
+		if strings.HasPrefix(s, step) {
+			close(c)
+		}
+		return nil
+	}
+}
+
+// call calls a plugin. The first setting of a variable counts.
+func (s *testNode) call(p skel.Plugin, before func(step string) error, env ...string) (code int, stdout, stderr string) {
 	var out, log bytes.Buffer
 	code = skel.Run(p, skel.Env{
 		Environ: append(env, "CNI_CONTAINERID=c1", "CNI_NETNS="+s.pod, "CNI_IFNAME=eth0", "CNI_PATH=/bin"),
 		Stdin:   strings.NewReader(`{"cniVersion":"1.1.0","name":"net","type":"test","cni.dev/valid-attachments":[]}`),
-		Stdout:  &out, Stderr: &log, Lock: s.lock, LockWait: s.wait,
-		Before: func(step string) error {
-			if waits != nil && strings.HasPrefix(step, "wait for another call for net/c1/eth0") {
-				close(waits)
-			}
-			return nil
-		},
+		Stdout:  &out, Stderr: &log, Lock: s.lock, LockWait: s.wait, Before: before,
 	})
 	return code, out.String(), log.String()
 }
@@ -74,7 +78,8 @@ func TestCallsForOneAttachmentWaitForEachOther(t *testing.T) {
 		waits, done := make(chan struct{}), make(chan struct{})
 		go func() {
 			defer close(done)
-			code, stdout, stderr := s.call(pluginThatRuns("test", func() { handled.Store(true) }), waits, "CNI_COMMAND="+verb)
+			code, stdout, stderr := s.call(pluginThatRuns("test", func() { handled.Store(true) }),
+				closedAt("wait for another call for net/c1/eth0", waits), "CNI_COMMAND="+verb)
 			if code != 0 || stderr != "" {
 				t.Errorf("%s: %s%s", verb, stdout, stderr)
 			}

@@ -8,58 +8,32 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/types"
-	"golang.org/x/sys/unix"
+	"github.com/plumb-cni/plumb/test/nstest"
 )
 
 // TestMain runs the test binary as a plugin for the tests that start a process.
 func TestMain(m *testing.M) {
 	if file := os.Getenv("SKEL_TEST_PLUGIN"); file != "" {
 		skel.Main(skel.Plugin{Name: "test", IPAM: os.Getenv("SKEL_TEST_NODE") == "", Add: func(r *skel.Request) (*types.Result, error) {
-			_, err := io.ReadAll(os.NewFile(3, "gate")) // waits until the test closes its end
 			r.Undo.Push("write", func() error { return os.WriteFile(file, []byte("undone"), 0o600) })
-			return &types.Result{}, err
+			return &types.Result{}, nil
 		}})
 	}
 	os.Exit(m.Run())
 }
 
-// newNS makes a network namespace that exists until the test ends, and returns its path.
-func newNS(t *testing.T) string {
-	t.Helper()
-	var file *os.File
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread()
-		home, err := os.Open("/proc/thread-self/ns/net")
-		if err == nil {
-			err = unix.Unshare(unix.CLONE_NEWNET)
-		}
-		if err == nil {
-			file, err = os.Open("/proc/thread-self/ns/net")
-		}
-		// The thread returns to its namespace instead of ending: the main thread cannot end, and
-		// would keep the new namespace.
-		if errors.Join(err, unix.Setns(int(home.Fd()), unix.CLONE_NEWNET), home.Close()) == nil {
-			runtime.UnlockOSThread()
-		}
-		done <- err
-	}()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = file.Close() })
-	return fmt.Sprintf("/proc/self/fd/%d", file.Fd())
-}
+// newNS returns the path of a network namespace that exists until the test ends.
+func newNS(t *testing.T) string { return nstest.New(t).Path() }
 
 // A call is one call of a plugin. An empty field means the default that run sets.
 type call struct {
@@ -555,33 +529,6 @@ func TestAddThatSucceedsIsNotUndone(t *testing.T) {
 	}), call{conf: `{"cniVersion":"1.0.0","name":"net"}`})
 	if o.code != 0 || !strings.Contains(o.stdout, `"mtu": 1`) { // the answer of an IPAM plugin keeps it
 		t.Errorf("%+v", o)
-	}
-}
-
-// TestAddIsUndoneIfTheRuntimeHasExited: SIGPIPE must not end the plugin before its ADD is
-// undone.
-func TestAddIsUndoneIfTheRuntimeHasExited(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "undone")
-	gateOut, gateIn, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, in, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = []string{"SKEL_TEST_PLUGIN=" + file, "CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_NETNS=" + gone, "CNI_IFNAME=eth0", "CNI_PATH=/bin"}
-	cmd.Stdin, cmd.Stdout, cmd.ExtraFiles = strings.NewReader(plain), in, []*os.File{gateOut}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(in.Close(), out.Close(), gateOut.Close(), gateIn.Close()); err != nil {
-		t.Error(err)
-	}
-	err = cmd.Wait()
-	if text, rerr := os.ReadFile(file); string(text) != "undone" {
-		t.Errorf("%v (the plugin: %v)", rerr, err)
 	}
 }
 

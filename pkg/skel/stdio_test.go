@@ -14,18 +14,13 @@ import (
 func program(t *testing.T, redirections string, env ...string) (cmd *exec.Cmd, undone func() bool) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "undone")
-	gate, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = gate.Close() })
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd = exec.Command("/bin/sh", "-c", `exec "$0" `+redirections, self)
 	cmd.Env = append([]string{"SKEL_TEST_PLUGIN=" + file, "CNI_COMMAND=ADD", "CNI_CONTAINERID=c1", "CNI_NETNS=" + gone, "CNI_IFNAME=eth0", "CNI_PATH=/bin"}, env...)
-	cmd.Stdin, cmd.ExtraFiles = strings.NewReader(plain), []*os.File{gate}
+	cmd.Stdin = strings.NewReader(plain)
 	return cmd, func() bool {
 		text, err := os.ReadFile(file)
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
@@ -35,7 +30,18 @@ func program(t *testing.T, redirections string, env ...string) (cmd *exec.Cmd, u
 	}
 }
 
+// TestAddIsUndoneIfItsResultCannotBeWritten: SIGPIPE, too, must not end the plugin before its ADD is undone.
 func TestAddIsUndoneIfItsResultCannotBeWritten(t *testing.T) {
+	exited, in, err := os.Pipe()
+	if err := errors.Join(err, exited.Close()); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = in.Close() }()
+	cmd, undone := program(t, "")
+	cmd.Stdout = in
+	if err := cmd.Run(); err == nil || !undone() {
+		t.Errorf("the runtime has exited: %v, undone: %t", err, undone())
+	}
 	for redirection, fails := range map[string]bool{">&-": true, "1<>/dev/null": true, ">/dev/null": false, "": false, ">/dev/full": true} {
 		var stderr strings.Builder
 		cmd, undone := program(t, redirection)

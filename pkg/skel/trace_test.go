@@ -10,10 +10,11 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/pkg/trace"
 	"github.com/plumb-cni/plumb/pkg/types"
-	"golang.org/x/sys/unix"
 )
 
 const (
