@@ -70,7 +70,7 @@ func (b *testbed) addHalf(p *pod) {
 	GinkgoHelper()
 	list, err := libcni.NetworkConfFromBytes([]byte(strings.ReplaceAll(failing(), "DIR", b.dir)))
 	Expect(err).NotTo(HaveOccurred())
-	_, err = b.cni.AddNetworkList(context.Background(), list, p.runtime)
+	_, err = b.cni.AddNetworkList(context.Background(), list, p.RT)
 	Expect(err).To(MatchError(ContainSubstring(`failed to find plugin "fails"`)))
 }
 
@@ -86,7 +86,7 @@ var _ = Describe("plumb gc", func() {
 		b.add(list, newPod(id("a1"), 8080))
 		first := newPod(id("f0"))
 		b.add(list, first) // so that what all attachments of the network share is there before
-		Expect(b.cni.DelNetworkList(context.Background(), list, first.runtime)).To(Succeed())
+		Expect(b.cni.DelNetworkList(context.Background(), list, first.RT)).To(Succeed())
 		before := nstest.WaitStable(b.holdings)
 		dead := newPod(id("d1"), 9090)
 		b.addHalf(dead)
@@ -127,7 +127,7 @@ var _ = Describe("plumb gc", func() {
 			p := newPod(id)
 			b.add(list, p)
 			if id == "runs" || id == "lost" {
-				p.startProcess()
+				startProcess(p)
 			}
 		}
 		Expect(os.Remove(b.path("cache/results/pods-lost-eth0"))).To(Succeed())
@@ -153,7 +153,7 @@ var _ = Describe("plumb gc", func() {
 		for _, id := range []string{"uncached", "unmounted"} {
 			p := newPod(id)
 			b.add(list, p)
-			p.startProcess()
+			startProcess(p)
 			if id == "unmounted" {
 				p.Remove(GinkgoTB())
 			}
@@ -329,7 +329,7 @@ var _ = Describe("plumb gc", func() {
 		b.add(list, newPod("a1"))
 		lost := newPod("lost")
 		b.add(list, lost)
-		lost.runtime.IfName = "net1"
+		lost.RT.IfName = "net1"
 		b.add(b.network("20-flat.conflist", `{"cniVersion": "1.1.0", "name": "flat", "plugins": [
 			{"type": "macvlan", "master": "cni0", "ipam": {"type": "host-local", "dataDir": "DIR/leases", "subnet": "10.9.9.0/24"}}]}`), lost)
 		for _, name := range []string{"pods-lost-eth0", "flat-lost-net1"} {
@@ -373,7 +373,7 @@ var _ = Describe("plumb gc", func() {
 		list := b.network("10-pods.conflist", strings.Replace(chain, "1.1.0", "1.0.0", 1)) // without GC
 		first := newPod("a1")
 		b.add(list, first)
-		first.runtime.IfName = "eth1"
+		first.RT.IfName = "eth1"
 		b.add(list, first)
 		for address, owner := range map[string]string{"10.1.2.78": "gone", "10.1.2.79": "a1"} {
 			Expect(os.WriteFile(b.path("leases/pods/"+address), []byte(owner), 0o600)).To(Succeed())
@@ -497,7 +497,7 @@ var _ = Describe("plumb gc", func() {
 		end := openForWriting(fifo) // waits until the script opens it
 		late, added := newPod("late"), make(chan error, 1)
 		go func() {
-			_, err := b.cni.AddNetworkList(context.Background(), list, late.runtime)
+			_, err := b.cni.AddNetworkList(context.Background(), list, late.RT)
 			added <- err
 		}()
 		awaitWaiterForLock(`\d{9,} \d{9,}`)

@@ -14,6 +14,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"github.com/plumb-cni/plumb/test/cnitest"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
@@ -48,8 +49,8 @@ var _ = Describe("plumb list", func() {
 		b.add(b.network("10-pods.conflist", chain), newPod("c1"))
 		for _, id := range []string{"c2", "c3"} {
 			p, cache := newPod(id), map[string]string{"c2": "cache/multus", "c3": "other"}[id]
-			b.cni = libcni.NewCNIConfigWithCacheDir([]string{b.bin}, b.path(cache), &onNode{node: b.node})
-			_, err = b.cni.AddNetwork(context.Background(), conf, p.runtime)
+			b.cni = cnitest.New(b.node, b.path(cache), b.bin)
+			_, err = b.cni.AddNetwork(context.Background(), conf, p.RT)
 			Expect(err).NotTo(HaveOccurred())
 			p.Remove(GinkgoTB())
 		}

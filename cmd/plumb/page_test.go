@@ -104,9 +104,9 @@ func newPageNode() *pageNode {
 	lan := p.network("20-lan.conflist", pageLAN)
 	p.live = newPod(id(pageLive), 8080, 8443)
 	p.add(p.pods, p.live)
-	onLAN := *p.live.runtime
+	onLAN := *p.live.RT
 	onLAN.IfName, onLAN.CapabilityArgs = "net1", nil
-	p.add(lan, &pod{p.live.NS, &onLAN})
+	p.add(lan, &pod{NS: p.live.NS, RT: &onLAN})
 	dead := newPod(id(pageDead), 9090)
 	p.add(p.pods, dead)
 	dead.Remove(tb)
@@ -189,7 +189,7 @@ var _ = Describe("docs/plumb.md", func() {
 		Expect(os.Remove(p.path("opt/bin/tuning"))).To(Succeed())
 		p.node.Must(GinkgoTB(), "nft", "flush", "ruleset")
 		p.replace["systemctl restart container-web"] = func() string {
-			Expect(p.cni.DelNetworkList(context.Background(), p.pods, p.live.runtime)).To(Succeed())
+			Expect(p.cni.DelNetworkList(context.Background(), p.pods, p.live.RT)).To(Succeed())
 			p.add(p.pods, p.live)
 			return ""
 		}
@@ -230,7 +230,7 @@ var _ = Describe("docs/plumb.md", func() {
 // refuse adds the pod to the network, which must fail, and deletes it, as a runtime does.
 func (p *pageNode) refuse(list *libcni.NetworkConfigList, failed *pod) {
 	GinkgoHelper()
-	_, err := p.cni.AddNetworkList(context.Background(), list, failed.runtime)
+	_, err := p.cni.AddNetworkList(context.Background(), list, failed.RT)
 	Expect(err).To(HaveOccurred())
-	Expect(p.cni.DelNetworkList(context.Background(), list, failed.runtime)).To(Succeed())
+	Expect(p.cni.DelNetworkList(context.Background(), list, failed.RT)).To(Succeed())
 }

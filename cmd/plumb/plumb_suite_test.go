@@ -14,12 +14,11 @@ import (
 	"testing"
 
 	"github.com/containernetworking/cni/libcni"
-	"github.com/containernetworking/cni/pkg/invoke"
-	cniversion "github.com/containernetworking/cni/pkg/version"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/node"
+	"github.com/plumb-cni/plumb/test/cnitest"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
@@ -43,26 +42,11 @@ func newTestbed() *testbed {
 	tb := GinkgoTB()
 	b := &testbed{node: nstest.NewNode(tb), dir: tb.TempDir()}
 	b.bin = nstest.Build(tb, "plumb", "bridge", "host-local", "portmap", "tuning", "loopback", "macvlan", "bandwidth", "static")
-	b.cni = libcni.NewCNIConfigWithCacheDir([]string{b.bin}, b.path("cache"), &onNode{node: b.node})
+	b.cni = cnitest.New(b.node, b.path("cache"), b.bin)
 	for _, dir := range []string{"conf", "cache", "data"} {
 		Expect(os.Mkdir(b.path(dir), 0o755)).To(Succeed())
 	}
 	return b
-}
-
-// onNode makes libcni start the plugins in the node's namespace.
-type onNode struct {
-	invoke.RawExec
-	cniversion.PluginDecoder
-	node *nstest.NS
-}
-
-func (e *onNode) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) (out []byte, err error) {
-	err = e.node.Do(func() (err error) {
-		out, err = e.RawExec.ExecPlugin(ctx, path, stdin, environ)
-		return err
-	})
-	return out, err
 }
 
 // path returns the path of a file in the folder of the testbed.
@@ -152,33 +136,29 @@ func (b *testbed) network(file, text string) *libcni.NetworkConfigList {
 }
 
 // A pod is a container that a runtime attaches.
-type pod struct {
-	*nstest.NS
-	runtime *libcni.RuntimeConf
-}
+type pod = cnitest.Container
 
 // newPod returns a pod with a host port for each of ports.
 func newPod(id string, ports ...int) *pod {
 	GinkgoHelper()
-	n := nstest.New(GinkgoTB()).Named(id)
+	p := cnitest.NewContainer(id)
 	var mappings []map[string]any
 	for _, port := range ports {
 		mappings = append(mappings, map[string]any{"hostPort": port, "containerPort": 80, "protocol": "tcp"})
 	}
-	return &pod{n, &libcni.RuntimeConf{
-		ContainerID: id, NetNS: n.Path(), IfName: "eth0", CapabilityArgs: map[string]any{"portMappings": mappings},
-	}}
+	p.RT.CapabilityArgs = map[string]any{"portMappings": mappings}
+	return p
 }
 
 // add attaches the pod to the network.
 func (b *testbed) add(list *libcni.NetworkConfigList, p *pod) {
 	GinkgoHelper()
-	_, err := b.cni.AddNetworkList(context.Background(), list, p.runtime)
+	_, err := b.cni.AddNetworkList(context.Background(), list, p.RT)
 	Expect(err).NotTo(HaveOccurred())
 }
 
 // startProcess starts a process in the pod's namespace.
-func (p *pod) startProcess() *exec.Cmd {
+func startProcess(p *pod) {
 	GinkgoHelper()
 	cmd := exec.Command("sleep", "infinity")
 	Expect(p.Start(cmd)).To(Succeed())
@@ -186,7 +166,6 @@ func (p *pod) startProcess() *exec.Cmd {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	return cmd
 }
 
 // state returns the state of the node and of all files.

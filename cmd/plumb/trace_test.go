@@ -62,7 +62,7 @@ var _ = Describe("plumb trace", func() {
 		b.add(list, newPod(id("8c1f0a77e1d2")))
 		Eventually(session.Out).Should(gbytes.Say(`ADD +bridge .* ok\n`), "before the trace ends")
 		Eventually(session.Out).Should(gbytes.Say(`ADD +host-local .* ok\n`))
-		_, err := b.cni.AddNetworkList(context.Background(), list, newPod(id("c2")).runtime)
+		_, err := b.cni.AddNetworkList(context.Background(), list, newPod(id("c2")).RT)
 		Expect(err).To(HaveOccurred())
 		Eventually(session.Out).Should(gbytes.Say(`  host-local .*\n`))
 		const clock, took = `\d\d:\d\d:\d\d\.\d{3}`, ` +\d+\.\dms  `
@@ -86,7 +86,7 @@ var _ = Describe("plumb trace", func() {
 		stopTrace(session)
 
 		session = b.startTrace("-o", "json")
-		Expect(b.cni.DelNetworkList(context.Background(), list, p.runtime)).To(Succeed())
+		Expect(b.cni.DelNetworkList(context.Background(), list, p.RT)).To(Succeed())
 		Eventually(session.Out).Should(gbytes.Say("}\n"))
 		calls := tracedCalls(stopTrace(session))
 		Expect(calls).To(HaveLen(1))

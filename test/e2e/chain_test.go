@@ -1,17 +1,14 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 
-	"github.com/containernetworking/cni/libcni"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
 	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/cnitest"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
@@ -51,10 +48,10 @@ func newChainNetwork(cniVersion, backend string) *chainNetwork {
 // newPod returns a new pod that is not attached, and its host port, which leads to port 80.
 func (network *chainNetwork) newPod(id string) (*pod, int32) {
 	GinkgoHelper()
-	p := newPod(id)
+	p := cnitest.NewContainer(id)
 	network.ports++
 	port := firstPort + network.ports
-	p.rt.CapabilityArgs = map[string]any{
+	p.RT.CapabilityArgs = map[string]any{
 		"portMappings": []portMapping{{port, 80, "tcp", ""}, {port, 80, "udp", ""}},
 		"bandwidth":    bandwidth{80_000_000, 4294967295, 40_000_000, 4294967295},
 	}
@@ -68,17 +65,12 @@ func (network *chainNetwork) addPod(id string) (*pod, int32) {
 	return p, port
 }
 
-// state returns the state of the network, and the files of tuning.
-func (network *chainNetwork) state() string {
-	return network.testNetwork.state() + "\n" + nstest.SnapshotDir(GinkgoTB(), filepath.Join(filepath.Dir(network.leases), "tuning"))
-}
-
 // expectHostPort connects to the host port from everywhere, over TCP and UDP, IPv4 and IPv6. The
 // connections must reach p.
 func (network *chainNetwork) expectHostPort(p, other *pod, port int32) {
 	GinkgoHelper()
 	const gateway4, gateway6 = "10.1.0.1", "fd00:1::1"
-	for _, addr := range []string{p.v4.String() + ":80", "[" + p.v6.String() + "]:80"} {
+	for _, addr := range []string{p.V4.String() + ":80", "[" + p.V6.String() + "]:80"} {
 		nstest.ServeTCP(GinkgoTB(), p.NS, addr)
 		nstest.ServeUDP(GinkgoTB(), p.NS, addr)
 	}
@@ -99,9 +91,9 @@ func (network *chainNetwork) expectHostPort(p, other *pod, port int32) {
 		{"from the pod itself", p.NS, nstest.NodeV4, gateway4},
 		{"from the pod itself", p.NS, nstest.NodeV6, gateway6},
 	} {
-		addr, local := fmt.Sprintf("%s:%d", client.at, port), p.v4
+		addr, local := fmt.Sprintf("%s:%d", client.at, port), p.V4
 		if strings.Contains(client.at, ":") {
-			addr, local = fmt.Sprintf("[%s]:%d", client.at, port), p.v6
+			addr, local = fmt.Sprintf("[%s]:%d", client.at, port), p.V6
 		}
 		for protocol, dial := range map[string]func(*nstest.NS, string) (string, error){"TCP": nstest.Dial, "UDP": nstest.DialUDP} {
 			reply, err := dial(client.from, addr)
@@ -125,7 +117,7 @@ func (network *chainNetwork) expectLimits(p *pod) {
 // testPods calls all verbs for several pods, and checks their traffic and the state.
 func (network *chainNetwork) testPods(cniVersion string) {
 	GinkgoHelper()
-	Expect(network.cni.GetStatusNetworkList(context.Background(), network.list)).To(Succeed())
+	Expect(network.Status()).To(Succeed())
 	existing, _ := network.addPod("existing")
 	before := nstest.WaitStable(network.state)
 
@@ -138,19 +130,19 @@ func (network *chainNetwork) testPods(cniVersion string) {
 	expectTraffic(network.testNetwork, a, b)
 
 	By("GC")
-	Expect(network.gc(existing, a, b)).To(Succeed())
+	Expect(network.GC(existing, a, b)).To(Succeed())
 	expectCheck(network.testNetwork, cniVersion, a, b)
 	if cniVersion == "1.1.0" {
 		b.Remove(GinkgoTB())
-		Expect(network.withoutCache(func() error { return network.gc(existing, a) })).To(Succeed())
+		Expect(network.WithoutCache(func() error { return network.GC(existing, a) })).To(Succeed())
 		Expect(nstest.WaitEqual(withA, network.state)).To(BeEmpty(), "left of b after a GC without it")
 		expectCheck(network.testNetwork, cniVersion, a)
 	}
 
 	By("DEL")
 	for _, p := range []*pod{a, b} {
-		Expect(network.del(p.rt)).To(Succeed())
-		Expect(network.withoutCache(func() error { return network.del(idOnly(p)) })).To(Succeed())
+		Expect(network.Del(p)).To(Succeed())
+		Expect(network.WithoutCache(func() error { return network.Del(p.IDOnly()) })).To(Succeed())
 	}
 	Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "left after DEL")
 	_, err := nstest.Dial(network.Outside, fmt.Sprintf("%s:%d", nstest.NodeV4, port))
@@ -158,58 +150,27 @@ func (network *chainNetwork) testPods(cniVersion string) {
 
 	By("DEL with container ID and interface name only")
 	lost, _ := network.addPod("lost")
-	Expect(network.withoutCache(func() error { return network.del(idOnly(lost)) })).To(Succeed())
+	Expect(network.WithoutCache(func() error { return network.Del(lost.IDOnly()) })).To(Succeed())
 	Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "left after DEL")
-}
-
-// execScript makes libcni start a script instead of a plugin. The script finds the plugin's path in the
-// variable PLUGIN.
-type execScript struct {
-	execOnNode
-	script string
-}
-
-func (e *execScript) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
-	return e.execOnNode.ExecPlugin(ctx, e.script, stdin, append(environ, "PLUGIN="+path))
-}
-
-// hidePrograms makes libcni start the plugins in a mount namespace without iptables, nft and the
-// other programs of /usr/sbin.
-func (network *chainNetwork) hidePrograms() {
-	GinkgoHelper()
-	dir := GinkgoTB().TempDir()
-	script := filepath.Join(dir, "without-programs")
-	Expect(os.WriteFile(script, []byte(`#!/bin/sh -e
-exec unshare --mount sh -ec '
-	for dir in /usr/sbin /usr/local/sbin; do mount -t tmpfs none $dir; done
-	PATH=/nonexistent
-	! command -v iptables-save nft
-	exec "$PLUGIN"'
-`), 0o755)).To(Succeed())
-	network.cni = libcni.NewCNIConfigWithCacheDir(network.cni.Path, filepath.Join(dir, "cache"), &execScript{*network.exec(), script})
 }
 
 var _ = Describe("the plugin chain of containerd's documentation", func() {
 	DescribeTable("serves pods from ADD to DEL", func(cniVersion, backend string) {
 		nstest.LeakCheck(GinkgoTB())
 		newChainNetwork(cniVersion, backend).testPods(cniVersion)
-	}, EntryDescription("version %s, %s"), func() (all []TableEntry) {
-		for _, v := range types.VersionsSince(types.V031) {
-			all = append(all, Entry(nil, v, "nftables"))
-		}
-		return append(all, Entry(nil, "0.4.0", "iptables"), Entry(nil, "1.1.0", "iptables"))
-	}())
+	}, EntryDescription("version %s, %s"),
+		Entry(nil, "0.3.1", "nftables"), Entry(nil, "0.4.0", "iptables"), Entry(nil, "1.0.0", "nftables"), Entry(nil, "1.1.0", "iptables"))
 
-	It("needs no program", func() {
+	It("needs no program with nftables, in version 1.1.0", func() {
 		nstest.LeakCheck(GinkgoTB())
 		network := newChainNetwork("1.1.0", "nftables")
-		network.hidePrograms()
+		network.HidePrograms()
 		network.testPods("1.1.0")
 	})
 
 	It("returns an error that names the program that the iptables backend needs", func() {
 		network := newChainNetwork("1.1.0", "iptables")
-		network.hidePrograms()
+		network.HidePrograms()
 		p, _ := network.newPod("p")
 		err := network.add(p)
 		Expect(err).To(MatchError(ContainSubstring("iptables")))
@@ -228,15 +189,15 @@ var _ = Describe("the plugin chain of containerd's documentation", func() {
 		}
 		Expect(concurrently(16, pods, network.add)).To(BeEmpty())
 		Expect(nstest.Compare(sharedLines(before), sharedLines(network.state()))).To(BeEmpty(), "objects that pods share")
-		Expect(network.reservations()).To(HaveLen(2 * 61))
-		Expect(concurrently(16, pods, network.check)).To(BeEmpty())
+		Expect(network.reservations()).To(HaveLen(2*61), "each address is reserved once")
+		Expect(concurrently(16, pods, network.Check)).To(BeEmpty())
 		for i, p := range pods {
-			nstest.ServeTCP(GinkgoTB(), p.NS, p.v4.String()+":80")
+			nstest.ServeTCP(GinkgoTB(), p.NS, p.V4.String()+":80")
 			reply, err := nstest.Dial(network.Outside, fmt.Sprintf("%s:%d", nstest.NodeV4, firstPort+2+i)) // the pod "existing" has the first port
 			Expect(err).NotTo(HaveOccurred())
-			Expect(reply).To(Equal("peer=" + nstest.OutsideV4 + " local=" + p.v4.String()))
+			Expect(reply).To(Equal("peer=" + nstest.OutsideV4 + " local=" + p.V4.String()))
 		}
-		Expect(concurrently(16, pods, func(p *pod) error { return network.del(p.rt) })).To(BeEmpty())
+		Expect(concurrently(16, pods, network.Del)).To(BeEmpty())
 		Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty())
 	})
 })

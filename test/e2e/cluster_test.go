@@ -1,18 +1,13 @@
 package e2e
 
 import (
-	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 
-	"github.com/containernetworking/cni/libcni"
-	"github.com/containernetworking/cni/pkg/invoke"
-	"github.com/containernetworking/cni/pkg/types"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
-	"github.com/plumb-cni/plumb/test/nstest"
+	"github.com/plumb-cni/plumb/test/cnitest"
 )
 
 // engineScript is an engine whose only free address is 10.9.0.7. test/engine has the real one.
@@ -28,26 +23,19 @@ esac
 
 var _ = Describe("bridge with cluster-local", func() {
 	It("gives a container an address of the engine, from ADD to DEL", func() {
-		tb, ctx := GinkgoTB(), context.Background()
-		dir, node := tb.TempDir(), nstest.NewNode(tb)
-		Expect(os.WriteFile(filepath.Join(dir, "script"), []byte(engineScript), 0o755)).To(Succeed())
-		cni := libcni.NewCNIConfigWithCacheDir([]string{nstest.Build(tb, "bridge", "cluster-local"), dir}, filepath.Join(dir, "cache"),
-			&execOnNode{RawExec: invoke.RawExec{Stderr: GinkgoWriter}, node: node})
-		list := parseList(fmt.Sprintf(`{"cniVersion": "1.1.0", "name": "wire", "plugins": [{"type": "bridge", "bridge": "cni0", "ipam": {"type": "cluster-local", "node": "n1",
-			"dataDir": %q, "subnet": "10.9.0.0/28", "engine": {"type": "script"}}}]}`, filepath.Join(dir, "leases")))
-		p := newPod("c1")
+		network := newNetwork("1.1.0", `{"type": "bridge", "bridge": "cni0", "ipam": {"type": "cluster-local", "node": "n1",
+			"dataDir": "DIR/leases", "subnet": "10.9.0.0/28", "engine": {"type": "script"}}}`)
+		network.CNI.Path = append(network.CNI.Path, network.Dir)
+		Expect(os.WriteFile(filepath.Join(network.Dir, "script"), []byte(engineScript), 0o755)).To(Succeed())
+		p := cnitest.NewContainer("c1")
 
-		Expect(cni.GetStatusNetworkList(ctx, list)).To(Succeed())
-		_, err := cni.AddNetworkList(ctx, list, p.rt)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(p.MustLine(tb, "ip -4 -o addr show eth0")).To(ContainSubstring("10.9.0.7/28"))
-		Expect(cni.CheckNetworkList(ctx, list, p.rt)).To(Succeed())
-		valid := &libcni.GCArgs{ValidAttachments: []types.GCAttachment{{ContainerID: "c1", IfName: "eth0"}}}
-		Expect(cni.DelNetworkList(ctx, list, p.rt)).To(Succeed())
-		Expect(nstest.Reservations(tb, filepath.Join(dir, "leases"), "wire")).To(BeEmpty())
-		Expect(cni.GCNetworkList(ctx, list, valid)).To(Succeed())
-		requests, err := os.ReadFile(filepath.Join(dir, "requests"))
-		Expect(err).NotTo(HaveOccurred())
-		Expect(string(requests)).To(ContainSubstring(`"verb":"release","segment":"wire","node":"n1"`))
+		Expect(network.Status()).To(Succeed())
+		Expect(network.Add(p)).To(Succeed())
+		Expect(p.MustLine(GinkgoTB(), "ip -4 -o addr show eth0")).To(ContainSubstring("10.9.0.7/28"))
+		Expect(network.Check(p)).To(Succeed())
+		Expect(network.Del(p)).To(Succeed())
+		Expect(network.reservations()).To(BeEmpty())
+		Expect(network.GC(p)).To(Succeed())
+		Expect(os.ReadFile(filepath.Join(network.Dir, "requests"))).To(ContainSubstring(`"verb":"release","segment":"e2e","node":"n1"`))
 	})
 })

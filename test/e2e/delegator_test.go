@@ -1,68 +1,67 @@
 package e2e
 
 import (
-	"context"
 	"encoding/json"
 	"os"
 	"os/exec"
-	"path/filepath"
 
-	"github.com/containernetworking/cni/libcni"
-	"github.com/containernetworking/cni/pkg/invoke"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
 	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/cnitest"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// useDelegator replaces the network's plugin by the delegator, which calls it.
-func useDelegator(network *testNetwork) {
+// useDelegator replaces the network's plugin by the delegator, whose executable is in dir, and which calls the plugin.
+func useDelegator(network *testNetwork, dir string) {
 	GinkgoHelper()
-	dir := GinkgoTB().TempDir()
-	cmd := exec.Command("go", "build", "-o", dir, "./delegator")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	out, err := cmd.CombinedOutput()
-	Expect(err).NotTo(HaveOccurred(), string(out))
-
-	wrap := map[string]any{"type": "delegator", "delegate": json.RawMessage(network.list.Plugins[0].Bytes)}
-	text, err := json.Marshal(map[string]any{"cniVersion": network.list.CNIVersion, "name": network.list.Name, "plugins": []any{wrap}})
+	network.CNI.Path = append([]string{dir}, network.CNI.Path...)
+	wrap := map[string]any{"type": "delegator", "delegate": json.RawMessage(network.List.Plugins[0].Bytes)}
+	text, err := json.Marshal(map[string]any{"cniVersion": network.List.CNIVersion, "name": network.List.Name, "plugins": []any{wrap}})
 	Expect(err).NotTo(HaveOccurred())
-	network.list = parseList(string(text))
-	network.cni = libcni.NewCNIConfigWithCacheDir(append([]string{dir}, network.cni.Path...), filepath.Join(dir, "cache"),
-		&execOnNode{RawExec: invoke.RawExec{Stderr: GinkgoWriter}, node: network.Node})
+	network.List = cnitest.ParseList(string(text))
 }
 
-var _ = Describe("bridge and host-local called by a delegating plugin", func() {
+var _ = Describe("bridge and host-local called by a delegating plugin", Ordered, func() {
+	var dir string
+	BeforeAll(func() {
+		dir = GinkgoTB().TempDir()
+		cmd := exec.Command("go", "build", "-o", dir, "./delegator")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		out, err := cmd.CombinedOutput()
+		Expect(err).NotTo(HaveOccurred(), string(out))
+	})
+
 	DescribeTable("serve pods from ADD to DEL",
 		func(cniVersion string) {
 			network := newBridgeNetwork(cniVersion, "nftables")
-			useDelegator(network)
+			useDelegator(network, dir)
 			v, err := types.ParseVersion(cniVersion)
 			Expect(err).NotTo(HaveOccurred())
-			Expect(network.cni.GetStatusNetworkList(context.Background(), network.list)).To(Succeed())
+			Expect(network.Status()).To(Succeed())
 			existing := network.addPod("existing")
 			before := nstest.WaitStable(network.state)
 
 			a, b := network.addPod("a"), network.addPod("b")
 			if v >= types.V040 {
-				Expect(network.check(a)).To(Succeed())
-				a.Must(GinkgoTB(), "ip", "address", "delete", a.v4.String()+"/16", "dev", "eth0")
-				Expect(errorCode(network.check(a))).To(BeEquivalentTo(100), "the code of bridge")
-				a.Must(GinkgoTB(), "ip", "address", "add", a.v4.String()+"/16", "dev", "eth0")
+				Expect(network.Check(a)).To(Succeed())
+				a.Must(GinkgoTB(), "ip", "address", "delete", a.V4.String()+"/16", "dev", "eth0")
+				Expect(errorCode(network.Check(a))).To(BeEquivalentTo(100), "the code of bridge")
+				a.Must(GinkgoTB(), "ip", "address", "add", a.V4.String()+"/16", "dev", "eth0")
 				a.Must(GinkgoTB(), "ip", "route", "replace", "default", "via", "10.1.0.1")
 			}
 			expectTraffic(network, a, b)
 
-			Expect(network.del(a.rt)).To(Succeed())
-			a.rt.NetNS = ""
-			Expect(network.del(a.rt)).To(Succeed(), "second DEL, without namespace")
+			Expect(network.Del(a)).To(Succeed())
+			a.RT.NetNS = ""
+			Expect(network.Del(a)).To(Succeed(), "second DEL, without namespace")
 			b.Remove(GinkgoTB())
-			b.rt.NetNS = ""
+			b.RT.NetNS = ""
 			if v >= types.V110 {
-				Expect(network.gc(existing)).To(Succeed())
+				Expect(network.GC(existing)).To(Succeed())
 			} else {
-				Expect(network.del(b.rt)).To(Succeed())
+				Expect(network.Del(b)).To(Succeed())
 			}
 			Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "left")
 		},
@@ -70,11 +69,11 @@ var _ = Describe("bridge and host-local called by a delegating plugin", func() {
 
 	It("leave nothing after a failed ADD, and return their error code", func() {
 		network := newBridgeNetwork("1.1.0", "nftables")
-		useDelegator(network)
+		useDelegator(network, dir)
 		network.addPod("existing")
 		before := nstest.WaitStable(network.state)
-		p := newPod("p")
-		p.rt.NetNS = "/does/not/exist"
+		p := cnitest.NewContainer("p")
+		p.RT.NetNS = "/does/not/exist"
 		Expect(errorCode(network.add(p))).To(BeEquivalentTo(types.CodeNamespace))
 		Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "left")
 	})

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +8,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"github.com/plumb-cni/plumb/test/cnitest"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
@@ -48,7 +48,7 @@ func (t dhcpTest) start(cniVersion string) *dhcpNetwork {
 	GinkgoHelper()
 	nstest.LeakCheck(GinkgoTB())
 	network := &dhcpNetwork{testNetwork: newNetwork(cniVersion, t.plugins)}
-	network.socket = filepath.Join(filepath.Dir(network.leases), "dhcp.sock")
+	network.socket = filepath.Join(network.Dir, "dhcp.sock")
 	if t.prepare != nil {
 		t.prepare(network)
 	}
@@ -60,33 +60,32 @@ func (t dhcpTest) start(cniVersion string) *dhcpNetwork {
 // startDaemon starts the executable, and waits until it answers.
 func (network *dhcpNetwork) startDaemon() {
 	GinkgoHelper()
-	cmd := exec.Command(filepath.Join(network.cni.Path[0], "dhcp"), "daemon", "-socketpath", network.socket, "-resendmax", "200ms")
+	cmd := exec.Command(filepath.Join(network.CNI.Path[0], "dhcp"), "daemon", "-socketpath", network.socket, "-resendmax", "200ms")
 	cmd.Stderr = GinkgoWriter
 	Expect(network.Node.Start(cmd)).To(Succeed())
 	DeferCleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	Eventually(func() error { return network.cni.GetStatusNetworkList(context.Background(), network.list) }).Should(Succeed())
+	Eventually(network.Status).Should(Succeed())
 }
 
 // addLeased returns a new pod after an ADD, which must succeed. Its host port is 8000 + nth.
 func (network *dhcpNetwork) addLeased(id string, nth int32) *pod {
 	GinkgoHelper()
-	p := newPod(id)
-	p.rt.CapabilityArgs = map[string]any{"portMappings": []portMapping{{firstPort + nth, 80, "tcp", ""}}}
-	result, err := network.cni.AddNetworkList(context.Background(), network.list, p.rt)
-	Expect(err).NotTo(HaveOccurred())
-	Expect(p.readAddresses(result)).To(HaveLen(1))
-	network.server.AwaitLog(GinkgoTB(), "DHCPACK("+nstest.Uplink+") "+p.v4.String())
+	p := cnitest.NewContainer(id)
+	p.RT.CapabilityArgs = map[string]any{"portMappings": []portMapping{{firstPort + nth, 80, "tcp", ""}}}
+	Expect(network.Add(p)).To(Succeed())
+	Expect(p.Addrs()).To(HaveLen(1))
+	network.server.AwaitLog(GinkgoTB(), "DHCPACK("+nstest.Uplink+") "+p.V4.String())
 	return p
 }
 
 // expectRelease waits until dnsmasq has got the RELEASE of the pod.
 func (network *dhcpNetwork) expectRelease(p *pod) {
 	GinkgoHelper()
-	network.server.AwaitLog(GinkgoTB(), "DHCPRELEASE("+nstest.Uplink+") "+p.v4.String())
-	Eventually(network.server.HasLease).WithArguments(p.v4.String()).Should(BeFalse())
+	network.server.AwaitLog(GinkgoTB(), "DHCPRELEASE("+nstest.Uplink+") "+p.V4.String())
+	Eventually(network.server.HasLease).WithArguments(p.V4.String()).Should(BeFalse())
 }
 
 // files returns the files of the daemon.
@@ -100,11 +99,11 @@ func (network *dhcpNetwork) expectTraffic(pods ...*pod) {
 	GinkgoHelper()
 	toOutside := nstest.ServeTCP(GinkgoTB(), network.Outside, nstest.OutsideV4+":0").String()
 	for i, p := range pods {
-		nstest.MustDial(GinkgoTB(), p.NS, toOutside, p.v4.String())
-		addr := nstest.ServeTCP(GinkgoTB(), p.NS, p.v4.String()+":0").String()
+		nstest.MustDial(GinkgoTB(), p.NS, toOutside, p.V4.String())
+		addr := nstest.ServeTCP(GinkgoTB(), p.NS, p.V4.String()+":0").String()
 		nstest.MustDial(GinkgoTB(), network.Outside, addr, nstest.OutsideV4)
 		other := pods[(i+1)%len(pods)]
-		nstest.MustDial(GinkgoTB(), other.NS, addr, other.v4.String())
+		nstest.MustDial(GinkgoTB(), other.NS, addr, other.V4.String())
 	}
 }
 
@@ -113,7 +112,7 @@ func (network *dhcpNetwork) expectChain(t dhcpTest, p *pod, nth int32) {
 	GinkgoHelper()
 	Expect(p.MustLine(GinkgoTB(), "ip link show eth0")).To(ContainSubstring(" mtu 1400 "))
 	if t.ports {
-		nstest.ServeTCP(GinkgoTB(), p.NS, p.v4.String()+":80")
+		nstest.ServeTCP(GinkgoTB(), p.NS, p.V4.String()+":80")
 		nstest.MustDial(GinkgoTB(), network.Node, fmt.Sprintf("%s:%d", nstest.NodeV4, firstPort+nth), "")
 	}
 }
@@ -129,14 +128,14 @@ var _ = Describe("dhcp", func() {
 		network.expectChain(t, a, 1)
 
 		By("GC")
-		Expect(network.gc(existing, a, b)).To(Succeed())
+		Expect(network.GC(existing, a, b)).To(Succeed())
 		Expect(network.files()).To(HaveLen(3))
 		expectCheck(network.testNetwork, cniVersion, existing, a, b)
 		if cniVersion == "1.1.0" {
-			Expect(network.withoutCache(func() error { return network.gc(existing, a) })).To(Succeed())
+			Expect(network.WithoutCache(func() error { return network.GC(existing, a) })).To(Succeed())
 			network.expectRelease(b)
 			c := network.addLeased("c", 3)
-			Expect(network.gc(existing, a)).To(Succeed()) // libcni has b and c in its cache, and calls DEL
+			Expect(network.GC(existing, a)).To(Succeed()) // libcni has b and c in its cache, and calls DEL
 			network.expectRelease(c)
 			Expect(network.files()).To(HaveLen(2))
 			expectCheck(network.testNetwork, cniVersion, existing, a)
@@ -144,16 +143,16 @@ var _ = Describe("dhcp", func() {
 		}
 
 		By("DEL")
-		Expect(network.del(a.rt)).To(Succeed())
+		Expect(network.Del(a)).To(Succeed())
 		network.expectRelease(a)
-		Expect(network.withoutCache(func() error { return network.del(idOnly(a)) })).To(Succeed())
-		Expect(network.del(b.rt)).To(Succeed())
+		Expect(network.WithoutCache(func() error { return network.Del(a.IDOnly()) })).To(Succeed())
+		Expect(network.Del(b)).To(Succeed())
 		Expect(network.files()).To(HaveLen(1))
 		Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "left after DEL")
 
 		By("DEL after the namespace, with container ID and interface name only")
 		existing.Remove(GinkgoTB())
-		Expect(network.withoutCache(func() error { return network.del(idOnly(existing)) })).To(Succeed())
+		Expect(network.WithoutCache(func() error { return network.Del(existing.IDOnly()) })).To(Succeed())
 		Expect(network.files()).To(BeEmpty())
 	},
 		Entry("bridge, portmap and tuning, version 0.3.1", dhcpBehindBridge, "0.3.1"),

@@ -1,17 +1,18 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
-	"path/filepath"
+	"maps"
+	"net"
+	"slices"
 	"strings"
+	"sync"
 
-	"github.com/containernetworking/cni/libcni"
-	"github.com/containernetworking/cni/pkg/invoke"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
 	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/cnitest"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
@@ -23,12 +24,15 @@ type interfaceTest struct {
 	traffic func(network *testNetwork, a, b *pod)
 }
 
-// hostLocal has the subnets that expectTraffic expects.
-const hostLocal = `"ipam": {"type": "host-local", "dataDir": "DIR/leases",
-	"ranges": [[{"subnet": "10.1.0.0/16"}], [{"subnet": "fd00:1::/64"}]],
-	"routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]}`
-
 var interfaceTests = map[string]interfaceTest{
+	"bridge with host-local": {
+		plugins: `{"type": "bridge", "isGateway": true, "ipMasq": true, "ipMasqBackend": "nftables", ` + hostLocal + `}`,
+		request: fromPool, traffic: expectTraffic,
+	},
+	"bridge with host-local, iptables": {
+		plugins: `{"type": "bridge", "isGateway": true, "ipMasq": true, "ipMasqBackend": "iptables", ` + hostLocal + `}`,
+		request: fromPool, traffic: expectTraffic,
+	},
 	"ptp with host-local": {
 		plugins: `{"type": "ptp", "ipMasq": true, ` + hostLocal + `}`,
 		request: fromPool, traffic: expectTraffic,
@@ -57,10 +61,10 @@ func requestAddresses(v4, v6 string) func(p *pod, nth int) []string {
 	return func(p *pod, nth int) []string {
 		ips := []string{fmt.Sprintf(v4, nth), fmt.Sprintf(v6, nth)}
 		if nth%2 == 1 {
-			p.rt.CapabilityArgs = map[string]any{"ips": ips}
+			p.RT.CapabilityArgs = map[string]any{"ips": ips}
 			return ips
 		}
-		p.rt.Args = [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAME", p.rt.ContainerID}, {"IP", strings.Join(ips, ",")}}
+		p.RT.Args = [][2]string{{"IgnoreUnknown", "1"}, {"K8S_POD_NAME", p.RT.ContainerID}, {"IP", strings.Join(ips, ",")}}
 		return ips
 	}
 }
@@ -77,8 +81,8 @@ func expectMacvlanTraffic(network *testNetwork, a, b *pod) {
 		a, b, outside string
 		betweenPods   bool
 	}{
-		{a.v4.String(), b.v4.String(), nstest.OutsideV4, true},
-		{a.v6.String(), b.v6.String(), nstest.OutsideV6, network.list.CNIVersion == "1.1.0"},
+		{a.V4.String(), b.V4.String(), nstest.OutsideV4, true},
+		{a.V6.String(), b.V6.String(), nstest.OutsideV6, network.List.CNIVersion == "1.1.0"},
 	} {
 		for _, connection := range []struct {
 			from, to *nstest.NS
@@ -95,46 +99,13 @@ func expectMacvlanTraffic(network *testNetwork, a, b *pod) {
 	}
 }
 
-// newNetwork returns a new node with a network of these plugins. DIR in them is replaced by a
-// folder for their files.
-func newNetwork(cniVersion, plugins string) *testNetwork {
-	GinkgoHelper()
-	tb := GinkgoTB()
-	dir := tb.TempDir()
-	network := &testNetwork{Site: nstest.NewSite(tb), leases: filepath.Join(dir, "leases")}
-	bin := nstest.Build(tb, "bridge", "ptp", "macvlan", "host-local", "static", "dhcp", "portmap", "bandwidth", "tuning")
-	network.cni = libcni.NewCNIConfigWithCacheDir([]string{bin}, filepath.Join(dir, "cache"), network.exec())
-	network.list = parseList(fmt.Sprintf(`{"cniVersion": %q, "name": "e2e", "plugins": [%s]}`,
-		cniVersion, strings.ReplaceAll(plugins, "DIR", dir)))
-	return network
-}
-
-// exec returns the means with which libcni starts the plugins.
-func (network *testNetwork) exec() *execOnNode {
-	return &execOnNode{RawExec: invoke.RawExec{Stderr: GinkgoWriter}, node: network.Node}
-}
-
-// withoutCache calls f with a libcni that has an empty cache. With its cache, libcni passes
-// prevResult, and calls DEL in a GC for the attachments that it knows.
-func (network *testNetwork) withoutCache(f func() error) error {
-	withCache := network.cni
-	defer func() { network.cni = withCache }()
-	network.cni = libcni.NewCNIConfigWithCacheDir(network.cni.Path, GinkgoTB().TempDir(), network.exec())
-	return f()
-}
-
-// idOnly returns a call with container ID and interface name only.
-func idOnly(p *pod) *libcni.RuntimeConf {
-	return &libcni.RuntimeConf{ContainerID: p.rt.ContainerID, IfName: p.rt.IfName}
-}
-
 // expectCheck calls CHECK, which must succeed in the versions that have it.
 func expectCheck(network *testNetwork, cniVersion string, pods ...*pod) {
 	GinkgoHelper()
 	v, err := types.ParseVersion(cniVersion)
 	Expect(err).NotTo(HaveOccurred())
 	for _, p := range pods {
-		if err := network.check(p); v >= types.V040 {
+		if err := network.Check(p); v >= types.V040 {
 			Expect(err).NotTo(HaveOccurred())
 		} else {
 			Expect(err).To(MatchError(ContainSubstring("does not support the CHECK")))
@@ -142,21 +113,67 @@ func expectCheck(network *testNetwork, cniVersion string, pods ...*pod) {
 	}
 }
 
-// versionEntries returns an entry for each version since the given one.
-func versionEntries(since types.Version) []TableEntry {
-	var all []TableEntry
-	for _, v := range types.VersionsSince(since) {
-		all = append(all, Entry(nil, v))
+// versionEntries returns an entry for the newest version, and for every third one of the others: together, the tests call
+// the executables in each version. With all faults, it returns an entry for each version.
+func versionEntries(test int) (all []TableEntry) {
+	versions := types.VersionsSince(types.V010)
+	for i, v := range versions {
+		if nstest.AllFaults() || i == len(versions)-1 || (i+test)%3 == 0 {
+			all = append(all, Entry(nil, v))
+		}
 	}
 	return all
 }
 
 var _ = Describe("interfaces of", func() {
-	for name, s := range interfaceTests {
-		DescribeTable(name+" from ADD to DEL", func(cniVersion string) { s.run(cniVersion) },
-			EntryDescription("version %s"), versionEntries(types.V010))
+	for i, name := range slices.Sorted(maps.Keys(interfaceTests)) {
+		DescribeTable(name+" from ADD to DEL", func(cniVersion string) { interfaceTests[name].run(cniVersion) },
+			EntryDescription("version %s"), versionEntries(i))
 	}
 })
+
+// concurrently calls f for all pods, n at a time, and returns the errors.
+func concurrently(n int, pods []*pod, f func(*pod) error) []error {
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	var failed []error
+	slot := make(chan struct{}, n)
+	for _, p := range pods {
+		slot <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slot }()
+			if err := f(p); err != nil {
+				mu.Lock()
+				failed = append(failed, err)
+				mu.Unlock()
+			}
+		})
+	}
+	all.Wait()
+	return failed
+}
+
+// expectTraffic connects over IPv4 and IPv6 from a to b, to the gateway, and to the host outside.
+// The host outside must see the node's address: it has no route to the pods.
+func expectTraffic(network *testNetwork, a, b *pod) {
+	GinkgoHelper()
+	tb := GinkgoTB()
+	for _, f := range []struct{ from, to, gateway, outside, node string }{
+		{a.V4.String(), b.V4.String(), "10.1.0.1", nstest.OutsideV4, nstest.NodeV4},
+		{a.V6.String(), b.V6.String(), "fd00:1::1", nstest.OutsideV6, nstest.NodeV6},
+	} {
+		for _, server := range []struct {
+			in       *nstest.NS
+			at, seen string
+		}{{b.NS, f.to, f.from}, {network.Node, f.gateway, f.from}, {network.Outside, f.outside, f.node}} {
+			addr := nstest.ServeTCP(tb, server.in, withAnyPort(server.at))
+			nstest.MustDial(tb, a.NS, addr.String(), server.seen)
+		}
+	}
+}
+
+// withAnyPort returns the address with port 0.
+func withAnyPort(addr string) string { return net.JoinHostPort(addr, "0") }
 
 // run calls all verbs for several pods, and checks their traffic and the state.
 func (s interfaceTest) run(cniVersion string) {
@@ -168,16 +185,16 @@ func (s interfaceTest) run(cniVersion string) {
 	pods := 0
 	addPod := func(id string) *pod {
 		GinkgoHelper()
-		p := newPod(id)
+		p := cnitest.NewContainer(id)
 		pods++
 		requested := s.request(p, pods)
 		Expect(network.add(p)).To(Succeed())
 		if requested != nil {
-			Expect(requested).To(HaveExactElements(HavePrefix(p.v4.String()+"/"), HavePrefix(p.v6.String()+"/")))
+			Expect(requested).To(HaveExactElements(HavePrefix(p.V4.String()+"/"), HavePrefix(p.V6.String()+"/")))
 		}
 		return p
 	}
-	Expect(network.cni.GetStatusNetworkList(context.Background(), network.list)).To(Succeed())
+	Expect(network.Status()).To(Succeed())
 	existing := addPod("existing") // the objects that pods share exist from here on
 	before := nstest.WaitStable(network.state)
 
@@ -188,26 +205,26 @@ func (s interfaceTest) run(cniVersion string) {
 	s.traffic(network, a, b)
 
 	By("GC")
-	Expect(network.gc(existing, a, b)).To(Succeed())
+	Expect(network.GC(existing, a, b)).To(Succeed())
 	expectCheck(network, cniVersion, a, b)
 	s.traffic(network, a, b)
 	if cniVersion == "1.1.0" {
-		Expect(network.withoutCache(func() error { return network.gc(existing, a) })).To(Succeed())
+		Expect(network.WithoutCache(func() error { return network.GC(existing, a) })).To(Succeed())
 		Expect(nstest.WaitEqual(withA, network.state)).To(BeEmpty(), "left of b after a GC without it")
 		expectCheck(network, cniVersion, a)
 	}
 
 	By("DEL")
 	for _, p := range []*pod{a, b} {
-		Expect(network.del(p.rt)).To(Succeed())
+		Expect(network.Del(p)).To(Succeed())
 		Expect(p.Exec("ip", "link", "show", "eth0")).Error().To(HaveOccurred())
-		Expect(network.withoutCache(func() error { return network.del(idOnly(p)) })).To(Succeed())
+		Expect(network.WithoutCache(func() error { return network.Del(p.IDOnly()) })).To(Succeed())
 	}
 	Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "left after DEL")
 
 	By("DEL without a namespace, with container ID and interface name only")
 	deleted := addPod("deleted")
 	deleted.Remove(GinkgoTB())
-	Expect(network.withoutCache(func() error { return network.del(idOnly(deleted)) })).To(Succeed())
+	Expect(network.WithoutCache(func() error { return network.Del(deleted.IDOnly()) })).To(Succeed())
 	Expect(nstest.WaitEqual(before, network.state)).To(BeEmpty(), "left after DEL")
 }

@@ -8,6 +8,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/cnitest"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
@@ -15,19 +16,19 @@ var _ = Describe("loopback", func() {
 	DescribeTable("sets lo up at ADD, and down at DEL",
 		func(cniVersion string) {
 			network := newBridgeNetwork("1.1.0", "nftables")
-			lo := parseList(`{"cniVersion": "` + cniVersion + `", "name": "cni-loopback", "plugins": [{"type": "loopback"}]}`)
-			p := newPod("p")
+			lo := cnitest.ParseList(`{"cniVersion": "` + cniVersion + `", "name": "cni-loopback", "plugins": [{"type": "loopback"}]}`)
+			p := cnitest.NewContainer("p")
 			rt := &libcni.RuntimeConf{ContainerID: "p", NetNS: p.Path(), IfName: "lo"}
-			result, err := network.cni.AddNetworkList(context.Background(), lo, rt)
+			result, err := network.CNI.AddNetworkList(context.Background(), lo, rt)
 			Expect(err).NotTo(HaveOccurred())
 			Expect(result.Version()).To(Equal(cniVersion))
 			for _, addr := range []string{"127.0.0.1:0", "[::1]:0"} {
 				nstest.MustDial(GinkgoTB(), p.NS, nstest.ServeTCP(GinkgoTB(), p.NS, addr).String(), "")
 			}
 			if v, _ := types.ParseVersion(cniVersion); v >= types.V040 {
-				Expect(network.cni.CheckNetworkList(context.Background(), lo, rt)).To(Succeed())
+				Expect(network.CNI.CheckNetworkList(context.Background(), lo, rt)).To(Succeed())
 			}
-			Expect(network.cni.DelNetworkList(context.Background(), lo, rt)).To(Succeed())
+			Expect(network.CNI.DelNetworkList(context.Background(), lo, rt)).To(Succeed())
 			Expect(p.Must(GinkgoTB(), "ip", "link", "show", "lo")).To(ContainSubstring("<LOOPBACK>"), "down")
 		},
 		EntryDescription("version %s"),

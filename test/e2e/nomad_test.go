@@ -4,11 +4,11 @@ import (
 	"context"
 	"strings"
 
-	"github.com/containernetworking/cni/libcni"
 	current "github.com/containernetworking/cni/pkg/types/100"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"github.com/plumb-cni/plumb/test/cnitest"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
@@ -29,15 +29,14 @@ var _ = Describe("the plugin chain of Nomad's bridge network", func() {
 	DescribeTable("works from ADD to DEL", func(firewall string) {
 		nstest.LeakCheck(GinkgoTB())
 		network := newNetwork("0.4.0", strings.Replace(nomadPlugins, "FIREWALL", firewall, 1))
-		network.cni = libcni.NewCNIConfigWithCacheDir([]string{nstest.Build(GinkgoTB(), "loopback", "bridge", "host-local", "portmap", "firewall")}, GinkgoTB().TempDir(), network.exec())
 		if firewall != "" { // what the node drops else, and the chain that Nomad makes for what it lets through
 			for _, args := range []string{"-P FORWARD DROP", "-N NOMAD-ADMIN", "-A NOMAD-ADMIN -o nomad -d 172.26.64.0/20 -j ACCEPT"} {
 				network.Node.Must(GinkgoTB(), "iptables", strings.Fields(args)...)
 			}
 		}
-		p := newPod("alloc")
-		p.rt.CapabilityArgs = map[string]any{"portMappings": []portMapping{{8080, 80, "tcp", ""}, {8080, 80, "udp", ""}}}
-		result, err := network.cni.AddNetworkList(context.Background(), network.list, p.rt)
+		p := cnitest.NewContainer("alloc")
+		p.RT.CapabilityArgs = map[string]any{"portMappings": []portMapping{{8080, 80, "tcp", ""}, {8080, 80, "udp", ""}}}
+		result, err := network.CNI.AddNetworkList(context.Background(), network.List, p.RT)
 		Expect(err).NotTo(HaveOccurred())
 
 		By("result with the addresses of eth0 alone")
@@ -51,10 +50,10 @@ var _ = Describe("the plugin chain of Nomad's bridge network", func() {
 		nstest.MustDial(GinkgoTB(), network.Outside, nstest.NodeV4+":8080", nstest.OutsideV4)
 		nstest.ServeTCP(GinkgoTB(), network.Outside, nstest.OutsideV4+":81")
 		nstest.MustDial(GinkgoTB(), p.NS, nstest.OutsideV4+":81", nstest.NodeV4)
-		Expect(network.check(p)).To(Succeed())
+		Expect(network.Check(p)).To(Succeed())
 
 		By("DEL")
-		Expect(network.del(p.rt)).To(Succeed())
+		Expect(network.Del(p)).To(Succeed())
 		Expect(network.reservations()).To(BeEmpty())
 		Expect(nstest.Snapshot(GinkgoTB(), network.Node)).NotTo(Or(ContainSubstring("e2e/alloc/eth0"), ContainSubstring("172.26.64.2")))
 	},

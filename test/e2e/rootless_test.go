@@ -78,34 +78,29 @@ func copyForUsers(plugins ...string) string {
 var _ = DescribeTable("rootless, in a network namespace older than the uid_map", func(main, backend, firewall string) {
 	network := newNetwork("1.1.0", strings.NewReplacer("MAIN", main, "BACKEND", backend, "FIREWALL", firewall).Replace(rootlessPlugins))
 	enter := fmt.Sprintf("nsenter --target %d --user --mount --net ", startRootless())
-	script := filepath.Join(GinkgoTB().TempDir(), "enter")
-	Expect(os.WriteFile(script, []byte("#!/bin/sh -e\nexec "+enter+`"$PLUGIN"`), 0o755)).To(Succeed())
-	bin := copyForUsers(main, "host-local", "portmap", "firewall")
-	emptyCache := func() {
-		network.cni = libcni.NewCNIConfigWithCacheDir([]string{bin}, GinkgoTB().TempDir(), &execScript{*network.exec(), script})
-	}
-	emptyCache()
+	network.RunScript("exec " + enter + `"$PLUGIN"`)
+	network.CNI.Path = []string{copyForUsers(main, "host-local", "portmap", "firewall")}
 	state := func() string {
 		out, err := exec.Command("sh", "-c", enter+"sh -c 'nft -s list ruleset; ip -br address; find /var/lib/cni'").Output()
 		Expect(err).NotTo(HaveOccurred())
 		return string(out)
 	}
 	add := func(id string, port int32) *pod {
-		p := &pod{rt: &libcni.RuntimeConf{ContainerID: id, NetNS: "/run/netns/" + id, IfName: "eth0"}}
-		p.rt.CapabilityArgs = map[string]any{"portMappings": []portMapping{{port, 80, "tcp", ""}, {port, 80, "udp", ""}}}
+		p := &pod{RT: &libcni.RuntimeConf{ContainerID: id, NetNS: "/run/netns/" + id, IfName: "eth0"}}
+		p.RT.CapabilityArgs = map[string]any{"portMappings": []portMapping{{port, 80, "tcp", ""}, {port, 80, "udp", ""}}}
 		Expect(network.add(p)).To(Succeed())
-		Expect(network.check(p)).To(Succeed())
+		Expect(network.Check(p)).To(Succeed())
 		return p
 	}
 
-	Expect(network.cni.GetStatusNetworkList(GinkgoTB().Context(), network.list)).To(Succeed())
+	Expect(network.Status()).To(Succeed())
 	existing := add("existing", 8000)
 	before := nstest.WaitStable(state)
-	Expect(network.del(add("a", 8001).rt)).To(Succeed())
+	Expect(network.Del(add("a", 8001))).To(Succeed())
 	Expect(nstest.WaitEqual(before, state)).To(BeEmpty(), "left after DEL")
 	add("b", 8002)
-	emptyCache()
-	Expect(network.gc(existing)).To(Succeed())
+	network.ClearCache()
+	Expect(network.GC(existing)).To(Succeed())
 	Expect(nstest.WaitEqual(before, state)).To(BeEmpty(), "left after GC")
 },
 	Entry("bridge", "bridge", "nftables", `"ingressPolicy": "same-bridge"`),

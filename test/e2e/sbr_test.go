@@ -1,98 +1,79 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
-	"strings"
 
-	"github.com/containernetworking/cni/libcni"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"github.com/plumb-cni/plumb/test/cnitest"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
-// sbrNetworks are the networks of one container: a default network, and two others with source based
-// routing.
-var sbrNetworks = []struct{ ifName, list string }{
-	{"eth0", `{"cniVersion": "1.1.0", "name": "default", "plugins": [{"type": "bridge", "bridge": "cni0", "isDefaultGateway": true,
-		"ipam": {"type": "host-local", "dataDir": "DIR/leases", "ranges": [[{"subnet": "10.1.0.0/16"}], [{"subnet": "fd00:1::/64"}]]}}]}`},
-	{"net1", `{"cniVersion": "1.1.0", "name": "segment", "plugins": [{"type": "macvlan", "master": "uplink0", "optimisticDAD": true,
-		"ipam": {"type": "host-local", "dataDir": "DIR/leases", "ranges": [
+// sbrNetworks are the plugins of the networks of one container, by its interface: a default network, and two others with source
+// based routing.
+var sbrNetworks = []struct{ ifName, plugins string }{
+	{"eth0", `{"type": "bridge", "bridge": "cni0", "isDefaultGateway": true,
+		"ipam": {"type": "host-local", "dataDir": "DIR/leases", "ranges": [[{"subnet": "10.1.0.0/16"}], [{"subnet": "fd00:1::/64"}]]}}`},
+	{"net1", `{"type": "macvlan", "master": "uplink0", "optimisticDAD": true, "ipam": {"type": "host-local", "dataDir": "DIR/leases", "ranges": [
 			[{"subnet": "198.18.0.0/24", "rangeStart": "198.18.0.100", "gateway": "198.18.0.2"}], [{"subnet": "2001:db8:18::/64", "rangeStart": "2001:db8:18::100", "gateway": "2001:db8:18::2"}]]}},
-		{"type": "sbr"}]}`},
-	{"net2", `{"cniVersion": "1.1.0", "name": "storage", "plugins": [{"type": "bridge", "bridge": "cni2", "isGateway": true,
-		"ipam": {"type": "host-local", "dataDir": "DIR/leases", "ranges": [[{"subnet": "10.2.0.0/16"}], [{"subnet": "fd00:2::/64"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
-		{"type": "sbr", "keepMain": "subnet"}]}`},
+		{"type": "sbr"}`},
+	{"net2", `{"type": "bridge", "bridge": "cni2", "isGateway": true, "ipam": {"type": "host-local", "dataDir": "DIR/leases",
+			"ranges": [[{"subnet": "10.2.0.0/16"}], [{"subnet": "fd00:2::/64"}]], "routes": [{"dst": "0.0.0.0/0"}]}},
+		{"type": "sbr", "keepMain": "subnet"}`},
 }
 
-// A sbrContainer is a container with attachments to sbrNetworks.
-type sbrContainer struct {
-	pod         *pod
-	node        *testNetwork
-	lists       []*libcni.NetworkConfigList
-	attachments []*libcni.RuntimeConf
+// An sbrAttachment is an interface of the container in one of its networks.
+type sbrAttachment struct {
+	cnitest.Network
+	pod pod
 }
 
-func newSBRContainer() *sbrContainer {
+// newSBRAttachments returns the attachments of a new container to sbrNetworks.
+func newSBRAttachments() (all []sbrAttachment) {
 	GinkgoHelper()
-	c := &sbrContainer{pod: newPod("a"), node: newNetwork("1.1.0", `{"type": "bridge"}`)}
-	dir := GinkgoTB().TempDir()
-	c.node.cni = libcni.NewCNIConfigWithCacheDir([]string{nstest.Build(GinkgoTB(), "bridge", "macvlan", "host-local", "sbr")}, dir+"/cache", c.node.exec())
+	site, container := newNetwork("1.1.0", `{"type": "bridge"}`), cnitest.NewContainer("a")
 	for _, network := range sbrNetworks {
-		c.lists = append(c.lists, parseList(strings.ReplaceAll(network.list, "DIR", dir)))
-		rt := *c.pod.rt
+		a := sbrAttachment{*site.Network, *container}
+		a.SetList("1.1.0", network.ifName, network.plugins)
+		rt := *container.RT
 		rt.IfName = network.ifName
-		c.attachments = append(c.attachments, &rt)
+		a.pod.RT = &rt
+		all = append(all, a)
 	}
-	return c
-}
-
-func (c *sbrContainer) add(i int) {
-	GinkgoHelper()
-	_, err := c.node.cni.AddNetworkList(context.Background(), c.lists[i], c.attachments[i])
-	Expect(err).NotTo(HaveOccurred())
-}
-
-func (c *sbrContainer) del(i int) {
-	GinkgoHelper()
-	Expect(c.node.cni.DelNetworkList(context.Background(), c.lists[i], c.attachments[i])).To(Succeed())
-}
-
-func (c *sbrContainer) check(i int) {
-	GinkgoHelper()
-	Expect(c.node.cni.CheckNetworkList(context.Background(), c.lists[i], c.attachments[i])).To(Succeed())
+	return all
 }
 
 var _ = DescribeTable("a container with three networks, two of them with sbr, works, and DELs leave nothing", func(order ...int) {
 	nstest.LeakCheck(GinkgoTB())
-	c := newSBRContainer()
-	before := nstest.WaitStable(func() string { return nstest.Snapshot(GinkgoTB(), c.pod.NS) })
-	for i := range c.lists {
-		c.add(i)
+	attachments := newSBRAttachments()
+	state := func() string { return nstest.Snapshot(GinkgoTB(), attachments[0].pod.NS) }
+	before := nstest.WaitStable(state)
+	for _, a := range attachments {
+		Expect(a.Add(&a.pod)).To(Succeed())
 	}
-	c.expectTraffic()
+	attachments[0].expectSBRTraffic()
 	for n, i := range order {
 		for _, left := range order[n:] {
-			c.check(left)
+			Expect(attachments[left].Check(&attachments[left].pod)).To(Succeed())
 		}
-		c.del(i)
+		Expect(attachments[i].Del(&attachments[i].pod)).To(Succeed())
 	}
-	Expect(nstest.WaitEqual(before, func() string { return nstest.Snapshot(GinkgoTB(), c.pod.NS) })).To(BeEmpty())
+	Expect(nstest.WaitEqual(before, state)).To(BeEmpty())
 },
 	func(order ...int) string { return fmt.Sprintf("in the order %v", order) },
 	Entry(nil, 0, 1, 2), Entry(nil, 0, 2, 1), Entry(nil, 1, 0, 2), Entry(nil, 1, 2, 0), Entry(nil, 2, 0, 1), Entry(nil, 2, 1, 0),
 )
 
-// expectTraffic connects to the container through the macvlan from an address behind the router of that
+// expectSBRTraffic connects to the container through the macvlan from an address behind the router of that
 // segment, and from the container to others through the default network.
-func (c *sbrContainer) expectTraffic() {
+func (a *sbrAttachment) expectSBRTraffic() {
 	GinkgoHelper()
 	tb := GinkgoTB()
-	c.node.Outside.Batch(tb, "address add 203.0.113.5/32 dev uplink0", "route add 198.18.0.100/32 dev uplink0 src 203.0.113.5")
-	nstest.MustDial(tb, c.node.Outside, nstest.ServeTCP(tb, c.pod.NS, "198.18.0.100:0").String(), "203.0.113.5")
-	nstest.MustDial(tb, c.pod.NS, nstest.ServeTCP(tb, c.node.Node, "10.1.0.1:0").String(), "10.1.0.2")
-	nstest.MustDial(tb, c.pod.NS, nstest.ServeTCP(tb, c.node.Node, "10.2.0.1:0").String(), "10.2.0.2")
-	Expect(c.pod.Must(tb, "ip", "route", "get", "192.0.2.1")).To(ContainSubstring("via 10.1.0.1 dev eth0"))
-	Expect(c.pod.Must(tb, "ip", "route", "get", "192.0.2.1", "from", "10.2.0.2")).To(ContainSubstring("via 10.2.0.1 dev net2"))
+	a.Outside.Batch(tb, "address add 203.0.113.5/32 dev uplink0", "route add 198.18.0.100/32 dev uplink0 src 203.0.113.5")
+	nstest.MustDial(tb, a.Outside, nstest.ServeTCP(tb, a.pod.NS, "198.18.0.100:0").String(), "203.0.113.5")
+	nstest.MustDial(tb, a.pod.NS, nstest.ServeTCP(tb, a.Node, "10.1.0.1:0").String(), "10.1.0.2")
+	nstest.MustDial(tb, a.pod.NS, nstest.ServeTCP(tb, a.Node, "10.2.0.1:0").String(), "10.2.0.2")
+	Expect(a.pod.Must(tb, "ip", "route", "get", "192.0.2.1")).To(ContainSubstring("via 10.1.0.1 dev eth0"))
+	Expect(a.pod.Must(tb, "ip", "route", "get", "192.0.2.1", "from", "10.2.0.2")).To(ContainSubstring("via 10.2.0.1 dev net2"))
 }

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -9,11 +8,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/containernetworking/cni/libcni"
-	"github.com/containernetworking/cni/pkg/invoke"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"github.com/plumb-cni/plumb/test/cnitest"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
@@ -45,21 +43,15 @@ func (b bundle) folder() string {
 // reservations, libcni and its cache remain.
 type swapNode struct {
 	*testNetwork
-	dir          string // folder of cache, reservations and the plugins' files
-	text         string // the configuration
+	plugins      string // of the list
 	hasHostPorts bool
 	ports        int // number of allocated host ports
 }
 
-// newSwapNode returns a new node with the network. DIR in its text is replaced by a folder.
-func newSwapNode(network string) *swapNode {
+// newSwapNode returns a new node with the network, of version 1.0.0, the newest that both bundles know.
+func newSwapNode(plugins string) *swapNode {
 	GinkgoHelper()
-	tb := GinkgoTB()
-	s := &swapNode{testNetwork: &testNetwork{Site: nstest.NewSite(tb)}, dir: tb.TempDir(), hasHostPorts: strings.Contains(network, "portMappings")}
-	s.leases = filepath.Join(s.dir, "leases")
-	s.text = strings.ReplaceAll(network, "DIR", s.dir)
-	s.list = parseList(s.text)
-	return s
+	return &swapNode{testNetwork: newNetwork("1.0.0", plugins), plugins: plugins, hasHostPorts: strings.Contains(plugins, "portMappings")}
 }
 
 // use makes libcni use the plugins of the bundle.
@@ -69,28 +61,22 @@ func (s *swapNode) use(b bundle) {
 }
 
 // useFolder makes libcni use the plugins in a folder.
-func (s *swapNode) useFolder(folder string) {
-	s.cni = libcni.NewCNIConfigWithCacheDir([]string{folder}, filepath.Join(s.dir, "cache"),
-		&execOnNode{RawExec: invoke.RawExec{Stderr: GinkgoWriter}, node: s.Node})
-}
+func (s *swapNode) useFolder(folder string) { s.Use(folder, filepath.Join(s.Dir, "cache")) }
 
 // addPod returns a new pod after an ADD. Its capability arguments are a host port of its own and
 // bandwidth limits.
 func (s *swapNode) addPod(id string) *pod {
 	GinkgoHelper()
-	p := newPod(id)
+	p := cnitest.NewContainer(id)
 	s.ports++
 	port := func(protocol string) map[string]any {
 		return map[string]any{"hostPort": 8000 + s.ports, "containerPort": 80, "protocol": protocol}
 	}
-	p.rt.CapabilityArgs = map[string]any{
+	p.RT.CapabilityArgs = map[string]any{
 		"portMappings": []map[string]any{port("tcp"), port("udp")},
 		"bandwidth":    map[string]any{"ingressRate": 80000000, "ingressBurst": 8000000, "egressRate": 80000000, "egressBurst": 8000000},
 	}
-	result, err := s.cni.AddNetworkList(context.Background(), s.list, p.rt)
-	Expect(err).NotTo(HaveOccurred(), "ADD of %s", id)
-	_, err = p.readAddresses(result)
-	Expect(err).NotTo(HaveOccurred())
+	Expect(s.Add(p)).To(Succeed())
 	return p
 }
 
@@ -109,7 +95,7 @@ func (s *swapNode) addPodOfEachBundle() []*pod {
 		Eventually(func() string { return n.Must(GinkgoTB(), "ip", "-6", "address", "show", "tentative") }).Should(BeEmpty())
 	}
 	for i, p := range existing {
-		for _, addr := range p.addrs() {
+		for _, addr := range p.Addrs() {
 			s.dial(existing[1-i], nstest.ServeTCP(GinkgoTB(), p.NS, withAnyPort(addr)).String())
 		}
 		if s.hasHostPorts {
@@ -128,7 +114,7 @@ func (s *swapNode) dial(from *pod, addr string) {
 
 // serveHostPort starts servers at port 80 of the pod, to which its host port leads.
 func (s *swapNode) serveHostPort(p *pod) {
-	for _, addr := range p.addrs() {
+	for _, addr := range p.Addrs() {
 		nstest.ServeTCP(GinkgoTB(), p.NS, strings.TrimSuffix(withAnyPort(addr), ":0")+":80")
 	}
 }
@@ -136,39 +122,22 @@ func (s *swapNode) serveHostPort(p *pod) {
 // dialHostPort connects from outside to the pod's host port.
 func (s *swapNode) dialHostPort(p *pod) {
 	GinkgoHelper()
-	mapping := p.rt.CapabilityArgs["portMappings"].([]map[string]any)[0]
+	mapping := p.RT.CapabilityArgs["portMappings"].([]map[string]any)[0]
 	nstest.MustDial(GinkgoTB(), s.Outside, fmt.Sprintf("%s:%d", nstest.NodeV4, mapping["hostPort"]), nstest.OutsideV4)
-}
-
-// addrs returns the pod's addresses.
-func (p *pod) addrs() []string {
-	var all []string
-	if p.v4.IsValid() {
-		all = append(all, p.v4.String())
-	}
-	if p.v6.IsValid() {
-		all = append(all, p.v6.String())
-	}
-	return all
-}
-
-// state returns the state of the network, and the files of tuning.
-func (s *swapNode) state() string {
-	return s.testNetwork.state() + "\n" + nstest.SnapshotDir(GinkgoTB(), filepath.Join(s.dir, "tuning"))
 }
 
 // deletePod calls DEL in one of the ways in which runtimes do.
 func (s *swapNode) deletePod(p *pod, way string) error {
 	GinkgoHelper()
-	rt := *p.rt
+	rt := *p.RT
 	switch way {
 	case withoutNetns: // the namespace was deleted, as after a reboot
 		p.Remove(GinkgoTB())
 		rt.NetNS = ""
 	case withoutPrevResult: // the runtime has lost its cache
-		Expect(os.RemoveAll(filepath.Join(s.dir, "cache"))).To(Succeed())
+		Expect(os.RemoveAll(filepath.Join(s.Dir, "cache"))).To(Succeed())
 	}
-	return s.del(&rt)
+	return s.Del(&pod{NS: p.NS, RT: &rt})
 }
 
 // The ways to call DEL.
@@ -195,10 +164,8 @@ const (
 	bridgeWithoutMasq  = `{` + gatewayKeys + `, ` + ipamDualStack + `}`
 )
 
-// listOf returns a network configuration list of version 1.0.0, the newest that both bundles know.
-func listOf(plugins ...string) string {
-	return `{"cniVersion": "1.0.0", "name": "swap", "plugins": [` + strings.Join(plugins, ", ") + `]}`
-}
+// listOf returns the plugins of a list.
+func listOf(plugins ...string) string { return strings.Join(plugins, ", ") }
 
 // A swapCase is a network, and the known errors of Debian's plugins with attachments that plumb
 // made.
@@ -265,23 +232,43 @@ func swapEntries() []TableEntry {
 }
 
 var _ = Describe("a node whose plugins are replaced", func() {
-	DescribeTable("plumb checks and deletes attachments that Debian's plugins made", func(e swapCase) {
+	DescribeTable("each bundle checks and deletes attachments that the other one made, except for known errors of Debian's", func(e swapCase) {
 		s := newSwapNode(e.network)
 		existing := s.addPodOfEachBundle()
 		before := nstest.WaitStable(s.state)
+		s.use(reference)
+		expectError(s.Check(existing[0]), e.checkOwn)
 		for id, way := range ways {
-			By("a pod that is deleted " + way)
-			s.use(reference)
-			p := s.addPod(fmt.Sprint("p", id))
+			By("Debian's plugins and a pod that is deleted " + way)
 			s.use(plumb)
-			Expect(s.check(p)).To(Succeed())
+			p := s.addPod(fmt.Sprint("plumbs", id))
+			s.use(reference)
+			expectError(s.Check(p), e.check)
+			if way == withoutNetns {
+				Expect(s.deletePod(p, way)).To(Succeed())
+				s.expectLeft(before, e.leftWithoutNetns)
+			} else {
+				expectError(s.deletePod(p, way), e.del)
+				Expect(s.Del(p)).To(Succeed(), "second DEL, as all runtimes call it")
+				s.expectLeft(before, e.left)
+			}
+			s.use(plumb)
+			Expect(s.Del(p)).To(Succeed())
+			Expect(nstest.WaitEqual(before, s.state)).To(BeEmpty(), "left after plumb's DEL")
+		}
+		for id, way := range ways {
+			By("plumb and a pod that is deleted " + way)
+			s.use(reference)
+			p := s.addPod(fmt.Sprint("debians", id))
+			s.use(plumb)
+			Expect(s.Check(p)).To(Succeed())
 			Expect(s.deletePod(p, way)).To(Succeed())
 			if way == withoutPrevResult {
 				s.expectLeft(before, e.leftByPlumb)
 			} else {
 				s.expectLeft(before, nil)
 			}
-			Expect(s.del(p.rt)).To(Succeed(), "second DEL")
+			Expect(s.Del(p)).To(Succeed(), "second DEL")
 		}
 		for _, p := range existing {
 			Expect(s.deletePod(p, withEverything)).To(Succeed())
@@ -289,35 +276,9 @@ var _ = Describe("a node whose plugins are replaced", func() {
 		Expect(s.reservations()).To(BeEmpty())
 	}, swapEntries())
 
-	DescribeTable("Debian's plugins check and delete attachments that plumb made, except for known errors", func(e swapCase) {
-		s := newSwapNode(e.network)
-		existing := s.addPodOfEachBundle()
-		before := nstest.WaitStable(s.state)
-		s.use(reference)
-		expectError(s.check(existing[0]), e.checkOwn)
-		for id, way := range ways {
-			By("a pod that is deleted " + way)
-			s.use(plumb)
-			p := s.addPod(fmt.Sprint("p", id))
-			s.use(reference)
-			expectError(s.check(p), e.check)
-			if way == withoutNetns {
-				Expect(s.deletePod(p, way)).To(Succeed())
-				s.expectLeft(before, e.leftWithoutNetns)
-			} else {
-				expectError(s.deletePod(p, way), e.del)
-				Expect(s.del(p.rt)).To(Succeed(), "second DEL, as all runtimes call it")
-				s.expectLeft(before, e.left)
-			}
-			s.use(plumb)
-			Expect(s.del(p.rt)).To(Succeed())
-			Expect(nstest.WaitEqual(before, s.state)).To(BeEmpty(), "left after plumb's DEL")
-		}
-	}, swapEntries())
-
 	It("works while plumb install replaces and restores the plugins", func() {
 		s := newSwapNode(fullList)
-		bin, backup := filepath.Join(s.dir, "bin"), filepath.Join(s.dir, "backup")
+		bin, backup := filepath.Join(s.Dir, "bin"), filepath.Join(s.Dir, "backup")
 		Expect(os.CopyFS(bin, os.DirFS(reference.folder()))).To(Succeed())
 		existing := s.addPodOfEachBundle()
 		before := nstest.WaitStable(s.state)
@@ -326,9 +287,9 @@ var _ = Describe("a node whose plugins are replaced", func() {
 		old := s.addPod("old")
 		installed := s.install("--to", bin, "--from", plumb.folder(), "--backup", backup)
 		Expect(installed).To(ContainSubstring("bridge             replaced"))
-		Expect(s.check(old)).To(Succeed())
+		Expect(s.Check(old)).To(Succeed())
 		added := s.addPod("new")
-		s.dial(added, nstest.ServeTCP(GinkgoTB(), old.NS, withAnyPort(old.v4.String())).String())
+		s.dial(added, nstest.ServeTCP(GinkgoTB(), old.NS, withAnyPort(old.V4.String())).String())
 
 		restored := s.install("--to", bin, "--restore", backup)
 		for _, name := range strings.Fields("cluster-local cluster-local-etcd dummy tap") { // which Debian's version does not have
@@ -337,7 +298,7 @@ var _ = Describe("a node whose plugins are replaced", func() {
 			}
 		}
 		Expect(nstest.SnapshotDir(GinkgoTB(), bin)).To(Equal(nstest.SnapshotDir(GinkgoTB(), reference.folder())))
-		s.dial(added, nstest.ServeTCP(GinkgoTB(), old.NS, withAnyPort(old.v6.String())).String())
+		s.dial(added, nstest.ServeTCP(GinkgoTB(), old.NS, withAnyPort(old.V6.String())).String())
 		Expect(s.deletePod(added, withEverything)).To(Succeed())
 		Expect(s.deletePod(old, withEverything)).To(Succeed())
 		Expect(nstest.WaitEqual(before, s.state)).To(BeEmpty(), "left")
@@ -357,8 +318,8 @@ var _ = Describe("a node whose plugins are replaced", func() {
 		Expect(s.deletePod(p, withoutNetns)).To(Succeed())
 		s.expectLeft(before, nftElements)
 		s.use(plumb)
-		s.list = parseList(strings.Replace(s.text, `"1.0.0"`, `"1.1.0"`, 1)) // GC exists since 1.1.0
-		Expect(s.gc(existing...)).To(Succeed())
+		s.SetList("1.1.0", s.List.Name, s.plugins) // GC exists since 1.1.0
+		Expect(s.GC(existing...)).To(Succeed())
 		Expect(nstest.WaitEqual(before, s.state)).To(BeEmpty(), "left")
 	})
 })

@@ -11,6 +11,8 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	oteltrace "go.opentelemetry.io/otel/trace"
+
+	"github.com/plumb-cni/plumb/test/cnitest"
 )
 
 // A recordedSpan has the part of an OTLP span that says where it belongs.
@@ -49,8 +51,8 @@ var _ = Describe("CNI_TRACE_FILE", func() {
 		runtime := oteltrace.NewSpanContext(oteltrace.SpanContextConfig{
 			TraceID: oteltrace.TraceID{1, 2, 3}, SpanID: oteltrace.SpanID{4, 5, 6}, TraceFlags: oteltrace.FlagsSampled,
 		})
-		p := newPod("a")
-		_, err := network.cni.AddNetworkList(oteltrace.ContextWithSpanContext(context.Background(), runtime), network.list, p.rt)
+		p := cnitest.NewContainer("a")
+		_, err := network.CNI.AddNetworkList(oteltrace.ContextWithSpanContext(context.Background(), runtime), network.List, p.RT)
 		Expect(err).NotTo(HaveOccurred())
 
 		spans, calls := recordedSpans(file)
@@ -67,7 +69,7 @@ var _ = Describe("CNI_TRACE_FILE", func() {
 
 		By("a call that is not sampled")
 		Expect(os.Truncate(file, 0)).To(Succeed())
-		Expect(network.cni.CheckNetworkList(oteltrace.ContextWithSpanContext(context.Background(), runtime.WithTraceFlags(0)), network.list, p.rt)).To(Succeed())
+		Expect(network.CNI.CheckNetworkList(oteltrace.ContextWithSpanContext(context.Background(), runtime.WithTraceFlags(0)), network.List, p.RT)).To(Succeed())
 		Expect(os.ReadFile(file)).To(BeEmpty())
 	})
 })

@@ -84,12 +84,15 @@ func FaultSweep(tb TB, s Sweep) {
 	b.close()
 }
 
+// AllFaults reports whether tests inject all faults, and make all calls of which they make a sample by default.
+func AllFaults() bool { return os.Getenv("CNI_TEST_FAULTS") == "all" }
+
 // SweepStride returns the distance between the steps at which a sweep injects a fault: every step with
 // CNI_TEST_FAULTS=all, which scripts/test.sh --nightly sets, every fifth one by default, and every eighth one
 // with -short or in the virtual machine of test/vm, which is slow.
 func SweepStride() int {
 	switch {
-	case os.Getenv("CNI_TEST_FAULTS") == "all":
+	case AllFaults():
 		return 1
 	case inVM():
 		return 8

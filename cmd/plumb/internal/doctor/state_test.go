@@ -11,12 +11,11 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
-	"github.com/containernetworking/cni/pkg/invoke"
-	"github.com/containernetworking/cni/pkg/version"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/doctor"
+	"github.com/plumb-cni/plumb/test/cnitest"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
@@ -35,21 +34,6 @@ const masqueraded = `{
 }
 `
 
-// onNode is an invoke.Exec that starts plugins on a node.
-type onNode struct {
-	invoke.RawExec
-	version.PluginDecoder
-	node *nstest.NS
-}
-
-func (e *onNode) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) (out []byte, err error) {
-	err = e.node.Do(func() (err error) {
-		out, err = e.RawExec.ExecPlugin(ctx, path, stdin, environ)
-		return err
-	})
-	return out, err
-}
-
 // A usedNode is a node with containers.
 type usedNode struct {
 	*testNode
@@ -67,7 +51,7 @@ func newUsedNode() (n *usedNode, d1 *nstest.NS) {
 // attachBy writes the configuration of the network to which add attaches containers, and from which del detaches them.
 func (n *usedNode) attachBy(configuration string) {
 	GinkgoHelper()
-	n.cni = libcni.NewCNIConfigWithCacheDir([]string{n.bin()}, filepath.Join(n.dir, "cache"), &onNode{node: n.NS})
+	n.cni = cnitest.New(n.NS, filepath.Join(n.dir, "cache"), n.bin())
 	n.write("10-pods.conflist", configuration)
 }
 

@@ -1,0 +1,206 @@
+// Package cnitest calls the built executables as containerd and CRI-O do: with libcni, on a host that is a network
+// namespace. It is for suites of ginkgo.
+package cnitest
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/invoke"
+	cnitypes "github.com/containernetworking/cni/pkg/types"
+	current "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/version"
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+
+	"github.com/plumb-cni/plumb/test/nstest"
+)
+
+// onHost makes libcni start the plugins on a thread in the namespace of a host.
+type onHost struct {
+	invoke.RawExec
+	version.PluginDecoder
+	host   *nstest.NS
+	script string // starts instead of each plugin, and finds the path of the plugin in PLUGIN; empty: none
+}
+
+func (e *onHost) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) (out []byte, err error) {
+	if e.script != "" {
+		path, environ = e.script, append(environ, "PLUGIN="+path)
+	}
+	err = e.host.Do(func() (err error) {
+		out, err = e.RawExec.ExecPlugin(ctx, path, stdin, environ)
+		return err
+	})
+	return out, err
+}
+
+// New returns a libcni with this cache that calls the plugins in the directories of path on the host.
+func New(host *nstest.NS, cache string, path ...string) *libcni.CNIConfig {
+	return libcni.NewCNIConfigWithCacheDir(path, cache, newExec(host))
+}
+
+func newExec(host *nstest.NS) *onHost {
+	return &onHost{RawExec: invoke.RawExec{Stderr: GinkgoWriter}, host: host}
+}
+
+// ParseList parses a network configuration list.
+func ParseList(text string) *libcni.NetworkConfigList {
+	GinkgoHelper()
+	list, err := libcni.ConfListFromBytes([]byte(text))
+	Expect(err).NotTo(HaveOccurred())
+	return list
+}
+
+// A Network is a network configuration list on the host of a Site, and the libcni that calls its plugins.
+type Network struct {
+	nstest.Site
+	CNI  *libcni.CNIConfig
+	List *libcni.NetworkConfigList
+	Dir  string // contains all files of the plugins
+	exec *onHost
+}
+
+// NewNetwork returns a network of version 1.1.0 on a new host. plugins are the elements of the list's "plugins", in which
+// DIR stands for Dir, and the executables are those that the calls start.
+func NewNetwork(name, plugins string, executables ...string) *Network {
+	GinkgoHelper()
+	network := &Network{Site: nstest.NewSite(GinkgoTB()), Dir: filepath.Join(GinkgoTB().TempDir(), "state")}
+	network.exec = newExec(network.Node)
+	network.Use(nstest.Build(GinkgoTB(), executables...), GinkgoTB().TempDir())
+	network.SetList("1.1.0", name, plugins)
+	Expect(os.Mkdir(network.Dir, 0o755)).To(Succeed())
+	return network
+}
+
+// SetList replaces the list.
+func (network *Network) SetList(cniVersion, name, plugins string) {
+	GinkgoHelper()
+	network.List = ParseList(fmt.Sprintf(`{"cniVersion": %q, "name": %q, "plugins": [%s]}`,
+		cniVersion, name, strings.ReplaceAll(plugins, "DIR", network.Dir)))
+}
+
+// Use makes libcni call the plugins in the directory bin on the host of the Site, with this cache.
+func (network *Network) Use(bin, cache string) {
+	network.exec.host = network.Node
+	network.CNI = libcni.NewCNIConfigWithCacheDir([]string{bin}, cache, network.exec)
+}
+
+// ClearCache replaces the libcni by one with an empty cache. With its cache, libcni passes prevResult, and calls DEL in a
+// GC for the attachments that it knows.
+func (network *Network) ClearCache() {
+	network.CNI = libcni.NewCNIConfigWithCacheDir(network.CNI.Path, GinkgoTB().TempDir(), network.exec)
+}
+
+// WithoutCache calls f with an empty cache.
+func (network *Network) WithoutCache(f func() error) error {
+	withCache := network.CNI
+	defer func() { network.CNI = withCache }()
+	network.ClearCache()
+	return f()
+}
+
+// RunScript makes libcni start a shell script instead of the plugins. The script finds the path of the plugin in PLUGIN.
+func (network *Network) RunScript(text string) {
+	GinkgoHelper()
+	network.exec.script = filepath.Join(GinkgoTB().TempDir(), "script")
+	Expect(os.WriteFile(network.exec.script, []byte("#!/bin/sh -e\n"+text), 0o755)).To(Succeed())
+}
+
+// HidePrograms makes libcni start the plugins in a mount namespace without iptables, nft and the other programs of /usr/sbin.
+func (network *Network) HidePrograms() {
+	GinkgoHelper()
+	network.RunScript(`exec unshare --mount /bin/sh -ec '
+	for dir in /usr/sbin /usr/local/sbin; do mount -t tmpfs none $dir; done
+	PATH=/nonexistent
+	! command -v iptables-save nft
+	exec "$PLUGIN"'
+`)
+}
+
+// A Container is a container with one interface.
+type Container struct {
+	*nstest.NS
+	RT     *libcni.RuntimeConf
+	V4, V6 netip.Addr // of the last ADD; the zero Addr: none
+}
+
+// NewContainer returns a container that is not attached.
+func NewContainer(id string) *Container {
+	GinkgoHelper()
+	n := nstest.New(GinkgoTB()).Named(id)
+	return &Container{NS: n, RT: &libcni.RuntimeConf{ContainerID: id, NetNS: n.Path(), IfName: "eth0"}}
+}
+
+// IDOnly returns the container as a runtime names it that knows its ID and the name of its interface only.
+func (c *Container) IDOnly() *Container {
+	return &Container{NS: c.NS, RT: &libcni.RuntimeConf{ContainerID: c.RT.ContainerID, IfName: c.RT.IfName}}
+}
+
+// Addrs returns the container's addresses.
+func (c *Container) Addrs() (all []string) {
+	for _, addr := range []netip.Addr{c.V4, c.V6} {
+		if addr.IsValid() {
+			all = append(all, addr.String())
+		}
+	}
+	return all
+}
+
+// Add calls ADD and reads the container's addresses from the result.
+func (network *Network) Add(c *Container) error {
+	result, err := network.CNI.AddNetworkList(context.Background(), network.List, c.RT)
+	if err != nil {
+		return fmt.Errorf("add %s: %w", c.RT.ContainerID, err)
+	}
+	r, err := current.NewResultFromResult(result)
+	if err != nil {
+		return err
+	}
+	for _, ip := range r.IPs {
+		addr, _ := netip.AddrFromSlice(ip.Address.IP)
+		if addr = addr.Unmap(); addr.Is4() {
+			c.V4 = addr
+		} else {
+			c.V6 = addr
+		}
+	}
+	return nil
+}
+
+// AddNew returns a new container after an ADD, which must succeed.
+func (network *Network) AddNew(id string) *Container {
+	GinkgoHelper()
+	c := NewContainer(id)
+	Expect(network.Add(c)).To(Succeed())
+	return c
+}
+
+// Check calls CHECK.
+func (network *Network) Check(c *Container) error {
+	return network.CNI.CheckNetworkList(context.Background(), network.List, c.RT)
+}
+
+// Del calls DEL.
+func (network *Network) Del(c *Container) error {
+	return network.CNI.DelNetworkList(context.Background(), network.List, c.RT)
+}
+
+// Status calls STATUS.
+func (network *Network) Status() error {
+	return network.CNI.GetStatusNetworkList(context.Background(), network.List)
+}
+
+// GC calls GC with the attachments of these containers as the valid ones.
+func (network *Network) GC(valid ...*Container) error {
+	args := &libcni.GCArgs{}
+	for _, c := range valid {
+		args.ValidAttachments = append(args.ValidAttachments, cnitypes.GCAttachment{ContainerID: c.RT.ContainerID, IfName: c.RT.IfName})
+	}
+	return network.CNI.GCNetworkList(context.Background(), network.List, args)
+}
