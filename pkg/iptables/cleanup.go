@@ -96,9 +96,7 @@ func (c Cleanup) deletions(t Table) (lines []string) {
 		return nil
 	}
 	selected := c.Select(t.Rules)
-	for _, r := range selected.Rules {
-		lines = append(lines, r.Deletion())
-	}
+	lines = Deletions(selected.Rules)
 	for _, chain := range selected.Chains {
 		lines = append(lines, "-F "+chain, "-X "+chain)
 	}

@@ -49,21 +49,10 @@ type Tool struct {
 	Node    *ns.Handle
 	Family  nft.Family
 	Variant Variant
-	// Wait is how long a program waits for /run/xtables.lock, the lock that all iptables
-	// programs share. Fractions of a second are dropped. Zero means LockWait.
-	Wait time.Duration
 }
 
 // Name returns the name of the program for the family, for errors.
 func (t Tool) Name() string { return Name(t.Family) }
-
-// wait returns Wait or its default.
-func (t Tool) wait() time.Duration {
-	if t.Wait == 0 {
-		return LockWait
-	}
-	return t.Wait
-}
 
 // runLimit is how long a program may run after it has acquired the lock.
 const runLimit = 10 * time.Second
@@ -81,8 +70,7 @@ func (t Tool) Restore(description, script string) error {
 	if err != nil {
 		return err
 	}
-	seconds := strconv.Itoa(int(t.wait().Seconds()))
-	_, err = t.run(description, script, program, "--noflush", "--wait", seconds)
+	_, err = t.run(description, script, program, "--noflush", "--wait", strconv.Itoa(int(LockWait.Seconds())))
 	return err
 }
 
@@ -146,7 +134,7 @@ var ErrRefused = errors.New("refused")
 
 // run runs a program and explains its error.
 func (t Tool) run(description, stdin, program string, args ...string) (string, error) {
-	p := Program{Path: program, Args: args, Stdin: stdin, Limit: t.wait() + runLimit}
+	p := Program{Path: program, Args: args, Stdin: stdin, Limit: LockWait + runLimit}
 	out, err := p.Run(t.Node, filepath.Base(program)+": "+description)
 	return out, explain(err)
 }
@@ -164,7 +152,7 @@ func explain(err error) error {
 	if !errors.As(err, &exit) {
 		return err
 	}
-	switch exit.Status {
+	switch exit.ExitCode() {
 	case otherProblem:
 		return fmt.Errorf("%w: %w", err, ErrRefused)
 	case parameterProblem: // a chain, a match or an option that does not exist
@@ -175,43 +163,33 @@ func explain(err error) error {
 	return err
 }
 
-// HasLegacyTable reports whether the namespace has the legacy table of that name, such as "nat".
-// Only the Legacy programs can list the rules of that table. HasLegacyTable itself runs no program.
-// It returns false if the kernel does not support legacy tables, or if the process may not read
-// their list: under a rootless runtime that created the network namespace before the uid_map was
-// written, the list belongs to a user who is not mapped (xt_proto_init in the kernel's
-// net/netfilter/x_tables.c).
-func HasLegacyTable(node *ns.Handle, f nft.Family, table string) (bool, error) {
+// LegacyTool returns the Tool for the legacy table of that name, such as "nat", if the namespace has that table. It runs no
+// program. found is also false if the programs for the table are not installed, because plumb cannot have made rules in it without
+// them, if the kernel does not support legacy tables, or if the process may not read their list: under a rootless runtime that
+// created the network namespace before the uid_map was written, the list belongs to a user who is not mapped (xt_proto_init in the
+// kernel's net/netfilter/x_tables.c).
+func LegacyTool(node *ns.Handle, f nft.Family, table string) (t Tool, found bool, err error) {
 	// /proc/net shows the namespace of the process's main thread, not of this thread.
 	path := "/proc/thread-self/net/ip_tables_names"
 	if f == nft.IPv6 {
 		path = "/proc/thread-self/net/ip6_tables_names"
 	}
 	var names []byte
-	err := node.Step("read "+path, func() error {
+	err = node.Step("read "+path, func() error {
 		return node.Do(func() (err error) {
 			names, err = os.ReadFile(path)
 			return err
 		})
 	})
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("look for tables of iptables-legacy: %w", err)
-	}
-	return slices.Contains(strings.Fields(string(names)), table), nil
-}
-
-// LegacyTool returns the Tool for the legacy table of that name (see HasLegacyTable). found is false
-// if there is no such table. It is also false if the programs for it are not installed: without
-// them, plumb cannot have made rules in that table.
-func LegacyTool(node *ns.Handle, f nft.Family, table string) (t Tool, found bool, err error) {
-	if exists, err := HasLegacyTable(node, f, table); !exists || err != nil {
-		return Tool{}, false, err
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission):
+		return Tool{}, false, nil
+	case err != nil:
+		return Tool{}, false, fmt.Errorf("look for tables of iptables-legacy: %w", err)
 	}
 	for _, v := range []Variant{Legacy, Default} { // before 1.8, iptables had only legacy tables and no variants
-		if t = (Tool{Node: node, Family: f, Variant: v}); t.CheckInstalled() == nil {
+		t = Tool{Node: node, Family: f, Variant: v}
+		if slices.Contains(strings.Fields(string(names)), table) && t.CheckInstalled() == nil {
 			return t, true, nil
 		}
 	}

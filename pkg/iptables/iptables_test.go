@@ -48,8 +48,8 @@ func TestRestoreMakesAllChangesOrNone(t *testing.T) {
 			if !slices.Equal(got, want) {
 				t.Errorf("the saved rule has the words %q, want %q", got, want)
 			}
-			if used, err := HasLegacyTable(tool.Node, nft.IPv4, "nat"); err != nil || used != (v == Legacy) {
-				t.Errorf("HasLegacyTable of nat = %v, %v, want %v", used, err, v == Legacy)
+			if _, found, err := LegacyTool(tool.Node, nft.IPv4, "nat"); err != nil || found != (v == Legacy) {
+				t.Errorf("LegacyTool of nat = %v, %v, want %v", found, err, v == Legacy)
 			}
 		})
 	}
@@ -59,7 +59,7 @@ func TestProgramReturnsWhyItFailed(t *testing.T) {
 	node, shell := newTool(t, Default).Node, Program{Path: "/bin/sh", Args: []string{"-c", "read line; echo $line; echo two words >&2; exit 3"}, Stdin: "in\n", Limit: time.Minute}
 	_, err := shell.Run(node, "run sh")
 	var exit *ExitError
-	if !errors.As(err, &exit) || exit.Status != 3 || err.Error() != "run sh: exit status 3: two words" {
+	if !errors.As(err, &exit) || exit.ExitCode() != 3 || err.Error() != "run sh: exit status 3: two words" {
 		t.Errorf("the error is %v, want an ExitError with status 3 and what the program wrote to stderr", err)
 	}
 	shell.Args[1] = "read line; echo $line"
@@ -110,8 +110,12 @@ func TestRestoreReturnsTryAgainIfLockIsHeld(t *testing.T) {
 		t.Fatal(err)
 	}
 	tool := newTool(t, Legacy)
-	tool.Wait = time.Second
-	expectCode(t, tool.Restore("add", "*nat\n-N A\nCOMMIT\n"), types.CodeTryAgain)
+	program, err := tool.program("restore")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = tool.run("add", "*nat\n-N A\nCOMMIT\n", program, "--noflush", "--wait", "1")
+	expectCode(t, err, types.CodeTryAgain)
 }
 
 func TestErrorNamesMissingProgram(t *testing.T) {

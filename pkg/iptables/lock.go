@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LockWait is how long a call waits for other calls and programs that change the rules. It is as long
+// LockWait is how long a call waits for other calls and programs that change the rules, and for /run/xtables.lock. It is as long
 // as calls for the same attachment wait for each other, because on a starved node the holder of the
 // lock may not run for many seconds.
 const LockWait = time.Minute

@@ -2,7 +2,6 @@ package iptables
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -24,19 +23,14 @@ type Program struct {
 	Limit time.Duration // how long it may run
 }
 
-// An ExitError is the error of a program that failed.
-type ExitError struct {
-	Status int    // the exit status; -1: a signal killed the program
-	Text   string // the status and what the program wrote to stderr, in one line
-}
-
-func (e *ExitError) Error() string { return e.Text }
+// An ExitError says that a program failed.
+type ExitError = exec.ExitError
 
 // Run runs the program in the namespace and returns what it wrote to stdout. The text step names
 // the run in errors and in the trace.
 //
-// The error matches an *ExitError if the program failed, and has types.CodeTryAgain if it ran
-// longer than its limit and was killed.
+// The error matches an *ExitError if the program failed, and contains what it wrote to stderr, in one line. The error has
+// types.CodeTryAgain if the program ran longer than its limit and was killed.
 //
 // A new process is in the namespace of the thread that forks it. If the plugin is killed, the
 // kernel kills the program too (PR_SET_PDEATHSIG). Otherwise the program could make its changes
@@ -57,15 +51,14 @@ func (p Program) Run(node *ns.Handle, step string) (stdout string, err error) {
 			return cmd.Run()
 		})
 	})
-	var exit *exec.ExitError
+	text := strings.Join(strings.Fields(errOut.String()), " ")
 	switch {
 	case err == nil:
 		return out.String(), nil
 	case ctx.Err() != nil:
 		return "", types.Errorf(types.CodeTryAgain, "%s: the program still ran after %s and was killed: %w", step, p.Limit, err)
-	case errors.As(err, &exit):
-		text := strings.Join(append([]string{exit.Error() + ":"}, strings.Fields(errOut.String())...), " ")
-		err = &ExitError{Status: exit.ExitCode(), Text: strings.TrimSuffix(text, ":")}
+	case text != "":
+		err = fmt.Errorf("%w: %s", err, text)
 	}
 	return "", fmt.Errorf("%s: %w", step, err)
 }

@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -30,6 +31,16 @@ type Table struct {
 
 // HasChain reports whether the table has a chain of that name.
 func (t Table) HasChain(name string) bool { return slices.Contains(t.Chains, name) }
+
+// NewChains returns the lines of a script that add the chains that the table lacks.
+func (t Table) NewChains(names ...string) (lines []string) {
+	for _, name := range names {
+		if !t.HasChain(name) {
+			lines = append(lines, "-N "+name)
+		}
+	}
+	return lines
+}
 
 // Parse parses what Save returned.
 func Parse(saved string) Table {
@@ -66,7 +77,7 @@ func parseRule(line string) Rule {
 			i = len(words) // the rest are options of the target
 		case words[i] == "-m" && value == "comment":
 		case words[i] == "-s" && words[i-1] != "!":
-			r.Source = parsePrefix(value)
+			r.Source, _ = netip.ParsePrefix(value)
 			fallthrough
 		default:
 			matches = append(matches, words[i])
@@ -76,16 +87,6 @@ func parseRule(line string) Rule {
 	}
 	r.Matches = strings.Join(matches, " ")
 	return r
-}
-
-// parsePrefix returns the prefix of a text. An address is a prefix of full length. If the text
-// is neither, the prefix is invalid.
-func parsePrefix(s string) netip.Prefix {
-	if a, err := netip.ParseAddr(s); err == nil {
-		return netip.PrefixFrom(a, a.BitLen())
-	}
-	p, _ := netip.ParsePrefix(s)
-	return p
 }
 
 // ReadNFT returns the rules of some chains of a table in nf_tables, or of all chains if none is
@@ -136,8 +137,22 @@ func (r Rule) Addition() string {
 	return "-A " + strings.Join(quoted[1:], " ")
 }
 
+// Insertion returns the line of a script that inserts a rule from Parse into its chain, at this position from 1.
+func (r Rule) Insertion(position int) string {
+	_, rest, _ := strings.Cut(strings.TrimPrefix(r.Addition(), "-A "), " ")
+	return fmt.Sprintf("-I %s %d %s", r.Chain, position, rest)
+}
+
 // Deletion returns the line of a script that deletes a rule from Parse.
 func (r Rule) Deletion() string { return "-D" + strings.TrimPrefix(r.Addition(), "-A") }
+
+// Deletions returns the lines of a script that delete rules from Parse.
+func Deletions(rules []Rule) (lines []string) {
+	for _, r := range rules {
+		lines = append(lines, r.Deletion())
+	}
+	return lines
+}
 
 // Script returns a script for Restore that executes the lines on a table. Without lines, the
 // script is empty.

@@ -48,7 +48,7 @@ func add(r *skel.Request) (*types.Result, error) {
 		return nil, err
 	}
 	p := &portMap{r: r, conf: conf, ips: addresses(prev, r.IfName)}
-	if len(p.endpoints()) == 0 {
+	if len(p.translations()) == 0 {
 		p.warnNothingMapped()
 		return prev, p.restoreGuard(prev)
 	}
@@ -56,8 +56,10 @@ func add(r *skel.Request) (*types.Result, error) {
 	if err := p.findLocalnetDevice(); err != nil {
 		return nil, err
 	}
-	p.warnNoLocalnet()
-	if err := p.addRules(); err != nil {
+	if p.localnetDevice == "" && p.mapsLocalhost() {
+		p.r.Warn("host ports do not answer at 127.0.0.1: no virtual interface of the node leads to %s", p.ips[0].Addr())
+	}
+	if err := p.useBackend(p.addNFT, p.addIPTables); err != nil {
 		return nil, err
 	}
 	return prev, p.deleteStaleFlows()
@@ -76,9 +78,6 @@ func addresses(prev *types.Result, ifName string) []netip.Prefix {
 	}
 	return out
 }
-
-// addRules adds the mappings to the backend.
-func (p *portMap) addRules() error { return p.useBackend(p.addNFT, p.addIPTables) }
 
 // useBackend calls the function for the backend. If the configuration does not name a backend, it is
 // nftables, or iptables if the kernel lacks nf_tables or NAT in the inet family (Linux 5.2).

@@ -74,9 +74,9 @@ func fill(node *nstest.NS, n int) error {
 			owner := types.Attachment{Network: "net1", ContainerID: fmt.Sprintf("%064x", at), IfName: "eth0"}
 			to, comment := netip.MustParseAddr(pod4), nft.Owner(owner)
 			s := endpoint{nft.IPv4, netip.IPv4Unspecified(), tcp, uint16(10000 + at)}
-			target, policy := s.refs()
-			tx.AddElement(table(), target.Set, nft.Element{Key: s.key(), Data: nft.Concat(nft.AddrKey(to), nft.PortKey(80)), Comment: comment})
-			tx.AddElement(table(), policy.Set, nft.Element{Key: s.key(), Jump: "setmark/net1/10.9.0.0/24", Comment: comment})
+			target, chain := s.claim().Elements[0], s.claim().Elements[1]
+			tx.AddElement(table(), target.Set, nft.Element{Key: target.Key, Data: nft.Concat(nft.AddrKey(to), nft.PortKey(80)), Comment: comment})
+			tx.AddElement(table(), chain.Set, nft.Element{Key: chain.Key, Jump: "setmark/net1/10.9.0.0/24", Comment: comment})
 		}
 		err = c.Commit("fill", &tx)
 	}

@@ -67,7 +67,7 @@ func (p *portMap) checkIPTablesIfUsed(c *nft.Conn) error {
 	for _, ip := range p.ips {
 		f := nft.FamilyOf(ip.Addr())
 		mayExist = mayExist || c.CheckChain(nft.Table{Family: f, Name: iptables.NAT}, name) == nil
-		exists, err := iptables.HasLegacyTable(p.r.Node, f, iptables.NAT)
+		_, exists, err := iptables.LegacyTool(p.r.Node, f, iptables.NAT)
 		mayExist = mayExist || err == nil && exists
 	}
 	if !mayExist {

@@ -39,34 +39,9 @@ func unspecified(f nft.Family) netip.Addr {
 	return netip.IPv4Unspecified()
 }
 
-// protoPortSize is the size in bytes of the concatenation of a protocol and a port.
-const protoPortSize = 8
-
-// addrSize returns the size of an address in bytes.
-func addrSize(f nft.Family) int { return len(nft.AddrKey(unspecified(f))) }
-
-// key returns the key of the endpoint in hostportMap or hostportMapIP.
-func (e endpoint) key() nft.Key {
-	port := nft.Concat(nft.ProtoKey(uint8(e.proto)), nft.PortKey(e.port))
-	if e.hostIP.IsUnspecified() {
-		return port
-	}
-	return nft.Concat(nft.AddrKey(e.hostIP), port)
-}
-
-// refs returns where the two elements of the endpoint are. The value of target is the address and port
-// of the container to which packets are sent. chain is optional: it jumps to a chain that packets go
-// through first.
-func (e endpoint) refs() (target, chain nft.ElementRef) {
-	key := e.key()
-	if e.hostIP.IsUnspecified() {
-		return nft.ElementRef{Set: hostportMap(e.family), Key: key}, nft.ElementRef{Set: chainMap(e.family), Key: key}
-	}
-	return nft.ElementRef{Set: hostportMapIP(e.family), Key: key}, nft.ElementRef{Set: chainMapIP(e.family), Key: key}
-}
-
-// endpointAt returns the endpoint whose target has this key in this map. It is the inverse of refs.
+// endpointAt returns the endpoint whose target has this key in this map. It is the inverse of claim.
 func endpointAt(f nft.Family, set string, key nft.Key) endpoint {
+	const protoPortSize = 8 // the size in bytes of the concatenation of a protocol and a port
 	hostIP := unspecified(f)
 	if set == hostportMapIP(f) {
 		hostIP, key = key[:len(key)-protoPortSize].Addr(), key[len(key)-protoPortSize:]
@@ -96,7 +71,8 @@ func (p *portMap) claims() []claims.Claim {
 // families of the container's addresses or, if these are not known, in both. Their elements have only keys.
 func (p *portMap) formerClaims() (all []claims.Claim) {
 	for _, f := range nft.Families() {
-		if !p.mayHaveFamily(f) {
+		hasFamily := func(ip netip.Prefix) bool { return nft.FamilyOf(ip.Addr()) == f }
+		if len(p.ips) > 0 && !slices.ContainsFunc(p.ips, hasFamily) {
 			continue
 		}
 		for _, m := range p.conf.mappingsOf(f) {
@@ -106,13 +82,19 @@ func (p *portMap) formerClaims() (all []claims.Claim) {
 	return all
 }
 
-// claim returns the claim to the endpoint. Its elements have only keys.
+// claim returns the claim to the endpoint. Its elements have only keys. The value of the first is the address and port of the
+// container to which packets are sent. The second is optional: it jumps to a chain that packets go through first.
 func (e endpoint) claim() claims.Claim {
-	target, chain := e.refs()
+	key := nft.Concat(nft.ProtoKey(uint8(e.proto)), nft.PortKey(e.port))
+	target, chain := hostportMap(e.family), chainMap(e.family)
+	if !e.hostIP.IsUnspecified() {
+		key = nft.Concat(nft.AddrKey(e.hostIP), key)
+		target, chain = hostportMapIP(e.family), chainMapIP(e.family)
+	}
 	return claims.Claim{
 		Description:  e,
 		PerContainer: true,
-		Elements:     []nft.SetElement{{Set: target.Set, Element: nft.Element{Key: target.Key}}, {Set: chain.Set, Element: nft.Element{Key: chain.Key}}},
+		Elements:     []nft.SetElement{{Set: target, Element: nft.Element{Key: key}}, {Set: chain, Element: nft.Element{Key: key}}},
 	}
 }
 

@@ -21,16 +21,16 @@ func (p protocol) keepsFlows() bool { return p == udp || p == sctp }
 // are for. ADD calls it: these connections lead to another container, or to the node itself.
 func (p *portMap) deleteStaleFlows() error {
 	var flows []nl.Flow
-	for _, e := range p.endpoints() {
-		if !e.proto.keepsFlows() {
+	for _, t := range p.translations() {
+		if !t.proto.keepsFlows() {
 			continue
 		}
-		addrs, err := p.nodeAddrsOf(e)
+		addrs, err := p.nodeAddrsOf(t.endpoint)
 		if err != nil {
 			return err
 		}
 		for _, a := range addrs {
-			flows = append(flows, nl.Flow{Proto: uint8(e.proto), OrigDst: a, OrigPort: e.port})
+			flows = append(flows, nl.Flow{Proto: uint8(t.proto), OrigDst: a, OrigPort: t.port})
 		}
 	}
 	return attach.DeleteFlows(p.r.Node, flows...)
@@ -59,12 +59,7 @@ func (p *portMap) nodeAddrsOf(e endpoint) ([]netip.Addr, error) {
 // deleteFlows deletes the connections to the container through the deleted translations, and through
 // the mappings of this call, which may have been in iptables rules. DEL calls it.
 func (p *portMap) deleteFlows(deleted []translation) error {
-	for _, ip := range p.ips {
-		f := nft.FamilyOf(ip.Addr())
-		for _, m := range p.conf.mappingsOf(f) {
-			deleted = append(deleted, translation{m.endpoint(f), netip.AddrPortFrom(ip.Addr(), m.containerPort)})
-		}
-	}
+	deleted = append(deleted, p.translations()...)
 	var flows []nl.Flow
 	seen := make(map[translation]bool, len(deleted))
 	for _, t := range deleted {

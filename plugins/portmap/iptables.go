@@ -86,20 +86,16 @@ func (p *portMap) guardTest(ip netip.Prefix) string {
 	return iptables.Script("raw", "-C "+rule)
 }
 
-// addGuard adds guardRule if it is missing.
-func (p *portMap) addGuard(tool iptables.Tool) error {
-	err := tool.Restore("look for the guard of localhost", iptables.Script("raw", "-C "+p.guardRule()))
-	if errors.Is(err, iptables.ErrRefused) {
-		return tool.Restore("add the guard of localhost", iptables.Script("raw", "-A "+p.guardRule()))
-	}
-	return err
+// lookForGuard returns an error that matches iptables.ErrRefused if guardRule is missing.
+func (p *portMap) lookForGuard(tool iptables.Tool) error {
+	return tool.Restore("look for the guard of localhost", iptables.Script("raw", "-C "+p.guardRule()))
 }
 
-// checkGuard returns an error if guardRule is missing. The reference plugin does not make the rule.
-func (p *portMap) checkGuard(tool iptables.Tool) error {
-	err := tool.Restore("look for the guard of localhost", iptables.Script("raw", "-C "+p.guardRule()))
+// addGuard adds guardRule if it is missing.
+func (p *portMap) addGuard(tool iptables.Tool) error {
+	err := p.lookForGuard(tool)
 	if errors.Is(err, iptables.ErrRefused) {
-		return fmt.Errorf("table raw of %s has no rule -A %s: other hosts and containers can reach 127.0.0.1 of the node", tool.Name(), p.guardRule())
+		return tool.Restore("add the guard of localhost", iptables.Script("raw", "-A "+p.guardRule()))
 	}
 	return err
 }
@@ -110,10 +106,8 @@ func (p *portMap) checkGuard(tool iptables.Tool) error {
 func (p *portMap) additions(table iptables.Table, ip netip.Prefix) []string {
 	name := chainName(p.owner())
 	lines := p.sharedAdditions(table)
-	lines = append(lines, deletions(p.present(table.Rules, ip))...)
-	if !table.HasChain(name) {
-		lines = append(lines, "-N "+name)
-	}
+	lines = append(lines, iptables.Deletions(p.present(table.Rules, ip))...)
+	lines = append(lines, table.NewChains(name)...)
 	if isMark := func(r iptables.Rule) bool { return r.Line == p.guardedMark() }; p.guardTest(ip) != "" && !slices.ContainsFunc(table.Rules, isMark) {
 		lines = append(lines, p.guardedMark())
 	}
@@ -143,23 +137,15 @@ func (p *portMap) present(rules []iptables.Rule, ip netip.Prefix) []iptables.Rul
 	})(rules).Rules
 }
 
-// deletions returns the lines that delete the rules.
-func deletions(rules []iptables.Rule) (lines []string) {
-	for _, r := range rules {
-		lines = append(lines, r.Deletion())
-	}
-	return lines
-}
-
 // removals returns the lines that delete what additions has added, and add again what it has replaced.
 func (p *portMap) removals(table, before iptables.Table, ip netip.Prefix) []string {
-	lines := deletions(p.present(table.Rules, ip))
+	lines := iptables.Deletions(p.present(table.Rules, ip))
 	for _, r := range p.present(before.Rules, ip) {
-		line := r.Addition()
-		if r.Chain == dnatChain { // the newest entry comes first
-			line = strings.Replace(line, "-A "+dnatChain, "-I "+dnatChain+" 1", 1)
+		if r.Chain == dnatChain {
+			lines = append(lines, r.Insertion(1)) // the newest entry comes first
+		} else {
+			lines = append(lines, r.Addition())
 		}
-		lines = append(lines, line)
 	}
 	if name := chainName(p.owner()); !before.HasChain(name) && table.HasChain(name) {
 		lines = append(lines, "-F "+name, "-X "+name)
@@ -170,12 +156,7 @@ func (p *portMap) removals(table, before iptables.Table, ip netip.Prefix) []stri
 // sharedAdditions returns the lines that add the missing shared chains and rules. They also delete
 // duplicates of shared rules, which concurrent calls of other programs can make.
 func (p *portMap) sharedAdditions(table iptables.Table) []string {
-	var lines []string
-	for _, name := range p.sharedChains() {
-		if !table.HasChain(name) {
-			lines = append(lines, "-N "+name)
-		}
-	}
+	lines := table.NewChains(p.sharedChains()...)
 	for _, rule := range p.sharedRules() {
 		line := "-A " + rule.chain + " " + rule.spec
 		count := 0
@@ -298,8 +279,12 @@ func (p *portMap) checkTable(tool iptables.Tool, ip netip.Prefix) error {
 		}
 	}
 	name := chainName(p.owner())
-	if lines[p.guardedMark()] && p.guardTest(ip) != "" {
-		errs = append(errs, p.checkGuard(tool))
+	if lines[p.guardedMark()] && p.guardTest(ip) != "" { // the reference plugin adds neither
+		err := p.lookForGuard(tool)
+		if errors.Is(err, iptables.ErrRefused) {
+			err = fmt.Errorf("table raw of %s has no rule -A %s: other hosts and containers can reach 127.0.0.1 of the node", tool.Name(), p.guardRule())
+		}
+		errs = append(errs, err)
 	}
 	for _, m := range p.conf.mappingsOf(nft.FamilyOf(ip.Addr())) {
 		if holder := p.otherHolder(rules, m); holder != "" {

@@ -13,33 +13,35 @@ import (
 // This file finds the rules that the iptables backend or the reference plugin made for an
 // attachment.
 
-// ownCleanup returns the Cleanup for the owner's rules in table nat.
+// ownCleanup returns the Cleanup for the chain of the owner's container and the jumps to it. If addresses are known, and no rule in
+// the chain mentions one of them, the chain is for another interface of the container, and stays.
 func ownCleanup(owner types.Attachment, ips []netip.Prefix) iptables.Cleanup {
 	name := chainName(owner)
-	return iptables.Cleanup{
-		Required: name,
-		Chains:   []string{dnatChain, name},
-		Select:   func(rules []iptables.Rule) iptables.Selection { return ownRules(rules, owner, ips) },
-	}
+	return iptables.Cleanup{Required: name, Chains: []string{dnatChain, name}, Select: func(rules []iptables.Rule) (own iptables.Selection) {
+		inChain := iptables.Where(func(r iptables.Rule) bool { return r.Chain == name })(rules).Rules
+		if len(ips) > 0 && len(inChain) > 0 && !slices.ContainsFunc(inChain, mentions(ips)) {
+			return own
+		}
+		return iptables.Selection{Rules: jumps(rules, name), Chains: []string{name}}
+	}}
 }
 
-// staleCleanup returns the Cleanup for the rules of the network's containers of which keep has no attachment.
+// staleCleanup returns the Cleanup for the chains of the network's containers of which keep has no attachment, and the jumps to
+// them.
 func staleCleanup(network string, keep types.Set) iptables.Cleanup {
-	return iptables.Cleanup{
-		Required: dnatChain,
-		Select:   func(rules []iptables.Rule) iptables.Selection { return staleRules(rules, network, keep) },
-	}
-}
-
-// ownRules selects the chain of the owner's container and the jumps to it. If addresses are known, and no rule in the
-// chain mentions one of them, the chain is for another interface of the container, and ownRules selects nothing.
-func ownRules(rules []iptables.Rule, owner types.Attachment, ips []netip.Prefix) (own iptables.Selection) {
-	name := chainName(owner)
-	inChain := iptables.Where(func(r iptables.Rule) bool { return r.Chain == name })(rules).Rules
-	if len(ips) > 0 && len(inChain) > 0 && !slices.ContainsFunc(inChain, mentions(ips)) {
-		return own
-	}
-	return iptables.Selection{Rules: jumps(rules, name), Chains: []string{name}}
+	return iptables.Cleanup{Required: dnatChain, Select: func(rules []iptables.Rule) (stale iptables.Selection) {
+		seen := map[string]bool{} // chains
+		for a := range keep {
+			seen[chainName(a)] = true
+		}
+		for _, r := range rules {
+			if r.Chain == dnatChain && !seen[r.Jump] && strings.HasPrefix(r.Jump, chainPrefix) && isOfNetwork(r.Comment, network) {
+				seen[r.Jump] = true
+				stale.Rules, stale.Chains = append(stale.Rules, jumps(rules, r.Jump)...), append(stale.Chains, r.Jump)
+			}
+		}
+		return stale
+	}}
 }
 
 // mentions returns a function that reports whether a rule mentions one of the addresses.
@@ -52,21 +54,6 @@ func mentions(ips []netip.Prefix) func(r iptables.Rule) bool {
 // jumps returns the rules that jump to the chain.
 func jumps(rules []iptables.Rule, chain string) []iptables.Rule {
 	return iptables.Where(func(r iptables.Rule) bool { return r.Jump == chain })(rules).Rules
-}
-
-// staleRules selects the chains of the network's containers of which keep has no attachment, and the jumps to them.
-func staleRules(rules []iptables.Rule, network string, keep types.Set) (stale iptables.Selection) {
-	seen := map[string]bool{} // chains
-	for a := range keep {
-		seen[chainName(a)] = true
-	}
-	for _, r := range rules {
-		if r.Chain == dnatChain && !seen[r.Jump] && strings.HasPrefix(r.Jump, chainPrefix) && isOfNetwork(r.Comment, network) {
-			seen[r.Jump] = true
-			stale.Rules, stale.Chains = append(stale.Rules, jumps(rules, r.Jump)...), append(stale.Chains, r.Jump)
-		}
-	}
-	return stale
 }
 
 // referenceTable returns a table of the reference plugin's nftables backend.

@@ -69,14 +69,6 @@ func (p *portMap) ensureLocalnet() error {
 	return sysctl.Ensure(p.r.Node, routeLocalnet(p.localnetDevice, "1"))
 }
 
-// warnNoLocalnet writes a warning if host ports do not answer at 127.0.0.1 although a mapping is for
-// that address.
-func (p *portMap) warnNoLocalnet() {
-	if p.localnetDevice == "" && p.mapsLocalhost() {
-		p.r.Warn("host ports do not answer at 127.0.0.1: no virtual interface of the node leads to %s", p.ips[0].Addr())
-	}
-}
-
 // checkLocalnet returns an error if route_localnet is not 1. If the route to the container leads through an interface
 // that is not in prev, the error names the route: to set route_localnet of that interface would not help.
 func (p *portMap) checkLocalnet(prev *types.Result) error {
@@ -115,17 +107,12 @@ func (p *portMap) restoreGuard(prev *types.Result) error {
 			return err
 		}
 		p.localnetDevice = i.Name
-		return p.ensureGuard()
+		return p.useBackend(
+			func(c *nft.Conn) error { return c.Ensure(guardLayout()) },
+			func() error { return p.addGuard(p.tool(nft.IPv4)) },
+		)
 	}
 	return nil
-}
-
-// ensureGuard adds the guard of 127/8.
-func (p *portMap) ensureGuard() error {
-	return p.useBackend(
-		func(c *nft.Conn) error { return c.Ensure(guardLayout()) },
-		func() error { return p.addGuard(p.tool(nft.IPv4)) },
-	)
 }
 
 // findUnguarded returns a warning that names the virtual interfaces with route_localnet if the host has neither LocalnetGuard nor
@@ -135,7 +122,7 @@ func (p *portMap) findUnguarded(c *nft.Conn) (warning string, err error) {
 	if err != nil || len(damaged) == 0 {
 		return "", err
 	}
-	if legacy, err := iptables.HasLegacyTable(p.r.Node, nft.IPv4, "raw"); legacy || err != nil {
+	if _, legacy, err := iptables.LegacyTool(p.r.Node, nft.IPv4, "raw"); legacy || err != nil {
 		return "", err
 	}
 	rules, err := c.Rules(nft.Table{Family: nft.IPv4, Name: "raw"}, "PREROUTING")

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"github.com/plumb-cni/plumb/pkg/claims"
 	"github.com/plumb-cni/plumb/pkg/nft"
@@ -53,18 +52,6 @@ func (p *portMap) ensureChains(c *nft.Conn) error {
 	return nil
 }
 
-// endpoints returns the endpoints of all mappings.
-func (p *portMap) endpoints() []endpoint {
-	var all []endpoint
-	for _, ip := range p.ips {
-		f := nft.FamilyOf(ip.Addr())
-		for _, m := range p.conf.mappingsOf(f) {
-			all = append(all, m.endpoint(f))
-		}
-	}
-	return all
-}
-
 func (e endpoint) String() string {
 	if e.hostIP.IsUnspecified() {
 		return fmt.Sprintf("host port %d/%s of IP version %s", e.port, e.proto, version(e.family))
@@ -76,6 +63,17 @@ func (e endpoint) String() string {
 type translation struct {
 	endpoint
 	target netip.AddrPort
+}
+
+// translations returns the translations of all mappings.
+func (p *portMap) translations() (all []translation) {
+	for _, ip := range p.ips {
+		f := nft.FamilyOf(ip.Addr())
+		for _, m := range p.conf.mappingsOf(f) {
+			all = append(all, translation{m.endpoint(f), netip.AddrPortFrom(ip.Addr(), m.containerPort)})
+		}
+	}
+	return all
 }
 
 // deleteNFT deletes what the attachment has in nf_tables: its elements, and rules of iptables-nft and of the reference
@@ -108,17 +106,11 @@ func translationsOf(elements []nft.SetElement) []translation {
 // parseTarget parses the data of a target: address and port of the container. It returns the zero
 // value if the data is too short.
 func parseTarget(f nft.Family, k nft.Key) netip.AddrPort {
-	size := addrSize(f)
+	size := len(nft.AddrKey(unspecified(f)))
 	if len(k) < size+2 {
 		return netip.AddrPort{}
 	}
 	return netip.AddrPortFrom(k[:size].Addr(), uint16(k[size])<<8|uint16(k[size+1]))
-}
-
-// mayHaveFamily reports whether the container may have an address of the family. It returns false
-// if addresses of the container are known, but none of the family.
-func (p *portMap) mayHaveFamily(f nft.Family) bool {
-	return len(p.ips) == 0 || slices.ContainsFunc(p.ips, func(ip netip.Prefix) bool { return nft.FamilyOf(ip.Addr()) == f })
 }
 
 // checkNFT returns an error that names each element or chain that is missing, damaged or belongs to

@@ -257,16 +257,6 @@ var _ = Describe("portmap", func() {
 		Expect(b.elements()).To(BeEmpty())
 	})
 
-	It("DEL without mappings and prevResult deletes all elements", func() {
-		var ports []string
-		for port := range 40 {
-			ports = append(ports, portMapping(9000+port, 80, overTCP))
-		}
-		ok(b.call("one", conf("", ports...)), "ADD")
-		ok(b.call("one", minimalConfig("net1")), "DEL")
-		Expect(b.elements()).To(BeEmpty())
-	})
-
 	It("ADD takes over two of four ports, and names the former holder of each", func() {
 		former := b.call("former", conf("", portMapping(9001, 80, overTCP), portMapping(9003, 80, overTCP)))
 		ok(former, "ADD")
@@ -362,21 +352,6 @@ var _ = Describe("portmap", func() {
 		ok(call("second"), "CHECK")
 		ok(call("second"), "DEL")
 		Expect(b.elements()).To(BeEmpty())
-	})
-
-	It("packets reach the container that has the port, also after the port went back", func() {
-		former := b.call("former", conf("", portMapping(5353, 53, overTCP)))
-		newer := b.call("newer", confFor(`"name":"net2",`, []string{peer4 + "/24"}, portMapping(5353, 53, overTCP)))
-		nstest.ServeTCP(GinkgoTB(), b.pods[0], pod4+":53")
-		nstest.ServeTCP(GinkgoTB(), b.pods[1], peer4+":53")
-		for _, step := range []func() string{
-			func() string { ok(former, "ADD"); return pod4 },
-			func() string { ok(newer, "ADD"); return peer4 },
-			func() string { ok(newer, "DEL"); return pod4 },
-		} {
-			holder := step()
-			Expect(nstest.Dial(b.outside, nstest.NodeV4+":5353")).To(HaveSuffix("local=" + holder))
-		}
 	})
 
 	It("a failed ADD leaves nothing when the outcome of its transaction is lost", func() {
