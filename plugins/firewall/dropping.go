@@ -80,16 +80,7 @@ const mayDrop = "the policy drop of %s may drop packets of containers: only a ru
 
 // allow lets the node forward the packets of the attachment.
 func (f *firewall) allow() error {
-	if f.conf.backend == iptables {
-		return f.allowByIPTables()
-	}
-	if done, err := f.addSources(); done || err != nil {
-		return err
-	}
-	if names := f.closedChains(f.families()); len(names) > 0 {
-		f.r.Warn(mayDrop, strings.Join(names, ", "))
-	}
-	tools, err := f.closedTables(func(t filterTable) bool { return t.drops || t.busy && f.conf.backend == "" })
+	tools, err := f.toolsToAllow()
 	if err != nil {
 		return err
 	}
@@ -101,52 +92,53 @@ func (f *firewall) allow() error {
 	return nil
 }
 
+// toolsToAllow returns the tools for the tables of iptables that need rules. If firewalld runs, it adds the sources instead.
+func (f *firewall) toolsToAllow() ([]xt.Tool, error) {
+	if f.conf.backend == iptables {
+		return f.installedTools()
+	}
+	if done, err := f.addSources(); done || err != nil {
+		return nil, err
+	}
+	if names := f.closedChains(f.families()); len(names) > 0 {
+		f.r.Warn(mayDrop, strings.Join(names, ", "))
+	}
+	return f.closedTables(f.families(), func(t filterTable) bool { return t.drops || t.busy && f.conf.backend == "" })
+}
+
 // families returns the families of the attachment's addresses.
 func (f *firewall) families() []nft.Family {
 	return slices.DeleteFunc(nft.Families(), func(fam nft.Family) bool { return len(f.addrsOf(fam)) == 0 })
 }
 
-// allowByIPTables adds the rules of the reference plugin, whatever drops on the node.
-func (f *firewall) allowByIPTables() error {
+// installedTools returns the default tools for the families of the attachment.
+func (f *firewall) installedTools() (tools []xt.Tool, err error) {
 	for _, fam := range f.families() {
-		tool := f.tool(fam, xt.Default)
-		if err := tool.CheckInstalled(); err != nil {
-			return err
-		}
+		tool := xt.Tool{Node: f.r.Node, Family: fam}
+		tools, err = append(tools, tool), cmp.Or(err, tool.CheckInstalled())
 	}
-	for _, fam := range f.families() {
-		if err := f.addRules(f.tool(fam, xt.Default)); err != nil {
-			return err
-		}
-	}
-	return nil
+	return tools, err
 }
 
-// closedTables returns the tools for the tables of iptables that need a rule for the attachment. With the
-// backend nftables, such a table is an error.
-func (f *firewall) closedTables(needs func(filterTable) bool) (tools []xt.Tool, err error) {
-	for _, fam := range f.families() {
+// closedTables returns the tools for the tables of iptables that need a rule. With the backend nftables, such a table is an
+// error.
+func (f *firewall) closedTables(fams []nft.Family, needs func(filterTable) bool) (tools []xt.Tool, err error) {
+	for _, fam := range fams {
 		tables, err := f.filterTables(fam)
 		if err != nil {
 			return nil, err
 		}
 		for _, t := range tables {
-			if !needs(t) {
-				continue
+			if needs(t) && f.conf.backend == nftables {
+				return nil, types.Errorf(types.CodeConfig,
+					"chain FORWARD of %s drops packets by its policy, and a rule of nftables cannot change that: use the backend iptables, leave out backend, or set the policy to ACCEPT", t.tool.Name())
 			}
-			if f.conf.backend == nftables {
-				return nil, errNeedsIPTables(t)
+			if needs(t) {
+				tools = append(tools, t.tool)
 			}
-			tools = append(tools, t.tool)
 		}
 	}
 	return tools, nil
-}
-
-// errNeedsIPTables is the error of the backend nftables where iptables drops.
-func errNeedsIPTables(t filterTable) error {
-	return types.Errorf(types.CodeConfig,
-		"chain FORWARD of %s drops packets by its policy, and a rule of nftables cannot change that: use the backend iptables, leave out backend, or set the policy to ACCEPT", t.tool.Name())
 }
 
 // checkAllowed names what is missing for the node to forward the packets of the attachment.
@@ -157,7 +149,7 @@ func (f *firewall) checkAllowed() error {
 	if done, err := f.checkSources(); done || err != nil {
 		return err
 	}
-	tools, err := f.closedTables(func(t filterTable) bool { return t.drops })
+	tools, err := f.closedTables(f.families(), func(t filterTable) bool { return t.drops })
 	for _, tool := range tools {
 		err = errors.Join(err, checkTable(tool, f.checkRules))
 	}
@@ -215,7 +207,11 @@ func (f *firewall) canAdd() error {
 		return types.NotAvailable(errors.Join(z.Close(), f.checkLayout(isolationLayout())))
 	}
 	if f.isOptional(err) {
-		err = f.canAllow()
+		var tools []xt.Tool
+		tools, err = f.closedTables(nft.Families(), func(t filterTable) bool { return t.drops })
+		for _, tool := range tools {
+			err = cmp.Or(err, tool.CheckInstalled())
+		}
 	}
 	if err != nil {
 		return types.NotAvailable(err)
@@ -245,23 +241,4 @@ func (f *firewall) checkLayout(l nft.Layout) error {
 		return nil
 	}
 	return f.c.CheckSupport(l)
-}
-
-// canAllow returns an error if the rules of iptables that are needed cannot be made.
-func (f *firewall) canAllow() error {
-	for _, fam := range nft.Families() {
-		tables, err := f.filterTables(fam)
-		if err != nil {
-			return err
-		}
-		for _, t := range tables {
-			if t.drops && f.conf.backend == nftables {
-				return errNeedsIPTables(t)
-			}
-			if err := t.tool.CheckInstalled(); err != nil && t.drops {
-				return err
-			}
-		}
-	}
-	return nil
 }

@@ -37,8 +37,6 @@ type source struct {
 	addr netip.Addr
 }
 
-func (s source) prefix() netip.Prefix { return netip.PrefixFrom(s.addr, s.addr.BitLen()) }
-
 func (s source) String() string { return "source " + s.addr.String() }
 
 // element returns the element of the source in the list.
@@ -115,9 +113,9 @@ func (f *firewall) addSourcesTo(z *bus.Conn) error {
 		return err
 	}
 	for _, s := range f.sources() {
-		added, err := z.AddSource(s.zone, s.prefix())
+		added, err := z.AddSource(s.zone, host(s.addr))
 		if added {
-			f.r.Undo.Push("remove source "+s.prefix().String(), func() error { return f.removeSources(nil, s) })
+			f.r.Undo.Push("remove source "+host(s.addr).String(), func() error { return f.removeSources(nil, s) })
 		}
 		if err != nil {
 			return err
@@ -143,7 +141,7 @@ func (f *firewall) removeSources(deleted []nft.SetElement, others ...source) err
 	others, err = f.withoutOtherOwners(others)
 	errs := []error{err}
 	for _, s := range append(parseSources(deleted), others...) {
-		errs = append(errs, z.RemoveSource(s.zone, s.prefix()))
+		errs = append(errs, z.RemoveSource(s.zone, host(s.addr)))
 	}
 	return errors.Join(errs...)
 }
@@ -176,9 +174,9 @@ func (f *firewall) checkSources() (done bool, err error) {
 	if err == nil {
 		defer func() { _ = z.Close() }()
 		for _, s := range f.sources() {
-			has, herr := z.HasSource(s.zone, s.prefix())
+			has, herr := z.HasSource(s.zone, host(s.addr))
 			if herr == nil && !has {
-				herr = fmt.Errorf("%s is no source of the zone %s of firewalld", s.prefix(), s.zone)
+				herr = fmt.Errorf("%s is no source of the zone %s of firewalld", host(s.addr), s.zone)
 			}
 			err = errors.Join(err, herr)
 		}
@@ -239,7 +237,7 @@ func restore(r *skel.Request, args []string) error {
 	defer func() { _ = z.Close() }()
 	var errs []error
 	for _, s := range parseSources(all) {
-		_, err := z.AddSource(s.zone, s.prefix())
+		_, err := z.AddSource(s.zone, host(s.addr))
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)

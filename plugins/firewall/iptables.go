@@ -86,7 +86,7 @@ func (f *firewall) additions(table xt.Table, addrs []netip.Addr) []string {
 // jumps returns the lines for the shared chains and the jumps to them. The jump to CNI-FORWARD
 // stands behind the jump to the isolation: an ACCEPT in CNI-FORWARD would end that.
 func (f *firewall) jumps(have xt.Table) []string {
-	lines := newChains(have, forwardChain, f.conf.adminChain)
+	lines := have.NewChains(forwardChain, f.conf.adminChain)
 	if jumpAt(have.Rules, "FORWARD", forwardChain) == 0 {
 		lines = append(lines, fmt.Sprintf("-I FORWARD %d %s", 1+jumpAt(have.Rules, "FORWARD", stage1), jumpToForward))
 	}
@@ -100,17 +100,6 @@ const (
 	jumpToForward = `-m comment --comment "CNI firewall plugin rules" -j ` + forwardChain
 	jumpToAdmin   = `-m comment --comment "CNI firewall plugin admin overrides" -j `
 )
-
-// newChains returns the lines that make the chains which do not exist.
-func newChains(have xt.Table, names ...string) []string {
-	var lines []string
-	for _, name := range names {
-		if !have.HasChain(name) {
-			lines = append(lines, "-N "+name)
-		}
-	}
-	return lines
-}
 
 // jumpAt returns the position of the first unconditional jump between two chains, from 1; 0: there
 // is none.
@@ -132,6 +121,7 @@ func hasLine(have []xt.Rule, line string) bool {
 	return slices.ContainsFunc(have, func(r xt.Rule) bool { return r.Line == line })
 }
 
+// host returns the prefix of the address alone.
 func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
 // accepts returns the reference plugin's rules for an address, as iptables-save prints them.
@@ -162,21 +152,23 @@ func markedAddr(r xt.Rule) (a netip.Addr, ok bool) {
 // addresses and of those in besides, which may have no marker. The rules of an address that another
 // attachment has too stay.
 func deletions(have []xt.Rule, goes func(comment string) bool, besides []netip.Addr) []string {
-	stale := map[string]bool{}
-	for _, a := range besides {
-		stale[accepts(a)[0]], stale[accepts(a)[1]] = true, true
-	}
+	stays := map[netip.Addr]bool{}
+	addrs := slices.Clone(besides)
 	var lines []string
 	for _, r := range have {
-		if a, ok := markedAddr(r); ok && goes(r.Comment) {
-			lines = append(lines, r.Deletion())
-			stale[accepts(a)[0]], stale[accepts(a)[1]] = true, true
+		a, ok := markedAddr(r)
+		switch {
+		case !ok:
+		case goes(r.Comment):
+			lines, addrs = append(lines, r.Deletion()), append(addrs, a)
+		default:
+			stays[a] = true
 		}
 	}
-	for _, r := range have {
-		if a, ok := markedAddr(r); ok && !goes(r.Comment) {
-			delete(stale, accepts(a)[0])
-			delete(stale, accepts(a)[1])
+	stale := map[string]bool{}
+	for _, a := range addrs {
+		for _, line := range accepts(a) {
+			stale[line] = !stays[a]
 		}
 	}
 	for _, r := range have {

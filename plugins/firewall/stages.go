@@ -78,7 +78,7 @@ func (f *firewall) stageLines(table xt.Table) []string {
 	stages := f.stages(have)
 	var lines []string
 	if len(stages[0].rules) > 0 {
-		lines = newChains(table, stage1, stage2)
+		lines = table.NewChains(stage1, stage2)
 		// The jump has to come first: an ACCEPT in CNI-FORWARD would end the isolation.
 		at, accepts := jumpAt(have, "FORWARD", stage1), jumpAt(have, "FORWARD", forwardChain)
 		if at > accepts && accepts > 0 {
@@ -90,7 +90,11 @@ func (f *firewall) stageLines(table xt.Table) []string {
 		}
 	}
 	for _, s := range stages {
-		lines = append(lines, s.lines(have, func(r xt.Rule) bool { return isAbout(r, f.device) })...)
+		lines = append(lines, s.lines(have, f.isAboutDevice, isSame)...)
+		isLast := func(r xt.Rule) bool { return r.Chain == s.chain && r.Matches == "" && r.Jump == "RETURN" }
+		if len(s.rules) > 0 && !slices.ContainsFunc(have, isLast) {
+			lines = append(lines, fmt.Sprintf("-A %s %s -j RETURN", s.chain, policyComment(bothPolicies)))
+		}
 	}
 	return lines
 }
@@ -101,59 +105,46 @@ func nthRule(have []xt.Rule, chain string, n int) xt.Rule {
 	return rules[n-1]
 }
 
-// lines returns the lines that rewrite the chain if its rules are not as they should be. The chain
-// should have the rules of the stage, and all others for which goes returns false. Rules for published
-// ports come first, then new rules, as with the reference plugin, and the RETURN comes last.
-func (s stage) lines(have []xt.Rule, goes func(xt.Rule) bool) []string {
-	want := slices.Clone(s.rules)
-	var now, kept []xt.Rule
-	var last *xt.Rule
-	for i, r := range have {
-		if r.Chain != s.chain {
+// lines returns the lines that add the missing rules of the stage, and delete other rules for which goes returns true. New
+// rules come first, as with the reference plugin, but after the rules for published ports.
+func (s stage) lines(have []xt.Rule, goes func(xt.Rule) bool, same func(a, b xt.Rule) bool) (lines []string) {
+	isIn := func(rules []xt.Rule, r xt.Rule) bool {
+		return slices.ContainsFunc(rules, func(other xt.Rule) bool { return same(other, r) })
+	}
+	remaining, position := 0, 1
+	for _, r := range have {
+		switch {
+		case r.Chain != s.chain:
+		case goes(r) && !isIn(s.rules, r):
+			lines = append(lines, r.Deletion())
+		default:
+			if remaining++; isForPublished(r) {
+				position = remaining + 1
+			}
+		}
+	}
+	for _, r := range slices.Backward(s.rules) {
+		if isIn(have, r) {
 			continue
 		}
-		now = append(now, r)
-		isWanted := func(w xt.Rule) bool { return same(w, r) }
-		switch {
-		case r.Matches == "" && r.Jump == "RETURN":
-			last = &have[i]
-		case slices.ContainsFunc(want, isWanted):
-			want = slices.DeleteFunc(want, isWanted)
-			kept = append(kept, r)
-		case !goes(r):
-			kept = append(kept, r)
+		if isForPublished(r) {
+			position = 1
 		}
-	}
-	rules := append(want, kept...)
-	slices.SortStableFunc(rules, func(a, b xt.Rule) int { return forPublished(b) - forPublished(a) })
-	if last == nil && len(s.rules) > 0 {
-		last = &newStage(s.chain, policyComment(bothPolicies)+" -j RETURN").rules[0]
-	}
-	if last != nil {
-		rules = append(rules, *last)
-	}
-	if slices.EqualFunc(rules, now, same) {
-		return nil
-	}
-	lines := []string{"-F " + s.chain}
-	for _, r := range rules {
-		lines = append(lines, r.Addition())
+		lines = append(lines, r.Insertion(position))
 	}
 	return lines
 }
 
-// same reports whether two rules of a chain do the same and say so.
-func same(a, b xt.Rule) bool {
-	return a.Matches == b.Matches && a.Jump == b.Jump && a.Comment == b.Comment
+// isSame reports whether two rules do the same and say so.
+func isSame(a, b xt.Rule) bool { return doesSame(a, b) && a.Comment == b.Comment }
+
+// doesSame reports whether two rules do the same. The comments of the reference plugin's rules differ from those of plumb.
+func doesSame(a, b xt.Rule) bool {
+	return a.Chain == b.Chain && a.Matches == b.Matches && a.Jump == b.Jump
 }
 
-// forPublished returns 1 for a rule for published ports, and else 0.
-func forPublished(r xt.Rule) int {
-	if strings.Contains(r.Matches, "--ctstate DNAT") {
-		return 1
-	}
-	return 0
-}
+// isForPublished reports whether the rule is for published ports.
+func isForPublished(r xt.Rule) bool { return strings.Contains(r.Matches, "--ctstate DNAT") }
 
 // bridgesOf returns the bridges of a policy's rule.
 func bridgesOf(r xt.Rule) (names []string) {
@@ -169,7 +160,8 @@ func bridgesOf(r xt.Rule) (names []string) {
 	return names
 }
 
-func isAbout(r xt.Rule, bridge string) bool { return slices.Contains(bridgesOf(r), bridge) }
+// isAboutDevice reports whether the rule belongs to the policy of the device.
+func (f *firewall) isAboutDevice(r xt.Rule) bool { return slices.Contains(bridgesOf(r), f.device) }
 
 // policyByStages returns the policy of the bridge that rules of iptables keep, or "".
 func (f *firewall) policyByStages(have []xt.Rule) (policy string) {
@@ -209,40 +201,21 @@ func (f *firewall) gonePolicies(have []xt.Rule) (lines []string, err error) {
 				}
 			}
 			return false
-		})...)
+		}, isSame)...)
 	}
 	return lines, errors.Join(errs...)
 }
 
-// checkStages names the rules that the policy lacks in a table, and those of another policy.
+// checkStages returns an error that names each line that would give the bridge its policy.
 func (f *firewall) checkStages(tool xt.Tool, have []xt.Rule) error {
 	var errs []error
 	for _, s := range f.stages(have) {
-		errs = append(errs, f.compareStage(s, tool, have))
+		for _, line := range s.lines(have, f.isAboutDevice, doesSame) {
+			errs = append(errs, fmt.Errorf("table %s of %s is not as ingressPolicy %q needs it: want %s", filter, tool.Name(), f.conf.policy, line))
+		}
 	}
 	if f.conf.policy != open && jumpAt(have, "FORWARD", stage1) == 0 {
 		errs = append(errs, fmt.Errorf("chain FORWARD in table %s of %s does not jump to %s", filter, tool.Name(), stage1))
-	}
-	return errors.Join(errs...)
-}
-
-// compareStage names the rules that the stage lacks in a table, and those of another policy. Comments
-// may differ: those of the reference plugin do.
-func (f *firewall) compareStage(s stage, tool xt.Tool, have []xt.Rule) error {
-	have = slices.DeleteFunc(slices.Clone(have), func(r xt.Rule) bool { return r.Chain != s.chain })
-	in := func(rules []xt.Rule, r xt.Rule) bool {
-		return slices.ContainsFunc(rules, func(other xt.Rule) bool { return other.Matches == r.Matches && other.Jump == r.Jump })
-	}
-	var errs []error
-	for _, r := range s.rules {
-		if !in(have, r) {
-			errs = append(errs, fmt.Errorf("table %s of %s has no rule %s", filter, tool.Name(), r.Line))
-		}
-	}
-	for _, r := range have {
-		if isAbout(r, f.device) && !in(s.rules, r) {
-			errs = append(errs, fmt.Errorf("table %s of %s has a rule of another policy than %q: %s", filter, tool.Name(), f.conf.policy, r.Line))
-		}
 	}
 	return errors.Join(errs...)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"slices"
 
 	"github.com/plumb-cni/plumb/pkg/attach"
 	xt "github.com/plumb-cni/plumb/pkg/iptables"
@@ -170,10 +171,8 @@ func (f *firewall) choose() error {
 
 // addresses returns the addresses of prevResult, each once. Packets with a loopback address are never forwarded.
 func addresses(prev *types.Result) (addrs []netip.Addr) {
-	seen := map[netip.Addr]bool{}
 	for _, ip := range prev.IPs {
-		if a := ip.Address.Addr(); !a.IsLoopback() && !seen[a] {
-			seen[a] = true
+		if a := ip.Address.Addr(); !a.IsLoopback() && !slices.Contains(addrs, a) {
 			addrs = append(addrs, a)
 		}
 	}
@@ -221,7 +220,11 @@ func (f *firewall) findBridge(prev *types.Result) error {
 	if err == nil {
 		onNode = append(onNode, host)
 	}
-	f.notePorts(onNode)
+	for _, l := range onNode {
+		if l.Master != 0 && l.Master == f.bridge.Index && !slices.Contains(f.ports, l.Name) {
+			f.ports = append(f.ports, l.Name)
+		}
+	}
 	return types.IgnoreNotExist(err)
 }
 
@@ -242,17 +245,6 @@ func (f *firewall) findDevice(onNode []nl.Link) error {
 		}
 	}
 	return nil
-}
-
-// notePorts notes which of the links are ports of the bridge, each once.
-func (f *firewall) notePorts(links []nl.Link) {
-	seen := map[string]bool{}
-	for _, l := range links {
-		if l.Master != 0 && l.Master == f.bridge.Index && !seen[l.Name] {
-			seen[l.Name] = true
-			f.ports = append(f.ports, l.Name)
-		}
-	}
 }
 
 // byStages reports whether the policy is kept in iptables.

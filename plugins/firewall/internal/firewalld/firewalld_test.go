@@ -105,24 +105,6 @@ func TestSources(t *testing.T) {
 	}
 }
 
-func TestReloadRemovesSources(t *testing.T) {
-	f, h := start(t)
-	c := dial(t, h, hour)
-	if added, err := c.AddSource("trusted", v4); !added || err != nil {
-		t.Fatal(added, err)
-	}
-	f.Call(t, "reload")
-	if in, err := c.HasSource("trusted", v4); in || err != nil {
-		t.Errorf("has the source after a reload: %t, %v", in, err)
-	}
-	if err := c.RemoveSource("trusted", v4); err != nil {
-		t.Error(err)
-	}
-	if added, err := c.AddSource("trusted", v4); !added || err != nil {
-		t.Errorf("add after a reload: %t, %v", added, err)
-	}
-}
-
 func TestConflictNamesTheZone(t *testing.T) {
 	f, h := start(t)
 	f.Call(t, "zone.addSource", "internal", v4.String())
