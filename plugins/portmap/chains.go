@@ -57,41 +57,26 @@ func isOfContainer(comment, containerID string) bool {
 	return strings.HasSuffix(comment, fmt.Sprintf(" id: %q", containerID))
 }
 
-// A sharedRule is a rule that all containers need.
-type sharedRule struct {
-	chain string
-	spec  string // the rule without the chain, as iptables-save prints it
-	first bool   // the rule must be the first of its chain
-}
-
-// sharedChains returns the names of the chains that all containers need.
-func (p *portMap) sharedChains() []string {
-	switch {
-	case !p.conf.snat || p.conf.externalMarkChain != "":
-		return []string{dnatChain}
-	case p.conf.markBit != defaultMarkBit:
-		return []string{dnatChain, masqChain}
-	}
-	return []string{dnatChain, masqChain, setMarkChain}
-}
-
-// sharedRules returns the rules that all containers need.
-func (p *portMap) sharedRules() []sharedRule {
-	rules := []sharedRule{
-		{chain: "PREROUTING", spec: "-m addrtype --dst-type LOCAL -j " + dnatChain},
-		{chain: "OUTPUT", spec: "-m addrtype --dst-type LOCAL -j " + dnatChain},
+// sharedRules returns the rules that all containers need, as iptables-save prints them. A rule in POSTROUTING must be the first there.
+func (p *portMap) sharedRules() []string {
+	rules := []string{
+		"-A PREROUTING -m addrtype --dst-type LOCAL -j " + dnatChain,
+		"-A OUTPUT -m addrtype --dst-type LOCAL -j " + dnatChain,
 	}
 	if !p.conf.snat || p.conf.externalMarkChain != "" {
 		return rules
 	}
 	rules = append(rules,
-		sharedRule{chain: "POSTROUTING", spec: `-m comment --comment "CNI portfwd requiring masquerade" -j ` + masqChain, first: true},
-		sharedRule{chain: masqChain, spec: "-m mark --mark " + p.markAndMask() + " -j MASQUERADE"})
+		postrouting+`-m comment --comment "CNI portfwd requiring masquerade" -j `+masqChain,
+		"-A "+masqChain+" -m mark --mark "+p.markAndMask()+" -j MASQUERADE")
 	if p.conf.markBit == defaultMarkBit {
-		rules = append(rules, sharedRule{chain: setMarkChain, spec: `-m comment --comment "CNI portfwd masquerade mark" -j ` + p.markTarget()})
+		rules = append(rules, "-A "+setMarkChain+` -m comment --comment "CNI portfwd masquerade mark" -j `+p.markTarget())
 	}
 	return rules
 }
+
+// postrouting is what a rule in POSTROUTING begins with.
+const postrouting = "-A POSTROUTING "
 
 // markAndMask returns the packet mark and its mask, as iptables prints them.
 func (p *portMap) markAndMask() string { return fmt.Sprintf("0x%x/0x%[1]x", uint32(1)<<p.conf.markBit) }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -53,10 +54,7 @@ func FuzzConfig(f *testing.F) {
 func (p *portMap) checkText(t *testing.T, ip netip.Prefix) {
 	t.Helper()
 	f := nft.FamilyOf(ip.Addr())
-	lines := p.containerRules(ip)
-	for _, s := range p.sharedRules() {
-		lines = append(lines, "-A "+s.chain+" "+s.spec)
-	}
+	lines := slices.Concat(p.containerRules(ip), p.sharedRules())
 	for _, e := range p.entries(f) {
 		line := "-A X " + e.rule(entryComment(p.owner()))
 		lines = append(lines, line)

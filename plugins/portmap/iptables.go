@@ -156,9 +156,13 @@ func (p *portMap) removals(table, before iptables.Table, ip netip.Prefix) []stri
 // sharedAdditions returns the lines that add the missing shared chains and rules. They also delete
 // duplicates of shared rules, which concurrent calls of other programs can make.
 func (p *portMap) sharedAdditions(table iptables.Table) []string {
-	lines := table.NewChains(p.sharedChains()...)
-	for _, rule := range p.sharedRules() {
-		line := "-A " + rule.chain + " " + rule.spec
+	lines := table.NewChains(dnatChain)
+	for _, line := range p.sharedRules() {
+		if chain := strings.Fields(line)[1]; strings.HasPrefix(chain, "CNI-") {
+			lines = append(lines, table.NewChains(chain)...)
+		}
+	}
+	for _, line := range p.sharedRules() {
 		count := 0
 		for _, r := range table.Rules {
 			if r.Line == line {
@@ -168,10 +172,11 @@ func (p *portMap) sharedAdditions(table iptables.Table) []string {
 		for ; count > 1; count-- {
 			lines = append(lines, "-D"+strings.TrimPrefix(line, "-A"))
 		}
+		rest, first := strings.CutPrefix(line, postrouting)
 		switch {
 		case count == 1:
-		case rule.first:
-			lines = append(lines, "-I "+rule.chain+" 1 "+rule.spec)
+		case first:
+			lines = append(lines, "-I POSTROUTING 1 "+rest)
 		default:
 			lines = append(lines, line)
 		}
@@ -269,11 +274,7 @@ func (p *portMap) checkTable(tool iptables.Tool, ip netip.Prefix) error {
 		lines[r.Line] = true
 	}
 	var errs []error
-	want := p.containerRules(ip)
-	for _, rule := range p.sharedRules() {
-		want = append(want, "-A "+rule.chain+" "+rule.spec)
-	}
-	for _, line := range want {
+	for _, line := range slices.Concat(p.containerRules(ip), p.sharedRules()) {
 		if !lines[line] {
 			errs = append(errs, fmt.Errorf("table %s of %s has no rule %s", iptables.NAT, tool.Name(), line))
 		}
