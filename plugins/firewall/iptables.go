@@ -49,7 +49,8 @@ func (f *firewall) addRules(tool xt.Tool) error {
 		})
 	})
 	return tool.Change(filter, "add "+what, func(have xt.Table) (string, error) {
-		f.formerByStages = f.policyByStages(have.Rules)
+		isDrop := func(r xt.Rule) bool { return r.Chain == stage1 && r.Jump == "DROP" && f.isAboutDevice(r) }
+		f.wasIsolatedByStages = slices.ContainsFunc(have.Rules, isDrop)
 		lines := f.additions(have, f.addrsOf(tool.Family))
 		if f.byStages() {
 			lines = append(lines, f.stageLines(have)...)

@@ -247,11 +247,11 @@ func (f *firewall) privateOf(owner types.Attachment, ports []string) *claims.Sto
 // policy before, it first adds those of the network's other attachments. A failed ADD leaves
 // these.
 func (f *firewall) addPrivate() error {
-	former, err := f.formerPolicy()
+	was, err := f.wasIsolated()
 	if err != nil {
 		return err
 	}
-	if former != isolated && f.bridge.Kind == "bridge" {
+	if !was && f.bridge.Kind == "bridge" {
 		if err := f.addOthersPrivate(); err != nil {
 			return err
 		}
@@ -281,22 +281,14 @@ func (f *firewall) addOthersPrivate() error {
 	return nil
 }
 
-// formerPolicy returns the policy that the bridge had before this ADD.
-func (f *firewall) formerPolicy() (string, error) {
+// wasIsolated reports whether the bridge had the policy isolated before this ADD.
+func (f *firewall) wasIsolated() (bool, error) {
 	if f.byStages() {
-		return f.formerByStages, nil
+		return f.wasIsolatedByStages, nil
 	}
 	name := nft.IfNameKey(f.device)
 	found, err := f.c.Lookup(isolationLayout().Table, []nft.ElementRef{{Set: isolatingSet, Key: name}, {Set: withinSet, Key: nft.Concat(name, name)}})
-	switch {
-	case err != nil:
-		return "", err
-	case found[0].Key == "":
-		return open, nil
-	case found[1].Key == "":
-		return isolated, nil
-	}
-	return sameBridge, nil
+	return err == nil && found[0].Key != "" && found[1].Key == "", err
 }
 
 // A privatePort is the name of a port. Its String is for error texts and warnings.

@@ -163,20 +163,6 @@ func bridgesOf(r xt.Rule) (names []string) {
 // isAboutDevice reports whether the rule belongs to the policy of the device.
 func (f *firewall) isAboutDevice(r xt.Rule) bool { return slices.Contains(bridgesOf(r), f.device) }
 
-// policyByStages returns the policy of the bridge that rules of iptables keep, or "".
-func (f *firewall) policyByStages(have []xt.Rule) (policy string) {
-	for _, r := range have {
-		if names := bridgesOf(r); r.Chain != stage1 || len(names) != 2 || names[0] != f.device {
-			continue
-		}
-		if r.Jump == "DROP" {
-			return isolated
-		}
-		policy = sameBridge
-	}
-	return policy
-}
-
 // clearStages deletes the policy of the bridge from iptables if nf_tables keeps it, unless stages needs it.
 func (f *firewall) clearStages() error {
 	if f.device == "" || f.byStages() {

@@ -27,8 +27,8 @@ type firewall struct {
 	c      *nft.Conn         // nil: the kernel has no nf_tables
 	chains []nft.ListedChain // as they were when the call began
 
-	inNFT          []string // other bridges whose policies are in nf_tables
-	formerByStages string   // the policy that iptables kept for device before ADD changed it
+	inNFT               []string // other bridges whose policies are in nf_tables
+	wasIsolatedByStages bool     // iptables isolated the containers of device before ADD changed it
 }
 
 // add lets the node forward the container's packets and gives the bridge its policy. It returns
