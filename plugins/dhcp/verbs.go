@@ -29,24 +29,19 @@ func call(r *skel.Request, socket string, req dhcpd.Request, limit time.Duration
 	return answer, err
 }
 
-// request returns a request for the attachment.
-func request(r *skel.Request, method string) dhcpd.Request {
-	return dhcpd.Request{Method: method, Attachment: r.Attachment()}
-}
-
 // add returns the lease that the daemon gets.
 func add(r *skel.Request) (*types.Result, error) {
 	conf, err := parse(r)
 	if err != nil {
 		return nil, err
 	}
-	req := request(r, dhcpd.MethodAdd)
-	req.NetNS, req.Timeout, req.Settings = r.NetNS, conf.timeout, conf.settings
-	answer, err := call(r, conf.socket, req, addLimit)
+	answer, err := call(r, conf.socket, dhcpd.Request{
+		Method: dhcpd.MethodAdd, Attachment: r.Attachment(), NetNS: r.NetNS, Timeout: conf.timeout, Settings: conf.settings,
+	}, addLimit)
 	if err = cmp.Or(err, answer.Err()); err != nil {
 		return nil, err
 	}
-	r.Undo.Push("release the lease", func() error { return release(r, conf.socket) })
+	r.Undo.Push("release the lease", func() error { return releaseLease(r, conf.socket) })
 	if answer.Warning != "" {
 		r.Warn("%s", answer.Warning)
 	}
@@ -71,7 +66,7 @@ func check(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	answer, err := call(r, conf.socket, request(r, dhcpd.MethodCheck), delLimit)
+	answer, err := call(r, conf.socket, dhcpd.Request{Method: dhcpd.MethodCheck, Attachment: r.Attachment()}, delLimit)
 	if err = cmp.Or(err, answer.Err()); err != nil || prev == nil {
 		return err
 	}
@@ -89,28 +84,32 @@ func del(r *skel.Request) error {
 	if err != nil {
 		return err
 	}
-	return release(r, socket)
+	return releaseLease(r, socket)
 }
 
-// release releases the lease of the attachment. If the daemon does not answer, release sends the
-// DHCPRELEASE itself, or marks the lease.
-func release(r *skel.Request, socket string) error {
-	answer, err := call(r, socket, request(r, dhcpd.MethodDel), delLimit)
-	if err = cmp.Or(err, answer.Err()); err == nil {
-		return nil
-	}
-	s := store(r, socket)
-	done, markErr := s.Release(func(a types.Attachment) bool { return a == r.Attachment() })
-	if markErr != nil {
-		r.Warn("%v; the lease cannot be marked, and stays until it runs out: %v", err, markErr)
-	} else {
-		warn(r, s, err, done)
+// releaseLease releases the lease of the attachment. If that is not possible, it only warns.
+func releaseLease(r *skel.Request, socket string) error {
+	owner := r.Attachment()
+	err := release(r, socket, dhcpd.Request{Method: dhcpd.MethodDel, Attachment: owner}, func(a types.Attachment) bool { return a == owner })
+	if err != nil {
+		r.Warn("%v", err)
 	}
 	return nil
 }
 
-// warn says what became of leases for which no daemon answered.
-func warn(r *skel.Request, s dhcpd.Store, noAnswer error, done dhcpd.Released) {
+// release asks the daemon to release leases. If it does not answer, release sends the DHCPRELEASE of the attachments
+// that match itself, or marks their leases, and warns.
+func release(r *skel.Request, socket string, req dhcpd.Request, match func(types.Attachment) bool) error {
+	answer, noAnswer := call(r, socket, req, delLimit)
+	if noAnswer = cmp.Or(noAnswer, answer.Err()); noAnswer == nil {
+		return nil
+	}
+	s := dhcpd.StoreOf(socket)
+	s.Trace = r.Trace
+	done, err := s.Release(match)
+	if err != nil {
+		return fmt.Errorf("%v; the lease cannot be marked, and stays until it runs out: %w", noAnswer, err)
+	}
 	if !done.Found() {
 		r.Warn("%v; there is no lease file in %s to release", noAnswer, s.Dir)
 	}
@@ -120,6 +119,7 @@ func warn(r *skel.Request, s dhcpd.Store, noAnswer error, done dhcpd.Released) {
 	if done.Marked > 0 {
 		r.Warn("%v; leases that the daemon releases when it runs, if their interfaces still exist: %d; otherwise they stay until they run out (%v)", noAnswer, done.Marked, done.Why)
 	}
+	return nil
 }
 
 // gc releases the leases of the network whose attachments are not valid.
@@ -133,14 +133,7 @@ func gc(r *skel.Request) error {
 	for a := range valid {
 		req.Valid = append(req.Valid, a)
 	}
-	answer, err := call(r, socket, req, delLimit)
-	if err = cmp.Or(err, answer.Err()); err == nil {
-		return nil
-	}
-	s := store(r, socket)
-	done, markErr := s.Release(func(a types.Attachment) bool { return a.Network == r.Conf.Name && !valid[a] })
-	warn(r, s, err, done)
-	return markErr
+	return release(r, socket, req, func(a types.Attachment) bool { return a.Network == r.Conf.Name && !valid[a] })
 }
 
 // status returns an error if an ADD would fail because of its configuration, or because the daemon
@@ -156,11 +149,4 @@ func status(r *skel.Request) error {
 		err = fmt.Errorf("ADD would fail: %w", err)
 	}
 	return types.NotAvailable(err)
-}
-
-// store returns the store of the daemon with that socket.
-func store(r *skel.Request, socket string) dhcpd.Store {
-	s := dhcpd.StoreOf(socket)
-	s.Trace = r.Trace
-	return s
 }
