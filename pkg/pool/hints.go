@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -81,6 +82,24 @@ func (se *Session) addHint(o owner, ip netip.Addr, file unix.Stat_t) error {
 	se.hints.close()
 	se.hints = noDirectory
 	return nil
+}
+
+// dropHintsExcept removes the hints of all but these owners. A killed ADD can leave a hint without a reservation.
+func (se *Session) dropHintsExcept(owners map[owner]bool) error {
+	if se.hints == noDirectory {
+		return nil
+	}
+	keep := map[string]bool{}
+	for o := range owners {
+		keep[o.hintName()] = true
+	}
+	names, err := se.hints.names()
+	for _, name := range names {
+		if !keep[name] {
+			err = cmp.Or(err, se.hints.remove(name))
+		}
+	}
+	return err
 }
 
 // dropHint removes the owner's hint, if there is one.

@@ -76,6 +76,13 @@ var _ = Describe("a hint", func() {
 		Expect(node.hintPath("c2")).NotTo(BeAnExistingFile())
 	})
 
+	It("without a reservation, which a killed ADD can leave, is removed by GC", func() {
+		node.Add("c1", variant{})
+		Expect(os.Remove(node.Net("10.1.2.2"))).To(Succeed())
+		node.OK("GC", "", variant{More: `"cni.dev/valid-attachments": []`})
+		Expect(node.hintPath("c1")).NotTo(BeAnExistingFile())
+	})
+
 	It("does not exist after an ADD that fails", func() {
 		node.Add("c1", two)
 		node.Fails("ADD", "c2", two)

@@ -125,11 +125,12 @@ func (s Store) newPath() string { return filepath.Join(s.privateDir, "new") }
 func (se *Session) write(ip netip.Addr, o owner) error {
 	path, content := se.store.newPath(), []byte(o.text())
 	if file, err := workingDir.create(path, content); err == nil {
-		defer func() { _ = workingDir.remove(path) }()
 		if err := se.addHint(o, ip, file); err != nil {
 			return err
 		}
-		if err := se.dir.link(path, ip.String()); err == nil || errors.Is(err, fs.ErrExist) {
+		err := se.dir.link(path, ip.String())
+		_ = workingDir.remove(path) // now, because the disk may have space for only one of both
+		if err == nil || errors.Is(err, fs.ErrExist) {
 			return err
 		}
 	}
@@ -143,9 +144,10 @@ func (se *Session) write(ip netip.Addr, o owner) error {
 	return nil
 }
 
-// release undoes reserve: it removes the reservation of ip if it belongs to o. Any other reservation of o has an
-// undo of its own, because an ADD of an attachment that has one fails.
+// release undoes reserve: it removes the reservation of ip if it belongs to o, and the hint of o. Any other
+// reservation of o has an undo of its own, because an ADD of an attachment that has one fails.
 func (se *Session) release(ip netip.Addr, o owner) error {
+	_ = se.dropHint(o)
 	res, err := se.dir.reservation(ip)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && res.owner != o {
 		return nil
@@ -156,8 +158,8 @@ func (se *Session) release(ip netip.Addr, o owner) error {
 	return se.remove(res)
 }
 
-// remove removes a reservation that was just read, and the hint of its owner. Before that, it records the time of
-// the release, so that the cooldown begins.
+// remove removes a reservation that was just read. Before that, it records the time of the
+// release, so that the cooldown begins.
 func (se *Session) remove(res reservation) error {
 	return se.store.trace.Do("release "+res.addr.String(), func() error {
 		recordErr := se.recordRelease(res.addr)
@@ -172,7 +174,6 @@ func (se *Session) remove(res reservation) error {
 			// a cooldown is better than a container that cannot be deleted.
 			_ = se.recordRelease(res.addr)
 		}
-		_ = se.dropHint(res.owner) // an old hint does no harm
 		delete(se.names, res.addr.String())
 		se.released = append(se.released, res.addr)
 		return nil

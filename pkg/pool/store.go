@@ -61,7 +61,7 @@ func (s Store) Release(r *skel.Request) (released []netip.Addr, err error) {
 		}
 		err = errors.Join(errs...)
 		if err == nil {
-			_ = se.dropHint(ownerOf(r)) // its reservations may be gone already
+			_ = se.dropHint(ownerOf(r)) // an old hint does no harm
 		}
 		released = se.released
 		return err
@@ -87,7 +87,7 @@ func (s Store) ReleaseInvalid(r *skel.Request) error {
 			}
 			first = cmp.Or(first, err)
 		})
-		return cmp.Or(err, first)
+		return cmp.Or(err, first, se.dropHintsExcept(valid))
 	})
 }
 

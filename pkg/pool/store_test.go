@@ -404,6 +404,16 @@ var _ = Describe("a full disk", func() {
 		})
 	})
 
+	It("does not prevent an ADD if it has space for the reservation, but not for a second link to the file", func() {
+		node := newTestNode()
+		onFullDisk(node, 11, func() { // as below, with two reservations and two hints
+			node.Add("c1", variant{})
+			node.Add("c2", variant{})
+			Expect(node.Reserved()).To(HaveLen(2))
+			node.Fails("ADD", "c3", variant{})
+		})
+	})
+
 	It("does not prevent a release, also if it has no space for the time of the release", func() {
 		node := newTestNode()
 		cool := variant{IPAM: subnet + `, "cooldown": 30`}
