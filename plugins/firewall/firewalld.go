@@ -109,8 +109,10 @@ func (f *firewall) isOptional(err error) bool {
 
 // addSourcesTo lists the sources and adds them to firewalld.
 func (f *firewall) addSourcesTo(z *bus.Conn) error {
-	if err := f.listSources(); err != nil {
-		return err
+	if f.c != nil {
+		if err := f.sourceStore().Add(&f.r.Undo); err != nil {
+			return err
+		}
 	}
 	for _, s := range f.sources() {
 		added, err := z.AddSource(s.zone, host(s.addr))
@@ -185,14 +187,6 @@ func (f *firewall) checkSources() (done bool, err error) {
 		return false, nil
 	}
 	return true, err
-}
-
-// listSources lists the sources of the attachment, for DEL and GC.
-func (f *firewall) listSources() error {
-	if f.c == nil {
-		return nil
-	}
-	return f.sourceStore().Add(&f.r.Undo)
 }
 
 // delSources adds the deletion of the attachment's list to tx, and removes its sources: those that are listed, and those of

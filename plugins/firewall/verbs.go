@@ -144,27 +144,21 @@ func (f *firewall) connect() (err error) {
 	return err
 }
 
-// ready connects, lists the chains of the node, and chooses the backend.
+// ready connects, lists the chains of the node, and falls back to iptables if the kernel has no nf_tables.
 func (f *firewall) ready() error {
 	err := f.connect()
 	if err == nil && f.c != nil {
 		f.chains, err = f.c.AllChains()
 	}
-	if err != nil {
-		return err
-	}
-	return f.choose()
-}
-
-// choose falls back to iptables if the kernel has no nf_tables.
-func (f *firewall) choose() error {
 	switch {
-	case f.c == nil && f.conf.backend == nftables:
+	case err != nil || f.c != nil:
+		return err
+	case f.conf.backend == nftables:
 		return types.Errorf(types.CodeConfig, "load the module nf_tables, or use the iptables backend: %w", nft.ErrUnavailable)
-	case f.c == nil && f.conf.backend == "":
-		f.conf.backend = iptables
-	case f.c == nil && f.conf.backend == firewalld && f.conf.policy != open:
+	case f.conf.backend == firewalld && f.conf.policy != open:
 		return types.Errorf(types.CodeConfig, "load the module nf_tables, or leave out ingressPolicy: %w", nft.ErrUnavailable)
+	case f.conf.backend == "":
+		f.conf.backend = iptables
 	}
 	return nil
 }

@@ -21,7 +21,12 @@ func del(r *skel.Request) error {
 	if prev, _ := r.Prev(); prev != nil {
 		p.ips = addresses(prev, r.IfName)
 	}
-	deleted, err := p.deleteRules()
+	var deleted []translation
+	c, err := p.openNFT()
+	if c != nil {
+		deleted, err = p.deleteNFT(c)
+	}
+	err = errors.Join(err, ownCleanup(p.owner(), p.ips).Legacy(r.Node, "delete "+p.String()))
 	return errors.Join(err, p.deleteFlows(deleted))
 }
 
@@ -33,16 +38,6 @@ func (p *portMap) openNFT() (*nft.Conn, error) {
 		return nil, nil
 	}
 	return c, err
-}
-
-// deleteRules deletes all elements and rules of the attachment. Those in nf_tables are deleted in one
-// transaction. It returns the translations of the deleted elements.
-func (p *portMap) deleteRules() (deleted []translation, err error) {
-	c, err := p.openNFT()
-	if c != nil {
-		deleted, err = p.deleteNFT(c)
-	}
-	return deleted, errors.Join(err, ownCleanup(p.owner(), p.ips).Legacy(p.r.Node, "delete "+p.String()))
 }
 
 // gc deletes the elements and rules of the network's attachments that are not in

@@ -116,18 +116,13 @@ func parseTarget(f nft.Family, k nft.Key) netip.AddrPort {
 // checkNFT returns an error that names each element or chain that is missing, damaged or belongs to
 // another attachment.
 func (p *portMap) checkNFT(c *nft.Conn) error {
-	return errors.Join(p.store(c, p.claims()).Check(), p.checkChains(c))
-}
-
-// checkChains names the chains that are missing or lack rules.
-func (p *portMap) checkChains(c *nft.Conn) error {
 	l := p.layout()
 	for _, ip := range p.mappedIPs() {
 		if chain, ok := p.conditionsChain(ip); ok {
 			l = l.WithChains(chain.layout().Chains...)
 		}
 	}
-	return c.CheckChains(l)
+	return errors.Join(p.store(c, p.claims()).Check(), c.CheckChains(l))
 }
 
 // gcNFT deletes what the network's attachments that are not in keep have in nf_tables.
