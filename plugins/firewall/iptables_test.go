@@ -107,6 +107,19 @@ var _ = Describe("the backend iptables", func() {
 		Expect(b.saved()).To(Equal(whole))
 	})
 
+	It("moves the rules for published ports before a rule that the reference plugin has inserted", func() {
+		c := b.call(byIPTables+key("ingressPolicy", isolated)+`"publishedPorts":true,`, 0)
+		ok(c, "ADD")
+		whole := b.saved()
+		inserted := "-i cni1 ! -o cni1 -j " + stage2
+		b.Node.Must(GinkgoTB(), "iptables", append([]string{"-I", stage1, "1"}, strings.Fields(inserted)...)...)
+		ok(c, "CHECK")
+		ok(c, "ADD")
+		Expect(b.saved()).To(MatchRegexp(`(?s)--ctstate DNAT --ctdir ORIGINAL .*--ctstate DNAT --ctdir REPLY .*` + inserted))
+		b.Node.Must(GinkgoTB(), "iptables", append([]string{"-D", stage1}, strings.Fields(inserted)...)...)
+		Expect(b.saved()).To(Equal(whole))
+	})
+
 	It("knows its rules by network, container and interface", func() {
 		c, other := b.call(byIPTables, 0), b.call(byIPTables, 1)
 		sister := c

@@ -90,7 +90,7 @@ func (f *firewall) stageLines(table xt.Table) []string {
 		}
 	}
 	for _, s := range stages {
-		lines = append(lines, s.lines(have, f.isAboutDevice, isSame)...)
+		lines = append(append(lines, s.moves(have)...), s.lines(have, f.isAboutDevice, isSame)...)
 		isLast := func(r xt.Rule) bool { return r.Chain == s.chain && r.Matches == "" && r.Jump == "RETURN" }
 		if len(s.rules) > 0 && !slices.ContainsFunc(have, isLast) {
 			lines = append(lines, fmt.Sprintf("-A %s %s -j RETURN", s.chain, policyComment(bothPolicies)))
@@ -111,16 +111,14 @@ func (s stage) lines(have []xt.Rule, goes func(xt.Rule) bool, same func(a, b xt.
 	isIn := func(rules []xt.Rule, r xt.Rule) bool {
 		return slices.ContainsFunc(rules, func(other xt.Rule) bool { return same(other, r) })
 	}
-	remaining, position := 0, 1
+	position := 1
 	for _, r := range have {
 		switch {
 		case r.Chain != s.chain:
 		case goes(r) && !isIn(s.rules, r):
 			lines = append(lines, r.Deletion())
-		default:
-			if remaining++; isForPublished(r) {
-				position = remaining + 1
-			}
+		case isForPublished(r):
+			position++
 		}
 	}
 	for _, r := range slices.Backward(s.rules) {
@@ -131,6 +129,24 @@ func (s stage) lines(have []xt.Rule, goes func(xt.Rule) bool, same func(a, b xt.
 			position = 1
 		}
 		lines = append(lines, r.Insertion(position))
+	}
+	return lines
+}
+
+// moves returns the lines that move the rules for published ports before rules that the reference plugin has inserted.
+func (s stage) moves(have []xt.Rule) (lines []string) {
+	position, isBehind := 1, false
+	for _, r := range have {
+		switch {
+		case r.Chain != s.chain:
+		case !isForPublished(r):
+			isBehind = true
+		case isBehind:
+			lines = append(lines, r.Deletion(), r.Insertion(position))
+			position++
+		default:
+			position++
+		}
 	}
 	return lines
 }
