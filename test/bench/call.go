@@ -136,25 +136,12 @@ func (c call) explain(err error, stdout []byte, stderr string) error {
 
 // peak gives the most memory that the plugin's process had resident, in KiB.
 func peak(s *side, c call) (kib int, out []byte, err error) {
-	dir := s.TempDir()
-	in, result := filepath.Join(dir, "in"), filepath.Join(dir, "out")
-	if err := errors.Join(os.WriteFile(in, c.stdin, 0o600), os.WriteFile(result, nil, 0o600)); err != nil {
-		return 0, nil, err
-	}
-	stdin, inErr := os.Open(in)
-	stdout, outErr := os.OpenFile(result, os.O_WRONLY, 0)
-	if err := errors.Join(inErr, outErr); err != nil {
-		return 0, nil, err
-	}
-	defer stdin.Close()
-	defer stdout.Close()
 	err = s.node.Do(func() (err error) {
-		kib, err = nstest.PeakMemory(filepath.Join(s.bin, c.plugin), c.environ, stdin, stdout)
+		kib, out, err = nstest.PeakMemory(c.environ, c.stdin, filepath.Join(s.bin, c.plugin))
 		return err
 	})
-	out, readErr := os.ReadFile(result)
 	if err != nil {
 		err = c.explain(err, out, "")
 	}
-	return kib, out, errors.Join(err, readErr)
+	return kib, out, err
 }

@@ -2,17 +2,14 @@ package faults
 
 import (
 	"bytes"
-	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	"golang.org/x/sys/unix"
 
+	"github.com/plumb-cni/plumb/pkg/skel"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
@@ -25,6 +22,7 @@ var _ = Describe("a DEL during the ADD of the same attachment", func() {
 		}
 		It("waits for the ADD and removes everything: "+config.name, config.labels(), func() {
 			n := newTestNode(config)
+			n.replacePod()
 			p := newBlockedProgram("host-local", filepath.Join(n.bin, "host-local"))
 			add := n.addCall()
 			add.Path = p.dir
@@ -32,7 +30,7 @@ var _ = Describe("a DEL during the ADD of the same attachment", func() {
 			p.waitStarted()
 
 			deleted := n.startCall(n.delCall(""))
-			Eventually(func() bool { return deleted.hasEnded() || attachmentLockWaiters() > 0 }).WithTimeout(callTimeout).Should(BeTrue())
+			Eventually(func() bool { return deleted.hasEnded() || len(nstest.LockWaiters(skel.LockFile)) > 0 }).WithTimeout(callTimeout).Should(BeTrue())
 			delEndedFirst := deleted.hasEnded()
 			p.unblock()
 			added.wait(n).OK(n)
@@ -86,22 +84,4 @@ func (r *runningCall) wait(tb nstest.TB) nstest.Reply {
 		tb.Fatalf("%s does not end: %s%s", r.cmd.Path, r.stdout.String(), r.stderr.String())
 	}
 	return nstest.Reply{Stdout: r.stdout.String(), Stderr: r.stderr.String(), Exit: r.cmd.ProcessState.ExitCode()}
-}
-
-// attachmentLockWaiters returns the number of processes that wait for the lock of an attachment.
-func attachmentLockWaiters() int {
-	GinkgoHelper()
-	var st unix.Stat_t
-	if err := unix.Stat("/run/cni/plumb.lock", &st); err != nil {
-		return 0
-	}
-	list, err := os.ReadFile("/proc/locks")
-	Expect(err).NotTo(HaveOccurred())
-	n := 0
-	for line := range strings.Lines(string(list)) {
-		if strings.Contains(line, "-> OFDLCK") && strings.Contains(line, fmt.Sprintf(":%d ", st.Ino)) {
-			n++
-		}
-	}
-	return n
 }

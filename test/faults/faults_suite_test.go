@@ -9,7 +9,6 @@ package faults
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -23,9 +22,6 @@ func TestFaults(t *testing.T) {
 	RegisterFailHandler(Fail)
 	RunSpecs(t, "test/faults")
 }
-
-// allFaults reports whether the tests inject all faults, or only a part of them.
-func allFaults() bool { return os.Getenv("CNI_TEST_FAULTS") == "all" }
 
 // A reportRow counts the faults of one kind, and how many of them the plugins handled as
 // expected.

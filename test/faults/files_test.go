@@ -1,7 +1,6 @@
 package faults
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 
@@ -18,6 +18,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/plumb-cni/plumb/pkg/types"
+	"github.com/plumb-cni/plumb/test/cnitest"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
@@ -27,11 +28,11 @@ const bridgeAndTuning = `
 	{"type": "tuning", "dataDir": "DIR/tuning", "mtu": 1400, "sysctl": {"net.ipv4.conf.IFNAME.arp_filter": "1"}}`
 
 // newContainers returns n new containers that are not attached.
-func (network *testNetwork) newContainers(n int) []*container {
+func newContainers(n int) []*cnitest.Container {
 	GinkgoHelper()
-	all := make([]*container, n)
+	all := make([]*cnitest.Container, n)
 	for i := range all {
-		all[i] = network.newContainer(fmt.Sprint("g", i), 8000+i)
+		all[i] = newContainer(fmt.Sprint("g", i), 8000+i)
 	}
 	return all
 }
@@ -39,39 +40,60 @@ func (network *testNetwork) newContainers(n int) []*container {
 // concurrentADDs is the number of concurrent ADDs during a fault.
 const concurrentADDs = 16
 
-var _ = Describe("a full file system", func() {
-	for _, resource := range sortedKeys(shortages) {
-		s := shortages[resource]
-		It("without free "+resource+": ADD fails and leaves nothing, CHECK and DEL work, and ADD works again after it has space", func() {
+// A fileSystemFault makes all writes to a tmpfs fail with an error with the text, from begin to end.
+type fileSystemFault struct {
+	text       string
+	begin, end func(dir string)
+}
+
+var fileSystemFaults = map[string]fileSystemFault{
+	"no free blocks": {"no space left on device", func(dir string) { shortages["blocks"].limit(dir, 0) }, shortages["blocks"].lift},
+	"no free inodes": {"no space left on device", func(dir string) { shortages["inodes"].limit(dir, 0) }, shortages["inodes"].lift},
+	"read-only":      {"read-only file system", func(dir string) { remount(dir, "ro") }, func(dir string) { remount(dir, "nr_blocks=1000") }},
+}
+
+var _ = Describe("a file system", func() {
+	for _, what := range sortedKeys(fileSystemFaults) {
+		fault := fileSystemFaults[what]
+		It("with "+what+": ADD fails and leaves nothing, CHECK and DEL work as far as they can, and ADD works again afterwards", func() {
 			network := newTestNetwork(bridgeAndTuning)
-			mountLimitedTmpfs(network.dir, "nr_blocks=1000,nr_inodes=1000")
+			mountLimitedTmpfs(network.Dir, "nr_blocks=1000,nr_inodes=1000")
 			existing := network.addContainer("existing", 7000)
-			containers := network.newContainers(concurrentADDs)
+			containers := newContainers(concurrentADDs)
 			before := nstest.WaitStable(network.stableState)
-			s.limit(network.dir, 0)
-			row := "no free " + resource + ": "
+			fault.begin(network.Dir)
+			row := what + ": "
 			expectAllOK(row+"bridge ADD, 16 concurrent", concurrentADDs, func(i int) error {
-				return checkError(network.add(containers[i]), types.CodeIO, "no space left on device", network.dir+"/leases/net1/")
+				return checkError(network.Add(containers[i]), types.CodeIO, fault.text, network.Dir+"/leases/net1/")
 			})
 			expectOK(row+"node and files as before", func() error { return waitUnchanged(before, network.stableState) })
-			expectAllOK(row+"bridge DEL after a failed ADD", concurrentADDs, func(i int) error { return network.del(containers[i]) })
+			expectAllOK(row+"bridge DEL after a failed ADD", concurrentADDs, func(i int) error { return network.Del(containers[i]) })
 			expectOK(row+"node and files as before", func() error { return waitUnchanged(before, network.stableState) })
-			expectOK(row+"CHECK of an attached container", func() error { return network.check(existing) })
-			expectOK(row+"STATUS", func() error { return checkError(network.status(), types.CodeNotAvailable, "no space left on device") })
-			expectOK(row+"DEL of an attached container", func() error {
-				return errors.Join(network.del(existing), checkEmpty(network.dir+"/leases/net1", "lock", "last_reserved_ip.0"), checkEmpty(network.dir+"/tuning"))
+			expectOK(row+"CHECK of an attached container", func() error { return network.Check(existing) })
+			expectOK(row+"STATUS", func() error { return checkError(network.Status(), types.CodeNotAvailable, fault.text) })
+			expectOK(row+"DEL of an attached container, twice", func() error {
+				if what == "read-only" {
+					return errors.Join(checkError(network.Del(existing), types.CodeIO, fault.text), checkError(network.Del(existing), types.CodeIO, fault.text),
+						checkEqual(len(readReservations(network.Dir+"/leases/net1")), 1))
+				}
+				return errors.Join(network.Del(existing), network.Del(existing))
 			})
-			s.lift(network.dir)
-			expectAllOK(row+"bridge ADD after it has space", concurrentADDs, func(i int) error { return network.add(containers[i]) })
+			fault.end(network.Dir)
+			expectOK(row+"DEL afterwards leaves nothing", func() error {
+				return errors.Join(network.Del(existing), checkEmpty(network.Dir+"/leases/net1", "lock", "last_reserved_ip.0"), checkEmpty(network.Dir+"/tuning"))
+			})
+			expectAllOK(row+"bridge ADD afterwards", concurrentADDs, func(i int) error { return network.Add(containers[i]) })
 			expectOK(row+"no address is allocated twice", func() error { return checkDistinctAddresses(containers) })
 			for _, c := range containers {
-				Expect(network.del(c)).To(Succeed())
+				Expect(network.Del(c)).To(Succeed())
 			}
 		})
+	}
 
-		// The first ADD makes folder, lock, reservation, cursor and the files in .plumb.
+	// The first ADD makes folder, lock, reservation, cursor and the files in .plumb.
+	for _, resource := range sortedKeys(shortages) {
 		It("that has no more free "+resource+" during an ADD: the ADD leaves nothing", func() {
-			p := newPool()
+			s, p := shortages[resource], newPool()
 			p.ipam += `, "cooldown": 30`
 			mountLimitedTmpfs(p.dataDir, "nr_blocks=1000,nr_inodes=1000")
 			for free := range 12 {
@@ -82,22 +104,6 @@ var _ = Describe("a full file system", func() {
 			}
 		})
 	}
-
-	It("does not prevent DEL and GC with cooldown from releasing addresses", func() {
-		for resource, s := range shortages {
-			p := newPool()
-			p.ipam += `, "cooldown": 30`
-			mountLimitedTmpfs(p.dataDir, "nr_blocks=1000,nr_inodes=1000")
-			p.addContainers(8)
-			s.limit(p.dataDir, 0)
-			expectAllOK("no free "+resource+": host-local DEL with cooldown", 4, func(i int) error {
-				return p.do("DEL", fmt.Sprint("live", i))
-			})
-			expectOK("no free "+resource+": host-local GC with cooldown", func() error {
-				return errors.Join(p.gc("live7"), checkEqual(len(p.reservations()), 1))
-			})
-		}
-	})
 })
 
 // addWithLittleSpace calls ADD, which may fail, and DEL. It then lifts the limit and calls ADD,
@@ -144,49 +150,19 @@ func checkEqual[T comparable](got, want T) error {
 }
 
 // checkDistinctAddresses checks that no address was allocated to two containers.
-func checkDistinctAddresses(containers []*container) error {
+func checkDistinctAddresses(containers []*cnitest.Container) error {
 	var errs []error
 	owner := map[string]string{}
 	for _, c := range containers {
-		for _, ip := range c.result.IPs {
-			addr := ip.Address.IP.String()
+		for _, addr := range c.Addrs() {
 			if owner[addr] != "" {
-				errs = append(errs, fmt.Errorf("%s was allocated to %s and %s", addr, owner[addr], c.rt.ContainerID))
+				errs = append(errs, fmt.Errorf("%s was allocated to %s and %s", addr, owner[addr], c.RT.ContainerID))
 			}
-			owner[addr] = c.rt.ContainerID
+			owner[addr] = c.RT.ContainerID
 		}
 	}
 	return errors.Join(errs...)
 }
-
-var _ = Describe("a read-only file system", func() {
-	It("makes ADD fail and leave nothing, and DEL fail until it is writable", func() {
-		network := newTestNetwork(bridgeAndTuning)
-		mountLimitedTmpfs(network.dir, "nr_blocks=1000")
-		existing := network.addContainer("existing", 7000)
-		containers := network.newContainers(concurrentADDs)
-		before := nstest.WaitStable(network.stableState)
-		remount(network.dir, "ro")
-		expectAllOK("read-only: bridge ADD, 16 concurrent", concurrentADDs, func(i int) error {
-			return checkError(network.add(containers[i]), types.CodeIO, "read-only file system", network.dir+"/leases/net1/")
-		})
-		expectOK("read-only: node and files as before", func() error { return waitUnchanged(before, network.stableState) })
-		expectAllOK("read-only: bridge DEL after a failed ADD", concurrentADDs, func(i int) error { return network.del(containers[i]) })
-		expectOK("read-only: node and files as before", func() error { return waitUnchanged(before, network.stableState) })
-		expectOK("read-only: CHECK of an attached container", func() error { return network.check(existing) })
-		expectOK("read-only: STATUS", func() error { return checkError(network.status(), types.CodeNotAvailable, "read-only file system") })
-		expectOK("read-only: DEL of an attached container, twice", func() error {
-			return errors.Join(
-				checkError(network.del(existing), types.CodeIO, "read-only file system"),
-				checkError(network.del(existing), types.CodeIO, "read-only file system"),
-				checkEqual(len(readReservations(network.dir+"/leases/net1")), 1))
-		})
-		remount(network.dir, "nr_blocks=1000")
-		expectOK("read-only: DEL after it is writable", func() error {
-			return errors.Join(network.del(existing), checkEmpty(network.dir+"/leases/net1", "lock", "last_reserved_ip.0"), checkEmpty(network.dir+"/tuning"))
-		})
-	})
-})
 
 // nodeState returns the state of the node, without files.
 func (network *testNetwork) nodeState() string {
@@ -197,132 +173,34 @@ func (network *testNetwork) nodeState() string {
 // set, and no DEL deletes it.
 var emptyFormerSet = regexp.MustCompile(`(?m)^.*nft *\n.*nft (map|set) \S+-former \{\n.*nft type .*\n.*nft \}\n`)
 
-// A lockHolder is a process that holds a lock.
-type lockHolder struct {
-	cmd *exec.Cmd
-	in  *os.File
-}
-
-// holdLock starts a process that locks the file.
-func holdLock(path string) *lockHolder {
-	GinkgoHelper()
-	read, write, err := os.Pipe()
-	Expect(err).NotTo(HaveOccurred())
-	h := &lockHolder{cmd: exec.Command("flock", path, "sh", "-c", "echo held; read line"), in: write}
-	h.cmd.Stdin = read
-	out, err := h.cmd.StdoutPipe()
-	Expect(err).NotTo(HaveOccurred())
-	Expect(h.cmd.Start()).To(Succeed())
-	Expect(read.Close()).To(Succeed())
-	DeferCleanup(h.release)
-	Expect(bufio.NewReader(out).ReadString('\n')).To(Equal("held\n"))
-	return h
-}
-
-func (h *lockHolder) release() {
-	if h.in.Close() == nil {
-		_ = h.cmd.Wait()
-	}
-}
-
-var _ = Describe("a lock that another process does not release", func() {
-	It("makes calls fail after a time limit with an error that names the process", func() {
-		network := newTestNetwork(bridgeAndTuning)
-		existing := network.addContainer("existing", 7000)
-		before := nstest.WaitStable(network.nodeState)
-		toDelete := network.addContainer("to-delete", 7001)
-		h := holdLock(network.dir + "/leases/net1/lock")
-		text := fmt.Sprintf("held by process %d (flock)", h.cmd.Process.Pid)
-		containers := network.newContainers(4)
-		calls := []struct {
-			row string
-			do  func() error
-		}{
-			{"bridge CHECK", func() error { return checkError(network.check(existing), types.CodeTryAgain, text) }},
-			{"bridge DEL", func() error { return checkError(network.del(toDelete), types.CodeTryAgain, text) }},
-			{"STATUS", func() error { return checkError(network.status(), types.CodeNotAvailable, text) }},
-		}
-		for _, c := range containers {
-			calls = append(calls, struct {
-				row string
-				do  func() error
-			}{"bridge ADD", func() error { return checkError(network.add(c), types.CodeTryAgain, text) }})
-		}
-		errs := concurrently(len(calls), func(i int) error { return calls[i].do() }) // because each call waits until its time limit
-		for i, err := range errs {
-			expectOK("lock held: "+calls[i].row, func() error { return err })
-		}
-		h.release()
-		expectOK("lock held: DEL after it is released, and node as before", func() error {
-			return errors.Join(network.del(toDelete), network.check(existing), waitUnchanged(before, network.nodeState), checkEqual(len(readReservations(network.dir+"/leases/net1")), 1))
-		})
-	})
-
-	It("is acquired by all waiting processes after its release", func() {
-		p := newPool()
-		p.addContainers(1)
-		h := holdLock(p.reservationDir() + "/lock")
-		waiting := make(chan []error)
-		go func() {
-			waiting <- concurrently(8, func(i int) error {
-				_, err := p.add(fmt.Sprint("waits", i))
-				return err
-			})
-		}()
-		Eventually(func() int { return lockWaiters(p.reservationDir() + "/lock") }).Should(BeNumerically(">=", 8))
-		h.release()
-		for _, err := range <-waiting {
-			expectOK("lock held: host-local ADD that waits", func() error { return err })
-		}
-		expectOK("lock held: each address is allocated once", func() error { return checkEqual(len(p.reservations()), 9) })
-	})
-})
-
-// lockWaiters returns the number of processes that wait for the lock, from /proc/locks.
-func lockWaiters(path string) int {
-	info, err := os.Stat(path)
-	Expect(err).NotTo(HaveOccurred())
-	list, err := os.ReadFile("/proc/locks")
-	Expect(err).NotTo(HaveOccurred())
-	n := 0
-	for line := range strings.Lines(string(list)) {
-		if strings.Contains(line, "-> FLOCK") && strings.Contains(line, fmt.Sprintf(":%d ", inodeOf(info))) {
-			n++
-		}
-	}
-	return n
-}
-
 // incompleteReservations are contents that a crash or a power failure can leave in a reservation.
 var incompleteReservations = []string{
 	"", "\x00", strings.Repeat("\x00", 12), strings.Repeat("\x00", 4096), "\r\n", "live0\r\neth0\x00\x00\x00", "\xff\xfe\x00l", "live0\r\neth0\r\neth1",
 }
 
 var _ = Describe("incomplete reservations", func() {
-	It("are released, and no others", func() {
+	It("are released by ADD, or by DEL and GC if they name a container, and no others", func() {
 		p := newPool()
 		existing := p.addContainers(3)
-		for i, content := range incompleteReservations {
-			name := fmt.Sprint("10.1.2.", 5+i)
-			Expect(os.WriteFile(filepath.Join(p.reservationDir(), name), []byte(content), 0o600)).To(Succeed())
-			expectOK("reservation incomplete: concurrent ADDs allocate the whole pool", func() error { return p.checkAllocation(existing) })
+		write := func(contents []string) {
+			for i, content := range contents {
+				Expect(os.WriteFile(filepath.Join(p.reservationDir(), fmt.Sprint("10.1.2.", 5+i)), []byte(content), 0o600)).To(Succeed())
+			}
 		}
-		for i := range incompleteReservations { // all of them
-			Expect(os.WriteFile(filepath.Join(p.reservationDir(), fmt.Sprint("10.1.2.", 5+i)), []byte(incompleteReservations[i]), 0o600)).To(Succeed())
-		}
+		write(incompleteReservations)
 		expectOK("reservation incomplete: concurrent ADDs allocate the whole pool", func() error { return p.checkAllocation(existing) })
-	})
-
-	It("of any length are released by DEL and GC", func() {
-		p := newPool()
-		existing := p.addContainers(3)
-		complete := "victim\r\neth0"
+		var parts []string
+		const complete = "victim\r\neth0"
 		for n := range len(complete) {
-			Expect(os.WriteFile(filepath.Join(p.reservationDir(), "10.1.2.12"), []byte(complete[:n]), 0o600)).To(Succeed())
+			parts = append(parts, complete[:n])
+		}
+		for contents := range slices.Chunk(parts, 8) {
+			write(contents)
 			expectOK("reservation cut off: DEL and GC", func() error {
-				return errors.Join(p.do("DEL", "victim"), p.gc(sortedKeys(existing)...), p.checkAllocation(existing))
+				return errors.Join(p.do("DEL", "victim"), p.gc(sortedKeys(existing)...), checkEqual(len(p.reservations()), len(existing)))
 			})
 		}
+		expectOK("reservation cut off: concurrent ADDs allocate the whole pool", func() error { return p.checkAllocation(existing) })
 	})
 
 	It("of attached containers do not affect other containers", func() {
@@ -344,41 +222,26 @@ var _ = Describe("a folder of reservations that is deleted", func() {
 	It("during 16 concurrent ADDs: DEL restores the node, whether or not ADD succeeded", func() {
 		network := newTestNetwork(bridgeAndTuning)
 		existing := network.addContainer("existing", 7000)
-		Expect(network.del(existing)).To(Succeed())
+		Expect(network.Del(existing)).To(Succeed())
 		before := nstest.WaitStable(network.nodeState)
 		for range fullOrCI(10, 1) {
-			containers := network.newContainers(concurrentADDs)
-			stop := repeatInBackground(func() { _ = os.RemoveAll(network.dir + "/leases") })
+			containers := newContainers(concurrentADDs)
+			stop := repeatInBackground(func() { _ = os.RemoveAll(network.Dir + "/leases") })
 			expectAllOK("folder deleted: bridge ADD, 16 concurrent", concurrentADDs, func(i int) error {
-				err := network.add(containers[i])
+				err := network.Add(containers[i])
 				if err != nil {
-					return checkError(err, types.CodeIO, network.dir+"/leases")
+					return checkError(err, types.CodeIO, network.Dir+"/leases")
 				}
 				return nil
 			})
 			stop()
-			expectAllOK("folder deleted: bridge DEL, 16 concurrent", concurrentADDs, func(i int) error { return network.del(containers[i]) })
+			expectAllOK("folder deleted: bridge DEL, 16 concurrent", concurrentADDs, func(i int) error { return network.Del(containers[i]) })
 			expectOK("folder deleted: node as before, no reservation left", func() error {
-				return errors.Join(waitUnchanged(before, network.nodeState), checkEqual(len(readReservations(network.dir+"/leases/net1")), 0))
+				return errors.Join(waitUnchanged(before, network.nodeState), checkEqual(len(readReservations(network.Dir+"/leases/net1")), 0))
 			})
 		}
 	})
 
-	It("makes CHECK fail, and the whole pool is allocated again", func() {
-		for _, what := range []string{"networks", "networks/pool", "networks/.plumb"} {
-			p := newPool()
-			existing := p.addContainers(5)
-			Expect(os.RemoveAll(filepath.Join(filepath.Dir(p.dataDir), what))).To(Succeed())
-			if what == "networks/.plumb" { // without .plumb, all reservations still exist
-				expectOK("folder deleted: concurrent ADDs allocate the whole pool", func() error { return p.checkAllocation(existing) })
-				continue
-			}
-			expectOK("folder deleted: CHECK and DEL of an attached container", func() error {
-				return errors.Join(checkError(p.do("CHECK", "live0"), 100, "no address is reserved"), p.do("DEL", "live0"))
-			})
-			expectOK("folder deleted: concurrent ADDs allocate the whole pool", func() error { return p.checkAllocation(nil) })
-		}
-	})
 })
 
 // repeatInBackground calls f repeatedly until stop is called.
@@ -461,7 +324,7 @@ var _ = Describe("files after a power failure or the restore of a backup", func(
 	for b, boot := range []string{"the same boot", "another boot"} {
 		for i, reservations := range states {
 			for j, plumbFiles := range states {
-				if !allFaults() && (i+j+b)%4 != 1 {
+				if !nstest.AllFaults() && (i+j+b)%4 != 1 {
 					continue
 				}
 				It(fmt.Sprintf("reservations %s, hints %s, %s: each address is allocated once", reservations, plumbFiles, boot), func() {
@@ -562,59 +425,57 @@ var damagedStates = map[string]string{
 var _ = Describe("the state files of tuning", func() {
 	var (
 		network  *testNetwork
-		existing *container
+		existing *cnitest.Container
 		before   string
 	)
 	BeforeEach(func() {
 		network = newTestNetwork(bridgeAndTuning)
-		mountLimitedTmpfs(network.dir+"/tuning", "nr_blocks=1000,nr_inodes=1000")
+		mountLimitedTmpfs(network.Dir+"/tuning", "nr_blocks=1000,nr_inodes=1000")
 		existing = network.addContainer("existing", 7000)
-		Expect(network.del(existing)).To(Succeed()) // the objects that containers share exist from here on
+		Expect(network.Del(existing)).To(Succeed()) // the objects that containers share exist from here on
 		before = nstest.WaitStable(network.nodeState)
 		existing = network.addContainer("existing", 7000)
 	})
 	checkClean := func() error {
-		return errors.Join(waitUnchanged(before, network.nodeState), checkEmpty(network.dir+"/tuning", ".used"), checkEqual(len(readReservations(network.dir+"/leases/net1")), 0))
+		return errors.Join(waitUnchanged(before, network.nodeState), checkEmpty(network.Dir+"/tuning", ".used"), checkEqual(len(readReservations(network.Dir+"/leases/net1")), 0))
 	}
 
 	It("on a full or read-only file system: ADD fails and leaves nothing", func() {
-		containers := network.newContainers(4)
-		for resource, s := range shortages {
-			s.limit(network.dir+"/tuning", 0)
-			expectAllOK("tuning: no free "+resource+": concurrent ADDs", len(containers), func(i int) error {
-				return checkError(network.add(containers[i]), types.CodeIO, network.dir+"/tuning/", "no space left on device")
+		containers := newContainers(4)
+		for _, what := range sortedKeys(fileSystemFaults) { // read-only is the last one
+			fault := fileSystemFaults[what]
+			fault.begin(network.Dir + "/tuning")
+			expectAllOK("tuning: "+what+": concurrent ADDs", len(containers), func(i int) error {
+				return checkError(network.Add(containers[i]), types.CodeIO, network.Dir+"/tuning/", fault.text)
 			})
-			expectAllOK("tuning: no free "+resource+": DEL after a failed ADD", len(containers), func(i int) error { return network.del(containers[i]) })
-			s.lift(network.dir + "/tuning")
+			expectAllOK("tuning: "+what+": DEL after a failed ADD", len(containers), func(i int) error { return network.Del(containers[i]) })
+			if what != "read-only" {
+				fault.end(network.Dir + "/tuning")
+			}
 		}
-		remount(network.dir+"/tuning", "ro")
-		expectAllOK("tuning: read-only: concurrent ADDs", len(containers), func(i int) error {
-			return checkError(network.add(containers[i]), types.CodeIO, "read-only file system")
-		})
-		expectAllOK("tuning: read-only: DEL after a failed ADD", len(containers), func(i int) error { return network.del(containers[i]) })
-		expectOK("tuning: read-only: CHECK of an attached container", func() error { return network.check(existing) })
-		expectOK("tuning: read-only: DEL of an attached container", func() error { return checkError(network.del(existing), types.CodeIO, "read-only file system") })
-		remount(network.dir+"/tuning", "nr_blocks=1000")
-		expectOK("tuning: read-only: DEL after it is writable, nothing left", func() error { return errors.Join(network.del(existing), checkClean()) })
+		expectOK("tuning: read-only: CHECK of an attached container", func() error { return network.Check(existing) })
+		expectOK("tuning: read-only: DEL of an attached container", func() error { return checkError(network.Del(existing), types.CodeIO, "read-only file system") })
+		remount(network.Dir+"/tuning", "nr_blocks=1000")
+		expectOK("tuning: read-only: DEL after it is writable, nothing left", func() error { return errors.Join(network.Del(existing), checkClean()) })
 	})
 
 	It("on a full file system: DEL restores the settings and deletes the file", func() {
-		shortages["blocks"].limit(network.dir+"/tuning", 0)
-		expectOK("tuning: no free blocks: DEL of an attached container", func() error { return errors.Join(network.del(existing), checkClean()) })
+		shortages["blocks"].limit(network.Dir+"/tuning", 0)
+		expectOK("tuning: no free blocks: DEL of an attached container", func() error { return errors.Join(network.Del(existing), checkClean()) })
 	})
 
 	It("damaged or deleted: CHECK fails, DEL succeeds", func() {
 		for what, content := range damagedStates {
-			path := network.dir + "/tuning/existing_eth0.json"
+			path := network.Dir + "/tuning/existing_eth0.json"
 			Expect(os.Remove(path)).To(Succeed())
 			if what != "deleted" {
 				Expect(os.WriteFile(path, []byte(content), 0o600)).To(Succeed())
 			}
 			expectOK("tuning: state file "+what+": CHECK, DEL", func() error {
-				return errors.Join(checkError(network.check(existing), 100, "existing_eth0.json"), network.del(existing), checkEmpty(network.dir+"/tuning", ".used"))
+				return errors.Join(checkError(network.Check(existing), 100, "existing_eth0.json"), network.Del(existing), checkEmpty(network.Dir+"/tuning", ".used"))
 			})
 			existing = network.addContainer("existing", 7000)
 		}
-		expectOK("tuning: DEL of the last container, nothing left", func() error { return errors.Join(network.del(existing), checkClean()) })
+		expectOK("tuning: DEL of the last container, nothing left", func() error { return errors.Join(network.Del(existing), checkClean()) })
 	})
 })

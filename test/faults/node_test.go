@@ -60,7 +60,7 @@ type testNode struct {
 	before     string // state of node, container and files before the plugin is called
 }
 
-// newTestNode returns a node with an existing container, and a container that is not attached.
+// newTestNode returns a node with an existing container. replacePod adds a container that is not attached.
 func newTestNode(config pluginConfig) *testNode {
 	GinkgoHelper()
 	tb := GinkgoTB()
@@ -82,12 +82,11 @@ func newTestNode(config pluginConfig) *testNode {
 	n.requireKind(existing)
 	prevResult := n.addBridge("existing", existing)
 	nstest.Exec(tb, n.program(), n.call("ADD", "existing", existing, prevResult)).OK(tb)
-	n.nodeBefore = nstest.WaitStable(func() string { return n.state(n.node) })
-	n.replacePod()
+	n.nodeBefore = nstest.WaitStable(n.nodeState)
 	return n
 }
 
-// replacePod replaces the container "tested" by a new one that is not attached.
+// replacePod replaces the container "tested" by a new one that is not attached, and that exists until the end of the spec.
 func (n *testNode) replacePod() {
 	GinkgoHelper()
 	if n.pod != nil {

@@ -254,7 +254,7 @@ func (s shortage) lift(dir string) {
 
 // fullOrCI returns full if the tests inject all faults, else ci.
 func fullOrCI(full, ci int) int {
-	if allFaults() {
+	if nstest.AllFaults() {
 		return full
 	}
 	return ci

@@ -1,17 +1,15 @@
 package faults
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 
-	"github.com/containernetworking/cni/libcni"
-	"github.com/containernetworking/cni/pkg/invoke"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"github.com/plumb-cni/plumb/test/cnitest"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
@@ -24,28 +22,19 @@ const smallNetwork = `{"type": "bridge", "bridge": "BRIDGE", "isGateway": true, 
 // files in the same folder.
 func (network *testNetwork) withNetwork(name, plugins string) *testNetwork {
 	GinkgoHelper()
-	list, err := libcni.ConfListFromBytes([]byte(`{"cniVersion": "1.1.0", "name": "` + name + `", "plugins": [` +
-		strings.ReplaceAll(plugins, "DIR", network.dir) + `]}`))
-	Expect(err).NotTo(HaveOccurred())
-	other := *network
-	other.list = list
-	return &other
-}
-
-// setRuntime replaces the node's runtime by one that uses the plugins in bin and the cached
-// results in cache.
-func (network *testNetwork) setRuntime(bin, cache string) {
-	network.cni = libcni.NewCNIConfigWithCacheDir([]string{bin}, cache, &execOnNode{RawExec: invoke.RawExec{Stderr: GinkgoWriter}, node: network.Node})
+	other := *network.Network
+	other.SetList("1.1.0", name, plugins)
+	return &testNetwork{&other}
 }
 
 // attachAll adds n new containers concurrently. It fails if two of them get the same address.
-func (network *testNetwork) attachAll(row, prefix string, n int) []*container {
+func (network *testNetwork) attachAll(row, prefix string, n int) []*cnitest.Container {
 	GinkgoHelper()
-	containers := make([]*container, n)
+	containers := make([]*cnitest.Container, n)
 	for i := range containers {
-		containers[i] = network.newContainer(fmt.Sprint(prefix, i), 8000+i)
+		containers[i] = newContainer(fmt.Sprint(prefix, i), 8000+i)
 	}
-	expectAllOK(row, n, func(i int) error { return network.add(containers[i]) })
+	expectAllOK(row, n, func(i int) error { return network.Add(containers[i]) })
 	expectOK(row+": no address is allocated twice", func() error { return checkDistinctAddresses(containers) })
 	return containers
 }
@@ -56,63 +45,36 @@ var _ = Describe("a reboot", func() {
 		m.program("host-local")
 		one := newTestNetwork(strings.NewReplacer("BRIDGE", "cni0", "SUBNET", "10.1.0.0/29").Replace(smallNetwork))
 		cache := GinkgoTB().TempDir()
-		one.setRuntime(filepath.Dir(m.program("bridge")), cache)
+		one.Use(filepath.Dir(m.program("bridge")), cache)
 		two := one.withNetwork("two", strings.NewReplacer("BRIDGE", "cni1", "SUBNET", "10.2.0.0/29").Replace(smallNetwork))
 		for boot := range fullOrCI(10, 1) {
 			old := append(one.attachAll("reboot: ADDs before the reboot", fmt.Sprint("one-", boot, "-"), 5), two.attachAll("reboot: ADDs before the reboot", fmt.Sprint("two-", boot, "-"), 4)...)
 			// A reservation of the reference plugin that plumb has not read before the reboot.
-			theirs := filepath.Join(one.dir, "leases", "two", "10.2.0.6")
+			theirs := filepath.Join(one.Dir, "leases", "two", "10.2.0.6")
 			Expect(os.WriteFile(theirs, []byte("theirs\r\neth0"), 0o600)).To(Succeed())
 
 			m.reboot()
 			one.Site = nstest.NewSite(GinkgoTB()) // a new node: a reboot removes all interfaces
-			one.setRuntime(filepath.Dir(m.program("bridge")), cache)
-			two.Site, two.cni = one.Site, one.cni
+			one.Use(filepath.Dir(m.program("bridge")), cache)
+			two.Site, two.CNI = one.Site, one.CNI
 			for _, c := range old {
 				c.Remove(GinkgoTB())
 			}
 			second := two.attachAll("reboot: ADDs to a pool that was full before", fmt.Sprint("new-two-", boot, "-"), 4)
 			first := one.attachAll("reboot: ADDs to a pool that was full before", fmt.Sprint("new-one-", boot, "-"), 5)
 			for i, c := range old {
-				expectOK("reboot: late DEL of a container from before it", func() error { return []*testNetwork{one, two}[i/5].del(c) })
+				expectOK("reboot: late DEL of a container from before it", func() error { return []*testNetwork{one, two}[i/5].Del(c) })
 			}
 			for i, c := range append(first, second...) {
-				expectOK("reboot: CHECK of containers attached after it", func() error { return []*testNetwork{one, two}[i/5].check(c) })
+				expectOK("reboot: CHECK of containers attached after it", func() error { return []*testNetwork{one, two}[i/5].Check(c) })
 			}
 			expectOK("reboot: a reservation that plumb had not read is kept", func() error {
 				return checkEqual(len(readReservations(filepath.Dir(theirs))), 5)
 			})
 			for i, c := range append(first, second...) {
-				Expect([]*testNetwork{one, two}[i/5].del(c)).To(Succeed())
+				Expect([]*testNetwork{one, two}[i/5].Del(c)).To(Succeed())
 			}
 			Expect(os.Remove(theirs)).To(Succeed())
-		}
-	})
-
-	It("is detected by the first call for a network, whatever its verb, and affects no other network", func() {
-		for _, verb := range []string{"ADD", "GC", "STATUS", "CHECK", "DEL"}[:fullOrCI(5, 2)] {
-			m, p := newMachine(), newPool()
-			p.bin = m.program("host-local")
-			other := *p
-			other.name = "other"
-			p.addContainers(3)
-			other.addContainers(3)
-			m.reboot()
-			existing := other.addContainers(2)
-			expectOK("reboot: first call is "+verb, func() error {
-				err := p.do(verb, "live0", `"cni.dev/valid-attachments": [{"containerID": "live1", "ifname": "eth0"}]`)
-				left := 0
-				switch verb {
-				case "ADD":
-					left = 1
-				case "CHECK":
-					err = checkError(err, 100, "no address is reserved")
-				}
-				return errors.Join(err, checkEqual(len(p.reservations()), left), checkEqual(len(other.reservations()), 2), other.do("CHECK", "live0"))
-			})
-			expectOK("reboot: concurrent ADDs allocate the whole pool", func() error {
-				return errors.Join(p.do("DEL", "live0"), p.checkAllocation(nil), other.checkAllocation(existing))
-			})
 		}
 	})
 
@@ -136,16 +98,4 @@ var _ = Describe("a reboot", func() {
 		}
 	})
 
-	It("releases no reservation if the boot ID is not known", func() {
-		m, p := newMachine(), newPool()
-		p.bin = m.program("host-local")
-		existing := p.addContainers(5)
-		file := filepath.Join(m.dir, "boot_id")
-		id, err := os.ReadFile(file)
-		Expect(err).NotTo(HaveOccurred())
-		Expect(os.WriteFile(file, nil, 0o600)).To(Succeed())
-		expectOK("boot_id empty: concurrent ADDs allocate the rest of the pool", func() error { return p.checkAllocation(existing) })
-		Expect(os.WriteFile(file, id, 0o600)).To(Succeed())
-		expectOK("boot_id restored: concurrent ADDs allocate the rest of the pool", func() error { return p.checkAllocation(existing) })
-	})
 })

@@ -85,40 +85,30 @@ func (s *stressNode) fillPool(network string, n int) {
 	}
 }
 
-// A memoryMeter makes libcni start the plugins on the node, and records their peak resident
-// memory.
-type memoryMeter struct {
+// A meter makes libcni start the plugins on the node, with at most 64 open files, and records their peak resident
+// memory. It returns an error if a plugin leaves a process running.
+type meter struct {
 	invoke.RawExec
 	version.PluginDecoder
 	node  *nstest.NS
-	dir   string
 	peaks map[string]int // "bridge ADD" → KiB
 }
 
-func (m *memoryMeter) ExecPlugin(_ context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
-	in, out := filepath.Join(m.dir, "in"), filepath.Join(m.dir, "out")
-	if err := errors.Join(os.WriteFile(in, stdin, 0o600), os.WriteFile(out, nil, 0o600)); err != nil {
-		return nil, err
-	}
-	stdinFile, inErr := os.Open(in)
-	stdoutFile, outErr := os.OpenFile(out, os.O_WRONLY, 0)
-	if err := errors.Join(inErr, outErr); err != nil {
-		return nil, err
-	}
-	defer stdinFile.Close()
-	defer stdoutFile.Close()
+func (m *meter) ExecPlugin(_ context.Context, path string, stdin []byte, environ []string) (output []byte, err error) {
 	var kib int
-	err := m.node.Do(func() (err error) {
-		kib, err = nstest.PeakMemory(path, environ, stdinFile, stdoutFile)
+	err = m.node.Do(func() (err error) {
+		kib, output, err = nstest.PeakMemory(environ, stdin, "/bin/sh", "-c", `ulimit -n 64 && exec "$0"`, path)
 		return err
 	})
-	output, readErr := os.ReadFile(out)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w: %s", filepath.Base(path), err, output)
-	}
 	call := filepath.Base(path) + " " + commandOf(environ)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w: %s", call, err, output)
+	}
+	if left := childPIDs(); len(left) > 0 {
+		return nil, fmt.Errorf("%s left processes: %v", call, left)
+	}
 	m.peaks[call] = max(m.peaks[call], kib)
-	return output, readErr
+	return output, nil
 }
 
 // commandOf returns the value of CNI_COMMAND.
@@ -131,42 +121,18 @@ func commandOf(environ []string) string {
 	return ""
 }
 
-// execWithFileLimit makes libcni start the plugins with at most 64 open files. It returns an
-// error if a plugin leaves a process running.
-type execWithFileLimit struct {
-	invoke.RawExec
-	version.PluginDecoder
-	node *nstest.NS
-}
-
-func (e *execWithFileLimit) ExecPlugin(_ context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
-	var stdout, stderr bytes.Buffer
-	cmd := exec.Command("/bin/sh", "-c", `ulimit -n 64 && exec "$0"`, path)
-	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = environ, bytes.NewReader(stdin), &stdout, &stderr
-	err := e.node.Start(cmd)
-	if err == nil {
-		err = cmd.Wait()
-	}
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w: %s%s", filepath.Base(path), err, &stdout, &stderr)
-	}
-	if left := childPIDs(); len(left) > 0 {
-		return nil, fmt.Errorf("%s %s left processes: %v", filepath.Base(path), commandOf(environ), left)
-	}
-	return stdout.Bytes(), nil
-}
-
 var _ = Describe("a plugin call", func() {
-	It("needs less than 16 MiB of memory for each verb, and 300 bytes more for each reservation of others", func() {
-		reserved := 5_000
-		if allFaults() {
-			reserved = 60_000
-		}
+	It("needs fewer than 64 open files, less than 16 MiB of memory, and 300 bytes more for each reservation of others, and leaves no process running", func() {
+		nstest.LeakCheck(GinkgoTB())
+		adoptOrphans()
+		reserved := fullOrCI(60_000, 5_000)
 		s := newStressNodeWithAllPlugins()
-		m := &memoryMeter{node: s.Node, dir: GinkgoTB().TempDir(), peaks: map[string]int{}}
+		m := &meter{node: s.Node, peaks: map[string]int{}}
 		s.fillPool("host-local", reserved)
 		for n := range s.lists {
-			Expect(s.runAllVerbs(m, n)).To(Succeed(), s.lists[n].Name)
+			err := s.runAllVerbs(m, n)
+			record("all verbs with RLIMIT_NOFILE 64, no process left", err == nil)
+			Expect(err).NotTo(HaveOccurred(), s.lists[n].Name)
 		}
 		calls := slices.SortedFunc(maps.Keys(m.peaks), func(a, b string) int { return m.peaks[b] - m.peaks[a] })
 		Expect(len(calls)).To(BeNumerically(">=", 5*8), "%v", calls)
@@ -177,17 +143,6 @@ var _ = Describe("a plugin call", func() {
 			GinkgoWriter.Printf("%6d KiB  %s\n", m.peaks[call], call)
 			record(row, m.peaks[call] < limit)
 			Expect(m.peaks[call]).To(BeNumerically("<", limit), call)
-		}
-	})
-
-	It("needs fewer than 64 open files, and leaves no process running", func() {
-		nstest.LeakCheck(GinkgoTB())
-		adoptOrphans()
-		s := newStressNodeWithAllPlugins()
-		for n := range s.lists {
-			err := s.runAllVerbs(&execWithFileLimit{node: s.Node}, n)
-			record("all verbs with RLIMIT_NOFILE 64, no process left", err == nil)
-			Expect(err).NotTo(HaveOccurred(), s.lists[n].Name)
 		}
 	})
 
@@ -226,57 +181,50 @@ var _ = Describe("a plugin call", func() {
 		Entry("iptables", "iptables", "iptables-restore", func(string) string { return findProgram("iptables-restore") }, "PATH"),
 	)
 
-	DescribeTable("leaves nothing if it fails because", func(cause func(c *exec.Cmd)) {
+	It("leaves nothing if its environment makes it fail", func() {
 		adoptOrphans()
 		s := newStressNode()
 		s.runOnePerNetwork()
 		before := nstest.WaitStable(s.state)
-		networks := []string{"bridge", "ptp"}
-		if allFaults() {
-			networks = []string{"bridge", "ptp", "macvlan", "iptables"}
+		for what, cause := range failureCauses {
+			for _, network := range []string{"bridge", "ptp", "macvlan", "iptables"}[:fullOrCI(4, 2)] {
+				n := s.networkIndex(network)
+				c := s.firstPluginADD(n, s.newContainer("fails", n))
+				cause(c)
+				out, err := s.runOnNode(c)
+				running := childPIDs()
+				Expect(err).To(HaveOccurred(), "%s: %s: %s", what, network, out)
+				left := nstest.WaitEqual(before, s.state)
+				record("a call that fails because of its environment, nothing left", len(running) == 0 && left == "")
+				Expect(running).To(BeEmpty(), "%s: %s: processes; %s", what, network, out)
+				Expect(left).To(BeEmpty(), "%s: %s: left; %s", what, network, out)
+			}
 		}
-		for _, network := range networks {
-			n := s.networkIndex(network)
-			c := s.firstPluginADD(n, s.newContainer("fails", n))
-			cause(c)
-			out, err := s.runOnNode(c)
-			running := childPIDs()
-			Expect(err).To(HaveOccurred(), "%s: %s", network, out)
-			left := nstest.WaitEqual(before, s.state)
-			record("a call that fails because of its environment, nothing left", len(running) == 0 && left == "")
-			Expect(running).To(BeEmpty(), "%s: processes; %s", network, out)
-			Expect(left).To(BeEmpty(), "%s: left; %s", network, out)
-		}
-	},
-		Entry("stdout is a closed pipe", func(c *exec.Cmd) {
-			r, w, err := os.Pipe()
-			Expect(errors.Join(err, r.Close())).To(Succeed())
-			c.Stdout = closeAfterSpec(w)
-		}),
-		Entry("stdout is /dev/full", func(c *exec.Cmd) {
-			full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
-			Expect(err).NotTo(HaveOccurred())
-			c.Stdout = closeAfterSpec(full)
-		}),
-		Entry("stdout and stderr are a closed pipe", func(c *exec.Cmd) {
-			r, w, err := os.Pipe()
-			Expect(errors.Join(err, r.Close())).To(Succeed())
-			c.Stdout = closeAfterSpec(w)
-			c.Stderr = w
-		}),
-		Entry("stdin ends early", func(c *exec.Cmd) {
-			conf, err := io.ReadAll(c.Stdin)
-			Expect(err).NotTo(HaveOccurred())
-			c.Stdin = bytes.NewReader(conf[:len(conf)/2])
-		}),
-		Entry("stdin is empty", func(c *exec.Cmd) { c.Stdin = nil }),
-		Entry("the namespace does not exist", func(c *exec.Cmd) { c.Env = append(c.Env, "CNI_NETNS=/does/not/exist") }),
-		Entry("the IPAM plugin is missing", func(c *exec.Cmd) { c.Env = append(c.Env, "CNI_PATH=/nonexistent") }),
-		Entry("the IPAM plugin fails", replaceIPAM(`exit 3`)),
-		Entry("the IPAM plugin is killed", replaceIPAM(`kill -9 $$`)),
-		Entry("the IPAM plugin prints an invalid result", replaceIPAM(`echo '{"ips": 5}'`)),
-	)
+	})
 })
+
+// failureCauses change the environment of a call so that it fails.
+var failureCauses = map[string]func(c *exec.Cmd){
+	"stdout is a closed pipe":            func(c *exec.Cmd) { c.Stdout = closedPipe() },
+	"stdout and stderr are closed pipes": func(c *exec.Cmd) { c.Stdout, c.Stderr = closedPipe(), closedPipe() },
+	"stdout is /dev/full": func(c *exec.Cmd) {
+		full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+		Expect(err).NotTo(HaveOccurred())
+		DeferCleanup(full.Close)
+		c.Stdout = full
+	},
+	"stdin ends early": func(c *exec.Cmd) {
+		conf, err := io.ReadAll(c.Stdin)
+		Expect(err).NotTo(HaveOccurred())
+		c.Stdin = bytes.NewReader(conf[:len(conf)/2])
+	},
+	"stdin is empty":                           func(c *exec.Cmd) { c.Stdin = nil },
+	"the namespace does not exist":             func(c *exec.Cmd) { c.Env = append(c.Env, "CNI_NETNS=/does/not/exist") },
+	"the IPAM plugin is missing":               func(c *exec.Cmd) { c.Env = append(c.Env, "CNI_PATH=/nonexistent") },
+	"the IPAM plugin fails":                    replaceIPAM(`exit 3`),
+	"the IPAM plugin is killed":                replaceIPAM(`kill -9 $$`),
+	"the IPAM plugin prints an invalid result": replaceIPAM(`echo '{"ips": 5}'`),
+}
 
 // parseDescriptors returns the descriptors in a listing of /proc/self/fd, without duplicates,
 // the standard streams and the folder itself.
@@ -292,10 +240,13 @@ func parseDescriptors(list []byte) []string {
 	return slices.Compact(all)
 }
 
-// closeAfterSpec returns the file, which is closed at the end of the spec.
-func closeAfterSpec(f *os.File) *os.File {
-	DeferCleanup(f.Close)
-	return f
+// closedPipe returns the writing end of a pipe that no process reads.
+func closedPipe() *os.File {
+	GinkgoHelper()
+	r, w, err := os.Pipe()
+	Expect(errors.Join(err, r.Close())).To(Succeed())
+	DeferCleanup(w.Close)
+	return w
 }
 
 // replaceIPAM makes the plugin run a script instead of host-local's ADD.

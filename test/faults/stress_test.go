@@ -26,6 +26,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
+	"github.com/plumb-cni/plumb/test/cnitest"
 	"github.com/plumb-cni/plumb/test/nstest"
 )
 
@@ -159,10 +160,8 @@ func newStressNode() *stressNode {
 
 func (s *stressNode) addNetwork(name, plugins string) {
 	GinkgoHelper()
-	list, err := libcni.ConfListFromBytes(fmt.Appendf(nil, `{"cniVersion": "1.1.0", "name": %q, "plugins": [%s]}`,
-		name, strings.ReplaceAll(plugins, "DIR", s.dir)))
-	Expect(err).NotTo(HaveOccurred())
-	s.lists = append(s.lists, list)
+	s.lists = append(s.lists, cnitest.ParseList(fmt.Sprintf(`{"cniVersion": "1.1.0", "name": %q, "plugins": [%s]}`,
+		name, strings.ReplaceAll(plugins, "DIR", s.dir))))
 }
 
 // runtime returns a libcni that kills one plugin as planned. If kill is nil, it kills none.
@@ -201,10 +200,7 @@ func (e *execWithKill) ExecPlugin(_ context.Context, path string, stdin []byte, 
 }
 
 func (s *stressNode) runtimeConf(c *stressContainer, a *stressAttachment) *libcni.RuntimeConf {
-	return &libcni.RuntimeConf{ContainerID: c.id, NetNS: c.pod.Path(), IfName: a.ifName, CapabilityArgs: map[string]any{
-		"portMappings": []map[string]any{{"hostPort": c.port, "containerPort": 80, "protocol": "tcp"}},
-		"bandwidth":    map[string]any{"ingressRate": 80_000_000, "ingressBurst": 800_000, "egressRate": 40_000_000, "egressBurst": 400_000},
-	}}
+	return &libcni.RuntimeConf{ContainerID: c.id, NetNS: c.pod.Path(), IfName: a.ifName, CapabilityArgs: capabilityArgs(c.port)}
 }
 
 func (s *stressNode) attachmentKey(c *stressContainer, a *stressAttachment) string {
@@ -516,7 +512,7 @@ func waitPID(pid int) {
 var _ = Describe("stress: concurrent calls and kills", func() {
 	seeds := []int64{0}
 	pairs, atOnce := 60, 16
-	if allFaults() {
+	if nstest.AllFaults() {
 		seeds, pairs, atOnce = []int64{0, 1, 2}, 500, 64
 	}
 	for _, n := range seeds {

@@ -42,7 +42,7 @@ func pluginConfigs() []pluginConfig {
 		{name: "dummy", plugin: "dummy", kind: "dummy", needsNamespace: true, keys: dualStackIPAM},
 		{name: "vrf", plugin: "vrf", kind: "vrf table 9", bridgeKeys: bridgeConfig, needsNamespace: true, keys: `"vrfname": "blue"`},
 	}
-	if !allFaults() {
+	if !nstest.AllFaults() {
 		return some
 	}
 	return append(some, pluginConfig{
@@ -60,10 +60,15 @@ func pluginConfigs() []pluginConfig {
 
 var _ = Describe("after a fault at any system call nothing is left", func() {
 	for _, config := range pluginConfigs() {
-		Describe(config.name, func() {
+		Describe(config.name, Ordered, func() { // because all specs share the node
+			var n *testNode
+			BeforeAll(func() { n = newTestNode(config) })
 			for i, kind := range faultKinds() {
 				if labels, ok := config.injects(kind); ok {
-					It(kind.name, labels, func() { injectAtEachCall(config, kind, i) })
+					It(kind.name, labels, func() {
+						n.replacePod()
+						injectAtEachCall(n, kind, i)
+					})
 				}
 			}
 		})
@@ -80,7 +85,7 @@ func (config pluginConfig) injects(kind faultKind) (Labels, bool) {
 	if kind.appliesTo != nil && !kind.appliesTo(config) {
 		return nil, false
 	}
-	return config.labels(), config.kind == "" || allFaults() || slices.Contains(kindsInVM, kind.name)
+	return config.labels(), config.kind == "" || nstest.AllFaults() || slices.Contains(kindsInVM, kind.name)
 }
 
 // labels returns the labels of a spec with the plugin: Kernel if a kernel may lack the link that it makes.
@@ -153,23 +158,22 @@ func faultKinds() []faultKind {
 // ends with the first run that makes fewer calls: no fault was injected in that run. By default,
 // it injects at every ciStep-th call only, with -short at every fourth one of these, with one verdict per call;
 // offset determines the first call.
-func injectAtEachCall(config pluginConfig, kind faultKind, offset int) {
+func injectAtEachCall(n *testNode, kind faultKind, offset int) {
 	GinkgoHelper()
-	n := newTestNode(config)
 	step := kind.ciStep * nstest.FullOrShort(1, 4)
-	if allFaults() {
+	if nstest.AllFaults() {
 		step = 1
 	}
 	for at := 1 + offset%step; ; at += step {
 		verdicts := kind.verdicts
-		if !allFaults() {
+		if !nstest.AllFaults() {
 			verdicts = verdicts[at/step%len(verdicts):][:1]
 		}
 		for _, v := range verdicts {
 			injected := &fault{calls: kind.calls, processes: kind.processes, callNumber: at, verdict: v}
 			err := kind.try(n, injected)
 			if injected.faultyCall != "" {
-				record(config.name+": "+kind.name, err == nil)
+				record(n.name+": "+kind.name, err == nil)
 			}
 			if err != nil {
 				Fail(fmt.Sprintf("fault at %s (%s): %v", injected.faultyCall, v, err))

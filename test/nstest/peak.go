@@ -3,23 +3,52 @@ package nstest
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
-// PeakMemory runs a program and returns the maximum of its resident memory in KiB. The stdout and stderr
-// of the program go to out. PeakMemory also returns an error if the program fails.
+// PeakMemory runs a program with this environment and stdin. It returns the maximum of the program's resident memory in KiB, and
+// what the program printed to stdout and stderr. PeakMemory also returns an error if the program fails.
 //
 // The maximum in the program's rusage is not that of the program alone: it includes the time before
 // execve, when the process is a copy of this one (setmax_mm_hiwater_rss in the kernel's exec_mmap).
 // So PeakMemory stops the process at its exit, and reads its status.
-func PeakMemory(path string, environ []string, in, out *os.File) (kib int, err error) {
+func PeakMemory(environ []string, stdin []byte, program ...string) (kib int, output []byte, err error) {
+	in, inErr := memoryFile(stdin)
+	out, outErr := memoryFile(nil)
+	if err := errors.Join(inErr, outErr); err != nil {
+		return 0, nil, err
+	}
+	defer in.Close()
+	defer out.Close()
+	kib, err = tracedPeak(environ, in, out, program)
+	_, seekErr := out.Seek(0, io.SeekStart)
+	output, readErr := io.ReadAll(out)
+	return kib, output, errors.Join(err, seekErr, readErr)
+}
+
+// memoryFile returns a file in memory with this content, and its offset at the start.
+func memoryFile(content []byte) (*os.File, error) {
+	fd, err := unix.MemfdCreate("", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), "memory")
+	_, err = f.WriteAt(content, 0)
+	return f, err
+}
+
+// tracedPeak runs a program with in as its stdin and out as its stdout and stderr.
+func tracedPeak(environ []string, in, out *os.File, program []string) (kib int, err error) {
 	runtime.LockOSThread() // only the thread that started the process can trace it
 	defer runtime.UnlockOSThread()
-	pid, err := syscall.ForkExec(path, []string{path}, &syscall.ProcAttr{
+	pid, err := syscall.ForkExec(program[0], program, &syscall.ProcAttr{
 		Env: environ, Files: []uintptr{in.Fd(), out.Fd(), out.Fd()},
 		Sys: &syscall.SysProcAttr{Ptrace: true},
 	})

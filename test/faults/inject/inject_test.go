@@ -62,7 +62,11 @@ func TestCount(t *testing.T) {
 	if !errors.As(r.err, &status) || status.ExitCode() != 3 || r.stdout != "2\n1\n" {
 		t.Errorf("%q, %v", r.stdout, r.err)
 	}
-	program := filepath.Base(must(filepath.EvalSymlinks("/bin/cat")))
+	cat, err := filepath.EvalSymlinks("/bin/cat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Base(cat)
 	own := slices.DeleteFunc(slices.Clone(r.calls), func(c string) bool { return !strings.HasPrefix(c, "0 ") })
 	if want := []string{"0 sh 1 openat", "0 sh 2 write", "0 sh 3 write"}; !slices.Equal(own[:3], want) || len(own) > 4 {
 		t.Errorf("the shell's calls are %q, want %q and a fork", own, want)
@@ -191,25 +195,5 @@ func TestProgramDoesNotExist(t *testing.T) {
 	}
 	if err := tree.Wait(timeout); err != nil {
 		t.Fatal(err)
-	}
-}
-
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
-}
-
-func BenchmarkLaunch(b *testing.B) {
-	for b.Loop() {
-		cmd := exec.Command("/bin/true")
-		tree, err := Session{Calls: Mutating(), Decide: pass}.Run(cmd)
-		if err == nil {
-			err = errors.Join(cmd.Wait(), tree.Wait(timeout))
-		}
-		if err != nil {
-			b.Fatal(err)
-		}
 	}
 }
