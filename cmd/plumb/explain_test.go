@@ -72,16 +72,6 @@ in   node       host port tcp 8080 of IP version 4 is forwarded to 10.1.2.2 port
 		Expect(out).To(ContainSubstring("has no route to 10.1.2.2"))
 	})
 
-	It("names the routes that the container has lost", func() {
-		b := newTestbed()
-		p := newPod("c1")
-		b.add(b.network("10-pods.conflist", strings.Replace(chain, `"ranges"`, `"routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}], "ranges"`, 1)), p)
-		Expect(b.plumb("explain", "c1")).NotTo(ContainSubstring("CHECK"))
-		p.MustLine(GinkgoTB(), "ip route del default")
-		Expect(b.plumb("explain", "c1")).To(And(
-			ContainSubstring("CHECK of bridge: interface eth0 has no route 0.0.0.0/0 via 10.1.2.1\n"), Not(ContainSubstring("has no route ::/0"))))
-	})
-
 	It("names what the node has lost", func() {
 		b := newTestbed()
 		list := b.network("10-pods.conflist", chain)
@@ -97,15 +87,6 @@ in   node       host port tcp 8080 of IP version 4 is forwarded to 10.1.2.2 port
 		Expect(out).To(ContainSubstring("container c1, interface eth0"))
 		Expect(out).To(And(MatchRegexp(`node +CHECK of bridge: `), MatchRegexp(`node +CHECK of portmap: .*8080`)))
 		Expect(out + b.plumb("explain", "c2")).To(MatchRegexp(`interface veth\w+ is no port of bridge cni0\n`))
-	})
-
-	It("says if a route leads through another interface", func() {
-		b := newTestbed()
-		b.add(b.network("10-pods.conflist", chain), newPod("c1"))
-		b.node.Batch(GinkgoTB(), "link add up9 type bridge", "link set up9 up", "route replace 10.1.2.0/24 dev up9")
-		Expect(b.plumb("explain", "c1")).To(And(
-			MatchRegexp(`CHECK of bridge: .*10\.1\.2\.2 leave through up9\n`), ContainSubstring("route to 10.1.2.2 through up9\n"),
-			ContainSubstring("route to fd00:1:2::2 through cni0\n")))
 	})
 
 	It("shows the master of a macvlan, and no route of the node", func() {

@@ -14,6 +14,7 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/onsi/gomega/gbytes"
 	"github.com/onsi/gomega/gexec"
+	"golang.org/x/sys/unix"
 
 	"github.com/plumb-cni/plumb/cmd/plumb/internal/traces"
 )
@@ -197,6 +198,7 @@ var _ = Describe("plumb trace", func() {
 	},
 		Entry("but a file", func(path string) error { return os.WriteFile(path, nil, 0o600) }),
 		Entry("but a symbolic link", func(path string) error { return os.Symlink("/run/elsewhere", path) }),
+		Entry("but a socket", func(path string) error { return unix.Mknod(path, unix.S_IFSOCK|0o600, 0) }),
 		Entry("but a folder", func(path string) error { return os.Mkdir(path, 0o755) }),
 	)
 })

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -11,9 +12,8 @@ import (
 
 // A Dnsmasq is Debian's dnsmasq as the DHCP server of an interface.
 type Dnsmasq struct {
-	Daemon
+	LoggingDaemon
 	Leases string // path of the file with the leases
-	log    *lineLog
 }
 
 // StartDnsmasq starts dnsmasq for DHCP on an interface, with more arguments, such as
@@ -22,21 +22,14 @@ type Dnsmasq struct {
 func StartDnsmasq(tb TB, e End, args ...string) *Dnsmasq {
 	tb.Helper()
 	dir := tb.TempDir()
-	d := &Dnsmasq{Leases: filepath.Join(dir, "leases"), log: &lineLog{}}
+	d := &Dnsmasq{Leases: filepath.Join(dir, "leases")}
 	cmd := exec.Command("dnsmasq", append([]string{"--keep-in-foreground", "--conf-file=/dev/null", "--user=root", "--pid-file=" + filepath.Join(dir, "pid"),
 		"--log-facility=-", "--log-dhcp", "--port=0", "--no-ping", "--bind-interfaces", "--interface=" + e.Name, "--except-interface=lo",
 		"--dhcp-leasefile=" + d.Leases}, args...)...)
-	cmd.Stderr = d.log
+	cmd.Stderr = &d.log
 	d.Daemon = startDaemon(tb, cmd, e.In.Start)
 	d.AwaitLog(tb, "sockets bound exclusively to interface", e.Name)
 	return d
-}
-
-// AwaitLog waits for a line of the log that contains all texts, and returns it. The next call looks at
-// the lines after it.
-func (d *Dnsmasq) AwaitLog(tb TB, texts ...string) string {
-	tb.Helper()
-	return d.log.await(tb, d.Daemon, texts)
 }
 
 // HasLease reports whether dnsmasq has a lease of the address in its file.
@@ -45,20 +38,17 @@ func (d *Dnsmasq) HasLease(addr string) bool {
 	return strings.Contains(string(text), " "+addr+" ")
 }
 
-func containsAll(line string, texts []string) bool {
-	for _, t := range texts {
-		if !strings.Contains(line, t) {
-			return false
-		}
-	}
-	return true
+// A LoggingDaemon is a Daemon whose log the test reads.
+type LoggingDaemon struct {
+	Daemon
+	log lineLog
 }
 
 // A lineLog keeps the lines that a program writes.
 type lineLog struct {
 	mu   sync.Mutex
 	text strings.Builder
-	seen int // lines that await has returned or passed
+	seen int // lines that AwaitLog has returned or passed
 }
 
 func (l *lineLog) Write(p []byte) (int, error) {
@@ -67,26 +57,26 @@ func (l *lineLog) Write(p []byte) (int, error) {
 	return l.text.Write(p)
 }
 
-// await waits for a line that a daemon writes and that contains all texts, and returns it. The next call
-// looks at the lines after it.
-func (l *lineLog) await(tb TB, d Daemon, texts []string) string {
+// AwaitLog waits for a line of the log that contains all texts, and returns it. The next call looks at
+// the lines after it.
+func (d *LoggingDaemon) AwaitLog(tb TB, texts ...string) string {
 	tb.Helper()
 	deadline := time.Now().Add(waitLimit)
 	for {
-		lines := l.complete()
-		for i, line := range lines[l.seen:] {
-			if containsAll(line, texts) {
-				l.seen += i + 1
+		lines := d.log.complete()
+		for i, line := range lines[d.log.seen:] {
+			if !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(line, text) }) {
+				d.log.seen += i + 1
 				return line
 			}
 		}
 		select {
 		case <-d.Ended:
-			tb.Fatalf("the server has ended:\n%s", strings.Join(l.complete(), "\n"))
+			tb.Fatalf("the server has ended:\n%s", strings.Join(d.log.complete(), "\n"))
 		default:
 		}
 		if time.Now().After(deadline) {
-			tb.Fatalf("the server has not logged %q:\n%s", texts, strings.Join(lines[l.seen:], "\n"))
+			tb.Fatalf("the server has not logged %q:\n%s", texts, strings.Join(lines[d.log.seen:], "\n"))
 		}
 		time.Sleep(5 * time.Millisecond)
 	}

@@ -7,16 +7,10 @@ import (
 	"path/filepath"
 )
 
-// A Kea is Debian's kea-dhcp4 as the DHCP server of an interface.
-type Kea struct {
-	Daemon
-	log *lineLog
-}
-
-// StartKea starts Kea for DHCP on an interface, with the addresses of pool, such as
+// StartKea starts Debian's kea-dhcp4 for DHCP on an interface, with the addresses of pool, such as
 // "10.0.0.2-10.0.0.9". Leases last an hour, and are renewed after renew seconds. Kea recognizes a client
 // by its identifier only, unless that has no lease. It ends with the test.
-func StartKea(tb TB, e End, pool string, renew int) *Kea {
+func StartKea(tb TB, e End, pool string, renew int) *LoggingDaemon {
 	tb.Helper()
 	dir := tb.TempDir()
 	config := filepath.Join(dir, "kea.json")
@@ -32,18 +26,11 @@ func StartKea(tb TB, e End, pool string, renew int) *Kea {
 	// AppArmor limits the files of Debian's executable, but not those of a copy.
 	program = filepath.Join(dir, "kea-dhcp4")
 	must(tb, os.WriteFile(program, text, 0o700))
-	k := &Kea{log: &lineLog{}}
+	k := &LoggingDaemon{}
 	cmd := exec.Command(program, "-c", config)
 	cmd.Env = append(os.Environ(), "KEA_PIDFILE_DIR="+dir, "KEA_LOCKFILE_DIR=none")
-	cmd.Stdout, cmd.Stderr = k.log, k.log
+	cmd.Stdout, cmd.Stderr = &k.log, &k.log
 	k.Daemon = startDaemon(tb, cmd, e.In.Start)
 	k.AwaitLog(tb, "DHCP4_STARTED")
 	return k
-}
-
-// AwaitLog waits for a line of the log that contains all texts, and returns it. The next call looks at
-// the lines after it.
-func (k *Kea) AwaitLog(tb TB, texts ...string) string {
-	tb.Helper()
-	return k.log.await(tb, k.Daemon, texts)
 }

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/json"
-	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -59,20 +58,14 @@ type tarFile struct {
 func readTar(t *testing.T, r io.Reader) map[string]tarFile {
 	t.Helper()
 	files := map[string]tarFile{}
-	for archive := tar.NewReader(r); ; {
-		h, err := archive.Next()
-		if errors.Is(err, io.EOF) {
-			return files
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		content, err := io.ReadAll(archive)
+	visitTar(t, r, func(h *tar.Header, r io.Reader) {
+		content, err := io.ReadAll(r)
 		if err != nil {
 			t.Fatal(err)
 		}
 		files[h.Name] = tarFile{*h, content}
-	}
+	})
+	return files
 }
 
 func decode(t *testing.T, text []byte, v any) {

@@ -9,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -354,14 +353,11 @@ func TestInstallLeavesEqualFilesAlone(t *testing.T) {
 	if output := mustInstall(t, "--to", dir, "--from", from); !strings.HasSuffix(output, "\nExecutables installed in "+dir+": 0, unchanged: 3\n") {
 		t.Errorf("an installation that changes nothing prints %q", output)
 	}
-	if output, err := install(t, "--to", dir, "--from", from, "--only", "nosuch"); err == nil || !strings.Contains(output, "it has bridge, dhcp, ptp\n") {
+	if output, err := install(t, "--to", dir, "--from", from, "--only", "nosuch"); err == nil || !strings.Contains(output, `no executable "nosuch"`) || !strings.Contains(output, "it has bridge, dhcp, ptp\n") {
 		t.Errorf("--only nosuch: %v: %s", err, output)
 	}
 	if after := modificationTime(t, filepath.Join(dir, "bridge")); !after.Equal(before) {
 		t.Error("bridge was written again")
-	}
-	if out, err := install(t, "--to", dir, "--from", from, "--only", "bride"); err == nil || !strings.Contains(out, `no executable "bride"`) {
-		t.Errorf("--only with an unknown name: %v: %s", err, out)
 	}
 }
 
@@ -505,21 +501,12 @@ func TestInstallAtTheSameTime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var st syscall.Stat_t
-	if err := syscall.Fstat(int(folder.Fd()), &st); err != nil {
-		t.Fatal(err)
-	}
-	waiter := regexp.MustCompile(fmt.Sprintf(`(?m)-> FLOCK .*:%d 0 EOF$`, st.Ino))
 	ended := make(chan string, 1)
 	go func() {
 		output, _ := install(t, "--to", dir, "--from", from)
 		ended <- output
 	}()
-	for waits := false; !waits; {
-		locks, err := os.ReadFile("/proc/locks")
-		if waits = waiter.Match(locks); err != nil {
-			t.Fatal(err)
-		}
+	for len(nstest.LockWaiters(dir)) == 0 {
 		select {
 		case output := <-ended:
 			t.Fatalf("the installation did not wait: %s", output)

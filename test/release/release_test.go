@@ -285,7 +285,13 @@ func readArchive(t *testing.T, path string, visit func(*tar.Header, io.Reader)) 
 	if !z.ModTime.IsZero() || z.Name != "" {
 		t.Errorf("the gzip header has name %q and time %v", z.Name, z.ModTime)
 	}
-	for archive := tar.NewReader(z); ; {
+	visitTar(t, z, visit)
+}
+
+// visitTar calls visit for each member of a tar archive.
+func visitTar(t *testing.T, r io.Reader, visit func(*tar.Header, io.Reader)) {
+	t.Helper()
+	for archive := tar.NewReader(r); ; {
 		h, err := archive.Next()
 		if errors.Is(err, io.EOF) {
 			return

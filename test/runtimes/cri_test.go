@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -104,33 +103,8 @@ var _ = Describe("containerd", func() {
 		Expect(c.calls("bandwidth", p.id)[0].Stdin).To(ContainSubstring(`"IngressBurst":4294967295`))
 	})
 
-	It("runs 20 pods concurrently, and removes them concurrently", func() {
-		c := newContainerd(newNode(), podNetwork)
-		c.mustRun(webPod("existing", 8079))
-		before := nstest.WaitStable(c.state)
-
-		all := make([]*pod, 20)
-		Expect(concurrently(len(all), func(i int) (err error) {
-			all[i], err = c.run(webPod(fmt.Sprintf("web%d", i), int32(8080+i)))
-			return err
-		})).To(BeEmpty())
-		owner := map[string]string{}
-		for _, p := range all {
-			for _, addr := range []string{p.v4, p.v6} {
-				Expect(owner).NotTo(HaveKey(addr), "allocated to %s too", p.id)
-				owner[addr] = p.id
-			}
-		}
-		Expect(reservations("pods")).To(HaveLen(2 * 21))
-
-		Expect(concurrently(len(all), func(i int) error { return all[i].stop() })).To(BeEmpty())
-		Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty(), "after StopPodSandbox")
-		Expect(concurrently(len(all), func(i int) error { return all[i].remove() })).To(BeEmpty())
-		Expect(nstest.WaitEqual(before, c.state)).To(BeEmpty(), "after RemovePodSandbox")
-	})
-
 	// The kubelet removes a sandbox whose creation was interrupted. containerd then calls DEL
-	// without prevResult, because libcni caches a result only after the last plugin.
+	// without prevResult, because libcni caches a result only after the last plugin. test/faults kills the plugins at every call.
 	DescribeTable("is killed during an ADD, and after its restart removes the pod completely",
 		func(point string, plugins pluginOutcome) {
 			c := newContainerd(newNode().withWrappers(), podNetwork)
@@ -150,15 +124,9 @@ var _ = Describe("containerd", func() {
 			c.mustRun(webPod("web", 8080))
 		},
 		EntryDescription("%s, and the plugins %s"),
-		Entry(nil, "before-bridge", areKilled),
 		Entry(nil, "before-host-local", areKilled), // the bridge plugin runs
-		Entry(nil, "after-host-local", areKilled),
 		Entry(nil, "after-host-local", runOn),
 		Entry(nil, "after-bridge", areKilled),
-		Entry(nil, "after-bridge", runOn),
-		Entry(nil, "after-portmap", areKilled),
-		Entry(nil, "before-tuning", areKilled),
-		Entry(nil, "after-tuning", areKilled),
 		Entry(nil, "after-tuning", runOn),
 	)
 
@@ -310,24 +278,6 @@ func descendants(pid int) []string {
 		}
 	}
 	return all
-}
-
-// concurrently calls f(0) … f(n-1) concurrently, and returns the errors.
-func concurrently(n int, f func(i int) error) []error {
-	var mu sync.Mutex
-	var all sync.WaitGroup
-	var failed []error
-	for i := range n {
-		all.Go(func() {
-			if err := f(i); err != nil {
-				mu.Lock()
-				failed = append(failed, err)
-				mu.Unlock()
-			}
-		})
-	}
-	all.Wait()
-	return failed
 }
 
 // expectReachable connects to the pod and to its host port from everywhere, and checks the

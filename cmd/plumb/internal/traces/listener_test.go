@@ -12,8 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/plumb-cni/plumb/pkg/trace"
 	"golang.org/x/sys/unix"
+
+	"github.com/plumb-cni/plumb/pkg/trace"
 )
 
 // listen returns a listener that the test closes.
@@ -65,33 +66,6 @@ func TestListenTakesOverThePipeOfAKilledListener(t *testing.T) {
 	}
 	if list, err := os.ReadDir(dir); err != nil || len(list) != 1 {
 		t.Errorf("after Close: %v, %v", list, err)
-	}
-}
-
-func TestListenRefusesAPathInUse(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.WriteFile(dir+"/file", []byte("text"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mkfifo(dir+"/pipe", 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(dir+"/pipe", dir+"/link"); err != nil {
-		t.Fatal(err)
-	}
-	if err := unix.Mknod(dir+"/socket", unix.S_IFSOCK|0o600, 0); err != nil {
-		t.Fatal(err)
-	}
-	for path, want := range map[string]string{
-		"/file": "not a named pipe; remove it", "/link": "not a named pipe; remove it", "/socket": "not a named pipe; remove it",
-		"/none/none/trace": "make folder",
-	} {
-		if _, err := Listen(dir + path); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", path, err)
-		}
-	}
-	if text, err := os.ReadFile(dir + "/file"); err != nil || string(text) != "text" {
-		t.Errorf("%q, %v", text, err)
 	}
 }
 
