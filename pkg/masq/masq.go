@@ -80,9 +80,6 @@ func (m Masq) open() (*nft.Conn, error) {
 		return nil, nil
 	}
 	c, err := nft.Open(m.Node)
-	if err == nil {
-		c.Warn = m.Warn
-	}
 	if !errors.Is(err, nft.ErrUnavailable) {
 		return c, err
 	}

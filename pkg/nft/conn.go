@@ -34,9 +34,6 @@ type Conn struct {
 	h      *ns.Handle
 	nft    *nftables.Conn // nil: the next step opens a new one
 	socket *netlink.Conn  // the socket of nft
-
-	// Warn gets a warning when Ensure replaces a table. It may be nil.
-	Warn func(format string, args ...any)
 }
 
 // Open connects to nf_tables in h. It returns ErrUnavailable if the kernel has none.

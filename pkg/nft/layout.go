@@ -50,7 +50,7 @@ func (t Table) String() string { return t.Family.String() + " " + t.Name }
 // A Layout describes a table without its elements.
 type Layout struct {
 	Table Table
-	// Version is in the comment of each rule. Ensure replaces a table with rules of an older
+	// Version is in the comment of each rule. Ensure rewrites a chain with rules of an older
 	// version. It does not change a chain with rules of a newer version.
 	Version int
 	Sets    []Set
@@ -77,16 +77,7 @@ type Set struct {
 func (s Set) isMap() bool { return len(s.Data) > 0 }
 
 // KeySize returns the size of the keys in bytes. Each part of a concatenation begins at a multiple of four bytes.
-func (s Set) KeySize() int {
-	if len(s.Key) == 1 {
-		return int(s.Key[0].size())
-	}
-	size := uint32(0)
-	for _, t := range s.Key {
-		size += (t.size() + 3) &^ 3
-	}
-	return int(size)
-}
+func (s Set) KeySize() int { return int(libraryType(s.Key).Bytes) }
 
 // A Type is the type of a key or a value, by its number in nft (datatype.h).
 type Type uint32
@@ -184,29 +175,27 @@ const versionPrefix = "plumb layout "
 func (l Layout) Comment() string { return versionPrefix + strconv.Itoa(l.Version) }
 
 // intact reports whether the rules of ch include all rules of this version of the layout, or a
-// rule of a newer version. older says that there is a rule of an older version. Rules of other programs are ignored.
-func (l Layout) intact(ch Chain, rules []ListedRule) (intact, older bool) {
+// rule of a newer version. Rules of older versions and of other programs are ignored.
+func (l Layout) intact(ch Chain, rules []ListedRule) bool {
 	count := 0
 	for _, r := range rules {
-		text, ours := strings.CutPrefix(r.Comment, versionPrefix)
+		text, own := strings.CutPrefix(r.Comment, versionPrefix)
 		version, err := strconv.Atoi(text)
 		switch {
-		case !ours || err != nil:
+		case !own || err != nil:
 		case version > l.Version:
-			return true, false
-		case version < l.Version:
-			older = true
-		default:
+			return true
+		case version == l.Version:
 			count++
 		}
 	}
-	return count == len(ch.Rules), older
+	return count == len(ch.Rules)
 }
 
-// Ensure makes the table in one transaction or, if the table exists, adds the sets that are
-// missing and rewrites the chains that are missing or incomplete. Elements
-// are kept. A table of an older version is replaced, with its elements, and c.Warn gets a warning. Other processes
-// may call Ensure at the same time.
+// Ensure creates the table in one transaction or, if the table exists, adds the sets that are
+// missing and rewrites the chains that are missing, incomplete or of an older version. Elements
+// are kept. If a set of that name has other types, the error says how to delete the table. Other
+// processes may call Ensure at the same time.
 //
 // The cost depends neither on the number of elements, nor on the number of chains that are not in
 // the layout.
@@ -215,77 +204,66 @@ func (c *Conn) Ensure(l Layout) error {
 	const attempts = 20
 	var err error
 	for range attempts {
-		err = c.tryEnsure(l)
-		if !errors.Is(err, fs.ErrExist) && !errors.Is(err, fs.ErrNotExist) {
+		if err = c.tryEnsure(l); !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
 	}
 	return AddAdvice(l.Table, err)
 }
 
-// tryEnsure is one attempt of Ensure. The error matches fs.ErrExist or fs.ErrNotExist if the
-// table was made or deleted meanwhile.
+// tryEnsure is one attempt of Ensure. The error matches fs.ErrNotExist if another process deleted
+// the table or a chain meanwhile.
 func (c *Conn) tryEnsure(l Layout) error {
-	problem, err := c.tableProblem(l.Table)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return c.createTable(l, Tx{})
-	case err != nil:
-		return err
-	case problem != "":
-		return types.Errorf(types.CodeConfig, "%s", problem)
-	}
-	damaged, older, err := c.damagedChains(l)
+	damaged, exists, err := c.damagedChains(l)
 	if err != nil || len(damaged) == 0 {
 		return err
 	}
 	var tx Tx
-	if older {
-		if c.Warn != nil {
-			c.Warn("table %s has the layout of an older version and is replaced: add the containers again that were added before", l.Table)
-		}
-		tx.delTable(l.Table)
-		return c.createTable(l, tx)
-	}
 	tx.addLayout(l, damaged)
-	return c.Commit("nft repair table "+l.Table.String(), &tx)
-}
-
-// createTable creates a table that does not exist after tx.
-func (c *Conn) createTable(l Layout, tx Tx) error {
-	tx.createTable(l.Table)
-	tx.addLayout(l, slices.Concat(l.InitialChains, l.Chains))
-	return asUnavailable(c.Commit("nft make table "+l.Table.String(), &tx))
+	err = c.Commit("nft make table "+l.Table.String(), &tx)
+	if !exists {
+		err = asUnavailable(err)
+	}
+	return err
 }
 
 // AddAdvice adds to an error of the kernel what the operator can do.
 func AddAdvice(t Table, err error) error {
 	switch {
+	case errors.As(err, new(unusableError)):
+		return types.Coded(types.CodeConfig, err)
 	case errors.Is(err, unix.EPERM):
 		return fmt.Errorf("%w: CAP_NET_ADMIN is needed in the node's network namespace", err)
 	case errors.Is(err, fs.ErrExist), errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP):
-		return types.Errorf(types.CodeConfig, "table %s is not as plumb makes it: if another program made it, rename it there; if nobody needs it, run nft delete table %s: %w", t, t, err)
+		return types.Errorf(types.CodeConfig, "table %s is not as plumb makes it: if another program made it, rename it there; "+
+			"if an earlier version of plumb made it, or nobody needs it, run nft delete table %s: %w", t, t, err)
 	}
 	return err
 }
 
-// tableProblem returns the reason why plumb cannot use a table that exists. The reason is empty if
-// plumb can use the table. If the table does not exist, the error matches fs.ErrNotExist.
-func (c *Conn) tableProblem(t Table) (problem string, err error) {
+// An unusableError is the reason why plumb cannot use a table that exists.
+type unusableError string
+
+func (e unusableError) Error() string { return string(e) }
+
+// checkTable returns an unusableError if plumb cannot use the table. If the table does not exist, the
+// error matches fs.ErrNotExist.
+func (c *Conn) checkTable(t Table) error {
 	var table *nftables.Table
-	err = c.step("nft get table "+t.String(), func() (err error) {
+	err := c.step("nft get table "+t.String(), func() (err error) {
 		table, err = c.nft.ListTableOfFamily(t.Name, nftables.TableFamily(t.Family))
 		return err
 	})
 	switch {
 	case err != nil:
-		err = fmt.Errorf("get table %s: %w", t, err)
+		return fmt.Errorf("get table %s: %w", t, err)
 	case table.Flags&nftables.TableFlagDormant != 0:
-		problem = fmt.Sprintf("table %s is dormant, so its rules see no packets: wake it with nft add table %[1]s, or delete it with nft delete table %[1]s", t)
+		return unusableError(fmt.Sprintf("table %s is dormant, so its rules see no packets: wake it with nft add table %[1]s, or delete it with nft delete table %[1]s", t))
 	case table.Flags&nftables.TableFlagOwner != 0:
-		problem = fmt.Sprintf("table %s belongs exclusively to another program (flag owner, netlink port %d, often its process ID): end that program, or have it use another name", t, table.Owner)
+		return unusableError(fmt.Sprintf("table %s belongs exclusively to another program (flag owner, netlink port %d, often its process ID): "+
+			"end that program, or have it use another name", t, table.Owner))
 	}
-	return problem, err
+	return nil
 }
 
 // CheckChains returns an error that names the DamagedChains of the layout.
@@ -298,35 +276,33 @@ func (c *Conn) CheckChains(l Layout) error {
 	return errors.Join(errs...)
 }
 
-// DamagedChains returns the chains of the layout that are missing, incomplete or of an older version.
-// It returns an error if the table is dormant, or belongs exclusively to another program.
+// DamagedChains returns the chains of the layout that are missing, incomplete or of an older version, without
+// InitialChains. It returns an error if the table is dormant, or belongs exclusively to another program.
 func (c *Conn) DamagedChains(l Layout) ([]Chain, error) {
-	problem, err := c.tableProblem(l.Table)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return l.Chains, nil
-	case err != nil:
-		return nil, err
-	case problem != "":
-		return nil, errors.New(problem)
-	}
+	l.InitialChains = nil
 	damaged, _, err := c.damagedChains(l)
 	return damaged, err
 }
 
-// damagedChains is DamagedChains without the checks of the table. older says that a chain is of an older version.
-func (c *Conn) damagedChains(l Layout) (damaged []Chain, older bool, err error) {
+// damagedChains is DamagedChains, and reports whether the table exists. If not, InitialChains are damaged as well.
+func (c *Conn) damagedChains(l Layout) (damaged []Chain, exists bool, err error) {
+	err = c.checkTable(l.Table)
+	if errors.Is(err, fs.ErrNotExist) {
+		return slices.Concat(l.InitialChains, l.Chains), false, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
 	what := "list rules of " + l.Table.String()
 	err = c.step("nft "+what, func() error {
 		return c.listConsistently(func() error {
-			damaged, older = nil, false
+			damaged = nil
 			for _, ch := range l.Chains {
 				rules, err := c.chainRules(l.Table, ch.Name)
 				if err != nil {
 					return err
 				}
-				intact, hasOlder := l.intact(ch, rules)
-				if older = older || hasOlder; !intact {
+				if !l.intact(ch, rules) {
 					damaged = append(damaged, ch)
 				}
 			}
@@ -334,9 +310,9 @@ func (c *Conn) damagedChains(l Layout) (damaged []Chain, older bool, err error) 
 		})
 	})
 	if err != nil {
-		return nil, false, fmt.Errorf("%s: %w", what, err)
+		return nil, true, fmt.Errorf("%s: %w", what, err)
 	}
-	return damaged, older, nil
+	return damaged, true, nil
 }
 
 // CheckSupport returns nil if Ensure would succeed. The error is ErrUnavailable if the kernel
@@ -348,12 +324,11 @@ func (c *Conn) damagedChains(l Layout) (damaged []Chain, older bool, err error) 
 // refuses that last change, so nothing takes effect. If it refuses no other change, Ensure would
 // succeed.
 func (c *Conn) CheckSupport(l Layout) error {
-	damaged, err := c.DamagedChains(l)
+	damaged, exists, err := c.damagedChains(l)
 	if err != nil || len(damaged) == 0 {
 		return err
 	}
 	var tx Tx
-	tx.ensureTable(l.Table)
 	tx.addLayout(l, damaged)
 	tx.createTable(l.Table)
 	err = c.Commit("nft propose table "+l.Table.String(), &tx)
@@ -361,14 +336,15 @@ func (c *Conn) CheckSupport(l Layout) error {
 	if errors.As(err, &refused) && refused.index == len(tx.changes)-1 {
 		return nil
 	}
-	if _, missing := c.tableProblem(l.Table); errors.Is(missing, fs.ErrNotExist) {
+	if !exists {
 		return asUnavailable(err)
 	}
 	return AddAdvice(l.Table, err)
 }
 
-// addLayout adds the sets of the layout that do not exist, and rewrites the chains.
+// addLayout adds the table and its sets, as far as they do not exist, and rewrites the chains.
 func (t *Tx) addLayout(l Layout, chains []Chain) {
+	t.ensureTable(l.Table)
 	for _, s := range l.Sets {
 		t.EnsureSet(l.Table, s)
 	}

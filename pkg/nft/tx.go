@@ -121,11 +121,6 @@ func (t *Tx) createTable(tab Table) {
 	t.add("add table "+tab.String(), func(c *nftables.Conn) { c.CreateTable(tab.library()) })
 }
 
-// delTable deletes a table.
-func (t *Tx) delTable(tab Table) {
-	t.add("delete table "+tab.String(), func(c *nftables.Conn) { c.DelTable(tab.library()) })
-}
-
 // EnsureSet adds a set or map unless the same one exists.
 func (t *Tx) EnsureSet(tab Table, s Set) {
 	t.add("add set "+s.Name+" to table "+tab.String(), func(c *nftables.Conn) {

@@ -132,9 +132,6 @@ func openSpoofTable(s macSpoofCheck) (*nft.Conn, error) {
 	if errors.Is(err, nft.ErrUnavailable) {
 		return nil, types.Errorf(types.CodeConfig, "macspoofchk needs nf_tables: load the kernel module nf_tables, or remove the key macspoofchk: %w", err)
 	}
-	if err == nil {
-		c.Warn = s.warn
-	}
 	return c, err
 }
 

@@ -138,9 +138,6 @@ func (f *firewall) connect() (err error) {
 		f.c = nil
 		return nil
 	}
-	if err == nil {
-		f.c.Warn = f.r.Warn
-	}
 	return err
 }
 

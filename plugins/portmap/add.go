@@ -87,7 +87,6 @@ func (p *portMap) useBackend(byNFT func(*nft.Conn) error, byIPTables func() erro
 	}
 	c, err := nft.Open(p.r.Node)
 	if err == nil {
-		c.Warn = p.r.Warn
 		err = byNFT(c)
 	}
 	switch {
