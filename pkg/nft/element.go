@@ -65,17 +65,10 @@ func PortKey(port uint16) Key { return Key([]byte{byte(port >> 8), byte(port)}) 
 // Concat returns the concatenation of keys, "a . b" in nft: each part begins at a multiple of
 // four bytes.
 func Concat(parts ...Key) Key {
-	size := 0
-	for _, p := range parts {
-		size += (len(p) + 3) &^ 3
-	}
 	var b strings.Builder
-	b.Grow(size)
 	for _, p := range parts {
 		b.WriteString(string(p))
-		for b.Len()%4 != 0 {
-			b.WriteByte(0)
-		}
+		b.WriteString("\x00\x00\x00"[:-len(p)&3])
 	}
 	return Key(b.String())
 }
@@ -102,112 +95,61 @@ func (e SetElement) Ref() ElementRef { return ElementRef{e.Set, e.Key} }
 // nftables.Conn.FindSetElements needs one round trip for each element that may be missing,
 // which takes 6 ms for a hundred port mappings, and does not distinguish a verdict from a value.
 func (c *Conn) Lookup(t Table, refs []ElementRef) ([]Element, error) {
+	const atOnce = 32 // the answers to that many requests fit into the socket's default receive buffer
 	elements := make([]Element, len(refs))
 	if len(refs) == 0 {
 		return elements, nil
 	}
-	err := c.step("nft get elements of "+t.String(), func() error { return c.lookup(t, refs, elements) })
+	err := c.step("nft get elements of "+t.String(), func() error {
+		for start := 0; start < len(refs); start += atOnce {
+			end := min(start+atOnce, len(refs))
+			if err := c.getElements(t, refs[start:end], elements[start:end]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, fmt.Errorf("get elements of table %s: %w", t, err)
 	}
 	return elements, nil
 }
 
-// lookup writes the elements at refs into elements. The kernel ends a request for many elements
-// at the first that is missing. The elements after that one are requested again, each on its
-// own.
-func (c *Conn) lookup(t Table, refs []ElementRef, elements []Element) error {
-	const chunkSize = 32 // the answers for that many elements fit into the socket's default receive buffer
-	indexes := make([]int, len(refs))
-	for i := range indexes {
-		indexes[i] = i
-	}
-	for _, keysPerRequest := range []int{chunkSize, 1} {
-		var unanswered []int
-		for chunk := range slices.Chunk(indexes, chunkSize) {
-			skipped, err := c.getElements(t, newElementQueries(refs, chunk, keysPerRequest), elements)
-			if err != nil {
-				return err
-			}
-			unanswered = append(unanswered, skipped...)
-		}
-		indexes = unanswered
-	}
-	return nil
-}
-
-// An elementQuery is one request for elements of one set.
-type elementQuery struct {
-	set      string
-	keys     []Key
-	indexes  []int // for each key: the index of the element in the result of Lookup
-	answered int   // the number of elements that were received
-}
-
-// newElementQueries returns queries for refs at these indexes, with at most maxKeys keys each.
-func newElementQueries(refs []ElementRef, indexes []int, maxKeys int) []*elementQuery {
-	var queries []*elementQuery
-	for _, i := range indexes {
-		at := slices.IndexFunc(queries, func(q *elementQuery) bool { return q.set == refs[i].Set && len(q.keys) < maxKeys })
-		if at < 0 {
-			at = len(queries)
-			queries = append(queries, &elementQuery{set: refs[i].Set})
-		}
-		queries[at].keys = append(queries[at].keys, refs[i].Key)
-		queries[at].indexes = append(queries[at].indexes, i)
-	}
-	return queries
-}
-
-// getElements sends the queries and writes the answers into elements. It
-// returns the indexes of the elements that the kernel did not look up, because an element
-// before them in the same query is missing.
-func (c *Conn) getElements(t Table, queries []*elementQuery, elements []Element) (unanswered []int, err error) {
-	pending, err := c.sendQueries(t, queries)
-	if err != nil {
-		return nil, err
-	}
-	err = c.receive(func(answer netlink.Message, refusal error) (more bool, err error) {
-		q := pending[answer.Header.Sequence]
-		switch {
-		case q == nil: // the answer to an earlier request
-			return true, nil
-		case isMissing(refusal):
-			unanswered = append(unanswered, q.indexes[q.answered+1:]...)
-			delete(pending, answer.Header.Sequence)
-			return len(pending) > 0, nil
-		case refusal != nil:
-			return false, refusal
-		}
-		err = q.storeAnswer(answer, elements)
-		if q.answered == len(q.indexes) {
-			delete(pending, answer.Header.Sequence)
-		}
-		return len(pending) > 0, err
-	})
-	return unanswered, err
-}
-
-// sendQueries sends the queries in one system call. It returns a map from the sequence number of each
-// request to its query.
-func (c *Conn) sendQueries(t Table, queries []*elementQuery) (map[uint32]*elementQuery, error) {
-	requests := make([]netlink.Message, len(queries))
-	for i, q := range queries {
-		attributes, err := q.encode(t)
+// getElements writes the elements at refs into elements. It sends a request for each element, because
+// the kernel ends a request for several elements at the first that is missing. All requests are sent in
+// one system call.
+func (c *Conn) getElements(t Table, refs []ElementRef, elements []Element) error {
+	requests := make([]netlink.Message, len(refs))
+	for i, r := range refs {
+		attributes, err := r.encode(t)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		requests[i] = newRequest(t, netlink.Header{Type: unix.NFT_MSG_GETSETELEM}, attributes)
 	}
-	requests, err := c.socket.SendMessages(requests)
+	sent, err := c.socket.SendMessages(requests)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	sent := make(map[uint32]*elementQuery, len(requests))
-	for i, request := range requests {
-		sent[request.Header.Sequence] = queries[i]
-	}
-	return sent, nil
+	first, unanswered := sent[0].Header.Sequence, len(sent)
+	return c.receive(func(answer netlink.Message, refusal error) (more bool, err error) {
+		i := answer.Header.Sequence - first
+		if i >= uint32(len(refs)) { // the answer to an earlier request
+			return true, nil
+		}
+		unanswered--
+		switch {
+		case isMissing(refusal):
+		case refusal != nil:
+			err = refusal
+		default:
+			var found []Element
+			if found, err = decodeElements(answer); len(found) == 1 {
+				elements[i] = found[0]
+			}
+		}
+		return unanswered > 0, err
+	})
 }
 
 // isMissing reports whether err says that an element, its set or its table does not exist. The
@@ -215,44 +157,24 @@ func (c *Conn) sendQueries(t Table, queries []*elementQuery) (map[uint32]*elemen
 // program, so plumb has no element in it.
 func isMissing(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EINVAL) }
 
-// encode returns the attributes of the request. A query without keys is for all elements.
-func (q *elementQuery) encode(t Table) ([]byte, error) {
-	attributes := []netlink.Attribute{
-		{Type: unix.NFTA_SET_ELEM_LIST_TABLE, Data: []byte(t.Name + "\x00")},
-		{Type: unix.NFTA_SET_ELEM_LIST_SET, Data: []byte(q.set + "\x00")},
+// encode returns the attributes of the request for the element or, without a key, for all elements of the set.
+func (r ElementRef) encode(t Table) ([]byte, error) {
+	ae := netlink.NewAttributeEncoder()
+	ae.String(unix.NFTA_SET_ELEM_LIST_TABLE, t.Name)
+	ae.String(unix.NFTA_SET_ELEM_LIST_SET, r.Set)
+	if r.Key != "" {
+		ae.Nested(unix.NFTA_SET_ELEM_LIST_ELEMENTS, func(ae *netlink.AttributeEncoder) error {
+			ae.Nested(unix.NFTA_LIST_ELEM, func(ae *netlink.AttributeEncoder) error {
+				ae.Nested(unix.NFTA_SET_ELEM_KEY, func(ae *netlink.AttributeEncoder) error {
+					ae.Bytes(unix.NFTA_DATA_VALUE, []byte(r.Key))
+					return nil
+				})
+				return nil
+			})
+			return nil
+		})
 	}
-	var keys []netlink.Attribute
-	for _, k := range q.keys {
-		key, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: unix.NFTA_DATA_VALUE, Data: []byte(k)}})
-		if err != nil {
-			return nil, err
-		}
-		element, err := netlink.MarshalAttributes([]netlink.Attribute{{Type: unix.NFTA_SET_ELEM_KEY | unix.NLA_F_NESTED, Data: key}})
-		if err != nil {
-			return nil, err
-		}
-		keys = append(keys, netlink.Attribute{Type: unix.NFTA_LIST_ELEM | unix.NLA_F_NESTED, Data: element})
-	}
-	if keys == nil {
-		return netlink.MarshalAttributes(attributes)
-	}
-	list, err := netlink.MarshalAttributes(keys)
-	if err != nil {
-		return nil, err
-	}
-	return netlink.MarshalAttributes(append(attributes, netlink.Attribute{Type: unix.NFTA_SET_ELEM_LIST_ELEMENTS | unix.NLA_F_NESTED, Data: list}))
-}
-
-// storeAnswer writes the elements of an answer to their indexes in elements.
-func (q *elementQuery) storeAnswer(answer netlink.Message, elements []Element) error {
-	received, err := decodeElements(answer)
-	for _, e := range received {
-		if q.answered < len(q.indexes) {
-			elements[q.indexes[q.answered]] = e
-			q.answered++
-		}
-	}
-	return err
+	return ae.Encode()
 }
 
 // Elements returns all elements of a set or map. If the set or the table does not exist, the
@@ -281,7 +203,7 @@ func (c *Conn) elements(t Table, set, text string) (elements []Element, err erro
 }
 
 func (c *Conn) listElements(t Table, set string, text []byte) (elements []Element, err error) {
-	attributes, err := (&elementQuery{set: set}).encode(t)
+	attributes, err := ElementRef{Set: set}.encode(t)
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"syscall"
 
 	"github.com/mdlayher/netlink"
+	"github.com/plumb-cni/plumb/pkg/types"
 	"golang.org/x/sys/unix"
 )
 
@@ -70,7 +71,10 @@ func readAnswers(socket syscall.RawConn, buf []byte) ([]netlink.Message, error) 
 	var n int
 	var readErr error
 	err := socket.Read(func(fd uintptr) bool {
-		n, readErr = retryInterrupted(func() (int, error) { return unix.Read(int(fd), buf) })
+		readErr = types.RetryEINTR(func() (err error) {
+			n, err = unix.Read(int(fd), buf)
+			return err
+		})
 		return true // do not wait after EAGAIN
 	})
 	switch {
@@ -93,15 +97,6 @@ func readAnswers(socket syscall.RawConn, buf []byte) ([]netlink.Message, error) 
 	return answers, nil
 }
 
-// retryInterrupted calls read until it returns another error than EINTR.
-func retryInterrupted(read func() (int, error)) (n int, err error) {
-	for {
-		if n, err = read(); !errors.Is(err, unix.EINTR) {
-			return n, err
-		}
-	}
-}
-
 // refusal returns the error that an answer reports, or nil.
 func refusal(m netlink.Message) error {
 	switch {
@@ -119,18 +114,18 @@ func refusal(m netlink.Message) error {
 // chainUses returns the chain with that name or, if the name is empty, all chains of the table.
 // nftables.Conn.ListChain does not return the use count.
 func (c *Conn) chainUses(t Table, name string) (uses []ChainUse, err error) {
-	request := newRequest(t, netlink.Header{Type: unix.NFT_MSG_GETCHAIN, Flags: netlink.Dump}, nil)
+	h := netlink.Header{Type: unix.NFT_MSG_GETCHAIN, Flags: netlink.Dump}
+	ae := netlink.NewAttributeEncoder()
 	if name != "" {
-		attributes, err := netlink.MarshalAttributes([]netlink.Attribute{
-			{Type: unix.NFTA_CHAIN_TABLE, Data: []byte(t.Name + "\x00")},
-			{Type: unix.NFTA_CHAIN_NAME, Data: []byte(name + "\x00")},
-		})
-		if err != nil {
-			return nil, err
-		}
-		request = newRequest(t, netlink.Header{Type: unix.NFT_MSG_GETCHAIN}, attributes)
+		h.Flags = 0
+		ae.String(unix.NFTA_CHAIN_TABLE, t.Name)
+		ae.String(unix.NFTA_CHAIN_NAME, name)
 	}
-	answers, err := c.socket.Execute(request)
+	attributes, err := ae.Encode()
+	if err != nil {
+		return nil, err
+	}
+	answers, err := c.socket.Execute(newRequest(t, h, attributes))
 	if err != nil {
 		return nil, err
 	}
@@ -174,32 +169,16 @@ func (c *Conn) nextSequence() (uint32, error) {
 	return answers[0].Header.Sequence, nil
 }
 
-// enlargeBuffers makes the socket's buffers large enough to send tx (the GC of a node with
-// thousands of dead containers), and to receive the kernel's answers to it. All sizes are in
-// bytes.
-func (c *Conn) enlargeBuffers(tx *Tx) error {
+// enlargeBuffers makes the socket's buffers large enough to send this number of changes (the GC of a
+// node with thousands of dead containers), and to receive the kernel's answers to them.
+func (c *Conn) enlargeBuffers(changes int) error {
 	const (
-		defaultWriteBuffer = 96 << 10 // less than net.core.wmem_default
-		maxReadBuffer      = 64 << 20
-		maxAnswerSize      = 4 << 10
-		maxChangeSize      = 2 << 10 // of a chain or a rule
-		maxElementSize     = 512
-		answersByDefault   = 64 // that many fit into the default receive buffer
+		maxChangeSize = 64 << 10 // in bytes, of a message with elements; other messages and the answers are smaller
+		byDefault     = 3        // that many changes fit into the default buffers
 	)
-	if len(tx.changes) > answersByDefault {
-		if err := c.socket.SetReadBuffer(min(len(tx.changes)*maxAnswerSize, maxReadBuffer)); err != nil {
-			return err
-		}
-	}
-	size := 0
-	for _, change := range tx.changes {
-		size += maxChangeSize
-		if change.batch != nil {
-			size += maxElementSize * len(change.batch.elements)
-		}
-	}
-	if size < defaultWriteBuffer {
+	if changes <= byDefault {
 		return nil
 	}
-	return c.socket.SetWriteBuffer(size)
+	size := changes * maxChangeSize
+	return errors.Join(c.socket.SetWriteBuffer(size), c.socket.SetReadBuffer(size))
 }

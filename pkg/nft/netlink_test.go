@@ -52,11 +52,11 @@ func requireFound(t *testing.T, c *Conn, table Table, refs []ElementRef) {
 
 func TestLookupIgnoresAnswersToEarlierRequests(t *testing.T) {
 	c, table, refs := openWithElements(t, 40)
-	missing, err := (&elementQuery{set: "missing", keys: []Key{refs[0].Key}}).encode(table)
+	missing, err := ElementRef{"missing", refs[0].Key}.encode(table)
 	if err != nil {
 		t.Fatal(err)
 	}
-	existing, err := (&elementQuery{set: refs[7].Set, keys: []Key{refs[7].Key}}).encode(table)
+	existing, err := refs[7].encode(table)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,18 +89,6 @@ func TestLookupFailsWhenTheReceiveBufferIsFullAndTheNextOneSucceeds(t *testing.T
 		t.Fatalf("Lookup returned %v, want %v", err, unix.ENOBUFS)
 	}
 	requireFound(t, c, table, refs)
-}
-
-func TestRetryInterrupted(t *testing.T) {
-	results := []error{unix.EINTR, unix.EINTR, unix.EAGAIN}
-	_, err := retryInterrupted(func() (int, error) {
-		err := results[0]
-		results = results[1:]
-		return 0, err
-	})
-	if !errors.Is(err, unix.EAGAIN) {
-		t.Errorf("retryInterrupted returned %v, want %v", err, unix.EAGAIN)
-	}
 }
 
 func TestRefusal(t *testing.T) {

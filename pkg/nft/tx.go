@@ -38,20 +38,14 @@ func (c *Conn) Commit(what string, tx *Tx) error {
 		begun = true
 		return c.commit(tx)
 	})
-	var notSent *notSentError
 	switch {
 	case err == nil:
 		return nil
-	case begun && !refused(err) && !errors.As(err, &notSent):
+	case begun && !refused(err):
 		err = &unknownOutcomeError{err}
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }
-
-// A notSentError is an error of a commit that occurred before anything was sent to the kernel.
-type notSentError struct{ error }
-
-func (e *notSentError) Unwrap() error { return e.error }
 
 // An unknownOutcomeError is an error of a commit whose changes the kernel may have made.
 type unknownOutcomeError struct{ error }
@@ -70,11 +64,11 @@ func (c *Conn) commit(tx *Tx) error {
 		if change.batch == nil {
 			change.queue(c.nft)
 		} else if err := change.batch.queue(c.nft); err != nil {
-			return &notSentError{fmt.Errorf("%s: %w", change.description, err)}
+			return fmt.Errorf("%s: %w", change.description, err)
 		}
 	}
-	if err := c.enlargeBuffers(tx); err != nil {
-		return &notSentError{err}
+	if err := c.enlargeBuffers(len(tx.changes)); err != nil {
+		return err
 	}
 	err := c.nft.FlushWithGenID(tx.generation)
 	var answer *netlink.OpError
