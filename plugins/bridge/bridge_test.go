@@ -490,6 +490,19 @@ var _ = Describe("bridge", func() {
 			b.OK("DEL", up)
 			Expect(b.Host.IP("link show tap0")).NotTo(ContainSubstring("master"))
 		})
+
+		It("masquerades the addresses of its interface only, as DEL finds them", func() {
+			b.Host.Batch(GinkgoTB(), "link add port0 type veth peer name port1", "link set port1 up")
+			pod := newPod()
+			prev := fmt.Sprintf(`,"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"port0"},{"name":"eth0","sandbox":%q},{"name":"eth1","sandbox":%[1]q}],`+
+				`"ips":[{"interface":1,"address":"10.9.0.5/24"},{"interface":2,"address":"10.9.0.6/24"}]}}`, pod.Path())
+			c := b.Call("one", pod, strings.TrimSuffix(b.conf("1.1.0", `"ipMasq":true,`), "}")+prev)
+			b.Add(c)
+			elements := func() string { return b.Host.Must(GinkgoTB(), "nft", "list", "map", "inet", "plumb", "masq4") }
+			Expect(elements()).To(And(ContainSubstring("10.9.0.5"), Not(ContainSubstring("10.9.0.6"))))
+			b.OK("DEL", c)
+			Expect(elements()).NotTo(ContainSubstring("10.9.0"))
+		})
 	})
 })
 

@@ -79,7 +79,7 @@ func (a *attachment) configureNode(result *types.Result) error {
 	if !a.conf.masquerade {
 		return nil
 	}
-	return masq.Add(&a.r.Undo, a.conf.masq(a.r), attach.Prefixes(result.IPs))
+	return masq.Add(&a.r.Undo, a.conf.masq(a.r), attach.Prefixes(attach.IPsOf(result, a.r.IfName)))
 }
 
 // awaitReachable waits until the port forwards and the container receives packets for its
